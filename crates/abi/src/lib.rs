@@ -1,0 +1,11 @@
+//! Wire types and constants of Linux's io_uring interface: what is in ring memory and what passes through the three
+//! system calls. No logic lives here, and nothing depends on an allocator or on std.
+#![no_std]
+
+mod constants;
+mod opcode;
+mod types;
+
+pub use constants::*;
+pub use opcode::Opcode;
+pub use types::*;
