@@ -1,2 +1,190 @@
-//!
-fn main() {}
+//! `anyring-conformance`: what programs can see of io_uring, as small cases that run on the kernel's io_uring and,
+//! with libanyring.so preloaded, on anyring's. The kernel is the oracle: every case passes natively.
+
+mod case;
+mod cases;
+mod door;
+mod ring;
+mod runner;
+mod sqe;
+mod sys;
+
+use case::{Case, Context, FlagSet, FLAG_SETS};
+use clap::Parser;
+use door::Door;
+use runner::{Difference, Outcome, Report};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Checks io_uring's behaviour, case by case.
+#[derive(Parser)]
+#[command(version)]
+struct Options {
+    /// Print the cases' names and end
+    #[arg(long)]
+    list: bool,
+    /// Run only the cases whose name contains this (may be repeated: any of them)
+    #[arg(long, value_name = "SUBSTRING")]
+    filter: Vec<String>,
+    /// How to reach io_uring (may be repeated)
+    #[arg(long, value_enum, default_value = "libc")]
+    door: Vec<Door>,
+    /// Run the cases that hold for any setup flags with each set of flags, not only the plain one
+    #[arg(long)]
+    matrix: bool,
+    /// Run each case so many times; all must pass
+    #[arg(long, default_value_t = 1)]
+    repeat: u32,
+    /// Write the results to this file, one JSON array
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// The known differences: listed cases must fail, all others pass
+    #[arg(long, value_name = "FILE")]
+    expect: Option<PathBuf>,
+    /// Print only what failed and the last line
+    #[arg(long)]
+    quiet: bool,
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(message) => {
+            eprintln!("anyring-conformance: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs what was asked for: whether everything was as expected.
+fn run(options: &Options) -> Result<bool, String> {
+    let selected: Vec<&Case> = cases::ALL
+        .iter()
+        .flat_map(|topic| topic.iter())
+        .filter(|case| options.filter.is_empty() || options.filter.iter().any(|text| case.short_name().contains(text)))
+        .collect();
+    if options.list {
+        selected.iter().for_each(|case| println!("{}", case.short_name()));
+        return Ok(true);
+    }
+    if selected.is_empty() {
+        return Err("no case has such a name".to_owned());
+    }
+    let differences = match &options.expect {
+        Some(path) => read_differences(path)?,
+        None => Vec::new(),
+    };
+    for door in &options.door {
+        if let Some(reason) = door.missing() {
+            return Err(format!("the door {door:?} cannot be used: {reason}"));
+        }
+    }
+    let reports = run_all(options, &selected, &differences);
+    if let Some(path) = &options.json {
+        let text = serde_json::to_string_pretty(&reports).map_err(|error| error.to_string())?;
+        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(summarise(&reports, &differences))
+}
+
+fn read_differences(path: &std::path::Path) -> Result<Vec<Difference>, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    runner::parse_differences(&text)
+}
+
+fn run_all(options: &Options, selected: &[&Case], differences: &[Difference]) -> Vec<Report> {
+    let directory = std::env::temp_dir().join(format!("anyring-conformance-{}", std::process::id()));
+    let mut reports = Vec::new();
+    for &door in &options.door {
+        for case in selected {
+            let sets = if options.matrix && case.any_flags { FLAG_SETS } else { &FLAG_SETS[..1] };
+            for &flag_set in sets {
+                let report = run_case(case, Context { door, flag_set }, options.repeat, &directory);
+                print_report(&report, differences, options.quiet);
+                reports.push(report);
+            }
+        }
+    }
+    if let Err(error) = std::fs::remove_dir(&directory) {
+        eprintln!("anyring-conformance: {}: {error}", directory.display());
+    }
+    reports
+}
+
+/// Runs a case as often as asked, until it does not pass.
+fn run_case(case: &Case, context: Context, repeat: u32, directory: &std::path::Path) -> Report {
+    let mut report = Report {
+        case: case.short_name(),
+        flag_set: case.any_flags.then_some(context.flag_set.name),
+        door: format!("{:?}", context.door).to_lowercase(),
+        outcome: Outcome::Passed,
+        elapsed_ms: 0,
+    };
+    for _ in 0..repeat {
+        let (outcome, elapsed) = runner::run(case, context, &directory.join("case"));
+        report.elapsed_ms += elapsed.as_millis() as u64;
+        report.outcome = outcome;
+        if report.outcome != Outcome::Passed {
+            break;
+        }
+    }
+    report
+}
+
+fn print_report(report: &Report, differences: &[Difference], quiet: bool) {
+    let known = differences.iter().find(|difference| difference.covers(report));
+    match (&report.outcome, known) {
+        (Outcome::Passed, _) if quiet => {}
+        (Outcome::Passed, _) => println!("pass   {} ({} ms)", report.name(), report.elapsed_ms),
+        (Outcome::Skipped(reason), _) => println!("skip   {}: {reason}", report.name()),
+        (Outcome::Failed(_), Some(known)) => println!("known  {}: {}", report.name(), known.reason),
+        (Outcome::Failed(message), None) => {
+            println!("FAIL   {}\n         {}", report.name(), message.replace('\n', "\n         "));
+        }
+    }
+}
+
+/// Prints what was not expected and the totals: whether everything was as expected.
+fn summarise(reports: &[Report], differences: &[Difference]) -> bool {
+    let failed = |report: &Report| matches!(report.outcome, Outcome::Failed(_));
+    let known = |report: &Report| differences.iter().any(|difference| difference.covers(report));
+    let mut errors = reports.iter().filter(|report| failed(report) && !known(report)).count();
+    let known_count = reports.iter().filter(|report| failed(report) && known(report)).count();
+    for difference in differences {
+        let covered: Vec<_> = reports.iter().filter(|report| difference.covers(report)).collect();
+        let stale = covered.iter().any(|report| report.outcome == Outcome::Passed)
+            && !covered.iter().any(|report| failed(report));
+        if stale {
+            errors += 1;
+            println!("STALE  {} is listed as different, but it passes", difference.pattern());
+        }
+    }
+    if known_count > 0 {
+        println!("{known_count} known differences");
+    }
+    let passed = reports.iter().filter(|report| report.outcome == Outcome::Passed).count();
+    let skipped = reports.iter().filter(|report| matches!(report.outcome, Outcome::Skipped(_))).count();
+    println!("{passed} passed, {errors} failed, {skipped} skipped");
+    errors == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_whole() {
+        let mut names: Vec<_> = cases::ALL.iter().flat_map(|topic| topic.iter()).map(Case::short_name).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        assert!(names.iter().all(|name| name.matches("::").count() == 1));
+    }
+
+    #[test]
+    fn the_first_flag_set_is_plain() {
+        assert_eq!(FLAG_SETS[0], FlagSet { name: "plain", flags: 0 });
+    }
+}

@@ -1,0 +1,22 @@
+//! The topics. Each module declares its cases in a table of its own; its name is the topic's.
+
+/// Declares the topics' modules and gathers their tables.
+macro_rules! topics {
+    ($($topic:ident),* $(,)?) => {
+        $(mod $topic;)*
+        /// Every topic's table.
+        pub const ALL: &[&[crate::case::Case]] = &[$($topic::CASES),*];
+    };
+}
+
+topics![enter, nop, setup];
+
+/// What nearly every case uses.
+mod prelude {
+    pub(crate) use crate::case::{cases, Context};
+    pub(crate) use crate::ring::Ring;
+    pub(crate) use crate::sqe::{self, address, address_mut, fd, iovec, ms, prep, SqeFields};
+    pub(crate) use crate::sys::{self, *};
+    pub(crate) use anyring_abi::*;
+    pub(crate) use std::io::{Read, Write};
+}

@@ -1,0 +1,134 @@
+//! NOP: what an operation without effects shows of a request's way through the ring.
+
+use super::prelude::*;
+
+cases! {
+    any_flags: [
+        completes_with_zero,
+        user_data_comes_back_whole,
+        cqe_flags_are_zero,
+        async_nop_completes,
+        many_in_one_submission_keep_their_order,
+        fills_the_sq_again_and_again,
+        injects_a_result,
+        unknown_nop_flag_is_einval,
+        unknown_opcode_is_einval,
+        unknown_sqe_flag_is_einval,
+        buffer_select_on_nop_is_eopnotsupp,
+        personality_that_is_not_registered_is_einval,
+        nop_ignores_len_addr_and_off,
+        ioprio_on_nop_is_einval,
+        nop_file_with_bad_fd_is_ebadf,
+        nop_file_with_good_fd,
+        nop_fixed_file_without_table_is_ebadf,
+        nop_with_fixed_file_flag_needs_no_table,
+        nop_fixed_buffer_without_table_is_efault,
+    ],
+    own_flags: [cqe32_extra_words_are_zero],
+}
+
+fn completes_with_zero(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::nop()), 0);
+}
+
+fn user_data_comes_back_whole(cx: &Context) {
+    let mut ring = cx.ring(4);
+    for user_data in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef] {
+        ring.go(sqe::nop().data(user_data));
+        assert_eq!(ring.wait().user_data, user_data);
+    }
+}
+
+fn cqe_flags_are_zero(cx: &Context) {
+    let mut ring = cx.ring(4);
+    ring.go(sqe::nop());
+    assert_eq!(ring.wait().flags, 0);
+}
+
+fn async_nop_completes(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::nop().with(IOSQE_ASYNC)), 0);
+}
+
+fn many_in_one_submission_keep_their_order(cx: &Context) {
+    let mut ring = cx.ring(64);
+    ring.go_all(&(0..64).map(|n| sqe::nop().data(n)).collect::<Vec<_>>());
+    assert_eq!(ring.wait_ordered(64), (0..64).map(|n| (n, 0)).collect::<Vec<_>>());
+}
+
+fn fills_the_sq_again_and_again(cx: &Context) {
+    let mut ring = cx.ring(4);
+    for round in 0..50 {
+        ring.go_all(&[0, 1, 2, 3].map(|n| sqe::nop().data(round * 4 + n)));
+        assert_eq!(ring.wait_all(4).last().map(|cqe| cqe.user_data), Some(round * 4 + 3));
+    }
+    assert_eq!(ring.sq_head(), 200);
+}
+
+fn injects_a_result(cx: &Context) {
+    let inject = Sqe { len: 77, ..sqe::nop() }.op_flags(IORING_NOP_INJECT_RESULT);
+    assert_eq!(cx.ring(4).run(inject), 77);
+}
+
+fn unknown_nop_flag_is_einval(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::nop().op_flags(1 << 20)), -EINVAL);
+}
+
+fn unknown_opcode_is_einval(cx: &Context) {
+    let mut ring = cx.ring(4);
+    for opcode in [Opcode::COUNT as u8 + 8, 200, 255] {
+        assert_eq!(ring.run(Sqe { opcode, ..Sqe::default() }.data(9)), -EINVAL, "opcode {opcode}");
+    }
+}
+
+fn unknown_sqe_flag_is_einval(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::nop().with(0x80)), -EINVAL);
+}
+
+fn buffer_select_on_nop_is_eopnotsupp(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::nop().with(IOSQE_BUFFER_SELECT)), -EOPNOTSUPP);
+}
+
+fn personality_that_is_not_registered_is_einval(cx: &Context) {
+    assert_eq!(cx.ring(4).run(Sqe { personality: 7, ..sqe::nop() }), -EINVAL);
+}
+
+fn nop_ignores_len_addr_and_off(cx: &Context) {
+    assert_eq!(cx.ring(4).run(Sqe { len: 5, addr: 6, off: 7, file_index: 8, addr3: 9, ..sqe::nop() }), 0);
+}
+
+fn ioprio_on_nop_is_einval(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::nop().ioprio(1)), -EINVAL);
+}
+
+fn nop_file_with_bad_fd_is_ebadf(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::nop().op_flags(IORING_NOP_FILE)), -EBADF);
+}
+
+fn nop_file_with_good_fd(cx: &Context) {
+    let (reader, _writer) = pipe();
+    assert_eq!(cx.ring(4).run(Sqe { fd: fd(&reader), ..sqe::nop() }.op_flags(IORING_NOP_FILE)), 0);
+}
+
+fn nop_fixed_file_without_table_is_ebadf(cx: &Context) {
+    let nop = Sqe { fd: 0, ..sqe::nop() }.op_flags(IORING_NOP_FILE | IORING_NOP_FIXED_FILE);
+    assert_eq!(cx.ring(4).run(nop), -EBADF);
+}
+
+fn nop_with_fixed_file_flag_needs_no_table(cx: &Context) {
+    assert_eq!(cx.ring(4).run(Sqe { fd: 3, ..sqe::nop() }.with(IOSQE_FIXED_FILE)), 0);
+}
+
+fn nop_fixed_buffer_without_table_is_efault(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::nop().op_flags(IORING_NOP_FIXED_BUFFER)), -EFAULT);
+}
+
+fn cqe32_extra_words_are_zero(cx: &Context) {
+    let mut ring = cx.ring_with(4, IORING_SETUP_CQE32);
+    ring.go_all(&[sqe::nop().data(1), sqe::nop().data(2)]);
+    assert_eq!(ring.wait_ordered(2), [(1, 0), (2, 0)]);
+    // Each CQE's four extra words follow its first four.
+    for slot in 0..2 {
+        let extra = ring.params.cq_off.cqes + slot * 32 + 16;
+        assert_eq!([0, 4, 8, 12].map(|offset| ring.word_at(extra + offset)), [0; 4]);
+    }
+}

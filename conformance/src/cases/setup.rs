@@ -1,0 +1,396 @@
+//! io_uring_setup(2): sizes, flags and their combinations, offsets, areas, features.
+
+use super::prelude::*;
+use crate::ring::ring_length;
+
+cases! {
+    any_flags: [
+        entries_are_rounded_up_to_a_power_of_two,
+        cq_has_twice_the_entries,
+        ring_words_hold_masks_and_sizes,
+        fresh_ring_is_empty,
+        flags_come_back_unchanged,
+    ],
+    own_flags: [
+        zero_entries_is_einval,
+        too_many_entries_is_einval,
+        clamp_limits_the_entries,
+        the_largest_ring,
+        cqsize_is_rounded_up,
+        cqsize_zero_is_einval,
+        cqsize_below_sq_is_einval,
+        cqsize_equal_to_sq_is_allowed,
+        cqsize_too_large_is_einval,
+        cqsize_too_large_is_clamped,
+        cq_entries_without_cqsize_are_ignored,
+        unknown_flag_is_einval,
+        reserved_word_is_einval,
+        null_params_is_efault,
+        unreadable_params_is_efault,
+        read_only_params_is_efault_and_leaks_no_descriptor,
+        defer_taskrun_needs_single_issuer,
+        taskrun_flag_needs_coop_or_defer,
+        taskrun_flag_with_coop,
+        taskrun_flag_with_defer,
+        sq_aff_without_sqpoll_is_einval,
+        registered_fd_only_needs_no_mmap,
+        registered_fd_only_gives_an_index,
+        attach_wq_to_no_descriptor_is_ebadf,
+        attach_wq_to_another_file_is_einval,
+        attach_wq_to_another_ring,
+        r_disabled_ring_refuses_enter,
+        r_disabled_ring_is_enabled_by_register,
+        no_mmap_without_memory_is_efault,
+        no_mmap_unaligned_memory_is_einval,
+        no_mmap_ring_cannot_be_mapped,
+        no_mmap_gives_back_the_addresses,
+        no_sqarray_has_no_array_offset,
+        cqe_mixed_and_cqe32_exclude_each_other,
+        hybrid_iopoll_needs_iopoll,
+        coop_with_sqpoll_is_einval,
+        features_are_those_of_this_kernel,
+        area_offsets_are_the_documented_ones,
+        sq_and_cq_share_one_mapping,
+        mapping_at_another_offset_is_einval,
+        mapping_longer_than_the_area_is_einval,
+        descriptor_is_cloexec,
+        descriptor_reads_and_seeks_fail,
+        descriptors_are_numbered_lowest_first,
+        two_rings_do_not_share_words,
+    ],
+}
+
+fn setup(cx: &Context, entries: u32, params: Params) -> (isize, Params) {
+    let mut params = params;
+    let answer = cx.door.setup(entries, &raw mut params as usize);
+    if answer >= 0 {
+        cx.door.close(answer as i32);
+    }
+    (answer, params)
+}
+
+fn refused(cx: &Context, flags: u32) -> i32 {
+    setup(cx, 4, Params { flags, ..Params::default() }).0 as i32
+}
+
+fn entries_are_rounded_up_to_a_power_of_two(cx: &Context) {
+    for (asked, given) in [(1, 1), (2, 2), (3, 4), (5, 8), (33, 64), (1000, 1024)] {
+        assert_eq!(cx.ring(asked).params.sq_entries, given, "{asked} asked for");
+    }
+}
+
+fn cq_has_twice_the_entries(cx: &Context) {
+    let ring = cx.ring(8);
+    let times = if ring.params.flags & IORING_SETUP_CQSIZE != 0 { 4 } else { 2 };
+    assert_eq!(ring.params.cq_entries, 8 * times);
+}
+
+fn ring_words_hold_masks_and_sizes(cx: &Context) {
+    let ring = cx.ring(8);
+    let (sq, cq) = (ring.params.sq_off, ring.params.cq_off);
+    assert_eq!(ring.word_at(sq.ring_mask), ring.params.sq_entries - 1);
+    assert_eq!(ring.word_at(sq.ring_entries), ring.params.sq_entries);
+    assert_eq!(ring.word_at(cq.ring_mask), ring.params.cq_entries - 1);
+    assert_eq!(ring.word_at(cq.ring_entries), ring.params.cq_entries);
+}
+
+fn fresh_ring_is_empty(cx: &Context) {
+    let ring = cx.ring(8);
+    let (sq, cq) = (ring.params.sq_off, ring.params.cq_off);
+    let words = [sq.head, sq.tail, sq.flags, sq.dropped, cq.head, cq.tail, cq.overflow, cq.flags];
+    assert_eq!(words.map(|offset| ring.word_at(offset)), [0; 8]);
+}
+
+fn flags_come_back_unchanged(cx: &Context) {
+    assert_eq!(cx.ring(8).params.flags, cx.flag_set.flags);
+}
+
+fn zero_entries_is_einval(cx: &Context) {
+    assert_eq!(setup(cx, 0, Params::default()).0 as i32, -EINVAL);
+    assert_eq!(setup(cx, 0, Params { flags: IORING_SETUP_CLAMP, ..Params::default() }).0 as i32, -EINVAL);
+}
+
+fn too_many_entries_is_einval(cx: &Context) {
+    assert_eq!(setup(cx, 32769, Params::default()).0 as i32, -EINVAL);
+    assert_eq!(setup(cx, u32::MAX, Params::default()).0 as i32, -EINVAL);
+}
+
+fn clamp_limits_the_entries(cx: &Context) {
+    let (answer, params) = setup(cx, u32::MAX, Params { flags: IORING_SETUP_CLAMP, ..Params::default() });
+    assert!(answer >= 0, "{answer}");
+    assert_eq!((params.sq_entries, params.cq_entries), (32768, 65536));
+}
+
+fn the_largest_ring(cx: &Context) {
+    let mut ring = cx.ring_with(32768, 0);
+    assert_eq!(ring.params.cq_entries, 65536);
+    for n in 0..32768 {
+        ring.push(sqe::nop().data(n));
+    }
+    assert_eq!(ring.submit(), 32768);
+    assert_eq!(ring.cq_ready(), 32768);
+    assert_eq!(ring.wait_all(32768).last().map(|cqe| cqe.user_data), Some(32767));
+}
+
+fn cqsize(cx: &Context, entries: u32, cq_entries: u32, more: u32) -> (isize, Params) {
+    setup(cx, entries, Params { flags: IORING_SETUP_CQSIZE | more, cq_entries, ..Params::default() })
+}
+
+fn cqsize_is_rounded_up(cx: &Context) {
+    assert_eq!(cqsize(cx, 8, 100, 0).1.cq_entries, 128);
+}
+
+fn cqsize_zero_is_einval(cx: &Context) {
+    assert_eq!(cqsize(cx, 8, 0, 0).0 as i32, -EINVAL);
+}
+
+fn cqsize_below_sq_is_einval(cx: &Context) {
+    assert_eq!(cqsize(cx, 8, 4, 0).0 as i32, -EINVAL);
+}
+
+fn cqsize_equal_to_sq_is_allowed(cx: &Context) {
+    let (answer, params) = cqsize(cx, 8, 8, 0);
+    assert!(answer >= 0, "{answer}");
+    assert_eq!((params.sq_entries, params.cq_entries), (8, 8));
+}
+
+fn cqsize_too_large_is_einval(cx: &Context) {
+    assert_eq!(cqsize(cx, 8, 65537, 0).0 as i32, -EINVAL);
+}
+
+fn cqsize_too_large_is_clamped(cx: &Context) {
+    assert_eq!(cqsize(cx, 8, 1 << 30, IORING_SETUP_CLAMP).1.cq_entries, 65536);
+}
+
+fn cq_entries_without_cqsize_are_ignored(cx: &Context) {
+    assert_eq!(setup(cx, 8, Params { cq_entries: 1024, ..Params::default() }).1.cq_entries, 16);
+}
+
+fn unknown_flag_is_einval(cx: &Context) {
+    assert_eq!(refused(cx, 1 << 31), -EINVAL);
+    assert_eq!(refused(cx, 1 << 25), -EINVAL);
+}
+
+fn reserved_word_is_einval(cx: &Context) {
+    for word in 0..3 {
+        let mut params = Params::default();
+        params.resv[word] = 1;
+        assert_eq!(setup(cx, 4, params).0 as i32, -EINVAL, "reserved word {word}");
+    }
+}
+
+fn null_params_is_efault(cx: &Context) {
+    assert_eq!(cx.door.setup(4, 0) as i32, -EFAULT);
+}
+
+fn unreadable_params_is_efault(cx: &Context) {
+    assert_eq!(cx.door.setup(4, bad_address() as usize) as i32, -EFAULT);
+}
+
+fn read_only_params_is_efault_and_leaks_no_descriptor(cx: &Context) {
+    let page = pages(1);
+    // SAFETY: only the protection of the case's own page changes; nothing writes it from here on.
+    assert_eq!(unsafe { libc::mprotect(page.as_mut_ptr().cast(), 4096, libc::PROT_READ) }, 0);
+    let next = fd(&eventfd(0, 0));
+    assert_eq!(cx.door.setup(4, page.as_ptr() as usize) as i32, -EFAULT);
+    assert_eq!(fd(&eventfd(0, 0)), next, "the lowest free number is the same as before");
+}
+
+fn defer_taskrun_needs_single_issuer(cx: &Context) {
+    assert_eq!(refused(cx, IORING_SETUP_DEFER_TASKRUN), -EINVAL);
+}
+
+fn taskrun_flag_needs_coop_or_defer(cx: &Context) {
+    assert_eq!(refused(cx, IORING_SETUP_TASKRUN_FLAG), -EINVAL);
+}
+
+fn taskrun_flag_with_coop(cx: &Context) {
+    assert!(refused(cx, IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_COOP_TASKRUN) >= 0);
+}
+
+fn taskrun_flag_with_defer(cx: &Context) {
+    let defer = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+    assert!(refused(cx, IORING_SETUP_TASKRUN_FLAG | defer) >= 0);
+}
+
+fn sq_aff_without_sqpoll_is_einval(cx: &Context) {
+    assert_eq!(refused(cx, IORING_SETUP_SQ_AFF), -EINVAL);
+}
+
+fn registered_fd_only_needs_no_mmap(cx: &Context) {
+    assert_eq!(refused(cx, IORING_SETUP_REGISTERED_FD_ONLY), -EINVAL);
+}
+
+fn registered_fd_only_gives_an_index(cx: &Context) {
+    let flags = IORING_SETUP_REGISTERED_FD_ONLY | IORING_SETUP_NO_MMAP;
+    let mut params = Params { flags, ..Params::default() };
+    params.cq_off.user_addr = pages(2).as_ptr() as u64;
+    params.sq_off.user_addr = pages(2).as_ptr() as u64;
+    let index = cx.door.setup(4, &raw mut params as usize);
+    assert_eq!(index, 0, "the first slot of the task's registered rings");
+    assert_eq!(cx.door.enter(0, 0, 0, IORING_ENTER_REGISTERED_RING, 0, 0), 0);
+}
+
+fn attach_wq_to_no_descriptor_is_ebadf(cx: &Context) {
+    let params = Params { flags: IORING_SETUP_ATTACH_WQ, wq_fd: 12345, ..Params::default() };
+    assert_eq!(setup(cx, 4, params).0 as i32, -ENXIO);
+}
+
+fn attach_wq_to_another_file_is_einval(cx: &Context) {
+    let (reader, _writer) = pipe();
+    let params = Params { flags: IORING_SETUP_ATTACH_WQ, wq_fd: fd(&reader) as u32, ..Params::default() };
+    assert_eq!(setup(cx, 4, params).0 as i32, -EINVAL);
+}
+
+fn attach_wq_to_another_ring(cx: &Context) {
+    let first = cx.ring_with(4, 0);
+    let params = Params { flags: IORING_SETUP_ATTACH_WQ, wq_fd: first.fd as u32, ..Params::default() };
+    let mut second = Ring::from_params(cx.door, 4, params).expect("a ring that shares the first one's workers");
+    assert_eq!(second.run(sqe::nop().with(IOSQE_ASYNC)), 0);
+}
+
+fn r_disabled_ring_refuses_enter(cx: &Context) {
+    let mut ring = cx.ring_with(4, IORING_SETUP_R_DISABLED);
+    ring.push(sqe::nop());
+    assert_eq!(ring.submit() as i32, -EBADFD);
+    assert_eq!(ring.enter(0, 0, IORING_ENTER_GETEVENTS, 0, 0) as i32, -EBADFD);
+    assert_eq!(ring.sq_head(), 0);
+}
+
+fn r_disabled_ring_is_enabled_by_register(cx: &Context) {
+    let mut ring = cx.ring_with(4, IORING_SETUP_R_DISABLED);
+    assert_eq!(ring.register(IORING_REGISTER_ENABLE_RINGS, 0, 0), 0);
+    assert_eq!(ring.run(sqe::nop()), 0);
+    assert_eq!(ring.register(IORING_REGISTER_ENABLE_RINGS, 0, 0) as i32, -EBADFD, "enabled already");
+}
+
+fn no_mmap_params(rings: u64, sqes: u64) -> Params {
+    let mut params = Params { flags: IORING_SETUP_NO_MMAP, ..Params::default() };
+    params.cq_off.user_addr = rings;
+    params.sq_off.user_addr = sqes;
+    params
+}
+
+fn no_mmap_without_memory_is_efault(cx: &Context) {
+    assert_eq!(setup(cx, 4, no_mmap_params(0, 0)).0 as i32, -EFAULT);
+    let bad = bad_address();
+    assert_eq!(setup(cx, 4, no_mmap_params(bad, bad + 4096)).0 as i32, -EFAULT);
+}
+
+fn no_mmap_unaligned_memory_is_einval(cx: &Context) {
+    let memory = pages(4).as_ptr() as u64;
+    assert_eq!(setup(cx, 4, no_mmap_params(memory + 64, memory + 8192)).0 as i32, -EINVAL);
+    assert_eq!(setup(cx, 4, no_mmap_params(memory, memory + 8192 + 64)).0 as i32, -EINVAL);
+}
+
+fn no_mmap_ring_cannot_be_mapped(cx: &Context) {
+    let ring = cx.ring_with(4, IORING_SETUP_NO_MMAP);
+    let answer = cx.door.mmap(4096, ring.fd, u64::from(IORING_OFF_SQ_RING));
+    assert_eq!(answer as i32, -EINVAL);
+}
+
+fn no_mmap_gives_back_the_addresses(cx: &Context) {
+    let memory = pages(4).as_ptr() as u64;
+    let (answer, params) = setup(cx, 4, no_mmap_params(memory, memory + 8192));
+    assert!(answer >= 0, "{answer}");
+    assert_eq!((params.cq_off.user_addr, params.sq_off.user_addr), (memory, memory + 8192));
+}
+
+fn no_sqarray_has_no_array_offset(cx: &Context) {
+    assert_eq!(cx.ring_with(4, IORING_SETUP_NO_SQARRAY).params.sq_off.array, 0);
+    assert_ne!(cx.ring_with(4, 0).params.sq_off.array, 0);
+}
+
+fn cqe_mixed_and_cqe32_exclude_each_other(cx: &Context) {
+    assert_eq!(refused(cx, IORING_SETUP_CQE_MIXED | IORING_SETUP_CQE32), -EINVAL);
+}
+
+fn hybrid_iopoll_needs_iopoll(cx: &Context) {
+    assert_eq!(refused(cx, IORING_SETUP_HYBRID_IOPOLL), -EINVAL);
+}
+
+fn coop_with_sqpoll_is_einval(cx: &Context) {
+    assert_eq!(refused(cx, IORING_SETUP_SQPOLL | IORING_SETUP_COOP_TASKRUN), -EINVAL);
+    let defer = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+    assert_eq!(refused(cx, IORING_SETUP_SQPOLL | defer), -EINVAL);
+}
+
+fn features_are_those_of_this_kernel(cx: &Context) {
+    let known = (IORING_FEAT_NO_IOWAIT << 1) - 1;
+    let features = cx.ring_with(4, 0).params.features;
+    assert_eq!(features & !known, 0, "features {features:#x}");
+    let required = IORING_FEAT_SINGLE_MMAP
+        | IORING_FEAT_NODROP
+        | IORING_FEAT_SUBMIT_STABLE
+        | IORING_FEAT_RW_CUR_POS
+        | IORING_FEAT_FAST_POLL
+        | IORING_FEAT_POLL_32BITS
+        | IORING_FEAT_EXT_ARG
+        | IORING_FEAT_CQE_SKIP
+        | IORING_FEAT_LINKED_FILE;
+    assert_eq!(features & required, required, "features {features:#x}");
+}
+
+fn area_offsets_are_the_documented_ones(cx: &Context) {
+    let params = cx.ring_with(4, 0).params;
+    let (sq, cq) = (params.sq_off, params.cq_off);
+    assert_eq!([sq.head, sq.tail, cq.head, cq.tail], [0, 4, 8, 12]);
+    assert_eq!([sq.ring_mask, cq.ring_mask, sq.ring_entries, cq.ring_entries], [16, 20, 24, 28]);
+    assert_eq!([sq.dropped, sq.flags, cq.flags, cq.overflow], [32, 36, 40, 44]);
+    assert_eq!((cq.cqes, sq.array), (64, 64 + 8 * 16));
+    assert_eq!([sq.resv1, cq.resv1], [0; 2]);
+    assert_eq!([sq.user_addr, cq.user_addr], [0; 2]);
+}
+
+fn sq_and_cq_share_one_mapping(cx: &Context) {
+    let ring = cx.ring_with(4, 0);
+    let length = ring_length(&ring.params);
+    let second = cx.door.mmap(length, ring.fd, u64::from(IORING_OFF_CQ_RING));
+    assert!(second > 0, "{second}");
+    ring.set_cq_flags(IORING_CQ_EVENTFD_DISABLED);
+    // SAFETY: the mapping covers the CQ's flags word, which nobody writes at this moment.
+    let seen = unsafe { ((second as usize + ring.params.cq_off.flags as usize) as *const u32).read_volatile() };
+    assert_eq!(seen, IORING_CQ_EVENTFD_DISABLED);
+    assert_eq!(cx.door.munmap(second as usize, length), 0);
+}
+
+fn mapping_at_another_offset_is_einval(cx: &Context) {
+    let ring = cx.ring_with(4, 0);
+    for offset in [0x400_0000, 0x1800_0000, 0x4000_0000] {
+        assert_eq!(cx.door.mmap(4096, ring.fd, offset) as i32, -EINVAL, "offset {offset:#x}");
+    }
+}
+
+fn mapping_longer_than_the_area_is_einval(cx: &Context) {
+    let ring = cx.ring_with(4, 0);
+    assert_eq!(cx.door.mmap(64 * 4096, ring.fd, u64::from(IORING_OFF_SQ_RING)) as i32, -EINVAL);
+}
+
+fn descriptor_is_cloexec(cx: &Context) {
+    let ring = cx.ring_with(4, 0);
+    // SAFETY: F_GETFD touches no memory.
+    assert_eq!(unsafe { libc::fcntl(ring.fd, libc::F_GETFD) }, libc::FD_CLOEXEC);
+}
+
+fn descriptor_reads_and_seeks_fail(cx: &Context) {
+    let ring = cx.ring_with(4, 0);
+    let mut byte = 0u8;
+    // SAFETY: one byte of room is passed for one byte.
+    assert_eq!(unsafe { libc::read(ring.fd, (&raw mut byte).cast(), 1) }, -1);
+    assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(EINVAL));
+    // SAFETY: numbers only.
+    assert_eq!(unsafe { libc::lseek(ring.fd, 0, libc::SEEK_SET) }, -1);
+    assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(ESPIPE));
+}
+
+fn descriptors_are_numbered_lowest_first(cx: &Context) {
+    let next = fd(&eventfd(0, 0));
+    assert_eq!(cx.ring_with(4, 0).fd, next);
+}
+
+fn two_rings_do_not_share_words(cx: &Context) {
+    let (mut first, mut second) = (cx.ring_with(4, 0), cx.ring_with(4, 0));
+    assert_eq!(first.run(sqe::nop()), 0);
+    assert_eq!((first.sq_head(), second.sq_head(), second.cq_ready()), (1, 0, 0));
+    assert_eq!(second.run(sqe::nop()), 0);
+}

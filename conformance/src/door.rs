@@ -1,0 +1,218 @@
+//! Three ways in which programs reach the kernel's io_uring, so that each case can be tried through each of them.
+//!
+//! Every call answers what the kernel's register would hold: a value, or `-errno`.
+
+use anyring_abi::{Params, NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
+use libc::{c_int, c_void};
+use std::ffi::CStr;
+use std::sync::OnceLock;
+
+/// How a case calls the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Door {
+    /// The three functions that liburing.so.2 exports; everything else by libc.
+    Liburing,
+    /// libc's `syscall()`, and libc's functions for the ring's descriptor and memory.
+    Libc,
+    /// Inline `syscall` instructions, as liburing's own compiled code and rustix issue them.
+    Raw,
+}
+
+type Setup = unsafe extern "C" fn(u32, *mut Params) -> c_int;
+type Enter = unsafe extern "C" fn(u32, u32, u32, u32, *const c_void, usize) -> c_int;
+type Register = unsafe extern "C" fn(u32, u32, *const c_void, u32) -> c_int;
+
+/// The exported functions by which the `liburing` door goes.
+#[derive(Clone, Copy)]
+struct Exports {
+    setup: Setup,
+    enter2: Enter,
+    register: Register,
+}
+
+/// The address of `name` as a program linked with liburing would get it: a preloaded library's symbol comes first.
+/// `None` when liburing.so.2 is not installed or lacks the name.
+pub fn liburing_symbol(name: &CStr) -> Option<*mut c_void> {
+    static LOADED: OnceLock<bool> = OnceLock::new();
+    let loaded = LOADED.get_or_init(|| {
+        // SAFETY: a constant name; loading liburing runs no constructor that depends on our state.
+        !unsafe { libc::dlopen(c"liburing.so.2".as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) }.is_null()
+    });
+    if !loaded {
+        return None;
+    }
+    // SAFETY: `name` is NUL-terminated and RTLD_DEFAULT is always a valid handle.
+    let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    (!address.is_null()).then_some(address)
+}
+
+fn exports() -> Option<Exports> {
+    static EXPORTS: OnceLock<Option<Exports>> = OnceLock::new();
+    *EXPORTS.get_or_init(|| {
+        let setup = liburing_symbol(c"io_uring_setup")?;
+        let enter2 = liburing_symbol(c"io_uring_enter2")?;
+        let register = liburing_symbol(c"io_uring_register")?;
+        // SAFETY: these are the functions of those names in liburing.h, whose C signatures the types repeat.
+        unsafe {
+            Some(Exports {
+                setup: std::mem::transmute::<*mut c_void, Setup>(setup),
+                enter2: std::mem::transmute::<*mut c_void, Enter>(enter2),
+                register: std::mem::transmute::<*mut c_void, Register>(register),
+            })
+        }
+    })
+}
+
+/// One system call from an inline instruction.
+fn raw(number: i64, args: [usize; 6]) -> isize {
+    let answer: isize;
+    // SAFETY: the asm declares all that the `syscall` instruction changes; what the call itself does to memory is what
+    // the case asked for through the same interface that the other doors offer.
+    unsafe {
+        core::arch::asm!("syscall", inlateout("rax") number as isize => answer,
+            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2], in("r10") args[3], in("r8") args[4],
+            in("r9") args[5], lateout("rcx") _, lateout("r11") _);
+    }
+    answer
+}
+
+/// The libc convention (-1 and errno) as a register value.
+fn from_libc(answer: i64) -> isize {
+    if answer == -1 {
+        -(std::io::Error::last_os_error().raw_os_error().unwrap_or(0) as isize)
+    } else {
+        answer as isize
+    }
+}
+
+fn libc_syscall(number: i64, args: [usize; 6]) -> isize {
+    // SAFETY: as in `raw`; libc passes the six words on unchanged.
+    from_libc(unsafe { libc::syscall(number, args[0], args[1], args[2], args[3], args[4], args[5]) })
+}
+
+impl Door {
+    /// Why this door cannot be used here, if it cannot.
+    pub fn missing(self) -> Option<&'static str> {
+        (self == Door::Liburing && exports().is_none())
+            .then_some("liburing.so.2 with io_uring_setup, io_uring_enter2 and io_uring_register is not installed")
+    }
+
+    fn exports(self) -> Option<Exports> {
+        (self == Door::Liburing).then(|| exports().expect("the runner has checked Door::missing"))
+    }
+
+    fn syscall(self, number: i64, args: [usize; 6]) -> isize {
+        match self {
+            Door::Raw => raw(number, args),
+            Door::Liburing | Door::Libc => libc_syscall(number, args),
+        }
+    }
+
+    /// io_uring_setup(2) with `params` as an address, so that bad ones can be passed.
+    pub fn setup(self, entries: u32, params: usize) -> isize {
+        match self.exports() {
+            // SAFETY: the function passes the address on to the kernel (or the engine), which checks it.
+            Some(exports) => unsafe { (exports.setup)(entries, params as *mut Params) as isize },
+            None => self.syscall(NR_IO_URING_SETUP, [entries as usize, params, 0, 0, 0, 0]),
+        }
+    }
+
+    /// io_uring_enter(2) with its six arguments.
+    pub fn enter(self, fd: i32, to_submit: u32, min_complete: u32, flags: u32, arg: usize, size: usize) -> isize {
+        match self.exports() {
+            // SAFETY: as in `setup`.
+            Some(exports) => unsafe {
+                (exports.enter2)(fd as u32, to_submit, min_complete, flags, arg as *const c_void, size) as isize
+            },
+            None => {
+                let args = [fd as usize, to_submit as usize, min_complete as usize, flags as usize, arg, size];
+                self.syscall(NR_IO_URING_ENTER, args)
+            }
+        }
+    }
+
+    /// io_uring_register(2).
+    pub fn register(self, fd: i32, opcode: u32, arg: usize, count: u32) -> isize {
+        match self.exports() {
+            // SAFETY: as in `setup`.
+            Some(exports) => unsafe { (exports.register)(fd as u32, opcode, arg as *const c_void, count) as isize },
+            None => {
+                self.syscall(NR_IO_URING_REGISTER, [fd as usize, opcode as usize, arg, count as usize, 0, 0])
+            }
+        }
+    }
+
+    /// mmap(2) of one area of a ring: read and write, shared, populated, anywhere.
+    pub fn mmap(self, length: usize, fd: i32, offset: u64) -> isize {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
+        if self == Door::Raw {
+            let args = [0, length, protection as usize, flags as usize, fd as usize, offset as usize];
+            return raw(libc::SYS_mmap, args);
+        }
+        // SAFETY: no address is asked for, so no mapping of ours can be replaced.
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, fd, offset as i64) };
+        from_libc(address as i64)
+    }
+
+    /// munmap(2) of what `mmap` returned.
+    pub fn munmap(self, address: usize, length: usize) -> isize {
+        if self == Door::Raw {
+            return raw(libc::SYS_munmap, [address, length, 0, 0, 0, 0]);
+        }
+        // SAFETY: only `Ring` calls this, with the mapping that it owns and no longer uses.
+        from_libc(i64::from(unsafe { libc::munmap(address as *mut c_void, length) }))
+    }
+
+    /// close(2).
+    pub fn close(self, fd: i32) -> isize {
+        if self == Door::Raw {
+            return raw(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]);
+        }
+        // SAFETY: the caller owns the number it closes.
+        from_libc(i64::from(unsafe { libc::close(fd) }))
+    }
+
+    /// poll(2) of one descriptor for `events`: what was reported (0 after `timeout_ms`), or `-errno`.
+    pub fn poll(self, fd: i32, events: i16, timeout_ms: i32) -> isize {
+        let mut entry = libc::pollfd { fd, events, revents: 0 };
+        let answer = if self == Door::Raw {
+            raw(libc::SYS_poll, [&raw mut entry as usize, 1, timeout_ms as usize, 0, 0, 0])
+        } else {
+            // SAFETY: one entry is passed, and it lives until the call returns.
+            from_libc(i64::from(unsafe { libc::poll(&mut entry, 1, timeout_ms) }))
+        };
+        if answer < 0 {
+            answer
+        } else {
+            entry.revents as isize
+        }
+    }
+
+    /// epoll_ctl(2) that adds `fd` for `events`.
+    pub fn epoll_add(self, epoll: i32, fd: i32, events: u32) -> isize {
+        let mut event = libc::epoll_event { events, u64: fd as u64 };
+        if self == Door::Raw {
+            let add = libc::EPOLL_CTL_ADD as usize;
+            return raw(libc::SYS_epoll_ctl, [epoll as usize, add, fd as usize, &raw mut event as usize, 0, 0]);
+        }
+        // SAFETY: `event` lives until the call returns.
+        from_libc(i64::from(unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &mut event) }))
+    }
+
+    /// epoll_wait(2) for one event: its bits, 0 after `timeout_ms`, or `-errno`.
+    pub fn epoll_wait(self, epoll: i32, timeout_ms: i32) -> isize {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        let answer = if self == Door::Raw {
+            let address = &raw mut event as usize;
+            raw(libc::SYS_epoll_wait, [epoll as usize, address, 1, timeout_ms as usize, 0, 0])
+        } else {
+            // SAFETY: room for one event is passed, and it lives until the call returns.
+            from_libc(i64::from(unsafe { libc::epoll_wait(epoll, &mut event, 1, timeout_ms) }))
+        };
+        if answer == 1 {
+            event.events as isize
+        } else {
+            answer
+        }
+    }
+}

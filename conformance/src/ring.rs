@@ -1,0 +1,328 @@
+//! A ring as a case sees it: the mapped areas, the SQ and CQ words and the three calls, through one door.
+//!
+//! Nothing is hidden from a case: every argument can be chosen and every word read. Only the case's own process and
+//! the kernel (or the engine) touch the areas. Addresses are kept as numbers, so a ring can be handed to a thread.
+
+use crate::door::Door;
+use anyring_abi::*;
+use std::sync::atomic::{fence, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long `wait` waits before it says that a completion is missing.
+pub const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a completion must stay away before a case believes that a request is pending.
+pub const QUIET: Duration = Duration::from_millis(30);
+
+const PAGE: usize = 4096;
+
+/// A ring and its mappings; dropped, it unmaps them and closes the descriptor.
+pub struct Ring {
+    /// The door it was made through and is used through.
+    pub door: Door,
+    /// What setup gave back.
+    pub params: Params,
+    /// Its descriptor, -1 after `forget_fd`.
+    pub fd: i32,
+    rings: Area,
+    sqes: Area,
+    sq_tail: u32,
+    submitted_tail: u32,
+}
+
+struct Area {
+    address: usize,
+    length: usize,
+}
+
+fn page_up(length: usize) -> usize {
+    length.next_multiple_of(PAGE)
+}
+
+/// Zeroed memory of our own for NO_MMAP.
+fn anonymous(length: usize) -> usize {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice replaces nothing.
+    let address = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
+    assert_ne!(address, libc::MAP_FAILED, "mmap of {length} bytes");
+    address as usize
+}
+
+impl Ring {
+    /// A ring of `entries` and `flags`; the register value when setup refuses.
+    pub fn new(door: Door, entries: u32, flags: u32) -> Result<Ring, isize> {
+        let cq_entries = if flags & IORING_SETUP_CQSIZE != 0 { entries * 4 } else { 0 };
+        Self::from_params(door, entries, Params { flags, cq_entries, ..Params::default() })
+    }
+
+    /// A ring of exactly these parameters (with NO_MMAP the memory is provided here).
+    pub fn from_params(door: Door, entries: u32, mut params: Params) -> Result<Ring, isize> {
+        let own_memory = params.flags & IORING_SETUP_NO_MMAP != 0;
+        let mut areas = None;
+        if own_memory {
+            // Twice the entries covers the rounding up, and a page the words before the CQEs.
+            let entries = entries as usize * 2;
+            let cq_entries = (entries * 2).max(params.cq_entries as usize * 2);
+            let rings = page_up(PAGE + cq_entries * cqe_size(params.flags) + entries * 4);
+            let sqes = page_up(entries * sqe_size(params.flags));
+            let rings = Area { address: anonymous(rings), length: rings };
+            let sqes = Area { address: anonymous(sqes), length: sqes };
+            params.cq_off.user_addr = rings.address as u64;
+            params.sq_off.user_addr = sqes.address as u64;
+            areas = Some((rings, sqes));
+        }
+        let fd = door.setup(entries, &raw mut params as usize);
+        if fd < 0 {
+            return Err(fd);
+        }
+        let fd = fd as i32;
+        let (rings, sqes) = areas.unwrap_or_else(|| map_areas(door, fd, &params));
+        Ok(Ring { door, params, fd, rings, sqes, sq_tail: 0, submitted_tail: 0 })
+    }
+
+    fn word(&self, offset: u32) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4) && offset as usize + 4 <= self.rings.length, "offset {offset} in the area");
+        // SAFETY: the offset was checked to be aligned and inside the mapping, which lives as long as `self`; the word
+        // is shared with the kernel and only ever accessed atomically.
+        unsafe { AtomicU32::from_ptr((self.rings.address + offset as usize) as *mut u32) }
+    }
+
+    /// The SQ's head word.
+    pub fn sq_head(&self) -> u32 {
+        self.word(self.params.sq_off.head).load(Ordering::Acquire)
+    }
+
+    /// `IORING_SQ_*` in the SQ's flags word.
+    pub fn sq_flags(&self) -> u32 {
+        fence(Ordering::SeqCst);
+        self.word(self.params.sq_off.flags).load(Ordering::Acquire)
+    }
+
+    /// How many invalid SQ array entries were dropped.
+    pub fn sq_dropped(&self) -> u32 {
+        self.word(self.params.sq_off.dropped).load(Ordering::Acquire)
+    }
+
+    /// How many CQEs were lost since the ring was made.
+    pub fn cq_overflow(&self) -> u32 {
+        self.word(self.params.cq_off.overflow).load(Ordering::Acquire)
+    }
+
+    /// Sets the CQ's flags word (`IORING_CQ_*`), which belongs to the program.
+    pub fn set_cq_flags(&self, flags: u32) {
+        self.word(self.params.cq_off.flags).store(flags, Ordering::Release);
+    }
+
+    /// A word of the ring area by its offset, for the cases about the layout.
+    pub fn word_at(&self, offset: u32) -> u32 {
+        self.word(offset).load(Ordering::Acquire)
+    }
+
+    /// Writes entry `slot` of the SQ's index array.
+    pub fn set_sq_array(&self, slot: u32, index: u32) {
+        self.word(self.params.sq_off.array + slot * 4).store(index, Ordering::Relaxed);
+    }
+
+    /// Puts an SQE at the SQ's tail without telling the kernel. Panics when the SQ is full.
+    pub fn push(&mut self, sqe: Sqe) {
+        assert!(self.sq_tail.wrapping_sub(self.sq_head()) < self.params.sq_entries, "the SQ has room");
+        let slot = self.sq_tail & (self.params.sq_entries - 1);
+        let address = self.sqes.address + slot as usize * sqe_size(self.params.flags);
+        // SAFETY: `slot` is below the number of entries that the area was mapped for, and the kernel reads the entry
+        // only in an enter after the tail was stored.
+        unsafe { (address as *mut Sqe).write(sqe) };
+        if self.params.flags & IORING_SETUP_NO_SQARRAY == 0 {
+            self.set_sq_array(slot, slot);
+        }
+        self.sq_tail = self.sq_tail.wrapping_add(1);
+    }
+
+    /// Stores the SQ's tail: how many entries were added since the last time.
+    pub fn publish(&mut self) -> u32 {
+        // Release pairs with the kernel's acquire of the tail: it must see the entries above.
+        self.word(self.params.sq_off.tail).store(self.sq_tail, Ordering::Release);
+        let count = self.sq_tail.wrapping_sub(self.submitted_tail);
+        self.submitted_tail = self.sq_tail;
+        count
+    }
+
+    /// io_uring_enter(2) with all its arguments.
+    pub fn enter(&self, to_submit: u32, min_complete: u32, flags: u32, arg: usize, size: usize) -> isize {
+        self.door.enter(self.fd, to_submit, min_complete, flags, arg, size)
+    }
+
+    /// Submits everything pushed, without waiting: enter's answer.
+    pub fn submit(&mut self) -> isize {
+        let count = self.publish();
+        self.enter(count, 0, 0, 0, 0)
+    }
+
+    /// Submits everything pushed and waits for `min_complete` CQEs: enter's answer.
+    pub fn submit_and_wait(&mut self, min_complete: u32) -> isize {
+        let count = self.publish();
+        self.enter(count, min_complete, IORING_ENTER_GETEVENTS, 0, 0)
+    }
+
+    /// Pushes and submits one SQE that must be accepted.
+    pub fn go(&mut self, sqe: Sqe) {
+        self.go_all(&[sqe]);
+    }
+
+    /// Pushes and submits these SQEs, which must all be consumed.
+    pub fn go_all(&mut self, sqes: &[Sqe]) {
+        for sqe in sqes {
+            self.push(*sqe);
+        }
+        assert_eq!(self.submit(), sqes.len() as isize, "enter consumes every SQE");
+    }
+
+    /// How many CQEs are in the CQ now.
+    pub fn cq_ready(&self) -> u32 {
+        // Acquire pairs with the kernel's release of the tail: its entries are visible.
+        let tail = self.word(self.params.cq_off.tail).load(Ordering::Acquire);
+        tail.wrapping_sub(self.word(self.params.cq_off.head).load(Ordering::Relaxed))
+    }
+
+    /// Takes the next CQE out of the CQ without any call.
+    pub fn peek(&mut self) -> Option<Cqe> {
+        if self.cq_ready() == 0 {
+            return None;
+        }
+        let head = self.word(self.params.cq_off.head);
+        let at = head.load(Ordering::Relaxed);
+        let slot = (at & (self.params.cq_entries - 1)) as usize;
+        let address = self.rings.address + self.params.cq_off.cqes as usize + slot * cqe_size(self.params.flags);
+        // SAFETY: the slot is inside the CQ, and the kernel does not write it again before the head moves on.
+        let cqe = unsafe { (address as *const Cqe).read() };
+        // Release pairs with the kernel's acquire of the head: the entry was read before it may be overwritten.
+        head.store(at.wrapping_add(1), Ordering::Release);
+        Some(cqe)
+    }
+
+    /// Waits in enter for one more CQE, for at most `limit`.
+    pub fn wait_for(&mut self, limit: Duration) -> Option<Cqe> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(cqe) = self.peek() {
+                return Some(cqe);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            let ts = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            let arg = GeteventsArg { ts: &raw const ts as u64, ..GeteventsArg::default() };
+            let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
+            let answer = self.enter(0, 1, flags, &raw const arg as usize, size_of::<GeteventsArg>());
+            if left.is_zero() && self.cq_ready() == 0 {
+                return None;
+            }
+            assert!(answer >= 0 || answer == -libc::ETIME as isize, "a wait answered {answer}");
+        }
+    }
+
+    /// The next CQE, waited for with patience; panics when none comes.
+    pub fn wait(&mut self) -> Cqe {
+        self.wait_for(PATIENCE).unwrap_or_else(|| panic!("no CQE came in {PATIENCE:?}"))
+    }
+
+    /// The next `count` CQEs in the order of the CQ.
+    pub fn wait_all(&mut self, count: usize) -> Vec<Cqe> {
+        (0..count).map(|_| self.wait()).collect()
+    }
+
+    /// The next `count` CQEs as `(user_data, res)`, sorted, for requests whose order is free.
+    pub fn wait_sorted(&mut self, count: usize) -> Vec<(u64, i32)> {
+        let mut results: Vec<_> = self.wait_all(count).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+        results.sort_unstable();
+        results
+    }
+
+    /// The next `count` CQEs as `(user_data, res)` in the order of the CQ.
+    pub fn wait_ordered(&mut self, count: usize) -> Vec<(u64, i32)> {
+        self.wait_all(count).iter().map(|cqe| (cqe.user_data, cqe.res)).collect()
+    }
+
+    /// Submits one SQE and answers its one CQE's result.
+    pub fn run(&mut self, sqe: Sqe) -> i32 {
+        let user_data = sqe.user_data;
+        self.go(sqe);
+        let cqe = self.wait();
+        assert_eq!(cqe.user_data, user_data, "the CQE of the submission");
+        cqe.res
+    }
+
+    /// Panics when a CQE comes within [`QUIET`].
+    pub fn expect_quiet(&mut self) {
+        if let Some(cqe) = self.wait_for(QUIET) {
+            panic!("a CQE came although nothing should have completed: {cqe:?}");
+        }
+    }
+
+    /// io_uring_register(2).
+    pub fn register(&self, opcode: u32, arg: usize, count: u32) -> isize {
+        self.door.register(self.fd, opcode, arg, count)
+    }
+
+    /// Registers these descriptors as the fixed files.
+    pub fn register_files(&self, files: &[i32]) {
+        assert_eq!(self.register(IORING_REGISTER_FILES, files.as_ptr() as usize, files.len() as u32), 0);
+    }
+
+    /// Registers these buffers.
+    pub fn register_buffers(&self, buffers: &[libc::iovec]) -> isize {
+        self.register(IORING_REGISTER_BUFFERS, buffers.as_ptr() as usize, buffers.len() as u32)
+    }
+
+    /// Closes the descriptor now; the mappings stay until the ring is dropped.
+    pub fn close_fd(&mut self) {
+        assert_eq!(self.door.close(self.fd), 0, "close of the ring");
+        self.fd = -1;
+    }
+
+    /// Leaves the descriptor to somebody else (the case closes it in another way).
+    pub fn forget_fd(&mut self) -> i32 {
+        std::mem::replace(&mut self.fd, -1)
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        self.door.munmap(self.rings.address, self.rings.length);
+        self.door.munmap(self.sqes.address, self.sqes.length);
+        if self.fd >= 0 {
+            self.door.close(self.fd);
+        }
+    }
+}
+
+fn map_areas(door: Door, fd: i32, params: &Params) -> (Area, Area) {
+    let map = |length, offset| {
+        let address = door.mmap(length, fd, offset);
+        assert!(address > 0, "mmap of the ring at {offset:#x} answered {address}");
+        Area { address: address as usize, length }
+    };
+    let sqes = params.sq_entries as usize * sqe_size(params.flags);
+    (map(ring_length(params), u64::from(IORING_OFF_SQ_RING)), map(sqes, u64::from(IORING_OFF_SQES)))
+}
+
+/// The length of the mapping that holds both rings.
+pub fn ring_length(params: &Params) -> usize {
+    let cq = params.cq_off.cqes as usize + params.cq_entries as usize * cqe_size(params.flags);
+    let sq = params.sq_off.array as usize + params.sq_entries as usize * 4;
+    cq.max(sq)
+}
+
+/// Bytes of one CQE under these setup flags.
+pub fn cqe_size(flags: u32) -> usize {
+    if flags & IORING_SETUP_CQE32 != 0 {
+        32
+    } else {
+        16
+    }
+}
+
+/// Bytes of one SQE under these setup flags.
+pub fn sqe_size(flags: u32) -> usize {
+    if flags & IORING_SETUP_SQE128 != 0 {
+        128
+    } else {
+        64
+    }
+}
