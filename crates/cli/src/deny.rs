@@ -1,0 +1,27 @@
+//! `anyring deny`: a seccomp filter like the ones containers install, then the program.
+
+use crate::cli::DenyOptions;
+use crate::exec::exec;
+use crate::failure::Failure;
+use crate::filter;
+use anyring_abi::{NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
+use linux_raw_sys::general::{
+    __NR_io_cancel, __NR_io_destroy, __NR_io_getevents, __NR_io_pgetevents, __NR_io_setup, __NR_io_submit,
+};
+use std::convert::Infallible;
+
+const IO_URING_CALLS: [u32; 3] = [NR_IO_URING_SETUP as u32, NR_IO_URING_ENTER as u32, NR_IO_URING_REGISTER as u32];
+
+const AIO_CALLS: [u32; 6] =
+    [__NR_io_setup, __NR_io_destroy, __NR_io_submit, __NR_io_cancel, __NR_io_getevents, __NR_io_pgetevents];
+
+/// Installs the filter and executes the program below it. Among nested filters the one installed last decides the
+/// error number (seccomp(2): of equal actions, the most recent filter's), so the innermost `deny` is what shows.
+pub fn run(options: &DenyOptions) -> Result<Infallible, Failure> {
+    let answer = libc::SECCOMP_RET_ERRNO | options.errno.code() as u32;
+    let aio: &[u32] = if options.aio { &AIO_CALLS } else { &[] };
+    let program = filter::answering(answer, &IO_URING_CALLS, aio);
+    seccompiler::apply_filter(&program)
+        .map_err(|error| Failure::own(format!("cannot install the seccomp filter: {error}")))?;
+    exec(&options.program)
+}

@@ -1,0 +1,156 @@
+//! The ways into libanyring.so, each tried end to end: this executable is started again with the library preloaded,
+//! and makes a ring by that way.
+
+use super::Check;
+use crate::child::PATIENCE_S;
+use crate::errno;
+use crate::library::preload_list;
+use crate::ring::{nop, Server, Way};
+use clap::ValueEnum;
+use std::ffi::c_void;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A way into the library. The names are those of the hidden subcommand and of the JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EntryPoint {
+    Preload,
+    Liburing,
+    Syscall,
+    Raw,
+}
+
+impl EntryPoint {
+    fn name(self) -> &'static str {
+        match self {
+            EntryPoint::Preload => "preload",
+            EntryPoint::Liburing => "liburing",
+            EntryPoint::Syscall => "syscall",
+            EntryPoint::Raw => "raw",
+        }
+    }
+
+    fn purpose(self) -> &'static str {
+        match self {
+            EntryPoint::Preload => "the library loads into a dynamically linked program",
+            EntryPoint::Liburing => "programs that call liburing's functions",
+            EntryPoint::Syscall => "programs that call libc's syscall(): most Rust crates, Node",
+            EntryPoint::Raw => "programs with system call instructions of their own: fio",
+        }
+    }
+}
+
+/// Tries every way with this library.
+pub fn entry_points(library: &Path) -> Vec<Check> {
+    EntryPoint::value_variants().iter().map(|entry| check(*entry, library)).collect()
+}
+
+fn check(entry: EntryPoint, library: &Path) -> Check {
+    let found = start(entry, library);
+    Check {
+        name: entry.name().to_owned(),
+        purpose: entry.purpose().to_owned(),
+        needed: entry == EntryPoint::Preload,
+        works: found.is_ok(),
+        answer: found.err().unwrap_or_else(|| "works".to_owned()),
+    }
+}
+
+/// Runs [`run`] in a new process with the library preloaded.
+fn start(entry: EntryPoint, library: &Path) -> Result<(), String> {
+    let executable = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(executable);
+    command.args(["entry-point", entry.name()]).stdin(Stdio::null());
+    command.env("LD_PRELOAD", preload_list(library)).env("ANYRING_BACKEND", "user");
+    for ours in ["ANYRING_STATS", "ANYRING_LOG", "ANYRING_RAW"] {
+        command.env_remove(ours);
+    }
+    let limit = || {
+        let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: both are async-signal-safe system calls; the alarm outlives exec and ends a process that hangs.
+        unsafe {
+            libc::setrlimit(libc::RLIMIT_CORE, &no_core);
+            libc::alarm(PATIENCE_S);
+        }
+        Ok(())
+    };
+    // SAFETY: `limit` allocates nothing and takes no lock.
+    let output = unsafe { command.pre_exec(limit) }.output().map_err(|error| error.to_string())?;
+    match (output.status.code(), output.status.signal()) {
+        (Some(0), _) => Ok(()),
+        (_, Some(libc::SIGALRM)) => Err(format!("no answer within {PATIENCE_S} s")),
+        (_, Some(signal)) => Err(format!("the process was killed by {}", errno::signal_name(signal))),
+        // The last line is run()'s finding; the loader's complaint about the library would come before it.
+        _ => Err(first_line_after_prefix(&output.stderr)),
+    }
+}
+
+fn first_line_after_prefix(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    let line = text.lines().next().unwrap_or("it failed without a word");
+    line.strip_prefix("anyring: ").unwrap_or(line).to_owned()
+}
+
+/// The new process's part: whether this way leads to the library.
+pub fn run(entry: EntryPoint) -> Result<(), String> {
+    match entry {
+        EntryPoint::Preload => loaded(),
+        EntryPoint::Liburing => liburing(),
+        EntryPoint::Syscall => served(Way::Libc),
+        EntryPoint::Raw => served(Way::Raw),
+    }
+}
+
+fn loaded() -> Result<(), String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").map_err(|error| format!("/proc/self/maps: {error}"))?;
+    let preloaded = std::env::var("LD_PRELOAD").unwrap_or_default();
+    let library = preloaded.split(':').next().unwrap_or_default();
+    // The kernel shows the file's real name.
+    let real = std::fs::canonicalize(library).map_err(|error| format!("{library}: {error}"))?;
+    match maps.lines().any(|line| line.ends_with(real.to_string_lossy().as_ref())) {
+        true => Ok(()),
+        false => Err("the loader did not load it".to_owned()),
+    }
+}
+
+fn served(way: Way) -> Result<(), String> {
+    match nop(way) {
+        Ok(Server::Emulation) => Ok(()),
+        Ok(Server::Kernel) => Err("the kernel answered, not the library".to_owned()),
+        Err(fault) => Err(fault.to_string()),
+    }
+}
+
+/// `struct io_uring` of liburing is 216 bytes (static programs fix its size); this has room to spare.
+#[repr(C, align(8))]
+struct LiburingRing([u8; 512]);
+
+fn liburing() -> Result<(), String> {
+    type QueueInit = unsafe extern "C" fn(u32, *mut LiburingRing, u32) -> i32;
+    type QueueExit = unsafe extern "C" fn(*mut LiburingRing);
+    let (init, exit) = (symbol(c"io_uring_queue_init")?, symbol(c"io_uring_queue_exit")?);
+    // SAFETY: io_uring_queue_init(3): these are the types of the functions that have these names.
+    let (init, exit) = unsafe {
+        (std::mem::transmute::<*mut c_void, QueueInit>(init), std::mem::transmute::<*mut c_void, QueueExit>(exit))
+    };
+    let mut ring = LiburingRing([0; 512]);
+    // SAFETY: `ring` is writable and larger than the structure.
+    match unsafe { init(2, &mut ring, 0) } {
+        0 => {
+            // SAFETY: the ring that was just made.
+            unsafe { exit(&mut ring) };
+            Ok(())
+        }
+        error => Err(format!("io_uring_queue_init answered {}", errno::name(-error))),
+    }
+}
+
+fn symbol(name: &std::ffi::CStr) -> Result<*mut c_void, String> {
+    // SAFETY: a terminated name, looked up among the loaded libraries.
+    let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    if address.is_null() {
+        return Err(format!("the library does not export {}", name.to_string_lossy()));
+    }
+    Ok(address)
+}

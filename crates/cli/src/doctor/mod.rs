@@ -1,0 +1,200 @@
+//! `anyring doctor`: every verdict from a probe just made. The structures here are the JSON of docs/doctor.md: fields
+//! may be added, and `schema` changes when one is removed or changes its meaning.
+
+mod cause;
+mod entry;
+mod probe;
+mod report;
+
+pub use entry::EntryPoint;
+
+use crate::cli::DoctorOptions;
+use crate::failure::Failure;
+use crate::{library, ring};
+use cause::{Cause, Evidence};
+use serde::Serialize;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// A system call number that no kernel uses.
+const UNUSED_CALL: u32 = 0x3ff0;
+
+/// One probe and what it found.
+#[derive(Debug, Serialize)]
+struct Check {
+    name: String,
+    /// What it is for.
+    purpose: String,
+    /// Whether anyring cannot serve a program without it.
+    needed: bool,
+    works: bool,
+    /// `works`, or what went wrong.
+    answer: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Server {
+    Kernel,
+    User,
+}
+
+#[derive(Debug, Serialize)]
+struct Verdict {
+    /// Whether an io_uring program would run here under `anyring run`.
+    runs: bool,
+    /// Who would serve it.
+    by: Option<Server>,
+    summary: String,
+}
+
+#[derive(Debug, Serialize)]
+struct KernelRing {
+    works: bool,
+    /// What became of one NOP.
+    answer: String,
+    cause: Cause,
+    /// The observation that the cause rests on.
+    because: String,
+}
+
+/// What `run` does with a `--backend`: serves by this one, or refuses when `None`.
+#[derive(Debug, Serialize)]
+struct Choices {
+    auto: Option<Server>,
+    kernel: Option<Server>,
+    user: Option<Server>,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    schema: u32,
+    verdict: Verdict,
+    io_uring: KernelRing,
+    evidence: Evidence,
+    kernel_aio: Check,
+    /// Path of libanyring.so, or null when it was not found.
+    library: Option<PathBuf>,
+    entry_points: Vec<Check>,
+    building_blocks: Vec<Check>,
+    run: Choices,
+    advice: Vec<String>,
+}
+
+/// Probes, prints, and answers 0 when an io_uring program would run here, else 1.
+pub fn run(options: &DoctorOptions) -> Result<i32, Failure> {
+    // SAFETY: no handler is involved. Ignored by whoever started us, SIGCHLD would hide how our children ended.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    let report = examine();
+    let text = if options.json {
+        let json = serde_json::to_string_pretty(&report);
+        json.map_err(|error| Failure::own(format!("cannot write JSON: {error}")))? + "\n"
+    } else {
+        report::text(&report)
+    };
+    let printed = std::io::stdout().write_all(text.as_bytes());
+    printed.map_err(|error| Failure::own(format!("cannot write to standard output: {error}")))?;
+    Ok(i32::from(!report.verdict.runs))
+}
+
+/// The hidden subcommand's body: tries one way into the library in this process.
+pub fn try_entry_point(name: EntryPoint) -> Result<i32, Failure> {
+    entry::run(name).map(|()| 0).map_err(|message| Failure { status: 1, message })
+}
+
+fn examine() -> Report {
+    let trial = ring::try_here();
+    let evidence = Evidence::gather();
+    let (cause, because) = cause::find(&trial, &evidence);
+    let works = ring::kernel_works(&trial);
+    let io_uring = KernelRing { works, answer: ring::describe(&trial), cause, because };
+    let kernel_aio = probe::kernel_aio();
+    let building_blocks = probe::building_blocks();
+    let library = library::find();
+    let entry_points = library.as_deref().map(entry::entry_points).unwrap_or_default();
+
+    let missing = missing(&library, &entry_points, &building_blocks);
+    let auto = if works { Server::Kernel } else { Server::User };
+    let runs = works || missing.is_none();
+    let summary = summary(&io_uring, missing.as_deref());
+    let run = Choices {
+        auto: (works || library.is_ok()).then_some(auto),
+        kernel: works.then_some(Server::Kernel),
+        user: library.is_ok().then_some(Server::User),
+    };
+    let mut advice = Vec::new();
+    if !works {
+        advice.push(match &missing {
+            None => "anyring run -- PROGRAM ARGS".to_owned(),
+            Some(why) => format!("for anyring: {why}"),
+        });
+        advice.extend(permit(cause).map(str::to_owned));
+    }
+    advice.extend(limits(&entry_points, &missing));
+    Report {
+        schema: 1,
+        verdict: Verdict { runs, by: runs.then_some(auto), summary },
+        io_uring,
+        evidence,
+        kernel_aio,
+        library: library.ok(),
+        entry_points,
+        building_blocks,
+        run,
+        advice,
+    }
+}
+
+/// What keeps anyring from serving a program here, or `None`.
+fn missing(library: &Result<PathBuf, String>, entries: &[Check], blocks: &[Check]) -> Option<String> {
+    if let Err(reason) = library {
+        return Some(reason.clone());
+    }
+    if let Some(broken) = blocks.iter().chain(entries).find(|check| check.needed && !check.works) {
+        return Some(format!("{} does not work here: {}", broken.name, broken.answer));
+    }
+    let mut ways = entries.iter().filter(|check| !check.needed);
+    if ways.clone().any(|way| way.works) {
+        return None;
+    }
+    ways.next().map(|way| format!("no way into the library is served; {}: {}", way.name, way.answer))
+}
+
+fn summary(io_uring: &KernelRing, missing: Option<&str>) -> String {
+    match (io_uring.works, missing) {
+        (true, _) => "io_uring programs run here: the kernel's io_uring works.".to_owned(),
+        (false, None) => {
+            "io_uring programs run here under `anyring run`: anyring serves them, the kernel does not.".to_owned()
+        }
+        (false, Some(_)) => {
+            "io_uring programs do not run here: neither the kernel nor anyring serves them.".to_owned()
+        }
+    }
+}
+
+/// What would make the kernel's io_uring work.
+fn permit(cause: Cause) -> Option<&'static str> {
+    Some(match cause {
+        Cause::None => return None,
+        Cause::Seccomp => {
+            "for the kernel's own: permit io_uring_setup, io_uring_enter and io_uring_register in the seccomp profile \
+             (docker run --security-opt seccomp=PROFILE)"
+        }
+        Cause::Sysctl => "for the kernel's own: as root, sysctl kernel.io_uring_disabled=0, or join kernel.io_uring_group",
+        Cause::KernelLacksIt => "for the kernel's own: a kernel with CONFIG_IO_URING (5.1 or newer)",
+        Cause::Memlock => "for the kernel's own: raise the limit of locked memory (ulimit -l, LimitMEMLOCK=)",
+        Cause::DescriptorLimit => "raise the limit of open files (ulimit -n); anyring needs descriptors too",
+        Cause::SecurityModule => "for the kernel's own: permit io_uring in the security module's policy",
+        Cause::Emulated => "to see the kernel itself, run doctor without LD_PRELOAD",
+        Cause::Unknown => return None,
+    })
+}
+
+/// Which programs anyring would not serve here, though it serves others.
+fn limits(entries: &[Check], missing: &Option<String>) -> Vec<String> {
+    if missing.is_some() {
+        return Vec::new();
+    }
+    let broken = entries.iter().filter(|check| !check.works);
+    broken.map(|check| format!("anyring does not serve {}: {}", check.purpose, check.answer)).collect()
+}

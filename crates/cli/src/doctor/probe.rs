@@ -1,0 +1,291 @@
+//! The building blocks: what the engine makes its rings and its waiting from, each tried in a child of its own.
+
+use super::{Check, UNUSED_CALL};
+use crate::child::{ask, Outcome};
+use crate::{errno, filter};
+use rustix::event::{epoll, eventfd, EventfdFlags, Timespec};
+use rustix::fs::{ftruncate, memfd_create, openat2, MemfdFlags, Mode, OFlags, ResolveFlags, CWD};
+use rustix::io::{preadv2, read, write, Errno, ReadWriteFlags};
+use rustix::mm::{madvise, mmap, mmap_anonymous, Advice, MapFlags, ProtFlags};
+use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
+use rustix::pipe::{pipe_with, PipeFlags};
+use rustix::process::{getpid, pidfd_open, PidfdFlags};
+use std::io::IoSliceMut;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+/// What a probe found wrong, for people.
+type Finding = Result<(), String>;
+
+struct Block {
+    name: &'static str,
+    purpose: &'static str,
+    needed: bool,
+    probe: fn() -> Finding,
+}
+
+const fn needed(name: &'static str, purpose: &'static str, probe: fn() -> Finding) -> Block {
+    Block { name, purpose, needed: true, probe }
+}
+
+const fn liked(name: &'static str, purpose: &'static str, probe: fn() -> Finding) -> Block {
+    Block { name, purpose, needed: false, probe }
+}
+
+const BLOCKS: [Block; 13] = [
+    needed("memfd_create", "ring memory that programs can map", memory_file),
+    needed("socketpair", "the ring's descriptor", socket_pair),
+    needed("eventfd", "waking a waiting thread", event_fd),
+    needed("epoll", "waiting for pipes and sockets", epoll_wakes),
+    liked("epoll_pwait2", "timeouts of less than a millisecond", epoll_pwait2),
+    liked("preadv2 RWF_NOWAIT, pipe", "reading a pipe without a worker", nowait_pipe),
+    liked("preadv2 RWF_NOWAIT, file", "reading cached files without a worker", nowait_file),
+    liked("process_vm_readv", "surviving bad addresses in submissions", process_vm),
+    liked("MADV_WIPEONFORK", "noticing a fork", wipe_on_fork),
+    liked("seccomp RET_TRAP", "serving raw system call instructions", trap),
+    liked("close_range", "keeping engine descriptors out of the way", close_range),
+    liked("openat2", "IORING_OP_OPENAT2", open_at2),
+    liked("pidfd_open", "noticing that a process sharing a ring has died", pidfd),
+];
+
+/// Tries every building block.
+pub fn building_blocks() -> Vec<Check> {
+    BLOCKS.iter().map(|block| check(block.name, block.purpose, block.needed, block.probe)).collect()
+}
+
+/// Tries the kernel's own asynchronous I/O with a read of our own executable.
+pub fn kernel_aio() -> Check {
+    check("kernel AIO", "submitting many direct reads and writes at once", false, aio)
+}
+
+fn check(name: &str, purpose: &str, needed: bool, probe: fn() -> Finding) -> Check {
+    let outcome = ask(probe);
+    let works = matches!(outcome, Outcome::Answered(Ok(())));
+    let answer = outcome.describe(|finding| finding.clone().map_or_else(|wrong| wrong, |()| "works".to_owned()));
+    Check { name: name.to_owned(), purpose: purpose.to_owned(), needed, works, answer }
+}
+
+fn named(error: Errno) -> String {
+    errno::name(error.raw_os_error())
+}
+
+/// The answer of a libc wrapper as a value or the errno's name.
+fn libc_answer(answer: i64) -> Result<i64, String> {
+    if answer < 0 {
+        return Err(errno::name(errno::last()));
+    }
+    Ok(answer)
+}
+
+fn expect(fact: bool, otherwise: &str) -> Finding {
+    fact.then_some(()).ok_or_else(|| otherwise.to_owned())
+}
+
+fn memory_file() -> Finding {
+    let file = memfd_create("anyring-doctor", MemfdFlags::CLOEXEC).map_err(named)?;
+    ftruncate(&file, 4096).map_err(named)?;
+    let (protection, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    // SAFETY: a new mapping wherever the kernel likes.
+    let page = unsafe { mmap(std::ptr::null_mut(), 4096, protection, shared, &file, 0) }.map_err(named)?;
+    // SAFETY: the page just mapped, writable and known to nobody else.
+    unsafe { page.cast::<u8>().write_volatile(7) };
+    let mut seen = [0u8];
+    read(&file, &mut seen).map_err(named)?;
+    expect(seen == [7], "the mapping is not the file's memory")
+}
+
+fn socket_pair() -> Finding {
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(named)?;
+    write(&ours, &[7]).map_err(named)?;
+    let mut seen = [0u8];
+    read(&theirs, &mut seen).map_err(named)?;
+    expect(seen == [7], "the byte did not arrive")
+}
+
+fn event_fd() -> Finding {
+    let event = eventfd(0, EventfdFlags::CLOEXEC).map_err(named)?;
+    write(&event, &1u64.to_ne_bytes()).map_err(named)?;
+    let mut count = [0u8; 8];
+    read(&event, &mut count).map_err(named)?;
+    expect(u64::from_ne_bytes(count) == 1, "the count did not arrive")
+}
+
+/// A pipe with a byte in it, watched by an epoll instance.
+fn watched_pipe() -> Result<(OwnedFd, [OwnedFd; 2]), String> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(named)?;
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(named)?;
+    let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(&epoll, &reader, epoll::EventData::new_u64(7), edge).map_err(named)?;
+    write(&writer, &[7]).map_err(named)?;
+    Ok((epoll, [reader, writer]))
+}
+
+fn epoll_wakes() -> Finding {
+    let (epoll, _pipe) = watched_pipe()?;
+    let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }];
+    let ready =
+        epoll::wait(&epoll, events.as_mut_slice(), Some(&Timespec { tv_sec: 1, tv_nsec: 0 })).map_err(named)?;
+    expect(ready == 1 && events[0].data.u64() == 7, "a ready pipe was not reported")
+}
+
+fn epoll_pwait2() -> Finding {
+    let (epoll, _pipe) = watched_pipe()?;
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    let timeout = libc::timespec { tv_sec: 1, tv_nsec: 0 };
+    let no_mask = std::ptr::null::<libc::sigset_t>();
+    // SAFETY: room for the one event asked for, a valid timeout and no mask. libc's wrapper is newer than the call.
+    let ready = libc_answer(unsafe {
+        libc::syscall(libc::SYS_epoll_pwait2, epoll.as_raw_fd(), &mut event, 1, &timeout, no_mask, 0usize)
+    })?;
+    expect(ready == 1 && { event.u64 } == 7, "a ready pipe was not reported")
+}
+
+/// One byte by preadv2 with RWF_NOWAIT at `offset` (all ones: the file's own position).
+fn nowait_read(file: &OwnedFd, offset: u64) -> Result<usize, Errno> {
+    let mut byte = [0u8];
+    preadv2(file, &mut [IoSliceMut::new(&mut byte)], offset, ReadWriteFlags::NOWAIT)
+}
+
+fn nowait_pipe() -> Finding {
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(named)?;
+    match nowait_read(&reader, u64::MAX) {
+        Err(Errno::AGAIN) => {}
+        other => return Err(other.map_or_else(named, |_| "an empty pipe was read".to_owned())),
+    }
+    write(&writer, &[7]).map_err(named)?;
+    expect(nowait_read(&reader, u64::MAX).map_err(named)? == 1, "the byte was not read")
+}
+
+fn nowait_file() -> Finding {
+    let path = std::env::temp_dir().join(format!("anyring-doctor-{}", getpid().as_raw_nonzero()));
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(named)?;
+    rustix::fs::unlink(&path).map_err(named)?;
+    write(&file, &[7]).map_err(named)?;
+    match nowait_read(&file, 0) {
+        // EAGAIN: supported, only not cached.
+        Ok(1) | Err(Errno::AGAIN) => Ok(()),
+        other => Err(other.map_or_else(named, |count| format!("{count} bytes were read"))),
+    }
+}
+
+fn process_vm() -> Finding {
+    let (from, mut to) = (7u8, 0u8);
+    let remote = libc::iovec { iov_base: std::ptr::from_ref(&from).cast_mut().cast(), iov_len: 1 };
+    let local = libc::iovec { iov_base: std::ptr::from_mut(&mut to).cast(), iov_len: 1 };
+    // SAFETY: both vectors name one byte of this frame, and the remote one is only read.
+    let count = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    expect(libc_answer(count as i64)? == 1 && to == 7, "the byte was not copied")
+}
+
+fn wipe_on_fork() -> Finding {
+    let flags = MapFlags::PRIVATE;
+    // SAFETY: a new mapping wherever the kernel likes.
+    let page = unsafe { mmap_anonymous(std::ptr::null_mut(), 4096, ProtFlags::READ | ProtFlags::WRITE, flags) };
+    let page = page.map_err(named)?;
+    // SAFETY: the page just mapped; the advice only says what a child of ours finds in it.
+    unsafe { madvise(page, 4096, Advice::LinuxWipeOnFork) }.map_err(named)?;
+    // SAFETY: inside the page, which stays mapped until the process ends.
+    let mark = unsafe { AtomicU8::from_ptr(page.cast()) };
+    mark.store(7, Ordering::Relaxed);
+    match ask(|| mark.load(Ordering::Relaxed)) {
+        Outcome::Answered(0) => Ok(()),
+        Outcome::Answered(_) => Err("the child still saw the mark".to_owned()),
+        other => Err(other.describe(|_| String::new())),
+    }
+}
+
+fn close_range() -> Finding {
+    // SAFETY: the highest possible number, which no limit lets anyone have open.
+    libc_answer(unsafe { libc::syscall(libc::SYS_close_range, i32::MAX, i32::MAX, 0) }).map(|_| ())
+}
+
+fn open_at2() -> Finding {
+    openat2(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::empty())
+        .map(|_| ())
+        .map_err(named)
+}
+
+fn pidfd() -> Finding {
+    pidfd_open(getpid(), PidfdFlags::empty()).map(|_| ()).map_err(named)
+}
+
+static TRAPPED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn on_trap(_signal: libc::c_int) {
+    TRAPPED.store(true, Ordering::Relaxed);
+}
+
+fn trap() -> Finding {
+    seccompiler::apply_filter(&filter::answering(libc::SECCOMP_RET_TRAP, &[], &[UNUSED_CALL]))
+        .map_err(|error| error.to_string())?;
+    let handler: extern "C" fn(libc::c_int) = on_trap;
+    // SAFETY: an all-zero sigaction is valid: no flags, an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as libc::sighandler_t;
+    // SAFETY: the handler only stores to an atomic; an inherited block of SIGSYS would make the trap fatal.
+    unsafe {
+        let mut only_sys: libc::sigset_t = std::mem::zeroed();
+        libc::sigaddset(&mut only_sys, libc::SIGSYS);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &only_sys, std::ptr::null_mut());
+        libc::sigaction(libc::SIGSYS, &action, std::ptr::null_mut());
+        libc::syscall(libc::c_long::from(UNUSED_CALL));
+    }
+    expect(TRAPPED.load(Ordering::Relaxed), "the filter was installed, but its trap did not arrive")
+}
+
+/// `struct iocb` and `struct io_event` of linux/aio_abi.h, for little-endian machines.
+#[repr(C)]
+#[derive(Default)]
+struct Iocb {
+    data: u64,
+    key: u32,
+    rw_flags: i32,
+    opcode: u16,
+    priority: i16,
+    fd: u32,
+    buffer: u64,
+    bytes: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    result_fd: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct IoEvent {
+    data: u64,
+    iocb: u64,
+    res: i64,
+    res2: i64,
+}
+
+fn aio() -> Finding {
+    const IOCB_CMD_PREAD: u16 = 0;
+    let file = std::fs::File::open("/proc/self/exe").map_err(|error| format!("/proc/self/exe: {error}"))?;
+    let mut bytes = [0u8; 4];
+    let (fd, length) = (file.as_raw_fd() as u32, bytes.len() as u64);
+    let mut request = Iocb {
+        data: 7,
+        opcode: IOCB_CMD_PREAD,
+        fd,
+        buffer: bytes.as_mut_ptr() as u64,
+        bytes: length,
+        ..Iocb::default()
+    };
+    let (mut context, mut event) = (0usize, IoEvent::default());
+    let no_timeout = std::ptr::null::<libc::timespec>();
+    let told = |call: &str, answer| libc_answer(answer).map_err(|error| format!("{call} answered {error}"));
+    // SAFETY: `context` is a zeroed word as io_setup(2) wants it.
+    told("io_setup", unsafe { libc::syscall(libc::SYS_io_setup, 1, &mut context) })?;
+    // SAFETY: one request, whose buffer and itself live until io_getevents has returned it.
+    told("io_submit", unsafe { libc::syscall(libc::SYS_io_submit, context, 1, &[&mut request]) })?;
+    // SAFETY: room for the one event asked for.
+    let reap = unsafe { libc::syscall(libc::SYS_io_getevents, context, 1, 1, &mut event, no_timeout) };
+    told("io_getevents", reap)?;
+    // SAFETY: the context made above, without requests.
+    told("io_destroy", unsafe { libc::syscall(libc::SYS_io_destroy, context) })?;
+    expect((event.data, event.res) == (7, 4) && bytes == *b"\x7fELF", "a read completed with other bytes")
+}

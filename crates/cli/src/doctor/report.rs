@@ -1,0 +1,110 @@
+//! The report for people: the verdict first, what to do about it, then aligned rows that fit 100 columns.
+
+use super::{Check, Report, Server};
+
+const NAME_COLUMNS: usize = 27;
+const STATE_COLUMNS: usize = 8;
+const COLUMNS: usize = 100;
+
+/// The whole report.
+pub fn text(report: &Report) -> String {
+    let mut text = format!("{}\n", report.verdict.summary);
+    if !report.advice.is_empty() {
+        section(&mut text, "what to do");
+        for advice in &report.advice {
+            wrapped(&mut text, "  ", advice);
+        }
+    }
+    kernel(&mut text, report);
+    section(&mut text, "anyring");
+    let library = report.library.as_ref();
+    let path =
+        library.map_or("not found (ANYRING_LIBRARY=FILE names it)".into(), |path| path.display().to_string());
+    row(&mut text, "libanyring.so", yes(library.is_some()), &path);
+    checks(&mut text, &report.entry_points);
+    section(&mut text, "what anyring is built from");
+    checks(&mut text, &report.building_blocks);
+    section(&mut text, "what `anyring run` does");
+    let choices = [("auto", report.run.auto), ("kernel", report.run.kernel), ("user", report.run.user)];
+    for (backend, choice) in choices {
+        let what = match choice {
+            Some(Server::Kernel) => "starts the program plainly, the kernel serves it",
+            Some(Server::User) => "starts the program with libanyring.so, anyring serves it",
+            None => "refuses",
+        };
+        row(&mut text, &format!("--backend {backend}"), "", what);
+    }
+    text
+}
+
+fn kernel(text: &mut String, report: &Report) {
+    section(text, "the kernel");
+    let evidence = &report.evidence;
+    row(text, "io_uring", yes(report.io_uring.works), &report.io_uring.answer);
+    if !report.io_uring.works {
+        let cause = serde_json::to_value(report.io_uring.cause).unwrap_or_default();
+        row(text, "  cause", "", &format!("{}: {}", cause.as_str().unwrap_or("unknown"), report.io_uring.because));
+    }
+    for call in &evidence.calls {
+        row(
+            text,
+            &format!("  {}", call.call),
+            "",
+            &format!("answers {} (the kernel: {})", call.answer, call.of_kernel),
+        );
+    }
+    row(text, "  unused call number", "", &format!("answers {} (the kernel: ENOSYS)", evidence.unused_call));
+    row(text, "kernel AIO", yes(report.kernel_aio.works), &report.kernel_aio.answer);
+    let number = |value: Option<i64>| value.map_or("not reported".to_owned(), |value| value.to_string());
+    let disabled = number(evidence.io_uring_disabled);
+    let member = if evidence.in_io_uring_group { "a member" } else { "not a member" };
+    let group = number(evidence.io_uring_group);
+    row(text, "io_uring_disabled", &disabled, &format!("io_uring_group {group}, {member}"));
+    let filters = number(evidence.seccomp_filters);
+    let privileges = if evidence.no_new_privs { "set" } else { "not set" };
+    let seccomp = format!("mode; filters: {filters}; no_new_privs {privileges}");
+    row(text, "seccomp", &number(evidence.seccomp_mode), &seccomp);
+    let memlock =
+        evidence.memlock_limit_bytes.map_or("unlimited".to_owned(), |bytes| format!("{} KiB", bytes / 1024));
+    row(text, "locked memory limit", "", &memlock);
+}
+
+fn checks(text: &mut String, checks: &[Check]) {
+    for check in checks {
+        let detail =
+            if check.works { check.purpose.clone() } else { format!("{} ({})", check.answer, check.purpose) };
+        row(text, &check.name, yes(check.works), &detail);
+    }
+}
+
+fn yes(fact: bool) -> &'static str {
+    if fact {
+        "yes"
+    } else {
+        "no"
+    }
+}
+
+fn section(text: &mut String, title: &str) {
+    text.push_str(&format!("\n{title}\n"));
+}
+
+fn row(text: &mut String, name: &str, state: &str, detail: &str) {
+    wrapped(text, &format!("  {name:NAME_COLUMNS$} {state:STATE_COLUMNS$} "), detail);
+}
+
+/// `detail` after `head`, broken between words and continued below itself.
+fn wrapped(text: &mut String, head: &str, detail: &str) {
+    let mut line = head.to_owned();
+    for word in detail.split_whitespace() {
+        if line.len() > head.len() && line.len() + word.len() > COLUMNS {
+            text.push_str(line.trim_end());
+            text.push('\n');
+            line = " ".repeat(head.len());
+        }
+        line.push_str(word);
+        line.push(' ');
+    }
+    text.push_str(line.trim_end());
+    text.push('\n');
+}

@@ -1,0 +1,129 @@
+//! Whether LD_PRELOAD reaches a program, read from its file: a dynamically linked ELF file for this machine, started
+//! by glibc's loader, that gives no privileges.
+
+use object::elf::{FileHeader32, FileHeader64, ET_DYN, PT_INTERP};
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::{FileKind, ReadCache, ReadRef};
+use object::{Endian, Endianness};
+use rustix::fs::StatVfsMountFlags;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+#[cfg(target_arch = "x86_64")]
+const MACHINE: (u16, &str) = (object::elf::EM_X86_64, "x86-64");
+#[cfg(target_arch = "aarch64")]
+const MACHINE: (u16, &str) = (object::elf::EM_AARCH64, "aarch64");
+
+/// How many `#!` files may name each other, as in the kernel (fs/exec.c, exec_binprm).
+const INTERPRETER_DEPTH: usize = 5;
+/// How much of a file the kernel looks at for `#!` (BINPRM_BUF_SIZE).
+const SCRIPT_LINE_BYTES: u64 = 256;
+
+/// `Err` is the line that refuses the program. What cannot be read or is no ELF file is left for exec to judge.
+pub fn check_preloadable(program: &Path) -> Result<(), String> {
+    let mut file = program.to_owned();
+    for _ in 0..INTERPRETER_DEPTH {
+        match interpreter(&file) {
+            Some(next) => file = next,
+            None => break,
+        }
+    }
+    let obstacle = File::open(&file).ok().and_then(|opened| obstacle(opened)).or_else(|| privileges(&file));
+    let Some((what, advice)) = obstacle else { return Ok(()) };
+    let through = if file == program { String::new() } else { format!(" (run by `{}`)", program.display()) };
+    Err(format!("cannot serve `{}`{through}: it is {what}; {advice}", file.display()))
+}
+
+/// The file that a script's `#!` line names.
+fn interpreter(script: &Path) -> Option<PathBuf> {
+    let mut head = Vec::new();
+    File::open(script).ok()?.take(SCRIPT_LINE_BYTES).read_to_end(&mut head).ok()?;
+    let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let word = line.split(|byte| b" \t\0".contains(byte)).find(|word| !word.is_empty())?;
+    Some(PathBuf::from(OsStr::from_bytes(word)))
+}
+
+/// What a file is that cannot be served, and what to do about it.
+type Obstacle = (String, &'static str);
+
+const WHERE_PERMITTED: &str =
+    "run it where the kernel's io_uring works (`anyring doctor` says what stands in the way)";
+const OTHER_BUILD: &str = "use a dynamically linked 64-bit glibc build of it";
+
+fn obstacle(file: File) -> Option<Obstacle> {
+    let data = ReadCache::new(file);
+    match FileKind::parse(&data).ok()? {
+        FileKind::Elf64 => linkage(FileHeader64::<Endianness>::parse(&data).ok()?, &data),
+        FileKind::Elf32 => {
+            let header = FileHeader32::<Endianness>::parse(&data).ok()?;
+            let machine = header.e_machine(header.endian().ok()?);
+            Some((format!("a 32-bit program ({})", machine_name(machine)), OTHER_BUILD))
+        }
+        _ => None,
+    }
+}
+
+fn linkage<'data>(header: &FileHeader64<Endianness>, data: impl ReadRef<'data>) -> Option<Obstacle> {
+    let endian = header.endian().ok()?;
+    let machine = header.e_machine(endian);
+    if machine != MACHINE.0 || endian.is_big_endian() {
+        return Some((format!("a program for {}, not {}", machine_name(machine), MACHINE.1), OTHER_BUILD));
+    }
+    let segments = header.program_headers(endian, data).ok()?;
+    let Some(segment) = segments.iter().find(|segment| segment.p_type(endian) == PT_INTERP) else {
+        let kind = if header.e_type(endian) == ET_DYN { " (static-pie)" } else { "" };
+        return Some((format!("statically linked{kind}, so no library can be preloaded into it"), WHERE_PERMITTED));
+    };
+    let loader = segment.data(endian, data).ok()?.split(|byte| *byte == 0).next()?;
+    let loader = Path::new(OsStr::from_bytes(loader));
+    if loader.file_name()?.as_bytes().starts_with(b"ld-musl") {
+        return Some((format!("linked with musl (its loader is {})", loader.display()), OTHER_BUILD));
+    }
+    None
+}
+
+fn machine_name(machine: u16) -> String {
+    match machine {
+        object::elf::EM_386 => "i386".to_owned(),
+        object::elf::EM_X86_64 => "x86-64".to_owned(),
+        object::elf::EM_ARM => "arm".to_owned(),
+        object::elf::EM_AARCH64 => "aarch64".to_owned(),
+        object::elf::EM_RISCV => "riscv".to_owned(),
+        object::elf::EM_PPC64 => "ppc64".to_owned(),
+        object::elf::EM_S390 => "s390".to_owned(),
+        other => format!("ELF machine {other}"),
+    }
+}
+
+/// ld.so(8): in secure-execution mode a path in LD_PRELOAD is ignored. The kernel asks for that mode when executing the
+/// file changes an ID or, for a user that is not root, gives capabilities (security/commoncap.c).
+fn privileges(file: &Path) -> Option<Obstacle> {
+    let may_gain = !rustix::fs::statvfs(file).ok()?.f_flag.contains(StatVfsMountFlags::NOSUID);
+    let status = fs::metadata(file).ok()?;
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let executable_by_group = libc::S_ISGID | libc::S_IXGRP;
+    let changes_uid = status.mode() & libc::S_ISUID != 0 && status.uid() != uid;
+    let changes_gid = status.mode() & executable_by_group == executable_by_group && status.gid() != gid;
+    let has_capabilities = rustix::fs::getxattr(file, "security.capability", &mut [0u8; 64]).is_ok();
+    let what = if !may_gain {
+        return None;
+    } else if (changes_uid || changes_gid) && !crate::exec::no_new_privs() {
+        if changes_uid {
+            "set-user-ID"
+        } else {
+            "set-group-ID"
+        }
+    } else if has_capabilities && uid != 0 {
+        "given file capabilities"
+    } else {
+        return None;
+    };
+    Some((
+        format!("{what}, so the loader ignores LD_PRELOAD"),
+        "run it as the user it would become, from a copy without them",
+    ))
+}

@@ -1,0 +1,29 @@
+//! Names of error numbers, for people and for the JSON of doctor.
+
+macro_rules! names {
+    ($code:expr, $($name:ident)*) => {
+        match $code {
+            $(libc::$name => Some(stringify!($name)),)*
+            _ => None,
+        }
+    };
+}
+
+/// The symbolic name of an error number that a probe of ours may meet, or `errno N`.
+pub fn name(code: i32) -> String {
+    let known = names!(code, EPERM ENOENT EINTR EIO ENXIO E2BIG ENOEXEC EBADF ECHILD EAGAIN ENOMEM EACCES EFAULT EBUSY
+        EEXIST ENODEV ENOTDIR EISDIR EINVAL ENFILE EMFILE ENOTTY ETXTBSY EFBIG ENOSPC ESPIPE EROFS EPIPE ENOSYS ELOOP
+        EOPNOTSUPP EADDRINUSE ENOBUFS ETIMEDOUT ECONNREFUSED ECANCELED EOVERFLOW ESRCH ERANGE EPROTO);
+    known.map_or_else(|| format!("errno {code}"), str::to_owned)
+}
+
+/// The symbolic name of a signal that ends a probe, or `signal N`.
+pub fn signal_name(signal: i32) -> String {
+    let known = names!(signal, SIGSYS SIGKILL SIGSEGV SIGBUS SIGABRT SIGILL SIGTRAP SIGALRM SIGTERM SIGPIPE SIGFPE);
+    known.map_or_else(|| format!("signal {signal}"), str::to_owned)
+}
+
+/// The calling thread's errno.
+pub fn last() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}

@@ -1,0 +1,49 @@
+//! Starting the program in place of ourselves.
+
+use crate::cli::Program;
+use crate::errno;
+use crate::failure::{Failure, CANNOT_EXECUTE, NOT_FOUND};
+use rustix::fs::{accessat, Access, AtFlags, CWD};
+use std::convert::Infallible;
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// execvp(3): returns only to say why the program could not be started. libc's function and not
+/// `std::process::Command`, which would reset the signal mask and SIGPIPE that the program is to inherit.
+pub fn exec(program: &Program) -> Result<Infallible, Failure> {
+    // An argument from the kernel holds no NUL byte, so none is lost here.
+    let words: Vec<CString> = program.words.iter().filter_map(|word| CString::new(word.as_bytes()).ok()).collect();
+    let mut argv: Vec<_> = words.iter().map(|word| word.as_ptr()).collect();
+    argv.push(std::ptr::null());
+    // SAFETY: argv is null-terminated and points into `words`, both alive until the call returns; clap requires at
+    // least one word, so argv[0] is a string.
+    unsafe { libc::execvp(argv[0], argv.as_ptr()) };
+    let code = errno::last();
+    let reason = match code {
+        libc::ENOENT => "no such file or directory".to_owned(),
+        code => std::io::Error::from_raw_os_error(code).to_string(),
+    };
+    let status = if code == libc::ENOENT { NOT_FOUND } else { CANNOT_EXECUTE };
+    Err(Failure { status, message: format!("cannot execute `{}`: {reason}", program.words[0].to_string_lossy()) })
+}
+
+/// The file that execvp(3) would take for `name`, or `None` when it would find none.
+pub fn resolve(name: &OsStr) -> Option<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(name));
+    }
+    // execvp(3): the default path is what confstr(_CS_PATH) gives.
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| is_executable(file))
+}
+
+fn is_executable(file: &Path) -> bool {
+    file.is_file() && accessat(CWD, file, Access::EXEC_OK, AtFlags::EACCESS).is_ok()
+}
+
+/// Whether no_new_privs is set (PR_SET_NO_NEW_PRIVS(2const)): exec then grants no IDs or capabilities.
+pub fn no_new_privs() -> bool {
+    // SAFETY: takes no pointers; the unused arguments must be 0.
+    unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 }
+}

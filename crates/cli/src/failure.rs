@@ -1,0 +1,24 @@
+//! How the command fails: one line on standard error and an exit status, numbered as by env(1) and timeout(1).
+
+/// anyring itself could not do its part.
+pub const OWN_FAILURE: i32 = 125;
+/// The program was found but cannot be executed, or not served.
+pub const CANNOT_EXECUTE: i32 = 126;
+/// The program was not found.
+pub const NOT_FOUND: i32 = 127;
+
+/// What ends the command.
+#[derive(Debug)]
+pub struct Failure {
+    /// Exit status.
+    pub status: i32,
+    /// The line for standard error, without the leading `anyring: `.
+    pub message: String,
+}
+
+impl Failure {
+    /// anyring itself could not do its part.
+    pub fn own(message: impl Into<String>) -> Self {
+        Failure { status: OWN_FAILURE, message: message.into() }
+    }
+}

@@ -1,0 +1,50 @@
+//! Where libanyring.so is.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+const NAME: &str = "libanyring.so";
+
+/// The library's absolute path: what ANYRING_LIBRARY names, else beside the executable, else in `../lib/anyring/` or
+/// `../lib/` seen from there. The error is one line for people.
+pub fn find() -> Result<PathBuf, String> {
+    let candidates = match std::env::var_os("ANYRING_LIBRARY") {
+        Some(named) => vec![PathBuf::from(named)],
+        None => beside_executable()?,
+    };
+    let Some(found) = candidates.iter().find(|path| path.is_file()) else {
+        let looked: Vec<_> = candidates.iter().map(|path| path.display().to_string()).collect();
+        return Err(format!("{NAME} not found: looked for {} (ANYRING_LIBRARY=FILE names it)", looked.join(", ")));
+    };
+    let path = std::path::absolute(found).map_err(|error| format!("{}: {error}", found.display()))?;
+    // ld.so(8): LD_PRELOAD is split at colons and spaces, and `$` begins a token that is expanded.
+    if path.as_os_str().as_bytes().iter().any(|byte| b": \t\n$".contains(byte)) {
+        return Err(format!(
+            "`{}` cannot be preloaded: LD_PRELOAD allows no colon, space or $ in a path",
+            path.display()
+        ));
+    }
+    Ok(path)
+}
+
+fn beside_executable() -> Result<Vec<PathBuf>, String> {
+    let executable = std::env::current_exe().map_err(|error| format!("cannot find {NAME}: {error}"))?;
+    let directory = executable.parent().unwrap_or(Path::new("/"));
+    let above = directory.parent().unwrap_or(Path::new("/"));
+    Ok(vec![directory.join(NAME), above.join("lib/anyring").join(NAME), above.join("lib").join(NAME)])
+}
+
+/// LD_PRELOAD with `library` first and whatever is preloaded already behind it.
+pub fn preload_list(library: &Path) -> OsString {
+    let mut list = library.as_os_str().to_owned();
+    if let Some(present) = std::env::var_os("LD_PRELOAD").filter(|present| !present.is_empty()) {
+        let others = present.as_bytes().split(|byte| b": \t\n".contains(byte));
+        // Nested `run`s must not load it twice.
+        for other in others.filter(|other| !other.is_empty() && *other != library.as_os_str().as_bytes()) {
+            list.push(":");
+            list.push(OsStr::from_bytes(other));
+        }
+    }
+    list
+}
