@@ -2,3 +2,4 @@
 //! the program; all of them end in [`door`], which hands the call to the engine or to the kernel.
 
 pub mod door;
+pub mod liburing;

@@ -1,0 +1,75 @@
+//! liburing's exported functions, written afresh on top of [`crate::door`]: preloaded they pre-empt the installed
+//! liburing's, linked with a version map (`cargo xtask dropin`) they are a `liburing.so.2` and a `liburing-ffi.so.2`.
+//!
+//! All functions follow liburing's man pages: results are a value or `-errno`, errno is never touched, nothing is
+//! allocated except the probe that the program frees, and there are no thread-locals. [`setup`] makes and unmakes a
+//! ring, [`queue`] submits and reaps, [`register`] is io_uring_register(2), [`ffi`] holds what liburing's header has
+//! inline. [`layout`] says who may touch which field of `struct io_uring`.
+//!
+//! As in C, each function's pointer arguments must be what its man page says: a ring that was set up and not exited,
+//! an SQE of such a ring, memory of the stated size. That is the safety contract of every function here.
+#![allow(clippy::missing_safety_doc)] // the contract is the paragraph above, the same for all
+
+pub mod ffi;
+pub mod layout;
+pub mod queue;
+pub mod register;
+pub mod setup;
+
+use core::ffi::c_int;
+use layout::Ring;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+/// liburing's version whose functions are all here.
+pub const VERSION: (c_int, c_int) = (2, 15);
+
+/// What a function answers after a panic of ours: the closest it has to `-EIO`.
+pub trait Broken {
+    /// The answer.
+    const BROKEN: Self;
+}
+
+macro_rules! broken {
+    ($($type:ty = $answer:expr),*) => { $(impl Broken for $type { const BROKEN: Self = $answer; })* };
+}
+broken!(i32 = -libc::EIO, isize = -(libc::EIO as isize), u32 = 0, u64 = 0, bool = false, () = ());
+
+impl<T> Broken for *mut T {
+    const BROKEN: Self = core::ptr::null_mut();
+}
+
+/// Runs an exported function's body so that no panic unwinds into the program. Costs nothing when nothing panics.
+#[inline(always)]
+pub(crate) fn guard<T: Broken>(body: impl FnOnce() -> T) -> T {
+    // The body holds no lock and leaves the ring as the program's own memory: whatever it wrote stays consistent enough
+    // for -EIO.
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(T::BROKEN)
+}
+
+/// The ring that the program passed.
+///
+/// # Safety
+/// `ring` points to a `struct io_uring` that was set up and not exited, for the length of the call.
+#[inline(always)]
+pub(crate) unsafe fn ring<'call>(ring: *const Ring) -> &'call Ring {
+    // SAFETY: the caller's promise; the fields that other threads may write meanwhile are cells.
+    unsafe { &*ring }
+}
+
+/// liburing's major version, whose functions are all here.
+#[no_mangle]
+pub extern "C" fn io_uring_major_version() -> c_int {
+    VERSION.0
+}
+
+/// liburing's minor version, whose functions are all here.
+#[no_mangle]
+pub extern "C" fn io_uring_minor_version() -> c_int {
+    VERSION.1
+}
+
+/// Whether this library is *older* than `major.minor` (io_uring_check_version(3)).
+#[no_mangle]
+pub extern "C" fn io_uring_check_version(major: c_int, minor: c_int) -> bool {
+    (major, minor) > VERSION
+}
