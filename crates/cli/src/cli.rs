@@ -36,7 +36,7 @@ cannot be served (statically linked, set-user-ID ...), 127 when it was not found
 
 /// Run PROGRAM; where the kernel's io_uring does not work, anyring serves it
 #[derive(Debug, Args)]
-#[command(after_help = RUN_EXAMPLES)]
+#[command(after_help = RUN_EXAMPLES, override_usage = "anyring run [OPTIONS] -- PROGRAM [ARGS]...")]
 pub struct RunOptions {
     /// Who serves io_uring
     #[arg(long, value_enum, default_value_t = Backend::Auto)]
@@ -78,7 +78,7 @@ Exit status: the program's own. 125 when the filter cannot be installed, 126 whe
 
 /// Run PROGRAM where the io_uring calls are refused, as containers refuse them
 #[derive(Debug, Args)]
-#[command(after_help = DENY_EXAMPLES)]
+#[command(after_help = DENY_EXAMPLES, override_usage = "anyring deny [OPTIONS] -- PROGRAM [ARGS]...")]
 pub struct DenyOptions {
     /// What io_uring_setup, io_uring_enter and io_uring_register answer
     #[arg(long, value_enum, default_value_t = DenyErrno::Eperm, ignore_case = true)]

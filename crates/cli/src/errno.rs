@@ -27,3 +27,9 @@ pub fn signal_name(signal: i32) -> String {
 pub fn last() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
+
+/// What libc says of an error number, as other commands print it.
+pub fn describe(code: i32) -> String {
+    let text = std::io::Error::from_raw_os_error(code).to_string();
+    text.split(" (os error").next().unwrap_or_default().to_lowercase()
+}

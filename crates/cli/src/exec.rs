@@ -22,7 +22,7 @@ pub fn exec(program: &Program) -> Result<Infallible, Failure> {
     let code = errno::last();
     let reason = match code {
         libc::ENOENT => "no such file or directory".to_owned(),
-        code => std::io::Error::from_raw_os_error(code).to_string(),
+        code => errno::describe(code),
     };
     let status = if code == libc::ENOENT { NOT_FOUND } else { CANNOT_EXECUTE };
     Err(Failure { status, message: format!("cannot execute `{}`: {reason}", program.words[0].to_string_lossy()) })

@@ -1,5 +1,7 @@
 //! How the command fails: one line on standard error and an exit status, numbered as by env(1) and timeout(1).
 
+/// The command line is wrong.
+pub const USAGE: i32 = 2;
 /// anyring itself could not do its part.
 pub const OWN_FAILURE: i32 = 125;
 /// The program was found but cannot be executed, or not served.

@@ -18,23 +18,44 @@ mod library;
 mod ring;
 mod run;
 
+use clap::error::ErrorKind;
 use clap::Parser;
 use cli::{Cli, Command};
+use failure::Failure;
 use std::ffi::{c_char, c_int};
 
 /// The C entry point. `std::env::args_os` needs no help here: glibc hands the arguments to std's initializer.
 #[no_mangle]
 extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
-    let outcome = match Cli::parse().command {
-        Command::Run(options) => run::run(&options).map(|never| match never {}),
-        Command::Deny(options) => deny::run(&options).map(|never| match never {}),
-        Command::Doctor(options) => doctor::run(&options),
-        Command::EntryPoint { name } => doctor::try_entry_point(name),
-    };
+    let outcome = parse().and_then(dispatch);
     let status = outcome.unwrap_or_else(|failure| {
         eprintln!("anyring: {}", failure.message);
         failure.status
     });
     // Not a return: this flushes standard output, which std otherwise does in the start that we replaced.
     std::process::exit(status)
+}
+
+fn dispatch(command: Command) -> Result<i32, Failure> {
+    match command {
+        Command::Run(options) => run::run(&options).map(|never| match never {}),
+        Command::Deny(options) => deny::run(&options).map(|never| match never {}),
+        Command::Doctor(options) => doctor::run(&options),
+        Command::EntryPoint { name } => doctor::try_entry_point(name),
+    }
+}
+
+/// The command line, or its fault in one line. Help and version are printed here and end the process.
+fn parse() -> Result<Command, Failure> {
+    Cli::try_parse().map(|cli| cli.command).map_err(|error| {
+        if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+            error.exit();
+        }
+        let text = error.to_string();
+        // clap says what is wrong in its first paragraph; usage and hints follow.
+        let fault: Vec<_> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+        let fault = fault.join(" ");
+        let message = format!("{} (see --help)", fault.strip_prefix("error: ").unwrap_or(&fault));
+        Failure { status: failure::USAGE, message }
+    })
 }

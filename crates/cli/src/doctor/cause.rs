@@ -11,8 +11,7 @@ use rustix::process::{getrlimit, Gid, Resource};
 use serde::Serialize;
 
 /// What stands in the way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// Nothing: it works.
     None,
@@ -32,6 +31,29 @@ pub enum Cause {
     Emulated,
     /// None of the probes tells.
     Unknown,
+}
+
+impl Cause {
+    /// The name, as in the JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::None => "none",
+            Cause::Seccomp => "seccomp",
+            Cause::Sysctl => "sysctl",
+            Cause::KernelLacksIt => "kernel-lacks-it",
+            Cause::Memlock => "memlock",
+            Cause::DescriptorLimit => "descriptor-limit",
+            Cause::SecurityModule => "security-module",
+            Cause::Emulated => "emulated",
+            Cause::Unknown => "unknown",
+        }
+    }
+}
+
+impl Serialize for Cause {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
 }
 
 /// One call with arguments that the kernel can only refuse, and who refused it.

@@ -161,13 +161,14 @@ fn missing(library: &Result<PathBuf, String>, entries: &[Check], blocks: &[Check
 }
 
 fn summary(io_uring: &KernelRing, missing: Option<&str>) -> String {
+    let cause = io_uring.cause.name();
     match (io_uring.works, missing) {
         (true, _) => "io_uring programs run here: the kernel's io_uring works.".to_owned(),
         (false, None) => {
-            "io_uring programs run here under `anyring run`: anyring serves them, the kernel does not.".to_owned()
+            format!("io_uring programs run here under `anyring run`; the kernel's own does not work ({cause}).")
         }
         (false, Some(_)) => {
-            "io_uring programs do not run here: neither the kernel nor anyring serves them.".to_owned()
+            format!("io_uring programs do not run here: neither the kernel ({cause}) nor anyring works.")
         }
     }
 }

@@ -42,8 +42,7 @@ fn kernel(text: &mut String, report: &Report) {
     let evidence = &report.evidence;
     row(text, "io_uring", yes(report.io_uring.works), &report.io_uring.answer);
     if !report.io_uring.works {
-        let cause = serde_json::to_value(report.io_uring.cause).unwrap_or_default();
-        row(text, "  cause", "", &format!("{}: {}", cause.as_str().unwrap_or("unknown"), report.io_uring.because));
+        row(text, "  cause", "", &format!("{}: {}", report.io_uring.cause.name(), report.io_uring.because));
     }
     for call in &evidence.calls {
         row(

@@ -1,0 +1,185 @@
+//! What the tests of the command share: starting it, building the library, and programs made byte by byte, so that
+//! what they do and how they are linked depends on no compiler.
+#![allow(dead_code)] // each test file uses its own part
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+pub const ANYRING: &str = env!("CARGO_BIN_EXE_anyring");
+
+/// The errors that `deny --errno` takes.
+pub const ERRNOS: [(&str, i32); 5] = [
+    ("EPERM", libc::EPERM),
+    ("ENOSYS", libc::ENOSYS),
+    ("EOPNOTSUPP", libc::EOPNOTSUPP),
+    ("ENOMEM", libc::ENOMEM),
+    ("EINVAL", libc::EINVAL),
+];
+
+/// The command with these arguments, free of the environment that would change what it does.
+pub fn anyring(args: &[&str]) -> Command {
+    let mut command = Command::new(ANYRING);
+    command.args(args);
+    for variable in
+        ["LD_PRELOAD", "ANYRING_LIBRARY", "ANYRING_BACKEND", "ANYRING_RAW", "ANYRING_LOG", "ANYRING_STATS"]
+    {
+        command.env_remove(variable);
+    }
+    command
+}
+
+/// Runs the command to its end.
+pub fn output(command: &mut Command) -> Output {
+    command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("standard output is UTF-8")
+}
+
+/// Asserts that the command failed with this status and said why in one line, which is returned.
+pub fn one_line_failure(output: &Output, status: i32) -> String {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "standard error: {text}");
+    assert!(text.starts_with("anyring: ") && text.ends_with('\n'), "not a message of anyring's: {text:?}");
+    assert_eq!(text.lines().count(), 1, "more than one line: {text:?}");
+    assert!(output.stdout.is_empty());
+    text
+}
+
+/// libanyring.so beside the command, built by the cargo that runs the tests.
+pub fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let directory = Path::new(ANYRING).parent().expect("the command is in a directory");
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["build", "--quiet", "--package", "anyring-inject", "--target-dir"]);
+        cargo.arg(directory.parent().expect("the profile's directory is in the target directory"));
+        if directory.ends_with("release") {
+            cargo.arg("--release");
+        }
+        let built = output(cargo.current_dir(env!("CARGO_MANIFEST_DIR")));
+        assert!(built.status.success(), "libanyring.so: {}", String::from_utf8_lossy(&built.stderr));
+        directory.join("libanyring.so")
+    })
+}
+
+/// What `doctor --json` says below `outer` (words put before it).
+pub fn doctor(outer: &[&str]) -> serde_json::Value {
+    library();
+    let words = [outer, &["doctor", "--json"]].concat();
+    let output = output(&mut anyring(&words));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("doctor --json prints JSON");
+    let runs = report["verdict"]["runs"].as_bool().expect("verdict.runs");
+    assert_eq!(output.status.code(), Some(i32::from(!runs)), "the exit status agrees with the verdict");
+    report
+}
+
+/// Whether the kernel's io_uring works where the tests run; says what is left out when not.
+pub fn kernel_works(left_out: &str) -> bool {
+    let works = doctor(&[])["io_uring"]["works"] == true;
+    if !works {
+        println!("SKIPPED: {left_out}: the kernel's io_uring does not work here");
+    }
+    works
+}
+
+/// An x86-64 ELF executable with one loaded segment.
+pub struct Elf {
+    pub class_64: bool,
+    pub machine: u16,
+    pub kind: u16,
+    pub interpreter: Option<&'static str>,
+    pub code: Vec<u8>,
+}
+
+impl Elf {
+    /// A statically linked x86-64 program.
+    pub fn new(code: Vec<u8>) -> Self {
+        Elf { class_64: true, machine: 62, kind: 2, interpreter: None, code }
+    }
+
+    /// Writes it as an executable file.
+    pub fn write(&self, path: &Path) -> PathBuf {
+        std::fs::write(path, if self.class_64 { self.bytes_64() } else { self.bytes_32() })
+            .expect("write the program");
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("make it executable");
+        path.to_owned()
+    }
+
+    fn bytes_64(&self) -> Vec<u8> {
+        const BASE: u64 = 0x40_0000;
+        let name = self.interpreter.map(|name| [name.as_bytes(), b"\0"].concat()).unwrap_or_default();
+        let segments: u16 = if self.interpreter.is_some() { 2 } else { 1 };
+        let name_at = 64 + 56 * u64::from(segments);
+        let code_at = name_at + name.len() as u64;
+        let end = code_at + self.code.len() as u64;
+        let mut bytes = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
+        let header = [&self.kind.to_le_bytes()[..], &self.machine.to_le_bytes(), &1u32.to_le_bytes()].concat();
+        bytes.extend(header);
+        for word in [BASE + code_at, 64, 0] {
+            bytes.extend(word.to_le_bytes());
+        }
+        bytes.extend(0u32.to_le_bytes());
+        for half in [64u16, 56, segments, 0, 0, 0] {
+            bytes.extend(half.to_le_bytes());
+        }
+        if self.interpreter.is_some() {
+            bytes.extend(segment_64(3, 4, name_at, BASE + name_at, name.len() as u64, 1));
+        }
+        bytes.extend(segment_64(1, 5, 0, BASE, end, 0x1000));
+        bytes.extend(name);
+        bytes.extend(&self.code);
+        bytes
+    }
+
+    fn bytes_32(&self) -> Vec<u8> {
+        const BASE: u32 = 0x40_0000;
+        let code_at = 52 + 32;
+        let end = code_at + self.code.len() as u32;
+        let mut bytes = b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
+        bytes.extend([&self.kind.to_le_bytes()[..], &self.machine.to_le_bytes()].concat());
+        for word in [1u32, BASE + code_at, 52, 0, 0] {
+            bytes.extend(word.to_le_bytes());
+        }
+        for half in [52u16, 32, 1, 0, 0, 0] {
+            bytes.extend(half.to_le_bytes());
+        }
+        for word in [1u32, 0, BASE, BASE, end, end, 5, 0x1000] {
+            bytes.extend(word.to_le_bytes());
+        }
+        bytes.extend(&self.code);
+        bytes
+    }
+}
+
+fn segment_64(kind: u32, flags: u32, offset: u64, address: u64, size: u64, align: u64) -> Vec<u8> {
+    let mut bytes = [kind.to_le_bytes(), flags.to_le_bytes()].concat();
+    for word in [offset, address, address, size, size, align] {
+        bytes.extend(word.to_le_bytes());
+    }
+    bytes
+}
+
+/// Machine code: makes the x86-64 system call `number` with a closed descriptor as first argument and zeros behind it,
+/// then exits with the errno it answered.
+pub fn calling(number: u32) -> Vec<u8> {
+    let mut code = vec![0xb8]; // mov eax, number
+    code.extend(number.to_le_bytes());
+    code.extend([0xbf, 0xfe, 0xff, 0xff, 0xff]); // mov edi, -2
+    code.extend([0x31, 0xf6, 0x31, 0xd2, 0x4d, 0x31, 0xd2, 0x0f, 0x05]); // xor esi, edx, r10; syscall
+    code.extend([0xf7, 0xd8, 0x89, 0xc7]); // neg eax; mov edi, eax
+    code.extend([0xb8, 60, 0, 0, 0, 0x0f, 0x05]); // exit(edi)
+    code
+}
+
+/// The same for i386, by its own numbers and `int 0x80`.
+pub fn calling_i386(number: u32) -> Vec<u8> {
+    let mut code = vec![0xb8];
+    code.extend(number.to_le_bytes());
+    code.extend([0xbb, 0xfe, 0xff, 0xff, 0xff, 0x31, 0xc9, 0xcd, 0x80]); // mov ebx, -2; xor ecx, ecx; int 0x80
+    code.extend([0xf7, 0xd8, 0x89, 0xc3, 0xb8, 1, 0, 0, 0, 0xcd, 0x80]); // exit(-eax)
+    code
+}

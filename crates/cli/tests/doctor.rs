@@ -1,0 +1,88 @@
+//! `anyring doctor`: its findings change with what is done to the calls.
+#![cfg(target_arch = "x86_64")]
+
+mod common;
+
+use common::{anyring, doctor, kernel_works, library, output, stdout, ANYRING, ERRNOS};
+
+#[test]
+fn the_verdict_flips_below_deny() {
+    if kernel_works("the kernel's half of the verdict") {
+        let outside = doctor(&[]);
+        assert_eq!(outside["verdict"]["by"], "kernel");
+        assert_eq!(outside["io_uring"]["cause"], "none");
+        assert_eq!(outside["run"]["auto"], "kernel");
+        assert_eq!(outside["run"]["kernel"], "kernel");
+    }
+    for (name, _) in ERRNOS {
+        let report = doctor(&["deny", "--errno", name, "--", ANYRING]);
+        assert_eq!(report["io_uring"]["works"], false, "{name}");
+        assert_eq!(report["io_uring"]["answer"], format!("io_uring_setup answered {name}"));
+        assert_eq!(report["evidence"]["seccomp_mode"], 2);
+        for call in report["evidence"]["calls"].as_array().expect("calls") {
+            assert_eq!(call["answer"], name, "{call}");
+        }
+        assert_eq!(report["run"]["auto"], "user");
+        assert_eq!(report["run"]["kernel"], serde_json::Value::Null);
+        assert_ne!(report["verdict"]["by"], "kernel");
+        assert!(!report["advice"].as_array().expect("advice").is_empty());
+        // Before Linux 6.6 nothing tells a filter's ENOSYS from that of a kernel without io_uring.
+        let undecided = name == "ENOSYS" && report["evidence"]["io_uring_disabled"].is_null();
+        assert_eq!(report["io_uring"]["cause"], if undecided { "unknown" } else { "seccomp" }, "{name}");
+    }
+}
+
+#[test]
+fn kernel_aio_is_probed() {
+    let outside = doctor(&[]);
+    let inside = doctor(&["deny", "--aio", "--errno", "ENOSYS", "--", ANYRING]);
+    assert_eq!(inside["kernel_aio"]["works"], false);
+    assert_eq!(inside["kernel_aio"]["answer"], "io_setup answered ENOSYS");
+    if outside["kernel_aio"]["works"] == true {
+        assert_eq!(doctor(&["deny", "--", ANYRING])["kernel_aio"]["works"], true);
+    } else {
+        println!("SKIPPED: that deny without --aio leaves kernel AIO alone: it does not work here anyway");
+    }
+}
+
+/// The names are the interface; what they find depends on the machine, except what every Linux has.
+#[test]
+fn the_json_has_its_documented_parts() {
+    let report = doctor(&[]);
+    assert_eq!(report["schema"], 1);
+    assert_eq!(report["library"], library().display().to_string());
+    let names = |part: &str| -> Vec<String> {
+        let checks = report[part].as_array().unwrap_or_else(|| panic!("{part} is a list"));
+        checks.iter().map(|check| check["name"].as_str().expect("a name").to_owned()).collect()
+    };
+    assert_eq!(names("entry_points"), ["preload", "liburing", "syscall", "raw"]);
+    let blocks = names("building_blocks");
+    for (index, block) in report["building_blocks"].as_array().expect("a list").iter().enumerate() {
+        if ["memfd_create", "socketpair", "eventfd", "epoll"].contains(&blocks[index].as_str()) {
+            assert_eq!((&block["works"], &block["needed"]), (&true.into(), &true.into()), "{block}");
+        }
+    }
+}
+
+#[test]
+fn a_library_that_cannot_be_loaded_is_found_out() {
+    let mut command = anyring(&["deny", "--", ANYRING, "doctor", "--json"]);
+    let output = output(command.env("ANYRING_LIBRARY", "/etc/passwd"));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(report["entry_points"][0]["works"], false, "{report}");
+    assert_eq!(report["verdict"]["runs"], false);
+}
+
+#[test]
+fn the_text_begins_with_the_verdict_and_fits_the_terminal() {
+    for outer in [&[][..], &["deny", "--", ANYRING]] {
+        let summary = doctor(outer)["verdict"]["summary"].as_str().expect("a summary").to_owned();
+        let text = stdout(&output(&mut anyring(&[outer, &["doctor"]].concat())));
+        assert_eq!(text.lines().next(), Some(summary.as_str()));
+        // A path cannot be broken.
+        for line in text.lines().filter(|line| !line.contains('/')) {
+            assert!(line.chars().count() <= 100, "{line}");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! `anyring run`: what the program sees, and what is refused.
+#![cfg(target_arch = "x86_64")]
+
+mod common;
+
+use common::{anyring, calling, kernel_works, library, one_line_failure, output, stdout, Elf, ANYRING};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const BACKENDS: [&str; 2] = ["auto", "user"];
+
+/// `anyring run --backend BACKEND --` with the library in its place.
+fn run(backend: &str, words: &[&str]) -> Command {
+    library();
+    anyring(&[&["run", "--backend", backend, "--"], words].concat())
+}
+
+/// `words` below `deny`.
+fn denied(words: &[&str]) -> Command {
+    library();
+    anyring(&[&["deny", "--", ANYRING], words].concat())
+}
+
+#[test]
+fn exit_status_and_signal_pass_through() {
+    for backend in BACKENDS {
+        assert_eq!(output(&mut run(backend, &["sh", "-c", "exit 42"])).status.code(), Some(42));
+        let killed = output(&mut run(backend, &["sh", "-c", "kill -TERM $$"])).status;
+        assert_eq!(killed.signal(), Some(libc::SIGTERM), "{backend}");
+    }
+}
+
+#[test]
+fn standard_streams_pass_through() {
+    for backend in BACKENDS {
+        let mut command = run(backend, &["sh", "-c", "cat; echo seen >&2"]);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        child.stdin.take().expect("a pipe").write_all(b"in and out").expect("write");
+        let output = child.wait_with_output().expect("wait");
+        assert_eq!((stdout(&output).as_str(), &output.stderr[..]), ("in and out", &b"seen\n"[..]), "{backend}");
+    }
+}
+
+/// What `script`, a shell's, prints when its `$RUN` is nothing and when it is `anyring run --`.
+fn plain_and_run(script: &str) -> [String; 2] {
+    ["", &format!("{ANYRING} run --")].map(|prefix| {
+        let mut shell = Command::new("sh");
+        let output = output(shell.args(["-c", &script.replace("$RUN", prefix)]));
+        assert!(output.status.success(), "{script}: {output:?}");
+        stdout(&output)
+    })
+}
+
+#[test]
+fn stepping_aside_cannot_be_told() {
+    if !kernel_works("what a program sees when run steps aside") {
+        return;
+    }
+    let scripts = [
+        "exec $RUN env",
+        "trap '' PIPE CHLD; exec $RUN grep -E '^(Sig|Shd|NoNewPrivs|Seccomp)' /proc/self/status",
+        "exec $RUN grep -E '^(Sig|Shd|NoNewPrivs|Seccomp)' /proc/self/status",
+        "exec $RUN ls /proc/self/fd",
+        "exec <&-; exec $RUN ls /proc/self/fd",
+        "exec $RUN sh -c 'ulimit -a; umask; pwd; echo $0 \"$@\"' zero one ''",
+    ];
+    for script in scripts {
+        let [plain, run] = plain_and_run(script);
+        assert_eq!(plain, run, "{script}");
+    }
+}
+
+#[test]
+fn a_preloaded_program_gets_the_library_first_and_the_flags() {
+    let show = "echo $LD_PRELOAD $ANYRING_BACKEND $ANYRING_RAW $ANYRING_STATS $ANYRING_LOG";
+    let mut command = anyring(&["run", "--backend", "user", "--no-raw", "--stats", "s", "--log", "/tmp/l", "--"]);
+    let other = "/nonexistent-other.so";
+    library();
+    let output = output(command.args(["sh", "-c", show]).env("LD_PRELOAD", other).current_dir("/tmp"));
+    assert_eq!(stdout(&output), format!("{}:{other} user 0 /tmp/s /tmp/l\n", library().display()));
+}
+
+#[test]
+fn a_nested_run_does_not_preload_twice() {
+    let mut command = run("user", &[ANYRING, "run", "--backend", "user", "--", "sh", "-c", "echo $LD_PRELOAD"]);
+    assert_eq!(stdout(&output(&mut command)), format!("{}\n", library().display()));
+}
+
+#[test]
+fn auto_preloads_where_the_kernel_refuses() {
+    let output = output(&mut denied(&["run", "--", "sh", "-c", "echo $LD_PRELOAD; exit 7"]));
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!(stdout(&output), format!("{}\n", library().display()));
+}
+
+/// A filter that kills whoever calls io_uring_setup.
+fn killing() -> BpfProgram {
+    let rules = [(libc::SYS_io_uring_setup, vec![])].into();
+    let (otherwise, matched) = (SeccompAction::Allow, SeccompAction::KillProcess);
+    let filter = SeccompFilter::new(rules, otherwise, matched, TargetArch::x86_64).expect("a filter");
+    filter.try_into().expect("a BPF program")
+}
+
+#[test]
+fn a_filter_that_kills_does_not_kill_run() {
+    let filter = killing();
+    let mut command = run("auto", &["sh", "-c", "echo $ANYRING_BACKEND; exit 7"]);
+    let install = move || seccompiler::apply_filter(&filter).map_err(|_| std::io::ErrorKind::Other.into());
+    // SAFETY: two system calls on a program made before the fork.
+    let output = output(unsafe { command.pre_exec(install) });
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(7), "user\n"));
+}
+
+#[test]
+fn backend_kernel_says_why_it_cannot() {
+    let why = one_line_failure(&output(&mut denied(&["run", "--backend", "kernel", "--", "true"])), 125);
+    assert!(why.contains("io_uring_setup answered EPERM"), "{why}");
+}
+
+#[test]
+fn backend_kernel_does_not_take_an_emulation_for_the_kernel() {
+    let mut command =
+        denied(&["run", "--backend", "user", "--", ANYRING, "run", "--backend", "kernel", "--", "true"]);
+    one_line_failure(&output(&mut command), 125);
+}
+
+#[test]
+fn a_missing_library_is_one_line() {
+    let mut command = anyring(&["run", "--backend", "user", "--", "true"]);
+    let why = one_line_failure(&output(command.env("ANYRING_LIBRARY", "/nonexistent/libanyring.so")), 125);
+    assert!(why.contains("/nonexistent/libanyring.so"), "{why}");
+    let directory = tempfile::Builder::new().prefix("with space").tempdir().expect("a directory");
+    let path = directory.path().join("libanyring.so");
+    std::fs::write(&path, "").expect("write");
+    let mut command = anyring(&["run", "--backend", "user", "--", "true"]);
+    let why = one_line_failure(&output(command.env("ANYRING_LIBRARY", &path)), 125);
+    assert!(why.contains("space"), "{why}");
+}
+
+#[test]
+fn a_program_that_cannot_be_started_is_one_line() {
+    for backend in BACKENDS {
+        one_line_failure(&output(&mut run(backend, &["/nonexistent/program"])), 127);
+        one_line_failure(&output(&mut run(backend, &["no-such-program-in-path"])), 127);
+        one_line_failure(&output(&mut run(backend, &["/etc/passwd"])), 126);
+    }
+}
+
+/// The refusal of `program`.
+fn refusal(program: &Path) -> String {
+    library();
+    one_line_failure(&output(anyring(&["run", "--backend", "user", "--"]).arg(program)), 126)
+}
+
+#[test]
+fn programs_out_of_reach_are_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("program");
+    let native = || Elf::new(calling(0));
+    let cases = [
+        (native(), "statically linked,"),
+        (Elf { kind: 3, ..native() }, "statically linked (static-pie)"),
+        (Elf { class_64: false, machine: 3, ..native() }, "32-bit program (i386)"),
+        (Elf { class_64: false, ..native() }, "32-bit program (x86-64)"),
+        (Elf { machine: 183, ..native() }, "for aarch64, not x86-64"),
+        (Elf { interpreter: Some("/lib/ld-musl-x86_64.so.1"), ..native() }, "musl"),
+    ];
+    for (elf, expected) in cases {
+        let said = refusal(&elf.write(&file));
+        assert!(said.contains(expected), "{expected}: {said}");
+        assert!(said.contains(&*file.to_string_lossy()), "names the file: {said}");
+    }
+}
+
+#[test]
+fn a_script_is_judged_by_its_interpreter() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let interpreter = Elf::new(calling(0)).write(&directory.path().join("interpreter"));
+    let script = directory.path().join("script");
+    let write = |first_line: String| {
+        std::fs::write(&script, first_line).expect("write");
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("make it executable");
+    };
+    write(format!("#! {} -x\n", interpreter.display()));
+    let said = refusal(&script);
+    assert!(said.contains("script") && said.contains("interpreter"), "{said}");
+    write("#!/bin/sh\nexit 9\n".to_owned());
+    assert_eq!(output(&mut run("user", &[&script.to_string_lossy()])).status.code(), Some(9));
+}
+
+#[test]
+fn a_set_user_id_program_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut program = directory.path().join("program");
+    std::fs::copy("/bin/true", &program).expect("copy");
+    // Root makes a program of another user; anyone else has to find one of root's.
+    if rustix::process::getuid().is_root() {
+        std::os::unix::fs::chown(&program, Some(65534), None).expect("chown");
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).expect("chmod");
+    } else {
+        program = "/bin/su".into();
+        if !std::fs::metadata(&program).is_ok_and(|status| status.mode() & 0o4000 != 0 && status.uid() == 0) {
+            println!("SKIPPED: not root, and /bin/su is not set-user-ID");
+            return;
+        }
+    }
+    let said = refusal(&program);
+    assert!(said.contains("set-user-ID"), "{said}");
+    // Below no_new_privs the bit does nothing, and LD_PRELOAD works.
+    let said = output(&mut denied(&["run", "--", &program.to_string_lossy(), "--version"]));
+    assert_ne!(said.status.code(), Some(126), "{said:?}");
+}
+
+#[test]
+fn a_program_with_file_capabilities_is_refused() {
+    if !rustix::process::getuid().is_root() {
+        println!("SKIPPED: only root gives a file capabilities");
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    let [program, anyring] = [("/bin/true", "program"), (ANYRING, "anyring")].map(|(from, name)| {
+        let to = directory.path().join(name);
+        std::fs::copy(from, &to).expect("copy");
+        to
+    });
+    // linux/capability.h, struct vfs_cap_data of revision 2: effective, CAP_NET_RAW permitted.
+    let capabilities: Vec<u8> =
+        [0x0200_0001u32, 1 << 13, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let flags = rustix::fs::XattrFlags::empty();
+    if let Err(error) = rustix::fs::setxattr(&program, "security.capability", &capabilities, flags) {
+        println!("SKIPPED: the temporary directory takes no file capabilities: {error}");
+        return;
+    }
+    let mut command = Command::new(anyring);
+    command.args(["run", "--backend", "user", "--"]).arg(program).uid(65534).gid(65534);
+    // Never loaded: the program is refused first.
+    let said = one_line_failure(&output(command.env("ANYRING_LIBRARY", "/bin/true")), 126);
+    assert!(said.contains("file capabilities"), "{said}");
+}
+
+#[test]
+fn bad_usage_is_one_line_and_status_2() {
+    for words in [&["run"][..], &["run", "--backend", "magic", "--", "true"], &["run", "--stats"]] {
+        one_line_failure(&output(&mut anyring(words)), 2);
+    }
+}
