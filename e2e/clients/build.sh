@@ -10,13 +10,14 @@ out=${1:?usage: e2e/clients/build.sh OUT}
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
+cd "$here" # so that messages name files as the repository does
 exec 9>"$out/.lock"
 flock 9
 
 # compile_c NAME LIBRARY: rebuilds only when the source is newer, and replaces the program in one step because another
 # test may be running it.
 compile_c() {
-  local source=$here/$1.c program=$out/$1
+  local source=$1.c program=$out/$1
   [ "$program" -nt "$source" ] && return
   "${CC:-cc}" -O2 -g -Wall -Wextra -Werror -o "$program.new" "$source" "$2"
   mv "$program.new" "$program"
@@ -25,7 +26,7 @@ compile_c() {
 # compile_rust PROGRAM CRATE [FEATURES]: a target directory for each program keeps the features apart.
 compile_rust() {
   local program=$1 crate=$2 features=${3:-}
-  cargo build --quiet --locked --release --manifest-path "$here/$crate/Cargo.toml" --features "$features" \
+  cargo build --quiet --locked --release --manifest-path "$crate/Cargo.toml" --features "$features" \
     --target-dir "$out/build-$program"
   local built=$out/build-$program/release/client-$crate
   cmp --silent "$built" "$out/$program" && return

@@ -1,0 +1,63 @@
+//! Where the programs are: ours in the target directory, the others in PATH.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The repository's root.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("e2e/ is inside the repository")
+}
+
+/// The target directory that this test was built in: `TARGET/PROFILE/deps/TEST`.
+fn target() -> PathBuf {
+    let test = std::env::current_exe().expect("the path of this test");
+    test.ancestors().nth(3).expect("cargo puts tests three levels below its target directory").to_owned()
+}
+
+/// The `anyring` command of the release build, the one that users get. `make build` makes it.
+///
+/// # Panics
+///
+/// When it or the library beside it is missing.
+pub fn anyring() -> PathBuf {
+    let directory = target().join("release");
+    for name in ["anyring", "libanyring.so"] {
+        let file = directory.join(name);
+        assert!(file.is_file(), "{} is missing: `make build` makes it", file.display());
+    }
+    directory.join("anyring")
+}
+
+/// One of the clients in `e2e/clients/`, built if that has not happened yet.
+///
+/// # Panics
+///
+/// When the build fails.
+pub fn client(name: &str) -> PathBuf {
+    static OUT: OnceLock<PathBuf> = OnceLock::new();
+    let out = OUT.get_or_init(|| {
+        let out = target().join("e2e");
+        let status = Command::new(root().join("e2e/clients/build.sh")).arg(&out).status().expect("run build.sh");
+        assert!(status.success(), "e2e/clients/build.sh failed: {status}");
+        out
+    });
+    out.join(name)
+}
+
+/// Node 20: the machine's own or the one that `scripts/setup.sh` installed.
+///
+/// # Panics
+///
+/// When there is none.
+pub fn node() -> PathBuf {
+    let output = Command::new(root().join("scripts/node.sh")).arg("--path").output().expect("run node.sh");
+    let node = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    assert!(node.is_file(), "no Node 20: `scripts/setup.sh` installs it");
+    node
+}
+
+/// The script that Node runs.
+pub fn node_script() -> PathBuf {
+    root().join("e2e/clients/node.js")
+}

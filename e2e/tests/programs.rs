@@ -1,0 +1,68 @@
+//! The other ways into io_uring: the Rust crates io-uring and tokio-uring, Node, and liburing.a inside a program.
+//!
+//! Each program verifies its own data; the counts are those which the kernel's tracepoint io_uring_submit_req shows for
+//! the same program, or a little less where timing decides.
+
+use anyring_e2e::{programs, stage::Program, under_each_refusal, Refusal, Stage};
+
+under_each_refusal!(crate_io_uring, crate_io_uring_direct_syscall, crate_tokio_uring, node, static_liburing, nop);
+
+fn io_uring(refusal: Refusal, client: &str) {
+    let file = [("WRITE", 128), ("READ", 128), ("WRITEV", 1), ("READV", 1), ("FSYNC", 1), ("TIMEOUT", 1)];
+    let net =
+        [("SOCKET", 1), ("CONNECT", 1), ("ACCEPT", 1), ("SEND", 128), ("RECV", 128), ("SHUTDOWN", 1), ("CLOSE", 1)];
+    let outcome = Stage::new(refusal)
+        .serve(&Program::new(programs::client(client)).args(["file"]), |_| [&file[..], &net].concat());
+    assert!(outcome.stdout.contains("checksums equal"), "{outcome}");
+}
+
+/// Enters through libc's `syscall()`.
+fn crate_io_uring(refusal: Refusal) {
+    io_uring(refusal, "io-uring");
+}
+
+/// Enters through raw `syscall` instructions.
+fn crate_io_uring_direct_syscall(refusal: Refusal) {
+    io_uring(refusal, "io-uring-direct");
+}
+
+/// Waits for the ring's descriptor with edge-triggered epoll.
+fn crate_tokio_uring(refusal: Refusal) {
+    let minimum =
+        [("OPENAT", 1), ("WRITE", 256), ("READ", 256), ("FSYNC", 1), ("CONNECT", 1), ("ACCEPT", 1), ("CLOSE", 1)];
+    let outcome = Stage::new(refusal)
+        .serve(&Program::new(programs::client("tokio-uring")).args(["file"]), |_| minimum.to_vec());
+    assert!(outcome.stdout.contains("checksums equal"), "{outcome}");
+}
+
+/// Node 20 (libuv 1.46) uses two rings a loop: one with SQPOLL for files, and one to submit epoll_ctl in batches. An
+/// engine without SQPOLL refuses the first, libuv then uses its thread pool for files, and only EPOLL_CTL is left:
+/// 497 of them natively.
+fn node(refusal: Refusal) {
+    let program = Program::new(programs::node()).args([programs::node_script()]).args(["."]);
+    let outcome = Stage::new(refusal).serve(&program.env("UV_USE_IO_URING", "1"), |_| vec![("EPOLL_CTL", 300)]);
+    assert!(outcome.stdout.contains("verified"), "{outcome}");
+}
+
+fn static_liburing(refusal: Refusal) {
+    let minimum =
+        [("WRITE", 128), ("READ", 129), ("FSYNC", 1), ("TIMEOUT", 1), ("POLL_ADD", 1), ("LINK_TIMEOUT", 1)];
+    let outcome = Stage::new(refusal)
+        .serve(&Program::new(programs::client("static-liburing")).args(["file"]), |_| minimum.to_vec());
+    assert!(outcome.stdout.contains("as they should be"), "{outcome}");
+}
+
+fn nop(refusal: Refusal) {
+    let program = Program::new(programs::client("nop")).args(["1000", "5"]);
+    let outcome = Stage::new(refusal).serve(&program, |_| vec![("NOP", 5000)]);
+    assert!(outcome.stdout.contains("5000 completions verified"), "{outcome}");
+}
+
+/// The program above is worth its name only if no shared liburing is in it.
+#[test]
+fn static_liburing_needs_no_shared_liburing() {
+    let program = Program::new("readelf").args(["-d"]).args([programs::client("static-liburing")]);
+    let outcome = Stage::new(Refusal::Eperm).plain(&program).succeeded();
+    assert!(outcome.stdout.contains("libc.so.6"), "it should be a dynamic executable: {outcome}");
+    assert!(!outcome.stdout.contains("liburing"), "{outcome}");
+}

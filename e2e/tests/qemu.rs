@@ -1,0 +1,110 @@
+//! qemu-img bench and qemu-io with aio=io_uring: liburing.so.2, readv and writev, and the ring's eventfd in a main loop.
+
+use anyring_e2e::{stage::Program, under_each_refusal, Refusal, Stage};
+
+const IMAGE_BYTES: usize = 16 << 20;
+const REQUESTS: &str = "5000";
+
+under_each_refusal!(
+    bench_reads,
+    bench_writes_with_flushes,
+    bench_direct,
+    patterns,
+    patterns_direct,
+    requests_in_parallel,
+    a_wrong_pattern_is_noticed,
+);
+
+fn bench(extra: &[&str]) -> Program {
+    let fixed = ["bench", "-i", "io_uring", "-f", "raw", "-c", REQUESTS, "-d", "32", "-s", "4096"];
+    Program::new("qemu-img").args(fixed).args(extra).args(["disk"])
+}
+
+fn bench_reads(refusal: Refusal) {
+    let stage = Stage::new(refusal);
+    stage.make_file("disk", 0, IMAGE_BYTES);
+    stage.serve(&bench(&[]), |_| vec![("READV", 5000)]);
+}
+
+/// What was written is read back with an ordinary read: the whole range must hold the pattern.
+fn bench_writes_with_flushes(refusal: Refusal) {
+    let stage = Stage::new(refusal);
+    let disk = stage.make_file("disk", 0, IMAGE_BYTES);
+    // 5,000 requests of 4,096 bytes go round a disk of 4,096 such blocks.
+    stage
+        .serve(&bench(&["-w", "--pattern=171", "--flush-interval=500"]), |_| vec![("WRITEV", 5000), ("FSYNC", 10)]);
+    let bytes = std::fs::read(disk).expect("read the image");
+    assert_eq!(bytes.len(), IMAGE_BYTES);
+    assert!(bytes.iter().all(|&byte| byte == 171), "a block does not hold the pattern");
+}
+
+fn bench_direct(refusal: Refusal) {
+    let stage = Stage::new(refusal);
+    let disk = stage.make_file("disk", 0, IMAGE_BYTES);
+    stage.serve(&bench(&["-t", "none", "-w", "--pattern=92"]), |_| vec![("WRITEV", 5000)]);
+    stage.serve(&bench(&["-t", "none"]), |_| vec![("READV", 5000)]);
+    let bytes = std::fs::read(disk).expect("read the image");
+    assert!(bytes.iter().all(|&byte| byte == 92), "a block does not hold the pattern");
+}
+
+/// qemu-io with commands; it stops at the first one that fails and says so with its exit status.
+fn qemu_io(cache: &str, commands: &[&str]) -> Program {
+    let program = Program::new("qemu-io").args(["-f", "raw", "-i", "io_uring", "-t", cache]);
+    commands.iter().fold(program, |program, command| program.args(["-c", command])).args(["disk"])
+}
+
+fn patterns_of_many_sizes(refusal: Refusal, cache: &str) {
+    let stage = Stage::new(refusal);
+    stage.make_file("disk", 0, IMAGE_BYTES);
+    let writes = ["write -P 17 0 4k", "write -P 34 64k 64k", "write -P 51 1M 1M", "write -P 68 4M 3M", "flush"];
+    let reads =
+        ["read -P 17 0 4k", "read -P 34 64k 64k", "read -P 51 1M 1M", "read -P 68 4M 3M", "read -P 0 4k 60k"];
+    let vectors = ["writev -P 85 8M 4k 64k 12k", "flush", "readv -P 85 8M 12k 4k 64k", "read -P 85 8M 80k"];
+    let commands: Vec<_> = [&writes[..], &reads, &vectors].concat();
+    let minimum = vec![("WRITEV", 5), ("READV", 7), ("FSYNC", 2)];
+    stage.serve(&qemu_io(cache, &commands), |_| minimum);
+    let disk = std::fs::read(stage.file("disk")).expect("read the image");
+    for (start, len, byte) in
+        [(0, 4 << 10, 17), (64 << 10, 64 << 10, 34), (1 << 20, 1 << 20, 51), (4 << 20, 3 << 20, 68)]
+    {
+        assert!(
+            disk[start..start + len].iter().all(|&found| found == byte),
+            "{len} bytes at {start} are not all {byte}"
+        );
+    }
+}
+
+fn patterns(refusal: Refusal) {
+    patterns_of_many_sizes(refusal, "writeback");
+}
+
+fn patterns_direct(refusal: Refusal) {
+    patterns_of_many_sizes(refusal, "none");
+}
+
+/// Asynchronous requests that are in flight together, each verified by a read of its own.
+fn requests_in_parallel(refusal: Refusal) {
+    let stage = Stage::new(refusal);
+    stage.make_file("disk", 0, IMAGE_BYTES);
+    let range = |index: u32| format!("{} {}k {}k", index + 1, index * 256, 4 * (index + 1));
+    let writes = (0..32).map(|index| format!("aio_write -P {}", range(index)));
+    let reads = (0..32).map(|index| format!("aio_read -P {}", range(index)));
+    let flush = || std::iter::once("aio_flush".to_owned());
+    let commands: Vec<String> = writes.chain(flush()).chain(reads).chain(flush()).collect();
+    let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
+    let outcome = stage.serve(&qemu_io("writeback", &commands), |_| vec![("WRITEV", 32), ("READV", 32)]);
+    // aio_read reports a mismatch only in its output.
+    assert!(!outcome.stdout.contains("failed") && !outcome.stderr.contains("failed"), "{outcome}");
+    assert_eq!(outcome.stdout.matches("read ").count(), 32, "{outcome}");
+}
+
+fn a_wrong_pattern_is_noticed(refusal: Refusal) {
+    let stage = Stage::new(refusal);
+    stage.make_file("disk", 7, IMAGE_BYTES);
+    let (outcome, statistics) = stage.attempt(&qemu_io("writeback", &["read -P 8 0 64k"]));
+    assert!(!outcome.status.success(), "qemu-io did not notice: {outcome}");
+    assert!(outcome.stdout.contains("Pattern verification failed"), "qemu-io failed otherwise: {outcome}");
+    if let Some(statistics) = statistics {
+        statistics.assert_served(refusal.errno(), &[("READV", 1)]);
+    }
+}

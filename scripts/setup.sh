@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Installs what building, testing and the demo need on Debian 12 or newer, and nothing that is already there.
+#
+# usage: scripts/setup.sh
+#
+# Debian packages come through apt-get when this runs as root; otherwise the missing ones are named in one line and
+# the script fails. Node 20, which no Debian release has, comes from PyPI into .build/node when the machine's own
+# `node` is not version 20. The Rust toolchain is never installed: it is yours to choose.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+NODE_MAJOR=20
+NODE_DIR=.build/node
+RUST_MINIMUM=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+
+say() { echo "setup: $*"; }
+fail() {
+  echo "setup: $*" >&2
+  exit 1
+}
+
+# The Debian packages that are missing, by what each is needed for.
+missing_packages() {
+  command -v cc >/dev/null || echo gcc libc6-dev
+  command -v make >/dev/null || echo make
+  command -v flock >/dev/null || echo util-linux
+  command -v readelf >/dev/null || echo binutils
+  command -v fio >/dev/null || echo fio
+  { command -v qemu-img && command -v qemu-io; } >/dev/null || echo qemu-utils
+  # One package has the headers, liburing.so and the archive liburing.a.
+  echo '#include <liburing.h>' | cc -E - >/dev/null 2>&1 || echo liburing-dev
+  if ! node_is_right && ! python3 -m pip --version >/dev/null 2>&1; then echo python3-pip; fi
+}
+
+install_packages() {
+  local missing
+  missing=$(missing_packages | tr '\n' ' ')
+  [ -z "$missing" ] && return
+  command -v apt-get >/dev/null || fail "missing: $missing(no apt-get here: install them by your system's own means)"
+  [ "$(id -u)" = 0 ] || fail "missing: $missing- run as root, or: sudo apt-get install $missing"
+  say "installing with apt-get: $missing"
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -q >/dev/null
+  # shellcheck disable=SC2086 # a list of words
+  apt-get install -q -y --no-install-recommends $missing >/dev/null
+  missing=$(missing_packages | tr '\n' ' ')
+  [ -z "$missing" ] || fail "still missing after apt-get: $missing"
+}
+
+node_is_right() { scripts/node.sh --version 2>/dev/null | grep -q "^v$NODE_MAJOR\."; }
+
+install_node() {
+  node_is_right && return
+  say "installing Node $NODE_MAJOR from PyPI into $NODE_DIR (not on this machine; Debian has other versions)"
+  mkdir -p "$NODE_DIR"
+  # Its own requirements file pins the version and the hash of each architecture's wheel.
+  python3 -m pip install --quiet --disable-pip-version-check --no-input --no-deps --only-binary=:all: \
+    --require-hashes --root-user-action=ignore --upgrade --target "$NODE_DIR" -r scripts/node-requirements.txt
+  node_is_right || fail "the Node that PyPI gave does not run here: $(scripts/node.sh --version 2>&1 | head -1)"
+}
+
+check_rust() {
+  local have
+  local advice="Debian 13 has rustup and cargo packages new enough, Debian 12 has not: see https://rustup.rs"
+  command -v cargo >/dev/null || fail "no Rust toolchain: cargo $RUST_MINIMUM or newer is needed; $advice"
+  have=$(cargo --version | cut -d' ' -f2)
+  [ "$(printf '%s\n' "$RUST_MINIMUM" "$have" | sort -V | head -1)" = "$RUST_MINIMUM" ] ||
+    fail "cargo $have is too old: $RUST_MINIMUM or newer is needed; $advice"
+  cargo fmt --version >/dev/null 2>&1 || fail "no rustfmt: rustup component add rustfmt, or Debian's package rustfmt"
+  cargo clippy --version >/dev/null 2>&1 ||
+    fail "no clippy: rustup component add clippy, or Debian's package rust-clippy"
+}
+
+[ "$(uname -s)" = Linux ] || fail "io_uring is a Linux interface; this is $(uname -s)"
+install_packages
+install_node
+check_rust
+say "all there: $(fio --version), qemu $(qemu-img --version | sed -n '1s/.*version \([^ ]*\).*/\1/p')," \
+  "node $(scripts/node.sh --version), $(cc --version | sed -n 1p), $(cargo --version)"
