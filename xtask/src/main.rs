@@ -1,2 +1,62 @@
-//!
-fn main() {}
+//! `cargo xtask`: see `--help`.
+
+use anyhow::{ensure, Result};
+use anyring_xtask::{artifacts, dropin, symbols};
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Build steps that cargo alone cannot do")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Build liburing.so.2 and liburing-ffi.so.2 that can stand in for the installed ones
+    Dropin {
+        /// With the release profile
+        #[arg(long)]
+        release: bool,
+        /// Where to put them [default: target/PROFILE/dropin]
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
+    /// Compare the symbols of libanyring.so and both drop-ins with the version maps and the installed liburing
+    CheckSymbols {
+        /// With the release profile
+        #[arg(long)]
+        release: bool,
+    },
+}
+
+fn main() -> Result<()> {
+    match Arguments::parse().task {
+        Task::Dropin { release, out } => {
+            let built = artifacts::build(release)?;
+            let out = out.unwrap_or_else(|| built.directory().join("dropin"));
+            for library in dropin::link(&built, &out)? {
+                println!("{}", library.display());
+            }
+        }
+        Task::CheckSymbols { release } => {
+            let built = artifacts::build(release)?;
+            let libraries = dropin::link(&built, &built.directory().join("dropin"))?;
+            let mut complaints = symbols::check_preload(&built.shared)?;
+            for library in &libraries {
+                complaints.extend(symbols::check_dropin(library)?);
+            }
+            match symbols::installed("liburing.so.2")? {
+                Some(path) => complaints.extend(symbols::check_replaces(&libraries[0], &path)?),
+                None => {
+                    println!("skipped: the comparison with the installed liburing.so.2, which is not installed")
+                }
+            }
+            complaints.iter().for_each(|complaint| eprintln!("{complaint}"));
+            ensure!(complaints.is_empty(), "{} symbols are not as they should be", complaints.len());
+            println!("all symbols of libanyring.so, liburing.so.2 and liburing-ffi.so.2 are as they should be");
+        }
+    }
+    Ok(())
+}

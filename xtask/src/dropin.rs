@@ -1,0 +1,38 @@
+//! The drop-ins: the code of libanyring.so with liburing's names and symbol versions.
+
+use crate::artifacts::Artifacts;
+use anyhow::{ensure, Context, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The libraries, each with its version map in `crates/inject/maps`.
+pub const DROPINS: [(&str, &str); 2] =
+    [("liburing.so.2", "liburing.map"), ("liburing-ffi.so.2", "liburing-ffi.map")];
+
+/// Where the version map of that name is.
+pub fn map_path(map: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/inject/maps").join(map)
+}
+
+/// Links both drop-ins into `out`, in the order of [`DROPINS`].
+pub fn link(built: &Artifacts, out: &Path) -> Result<Vec<PathBuf>> {
+    fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
+    DROPINS.iter().map(|(name, map)| link_one(&built.archive, name, &map_path(map), out)).collect()
+}
+
+fn link_one(archive: &Path, name: &str, map: &Path, out: &Path) -> Result<PathBuf> {
+    let library = out.join(name);
+    let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    cc.arg("-shared").arg("-o").arg(&library);
+    cc.arg(format!("-Wl,--version-script={}", map.display())).arg(format!("-Wl,-soname,{name}"));
+    // Threads and handlers of ours outlive a dlclose; symbols are bound at once because a call may come from a handler.
+    cc.args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,--gc-sections"]);
+    // The whole archive, because nothing but the version map refers to the exported functions.
+    cc.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");
+    cc.args(["-Wl,--as-needed", "-lgcc_s", "-lpthread", "-ldl", "-lm", "-lc"]);
+    let output = cc.output().context("run the C compiler to link")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "linking {name} failed:\n{errors}");
+    Ok(library)
+}

@@ -1,0 +1,6 @@
+//! Build steps that cargo alone cannot do, as functions, so that the tests of anyring-inject link and check the same
+//! objects as `cargo xtask` does.
+
+pub mod artifacts;
+pub mod dropin;
+pub mod symbols;

@@ -1,0 +1,132 @@
+//! What the libraries export, compared with the version maps and with the installed liburing.
+
+use crate::dropin::{map_path, DROPINS};
+use anyhow::{ensure, Context, Result};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Name and version of each symbol; the version is empty for an unversioned one.
+pub type Exports = BTreeMap<String, String>;
+
+/// The names of a version map, each with its version.
+pub fn parse_map(text: &str) -> Exports {
+    let mut exports = Exports::new();
+    let mut version = "";
+    for line in text.lines().map(str::trim) {
+        if let Some(node) = line.strip_suffix('{') {
+            version = node.trim();
+        } else if let Some(name) = line.strip_suffix(';').filter(|name| !name.starts_with('}') && *name != "*") {
+            exports.insert(name.to_owned(), version.to_owned());
+        }
+    }
+    exports
+}
+
+fn read_map(map: &str) -> Result<Exports> {
+    let path = map_path(map);
+    Ok(parse_map(&fs::read_to_string(&path).with_context(|| path.display().to_string())?))
+}
+
+/// The functions that `library` exports, as nm(1) lists them.
+pub fn exports(library: &Path) -> Result<Exports> {
+    let output = Command::new("nm").args(["-D", "--defined-only"]).arg(library).output().context("run nm")?;
+    ensure!(output.status.success(), "nm {}: {}", library.display(), String::from_utf8_lossy(&output.stderr));
+    Ok(parse_nm(&String::from_utf8(output.stdout).context("nm's output")?))
+}
+
+/// The functions in nm(1)'s output: `ADDRESS T NAME@@VERSION`.
+pub fn parse_nm(text: &str) -> Exports {
+    text.lines()
+        .filter_map(|line| match *line.split_whitespace().collect::<Vec<_>>() {
+            [_, "T" | "W", symbol] => Some(symbol),
+            _ => None,
+        })
+        .map(|symbol| symbol.split_once("@@").unwrap_or((symbol, "")))
+        .map(|(name, version)| (name.to_owned(), version.to_owned()))
+        .collect()
+}
+
+/// What is wrong with libanyring.so: it must export every name of both maps, without a version, so that it pre-empts
+/// each version.
+pub fn check_preload(library: &Path) -> Result<Vec<String>> {
+    let found = exports(library)?;
+    let mut complaints = Vec::new();
+    for (_, map) in DROPINS {
+        let wanted = read_map(map)?.into_keys().map(|name| (name, String::new())).collect();
+        complaints.extend(missing(library, &found, &wanted));
+    }
+    Ok(complaints)
+}
+
+/// What is wrong with a drop-in: it must export exactly what its map lists, each name in its version.
+pub fn check_dropin(library: &Path) -> Result<Vec<String>> {
+    let (_, map) = DROPINS
+        .iter()
+        .find(|(name, _)| library.file_name().is_some_and(|file| file == *name))
+        .with_context(|| format!("{} is no drop-in", library.display()))?;
+    let (found, wanted) = (exports(library)?, read_map(map)?);
+    let mut complaints = missing(library, &found, &wanted);
+    let surplus = found.keys().filter(|name| !wanted.contains_key(*name));
+    complaints.extend(surplus.map(|name| format!("{}: exports {name}, which is not in {map}", library.display())));
+    Ok(complaints)
+}
+
+/// What `installed` exports and `library`, which is to replace it, does not.
+pub fn check_replaces(library: &Path, installed: &Path) -> Result<Vec<String>> {
+    Ok(missing(library, &exports(library)?, &exports(installed)?))
+}
+
+fn missing(library: &Path, found: &Exports, wanted: &Exports) -> Vec<String> {
+    let show = |name: &str, version: &str| match version {
+        "" => name.to_owned(),
+        _ => format!("{name}@@{version}"),
+    };
+    let wrong = wanted.iter().filter_map(|(name, version)| match found.get(name) {
+        Some(actual) if actual == version => None,
+        Some(actual) => Some(format!("exports {} instead of {}", show(name, actual), show(name, version))),
+        None => Some(format!("lacks {}", show(name, version))),
+    });
+    wrong.map(|complaint| format!("{}: {complaint}", library.display())).collect()
+}
+
+/// Where the dynamic library `name` is installed, if it is.
+pub fn installed(name: &str) -> Result<Option<PathBuf>> {
+    let output = Command::new("cc").arg(format!("-print-file-name={name}")).output().context("run cc")?;
+    let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    Ok(path.is_absolute().then_some(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_gives_each_name_its_node() {
+        let map = "/* text */\nA_1 {\n    global:\n        one;\n    local:\n        *;\n};\nA_2 {\n        two;\n} A_1;\n";
+        assert_eq!(parse_map(map), Exports::from([("one".into(), "A_1".into()), ("two".into(), "A_2".into())]));
+    }
+
+    #[test]
+    fn only_functions_of_nm_count() {
+        let listing = "0000 A A_1\n0010 T one@@A_1\n0020 T two\n0030 D data@@A_1\n";
+        assert_eq!(parse_nm(listing), Exports::from([("one".into(), "A_1".into()), ("two".into(), String::new())]));
+    }
+
+    #[test]
+    fn a_missing_name_and_a_wrong_version_are_told() {
+        let found = Exports::from([("one".into(), "A_2".into())]);
+        let wanted = Exports::from([("one".into(), "A_1".into()), ("two".into(), "A_1".into())]);
+        assert_eq!(
+            missing(Path::new("lib"), &found, &wanted),
+            ["lib: exports one@@A_2 instead of one@@A_1", "lib: lacks two@@A_1"]
+        );
+    }
+
+    #[test]
+    fn the_maps_have_liburings_counts() {
+        let count = |map| read_map(map).map(|names| names.len()).unwrap_or_default();
+        assert_eq!((count("liburing.map"), count("liburing-ffi.map")), (83, 222));
+    }
+}
