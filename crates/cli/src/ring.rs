@@ -8,7 +8,7 @@ use anyring_abi::{
     IORING_OFF_SQ_RING, NR_IO_URING_ENTER, NR_IO_URING_SETUP,
 };
 use serde::{Deserialize, Serialize};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// How a program makes its system calls.
@@ -104,12 +104,12 @@ pub fn nop(way: Way) -> Result<Server, Fault> {
     if (cqe.user_data, cqe.res) != (USER_DATA, 0) {
         return Err(Fault::Wrong(format!("a NOP completed with {cqe:?}")));
     }
-    Ok(server_of(&ring))
+    Ok(server_of(ring.as_fd()))
 }
 
-/// The kernel names its rings in /proc; without /proc, an anonymous inode has no file type while what an emulation can
+/// Who made a ring. The kernel names its rings in /proc; without /proc, an anonymous inode has no file type while what an emulation can
 /// make (a socket, a memfd) has one.
-fn server_of(ring: &OwnedFd) -> Server {
+pub fn server_of(ring: BorrowedFd<'_>) -> Server {
     let of_kernel = match std::fs::read_link(format!("/proc/self/fd/{}", ring.as_raw_fd())) {
         Ok(name) => name.as_os_str() == "anon_inode:[io_uring]",
         Err(_) => rustix::fs::fstat(ring).is_ok_and(|status| status.st_mode & libc::S_IFMT == 0),

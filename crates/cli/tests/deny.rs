@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{anyring, calling, calling_i386, one_line_failure, output, stdout, Elf, ANYRING, ERRNOS};
+use common::{anyring, calling, calling_i386, one_line_failure, output, skipped, stdout, Elf, ANYRING, ERRNOS};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
@@ -60,7 +60,7 @@ fn a_32_bit_program_is_refused_too_and_not_killed() {
     let elf = Elf { class_64: false, machine: 3, ..Elf::new(calling_i386(425)) };
     let program = elf.write(&directory.path().join("call"));
     if let Err(error) = Command::new(&program).status() {
-        println!("SKIPPED: this kernel runs no 32-bit programs: {error}");
+        skipped(&format!("this kernel runs no 32-bit programs: {error}"));
         return;
     }
     let status = anyring(&["deny", "--errno", "EOPNOTSUPP", "--"]).arg(program).status().expect("start it");

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{anyring, doctor, kernel_works, library, output, stdout, ANYRING, ERRNOS};
+use common::{anyring, below, doctor, kernel_works, killing, library, output, skipped, stdout, ANYRING, ERRNOS};
 
 #[test]
 fn the_verdict_flips_below_deny() {
@@ -33,6 +33,17 @@ fn the_verdict_flips_below_deny() {
 }
 
 #[test]
+fn a_filter_that_kills_is_survived_and_named() {
+    library();
+    let output = output(below(killing(), &mut anyring(&["doctor", "--json"])));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["io_uring"]["answer"], "killed by SIGSYS");
+    assert_eq!(report["io_uring"]["cause"], "seccomp");
+    assert_eq!(report["evidence"]["calls"][0]["answer"], "killed by SIGSYS");
+    assert_ne!(report["evidence"]["calls"][1]["answer"], "killed by SIGSYS");
+}
+
+#[test]
 fn kernel_aio_is_probed() {
     let outside = doctor(&[]);
     let inside = doctor(&["deny", "--aio", "--errno", "ENOSYS", "--", ANYRING]);
@@ -41,7 +52,7 @@ fn kernel_aio_is_probed() {
     if outside["kernel_aio"]["works"] == true {
         assert_eq!(doctor(&["deny", "--", ANYRING])["kernel_aio"]["works"], true);
     } else {
-        println!("SKIPPED: that deny without --aio leaves kernel AIO alone: it does not work here anyway");
+        skipped("that deny without --aio leaves kernel AIO alone: it does not work here anyway");
     }
 }
 

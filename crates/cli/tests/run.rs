@@ -3,8 +3,10 @@
 
 mod common;
 
-use common::{anyring, calling, kernel_works, library, one_line_failure, output, stdout, Elf, ANYRING};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use common::{
+    anyring, below, calling, install, kernel_works, killing, library, one_line_failure, output, skipped, stdout,
+    Elf, ANYRING,
+};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -102,21 +104,10 @@ fn auto_preloads_where_the_kernel_refuses() {
     assert_eq!(stdout(&output), format!("{}\n", library().display()));
 }
 
-/// A filter that kills whoever calls io_uring_setup.
-fn killing() -> BpfProgram {
-    let rules = [(libc::SYS_io_uring_setup, vec![])].into();
-    let (otherwise, matched) = (SeccompAction::Allow, SeccompAction::KillProcess);
-    let filter = SeccompFilter::new(rules, otherwise, matched, TargetArch::x86_64).expect("a filter");
-    filter.try_into().expect("a BPF program")
-}
-
 #[test]
 fn a_filter_that_kills_does_not_kill_run() {
-    let filter = killing();
     let mut command = run("auto", &["sh", "-c", "echo $ANYRING_BACKEND; exit 7"]);
-    let install = move || seccompiler::apply_filter(&filter).map_err(|_| std::io::ErrorKind::Other.into());
-    // SAFETY: two system calls on a program made before the fork.
-    let output = output(unsafe { command.pre_exec(install) });
+    let output = output(below(killing(), &mut command));
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(7), "user\n"));
 }
 
@@ -186,14 +177,10 @@ fn a_script_is_judged_by_its_interpreter() {
     let directory = tempfile::tempdir().expect("a directory");
     let interpreter = Elf::new(calling(0)).write(&directory.path().join("interpreter"));
     let script = directory.path().join("script");
-    let write = |first_line: String| {
-        std::fs::write(&script, first_line).expect("write");
-        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("make it executable");
-    };
-    write(format!("#! {} -x\n", interpreter.display()));
+    install(format!("#! {} -x\n", interpreter.display()).as_bytes(), &script);
     let said = refusal(&script);
     assert!(said.contains("script") && said.contains("interpreter"), "{said}");
-    write("#!/bin/sh\nexit 9\n".to_owned());
+    install(b"#!/bin/sh\nexit 9\n", &script);
     assert_eq!(output(&mut run("user", &[&script.to_string_lossy()])).status.code(), Some(9));
 }
 
@@ -201,7 +188,7 @@ fn a_script_is_judged_by_its_interpreter() {
 fn a_set_user_id_program_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut program = directory.path().join("program");
-    std::fs::copy("/bin/true", &program).expect("copy");
+    install(&std::fs::read("/bin/true").expect("read"), &program);
     // Root makes a program of another user; anyone else has to find one of root's.
     if rustix::process::getuid().is_root() {
         std::os::unix::fs::chown(&program, Some(65534), None).expect("chown");
@@ -209,7 +196,7 @@ fn a_set_user_id_program_is_refused() {
     } else {
         program = "/bin/su".into();
         if !std::fs::metadata(&program).is_ok_and(|status| status.mode() & 0o4000 != 0 && status.uid() == 0) {
-            println!("SKIPPED: not root, and /bin/su is not set-user-ID");
+            skipped("not root, and /bin/su is not set-user-ID");
             return;
         }
     }
@@ -223,22 +210,19 @@ fn a_set_user_id_program_is_refused() {
 #[test]
 fn a_program_with_file_capabilities_is_refused() {
     if !rustix::process::getuid().is_root() {
-        println!("SKIPPED: only root gives a file capabilities");
+        skipped("only root gives a file capabilities");
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
-    let [program, anyring] = [("/bin/true", "program"), (ANYRING, "anyring")].map(|(from, name)| {
-        let to = directory.path().join(name);
-        std::fs::copy(from, &to).expect("copy");
-        to
-    });
+    let [program, anyring] = [("/bin/true", "program"), (ANYRING, "anyring")]
+        .map(|(from, name)| install(&std::fs::read(from).expect("read"), &directory.path().join(name)));
     // linux/capability.h, struct vfs_cap_data of revision 2: effective, CAP_NET_RAW permitted.
     let capabilities: Vec<u8> =
         [0x0200_0001u32, 1 << 13, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
     let flags = rustix::fs::XattrFlags::empty();
     if let Err(error) = rustix::fs::setxattr(&program, "security.capability", &capabilities, flags) {
-        println!("SKIPPED: the temporary directory takes no file capabilities: {error}");
+        skipped(&format!("the temporary directory takes no file capabilities: {error}"));
         return;
     }
     let mut command = Command::new(anyring);

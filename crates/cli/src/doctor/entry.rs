@@ -5,9 +5,10 @@ use super::Check;
 use crate::child::PATIENCE_S;
 use crate::errno;
 use crate::library::preload_list;
-use crate::ring::{nop, Server, Way};
+use crate::ring::{nop, server_of, Server, Way};
 use clap::ValueEnum;
 use std::ffi::c_void;
+use std::os::fd::BorrowedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -115,16 +116,22 @@ fn loaded() -> Result<(), String> {
 }
 
 fn served(way: Way) -> Result<(), String> {
-    match nop(way) {
-        Ok(Server::Emulation) => Ok(()),
-        Ok(Server::Kernel) => Err("the kernel answered, not the library".to_owned()),
-        Err(fault) => Err(fault.to_string()),
+    by_library(nop(way).map_err(|fault| fault.to_string())?)
+}
+
+fn by_library(server: Server) -> Result<(), String> {
+    match server {
+        Server::Emulation => Ok(()),
+        Server::Kernel => Err("the kernel answered, not the library".to_owned()),
     }
 }
 
 /// `struct io_uring` of liburing is 216 bytes (static programs fix its size); this has room to spare.
 #[repr(C, align(8))]
 struct LiburingRing([u8; 512]);
+
+/// Where its `ring_fd` is: after two queues of 104 and 88 bytes and the flags.
+const RING_FD_OFFSET: usize = 196;
 
 fn liburing() -> Result<(), String> {
     type QueueInit = unsafe extern "C" fn(u32, *mut LiburingRing, u32) -> i32;
@@ -138,9 +145,12 @@ fn liburing() -> Result<(), String> {
     // SAFETY: `ring` is writable and larger than the structure.
     match unsafe { init(2, &mut ring, 0) } {
         0 => {
+            let fd = i32::from_ne_bytes(std::array::from_fn(|byte| ring.0[RING_FD_OFFSET + byte]));
+            // SAFETY: the ring just made keeps its descriptor open until the exit below.
+            let server = server_of(unsafe { BorrowedFd::borrow_raw(fd) });
             // SAFETY: the ring that was just made.
             unsafe { exit(&mut ring) };
-            Ok(())
+            by_library(server)
         }
         error => Err(format!("io_uring_queue_init answered {}", errno::name(-error))),
     }

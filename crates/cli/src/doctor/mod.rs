@@ -126,11 +126,13 @@ fn examine() -> Report {
     if !works {
         advice.push(match &missing {
             None => "anyring run -- PROGRAM ARGS".to_owned(),
-            Some(why) => format!("for anyring: {why}"),
+            Some(why) => format!("anyring itself: {why}"),
         });
         advice.extend(permit(cause).map(str::to_owned));
+        if missing.is_none() {
+            advice.extend(limits(&entry_points));
+        }
     }
-    advice.extend(limits(&entry_points, &missing));
     Report {
         schema: 1,
         verdict: Verdict { runs, by: runs.then_some(auto), summary },
@@ -157,7 +159,7 @@ fn missing(library: &Result<PathBuf, String>, entries: &[Check], blocks: &[Check
     if ways.clone().any(|way| way.works) {
         return None;
     }
-    ways.next().map(|way| format!("no way into the library is served; {}: {}", way.name, way.answer))
+    ways.next().map(|way| format!("it serves no ring here ({}: {})", way.name, way.answer))
 }
 
 fn summary(io_uring: &KernelRing, missing: Option<&str>) -> String {
@@ -192,10 +194,7 @@ fn permit(cause: Cause) -> Option<&'static str> {
 }
 
 /// Which programs anyring would not serve here, though it serves others.
-fn limits(entries: &[Check], missing: &Option<String>) -> Vec<String> {
-    if missing.is_some() {
-        return Vec::new();
-    }
+fn limits(entries: &[Check]) -> impl Iterator<Item = String> + '_ {
     let broken = entries.iter().filter(|check| !check.works);
-    broken.map(|check| format!("anyring does not serve {}: {}", check.purpose, check.answer)).collect()
+    broken.map(|check| format!("not served by anyring: {} ({})", check.purpose, check.answer))
 }

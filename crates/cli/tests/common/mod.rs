@@ -2,7 +2,9 @@
 //! what they do and how they are linked depends on no compiler.
 #![allow(dead_code)] // each test file uses its own part
 
-use std::os::unix::fs::PermissionsExt;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -77,13 +79,43 @@ pub fn doctor(outer: &[&str]) -> serde_json::Value {
     report
 }
 
+/// Says what is not tested here and why. Not by `println!`, which libtest hides for a test that passes.
+pub fn skipped(what: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
+}
+
 /// Whether the kernel's io_uring works where the tests run; says what is left out when not.
 pub fn kernel_works(left_out: &str) -> bool {
     let works = doctor(&[])["io_uring"]["works"] == true;
     if !works {
-        println!("SKIPPED: {left_out}: the kernel's io_uring does not work here");
+        skipped(&format!("{left_out}: the kernel's io_uring does not work here"));
     }
     works
+}
+
+/// Makes `path` an executable file of these bytes. Another process writes it: a descriptor of ours that is open for
+/// writing could be inherited by what another test starts just now, and executing the file would be ETXTBSY.
+pub fn install(bytes: &[u8], path: &Path) -> PathBuf {
+    let source = path.with_extension("bytes");
+    std::fs::write(&source, bytes).expect("write");
+    let status = Command::new("install").args(["-m", "755"]).arg(source).arg(path).status().expect("start install");
+    assert!(status.success(), "install: {status}");
+    path.to_owned()
+}
+
+/// A filter that kills whoever calls io_uring_setup.
+pub fn killing() -> BpfProgram {
+    let rules = [(libc::SYS_io_uring_setup, vec![])].into();
+    let (otherwise, matched) = (SeccompAction::Allow, SeccompAction::KillProcess);
+    let filter = SeccompFilter::new(rules, otherwise, matched, TargetArch::x86_64).expect("a filter");
+    filter.try_into().expect("a BPF program")
+}
+
+/// Has the command started below `filter`.
+pub fn below(filter: BpfProgram, command: &mut Command) -> &mut Command {
+    let install = move || seccompiler::apply_filter(&filter).map_err(|_| std::io::ErrorKind::Other.into());
+    // SAFETY: two system calls on a program made before the fork.
+    unsafe { command.pre_exec(install) }
 }
 
 /// An x86-64 ELF executable with one loaded segment.
@@ -103,10 +135,7 @@ impl Elf {
 
     /// Writes it as an executable file.
     pub fn write(&self, path: &Path) -> PathBuf {
-        std::fs::write(path, if self.class_64 { self.bytes_64() } else { self.bytes_32() })
-            .expect("write the program");
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("make it executable");
-        path.to_owned()
+        install(&if self.class_64 { self.bytes_64() } else { self.bytes_32() }, path)
     }
 
     fn bytes_64(&self) -> Vec<u8> {
