@@ -124,6 +124,7 @@ fn in_child(case: &Case, context: Context, directory: &std::path::Path, output: 
     }
     drop(output);
     std::env::set_current_dir(directory).expect("enter the case's directory");
+    std::panic::set_hook(Box::new(|panic| eprintln!("{panic}")));
     let passed = std::panic::catch_unwind(|| (case.body)(&context)).is_ok();
     std::process::exit(if passed { 0 } else { 1 });
 }

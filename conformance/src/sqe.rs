@@ -22,7 +22,12 @@ pub fn address_mut<T: ?Sized>(value: &mut T) -> u64 {
     std::ptr::from_mut(value).cast::<u8>() as u64
 }
 
-/// One iovec over bytes that the kernel reads or writes.
+/// One iovec over bytes that the kernel writes.
+pub fn iovec_mut(bytes: &mut [u8]) -> libc::iovec {
+    libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
+}
+
+/// One iovec over bytes that the kernel only reads.
 pub fn iovec(bytes: &[u8]) -> libc::iovec {
     libc::iovec { iov_base: bytes.as_ptr() as *mut libc::c_void, iov_len: bytes.len() }
 }

@@ -9,13 +9,13 @@ macro_rules! topics {
     };
 }
 
-topics![enter, nop, setup];
+topics![cancel, enter, link, net_connect, nop, poll, rw_file, rw_other, rw_pipe, setup, timeout];
 
 /// What nearly every case uses.
 mod prelude {
     pub(crate) use crate::case::{cases, Context};
     pub(crate) use crate::ring::Ring;
-    pub(crate) use crate::sqe::{self, address, address_mut, fd, iovec, ms, prep, SqeFields};
+    pub(crate) use crate::sqe::{self, address, address_mut, fd, iovec, iovec_mut, ms, prep, SqeFields};
     pub(crate) use crate::sys::{self, *};
     pub(crate) use anyring_abi::*;
     pub(crate) use std::io::{Read, Write};

@@ -35,7 +35,7 @@ cases! {
         sq_aff_without_sqpoll_is_einval,
         registered_fd_only_needs_no_mmap,
         registered_fd_only_gives_an_index,
-        attach_wq_to_no_descriptor_is_ebadf,
+        attach_wq_to_no_descriptor_is_enxio,
         attach_wq_to_another_file_is_einval,
         attach_wq_to_another_ring,
         r_disabled_ring_refuses_enter,
@@ -51,8 +51,8 @@ cases! {
         features_are_those_of_this_kernel,
         area_offsets_are_the_documented_ones,
         sq_and_cq_share_one_mapping,
-        mapping_at_another_offset_is_einval,
-        mapping_longer_than_the_area_is_einval,
+        mapping_at_another_offset_is_enomem,
+        mapping_may_be_longer_than_the_area,
         descriptor_is_cloexec,
         descriptor_reads_and_seeks_fail,
         descriptors_are_numbered_lowest_first,
@@ -231,7 +231,7 @@ fn registered_fd_only_gives_an_index(cx: &Context) {
     assert_eq!(cx.door.enter(0, 0, 0, IORING_ENTER_REGISTERED_RING, 0, 0), 0);
 }
 
-fn attach_wq_to_no_descriptor_is_ebadf(cx: &Context) {
+fn attach_wq_to_no_descriptor_is_enxio(cx: &Context) {
     let params = Params { flags: IORING_SETUP_ATTACH_WQ, wq_fd: 12345, ..Params::default() };
     assert_eq!(setup(cx, 4, params).0 as i32, -ENXIO);
 }
@@ -286,7 +286,7 @@ fn no_mmap_unaligned_memory_is_einval(cx: &Context) {
 fn no_mmap_ring_cannot_be_mapped(cx: &Context) {
     let ring = cx.ring_with(4, IORING_SETUP_NO_MMAP);
     let answer = cx.door.mmap(4096, ring.fd, u64::from(IORING_OFF_SQ_RING));
-    assert_eq!(answer as i32, -EINVAL);
+    assert_eq!(answer as i32, -ENOMEM);
 }
 
 fn no_mmap_gives_back_the_addresses(cx: &Context) {
@@ -354,16 +354,18 @@ fn sq_and_cq_share_one_mapping(cx: &Context) {
     assert_eq!(cx.door.munmap(second as usize, length), 0);
 }
 
-fn mapping_at_another_offset_is_einval(cx: &Context) {
+fn mapping_at_another_offset_is_enomem(cx: &Context) {
     let ring = cx.ring_with(4, 0);
-    for offset in [0x400_0000, 0x1800_0000, 0x4000_0000] {
-        assert_eq!(cx.door.mmap(4096, ring.fd, offset) as i32, -EINVAL, "offset {offset:#x}");
+    for offset in [0x1800_0000, 0x4000_0000] {
+        assert_eq!(cx.door.mmap(4096, ring.fd, offset) as i32, -ENOMEM, "offset {offset:#x}");
     }
 }
 
-fn mapping_longer_than_the_area_is_einval(cx: &Context) {
+fn mapping_may_be_longer_than_the_area(cx: &Context) {
     let ring = cx.ring_with(4, 0);
-    assert_eq!(cx.door.mmap(64 * 4096, ring.fd, u64::from(IORING_OFF_SQ_RING)) as i32, -EINVAL);
+    let address = cx.door.mmap(64 * 4096, ring.fd, u64::from(IORING_OFF_SQ_RING));
+    assert!(address > 0, "{address}");
+    assert_eq!(cx.door.munmap(address as usize, 64 * 4096), 0);
 }
 
 fn descriptor_is_cloexec(cx: &Context) {

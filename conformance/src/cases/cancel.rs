@@ -1,0 +1,375 @@
+//! ASYNC_CANCEL: how requests are found, and what both CQEs say.
+
+use super::prelude::*;
+
+cases! {
+    any_flags: [
+        pending_read_is_cancelled,
+        pending_poll_is_cancelled,
+        pending_timeout_is_cancelled,
+        pending_recv_is_cancelled,
+        pending_accept_is_cancelled,
+        pending_write_is_cancelled,
+        async_read_is_cancelled,
+        nothing_to_cancel_is_enoent,
+        completed_request_is_enoent,
+        cancels_one_of_several,
+        all_cancels_every_one_and_counts,
+        all_of_none_is_zero,
+        by_descriptor,
+        by_descriptor_all,
+        by_descriptor_without_match_is_enoent,
+        by_bad_descriptor_is_ebadf,
+        by_fixed_descriptor,
+        any_cancels_something,
+        any_with_all_cancels_everything,
+        any_of_none,
+        by_opcode,
+        by_opcode_and_descriptor,
+        by_descriptor_and_user_data,
+        by_opcode_and_user_data_mismatch,
+        unknown_flag_is_einval,
+        fd_and_any_are_einval,
+        cancel_in_the_same_submission,
+        cancel_of_a_multishot_poll,
+        cancel_does_not_find_itself,
+        cancelled_read_leaves_the_data,
+        cancel_with_len_is_einval,
+        cancel_of_a_drained_request,
+        cancel_of_a_linked_request_that_did_not_start,
+        cancel_with_fixed_file_flag,
+        cancel_of_a_connect,
+    ],
+    own_flags: [
+        sync_cancel_by_user_data,
+        sync_cancel_of_nothing_is_enoent,
+        sync_cancel_by_descriptor,
+        sync_cancel_reserved_is_einval,
+    ],
+}
+
+fn cancels(cx: &Context, request: Sqe) {
+    let mut ring = cx.ring(4);
+    ring.go(request.data(1));
+    ring.expect_quiet();
+    ring.go(sqe::cancel(1, 0).data(2));
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
+}
+
+fn pending_read_is_cancelled(cx: &Context) {
+    let (reader, _writer) = pipe();
+    cancels(cx, sqe::read(fd(&reader), &mut [0; 1], 0));
+}
+
+fn pending_poll_is_cancelled(cx: &Context) {
+    let (reader, _writer) = pipe();
+    cancels(cx, sqe::poll_add(fd(&reader), libc::POLLIN, 0));
+}
+
+fn pending_timeout_is_cancelled(cx: &Context) {
+    let long = ms(10_000);
+    cancels(cx, sqe::timeout(&long, 0, 0));
+}
+
+fn pending_recv_is_cancelled(cx: &Context) {
+    let (a, _b) = unix_pair(libc::SOCK_STREAM);
+    cancels(cx, sqe::recv(fd(&a), &mut [0; 1], 0));
+}
+
+fn pending_accept_is_cancelled(cx: &Context) {
+    let (listener, _) = listener();
+    cancels(cx, sqe::accept(fd(&listener), 0));
+}
+
+fn pending_write_is_cancelled(cx: &Context) {
+    let (_reader, writer) = full_pipe();
+    cancels(cx, sqe::write(fd(&writer), b"x", 0));
+}
+
+/// A worker that waits is interrupted; whether the request had begun to run decides between 0 and EALREADY.
+fn async_read_is_cancelled(cx: &Context) {
+    let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
+    let mut buffer = [0; 1];
+    ring.go(sqe::read(fd(&reader), &mut buffer, 0).with(IOSQE_ASYNC).data(1));
+    ring.expect_quiet();
+    ring.go(sqe::cancel(1, 0).data(2));
+    let results = ring.wait_sorted(2);
+    assert!(matches!(results[0], (1, res) if res == -ECANCELED || res == -EINTR), "{results:?}");
+    assert!(matches!(results[1], (2, res) if res == 0 || res == -EALREADY), "{results:?}");
+}
+
+fn nothing_to_cancel_is_enoent(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::cancel(1, 0)), -ENOENT);
+}
+
+fn completed_request_is_enoent(cx: &Context) {
+    let mut ring = cx.ring(4);
+    assert_eq!(ring.run(sqe::nop().data(1)), 0);
+    assert_eq!(ring.run(sqe::cancel(1, 0)), -ENOENT);
+}
+
+/// A ring with pending reads: (user data, pipe).
+struct Pending {
+    ring: Ring,
+    pipes: [(std::fs::File, std::fs::File); 2],
+    buffers: Box<[[u8; 4]; 4]>,
+}
+
+impl Pending {
+    /// Reads 10 and 11 wait on pipe 0, read 11 (again) and poll 12 on pipe 1.
+    fn new(cx: &Context) -> Pending {
+        let mut pending = Pending { ring: cx.ring(8), pipes: [pipe(), pipe()], buffers: Box::default() };
+        let (first, second) = (fd(&pending.pipes[0].0), fd(&pending.pipes[1].0));
+        let [a, b, c, _] = pending.buffers.as_mut();
+        pending.ring.go_all(&[
+            sqe::read(first, a, 0).data(10),
+            sqe::read(first, b, 0).data(11),
+            sqe::read(second, c, 0).data(11),
+            sqe::poll_add(second, libc::POLLIN, 0).data(12),
+        ]);
+        pending
+    }
+
+    /// Cancels: the cancel's own result and the user data of what it ended.
+    fn cancel(&mut self, cancel: Sqe) -> (i32, Vec<u64>) {
+        self.ring.go(cancel.data(1));
+        let (mut own, mut ended) = (None, Vec::new());
+        while let Some(cqe) = self.ring.wait_for(crate::ring::QUIET) {
+            if cqe.user_data == 1 {
+                own = Some(cqe.res);
+            } else {
+                assert_eq!(cqe.res, -ECANCELED);
+                ended.push(cqe.user_data);
+            }
+        }
+        ended.sort_unstable();
+        (own.expect("the cancel's CQE"), ended)
+    }
+}
+
+fn cancels_one_of_several(cx: &Context) {
+    assert_eq!(Pending::new(cx).cancel(sqe::cancel(11, 0)), (0, vec![11]));
+}
+
+fn all_cancels_every_one_and_counts(cx: &Context) {
+    assert_eq!(Pending::new(cx).cancel(sqe::cancel(11, IORING_ASYNC_CANCEL_ALL)), (2, vec![11, 11]));
+}
+
+fn all_of_none_is_zero(cx: &Context) {
+    assert_eq!(Pending::new(cx).cancel(sqe::cancel(99, IORING_ASYNC_CANCEL_ALL)), (0, vec![]));
+}
+
+fn by_descriptor(cx: &Context) {
+    let mut pending = Pending::new(cx);
+    let number = fd(&pending.pipes[0].0);
+    let (res, ended) = pending.cancel(sqe::cancel_fd(number, 0));
+    assert_eq!((res, ended.len()), (0, 1));
+}
+
+fn by_descriptor_all(cx: &Context) {
+    let mut pending = Pending::new(cx);
+    let number = fd(&pending.pipes[1].0);
+    assert_eq!(pending.cancel(sqe::cancel_fd(number, IORING_ASYNC_CANCEL_ALL)), (2, vec![11, 12]));
+}
+
+fn by_descriptor_without_match_is_enoent(cx: &Context) {
+    let other = eventfd(0, 0);
+    assert_eq!(Pending::new(cx).cancel(sqe::cancel_fd(fd(&other), 0)), (-ENOENT, vec![]));
+}
+
+fn by_bad_descriptor_is_ebadf(cx: &Context) {
+    assert_eq!(Pending::new(cx).cancel(sqe::cancel_fd(9999, 0)), (-EBADF, vec![]));
+}
+
+fn by_fixed_descriptor(cx: &Context) {
+    let mut pending = Pending::new(cx);
+    pending.ring.register_files(&[fd(&pending.pipes[0].0)]);
+    let flags = IORING_ASYNC_CANCEL_FD_FIXED | IORING_ASYNC_CANCEL_ALL;
+    assert_eq!(pending.cancel(sqe::cancel_fd(0, flags)), (2, vec![10, 11]));
+    assert_eq!(pending.cancel(sqe::cancel_fd(7, flags)), (-EBADF, vec![]));
+}
+
+fn any_cancels_something(cx: &Context) {
+    let (res, ended) = Pending::new(cx).cancel(sqe::cancel(0, IORING_ASYNC_CANCEL_ANY));
+    assert_eq!((res, ended.len()), (1, 1));
+}
+
+fn any_with_all_cancels_everything(cx: &Context) {
+    let flags = IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL;
+    assert_eq!(Pending::new(cx).cancel(sqe::cancel(0, flags)), (4, vec![10, 11, 11, 12]));
+}
+
+fn any_of_none(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::cancel(0, IORING_ASYNC_CANCEL_ANY)), 0);
+}
+
+fn by_opcode(cx: &Context) {
+    let flags = IORING_ASYNC_CANCEL_OP | IORING_ASYNC_CANCEL_ALL;
+    let cancel = Sqe { len: Opcode::PollAdd as u32, ..sqe::cancel(0, flags) };
+    assert_eq!(Pending::new(cx).cancel(cancel), (1, vec![12]));
+}
+
+fn by_opcode_and_descriptor(cx: &Context) {
+    let mut pending = Pending::new(cx);
+    let number = fd(&pending.pipes[1].0);
+    let flags = IORING_ASYNC_CANCEL_OP | IORING_ASYNC_CANCEL_ALL;
+    let cancel = Sqe { len: Opcode::Read as u32, ..sqe::cancel_fd(number, flags) };
+    assert_eq!(pending.cancel(cancel), (1, vec![11]));
+}
+
+fn by_descriptor_and_user_data(cx: &Context) {
+    let mut pending = Pending::new(cx);
+    let number = fd(&pending.pipes[1].0);
+    let flags = IORING_ASYNC_CANCEL_USERDATA | IORING_ASYNC_CANCEL_ALL;
+    let cancel = Sqe { addr: 12, ..sqe::cancel_fd(number, flags) };
+    assert_eq!(pending.cancel(cancel), (1, vec![12]));
+}
+
+fn by_opcode_and_user_data_mismatch(cx: &Context) {
+    let flags = IORING_ASYNC_CANCEL_OP | IORING_ASYNC_CANCEL_USERDATA;
+    let cancel = Sqe { len: Opcode::PollAdd as u32, ..sqe::cancel(10, flags) };
+    assert_eq!(Pending::new(cx).cancel(cancel), (-ENOENT, vec![]));
+}
+
+fn unknown_flag_is_einval(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::cancel(1, 1 << 10)), -EINVAL);
+}
+
+fn fd_and_any_are_einval(cx: &Context) {
+    let flags = IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ANY;
+    assert_eq!(cx.ring(4).run(sqe::cancel(1, flags)), -EINVAL);
+}
+
+fn cancel_in_the_same_submission(cx: &Context) {
+    let ((reader, _writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
+    ring.go_all(&[sqe::read(fd(&reader), &mut buffer, 0).data(1), sqe::cancel(1, 0).data(2)]);
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
+}
+
+fn cancel_of_a_multishot_poll(cx: &Context) {
+    let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&reader), libc::POLLIN, IORING_POLL_ADD_MULTI).data(1));
+    ring.go(sqe::cancel(1, 0).data(2));
+    let mut cqes = ring.wait_all(2);
+    cqes.sort_by_key(|cqe| cqe.user_data);
+    assert_eq!((cqes[0].res, cqes[0].flags, cqes[1].res), (-ECANCELED, 0, 0));
+}
+
+fn cancel_does_not_find_itself(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::cancel(5, 0).data(5)), -ENOENT);
+}
+
+fn cancelled_read_leaves_the_data(cx: &Context) {
+    let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
+    ring.go(sqe::read(fd(&reader), &mut buffer, 0).data(1));
+    ring.go(sqe::cancel(1, 0).data(2));
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
+    writer.write_all(b"x").expect("write");
+    ring.expect_quiet();
+    assert_eq!(readable_bytes(&reader), 1);
+}
+
+fn cancel_with_len_is_einval(cx: &Context) {
+    assert_eq!(cx.ring(4).run(Sqe { len: 3, ..sqe::cancel(1, 0) }), -ENOENT, "len is not looked at without OP");
+    assert_eq!(cx.ring(4).run(Sqe { off: 3, ..sqe::cancel(1, 0) }), -EINVAL);
+    assert_eq!(cx.ring(4).run(sqe::cancel(1, 0).file_index(1)), -EINVAL);
+}
+
+fn cancel_of_a_drained_request(cx: &Context) {
+    let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);
+    ring.go_all(&[sqe::read(fd(&reader), &mut buffer, 0).data(1), sqe::nop().with(IOSQE_IO_DRAIN).data(2)]);
+    writer.write_all(b"x").expect("write");
+    assert_eq!(ring.wait_ordered(2), [(1, 1), (2, 0)]);
+    assert_eq!(ring.run(sqe::cancel(2, 0).data(3)), -ENOENT);
+}
+
+fn cancel_of_a_linked_request_that_did_not_start(cx: &Context) {
+    let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);
+    ring.go_all(&[
+        sqe::read(fd(&reader), &mut buffer, 0).with(IOSQE_IO_LINK).data(1),
+        sqe::nop().data(2),
+    ]);
+    assert_eq!(ring.run(sqe::cancel(2, 0).data(3)), -ENOENT);
+    writer.write_all(b"x").expect("write");
+    assert_eq!(ring.wait_ordered(2), [(1, 1), (2, 0)]);
+}
+
+fn cancel_with_fixed_file_flag(cx: &Context) {
+    let mut pending = Pending::new(cx);
+    pending.ring.register_files(&[fd(&pending.pipes[0].0)]);
+    let cancel = sqe::cancel_fd(0, IORING_ASYNC_CANCEL_ALL).with(IOSQE_FIXED_FILE);
+    assert_eq!(pending.cancel(cancel), (2, vec![10, 11]));
+}
+
+/// A listener whose backlog is full leaves a connect waiting.
+fn cancel_of_a_connect(cx: &Context) {
+    let path = "backlog";
+    let listener = sys::socket(libc::AF_UNIX, libc::SOCK_STREAM);
+    let mut name = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
+    for (to, from) in name.sun_path.iter_mut().zip(path.bytes()) {
+        *to = from as libc::c_char;
+    }
+    // SAFETY: a whole address structure is passed by reference with its size.
+    unsafe {
+        let size = size_of::<libc::sockaddr_un>() as u32;
+        assert_eq!(libc::bind(fd(&listener), (&raw const name).cast(), size), 0);
+        assert_eq!(libc::listen(fd(&listener), 0), 0);
+    }
+    let (first, second) =
+        (sys::socket(libc::AF_UNIX, libc::SOCK_STREAM), sys::socket(libc::AF_UNIX, libc::SOCK_STREAM));
+    let mut ring = cx.ring(4);
+    let size = size_of::<libc::sockaddr_un>();
+    assert_eq!(ring.run(sqe::connect(fd(&first), &name, size)), 0);
+    ring.go(sqe::connect(fd(&second), &name, size).data(1));
+    let waited = ring.wait_for(crate::ring::QUIET);
+    assert_eq!(waited.map(|cqe| cqe.res), Some(-EAGAIN), "a Unix connect does not wait");
+}
+
+/// `struct io_uring_sync_cancel_reg`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct SyncCancel {
+    addr: u64,
+    fd: i32,
+    flags: u32,
+    timeout: Timespec,
+    opcode: u8,
+    pad: [u8; 7],
+    pad2: [u64; 3],
+}
+
+/// With a timeout of -1: wait for as long as it takes.
+fn sync(addr: u64, fd: i32, flags: u32) -> SyncCancel {
+    let timeout = Timespec { tv_sec: -1, tv_nsec: -1 };
+    SyncCancel { addr, fd, flags, timeout, opcode: 0, pad: [0; 7], pad2: [0; 3] }
+}
+
+fn sync_cancel(ring: &Ring, argument: SyncCancel) -> i32 {
+    ring.register(IORING_REGISTER_SYNC_CANCEL, &raw const argument as usize, 1) as i32
+}
+
+fn sync_cancel_by_user_data(cx: &Context) {
+    let mut pending = Pending::new(cx);
+    assert_eq!(sync_cancel(&pending.ring, sync(10, -1, 0)), 0);
+    assert_eq!(pending.ring.wait_ordered(1), [(10, -ECANCELED)]);
+}
+
+fn sync_cancel_of_nothing_is_enoent(cx: &Context) {
+    assert_eq!(sync_cancel(&cx.ring_with(4, 0), sync(10, -1, 0)), -ENOENT);
+}
+
+fn sync_cancel_by_descriptor(cx: &Context) {
+    let mut pending = Pending::new(cx);
+    let number = fd(&pending.pipes[0].0);
+    let flags = IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ALL;
+    let answer = sync_cancel(&pending.ring, sync(0, number, flags));
+    assert_eq!(answer, 0);
+    assert_eq!(pending.ring.wait_sorted(2), [(10, -ECANCELED), (11, -ECANCELED)]);
+}
+
+fn sync_cancel_reserved_is_einval(cx: &Context) {
+    let ring = cx.ring_with(4, 0);
+    assert_eq!(sync_cancel(&ring, SyncCancel { pad2: [1, 0, 0], ..sync(1, -1, 0) }), -EINVAL);
+    assert_eq!(sync_cancel(&ring, SyncCancel { pad: [1; 7], ..sync(1, -1, 0) }), -EINVAL);
+    assert_eq!(ring.register(IORING_REGISTER_SYNC_CANCEL, 0, 2) as i32, -EINVAL);
+}

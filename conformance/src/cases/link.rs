@@ -1,0 +1,427 @@
+//! Links, hard links, link timeouts, drain and CQE_SKIP_SUCCESS.
+
+use super::prelude::*;
+
+cases! {
+    any_flags: [
+        chain_runs_in_order,
+        failure_cancels_the_rest,
+        failure_ends_at_the_chain,
+        short_read_breaks_the_chain,
+        eof_breaks_the_chain,
+        short_readv_breaks_the_chain,
+        short_recv_does_not_break_unless_waitall,
+        hard_link_goes_on_after_failure,
+        hard_link_goes_on_after_a_short_read,
+        hard_link_still_runs_in_order,
+        chain_waits_for_a_pending_head,
+        pending_head_that_is_cancelled_cancels_the_rest,
+        chain_ends_with_the_submission,
+        async_chain_runs_in_order,
+        link_flag_on_the_last_is_ignored,
+        link_timeout_cancels_its_request,
+        link_timeout_is_cancelled_by_completion,
+        link_timeout_without_predecessor_is_einval,
+        link_timeout_after_an_unlinked_request_is_einval,
+        link_timeout_first_in_a_submission_is_einval,
+        link_timeout_in_the_middle_of_a_chain,
+        link_timeout_that_fires_cancels_the_rest,
+        two_link_timeouts_are_einval,
+        link_timeout_on_a_request_that_completes_at_once,
+        link_timeout_bad_timespec_fails_the_chain,
+        link_timeout_absolute,
+        link_timeout_with_a_count_is_einval,
+        cancel_of_a_link_timeout,
+        drain_waits_for_what_came_before,
+        drain_holds_back_what_comes_after,
+        drain_of_nothing_runs_at_once,
+        drained_chain,
+        skip_success_gives_no_cqe,
+        skip_success_still_reports_failure,
+        skip_success_of_a_pending_read,
+        skip_success_in_a_chain,
+        skip_success_chain_that_breaks_reports_once,
+        skip_success_with_drain_is_eopnotsupp,
+        skip_success_of_a_cancelled_link_timeout,
+        skip_success_of_a_timeout,
+        splice_short_breaks_the_chain,
+        long_chain,
+    ],
+    own_flags: [
+        bad_sqe_in_a_chain_cancels_it,
+        bad_first_sqe_cancels_the_chain,
+    ],
+}
+
+const LINK: u8 = IOSQE_IO_LINK;
+const HARD: u8 = IOSQE_IO_HARDLINK;
+
+fn failing() -> Sqe {
+    sqe::write(-1, b"x", 0)
+}
+
+fn chain_runs_in_order(cx: &Context) {
+    let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 4]);
+    ring.go_all(&[
+        sqe::write(fd(&writer), b"abcd", 0).with(LINK).data(1),
+        sqe::read(fd(&reader), &mut buffer, 0).with(LINK).data(2),
+        sqe::nop().data(3),
+    ]);
+    assert_eq!(ring.wait_ordered(3), [(1, 4), (2, 4), (3, 0)]);
+}
+
+fn failure_cancels_the_rest(cx: &Context) {
+    let mut ring = cx.ring(4);
+    ring.go_all(&[failing().with(LINK).data(1), sqe::nop().with(LINK).data(2), sqe::nop().data(3)]);
+    assert_eq!(ring.wait_ordered(3), [(1, -EBADF), (2, -ECANCELED), (3, -ECANCELED)]);
+}
+
+fn failure_ends_at_the_chain(cx: &Context) {
+    let mut ring = cx.ring(4);
+    ring.go_all(&[failing().with(LINK).data(1), sqe::nop().data(2), sqe::nop().data(3)]);
+    assert_eq!(ring.wait_sorted(3), [(1, -EBADF), (2, -ECANCELED), (3, 0)]);
+}
+
+fn short_read_breaks_the_chain(cx: &Context) {
+    let (file, mut ring) = (file("f", b"0123456789"), cx.ring(4));
+    let mut buffer = [0; 20];
+    ring.go_all(&[sqe::read(fd(&file), &mut buffer, 0).with(LINK).data(1), sqe::nop().data(2)]);
+    assert_eq!(ring.wait_ordered(2), [(1, 10), (2, -ECANCELED)]);
+}
+
+fn eof_breaks_the_chain(cx: &Context) {
+    let (file, mut ring) = (file("f", b""), cx.ring(4));
+    let mut buffer = [0; 20];
+    ring.go_all(&[sqe::read(fd(&file), &mut buffer, 0).with(LINK).data(1), sqe::nop().data(2)]);
+    assert_eq!(ring.wait_ordered(2), [(1, 0), (2, -ECANCELED)]);
+}
+
+fn short_readv_breaks_the_chain(cx: &Context) {
+    let (file, mut ring) = (file("f", b"0123456789"), cx.ring(4));
+    let mut buffer = [0; 20];
+    let vectors = [iovec_mut(&mut buffer)];
+    ring.go_all(&[sqe::readv(fd(&file), &vectors, 0).with(LINK).data(1), sqe::nop().data(2)]);
+    assert_eq!(ring.wait_ordered(2), [(1, 10), (2, -ECANCELED)]);
+}
+
+fn short_recv_does_not_break_unless_waitall(cx: &Context) {
+    let ((a, b), mut ring, mut buffer) = (unix_pair(libc::SOCK_STREAM), cx.ring(8), [0; 8]);
+    assert_eq!(ring.run(sqe::send(fd(&b), b"abc", 0)), 3);
+    ring.go_all(&[sqe::recv(fd(&a), &mut buffer, 0).with(LINK).data(1), sqe::nop().data(2)]);
+    assert_eq!(ring.wait_ordered(2), [(1, 3), (2, 0)]);
+    assert_eq!(ring.run(sqe::send(fd(&b), b"abc", 0)), 3);
+    assert_eq!(ring.run(sqe::shutdown(fd(&b), libc::SHUT_WR)), 0);
+    ring.go_all(&[sqe::recv(fd(&a), &mut buffer, libc::MSG_WAITALL).with(LINK).data(1), sqe::nop().data(2)]);
+    assert_eq!(ring.wait_ordered(2), [(1, 3), (2, -ECANCELED)]);
+}
+
+fn hard_link_goes_on_after_failure(cx: &Context) {
+    let mut ring = cx.ring(4);
+    ring.go_all(&[failing().with(HARD).data(1), failing().with(HARD).data(2), sqe::nop().data(3)]);
+    assert_eq!(ring.wait_ordered(3), [(1, -EBADF), (2, -EBADF), (3, 0)]);
+}
+
+fn hard_link_goes_on_after_a_short_read(cx: &Context) {
+    let (file, mut ring) = (file("f", b"0123456789"), cx.ring(4));
+    let mut buffer = [0; 20];
+    ring.go_all(&[sqe::read(fd(&file), &mut buffer, 0).with(HARD).data(1), sqe::nop().data(2)]);
+    assert_eq!(ring.wait_ordered(2), [(1, 10), (2, 0)]);
+}
+
+fn hard_link_still_runs_in_order(cx: &Context) {
+    let (mut ring, times) = (cx.ring(4), [ms(20), ms(1)]);
+    ring.go_all(&[
+        sqe::timeout(&times[0], 0, 0).with(HARD).data(1),
+        sqe::timeout(&times[1], 0, 0).with(HARD).data(2),
+        sqe::nop().data(3),
+    ]);
+    assert_eq!(ring.wait_ordered(3), [(1, -ETIME), (2, -ETIME), (3, 0)]);
+}
+
+fn chain_waits_for_a_pending_head(cx: &Context) {
+    let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 3]);
+    ring.go_all(&[sqe::read(fd(&reader), &mut buffer, 0).with(LINK).data(1), sqe::nop().data(2)]);
+    ring.expect_quiet();
+    writer.write_all(b"abc").expect("write");
+    assert_eq!(ring.wait_ordered(2), [(1, 3), (2, 0)]);
+}
+
+fn pending_head_that_is_cancelled_cancels_the_rest(cx: &Context) {
+    let ((reader, _writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 3]);
+    ring.go_all(&[sqe::read(fd(&reader), &mut buffer, 0).with(LINK).data(1), sqe::nop().data(2)]);
+    ring.go(sqe::cancel(1, 0).data(3));
+    assert_eq!(ring.wait_sorted(3), [(1, -ECANCELED), (2, -ECANCELED), (3, 0)]);
+}
+
+fn chain_ends_with_the_submission(cx: &Context) {
+    let ((reader, _writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 3]);
+    ring.go(sqe::read(fd(&reader), &mut buffer, 0).with(LINK).data(1));
+    ring.go(sqe::nop().data(2));
+    assert_eq!(ring.wait_ordered(1), [(2, 0)]);
+    ring.expect_quiet();
+}
+
+fn async_chain_runs_in_order(cx: &Context) {
+    let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 4]);
+    ring.go_all(&[
+        sqe::write(fd(&writer), b"abcd", 0).with(LINK | IOSQE_ASYNC).data(1),
+        sqe::read(fd(&reader), &mut buffer, 0).with(LINK | IOSQE_ASYNC).data(2),
+        sqe::nop().with(IOSQE_ASYNC).data(3),
+    ]);
+    assert_eq!(ring.wait_ordered(3), [(1, 4), (2, 4), (3, 0)]);
+}
+
+fn link_flag_on_the_last_is_ignored(cx: &Context) {
+    let mut ring = cx.ring(4);
+    ring.go_all(&[sqe::nop().with(LINK).data(1), sqe::nop().with(LINK).data(2)]);
+    assert_eq!(ring.wait_ordered(2), [(1, 0), (2, 0)]);
+}
+
+fn link_timeout_cancels_its_request(cx: &Context) {
+    let ((reader, _writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
+    let ts = ms(10);
+    ring.go_all(&[sqe::read(fd(&reader), &mut buffer, 0).with(LINK).data(1), sqe::link_timeout(&ts).data(2)]);
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -ETIME)]);
+}
+
+fn link_timeout_is_cancelled_by_completion(cx: &Context) {
+    let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
+    let long = ms(10_000);
+    ring.go_all(&[sqe::read(fd(&reader), &mut buffer, 0).with(LINK).data(1), sqe::link_timeout(&long).data(2)]);
+    ring.expect_quiet();
+    writer.write_all(b"x").expect("write");
+    assert_eq!(ring.wait_sorted(2), [(1, 1), (2, -ECANCELED)]);
+}
+
+fn link_timeout_without_predecessor_is_einval(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::link_timeout(&ms(1))), -EINVAL);
+}
+
+fn link_timeout_after_an_unlinked_request_is_einval(cx: &Context) {
+    let (mut ring, ts) = (cx.ring(4), ms(1));
+    ring.go_all(&[sqe::nop().data(1), sqe::link_timeout(&ts).data(2)]);
+    assert_eq!(ring.wait_sorted(2), [(1, 0), (2, -EINVAL)]);
+}
+
+fn link_timeout_first_in_a_submission_is_einval(cx: &Context) {
+    let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
+    let ts = ms(1);
+    ring.go(sqe::read(fd(&reader), &mut buffer, 0).with(LINK).data(1));
+    assert_eq!(ring.run(sqe::link_timeout(&ts).data(2)), -EINVAL);
+    writer.write_all(b"x").expect("write");
+    assert_eq!(ring.wait_ordered(1), [(1, 1)]);
+}
+
+fn link_timeout_in_the_middle_of_a_chain(cx: &Context) {
+    let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
+    let long = ms(10_000);
+    ring.go_all(&[
+        sqe::read(fd(&reader), &mut buffer, 0).with(LINK).data(1),
+        sqe::link_timeout(&long).with(LINK).data(2),
+        sqe::nop().data(3),
+    ]);
+    ring.expect_quiet();
+    writer.write_all(b"x").expect("write");
+    assert_eq!(ring.wait_sorted(3), [(1, 1), (2, -ECANCELED), (3, 0)]);
+}
+
+fn link_timeout_that_fires_cancels_the_rest(cx: &Context) {
+    let ((reader, _writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
+    let ts = ms(10);
+    ring.go_all(&[
+        sqe::read(fd(&reader), &mut buffer, 0).with(LINK).data(1),
+        sqe::link_timeout(&ts).with(LINK).data(2),
+        sqe::nop().data(3),
+    ]);
+    assert_eq!(ring.wait_sorted(3), [(1, -ECANCELED), (2, -ETIME), (3, -ECANCELED)]);
+}
+
+fn two_link_timeouts_are_einval(cx: &Context) {
+    let (mut ring, ts) = (cx.ring(4), ms(1));
+    ring.go_all(&[
+        sqe::nop().with(LINK).data(1),
+        sqe::link_timeout(&ts).with(LINK).data(2),
+        sqe::link_timeout(&ts).data(3),
+    ]);
+    assert_eq!(ring.wait_sorted(3), [(1, -ECANCELED), (2, -ECANCELED), (3, -EINVAL)]);
+}
+
+fn link_timeout_on_a_request_that_completes_at_once(cx: &Context) {
+    let (mut ring, long) = (cx.ring(4), ms(10_000));
+    ring.go_all(&[sqe::nop().with(LINK).data(1), sqe::link_timeout(&long).data(2)]);
+    assert_eq!(ring.wait_sorted(2), [(1, 0), (2, -ECANCELED)]);
+}
+
+fn link_timeout_bad_timespec_fails_the_chain(cx: &Context) {
+    let (mut ring, bad) = (cx.ring(4), Timespec { tv_sec: -1, tv_nsec: 0 });
+    ring.go_all(&[sqe::nop().with(LINK).data(1), sqe::link_timeout(&bad).data(2)]);
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -EINVAL)]);
+}
+
+fn link_timeout_absolute(cx: &Context) {
+    let ((reader, _writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
+    let past = ms(1);
+    ring.go_all(&[
+        sqe::read(fd(&reader), &mut buffer, 0).with(LINK).data(1),
+        sqe::link_timeout(&past).op_flags(IORING_TIMEOUT_ABS).data(2),
+    ]);
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -ETIME)]);
+}
+
+fn link_timeout_with_a_count_is_einval(cx: &Context) {
+    let (mut ring, ts) = (cx.ring(4), ms(1));
+    ring.go_all(&[sqe::nop().with(LINK).data(1), Sqe { off: 1, ..sqe::link_timeout(&ts) }.data(2)]);
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -EINVAL)]);
+}
+
+fn cancel_of_a_link_timeout(cx: &Context) {
+    let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
+    let ts = ms(60);
+    ring.go_all(&[sqe::read(fd(&reader), &mut buffer, 0).with(LINK).data(1), sqe::link_timeout(&ts).data(2)]);
+    assert_eq!(ring.run(sqe::timeout_remove(2).data(3)), -ENOENT, "a link timeout is no timeout");
+    writer.write_all(b"x").expect("write");
+    assert_eq!(ring.wait_sorted(2), [(1, 1), (2, -ECANCELED)]);
+}
+
+fn drain_waits_for_what_came_before(cx: &Context) {
+    let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
+    ring.go_all(&[
+        sqe::read(fd(&reader), &mut buffer, 0).data(1),
+        sqe::nop().with(IOSQE_IO_DRAIN).data(2),
+    ]);
+    ring.expect_quiet();
+    writer.write_all(b"x").expect("write");
+    assert_eq!(ring.wait_ordered(2), [(1, 1), (2, 0)]);
+}
+
+fn drain_holds_back_what_comes_after(cx: &Context) {
+    let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
+    ring.go_all(&[
+        sqe::read(fd(&reader), &mut buffer, 0).data(1),
+        sqe::nop().with(IOSQE_IO_DRAIN).data(2),
+        sqe::nop().data(3),
+    ]);
+    ring.expect_quiet();
+    writer.write_all(b"x").expect("write");
+    assert_eq!(ring.wait_ordered(3), [(1, 1), (2, 0), (3, 0)]);
+}
+
+fn drain_of_nothing_runs_at_once(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::nop().with(IOSQE_IO_DRAIN)), 0);
+}
+
+fn drained_chain(cx: &Context) {
+    let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
+    ring.go_all(&[
+        sqe::read(fd(&reader), &mut buffer, 0).data(1),
+        sqe::nop().with(IOSQE_IO_DRAIN | LINK).data(2),
+        sqe::nop().data(3),
+    ]);
+    ring.expect_quiet();
+    writer.write_all(b"x").expect("write");
+    assert_eq!(ring.wait_ordered(3), [(1, 1), (2, 0), (3, 0)]);
+}
+
+const SKIP: u8 = IOSQE_CQE_SKIP_SUCCESS;
+
+fn skip_success_gives_no_cqe(cx: &Context) {
+    let mut ring = cx.ring(4);
+    ring.go_all(&[sqe::nop().with(SKIP).data(1), sqe::nop().data(2)]);
+    assert_eq!(ring.wait_ordered(1), [(2, 0)]);
+    ring.expect_quiet();
+}
+
+fn skip_success_still_reports_failure(cx: &Context) {
+    let mut ring = cx.ring(4);
+    assert_eq!(ring.run(failing().with(SKIP).data(1)), -EBADF);
+}
+
+fn skip_success_of_a_pending_read(cx: &Context) {
+    let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
+    ring.go(sqe::read(fd(&reader), &mut buffer, 0).with(SKIP));
+    writer.write_all(b"x").expect("write");
+    ring.expect_quiet();
+    assert_eq!(readable_bytes(&reader), 0, "it was read");
+}
+
+fn skip_success_in_a_chain(cx: &Context) {
+    let mut ring = cx.ring(4);
+    ring.go_all(&[
+        sqe::nop().with(SKIP | LINK).data(1),
+        sqe::nop().with(SKIP | LINK).data(2),
+        sqe::nop().data(3),
+    ]);
+    assert_eq!(ring.wait_ordered(1), [(3, 0)]);
+    ring.expect_quiet();
+}
+
+/// A request that fails reports; the ones that it cancels and that skip do not.
+fn skip_success_chain_that_breaks_reports_once(cx: &Context) {
+    let mut ring = cx.ring(4);
+    ring.go_all(&[
+        failing().with(SKIP | LINK).data(1),
+        sqe::nop().with(SKIP | LINK).data(2),
+        sqe::nop().with(SKIP).data(3),
+    ]);
+    assert_eq!(ring.wait_ordered(1), [(1, -EBADF)]);
+    ring.expect_quiet();
+}
+
+fn skip_success_with_drain_is_eopnotsupp(cx: &Context) {
+    let mut ring = cx.ring(4);
+    assert_eq!(ring.run(sqe::nop().with(SKIP | IOSQE_IO_DRAIN)), -EOPNOTSUPP);
+}
+
+fn skip_success_of_a_cancelled_link_timeout(cx: &Context) {
+    let (mut ring, long) = (cx.ring(4), ms(10_000));
+    ring.go_all(&[sqe::nop().with(LINK).data(1), sqe::link_timeout(&long).with(SKIP).data(2)]);
+    assert_eq!(ring.wait_ordered(1), [(1, 0)]);
+    ring.expect_quiet();
+}
+
+fn skip_success_of_a_timeout(cx: &Context) {
+    let (mut ring, ts) = (cx.ring(4), ms(1));
+    assert_eq!(ring.run(sqe::timeout(&ts, 0, 0).with(SKIP)), -ETIME, "a timeout that fires is a failure");
+    ring.go(sqe::timeout(&ts, 0, IORING_TIMEOUT_ETIME_SUCCESS).with(SKIP));
+    ring.expect_quiet();
+}
+
+fn splice_short_breaks_the_chain(cx: &Context) {
+    let ((reader, mut writer), (_target, sink), mut ring) = (pipe(), pipe(), cx.ring(4));
+    writer.write_all(b"abc").expect("write");
+    ring.go_all(&[
+        sqe::splice(fd(&reader), -1, fd(&sink), -1, 10).with(LINK).data(1),
+        sqe::nop().data(2),
+    ]);
+    assert_eq!(ring.wait_ordered(2), [(1, 3), (2, -ECANCELED)]);
+}
+
+fn long_chain(cx: &Context) {
+    let mut ring = cx.ring(128);
+    ring.go_all(&(0..128).map(|n| sqe::nop().with(if n < 127 { LINK } else { 0 }).data(n)).collect::<Vec<_>>());
+    assert_eq!(ring.wait_ordered(128), (0..128).map(|n| (n, 0)).collect::<Vec<_>>());
+}
+
+fn bad() -> Sqe {
+    Sqe { opcode: 255, ..Sqe::default() }
+}
+
+fn bad_sqe_in_a_chain_cancels_it(cx: &Context) {
+    let mut ring = cx.ring_with(4, 0);
+    ring.push(sqe::nop().with(LINK).data(1));
+    ring.push(bad().data(2));
+    ring.push(sqe::nop().data(3));
+    assert_eq!(ring.submit(), 2);
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -EINVAL)]);
+    assert_eq!(ring.enter(1, 0, 0, 0, 0), 1);
+    assert_eq!(ring.wait_ordered(1), [(3, 0)]);
+}
+
+fn bad_first_sqe_cancels_the_chain(cx: &Context) {
+    let mut ring = cx.ring_with(4, 0);
+    ring.push(bad().with(LINK).data(1));
+    ring.push(sqe::nop().data(2));
+    let answer = ring.submit();
+    assert_eq!(answer, 2);
+    assert_eq!(ring.wait_sorted(2), [(1, -EINVAL), (2, -ECANCELED)]);
+}

@@ -1,0 +1,351 @@
+//! SOCKET, CONNECT, ACCEPT and SHUTDOWN.
+
+use super::prelude::*;
+
+cases! {
+    any_flags: [
+        socket_gives_a_descriptor,
+        socket_cloexec,
+        socket_with_a_bad_domain_is_eafnosupport,
+        socket_with_flags_is_einval,
+        socket_into_a_fixed_slot,
+        socket_into_an_allocated_slot,
+        connect_succeeds,
+        connect_refused,
+        connect_of_a_bad_descriptor_is_ebadf,
+        connect_of_a_file_is_enotsock,
+        connect_twice_is_eisconn,
+        connect_with_a_bad_address_is_efault,
+        connect_with_a_bad_length_is_einval,
+        nonblocking_connect_completes,
+        async_connect,
+        accept_waits_for_a_connection,
+        accept_of_a_waiting_connection,
+        accept_writes_the_peer,
+        accept_cloexec_and_nonblock,
+        accept_bad_flags_are_einval,
+        accept_of_a_stream_socket_is_einval,
+        accept_of_a_file_is_enotsock,
+        accept_on_a_nonblocking_listener,
+        accept_dontwait_is_eagain,
+        accept_poll_first,
+        accept_into_a_fixed_slot,
+        accept_into_a_busy_slot_replaces_it,
+        accept_fixed_without_table_is_enxio,
+        accept_fixed_with_cloexec_is_einval,
+        accept_multishot_takes_each_connection,
+        accept_with_len_is_einval,
+        accept_bad_address_is_efault,
+        two_accepts_take_two_connections,
+        async_accept_waits,
+        shutdown_ends_the_peer,
+        shutdown_of_an_unconnected_socket_is_enotconn,
+        shutdown_of_a_file_is_enotsock,
+        shutdown_bad_how_is_einval,
+        unix_accept_and_connect,
+    ],
+    own_flags: [],
+}
+
+const SIZE: usize = size_of::<libc::sockaddr_in>();
+
+fn stream() -> OwnedFd {
+    sys::socket(libc::AF_INET, libc::SOCK_STREAM)
+}
+
+fn take(number: i32) -> OwnedFd {
+    owned(number, "the CQE's descriptor")
+}
+
+fn client(listener: &std::net::TcpListener) -> std::net::TcpStream {
+    std::net::TcpStream::connect(listener.local_addr().expect("the address")).expect("connect")
+}
+
+fn getfd(file: &OwnedFd) -> (i32, i32) {
+    // SAFETY: numbers only.
+    unsafe { (libc::fcntl(fd(file), libc::F_GETFD), libc::fcntl(fd(file), libc::F_GETFL) & libc::O_NONBLOCK) }
+}
+
+fn socket_gives_a_descriptor(cx: &Context) {
+    let file = take(cx.ring(4).run(sqe::socket(libc::AF_INET, libc::SOCK_STREAM, 0)));
+    assert_eq!(getfd(&file), (0, 0));
+}
+
+fn socket_cloexec(cx: &Context) {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let file = take(cx.ring(4).run(sqe::socket(libc::AF_UNIX, kind, 0)));
+    assert_eq!(getfd(&file), (libc::FD_CLOEXEC, libc::O_NONBLOCK));
+}
+
+fn socket_with_a_bad_domain_is_eafnosupport(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::socket(200, libc::SOCK_STREAM, 0)), -libc::EAFNOSUPPORT);
+}
+
+fn socket_with_flags_is_einval(cx: &Context) {
+    let socket = sqe::socket(libc::AF_INET, libc::SOCK_STREAM, 0);
+    assert_eq!(cx.ring(4).run(socket.op_flags(1)), -EINVAL);
+    assert_eq!(cx.ring(4).run(Sqe { addr: 1, ..socket }), -EINVAL);
+}
+
+fn sparse(cx: &Context) -> Ring {
+    let ring = cx.ring(8);
+    ring.register_files(&[-1, -1, -1]);
+    ring
+}
+
+fn socket_into_a_fixed_slot(cx: &Context) {
+    let (mut ring, (_listener, name)) = (sparse(cx), listener());
+    let next = fd(&eventfd(0, 0));
+    assert_eq!(ring.run(sqe::socket(libc::AF_INET, libc::SOCK_STREAM, 0).file_index(2)), 0);
+    assert_eq!(fd(&eventfd(0, 0)), next, "no descriptor was made");
+    assert_eq!(ring.run(sqe::connect(1, &name, SIZE).with(IOSQE_FIXED_FILE)), 0);
+}
+
+fn socket_into_an_allocated_slot(cx: &Context) {
+    let mut ring = sparse(cx);
+    let socket = sqe::socket(libc::AF_INET, libc::SOCK_STREAM, 0).file_index(IORING_FILE_INDEX_ALLOC as u32);
+    assert_eq!([ring.run(socket), ring.run(socket), ring.run(socket)], [0, 1, 2]);
+    assert_eq!(ring.run(socket), -libc::ENFILE);
+}
+
+fn connect_succeeds(cx: &Context) {
+    let ((listener, name), socket) = (listener(), stream());
+    assert_eq!(cx.ring(4).run(sqe::connect(fd(&socket), &name, SIZE)), 0);
+    listener.accept().expect("accept");
+}
+
+fn closed_port() -> libc::sockaddr_in {
+    listener().1
+}
+
+fn connect_refused(cx: &Context) {
+    let (name, socket) = (closed_port(), stream());
+    assert_eq!(cx.ring(4).run(sqe::connect(fd(&socket), &name, SIZE)), -ECONNREFUSED);
+}
+
+fn connect_of_a_bad_descriptor_is_ebadf(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::connect(-1, &closed_port(), SIZE)), -EBADF);
+}
+
+fn connect_of_a_file_is_enotsock(cx: &Context) {
+    let (reader, _writer) = pipe();
+    assert_eq!(cx.ring(4).run(sqe::connect(fd(&reader), &closed_port(), SIZE)), -ENOTSOCK);
+}
+
+fn connect_twice_is_eisconn(cx: &Context) {
+    let ((_listener, name), socket, mut ring) = (listener(), stream(), cx.ring(4));
+    assert_eq!(ring.run(sqe::connect(fd(&socket), &name, SIZE)), 0);
+    assert_eq!(ring.run(sqe::connect(fd(&socket), &name, SIZE)), -EISCONN);
+}
+
+fn connect_with_a_bad_address_is_efault(cx: &Context) {
+    let socket = stream();
+    let connect = prep(Opcode::Connect, fd(&socket), bad_address(), 0, SIZE as u64);
+    assert_eq!(cx.ring(4).run(connect), -EFAULT);
+}
+
+fn connect_with_a_bad_length_is_einval(cx: &Context) {
+    let (socket, name) = (stream(), closed_port());
+    assert_eq!(cx.ring(4).run(sqe::connect(fd(&socket), &name, 4096)), -EINVAL);
+    assert_eq!(cx.ring(4).run(sqe::connect(fd(&socket), &name, 1)), -EINVAL);
+}
+
+fn nonblocking_connect_completes(cx: &Context) {
+    let ((_listener, name), mut ring) = (listener(), cx.ring(4));
+    let socket = sys::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK);
+    let res = ring.run(sqe::connect(fd(&socket), &name, SIZE));
+    assert_eq!(res, 0, "loopback completes at once");
+}
+
+fn async_connect(cx: &Context) {
+    let ((_listener, name), socket) = (listener(), stream());
+    assert_eq!(cx.ring(4).run(sqe::connect(fd(&socket), &name, SIZE).with(IOSQE_ASYNC)), 0);
+    let (refused, socket) = (closed_port(), stream());
+    assert_eq!(cx.ring(4).run(sqe::connect(fd(&socket), &refused, SIZE).with(IOSQE_ASYNC)), -ECONNREFUSED);
+}
+
+fn accept_waits_for_a_connection(cx: &Context) {
+    let ((listener, _), mut ring) = (listener(), cx.ring(4));
+    ring.go(sqe::accept(fd(&listener), 0));
+    ring.expect_quiet();
+    let _client = client(&listener);
+    assert_eq!(getfd(&take(ring.wait().res)), (0, 0));
+}
+
+fn accept_of_a_waiting_connection(cx: &Context) {
+    let ((listener, _), mut ring) = (listener(), cx.ring(4));
+    let _client = client(&listener);
+    ring.go(sqe::accept(fd(&listener), 0));
+    assert_eq!(ring.cq_ready(), 1);
+    take(ring.wait().res);
+}
+
+fn accept_writes_the_peer(cx: &Context) {
+    let ((listener, _), mut ring) = (listener(), cx.ring(4));
+    let (mut peer, mut length) = (loopback(0), SIZE as u32);
+    let accept = prep(Opcode::Accept, fd(&listener), address_mut(&mut peer), 0, address_mut(&mut length));
+    ring.go(accept);
+    ring.expect_quiet();
+    let client = client(&listener);
+    let _file = take(ring.wait().res);
+    assert_eq!(length, SIZE as u32);
+    assert_eq!(u16::from_be(peer.sin_port), client.local_addr().expect("the address").port());
+}
+
+fn accept_cloexec_and_nonblock(cx: &Context) {
+    let ((listener, _), mut ring) = (listener(), cx.ring(4));
+    let _client = client(&listener);
+    let file = take(ring.run(sqe::accept(fd(&listener), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)));
+    assert_eq!(getfd(&file), (libc::FD_CLOEXEC, libc::O_NONBLOCK));
+}
+
+fn accept_bad_flags_are_einval(cx: &Context) {
+    let (listener, _) = listener();
+    assert_eq!(cx.ring(4).run(sqe::accept(fd(&listener), 1 << 4)), -EINVAL);
+    assert_eq!(cx.ring(4).run(sqe::accept(fd(&listener), 0).ioprio(1 << 8)), -EINVAL);
+}
+
+fn accept_of_a_stream_socket_is_einval(cx: &Context) {
+    let socket = stream();
+    assert_eq!(cx.ring(4).run(sqe::accept(fd(&socket), 0)), -EINVAL);
+}
+
+fn accept_of_a_file_is_enotsock(cx: &Context) {
+    let (reader, _writer) = pipe();
+    assert_eq!(cx.ring(4).run(sqe::accept(fd(&reader), 0)), -ENOTSOCK);
+}
+
+fn accept_on_a_nonblocking_listener(cx: &Context) {
+    let ((listener, _), mut ring) = (listener(), cx.ring(4));
+    listener.set_nonblocking(true).expect("nonblocking");
+    assert_eq!(ring.run(sqe::accept(fd(&listener), 0)), -EAGAIN);
+}
+
+fn accept_dontwait_is_eagain(cx: &Context) {
+    let (listener, _) = listener();
+    let accept = sqe::accept(fd(&listener), 0).ioprio(IORING_ACCEPT_DONTWAIT as u16);
+    assert_eq!(cx.ring(4).run(accept), -EAGAIN);
+}
+
+fn accept_poll_first(cx: &Context) {
+    let ((listener, _), mut ring) = (listener(), cx.ring(4));
+    ring.go(sqe::accept(fd(&listener), 0).ioprio(IORING_ACCEPT_POLL_FIRST as u16));
+    ring.expect_quiet();
+    let _client = client(&listener);
+    take(ring.wait().res);
+}
+
+fn accept_into_a_fixed_slot(cx: &Context) {
+    let ((listener, _), mut ring) = (listener(), sparse(cx));
+    let mut client = client(&listener);
+    client.write_all(b"hi").expect("write");
+    assert_eq!(ring.run(sqe::accept(fd(&listener), 0).file_index(3)), 0);
+    assert_eq!(ring.run(sqe::recv(2, &mut [0; 8], 0).with(IOSQE_FIXED_FILE)), 2);
+}
+
+fn accept_into_a_busy_slot_replaces_it(cx: &Context) {
+    let ((listener, _), mut ring) = (listener(), cx.ring(4));
+    let (reader, _writer) = pipe();
+    ring.register_files(&[fd(&reader)]);
+    let _client = client(&listener);
+    assert_eq!(ring.run(sqe::accept(fd(&listener), 0).file_index(1)), 0);
+    assert_eq!(ring.run(sqe::read(0, &mut [0; 1], 0).with(IOSQE_FIXED_FILE).op_flags(libc::RWF_NOWAIT as u32)), -EAGAIN);
+    assert_eq!(ring.run(sqe::shutdown(0, libc::SHUT_RDWR).with(IOSQE_FIXED_FILE)), 0, "it is a socket now");
+}
+
+fn accept_fixed_without_table_is_enxio(cx: &Context) {
+    let ((listener, _), mut ring) = (listener(), cx.ring(4));
+    let _client = client(&listener);
+    assert_eq!(ring.run(sqe::accept(fd(&listener), 0).file_index(1)), -ENXIO);
+    let _client = self::client(&listener);
+    ring.register_files(&[-1]);
+    assert_eq!(ring.run(sqe::accept(fd(&listener), 0).file_index(2)), -EINVAL, "a slot outside the table");
+}
+
+fn accept_fixed_with_cloexec_is_einval(cx: &Context) {
+    let ((listener, _), mut ring) = (listener(), sparse(cx));
+    assert_eq!(ring.run(sqe::accept(fd(&listener), libc::SOCK_CLOEXEC).file_index(1)), -EINVAL);
+}
+
+fn accept_multishot_takes_each_connection(cx: &Context) {
+    let ((listener, _), mut ring) = (listener(), cx.ring(4));
+    ring.go(sqe::accept(fd(&listener), 0).ioprio(IORING_ACCEPT_MULTISHOT as u16).data(1));
+    for _ in 0..3 {
+        let _client = client(&listener);
+        let cqe = ring.wait();
+        assert_eq!(cqe.flags, IORING_CQE_F_MORE);
+        take(cqe.res);
+    }
+    ring.go(sqe::cancel(1, 0).data(2));
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
+}
+
+fn accept_with_len_is_einval(cx: &Context) {
+    let (listener, _) = listener();
+    assert_eq!(cx.ring(4).run(Sqe { len: 1, ..sqe::accept(fd(&listener), 0) }), -EINVAL);
+    assert_eq!(cx.ring(4).run(sqe::accept(fd(&listener), 0).buffer(1)), -EINVAL);
+}
+
+fn accept_bad_address_is_efault(cx: &Context) {
+    let ((listener, _), mut ring) = (listener(), cx.ring(4));
+    let _client = client(&listener);
+    let next = fd(&eventfd(0, 0));
+    let bad = bad_address();
+    assert_eq!(ring.run(prep(Opcode::Accept, fd(&listener), bad, 0, bad)), -EFAULT);
+    assert_eq!(fd(&eventfd(0, 0)), next, "no descriptor is left");
+}
+
+fn two_accepts_take_two_connections(cx: &Context) {
+    let ((listener, _), mut ring) = (listener(), cx.ring(4));
+    ring.go_all(&[sqe::accept(fd(&listener), 0).data(1), sqe::accept(fd(&listener), 0).data(2)]);
+    ring.expect_quiet();
+    let (_a, _b) = (client(&listener), client(&listener));
+    let results = ring.wait_sorted(2);
+    assert_eq!((results[0].0, results[1].0), (1, 2));
+    let files = [take(results[0].1), take(results[1].1)];
+    assert_ne!(fd(&files[0]), fd(&files[1]));
+}
+
+fn async_accept_waits(cx: &Context) {
+    let ((listener, _), mut ring) = (listener(), cx.ring(4));
+    ring.go(sqe::accept(fd(&listener), 0).with(IOSQE_ASYNC));
+    ring.expect_quiet();
+    let _client = client(&listener);
+    take(ring.wait().res);
+}
+
+fn shutdown_ends_the_peer(cx: &Context) {
+    let ((a, mut b), mut ring) = (tcp_pair(), cx.ring(4));
+    assert_eq!(ring.run(sqe::shutdown(fd(&a), libc::SHUT_WR)), 0);
+    assert_eq!(b.read(&mut [0; 1]).expect("read"), 0);
+}
+
+fn shutdown_of_an_unconnected_socket_is_enotconn(cx: &Context) {
+    let socket = stream();
+    assert_eq!(cx.ring(4).run(sqe::shutdown(fd(&socket), libc::SHUT_RDWR)), -ENOTCONN);
+}
+
+fn shutdown_of_a_file_is_enotsock(cx: &Context) {
+    let (reader, _writer) = pipe();
+    assert_eq!(cx.ring(4).run(sqe::shutdown(fd(&reader), libc::SHUT_RDWR)), -ENOTSOCK);
+}
+
+fn shutdown_bad_how_is_einval(cx: &Context) {
+    let ((a, _b), mut ring) = (unix_pair(libc::SOCK_STREAM), cx.ring(4));
+    assert_eq!(ring.run(sqe::shutdown(fd(&a), 7)), -EINVAL);
+    assert_eq!(ring.run(Sqe { addr: 1, ..sqe::shutdown(fd(&a), libc::SHUT_RD) }), -EINVAL);
+}
+
+fn unix_accept_and_connect(cx: &Context) {
+    let listener = std::os::unix::net::UnixListener::bind("socket").expect("listen");
+    let mut name = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
+    for (to, from) in name.sun_path.iter_mut().zip(b"socket") {
+        *to = *from as libc::c_char;
+    }
+    let (socket, mut ring) = (sys::socket(libc::AF_UNIX, libc::SOCK_STREAM), cx.ring(4));
+    ring.go(sqe::accept(fd(&listener), 0).data(1));
+    ring.go(sqe::connect(fd(&socket), &name, size_of::<libc::sockaddr_un>()).data(2));
+    let results = ring.wait_sorted(2);
+    assert_eq!(results[1], (2, 0));
+    take(results[0].1);
+}

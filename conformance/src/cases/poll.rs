@@ -1,0 +1,427 @@
+//! POLL_ADD and POLL_REMOVE: events, multishot, level and edge, updates, removal.
+
+use super::prelude::*;
+
+const IN: i16 = libc::POLLIN;
+const OUT: i16 = libc::POLLOUT;
+const HUP: i16 = libc::POLLHUP;
+
+cases! {
+    any_flags: [
+        ready_descriptor_completes_at_once,
+        waits_until_readable,
+        one_shot_fires_once,
+        reports_only_what_was_asked,
+        hup_is_reported_unasked,
+        err_is_reported_unasked,
+        rdhup_of_a_half_closed_socket,
+        writable_after_the_pipe_drains,
+        bad_fd_is_ebadf,
+        regular_file_is_always_ready,
+        poll_of_a_directory,
+        no_events_waits_for_hup,
+        pri_does_not_fire_for_data,
+        multishot_fires_for_each_write,
+        multishot_is_edge_triggered,
+        multishot_of_ready_data_fires_at_once,
+        multishot_ends_at_removal,
+        multishot_goes_on_after_hup,
+        level_flag_is_einval,
+        unknown_flag_is_einval,
+        update_flags_on_add_are_einval,
+        remove_cancels_the_poll,
+        remove_of_nothing_is_enoent,
+        remove_finds_by_user_data,
+        remove_of_a_fired_poll_is_enoent,
+        remove_of_another_kind_is_enoent,
+        update_of_events,
+        update_of_user_data,
+        update_of_both,
+        update_of_nothing_is_enoent,
+        update_to_ready_events_fires,
+        update_with_bad_flags_is_einval,
+        update_cannot_make_it_multishot,
+        two_polls_of_one_descriptor_both_fire,
+        polls_of_both_directions,
+        async_poll_waits,
+        poll_with_buf_index_is_einval,
+        poll_add_with_off_is_einval,
+        poll_remove_with_flags_only_update,
+        poll_of_an_eventfd,
+        poll_of_an_epoll,
+        poll_of_a_listening_socket,
+        poll_of_its_own_ring,
+        poll_of_another_ring,
+        poll_of_a_fixed_file,
+        poll32_high_bits_are_ignored,
+    ],
+    own_flags: [],
+}
+
+fn ready_descriptor_completes_at_once(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
+    writer.write_all(b"x").expect("write");
+    ring.go(sqe::poll_add(fd(&reader), IN, 0));
+    assert_eq!(ring.cq_ready(), 1);
+    let cqe = ring.wait();
+    assert_eq!((cqe.res, cqe.flags), (i32::from(IN), 0));
+}
+
+fn waits_until_readable(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&reader), IN, 0));
+    ring.expect_quiet();
+    writer.write_all(b"x").expect("write");
+    let cqe = ring.wait();
+    assert_eq!((cqe.res, cqe.flags), (i32::from(IN), 0));
+}
+
+fn one_shot_fires_once(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&reader), IN, 0));
+    writer.write_all(b"x").expect("write");
+    ring.wait();
+    writer.write_all(b"x").expect("write");
+    ring.expect_quiet();
+}
+
+fn reports_only_what_was_asked(cx: &Context) {
+    let (a, b) = unix_pair(libc::SOCK_STREAM);
+    let mut ring = cx.ring(4);
+    ring.go(sqe::write(fd(&b), b"x", 0));
+    assert_eq!(ring.wait().res, 1);
+    assert_eq!(ring.run(sqe::poll_add(fd(&a), IN, 0)), i32::from(IN));
+    assert_eq!(ring.run(sqe::poll_add(fd(&a), OUT, 0)), i32::from(OUT));
+    assert_eq!(ring.run(sqe::poll_add(fd(&a), IN | OUT, 0)), i32::from(IN | OUT));
+}
+
+fn hup_is_reported_unasked(cx: &Context) {
+    let ((reader, writer), mut ring) = (pipe(), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&reader), IN, 0));
+    ring.expect_quiet();
+    drop(writer);
+    assert_eq!(ring.wait().res, i32::from(HUP));
+}
+
+fn err_is_reported_unasked(cx: &Context) {
+    let ((reader, writer), mut ring) = (full_pipe(), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&writer), OUT, 0));
+    ring.expect_quiet();
+    drop(reader);
+    assert_eq!(ring.wait().res & i32::from(libc::POLLERR), i32::from(libc::POLLERR));
+}
+
+fn rdhup_of_a_half_closed_socket(cx: &Context) {
+    let ((a, b), mut ring) = (unix_pair(libc::SOCK_STREAM), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&a), libc::POLLRDHUP, 0).data(1));
+    ring.expect_quiet();
+    ring.go(sqe::shutdown(fd(&b), libc::SHUT_WR).data(2));
+    assert_eq!(ring.wait_sorted(2), [(1, i32::from(libc::POLLRDHUP)), (2, 0)]);
+}
+
+fn writable_after_the_pipe_drains(cx: &Context) {
+    let ((mut reader, writer), mut ring) = (full_pipe(), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&writer), OUT, 0));
+    ring.expect_quiet();
+    reader.read_exact(&mut [0; 4096]).expect("read");
+    assert_eq!(ring.wait().res, i32::from(OUT));
+}
+
+fn bad_fd_is_ebadf(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::poll_add(-1, IN, 0)), -EBADF);
+}
+
+fn regular_file_is_always_ready(cx: &Context) {
+    let file = file("f", b"x");
+    assert_eq!(cx.ring(4).run(sqe::poll_add(fd(&file), IN | OUT, 0)), i32::from(IN | OUT));
+}
+
+fn poll_of_a_directory(cx: &Context) {
+    let directory = std::fs::File::open(".").expect("open");
+    assert_eq!(cx.ring(4).run(sqe::poll_add(fd(&directory), IN, 0)), i32::from(IN));
+}
+
+fn no_events_waits_for_hup(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&reader), 0, 0));
+    writer.write_all(b"x").expect("write");
+    ring.expect_quiet();
+    drop(writer);
+    assert_eq!(ring.wait().res, i32::from(HUP));
+}
+
+fn pri_does_not_fire_for_data(cx: &Context) {
+    let ((a, b), mut ring) = (unix_pair(libc::SOCK_STREAM), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&a), libc::POLLPRI, 0).data(1));
+    ring.go(sqe::write(fd(&b), b"x", 0).data(2));
+    assert_eq!(ring.wait_ordered(1), [(2, 1)]);
+    ring.expect_quiet();
+}
+
+fn multishot_fires_for_each_write(cx: &Context) {
+    let ((mut reader, mut writer), mut ring) = (pipe(), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&reader), IN, IORING_POLL_ADD_MULTI).data(3));
+    for _ in 0..5 {
+        ring.expect_quiet();
+        writer.write_all(b"x").expect("write");
+        let cqe = ring.wait();
+        assert_eq!((cqe.user_data, cqe.res, cqe.flags), (3, i32::from(IN), IORING_CQE_F_MORE));
+        reader.read_exact(&mut [0; 1]).expect("read");
+    }
+}
+
+/// Data that stays gives no second CQE until more comes.
+fn multishot_is_edge_triggered(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&reader), IN, IORING_POLL_ADD_MULTI));
+    writer.write_all(b"x").expect("write");
+    assert_eq!(ring.wait().res, i32::from(IN));
+    ring.expect_quiet();
+    writer.write_all(b"y").expect("write");
+    assert_eq!(ring.wait().res, i32::from(IN));
+    ring.expect_quiet();
+}
+
+fn multishot_of_ready_data_fires_at_once(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
+    writer.write_all(b"x").expect("write");
+    ring.go(sqe::poll_add(fd(&reader), IN, IORING_POLL_ADD_MULTI));
+    let cqe = ring.wait();
+    assert_eq!((cqe.res, cqe.flags), (i32::from(IN), IORING_CQE_F_MORE));
+    ring.expect_quiet();
+}
+
+fn multishot_ends_at_removal(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&reader), IN, IORING_POLL_ADD_MULTI).data(1));
+    ring.go(sqe::poll_remove(1).data(2));
+    let mut cqes = ring.wait_all(2);
+    cqes.sort_by_key(|cqe| cqe.user_data);
+    assert_eq!((cqes[0].res, cqes[0].flags, cqes[1].res), (-ECANCELED, 0, 0));
+    writer.write_all(b"x").expect("write");
+    ring.expect_quiet();
+}
+
+fn multishot_goes_on_after_hup(cx: &Context) {
+    let ((reader, writer), mut ring) = (pipe(), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&reader), IN, IORING_POLL_ADD_MULTI).data(1));
+    ring.expect_quiet();
+    drop(writer);
+    let cqe = ring.wait();
+    assert_eq!((cqe.res, cqe.flags), (i32::from(HUP), IORING_CQE_F_MORE));
+    ring.expect_quiet();
+    ring.go(sqe::poll_remove(1).data(2));
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
+}
+
+/// Linux 6.18 defines the flag and refuses it.
+fn level_flag_is_einval(cx: &Context) {
+    let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
+    assert_eq!(ring.run(sqe::poll_add(fd(&reader), IN, IORING_POLL_ADD_LEVEL)), -EINVAL);
+    let both = IORING_POLL_ADD_MULTI | IORING_POLL_ADD_LEVEL;
+    assert_eq!(ring.run(sqe::poll_add(fd(&reader), IN, both)), -EINVAL);
+}
+
+fn unknown_flag_is_einval(cx: &Context) {
+    let (reader, _writer) = pipe();
+    assert_eq!(cx.ring(4).run(sqe::poll_add(fd(&reader), IN, 1 << 6)), -EINVAL);
+}
+
+fn update_flags_on_add_are_einval(cx: &Context) {
+    let (reader, _writer) = pipe();
+    assert_eq!(cx.ring(4).run(sqe::poll_add(fd(&reader), IN, IORING_POLL_UPDATE_EVENTS)), -EINVAL);
+}
+
+fn remove_cancels_the_poll(cx: &Context) {
+    let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&reader), IN, 0).data(1));
+    ring.go(sqe::poll_remove(1).data(2));
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
+}
+
+fn remove_of_nothing_is_enoent(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::poll_remove(77)), -ENOENT);
+}
+
+fn remove_finds_by_user_data(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&reader), IN, 0).data(1));
+    ring.go(sqe::poll_add(fd(&reader), IN, 0).data(2));
+    ring.go(sqe::poll_remove(2).data(3));
+    assert_eq!(ring.wait_sorted(2), [(2, -ECANCELED), (3, 0)]);
+    writer.write_all(b"x").expect("write");
+    assert_eq!(ring.wait_ordered(1), [(1, i32::from(IN))]);
+}
+
+fn remove_of_a_fired_poll_is_enoent(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&reader), IN, 0).data(1));
+    writer.write_all(b"x").expect("write");
+    ring.wait();
+    assert_eq!(ring.run(sqe::poll_remove(1)), -ENOENT);
+}
+
+fn remove_of_another_kind_is_enoent(cx: &Context) {
+    let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
+    ring.go(sqe::read(fd(&reader), &mut buffer, 0).data(1));
+    assert_eq!(ring.run(sqe::poll_remove(1).data(2)), -ENOENT);
+    writer.write_all(b"x").expect("write");
+    assert_eq!(ring.wait_ordered(1), [(1, 1)]);
+}
+
+fn update(target: u64, flags: u32, events: i16, user_data: u64) -> Sqe {
+    Sqe { addr: target, len: flags, off: user_data, ..sqe::op(Opcode::PollRemove) }.op_flags(u32::from(events as u16))
+}
+
+fn update_of_events(cx: &Context) {
+    let ((a, b), mut ring) = (unix_pair(libc::SOCK_STREAM), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&a), libc::POLLPRI, 0).data(1));
+    assert_eq!(ring.run(update(1, IORING_POLL_UPDATE_EVENTS, IN, 0).data(2)), 0);
+    ring.expect_quiet();
+    assert_eq!(ring.submit(), 0);
+    ring.go(sqe::write(fd(&b), b"x", 0).data(3));
+    assert_eq!(ring.wait_sorted(2), [(1, i32::from(IN)), (3, 1)]);
+}
+
+fn update_of_user_data(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&reader), IN, 0).data(1));
+    assert_eq!(ring.run(update(1, IORING_POLL_UPDATE_USER_DATA, 0, 50).data(2)), 0);
+    writer.write_all(b"x").expect("write");
+    assert_eq!(ring.wait_ordered(1), [(50, i32::from(IN))]);
+}
+
+fn update_of_both(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&reader), libc::POLLPRI, 0).data(1));
+    let both = IORING_POLL_UPDATE_EVENTS | IORING_POLL_UPDATE_USER_DATA;
+    assert_eq!(ring.run(update(1, both, IN, 50).data(2)), 0);
+    writer.write_all(b"x").expect("write");
+    assert_eq!(ring.wait_ordered(1), [(50, i32::from(IN))]);
+}
+
+fn update_of_nothing_is_enoent(cx: &Context) {
+    assert_eq!(cx.ring(4).run(update(1, IORING_POLL_UPDATE_EVENTS, IN, 0)), -ENOENT);
+}
+
+fn update_to_ready_events_fires(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
+    writer.write_all(b"x").expect("write");
+    ring.go(sqe::poll_add(fd(&reader), libc::POLLPRI, 0).data(1));
+    ring.go(update(1, IORING_POLL_UPDATE_EVENTS, IN, 0).data(2));
+    assert_eq!(ring.wait_sorted(2), [(1, i32::from(IN)), (2, 0)]);
+}
+
+fn update_with_bad_flags_is_einval(cx: &Context) {
+    let mut ring = cx.ring(4);
+    assert_eq!(ring.run(update(1, 1 << 7, IN, 0)), -EINVAL);
+    assert_eq!(ring.run(update(1, IORING_POLL_ADD_MULTI, 0, 0)), -EINVAL);
+}
+
+fn update_cannot_make_it_multishot(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&reader), IN, 0).data(1));
+    let flags = IORING_POLL_UPDATE_EVENTS | IORING_POLL_ADD_MULTI;
+    assert_eq!(ring.run(update(1, flags, IN, 0).data(2)), 0);
+    writer.write_all(b"x").expect("write");
+    let cqe = ring.wait();
+    assert_eq!((cqe.user_data, cqe.res, cqe.flags), (1, i32::from(IN), 0));
+}
+
+fn two_polls_of_one_descriptor_both_fire(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&reader), IN, 0).data(1));
+    ring.go(sqe::poll_add(fd(&reader), IN, 0).data(2));
+    writer.write_all(b"x").expect("write");
+    assert_eq!(ring.wait_sorted(2), [(1, i32::from(IN)), (2, i32::from(IN))]);
+}
+
+fn polls_of_both_directions(cx: &Context) {
+    let ((a, _b), mut ring) = (unix_pair(libc::SOCK_STREAM), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&a), IN, 0).data(1));
+    ring.go(sqe::poll_add(fd(&a), OUT, 0).data(2));
+    assert_eq!(ring.wait_ordered(1), [(2, i32::from(OUT))]);
+    ring.expect_quiet();
+}
+
+fn async_poll_waits(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&reader), IN, 0).with(IOSQE_ASYNC));
+    ring.expect_quiet();
+    writer.write_all(b"x").expect("write");
+    assert_eq!(ring.wait().res, i32::from(IN));
+}
+
+fn poll_with_buf_index_is_einval(cx: &Context) {
+    let (reader, _writer) = pipe();
+    assert_eq!(cx.ring(4).run(sqe::poll_add(fd(&reader), IN, 0).buffer(1)), -EINVAL);
+}
+
+fn poll_add_with_off_is_einval(cx: &Context) {
+    let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
+    let poll = sqe::poll_add(fd(&reader), IN, 0);
+    assert_eq!(ring.run(Sqe { off: 1, ..poll }), -EINVAL);
+    assert_eq!(ring.run(Sqe { addr: 1, ..poll }), -EINVAL);
+}
+
+fn poll_remove_with_flags_only_update(cx: &Context) {
+    let mut ring = cx.ring(4);
+    assert_eq!(ring.run(sqe::poll_remove(1).op_flags(1)), -EINVAL, "events without UPDATE_EVENTS");
+    assert_eq!(ring.run(Sqe { off: 1, ..sqe::poll_remove(1) }), -EINVAL, "user_data without UPDATE_USER_DATA");
+}
+
+fn poll_of_an_eventfd(cx: &Context) {
+    let (mut file, mut ring) = (eventfd(0, 0), cx.ring(4));
+    assert_eq!(ring.run(sqe::poll_add(fd(&file), IN | OUT, 0)), i32::from(OUT));
+    ring.go(sqe::poll_add(fd(&file), IN, 0));
+    ring.expect_quiet();
+    file.write_all(&1u64.to_ne_bytes()).expect("write");
+    assert_eq!(ring.wait().res, i32::from(IN));
+}
+
+fn poll_of_an_epoll(cx: &Context) {
+    let ((reader, mut writer), epoll, mut ring) = (pipe(), epoll(), cx.ring(4));
+    assert_eq!(cx.door.epoll_add(fd(&epoll), fd(&reader), libc::EPOLLIN as u32), 0);
+    ring.go(sqe::poll_add(fd(&epoll), IN, 0));
+    ring.expect_quiet();
+    writer.write_all(b"x").expect("write");
+    assert_eq!(ring.wait().res, i32::from(IN));
+}
+
+fn poll_of_a_listening_socket(cx: &Context) {
+    let ((listener, _), mut ring) = (listener(), cx.ring(4));
+    ring.go(sqe::poll_add(fd(&listener), IN, 0));
+    ring.expect_quiet();
+    let _client = std::net::TcpStream::connect(listener.local_addr().expect("the address")).expect("connect");
+    assert_eq!(ring.wait().res, i32::from(IN));
+}
+
+fn poll_of_its_own_ring(cx: &Context) {
+    let mut ring = cx.ring(4);
+    let number = ring.fd;
+    assert_eq!(ring.run(sqe::poll_add(number, OUT, 0)), i32::from(OUT));
+}
+
+fn poll_of_another_ring(cx: &Context) {
+    let (mut ring, mut other) = (cx.ring(4), cx.ring(4));
+    ring.go(sqe::poll_add(other.fd, IN, 0).data(1));
+    ring.expect_quiet();
+    other.go(sqe::nop());
+    assert_eq!(ring.wait_ordered(1), [(1, i32::from(IN))]);
+}
+
+fn poll_of_a_fixed_file(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
+    ring.register_files(&[fd(&reader)]);
+    ring.go(sqe::poll_add(0, IN, 0).with(IOSQE_FIXED_FILE));
+    ring.expect_quiet();
+    writer.write_all(b"x").expect("write");
+    assert_eq!(ring.wait().res, i32::from(IN));
+}
+
+fn poll32_high_bits_are_ignored(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
+    writer.write_all(b"x").expect("write");
+    let poll = sqe::poll_add(fd(&reader), IN, 0).op_flags(IN as u32 | libc::EPOLLET as u32);
+    assert_eq!(ring.run(poll), i32::from(IN));
+}

@@ -1,0 +1,332 @@
+//! TIMEOUT and TIMEOUT_REMOVE: clocks, counts, updates, multishot, and what a firing timeout wakes.
+
+use super::prelude::*;
+use std::time::{Duration, Instant};
+
+cases! {
+    any_flags: [
+        relative_timeout_is_etime,
+        zero_timeout_fires_at_once,
+        timeout_takes_its_time,
+        absolute_monotonic,
+        absolute_realtime,
+        absolute_boottime,
+        absolute_time_in_the_past_fires_at_once,
+        two_clocks_are_einval,
+        unknown_flag_is_einval,
+        negative_nanoseconds_are_einval,
+        negative_seconds_are_einval,
+        bad_timespec_address_is_efault,
+        length_must_be_one,
+        fd_is_not_looked_at,
+        buf_index_is_einval,
+        count_completes_with_zero,
+        count_of_several,
+        count_that_is_not_reached_is_etime,
+        shorter_timeouts_fire_first,
+        remove_cancels_the_timeout,
+        remove_of_nothing_is_enoent,
+        remove_of_a_fired_timeout_is_enoent,
+        remove_with_flags_is_einval,
+        remove_takes_the_first_of_that_name,
+        update_makes_it_sooner,
+        update_makes_it_later,
+        update_to_an_absolute_time,
+        update_of_nothing_is_enoent,
+        update_with_a_bad_time_is_einval,
+        update_with_unknown_flags_is_einval,
+        update_of_a_link_timeout_needs_its_flag,
+        etime_success_is_still_etime,
+        multishot_fires_again_and_again,
+        multishot_count_limits_the_shots,
+        multishot_ends_at_removal,
+        multishot_with_absolute_time_is_einval,
+        firing_timeout_wakes_a_waiter_for_more,
+        timespec_may_be_reused_after_submit,
+        async_timeout_fires,
+        remove_may_come_in_the_same_submission,
+        timeout_waits_for_completions_after_it_only,
+    ],
+    own_flags: [],
+}
+
+fn relative_timeout_is_etime(cx: &Context) {
+    let mut ring = cx.ring(4);
+    let ts = ms(5);
+    ring.go(sqe::timeout(&ts, 0, 0).data(4));
+    let cqe = ring.wait();
+    assert_eq!((cqe.user_data, cqe.res, cqe.flags), (4, -ETIME, 0));
+}
+
+fn zero_timeout_fires_at_once(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::timeout(&ms(0), 0, 0)), -ETIME);
+}
+
+fn timeout_takes_its_time(cx: &Context) {
+    let (mut ring, start, ts) = (cx.ring(4), Instant::now(), ms(25));
+    assert_eq!(ring.run(sqe::timeout(&ts, 0, 0)), -ETIME);
+    let elapsed = start.elapsed();
+    assert!(elapsed >= Duration::from_millis(25) && elapsed < Duration::from_millis(500), "{elapsed:?}");
+}
+
+fn later(clock: i32, milliseconds: i64) -> Timespec {
+    let now = sys::clock(clock);
+    let nsec = now.tv_nsec + milliseconds * 1_000_000;
+    Timespec { tv_sec: now.tv_sec + nsec / 1_000_000_000, tv_nsec: nsec % 1_000_000_000 }
+}
+
+fn absolute(cx: &Context, clock: i32, flags: u32) {
+    let (mut ring, start, ts) = (cx.ring(4), Instant::now(), later(clock, 20));
+    assert_eq!(ring.run(sqe::timeout(&ts, 0, flags | IORING_TIMEOUT_ABS)), -ETIME);
+    let elapsed = start.elapsed();
+    assert!(elapsed > Duration::from_millis(15) && elapsed < Duration::from_millis(500), "{elapsed:?}");
+}
+
+fn absolute_monotonic(cx: &Context) {
+    absolute(cx, libc::CLOCK_MONOTONIC, 0);
+}
+
+fn absolute_realtime(cx: &Context) {
+    absolute(cx, libc::CLOCK_REALTIME, IORING_TIMEOUT_REALTIME);
+}
+
+fn absolute_boottime(cx: &Context) {
+    absolute(cx, libc::CLOCK_BOOTTIME, IORING_TIMEOUT_BOOTTIME);
+}
+
+fn absolute_time_in_the_past_fires_at_once(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::timeout(&ms(1), 0, IORING_TIMEOUT_ABS)), -ETIME);
+}
+
+fn two_clocks_are_einval(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::timeout(&ms(1), 0, IORING_TIMEOUT_CLOCK_MASK)), -EINVAL);
+}
+
+fn unknown_flag_is_einval(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::timeout(&ms(1), 0, 1 << 20)), -EINVAL);
+    assert_eq!(cx.ring(4).run(sqe::timeout(&ms(1), 0, IORING_TIMEOUT_UPDATE)), -EINVAL);
+}
+
+fn negative_nanoseconds_are_einval(cx: &Context) {
+    let mut ring = cx.ring(4);
+    let ts = Timespec { tv_sec: 0, tv_nsec: -1 };
+    assert_eq!(ring.run(sqe::timeout(&ts, 0, 0)), -EINVAL);
+}
+
+fn negative_seconds_are_einval(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::timeout(&Timespec { tv_sec: -1, tv_nsec: 0 }, 0, 0)), -EINVAL);
+}
+
+fn bad_timespec_address_is_efault(cx: &Context) {
+    let mut ring = cx.ring(4);
+    assert_eq!(ring.run(prep(Opcode::Timeout, -1, bad_address(), 1, 0)), -EFAULT);
+    assert_eq!(ring.run(prep(Opcode::Timeout, -1, 0, 1, 0)), -EFAULT);
+}
+
+fn length_must_be_one(cx: &Context) {
+    let (mut ring, ts) = (cx.ring(4), ms(1));
+    for len in [0, 2] {
+        assert_eq!(ring.run(Sqe { len, ..sqe::timeout(&ts, 0, 0) }), -EINVAL);
+    }
+}
+
+fn fd_is_not_looked_at(cx: &Context) {
+    let ts = ms(1);
+    assert_eq!(cx.ring(4).run(Sqe { fd: 9999, ..sqe::timeout(&ts, 0, 0) }), -ETIME);
+}
+
+fn buf_index_is_einval(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::timeout(&ms(1), 0, 0).buffer(1)), -EINVAL);
+}
+
+fn count_completes_with_zero(cx: &Context) {
+    let (mut ring, long) = (cx.ring(4), ms(10_000));
+    ring.go(sqe::timeout(&long, 1, 0).data(1));
+    ring.expect_quiet();
+    ring.go(sqe::nop().data(2));
+    assert_eq!(ring.wait_sorted(2), [(1, 0), (2, 0)]);
+}
+
+fn count_of_several(cx: &Context) {
+    let (mut ring, long) = (cx.ring(8), ms(10_000));
+    ring.go(sqe::timeout(&long, 3, 0).data(1));
+    ring.go_all(&[sqe::nop().data(2), sqe::nop().data(3)]);
+    assert_eq!(ring.wait_ordered(2), [(2, 0), (3, 0)]);
+    ring.expect_quiet();
+    ring.go(sqe::nop().data(4));
+    assert_eq!(ring.wait_sorted(2), [(1, 0), (4, 0)]);
+}
+
+fn count_that_is_not_reached_is_etime(cx: &Context) {
+    let (mut ring, ts) = (cx.ring(4), ms(20));
+    ring.go(sqe::timeout(&ts, 2, 0).data(1));
+    ring.go(sqe::nop().data(2));
+    assert_eq!(ring.wait_ordered(2), [(2, 0), (1, -ETIME)]);
+}
+
+fn shorter_timeouts_fire_first(cx: &Context) {
+    let (mut ring, times) = (cx.ring(4), [ms(60), ms(5), ms(30)]);
+    for (n, ts) in times.iter().enumerate() {
+        ring.push(sqe::timeout(ts, 0, 0).data(n as u64));
+    }
+    assert_eq!(ring.submit(), 3);
+    assert_eq!(ring.wait_ordered(3), [(1, -ETIME), (2, -ETIME), (0, -ETIME)]);
+}
+
+fn remove_cancels_the_timeout(cx: &Context) {
+    let (mut ring, long) = (cx.ring(4), ms(10_000));
+    ring.go(sqe::timeout(&long, 0, 0).data(1));
+    ring.go(sqe::timeout_remove(1).data(2));
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
+}
+
+fn remove_of_nothing_is_enoent(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::timeout_remove(1)), -ENOENT);
+}
+
+fn remove_of_a_fired_timeout_is_enoent(cx: &Context) {
+    let (mut ring, ts) = (cx.ring(4), ms(1));
+    assert_eq!(ring.run(sqe::timeout(&ts, 0, 0).data(1)), -ETIME);
+    assert_eq!(ring.run(sqe::timeout_remove(1)), -ENOENT);
+}
+
+fn remove_with_flags_is_einval(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::timeout_remove(1).op_flags(IORING_TIMEOUT_ABS)), -EINVAL);
+    assert_eq!(cx.ring(4).run(Sqe { len: 1, ..sqe::timeout_remove(1) }), -EINVAL);
+}
+
+fn remove_takes_the_first_of_that_name(cx: &Context) {
+    let (mut ring, long) = (cx.ring(4), ms(10_000));
+    ring.go_all(&[sqe::timeout(&long, 0, 0).data(1), sqe::timeout(&long, 0, 0).data(1)]);
+    ring.go(sqe::timeout_remove(1).data(2));
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
+    ring.expect_quiet();
+}
+
+fn update_makes_it_sooner(cx: &Context) {
+    let (mut ring, long, soon) = (cx.ring(4), ms(10_000), ms(5));
+    ring.go(sqe::timeout(&long, 0, 0).data(1));
+    assert_eq!(ring.run(sqe::timeout_update(1, &soon, 0).data(2)), 0);
+    assert_eq!(ring.wait_ordered(1), [(1, -ETIME)]);
+}
+
+fn update_makes_it_later(cx: &Context) {
+    let (mut ring, soon, long) = (cx.ring(4), ms(60), ms(10_000));
+    ring.go(sqe::timeout(&soon, 0, 0).data(1));
+    assert_eq!(ring.run(sqe::timeout_update(1, &long, 0).data(2)), 0);
+    assert_eq!(ring.wait_for(Duration::from_millis(100)), None);
+}
+
+fn update_to_an_absolute_time(cx: &Context) {
+    let (mut ring, long) = (cx.ring(4), ms(10_000));
+    ring.go(sqe::timeout(&long, 0, 0).data(1));
+    let soon = later(libc::CLOCK_MONOTONIC, 5);
+    assert_eq!(ring.run(sqe::timeout_update(1, &soon, IORING_TIMEOUT_ABS).data(2)), 0);
+    assert_eq!(ring.wait_ordered(1), [(1, -ETIME)]);
+}
+
+fn update_of_nothing_is_enoent(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::timeout_update(1, &ms(5), 0)), -ENOENT);
+}
+
+fn update_with_a_bad_time_is_einval(cx: &Context) {
+    let bad = Timespec { tv_sec: -1, tv_nsec: 0 };
+    assert_eq!(cx.ring(4).run(sqe::timeout_update(1, &bad, 0)), -EINVAL);
+    let unreadable = Sqe { off: bad_address(), ..sqe::timeout_update(1, &bad, 0) };
+    assert_eq!(cx.ring(4).run(unreadable), -EFAULT);
+}
+
+fn update_with_unknown_flags_is_einval(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::timeout_update(1, &ms(5), 1 << 20)), -EINVAL);
+    assert_eq!(cx.ring(4).run(sqe::timeout_update(1, &ms(5), IORING_TIMEOUT_CLOCK_MASK)), -EINVAL);
+}
+
+fn update_of_a_link_timeout_needs_its_flag(cx: &Context) {
+    let ((reader, _writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
+    let (long, soon) = (ms(10_000), ms(5));
+    ring.go_all(&[
+        sqe::read(fd(&reader), &mut buffer, 0).with(IOSQE_IO_LINK).data(1),
+        sqe::link_timeout(&long).data(2),
+    ]);
+    assert_eq!(ring.run(sqe::timeout_update(2, &soon, 0).data(3)), -ENOENT);
+    assert_eq!(ring.run(sqe::timeout_update(2, &soon, IORING_LINK_TIMEOUT_UPDATE).data(4)), 0);
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -ETIME)]);
+}
+
+fn etime_success_is_still_etime(cx: &Context) {
+    let (mut ring, ts) = (cx.ring(4), ms(1));
+    ring.go_all(&[
+        sqe::timeout(&ts, 0, IORING_TIMEOUT_ETIME_SUCCESS).with(IOSQE_IO_LINK).data(1),
+        sqe::nop().data(2),
+    ]);
+    assert_eq!(ring.wait_ordered(2), [(1, -ETIME), (2, 0)]);
+    ring.go_all(&[sqe::timeout(&ts, 0, 0).with(IOSQE_IO_LINK).data(1), sqe::nop().data(2)]);
+    assert_eq!(ring.wait_ordered(2), [(1, -ETIME), (2, -ECANCELED)]);
+}
+
+fn multishot_fires_again_and_again(cx: &Context) {
+    let (mut ring, ts) = (cx.ring(4), ms(5));
+    ring.go(sqe::timeout(&ts, 0, IORING_TIMEOUT_MULTISHOT).data(1));
+    for _ in 0..4 {
+        let cqe = ring.wait();
+        assert_eq!((cqe.user_data, cqe.res, cqe.flags), (1, -ETIME, IORING_CQE_F_MORE));
+    }
+}
+
+fn multishot_count_limits_the_shots(cx: &Context) {
+    let (mut ring, ts) = (cx.ring(4), ms(5));
+    ring.go(sqe::timeout(&ts, 3, IORING_TIMEOUT_MULTISHOT).data(1));
+    let flags: Vec<u32> = ring.wait_all(3).iter().map(|cqe| cqe.flags).collect();
+    assert_eq!(flags, [IORING_CQE_F_MORE, IORING_CQE_F_MORE, 0]);
+    ring.expect_quiet();
+}
+
+fn multishot_ends_at_removal(cx: &Context) {
+    let (mut ring, ts) = (cx.ring(4), ms(200));
+    ring.go(sqe::timeout(&ts, 0, IORING_TIMEOUT_MULTISHOT).data(1));
+    assert_eq!(ring.wait().flags, IORING_CQE_F_MORE);
+    ring.go(sqe::timeout_remove(1).data(2));
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
+}
+
+fn multishot_with_absolute_time_is_einval(cx: &Context) {
+    let flags = IORING_TIMEOUT_MULTISHOT | IORING_TIMEOUT_ABS;
+    assert_eq!(cx.ring(4).run(sqe::timeout(&ms(1), 0, flags)), -EINVAL);
+}
+
+fn firing_timeout_wakes_a_waiter_for_more(cx: &Context) {
+    let (mut ring, ts, start) = (cx.ring(4), ms(10), Instant::now());
+    ring.push(sqe::timeout(&ts, 0, 0));
+    assert_eq!(ring.submit_and_wait(3), 1);
+    assert_eq!(ring.cq_ready(), 1);
+    assert!(start.elapsed() < Duration::from_secs(2));
+}
+
+fn timespec_may_be_reused_after_submit(cx: &Context) {
+    let mut ring = cx.ring(4);
+    let mut ts = ms(5);
+    ring.go(sqe::timeout(&ts, 0, 0));
+    let at = &raw mut ts;
+    // SAFETY: `ts` is a local that nothing else accesses; the kernel has copied it.
+    unsafe { at.write_volatile(Timespec { tv_sec: -1, tv_nsec: -1 }) };
+    assert_eq!(ring.wait().res, -ETIME);
+}
+
+fn async_timeout_fires(cx: &Context) {
+    let ts = ms(5);
+    assert_eq!(cx.ring(4).run(sqe::timeout(&ts, 0, 0).with(IOSQE_ASYNC)), -ETIME);
+}
+
+fn remove_may_come_in_the_same_submission(cx: &Context) {
+    let (mut ring, long) = (cx.ring(4), ms(10_000));
+    ring.go_all(&[sqe::timeout(&long, 0, 0).data(1), sqe::timeout_remove(1).data(2)]);
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
+}
+
+fn timeout_waits_for_completions_after_it_only(cx: &Context) {
+    let (mut ring, ts) = (cx.ring(8), ms(30));
+    ring.go_all(&[sqe::nop().data(1), sqe::nop().data(2)]);
+    ring.wait_all(2);
+    ring.go(sqe::timeout(&ts, 1, 0).data(3));
+    assert_eq!(ring.wait_ordered(1), [(3, -ETIME)]);
+}
