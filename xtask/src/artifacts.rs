@@ -14,7 +14,7 @@ pub struct Artifacts {
 }
 
 impl Artifacts {
-    /// The two libraries in cargo's output directory of one profile (`target/debug`).
+    /// The two libraries in one of cargo's output directories (`target/debug`, `target/debug/deps`).
     pub fn in_directory(directory: &Path) -> Result<Artifacts> {
         let built = Artifacts { shared: directory.join("libanyring.so"), archive: directory.join("libanyring.a") };
         for file in [&built.shared, &built.archive] {

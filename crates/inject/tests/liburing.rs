@@ -1,0 +1,190 @@
+//! liburing programs under the installed library, under the preloaded libanyring.so and under the drop-in, with the
+//! kernel's io_uring behind all three: nobody may notice the difference. And the shape of what we export.
+
+use anyring::liburing::layout::{Cq, Ring, Sq};
+use anyring_xtask::artifacts::Artifacts;
+use anyring_xtask::{dropin, symbols};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write;
+use std::mem::offset_of;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// What the tests run: this build's libraries, and the drop-ins linked from it.
+struct Libraries {
+    built: Artifacts,
+    dropins: Vec<PathBuf>,
+}
+
+impl Libraries {
+    fn dropin_directory(&self) -> &Path {
+        self.dropins[0].parent().expect("a drop-in has a directory")
+    }
+}
+
+fn libraries() -> &'static Libraries {
+    static LIBRARIES: OnceLock<Libraries> = OnceLock::new();
+    LIBRARIES.get_or_init(|| {
+        let test = std::env::current_exe().expect("the test has a path");
+        // Beside the test, not one level up, which `cargo test` does not bring up to date.
+        let built = test.parent().map(Artifacts::in_directory).expect("target/PROFILE/deps/TEST");
+        let built = built.expect("libanyring.so and libanyring.a");
+        let dropins = dropin::link(&built, &scratch("dropin")).expect("link the drop-ins");
+        Libraries { built, dropins }
+    })
+}
+
+fn scratch(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+/// Says, past the capturing of test output, why a test did nothing.
+fn skip(test: &str, reason: &str) {
+    writeln!(std::io::stderr(), "skipped: {test}: {reason}").expect("write to stderr");
+}
+
+/// Why C programs that use liburing cannot be built or run here, if they cannot.
+fn obstacle() -> Option<&'static str> {
+    // SAFETY: io_uring_setup(2) with no parameters only answers an error.
+    unsafe { libc::syscall(libc::SYS_io_uring_setup, 0, 0) };
+    let refused = std::io::Error::last_os_error().raw_os_error();
+    if !Path::new("/usr/include/liburing.h").exists() {
+        Some("liburing's header is not installed (Debian: liburing-dev)")
+    } else if !matches!(refused, Some(libc::EINVAL | libc::EFAULT)) {
+        Some("the kernel's io_uring is not usable here, and it is the reference")
+    } else {
+        None
+    }
+}
+
+/// Compiles `tests/c/NAME.c`.
+fn compile(name: &str, arguments: &[&OsStr]) -> PathBuf {
+    let (source, program) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name), scratch(name));
+    let mut cc = Command::new("cc");
+    // The installed header may warn; our own text must not.
+    cc.args(["-std=gnu17", "-O1", "-g", "-Wall", "-Werror"])
+        .arg(source.with_extension("c"))
+        .arg("-o")
+        .arg(&program);
+    let output = cc.args(arguments).output().expect("run cc");
+    assert!(output.status.success(), "cc {name}.c: {}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+/// Runs a program with a library of ours as `variable` says, and answers what it printed.
+fn run(program: &Path, arguments: &[&Path], environment: &[(&str, &Path)]) -> String {
+    let mut command = Command::new(program);
+    command.args(arguments).env("ANYRING_BACKEND", "kernel").envs(environment.iter().copied());
+    let output = command.output().expect("run the compiled program");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program:?} with {environment:?}: {}\n{printed}{errors}", output.status);
+    assert_eq!(errors, "", "{program:?} with {environment:?} wrote to stderr");
+    printed
+}
+
+/// Runs `tests/c/NAME.c` three ways and demands one output.
+fn same_three_ways(name: &str) {
+    if let Some(reason) = obstacle() {
+        return skip(name, reason);
+    }
+    let program = compile(name, &["-luring".as_ref()]);
+    let native = run(&program, &[], &[]);
+    assert!(native.lines().count() > 20, "the program did little: {native}");
+    let preloaded = run(&program, &[], &[("LD_PRELOAD", &libraries().built.shared)]);
+    assert_eq!(native, preloaded, "{name}: natively (left) and preloaded (right)");
+    let replaced = run(&program, &[], &[("LD_LIBRARY_PATH", libraries().dropin_directory())]);
+    assert_eq!(native, replaced, "{name}: natively (left) and with the drop-in (right)");
+}
+
+#[test]
+fn queues_files_and_registrations_behave_alike() {
+    same_three_ways("basic");
+}
+
+#[test]
+fn waits_with_and_without_ext_arg_behave_alike() {
+    same_three_ways("waits");
+}
+
+/// Major and minor version of the running kernel.
+fn kernel() -> (u32, u32) {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's release");
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+#[test]
+fn functions_newer_than_the_header_answer_as_liburing_does() {
+    if let Some(reason) = obstacle() {
+        return skip("newer", reason);
+    }
+    if kernel() < (6, 18) {
+        return skip("newer", "the expected results are those of Linux 6.18");
+    }
+    let libraries = libraries();
+    let program = compile("newer", &[libraries.dropins[0].as_os_str()]);
+    let dropin = ("LD_LIBRARY_PATH", libraries.dropin_directory());
+    assert_eq!(run(&program, &[], &[dropin]), "0 unexpected\n");
+    assert_eq!(run(&program, &[], &[dropin, ("LD_PRELOAD", &libraries.built.shared)]), "0 unexpected\n");
+}
+
+#[test]
+fn exported_preparations_fill_sqes_as_the_header_does() {
+    if let Some(reason) = obstacle() {
+        return skip("ffi", reason);
+    }
+    let program = compile("ffi", &["-ldl".as_ref()]);
+    for library in [&libraries().dropins[1], &libraries().built.shared] {
+        let printed = run(&program, &[library], &[]);
+        assert!(printed.ends_with(" compared, 0 differ\n"), "{printed}");
+    }
+}
+
+#[test]
+fn struct_io_uring_is_the_installed_header_s() {
+    if let Some(reason) = obstacle() {
+        return skip("layout", reason);
+    }
+    let printed = run(&compile("layout", &[]), &[], &[]);
+    let theirs: BTreeMap<&str, usize> = printed
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(field, number)| (field, number.parse().expect("a number")))
+        .collect();
+    macro_rules! ours {
+        ($($c_name:literal = $type:ty { $($field:ident),* })*) => { BTreeMap::from([$(
+            ($c_name, size_of::<$type>()),
+            $((concat!($c_name, ".", stringify!($field)), offset_of!($type, $field)),)*
+        )*]) };
+    }
+    let ours = ours! {
+        "io_uring_sq" = Sq {
+            khead, ktail, kring_mask, kring_entries, kflags, kdropped, array, sqes, sqe_head, sqe_tail, ring_sz,
+            ring_ptr, ring_mask, ring_entries
+        }
+        "io_uring_cq" = Cq {
+            khead, ktail, kring_mask, kring_entries, kflags, koverflow, cqes, ring_sz, ring_ptr, ring_mask,
+            ring_entries
+        }
+        "io_uring" = Ring { sq, cq, flags, ring_fd, features, enter_ring_fd, int_flags }
+    };
+    assert_eq!(theirs, ours);
+}
+
+#[test]
+fn every_library_exports_what_its_map_says() {
+    let libraries = libraries();
+    let mut complaints = symbols::check_preload(&libraries.built.shared).expect("read libanyring.so");
+    for library in &libraries.dropins {
+        complaints.extend(symbols::check_dropin(library).expect("read a drop-in"));
+    }
+    match symbols::installed("liburing.so.2").expect("ask cc") {
+        Some(path) => complaints.extend(symbols::check_replaces(&libraries.dropins[0], &path).expect("read it")),
+        None => skip("check_replaces", "liburing.so.2 is not installed (Debian: liburing2)"),
+    }
+    assert_eq!(complaints, Vec::<String>::new());
+}
