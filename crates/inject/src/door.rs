@@ -7,6 +7,10 @@
 use anyring_abi::{Params, NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use core::ffi::c_void;
 
+/// The descriptor numbers that rings get (decision 2 in ARCHITECTURE.md): a wrapper or the filter knows by one compare
+/// that a number outside is no ring. They begin below 1,024 so that select(2) can name some.
+pub const RING_NUMBERS: core::ops::Range<i32> = 512..4096;
+
 /// io_uring_setup(2): a new ring's descriptor, or `-errno`.
 pub fn setup(entries: u32, params: *mut Params) -> isize {
     raw(NR_IO_URING_SETUP, [entries as usize, params as usize, 0, 0, 0, 0])

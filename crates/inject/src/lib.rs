@@ -1,5 +1,18 @@
 //! libanyring.so: the ways in. Every file here is an entry point or what an entry point needs to stay invisible to
 //! the program; all of them end in [`door`], which hands the call to the engine or to the kernel.
 
+#[cfg(not(test))]
+mod constructor;
+pub mod descriptor;
+pub mod dispatch;
 pub mod door;
+mod entry;
 pub mod liburing;
+pub mod loader;
+pub mod memory;
+mod next;
+pub mod raw;
+pub mod signals;
+mod sys;
+pub mod syscall;
+pub mod wait;

@@ -1,0 +1,26 @@
+//! What happens when the library is loaded: as little as possible.
+
+use crate::{descriptor, entry, loader, memory, raw, signals, wait};
+
+/// Runs when the loader has mapped everything the program starts with, before its main function.
+extern "C" fn constructor() {
+    entry::aside(|| {
+        for resolve in [
+            descriptor::resolve,
+            loader::resolve,
+            memory::resolve,
+            signals::action::resolve,
+            signals::wrappers::resolve,
+            wait::resolve,
+        ] {
+            resolve();
+        }
+        if !raw::declined() {
+            raw::start();
+        }
+    });
+}
+
+#[used]
+#[link_section = ".init_array"]
+static CONSTRUCTOR: extern "C" fn() = constructor;

@@ -1,0 +1,247 @@
+//! Calls that end, replace or reconfigure descriptor numbers. The door hears of each before it happens; the call
+//! itself stays libc's.
+
+use crate::door::{self, RING_NUMBERS};
+use crate::next::{missing, next};
+use crate::{entry, sys};
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, Ordering};
+use libc::FILE;
+
+next! {
+    CLOSE = c"close": fn(c_int) -> c_int;
+    DUP2 = c"dup2": fn(c_int, c_int) -> c_int;
+    DUP3 = c"dup3": fn(c_int, c_int, c_int) -> c_int;
+    CLOSE_RANGE = c"close_range": fn(u32, u32, c_int) -> c_int;
+    CLOSEFROM = c"closefrom": fn(c_int);
+    FCLOSE = c"fclose": fn(*mut FILE) -> c_int;
+    PCLOSE = c"pclose": fn(*mut FILE) -> c_int;
+    FREOPEN = c"freopen": fn(*const libc::c_char, *const libc::c_char, *mut FILE) -> *mut FILE;
+    FREOPEN64 = c"freopen64": fn(*const libc::c_char, *const libc::c_char, *mut FILE) -> *mut FILE;
+    FCNTL = c"fcntl": fn(c_int, c_int, usize) -> c_int;
+    FCNTL64 = c"fcntl64": fn(c_int, c_int, usize) -> c_int;
+}
+
+/// Set for good once the process has made a ring: before that, no wait has to look for ring descriptors.
+static RING_MADE: AtomicBool = AtomicBool::new(false);
+
+/// Every entry point that creates a ring says so here, after the door's setup succeeded.
+pub fn ring_made() {
+    RING_MADE.store(true, Ordering::Relaxed);
+}
+
+/// Whether [`ring_made`] was ever called. The descriptor reaches another thread later than this flag by whatever
+/// means the program hands it over, so Relaxed is enough.
+pub fn rings_exist() -> bool {
+    RING_MADE.load(Ordering::Relaxed)
+}
+
+/// The program is about to close number `fd`.
+pub fn before_close(fd: i32) {
+    crate::wait::forget(fd);
+    door::closing(fd);
+}
+
+/// The program is about to make `new` a duplicate of `old` (dup2(2); dup3(2) with `flags`).
+pub fn before_dup(old: i32, new: i32, flags: i32) {
+    let refused = old == new || flags & !libc::O_CLOEXEC != 0;
+    // A ring must not end for a call that the kernel is going to refuse.
+    if refused || (door::is_ring(new) && !is_open(old)) {
+        return;
+    }
+    before_close(new);
+}
+
+/// The program is about to close `first..=last` (close_range(2)).
+pub fn before_close_range(first: u32, last: u32, flags: u32) {
+    let closes = flags & !libc::CLOSE_RANGE_UNSHARE == 0;
+    if !closes || first > last {
+        return;
+    }
+    crate::wait::forget_range(first, last);
+    door::closing_range(first, last);
+}
+
+/// The program is about to change how descriptor `fd` behaves: a ring that sends SIGIO has a watcher, and one that
+/// wants a signal for each batch.
+pub fn before_fcntl(fd: i32, command: i32, argument: usize) {
+    let watches = match command {
+        libc::F_SETFL => argument as i32 & libc::O_ASYNC != 0,
+        libc::F_SETOWN | F_SETOWN_EX => true,
+        _ => false,
+    };
+    if watches && door::is_ring(fd) {
+        door::watch(fd, true);
+    }
+}
+
+/// fcntl(2)'s F_SETOWN_EX, which the libc crate lacks.
+const F_SETOWN_EX: i32 = 15;
+
+fn is_open(fd: i32) -> bool {
+    // SAFETY: F_GETFD only reads the descriptor's flags.
+    unsafe { sys::call(libc::SYS_fcntl, [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]) >= 0 }
+}
+
+/// close(2).
+///
+/// # Safety
+/// As libc's `close`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    entry::aside(|| before_close(fd));
+    // SAFETY: the caller's own argument.
+    CLOSE.get().map_or_else(missing, |next| unsafe { next(fd) })
+}
+
+/// dup2(2).
+///
+/// # Safety
+/// As libc's `dup2`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
+    entry::aside(|| before_dup(old, new, 0));
+    // SAFETY: the caller's own arguments.
+    DUP2.get().map_or_else(missing, |next| unsafe { next(old, new) })
+}
+
+/// dup3(2).
+///
+/// # Safety
+/// As libc's `dup3`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    entry::aside(|| before_dup(old, new, flags));
+    // SAFETY: the caller's own arguments.
+    DUP3.get().map_or_else(missing, |next| unsafe { next(old, new, flags) })
+}
+
+/// close_range(2).
+///
+/// # Safety
+/// As libc's `close_range`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    entry::aside(|| before_close_range(first, last, flags as u32));
+    // SAFETY: the caller's own arguments.
+    CLOSE_RANGE.get().map_or_else(missing, |next| unsafe { next(first, last, flags) })
+}
+
+/// closefrom(3).
+///
+/// # Safety
+/// As libc's `closefrom`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    entry::aside(|| before_close_range(first.max(0) as u32, u32::MAX, 0));
+    match CLOSEFROM.get() {
+        // SAFETY: the caller's own argument.
+        Some(next) => unsafe { next(first) },
+        None => _ = missing(),
+    }
+}
+
+/// The number inside `stream`, about to be closed by libc itself.
+fn before_stream_close(stream: *mut FILE) {
+    if stream.is_null() {
+        return;
+    }
+    entry::aside(|| {
+        // SAFETY: the caller of fclose, pclose or freopen vouches that `stream` is an open stream.
+        let fd = unsafe { libc::fileno(stream) };
+        if fd >= 0 {
+            before_close(fd);
+        }
+    });
+}
+
+/// fclose(3).
+///
+/// # Safety
+/// As libc's `fclose`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
+    before_stream_close(stream);
+    // SAFETY: the caller's own argument.
+    FCLOSE.get().map_or_else(missing, |next| unsafe { next(stream) })
+}
+
+/// pclose(3).
+///
+/// # Safety
+/// As libc's `pclose`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn pclose(stream: *mut FILE) -> c_int {
+    before_stream_close(stream);
+    // SAFETY: the caller's own argument.
+    PCLOSE.get().map_or_else(missing, |next| unsafe { next(stream) })
+}
+
+/// freopen(3).
+///
+/// # Safety
+/// As libc's `freopen`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn freopen(
+    path: *const libc::c_char,
+    mode: *const libc::c_char,
+    stream: *mut FILE,
+) -> *mut FILE {
+    before_stream_close(stream);
+    match FREOPEN.get() {
+        // SAFETY: the caller's own arguments.
+        Some(next) => unsafe { next(path, mode, stream) },
+        None => {
+            missing();
+            core::ptr::null_mut()
+        }
+    }
+}
+
+/// freopen64(3).
+///
+/// # Safety
+/// As libc's `freopen64`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn freopen64(
+    path: *const libc::c_char,
+    mode: *const libc::c_char,
+    stream: *mut FILE,
+) -> *mut FILE {
+    before_stream_close(stream);
+    match FREOPEN64.get() {
+        // SAFETY: the caller's own arguments.
+        Some(next) => unsafe { next(path, mode, stream) },
+        None => {
+            missing();
+            core::ptr::null_mut()
+        }
+    }
+}
+
+/// fcntl(2). Variadic in C; on x86-64 the optional third argument travels in the same register as a named one, so it
+/// is passed on whether the program gave it or not.
+///
+/// # Safety
+/// As libc's `fcntl`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    if RING_NUMBERS.contains(&fd) {
+        entry::aside(|| before_fcntl(fd, command, argument));
+    }
+    // SAFETY: the caller's own arguments.
+    FCNTL.get().map_or_else(missing, |next| unsafe { next(fd, command, argument) })
+}
+
+/// fcntl64(2): what programs built with large file support call.
+///
+/// # Safety
+/// As libc's `fcntl64`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+    if RING_NUMBERS.contains(&fd) {
+        entry::aside(|| before_fcntl(fd, command, argument));
+    }
+    // SAFETY: the caller's own arguments.
+    FCNTL64.get().map_or_else(missing, |next| unsafe { next(fd, command, argument) })
+}

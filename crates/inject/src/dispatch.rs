@@ -1,0 +1,107 @@
+//! System calls by number: where libc's `syscall()` and trapped instructions meet. Each number does here what the
+//! wrapper of the same name does, then makes the call itself from our own code.
+
+use crate::{descriptor, door, memory, signals, sys, wait};
+use anyring_abi::{NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
+
+/// The numbers that [`call`] treats in some way of its own. Every other one may go straight to the kernel.
+pub const NUMBERS: [i64; 20] = [
+    NR_IO_URING_SETUP,
+    NR_IO_URING_ENTER,
+    NR_IO_URING_REGISTER,
+    libc::SYS_mmap,
+    libc::SYS_close,
+    libc::SYS_dup2,
+    libc::SYS_dup3,
+    libc::SYS_close_range,
+    libc::SYS_fcntl,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_select,
+    libc::SYS_pselect6,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigsuspend,
+];
+
+/// Performs system call `number`; the answer is the register, errno is untouched.
+pub fn call(number: i64, args: [usize; 6]) -> isize {
+    let [a, b, c, d, e, f] = args;
+    match number {
+        NR_IO_URING_SETUP => {
+            let answer = door::setup(a as u32, b as *mut _);
+            if answer >= 0 {
+                descriptor::ring_made();
+            }
+            answer
+        }
+        NR_IO_URING_ENTER => door::enter(a as u32, b as u32, c as u32, d as u32, e as *const _, f),
+        NR_IO_URING_REGISTER => door::register(a as u32, b as u32, c as *mut _, d as u32),
+        libc::SYS_rt_sigaction => signals::action::system_call(args),
+        libc::SYS_rt_sigprocmask => signals::mask::system_call(args),
+        libc::SYS_rt_sigsuspend => {
+            signals::mask::with_temporary(a as *const u64, b, |mask| kernel(number, [mask as usize, b, c, d, e, f]))
+        }
+        libc::SYS_mmap => kernel(number, memory::substituted(args)),
+        _ => {
+            prepare(number, args);
+            wait_or_pass(number, args)
+        }
+    }
+}
+
+/// What has to happen before the kernel sees a call on descriptors.
+fn prepare(number: i64, [a, b, c, d, _, _]: [usize; 6]) {
+    match number {
+        libc::SYS_close => descriptor::before_close(a as i32),
+        libc::SYS_dup2 => descriptor::before_dup(a as i32, b as i32, 0),
+        libc::SYS_dup3 => descriptor::before_dup(a as i32, b as i32, c as i32),
+        libc::SYS_close_range => descriptor::before_close_range(a as u32, b as u32, c as u32),
+        libc::SYS_fcntl => descriptor::before_fcntl(a as i32, b as i32, c),
+        libc::SYS_epoll_ctl => wait::before_epoll_ctl(b as i32, c as i32, d as *const _),
+        libc::SYS_epoll_wait | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => wait::before_epoll_wait(),
+        libc::SYS_poll | libc::SYS_ppoll => wait::before_poll(a as *const _, b),
+        libc::SYS_select | libc::SYS_pselect6 => wait::before_select(a as i32, b as *const _),
+        _ => {}
+    }
+}
+
+/// The call itself; a signal mask in it must not block the signals that we guard.
+fn wait_or_pass(number: i64, args: [usize; 6]) -> isize {
+    let [a, b, c, d, e, f] = args;
+    match number {
+        libc::SYS_ppoll => {
+            signals::mask::with_temporary(d as *const u64, e, |mask| kernel(number, [a, b, c, mask as usize, e, f]))
+        }
+        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => {
+            signals::mask::with_temporary(e as *const u64, f, |mask| kernel(number, [a, b, c, d, mask as usize, f]))
+        }
+        libc::SYS_pselect6 => pselect6(args),
+        _ => kernel(number, args),
+    }
+}
+
+/// pselect6(2): its sixth argument points to the mask's address and size.
+fn pselect6([a, b, c, d, e, f]: [usize; 6]) -> isize {
+    let kernel_call = |sixth: usize| kernel(libc::SYS_pselect6, [a, b, c, d, e, sixth]);
+    let Some(mask) = sys::read_program(f as *const u64) else {
+        return kernel_call(f);
+    };
+    let Some(size) = sys::read_program((f as *const u64).wrapping_add(1)) else {
+        return kernel_call(f);
+    };
+    signals::mask::with_temporary(mask as *const u64, size as usize, |mask| {
+        let pair = [mask as usize, size as usize];
+        kernel_call(&raw const pair as usize)
+    })
+}
+
+fn kernel(number: i64, args: [usize; 6]) -> isize {
+    // SAFETY: the program asked for this very call with these arguments (a substituted one only names a descriptor,
+    // an offset or a mask of ours); the kernel checks them.
+    unsafe { sys::call(number, args) }
+}

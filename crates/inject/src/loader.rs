@@ -1,0 +1,148 @@
+//! dlopen(3) and dlmopen(3): code that is added later is looked through as well.
+//!
+//! libc searches along the RUNPATH of whoever called, which it tells by the return address. A wrapper that calls on
+//! would make every caller this library. So the return address that libc sees is that of some `ret` instruction
+//! inside the real caller's code, which then returns here.
+
+use crate::next::next;
+use crate::{entry, raw};
+use core::arch::naked_asm;
+use core::ffi::{c_char, c_int, c_void};
+use libc::dl_phdr_info;
+
+next! {
+    DLOPEN = c"dlopen": fn(*const c_char, c_int) -> *mut c_void;
+    DLMOPEN = c"dlmopen": fn(isize, *const c_char, c_int) -> *mut c_void;
+}
+
+/// What the wrappers below jump with: returned in rax and rdx.
+#[repr(C)]
+struct Onward {
+    /// libc's function.
+    next: usize,
+    /// A `ret` instruction for it to return to.
+    through: usize,
+}
+
+/// Calls the next definition, in the name of the caller, and then [`opened`]. `prepare` says where to.
+macro_rules! in_the_callers_name {
+    ($prepare:path) => {
+        naked_asm!(
+            ".cfi_startproc",
+            "push rdi",
+            ".cfi_adjust_cfa_offset 8",
+            "push rsi",
+            ".cfi_adjust_cfa_offset 8",
+            "push rdx",
+            ".cfi_adjust_cfa_offset 8",
+            "mov rdi, [rsp + 24]", // our return address; the stack is aligned for the call
+            "call {prepare}",
+            "mov r11, rax",
+            "mov rax, rdx",
+            "pop rdx",
+            ".cfi_adjust_cfa_offset -8",
+            "pop rsi",
+            ".cfi_adjust_cfa_offset -8",
+            "pop rdi",
+            ".cfi_adjust_cfa_offset -8",
+            "lea rcx, [rip + 2f]",
+            "push rcx",
+            "push rax", // libc returns to this `ret`, and it to the label
+            "jmp r11",
+            "2:",
+            "push rax",
+            ".cfi_adjust_cfa_offset 8",
+            "call {opened}",
+            "pop rax",
+            ".cfi_adjust_cfa_offset -8",
+            "ret",
+            ".cfi_endproc",
+            prepare = sym $prepare,
+            opened = sym opened,
+        )
+    };
+}
+
+/// dlopen(3).
+///
+/// # Safety
+/// As libc's `dlopen`.
+#[cfg_attr(not(test), no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void {
+    in_the_callers_name!(before_dlopen)
+}
+
+/// dlmopen(3).
+///
+/// # Safety
+/// As libc's `dlmopen`.
+#[cfg_attr(not(test), no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn dlmopen(namespace: isize, name: *const c_char, flags: c_int) -> *mut c_void {
+    in_the_callers_name!(before_dlmopen)
+}
+
+extern "C" fn before_dlopen(caller: usize) -> Onward {
+    onward(caller, DLOPEN.get().map(|next| next as usize))
+}
+
+extern "C" fn before_dlmopen(caller: usize) -> Onward {
+    onward(caller, DLMOPEN.get().map(|next| next as usize))
+}
+
+fn onward(caller: usize, next: Option<usize>) -> Onward {
+    let mut through = just_return as *const () as usize;
+    entry::aside(|| through = return_instruction_near(caller).unwrap_or(through));
+    Onward { next: next.unwrap_or(nothing as *const () as usize), through }
+}
+
+/// Stands for the caller's `ret` where none is found: libc then takes this library for the caller.
+#[unsafe(naked)]
+unsafe extern "C" fn just_return() {
+    naked_asm!("ret")
+}
+
+/// Stands for a libc without the function.
+extern "C" fn nothing() -> *mut c_void {
+    core::ptr::null_mut()
+}
+
+extern "C" fn opened() {
+    entry::aside(raw::look_again);
+}
+
+/// A `ret` instruction in the loaded segment that holds `address`.
+fn return_instruction_near(address: usize) -> Option<usize> {
+    struct Wanted {
+        address: usize,
+        code: core::ops::Range<usize>,
+    }
+    unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, wanted: *mut c_void) -> c_int {
+        // SAFETY: the loader passes a valid object description and our own argument.
+        let (info, wanted) = unsafe { (&*info, &mut *wanted.cast::<Wanted>()) };
+        for index in 0..usize::from(info.dlpi_phnum) {
+            // SAFETY: the loader keeps that many program headers mapped.
+            let header = unsafe { &*info.dlpi_phdr.add(index) };
+            let start = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
+            let code = start..start + header.p_filesz as usize;
+            let readable_code = libc::PF_R | libc::PF_X;
+            if header.p_type == libc::PT_LOAD
+                && header.p_flags & readable_code == readable_code
+                && code.contains(&wanted.address)
+            {
+                wanted.code = code;
+                return 1;
+            }
+        }
+        0
+    }
+    const RETURN: u8 = 0xc3;
+    let mut wanted = Wanted { address, code: 0..0 };
+    // SAFETY: `visit` is called with `wanted` before this returns.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut wanted).cast()) };
+    let length = wanted.code.end.checked_sub(address).filter(|_| !wanted.code.is_empty())?;
+    // SAFETY: from the caller's return address to the end of its segment, mapped readable as long as it runs.
+    let code = unsafe { core::slice::from_raw_parts(address as *const u8, length) };
+    Some(address + memchr::memchr(RETURN, code)?)
+}

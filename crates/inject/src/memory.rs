@@ -1,0 +1,68 @@
+//! mmap(2): a mapping of a ring's descriptor is a mapping of the memory behind it.
+
+use crate::next::{missing, next};
+use crate::{door, entry};
+use core::ffi::{c_int, c_void};
+
+next! {
+    MMAP = c"mmap": fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void;
+}
+
+/// mmap(2)'s arguments with the descriptor and offset of a ring replaced by those of its memory. Protection and flags
+/// stay as the program asked.
+pub fn substituted(args: [usize; 6]) -> [usize; 6] {
+    let [address, length, protection, flags, fd, offset] = args;
+    if !door::is_ring(fd as i32) || flags as i32 & libc::MAP_ANONYMOUS != 0 {
+        return args;
+    }
+    match door::ring_mapping(fd as i32, offset as u64) {
+        Some((memory, offset)) => [address, length, protection, flags, memory as usize, offset as usize],
+        None => args,
+    }
+}
+
+/// mmap(2).
+///
+/// # Safety
+/// As libc's `mmap`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    length: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    let (mut fd, mut offset) = (fd, offset);
+    if door::is_ring(fd) {
+        entry::aside(|| {
+            let args =
+                [address as usize, length, protection as usize, flags as usize, fd as usize, offset as usize];
+            let [.., memory, at] = substituted(args);
+            (fd, offset) = (memory as c_int, at as i64);
+        });
+    }
+    match MMAP.get() {
+        // SAFETY: the caller's own arguments, or another descriptor and offset with the same meaning.
+        Some(next) => unsafe { next(address, length, protection, flags, fd, offset) },
+        None => missing() as isize as *mut c_void,
+    }
+}
+
+/// mmap64(2): the same function on x86-64.
+///
+/// # Safety
+/// As libc's `mmap64`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    address: *mut c_void,
+    length: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the caller's contract is the same.
+    unsafe { mmap(address, length, protection, flags, fd, offset) }
+}

@@ -1,0 +1,284 @@
+//! The seccomp program: which calls, made by which instructions, are trapped.
+//!
+//! It judges by number first, so that the kernel can answer for every other number without running it, then by the
+//! descriptor argument, and last by the address of the instruction. Everything else is allowed: an exec'ed program
+//! has its code elsewhere, so its calls pass this filter and meet whatever filter lies outside.
+
+use super::object::Object;
+use crate::door::RING_NUMBERS;
+use anyring_abi::{NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
+use core::mem::offset_of;
+use libc::{seccomp_data, sock_filter};
+
+/// The most instructions that one filter may have (BPF_MAXINSNS).
+const LIMIT: usize = 4096;
+/// SECCOMP_RET_DATA of our filter, which reaches the handler as si_errno and tells our traps from the program's own.
+pub const MARK: u16 = 0x6172;
+
+const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+const TRAP: u32 = libc::SECCOMP_RET_TRAP | MARK as u32;
+/// AUDIT_ARCH_X86_64 (linux/audit.h): EM_X86_64, 64-bit, little-endian.
+const ARCH: u32 = 0xc000_003e;
+
+/// The other numbers that are trapped, with the argument that has to be in the range of ring numbers.
+const ON_RINGS: [(i64, usize); 6] = [
+    (libc::SYS_mmap, 4),
+    (libc::SYS_close, 0),
+    (libc::SYS_dup2, 1),
+    (libc::SYS_dup3, 1),
+    (libc::SYS_epoll_ctl, 2),
+    (libc::SYS_fcntl, 0),
+];
+/// Numbers that are trapped whatever their arguments: rare ones that may concern rings or our handler.
+const ALWAYS: [i64; 2] = [libc::SYS_close_range, libc::SYS_rt_sigaction];
+
+/// Builds the programs that trap at `objects`: as few as the length limit allows.
+pub fn programs(objects: &[Object]) -> Vec<Vec<sock_filter>> {
+    let mut ranges: Vec<Addresses> =
+        objects.iter().flat_map(addresses).filter(|range| !range.exact.is_empty()).collect();
+    // An object with more sites than one program can list is trapped as a whole: a superset.
+    for range in &mut ranges {
+        if size_of_search(range) + head().len() > LIMIT {
+            range.exact.clear();
+        }
+    }
+    let mut programs = Vec::new();
+    let mut program = head();
+    for range in &ranges {
+        if program.len() + size_of_search(range) + 1 > LIMIT {
+            program.push(answer(ALLOW));
+            programs.push(core::mem::replace(&mut program, head()));
+        }
+        search(&mut program, range);
+    }
+    if program.len() > head().len() {
+        program.push(answer(ALLOW));
+        programs.push(program);
+    }
+    programs
+}
+
+/// Where one object's sites are, as the kernel reports them: the address behind the instruction, in two halves.
+struct Addresses {
+    high: u32,
+    /// The whole executable segment.
+    low: (u32, u32),
+    /// The exact addresses, sorted; none for the whole segment.
+    exact: Vec<u32>,
+}
+
+/// One entry for each 4 GiB that the segment touches: one, or two.
+fn addresses(object: &Object) -> impl Iterator<Item = Addresses> + '_ {
+    let last = object.code.end.saturating_sub(1);
+    (object.code.start >> 32..=last >> 32).map(move |high| {
+        let within = |address: usize| address.clamp(high << 32, (high << 32) | 0xffff_ffff) as u32;
+        let behind = object.sites.iter().map(|site| site + 2);
+        let mut exact: Vec<u32> = behind.filter(|at| at >> 32 == high).map(|at| at as u32).collect();
+        exact.sort_unstable();
+        Addresses { high: high as u32, low: (within(object.code.start), within(last)), exact }
+    })
+}
+
+/// Loads and checks that come before any address.
+fn head() -> Vec<sock_filter> {
+    let mut program = vec![load(offset_of!(seccomp_data, arch)), jump(EQUAL, ARCH, 1, 0), answer(ALLOW)];
+    program.push(load(offset_of!(seccomp_data, nr)));
+    // Each test of a number jumps over the blocks that follow to the address search behind them.
+    let blocks: Vec<[sock_filter; 5]> =
+        ON_RINGS.iter().map(|(number, argument)| on_ring(*number, *argument)).collect();
+    let behind_blocks = blocks.len() * 5 + 1;
+    let tests = ALWAYS.len() + 2;
+    for (index, number) in ALWAYS.iter().enumerate() {
+        program.push(jump(EQUAL, *number as u32, (behind_blocks + tests - 1 - index) as u8, 0));
+    }
+    program.push(jump(AT_LEAST, NR_IO_URING_SETUP as u32, 0, 1));
+    program.push(jump(AT_LEAST, NR_IO_URING_REGISTER as u32 + 1, 0, behind_blocks as u8));
+    for (index, block) in blocks.iter().enumerate() {
+        let mut block = *block;
+        // The last test of a block that holds leads to the search.
+        block[3].jf = ((blocks.len() - 1 - index) * 5 + 2) as u8;
+        program.extend(block);
+    }
+    program.push(answer(ALLOW));
+    program
+}
+
+/// Allows `number` unless its argument is in the range of ring numbers; other numbers go on behind the block.
+fn on_ring(number: i64, argument: usize) -> [sock_filter; 5] {
+    let low_half = offset_of!(seccomp_data, args) + argument * 8;
+    [
+        jump(EQUAL, number as u32, 0, 4),
+        load(low_half),
+        jump(AT_LEAST, RING_NUMBERS.start as u32, 0, 1),
+        jump(AT_LEAST, RING_NUMBERS.end as u32, 0, 0), // its false branch is set by `head`
+        answer(ALLOW),
+    ]
+}
+
+/// Appends the search for one object's addresses; control reaches its end when the address is none of them.
+fn search(program: &mut Vec<sock_filter>, range: &Addresses) {
+    let from = program.len();
+    let size = size_of_search(range) as u32;
+    program.push(load(offset_of!(seccomp_data, instruction_pointer) + 4));
+    program.push(jump(EQUAL, range.high, 1, 0));
+    program.push(skip(size - 3));
+    program.push(load(offset_of!(seccomp_data, instruction_pointer)));
+    if range.exact.is_empty() {
+        program.push(jump(AT_LEAST, range.low.0, 0, 2));
+        program.push(jump(ABOVE, range.low.1, 1, 0));
+        program.push(answer(TRAP));
+    } else {
+        tree(program, &range.exact, from + size as usize);
+    }
+    debug_assert_eq!(program.len(), from + size as usize);
+}
+
+/// How many addresses are compared one after the other at the end of a binary search.
+const LEAF: usize = 16;
+
+/// Appends a search among sorted `exact`; `end` is where control goes when none is equal.
+fn tree(program: &mut Vec<sock_filter>, exact: &[u32], end: usize) {
+    if exact.len() <= LEAF {
+        for (index, address) in exact.iter().enumerate() {
+            // Over the comparisons left and the jump to the end.
+            program.push(jump(EQUAL, *address, (exact.len() - index) as u8, 0));
+        }
+        program.push(skip((end - program.len() - 1) as u32));
+        program.push(answer(TRAP));
+        return;
+    }
+    let (left, right) = exact.split_at(exact.len() / 2);
+    program.push(jump(AT_LEAST, right[0], 0, 1));
+    program.push(skip(size_of_tree(left.len()) as u32));
+    tree(program, left, end);
+    tree(program, right, end);
+}
+
+fn size_of_tree(addresses: usize) -> usize {
+    if addresses <= LEAF {
+        return addresses + 2;
+    }
+    let left = addresses / 2;
+    2 + size_of_tree(left) + size_of_tree(addresses - left)
+}
+
+fn size_of_search(range: &Addresses) -> usize {
+    4 + if range.exact.is_empty() { 3 } else { size_of_tree(range.exact.len()) }
+}
+
+const EQUAL: u32 = libc::BPF_JEQ;
+const AT_LEAST: u32 = libc::BPF_JGE;
+const ABOVE: u32 = libc::BPF_JGT;
+
+fn load(offset: usize) -> sock_filter {
+    instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset as u32, 0, 0)
+}
+
+fn jump(test: u32, value: u32, if_true: u8, if_false: u8) -> sock_filter {
+    instruction(libc::BPF_JMP | test | libc::BPF_K, value, if_true, if_false)
+}
+
+fn skip(instructions: u32) -> sock_filter {
+    instruction(libc::BPF_JMP | libc::BPF_JA, instructions, 0, 0)
+}
+
+fn answer(action: u32) -> sock_filter {
+    instruction(libc::BPF_RET | libc::BPF_K, action, 0, 0)
+}
+
+fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
+    sock_filter { code: code as u16, jt, jf, k }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a program of the few instructions used here.
+    fn run(program: &[sock_filter], data: &seccomp_data) -> u32 {
+        // SAFETY: seccomp_data is 64 bytes of integers without padding.
+        let words: [u32; 16] = unsafe { core::mem::transmute(*data) };
+        let (mut at, mut accumulator) = (0, 0);
+        loop {
+            let sock_filter { code, jt, jf, k } = program[at];
+            at += 1;
+            let test = match u32::from(code) {
+                code if code == libc::BPF_RET | libc::BPF_K => return k,
+                code if code == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS => {
+                    accumulator = words[k as usize / 4];
+                    continue;
+                }
+                code if code == libc::BPF_JMP | libc::BPF_JA => {
+                    at += k as usize;
+                    continue;
+                }
+                code if code == libc::BPF_JMP | EQUAL | libc::BPF_K => accumulator == k,
+                code if code == libc::BPF_JMP | AT_LEAST | libc::BPF_K => accumulator >= k,
+                code if code == libc::BPF_JMP | ABOVE | libc::BPF_K => accumulator > k,
+                code => panic!("unexpected instruction {code:#x}"),
+            };
+            at += usize::from(if test { jt } else { jf });
+        }
+    }
+
+    fn verdict(programs: &[Vec<sock_filter>], nr: i64, args: [u64; 6], site: usize) -> u32 {
+        let data = seccomp_data { nr: nr as i32, arch: ARCH, instruction_pointer: site as u64 + 2, args };
+        // The lowest action wins, as in the kernel.
+        programs.iter().map(|program| run(program, &data)).min().unwrap_or(ALLOW)
+    }
+
+    fn object(start: usize, sites: impl Iterator<Item = usize>) -> Object {
+        Object { code: start..start + 0x100_0000, sites: sites.map(|offset| start + offset).collect() }
+    }
+
+    #[test]
+    fn traps_ring_calls_at_sites_only() {
+        let object = object(0x7f12_3400_0000, (0..100).map(|index| index * 48 + 7));
+        let programs = programs(std::slice::from_ref(&object));
+        assert_eq!(programs.len(), 1);
+        for nr in 420..432 {
+            let expected = if (425..=427).contains(&nr) { TRAP } else { ALLOW };
+            for site in &object.sites {
+                assert_eq!(verdict(&programs, nr, [0; 6], *site), expected, "{nr} at {site:#x}");
+                assert_eq!(verdict(&programs, nr, [0; 6], site + 1), ALLOW);
+                assert_eq!(verdict(&programs, nr, [0; 6], site + (1 << 32)), ALLOW);
+            }
+        }
+    }
+
+    #[test]
+    fn traps_other_calls_by_descriptor() {
+        let object = object(0x5555_0000_0000, [16, 90].into_iter());
+        let programs = programs(std::slice::from_ref(&object));
+        for (number, argument) in ON_RINGS {
+            for (value, expected) in [(511, ALLOW), (512, TRAP), (4095, TRAP), (4096, ALLOW), (u64::MAX, ALLOW)] {
+                let mut args = [1; 6];
+                args[argument] = value;
+                assert_eq!(verdict(&programs, number, args, object.sites[1]), expected, "{number} {value}");
+                assert_eq!(verdict(&programs, number, args, object.sites[1] + 4), ALLOW);
+            }
+        }
+        for number in ALWAYS {
+            assert_eq!(verdict(&programs, number, [0; 6], object.sites[0]), TRAP);
+            assert_eq!(verdict(&programs, number, [0; 6], 16), ALLOW);
+        }
+        assert_eq!(verdict(&programs, libc::SYS_read, [600; 6], object.sites[0]), ALLOW);
+    }
+
+    #[test]
+    fn splits_many_sites_and_widens_too_many() {
+        let many: Vec<Object> =
+            (0..4).map(|index| object(0x7f00_0000_0000 + (index << 28), (0..1500).map(|at| at * 8))).collect();
+        let split = programs(&many);
+        assert!(split.len() > 1 && split.iter().all(|program| program.len() <= LIMIT));
+        for object in &many {
+            assert_eq!(verdict(&split, 426, [0; 6], object.sites[1499]), TRAP);
+            assert_eq!(verdict(&split, 426, [0; 6], object.sites[1499] + 4), ALLOW);
+        }
+        let huge = object(0x7f00_0000_0000, (0..9000).map(|at| at * 8));
+        let wide = programs(std::slice::from_ref(&huge));
+        assert_eq!(wide.len(), 1);
+        assert_eq!(verdict(&wide, 426, [0; 6], huge.sites[3] + 1), TRAP);
+        assert_eq!(verdict(&wide, 426, [0; 6], huge.code.end), ALLOW);
+    }
+}

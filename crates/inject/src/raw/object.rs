@@ -1,0 +1,113 @@
+//! The objects mapped into the process whose code may hold raw `syscall` instructions.
+
+use super::scan;
+use core::ffi::{c_int, c_void, CStr};
+use core::ops::Range;
+use libc::dl_phdr_info;
+
+/// One executable segment with its `syscall` instructions.
+pub struct Object {
+    /// Where the segment is mapped.
+    pub code: Range<usize>,
+    /// The addresses of the instructions.
+    pub sites: Vec<usize>,
+}
+
+/// What was looked at before: a segment is scanned once, as long as it stays mapped.
+#[derive(Default)]
+pub struct Known {
+    segments: Vec<Seen>,
+    /// The loader's count of objects ever added.
+    additions: u64,
+}
+
+#[derive(Clone, PartialEq)]
+struct Seen {
+    code: Range<usize>,
+    /// Tells an object from another that was loaded at the same place later.
+    name: u64,
+}
+
+struct Search<'a> {
+    known: &'a mut Known,
+    present: Vec<Seen>,
+    found: Vec<Object>,
+    first: bool,
+}
+
+/// The segments with sites among the objects that were mapped since `known` was last brought up to date.
+pub fn new_objects(known: &mut Known) -> Vec<Object> {
+    let mut search = Search { known, present: Vec::new(), found: Vec::new(), first: true };
+    // SAFETY: `visit` is called back with `search`, for each object, before this returns.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+    let Search { present, found, known, .. } = search;
+    if !present.is_empty() {
+        known.segments = present;
+    }
+    found
+}
+
+unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
+    // SAFETY: the loader passes a valid object description and our own argument, and calls from one thread.
+    let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
+    if core::mem::take(&mut search.first) {
+        if search.known.additions == info.dlpi_adds {
+            return 1;
+        }
+        search.known.additions = info.dlpi_adds;
+    }
+    let headers = if info.dlpi_phdr.is_null() {
+        &[]
+    } else {
+        // SAFETY: the loader keeps the program headers mapped and says how many there are.
+        unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize) }
+    };
+    let code = headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0);
+    for header in code {
+        let start = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
+        let range = start..start + header.p_filesz as usize;
+        let seen = Seen { code: range.clone(), name: hash(info.dlpi_name) };
+        let is_new = !search.known.segments.contains(&seen);
+        search.present.push(seen);
+        if !is_new || is_exempt(&range) {
+            continue;
+        }
+        if header.p_flags & libc::PF_R == 0 {
+            continue;
+        }
+        // SAFETY: the loader mapped these bytes readable, and does not unmap an object while it calls us. A program
+        // that rewrites its own code meanwhile may spoil the finding, but no memory.
+        let code = unsafe { core::slice::from_raw_parts(start as *const u8, range.len()) };
+        let sites = scan::sites(code);
+        if !sites.is_empty() {
+            let sites = sites.into_iter().map(|offset| start + offset).collect();
+            search.found.push(Object { code: range, sites });
+        }
+    }
+    0
+}
+
+/// The code that must reach the kernel as it is: this library (decision 10), the vdso, the loader and libc, whose
+/// functions are wrapped by name where it matters.
+fn is_exempt(code: &Range<usize>) -> bool {
+    // SAFETY: reads the auxiliary vector.
+    let (vdso, loader) = unsafe { (libc::getauxval(libc::AT_SYSINFO_EHDR), libc::getauxval(libc::AT_BASE)) };
+    let same_object = |base: u64| base != 0 && (base as usize..base as usize + LOADER_SPAN).contains(&code.start);
+    let functions = [visit as *const () as usize, libc::gnu_get_libc_version as *const () as usize];
+    functions.iter().any(|function| code.contains(function)) || same_object(vdso) || same_object(loader)
+}
+
+/// The vdso and the loader are smaller than this, headers to code.
+const LOADER_SPAN: usize = 0x10000;
+
+/// FNV-1a of an object's name.
+fn hash(name: *const core::ffi::c_char) -> u64 {
+    if name.is_null() {
+        return 0;
+    }
+    // SAFETY: the loader names objects by C strings.
+    let name = unsafe { CStr::from_ptr(name) };
+    name.to_bytes()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+}

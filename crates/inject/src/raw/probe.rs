@@ -1,0 +1,44 @@
+//! Does the kernel's own io_uring work here? Asked in a child, because a filter may kill for the question.
+
+use crate::signals::action::set_mask;
+use crate::sys;
+use anyring_abi::NR_IO_URING_SETUP;
+use core::ffi::{c_int, c_void};
+
+const STACK: usize = 16 * 1024;
+const SERVES: c_int = 17;
+
+/// Whether io_uring_setup(2) is there and permitted.
+pub fn kernel_serves() -> bool {
+    let mut stack = vec![0_u128; STACK / size_of::<u128>()];
+    let top = stack.as_mut_ptr_range().end.cast::<c_void>();
+    // Without an exit signal the program's SIGCHLD handler and its wait(2) never see this child.
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK;
+    // A signal to the whole process group must not run the program's handlers in a child that shares its memory.
+    let mask = set_mask(u64::MAX);
+    // SAFETY: the child runs `ask` on a stack of its own while this thread waits for it to end.
+    let child = unsafe { libc::clone(ask, top, flags, core::ptr::null_mut()) };
+    set_mask(mask);
+    if child < 0 {
+        return false;
+    }
+    let mut status: c_int = 0;
+    loop {
+        let args = [child as usize, &raw mut status as usize, libc::__WCLONE as usize, 0, 0, 0];
+        // SAFETY: waits for our own child; `status` is a local.
+        let answer = unsafe { sys::call(libc::SYS_wait4, args) };
+        if answer != -(libc::EINTR as isize) {
+            return answer == child as isize && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == SERVES;
+        }
+    }
+}
+
+/// Asks for a ring without naming its parameters: EFAULT where the kernel would serve one.
+extern "C" fn ask(_: *mut c_void) -> c_int {
+    // SAFETY: a null pointer is refused by the kernel.
+    let answer = unsafe { sys::call(NR_IO_URING_SETUP, [1, 0, 0, 0, 0, 0]) };
+    let code = if answer == -(libc::EFAULT as isize) { SERVES } else { 0 };
+    // SAFETY: ends the child without running anything of the program's; it shares the parent's memory.
+    unsafe { sys::call(libc::SYS_exit_group, [code as usize, 0, 0, 0, 0, 0]) };
+    code
+}

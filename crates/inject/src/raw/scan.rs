@@ -1,0 +1,189 @@
+//! Finds `syscall` instructions in mapped code.
+//!
+//! The two bytes 0f 05 also occur inside other instructions and in data between functions, and every false finding
+//! would put a filter (and no_new_privs) on a process that needs none. So each candidate is decoded: x86 code falls
+//! back into step within a few instructions wherever one starts, so from most starting points before a real
+//! instruction the decoder arrives exactly at it, and what follows decodes as well.
+
+use anyring_abi::{NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
+use memchr::memmem;
+use std::sync::OnceLock;
+use yaxpeax_arch::LengthedInstruction;
+use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode, Operand, RegSpec};
+
+/// `syscall`.
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+/// How many bytes before a candidate decoding starts, at each place in turn.
+const STARTS: core::ops::Range<usize> = 16..48;
+/// How many bytes after it have to be code.
+const AFTER: usize = 24;
+const LONGEST_INSTRUCTION: usize = 15;
+
+/// The offsets in `code` of the `syscall` instructions that may make one of our calls. Empty when there are some, but
+/// each loads another number itself and none of our numbers occurs in `code` (a futex call written out, say).
+pub fn sites(code: &[u8]) -> Vec<usize> {
+    let found: Vec<Site> = finder().find_iter(code).filter_map(|offset| examine(code, offset)).collect();
+    let concerned = found.iter().any(|site| site.number.is_none_or(is_ours)) || mentions_our_numbers(code, &found);
+    if concerned {
+        found.into_iter().map(|site| site.offset).collect()
+    } else {
+        Vec::new()
+    }
+}
+
+fn finder() -> &'static memmem::Finder<'static> {
+    static FINDER: OnceLock<memmem::Finder<'static>> = OnceLock::new();
+    FINDER.get_or_init(|| memmem::Finder::new(&SYSCALL))
+}
+
+/// A confirmed instruction.
+struct Site {
+    offset: usize,
+    /// The system call's number, where the instructions before it load a constant.
+    number: Option<u64>,
+}
+
+fn is_ours(number: u64) -> bool {
+    (NR_IO_URING_SETUP as u64..=NR_IO_URING_REGISTER as u64).contains(&number)
+}
+
+/// Whether one of our numbers is an immediate anywhere in `code`; only worth asking where there are sites at all.
+fn mentions_our_numbers(code: &[u8], found: &[Site]) -> bool {
+    let mentions = |number: i64| memmem::find(code, &(number as u32).to_le_bytes()).is_some();
+    !found.is_empty() && (NR_IO_URING_SETUP..=NR_IO_URING_REGISTER).any(mentions)
+}
+
+fn examine(code: &[u8], offset: usize) -> Option<Site> {
+    if !code_follows(code, offset + SYSCALL.len()) {
+        return None;
+    }
+    let (mut agree, mut tried) = (0, 0);
+    let mut number = None;
+    for back in STARTS.filter(|back| *back <= offset) {
+        tried += 1;
+        let (arrives, loaded) = walk(code, offset - back, offset);
+        if arrives {
+            agree += 1;
+            number = loaded;
+        }
+    }
+    // At the very beginning of a segment there is nothing to judge by.
+    (agree * 2 >= tried).then_some(Site { offset, number })
+}
+
+/// Decodes from `from` until `until`: whether an instruction begins exactly there, and the constant that eax then
+/// holds, if it is known.
+fn walk(code: &[u8], from: usize, until: usize) -> (bool, Option<u64>) {
+    let mut at = from;
+    let mut number = None;
+    while at < until {
+        match decode(code, at) {
+            Some(instruction) => {
+                if let Some(loaded) = effect_on_rax(&instruction) {
+                    number = loaded;
+                }
+                at += length(&instruction);
+            }
+            None => {
+                number = None;
+                at += 1;
+            }
+        }
+    }
+    (at == until, number)
+}
+
+/// Whether code follows, as far as the function goes on.
+fn code_follows(code: &[u8], from: usize) -> bool {
+    let mut at = from;
+    while at < code.len().min(from + AFTER) {
+        let Some(instruction) = decode(code, at) else {
+            // Cut off by the end of the segment.
+            return code.len() - at < LONGEST_INSTRUCTION;
+        };
+        if matches!(instruction.opcode(), Opcode::RETURN | Opcode::JMP | Opcode::UD2 | Opcode::HLT) {
+            return true;
+        }
+        at += length(&instruction);
+    }
+    true
+}
+
+fn decode(code: &[u8], at: usize) -> Option<Instruction> {
+    let end = code.len().min(at + LONGEST_INSTRUCTION);
+    InstDecoder::default().decode_slice(&code[at..end]).ok()
+}
+
+fn length(instruction: &Instruction) -> usize {
+    instruction.len().to_const() as usize
+}
+
+/// What `instruction` does to rax: `None` nothing, `Some(None)` something, `Some(Some(n))` loads the constant n.
+fn effect_on_rax(instruction: &Instruction) -> Option<Option<u64>> {
+    let rax = [RegSpec::rax(), RegSpec::eax(), RegSpec::ax(), RegSpec::al(), RegSpec::ah()];
+    if matches!(instruction.opcode(), Opcode::CALL | Opcode::SYSCALL | Opcode::CPUID) {
+        return Some(None);
+    }
+    let Operand::Register { reg } = instruction.operand(0) else {
+        return None;
+    };
+    let only_reads = matches!(instruction.opcode(), Opcode::CMP | Opcode::TEST | Opcode::PUSH);
+    if only_reads || !rax.contains(&reg) {
+        return None;
+    }
+    Some(match (instruction.opcode(), instruction.operand(1)) {
+        (Opcode::MOV, Operand::ImmediateU32 { imm }) => Some(u64::from(imm)),
+        (Opcode::MOV, Operand::ImmediateI32 { imm }) => Some(imm as u64),
+        (Opcode::MOV, Operand::ImmediateU64 { imm }) => Some(imm),
+        (Opcode::MOV, Operand::ImmediateI64 { imm }) => Some(imm as u64),
+        (Opcode::XOR, Operand::Register { reg: other }) if other == reg => Some(0),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Some plain code on both sides of `middle`, with the offset at which `middle` starts.
+    fn between_code(middle: &[u8]) -> (Vec<u8>, usize) {
+        // mov rdi,[rsi+8]; add rdi,rdx; mov [rsp+16],rdi
+        let plain = [0x48, 0x8b, 0x7e, 0x08, 0x48, 0x01, 0xd7, 0x48, 0x89, 0x7c, 0x24, 0x10];
+        let before = plain.repeat(8);
+        let start = before.len();
+        ([&before, middle, &plain.repeat(4), &[0xc3]].concat(), start)
+    }
+
+    #[test]
+    fn finds_a_written_out_call() {
+        let (code, start) = between_code(&[0xb8, 0xaa, 0x01, 0, 0, 0x0f, 0x05]);
+        assert_eq!(sites(&code), [start + 5]);
+    }
+
+    #[test]
+    fn finds_a_call_whose_number_comes_in_a_register() {
+        let (code, start) = between_code(&[0x48, 0x89, 0xf8, 0x0f, 0x05]);
+        assert_eq!(sites(&code), [start + 3]);
+    }
+
+    #[test]
+    fn leaves_calls_that_can_only_be_others() {
+        let futex = [0xb8, 0xca, 0, 0, 0, 0x0f, 0x05];
+        assert!(sites(&between_code(&futex).0).is_empty());
+        // The same beside an io_uring_enter: a compiler may have merged their ends, so all count.
+        let both = [&futex[..], &[0xb8, 0xaa, 0x01, 0, 0, 0x0f, 0x05]].concat();
+        assert_eq!(sites(&between_code(&both).0).len(), 2);
+    }
+
+    #[test]
+    fn leaves_the_bytes_inside_other_instructions() {
+        // jmp to a far place whose distance has the bytes, lea with such a displacement, a 64-bit constant.
+        for other in [
+            &[0xe9, 0x10, 0x0f, 0x05, 0x00][..],
+            &[0x48, 0x8d, 0x05, 0x0f, 0x05, 0x00, 0x00],
+            &[0x48, 0xb9, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05],
+        ] {
+            assert!(sites(&between_code(other).0).is_empty(), "{other:02x?}");
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! From the SIGSYS of a trapped instruction to the emulated call and back.
+//!
+//! The handler emulates nothing: it takes a stack, writes the program's registers to its top, and lets the signal
+//! return into [`trampoline`], which runs the call outside any handler, with the program's signal mask, so that a
+//! blocking call is as interruptible as the real one. The program's stack is not touched, its red zone least of all.
+
+use super::filter::MARK;
+use super::stack::{self, Slot};
+use crate::{dispatch, entry, sys};
+use core::arch::naked_asm;
+use core::mem::{offset_of, size_of};
+use core::sync::atomic::{AtomicU32, Ordering};
+use libc::{siginfo_t, ucontext_t};
+
+/// The program's registers, at the top of an emulation stack.
+#[repr(C, align(64))]
+struct Registers {
+    rax: u64,
+    rdi: u64,
+    rsi: u64,
+    rdx: u64,
+    r10: u64,
+    r8: u64,
+    r9: u64,
+    rbx: u64,
+    rbp: u64,
+    r12: u64,
+    r13: u64,
+    r14: u64,
+    r15: u64,
+    rsp: u64,
+    rip: u64,
+    flags: u64,
+    slot: *const Slot,
+}
+
+/// Bytes of the extended state that the kernel enabled; 0 when this processor cannot save it in one instruction.
+static STATE_SIZE: AtomicU32 = AtomicU32::new(0);
+
+/// SYS_SECCOMP: si_code of a trap by a filter.
+const SYS_SECCOMP: i32 = 1;
+
+/// Learns the size of the extended state; false when trapping is not possible here.
+pub fn prepare() -> bool {
+    const OSXSAVE: u32 = 1 << 27;
+    let basic = core::arch::x86_64::__cpuid(1);
+    if basic.ecx & OSXSAVE == 0 {
+        return false;
+    }
+    STATE_SIZE.store(core::arch::x86_64::__cpuid_count(0xd, 0).ebx, Ordering::Relaxed);
+    true
+}
+
+/// The part of siginfo_t that a SIGSYS fills (sigaction(2)).
+#[repr(C)]
+struct SigsysInfo {
+    signal: i32,
+    /// SECCOMP_RET_DATA of the filter.
+    errno: i32,
+    code: i32,
+    _padding: i32,
+    address: usize,
+    number: i32,
+    arch: u32,
+}
+const _: () = assert!(size_of::<SigsysInfo>() <= size_of::<siginfo_t>());
+
+/// The guard on SIGSYS: true when the trap came from our filter.
+///
+/// # Safety
+/// As [`crate::signals::Guard`].
+pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
+    // SAFETY: for SIGSYS the kernel fills these fields, and a siginfo_t is larger; plain integers otherwise.
+    let info = unsafe { &*core::ptr::from_ref(info).cast::<SigsysInfo>() };
+    if info.code != SYS_SECCOMP || info.errno != i32::from(MARK) {
+        return false;
+    }
+    let alternate = context.uc_stack.ss_sp as usize;
+    let alternate = alternate..alternate.wrapping_add(context.uc_stack.ss_size);
+    let gregs = &mut context.uc_mcontext.gregs;
+    let register = |index: i32| gregs[index as usize] as u64;
+    let (trapped_at, flags) = (register(libc::REG_RSP), register(libc::REG_EFL));
+    let Some(slot) = stack::take(trapped_at as usize, flags, alternate) else {
+        let args = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9];
+        let args = args.map(|index| register(index) as usize);
+        let answer = entry::answer(|| dispatch::call(i64::from(info.number), args));
+        gregs[libc::REG_RAX as usize] = answer as i64;
+        return true;
+    };
+    let saved = Registers {
+        rax: info.number as u64,
+        rdi: register(libc::REG_RDI),
+        rsi: register(libc::REG_RSI),
+        rdx: register(libc::REG_RDX),
+        r10: register(libc::REG_R10),
+        r8: register(libc::REG_R8),
+        r9: register(libc::REG_R9),
+        rbx: register(libc::REG_RBX),
+        rbp: register(libc::REG_RBP),
+        r12: register(libc::REG_R12),
+        r13: register(libc::REG_R13),
+        r14: register(libc::REG_R14),
+        r15: register(libc::REG_R15),
+        rsp: trapped_at,
+        rip: register(libc::REG_RIP),
+        flags,
+        slot,
+    };
+    let frame = (slot.top() - size_of::<Registers>()) as *mut Registers;
+    // SAFETY: the stack is mapped, was just taken by this thread, and its top is aligned to a page.
+    unsafe { frame.write(saved) };
+    gregs[libc::REG_RSP as usize] = frame as i64;
+    gregs[libc::REG_RIP as usize] = trampoline as *const () as i64;
+    true
+}
+
+/// Where a trapped thread goes on: rsp points to its [`Registers`], everything else is as the program left it.
+#[unsafe(naked)]
+unsafe extern "C" fn trampoline() {
+    naked_asm!(
+        "cld",
+        "mov rbx, rsp",
+        "mov eax, dword ptr [rip + {size}]",
+        "sub rsp, rax",
+        "and rsp, -64",
+        // xsave leaves parts of its header alone, and xrstor refuses one that is not zero there.
+        "xor eax, eax",
+        "mov [rsp + 512], rax",
+        "mov [rsp + 520], rax",
+        "mov [rsp + 528], rax",
+        "mov [rsp + 536], rax",
+        "mov [rsp + 544], rax",
+        "mov [rsp + 552], rax",
+        "mov [rsp + 560], rax",
+        "mov [rsp + 568], rax",
+        "mov eax, -1",
+        "mov edx, -1",
+        "xsave64 [rsp]",
+        "mov rdi, rbx",
+        "call {emulate}",
+        "mov eax, -1",
+        "mov edx, -1",
+        "xrstor64 [rsp]",
+        "mov rsp, rbx",
+        "push qword ptr [rsp + {flags}]",
+        "popfq", // no instruction below changes a flag
+        "mov rax, [rsp + {rax}]",
+        "mov rdi, [rsp + {rdi}]",
+        "mov rsi, [rsp + {rsi}]",
+        "mov rdx, [rsp + {rdx}]",
+        "mov r10, [rsp + {r10}]",
+        "mov r8, [rsp + {r8}]",
+        "mov r9, [rsp + {r9}]",
+        "mov rbx, [rsp + {rbx}]",
+        "mov rbp, [rsp + {rbp}]",
+        "mov r12, [rsp + {r12}]",
+        "mov r13, [rsp + {r13}]",
+        "mov r14, [rsp + {r14}]",
+        "mov r15, [rsp + {r15}]",
+        "mov rcx, [rsp + {rip}]",
+        "mov r11, [rsp + {slot}]",
+        "mov rsp, [rsp + {rsp}]",
+        // Off the stack: give it back. Its next user may be a handler on this thread, before the next instruction;
+        // then r11 gets the flags of that call, which no program can rely on.
+        "mov dword ptr [r11 + {owner}], 0",
+        "mov r11, [r11 + {slot_flags}]",
+        "jmp rcx",
+        size = sym STATE_SIZE,
+        emulate = sym emulate,
+        rax = const offset_of!(Registers, rax),
+        rdi = const offset_of!(Registers, rdi),
+        rsi = const offset_of!(Registers, rsi),
+        rdx = const offset_of!(Registers, rdx),
+        r10 = const offset_of!(Registers, r10),
+        r8 = const offset_of!(Registers, r8),
+        r9 = const offset_of!(Registers, r9),
+        rbx = const offset_of!(Registers, rbx),
+        rbp = const offset_of!(Registers, rbp),
+        r12 = const offset_of!(Registers, r12),
+        r13 = const offset_of!(Registers, r13),
+        r14 = const offset_of!(Registers, r14),
+        r15 = const offset_of!(Registers, r15),
+        rsp = const offset_of!(Registers, rsp),
+        rip = const offset_of!(Registers, rip),
+        flags = const offset_of!(Registers, flags),
+        slot = const offset_of!(Registers, slot),
+        owner = const stack::OWNER,
+        slot_flags = const stack::FLAGS,
+    )
+}
+
+/// Makes the trapped call and leaves its answer where the program's rax comes from.
+unsafe extern "C" fn emulate(registers: *mut Registers) {
+    // SAFETY: the trampoline passes the frame at the top of its own stack.
+    let registers = unsafe { &mut *registers };
+    let args = [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9];
+    let errno = sys::errno();
+    let answer = entry::answer(|| dispatch::call(registers.rax as i64, args.map(|arg| arg as usize)));
+    sys::set_errno(errno);
+    registers.rax = answer as u64;
+}

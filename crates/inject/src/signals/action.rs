@@ -1,0 +1,318 @@
+//! The program's own actions for guarded signals, and what is really installed for them.
+//!
+//! Writers hold [`Lock`]; the handler of a guarded signal reads without it, by sequence number.
+
+use super::{bit, guarded, index, on_signal, GUARDABLE};
+use crate::next::next;
+use crate::sys;
+use core::ffi::c_int;
+use core::sync::atomic::{fence, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+next! {
+    SIGACTION = c"sigaction": fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+}
+
+/// SIG_DFL and SIG_IGN as the kernel holds them.
+pub const SIG_DFL: u64 = libc::SIG_DFL as u64;
+/// See [`SIG_DFL`].
+pub const SIG_IGN: u64 = libc::SIG_IGN as u64;
+/// Flag of an action that names the code which ends the handler; always set on x86-64.
+const SA_RESTORER: u64 = 0x0400_0000;
+/// Bytes in the kernel's signal set.
+const SET_SIZE: usize = 8;
+const SIGNALS: c_int = 64;
+
+/// A signal's action as rt_sigaction(2) takes it (struct kernel_sigaction).
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug, PartialEq)]
+pub struct Action {
+    /// A function's address, SIG_DFL or SIG_IGN.
+    pub handler: u64,
+    /// SA_* flags.
+    pub flags: u64,
+    /// Where the handler returns to.
+    pub restorer: u64,
+    /// Signals blocked while the handler runs.
+    pub mask: u64,
+}
+
+/// One program action. `sequence` is odd while it is being written.
+struct Kept {
+    sequence: AtomicU32,
+    words: [AtomicU64; 4],
+}
+
+static KEPT: [Kept; GUARDABLE.len()] =
+    [const { Kept { sequence: AtomicU32::new(0), words: [const { AtomicU64::new(0) }; 4] } }; GUARDABLE.len()];
+
+/// For each signal, which guarded ones the program put into its sa_mask: they are not really there.
+static WISHED: [AtomicU64; SIGNALS as usize + 1] = [const { AtomicU64::new(0) }; SIGNALS as usize + 1];
+
+/// Where libc's handlers return to, so that unwinders and debuggers know our frames as well.
+static RESTORER: AtomicU64 = AtomicU64::new(0);
+
+impl Kept {
+    fn read(&self) -> Action {
+        loop {
+            // Acquire pairs with the Release store that ends `write`.
+            let before = self.sequence.load(Ordering::Acquire);
+            let [handler, flags, restorer, mask] =
+                [0, 1, 2, 3].map(|at: usize| self.words[at].load(Ordering::Relaxed));
+            // Pairs with the Release fence in `write`: if a word was new, so is the sequence.
+            fence(Ordering::Acquire);
+            if before.is_multiple_of(2) && before == self.sequence.load(Ordering::Relaxed) {
+                return Action { handler, flags, restorer, mask };
+            }
+            core::hint::spin_loop();
+        }
+    }
+
+    fn write(&self, _lock: &Lock, action: &Action) {
+        let before = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(before.wrapping_add(1), Ordering::Relaxed);
+        // Pairs with the Acquire fence in `read`.
+        fence(Ordering::Release);
+        for (word, value) in self.words.iter().zip([action.handler, action.flags, action.restorer, action.mask]) {
+            word.store(value, Ordering::Relaxed);
+        }
+        // Release pairs with the first load in `read`.
+        self.sequence.store(before.wrapping_add(2), Ordering::Release);
+    }
+}
+
+/// Excludes other writers, and signal handlers on this thread. The word is the owner's thread id: a child that was
+/// forked while another thread held the lock finds an owner that does not exist, and takes it from it.
+pub struct Lock {
+    mask: u64,
+}
+
+static OWNER: AtomicUsize = AtomicUsize::new(0);
+
+impl Lock {
+    /// Waits for the lock, with every signal of this thread blocked.
+    pub fn take() -> Self {
+        let mask = set_mask(u64::MAX);
+        let me = sys::thread_id() as usize;
+        let mut tries = 0_u32;
+        // Acquire pairs with the Release in `drop`.
+        while let Err(owner) = OWNER.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed) {
+            tries += 1;
+            if owner != 0 && tries.is_multiple_of(64) && !thread_lives(owner) {
+                // Only one thread succeeds in taking a dead owner's place.
+                if OWNER.compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    break;
+                }
+            }
+            // SAFETY: takes no arguments.
+            unsafe { sys::call(libc::SYS_sched_yield, [0; 6]) };
+        }
+        Lock { mask }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Release pairs with the Acquire in `take`.
+        OWNER.store(0, Ordering::Release);
+        set_mask(self.mask);
+    }
+}
+
+/// Whether thread `id` exists in this process.
+pub(crate) fn thread_lives(id: usize) -> bool {
+    // SAFETY: signal 0 is never delivered.
+    unsafe { sys::call(libc::SYS_tgkill, [sys::process_id() as usize, id, 0, 0, 0, 0]) != -(libc::ESRCH as isize) }
+}
+
+/// Sets the thread's real mask and answers the old one.
+pub fn set_mask(new: u64) -> u64 {
+    let mut old = 0_u64;
+    let args = [libc::SIG_SETMASK as usize, &raw const new as usize, &raw mut old as usize, SET_SIZE, 0, 0];
+    // SAFETY: both sets are locals of the size named.
+    unsafe { sys::call(libc::SYS_rt_sigprocmask, args) };
+    old
+}
+
+/// rt_sigaction(2) itself.
+fn kernel(signal: c_int, new: Option<&Action>, old: Option<&mut Action>) -> isize {
+    let new = new.map_or(0, |new| core::ptr::from_ref(new) as usize);
+    let old = old.map_or(0, |old| core::ptr::from_mut(old) as usize);
+    // SAFETY: each is null or an exclusive or shared reference to a whole action.
+    unsafe { sys::call(libc::SYS_rt_sigaction, [signal as usize, new, old, SET_SIZE, 0, 0]) }
+}
+
+/// What is really installed when the program's own action is `program`: our handler, with every flag of the program's
+/// that shapes the frame. Without a handler of the program's there is nothing to preserve, and an alternate stack is
+/// the safest place.
+fn real(signal: c_int, program: &Action) -> Action {
+    let shaping = libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
+    let mut flags = match program.handler {
+        SIG_DFL | SIG_IGN => (libc::SA_ONSTACK | libc::SA_RESTART) as u64,
+        _ => program.flags & shaping as u32 as u64,
+    };
+    if signal == libc::SIGSYS {
+        // The program's SIGSYS handler may itself make a call that is trapped.
+        flags |= libc::SA_NODEFER as u64;
+    }
+    Action {
+        handler: on_signal as *const () as u64,
+        flags: flags | libc::SA_SIGINFO as u64 | SA_RESTORER,
+        restorer: RESTORER.load(Ordering::Relaxed),
+        mask: unblocking(signal, program.mask),
+    }
+}
+
+/// `mask` without what a handler of `signal` must not block: SIGSYS never, the others only in their own handlers,
+/// where the kernel would block them too.
+fn unblocking(signal: c_int, mask: u64) -> u64 {
+    if guarded() & bit(signal) != 0 {
+        mask & !bit(libc::SIGSYS)
+    } else {
+        mask & !guarded()
+    }
+}
+
+/// The program's own action for guarded `signal`. For use in a signal handler too.
+pub fn of_program(signal: c_int) -> Action {
+    index(signal).map_or_else(Action::default, |index| KEPT[index].read())
+}
+
+/// SA_RESETHAND: the handler is about to run for the last time. As the kernel does, flags and mask stay.
+pub fn reset(signal: c_int) {
+    exchange_guarded(signal, |old| Some(Action { handler: SIG_DFL, ..*old }));
+}
+
+/// Installs `action` for real, past everything here.
+pub fn set_real(signal: c_int, action: &Action) {
+    kernel(signal, Some(action), None);
+}
+
+/// Puts our handler in place of the program's for `signal`, which `now_guarded` records as guarded in between, and
+/// frees every sa_mask of the process from it.
+pub fn take_over(lock: &Lock, signal: c_int, now_guarded: impl FnOnce()) -> Result<(), c_int> {
+    let mut program = Action::default();
+    let answer = kernel(signal, None, Some(&mut program));
+    let Some(index) = index(signal).filter(|_| answer == 0) else {
+        return Err(-answer as c_int);
+    };
+    KEPT[index].write(lock, &program);
+    now_guarded();
+    install_through_libc(signal)?;
+    let answer = kernel(signal, Some(&real(signal, &program)), None);
+    if answer < 0 {
+        return Err(-answer as c_int);
+    }
+    for other in (1..=SIGNALS).filter(|other| guarded() & bit(*other) == 0) {
+        let mut action = Action::default();
+        if kernel(other, None, Some(&mut action)) == 0 && action.mask & guarded() != 0 {
+            // It was valid a moment ago, so it can be set again.
+            let _ = exchange_other(other, Some(action));
+        }
+    }
+    Ok(())
+}
+
+/// Installs our handler by way of libc once, to learn the restorer that libc uses.
+fn install_through_libc(signal: c_int) -> Result<(), c_int> {
+    let next = SIGACTION.get().ok_or(libc::ENOSYS)?;
+    let mut installed = Action::default();
+    // SAFETY: all zeroes is a valid sigaction, and `on_signal` has the type that SA_SIGINFO promises.
+    let answer = unsafe {
+        let mut ours: libc::sigaction = core::mem::zeroed();
+        ours.sa_sigaction = on_signal as *const () as usize;
+        ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+        next(signal, &ours, core::ptr::null_mut())
+    };
+    if answer != 0 || kernel(signal, None, Some(&mut installed)) != 0 {
+        return Err(libc::EINVAL);
+    }
+    RESTORER.store(installed.restorer, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Reads the program's action for a guarded signal and, if `change` answers one, replaces it.
+fn exchange_guarded(signal: c_int, change: impl FnOnce(&Action) -> Option<Action>) -> Action {
+    let lock = Lock::take();
+    let Some(index) = index(signal) else {
+        return Action::default();
+    };
+    let old = KEPT[index].read();
+    if let Some(mut new) = change(&old) {
+        // As the kernel does with every mask.
+        new.mask &= !(bit(libc::SIGKILL) | bit(libc::SIGSTOP));
+        KEPT[index].write(&lock, &new);
+        kernel(signal, Some(&real(signal, &new)), None);
+    }
+    old
+}
+
+/// The same for any other signal, whose sa_mask must not hold a guarded one.
+fn exchange_other(signal: c_int, new: Option<Action>) -> Result<Action, isize> {
+    let mut old = Action::default();
+    let really = new.map(|new| Action { mask: unblocking(signal, new.mask), ..new });
+    let answer = kernel(signal, really.as_ref(), Some(&mut old));
+    if answer < 0 {
+        return Err(answer);
+    }
+    old.mask |= wished(signal, new.map(|new| new.mask));
+    Ok(old)
+}
+
+/// The guarded signals that the program put into the sa_mask of `signal`; notes those of a `new` mask.
+pub fn wished(signal: c_int, new: Option<u64>) -> u64 {
+    let Some(word) = WISHED.get(signal as usize) else {
+        return 0;
+    };
+    match new {
+        Some(mask) => word.swap(mask & guarded(), Ordering::Relaxed),
+        None => word.load(Ordering::Relaxed),
+    }
+}
+
+/// Whether `signal` is one whose action is kept here, for this process.
+pub fn is_kept(signal: c_int) -> bool {
+    (1..=SIGNALS).contains(&signal) && guarded() & bit(signal) != 0 && !super::in_borrowed_memory()
+}
+
+/// sigaction(2) for a signal of which [`is_kept`] holds: the old action, and `new` in its place.
+pub fn exchange(signal: c_int, new: Option<Action>) -> Action {
+    let restorer = RESTORER.load(Ordering::Relaxed);
+    exchange_guarded(signal, |_| {
+        new.map(|new| match new.restorer {
+            0 => Action { flags: new.flags | SA_RESTORER, restorer, ..new },
+            _ => new,
+        })
+    })
+}
+
+/// rt_sigaction(2) by number, with the kernel's arguments.
+pub fn system_call(args: [usize; 6]) -> isize {
+    let [signal, new, old, size, ..] = args;
+    let signal = signal as c_int;
+    if guarded() == 0 || size != SET_SIZE || !(1..=SIGNALS).contains(&signal) || super::in_borrowed_memory() {
+        // SAFETY: the program's own call.
+        return unsafe { sys::call(libc::SYS_rt_sigaction, args) };
+    }
+    let wanted = match new {
+        0 => None,
+        _ => match sys::read_program(new as *const Action) {
+            Some(action) => Some(action),
+            None => return -(libc::EFAULT as isize),
+        },
+    };
+    let before = if is_kept(signal) {
+        exchange_guarded(signal, |_| wanted)
+    } else {
+        match exchange_other(signal, wanted) {
+            Ok(before) => before,
+            Err(answer) => return answer,
+        }
+    };
+    if old != 0 && !sys::write_program(old as *mut Action, before) {
+        return -(libc::EFAULT as isize);
+    }
+    0
+}
+
+// SAFETY: four integers.
+unsafe impl sys::Plain for Action {}

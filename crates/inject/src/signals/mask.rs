@@ -1,0 +1,215 @@
+//! The guarded signals that a thread wishes to block. They are never really blocked by that wish; it is kept beside
+//! the thread's real mask, in thread-local memory of the initial-exec kind, which needs neither an allocation nor a
+//! lock and is thus fit for signal handlers. Only the owning thread and its handlers touch it.
+
+use super::{bit, guarded, in_borrowed_memory, index, GUARDABLE};
+use crate::sys;
+use core::ffi::c_int;
+use core::sync::atomic::{compiler_fence, AtomicU64, Ordering};
+use libc::{siginfo_t, sigset_t};
+
+/// What one thread wishes.
+#[repr(C)]
+struct Thread {
+    /// Guarded signals it blocks.
+    wished: AtomicU64,
+    /// Of these, the ones that arrived meanwhile.
+    held: AtomicU64,
+    /// How each of these arrived.
+    infos: [core::mem::MaybeUninit<siginfo_t>; GUARDABLE.len()],
+}
+
+const SIZE: usize = 16 + 3 * 128;
+const _: () = assert!(size_of::<Thread>() == SIZE && align_of::<Thread>() <= 16);
+
+core::arch::global_asm!(
+    ".section .tbss,\"awT\",@nobits",
+    ".p2align 4",
+    ".type anyring_thread_signals,@object",
+    ".size anyring_thread_signals,{size}",
+    ".local anyring_thread_signals",
+    "anyring_thread_signals:",
+    ".zero {size}",
+    ".text",
+    size = const SIZE,
+);
+
+/// The calling thread's record.
+fn thread() -> *mut Thread {
+    let record: *mut Thread;
+    // SAFETY: reads the thread pointer and the offset that the loader filled in.
+    unsafe {
+        core::arch::asm!(
+            "mov {record}, [rip + anyring_thread_signals@GOTTPOFF]",
+            "add {record}, fs:[0]",
+            record = out(reg) record, options(pure, readonly, nostack),
+        );
+    }
+    record
+}
+
+fn words() -> (&'static AtomicU64, &'static AtomicU64) {
+    let thread = thread();
+    // SAFETY: thread-local memory lives as long as the thread, which cannot hand these references to another.
+    unsafe { (&(*thread).wished, &(*thread).held) }
+}
+
+/// The guarded signals that the calling thread wishes to block.
+pub fn wished() -> u64 {
+    words().0.load(Ordering::Relaxed)
+}
+
+/// `signal` has just become guarded: if this thread blocked it, that becomes a wish.
+pub fn take_over(signal: c_int) {
+    let (block, mut old) = (bit(signal), 0_u64);
+    let args = [libc::SIG_UNBLOCK as usize, &raw const block as usize, &raw mut old as usize, 8, 0, 0];
+    // SAFETY: both sets are locals of the size named.
+    unsafe { sys::call(libc::SYS_rt_sigprocmask, args) };
+    words().0.fetch_or(old & block, Ordering::Relaxed);
+}
+
+/// Keeps a signal that came while the thread wished to block it. As in the kernel, one of a kind is enough.
+pub fn hold(signal: c_int, info: &siginfo_t) {
+    let (thread, Some(index)) = (thread(), index(signal)) else {
+        return;
+    };
+    let (_, held) = words();
+    if held.load(Ordering::Relaxed) & bit(signal) == 0 {
+        // SAFETY: own thread-local memory; the bit says that nobody reads this slot.
+        unsafe { (*thread).infos[index].write(*info) };
+        compiler_fence(Ordering::Release);
+        held.fetch_or(bit(signal), Ordering::Relaxed);
+    }
+}
+
+/// Sends this thread what was held and is no longer blocked; whether there was anything.
+pub fn deliver_held() -> bool {
+    let (wished, held) = words();
+    let mut due = held.load(Ordering::Relaxed) & !wished.load(Ordering::Relaxed);
+    let any = due != 0;
+    while due != 0 {
+        let signal = due.trailing_zeros() as c_int + 1;
+        due &= due - 1;
+        let Some(index) = index(signal) else {
+            continue;
+        };
+        // SAFETY: own thread-local memory, written before the bit was set; the copy is taken before the bit is
+        // cleared. The kernel reads the copy.
+        unsafe {
+            let info = (*thread()).infos[index].assume_init();
+            held.fetch_and(!bit(signal), Ordering::Relaxed);
+            let (process, id) = (sys::process_id() as usize, sys::thread_id() as usize);
+            let target = [process, id, signal as usize, &raw const info as usize, 0, 0];
+            sys::call(libc::SYS_rt_tgsigqueueinfo, target);
+        }
+    }
+    any
+}
+
+/// The held signals, for sigpending(2).
+pub fn held() -> u64 {
+    words().1.load(Ordering::Relaxed)
+}
+
+/// Whether masks need any care in this process.
+#[inline]
+pub fn active() -> bool {
+    guarded() != 0 && !in_borrowed_memory()
+}
+
+/// The mask to really set where the program asks for `set`, `how` as in sigprocmask(2).
+pub fn real(how: c_int, set: u64) -> u64 {
+    if how == libc::SIG_UNBLOCK {
+        set
+    } else {
+        set & !guarded()
+    }
+}
+
+/// Notes what the program asked for, after the kernel accepted it; answers the wish before.
+pub fn changed(how: c_int, set: Option<u64>) -> u64 {
+    let (wished, _) = words();
+    let before = wished.load(Ordering::Relaxed);
+    let Some(set) = set.map(|set| set & guarded()) else {
+        return before;
+    };
+    let now = match how {
+        libc::SIG_BLOCK => before | set,
+        libc::SIG_UNBLOCK => before & !set,
+        _ => set,
+    };
+    wished.store(now, Ordering::Relaxed);
+    deliver_held();
+    before
+}
+
+/// rt_sigprocmask(2) by number, with the kernel's arguments.
+pub fn system_call(args: [usize; 6]) -> isize {
+    let [how, set, old, size, ..] = args;
+    // SAFETY: the program's own call, or one with a local copy of its set.
+    let kernel = |set: usize| unsafe { sys::call(libc::SYS_rt_sigprocmask, [how, set, old, size, 0, 0]) };
+    if !active() || size != 8 {
+        return kernel(set);
+    }
+    let wanted = if set == 0 { None } else { sys::read_program(set as *const u64) };
+    let really = wanted.map(|wanted| real(how as c_int, wanted));
+    let answer = kernel(really.as_ref().map_or(set, |really| core::ptr::from_ref(really) as usize));
+    if answer < 0 {
+        return answer;
+    }
+    let before = changed(how as c_int, wanted);
+    if old != 0 && before != 0 {
+        if let Some(real) = sys::read_program(old as *const u64) {
+            sys::write_program(old as *mut u64, real | before);
+        }
+    }
+    answer
+}
+
+/// Runs a waiting system call that has a mask of its own, `size` bytes at `mask`, with one that blocks no guarded
+/// signal. The answer is the register: -EINTR at once if a held signal becomes due.
+pub fn with_temporary(mask: *const u64, size: usize, wait: impl FnOnce(*const u64) -> isize) -> isize {
+    if mask.is_null() || size != 8 || !active() {
+        return wait(mask);
+    }
+    let Some(wanted) = sys::read_program(mask) else {
+        return wait(mask);
+    };
+    temporarily(wanted, || {
+        let really = wanted & !guarded();
+        wait(&really)
+    })
+    .unwrap_or(-(libc::EINTR as isize))
+}
+
+/// The same for libc's functions, with errno.
+pub fn with_temporary_set(mask: *const sigset_t, wait: impl FnOnce(*const sigset_t) -> c_int) -> c_int {
+    if mask.is_null() || !active() {
+        return wait(mask);
+    }
+    // SAFETY: the caller of the wrapped function vouches for its mask, of which the kernel reads eight bytes.
+    let wanted = unsafe { *mask.cast::<u64>() };
+    temporarily(wanted, || wait(&as_set(wanted & !guarded()))).unwrap_or_else(|| {
+        sys::set_errno(libc::EINTR);
+        -1
+    })
+}
+
+/// Runs `wait` with `wanted` as the thread's wish; `None` if a held signal came first.
+fn temporarily<T>(wanted: u64, wait: impl FnOnce() -> T) -> Option<T> {
+    let (wished, _) = words();
+    let before = wished.swap(wanted & guarded(), Ordering::Relaxed);
+    let answer = if deliver_held() { None } else { Some(wait()) };
+    wished.store(before, Ordering::Relaxed);
+    answer
+}
+
+/// A libc set of the signals in `mask`.
+pub fn as_set(mask: u64) -> sigset_t {
+    // SAFETY: all zeroes is a valid (empty) set, and its first word is the kernel's.
+    unsafe {
+        let mut set: sigset_t = core::mem::zeroed();
+        (&raw mut set).cast::<u64>().write(mask);
+        set
+    }
+}

@@ -1,0 +1,220 @@
+//! Guarded signals: those that we need for ourselves while the program goes on believing that they are its own.
+//!
+//! SIGSYS is guarded once raw instructions are trapped, SIGSEGV and SIGBUS once the engine copies from memory that may
+//! be a bad pointer. Until a guard is installed every wrapper here is a plain pass-through. From then on
+//!
+//! - the real action is [`on_signal`], with the flags and the mask that the program asked for where they can be seen
+//!   (SA_ONSTACK, SA_NODEFER, SA_RESTART, sa_mask), so that a handler of the program that it calls runs in the frame
+//!   that the kernel would have built for it; the program's own action is kept in [`action`];
+//! - the real mask of a thread never holds a guarded signal by the program's wish: a forced signal that is blocked
+//!   kills. The wish is kept for each thread in [`mask`], reads back, and decides what a signal does.
+//!
+//! What can be told apart from the kernel, and why it is left so: a new thread starts with no guarded signal in its
+//! wished mask; a guarded signal sent by kill(2) to a process in which the current thread blocks it is held for that
+//! thread rather than offered to another or to sigwait(3); exec resets a guarded signal to its default although the
+//! program ignores it, and starts it unblocked; a handler does not see guarded signals in `uc_sigmask`.
+
+pub mod action;
+pub mod mask;
+pub mod wrappers;
+
+use crate::sys;
+use action::{Action, SIG_DFL, SIG_IGN};
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use libc::{siginfo_t, ucontext_t};
+
+/// Sees a guarded signal before the program does; true when it was ours and nothing remains to be done.
+///
+/// # Safety
+/// Called by [`on_signal`] in a signal handler, with what the kernel passed it: only async-signal-safe actions.
+pub type Guard = unsafe fn(&mut ucontext_t, &siginfo_t) -> bool;
+
+/// The signals that can be guarded.
+const GUARDABLE: [c_int; 3] = [libc::SIGBUS, libc::SIGSEGV, libc::SIGSYS];
+const GUARDS_A_SIGNAL: usize = 2;
+
+/// The guarded signals, as a mask. Written under [`action::Lock`], and only ever grows.
+static GUARDED: AtomicU64 = AtomicU64::new(0);
+
+static GUARDS: [[AtomicPtr<()>; GUARDS_A_SIGNAL]; GUARDABLE.len()] =
+    [const { [const { AtomicPtr::new(core::ptr::null_mut()) }; GUARDS_A_SIGNAL] }; GUARDABLE.len()];
+
+/// The process to which the actions and masks kept here belong: a page that a forked child finds zeroed, while a
+/// vforked child, which borrows our memory but has signal actions of its own, finds its parent there.
+static PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The bit of `signal` in a mask.
+pub(crate) const fn bit(signal: c_int) -> u64 {
+    1 << (signal - 1)
+}
+
+/// The guarded signals, as a mask; zero as long as everything is left to the kernel.
+#[inline]
+pub(crate) fn guarded() -> u64 {
+    GUARDED.load(Ordering::Relaxed)
+}
+
+/// Where `signal` stands in the tables here.
+fn index(signal: c_int) -> Option<usize> {
+    GUARDABLE.iter().position(|guardable| *guardable == signal)
+}
+
+/// From now on `guard` sees every `signal` (SIGBUS, SIGSEGV or SIGSYS) before the program's own action, which stays
+/// what it is. The same guard may be installed again; that changes nothing.
+///
+/// # Errors
+/// EINVAL for another signal, EAGAIN when a signal has too many guards, or what sigaction(2) or mmap(2) answered.
+pub fn install_guard(signal: c_int, guard: Guard) -> Result<(), c_int> {
+    let index = index(signal).ok_or(libc::EINVAL)?;
+    let lock = action::Lock::take();
+    let guard = guard as *mut ();
+    let known = |slot: &&AtomicPtr<()>| slot.load(Ordering::Relaxed) == guard;
+    if GUARDS[index].iter().any(|slot| known(&slot)) {
+        return Ok(());
+    }
+    let free = GUARDS[index].iter().find(|slot| slot.load(Ordering::Relaxed).is_null()).ok_or(libc::EAGAIN)?;
+    note_process()?;
+    // Release pairs with the Acquire in `on_signal`: whatever the guard's owner prepared is visible to the guard.
+    free.store(guard, Ordering::Release);
+    if guarded() & bit(signal) == 0 {
+        if let Err(errno) = action::take_over(&lock, signal, || {
+            GUARDED.fetch_or(bit(signal), Ordering::Relaxed);
+        }) {
+            free.store(core::ptr::null_mut(), Ordering::Relaxed);
+            return Err(errno);
+        }
+        mask::take_over(signal);
+    }
+    Ok(())
+}
+
+/// Maps the page of [`PROCESS`] once.
+fn note_process() -> Result<(), c_int> {
+    if !PROCESS.load(Ordering::Relaxed).is_null() {
+        return Ok(());
+    }
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let args = [0, 4096, protection as usize, flags as usize, usize::MAX, 0];
+    // SAFETY: a new private mapping at a place of the kernel's choice.
+    let page = unsafe { sys::call(libc::SYS_mmap, args) };
+    if (-4095..0).contains(&page) {
+        return Err(-page as c_int);
+    }
+    // SAFETY: the page was just mapped; the advice only concerns it.
+    let advised =
+        unsafe { sys::call(libc::SYS_madvise, [page as usize, 4096, libc::MADV_WIPEONFORK as usize, 0, 0, 0]) };
+    if advised < 0 {
+        return Err(-advised as c_int);
+    }
+    let page = page as *mut AtomicU32;
+    // SAFETY: mapped writable, aligned, and never unmapped.
+    unsafe { (*page).store(sys::process_id() as u32, Ordering::Relaxed) };
+    PROCESS.store(page, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Whether this is a child that runs in its parent's memory (vfork(2)): its signal actions and mask are its own, ours
+/// are the parent's and must not change.
+pub(crate) fn in_borrowed_memory() -> bool {
+    let page = PROCESS.load(Ordering::Relaxed);
+    if page.is_null() {
+        return false;
+    }
+    let process = sys::process_id() as u32;
+    // SAFETY: mapped by `note_process` and never unmapped; a concurrent writer stores the same value.
+    let owner = unsafe { &*page };
+    match owner.load(Ordering::Relaxed) {
+        0 => {
+            owner.store(process, Ordering::Relaxed);
+            false
+        }
+        owner => owner != process,
+    }
+}
+
+/// The action of every guarded signal.
+unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
+    let errno = sys::errno();
+    let Some(index) = index(signal) else {
+        return;
+    };
+    for slot in &GUARDS[index] {
+        // Acquire pairs with the Release in `install_guard`.
+        let guard = slot.load(Ordering::Acquire);
+        if guard.is_null() {
+            continue;
+        }
+        // SAFETY: only values of type `Guard` are stored there; `info` and `context` are the kernel's own, in this
+        // very frame, and not otherwise referenced here.
+        let handled = unsafe { core::mem::transmute::<*mut (), Guard>(guard)(&mut *context, &*info) };
+        if handled {
+            sys::set_errno(errno);
+            return;
+        }
+    }
+    sys::set_errno(errno);
+    // SAFETY: as above.
+    unsafe { deliver(signal, info, context) };
+}
+
+/// Does with a signal that is not ours what the kernel would have done by the program's own action and mask.
+///
+/// # Safety
+/// `info` and `context` are those of the frame in which the handler runs.
+unsafe fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
+    let program = action::of_program(signal);
+    // SAFETY: the caller vouches for `info`.
+    let forced = unsafe { (*info).si_code } > 0;
+    let blocked = mask::wished() & bit(signal) != 0;
+    match (forced, blocked, program.handler) {
+        (false, true, _) => {
+            // SAFETY: the caller vouches for `info`.
+            mask::hold(signal, unsafe { &*info });
+        }
+        (false, false, SIG_IGN) => {}
+        (_, _, SIG_DFL) | (true, true, _) | (true, _, SIG_IGN) => {
+            // SAFETY: the caller vouches for both.
+            unsafe { end_by(signal, info, context) };
+        }
+        (_, _, handler) => {
+            if program.flags & libc::SA_RESETHAND as u64 != 0 {
+                action::reset(signal);
+            }
+            // SAFETY: the program installed this address as its handler; on x86-64 the kernel passes all three
+            // arguments whether SA_SIGINFO is set or not. The frame has the mask and the stack it asked for.
+            unsafe {
+                let handler: extern "C-unwind" fn(c_int, *mut siginfo_t, *mut ucontext_t) =
+                    core::mem::transmute(handler);
+                handler(signal, info, context);
+            }
+        }
+    }
+}
+
+/// The default action: makes it the real one and queues the very same signal, which arrives when this handler has
+/// returned, so that exit status, siginfo and core are those of the place where it happened.
+///
+/// # Safety
+/// As [`deliver`].
+unsafe fn end_by(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
+    action::set_real(signal, &Action::default());
+    let block = bit(signal);
+    let target = [sys::process_id() as usize, sys::thread_id() as usize, signal as usize, info as usize, 0, 0];
+    // SAFETY: `block` is read only, `info` is the kernel's own, and the frame's mask is ours to change: the first
+    // word of uc_sigmask is all that rt_sigreturn reads.
+    unsafe {
+        let how = libc::SIG_BLOCK as usize;
+        sys::call(libc::SYS_rt_sigprocmask, [how, &raw const block as usize, 0, 8, 0, 0]);
+        *(&raw mut (*context).uc_sigmask).cast::<u64>() &= !block;
+        if sys::call(libc::SYS_rt_tgsigqueueinfo, target) < 0 {
+            sys::call(libc::SYS_tgkill, [target[0], target[1], target[2], 0, 0, 0]);
+        }
+    }
+}
+
+/// The address of our `sigaction`, to tell whether the program uses it.
+pub(crate) fn wrapper_of_sigaction() -> usize {
+    wrappers::sigaction as *const () as usize
+}

@@ -1,0 +1,348 @@
+//! libc's functions on signal actions and masks. Each leaves everything to libc unless it concerns a guarded signal.
+
+use super::action::{self, Action, SIGACTION};
+use super::{bit, guarded, mask};
+use crate::next::{missing, next};
+use crate::sys;
+use core::ffi::c_int;
+use libc::{sighandler_t, sigset_t};
+
+next! {
+    SIGNAL = c"signal": fn(c_int, sighandler_t) -> sighandler_t;
+    SYSV_SIGNAL = c"__sysv_signal": fn(c_int, sighandler_t) -> sighandler_t;
+    SIGSET = c"sigset": fn(c_int, sighandler_t) -> sighandler_t;
+    SIGHOLD = c"sighold": fn(c_int) -> c_int;
+    SIGRELSE = c"sigrelse": fn(c_int) -> c_int;
+    SIGIGNORE = c"sigignore": fn(c_int) -> c_int;
+    SIGINTERRUPT = c"siginterrupt": fn(c_int, c_int) -> c_int;
+    SIGPROCMASK = c"sigprocmask": fn(c_int, *const sigset_t, *mut sigset_t) -> c_int;
+    PTHREAD_SIGMASK = c"pthread_sigmask": fn(c_int, *const sigset_t, *mut sigset_t) -> c_int;
+    SIGSUSPEND = c"sigsuspend": fn(*const sigset_t) -> c_int;
+    SIGPENDING = c"sigpending": fn(*mut sigset_t) -> c_int;
+}
+
+/// What `signal` and its relatives answer when they fail.
+const SIG_ERR: sighandler_t = usize::MAX;
+/// sigset(3)'s "block it", and its answer that it was blocked.
+const SIG_HOLD: sighandler_t = 2;
+/// Flags that only the kernel's interface has; libc's callers see them when they read an action, as without us.
+const SA_INTERRUPT: c_int = 0x2000_0000;
+
+/// The first word of a set: all the signals there are.
+///
+/// # Safety
+/// `set` may be read.
+unsafe fn word(set: *const sigset_t) -> u64 {
+    // SAFETY: the caller vouches for `set`; a sigset_t begins with the kernel's word.
+    unsafe { *set.cast::<u64>() }
+}
+
+/// sigaction(2).
+///
+/// # Safety
+/// As libc's `sigaction`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    let Some(next) = SIGACTION.get() else {
+        return missing();
+    };
+    if guarded() == 0 || super::in_borrowed_memory() {
+        // SAFETY: the caller's own arguments.
+        return unsafe { next(signal, new, old) };
+    }
+    // SAFETY: the caller vouches for `new` and `old`, each null or valid.
+    unsafe {
+        if !action::is_kept(signal) {
+            return unguarded(next, signal, new, old);
+        }
+        let wanted = (!new.is_null()).then(|| from_libc(&*new));
+        let before = action::exchange(signal, wanted);
+        if !old.is_null() {
+            write_libc(&before, &mut *old);
+        }
+    }
+    0
+}
+
+type NextSigaction = unsafe extern "C-unwind" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+
+/// sigaction(2) for a signal that is the program's alone, but whose sa_mask must leave the guarded ones open.
+///
+/// # Safety
+/// As libc's `sigaction`.
+unsafe fn unguarded(
+    next: NextSigaction,
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    // SAFETY: the caller vouches for `new` and `old`, each null or valid.
+    unsafe {
+        if new.is_null() {
+            let answer = next(signal, new, old);
+            if answer == 0 && !old.is_null() {
+                *(&raw mut (*old).sa_mask).cast::<u64>() |= action::wished(signal, None);
+            }
+            return answer;
+        }
+        let mut really = *new;
+        let wanted = word(&really.sa_mask);
+        really.sa_mask = mask::as_set(wanted & !guarded());
+        let answer = next(signal, &really, old);
+        if answer == 0 {
+            let before = action::wished(signal, Some(wanted));
+            if !old.is_null() {
+                *(&raw mut (*old).sa_mask).cast::<u64>() |= before;
+            }
+        }
+        answer
+    }
+}
+
+fn from_libc(action: &libc::sigaction) -> Action {
+    Action {
+        handler: action.sa_sigaction as u64,
+        flags: action.sa_flags as u32 as u64,
+        restorer: 0,
+        // SAFETY: a reference's target may be read.
+        mask: unsafe { word(&action.sa_mask) },
+    }
+}
+
+fn write_libc(action: &Action, into: &mut libc::sigaction) {
+    into.sa_sigaction = action.handler as usize;
+    into.sa_flags = action.flags as u32 as c_int;
+    // SAFETY: the field is a nullable function pointer that the program passed to the kernel, or libc did for it.
+    into.sa_restorer = unsafe { core::mem::transmute::<usize, Option<extern "C" fn()>>(action.restorer as usize) };
+    into.sa_mask = mask::as_set(action.mask);
+}
+
+/// What signal(3) in its different forms does to a guarded signal.
+fn set_simply(signal: c_int, handler: sighandler_t, flags: c_int, mask: u64) -> sighandler_t {
+    if handler == SIG_ERR {
+        sys::set_errno(libc::EINVAL);
+        return SIG_ERR;
+    }
+    let wanted = Action { handler: handler as u64, flags: flags as u32 as u64, restorer: 0, mask };
+    let before = action::exchange(signal, Some(wanted)).handler as sighandler_t;
+    before
+}
+
+/// signal(3), which on Linux keeps the handler and restarts interrupted calls.
+///
+/// # Safety
+/// As libc's `signal`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+    if action::is_kept(signal) {
+        return set_simply(signal, handler, libc::SA_RESTART, bit(signal));
+    }
+    // SAFETY: the caller's own arguments.
+    SIGNAL.get().map_or_else(|| missing() as sighandler_t, |next| unsafe { next(signal, handler) })
+}
+
+/// bsd_signal(3), another name for [`signal`].
+///
+/// # Safety
+/// As libc's `signal`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn bsd_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
+    // SAFETY: the caller's contract is the same.
+    unsafe { signal(number, handler) }
+}
+
+/// ssignal(3), another name for [`signal`].
+///
+/// # Safety
+/// As libc's `signal`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn ssignal(number: c_int, handler: sighandler_t) -> sighandler_t {
+    // SAFETY: the caller's contract is the same.
+    unsafe { signal(number, handler) }
+}
+
+/// sysv_signal(3): the handler runs once, and blocks nothing.
+///
+/// # Safety
+/// As libc's `__sysv_signal`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+    if action::is_kept(signal) {
+        let flags = libc::SA_RESETHAND | libc::SA_NODEFER | SA_INTERRUPT;
+        return set_simply(signal, handler, flags, 0);
+    }
+    // SAFETY: the caller's own arguments.
+    SYSV_SIGNAL.get().map_or_else(|| missing() as sighandler_t, |next| unsafe { next(signal, handler) })
+}
+
+/// sysv_signal(3), another name for [`__sysv_signal`].
+///
+/// # Safety
+/// As libc's `sysv_signal`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+    // SAFETY: the caller's contract is the same.
+    unsafe { __sysv_signal(signal, handler) }
+}
+
+/// sigset(3).
+///
+/// # Safety
+/// As libc's `sigset`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn sigset(signal: c_int, disposition: sighandler_t) -> sighandler_t {
+    if !action::is_kept(signal) {
+        // SAFETY: the caller's own arguments.
+        return SIGSET.get().map_or_else(|| missing() as sighandler_t, |next| unsafe { next(signal, disposition) });
+    }
+    let (how, before) = if disposition == SIG_HOLD {
+        (libc::SIG_BLOCK, action::exchange(signal, None).handler as sighandler_t)
+    } else {
+        (libc::SIG_UNBLOCK, set_simply(signal, disposition, 0, 0))
+    };
+    if before == SIG_ERR {
+        return SIG_ERR;
+    }
+    if mask::changed(how, Some(bit(signal))) & bit(signal) != 0 {
+        SIG_HOLD
+    } else {
+        before
+    }
+}
+
+/// sighold(3).
+///
+/// # Safety
+/// As libc's `sighold`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn sighold(signal: c_int) -> c_int {
+    if action::is_kept(signal) {
+        mask::changed(libc::SIG_BLOCK, Some(bit(signal)));
+        return 0;
+    }
+    // SAFETY: the caller's own argument.
+    SIGHOLD.get().map_or_else(missing, |next| unsafe { next(signal) })
+}
+
+/// sigrelse(3).
+///
+/// # Safety
+/// As libc's `sigrelse`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn sigrelse(signal: c_int) -> c_int {
+    if action::is_kept(signal) {
+        mask::changed(libc::SIG_UNBLOCK, Some(bit(signal)));
+        return 0;
+    }
+    // SAFETY: the caller's own argument.
+    SIGRELSE.get().map_or_else(missing, |next| unsafe { next(signal) })
+}
+
+/// sigignore(3).
+///
+/// # Safety
+/// As libc's `sigignore`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn sigignore(signal: c_int) -> c_int {
+    if action::is_kept(signal) {
+        set_simply(signal, libc::SIG_IGN, 0, 0);
+        return 0;
+    }
+    // SAFETY: the caller's own argument.
+    SIGIGNORE.get().map_or_else(missing, |next| unsafe { next(signal) })
+}
+
+/// siginterrupt(3).
+///
+/// # Safety
+/// As libc's `siginterrupt`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int {
+    if !action::is_kept(signal) {
+        // SAFETY: the caller's own arguments.
+        return SIGINTERRUPT.get().map_or_else(missing, |next| unsafe { next(signal, interrupts) });
+    }
+    let restart = libc::SA_RESTART as u64;
+    let before = action::exchange(signal, None);
+    let flags = if interrupts != 0 { before.flags & !restart } else { before.flags | restart };
+    action::exchange(signal, Some(Action { flags, ..before }));
+    0
+}
+
+type NextMask = unsafe extern "C-unwind" fn(c_int, *const sigset_t, *mut sigset_t) -> c_int;
+
+/// sigprocmask and pthread_sigmask, which differ in how they report an error.
+///
+/// # Safety
+/// As libc's `sigprocmask`.
+unsafe fn change_mask(next: NextMask, how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
+    if !mask::active() {
+        // SAFETY: the caller's own arguments.
+        return unsafe { next(how, set, old) };
+    }
+    // SAFETY: the caller vouches for `set` and `old`, each null or valid; `set` is read before `old`, perhaps the
+    // same, is written.
+    unsafe {
+        let wanted = (!set.is_null()).then(|| word(set));
+        let really = wanted.map(|wanted| mask::as_set(mask::real(how, wanted)));
+        let answer = next(how, really.as_ref().map_or(core::ptr::null(), core::ptr::from_ref), old);
+        if answer == 0 {
+            let before = mask::changed(how, wanted);
+            if !old.is_null() {
+                *old.cast::<u64>() |= before;
+            }
+        }
+        answer
+    }
+}
+
+/// sigprocmask(2).
+///
+/// # Safety
+/// As libc's `sigprocmask`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
+    // SAFETY: the caller's own arguments.
+    SIGPROCMASK.get().map_or_else(missing, |next| unsafe { change_mask(next, how, set, old) })
+}
+
+/// pthread_sigmask(3), which answers the error itself.
+///
+/// # Safety
+/// As libc's `pthread_sigmask`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
+    // SAFETY: the caller's own arguments.
+    PTHREAD_SIGMASK.get().map_or(libc::ENOSYS, |next| unsafe { change_mask(next, how, set, old) })
+}
+
+/// sigsuspend(2).
+///
+/// # Safety
+/// As libc's `sigsuspend`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn sigsuspend(set: *const sigset_t) -> c_int {
+    mask::with_temporary_set(set, |set| {
+        // SAFETY: the caller's own set, or a copy of it without our signals.
+        SIGSUSPEND.get().map_or_else(missing, |next| unsafe { next(set) })
+    })
+}
+
+/// sigpending(2).
+///
+/// # Safety
+/// As libc's `sigpending`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn sigpending(set: *mut sigset_t) -> c_int {
+    // SAFETY: the caller's own argument.
+    let answer = SIGPENDING.get().map_or_else(missing, |next| unsafe { next(set) });
+    if answer == 0 && mask::active() {
+        // SAFETY: libc has just written to `set`.
+        unsafe { *set.cast::<u64>() |= mask::held() };
+    }
+    answer
+}

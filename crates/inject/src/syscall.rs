@@ -1,0 +1,136 @@
+//! libc's `syscall()`: the variadic way to any system call, and how most bindings reach io_uring.
+//!
+//! It must not disturb what programs do through it (clone, vfork, and calls on the fast path of language run-times),
+//! so numbers that do not concern us run through a few instructions of assembly without a stack frame, as in libc.
+
+use crate::{dispatch, entry};
+use core::arch::naked_asm;
+
+/// One bit for each number in [`dispatch::NUMBERS`].
+static OURS: [u64; LIMIT / 64] = ours();
+const LIMIT: usize = 512;
+
+const fn ours() -> [u64; LIMIT / 64] {
+    let mut map = [0; LIMIT / 64];
+    let mut index = 0;
+    while index < dispatch::NUMBERS.len() {
+        let number = dispatch::NUMBERS[index] as usize;
+        map[number / 64] |= 1 << (number % 64);
+        index += 1;
+    }
+    map
+}
+
+/// syscall(2).
+///
+/// # Safety
+/// As libc's `syscall`: the number and arguments as the system call's manual page says.
+#[cfg_attr(not(test), no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn syscall() -> isize {
+    naked_asm!(
+        ".cfi_startproc",
+        "cmp rdi, {limit}",
+        "jae 2f",
+        "mov eax, edi",
+        "shr eax, 6",
+        "lea r11, [rip + {ours}]",
+        "mov r11, [r11 + rax * 8]",
+        "bt r11, rdi", // takes the number modulo 64
+        "jc 4f",
+        "2:",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov r10, r8",
+        "mov r8, r9",
+        "mov r9, [rsp + 8]", // the seventh C argument
+        "syscall",
+        "cmp rax, -4095",
+        "jae 3f",
+        "ret",
+        "3:",
+        "neg eax",
+        "push rax", // also aligns the stack for the call
+        ".cfi_adjust_cfa_offset 8",
+        "call {errno}",
+        "pop rcx",
+        ".cfi_adjust_cfa_offset -8",
+        "mov [rax], ecx",
+        "mov rax, -1",
+        "ret",
+        "4:", // number and arguments become an array: 7 words, which also align the stack
+        "mov r11, [rsp + 8]",
+        "sub rsp, 56",
+        ".cfi_adjust_cfa_offset 56",
+        "mov [rsp], rdi",
+        "mov [rsp + 8], rsi",
+        "mov [rsp + 16], rdx",
+        "mov [rsp + 24], rcx",
+        "mov [rsp + 32], r8",
+        "mov [rsp + 40], r9",
+        "mov [rsp + 48], r11",
+        "mov rdi, rsp",
+        "call {special}",
+        "add rsp, 56",
+        ".cfi_adjust_cfa_offset -56",
+        "ret",
+        ".cfi_endproc",
+        limit = const LIMIT,
+        ours = sym OURS,
+        errno = sym libc::__errno_location,
+        special = sym special,
+    )
+}
+
+/// The numbers that concern us: performed by [`dispatch::call`], answered as libc does.
+///
+/// # Safety
+/// `words` points to the number and its six arguments.
+unsafe extern "C" fn special(words: *const [usize; 7]) -> isize {
+    // SAFETY: the assembly above passes the array that it just built on its stack.
+    let [number, args @ ..] = unsafe { *words };
+    entry::libc_answer(entry::answer(|| dispatch::call(number as i64, args)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Syscall = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> isize;
+
+    fn ours() -> Syscall {
+        // SAFETY: on x86-64 a variadic call passes integers as these named parameters are passed.
+        unsafe { core::mem::transmute(syscall as unsafe extern "C" fn() -> isize) }
+    }
+
+    #[test]
+    fn ordinary_numbers_answer_as_libc_does() {
+        // SAFETY: getpid takes nothing; close(-1) and mmap of nothing only fail.
+        unsafe {
+            assert_eq!(ours()(libc::SYS_getpid as usize, 0, 0, 0, 0, 0, 0), libc::getpid() as isize);
+            crate::sys::set_errno(0);
+            assert_eq!(ours()(libc::SYS_lseek as usize, usize::MAX, 0, 0, 0, 0, 0), -1);
+            assert_eq!(crate::sys::errno(), libc::EBADF);
+            crate::sys::set_errno(77);
+            assert!(ours()(libc::SYS_gettid as usize, 0, 0, 0, 0, 0, 0) > 0);
+            assert_eq!(crate::sys::errno(), 77);
+        }
+    }
+
+    #[test]
+    fn special_numbers_answer_as_libc_does() {
+        // SAFETY: the descriptor is invalid, so nothing is closed; the second mapping is new and unmapped again.
+        unsafe {
+            assert_eq!(ours()(libc::SYS_close as usize, usize::MAX, 0, 0, 0, 0, 0), -1);
+            assert_eq!(crate::sys::errno(), libc::EBADF);
+            let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
+            let page = ours()(libc::SYS_mmap as usize, 0, 4096, libc::PROT_READ as usize, flags, usize::MAX, 0);
+            assert_ne!(page, -1);
+            assert_eq!(libc::munmap(page as *mut _, 4096), 0);
+            assert_eq!(ours()(usize::MAX, 0, 0, 0, 0, 0, 0), -1);
+            assert_eq!(crate::sys::errno(), libc::ENOSYS);
+        }
+    }
+}
