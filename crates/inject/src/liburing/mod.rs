@@ -15,6 +15,8 @@ pub mod layout;
 pub mod queue;
 pub mod register;
 pub mod setup;
+#[cfg(test)]
+mod tests;
 
 use core::ffi::c_int;
 use layout::Ring;
