@@ -4,8 +4,8 @@
 
 use anyring_abi::{Opcode, Sqe, Timespec};
 
-/// `fd` as the SQEs take it.
-pub use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use std::os::fd::AsRawFd;
 
 /// The number of an open descriptor.
 pub fn fd(file: &impl AsRawFd) -> i32 {

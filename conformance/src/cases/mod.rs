@@ -9,7 +9,7 @@ macro_rules! topics {
     };
 }
 
-topics![cancel, enter, link, net_connect, nop, poll, rw_file, rw_other, rw_pipe, setup, timeout];
+topics![cancel, enter, fs, link, net_connect, net_data, nop, poll, rw_file, rw_other, rw_pipe, setup, timeout];
 
 /// What nearly every case uses.
 mod prelude {
@@ -19,4 +19,5 @@ mod prelude {
     pub(crate) use crate::sys::{self, *};
     pub(crate) use anyring_abi::*;
     pub(crate) use std::io::{Read, Write};
+    pub(crate) use std::os::fd::OwnedFd;
 }
