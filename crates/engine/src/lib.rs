@@ -1,1 +1,25 @@
+//! io_uring in user space: rings, requests, and the paths they take.
 //!
+//! This crate knows nothing of how a program's calls get here (`crates/inject` does). Its three calls take what the
+//! system calls of the same names take: plain numbers and addresses of the program's memory, which may be anything.
+//! See ARCHITECTURE.md for the way of a request through the files.
+
+pub mod descriptors;
+pub mod lock;
+pub mod log;
+pub mod op;
+pub mod os;
+pub mod path;
+pub mod process;
+pub mod request;
+pub mod resource;
+pub mod ring;
+pub mod stats;
+mod thread;
+
+pub use resource::register::register;
+pub use ring::enter::{enter, Enter};
+pub use ring::setup::setup;
+
+/// An error number of errno(3).
+pub type Errno = rustix::io::Errno;

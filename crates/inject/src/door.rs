@@ -4,64 +4,108 @@
 //! io_uring_register(2), the answer as the kernel's register would hold it (a value, or `-errno`), errno untouched.
 //! Nothing here may be called while a lock of ours is held.
 
+use crate::{backend, entry, sys};
 use anyring_abi::{Params, NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
+use anyring_engine::{process, Enter, Errno};
 use core::ffi::c_void;
 
 /// The descriptor numbers that rings get (decision 2 in ARCHITECTURE.md): a wrapper or the filter knows by one compare
 /// that a number outside is no ring. They begin below 1,024 so that select(2) can name some.
-pub const RING_NUMBERS: core::ops::Range<i32> = 512..4096;
+pub const RING_NUMBERS: core::ops::Range<i32> = anyring_engine::descriptors::RING_NUMBERS;
+
+/// What a call answers after a panic inside the engine.
+const BROKEN: isize = -(libc::EIO as isize);
+
+/// A result of the engine as the kernel's register would hold it.
+fn register_of<T: TryInto<isize>>(result: Result<T, Errno>) -> isize {
+    match result {
+        Ok(value) => value.try_into().unwrap_or(BROKEN),
+        Err(error) => -(error.raw_os_error() as isize),
+    }
+}
 
 /// io_uring_setup(2): a new ring's descriptor, or `-errno`.
 pub fn setup(entries: u32, params: *mut Params) -> isize {
-    raw(NR_IO_URING_SETUP, [entries as usize, params as usize, 0, 0, 0, 0])
+    if !backend::is_user() {
+        return raw(NR_IO_URING_SETUP, [entries as usize, params as usize, 0, 0, 0, 0]);
+    }
+    entry::answer(|| {
+        backend::prepare_engine();
+        register_of(anyring_engine::setup(entries, params as u64).map(|fd| fd as isize))
+    })
 }
 
 /// io_uring_enter(2) with its six arguments: how many SQEs were consumed, or `-errno`.
+#[inline]
 pub fn enter(fd: u32, to_submit: u32, min_complete: u32, flags: u32, arg: *const c_void, arg_size: usize) -> isize {
-    let args = [fd as usize, to_submit as usize, min_complete as usize, flags as usize, arg as usize, arg_size];
-    raw(NR_IO_URING_ENTER, args)
+    if !backend::is_user() {
+        let args = [fd as usize, to_submit as usize, min_complete as usize, flags as usize, arg as usize, arg_size];
+        return raw(NR_IO_URING_ENTER, args);
+    }
+    let call = Enter { fd, to_submit, min_complete, flags, arg: arg as u64, arg_size };
+    contained(fd, || register_of(anyring_engine::enter(&call)))
 }
 
 /// io_uring_register(2): the operation's answer, or `-errno`.
 pub fn register(fd: u32, opcode: u32, arg: *mut c_void, nr_args: u32) -> isize {
-    raw(NR_IO_URING_REGISTER, [fd as usize, opcode as usize, arg as usize, nr_args as usize, 0, 0])
+    if !backend::is_user() {
+        return raw(NR_IO_URING_REGISTER, [fd as usize, opcode as usize, arg as usize, nr_args as usize, 0, 0]);
+    }
+    contained(fd, || register_of(anyring_engine::register(fd, opcode, arg as u64, nr_args)))
+}
+
+/// Runs a call of the engine on ring `fd`; a panic in it breaks that ring, and no other.
+#[inline]
+fn contained(fd: u32, call: impl FnOnce() -> isize) -> isize {
+    let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
+    answer.unwrap_or_else(|_| {
+        process::break_ring(fd as i32);
+        BROKEN
+    })
 }
 
 /// Whether `fd` is the number of a ring that our engine serves. One compare and one load: cheap enough for `close`.
-pub fn is_ring(_fd: i32) -> bool {
-    false
+#[inline]
+pub fn is_ring(fd: i32) -> bool {
+    process::is_ring(fd)
 }
 
 /// Where the memory of ring `fd` really is: the descriptor and offset to map in place of `(fd, offset)`, or `None`
 /// when `fd` is no ring of ours (verified, since a number may have been reused) or `offset` is none of its areas.
-pub fn ring_mapping(_fd: i32, _offset: u64) -> Option<(i32, u64)> {
-    None
+pub fn ring_mapping(fd: i32, offset: u64) -> Option<(i32, u64)> {
+    process::ring_mapping(fd, offset)
 }
 
 /// Must be called before the program closes (or replaces by dup2) descriptor number `fd`: ends a ring of that number,
 /// and lets requests in flight on the file keep a private duplicate.
-pub fn closing(_fd: i32) {}
+#[inline]
+pub fn closing(fd: i32) {
+    process::closing(fd);
+}
 
 /// The same for every number in `first..=last` (close_range(2)).
-pub fn closing_range(_first: u32, _last: u32) {}
+pub fn closing_range(first: u32, last: u32) {
+    process::closing_range(first, last);
+}
 
 /// The program watches ring `fd` for readability (epoll_ctl, poll, select, F_SETFL with O_ASYNC): from now on a CQE
 /// makes the descriptor readable. `edge_triggered` when the watcher wants an edge for each batch (EPOLLET).
-pub fn watch(_fd: i32, _edge_triggered: bool) {}
+pub fn watch(fd: i32, edge_triggered: bool) {
+    if let Some(mut guard) = process::verified_ring(fd).and_then(|ring| ring.lock().ok()) {
+        guard.watch(edge_triggered);
+    }
+}
 
 /// Makes the descriptor's readability agree with the CQ: call before the program waits on ring `fd` with a
 /// level-triggered primitive.
-pub fn settle(_fd: i32) {}
+pub fn settle(fd: i32) {
+    if let Some(mut guard) = process::verified_ring(fd).and_then(|ring| ring.lock().ok()) {
+        guard.settle_readability();
+    }
+}
 
 /// One system call made from our own code: never seen by our wrappers or our filter. The answer is the register.
 fn raw(number: i64, args: [usize; 6]) -> isize {
-    let answer: isize;
-    // SAFETY: the kernel checks every argument of the system calls made here, and the asm declares all that the
-    // `syscall` instruction changes.
-    unsafe {
-        core::arch::asm!("syscall", inlateout("rax") number as isize => answer,
-            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2], in("r10") args[3], in("r8") args[4],
-            in("r9") args[5], lateout("rcx") _, lateout("r11") _);
-    }
-    answer
+    // SAFETY: the kernel checks every argument of the three calls made here, which are the program's own.
+    unsafe { sys::call(number, args) }
 }

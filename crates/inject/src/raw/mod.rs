@@ -12,12 +12,12 @@
 
 mod filter;
 mod object;
-mod probe;
+pub(crate) mod probe;
 mod scan;
 mod stack;
 mod trap;
 
-use crate::{signals, sys};
+use crate::{backend, signals, sys};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{sock_filter, sock_fprog};
 use object::Known;
@@ -59,7 +59,7 @@ fn owns_the_symbols() -> bool {
 
 fn cover(known: &mut Known) {
     let objects = object::new_objects(known);
-    if objects.is_empty() || !(installed() || wanted()) {
+    if objects.is_empty() || !(installed() || backend::is_user()) {
         return;
     }
     if !trap::prepare() || signals::install_guard(libc::SIGSYS, trap::guard).is_err() {
@@ -81,15 +81,6 @@ fn install(program: &[sock_filter]) -> bool {
     unsafe {
         sys::call(libc::SYS_prctl, [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0]) == 0
             && sys::call(libc::SYS_seccomp, filter) == 0
-    }
-}
-
-/// Whether this process is to be served by our engine, as far as that can be known before its first ring.
-fn wanted() -> bool {
-    match std::env::var_os("ANYRING_BACKEND").as_deref().and_then(std::ffi::OsStr::to_str) {
-        Some("user") => true,
-        Some("kernel") => false,
-        _ => !probe::kernel_serves(),
     }
 }
 

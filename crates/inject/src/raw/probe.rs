@@ -6,10 +6,10 @@ use anyring_abi::NR_IO_URING_SETUP;
 use core::ffi::{c_int, c_void};
 
 const STACK: usize = 16 * 1024;
-const SERVES: c_int = 17;
 
-/// Whether io_uring_setup(2) is there and permitted.
-pub fn kernel_serves() -> bool {
+/// The errno with which the kernel (or a filter before it) refuses io_uring_setup(2); 0 where it is there and permitted.
+/// A filter that kills counts as EPERM.
+pub fn kernel_refusal() -> c_int {
     let mut stack = vec![0_u128; STACK / size_of::<u128>()];
     let top = stack.as_mut_ptr_range().end.cast::<c_void>();
     // Without an exit signal the program's SIGCHLD handler and its wait(2) never see this child.
@@ -20,7 +20,7 @@ pub fn kernel_serves() -> bool {
     let child = unsafe { libc::clone(ask, top, flags, core::ptr::null_mut()) };
     set_mask(mask);
     if child < 0 {
-        return false;
+        return libc::EPERM;
     }
     let mut status: c_int = 0;
     loop {
@@ -28,7 +28,8 @@ pub fn kernel_serves() -> bool {
         // SAFETY: waits for our own child; `status` is a local.
         let answer = unsafe { sys::call(libc::SYS_wait4, args) };
         if answer != -(libc::EINTR as isize) {
-            return answer == child as isize && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == SERVES;
+            let told = answer == child as isize && libc::WIFEXITED(status);
+            return if told { libc::WEXITSTATUS(status) } else { libc::EPERM };
         }
     }
 }
@@ -37,7 +38,7 @@ pub fn kernel_serves() -> bool {
 extern "C" fn ask(_: *mut c_void) -> c_int {
     // SAFETY: a null pointer is refused by the kernel.
     let answer = unsafe { sys::call(NR_IO_URING_SETUP, [1, 0, 0, 0, 0, 0]) };
-    let code = if answer == -(libc::EFAULT as isize) { SERVES } else { 0 };
+    let code = if answer == -(libc::EFAULT as isize) { 0 } else { (-answer) as c_int };
     // SAFETY: ends the child without running anything of the program's; it shares the parent's memory.
     unsafe { sys::call(libc::SYS_exit_group, [code as usize, 0, 0, 0, 0, 0]) };
     code

@@ -1,0 +1,94 @@
+//! Where the engine's descriptors are in the program's table.
+//!
+//! Descriptors of the engine's own sit at the top of the table, so that the program's next open gets the number it
+//! expects. Ring descriptors, which the program uses, come from [`RING_NUMBERS`]: wrappers and the seccomp filter
+//! recognise them by one compare, and the first 512 of them are good for select(2).
+
+use crate::os::{Os, Sys};
+use crate::Errno;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use rustix::process::Resource;
+
+/// Numbers that ring descriptors may have.
+pub const RING_NUMBERS: Range<i32> = 512..4096;
+
+/// One past the highest number the engine uses for itself: a table with higher numbers would cost kernel memory and
+/// slow every fork.
+const TOP: i32 = 4096;
+/// How many numbers below the limit the engine tries to stay within.
+const TOP_ROOM: i32 = 512;
+
+/// Bit n: number n is one of the engine's own descriptors. Relaxed: set before the descriptor is used for anything, and
+/// only compared with numbers that the program itself passes in.
+static OWN: [AtomicU64; TOP as usize / 64] = [const { AtomicU64::new(0) }; TOP as usize / 64];
+
+fn own_bit(fd: i32) -> Option<(&'static AtomicU64, u64)> {
+    let word = OWN.get(usize::try_from(fd).ok()? / 64)?;
+    Some((word, 1 << (fd % 64)))
+}
+
+/// Whether number `fd` is a descriptor of the engine's own, which the program must not close or replace.
+pub fn is_own(fd: i32) -> bool {
+    own_bit(fd).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
+}
+
+/// Moves a descriptor to the top of the table (close-on-exec), and remembers it as the engine's own.
+pub fn to_top(fd: OwnedFd) -> Result<OwnedFd, Errno> {
+    let limit = rustix::process::getrlimit(Resource::Nofile).current.map_or(TOP, |n| n.min(TOP as u64) as i32);
+    let mut lowest = (limit - TOP_ROOM).max(limit / 2);
+    loop {
+        match rustix::io::fcntl_dupfd_cloexec(&fd, lowest) {
+            Ok(moved) => {
+                if let Some((word, bit)) = own_bit(moved.as_raw_fd()) {
+                    word.fetch_or(bit, Relaxed);
+                }
+                close_quietly(fd);
+                return Ok(moved);
+            }
+            Err(Errno::MFILE | Errno::INVAL) if lowest > 3 => lowest /= 2,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Moves a descriptor into [`RING_NUMBERS`], or wherever there is room when that range is out of the limit's reach.
+pub fn to_ring_number(fd: OwnedFd) -> Result<OwnedFd, Errno> {
+    for lowest in [RING_NUMBERS.start, 64, 0] {
+        match rustix::io::fcntl_dupfd_cloexec(&fd, lowest) {
+            Ok(moved) => {
+                close_quietly(fd);
+                return Ok(moved);
+            }
+            Err(Errno::MFILE | Errno::INVAL) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Errno::MFILE)
+}
+
+/// A private duplicate of a descriptor of the program's, at the top of the table.
+pub fn duplicate(fd: i32) -> Result<i32, Errno> {
+    // SAFETY: only borrowed for the call; a number that is not open makes it fail with EBADF.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    Ok(to_top(rustix::io::fcntl_dupfd_cloexec(borrowed, 0)?)?.into_raw_fd())
+}
+
+/// Closes one of the engine's own descriptors.
+pub fn close(fd: i32) {
+    if let Some((word, bit)) = own_bit(fd) {
+        word.fetch_and(!bit, Relaxed);
+    }
+    Sys::close(fd);
+}
+
+fn close_quietly(fd: OwnedFd) {
+    Sys::close(fd.into_raw_fd());
+}
+
+/// Takes ownership of a number that a system call has just answered.
+pub fn owned(fd: usize) -> OwnedFd {
+    // SAFETY: the caller passes a descriptor that the kernel has just made for it.
+    unsafe { OwnedFd::from_raw_fd(fd as i32) }
+}

@@ -1,0 +1,169 @@
+//! The engine's mutex: a futex word and the holder's thread pointer, so that re-entry by the same thread (a signal
+//! handler that submits while the interrupted code was submitting) is recognised instead of hanging.
+
+use crate::os::{Os, Sys};
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+/// Held, and somebody may be asleep on the word.
+const CONTENDED: u32 = 2;
+
+/// A word unique to the calling thread while it lives: the thread pointer. No system call, no thread-local.
+#[inline(always)]
+pub fn thread_pointer() -> usize {
+    let pointer: usize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the x86-64 ABI keeps the thread control block's own address at fs:0; the load touches nothing else.
+    unsafe {
+        core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags))
+    };
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: reads the thread pointer register.
+    unsafe {
+        core::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem, preserves_flags))
+    };
+    pointer
+}
+
+/// A sequentially consistent fence directly after a locked read-modify-write instruction: that instruction is one
+/// already on x86-64.
+#[inline(always)]
+pub fn fence_after_swap() {
+    #[cfg(target_arch = "x86_64")]
+    core::sync::atomic::compiler_fence(Ordering::SeqCst);
+    #[cfg(not(target_arch = "x86_64"))]
+    core::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// A mutex around `T` within one process.
+pub struct Lock<T> {
+    word: AtomicU32,
+    owner: AtomicUsize,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the word admits one thread at a time to `value`.
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+/// Exclusive access to a [`Lock`]'s value until it is dropped.
+pub struct Held<'a, T> {
+    lock: &'a Lock<T>,
+}
+
+impl<T> Lock<T> {
+    /// A free lock.
+    pub const fn new(value: T) -> Self {
+        Lock { word: AtomicU32::new(FREE), owner: AtomicUsize::new(0), value: UnsafeCell::new(value) }
+    }
+
+    /// Waits for the lock; `None` when this very thread holds it already.
+    #[inline]
+    pub fn lock(&self) -> Option<Held<'_, T>> {
+        // Acquire pairs with the Release swap in `drop`.
+        if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            if self.held_by_me() {
+                return None;
+            }
+            self.wait();
+        }
+        self.owner.store(thread_pointer(), Ordering::Relaxed);
+        Some(Held { lock: self })
+    }
+
+    /// The lock if it is free now.
+    #[inline]
+    pub fn try_lock(&self) -> Option<Held<'_, T>> {
+        // Acquire pairs with the Release swap in `drop`.
+        self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        self.owner.store(thread_pointer(), Ordering::Relaxed);
+        Some(Held { lock: self })
+    }
+
+    /// Whether the calling thread holds the lock. Exact: only this thread can have stored its own pointer.
+    #[inline]
+    pub fn held_by_me(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) == thread_pointer()
+    }
+
+    #[cold]
+    fn wait(&self) {
+        for _ in 0..100 {
+            core::hint::spin_loop();
+            // Acquire pairs with the Release swap in `drop`.
+            if self.word.load(Ordering::Relaxed) == FREE
+                && self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return;
+            }
+        }
+        // Acquire pairs with the Release swap in `drop`.
+        while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
+            let _ = Sys::futex_wait(&self.word, CONTENDED, None);
+        }
+    }
+
+    /// Makes the lock free in a forked child, where the holder does not exist any more.
+    ///
+    /// # Safety
+    /// Only this thread may exist in the process, and the value must be put into a sound state before it is used.
+    pub unsafe fn reset(&self) {
+        self.owner.store(0, Ordering::Relaxed);
+        self.word.store(FREE, Ordering::Relaxed);
+    }
+}
+
+impl<T> Deref for Held<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: a `Held` exists only between acquiring and releasing the word.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for Held<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`, and `&mut self` makes this the only reference.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for Held<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.owner.store(0, Ordering::Relaxed);
+        // Release pairs with the Acquire of the next holder.
+        if self.lock.word.swap(FREE, Ordering::Release) == CONTENDED {
+            Sys::futex_wake(&self.lock.word, 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn excludes_other_threads_and_reports_re_entry() {
+        static LOCK: Lock<u64> = Lock::new(0);
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                std::thread::spawn(|| {
+                    for _ in 0..10_000 {
+                        *LOCK.lock().unwrap() += 1;
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        let held = LOCK.lock().unwrap();
+        assert_eq!(*held, 40_000);
+        assert!(LOCK.lock().is_none());
+        drop(held);
+        assert!(LOCK.try_lock().is_some());
+    }
+}

@@ -1,0 +1,206 @@
+//! Operations: what each opcode reads from its SQE and which system call answers it.
+//!
+//! One file a family. An operation owns its arguments, `prep` and `issue`: `prep` reads each SQE field once and rejects
+//! what it does not know; `issue` attempts the operation and answers a [`Verdict`]. An operation never posts a CQE, never
+//! picks a path and never takes a lock of a ring: `path::route` alone decides what a verdict leads to.
+
+pub mod cancel;
+pub mod epoll;
+pub mod fs;
+pub mod net;
+pub mod nop;
+pub mod poll;
+pub mod rw;
+pub mod splice;
+pub mod sync;
+mod table;
+pub mod timeout;
+
+pub use table::{definition, Definition, FileUse};
+
+use crate::os::check;
+use crate::Errno;
+use anyring_abi::{Sqe, IOSQE_FIXED_FILE};
+
+/// Which readiness a request waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// `EPOLLIN` and what implies it.
+    Read,
+    /// `EPOLLOUT` and what implies it.
+    Write,
+}
+
+/// What an attempt at an operation led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Verdict {
+    /// Finished with this result: a value, or `-errno`. The request's links go on or break by [`Outcome`].
+    Done(i32),
+    /// Finished with this result, which the kernel counts as a failure although it is no error (a short transfer): links
+    /// break.
+    DoneShort(i32),
+    /// A nonblocking attempt found nothing to do: wait for readiness and try again. Where the file cannot be polled, a
+    /// worker does it.
+    WouldBlock(Direction),
+    /// There is no nonblocking form of this call here (RWF_NOWAIT is not supported, say): wait for readiness if the file
+    /// can be polled, then let a worker make the plain call, since another reader may win; else straight to a worker.
+    NeedsWorkerWhenReady(Direction),
+    /// Only a thread that may sleep can do this.
+    NeedsWorker,
+    /// A new descriptor, to be answered as a number or installed in the registered files.
+    Descriptor(i32),
+    /// A multishot request produced this result and stays armed: post it with `IORING_CQE_F_MORE`, then issue again.
+    Shot(i32),
+}
+
+impl Verdict {
+    /// `Done` with a system call's answer.
+    pub fn of(result: Result<usize, Errno>) -> Verdict {
+        match result {
+            Ok(value) => Verdict::Done(value as i32),
+            Err(error) => Verdict::Done(-error.raw_os_error()),
+        }
+    }
+
+    /// `Done` with an error.
+    pub fn error(error: Errno) -> Verdict {
+        Verdict::Done(-error.raw_os_error())
+    }
+}
+
+/// Under which circumstances an operation is issued.
+#[derive(Debug, Clone, Copy)]
+pub struct Context {
+    /// The descriptor, with registered files resolved; -1 for operations without one.
+    pub fd: i32,
+    /// The caller must not sleep: answer `WouldBlock` or `NeedsWorker` instead. False on a worker.
+    pub nonblock: bool,
+}
+
+/// A prepared operation.
+#[derive(Debug)]
+#[allow(missing_docs)] // each variant is documented where its type is
+pub enum Op {
+    Nop(nop::Nop),
+    Rw(rw::Rw),
+    Sync(sync::Sync),
+    Poll(poll::PollAdd),
+    PollRemove(poll::PollRemove),
+    Timeout(timeout::Timeout),
+    TimeoutRemove(timeout::TimeoutRemove),
+    LinkTimeout(timeout::Timeout),
+    Cancel(cancel::Cancel),
+    Net(net::Net),
+    Fs(fs::Fs),
+    Splice(splice::Splice),
+    EpollCtl(epoll::EpollCtl),
+}
+
+impl Op {
+    /// Attempts an operation that is nothing but system calls. Operations on the ring itself (timeouts, poll requests,
+    /// cancellations) are issued by `path::route`, which holds the ring.
+    #[inline]
+    pub fn issue(&mut self, context: Context) -> Verdict {
+        match self {
+            Op::Nop(op) => op.issue(),
+            Op::Rw(op) => op.issue(context),
+            Op::Sync(op) => op.issue(context),
+            Op::Net(op) => op.issue(context),
+            Op::Fs(op) => op.issue(context),
+            Op::Splice(op) => op.issue(context),
+            Op::EpollCtl(op) => op.issue(context),
+            Op::Poll(op) => op.issue(context),
+            Op::PollRemove(_) | Op::Timeout(_) | Op::TimeoutRemove(_) | Op::LinkTimeout(_) | Op::Cancel(_) => {
+                Verdict::error(Errno::INVAL)
+            }
+        }
+    }
+
+    /// Stands where an operation has been taken away (it is on a worker, or its SQE was refused).
+    pub fn placeholder() -> Op {
+        Op::Nop(nop::Nop::default())
+    }
+
+    /// It can only be issued as a request with a place of its own: a timer.
+    #[inline]
+    pub fn needs_request(&self) -> bool {
+        matches!(self, Op::Timeout(_) | Op::LinkTimeout(_))
+    }
+
+    /// Which readiness a nonblocking attempt would need, for operations on streams.
+    #[inline]
+    pub fn waits_for(&self) -> Option<Direction> {
+        match self {
+            Op::Rw(op) => op.waits_for(),
+            _ => None,
+        }
+    }
+
+    /// The SQE's `file_index` for a new descriptor: 0 for a number, else a slot of the registered files.
+    pub fn slot(&self) -> u32 {
+        match self {
+            Op::Net(op) => op.slot(),
+            Op::Fs(op) => op.slot(),
+            _ => 0,
+        }
+    }
+
+    /// Copies what the operation still points to in program memory (iovecs, msghdr), because it outlives the submitting
+    /// call: the program may reuse that memory then (`IORING_FEAT_SUBMIT_STABLE`).
+    pub fn make_stable(&mut self) -> Result<(), Errno> {
+        match self {
+            Op::Net(op) => op.make_stable(),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// SQE fields that an operation may have to find zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // fields of Sqe
+pub enum Field {
+    Ioprio,
+    Off,
+    Addr,
+    Len,
+    OpFlags,
+    BufIndex,
+    FileIndex,
+    Addr3,
+}
+
+/// `EINVAL` when one of `fields` is not zero.
+#[inline]
+pub fn reject_unused(sqe: &Sqe, fields: &[Field]) -> Result<(), Errno> {
+    for field in fields {
+        let used = match field {
+            Field::Ioprio => sqe.ioprio != 0,
+            Field::Off => sqe.off != 0,
+            Field::Addr => sqe.addr != 0,
+            Field::Len => sqe.len != 0,
+            Field::OpFlags => sqe.op_flags != 0,
+            Field::BufIndex => sqe.buf_index != 0,
+            Field::FileIndex => sqe.file_index != 0,
+            Field::Addr3 => sqe.addr3 != 0,
+        };
+        if used {
+            return Err(Errno::INVAL);
+        }
+    }
+    Ok(())
+}
+
+/// `EBADF` for `IOSQE_FIXED_FILE` on an operation whose `fd` names no file to work on (a directory, or nothing).
+pub fn reject_fixed_file(sqe: &Sqe) -> Result<(), Errno> {
+    if sqe.flags & IOSQE_FIXED_FILE != 0 {
+        return Err(Errno::BADF);
+    }
+    Ok(())
+}
+
+/// Makes a system call whose arguments are the program's own, as a verdict.
+#[inline]
+pub fn call(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
+    check(crate::os::syscall(number, args))
+}

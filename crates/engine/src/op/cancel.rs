@@ -1,0 +1,63 @@
+//! ASYNC_CANCEL: arguments and checks, and which requests it means. Finding them is `request::cancel`'s.
+
+use super::{reject_unused, Field};
+use crate::Errno;
+use anyring_abi::{
+    Opcode, Sqe, IORING_ASYNC_CANCEL_ALL, IORING_ASYNC_CANCEL_ANY, IORING_ASYNC_CANCEL_FD,
+    IORING_ASYNC_CANCEL_FD_FIXED, IORING_ASYNC_CANCEL_OP, IORING_ASYNC_CANCEL_USERDATA, IOSQE_BUFFER_SELECT,
+};
+
+/// Which requests to end. Source: io_uring_enter(2), IORING_OP_ASYNC_CANCEL; `io_cancel_req_match` in
+/// io_uring/cancel.c.
+#[derive(Debug, Clone, Copy)]
+pub struct Cancel {
+    /// `user_data` that must match, unless another key alone was asked for.
+    pub user_data: Option<u64>,
+    /// Descriptor (or index of a registered file) that must match.
+    pub fd: Option<(i32, bool)>,
+    /// Opcode that must match.
+    pub opcode: Option<u32>,
+    /// End all that match, and answer how many.
+    pub all: bool,
+}
+
+impl Cancel {
+    /// Reads the SQE.
+    pub fn prep(sqe: &Sqe) -> Result<Cancel, Errno> {
+        if sqe.flags & IOSQE_BUFFER_SELECT != 0 {
+            return Err(Errno::INVAL);
+        }
+        reject_unused(sqe, &[Field::Off, Field::FileIndex])?;
+        Cancel::with_flags(sqe.op_flags, sqe.addr, sqe.fd, sqe.len)
+    }
+
+    /// From the `IORING_ASYNC_CANCEL_*` flags and the keys they select.
+    pub fn with_flags(flags: u32, user_data: u64, fd: i32, opcode: u32) -> Result<Cancel, Errno> {
+        let known = IORING_ASYNC_CANCEL_ALL
+            | IORING_ASYNC_CANCEL_FD
+            | IORING_ASYNC_CANCEL_ANY
+            | IORING_ASYNC_CANCEL_FD_FIXED
+            | IORING_ASYNC_CANCEL_USERDATA
+            | IORING_ASYNC_CANCEL_OP;
+        let any = flags & IORING_ASYNC_CANCEL_ANY != 0;
+        let by_fd = flags & IORING_ASYNC_CANCEL_FD != 0;
+        let by_opcode = flags & IORING_ASYNC_CANCEL_OP != 0;
+        if flags & !known != 0 || (any && (by_fd || by_opcode)) {
+            return Err(Errno::INVAL);
+        }
+        let by_user_data = flags & IORING_ASYNC_CANCEL_USERDATA != 0 || !(any || by_fd || by_opcode);
+        Ok(Cancel {
+            user_data: by_user_data.then_some(user_data),
+            fd: by_fd.then_some((fd, flags & IORING_ASYNC_CANCEL_FD_FIXED != 0)),
+            opcode: by_opcode.then_some(opcode),
+            all: any || flags & IORING_ASYNC_CANCEL_ALL != 0,
+        })
+    }
+
+    /// Whether a request with these keys is meant; `fd` is its resolved descriptor.
+    pub fn matches(&self, user_data: u64, opcode: Opcode, same_file: bool) -> bool {
+        self.user_data.is_none_or(|wanted| wanted == user_data)
+            && self.opcode.is_none_or(|wanted| wanted == opcode as u32)
+            && (self.fd.is_none() || same_file)
+    }
+}

@@ -1,0 +1,80 @@
+//! EPOLL_CTL: epoll_ctl(2) on an epoll instance of the program's.
+
+use super::{call, reject_unused, Context, Field, Verdict};
+use crate::os::{user_read_slice, EpollEvent};
+use crate::Errno;
+use anyring_abi::Sqe;
+
+/// Changes an epoll instance. Source: io_uring_enter(2), IORING_OP_EPOLL_CTL; io_uring/epoll.c.
+#[derive(Debug)]
+pub struct EpollCtl {
+    epoll: i32,
+    operation: i32,
+    fd: i32,
+    /// The program's `struct epoll_event`, as bytes: the engine never looks into it.
+    event: [u8; size_of::<EpollEvent>()],
+}
+
+impl EpollCtl {
+    /// Reads the SQE; the event is copied now, for every operation but `EPOLL_CTL_DEL`, as the kernel does.
+    pub fn prep(sqe: &Sqe) -> Result<EpollCtl, Errno> {
+        reject_unused(sqe, &[Field::BufIndex, Field::FileIndex])?;
+        let operation = sqe.len as i32;
+        let mut event = [0; size_of::<EpollEvent>()];
+        if operation != libc::EPOLL_CTL_DEL {
+            user_read_slice(sqe.addr, &mut event)?;
+        }
+        Ok(EpollCtl { epoll: sqe.fd, operation, fd: sqe.off as i32, event })
+    }
+
+    /// Makes the call: it takes the instance's mutex, which nobody holds for long.
+    pub fn issue(&mut self, _context: Context) -> Verdict {
+        let args = [self.epoll, self.operation, self.fd].map(|value| value as usize);
+        let event = self.event.as_ptr() as usize;
+        Verdict::of(call(libc::SYS_epoll_ctl, [args[0], args[1], args[2], event, 0, 0]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::{Os, Sys};
+    use rustix::event::epoll::{create, CreateFlags};
+    use std::os::fd::AsRawFd;
+
+    const CONTEXT: Context = Context { fd: -1, nonblock: true };
+
+    #[test]
+    fn adds_and_removes_with_the_event_as_it_was_at_submission() {
+        let epoll = create(CreateFlags::CLOEXEC).unwrap();
+        let (_reader, writer) = rustix::pipe::pipe().unwrap();
+        let mut event = EpollEvent { events: libc::EPOLLOUT as u32, data: 77 };
+        let address = &mut event as *mut EpollEvent as u64;
+        let sqe = Sqe {
+            fd: epoll.as_raw_fd(),
+            off: writer.as_raw_fd() as u64,
+            addr: address,
+            len: libc::EPOLL_CTL_ADD as u32,
+            ..Sqe::default()
+        };
+        let mut add = EpollCtl::prep(&sqe).unwrap();
+        std::hint::black_box(&mut event).data = 78;
+        assert_eq!(add.issue(CONTEXT), Verdict::Done(0));
+        let mut seen = [EpollEvent::default(); 4];
+        assert_eq!(Sys::epoll_wait(epoll.as_raw_fd(), &mut seen, Some(0), None), Ok(1));
+        assert_eq!({ seen[0].data }, 77);
+
+        let remove = Sqe { len: libc::EPOLL_CTL_DEL as u32, addr: 0, ..sqe };
+        assert_eq!(EpollCtl::prep(&remove).unwrap().issue(CONTEXT), Verdict::Done(0));
+        assert_eq!(EpollCtl::prep(&remove).unwrap().issue(CONTEXT), Verdict::error(Errno::NOENT));
+    }
+
+    #[test]
+    fn a_bad_event_address_is_efault_at_prep_even_for_an_unknown_operation() {
+        let sqe = Sqe { addr: 8, len: libc::EPOLL_CTL_ADD as u32, ..Sqe::default() };
+        assert_eq!(EpollCtl::prep(&sqe).err(), Some(Errno::FAULT));
+        assert_eq!(EpollCtl::prep(&Sqe { len: 77, ..sqe }).err(), Some(Errno::FAULT));
+        assert_eq!(EpollCtl::prep(&Sqe { buf_index: 1, ..sqe }).err(), Some(Errno::INVAL));
+        assert_eq!(EpollCtl::prep(&Sqe { file_index: 1, ..sqe }).err(), Some(Errno::INVAL));
+    }
+}

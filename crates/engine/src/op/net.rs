@@ -1,0 +1,291 @@
+//! ACCEPT, CONNECT, SOCKET, SHUTDOWN; SEND, RECV, SENDMSG and RECVMSG are in `net/transfer.rs`.
+//!
+//! Transfers take MSG_DONTWAIT, so they are attempted in any thread and waited for by readiness; no thread ever sleeps in
+//! one. accept4(2) and connect(2) have no such flag: only the O_NONBLOCK of the program's own file description says
+//! whether they sleep, and that flag, like SO_RCVTIMEO, is the program's to set. So on a blocking description
+//!
+//! - ACCEPT waits for readiness and then lets a worker make the call: if another acceptor wins, it is the worker that
+//!   sleeps, until the next connection, and not the program's thread in enter.
+//! - CONNECT of a stream socket is made by a worker from the start. (MSG_FASTOPEN would start it without waiting, but
+//!   sends a different SYN.) Datagram sockets connect without waiting.
+//!
+//! The kernel's io_uring passes O_NONBLOCK with the call instead. The results are the same.
+
+mod transfer;
+
+pub use transfer::Transfer;
+
+use super::{call, reject_unused, Context, Direction, Field, Verdict};
+use crate::os::{user_read_slice, Os, Sys};
+use crate::Errno;
+use anyring_abi::{Opcode, Sqe, IORING_ACCEPT_DONTWAIT, IORING_ACCEPT_POLL_FIRST};
+
+/// `SOCK_TYPE_MASK` of the kernel: the bits of socket(2)'s type that are not flags.
+const SOCKET_TYPE_MASK: u32 = 0xf;
+/// `sizeof(struct sockaddr_storage)`: the longest address.
+const ADDRESS_BYTES_MAX: usize = 128;
+
+/// One of the family, with its arguments.
+#[derive(Debug)]
+pub enum Net {
+    /// accept4(2).
+    Accept(Accept),
+    /// connect(2).
+    Connect(Connect),
+    /// socket(2).
+    Socket(Socket),
+    /// shutdown(2).
+    Shutdown {
+        /// `SHUT_*`.
+        how: u32,
+    },
+    /// send(2), recv(2), sendmsg(2), recvmsg(2).
+    Transfer(Transfer),
+}
+
+impl Net {
+    /// Reads the SQE.
+    pub fn prep(opcode: Opcode, sqe: &Sqe) -> Result<Net, Errno> {
+        Ok(match opcode {
+            Opcode::Accept => Net::Accept(Accept::prep(sqe)?),
+            Opcode::Connect => Net::Connect(Connect::prep(sqe)?),
+            Opcode::Socket => Net::Socket(Socket::prep(sqe)?),
+            Opcode::Shutdown => {
+                let unused = [Field::Off, Field::Addr, Field::OpFlags, Field::BufIndex, Field::FileIndex];
+                reject_unused(sqe, &unused)?;
+                Net::Shutdown { how: sqe.len }
+            }
+            _ => Net::Transfer(Transfer::prep(opcode, sqe)?),
+        })
+    }
+
+    /// The SQE's `file_index`: slot of the registered files plus one for the new descriptor, 0 for an ordinary one.
+    pub fn slot(&self) -> u32 {
+        match self {
+            Net::Accept(accept) => accept.slot,
+            Net::Socket(socket) => socket.slot,
+            _ => 0,
+        }
+    }
+
+    /// Nothing is left to copy: addresses, message headers and iovecs were at prep, as the kernel copies them. Control
+    /// data is read where the program has it, by the kernel too.
+    pub fn make_stable(&mut self) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    /// Attempts the call.
+    #[inline]
+    pub fn issue(&mut self, context: Context) -> Verdict {
+        match self {
+            Net::Transfer(transfer) => transfer.issue(context),
+            Net::Accept(accept) => accept.issue(context),
+            Net::Connect(connect) => connect.issue(context),
+            Net::Socket(socket) => socket.issue(),
+            Net::Shutdown { how } => {
+                Verdict::of(call(libc::SYS_shutdown, [context.fd as usize, *how as usize, 0, 0, 0, 0]))
+            }
+        }
+    }
+}
+
+/// accept4(2). Source: io_uring_enter(2), IORING_OP_ACCEPT; io_uring/net.c.
+#[derive(Debug)]
+pub struct Accept {
+    address: u64,
+    address_length: u64,
+    /// `SOCK_CLOEXEC`, `SOCK_NONBLOCK`.
+    flags: u32,
+    /// `IORING_ACCEPT_DONTWAIT`: nothing to accept is the result EAGAIN.
+    dont_wait: bool,
+    /// `IORING_ACCEPT_POLL_FIRST`, until the request has waited once.
+    poll_first: bool,
+    slot: u32,
+}
+
+impl Accept {
+    /// `IORING_ACCEPT_MULTISHOT` is refused as by a kernel before 5.19.
+    fn prep(sqe: &Sqe) -> Result<Accept, Errno> {
+        reject_unused(sqe, &[Field::Len, Field::BufIndex])?;
+        let options = u32::from(sqe.ioprio);
+        if options & !(IORING_ACCEPT_DONTWAIT | IORING_ACCEPT_POLL_FIRST) != 0 {
+            return Err(Errno::INVAL);
+        }
+        check_new_file(sqe.op_flags, sqe.file_index)?;
+        Ok(Accept {
+            address: sqe.addr,
+            address_length: sqe.off,
+            flags: sqe.op_flags,
+            dont_wait: options & IORING_ACCEPT_DONTWAIT != 0,
+            poll_first: options & IORING_ACCEPT_POLL_FIRST != 0,
+            slot: sqe.file_index,
+        })
+    }
+
+    fn issue(&mut self, context: Context) -> Verdict {
+        if core::mem::take(&mut self.poll_first) {
+            return self.nothing();
+        }
+        loop {
+            if waits_for_connections(context.fd) {
+                if Sys::poll_now(context.fd, libc::POLLIN as u16) == Ok(0) {
+                    return self.nothing();
+                }
+                if context.nonblock {
+                    return Verdict::NeedsWorker;
+                }
+            }
+            let flags = new_file_flags(self.flags, self.slot);
+            let args = [context.fd as usize, self.address as usize, self.address_length as usize, flags, 0, 0];
+            match call(libc::SYS_accept4, args) {
+                Ok(fd) => return Verdict::Descriptor(fd as i32),
+                Err(Errno::AGAIN) => return self.nothing(),
+                // A worker that slept was interrupted: what it waits for is asked anew.
+                Err(Errno::INTR) => {}
+                Err(error) => return Verdict::error(error),
+            }
+        }
+    }
+
+    fn nothing(&self) -> Verdict {
+        if self.dont_wait {
+            Verdict::error(Errno::AGAIN)
+        } else {
+            Verdict::WouldBlock(Direction::Read)
+        }
+    }
+}
+
+/// Whether accept4(2) may sleep on `fd`; on anything but a listening socket it fails at once.
+fn waits_for_connections(fd: i32) -> bool {
+    is_blocking(fd) && socket_option(fd, libc::SO_ACCEPTCONN) == Ok(1)
+}
+
+/// connect(2). Source: io_uring_enter(2), IORING_OP_CONNECT; io_uring/net.c, `io_connect`.
+#[derive(Debug)]
+pub struct Connect {
+    address: Address,
+    /// The connection was begun by this request: the next call tells how it ended.
+    in_progress: bool,
+    /// ECONNABORTED was seen once and tried again, as the kernel does.
+    aborted: bool,
+}
+
+impl Connect {
+    fn prep(sqe: &Sqe) -> Result<Connect, Errno> {
+        reject_unused(sqe, &[Field::Len, Field::BufIndex, Field::OpFlags, Field::FileIndex])?;
+        let address = Address::import(sqe.addr, sqe.off as i32)?;
+        Ok(Connect { address, in_progress: false, aborted: false })
+    }
+
+    fn issue(&mut self, context: Context) -> Verdict {
+        if context.nonblock && waits_for_peer(context.fd) {
+            return Verdict::NeedsWorker;
+        }
+        let args = [context.fd as usize, self.address.pointer(), self.address.bytes(), 0, 0, 0];
+        match call(libc::SYS_connect, args) {
+            // An interrupted connect goes on in the kernel.
+            Err(Errno::INPROGRESS | Errno::INTR) => self.in_progress = true,
+            Err(Errno::ALREADY) if self.in_progress => {}
+            Err(Errno::CONNABORTED) if !self.aborted => self.aborted = true,
+            Err(Errno::ISCONN | Errno::BADFD) if self.in_progress => {
+                return match socket_option(context.fd, libc::SO_ERROR) {
+                    Ok(error) => Verdict::Done(-error),
+                    Err(error) => Verdict::error(error),
+                };
+            }
+            answer => return Verdict::of(answer),
+        }
+        Verdict::WouldBlock(Direction::Write)
+    }
+}
+
+/// Whether connect(2) may sleep on `fd`.
+fn waits_for_peer(fd: i32) -> bool {
+    let connects_at_once = |kind| kind == libc::SOCK_DGRAM || kind == libc::SOCK_RAW;
+    is_blocking(fd) && socket_option(fd, libc::SO_TYPE).is_ok_and(|kind| !connects_at_once(kind))
+}
+
+/// socket(2). Source: io_uring_enter(2), IORING_OP_SOCKET.
+#[derive(Debug)]
+pub struct Socket {
+    domain: i32,
+    kind: u32,
+    protocol: u32,
+    slot: u32,
+}
+
+impl Socket {
+    fn prep(sqe: &Sqe) -> Result<Socket, Errno> {
+        reject_unused(sqe, &[Field::Addr, Field::OpFlags, Field::BufIndex])?;
+        let kind = sqe.off as u32;
+        check_new_file(kind & !SOCKET_TYPE_MASK, sqe.file_index)?;
+        Ok(Socket { domain: sqe.fd, kind, protocol: sqe.len, slot: sqe.file_index })
+    }
+
+    fn issue(&self) -> Verdict {
+        let kind = new_file_flags(self.kind, self.slot);
+        match call(libc::SYS_socket, [self.domain as usize, kind, self.protocol as usize, 0, 0, 0]) {
+            Ok(fd) => Verdict::Descriptor(fd as i32),
+            Err(error) => Verdict::error(error),
+        }
+    }
+}
+
+/// The checks of a new socket's flags: only the two known ones, and close-on-exec means nothing in a slot.
+fn check_new_file(flags: u32, slot: u32) -> Result<(), Errno> {
+    let (cloexec, nonblock) = (libc::SOCK_CLOEXEC as u32, libc::SOCK_NONBLOCK as u32);
+    if flags & !(cloexec | nonblock) != 0 || (slot != 0 && flags & cloexec != 0) {
+        return Err(Errno::INVAL);
+    }
+    Ok(())
+}
+
+/// `flags` for the call: a descriptor that goes to a slot is close-on-exec until it is there.
+fn new_file_flags(flags: u32, slot: u32) -> usize {
+    let slot_flags = if slot != 0 { libc::SOCK_CLOEXEC as u32 } else { 0 };
+    (flags | slot_flags) as usize
+}
+
+/// A copy of a socket address.
+#[derive(Debug)]
+struct Address(Box<[u8]>);
+
+impl Address {
+    /// Copies `length` bytes at `address`. Source: `move_addr_to_kernel` in net/socket.c.
+    fn import(address: u64, length: i32) -> Result<Address, Errno> {
+        let length = usize::try_from(length).map_err(|_| Errno::INVAL)?;
+        if length > ADDRESS_BYTES_MAX {
+            return Err(Errno::INVAL);
+        }
+        let mut bytes = vec![0u8; length].into_boxed_slice();
+        user_read_slice(address, &mut bytes)?;
+        Ok(Address(bytes))
+    }
+
+    fn pointer(&self) -> usize {
+        self.0.as_ptr() as usize
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Whether calls on `fd` may sleep by its own flags.
+fn is_blocking(fd: i32) -> bool {
+    call(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0])
+        .is_ok_and(|flags| flags & libc::O_NONBLOCK as usize == 0)
+}
+
+/// An integer option of level SOL_SOCKET; `ENOTSOCK` when `fd` is something else. Source: socket(7).
+pub(super) fn socket_option(fd: i32, option: i32) -> Result<i32, Errno> {
+    let mut value = 0i32;
+    let mut length = size_of::<i32>() as u32;
+    let (to, room) = (&mut value as *mut i32 as usize, &mut length as *mut u32 as usize);
+    call(libc::SYS_getsockopt, [fd as usize, libc::SOL_SOCKET as usize, option as usize, to, room, 0])?;
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! POLL_ADD and POLL_REMOVE: arguments and checks. Arming is `path::readiness`'s, finding is `request::cancel`'s.
+
+use super::{reject_unused, Context, Direction, Field, Verdict};
+use crate::os::{Os, Sys};
+use crate::Errno;
+use anyring_abi::{
+    Sqe, IORING_POLL_ADD_LEVEL, IORING_POLL_ADD_MULTI, IORING_POLL_UPDATE_EVENTS, IORING_POLL_UPDATE_USER_DATA,
+    IOSQE_CQE_SKIP_SUCCESS,
+};
+
+/// Waits for readiness. Source: io_uring_enter(2), IORING_OP_POLL_ADD.
+#[derive(Debug)]
+pub struct PollAdd {
+    /// `POLL*` bits asked for; errors and hang-ups are always reported.
+    pub events: u16,
+    /// Stays armed and answers again and again.
+    pub multishot: bool,
+    /// A multishot request answers as long as the state holds, not only when it changes.
+    pub level: bool,
+}
+
+/// Events a poll request answers whether asked for or not.
+const ALWAYS: u16 = (libc::POLLERR | libc::POLLHUP) as u16;
+
+impl PollAdd {
+    /// Reads the SQE.
+    pub fn prep(sqe: &Sqe) -> Result<PollAdd, Errno> {
+        reject_unused(sqe, &[Field::BufIndex, Field::Off, Field::Addr])?;
+        if sqe.len & !(IORING_POLL_ADD_MULTI | IORING_POLL_ADD_LEVEL) != 0 {
+            return Err(Errno::INVAL);
+        }
+        let multishot = sqe.len & IORING_POLL_ADD_MULTI != 0;
+        if multishot && sqe.flags & IOSQE_CQE_SKIP_SUCCESS != 0 {
+            return Err(Errno::INVAL);
+        }
+        Ok(PollAdd { events: sqe.op_flags as u16, multishot, level: sqe.len & IORING_POLL_ADD_LEVEL != 0 })
+    }
+
+    /// What of `seen` this request answers, 0 for nothing.
+    pub fn matching(&self, seen: u16) -> u16 {
+        seen & (self.events | ALWAYS)
+    }
+
+    /// Looks once, without waiting.
+    pub fn issue(&mut self, context: Context) -> Verdict {
+        match Sys::poll_now(context.fd, self.events) {
+            Ok(seen) if seen & libc::POLLNVAL as u16 != 0 => Verdict::error(Errno::BADF),
+            Ok(0) => Verdict::WouldBlock(Direction::Read),
+            Ok(seen) if self.multishot => Verdict::Shot(seen.into()),
+            Ok(seen) => Verdict::Done(seen.into()),
+            Err(error) => Verdict::error(error),
+        }
+    }
+}
+
+/// Ends a poll request, or changes what it waits for. Source: io_uring_enter(2), IORING_OP_POLL_REMOVE.
+#[derive(Debug)]
+pub struct PollRemove {
+    /// The request's `user_data`.
+    pub target: u64,
+    /// New events and whether it becomes multishot.
+    pub events: Option<(u16, bool)>,
+    /// New `user_data`.
+    pub user_data: Option<u64>,
+}
+
+impl PollRemove {
+    /// Reads the SQE.
+    pub fn prep(sqe: &Sqe) -> Result<PollRemove, Errno> {
+        reject_unused(sqe, &[Field::BufIndex, Field::FileIndex])?;
+        let flags = sqe.len;
+        let known = IORING_POLL_UPDATE_EVENTS | IORING_POLL_UPDATE_USER_DATA | IORING_POLL_ADD_MULTI;
+        if flags & !known != 0 || flags == IORING_POLL_ADD_MULTI {
+            return Err(Errno::INVAL);
+        }
+        let new_events = flags & IORING_POLL_UPDATE_EVENTS != 0;
+        let new_user_data = flags & IORING_POLL_UPDATE_USER_DATA != 0;
+        if (!new_events && sqe.op_flags != 0) || (!new_user_data && sqe.off != 0) {
+            return Err(Errno::INVAL);
+        }
+        Ok(PollRemove {
+            target: sqe.addr,
+            events: new_events.then_some((sqe.op_flags as u16, flags & IORING_POLL_ADD_MULTI != 0)),
+            user_data: new_user_data.then_some(sqe.off),
+        })
+    }
+}

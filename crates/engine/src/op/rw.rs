@@ -1,0 +1,201 @@
+//! READ, WRITE, READV, WRITEV, READ_FIXED, WRITE_FIXED: preadv2(2) and pwritev2(2) with RWF_NOWAIT first.
+//!
+//! A pipe, socket or tty has no file position: the kernel ignores the SQE's offset there, and so do we (ESPIPE from the
+//! positioned call is answered by the positionless one). On files with a position a transfer that came out short in the
+//! middle goes on where it stopped, as io_uring/rw.c does; on streams a short transfer is the result.
+
+use super::{call, Context, Direction, Verdict};
+use crate::os::user_read_slice;
+use crate::Errno;
+use anyring_abi::{Opcode, Sqe};
+
+/// `RWF_NOWAIT` of preadv2(2).
+const RWF_NOWAIT: u32 = 0x8;
+/// The most iovecs a call takes (`UIO_MAXIOV`).
+const MAX_IOVECS: u32 = 1024;
+/// The position that means "the file's own" (pread2(2), io_uring_enter(2)).
+const CURRENT_POSITION: u64 = u64::MAX;
+
+/// A read or a write.
+#[derive(Debug)]
+pub struct Rw {
+    write: bool,
+    /// RWF_* as the program gave them.
+    flags: u32,
+    /// Position of the next byte to transfer, or [`CURRENT_POSITION`].
+    offset: u64,
+    buffers: Buffers,
+    /// Index of the registered buffer that the data must lie in (READ_FIXED, WRITE_FIXED).
+    registered: Option<u16>,
+    /// Bytes transferred by earlier attempts.
+    done: u64,
+}
+
+/// Where the data is, in program memory; only the kernel ever follows these addresses.
+#[derive(Debug)]
+enum Buffers {
+    /// One address and length.
+    One([usize; 2]),
+    /// A copy of the program's iovecs.
+    Many(Box<[[usize; 2]]>),
+}
+
+impl Rw {
+    /// Reads the SQE; iovecs are copied now, since the program may reuse them once it has submitted.
+    #[inline]
+    pub fn prep(opcode: Opcode, sqe: &Sqe) -> Result<Rw, Errno> {
+        let write = matches!(opcode, Opcode::Write | Opcode::Writev | Opcode::WriteFixed);
+        let buffers = match opcode {
+            Opcode::Readv | Opcode::Writev => import(sqe.addr, sqe.len)?,
+            _ => Buffers::One([sqe.addr as usize, sqe.len as usize]),
+        };
+        let fixed = matches!(opcode, Opcode::ReadFixed | Opcode::WriteFixed);
+        let registered = fixed.then_some(sqe.buf_index);
+        Ok(Rw { write, flags: sqe.op_flags, offset: sqe.off, buffers, registered, done: 0 })
+    }
+
+    /// For a *_FIXED request: the registered buffer's index, and the address and length that must lie in it.
+    #[inline]
+    pub fn registered_range(&self) -> Option<(u16, u64, u64)> {
+        match (&self.buffers, self.registered) {
+            (Buffers::One([address, bytes]), Some(index)) => Some((index, *address as u64, *bytes as u64)),
+            _ => None,
+        }
+    }
+
+    /// Which readiness it waits for; `None` when the program asked not to wait (RWF_NOWAIT).
+    #[inline]
+    pub fn waits_for(&self) -> Option<Direction> {
+        (self.flags & RWF_NOWAIT == 0).then(|| self.direction())
+    }
+
+    /// Transfers, going on after short counts on files that have a position.
+    #[inline]
+    pub fn issue(&mut self, context: Context) -> Verdict {
+        let total = self.total();
+        loop {
+            match self.attempt(context) {
+                Ok(0) => return self.finish(total),
+                Ok(count) => {
+                    self.advance(count);
+                    if self.done == total || !self.seekable(context.fd) {
+                        return self.finish(total);
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if self.flags & RWF_NOWAIT != 0 => return self.finish_error(Errno::AGAIN, total),
+                Err(Errno::AGAIN) if context.nonblock => return Verdict::WouldBlock(self.direction()),
+                // A worker met an O_NONBLOCK description that had run empty: it is pollable.
+                Err(Errno::AGAIN) => return Verdict::WouldBlock(self.direction()),
+                Err(Errno::OPNOTSUPP) if context.nonblock && self.flags & RWF_NOWAIT == 0 => {
+                    return Verdict::NeedsWorkerWhenReady(self.direction());
+                }
+                Err(error) => return self.finish_error(error, total),
+            }
+        }
+    }
+
+    /// One system call, with the position if the file has one.
+    #[inline]
+    fn attempt(&mut self, context: Context) -> Result<usize, Errno> {
+        match self.transfer(context, self.offset) {
+            Err(Errno::SPIPE) if self.offset != CURRENT_POSITION => {
+                let answer = self.transfer(context, CURRENT_POSITION);
+                if answer.is_ok() {
+                    self.offset = CURRENT_POSITION;
+                }
+                answer
+            }
+            answer => answer,
+        }
+    }
+
+    #[inline]
+    fn transfer(&self, context: Context, offset: u64) -> Result<usize, Errno> {
+        let number = if self.write { libc::SYS_pwritev2 } else { libc::SYS_preadv2 };
+        let flags = if context.nonblock { self.flags | RWF_NOWAIT } else { self.flags };
+        let (iovecs, count) = match &self.buffers {
+            Buffers::One(iovec) => (iovec as *const [usize; 2], 1),
+            Buffers::Many(iovecs) => (iovecs.as_ptr(), iovecs.len()),
+        };
+        // The high half of the position is zero: on 64-bit machines the first argument holds all of it.
+        call(number, [context.fd as usize, iovecs as usize, count, offset as usize, 0, flags as usize])
+    }
+
+    fn direction(&self) -> Direction {
+        if self.write {
+            Direction::Write
+        } else {
+            Direction::Read
+        }
+    }
+
+    /// Whether the file has a position: only asked after a short count.
+    fn seekable(&self, fd: i32) -> bool {
+        self.offset != CURRENT_POSITION
+            || call(libc::SYS_lseek, [fd as usize, 0, libc::SEEK_CUR as usize, 0, 0, 0]).is_ok()
+    }
+
+    /// Bytes the program asked for, counting those already transferred.
+    #[inline]
+    fn total(&self) -> u64 {
+        let left: usize = match &self.buffers {
+            Buffers::One(iovec) => iovec[1],
+            Buffers::Many(iovecs) => iovecs.iter().map(|iovec| iovec[1]).sum(),
+        };
+        self.done + left as u64
+    }
+
+    #[inline]
+    fn advance(&mut self, count: usize) {
+        self.done += count as u64;
+        if self.offset != CURRENT_POSITION {
+            self.offset += count as u64;
+        }
+        let mut left = count;
+        let iovecs = match &mut self.buffers {
+            Buffers::One(iovec) => core::slice::from_mut(iovec),
+            Buffers::Many(iovecs) => &mut iovecs[..],
+        };
+        for iovec in iovecs {
+            let step = left.min(iovec[1]);
+            iovec[0] = iovec[0].wrapping_add(step);
+            iovec[1] -= step;
+            left -= step;
+        }
+    }
+
+    /// What was transferred; less than was asked for breaks a chain of links.
+    #[inline]
+    fn finish(&self, total: u64) -> Verdict {
+        if self.done == total {
+            Verdict::Done(self.done as i32)
+        } else {
+            Verdict::DoneShort(self.done as i32)
+        }
+    }
+
+    /// An error after part of the data was transferred is reported as that part.
+    fn finish_error(&self, error: Errno, total: u64) -> Verdict {
+        if self.done > 0 {
+            return self.finish(total);
+        }
+        Verdict::error(error)
+    }
+}
+
+/// Copies `count` iovecs from program memory, with the checks that the kernel makes of them.
+fn import(address: u64, count: u32) -> Result<Buffers, Errno> {
+    if count > MAX_IOVECS {
+        return Err(Errno::INVAL);
+    }
+    let mut iovecs = vec![[0usize; 2]; count as usize].into_boxed_slice();
+    user_read_slice(address, &mut iovecs)?;
+    if iovecs.iter().any(|iovec| iovec[1] > isize::MAX as usize) {
+        return Err(Errno::INVAL);
+    }
+    Ok(match *iovecs {
+        [one] => Buffers::One(one),
+        _ => Buffers::Many(iovecs),
+    })
+}

@@ -1,0 +1,253 @@
+//! SPLICE and TEE: splice(2) and tee(2) between a pipe and something else.
+//!
+//! The kernel's io_uring always makes these on a worker and lets it sleep there. Here a worker makes them too (they may
+//! wait for a disk, and a broken pipe would raise SIGPIPE in the program's thread), but only once poll(2) sees both sides
+//! ready: an empty or full pipe is waited for like that of any other request. `WouldBlock(Read)` is about
+//! [`Splice::input`], `WouldBlock(Write)` about `context.fd`, the output: [`Splice::waits_for`] says which.
+//!
+//! A blocking TCP socket as the input ignores SPLICE_F_NONBLOCK: if another reader empties it between the poll and the
+//! call, the worker sleeps until more data arrives, as the kernel's would.
+
+use super::{call, Context, Direction, Verdict};
+use crate::Errno;
+use anyring_abi::{Opcode, Sqe, SPLICE_F_FD_IN_FIXED};
+
+/// All flags of splice(2).
+const KNOWN_FLAGS: u32 = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
+/// The offset that means "none given".
+const NO_OFFSET: u64 = u64::MAX;
+
+/// Moves (or duplicates) data through a pipe. Source: io_uring_enter(2), IORING_OP_SPLICE and IORING_OP_TEE.
+#[derive(Debug)]
+pub struct Splice {
+    tee: bool,
+    input: i32,
+    /// `input` is an index into the registered files.
+    input_fixed: bool,
+    input_offset: u64,
+    output_offset: u64,
+    bytes: u32,
+    flags: u32,
+}
+
+impl Splice {
+    /// Reads the SQE. Source: io_uring/splice.c, `__io_splice_prep` and `io_tee_prep`.
+    pub fn prep(opcode: Opcode, sqe: &Sqe) -> Result<Splice, Errno> {
+        let tee = opcode == Opcode::Tee;
+        if tee && (sqe.addr != 0 || sqe.off != 0) {
+            return Err(Errno::INVAL);
+        }
+        if sqe.op_flags & !(KNOWN_FLAGS | SPLICE_F_FD_IN_FIXED) != 0 {
+            return Err(Errno::INVAL);
+        }
+        Ok(Splice {
+            tee,
+            input: sqe.file_index as i32,
+            input_fixed: sqe.op_flags & SPLICE_F_FD_IN_FIXED != 0,
+            input_offset: sqe.addr,
+            output_offset: sqe.off,
+            bytes: sqe.len,
+            flags: sqe.op_flags & KNOWN_FLAGS,
+        })
+    }
+
+    /// Where the data comes from: a descriptor, or an index into the registered files when the second is true.
+    pub fn input(&self) -> (i32, bool) {
+        (self.input, self.input_fixed)
+    }
+
+    /// Names the descriptor behind an index that [`Splice::input`] answered.
+    pub fn set_input(&mut self, fd: i32) {
+        (self.input, self.input_fixed) = (fd, false);
+    }
+
+    /// The descriptor whose readiness a `WouldBlock(direction)` is about; `output` is `context.fd`.
+    pub fn waits_for(&self, direction: Direction, output: i32) -> i32 {
+        match direction {
+            Direction::Read => self.input,
+            Direction::Write => output,
+        }
+    }
+
+    /// Polls both sides, then makes the call on a worker: without waiting for a pipe at first, plainly if it turned out
+    /// not to be ready although poll(2) still says so.
+    pub fn issue(&mut self, context: Context) -> Verdict {
+        if self.bytes == 0 {
+            let open = call(libc::SYS_fcntl, [self.input as usize, libc::F_GETFD as usize, 0, 0, 0, 0]);
+            return Verdict::of(open.map(|_| 0));
+        }
+        let mut flags = self.flags | libc::SPLICE_F_NONBLOCK;
+        loop {
+            match self.unready(context.fd) {
+                Some(side) if !self.gives_up(side, context.fd) => return Verdict::WouldBlock(side),
+                _ if context.nonblock => return Verdict::NeedsWorker,
+                _ => {}
+            }
+            match self.transfer(context.fd, flags) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if flags != self.flags => flags = self.flags,
+                Ok(count) if count != self.bytes as usize => return Verdict::DoneShort(count as i32),
+                answer => return Verdict::of(answer),
+            }
+        }
+    }
+
+    fn transfer(&self, output: i32, flags: u32) -> Result<usize, Errno> {
+        let (input, output, bytes, flags) =
+            (self.input as usize, output as usize, self.bytes as usize, flags as usize);
+        if self.tee {
+            return call(libc::SYS_tee, [input, output, bytes, flags, 0, 0]);
+        }
+        let mut offsets = [self.input_offset, self.output_offset];
+        let [from, to] = offsets.each_mut().map(|offset| match *offset {
+            NO_OFFSET => 0,
+            _ => offset as *mut u64 as usize,
+        });
+        call(libc::SYS_splice, [input, from, output, to, bytes, flags])
+    }
+
+    /// The side that poll(2) does not see ready; errors and hang-ups count as ready, the call will tell.
+    fn unready(&self, output: i32) -> Option<Direction> {
+        let mut sides = [
+            libc::pollfd { fd: self.input, events: libc::POLLIN, revents: 0 },
+            libc::pollfd { fd: output, events: libc::POLLOUT, revents: 0 },
+        ];
+        let no_time = [0i64; 2];
+        let args = [sides.as_mut_ptr() as usize, sides.len(), no_time.as_ptr() as usize, 0, 0, 0];
+        call(libc::SYS_ppoll, args).ok()?;
+        match sides {
+            [input, _] if input.revents == 0 => Some(Direction::Read),
+            [_, output] if output.revents == 0 => Some(Direction::Write),
+            _ => None,
+        }
+    }
+
+    /// Whether the plain call answers EAGAIN, instead of sleeping, when `side` is not ready: by its own O_NONBLOCK; a
+    /// pipe (and a Unix socket that is read) also by SPLICE_F_NONBLOCK or the O_NONBLOCK of a pipe on the other side.
+    /// Source: `do_splice` in fs/splice.c.
+    fn gives_up(&self, side: Direction, output: i32) -> bool {
+        let (own, other) = match side {
+            Direction::Read => (self.input, output),
+            Direction::Write => (output, self.input),
+        };
+        let obeys_the_call = is_pipe(own) || (side == Direction::Read && is_unix_socket(own));
+        let call_gives_up = self.flags & libc::SPLICE_F_NONBLOCK != 0 || (is_pipe(other) && is_nonblocking(other));
+        is_nonblocking(own) || (obeys_the_call && call_gives_up)
+    }
+}
+
+fn is_nonblocking(fd: i32) -> bool {
+    call(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0])
+        .is_ok_and(|flags| flags & libc::O_NONBLOCK as usize != 0)
+}
+
+fn is_pipe(fd: i32) -> bool {
+    call(libc::SYS_fcntl, [fd as usize, libc::F_GETPIPE_SZ as usize, 0, 0, 0, 0]).is_ok()
+}
+
+fn is_unix_socket(fd: i32) -> bool {
+    super::net::socket_option(fd, libc::SO_DOMAIN) == Ok(libc::AF_UNIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{fcntl_setfl, OFlags};
+    use rustix::io::{read, write};
+    use rustix::pipe::pipe;
+    use std::io::Write;
+    use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+    fn splice(input: &impl AsRawFd, bytes: u32, flags: u32) -> Splice {
+        let sqe = Sqe {
+            addr: NO_OFFSET,
+            off: NO_OFFSET,
+            len: bytes,
+            op_flags: flags,
+            file_index: input.as_raw_fd() as u32,
+            ..Sqe::default()
+        };
+        Splice::prep(Opcode::Splice, &sqe).unwrap()
+    }
+
+    fn on_worker(fd: RawFd) -> Context {
+        Context { fd, nonblock: false }
+    }
+
+    #[test]
+    fn waits_for_the_side_that_is_not_ready_and_moves_data_on_a_worker() {
+        let (from, feed) = pipe().unwrap();
+        let (drain, to) = pipe().unwrap();
+        let mut op = splice(&from, 10, 0);
+        let inline = Context { fd: to.as_raw_fd(), nonblock: true };
+        assert_eq!(op.issue(inline), Verdict::WouldBlock(Direction::Read));
+        assert_eq!(op.waits_for(Direction::Read, inline.fd), from.as_raw_fd());
+        write(&feed, b"hello").unwrap();
+        assert_eq!(op.issue(inline), Verdict::NeedsWorker);
+        assert_eq!(op.issue(on_worker(inline.fd)), Verdict::DoneShort(5));
+        let mut buffer = [0; 8];
+        assert_eq!(read(&drain, &mut buffer), Ok(5));
+        assert_eq!(&buffer[..5], b"hello");
+
+        fill(&to);
+        write(&feed, b"more").unwrap();
+        assert_eq!(op.issue(inline), Verdict::WouldBlock(Direction::Write));
+        assert_eq!(op.waits_for(Direction::Write, inline.fd), to.as_raw_fd());
+        assert_eq!(op.issue(on_worker(inline.fd)), Verdict::WouldBlock(Direction::Write));
+    }
+
+    fn fill(pipe: &impl std::os::fd::AsFd) {
+        let pipe: BorrowedFd<'_> = pipe.as_fd();
+        fcntl_setfl(pipe, OFlags::NONBLOCK).unwrap();
+        while write(pipe, &[0; 4096]).is_ok() {}
+        fcntl_setfl(pipe, OFlags::empty()).unwrap();
+    }
+
+    #[test]
+    fn answers_eagain_where_the_plain_call_would() {
+        let (from, _feed) = pipe().unwrap();
+        let (_drain, to) = pipe().unwrap();
+        let worker = on_worker(to.as_raw_fd());
+        assert_eq!(splice(&from, 1, libc::SPLICE_F_NONBLOCK).issue(worker), Verdict::error(Errno::AGAIN));
+        fcntl_setfl(&to, OFlags::NONBLOCK).unwrap();
+        assert_eq!(splice(&from, 1, 0).issue(worker), Verdict::error(Errno::AGAIN));
+        fcntl_setfl(&to, OFlags::empty()).unwrap();
+        assert_eq!(splice(&from, 1, 0).issue(worker), Verdict::WouldBlock(Direction::Read));
+    }
+
+    #[test]
+    fn a_file_is_read_at_the_offset_given_and_tee_leaves_the_data() {
+        let path = std::env::temp_dir().join(format!("anyring-splice-{}", std::process::id()));
+        std::fs::File::create(&path).unwrap().write_all(b"0123456789").unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let (drain, to) = pipe().unwrap();
+        let (copy, copy_to) = pipe().unwrap();
+        let mut op = Splice { input_offset: 7, ..splice(&file, 3, 0) };
+        assert_eq!(op.issue(on_worker(to.as_raw_fd())), Verdict::Done(3));
+
+        let sqe = Sqe { len: 3, file_index: drain.as_raw_fd() as u32, ..Sqe::default() };
+        let mut tee = Splice::prep(Opcode::Tee, &sqe).unwrap();
+        assert_eq!(tee.issue(on_worker(copy_to.as_raw_fd())), Verdict::Done(3));
+        for end in [drain, copy] {
+            let mut buffer = [0; 8];
+            assert_eq!(read(&end, &mut buffer), Ok(3));
+            assert_eq!(&buffer[..3], b"789");
+        }
+    }
+
+    #[test]
+    fn refuses_what_the_kernel_refuses() {
+        let (from, _feed) = pipe().unwrap();
+        let (_drain, to) = pipe().unwrap();
+        let worker = on_worker(to.as_raw_fd());
+        let bad = Sqe { op_flags: 16, ..Sqe::default() };
+        assert_eq!(Splice::prep(Opcode::Splice, &bad).err(), Some(Errno::INVAL));
+        assert_eq!(Splice::prep(Opcode::Tee, &Sqe { off: 1, ..Sqe::default() }).err(), Some(Errno::INVAL));
+        assert_eq!(splice(&from, 0, 0).issue(worker), Verdict::Done(0));
+        assert_eq!(splice(&99_999, 0, 0).issue(worker), Verdict::error(Errno::BADF));
+        assert_eq!(splice(&99_999, 1, 0).issue(worker), Verdict::error(Errno::BADF));
+        let mut positioned = Splice { input_offset: 0, ..splice(&from, 1, libc::SPLICE_F_NONBLOCK) };
+        assert_eq!(positioned.issue(worker), Verdict::error(Errno::SPIPE));
+    }
+}

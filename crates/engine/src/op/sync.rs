@@ -1,0 +1,116 @@
+//! FSYNC, SYNC_FILE_RANGE, FALLOCATE, FADVISE, MADVISE: calls that may sleep and have no nonblocking form.
+
+use super::{call, reject_unused, Context, Field, Verdict};
+use crate::Errno;
+use anyring_abi::{Opcode, Sqe, IORING_FSYNC_DATASYNC};
+
+/// One of the family, with its arguments.
+#[derive(Debug)]
+pub enum Sync {
+    /// fsync(2), or fdatasync(2). Source: io_uring_enter(2), IORING_OP_FSYNC.
+    Fsync {
+        /// Only the data (`IORING_FSYNC_DATASYNC`).
+        data_only: bool,
+    },
+    /// sync_file_range(2).
+    Range {
+        /// First byte.
+        offset: u64,
+        /// Bytes, 0 for up to the end.
+        bytes: u32,
+        /// `SYNC_FILE_RANGE_*`.
+        flags: u32,
+    },
+    /// fallocate(2).
+    Fallocate {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        bytes: u64,
+        /// `FALLOC_FL_*`.
+        mode: u32,
+    },
+    /// posix_fadvise(2).
+    Fadvise {
+        /// First byte.
+        offset: u64,
+        /// Bytes, 0 for up to the end.
+        bytes: u64,
+        /// `POSIX_FADV_*`.
+        advice: u32,
+    },
+    /// madvise(2).
+    Madvise {
+        /// Start of the range.
+        address: u64,
+        /// Bytes.
+        bytes: u64,
+        /// `MADV_*`.
+        advice: u32,
+    },
+}
+
+impl Sync {
+    /// Reads the SQE.
+    pub fn prep(opcode: Opcode, sqe: &Sqe) -> Result<Sync, Errno> {
+        reject_unused(sqe, &[Field::BufIndex, Field::FileIndex])?;
+        Ok(match opcode {
+            Opcode::Fsync => {
+                reject_unused(sqe, &[Field::Addr])?;
+                if sqe.op_flags & !IORING_FSYNC_DATASYNC != 0 {
+                    return Err(Errno::INVAL);
+                }
+                Sync::Fsync { data_only: sqe.op_flags != 0 }
+            }
+            Opcode::SyncFileRange => {
+                reject_unused(sqe, &[Field::Addr])?;
+                Sync::Range { offset: sqe.off, bytes: sqe.len, flags: sqe.op_flags }
+            }
+            Opcode::Fallocate => {
+                reject_unused(sqe, &[Field::OpFlags])?;
+                Sync::Fallocate { offset: sqe.off, bytes: sqe.addr, mode: sqe.len }
+            }
+            Opcode::Fadvise => {
+                let bytes = if sqe.addr != 0 { sqe.addr } else { sqe.len.into() };
+                Sync::Fadvise { offset: sqe.off, bytes, advice: sqe.op_flags }
+            }
+            _ => {
+                let bytes = if sqe.off != 0 { sqe.off } else { sqe.len.into() };
+                Sync::Madvise { address: sqe.addr, bytes, advice: sqe.op_flags }
+            }
+        })
+    }
+
+    /// A worker makes the call; the kernel forces the same ones off the submitting thread.
+    pub fn issue(&mut self, context: Context) -> Verdict {
+        if context.nonblock && !self.cheap_advice() {
+            return Verdict::NeedsWorker;
+        }
+        let fd = context.fd as usize;
+        Verdict::of(match *self {
+            Sync::Fsync { data_only: false } => call(libc::SYS_fsync, [fd, 0, 0, 0, 0, 0]),
+            Sync::Fsync { data_only: true } => call(libc::SYS_fdatasync, [fd, 0, 0, 0, 0, 0]),
+            Sync::Range { offset, bytes, flags } => {
+                let args = [fd, offset as usize, bytes as usize, flags as usize, 0, 0];
+                call(libc::SYS_sync_file_range, args)
+            }
+            Sync::Fallocate { offset, bytes, mode } => {
+                let args = [fd, mode as usize, offset as usize, bytes as usize, 0, 0];
+                call(libc::SYS_fallocate, args)
+            }
+            Sync::Fadvise { offset, bytes, advice } => {
+                let args = [fd, offset as usize, bytes as usize, advice as usize, 0, 0];
+                call(libc::SYS_fadvise64, args)
+            }
+            Sync::Madvise { address, bytes, advice } => {
+                call(libc::SYS_madvise, [address as usize, bytes as usize, advice as usize, 0, 0, 0])
+            }
+        })
+    }
+
+    /// Advice that only sets a flag never sleeps (io_uring/advise.c, io_fadvise_force_async).
+    fn cheap_advice(&self) -> bool {
+        let Sync::Fadvise { advice, .. } = *self else { return false };
+        [libc::POSIX_FADV_NORMAL, libc::POSIX_FADV_RANDOM, libc::POSIX_FADV_SEQUENTIAL].contains(&(advice as i32))
+    }
+}

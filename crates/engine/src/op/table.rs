@@ -1,0 +1,95 @@
+//! The one opcode table: for each opcode how it is prepared and what may be said of it before it is issued.
+
+use super::{cancel, epoll, fs, net, nop, poll, rw, splice, sync, timeout, Op};
+use crate::Errno;
+use anyring_abi::{Opcode, Sqe};
+
+/// What an SQE's `fd` is to an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileUse {
+    /// Nothing, or a directory that the system call itself resolves.
+    None,
+    /// A file: a number, or an index into the registered files with `IOSQE_FIXED_FILE`.
+    File,
+}
+
+/// One opcode's row.
+pub struct Definition {
+    /// Reads the SQE, or says with which error it is refused.
+    pub prep: fn(Opcode, &Sqe) -> Result<Op, Errno>,
+    /// What `fd` is.
+    pub file: FileUse,
+    /// A non-zero `ioprio` means something.
+    pub ioprio: bool,
+    /// `IOSQE_ASYNC` sends it to a worker; false for operations on the ring itself, which never leave the submitter.
+    pub on_worker: bool,
+}
+
+const fn row(prep: fn(Opcode, &Sqe) -> Result<Op, Errno>, file: FileUse) -> Option<Definition> {
+    Some(Definition { prep, file, ioprio: false, on_worker: true })
+}
+
+const fn with_ioprio(row: Option<Definition>) -> Option<Definition> {
+    match row {
+        Some(row) => Some(Definition { ioprio: true, ..row }),
+        None => None,
+    }
+}
+
+const fn of_ring(row: Option<Definition>) -> Option<Definition> {
+    match row {
+        Some(row) => Some(Definition { on_worker: false, ..row }),
+        None => None,
+    }
+}
+
+const fn define(opcode: Opcode) -> Option<Definition> {
+    use FileUse::{File, None as NoFile};
+    use Opcode as O;
+    match opcode {
+        O::Nop => row(|_, sqe| nop::Nop::prep(sqe).map(Op::Nop), NoFile),
+        O::Readv | O::Writev | O::ReadFixed | O::WriteFixed | O::Read | O::Write => {
+            with_ioprio(row(|opcode, sqe| rw::Rw::prep(opcode, sqe).map(Op::Rw), File))
+        }
+        O::Fsync | O::SyncFileRange | O::Fallocate | O::Fadvise => {
+            row(|opcode, sqe| sync::Sync::prep(opcode, sqe).map(Op::Sync), File)
+        }
+        O::Madvise => row(|opcode, sqe| sync::Sync::prep(opcode, sqe).map(Op::Sync), NoFile),
+        O::PollAdd => of_ring(row(|_, sqe| poll::PollAdd::prep(sqe).map(Op::Poll), File)),
+        O::PollRemove => of_ring(row(|_, sqe| poll::PollRemove::prep(sqe).map(Op::PollRemove), NoFile)),
+        O::Timeout => of_ring(row(|_, sqe| timeout::Timeout::prep(sqe, false).map(Op::Timeout), NoFile)),
+        O::LinkTimeout => of_ring(row(|_, sqe| timeout::Timeout::prep(sqe, true).map(Op::LinkTimeout), NoFile)),
+        O::TimeoutRemove => {
+            of_ring(row(|_, sqe| timeout::TimeoutRemove::prep(sqe).map(Op::TimeoutRemove), NoFile))
+        }
+        O::AsyncCancel => of_ring(row(|_, sqe| cancel::Cancel::prep(sqe).map(Op::Cancel), NoFile)),
+        O::Accept | O::Send | O::Recv | O::Sendmsg | O::Recvmsg => {
+            with_ioprio(row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), File))
+        }
+        O::Connect | O::Shutdown => row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), File),
+        O::Socket => row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), NoFile),
+        O::Openat | O::Openat2 | O::Close | O::Statx | O::Renameat | O::Unlinkat | O::Mkdirat | O::Symlinkat
+        | O::Linkat => row(|opcode, sqe| fs::Fs::prep(opcode, sqe).map(Op::Fs), NoFile),
+        O::Splice | O::Tee => row(|opcode, sqe| splice::Splice::prep(opcode, sqe).map(Op::Splice), File),
+        O::EpollCtl => row(|_, sqe| epoll::EpollCtl::prep(sqe).map(Op::EpollCtl), NoFile),
+        _ => None,
+    }
+}
+
+/// Every opcode of the header; `None` where this engine answers as a kernel that does not have it.
+static TABLE: [Option<Definition>; Opcode::COUNT] = {
+    let mut table = [const { None }; Opcode::COUNT];
+    let mut number = 0;
+    while number < Opcode::COUNT {
+        table[number] = define(Opcode::ALL[number]);
+        number += 1;
+    }
+    table
+};
+
+/// The row of the opcode that an SQE's byte names.
+#[inline]
+pub fn definition(opcode: u8) -> Option<(Opcode, &'static Definition)> {
+    let row = TABLE.get(usize::from(opcode))?.as_ref()?;
+    Some((Opcode::from_u8(opcode)?, row))
+}

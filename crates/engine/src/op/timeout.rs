@@ -1,0 +1,109 @@
+//! TIMEOUT, LINK_TIMEOUT, TIMEOUT_REMOVE: arguments and checks. The timers themselves are `request::timer`'s.
+
+use super::{reject_unused, Field};
+use crate::os::user_read;
+use crate::request::timer::Clock;
+use crate::Errno;
+use anyring_abi::{
+    Sqe, Timespec, IORING_LINK_TIMEOUT_UPDATE, IORING_TIMEOUT_ABS, IORING_TIMEOUT_BOOTTIME,
+    IORING_TIMEOUT_CLOCK_MASK, IORING_TIMEOUT_ETIME_SUCCESS, IORING_TIMEOUT_MULTISHOT, IORING_TIMEOUT_REALTIME,
+    IORING_TIMEOUT_UPDATE_MASK, IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE,
+};
+
+/// A point in time, or a span from when the request is issued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct When {
+    /// Nanoseconds.
+    pub time_ns: u64,
+    /// `time_ns` is a reading of the clock, not a span.
+    pub absolute: bool,
+}
+
+impl When {
+    fn read(address: u64, absolute: bool) -> Result<When, Errno> {
+        let time: Timespec = user_read(address)?;
+        if time.tv_sec < 0 || time.tv_nsec < 0 {
+            return Err(Errno::INVAL);
+        }
+        let time_ns = (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64);
+        Ok(When { time_ns, absolute })
+    }
+}
+
+/// A timeout, alone or on the request linked before it. Source: io_uring_enter(2), IORING_OP_TIMEOUT.
+#[derive(Debug)]
+pub struct Timeout {
+    /// When it fires.
+    pub when: When,
+    /// By which clock.
+    pub clock: Clock,
+    /// It also completes, with 0, after this many other completions; 0 for none. With `multishot` how often it repeats,
+    /// 0 for ever.
+    pub count: u32,
+    /// Expiry is no failure: links go on (`IORING_TIMEOUT_ETIME_SUCCESS`).
+    pub expiry_is_success: bool,
+    /// Fires again and again.
+    pub multishot: bool,
+}
+
+impl Timeout {
+    /// Reads the SQE and the timespec it points to. Whether a LINK_TIMEOUT has something to guard is checked where links
+    /// are made.
+    pub fn prep(sqe: &Sqe, linked: bool) -> Result<Timeout, Errno> {
+        reject_unused(sqe, &[Field::BufIndex, Field::FileIndex, Field::Addr3])?;
+        let flags = sqe.op_flags;
+        let known = IORING_TIMEOUT_ABS
+            | IORING_TIMEOUT_CLOCK_MASK
+            | IORING_TIMEOUT_ETIME_SUCCESS
+            | IORING_TIMEOUT_MULTISHOT;
+        let multishot = flags & IORING_TIMEOUT_MULTISHOT != 0;
+        let absolute = flags & IORING_TIMEOUT_ABS != 0;
+        if sqe.len != 1 || flags & !known != 0 || (linked && sqe.off != 0) || (multishot && absolute) {
+            return Err(Errno::INVAL);
+        }
+        let clock = clock(flags)?;
+        let when = When::read(sqe.addr, absolute)?;
+        let expiry_is_success = flags & IORING_TIMEOUT_ETIME_SUCCESS != 0;
+        Ok(Timeout { when, clock, count: sqe.off as u32, expiry_is_success, multishot })
+    }
+}
+
+fn clock(flags: u32) -> Result<Clock, Errno> {
+    match flags & IORING_TIMEOUT_CLOCK_MASK {
+        0 => Ok(Clock::Monotonic),
+        IORING_TIMEOUT_BOOTTIME => Ok(Clock::Boottime),
+        IORING_TIMEOUT_REALTIME => Ok(Clock::Realtime),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// Ends a timeout, or moves it. Source: io_uring_enter(2), IORING_OP_TIMEOUT_REMOVE.
+#[derive(Debug)]
+pub struct TimeoutRemove {
+    /// The request's `user_data`.
+    pub target: u64,
+    /// The new time, and whether the target is a LINK_TIMEOUT.
+    pub update: Option<(When, bool)>,
+}
+
+impl TimeoutRemove {
+    /// Reads the SQE and, for an update, the timespec it points to.
+    pub fn prep(sqe: &Sqe) -> Result<TimeoutRemove, Errno> {
+        if sqe.flags & (IOSQE_FIXED_FILE | IOSQE_BUFFER_SELECT) != 0 {
+            return Err(Errno::INVAL);
+        }
+        reject_unused(sqe, &[Field::BufIndex, Field::FileIndex, Field::Len])?;
+        let flags = sqe.op_flags;
+        if flags & IORING_TIMEOUT_UPDATE_MASK == 0 {
+            reject_unused(sqe, &[Field::OpFlags])?;
+            return Ok(TimeoutRemove { target: sqe.addr, update: None });
+        }
+        clock(flags)?;
+        let known = IORING_TIMEOUT_UPDATE_MASK | IORING_TIMEOUT_ABS;
+        if flags & !known != 0 {
+            return Err(Errno::INVAL);
+        }
+        let when = When::read(sqe.off, flags & IORING_TIMEOUT_ABS != 0)?;
+        Ok(TimeoutRemove { target: sqe.addr, update: Some((when, flags & IORING_LINK_TIMEOUT_UPDATE != 0)) })
+    }
+}

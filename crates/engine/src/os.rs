@@ -1,0 +1,64 @@
+//! The system calls the engine makes, behind one trait.
+//!
+//! The engine names its system only as [`Sys`], so that a simulated one can be put in its place at compile time; there
+//! is no dynamic dispatch. Nothing here touches libc's errno or goes through a symbol that a preloaded library (our own)
+//! may have wrapped: calls are `syscall` instructions of this crate or of rustix's raw back end.
+
+mod guard;
+mod linux;
+
+pub use guard::{handler_installed, user_copy_fault, user_read, user_read_slice, user_write, user_write_slice, GuardedWords, Plain};
+pub use linux::{syscall, Linux};
+
+use crate::Errno;
+
+/// The system under the engine.
+pub type Sys = Linux;
+
+/// A result as the kernel's register holds it, made into a [`Result`].
+#[inline]
+pub fn check(register: isize) -> Result<usize, Errno> {
+    if (-4095..0).contains(&register) {
+        Err(Errno::from_raw_os_error(-register as i32))
+    } else {
+        Ok(register as usize)
+    }
+}
+
+/// One event of an epoll wait; `struct epoll_event` of epoll_ctl(2).
+#[derive(Clone, Copy, Default)]
+#[cfg_attr(target_arch = "x86_64", repr(C, packed))]
+#[cfg_attr(not(target_arch = "x86_64"), repr(C))]
+pub struct EpollEvent {
+    /// `EPOLL*` bits.
+    pub events: u32,
+    /// The value given at registration.
+    pub data: u64,
+}
+
+/// What the engine asks of the operating system for itself (not on behalf of an operation: operations call
+/// [`syscall`] with the program's own arguments, which the kernel checks).
+pub trait Os {
+    /// Nanoseconds of the given clock (`CLOCK_*`).
+    fn clock_ns(clock: i32) -> u64;
+    /// The calling thread's id, as gettid(2).
+    fn thread_id() -> u32;
+    /// Sleeps while `word` holds `expected`; FUTEX_WAIT on a word that other processes may share. `timeout_ns` is
+    /// relative. `Err(INTR)` when a signal handler ran, `Err(TIMEDOUT)`, `Err(AGAIN)` when the word differed.
+    fn futex_wait(word: &core::sync::atomic::AtomicU32, expected: u32, timeout_ns: Option<u64>) -> Result<(), Errno>;
+    /// Wakes up to `count` sleepers on `word`.
+    fn futex_wake(word: &core::sync::atomic::AtomicU32, count: u32);
+    /// epoll_pwait2(2), or epoll_pwait(2) with the timeout rounded up to a millisecond where that is missing.
+    fn epoll_wait(
+        epoll: i32,
+        events: &mut [EpollEvent],
+        timeout_ns: Option<u64>,
+        sigmask: Option<&u64>,
+    ) -> Result<usize, Errno>;
+    /// epoll_ctl(2) with `EPOLL_CTL_*` as `operation`.
+    fn epoll_ctl(epoll: i32, operation: i32, fd: i32, events: u32, data: u64) -> Result<(), Errno>;
+    /// What poll(2) sees on `fd` now, without waiting: `POLL*` bits, 0 when none of `events` is there.
+    fn poll_now(fd: i32, events: u16) -> Result<u16, Errno>;
+    /// close(2), ignoring its answer: the descriptor is the engine's own.
+    fn close(fd: i32);
+}

@@ -1,0 +1,202 @@
+//! Access to memory that the program named: a bad pointer is `EFAULT`, never a crash of the host.
+//!
+//! The copy routine below is a known range of instructions. [`user_copy_fault`], called from the chained SIGSEGV/SIGBUS
+//! handler that the preloaded library installs, recognises a fault inside it and moves the thread to the routine's error
+//! exit. Until such a handler is there ([`handler_installed`]), copies go through process_vm_readv(2) and
+//! process_vm_writev(2), which check the address in the kernel and cost a microsecond.
+
+use super::{check, syscall};
+use crate::Errno;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    // usize anyring_user_copy(to: rdi, from: rsi, bytes: rdx): the count that was not copied, 0 when all was.
+    ".hidden anyring_user_copy",
+    ".globl anyring_user_copy",
+    ".type anyring_user_copy, @function",
+    "anyring_user_copy:",
+    "mov rcx, rdx",
+    "cmp rdx, 64",
+    "ja 6f",
+    "shr rcx, 3",
+    "jz 5f",
+    "4: mov rax, [rsi]",
+    "mov [rdi], rax",
+    "add rsi, 8",
+    "add rdi, 8",
+    "dec rcx",
+    "jnz 4b",
+    "5: mov rcx, rdx",
+    "and rcx, 7",
+    "6: rep movsb",
+    "xor eax, eax",
+    "ret",
+    // u32 anyring_user_load(word: rdi): the word, or -1 in the upper half when it cannot be read.
+    ".hidden anyring_user_load",
+    ".globl anyring_user_load",
+    ".type anyring_user_load, @function",
+    "anyring_user_load:",
+    "mov eax, [rdi]",
+    "ret",
+    // usize anyring_user_store(word: rdi, value: esi): 0, or not 0 when it cannot be written.
+    ".hidden anyring_user_store",
+    ".globl anyring_user_store",
+    ".type anyring_user_store, @function",
+    "anyring_user_store:",
+    "mov [rdi], esi",
+    "xor eax, eax",
+    "ret",
+    ".hidden anyring_user_copy_fault",
+    ".globl anyring_user_copy_fault",
+    "anyring_user_copy_fault:",
+    "mov rax, -1",
+    "ret",
+);
+
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" {
+    fn anyring_user_copy(to: usize, from: usize, bytes: usize) -> usize;
+    fn anyring_user_load(word: usize) -> u64;
+    fn anyring_user_store(word: usize, value: u32) -> usize;
+    fn anyring_user_copy_fault();
+}
+
+/// Whether a handler that calls [`user_copy_fault`] is in place. Release/Acquire: set after the handler was installed,
+/// read before a copy relies on it.
+static HANDLER: AtomicBool = AtomicBool::new(false);
+
+/// For the chained SIGSEGV/SIGBUS handler: if the fault at instruction `address` is the copy routine's, the address at
+/// which the thread must go on.
+pub fn user_copy_fault(address: usize) -> Option<usize> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let first = anyring_user_copy as *const () as usize;
+        let last = anyring_user_copy_fault as *const () as usize;
+        (first..last).contains(&address).then_some(last)
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = address;
+        None
+    }
+}
+
+/// Says that a handler which calls [`user_copy_fault`] is installed for SIGSEGV and SIGBUS.
+pub fn handler_installed() {
+    HANDLER.store(true, Ordering::Release); // partner: the Acquire load in `copy`
+}
+
+/// process_vm_readv or process_vm_writev on this very process.
+fn copy_by_kernel(to: usize, from: usize, bytes: usize, write: bool) -> Result<(), Errno> {
+    let pid = syscall(libc::SYS_getpid, [0; 6]) as usize;
+    let (local, remote) = if write { ([from, bytes], [to, bytes]) } else { ([to, bytes], [from, bytes]) };
+    let number = if write { libc::SYS_process_vm_writev } else { libc::SYS_process_vm_readv };
+    let args = [pid, local.as_ptr() as usize, 1, remote.as_ptr() as usize, 1, 0];
+    match check(syscall(number, args)) {
+        Ok(copied) if copied == bytes => Ok(()),
+        _ => Err(Errno::FAULT),
+    }
+}
+
+fn copy(to: usize, from: usize, bytes: usize, write: bool) -> Result<(), Errno> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    #[cfg(target_arch = "x86_64")]
+    if HANDLER.load(Ordering::Acquire) {
+        // SAFETY: a fault in the routine is answered by its error exit (the handler is installed), and the side that is
+        // ours is valid for `bytes`, as the two callers below make sure.
+        let missing = unsafe { anyring_user_copy(to, from, bytes) };
+        return if missing == 0 { Ok(()) } else { Err(Errno::FAULT) };
+    }
+    copy_by_kernel(to, from, bytes, write)
+}
+
+/// Plain data of the interface that may be filled from program memory: any bit pattern is a value.
+///
+/// # Safety
+/// Implement only for types without padding invariants, references or niches.
+pub unsafe trait Plain: Copy + Default {}
+macro_rules! plain {
+    ($($t:ty),*) => { $(
+        // SAFETY: made of integers (or arrays of them) only.
+        unsafe impl Plain for $t {}
+    )* };
+}
+plain!(u8, u16, u32, u64, i32, i64, [usize; 2], [u64; 2], [u32; 2], [u64; 3], [u64; 4], [u64; 7]);
+plain!(anyring_abi::Sqe, anyring_abi::Cqe, anyring_abi::Params, anyring_abi::GeteventsArg, anyring_abi::Timespec);
+
+/// Reads a `T` from the program's address `from`; `EFAULT` when it is not readable.
+pub fn user_read<T: Plain>(from: u64) -> Result<T, Errno> {
+    let mut value = T::default();
+    copy(&mut value as *mut T as usize, from as usize, size_of::<T>(), false)?;
+    Ok(value)
+}
+
+/// Fills `to` from the program's address `from`.
+pub fn user_read_slice<T: Plain>(from: u64, to: &mut [T]) -> Result<(), Errno> {
+    copy(to.as_mut_ptr() as usize, from as usize, size_of_val(to), false)
+}
+
+/// Writes `value` at the program's address `to`; `EFAULT` when it is not writable.
+pub fn user_write<T: Plain>(to: u64, value: &T) -> Result<(), Errno> {
+    copy(to as usize, value as *const T as usize, size_of::<T>(), true)
+}
+
+/// Writes all of `values` at the program's address `to`.
+pub fn user_write_slice<T: Plain>(to: u64, values: &[T]) -> Result<(), Errno> {
+    copy(to as usize, values.as_ptr() as usize, size_of_val(values), true)
+}
+
+/// Loads of words in memory that the program owns (rings made with `IORING_SETUP_NO_MMAP`), which it may unmap at any
+/// moment.
+pub struct GuardedWords;
+
+impl GuardedWords {
+    /// The word at `address`, or `EFAULT`. As strong as an Acquire load (an x86-64 load is one).
+    pub fn load(address: usize) -> Result<u32, Errno> {
+        #[cfg(target_arch = "x86_64")]
+        if HANDLER.load(Ordering::Acquire) {
+            // SAFETY: a fault is answered by the error exit, which no 32-bit value can look like.
+            let value = unsafe { anyring_user_load(address) };
+            core::sync::atomic::compiler_fence(Ordering::Acquire);
+            return u32::try_from(value).map_err(|_| Errno::FAULT);
+        }
+        user_read::<u32>(address as u64)
+    }
+
+    /// Stores `value` at `address`, or `EFAULT`. As strong as a Release store (an x86-64 store is one).
+    pub fn store(address: usize, value: u32) -> Result<(), Errno> {
+        #[cfg(target_arch = "x86_64")]
+        if HANDLER.load(Ordering::Acquire) {
+            core::sync::atomic::compiler_fence(Ordering::Release);
+            // SAFETY: a fault is answered by the error exit.
+            let failed = unsafe { anyring_user_store(address, value) };
+            return if failed == 0 { Ok(()) } else { Err(Errno::FAULT) };
+        }
+        user_write(address as u64, &value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_addresses_are_efault_and_good_ones_copy() {
+        let value = 0x1122_3344_5566_7788_u64;
+        assert_eq!(user_read::<u64>(&value as *const u64 as u64), Ok(value));
+        assert_eq!(user_read::<u64>(16), Err(Errno::FAULT));
+        assert_eq!(user_write(16, &1u64), Err(Errno::FAULT));
+        let mut target = [0u64; 4];
+        user_write(target.as_mut_ptr() as u64, &[1u64, 2, 3, 4]).unwrap();
+        assert_eq!(target, [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn the_fault_range_covers_the_routine_only() {
+        assert_eq!(user_copy_fault(0), None);
+        assert_eq!(user_copy_fault(super::copy as *const () as usize), None);
+    }
+}

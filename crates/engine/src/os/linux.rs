@@ -1,0 +1,109 @@
+//! Linux itself.
+
+use super::{check, EpollEvent, Os};
+use crate::Errno;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// The running kernel.
+pub struct Linux;
+
+/// One system call: the number (`libc::SYS_*`), its arguments, and the register's value as the answer.
+///
+/// Safe to call in the sense that the kernel checks its arguments; the caller answers for what the call *does* (a write
+/// into program memory is what the program asked for).
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub fn syscall(number: libc::c_long, args: [usize; 6]) -> isize {
+    let answer: isize;
+    // SAFETY: the asm declares the registers that the `syscall` instruction changes, and no memory of this program's
+    // Rust objects is passed except by callers that hold it exclusively for the call.
+    unsafe {
+        core::arch::asm!("syscall", inlateout("rax") number as isize => answer,
+            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2], in("r10") args[3], in("r8") args[4],
+            in("r9") args[5], lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    answer
+}
+
+/// One system call; see the x86-64 version.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+pub fn syscall(number: libc::c_long, args: [usize; 6]) -> isize {
+    let answer: isize;
+    // SAFETY: `svc 0` changes only x0, and see the x86-64 version for memory.
+    unsafe {
+        core::arch::asm!("svc 0", in("x8") number, inlateout("x0") args[0] as isize => answer, in("x1") args[1],
+            in("x2") args[2], in("x3") args[3], in("x4") args[4], in("x5") args[5], options(nostack));
+    }
+    answer
+}
+
+/// `struct timespec` of a relative timeout.
+fn timespec(timeout_ns: u64) -> [i64; 2] {
+    [(timeout_ns / 1_000_000_000) as i64, (timeout_ns % 1_000_000_000) as i64]
+}
+
+/// 1 once epoll_pwait2 answered ENOSYS (Linux before 5.11, or a filter).
+static NO_EPOLL_PWAIT2: AtomicU32 = AtomicU32::new(0);
+
+impl Os for Linux {
+    fn clock_ns(clock: i32) -> u64 {
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `now` is a timespec this call may write. clock_gettime is not wrapped by anyone and uses the vDSO.
+        unsafe { libc::clock_gettime(clock, &mut now) };
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    }
+
+    fn thread_id() -> u32 {
+        syscall(libc::SYS_gettid, [0; 6]) as u32
+    }
+
+    fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) -> Result<(), Errno> {
+        let timeout = timeout_ns.map(timespec);
+        let timeout = timeout.as_ref().map_or(0, |t| t.as_ptr() as usize);
+        let args = [word.as_ptr() as usize, libc::FUTEX_WAIT as usize, expected as usize, timeout, 0, 0];
+        check(syscall(libc::SYS_futex, args)).map(|_| ())
+    }
+
+    fn futex_wake(word: &AtomicU32, count: u32) {
+        syscall(libc::SYS_futex, [word.as_ptr() as usize, libc::FUTEX_WAKE as usize, count as usize, 0, 0, 0]);
+    }
+
+    fn epoll_wait(
+        epoll: i32,
+        events: &mut [EpollEvent],
+        timeout_ns: Option<u64>,
+        sigmask: Option<&u64>,
+    ) -> Result<usize, Errno> {
+        let mask = sigmask.map_or(0, |m| m as *const u64 as usize);
+        let (buffer, room) = (events.as_mut_ptr() as usize, events.len());
+        if NO_EPOLL_PWAIT2.load(Relaxed) == 0 {
+            let timeout = timeout_ns.map(timespec);
+            let timeout = timeout.as_ref().map_or(0, |t| t.as_ptr() as usize);
+            match check(syscall(libc::SYS_epoll_pwait2, [epoll as usize, buffer, room, timeout, mask, 8])) {
+                Err(Errno::NOSYS) | Err(Errno::PERM) => NO_EPOLL_PWAIT2.store(1, Relaxed),
+                answer => return answer,
+            }
+        }
+        let timeout_ms = timeout_ns.map_or(-1, |ns| ns.div_ceil(1_000_000).min(i32::MAX as u64) as isize);
+        check(syscall(libc::SYS_epoll_pwait, [epoll as usize, buffer, room, timeout_ms as usize, mask, 8]))
+    }
+
+    fn epoll_ctl(epoll: i32, operation: i32, fd: i32, events: u32, data: u64) -> Result<(), Errno> {
+        let event = EpollEvent { events, data };
+        let args = [epoll as usize, operation as usize, fd as usize, &event as *const _ as usize, 0, 0];
+        check(syscall(libc::SYS_epoll_ctl, args)).map(|_| ())
+    }
+
+    fn poll_now(fd: i32, events: u16) -> Result<u16, Errno> {
+        let mut set = libc::pollfd { fd, events: events as i16, revents: 0 };
+        let no_time = [0i64; 2];
+        let args = [&mut set as *mut _ as usize, 1, no_time.as_ptr() as usize, 0, 0, 0];
+        check(syscall(libc::SYS_ppoll, args))?;
+        Ok(set.revents as u16)
+    }
+
+    fn close(fd: i32) {
+        syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]);
+    }
+}

@@ -1,0 +1,7 @@
+//! The paths a request can take, and the one place that picks among them.
+
+pub mod driver;
+pub mod helper;
+pub mod readiness;
+pub mod route;
+pub mod worker;

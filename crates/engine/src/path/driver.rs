@@ -1,0 +1,288 @@
+//! The driver role: exactly one thread of a process looks at a ring's poll set and fires its timers.
+//!
+//! | `role` | meaning | who leaves it |
+//! |---|---|---|
+//! | free | nobody drives | a thread that waits in enter, or the helper once the program has stayed away |
+//! | thread | a thread inside `wait` drives | that thread, when it returns |
+//! | helper | the helper drives because the program stayed away | the next thread that waits takes it |
+//!
+//! The role says who *sleeps* on the poll set. Looking at it and serving events happens under the ring's lock whoever
+//! does it, so a hand-over in the middle loses nothing: events are hints that lead to another attempt.
+
+use crate::os::{syscall, EpollEvent, Os, Sys};
+use crate::request::timer::Clock;
+use crate::ring::control::Control;
+use crate::ring::RingGuard;
+use crate::{process, Errno};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+
+const FREE: u32 = 0;
+const THREAD: u32 = 1;
+const HELPER: u32 = 2;
+
+const AWAKE: u32 = 0;
+const IN_FUTEX: u32 = 1;
+const IN_EPOLL: u32 = 2;
+
+/// Who drives a ring, and how it sleeps.
+pub struct Driver {
+    role: AtomicU32,
+    /// How the driving thread sleeps. Changes under the ring's lock; read there, and by `wake` after a post.
+    sleeping: AtomicU32,
+    /// The descriptor that ends its epoll wait.
+    kick: AtomicI32,
+    /// The helper knows of this ring.
+    pub tracked: AtomicBool,
+}
+
+/// What io_uring_enter(2) was asked to wait for.
+#[derive(Clone, Copy)]
+pub struct Wish {
+    /// Completions that must be there.
+    pub min_complete: u32,
+    /// When to give up, by `clock`.
+    pub deadline_ns: Option<u64>,
+    /// The clock of the deadline.
+    pub clock: Clock,
+    /// The signal mask while asleep.
+    pub sigmask: Option<u64>,
+}
+
+impl Driver {
+    /// Nobody drives.
+    pub const fn new() -> Driver {
+        Driver {
+            role: AtomicU32::new(FREE),
+            sleeping: AtomicU32::new(AWAKE),
+            kick: AtomicI32::new(-1),
+            tracked: AtomicBool::new(false),
+        }
+    }
+
+    /// A thread that waits takes the role, also from the helper; false when another thread has it.
+    fn take(&self) -> bool {
+        // Acquire/Release: the new driver sees what the old one left of the poll set's bookkeeping. The state itself is
+        // under the ring's lock.
+        let take = |from| self.role.compare_exchange(from, THREAD, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        take(FREE) || take(HELPER)
+    }
+
+    /// The helper takes the role; false when a thread has it.
+    pub fn take_for_helper(&self) -> bool {
+        self.role.compare_exchange(FREE, HELPER, Ordering::AcqRel, Ordering::Relaxed).is_ok() || self.is_helpers()
+    }
+
+    /// Whether the helper drives.
+    pub fn is_helpers(&self) -> bool {
+        self.role.load(Ordering::Acquire) == HELPER
+    }
+
+    /// The helper gives the role back, if it has it.
+    pub fn give_up_helper(&self) {
+        let _ = self.role.compare_exchange(HELPER, FREE, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    fn give_back(&self) {
+        self.role.store(FREE, Ordering::Release); // partner: the AcqRel exchange of the next driver
+    }
+
+    /// In a forked child: the parent's threads are not here.
+    pub fn reset(&self) {
+        self.role.store(FREE, Ordering::Relaxed);
+        self.sleeping.store(AWAKE, Ordering::Relaxed);
+        self.tracked.store(false, Ordering::Relaxed);
+    }
+
+    /// Wakes whoever sleeps on the ring; the futex word has been changed under the post lock.
+    #[cold]
+    pub fn wake(&self, control: &Control) {
+        let header = control.header();
+        let in_epoll = self.sleeping.load(Ordering::Relaxed) == IN_EPOLL;
+        if in_epoll {
+            let one = 1u64;
+            let kick = self.kick.load(Ordering::Relaxed) as usize;
+            syscall(libc::SYS_write, [kick, &one as *const u64 as usize, 8, 0, 0, 0]);
+        }
+        if header.waiters.load(Ordering::Relaxed) > u32::from(in_epoll) {
+            Sys::futex_wake(&header.wake_sequence, i32::MAX as u32);
+        }
+    }
+}
+
+impl Default for Driver {
+    fn default() -> Driver {
+        Driver::new()
+    }
+}
+
+impl RingGuard {
+    /// A poll was armed or a timer started: whoever sleeps without regard to it must look again.
+    pub fn work_appeared(&mut self, is_timer: bool) {
+        let driver = &self.ring().driver;
+        let sleeping = driver.sleeping.load(Ordering::Relaxed);
+        if sleeping == IN_FUTEX || (sleeping == IN_EPOLL && is_timer) {
+            let control = self.control;
+            control.lock_post(process::thread_id()).bump();
+            driver.wake(&control);
+        } else if driver.is_helpers() {
+            super::helper::nudge();
+        }
+    }
+
+    /// Completes everything that can be completed without waiting, except what the poll set knows.
+    fn collect(&mut self) {
+        if self.ring().has_arrived() {
+            self.clear_announcement();
+            self.complete_arrived();
+        }
+        if !self.timers.is_empty() {
+            self.fire_timers();
+        }
+        self.settle();
+        self.flush_overflow();
+    }
+
+    /// Runs what is due when nobody waits: the helper's turn.
+    pub fn drive(&mut self) {
+        self.poll_now();
+        self.collect();
+    }
+
+    /// Whether the CQ holds what is waited for, or a timeout completed since the wait began.
+    fn satisfied(&self, target: u32, timeouts: u32) -> bool {
+        let post = self.control.lock_post(process::thread_id());
+        let reached = post.cq_tail().wrapping_sub(target) as i32 >= 0;
+        reached || self.control.header().timeouts.load(Ordering::Relaxed) != timeouts
+    }
+
+    fn cq_is_empty(&self) -> bool {
+        let tail = self.control.lock_post(process::thread_id()).cq_tail();
+        self.cq_ready(tail) == Ok(0)
+    }
+}
+
+/// Waits as io_uring_enter(2) with IORING_ENTER_GETEVENTS does. Source: `io_cqring_wait` in io_uring/io_uring.c.
+pub fn wait(mut guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
+    let ring = guard.ring();
+    guard.collect();
+    let head = guard.memory.view.load(crate::ring::layout::word::CQ_HEAD)?;
+    let entries = guard.memory.view.layout().cq_entries;
+    let target = head.wrapping_add(wish.min_complete.min(entries));
+    let timeouts = guard.control.header().timeouts.load(Ordering::Relaxed);
+    // Completions must not keep what is ready behind them from being seen for ever.
+    if wish.min_complete == 0 || guard.enters % 8 == 0 {
+        guard.drive();
+    }
+    let mut driving = false;
+    let result = loop {
+        if guard.satisfied(target, timeouts) {
+            break Ok(());
+        }
+        driving = driving || ring.driver.take();
+        if driving && guard.entries.has_unverified() {
+            if guard.poll_now() {
+                guard.collect();
+                continue;
+            }
+            guard.verify();
+            guard.collect();
+            if guard.satisfied(target, timeouts) {
+                break Ok(());
+            }
+        }
+        let (again, slept) = sleep(guard, wish, target, timeouts, driving);
+        guard = match again {
+            Some(guard) => guard,
+            None => return Err(Errno::BADF),
+        };
+        guard.collect();
+        if let Err(error) = slept {
+            let done = guard.satisfied(target, timeouts) || !guard.cq_is_empty();
+            break if done { Ok(()) } else { Err(error) };
+        }
+    };
+    guard.settle_readability();
+    if driving {
+        ring.driver.give_back();
+        pass_role_on(&guard);
+    }
+    result
+}
+
+/// Somebody else who waits on this ring becomes its driver.
+fn pass_role_on(guard: &RingGuard) {
+    let control = guard.control;
+    if control.header().waiters.load(Ordering::Relaxed) != 0 {
+        control.lock_post(process::thread_id()).bump();
+        guard.ring().driver.wake(&control);
+    }
+}
+
+/// Sleeps once, without the ring's lock, and serves what the sleep brought. `Err` for a signal or the deadline.
+fn sleep(
+    mut guard: RingGuard,
+    wish: &Wish,
+    target: u32,
+    timeouts: u32,
+    driving: bool,
+) -> (Option<RingGuard>, Result<(), Errno>) {
+    let ring = guard.ring();
+    let left_ns = wish.deadline_ns.map(|deadline_ns| deadline_ns.saturating_sub(wish.clock.now_ns()));
+    if left_ns == Some(0) {
+        return (Some(guard), Err(Errno::TIME));
+    }
+    let timer_ns = if driving { guard.timers.next_ns() } else { None };
+    let by_epoll = driving && (guard.entries.armed() != 0 || wish.sigmask.is_some());
+    let epoll = match by_epoll.then(|| guard.entries.make_epoll()).transpose() {
+        Ok(epoll) => epoll,
+        Err(error) => return (Some(guard), Err(error)),
+    };
+    let control = guard.control;
+    let sequence = {
+        let mut post = control.lock_post(process::thread_id());
+        let reached = post.cq_tail().wrapping_sub(target) as i32 >= 0;
+        if reached || control.header().timeouts.load(Ordering::Relaxed) != timeouts {
+            drop(post);
+            return (Some(guard), Ok(()));
+        }
+        post.register_waiter(target)
+    };
+    if driving {
+        ring.driver.kick.store(guard.entries.kick().unwrap_or(-1), Ordering::Relaxed);
+        ring.driver.sleeping.store(if by_epoll { IN_EPOLL } else { IN_FUTEX }, Ordering::Relaxed);
+    }
+    guard.sleepers += 1;
+    drop(guard);
+    let mut events = [EpollEvent::default(); 128];
+    let timeout_ns = left_ns.into_iter().chain(timer_ns).min();
+    let slept = match epoll {
+        Some(epoll) => Sys::epoll_wait(epoll, &mut events, timeout_ns, wish.sigmask.as_ref()),
+        None => {
+            // Always with a timeout: the kernel restarts a futex wait without one after a signal handler with
+            // SA_RESTART, where io_uring_enter(2) returns EINTR.
+            const FOR_EVER_NS: u64 = 1 << 55;
+            let word = &control.header().wake_sequence;
+            Sys::futex_wait(word, sequence, Some(timeout_ns.unwrap_or(FOR_EVER_NS))).map(|_| 0)
+        }
+    };
+    control.header().waiters.fetch_sub(1, Ordering::Relaxed);
+    if driving {
+        ring.driver.sleeping.store(AWAKE, Ordering::Relaxed);
+    }
+    let Ok(mut guard) = ring.lock() else { return (None, Err(Errno::BADF)) };
+    guard.sleepers -= 1;
+    if guard.closed {
+        drop(guard);
+        process::end_if_unused(ring);
+        return (None, Err(Errno::BADF));
+    }
+    match slept {
+        Ok(count) => {
+            guard.serve(&events[..count]);
+            (Some(guard), Ok(()))
+        }
+        Err(Errno::INTR) => (Some(guard), Err(Errno::INTR)),
+        Err(_) => (Some(guard), Ok(())),
+    }
+}
+

@@ -1,0 +1,287 @@
+//! Routing: what a verdict leads to. The only place that picks a path, finishes a request and goes on with its chain.
+
+use crate::op::{definition, fs, Context, Direction, Op, Verdict};
+use crate::path::worker::{self, Approach, Job};
+use crate::request::{Id, ListKind, Path, Request, State, Target};
+use crate::ring::RingGuard;
+use crate::{descriptors, process, stats, Errno};
+use anyring_abi::{Cqe, IORING_CQE_F_MORE, IOSQE_ASYNC};
+use core::sync::atomic::Ordering;
+use std::sync::Arc;
+
+impl RingGuard {
+    /// Gives a request its place and its shared record.
+    pub fn admit(&mut self, mut request: Request) -> Id {
+        let control = self.control;
+        let record = self.records.take(&control);
+        if let Some((chunk, index)) = record {
+            let shared = control.record(chunk.into(), index.into());
+            shared.user_data.store(request.user_data, Ordering::Relaxed);
+            // Release: partner is the Acquire load of a waiter that finds this process dead.
+            shared.state.store(1, Ordering::Release);
+        }
+        request.record = record;
+        self.slab.insert(request)
+    }
+
+    /// Issues a request: its turn has come.
+    pub fn issue(&mut self, id: Id) {
+        let Some(request) = self.slab.get_mut(id) else { return };
+        request.state = State::Issuing;
+        if let Some(result) = request.failed {
+            self.finish(id, result, true);
+            return;
+        }
+        if request.op.needs_request() {
+            self.start_timer(id);
+            return;
+        }
+        let on_worker = definition(request.opcode as u8).is_some_and(|(_, row)| row.on_worker);
+        if request.flags & IOSQE_ASYNC != 0 && on_worker && request.path == Path::Inline {
+            self.punt(id, Approach::AttemptFirst);
+            return;
+        }
+        self.reissue(id);
+    }
+
+    /// Attempts a request that has a place and follows the verdict.
+    pub fn reissue(&mut self, id: Id) {
+        let request = &mut self.slab[id];
+        let mut op = core::mem::replace(&mut request.op, Op::placeholder());
+        let mut target = request.target.clone();
+        if let Target::Index(index) = target {
+            match self.fixed_file(index) {
+                Ok(file) => {
+                    target = Target::Fixed(file);
+                    self.slab[id].target = target.clone();
+                }
+                Err(error) => return self.finish(id, -error.raw_os_error(), true),
+            }
+        }
+        let verdict = self.attempt(&mut op, &target);
+        // A close of the ring itself cannot have happened: the guard holds it.
+        self.slab[id].op = op;
+        self.follow(id, verdict);
+    }
+
+    fn fixed_file(&self, index: u32) -> Result<Arc<crate::resource::files::FixedFile>, Errno> {
+        self.files.as_ref().ok_or(Errno::BADF)?.get(index).cloned()
+    }
+
+    /// One nonblocking attempt.
+    #[inline]
+    pub fn attempt(&mut self, op: &mut Op, target: &Target) -> Verdict {
+        let fd = match target {
+            Target::None => -1,
+            Target::Number(fd) => *fd,
+            Target::Fixed(file) | Target::Private(file) => file.fd,
+            Target::Index(index) => match self.files.as_ref().ok_or(Errno::BADF).and_then(|files| files.get(*index)) {
+                Ok(file) => file.fd,
+                Err(error) => return Verdict::error(error),
+            },
+        };
+        if let Some(direction) = op.waits_for() {
+            if self.entries.known_not_ready(fd, direction) {
+                return Verdict::WouldBlock(direction);
+            }
+        }
+        match op {
+            Op::Rw(rw) => {
+                if let Some((index, address, bytes)) = rw.registered_range() {
+                    let buffers = self.buffers.as_ref().ok_or(Errno::FAULT);
+                    if let Err(error) = buffers.and_then(|buffers| buffers.admits(index, address, bytes)) {
+                        return Verdict::error(error);
+                    }
+                }
+                rw.issue(Context { fd, nonblock: true })
+            }
+            Op::PollRemove(remove) => self.remove_poll(remove),
+            Op::TimeoutRemove(remove) => self.remove_timeout(remove),
+            Op::Cancel(cancel) => self.cancel_requests(cancel),
+            Op::Fs(fs::Fs::Close { fd, slot }) => self.close_file(*fd, *slot),
+            Op::Splice(splice) => {
+                if let (index, true) = splice.input() {
+                    match self.fixed_file(index as u32) {
+                        Ok(file) => splice.set_input(file.fd),
+                        Err(error) => return Verdict::error(error),
+                    }
+                }
+                splice.issue(Context { fd, nonblock: true })
+            }
+            op => op.issue(Context { fd, nonblock: true }),
+        }
+    }
+
+    /// CLOSE. Source: io_uring_enter(2), IORING_OP_CLOSE; a ring's own descriptor is refused as in io_uring/openclose.c.
+    fn close_file(&mut self, fd: i32, slot: u32) -> Verdict {
+        if slot != 0 {
+            let files = self.files.as_mut().ok_or(Errno::NXIO);
+            return Verdict::of(files.and_then(|files| files.remove(slot - 1)).map(|_| 0));
+        }
+        if process::is_ring(fd) || descriptors::is_own(fd) {
+            return Verdict::error(Errno::BADF);
+        }
+        self.detach_number(fd);
+        process::closing_elsewhere(fd, self.ring());
+        fs::Fs::close_now(fd)
+    }
+
+    /// Follows a verdict on a request that has a place.
+    pub fn follow(&mut self, id: Id, verdict: Verdict) {
+        match verdict {
+            Verdict::Done(result) => self.finish(id, result, result < 0),
+            Verdict::DoneShort(result) => self.finish(id, result, true),
+            Verdict::Descriptor(fd) => self.hand_over_descriptor(id, fd),
+            Verdict::NeedsWorker => self.punt(id, Approach::Plain),
+            Verdict::WouldBlock(direction) => self.wait_for(id, direction, false),
+            Verdict::NeedsWorkerWhenReady(direction) => self.wait_for(id, direction, true),
+            Verdict::Shot(result) => {
+                self.shot(id, result);
+                self.wait_for(id, Direction::Read, false);
+            }
+        }
+    }
+
+    /// A multishot request's result, which stays armed.
+    pub fn shot(&mut self, id: Id, result: i32) {
+        let request = &self.slab[id];
+        let (user_data, opcode, path) = (request.user_data, request.opcode, request.path);
+        stats::completed(opcode, path, result);
+        self.post(Cqe { user_data, res: result, flags: IORING_CQE_F_MORE }, path != Path::Inline);
+    }
+
+    fn hand_over_descriptor(&mut self, id: Id, fd: i32) {
+        let slot = self.slab[id].op.slot();
+        if slot == 0 {
+            return self.finish(id, fd, false);
+        }
+        let installed = match self.files.as_mut() {
+            Some(files) => files.install(fd, slot),
+            None => {
+                descriptors::close(fd);
+                Err(Errno::NXIO)
+            }
+        };
+        match installed {
+            Ok(result) => self.finish(id, result, false),
+            Err(error) => self.finish(id, -error.raw_os_error(), true),
+        }
+    }
+
+    /// Arms a request for readiness; where the file cannot be polled a worker takes it.
+    fn wait_for(&mut self, id: Id, direction: Direction, worker_when_ready: bool) {
+        let request = &mut self.slab[id];
+        if let Err(error) = request.op.make_stable() {
+            return self.finish(id, -error.raw_os_error(), true);
+        }
+        let list = match request.op {
+            Op::Poll(_) => ListKind::Poll,
+            _ => direction.into(),
+        };
+        match self.arm(id, list, worker_when_ready) {
+            Ok(()) => self.arm_link_timeout(id),
+            Err(Errno::PERM) => self.punt(id, Approach::Plain),
+            Err(error) => self.finish(id, -error.raw_os_error(), true),
+        }
+    }
+
+    /// Queues a request to a worker.
+    pub fn punt(&mut self, id: Id, approach: Approach) {
+        let request = &mut self.slab[id];
+        if let Err(error) = request.op.make_stable() {
+            return self.finish(id, -error.raw_os_error(), true);
+        }
+        if let Target::Index(index) = request.target {
+            match self.fixed_file(index) {
+                Ok(file) => self.slab[id].target = Target::Fixed(file),
+                Err(error) => return self.finish(id, -error.raw_os_error(), true),
+            }
+        }
+        let request = &mut self.slab[id];
+        let (fd, file) = match &request.target {
+            Target::None | Target::Index(_) => (-1, None),
+            Target::Number(fd) => (*fd, None),
+            Target::Fixed(file) | Target::Private(file) => (file.fd, Some(file.clone())),
+        };
+        let op = core::mem::replace(&mut request.op, Op::placeholder());
+        request.path = Path::Worker;
+        let ring = self.ring();
+        let job = Job::new(ring, id, op, fd, approach, file);
+        self.slab[id].state = State::Queued(job.clone());
+        self.entries.note_use(fd);
+        self.arm_link_timeout(id);
+        worker::queue(job);
+    }
+
+    /// Completes what workers brought back.
+    pub fn complete_arrived(&mut self) {
+        for job in self.ring().take_arrived() {
+            let id = job.request;
+            let Some(request) = self.slab.get_mut(id) else { continue };
+            if let Some(mut op) = job.op.lock() {
+                request.op = core::mem::replace(&mut *op, Op::placeholder());
+            }
+            request.state = State::Issuing;
+            let verdict = job.verdict.lock().and_then(|mut verdict| verdict.take());
+            drop(job);
+            match verdict {
+                Some(verdict) => self.follow(id, verdict),
+                None => self.finish(id, -Errno::IO.raw_os_error(), true),
+            }
+        }
+    }
+
+    /// Completes a request: its CQE, its LINK_TIMEOUT, its successors, and whoever drains behind it. `failed` breaks
+    /// soft links.
+    pub fn finish(&mut self, id: Id, result: i32, failed: bool) {
+        let request = &mut self.slab[id];
+        let quiet = failed && request.skips_success();
+        let next = request.next.take();
+        let guard = request.guard.take();
+        let hard = request.hard_links();
+        let links = request.links();
+        self.end(id, result, failed, false);
+        if let Some(guard) = guard {
+            self.disarm_guard(guard);
+        }
+        if let Some(next) = next {
+            // A LINK_TIMEOUT that was never armed ends with the request it would have guarded.
+            let next = if self.slab[next].opcode == anyring_abi::Opcode::LinkTimeout {
+                let behind = self.slab[next].next.take();
+                self.end(next, -Errno::CANCELED.raw_os_error(), false, false);
+                behind
+            } else {
+                Some(next)
+            };
+            if failed && links && !hard {
+                self.fail_links(next, quiet);
+            } else if let Some(next) = next {
+                self.slab[next].state = State::Issuing;
+                self.ready.push_back(next);
+            }
+        }
+        if !self.drain.is_empty() {
+            self.release_held();
+        }
+    }
+
+    /// Posts a request's CQE and gives its place back. No CQE when it is to be `quiet`, or when it did not fail and asked
+    /// for none.
+    pub fn end(&mut self, id: Id, result: i32, failed: bool, quiet: bool) {
+        let Some(request) = self.slab.remove(id) else { return };
+        if let Some((chunk, index)) = request.record {
+            let control = self.control;
+            // Release: partner as in `admit`.
+            control.record(chunk.into(), index.into()).state.store(0, Ordering::Release);
+            self.records.give((chunk, index));
+        }
+        stats::completed(request.opcode, request.path, result);
+        if !quiet && (failed || !request.skips_success()) {
+            let asynchronous = request.path != Path::Inline;
+            self.post(Cqe { user_data: request.user_data, res: result, flags: 0 }, asynchronous);
+            if matches!(request.op, Op::Timeout(_)) {
+                self.count_timeout();
+            }
+        }
+    }
+}

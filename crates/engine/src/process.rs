@@ -1,0 +1,304 @@
+//! What a process has of the engine: its rings by descriptor number, the numbers its requests use, and what a fork makes
+//! of all that.
+//!
+//! The tables are atomics: a lookup is one load. A ring goes into the table when it is complete and leaves it before its
+//! end begins; whoever looked it up before finds a ring that has ended (`ring::LockFailure::Ended`).
+
+use crate::descriptors::{self, RING_NUMBERS};
+use crate::lock::Lock;
+use crate::os::{check, syscall, Os, Sys};
+use crate::ring::Ring;
+use crate::{path, Errno};
+use core::cell::Cell;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+const TABLE_SIZE: usize = RING_NUMBERS.end as usize;
+static TABLE: [AtomicPtr<Ring>; TABLE_SIZE] = [const { AtomicPtr::new(core::ptr::null_mut()) }; TABLE_SIZE];
+/// Rings that have ended.
+static POOL: Lock<Vec<&'static Ring>> = Lock::new(Vec::new());
+
+/// Bit n: some ring used descriptor number n, so a close of it must be looked at.
+static USED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+
+/// A word that the kernel zeroes in a forked child (MADV_WIPEONFORK), in a page of its own.
+static FORK_WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Rings that a thread registered for itself (`IORING_REGISTER_RING_FDS`).
+pub const REGISTERED_RINGS: usize = 16;
+
+thread_local! {
+    static THREAD_ID: Cell<u32> = const { Cell::new(0) };
+    static REGISTERED: Cell<[i32; REGISTERED_RINGS]> = const { Cell::new([-1; REGISTERED_RINGS]) };
+}
+
+/// The calling thread's id, without a system call after the first time.
+#[inline]
+pub fn thread_id() -> u32 {
+    // A thread that is being torn down has lost its thread-locals: ask the kernel then.
+    let cached = THREAD_ID.try_with(|id| id.get()).unwrap_or(0);
+    if cached != 0 {
+        return cached;
+    }
+    let id = Sys::thread_id();
+    let _ = THREAD_ID.try_with(|cell| cell.set(id));
+    id
+}
+
+/// The ring with number `fd`.
+#[inline]
+pub fn ring(fd: i32) -> Option<&'static Ring> {
+    let slot = TABLE.get(usize::try_from(fd).ok()?)?;
+    // Acquire pairs with the Release store in `publish`.
+    let ring = slot.load(Ordering::Acquire);
+    // SAFETY: rings in the table come from Box::leak and are never freed.
+    unsafe { ring.as_ref() }
+}
+
+/// Whether `fd` is the number of a ring of ours.
+#[inline]
+pub fn is_ring(fd: i32) -> bool {
+    ring(fd).is_some()
+}
+
+/// The ring with number `fd`, if that number still names it: a close that was not seen may have let the number go to
+/// another file.
+pub fn verified_ring(fd: i32) -> Option<&'static Ring> {
+    let ring = ring(fd)?;
+    let guard = ring.lock().ok()?;
+    (cookie_of(fd) == Some(guard.cookie)).then_some(ring)
+}
+
+/// A ring without state, from the pool or new.
+pub fn unborn_ring() -> &'static Ring {
+    let pooled = POOL.lock().and_then(|mut pool| pool.pop());
+    pooled.unwrap_or_else(|| Box::leak(Box::new(Ring::unborn())))
+}
+
+/// Makes a complete ring known under its number.
+pub fn publish(fd: i32, ring: &'static Ring) -> Result<(), Errno> {
+    let slot = TABLE.get(fd as usize).ok_or(Errno::MFILE)?;
+    slot.store(core::ptr::from_ref(ring).cast_mut(), Ordering::Release); // partner: the Acquire load in `ring`
+    Ok(())
+}
+
+/// Every ring of the process.
+pub fn rings() -> impl Iterator<Item = &'static Ring> {
+    (0..TABLE_SIZE as i32).filter_map(ring)
+}
+
+/// `SO_COOKIE` of the socket that number `fd` names, if it is one.
+pub fn cookie_of(fd: i32) -> Option<u64> {
+    let (mut cookie, mut size) = (0u64, 8u32);
+    let (value, length) = (&mut cookie as *mut u64 as usize, &mut size as *mut u32 as usize);
+    let args = [fd as usize, libc::SOL_SOCKET as usize, libc::SO_COOKIE as usize, value, length, 0];
+    check(syscall(libc::SYS_getsockopt, args)).ok().map(|_| cookie)
+}
+
+/// Whether two numbers name the same open file description; false where the kernel does not tell (kcmp(2) missing).
+pub fn same_description(one: i32, other: i32) -> bool {
+    const KCMP_FILE: usize = 0;
+    let pid = std::process::id() as usize;
+    syscall(libc::SYS_kcmp, [pid, pid, KCMP_FILE, one as usize, other as usize, 0]) == 0
+}
+
+/// Whether the engine's end of a ring's socket pair has been hung up on: no copy of the ring's descriptor is left.
+pub fn last_copy_gone(engine_end: i32) -> bool {
+    Sys::poll_now(engine_end, 0).is_ok_and(|seen| seen & libc::POLLHUP as u16 != 0)
+}
+
+/// Remembers that a request used descriptor number `fd`.
+#[inline]
+pub fn note_use(fd: i32) {
+    if let Some(word) = USED.get(fd as usize / 64) {
+        let bit = 1 << (fd % 64);
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+}
+
+fn was_used(fd: i32) -> bool {
+    // Numbers beyond the table are always looked at.
+    USED.get(fd as usize / 64).is_none_or(|word| word.load(Ordering::Relaxed) & (1 << (fd % 64)) != 0)
+}
+
+/// The program is about to close number `fd`, or to replace what it names.
+pub fn closing(fd: i32) {
+    if fd < 0 {
+        return;
+    }
+    if let Some(ring) = ring(fd) {
+        closing_ring(fd, ring);
+    } else if was_used(fd) {
+        closing_elsewhere(fd, core::ptr::null());
+    }
+}
+
+/// The program is about to close every number in `first..=last`.
+pub fn closing_range(first: u32, last: u32) {
+    let highest = TABLE_SIZE.max(64 * USED.len()) as u32;
+    for fd in first..=last.min(highest) {
+        closing(fd as i32);
+    }
+}
+
+/// Where the area at mmap(2) offset `offset` of ring `fd` is: a memfd and the offset in it.
+pub fn ring_mapping(fd: i32, offset: u64) -> Option<(i32, u64)> {
+    let guard = verified_ring(fd)?.lock().ok()?;
+    let offset = guard.memory.view.layout().memfd_offset(offset)?;
+    Some((guard.memory.memfd?, offset))
+}
+
+/// A panic inside the engine interrupted a call on ring `fd`: whatever state it left is not used again.
+pub fn break_ring(fd: i32) {
+    if let Some(ring) = ring(fd) {
+        ring.broken.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Tells every ring but `except` (which knows) that the program closes `fd`.
+pub fn closing_elsewhere(fd: i32, except: *const Ring) {
+    for ring in rings().filter(|ring| !core::ptr::eq(*ring, except)) {
+        if let Ok(mut guard) = ring.lock() {
+            guard.detach_number(fd);
+        }
+    }
+    if let Some(word) = USED.get(fd as usize / 64) {
+        word.fetch_and(!(1 << (fd % 64)), Ordering::Relaxed);
+    }
+}
+
+/// The program closes a ring's number: the ring ends if that was its last copy, and is watched by the helper if not.
+fn closing_ring(fd: i32, ring: &'static Ring) {
+    let Ok(mut guard) = ring.lock() else { return };
+    if cookie_of(fd) != Some(guard.cookie) {
+        // The number was closed unseen and names another file: only forget it.
+        TABLE[fd as usize].store(core::ptr::null_mut(), Ordering::Release);
+    } else {
+        TABLE[fd as usize].store(core::ptr::null_mut(), Ordering::Release);
+        // Replaces the program's copy by one of our end, which the program is about to close: so it can be seen now
+        // whether another copy is left.
+        let args = [guard.engine_end as usize, fd as usize, libc::O_CLOEXEC as usize, 0, 0, 0];
+        syscall(libc::SYS_dup3, args);
+    }
+    ring.fd.store(-1, Ordering::Relaxed);
+    guard.closed = true;
+    let gone = last_copy_gone(guard.engine_end);
+    let control = guard.control;
+    control.lock_post(thread_id()).bump();
+    ring.driver.wake(&control);
+    drop(guard);
+    if gone {
+        end_if_unused(ring);
+    } else {
+        path::helper::hand_over(ring);
+    }
+}
+
+/// Releases everything of a closed ring, unless a thread sleeps on it or a worker has one of its requests: whoever is
+/// last does it then.
+pub fn end_if_unused(ring: &'static Ring) {
+    let Ok(mut guard) = ring.lock() else { return };
+    guard.abandon_requests();
+    if !guard.closed || guard.sleepers != 0 || !guard.slab.is_empty() || ring.driver.tracked.load(Ordering::Relaxed) {
+        if ring.driver.tracked.load(Ordering::Relaxed) {
+            path::helper::nudge();
+        }
+        return;
+    }
+    drop(guard);
+    let Some(mut state) = ring.take_state() else { return };
+    state.entries.release();
+    if let Some((eventfd, _)) = state.eventfd.take() {
+        descriptors::close(eventfd);
+    }
+    descriptors::close(state.engine_end);
+    state.memory.release();
+    let control = state.control;
+    drop(state);
+    control.unmap();
+    ring.driver.reset();
+    if let Some(mut pool) = POOL.lock() {
+        pool.push(ring);
+    }
+}
+
+/// Registers ring `fd` for the calling thread at `index`, or at a free one; answers the index.
+pub fn register_ring_number(fd: i32, index: Option<u32>) -> Result<u32, Errno> {
+    REGISTERED
+        .try_with(|cell| {
+            let mut table = cell.get();
+            let index = match index {
+                Some(index) => index as usize,
+                None => table.iter().position(|fd| *fd < 0).ok_or(Errno::BUSY)?,
+            };
+            let slot = table.get_mut(index).ok_or(Errno::INVAL)?;
+            if *slot >= 0 {
+                return Err(Errno::BUSY);
+            }
+            *slot = fd;
+            cell.set(table);
+            Ok(index as u32)
+        })
+        .unwrap_or(Err(Errno::NOMEM))
+}
+
+/// Takes a registered ring out of the calling thread's table.
+pub fn unregister_ring_number(index: u32) -> Result<(), Errno> {
+    REGISTERED
+        .try_with(|cell| {
+            let mut table = cell.get();
+            *table.get_mut(index as usize).ok_or(Errno::INVAL)? = -1;
+            cell.set(table);
+            Ok(())
+        })
+        .unwrap_or(Err(Errno::NOMEM))
+}
+
+/// The ring number that the calling thread registered at `index`.
+#[inline]
+pub fn registered_ring_number(index: u32) -> Option<i32> {
+    let table = REGISTERED.try_with(|cell| cell.get()).ok()?;
+    table.get(index as usize).copied().filter(|fd| *fd >= 0)
+}
+
+/// Called at every entry: in a forked child, forgets what only the parent can complete.
+#[inline]
+pub fn notice_fork() {
+    let word = FORK_WORD.load(Ordering::Acquire);
+    // SAFETY: null, or a mapping that is never unmapped; the word is only touched as an atomic.
+    match unsafe { word.as_ref() } {
+        Some(word) if word.load(Ordering::Relaxed) != 0 => {}
+        Some(word) => after_fork(word),
+        None => make_fork_word(),
+    }
+}
+
+#[cold]
+fn make_fork_word() {
+    use rustix::mm::{Advice, MapFlags, ProtFlags};
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new private mapping at an address that the kernel chooses; it is kept for ever.
+    let page = unsafe {
+        let page = rustix::mm::mmap_anonymous(core::ptr::null_mut(), 4096, prot, MapFlags::PRIVATE);
+        let Ok(page) = page else { return };
+        let _ = rustix::mm::madvise(page, 4096, Advice::LinuxWipeOnFork);
+        &*page.cast::<AtomicU32>()
+    };
+    page.store(1, Ordering::Relaxed);
+    // Release pairs with the Acquire load in `notice_fork`.
+    FORK_WORD.store(core::ptr::from_ref(page).cast_mut(), Ordering::Release);
+}
+
+#[cold]
+fn after_fork(word: &AtomicU32) {
+    let _ = THREAD_ID.try_with(|id| id.set(0));
+    // SAFETY: the word is zero only in a child that has made no entry yet, where the forking thread is alone.
+    unsafe {
+        POOL.reset();
+        path::worker::reset_after_fork();
+        path::helper::reset_after_fork();
+        rings().for_each(|ring| ring.reset_after_fork());
+    }
+    word.store(1, Ordering::Relaxed);
+}

@@ -1,0 +1,122 @@
+//! Ending requests that are in flight: ASYNC_CANCEL, POLL_REMOVE, and what a firing LINK_TIMEOUT does.
+
+use super::{Id, State};
+use crate::op::cancel::Cancel;
+use crate::op::poll::PollRemove;
+use crate::op::{Op, Verdict};
+use crate::os::{check, syscall};
+use crate::request::Target;
+use crate::ring::RingGuard;
+use crate::Errno;
+use anyring_abi::Opcode;
+
+impl RingGuard {
+    /// Ends one request with -ECANCELED. `EALREADY` when it is past the point where it can be stopped.
+    pub fn cancel_one(&mut self, id: Id) -> Result<(), Errno> {
+        let canceled = -Errno::CANCELED.raw_os_error();
+        match &self.slab.get(id).ok_or(Errno::NOENT)?.state {
+            State::Armed { .. } => self.disarm(id),
+            State::Timed => self.stop_timer(id),
+            State::Queued(job) => {
+                let job = job.clone();
+                if !job.cancel() {
+                    return Err(Errno::ALREADY);
+                }
+            }
+            State::Deferred | State::Chained | State::Issuing => return Err(Errno::NOENT),
+        }
+        self.finish(id, canceled, true);
+        Ok(())
+    }
+
+    /// ASYNC_CANCEL. Source: io_uring_enter(2); io_uring/cancel.c.
+    pub fn cancel_requests(&mut self, cancel: &Cancel) -> Verdict {
+        let file = match self.cancelled_file(cancel) {
+            Ok(file) => file,
+            Err(error) => return Verdict::error(error),
+        };
+        let mut ended = 0;
+        let mut refused = None;
+        for id in self.slab.ids() {
+            let Some(request) = self.slab.get(id) else { continue };
+            let reachable = matches!(request.state, State::Armed { .. } | State::Timed | State::Queued(_));
+            let guard = request.opcode == Opcode::LinkTimeout;
+            let timer_by_file = matches!(request.state, State::Timed) && cancel.fd.is_some();
+            if !reachable || guard || timer_by_file {
+                continue;
+            }
+            let same_file = file.is_some_and(|file| self.same_file(id, file));
+            if !cancel.matches(request.user_data, request.opcode, same_file) {
+                continue;
+            }
+            match self.cancel_one(id) {
+                Ok(()) => ended += 1,
+                Err(error) => refused = Some(error),
+            }
+            if !cancel.all {
+                break;
+            }
+        }
+        match (cancel.all, ended, refused) {
+            (true, ..) => Verdict::Done(ended),
+            (false, 1.., _) => Verdict::Done(0),
+            (false, _, Some(error)) => Verdict::error(error),
+            (false, ..) => Verdict::error(Errno::NOENT),
+        }
+    }
+
+    /// The descriptor that an ASYNC_CANCEL by file names.
+    fn cancelled_file(&self, cancel: &Cancel) -> Result<Option<i32>, Errno> {
+        match cancel.fd {
+            None => Ok(None),
+            Some((index, true)) => {
+                let files = self.files.as_ref().ok_or(Errno::BADF)?;
+                Ok(Some(files.get(index as u32)?.fd))
+            }
+            Some((fd, false)) => {
+                let args = [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0];
+                check(syscall(libc::SYS_fcntl, args))?;
+                Ok(Some(fd))
+            }
+        }
+    }
+
+    /// Whether a request works on the file that `fd` names: the same number, or the same open file description.
+    fn same_file(&self, id: Id, fd: i32) -> bool {
+        match &self.slab[id].target {
+            Target::Number(number) if *number == fd => true,
+            Target::Number(number) => crate::process::same_description(*number, fd),
+            Target::Fixed(file) | Target::Private(file) => {
+                file.fd == fd || crate::process::same_description(file.fd, fd)
+            }
+            Target::None | Target::Index(_) => false,
+        }
+    }
+
+    /// POLL_REMOVE: ends a poll request, or changes its events or user_data. Source: io_uring_enter(2);
+    /// `io_poll_remove` in io_uring/poll.c.
+    pub fn remove_poll(&mut self, remove: &PollRemove) -> Verdict {
+        let found = self.slab.ids().into_iter().find(|id| {
+            let request = &self.slab[*id];
+            request.user_data == remove.target && matches!(request.state, State::Armed { .. })
+                && matches!(request.op, Op::Poll(_))
+        });
+        let Some(id) = found else { return Verdict::error(Errno::NOENT) };
+        if remove.events.is_none() && remove.user_data.is_none() {
+            return match self.cancel_one(id) {
+                Ok(()) => Verdict::Done(0),
+                Err(error) => Verdict::error(error),
+            };
+        }
+        self.disarm(id);
+        if let Some(user_data) = remove.user_data {
+            self.slab[id].user_data = user_data;
+        }
+        if let (Some((events, multishot)), Op::Poll(poll)) = (remove.events, &mut self.slab[id].op) {
+            (poll.events, poll.multishot) = (events, multishot || poll.multishot);
+        }
+        // Armed anew: it may be ready for the new events already.
+        self.reissue(id);
+        Verdict::Done(0)
+    }
+}

@@ -1,0 +1,84 @@
+//! IOSQE_IO_DRAIN: a request that starts when all before it have completed, and holds back all after it until then.
+
+use super::{Id, State};
+use crate::ring::RingGuard;
+use crate::Errno;
+use anyring_abi::{IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_DRAIN};
+use std::collections::VecDeque;
+
+/// Heads of chains (or single requests) that wait for earlier ones.
+#[derive(Default)]
+pub struct Drain {
+    queue: VecDeque<Id>,
+    /// Requests inside `queue`, with the rest of their chains.
+    held: usize,
+    /// IOSQE_CQE_SKIP_SUCCESS was used: completions can no longer be counted by CQEs, and the kernel refuses to drain.
+    refused: bool,
+}
+
+impl Drain {
+    /// Nothing is held back.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// The two flags exclude each other on a ring. Source: `io_init_req` in io_uring/io_uring.c.
+    pub fn check(&mut self, flags: u8) -> Result<(), Errno> {
+        if flags & IOSQE_CQE_SKIP_SUCCESS != 0 {
+            self.refused = true;
+        }
+        if flags & IOSQE_IO_DRAIN != 0 && self.refused {
+            return Err(Errno::OPNOTSUPP);
+        }
+        Ok(())
+    }
+}
+
+impl RingGuard {
+    /// Keeps the chain that starts with `id` back if one of it drains and earlier requests are in flight, or if others
+    /// are kept back before it.
+    pub fn hold_back(&mut self, id: Id) -> bool {
+        let chain = self.chain_of(id);
+        let drains = chain.iter().any(|member| self.slab[*member].flags & IOSQE_IO_DRAIN != 0);
+        if drains {
+            // The head stands for the chain, as in the kernel.
+            self.slab[id].flags |= IOSQE_IO_DRAIN;
+        }
+        let earlier = self.slab.len() - self.drain.held - chain.len();
+        if self.drain.queue.is_empty() && !(drains && earlier != 0) {
+            return false;
+        }
+        self.slab[id].state = State::Deferred;
+        self.drain.held += chain.len();
+        self.drain.queue.push_back(id);
+        true
+    }
+
+    /// After a completion: lets go what no longer has to wait.
+    pub fn release_held(&mut self) {
+        while let Some(id) = self.drain.queue.front().copied() {
+            let in_flight = self.slab.len() - self.drain.held;
+            if self.slab[id].flags & IOSQE_IO_DRAIN != 0 && in_flight != 0 {
+                return;
+            }
+            self.drain.queue.pop_front();
+            self.drain.held -= self.chain_of(id).len();
+            self.slab[id].state = State::Issuing;
+            self.ready.push_back(id);
+        }
+    }
+
+    /// Takes a held-back request out of the queue, for a cancellation.
+    pub fn forget_held(&mut self, id: Id) {
+        let before = self.drain.queue.len();
+        self.drain.queue.retain(|held| *held != id);
+        if self.drain.queue.len() != before {
+            self.drain.held -= self.chain_of(id).len();
+        }
+    }
+
+    fn chain_of(&self, id: Id) -> Vec<Id> {
+        core::iter::successors(Some(id), |member| self.slab[*member].next).collect()
+    }
+}

@@ -1,0 +1,93 @@
+//! Chains: IOSQE_IO_LINK, IOSQE_IO_HARDLINK, and LINK_TIMEOUT on the request before it.
+//!
+//! A chain is put together while its SQEs are consumed and handed on whole at its end; from then on each request knows
+//! its successor, and `finish` issues or cancels that.
+
+use super::{Id, Request, State};
+use crate::op::Op;
+use crate::ring::RingGuard;
+use crate::Errno;
+use anyring_abi::Opcode;
+
+/// The chain under construction.
+#[derive(Debug, Clone, Copy)]
+pub struct Chain {
+    head: Id,
+    last: Id,
+}
+
+impl RingGuard {
+    /// A LINK_TIMEOUT must follow a request that it can guard.
+    pub fn check_links(&self, op: &Op) -> Result<(), Errno> {
+        if !matches!(op, Op::LinkTimeout(_)) {
+            return Ok(());
+        }
+        let chain = self.chain.as_ref().ok_or(Errno::INVAL)?;
+        if self.slab[chain.last].opcode == Opcode::LinkTimeout {
+            return Err(Errno::INVAL);
+        }
+        Ok(())
+    }
+
+    /// Takes in a request that has to wait its turn: part of a chain, behind a drain, or on its way to a worker.
+    pub fn take_in_order(&mut self, request: Request) {
+        let links = request.links();
+        let failed = request.failed.is_some();
+        let id = self.admit(request);
+        let Some(chain) = &mut self.chain else {
+            if links {
+                self.slab[id].state = State::Chained;
+                self.chain = Some(Chain { head: id, last: id });
+            } else {
+                self.queue_head(id);
+            }
+            return;
+        };
+        let last = core::mem::replace(&mut chain.last, id);
+        let head = chain.head;
+        self.slab[last].next = Some(id);
+        self.slab[id].state = State::Chained;
+        if failed && self.slab[head].failed.is_none() {
+            self.slab[head].failed = Some(-Errno::CANCELED.raw_os_error());
+        }
+        if !links {
+            self.end_chain();
+        }
+    }
+
+    /// The last SQE of the chain was consumed, or of the whole submission.
+    pub fn end_chain(&mut self) {
+        if let Some(chain) = self.chain.take() {
+            self.queue_head(chain.head);
+        }
+    }
+
+    /// Issues a request (the head of its chain) unless it has to wait for earlier ones.
+    fn queue_head(&mut self, id: Id) {
+        if !self.hold_back(id) {
+            self.issue(id);
+        }
+    }
+
+    /// Fails what is linked behind a request that failed. Source: `io_fail_links` in io_uring/io_uring.c.
+    pub fn fail_links(&mut self, first: Option<Id>, quietly: bool) {
+        let mut next = first;
+        while let Some(id) = next {
+            let request = &mut self.slab[id];
+            next = request.next.take();
+            let result = request.failed.unwrap_or(-Errno::CANCELED.raw_os_error());
+            self.end(id, result, true, quietly);
+        }
+    }
+
+    /// Arms the LINK_TIMEOUT behind `id`, if there is one, now that `id` has been issued and is still in flight.
+    pub fn arm_link_timeout(&mut self, id: Id) {
+        let Some(request) = self.slab.get(id) else { return };
+        let Some(next) = request.next.filter(|next| self.slab[*next].opcode == Opcode::LinkTimeout) else { return };
+        let behind = self.slab[next].next.take();
+        self.slab[id].next = behind;
+        self.slab[id].guard = Some(next);
+        self.slab[next].guarded = Some(id);
+        self.start_timer(next);
+    }
+}

@@ -1,0 +1,199 @@
+//! Where requests live while they are in flight: slots that keep their place, named by index and generation, and the
+//! intrusive lists through them.
+
+use super::Request;
+
+/// Names a request; a stale one names nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Id {
+    index: u32,
+    generation: u32,
+}
+
+struct Slot {
+    generation: u32,
+    request: Option<Box<Request>>,
+}
+
+/// All requests of a ring in this process.
+#[derive(Default)]
+pub struct Slab {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Boxes of ended requests, so that the hot path does not allocate.
+    spare: Vec<Box<core::mem::MaybeUninit<Request>>>,
+}
+
+const SPARE: usize = 1024;
+
+impl Slab {
+    /// Puts a request into a free slot.
+    pub fn insert(&mut self, request: Request) -> Id {
+        let boxed = match self.spare.pop() {
+            Some(spare) => Box::write(spare, request),
+            None => Box::new(request),
+        };
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 0, request: None });
+            self.slots.len() as u32 - 1
+        });
+        let slot = &mut self.slots[index as usize];
+        slot.request = Some(boxed);
+        Id { index, generation: slot.generation }
+    }
+
+    /// The request, if it has not ended.
+    pub fn get(&self, id: Id) -> Option<&Request> {
+        let slot = self.slots.get(id.index as usize)?;
+        slot.request.as_deref().filter(|_| slot.generation == id.generation)
+    }
+
+    /// The request, if it has not ended.
+    pub fn get_mut(&mut self, id: Id) -> Option<&mut Request> {
+        let slot = self.slots.get_mut(id.index as usize)?;
+        slot.request.as_deref_mut().filter(|_| slot.generation == id.generation)
+    }
+
+    /// Takes the request out; its id names nothing from now on.
+    pub fn remove(&mut self, id: Id) -> Option<Request> {
+        let slot = self.slots.get_mut(id.index as usize)?;
+        if slot.generation != id.generation {
+            return None;
+        }
+        let boxed = slot.request.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(id.index);
+        let (request, spare) = {
+            let spare: *mut Request = Box::into_raw(boxed);
+            // SAFETY: the value is moved out exactly once, and the allocation goes on as uninitialised memory of the
+            // same layout.
+            unsafe { (spare.read(), Box::from_raw(spare.cast::<core::mem::MaybeUninit<Request>>())) }
+        };
+        if self.spare.len() < SPARE {
+            self.spare.push(spare);
+        }
+        Some(request)
+    }
+
+    /// How many requests there are.
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Every request's id, oldest slot first.
+    pub fn ids(&self) -> Vec<Id> {
+        let all = self.slots.iter().enumerate();
+        all.filter(|(_, slot)| slot.request.is_some())
+            .map(|(index, slot)| Id { index: index as u32, generation: slot.generation })
+            .collect()
+    }
+}
+
+impl core::ops::Index<Id> for Slab {
+    type Output = Request;
+    fn index(&self, id: Id) -> &Request {
+        self.get(id).expect("a request that is on a list or in a chain has not ended")
+    }
+}
+
+impl core::ops::IndexMut<Id> for Slab {
+    fn index_mut(&mut self, id: Id) -> &mut Request {
+        self.get_mut(id).expect("a request that is on a list or in a chain has not ended")
+    }
+}
+
+/// A request's place in a [`List`].
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Neighbours {
+    before: Option<Id>,
+    after: Option<Id>,
+}
+
+/// A first-in first-out list through the requests of a slab.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct List {
+    first: Option<Id>,
+    last: Option<Id>,
+}
+
+impl List {
+    /// The oldest member.
+    pub fn first(&self) -> Option<Id> {
+        self.first
+    }
+
+    /// Whether the list has no member.
+    pub fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// The member after `id` on the list that it is on.
+    pub fn after(slab: &Slab, id: Id) -> Option<Id> {
+        slab[id].neighbours.after
+    }
+
+    /// Adds `id` at the end.
+    pub fn push(&mut self, slab: &mut Slab, id: Id) {
+        slab[id].neighbours = Neighbours { before: self.last, after: None };
+        match self.last {
+            Some(last) => slab[last].neighbours.after = Some(id),
+            None => self.first = Some(id),
+        }
+        self.last = Some(id);
+    }
+
+    /// Takes `id`, which must be on this list, off it.
+    pub fn remove(&mut self, slab: &mut Slab, id: Id) {
+        let Neighbours { before, after } = core::mem::take(&mut slab[id].neighbours);
+        match before {
+            Some(before) => slab[before].neighbours.after = after,
+            None => self.first = after,
+        }
+        match after {
+            Some(after) => slab[after].neighbours.before = before,
+            None => self.last = before,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Target;
+    use super::*;
+    use crate::op::{nop::Nop, Op};
+    use anyring_abi::{Opcode, Sqe};
+
+    fn request(user_data: u64) -> Request {
+        Request::new(Op::Nop(Nop::prep(&Sqe::default()).unwrap()), Opcode::Nop, 0, user_data, Target::None)
+    }
+
+    #[test]
+    fn stale_ids_name_nothing() {
+        let mut slab = Slab::default();
+        let first = slab.insert(request(1));
+        assert_eq!(slab.remove(first).unwrap().user_data, 1);
+        let second = slab.insert(request(2));
+        assert!(slab.get(first).is_none() && slab.remove(first).is_none());
+        assert_eq!(slab[second].user_data, 2);
+        assert_eq!((slab.len(), slab.ids().len()), (1, 1));
+    }
+
+    #[test]
+    fn lists_keep_order_and_lose_members_anywhere() {
+        let mut slab = Slab::default();
+        let mut list = List::default();
+        let ids: Vec<Id> = (0..4).map(|n| slab.insert(request(n))).collect();
+        ids.iter().for_each(|id| list.push(&mut slab, *id));
+        list.remove(&mut slab, ids[1]);
+        list.remove(&mut slab, ids[3]);
+        list.remove(&mut slab, ids[0]);
+        assert_eq!((list.first(), List::after(&slab, ids[2])), (Some(ids[2]), None));
+        list.remove(&mut slab, ids[2]);
+        assert!(list.is_empty());
+    }
+}

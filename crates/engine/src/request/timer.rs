@@ -1,0 +1,265 @@
+//! Deadlines of a ring's TIMEOUT and LINK_TIMEOUT requests: one heap a clock, with each request knowing its place, so
+//! that arming and cancelling cost the logarithm of their number.
+
+use super::{Id, Path, Slab, State};
+use crate::op::timeout::TimeoutRemove;
+use crate::op::{Op, Verdict};
+use crate::os::{Os, Sys};
+use crate::ring::RingGuard;
+use crate::Errno;
+use anyring_abi::Opcode;
+
+/// The clocks a timeout can name. Source: io_uring_enter(2), IORING_OP_TIMEOUT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clock {
+    /// CLOCK_MONOTONIC.
+    Monotonic,
+    /// CLOCK_BOOTTIME.
+    Boottime,
+    /// CLOCK_REALTIME.
+    Realtime,
+}
+
+impl Clock {
+    const ALL: [Clock; 3] = [Clock::Monotonic, Clock::Boottime, Clock::Realtime];
+
+    /// The clock's reading in nanoseconds.
+    pub fn now_ns(self) -> u64 {
+        Sys::clock_ns(match self {
+            Clock::Monotonic => libc::CLOCK_MONOTONIC,
+            Clock::Boottime => libc::CLOCK_BOOTTIME,
+            Clock::Realtime => libc::CLOCK_REALTIME,
+        })
+    }
+}
+
+#[derive(Default)]
+struct Heap {
+    /// Deadline, order of arming, request: the smallest first.
+    entries: Vec<(u64, u64, Id)>,
+}
+
+/// All timers of a ring.
+#[derive(Default)]
+pub struct Timers {
+    heaps: [Heap; 3],
+    armed: u64,
+}
+
+impl Timers {
+    /// Whether no timer is armed.
+    pub fn is_empty(&self) -> bool {
+        self.heaps.iter().all(|heap| heap.entries.is_empty())
+    }
+
+    /// Arms `id` for its `deadline_ns`.
+    pub fn insert(&mut self, slab: &mut Slab, clock: Clock, id: Id) {
+        self.armed += 1;
+        let heap = &mut self.heaps[clock as usize].entries;
+        heap.push((slab[id].deadline_ns, self.armed, id));
+        let last = heap.len() - 1;
+        sift_up(heap, slab, last);
+    }
+
+    /// Disarms `id`, if it is armed.
+    pub fn remove(&mut self, slab: &mut Slab, clock: Clock, id: Id) {
+        let heap = &mut self.heaps[clock as usize].entries;
+        let slot = slab[id].timer_slot as usize;
+        if heap.get(slot).is_none_or(|entry| entry.2 != id) {
+            return;
+        }
+        slab[id].timer_slot = u32::MAX;
+        heap.swap_remove(slot);
+        if slot < heap.len() {
+            sift_down(heap, slab, slot);
+            sift_up(heap, slab, slot);
+        }
+    }
+
+    /// Takes one request whose deadline has passed off its heap.
+    pub fn pop_due(&mut self, slab: &mut Slab) -> Option<Id> {
+        for clock in Clock::ALL {
+            let first = self.heaps[clock as usize].entries.first().copied();
+            if let Some((_, _, id)) = first.filter(|(deadline_ns, ..)| *deadline_ns <= clock.now_ns()) {
+                self.remove(slab, clock, id);
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Nanoseconds until the next deadline, 0 when one has passed.
+    pub fn next_ns(&self) -> Option<u64> {
+        let spans = Clock::ALL.iter().filter_map(|clock| {
+            let (deadline_ns, ..) = self.heaps[*clock as usize].entries.first()?;
+            Some(deadline_ns.saturating_sub(clock.now_ns()))
+        });
+        spans.min()
+    }
+}
+
+fn key(entry: &(u64, u64, Id)) -> (u64, u64) {
+    (entry.0, entry.1)
+}
+
+fn sift_up(heap: &mut [(u64, u64, Id)], slab: &mut Slab, mut at: usize) {
+    while at > 0 {
+        let parent = (at - 1) / 2;
+        if key(&heap[parent]) <= key(&heap[at]) {
+            break;
+        }
+        heap.swap(parent, at);
+        slab[heap[at].2].timer_slot = at as u32;
+        at = parent;
+    }
+    slab[heap[at].2].timer_slot = at as u32;
+}
+
+fn sift_down(heap: &mut [(u64, u64, Id)], slab: &mut Slab, mut at: usize) {
+    loop {
+        let children = 2 * at + 1..(2 * at + 3).min(heap.len());
+        let Some(child) = children.min_by_key(|child| key(&heap[*child])) else { break };
+        if key(&heap[at]) <= key(&heap[child]) {
+            break;
+        }
+        heap.swap(at, child);
+        slab[heap[at].2].timer_slot = at as u32;
+        at = child;
+    }
+    slab[heap[at].2].timer_slot = at as u32;
+}
+
+impl RingGuard {
+    /// Starts the timer of a TIMEOUT or LINK_TIMEOUT.
+    pub fn start_timer(&mut self, id: Id) {
+        let completions = self.completions;
+        let state = &mut **self;
+        let (Op::Timeout(timeout) | Op::LinkTimeout(timeout)) = &state.slab[id].op else { return };
+        let counts = timeout.count != 0 && !timeout.multishot && matches!(state.slab[id].op, Op::Timeout(_));
+        let (clock, when, count) = (timeout.clock, timeout.when, timeout.count);
+        let request = &mut state.slab[id];
+        request.deadline_ns = deadline_ns(clock, when);
+        request.state = State::Timed;
+        request.path = Path::Poll;
+        if counts {
+            request.count_target = Some(completions.wrapping_add(count));
+            state.counting.push(id);
+        }
+        state.timers.insert(&mut state.slab, clock, id);
+        self.work_appeared(true);
+    }
+
+    /// Takes a timer off; the request stays.
+    pub fn stop_timer(&mut self, id: Id) {
+        let state = &mut **self;
+        let (Op::Timeout(timeout) | Op::LinkTimeout(timeout)) = &state.slab[id].op else { return };
+        let clock = timeout.clock;
+        state.timers.remove(&mut state.slab, clock, id);
+        if state.slab[id].count_target.take().is_some() {
+            state.counting.retain(|counting| *counting != id);
+        }
+        state.slab[id].state = State::Issuing;
+    }
+
+    /// Completes every timer whose deadline has passed. True when there was one.
+    pub fn fire_timers(&mut self) -> bool {
+        let mut fired = false;
+        loop {
+            let state = &mut **self;
+            let Some(id) = state.timers.pop_due(&mut state.slab) else { return fired };
+            fired = true;
+            self.stop_timer(id);
+            if self.slab[id].opcode == Opcode::LinkTimeout {
+                self.fire_link_timeout(id);
+            } else {
+                self.fire_timeout(id);
+            }
+        }
+    }
+
+    fn fire_timeout(&mut self, id: Id) {
+        let expired = -Errno::TIME.raw_os_error();
+        let request = &mut self.slab[id];
+        let Op::Timeout(timeout) = &mut request.op else { return };
+        let success = timeout.expiry_is_success;
+        if timeout.multishot && timeout.count != 1 {
+            timeout.count = timeout.count.saturating_sub(1);
+            let (clock, span_ns) = (timeout.clock, timeout.when.time_ns);
+            request.deadline_ns = request.deadline_ns.saturating_add(span_ns).max(clock.now_ns());
+            request.state = State::Timed;
+            self.shot(id, expired);
+            self.count_timeout();
+            let state = &mut **self;
+            state.timers.insert(&mut state.slab, clock, id);
+            return;
+        }
+        self.finish(id, expired, !success);
+    }
+
+    /// Cancels the guarded request. Source: `io_req_task_link_timeout` in io_uring/timeout.c.
+    fn fire_link_timeout(&mut self, id: Id) {
+        let Some(guarded) = self.slab[id].guarded.take() else { return };
+        if let Some(request) = self.slab.get_mut(guarded) {
+            request.guard = None;
+        }
+        let result = match self.cancel_one(guarded) {
+            Ok(()) => Errno::TIME,
+            Err(error) => error,
+        };
+        self.finish(id, -result.raw_os_error(), true);
+    }
+
+    /// The guarded request has completed: its LINK_TIMEOUT ends.
+    pub fn disarm_guard(&mut self, guard: Id) {
+        if self.slab.get(guard).is_none() {
+            return;
+        }
+        self.stop_timer(guard);
+        self.end(guard, -Errno::CANCELED.raw_os_error(), false, false);
+    }
+
+    /// Completes the TIMEOUTs whose count of completions has been reached.
+    pub fn fire_counting(&mut self) {
+        let completions = self.completions;
+        while let Some(id) = self.counting.iter().copied().find(|id| {
+            let target = self.slab[*id].count_target;
+            target.is_some_and(|target| completions.wrapping_sub(target) as i32 >= 0)
+        }) {
+            self.stop_timer(id);
+            self.finish(id, 0, false);
+        }
+    }
+
+    /// TIMEOUT_REMOVE: ends a timeout or moves it. Source: io_uring_enter(2); io_uring/timeout.c.
+    pub fn remove_timeout(&mut self, remove: &TimeoutRemove) -> Verdict {
+        let linked = remove.update.is_some_and(|(_, linked)| linked);
+        let found = self.slab.ids().into_iter().find(|id| {
+            let request = &self.slab[*id];
+            let kind = if linked { Opcode::LinkTimeout } else { Opcode::Timeout };
+            request.user_data == remove.target && request.opcode == kind && matches!(request.state, State::Timed)
+        });
+        let Some(id) = found else { return Verdict::error(Errno::NOENT) };
+        let Some((when, _)) = remove.update else {
+            return match self.cancel_one(id) {
+                Ok(()) => Verdict::Done(0),
+                Err(error) => Verdict::error(error),
+            };
+        };
+        self.stop_timer(id);
+        if let Op::Timeout(timeout) | Op::LinkTimeout(timeout) = &mut self.slab[id].op {
+            timeout.when = when;
+            if !timeout.multishot {
+                timeout.count = 0;
+            }
+        }
+        self.start_timer(id);
+        Verdict::Done(0)
+    }
+}
+
+fn deadline_ns(clock: Clock, when: crate::op::timeout::When) -> u64 {
+    match when.absolute {
+        true => when.time_ns,
+        false => clock.now_ns().saturating_add(when.time_ns),
+    }
+}

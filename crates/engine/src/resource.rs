@@ -1,0 +1,5 @@
+//! What a program registers with a ring: files, buffers, an eventfd; and the call that does it.
+
+pub mod buffers;
+pub mod files;
+pub mod register;

@@ -1,0 +1,222 @@
+//! io_uring_register(2).
+
+use super::buffers::Buffers;
+use super::files::{Files, MAX_FILES};
+use crate::op::definition;
+use crate::os::{user_read, user_read_slice, user_write};
+use crate::ring::{LockFailure, RingGuard};
+use crate::{descriptors, process, Errno};
+use anyring_abi::*;
+use core::sync::atomic::Ordering;
+
+/// Registers, unregisters or asks. `fd` is the ring's number, or the calling thread's registered index with
+/// `IORING_REGISTER_USE_REGISTERED_RING`.
+pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno> {
+    process::notice_fork();
+    let by_index = opcode & IORING_REGISTER_USE_REGISTERED_RING != 0;
+    let opcode = opcode & !IORING_REGISTER_USE_REGISTERED_RING;
+    let number = match by_index {
+        true => process::registered_ring_number(fd).ok_or(Errno::BADF)?,
+        false => fd as i32,
+    };
+    if number == -1 && !by_index {
+        return Err(Errno::INVAL); // calls without a ring (IORING_REGISTER_SEND_MSG_RING, _QUERY): not had
+    }
+    let ring = process::ring(number).ok_or_else(|| crate::ring::enter::not_a_ring(number))?;
+    if ring.broken.load(Ordering::Relaxed) {
+        return Err(Errno::IO);
+    }
+    let mut guard = ring.lock().map_err(|failure| match failure {
+        LockFailure::Reentry => Errno::INTR,
+        LockFailure::Ended => Errno::BADF,
+    })?;
+    if guard.issuer != 0 && guard.issuer != process::thread_id() {
+        return Err(Errno::EXIST);
+    }
+    match opcode {
+        IORING_REGISTER_BUFFERS => guard.register_buffers(arg, count),
+        IORING_UNREGISTER_BUFFERS => {
+            no_argument(arg, count)?;
+            guard.buffers.take().map(|_| 0).ok_or(Errno::NXIO)
+        }
+        IORING_REGISTER_FILES => guard.register_files(arg, count),
+        IORING_UNREGISTER_FILES => {
+            no_argument(arg, count)?;
+            guard.files.take().map(|_| 0).ok_or(Errno::NXIO)
+        }
+        IORING_REGISTER_FILES_UPDATE => guard.update_files(arg, count),
+        IORING_REGISTER_EVENTFD => guard.register_eventfd(arg, count, false),
+        IORING_REGISTER_EVENTFD_ASYNC => guard.register_eventfd(arg, count, true),
+        IORING_UNREGISTER_EVENTFD => {
+            no_argument(arg, count)?;
+            let (eventfd, _) = guard.eventfd.take().ok_or(Errno::NXIO)?;
+            descriptors::close(eventfd);
+            Ok(0)
+        }
+        IORING_REGISTER_PROBE => probe(arg, count),
+        IORING_REGISTER_RING_FDS => ring_numbers(arg, count, true),
+        IORING_UNREGISTER_RING_FDS => ring_numbers(arg, count, false),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+fn no_argument(arg: u64, count: u32) -> Result<(), Errno> {
+    if arg != 0 || count != 0 {
+        return Err(Errno::INVAL);
+    }
+    Ok(())
+}
+
+impl RingGuard {
+    fn register_buffers(&mut self, arg: u64, count: u32) -> Result<u32, Errno> {
+        if arg == 0 {
+            return Err(Errno::FAULT);
+        }
+        if self.buffers.is_some() {
+            return Err(Errno::BUSY);
+        }
+        self.buffers = Some(Buffers::new(arg, count)?);
+        Ok(0)
+    }
+
+    fn register_files(&mut self, arg: u64, count: u32) -> Result<u32, Errno> {
+        if arg == 0 {
+            return Err(Errno::FAULT);
+        }
+        if self.files.is_some() {
+            return Err(Errno::BUSY);
+        }
+        if count == 0 {
+            return Err(Errno::INVAL);
+        }
+        if count > MAX_FILES || u64::from(count) > descriptor_limit() {
+            return Err(Errno::MFILE);
+        }
+        let mut fds = vec![0i32; count as usize];
+        user_read_slice(arg, &mut fds)?;
+        self.files = Some(Files::new(&fds)?);
+        Ok(0)
+    }
+
+    /// `struct io_uring_files_update`: first slot, padding, address of the descriptors.
+    fn update_files(&mut self, arg: u64, count: u32) -> Result<u32, Errno> {
+        if count == 0 {
+            return Err(Errno::INVAL);
+        }
+        let [head, address]: [u64; 2] = user_read(arg)?;
+        let (first, padding) = (head as u32, (head >> 32) as u32);
+        if padding != 0 {
+            return Err(Errno::INVAL);
+        }
+        let files = self.files.as_mut().ok_or(Errno::NXIO)?;
+        let mut fds = vec![0i32; count as usize];
+        user_read_slice(address, &mut fds)?;
+        files.update(first, &fds).map(|done| done as u32)
+    }
+
+    fn register_eventfd(&mut self, arg: u64, count: u32, only_asynchronous: bool) -> Result<u32, Errno> {
+        if count != 1 {
+            return Err(Errno::INVAL);
+        }
+        if self.eventfd.is_some() {
+            return Err(Errno::BUSY);
+        }
+        let fd: i32 = user_read(arg)?;
+        let eventfd = descriptors::duplicate(fd)?;
+        if !is_eventfd(eventfd) {
+            descriptors::close(eventfd);
+            return Err(Errno::INVAL);
+        }
+        self.eventfd = Some((eventfd, only_asynchronous));
+        Ok(0)
+    }
+}
+
+/// RLIMIT_NOFILE, which also bounds the registered files.
+fn descriptor_limit() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// An eventfd refuses a write of fewer than eight bytes before it looks at anything else, and so do few other files; the
+/// link in /proc says it for sure where there is one.
+fn is_eventfd(fd: i32) -> bool {
+    match std::fs::read_link(format!("/proc/self/fd/{fd}")) {
+        Ok(link) => link.to_string_lossy().contains("[eventfd"),
+        Err(_) => true,
+    }
+}
+
+/// Which opcodes there are. Source: io_uring_register(2), IORING_REGISTER_PROBE; `io_probe` in io_uring/register.c.
+fn probe(arg: u64, count: u32) -> Result<u32, Errno> {
+    /// `struct io_uring_probe`: last_op, ops_len, padding; then 8 bytes an opcode.
+    const HEAD_BYTES: u64 = 16;
+    if arg == 0 || count > 256 {
+        return Err(Errno::INVAL);
+    }
+    for word in 0..(2 + u64::from(count)) {
+        if user_read::<u64>(arg + 8 * word)? != 0 {
+            return Err(Errno::INVAL);
+        }
+    }
+    let listed = (count as usize).min(Opcode::COUNT);
+    user_write(arg, &(Opcode::COUNT as u8 - 1))?;
+    user_write(arg + 1, &(listed as u8))?;
+    for number in 0..listed as u64 {
+        let supported = definition(number as u8).is_some();
+        let flags = if supported { IO_URING_OP_SUPPORTED } else { 0 };
+        user_write(arg + HEAD_BYTES + 8 * number, &(number as u8))?;
+        user_write(arg + HEAD_BYTES + 8 * number + 2, &flags)?;
+    }
+    Ok(0)
+}
+
+/// `IO_URING_OP_SUPPORTED` of `struct io_uring_probe_op`.
+const IO_URING_OP_SUPPORTED: u16 = 1;
+
+/// Registers or unregisters rings for the calling thread: `struct io_uring_rsrc_update` entries of 16 bytes. Source:
+/// io_uring_register(2), IORING_REGISTER_RING_FDS.
+fn ring_numbers(arg: u64, count: u32, register: bool) -> Result<u32, Errno> {
+    if count == 0 || count as usize > process::REGISTERED_RINGS {
+        return Err(Errno::INVAL);
+    }
+    for done in 0..count {
+        let one = match register {
+            true => register_one(arg + 16 * u64::from(done)),
+            false => unregister_one(arg + 16 * u64::from(done)),
+        };
+        match one {
+            Ok(()) => {}
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => return Ok(done),
+        }
+    }
+    Ok(count)
+}
+
+fn register_one(entry: u64) -> Result<(), Errno> {
+    let [head, data]: [u64; 2] = user_read(entry)?;
+    let (index, padding) = (head as u32, (head >> 32) as u32);
+    if padding != 0 {
+        return Err(Errno::INVAL);
+    }
+    let fd = data as i32;
+    if process::ring(fd).is_none() {
+        return Err(crate::ring::enter::not_a_ring(fd));
+    }
+    let index = match index {
+        u32::MAX => None,
+        index if index as usize >= process::REGISTERED_RINGS => return Err(Errno::INVAL),
+        index => Some(index),
+    };
+    let index = process::register_ring_number(fd, index)?;
+    user_write(entry, &index)
+}
+
+fn unregister_one(entry: u64) -> Result<(), Errno> {
+    let [head, data]: [u64; 2] = user_read(entry)?;
+    let (index, padding) = (head as u32, (head >> 32) as u32);
+    if padding != 0 || data != 0 || index as usize >= process::REGISTERED_RINGS {
+        return Err(Errno::INVAL);
+    }
+    process::unregister_ring_number(index)
+}

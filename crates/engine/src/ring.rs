@@ -1,0 +1,362 @@
+//! A ring: its memory, what is in flight on it in this process, and who is at work on it.
+//!
+//! | part | guarded by |
+//! |---|---|
+//! | [`State`]: SQ head, requests, poll set, timers, registered things | `state`, the lock that the kernel calls uring_lock |
+//! | CQ tail, backlog, waiters' words | the post lock in [`control`], shared between processes |
+//! | `arrived`: what workers bring back | its own lock; drained by whoever holds `state` |
+//! | `driver`, `sleeping` | atomics, see `path::driver` |
+//!
+//! `Ring`s are never freed: one that has ended goes back to a pool, so that a thread which still holds a reference finds
+//! a dead ring and not freed memory.
+
+pub mod control;
+pub mod cq;
+pub mod enter;
+pub mod layout;
+pub mod memory;
+pub mod setup;
+pub mod sq;
+pub mod view;
+
+use crate::lock::{fence_after_swap, Held, Lock};
+use crate::path::driver::Driver;
+use crate::path::readiness::Entries;
+use crate::path::worker::Job;
+use crate::request::drain::Drain;
+use crate::request::link::Chain;
+use crate::request::timer::Timers;
+use crate::request::{Id, Slab};
+use crate::resource::buffers::Buffers;
+use crate::resource::files::Files;
+use crate::Errno;
+use control::Control;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use cq::Batch;
+use memory::Memory;
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// One ring.
+pub struct Ring {
+    /// The number the program knows it by; -1 when the ring has ended. Changes under `state` only.
+    pub fd: AtomicI32,
+    /// `IORING_SETUP_*`, constant while the ring lives.
+    pub flags: AtomicU32,
+    state: Lock<Option<Box<State>>>,
+    arrived: Lock<VecDeque<Arc<Job>>>,
+    arrived_count: AtomicU32,
+    /// Who polls and fires timers, and how whoever waits sleeps.
+    pub driver: Driver,
+    /// An error that no call can be answered with ended the ring: a panic inside the engine.
+    pub broken: AtomicBool,
+}
+
+/// What the ring's lock guards.
+pub struct State {
+    /// Ring memory.
+    pub memory: Memory,
+    /// The shared control area.
+    pub control: Control,
+    /// The engine's end of the descriptor: its hang-up is the end of the ring.
+    pub engine_end: i32,
+    /// `SO_COOKIE` of the program's end, to recognise it under a number that may have been reused.
+    pub cookie: u64,
+    /// Next SQ position to consume.
+    pub sq_head: u32,
+    /// Requests in flight in this process.
+    pub slab: Slab,
+    /// Requests whose turn to be issued has come (successors in chains, released by drain).
+    pub ready: VecDeque<Id>,
+    /// Poll set and what is known of descriptors.
+    pub entries: Entries,
+    /// Deadlines.
+    pub timers: Timers,
+    /// TIMEOUTs that count completions.
+    pub counting: Vec<Id>,
+    /// Completions so far that are not timeouts': what those count.
+    pub completions: u32,
+    /// The chain under construction.
+    pub chain: Option<Chain>,
+    /// Requests held back by IOSQE_IO_DRAIN.
+    pub drain: Drain,
+    /// CQEs not yet posted.
+    pub batch: Batch,
+    /// CQEs that found the shared backlog full.
+    pub spill: VecDeque<(anyring_abi::Cqe, [u64; 2])>,
+    /// Registered files.
+    pub files: Option<Files>,
+    /// Registered buffers.
+    pub buffers: Option<Buffers>,
+    /// Registered eventfd (a private duplicate), and whether only asynchronous completions signal it.
+    pub eventfd: Option<(i32, bool)>,
+    /// The thread that may submit (`IORING_SETUP_SINGLE_ISSUER`): thread id, 0 until the first.
+    pub issuer: u32,
+    /// Chunks of shared records that this process claimed, with their free entries.
+    pub records: Records,
+    /// Threads asleep on something of this ring, outside the lock.
+    pub sleepers: u32,
+    /// The last copy of the descriptor is gone: nothing new starts, memory goes when nobody uses it any more.
+    pub closed: bool,
+    /// Times a thread of the program called enter: how the helper sees that it stays away.
+    pub enters: u32,
+}
+
+/// Free records of the chunks that this process claimed in the shared control area.
+#[derive(Default)]
+pub struct Records {
+    chunks: Vec<u8>,
+    free: Vec<(u8, u8)>,
+}
+
+impl Records {
+    /// A free record, if there is one; a request without one is only missed by waiters of other processes.
+    pub fn take(&mut self, control: &Control) -> Option<(u8, u8)> {
+        if self.free.is_empty() {
+            let chunk = control.claim_chunk(std::process::id())? as u8;
+            self.chunks.push(chunk);
+            self.free.extend((0..control::CHUNK_RECORDS).rev().map(|index| (chunk, index as u8)));
+        }
+        self.free.pop()
+    }
+
+    /// Gives a record back.
+    pub fn give(&mut self, record: (u8, u8)) {
+        self.free.push(record);
+    }
+}
+
+const _: () = assert!(control::CHUNK_RECORDS == 256, "a record's index is a u8");
+
+/// Exclusive access to a ring's state. Dropping it issues what became ready, posts what is batched, and looks again for
+/// results that arrived meanwhile.
+pub struct RingGuard {
+    ring: &'static Ring,
+    /// The state inside `held`, so that the hot path need not look through two options.
+    state: NonNull<State>,
+    held: Option<Held<'static, Option<Box<State>>>>,
+}
+
+/// Why a ring could not be locked.
+#[derive(Debug, PartialEq, Eq)]
+pub enum LockFailure {
+    /// The calling thread holds it already: a signal handler interrupted the engine.
+    Reentry,
+    /// The ring has ended.
+    Ended,
+}
+
+impl Ring {
+    /// A ring that does not exist yet, for the pool.
+    pub fn unborn() -> Ring {
+        Ring {
+            fd: AtomicI32::new(-1),
+            flags: AtomicU32::new(0),
+            state: Lock::new(None),
+            arrived: Lock::new(VecDeque::new()),
+            arrived_count: AtomicU32::new(0),
+            driver: Driver::new(),
+            broken: AtomicBool::new(false),
+        }
+    }
+
+    /// Waits for the ring's state.
+    #[inline]
+    pub fn lock(&'static self) -> Result<RingGuard, LockFailure> {
+        let mut held = self.state.lock().ok_or(LockFailure::Reentry)?;
+        let state = held.as_deref_mut().map(NonNull::from).ok_or(LockFailure::Ended)?;
+        Ok(RingGuard { ring: self, state, held: Some(held) })
+    }
+
+    /// The ring's state if nobody has it now.
+    pub fn try_lock(&'static self) -> Option<RingGuard> {
+        let mut held = self.state.try_lock()?;
+        let state = held.as_deref_mut().map(NonNull::from)?;
+        Some(RingGuard { ring: self, state, held: Some(held) })
+    }
+
+    /// Whether the calling thread is inside the ring's lock.
+    pub fn held_by_me(&self) -> bool {
+        self.state.held_by_me()
+    }
+
+    /// Gives a pooled ring its state; it is not visible to anybody yet.
+    pub fn bring_to_life(&'static self, fd: i32, flags: u32, state: State) {
+        if let Some(mut held) = self.state.lock() {
+            self.flags.store(flags, Ordering::Relaxed);
+            self.broken.store(false, Ordering::Relaxed);
+            *held = Some(Box::new(state));
+            self.fd.store(fd, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the state away: the ring has ended and nobody sleeps on it.
+    pub fn take_state(&'static self) -> Option<Box<State>> {
+        self.fd.store(-1, Ordering::Relaxed);
+        self.state.lock()?.take()
+    }
+
+    /// Whether a `IORING_SETUP_*` flag was given.
+    #[inline]
+    pub fn has(&self, flag: u32) -> bool {
+        self.flags.load(Ordering::Relaxed) & flag != 0
+    }
+
+    /// Brings a finished job back. The worker itself completes it, unless somebody holds the ring (who will look before
+    /// letting go) or completions wait for the program to ask for them (`IORING_SETUP_DEFER_TASKRUN`).
+    pub fn deliver(&'static self, job: Arc<Job>) {
+        if let Some(mut arrived) = self.arrived.lock() {
+            arrived.push_back(job);
+            // SeqCst, and the fence: either the holder of the ring sees the count after it let go, or our try_lock
+            // succeeds. Partner: the fence in RingGuard's drop.
+            self.arrived_count.fetch_add(1, Ordering::SeqCst);
+        }
+        fence_after_swap();
+        if self.has(anyring_abi::IORING_SETUP_DEFER_TASKRUN) {
+            self.signal_deferred();
+        } else {
+            drop(self.try_lock());
+        }
+    }
+
+    /// Work has arrived for a ring whose owner must collect it: set the flag, wake the owner.
+    #[cold]
+    fn signal_deferred(&'static self) {
+        let Ok(mut guard) = self.lock() else { return };
+        guard.announce_work();
+    }
+
+    /// Whether results wait to be completed.
+    #[inline]
+    pub fn has_arrived(&self) -> bool {
+        self.arrived_count.load(Ordering::Relaxed) != 0
+    }
+
+    pub(crate) fn take_arrived(&self) -> VecDeque<Arc<Job>> {
+        let Some(mut arrived) = self.arrived.lock() else { return VecDeque::new() };
+        self.arrived_count.store(0, Ordering::Relaxed);
+        core::mem::take(&mut *arrived)
+    }
+
+    /// Makes the locks usable in a forked child and forgets what the parent has in flight: its own threads complete that.
+    ///
+    /// # Safety
+    /// Only the forking thread may exist in the process.
+    pub unsafe fn reset_after_fork(&'static self) {
+        // SAFETY: no other thread exists. The state may be in the middle of a change by a thread that the child does not
+        // have; all that is kept of it are plain numbers and mappings, the rest is forgotten, not dropped.
+        unsafe {
+            self.state.reset();
+            self.arrived.reset();
+        }
+        self.arrived_count.store(0, Ordering::Relaxed);
+        if let Some(mut arrived) = self.arrived.lock() {
+            core::mem::forget(core::mem::take(&mut *arrived));
+        }
+        self.driver.reset();
+        if let Some(mut held) = self.state.lock() {
+            if let Some(state) = held.as_mut() {
+                state.forget_flight();
+            }
+        }
+    }
+}
+
+impl RingGuard {
+    /// The ring is closed: ends every request that no worker has, without a CQE that anybody could see.
+    pub fn abandon_requests(&mut self) {
+        if !self.closed {
+            return;
+        }
+        for id in self.slab.ids() {
+            if self.slab.get(id).is_some() {
+                let _ = self.cancel_one(id);
+            }
+        }
+        self.settle();
+    }
+}
+
+impl State {
+    fn forget_flight(&mut self) {
+        core::mem::forget(core::mem::take(&mut self.slab));
+        core::mem::forget(core::mem::take(&mut self.ready));
+        core::mem::forget(core::mem::take(&mut self.timers));
+        core::mem::forget(core::mem::take(&mut self.entries));
+        core::mem::forget(core::mem::take(&mut self.counting));
+        core::mem::forget(core::mem::take(&mut self.drain));
+        core::mem::forget(core::mem::take(&mut self.spill));
+        core::mem::forget(core::mem::take(&mut self.records));
+        self.chain = None;
+        self.batch = Batch::default();
+        self.sleepers = 0;
+    }
+
+    /// CQEs the program has not consumed.
+    #[inline]
+    pub fn cq_ready(&self, tail: u32) -> Result<u32, Errno> {
+        Ok(tail.wrapping_sub(self.memory.view.load(layout::word::CQ_HEAD)?))
+    }
+}
+
+impl RingGuard {
+    /// The ring that is held.
+    #[inline]
+    pub fn ring(&self) -> &'static Ring {
+        self.ring
+    }
+
+    /// Issues what became ready and posts what is batched. Called before the lock is released.
+    pub fn settle(&mut self) {
+        if self.ring.has_arrived() && !self.ring.has(anyring_abi::IORING_SETUP_DEFER_TASKRUN) {
+            self.complete_arrived();
+        }
+        while let Some(id) = self.ready.pop_front() {
+            self.issue(id);
+        }
+        self.flush();
+    }
+}
+
+impl Deref for RingGuard {
+    type Target = State;
+    #[inline]
+    fn deref(&self) -> &State {
+        // SAFETY: `held` keeps the lock for as long as the guard can be used, and the box stays in place under it.
+        unsafe { self.state.as_ref() }
+    }
+}
+
+impl DerefMut for RingGuard {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut State {
+        // SAFETY: as in `deref`, and `&mut self` makes this the only reference made from the pointer.
+        unsafe { self.state.as_mut() }
+    }
+}
+
+impl Drop for RingGuard {
+    #[inline]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // The state may be half changed: nobody uses it again.
+            self.ring.broken.store(true, Ordering::Relaxed);
+            return;
+        }
+        loop {
+            self.settle();
+            self.held = None;
+            // Partner: the fence in `deliver`. The release of the lock must not pass the load of the count.
+            fence_after_swap();
+            if !self.ring.has_arrived() || self.ring.has(anyring_abi::IORING_SETUP_DEFER_TASKRUN) {
+                return;
+            }
+            let Some(mut held) = self.ring.state.try_lock() else { return };
+            let Some(state) = held.as_deref_mut().map(NonNull::from) else { return };
+            self.state = state;
+            self.held = Some(held);
+        }
+    }
+}

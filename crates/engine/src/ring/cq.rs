@@ -1,0 +1,243 @@
+//! Posting: the one way in which a CQE of any kind reaches the program.
+//!
+//! Completions gather in a batch of the ring's state and are copied to the CQ together, under the post lock. A CQE that
+//! finds the CQ full, or others waiting before it, goes to the shared backlog (`IORING_FEAT_NODROP`), and from there to
+//! the CQ in order when the program asks for events. Whoever has to be told is told after the lock is released.
+
+use super::control::{WATCHED_EDGE, WATCHED_LEVEL};
+use super::layout::word;
+use super::RingGuard;
+use crate::os::syscall;
+use crate::{process, stats};
+use anyring_abi::{Cqe, IORING_CQ_EVENTFD_DISABLED, IORING_SQ_CQ_OVERFLOW, IORING_SQ_TASKRUN};
+use core::sync::atomic::Ordering;
+
+const BATCH: usize = 32;
+
+/// Completions that were not copied to the CQ yet.
+pub struct Batch {
+    cqes: [Cqe; BATCH],
+    count: usize,
+    /// How many of them are TIMEOUTs' own: each ends every wait.
+    timeouts: u32,
+    /// One of them was not completed in its submitting call (`IORING_REGISTER_EVENTFD_ASYNC`).
+    asynchronous: bool,
+}
+
+impl Default for Batch {
+    fn default() -> Batch {
+        Batch { cqes: [Cqe::default(); BATCH], count: 0, timeouts: 0, asynchronous: false }
+    }
+}
+
+impl RingGuard {
+    /// Adds a CQE to the batch.
+    #[inline]
+    pub fn post(&mut self, cqe: Cqe, asynchronous: bool) {
+        if self.batch.count == BATCH {
+            self.flush();
+        }
+        let batch = &mut self.batch;
+        batch.cqes[batch.count] = cqe;
+        batch.count += 1;
+        batch.asynchronous |= asynchronous;
+        self.completions = self.completions.wrapping_add(1);
+    }
+
+    /// Says that the CQE just posted is a TIMEOUT's.
+    pub fn count_timeout(&mut self) {
+        self.batch.timeouts += 1;
+        self.completions = self.completions.wrapping_sub(1);
+    }
+
+    /// Copies the batch to the CQ and tells whoever waits.
+    #[inline]
+    pub fn flush(&mut self) {
+        while self.batch.count != 0 {
+            self.flush_batch();
+            if !self.counting.is_empty() {
+                self.fire_counting();
+            }
+        }
+    }
+
+    fn flush_batch(&mut self) {
+        let thread = process::thread_id();
+        let control = self.control;
+        let view = self.memory.view;
+        let entries = view.layout().cq_entries;
+        let state = &mut **self;
+        let batch = &mut state.batch;
+        let mut overflowed = 0;
+        let mut post = control.lock_post(thread);
+        let mut tail = post.cq_tail();
+        let used = view.load(word::CQ_HEAD).map_or(entries, |head| tail.wrapping_sub(head));
+        let mut room = entries.saturating_sub(used);
+        if post.backlog() != 0 || !state.spill.is_empty() {
+            room = 0;
+        }
+        for cqe in &batch.cqes[..batch.count] {
+            if room != 0 && view.write_cqe(tail, *cqe, [0; 2]).is_ok() {
+                tail = tail.wrapping_add(1);
+                room -= 1;
+            } else {
+                overflowed += 1;
+                if !state.spill.is_empty() || !post.push_backlog(*cqe, [0; 2]) {
+                    state.spill.push_back((*cqe, [0; 2]));
+                }
+            }
+        }
+        post.advance(tail, 0);
+        let _ = view.store(word::CQ_TAIL, tail);
+        let timeouts = core::mem::take(&mut batch.timeouts);
+        if timeouts != 0 {
+            control.header().timeouts.fetch_add(timeouts, Ordering::Relaxed);
+        }
+        let wake = post.wake_wanted(tail, timeouts);
+        drop(post);
+        batch.count = 0;
+        let asynchronous = core::mem::take(&mut batch.asynchronous);
+        if overflowed != 0 {
+            stats::stats().overflows.fetch_add(overflowed, Ordering::Relaxed);
+            let _ = view.change_bits(word::SQ_FLAGS, IORING_SQ_CQ_OVERFLOW, 0);
+        }
+        if wake {
+            self.ring().driver.wake(&control);
+        }
+        self.tell_watchers(asynchronous);
+    }
+
+    /// Moves CQEs from the spill and the backlog to the CQ, as far as there is room. The kernel does so when the program
+    /// asks for events.
+    pub fn flush_overflow(&mut self) {
+        let control = self.control;
+        let view = self.memory.view;
+        let entries = view.layout().cq_entries;
+        let state = &mut **self;
+        let mut post = control.lock_post(process::thread_id());
+        if post.backlog() == 0 && state.spill.is_empty() {
+            return;
+        }
+        loop {
+            while let Some((cqe, extra)) = state.spill.front().copied() {
+                if !post.push_backlog(cqe, extra) {
+                    break;
+                }
+                state.spill.pop_front();
+            }
+            let tail = post.cq_tail();
+            let used = view.load(word::CQ_HEAD).map_or(entries, |head| tail.wrapping_sub(head));
+            let moved = entries.saturating_sub(used).min(post.backlog());
+            if moved == 0 {
+                break;
+            }
+            for ahead in 0..moved {
+                let (cqe, extra) = post.backlog_entry(ahead);
+                let _ = view.write_cqe(tail.wrapping_add(ahead), cqe, extra);
+            }
+            let tail = tail.wrapping_add(moved);
+            post.advance(tail, moved);
+            let _ = view.store(word::CQ_TAIL, tail);
+        }
+        let empty = post.backlog() == 0 && state.spill.is_empty();
+        let tail = post.cq_tail();
+        let wake = post.wake_wanted(tail, 0);
+        drop(post);
+        if empty {
+            let _ = view.change_bits(word::SQ_FLAGS, 0, IORING_SQ_CQ_OVERFLOW);
+        }
+        if wake {
+            self.ring().driver.wake(&control);
+        }
+    }
+
+    /// Signals the registered eventfd and whoever polls the ring's descriptor.
+    #[inline]
+    fn tell_watchers(&mut self, asynchronous: bool) {
+        if let Some((eventfd, only_asynchronous)) = self.eventfd {
+            let disabled = self.memory.view.load(word::CQ_FLAGS).unwrap_or(0) & IORING_CQ_EVENTFD_DISABLED != 0;
+            if !disabled && (asynchronous || !only_asynchronous) {
+                let one = 1u64;
+                syscall(libc::SYS_write, [eventfd as usize, &one as *const u64 as usize, 8, 0, 0, 0]);
+            }
+        }
+        if self.control.header().watched.load(Ordering::Relaxed) != 0 {
+            self.make_readable();
+        }
+    }
+
+    /// Makes the ring's descriptor readable: a fresh edge for edge-triggered watchers, a byte that stays for
+    /// level-triggered ones.
+    #[cold]
+    pub fn make_readable(&mut self) {
+        let header = self.control.header();
+        let pending = header.byte_pending.swap(1, Ordering::Relaxed) != 0;
+        if pending && header.watched.load(Ordering::Relaxed) & WATCHED_EDGE == 0 {
+            return;
+        }
+        // Sent to the engine's end, so it arrives at the program's. MSG_DONTWAIT: a full buffer is readable anyway.
+        let byte = 1u8;
+        let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
+        let args = [self.engine_end as usize, &byte as *const u8 as usize, 1, flags, 0, 0];
+        if pending {
+            self.drain_descriptor();
+            self.control.header().byte_pending.store(1, Ordering::Relaxed);
+        }
+        syscall(libc::SYS_sendto, args);
+    }
+
+    /// Takes the readiness bytes out of the ring's descriptor when the CQ is empty, so that level-triggered watchers do
+    /// not spin.
+    pub fn settle_readability(&mut self) {
+        if self.control.header().byte_pending.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let tail = self.control.lock_post(process::thread_id()).cq_tail();
+        if self.cq_ready(tail) == Ok(0) {
+            self.drain_descriptor();
+        }
+    }
+
+    fn drain_descriptor(&mut self) {
+        let fd = self.ring().fd.load(Ordering::Relaxed);
+        // The number may have been reused: only receive from our own socket.
+        if process::cookie_of(fd) != Some(self.cookie) {
+            return;
+        }
+        self.control.header().byte_pending.store(0, Ordering::Relaxed);
+        let mut bytes = [0u8; 64];
+        let flags = (libc::MSG_DONTWAIT) as usize;
+        let args = [fd as usize, bytes.as_mut_ptr() as usize, bytes.len(), flags, 0, 0];
+        while syscall(libc::SYS_recvfrom, args) == bytes.len() as isize {}
+    }
+
+    /// The program watches the descriptor from now on; a CQ that is not empty makes it readable at once.
+    pub fn watch(&mut self, edge_triggered: bool) {
+        let bit = if edge_triggered { WATCHED_EDGE } else { WATCHED_LEVEL };
+        self.control.header().watched.fetch_or(bit, Ordering::Relaxed);
+        let tail = self.control.lock_post(process::thread_id()).cq_tail();
+        if self.cq_ready(tail).is_ok_and(|ready| ready != 0) {
+            self.make_readable();
+        }
+        self.call_helper();
+    }
+
+    /// For a ring whose completions wait until the program asks (`IORING_SETUP_DEFER_TASKRUN`): there is something to
+    /// ask for.
+    pub fn announce_work(&mut self) {
+        if self.ring().has(anyring_abi::IORING_SETUP_TASKRUN_FLAG) {
+            let _ = self.memory.view.change_bits(word::SQ_FLAGS, IORING_SQ_TASKRUN, 0);
+        }
+        let control = self.control;
+        control.lock_post(process::thread_id()).bump();
+        self.ring().driver.wake(&control);
+        self.tell_watchers(true);
+    }
+
+    /// The announced work was done.
+    pub fn clear_announcement(&mut self) {
+        if self.ring().has(anyring_abi::IORING_SETUP_TASKRUN_FLAG) {
+            let _ = self.memory.view.change_bits(word::SQ_FLAGS, 0, IORING_SQ_TASKRUN);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Where everything is in ring memory: pure arithmetic, as Linux 6.18 lays it out (`struct io_rings` in
+//! `include/linux/io_uring_types.h`; the offsets were read off that kernel).
+
+use crate::Errno;
+use anyring_abi::{
+    CqringOffsets, Params, SqringOffsets, IORING_OFF_CQ_RING, IORING_OFF_SQES, IORING_SETUP_CLAMP,
+    IORING_SETUP_CQE32, IORING_SETUP_CQSIZE, IORING_SETUP_NO_SQARRAY, IORING_SETUP_SQE128,
+};
+
+/// Byte offsets of the words at the start of the rings area.
+#[allow(missing_docs)] // the names are those of struct io_rings
+pub mod word {
+    pub const SQ_HEAD: usize = 0;
+    pub const SQ_TAIL: usize = 4;
+    pub const CQ_HEAD: usize = 8;
+    pub const CQ_TAIL: usize = 12;
+    pub const SQ_MASK: usize = 16;
+    pub const CQ_MASK: usize = 20;
+    pub const SQ_ENTRIES: usize = 24;
+    pub const CQ_ENTRIES: usize = 28;
+    pub const SQ_DROPPED: usize = 32;
+    pub const SQ_FLAGS: usize = 36;
+    pub const CQ_FLAGS: usize = 40;
+    pub const CQ_OVERFLOW: usize = 44;
+    pub const CQES: usize = 64;
+}
+
+/// Largest submission queue (`IORING_MAX_ENTRIES`); the completion queue may be twice that.
+pub const MAX_ENTRIES: u32 = 32_768;
+const PAGE: usize = 4096;
+
+/// Sizes and positions of one ring's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Entries of the submission queue, a power of two.
+    pub sq_entries: u32,
+    /// Entries of the completion queue, a power of two.
+    pub cq_entries: u32,
+    /// log2 of a CQE's size in bytes.
+    pub cqe_shift: u32,
+    /// log2 of an SQE's size in bytes.
+    pub sqe_shift: u32,
+    /// Byte offset of the SQ index array, if the ring has one.
+    pub array: Option<usize>,
+    /// Bytes of the rings area, in whole pages.
+    pub rings_bytes: usize,
+    /// Bytes of the SQE array, in whole pages.
+    pub sqes_bytes: usize,
+}
+
+impl Layout {
+    /// The layout that io_uring_setup(2) gives `entries` and `params`, or `EINVAL` as it answers.
+    pub fn new(entries: u32, params: &Params) -> Result<Layout, Errno> {
+        let clamp = params.flags & IORING_SETUP_CLAMP != 0;
+        let sq_entries = round(entries, MAX_ENTRIES, clamp)?;
+        let cq_entries = if params.flags & IORING_SETUP_CQSIZE != 0 {
+            let cq_entries = round(params.cq_entries, 2 * MAX_ENTRIES, clamp)?;
+            if cq_entries < sq_entries {
+                return Err(Errno::INVAL);
+            }
+            cq_entries
+        } else {
+            2 * sq_entries
+        };
+        let cqe_shift = if params.flags & IORING_SETUP_CQE32 != 0 { 5 } else { 4 };
+        let sqe_shift = if params.flags & IORING_SETUP_SQE128 != 0 { 7 } else { 6 };
+        let cqes_end = word::CQES + ((cq_entries as usize) << cqe_shift);
+        let (array, end) = if params.flags & IORING_SETUP_NO_SQARRAY != 0 {
+            (None, cqes_end)
+        } else {
+            let array = cqes_end.next_multiple_of(64);
+            (Some(array), array + 4 * sq_entries as usize)
+        };
+        Ok(Layout {
+            sq_entries,
+            cq_entries,
+            cqe_shift,
+            sqe_shift,
+            array,
+            rings_bytes: end.next_multiple_of(PAGE),
+            sqes_bytes: ((sq_entries as usize) << sqe_shift).next_multiple_of(PAGE),
+        })
+    }
+
+    /// What io_uring_setup(2) tells the program about the submission ring.
+    pub fn sq_offsets(&self) -> SqringOffsets {
+        SqringOffsets {
+            head: word::SQ_HEAD as u32,
+            tail: word::SQ_TAIL as u32,
+            ring_mask: word::SQ_MASK as u32,
+            ring_entries: word::SQ_ENTRIES as u32,
+            flags: word::SQ_FLAGS as u32,
+            dropped: word::SQ_DROPPED as u32,
+            array: self.array.unwrap_or(0) as u32,
+            ..SqringOffsets::default()
+        }
+    }
+
+    /// What io_uring_setup(2) tells the program about the completion ring.
+    pub fn cq_offsets(&self) -> CqringOffsets {
+        CqringOffsets {
+            head: word::CQ_HEAD as u32,
+            tail: word::CQ_TAIL as u32,
+            ring_mask: word::CQ_MASK as u32,
+            ring_entries: word::CQ_ENTRIES as u32,
+            overflow: word::CQ_OVERFLOW as u32,
+            cqes: word::CQES as u32,
+            flags: word::CQ_FLAGS as u32,
+            ..CqringOffsets::default()
+        }
+    }
+
+    /// Where in the ring's memfd the program's mmap(2) offset is: the two ring offsets are one area, the SQEs follow it.
+    pub fn memfd_offset(&self, mmap_offset: u64) -> Option<u64> {
+        match mmap_offset {
+            0 => Some(0),
+            offset if offset == u64::from(IORING_OFF_CQ_RING) => Some(0),
+            offset if offset == u64::from(IORING_OFF_SQES) => Some(self.rings_bytes as u64),
+            _ => None,
+        }
+    }
+}
+
+fn round(entries: u32, most: u32, clamp: bool) -> Result<u32, Errno> {
+    match entries {
+        0 => Err(Errno::INVAL),
+        n if n > most && clamp => Ok(most),
+        n if n > most => Err(Errno::INVAL),
+        n => Ok(n.next_power_of_two()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(entries: u32, flags: u32, cq_entries: u32) -> Result<Layout, Errno> {
+        Layout::new(entries, &Params { flags, cq_entries, ..Params::default() })
+    }
+
+    #[test]
+    fn matches_what_the_kernel_answers() {
+        assert_eq!(layout(1, 0, 0).unwrap().array, Some(128));
+        assert_eq!(layout(16, 0, 0).unwrap().array, Some(576));
+        assert_eq!(layout(256, IORING_SETUP_CQE32, 0).unwrap().array, Some(16512));
+        assert_eq!(layout(16, IORING_SETUP_NO_SQARRAY, 0).unwrap().array, None);
+        assert_eq!(layout(1, IORING_SETUP_CQSIZE, 100).unwrap().cq_entries, 128);
+        assert_eq!(layout(256, IORING_SETUP_CQSIZE, 100), Err(Errno::INVAL));
+        assert_eq!(layout(0, IORING_SETUP_CLAMP, 0), Err(Errno::INVAL));
+        assert_eq!(layout(32769, 0, 0), Err(Errno::INVAL));
+        assert_eq!(layout(1 << 20, IORING_SETUP_CLAMP, 0).unwrap().cq_entries, 65536);
+    }
+}

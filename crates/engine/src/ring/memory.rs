@@ -1,0 +1,66 @@
+//! A ring's memory: a memfd laid out as the kernel lays its rings out, or the program's own areas.
+
+use super::layout::Layout;
+use super::view::View;
+use crate::{descriptors, Errno};
+use anyring_abi::Params;
+use rustix::fd::AsRawFd;
+use rustix::fs::MemfdFlags;
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// Where the areas came from, and so what ends with the ring.
+pub struct Memory {
+    /// The descriptor that the program's mmap(2) is answered with, when the engine made the memory.
+    pub memfd: Option<i32>,
+    mapped: Option<(usize, usize)>,
+    /// The accessor of the areas.
+    pub view: View,
+}
+
+impl Memory {
+    /// Makes a memfd with both areas one after the other and maps it.
+    pub fn create(layout: Layout) -> Result<Memory, Errno> {
+        let bytes = layout.rings_bytes + layout.sqes_bytes;
+        let memfd = rustix::fs::memfd_create("anyring", MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&memfd, bytes as u64)?;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let base = unsafe { rustix::mm::mmap(core::ptr::null_mut(), bytes, prot, MapFlags::SHARED, &memfd, 0) }?;
+        let base = base as usize;
+        let view = View::new(base, base + layout.rings_bytes, false, layout);
+        let mut memory = Memory { memfd: None, mapped: Some((base, bytes)), view };
+        memory.memfd = Some(descriptors::to_top(memfd)?.as_raw_fd());
+        view.initialise()?;
+        Ok(memory)
+    }
+
+    /// Uses the program's areas (`IORING_SETUP_NO_MMAP`): `sq_off.user_addr` holds the SQEs, `cq_off.user_addr` the
+    /// rings, both page-aligned. Source: io_uring_setup(2).
+    pub fn of_program(layout: Layout, params: &Params) -> Result<Memory, Errno> {
+        let (sqes, rings) = (params.sq_off.user_addr, params.cq_off.user_addr);
+        if sqes == 0 || rings == 0 {
+            return Err(Errno::FAULT);
+        }
+        if sqes % 4096 != 0 || rings % 4096 != 0 {
+            return Err(Errno::INVAL);
+        }
+        let view = View::new(rings as usize, sqes as usize, true, layout);
+        for offset in (0..64).step_by(4) {
+            view.store(offset, 0)?;
+        }
+        view.initialise()?;
+        view.sqe(layout.sq_entries - 1)?;
+        Ok(Memory { memfd: None, mapped: None, view })
+    }
+
+    /// Unmaps and closes what the engine made. The caller makes sure that the view is not used any more.
+    pub fn release(&mut self) {
+        if let Some((base, bytes)) = self.mapped.take() {
+            // SAFETY: the range was mapped by `create`; the caller gives up every use of it.
+            let _ = unsafe { rustix::mm::munmap(base as *mut _, bytes) };
+        }
+        if let Some(memfd) = self.memfd.take() {
+            descriptors::close(memfd);
+        }
+    }
+}

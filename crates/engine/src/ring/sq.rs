@@ -1,0 +1,130 @@
+//! Intake: each SQE is copied once, checked, and either finished on the spot or made a request.
+
+use super::layout::word;
+use super::RingGuard;
+use crate::op::{definition, Definition, FileUse, Op, Verdict};
+use crate::request::{Path, Request, Target};
+use crate::{stats, Errno};
+use anyring_abi::{
+    Cqe, Opcode, Sqe, IORING_SETUP_SUBMIT_ALL, IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS,
+    IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_IO_HARDLINK, IOSQE_IO_LINK,
+};
+
+const KNOWN_FLAGS: u8 = IOSQE_FIXED_FILE
+    | IOSQE_IO_DRAIN
+    | IOSQE_IO_LINK
+    | IOSQE_IO_HARDLINK
+    | IOSQE_ASYNC
+    | IOSQE_BUFFER_SELECT
+    | IOSQE_CQE_SKIP_SUCCESS;
+
+/// Flags with which a request cannot be finished on the spot without a look at others.
+const NOT_ALONE: u8 = IOSQE_IO_DRAIN | IOSQE_IO_LINK | IOSQE_IO_HARDLINK | IOSQE_ASYNC;
+
+impl RingGuard {
+    /// Consumes up to `to_submit` SQEs; answers how many. Source: `io_submit_sqes` in io_uring/io_uring.c.
+    #[inline]
+    pub fn submit(&mut self, to_submit: u32) -> Result<u32, Errno> {
+        let view = self.memory.view;
+        let tail = view.load(word::SQ_TAIL)?;
+        let available = tail.wrapping_sub(self.sq_head).min(view.layout().sq_entries);
+        let mut submitted = 0;
+        while submitted < to_submit.min(available) {
+            let head = self.sq_head;
+            self.sq_head = head.wrapping_add(1);
+            let index = view.sq_index(head)?;
+            if index >= view.layout().sq_entries {
+                let dropped = view.load(word::SQ_DROPPED)?;
+                view.store(word::SQ_DROPPED, dropped.wrapping_add(1))?;
+                break;
+            }
+            let sqe = view.sqe(index)?;
+            submitted += 1;
+            let accepted = self.accept(sqe);
+            if !accepted && !self.ring().has(IORING_SETUP_SUBMIT_ALL) {
+                break;
+            }
+        }
+        self.end_chain();
+        view.store(word::SQ_HEAD, self.sq_head)?;
+        Ok(submitted)
+    }
+
+    /// Takes one SQE in. False when it was refused: its CQE says why, and the kernel stops consuming there.
+    #[inline]
+    fn accept(&mut self, sqe: Sqe) -> bool {
+        let prepared = self.check(&sqe).and_then(|(opcode, row)| {
+            let op = (row.prep)(opcode, &sqe)?;
+            self.check_links(&op)?;
+            Ok((opcode, row, op))
+        });
+        let (opcode, row, mut op) = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => return self.refuse(&sqe, error),
+        };
+        let target = match row.file {
+            FileUse::None => Target::None,
+            FileUse::File if sqe.flags & IOSQE_FIXED_FILE != 0 => Target::Index(sqe.fd as u32),
+            FileUse::File => Target::Number(sqe.fd),
+        };
+        let alone = sqe.flags & NOT_ALONE == 0 && self.chain.is_none() && self.drain.is_empty();
+        if !alone {
+            self.take_in_order(Request::new(op, opcode, sqe.flags, sqe.user_data, target));
+            return true;
+        }
+        if op.needs_request() {
+            let id = self.admit(Request::new(op, opcode, sqe.flags, sqe.user_data, target));
+            self.issue(id);
+            return true;
+        }
+        match self.attempt(&mut op, &target) {
+            Verdict::Done(result) => {
+                stats::completed(opcode, Path::Inline, result);
+                if result < 0 || sqe.flags & IOSQE_CQE_SKIP_SUCCESS == 0 {
+                    self.post(Cqe { user_data: sqe.user_data, res: result, flags: 0 }, false);
+                }
+            }
+            verdict => {
+                let id = self.admit(Request::new(op, opcode, sqe.flags, sqe.user_data, target));
+                self.follow(id, verdict);
+            }
+        }
+        true
+    }
+
+    /// What `io_init_req` in io_uring/io_uring.c checks of every SQE.
+    #[inline]
+    fn check(&mut self, sqe: &Sqe) -> Result<(Opcode, &'static Definition), Errno> {
+        let (opcode, row) = definition(sqe.opcode).ok_or(Errno::INVAL)?;
+        if sqe.flags & !KNOWN_FLAGS != 0 {
+            return Err(Errno::INVAL);
+        }
+        if sqe.flags & (IOSQE_BUFFER_SELECT | IOSQE_CQE_SKIP_SUCCESS | IOSQE_IO_DRAIN) != 0 {
+            if sqe.flags & IOSQE_BUFFER_SELECT != 0 {
+                return Err(Errno::OPNOTSUPP);
+            }
+            self.drain.check(sqe.flags)?;
+        }
+        if (sqe.ioprio != 0 && !row.ioprio) || sqe.personality != 0 {
+            return Err(Errno::INVAL);
+        }
+        Ok((opcode, row))
+    }
+
+    /// Posts the error of an SQE that was refused; one in a chain breaks the chain instead.
+    #[cold]
+    fn refuse(&mut self, sqe: &Sqe, error: Errno) -> bool {
+        let result = -error.raw_os_error();
+        let opcode = Opcode::from_u8(sqe.opcode).unwrap_or(Opcode::Nop);
+        if self.chain.is_some() || sqe.flags & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0 {
+            let mut request = Request::new(Op::placeholder(), opcode, sqe.flags, sqe.user_data, Target::None);
+            request.failed = Some(result);
+            let in_chain = self.chain.is_some();
+            self.take_in_order(request);
+            return in_chain;
+        }
+        stats::completed(opcode, Path::Inline, result);
+        self.post(Cqe { user_data: sqe.user_data, res: result, flags: 0 }, false);
+        false
+    }
+}

@@ -1,0 +1,128 @@
+//! The only place that turns ring memory's addresses into loads and stores.
+//!
+//! Ring memory is untrusted: the program may write any word at any moment. It is read and written as atomics or, where
+//! the memory is the program's own (`IORING_SETUP_NO_MMAP`) and may be unmapped under us, through the guarded accessor.
+
+use super::layout::{word, Layout};
+use crate::os::{user_read, user_write, GuardedWords};
+use crate::Errno;
+use anyring_abi::{Cqe, Sqe};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// One ring's memory as this process sees it.
+#[derive(Clone, Copy)]
+pub struct View {
+    rings: usize,
+    sqes: usize,
+    /// The memory is the program's: every access may fault.
+    guarded: bool,
+    layout: Layout,
+}
+
+impl View {
+    /// A view of the two areas. Not guarded: both are mapped by the engine for as long as the view is used.
+    pub fn new(rings: usize, sqes: usize, guarded: bool, layout: Layout) -> View {
+        View { rings, sqes, guarded, layout }
+    }
+
+    /// The sizes and positions this view was made with.
+    #[inline]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    #[inline]
+    fn atomic(&self, offset: usize) -> &AtomicU32 {
+        debug_assert!(!self.guarded && offset % 4 == 0 && offset + 4 <= self.layout.rings_bytes);
+        // SAFETY: `offset` is one of layout's 4-aligned offsets inside the rings area (asserted above), the engine's
+        // own mapping outlives every view of it, and the word is only ever touched as an atomic.
+        unsafe { &*((self.rings + offset) as *const AtomicU32) }
+    }
+
+    /// Acquire load of a word: pairs with the program's release store of it (`io_uring_smp_store_release`).
+    #[inline]
+    pub fn load(&self, offset: usize) -> Result<u32, Errno> {
+        if self.guarded {
+            return GuardedWords::load(self.rings + offset);
+        }
+        Ok(self.atomic(offset).load(Ordering::Acquire))
+    }
+
+    /// Release store of a word: pairs with the program's acquire load of it (`io_uring_smp_load_acquire`).
+    #[inline]
+    pub fn store(&self, offset: usize, value: u32) -> Result<(), Errno> {
+        if self.guarded {
+            return GuardedWords::store(self.rings + offset, value);
+        }
+        self.atomic(offset).store(value, Ordering::Release);
+        Ok(())
+    }
+
+    /// Sets and clears bits of a word that the engine alone writes (`SQ_FLAGS`).
+    pub fn change_bits(&self, offset: usize, set: u32, clear: u32) -> Result<(), Errno> {
+        if self.guarded {
+            let old = GuardedWords::load(self.rings + offset)?;
+            return GuardedWords::store(self.rings + offset, (old | set) & !clear);
+        }
+        // Release pairs with the program's acquire load of the flags.
+        if clear != 0 {
+            self.atomic(offset).fetch_and(!clear, Ordering::Release);
+        }
+        if set != 0 {
+            self.atomic(offset).fetch_or(set, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// The SQE index that position `head` of the SQ array holds; the program wrote it, so it may be anything.
+    #[inline]
+    pub fn sq_index(&self, head: u32) -> Result<u32, Errno> {
+        let position = head & (self.layout.sq_entries - 1);
+        match self.layout.array {
+            None => Ok(position),
+            Some(array) if self.guarded => GuardedWords::load(self.rings + array + 4 * position as usize),
+            Some(array) => Ok(self.atomic(array + 4 * position as usize).load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Copies the SQE at `index` (below `sq_entries`) once, so that later changes by the program cannot be seen.
+    #[inline]
+    pub fn sqe(&self, index: u32) -> Result<Sqe, Errno> {
+        debug_assert!(index < self.layout.sq_entries);
+        let address = self.sqes + ((index as usize) << self.layout.sqe_shift);
+        if self.guarded {
+            return user_read(address as u64);
+        }
+        // SAFETY: `index` is below `sq_entries`, so the 64 bytes lie inside the engine's mapping, 64-aligned. The program
+        // may be writing them: a volatile read of plain integers, of which any mixture is a value.
+        Ok(unsafe { (address as *const Sqe).read_volatile() })
+    }
+
+    /// Writes a CQE at position `tail` of the CQ; with `IORING_SETUP_CQE32` the second half becomes `extra`.
+    #[inline]
+    pub fn write_cqe(&self, tail: u32, cqe: Cqe, extra: [u64; 2]) -> Result<(), Errno> {
+        let position = (tail & (self.layout.cq_entries - 1)) as usize;
+        let address = self.rings + word::CQES + (position << self.layout.cqe_shift);
+        if self.guarded {
+            user_write(address as u64, &cqe)?;
+            return if self.layout.cqe_shift == 5 { user_write(address as u64 + 16, &extra) } else { Ok(()) };
+        }
+        // SAFETY: the masked position lies inside the CQE array of the engine's mapping, 16-aligned; the program only
+        // looks at it after the release store of the tail.
+        unsafe {
+            (address as *mut Cqe).write_volatile(cqe);
+            if self.layout.cqe_shift == 5 {
+                ((address + 16) as *mut [u64; 2]).write_volatile(extra);
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills in the constant words of a new ring.
+    pub fn initialise(&self) -> Result<(), Errno> {
+        self.store(word::SQ_MASK, self.layout.sq_entries - 1)?;
+        self.store(word::CQ_MASK, self.layout.cq_entries - 1)?;
+        self.store(word::SQ_ENTRIES, self.layout.sq_entries)?;
+        self.store(word::CQ_ENTRIES, self.layout.cq_entries)
+    }
+}

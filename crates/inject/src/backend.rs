@@ -1,0 +1,78 @@
+//! Who serves this process: the kernel where its io_uring works, else our engine. Decided once, at the latest when the
+//! program makes its first ring (decision 8 in ARCHITECTURE.md).
+
+use crate::{raw, signals};
+use anyring_engine::{log, os, stats};
+use core::sync::atomic::{AtomicU32, Ordering};
+use libc::{siginfo_t, ucontext_t};
+use std::sync::Once;
+
+const UNDECIDED: u32 = 0;
+const KERNEL: u32 = 1;
+const USER: u32 = 2;
+
+/// Relaxed: the decision is the same whoever makes it.
+static BACKEND: AtomicU32 = AtomicU32::new(UNDECIDED);
+
+/// Whether our engine serves this process.
+#[inline]
+pub fn is_user() -> bool {
+    match BACKEND.load(Ordering::Relaxed) {
+        UNDECIDED => decide(),
+        backend => backend == USER,
+    }
+}
+
+#[cold]
+fn decide() -> bool {
+    let user = match variable("ANYRING_BACKEND").as_deref() {
+        Some("user") => true,
+        Some("kernel") => false,
+        _ => raw::probe::kernel_refusal() != 0,
+    };
+    BACKEND.store(if user { USER } else { KERNEL }, Ordering::Relaxed);
+    user
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Opens the log and the counters and guards the engine's copies of program memory: once, before the first ring.
+pub fn prepare_engine() {
+    static PREPARED: Once = Once::new();
+    PREPARED.call_once(|| {
+        if let Some(path) = variable("ANYRING_LOG") {
+            let _ = log::open(&path);
+        }
+        std::panic::set_hook(Box::new(|panic| log::line(&panic.to_string())));
+        let file = variable("ANYRING_STATS");
+        if let Err(error) = stats::open(file.as_deref()) {
+            log::line(&format!("the counters are kept in private memory: {error}"));
+        }
+        if file.is_some() {
+            let refusal = raw::probe::kernel_refusal();
+            stats::stats().kernel_refused_errno.store(refusal as u64, Ordering::Relaxed);
+        }
+        let guarded = [libc::SIGSEGV, libc::SIGBUS].map(|signal| signals::install_guard(signal, recover_copy));
+        if guarded.iter().all(Result::is_ok) {
+            os::handler_installed();
+        }
+    });
+}
+
+/// A fault inside the engine's copy routine: the thread goes on at its error exit.
+///
+/// # Safety
+/// Called in a signal handler with the context of the interrupted instruction.
+unsafe fn recover_copy(context: &mut ucontext_t, _: &siginfo_t) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let instruction = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
+        if let Some(exit) = os::user_copy_fault(*instruction as usize) {
+            *instruction = exit as i64;
+            return true;
+        }
+    }
+    false
+}
