@@ -30,7 +30,8 @@ fn link_one(archive: &Path, name: &str, map: &Path, out: &Path) -> Result<PathBu
     cc.args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,--gc-sections"]);
     // The whole archive, because nothing but the version map refers to the exported functions.
     cc.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");
-    cc.args(["-Wl,--as-needed", "-lgcc_s", "-lpthread", "-ldl", "-lm", "-lc"]);
+    // The unwinder is linked in, as in libanyring.so.
+    cc.args(["-Wl,--as-needed", "-static-libgcc", "-lpthread", "-ldl", "-lm", "-lc"]);
     let output = cc.output().context("run the C compiler to link")?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "linking {name} failed:\n{errors}");

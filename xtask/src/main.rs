@@ -44,8 +44,10 @@ fn main() -> Result<()> {
             let built = artifacts::build(release)?;
             let libraries = dropin::link(&built, &built.directory().join("dropin"))?;
             let mut complaints = symbols::check_preload(&built.shared)?;
+            complaints.extend(symbols::check_needed(&built.shared)?);
             for library in &libraries {
                 complaints.extend(symbols::check_dropin(library)?);
+                complaints.extend(symbols::check_needed(library)?);
             }
             match symbols::installed("liburing.so.2")? {
                 Some(path) => complaints.extend(symbols::check_replaces(&libraries[0], &path)?),

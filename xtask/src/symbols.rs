@@ -78,6 +78,26 @@ pub fn check_replaces(library: &Path, installed: &Path) -> Result<Vec<String>> {
     Ok(missing(library, &exports(library)?, &exports(installed)?))
 }
 
+/// The libraries that `library` makes the loader bring in besides the C library, which every program has.
+pub fn check_needed(library: &Path) -> Result<Vec<String>> {
+    let output = Command::new("readelf").arg("-dW").arg(library).output().context("run readelf")?;
+    ensure!(output.status.success(), "readelf {}: {}", library.display(), String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).context("readelf's output")?;
+    let needed: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("(NEEDED)"))
+        .filter_map(|line| line.split_once('[')?.1.strip_suffix(']'))
+        .collect();
+    ensure!(!needed.is_empty(), "readelf shows nothing that {} needs", library.display());
+    let of_libc = |name: &str| {
+        ["libc.so.", "ld-linux", "libpthread.so.", "libdl.so.", "libm.so."]
+            .iter()
+            .any(|part| name.starts_with(part))
+    };
+    let surplus = needed.into_iter().filter(|name| !of_libc(name));
+    Ok(surplus.map(|name| format!("{}: needs {name}", library.display())).collect())
+}
+
 fn missing(library: &Path, found: &Exports, wanted: &Exports) -> Vec<String> {
     let show = |name: &str, version: &str| match version {
         "" => name.to_owned(),
