@@ -7,7 +7,7 @@
 //! Opening is the one call that may wait for somebody else (the other end of a FIFO, a lease, a modem line). The kernel
 //! attempts it with O_NONBLOCK in the submitting thread and takes that flag off the new file again, so a FIFO opened for
 //! reading is open at once, and for writing without a reader is ENXIO; with O_CREAT or O_TRUNC, or with IOSQE_ASYNC, it
-//! makes the plain call on a worker, which then waits. [`Open::issue`] leads to the same results.
+//! makes the plain call on a worker, which then waits. [`Open`] leads to the same results.
 
 use super::{call, reject_fixed_file, reject_unused, Context, Field, Verdict};
 use crate::os::{user_read, user_read_slice};
