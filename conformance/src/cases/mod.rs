@@ -9,7 +9,10 @@ macro_rules! topics {
     };
 }
 
-topics![cancel, enter, fs, link, net_connect, net_data, nop, poll, rw_file, rw_other, rw_pipe, setup, timeout];
+topics![
+    cancel, enter, fs, link, net_connect, net_data, nop, overflow, poll, rw_file, rw_other, rw_pipe, setup, splice, sync,
+    timeout
+];
 
 /// What nearly every case uses.
 mod prelude {

@@ -4,7 +4,7 @@ use super::layout::Layout;
 use super::view::View;
 use crate::{descriptors, Errno};
 use anyring_abi::Params;
-use rustix::fd::AsRawFd;
+use rustix::fd::IntoRawFd;
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -29,7 +29,7 @@ impl Memory {
         let base = base as usize;
         let view = View::new(base, base + layout.rings_bytes, false, layout);
         let mut memory = Memory { memfd: None, mapped: Some((base, bytes)), view };
-        memory.memfd = Some(descriptors::to_top(memfd)?.as_raw_fd());
+        memory.memfd = Some(descriptors::to_top(memfd)?.into_raw_fd());
         view.initialise()?;
         Ok(memory)
     }

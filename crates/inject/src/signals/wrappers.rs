@@ -128,8 +128,7 @@ fn set_simply(signal: c_int, handler: sighandler_t, flags: c_int, mask: u64) -> 
         return SIG_ERR;
     }
     let wanted = Action { handler: handler as u64, flags: flags as u32 as u64, restorer: 0, mask };
-    let before = action::exchange(signal, Some(wanted)).handler as sighandler_t;
-    before
+    action::exchange(signal, Some(wanted)).handler as sighandler_t
 }
 
 /// signal(3), which on Linux keeps the handler and restarts interrupted calls.

@@ -82,7 +82,7 @@ static void own_filter(void)
 static void blocked(void)
 {
 	struct sigaction action = { .sa_handler = nop_handler }, old;
-	sigset_t all, mask, pending;
+	sigset_t all, mask, old_mask, pending;
 
 	sigfillset(&all);
 	CHECK(sigprocmask(SIG_SETMASK, &all, NULL) == 0);
@@ -95,7 +95,7 @@ static void blocked(void)
 	CHECK(calls == 0);
 	sigemptyset(&mask);
 	sigaddset(&mask, SIGSYS);
-	CHECK(pthread_sigmask(SIG_UNBLOCK, &mask, &mask) == 0 && sigismember(&mask, SIGSYS));
+	CHECK(pthread_sigmask(SIG_UNBLOCK, &mask, &old_mask) == 0 && sigismember(&old_mask, SIGSYS));
 	CHECK(calls == 1);
 	CHECK(sigpending(&pending) == 0 && !sigismember(&pending, SIGSYS));
 
