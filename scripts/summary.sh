@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Sums what the steps of `make test` counted, from their logs.
+#
+# usage: scripts/summary.sh LOGS STEPS...
+#
+# Two kinds of lines count: cargo test's "test result: ok. N passed; N failed; N ignored; ..." (ignored is skipped) and
+# the closing line "N passed, N failed, N skipped" of our own runners. A step that failed without counting a failure
+# (a compile error, say) counts as one failed, and so does a step of STEPS that has no finished log: it never ran to
+# its end. The last line also goes to LOGS/summary. Each step's skips were printed with their reasons where they happened. Fails if anything failed.
+set -euo pipefail
+
+logs=$1
+shift
+passed=0 failed=0 skipped=0
+
+# counts LOG: "PASSED FAILED SKIPPED STATUS SECONDS"; the status is "-" if the step did not finish.
+counts() {
+  awk '
+    /^test result: /                                 { gsub(/[^0-9 ]/, ""); p += $1; f += $2; s += $3 }
+    /^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { p += $1; f += $3; s += $5 }
+    /^step: [0-9]+ [0-9]+$/                          { status = $2; seconds = $3 }
+    END { print p + 0, f + 0, s + 0, status == "" ? "-" : status, seconds + 0 }
+  ' "$1"
+}
+
+printf '\n%-20s %8s %8s %8s %8s\n' step passed failed skipped seconds
+for step in "$@"; do
+  read -r p f s status seconds < <(if [ -f "$logs/$step.log" ]; then counts "$logs/$step.log"; else echo 0 0 0 - 0; fi)
+  note=
+  if [ "$status" = - ]; then
+    note="  did not run to its end"
+  elif [ "$status" != 0 ]; then
+    note="  status $status"
+  fi
+  if [ -n "$note" ] && [ "$f" = 0 ]; then f=1; fi
+  printf '%-20s %8d %8d %8d %8d%s\n' "$step" "$p" "$f" "$s" "$seconds" "$note"
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+done
+echo
+echo "$passed passed, $failed failed, $skipped skipped" | tee "$logs/summary"
+[ "$failed" = 0 ]
