@@ -131,6 +131,16 @@ static void memory(void)
 	nops("nops by index", &ring);
 	expect("register by index", io_uring_unregister_files(&ring), -ENXIO);
 	io_uring_queue_exit(&ring);
+	/* More than a page takes a huge page each for SQEs and rings, which the machine may not have. */
+	p = (struct io_uring_params){ .flags = SETUP_NO_MMAP };
+	used = io_uring_queue_init_params(128, &ring, &p);
+	expect("own memory of huge pages", used == 0 || used == -ENOMEM, 1);
+	if (!used) {
+		nops("nops in huge pages", &ring);
+		io_uring_queue_exit(&ring);
+	}
+	p = (struct io_uring_params){ .flags = SETUP_NO_MMAP | IORING_SETUP_CQE32 };
+	expect("more than a huge page", io_uring_queue_init_params(32768, &ring, &p), -ENOMEM);
 	p = (struct io_uring_params){ .flags = SETUP_REGISTERED_FD_ONLY };
 	expect("registered only, mapped", io_uring_queue_init_params(8, &ring, &p), -EINVAL);
 	munmap(buf, 2 << 20);
