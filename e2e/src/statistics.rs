@@ -17,7 +17,7 @@ pub struct Statistics {
     pub enters: u64,
     /// Completions by opcode name, then by the path that the request took.
     pub completions: BTreeMap<String, BTreeMap<String, u64>>,
-    /// Faults of the engine itself (a caught panic, a broken ring); a request that fails is not one.
+    /// Completions with a negative result, which may be what the program wants (a timeout's -ETIME).
     pub errors: u64,
 }
 
@@ -48,7 +48,6 @@ impl Statistics {
     pub fn assert_served(&self, errno: i32, minimum: &[(&str, u64)]) {
         assert_eq!(self.kernel_refused_errno, errno, "the kernel's answer as the library saw it: {self:?}");
         assert!(self.rings > 0 && self.enters > 0, "no ring or no enter was served: {self:?}");
-        assert_eq!(self.errors, 0, "the engine had faults: {self:?}");
         for &(opcode, count) in minimum {
             let completed = self.completed(opcode);
             assert!(completed >= count, "{completed} completions of {opcode}, {count} were due: {self:?}");
