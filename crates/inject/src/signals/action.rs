@@ -108,6 +108,13 @@ impl Lock {
         }
         Lock { mask }
     }
+
+    /// The thread is to have `signals` unblocked when the lock is released; answers which of them it blocked.
+    pub fn leave_open(&mut self, signals: u64) -> u64 {
+        let blocked = self.mask & signals;
+        self.mask &= !signals;
+        blocked
+    }
 }
 
 impl Drop for Lock {

@@ -60,13 +60,9 @@ pub fn wished() -> u64 {
     words().0.load(Ordering::Relaxed)
 }
 
-/// `signal` has just become guarded: if this thread blocked it, that becomes a wish.
-pub fn take_over(signal: c_int) {
-    let (block, mut old) = (bit(signal), 0_u64);
-    let args = [libc::SIG_UNBLOCK as usize, &raw const block as usize, &raw mut old as usize, 8, 0, 0];
-    // SAFETY: both sets are locals of the size named.
-    unsafe { sys::call(libc::SYS_rt_sigprocmask, args) };
-    words().0.fetch_or(old & block, Ordering::Relaxed);
+/// Some signals have just become guarded: what the thread blocks of them becomes a wish.
+pub fn take_over(blocked: u64) {
+    words().0.fetch_or(blocked, Ordering::Relaxed);
 }
 
 /// Keeps a signal that came while the thread wished to block it. As in the kernel, one of a kind is enough.

@@ -67,7 +67,7 @@ fn index(signal: c_int) -> Option<usize> {
 /// EINVAL for another signal, EAGAIN when a signal has too many guards, or what sigaction(2) or mmap(2) answered.
 pub fn install_guard(signal: c_int, guard: Guard) -> Result<(), c_int> {
     let index = index(signal).ok_or(libc::EINVAL)?;
-    let lock = action::Lock::take();
+    let mut lock = action::Lock::take();
     let guard = guard as *mut ();
     let known = |slot: &&AtomicPtr<()>| slot.load(Ordering::Relaxed) == guard;
     if GUARDS[index].iter().any(|slot| known(&slot)) {
@@ -84,7 +84,7 @@ pub fn install_guard(signal: c_int, guard: Guard) -> Result<(), c_int> {
             free.store(core::ptr::null_mut(), Ordering::Relaxed);
             return Err(errno);
         }
-        mask::take_over(signal);
+        mask::take_over(lock.leave_open(bit(signal)));
     }
     Ok(())
 }

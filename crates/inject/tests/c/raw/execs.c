@@ -1,0 +1,87 @@
+/* Under an outer filter that refuses io_uring with EPERM: this process, its children with and without the library,
+ * and its forks all see EPERM, and nobody is killed. */
+#include "raw.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/wait.h>
+
+extern char **environ;
+
+static void deny(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, __NR_io_uring_setup, 0, 2),
+		BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, __NR_io_uring_register, 1, 0),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { .len = 5, .filter = code };
+
+	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+	CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
+static void expect_refusal(void)
+{
+	CHECK(raw6(__NR_io_uring_setup, 8, 0, 0, 0, 0, 0) == -EPERM);
+	CHECK(raw6(__NR_io_uring_enter, -1, 0, 0, 0, 0, 0) == -EPERM);
+}
+
+static void expect_success(pid_t child)
+{
+	int status;
+
+	CHECK(child > 0 && waitpid(child, &status, 0) == child);
+	if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+		fprintf(stderr, "child: status %#x\n", status);
+		_exit(1);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	pid_t child;
+
+	if (argc > 1) {
+		expect_refusal();
+		return 0;
+	}
+	deny();
+	expect_refusal();
+	child = fork();
+	if (child == 0) {
+		expect_refusal();
+		_exit(0);
+	}
+	expect_success(child);
+	child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+	if (child == 0) {
+		expect_refusal();
+		_exit(0);
+	}
+	expect_success(child);
+	child = vfork();
+	if (child == 0) {
+		signal(SIGSYS, SIG_IGN);
+		execl("/proc/self/exe", argv[0], "again", NULL);
+		_exit(9);
+	}
+	expect_success(child);
+	{
+		struct sigaction old;
+
+		/* What the vforked child did to its own actions is not ours. */
+		CHECK(sigaction(SIGSYS, NULL, &old) == 0 && old.sa_handler == SIG_DFL);
+	}
+	child = fork();
+	if (child == 0) {
+		unsetenv("LD_PRELOAD");
+		execl("/proc/self/exe", argv[0], "again", NULL);
+		_exit(9);
+	}
+	expect_success(child);
+	puts("done");
+	return 0;
+}

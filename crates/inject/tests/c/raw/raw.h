@@ -1,0 +1,131 @@
+/* What the programs here share: io_uring by `syscall` instructions of their own, and checks that say where they
+ * failed. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/io_uring.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                                                               \
+	do {                                                                                                           \
+		if (!(condition)) {                                                                                    \
+			fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno);              \
+			_exit(1);                                                                                      \
+		}                                                                                                      \
+	} while (0)
+
+static inline __attribute__((always_inline)) long raw6(long nr, long a, long b, long c, long d, long e, long f)
+{
+	register long r10 __asm__("r10") = d;
+	register long r8 __asm__("r8") = e;
+	register long r9 __asm__("r9") = f;
+	long answer;
+
+	__asm__ volatile("syscall"
+			 : "=a"(answer)
+			 : "0"(nr), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+			 : "rcx", "r11", "memory");
+	return answer;
+}
+
+struct ring {
+	int fd;
+	unsigned *sq_tail, *sq_mask, *sq_array, *cq_head, *cq_tail, *cq_mask;
+	struct io_uring_sqe *sqes;
+	struct io_uring_cqe *cqes;
+};
+
+static inline int ring_open(struct ring *ring, unsigned entries)
+{
+	struct io_uring_params p;
+	char *rings;
+	size_t size;
+
+	memset(&p, 0, sizeof(p));
+	ring->fd = raw6(__NR_io_uring_setup, entries, (long)&p, 0, 0, 0, 0);
+	if (ring->fd < 0)
+		return ring->fd;
+	size = p.cq_off.cqes + p.cq_entries * sizeof(struct io_uring_cqe);
+	if (size < p.sq_off.array + p.sq_entries * sizeof(unsigned))
+		size = p.sq_off.array + p.sq_entries * sizeof(unsigned);
+	rings = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring->fd, IORING_OFF_SQ_RING);
+	CHECK(rings != MAP_FAILED);
+	ring->sqes = mmap(NULL, p.sq_entries * sizeof(struct io_uring_sqe), PROT_READ | PROT_WRITE,
+			  MAP_SHARED | MAP_POPULATE, ring->fd, IORING_OFF_SQES);
+	CHECK(ring->sqes != MAP_FAILED);
+	ring->sq_tail = (unsigned *)(rings + p.sq_off.tail);
+	ring->sq_mask = (unsigned *)(rings + p.sq_off.ring_mask);
+	ring->sq_array = (unsigned *)(rings + p.sq_off.array);
+	ring->cq_head = (unsigned *)(rings + p.cq_off.head);
+	ring->cq_tail = (unsigned *)(rings + p.cq_off.tail);
+	ring->cq_mask = (unsigned *)(rings + p.cq_off.ring_mask);
+	ring->cqes = (struct io_uring_cqe *)(rings + p.cq_off.cqes);
+	return 0;
+}
+
+static inline struct io_uring_sqe *ring_sqe(struct ring *ring)
+{
+	unsigned index = *ring->sq_tail & *ring->sq_mask;
+
+	memset(&ring->sqes[index], 0, sizeof(struct io_uring_sqe));
+	ring->sq_array[index] = index;
+	return &ring->sqes[index];
+}
+
+static inline void ring_push(struct ring *ring)
+{
+	__atomic_store_n(ring->sq_tail, *ring->sq_tail + 1, __ATOMIC_RELEASE);
+}
+
+static inline __attribute__((always_inline)) long ring_enter(struct ring *ring, unsigned submit, unsigned wait)
+{
+	return raw6(__NR_io_uring_enter, ring->fd, submit, wait, wait ? IORING_ENTER_GETEVENTS : 0, 0, 0);
+}
+
+static inline int ring_reap(struct ring *ring, uint64_t *user_data, int *res)
+{
+	unsigned head = *ring->cq_head;
+
+	if (head == __atomic_load_n(ring->cq_tail, __ATOMIC_ACQUIRE))
+		return 0;
+	*user_data = ring->cqes[head & *ring->cq_mask].user_data;
+	*res = ring->cqes[head & *ring->cq_mask].res;
+	__atomic_store_n(ring->cq_head, head + 1, __ATOMIC_RELEASE);
+	return 1;
+}
+
+/* Submits one NOP and reaps it. */
+static inline void ring_nop(struct ring *ring, uint64_t user_data)
+{
+	uint64_t seen;
+	int res;
+
+	ring_sqe(ring)->opcode = IORING_OP_NOP;
+	ring->sqes[*ring->sq_tail & *ring->sq_mask].user_data = user_data;
+	ring_push(ring);
+	CHECK(ring_enter(ring, 1, 1) == 1);
+	CHECK(ring_reap(ring, &seen, &res));
+	CHECK(seen == user_data && res == 0);
+}
+
+/* Whether a filter is on this process: the tests expect one exactly where the trap should be. */
+static inline int filtered(void)
+{
+	return prctl(PR_GET_SECCOMP) == 2;
+}
+static inline void expect_trap(void)
+{
+	const char *expected = getenv("EXPECT_TRAP");
+
+	CHECK(expected);
+	CHECK(filtered() == atoi(expected));
+}

@@ -1,0 +1,178 @@
+//! Programs with `syscall` instructions of their own, natively and with the library preloaded and trapping: the same
+//! has to happen, down to the signal they die by. Each program checks itself and says where it failed.
+
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Makes a child of this test overflow its stack; see [`a_rust_program_still_reports_its_stack_overflow`].
+const OVERFLOW: &str = "ANYRING_TEST_OVERFLOW";
+
+fn scratch() -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("raw");
+    std::fs::create_dir_all(&directory).expect("a scratch directory");
+    directory
+}
+
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("the test has a path");
+    let library = test.with_file_name("libanyring.so");
+    assert!(library.exists(), "{library:?} was not built beside the test");
+    library
+}
+
+/// Says, past the capturing of test output, why a test did nothing.
+fn skip(test: &str, reason: &str) {
+    writeln!(std::io::stderr(), "skipped: {test}: {reason}").expect("write to stderr");
+}
+
+/// Why a test cannot run here, if it cannot.
+fn obstacle() -> Option<&'static str> {
+    let kernel = Command::new("cc").arg("--version").output();
+    // SAFETY: io_uring_setup(2) with no parameters only answers an error.
+    let answer = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, 0) };
+    let error = std::io::Error::last_os_error().raw_os_error();
+    if !cfg!(target_arch = "x86_64") {
+        Some("raw instructions are trapped on x86-64 only")
+    } else if kernel.is_err() {
+        Some("there is no C compiler")
+    } else if answer != -1 || error != Some(libc::EFAULT) {
+        Some("the kernel's io_uring is not usable here, and it is the reference")
+    } else {
+        None
+    }
+}
+
+/// Compiles `tests/c/raw/SOURCE.c` to `output` in the scratch directory.
+fn compile(source: &str, output: &str, arguments: &[&str]) -> PathBuf {
+    let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/raw").join(source).with_extension("c");
+    let program = scratch().join(output);
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]);
+    cc.args(["-Wno-deprecated-declarations", "-Wno-infinite-recursion", "-pthread", "-mno-red-zone"]);
+    let compiled = cc.arg(text).arg("-o").arg(&program).args(arguments).output().expect("run cc");
+    assert!(compiled.status.success(), "cc {source}.c: {}", String::from_utf8_lossy(&compiled.stderr));
+    program
+}
+
+fn trapped(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env("LD_PRELOAD", library()).env("ANYRING_BACKEND", "user").env("EXPECT_TRAP", "1");
+    command
+}
+
+fn text(output: &Output) -> String {
+    let (printed, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    format!("{}: {printed}{errors}", output.status)
+}
+
+/// Runs `program` natively and trapped: neither complains, and both end by `signal`, or by success.
+fn same_both_ways(program: &Path, arguments: &[&str], signal: Option<i32>) {
+    let native = Command::new(program).env("EXPECT_TRAP", "0").args(arguments).output().expect("run it natively");
+    let ours = trapped(program).args(arguments).output().expect("run it trapped");
+    for (how, output) in [("natively", native), ("trapped", ours)] {
+        assert_eq!(output.status.signal(), signal, "{how}, {program:?} {arguments:?}: {}", text(&output));
+        if signal.is_none() {
+            assert!(output.status.success(), "{how}, {program:?} {arguments:?}: {}", text(&output));
+            assert_eq!(output.stdout, b"done\n", "{how}, {program:?} {arguments:?}");
+        }
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{how}, {program:?} {arguments:?}");
+    }
+}
+
+/// One test for each case of a program: its name, the program, its argument, and the signal that ends it.
+macro_rules! cases {
+    ($($test:ident: $source:literal $case:literal $(dies by $signal:ident)?;)*) => {$(
+        #[test]
+        fn $test() {
+            if let Some(reason) = obstacle() {
+                return skip(stringify!($test), reason);
+            }
+            let arguments: &[&str] = if $case.is_empty() { &[] } else { &[$case] };
+            let signal: &[i32] = &[$(libc::$signal)?];
+            same_both_ways(&compile($source, stringify!($test), &[]), arguments, signal.first().copied());
+        }
+    )*};
+}
+
+cases! {
+    nops_and_errors_come_back: "nop" "";
+    registers_and_red_zone_survive: "registers" "";
+    a_filter_and_sigsys_handler_of_the_program_work: "signals" "own-filter";
+    blocked_and_ignored_sigsys_stays_so_for_the_program: "signals" "blocked";
+    a_handler_submits_during_a_blocked_enter: "signals" "interrupted";
+    leaving_blocked_enters_by_longjmp_leaks_nothing: "signals" "jumped";
+    leaving_them_from_the_alternate_stack_leaks_nothing: "signals" "jumped-on-alternate-stack";
+    threads_trap_at_the_same_time: "signals" "threads";
+    an_unhandled_trap_of_the_program_kills_it: "signals" "dies-by-own-filter" dies by SIGSYS;
+    a_blocked_trap_of_the_program_kills_it: "signals" "dies-blocking-own-filter" dies by SIGSYS;
+    a_sigsys_that_was_sent_kills: "signals" "dies-by-kill" dies by SIGSYS;
+    a_segv_handler_jumps_out: "faults" "jumps";
+    a_segv_handler_survives_a_stack_overflow: "faults" "overflows";
+    a_segv_handler_changes_where_the_program_goes_on: "faults" "goes-on";
+    a_segv_handler_for_one_time_runs_once: "faults" "once" dies by SIGSEGV;
+    a_fault_without_a_handler_kills: "faults" "default" dies by SIGSEGV;
+    an_ignored_fault_kills: "faults" "ignored" dies by SIGSEGV;
+    a_blocked_fault_kills: "faults" "blocked" dies by SIGSEGV;
+    a_sigbus_that_was_raised_kills: "faults" "raised" dies by SIGBUS;
+    children_under_an_outer_filter_see_its_errno: "execs" "";
+}
+
+#[test]
+fn a_plugin_is_looked_through_when_it_is_loaded() {
+    if let Some(reason) = obstacle() {
+        return skip("a_plugin_is_looked_through_when_it_is_loaded", reason);
+    }
+    compile("plugin", "libplugin.so", &["-shared", "-fPIC"]);
+    let run_path = format!("-Wl,--enable-new-dtags,-rpath,{}", scratch().display());
+    same_both_ways(&compile("loads", "loads", &[&run_path]), &[], None);
+}
+
+#[test]
+fn anyring_raw_0_leaves_instructions_alone() {
+    if let Some(reason) = obstacle() {
+        return skip("anyring_raw_0_leaves_instructions_alone", reason);
+    }
+    let program = compile("nop", "untrapped", &[]);
+    for (name, value) in [("ANYRING_RAW", "0"), ("ANYRING_BACKEND", "kernel"), ("ANYRING_BACKEND", "auto")] {
+        let output = trapped(&program).env("EXPECT_TRAP", "0").env(name, value).output().expect("run it");
+        assert!(output.status.success(), "{name}={value}: {}", text(&output));
+    }
+}
+
+#[test]
+fn a_program_without_raw_instructions_gets_no_filter() {
+    let mut command = trapped(Path::new("/bin/cat"));
+    let output = command.arg("/proc/self/status").output().expect("run cat");
+    let status = String::from_utf8_lossy(&output.stdout);
+    for line in ["Seccomp:\t0", "NoNewPrivs:\t0", "SigCgt:\t0000000000000000"] {
+        let (name, _) = line.split_once('\t').expect("a name");
+        let own = std::fs::read_to_string("/proc/self/status").expect("our own status");
+        // Where the test itself runs under a filter, that is what a child without one of ours has too.
+        let expected = match name {
+            "SigCgt:" => line.to_owned(),
+            _ => own.lines().find(|own| own.starts_with(name)).expect("the same line").to_owned(),
+        };
+        assert!(status.lines().any(|seen| seen == expected), "{expected} expected in\n{status}");
+    }
+}
+
+#[test]
+fn a_rust_program_still_reports_its_stack_overflow() {
+    fn overflow(depth: u64) -> u64 {
+        let frame = std::hint::black_box([depth; 512]);
+        overflow(depth + 1) + frame[1]
+    }
+    if std::env::var_os(OVERFLOW).is_some() {
+        // SAFETY: with null parameters this only prepares the library, which then guards SIGSEGV.
+        unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, 0) };
+        overflow(0);
+    }
+    let this = std::env::current_exe().expect("the test has a path");
+    let mut command = trapped(&this);
+    command.args(["--exact", "a_rust_program_still_reports_its_stack_overflow"]).env(OVERFLOW, "1");
+    let output = command.output().expect("run the child");
+    assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{}", text(&output));
+    assert!(text(&output).contains("has overflowed its stack"), "{}", text(&output));
+}
