@@ -2,15 +2,17 @@
 //!
 //! The kernel's io_uring always makes these on a worker and lets it sleep there. Here a worker makes them too (they may
 //! wait for a disk, and a broken pipe would raise SIGPIPE in the program's thread), but only once poll(2) sees both sides
-//! ready: an empty or full pipe is waited for like that of any other request. `WouldBlock(Read)` is about
-//! [`Splice::input`], `WouldBlock(Write)` about `context.fd`, the output: [`Splice::waits_for`] says which.
+//! ready: an empty or full pipe is waited for like that of any other request. `WouldBlock(Read)` is about the input
+//! ([`Splice::hold_input`]), `WouldBlock(Write)` about `context.fd`, the output.
 //!
 //! A blocking TCP socket as the input ignores SPLICE_F_NONBLOCK: if another reader empties it between the poll and the
 //! call, the worker sleeps until more data arrives, as the kernel's would.
 
 use super::{call, Context, Direction, Verdict};
-use crate::Errno;
+use crate::resource::files::FixedFile;
+use crate::{descriptors, Errno};
 use anyring_abi::{Opcode, Sqe, SPLICE_F_FD_IN_FIXED};
+use std::sync::Arc;
 
 /// All flags of splice(2).
 const KNOWN_FLAGS: u32 = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
@@ -21,13 +23,22 @@ const NO_OFFSET: u64 = u64::MAX;
 #[derive(Debug)]
 pub struct Splice {
     tee: bool,
-    input: i32,
-    /// `input` is an index into the registered files.
-    input_fixed: bool,
+    input: Input,
     input_offset: u64,
     output_offset: u64,
     bytes: u32,
     flags: u32,
+}
+
+/// Where the data comes from.
+#[derive(Debug)]
+enum Input {
+    /// A descriptor number of the program's.
+    Number(i32),
+    /// An index into the registered files that has not been looked up yet.
+    Index(u32),
+    /// A registered file or private duplicate, kept open by the request.
+    File(Arc<FixedFile>),
 }
 
 impl Splice {
@@ -40,10 +51,10 @@ impl Splice {
         if sqe.op_flags & !(KNOWN_FLAGS | SPLICE_F_FD_IN_FIXED) != 0 {
             return Err(Errno::INVAL);
         }
+        let fixed = sqe.op_flags & SPLICE_F_FD_IN_FIXED != 0;
         Ok(Splice {
             tee,
-            input: sqe.file_index as i32,
-            input_fixed: sqe.op_flags & SPLICE_F_FD_IN_FIXED != 0,
+            input: if fixed { Input::Index(sqe.file_index) } else { Input::Number(sqe.file_index as i32) },
             input_offset: sqe.addr,
             output_offset: sqe.off,
             bytes: sqe.len,
@@ -51,21 +62,34 @@ impl Splice {
         })
     }
 
-    /// Where the data comes from: a descriptor, or an index into the registered files when the second is true.
-    pub fn input(&self) -> (i32, bool) {
-        (self.input, self.input_fixed)
+    /// The registered file to look up and name by [`Splice::set_input`] before an attempt.
+    pub fn input_index(&self) -> Option<u32> {
+        match self.input {
+            Input::Index(index) => Some(index),
+            _ => None,
+        }
     }
 
-    /// Names the descriptor behind an index that [`Splice::input`] answered.
-    pub fn set_input(&mut self, fd: i32) {
-        (self.input, self.input_fixed) = (fd, false);
+    /// Names the file behind the index that [`Splice::input_index`] answered.
+    pub fn set_input(&mut self, file: Arc<FixedFile>) {
+        self.input = Input::File(file);
     }
 
-    /// The descriptor whose readiness a `WouldBlock(direction)` is about; `output` is `context.fd`.
-    pub fn waits_for(&self, direction: Direction, output: i32) -> i32 {
-        match direction {
-            Direction::Read => self.input,
-            Direction::Write => output,
+    /// The descriptor to wait for after `WouldBlock(Read)`: the request's own, since the program may close its number
+    /// meanwhile, and the kernel's request would still have the file. Errors: those of dup(2).
+    pub fn hold_input(&mut self) -> Result<i32, Errno> {
+        if let Input::Number(fd) = self.input {
+            self.input = Input::File(Arc::new(FixedFile { fd: descriptors::duplicate(fd)? }));
+        }
+        Ok(self.input_fd())
+    }
+
+    /// -1 for an index that was not looked up: no call takes it for a file.
+    fn input_fd(&self) -> i32 {
+        match &self.input {
+            Input::Number(fd) => *fd,
+            Input::Index(_) => -1,
+            Input::File(file) => file.fd,
         }
     }
 
@@ -73,7 +97,7 @@ impl Splice {
     /// not to be ready although poll(2) still says so.
     pub fn issue(&mut self, context: Context) -> Verdict {
         if self.bytes == 0 {
-            let open = call(libc::SYS_fcntl, [self.input as usize, libc::F_GETFD as usize, 0, 0, 0, 0]);
+            let open = call(libc::SYS_fcntl, [self.input_fd() as usize, libc::F_GETFD as usize, 0, 0, 0, 0]);
             return Verdict::of(open.map(|_| 0));
         }
         let mut flags = self.flags | libc::SPLICE_F_NONBLOCK;
@@ -94,7 +118,7 @@ impl Splice {
 
     fn transfer(&self, output: i32, flags: u32) -> Result<usize, Errno> {
         let (input, output, bytes, flags) =
-            (self.input as usize, output as usize, self.bytes as usize, flags as usize);
+            (self.input_fd() as usize, output as usize, self.bytes as usize, flags as usize);
         if self.tee {
             return call(libc::SYS_tee, [input, output, bytes, flags, 0, 0]);
         }
@@ -106,15 +130,19 @@ impl Splice {
         call(libc::SYS_splice, [input, from, output, to, bytes, flags])
     }
 
-    /// The side that poll(2) does not see ready; errors and hang-ups count as ready, the call will tell.
+    /// The side that poll(2) does not see ready; errors and hang-ups count as ready, the call will tell. So it will if
+    /// either is no descriptor at all (poll(2) ignores negative ones), whatever the other waits for.
     fn unready(&self, output: i32) -> Option<Direction> {
         let mut sides = [
-            libc::pollfd { fd: self.input, events: libc::POLLIN, revents: 0 },
+            libc::pollfd { fd: self.input_fd(), events: libc::POLLIN, revents: 0 },
             libc::pollfd { fd: output, events: libc::POLLOUT, revents: 0 },
         ];
         let no_time = [0i64; 2];
         let args = [sides.as_mut_ptr() as usize, sides.len(), no_time.as_ptr() as usize, 0, 0, 0];
         call(libc::SYS_ppoll, args).ok()?;
+        if sides.iter().any(|side| side.fd < 0 || side.revents & libc::POLLNVAL != 0) {
+            return None;
+        }
         match sides {
             [input, _] if input.revents == 0 => Some(Direction::Read),
             [_, output] if output.revents == 0 => Some(Direction::Write),
@@ -127,8 +155,8 @@ impl Splice {
     /// Source: `do_splice` in fs/splice.c.
     fn gives_up(&self, side: Direction, output: i32) -> bool {
         let (own, other) = match side {
-            Direction::Read => (self.input, output),
-            Direction::Write => (output, self.input),
+            Direction::Read => (self.input_fd(), output),
+            Direction::Write => (output, self.input_fd()),
         };
         let obeys_the_call = is_pipe(own) || (side == Direction::Read && is_unix_socket(own));
         let call_gives_up = self.flags & libc::SPLICE_F_NONBLOCK != 0 || (is_pipe(other) && is_nonblocking(other));
@@ -181,7 +209,6 @@ mod tests {
         let mut op = splice(&from, 10, 0);
         let inline = Context { fd: to.as_raw_fd(), nonblock: true };
         assert_eq!(op.issue(inline), Verdict::WouldBlock(Direction::Read));
-        assert_eq!(op.waits_for(Direction::Read, inline.fd), from.as_raw_fd());
         write(&feed, b"hello").unwrap();
         assert_eq!(op.issue(inline), Verdict::NeedsWorker);
         assert_eq!(op.issue(on_worker(inline.fd)), Verdict::DoneShort(5));
@@ -192,8 +219,35 @@ mod tests {
         fill(&to);
         write(&feed, b"more").unwrap();
         assert_eq!(op.issue(inline), Verdict::WouldBlock(Direction::Write));
-        assert_eq!(op.waits_for(Direction::Write, inline.fd), to.as_raw_fd());
         assert_eq!(op.issue(on_worker(inline.fd)), Verdict::WouldBlock(Direction::Write));
+    }
+
+    #[test]
+    fn a_request_that_waits_keeps_its_input_open() {
+        let (from, feed) = pipe().unwrap();
+        let (_drain, to) = pipe().unwrap();
+        let mut op = splice(&from, 1, 0);
+        let held = op.hold_input().unwrap();
+        assert_ne!(held, from.as_raw_fd());
+        assert_eq!(op.hold_input(), Ok(held));
+        drop(from);
+        write(&feed, b"x").unwrap();
+        assert_eq!(op.issue(on_worker(to.as_raw_fd())), Verdict::Done(1));
+        drop(op);
+        assert_eq!(write(&feed, b"x"), Err(Errno::PIPE));
+    }
+
+    #[test]
+    fn a_registered_input_is_looked_up_first() {
+        let (from, feed) = pipe().unwrap();
+        let (_drain, to) = pipe().unwrap();
+        let sqe = Sqe { addr: NO_OFFSET, off: NO_OFFSET, len: 1, file_index: 7, ..Sqe::default() };
+        let mut op = Splice::prep(Opcode::Splice, &Sqe { op_flags: SPLICE_F_FD_IN_FIXED, ..sqe }).unwrap();
+        assert_eq!(op.input_index(), Some(7));
+        op.set_input(Arc::new(FixedFile { fd: descriptors::duplicate(from.as_raw_fd()).unwrap() }));
+        assert_eq!(op.input_index(), None);
+        write(&feed, b"x").unwrap();
+        assert_eq!(op.issue(on_worker(to.as_raw_fd())), Verdict::Done(1));
     }
 
     fn fill(pipe: &impl std::os::fd::AsFd) {
@@ -246,7 +300,10 @@ mod tests {
         assert_eq!(Splice::prep(Opcode::Tee, &Sqe { off: 1, ..Sqe::default() }).err(), Some(Errno::INVAL));
         assert_eq!(splice(&from, 0, 0).issue(worker), Verdict::Done(0));
         assert_eq!(splice(&99_999, 0, 0).issue(worker), Verdict::error(Errno::BADF));
-        assert_eq!(splice(&99_999, 1, 0).issue(worker), Verdict::error(Errno::BADF));
+        for nothing in [99_999, -1] {
+            assert_eq!(splice(&nothing, 1, 0).issue(worker), Verdict::error(Errno::BADF));
+            assert_eq!(splice(&from, 1, 0).issue(on_worker(nothing)), Verdict::error(Errno::BADF));
+        }
         let mut positioned = Splice { input_offset: 0, ..splice(&from, 1, libc::SPLICE_F_NONBLOCK) };
         assert_eq!(positioned.issue(worker), Verdict::error(Errno::SPIPE));
     }

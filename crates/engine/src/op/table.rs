@@ -68,7 +68,9 @@ const fn define(opcode: Opcode) -> Option<Definition> {
         }
         O::Connect | O::Shutdown => row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), File),
         O::Socket => row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), NoFile),
-        O::Openat | O::Openat2 | O::Close | O::Statx | O::Renameat | O::Unlinkat | O::Mkdirat | O::Symlinkat
+        // Closing concerns the ring's registered files and what waits on the number: it never leaves the submitter.
+        O::Close => of_ring(row(|opcode, sqe| fs::Fs::prep(opcode, sqe).map(Op::Fs), NoFile)),
+        O::Openat | O::Openat2 | O::Statx | O::Renameat | O::Unlinkat | O::Mkdirat | O::Symlinkat
         | O::Linkat => row(|opcode, sqe| fs::Fs::prep(opcode, sqe).map(Op::Fs), NoFile),
         O::Splice | O::Tee => row(|opcode, sqe| splice::Splice::prep(opcode, sqe).map(Op::Splice), File),
         O::EpollCtl => row(|_, sqe| epoll::EpollCtl::prep(sqe).map(Op::EpollCtl), NoFile),

@@ -194,6 +194,11 @@ impl RingGuard {
             (_, ListKind::Write) => WRITE,
             _ => READ & !(libc::EPOLLPRI as u32),
         };
+        // A splice whose input is not ready waits for that one, not for the output that its SQE names as its file.
+        let fd = match &mut self.slab[id].op {
+            Op::Splice(splice) if list == ListKind::Read => splice.hold_input()?,
+            _ => fd,
+        };
         let state = &mut **self;
         let fresh = state.entries.existing(fd).is_none_or(|entry| entry.registered == 0);
         state.entries.register(fd, events)?;

@@ -1,6 +1,7 @@
 //! Routing: what a verdict leads to. The only place that picks a path, finishes a request and goes on with its chain.
 
-use crate::op::{definition, fs, Context, Direction, Op, Verdict};
+use crate::op::splice::Splice;
+use crate::op::{definition, fs, Context, Direction, FileUse, Op, Verdict};
 use crate::path::worker::{self, Approach, Job};
 use crate::request::{Id, ListKind, Path, Request, State, Target};
 use crate::ring::RingGuard;
@@ -36,10 +37,14 @@ impl RingGuard {
             self.start_timer(id);
             return;
         }
-        let on_worker = definition(request.opcode as u8).is_some_and(|(_, row)| row.on_worker);
-        if request.flags & IOSQE_ASYNC != 0 && on_worker && request.path == Path::Inline {
-            self.punt(id, Approach::AttemptFirst);
-            return;
+        let row = definition(request.opcode as u8).map(|(_, row)| row);
+        if let Some(row) = row.filter(|row| row.on_worker) {
+            if request.flags & IOSQE_ASYNC != 0 && request.path == Path::Inline {
+                // Without a file there is nothing to poll: opening a FIFO, say, waits on the worker.
+                let plain = row.file == FileUse::None;
+                self.punt(id, if plain { Approach::Plain } else { Approach::AttemptFirst });
+                return;
+            }
         }
         self.reissue(id);
     }
@@ -99,17 +104,20 @@ impl RingGuard {
             Op::TimeoutRemove(remove) => self.remove_timeout(remove),
             Op::Cancel(cancel) => self.cancel_requests(cancel),
             Op::Fs(fs::Fs::Close { fd, slot }) => self.close_file(*fd, *slot),
-            Op::Splice(splice) => {
-                if let (index, true) = splice.input() {
-                    match self.fixed_file(index as u32) {
-                        Ok(file) => splice.set_input(file.fd),
-                        Err(error) => return Verdict::error(error),
-                    }
-                }
-                splice.issue(Context { fd, nonblock: true })
-            }
+            Op::Splice(splice) => match self.look_up_input(splice) {
+                Ok(()) => splice.issue(Context { fd, nonblock: true }),
+                Err(error) => Verdict::error(error),
+            },
             op => op.issue(Context { fd, nonblock: true }),
         }
+    }
+
+    /// A splice's second file, where it is a registered one.
+    fn look_up_input(&self, splice: &mut Splice) -> Result<(), Errno> {
+        if let Some(index) = splice.input_index() {
+            splice.set_input(self.fixed_file(index)?);
+        }
+        Ok(())
     }
 
     /// CLOSE. Source: io_uring_enter(2), IORING_OP_CLOSE; a ring's own descriptor is refused as in io_uring/openclose.c.
@@ -203,8 +211,13 @@ impl RingGuard {
             Target::Number(fd) => (*fd, None),
             Target::Fixed(file) | Target::Private(file) => (file.fd, Some(file.clone())),
         };
-        let op = core::mem::replace(&mut request.op, Op::placeholder());
+        let mut op = core::mem::replace(&mut request.op, Op::placeholder());
         request.path = Path::Worker;
+        if let Op::Splice(splice) = &mut op {
+            if let Err(error) = self.look_up_input(splice) {
+                return self.finish(id, -error.raw_os_error(), true);
+            }
+        }
         let ring = self.ring();
         let job = Job::new(ring, id, op, fd, approach, file);
         self.slab[id].state = State::Queued(job.clone());
