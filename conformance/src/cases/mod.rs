@@ -10,8 +10,8 @@ macro_rules! topics {
 }
 
 topics![
-    cancel, enter, fs, link, net_connect, net_data, nop, overflow, poll, rw_file, rw_other, rw_pipe, setup, splice, sync,
-    timeout
+    cancel, delivery, enter, fs, liburing, lifetime, link, net_connect, net_data, nop, overflow, poll, register,
+    rw_file, rw_other, rw_pipe, setup, splice, sync, timeout
 ];
 
 /// What nearly every case uses.

@@ -1,0 +1,281 @@
+//! liburing's own functions on its own `struct io_uring`: what a program linked with liburing.so.2 calls.
+//!
+//! They do not depend on the other doors, so the cases run with `--door liburing` only.
+
+use super::prelude::*;
+use crate::door::{liburing_symbol, Door};
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+cases! {
+    any_flags: [],
+    own_flags: [
+        queue_init_fills_the_structure,
+        queue_init_refuses_as_the_kernel_does,
+        nop_round_trip,
+        get_sqe_ends_when_the_sq_is_full,
+        submit_and_wait_waits,
+        wait_cqes_with_a_timeout,
+        wait_cqe_timeout_is_etime,
+        submit_and_wait_timeout,
+        peek_batch,
+        probe_functions,
+        register_files_functions,
+        register_buffers_functions,
+        register_eventfd_functions,
+        register_ring_fd_functions,
+        queue_init_params_gives_them_back,
+    ],
+}
+
+/// `struct io_uring` of liburing 2.3: 216 bytes, seen as words of 8.
+#[repr(C, align(8))]
+struct IoUring([u64; 27]);
+
+/// Where `cq.khead` is, in words.
+const CQ_KHEAD: usize = 13;
+/// Where `flags` and `ring_fd` are, in words.
+const FLAGS_AND_FD: usize = 24;
+
+impl IoUring {
+    fn ring_fd(&self) -> i32 {
+        (self.0[FLAGS_AND_FD] >> 32) as i32
+    }
+
+    /// What the header's io_uring_cq_advance does.
+    fn advance(&self, count: u32) {
+        // SAFETY: `khead` points to the CQ's head word from queue_init to queue_exit.
+        unsafe { AtomicU32::from_ptr(self.0[CQ_KHEAD] as *mut u32) }.fetch_add(count, Ordering::Release);
+    }
+}
+
+/// A function of liburing by its name and type; a library that lacks it is reported as a failure.
+fn function<F: Copy>(name: &CStr) -> F {
+    let address = liburing_symbol(name).unwrap_or_else(|| panic!("liburing.so.2 has no {name:?}"));
+    assert_eq!(size_of::<F>(), size_of::<*mut libc::c_void>());
+    // SAFETY: a function pointer of the size of an address; each caller names the C signature of that function.
+    unsafe { std::mem::transmute_copy(&address) }
+}
+
+type OnRing = unsafe extern "C" fn(*mut IoUring) -> i32;
+type OnRingAndCount = unsafe extern "C" fn(*mut IoUring, u32) -> i32;
+type Init = unsafe extern "C" fn(u32, *mut IoUring, u32) -> i32;
+type GetSqe = unsafe extern "C" fn(*mut IoUring) -> *mut Sqe;
+type WaitCqes = unsafe extern "C" fn(*mut IoUring, *mut *mut Cqe, u32, *const Timespec, *const u64) -> i32;
+type WaitTimeout = unsafe extern "C" fn(*mut IoUring, *mut *mut Cqe, *const Timespec) -> i32;
+type PeekBatch = unsafe extern "C" fn(*mut IoUring, *mut *mut Cqe, u32) -> u32;
+type RegisterArray = unsafe extern "C" fn(*mut IoUring, *const libc::c_void, u32) -> i32;
+
+/// A ring made by io_uring_queue_init and ended by io_uring_queue_exit.
+struct Library(Box<IoUring>);
+
+impl Library {
+    fn new(cx: &Context, entries: u32) -> Library {
+        need(cx);
+        let mut ring = Box::new(IoUring([0; 27]));
+        // SAFETY: the structure has the size of liburing's and stays where it is until queue_exit.
+        assert_eq!(unsafe { function::<Init>(c"io_uring_queue_init")(entries, &mut *ring, 0) }, 0);
+        Library(ring)
+    }
+
+    fn at(&mut self) -> *mut IoUring {
+        &mut *self.0
+    }
+
+    fn get_sqe(&mut self) -> Option<&mut Sqe> {
+        // SAFETY: the ring is initialised; the SQE it gives is ours until the next submit.
+        unsafe { function::<GetSqe>(c"io_uring_get_sqe")(self.at()).as_mut() }
+    }
+
+    fn push(&mut self, sqe: Sqe) {
+        *self.get_sqe().expect("the SQ has room") = sqe;
+    }
+
+    fn call(&mut self, name: &CStr) -> i32 {
+        // SAFETY: only functions of this type are called by name here, on an initialised ring.
+        unsafe { function::<OnRing>(name)(self.at()) }
+    }
+
+    fn peek(&mut self, count: u32) -> Vec<Cqe> {
+        let mut found = [std::ptr::null_mut(); 16];
+        // SAFETY: room for 16 is passed; the CQEs stay valid until `advance`.
+        unsafe {
+            let seen = function::<PeekBatch>(c"io_uring_peek_batch_cqe")(self.at(), found.as_mut_ptr(), count);
+            let cqes: Vec<Cqe> = found[..seen as usize].iter().map(|cqe| **cqe).collect();
+            self.0.advance(seen);
+            cqes
+        }
+    }
+
+    fn array(&mut self, name: &CStr, array: *const libc::c_void, count: u32) -> i32 {
+        // SAFETY: only functions of this type are called by name here; the array has `count` entries.
+        unsafe { function::<RegisterArray>(name)(self.at(), array, count) }
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        // SAFETY: the ring is initialised and not used after.
+        unsafe { function::<unsafe extern "C" fn(*mut IoUring)>(c"io_uring_queue_exit")(self.at()) };
+    }
+}
+
+fn need(cx: &Context) {
+    if cx.door != Door::Liburing {
+        cx.skip("liburing's own functions: run with --door liburing");
+    }
+}
+
+fn queue_init_fills_the_structure(cx: &Context) {
+    let library = Library::new(cx, 5);
+    assert!(is_open(library.0.ring_fd()));
+    // sq.ring_mask and ring_entries, cq.ring_mask and ring_entries.
+    assert_eq!((library.0 .0[11], library.0 .0[22]), (7 | 8 << 32, 15 | 16 << 32));
+}
+
+fn queue_init_refuses_as_the_kernel_does(cx: &Context) {
+    need(cx);
+    let mut ring = IoUring([0; 27]);
+    // SAFETY: the structure has the size of liburing's.
+    let refused = |entries, flags, ring: &mut IoUring| unsafe {
+        function::<Init>(c"io_uring_queue_init")(entries, ring, flags)
+    };
+    assert_eq!(refused(0, 0, &mut ring), -EINVAL);
+    assert_eq!(refused(4, IORING_SETUP_DEFER_TASKRUN, &mut ring), -EINVAL);
+}
+
+fn nop_round_trip(cx: &Context) {
+    let mut library = Library::new(cx, 4);
+    for n in 0..20 {
+        library.push(sqe::nop().data(n));
+        assert_eq!(library.call(c"io_uring_submit"), 1);
+        assert_eq!(library.peek(16).iter().map(|cqe| (cqe.user_data, cqe.res)).collect::<Vec<_>>(), [(n, 0)]);
+    }
+}
+
+fn get_sqe_ends_when_the_sq_is_full(cx: &Context) {
+    let mut library = Library::new(cx, 2);
+    library.push(sqe::nop());
+    library.push(sqe::nop());
+    assert!(library.get_sqe().is_none());
+    assert_eq!(library.call(c"io_uring_submit"), 2);
+    assert!(library.get_sqe().is_some());
+}
+
+fn submit_and_wait_waits(cx: &Context) {
+    let (mut library, ts) = (Library::new(cx, 4), ms(10));
+    library.push(sqe::timeout(&ts, 0, 0));
+    // SAFETY: the ring is initialised.
+    let answer = unsafe { function::<OnRingAndCount>(c"io_uring_submit_and_wait")(library.at(), 1) };
+    assert_eq!(answer, 1);
+    assert_eq!(library.peek(1)[0].res, -ETIME);
+}
+
+fn wait_cqes_with_a_timeout(cx: &Context) {
+    let (mut library, soon, long) = (Library::new(cx, 4), ms(5), ms(3000));
+    library.push(sqe::timeout(&soon, 0, 0).data(3));
+    assert_eq!(library.call(c"io_uring_submit"), 1);
+    let mut cqe = std::ptr::null_mut();
+    let wait: WaitCqes = function(c"io_uring_wait_cqes");
+    // SAFETY: all addresses live until the call returns; the CQE is valid until `advance`.
+    unsafe {
+        assert_eq!(wait(library.at(), &mut cqe, 1, &long, std::ptr::null()), 0);
+        assert_eq!((*cqe).user_data, 3);
+    }
+}
+
+fn wait_cqe_timeout_is_etime(cx: &Context) {
+    let (mut library, ts, mut cqe) = (Library::new(cx, 4), ms(10), std::ptr::null_mut());
+    let wait: WaitTimeout = function(c"io_uring_wait_cqe_timeout");
+    // SAFETY: all addresses live until the call returns.
+    assert_eq!(unsafe { wait(library.at(), &mut cqe, &ts) }, -ETIME);
+    assert!(cqe.is_null());
+}
+
+fn submit_and_wait_timeout(cx: &Context) {
+    let (mut library, ts, mut cqe) = (Library::new(cx, 4), ms(1000), std::ptr::null_mut());
+    library.push(sqe::nop().data(8));
+    let wait: WaitCqes = function(c"io_uring_submit_and_wait_timeout");
+    // SAFETY: all addresses live until the call returns; the CQE is valid until `advance`.
+    unsafe {
+        assert_eq!(wait(library.at(), &mut cqe, 1, &ts, std::ptr::null()), 1);
+        assert_eq!((*cqe).user_data, 8);
+    }
+}
+
+fn peek_batch(cx: &Context) {
+    let mut library = Library::new(cx, 8);
+    (0..8).for_each(|n| library.push(sqe::nop().data(n)));
+    assert_eq!(library.call(c"io_uring_submit"), 8);
+    assert_eq!(library.peek(3).iter().map(|cqe| cqe.user_data).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(library.peek(16).len(), 5);
+    assert_eq!(library.peek(16).len(), 0);
+}
+
+fn probe_functions(cx: &Context) {
+    need(cx);
+    type GetProbe = unsafe extern "C" fn() -> *mut u8;
+    type FreeProbe = unsafe extern "C" fn(*mut u8);
+    // SAFETY: the probe is read only when it was made, inside its 16 bytes of header and first entry, then freed once.
+    unsafe {
+        let probe = function::<GetProbe>(c"io_uring_get_probe")();
+        assert!(!probe.is_null());
+        assert!(*probe >= Opcode::Linkat as u8);
+        assert_eq!(*probe.add(16 + 2) & 1, 1, "NOP is supported");
+        function::<FreeProbe>(c"io_uring_free_probe")(probe);
+    }
+}
+
+fn register_files_functions(cx: &Context) {
+    let (mut library, (reader, _writer)) = (Library::new(cx, 4), pipe());
+    let numbers = [fd(&reader), -1];
+    assert_eq!(library.array(c"io_uring_register_files", numbers.as_ptr().cast(), 2), 0);
+    library.push(sqe::read(0, &mut [0; 1], 0).with(IOSQE_FIXED_FILE).op_flags(libc::RWF_NOWAIT as u32));
+    assert_eq!(library.call(c"io_uring_submit"), 1);
+    assert_eq!(library.peek(1)[0].res, -EAGAIN);
+    assert_eq!(library.call(c"io_uring_unregister_files"), 0);
+    // SAFETY: the ring is initialised.
+    let sparse = unsafe { function::<OnRingAndCount>(c"io_uring_register_files_sparse")(library.at(), 8) };
+    assert_eq!(sparse, 0);
+}
+
+fn register_buffers_functions(cx: &Context) {
+    let mut library = Library::new(cx, 4);
+    let vectors = [iovec_mut(pages(1))];
+    assert_eq!(library.array(c"io_uring_register_buffers", vectors.as_ptr().cast(), 1), 0);
+    assert_eq!(library.call(c"io_uring_unregister_buffers"), 0);
+    assert_eq!(library.call(c"io_uring_unregister_buffers"), -ENXIO);
+}
+
+fn register_eventfd_functions(cx: &Context) {
+    let (mut library, mut file) = (Library::new(cx, 4), eventfd(0, libc::EFD_NONBLOCK));
+    // SAFETY: the ring is initialised; the second argument is an int.
+    let answer = unsafe {
+        let register: unsafe extern "C" fn(*mut IoUring, i32) -> i32 = function(c"io_uring_register_eventfd");
+        register(library.at(), fd(&file))
+    };
+    assert_eq!(answer, 0);
+    library.push(sqe::nop());
+    assert_eq!(library.call(c"io_uring_submit"), 1);
+    file.read_exact(&mut [0; 8]).expect("it was signalled");
+    assert_eq!(library.call(c"io_uring_unregister_eventfd"), 0);
+}
+
+fn register_ring_fd_functions(cx: &Context) {
+    let mut library = Library::new(cx, 4);
+    assert_eq!(library.call(c"io_uring_register_ring_fd"), 1);
+    library.push(sqe::nop().data(5));
+    assert_eq!(library.call(c"io_uring_submit"), 1, "by the registered number");
+    assert_eq!(library.peek(1)[0].user_data, 5);
+    assert_eq!(library.call(c"io_uring_unregister_ring_fd"), 1);
+}
+
+fn queue_init_params_gives_them_back(cx: &Context) {
+    need(cx);
+    type InitParams = unsafe extern "C" fn(u32, *mut IoUring, *mut Params) -> i32;
+    let mut library = Library(Box::new(IoUring([0; 27])));
+    let mut params = Params { flags: IORING_SETUP_CQSIZE, cq_entries: 64, ..Params::default() };
+    // SAFETY: the structures have the sizes of liburing's and stay where they are until queue_exit.
+    let answer = unsafe { function::<InitParams>(c"io_uring_queue_init_params")(8, library.at(), &mut params) };
+    assert_eq!((answer, params.cq_entries), (0, 64));
+}
