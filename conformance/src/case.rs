@@ -13,20 +13,29 @@ pub struct Case {
     pub body: fn(&Context),
     /// Whether the claim holds for every set of setup flags, so that `--matrix` runs it with each.
     pub any_flags: bool,
+    /// The only door that it is about, if there is one: with another it is not run.
+    pub door: Option<Door>,
 }
 
 /// Declares a topic's cases: the functions under `any_flags` make their rings with [`Context::ring`] and hold for every
-/// flag set of the matrix, those under `own_flags` choose their flags and run once. A function that is in neither list
-/// is dead code, which the compiler reports.
+/// flag set of the matrix, those under `own_flags` choose their flags and run once, those under `liburing` call
+/// liburing's functions and run with that door only. A function that is in no list is dead code, which the compiler
+/// reports.
 macro_rules! cases {
     (any_flags: [$($any:ident),* $(,)?], own_flags: [$($own:ident),* $(,)?] $(,)?) => {
+        $crate::case::cases!(@table $(($any, true, None))* $(($own, false, None))*);
+    };
+    (liburing: [$($name:ident),* $(,)?] $(,)?) => {
+        $crate::case::cases!(@table $(($name, false, Some($crate::door::Door::Liburing)))*);
+    };
+    (@table $(($body:ident, $any_flags:literal, $door:expr))*) => {
         /// The cases of this topic.
         pub const CASES: &[$crate::case::Case] = &[
             $($crate::case::Case {
-                name: concat!(module_path!(), "::", stringify!($any)), body: $any, any_flags: true
-            },)*
-            $($crate::case::Case {
-                name: concat!(module_path!(), "::", stringify!($own)), body: $own, any_flags: false
+                name: concat!(module_path!(), "::", stringify!($body)),
+                body: $body,
+                any_flags: $any_flags,
+                door: $door,
             },)*
         ];
     };

@@ -136,9 +136,7 @@ impl Door {
         match self.exports() {
             // SAFETY: as in `setup`.
             Some(exports) => unsafe { (exports.register)(fd as u32, opcode, arg as *const c_void, count) as isize },
-            None => {
-                self.syscall(NR_IO_URING_REGISTER, [fd as usize, opcode as usize, arg, count as usize, 0, 0])
-            }
+            None => self.syscall(NR_IO_URING_REGISTER, [fd as usize, opcode as usize, arg, count as usize, 0, 0]),
         }
     }
 

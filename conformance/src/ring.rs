@@ -80,7 +80,10 @@ impl Ring {
     }
 
     fn word(&self, offset: u32) -> &AtomicU32 {
-        assert!(offset.is_multiple_of(4) && offset as usize + 4 <= self.rings.length, "offset {offset} in the area");
+        assert!(
+            offset.is_multiple_of(4) && offset as usize + 4 <= self.rings.length,
+            "offset {offset} in the area"
+        );
         // SAFETY: the offset was checked to be aligned and inside the mapping, which lives as long as `self`; the word
         // is shared with the kernel and only ever accessed atomically.
         unsafe { AtomicU32::from_ptr((self.rings.address + offset as usize) as *mut u32) }

@@ -182,7 +182,8 @@ mod tests {
 
     #[test]
     fn a_difference_covers_what_its_line_names() {
-        let list = parse_differences("# text\n\nnop::a why\nnop::a[cqe32] why\nnop::a@raw why\nnop::a[plain]@raw why");
+        let list =
+            parse_differences("# text\n\nnop::a why\nnop::a[cqe32] why\nnop::a@raw why\nnop::a[plain]@raw why");
         let list = list.expect("well-formed");
         let covered = |set, door| list.iter().map(|line| line.covers(&report(set, door))).collect::<Vec<_>>();
         assert_eq!(covered(None, "libc"), [true, false, false, false]);

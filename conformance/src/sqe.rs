@@ -4,7 +4,6 @@
 
 use anyring_abi::{Opcode, Sqe, Timespec};
 
-
 use std::os::fd::AsRawFd;
 
 /// The number of an open descriptor.

@@ -1,15 +1,14 @@
 //! liburing's own functions on its own `struct io_uring`: what a program linked with liburing.so.2 calls.
 //!
-//! They do not depend on the other doors, so the cases run with `--door liburing` only.
+//! No other door leads to them, so the cases run with `--door liburing` only.
 
 use super::prelude::*;
-use crate::door::{liburing_symbol, Door};
+use crate::door::liburing_symbol;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 cases! {
-    any_flags: [],
-    own_flags: [
+    liburing: [
         queue_init_fills_the_structure,
         queue_init_refuses_as_the_kernel_does,
         nop_round_trip,
@@ -70,9 +69,8 @@ type RegisterArray = unsafe extern "C" fn(*mut IoUring, *const libc::c_void, u32
 struct Library(Box<IoUring>);
 
 impl Library {
-    fn new(cx: &Context, entries: u32) -> Library {
-        need(cx);
-        let mut ring = Box::new(IoUring([0; 27]));
+    fn new(entries: u32) -> Library {
+            let mut ring = Box::new(IoUring([0; 27]));
         // SAFETY: the structure has the size of liburing's and stays where it is until queue_exit.
         assert_eq!(unsafe { function::<Init>(c"io_uring_queue_init")(entries, &mut *ring, 0) }, 0);
         Library(ring)
@@ -120,21 +118,14 @@ impl Drop for Library {
     }
 }
 
-fn need(cx: &Context) {
-    if cx.door != Door::Liburing {
-        cx.skip("liburing's own functions: run with --door liburing");
-    }
-}
-
-fn queue_init_fills_the_structure(cx: &Context) {
-    let library = Library::new(cx, 5);
+fn queue_init_fills_the_structure(_: &Context) {
+    let library = Library::new(5);
     assert!(is_open(library.0.ring_fd()));
     // sq.ring_mask and ring_entries, cq.ring_mask and ring_entries.
     assert_eq!((library.0 .0[11], library.0 .0[22]), (7 | 8 << 32, 15 | 16 << 32));
 }
 
-fn queue_init_refuses_as_the_kernel_does(cx: &Context) {
-    need(cx);
+fn queue_init_refuses_as_the_kernel_does(_: &Context) {
     let mut ring = IoUring([0; 27]);
     // SAFETY: the structure has the size of liburing's.
     let refused = |entries, flags, ring: &mut IoUring| unsafe {
@@ -144,8 +135,8 @@ fn queue_init_refuses_as_the_kernel_does(cx: &Context) {
     assert_eq!(refused(4, IORING_SETUP_DEFER_TASKRUN, &mut ring), -EINVAL);
 }
 
-fn nop_round_trip(cx: &Context) {
-    let mut library = Library::new(cx, 4);
+fn nop_round_trip(_: &Context) {
+    let mut library = Library::new(4);
     for n in 0..20 {
         library.push(sqe::nop().data(n));
         assert_eq!(library.call(c"io_uring_submit"), 1);
@@ -153,8 +144,8 @@ fn nop_round_trip(cx: &Context) {
     }
 }
 
-fn get_sqe_ends_when_the_sq_is_full(cx: &Context) {
-    let mut library = Library::new(cx, 2);
+fn get_sqe_ends_when_the_sq_is_full(_: &Context) {
+    let mut library = Library::new(2);
     library.push(sqe::nop());
     library.push(sqe::nop());
     assert!(library.get_sqe().is_none());
@@ -162,8 +153,8 @@ fn get_sqe_ends_when_the_sq_is_full(cx: &Context) {
     assert!(library.get_sqe().is_some());
 }
 
-fn submit_and_wait_waits(cx: &Context) {
-    let (mut library, ts) = (Library::new(cx, 4), ms(10));
+fn submit_and_wait_waits(_: &Context) {
+    let (mut library, ts) = (Library::new(4), ms(10));
     library.push(sqe::timeout(&ts, 0, 0));
     // SAFETY: the ring is initialised.
     let answer = unsafe { function::<OnRingAndCount>(c"io_uring_submit_and_wait")(library.at(), 1) };
@@ -171,8 +162,8 @@ fn submit_and_wait_waits(cx: &Context) {
     assert_eq!(library.peek(1)[0].res, -ETIME);
 }
 
-fn wait_cqes_with_a_timeout(cx: &Context) {
-    let (mut library, soon, long) = (Library::new(cx, 4), ms(5), ms(3000));
+fn wait_cqes_with_a_timeout(_: &Context) {
+    let (mut library, soon, long) = (Library::new(4), ms(5), ms(3000));
     library.push(sqe::timeout(&soon, 0, 0).data(3));
     assert_eq!(library.call(c"io_uring_submit"), 1);
     let mut cqe = std::ptr::null_mut();
@@ -184,16 +175,16 @@ fn wait_cqes_with_a_timeout(cx: &Context) {
     }
 }
 
-fn wait_cqe_timeout_is_etime(cx: &Context) {
-    let (mut library, ts, mut cqe) = (Library::new(cx, 4), ms(10), std::ptr::null_mut());
+fn wait_cqe_timeout_is_etime(_: &Context) {
+    let (mut library, ts, mut cqe) = (Library::new(4), ms(10), std::ptr::null_mut());
     let wait: WaitTimeout = function(c"io_uring_wait_cqe_timeout");
     // SAFETY: all addresses live until the call returns.
     assert_eq!(unsafe { wait(library.at(), &mut cqe, &ts) }, -ETIME);
     assert!(cqe.is_null());
 }
 
-fn submit_and_wait_timeout(cx: &Context) {
-    let (mut library, ts, mut cqe) = (Library::new(cx, 4), ms(1000), std::ptr::null_mut());
+fn submit_and_wait_timeout(_: &Context) {
+    let (mut library, ts, mut cqe) = (Library::new(4), ms(1000), std::ptr::null_mut());
     library.push(sqe::nop().data(8));
     let wait: WaitCqes = function(c"io_uring_submit_and_wait_timeout");
     // SAFETY: all addresses live until the call returns; the CQE is valid until `advance`.
@@ -203,8 +194,8 @@ fn submit_and_wait_timeout(cx: &Context) {
     }
 }
 
-fn peek_batch(cx: &Context) {
-    let mut library = Library::new(cx, 8);
+fn peek_batch(_: &Context) {
+    let mut library = Library::new(8);
     (0..8).for_each(|n| library.push(sqe::nop().data(n)));
     assert_eq!(library.call(c"io_uring_submit"), 8);
     assert_eq!(library.peek(3).iter().map(|cqe| cqe.user_data).collect::<Vec<_>>(), [0, 1, 2]);
@@ -212,8 +203,7 @@ fn peek_batch(cx: &Context) {
     assert_eq!(library.peek(16).len(), 0);
 }
 
-fn probe_functions(cx: &Context) {
-    need(cx);
+fn probe_functions(_: &Context) {
     type GetProbe = unsafe extern "C" fn() -> *mut u8;
     type FreeProbe = unsafe extern "C" fn(*mut u8);
     // SAFETY: the probe is read only when it was made, inside its 16 bytes of header and first entry, then freed once.
@@ -226,8 +216,8 @@ fn probe_functions(cx: &Context) {
     }
 }
 
-fn register_files_functions(cx: &Context) {
-    let (mut library, (reader, _writer)) = (Library::new(cx, 4), pipe());
+fn register_files_functions(_: &Context) {
+    let (mut library, (reader, _writer)) = (Library::new(4), pipe());
     let numbers = [fd(&reader), -1];
     assert_eq!(library.array(c"io_uring_register_files", numbers.as_ptr().cast(), 2), 0);
     library.push(sqe::read(0, &mut [0; 1], 0).with(IOSQE_FIXED_FILE).op_flags(libc::RWF_NOWAIT as u32));
@@ -239,16 +229,16 @@ fn register_files_functions(cx: &Context) {
     assert_eq!(sparse, 0);
 }
 
-fn register_buffers_functions(cx: &Context) {
-    let mut library = Library::new(cx, 4);
+fn register_buffers_functions(_: &Context) {
+    let mut library = Library::new(4);
     let vectors = [iovec_mut(pages(1))];
     assert_eq!(library.array(c"io_uring_register_buffers", vectors.as_ptr().cast(), 1), 0);
     assert_eq!(library.call(c"io_uring_unregister_buffers"), 0);
     assert_eq!(library.call(c"io_uring_unregister_buffers"), -ENXIO);
 }
 
-fn register_eventfd_functions(cx: &Context) {
-    let (mut library, mut file) = (Library::new(cx, 4), eventfd(0, libc::EFD_NONBLOCK));
+fn register_eventfd_functions(_: &Context) {
+    let (mut library, mut file) = (Library::new(4), eventfd(0, libc::EFD_NONBLOCK));
     // SAFETY: the ring is initialised; the second argument is an int.
     let answer = unsafe {
         let register: unsafe extern "C" fn(*mut IoUring, i32) -> i32 = function(c"io_uring_register_eventfd");
@@ -261,8 +251,8 @@ fn register_eventfd_functions(cx: &Context) {
     assert_eq!(library.call(c"io_uring_unregister_eventfd"), 0);
 }
 
-fn register_ring_fd_functions(cx: &Context) {
-    let mut library = Library::new(cx, 4);
+fn register_ring_fd_functions(_: &Context) {
+    let mut library = Library::new(4);
     assert_eq!(library.call(c"io_uring_register_ring_fd"), 1);
     library.push(sqe::nop().data(5));
     assert_eq!(library.call(c"io_uring_submit"), 1, "by the registered number");
@@ -270,8 +260,7 @@ fn register_ring_fd_functions(cx: &Context) {
     assert_eq!(library.call(c"io_uring_unregister_ring_fd"), 1);
 }
 
-fn queue_init_params_gives_them_back(cx: &Context) {
-    need(cx);
+fn queue_init_params_gives_them_back(_: &Context) {
     type InitParams = unsafe extern "C" fn(u32, *mut IoUring, *mut Params) -> i32;
     let mut library = Library(Box::new(IoUring([0; 27])));
     let mut params = Params { flags: IORING_SETUP_CQSIZE, cq_entries: 64, ..Params::default() };

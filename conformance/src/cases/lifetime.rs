@@ -30,7 +30,7 @@ cases! {
         forked_child_that_closes_the_ring_leaves_it_alone,
         forked_child_may_use_a_ring_of_its_own,
         process_exit_with_requests_in_flight,
-        thread_that_submitted_exits,
+        request_of_a_thread_that_exited_is_cancelled_when_it_would_run,
         thread_may_take_a_ring_over,
         ring_cannot_be_passed_over_a_socket,
         closed_ring_number_is_ebadf,
@@ -290,7 +290,7 @@ fn process_exit_with_requests_in_flight(cx: &Context) {
     assert_eq!(&buffer, b"abcd", "the dead process took nothing");
 }
 
-fn thread_that_submitted_exits(cx: &Context) {
+fn request_of_a_thread_that_exited_is_cancelled_when_it_would_run(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring_with(4, 0));
     let (number, at) = (fd(&reader), address(pages(1)));
     let mut ring = std::thread::spawn(move || {

@@ -10,8 +10,26 @@ macro_rules! topics {
 }
 
 topics![
-    cancel, delivery, enter, fs, liburing, lifetime, link, net_connect, net_data, nop, overflow, poll, register,
-    rw_file, rw_other, rw_pipe, setup, splice, sync, timeout
+    cancel,
+    delivery,
+    enter,
+    fs,
+    liburing,
+    lifetime,
+    link,
+    net_connect,
+    net_data,
+    nop,
+    overflow,
+    poll,
+    register,
+    rw_file,
+    rw_other,
+    rw_pipe,
+    setup,
+    splice,
+    sync,
+    timeout
 ];
 
 /// What nearly every case uses.
