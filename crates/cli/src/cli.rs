@@ -18,6 +18,7 @@ pub enum Command {
     Run(RunOptions),
     Deny(DenyOptions),
     Doctor(DoctorOptions),
+    Stats(StatsOptions),
     /// Tries one way into libanyring.so, in a process that doctor started with the library preloaded.
     #[command(hide = true)]
     EntryPoint {
@@ -130,6 +131,24 @@ Exit status: 0 when an io_uring program would run here (by the kernel or by anyr
 #[command(after_help = DOCTOR_EXAMPLES)]
 pub struct DoctorOptions {
     /// Print the findings as JSON (docs/doctor.md describes it)
+    #[arg(long)]
+    pub json: bool,
+}
+
+const STATS_EXAMPLES: &str = "\
+Examples:
+  anyring run --backend user --stats fio.stats -- fio job.fio && anyring stats fio.stats
+  anyring stats fio.stats --json | jq .completions
+
+Exit status: 0 when the counters were printed, 125 when FILE has none.";
+
+/// Print the counters that `run --stats FILE` (ANYRING_STATS) keeps
+#[derive(Debug, Args)]
+#[command(after_help = STATS_EXAMPLES)]
+pub struct StatsOptions {
+    /// The counters file; it may be in use
+    pub file: PathBuf,
+    /// Print them as JSON (docs/configuration.md describes it)
     #[arg(long)]
     pub json: bool,
 }

@@ -1,4 +1,4 @@
-//! The `anyring` command: `run`, `deny` and `doctor`.
+//! The `anyring` command: `run`, `deny`, `doctor` and `stats`.
 //!
 //! `run` and `deny` end by exec'ing the program in this very process, so that exit code, signals and standard streams
 //! pass through by construction. For the same reason the C `main` is ours: Rust's own start would ignore SIGPIPE and
@@ -17,6 +17,7 @@ mod filter;
 mod library;
 mod ring;
 mod run;
+mod stats;
 
 use clap::error::ErrorKind;
 use clap::Parser;
@@ -41,6 +42,7 @@ fn dispatch(command: Command) -> Result<i32, Failure> {
         Command::Run(options) => run::run(&options).map(|never| match never {}),
         Command::Deny(options) => deny::run(&options).map(|never| match never {}),
         Command::Doctor(options) => doctor::run(&options),
+        Command::Stats(options) => stats::run(&options),
         Command::EntryPoint { name } => doctor::try_entry_point(name),
     }
 }
