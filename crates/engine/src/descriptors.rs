@@ -70,6 +70,9 @@ pub fn to_ring_number(fd: OwnedFd) -> Result<OwnedFd, Errno> {
 
 /// A private duplicate of a descriptor of the program's, at the top of the table.
 pub fn duplicate(fd: i32) -> Result<i32, Errno> {
+    if fd < 0 {
+        return Err(Errno::BADF);
+    }
     // SAFETY: only borrowed for the call; a number that is not open makes it fail with EBADF.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     Ok(to_top(rustix::io::fcntl_dupfd_cloexec(borrowed, 0)?)?.into_raw_fd())

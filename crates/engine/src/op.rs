@@ -50,8 +50,6 @@ pub enum Verdict {
     NeedsWorker,
     /// A new descriptor, to be answered as a number or installed in the registered files.
     Descriptor(i32),
-    /// A multishot request produced this result and stays armed: post it with `IORING_CQE_F_MORE`, then issue again.
-    Shot(i32),
 }
 
 impl Verdict {

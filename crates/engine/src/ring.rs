@@ -50,6 +50,8 @@ pub struct Ring {
     arrived_count: AtomicU32,
     /// Who polls and fires timers, and how whoever waits sleeps.
     pub driver: Driver,
+    /// A request of some ring polls this one's descriptor. Set without this ring's lock, seen at its next post.
+    pub polled_by_ring: AtomicBool,
     /// An error that no call can be answered with ended the ring: a panic inside the engine.
     pub broken: AtomicBool,
 }
@@ -158,6 +160,7 @@ impl Ring {
             arrived: Lock::new(VecDeque::new()),
             arrived_count: AtomicU32::new(0),
             driver: Driver::new(),
+            polled_by_ring: AtomicBool::new(false),
             broken: AtomicBool::new(false),
         }
     }
@@ -187,6 +190,7 @@ impl Ring {
         if let Some(mut held) = self.state.lock() {
             self.flags.store(flags, Ordering::Relaxed);
             self.broken.store(false, Ordering::Relaxed);
+            self.polled_by_ring.store(false, Ordering::Relaxed);
             *held = Some(Box::new(state));
             self.fd.store(fd, Ordering::Relaxed);
         }

@@ -4,7 +4,7 @@
 //! io_uring_register(2), the answer as the kernel's register would hold it (a value, or `-errno`), errno untouched.
 //! Nothing here may be called while a lock of ours is held.
 
-use crate::{backend, entry, sys};
+use crate::{backend, descriptor, entry, sys};
 use anyring_abi::{Params, NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use anyring_engine::{process, Enter, Errno};
 use core::ffi::c_void;
@@ -31,7 +31,11 @@ pub fn setup(entries: u32, params: *mut Params) -> isize {
     }
     entry::answer(|| {
         backend::prepare_engine();
-        register_of(anyring_engine::setup(entries, params as u64).map(|fd| fd as isize))
+        let fd = anyring_engine::setup(entries, params as u64);
+        if fd.is_ok() {
+            descriptor::ring_made();
+        }
+        register_of(fd.map(|fd| fd as isize))
     })
 }
 

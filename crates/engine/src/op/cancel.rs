@@ -4,7 +4,7 @@ use super::{reject_unused, Field};
 use crate::Errno;
 use anyring_abi::{
     Opcode, Sqe, IORING_ASYNC_CANCEL_ALL, IORING_ASYNC_CANCEL_ANY, IORING_ASYNC_CANCEL_FD,
-    IORING_ASYNC_CANCEL_FD_FIXED, IORING_ASYNC_CANCEL_OP, IORING_ASYNC_CANCEL_USERDATA, IOSQE_BUFFER_SELECT,
+    IORING_ASYNC_CANCEL_FD_FIXED, IORING_ASYNC_CANCEL_OP, IORING_ASYNC_CANCEL_USERDATA, IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE,
 };
 
 /// Which requests to end. Source: io_uring_enter(2), IORING_OP_ASYNC_CANCEL; `io_cancel_req_match` in
@@ -28,7 +28,11 @@ impl Cancel {
             return Err(Errno::INVAL);
         }
         reject_unused(sqe, &[Field::Off, Field::FileIndex])?;
-        Cancel::with_flags(sqe.op_flags, sqe.addr, sqe.fd, sqe.len)
+        let mut flags = sqe.op_flags;
+        if flags & IORING_ASYNC_CANCEL_FD != 0 && sqe.flags & IOSQE_FIXED_FILE != 0 {
+            flags |= IORING_ASYNC_CANCEL_FD_FIXED;
+        }
+        Cancel::with_flags(flags, sqe.addr, sqe.fd, sqe.len)
     }
 
     /// From the `IORING_ASYNC_CANCEL_*` flags and the keys they select.

@@ -4,7 +4,7 @@ use super::{reject_unused, Context, Direction, Field, Verdict};
 use crate::os::{Os, Sys};
 use crate::Errno;
 use anyring_abi::{
-    Sqe, IORING_POLL_ADD_LEVEL, IORING_POLL_ADD_MULTI, IORING_POLL_UPDATE_EVENTS, IORING_POLL_UPDATE_USER_DATA,
+    Sqe, IORING_POLL_ADD_MULTI, IORING_POLL_UPDATE_EVENTS, IORING_POLL_UPDATE_USER_DATA,
     IOSQE_CQE_SKIP_SUCCESS,
 };
 
@@ -15,8 +15,6 @@ pub struct PollAdd {
     pub events: u16,
     /// Stays armed and answers again and again.
     pub multishot: bool,
-    /// A multishot request answers as long as the state holds, not only when it changes.
-    pub level: bool,
 }
 
 /// Events a poll request answers whether asked for or not.
@@ -26,14 +24,14 @@ impl PollAdd {
     /// Reads the SQE.
     pub fn prep(sqe: &Sqe) -> Result<PollAdd, Errno> {
         reject_unused(sqe, &[Field::BufIndex, Field::Off, Field::Addr])?;
-        if sqe.len & !(IORING_POLL_ADD_MULTI | IORING_POLL_ADD_LEVEL) != 0 {
+        if sqe.len & !IORING_POLL_ADD_MULTI != 0 {
             return Err(Errno::INVAL);
         }
         let multishot = sqe.len & IORING_POLL_ADD_MULTI != 0;
         if multishot && sqe.flags & IOSQE_CQE_SKIP_SUCCESS != 0 {
             return Err(Errno::INVAL);
         }
-        Ok(PollAdd { events: sqe.op_flags as u16, multishot, level: sqe.len & IORING_POLL_ADD_LEVEL != 0 })
+        Ok(PollAdd { events: sqe.op_flags as u16, multishot })
     }
 
     /// What of `seen` this request answers, 0 for nothing.
@@ -43,10 +41,14 @@ impl PollAdd {
 
     /// Looks once, without waiting.
     pub fn issue(&mut self, context: Context) -> Verdict {
+        if context.fd < 0 {
+            return Verdict::error(Errno::BADF);
+        }
         match Sys::poll_now(context.fd, self.events) {
             Ok(seen) if seen & libc::POLLNVAL as u16 != 0 => Verdict::error(Errno::BADF),
+            // Arming a multishot request answers what is there already.
+            Ok(_) if self.multishot => Verdict::WouldBlock(Direction::Read),
             Ok(0) => Verdict::WouldBlock(Direction::Read),
-            Ok(seen) if self.multishot => Verdict::Shot(seen.into()),
             Ok(seen) => Verdict::Done(seen.into()),
             Err(error) => Verdict::error(error),
         }
@@ -58,8 +60,8 @@ impl PollAdd {
 pub struct PollRemove {
     /// The request's `user_data`.
     pub target: u64,
-    /// New events and whether it becomes multishot.
-    pub events: Option<(u16, bool)>,
+    /// New events.
+    pub events: Option<u16>,
     /// New `user_data`.
     pub user_data: Option<u64>,
 }
@@ -80,7 +82,7 @@ impl PollRemove {
         }
         Ok(PollRemove {
             target: sqe.addr,
-            events: new_events.then_some((sqe.op_flags as u16, flags & IORING_POLL_ADD_MULTI != 0)),
+            events: new_events.then_some(sqe.op_flags as u16),
             user_data: new_user_data.then_some(sqe.off),
         })
     }

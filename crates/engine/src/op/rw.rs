@@ -9,6 +9,8 @@ use crate::os::user_read_slice;
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe};
 
+/// `RWF_HIPRI` of preadv2(2).
+const RWF_HIPRI: u32 = 0x1;
 /// `RWF_NOWAIT` of preadv2(2).
 const RWF_NOWAIT: u32 = 0x8;
 /// The most iovecs a call takes (`UIO_MAXIOV`).
@@ -49,6 +51,10 @@ impl Rw {
             Opcode::Readv | Opcode::Writev => import(sqe.addr, sqe.len)?,
             _ => Buffers::One([sqe.addr as usize, sqe.len as usize]),
         };
+        check_priority(sqe.ioprio)?;
+        if sqe.op_flags & RWF_HIPRI != 0 {
+            return Err(Errno::INVAL); // only on rings made with IORING_SETUP_IOPOLL
+        }
         let fixed = matches!(opcode, Opcode::ReadFixed | Opcode::WriteFixed);
         let registered = fixed.then_some(sqe.buf_index);
         Ok(Rw { write, flags: sqe.op_flags, offset: sqe.off, buffers, registered, done: 0 })
@@ -99,7 +105,8 @@ impl Rw {
     #[inline]
     fn attempt(&mut self, context: Context) -> Result<usize, Errno> {
         match self.transfer(context, self.offset) {
-            Err(Errno::SPIPE) if self.offset != CURRENT_POSITION => {
+            // A socket takes no offset but 0 (`sock_read_iter` in net/socket.c), a pipe ignores it.
+            Err(Errno::SPIPE) if self.offset != CURRENT_POSITION && (self.offset == 0 || !is_socket(context.fd)) => {
                 let answer = self.transfer(context, CURRENT_POSITION);
                 if answer.is_ok() {
                     self.offset = CURRENT_POSITION;
@@ -182,6 +189,19 @@ impl Rw {
         }
         Verdict::error(error)
     }
+}
+
+fn is_socket(fd: i32) -> bool {
+    crate::process::cookie_of(fd).is_some()
+}
+
+/// The class of an I/O priority must be one of the four there are. Source: `ioprio_check_cap` in block/ioprio.c.
+fn check_priority(ioprio: u16) -> Result<(), Errno> {
+    let (class, level) = (ioprio >> 13, ioprio & 0x7);
+    if class > 3 || (class == 0 && level != 0) {
+        return Err(Errno::INVAL);
+    }
+    Ok(())
 }
 
 /// Copies `count` iovecs from program memory, with the checks that the kernel makes of them.

@@ -11,6 +11,8 @@ pub enum Sync {
     Fsync {
         /// Only the data (`IORING_FSYNC_DATASYNC`).
         data_only: bool,
+        /// First byte: everything is synced whatever it is, but a negative one is refused.
+        offset: u64,
     },
     /// sync_file_range(2).
     Range {
@@ -60,7 +62,7 @@ impl Sync {
                 if sqe.op_flags & !IORING_FSYNC_DATASYNC != 0 {
                     return Err(Errno::INVAL);
                 }
-                Sync::Fsync { data_only: sqe.op_flags != 0 }
+                Sync::Fsync { data_only: sqe.op_flags != 0, offset: sqe.off }
             }
             Opcode::SyncFileRange => {
                 reject_unused(sqe, &[Field::Addr])?;
@@ -83,13 +85,18 @@ impl Sync {
 
     /// A worker makes the call; the kernel forces the same ones off the submitting thread.
     pub fn issue(&mut self, context: Context) -> Verdict {
+        if let Sync::Fsync { offset, .. } = *self {
+            if i64::try_from(offset).is_err() {
+                return Verdict::error(Errno::INVAL);
+            }
+        }
         if context.nonblock && !self.cheap_advice() {
             return Verdict::NeedsWorker;
         }
         let fd = context.fd as usize;
         Verdict::of(match *self {
-            Sync::Fsync { data_only: false } => call(libc::SYS_fsync, [fd, 0, 0, 0, 0, 0]),
-            Sync::Fsync { data_only: true } => call(libc::SYS_fdatasync, [fd, 0, 0, 0, 0, 0]),
+            Sync::Fsync { data_only: false, .. } => call(libc::SYS_fsync, [fd, 0, 0, 0, 0, 0]),
+            Sync::Fsync { data_only: true, .. } => call(libc::SYS_fdatasync, [fd, 0, 0, 0, 0, 0]),
             Sync::Range { offset, bytes, flags } => {
                 let args = [fd, offset as usize, bytes as usize, flags as usize, 0, 0];
                 call(libc::SYS_sync_file_range, args)
@@ -108,9 +115,20 @@ impl Sync {
         })
     }
 
-    /// Advice that only sets a flag never sleeps (io_uring/advise.c, io_fadvise_force_async).
+    /// Advice that never sleeps: file advice that only sets a flag (io_uring/advise.c, io_fadvise_force_async), and
+    /// memory advice that reads nothing in. Done in the submitting thread, before a worker's new stack could take the
+    /// place of memory that the program has just unmapped.
     fn cheap_advice(&self) -> bool {
-        let Sync::Fadvise { advice, .. } = *self else { return false };
-        [libc::POSIX_FADV_NORMAL, libc::POSIX_FADV_RANDOM, libc::POSIX_FADV_SEQUENTIAL].contains(&(advice as i32))
+        match *self {
+            Sync::Fadvise { advice, .. } => {
+                [libc::POSIX_FADV_NORMAL, libc::POSIX_FADV_RANDOM, libc::POSIX_FADV_SEQUENTIAL]
+                    .contains(&(advice as i32))
+            }
+            Sync::Madvise { advice, .. } => {
+                ![libc::MADV_WILLNEED, libc::MADV_POPULATE_READ, libc::MADV_POPULATE_WRITE, libc::MADV_PAGEOUT]
+                    .contains(&(advice as i32))
+            }
+            _ => false,
+        }
     }
 }

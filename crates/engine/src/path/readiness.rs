@@ -16,6 +16,7 @@ use crate::request::{Id, ListKind, Path, State, Target};
 use crate::resource::files::FixedFile;
 use crate::ring::RingGuard;
 use crate::{descriptors, process, Errno};
+use anyring_abi::Opcode;
 use rustix::event::epoll;
 use rustix::fd::IntoRawFd;
 use std::sync::Arc;
@@ -189,6 +190,9 @@ impl RingGuard {
             Target::Fixed(file) | Target::Private(file) => file.fd,
             Target::None | Target::Index(_) => return Err(Errno::PERM),
         };
+        if fd < 0 {
+            return Err(Errno::BADF);
+        }
         let events = match (&request.op, list) {
             (Op::Poll(poll), _) => u32::from(poll.events) | ENDED,
             (_, ListKind::Write) => WRITE,
@@ -201,6 +205,12 @@ impl RingGuard {
         };
         let state = &mut **self;
         let fresh = state.entries.existing(fd).is_none_or(|entry| entry.registered == 0);
+        if matches!(&state.slab[id].op, Op::Poll(poll) if poll.multishot) {
+            // It has made no attempt: the registration is renewed so that what is there already makes an event.
+            let epoll = state.entries.make_epoll()?;
+            let wanted = state.entries.entry(fd).registered | events | EDGE;
+            state.entries.control_registration(epoll, fd, wanted)?;
+        }
         state.entries.register(fd, events)?;
         let entry = state.entries.entry(fd);
         if !fresh && !worker_when_ready {
@@ -211,7 +221,12 @@ impl RingGuard {
                 ListKind::Poll => {}
             }
         }
-        entry.list(list).push(&mut state.slab, id);
+        match state.slab[id].opcode {
+            // Waiters for a connection are served in order, as exclusive entries of a wait queue.
+            Opcode::Accept => entry.list(list).push(&mut state.slab, id),
+            // The kernel's wait queues take io_uring's entries at their head: the last that came is served first.
+            _ => entry.list(list).push_front(&mut state.slab, id),
+        }
         state.entries.armed += 1;
         state.slab[id].state = State::Armed { fd, list, worker_when_ready };
         state.slab[id].path = Path::Poll;

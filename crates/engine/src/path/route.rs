@@ -90,6 +90,14 @@ impl RingGuard {
                 return Verdict::WouldBlock(direction);
             }
         }
+        if process::is_ring(fd) {
+            match op {
+                Op::Poll(_) => self.watch_ring(fd),
+                // What is in a ring's socket is the engine's own. Natively a ring has no read or write either.
+                Op::Rw(_) | Op::Net(_) => return Verdict::error(Errno::INVAL),
+                _ => {}
+            }
+        }
         match op {
             Op::Rw(rw) => {
                 if let Some((index, address, bytes)) = rw.registered_range() {
@@ -120,6 +128,19 @@ impl RingGuard {
         Ok(())
     }
 
+    /// A request polls ring `fd` (perhaps this one): CQEs make it readable from now on.
+    fn watch_ring(&mut self, fd: i32) {
+        let Some(polled) = process::ring(fd) else { return };
+        if core::ptr::eq(polled, self.ring()) {
+            return self.watch(true);
+        }
+        polled.polled_by_ring.store(true, Ordering::Relaxed);
+        // If somebody holds that ring now, its next post sees the flag: two rings are never locked in turn.
+        if let Some(mut guard) = polled.try_lock() {
+            guard.watch(true);
+        }
+    }
+
     /// CLOSE. Source: io_uring_enter(2), IORING_OP_CLOSE; a ring's own descriptor is refused as in io_uring/openclose.c.
     fn close_file(&mut self, fd: i32, slot: u32) -> Verdict {
         if slot != 0 {
@@ -143,10 +164,6 @@ impl RingGuard {
             Verdict::NeedsWorker => self.punt(id, Approach::Plain),
             Verdict::WouldBlock(direction) => self.wait_for(id, direction, false),
             Verdict::NeedsWorkerWhenReady(direction) => self.wait_for(id, direction, true),
-            Verdict::Shot(result) => {
-                self.shot(id, result);
-                self.wait_for(id, Direction::Read, false);
-            }
         }
     }
 
@@ -187,7 +204,13 @@ impl RingGuard {
             _ => direction.into(),
         };
         match self.arm(id, list, worker_when_ready) {
-            Ok(()) => self.arm_link_timeout(id),
+            Ok(()) => {
+                self.arm_link_timeout(id);
+                if matches!(&self.slab[id].op, Op::Poll(poll) if poll.multishot) {
+                    // What is there already is answered at once, by the event of the registration.
+                    self.poll_now();
+                }
+            }
             Err(Errno::PERM) => self.punt(id, Approach::Plain),
             Err(error) => self.finish(id, -error.raw_os_error(), true),
         }
@@ -259,7 +282,8 @@ impl RingGuard {
         }
         if let Some(next) = next {
             // A LINK_TIMEOUT that was never armed ends with the request it would have guarded.
-            let next = if self.slab[next].opcode == anyring_abi::Opcode::LinkTimeout {
+            let guards = self.slab[next].opcode == anyring_abi::Opcode::LinkTimeout && self.slab[next].failed.is_none();
+            let next = if guards {
                 let behind = self.slab[next].next.take();
                 self.end(next, -Errno::CANCELED.raw_os_error(), false, false);
                 behind

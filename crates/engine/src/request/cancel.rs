@@ -19,7 +19,10 @@ impl RingGuard {
             State::Timed => self.stop_timer(id),
             State::Queued(job) => {
                 let job = job.clone();
-                if !job.cancel() {
+                // A connect that sleeps touches nothing of the program's memory: it may be left alone, its late result
+                // finds no request any more.
+                let sleeps_alone = self.slab[id].opcode == Opcode::Connect;
+                if !job.cancel() && !sleeps_alone {
                     return Err(Errno::ALREADY);
                 }
             }
@@ -112,8 +115,8 @@ impl RingGuard {
         if let Some(user_data) = remove.user_data {
             self.slab[id].user_data = user_data;
         }
-        if let (Some((events, multishot)), Op::Poll(poll)) = (remove.events, &mut self.slab[id].op) {
-            (poll.events, poll.multishot) = (events, multishot || poll.multishot);
+        if let (Some(events), Op::Poll(poll)) = (remove.events, &mut self.slab[id].op) {
+            poll.events = events;
         }
         // Armed anew: it may be ready for the new events already.
         self.reissue(id);

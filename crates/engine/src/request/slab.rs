@@ -147,6 +147,16 @@ impl List {
         self.last = Some(id);
     }
 
+    /// Adds `id` at the beginning.
+    pub fn push_front(&mut self, slab: &mut Slab, id: Id) {
+        slab[id].neighbours = Neighbours { before: None, after: self.first };
+        match self.first {
+            Some(first) => slab[first].neighbours.before = Some(id),
+            None => self.last = Some(id),
+        }
+        self.first = Some(id);
+    }
+
     /// Takes `id`, which must be on this list, off it.
     pub fn remove(&mut self, slab: &mut Slab, id: Id) {
         let Neighbours { before, after } = core::mem::take(&mut slab[id].neighbours);

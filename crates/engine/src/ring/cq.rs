@@ -161,6 +161,9 @@ impl RingGuard {
                 syscall(libc::SYS_write, [eventfd as usize, &one as *const u64 as usize, 8, 0, 0, 0]);
             }
         }
+        if self.ring().polled_by_ring.load(Ordering::Relaxed) {
+            self.control.header().watched.fetch_or(WATCHED_EDGE, Ordering::Relaxed);
+        }
         if self.control.header().watched.load(Ordering::Relaxed) != 0 {
             self.make_readable();
         }
@@ -192,8 +195,11 @@ impl RingGuard {
         if self.control.header().byte_pending.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let tail = self.control.lock_post(process::thread_id()).cq_tail();
-        if self.cq_ready(tail) == Ok(0) {
+        let (tail, backlog) = {
+            let post = self.control.lock_post(process::thread_id());
+            (post.cq_tail(), post.backlog())
+        };
+        if self.cq_ready(tail) == Ok(0) && backlog == 0 {
             self.drain_descriptor();
         }
     }

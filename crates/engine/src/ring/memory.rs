@@ -17,12 +17,26 @@ pub struct Memory {
     pub view: View,
 }
 
+/// Runs `grow` under a file size limit of at least `bytes`: RLIMIT_FSIZE counts memfds too, and a file beyond it raises
+/// SIGXFSZ in the program.
+fn with_file_size<T>(bytes: u64, grow: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+    let limit = getrlimit(Resource::Fsize);
+    if limit.current.is_none_or(|current| current >= bytes) {
+        return grow();
+    }
+    setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), ..limit.clone() })?;
+    let answer = grow();
+    setrlimit(Resource::Fsize, limit)?;
+    answer
+}
+
 impl Memory {
     /// Makes a memfd with both areas one after the other and maps it.
     pub fn create(layout: Layout) -> Result<Memory, Errno> {
         let bytes = layout.rings_bytes + layout.sqes_bytes;
         let memfd = rustix::fs::memfd_create("anyring", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&memfd, bytes as u64)?;
+        with_file_size(bytes as u64, || rustix::fs::ftruncate(&memfd, bytes as u64))?;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe { rustix::mm::mmap(core::ptr::null_mut(), bytes, prot, MapFlags::SHARED, &memfd, 0) }?;

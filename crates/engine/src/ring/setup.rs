@@ -28,6 +28,7 @@ pub const FEATURES: u32 = IORING_FEAT_SINGLE_MMAP
     | IORING_FEAT_NATIVE_WORKERS
     | IORING_FEAT_CQE_SKIP
     | IORING_FEAT_LINKED_FILE
+    | IORING_FEAT_REG_REG_RING
     | IORING_FEAT_NO_IOWAIT;
 
 /// Setup flags that this engine serves; the others answer EINVAL, as on a kernel that does not have them.
@@ -41,6 +42,7 @@ const FLAGS: u32 = IORING_SETUP_CQSIZE
     | IORING_SETUP_SINGLE_ISSUER
     | IORING_SETUP_DEFER_TASKRUN
     | IORING_SETUP_NO_MMAP
+    | IORING_SETUP_REGISTERED_FD_ONLY
     | IORING_SETUP_NO_SQARRAY;
 
 /// Makes a ring: its descriptor. `params` is the program's address of `struct io_uring_params`.
@@ -83,7 +85,8 @@ fn check_flags(flags: u32) -> Result<(), Errno> {
     let flag_without_deferral =
         has(IORING_SETUP_TASKRUN_FLAG) && !has(IORING_SETUP_COOP_TASKRUN | IORING_SETUP_DEFER_TASKRUN);
     let deferral_for_many = has(IORING_SETUP_DEFER_TASKRUN) && !has(IORING_SETUP_SINGLE_ISSUER);
-    if flag_without_deferral || deferral_for_many {
+    let unmappable = has(IORING_SETUP_REGISTERED_FD_ONLY) && !has(IORING_SETUP_NO_MMAP);
+    if flag_without_deferral || deferral_for_many || unmappable {
         return Err(Errno::INVAL);
     }
     Ok(())
@@ -131,5 +134,10 @@ fn publish(flags: u32, mut memory: Memory, control: Control) -> Result<i32, Errn
     ring.bring_to_life(fd, flags, state);
     process::publish(fd, ring)?;
     stats::stats().rings.fetch_add(1, Ordering::Relaxed);
-    Ok(program_end.into_raw_fd())
+    let fd = program_end.into_raw_fd();
+    if flags & IORING_SETUP_REGISTERED_FD_ONLY != 0 {
+        // The number stays ours: the program knows the ring by its thread's table only.
+        return process::register_ring_number(fd, None).map(|index| index as i32);
+    }
+    Ok(fd)
 }

@@ -119,9 +119,9 @@ impl RingGuard {
         if self.chain.is_some() || sqe.flags & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0 {
             let mut request = Request::new(Op::placeholder(), opcode, sqe.flags, sqe.user_data, Target::None);
             request.failed = Some(result);
-            let in_chain = self.chain.is_some();
+            let goes_on = request.links();
             self.take_in_order(request);
-            return in_chain;
+            return goes_on;
         }
         stats::completed(opcode, Path::Inline, result);
         self.post(Cqe { user_data: sqe.user_data, res: result, flags: 0 }, false);
