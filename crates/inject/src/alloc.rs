@@ -18,11 +18,15 @@ const LARGEST: usize = 4096;
 const CLASSES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
 /// Blocks are cut from chunks of this size and alignment.
 const CHUNK: usize = 64 * 1024;
+/// Chunks are cut from mappings of this many.
+const CHUNKS: usize = 16;
 const PAGE: usize = 4096;
 
 /// See the module's head.
 pub struct Slab {
     classes: [Class; CLASSES],
+    /// The next chunk's address, with the number of chunks left in the low bits that its alignment leaves free.
+    chunks: AtomicUsize,
 }
 
 /// One size of blocks.
@@ -111,38 +115,57 @@ impl Class {
         Class { free: FreeBlocks::new(), cursor: AtomicUsize::new(0) }
     }
 
-    fn take(&self, size: usize) -> *mut u8 {
+    fn take(&self, size: usize, chunks: &AtomicUsize) -> *mut u8 {
         if let Some(block) = self.free.pop() {
             return block;
         }
         let mut cursor = self.cursor.load(Ordering::Relaxed);
         loop {
-            if cursor.is_multiple_of(CHUNK) {
-                let Some(chunk) = map(CHUNK, CHUNK) else {
-                    return core::ptr::null_mut();
-                };
-                // Relaxed, here and below: a fresh block's memory is reached by nothing but this address.
-                match self.cursor.compare_exchange(cursor, chunk + size, Ordering::Relaxed, Ordering::Relaxed) {
-                    Ok(_) => return chunk as *mut u8,
-                    Err(now) => {
-                        unmap(chunk, CHUNK);
-                        cursor = now;
-                    }
-                }
-            } else {
-                match self.cursor.compare_exchange(cursor, cursor + size, Ordering::Relaxed, Ordering::Relaxed) {
-                    Ok(_) => return cursor as *mut u8,
-                    Err(now) => cursor = now,
-                }
+            let block = if cursor.is_multiple_of(CHUNK) { take_chunk(chunks) } else { Some(cursor) };
+            let Some(block) = block else {
+                return core::ptr::null_mut();
+            };
+            // Relaxed: a fresh block's memory is reached by nothing but this address. A chunk that was taken for
+            // nothing, because another thread was faster, stays unused: it never had a page.
+            match self.cursor.compare_exchange(cursor, block + size, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return block as *mut u8,
+                Err(now) => cursor = now,
             }
         }
     }
 }
 
+fn take_chunk(chunks: &AtomicUsize) -> Option<usize> {
+    let mut word = chunks.load(Ordering::Relaxed);
+    loop {
+        let (next, left) = (word & !(CHUNK - 1), word & (CHUNK - 1));
+        let new_mapping = if left == 0 { Some(map_chunks()?) } else { None };
+        let (chunk, left) = new_mapping
+            .map_or((next, left.wrapping_sub(1)), |mapping| (mapping.next_multiple_of(CHUNK), CHUNKS - 1));
+        // Relaxed as in `Class::take`.
+        match chunks.compare_exchange(word, (chunk + CHUNK) | left, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return Some(chunk),
+            Err(now) => {
+                if let Some(mapping) = new_mapping {
+                    unmap(mapping, MAPPED_CHUNKS);
+                }
+                word = now;
+            }
+        }
+    }
+}
+
+/// Room for the chunks wherever the mapping lies; what is too much is never touched.
+const MAPPED_CHUNKS: usize = (CHUNKS + 1) * CHUNK;
+
+fn map_chunks() -> Option<usize> {
+    map(MAPPED_CHUNKS, PAGE)
+}
+
 impl Slab {
     /// An allocator that has no memory yet.
     pub const fn new() -> Self {
-        Slab { classes: [const { Class::new() }; CLASSES] }
+        Slab { classes: [const { Class::new() }; CLASSES], chunks: AtomicUsize::new(0) }
     }
 }
 
@@ -170,7 +193,7 @@ fn mapped_size(layout: Layout) -> usize {
 unsafe impl GlobalAlloc for Slab {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match class_of(layout) {
-            Some((class, size)) => self.classes[class].take(size),
+            Some((class, size)) => self.classes[class].take(size, &self.chunks),
             None => {
                 map(mapped_size(layout), layout.align()).map_or(core::ptr::null_mut(), |address| address as *mut u8)
             }

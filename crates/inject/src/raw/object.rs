@@ -37,7 +37,8 @@ struct Search<'a> {
 
 /// The segments with sites among the objects that were mapped since `known` was last brought up to date.
 pub fn new_objects(known: &mut Known) -> Vec<Object> {
-    let mut search = Search { known, present: Vec::new(), found: Vec::new(), first: true };
+    let present = Vec::with_capacity(known.segments.len().max(16));
+    let mut search = Search { known, present, found: Vec::new(), first: true };
     // SAFETY: `visit` is called back with `search`, for each object, before this returns.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
     let Search { present, found, known, .. } = search;

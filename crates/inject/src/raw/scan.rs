@@ -6,8 +6,7 @@
 //! instruction the decoder arrives exactly at it, and what follows decodes as well.
 
 use anyring_abi::{NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
-use memchr::memmem;
-use std::sync::OnceLock;
+use memchr::arch::x86_64::sse2::packedpair::Finder;
 use yaxpeax_arch::LengthedInstruction;
 use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode, Operand, RegSpec};
 
@@ -20,10 +19,10 @@ const AFTER: usize = 24;
 const LONGEST_INSTRUCTION: usize = 15;
 
 /// The offsets in `code` of the `syscall` instructions that may make one of our calls. Empty when there are some, but
-/// each loads another number itself and none of our numbers occurs in `code` (a futex call written out, say).
+/// each loads another number itself and none of our numbers occurs near one (a futex call written out, say).
 pub fn sites(code: &[u8]) -> Vec<usize> {
-    let found: Vec<Site> = finder().find_iter(code).filter_map(|offset| examine(code, offset)).collect();
-    let concerned = found.iter().any(|site| site.number.is_none_or(is_ours)) || mentions_our_numbers(code, &found);
+    let found: Vec<Site> = candidates(code).filter_map(|offset| examine(code, offset)).collect();
+    let concerned = found.iter().any(|site| site.number.is_none_or(is_ours) || our_number_is_near(code, site));
     if concerned {
         found.into_iter().map(|site| site.offset).collect()
     } else {
@@ -31,9 +30,21 @@ pub fn sites(code: &[u8]) -> Vec<usize> {
     }
 }
 
-fn finder() -> &'static memmem::Finder<'static> {
-    static FINDER: OnceLock<memmem::Finder<'static>> = OnceLock::new();
-    FINDER.get_or_init(|| memmem::Finder::new(&SYSCALL))
+/// Where the two bytes are. The plain SSE2 searcher that every x86-64 has: choosing a better one takes several CPUID
+/// instructions, which on a virtual machine cost more than most programs' code takes to search.
+fn candidates(code: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    let finder = Finder::new(&SYSCALL);
+    let mut from = 0;
+    core::iter::from_fn(move || {
+        let (finder, rest) = (finder.as_ref()?, &code[from..]);
+        let at = if rest.len() >= finder.min_haystack_len() {
+            finder.find(rest, &SYSCALL)?
+        } else {
+            rest.windows(SYSCALL.len()).position(|bytes| bytes == SYSCALL)?
+        };
+        from += at + SYSCALL.len();
+        Some(from - SYSCALL.len())
+    })
 }
 
 /// A confirmed instruction.
@@ -43,14 +54,18 @@ struct Site {
     number: Option<u64>,
 }
 
+const _: () = assert!(NR_IO_URING_SETUP == 0x1a9 && NR_IO_URING_REGISTER == 0x1ab);
+
 fn is_ours(number: u64) -> bool {
     (NR_IO_URING_SETUP as u64..=NR_IO_URING_REGISTER as u64).contains(&number)
 }
 
-/// Whether one of our numbers is an immediate anywhere in `code`; only worth asking where there are sites at all.
-fn mentions_our_numbers(code: &[u8], found: &[Site]) -> bool {
-    let mentions = |number: i64| memmem::find(code, &(number as u32).to_le_bytes()).is_some();
-    !found.is_empty() && (NR_IO_URING_SETUP..=NR_IO_URING_REGISTER).any(mentions)
+/// Whether one of our numbers is in the code around `site`, so far as one function may reach: compilers let branches
+/// of it that end alike share the instruction.
+fn our_number_is_near(code: &[u8], site: &Site) -> bool {
+    const FUNCTION: usize = 32 * 1024;
+    let around = &code[site.offset.saturating_sub(FUNCTION)..code.len().min(site.offset + FUNCTION)];
+    around.windows(4).any(|bytes| bytes[1..] == [1, 0, 0] && (0xa9..=0xab).contains(&bytes[0]))
 }
 
 fn examine(code: &[u8], offset: usize) -> Option<Site> {
