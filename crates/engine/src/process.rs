@@ -14,6 +14,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 const TABLE_SIZE: usize = RING_NUMBERS.end as usize;
 static TABLE: [AtomicPtr<Ring>; TABLE_SIZE] = [const { AtomicPtr::new(core::ptr::null_mut()) }; TABLE_SIZE];
+/// Rings that live, whether or not a number of theirs is known.
+static LIVE: Lock<Vec<&'static Ring>> = Lock::new(Vec::new());
 /// Rings that have ended.
 static POOL: Lock<Vec<&'static Ring>> = Lock::new(Vec::new());
 
@@ -78,12 +80,28 @@ pub fn unborn_ring() -> &'static Ring {
 pub fn publish(fd: i32, ring: &'static Ring) -> Result<(), Errno> {
     let slot = TABLE.get(fd as usize).ok_or(Errno::MFILE)?;
     slot.store(core::ptr::from_ref(ring).cast_mut(), Ordering::Release); // partner: the Acquire load in `ring`
+    if let Some(mut live) = LIVE.lock() {
+        if !live.iter().any(|known| core::ptr::eq(*known, ring)) {
+            live.push(ring);
+        }
+    }
     Ok(())
 }
 
 /// Every ring of the process.
-pub fn rings() -> impl Iterator<Item = &'static Ring> {
-    (0..TABLE_SIZE as i32).filter_map(ring)
+pub fn rings() -> Vec<&'static Ring> {
+    LIVE.lock().map(|live| live.clone()).unwrap_or_default()
+}
+
+/// The ring that an unknown number names as a duplicate (dup(2), or inherited): from now on the number is known.
+#[cold]
+pub fn adopt(fd: i32) -> Option<&'static Ring> {
+    let cookie = cookie_of(fd)?;
+    let found = rings().into_iter().find(|ring| ring.cookie.load(Ordering::Relaxed) == cookie)?;
+    publish(fd, found).ok()?;
+    // Relaxed: `fd` names the ring for its own receive, under the ring's lock.
+    let _ = found.fd.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed);
+    Some(found)
 }
 
 /// `SO_COOKIE` of the socket that number `fd` names, if it is one.
@@ -158,7 +176,7 @@ pub fn break_ring(fd: i32) {
 
 /// Tells every ring but `except` (which knows) that the program closes `fd`.
 pub fn closing_elsewhere(fd: i32, except: *const Ring) {
-    for ring in rings().filter(|ring| !core::ptr::eq(*ring, except)) {
+    for ring in rings().into_iter().filter(|ring| !core::ptr::eq(*ring, except)) {
         if let Ok(mut guard) = ring.lock() {
             guard.detach_number(fd);
         }
@@ -171,26 +189,22 @@ pub fn closing_elsewhere(fd: i32, except: *const Ring) {
 /// The program closes a ring's number: the ring ends if that was its last copy, and is watched by the helper if not.
 fn closing_ring(fd: i32, ring: &'static Ring) {
     let Ok(mut guard) = ring.lock() else { return };
-    if cookie_of(fd) != Some(guard.cookie) {
-        // The number was closed unseen and names another file: only forget it.
-        TABLE[fd as usize].store(core::ptr::null_mut(), Ordering::Release);
-    } else {
-        TABLE[fd as usize].store(core::ptr::null_mut(), Ordering::Release);
+    TABLE[fd as usize].store(core::ptr::null_mut(), Ordering::Release);
+    // If the number was closed unseen, it names another file by now: then it is only forgotten.
+    if cookie_of(fd) == Some(guard.cookie) {
         // Replaces the program's copy by one of our end, which the program is about to close: so it can be seen now
         // whether another copy is left.
         let args = [guard.engine_end as usize, fd as usize, libc::O_CLOEXEC as usize, 0, 0, 0];
         syscall(libc::SYS_dup3, args);
     }
-    ring.fd.store(-1, Ordering::Relaxed);
-    guard.closed = true;
-    let gone = last_copy_gone(guard.engine_end);
-    let control = guard.control;
-    control.lock_post(thread_id()).bump();
-    ring.driver.wake(&control);
-    drop(guard);
-    if gone {
+    let _ = ring.fd.compare_exchange(fd, -1, Ordering::Relaxed, Ordering::Relaxed);
+    if last_copy_gone(guard.engine_end) {
+        guard.closed = true;
+        drop(guard);
         end_if_unused(ring);
     } else {
+        guard.orphan = true;
+        drop(guard);
         path::helper::hand_over(ring);
     }
 }
@@ -199,15 +213,22 @@ fn closing_ring(fd: i32, ring: &'static Ring) {
 /// last does it then.
 pub fn end_if_unused(ring: &'static Ring) {
     let Ok(mut guard) = ring.lock() else { return };
-    guard.abandon_requests();
-    if !guard.closed || guard.sleepers != 0 || !guard.slab.is_empty() || ring.driver.tracked.load(Ordering::Relaxed) {
-        if ring.driver.tracked.load(Ordering::Relaxed) {
-            path::helper::nudge();
-        }
+    if !guard.closed || guard.sleepers != 0 {
         return;
+    }
+    guard.abandon_requests();
+    if !guard.slab.is_empty() {
+        return;
+    }
+    if ring.driver.tracked.load(Ordering::Relaxed) {
+        drop(guard);
+        return path::helper::nudge();
     }
     drop(guard);
     let Some(mut state) = ring.take_state() else { return };
+    if let Some(mut live) = LIVE.lock() {
+        live.retain(|known| !core::ptr::eq(*known, ring));
+    }
     state.entries.release();
     if let Some((eventfd, _)) = state.eventfd.take() {
         descriptors::close(eventfd);
@@ -298,7 +319,8 @@ fn after_fork(word: &AtomicU32) {
         POOL.reset();
         path::worker::reset_after_fork();
         path::helper::reset_after_fork();
-        rings().for_each(|ring| ring.reset_after_fork());
+        LIVE.reset();
+        rings().into_iter().for_each(|ring| ring.reset_after_fork());
     }
     word.store(1, Ordering::Relaxed);
 }

@@ -32,7 +32,7 @@ use crate::resource::files::Files;
 use crate::Errno;
 use control::Control;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use cq::Batch;
 use memory::Memory;
 use std::collections::VecDeque;
@@ -43,6 +43,8 @@ use std::sync::Arc;
 pub struct Ring {
     /// The number the program knows it by; -1 when the ring has ended. Changes under `state` only.
     pub fd: AtomicI32,
+    /// `SO_COOKIE` of the program's end: recognises it under a number that is a duplicate or may have been reused.
+    pub cookie: AtomicU64,
     /// `IORING_SETUP_*`, constant while the ring lives.
     pub flags: AtomicU32,
     state: Lock<Option<Box<State>>>,
@@ -64,7 +66,7 @@ pub struct State {
     pub control: Control,
     /// The engine's end of the descriptor: its hang-up is the end of the ring.
     pub engine_end: i32,
-    /// `SO_COOKIE` of the program's end, to recognise it under a number that may have been reused.
+    /// The same as the ring's.
     pub cookie: u64,
     /// Next SQ position to consume.
     pub sq_head: u32,
@@ -100,6 +102,8 @@ pub struct State {
     pub records: Records,
     /// Threads asleep on something of this ring, outside the lock.
     pub sleepers: u32,
+    /// A number of the descriptor was closed and copies are left: the helper watches for the last one.
+    pub orphan: bool,
     /// The last copy of the descriptor is gone: nothing new starts, memory goes when nobody uses it any more.
     pub closed: bool,
     /// Times a thread of the program called enter: how the helper sees that it stays away.
@@ -155,6 +159,7 @@ impl Ring {
     pub fn unborn() -> Ring {
         Ring {
             fd: AtomicI32::new(-1),
+            cookie: AtomicU64::new(0),
             flags: AtomicU32::new(0),
             state: Lock::new(None),
             arrived: Lock::new(VecDeque::new()),
@@ -191,6 +196,7 @@ impl Ring {
             self.flags.store(flags, Ordering::Relaxed);
             self.broken.store(false, Ordering::Relaxed);
             self.polled_by_ring.store(false, Ordering::Relaxed);
+            self.cookie.store(state.cookie, Ordering::Relaxed);
             *held = Some(Box::new(state));
             self.fd.store(fd, Ordering::Relaxed);
         }
@@ -199,6 +205,7 @@ impl Ring {
     /// Takes the state away: the ring has ended and nobody sleeps on it.
     pub fn take_state(&'static self) -> Option<Box<State>> {
         self.fd.store(-1, Ordering::Relaxed);
+        self.cookie.store(0, Ordering::Relaxed);
         self.state.lock()?.take()
     }
 
@@ -222,6 +229,10 @@ impl Ring {
             self.signal_deferred();
         } else {
             drop(self.try_lock());
+        }
+        // Relaxed: -1 is seen at the latest by whoever closed the ring, after the job is back.
+        if self.fd.load(Ordering::Relaxed) < 0 {
+            crate::process::end_if_unused(self);
         }
     }
 
@@ -274,6 +285,7 @@ impl RingGuard {
         if !self.closed {
             return;
         }
+        self.complete_arrived();
         for id in self.slab.ids() {
             if self.slab.get(id).is_some() {
                 let _ = self.cancel_one(id);

@@ -60,10 +60,10 @@ impl Rw {
         Ok(Rw { write, flags: sqe.op_flags, offset: sqe.off, buffers, registered, done: 0 })
     }
 
-    /// For a *_FIXED request: the registered buffer's index, and the address and length that must lie in it.
+    /// For a *_FIXED request, once: the registered buffer's index, and the address and length that must lie in it.
     #[inline]
-    pub fn registered_range(&self) -> Option<(u16, u64, u64)> {
-        match (&self.buffers, self.registered) {
+    pub fn take_registered_range(&mut self) -> Option<(u16, u64, u64)> {
+        match (&self.buffers, self.registered.take()) {
             (Buffers::One([address, bytes]), Some(index)) => Some((index, *address as u64, *bytes as u64)),
             _ => None,
         }
@@ -84,7 +84,7 @@ impl Rw {
                 Ok(0) => return self.finish(total),
                 Ok(count) => {
                     self.advance(count);
-                    if self.done == total || !self.seekable(context.fd) {
+                    if self.done == total || !context.nonblock || !is_file(context.fd) {
                         return self.finish(total);
                     }
                 }
@@ -137,12 +137,6 @@ impl Rw {
         }
     }
 
-    /// Whether the file has a position: only asked after a short count.
-    fn seekable(&self, fd: i32) -> bool {
-        self.offset != CURRENT_POSITION
-            || call(libc::SYS_lseek, [fd as usize, 0, libc::SEEK_CUR as usize, 0, 0, 0]).is_ok()
-    }
-
     /// Bytes the program asked for, counting those already transferred.
     #[inline]
     fn total(&self) -> u64 {
@@ -189,6 +183,14 @@ impl Rw {
         }
         Verdict::error(error)
     }
+}
+
+/// Whether a short count may be one in the middle of the data: only asked after one. Source: `need_complete_io` in
+/// io_uring/rw.c.
+fn is_file(fd: i32) -> bool {
+    // SAFETY: the descriptor is only borrowed for the call, which answers EBADF for a number that is not open.
+    let fd = unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) };
+    rustix::fs::fstat(fd).is_ok_and(|stat| matches!(stat.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK))
 }
 
 fn is_socket(fd: i32) -> bool {

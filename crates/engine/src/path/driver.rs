@@ -77,6 +77,11 @@ impl Driver {
         self.role.load(Ordering::Acquire) == HELPER
     }
 
+    /// Whether a thread in enter drives.
+    pub fn has_thread(&self) -> bool {
+        self.role.load(Ordering::Relaxed) == THREAD
+    }
+
     /// The helper gives the role back, if it has it.
     pub fn give_up_helper(&self) {
         let _ = self.role.compare_exchange(HELPER, FREE, Ordering::AcqRel, Ordering::Relaxed);
@@ -206,6 +211,12 @@ pub fn wait(mut guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
         ring.driver.give_back();
         pass_role_on(&guard);
     }
+    let closed = guard.closed;
+    drop(guard);
+    if closed {
+        // Another thread closed the ring meanwhile: this call was its last user.
+        process::end_if_unused(ring);
+    }
     result
 }
 
@@ -271,11 +282,6 @@ fn sleep(
     }
     let Ok(mut guard) = ring.lock() else { return (None, Err(Errno::BADF)) };
     guard.sleepers -= 1;
-    if guard.closed {
-        drop(guard);
-        process::end_if_unused(ring);
-        return (None, Err(Errno::BADF));
-    }
     match slept {
         Ok(count) => {
             guard.serve(&events[..count]);

@@ -40,7 +40,7 @@ struct Ward {
     attached: Option<i32>,
     /// Work of a deferred ring was announced; nothing to do until the program has been there.
     announced: bool,
-    /// Closed under its number, waiting for its last copy to go: its engine end is registered.
+    /// Closed under a number, waiting for its last copy to go: its engine end is registered.
     orphan: bool,
 }
 
@@ -168,14 +168,11 @@ impl Ward {
     /// One look at a ring. `None` when the helper is done with it, else how long the next look can wait.
     fn attend(&mut self, set: i32) -> Option<Option<u64>> {
         let Ok(mut guard) = self.ring.lock() else { return self.let_go(set) };
-        if guard.closed && self.await_last_copy(set, &guard) {
+        if guard.orphan && self.last_copy_went(set, &mut guard) {
             return self.end(set, guard);
         }
-        if guard.closed {
-            return Some(None);
-        }
         if guard.entries.armed() == 0 && guard.timers.is_empty() {
-            return self.let_go_of(set, guard);
+            return if guard.orphan { Some(None) } else { self.let_go_of(set, guard) };
         }
         let away = core::mem::replace(&mut self.enters, guard.enters) == guard.enters;
         if !away && !self.ring.driver.is_helpers() {
@@ -183,15 +180,11 @@ impl Ward {
             self.detach(set);
             self.visits += 1;
             // A program that keeps coming back does not need the helper: the next unfinished enter calls again.
-            return if self.visits > PATIENCE && guard.sleepers != 0 {
-                self.let_go_of(set, guard)
-            } else {
-                Some(Some(PERIOD_NS))
-            };
+            return self.step_back(set, guard);
         }
         if guard.sleepers != 0 && !self.ring.driver.is_helpers() {
             self.visits += 1;
-            return if self.visits > PATIENCE { self.let_go_of(set, guard) } else { Some(Some(PERIOD_NS)) };
+            return self.step_back(set, guard);
         }
         self.visits = 0;
         if self.ring.has(IORING_SETUP_DEFER_TASKRUN) {
@@ -254,12 +247,23 @@ impl Ward {
         answer
     }
 
-    /// Registers the engine's end of a closed ring once; true when its last copy is gone.
-    fn await_last_copy(&mut self, set: i32, guard: &RingGuard) -> bool {
+    /// The program drives by itself. One that keeps coming back does not need the helper: the next unfinished enter calls
+    /// again.
+    fn step_back(&mut self, set: i32, guard: RingGuard) -> Option<Option<u64>> {
+        let waits = guard.sleepers != 0 && !guard.orphan;
+        if self.visits > PATIENCE && waits {
+            return self.let_go_of(set, guard);
+        }
+        Some(Some(PERIOD_NS))
+    }
+
+    /// Registers the engine's end of a ring with other copies once; true when the last of them is gone.
+    fn last_copy_went(&mut self, set: i32, guard: &mut RingGuard) -> bool {
         if !self.orphan {
             self.orphan = Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, guard.engine_end, 0, 2).is_ok();
         }
-        process::last_copy_gone(guard.engine_end)
+        guard.closed = process::last_copy_gone(guard.engine_end);
+        guard.closed
     }
 
     fn end(&mut self, set: i32, guard: RingGuard) -> Option<Option<u64>> {

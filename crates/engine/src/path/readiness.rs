@@ -210,8 +210,9 @@ impl RingGuard {
             let epoll = state.entries.make_epoll()?;
             let wanted = state.entries.entry(fd).registered | events | EDGE;
             state.entries.control_registration(epoll, fd, wanted)?;
+        } else {
+            state.entries.register(fd, events)?;
         }
-        state.entries.register(fd, events)?;
         let entry = state.entries.entry(fd);
         if !fresh && !worker_when_ready {
             // The attempt came after the registration: what arrives from now on makes an event.

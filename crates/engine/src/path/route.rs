@@ -100,7 +100,7 @@ impl RingGuard {
         }
         match op {
             Op::Rw(rw) => {
-                if let Some((index, address, bytes)) = rw.registered_range() {
+                if let Some((index, address, bytes)) = rw.take_registered_range() {
                     let buffers = self.buffers.as_ref().ok_or(Errno::FAULT);
                     if let Err(error) = buffers.and_then(|buffers| buffers.admits(index, address, bytes)) {
                         return Verdict::error(error);
@@ -251,6 +251,14 @@ impl RingGuard {
 
     /// Completes what workers brought back.
     pub fn complete_arrived(&mut self) {
+        self.follow_arrived();
+        if !self.ring().driver.has_thread() {
+            // A worker may have sent a request back to be armed when no enter is on its way.
+            self.call_helper();
+        }
+    }
+
+    fn follow_arrived(&mut self) {
         for job in self.ring().take_arrived() {
             let id = job.request;
             let Some(request) = self.slab.get_mut(id) else { continue };

@@ -45,8 +45,8 @@ impl Files {
 
     /// Replaces the files from slot `first` on; answers how many were done before an error.
     pub fn update(&mut self, first: u32, fds: &[i32]) -> Result<usize, Errno> {
-        let end = (first as usize).checked_add(fds.len()).ok_or(Errno::OVERFLOW)?;
-        let slots = self.slots.get_mut(first as usize..end).ok_or(Errno::INVAL)?;
+        let end = first.checked_add(fds.len() as u32).ok_or(Errno::OVERFLOW)?;
+        let slots = self.slots.get_mut(first as usize..end as usize).ok_or(Errno::INVAL)?;
         for (done, (slot, fd)) in slots.iter_mut().zip(fds).enumerate() {
             if *fd == IORING_REGISTER_FILES_SKIP {
                 continue;

@@ -195,13 +195,16 @@ impl RingGuard {
         if self.control.header().byte_pending.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let (tail, backlog) = {
-            let post = self.control.lock_post(process::thread_id());
-            (post.cq_tail(), post.backlog())
-        };
+        let (tail, backlog) = self.posted();
         if self.cq_ready(tail) == Ok(0) && backlog == 0 {
             self.drain_descriptor();
         }
+    }
+
+    /// The CQ's tail, and how many CQEs wait behind it.
+    fn posted(&self) -> (u32, u32) {
+        let post = self.control.lock_post(process::thread_id());
+        (post.cq_tail(), post.backlog())
     }
 
     fn drain_descriptor(&mut self) {
@@ -221,8 +224,8 @@ impl RingGuard {
     pub fn watch(&mut self, edge_triggered: bool) {
         let bit = if edge_triggered { WATCHED_EDGE } else { WATCHED_LEVEL };
         self.control.header().watched.fetch_or(bit, Ordering::Relaxed);
-        let tail = self.control.lock_post(process::thread_id()).cq_tail();
-        if self.cq_ready(tail).is_ok_and(|ready| ready != 0) {
+        let (tail, backlog) = self.posted();
+        if backlog != 0 || self.cq_ready(tail).is_ok_and(|ready| ready != 0) {
             self.make_readable();
         }
         self.call_helper();

@@ -88,7 +88,7 @@ fn named_ring(call: &Enter) -> Result<&'static Ring, Errno> {
     } else {
         call.fd as i32
     };
-    process::ring(fd).ok_or_else(|| not_a_ring(fd))
+    process::ring(fd).or_else(|| process::adopt(fd)).ok_or_else(|| not_a_ring(fd))
 }
 
 /// Why a number that names no ring is refused: an open descriptor with EOPNOTSUPP, a closed one with EBADF.

@@ -127,6 +127,7 @@ fn publish(flags: u32, mut memory: Memory, control: Control) -> Result<i32, Errn
         issuer: if flags & IORING_SETUP_SINGLE_ISSUER != 0 { process::thread_id() } else { 0 },
         records: Records::default(),
         sleepers: 0,
+        orphan: false,
         closed: false,
         enters: 0,
     };
