@@ -30,7 +30,8 @@ fn bench_reads(refusal: Refusal) {
 fn bench_writes_with_flushes(refusal: Refusal) {
     let stage = Stage::new(refusal);
     let disk = stage.make_file("disk", 0, IMAGE_BYTES);
-    // Flushes that meet each other are merged inside qemu: natively 6 to 10 of the ten reach the ring. 5,000 requests of 4,096 bytes go round a disk of 4,096 such blocks.
+    // Flushes that meet each other are merged inside qemu: natively 6 to 10 of the ten reach the ring. The 5,000
+    // requests of 4,096 bytes go round a disk of 4,096 such blocks.
     stage.serve(&bench(&["-w", "--pattern=171", "--flush-interval=500"]), |_| vec![("WRITEV", 5000), ("FSYNC", 1)]);
     let bytes = std::fs::read(disk).expect("read the image");
     assert_eq!(bytes.len(), IMAGE_BYTES);
