@@ -25,7 +25,7 @@ next! {
 /// Set for good once the process has made a ring: before that, no wait has to look for ring descriptors.
 static RING_MADE: AtomicBool = AtomicBool::new(false);
 
-/// Every entry point that creates a ring says so here, after the door's setup succeeded.
+/// The door says so here when it has made a ring.
 pub fn ring_made() {
     RING_MADE.store(true, Ordering::Relaxed);
 }

@@ -32,13 +32,7 @@ pub const NUMBERS: [i64; 20] = [
 pub fn call(number: i64, args: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = args;
     match number {
-        NR_IO_URING_SETUP => {
-            let answer = door::setup(a as u32, b as *mut _);
-            if answer >= 0 {
-                descriptor::ring_made();
-            }
-            answer
-        }
+        NR_IO_URING_SETUP => door::setup(a as u32, b as *mut _),
         NR_IO_URING_ENTER => door::enter(a as u32, b as u32, c as u32, d as u32, e as *const _, f),
         NR_IO_URING_REGISTER => door::register(a as u32, b as u32, c as *mut _, d as u32),
         libc::SYS_rt_sigaction => signals::action::system_call(args),

@@ -98,6 +98,7 @@ macro_rules! cases {
 
 cases! {
     nops_and_errors_come_back: "nop" "";
+    every_wait_sees_the_completions: "waits" "";
     registers_and_red_zone_survive: "registers" "";
     a_filter_and_sigsys_handler_of_the_program_work: "signals" "own-filter";
     blocked_and_ignored_sigsys_stays_so_for_the_program: "signals" "blocked";

@@ -1,6 +1,7 @@
 //! The objects mapped into the process whose code may hold raw `syscall` instructions.
 
 use super::scan;
+use crate::{backend, sys};
 use core::ffi::{c_int, c_void, CStr};
 use core::ops::Range;
 use libc::dl_phdr_info;
@@ -76,6 +77,12 @@ unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, search: *mut c
         if header.p_flags & libc::PF_R == 0 {
             continue;
         }
+        if range.len() >= LARGE {
+            if !backend::is_user() {
+                return 1; // nobody is going to ask for the sites
+            }
+            populate(&range);
+        }
         // SAFETY: the loader mapped these bytes readable, and does not unmap an object while it calls us. A program
         // that rewrites its own code meanwhile may spoil the finding, but no memory.
         let code = unsafe { core::slice::from_raw_parts(start as *const u8, range.len()) };
@@ -86,6 +93,17 @@ unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, search: *mut c
         }
     }
     0
+}
+
+/// From this size on a segment takes longer to scan than it takes to ask whether that is needed.
+const LARGE: usize = 256 * 1024;
+
+/// Maps all pages of a segment at once, which takes a third of the time of one fault after the other.
+fn populate(code: &Range<usize>) {
+    const PAGE: usize = 4096;
+    let start = code.start & !(PAGE - 1);
+    // SAFETY: MADV_POPULATE_READ changes no contents. An older kernel refuses it, and the faults happen singly.
+    unsafe { sys::call(libc::SYS_madvise, [start, code.end - start, libc::MADV_POPULATE_READ as usize, 0, 0, 0]) };
 }
 
 /// The code that must reach the kernel as it is: this library (decision 10), the vdso, the loader and libc, whose
