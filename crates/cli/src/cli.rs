@@ -19,6 +19,7 @@ pub enum Command {
     Deny(DenyOptions),
     Doctor(DoctorOptions),
     Stats(StatsOptions),
+    Lab(LabOptions),
     /// Tries one way into libanyring.so, in a process that doctor started with the library preloaded.
     #[command(hide = true)]
     EntryPoint {
@@ -151,6 +152,47 @@ pub struct StatsOptions {
     /// Print them as JSON (docs/configuration.md describes it)
     #[arg(long)]
     pub json: bool,
+}
+
+const LAB_EXAMPLES: &str = "\
+Examples:
+  anyring lab nop
+  anyring lab nop --runs 50 --batch 1,8,64 --json
+  anyring lab load
+
+Exit status: 0 when it was measured, whatever came out; 125 when it could not be, or when a result was wrong.";
+
+/// Measure anyring and the kernel's io_uring in turns
+#[derive(Debug, Args)]
+#[command(after_help = LAB_EXAMPLES)]
+pub struct LabOptions {
+    #[command(subcommand)]
+    pub workload: Workload,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Workload {
+    /// Submitting and reaping one NOP through liburing
+    Nop {
+        /// How many SQEs a submit call has: a list
+        #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 32], value_parser = clap::value_parser!(u32).range(1..=4096))]
+        batch: Vec<u32>,
+        /// Processes started for each side and batch size
+        #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..))]
+        runs: u16,
+        /// Print the figures as JSON (docs/lab.md describes it)
+        #[arg(long)]
+        json: bool,
+    },
+    /// Loading libanyring.so into a process that never uses io_uring
+    Load {
+        /// How often the process is started with and without it
+        #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u16).range(1..))]
+        runs: u16,
+        /// Print the figures as JSON (docs/lab.md describes it)
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// The program to execute, after `--`.

@@ -1,4 +1,4 @@
-//! The `anyring` command: `run`, `deny`, `doctor` and `stats`.
+//! The `anyring` command: `run`, `deny`, `doctor`, `stats` and `lab`.
 //!
 //! `run` and `deny` end by exec'ing the program in this very process, so that exit code, signals and standard streams
 //! pass through by construction. For the same reason the C `main` is ours: Rust's own start would ignore SIGPIPE and
@@ -14,6 +14,7 @@ mod errno;
 mod exec;
 mod failure;
 mod filter;
+mod lab;
 mod library;
 mod ring;
 mod run;
@@ -43,6 +44,7 @@ fn dispatch(command: Command) -> Result<i32, Failure> {
         Command::Deny(options) => deny::run(&options).map(|never| match never {}),
         Command::Doctor(options) => doctor::run(&options),
         Command::Stats(options) => stats::run(&options),
+        Command::Lab(options) => lab::run(&options),
         Command::EntryPoint { name } => doctor::try_entry_point(name),
     }
 }

@@ -1,0 +1,20 @@
+//! Which file a function comes from.
+
+use std::ffi::{c_void, CStr};
+
+/// The file that holds `function`, as the loader names it (dladdr(3)).
+pub fn of(function: *const c_void) -> String {
+    let mut info = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    // SAFETY: `info` is writable; any address may be asked for.
+    let found = unsafe { libc::dladdr(function, &mut info) };
+    if found == 0 || info.dli_fname.is_null() {
+        return "unknown".to_owned();
+    }
+    // SAFETY: the loader's own string, kept as long as the object is loaded; nothing is unloaded here.
+    unsafe { CStr::from_ptr(info.dli_fname) }.to_string_lossy().into_owned()
+}

@@ -1,0 +1,151 @@
+//! Medians and how far to trust them.
+//!
+//! The two sides of a comparison are measured in turns, so that run i of one and run i of the other saw the same
+//! machine. They are therefore kept, and resampled, as pairs.
+
+use serde::Serialize;
+
+/// One side's runs, in ns.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Summary {
+    /// The median run.
+    pub median_ns: f64,
+    /// The fastest run.
+    pub min_ns: f64,
+    /// The slowest run.
+    pub max_ns: f64,
+}
+
+impl Summary {
+    /// Of at least one run.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn of(runs_ns: &[f64]) -> Self {
+        let sorted = sorted(runs_ns);
+        Summary {
+            median_ns: quantile(&sorted, 0.5),
+            min_ns: quantile(&sorted, 0.0),
+            max_ns: quantile(&sorted, 1.0),
+        }
+    }
+}
+
+/// What two medians say together, with the interval that holds 95 % of it when the runs are drawn again.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Estimate {
+    /// From the runs as they were.
+    pub value: f64,
+    /// The interval's lower end.
+    pub low: f64,
+    /// The interval's upper end.
+    pub high: f64,
+}
+
+impl Estimate {
+    /// median(first) / median(second).
+    ///
+    /// # Panics
+    /// When `pairs` is empty.
+    pub fn ratio(pairs: &[(f64, f64)]) -> Self {
+        bootstrap(pairs, |first, second| first / second)
+    }
+
+    /// median(first) - median(second).
+    ///
+    /// # Panics
+    /// When `pairs` is empty.
+    pub fn difference(pairs: &[(f64, f64)]) -> Self {
+        bootstrap(pairs, |first, second| first - second)
+    }
+}
+
+/// Enough that the interval's ends move by less than they are printed with.
+const RESAMPLES: usize = 2000;
+/// The same runs give the same interval.
+const SEED: u64 = 0x616e_7972_696e_6721;
+
+/// A percentile bootstrap over pairs: each resample draws as many pairs as there are, with replacement.
+fn bootstrap(pairs: &[(f64, f64)], compare: impl Fn(f64, f64) -> f64) -> Estimate {
+    let of_medians = |pairs: &[(f64, f64)]| {
+        let (first, second): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
+        compare(quantile(&sorted(&first), 0.5), quantile(&sorted(&second), 0.5))
+    };
+    let mut random = fastrand::Rng::with_seed(SEED);
+    let resamples: Vec<f64> = (0..RESAMPLES)
+        .map(|_| of_medians(&pairs.iter().map(|_| pairs[random.usize(..pairs.len())]).collect::<Vec<_>>()))
+        .collect();
+    let resamples = sorted(&resamples);
+    Estimate { value: of_medians(pairs), low: quantile(&resamples, 0.025), high: quantile(&resamples, 0.975) }
+}
+
+fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted
+}
+
+/// The value below which `part` (0 to 1) of the sorted values lie, interpolated linearly between neighbours.
+fn quantile(sorted: &[f64], part: f64) -> f64 {
+    let position = part * (sorted.len() - 1) as f64;
+    let below = position.floor() as usize;
+    let above = position.ceil() as usize;
+    sorted[below] + (sorted[above] - sorted[below]) * (position - below as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_of_odd_and_even_numbers_of_runs() {
+        assert_eq!(Summary::of(&[3.0, 1.0, 2.0]), Summary { median_ns: 2.0, min_ns: 1.0, max_ns: 3.0 });
+        assert_eq!(Summary::of(&[4.0, 1.0, 2.0, 3.0]).median_ns, 2.5);
+        assert_eq!(Summary::of(&[7.0]), Summary { median_ns: 7.0, min_ns: 7.0, max_ns: 7.0 });
+    }
+
+    #[test]
+    fn quantiles_are_interpolated() {
+        let values = [0.0, 10.0, 20.0, 30.0, 40.0];
+        assert_eq!(quantile(&values, 0.25), 10.0);
+        assert_eq!(quantile(&values, 0.375), 15.0);
+        assert_eq!(quantile(&values, 0.975), 39.0);
+    }
+
+    #[test]
+    fn without_spread_the_interval_is_a_point() {
+        let ratio = Estimate::ratio(&[(50.0, 100.0); 9]);
+        assert_eq!(ratio, Estimate { value: 0.5, low: 0.5, high: 0.5 });
+        assert_eq!(Estimate::difference(&[(50.0, 100.0); 9]).value, -50.0);
+    }
+
+    #[test]
+    fn noise_widens_the_interval_and_more_runs_narrow_it() {
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut width = |runs: usize, noise: f64| {
+            let mut value = || 100.0 + noise * (random.f64() - 0.5);
+            let pairs: Vec<_> = (0..runs).map(|_| (value(), value())).collect();
+            let ratio = Estimate::ratio(&pairs);
+            assert!(ratio.low <= ratio.value && ratio.value <= ratio.high, "{ratio:?}");
+            ratio.high - ratio.low
+        };
+        let (quiet, noisy, many) = (width(15, 2.0), width(15, 40.0), width(1500, 40.0));
+        assert!(quiet < noisy / 5.0 && many < noisy / 3.0, "{quiet} {noisy} {many}");
+    }
+
+    /// Of 95 % intervals around the known ratio, most must hold it: a wrong quantile or a forgotten pair shows here.
+    #[test]
+    fn the_interval_holds_the_true_value_about_as_often_as_it_says() {
+        let mut random = fastrand::Rng::with_seed(2);
+        let trials = 200;
+        let held = (0..trials)
+            .filter(|_| {
+                let pairs: Vec<_> =
+                    (0..25).map(|_| (40.0 + 20.0 * random.f64(), 80.0 + 40.0 * random.f64())).collect();
+                let ratio = Estimate::ratio(&pairs);
+                ratio.low <= 0.5 && 0.5 <= ratio.high
+            })
+            .count();
+        assert!((trials * 88 / 100..trials).contains(&held), "{held} of {trials}");
+    }
+}
