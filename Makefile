@@ -46,7 +46,7 @@ doc: setup
 	@RUSTDOCFLAGS="-D warnings" $(STEP) $@ cargo doc --locked --workspace --no-deps --quiet
 
 build: setup
-	@$(STEP) $@ cargo build --locked --release -p anyring-cli -p anyring-inject -p anyring-conformance
+	@$(STEP) $@ cargo build --locked --release -p anyring-cli -p anyring-inject -p anyring-lab -p anyring-conformance
 
 # Unit and integration tests of all crates but the end-to-end ones.
 unit: build
