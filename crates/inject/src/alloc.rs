@@ -4,7 +4,7 @@
 //! thread-locals and no lock: a thread that is interrupted anywhere in here and forks, allocates again in a signal
 //! handler, or never comes back (siglongjmp), holds up nobody. At worst it loses the one block it was about to take.
 //!
-//! Sizes up to [`LARGEST`] are rounded up to a power of two and come from a stack of free blocks for each power;
+//! Sizes up to `LARGEST` are rounded up to a power of two and come from a stack of free blocks for each power;
 //! chunks are never given back to the kernel. Everything larger is a mapping of its own.
 
 use crate::sys;

@@ -131,6 +131,18 @@ fn a_plugin_is_looked_through_when_it_is_loaded() {
 }
 
 #[test]
+fn a_program_linked_with_liburing_gets_no_filter() {
+    const NAME: &str = "a_program_linked_with_liburing_gets_no_filter";
+    if let Some(reason) = obstacle() {
+        return skip(NAME, reason);
+    }
+    if !Path::new("/usr/include/liburing.h").exists() {
+        return skip(NAME, "liburing's header is not installed (Debian: liburing-dev)");
+    }
+    same_both_ways(&compile("linked", "linked", &["-luring", "-Wno-error"]), &[], None);
+}
+
+#[test]
 fn anyring_raw_0_leaves_instructions_alone() {
     if let Some(reason) = obstacle() {
         return skip("anyring_raw_0_leaves_instructions_alone", reason);

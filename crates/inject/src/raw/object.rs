@@ -34,12 +34,15 @@ struct Search<'a> {
     present: Vec<Seen>,
     found: Vec<Object>,
     first: bool,
+    /// Everything present was loaded with the program, so that its symbols were bound after ours.
+    at_start: bool,
 }
 
 /// The segments with sites among the objects that were mapped since `known` was last brought up to date.
 pub fn new_objects(known: &mut Known) -> Vec<Object> {
     let present = Vec::with_capacity(known.segments.len().max(16));
-    let mut search = Search { known, present, found: Vec::new(), first: true };
+    let at_start = known.additions == 0;
+    let mut search = Search { known, present, found: Vec::new(), first: true, at_start };
     // SAFETY: `visit` is called back with `search`, for each object, before this returns.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
     let Search { present, found, known, .. } = search;
@@ -64,6 +67,9 @@ unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, search: *mut c
         // SAFETY: the loader keeps the program headers mapped and says how many there are.
         unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize) }
     };
+    if search.at_start && is_replaced_liburing(info.dlpi_name) {
+        return 0;
+    }
     let code = headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0);
     for header in code {
         let start = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
@@ -104,6 +110,34 @@ fn populate(code: &Range<usize>) {
     let start = code.start & !(PAGE - 1);
     // SAFETY: MADV_POPULATE_READ changes no contents. An older kernel refuses it, and the faults happen singly.
     unsafe { sys::call(libc::SYS_madvise, [start, code.end - start, libc::MADV_POPULATE_READ as usize, 0, 0, 0]) };
+}
+
+/// Whether `name` is a liburing all of whose functions this library stands before, so that its instructions are never
+/// reached: a filter for them would cost a program like qemu its setuid helpers for nothing. One that is loaded by
+/// dlopen later may be used by its handle, past our symbols, and is looked through.
+fn is_replaced_liburing(name: *const core::ffi::c_char) -> bool {
+    if name.is_null() {
+        return false;
+    }
+    // SAFETY: the loader names objects by C strings.
+    let path = unsafe { CStr::from_ptr(name) }.to_bytes();
+    let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    if !file.starts_with(b"liburing.so") && !file.starts_with(b"liburing-ffi.so") {
+        return false;
+    }
+    let mut first: libc::Dl_info = libc::Dl_info {
+        dli_fname: core::ptr::null(),
+        dli_fbase: core::ptr::null_mut(),
+        dli_sname: core::ptr::null(),
+        dli_saddr: core::ptr::null_mut(),
+    };
+    let mut ours = first;
+    // SAFETY: C strings and locals; the loader's lock, which its callback runs under, may be taken again.
+    unsafe {
+        let submit = libc::dlsym(libc::RTLD_DEFAULT, c"io_uring_submit".as_ptr());
+        let known = libc::dladdr(submit, &mut first) != 0;
+        known && libc::dladdr(visit as *const c_void, &mut ours) != 0 && first.dli_fbase == ours.dli_fbase
+    }
 }
 
 /// The code that must reach the kernel as it is: this library (decision 10), the vdso, the loader and libc, whose

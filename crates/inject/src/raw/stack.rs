@@ -6,7 +6,8 @@
 //! A handler of the program may leave an emulation for good with siglongjmp(3). Its stack is then recognised as
 //! abandoned when the same thread traps again from a place that cannot be inside it: not on that stack, not on the
 //! alternate signal stack, and above (on x86-64: outside of) the frame from which the abandoned call was made. A
-//! thread that ended in the middle of one is noticed when the stacks run out.
+//! thread that ended in the middle of one is noticed when the stacks run out. This only concerns the stack: what the
+//! engine held at that moment, the ring's lock say, stays held.
 
 use crate::signals::action::thread_lives;
 use crate::sys;

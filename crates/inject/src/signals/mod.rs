@@ -3,7 +3,7 @@
 //! SIGSYS is guarded once raw instructions are trapped, SIGSEGV and SIGBUS once the engine copies from memory that may
 //! be a bad pointer. Until a guard is installed every wrapper here is a plain pass-through. From then on
 //!
-//! - the real action is [`on_signal`], with the flags and the mask that the program asked for where they can be seen
+//! - the real action is `on_signal`, with the flags and the mask that the program asked for where they can be seen
 //!   (SA_ONSTACK, SA_NODEFER, SA_RESTART, sa_mask), so that a handler of the program that it calls runs in the frame
 //!   that the kernel would have built for it; the program's own action is kept in [`action`];
 //! - the real mask of a thread never holds a guarded signal by the program's wish: a forced signal that is blocked
@@ -27,7 +27,7 @@ use libc::{siginfo_t, ucontext_t};
 /// Sees a guarded signal before the program does; true when it was ours and nothing remains to be done.
 ///
 /// # Safety
-/// Called by [`on_signal`] in a signal handler, with what the kernel passed it: only async-signal-safe actions.
+/// Called by `on_signal` in a signal handler, with what the kernel passed it: only async-signal-safe actions.
 pub type Guard = unsafe fn(&mut ucontext_t, &siginfo_t) -> bool;
 
 /// The signals that can be guarded.
