@@ -54,18 +54,27 @@ pub fn one_line_failure(output: &Output, status: i32) -> String {
 /// libanyring.so beside the command, built by the cargo that runs the tests.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let directory = Path::new(ANYRING).parent().expect("the command is in a directory");
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "--quiet", "--package", "anyring-inject", "--target-dir"]);
-        cargo.arg(directory.parent().expect("the profile's directory is in the target directory"));
-        if directory.ends_with("release") {
-            cargo.arg("--release");
-        }
-        let built = output(cargo.current_dir(env!("CARGO_MANIFEST_DIR")));
-        assert!(built.status.success(), "libanyring.so: {}", String::from_utf8_lossy(&built.stderr));
-        directory.join("libanyring.so")
-    })
+    LIBRARY.get_or_init(|| build_beside("anyring-inject", "libanyring.so"))
+}
+
+/// The worker of `anyring lab` beside the command, and the library that it needs.
+pub fn lab_worker() {
+    static WORKER: OnceLock<PathBuf> = OnceLock::new();
+    library();
+    WORKER.get_or_init(|| build_beside("anyring-lab", "anyring-lab-worker"));
+}
+
+fn build_beside(package: &str, file: &str) -> PathBuf {
+    let directory = Path::new(ANYRING).parent().expect("the command is in a directory");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--quiet", "--package", package, "--target-dir"]);
+    cargo.arg(directory.parent().expect("the profile's directory is in the target directory"));
+    if directory.ends_with("release") {
+        cargo.arg("--release");
+    }
+    let built = output(cargo.current_dir(env!("CARGO_MANIFEST_DIR")));
+    assert!(built.status.success(), "{file}: {}", String::from_utf8_lossy(&built.stderr));
+    directory.join(file)
 }
 
 /// What `doctor --json` says below `outer` (words put before it).

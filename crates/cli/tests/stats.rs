@@ -1,0 +1,94 @@
+//! `anyring stats`: what it prints of counters, and what it refuses to read.
+
+mod common;
+
+use anyring_abi::Opcode;
+use anyring_engine::request::Path as Route;
+use anyring_engine::stats;
+use common::{anyring, library, one_line_failure, output, stdout, ANYRING};
+use serde_json::json;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+fn json_of(file: &Path) -> serde_json::Value {
+    let output = output(anyring(&["stats", "--json"]).arg(file));
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    serde_json::from_slice(&output.stdout).expect("stats --json prints JSON")
+}
+
+/// The engine's own writer fills the file, so that writer and reader cannot drift apart.
+#[test]
+fn counters_are_printed_as_they_were_counted() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("counters");
+    stats::open(file.to_str()).expect("a counters file");
+    stats::completed(Opcode::Read, Route::Inline, 4096);
+    stats::completed(Opcode::Read, Route::Worker, 4096);
+    stats::completed(Opcode::Read, Route::Worker, -libc::EIO);
+    stats::completed(Opcode::PollAdd, Route::Poll, 1);
+    stats::stats().kernel_refused_errno.store(libc::ENOSYS as u64, Ordering::Relaxed);
+    stats::stats().rings.store(3, Ordering::Relaxed);
+    stats::stats().enters.store(40, Ordering::Relaxed);
+    stats::stats().overflows.store(5, Ordering::Relaxed);
+    let expected = json!({
+        "kernel_refused_errno": libc::ENOSYS, "rings": 3, "enters": 40, "overflows": 5, "errors": 1,
+        "completions": {
+            "READ": {"inline": 1, "poll": 0, "worker": 2},
+            "POLL_ADD": {"inline": 0, "poll": 1, "worker": 0},
+        },
+    });
+    assert_eq!(json_of(&file), expected);
+
+    let text = stdout(&output(anyring(&["stats"]).arg(&file)));
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    for row in [
+        &["kernel", "refused", "io_uring", "ENOSYS"][..],
+        &["failed", "requests", "1"],
+        &["completions", "inline", "poll", "worker"],
+        &["READ", "1", "0", "2"],
+        &["POLL_ADD", "0", "1", "0"],
+    ] {
+        assert!(rows.iter().any(|words| words == row), "{row:?} is missing: {text}");
+    }
+    let ends: Vec<_> = text.lines().filter(|line| line.starts_with(['c', 'R', 'P']) && line.len() > 40).collect();
+    assert!(ends.windows(2).all(|pair| pair[0].len() == pair[1].len()), "columns are aligned: {text}");
+}
+
+#[test]
+fn a_served_programs_counters_say_so() {
+    library();
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("counters");
+    let mut words = vec!["deny", "--errno", "ENOSYS", "--", ANYRING, "run", "--stats"];
+    words.push(file.to_str().expect("UTF-8"));
+    words.extend(["--", ANYRING, "entry-point", "syscall"]);
+    let served = output(&mut anyring(&words));
+    assert!(served.status.success(), "{served:?}");
+    let counters = json_of(&file);
+    assert_eq!(counters["kernel_refused_errno"], libc::ENOSYS, "{counters}");
+    assert_eq!(counters["completions"], json!({"NOP": {"inline": 1, "poll": 0, "worker": 0}}));
+    assert!(counters["rings"].as_u64() >= Some(1) && counters["enters"].as_u64() >= Some(1), "{counters}");
+}
+
+#[test]
+fn what_holds_no_counters_is_named() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let magic = stats::MAGIC.to_ne_bytes();
+    let mut other_version = magic;
+    other_version[7] = 99;
+    let cases: [(&str, &[u8], &str); 4] = [
+        ("foreign", b"root:x:0:0:root", "not a counters file"),
+        ("empty", b"", "nothing was counted"),
+        ("version", &other_version, "layout version 99"),
+        ("short", &magic, "damaged: 8 bytes"),
+    ];
+    for (name, bytes, why) in cases {
+        let file = directory.path().join(name);
+        std::fs::write(&file, bytes).expect("write");
+        let message = one_line_failure(&output(anyring(&["stats"]).arg(&file)), 125);
+        assert!(message.contains(why) && message.contains(name), "{message}");
+    }
+    let missing = output(&mut anyring(&["stats", "/nonexistent/counters"]));
+    assert!(one_line_failure(&missing, 125).contains("no such file"));
+    assert!(one_line_failure(&output(&mut anyring(&["stats", "/"])), 125).contains("directory"));
+}
