@@ -70,6 +70,21 @@ fn a_served_programs_counters_say_so() {
     assert!(counters["rings"].as_u64() >= Some(1) && counters["enters"].as_u64() >= Some(1), "{counters}");
 }
 
+/// A file that ANYRING_STATS names by mistake is the user's.
+#[test]
+fn the_library_overwrites_no_other_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let size = size_of::<stats::Stats>();
+    for (name, bytes) in
+        [("text", b"mine\n".to_vec()), ("large", vec![b'x'; 1 << 16]), ("same-size", vec![b'x'; size])]
+    {
+        let file = directory.path().join(name);
+        std::fs::write(&file, &bytes).expect("write");
+        assert!(stats::open(file.to_str()).is_err(), "{name}");
+        assert!(std::fs::read(&file).expect("read") == bytes, "{name} was changed");
+    }
+}
+
 #[test]
 fn what_holds_no_counters_is_named() {
     let directory = tempfile::tempdir().expect("a directory");

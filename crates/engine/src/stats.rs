@@ -62,21 +62,31 @@ pub fn completed(opcode: Opcode, path: Path, result: i32) {
     }
 }
 
-/// Puts the counters into `file` (made if missing, kept if it has counters already), or into a memfd.
+/// Puts the counters into `file` (made if missing, kept if it has counters already), or into a memfd. EINVAL when the
+/// file is of another kind, named by mistake: it stays as it is.
 pub fn open(file: Option<&str>) -> Result<(), Errno> {
     let fd = match file {
         Some(path) => rustix::fs::open(path, OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC, Mode::from(0o644))?,
         None => rustix::fs::memfd_create("anyring-counters", MemfdFlags::CLOEXEC)?,
     };
+    let bytes = rustix::fs::fstat(&fd)?.st_size;
+    if bytes != 0 && bytes != size_of::<Stats>() as i64 {
+        return Err(Errno::INVAL);
+    }
     rustix::fs::ftruncate(&fd, size_of::<Stats>() as u64)?;
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address that the kernel chooses; the descriptor may be closed, the mapping stays.
-    let block = unsafe {
-        rustix::mm::mmap(core::ptr::null_mut(), size_of::<Stats>(), prot, MapFlags::SHARED, &fd, 0)
-    }?;
+    let block =
+        unsafe { rustix::mm::mmap(core::ptr::null_mut(), size_of::<Stats>(), prot, MapFlags::SHARED, &fd, 0) }?;
     let block = block.cast::<Stats>();
-    // SAFETY: the mapping holds a Stats of atomics, for which zeroes are values.
-    unsafe { (*block).magic.store(MAGIC, Ordering::Relaxed) };
+    // SAFETY: the mapping is as large as a Stats, of atomics, for which any bytes are values.
+    let magic = unsafe { &(*block).magic };
+    // Another process may be doing the same just now.
+    if magic.compare_exchange(0, MAGIC, Ordering::Relaxed, Ordering::Relaxed).is_err_and(|found| found != MAGIC) {
+        // SAFETY: the mapping made above, which nothing refers to any more.
+        unsafe { rustix::mm::munmap(block.cast(), size_of::<Stats>()) }?;
+        return Err(Errno::INVAL);
+    }
     BLOCK.store(block, Ordering::Release); // partner: the Acquire load in `stats`
     Ok(())
 }
@@ -114,7 +124,11 @@ impl core::fmt::Display for NoCounters {
         match self {
             NoCounters::Foreign => formatter.write_str("not a counters file of anyring"),
             NoCounters::Version(version) => {
-                write!(formatter, "the counters have layout version {version}, this anyring reads {}", version_of(MAGIC))
+                write!(
+                    formatter,
+                    "the counters have layout version {version}, this anyring reads {}",
+                    version_of(MAGIC)
+                )
             }
             NoCounters::Size(bytes) => {
                 write!(formatter, "the counters are damaged: {bytes} bytes, not {}", size_of::<Stats>())
