@@ -3,3 +3,4 @@
 pub mod buffers;
 pub mod files;
 pub mod register;
+pub mod tag;

@@ -50,6 +50,9 @@ pub struct Ring {
     state: Lock<Option<Box<State>>>,
     arrived: Lock<VecDeque<Arc<Job>>>,
     arrived_count: AtomicU32,
+    /// Tags of resources that nobody uses any more, to be posted by whoever holds `state` next.
+    retired: Lock<Vec<u64>>,
+    retired_count: AtomicU32,
     /// Who polls and fires timers, and how whoever waits sleeps.
     pub driver: Driver,
     /// A request of some ring polls this one's descriptor. Set without this ring's lock, seen at its next post.
@@ -106,6 +109,8 @@ pub struct State {
     pub orphan: bool,
     /// The last copy of the descriptor is gone: nothing new starts, memory goes when nobody uses it any more.
     pub closed: bool,
+    /// Made with `IORING_SETUP_R_DISABLED` and not enabled yet.
+    pub disabled: bool,
     /// Times a thread of the program called enter: how the helper sees that it stays away.
     pub enters: u32,
 }
@@ -164,6 +169,8 @@ impl Ring {
             state: Lock::new(None),
             arrived: Lock::new(VecDeque::new()),
             arrived_count: AtomicU32::new(0),
+            retired: Lock::new(Vec::new()),
+            retired_count: AtomicU32::new(0),
             driver: Driver::new(),
             polled_by_ring: AtomicBool::new(false),
             broken: AtomicBool::new(false),
@@ -195,6 +202,11 @@ impl Ring {
         if let Some(mut held) = self.state.lock() {
             self.flags.store(flags, Ordering::Relaxed);
             self.broken.store(false, Ordering::Relaxed);
+            // Tags that a former life of this ring left behind.
+            if let Some(mut retired) = self.retired.lock() {
+                retired.clear();
+            }
+            self.retired_count.store(0, Ordering::Relaxed);
             self.polled_by_ring.store(false, Ordering::Relaxed);
             self.cookie.store(state.cookie, Ordering::Relaxed);
             *held = Some(Box::new(state));
@@ -243,6 +255,24 @@ impl Ring {
         guard.announce_work();
     }
 
+    /// A tagged resource is not used any more: its tag is posted now, or by whoever holds the ring before letting go.
+    pub fn retire(&'static self, tag: u64) {
+        if let Some(mut retired) = self.retired.lock() {
+            retired.push(tag);
+            // SeqCst, and the fence: as in `deliver`.
+            self.retired_count.fetch_add(1, Ordering::SeqCst);
+        }
+        fence_after_swap();
+        drop(self.try_lock());
+    }
+
+    /// Whether results or tags wait for the holder of the ring.
+    #[inline]
+    fn has_left_overs(&self) -> bool {
+        let deferred = self.has(anyring_abi::IORING_SETUP_DEFER_TASKRUN);
+        (self.has_arrived() && !deferred) || self.retired_count.load(Ordering::Relaxed) != 0
+    }
+
     /// Whether results wait to be completed.
     #[inline]
     pub fn has_arrived(&self) -> bool {
@@ -265,6 +295,7 @@ impl Ring {
         unsafe {
             self.state.reset();
             self.arrived.reset();
+            self.retired.reset();
         }
         self.arrived_count.store(0, Ordering::Relaxed);
         if let Some(mut arrived) = self.arrived.lock() {
@@ -324,10 +355,24 @@ impl RingGuard {
         self.ring
     }
 
+    #[cold]
+    fn post_tags(&mut self) {
+        let tags = self.ring.retired.lock().map(|mut retired| {
+            self.ring.retired_count.store(0, Ordering::Relaxed);
+            core::mem::take(&mut *retired)
+        });
+        for user_data in tags.unwrap_or_default() {
+            self.post(anyring_abi::Cqe { user_data, res: 0, flags: 0 }, true);
+        }
+    }
+
     /// Issues what became ready and posts what is batched. Called before the lock is released.
     pub fn settle(&mut self) {
         if self.ring.has_arrived() && !self.ring.has(anyring_abi::IORING_SETUP_DEFER_TASKRUN) {
             self.complete_arrived();
+        }
+        if self.ring.retired_count.load(Ordering::Relaxed) != 0 {
+            self.post_tags();
         }
         while let Some(id) = self.ready.pop_front() {
             self.issue(id);
@@ -366,7 +411,7 @@ impl Drop for RingGuard {
             self.held = None;
             // Partner: the fence in `deliver`. The release of the lock must not pass the load of the count.
             fence_after_swap();
-            if !self.ring.has_arrived() || self.ring.has(anyring_abi::IORING_SETUP_DEFER_TASKRUN) {
+            if !self.ring.has_left_overs() {
                 return;
             }
             let Some(mut held) = self.ring.state.try_lock() else { return };

@@ -6,8 +6,10 @@
 
 use super::{call, Context, Direction, Verdict};
 use crate::os::user_read_slice;
+use crate::resource::buffers::Buffer;
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe};
+use std::sync::Arc;
 
 /// `RWF_HIPRI` of preadv2(2).
 const RWF_HIPRI: u32 = 0x1;
@@ -29,6 +31,8 @@ pub struct Rw {
     buffers: Buffers,
     /// Index of the registered buffer that the data must lie in (READ_FIXED, WRITE_FIXED).
     registered: Option<u16>,
+    /// That buffer, once found: it stays registered for as long as the request needs it.
+    buffer: Option<Arc<Buffer>>,
     /// Bytes transferred by earlier attempts.
     done: u64,
 }
@@ -57,7 +61,7 @@ impl Rw {
         }
         let fixed = matches!(opcode, Opcode::ReadFixed | Opcode::WriteFixed);
         let registered = fixed.then_some(sqe.buf_index);
-        Ok(Rw { write, flags: sqe.op_flags, offset: sqe.off, buffers, registered, done: 0 })
+        Ok(Rw { write, flags: sqe.op_flags, offset: sqe.off, buffers, registered, buffer: None, done: 0 })
     }
 
     /// For a *_FIXED request, once: the registered buffer's index, and the address and length that must lie in it.
@@ -67,6 +71,11 @@ impl Rw {
             (Buffers::One([address, bytes]), Some(index)) => Some((index, *address as u64, *bytes as u64)),
             _ => None,
         }
+    }
+
+    /// Keeps the registered buffer that the data lies in.
+    pub fn keep(&mut self, buffer: Arc<Buffer>) {
+        self.buffer = Some(buffer);
     }
 
     /// Which readiness it waits for; `None` when the program asked not to wait (RWF_NOWAIT).

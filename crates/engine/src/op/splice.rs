@@ -79,7 +79,7 @@ impl Splice {
     /// meanwhile, and the kernel's request would still have the file. Errors: those of dup(2).
     pub fn hold_input(&mut self) -> Result<i32, Errno> {
         if let Input::Number(fd) = self.input {
-            self.input = Input::File(Arc::new(FixedFile { fd: descriptors::duplicate(fd)? }));
+            self.input = Input::File(FixedFile::new(descriptors::duplicate(fd)?, None));
         }
         Ok(self.input_fd())
     }

@@ -169,6 +169,7 @@ impl RingGuard {
 /// Waits as io_uring_enter(2) with IORING_ENTER_GETEVENTS does. Source: `io_cqring_wait` in io_uring/io_uring.c.
 pub fn wait(mut guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
     let ring = guard.ring();
+    guard.clear_announcement();
     guard.collect();
     let head = guard.memory.view.load(crate::ring::layout::word::CQ_HEAD)?;
     let entries = guard.memory.view.layout().cq_entries;

@@ -391,7 +391,7 @@ impl RingGuard {
             let private = match &file {
                 Some(file) => file.clone(),
                 None => match descriptors::duplicate(fd) {
-                    Ok(duplicate) => file.insert(Arc::new(FixedFile { fd: duplicate })).clone(),
+                    Ok(duplicate) => file.insert(FixedFile::new(duplicate, None)).clone(),
                     Err(_) => continue,
                 },
             };

@@ -102,8 +102,9 @@ impl RingGuard {
             Op::Rw(rw) => {
                 if let Some((index, address, bytes)) = rw.take_registered_range() {
                     let buffers = self.buffers.as_ref().ok_or(Errno::FAULT);
-                    if let Err(error) = buffers.and_then(|buffers| buffers.admits(index, address, bytes)) {
-                        return Verdict::error(error);
+                    match buffers.and_then(|buffers| buffers.find(index, address, bytes)) {
+                        Ok(buffer) => rw.keep(buffer.clone()),
+                        Err(error) => return Verdict::error(error),
                     }
                 }
                 rw.issue(Context { fd, nonblock: true })

@@ -1,56 +1,99 @@
-//! Registered buffers: io_uring_register(2), IORING_REGISTER_BUFFERS. Only the ranges are kept: nothing is pinned, and
-//! the kernel checks the addresses again at each transfer.
+//! Registered buffers: io_uring_register(2), IORING_REGISTER_BUFFERS and what works on it. Only the ranges are kept:
+//! nothing is pinned, and the kernel checks the addresses again at each transfer.
 
+use super::tag::Tag;
 use crate::os::user_read;
+use crate::ring::Ring;
 use crate::Errno;
+use std::sync::Arc;
 
 /// The most buffers a ring takes (`IORING_MAX_REG_BUFFERS`).
-const MAX_BUFFERS: u32 = 1 << 14;
+pub const MAX_BUFFERS: u32 = 1 << 14;
 /// The largest buffer, in bytes.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// The table of registered buffers of a ring: address and length, empty slots with length 0.
+/// A range of program memory that requests may name by its index. Requests in flight keep theirs (`Arc`).
+#[derive(Debug)]
+pub struct Buffer {
+    address: u64,
+    bytes: u64,
+    _tag: Option<Tag>,
+}
+
+/// The table of registered buffers of a ring.
 #[derive(Debug)]
 pub struct Buffers {
-    slots: Vec<(u64, u64)>,
+    slots: Vec<Option<Arc<Buffer>>>,
 }
 
 impl Buffers {
-    /// Registers `count` iovecs found at `address`.
-    pub fn new(address: u64, count: u32) -> Result<Buffers, Errno> {
-        if count == 0 || count > MAX_BUFFERS {
-            return Err(Errno::INVAL);
+    /// Registers `count` iovecs found at `address`, with their tags (0, or missing, for none). An `address` of 0 leaves
+    /// all slots empty.
+    pub fn new(ring: &'static Ring, address: u64, count: u32, tags: &[u64]) -> Result<Buffers, Errno> {
+        let mut buffers = Buffers { slots: (0..count).map(|_| None).collect() };
+        if address != 0 {
+            let done = buffers.fill(ring, 0, address, count, tags)?;
+            if done != count as usize {
+                return Err(user_range(address, done as u64).err().unwrap_or(Errno::INVAL));
+            }
         }
-        let mut slots = Vec::with_capacity(count as usize);
-        for index in 0..u64::from(count) {
-            let [base, bytes]: [u64; 2] = user_read(address + 16 * index)?;
-            slots.push(check(base, bytes)?);
-        }
-        Ok(Buffers { slots })
+        Ok(buffers)
     }
 
-    /// Whether `address..address + bytes` lies inside buffer `index`. Source: `io_import_fixed` in io_uring/rsrc.c.
-    pub fn admits(&self, index: u16, address: u64, bytes: u64) -> Result<(), Errno> {
-        let (base, length) = *self.slots.get(usize::from(index)).ok_or(Errno::FAULT)?;
+    /// Replaces `count` buffers from slot `first` on; answers how many were done before an error.
+    pub fn fill(
+        &mut self,
+        ring: &'static Ring,
+        first: u32,
+        address: u64,
+        count: u32,
+        tags: &[u64],
+    ) -> Result<usize, Errno> {
+        let end = first.checked_add(count).ok_or(Errno::OVERFLOW)?;
+        let slots = self.slots.get_mut(first as usize..end as usize).ok_or(Errno::INVAL)?;
+        for (done, slot) in slots.iter_mut().enumerate() {
+            let tag = tags.get(done).copied().unwrap_or(0);
+            let range = user_range(address, done as u64).and_then(|range| match range {
+                None if tag != 0 => Err(Errno::INVAL),
+                range => Ok(range),
+            });
+            match range {
+                Ok(range) => {
+                    *slot = range.map(|(address, bytes)| {
+                        Arc::new(Buffer { address, bytes, _tag: Tag::new(ring, tag) })
+                    });
+                }
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => return Ok(done),
+            }
+        }
+        Ok(count as usize)
+    }
+
+    /// The buffer with index `index`, which `address..address + bytes` must lie in. Source: `io_import_fixed` in
+    /// io_uring/rsrc.c.
+    pub fn find(&self, index: u16, address: u64, bytes: u64) -> Result<&Arc<Buffer>, Errno> {
+        let buffer = self.slots.get(usize::from(index)).and_then(Option::as_ref).ok_or(Errno::FAULT)?;
         let end = address.checked_add(bytes).ok_or(Errno::FAULT)?;
-        if length == 0 || address < base || end > base + length {
+        if address < buffer.address || end > buffer.address + buffer.bytes {
             return Err(Errno::FAULT);
         }
-        Ok(())
+        Ok(buffer)
     }
 }
 
-/// A buffer that could be pinned: both ends readable.
-fn check(base: u64, bytes: u64) -> Result<(u64, u64), Errno> {
+/// The `index`th iovec at `address`, if it could be pinned: both ends readable. `None` for an empty one.
+fn user_range(address: u64, index: u64) -> Result<Option<(u64, u64)>, Errno> {
+    let [base, bytes]: [u64; 2] = user_read(address.wrapping_add(16 * index))?;
     match (base, bytes) {
-        (0, 0) => Ok((0, 0)),
+        (0, 0) => Ok(None),
         (0, _) | (_, 0) => Err(Errno::FAULT),
         (_, bytes) if bytes > MAX_BYTES => Err(Errno::FAULT),
         _ => {
-            base.checked_add(bytes).ok_or(Errno::OVERFLOW)?;
+            let end = base.checked_add(bytes).ok_or(Errno::OVERFLOW)?;
             user_read::<u8>(base)?;
-            user_read::<u8>(base + bytes - 1)?;
-            Ok((base, bytes))
+            user_read::<u8>(end - 1)?;
+            Ok(Some((base, bytes)))
         }
     }
 }

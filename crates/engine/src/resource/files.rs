@@ -3,8 +3,11 @@
 //! A registered file is a private duplicate of the program's descriptor: it stays open whatever the program does with the
 //! number, and what is known of it can never become stale. Requests in flight keep theirs open (`Arc`).
 
+use super::tag::Tag;
+use crate::ring::Ring;
 use crate::{descriptors, Errno};
 use anyring_abi::{IORING_FILE_INDEX_ALLOC, IORING_REGISTER_FILES_SKIP};
+use core::ops::Range;
 use std::sync::Arc;
 
 /// A descriptor of the engine's own, closed when nobody uses it any more.
@@ -12,6 +15,14 @@ use std::sync::Arc;
 pub struct FixedFile {
     /// The number.
     pub fd: i32,
+    _tag: Option<Tag>,
+}
+
+impl FixedFile {
+    /// Takes ownership of `fd`, a descriptor at the top of the table.
+    pub fn new(fd: i32, tag: Option<Tag>) -> Arc<FixedFile> {
+        Arc::new(FixedFile { fd, _tag: tag })
+    }
 }
 
 impl Drop for FixedFile {
@@ -21,10 +32,11 @@ impl Drop for FixedFile {
 }
 
 /// The table of registered files of a ring.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Files {
     slots: Vec<Option<Arc<FixedFile>>>,
-    /// Where the next allocation starts looking (`IORING_FILE_INDEX_ALLOC`).
+    /// Where allocation (`IORING_FILE_INDEX_ALLOC`) looks, and where it looks next.
+    range: Range<usize>,
     next: usize,
 }
 
@@ -32,10 +44,12 @@ pub struct Files {
 pub const MAX_FILES: u32 = 1 << 20;
 
 impl Files {
-    /// Registers `fds`; -1 leaves a slot empty.
-    pub fn new(fds: &[i32]) -> Result<Files, Errno> {
-        let slots = fds.iter().map(|fd| open(*fd)).collect::<Result<_, _>>()?;
-        Ok(Files { slots, next: 0 })
+    /// Registers `fds` with their tags (0, or missing, for none); -1 leaves a slot empty.
+    pub fn new(ring: &'static Ring, fds: &[i32], tags: &[u64]) -> Result<Files, Errno> {
+        let tag = |slot: usize| tags.get(slot).copied().unwrap_or(0);
+        let slots = fds.iter().enumerate().map(|(slot, fd)| open(ring, *fd, tag(slot)));
+        let slots = slots.collect::<Result<Vec<_>, _>>()?;
+        Ok(Files { range: 0..slots.len(), slots, next: 0 })
     }
 
     /// The file in slot `index`.
@@ -44,23 +58,23 @@ impl Files {
     }
 
     /// Replaces the files from slot `first` on; answers how many were done before an error.
-    pub fn update(&mut self, first: u32, fds: &[i32]) -> Result<usize, Errno> {
+    pub fn update(&mut self, ring: &'static Ring, first: u32, fds: &[i32], tags: &[u64]) -> Result<usize, Errno> {
         let end = first.checked_add(fds.len() as u32).ok_or(Errno::OVERFLOW)?;
         let slots = self.slots.get_mut(first as usize..end as usize).ok_or(Errno::INVAL)?;
         for (done, (slot, fd)) in slots.iter_mut().zip(fds).enumerate() {
-            if *fd == IORING_REGISTER_FILES_SKIP {
-                continue;
-            }
-            match open(*fd) {
+            let tag = tags.get(done).copied().unwrap_or(0);
+            let result = match *fd {
+                IORING_REGISTER_FILES_SKIP if tag == 0 => continue,
+                IORING_REGISTER_FILES_SKIP => Err(Errno::INVAL),
+                fd => {
+                    *slot = None;
+                    open(ring, fd, tag)
+                }
+            };
+            match result {
                 Ok(file) => *slot = file,
-                Err(error) if done == 0 => {
-                    *slot = None;
-                    return Err(error);
-                }
-                Err(_) => {
-                    *slot = None;
-                    return Ok(done);
-                }
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => return Ok(done),
             }
         }
         Ok(fds.len())
@@ -69,21 +83,30 @@ impl Files {
     /// Puts a new descriptor, which becomes the engine's, into the slot that an SQE's `file_index` names: slot + 1, or
     /// `IORING_FILE_INDEX_ALLOC` for any free one. Answers what the CQE says: 0, or the slot that was found.
     pub fn install(&mut self, fd: i32, file_index: u32) -> Result<i32, Errno> {
-        let fd = {
-            let moved = descriptors::to_top(descriptors::owned(fd as usize))?;
-            rustix::fd::IntoRawFd::into_raw_fd(moved)
-        };
-        let file = Arc::new(FixedFile { fd });
+        let moved = descriptors::to_top(descriptors::owned(fd as usize))?;
+        let file = FixedFile::new(rustix::fd::IntoRawFd::into_raw_fd(moved), None);
         if file_index == IORING_FILE_INDEX_ALLOC as u32 {
-            let free = (self.next..self.slots.len()).chain(0..self.next).find(|slot| self.slots[*slot].is_none());
+            let Range { start, end } = self.range.clone();
+            let free = (self.next..end).chain(start..self.next).find(|slot| self.slots[*slot].is_none());
             let slot = free.ok_or(Errno::NFILE)?;
             self.slots[slot] = Some(file);
-            self.next = slot + 1;
+            self.next = if slot + 1 < end { slot + 1 } else { start };
             return Ok(slot as i32);
         }
         let slot = self.slots.get_mut(file_index as usize - 1).ok_or(Errno::INVAL)?;
         *slot = Some(file);
         Ok(0)
+    }
+
+    /// Restricts allocation to `length` slots from `first` on (`IORING_REGISTER_FILE_ALLOC_RANGE`).
+    pub fn set_range(&mut self, first: u32, length: u32) -> Result<(), Errno> {
+        let end = first.checked_add(length).ok_or(Errno::OVERFLOW)? as usize;
+        if end > self.slots.len() {
+            return Err(Errno::INVAL);
+        }
+        self.range = first as usize..end;
+        self.next = first as usize;
+        Ok(())
     }
 
     /// Empties a slot: CLOSE of a registered file.
@@ -93,12 +116,15 @@ impl Files {
     }
 }
 
-fn open(fd: i32) -> Result<Option<Arc<FixedFile>>, Errno> {
-    if fd == -1 {
-        return Ok(None);
+fn open(ring: &'static Ring, fd: i32, tag: u64) -> Result<Option<Arc<FixedFile>>, Errno> {
+    match fd {
+        -1 if tag != 0 => Err(Errno::INVAL),
+        -1 => Ok(None),
+        // The kernel refuses to register a ring in a ring.
+        fd if crate::process::is_ring(fd) => Err(Errno::BADF),
+        fd => {
+            let duplicate = descriptors::duplicate(fd)?;
+            Ok(Some(FixedFile::new(duplicate, Tag::new(ring, tag))))
+        }
     }
-    if crate::process::is_ring(fd) {
-        return Err(Errno::BADF); // the kernel refuses to register a ring in a ring
-    }
-    Ok(Some(Arc::new(FixedFile { fd: descriptors::duplicate(fd)? })))
 }

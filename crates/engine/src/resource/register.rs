@@ -1,6 +1,6 @@
 //! io_uring_register(2).
 
-use super::buffers::Buffers;
+use super::buffers::{Buffers, MAX_BUFFERS};
 use super::files::{Files, MAX_FILES};
 use crate::op::definition;
 use crate::os::{user_read, user_read_slice, user_write};
@@ -34,17 +34,28 @@ pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
         return Err(Errno::EXIST);
     }
     match opcode {
-        IORING_REGISTER_BUFFERS => guard.register_buffers(arg, count),
+        IORING_REGISTER_BUFFERS => guard.register_buffers(Table { address: arg, count, tags: 0 }, false),
+        IORING_REGISTER_BUFFERS2 => {
+            let (table, sparse) = Table::read(arg, count)?;
+            guard.register_buffers(table, sparse)
+        }
+        IORING_REGISTER_BUFFERS_UPDATE => guard.update_buffers(Update::read(arg, count)?),
         IORING_UNREGISTER_BUFFERS => {
             no_argument(arg, count)?;
             guard.buffers.take().map(|_| 0).ok_or(Errno::NXIO)
         }
-        IORING_REGISTER_FILES => guard.register_files(arg, count),
+        IORING_REGISTER_FILES => guard.register_files(Table { address: arg, count, tags: 0 }, false),
+        IORING_REGISTER_FILES2 => {
+            let (table, sparse) = Table::read(arg, count)?;
+            guard.register_files(table, sparse)
+        }
+        IORING_REGISTER_FILES_UPDATE => guard.update_files(Update::read_short(arg, count)?),
+        IORING_REGISTER_FILES_UPDATE2 => guard.update_files(Update::read(arg, count)?),
         IORING_UNREGISTER_FILES => {
             no_argument(arg, count)?;
             guard.files.take().map(|_| 0).ok_or(Errno::NXIO)
         }
-        IORING_REGISTER_FILES_UPDATE => guard.update_files(arg, count),
+        IORING_REGISTER_FILE_ALLOC_RANGE => guard.set_alloc_range(arg, count),
         IORING_REGISTER_EVENTFD => guard.register_eventfd(arg, count, false),
         IORING_REGISTER_EVENTFD_ASYNC => guard.register_eventfd(arg, count, true),
         IORING_UNREGISTER_EVENTFD => {
@@ -54,6 +65,10 @@ pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
             Ok(0)
         }
         IORING_REGISTER_PROBE => probe(arg, count),
+        IORING_REGISTER_ENABLE_RINGS => {
+            no_argument(arg, count)?;
+            guard.enable()
+        }
         IORING_REGISTER_RING_FDS => ring_numbers(arg, count, true),
         IORING_UNREGISTER_RING_FDS => ring_numbers(arg, count, false),
         _ => Err(Errno::INVAL),
@@ -67,51 +82,149 @@ fn no_argument(arg: u64, count: u32) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Resources to register: where their descriptions are and, if not 0, their tags.
+struct Table {
+    address: u64,
+    count: u32,
+    tags: u64,
+}
+
+/// Resources to replace, from slot `first` on.
+struct Update {
+    first: u32,
+    table: Table,
+}
+
+impl Table {
+    /// `struct io_uring_rsrc_register`: count, flags, padding, addresses of data and tags. With
+    /// `IORING_RSRC_REGISTER_SPARSE` all slots are to be empty.
+    fn read(arg: u64, size: u32) -> Result<(Table, bool), Errno> {
+        if size != 32 {
+            return Err(Errno::INVAL);
+        }
+        let [head, padding, address, tags]: [u64; 4] = user_read(arg)?;
+        let (count, flags) = (head as u32, (head >> 32) as u32);
+        let sparse = flags == IORING_RSRC_REGISTER_SPARSE;
+        if count == 0 || padding != 0 || flags & !IORING_RSRC_REGISTER_SPARSE != 0 || (sparse && address != 0) {
+            return Err(Errno::INVAL);
+        }
+        Ok((Table { address, count, tags }, sparse))
+    }
+
+    /// The tags, or none.
+    fn tags(&self) -> Result<Vec<u64>, Errno> {
+        if self.tags == 0 {
+            return Ok(Vec::new());
+        }
+        let mut tags = vec![0u64; self.count as usize];
+        user_read_slice(self.tags, &mut tags)?;
+        Ok(tags)
+    }
+
+    /// The descriptors of a table of files.
+    fn fds(&self) -> Result<Vec<i32>, Errno> {
+        let mut fds = vec![0i32; self.count as usize];
+        user_read_slice(self.address, &mut fds)?;
+        Ok(fds)
+    }
+}
+
+impl Update {
+    /// `struct io_uring_rsrc_update2`: first slot, padding, addresses of data and tags, count, padding.
+    fn read(arg: u64, size: u32) -> Result<Update, Errno> {
+        if size != 32 {
+            return Err(Errno::INVAL);
+        }
+        let [head, address, tags, tail]: [u64; 4] = user_read(arg)?;
+        let (first, count) = (head as u32, tail as u32);
+        if head >> 32 != 0 || tail >> 32 != 0 || count == 0 {
+            return Err(Errno::INVAL);
+        }
+        Ok(Update { first, table: Table { address, count, tags } })
+    }
+
+    /// `struct io_uring_files_update`: first slot, padding, address of the descriptors.
+    fn read_short(arg: u64, count: u32) -> Result<Update, Errno> {
+        if count == 0 {
+            return Err(Errno::INVAL);
+        }
+        let [head, address]: [u64; 2] = user_read(arg)?;
+        if head >> 32 != 0 {
+            return Err(Errno::INVAL);
+        }
+        Ok(Update { first: head as u32, table: Table { address, count, tags: 0 } })
+    }
+}
+
 impl RingGuard {
-    fn register_buffers(&mut self, arg: u64, count: u32) -> Result<u32, Errno> {
-        if arg == 0 {
+    fn register_buffers(&mut self, table: Table, sparse: bool) -> Result<u32, Errno> {
+        if table.address == 0 && !sparse {
             return Err(Errno::FAULT);
         }
         if self.buffers.is_some() {
             return Err(Errno::BUSY);
         }
-        self.buffers = Some(Buffers::new(arg, count)?);
+        if table.count == 0 || table.count > MAX_BUFFERS {
+            return Err(Errno::INVAL);
+        }
+        let tags = table.tags()?;
+        self.buffers = Some(Buffers::new(self.ring(), table.address, table.count, &tags)?);
         Ok(0)
     }
 
-    fn register_files(&mut self, arg: u64, count: u32) -> Result<u32, Errno> {
-        if arg == 0 {
+    fn update_buffers(&mut self, update: Update) -> Result<u32, Errno> {
+        let (ring, table) = (self.ring(), update.table);
+        let buffers = self.buffers.as_mut().ok_or(Errno::NXIO)?;
+        let tags = table.tags()?;
+        buffers.fill(ring, update.first, table.address, table.count, &tags).map(|done| done as u32)
+    }
+
+    fn register_files(&mut self, table: Table, sparse: bool) -> Result<u32, Errno> {
+        if table.address == 0 && !sparse {
             return Err(Errno::FAULT);
         }
         if self.files.is_some() {
             return Err(Errno::BUSY);
         }
-        if count == 0 {
+        if table.count == 0 {
             return Err(Errno::INVAL);
         }
-        if count > MAX_FILES || u64::from(count) > descriptor_limit() {
+        if table.count > MAX_FILES || u64::from(table.count) > descriptor_limit() {
             return Err(Errno::MFILE);
         }
-        let mut fds = vec![0i32; count as usize];
-        user_read_slice(arg, &mut fds)?;
-        self.files = Some(Files::new(&fds)?);
+        let fds = if sparse { vec![-1; table.count as usize] } else { table.fds()? };
+        self.files = Some(Files::new(self.ring(), &fds, &table.tags()?)?);
         Ok(0)
     }
 
-    /// `struct io_uring_files_update`: first slot, padding, address of the descriptors.
-    fn update_files(&mut self, arg: u64, count: u32) -> Result<u32, Errno> {
-        if count == 0 {
+    fn update_files(&mut self, update: Update) -> Result<u32, Errno> {
+        let (ring, table) = (self.ring(), update.table);
+        let files = self.files.as_mut().ok_or(Errno::NXIO)?;
+        files.update(ring, update.first, &table.fds()?, &table.tags()?).map(|done| done as u32)
+    }
+
+    /// `struct io_uring_file_index_range`: first slot, length, padding.
+    fn set_alloc_range(&mut self, arg: u64, count: u32) -> Result<u32, Errno> {
+        if arg == 0 || count != 0 {
             return Err(Errno::INVAL);
         }
-        let [head, address]: [u64; 2] = user_read(arg)?;
-        let (first, padding) = (head as u32, (head >> 32) as u32);
+        let [range, padding]: [u64; 2] = user_read(arg)?;
         if padding != 0 {
             return Err(Errno::INVAL);
         }
         let files = self.files.as_mut().ok_or(Errno::NXIO)?;
-        let mut fds = vec![0i32; count as usize];
-        user_read_slice(address, &mut fds)?;
-        files.update(first, &fds).map(|done| done as u32)
+        files.set_range(range as u32, (range >> 32) as u32).map(|()| 0)
+    }
+
+    /// `IORING_REGISTER_ENABLE_RINGS`: the thread that enables a ring for a single issuer is that issuer.
+    fn enable(&mut self) -> Result<u32, Errno> {
+        if !core::mem::take(&mut self.disabled) {
+            return Err(Errno::BADFD);
+        }
+        if self.ring().has(IORING_SETUP_SINGLE_ISSUER) {
+            self.issuer = process::thread_id();
+        }
+        Ok(0)
     }
 
     fn register_eventfd(&mut self, arg: u64, count: u32, only_asynchronous: bool) -> Result<u32, Errno> {

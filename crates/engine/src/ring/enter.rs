@@ -47,6 +47,9 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
         Err(LockFailure::Reentry) => return Err(Errno::INTR),
         Err(LockFailure::Ended) => return Err(Errno::BADF),
     };
+    if guard.disabled {
+        return Err(Errno::BADFD);
+    }
     stats::stats().enters.fetch_add(1, Ordering::Relaxed);
     guard.enters = guard.enters.wrapping_add(1);
     let mut submitted = 0;

@@ -26,6 +26,7 @@ pub const FEATURES: u32 = IORING_FEAT_SINGLE_MMAP
     | IORING_FEAT_POLL_32BITS
     | IORING_FEAT_EXT_ARG
     | IORING_FEAT_NATIVE_WORKERS
+    | IORING_FEAT_RSRC_TAGS
     | IORING_FEAT_CQE_SKIP
     | IORING_FEAT_LINKED_FILE
     | IORING_FEAT_REG_REG_RING
@@ -34,6 +35,7 @@ pub const FEATURES: u32 = IORING_FEAT_SINGLE_MMAP
 /// Setup flags that this engine serves; the others answer EINVAL, as on a kernel that does not have them.
 const FLAGS: u32 = IORING_SETUP_CQSIZE
     | IORING_SETUP_CLAMP
+    | IORING_SETUP_R_DISABLED
     | IORING_SETUP_SUBMIT_ALL
     | IORING_SETUP_COOP_TASKRUN
     | IORING_SETUP_TASKRUN_FLAG
@@ -124,9 +126,10 @@ fn publish(flags: u32, mut memory: Memory, control: Control) -> Result<i32, Errn
         files: None,
         buffers: None,
         eventfd: None,
-        issuer: if flags & IORING_SETUP_SINGLE_ISSUER != 0 { process::thread_id() } else { 0 },
+        issuer: if flags & (IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_R_DISABLED) == IORING_SETUP_SINGLE_ISSUER { process::thread_id() } else { 0 },
         records: Records::default(),
         sleepers: 0,
+        disabled: flags & IORING_SETUP_R_DISABLED != 0,
         orphan: false,
         closed: false,
         enters: 0,
