@@ -6,17 +6,11 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 LOGS := $(TARGET)/test-logs
 STEP := scripts/step.sh $(LOGS)
 
-# The steps that need the connected engine. 0 leaves them out of `make test`.
-ENGINE ?= 0
-
 # In the order in which they run.
-STEPS := setup format lint doc build unit conformance-kernel
-ifeq ($(ENGINE),1)
-STEPS += conformance-engine e2e
-endif
+STEPS := setup format lint doc build unit conformance-kernel conformance-engine e2e
 
 .NOTPARALLEL:
-.PHONY: help build test demo e2e-kernel clean $(STEPS) conformance-engine e2e
+.PHONY: help build test demo e2e-kernel clean $(STEPS)
 
 help:
 	@echo "make build       the command anyring and libanyring.so, in $(TARGET)/release"
@@ -29,7 +23,7 @@ help:
 # Goes on after a failed step, so that one run shows everything; the summary fails if anything did.
 test:
 	@rm -rf $(LOGS)
-	@-$(MAKE) --no-print-directory --keep-going ENGINE=$(ENGINE) $(STEPS)
+	@-$(MAKE) --no-print-directory --keep-going $(STEPS)
 	@scripts/summary.sh $(LOGS) $(STEPS)
 
 # What the other steps need, from the package registries.
