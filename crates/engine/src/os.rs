@@ -7,7 +7,10 @@
 mod guard;
 mod linux;
 
-pub use guard::{handler_installed, user_copy_fault, user_read, user_read_slice, user_write, user_write_slice, GuardedWords, Plain};
+pub use guard::{
+    handler_installed, user_copy_fault, user_read, user_read_slice, user_write, user_write_slice, GuardedWords,
+    Plain,
+};
 pub use linux::{syscall, Linux};
 
 use crate::Errno;
@@ -43,9 +46,15 @@ pub trait Os {
     fn clock_ns(clock: i32) -> u64;
     /// The calling thread's id, as gettid(2).
     fn thread_id() -> u32;
+    /// The process's id, as getpid(2), asked of the kernel each time: also right in a child of vfork(2).
+    fn process_id() -> u32;
     /// Sleeps while `word` holds `expected`; FUTEX_WAIT on a word that other processes may share. `timeout_ns` is
     /// relative. `Err(INTR)` when a signal handler ran, `Err(TIMEDOUT)`, `Err(AGAIN)` when the word differed.
-    fn futex_wait(word: &core::sync::atomic::AtomicU32, expected: u32, timeout_ns: Option<u64>) -> Result<(), Errno>;
+    fn futex_wait(
+        word: &core::sync::atomic::AtomicU32,
+        expected: u32,
+        timeout_ns: Option<u64>,
+    ) -> Result<(), Errno>;
     /// Wakes up to `count` sleepers on `word`.
     fn futex_wake(word: &core::sync::atomic::AtomicU32, count: u32);
     /// epoll_pwait2(2), or epoll_pwait(2) with the timeout rounded up to a millisecond where that is missing.

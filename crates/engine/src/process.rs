@@ -25,6 +25,9 @@ static USED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 /// A word that the kernel zeroes in a forked child (MADV_WIPEONFORK), in a page of its own.
 static FORK_WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
+/// The process that these tables belong to.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
 /// Rings that a thread registered for itself (`IORING_REGISTER_RING_FDS`).
 pub const REGISTERED_RINGS: usize = 16;
 
@@ -141,13 +144,22 @@ fn was_used(fd: i32) -> bool {
 }
 
 /// The program is about to close number `fd`, or to replace what it names.
+#[inline]
 pub fn closing(fd: i32) {
-    if fd < 0 {
+    if fd >= 0 && (is_ring(fd) || was_used(fd)) {
+        closing_known(fd);
+    }
+}
+
+#[cold]
+fn closing_known(fd: i32) {
+    // A child of vfork(2) shares this memory but not the descriptors: what it closes stays open here.
+    if OWNER.load(Ordering::Relaxed) != Sys::process_id() {
         return;
     }
     if let Some(ring) = ring(fd) {
         closing_ring(fd, ring);
-    } else if was_used(fd) {
+    } else {
         closing_elsewhere(fd, core::ptr::null());
     }
 }
@@ -306,6 +318,7 @@ fn make_fork_word() {
         let _ = rustix::mm::madvise(page, 4096, Advice::LinuxWipeOnFork);
         &*page.cast::<AtomicU32>()
     };
+    OWNER.store(Sys::process_id(), Ordering::Relaxed);
     page.store(1, Ordering::Relaxed);
     // Release pairs with the Acquire load in `notice_fork`.
     FORK_WORD.store(core::ptr::from_ref(page).cast_mut(), Ordering::Release);
@@ -322,5 +335,6 @@ fn after_fork(word: &AtomicU32) {
         LIVE.reset();
         rings().into_iter().for_each(|ring| ring.reset_after_fork());
     }
+    OWNER.store(Sys::process_id(), Ordering::Relaxed);
     word.store(1, Ordering::Relaxed);
 }

@@ -7,8 +7,13 @@ const STACK_BYTES: usize = 256 * 1024;
 
 /// Signals that stay open: synchronous faults (the guarded copies need them), SIGSYS, and glibc's own 32 and 33 (setuid
 /// and friends on all threads hang if a thread blocks them).
-const OPEN: u64 = bit(libc::SIGSEGV) | bit(libc::SIGBUS) | bit(libc::SIGSYS) | bit(libc::SIGFPE) | bit(libc::SIGILL)
-    | bit(32) | bit(33);
+const OPEN: u64 = bit(libc::SIGSEGV)
+    | bit(libc::SIGBUS)
+    | bit(libc::SIGSYS)
+    | bit(libc::SIGFPE)
+    | bit(libc::SIGILL)
+    | bit(32)
+    | bit(33);
 
 const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)

@@ -27,4 +27,3 @@ impl Nop {
         Verdict::Done(self.result)
     }
 }
-

@@ -4,8 +4,7 @@ use super::{reject_unused, Context, Direction, Field, Verdict};
 use crate::os::{Os, Sys};
 use crate::Errno;
 use anyring_abi::{
-    Sqe, IORING_POLL_ADD_MULTI, IORING_POLL_UPDATE_EVENTS, IORING_POLL_UPDATE_USER_DATA,
-    IOSQE_CQE_SKIP_SUCCESS,
+    Sqe, IORING_POLL_ADD_MULTI, IORING_POLL_UPDATE_EVENTS, IORING_POLL_UPDATE_USER_DATA, IOSQE_CQE_SKIP_SUCCESS,
 };
 
 /// Waits for readiness. Source: io_uring_enter(2), IORING_OP_POLL_ADD.

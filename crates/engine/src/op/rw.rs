@@ -115,7 +115,9 @@ impl Rw {
     fn attempt(&mut self, context: Context) -> Result<usize, Errno> {
         match self.transfer(context, self.offset) {
             // A socket takes no offset but 0 (`sock_read_iter` in net/socket.c), a pipe ignores it.
-            Err(Errno::SPIPE) if self.offset != CURRENT_POSITION && (self.offset == 0 || !is_socket(context.fd)) => {
+            Err(Errno::SPIPE)
+                if self.offset != CURRENT_POSITION && (self.offset == 0 || !is_socket(context.fd)) =>
+            {
                 let answer = self.transfer(context, CURRENT_POSITION);
                 if answer.is_ok() {
                     self.offset = CURRENT_POSITION;

@@ -244,7 +244,7 @@ mod tests {
         let sqe = Sqe { addr: NO_OFFSET, off: NO_OFFSET, len: 1, file_index: 7, ..Sqe::default() };
         let mut op = Splice::prep(Opcode::Splice, &Sqe { op_flags: SPLICE_F_FD_IN_FIXED, ..sqe }).unwrap();
         assert_eq!(op.input_index(), Some(7));
-        op.set_input(Arc::new(FixedFile { fd: descriptors::duplicate(from.as_raw_fd()).unwrap() }));
+        op.set_input(FixedFile::new(descriptors::duplicate(from.as_raw_fd()).unwrap(), None));
         assert_eq!(op.input_index(), None);
         write(&feed, b"x").unwrap();
         assert_eq!(op.issue(on_worker(to.as_raw_fd())), Verdict::Done(1));

@@ -59,9 +59,7 @@ const fn define(opcode: Opcode) -> Option<Definition> {
         O::PollRemove => of_ring(row(|_, sqe| poll::PollRemove::prep(sqe).map(Op::PollRemove), NoFile)),
         O::Timeout => of_ring(row(|_, sqe| timeout::Timeout::prep(sqe, false).map(Op::Timeout), NoFile)),
         O::LinkTimeout => of_ring(row(|_, sqe| timeout::Timeout::prep(sqe, true).map(Op::LinkTimeout), NoFile)),
-        O::TimeoutRemove => {
-            of_ring(row(|_, sqe| timeout::TimeoutRemove::prep(sqe).map(Op::TimeoutRemove), NoFile))
-        }
+        O::TimeoutRemove => of_ring(row(|_, sqe| timeout::TimeoutRemove::prep(sqe).map(Op::TimeoutRemove), NoFile)),
         O::AsyncCancel => of_ring(row(|_, sqe| cancel::Cancel::prep(sqe).map(Op::Cancel), NoFile)),
         O::Accept | O::Send | O::Recv | O::Sendmsg | O::Recvmsg => {
             with_ioprio(row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), File))
@@ -70,8 +68,9 @@ const fn define(opcode: Opcode) -> Option<Definition> {
         O::Socket => row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), NoFile),
         // Closing concerns the ring's registered files and what waits on the number: it never leaves the submitter.
         O::Close => of_ring(row(|opcode, sqe| fs::Fs::prep(opcode, sqe).map(Op::Fs), NoFile)),
-        O::Openat | O::Openat2 | O::Statx | O::Renameat | O::Unlinkat | O::Mkdirat | O::Symlinkat
-        | O::Linkat => row(|opcode, sqe| fs::Fs::prep(opcode, sqe).map(Op::Fs), NoFile),
+        O::Openat | O::Openat2 | O::Statx | O::Renameat | O::Unlinkat | O::Mkdirat | O::Symlinkat | O::Linkat => {
+            row(|opcode, sqe| fs::Fs::prep(opcode, sqe).map(Op::Fs), NoFile)
+        }
         O::Splice | O::Tee => row(|opcode, sqe| splice::Splice::prep(opcode, sqe).map(Op::Splice), File),
         O::EpollCtl => row(|_, sqe| epoll::EpollCtl::prep(sqe).map(Op::EpollCtl), NoFile),
         _ => None,

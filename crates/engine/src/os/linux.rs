@@ -58,6 +58,10 @@ impl Os for Linux {
         syscall(libc::SYS_gettid, [0; 6]) as u32
     }
 
+    fn process_id() -> u32 {
+        syscall(libc::SYS_getpid, [0; 6]) as u32
+    }
+
     fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) -> Result<(), Errno> {
         let timeout = timeout_ns.map(timespec);
         let timeout = timeout.as_ref().map_or(0, |t| t.as_ptr() as usize);

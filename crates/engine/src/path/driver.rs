@@ -176,7 +176,7 @@ pub fn wait(mut guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
     let target = head.wrapping_add(wish.min_complete.min(entries));
     let timeouts = guard.control.header().timeouts.load(Ordering::Relaxed);
     // Completions must not keep what is ready behind them from being seen for ever.
-    if wish.min_complete == 0 || guard.enters % 8 == 0 {
+    if wish.min_complete == 0 || guard.enters.is_multiple_of(8) {
         guard.drive();
     }
     let mut driving = false;
@@ -292,4 +292,3 @@ fn sleep(
         Err(_) => (Some(guard), Ok(())),
     }
 }
-

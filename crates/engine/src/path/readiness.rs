@@ -21,7 +21,8 @@ use rustix::event::epoll;
 use rustix::fd::IntoRawFd;
 use std::sync::Arc;
 
-const READ: u32 = (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDHUP | libc::EPOLLRDNORM | libc::EPOLLRDBAND) as u32;
+const READ: u32 =
+    (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDHUP | libc::EPOLLRDNORM | libc::EPOLLRDBAND) as u32;
 const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM | libc::EPOLLWRBAND) as u32;
 const ENDED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
@@ -268,7 +269,10 @@ impl RingGuard {
             if data == KICK {
                 let mut count = 0u64;
                 if let Some(kick) = self.entries.kick() {
-                    crate::os::syscall(libc::SYS_read, [kick as usize, &mut count as *mut u64 as usize, 8, 0, 0, 0]);
+                    crate::os::syscall(
+                        libc::SYS_read,
+                        [kick as usize, &mut count as *mut u64 as usize, 8, 0, 0, 0],
+                    );
                 }
                 continue;
             }

@@ -80,10 +80,12 @@ impl RingGuard {
             Target::None => -1,
             Target::Number(fd) => *fd,
             Target::Fixed(file) | Target::Private(file) => file.fd,
-            Target::Index(index) => match self.files.as_ref().ok_or(Errno::BADF).and_then(|files| files.get(*index)) {
-                Ok(file) => file.fd,
-                Err(error) => return Verdict::error(error),
-            },
+            Target::Index(index) => {
+                match self.files.as_ref().ok_or(Errno::BADF).and_then(|files| files.get(*index)) {
+                    Ok(file) => file.fd,
+                    Err(error) => return Verdict::error(error),
+                }
+            }
         };
         if let Some(direction) = op.waits_for() {
             if self.entries.known_not_ready(fd, direction) {
@@ -291,7 +293,8 @@ impl RingGuard {
         }
         if let Some(next) = next {
             // A LINK_TIMEOUT that was never armed ends with the request it would have guarded.
-            let guards = self.slab[next].opcode == anyring_abi::Opcode::LinkTimeout && self.slab[next].failed.is_none();
+            let guards =
+                self.slab[next].opcode == anyring_abi::Opcode::LinkTimeout && self.slab[next].failed.is_none();
             let next = if guards {
                 let behind = self.slab[next].next.take();
                 self.end(next, -Errno::CANCELED.raw_os_error(), false, false);

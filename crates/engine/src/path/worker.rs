@@ -181,4 +181,3 @@ pub unsafe fn reset_after_fork() {
         (pool.threads, pool.idle) = (0, 0);
     }
 }
-

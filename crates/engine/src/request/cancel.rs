@@ -101,7 +101,8 @@ impl RingGuard {
     pub fn remove_poll(&mut self, remove: &PollRemove) -> Verdict {
         let found = self.slab.ids().into_iter().find(|id| {
             let request = &self.slab[*id];
-            request.user_data == remove.target && matches!(request.state, State::Armed { .. })
+            request.user_data == remove.target
+                && matches!(request.state, State::Armed { .. })
                 && matches!(request.op, Op::Poll(_))
         });
         let Some(id) = found else { return Verdict::error(Errno::NOENT) };

@@ -83,9 +83,12 @@ impl RingGuard {
     /// Arms the LINK_TIMEOUT behind `id`, if there is one, now that `id` has been issued and is still in flight.
     pub fn arm_link_timeout(&mut self, id: Id) {
         let Some(request) = self.slab.get(id) else { return };
-        let Some(next) = request.next.filter(|next| {
-            self.slab[*next].opcode == Opcode::LinkTimeout && self.slab[*next].failed.is_none()
-        }) else { return };
+        let Some(next) = request
+            .next
+            .filter(|next| self.slab[*next].opcode == Opcode::LinkTimeout && self.slab[*next].failed.is_none())
+        else {
+            return;
+        };
         let behind = self.slab[next].next.take();
         self.slab[id].next = behind;
         self.slab[id].guard = Some(next);

@@ -59,9 +59,8 @@ impl Buffers {
             });
             match range {
                 Ok(range) => {
-                    *slot = range.map(|(address, bytes)| {
-                        Arc::new(Buffer { address, bytes, _tag: Tag::new(ring, tag) })
-                    });
+                    *slot = range
+                        .map(|(address, bytes)| Arc::new(Buffer { address, bytes, _tag: Tag::new(ring, tag) }));
                 }
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => return Ok(done),

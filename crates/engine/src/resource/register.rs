@@ -22,7 +22,9 @@ pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
     if number == -1 && !by_index {
         return Err(Errno::INVAL); // calls without a ring (IORING_REGISTER_SEND_MSG_RING, _QUERY): not had
     }
-    let ring = process::ring(number).or_else(|| process::adopt(number)).ok_or_else(|| crate::ring::enter::not_a_ring(number))?;
+    let ring = process::ring(number)
+        .or_else(|| process::adopt(number))
+        .ok_or_else(|| crate::ring::enter::not_a_ring(number))?;
     if ring.broken.load(Ordering::Relaxed) {
         return Err(Errno::IO);
     }

@@ -64,7 +64,8 @@ impl Layout {
         };
         let cqe_shift = if params.flags & IORING_SETUP_CQE32 != 0 { 5 } else { 4 };
         let sqe_shift = if params.flags & IORING_SETUP_SQE128 != 0 { 7 } else { 6 };
-        let cqes_end = word::CQES + ((cq_entries as usize) << cqe_shift);
+        // With CQE32 the kernel doubles the header's room too (`rings_size` in io_uring/io_uring.c).
+        let cqes_end = (word::CQES + ((cq_entries as usize) << 4)) << (cqe_shift - 4);
         let (array, end) = if params.flags & IORING_SETUP_NO_SQARRAY != 0 {
             (None, cqes_end)
         } else {

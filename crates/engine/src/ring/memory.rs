@@ -25,7 +25,7 @@ fn with_file_size<T>(bytes: u64, grow: impl FnOnce() -> Result<T, Errno>) -> Res
     if limit.current.is_none_or(|current| current >= bytes) {
         return grow();
     }
-    setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), ..limit.clone() })?;
+    setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), ..limit })?;
     let answer = grow();
     setrlimit(Resource::Fsize, limit)?;
     answer

@@ -126,7 +126,11 @@ fn publish(flags: u32, mut memory: Memory, control: Control) -> Result<i32, Errn
         files: None,
         buffers: None,
         eventfd: None,
-        issuer: if flags & (IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_R_DISABLED) == IORING_SETUP_SINGLE_ISSUER { process::thread_id() } else { 0 },
+        issuer: if flags & (IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_R_DISABLED) == IORING_SETUP_SINGLE_ISSUER {
+            process::thread_id()
+        } else {
+            0
+        },
         records: Records::default(),
         sleepers: 0,
         disabled: flags & IORING_SETUP_R_DISABLED != 0,

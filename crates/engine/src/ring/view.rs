@@ -33,7 +33,7 @@ impl View {
 
     #[inline]
     fn atomic(&self, offset: usize) -> &AtomicU32 {
-        debug_assert!(!self.guarded && offset % 4 == 0 && offset + 4 <= self.layout.rings_bytes);
+        debug_assert!(!self.guarded && offset.is_multiple_of(4) && offset + 4 <= self.layout.rings_bytes);
         // SAFETY: `offset` is one of layout's 4-aligned offsets inside the rings area (asserted above), the engine's
         // own mapping outlives every view of it, and the word is only ever touched as an atomic.
         unsafe { &*((self.rings + offset) as *const AtomicU32) }
