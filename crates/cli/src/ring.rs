@@ -204,7 +204,7 @@ impl Mapping {
     /// The address of a `T` at `offset`, which came from whoever made the ring and is therefore checked.
     fn at<T>(&self, offset: usize) -> Result<*mut T, Fault> {
         let fits = offset.checked_add(size_of::<T>()).is_some_and(|end| end <= self.bytes);
-        if !fits || offset % align_of::<T>() != 0 {
+        if !fits || !offset.is_multiple_of(align_of::<T>()) {
             return Err(Fault::Wrong(format!("io_uring_setup gave the impossible offset {offset}")));
         }
         Ok((self.address + offset) as *mut T)

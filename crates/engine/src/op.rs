@@ -35,7 +35,7 @@ pub enum Direction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
-    /// Finished with this result: a value, or `-errno`. The request's links go on or break by [`Outcome`].
+    /// Finished with this result: a value, or `-errno`. A negative one breaks links.
     Done(i32),
     /// Finished with this result, which the kernel counts as a failure although it is no error (a short transfer): links
     /// break.
