@@ -7,8 +7,8 @@
 use crate::os::{Os, Sys};
 use crate::Errno;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::process::Resource;
 
 /// Numbers that ring descriptors may have.
@@ -20,32 +20,69 @@ const TOP: i32 = 4096;
 /// How many numbers below the limit the engine tries to stay within.
 const TOP_ROOM: i32 = 512;
 
-/// Bit n: number n is one of the engine's own descriptors. Relaxed: set before the descriptor is used for anything, and
-/// only compared with numbers that the program itself passes in.
-static OWN: [AtomicU64; TOP as usize / 64] = [const { AtomicU64::new(0) }; TOP as usize / 64];
+/// Bit n: number n is one of the engine's own descriptors; higher numbers than these are not remembered. Relaxed: set
+/// before the descriptor is used for anything, and only compared with numbers that the program itself passes in.
+static OWN: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+/// One past the highest number that was ever the engine's own: spares range searches the rest of [`OWN`].
+static OWN_END: AtomicU32 = AtomicU32::new(0);
+
+/// A descriptor of the engine's own, closed when it is dropped.
+pub struct Own(RawFd);
+
+impl AsRawFd for Own {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0
+    }
+}
+
+impl IntoRawFd for Own {
+    /// The number, which from now on the caller has to [`close`].
+    fn into_raw_fd(self) -> RawFd {
+        core::mem::ManuallyDrop::new(self).0
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        close(self.0);
+    }
+}
 
 fn own_bit(fd: i32) -> Option<(&'static AtomicU64, u64)> {
     let word = OWN.get(usize::try_from(fd).ok()? / 64)?;
     Some((word, 1 << (fd % 64)))
 }
 
+fn remember(fd: i32) {
+    if let Some((word, bit)) = own_bit(fd) {
+        word.fetch_or(bit, Relaxed);
+        OWN_END.fetch_max(fd as u32 + 1, Relaxed);
+    }
+}
+
 /// Whether number `fd` is a descriptor of the engine's own, which the program must not close or replace.
+#[inline]
 pub fn is_own(fd: i32) -> bool {
     own_bit(fd).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
 }
 
+/// The lowest number in `first..=last` that is the engine's own. One load in a process where none ever was.
+#[inline]
+pub fn next_own(first: u32, last: u32) -> Option<u32> {
+    let end = OWN_END.load(Relaxed).min(last.saturating_add(1));
+    (first..end).find(|fd| is_own(*fd as i32))
+}
+
 /// Moves a descriptor to the top of the table (close-on-exec), and remembers it as the engine's own.
-pub fn to_top(fd: OwnedFd) -> Result<OwnedFd, Errno> {
+pub fn to_top(fd: OwnedFd) -> Result<Own, Errno> {
     let limit = rustix::process::getrlimit(Resource::Nofile).current.map_or(TOP, |n| n.min(TOP as u64) as i32);
     let mut lowest = (limit - TOP_ROOM).max(limit / 2);
     loop {
         match rustix::io::fcntl_dupfd_cloexec(&fd, lowest) {
             Ok(moved) => {
-                if let Some((word, bit)) = own_bit(moved.as_raw_fd()) {
-                    word.fetch_or(bit, Relaxed);
-                }
+                remember(moved.as_raw_fd());
                 close_quietly(fd);
-                return Ok(moved);
+                return Ok(Own(moved.into_raw_fd()));
             }
             Err(Errno::MFILE | Errno::INVAL) if lowest > 3 => lowest /= 2,
             Err(error) => return Err(error),
@@ -94,4 +131,24 @@ fn close_quietly(fd: OwnedFd) {
 pub fn owned(fd: usize) -> OwnedFd {
     // SAFETY: the caller passes a descriptor that the kernel has just made for it.
     unsafe { OwnedFd::from_raw_fd(fd as i32) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_numbers_are_found_until_they_are_closed() {
+        let file = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty());
+        let own = to_top(file.expect("open /dev/null")).expect("room at the top");
+        let number = own.as_raw_fd() as u32;
+        assert!(is_own(number as i32));
+        assert_eq!(next_own(number, number), Some(number));
+        assert_eq!(next_own(number, u32::MAX), Some(number));
+        assert!(next_own(0, u32::MAX).is_some_and(|first| first <= number));
+        assert_eq!(next_own(number + 1, number), None);
+        drop(own);
+        assert!(!is_own(number as i32) && !is_own(-1) && !is_own(i32::MAX));
+        assert_eq!(next_own(number, number), None);
+    }
 }

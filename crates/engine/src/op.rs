@@ -143,15 +143,6 @@ impl Op {
             _ => 0,
         }
     }
-
-    /// Copies what the operation still points to in program memory (iovecs, msghdr), because it outlives the submitting
-    /// call: the program may reuse that memory then (`IORING_FEAT_SUBMIT_STABLE`).
-    pub fn make_stable(&mut self) -> Result<(), Errno> {
-        match self {
-            Op::Net(op) => op.make_stable(),
-            _ => Ok(()),
-        }
-    }
 }
 
 /// SQE fields that an operation may have to find zero.

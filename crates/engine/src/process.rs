@@ -115,6 +115,20 @@ pub fn cookie_of(fd: i32) -> Option<u64> {
     check(syscall(libc::SYS_getsockopt, args)).ok().map(|_| cookie)
 }
 
+/// 1 while every close of a descriptor is seen: no `syscall` instruction of the program's could make one.
+static CLOSES_SEEN: AtomicU32 = AtomicU32::new(0);
+
+/// Says whether the entry points see every close of a descriptor number (those inside libc's stream functions too).
+pub fn set_closes_are_seen(seen: bool) {
+    CLOSES_SEEN.store(seen.into(), Ordering::Relaxed);
+}
+
+/// Whether what was learned of a number holds until the program is seen to close it.
+#[inline]
+pub fn closes_are_seen() -> bool {
+    CLOSES_SEEN.load(Ordering::Relaxed) != 0
+}
+
 /// Whether two numbers name the same open file description; false where the kernel does not tell (kcmp(2) missing).
 pub fn same_description(one: i32, other: i32) -> bool {
     const KCMP_FILE: usize = 0;
@@ -155,6 +169,10 @@ pub fn closing(fd: i32) {
 fn closing_known(fd: i32) {
     // A child of vfork(2) shares this memory but not the descriptors: what it closes stays open here.
     if OWNER.load(Ordering::Relaxed) != Sys::process_id() {
+        return;
+    }
+    // A number that the program used before and that is the engine's now: the program cannot close it.
+    if descriptors::is_own(fd) {
         return;
     }
     if let Some(ring) = ring(fd) {

@@ -68,12 +68,6 @@ impl Net {
         }
     }
 
-    /// Nothing is left to copy: addresses, message headers and iovecs were at prep, as the kernel copies them. Control
-    /// data is read where the program has it, by the kernel too.
-    pub fn make_stable(&mut self) -> Result<(), Errno> {
-        Ok(())
-    }
-
     /// Attempts the call.
     #[inline]
     pub fn issue(&mut self, context: Context) -> Verdict {

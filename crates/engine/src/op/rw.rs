@@ -33,6 +33,10 @@ pub struct Rw {
     registered: Option<u16>,
     /// That buffer, once found: it stays registered for as long as the request needs it.
     buffer: Option<Arc<Buffer>>,
+    /// The file was found to have no position.
+    stream: bool,
+    /// It can be a transfer to or from a device directly: address, length and offset are those of whole sectors.
+    aligned: bool,
     /// Bytes transferred by earlier attempts.
     done: u64,
 }
@@ -59,9 +63,23 @@ impl Rw {
         if sqe.op_flags & RWF_HIPRI != 0 {
             return Err(Errno::INVAL); // only on rings made with IORING_SETUP_IOPOLL
         }
+        let aligned = match buffers {
+            Buffers::One([address, bytes]) => (address | bytes | sqe.off as usize).is_multiple_of(512),
+            Buffers::Many(_) => sqe.off.is_multiple_of(512),
+        };
         let fixed = matches!(opcode, Opcode::ReadFixed | Opcode::WriteFixed);
         let registered = fixed.then_some(sqe.buf_index);
-        Ok(Rw { write, flags: sqe.op_flags, offset: sqe.off, buffers, registered, buffer: None, done: 0 })
+        Ok(Rw {
+            write,
+            flags: sqe.op_flags,
+            offset: sqe.off,
+            buffers,
+            registered,
+            buffer: None,
+            stream: false,
+            aligned,
+            done: 0,
+        })
     }
 
     /// For a *_FIXED request, once: the registered buffer's index, and the address and length that must lie in it.
@@ -76,6 +94,28 @@ impl Rw {
     /// Keeps the registered buffer that the data lies in.
     pub fn keep(&mut self, buffer: Arc<Buffer>) {
         self.buffer = Some(buffer);
+    }
+
+    /// The file is known to have no position. Only taken where it makes no difference: an offset of 0 means nothing to any
+    /// stream.
+    #[inline]
+    pub fn assume_stream(&mut self) {
+        if self.offset == 0 {
+            self.offset = CURRENT_POSITION;
+        }
+    }
+
+    /// Whether an attempt found that the file has no position.
+    #[inline]
+    pub fn found_stream(&self) -> bool {
+        self.stream
+    }
+
+    /// Whether it would wait for a device inside the system call, were the file opened with O_DIRECT: RWF_NOWAIT does not
+    /// keep a synchronous call from waiting for the transfer that it has started.
+    #[inline]
+    pub fn may_be_direct(&self) -> bool {
+        self.aligned && self.flags & RWF_NOWAIT == 0
     }
 
     /// Which readiness it waits for; `None` when the program asked not to wait (RWF_NOWAIT).
@@ -119,8 +159,9 @@ impl Rw {
                 if self.offset != CURRENT_POSITION && (self.offset == 0 || !is_socket(context.fd)) =>
             {
                 let answer = self.transfer(context, CURRENT_POSITION);
-                if answer.is_ok() {
+                if answer != Err(Errno::SPIPE) {
                     self.offset = CURRENT_POSITION;
+                    self.stream = true;
                 }
                 answer
             }

@@ -125,7 +125,12 @@ impl RingGuard {
     pub fn work_appeared(&mut self, is_timer: bool) {
         let driver = &self.ring().driver;
         let sleeping = driver.sleeping.load(Ordering::Relaxed);
-        if sleeping == IN_FUTEX || (sleeping == IN_EPOLL && is_timer) {
+        if sleeping == IN_EPOLL && !is_timer {
+            // The sleeper verified before it slept: what arrived between this request's attempt and its arming has made
+            // its event already.
+            return self.verify();
+        }
+        if sleeping != AWAKE {
             let control = self.control;
             control.lock_post(process::thread_id()).bump();
             driver.wake(&control);

@@ -9,7 +9,7 @@
 //! All of this is part of a ring's state: touched under its lock only. `epoll_wait` alone is called outside it.
 
 use crate::op::{Direction, Op, Verdict};
-use crate::os::{EpollEvent, Os, Sys};
+use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::path::worker::Approach;
 use crate::request::slab::List;
 use crate::request::{Id, ListKind, Path, State, Target};
@@ -40,6 +40,10 @@ struct Entry {
     /// The last attempt in this direction found nothing, and no event has come since.
     read_empty: bool,
     write_full: bool,
+    /// The file has no position (a pipe, a socket, a terminal).
+    stream: bool,
+    /// The file was opened with O_DIRECT; asked once, a hint about speed only.
+    direct: Option<bool>,
     /// On the list of entries to verify before a sleep.
     unverified: bool,
     readers: List,
@@ -84,6 +88,38 @@ impl Entries {
             },
             _ => false,
         }
+    }
+
+    /// A transfer found that the file has no position. Trusted only where every close of the number is seen.
+    pub fn note_stream(&mut self, fd: i32) {
+        process::note_use(fd);
+        self.entry(fd).stream = true;
+    }
+
+    /// Whether the file is known to have no position.
+    #[inline]
+    pub fn is_stream(&self, fd: i32) -> bool {
+        matches!(self.entries.get(fd as usize), Some(Some(entry)) if entry.stream)
+    }
+
+    /// Whether the file was opened with O_DIRECT.
+    #[inline]
+    pub fn is_direct(&mut self, fd: i32) -> bool {
+        match self.entries.get(fd as usize) {
+            Some(Some(entry)) if entry.stream => false,
+            Some(Some(entry)) if entry.direct.is_some() => entry.direct == Some(true),
+            _ if fd < 0 => false,
+            _ => self.ask_direct(fd),
+        }
+    }
+
+    #[cold]
+    fn ask_direct(&mut self, fd: i32) -> bool {
+        let args = [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0];
+        let direct = syscall(libc::SYS_fcntl, args) & libc::O_DIRECT as isize != 0;
+        process::note_use(fd);
+        self.entry(fd).direct = Some(direct);
+        direct
     }
 
     /// How many requests wait for readiness.
@@ -138,12 +174,14 @@ impl Entries {
     }
 
     /// Makes the standing registration ask for `events` too. `EPERM` when the file cannot be polled.
-    fn register(&mut self, fd: i32, events: u32) -> Result<(), Errno> {
+    fn register(&mut self, fd: i32, events: u32, attempted_now: bool) -> Result<(), Errno> {
         let epoll = self.make_epoll()?;
         let entry = self.entry(fd);
         let wanted = entry.registered | events | EDGE;
         if wanted == entry.registered {
-            if !entry.unverified {
+            // An attempt under this very hold of the lock, on a number that cannot have changed unseen, needs no check.
+            let sure = attempted_now && process::closes_are_seen();
+            if !sure && !entry.unverified {
                 entry.unverified = true;
                 self.unverified.push(fd);
             }
@@ -212,7 +250,8 @@ impl RingGuard {
             let wanted = state.entries.entry(fd).registered | events | EDGE;
             state.entries.control_registration(epoll, fd, wanted)?;
         } else {
-            state.entries.register(fd, events)?;
+            let attempted_now = state.slab[id].path != Path::Worker;
+            state.entries.register(fd, events, attempted_now)?;
         }
         let entry = state.entries.entry(fd);
         if !fresh && !worker_when_ready {
@@ -335,7 +374,7 @@ impl RingGuard {
         let mut next = self.entries.existing(fd).and_then(|entry| entry.polls.first());
         while let Some(id) = next {
             next = List::after(&self.slab, id);
-            let Op::Poll(poll) = &self.slab[id].op else { continue };
+            let Some(Op::Poll(poll)) = self.slab.get(id).map(|request| &request.op) else { continue };
             let (answer, multishot) = (poll.matching(seen), poll.multishot);
             if answer == 0 {
                 continue;
@@ -402,12 +441,13 @@ impl RingGuard {
             self.move_to(id, private, armed);
         }
         let epoll = self.entries.epoll;
-        if let (Some(entry), Some(epoll)) = (self.entries.existing(fd), epoll) {
-            if entry.registered != 0 {
+        if let Some(entry) = self.entries.existing(fd) {
+            if let (Some(epoll), true) = (epoll, entry.registered != 0) {
                 let _ = Sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
             }
             entry.generation = entry.generation.wrapping_add(1);
             (entry.registered, entry.read_empty, entry.write_full) = (0, false, false);
+            (entry.stream, entry.direct) = (false, None);
         }
     }
 

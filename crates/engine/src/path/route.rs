@@ -1,5 +1,6 @@
 //! Routing: what a verdict leads to. The only place that picks a path, finishes a request and goes on with its chain.
 
+use crate::op::rw::Rw;
 use crate::op::splice::Splice;
 use crate::op::{definition, fs, Context, Direction, FileUse, Op, Verdict};
 use crate::path::worker::{self, Approach, Job};
@@ -109,7 +110,7 @@ impl RingGuard {
                         Err(error) => return Verdict::error(error),
                     }
                 }
-                rw.issue(Context { fd, nonblock: true })
+                self.issue_transfer(rw, fd)
             }
             Op::PollRemove(remove) => self.remove_poll(remove),
             Op::TimeoutRemove(remove) => self.remove_timeout(remove),
@@ -129,6 +130,22 @@ impl RingGuard {
             splice.set_input(self.fixed_file(index)?);
         }
         Ok(())
+    }
+
+    /// A read or write: first what is known of the descriptor, then the attempt, then what it taught.
+    #[inline]
+    fn issue_transfer(&mut self, rw: &mut Rw, fd: i32) -> Verdict {
+        if rw.may_be_direct() && self.entries.is_direct(fd) {
+            return Verdict::NeedsWorker;
+        }
+        if self.entries.is_stream(fd) {
+            rw.assume_stream();
+        }
+        let verdict = rw.issue(Context { fd, nonblock: true });
+        if rw.found_stream() && process::closes_are_seen() {
+            self.entries.note_stream(fd);
+        }
+        verdict
     }
 
     /// A request polls ring `fd` (perhaps this one): CQEs make it readable from now on.
@@ -198,11 +215,7 @@ impl RingGuard {
 
     /// Arms a request for readiness; where the file cannot be polled a worker takes it.
     fn wait_for(&mut self, id: Id, direction: Direction, worker_when_ready: bool) {
-        let request = &mut self.slab[id];
-        if let Err(error) = request.op.make_stable() {
-            return self.finish(id, -error.raw_os_error(), true);
-        }
-        let list = match request.op {
+        let list = match self.slab[id].op {
             Op::Poll(_) => ListKind::Poll,
             _ => direction.into(),
         };
@@ -221,11 +234,7 @@ impl RingGuard {
 
     /// Queues a request to a worker.
     pub fn punt(&mut self, id: Id, approach: Approach) {
-        let request = &mut self.slab[id];
-        if let Err(error) = request.op.make_stable() {
-            return self.finish(id, -error.raw_os_error(), true);
-        }
-        if let Target::Index(index) = request.target {
+        if let Target::Index(index) = self.slab[id].target {
             match self.fixed_file(index) {
                 Ok(file) => self.slab[id].target = Target::Fixed(file),
                 Err(error) => return self.finish(id, -error.raw_os_error(), true),
