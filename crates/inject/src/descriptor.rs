@@ -1,9 +1,15 @@
 //! Calls that end, replace or reconfigure descriptor numbers. The door hears of each before it happens; the call
 //! itself stays libc's.
+//!
+//! The engine's own descriptors stay, whatever the program closes wholesale: for the program their numbers are not
+//! open. Not protected are numbers from 65,536 on; a descriptor that another thread's engine call is just making; and
+//! from raw instructions outside the range that the filter knows ([`RING_NUMBERS`]), which own numbers leave when the
+//! limit on descriptors is under 1,024.
 
 use crate::door::{self, RING_NUMBERS};
 use crate::next::{missing, next};
 use crate::{entry, sys};
+use anyring_engine::Errno;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::FILE;
@@ -36,30 +42,64 @@ pub fn rings_exist() -> bool {
     RING_MADE.load(Ordering::Relaxed)
 }
 
-/// The program is about to close number `fd`.
-pub fn before_close(fd: i32) {
+/// The program is about to close number `fd`. EBADF for one of the engine's own, which is not to be closed.
+pub fn before_close(fd: i32) -> Result<(), Errno> {
+    if door::is_own(fd) {
+        return Err(Errno::BADF);
+    }
     crate::wait::forget(fd);
     door::closing(fd);
+    Ok(())
 }
 
-/// The program is about to make `new` a duplicate of `old` (dup2(2); dup3(2) with `flags`).
-pub fn before_dup(old: i32, new: i32, flags: i32) {
+/// The program is about to make `new` a duplicate of `old` (dup2(2); dup3(2) with `flags`). EBUSY for one of the
+/// engine's own, which is not to be replaced: dup2(2) has it for a number that somebody else is just opening.
+pub fn before_dup(old: i32, new: i32, flags: i32) -> Result<(), Errno> {
     let refused = old == new || flags & !libc::O_CLOEXEC != 0;
-    // A ring must not end for a call that the kernel is going to refuse.
-    if refused || (door::is_ring(new) && !is_open(old)) {
-        return;
+    // Nothing may end for a call that the kernel is going to refuse.
+    if refused || ((door::is_ring(new) || door::is_own(new)) && !is_open(old)) {
+        return Ok(());
     }
-    before_close(new);
+    before_close(new).map_err(|_| Errno::BUSY)
 }
 
-/// The program is about to close `first..=last` (close_range(2)).
-pub fn before_close_range(first: u32, last: u32, flags: u32) {
+/// close_range(2) through `call`, which makes the call itself and answers as the kernel's register: closes what is in
+/// the range but the engine's own.
+pub fn close_range_by(first: u32, last: u32, flags: u32, mut call: impl FnMut(u32, u32, u32) -> isize) -> isize {
     let closes = flags & !libc::CLOSE_RANGE_UNSHARE == 0;
     if !closes || first > last {
-        return;
+        return call(first, last, flags); // the engine's own are close-on-exec already
     }
+    // On no descriptor at all: tells whether there is such a call, and unshares the table before anything in it ends.
+    let answer = call(u32::MAX, u32::MAX, flags);
+    if answer < 0 {
+        return answer;
+    }
+    before_close_range(first, last);
+    pieces(first, last).map(|(first, last)| call(first, last, 0)).find(|answer| *answer < 0).unwrap_or(0)
+}
+
+/// The program is about to close `first..=last`.
+fn before_close_range(first: u32, last: u32) {
     crate::wait::forget_range(first, last);
     door::closing_range(first, last);
+}
+
+/// The parts of `first..=last` without the engine's own numbers.
+fn pieces(first: u32, last: u32) -> impl Iterator<Item = (u32, u32)> {
+    let mut rest = Some(first);
+    core::iter::from_fn(move || loop {
+        let from = rest.filter(|from| *from <= last)?;
+        match door::next_own(from, last) {
+            None => rest = None,
+            Some(own) => rest = Some(own + 1),
+        }
+        match rest {
+            None => return Some((from, last)),
+            Some(next) if next - 1 > from => return Some((from, next - 2)),
+            Some(_) => {}
+        }
+    })
 }
 
 /// The program is about to change how descriptor `fd` behaves: a ring that sends SIGIO has a watcher, and one that
@@ -83,13 +123,23 @@ fn is_open(fd: i32) -> bool {
     unsafe { sys::call(libc::SYS_fcntl, [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]) >= 0 }
 }
 
+/// Runs what comes before a call; libc's answer if that forbids it.
+fn refusal(before: impl FnOnce() -> Result<(), Errno>) -> Option<c_int> {
+    let mut verdict = Ok(());
+    entry::aside(|| verdict = before());
+    let error = verdict.err()?;
+    Some(entry::libc_answer(-(error.raw_os_error() as isize)) as c_int)
+}
+
 /// close(2).
 ///
 /// # Safety
 /// As libc's `close`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    entry::aside(|| before_close(fd));
+    if let Some(answer) = refusal(|| before_close(fd)) {
+        return answer;
+    }
     // SAFETY: the caller's own argument.
     CLOSE.get().map_or_else(missing, |next| unsafe { next(fd) })
 }
@@ -100,7 +150,9 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 /// As libc's `dup2`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
-    entry::aside(|| before_dup(old, new, 0));
+    if let Some(answer) = refusal(|| before_dup(old, new, 0)) {
+        return answer;
+    }
     // SAFETY: the caller's own arguments.
     DUP2.get().map_or_else(missing, |next| unsafe { next(old, new) })
 }
@@ -111,7 +163,9 @@ pub unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
 /// As libc's `dup3`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    entry::aside(|| before_dup(old, new, flags));
+    if let Some(answer) = refusal(|| before_dup(old, new, flags)) {
+        return answer;
+    }
     // SAFETY: the caller's own arguments.
     DUP3.get().map_or_else(missing, |next| unsafe { next(old, new, flags) })
 }
@@ -122,9 +176,23 @@ pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_
 /// As libc's `close_range`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
-    entry::aside(|| before_close_range(first, last, flags as u32));
-    // SAFETY: the caller's own arguments.
-    CLOSE_RANGE.get().map_or_else(missing, |next| unsafe { next(first, last, flags) })
+    let Some(next) = CLOSE_RANGE.get() else {
+        return missing();
+    };
+    let errno = sys::errno();
+    let answer = entry::answer(|| {
+        close_range_by(first, last, flags as u32, |first, last, flags| {
+            // SAFETY: the caller's own range, or a part of it.
+            let answer = unsafe { next(first, last, flags as c_int) };
+            if answer < 0 {
+                -(sys::errno() as isize)
+            } else {
+                answer as isize
+            }
+        })
+    });
+    sys::set_errno(errno);
+    entry::libc_answer(answer) as c_int
 }
 
 /// closefrom(3).
@@ -133,11 +201,28 @@ pub unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int)
 /// As libc's `closefrom`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
-    entry::aside(|| before_close_range(first.max(0) as u32, u32::MAX, 0));
-    match CLOSEFROM.get() {
-        // SAFETY: the caller's own argument.
-        Some(next) => unsafe { next(first) },
-        None => _ = missing(),
+    let Some(next) = CLOSEFROM.get() else {
+        missing();
+        return;
+    };
+    let lowest = first.max(0) as u32;
+    entry::aside(|| before_close_range(lowest, u32::MAX));
+    for (first, last) in pieces(lowest, u32::MAX) {
+        if last == u32::MAX {
+            // SAFETY: the caller's own argument, or a higher one.
+            unsafe { next(first as c_int) };
+        } else {
+            close_piece(first, last);
+        }
+    }
+}
+
+/// Closes `first..=last`, singly where the kernel has or allows no close_range(2).
+fn close_piece(first: u32, last: u32) {
+    // SAFETY: part of what the program asked to have closed.
+    let close = |number: i64, a: u32, b: u32| unsafe { sys::call(number, [a as usize, b as usize, 0, 0, 0, 0]) };
+    if close(libc::SYS_close_range, first, last) < 0 {
+        (first..=last).for_each(|fd| _ = close(libc::SYS_close, fd, 0));
     }
 }
 
@@ -150,7 +235,7 @@ fn before_stream_close(stream: *mut FILE) {
         // SAFETY: the caller of fclose, pclose or freopen vouches that `stream` is an open stream.
         let fd = unsafe { libc::fileno(stream) };
         if fd >= 0 {
-            before_close(fd);
+            let _ = before_close(fd); // a stream of the program's has no number of the engine's
         }
     });
 }

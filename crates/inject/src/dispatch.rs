@@ -3,6 +3,7 @@
 
 use crate::{descriptor, door, memory, signals, sys, wait};
 use anyring_abi::{NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
+use anyring_engine::Errno;
 
 /// The numbers that [`call`] treats in some way of its own. Every other one may go straight to the kernel.
 pub const NUMBERS: [i64; 20] = [
@@ -40,21 +41,25 @@ pub fn call(number: i64, args: [usize; 6]) -> isize {
         libc::SYS_rt_sigsuspend => {
             signals::mask::with_temporary(a as *const u64, b, |mask| kernel(number, [mask as usize, b, c, d, e, f]))
         }
-        libc::SYS_mmap => kernel(number, memory::substituted(args)),
-        _ => {
-            prepare(number, args);
-            wait_or_pass(number, args)
+        libc::SYS_mmap => memory::substituted(args).map_or_else(|error| error, |args| kernel(number, args)),
+        libc::SYS_close_range => {
+            let close =
+                |first, last, flags| kernel(number, [first as usize, last as usize, flags as usize, d, e, f]);
+            descriptor::close_range_by(a as u32, b as u32, c as u32, close)
         }
+        _ => match prepare(number, args) {
+            Ok(()) => wait_or_pass(number, args),
+            Err(error) => -(error.raw_os_error() as isize),
+        },
     }
 }
 
-/// What has to happen before the kernel sees a call on descriptors.
-fn prepare(number: i64, [a, b, c, d, _, _]: [usize; 6]) {
+/// What has to happen before the kernel sees a call on descriptors, or why it must not see it.
+fn prepare(number: i64, [a, b, c, d, _, _]: [usize; 6]) -> Result<(), Errno> {
     match number {
-        libc::SYS_close => descriptor::before_close(a as i32),
-        libc::SYS_dup2 => descriptor::before_dup(a as i32, b as i32, 0),
-        libc::SYS_dup3 => descriptor::before_dup(a as i32, b as i32, c as i32),
-        libc::SYS_close_range => descriptor::before_close_range(a as u32, b as u32, c as u32),
+        libc::SYS_close => return descriptor::before_close(a as i32),
+        libc::SYS_dup2 => return descriptor::before_dup(a as i32, b as i32, 0),
+        libc::SYS_dup3 => return descriptor::before_dup(a as i32, b as i32, c as i32),
         libc::SYS_fcntl => descriptor::before_fcntl(a as i32, b as i32, c),
         libc::SYS_epoll_ctl => wait::before_epoll_ctl(b as i32, c as i32, d as *const _),
         libc::SYS_epoll_wait | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => wait::before_epoll_wait(),
@@ -62,6 +67,7 @@ fn prepare(number: i64, [a, b, c, d, _, _]: [usize; 6]) {
         libc::SYS_select | libc::SYS_pselect6 => wait::before_select(a as i32, b as *const _),
         _ => {}
     }
+    Ok(())
 }
 
 /// The call itself; a signal mask in it must not block the signals that we guard.

@@ -75,9 +75,25 @@ pub fn is_ring(fd: i32) -> bool {
 }
 
 /// Where the memory of ring `fd` really is: the descriptor and offset to map in place of `(fd, offset)`, or `None`
-/// when `fd` is no ring of ours (verified, since a number may have been reused) or `offset` is none of its areas.
-pub fn ring_mapping(fd: i32, offset: u64) -> Option<(i32, u64)> {
-    process::ring_mapping(fd, offset)
+/// when `fd` is no ring of ours (verified, since a number may have been reused). `ENOMEM` when `offset` is none of
+/// its areas, or the areas are the program's own (`IORING_SETUP_NO_MMAP`), as in io_uring/memmap.c.
+pub fn ring_mapping(fd: i32, offset: u64) -> Result<Option<(i32, u64)>, Errno> {
+    match process::ring_mapping(fd, offset) {
+        None if process::verified_ring(fd).is_some() => Err(Errno::NOMEM),
+        area => Ok(area),
+    }
+}
+
+/// Whether number `fd` is a descriptor of the engine's own: for the program it is not open.
+#[inline]
+pub fn is_own(fd: i32) -> bool {
+    anyring_engine::descriptors::is_own(fd)
+}
+
+/// The lowest number in `first..=last` that is the engine's own.
+#[inline]
+pub fn next_own(first: u32, last: u32) -> Option<u32> {
+    anyring_engine::descriptors::next_own(first, last)
 }
 
 /// Must be called before the program closes (or replaces by dup2) descriptor number `fd`: ends a ring of that number,

@@ -8,18 +8,24 @@ next! {
     MMAP = c"mmap": fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void;
 }
 
-/// mmap(2)'s arguments with the descriptor and offset of a ring replaced by those of its memory. Protection and flags
-/// stay as the program asked.
-pub fn substituted(args: [usize; 6]) -> [usize; 6] {
+/// mmap(2)'s arguments with the descriptor and offset of a ring replaced by those of its memory, or `-errno` where a
+/// ring cannot be mapped so. Protection and flags stay as the program asked.
+pub fn substituted(args: [usize; 6]) -> Result<[usize; 6], isize> {
     let [address, length, protection, flags, fd, offset] = args;
-    if !door::is_ring(fd as i32) || flags as i32 & libc::MAP_ANONYMOUS != 0 {
-        return args;
+    // An empty or unaligned mapping is refused by the kernel before it looks at the file.
+    let refused = length == 0 || offset % PAGE != 0;
+    if !door::is_ring(fd as i32) || flags as i32 & libc::MAP_ANONYMOUS != 0 || refused {
+        return Ok(args);
     }
     match door::ring_mapping(fd as i32, offset as u64) {
-        Some((memory, offset)) => [address, length, protection, flags, memory as usize, offset as usize],
-        None => args,
+        Ok(Some((memory, at))) => Ok([address, length, protection, flags, memory as usize, at as usize]),
+        Ok(None) => Ok(args),
+        Err(error) => Err(-(error.raw_os_error() as isize)),
     }
 }
+
+/// The smallest page of x86-64 and AArch64, of which mmap(2)'s offset is a multiple.
+const PAGE: usize = 4096;
 
 /// mmap(2).
 ///
@@ -34,15 +40,15 @@ pub unsafe extern "C" fn mmap(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    let (mut fd, mut offset) = (fd, offset);
+    let args = [address as usize, length, protection as usize, flags as usize, fd as usize, offset as usize];
+    let mut result = Ok(args);
     if door::is_ring(fd) {
-        entry::aside(|| {
-            let args =
-                [address as usize, length, protection as usize, flags as usize, fd as usize, offset as usize];
-            let [.., memory, at] = substituted(args);
-            (fd, offset) = (memory as c_int, at as i64);
-        });
+        entry::aside(|| result = substituted(args));
     }
+    let (fd, offset) = match result {
+        Ok([.., fd, offset]) => (fd as c_int, offset as i64),
+        Err(register) => return entry::libc_answer(register) as *mut c_void,
+    };
     match MMAP.get() {
         // SAFETY: the caller's own arguments, or another descriptor and offset with the same meaning.
         Some(next) => unsafe { next(address, length, protection, flags, fd, offset) },

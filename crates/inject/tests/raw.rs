@@ -120,6 +120,22 @@ cases! {
     children_under_an_outer_filter_are_served_or_see_its_errno: "execs" "";
 }
 
+/// The engine's own descriptors outlive whatever the program closes, however it does so.
+#[test]
+fn descriptors_of_the_engine_survive_closing_wholesale() {
+    const NAME: &str = "descriptors_of_the_engine_survive_closing_wholesale";
+    if let Some(reason) = obstacle() {
+        return skip(NAME, reason);
+    }
+    let program = compile("closes", NAME, &[]);
+    let closing = ["loop", "range", "range-cloexec", "range-unshare", "closefrom", "singly", "refused", "vfork"];
+    for how in closing {
+        for way in ["libc", "syscall", "instruction"] {
+            same_both_ways(&program, &[how, way], None);
+        }
+    }
+}
+
 #[test]
 fn a_plugin_is_looked_through_when_it_is_loaded() {
     if let Some(reason) = obstacle() {

@@ -368,7 +368,7 @@ pub(super) fn map_ring(fd: i32, params: &Params, sq: &mut Sq, cq: &mut Cq) -> Re
 
 /// Maps one area of ring `fd`: the kernel's, or our engine's own memory where that serves the ring.
 fn map_area(fd: i32, offset: u32, size: usize) -> Result<*mut c_void, Errno> {
-    let (fd, offset) = door::ring_mapping(fd, u64::from(offset)).unwrap_or((fd, u64::from(offset)));
+    let (fd, offset) = door::ring_mapping(fd, u64::from(offset))?.unwrap_or((fd, u64::from(offset)));
     if fd < 0 {
         return Err(Errno::BADF);
     }
