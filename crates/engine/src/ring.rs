@@ -227,11 +227,11 @@ impl Ring {
         self.flags.load(Ordering::Relaxed) & flag != 0
     }
 
-    /// Brings a finished job back. The worker itself completes it, unless somebody holds the ring (who will look before
+    /// Brings finished jobs back. The worker itself completes them, unless somebody holds the ring (who will look before
     /// letting go) or completions wait for the program to ask for them (`IORING_SETUP_DEFER_TASKRUN`).
-    pub fn deliver(&'static self, job: Arc<Job>) {
+    pub fn deliver(&'static self, jobs: Vec<Arc<Job>>) {
         if let Some(mut arrived) = self.arrived.lock() {
-            arrived.push_back(job);
+            arrived.extend(jobs);
             // SeqCst, and the fence: either the holder of the ring sees the count after it let go, or our try_lock
             // succeeds. Partner: the fence in RingGuard's drop.
             self.arrived_count.fetch_add(1, Ordering::SeqCst);

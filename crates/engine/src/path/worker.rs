@@ -80,22 +80,25 @@ impl Job {
         self.stage.compare_exchange(QUEUED, RUNNING, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    fn run(self: Arc<Job>) {
+    /// Makes the call, unless the job was cancelled. False when there is nothing to deliver.
+    fn run(&self) -> bool {
         if !self.start() {
-            return;
+            return false;
         }
         let verdict = {
             let mut op = self.op.lock().expect("only the worker that started a job touches its operation");
             let context = Context { fd: self.fd, nonblock: self.approach == Approach::AttemptFirst };
             match op.issue(context) {
-                Verdict::NeedsWorker if context.nonblock => op.issue(Context { nonblock: false, ..context }),
+                Verdict::NeedsWorker if context.nonblock => {
+                    let _asleep = Asleep::new();
+                    op.issue(Context { nonblock: false, ..context })
+                }
                 verdict => verdict,
             }
         };
         *self.verdict.lock().expect("nobody else has seen the job finished") = Some(verdict);
         self.stage.store(FINISHED, Ordering::Relaxed);
-        let ring = self.ring;
-        ring.deliver(self);
+        true
     }
 }
 
@@ -103,10 +106,69 @@ impl Job {
 struct Pool {
     jobs: VecDeque<Arc<Job>>,
     threads: u32,
+    /// Threads that sleep for want of jobs.
     idle: u32,
+    /// Threads inside a call that may sleep.
+    asleep: u32,
 }
 
-static POOL: Lock<Pool> = Lock::new(Pool { jobs: VecDeque::new(), threads: 0, idle: 0 });
+impl Pool {
+    const EMPTY: Pool = Pool { jobs: VecDeque::new(), threads: 0, idle: 0, asleep: 0 };
+
+    /// Jobs for one worker: a single plain one, or several attempts for one ring, which end soon and are brought back
+    /// together.
+    fn take(&mut self) -> Vec<Arc<Job>> {
+        let mut jobs = Vec::new();
+        while let Some(job) = self.jobs.front() {
+            let attempt = job.approach == Approach::AttemptFirst;
+            let first = jobs.first().is_none_or(|first: &Arc<Job>| attempt && core::ptr::eq(first.ring, job.ring));
+            if !first || jobs.len() == TOGETHER {
+                break;
+            }
+            jobs.extend(self.jobs.pop_front());
+            if !attempt {
+                break;
+            }
+        }
+        jobs
+    }
+
+    /// Whether a thread is needed for what is queued: not while one is awake that only makes attempts and will come for
+    /// more.
+    fn wants_thread(&self) -> bool {
+        let awake = self.threads - self.idle - self.asleep;
+        let attempts = self.jobs.front().is_some_and(|job| job.approach == Approach::AttemptFirst);
+        !self.jobs.is_empty() && (awake == 0 || !attempts)
+    }
+}
+
+/// Attempts that one worker takes at a time.
+const TOGETHER: usize = 16;
+
+/// The calling worker is inside a call that may sleep, for as long as this lives.
+struct Asleep;
+
+impl Asleep {
+    fn new() -> Asleep {
+        let mut needed = Need::Nothing;
+        if let Some(mut pool) = POOL.lock() {
+            pool.asleep += 1;
+            needed = Need::of(&mut pool);
+        }
+        needed.meet();
+        Asleep
+    }
+}
+
+impl Drop for Asleep {
+    fn drop(&mut self) {
+        if let Some(mut pool) = POOL.lock() {
+            pool.asleep -= 1;
+        }
+    }
+}
+
+static POOL: Lock<Pool> = Lock::new(Pool::EMPTY);
 /// Futex word: how many jobs were queued so far.
 static QUEUED_JOBS: AtomicU32 = AtomicU32::new(0);
 
@@ -115,45 +177,96 @@ const MAX_THREADS: u32 = 32;
 /// A worker without work ends after this long, in nanoseconds (the kernel's io-wq waits 5 s).
 const IDLE_NS: u64 = 5_000_000_000;
 
-/// Queues a job, and makes a thread for it if none is idle.
-pub fn queue(job: Arc<Job>) {
-    let mut wake = false;
-    let mut spawn = false;
-    if let Some(mut pool) = POOL.lock() {
-        pool.jobs.push_back(job);
-        let waiting = pool.jobs.len() as u32;
-        if waiting <= pool.idle {
-            wake = true;
-        } else if pool.threads < MAX_THREADS {
+/// What it takes to get the queued jobs done.
+enum Need {
+    Nothing,
+    Wake,
+    Thread,
+}
+
+impl Need {
+    fn of(pool: &mut Pool) -> Need {
+        if !pool.wants_thread() {
+            return Need::Nothing;
+        }
+        if pool.idle > 0 {
+            return Need::Wake;
+        }
+        if pool.threads < MAX_THREADS {
             pool.threads += 1;
-            spawn = true;
-        } else {
-            wake = pool.idle > 0;
+            return Need::Thread;
         }
-        QUEUED_JOBS.fetch_add(1, Ordering::Relaxed);
+        Need::Nothing
     }
-    if wake {
-        Sys::futex_wake(&QUEUED_JOBS, 1);
+
+    fn meet(self) {
+        match self {
+            Need::Nothing => {}
+            Need::Wake => Sys::futex_wake(&QUEUED_JOBS, 1),
+            Need::Thread => {
+                if !crate::thread::spawn(work, core::ptr::null_mut()) {
+                    do_without_thread();
+                }
+            }
+        }
     }
-    if spawn && !crate::thread::spawn(work, core::ptr::null_mut()) {
-        let mut pool = POOL.lock().expect("the pool's lock is never held over a call out of this file");
+}
+
+/// Queues a job, and wakes or makes a thread for it where needed.
+pub fn queue(job: Arc<Job>) {
+    let Some(mut pool) = POOL.lock() else {
+        // A signal handler interrupted this very function: the job is done here and now.
+        run_together(vec![job]);
+        return;
+    };
+    pool.jobs.push_back(job);
+    QUEUED_JOBS.fetch_add(1, Ordering::Relaxed);
+    let need = Need::of(&mut pool);
+    drop(pool);
+    need.meet();
+}
+
+/// No thread can be had (RLIMIT_NPROC, say). If there is none at all, the caller does the work: late, but done.
+#[cold]
+fn do_without_thread() {
+    let jobs = POOL.lock().map(|mut pool| {
         pool.threads -= 1;
-        let stranded = if pool.threads == 0 { pool.jobs.pop_back() } else { None };
-        drop(pool);
-        // No thread can be had at all (RLIMIT_NPROC, say): the caller does the work, late but done.
-        if let Some(job) = stranded {
-            job.run();
+        if pool.threads == 0 {
+            pool.take()
+        } else {
+            Vec::new()
+        }
+    });
+    run_together(jobs.unwrap_or_default());
+}
+
+/// Runs jobs of one ring and brings them back together. A job that panics breaks its ring.
+fn run_together(jobs: Vec<Arc<Job>>) {
+    let Some(ring) = jobs.first().map(|job| job.ring) else { return };
+    let asleep = (jobs[0].approach == Approach::Plain).then(Asleep::new);
+    let mut finished = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.run()));
+        if ran.is_err() {
+            // Without a verdict the request ends with EIO.
+            ring.broken.store(true, Ordering::Relaxed);
+        }
+        if ran.unwrap_or(true) {
+            finished.push(job);
         }
     }
+    drop(asleep);
+    crate::thread::contain(|| ring.deliver(finished));
 }
 
 extern "C" fn work(_: *mut libc::c_void) -> *mut libc::c_void {
     crate::thread::name(c"anyring-worker");
     loop {
         let mut pool = POOL.lock().expect("a worker does not interrupt itself");
-        if let Some(job) = pool.jobs.pop_front() {
+        let jobs = pool.take();
+        if !jobs.is_empty() {
             drop(pool);
-            crate::thread::contain(|| job.run());
+            run_together(jobs);
             continue;
         }
         pool.idle += 1;
@@ -178,6 +291,6 @@ pub unsafe fn reset_after_fork() {
     unsafe { POOL.reset() };
     if let Some(mut pool) = POOL.lock() {
         core::mem::forget(core::mem::take(&mut pool.jobs));
-        (pool.threads, pool.idle) = (0, 0);
+        (pool.threads, pool.idle, pool.asleep) = (0, 0, 0);
     }
 }
