@@ -33,7 +33,9 @@ static RING_MADE: AtomicBool = AtomicBool::new(false);
 
 /// The door says so here when it has made a ring.
 pub fn ring_made() {
-    RING_MADE.store(true, Ordering::Relaxed);
+    if !RING_MADE.swap(true, Ordering::Relaxed) {
+        crate::raw::ring_made();
+    }
 }
 
 /// Whether [`ring_made`] was ever called. The descriptor reaches another thread later than this flag by whatever

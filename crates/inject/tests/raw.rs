@@ -141,7 +141,9 @@ fn a_plugin_is_looked_through_when_it_is_loaded() {
     if let Some(reason) = obstacle() {
         return skip("a_plugin_is_looked_through_when_it_is_loaded", reason);
     }
-    compile("plugin", "libplugin.so", &["-shared", "-fPIC"]);
+    for name in ["libplugin.so", "libplugin2.so"] {
+        compile("plugin", name, &["-shared", "-fPIC"]);
+    }
     let run_path = format!("-Wl,--enable-new-dtags,-rpath,{}", scratch().display());
     same_both_ways(&compile("loads", "loads", &[&run_path]), &[], None);
 }

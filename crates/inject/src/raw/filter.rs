@@ -32,10 +32,23 @@ const ON_RINGS: [(i64, usize); 6] = [
 /// Numbers that are trapped whatever their arguments: rare ones that may concern rings or our handler.
 const ALWAYS: [i64; 2] = [libc::SYS_close_range, libc::SYS_rt_sigaction];
 
-/// Builds the programs that trap at `objects`: as few as the length limit allows.
-pub fn programs(objects: &[Object]) -> Vec<Vec<sock_filter>> {
-    let mut ranges: Vec<Addresses> =
-        objects.iter().flat_map(addresses).filter(|range| !range.exact.is_empty()).collect();
+/// Builds the programs that trap the calls of [`crate::dispatch`], but for waits, at `objects`: as few as the length
+/// limit allows.
+pub fn programs<'a>(objects: impl IntoIterator<Item = &'a Object>) -> Vec<Vec<sock_filter>> {
+    searching(head, objects)
+}
+
+/// The same for waits on a ring's descriptor, which only matter once there is a ring.
+pub fn programs_for_waits<'a>(objects: impl IntoIterator<Item = &'a Object>) -> Vec<Vec<sock_filter>> {
+    searching(head_for_waits, objects)
+}
+
+fn searching<'a>(
+    head: fn() -> Vec<sock_filter>,
+    objects: impl IntoIterator<Item = &'a Object>,
+) -> Vec<Vec<sock_filter>> {
+    let ranges = objects.into_iter().flat_map(addresses);
+    let mut ranges: Vec<Addresses> = ranges.filter(|range| !range.exact.is_empty()).collect();
     // An object with more sites than one program can list is trapped as a whole: a superset.
     for range in &mut ranges {
         if size_of_search(range) + head().len() > LIMIT {
@@ -79,10 +92,15 @@ fn addresses(object: &Object) -> impl Iterator<Item = Addresses> + '_ {
     })
 }
 
+/// Allows calls of other architectures and loads the number.
+fn start() -> [sock_filter; 4] {
+    let arch = load(offset_of!(seccomp_data, arch));
+    [arch, jump(EQUAL, ARCH, 1, 0), answer(ALLOW), load(offset_of!(seccomp_data, nr))]
+}
+
 /// Loads and checks that come before any address.
 fn head() -> Vec<sock_filter> {
-    let mut program = vec![load(offset_of!(seccomp_data, arch)), jump(EQUAL, ARCH, 1, 0), answer(ALLOW)];
-    program.push(load(offset_of!(seccomp_data, nr)));
+    let mut program = start().to_vec();
     // Each test of a number jumps over the blocks that follow to the address search behind them.
     let blocks: Vec<[sock_filter; 5]> =
         ON_RINGS.iter().map(|(number, argument)| on_ring(*number, *argument)).collect();
@@ -100,6 +118,22 @@ fn head() -> Vec<sock_filter> {
         program.extend(block);
     }
     program.push(answer(ALLOW));
+    program
+}
+
+/// The same for poll, ppoll, and those of select and pselect6 whose first argument reaches to the numbers of rings.
+fn head_for_waits() -> Vec<sock_filter> {
+    let mut program = start().to_vec();
+    program.extend([
+        jump(EQUAL, libc::SYS_poll as u32, 7, 0),
+        jump(EQUAL, libc::SYS_ppoll as u32, 6, 0),
+        jump(EQUAL, libc::SYS_select as u32, 2, 0),
+        jump(EQUAL, libc::SYS_pselect6 as u32, 1, 0),
+        answer(ALLOW),
+        load(offset_of!(seccomp_data, args)),
+        jump(ABOVE, RING_NUMBERS.start as u32, 1, 0),
+        answer(ALLOW),
+    ]);
     program
 }
 
@@ -263,6 +297,27 @@ mod tests {
             assert_eq!(verdict(&programs, number, [0; 6], 16), ALLOW);
         }
         assert_eq!(verdict(&programs, libc::SYS_read, [600; 6], object.sites[0]), ALLOW);
+    }
+
+    #[test]
+    fn traps_waits_that_may_be_on_a_ring() {
+        let object = object(0x5555_0000_0000, [16, 90].into_iter());
+        let programs = programs_for_waits(std::slice::from_ref(&object));
+        let cases = [
+            (libc::SYS_poll, 0, TRAP),
+            (libc::SYS_ppoll, 0, TRAP),
+            (libc::SYS_select, 512, ALLOW),
+            (libc::SYS_select, 513, TRAP),
+            (libc::SYS_pselect6, 512, ALLOW),
+            (libc::SYS_pselect6, 1024, TRAP),
+            (libc::SYS_read, 513, ALLOW),
+            (libc::SYS_epoll_wait, 513, ALLOW),
+        ];
+        for (number, first, expected) in cases {
+            let args = [first, 1, 1, 1, 1, 1];
+            assert_eq!(verdict(&programs, number, args, object.sites[1]), expected, "{number} {first}");
+            assert_eq!(verdict(&programs, number, args, object.sites[1] + 4), ALLOW);
+        }
     }
 
     #[test]

@@ -2,13 +2,14 @@
 //!
 //! Nothing at all happens in a process without such an instruction. Where there is one, [`start`] and [`look_again`]
 //! guard SIGSYS, set no_new_privs, which an unprivileged filter needs, and add a filter for all threads. They run
-//! under one lock, at start-up and after dlopen(3).
+//! under one lock, at start-up and after dlopen(3). [`ring_made`] adds a second filter with the first ring: poll and
+//! select cost a trap each from then on, since a filter cannot see whether a ring is among their descriptors.
 //!
-//! Not trapped, and thus different from a kernel's io_uring: poll, select and epoll_wait by raw instruction, which a
-//! filter cannot judge since the descriptors lie in memory. A level-triggered raw epoll_wait on a ring whose CQ was
-//! emptied without an enter reports it once more than it should, until the next enter; a raw poll or select is only
-//! woken if the ring was made known by another watcher. Neither are instructions in code that the loader did not map
-//! (just-in-time compilers) or in another namespace of dlmopen(3).
+//! Not trapped, and thus different from a kernel's io_uring: epoll_wait by raw instruction, which a program with an
+//! event loop of its own makes all the time. A level-triggered one on a ring whose CQ was emptied without an enter
+//! reports it once more than it should, until the next enter. Neither are instructions in code that the loader did not
+//! map (just-in-time compilers) or in another namespace of dlmopen(3), nor waits in an object that makes no call of
+//! io_uring itself.
 
 mod filter;
 mod object;
@@ -17,14 +18,15 @@ mod scan;
 mod stack;
 mod trap;
 
-use crate::{backend, signals, sys};
+use crate::{backend, descriptor, signals, sys};
+use anyring_engine::lock::Lock;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{sock_filter, sock_fprog};
 use object::Known;
-use std::sync::{Mutex, PoisonError};
 
-/// What was scanned so far. Taken in the constructor and after dlopen, by threads that hold no lock of ours.
-static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+/// What was scanned so far. Taken in the constructor, after dlopen and with the first ring, by threads that hold no
+/// other lock of ours; taking it fails in a handler that interrupted one of these.
+static KNOWN: Lock<Option<Known>> = Lock::new(None);
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// Whether this process has a filter of ours, and with it no_new_privs.
@@ -37,15 +39,22 @@ pub fn start() {
     if !owns_the_symbols() {
         return;
     }
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    cover(known.get_or_insert_default());
+    if let Some(mut known) = KNOWN.lock() {
+        cover(known.get_or_insert_default());
+    }
 }
 
 /// Looks through what dlopen(3) has just mapped.
 pub fn look_again() {
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = known.as_mut() {
+    if let Some(known) = KNOWN.lock().as_deref_mut().and_then(Option::as_mut) {
         cover(known);
+    }
+}
+
+/// The process's first ring is there, and [`descriptor::rings_exist`] says so: from now on it may be waited for.
+pub fn ring_made() {
+    if let Some(known) = KNOWN.lock().as_deref_mut().and_then(Option::as_mut) {
+        trap_waits(known, known.objects.len());
     }
 }
 
@@ -58,17 +67,30 @@ fn owns_the_symbols() -> bool {
 }
 
 fn cover(known: &mut Known) {
-    let objects = object::new_objects(known);
+    let first_new = object::look(known);
+    let objects = &known.objects[first_new..];
     if objects.is_empty() || !(installed() || backend::is_user()) {
         return;
     }
     if !trap::prepare() || signals::install_guard(libc::SIGSYS, trap::guard).is_err() {
         return;
     }
-    for program in filter::programs(&objects) {
+    for program in filter::programs(objects) {
         if install(&program) {
             INSTALLED.store(true, Ordering::Relaxed);
         }
+    }
+    trap_waits(known, first_new);
+}
+
+/// Traps waits at the objects from `first_new` on; the first time, at all.
+fn trap_waits(known: &mut Known, first_new: usize) {
+    if !installed() || !descriptor::rings_exist() {
+        return;
+    }
+    let first = if core::mem::replace(&mut known.waits_are_trapped, true) { first_new } else { 0 };
+    for program in filter::programs_for_waits(&known.objects[first..]) {
+        install(&program);
     }
 }
 

@@ -17,6 +17,10 @@ pub struct Object {
 /// What was looked at before: a segment is scanned once, as long as it stays mapped.
 #[derive(Default)]
 pub struct Known {
+    /// Those segments in which there are sites.
+    pub objects: Vec<Object>,
+    /// Whether waits at those sites are trapped, too.
+    pub waits_are_trapped: bool,
     segments: Vec<Seen>,
     /// The loader's count of objects ever added.
     additions: u64,
@@ -38,8 +42,8 @@ struct Search<'a> {
     at_start: bool,
 }
 
-/// The segments with sites among the objects that were mapped since `known` was last brought up to date.
-pub fn new_objects(known: &mut Known) -> Vec<Object> {
+/// Brings `known` up to date; answers where in its `objects` those begin that were mapped since the last time.
+pub fn look(known: &mut Known) -> usize {
     let present = Vec::with_capacity(known.segments.len().max(16));
     let at_start = known.additions == 0;
     let mut search = Search { known, present, found: Vec::new(), first: true, at_start };
@@ -49,7 +53,12 @@ pub fn new_objects(known: &mut Known) -> Vec<Object> {
     if !present.is_empty() {
         known.segments = present;
     }
-    found
+    let Known { objects, segments, .. } = known;
+    let is_new = |code: &Range<usize>| found.iter().any(|object: &Object| object.code == *code);
+    objects.retain(|object| segments.iter().any(|seen| seen.code == object.code) && !is_new(&object.code));
+    let first_new = objects.len();
+    objects.extend(found);
+    first_new
 }
 
 unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {

@@ -9,7 +9,7 @@
 int main(void)
 {
 	const char *expected = getenv("EXPECT_TRAP");
-	int (*nops)(int);
+	int (*nops)(int), (*polls)(void);
 	void *plugin;
 
 	if (prctl(PR_GET_SECCOMP) != 0 || prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 0)
@@ -29,6 +29,13 @@ int main(void)
 	nops = (int (*)(int))dlsym(plugin, "plugin_nops");
 	if (!nops || nops(300) != 300)
 		return 7;
+	/* Another one when there is a ring already. */
+	plugin = dlopen("libplugin2.so", RTLD_NOW);
+	if (!plugin)
+		return 8;
+	polls = (int (*)(void))dlsym(plugin, "plugin_polls");
+	if (!polls || polls() != 1)
+		return 9;
 	puts("done");
 	return 0;
 }

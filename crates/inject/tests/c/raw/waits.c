@@ -82,6 +82,57 @@ static int by_raw_syscall_function(void)
 	return syscall(SYS_poll, &fd, 1, 0) == 1;
 }
 
+static int by_poll_instruction(void)
+{
+	struct pollfd fd = { .fd = ring.fd, .events = POLLIN };
+
+	return raw6(SYS_poll, (long)&fd, 1, 0, 0, 0, 0) == 1 && fd.revents & POLLIN;
+}
+
+static int by_ppoll_instruction(void)
+{
+	struct pollfd fd = { .fd = ring.fd, .events = POLLIN };
+	struct timespec none = { 0 };
+
+	return raw6(SYS_ppoll, (long)&fd, 1, (long)&none, 0, 0, 0) == 1 && fd.revents & POLLIN;
+}
+
+static int by_select_instruction(void)
+{
+	struct timeval none = { 0 };
+	fd_set set;
+
+	FD_ZERO(&set);
+	FD_SET(ring.fd, &set);
+	return raw6(SYS_select, ring.fd + 1, (long)&set, 0, 0, (long)&none, 0) == 1;
+}
+
+static int by_pselect_instruction(void)
+{
+	uint64_t mask = ~0UL;
+	uint64_t sixth[2] = { (uintptr_t)&mask, sizeof(mask) };
+	struct timespec none = { 0 };
+	fd_set set;
+
+	FD_ZERO(&set);
+	FD_SET(ring.fd, &set);
+	return raw6(SYS_pselect6, ring.fd + 1, (long)&set, 0, 0, (long)&none, (long)sixth) == 1;
+}
+
+/* A ring that only `readable` ever waited for. */
+static void alone(int (*readable)(void))
+{
+	struct ring first = ring;
+
+	CHECK(ring_open(&ring, 8) == 0);
+	complete();
+	CHECK(readable());
+	reap();
+	CHECK(!readable());
+	CHECK(close(ring.fd) == 0);
+	ring = first;
+}
+
 static void level(int (*readable)(void))
 {
 	for (int i = 0; i < 20; i++) {
@@ -131,13 +182,42 @@ static void sleeping(void)
 	CHECK(poll(&fd, 1, 5000) == 1);
 	CHECK(pthread_join(thread, NULL) == 0);
 	reap();
+	CHECK(pthread_create(&thread, NULL, complete_later, NULL) == 0);
+	CHECK(raw6(SYS_poll, (long)&fd, 1, 5000, 0, 0, 0) == 1);
+	CHECK(pthread_join(thread, NULL) == 0);
+	reap();
+}
+
+/* How many filters this process has. */
+static int filters(void)
+{
+	FILE *status = fopen("/proc/self/status", "r");
+	char line[256];
+	int count = -1;
+
+	CHECK(status);
+	while (fgets(line, sizeof(line), status))
+		if (sscanf(line, "Seccomp_filters: %d", &count) == 1)
+			break;
+	fclose(status);
+	return count;
 }
 
 int main(void)
 {
+	int (*const instructions[])(void) = { by_poll_instruction, by_ppoll_instruction, by_select_instruction,
+					      by_pselect_instruction };
 	void *volatile bad = (void *)64;
+	int before = filters();
 
 	CHECK(ring_open(&ring, 64) == 0);
+	/* Waits are trapped from the first ring on. */
+	CHECK(filters() == before + filtered());
+	for (int i = 0; i < 4; i++)
+		alone(instructions[i]);
+	CHECK(filters() == before + filtered());
+	for (int i = 0; i < 4; i++)
+		level(instructions[i]);
 	level(by_poll);
 	level(by_ppoll);
 	level(by_select);
@@ -148,6 +228,8 @@ int main(void)
 	sleeping();
 	/* A bad pointer is the kernel's to refuse. */
 	CHECK(poll(bad, 1, 0) == -1 && errno == EFAULT);
+	CHECK(raw6(SYS_poll, (long)bad, 1, 0, 0, 0, 0) == -EFAULT);
+	CHECK(raw6(SYS_select, 1024, (long)bad, 0, 0, 0, 0) == -EFAULT);
 	CHECK(epoll_ctl(epoll, EPOLL_CTL_MOD, ring.fd, bad) == -1 && errno == EFAULT);
 	CHECK(close(ring.fd) == 0);
 	CHECK(raw6(__NR_io_uring_enter, ring.fd, 0, 0, 0, 0, 0) == -EBADF);
