@@ -6,10 +6,9 @@ use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-const FREE: u32 = 0;
-const HELD: u32 = 1;
-/// Held, and somebody may be asleep on the word.
-const CONTENDED: u32 = 2;
+const FREE: usize = 0;
+/// Set in the word of a held lock when somebody may be asleep on it. Thread pointers are even.
+const CONTENDED: usize = 1;
 
 /// A word unique to the calling thread while it lives: the thread pointer. No system call, no thread-local.
 #[inline(always)]
@@ -40,8 +39,9 @@ pub fn fence_after_swap() {
 
 /// A mutex around `T` within one process.
 pub struct Lock<T> {
-    word: AtomicU32,
-    owner: AtomicUsize,
+    /// [`FREE`], or the holder's thread pointer, perhaps with [`CONTENDED`]: one word, so that a signal handler never sees
+    /// the lock held by nobody.
+    word: AtomicUsize,
     value: UnsafeCell<T>,
 }
 
@@ -56,20 +56,19 @@ pub struct Held<'a, T> {
 impl<T> Lock<T> {
     /// A free lock.
     pub const fn new(value: T) -> Self {
-        Lock { word: AtomicU32::new(FREE), owner: AtomicUsize::new(0), value: UnsafeCell::new(value) }
+        Lock { word: AtomicUsize::new(FREE), value: UnsafeCell::new(value) }
     }
 
     /// Waits for the lock; `None` when this very thread holds it already.
     #[inline]
     pub fn lock(&self) -> Option<Held<'_, T>> {
         // Acquire pairs with the Release swap in `drop`.
-        if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if self.word.compare_exchange(FREE, thread_pointer(), Ordering::Acquire, Ordering::Relaxed).is_err() {
             if self.held_by_me() {
                 return None;
             }
             self.wait();
         }
-        self.owner.store(thread_pointer(), Ordering::Relaxed);
         Some(Held { lock: self })
     }
 
@@ -77,32 +76,43 @@ impl<T> Lock<T> {
     #[inline]
     pub fn try_lock(&self) -> Option<Held<'_, T>> {
         // Acquire pairs with the Release swap in `drop`.
-        self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        self.owner.store(thread_pointer(), Ordering::Relaxed);
+        self.word.compare_exchange(FREE, thread_pointer(), Ordering::Acquire, Ordering::Relaxed).ok()?;
         Some(Held { lock: self })
     }
 
     /// Whether the calling thread holds the lock. Exact: only this thread can have stored its own pointer.
     #[inline]
     pub fn held_by_me(&self) -> bool {
-        self.owner.load(Ordering::Relaxed) == thread_pointer()
+        self.word.load(Ordering::Relaxed) & !CONTENDED == thread_pointer()
     }
 
     #[cold]
     fn wait(&self) {
-        for _ in 0..100 {
-            core::hint::spin_loop();
-            // Acquire pairs with the Release swap in `drop`.
-            if self.word.load(Ordering::Relaxed) == FREE
-                && self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        let me = thread_pointer();
+        for spins in 0u32.. {
+            let seen = self.word.load(Ordering::Relaxed);
+            if seen == FREE {
+                // Others may sleep: whoever waited takes the lock as contended. Acquire pairs with the Release swap in
+                // `drop`.
+                let wanted = if spins < 100 { me } else { me | CONTENDED };
+                if self.word.compare_exchange(FREE, wanted, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    return;
+                }
+            } else if spins < 100 {
+                core::hint::spin_loop();
+            } else if seen & CONTENDED != 0
+                || self.word.compare_exchange(seen, seen | CONTENDED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             {
-                return;
+                let _ = Sys::futex_wait(self.futex(), (seen | CONTENDED) as u32, None);
             }
         }
-        // Acquire pairs with the Release swap in `drop`.
-        while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
-            let _ = Sys::futex_wait(&self.word, CONTENDED, None);
-        }
+    }
+
+    /// The half of the word with the [`CONTENDED`] bit, for futex(2).
+    fn futex(&self) -> &AtomicU32 {
+        const LOW: usize = if cfg!(target_endian = "little") { 0 } else { 4 };
+        // SAFETY: a 4-aligned half of a live 8-byte word; the kernel alone reads it through this reference.
+        unsafe { &*self.word.as_ptr().byte_add(LOW).cast::<AtomicU32>() }
     }
 
     /// Makes the lock free in a forked child, where the holder does not exist any more.
@@ -110,7 +120,6 @@ impl<T> Lock<T> {
     /// # Safety
     /// Only this thread may exist in the process, and the value must be put into a sound state before it is used.
     pub unsafe fn reset(&self) {
-        self.owner.store(0, Ordering::Relaxed);
         self.word.store(FREE, Ordering::Relaxed);
     }
 }
@@ -135,10 +144,9 @@ impl<T> DerefMut for Held<'_, T> {
 impl<T> Drop for Held<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.lock.owner.store(0, Ordering::Relaxed);
         // Release pairs with the Acquire of the next holder.
-        if self.lock.word.swap(FREE, Ordering::Release) == CONTENDED {
-            Sys::futex_wake(&self.lock.word, 1);
+        if self.lock.word.swap(FREE, Ordering::Release) & CONTENDED != 0 {
+            Sys::futex_wake(self.lock.futex(), 1);
         }
     }
 }

@@ -131,6 +131,7 @@ impl Op {
     pub fn waits_for(&self) -> Option<Direction> {
         match self {
             Op::Rw(op) => op.waits_for(),
+            Op::Net(op) => op.waits_for(),
             _ => None,
         }
     }

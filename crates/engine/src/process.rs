@@ -68,6 +68,7 @@ pub fn is_ring(fd: i32) -> bool {
 /// The ring with number `fd`, if that number still names it: a close that was not seen may have let the number go to
 /// another file.
 pub fn verified_ring(fd: i32) -> Option<&'static Ring> {
+    notice_fork();
     let ring = ring(fd)?;
     let guard = ring.lock().ok()?;
     (cookie_of(fd) == Some(guard.cookie)).then_some(ring)
@@ -77,6 +78,11 @@ pub fn verified_ring(fd: i32) -> Option<&'static Ring> {
 pub fn unborn_ring() -> &'static Ring {
     let pooled = POOL.lock().and_then(|mut pool| pool.pop());
     pooled.unwrap_or_else(|| Box::leak(Box::new(Ring::unborn())))
+}
+
+/// Whether a ring may have number `fd`.
+pub fn fits(fd: i32) -> bool {
+    (0..TABLE_SIZE as i32).contains(&fd)
 }
 
 /// Makes a complete ring known under its number.
@@ -178,7 +184,7 @@ fn closing_known(fd: i32) {
     if let Some(ring) = ring(fd) {
         closing_ring(fd, ring);
     } else {
-        closing_elsewhere(fd, core::ptr::null());
+        closing_file(fd);
     }
 }
 
@@ -204,9 +210,22 @@ pub fn break_ring(fd: i32) {
     }
 }
 
-/// Tells every ring but `except` (which knows) that the program closes `fd`.
-pub fn closing_elsewhere(fd: i32, except: *const Ring) {
-    for ring in rings().into_iter().filter(|ring| !core::ptr::eq(*ring, except)) {
+/// Tells every ring but `except`, which the caller holds and which knows, that the program closes `fd`. False if one is
+/// busy: two rings are never locked in turn, so the caller lets go of its own first.
+#[must_use]
+pub fn closing_elsewhere(fd: i32, except: &Ring) -> bool {
+    rings().into_iter().filter(|ring| !core::ptr::eq(*ring, except)).all(|ring| match ring.try_lock() {
+        Some(mut guard) => {
+            guard.detach_number(fd);
+            true
+        }
+        None => false,
+    })
+}
+
+/// Tells every ring that the program closes `fd`, which is no ring's number.
+fn closing_file(fd: i32) {
+    for ring in rings() {
         if let Ok(mut guard) = ring.lock() {
             guard.detach_number(fd);
         }
@@ -227,7 +246,10 @@ fn closing_ring(fd: i32, ring: &'static Ring) {
         let args = [guard.engine_end as usize, fd as usize, libc::O_CLOEXEC as usize, 0, 0, 0];
         syscall(libc::SYS_dup3, args);
     }
-    let _ = ring.fd.compare_exchange(fd, -1, Ordering::Relaxed, Ordering::Relaxed);
+    // Another number of the ring, if one is known, is the one to receive from.
+    let other = (0..TABLE_SIZE).find(|slot| core::ptr::eq(TABLE[*slot].load(Ordering::Relaxed), ring));
+    let other = other.map_or(-1, |slot| slot as i32);
+    let _ = ring.fd.compare_exchange(fd, other, Ordering::Relaxed, Ordering::Relaxed);
     if last_copy_gone(guard.engine_end) {
         guard.closed = true;
         drop(guard);
@@ -254,8 +276,7 @@ pub fn end_if_unused(ring: &'static Ring) {
         drop(guard);
         return path::helper::nudge();
     }
-    drop(guard);
-    let Some(mut state) = ring.take_state() else { return };
+    let Some(mut state) = guard.end_ring() else { return };
     if let Some(mut live) = LIVE.lock() {
         live.retain(|known| !core::ptr::eq(*known, ring));
     }
@@ -294,16 +315,30 @@ pub fn register_ring_number(fd: i32, index: Option<u32>) -> Result<u32, Errno> {
         .unwrap_or(Err(Errno::NOMEM))
 }
 
-/// Takes a registered ring out of the calling thread's table.
-pub fn unregister_ring_number(index: u32) -> Result<(), Errno> {
+/// Takes a registered ring out of the calling thread's table: its number there.
+pub fn unregister_ring_number(index: u32) -> Result<i32, Errno> {
     REGISTERED
         .try_with(|cell| {
             let mut table = cell.get();
-            *table.get_mut(index as usize).ok_or(Errno::INVAL)? = -1;
+            let number = core::mem::replace(table.get_mut(index as usize).ok_or(Errno::INVAL)?, -1);
             cell.set(table);
-            Ok(())
+            Ok(number)
         })
         .unwrap_or(Err(Errno::NOMEM))
+}
+
+/// Another number for ring `fd`, of the engine's own.
+pub fn duplicate_ring(fd: i32) -> Result<i32, Errno> {
+    let ring = ring(fd).ok_or(Errno::BADF)?;
+    let duplicate = descriptors::duplicate(fd)?;
+    publish(duplicate, ring).inspect_err(|_| descriptors::close(duplicate))?;
+    Ok(duplicate)
+}
+
+/// Closes what [`duplicate_ring`] made; the ring ends if it was the last number.
+pub fn drop_duplicate(duplicate: i32) {
+    closing(duplicate);
+    descriptors::close(duplicate);
 }
 
 /// The ring number that the calling thread registered at `index`.
@@ -319,7 +354,7 @@ pub fn notice_fork() {
     let word = FORK_WORD.load(Ordering::Acquire);
     // SAFETY: null, or a mapping that is never unmapped; the word is only touched as an atomic.
     match unsafe { word.as_ref() } {
-        Some(word) if word.load(Ordering::Relaxed) != 0 => {}
+        Some(word) if word.load(Ordering::Relaxed) == 1 => {}
         Some(word) => after_fork(word),
         None => make_fork_word(),
     }
@@ -344,6 +379,13 @@ fn make_fork_word() {
 
 #[cold]
 fn after_fork(word: &AtomicU32) {
+    // 2: a thread of the child that came first is at it.
+    if word.compare_exchange(0, 2, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        while word.load(Ordering::Acquire) != 1 {
+            core::hint::spin_loop();
+        }
+        return;
+    }
     let _ = THREAD_ID.try_with(|id| id.set(0));
     // SAFETY: the word is zero only in a child that has made no entry yet, where the forking thread is alone.
     unsafe {
@@ -354,5 +396,5 @@ fn after_fork(word: &AtomicU32) {
         rings().into_iter().for_each(|ring| ring.reset_after_fork());
     }
     OWNER.store(Sys::process_id(), Ordering::Relaxed);
-    word.store(1, Ordering::Relaxed);
+    word.store(1, Ordering::Release); // partner: the Acquire loads above
 }

@@ -55,6 +55,10 @@ pub struct Ring {
     retired_count: AtomicU32,
     /// Who polls and fires timers, and how whoever waits sleeps.
     pub driver: Driver,
+    /// Results arrived that the owner of a deferred ring has not been told of.
+    untold: AtomicBool,
+    /// SQEs that a signal handler submitted while the interrupted thread held the ring.
+    pub owed: AtomicU32,
     /// A request of some ring polls this one's descriptor. Set without this ring's lock, seen at its next post.
     pub polled_by_ring: AtomicBool,
     /// An error that no call can be answered with ended the ring: a panic inside the engine.
@@ -172,6 +176,8 @@ impl Ring {
             retired: Lock::new(Vec::new()),
             retired_count: AtomicU32::new(0),
             driver: Driver::new(),
+            untold: AtomicBool::new(false),
+            owed: AtomicU32::new(0),
             polled_by_ring: AtomicBool::new(false),
             broken: AtomicBool::new(false),
         }
@@ -202,6 +208,9 @@ impl Ring {
         if let Some(mut held) = self.state.lock() {
             self.flags.store(flags, Ordering::Relaxed);
             self.broken.store(false, Ordering::Relaxed);
+            self.untold.store(false, Ordering::Relaxed);
+            self.owed.store(0, Ordering::Relaxed);
+            drop(self.take_arrived());
             // Tags that a former life of this ring left behind.
             if let Some(mut retired) = self.retired.lock() {
                 retired.clear();
@@ -212,13 +221,6 @@ impl Ring {
             *held = Some(Box::new(state));
             self.fd.store(fd, Ordering::Relaxed);
         }
-    }
-
-    /// Takes the state away: the ring has ended and nobody sleeps on it.
-    pub fn take_state(&'static self) -> Option<Box<State>> {
-        self.fd.store(-1, Ordering::Relaxed);
-        self.cookie.store(0, Ordering::Relaxed);
-        self.state.lock()?.take()
     }
 
     /// Whether a `IORING_SETUP_*` flag was given.
@@ -248,11 +250,13 @@ impl Ring {
         }
     }
 
-    /// Work has arrived for a ring whose owner must collect it: set the flag, wake the owner.
+    /// Work has arrived for a ring whose owner must collect it: set the flag, wake the owner. If somebody holds the ring,
+    /// that one does it before letting go: two rings are never locked in turn.
     #[cold]
     fn signal_deferred(&'static self) {
-        let Ok(mut guard) = self.lock() else { return };
-        guard.announce_work();
+        self.untold.store(true, Ordering::SeqCst); // partner: the fence in RingGuard's drop
+        fence_after_swap();
+        drop(self.try_lock());
     }
 
     /// A tagged resource is not used any more: its tag is posted now, or by whoever holds the ring before letting go.
@@ -270,7 +274,9 @@ impl Ring {
     #[inline]
     fn has_left_overs(&self) -> bool {
         let deferred = self.has(anyring_abi::IORING_SETUP_DEFER_TASKRUN);
-        (self.has_arrived() && !deferred) || self.retired_count.load(Ordering::Relaxed) != 0
+        (self.has_arrived() && !deferred)
+            || self.untold.load(Ordering::Relaxed)
+            || self.retired_count.load(Ordering::Relaxed) != 0
     }
 
     /// Whether results wait to be completed.
@@ -311,18 +317,38 @@ impl Ring {
 }
 
 impl RingGuard {
-    /// The ring is closed: ends every request that no worker has, without a CQE that anybody could see.
+    /// The ring is closed: ends every request that no worker has, without a CQE that anybody could see. Nothing new is
+    /// issued.
     pub fn abandon_requests(&mut self) {
         if !self.closed {
             return;
         }
-        self.complete_arrived();
-        for id in self.slab.ids() {
-            if self.slab.get(id).is_some() {
-                let _ = self.cancel_one(id);
+        self.ready.clear();
+        self.chain = None;
+        drop(core::mem::take(&mut self.drain));
+        for job in self.ring.take_arrived() {
+            if job.cookie == self.cookie {
+                drop(self.slab.remove(job.request));
             }
         }
-        self.settle();
+        for id in self.slab.ids() {
+            match &self.slab[id].state {
+                crate::request::State::Queued(job) if !job.cancel() => continue,
+                crate::request::State::Armed { .. } => self.disarm(id),
+                crate::request::State::Timed => self.stop_timer(id),
+                _ => {}
+            }
+            drop(self.slab.remove(id));
+        }
+    }
+
+    /// Takes the state of a closed ring that nobody uses any more: from now on it has ended.
+    pub fn end_ring(mut self) -> Option<Box<State>> {
+        self.ring.fd.store(-1, Ordering::Relaxed);
+        self.ring.cookie.store(0, Ordering::Relaxed);
+        let state = self.held.as_mut()?.take();
+        self.held = None; // nothing is left to settle
+        state
     }
 }
 
@@ -368,6 +394,9 @@ impl RingGuard {
 
     /// Issues what became ready and posts what is batched. Called before the lock is released.
     pub fn settle(&mut self) {
+        if self.ring.untold.load(Ordering::Relaxed) && self.ring.untold.swap(false, Ordering::Relaxed) {
+            self.announce_work();
+        }
         if self.ring.has_arrived() && !self.ring.has(anyring_abi::IORING_SETUP_DEFER_TASKRUN) {
             self.complete_arrived();
         }
@@ -406,8 +435,14 @@ impl Drop for RingGuard {
             self.ring.broken.store(true, Ordering::Relaxed);
             return;
         }
-        loop {
+        while self.held.is_some() {
             self.settle();
+            let owed = self.ring.owed.swap(0, Ordering::Relaxed);
+            if owed != 0 {
+                // A signal handler submitted while this thread held the ring.
+                let _ = self.submit(owed);
+                continue;
+            }
             self.held = None;
             // Partner: the fence in `deliver`. The release of the lock must not pass the load of the count.
             fence_after_swap();

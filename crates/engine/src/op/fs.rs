@@ -107,7 +107,11 @@ impl Fs {
         let (number, args) = match self {
             Fs::Open(open) => return open.issue(context),
             // Closing concerns the ring's registered files and remembered readiness: `path::route` makes it.
-            Fs::Close { .. } => return Verdict::error(Errno::BADF),
+            // Reached on a worker only: the route could not tell every ring of the close without waiting.
+            Fs::Close { fd, .. } => {
+                crate::process::closing(*fd);
+                return Fs::close_now(*fd);
+            }
             Fs::Statx { dirfd, path, flags, mask, statxbuf } => {
                 let args = [at(*dirfd), path.address(), *flags as usize, *mask as usize, *statxbuf as usize, 0];
                 (libc::SYS_statx, args)

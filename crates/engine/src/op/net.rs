@@ -44,6 +44,15 @@ pub enum Net {
 }
 
 impl Net {
+    /// Which readiness a transfer waits for.
+    #[inline]
+    pub fn waits_for(&self) -> Option<Direction> {
+        match self {
+            Net::Transfer(transfer) => transfer.waits_for(),
+            _ => None,
+        }
+    }
+
     /// Reads the SQE.
     pub fn prep(opcode: Opcode, sqe: &Sqe) -> Result<Net, Errno> {
         Ok(match opcode {

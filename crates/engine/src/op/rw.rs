@@ -15,6 +15,8 @@ use std::sync::Arc;
 const RWF_HIPRI: u32 = 0x1;
 /// `RWF_NOWAIT` of preadv2(2).
 const RWF_NOWAIT: u32 = 0x8;
+/// The most bytes one request transfers (`MAX_RW_COUNT`).
+const MAX_BYTES: usize = 0x7fff_f000;
 /// The most iovecs a call takes (`UIO_MAXIOV`).
 const MAX_IOVECS: u32 = 1024;
 /// The position that means "the file's own" (pread2(2), io_uring_enter(2)).
@@ -57,7 +59,7 @@ impl Rw {
         let write = matches!(opcode, Opcode::Write | Opcode::Writev | Opcode::WriteFixed);
         let buffers = match opcode {
             Opcode::Readv | Opcode::Writev => import(sqe.addr, sqe.len)?,
-            _ => Buffers::One([sqe.addr as usize, sqe.len as usize]),
+            _ => Buffers::One([sqe.addr as usize, (sqe.len as usize).min(MAX_BYTES)]),
         };
         check_priority(sqe.ioprio)?;
         if sqe.op_flags & RWF_HIPRI != 0 {
@@ -267,6 +269,11 @@ fn import(address: u64, count: u32) -> Result<Buffers, Errno> {
     user_read_slice(address, &mut iovecs)?;
     if iovecs.iter().any(|iovec| iovec[1] > isize::MAX as usize) {
         return Err(Errno::INVAL);
+    }
+    let mut room = MAX_BYTES;
+    for iovec in &mut iovecs {
+        iovec[1] = iovec[1].min(room);
+        room -= iovec[1];
     }
     Ok(match *iovecs {
         [one] => Buffers::One(one),

@@ -3,7 +3,7 @@
 //! | `role` | meaning | who leaves it |
 //! |---|---|---|
 //! | free | nobody drives | a thread that waits in enter, or the helper once the program has stayed away |
-//! | thread | a thread inside `wait` drives | that thread, when it returns |
+//! | a thread id | that thread drives, inside `wait` | the thread, when it returns |
 //! | helper | the helper drives because the program stayed away | the next thread that waits takes it |
 //!
 //! The role says who *sleeps* on the poll set. Looking at it and serving events happens under the ring's lock whoever
@@ -14,11 +14,11 @@ use crate::request::timer::Clock;
 use crate::ring::control::Control;
 use crate::ring::RingGuard;
 use crate::{process, Errno};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 const FREE: u32 = 0;
-const THREAD: u32 = 1;
-const HELPER: u32 = 2;
+/// No thread has this id.
+const HELPER: u32 = u32::MAX;
 
 const AWAKE: u32 = 0;
 const IN_FUTEX: u32 = 1;
@@ -31,8 +31,22 @@ pub struct Driver {
     sleeping: AtomicU32,
     /// The descriptor that ends its epoll wait.
     kick: AtomicI32,
+    /// The frame in which the role was taken.
+    stack: AtomicUsize,
     /// The helper knows of this ring.
     pub tracked: AtomicBool,
+    drowsy: AtomicBool,
+    announced: AtomicBool,
+}
+
+/// What trying to take the role led to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    /// This call drives, and gives the role back.
+    Mine,
+    /// The call that this one interrupted has the role.
+    Shared,
+    No,
 }
 
 /// What io_uring_enter(2) was asked to wait for.
@@ -55,16 +69,33 @@ impl Driver {
             role: AtomicU32::new(FREE),
             sleeping: AtomicU32::new(AWAKE),
             kick: AtomicI32::new(-1),
+            stack: AtomicUsize::new(0),
             tracked: AtomicBool::new(false),
+            drowsy: AtomicBool::new(false),
+            announced: AtomicBool::new(false),
         }
     }
 
-    /// A thread that waits takes the role, also from the helper; false when another thread has it.
-    fn take(&self) -> bool {
+    /// A thread that waits takes the role, also from the helper. `stack` is an address in its frame: a signal handler that
+    /// waits while the interrupted code drives shares the role and does not end it; where the frame that took it is gone
+    /// (siglongjmp), the role is taken anew.
+    fn take(&self, stack: usize) -> Taken {
+        let me = process::thread_id();
         // Acquire/Release: the new driver sees what the old one left of the poll set's bookkeeping. The state itself is
         // under the ring's lock.
-        let take = |from| self.role.compare_exchange(from, THREAD, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        take(FREE) || take(HELPER)
+        let take = |from| self.role.compare_exchange(from, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if take(FREE) || take(HELPER) {
+            self.stack.store(stack, Ordering::Relaxed);
+            return Taken::Mine;
+        }
+        match self.role.load(Ordering::Relaxed) == me {
+            true if stack < self.stack.load(Ordering::Relaxed) => Taken::Shared,
+            true => {
+                self.stack.store(stack, Ordering::Relaxed);
+                Taken::Mine
+            }
+            false => Taken::No,
+        }
     }
 
     /// The helper takes the role; false when a thread has it.
@@ -79,7 +110,27 @@ impl Driver {
 
     /// Whether a thread in enter drives.
     pub fn has_thread(&self) -> bool {
-        self.role.load(Ordering::Relaxed) == THREAD
+        !matches!(self.role.load(Ordering::Relaxed), FREE | HELPER)
+    }
+
+    /// Says whether the helper's next look at this ring is further away than a period.
+    pub fn set_drowsy(&self, drowsy: bool) {
+        self.drowsy.store(drowsy, Ordering::Relaxed);
+    }
+
+    /// Whether the helper sleeps without a tick for this ring.
+    pub fn is_drowsy(&self) -> bool {
+        self.drowsy.load(Ordering::Relaxed)
+    }
+
+    /// Whether the owner of a deferred ring has been told that there is work and has not been there since.
+    pub fn is_announced(&self) -> bool {
+        self.announced.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the owner was told, or has been there; answers what was noted before.
+    pub fn set_announced(&self, announced: bool) -> bool {
+        self.announced.swap(announced, Ordering::Relaxed)
     }
 
     /// The helper gives the role back, if it has it.
@@ -96,6 +147,7 @@ impl Driver {
         self.role.store(FREE, Ordering::Relaxed);
         self.sleeping.store(AWAKE, Ordering::Relaxed);
         self.tracked.store(false, Ordering::Relaxed);
+        self.announced.store(false, Ordering::Relaxed);
     }
 
     /// Wakes whoever sleeps on the ring; the futex word has been changed under the post lock.
@@ -108,7 +160,7 @@ impl Driver {
             let kick = self.kick.load(Ordering::Relaxed) as usize;
             syscall(libc::SYS_write, [kick, &one as *const u64 as usize, 8, 0, 0, 0]);
         }
-        if header.waiters.load(Ordering::Relaxed) > u32::from(in_epoll) {
+        if header.futex_sleepers.load(Ordering::Relaxed) != 0 {
             Sys::futex_wake(&header.wake_sequence, i32::MAX as u32);
         }
     }
@@ -134,7 +186,7 @@ impl RingGuard {
             let control = self.control;
             control.lock_post(process::thread_id()).bump();
             driver.wake(&control);
-        } else if driver.is_helpers() {
+        } else if driver.is_helpers() || (is_timer && driver.is_drowsy()) {
             super::helper::nudge();
         }
     }
@@ -184,12 +236,16 @@ pub fn wait(mut guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
     if wish.min_complete == 0 || guard.enters.is_multiple_of(8) {
         guard.drive();
     }
-    let mut driving = false;
+    let frame = 0u8;
+    let mut taken = Taken::No;
     let result = loop {
         if guard.satisfied(target, timeouts) {
             break Ok(());
         }
-        driving = driving || ring.driver.take();
+        if taken == Taken::No {
+            taken = ring.driver.take(&raw const frame as usize);
+        }
+        let driving = taken != Taken::No;
         if driving && guard.entries.has_unverified() {
             if guard.poll_now() {
                 guard.collect();
@@ -213,7 +269,7 @@ pub fn wait(mut guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
         }
     };
     guard.settle_readability();
-    if driving {
+    if taken == Taken::Mine {
         ring.driver.give_back();
         pass_role_on(&guard);
     }
@@ -262,7 +318,7 @@ fn sleep(
             drop(post);
             return (Some(guard), Ok(()));
         }
-        post.register_waiter(target)
+        post.register_waiter(target, !by_epoll)
     };
     if driving {
         ring.driver.kick.store(guard.entries.kick().unwrap_or(-1), Ordering::Relaxed);
@@ -282,10 +338,10 @@ fn sleep(
             Sys::futex_wait(word, sequence, Some(timeout_ns.unwrap_or(FOR_EVER_NS))).map(|_| 0)
         }
     };
-    control.header().waiters.fetch_sub(1, Ordering::Relaxed);
     if driving {
         ring.driver.sleeping.store(AWAKE, Ordering::Relaxed);
     }
+    control.header().leave(!by_epoll);
     let Ok(mut guard) = ring.lock() else { return (None, Err(Errno::BADF)) };
     guard.sleepers -= 1;
     match slept {
@@ -294,6 +350,7 @@ fn sleep(
             (Some(guard), Ok(()))
         }
         Err(Errno::INTR) => (Some(guard), Err(Errno::INTR)),
-        Err(_) => (Some(guard), Ok(())),
+        Err(Errno::TIMEDOUT | Errno::AGAIN) => (Some(guard), Ok(())),
+        Err(error) => (Some(guard), Err(error)),
     }
 }

@@ -38,8 +38,6 @@ struct Ward {
     visits: u32,
     /// The poll set that is registered with the helper's own.
     attached: Option<i32>,
-    /// Work of a deferred ring was announced; nothing to do until the program has been there.
-    announced: bool,
     /// Closed under a number, waiting for its last copy to go: its engine end is registered.
     orphan: bool,
 }
@@ -49,7 +47,15 @@ impl RingGuard {
     #[inline]
     pub fn call_helper(&mut self) {
         let pending = self.entries.armed() != 0 || !self.timers.is_empty();
-        if !pending || self.ring().driver.tracked.load(Ordering::Relaxed) {
+        if !pending {
+            return;
+        }
+        let driver = &self.ring().driver;
+        if driver.tracked.load(Ordering::Relaxed) {
+            // It sleeps without a tick on what it knew when it had the role; a thread has been at work since.
+            if driver.is_drowsy() && !driver.is_helpers() && !self.ring().has(IORING_SETUP_DEFER_TASKRUN) {
+                nudge();
+            }
             return;
         }
         let watched = self.eventfd.is_some() || self.control.header().watched.load(Ordering::Relaxed) != 0;
@@ -105,6 +111,8 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
             crate::log::line(&format!("the helper ended: {error}"));
         }
     });
+    // Whoever hands over a ring next starts a new helper.
+    RUNNING.store(0, Ordering::Release);
     core::ptr::null_mut()
 }
 
@@ -120,6 +128,7 @@ fn watch() -> Result<(), Errno> {
         let mut timeout_ns: Option<u64> = None;
         wards.retain_mut(|ward| match ward.attend(set) {
             Some(next_ns) => {
+                ward.ring.driver.set_drowsy(next_ns.is_none_or(|next_ns| next_ns > PERIOD_NS));
                 timeout_ns = timeout_ns.into_iter().chain(next_ns).min();
                 true
             }
@@ -160,7 +169,7 @@ fn leave(set: i32) -> bool {
 fn take_in(wards: &mut Vec<Ward>) {
     let Some(mut rings) = RINGS.lock() else { return };
     for ring in rings.drain(..) {
-        wards.push(Ward { ring, enters: 0, visits: 0, attached: None, announced: false, orphan: false });
+        wards.push(Ward { ring, enters: 0, visits: 0, attached: None, orphan: false });
     }
 }
 
@@ -168,7 +177,8 @@ impl Ward {
     /// One look at a ring. `None` when the helper is done with it, else how long the next look can wait.
     fn attend(&mut self, set: i32) -> Option<Option<u64>> {
         let Ok(mut guard) = self.ring.lock() else { return self.let_go(set) };
-        if guard.orphan && self.last_copy_went(set, &mut guard) {
+        self.ring.driver.set_drowsy(false);
+        if guard.closed || (guard.orphan && self.last_copy_went(set, &mut guard)) {
             return self.end(set, guard);
         }
         if guard.entries.armed() == 0 && guard.timers.is_empty() {
@@ -176,7 +186,6 @@ impl Ward {
         }
         let away = core::mem::replace(&mut self.enters, guard.enters) == guard.enters;
         if !away && !self.ring.driver.is_helpers() {
-            self.announced = false;
             self.detach(set);
             self.visits += 1;
             // A program that keeps coming back does not need the helper: the next unfinished enter calls again.
@@ -202,14 +211,13 @@ impl Ward {
 
     /// A deferred ring: tell its owner once that there is something, then wait until it has been there.
     fn signal(&mut self, set: i32, mut guard: RingGuard) -> Option<u64> {
-        if self.announced {
-            return None;
+        if self.ring.driver.is_announced() {
+            return None; // clearing the announcement nudges
         }
         guard.verify();
         let ready = guard.entries.epoll().is_some_and(|epoll| Sys::poll_now(epoll, libc::POLLIN as u16) != Ok(0));
         let next_ns = guard.timers.next_ns();
         if ready || next_ns == Some(0) {
-            self.announced = true;
             self.detach(set);
             guard.announce_work();
             return Some(PERIOD_NS);

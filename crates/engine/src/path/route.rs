@@ -93,22 +93,16 @@ impl RingGuard {
                 return Verdict::WouldBlock(direction);
             }
         }
-        if process::is_ring(fd) {
-            match op {
-                Op::Poll(_) => self.watch_ring(fd),
-                // What is in a ring's socket is the engine's own. Natively a ring has no read or write either.
-                Op::Rw(_) | Op::Net(_) => return Verdict::error(Errno::INVAL),
-                _ => {}
-            }
+        if let (Target::Number(_), Some(error)) = (target, refused_number(fd, op)) {
+            return Verdict::error(error);
+        }
+        if matches!(op, Op::Poll(_)) && process::is_ring(fd) {
+            self.watch_ring(fd);
         }
         match op {
             Op::Rw(rw) => {
-                if let Some((index, address, bytes)) = rw.take_registered_range() {
-                    let buffers = self.buffers.as_ref().ok_or(Errno::FAULT);
-                    match buffers.and_then(|buffers| buffers.find(index, address, bytes)) {
-                        Ok(buffer) => rw.keep(buffer.clone()),
-                        Err(error) => return Verdict::error(error),
-                    }
+                if let Err(error) = self.find_buffer(rw) {
+                    return Verdict::error(error);
                 }
                 self.issue_transfer(rw, fd)
             }
@@ -128,6 +122,16 @@ impl RingGuard {
     fn look_up_input(&self, splice: &mut Splice) -> Result<(), Errno> {
         if let Some(index) = splice.input_index() {
             splice.set_input(self.fixed_file(index)?);
+        }
+        Ok(())
+    }
+
+    /// For a *_FIXED request that has not been looked at: its registered buffer, which it keeps from now on.
+    #[inline]
+    fn find_buffer(&self, rw: &mut Rw) -> Result<(), Errno> {
+        if let Some((index, address, bytes)) = rw.take_registered_range() {
+            let buffers = self.buffers.as_ref().ok_or(Errno::FAULT)?;
+            rw.keep(buffers.find(index, address, bytes)?.clone());
         }
         Ok(())
     }
@@ -171,7 +175,9 @@ impl RingGuard {
             return Verdict::error(Errno::BADF);
         }
         self.detach_number(fd);
-        process::closing_elsewhere(fd, self.ring());
+        if !process::closing_elsewhere(fd, self.ring()) {
+            return Verdict::NeedsWorker;
+        }
         fs::Fs::close_now(fd)
     }
 
@@ -248,13 +254,19 @@ impl RingGuard {
         };
         let mut op = core::mem::replace(&mut request.op, Op::placeholder());
         request.path = Path::Worker;
-        if let Op::Splice(splice) = &mut op {
-            if let Err(error) = self.look_up_input(splice) {
-                return self.finish(id, -error.raw_os_error(), true);
-            }
+        let by_number = matches!(self.slab[id].target, Target::Number(_));
+        let refused = if by_number { refused_number(fd, &op) } else { None };
+        let ready = match &mut op {
+            _ if refused.is_some() => refused.map_or(Ok(()), Err),
+            Op::Splice(splice) => self.look_up_input(splice),
+            Op::Rw(rw) => self.find_buffer(rw),
+            _ => Ok(()),
+        };
+        if let Err(error) = ready {
+            return self.finish(id, -error.raw_os_error(), true);
         }
         let ring = self.ring();
-        let job = Job::new(ring, id, op, fd, approach, file);
+        let job = Job::new(ring, self.cookie, id, op, fd, approach, file);
         self.slab[id].state = State::Queued(job.clone());
         self.entries.note_use(fd);
         self.arm_link_timeout(id);
@@ -272,6 +284,10 @@ impl RingGuard {
 
     fn follow_arrived(&mut self) {
         for job in self.ring().take_arrived() {
+            // A result that comes after its ring ended must not meet a request of the ring's next life.
+            if job.cookie != self.cookie {
+                continue;
+            }
             let id = job.request;
             let Some(request) = self.slab.get_mut(id) else { continue };
             if let Some(mut op) = job.op.lock() {
@@ -342,4 +358,14 @@ impl RingGuard {
             }
         }
     }
+}
+
+/// Why an operation may not work on this number of the program's, if so.
+#[inline]
+fn refused_number(fd: i32, op: &Op) -> Option<Errno> {
+    if descriptors::is_own(fd) {
+        return Some(Errno::BADF); // for the program the number is not open
+    }
+    // What is in a ring's socket is the engine's own. Natively a ring has no read or write either.
+    (process::is_ring(fd) && matches!(op, Op::Rw(_) | Op::Net(_))).then_some(Errno::INVAL)
 }

@@ -37,6 +37,8 @@ pub enum Approach {
 pub struct Job {
     /// The ring to bring the verdict to. Rings are never freed, and a ring with jobs is not reused.
     pub ring: &'static Ring,
+    /// In which of the ring's lives: its cookie then.
+    pub cookie: u64,
     /// The request it belongs to.
     pub request: Id,
     /// The operation; the worker holds it while it runs, the ring afterwards.
@@ -60,6 +62,7 @@ impl Job {
     /// A job that has not been queued yet.
     pub fn new(
         ring: &'static Ring,
+        cookie: u64,
         request: Id,
         op: Op,
         fd: i32,
@@ -67,7 +70,17 @@ impl Job {
         file: Option<Arc<FixedFile>>,
     ) -> Arc<Job> {
         let (op, verdict) = (Lock::new(op), Lock::new(None));
-        Arc::new(Job { ring, request, op, verdict, fd, approach, stage: AtomicU32::new(QUEUED), _file: file })
+        Arc::new(Job {
+            ring,
+            cookie,
+            request,
+            op,
+            verdict,
+            fd,
+            approach,
+            stage: AtomicU32::new(QUEUED),
+            _file: file,
+        })
     }
 
     /// Takes a job that no worker has started away from the workers; false when one has.

@@ -323,7 +323,10 @@ fn register_one(entry: u64) -> Result<(), Errno> {
         index if index as usize >= process::REGISTERED_RINGS => return Err(Errno::INVAL),
         index => Some(index),
     };
-    let index = process::register_ring_number(fd, index)?;
+    // The registration keeps the ring alive after the program has closed its number.
+    let duplicate = process::duplicate_ring(fd)?;
+    let index =
+        process::register_ring_number(duplicate, index).inspect_err(|_| process::drop_duplicate(duplicate))?;
     user_write(entry, &index)
 }
 
@@ -333,5 +336,9 @@ fn unregister_one(entry: u64) -> Result<(), Errno> {
     if padding != 0 || data != 0 || index as usize >= process::REGISTERED_RINGS {
         return Err(Errno::INVAL);
     }
-    process::unregister_ring_number(index)
+    let number = process::unregister_ring_number(index)?;
+    if descriptors::is_own(number) {
+        process::drop_duplicate(number);
+    }
+    Ok(())
 }

@@ -36,6 +36,8 @@ pub struct Header {
     post_lock: AtomicU32,
     /// Threads asleep (or about to be) on `wake_sequence`.
     pub waiters: AtomicU32,
+    /// Those of them that sleep on the futex word, not in an epoll wait.
+    pub futex_sleepers: AtomicU32,
     /// Futex word: changes when the waiters should look again.
     pub wake_sequence: AtomicU32,
     /// The lowest CQ tail that one of the waiters waits for.
@@ -67,6 +69,14 @@ pub struct Record {
     pub user_data: AtomicU64,
     /// 0 free, 1 in flight. Release store by the owner pairs with the Acquire load of a waiter that finds it dead.
     pub state: AtomicU64,
+}
+
+impl Header {
+    /// A waiter that registered is awake again.
+    pub fn leave(&self, by_futex: bool) {
+        self.futex_sleepers.fetch_sub(by_futex.into(), Ordering::Relaxed);
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 const HEADER_BYTES: usize = 4096;
@@ -238,7 +248,8 @@ impl PostLock<'_> {
 
     /// Registers a waiter for CQ tail `target`; answers the futex word's value to sleep on. Being registered under the
     /// lock means that every later post sees it.
-    pub fn register_waiter(&mut self, target: u32) -> u32 {
+    pub fn register_waiter(&mut self, target: u32, by_futex: bool) -> u32 {
+        self.header.futex_sleepers.fetch_add(by_futex.into(), Ordering::Relaxed);
         let others = self.header.waiters.fetch_add(1, Ordering::Relaxed);
         let current = self.header.wake_target.load(Ordering::Relaxed);
         if others == 0 || (target.wrapping_sub(current) as i32) < 0 {

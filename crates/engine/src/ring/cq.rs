@@ -7,7 +7,7 @@
 use super::control::{WATCHED_EDGE, WATCHED_LEVEL};
 use super::layout::word;
 use super::RingGuard;
-use crate::os::syscall;
+use crate::os::{syscall, Os, Sys};
 use crate::{process, stats};
 use anyring_abi::{Cqe, IORING_CQ_EVENTFD_DISABLED, IORING_SQ_CQ_OVERFLOW, IORING_SQ_TASKRUN};
 use core::sync::atomic::Ordering;
@@ -156,7 +156,9 @@ impl RingGuard {
     fn tell_watchers(&mut self, asynchronous: bool) {
         if let Some((eventfd, only_asynchronous)) = self.eventfd {
             let disabled = self.memory.view.load(word::CQ_FLAGS).unwrap_or(0) & IORING_CQ_EVENTFD_DISABLED != 0;
-            if !disabled && (asynchronous || !only_asynchronous) {
+            // A blocking eventfd near its maximum would block the write; the kernel's own signal saturates.
+            let signals = !disabled && (asynchronous || !only_asynchronous);
+            if signals && Sys::poll_now(eventfd, libc::POLLOUT as u16) != Ok(0) {
                 let one = 1u64;
                 syscall(libc::SYS_write, [eventfd as usize, &one as *const u64 as usize, 8, 0, 0, 0]);
             }
@@ -196,7 +198,8 @@ impl RingGuard {
             return;
         }
         let (tail, backlog) = self.posted();
-        if self.cq_ready(tail) == Ok(0) && backlog == 0 {
+        let waiting = self.ring().driver.is_announced() || self.ring().has_arrived();
+        if self.cq_ready(tail) == Ok(0) && backlog == 0 && !waiting {
             self.drain_descriptor();
         }
     }
@@ -234,6 +237,7 @@ impl RingGuard {
     /// For a ring whose completions wait until the program asks (`IORING_SETUP_DEFER_TASKRUN`): there is something to
     /// ask for.
     pub fn announce_work(&mut self) {
+        self.ring().driver.set_announced(true);
         if self.ring().has(anyring_abi::IORING_SETUP_TASKRUN_FLAG) {
             let _ = self.memory.view.change_bits(word::SQ_FLAGS, IORING_SQ_TASKRUN, 0);
         }
@@ -245,6 +249,9 @@ impl RingGuard {
 
     /// The announced work was done.
     pub fn clear_announcement(&mut self) {
+        if self.ring().driver.set_announced(false) && self.ring().driver.tracked.load(Ordering::Relaxed) {
+            crate::path::helper::nudge(); // it stopped looking when it had told
+        }
         if self.ring().has(anyring_abi::IORING_SETUP_TASKRUN_FLAG) {
             let _ = self.memory.view.change_bits(word::SQ_FLAGS, 0, IORING_SQ_TASKRUN);
         }

@@ -41,12 +41,18 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
     }
     let mut guard = match ring.lock() {
         Ok(guard) => guard,
-        // A signal handler interrupted the engine on this very ring: the interrupted call goes on consuming what is in
-        // the SQ, so these SQEs are as good as submitted; waiting is impossible.
-        Err(LockFailure::Reentry) if call.to_submit != 0 => return Ok(call.to_submit),
+        // A signal handler interrupted the engine on this very ring: the interrupted call consumes these SQEs before it
+        // lets go, so they are as good as submitted; waiting is impossible.
+        Err(LockFailure::Reentry) if call.to_submit != 0 => {
+            ring.owed.fetch_add(call.to_submit, Ordering::Relaxed);
+            return Ok(call.to_submit);
+        }
         Err(LockFailure::Reentry) => return Err(Errno::INTR),
         Err(LockFailure::Ended) => return Err(Errno::BADF),
     };
+    if guard.closed {
+        return Err(Errno::BADF);
+    }
     if guard.disabled {
         return Err(Errno::BADFD);
     }

@@ -107,6 +107,12 @@ fn publish(flags: u32, mut memory: Memory, control: Control) -> Result<i32, Errn
         }
     };
     let fd = program_end.as_raw_fd();
+    if !process::fits(fd) {
+        descriptors::close(engine_end.into_raw_fd());
+        memory.release();
+        control.unmap();
+        return Err(Errno::MFILE);
+    }
     let state = State {
         memory,
         control,
@@ -140,7 +146,7 @@ fn publish(flags: u32, mut memory: Memory, control: Control) -> Result<i32, Errn
     };
     let ring = process::unborn_ring();
     ring.bring_to_life(fd, flags, state);
-    process::publish(fd, ring)?;
+    process::publish(fd, ring)?; // the number was checked to fit
     stats::stats().rings.fetch_add(1, Ordering::Relaxed);
     let fd = program_end.into_raw_fd();
     if flags & IORING_SETUP_REGISTERED_FD_ONLY != 0 {

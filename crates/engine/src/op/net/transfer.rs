@@ -68,6 +68,13 @@ impl Transfer {
         })
     }
 
+    /// Which readiness it waits for; `None` when the program asked not to wait, or asks for what readiness does not tell.
+    #[inline]
+    pub(super) fn waits_for(&self) -> Option<Direction> {
+        const OTHERWISE: u32 = MSG_DONTWAIT | (libc::MSG_OOB | libc::MSG_ERRQUEUE) as u32;
+        (self.flags & OTHERWISE == 0).then_some(self.direction)
+    }
+
     /// Transfers what can be transferred now.
     #[inline]
     pub(super) fn issue(&mut self, context: Context) -> Verdict {
