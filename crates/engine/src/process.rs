@@ -4,7 +4,7 @@
 //! The tables are atomics: a lookup is one load. A ring goes into the table when it is complete and leaves it before its
 //! end begins; whoever looked it up before finds a ring that has ended (`ring::LockFailure::Ended`).
 
-use crate::descriptors::{self, RING_NUMBERS};
+use crate::descriptors;
 use crate::lock::Lock;
 use crate::os::{check, syscall, Os, Sys};
 use crate::ring::Ring;
@@ -12,7 +12,9 @@ use crate::{path, Errno};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-const TABLE_SIZE: usize = RING_NUMBERS.end as usize;
+/// Numbers that rings can have. Those beyond [`RING_NUMBERS`], taken when that range is full, are known to the wrappers
+/// but not to the filter of raw instructions.
+const TABLE_SIZE: usize = 1 << 16;
 static TABLE: [AtomicPtr<Ring>; TABLE_SIZE] = [const { AtomicPtr::new(core::ptr::null_mut()) }; TABLE_SIZE];
 /// Rings that live, whether or not a number of theirs is known.
 static LIVE: Lock<Vec<&'static Ring>> = Lock::new(Vec::new());
@@ -88,6 +90,7 @@ pub fn fits(fd: i32) -> bool {
 /// Makes a complete ring known under its number.
 pub fn publish(fd: i32, ring: &'static Ring) -> Result<(), Errno> {
     let slot = TABLE.get(fd as usize).ok_or(Errno::MFILE)?;
+    ring.numbers.fetch_add(1, Ordering::Relaxed);
     slot.store(core::ptr::from_ref(ring).cast_mut(), Ordering::Release); // partner: the Acquire load in `ring`
     if let Some(mut live) = LIVE.lock() {
         if !live.iter().any(|known| core::ptr::eq(*known, ring)) {
@@ -247,8 +250,9 @@ fn closing_ring(fd: i32, ring: &'static Ring) {
         syscall(libc::SYS_dup3, args);
     }
     // Another number of the ring, if one is known, is the one to receive from.
-    let other = (0..TABLE_SIZE).find(|slot| core::ptr::eq(TABLE[*slot].load(Ordering::Relaxed), ring));
-    let other = other.map_or(-1, |slot| slot as i32);
+    let others = ring.numbers.fetch_sub(1, Ordering::Relaxed) > 1;
+    let known = |slot: &usize| core::ptr::eq(TABLE[*slot].load(Ordering::Relaxed), ring);
+    let other = others.then(|| (0..TABLE_SIZE).find(known)).flatten().map_or(-1, |slot| slot as i32);
     let _ = ring.fd.compare_exchange(fd, other, Ordering::Relaxed, Ordering::Relaxed);
     if last_copy_gone(guard.engine_end) {
         guard.closed = true;

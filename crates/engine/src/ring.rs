@@ -43,6 +43,8 @@ use std::sync::Arc;
 pub struct Ring {
     /// The number the program knows it by; -1 when the ring has ended. Changes under `state` only.
     pub fd: AtomicI32,
+    /// How many numbers of the ring are in the process's table.
+    pub numbers: AtomicU32,
     /// `SO_COOKIE` of the program's end: recognises it under a number that is a duplicate or may have been reused.
     pub cookie: AtomicU64,
     /// `IORING_SETUP_*`, constant while the ring lives.
@@ -168,6 +170,7 @@ impl Ring {
     pub fn unborn() -> Ring {
         Ring {
             fd: AtomicI32::new(-1),
+            numbers: AtomicU32::new(0),
             cookie: AtomicU64::new(0),
             flags: AtomicU32::new(0),
             state: Lock::new(None),
@@ -208,6 +211,7 @@ impl Ring {
         if let Some(mut held) = self.state.lock() {
             self.flags.store(flags, Ordering::Relaxed);
             self.broken.store(false, Ordering::Relaxed);
+            self.numbers.store(0, Ordering::Relaxed);
             self.untold.store(false, Ordering::Relaxed);
             self.owed.store(0, Ordering::Relaxed);
             drop(self.take_arrived());
