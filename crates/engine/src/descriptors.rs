@@ -8,7 +8,7 @@ use crate::os::{Os, Sys};
 use crate::Errno;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::process::Resource;
 
 /// Numbers that ring descriptors may have.
@@ -75,13 +75,18 @@ pub fn next_own(first: u32, last: u32) -> Option<u32> {
 
 /// Moves a descriptor to the top of the table (close-on-exec), and remembers it as the engine's own.
 pub fn to_top(fd: OwnedFd) -> Result<Own, Errno> {
+    let moved = duplicate_to_top(fd.as_fd())?;
+    close_quietly(fd);
+    Ok(moved)
+}
+
+fn duplicate_to_top(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
     let limit = rustix::process::getrlimit(Resource::Nofile).current.map_or(TOP, |n| n.min(TOP as u64) as i32);
     let mut lowest = (limit - TOP_ROOM).max(limit / 2);
     loop {
-        match rustix::io::fcntl_dupfd_cloexec(&fd, lowest) {
+        match rustix::io::fcntl_dupfd_cloexec(fd, lowest) {
             Ok(moved) => {
                 remember(moved.as_raw_fd());
-                close_quietly(fd);
                 return Ok(Own(moved.into_raw_fd()));
             }
             Err(Errno::MFILE | Errno::INVAL) if lowest > 3 => lowest /= 2,
@@ -112,7 +117,8 @@ pub fn duplicate(fd: i32) -> Result<i32, Errno> {
     }
     // SAFETY: only borrowed for the call; a number that is not open makes it fail with EBADF.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
-    Ok(to_top(rustix::io::fcntl_dupfd_cloexec(borrowed, 0)?)?.into_raw_fd())
+    // In one step: closing an intermediate duplicate would give up the program's POSIX locks on the file.
+    Ok(duplicate_to_top(borrowed)?.into_raw_fd())
 }
 
 /// Closes one of the engine's own descriptors.

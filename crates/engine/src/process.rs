@@ -33,9 +33,20 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 /// Rings that a thread registered for itself (`IORING_REGISTER_RING_FDS`).
 pub const REGISTERED_RINGS: usize = 16;
 
+/// The numbers a thread registered. A thread that ends gives back what it still holds.
+struct Registered(Cell<[i32; REGISTERED_RINGS]>);
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        for number in self.0.get().into_iter().filter(|number| descriptors::is_own(*number)) {
+            drop_duplicate(number);
+        }
+    }
+}
+
 thread_local! {
     static THREAD_ID: Cell<u32> = const { Cell::new(0) };
-    static REGISTERED: Cell<[i32; REGISTERED_RINGS]> = const { Cell::new([-1; REGISTERED_RINGS]) };
+    static REGISTERED: Registered = const { Registered(Cell::new([-1; REGISTERED_RINGS])) };
 }
 
 /// The calling thread's id, without a system call after the first time.
@@ -302,7 +313,7 @@ pub fn end_if_unused(ring: &'static Ring) {
 /// Registers ring `fd` for the calling thread at `index`, or at a free one; answers the index.
 pub fn register_ring_number(fd: i32, index: Option<u32>) -> Result<u32, Errno> {
     REGISTERED
-        .try_with(|cell| {
+        .try_with(|Registered(cell)| {
             let mut table = cell.get();
             let index = match index {
                 Some(index) => index as usize,
@@ -322,7 +333,7 @@ pub fn register_ring_number(fd: i32, index: Option<u32>) -> Result<u32, Errno> {
 /// Takes a registered ring out of the calling thread's table: its number there.
 pub fn unregister_ring_number(index: u32) -> Result<i32, Errno> {
     REGISTERED
-        .try_with(|cell| {
+        .try_with(|Registered(cell)| {
             let mut table = cell.get();
             let number = core::mem::replace(table.get_mut(index as usize).ok_or(Errno::INVAL)?, -1);
             cell.set(table);
@@ -348,7 +359,7 @@ pub fn drop_duplicate(duplicate: i32) {
 /// The ring number that the calling thread registered at `index`.
 #[inline]
 pub fn registered_ring_number(index: u32) -> Option<i32> {
-    let table = REGISTERED.try_with(|cell| cell.get()).ok()?;
+    let table = REGISTERED.try_with(|Registered(cell)| cell.get()).ok()?;
     table.get(index as usize).copied().filter(|fd| *fd >= 0)
 }
 

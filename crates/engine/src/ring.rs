@@ -95,6 +95,8 @@ pub struct State {
     pub chain: Option<Chain>,
     /// Requests held back by IOSQE_IO_DRAIN.
     pub drain: Drain,
+    /// Completions not yet in the shared counters; empty between two submissions.
+    pub tally: crate::stats::Tally,
     /// CQEs not yet posted.
     pub batch: Batch,
     /// CQEs that found the shared backlog full.
@@ -105,7 +107,7 @@ pub struct State {
     pub buffers: Option<Buffers>,
     /// Registered eventfd (a private duplicate), and whether only asynchronous completions signal it.
     pub eventfd: Option<(i32, bool)>,
-    /// The thread that may submit (`IORING_SETUP_SINGLE_ISSUER`): thread id, 0 until the first.
+    /// The thread that may submit (`IORING_SETUP_SINGLE_ISSUER`): its id, 0 while the ring is disabled or for any thread.
     pub issuer: u32,
     /// Chunks of shared records that this process claimed, with their free entries.
     pub records: Records,
@@ -441,8 +443,9 @@ impl Drop for RingGuard {
         }
         while self.held.is_some() {
             self.settle();
-            let owed = self.ring.owed.swap(0, Ordering::Relaxed);
-            if owed != 0 {
+            // Looked at before it is swapped: a locked instruction costs as much as a NOP.
+            if self.ring.owed.load(Ordering::Relaxed) != 0 {
+                let owed = self.ring.owed.swap(0, Ordering::Relaxed);
                 // A signal handler submitted while this thread held the ring.
                 let _ = self.submit(owed);
                 continue;

@@ -52,13 +52,44 @@ pub fn stats() -> &'static Stats {
     unsafe { &*BLOCK.load(Ordering::Acquire) }
 }
 
+/// A run of successful completions of one opcode in the submitting call.
+#[derive(Debug)]
+pub struct Tally {
+    /// Whose they are.
+    pub opcode: Opcode,
+    /// How many.
+    pub count: u64,
+}
+
+impl Default for Tally {
+    fn default() -> Tally {
+        Tally { opcode: Opcode::Nop, count: 0 }
+    }
+}
+
+impl Tally {
+    /// Adds the run to the shared counters.
+    #[inline]
+    pub fn flush(&mut self) {
+        if self.count != 0 {
+            let paths = &stats().completions[self.opcode as usize];
+            paths[Path::Inline as usize].fetch_add(core::mem::take(&mut self.count), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Adds one failure.
+pub fn failed() {
+    stats().errors.fetch_add(1, Ordering::Relaxed);
+}
+
 /// Adds one completion.
 #[inline]
 pub fn completed(opcode: Opcode, path: Path, result: i32) {
     let stats = stats();
     stats.completions[opcode as usize][path as usize].fetch_add(1, Ordering::Relaxed);
     if result < 0 {
-        stats.errors.fetch_add(1, Ordering::Relaxed);
+        failed();
     }
 }
 

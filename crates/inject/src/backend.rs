@@ -2,7 +2,7 @@
 //! program makes its first ring (decision 8 in ARCHITECTURE.md).
 
 use crate::{raw, signals};
-use anyring_engine::{log, os, process, stats};
+use anyring_engine::{log, os, stats};
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{siginfo_t, ucontext_t};
 use std::sync::Once;
@@ -54,7 +54,6 @@ pub fn prepare_engine() {
             let refusal = raw::probe::kernel_refusal();
             stats::stats().kernel_refused_errno.store(refusal as u64, Ordering::Relaxed);
         }
-        process::set_closes_are_seen(!raw::installed());
         let guarded = [libc::SIGSEGV, libc::SIGBUS].map(|signal| signals::install_guard(signal, recover_copy));
         if guarded.iter().all(Result::is_ok) {
             os::handler_installed();

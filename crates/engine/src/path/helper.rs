@@ -4,7 +4,8 @@
 //! program has stayed away for one period, loses it to the next thread that waits, and does not tick when nothing is
 //! pending. On a ring whose completions wait for its owner (`IORING_SETUP_DEFER_TASKRUN`) it only signals.
 //!
-//! `RINGS` is the hand-over list; everything else here belongs to the helper thread.
+//! `RINGS` is the hand-over list, `RUNNING` and `WAKE` say whether and how the thread can be reached, and the flags of
+//! `driver::Driver` are set by both sides; a `Ward` belongs to the helper thread alone.
 
 use crate::lock::Lock;
 use crate::os::{syscall, EpollEvent, Os, Sys};

@@ -340,7 +340,7 @@ impl RingGuard {
         true
     }
 
-    /// Attempts the requests that wait on one list, oldest first, until one finds nothing.
+    /// Attempts the requests that wait on one list, in its order, until one finds nothing.
     fn retry(&mut self, fd: i32, list: ListKind) {
         while let Some(id) = self.entries.existing(fd).and_then(|entry| entry.list(list).first()) {
             let State::Armed { worker_when_ready, .. } = self.slab[id].state else { return };

@@ -115,7 +115,7 @@ pub struct Neighbours {
     after: Option<Id>,
 }
 
-/// A first-in first-out list through the requests of a slab.
+/// A list through the requests of a slab, served from its first member on.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct List {
     first: Option<Id>,
@@ -123,7 +123,7 @@ pub struct List {
 }
 
 impl List {
-    /// The oldest member.
+    /// The member that is served next.
     pub fn first(&self) -> Option<Id> {
         self.first
     }

@@ -27,8 +27,37 @@ impl FixedFile {
 
 impl Drop for FixedFile {
     fn drop(&mut self) {
-        descriptors::close(self.fd);
+        // Closing any descriptor of a file gives up the process's POSIX locks on it (fcntl(2)): where the program holds
+        // one, ours stays open.
+        if !holds_lock(self.fd) {
+            descriptors::close(self.fd);
+        }
     }
+}
+
+/// Whether this process holds a POSIX lock on the file that `fd` names, as far as /proc/locks tells.
+fn holds_lock(fd: i32) -> bool {
+    use rustix::fs::{Mode, OFlags};
+    // SAFETY: the descriptor is the engine's own and open.
+    let Ok(stat) = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }) else { return false };
+    if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return false;
+    }
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let Ok(locks) = rustix::fs::open("/proc/locks", flags, Mode::empty()) else { return false };
+    let mut text = Vec::new();
+    let mut portion = [0u8; 4096];
+    while let Ok(bytes @ 1..) = rustix::io::read(&locks, &mut portion) {
+        text.extend_from_slice(&portion[..bytes]);
+    }
+    // The table is opened and closed by system calls of our own: no wrapper sees them.
+    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    let file = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
+    let pid = std::process::id().to_string();
+    String::from_utf8_lossy(&text).lines().any(|line| {
+        let mut words = line.split_whitespace();
+        words.nth(1) == Some("POSIX") && words.nth(2) == Some(&pid) && words.next() == Some(&file)
+    })
 }
 
 /// The table of registered files of a ring.

@@ -8,9 +8,9 @@
 //! | `waiters`, `wake_target`, `wake_sequence` | the holder of `post_lock` (a leaving waiter decrements) | |
 //! | `timeouts` | the holder of `post_lock` | a TIMEOUT's CQE was posted |
 //! | `watched` | any process whose program watches the descriptor | set once, never cleared |
-//! | `byte_pending` | whoever sends or receives the readiness byte | under `post_lock` |
-//! | record chunk owner | the process that claimed the chunk, by compare-and-swap | until its requests have ended |
-//! | record | its chunk's owner; a waiter that found the owner dead | |
+//! | `byte_pending` | whoever sends or receives the readiness byte | while it holds its process's ring lock |
+//! | record chunk owner | the process that claimed the chunk, by compare-and-swap | for as long as the ring lives |
+//! | record | its chunk's owner | read by a waiter that finds the owner dead (issue 3) |
 
 use crate::os::{Os, Sys};
 use crate::Errno;
@@ -132,8 +132,8 @@ impl Control {
     /// Claims a free chunk of records for process `pid`.
     pub fn claim_chunk(&self, pid: u32) -> Option<usize> {
         self.header().chunk_owner.iter().position(|owner| {
-            // Acquire pairs with the Release store that freed the chunk.
-            owner.compare_exchange(0, pid, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            // Relaxed: the word alone is claimed, a chunk is never given back.
+            owner.compare_exchange(0, pid, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         })
     }
 

@@ -76,15 +76,17 @@ impl RingGuard {
         if post.backlog() != 0 || !state.spill.is_empty() {
             room = 0;
         }
-        for cqe in &batch.cqes[..batch.count] {
+        let mut spilled = batch.count;
+        for (place, cqe) in batch.cqes[..batch.count].iter().enumerate() {
             if room != 0 && view.write_cqe(tail, *cqe, [0; 2]).is_ok() {
                 tail = tail.wrapping_add(1);
                 room -= 1;
-            } else {
-                overflowed += 1;
-                if !state.spill.is_empty() || !post.push_backlog(*cqe, [0; 2]) {
-                    state.spill.push_back((*cqe, [0; 2]));
-                }
+                continue;
+            }
+            room = 0;
+            overflowed += 1;
+            if spilled == batch.count && (!state.spill.is_empty() || !post.push_backlog(*cqe, [0; 2])) {
+                spilled = place;
             }
         }
         post.advance(tail, 0);
@@ -95,6 +97,7 @@ impl RingGuard {
         }
         let wake = post.wake_wanted(tail, timeouts);
         drop(post);
+        state.spill.extend(batch.cqes[spilled..batch.count].iter().map(|cqe| (*cqe, [0; 2])));
         batch.count = 0;
         let asynchronous = core::mem::take(&mut batch.asynchronous);
         if overflowed != 0 {

@@ -127,6 +127,7 @@ fn publish(flags: u32, mut memory: Memory, control: Control) -> Result<i32, Errn
         completions: 0,
         chain: None,
         drain: Drain::default(),
+        tally: stats::Tally::default(),
         batch: Batch::default(),
         spill: VecDeque::new(),
         files: None,

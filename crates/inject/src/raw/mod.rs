@@ -20,6 +20,7 @@ mod trap;
 
 use crate::{backend, descriptor, signals, sys};
 use anyring_engine::lock::Lock;
+use anyring_engine::process;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{sock_filter, sock_fprog};
 use object::Known;
@@ -68,6 +69,10 @@ fn owns_the_symbols() -> bool {
 
 fn cover(known: &mut Known) {
     let first_new = object::look(known);
+    if backend::is_user() {
+        // Everything mapped has been looked at, and dlopen(3) brings us here again.
+        process::set_closes_are_seen(!known.may_close);
+    }
     let objects = &known.objects[first_new..];
     if objects.is_empty() || !(installed() || backend::is_user()) {
         return;

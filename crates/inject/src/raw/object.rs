@@ -19,6 +19,8 @@ pub struct Object {
 pub struct Known {
     /// Those segments in which there are sites.
     pub objects: Vec<Object>,
+    /// Whether some instruction, here or elsewhere, may close a descriptor without a wrapper or the filter seeing it.
+    pub may_close: bool,
     /// Whether waits at those sites are trapped, too.
     pub waits_are_trapped: bool,
     segments: Vec<Seen>,
@@ -90,6 +92,7 @@ unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, search: *mut c
             continue;
         }
         if header.p_flags & libc::PF_R == 0 {
+            search.known.may_close = true; // nobody can look
             continue;
         }
         if range.len() >= LARGE {
@@ -101,7 +104,8 @@ unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, search: *mut c
         // SAFETY: the loader mapped these bytes readable, and does not unmap an object while it calls us. A program
         // that rewrites its own code meanwhile may spoil the finding, but no memory.
         let code = unsafe { core::slice::from_raw_parts(start as *const u8, range.len()) };
-        let sites = scan::sites(code);
+        let (sites, may_close) = scan::sites(code);
+        search.known.may_close |= may_close;
         if !sites.is_empty() {
             let sites = sites.into_iter().map(|offset| start + offset).collect();
             search.found.push(Object { code: range, sites });

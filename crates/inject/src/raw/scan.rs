@@ -19,9 +19,20 @@ const AFTER: usize = 24;
 const LONGEST_INSTRUCTION: usize = 15;
 
 /// The offsets in `code` of the `syscall` instructions that may make one of our calls. Empty when there are some, but
-/// each loads another number itself and none of our numbers occurs near one (a futex call written out, say).
-pub fn sites(code: &[u8]) -> Vec<usize> {
+/// each loads another number itself and none of our numbers occurs near one (a futex call written out, say). Also whether
+/// one of the instructions may close or replace a descriptor.
+pub fn sites(code: &[u8]) -> (Vec<usize>, bool) {
     let found: Vec<Site> = candidates(code).filter_map(|offset| examine(code, offset)).collect();
+    let may_close = found.iter().any(|site| site.number.is_none_or(closes));
+    (concerned_sites(code, found), may_close)
+}
+
+/// Whether a system call gives a descriptor number up.
+fn closes(number: u64) -> bool {
+    [libc::SYS_close, libc::SYS_close_range, libc::SYS_dup2, libc::SYS_dup3].contains(&(number as i64))
+}
+
+fn concerned_sites(code: &[u8], found: Vec<Site>) -> Vec<usize> {
     let concerned = found.iter().any(|site| site.number.is_none_or(is_ours) || our_number_is_near(code, site));
     if concerned {
         found.into_iter().map(|site| site.offset).collect()
@@ -172,22 +183,22 @@ mod tests {
     #[test]
     fn finds_a_written_out_call() {
         let (code, start) = between_code(&[0xb8, 0xaa, 0x01, 0, 0, 0x0f, 0x05]);
-        assert_eq!(sites(&code), [start + 5]);
+        assert_eq!(sites(&code).0, [start + 5]);
     }
 
     #[test]
     fn finds_a_call_whose_number_comes_in_a_register() {
         let (code, start) = between_code(&[0x48, 0x89, 0xf8, 0x0f, 0x05]);
-        assert_eq!(sites(&code), [start + 3]);
+        assert_eq!(sites(&code).0, [start + 3]);
     }
 
     #[test]
     fn leaves_calls_that_can_only_be_others() {
         let futex = [0xb8, 0xca, 0, 0, 0, 0x0f, 0x05];
-        assert!(sites(&between_code(&futex).0).is_empty());
+        assert!(sites(&between_code(&futex).0).0.is_empty());
         // The same beside an io_uring_enter: a compiler may have merged their ends, so all count.
         let both = [&futex[..], &[0xb8, 0xaa, 0x01, 0, 0, 0x0f, 0x05]].concat();
-        assert_eq!(sites(&between_code(&both).0).len(), 2);
+        assert_eq!(sites(&between_code(&both).0).0.len(), 2);
     }
 
     #[test]
@@ -198,7 +209,7 @@ mod tests {
             &[0x48, 0x8d, 0x05, 0x0f, 0x05, 0x00, 0x00],
             &[0x48, 0xb9, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05],
         ] {
-            assert!(sites(&between_code(other).0).is_empty(), "{other:02x?}");
+            assert!(sites(&between_code(other).0).0.is_empty(), "{other:02x?}");
         }
     }
 }
