@@ -6,7 +6,7 @@
 //! from raw instructions outside the range that the filter knows ([`RING_NUMBERS`]), which own numbers leave when the
 //! limit on descriptors is under 1,024.
 
-use crate::door::{self, RING_NUMBERS};
+use crate::door;
 use crate::next::{missing, next};
 use crate::{entry, sys};
 use anyring_engine::Errno;
@@ -16,6 +16,7 @@ use libc::FILE;
 
 next! {
     CLOSE = c"close": fn(c_int) -> c_int;
+    DUP = c"dup": fn(c_int) -> c_int;
     DUP2 = c"dup2": fn(c_int, c_int) -> c_int;
     DUP3 = c"dup3": fn(c_int, c_int, c_int) -> c_int;
     CLOSE_RANGE = c"close_range": fn(u32, u32, c_int) -> c_int;
@@ -117,6 +118,14 @@ pub fn before_fcntl(fd: i32, command: i32, argument: usize) {
     }
 }
 
+/// fcntl(2) answered: a duplicate of a ring's descriptor is known from now on.
+fn after_fcntl(fd: i32, command: i32, answer: c_int) -> c_int {
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, answer),
+        _ => answer,
+    }
+}
+
 /// fcntl(2)'s F_SETOWN_EX, which the libc crate lacks.
 const F_SETOWN_EX: i32 = 15;
 
@@ -156,7 +165,8 @@ pub unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
         return answer;
     }
     // SAFETY: the caller's own arguments.
-    DUP2.get().map_or_else(missing, |next| unsafe { next(old, new) })
+    let answer = DUP2.get().map_or_else(missing, |next| unsafe { next(old, new) });
+    duplicated(old, answer)
 }
 
 /// dup3(2).
@@ -169,7 +179,26 @@ pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_
         return answer;
     }
     // SAFETY: the caller's own arguments.
-    DUP3.get().map_or_else(missing, |next| unsafe { next(old, new, flags) })
+    let answer = DUP3.get().map_or_else(missing, |next| unsafe { next(old, new, flags) });
+    duplicated(old, answer)
+}
+
+/// dup(2).
+///
+/// # Safety
+/// As libc's `dup`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
+    // SAFETY: the caller's own argument.
+    duplicated(old, DUP.get().map_or_else(missing, |next| unsafe { next(old) }))
+}
+
+/// A call answered `new` as a duplicate of `old`: a ring is known by that number too from now on.
+fn duplicated(old: c_int, new: c_int) -> c_int {
+    if new >= 0 && new != old && door::is_ring(old) {
+        entry::aside(|| door::duplicated(new));
+    }
+    new
 }
 
 /// close_range(2).
@@ -313,11 +342,12 @@ pub unsafe extern "C-unwind" fn freopen64(
 /// As libc's `fcntl`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-    if RING_NUMBERS.contains(&fd) {
+    if door::is_ring(fd) {
         entry::aside(|| before_fcntl(fd, command, argument));
     }
     // SAFETY: the caller's own arguments.
-    FCNTL.get().map_or_else(missing, |next| unsafe { next(fd, command, argument) })
+    let answer = FCNTL.get().map_or_else(missing, |next| unsafe { next(fd, command, argument) });
+    after_fcntl(fd, command, answer)
 }
 
 /// fcntl64(2): what programs built with large file support call.
@@ -326,9 +356,10 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
 /// As libc's `fcntl64`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
-    if RING_NUMBERS.contains(&fd) {
+    if door::is_ring(fd) {
         entry::aside(|| before_fcntl(fd, command, argument));
     }
     // SAFETY: the caller's own arguments.
-    FCNTL64.get().map_or_else(missing, |next| unsafe { next(fd, command, argument) })
+    let answer = FCNTL64.get().map_or_else(missing, |next| unsafe { next(fd, command, argument) });
+    after_fcntl(fd, command, answer)
 }

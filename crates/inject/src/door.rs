@@ -116,6 +116,11 @@ pub fn watch(fd: i32, edge_triggered: bool) {
     }
 }
 
+/// `fd` is a new duplicate of some ring's descriptor.
+pub fn duplicated(fd: i32) {
+    process::adopt(fd);
+}
+
 /// Makes the descriptor's readability agree with the CQ: call before the program waits on ring `fd` with a
 /// level-triggered primitive.
 pub fn settle(fd: i32) {

@@ -1,0 +1,153 @@
+/* What the programs here share: liburing with the checks of the raw programs, and the table from which a program runs
+ * the case that its argument names. */
+#define _GNU_SOURCE
+#include <liburing.h>
+
+#include "../raw/raw.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+/* How long to wait for what has to come: only a completion that never comes takes that long. */
+#define LONG_MS 10000
+#define DEFERRED (IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN)
+
+struct test {
+	const char *name;
+	void (*run)(void);
+};
+
+#define CASES(...)                                                                                                     \
+	int main(int argc, char **argv)                                                                                \
+	{                                                                                                              \
+		static const struct test cases[] = {__VA_ARGS__};                                                      \
+		return run_case(cases, sizeof(cases) / sizeof(cases[0]), argc, argv);                                  \
+	}
+
+static inline int run_case(const struct test *cases, size_t count, int argc, char **argv)
+{
+	CHECK(argc == 2);
+	for (size_t i = 0; i < count; i++)
+		if (!strcmp(cases[i].name, argv[1])) {
+			cases[i].run();
+			puts("done");
+			return 0;
+		}
+	CHECK(!"a known case");
+	return 1;
+}
+
+/* liburing answers negative errnos and leaves errno alone: show them where CHECK prints errno. */
+static inline int answer(int result)
+{
+	errno = result < 0 ? -result : 0;
+	return result;
+}
+
+static inline void init_ring(struct io_uring *ring, unsigned entries, unsigned flags)
+{
+	CHECK(answer(io_uring_queue_init(entries, ring, flags)) == 0);
+}
+
+/* The next SQE, for the caller to prepare: that clears it, user_data included. */
+static inline struct io_uring_sqe *next_sqe(struct io_uring *ring)
+{
+	struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
+
+	CHECK(sqe);
+	return sqe;
+}
+
+static inline void prepare_nop(struct io_uring *ring, uint64_t user_data)
+{
+	struct io_uring_sqe *sqe = next_sqe(ring);
+
+	io_uring_prep_nop(sqe);
+	sqe->user_data = user_data;
+}
+
+static inline struct io_uring_sqe *prepare_read(struct io_uring *ring, int fd, void *buffer, unsigned size,
+						uint64_t user_data)
+{
+	struct io_uring_sqe *sqe = next_sqe(ring);
+
+	io_uring_prep_read(sqe, fd, buffer, size, 0);
+	sqe->user_data = user_data;
+	return sqe;
+}
+
+static inline void submit(struct io_uring *ring, int expected)
+{
+	CHECK(answer(io_uring_submit(ring)) == expected);
+}
+
+static inline void submit_read(struct io_uring *ring, int fd, void *buffer, unsigned size, uint64_t user_data)
+{
+	prepare_read(ring, fd, buffer, size, user_data);
+	submit(ring, 1);
+}
+
+/* Waits in enter for a CQE, which stays in the CQ: 0, or -ETIME. A signal does not end the wait. */
+static inline int wait_ms(struct io_uring *ring, struct io_uring_cqe **cqe, int timeout_ms)
+{
+	struct __kernel_timespec timeout = {timeout_ms / 1000, timeout_ms % 1000 * 1000000L};
+	int result;
+
+	do
+		result = io_uring_wait_cqe_timeout(ring, cqe, &timeout);
+	while (result == -EINTR);
+	CHECK(answer(result) == 0 || result == -ETIME);
+	return result;
+}
+
+/* Takes the CQE that is there already and checks it. */
+static inline void take(struct io_uring *ring, uint64_t user_data, int res)
+{
+	struct io_uring_cqe *cqe;
+
+	CHECK(answer(io_uring_peek_cqe(ring, &cqe)) == 0);
+	CHECK(cqe->user_data == user_data);
+	CHECK(answer(cqe->res) == res);
+	io_uring_cqe_seen(ring, cqe);
+}
+
+/* Waits in enter for a CQE, takes and checks it. */
+static inline void expect(struct io_uring *ring, uint64_t user_data, int res)
+{
+	struct io_uring_cqe *cqe;
+
+	CHECK(wait_ms(ring, &cqe, LONG_MS) == 0);
+	take(ring, user_data, res);
+}
+
+/* Waits without a call on the ring until its CQ holds something, as a program does that only looks. */
+static inline void only_look(struct io_uring *ring)
+{
+	for (int ms = 0; ms < LONG_MS && !io_uring_cq_ready(ring); ms++)
+		usleep(1000);
+	CHECK(io_uring_cq_ready(ring) > 0);
+}
+
+static inline void write_all(int fd, const char *text)
+{
+	CHECK(write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+}
+
+/* Waits for a child that checked itself. */
+static inline void wait_for_child(pid_t child)
+{
+	int status;
+
+	CHECK(child > 0);
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}

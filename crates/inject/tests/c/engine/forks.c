@@ -1,0 +1,142 @@
+/* A child closes, uses or leaves alone what it inherited; the parent's requests do not notice. */
+#include "engine.h"
+
+static char buffer[8];
+static int pipes[2];
+static struct io_uring ring;
+
+/* A ring with a READ pending that everything has seen that watches pending requests. */
+static void begin_read(void)
+{
+	struct io_uring_cqe *cqe;
+
+	CHECK(pipe(pipes) == 0);
+	init_ring(&ring, 8, 0);
+	submit_read(&ring, pipes[0], buffer, 4, 1);
+	CHECK(wait_ms(&ring, &cqe, 20) == -ETIME);
+}
+
+static void finish_read(void)
+{
+	write_all(pipes[1], "abcd");
+	expect(&ring, 1, 4);
+	CHECK(!memcmp(buffer, "abcd", 4));
+}
+
+/* The epoll registration of the pipe is shared with the child: its close must not end it for the parent. */
+static void child_closes_the_pipe(void)
+{
+	pid_t child;
+
+	begin_read();
+	child = fork();
+	if (child == 0) {
+		CHECK(close(pipes[0]) == 0);
+		CHECK(close(pipes[1]) == 0);
+		_exit(0);
+	}
+	wait_for_child(child);
+	finish_read();
+}
+
+static void child_closes_the_ring(void)
+{
+	pid_t child;
+
+	begin_read();
+	child = fork();
+	if (child == 0) {
+		CHECK(close(ring.ring_fd) == 0);
+		_exit(0);
+	}
+	wait_for_child(child);
+	finish_read();
+}
+
+static void child_exits_the_ring(void)
+{
+	pid_t child;
+
+	begin_read();
+	child = fork();
+	if (child == 0) {
+		io_uring_queue_exit(&ring);
+		exit(0);
+	}
+	wait_for_child(child);
+	finish_read();
+}
+
+static void use_rings_of_its_own(void)
+{
+	for (int i = 0; i < 3; i++) {
+		struct io_uring own;
+		char own_buffer[8] = "";
+		int own_pipes[2];
+
+		CHECK(pipe(own_pipes) == 0);
+		init_ring(&own, 8, 0);
+		submit_read(&own, own_pipes[0], own_buffer, 4, 2);
+		write_all(own_pipes[1], "efgh");
+		if (i == 0)
+			only_look(&own); /* so there is a helper in the child, too */
+		expect(&own, 2, 4);
+		CHECK(!memcmp(own_buffer, "efgh", 4));
+		io_uring_queue_exit(&own);
+		CHECK(close(own_pipes[0]) == 0 && close(own_pipes[1]) == 0);
+	}
+}
+
+static void child_makes_rings(void)
+{
+	pid_t child;
+
+	begin_read();
+	child = fork();
+	if (child == 0) {
+		use_rings_of_its_own();
+		exit(0);
+	}
+	wait_for_child(child);
+	finish_read();
+	use_rings_of_its_own();
+}
+
+/* A vfork child runs in the parent's memory but closes numbers of its own. */
+static void vfork_child_closes_the_pipe(void)
+{
+	pid_t child;
+
+	begin_read();
+	child = vfork();
+	if (child == 0) {
+		close(pipes[0]);
+		_exit(0);
+	}
+	wait_for_child(child);
+	finish_read();
+}
+
+static void vfork_child_closes_everything_and_execs(void)
+{
+	pid_t child;
+
+	begin_read();
+	child = vfork();
+	if (child == 0) {
+		close_range(3, ~0U, 0);
+		execl("/bin/true", "true", NULL);
+		_exit(1);
+	}
+	wait_for_child(child);
+	write_all(pipes[1], "abcd");
+	only_look(&ring); /* the helper still knows the ring */
+	expect(&ring, 1, 4);
+}
+
+CASES({"closes-pipe", child_closes_the_pipe},
+      {"closes-ring", child_closes_the_ring},
+      {"exits-ring", child_exits_the_ring},
+      {"makes-rings", child_makes_rings},
+      {"vfork-closes-pipe", vfork_child_closes_the_pipe},
+      {"vfork-closes-all", vfork_child_closes_everything_and_execs})

@@ -1,0 +1,164 @@
+/* Signal handlers that use the ring which they interrupt. */
+#include "engine.h"
+
+#define ROUNDS 60000
+#define NOPS 16
+
+static char buffer[8];
+static int pipes[2];
+static struct io_uring ring;
+
+static void on_alarm(void (*handler)(int))
+{
+	struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+
+	CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+}
+
+static void alarm_us(long first_us, long interval_us)
+{
+	struct itimerval timer = {{0, interval_us}, {0, first_us}};
+
+	CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
+}
+
+static atomic_long submitted_by_handler;
+
+static void submit_in_handler(int signal)
+{
+	int saved = errno;
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+
+	(void)signal;
+	if (sqe) {
+		io_uring_prep_nop(sqe);
+		CHECK(answer(io_uring_submit(&ring)) >= 0);
+		submitted_by_handler++;
+	}
+	errno = saved;
+}
+
+/* Makes the prepared SQEs visible in the SQ, as io_uring_submit does before it enters; answers how many. */
+static unsigned publish(void)
+{
+	unsigned count = ring.sq.sqe_tail - ring.sq.sqe_head;
+	unsigned tail = *ring.sq.ktail;
+
+	for (unsigned i = 0; i < count; i++, tail++, ring.sq.sqe_head++)
+		ring.sq.array[tail & *ring.sq.kring_mask] = ring.sq.sqe_head & *ring.sq.kring_mask;
+	__atomic_store_n(ring.sq.ktail, tail, __ATOMIC_RELEASE);
+	return count;
+}
+
+static long take_nops(void)
+{
+	struct io_uring_cqe *cqe;
+	long taken = 0;
+
+	for (; io_uring_peek_cqe(&ring, &cqe) == 0; taken++) {
+		CHECK(answer(cqe->res) == 0);
+		io_uring_cqe_seen(&ring, cqe);
+	}
+	return taken;
+}
+
+/* The handler submits while its thread is in enter for the same ring, and only there, since liburing's own state is
+ * changed with the signal blocked. Each SQE is consumed once, whoever published it. */
+static void handler_submits(void)
+{
+	long taken = 0;
+	sigset_t alarms;
+
+	init_ring(&ring, 4096, 0);
+	sigemptyset(&alarms);
+	sigaddset(&alarms, SIGALRM);
+	CHECK(sigprocmask(SIG_BLOCK, &alarms, NULL) == 0);
+	on_alarm(submit_in_handler);
+	alarm_us(60, 60);
+	for (int round = 0; round < ROUNDS; round++) {
+		unsigned published;
+		long consumed;
+
+		for (int i = 0; i < NOPS; i++)
+			io_uring_prep_nop(next_sqe(&ring)); /* there is room unless some are never consumed */
+		published = publish();
+		sigprocmask(SIG_UNBLOCK, &alarms, NULL);
+		consumed = syscall(__NR_io_uring_enter, ring.ring_fd, published, 0, 0, NULL, 0);
+		sigprocmask(SIG_BLOCK, &alarms, NULL);
+		CHECK(consumed >= 0);
+		taken += take_nops();
+	}
+	alarm_us(0, 0);
+	for (int i = 0; i < 20; i++) {
+		CHECK(syscall(__NR_io_uring_enter, ring.ring_fd, 0, 0, IORING_ENTER_GETEVENTS, NULL, 0) == 0);
+		taken += take_nops();
+	}
+	CHECK(io_uring_sq_ready(&ring) == 0);
+	CHECK(submitted_by_handler > 0);
+	CHECK(taken == (long)ROUNDS * NOPS + submitted_by_handler);
+}
+
+static atomic_int seen_by_handler;
+
+static void wait_in_handler(int signal)
+{
+	struct io_uring_cqe *cqe = NULL;
+
+	(void)signal;
+	write_all(pipes[1], "x");
+	CHECK(answer(io_uring_wait_cqe(&ring, &cqe)) == 0);
+	CHECK(cqe->user_data == 1 && cqe->res == 1);
+	seen_by_handler = 1;
+}
+
+/* The handler waits on the ring in which its thread sleeps already. It leaves the CQE, so both see it. */
+static void handler_waits(void)
+{
+	struct io_uring_cqe *cqe;
+
+	CHECK(pipe(pipes) == 0);
+	init_ring(&ring, 8, 0);
+	submit_read(&ring, pipes[0], buffer, 1, 1);
+	on_alarm(wait_in_handler);
+	alarm_us(100000, 0);
+	CHECK(wait_ms(&ring, &cqe, LONG_MS) == 0);
+	CHECK(seen_by_handler);
+	take(&ring, 1, 1);
+	submit_read(&ring, pipes[0], buffer, 1, 2);
+	write_all(pipes[1], "y");
+	expect(&ring, 2, 1);
+}
+
+static sigjmp_buf before_the_wait;
+
+static void jump_from_handler(int signal)
+{
+	(void)signal;
+	siglongjmp(before_the_wait, 1);
+}
+
+/* A wait that is never returned from holds nothing that the next one, or another thread of ours, needs. */
+static void handler_jumps_out_of_the_wait(void)
+{
+	struct io_uring_cqe *cqe;
+
+	CHECK(pipe(pipes) == 0);
+	init_ring(&ring, 8, 0);
+	on_alarm(jump_from_handler);
+	for (volatile int round = 0; round < 3; round++) {
+		submit_read(&ring, pipes[0], buffer, 1, round);
+		if (sigsetjmp(before_the_wait, 1) == 0) {
+			alarm_us(50000, 0);
+			io_uring_wait_cqe(&ring, &cqe);
+			CHECK(!"the wait returned, though the pipe is empty");
+		}
+		write_all(pipes[1], "x");
+		if (round == 1)
+			only_look(&ring);
+		expect(&ring, round, 1);
+	}
+}
+
+CASES({"submits", handler_submits},
+      {"waits", handler_waits},
+      {"jumps", handler_jumps_out_of_the_wait})

@@ -1,0 +1,260 @@
+/* How rings end: closed by several threads at once, closed with requests pending, and what their numbers mean then. */
+#include "engine.h"
+
+#define CLOSES 20000
+#define RINGS 200
+/* What may still be there after RINGS rings: the last one, until its number is used again. */
+#define FEW 10
+
+static char buffer[8];
+static int pipes[2];
+
+static void *close_through_a_ring(void *unused)
+{
+	struct io_uring ring;
+
+	init_ring(&ring, 64, 0);
+	for (int i = 0; i < CLOSES; i++) {
+		int fd = open("/dev/null", O_RDONLY);
+
+		CHECK(fd >= 0);
+		io_uring_prep_close(next_sqe(&ring), fd);
+		CHECK(answer(io_uring_submit_and_wait(&ring, 1)) == 1);
+		take(&ring, 0, 0);
+	}
+	io_uring_queue_exit(&ring);
+	return unused;
+}
+
+/* A CLOSE may end a ring, so it looks at others than its own: threads that do so in different rings must not wait
+ * for one another. */
+static void threads_close_through_rings_of_their_own(void)
+{
+	pthread_t threads[3];
+
+	for (int i = 0; i < 3; i++)
+		CHECK(pthread_create(&threads[i], NULL, close_through_a_ring, NULL) == 0);
+	for (int i = 0; i < 3; i++)
+		CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
+struct holdings {
+	int descriptors, mappings, threads;
+};
+
+static int entries_of(const char *directory)
+{
+	DIR *entries = opendir(directory);
+	int count = 0;
+
+	CHECK(entries);
+	while (readdir(entries))
+		count++;
+	closedir(entries);
+	return count;
+}
+
+static struct holdings look(void)
+{
+	struct holdings now = {entries_of("/proc/self/fd"), 0, entries_of("/proc/self/task")};
+	FILE *maps = fopen("/proc/self/maps", "r");
+	int letter;
+
+	CHECK(maps);
+	while ((letter = getc(maps)) != EOF)
+		now.mappings += letter == '\n';
+	fclose(maps);
+	return now;
+}
+
+static int few_more(struct holdings now, struct holdings before)
+{
+	return now.descriptors <= before.descriptors + FEW && now.mappings <= before.mappings + FEW &&
+	       now.threads <= before.threads + 1;
+}
+
+static void by_exit(struct io_uring *ring)
+{
+	io_uring_queue_exit(ring);
+}
+
+static void unmap(struct io_uring *ring)
+{
+	CHECK(munmap(ring->sq.sqes, *ring->sq.kring_entries * sizeof(struct io_uring_sqe)) == 0);
+	CHECK(munmap(ring->sq.ring_ptr, ring->sq.ring_sz) == 0);
+	if (ring->cq.ring_ptr != ring->sq.ring_ptr)
+		CHECK(munmap(ring->cq.ring_ptr, ring->cq.ring_sz) == 0);
+}
+
+static void by_close(struct io_uring *ring)
+{
+	CHECK(close(ring->ring_fd) == 0);
+	unmap(ring);
+}
+
+static void by_syscall(struct io_uring *ring)
+{
+	CHECK(syscall(SYS_close, ring->ring_fd) == 0);
+	unmap(ring);
+}
+
+/* As an instruction of the program's own, which no wrapper of the library sees. */
+static void by_instruction(struct io_uring *ring)
+{
+	CHECK(raw6(SYS_close, ring->ring_fd, 0, 0, 0, 0, 0) == 0);
+	unmap(ring);
+}
+
+/* The duplicate keeps the ring; its close ends it. */
+static void by_dropping_a_duplicate(struct io_uring *ring)
+{
+	int duplicate = dup(ring->ring_fd);
+
+	CHECK(duplicate >= 0);
+	io_uring_queue_exit(ring);
+	CHECK(close(duplicate) == 0);
+}
+
+/* Ends RINGS rings with a READ pending in each, and looks whether anything of them is left. Every fourth gets the time
+ * to be known to everything that watches pending requests. */
+static void leaves_nothing(void (*end)(struct io_uring *), int with_drain)
+{
+	struct holdings before, after;
+
+	CHECK(pipe(pipes) == 0);
+	for (int i = -1; i < RINGS; i++) {
+		struct io_uring ring;
+
+		init_ring(&ring, 4, 0);
+		prepare_read(&ring, pipes[0], buffer, 1, 1);
+		if (with_drain)
+			prepare_read(&ring, pipes[0], buffer, 1, 2)->flags |= IOSQE_IO_DRAIN;
+		submit(&ring, 1 + with_drain);
+		if (i % 4 == 0)
+			usleep(3000);
+		end(&ring);
+		if (i == -1) { /* what the process makes once and keeps is there now */
+			usleep(50000);
+			before = look();
+		}
+	}
+	for (int ms = 0; ms < LONG_MS && !few_more(look(), before); ms += 10)
+		usleep(10000);
+	after = look();
+	CHECK(after.descriptors <= before.descriptors + FEW);
+	CHECK(after.mappings <= before.mappings + FEW);
+	CHECK(after.threads <= before.threads + 1);
+}
+
+static void exit_leaves_nothing(void)
+{
+	leaves_nothing(by_exit, 0);
+}
+
+static void close_leaves_nothing(void)
+{
+	leaves_nothing(by_close, 0);
+}
+
+static void close_by_syscall_leaves_nothing(void)
+{
+	leaves_nothing(by_syscall, 0);
+}
+
+static void close_by_instruction_leaves_nothing(void)
+{
+	leaves_nothing(by_instruction, 0);
+}
+
+static void a_dropped_duplicate_leaves_nothing(void)
+{
+	leaves_nothing(by_dropping_a_duplicate, 0);
+}
+
+static void a_drain_behind_a_pending_read_leaves_nothing(void)
+{
+	leaves_nothing(by_exit, 1);
+}
+
+/* A CONNECT that outlives its ring, because the listener's backlog is full, ends when there is room again. Its result
+ * must not reach the ring that was made since, perhaps in the same place. */
+static void a_late_connect_meets_no_other_ring(void)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int listener = socket(AF_UNIX, SOCK_STREAM, 0);
+	int first = socket(AF_UNIX, SOCK_STREAM, 0);
+	int late = socket(AF_UNIX, SOCK_STREAM, 0);
+	struct io_uring old, new;
+	struct io_uring_sqe *sqe;
+	struct io_uring_cqe *cqe;
+
+	snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "anyring-late-connect-%d", getpid());
+	CHECK(bind(listener, (struct sockaddr *)&address, sizeof(address)) == 0);
+	CHECK(listen(listener, 0) == 0);
+	CHECK(connect(first, (struct sockaddr *)&address, sizeof(address)) == 0);
+
+	init_ring(&old, 8, 0);
+	sqe = next_sqe(&old);
+	io_uring_prep_connect(sqe, late, (struct sockaddr *)&address, sizeof(address));
+	sqe->flags |= IOSQE_ASYNC;
+	sqe->user_data = 1;
+	submit(&old, 1);
+	usleep(50000); /* until a worker sleeps in it */
+	io_uring_queue_exit(&old);
+
+	CHECK(pipe(pipes) == 0);
+	init_ring(&new, 8, 0);
+	submit_read(&new, pipes[0], buffer, 4, 77);
+	CHECK(accept(listener, NULL, NULL) >= 0);
+	CHECK(wait_ms(&new, &cqe, 300) == -ETIME);
+	write_all(pipes[1], "abcd");
+	expect(&new, 77, 4);
+	CHECK(wait_ms(&new, &cqe, 20) == -ETIME);
+}
+
+/* A registered ring is used through its index, so its number may be closed. */
+static void a_registered_ring_outlives_its_number(void)
+{
+	struct io_uring ring;
+
+	init_ring(&ring, 8, 0);
+	CHECK(answer(io_uring_register_ring_fd(&ring)) == 1);
+	CHECK(close(ring.ring_fd) == 0);
+	CHECK(pipe(pipes) == 0);
+	prepare_nop(&ring, 1);
+	CHECK(answer(io_uring_submit_and_wait(&ring, 1)) == 1);
+	take(&ring, 1, 0);
+	submit_read(&ring, pipes[0], buffer, 4, 2);
+	write_all(pipes[1], "abcd");
+	expect(&ring, 2, 4);
+}
+
+/* The duplicate is the ring after the first number is closed: readable while there are CQEs and not longer. */
+static void a_duplicate_keeps_level_readiness(void)
+{
+	struct io_uring ring;
+	struct pollfd polled = {.events = POLLIN};
+
+	init_ring(&ring, 8, 0);
+	polled.fd = dup(ring.ring_fd);
+	CHECK(polled.fd >= 0);
+	prepare_nop(&ring, 1);
+	/* An enter through the duplicate is what tells the library of it: see the limits of polling one. */
+	CHECK(syscall(__NR_io_uring_enter, polled.fd, 0, 0, 0, NULL, 0) == 0);
+	submit(&ring, 1);
+	CHECK(close(ring.ring_fd) == 0);
+	CHECK(poll(&polled, 1, LONG_MS) == 1);
+	take(&ring, 1, 0);
+	CHECK(poll(&polled, 1, 100) == 0);
+}
+
+CASES({"close-by-threads", threads_close_through_rings_of_their_own},
+      {"leak-exit", exit_leaves_nothing},
+      {"leak-close", close_leaves_nothing},
+      {"leak-syscall", close_by_syscall_leaves_nothing},
+      {"leak-instruction", close_by_instruction_leaves_nothing},
+      {"leak-duplicate", a_dropped_duplicate_leaves_nothing},
+      {"leak-drain", a_drain_behind_a_pending_read_leaves_nothing},
+      {"late-connect", a_late_connect_meets_no_other_ring},
+      {"registered", a_registered_ring_outlives_its_number},
+      {"duplicate", a_duplicate_keeps_level_readiness})

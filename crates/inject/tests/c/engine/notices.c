@@ -1,0 +1,146 @@
+/* How a program learns of completions without waiting in enter: eventfd, the ring's readiness, a look at the CQ. */
+#include "engine.h"
+
+#define MESSAGES 20000
+
+static char buffer[8];
+static int pipes[2];
+static struct io_uring ring;
+
+/* Work that is deferred to the next enter is announced every time, not only the first. */
+static void eventfd_of_a_deferred_ring(void)
+{
+	struct pollfd polled = {.events = POLLIN};
+	uint64_t count;
+
+	CHECK(pipe(pipes) == 0);
+	init_ring(&ring, 8, DEFERRED);
+	polled.fd = eventfd(0, EFD_NONBLOCK);
+	CHECK(answer(io_uring_register_eventfd(&ring, polled.fd)) == 0);
+	for (int round = 0; round < 4; round++) {
+		submit_read(&ring, pipes[0], buffer, 4, round);
+		usleep(5000);
+		write_all(pipes[1], "abcd");
+		CHECK(poll(&polled, 1, LONG_MS) == 1);
+		usleep(20000);
+		CHECK(io_uring_get_events(&ring) >= 0);
+		take(&ring, round, 4);
+		while (read(polled.fd, &count, sizeof(count)) == sizeof(count))
+			continue;
+	}
+}
+
+/* A count that cannot grow must not hold up who signals it, though the program made the eventfd a blocking one. */
+static void eventfd_near_its_maximum(void)
+{
+	const uint64_t maximum = ~0UL - 1;
+
+	for (uint64_t room = 0; room < 2; room++) {
+		int event = eventfd(0, 0);
+		uint64_t count = maximum - room;
+
+		CHECK(write(event, &count, sizeof(count)) == sizeof(count));
+		init_ring(&ring, 8, 0);
+		CHECK(answer(io_uring_register_eventfd(&ring, event)) == 0);
+		for (int i = 0; i < 3; i++) {
+			prepare_nop(&ring, i);
+			submit(&ring, 1);
+			take(&ring, i, 0);
+		}
+		CHECK(read(event, &count, sizeof(count)) == sizeof(count));
+		CHECK(count >= maximum);
+		io_uring_queue_exit(&ring);
+	}
+}
+
+/* A wait that timed out leaves something that serves the ring on; a timer that is submitted after it has to reach
+ * that, since the program does not come back. */
+static void timer_after_a_wait(void)
+{
+	struct __kernel_timespec five_ms = {0, 5000000};
+	struct io_uring_sqe *sqe;
+	struct io_uring_cqe *cqe;
+
+	CHECK(pipe(pipes) == 0);
+	init_ring(&ring, 8, 0);
+	submit_read(&ring, pipes[0], buffer, 4, 1);
+	usleep(20000);
+	CHECK(wait_ms(&ring, &cqe, 5) == -ETIME);
+	usleep(20000);
+	sqe = next_sqe(&ring);
+	io_uring_prep_timeout(sqe, &five_ms, 0, 0);
+	sqe->user_data = 2;
+	submit(&ring, 1);
+	only_look(&ring);
+	take(&ring, 2, -ETIME);
+}
+
+/* Deferred work makes the ring readable, and it stays so for one who comes late. */
+static void level_epoll_on_a_deferred_ring(void)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+	int epoll = epoll_create1(0);
+
+	CHECK(pipe(pipes) == 0);
+	init_ring(&ring, 8, DEFERRED);
+	CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, ring.ring_fd, &event) == 0);
+	submit_read(&ring, pipes[0], buffer, 4, 1);
+	usleep(5000);
+	write_all(pipes[1], "abcd");
+	usleep(50000);
+	CHECK(epoll_wait(epoll, &event, 1, LONG_MS) == 1);
+	CHECK(epoll_wait(epoll, &event, 1, LONG_MS) == 1);
+	CHECK(io_uring_get_events(&ring) >= 0);
+	take(&ring, 1, 4);
+	CHECK(epoll_wait(epoll, &event, 1, 20) == 0);
+}
+
+static void *write_messages(void *unused)
+{
+	for (int i = 0; i < MESSAGES; i++) {
+		write_all(pipes[1], "x");
+		if (i % 64 == 0)
+			usleep(100);
+	}
+	return unused;
+}
+
+/* No completion is missed by a program that sleeps only in epoll_wait while another thread causes them. */
+static void every_message_wakes(unsigned trigger)
+{
+	struct epoll_event event = {.events = EPOLLIN | trigger};
+	int epoll = epoll_create1(0);
+	struct io_uring_cqe *cqe;
+	pthread_t writer;
+
+	CHECK(pipe(pipes) == 0);
+	init_ring(&ring, 64, 0);
+	CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, ring.ring_fd, &event) == 0);
+	CHECK(pthread_create(&writer, NULL, write_messages, NULL) == 0);
+	submit_read(&ring, pipes[0], buffer, 1, 0);
+	for (int taken = 0; taken < MESSAGES;) {
+		CHECK(epoll_wait(epoll, &event, 1, LONG_MS) == 1);
+		while (io_uring_peek_cqe(&ring, &cqe) == 0) {
+			take(&ring, taken, 1);
+			submit_read(&ring, pipes[0], buffer, 1, ++taken);
+		}
+	}
+	CHECK(pthread_join(writer, NULL) == 0);
+}
+
+static void every_message_wakes_level_epoll(void)
+{
+	every_message_wakes(0);
+}
+
+static void every_message_wakes_edge_epoll(void)
+{
+	every_message_wakes(EPOLLET);
+}
+
+CASES({"eventfd-deferred", eventfd_of_a_deferred_ring},
+      {"eventfd-full", eventfd_near_its_maximum},
+      {"timer", timer_after_a_wait},
+      {"epoll-deferred", level_epoll_on_a_deferred_ring},
+      {"epoll-level", every_message_wakes_level_epoll},
+      {"epoll-edge", every_message_wakes_edge_epoll})

@@ -1,0 +1,93 @@
+/* A program closes everything from 3 on, the ring included, and starts anew. */
+#include "engine.h"
+
+static char buffer[8];
+static int pipes[2];
+
+static void begin_read(struct io_uring *ring)
+{
+	CHECK(pipe(pipes) == 0);
+	init_ring(ring, 8, 0);
+	submit_read(ring, pipes[0], buffer, 1, 1);
+	usleep(20000); /* until everything has seen it that watches pending requests */
+}
+
+static void close_everything(void)
+{
+	CHECK(close_range(3, ~0U, 0) == 0);
+	usleep(20000);
+}
+
+/* The next ring is served as the first was, by whatever serves programs that stay away. */
+static void a_ring_afterwards_is_served(void)
+{
+	struct io_uring first, second;
+
+	close_everything();
+	begin_read(&first);
+	close_everything();
+	begin_read(&second);
+	write_all(pipes[1], "x");
+	only_look(&second);
+	take(&second, 1, 1);
+}
+
+static int make_file(void)
+{
+	char name[] = "wholesale-XXXXXX";
+	int file = mkstemp(name);
+
+	CHECK(file >= 0);
+	CHECK(unlink(name) == 0);
+	return file;
+}
+
+static void use_more_rings_beside(int file)
+{
+	struct io_uring rings[2];
+
+	for (int i = 0; i < 2; i++)
+		begin_read(&rings[i]);
+	write_all(pipes[1], "x");
+	only_look(&rings[1]);
+	CHECK(lseek(file, 0, SEEK_END) == 0);
+}
+
+/* No number that the library may remember is written to once it is the program's: each that is free becomes the file. */
+static void free_numbers_become_a_file(void)
+{
+	struct io_uring ring;
+	struct rlimit limit;
+	int file;
+
+	begin_read(&ring);
+	close_everything();
+	file = make_file();
+	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	for (int fd = 400; fd < 4096 && (rlim_t)fd < limit.rlim_cur; fd++)
+		if (fcntl(fd, F_GETFD) < 0)
+			CHECK(dup2(file, fd) == fd);
+	use_more_rings_beside(file);
+}
+
+/* The same with just the numbers that were taken before the close; a refusal to give one away is as good. */
+static void numbers_in_use_become_a_file(void)
+{
+	enum { MOST = 64, FIRST = 600 };
+	int taken[MOST], count = 0, file;
+	struct io_uring ring;
+
+	begin_read(&ring);
+	for (int fd = FIRST; fd < 4096 && count < MOST; fd++)
+		if (fcntl(fd, F_GETFD) >= 0)
+			taken[count++] = fd;
+	close_everything();
+	file = make_file();
+	for (int i = 0; i < count; i++)
+		CHECK(dup2(file, taken[i]) == taken[i] || errno == EBUSY);
+	use_more_rings_beside(file);
+}
+
+CASES({"ring-afterwards", a_ring_afterwards_is_served},
+      {"free-numbers", free_numbers_become_a_file},
+      {"numbers-in-use", numbers_in_use_become_a_file})
