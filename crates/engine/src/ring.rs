@@ -85,6 +85,8 @@ pub struct State {
     pub ready: VecDeque<Id>,
     /// Poll set and what is known of descriptors.
     pub entries: Entries,
+    /// The request being armed has made no attempt, see `Entries::puts_off`.
+    pub attempt_put_off: bool,
     /// Deadlines.
     pub timers: Timers,
     /// TIMEOUTs that count completions.

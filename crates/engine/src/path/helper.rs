@@ -215,8 +215,13 @@ impl Ward {
         if self.ring.driver.is_announced() {
             return None; // clearing the announcement nudges
         }
-        guard.verify();
-        let ready = guard.entries.epoll().is_some_and(|epoll| Sys::poll_now(epoll, libc::POLLIN as u16) != Ok(0));
+        // A put-off attempt is the owner's to make: its completion would be.
+        let put_off = guard.entries.has_put_off();
+        if !put_off {
+            guard.verify();
+        }
+        let ready = put_off
+            || guard.entries.epoll().is_some_and(|epoll| Sys::poll_now(epoll, libc::POLLIN as u16) != Ok(0));
         let next_ns = guard.timers.next_ns();
         if ready || next_ns == Some(0) {
             self.detach(set);

@@ -40,6 +40,10 @@ struct Entry {
     /// The last attempt in this direction found nothing, and no event has come since.
     read_empty: bool,
     write_full: bool,
+    /// How many first attempts to read in a row found nothing: the next one is put off, see [`Entries::puts_off`].
+    empty_streak: u8,
+    /// A read was armed without an attempt, which is made before anybody sleeps.
+    put_off: bool,
     /// The file has no position (a pipe, a socket, a terminal).
     stream: bool,
     /// The file was opened with O_DIRECT; asked once, a hint about speed only.
@@ -73,6 +77,8 @@ pub struct Entries {
     epoll: Option<i32>,
     kick: Option<i32>,
     unverified: Vec<i32>,
+    /// Entries with a read whose first attempt was put off.
+    put_off: Vec<i32>,
     /// Requests that wait for readiness.
     armed: u32,
 }
@@ -88,6 +94,29 @@ impl Entries {
             },
             _ => false,
         }
+    }
+
+    /// Whether the first attempt at a read is better put off: the last few found nothing, and the standing registration
+    /// will tell when there is something. An attempt that finds nothing costs as much as a read. It is made up for before
+    /// anybody sleeps ([`RingGuard::verify`]), so at worst data that was there already is found a little later.
+    #[inline]
+    pub fn puts_off(&self, fd: i32) -> bool {
+        const STREAK: u8 = 4;
+        matches!(self.entries.get(fd as usize), Some(Some(entry)) if entry.empty_streak >= STREAK && entry.registered != 0)
+    }
+
+    /// What a first attempt to read led to.
+    #[inline]
+    pub fn note_first_read(&mut self, fd: i32, found_nothing: bool) {
+        if let Some(Some(entry)) = self.entries.get_mut(fd as usize) {
+            let counts = found_nothing && entry.registered != 0;
+            entry.empty_streak = if counts { entry.empty_streak.saturating_add(1) } else { 0 };
+        }
+    }
+
+    /// Whether a first attempt was put off and not made up for.
+    pub fn has_put_off(&self) -> bool {
+        !self.put_off.is_empty()
     }
 
     /// A transfer found that the file has no position. Trusted only where every close of the number is seen.
@@ -137,9 +166,9 @@ impl Entries {
         self.kick
     }
 
-    /// Whether entries wait to be verified.
+    /// Whether entries wait to be verified, or reads for their first attempt.
     pub fn has_unverified(&self) -> bool {
-        !self.unverified.is_empty()
+        !self.unverified.is_empty() || !self.put_off.is_empty()
     }
 
     /// Makes the poll set and its wake-up descriptor.
@@ -253,8 +282,14 @@ impl RingGuard {
             let attempted_now = state.slab[id].path != Path::Worker;
             state.entries.register(fd, events, attempted_now)?;
         }
+        let put_off = core::mem::take(&mut state.attempt_put_off);
+        if put_off && !core::mem::replace(&mut state.entries.entry(fd).put_off, true) {
+            state.entries.put_off.push(fd);
+        }
         let entry = state.entries.entry(fd);
-        if !fresh && !worker_when_ready {
+        if put_off {
+            // Nothing is known of the file: the attempt is yet to come.
+        } else if !fresh && !worker_when_ready {
             // The attempt came after the registration: what arrives from now on makes an event.
             match list {
                 ListKind::Read => entry.read_empty = true,
@@ -352,7 +387,7 @@ impl RingGuard {
             let request = &mut self.slab[id];
             let mut op = core::mem::replace(&mut request.op, Op::placeholder());
             let target = request.target.clone();
-            let verdict = self.attempt(&mut op, &target);
+            let verdict = self.attempt(&mut op, &target, false);
             self.slab[id].op = op;
             if let Verdict::WouldBlock(direction) = verdict {
                 if ListKind::from(direction) == list {
@@ -392,6 +427,7 @@ impl RingGuard {
     /// requests wait for.
     pub fn verify(&mut self) {
         let Some(epoll) = self.entries.epoll() else { return };
+        self.attempt_put_off();
         for fd in core::mem::take(&mut self.entries.unverified) {
             let Some(entry) = self.entries.existing(fd) else { continue };
             entry.unverified = false;
@@ -402,6 +438,22 @@ impl RingGuard {
             if self.entries.control_registration(epoll, fd, wanted).is_err() {
                 // The number names something else now, or nothing: attempt the requests, they will find out.
                 self.reissue_all(fd);
+            }
+        }
+    }
+
+    /// Makes the first attempts that were put off, where no event has made them yet.
+    fn attempt_put_off(&mut self) {
+        for fd in core::mem::take(&mut self.entries.put_off) {
+            let Some(entry) = self.entries.existing(fd) else { continue };
+            entry.put_off = false;
+            let waiting = entry.readers.first();
+            if waiting.is_none() || entry.read_empty {
+                continue;
+            }
+            self.retry(fd, ListKind::Read);
+            if let Some(entry) = self.entries.existing(fd).filter(|entry| entry.readers.first() != waiting) {
+                entry.empty_streak = 0; // there was something: attempt at once again
             }
         }
     }
@@ -447,7 +499,7 @@ impl RingGuard {
             }
             entry.generation = entry.generation.wrapping_add(1);
             (entry.registered, entry.read_empty, entry.write_full) = (0, false, false);
-            (entry.stream, entry.direct) = (false, None);
+            (entry.stream, entry.direct, entry.empty_streak) = (false, None, 0);
         }
     }
 

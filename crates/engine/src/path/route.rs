@@ -64,7 +64,8 @@ impl RingGuard {
                 Err(error) => return self.finish(id, -error.raw_os_error(), true),
             }
         }
-        let verdict = self.attempt(&mut op, &target);
+        let first = self.slab[id].path == Path::Inline;
+        let verdict = self.attempt(&mut op, &target, first);
         // A close of the ring itself cannot have happened: the guard holds it.
         self.slab[id].op = op;
         self.follow(id, verdict);
@@ -74,9 +75,9 @@ impl RingGuard {
         self.files.as_ref().ok_or(Errno::BADF)?.get(index).cloned()
     }
 
-    /// One nonblocking attempt.
+    /// One nonblocking attempt. The `first` of a request is saved where it is known, or very likely, to find nothing.
     #[inline]
-    pub fn attempt(&mut self, op: &mut Op, target: &Target) -> Verdict {
+    pub fn attempt(&mut self, op: &mut Op, target: &Target, first: bool) -> Verdict {
         let fd = match target {
             Target::None => -1,
             Target::Number(fd) => *fd,
@@ -88,11 +89,25 @@ impl RingGuard {
                 }
             }
         };
-        if let Some(direction) = op.waits_for() {
+        let waits_for = if first { op.waits_for() } else { None };
+        if let Some(direction) = waits_for {
             if self.entries.known_not_ready(fd, direction) {
                 return Verdict::WouldBlock(direction);
             }
+            if direction == Direction::Read && self.entries.puts_off(fd) {
+                self.attempt_put_off = true;
+                return Verdict::WouldBlock(direction);
+            }
         }
+        let verdict = self.attempt_now(op, target, fd);
+        if waits_for == Some(Direction::Read) {
+            self.entries.note_first_read(fd, verdict == Verdict::WouldBlock(Direction::Read));
+        }
+        verdict
+    }
+
+    #[inline]
+    fn attempt_now(&mut self, op: &mut Op, target: &Target, fd: i32) -> Verdict {
         if let (Target::Number(_), Some(error)) = (target, refused_number(fd, op)) {
             return Verdict::error(error);
         }

@@ -122,6 +122,7 @@ fn publish(flags: u32, mut memory: Memory, control: Control) -> Result<i32, Errn
         slab: Slab::default(),
         ready: VecDeque::new(),
         entries: Entries::default(),
+        attempt_put_off: false,
         timers: Timers::default(),
         counting: Vec::new(),
         completions: 0,

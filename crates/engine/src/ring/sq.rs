@@ -78,7 +78,7 @@ impl RingGuard {
             self.issue(id);
             return true;
         }
-        match self.attempt(&mut op, &target) {
+        match self.attempt(&mut op, &target, true) {
             Verdict::Done(result) => {
                 self.tally(opcode, result);
                 if result < 0 || sqe.flags & IOSQE_CQE_SKIP_SUCCESS == 0 {
