@@ -1,13 +1,14 @@
 //! liburing programs under the installed library, under the preloaded libanyring.so and under the drop-in, with the
 //! kernel's io_uring behind all three: nobody may notice the difference. And the shape of what we export.
 
+mod common;
+
 use anyring::liburing::layout::{Cq, Ring, Sq};
 use anyring_xtask::artifacts::Artifacts;
 use anyring_xtask::{dropin, symbols};
+use common::{built, no_liburing, no_reference, scratch, skip, text};
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
-use std::io::Write;
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,49 +29,21 @@ impl Libraries {
 fn libraries() -> &'static Libraries {
     static LIBRARIES: OnceLock<Libraries> = OnceLock::new();
     LIBRARIES.get_or_init(|| {
-        let test = std::env::current_exe().expect("the test has a path");
-        // Beside the test, not one level up, which `cargo test` does not bring up to date.
-        let built = test.parent().map(Artifacts::in_directory).expect("target/PROFILE/deps/TEST");
-        let built = built.expect("libanyring.so and libanyring.a");
+        let built = built();
         let dropins = dropin::link(&built, &scratch("dropin")).expect("link the drop-ins");
         Libraries { built, dropins }
     })
 }
 
-fn scratch(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
-}
-
-/// Says, past the capturing of test output, why a test did nothing.
-fn skip(test: &str, reason: &str) {
-    writeln!(std::io::stderr(), "skipped: {test}: {reason}").expect("write to stderr");
-}
-
 /// Why C programs that use liburing cannot be built or run here, if they cannot.
 fn obstacle() -> Option<&'static str> {
-    // SAFETY: io_uring_setup(2) with no parameters only answers an error.
-    unsafe { libc::syscall(libc::SYS_io_uring_setup, 0, 0) };
-    let refused = std::io::Error::last_os_error().raw_os_error();
-    if !Path::new("/usr/include/liburing.h").exists() {
-        Some("liburing's header is not installed (Debian: liburing-dev)")
-    } else if !matches!(refused, Some(libc::EINVAL | libc::EFAULT)) {
-        Some("the kernel's io_uring is not usable here, and it is the reference")
-    } else {
-        None
-    }
+    no_reference().or_else(no_liburing)
 }
 
 /// Compiles `tests/c/NAME.c`.
-fn compile(name: &str, arguments: &[&OsStr]) -> PathBuf {
-    let (source, program) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name), scratch(name));
-    let mut cc = Command::new("cc");
-    // The installed header may warn; our own text must not.
-    cc.args(["-std=gnu17", "-O1", "-g", "-Wall", "-Werror"])
-        .arg(source.with_extension("c"))
-        .arg("-o")
-        .arg(&program);
-    let output = cc.args(arguments).output().expect("run cc");
-    assert!(output.status.success(), "cc {name}.c: {}", String::from_utf8_lossy(&output.stderr));
+fn compile(name: &str, arguments: &[&str]) -> PathBuf {
+    let program = scratch("liburing").join(name);
+    common::compile(name, &program, arguments);
     program
 }
 
@@ -79,11 +52,9 @@ fn run(program: &Path, arguments: &[&Path], environment: &[(&str, &Path)]) -> St
     let mut command = Command::new(program);
     command.args(arguments).env("ANYRING_BACKEND", "kernel").envs(environment.iter().copied());
     let output = command.output().expect("run the compiled program");
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program:?} with {environment:?}: {}\n{printed}{errors}", output.status);
-    assert_eq!(errors, "", "{program:?} with {environment:?} wrote to stderr");
-    printed
+    assert!(output.status.success(), "{program:?} with {environment:?}: {}", text(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{program:?} with {environment:?} wrote to stderr");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Runs `tests/c/NAME.c` three ways and demands one output.
@@ -91,7 +62,7 @@ fn same_three_ways(name: &str) {
     if let Some(reason) = obstacle() {
         return skip(name, reason);
     }
-    let program = compile(name, &["-luring".as_ref()]);
+    let program = compile(name, &["-luring"]);
     let native = run(&program, &[], &[]);
     assert!(native.lines().count() > 20, "the program did little: {native}");
     let preloaded = run(&program, &[], &[("LD_PRELOAD", &libraries().built.shared)]);
@@ -126,7 +97,7 @@ fn functions_newer_than_the_header_answer_as_liburing_does() {
         return skip("newer", "the expected results are those of Linux 6.18");
     }
     let libraries = libraries();
-    let program = compile("newer", &[libraries.dropins[0].as_os_str()]);
+    let program = compile("newer", &[libraries.dropins[0].to_str().expect("a readable path")]);
     let dropin = ("LD_LIBRARY_PATH", libraries.dropin_directory());
     assert_eq!(run(&program, &[], &[dropin]), "0 unexpected\n");
     assert_eq!(run(&program, &[], &[dropin, ("LD_PRELOAD", &libraries.built.shared)]), "0 unexpected\n");
@@ -137,7 +108,7 @@ fn exported_preparations_fill_sqes_as_the_header_does() {
     if let Some(reason) = obstacle() {
         return skip("ffi", reason);
     }
-    let program = compile("ffi", &["-ldl".as_ref()]);
+    let program = compile("ffi", &["-ldl"]);
     for library in [&libraries().dropins[1], &libraries().built.shared] {
         let printed = run(&program, &[library], &[]);
         assert!(printed.ends_with(" compared, 0 differ\n"), "{printed}");

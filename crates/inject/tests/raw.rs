@@ -1,70 +1,37 @@
 //! Programs with `syscall` instructions of their own, natively and with the library preloaded and trapping: the same
 //! has to happen, down to the signal they die by. Each program checks itself and says where it failed.
 
-use std::io::Write;
+mod common;
+
+use common::{built, no_liburing, no_reference, scratch, skip, text};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 /// Makes a child of this test overflow its stack; see [`a_rust_program_still_reports_its_stack_overflow`].
 const OVERFLOW: &str = "ANYRING_TEST_OVERFLOW";
 
-fn scratch() -> PathBuf {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("raw");
-    std::fs::create_dir_all(&directory).expect("a scratch directory");
-    directory
-}
-
-fn library() -> PathBuf {
-    let test = std::env::current_exe().expect("the test has a path");
-    let library = test.with_file_name("libanyring.so");
-    assert!(library.exists(), "{library:?} was not built beside the test");
-    library
-}
-
-/// Says, past the capturing of test output, why a test did nothing.
-fn skip(test: &str, reason: &str) {
-    writeln!(std::io::stderr(), "skipped: {test}: {reason}").expect("write to stderr");
-}
-
 /// Why a test cannot run here, if it cannot.
 fn obstacle() -> Option<&'static str> {
-    let kernel = Command::new("cc").arg("--version").output();
-    // SAFETY: io_uring_setup(2) with no parameters only answers an error.
-    let answer = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, 0) };
-    let error = std::io::Error::last_os_error().raw_os_error();
     if !cfg!(target_arch = "x86_64") {
-        Some("raw instructions are trapped on x86-64 only")
-    } else if kernel.is_err() {
-        Some("there is no C compiler")
-    } else if answer != -1 || error != Some(libc::EFAULT) {
-        Some("the kernel's io_uring is not usable here, and it is the reference")
-    } else {
-        None
+        return Some("raw instructions are trapped on x86-64 only");
     }
+    no_reference()
 }
 
 /// Compiles `tests/c/raw/SOURCE.c` to `output` in the scratch directory.
 fn compile(source: &str, output: &str, arguments: &[&str]) -> PathBuf {
-    let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/raw").join(source).with_extension("c");
-    let program = scratch().join(output);
-    let mut cc = Command::new("cc");
-    cc.args(["-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]);
-    cc.args(["-Wno-deprecated-declarations", "-Wno-infinite-recursion", "-pthread", "-mno-red-zone"]);
-    let compiled = cc.arg(text).arg("-o").arg(&program).args(arguments).output().expect("run cc");
-    assert!(compiled.status.success(), "cc {source}.c: {}", String::from_utf8_lossy(&compiled.stderr));
+    let program = scratch("raw").join(output);
+    let mut all = vec!["-Wno-deprecated-declarations", "-Wno-infinite-recursion", "-mno-red-zone"];
+    all.extend(arguments);
+    common::compile(&format!("raw/{source}"), &program, &all);
     program
 }
 
 fn trapped(program: &Path) -> Command {
     let mut command = Command::new(program);
-    command.env("LD_PRELOAD", library()).env("ANYRING_BACKEND", "user").env("EXPECT_TRAP", "1");
+    command.env("LD_PRELOAD", built().shared).env("ANYRING_BACKEND", "user").env("EXPECT_TRAP", "1");
     command
-}
-
-fn text(output: &Output) -> String {
-    let (printed, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    format!("{}: {printed}{errors}", output.status)
 }
 
 /// Runs `program` natively and trapped: neither complains, and both end by `signal`, or by success.
@@ -144,18 +111,15 @@ fn a_plugin_is_looked_through_when_it_is_loaded() {
     for name in ["libplugin.so", "libplugin2.so"] {
         compile("plugin", name, &["-shared", "-fPIC"]);
     }
-    let run_path = format!("-Wl,--enable-new-dtags,-rpath,{}", scratch().display());
+    let run_path = format!("-Wl,--enable-new-dtags,-rpath,{}", scratch("raw").display());
     same_both_ways(&compile("loads", "loads", &[&run_path]), &[], None);
 }
 
 #[test]
 fn a_program_linked_with_liburing_gets_no_filter() {
     const NAME: &str = "a_program_linked_with_liburing_gets_no_filter";
-    if let Some(reason) = obstacle() {
+    if let Some(reason) = obstacle().or_else(no_liburing) {
         return skip(NAME, reason);
-    }
-    if !Path::new("/usr/include/liburing.h").exists() {
-        return skip(NAME, "liburing's header is not installed (Debian: liburing-dev)");
     }
     same_both_ways(&compile("linked", "linked", &["-luring", "-Wno-error"]), &[], None);
 }

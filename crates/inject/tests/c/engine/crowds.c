@@ -76,7 +76,7 @@ enum { THREADS = 3, REQUESTS = 8000, MOST_IN_FLIGHT = 500 };
 static struct io_uring shared;
 static pthread_mutex_t sq_mutex = PTHREAD_MUTEX_INITIALIZER, cq_mutex = PTHREAD_MUTEX_INITIALIZER;
 static atomic_long submitted, completed;
-static atomic_int all_submitted;
+static int all_done; /* under cq_mutex */
 static int pipes[THREADS][2];
 
 /* Prepares a NOP, a READ that waits, a short timeout or a NOP by a worker; answers whether it is the READ. */
@@ -126,21 +126,23 @@ static void *submit_in_a_crowd(void *own_pipe)
 
 static void *wait_in_a_crowd(void *unused)
 {
-	while (!all_submitted || completed < submitted) {
+	for (;;) {
 		struct io_uring_cqe *cqe;
+		int leave;
 
-		/* As a system call, since waits of liburing with a timeout are one thread's business. */
+		/* As a system call: liburing's waits are for one thread at a time. */
 		CHECK(syscall(__NR_io_uring_enter, shared.ring_fd, 0, 1, IORING_ENTER_GETEVENTS, NULL, 0) >= 0);
 		CHECK(pthread_mutex_lock(&cq_mutex) == 0);
-		for (; io_uring_peek_cqe(&shared, &cqe) == 0; completed++)
+		leave = all_done;
+		for (; !leave && io_uring_peek_cqe(&shared, &cqe) == 0; completed++)
 			io_uring_cqe_seen(&shared, cqe);
 		CHECK(pthread_mutex_unlock(&cq_mutex) == 0);
+		if (leave)
+			return unused;
 	}
-	return unused;
 }
 
-/* Some threads submit, others wait, all on one ring. The waiters sleep until there is a CQE, so whoever is left when
- * all is done gets a NOP to end by. */
+/* Some threads submit, others wait, all on one ring. */
 static void a_shared_ring(void)
 {
 	pthread_t submitters[THREADS], waiters[THREADS];
@@ -156,15 +158,11 @@ static void a_shared_ring(void)
 	for (int ms = 0; ms < LONG_MS && completed < submitted; ms++)
 		usleep(1000);
 	CHECK(completed == submitted);
-	all_submitted = 1;
-	for (int i = 0; i < THREADS; i++) {
-		prepare_nop(&shared, 0);
-		submitted++;
-		submit(&shared, 1);
-		for (int ms = 0; ms < LONG_MS && completed < submitted; ms++)
-			usleep(1000);
-	}
-	CHECK(completed == submitted);
+	CHECK(pthread_mutex_lock(&cq_mutex) == 0);
+	all_done = 1;
+	CHECK(pthread_mutex_unlock(&cq_mutex) == 0);
+	prepare_nop(&shared, 0); /* nobody takes its CQE, so it ends the wait of each */
+	submit(&shared, 1);
 	for (int i = 0; i < THREADS; i++)
 		CHECK(pthread_join(waiters[i], NULL) == 0);
 }

@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 
 /* How long to wait for what has to come: only a completion that never comes takes that long. */
-#define LONG_MS 10000
+#define LONG_MS 30000
 #define DEFERRED (IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN)
 
 struct test {

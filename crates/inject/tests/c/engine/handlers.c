@@ -38,14 +38,16 @@ static void submit_in_handler(int signal)
 	errno = saved;
 }
 
-/* Makes the prepared SQEs visible in the SQ, as io_uring_submit does before it enters; answers how many. */
+/* Makes the prepared SQEs visible in the SQ, as io_uring_submit does before it enters; answers how many. A liburing that
+ * knows IORING_SETUP_NO_SQARRAY leaves the index array away. */
 static unsigned publish(void)
 {
 	unsigned count = ring.sq.sqe_tail - ring.sq.sqe_head;
 	unsigned tail = *ring.sq.ktail;
 
 	for (unsigned i = 0; i < count; i++, tail++, ring.sq.sqe_head++)
-		ring.sq.array[tail & *ring.sq.kring_mask] = ring.sq.sqe_head & *ring.sq.kring_mask;
+		if (ring.sq.array)
+			ring.sq.array[tail & *ring.sq.kring_mask] = ring.sq.sqe_head & *ring.sq.kring_mask;
 	__atomic_store_n(ring.sq.ktail, tail, __ATOMIC_RELEASE);
 	return count;
 }
@@ -137,28 +139,64 @@ static void jump_from_handler(int signal)
 	siglongjmp(before_the_wait, 1);
 }
 
-/* A wait that is never returned from holds nothing that the next one, or another thread of ours, needs. */
-static void handler_jumps_out_of_the_wait(void)
+/* Leaves a wait for the READ of that number without returning from it. */
+static void jump_out_of_a_wait(int number)
 {
 	struct io_uring_cqe *cqe;
 
-	CHECK(pipe(pipes) == 0);
-	init_ring(&ring, 8, 0);
-	on_alarm(jump_from_handler);
-	for (volatile int round = 0; round < 3; round++) {
-		submit_read(&ring, pipes[0], buffer, 1, round);
-		if (sigsetjmp(before_the_wait, 1) == 0) {
-			alarm_us(50000, 0);
-			io_uring_wait_cqe(&ring, &cqe);
-			CHECK(!"the wait returned, though the pipe is empty");
-		}
+	if (number == 0) {
+		CHECK(pipe(pipes) == 0);
+		init_ring(&ring, 8, 0);
+		on_alarm(jump_from_handler);
+	}
+	submit_read(&ring, pipes[0], buffer, 1, number);
+	if (sigsetjmp(before_the_wait, 1) == 0) {
+		alarm_us(50000, 0);
+		io_uring_wait_cqe(&ring, &cqe);
+		CHECK(!"the wait returned, though the pipe is empty");
+	}
+}
+
+static void wait_after_the_jump(void)
+{
+	for (int round = 0; round < 3; round++) {
+		jump_out_of_a_wait(round);
 		write_all(pipes[1], "x");
-		if (round == 1)
-			only_look(&ring);
 		expect(&ring, round, 1);
 	}
 }
 
+/* Nobody waits any more, so the program is one that stays away. */
+static void only_look_after_the_jump(void)
+{
+	for (int round = 0; round < 3; round++) {
+		jump_out_of_a_wait(round);
+		write_all(pipes[1], "x");
+		only_look(&ring);
+		take(&ring, round, 1);
+	}
+}
+
+static void *wait_elsewhere(void *unused)
+{
+	expect(&ring, 0, 1);
+	return unused;
+}
+
+/* The thread that jumped does not come back; the other one is served all the same. */
+static void another_thread_waits_after_the_jump(void)
+{
+	pthread_t other;
+
+	jump_out_of_a_wait(0);
+	CHECK(pthread_create(&other, NULL, wait_elsewhere, NULL) == 0);
+	usleep(20000);
+	write_all(pipes[1], "x");
+	CHECK(pthread_join(other, NULL) == 0);
+}
+
 CASES({"submits", handler_submits},
       {"waits", handler_waits},
-      {"jumps", handler_jumps_out_of_the_wait})
+      {"jumps", wait_after_the_jump},
+      {"jumps-and-looks", only_look_after_the_jump},
+      {"jumps-another-waits", another_thread_waits_after_the_jump})

@@ -119,7 +119,7 @@ static void by_dropping_a_duplicate(struct io_uring *ring)
  * to be known to everything that watches pending requests. */
 static void leaves_nothing(void (*end)(struct io_uring *), int with_drain)
 {
-	struct holdings before, after;
+	struct holdings before = {0}, after;
 
 	CHECK(pipe(pipes) == 0);
 	for (int i = -1; i < RINGS; i++) {

@@ -4,7 +4,7 @@
 
 static struct io_uring ring;
 
-static void read_fixed(int file, char *where, unsigned size, int index, int flags, int res)
+static void read_fixed(int file, char *where, unsigned size, int index, unsigned flags, int res)
 {
 	struct io_uring_sqe *sqe = next_sqe(&ring);
 
@@ -27,7 +27,7 @@ static void fixed_reads_stay_inside_their_buffer(void)
 	memcpy(untouched, memory, sizeof(memory));
 	init_ring(&ring, 8, 0);
 	CHECK(answer(io_uring_register_buffers(&ring, &range, 1)) == 0);
-	for (int flags = 0; flags <= IOSQE_ASYNC; flags += IOSQE_ASYNC) {
+	for (unsigned flags = 0; flags <= IOSQE_ASYNC; flags += IOSQE_ASYNC) {
 		read_fixed(file, memory, 16, 0, flags, -EFAULT);
 		read_fixed(file, registered - 8, 16, 0, flags, -EFAULT);
 		read_fixed(file, registered + 4096 - 8, 16, 0, flags, -EFAULT);
@@ -36,26 +36,30 @@ static void fixed_reads_stay_inside_their_buffer(void)
 		read_fixed(file, registered, 16, 1, flags, -EFAULT);
 		CHECK(!memcmp(memory, untouched, sizeof(memory)));
 	}
-	for (int flags = 0; flags <= IOSQE_ASYNC; flags += IOSQE_ASYNC)
+	for (unsigned flags = 0; flags <= IOSQE_ASYNC; flags += IOSQE_ASYNC)
 		read_fixed(file, registered, 4096, 0, flags, 4096);
 	CHECK(!memcmp(memory, untouched, 4096) && !memcmp(memory + 2 * 4096, untouched, 4096));
 }
 
 /* One read moves INT_MAX rounded down to a page at most. What is asked for beyond must neither be added up into a
- * negative result nor be lost silently. The file is all hole, in memory, and all ranges are the same memory. */
+ * negative result nor be read. The file is one hole; its start is in the page cache, so that the first attempt, which
+ * does not wait, comes back short and is continued. All ranges are the same memory. */
 static void a_vector_of_3_gib(void)
 {
-	enum { RANGES = 1024, RANGE = 3 << 20 };
+	enum { RANGES = 1024, RANGE = 3 << 20, CACHED = 1 << 20 };
 	static struct iovec ranges[RANGES];
 	char *memory = mmap(NULL, RANGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	int file = memfd_create("hole", MFD_CLOEXEC);
+	char name[] = "hole-XXXXXX";
+	int file = mkstemp(name);
 
 	CHECK(memory != MAP_FAILED);
+	CHECK(file >= 0 && unlink(name) == 0);
 	CHECK(ftruncate(file, 5L << 30) == 0);
+	CHECK(pread(file, memory, CACHED, 0) == CACHED);
 	for (int i = 0; i < RANGES; i++)
 		ranges[i] = (struct iovec){memory, RANGE};
 	init_ring(&ring, 8, 0);
-	for (int flags = 0; flags <= IOSQE_ASYNC; flags += IOSQE_ASYNC) {
+	for (unsigned flags = 0; flags <= IOSQE_ASYNC; flags += IOSQE_ASYNC) {
 		struct io_uring_sqe *sqe = next_sqe(&ring);
 
 		io_uring_prep_readv(sqe, file, ranges, RANGES, 0);

@@ -1,0 +1,61 @@
+//! What the tests that run C programs share: this build's libraries, the compiler, and honest skips.
+
+use anyring_xtask::artifacts::Artifacts;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The libraries of this build: beside the test, not one level up, which `cargo test` does not bring up to date.
+pub fn built() -> Artifacts {
+    let test = std::env::current_exe().expect("the test has a path");
+    let built = test.parent().map(Artifacts::in_directory).expect("target/PROFILE/deps/TEST");
+    built.expect("libanyring.so and libanyring.a")
+}
+
+/// A directory of that name for a test's files.
+pub fn scratch(name: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&directory).expect("a scratch directory");
+    directory
+}
+
+/// Says, past the capturing of test output, why a test did nothing.
+pub fn skip(test: &str, reason: &str) {
+    writeln!(std::io::stderr(), "skipped: {test}: {reason}").expect("write to stderr");
+}
+
+/// Why C programs cannot be compiled and compared with the kernel here, if they cannot.
+pub fn no_reference() -> Option<&'static str> {
+    let compiler = Command::new("cc").arg("--version").output();
+    // SAFETY: io_uring_setup(2) with no parameters only answers an error.
+    let answer = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, 0) };
+    let error = std::io::Error::last_os_error().raw_os_error();
+    if compiler.is_err() {
+        Some("there is no C compiler")
+    } else if answer != -1 || error != Some(libc::EFAULT) {
+        Some("the kernel's io_uring is not usable here, and it is the reference")
+    } else {
+        None
+    }
+}
+
+/// Why C programs cannot use liburing here, if they cannot.
+pub fn no_liburing() -> Option<&'static str> {
+    let installed = Path::new("/usr/include/liburing.h").exists();
+    (!installed).then_some("liburing's header is not installed (Debian: liburing-dev)")
+}
+
+/// Compiles `tests/c/SOURCE.c` to `program`, without a warning.
+pub fn compile(source: &str, program: &Path, arguments: &[&str]) {
+    let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source).with_extension("c");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]);
+    let output = cc.arg(text).arg("-o").arg(program).args(arguments).output().expect("run cc");
+    assert!(output.status.success(), "cc {source}.c: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// How a program ended and what it printed.
+pub fn text(output: &Output) -> String {
+    let (printed, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    format!("{}: {printed}{errors}", output.status)
+}

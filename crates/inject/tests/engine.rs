@@ -1,0 +1,137 @@
+//! Programs that broke the engine once, or were written to: what several threads, forks, signal handlers and wholesale
+//! closes do to it. Each runs natively, as the reference, and on the engine; it checks itself and says where it failed.
+
+mod common;
+
+use common::{built, compile, no_liburing, no_reference, scratch, skip, text};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A program that runs longer hangs: the longest takes a second or two, its own waits give up after 30.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often to look whether a program has ended.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// What the threads of a process that hangs are doing, as gdb sees them.
+fn backtraces(process: u32) -> String {
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-batch", "-p", &process.to_string(), "-ex", "thread apply all backtrace"]);
+    match gdb.stdin(Stdio::null()).output() {
+        Ok(output) => text(&output),
+        Err(error) => format!("no backtraces, since gdb cannot be run: {error}"),
+    }
+}
+
+/// Waits for a program, at most [`PATIENCE`]. What it prints fits into its pipes.
+fn finish(mut child: Child, what: &str) -> Output {
+    let begin = Instant::now();
+    while child.try_wait().expect("look after the program").is_none() {
+        if begin.elapsed() > PATIENCE {
+            let backtraces = backtraces(child.id());
+            // SAFETY: the group was made for this child, which has not been waited for, so the number is still its own.
+            unsafe { libc::killpg(child.id() as i32, libc::SIGKILL) };
+            panic!("{what} hangs: {}\n{backtraces}", text(&child.wait_with_output().expect("its output")));
+        }
+        std::thread::sleep(LOOK);
+    }
+    child.wait_with_output().expect("its output")
+}
+
+fn run(program: &Path, case: &str, environment: &[(&str, &Path)]) -> Output {
+    let mut command = Command::new(program);
+    command.arg(case).envs(environment.iter().copied()).current_dir(scratch("engine")).process_group(0);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    finish(child.expect("run it"), &format!("{program:?} {case} with {environment:?}"))
+}
+
+/// The program, compiled once for all its cases.
+fn program(source: &str) -> PathBuf {
+    static COMPILED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let path = scratch("engine").join(source);
+    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !compiled.iter().any(|known| known == source) {
+        compile(&format!("engine/{source}"), &path, &["-luring"]);
+        compiled.push(source.to_owned());
+    }
+    path
+}
+
+/// Runs one case natively and on the engine.
+fn same_both_ways(test: &str, source: &str, case: &str) {
+    if let Some(reason) = no_reference().or_else(no_liburing) {
+        return skip(test, reason);
+    }
+    let (program, library) = (program(source), built().shared);
+    let engine = [("LD_PRELOAD", library.as_path()), ("ANYRING_BACKEND", Path::new("user"))];
+    for (how, environment) in [("natively", &[][..]), ("on the engine", &engine)] {
+        let output = run(&program, case, environment);
+        let printed = String::from_utf8_lossy(&output.stdout);
+        if let Some(reason) = printed.strip_prefix("skipped: ") {
+            return skip(test, reason.trim_end());
+        }
+        assert!(output.status.success() && printed == "done\n", "{how}, {source} {case}: {}", text(&output));
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{how}, {source} {case}");
+    }
+}
+
+/// One test for each case: its name, the program, its argument.
+macro_rules! cases {
+    ($($test:ident: $source:literal $case:literal;)*) => {$(
+        #[test]
+        fn $test() {
+            same_both_ways(stringify!($test), $source, $case);
+        }
+    )*};
+}
+
+cases! {
+    threads_close_through_rings_of_their_own: "lifetime" "close-by-threads";
+    rings_that_exit_leave_nothing: "lifetime" "leak-exit";
+    rings_that_are_closed_leave_nothing: "lifetime" "leak-close";
+    rings_that_are_closed_by_syscall_leave_nothing: "lifetime" "leak-syscall";
+    rings_that_are_closed_by_instruction_leave_nothing: "lifetime" "leak-instruction";
+    rings_whose_duplicate_is_dropped_leave_nothing: "lifetime" "leak-duplicate";
+    rings_with_a_drain_behind_a_pending_read_leave_nothing: "lifetime" "leak-drain";
+    a_late_connect_meets_no_other_ring: "lifetime" "late-connect";
+    a_registered_ring_outlives_its_number: "lifetime" "registered";
+    a_duplicate_keeps_level_readiness: "lifetime" "duplicate";
+
+    a_child_closes_the_pipe_that_is_read: "forks" "closes-pipe";
+    a_child_closes_the_ring: "forks" "closes-ring";
+    a_child_exits_the_ring: "forks" "exits-ring";
+    a_child_makes_rings_of_its_own: "forks" "makes-rings";
+    a_vfork_child_closes_the_pipe_that_is_read: "forks" "vfork-closes-pipe";
+    a_vfork_child_closes_everything_and_execs: "forks" "vfork-closes-all";
+
+    an_eventfd_is_signalled_for_all_deferred_work: "notices" "eventfd-deferred";
+    an_eventfd_near_its_maximum_holds_nobody_up: "notices" "eventfd-full";
+    a_timer_fires_though_the_program_stays_away: "notices" "timer";
+    a_deferred_ring_stays_ready_for_epoll: "notices" "epoll-deferred";
+    every_message_wakes_level_triggered_epoll: "notices" "epoll-level";
+    every_message_wakes_edge_triggered_epoll: "notices" "epoll-edge";
+
+    fixed_reads_stay_inside_their_buffer: "transfers" "fixed";
+    a_vector_of_3_gib_is_cut_to_what_one_read_moves: "transfers" "huge";
+    direct_writes_by_workers_arrive: "transfers" "direct";
+
+    a_handler_submits_to_the_ring_it_interrupts: "handlers" "submits";
+    a_handler_waits_on_the_ring_it_interrupts: "handlers" "waits";
+    a_handler_jumps_out_of_a_wait_and_the_thread_waits_again: "handlers" "jumps";
+    a_handler_jumps_out_of_a_wait_and_the_program_only_looks: "handlers" "jumps-and-looks";
+    a_handler_jumps_out_of_a_wait_and_another_thread_waits: "handlers" "jumps-another-waits";
+
+    a_ring_made_after_closing_everything_is_served: "wholesale" "ring-afterwards";
+    numbers_free_after_closing_everything_are_the_programs: "wholesale" "free-numbers";
+    numbers_in_use_before_closing_everything_are_not_written_to: "wholesale" "numbers-in-use";
+
+    threads_play_ping_pong_over_pipes: "crowds" "ping-pong-pipes";
+    threads_play_ping_pong_over_pipes_with_deferred_rings: "crowds" "ping-pong-deferred";
+    threads_play_ping_pong_over_sockets: "crowds" "ping-pong-sockets";
+    threads_submit_and_wait_on_one_ring: "crowds" "shared-ring";
+
+    completions_beyond_the_cq_keep_their_order: "overflow" "order";
+    each_request_gets_one_cqe_whatever_cancels_it: "cancels" "random";
+}
