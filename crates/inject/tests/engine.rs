@@ -98,6 +98,7 @@ cases! {
     a_late_connect_meets_no_other_ring: "lifetime" "late-connect";
     a_registered_ring_outlives_its_number: "lifetime" "registered";
     a_duplicate_keeps_level_readiness: "lifetime" "duplicate";
+    an_entered_duplicate_keeps_level_readiness: "lifetime" "duplicate-entered";
 
     a_child_closes_the_pipe_that_is_read: "forks" "closes-pipe";
     a_child_closes_the_ring: "forks" "closes-ring";
@@ -131,6 +132,8 @@ cases! {
     threads_play_ping_pong_over_pipes_with_deferred_rings: "crowds" "ping-pong-deferred";
     threads_play_ping_pong_over_sockets: "crowds" "ping-pong-sockets";
     threads_submit_and_wait_on_one_ring: "crowds" "shared-ring";
+
+    unregistering_a_file_keeps_its_record_locks: "files" "record-locks";
 
     completions_beyond_the_cq_keep_their_order: "overflow" "order";
     each_request_gets_one_cqe_whatever_cancels_it: "cancels" "random";

@@ -229,7 +229,7 @@ static void a_registered_ring_outlives_its_number(void)
 	expect(&ring, 2, 4);
 }
 
-/* The duplicate is the ring after the first number is closed: readable while there are CQEs and not longer. */
+/* A duplicate is readable while there are CQEs and not longer, with the first number and after its close. */
 static void a_duplicate_keeps_level_readiness(void)
 {
 	struct io_uring ring;
@@ -238,8 +238,29 @@ static void a_duplicate_keeps_level_readiness(void)
 	init_ring(&ring, 8, 0);
 	polled.fd = dup(ring.ring_fd);
 	CHECK(polled.fd >= 0);
+	for (int round = 0; round < 2; round++) {
+		CHECK(poll(&polled, 1, 20) == 0);
+		prepare_nop(&ring, round);
+		submit(&ring, 1);
+		CHECK(poll(&polled, 1, LONG_MS) == 1);
+		if (round == 1)
+			CHECK(close(ring.ring_fd) == 0);
+		CHECK(poll(&polled, 1, LONG_MS) == 1);
+		take(&ring, round, 0);
+		CHECK(poll(&polled, 1, 100) == 0);
+	}
+}
+
+/* The same where the duplicate was only ever used to enter. */
+static void an_entered_duplicate_keeps_level_readiness(void)
+{
+	struct io_uring ring;
+	struct pollfd polled = {.events = POLLIN};
+
+	init_ring(&ring, 8, 0);
+	polled.fd = dup(ring.ring_fd);
+	CHECK(polled.fd >= 0);
 	prepare_nop(&ring, 1);
-	/* An enter through the duplicate is what tells the library of it: see the limits of polling one. */
 	CHECK(syscall(__NR_io_uring_enter, polled.fd, 0, 0, 0, NULL, 0) == 0);
 	submit(&ring, 1);
 	CHECK(close(ring.ring_fd) == 0);
@@ -257,4 +278,5 @@ CASES({"close-by-threads", threads_close_through_rings_of_their_own},
       {"leak-drain", a_drain_behind_a_pending_read_leaves_nothing},
       {"late-connect", a_late_connect_meets_no_other_ring},
       {"registered", a_registered_ring_outlives_its_number},
-      {"duplicate", a_duplicate_keeps_level_readiness})
+      {"duplicate", a_duplicate_keeps_level_readiness},
+      {"duplicate-entered", an_entered_duplicate_keeps_level_readiness})
