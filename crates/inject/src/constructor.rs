@@ -1,12 +1,13 @@
 //! What happens when the library is loaded: as little as possible.
 
-use crate::{descriptor, entry, loader, memory, raw, signals, wait};
+use crate::{descriptor, entry, jump, loader, memory, raw, signals, wait};
 
 /// Runs when the loader has mapped everything the program starts with, before its main function.
 extern "C" fn constructor() {
     entry::aside(|| {
         for resolve in [
             descriptor::resolve,
+            jump::resolve,
             loader::resolve,
             memory::resolve,
             signals::action::resolve,

@@ -116,6 +116,11 @@ pub fn watch(fd: i32, edge_triggered: bool) {
     }
 }
 
+/// The calling thread is about to leave whatever it is in by longjmp(3).
+pub fn leaving_by_jump() {
+    anyring_engine::path::driver::leaving_by_jump();
+}
+
 /// `fd` is a new duplicate of some ring's descriptor.
 pub fn duplicated(fd: i32) {
     process::adopt(fd);

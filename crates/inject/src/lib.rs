@@ -9,6 +9,7 @@ pub mod descriptor;
 pub mod dispatch;
 pub mod door;
 mod entry;
+pub mod jump;
 pub mod liburing;
 pub mod loader;
 pub mod memory;

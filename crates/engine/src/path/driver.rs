@@ -12,8 +12,9 @@
 use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::request::timer::Clock;
 use crate::ring::control::Control;
-use crate::ring::RingGuard;
+use crate::ring::{Ring, RingGuard};
 use crate::{process, Errno};
+use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 const FREE: u32 = 0;
@@ -291,6 +292,49 @@ fn pass_role_on(guard: &RingGuard) {
     }
 }
 
+/// A thread's sleep, as the others see it.
+#[derive(Clone, Copy)]
+struct Sleep {
+    ring: &'static Ring,
+    control: Control,
+    by_futex: bool,
+    driving: bool,
+}
+
+thread_local! {
+    /// The sleep that the calling thread is in.
+    static ASLEEP: Cell<Option<Sleep>> = const { Cell::new(None) };
+}
+
+impl Sleep {
+    /// Takes the sleeper out of the books.
+    fn end(self) {
+        if self.driving {
+            self.ring.driver.sleeping.store(AWAKE, Ordering::Relaxed);
+        }
+        self.control.header().leave(self.by_futex);
+        if let Ok(mut guard) = self.ring.lock() {
+            guard.sleepers -= 1;
+        }
+    }
+}
+
+/// The calling thread is about to leave by longjmp(3), perhaps out of a wait: what it held there is given up. If the jump
+/// stays inside a signal handler, the wait goes on without it and notices.
+pub fn leaving_by_jump() {
+    let Some(sleep) = ASLEEP.try_with(|asleep| asleep.take()).unwrap_or(None) else { return };
+    sleep.end();
+    if sleep.driving {
+        let me = process::thread_id();
+        // AcqRel: as for every change of the role.
+        let _ = sleep.ring.driver.role.compare_exchange(me, FREE, Ordering::AcqRel, Ordering::Relaxed);
+    }
+    if let Ok(mut guard) = sleep.ring.lock() {
+        pass_role_on(&guard);
+        guard.call_helper();
+    }
+}
+
 /// Sleeps once, without the ring's lock, and serves what the sleep brought. `Err` for a signal or the deadline.
 fn sleep(
     mut guard: RingGuard,
@@ -331,6 +375,7 @@ fn sleep(
     }
     guard.sleepers += 1;
     drop(guard);
+    let _ = ASLEEP.try_with(|asleep| asleep.set(Some(Sleep { ring, control, by_futex: !by_epoll, driving })));
     let mut events = [EpollEvent::default(); 128];
     let timeout_ns = left_ns.into_iter().chain(timer_ns).min();
     let slept = match epoll {
@@ -343,12 +388,11 @@ fn sleep(
             Sys::futex_wait(word, sequence, Some(timeout_ns.unwrap_or(FOR_EVER_NS))).map(|_| 0)
         }
     };
-    if driving {
-        ring.driver.sleeping.store(AWAKE, Ordering::Relaxed);
+    // A signal handler that jumped (but not out of here) has ended this sleep in the books already.
+    if let Some(sleep) = ASLEEP.try_with(|asleep| asleep.take()).unwrap_or(None) {
+        sleep.end();
     }
-    control.header().leave(!by_epoll);
     let Ok(mut guard) = ring.lock() else { return (None, Err(Errno::BADF)) };
-    guard.sleepers -= 1;
     match slept {
         Ok(count) => {
             guard.serve(&events[..count]);

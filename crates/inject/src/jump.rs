@@ -1,0 +1,36 @@
+//! longjmp(3) and its relatives: a signal handler that jumps out of a wait leaves nothing behind there.
+
+use crate::next::next;
+use crate::{door, entry};
+use core::ffi::{c_int, c_void};
+
+next! {
+    LONGJMP = c"longjmp": fn(*mut c_void, c_int);
+    LONGJMP_PLAIN = c"_longjmp": fn(*mut c_void, c_int);
+    SIGLONGJMP = c"siglongjmp": fn(*mut c_void, c_int);
+    LONGJMP_CHK = c"__longjmp_chk": fn(*mut c_void, c_int);
+}
+
+macro_rules! jumps {
+    ($($name:ident = $next:ident;)*) => { $(
+        /// As libc's function of that name, which it calls after the engine has been told.
+        ///
+        /// # Safety
+        /// As longjmp(3): the environment was filled by a function that has not returned.
+        #[cfg_attr(not(test), no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(environment: *mut c_void, value: c_int) {
+            entry::aside(door::leaving_by_jump);
+            if let Some(next) = $next.get() {
+                // SAFETY: the caller's own arguments; this frame holds nothing that would have to be dropped.
+                unsafe { next(environment, value) }
+            }
+        }
+    )* };
+}
+
+jumps! {
+    longjmp = LONGJMP;
+    _longjmp = LONGJMP_PLAIN;
+    siglongjmp = SIGLONGJMP;
+    __longjmp_chk = LONGJMP_CHK;
+}
