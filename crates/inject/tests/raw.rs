@@ -84,6 +84,14 @@ cases! {
     an_ignored_fault_kills: "faults" "ignored" dies by SIGSEGV;
     a_blocked_fault_kills: "faults" "blocked" dies by SIGSEGV;
     a_sigbus_that_was_raised_kills: "faults" "raised" dies by SIGBUS;
+    calls_are_patched_where_that_is_safe: "patched" "shapes";
+    threads_call_while_it_is_patched: "patched" "threads";
+    a_handler_submits_during_a_patched_enter: "patched" "interrupted";
+    leaving_patched_enters_by_longjmp_leaks_nothing: "patched" "jumped";
+    leaving_patched_ones_from_the_alternate_stack_leaks_nothing: "patched" "jumped-on-alternate-stack";
+    forked_and_started_programs_have_patched_calls_too: "patched" "forked";
+    a_call_that_cannot_be_patched_keeps_trapping: "patched" "refused";
+    a_call_whose_patching_would_kill_keeps_trapping: "patched" "refused-by-death";
     children_under_an_outer_filter_are_served_or_see_its_errno: "execs" "";
 }
 
@@ -133,6 +141,43 @@ fn anyring_raw_0_leaves_instructions_alone() {
     for (name, value) in [("ANYRING_RAW", "0"), ("ANYRING_BACKEND", "kernel"), ("ANYRING_BACKEND", "auto")] {
         let output = trapped(&program).env("EXPECT_TRAP", "0").env(name, value).output().expect("run it");
         assert!(output.status.success(), "{name}={value}: {}", text(&output));
+    }
+}
+
+#[test]
+fn anyring_patch_0_leaves_calls_trapping() {
+    const NAME: &str = "anyring_patch_0_leaves_calls_trapping";
+    if let Some(reason) = obstacle() {
+        return skip(NAME, reason);
+    }
+    for (source, case) in [("patched", "shapes"), ("patched", "forked"), ("registers", "")] {
+        let program = compile(source, &format!("{NAME}-{source}-{case}"), &[]);
+        let output = trapped(&program).env("ANYRING_PATCH", "0").arg(case).output().expect("run it");
+        assert!(output.status.success(), "{source} {case}: {}", text(&output));
+    }
+}
+
+#[test]
+fn the_log_says_why_a_call_keeps_trapping() {
+    const NAME: &str = "the_log_says_why_a_call_keeps_trapping";
+    if let Some(reason) = obstacle() {
+        return skip(NAME, reason);
+    }
+    let program = compile("patched", NAME, &[]);
+    let log = scratch("raw").join("patch.log");
+    for (case, reasons) in [
+        ("refused", &["code must not be writable here"][..]),
+        ("shapes", &["cannot be replaced at once", "no instruction that loads its number is directly before it"]),
+    ] {
+        let _ = std::fs::remove_file(&log); // of an earlier run
+        let output = trapped(&program).env("ANYRING_LOG", &log).arg(case).output().expect("run it");
+        assert!(output.status.success(), "{case}: {}", text(&output));
+        let lines = std::fs::read_to_string(&log).expect("read the log");
+        let kept: Vec<&str> = lines.lines().filter(|line| line.contains("keeps trapping")).collect();
+        assert_eq!(kept.len(), reasons.len(), "{case}: {lines}");
+        for (line, reason) in kept.iter().zip(reasons) {
+            assert!(line.ends_with(reason), "{case}: {lines}");
+        }
     }
 }
 

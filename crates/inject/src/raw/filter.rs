@@ -262,7 +262,8 @@ mod tests {
     }
 
     fn object(start: usize, sites: impl Iterator<Item = usize>) -> Object {
-        Object { code: start..start + 0x100_0000, sites: sites.map(|offset| start + offset).collect() }
+        let sites = sites.map(|offset| start + offset).collect();
+        Object { code: start..start + 0x100_0000, sites, is_plain: true }
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! Nothing at all happens in a process without such an instruction. Where there is one, [`start`] and [`look_again`]
 //! guard SIGSYS, set no_new_privs, which an unprivileged filter needs, and add a filter for all threads. They run
 //! under one lock, at start-up and after dlopen(3). [`ring_made`] adds a second filter with the first ring: poll and
-//! select cost a trap each from then on, since a filter cannot see whether a ring is among their descriptors.
+//! select cost a trap each from then on, since a filter cannot see whether a ring is among their descriptors. An
+//! instruction that keeps making one of the three calls is replaced by a jump (`patch.rs`).
 //!
 //! Not trapped, and thus different from a kernel's io_uring: epoll_wait by raw instruction, which a program with an
 //! event loop of its own makes all the time. A level-triggered one on a ring whose CQ was emptied without an enter
@@ -13,6 +14,7 @@
 
 mod filter;
 mod object;
+mod patch;
 pub(crate) mod probe;
 mod scan;
 mod stack;
@@ -26,7 +28,8 @@ use libc::{sock_filter, sock_fprog};
 use object::Known;
 
 /// What was scanned so far. Taken in the constructor, after dlopen and with the first ring, by threads that hold no
-/// other lock of ours; taking it fails in a handler that interrupted one of these.
+/// other lock of ours; taking it fails in a handler that interrupted one of these. A trapped call that is to be
+/// patched takes it only if it is free.
 static KNOWN: Lock<Option<Known>> = Lock::new(None);
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
@@ -40,6 +43,7 @@ pub fn start() {
     if !owns_the_symbols() {
         return;
     }
+    patch::prepare();
     if let Some(mut known) = KNOWN.lock() {
         cover(known.get_or_insert_default());
     }

@@ -12,6 +12,8 @@ pub struct Object {
     pub code: Range<usize>,
     /// The addresses of the instructions.
     pub sites: Vec<usize>,
+    /// Whether the loader mapped it readable and executable only.
+    pub is_plain: bool,
 }
 
 /// What was looked at before: a segment is scanned once, as long as it stays mapped.
@@ -108,7 +110,7 @@ unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, search: *mut c
         search.known.may_close |= may_close;
         if !sites.is_empty() {
             let sites = sites.into_iter().map(|offset| start + offset).collect();
-            search.found.push(Object { code: range, sites });
+            search.found.push(Object { code: range, sites, is_plain: header.p_flags & libc::PF_W == 0 });
         }
     }
     0

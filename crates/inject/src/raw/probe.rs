@@ -1,4 +1,4 @@
-//! Does the kernel's own io_uring work here? Asked in a child, because a filter may kill for the question.
+//! Questions to the kernel for which a filter may kill: asked in a child.
 
 use crate::signals::action::set_mask;
 use crate::sys;
@@ -10,6 +10,17 @@ const STACK: usize = 16 * 1024;
 /// The errno with which the kernel (or a filter before it) refuses io_uring_setup(2); 0 where it is there and permitted.
 /// A filter that kills counts as EPERM.
 pub fn kernel_refusal() -> c_int {
+    in_child(ask_for_ring)
+}
+
+/// The errno with which a page is refused to be writable and executable; 0 where it is permitted.
+/// A filter that kills counts as EPERM.
+pub fn patching_refusal() -> c_int {
+    in_child(ask_for_writable_code)
+}
+
+/// What `ask` answers in a child that shares our memory, or EPERM.
+fn in_child(ask: extern "C" fn(*mut c_void) -> c_int) -> c_int {
     let mut stack = vec![0_u128; STACK / size_of::<u128>()];
     let top = stack.as_mut_ptr_range().end.cast::<c_void>();
     // Without an exit signal the program's SIGCHLD handler and its wait(2) never see this child.
@@ -35,10 +46,34 @@ pub fn kernel_refusal() -> c_int {
 }
 
 /// Asks for a ring without naming its parameters: EFAULT where the kernel would serve one.
-extern "C" fn ask(_: *mut c_void) -> c_int {
+extern "C" fn ask_for_ring(_: *mut c_void) -> c_int {
     // SAFETY: a null pointer is refused by the kernel.
     let answer = unsafe { sys::call(NR_IO_URING_SETUP, [1, 0, 0, 0, 0, 0]) };
-    let code = if answer == -(libc::EFAULT as isize) { 0 } else { (-answer) as c_int };
+    end(if answer == -(libc::EFAULT as isize) { 0 } else { answer })
+}
+
+/// Gives a page of its own the protections that a page of code gets one after the other.
+extern "C" fn ask_for_writable_code(_: *mut c_void) -> c_int {
+    const PAGE: usize = 4096;
+    let writable = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping, which nobody else knows, and which is unmapped again.
+    unsafe {
+        let page = sys::call(libc::SYS_mmap, [0, PAGE, writable as usize, flags as usize, usize::MAX, 0]);
+        if (-4095..0).contains(&page) {
+            end(page);
+        }
+        let protections = [writable | libc::PROT_EXEC, libc::PROT_READ | libc::PROT_EXEC];
+        let answers = protections
+            .map(|protection| sys::call(libc::SYS_mprotect, [page as usize, PAGE, protection as usize, 0, 0, 0]));
+        sys::call(libc::SYS_munmap, [page as usize, PAGE, 0, 0, 0, 0]);
+        end(answers[0].min(answers[1]))
+    }
+}
+
+/// Ends the child with what it found out.
+fn end(answer: isize) -> c_int {
+    let code = (-answer) as c_int;
     // SAFETY: ends the child without running anything of the program's; it shares the parent's memory.
     unsafe { sys::call(libc::SYS_exit_group, [code as usize, 0, 0, 0, 0, 0]) };
     code

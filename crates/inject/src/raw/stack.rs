@@ -8,15 +8,20 @@
 //! alternate signal stack, and above (on x86-64: outside of) the frame from which the abandoned call was made. A
 //! thread that ended in the middle of one is noticed when the stacks run out. This only concerns the stack: what the
 //! engine held at that moment, the ring's lock say, stays held.
+//!
+//! A patched call (see [`super::patch`]) takes its stack without a system call and without changing a flag: by the
+//! thread's [`Hint`], which [`take`] leaves in thread-local memory. Whoever swaps a 1 into `busy` has the stack, then
+//! fills in `trapped_at`, and `owner` last, since only a slot with an owner can be recognised as abandoned. A handler
+//! that jumps away between these few instructions leaves the slot taken by nobody, for good.
 
 use crate::signals::action::thread_lives;
-use crate::sys;
+use crate::{signals, sys};
 use core::mem::offset_of;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{compiler_fence, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Usable bytes of a stack: handlers of the program that interrupt an emulation run on it too.
-const SIZE: usize = 1 << 20;
+pub const SIZE: usize = 1 << 20;
 const GUARD: usize = 4096;
 /// How many threads can be emulating at the same time; more do it within the handler, on the stack they have.
 const STACKS: usize = 1024;
@@ -24,29 +29,65 @@ const STACKS: usize = 1024;
 /// One stack.
 #[repr(C)]
 pub struct Slot {
-    /// The thread using it, or 0.
+    /// The thread using it, or 0. Cleared together with `busy`, by one store to both.
     owner: AtomicU32,
-    _padding: u32,
+    /// 1 while a thread uses it, else 0.
+    busy: AtomicU32,
     /// The program's flags, which the trampoline leaves in r11 as the instruction does.
     flags: AtomicU64,
     /// The program's stack pointer at the trap.
     trapped_at: AtomicUsize,
     /// The lowest usable address, or 0 before the first use.
     base: AtomicUsize,
+    /// The thread whose [`Hint`] leads here, which others leave it to as long as there are enough.
+    keeper: AtomicU32,
 }
 
-/// Offsets for the trampoline.
+/// Offsets for the assembly. A store of 8 zero bytes at `OWNER` gives the slot back.
 pub const OWNER: usize = offset_of!(Slot, owner);
 /// See [`OWNER`].
+pub const BUSY: usize = offset_of!(Slot, busy);
+/// See [`OWNER`].
 pub const FLAGS: usize = offset_of!(Slot, flags);
+/// See [`OWNER`].
+pub const TRAPPED_AT: usize = offset_of!(Slot, trapped_at);
+/// See [`OWNER`].
+pub const BASE: usize = offset_of!(Slot, base);
+const _: () = assert!(OWNER.is_multiple_of(8) && BUSY == OWNER + 4);
+
+/// Which stack a thread took last. In thread-local memory of the initial-exec kind; only the owning thread and its
+/// handlers touch it. All zeroes is no hint.
+#[repr(C)]
+pub struct Hint {
+    /// The address of a [`Slot`].
+    pub slot: usize,
+    /// The thread's id.
+    pub thread: u32,
+    /// The complement of the process's id: after a fork a hint names a thread of the parent's.
+    pub not_process: u32,
+}
+
+core::arch::global_asm!(
+    ".section .tbss,\"awT\",@nobits",
+    ".p2align 4",
+    ".type anyring_thread_stack,@object",
+    ".size anyring_thread_stack,{size}",
+    ".globl anyring_thread_stack",
+    ".hidden anyring_thread_stack",
+    "anyring_thread_stack:",
+    ".zero {size}",
+    ".text",
+    size = const size_of::<Hint>(),
+);
 
 static SLOTS: [Slot; STACKS] = [const {
     Slot {
         owner: AtomicU32::new(0),
-        _padding: 0,
+        busy: AtomicU32::new(0),
         flags: AtomicU64::new(0),
         trapped_at: AtomicUsize::new(0),
         base: AtomicUsize::new(0),
+        keeper: AtomicU32::new(0),
     }
 }; STACKS];
 /// Slots from here on were never used.
@@ -57,9 +98,12 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 pub fn take(trapped_at: usize, flags: u64, alternate: Range<usize>) -> Option<&'static Slot> {
     let me = sys::thread_id() as u32;
     let used = &SLOTS[..USED.load(Ordering::Relaxed).min(STACKS)];
+    let mut is_nested = false;
     for slot in used.iter().filter(|slot| slot.owner.load(Ordering::Relaxed) == me) {
         if slot.is_abandoned(trapped_at, used, &alternate) {
-            slot.owner.store(0, Ordering::Relaxed);
+            slot.give_back();
+        } else {
+            is_nested = true;
         }
     }
     let slot = claim(me).or_else(|| {
@@ -68,34 +112,90 @@ pub fn take(trapped_at: usize, flags: u64, alternate: Range<usize>) -> Option<&'
     })?;
     slot.flags.store(flags, Ordering::Relaxed);
     slot.trapped_at.store(trapped_at, Ordering::Relaxed);
+    // Release keeps it behind the stores above, for a handler on this thread that calls `is_abandoned`.
+    slot.owner.store(me, Ordering::Release);
+    // Else the hint stays on a stack in use: as long as that may be an abandoned one, every call has to come here.
+    if !is_nested {
+        remember(slot, me);
+    }
     Some(slot)
 }
 
 fn claim(me: u32) -> Option<&'static Slot> {
     // Acquire pairs with the trampoline's plain store, which on x86-64 is a Release: the last user is off the stack.
-    let free = |slot: &&Slot| slot.owner.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok();
-    let slot = SLOTS.iter().find(free)?;
+    let free = |slot: &&Slot| slot.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+    let not_of_others = |slot: &&Slot| [0, me].contains(&slot.keeper.load(Ordering::Relaxed));
+    let slot = SLOTS.iter().filter(not_of_others).find(free).or_else(|| SLOTS.iter().find(free))?;
     // SAFETY: both pointers are into SLOTS.
     let index = unsafe { core::ptr::from_ref(slot).offset_from(SLOTS.as_ptr()) } as usize;
     USED.fetch_max(index + 1, Ordering::Relaxed);
     if slot.base.load(Ordering::Relaxed) == 0 && !slot.map() {
-        slot.owner.store(0, Ordering::Relaxed);
+        slot.give_back();
         return None;
     }
     Some(slot)
 }
 
+/// Leaves a hint to `slot` for the next patched call of the calling thread, `me`.
+fn remember(slot: &'static Slot, me: u32) {
+    let hint = hint();
+    let address = core::ptr::from_ref(slot) as usize;
+    // SAFETY: thread-local memory, touched by nothing else during these lines but handlers of this thread, which
+    // leave a valid hint too, or may be overwritten.
+    unsafe {
+        if (*hint).slot == address && (*hint).thread == me {
+            return;
+        }
+        // A vforked child shares its parent's thread-local memory.
+        if signals::in_borrowed_memory() {
+            return;
+        }
+        // Invalid while it is being written.
+        (*hint).not_process = 0;
+        compiler_fence(Ordering::SeqCst);
+        (*hint).slot = address;
+        (*hint).thread = me;
+        compiler_fence(Ordering::SeqCst);
+        (*hint).not_process = !(sys::process_id() as u32);
+    }
+    slot.keeper.store(me, Ordering::Relaxed);
+}
+
+/// The calling thread's hint.
+fn hint() -> *mut Hint {
+    let hint: *mut Hint;
+    // SAFETY: reads the thread pointer and the offset that the loader filled in.
+    unsafe {
+        core::arch::asm!(
+            "mov {hint}, [rip + anyring_thread_stack@GOTTPOFF]",
+            "add {hint}, fs:[0]",
+            hint = out(reg) hint, options(pure, readonly, nostack),
+        );
+    }
+    hint
+}
+
 fn reclaim_from_the_dead() {
     for slot in &SLOTS {
         let owner = slot.owner.load(Ordering::Relaxed);
-        if owner != 0 && !thread_lives(owner as usize) {
-            // If it fails, another thread was faster.
-            let _ = slot.owner.compare_exchange(owner, 0, Ordering::Relaxed, Ordering::Relaxed);
+        // If the exchange fails, another thread was faster.
+        if owner != 0
+            && !thread_lives(owner as usize)
+            && slot.owner.compare_exchange(owner, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            slot.give_back();
         }
     }
 }
 
 impl Slot {
+    /// Makes the slot free. Only for whoever has it.
+    fn give_back(&self) {
+        self.owner.store(0, Ordering::Relaxed);
+        // Release pairs with the Acquire in `claim`.
+        self.busy.store(0, Ordering::Release);
+    }
+
     /// The first address above the stack.
     pub fn top(&self) -> usize {
         self.base.load(Ordering::Relaxed) + SIZE

@@ -3,8 +3,11 @@
 //! The handler emulates nothing: it takes a stack, writes the program's registers to its top, and lets the signal
 //! return into [`trampoline`], which runs the call outside any handler, with the program's signal mask, so that a
 //! blocking call is as interruptible as the real one. The program's stack is not touched, its red zone least of all.
+//!
+//! A patched call reaches [`trampoline`] without the signal, from [`super::patch`].
 
 use super::filter::MARK;
+use super::patch;
 use super::stack::{self, Slot};
 use crate::{dispatch, entry, sys};
 use core::arch::naked_asm;
@@ -14,28 +17,32 @@ use libc::{siginfo_t, ucontext_t};
 
 /// The program's registers, at the top of an emulation stack.
 #[repr(C, align(64))]
-struct Registers {
-    rax: u64,
-    rdi: u64,
-    rsi: u64,
-    rdx: u64,
-    r10: u64,
-    r8: u64,
-    r9: u64,
-    rbx: u64,
-    rbp: u64,
-    r12: u64,
-    r13: u64,
-    r14: u64,
-    r15: u64,
-    rsp: u64,
-    rip: u64,
-    flags: u64,
-    slot: *const Slot,
+pub struct Registers {
+    pub rax: u64,
+    pub rdi: u64,
+    pub rsi: u64,
+    pub rdx: u64,
+    pub r10: u64,
+    pub r8: u64,
+    pub r9: u64,
+    pub rbx: u64,
+    pub rbp: u64,
+    pub r12: u64,
+    pub r13: u64,
+    pub r14: u64,
+    pub r15: u64,
+    pub rsp: u64,
+    pub rip: u64,
+    pub flags: u64,
+    pub slot: *const Slot,
+    /// 1 when the instruction is to be patched before the call is made.
+    pub patch: u64,
 }
 
 /// Bytes of the extended state that the kernel enabled; 0 when this processor cannot save it in one instruction.
 static STATE_SIZE: AtomicU32 = AtomicU32::new(0);
+/// Not 0 when the processor has xsavec, which leaves out what is in its initial state.
+static COMPACTS: AtomicU32 = AtomicU32::new(0);
 
 /// SYS_SECCOMP: si_code of a trap by a filter.
 const SYS_SECCOMP: i32 = 1;
@@ -43,11 +50,15 @@ const SYS_SECCOMP: i32 = 1;
 /// Learns the size of the extended state; false when trapping is not possible here.
 pub fn prepare() -> bool {
     const OSXSAVE: u32 = 1 << 27;
+    const XSAVEC: u32 = 1 << 1;
     let basic = core::arch::x86_64::__cpuid(1);
     if basic.ecx & OSXSAVE == 0 {
         return false;
     }
-    STATE_SIZE.store(core::arch::x86_64::__cpuid_count(0xd, 0).ebx, Ordering::Relaxed);
+    let (standard, compacted) =
+        (core::arch::x86_64::__cpuid_count(0xd, 0), core::arch::x86_64::__cpuid_count(0xd, 1));
+    COMPACTS.store(compacted.eax & XSAVEC, Ordering::Relaxed);
+    STATE_SIZE.store(standard.ebx.max(compacted.ebx), Ordering::Relaxed);
     true
 }
 
@@ -105,6 +116,7 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
         rip: register(libc::REG_RIP),
         flags,
         slot,
+        patch: u64::from(patch::is_due(info.number, register(libc::REG_RIP) as usize)),
     };
     let frame = (slot.top() - size_of::<Registers>()) as *mut Registers;
     // SAFETY: the stack is mapped, was just taken by this thread, and its top is aligned to a page.
@@ -114,16 +126,16 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
     true
 }
 
-/// Where a trapped thread goes on: rsp points to its [`Registers`], everything else is as the program left it.
+/// Where a trapped thread goes on: rsp points to its [`Registers`], the extended state is as the program left it.
 #[unsafe(naked)]
-unsafe extern "C" fn trampoline() {
+pub unsafe extern "C" fn trampoline() {
     naked_asm!(
         "cld",
         "mov rbx, rsp",
         "mov eax, dword ptr [rip + {size}]",
         "sub rsp, rax",
         "and rsp, -64",
-        // xsave leaves parts of its header alone, and xrstor refuses one that is not zero there.
+        // Saving leaves parts of the header alone, and xrstor refuses one that is not zero there.
         "xor eax, eax",
         "mov [rsp + 512], rax",
         "mov [rsp + 520], rax",
@@ -135,7 +147,13 @@ unsafe extern "C" fn trampoline() {
         "mov [rsp + 568], rax",
         "mov eax, -1",
         "mov edx, -1",
+        "cmp dword ptr [rip + {compacts}], 0",
+        "je 2f",
+        "xsavec64 [rsp]",
+        "jmp 3f",
+        "2:",
         "xsave64 [rsp]",
+        "3:",
         "mov rdi, rbx",
         "call {emulate}",
         "mov eax, -1",
@@ -162,10 +180,11 @@ unsafe extern "C" fn trampoline() {
         "mov rsp, [rsp + {rsp}]",
         // Off the stack: give it back. Its next user may be a handler on this thread, before the next instruction;
         // then r11 gets the flags of that call, which no program can rely on.
-        "mov dword ptr [r11 + {owner}], 0",
+        "mov qword ptr [r11 + {owner}], 0",
         "mov r11, [r11 + {slot_flags}]",
-        "jmp rcx",
+        "notrack jmp rcx",
         size = sym STATE_SIZE,
+        compacts = sym COMPACTS,
         emulate = sym emulate,
         rax = const offset_of!(Registers, rax),
         rdi = const offset_of!(Registers, rdi),
@@ -195,6 +214,9 @@ unsafe extern "C" fn emulate(registers: *mut Registers) {
     let registers = unsafe { &mut *registers };
     let args = [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9];
     let errno = sys::errno();
+    if registers.patch != 0 {
+        entry::aside(|| patch::apply(registers.rip as usize));
+    }
     let answer = entry::answer(|| dispatch::call(registers.rax as i64, args.map(|arg| arg as usize)));
     sys::set_errno(errno);
     registers.rax = answer as u64;

@@ -42,7 +42,7 @@ static GUARDS: [[AtomicPtr<()>; GUARDS_A_SIGNAL]; GUARDABLE.len()] =
 
 /// The process to which the actions and masks kept here belong: a page that a forked child finds zeroed, while a
 /// vforked child, which borrows our memory but has signal actions of its own, finds its parent there.
-static PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+pub(crate) static PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
 /// The bit of `signal` in a mask.
 pub(crate) const fn bit(signal: c_int) -> u64 {

@@ -129,3 +129,18 @@ static inline void expect_trap(void)
 	CHECK(expected);
 	CHECK(filtered() == atoi(expected));
 }
+
+/* Whether the five bytes before the `syscall` at `call` are a jump. */
+static inline int is_patched(const unsigned char *call)
+{
+	return ((const volatile unsigned char *)call)[-5] == 0xe9;
+}
+
+/* The call was made often enough to be patched, and was, exactly where it should have been. */
+static inline void expect_patched(const unsigned char *call)
+{
+	const char *trapped = getenv("EXPECT_TRAP"), *patch = getenv("ANYRING_PATCH");
+
+	CHECK(trapped);
+	CHECK(is_patched(call) == (atoi(trapped) && !(patch && !strcmp(patch, "0"))));
+}

@@ -1,0 +1,304 @@
+/* Calls that trap so often that they are patched, and what may happen around that. The first argument names the case. */
+#include "raw.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+
+/* io_uring_enter by a call that can be patched, by one whose mov straddles eight bytes, by one with an instruction in
+ * between, and by one that is reached past its mov. */
+long enter(long fd, long submit, long wait, long flags, long set, long size);
+long enter_straddling(long fd, long submit, long wait, long flags, long set, long size);
+long enter_apart(long fd, long submit, long wait, long flags, long set, long size);
+long enter_behind(long fd, long submit, long wait, long flags, long set, long size);
+extern const unsigned char enter_call[], straddling_call[], apart_call[];
+__asm__(".text\n.globl enter, enter_straddling, enter_apart, enter_behind\n"
+	".p2align 6\nenter: mov %rcx, %r10\n.p2align 3\nmov $426, %eax\nenter_call: syscall\nret\n"
+	".p2align 6\nenter_behind: mov %rcx, %r10\nmov $426, %eax\njmp enter_call\n"
+	".p2align 6\nenter_straddling: mov %rcx, %r10\n.p2align 3\nnop\nnop\nnop\nnop\n"
+	"mov $426, %eax\nstraddling_call: syscall\nret\n"
+	".p2align 6\nenter_apart: mov %rcx, %r10\n.p2align 3\nmov $426, %eax\nmov %r8, %r8\napart_call: syscall\nret\n");
+
+typedef long (*entrance)(long, long, long, long, long, long);
+
+static struct ring ring, other;
+static volatile int calls;
+static sigjmp_buf out;
+
+static void nops_by(entrance enter, struct ring *ring, int count)
+{
+	for (uint64_t i = 0; i < (uint64_t)count; i++) {
+		uint64_t seen;
+		int res;
+
+		ring_sqe(ring)->opcode = IORING_OP_NOP;
+		ring->sqes[*ring->sq_tail & *ring->sq_mask].user_data = i;
+		ring_push(ring);
+		CHECK(enter(ring->fd, 1, 1, IORING_ENTER_GETEVENTS, 0, 0) == 1);
+		CHECK(ring_reap(ring, &seen, &res));
+		CHECK(seen == i && res == 0);
+	}
+}
+
+static void nops(struct ring *ring, int count)
+{
+	nops_by(enter, ring, count);
+}
+
+static void shapes(void)
+{
+	nops(&ring, 20);
+	CHECK(!is_patched(enter_call)); /* not worth it yet */
+	nops(&ring, 300);
+	expect_patched(enter_call);
+	nops_by(enter_behind, &ring, 300);
+	nops_by(enter_straddling, &ring, 300);
+	CHECK(!is_patched(straddling_call));
+	nops_by(enter_apart, &ring, 300);
+	CHECK(!is_patched(apart_call));
+	errno = 77;
+	CHECK(enter(-1, 0, 0, 0, 0, 0) == -EBADF);
+	CHECK(enter(ring.fd, 0, 0, 1 << 30, 0, 0) == -EINVAL);
+	CHECK(errno == 77);
+}
+
+static void expect_success(pid_t child)
+{
+	int status;
+
+	CHECK(child > 0 && waitpid(child, &status, 0) == child);
+	if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+		fprintf(stderr, "child: status %#x\n", status);
+		_exit(1);
+	}
+}
+
+static pthread_barrier_t start;
+
+static void *in_thread(void *data)
+{
+	struct ring own;
+
+	(void)data;
+	CHECK(ring_open(&own, 4) == 0);
+	pthread_barrier_wait(&start);
+	nops(&own, 300);
+	close(own.fd);
+	return NULL;
+}
+
+/* Threads that are everywhere in and around the call while it is patched, in a new process each time. */
+static void threads(void)
+{
+	for (int round = 0; round < 20; round++) {
+		pid_t child = fork();
+
+		if (child == 0) {
+			pthread_t ids[6];
+
+			pthread_barrier_init(&start, NULL, 6);
+			for (int i = 0; i < 6; i++)
+				CHECK(pthread_create(&ids[i], NULL, in_thread, NULL) == 0);
+			for (int i = 0; i < 6; i++)
+				CHECK(pthread_join(ids[i], NULL) == 0);
+			expect_patched(enter_call);
+			_exit(0);
+		}
+		expect_success(child);
+		CHECK(!is_patched(enter_call));
+	}
+}
+
+static void nop_handler(int sig)
+{
+	(void)sig;
+	nops(&other, 3);
+	calls++;
+}
+
+static void jump_handler(int sig)
+{
+	(void)sig;
+	calls++;
+	siglongjmp(out, 1);
+}
+
+static void install(int sig, void (*handler)(int), int flags)
+{
+	struct sigaction action = { .sa_handler = handler, .sa_flags = flags };
+
+	CHECK(sigaction(sig, &action, NULL) == 0);
+}
+
+/* A handler that makes the same call while the thread is in it, blocked or in the middle of something. */
+static void interrupted(void)
+{
+	struct itimerval every = { .it_interval.tv_usec = 700, .it_value.tv_usec = 700 }, off = { 0 };
+
+	nops(&ring, 100);
+	expect_patched(enter_call);
+	install(SIGALRM, nop_handler, 0);
+	CHECK(setitimer(ITIMER_REAL, &every, NULL) == 0);
+	for (int i = 0; i < 100; i++) {
+		int before = calls;
+
+		CHECK(enter(ring.fd, 0, 1, IORING_ENTER_GETEVENTS, 0, 0) == -EINTR);
+		CHECK(calls > before);
+	}
+	for (int before = calls; calls < before + 200;) {
+		long answer;
+		uint64_t seen;
+		int res;
+
+		ring_sqe(&ring)->opcode = IORING_OP_NOP;
+		ring_push(&ring);
+		answer = enter(ring.fd, 1, 0, 0, 0, 0);
+		CHECK(answer == 1);
+		while (!ring_reap(&ring, &seen, &res))
+			CHECK(enter(ring.fd, 0, 0, IORING_ENTER_GETEVENTS, 0, 0) == 0);
+	}
+	CHECK(setitimer(ITIMER_REAL, &off, NULL) == 0);
+}
+
+static int mappings(void)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	int lines = 0;
+
+	CHECK(maps);
+	for (int c; (c = getc(maps)) != EOF;)
+		lines += c == '\n';
+	fclose(maps);
+	return lines;
+}
+
+/* Leaving the blocked call for good, more often than there are stacks, at a patched site. */
+static void jumped(int flags)
+{
+	struct itimerval off = { 0 }, soon = { .it_value.tv_usec = 1500 };
+	volatile int first = 0;
+
+	nops(&ring, 100);
+	expect_patched(enter_call);
+	install(SIGALRM, jump_handler, flags);
+	for (volatile int i = 0; i < 1200; i++) {
+		if (sigsetjmp(out, 1) == 0) {
+			CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+			enter(ring.fd, 0, 1, IORING_ENTER_GETEVENTS, 0, 0);
+			CHECK(!"waited for nothing and got it");
+		}
+		CHECK(setitimer(ITIMER_REAL, &off, NULL) == 0);
+		nops(&other, 2);
+		if (i == 10)
+			first = mappings();
+	}
+	CHECK(calls == 1200);
+	CHECK(mappings() <= first + 8);
+	nops(&ring, 100);
+}
+
+/* NOPs on a ring of the caller's own. */
+static void *own_nops(void *data)
+{
+	struct ring own;
+
+	CHECK(ring_open(&own, 4) == 0);
+	nops(&own, 100);
+	close(own.fd);
+	return data;
+}
+
+/* The first call of a child is made by the thread that forked, or by a new one before it. */
+static void forked(char *name)
+{
+	pid_t child;
+
+	nops(&ring, 100);
+	expect_patched(enter_call);
+	for (int threaded = 0; threaded < 2; threaded++) {
+		child = fork();
+		if (child == 0) {
+			pthread_t id;
+
+			expect_patched(enter_call);
+			if (threaded) {
+				CHECK(pthread_create(&id, NULL, own_nops, NULL) == 0);
+				CHECK(pthread_join(id, NULL) == 0);
+			}
+			own_nops(NULL);
+			child = fork();
+			if (child == 0) {
+				own_nops(NULL);
+				_exit(0);
+			}
+			expect_success(child);
+			own_nops(NULL);
+			_exit(0);
+		}
+		expect_success(child);
+		nops(&ring, 100);
+	}
+	child = vfork();
+	if (child == 0) {
+		if (enter(-1, 0, 0, 0, 0, 0) == -EBADF)
+			execl("/proc/self/exe", name, "silent-shapes", NULL);
+		_exit(9);
+	}
+	expect_success(child);
+	nops(&ring, 100);
+}
+
+/* A filter of the program's own that refuses code to be made writable, or kills for it: the call keeps trapping. */
+static void refused(unsigned action)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_mprotect, 0, 3),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PROT_READ | PROT_WRITE | PROT_EXEC, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, action),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { .len = 6, .filter = code };
+
+	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+	CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+	nops(&ring, 300);
+	CHECK(!is_patched(enter_call));
+}
+
+int main(int argc, char **argv)
+{
+	const char *name = argc > 1 ? argv[1] : "";
+
+	expect_trap();
+	CHECK(ring_open(&ring, 8) == 0 && ring_open(&other, 8) == 0);
+	if (!strcmp(name, "shapes")) {
+		shapes();
+	} else if (!strcmp(name, "silent-shapes")) {
+		shapes();
+		return 0;
+	} else if (!strcmp(name, "threads")) {
+		threads();
+	} else if (!strcmp(name, "interrupted")) {
+		interrupted();
+	} else if (!strcmp(name, "jumped")) {
+		jumped(0);
+	} else if (!strcmp(name, "jumped-on-alternate-stack")) {
+		stack_t stack = { .ss_size = 1 << 16, .ss_sp = malloc(1 << 16) };
+
+		CHECK(stack.ss_sp && sigaltstack(&stack, NULL) == 0);
+		jumped(SA_ONSTACK);
+	} else if (!strcmp(name, "forked")) {
+		forked(argv[0]);
+	} else if (!strcmp(name, "refused")) {
+		refused(SECCOMP_RET_ERRNO | EACCES);
+	} else if (!strcmp(name, "refused-by-death")) {
+		refused(SECCOMP_RET_KILL_PROCESS);
+	} else {
+		CHECK(!"a known case");
+	}
+	puts("done");
+	return 0;
+}
