@@ -2,7 +2,7 @@
 //!
 //! | part | guarded by |
 //! |---|---|
-//! | [`State`]: SQ head, requests, poll set, timers, registered things | `state`, the lock that the kernel calls uring_lock |
+//! | [`State`]: requests, poll set, timers, registered things | `state`, the lock that the kernel calls uring_lock |
 //! | CQ tail, backlog, waiters' words | the post lock in [`control`], shared between processes |
 //! | `arrived`: what workers bring back | its own lock; drained by whoever holds `state` |
 //! | `driver`, `sleeping` | atomics, see `path::driver` |
@@ -77,8 +77,6 @@ pub struct State {
     pub engine_end: i32,
     /// The same as the ring's.
     pub cookie: u64,
-    /// Next SQ position to consume.
-    pub sq_head: u32,
     /// Requests in flight in this process.
     pub slab: Slab,
     /// Requests whose turn to be issued has come (successors in chains, released by drain).

@@ -104,6 +104,7 @@ cases! {
     a_child_closes_the_ring: "forks" "closes-ring";
     a_child_exits_the_ring: "forks" "exits-ring";
     a_child_makes_rings_of_its_own: "forks" "makes-rings";
+    three_generations_take_turns_on_one_ring: "forks" "turns";
     a_vfork_child_closes_the_pipe_that_is_read: "forks" "vfork-closes-pipe";
     a_vfork_child_closes_everything_and_execs: "forks" "vfork-closes-all";
 

@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | `post_lock` | whoever posts or starts to wait | holder's thread id; see [`PostLock`] |
 //! | `position`, `backlog_tail`, backlog slots | the holder of `post_lock` | while it holds it |
+//! | `sq_head` | the process that submits, under its ring lock | processes take turns, as the program must see to |
 //! | `waiters`, `wake_target`, `wake_sequence` | the holder of `post_lock` (a leaving waiter decrements) | |
 //! | `timeouts` | the holder of `post_lock` | a TIMEOUT's CQE was posted |
 //! | `watched` | any process whose program watches the descriptor | set once, never cleared |
@@ -34,6 +35,9 @@ pub const WATCHED_EDGE: u32 = 2;
 #[repr(C)]
 pub struct Header {
     post_lock: AtomicU32,
+    /// Next SQ position to consume, whatever the program wrote into ring memory: one process goes on where another
+    /// stopped.
+    pub sq_head: AtomicU32,
     /// Threads asleep (or about to be) on `wake_sequence`.
     pub waiters: AtomicU32,
     /// Those of them that sleep on the futex word, not in an epoll wait.

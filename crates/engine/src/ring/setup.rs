@@ -118,7 +118,6 @@ fn publish(flags: u32, mut memory: Memory, control: Control) -> Result<i32, Errn
         control,
         engine_end: engine_end.into_raw_fd(),
         cookie: process::cookie_of(fd).unwrap_or(0),
-        sq_head: 0,
         slab: Slab::default(),
         ready: VecDeque::new(),
         entries: Entries::default(),

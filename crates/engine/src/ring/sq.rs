@@ -10,6 +10,8 @@ use anyring_abi::{
     IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_IO_HARDLINK, IOSQE_IO_LINK,
 };
 
+use core::sync::atomic::Ordering;
+
 const KNOWN_FLAGS: u8 = IOSQE_FIXED_FILE
     | IOSQE_IO_DRAIN
     | IOSQE_IO_LINK
@@ -27,12 +29,18 @@ impl RingGuard {
     pub fn submit(&mut self, to_submit: u32) -> Result<u32, Errno> {
         let view = self.memory.view;
         let tail = view.load(word::SQ_TAIL)?;
-        let available = tail.wrapping_sub(self.sq_head).min(view.layout().sq_entries);
+        let control = self.control;
+        // Relaxed: who submits next knows of this submission by other means, or they race natively too.
+        let shared_head = &control.header().sq_head;
+        let mut head = shared_head.load(Ordering::Relaxed);
+        let available = tail.wrapping_sub(head).min(view.layout().sq_entries);
         let mut submitted = 0;
         while submitted < to_submit.min(available) {
-            let head = self.sq_head;
-            self.sq_head = head.wrapping_add(1);
-            let index = view.sq_index(head)?;
+            let position = head;
+            head = head.wrapping_add(1);
+            // Before the SQE is taken in: a signal handler's submission follows this one, it does not repeat it.
+            shared_head.store(head, Ordering::Relaxed);
+            let index = view.sq_index(position)?;
             if index >= view.layout().sq_entries {
                 let dropped = view.load(word::SQ_DROPPED)?;
                 view.store(word::SQ_DROPPED, dropped.wrapping_add(1))?;
@@ -47,7 +55,7 @@ impl RingGuard {
         }
         self.end_chain();
         self.tally.flush();
-        view.store(word::SQ_HEAD, self.sq_head)?;
+        view.store(word::SQ_HEAD, head)?;
         Ok(submitted)
     }
 

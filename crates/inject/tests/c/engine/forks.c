@@ -117,6 +117,42 @@ static void vfork_child_closes_the_pipe(void)
 	finish_read();
 }
 
+static void nops(struct io_uring *shared, int count)
+{
+	int i;
+
+	for (i = 0; i < count; i++) {
+		prepare_nop(shared, 1000 + i);
+		submit(shared, 1);
+		expect(shared, 1000 + i, 0);
+	}
+}
+
+/* Parent, child and grandchild submit to one ring in turn: each goes on in the SQ where the last one stopped. */
+static void three_generations_take_turns(void)
+{
+	struct io_uring *shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pid_t child, grandchild;
+
+	CHECK(shared != MAP_FAILED);
+	init_ring(shared, 8, 0);
+	nops(shared, 20);
+	child = fork();
+	if (child == 0) {
+		nops(shared, 30);
+		grandchild = fork();
+		if (grandchild == 0) {
+			nops(shared, 10);
+			_exit(0);
+		}
+		wait_for_child(grandchild);
+		nops(shared, 30);
+		_exit(0);
+	}
+	wait_for_child(child);
+	nops(shared, 20);
+}
+
 static void vfork_child_closes_everything_and_execs(void)
 {
 	pid_t child;
@@ -138,5 +174,6 @@ CASES({"closes-pipe", child_closes_the_pipe},
       {"closes-ring", child_closes_the_ring},
       {"exits-ring", child_exits_the_ring},
       {"makes-rings", child_makes_rings},
+      {"turns", three_generations_take_turns},
       {"vfork-closes-pipe", vfork_child_closes_the_pipe},
       {"vfork-closes-all", vfork_child_closes_everything_and_execs})
