@@ -89,6 +89,15 @@ impl RingGuard {
                 }
             }
         };
+        // Before anything is put off: what is refused is refused at submission, and a registered buffer is kept from then.
+        if let (Target::Number(_), Some(error)) = (target, refused_number(fd, op)) {
+            return Verdict::error(error);
+        }
+        if let Op::Rw(rw) = op {
+            if let Err(error) = self.find_buffer(rw) {
+                return Verdict::error(error);
+            }
+        }
         let waits_for = if first { op.waits_for() } else { None };
         if let Some(direction) = waits_for {
             if self.entries.known_not_ready(fd, direction) {
@@ -99,7 +108,7 @@ impl RingGuard {
                 return Verdict::WouldBlock(direction);
             }
         }
-        let verdict = self.attempt_now(op, target, fd);
+        let verdict = self.attempt_now(op, fd);
         if waits_for == Some(Direction::Read) {
             self.entries.note_first_read(fd, verdict == Verdict::WouldBlock(Direction::Read));
         }
@@ -107,20 +116,12 @@ impl RingGuard {
     }
 
     #[inline]
-    fn attempt_now(&mut self, op: &mut Op, target: &Target, fd: i32) -> Verdict {
-        if let (Target::Number(_), Some(error)) = (target, refused_number(fd, op)) {
-            return Verdict::error(error);
-        }
+    fn attempt_now(&mut self, op: &mut Op, fd: i32) -> Verdict {
         if matches!(op, Op::Poll(_)) && process::is_ring(fd) {
             self.watch_ring(fd);
         }
         match op {
-            Op::Rw(rw) => {
-                if let Err(error) = self.find_buffer(rw) {
-                    return Verdict::error(error);
-                }
-                self.issue_transfer(rw, fd)
-            }
+            Op::Rw(rw) => self.issue_transfer(rw, fd),
             Op::PollRemove(remove) => self.remove_poll(remove),
             Op::TimeoutRemove(remove) => self.remove_timeout(remove),
             Op::Cancel(cancel) => self.cancel_requests(cancel),
@@ -271,11 +272,11 @@ impl RingGuard {
         request.path = Path::Worker;
         let by_number = matches!(self.slab[id].target, Target::Number(_));
         let refused = if by_number { refused_number(fd, &op) } else { None };
-        let ready = match &mut op {
-            _ if refused.is_some() => refused.map_or(Ok(()), Err),
-            Op::Splice(splice) => self.look_up_input(splice),
-            Op::Rw(rw) => self.find_buffer(rw),
-            _ => Ok(()),
+        let ready = match (refused, &mut op) {
+            (Some(error), _) => Err(error),
+            (None, Op::Splice(splice)) => self.look_up_input(splice),
+            (None, Op::Rw(rw)) => self.find_buffer(rw),
+            (None, _) => Ok(()),
         };
         if let Err(error) = ready {
             return self.finish(id, -error.raw_os_error(), true);
