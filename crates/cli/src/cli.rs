@@ -70,7 +70,8 @@ const DENY_EXAMPLES: &str = "\
 Examples:
   anyring deny -- fio job.fio                             as under a container's default profile
   anyring deny --errno ENOSYS --aio -- myserver           no io_uring and no kernel AIO
-  anyring deny -- anyring doctor                          what anyring finds there
+  anyring deny --profile rhel8 -- myserver                without all that Linux 4.18 does not have
+  anyring deny --profile minimal -- anyring doctor        what anyring finds where most is missing
 
 The filter is inherited by every process that PROGRAM starts and cannot be taken off again; it sets no_new_privs, so
 set-user-ID programs run without their privileges below it.
@@ -82,9 +83,12 @@ Exit status: the program's own. 125 when the filter cannot be installed, 126 whe
 #[derive(Debug, Args)]
 #[command(after_help = DENY_EXAMPLES, override_usage = "anyring deny [OPTIONS] -- PROGRAM [ARGS]...")]
 pub struct DenyOptions {
-    /// What io_uring_setup, io_uring_enter and io_uring_register answer
-    #[arg(long, value_enum, default_value_t = DenyErrno::Eperm, ignore_case = true)]
-    pub errno: DenyErrno,
+    /// What io_uring_setup, io_uring_enter and io_uring_register answer [default: EPERM, or the profile's]
+    #[arg(long, value_enum, ignore_case = true)]
+    pub errno: Option<DenyErrno>,
+    /// Take away what else is missing in this environment (docs/profiles.md lists it)
+    #[arg(long, value_enum)]
+    pub profile: Option<Profile>,
     /// Refuse io_setup, io_submit, io_getevents, io_pgetevents, io_destroy and io_cancel too
     #[arg(long)]
     pub aio: bool,
@@ -104,6 +108,19 @@ pub enum DenyErrno {
     Enomem,
     #[value(name = "EINVAL")]
     Einval,
+}
+
+/// An environment in which io_uring and more is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Profile {
+    /// A container under the default seccomp profile of Docker or containerd (EPERM)
+    Docker,
+    /// Linux 4.18, as in Red Hat Enterprise Linux 8 (ENOSYS)
+    Rhel8,
+    /// The gVisor sandbox (ENOSYS)
+    Gvisor,
+    /// Everything that anyring can do without, and /proc (EPERM)
+    Minimal,
 }
 
 impl DenyErrno {

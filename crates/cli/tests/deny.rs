@@ -3,8 +3,13 @@
 
 mod common;
 
-use common::{anyring, calling, calling_i386, one_line_failure, output, skipped, stdout, Elf, ANYRING, ERRNOS};
-use std::os::unix::process::ExitStatusExt;
+use common::{
+    anyring, calling, calling_i386, calling_with, install, one_line_failure, output, skipped, stdout, Elf, ANYRING,
+    ERRNOS,
+};
+use std::fs::{read, set_permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Command;
 
 const IO_URING_CALLS: std::ops::RangeInclusive<u32> = 425..=427;
@@ -91,4 +96,117 @@ fn bad_usage_is_one_line_and_status_2() {
     one_line_failure(&output(&mut anyring(&["deny"])), 2);
     one_line_failure(&output(&mut anyring(&["deny", "--backend", "user", "--", "true"])), 2);
     one_line_failure(&output(&mut anyring(&["refuse", "--", "true"])), 2);
+}
+
+/// What a call answers below each profile: docker, rhel8, gvisor, minimal. `None` is what it answers outside.
+type Row = (&'static str, libc::c_long, [u64; 6], [Option<i32>; 4]);
+
+const SAME: Option<i32> = None;
+const PERM: Option<i32> = Some(libc::EPERM);
+const NOSYS: Option<i32> = Some(libc::ENOSYS);
+const INVAL: Option<i32> = Some(libc::EINVAL);
+const OPNOTSUPP: Option<i32> = Some(libc::EOPNOTSUPP);
+const CLOSED: u64 = -2i64 as u64;
+const NO_OFFSET: u64 = u64::MAX;
+
+/// With a closed descriptor or a length of 0, the kernel only ever refuses these or does nothing.
+const ROWS: [Row; 24] = [
+    ("io_uring_setup", libc::SYS_io_uring_setup, [1, 0, 0, 0, 0, 0], [PERM, NOSYS, NOSYS, PERM]),
+    ("clone3", libc::SYS_clone3, [0; 6], [NOSYS, NOSYS, SAME, NOSYS]),
+    ("clone(CLONE_NEWUSER | CLONE_PIDFD)", libc::SYS_clone, [0x1000_1000, 0, 8, 0, 0, 0], [PERM, SAME, SAME, SAME]),
+    ("unshare", libc::SYS_unshare, [0; 6], [PERM, SAME, SAME, PERM]),
+    ("socket(AF_VSOCK)", libc::SYS_socket, [40, 99, 0, 0, 0, 0], [PERM, SAME, SAME, SAME]),
+    ("socket(AF_INET)", libc::SYS_socket, [2, 99, 0, 0, 0, 0], [SAME; 4]),
+    ("personality(0xffffffff)", libc::SYS_personality, [0xffff_ffff, 0, 0, 0, 0, 0], [SAME; 4]),
+    ("personality(ADDR_NO_RANDOMIZE)", libc::SYS_personality, [0x4_0000, 0, 0, 0, 0, 0], [PERM, SAME, SAME, SAME]),
+    ("close_range", libc::SYS_close_range, [9, 8, 0, 0, 0, 0], [SAME, NOSYS, SAME, NOSYS]),
+    ("openat2", libc::SYS_openat2, [CLOSED, 0, 0, 0, 0, 0], [SAME, NOSYS, SAME, NOSYS]),
+    ("pidfd_getfd", libc::SYS_pidfd_getfd, [CLOSED, 0, 0, 0, 0, 0], [PERM, NOSYS, SAME, NOSYS]),
+    ("epoll_pwait2", libc::SYS_epoll_pwait2, [CLOSED, 0, 1, 0, 0, 0], [SAME, NOSYS, SAME, NOSYS]),
+    ("kcmp", libc::SYS_kcmp, [0; 6], [PERM, SAME, PERM, PERM]),
+    ("process_vm_readv", libc::SYS_process_vm_readv, [0, 0, 0, 0, 0, 1], [SAME, SAME, SAME, PERM]),
+    ("seccomp", libc::SYS_seccomp, [99, 0, 0, 0, 0, 0], [SAME, SAME, SAME, PERM]),
+    ("io_setup", libc::SYS_io_setup, [0; 6], [SAME, SAME, SAME, PERM]),
+    ("preadv2", libc::SYS_preadv2, [CLOSED, 0, 0, 0, 0, 0], [SAME; 4]),
+    ("preadv2(RWF_NOWAIT)", libc::SYS_preadv2, [CLOSED, 0, 0, 0, 0, 8], [SAME, SAME, OPNOTSUPP, OPNOTSUPP]),
+    (
+        "preadv2(RWF_NOWAIT) at no offset",
+        libc::SYS_preadv2,
+        [CLOSED, 0, 0, NO_OFFSET, 0, 8],
+        [SAME, OPNOTSUPP, OPNOTSUPP, OPNOTSUPP],
+    ),
+    (
+        "preadv2 with an unknown flag at no offset",
+        libc::SYS_preadv2,
+        [CLOSED, 0, 0, NO_OFFSET, 0, 1 << 31],
+        [SAME, OPNOTSUPP, Some(0), OPNOTSUPP],
+    ),
+    ("pwritev2(RWF_NOWAIT)", libc::SYS_pwritev2, [CLOSED, 0, 0, 0, 0, 8], [SAME, OPNOTSUPP, OPNOTSUPP, OPNOTSUPP]),
+    ("madvise(MADV_WIPEONFORK)", libc::SYS_madvise, [0, 0, 18, 0, 0, 0], [SAME, SAME, INVAL, INVAL]),
+    ("madvise(MADV_POPULATE_READ)", libc::SYS_madvise, [0, 0, 22, 0, 0, 0], [SAME, INVAL, INVAL, INVAL]),
+    (
+        "getsockopt(SO_COOKIE)",
+        libc::SYS_getsockopt,
+        [CLOSED, 1, 57, 0, 0, 0],
+        [SAME, SAME, Some(libc::ENOPROTOOPT), Some(libc::ENOPROTOOPT)],
+    ),
+];
+
+#[test]
+fn profiles_refuse_what_is_missing_there_and_nothing_else() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (index, (what, number, arguments, answers)) in ROWS.into_iter().enumerate() {
+        let path = directory.path().join(index.to_string());
+        let program = Elf::new(calling_with(number as u32, arguments)).write(&path);
+        let status = |command: &mut Command| command.status().expect("start it").code();
+        let outside = status(&mut Command::new(&program));
+        for (profile, answer) in ["docker", "rhel8", "gvisor", "minimal"].into_iter().zip(answers) {
+            let inside = status(anyring(&["deny", "--profile", profile, "--"]).arg(&program));
+            assert_eq!(inside, answer.or(outside), "{what} below {profile}");
+        }
+    }
+}
+
+#[test]
+fn errno_and_aio_add_to_a_profile() {
+    let rhel8 = ["--profile", "rhel8", "--errno", "EOPNOTSUPP", "--aio"];
+    assert_eq!(answer(&rhel8, 425), libc::EOPNOTSUPP);
+    assert_eq!(answer(&rhel8, AIO_CALLS[0]), libc::EOPNOTSUPP);
+    assert_eq!(answer(&rhel8, libc::SYS_close_range as u32), libc::ENOSYS);
+}
+
+/// As whoever runs the tests, and as an ordinary user, who needs a user namespace for it.
+#[test]
+fn minimal_has_no_proc_or_says_why_not() {
+    let script = "ls /proc | wc -l; id -u; id -g";
+    let proc_is_hidden_or_said = |mut command: Command, ids: (u32, u32)| {
+        let output = output(&mut command);
+        let (seen, said) = (stdout(&output), String::from_utf8_lossy(&output.stderr).into_owned());
+        let mut lines = seen.lines();
+        let entries: u32 = lines.next().expect("a count").parse().expect("a number");
+        assert_eq!(lines.collect::<Vec<_>>(), [ids.0.to_string(), ids.1.to_string()], "the ids are kept");
+        if entries > 0 {
+            assert!(said.starts_with("anyring: /proc stays visible: ") && said.lines().count() == 1, "{said:?}");
+            skipped(&format!("that /proc is hidden: {}", said.trim_end()));
+        } else {
+            assert_eq!(said, "");
+        }
+    };
+    // SAFETY: they only report.
+    let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
+    let mut command = anyring(&["deny", "--profile", "minimal", "--"]);
+    command.args(["sh", "-c", script]);
+    proc_is_hidden_or_said(command, (user, group));
+    if user != 0 {
+        skipped("the same as another user: only root can become one");
+        return;
+    }
+    // The command may lie where an ordinary user cannot reach it.
+    let directory = tempfile::tempdir().expect("a directory");
+    set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).expect("chmod");
+    let reachable = install(&read(ANYRING).expect("read"), &directory.path().join("anyring"));
+    let mut command = Command::new(reachable);
+    command.args(["deny", "--profile", "minimal", "--", "sh", "-c", script]).uid(65534).gid(65534);
+    proc_is_hidden_or_said(command, (65534, 65534));
+    assert!(std::path::Path::new("/proc/self/status").exists(), "only the program's own /proc is hidden");
 }

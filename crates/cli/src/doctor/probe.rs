@@ -2,7 +2,8 @@
 
 use super::{Check, UNUSED_CALL};
 use crate::child::{ask, Outcome};
-use crate::{errno, filter};
+use crate::errno;
+use crate::filter::{self, Rule};
 use rustix::event::{epoll, eventfd, EventfdFlags, Timespec};
 use rustix::fs::{ftruncate, memfd_create, openat2, MemfdFlags, Mode, OFlags, ResolveFlags, CWD};
 use rustix::io::{preadv2, read, write, Errno, ReadWriteFlags};
@@ -218,8 +219,8 @@ extern "C" fn on_trap(_signal: libc::c_int) {
 }
 
 fn trap() -> Finding {
-    seccompiler::apply_filter(&filter::answering(libc::SECCOMP_RET_TRAP, &[], &[UNUSED_CALL]))
-        .map_err(|error| error.to_string())?;
+    let trap = Rule::always(UNUSED_CALL, libc::SECCOMP_RET_TRAP);
+    seccompiler::apply_filter(&filter::program(&[], &[trap])).map_err(|error| error.to_string())?;
     let handler: extern "C" fn(libc::c_int) = on_trap;
     // SAFETY: an all-zero sigaction is valid: no flags, an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };

@@ -213,7 +213,24 @@ pub fn calling(number: u32) -> Vec<u8> {
     code
 }
 
-/// The same for i386, by its own numbers and `int 0x80`.
+/// Machine code: makes the x86-64 system call `number` with these arguments, then exits with the errno it answered, or
+/// with 0 where it succeeded.
+pub fn calling_with(number: u32, arguments: [u64; 6]) -> Vec<u8> {
+    let mut code = vec![0xb8]; // mov eax, number
+    code.extend(number.to_le_bytes());
+    // mov rdi, rsi, rdx, r10, r8, r9
+    let moves = [[0x48, 0xbf], [0x48, 0xbe], [0x48, 0xba], [0x49, 0xba], [0x49, 0xb8], [0x49, 0xb9]];
+    for (register, argument) in moves.iter().zip(arguments) {
+        code.extend(register);
+        code.extend(argument.to_le_bytes());
+    }
+    code.extend([0x0f, 0x05, 0x31, 0xff]); // syscall; xor edi, edi
+    code.extend([0x85, 0xc0, 0x79, 0x04, 0x89, 0xc7, 0xf7, 0xdf]); // if eax < 0: edi = -eax
+    code.extend([0xb8, 60, 0, 0, 0, 0x0f, 0x05]); // exit(edi)
+    code
+}
+
+/// [`calling`] for i386, by its own numbers and `int 0x80`.
 pub fn calling_i386(number: u32) -> Vec<u8> {
     let mut code = vec![0xb8];
     code.extend(number.to_le_bytes());

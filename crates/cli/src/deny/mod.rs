@@ -1,9 +1,12 @@
 //! `anyring deny`: a seccomp filter like the ones containers install, then the program.
 
-use crate::cli::DenyOptions;
+mod proc;
+mod profile;
+
+use crate::cli::{DenyErrno, DenyOptions, Profile};
 use crate::exec::exec;
 use crate::failure::Failure;
-use crate::filter;
+use crate::filter::{self, Rule};
 use anyring_abi::{NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use linux_raw_sys::general::{
     __NR_io_cancel, __NR_io_destroy, __NR_io_getevents, __NR_io_pgetevents, __NR_io_setup, __NR_io_submit,
@@ -18,9 +21,22 @@ const AIO_CALLS: [u32; 6] =
 /// Installs the filter and executes the program below it. Among nested filters the one installed last decides the
 /// error number (seccomp(2): of equal actions, the most recent filter's), so the innermost `deny` is what shows.
 pub fn run(options: &DenyOptions) -> Result<Infallible, Failure> {
-    let answer = libc::SECCOMP_RET_ERRNO | options.errno.code() as u32;
-    let aio: &[u32] = if options.aio { &AIO_CALLS } else { &[] };
-    let program = filter::answering(answer, &IO_URING_CALLS, aio);
+    let profile = options.profile.map(Profile::rules).unwrap_or_default();
+    if options.profile == Some(Profile::Minimal) {
+        // Said and gone on with: the rest of the profile holds.
+        if let Err(why) = proc::hide() {
+            eprintln!("anyring: /proc stays visible: {why}");
+        }
+    }
+    let errno = options.errno.unwrap_or(match options.profile {
+        None | Some(Profile::Docker | Profile::Minimal) => DenyErrno::Eperm,
+        Some(Profile::Rhel8 | Profile::Gvisor) => DenyErrno::Enosys,
+    });
+    let answer = libc::SECCOMP_RET_ERRNO | errno.code() as u32;
+    let io_uring = IO_URING_CALLS.map(|number| Rule::always(number, answer));
+    let aio = AIO_CALLS.map(|number| Rule::always(number, answer));
+    let aio: &[Rule] = if options.aio { &aio } else { &[] };
+    let program = filter::program(&io_uring, &[aio, &profile].concat());
     seccompiler::apply_filter(&program)
         .map_err(|error| Failure::own(format!("cannot install the seccomp filter: {error}")))?;
     exec(&options.program)

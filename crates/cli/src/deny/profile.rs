@@ -1,0 +1,250 @@
+//! What `deny --profile` takes away besides io_uring: tables of docs/profiles.md, which names their sources.
+//!
+//! A seccomp filter sees numbers and arguments, not what a descriptor is or what memory holds. Where an environment
+//! refuses by these, the table refuses more than it does, never less.
+
+use crate::cli::Profile;
+use crate::filter::{Calls, Rule, Test};
+use linux_raw_sys::general::*;
+
+/// An answer of the filter: this errno.
+const fn errno(code: i32) -> u32 {
+    libc::SECCOMP_RET_ERRNO | code as u32
+}
+
+const PERM: u32 = errno(libc::EPERM);
+const NOSYS: u32 = errno(libc::ENOSYS);
+const INVAL: u32 = errno(libc::EINVAL);
+const OPNOTSUPP: u32 = errno(libc::EOPNOTSUPP);
+const NOPROTOOPT: u32 = errno(libc::ENOPROTOOPT);
+/// The call succeeds with 0 and does nothing.
+const ZERO: u32 = errno(0);
+
+const fn all(number: u32, action: u32) -> Rule {
+    Rule::always(number, action)
+}
+
+const fn some(number: u32, tests: &'static [Test], action: u32) -> Rule {
+    Rule { calls: Calls::One(number), tests, action }
+}
+
+const fn from(number: u32, action: u32) -> Rule {
+    Rule { calls: Calls::From(number), tests: &[], action }
+}
+
+impl Profile {
+    /// The rules of this profile for calls other than io_uring's.
+    pub fn rules(self) -> Vec<Rule> {
+        match self {
+            Profile::Docker => [DOCKER, DOCKER_X86].concat(),
+            Profile::Rhel8 => RHEL8.to_vec(),
+            Profile::Gvisor => GVISOR.to_vec(),
+            Profile::Minimal => MINIMAL.to_vec(),
+        }
+    }
+}
+
+/// CLONE_NEW* (clone(2)) but CLONE_NEWTIME, whose bit means something else to clone.
+const CLONE_NAMESPACES: u32 = 0x7e02_0000;
+const AF_VSOCK: u32 = libc::AF_VSOCK as u32;
+
+/// What the default profile's list of permitted calls leaves out for a container with the default capabilities. What
+/// is newer than all it names is answered by runc, before the profile, with ENOSYS.
+const DOCKER: &[Rule] = &[
+    from(__NR_removexattrat + 1, NOSYS),
+    all(__NR_clone3, NOSYS),
+    some(__NR_clone, &[Test::any_bit(0, CLONE_NAMESPACES)], PERM),
+    some(__NR_socket, &[Test::equal(0, AF_VSOCK)], PERM),
+    some(
+        __NR_personality,
+        &[
+            Test::not_equal(0, 0),
+            Test::not_equal(0, 8),
+            Test::not_equal(0, 0x20000),
+            Test::not_equal(0, 0x20008),
+            Test::not_equal(0, 0xffff_ffff),
+        ],
+        PERM,
+    ),
+    all(__NR_acct, PERM),
+    all(__NR_add_key, PERM),
+    all(__NR_bpf, PERM),
+    all(__NR_clock_settime, PERM),
+    all(__NR_delete_module, PERM),
+    all(__NR_fanotify_init, PERM),
+    all(__NR_finit_module, PERM),
+    all(__NR_fsconfig, PERM),
+    all(__NR_fsmount, PERM),
+    all(__NR_fsopen, PERM),
+    all(__NR_fspick, PERM),
+    all(__NR_get_mempolicy, PERM),
+    all(__NR_init_module, PERM),
+    all(__NR_kcmp, PERM),
+    all(__NR_kexec_file_load, PERM),
+    all(__NR_kexec_load, PERM),
+    all(__NR_keyctl, PERM),
+    all(__NR_listmount, PERM),
+    all(__NR_lookup_dcookie, PERM),
+    all(__NR_lsm_get_self_attr, PERM),
+    all(__NR_lsm_list_modules, PERM),
+    all(__NR_lsm_set_self_attr, PERM),
+    all(__NR_mbind, PERM),
+    all(__NR_migrate_pages, PERM),
+    all(__NR_mount, PERM),
+    all(__NR_mount_setattr, PERM),
+    all(__NR_move_mount, PERM),
+    all(__NR_move_pages, PERM),
+    all(__NR_nfsservctl, PERM),
+    all(__NR_open_by_handle_at, PERM),
+    all(__NR_open_tree, PERM),
+    all(__NR_perf_event_open, PERM),
+    all(__NR_pidfd_getfd, PERM),
+    all(__NR_pivot_root, PERM),
+    all(__NR_process_madvise, PERM),
+    all(__NR_quotactl, PERM),
+    all(__NR_quotactl_fd, PERM),
+    all(__NR_reboot, PERM),
+    all(__NR_request_key, PERM),
+    all(__NR_set_mempolicy, PERM),
+    all(__NR_set_mempolicy_home_node, PERM),
+    all(__NR_setdomainname, PERM),
+    all(__NR_sethostname, PERM),
+    all(__NR_setns, PERM),
+    all(__NR_settimeofday, PERM),
+    all(__NR_statmount, PERM),
+    all(__NR_swapoff, PERM),
+    all(__NR_swapon, PERM),
+    all(__NR_syslog, PERM),
+    all(__NR_umount2, PERM),
+    all(__NR_unshare, PERM),
+    all(__NR_userfaultfd, PERM),
+    all(__NR_vhangup, PERM),
+];
+
+/// The same, of the calls that only x86-64 has.
+#[cfg(target_arch = "x86_64")]
+const DOCKER_X86: &[Rule] = &[
+    all(__NR__sysctl, PERM),
+    all(__NR_create_module, PERM),
+    all(__NR_get_kernel_syms, PERM),
+    all(__NR_ioperm, PERM),
+    all(__NR_iopl, PERM),
+    all(__NR_query_module, PERM),
+    all(__NR_sysfs, PERM),
+    all(__NR_uselib, PERM),
+    all(__NR_ustat, PERM),
+];
+#[cfg(not(target_arch = "x86_64"))]
+const DOCKER_X86: &[Rule] = &[];
+
+/// RWF_NOWAIT of preadv2(2), in their sixth argument.
+const RWF_NOWAIT: u32 = 8;
+/// Flags that Linux 4.18 does not know: RWF_NOAPPEND, RWF_ATOMIC, RWF_DONTCACHE, and what may follow.
+const RWF_SINCE_4_18: u32 = !0x1f;
+/// Flags that no kernel knows yet.
+const RWF_UNKNOWN: u32 = 0xffff_fe00;
+const RWF_ALL_BUT_HIPRI: u32 = !1;
+/// The offset -1 in the fourth argument: a descriptor without offsets, or a file's own position.
+const LOW_OF_NO_OFFSET: Test = Test::equal(3, u32::MAX);
+const HIGH_OF_NO_OFFSET: Test = Test::high_equal(3, u32::MAX);
+const MADV_WIPEONFORK: u32 = libc::MADV_WIPEONFORK as u32;
+const MADV_COLD: u32 = libc::MADV_COLD as u32;
+/// All bits of memfd_create(2)'s flags but MFD_CLOEXEC, MFD_ALLOW_SEALING and MFD_HUGETLB with its sizes.
+const MFD_SINCE_6_3: u32 = 0x18;
+const SOL_SOCKET: Test = Test::equal(1, libc::SOL_SOCKET as u32);
+const SO_COOKIE: Test = Test::equal(2, libc::SO_COOKIE as u32);
+/// fcntl's F_DUPFD_QUERY, of Linux 6.10.
+const F_DUPFD_QUERY: u32 = 1027;
+
+/// The number after the last call of Linux 4.18.
+#[cfg(target_arch = "x86_64")]
+const AFTER_4_18: u32 = __NR_rseq + 1;
+#[cfg(target_arch = "aarch64")]
+const AFTER_4_18: u32 = __NR_kexec_file_load;
+
+const RHEL8: &[Rule] = &[
+    from(AFTER_4_18, NOSYS),
+    some(__NR_preadv2, &[Test::any_bit(5, RWF_SINCE_4_18)], OPNOTSUPP),
+    some(__NR_pwritev2, &[Test::any_bit(5, RWF_SINCE_4_18)], OPNOTSUPP),
+    // Files could be read so, but only at an offset is it sure that this is one.
+    some(__NR_preadv2, &[Test::any_bit(5, RWF_NOWAIT), LOW_OF_NO_OFFSET, HIGH_OF_NO_OFFSET], OPNOTSUPP),
+    some(__NR_pwritev2, &[Test::any_bit(5, RWF_NOWAIT)], OPNOTSUPP),
+    some(__NR_madvise, &[Test::at_least(2, MADV_COLD), Test::not_equal(2, 100), Test::not_equal(2, 101)], INVAL),
+    some(__NR_memfd_create, &[Test::any_bit(1, MFD_SINCE_6_3)], INVAL),
+    some(__NR_fcntl, &[Test::equal(1, F_DUPFD_QUERY)], INVAL),
+    some(__NR_mremap, &[Test::any_bit(3, 4)], INVAL), // MREMAP_DONTUNMAP
+    some(__NR_prctl, &[Test::equal(0, 59)], INVAL),   // PR_SET_SYSCALL_USER_DISPATCH
+    some(__NR_prctl, &[Test::equal(0, 0x5356_4d41)], INVAL), // PR_SET_VMA
+    some(__NR_seccomp, &[Test::equal(0, 1), Test::any_bit(1, !7)], INVAL), // flags after SPEC_ALLOW
+    some(__NR_waitid, &[Test::equal(0, 3)], INVAL),   // P_PIDFD
+];
+
+const GVISOR: &[Rule] = &[
+    from(__NR_memfd_secret, NOSYS),
+    all(__NR_process_madvise, NOSYS),
+    all(__NR_mount_setattr, NOSYS),
+    all(__NR_quotactl_fd, NOSYS),
+    all(__NR_fspick, NOSYS),
+    // A pipe there ignores the flags, so that a call with RWF_NOWAIT waits. What can be shown of it without a
+    // descriptor that hangs: flags that no kernel knows are not refused, as at the end of a pipe.
+    some(__NR_preadv2, &[Test::any_bit(5, RWF_UNKNOWN), LOW_OF_NO_OFFSET, HIGH_OF_NO_OFFSET], ZERO),
+    some(__NR_preadv2, &[Test::any_bit(5, RWF_ALL_BUT_HIPRI)], OPNOTSUPP),
+    some(__NR_pwritev2, &[Test::any_bit(5, RWF_ALL_BUT_HIPRI)], OPNOTSUPP),
+    some(__NR_madvise, &[Test::at_least(2, MADV_WIPEONFORK)], INVAL),
+    some(__NR_getsockopt, &[SOL_SOCKET, SO_COOKIE], NOPROTOOPT),
+    some(__NR_fcntl, &[Test::equal(1, F_DUPFD_QUERY)], INVAL),
+    all(__NR_kcmp, PERM),
+    all(__NR_copy_file_range, NOSYS),
+    all(__NR_vmsplice, NOSYS),
+    all(__NR_io_pgetevents, NOSYS),
+    all(__NR_remap_file_pages, NOSYS),
+    all(__NR_userfaultfd, NOSYS),
+    all(__NR_fanotify_init, NOSYS),
+    all(__NR_fanotify_mark, NOSYS),
+    all(__NR_pkey_alloc, NOSYS),
+    all(__NR_pkey_free, NOSYS),
+    all(__NR_pkey_mprotect, NOSYS),
+    all(__NR_mq_timedsend, NOSYS),
+    all(__NR_mq_timedreceive, NOSYS),
+    all(__NR_mq_notify, NOSYS),
+    all(__NR_mq_getsetattr, NOSYS),
+    all(__NR_perf_event_open, errno(libc::ENODEV)),
+    all(__NR_name_to_handle_at, OPNOTSUPP),
+    all(__NR_open_by_handle_at, OPNOTSUPP),
+    all(__NR_add_key, errno(libc::EACCES)),
+    all(__NR_request_key, errno(libc::EACCES)),
+];
+
+/// Nothing real: all at once that the engine can do without, each refused as some real place refuses it.
+const MINIMAL: &[Rule] = &[
+    from(__NR_pidfd_send_signal, NOSYS),
+    some(__NR_preadv2, &[Test::any_bit(5, RWF_ALL_BUT_HIPRI)], OPNOTSUPP),
+    some(__NR_pwritev2, &[Test::any_bit(5, RWF_ALL_BUT_HIPRI)], OPNOTSUPP),
+    some(__NR_madvise, &[Test::at_least(2, MADV_WIPEONFORK)], INVAL),
+    some(__NR_memfd_create, &[Test::any_bit(1, MFD_SINCE_6_3)], INVAL),
+    some(__NR_getsockopt, &[SOL_SOCKET, SO_COOKIE], NOPROTOOPT),
+    some(__NR_fcntl, &[Test::equal(1, F_DUPFD_QUERY)], INVAL),
+    some(__NR_prctl, &[Test::equal(0, libc::PR_SET_SECCOMP as u32)], PERM),
+    all(__NR_seccomp, PERM),
+    all(__NR_process_vm_readv, PERM),
+    all(__NR_process_vm_writev, PERM),
+    all(__NR_ptrace, PERM),
+    all(__NR_kcmp, PERM),
+    all(__NR_membarrier, PERM),
+    all(__NR_io_setup, PERM),
+    all(__NR_io_destroy, PERM),
+    all(__NR_io_submit, PERM),
+    all(__NR_io_cancel, PERM),
+    all(__NR_io_getevents, PERM),
+    all(__NR_io_pgetevents, PERM),
+    all(__NR_copy_file_range, NOSYS),
+    all(__NR_vmsplice, NOSYS),
+    all(__NR_userfaultfd, PERM),
+    all(__NR_perf_event_open, PERM),
+    all(__NR_bpf, PERM),
+    all(__NR_keyctl, PERM),
+    all(__NR_unshare, PERM),
+    all(__NR_setns, PERM),
+    all(__NR_mount, PERM),
+    all(__NR_umount2, PERM),
+];
