@@ -7,10 +7,13 @@ LOGS := $(TARGET)/test-logs
 STEP := scripts/step.sh $(LOGS)
 
 # In the order in which they run.
-STEPS := setup format lint doc build unit conformance-kernel conformance-engine e2e
+STEPS := setup format lint doc build unit conformance-kernel conformance-engine e2e install-test
+
+# Where `make install` puts things; see scripts/install.sh for what each means.
+export DESTDIR PREFIX LIBDIR STRIP
 
 .NOTPARALLEL:
-.PHONY: help build test demo e2e-kernel clean $(STEPS)
+.PHONY: help build test demo e2e-kernel install install-strip uninstall clean $(STEPS)
 
 help:
 	@echo "make build       the command anyring and libanyring.so, in $(TARGET)/release"
@@ -18,6 +21,8 @@ help:
 	@echo "make STEP        one of these steps alone"
 	@echo "make e2e-kernel  the end-to-end tests on the kernel's own io_uring, to check the tests"
 	@echo "make demo        fio, qemu-img and tokio-uring where io_uring is denied, and our rate beside the kernel's"
+	@echo "make install     into PREFIX (/usr/local), below DESTDIR; builds only what was not built; install-strip: smaller"
+	@echo "make uninstall   takes that away again"
 	@echo "make clean       removes what was built and what setup installed here"
 
 # Goes on after a failed step, so that one run shows everything; the summary fails if anything did.
@@ -40,7 +45,7 @@ doc: setup
 	@RUSTDOCFLAGS="-D warnings" $(STEP) $@ cargo doc --locked --workspace --no-deps --quiet
 
 build: setup
-	@$(STEP) $@ cargo build --locked --release -p anyring-cli -p anyring-inject -p anyring-lab -p anyring-conformance
+	@$(STEP) $@ scripts/build.sh $(TARGET) anyring-conformance
 
 # Unit and integration tests of all crates but the end-to-end ones.
 unit: build
@@ -60,6 +65,21 @@ e2e-kernel: build
 
 demo: build
 	@scripts/demo.sh $(TARGET)
+
+# Whatever an installed program is made of; without it `make install` builds first, without `make setup`.
+install:
+	@[ -e $(TARGET)/release/dist/man1/anyring.1 ] || scripts/build.sh $(TARGET)
+	@scripts/install.sh install $(TARGET)/release
+
+install-strip:
+	@$(MAKE) --no-print-directory install STRIP=1
+
+uninstall:
+	@scripts/install.sh uninstall $(TARGET)/release
+
+# What `make install` installs runs from any place and goes away again.
+install-test: build
+	@$(STEP) $@ packaging/test-install.sh $(TARGET)
 
 clean:
 	cargo clean

@@ -1,5 +1,7 @@
 //! `cargo xtask`: see `--help`.
 
+mod manual;
+
 use anyhow::{ensure, Result};
 use anyring_xtask::{artifacts, dropin, symbols};
 use clap::{Parser, Subcommand};
@@ -23,6 +25,15 @@ enum Task {
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
+    /// Make what `make install` installs besides cargo's own outputs: drop-ins, man pages, completions
+    Dist {
+        /// Where cargo put libanyring.a and libanyring.so (target/release)
+        #[arg(value_name = "DIR")]
+        built: PathBuf,
+        /// Where to put them [default: DIR/dist]
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
     /// Compare the symbols of libanyring.so and both drop-ins with the version maps and the installed liburing
     CheckSymbols {
         /// With the release profile
@@ -39,6 +50,12 @@ fn main() -> Result<()> {
             for library in dropin::link(&built, &out)? {
                 println!("{}", library.display());
             }
+        }
+        Task::Dist { built, out } => {
+            let out = out.unwrap_or_else(|| built.join("dist"));
+            dropin::link(&artifacts::Artifacts::in_directory(&built)?, &out.join("dropin"))?;
+            manual::write(&out)?;
+            println!("{}", out.display());
         }
         Task::CheckSymbols { release } => {
             let built = artifacts::build(release)?;

@@ -1,6 +1,6 @@
-//! Every flag of the command, in the one place that parsing and `--help` are made from.
+//! Every flag of the command, in the one place that parsing, `--help`, the man pages and the completions are made
+//! from (xtask includes this file, so it names nothing else of the crate).
 
-use crate::doctor::EntryPoint;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -210,6 +210,15 @@ pub enum Workload {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// A way into the library. The names are those of the hidden subcommand and of the JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EntryPoint {
+    Preload,
+    Liburing,
+    Syscall,
+    Raw,
 }
 
 /// The program to execute, after `--`.

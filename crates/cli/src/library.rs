@@ -6,8 +6,12 @@ use std::path::{Path, PathBuf};
 
 const NAME: &str = "libanyring.so";
 
-/// The library's absolute path: what ANYRING_LIBRARY names, else beside the executable, else in `../lib/anyring/` or
-/// `../lib/` seen from there. The error is one line for people.
+/// Where an installed library is, seen from the folder above the executable's. `make install LIBDIR=...` knows the same
+/// list (scripts/install.sh).
+const INSTALLED: [&str; 4] = ["lib/anyring", "lib64/anyring", "lib/x86_64-linux-gnu/anyring", "lib"];
+
+/// The library's absolute path: what ANYRING_LIBRARY names, else beside the executable, else in one of [`INSTALLED`].
+/// The error is one line for people.
 pub fn find() -> Result<PathBuf, String> {
     let candidates = match std::env::var_os("ANYRING_LIBRARY") {
         Some(named) => vec![PathBuf::from(named)],
@@ -32,7 +36,8 @@ fn beside_executable() -> Result<Vec<PathBuf>, String> {
     let executable = std::env::current_exe().map_err(|error| format!("cannot find {NAME}: {error}"))?;
     let directory = executable.parent().unwrap_or(Path::new("/"));
     let above = directory.parent().unwrap_or(Path::new("/"));
-    Ok(vec![directory.join(NAME), above.join("lib/anyring").join(NAME), above.join("lib").join(NAME)])
+    let installed = INSTALLED.iter().map(|folder| above.join(folder).join(NAME));
+    Ok(std::iter::once(directory.join(NAME)).chain(installed).collect())
 }
 
 /// LD_PRELOAD with `library` first and whatever is preloaded already behind it.

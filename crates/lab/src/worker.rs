@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The worker's file name, beside the `anyring` command.
+/// The worker's file name, beside the `anyring` command or, when installed, beside the library.
 pub const NAME: &str = "anyring-lab-worker";
 
 /// Who serves the worker.
@@ -30,13 +30,15 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// With the worker beside the running executable, and this libanyring.so. The error is one line for people.
+    /// With the worker beside the running executable or beside the library, and this libanyring.so. The error is one
+    /// line for people.
     pub fn new(library: &Path) -> Result<Self, String> {
         let executable = std::env::current_exe().map_err(|error| format!("cannot find {NAME}: {error}"))?;
-        let worker = executable.with_file_name(NAME);
-        if !worker.is_file() {
-            return Err(format!("{} not found", worker.display()));
-        }
+        let places = [executable.with_file_name(NAME), library.with_file_name(NAME)];
+        let Some(worker) = places.iter().find(|place| place.is_file()).cloned() else {
+            let [beside, installed] = places.each_ref().map(|place| place.display());
+            return Err(format!("{NAME} not found: looked for {beside}, {installed}"));
+        };
         Ok(Launcher { worker, library: library.to_owned() })
     }
 

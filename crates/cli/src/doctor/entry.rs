@@ -3,6 +3,7 @@
 
 use super::Check;
 use crate::child::PATIENCE_S;
+use crate::cli::EntryPoint;
 use crate::errno;
 use crate::library::preload_list;
 use crate::ring::{nop, server_of, Server, Way};
@@ -12,15 +13,6 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
-
-/// A way into the library. The names are those of the hidden subcommand and of the JSON.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum EntryPoint {
-    Preload,
-    Liburing,
-    Syscall,
-    Raw,
-}
 
 impl EntryPoint {
     fn name(self) -> &'static str {

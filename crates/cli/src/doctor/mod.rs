@@ -6,9 +6,7 @@ mod entry;
 mod probe;
 mod report;
 
-pub use entry::EntryPoint;
-
-use crate::cli::DoctorOptions;
+use crate::cli::{DoctorOptions, EntryPoint};
 use crate::failure::Failure;
 use crate::{library, ring};
 use cause::{Cause, Evidence};

@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# Installs into a DESTDIR, moves the result, runs it from there, and uninstalls.
+#
+# usage: packaging/test-install.sh TARGET       (TARGET/release holds what `make build` built)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=$(realpath "${1:?usage: packaging/test-install.sh TARGET}")
+folder=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-install-XXXXXX")
+trap 'rm -rf "$folder"' EXIT
+unset LD_PRELOAD ANYRING_LIBRARY ANYRING_BACKEND ANYRING_STATS ANYRING_LOG ANYRING_RAW
+passed=0 failed=0
+
+# case_ NAME COMMAND...: one test, passed when the command answers 0.
+case_() {
+  local name=$1 output status
+  shift
+  # Not as a condition, in which -e would have no effect inside.
+  set +e
+  output=$(set -e && "$@" 2>&1)
+  status=$?
+  set -e
+  if [ "$status" = 0 ]; then
+    echo "ok: $name"
+    passed=$((passed + 1))
+  else
+    echo "FAILED: $name: $output"
+    failed=$((failed + 1))
+  fi
+}
+
+# A make of our own, since this may run below `make test` with its variables and flags.
+make_() { env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS CARGO_TARGET_DIR="$target" make --no-print-directory "$@"; }
+
+# files FOLDER: what is installed there, one path a line.
+files() { (cd "$1" && find . ! -type d | sort); }
+
+installs_without_building() {
+  # A cargo or compiler that is called fails the install.
+  mkdir -p "$folder/no-tools"
+  for tool in cargo cc gcc; do
+    printf '#!/bin/sh\necho "%s was called" >&2\nexit 1\n' "$tool" >"$folder/no-tools/$tool"
+    chmod +x "$folder/no-tools/$tool"
+  done
+  PATH=$folder/no-tools:$PATH make_ install-strip DESTDIR="$folder/staged" PREFIX=/opt/anyring
+  for file in bin/anyring lib/anyring/libanyring.so lib/anyring/anyring-lab-worker lib/anyring/dropin/liburing.so.2 \
+    share/man/man1/anyring.1 share/man/man1/anyring-run.1 share/bash-completion/completions/anyring \
+    share/doc/anyring/docs/limits.md; do
+    [ -f "$folder/staged/opt/anyring/$file" ] || { echo "$file is not installed"; return 1; }
+  done
+  [ "$(ls "$folder/staged")" = opt ]
+}
+
+runs_where_it_was_moved() {
+  local served
+  mv "$folder/staged/opt/anyring" "$folder/moved"
+  served=$(cd / && "$folder/moved/bin/anyring" run --backend user -- sh -c 'echo "$LD_PRELOAD"')
+  [ "$served" = "$folder/moved/lib/anyring/libanyring.so" ] || { echo "preloaded: $served"; return 1; }
+}
+
+# doctor tries every way in, each with a ring of anyring's.
+doctor_finds_every_way() {
+  local report
+  report=$(cd / && "$folder/moved/bin/anyring" deny -- "$folder/moved/bin/anyring" doctor)
+  for way in preload liburing syscall raw; do
+    grep -Eq "^ +$way +yes" <<<"$report" || { echo "$report"; return 1; }
+  done
+}
+
+lab_finds_its_worker() { "$folder/moved/bin/anyring" lab load --runs 3; }
+
+# The drop-in instead of the preload: a program linked with liburing.so.2 finds ours first.
+dropin_serves() {
+  local client=$target/e2e/nop output
+  [ -x "$client" ] || e2e/clients/build.sh "$target/e2e"
+  output=$(LD_LIBRARY_PATH=$folder/moved/lib/anyring/dropin ANYRING_BACKEND=user \
+    "$folder/moved/bin/anyring" deny -- "$client" 1000)
+  grep -q verified <<<"$output" || { echo "$output"; return 1; }
+}
+
+pages_are_sound() {
+  local page
+  for page in "$folder"/moved/share/man/man1/*.1; do
+    if command -v man >/dev/null; then
+      output=$(man --warnings -l "$page" 2>&1 >/dev/null)
+      [ -z "$output" ] || { echo "$page: $output"; return 1; }
+    fi
+    grep -q '^\.SH NAME' "$page"
+  done
+  bash -n "$folder/moved/share/bash-completion/completions/anyring"
+  if grep -r entry-point "$folder/moved/share/bash-completion" "$folder/moved/share/man"; then return 1; fi
+}
+
+uninstalls_everything() {
+  mkdir -p "$folder/staged/opt"
+  mv "$folder/moved" "$folder/staged/opt/anyring"
+  # Of someone else: it stays.
+  touch "$folder/staged/opt/anyring/share/man/man1/other.1"
+  make_ uninstall DESTDIR="$folder/staged" PREFIX=/opt/anyring
+  [ "$(files "$folder/staged")" = ./opt/anyring/share/man/man1/other.1 ] || { files "$folder/staged"; return 1; }
+  [ -z "$(find "$folder/staged/opt/anyring" -mindepth 1 -name 'anyring*')" ]
+}
+
+libdir_is_one_that_the_command_knows() {
+  local libdir
+  for libdir in lib64 lib/x86_64-linux-gnu; do
+    make_ install DESTDIR="$folder/other" PREFIX=/usr LIBDIR=/usr/$libdir
+    "$folder/other/usr/bin/anyring" run --backend user -- true
+    make_ uninstall DESTDIR="$folder/other" PREFIX=/usr LIBDIR=/usr/$libdir
+    [ -z "$(files "$folder/other")" ] || { files "$folder/other"; return 1; }
+  done
+  if make_ install DESTDIR="$folder/other" PREFIX=/usr LIBDIR=/elsewhere; then return 1; fi
+  [ -z "$(files "$folder/other")" ]
+}
+
+case_ "make install calls no compiler and installs below DESTDIR only" installs_without_building
+case_ "run works from where the prefix was moved" runs_where_it_was_moved
+case_ "doctor finds every way in working there" doctor_finds_every_way
+case_ "lab finds its worker there" lab_finds_its_worker
+case_ "the drop-in liburing.so.2 serves" dropin_serves
+command -v man >/dev/null || echo "note: no man(1) here, so the man pages are not rendered, only looked at"
+case_ "man pages and completions are sound" pages_are_sound
+case_ "make uninstall leaves nothing of ours" uninstalls_everything
+case_ "LIBDIR is where the command looks, or refused" libdir_is_one_that_the_command_knows
+echo "$passed passed, $failed failed, 0 skipped"
+[ "$failed" = 0 ]

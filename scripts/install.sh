@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Installs or uninstalls what scripts/build.sh built. It builds nothing, so that root need not run a compiler.
+#
+# usage: [DESTDIR=] [PREFIX=/usr/local] [LIBDIR=PREFIX/lib] [STRIP=] scripts/install.sh install|uninstall RELEASE
+#
+# RELEASE is cargo's release folder. DESTDIR is put before every path and belongs to none of them: what is below it can
+# be moved to /, and all of PREFIX to any other place, since the command finds the library from where it is itself.
+# With STRIP=1 the symbols that only debuggers read are left out.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage() {
+  echo "usage: [DESTDIR=] [PREFIX=/usr/local] [LIBDIR=PREFIX/lib] [STRIP=] $0 install|uninstall RELEASE" >&2
+  exit 2
+}
+fail() {
+  echo "install: $*" >&2
+  exit 1
+}
+
+[ $# = 2 ] || usage
+action=$1 release=$2
+prefix=${PREFIX:-/usr/local}
+libdir=${LIBDIR:-$prefix/lib}
+root=${DESTDIR:-}
+
+case $prefix$root in
+  *[[:space:]:$]*) fail "PREFIX and DESTDIR may have no space, colon or \$: LD_PRELOAD allows none in a path" ;;
+esac
+case $prefix in
+  /*) ;;
+  *) fail "PREFIX has to be an absolute path, not '$prefix'" ;;
+esac
+# The list in crates/cli/src/library.rs: where the command looks for the library.
+case $libdir in
+  "$prefix/lib" | "$prefix/lib64" | "$prefix/lib/x86_64-linux-gnu") ;;
+  *) fail "LIBDIR has to be lib, lib64 or lib/x86_64-linux-gnu in PREFIX, where the command looks; not '$libdir'" ;;
+esac
+
+private=$root$libdir/anyring
+share=$root$prefix/share
+documents=$share/doc/anyring
+
+# each ACTION: calls ACTION MODE FILE FOLDER for every file.
+each() {
+  local file
+  "$1" 755 "$release/anyring" "$root$prefix/bin"
+  "$1" 644 "$release/libanyring.so" "$private"
+  "$1" 755 "$release/anyring-lab-worker" "$private"
+  "$1" 644 "$release/dist/dropin/liburing.so.2" "$private/dropin"
+  "$1" 644 "$release/dist/dropin/liburing-ffi.so.2" "$private/dropin"
+  for file in "$release"/dist/man1/*.1; do "$1" 644 "$file" "$share/man/man1"; done
+  # bash-completion looks for a file with the command's bare name.
+  "$1" 644 "$release/dist/completions/anyring.bash" "$share/bash-completion/completions" anyring
+  "$1" 644 "$release/dist/completions/_anyring" "$share/zsh/site-functions"
+  "$1" 644 "$release/dist/completions/anyring.fish" "$share/fish/vendor_completions.d"
+  for file in README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT; do "$1" 644 "$file" "$documents"; done
+  for file in docs/*.md; do "$1" 644 "$file" "$documents/docs"; done
+}
+
+check() { [ -f "$2" ] || fail "$2 is missing: make build makes it"; }
+
+put() {
+  local to=$3/${4:-$(basename "$2")}
+  install -D -m "$1" "$2" "$to"
+  if [ -n "${STRIP:-}" ] && [[ $2 == "$release"/* && $2 != */dist/[cm]* ]]; then strip --strip-unneeded "$to"; fi
+}
+
+remove() { rm -f "$3/${4:-$(basename "$2")}"; }
+
+case $action in
+  install)
+    each check
+    each put
+    echo "installed anyring in $root$prefix"
+    ;;
+  uninstall)
+    # The man pages are listed from the build, so what a removed build no longer knows goes by name.
+    rm -f "$share"/man/man1/anyring.1 "$share"/man/man1/anyring-*.1
+    each remove
+    # The folders that are ours alone. The others (bin, share/man/man1 ...) may have been there before.
+    for folder in "$private/dropin" "$private" "$documents/docs" "$documents"; do
+      if [ -d "$folder" ]; then rmdir --ignore-fail-on-non-empty "$folder"; fi
+    done
+    echo "uninstalled anyring from $root$prefix"
+    ;;
+  *) usage ;;
+esac
