@@ -52,23 +52,25 @@ impl RingGuard {
 
     /// Attempts a request that has a place and follows the verdict.
     pub fn reissue(&mut self, id: Id) {
+        if let Err(error) = self.keep_file(id) {
+            return self.finish(id, -error.raw_os_error(), true);
+        }
         let request = &mut self.slab[id];
         let mut op = core::mem::replace(&mut request.op, Op::placeholder());
-        let mut target = request.target.clone();
-        if let Target::Index(index) = target {
-            match self.fixed_file(index) {
-                Ok(file) => {
-                    target = Target::Fixed(file);
-                    self.slab[id].target = target.clone();
-                }
-                Err(error) => return self.finish(id, -error.raw_os_error(), true),
-            }
-        }
+        let target = request.target.clone();
         let first = self.slab[id].path == Path::Inline;
         let verdict = self.attempt(&mut op, &target, first);
         // A close of the ring itself cannot have happened: the guard holds it.
         self.slab[id].op = op;
         self.follow(id, verdict);
+    }
+
+    /// From now on the request keeps the registered file that its index names.
+    fn keep_file(&mut self, id: Id) -> Result<(), Errno> {
+        if let Target::Index(index) = self.slab[id].target {
+            self.slab[id].target = Target::Fixed(self.fixed_file(index)?);
+        }
+        Ok(())
     }
 
     fn fixed_file(&self, index: u32) -> Result<Arc<crate::resource::files::FixedFile>, Errno> {
@@ -241,7 +243,8 @@ impl RingGuard {
             Op::Poll(_) => ListKind::Poll,
             _ => direction.into(),
         };
-        match self.arm(id, list, worker_when_ready) {
+        let armed = self.keep_file(id).and_then(|()| self.arm(id, list, worker_when_ready));
+        match armed {
             Ok(()) => {
                 self.arm_link_timeout(id);
                 if matches!(&self.slab[id].op, Op::Poll(poll) if poll.multishot) {
@@ -256,11 +259,8 @@ impl RingGuard {
 
     /// Queues a request to a worker.
     pub fn punt(&mut self, id: Id, approach: Approach) {
-        if let Target::Index(index) = self.slab[id].target {
-            match self.fixed_file(index) {
-                Ok(file) => self.slab[id].target = Target::Fixed(file),
-                Err(error) => return self.finish(id, -error.raw_os_error(), true),
-            }
+        if let Err(error) = self.keep_file(id) {
+            return self.finish(id, -error.raw_os_error(), true);
         }
         let request = &mut self.slab[id];
         let (fd, file) = match &request.target {
