@@ -116,6 +116,11 @@ pub fn rings() -> Vec<&'static Ring> {
     LIVE.lock().map(|live| live.clone()).unwrap_or_default()
 }
 
+/// Whether the process has a ring: without one, threads of the engine have nothing to stay for.
+pub fn has_rings() -> bool {
+    LIVE.lock().is_some_and(|live| !live.is_empty())
+}
+
 /// The ring that an unknown number names as a duplicate (dup(2), or inherited): from now on the number is known.
 #[cold]
 pub fn adopt(fd: i32) -> Option<&'static Ring> {
@@ -292,9 +297,10 @@ pub fn end_if_unused(ring: &'static Ring) {
         return path::helper::nudge();
     }
     let Some(mut state) = guard.end_ring() else { return };
-    if let Some(mut live) = LIVE.lock() {
+    let last = LIVE.lock().is_some_and(|mut live| {
         live.retain(|known| !core::ptr::eq(*known, ring));
-    }
+        live.is_empty()
+    });
     state.entries.release();
     if let Some((eventfd, _)) = state.eventfd.take() {
         descriptors::close(eventfd);
@@ -307,6 +313,10 @@ pub fn end_if_unused(ring: &'static Ring) {
     ring.driver.reset();
     if let Some(mut pool) = POOL.lock() {
         pool.push(ring);
+    }
+    if last {
+        path::worker::rings_are_gone();
+        path::helper::nudge();
     }
 }
 

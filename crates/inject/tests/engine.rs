@@ -59,11 +59,15 @@ fn program(source: &str) -> PathBuf {
     path
 }
 
+/// Held by the one program at a time that counts what is left of its rings a second after the last of them.
+static COUNTING: Mutex<()> = Mutex::new(());
+
 /// Runs one case natively and on the engine.
 fn same_both_ways(test: &str, source: &str, case: &str) {
     if let Some(reason) = no_reference().or_else(no_liburing) {
         return skip(test, reason);
     }
+    let _alone = (source == "leftovers").then(|| COUNTING.lock().unwrap_or_else(PoisonError::into_inner));
     let (program, library) = (program(source), built().shared);
     let engine = [("LD_PRELOAD", library.as_path()), ("ANYRING_BACKEND", Path::new("user"))];
     for (how, environment) in [("natively", &[][..]), ("on the engine", &engine)] {
@@ -99,6 +103,16 @@ cases! {
     a_registered_ring_outlives_its_number: "lifetime" "registered";
     a_duplicate_keeps_level_readiness: "lifetime" "duplicate";
     an_entered_duplicate_keeps_level_readiness: "lifetime" "duplicate-entered";
+
+    a_thousand_rings_that_exit_leave_nothing: "leftovers" "exit";
+    a_thousand_rings_that_are_closed_leave_nothing: "leftovers" "close";
+    a_thousand_rings_that_are_unmapped_first_leave_nothing: "leftovers" "close-behind-unmapping";
+    a_thousand_rings_whose_duplicates_are_dropped_leave_nothing: "leftovers" "duplicates";
+    a_thousand_rings_that_are_replaced_leave_nothing: "leftovers" "replaced";
+    a_thousand_rings_that_are_closed_in_ranges_leave_nothing: "leftovers" "range";
+    a_thousand_rings_that_threads_registered_leave_nothing: "leftovers" "thread";
+    rings_of_killed_children_leave_nothing: "leftovers" "killed-child";
+    no_files_are_left: "leftovers" "files";
 
     a_child_closes_the_pipe_that_is_read: "forks" "closes-pipe";
     a_child_closes_the_ring: "forks" "closes-ring";

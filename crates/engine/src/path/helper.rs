@@ -4,8 +4,8 @@
 //! program has stayed away for one period, loses it to the next thread that waits, and does not tick when nothing is
 //! pending. On a ring whose completions wait for its owner (`IORING_SETUP_DEFER_TASKRUN`) it only signals.
 //!
-//! `RINGS` is the hand-over list, `RUNNING` and `WAKE` say whether and how the thread can be reached, and the flags of
-//! `driver::Driver` are set by both sides; a `Ward` belongs to the helper thread alone.
+//! `RINGS` is the hand-over list; its lock also keeps the eventfd in `WAKE` open for whoever writes to it. `RUNNING` and
+//! `WAKE` say whether and how the thread can be reached, and the flags of `driver::Driver` are set by both sides; a `Ward` belongs to the helper thread alone.
 
 use crate::lock::Lock;
 use crate::os::{syscall, EpollEvent, Os, Sys};
@@ -22,6 +22,8 @@ const PERIOD_NS: u64 = 1_000_000;
 const PATIENCE: u32 = 20;
 /// The helper ends after this long without rings, in nanoseconds.
 const IDLE_NS: u64 = 2_000_000_000;
+/// The same once the process has no ring at all.
+const LINGER_NS: u64 = 100_000_000;
 
 /// Rings that were handed to the helper and that it has not picked up.
 static RINGS: Lock<Vec<&'static Ring>> = Lock::new(Vec::new());
@@ -98,6 +100,9 @@ fn make_wake() -> Result<(), Errno> {
 
 /// Makes the helper look at its rings again.
 pub fn nudge() {
+    // Held, so that the number is not closed, and perhaps another file's, before the write. Where it cannot be had, this
+    // very thread holds it.
+    let _rings = RINGS.lock();
     let wake = WAKE.load(Ordering::Relaxed);
     if wake >= 0 {
         let one = 1u64;
@@ -137,7 +142,7 @@ fn watch() -> Result<(), Errno> {
         });
         let idle = wards.is_empty();
         if idle {
-            timeout_ns = Some(IDLE_NS);
+            timeout_ns = Some(if process::has_rings() { IDLE_NS } else { LINGER_NS });
         }
         let count = match Sys::epoll_wait(set, &mut events, timeout_ns, None) {
             Ok(count) => count,
@@ -162,6 +167,10 @@ fn leave(set: i32) -> bool {
     }
     // Under the lock of RINGS: whoever hands over a ring next sees it and starts a new helper.
     RUNNING.store(0, Ordering::Release);
+    let wake = WAKE.swap(-1, Ordering::Relaxed);
+    if wake >= 0 {
+        descriptors::close(wake);
+    }
     drop(rings);
     descriptors::close(set);
     true

@@ -182,13 +182,15 @@ impl Drop for Asleep {
 }
 
 static POOL: Lock<Pool> = Lock::new(Pool::EMPTY);
-/// Futex word: how many jobs were queued so far.
+/// Futex word: changes with every job queued, and when the last ring has ended.
 static QUEUED_JOBS: AtomicU32 = AtomicU32::new(0);
 
 /// The most threads; beyond it jobs wait. The kernel bounds its bounded workers by 4 a CPU.
 const MAX_THREADS: u32 = 32;
 /// A worker without work ends after this long, in nanoseconds (the kernel's io-wq waits 5 s).
 const IDLE_NS: u64 = 5_000_000_000;
+/// The same once the process has no ring: long enough for a program that makes one ring after the other.
+const LINGER_NS: u64 = 100_000_000;
 
 /// What it takes to get the queued jobs done.
 enum Need {
@@ -285,7 +287,8 @@ extern "C" fn work(_: *mut libc::c_void) -> *mut libc::c_void {
         pool.idle += 1;
         let seen = QUEUED_JOBS.load(Ordering::Relaxed);
         drop(pool);
-        let slept = Sys::futex_wait(&QUEUED_JOBS, seen, Some(IDLE_NS));
+        let idle_ns = if crate::process::has_rings() { IDLE_NS } else { LINGER_NS };
+        let slept = Sys::futex_wait(&QUEUED_JOBS, seen, Some(idle_ns));
         let mut pool = POOL.lock().expect("a worker does not interrupt itself");
         pool.idle -= 1;
         if slept == Err(crate::Errno::TIMEDOUT) && pool.jobs.is_empty() {
@@ -293,6 +296,12 @@ extern "C" fn work(_: *mut libc::c_void) -> *mut libc::c_void {
             return core::ptr::null_mut();
         }
     }
+}
+
+/// The process's last ring has ended: workers that sleep for want of jobs need not stay as long as they meant to.
+pub fn rings_are_gone() {
+    QUEUED_JOBS.fetch_add(1, Ordering::Relaxed);
+    Sys::futex_wake(&QUEUED_JOBS, i32::MAX as u32);
 }
 
 /// Forgets the threads and jobs of the parent in a forked child.

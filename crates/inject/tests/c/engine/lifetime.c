@@ -1,6 +1,8 @@
 /* How rings end: closed by several threads at once, closed with requests pending, and what their numbers mean then. */
 #include "engine.h"
 
+#include "holdings.h"
+
 #define CLOSES 20000
 #define RINGS 200
 /* What may still be there after RINGS rings: the last one, until its number is used again. */
@@ -36,35 +38,6 @@ static void threads_close_through_rings_of_their_own(void)
 		CHECK(pthread_create(&threads[i], NULL, close_through_a_ring, NULL) == 0);
 	for (int i = 0; i < 3; i++)
 		CHECK(pthread_join(threads[i], NULL) == 0);
-}
-
-struct holdings {
-	int descriptors, mappings, threads;
-};
-
-static int entries_of(const char *directory)
-{
-	DIR *entries = opendir(directory);
-	int count = 0;
-
-	CHECK(entries);
-	while (readdir(entries))
-		count++;
-	closedir(entries);
-	return count;
-}
-
-static struct holdings look(void)
-{
-	struct holdings now = {entries_of("/proc/self/fd"), 0, entries_of("/proc/self/task")};
-	FILE *maps = fopen("/proc/self/maps", "r");
-	int letter;
-
-	CHECK(maps);
-	while ((letter = getc(maps)) != EOF)
-		now.mappings += letter == '\n';
-	fclose(maps);
-	return now;
 }
 
 static int few_more(struct holdings now, struct holdings before)

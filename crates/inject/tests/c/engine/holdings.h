@@ -1,0 +1,41 @@
+/* What a process holds that a ring might leave behind: counted as /proc/self shows it. */
+#include <dirent.h>
+#include <stdio.h>
+
+struct holdings {
+	int descriptors, threads, mappings;
+	long mapped_kib;
+};
+
+/* Entries of a directory, without `.` and `..`. */
+static inline int entries_of(const char *directory)
+{
+	DIR *entries = opendir(directory);
+	struct dirent *entry;
+	int count = 0;
+
+	CHECK(entries);
+	while ((entry = readdir(entries)))
+		count += strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
+	closedir(entries);
+	return count;
+}
+
+/* The kernel frees a native ring's pages behind the program's back, and they are none of its mappings: only what the
+ * process itself has mapped is counted. */
+static inline struct holdings look(void)
+{
+	struct holdings now = {entries_of("/proc/self/fd"), entries_of("/proc/self/task"), 0, 0};
+	FILE *maps = fopen("/proc/self/maps", "r");
+	unsigned long from, to;
+	char line[512];
+
+	CHECK(maps);
+	while (fgets(line, sizeof(line), maps)) {
+		CHECK(sscanf(line, "%lx-%lx", &from, &to) == 2);
+		now.mappings++;
+		now.mapped_kib += (to - from) / 1024;
+	}
+	fclose(maps);
+	return now;
+}

@@ -1,0 +1,351 @@
+/* A program that makes, uses and ends 1,000 rings has, a second later, what it had before: descriptors and threads
+ * exactly; mappings as after the first round, in which libraries set up what they keep (stacks that libc caches, one
+ * chunk of an allocator). What argv[1] names is how the rings end. */
+#include "engine.h"
+
+#include "holdings.h"
+
+#include <sched.h>
+#include <sys/mount.h>
+
+#define RINGS 1000
+/* What the first round may leave, and all others together not once more. */
+#define FEW 4
+#define SOON_MS 1000
+/* What becomes of the kernel's own pollers and workers is its business: they may take longer on a busy machine. */
+#define NATIVELY_MS 10000
+
+#ifndef IORING_SETUP_NO_MMAP
+#define IORING_SETUP_NO_MMAP (1U << 14)
+#endif
+
+static char buffers[16][64];
+static int pipes[2], file;
+
+/* A ring as liburing knows it, or one in memory of our own (NO_MMAP), of which there is the number only. */
+struct made {
+	struct io_uring ring;
+	void *own;
+	int fd;
+};
+
+#define OWN_BYTES (64 * 1024)
+
+static int make_in_own_memory(struct made *made)
+{
+	struct io_uring_params p = {.flags = IORING_SETUP_NO_MMAP};
+	struct io_uring_sqe *sqes;
+	char *rings;
+
+	made->own = mmap(NULL, OWN_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(made->own != MAP_FAILED);
+	sqes = made->own;
+	rings = (char *)made->own + 4096;
+	memcpy((char *)&p + offsetof(struct io_uring_params, sq_off) + 32, &sqes, 8);
+	memcpy((char *)&p + offsetof(struct io_uring_params, cq_off) + 32, &rings, 8);
+	made->fd = syscall(__NR_io_uring_setup, 8, &p);
+	CHECK(made->fd >= 0);
+	for (unsigned i = 0; i < 2; i++) {
+		((unsigned *)(rings + p.sq_off.array))[i] = i;
+		sqes[i].opcode = i ? IORING_OP_READ : IORING_OP_NOP;
+		sqes[i].fd = pipes[0];
+		sqes[i].addr = (uintptr_t)buffers[i];
+		sqes[i].len = 1;
+	}
+	__atomic_store_n((unsigned *)(rings + p.sq_off.tail), 2, __ATOMIC_RELEASE);
+	CHECK(syscall(__NR_io_uring_enter, made->fd, 2, 1, IORING_ENTER_GETEVENTS, NULL, 0) == 2);
+	return made->fd;
+}
+
+static void register_things(struct io_uring *ring)
+{
+	struct iovec area = {buffers, sizeof(buffers)};
+	int files[] = {pipes[0], file, -1, -1};
+	int eventfd_number = eventfd(0, EFD_CLOEXEC);
+
+	CHECK(answer(io_uring_register_buffers(ring, &area, 1)) == 0);
+	CHECK(answer(io_uring_register_files(ring, files, 4)) == 0);
+	CHECK(eventfd_number >= 0 && answer(io_uring_register_eventfd(ring, eventfd_number)) == 0);
+	CHECK(close(eventfd_number) == 0);
+	io_uring_prep_read_fixed(next_sqe(ring), 1, buffers[5], 8, 0, 0);
+	ring->sq.sqes[(ring->sq.sqe_tail - 1) & *ring->sq.kring_mask].flags |= IOSQE_FIXED_FILE;
+	io_uring_prep_read(next_sqe(ring), 0, buffers[6], 8, 0);
+	ring->sq.sqes[(ring->sq.sqe_tail - 1) & *ring->sq.kring_mask].flags |= IOSQE_FIXED_FILE;
+	submit(ring, 2);
+}
+
+/* What is in flight when the ring ends: armed, timed, chained, drained, on a worker. */
+static void leave_in_flight(struct io_uring *ring, int round)
+{
+	static struct __kernel_timespec long_time = {3600, 0};
+
+	prepare_read(ring, pipes[0], buffers[1], 1, 1);
+	if (round % 3 == 0)
+		io_uring_prep_timeout(next_sqe(ring), &long_time, 0, 0);
+	if (round % 3 == 1) {
+		prepare_read(ring, pipes[0], buffers[2], 1, 2)->flags |= IOSQE_IO_LINK;
+		io_uring_prep_openat(next_sqe(ring), AT_FDCWD, "/dev/null", O_RDONLY, 0);
+	}
+	if (round % 3 == 2) {
+		prepare_read(ring, file, buffers[3], 8, 3)->flags |= IOSQE_ASYNC;
+		prepare_read(ring, pipes[0], buffers[4], 1, 4)->flags |= IOSQE_ASYNC;
+	}
+	io_uring_submit(ring);
+}
+
+static void make(struct made *made, int round)
+{
+	static const unsigned flags[] = {0, DEFERRED, IORING_SETUP_SQPOLL, IORING_SETUP_CQSIZE};
+	struct io_uring_params p = {.flags = flags[round % 4], .cq_entries = 64, .sq_thread_idle = 1};
+	struct __kernel_timespec soon = {0, 1000000};
+	struct io_uring_cqe *cqe;
+
+	memset(made, 0, sizeof(*made));
+	if (round % 5 == 4) {
+		make_in_own_memory(made);
+		return;
+	}
+	/* A poller for each tenth ring that asks for one: a thousand threads take their time. */
+	if (p.flags & IORING_SETUP_SQPOLL && (round % 10 || io_uring_queue_init_params(8, &made->ring, &p) != 0))
+		p.flags = 0;
+	if (!(p.flags & IORING_SETUP_SQPOLL))
+		CHECK(answer(io_uring_queue_init_params(8, &made->ring, &p)) == 0);
+	made->fd = made->ring.ring_fd;
+	prepare_nop(&made->ring, 0);
+	CHECK(answer(io_uring_submit_and_wait(&made->ring, 1)) == 1);
+	take(&made->ring, 0, 0);
+	if (round % 7 == 0)
+		register_things(&made->ring);
+	leave_in_flight(&made->ring, round);
+	if (round % 20 == 0) /* known to everything that watches pending requests */
+		io_uring_wait_cqe_timeout(&made->ring, &cqe, &soon);
+}
+
+static void unmap(struct made *made)
+{
+	struct io_uring *ring = &made->ring;
+
+	if (made->own) {
+		CHECK(munmap(made->own, OWN_BYTES) == 0);
+		return;
+	}
+	CHECK(munmap(ring->sq.sqes, *ring->sq.kring_entries * sizeof(struct io_uring_sqe)) == 0);
+	CHECK(munmap(ring->sq.ring_ptr, ring->sq.ring_sz) == 0);
+	if (ring->cq.ring_ptr != ring->sq.ring_ptr)
+		CHECK(munmap(ring->cq.ring_ptr, ring->cq.ring_sz) == 0);
+}
+
+static void by_exit(struct made *made)
+{
+	if (made->own) {
+		CHECK(close(made->fd) == 0);
+		unmap(made);
+		return;
+	}
+	io_uring_queue_exit(&made->ring);
+}
+
+static void by_close(struct made *made)
+{
+	CHECK(close(made->fd) == 0);
+	unmap(made);
+}
+
+static void by_close_behind_unmapping(struct made *made)
+{
+	unmap(made);
+	CHECK(close(made->fd) == 0);
+}
+
+static void by_dropping_duplicates(struct made *made)
+{
+	int first = dup(made->fd), second = fcntl(made->fd, F_DUPFD_CLOEXEC, 0);
+
+	CHECK(first >= 0 && second >= 0);
+	by_exit(made);
+	CHECK(close(second) == 0);
+	CHECK(syscall(SYS_close, first) == 0);
+}
+
+static void by_replacing(struct made *made)
+{
+	CHECK(dup2(file, made->fd) == made->fd);
+	CHECK(close(made->fd) == 0);
+	unmap(made);
+}
+
+static void by_closing_a_range(struct made *made)
+{
+	CHECK(close_range(made->fd, made->fd, 0) == 0);
+	unmap(made);
+}
+
+static void *register_and_exit(void *ring_fd)
+{
+	struct io_uring_rsrc_update update = {.offset = -1U, .data = (uintptr_t)ring_fd};
+
+	int registered = syscall(__NR_io_uring_register, (int)(intptr_t)ring_fd, IORING_REGISTER_RING_FDS, &update, 1);
+
+	CHECK(registered == 1 || errno == EEXIST); /* a ring with a single issuer is the other thread's */
+	CHECK(close((int)(intptr_t)ring_fd) == 0);
+	return NULL;
+}
+
+/* The number goes, the thread keeps the ring by its index, and takes it along when it exits. */
+static void by_exit_of_a_thread(struct made *made)
+{
+	pthread_t thread;
+
+	CHECK(pthread_create(&thread, NULL, register_and_exit, (void *)(intptr_t)made->fd) == 0);
+	CHECK(pthread_join(thread, NULL) == 0);
+	unmap(made);
+}
+
+/* A child that uses the inherited ring, asleep in a wait on it, is killed; the parent closes the ring then. */
+static void with_a_killed_child(struct made *made)
+{
+	pid_t child;
+
+	if (made->own) {
+		by_exit(made);
+		return;
+	}
+	child = fork();
+	if (child == 0) {
+		struct io_uring_cqe *cqe;
+
+		if (!(made->ring.flags & (IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_SQPOLL))) {
+			prepare_read(&made->ring, pipes[0], buffers[7], 1, 7)->flags |= IOSQE_ASYNC;
+			io_uring_submit(&made->ring);
+		}
+		for (;;) /* where another may not wait (DEFER_TASKRUN) it just stays */
+			if (io_uring_wait_cqe(&made->ring, &cqe) != 0)
+				usleep(LONG_MS);
+	}
+	CHECK(child > 0);
+	usleep(2000);
+	CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+	by_exit(made);
+}
+
+static int as_before(struct holdings before, struct holdings after_first, struct holdings now)
+{
+	return now.descriptors == before.descriptors && now.threads == before.threads &&
+	       now.mappings <= after_first.mappings + FEW && now.mapped_kib <= after_first.mapped_kib + 4096;
+}
+
+static struct holdings wait_until_as_before(struct holdings before, struct holdings after_first)
+{
+	int most_ms = getenv("ANYRING_BACKEND") ? SOON_MS : NATIVELY_MS;
+	struct holdings now = look();
+
+	for (int ms = 0; ms < most_ms && !as_before(before, after_first, now); ms += 10, now = look())
+		usleep(10000);
+	return now;
+}
+
+/* Empty directories of our own where things are left that outlive processes; "" or why there cannot be any. */
+static const char *isolate(void)
+{
+	if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0)
+		return "no mount namespace can be made";
+	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
+		return "mounts cannot be made private";
+	if (mount("tmpfs", "/tmp", "tmpfs", 0, NULL) != 0 || mount("tmpfs", "/dev/shm", "tmpfs", 0, NULL) != 0)
+		return "no tmpfs can be mounted";
+	return "";
+}
+
+static void leaves_nothing(void (*end)(struct made *), int rings)
+{
+	struct holdings before, after_first, after;
+	struct made made;
+
+	CHECK(pipe(pipes) == 0);
+	file = open("/dev/zero", O_RDWR | O_CLOEXEC);
+	CHECK(file >= 0);
+	before = look();
+	for (int round = 0; round < 40; round++) { /* each kind of ring once */
+		make(&made, round);
+		end(&made);
+	}
+	after_first = before;
+	after_first.mappings = after_first.mapped_kib = 1 << 30;
+	after_first = wait_until_as_before(before, after_first);
+	for (int round = 0; round < rings; round++) {
+		make(&made, round);
+		end(&made);
+	}
+	after = wait_until_as_before(before, after_first);
+	if (!as_before(before, after_first, after))
+		fprintf(stderr, "descriptors %d %d %d, threads %d %d %d, mappings %d %d %d, KiB %ld %ld %ld\n",
+			before.descriptors, after_first.descriptors, after.descriptors, before.threads,
+			after_first.threads, after.threads, before.mappings, after_first.mappings, after.mappings,
+			before.mapped_kib, after_first.mapped_kib, after.mapped_kib);
+	CHECK(as_before(before, after_first, after));
+}
+
+static void exit_leaves_nothing(void)
+{
+	leaves_nothing(by_exit, RINGS);
+}
+
+static void close_leaves_nothing(void)
+{
+	leaves_nothing(by_close, RINGS);
+}
+
+static void close_behind_unmapping_leaves_nothing(void)
+{
+	leaves_nothing(by_close_behind_unmapping, RINGS);
+}
+
+static void dropping_duplicates_leaves_nothing(void)
+{
+	leaves_nothing(by_dropping_duplicates, RINGS);
+}
+
+static void replacing_leaves_nothing(void)
+{
+	leaves_nothing(by_replacing, RINGS);
+}
+
+static void closing_a_range_leaves_nothing(void)
+{
+	leaves_nothing(by_closing_a_range, RINGS);
+}
+
+static void exit_of_a_thread_leaves_nothing(void)
+{
+	leaves_nothing(by_exit_of_a_thread, RINGS);
+}
+
+static void a_killed_child_leaves_nothing(void)
+{
+	leaves_nothing(with_a_killed_child, RINGS / 10);
+}
+
+/* Nothing with a name stays, in any of the usual places. */
+static void no_files_are_left(void)
+{
+	const char *reason = isolate();
+
+	if (*reason) {
+		printf("skipped: %s\n", reason);
+		exit(0);
+	}
+	leaves_nothing(by_exit, RINGS / 10);
+	leaves_nothing(with_a_killed_child, 10);
+	CHECK(entries_of("/tmp") == 0);
+	CHECK(entries_of("/dev/shm") == 0);
+}
+
+CASES({"exit", exit_leaves_nothing},
+      {"close", close_leaves_nothing},
+      {"close-behind-unmapping", close_behind_unmapping_leaves_nothing},
+      {"duplicates", dropping_duplicates_leaves_nothing},
+      {"replaced", replacing_leaves_nothing},
+      {"range", closing_a_range_leaves_nothing},
+      {"thread", exit_of_a_thread_leaves_nothing},
+      {"killed-child", a_killed_child_leaves_nothing},
+      {"files", no_files_are_left})
