@@ -14,6 +14,7 @@ pub mod control;
 pub mod cq;
 pub mod enter;
 pub mod layout;
+pub mod member;
 pub mod memory;
 pub mod setup;
 pub mod sq;
@@ -126,7 +127,6 @@ pub struct State {
 /// Free records of the chunks that this process claimed in the shared control area.
 #[derive(Default)]
 pub struct Records {
-    chunks: Vec<u8>,
     free: Vec<(u8, u8)>,
 }
 
@@ -134,17 +134,26 @@ impl Records {
     /// A free record, if there is one; a request without one is only missed by waiters of other processes.
     pub fn take(&mut self, control: &Control) -> Option<(u8, u8)> {
         if self.free.is_empty() {
-            let chunk = control.claim_chunk(std::process::id())? as u8;
-            self.chunks.push(chunk);
-            self.free.extend((0..control::CHUNK_RECORDS).rev().map(|index| (chunk, index as u8)));
+            let chunk = control.claim_chunk()?;
+            self.free.extend(records_of(chunk).rev());
         }
         self.free.pop()
+    }
+
+    /// Forgets the records of a chunk, all of them free, that is given up.
+    fn lose(&mut self, chunk: usize) {
+        self.free.retain(|(of, _)| usize::from(*of) != chunk);
     }
 
     /// Gives a record back.
     pub fn give(&mut self, record: (u8, u8)) {
         self.free.push(record);
     }
+}
+
+/// The records of a chunk.
+fn records_of(chunk: usize) -> impl DoubleEndedIterator<Item = (u8, u8)> {
+    (0..control::CHUNK_RECORDS).map(move |index| (chunk as u8, index as u8))
 }
 
 const _: () = assert!(control::CHUNK_RECORDS == 256, "a record's index is a u8");
@@ -165,6 +174,8 @@ pub enum LockFailure {
     Reentry,
     /// The ring has ended.
     Ended,
+    /// The process inherited the ring, and as many others use it as can.
+    Crowded,
 }
 
 impl Ring {
@@ -193,14 +204,14 @@ impl Ring {
     pub fn lock(&'static self) -> Result<RingGuard, LockFailure> {
         let mut held = self.state.lock().ok_or(LockFailure::Reentry)?;
         let state = held.as_deref_mut().map(NonNull::from).ok_or(LockFailure::Ended)?;
-        Ok(RingGuard { ring: self, state, held: Some(held) })
+        RingGuard { ring: self, state, held: Some(held) }.joined()
     }
 
     /// The ring's state if nobody has it now.
     pub fn try_lock(&'static self) -> Option<RingGuard> {
         let mut held = self.state.try_lock()?;
         let state = held.as_deref_mut().map(NonNull::from)?;
-        Some(RingGuard { ring: self, state, held: Some(held) })
+        RingGuard { ring: self, state, held: Some(held) }.joined().ok()
     }
 
     /// Whether the calling thread is inside the ring's lock.
@@ -363,7 +374,7 @@ impl State {
         core::mem::forget(core::mem::take(&mut self.slab));
         core::mem::forget(core::mem::take(&mut self.ready));
         core::mem::forget(core::mem::take(&mut self.timers));
-        core::mem::forget(core::mem::take(&mut self.entries));
+        core::mem::take(&mut self.entries).abandon();
         core::mem::forget(core::mem::take(&mut self.counting));
         core::mem::forget(core::mem::take(&mut self.drain));
         core::mem::forget(core::mem::take(&mut self.spill));
@@ -371,6 +382,7 @@ impl State {
         self.chain = None;
         self.batch = Batch::default();
         self.sleepers = 0;
+        self.control.member = control::NO_MEMBER;
     }
 
     /// CQEs the program has not consumed.
@@ -381,6 +393,16 @@ impl State {
 }
 
 impl RingGuard {
+    /// The guard of a process that is a member: a forked child becomes one now.
+    #[inline]
+    fn joined(mut self) -> Result<RingGuard, LockFailure> {
+        if self.control.member == control::NO_MEMBER && self.join().is_err() {
+            self.held = None; // nothing was done that must be settled
+            return Err(LockFailure::Crowded);
+        }
+        Ok(self)
+    }
+
     /// The ring that is held.
     #[inline]
     pub fn ring(&self) -> &'static Ring {

@@ -122,6 +122,16 @@ cases! {
     a_vfork_child_closes_the_pipe_that_is_read: "forks" "vfork-closes-pipe";
     a_vfork_child_closes_everything_and_execs: "forks" "vfork-closes-all";
 
+    processes_submit_to_one_ring_at_once: "processes" "submit-at-once";
+    a_child_collects_while_the_owner_computes: "processes" "child-collects";
+    requests_of_a_killed_owner_end: "processes" "owner-was-killed";
+    requests_of_an_owner_that_exited_end: "processes" "owner-exited";
+    an_owner_is_killed_while_another_process_waits: "processes" "owner-is-killed";
+    an_owner_that_came_late_is_killed_while_another_process_waits: "processes" "late-owner-is-killed";
+    a_sleeper_is_woken_by_what_another_process_posts: "processes" "wake";
+    a_ring_outlives_processes_killed_anywhere: "processes" "killed-anywhere";
+    backends_wait_for_each_others_reads: "processes" "backends";
+
     an_eventfd_is_signalled_for_all_deferred_work: "notices" "eventfd-deferred";
     an_eventfd_near_its_maximum_holds_nobody_up: "notices" "eventfd-full";
     a_timer_fires_though_the_program_stays_away: "notices" "timer";

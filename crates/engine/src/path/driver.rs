@@ -12,7 +12,7 @@
 use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::request::timer::Clock;
 use crate::ring::control::Control;
-use crate::ring::{Ring, RingGuard};
+use crate::ring::{member, Ring, RingGuard};
 use crate::{process, Errno};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
@@ -152,8 +152,9 @@ impl Driver {
     }
 
     /// Wakes whoever sleeps on the ring; the futex word has been changed under the post lock.
+    /// True when a thread of this process sleeps in an epoll wait there.
     #[cold]
-    pub fn wake(&self, control: &Control) {
+    pub fn wake(&self, control: &Control) -> bool {
         let header = control.header();
         let in_epoll = self.sleeping.load(Ordering::Relaxed) == IN_EPOLL;
         if in_epoll {
@@ -164,6 +165,7 @@ impl Driver {
         if header.futex_sleepers.load(Ordering::Relaxed) != 0 {
             Sys::futex_wake(&header.wake_sequence, i32::MAX as u32);
         }
+        in_epoll
     }
 }
 
@@ -185,7 +187,7 @@ impl RingGuard {
         }
         if sleeping != AWAKE {
             let control = self.control;
-            control.lock_post(process::thread_id()).bump();
+            control.lock_post().bump();
             driver.wake(&control);
         } else if driver.is_helpers() || (is_timer && driver.is_drowsy()) {
             super::helper::nudge();
@@ -213,13 +215,13 @@ impl RingGuard {
 
     /// Whether the CQ holds what is waited for, or a timeout completed since the wait began.
     fn satisfied(&self, target: u32, timeouts: u32) -> bool {
-        let post = self.control.lock_post(process::thread_id());
+        let post = self.control.lock_post();
         let reached = post.cq_tail().wrapping_sub(target) as i32 >= 0;
         reached || self.control.header().timeouts.load(Ordering::Relaxed) != timeouts
     }
 
     fn cq_is_empty(&self) -> bool {
-        let tail = self.control.lock_post(process::thread_id()).cq_tail();
+        let tail = self.control.lock_post().cq_tail();
         self.cq_ready(tail) == Ok(0)
     }
 }
@@ -292,7 +294,7 @@ pub fn wait(mut guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
 fn pass_role_on(guard: &RingGuard) {
     let control = guard.control;
     if control.header().waiters.load(Ordering::Relaxed) != 0 {
-        control.lock_post(process::thread_id()).bump();
+        control.lock_post().bump();
         guard.ring().driver.wake(&control);
     }
 }
@@ -317,7 +319,7 @@ impl Sleep {
         if self.driving {
             self.ring.driver.sleeping.store(AWAKE, Ordering::Relaxed);
         }
-        self.control.header().leave(self.by_futex);
+        self.control.leave(self.by_futex);
         if let Ok(mut guard) = self.ring.lock() {
             guard.sleepers -= 1;
         }
@@ -360,13 +362,14 @@ fn sleep(
     }
     let timer_ns = if driving { guard.timers.next_ns() } else { None };
     let by_epoll = driving && (guard.entries.armed() != 0 || wish.sigmask.is_some());
-    let epoll = match by_epoll.then(|| guard.entries.make_epoll()).transpose() {
+    let engine_end = guard.engine_end;
+    let epoll = match by_epoll.then(|| guard.entries.make_epoll(engine_end)).transpose() {
         Ok(epoll) => epoll,
         Err(error) => return (Some(guard), Err(error)),
     };
     let control = guard.control;
     let sequence = {
-        let mut post = control.lock_post(process::thread_id());
+        let mut post = control.lock_post();
         let reached = post.cq_tail().wrapping_sub(target) as i32 >= 0;
         if reached || control.header().timeouts.load(Ordering::Relaxed) != timeouts {
             drop(post);
@@ -379,10 +382,13 @@ fn sleep(
         ring.driver.sleeping.store(if by_epoll { IN_EPOLL } else { IN_FUTEX }, Ordering::Relaxed);
     }
     guard.sleepers += 1;
+    let shared = guard.is_shared();
     drop(guard);
     let _ = ASLEEP.try_with(|asleep| asleep.set(Some(Sleep { ring, control, by_futex: !by_epoll, driving })));
     let mut events = [EpollEvent::default(); 128];
-    let timeout_ns = left_ns.into_iter().chain(timer_ns).min();
+    // Another process's death is announced by nobody.
+    let look_ns = shared.then_some(member::LOOK_NS);
+    let timeout_ns = left_ns.into_iter().chain(timer_ns).chain(look_ns).min();
     let slept = match epoll {
         Some(epoll) => Sys::epoll_wait(epoll, &mut events, timeout_ns, wish.sigmask.as_ref()),
         None => {
@@ -398,6 +404,9 @@ fn sleep(
         sleep.end();
     }
     let Ok(mut guard) = ring.lock() else { return (None, Err(Errno::BADF)) };
+    if shared && matches!(slept, Ok(0) | Err(Errno::TIMEDOUT)) {
+        guard.look_for_the_dead();
+    }
     match slept {
         Ok(count) => {
             guard.serve(&events[..count]);

@@ -29,6 +29,8 @@ const EDGE: u32 = libc::EPOLLET as u32;
 
 /// Data of the wake-up descriptor's registration: no descriptor has this number.
 const KICK: u64 = u64::MAX;
+/// Data of the engine end's registration, through which other processes wake this one (`ring::member`).
+const FOREIGN_KICK: u64 = u64::MAX - 1;
 
 /// What is known of one descriptor number.
 #[derive(Default)]
@@ -171,8 +173,8 @@ impl Entries {
         !self.unverified.is_empty() || !self.put_off.is_empty()
     }
 
-    /// Makes the poll set and its wake-up descriptor.
-    pub fn make_epoll(&mut self) -> Result<i32, Errno> {
+    /// Makes the poll set and its wake-up descriptor. Other processes wake it through `engine_end`.
+    pub fn make_epoll(&mut self, engine_end: i32) -> Result<i32, Errno> {
         if let Some(epoll) = self.epoll {
             return Ok(epoll);
         }
@@ -181,6 +183,7 @@ impl Entries {
         let kick = descriptors::to_top(rustix::event::eventfd(0, flags)?)?;
         let (set, kick) = (set.into_raw_fd(), kick.into_raw_fd());
         Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, kick, libc::EPOLLIN as u32 | EDGE, KICK)?;
+        Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, engine_end, libc::EPOLLIN as u32 | EDGE, FOREIGN_KICK)?;
         (self.epoll, self.kick) = (Some(set), Some(kick));
         Ok(set)
     }
@@ -203,8 +206,7 @@ impl Entries {
     }
 
     /// Makes the standing registration ask for `events` too. `EPERM` when the file cannot be polled.
-    fn register(&mut self, fd: i32, events: u32, attempted_now: bool) -> Result<(), Errno> {
-        let epoll = self.make_epoll()?;
+    fn register(&mut self, epoll: i32, fd: i32, events: u32, attempted_now: bool) -> Result<(), Errno> {
         let entry = self.entry(fd);
         let wanted = entry.registered | events | EDGE;
         if wanted == entry.registered {
@@ -240,6 +242,15 @@ impl Entries {
         answer
     }
 
+    /// In a forked child: gives up the child's numbers of what the parent goes on using. What is remembered may be in the
+    /// middle of a change by a thread that the child does not have, and is not looked at.
+    pub fn abandon(mut self) {
+        for fd in [self.epoll.take(), self.kick.take()].into_iter().flatten() {
+            descriptors::close(fd);
+        }
+        core::mem::forget(self);
+    }
+
     /// Closes what the set holds.
     pub fn release(&mut self) {
         for fd in [self.epoll.take(), self.kick.take()].into_iter().flatten() {
@@ -273,14 +284,14 @@ impl RingGuard {
         };
         let state = &mut **self;
         let fresh = state.entries.existing(fd).is_none_or(|entry| entry.registered == 0);
+        let epoll = state.entries.make_epoll(state.engine_end)?;
         if matches!(&state.slab[id].op, Op::Poll(poll) if poll.multishot) {
             // It has made no attempt: the registration is renewed so that what is there already makes an event.
-            let epoll = state.entries.make_epoll()?;
             let wanted = state.entries.entry(fd).registered | events | EDGE;
             state.entries.control_registration(epoll, fd, wanted)?;
         } else {
             let attempted_now = state.slab[id].path != Path::Worker;
-            state.entries.register(fd, events, attempted_now)?;
+            state.entries.register(epoll, fd, events, attempted_now)?;
         }
         let put_off = core::mem::take(&mut state.attempt_put_off);
         if put_off && !core::mem::replace(&mut state.entries.entry(fd).put_off, true) {
@@ -349,6 +360,9 @@ impl RingGuard {
                     );
                 }
                 continue;
+            }
+            if data == FOREIGN_KICK {
+                continue; // the bytes stay: see `Control::kick_others`
             }
             served |= self.serve_one(data as u32 as i32, (data >> 32) as u32, seen);
         }

@@ -5,6 +5,7 @@ use crate::op::splice::Splice;
 use crate::op::{definition, fs, Context, Direction, FileUse, Op, Verdict};
 use crate::path::worker::{self, Approach, Job};
 use crate::request::{Id, ListKind, Path, Request, State, Target};
+use crate::ring::control::{RECORD_FREE, RECORD_IN_FLIGHT};
 use crate::ring::RingGuard;
 use crate::{descriptors, process, stats, Errno};
 use anyring_abi::{Cqe, IORING_CQE_F_MORE, IOSQE_ASYNC};
@@ -20,7 +21,7 @@ impl RingGuard {
             let shared = control.record(chunk.into(), index.into());
             shared.user_data.store(request.user_data, Ordering::Relaxed);
             // Release: partner is the Acquire load of a waiter that finds this process dead.
-            shared.state.store(1, Ordering::Release);
+            shared.state.store(RECORD_IN_FLIGHT, Ordering::Release);
         }
         request.record = record;
         self.slab.insert(request)
@@ -359,19 +360,21 @@ impl RingGuard {
     /// for none.
     pub fn end(&mut self, id: Id, result: i32, failed: bool, quiet: bool) {
         let Some(request) = self.slab.remove(id) else { return };
-        if let Some((chunk, index)) = request.record {
-            let control = self.control;
-            // Release: partner as in `admit`.
-            control.record(chunk.into(), index.into()).state.store(0, Ordering::Release);
-            self.records.give((chunk, index));
-        }
         stats::completed(request.opcode, request.path, result);
         if !quiet && (failed || !request.skips_success()) {
             let asynchronous = request.path != Path::Inline;
             self.post(Cqe { user_data: request.user_data, res: result, flags: 0 }, asynchronous);
+            if let Some(record) = request.record {
+                self.batch.ends(record);
+            }
             if matches!(request.op, Op::Timeout(_)) {
                 self.count_timeout();
             }
+        } else if let Some((chunk, index)) = request.record {
+            let control = self.control;
+            // Release: partner as in `admit`.
+            control.record(chunk.into(), index.into()).state.store(RECORD_FREE, Ordering::Release);
+            self.records.give((chunk, index));
         }
     }
 }

@@ -31,6 +31,7 @@ pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
     let mut guard = ring.lock().map_err(|failure| match failure {
         LockFailure::Reentry => Errno::INTR,
         LockFailure::Ended => Errno::BADF,
+        LockFailure::Crowded => Errno::NOMEM,
     })?;
     if guard.issuer != 0 && guard.issuer != process::thread_id() {
         return Err(Errno::EXIST);

@@ -1,17 +1,23 @@
-//! What several processes share about a ring besides its memory: who posts, the overflow backlog, who waits, and a
-//! record of every request that outlived its submitting call. One anonymous shared mapping a ring, inherited over fork.
+//! What several processes share about a ring besides its memory: who takes part, who posts, the overflow backlog, who
+//! waits, and a record of every request that outlived its submitting call. One anonymous shared mapping a ring, inherited
+//! over fork.
 //!
 //! | field | who writes | when |
 //! |---|---|---|
-//! | `post_lock` | whoever posts or starts to wait | holder's thread id; see [`PostLock`] |
+//! | `post_lock` | whoever posts or starts to wait | holder's member number plus 1; see [`PostLock`] |
 //! | `position`, `backlog_tail`, backlog slots | the holder of `post_lock` | while it holds it |
-//! | `sq_head` | the process that submits, under its ring lock | processes take turns, as the program must see to |
+//! | `sq_head` | the process that submits, under its ring lock | by compare-and-swap once `shared` is set |
+//! | `shared`, `submitter` | see `ring::member` | |
 //! | `waiters`, `wake_target`, `wake_sequence` | the holder of `post_lock` (a leaving waiter decrements) | |
 //! | `timeouts` | the holder of `post_lock` | a TIMEOUT's CQE was posted |
 //! | `watched` | any process whose program watches the descriptor | set once, never cleared |
 //! | `byte_pending` | whoever sends or receives the readiness byte | while it holds its process's ring lock |
-//! | record chunk owner | the process that claimed the chunk, by compare-and-swap | for as long as the ring lives |
-//! | record | its chunk's owner | read by a waiter that finds the owner dead (issue 3) |
+//! | a member's words | the process that has its lock, see `ring::member` | |
+//! | record chunk owner | the member that claimed the chunk, by compare-and-swap; who outlives it takes the chunk over | |
+//! | record | its chunk's owner | read by whoever finds the owner dead |
+//!
+//! Within one process everything here is touched under the ring's lock, so `post_lock` keeps processes apart, and its
+//! holder is a process.
 
 use crate::os::{Os, Sys};
 use crate::Errno;
@@ -52,12 +58,32 @@ pub struct Header {
     pub watched: AtomicU32,
     /// 1 while a readiness byte is in the descriptor.
     pub byte_pending: AtomicU32,
+    /// Not 0 once a second process has joined; never cleared.
+    pub shared: AtomicU32,
+    /// The member, plus 1, that submits without compare-and-swap.
+    pub submitter: AtomicU32,
+    /// How often a process woke another's epoll wait through the socket pair.
+    pub kicks: AtomicU32,
+    /// Members were ever numbered below this.
+    pub members_end: AtomicU32,
     /// CQ tail in the low half, backlog head in the high half: one word, so that a death between two stores cannot
     /// duplicate or lose a CQE that moves from the backlog to the CQ.
     position: AtomicU64,
     backlog_tail: AtomicU32,
-    /// Process id of each record chunk's owner, 0 for a free one.
+    /// The member, plus 1, that each record chunk belongs to; 0 for a free one.
     pub chunk_owner: [AtomicU32; RECORD_CHUNKS],
+}
+
+/// One process that uses the ring.
+#[repr(C)]
+pub struct Member {
+    /// 1 from when a process took this number until its death was seen.
+    pub joined: AtomicU32,
+    /// Its part of [`Header::waiters`]: what is taken back when it has died.
+    pub waiters: AtomicU32,
+    /// Its part of [`Header::futex_sleepers`].
+    pub futex_sleepers: AtomicU32,
+    unused: u32,
 }
 
 /// A CQE in the backlog.
@@ -71,39 +97,54 @@ struct Slot {
 pub struct Record {
     /// For the CQE that a dead owner could not post.
     pub user_data: AtomicU64,
-    /// 0 free, 1 in flight. Release store by the owner pairs with the Acquire load of a waiter that finds it dead.
+    /// [`RECORD_FREE`], [`RECORD_IN_FLIGHT`], or one of [`RECORD_IN_CQ`] and [`RECORD_IN_BACKLOG`] with a position. Release
+    /// store by the owner pairs with the Acquire load of whoever finds it dead.
     pub state: AtomicU64,
 }
 
-impl Header {
-    /// A waiter that registered is awake again.
-    pub fn leave(&self, by_futex: bool) {
-        self.futex_sleepers.fetch_sub(by_futex.into(), Ordering::Relaxed);
-        self.waiters.fetch_sub(1, Ordering::Relaxed);
-    }
-}
+/// No request.
+pub const RECORD_FREE: u64 = 0;
+/// A request without a CQE.
+pub const RECORD_IN_FLIGHT: u64 = 1;
+/// Its CQE was written at the CQ position in the low half; it counts once the tail has passed that. Such states are seen
+/// by others only when the owner died inside the post lock.
+pub const RECORD_IN_CQ: u64 = 2 << 32;
+/// Its CQE was written at the backlog position in the low half; it counts once the backlog's tail has passed that.
+pub const RECORD_IN_BACKLOG: u64 = 3 << 32;
+
+/// Processes that may use a ring at one time.
+pub const MEMBERS: u32 = 4096;
+/// Not a member yet: a forked child that made no entry.
+pub const NO_MEMBER: u32 = u32::MAX;
 
 const HEADER_BYTES: usize = 4096;
+const MEMBER_BYTES: usize = MEMBERS as usize * size_of::<Member>();
 const BACKLOG_BYTES: usize = BACKLOG_ENTRIES as usize * size_of::<Slot>();
 const RECORD_BYTES: usize = RECORD_CHUNKS * CHUNK_RECORDS * size_of::<Record>();
-const BYTES: usize = HEADER_BYTES + BACKLOG_BYTES + RECORD_BYTES;
+const BACKLOG_OFFSET: usize = HEADER_BYTES + MEMBER_BYTES;
+const RECORD_OFFSET: usize = BACKLOG_OFFSET + BACKLOG_BYTES;
+const BYTES: usize = RECORD_OFFSET + RECORD_BYTES;
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
 
 /// A ring's control mapping in this process.
 #[derive(Clone, Copy)]
 pub struct Control {
     base: usize,
+    /// The memfd in which every member holds a record lock, see `ring::member`.
+    pub lock_file: i32,
+    /// This process's number among the ring's, or [`NO_MEMBER`].
+    pub member: u32,
 }
 
 impl Control {
-    /// Maps a zeroed control area (shared and anonymous: only touched pages take memory).
-    pub fn new() -> Result<Control, Errno> {
+    /// Maps a zeroed control area (shared and anonymous: only touched pages take memory). Nobody is a member yet.
+    pub fn new(lock_file: i32) -> Result<Control, Errno> {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new anonymous mapping at an address that the kernel chooses.
         let base = unsafe {
             rustix::mm::mmap_anonymous(core::ptr::null_mut(), BYTES, ProtFlags::READ | ProtFlags::WRITE, flags)
         }?;
-        Ok(Control { base: base as usize })
+        Ok(Control { base: base as usize, lock_file, member: NO_MEMBER })
     }
 
     /// Unmaps the area. The caller makes sure that no copy of this `Control` is used afterwards.
@@ -119,49 +160,70 @@ impl Control {
         unsafe { &*(self.base as *const Header) }
     }
 
+    /// Member `number`, below [`MEMBERS`].
+    pub fn member(&self, number: u32) -> &Member {
+        assert!(number < MEMBERS);
+        let offset = HEADER_BYTES + number as usize * size_of::<Member>();
+        // SAFETY: the number was checked, and the members follow the header.
+        unsafe { &*((self.base + offset) as *const Member) }
+    }
+
     fn slot(&self, index: u32) -> &Slot {
-        let offset = HEADER_BYTES + (index % BACKLOG_ENTRIES) as usize * size_of::<Slot>();
-        // SAFETY: the index is taken modulo the number of slots that follow the header.
+        let offset = BACKLOG_OFFSET + (index % BACKLOG_ENTRIES) as usize * size_of::<Slot>();
+        // SAFETY: the index is taken modulo the number of slots.
         unsafe { &*((self.base + offset) as *const Slot) }
     }
 
     /// Record `index` of chunk `chunk`.
     pub fn record(&self, chunk: usize, index: usize) -> &Record {
         assert!(chunk < RECORD_CHUNKS && index < CHUNK_RECORDS);
-        let offset = HEADER_BYTES + BACKLOG_BYTES + (chunk * CHUNK_RECORDS + index) * size_of::<Record>();
+        let offset = RECORD_OFFSET + (chunk * CHUNK_RECORDS + index) * size_of::<Record>();
         // SAFETY: both indices were checked, and the records are the last part of the mapping.
         unsafe { &*((self.base + offset) as *const Record) }
     }
 
-    /// Claims a free chunk of records for process `pid`.
-    pub fn claim_chunk(&self, pid: u32) -> Option<usize> {
+    /// Claims a free chunk of records for this process.
+    pub fn claim_chunk(&self) -> Option<usize> {
         self.header().chunk_owner.iter().position(|owner| {
-            // Relaxed: the word alone is claimed, a chunk is never given back.
-            owner.compare_exchange(0, pid, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            // Relaxed: the word alone is claimed.
+            owner.compare_exchange(0, self.member + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         })
     }
 
-    /// Takes the post lock for the thread with id `thread` (of any process).
+    /// The chunks of records that member `number` has.
+    pub fn chunks_of(&self, number: u32) -> impl Iterator<Item = usize> + '_ {
+        let owners = self.header().chunk_owner.iter().enumerate();
+        owners.filter(move |(_, owner)| owner.load(Ordering::Relaxed) == number + 1).map(|(chunk, _)| chunk)
+    }
+
+    /// Takes the post lock. The caller holds the ring's lock: within the process nobody else wants this one.
     #[inline]
-    pub fn lock_post(&self, thread: u32) -> PostLock<'_> {
+    pub fn lock_post(&self) -> PostLock<'_> {
         let header = self.header();
-        // Acquire pairs with the Release swap in PostLock's drop.
-        if header.post_lock.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            self.wait_for_post_lock(thread);
+        // Acquire pairs with the Release store in PostLock's drop.
+        if header.post_lock.compare_exchange(0, self.member + 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.wait_for_post_lock();
         }
         PostLock { control: *self, header }
     }
 
     /// The lock is held for tens of nanoseconds at a time: spin, then look whether the holder still lives.
     #[cold]
-    fn wait_for_post_lock(&self, thread: u32) {
+    fn wait_for_post_lock(&self) {
         let word = &self.header().post_lock;
         for round in 1u32.. {
             let holder = word.load(Ordering::Relaxed);
-            // Acquire pairs with the Release swap in PostLock's drop; from a dead holder, with whatever it stored last:
+            // Acquire pairs with the Release store in PostLock's drop; from a dead holder, with whatever it stored last:
             // every step under the lock leaves a state that the next holder can go on from (see `position`).
-            let free = holder == 0 || (round % 1000 == 0 && !thread_lives(holder));
-            if free && word.compare_exchange(holder, thread, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            let dead = holder != 0 && round % 1000 == 0 && !super::member::lives(self.lock_file, holder - 1);
+            let free = holder == 0 || dead;
+            let taken = free
+                && word.compare_exchange(holder, self.member + 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+            if taken {
+                if dead {
+                    PostLock { control: *self, header: self.header() }.repair(holder - 1);
+                    continue; // dropping it gave the lock up
+                }
                 return;
             }
             match round % 100 {
@@ -170,11 +232,17 @@ impl Control {
             }
         }
     }
-}
 
-/// Whether a thread with this id exists (in this pid namespace).
-fn thread_lives(thread: u32) -> bool {
-    crate::os::syscall(libc::SYS_tkill, [thread as usize, 0, 0, 0, 0, 0]) != -(libc::ESRCH as isize)
+    /// A waiter that registered is awake again.
+    pub fn leave(&self, by_futex: bool) {
+        // The member's part first: should the process die in between, the totals stay too high, which costs needless
+        // wakes, never too low.
+        let me = self.member(self.member);
+        me.futex_sleepers.fetch_sub(by_futex.into(), Ordering::Relaxed);
+        me.waiters.fetch_sub(1, Ordering::Relaxed);
+        self.header().futex_sleepers.fetch_sub(by_futex.into(), Ordering::Relaxed);
+        self.header().waiters.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// The right to change the CQ tail, the backlog and the waiters' words. Held while CQEs are copied and for nothing else:
@@ -245,6 +313,30 @@ impl PostLock<'_> {
         reached || timeouts != 0
     }
 
+    /// The position at which the next CQE in the backlog goes.
+    pub fn backlog_tail(&self) -> u32 {
+        self.header.backlog_tail.load(Ordering::Relaxed)
+    }
+
+    /// A member died while it held the lock: what it was about to publish and did not is in flight again.
+    fn repair(self, dead: u32) {
+        let (cq_tail, backlog_tail) = (self.cq_tail(), self.backlog_tail());
+        for chunk in self.control.chunks_of(dead) {
+            for index in 0..CHUNK_RECORDS {
+                let state = &self.control.record(chunk, index).state;
+                let seen = state.load(Ordering::Acquire); // partner: the Release store by the owner
+                let end = match seen & !u64::from(u32::MAX) {
+                    RECORD_IN_CQ => cq_tail,
+                    RECORD_IN_BACKLOG => backlog_tail,
+                    _ => continue,
+                };
+                let published = (end.wrapping_sub(seen as u32) as i32) > 0;
+                let now = if published { RECORD_FREE } else { RECORD_IN_FLIGHT };
+                state.store(now, Ordering::Release); // partner: the Acquire load of whoever reaps
+            }
+        }
+    }
+
     /// Changes the futex word, so that whoever is about to sleep on it does not.
     pub fn bump(&self) {
         self.header.wake_sequence.fetch_add(1, Ordering::Relaxed);
@@ -255,6 +347,9 @@ impl PostLock<'_> {
     pub fn register_waiter(&mut self, target: u32, by_futex: bool) -> u32 {
         self.header.futex_sleepers.fetch_add(by_futex.into(), Ordering::Relaxed);
         let others = self.header.waiters.fetch_add(1, Ordering::Relaxed);
+        let me = self.control.member(self.control.member);
+        me.waiters.fetch_add(1, Ordering::Relaxed);
+        me.futex_sleepers.fetch_add(by_futex.into(), Ordering::Relaxed);
         let current = self.header.wake_target.load(Ordering::Relaxed);
         if others == 0 || (target.wrapping_sub(current) as i32) < 0 {
             self.header.wake_target.store(target, Ordering::Relaxed);
@@ -275,19 +370,41 @@ impl Drop for PostLock<'_> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_dead_holder_is_replaced() {
-        let control = Control::new().unwrap();
-        let dead = std::thread::spawn(Sys::thread_id).join().unwrap();
-        control.header().post_lock.store(dead, Ordering::Relaxed);
-        assert_eq!(control.lock_post(Sys::thread_id()).backlog(), 0);
+    /// A control area whose lock file is a memfd, joined as member `number`.
+    fn joined(number: u32) -> Control {
+        let file = rustix::fs::memfd_create("locks", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd_create");
+        let mut control = Control::new(rustix::fd::IntoRawFd::into_raw_fd(file)).expect("a mapping");
+        control.member = number;
+        control
+    }
+
+    fn end(control: Control) {
         control.unmap();
+        Sys::close(control.lock_file);
+    }
+
+    #[test]
+    fn a_dead_holder_is_replaced_and_what_it_did_not_publish_is_in_flight() {
+        let control = joined(0);
+        control.header().post_lock.store(7, Ordering::Relaxed); // member 6, whose lock nobody has
+        control.header().chunk_owner[3].store(7, Ordering::Relaxed);
+        control.header().position.store(5, Ordering::Relaxed);
+        let states = [RECORD_IN_FLIGHT, RECORD_IN_CQ | 4, RECORD_IN_CQ | 5, RECORD_IN_BACKLOG, RECORD_FREE];
+        for (index, state) in states.into_iter().enumerate() {
+            control.record(3, index).state.store(state, Ordering::Relaxed);
+        }
+        assert_eq!(control.lock_post().cq_tail(), 5);
+        let repaired = [RECORD_IN_FLIGHT, RECORD_FREE, RECORD_IN_FLIGHT, RECORD_IN_FLIGHT, RECORD_FREE];
+        for (index, state) in repaired.into_iter().enumerate() {
+            assert_eq!(control.record(3, index).state.load(Ordering::Relaxed), state, "record {index}");
+        }
+        end(control);
     }
 
     #[test]
     fn the_backlog_keeps_order_and_is_bounded() {
-        let control = Control::new().unwrap();
-        let mut post = control.lock_post(1);
+        let control = joined(0);
+        let mut post = control.lock_post();
         for n in 0..BACKLOG_ENTRIES {
             assert!(post.push_backlog(Cqe { user_data: n.into(), res: -(n as i32), flags: n }, [1, 2]));
         }
@@ -297,6 +414,6 @@ mod tests {
         assert_eq!((post.cq_tail(), post.backlog()), (5, BACKLOG_ENTRIES - 7));
         assert_eq!(post.backlog_entry(0).0.user_data, 7);
         drop(post);
-        control.unmap();
+        end(control);
     }
 }

@@ -4,7 +4,7 @@
 //! finds the CQ full, or others waiting before it, goes to the shared backlog (`IORING_FEAT_NODROP`), and from there to
 //! the CQ in order when the program asks for events. Whoever has to be told is told after the lock is released.
 
-use super::control::{WATCHED_EDGE, WATCHED_LEVEL};
+use super::control::{RECORD_FREE, RECORD_IN_BACKLOG, RECORD_IN_CQ, WATCHED_EDGE, WATCHED_LEVEL};
 use super::layout::word;
 use super::RingGuard;
 use crate::os::{syscall, Os, Sys};
@@ -22,11 +22,29 @@ pub struct Batch {
     timeouts: u32,
     /// One of them was not completed in its submitting call (`IORING_REGISTER_EVENTFD_ASYNC`).
     asynchronous: bool,
+    /// Shared records that end with a CQE of the batch, and its place there; in the order of places.
+    ended: [((u8, u8), u8); BATCH],
+    ended_count: usize,
+}
+
+impl Batch {
+    /// The CQE just added is the last of the request with this shared record.
+    pub fn ends(&mut self, record: (u8, u8)) {
+        self.ended[self.ended_count] = (record, self.count as u8 - 1);
+        self.ended_count += 1;
+    }
 }
 
 impl Default for Batch {
     fn default() -> Batch {
-        Batch { cqes: [Cqe::default(); BATCH], count: 0, timeouts: 0, asynchronous: false }
+        Batch {
+            cqes: [Cqe::default(); BATCH],
+            count: 0,
+            timeouts: 0,
+            asynchronous: false,
+            ended: [((0, 0), 0); BATCH],
+            ended_count: 0,
+        }
     }
 }
 
@@ -62,14 +80,13 @@ impl RingGuard {
     }
 
     fn flush_batch(&mut self) {
-        let thread = process::thread_id();
         let control = self.control;
         let view = self.memory.view;
         let entries = view.layout().cq_entries;
         let state = &mut **self;
         let batch = &mut state.batch;
         let mut overflowed = 0;
-        let mut post = control.lock_post(thread);
+        let mut post = control.lock_post();
         let mut tail = post.cq_tail();
         let used = view.load(word::CQ_HEAD).map_or(entries, |head| tail.wrapping_sub(head));
         let mut room = entries.saturating_sub(used);
@@ -77,7 +94,16 @@ impl RingGuard {
             room = 0;
         }
         let mut spilled = batch.count;
+        let mut ended = batch.ended[..batch.ended_count].iter().peekable();
         for (place, cqe) in batch.cqes[..batch.count].iter().enumerate() {
+            if let Some((record, _)) = ended.next_if(|(_, of)| usize::from(*of) == place) {
+                // Should this process die before the tail is advanced, the request is still in flight.
+                let state = match room {
+                    0 => RECORD_IN_BACKLOG | u64::from(post.backlog_tail()),
+                    _ => RECORD_IN_CQ | u64::from(tail),
+                };
+                control.record(record.0.into(), record.1.into()).state.store(state, Ordering::Release);
+            }
             if room != 0 && view.write_cqe(tail, *cqe, [0; 2]).is_ok() {
                 tail = tail.wrapping_add(1);
                 room -= 1;
@@ -96,16 +122,24 @@ impl RingGuard {
             control.header().timeouts.fetch_add(timeouts, Ordering::Relaxed);
         }
         let wake = post.wake_wanted(tail, timeouts);
+        for ((chunk, index), _) in &batch.ended[..core::mem::take(&mut batch.ended_count)] {
+            // Release: partner as in `admit`.
+            control.record((*chunk).into(), (*index).into()).state.store(RECORD_FREE, Ordering::Release);
+            state.records.give((*chunk, *index));
+        }
+        if overflowed != 0 {
+            // Under the lock, as in `flush_overflow`: another process must not clear what this one has just set.
+            let _ = view.change_bits(word::SQ_FLAGS, IORING_SQ_CQ_OVERFLOW, 0);
+        }
         drop(post);
         state.spill.extend(batch.cqes[spilled..batch.count].iter().map(|cqe| (*cqe, [0; 2])));
         batch.count = 0;
         let asynchronous = core::mem::take(&mut batch.asynchronous);
         if overflowed != 0 {
             stats::stats().overflows.fetch_add(overflowed, Ordering::Relaxed);
-            let _ = view.change_bits(word::SQ_FLAGS, IORING_SQ_CQ_OVERFLOW, 0);
         }
         if wake {
-            self.ring().driver.wake(&control);
+            self.wake();
         }
         self.tell_watchers(asynchronous);
     }
@@ -117,7 +151,7 @@ impl RingGuard {
         let view = self.memory.view;
         let entries = view.layout().cq_entries;
         let state = &mut **self;
-        let mut post = control.lock_post(process::thread_id());
+        let mut post = control.lock_post();
         if post.backlog() == 0 && state.spill.is_empty() {
             return;
         }
@@ -145,12 +179,12 @@ impl RingGuard {
         let empty = post.backlog() == 0 && state.spill.is_empty();
         let tail = post.cq_tail();
         let wake = post.wake_wanted(tail, 0);
-        drop(post);
         if empty {
             let _ = view.change_bits(word::SQ_FLAGS, 0, IORING_SQ_CQ_OVERFLOW);
         }
+        drop(post);
         if wake {
-            self.ring().driver.wake(&control);
+            self.wake();
         }
     }
 
@@ -204,12 +238,16 @@ impl RingGuard {
         let waiting = self.ring().driver.is_announced() || self.ring().has_arrived();
         if self.cq_ready(tail) == Ok(0) && backlog == 0 && !waiting {
             self.drain_descriptor();
+            // Another process may have posted meanwhile, and its byte be the one that was taken.
+            if self.is_shared() && self.cq_ready(self.posted().0) != Ok(0) {
+                self.make_readable();
+            }
         }
     }
 
     /// The CQ's tail, and how many CQEs wait behind it.
     fn posted(&self) -> (u32, u32) {
-        let post = self.control.lock_post(process::thread_id());
+        let post = self.control.lock_post();
         (post.cq_tail(), post.backlog())
     }
 
@@ -245,8 +283,8 @@ impl RingGuard {
             let _ = self.memory.view.change_bits(word::SQ_FLAGS, IORING_SQ_TASKRUN, 0);
         }
         let control = self.control;
-        control.lock_post(process::thread_id()).bump();
-        self.ring().driver.wake(&control);
+        control.lock_post().bump();
+        self.wake();
         self.tell_watchers(true);
     }
 

@@ -49,6 +49,7 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
         }
         Err(LockFailure::Reentry) => return Err(Errno::INTR),
         Err(LockFailure::Ended) => return Err(Errno::BADF),
+        Err(LockFailure::Crowded) => return Err(Errno::NOMEM),
     };
     if guard.closed {
         return Err(Errno::BADF);

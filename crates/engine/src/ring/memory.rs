@@ -12,6 +12,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 pub struct Memory {
     /// The descriptor that the program's mmap(2) is answered with, when the engine made the memory.
     pub memfd: Option<i32>,
+    /// The file in which the ring's processes hold record locks: the memfd, or one for this alone; -1 for none.
+    pub lock_file: i32,
     mapped: Option<(usize, usize)>,
     /// The accessor of the areas.
     pub view: View,
@@ -42,8 +44,9 @@ impl Memory {
         let base = unsafe { rustix::mm::mmap(core::ptr::null_mut(), bytes, prot, MapFlags::SHARED, &memfd, 0) }?;
         let base = base as usize;
         let view = View::new(base, base + layout.rings_bytes, false, layout);
-        let mut memory = Memory { memfd: None, mapped: Some((base, bytes)), view };
-        memory.memfd = Some(descriptors::to_top(memfd)?.into_raw_fd());
+        let mut memory = Memory { memfd: None, lock_file: -1, mapped: Some((base, bytes)), view };
+        memory.lock_file = descriptors::to_top(memfd)?.into_raw_fd();
+        memory.memfd = Some(memory.lock_file);
         view.initialise()?;
         Ok(memory)
     }
@@ -64,7 +67,9 @@ impl Memory {
         }
         view.initialise()?;
         view.sqe(layout.sq_entries - 1)?;
-        Ok(Memory { memfd: None, mapped: None, view })
+        // Where there is none, no member is ever taken for dead.
+        let locks = rustix::fs::memfd_create("anyring-locks", MemfdFlags::CLOEXEC).and_then(descriptors::to_top);
+        Ok(Memory { memfd: None, lock_file: locks.map_or(-1, IntoRawFd::into_raw_fd), mapped: None, view })
     }
 
     /// Unmaps and closes what the engine made. The caller makes sure that the view is not used any more.
@@ -73,8 +78,10 @@ impl Memory {
             // SAFETY: the range was mapped by `create`; the caller gives up every use of it.
             let _ = unsafe { rustix::mm::munmap(base as *mut _, bytes) };
         }
-        if let Some(memfd) = self.memfd.take() {
-            descriptors::close(memfd);
+        self.memfd = None;
+        let lock_file = core::mem::replace(&mut self.lock_file, -1);
+        if lock_file >= 0 {
+            descriptors::close(lock_file);
         }
     }
 }

@@ -70,9 +70,12 @@ pub fn setup(entries: u32, params: u64) -> Result<i32, Errno> {
         given.cq_off.user_addr = cq_address;
     }
     given.features = FEATURES;
-    let made = user_write(params, &given).and_then(|()| Control::new());
+    let made = user_write(params, &given).and_then(|()| Control::new(memory.lock_file));
     let control = match made {
-        Ok(control) => control,
+        Ok(mut control) => {
+            control.found();
+            control
+        }
         Err(error) => {
             memory.release();
             return Err(error);

@@ -30,7 +30,29 @@ impl RingGuard {
         let view = self.memory.view;
         let tail = view.load(word::SQ_TAIL)?;
         let control = self.control;
-        // Relaxed: who submits next knows of this submission by other means, or they race natively too.
+        let header = control.header();
+        // Before `shared` is looked at; no barrier is between: whoever sets it forces one (`Control::begin_sharing`).
+        header.submitter.store(control.member + 1, Ordering::Relaxed);
+        core::sync::atomic::compiler_fence(Ordering::SeqCst);
+        if header.shared.load(Ordering::Relaxed) != 0 {
+            header.submitter.store(0, Ordering::Relaxed);
+            return self.submit_among_others(to_submit);
+        }
+        let submitted = self.submit_alone(to_submit, tail);
+        header.submitter.store(0, Ordering::Release); // partner: the Acquire load in `Control::begin_sharing`
+        submitted
+    }
+
+    /// What follows a submission, whoever made it.
+    fn end_submission(&mut self) {
+        self.end_chain();
+        self.tally.flush();
+    }
+
+    #[inline]
+    fn submit_alone(&mut self, to_submit: u32, tail: u32) -> Result<u32, Errno> {
+        let view = self.memory.view;
+        let control = self.control;
         let shared_head = &control.header().sq_head;
         let mut head = shared_head.load(Ordering::Relaxed);
         let available = tail.wrapping_sub(head).min(view.layout().sq_entries);
@@ -53,10 +75,59 @@ impl RingGuard {
                 break;
             }
         }
-        self.end_chain();
-        self.tally.flush();
+        self.end_submission();
         view.store(word::SQ_HEAD, head)?;
         Ok(submitted)
+    }
+
+    /// [`submit`](Self::submit) where other processes may submit at the same time.
+    #[cold]
+    fn submit_among_others(&mut self, to_submit: u32) -> Result<u32, Errno> {
+        let view = self.memory.view;
+        let control = self.control;
+        let mut submitted = 0;
+        while submitted < to_submit {
+            let Some((index, sqe)) = self.take_sqe()? else { break };
+            if index >= view.layout().sq_entries {
+                let dropped = view.load(word::SQ_DROPPED)?;
+                view.store(word::SQ_DROPPED, dropped.wrapping_add(1))?;
+                break;
+            }
+            submitted += 1;
+            let accepted = self.accept(sqe);
+            if !accepted && !self.ring().has(IORING_SETUP_SUBMIT_ALL) {
+                break;
+            }
+        }
+        self.end_submission();
+        // Under the post lock, so that the word in ring memory never goes back.
+        let post = control.lock_post();
+        let stored = view.store(word::SQ_HEAD, control.header().sq_head.load(Ordering::Relaxed));
+        drop(post);
+        stored.map(|()| submitted)
+    }
+
+    /// Takes the next SQE, which is read before it is taken: once the head has passed it the program may reuse it.
+    fn take_sqe(&mut self) -> Result<Option<(u32, Sqe)>, Errno> {
+        let view = self.memory.view;
+        let control = self.control;
+        let shared_head = &control.header().sq_head;
+        loop {
+            let head = shared_head.load(Ordering::Acquire); // partner: the exchange below, in another process
+            let available = view.load(word::SQ_TAIL)?.wrapping_sub(head);
+            if available == 0 || available > i32::MAX as u32 {
+                return Ok(None);
+            }
+            let index = view.sq_index(head)?;
+            let sqe = match index < view.layout().sq_entries {
+                true => view.sqe(index)?,
+                false => Sqe::default(),
+            };
+            let next = head.wrapping_add(1);
+            if shared_head.compare_exchange(head, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return Ok(Some((index, sqe)));
+            }
+        }
     }
 
     /// Takes one SQE in. False when it was refused: its CQE says why, and the kernel stops consuming there.
