@@ -106,10 +106,28 @@ fn judge(status: i32, hung: bool, text: String) -> Outcome {
 /// Waits until the child ended, without reaping it: whether it did within the limit.
 fn wait_for_exit(child: i32) -> bool {
     let pid = rustix::process::Pid::from_raw(child).expect("a process id");
-    let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).expect("pidfd_open");
+    let process = match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
+        Ok(process) => process,
+        Err(rustix::io::Errno::NOSYS) => return look_for_exit(pid), // before Linux 5.3
+        Err(error) => panic!("pidfd_open: {error}"),
+    };
     let limit = rustix::time::Timespec { tv_sec: LIMIT.as_secs() as i64, tv_nsec: 0 };
     let mut entries = [rustix::event::PollFd::from_borrowed_fd(process.as_fd(), rustix::event::PollFlags::IN)];
     rustix::event::poll(&mut entries, Some(&limit)).expect("poll the child") == 1
+}
+
+/// [`wait_for_exit`] without pidfd_open(2): looks every millisecond.
+fn look_for_exit(pid: rustix::process::Pid) -> bool {
+    use rustix::process::{waitid, WaitId, WaitIdOptions};
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let start = Instant::now();
+    while waitid(WaitId::Pid(pid), options).expect("waitid").is_none() {
+        if start.elapsed() > LIMIT {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
 }
 
 /// The child: the claim is checked with stdout and stderr in the runner's hands.
@@ -135,6 +153,8 @@ pub struct Difference {
     pattern: String,
     /// Why it differs.
     pub reason: String,
+    /// It depends on timing: the case may also pass.
+    pub may_pass: bool,
 }
 
 impl Difference {
@@ -159,17 +179,31 @@ impl Difference {
     }
 }
 
-/// Parses the list. A line without a reason is an error.
-pub fn parse_differences(text: &str) -> Result<Vec<Difference>, String> {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    lines
-        .map(|line| match line.split_once(char::is_whitespace) {
-            Some((pattern, reason)) => {
-                Ok(Difference { pattern: pattern.to_owned(), reason: reason.trim().to_owned() })
+/// Adds the list in `text` to those `known`. A line that begins with `!` takes an earlier one out: in the environment that
+/// its file is about the case passes. One that begins with `?` is about a case that passes or fails by timing. A line
+/// without a reason is an error.
+pub fn parse_differences(text: &str, known: &mut Vec<Difference>) -> Result<(), String> {
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let (pattern, reason) =
+            line.split_once(char::is_whitespace).ok_or(format!("a known difference without a reason: {line}"))?;
+        match pattern.strip_prefix('!') {
+            None => {
+                let (pattern, may_pass) = match pattern.strip_prefix('?') {
+                    Some(pattern) => (pattern.to_owned(), true),
+                    None => (pattern.to_owned(), false),
+                };
+                known.push(Difference { pattern, reason: reason.trim().to_owned(), may_pass });
             }
-            None => Err(format!("a known difference without a reason: {line}")),
-        })
-        .collect()
+            Some(pattern) => {
+                let before = known.len();
+                known.retain(|difference| difference.pattern != pattern);
+                if known.len() == before {
+                    return Err(format!("{pattern} is not a known difference, so it cannot be taken out"));
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -182,9 +216,9 @@ mod tests {
 
     #[test]
     fn a_difference_covers_what_its_line_names() {
-        let list =
-            parse_differences("# text\n\nnop::a why\nnop::a[cqe32] why\nnop::a@raw why\nnop::a[plain]@raw why");
-        let list = list.expect("well-formed");
+        let text = "# text\n\nnop::a why\nnop::a[cqe32] why\nnop::a@raw why\nnop::a[plain]@raw why";
+        let mut list = Vec::new();
+        parse_differences(text, &mut list).expect("well-formed");
         let covered = |set, door| list.iter().map(|line| line.covers(&report(set, door))).collect::<Vec<_>>();
         assert_eq!(covered(None, "libc"), [true, false, false, false]);
         assert_eq!(covered(Some("cqe32"), "libc"), [true, true, false, false]);
@@ -193,7 +227,16 @@ mod tests {
 
     #[test]
     fn a_line_without_a_reason_is_refused() {
-        assert!(parse_differences("nop::a").is_err());
+        assert!(parse_differences("nop::a", &mut Vec::new()).is_err());
+    }
+
+    #[test]
+    fn a_later_list_takes_lines_out() {
+        let mut list = Vec::new();
+        parse_differences("nop::a why\nnop::b why", &mut list).expect("well-formed");
+        parse_differences("!nop::a as natively here", &mut list).expect("it was listed");
+        assert_eq!(list.iter().map(Difference::pattern).collect::<Vec<_>>(), ["nop::b"]);
+        assert!(parse_differences("!nop::a as natively here", &mut list).is_err());
     }
 
     #[test]

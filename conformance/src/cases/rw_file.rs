@@ -333,7 +333,7 @@ fn dev_full_is_enospc(cx: &Context) {
 }
 
 fn procfs_reads(cx: &Context) {
-    let file = std::fs::File::open("/proc/self/comm").expect("open");
+    let Ok(file) = std::fs::File::open("/proc/self/comm") else { cx.skip("there is no /proc here") };
     let mut buffer = [0; 64];
     assert!(cx.ring(4).run(sqe::read(fd(&file), &mut buffer, 0)) > 1);
 }

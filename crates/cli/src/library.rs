@@ -1,6 +1,6 @@
 //! Where libanyring.so is.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -32,8 +32,23 @@ pub fn find() -> Result<PathBuf, String> {
     Ok(path)
 }
 
+/// The file of this process. Without /proc it is what execve(2) was given, as the auxiliary vector keeps it.
+pub fn executable() -> Result<PathBuf, String> {
+    std::env::current_exe().or_else(|_| of_auxiliary_vector()).map_err(|error| error.to_string())
+}
+
+fn of_auxiliary_vector() -> std::io::Result<PathBuf> {
+    // SAFETY: the vector's entry is null or a string at the top of the stack that the kernel put there for good.
+    let name = unsafe {
+        let name = libc::getauxval(libc::AT_EXECFN) as *const libc::c_char;
+        name.as_ref().map(|name| CStr::from_ptr(name))
+    };
+    let name = name.ok_or(std::io::ErrorKind::NotFound)?;
+    std::fs::canonicalize(OsStr::from_bytes(name.to_bytes()))
+}
+
 fn beside_executable() -> Result<Vec<PathBuf>, String> {
-    let executable = std::env::current_exe().map_err(|error| format!("cannot find {NAME}: {error}"))?;
+    let executable = executable().map_err(|error| format!("cannot find {NAME}: {error}"))?;
     let directory = executable.parent().unwrap_or(Path::new("/"));
     let above = directory.parent().unwrap_or(Path::new("/"));
     let installed = INSTALLED.iter().map(|folder| above.join(folder).join(NAME));

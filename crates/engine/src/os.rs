@@ -4,14 +4,16 @@
 //! is no dynamic dispatch. Nothing here touches libc's errno or goes through a symbol that a preloaded library (our own)
 //! may have wrapped: calls are `syscall` instructions of this crate or of rustix's raw back end.
 
+mod fork;
 mod guard;
 mod linux;
 
+pub use fork::{ForkPage, Look};
 pub use guard::{
-    handler_installed, user_copy_fault, user_read, user_read_slice, user_write, user_write_slice, GuardedWords,
-    Plain,
+    copy_by_kernel, handler_installed, kernel_copies, user_copy_fault, user_read, user_read_slice, user_write,
+    user_write_slice, GuardedWords, Plain,
 };
-pub use linux::{syscall, Linux};
+pub use linux::{flags_are_ignored, probe_flags, syscall, Linux};
 
 use crate::Errno;
 
@@ -57,7 +59,8 @@ pub trait Os {
     ) -> Result<(), Errno>;
     /// Wakes up to `count` sleepers on `word`.
     fn futex_wake(word: &core::sync::atomic::AtomicU32, count: u32);
-    /// epoll_pwait2(2), or epoll_pwait(2) with the timeout rounded up to a millisecond where that is missing.
+    /// epoll_pwait2(2), or ppoll(2) on the epoll descriptor and epoll_pwait(2) where that is missing. May answer 0 before
+    /// the timeout: when another thread took the event.
     fn epoll_wait(
         epoll: i32,
         events: &mut [EpollEvent],
@@ -71,3 +74,8 @@ pub trait Os {
     /// close(2), ignoring its answer: the descriptor is the engine's own.
     fn close(fd: i32);
 }
+
+#[cfg(test)]
+pub mod refusing;
+#[cfg(test)]
+mod tests;

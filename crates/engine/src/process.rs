@@ -6,7 +6,7 @@
 
 use crate::descriptors;
 use crate::lock::Lock;
-use crate::os::{check, syscall, Os, Sys};
+use crate::os::{check, syscall, ForkPage, Look, Os, Sys};
 use crate::ring::Ring;
 use crate::{path, Errno};
 use core::cell::Cell;
@@ -24,8 +24,8 @@ static POOL: Lock<Vec<&'static Ring>> = Lock::new(Vec::new());
 /// Bit n: some ring used descriptor number n, so a close of it must be looked at.
 static USED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 
-/// A word that the kernel zeroes in a forked child (MADV_WIPEONFORK), in a page of its own.
-static FORK_WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+/// A word that a forked child finds to be 0.
+static FORK_PAGE: ForkPage = ForkPage::new();
 
 /// The process that these tables belong to.
 static OWNER: AtomicU32 = AtomicU32::new(0);
@@ -132,12 +132,27 @@ pub fn adopt(fd: i32) -> Option<&'static Ring> {
     Some(found)
 }
 
-/// `SO_COOKIE` of the socket that number `fd` names, if it is one.
+/// What tells the socket that number `fd` names from every other one, if it is a socket: SO_COOKIE, or where that is
+/// missing (gVisor) the number of its inode, which its file system gives out once.
 pub fn cookie_of(fd: i32) -> Option<u64> {
     let (mut cookie, mut size) = (0u64, 8u32);
     let (value, length) = (&mut cookie as *mut u64 as usize, &mut size as *mut u32 as usize);
     let args = [fd as usize, libc::SOL_SOCKET as usize, libc::SO_COOKIE as usize, value, length, 0];
-    check(syscall(libc::SYS_getsockopt, args)).ok().map(|_| cookie)
+    match check(syscall(libc::SYS_getsockopt, args)) {
+        Ok(_) => Some(cookie),
+        Err(Errno::NOPROTOOPT | Errno::PERM | Errno::OPNOTSUPP) => inode_of_socket(fd),
+        Err(_) => None,
+    }
+}
+
+#[cold]
+fn inode_of_socket(fd: i32) -> Option<u64> {
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: the number is only borrowed for the call, which answers EBADF if it is not open.
+    let stat = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }).ok()?;
+    (stat.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some(stat.st_ino)
 }
 
 /// 1 while every close of a descriptor is seen: no `syscall` instruction of the program's could make one.
@@ -154,11 +169,44 @@ pub fn closes_are_seen() -> bool {
     CLOSES_SEEN.load(Ordering::Relaxed) != 0
 }
 
-/// Whether two numbers name the same open file description; false where the kernel does not tell (kcmp(2) missing).
+/// Whether two numbers name the same open file description: F_DUPFD_QUERY (Linux 6.10), else kcmp(2), else epoll,
+/// which knows a description from another by itself. False for a file that none of them tells: epoll refuses regular
+/// files and directories.
 pub fn same_description(one: i32, other: i32) -> bool {
+    const F_DUPFD_QUERY: usize = 1027;
     const KCMP_FILE: usize = 0;
-    let pid = std::process::id() as usize;
-    syscall(libc::SYS_kcmp, [pid, pid, KCMP_FILE, one as usize, other as usize, 0]) == 0
+    if one == other {
+        return true;
+    }
+    let queried = syscall(libc::SYS_fcntl, [one as usize, F_DUPFD_QUERY, other as usize, 0, 0, 0]);
+    if queried >= 0 {
+        return queried == 1;
+    }
+    let pid = Sys::process_id() as usize;
+    match syscall(libc::SYS_kcmp, [pid, pid, KCMP_FILE, one as usize, other as usize, 0]) {
+        answer @ 0.. => answer == 0,
+        _ => same_for_epoll(one, other).unwrap_or(false),
+    }
+}
+
+/// epoll(7) keys what it watches by number and description: of one number that names first the one and then the other,
+/// the second is a new entry unless it is the same description.
+fn same_for_epoll(one: i32, other: i32) -> Result<bool, Errno> {
+    let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC)?;
+    let epoll = rustix::fd::AsRawFd::as_raw_fd(&epoll);
+    let watch = |number| Sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, number, 0, 0);
+    // Regular files end here: a duplicate of one, once closed, would give up the program's POSIX locks on it.
+    watch(one)?;
+    watch(other)?;
+    let number = descriptors::duplicate(one)?;
+    let compare = || {
+        watch(number)?;
+        check(syscall(libc::SYS_dup3, [other as usize, number as usize, libc::O_CLOEXEC as usize, 0, 0, 0]))?;
+        Ok(watch(number) == Err(Errno::EXIST))
+    };
+    let answer = compare();
+    descriptors::close(number);
+    answer
 }
 
 /// Whether the engine's end of a ring's socket pair has been hung up on: no copy of the ring's descriptor is left.
@@ -376,9 +424,7 @@ pub fn registered_ring_number(index: u32) -> Option<i32> {
 /// Called at every entry: in a forked child, forgets what only the parent can complete.
 #[inline]
 pub fn notice_fork() {
-    let word = FORK_WORD.load(Ordering::Acquire);
-    // SAFETY: null, or a mapping that is never unmapped; the word is only touched as an atomic.
-    match unsafe { word.as_ref() } {
+    match FORK_PAGE.word(Look::ByLoad) {
         Some(word) if word.load(Ordering::Relaxed) == 1 => {}
         Some(word) => after_fork(word),
         None => make_fork_word(),
@@ -387,19 +433,8 @@ pub fn notice_fork() {
 
 #[cold]
 fn make_fork_word() {
-    use rustix::mm::{Advice, MapFlags, ProtFlags};
-    let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new private mapping at an address that the kernel chooses; it is kept for ever.
-    let page = unsafe {
-        let page = rustix::mm::mmap_anonymous(core::ptr::null_mut(), 4096, prot, MapFlags::PRIVATE);
-        let Ok(page) = page else { return };
-        let _ = rustix::mm::madvise(page, 4096, Advice::LinuxWipeOnFork);
-        &*page.cast::<AtomicU32>()
-    };
     OWNER.store(Sys::process_id(), Ordering::Relaxed);
-    page.store(1, Ordering::Relaxed);
-    // Release pairs with the Acquire load in `notice_fork`.
-    FORK_WORD.store(core::ptr::from_ref(page).cast_mut(), Ordering::Release);
+    let _ = FORK_PAGE.map(1); // out of memory: the next entry tries again
 }
 
 #[cold]
@@ -423,3 +458,6 @@ fn after_fork(word: &AtomicU32) {
     OWNER.store(Sys::process_id(), Ordering::Relaxed);
     word.store(1, Ordering::Release); // partner: the Acquire loads above
 }
+
+#[cfg(test)]
+mod tests;

@@ -54,11 +54,16 @@ pub fn prepare_engine() {
             let refusal = raw::probe::kernel_refusal();
             stats::stats().kernel_refused_errno.store(refusal as u64, Ordering::Relaxed);
         }
-        let guarded = [libc::SIGSEGV, libc::SIGBUS].map(|signal| signals::install_guard(signal, recover_copy));
-        if guarded.iter().all(Result::is_ok) {
-            os::handler_installed();
-        }
+        guard_copies();
     });
+}
+
+/// Makes bad addresses in the engine's copies harmless. May be called again.
+pub fn guard_copies() {
+    let guarded = [libc::SIGSEGV, libc::SIGBUS].map(|signal| signals::install_guard(signal, recover_copy));
+    if guarded.iter().all(Result::is_ok) {
+        os::handler_installed();
+    }
 }
 
 /// A fault inside the engine's copy routine: the thread goes on at its error exit.

@@ -1,6 +1,7 @@
 //! One system call made from our own code, for everything that must reach the kernel past every wrapper: the filter
 //! never lists an instruction of this library, so nothing made here is trapped by it.
 
+use anyring_engine::{os, Errno};
 use libc::{c_int, pid_t};
 
 /// Makes system call `number`; the answer is the register (a value, or `-errno`), errno is untouched.
@@ -32,7 +33,8 @@ pub fn process_id() -> pid_t {
 }
 
 /// Copies one `T` from memory the program named, or `None` where it may not be read (the kernel then says EFAULT).
-/// The kernel does the copy: looking first and reading then would race with a munmap in another thread.
+/// The kernel does the copy, or where it may not (process_vm_readv(2) refused) the engine's guarded routine: looking first
+/// and reading then would race with a munmap in another thread.
 pub fn read_program<T: Plain>(from: *const T) -> Option<T> {
     let mut value = core::mem::MaybeUninit::<T>::uninit();
     let copied = read_program_into(from, core::slice::from_mut(&mut value));
@@ -42,24 +44,31 @@ pub fn read_program<T: Plain>(from: *const T) -> Option<T> {
 
 /// Fills `into` from the program's array at `from`; whether all of it could be read.
 pub fn read_program_into<T: Plain>(from: *const T, into: &mut [core::mem::MaybeUninit<T>]) -> bool {
-    let length = core::mem::size_of_val(into);
-    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: length };
-    let remote = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: length };
-    let args = [process_id() as usize, &raw const local as usize, 1, &raw const remote as usize, 1, 0];
-    // SAFETY: process_vm_readv writes at most `length` bytes into `into`, which is exclusively borrowed; the other
-    // side is only read, by the kernel, which checks it.
-    unsafe { call(libc::SYS_process_vm_readv, args) == length as isize }
+    let bytes = core::mem::size_of_val(into);
+    match os::copy_by_kernel(into.as_mut_ptr() as usize, from as usize, bytes, false) {
+        Err(Errno::PERM | Errno::NOSYS) => {
+            // SAFETY: the bytes of `into`, exclusively borrowed, which are about to be written.
+            let into = unsafe {
+                core::ptr::write_bytes(into.as_mut_ptr(), 0, into.len());
+                core::slice::from_raw_parts_mut(into.as_mut_ptr().cast::<u8>(), bytes)
+            };
+            os::user_read_slice(from as u64, into).is_ok()
+        }
+        answer => answer.is_ok(),
+    }
 }
 
 /// Copies `value` to memory the program named; whether it may be written.
 pub fn write_program<T: Plain>(to: *mut T, value: T) -> bool {
-    let length = size_of::<T>();
-    let local = libc::iovec { iov_base: (&raw const value).cast_mut().cast(), iov_len: length };
-    let remote = libc::iovec { iov_base: to.cast(), iov_len: length };
-    let args = [process_id() as usize, &raw const local as usize, 1, &raw const remote as usize, 1, 0];
-    // SAFETY: process_vm_writev only reads `value`; the program asked for its answer to be written at `to`, and the
-    // kernel checks that address.
-    unsafe { call(libc::SYS_process_vm_writev, args) == length as isize }
+    let bytes = size_of::<T>();
+    match os::copy_by_kernel(to as usize, &raw const value as usize, bytes, true) {
+        Err(Errno::PERM | Errno::NOSYS) => {
+            // SAFETY: the bytes of a local; `Plain` has no padding that is read.
+            let value = unsafe { core::slice::from_raw_parts((&raw const value).cast::<u8>(), bytes) };
+            os::user_write_slice(to as u64, value).is_ok()
+        }
+        answer => answer.is_ok(),
+    }
 }
 
 /// Types of which every bit pattern is a value, so that they may be read from the program's memory.

@@ -5,7 +5,7 @@ use super::Check;
 use crate::child::PATIENCE_S;
 use crate::cli::EntryPoint;
 use crate::errno;
-use crate::library::preload_list;
+use crate::library::{executable, preload_list};
 use crate::ring::{nop, server_of, Server, Way};
 use clap::ValueEnum;
 use std::ffi::c_void;
@@ -52,7 +52,7 @@ fn check(entry: EntryPoint, library: &Path) -> Check {
 
 /// Runs [`run`] in a new process with the library preloaded.
 fn start(entry: EntryPoint, library: &Path) -> Result<(), String> {
-    let executable = std::env::current_exe().map_err(|error| error.to_string())?;
+    let executable = executable()?;
     let mut command = Command::new(executable);
     command.args(["entry-point", entry.name()]).stdin(Stdio::null());
     command.env("LD_PRELOAD", preload_list(library)).env("ANYRING_BACKEND", "user");

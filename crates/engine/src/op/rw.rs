@@ -1,15 +1,19 @@
-//! READ, WRITE, READV, WRITEV, READ_FIXED, WRITE_FIXED: preadv2(2) and pwritev2(2) with RWF_NOWAIT first.
+//! READ, WRITE, READV, WRITEV, READ_FIXED, WRITE_FIXED: preadv2(2) and pwritev2(2) with RWF_NOWAIT first, or what there is
+//! instead of it ([`substitute`]).
 //!
 //! A pipe, socket or tty has no file position: the kernel ignores the SQE's offset there, and so do we (ESPIPE from the
 //! positioned call is answered by the positionless one). On files with a position a transfer that came out short in the
 //! middle goes on where it stopped, as io_uring/rw.c does; on streams a short transfer is the result.
 
+mod substitute;
+
 use super::{call, Context, Direction, Verdict};
-use crate::os::user_read_slice;
+use crate::os::{flags_are_ignored, user_read_slice};
 use crate::resource::buffers::Buffer;
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe};
 use std::sync::Arc;
+use substitute::Substitute;
 
 /// `RWF_HIPRI` of preadv2(2).
 const RWF_HIPRI: u32 = 0x1;
@@ -131,7 +135,14 @@ impl Rw {
     pub fn issue(&mut self, context: Context) -> Verdict {
         let total = self.total();
         loop {
-            match self.attempt(context) {
+            let answer = match self.attempt(context) {
+                Err(Errno::OPNOTSUPP) if context.nonblock => match self.without_nowait(context.fd, total) {
+                    Ok(answer) => answer,
+                    Err(verdict) => return verdict,
+                },
+                answer => answer,
+            };
+            match answer {
                 Ok(0) => return self.finish(total),
                 Ok(count) => {
                     self.advance(count);
@@ -144,12 +155,32 @@ impl Rw {
                 Err(Errno::AGAIN) if context.nonblock => return Verdict::WouldBlock(self.direction()),
                 // A worker met an O_NONBLOCK description that had run empty: it is pollable.
                 Err(Errno::AGAIN) => return Verdict::WouldBlock(self.direction()),
-                Err(Errno::OPNOTSUPP) if context.nonblock && self.flags & RWF_NOWAIT == 0 => {
-                    return Verdict::NeedsWorkerWhenReady(self.direction());
-                }
                 Err(error) => return self.finish_error(error, total),
             }
         }
+    }
+
+    /// The attempt for a file that does not know RWF_NOWAIT; else who can make the transfer.
+    #[cold]
+    fn without_nowait(&mut self, fd: i32, total: u64) -> Result<Result<usize, Errno>, Verdict> {
+        if self.flags & !RWF_NOWAIT != 0 {
+            // Another flag may be what is not supported: the worker's call tells.
+            return Err(self.to_worker(Verdict::NeedsWorkerWhenReady(self.direction())));
+        }
+        let (iovecs, count) = self.iovecs();
+        match substitute::transfer(fd, self.write, self.offset, iovecs, count, total - self.done) {
+            Substitute::Answer(answer) => Ok(answer),
+            Substitute::NoneYetReady => Err(self.to_worker(Verdict::NeedsWorkerWhenReady(self.direction()))),
+            Substitute::None => Err(self.to_worker(Verdict::NeedsWorker)),
+        }
+    }
+
+    /// `verdict`, unless the program asked not to wait.
+    fn to_worker(&self, verdict: Verdict) -> Verdict {
+        if self.flags & RWF_NOWAIT != 0 {
+            return self.finish_error(Errno::OPNOTSUPP, self.total());
+        }
+        verdict
     }
 
     /// One system call, with the position if the file has one.
@@ -175,12 +206,20 @@ impl Rw {
     fn transfer(&self, context: Context, offset: u64) -> Result<usize, Errno> {
         let number = if self.write { libc::SYS_pwritev2 } else { libc::SYS_preadv2 };
         let flags = if context.nonblock { self.flags | RWF_NOWAIT } else { self.flags };
-        let (iovecs, count) = match &self.buffers {
-            Buffers::One(iovec) => (iovec as *const [usize; 2], 1),
-            Buffers::Many(iovecs) => (iovecs.as_ptr(), iovecs.len()),
-        };
+        if flags & RWF_NOWAIT != 0 && flags_are_ignored() {
+            return Err(Errno::OPNOTSUPP); // it would wait
+        }
+        let (iovecs, count) = self.iovecs();
         // The high half of the position is zero: on 64-bit machines the first argument holds all of it.
         call(number, [context.fd as usize, iovecs as usize, count, offset as usize, 0, flags as usize])
+    }
+
+    #[inline]
+    fn iovecs(&self) -> (*const [usize; 2], usize) {
+        match &self.buffers {
+            Buffers::One(iovec) => (iovec, 1),
+            Buffers::Many(iovecs) => (iovecs.as_ptr(), iovecs.len()),
+        }
     }
 
     fn direction(&self) -> Direction {
@@ -242,6 +281,9 @@ impl Rw {
 /// Whether a short count may be one in the middle of the data: only asked after one. Source: `need_complete_io` in
 /// io_uring/rw.c.
 fn is_file(fd: i32) -> bool {
+    if fd < 0 {
+        return false;
+    }
     // SAFETY: the descriptor is only borrowed for the call, which answers EBADF for a number that is not open.
     let fd = unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) };
     rustix::fs::fstat(fd).is_ok_and(|stat| matches!(stat.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK))

@@ -46,6 +46,37 @@ fn timespec(timeout_ns: u64) -> [i64; 2] {
 /// 1 once epoll_pwait2 answered ENOSYS (Linux before 5.11, or a filter).
 static NO_EPOLL_PWAIT2: AtomicU32 = AtomicU32::new(0);
 
+/// Whether preadv2(2) looks at its flags: [`LOOKED_AT`], [`IGNORED`], or 0 before anybody asked.
+static FLAGS: AtomicU32 = AtomicU32::new(0);
+const LOOKED_AT: u32 = 1;
+const IGNORED: u32 = 2;
+
+/// Whether preadv2(2) and pwritev2(2) ignore their flags on some files (gVisor, on pipes): RWF_NOWAIT must not be tried.
+#[inline]
+pub fn flags_are_ignored() -> bool {
+    FLAGS.load(Relaxed) == IGNORED
+}
+
+/// Finds out, without a call that could wait: at the end of a pipe without writers a flag that no kernel knows is either
+/// refused or ignored. Once a process, before its first ring is there.
+pub fn probe_flags() {
+    if FLAGS.load(Relaxed) == 0 {
+        FLAGS.store(if flags_are_looked_at() { LOOKED_AT } else { IGNORED }, Relaxed);
+    }
+}
+
+/// The question that [`probe_flags`] asks. Without descriptors for it the answer is what Linux would give.
+pub fn flags_are_looked_at() -> bool {
+    const UNKNOWN_FLAG: usize = 1 << 31;
+    const NO_OFFSET: usize = usize::MAX;
+    let Ok((reader, writer)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return true };
+    drop(writer);
+    let mut byte = 0u8;
+    let iovec = [&mut byte as *mut u8 as usize, 1];
+    let fd = rustix::fd::AsRawFd::as_raw_fd(&reader) as usize;
+    syscall(libc::SYS_preadv2, [fd, iovec.as_ptr() as usize, 1, NO_OFFSET, 0, UNKNOWN_FLAG]) < 0
+}
+
 impl Os for Linux {
     fn clock_ns(clock: i32) -> u64 {
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -89,8 +120,23 @@ impl Os for Linux {
                 answer => return answer,
             }
         }
-        let timeout_ms = timeout_ns.map_or(-1, |ns| ns.div_ceil(1_000_000).min(i32::MAX as u64) as isize);
-        check(syscall(libc::SYS_epoll_pwait, [epoll as usize, buffer, room, timeout_ms as usize, mask, 8]))
+        let wait = |timeout_ms: isize| {
+            check(syscall(libc::SYS_epoll_pwait, [epoll as usize, buffer, room, timeout_ms as usize, mask, 8]))
+        };
+        match timeout_ns {
+            None => wait(-1),
+            Some(0) => wait(0),
+            // ppoll(2) knows nanoseconds, and an epoll descriptor is readable when it has an event.
+            Some(timeout_ns) => {
+                let mut set = libc::pollfd { fd: epoll, events: libc::POLLIN, revents: 0 };
+                let timeout = timespec(timeout_ns);
+                let args = [&mut set as *mut _ as usize, 1, timeout.as_ptr() as usize, mask, 8, 0];
+                match check(syscall(libc::SYS_ppoll, args))? {
+                    0 => Ok(0),
+                    _ => wait(0),
+                }
+            }
+        }
     }
 
     fn epoll_ctl(epoll: i32, operation: i32, fd: i32, events: u32, data: u64) -> Result<(), Errno> {

@@ -253,13 +253,16 @@ fn descriptor_limit() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// An eventfd refuses a write of fewer than eight bytes before it looks at anything else, and so do few other files; the
-/// link in /proc says it for sure where there is one.
+/// The link in /proc says it for sure. Without /proc it may be any file that has no type and takes no write of four bytes:
+/// an eventfd, but also an epoll or timer descriptor.
 fn is_eventfd(fd: i32) -> bool {
-    match std::fs::read_link(format!("/proc/self/fd/{fd}")) {
-        Ok(link) => link.to_string_lossy().contains("[eventfd"),
-        Err(_) => true,
+    if let Ok(link) = std::fs::read_link(format!("/proc/self/fd/{fd}")) {
+        return link.to_string_lossy().contains("[eventfd");
     }
+    // SAFETY: the caller's own duplicate, which stays open meanwhile.
+    let fd = unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) };
+    let untyped = rustix::fs::fstat(fd).is_ok_and(|stat| stat.st_mode & libc::S_IFMT == 0);
+    untyped && rustix::io::write(fd, &[0; 4]) == Err(Errno::INVAL)
 }
 
 /// Which opcodes there are. Source: io_uring_register(2), IORING_REGISTER_PROBE; `io_probe` in io_uring/register.c.

@@ -50,6 +50,7 @@ const FLAGS: u32 = IORING_SETUP_CQSIZE
 /// Makes a ring: its descriptor. `params` is the program's address of `struct io_uring_params`.
 pub fn setup(entries: u32, params: u64) -> Result<i32, Errno> {
     process::notice_fork();
+    crate::os::probe_flags();
     let mut given: Params = user_read(params)?;
     if given.resv != [0; 3] || given.flags & !FLAGS != 0 {
         return Err(Errno::INVAL);

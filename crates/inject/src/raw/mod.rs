@@ -22,7 +22,7 @@ mod trap;
 
 use crate::{backend, descriptor, signals, sys};
 use anyring_engine::lock::Lock;
-use anyring_engine::process;
+use anyring_engine::{os, process};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{sock_filter, sock_fprog};
 use object::Known;
@@ -81,8 +81,11 @@ fn cover(known: &mut Known) {
     if objects.is_empty() || !(installed() || backend::is_user()) {
         return;
     }
-    if !trap::prepare() || signals::install_guard(libc::SIGSYS, trap::guard).is_err() {
+    if !filters_are_permitted() || !trap::prepare() || signals::install_guard(libc::SIGSYS, trap::guard).is_err() {
         return;
+    }
+    if !os::kernel_copies() {
+        backend::guard_copies(); // the wrappers around a guarded signal read the program's memory from now on
     }
     for program in filter::programs(objects) {
         if install(&program) {
@@ -90,6 +93,16 @@ fn cover(known: &mut Known) {
         }
     }
     trap_waits(known, first_new);
+}
+
+/// Whether seccomp(2) is there and not refused by an outer filter: asked first, so that no_new_privs is not set for nothing.
+/// EINVAL is a kernel that has filters but not the question (before Linux 4.14).
+fn filters_are_permitted() -> bool {
+    let action = libc::SECCOMP_RET_TRAP;
+    let question = [libc::SECCOMP_GET_ACTION_AVAIL as usize, 0, &raw const action as usize, 0, 0, 0];
+    // SAFETY: the call reads one word, `action`.
+    let answer = unsafe { sys::call(libc::SYS_seccomp, question) };
+    answer == 0 || answer == -(libc::EINVAL as isize)
 }
 
 /// Traps waits at the objects from `first_new` on; the first time, at all.

@@ -60,8 +60,8 @@ pub fn prepare() {
 /// Counts a trap of call `number` by the instruction before `behind`: whether it is time to [`apply`].
 /// Async-signal-safe.
 pub fn is_due(number: i32, behind: usize) -> bool {
-    if !(NR_IO_URING_SETUP..=NR_IO_URING_REGISTER).contains(&i64::from(number)) || !ENABLED.load(Ordering::Relaxed)
-    {
+    let concerned = (NR_IO_URING_SETUP..=NR_IO_URING_REGISTER).contains(&i64::from(number));
+    if !concerned || !ENABLED.load(Ordering::Relaxed) || signals::PROCESS.load(Ordering::Relaxed).is_null() {
         return false;
     }
     counter(behind).is_some_and(|counter| counter.traps.fetch_add(1, Ordering::Relaxed) + 1 == TRAPS)
@@ -232,7 +232,7 @@ unsafe extern "C" fn patched() {
         "mov rax, [rip + anyring_thread_stack@GOTTPOFF]",
         "mov eax, fs:[rax + {hint_process}]",
         "mov rcx, [rip + {process}]",
-        "mov ecx, [rcx]", // never null where something was trapped
+        "mov ecx, [rcx]", // never null where something was patched
         "lea ecx, [rcx + rax + 1]",
         "jrcxz 2f",
         "jmp 9f",

@@ -20,6 +20,7 @@ pub mod wrappers;
 
 use crate::sys;
 use action::{Action, SIG_DFL, SIG_IGN};
+use anyring_engine::os::{ForkPage, Look};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use libc::{siginfo_t, ucontext_t};
@@ -40,8 +41,12 @@ static GUARDED: AtomicU64 = AtomicU64::new(0);
 static GUARDS: [[AtomicPtr<()>; GUARDS_A_SIGNAL]; GUARDABLE.len()] =
     [const { [const { AtomicPtr::new(core::ptr::null_mut()) }; GUARDS_A_SIGNAL] }; GUARDABLE.len()];
 
-/// The process to which the actions and masks kept here belong: a page that a forked child finds zeroed, while a
-/// vforked child, which borrows our memory but has signal actions of its own, finds its parent there.
+/// Tells a forked child, whose signal actions and masks are those kept here, from a vforked one, which borrows our memory
+/// but has actions of its own.
+static FORK_PAGE: ForkPage = ForkPage::new();
+/// The process to which the actions and masks kept here belong, as it was last seen.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+/// The word of [`FORK_PAGE`], for code in assembly; null where the page may be absent in a child, and nothing is patched.
 pub(crate) static PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
 /// The bit of `signal` in a mask.
@@ -89,49 +94,35 @@ pub fn install_guard(signal: c_int, guard: Guard) -> Result<(), c_int> {
     Ok(())
 }
 
-/// Maps the page of [`PROCESS`] once.
+/// Maps [`FORK_PAGE`] once.
 fn note_process() -> Result<(), c_int> {
-    if !PROCESS.load(Ordering::Relaxed).is_null() {
+    if OWNER.load(Ordering::Relaxed) != 0 {
         return Ok(());
     }
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let args = [0, 4096, protection as usize, flags as usize, usize::MAX, 0];
-    // SAFETY: a new private mapping at a place of the kernel's choice.
-    let page = unsafe { sys::call(libc::SYS_mmap, args) };
-    if (-4095..0).contains(&page) {
-        return Err(-page as c_int);
-    }
-    // SAFETY: the page was just mapped; the advice only concerns it.
-    let advised =
-        unsafe { sys::call(libc::SYS_madvise, [page as usize, 4096, libc::MADV_WIPEONFORK as usize, 0, 0, 0]) };
-    if advised < 0 {
-        return Err(-advised as c_int);
-    }
-    let page = page as *mut AtomicU32;
-    // SAFETY: mapped writable, aligned, and never unmapped.
-    unsafe { (*page).store(sys::process_id() as u32, Ordering::Relaxed) };
-    PROCESS.store(page, Ordering::Relaxed);
+    let process = sys::process_id() as u32;
+    FORK_PAGE.map(process).map_err(|error| error.raw_os_error())?;
+    OWNER.store(process, Ordering::Relaxed);
+    PROCESS.store(FORK_PAGE.wiped_word().unwrap_or(core::ptr::null_mut()), Ordering::Relaxed);
     Ok(())
 }
 
 /// Whether this is a child that runs in its parent's memory (vfork(2)): its signal actions and mask are its own, ours
 /// are the parent's and must not change.
 pub(crate) fn in_borrowed_memory() -> bool {
-    let page = PROCESS.load(Ordering::Relaxed);
-    if page.is_null() {
+    let (process, owner) = (sys::process_id() as u32, OWNER.load(Ordering::Relaxed));
+    if owner == process || owner == 0 {
         return false;
     }
-    let process = sys::process_id() as u32;
-    // SAFETY: mapped by `note_process` and never unmapped; a concurrent writer stores the same value.
-    let owner = unsafe { &*page };
-    match owner.load(Ordering::Relaxed) {
-        0 => {
-            owner.store(process, Ordering::Relaxed);
-            false
-        }
-        owner => owner != process,
+    // By call: a fault here might be inside a handler of SIGSEGV.
+    let Some(word) = FORK_PAGE.word(Look::ByCall) else { return true };
+    // Of the threads of a forked child all store the same.
+    match word.load(Ordering::Relaxed) {
+        0 => word.store(process, Ordering::Relaxed),
+        noted if noted == process => {}
+        _ => return true,
     }
+    OWNER.store(process, Ordering::Relaxed);
+    false
 }
 
 /// The action of every guarded signal.

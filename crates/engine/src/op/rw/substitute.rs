@@ -1,0 +1,207 @@
+//! Nonblocking transfers without RWF_NOWAIT, for what does not know it: pipes before Linux 6.4, named FIFOs, sockets on
+//! old kernels, everything in gVisor.
+//!
+//! | file | read | write |
+//! |---|---|---|
+//! | socket | recvmsg(2), MSG_DONTWAIT | sendmsg(2), MSG_DONTWAIT |
+//! | opened with O_NONBLOCK | readv(2) | writev(2) |
+//! | pipe | vmsplice(2), which copies out of a pipe's read end | into a pipe of our own, from there splice(2) |
+//! | other | none: a worker | none: a worker |
+//!
+//! Neither way of a pipe changes the program's description, blocks, or takes data that does not arrive; a write without
+//! readers raises SIGPIPE as write(2) does, and one of PIPE_BUF bytes or fewer is atomic.
+
+use crate::op::call;
+use crate::os::{check, syscall};
+use crate::Errno;
+use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::pipe::{pipe_with, PipeFlags, SpliceFlags};
+
+/// What there is instead of an attempt with RWF_NOWAIT.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Substitute {
+    /// This was its answer: as from preadv2(2) or pwritev2(2).
+    Answer(Result<usize, Errno>),
+    /// None; the file can be waited for.
+    NoneYetReady,
+    /// None, and waiting makes no difference: it is a regular file or a device of blocks.
+    None,
+}
+
+/// Transfers `bytes` bytes of the `count` iovecs at `iovecs` without waiting. `offset` is the SQE's.
+pub fn transfer(
+    fd: i32,
+    write: bool,
+    offset: u64,
+    iovecs: *const [usize; 2],
+    count: usize,
+    bytes: u64,
+) -> Substitute {
+    if fd < 0 {
+        return Substitute::Answer(Err(Errno::BADF));
+    }
+    // SAFETY: the number is only borrowed for the call, which answers EBADF if it is not open.
+    let stat = match rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) }) {
+        Ok(stat) => stat,
+        Err(error) => return Substitute::Answer(Err(error)),
+    };
+    let answer = match stat.st_mode & libc::S_IFMT {
+        libc::S_IFSOCK => Some(by_message(fd, write, offset, iovecs, count, bytes)),
+        libc::S_IFREG | libc::S_IFBLK => return Substitute::None,
+        kind => by_status(fd, kind == libc::S_IFIFO, write, iovecs, count, bytes),
+    };
+    answer.map_or(Substitute::NoneYetReady, Substitute::Answer)
+}
+
+/// What the status flags of the description allow; `None` where a worker must do it.
+fn by_status(
+    fd: i32,
+    pipe: bool,
+    write: bool,
+    iovecs: *const [usize; 2],
+    count: usize,
+    bytes: u64,
+) -> Option<Result<usize, Errno>> {
+    let flags = match check(syscall(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0])) {
+        Ok(flags) => flags as i32,
+        Err(error) => return Some(Err(error)),
+    };
+    if flags & libc::O_NONBLOCK != 0 {
+        let number = if write { libc::SYS_writev } else { libc::SYS_readv };
+        return Some(call(number, [fd as usize, iovecs as usize, count, 0, 0, 0]));
+    }
+    pipe.then(|| through_pipe(fd, flags, write, iovecs, count, bytes)).flatten()
+}
+
+fn by_message(
+    fd: i32,
+    write: bool,
+    offset: u64,
+    iovecs: *const [usize; 2],
+    count: usize,
+    bytes: u64,
+) -> Result<usize, Errno> {
+    // `sock_read_iter` in net/socket.c: no position, and a read of nothing is answered at once.
+    if offset != 0 && offset != super::CURRENT_POSITION {
+        return Err(Errno::SPIPE);
+    }
+    if bytes == 0 {
+        return Ok(0);
+    }
+    // `struct msghdr`: name and its length, iovecs and their count, control and its length, flags.
+    let message = [0usize, 0, iovecs as usize, count, 0, 0, 0];
+    let number = if write { libc::SYS_sendmsg } else { libc::SYS_recvmsg };
+    call(number, [fd as usize, message.as_ptr() as usize, libc::MSG_DONTWAIT as usize, 0, 0, 0])
+}
+
+/// A pipe that waits, with these status flags.
+fn through_pipe(
+    fd: i32,
+    flags: i32,
+    write: bool,
+    iovecs: *const [usize; 2],
+    count: usize,
+    bytes: u64,
+) -> Option<Result<usize, Errno>> {
+    let access = flags & libc::O_ACCMODE;
+    if access == if write { libc::O_RDONLY } else { libc::O_WRONLY } {
+        return Some(Err(Errno::BADF));
+    }
+    if bytes == 0 {
+        return Some(Ok(0));
+    }
+    // vmsplice takes a description that is open for both for one to write to. Neither call knows packets (O_DIRECT).
+    if flags & libc::O_DIRECT != 0 || (!write && access == libc::O_RDWR) {
+        return None;
+    }
+    if write {
+        return into_pipe(fd, iovecs, count);
+    }
+    let args = [fd as usize, iovecs as usize, count, libc::SPLICE_F_NONBLOCK as usize, 0, 0];
+    match check(syscall(libc::SYS_vmsplice, args)) {
+        Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => None,
+        answer => Some(answer),
+    }
+}
+
+/// The pipe in between lives for this one call: a kept one would be shared with forked children.
+fn into_pipe(fd: i32, iovecs: *const [usize; 2], count: usize) -> Option<Result<usize, Errno>> {
+    let (output, input) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
+    let args = [input.as_raw_fd() as usize, iovecs as usize, count, 0, 0, 0];
+    let filled = match check(syscall(libc::SYS_writev, args)) {
+        Ok(filled) => filled,
+        Err(error) => return Some(Err(error)),
+    };
+    // SAFETY: the number is only borrowed for the call, which answers EBADF if it is not open.
+    let target = unsafe { BorrowedFd::borrow_raw(fd) };
+    match rustix::pipe::splice(&output, None, target, None, filled, SpliceFlags::NONBLOCK) {
+        Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => None,
+        answer => Some(answer),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fd::AsFd;
+    use rustix::io::{read, write};
+
+    fn attempt(fd: impl AsFd, write: bool, bytes: &mut [u8]) -> Substitute {
+        let iovec = [bytes.as_mut_ptr() as usize, bytes.len()];
+        transfer(fd.as_fd().as_raw_fd(), write, 0, &iovec, 1, bytes.len() as u64)
+    }
+
+    fn answer(answer: Result<usize, Errno>) -> Substitute {
+        Substitute::Answer(answer)
+    }
+
+    #[test]
+    fn pipes_are_read_without_waiting() {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let mut bytes = [0; 8];
+        assert_eq!(attempt(&reader, false, &mut bytes), answer(Err(Errno::AGAIN)));
+        assert_eq!(attempt(&reader, false, &mut []), answer(Ok(0)), "a read of nothing");
+        assert_eq!(attempt(&writer, false, &mut bytes), answer(Err(Errno::BADF)));
+        write(&writer, b"abcdefghij").unwrap();
+        assert_eq!(attempt(&reader, false, &mut bytes), answer(Ok(8)));
+        assert_eq!(&bytes, b"abcdefgh");
+        let bad = [16usize, 8];
+        assert_eq!(transfer(reader.as_raw_fd(), false, 0, &bad, 1, 8), answer(Err(Errno::FAULT)));
+        assert_eq!(attempt(&reader, false, &mut bytes), answer(Ok(2)), "the fault took nothing");
+        drop(writer);
+        assert_eq!(attempt(&reader, false, &mut bytes), answer(Ok(0)), "the end");
+    }
+
+    #[test]
+    fn pipes_are_written_as_far_as_there_is_room() {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let content: Vec<u8> = (0..300_000).map(|n| (n / 3) as u8).collect();
+        assert_eq!(attempt(&writer, true, &mut content.clone()), answer(Ok(65536)));
+        assert_eq!(attempt(&writer, true, &mut [1]), answer(Err(Errno::AGAIN)));
+        let mut seen = vec![0; 65536];
+        assert_eq!(read(&reader, &mut seen), Ok(65536));
+        assert!(seen == content[..65536]);
+        assert_eq!(transfer(writer.as_raw_fd(), true, 0, &[16usize, 8], 1, 8), answer(Err(Errno::FAULT)));
+        assert_eq!(attempt(&reader, true, &mut [1]), answer(Err(Errno::BADF)));
+    }
+
+    #[test]
+    fn sockets_are_used_by_messages_and_files_not_at_all() {
+        let kind = (rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM);
+        let (a, b) = rustix::net::socketpair(kind.0, kind.1, rustix::net::SocketFlags::CLOEXEC, None).unwrap();
+        let mut bytes = [0; 8];
+        assert_eq!(attempt(&a, false, &mut bytes), answer(Err(Errno::AGAIN)));
+        assert_eq!(attempt(&b, true, &mut b"abc".clone()), answer(Ok(3)));
+        assert_eq!(attempt(&a, false, &mut bytes), answer(Ok(3)));
+        let iovec = [bytes.as_mut_ptr() as usize, bytes.len()];
+        assert_eq!(transfer(a.as_raw_fd(), false, 4, &iovec, 1, 8), answer(Err(Errno::SPIPE)));
+        let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+        assert_eq!(attempt(&file, false, &mut bytes), Substitute::None);
+        let event = rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        assert_eq!(attempt(&event, false, &mut bytes), Substitute::NoneYetReady);
+        rustix::fs::fcntl_setfl(&event, rustix::fs::OFlags::NONBLOCK).unwrap();
+        assert_eq!(attempt(&event, false, &mut bytes), answer(Ok(8)));
+        assert_eq!(attempt(&event, false, &mut bytes), answer(Err(Errno::AGAIN)));
+        assert_eq!(transfer(-1, false, 0, &iovec, 1, 8), answer(Err(Errno::BADF)));
+    }
+}

@@ -1,0 +1,121 @@
+//! A page by which a process notices that it was forked, also by a raw clone(2), and is not mistaken for a child of
+//! vfork(2), which runs in its parent's memory.
+//!
+//! Its word reads 0 in a forked child until the child stores something. Where the kernel has MADV_WIPEONFORK (Linux
+//! 4.14) it does that. Elsewhere (gVisor) the page is marked MADV_DONTFORK, so that the child lacks it: a guarded load
+//! or mincore(2) tells, and the child maps a new one.
+
+use super::{check, syscall, GuardedWords};
+use crate::Errno;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+const PAGE: usize = 4096;
+/// Set in [`ForkPage::page`] where the page is absent in a forked child.
+const ABSENT: usize = 1;
+/// The second word of a page that may be absent: what else a forked child may have mapped there meanwhile lacks it.
+const OURS: u32 = 0x6172_666b;
+
+/// How a page that may be absent is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// By a guarded load: a few nanoseconds, but a fault if the page is absent.
+    ByLoad,
+    /// By mincore(2), so that no signal is raised.
+    ByCall,
+}
+
+/// See the module's head.
+pub struct ForkPage {
+    /// The page's address, with [`ABSENT`] or without it; `ABSENT` alone before there is a page.
+    page: AtomicUsize,
+}
+
+impl ForkPage {
+    /// No page yet.
+    pub const fn new() -> ForkPage {
+        ForkPage { page: AtomicUsize::new(ABSENT) }
+    }
+
+    /// Maps the page, with `word` in it. If two threads do so at once, the first one's page counts.
+    ///
+    /// # Errors
+    /// What mmap(2) answered.
+    pub fn map(&self, word: u32) -> Result<(), Errno> {
+        self.replace(ABSENT, map(word)?);
+        Ok(())
+    }
+
+    /// The word, or `None` before [`ForkPage::map`].
+    #[inline]
+    pub fn word(&self, look: Look) -> Option<&AtomicU32> {
+        // Acquire pairs with the Release in `replace`.
+        let page = self.page.load(Ordering::Acquire);
+        if page & ABSENT != 0 {
+            return self.perhaps_absent(page, look);
+        }
+        // SAFETY: a mapping that is never unmapped and that a fork does not take away; only touched as an atomic.
+        Some(unsafe { &*(page as *const AtomicU32) })
+    }
+
+    /// The word's address where no look is needed: in a forked child it reads 0. `None` where the page may be absent.
+    pub fn wiped_word(&self) -> Option<*mut AtomicU32> {
+        let page = self.page.load(Ordering::Acquire); // partner: the Release in `replace`
+        (page & ABSENT == 0).then_some(page as *mut AtomicU32)
+    }
+
+    #[cold]
+    fn perhaps_absent(&self, page: usize, look: Look) -> Option<&AtomicU32> {
+        let address = page & !ABSENT;
+        if address == 0 {
+            return None;
+        }
+        let seen = look == Look::ByLoad && GuardedWords::load(address + 4) == Ok(OURS);
+        if !seen && !is_ours(address) {
+            self.replace(page, map(0).ok()?);
+        }
+        // Acquire: partner as in `word`; another thread of the child may have been first.
+        let address = self.page.load(Ordering::Acquire) & !ABSENT;
+        // SAFETY: `address` was just found to be mapped, by this process, which never unmaps it.
+        Some(unsafe { &*(address as *const AtomicU32) })
+    }
+
+    fn replace(&self, old: usize, new: usize) {
+        // Release pairs with the Acquire loads: the page's words are there for whoever sees its address.
+        if self.page.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed).is_err() {
+            syscall(libc::SYS_munmap, [new & !ABSENT, PAGE, 0, 0, 0, 0]);
+        }
+    }
+}
+
+impl Default for ForkPage {
+    fn default() -> Self {
+        ForkPage::new()
+    }
+}
+
+/// A new page with `word` in it, and [`ABSENT`] where that is its kind.
+fn map(word: u32) -> Result<usize, Errno> {
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
+    let page = check(syscall(libc::SYS_mmap, [0, PAGE, protection, flags, usize::MAX, 0]))?;
+    let advise = |advice: i32| check(syscall(libc::SYS_madvise, [page, PAGE, advice as usize, 0, 0, 0]));
+    let absent = advise(libc::MADV_WIPEONFORK).is_err();
+    if absent {
+        advise(libc::MADV_DONTFORK)?;
+    }
+    // SAFETY: two words of the page just mapped, which nobody else knows yet.
+    unsafe {
+        *(page as *mut u32) = word;
+        *((page + 4) as *mut u32) = OURS;
+    }
+    Ok(page | usize::from(absent))
+}
+
+/// Whether the page at `address` is there and ours, asked without a fault.
+fn is_ours(address: usize) -> bool {
+    let mut resident = 0u8;
+    let args = [address, PAGE, &mut resident as *mut u8 as usize, 0, 0, 0];
+    // SAFETY: mapped, as the call just said. Another mapping of this young child's may be there, whose bytes are only
+    // looked at.
+    syscall(libc::SYS_mincore, args) == 0 && unsafe { ((address + 4) as *const u32).read_volatile() } == OURS
+}

@@ -1,0 +1,27 @@
+//! For tests: a thread to which some system calls are refused.
+
+use seccompiler::{SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule};
+
+/// A call that is refused: its number, the value of one argument (by index) if only that one is, and the errno.
+pub type Refusal = (i64, Option<(u8, u64)>, i32);
+
+/// Runs `body` on a thread of its own, below a filter for each refusal.
+pub fn refusing<T: Send + 'static>(refusals: &'static [Refusal], body: impl FnOnce() -> T + Send + 'static) -> T {
+    let below = move || {
+        for (number, argument, errno) in refusals {
+            let condition = |(index, value)| {
+                SeccompCondition::new(index, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value).expect("a condition")
+            };
+            let rules =
+                argument.map(|argument| SeccompRule::new(vec![condition(argument)]).expect("a rule")).into_iter();
+            let architecture = std::env::consts::ARCH.try_into().expect("a known architecture");
+            let action = SeccompAction::Errno(*errno as u32);
+            let calls = [(*number, rules.collect())].into();
+            let filter = SeccompFilter::new(calls, SeccompAction::Allow, action, architecture).expect("a filter");
+            let program: seccompiler::BpfProgram = filter.try_into().expect("a program");
+            seccompiler::apply_filter(&program).expect("install the filter");
+        }
+        body()
+    };
+    std::thread::spawn(below).join().expect("the thread")
+}

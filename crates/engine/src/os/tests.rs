@@ -1,0 +1,87 @@
+//! What stands in for system calls that are missing, below filters that take them away.
+
+use super::refusing::{refusing, Refusal};
+use super::*;
+use core::sync::atomic::Ordering;
+use rustix::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+const NO_WIPEONFORK: &[Refusal] = &[(libc::SYS_madvise, Some((2, libc::MADV_WIPEONFORK as u64)), libc::EINVAL)];
+const NO_EPOLL_PWAIT2: &[Refusal] = &[(libc::SYS_epoll_pwait2, None, libc::ENOSYS)];
+/// What gVisor answers at the end of a pipe: flags mean nothing.
+const FLAGS_IGNORED: &[Refusal] = &[(libc::SYS_preadv2, Some((5, 1 << 31)), 0)];
+
+/// The word as a forked child finds it.
+fn word_in_child(page: &ForkPage, look: Look) -> u32 {
+    // SAFETY: the child makes system calls only.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let word = page.word(look).map_or(99, |word| word.load(Ordering::Relaxed));
+        // A second look finds the same page, and what was stored in it.
+        let kept = page.word(look).is_some_and(|word| {
+            word.store(word.load(Ordering::Relaxed) + 7, Ordering::Relaxed);
+            page.word(look).is_some_and(|again| again.load(Ordering::Relaxed) == word.load(Ordering::Relaxed))
+        });
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(if kept { word as i32 } else { 98 }) };
+    }
+    let mut status = 0;
+    // SAFETY: our own child, and room for its status.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status), "{status:#x}");
+    libc::WEXITSTATUS(status) as u32
+}
+
+fn a_fork_is_noticed(wiped: bool) {
+    static EARLY: ForkPage = ForkPage::new();
+    assert!(EARLY.word(Look::ByLoad).is_none());
+    for look in [Look::ByLoad, Look::ByCall] {
+        let page = ForkPage::new();
+        page.map(5).expect("room for a page");
+        assert_eq!(page.wiped_word().is_some(), wiped);
+        assert_eq!(word_in_child(&page, look), 0, "{look:?}");
+        let word = page.word(look).expect("a page");
+        assert_eq!(word.load(Ordering::Relaxed), 5, "the parent's stays");
+        page.map(6).expect("room for a page");
+        assert_eq!(word.load(Ordering::Relaxed), 5, "the first page counts");
+    }
+}
+
+#[test]
+fn a_fork_is_noticed_by_a_page_that_is_wiped() {
+    a_fork_is_noticed(true);
+}
+
+#[test]
+fn a_fork_is_noticed_by_a_page_that_is_absent() {
+    refusing(NO_WIPEONFORK, || a_fork_is_noticed(false));
+}
+
+fn epoll_waits() {
+    let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).expect("an epoll set");
+    let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+    let set = epoll.as_raw_fd();
+    Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, reader.as_raw_fd(), libc::EPOLLIN as u32, 7).expect("watch");
+    let mut events = [EpollEvent::default(); 2];
+    let start = Instant::now();
+    assert_eq!(Sys::epoll_wait(set, &mut events, Some(300_000), None), Ok(0));
+    assert!(start.elapsed() >= Duration::from_micros(300));
+    assert_eq!(Sys::epoll_wait(set, &mut events, Some(0), None), Ok(0));
+    rustix::io::write(&writer, b"x").expect("write");
+    for timeout_ns in [None, Some(0), Some(300_000), Some(5_000_000_000)] {
+        assert_eq!(Sys::epoll_wait(set, &mut events, timeout_ns, None), Ok(1));
+        assert_eq!({ events[0].data }, 7);
+    }
+}
+
+#[test]
+fn epoll_waits_by_epoll_pwait2_or_without_it() {
+    epoll_waits();
+    refusing(NO_EPOLL_PWAIT2, epoll_waits);
+}
+
+#[test]
+fn ignored_flags_are_found_out() {
+    assert!(linux::flags_are_looked_at());
+    assert!(!refusing(FLAGS_IGNORED, linux::flags_are_looked_at));
+}
