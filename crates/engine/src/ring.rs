@@ -204,14 +204,22 @@ impl Ring {
     pub fn lock(&'static self) -> Result<RingGuard, LockFailure> {
         let mut held = self.state.lock().ok_or(LockFailure::Reentry)?;
         let state = held.as_deref_mut().map(NonNull::from).ok_or(LockFailure::Ended)?;
-        RingGuard { ring: self, state, held: Some(held) }.joined()
+        let guard = RingGuard { ring: self, state, held: Some(held) };
+        if guard.control.member == control::NO_MEMBER {
+            return guard.joined();
+        }
+        Ok(guard)
     }
 
     /// The ring's state if nobody has it now.
     pub fn try_lock(&'static self) -> Option<RingGuard> {
         let mut held = self.state.try_lock()?;
         let state = held.as_deref_mut().map(NonNull::from)?;
-        RingGuard { ring: self, state, held: Some(held) }.joined().ok()
+        let guard = RingGuard { ring: self, state, held: Some(held) };
+        if guard.control.member == control::NO_MEMBER {
+            return guard.joined().ok();
+        }
+        Some(guard)
     }
 
     /// Whether the calling thread is inside the ring's lock.
@@ -393,10 +401,10 @@ impl State {
 }
 
 impl RingGuard {
-    /// The guard of a process that is a member: a forked child becomes one now.
-    #[inline]
+    /// A forked child's first hold of an inherited ring makes it a member.
+    #[cold]
     fn joined(mut self) -> Result<RingGuard, LockFailure> {
-        if self.control.member == control::NO_MEMBER && self.join().is_err() {
+        if self.join().is_err() {
             self.held = None; // nothing was done that must be settled
             return Err(LockFailure::Crowded);
         }

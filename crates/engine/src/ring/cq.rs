@@ -4,9 +4,9 @@
 //! finds the CQ full, or others waiting before it, goes to the shared backlog (`IORING_FEAT_NODROP`), and from there to
 //! the CQ in order when the program asks for events. Whoever has to be told is told after the lock is released.
 
-use super::control::{RECORD_FREE, RECORD_IN_BACKLOG, RECORD_IN_CQ, WATCHED_EDGE, WATCHED_LEVEL};
+use super::control::{Control, RECORD_FREE, RECORD_IN_BACKLOG, RECORD_IN_CQ, WATCHED_EDGE, WATCHED_LEVEL};
 use super::layout::word;
-use super::RingGuard;
+use super::{Records, RingGuard};
 use crate::os::{syscall, Os, Sys};
 use crate::{process, stats};
 use anyring_abi::{Cqe, IORING_CQ_EVENTFD_DISABLED, IORING_SQ_CQ_OVERFLOW, IORING_SQ_TASKRUN};
@@ -32,6 +32,29 @@ impl Batch {
     pub fn ends(&mut self, record: (u8, u8)) {
         self.ended[self.ended_count] = (record, self.count as u8 - 1);
         self.ended_count += 1;
+    }
+
+    /// Writes into the records that end where their CQEs are about to be: `room` of them in the CQ from `tail` on, the
+    /// others in the backlog. Should this process die before these are published, the requests are still in flight.
+    fn locate_ended(&self, control: &Control, tail: u32, room: u32, backlog_tail: u32) {
+        for ((chunk, index), place) in self.ended[..self.ended_count].iter().copied() {
+            let place = u32::from(place);
+            let state = match place.checked_sub(room) {
+                None => RECORD_IN_CQ | u64::from(tail.wrapping_add(place)),
+                Some(behind) => RECORD_IN_BACKLOG | u64::from(backlog_tail.wrapping_add(behind)),
+            };
+            // Release pairs with the Acquire load of `PostLock::repair`.
+            control.record(chunk.into(), index.into()).state.store(state, Ordering::Release);
+        }
+    }
+
+    /// The CQEs were published: gives the records back.
+    fn free_ended(&mut self, control: &Control, records: &mut Records) {
+        for ((chunk, index), _) in &self.ended[..core::mem::take(&mut self.ended_count)] {
+            // Release: partner as in `admit`.
+            control.record((*chunk).into(), (*index).into()).state.store(RECORD_FREE, Ordering::Release);
+            records.give((*chunk, *index));
+        }
     }
 }
 
@@ -94,16 +117,10 @@ impl RingGuard {
             room = 0;
         }
         let mut spilled = batch.count;
-        let mut ended = batch.ended[..batch.ended_count].iter().peekable();
+        if batch.ended_count != 0 {
+            batch.locate_ended(&control, tail, room, post.backlog_tail());
+        }
         for (place, cqe) in batch.cqes[..batch.count].iter().enumerate() {
-            if let Some((record, _)) = ended.next_if(|(_, of)| usize::from(*of) == place) {
-                // Should this process die before the tail is advanced, the request is still in flight.
-                let state = match room {
-                    0 => RECORD_IN_BACKLOG | u64::from(post.backlog_tail()),
-                    _ => RECORD_IN_CQ | u64::from(tail),
-                };
-                control.record(record.0.into(), record.1.into()).state.store(state, Ordering::Release);
-            }
             if room != 0 && view.write_cqe(tail, *cqe, [0; 2]).is_ok() {
                 tail = tail.wrapping_add(1);
                 room -= 1;
@@ -122,10 +139,8 @@ impl RingGuard {
             control.header().timeouts.fetch_add(timeouts, Ordering::Relaxed);
         }
         let wake = post.wake_wanted(tail, timeouts);
-        for ((chunk, index), _) in &batch.ended[..core::mem::take(&mut batch.ended_count)] {
-            // Release: partner as in `admit`.
-            control.record((*chunk).into(), (*index).into()).state.store(RECORD_FREE, Ordering::Release);
-            state.records.give((*chunk, *index));
+        if batch.ended_count != 0 {
+            batch.free_ended(&control, &mut state.records);
         }
         if overflowed != 0 {
             // Under the lock, as in `flush_overflow`: another process must not clear what this one has just set.

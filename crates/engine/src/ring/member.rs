@@ -134,8 +134,7 @@ impl RingGuard {
         self.control.header().shared.load(Ordering::Relaxed) != 0
     }
 
-    /// A forked child's first hold of an inherited ring.
-    #[cold]
+    /// Makes the process, a forked child, a member of the ring.
     pub(super) fn join(&mut self) -> Result<(), Errno> {
         let number = self.control.take_number()?;
         self.control.member = number;
