@@ -326,6 +326,8 @@ fn closing_ring(fd: i32, ring: &'static Ring) {
         guard.orphan = true;
         drop(guard);
         path::helper::hand_over(ring);
+        // If it had the ring already it does not know yet that there is a last copy to watch for.
+        path::helper::nudge();
     }
 }
 
@@ -410,7 +412,10 @@ pub fn duplicate_ring(fd: i32) -> Result<i32, Errno> {
 
 /// Closes what [`duplicate_ring`] made; the ring ends if it was the last number.
 pub fn drop_duplicate(duplicate: i32) {
-    closing(duplicate);
+    // Not by `closing`, which is for what the program closes: this number is the engine's own.
+    if let Some(ring) = ring(duplicate) {
+        closing_ring(duplicate, ring);
+    }
     descriptors::close(duplicate);
 }
 
