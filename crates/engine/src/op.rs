@@ -126,6 +126,16 @@ impl Op {
         matches!(self, Op::Timeout(_) | Op::LinkTimeout(_))
     }
 
+    /// What it leads to depends on the calling thread's credentials and directory: see `path::crew`.
+    #[inline]
+    pub fn depends_on_caller(&self) -> bool {
+        match self {
+            Op::Fs(op) => !matches!(op, fs::Fs::Close { .. }),
+            Op::Net(op) => matches!(op, net::Net::Connect(_) | net::Net::Socket(_)),
+            _ => false,
+        }
+    }
+
     /// Which readiness a nonblocking attempt would need, for operations on streams.
     #[inline]
     pub fn waits_for(&self) -> Option<Direction> {

@@ -1,5 +1,6 @@
 //! The paths a request can take, and the one place that picks among them.
 
+pub mod crew;
 pub mod driver;
 pub mod helper;
 pub mod readiness;

@@ -21,6 +21,7 @@ pub mod timer;
 pub use slab::{Id, Slab};
 
 use crate::op::{Direction, Op};
+use crate::path::crew::Hold;
 use crate::path::worker::Job;
 use crate::resource::files::FixedFile;
 use anyring_abi::{Opcode, IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
@@ -131,6 +132,8 @@ pub struct Request {
     pub count_target: Option<u32>,
     /// Its shared record: chunk and index.
     pub record: Option<(u8, u8)>,
+    /// Its claim to a thread of its submitter's identity, while it waits its turn.
+    pub hold: Option<Hold>,
 }
 
 impl Request {
@@ -153,6 +156,7 @@ impl Request {
             deadline_ns: 0,
             count_target: None,
             record: None,
+            hold: None,
         }
     }
 

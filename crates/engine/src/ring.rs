@@ -21,6 +21,7 @@ pub mod sq;
 pub mod view;
 
 use crate::lock::{fence_after_swap, Held, Lock};
+use crate::path::crew::Submission;
 use crate::path::driver::Driver;
 use crate::path::readiness::Entries;
 use crate::path::worker::Job;
@@ -94,6 +95,8 @@ pub struct State {
     pub completions: u32,
     /// The chain under construction.
     pub chain: Option<Chain>,
+    /// What the present holder of the lock submitted that depends on who it is.
+    pub submission: Option<Box<Submission>>,
     /// Requests held back by IOSQE_IO_DRAIN.
     pub drain: Drain,
     /// Completions not yet in the shared counters; empty between two submissions.
@@ -350,6 +353,7 @@ impl RingGuard {
         }
         self.ready.clear();
         self.chain = None;
+        self.submission = None;
         drop(core::mem::take(&mut self.drain));
         for job in self.ring.take_arrived() {
             if job.cookie == self.cookie {
@@ -386,6 +390,7 @@ impl State {
         core::mem::forget(core::mem::take(&mut self.counting));
         core::mem::forget(core::mem::take(&mut self.drain));
         core::mem::forget(core::mem::take(&mut self.spill));
+        core::mem::forget(self.submission.take());
         core::mem::forget(core::mem::take(&mut self.records));
         self.chain = None;
         self.batch = Batch::default();
@@ -441,6 +446,9 @@ impl RingGuard {
         }
         while let Some(id) = self.ready.pop_front() {
             self.issue(id);
+        }
+        if self.submission.is_some() {
+            self.leave_submission();
         }
         self.flush();
     }

@@ -114,6 +114,13 @@ cases! {
     rings_of_killed_children_leave_nothing: "leftovers" "killed-child";
     no_files_are_left: "leftovers" "files";
 
+    workers_have_the_credentials_of_the_submitter: "identity" "credentials";
+    workers_have_the_directory_and_umask_of_the_submitter: "identity" "directory";
+    a_chain_that_nobody_waits_for_stays_its_submitters: "identity" "chain";
+    a_chain_that_another_thread_waits_for_stays_its_submitters: "identity" "chain-another-waits";
+    both_ends_of_a_fifo_are_opened_by_one_thread: "identity" "fifo";
+    a_connection_is_its_submitters: "identity" "connect";
+
     a_child_closes_the_pipe_that_is_read: "forks" "closes-pipe";
     a_child_closes_the_ring: "forks" "closes-ring";
     a_child_exits_the_ring: "forks" "exits-ring";
@@ -158,6 +165,8 @@ cases! {
     threads_play_ping_pong_over_sockets: "crowds" "ping-pong-sockets";
     threads_submit_and_wait_on_one_ring: "crowds" "shared-ring";
 
+    a_slot_holds_one_file_after_the_other: "files" "replaced";
+    the_number_of_a_waiting_read_is_used_again: "files" "reused";
     unregistering_a_file_keeps_its_record_locks: "files" "record-locks";
 
     completions_beyond_the_cq_keep_their_order: "overflow" "order";

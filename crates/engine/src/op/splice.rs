@@ -41,6 +41,14 @@ enum Input {
     File(Arc<FixedFile>),
 }
 
+/// The descriptor that a splice waits for.
+pub struct HeldInput {
+    /// Its number.
+    pub fd: i32,
+    /// It was made just now, so that its number may have been another file's before.
+    pub is_new: bool,
+}
+
 impl Splice {
     /// Reads the SQE. Source: io_uring/splice.c, `__io_splice_prep` and `io_tee_prep`.
     pub fn prep(opcode: Opcode, sqe: &Sqe) -> Result<Splice, Errno> {
@@ -77,11 +85,15 @@ impl Splice {
 
     /// The descriptor to wait for after `WouldBlock(Read)`: the request's own, since the program may close its number
     /// meanwhile, and the kernel's request would still have the file. Errors: those of dup(2).
-    pub fn hold_input(&mut self) -> Result<i32, Errno> {
-        if let Input::Number(fd) = self.input {
+    pub fn hold_input(&mut self) -> Result<HeldInput, Errno> {
+        let number = match self.input {
+            Input::Number(fd) => Some(fd),
+            _ => None,
+        };
+        if let Some(fd) = number {
             self.input = Input::File(FixedFile::new(descriptors::duplicate(fd)?, None));
         }
-        Ok(self.input_fd())
+        Ok(HeldInput { fd: self.input_fd(), is_new: number.is_some() })
     }
 
     /// -1 for an index that was not looked up: no call takes it for a file.
@@ -228,8 +240,9 @@ mod tests {
         let (_drain, to) = pipe().unwrap();
         let mut op = splice(&from, 1, 0);
         let held = op.hold_input().unwrap();
-        assert_ne!(held, from.as_raw_fd());
-        assert_eq!(op.hold_input(), Ok(held));
+        assert!(held.is_new && held.fd != from.as_raw_fd());
+        let again = op.hold_input().unwrap();
+        assert!(!again.is_new && again.fd == held.fd);
         drop(from);
         write(&feed, b"x").unwrap();
         assert_eq!(op.issue(on_worker(to.as_raw_fd())), Verdict::Done(1));

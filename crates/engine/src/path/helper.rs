@@ -14,7 +14,7 @@ use crate::{descriptors, process, thread, Errno};
 use anyring_abi::{IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG};
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use rustix::event::{epoll, EventfdFlags};
-use rustix::fd::IntoRawFd;
+use rustix::fd::{AsRawFd, IntoRawFd};
 
 /// How long a program may stay away before the helper takes over, in nanoseconds.
 const PERIOD_NS: u64 = 1_000_000;
@@ -79,7 +79,13 @@ pub fn hand_over(ring: &'static Ring) {
         rings.push(ring);
     }
     if RUNNING.swap(1, Ordering::AcqRel) == 0 {
-        let started = make_wake().is_ok() && thread::spawn(run, core::ptr::null_mut());
+        let started = make_wake().and_then(|()| make_set()).is_ok_and(|set| {
+            let started = thread::spawn(run, set as usize as *mut libc::c_void);
+            if !started {
+                descriptors::close(set);
+            }
+            started
+        });
         if !started {
             RUNNING.store(0, Ordering::Release);
             ring.driver.tracked.store(false, Ordering::Relaxed);
@@ -98,6 +104,14 @@ fn make_wake() -> Result<(), Errno> {
     Ok(())
 }
 
+/// The helper's poll set. Made before the thread is: for a moment it takes the number that the program's next open expects.
+fn make_set() -> Result<i32, Errno> {
+    let set = descriptors::to_top(epoll::create(epoll::CreateFlags::CLOEXEC)?)?;
+    let wake = WAKE.load(Ordering::Relaxed);
+    Sys::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, wake, libc::EPOLLIN as u32, 0)?;
+    Ok(set.into_raw_fd())
+}
+
 /// Makes the helper look at its rings again.
 pub fn nudge() {
     // Held, so that the number is not closed, and perhaps another file's, before the write. Where it cannot be had, this
@@ -110,10 +124,10 @@ pub fn nudge() {
     }
 }
 
-extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
+extern "C" fn run(set: *mut libc::c_void) -> *mut libc::c_void {
     thread::name(c"anyring-helper");
     thread::contain(|| {
-        if let Err(error) = watch() {
+        if let Err(error) = watch(set as usize as i32) {
             crate::log::line(&format!("the helper ended: {error}"));
         }
     });
@@ -123,10 +137,8 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
 }
 
 /// The helper's loop.
-fn watch() -> Result<(), Errno> {
-    let set = descriptors::to_top(epoll::create(epoll::CreateFlags::CLOEXEC)?)?.into_raw_fd();
+fn watch(set: i32) -> Result<(), Errno> {
     let wake = WAKE.load(Ordering::Relaxed);
-    Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, wake, libc::EPOLLIN as u32, 0)?;
     let mut wards: Vec<Ward> = Vec::new();
     let mut events = [EpollEvent::default(); 32];
     loop {

@@ -221,6 +221,16 @@ impl Entries {
         self.control_registration(epoll, fd, wanted)
     }
 
+    /// `fd` names another file than before: what is remembered of it does not count, nor do events still to come. An
+    /// epoll registration that the old file left behind is found when the number is registered anew.
+    pub fn forget(&mut self, fd: i32) {
+        if let Some(entry) = self.existing(fd) {
+            entry.generation = entry.generation.wrapping_add(1);
+            (entry.registered, entry.read_empty, entry.write_full) = (0, false, false);
+            (entry.stream, entry.direct, entry.empty_streak) = (false, None, 0);
+        }
+    }
+
     /// Adds or changes the registration, whichever the kernel accepts: a number may have been reused, or its file may
     /// still be registered through a duplicate.
     fn control_registration(&mut self, epoll: i32, fd: i32, wanted: u32) -> Result<(), Errno> {
@@ -279,7 +289,13 @@ impl RingGuard {
         };
         // A splice whose input is not ready waits for that one, not for the output that its SQE names as its file.
         let fd = match &mut self.slab[id].op {
-            Op::Splice(splice) if list == ListKind::Read => splice.hold_input()?,
+            Op::Splice(splice) if list == ListKind::Read => {
+                let input = splice.hold_input()?;
+                if input.is_new {
+                    self.entries.forget(input.fd);
+                }
+                input.fd
+            }
             _ => fd,
         };
         let state = &mut **self;
@@ -500,7 +516,10 @@ impl RingGuard {
             let private = match &file {
                 Some(file) => file.clone(),
                 None => match descriptors::duplicate(fd) {
-                    Ok(duplicate) => file.insert(FixedFile::new(duplicate, None)).clone(),
+                    Ok(duplicate) => {
+                        self.entries.forget(duplicate);
+                        file.insert(FixedFile::new(duplicate, None)).clone()
+                    }
                     Err(_) => continue,
                 },
             };
@@ -511,10 +530,8 @@ impl RingGuard {
             if let (Some(epoll), true) = (epoll, entry.registered != 0) {
                 let _ = Sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
             }
-            entry.generation = entry.generation.wrapping_add(1);
-            (entry.registered, entry.read_empty, entry.write_full) = (0, false, false);
-            (entry.stream, entry.direct, entry.empty_streak) = (false, None, 0);
         }
+        self.entries.forget(fd);
     }
 
     fn move_to(&mut self, id: Id, private: Arc<FixedFile>, armed: bool) {

@@ -8,7 +8,7 @@ use crate::request::{Id, ListKind, Path, Request, State, Target};
 use crate::ring::control::{RECORD_FREE, RECORD_IN_FLIGHT};
 use crate::ring::RingGuard;
 use crate::{descriptors, process, stats, Errno};
-use anyring_abi::{Cqe, IORING_CQE_F_MORE, IOSQE_ASYNC};
+use anyring_abi::{Cqe, IORING_CQE_F_MORE, IORING_FILE_INDEX_ALLOC, IOSQE_ASYNC};
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -40,6 +40,10 @@ impl RingGuard {
             return;
         }
         let row = definition(request.opcode as u8).map(|(_, row)| row);
+        if self.is_others(id) {
+            return self.punt(id, Approach::Plain);
+        }
+        let request = &self.slab[id];
         if let Some(row) = row.filter(|row| row.on_worker) {
             if request.flags & IOSQE_ASYNC != 0 && request.path == Path::Inline {
                 // Without a file there is nothing to poll: opening a FIFO, say, waits on the worker.
@@ -72,6 +76,14 @@ impl RingGuard {
             self.slab[id].target = Target::Fixed(self.fixed_file(index)?);
         }
         Ok(())
+    }
+
+    /// New files are in these slots: what is remembered of their numbers is of files that had them before.
+    pub fn forget_before(&mut self, slots: core::ops::Range<u32>) {
+        let state = &mut **self;
+        for file in state.files.iter().flat_map(|files| files.in_slots(slots.clone())) {
+            state.entries.forget(file.fd);
+        }
     }
 
     fn fixed_file(&self, index: u32) -> Result<Arc<crate::resource::files::FixedFile>, Errno> {
@@ -226,7 +238,10 @@ impl RingGuard {
             return self.finish(id, fd, false);
         }
         let installed = match self.files.as_mut() {
-            Some(files) => files.install(fd, slot),
+            Some(files) => files.install(fd, slot).inspect(|found| {
+                let index = if slot == IORING_FILE_INDEX_ALLOC as u32 { *found as u32 } else { slot - 1 };
+                self.forget_before(index..index + 1);
+            }),
             None => {
                 descriptors::close(fd);
                 Err(Errno::NXIO)
@@ -283,11 +298,23 @@ impl RingGuard {
             return self.finish(id, -error.raw_os_error(), true);
         }
         let ring = self.ring();
+        if approach == Approach::AttemptFirst {
+            // It may come back to be armed: the poll set is made here and not by the worker, since for a moment it takes
+            // the number that the program's next open expects. Where there is no room for it, arming says so.
+            let engine_end = self.engine_end;
+            let _ = self.entries.make_epoll(engine_end);
+        }
+        let by_crew = op.depends_on_caller();
+        let approach = if by_crew { Approach::Plain } else { approach };
         let job = Job::new(ring, self.cookie, id, op, fd, approach, file);
         self.slab[id].state = State::Queued(job.clone());
         self.entries.note_use(fd);
         self.arm_link_timeout(id);
-        worker::queue(job);
+        if !by_crew {
+            worker::queue(job);
+        } else if !self.queue_to_crew(id, job) {
+            self.finish(id, -Errno::AGAIN.raw_os_error(), true);
+        }
     }
 
     /// Completes what workers brought back.

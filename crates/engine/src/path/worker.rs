@@ -186,7 +186,7 @@ static POOL: Lock<Pool> = Lock::new(Pool::EMPTY);
 static QUEUED_JOBS: AtomicU32 = AtomicU32::new(0);
 
 /// The most threads; beyond it jobs wait. The kernel bounds its bounded workers by 4 a CPU.
-const MAX_THREADS: u32 = 32;
+pub const MAX_THREADS: u32 = 32;
 /// A worker without work ends after this long, in nanoseconds (the kernel's io-wq waits 5 s).
 const IDLE_NS: u64 = 5_000_000_000;
 /// The same once the process has no ring: long enough for a program that makes one ring after the other.
@@ -255,10 +255,20 @@ fn do_without_thread() {
     run_together(jobs.unwrap_or_default());
 }
 
-/// Runs jobs of one ring and brings them back together. A job that panics breaks its ring.
+/// Runs jobs of one ring on a worker of the pool.
 fn run_together(jobs: Vec<Arc<Job>>) {
+    let asleep = jobs.first().is_some_and(|job| job.approach == Approach::Plain).then(Asleep::new);
+    run(jobs, asleep);
+}
+
+/// Runs a job with the plain call on a thread that is none of the pool's.
+pub fn run_alone(job: Arc<Job>) {
+    run(vec![job], None);
+}
+
+/// Runs jobs of one ring and brings them back together. A job that panics breaks its ring.
+fn run(jobs: Vec<Arc<Job>>, asleep: Option<Asleep>) {
     let Some(ring) = jobs.first().map(|job| job.ring) else { return };
-    let asleep = (jobs[0].approach == Approach::Plain).then(Asleep::new);
     let mut finished = Vec::with_capacity(jobs.len());
     for job in jobs {
         let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.run()));

@@ -7,7 +7,7 @@ use super::{Id, Request, State};
 use crate::op::Op;
 use crate::ring::RingGuard;
 use crate::Errno;
-use anyring_abi::Opcode;
+use anyring_abi::{Opcode, IOSQE_IO_DRAIN};
 
 /// The chain under construction.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +33,11 @@ impl RingGuard {
     pub fn take_in_order(&mut self, request: Request) {
         let links = request.links();
         let failed = request.failed.is_some();
+        let waits = links || self.chain.is_some() || request.flags & IOSQE_IO_DRAIN != 0 || !self.drain.is_empty();
         let id = self.admit(request);
+        if waits {
+            self.note_submitter(id);
+        }
         let Some(chain) = &mut self.chain else {
             if links {
                 self.slab[id].state = State::Chained;

@@ -1,7 +1,8 @@
 //! Registered files: io_uring_register(2), IORING_REGISTER_FILES and what works on it.
 //!
 //! A registered file is a private duplicate of the program's descriptor: it stays open whatever the program does with the
-//! number, and what is known of it can never become stale. Requests in flight keep theirs open (`Arc`).
+//! number. Requests in flight keep theirs open (`Arc`). When one is closed another may get its number, so whoever makes one
+//! has the poll set forget what it knows of the number (`Entries::forget`).
 
 use super::tag::Tag;
 use crate::ring::Ring;
@@ -84,6 +85,12 @@ impl Files {
     /// The file in slot `index`.
     pub fn get(&self, index: u32) -> Result<&Arc<FixedFile>, Errno> {
         self.slots.get(index as usize).and_then(Option::as_ref).ok_or(Errno::BADF)
+    }
+
+    /// The files in these slots, as far as there are any.
+    pub fn in_slots(&self, slots: Range<u32>) -> impl Iterator<Item = &Arc<FixedFile>> {
+        let slots = (slots.start as usize).min(self.slots.len())..(slots.end as usize).min(self.slots.len());
+        self.slots[slots].iter().flatten()
     }
 
     /// Replaces the files from slot `first` on; answers how many were done before an error.

@@ -197,13 +197,17 @@ impl RingGuard {
         }
         let fds = if sparse { vec![-1; table.count as usize] } else { table.fds()? };
         self.files = Some(Files::new(self.ring(), &fds, &table.tags()?)?);
+        self.forget_before(0..MAX_FILES);
         Ok(0)
     }
 
     fn update_files(&mut self, update: Update) -> Result<u32, Errno> {
         let (ring, table) = (self.ring(), update.table);
         let files = self.files.as_mut().ok_or(Errno::NXIO)?;
-        files.update(ring, update.first, &table.fds()?, &table.tags()?).map(|done| done as u32)
+        let fds = table.fds()?;
+        let answer = files.update(ring, update.first, &fds, &table.tags()?).map(|done| done as u32);
+        self.forget_before(update.first..update.first.saturating_add(fds.len() as u32));
+        answer
     }
 
     /// `struct io_uring_file_index_range`: first slot, length, padding.

@@ -130,6 +130,7 @@ fn publish(flags: u32, mut memory: Memory, control: Control) -> Result<i32, Errn
         counting: Vec::new(),
         completions: 0,
         chain: None,
+        submission: None,
         drain: Drain::default(),
         tally: stats::Tally::default(),
         batch: Batch::default(),

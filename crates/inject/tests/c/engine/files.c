@@ -41,4 +41,78 @@ static void unregistering_keeps_record_locks(void)
 	CHECK(unlink(name) == 0);
 }
 
-CASES({"record-locks", unregistering_keeps_record_locks})
+static char buffer[8];
+
+static void read_registered(struct io_uring *ring, unsigned slot)
+{
+	memset(buffer, 0, sizeof(buffer));
+	prepare_read(ring, slot, buffer, 1, slot)->flags |= IOSQE_FIXED_FILE;
+	submit(ring, 1);
+}
+
+static void replace(struct io_uring *ring, int file)
+{
+	CHECK(answer(io_uring_register_files_update(ring, 0, &file, 1)) == 1);
+}
+
+/* One slot holds a pipe, another pipe and a file in turn. Nothing that was learned of one is true of the next, though
+ * whoever serves the ring may give them the same number. */
+static void a_slot_holds_one_file_after_the_other(void)
+{
+	char name[] = "replaced-XXXXXX";
+	int file = mkstemp(name), none = -1, pipes[2];
+	struct io_uring ring;
+
+	CHECK(file >= 0 && unlink(name) == 0);
+	write_all(file, "abc");
+	init_ring(&ring, 8, 0);
+	CHECK(answer(io_uring_register_files(&ring, &none, 1)) == 0);
+	for (int round = 0; round < 8; round++) {
+		CHECK(pipe(pipes) == 0);
+		replace(&ring, pipes[0]);
+		read_registered(&ring, 0);
+		write_all(pipes[1], "x");
+		expect(&ring, 0, 1);
+		CHECK(buffer[0] == 'x');
+		if (round % 2) { /* at offset 0 each time, whatever the position of the file is */
+			replace(&ring, file);
+			for (int i = 0; i < 3; i++) {
+				read_registered(&ring, 0);
+				expect(&ring, 0, 1);
+				CHECK(buffer[0] == 'a');
+			}
+		}
+		CHECK(close(pipes[0]) == 0 && close(pipes[1]) == 0);
+	}
+}
+
+/* A stream that is closed with a READ in flight: the READ waits for its pipe, whatever gets the number. */
+static void the_number_of_a_waiting_read_is_used_again(void)
+{
+	struct io_uring ring;
+	char late[8];
+
+	init_ring(&ring, 8, 0);
+	for (int round = 0; round < 20; round++) {
+		int old[2], new[2];
+		FILE *stream;
+
+		CHECK(pipe(old) == 0);
+		stream = fdopen(old[0], "r");
+		submit_read(&ring, old[0], late, 1, 1);
+		CHECK(stream && fclose(stream) == 0);
+		CHECK(pipe(new) == 0 && new[0] == old[0]);
+		submit_read(&ring, new[0], buffer, 1, 2);
+		write_all(new[1], "n");
+		expect(&ring, 2, 1);
+		CHECK(buffer[0] == 'n');
+		write_all(old[1], "o");
+		expect(&ring, 1, 1);
+		CHECK(late[0] == 'o');
+		CHECK(close(new[0]) == 0 && close(new[1]) == 0 && close(old[1]) == 0);
+	}
+}
+
+CASES({"replaced", a_slot_holds_one_file_after_the_other},
+      {"reused", the_number_of_a_waiting_read_is_used_again},
+      {"record-locks", unregistering_keeps_record_locks})

@@ -1,0 +1,248 @@
+//! Workers with the identity of one thread.
+//!
+//! What an open or a connect leads to depends on the calling thread: its credentials and its directory, root and umask,
+//! which threads may have of their own (setfsuid(2), unshare(2) with CLONE_FS). The kernel's workers take these over from
+//! the task that submitted. A thread can only get them from its creator, and there is no cheap way to compare them. So
+//! such operations are made by the submitting thread itself; where they may have to sleep, by a crew that this thread
+//! starts for one call of its own, and that ends with its work.
+//!
+//! A request that has to wait its turn (in a chain, behind a drain) may be issued by another thread later. It holds a
+//! crew that was started while its submitter was still there.
+//!
+//! | field | who touches it |
+//! |---|---|
+//! | `queue` | the submitter, members, and whoever issues a request that holds the crew; a leaf lock |
+//! | `changed` | futex word of members without work; changes under `queue`'s lock |
+
+use super::worker::{self, Job, MAX_THREADS};
+use crate::lock::Lock;
+use crate::os::{Os, Sys};
+use crate::request::{Id, State};
+use crate::ring::RingGuard;
+use crate::{process, thread};
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Threads in all crews together, at most: beyond it the submitter does the work itself.
+const MAX_MEMBERS: u32 = 256;
+/// How many there are.
+static MEMBERS: AtomicU32 = AtomicU32::new(0);
+
+/// The threads that one thread started for one call.
+pub struct Crew {
+    /// Whose identity it has.
+    submitter: u32,
+    queue: Lock<Queue>,
+    changed: AtomicU32,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Arc<Job>>,
+    threads: u32,
+    /// Members that sleep for want of jobs.
+    idle: u32,
+    /// Requests that have yet to come: one member stays for them.
+    holds: u32,
+}
+
+impl core::fmt::Debug for Crew {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Crew of {}", self.submitter)
+    }
+}
+
+impl Queue {
+    /// Counts one more member, if there may be one.
+    fn admit(&mut self) -> bool {
+        let admitted = self.threads < MAX_THREADS && MEMBERS.fetch_add(1, Ordering::Relaxed) < MAX_MEMBERS;
+        if admitted {
+            self.threads += 1;
+        } else if self.threads < MAX_THREADS {
+            MEMBERS.fetch_sub(1, Ordering::Relaxed);
+        }
+        admitted
+    }
+
+    fn dismiss(&mut self) {
+        self.threads -= 1;
+        MEMBERS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Crew {
+    /// A crew of the calling thread, without members yet.
+    fn new() -> Arc<Crew> {
+        let submitter = process::thread_id();
+        Arc::new(Crew { submitter, queue: Lock::new(Queue::default()), changed: AtomicU32::new(0) })
+    }
+
+    fn is_mine(&self) -> bool {
+        self.submitter == process::thread_id()
+    }
+
+    /// Queues a job. False when no thread has this identity any more, nor can the calling one make any.
+    #[must_use]
+    pub fn queue(self: &Arc<Crew>, job: Arc<Job>) -> bool {
+        let Some(mut queue) = self.queue.lock() else {
+            // A signal handler interrupted this very function, in the submitter: the job is done here and now.
+            worker::run_alone(job);
+            return true;
+        };
+        let may_start = self.is_mine() && queue.idle == 0;
+        if queue.threads == 0 && !may_start {
+            return false;
+        }
+        queue.jobs.push_back(job);
+        let start = may_start && queue.admit();
+        let alone = queue.threads == 0;
+        drop(queue);
+        match (start, alone) {
+            (true, _) => self.start_member(),
+            (false, true) => self.do_without_members(),
+            (false, false) => self.wake(),
+        }
+        true
+    }
+
+    fn wake(&self) {
+        self.changed.fetch_add(1, Ordering::Relaxed);
+        Sys::futex_wake(&self.changed, 1);
+    }
+
+    /// Starts a member that was counted already. Only called by a thread of the right identity.
+    fn start_member(self: &Arc<Crew>) {
+        let argument = Arc::into_raw(self.clone());
+        if thread::spawn(work, argument.cast_mut().cast()) {
+            return;
+        }
+        // SAFETY: `argument` came from `into_raw` above, and no thread was started that would take it.
+        drop(unsafe { Arc::from_raw(argument) });
+        let alone = self.queue.lock().is_some_and(|mut queue| {
+            queue.dismiss();
+            queue.threads == 0
+        });
+        if alone {
+            self.do_without_members();
+        }
+    }
+
+    /// No thread can be had: the caller, who has the right identity, does the work. Late, but done.
+    #[cold]
+    fn do_without_members(&self) {
+        while let Some(job) = self.queue.lock().and_then(|mut queue| queue.jobs.pop_front()) {
+            worker::run_alone(job);
+        }
+    }
+
+    /// A member's life: until there is nothing to do, and nothing to come for which no other member stays.
+    fn serve(self: &Arc<Crew>) {
+        while let Some(mut queue) = self.queue.lock() {
+            if let Some(job) = queue.jobs.pop_front() {
+                // This call may sleep for ever, on what one of the others waits to do.
+                let start = (!queue.jobs.is_empty() || queue.holds > 0) && queue.idle == 0 && queue.admit();
+                drop(queue);
+                if start {
+                    self.start_member();
+                }
+                worker::run_alone(job);
+                continue;
+            }
+            if queue.holds == 0 || queue.idle > 0 {
+                return queue.dismiss();
+            }
+            queue.idle += 1;
+            let seen = self.changed.load(Ordering::Relaxed);
+            drop(queue);
+            let _ = Sys::futex_wait(&self.changed, seen, None);
+            if let Some(mut queue) = self.queue.lock() {
+                queue.idle -= 1;
+            }
+        }
+    }
+}
+
+extern "C" fn work(crew: *mut libc::c_void) -> *mut libc::c_void {
+    thread::name(c"anyring-worker");
+    // SAFETY: `start_member` made the pointer by `into_raw` from a reference of its own, for this thread alone.
+    let crew = unsafe { Arc::from_raw(crew.cast_const().cast::<Crew>()) };
+    thread::contain(|| crew.serve());
+    core::ptr::null_mut()
+}
+
+/// A request's claim to be made by a thread of its submitter's identity, whoever issues it.
+#[derive(Debug)]
+pub struct Hold(Arc<Crew>);
+
+impl Hold {
+    fn new(crew: &Arc<Crew>) -> Hold {
+        let start = crew.queue.lock().is_some_and(|mut queue| {
+            queue.holds += 1;
+            queue.threads == 0 && queue.admit()
+        });
+        if start {
+            crew.start_member();
+        }
+        Hold(crew.clone())
+    }
+
+    /// Whether the calling thread submitted the request.
+    pub fn is_mine(&self) -> bool {
+        self.0.is_mine()
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if let Some(mut queue) = self.0.queue.lock() {
+            queue.holds -= 1;
+        }
+        self.0.wake();
+    }
+}
+
+/// What the present holder of a ring's lock submitted that depends on who it is.
+#[derive(Default)]
+pub struct Submission {
+    crew: Option<Arc<Crew>>,
+    /// Requests that may have to wait their turn.
+    waiting: Vec<Id>,
+}
+
+impl RingGuard {
+    /// Notes a request that may be issued by another thread, if that would make a difference.
+    pub fn note_submitter(&mut self, id: Id) {
+        if self.slab[id].op.depends_on_caller() {
+            self.submission.get_or_insert_default().waiting.push(id);
+        }
+    }
+
+    /// The calling thread is about to let go of the ring: what it submitted and was not issued holds a crew.
+    #[cold]
+    pub fn leave_submission(&mut self) {
+        let Some(mut submission) = self.submission.take() else { return };
+        for id in submission.waiting {
+            let waits =
+                |request: &&mut crate::request::Request| matches!(request.state, State::Chained | State::Deferred);
+            if let Some(request) = self.slab.get_mut(id).filter(waits) {
+                request.hold = Some(Hold::new(submission.crew.get_or_insert_with(Crew::new)));
+            }
+        }
+    }
+
+    /// Queues a request to a crew of its submitter. False when there cannot be one any more.
+    pub fn queue_to_crew(&mut self, id: Id, job: Arc<Job>) -> bool {
+        let hold = self.slab[id].hold.take().filter(|hold| !hold.is_mine());
+        let crew = match &hold {
+            Some(Hold(crew)) => crew.clone(),
+            None => self.submission.get_or_insert_default().crew.get_or_insert_with(Crew::new).clone(),
+        };
+        crew.queue(job)
+    }
+
+    /// Whether a request must be made by a crew, since another thread than its submitter issues it.
+    pub fn is_others(&self, id: Id) -> bool {
+        self.slab[id].hold.as_ref().is_some_and(|hold| !hold.is_mine())
+    }
+}
