@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the end-to-end clients into OUT: two C programs and two Rust crates, one of them twice.
+# Builds the end-to-end clients into OUT: three C programs and two Rust crates, one of them twice.
 #
 # usage: e2e/clients/build.sh OUT
 #
@@ -19,7 +19,7 @@ flock 9
 compile_c() {
   local source=$1.c program=$out/$1
   [ "$program" -nt "$source" ] && return
-  "${CC:-cc}" -O2 -g -Wall -Wextra -Werror -o "$program.new" "$source" "$2"
+  "${CC:-cc}" -O2 -g -pthread -Wall -Wextra -Werror -o "$program.new" "$source" "$2"
   mv "$program.new" "$program"
 }
 
@@ -35,6 +35,7 @@ compile_rust() {
 }
 
 compile_c nop -luring
+compile_c strangers -luring
 compile_c static-liburing -l:liburing.a
 compile_rust io-uring io-uring
 compile_rust io-uring-direct io-uring direct-syscall

@@ -5,7 +5,15 @@
 
 use anyring_e2e::{programs, stage::Program, under_each_refusal, Refusal, Stage};
 
-under_each_refusal!(crate_io_uring, crate_io_uring_direct_syscall, crate_tokio_uring, node, static_liburing, nop);
+under_each_refusal!(
+    crate_io_uring,
+    crate_io_uring_direct_syscall,
+    crate_tokio_uring,
+    node,
+    static_liburing,
+    nop,
+    strangers
+);
 
 fn io_uring(refusal: Refusal, client: &str) {
     let file = [("WRITE", 128), ("READ", 128), ("WRITEV", 1), ("READV", 1), ("FSYNC", 1), ("TIMEOUT", 1)];
@@ -58,7 +66,21 @@ fn nop(refusal: Refusal) {
     assert!(outcome.stdout.contains("5000 completions verified"), "{outcome}");
 }
 
-/// The program above is worth its name only if no shared liburing is in it.
+/// Programs that do what an engine inside of the process easily gets wrong.
+fn strangers(refusal: Refusal) {
+    let said = [
+        ("fclose", "500 descriptors reused", ("READ", 1000)),
+        ("handler", "300 submissions by signals", ("NOP", 300)),
+        ("setgid", "100 changes of the group", ("OPENAT", 1)),
+    ];
+    for (stranger, line, served) in said {
+        let program = Program::new(programs::client("strangers")).args([stranger]);
+        let outcome = Stage::new(refusal).serve(&program, |_| vec![served]);
+        assert!(outcome.stdout.contains(line), "{outcome}");
+    }
+}
+
+/// The program without a shared liburing is worth its name only if none is in it.
 #[test]
 fn static_liburing_needs_no_shared_liburing() {
     let program = Program::new("readelf").args(["-d"]).args([programs::client("static-liburing")]);
