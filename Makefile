@@ -7,7 +7,7 @@ LOGS := $(TARGET)/test-logs
 STEP := scripts/step.sh $(LOGS)
 
 # In the order in which they run.
-STEPS := setup format lint doc build unit conformance-kernel conformance-engine e2e install-test
+STEPS := setup format lint doc build unit conformance-kernel conformance-engine e2e install-test containers
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
 export DESTDIR PREFIX LIBDIR STRIP
@@ -80,6 +80,10 @@ uninstall:
 # What `make install` installs runs from any place and goes away again.
 install-test: build
 	@$(STEP) $@ packaging/test-install.sh $(TARGET)
+
+# packaging/Dockerfile and kubernetes.yaml, step by step in a chroot; with FULL=1 the build, too.
+containers: build
+	@$(STEP) $@ packaging/test-in-chroot.sh $(TARGET)
 
 clean:
 	cargo clean
