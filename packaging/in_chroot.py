@@ -179,6 +179,9 @@ class Engine:
         if text.startswith("make "):
             sysroot = subprocess.check_output(["rustc", "--print", "sysroot"], text=True).strip()
             mounts.append((sysroot, TOOLCHAIN, "--bind"))
+            # Whom this machine trusts on the way to crates.io.
+            certificates = "/etc/ssl/certs/ca-certificates.crt"
+            mounts.append((certificates, certificates, "--bind"))
         elif image.root.name.endswith("-build") and not full:
             print("  simulated (apt-get -s), since nothing is compiled in there without FULL=1:")
             text = text.replace("apt-get install", "apt-get install -s")

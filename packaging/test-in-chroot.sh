@@ -25,15 +25,8 @@ unshare --mount --pid --fork true 2>/dev/null || skip "this machine lets root ma
 if [ -z "${FULL:-}" ] && [ "$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" != "$SUITE" ]; then
   skip "what was built here needs this system's libc, not $SUITE's; FULL=1 builds in the chroot"
 fi
-missing=()
-command -v debootstrap >/dev/null || missing+=(debootstrap)
-python3 -c 'import yaml' 2>/dev/null || missing+=(python3-yaml)
-if [ ${#missing[@]} != 0 ]; then
-  export DEBIAN_FRONTEND=noninteractive
-  { apt-get update -q && apt-get install -q -y --no-install-recommends "${missing[@]}"; } >/dev/null 2>&1 ||
-    skip "apt-get cannot install ${missing[*]}"
-fi
-
+command -v debootstrap >/dev/null || skip "debootstrap is missing (scripts/setup.sh installs it)"
+python3 -c 'import yaml' 2>/dev/null || skip "python3-yaml is missing (scripts/setup.sh installs it)"
 release_file="import urllib.request as r; r.urlopen('$MIRROR/dists/$SUITE/InRelease', timeout=20)"
 python3 -c "$release_file" 2>/dev/null || skip "$MIRROR does not answer"
 

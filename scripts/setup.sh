@@ -26,6 +26,12 @@ missing_packages() {
   command -v flock >/dev/null || echo util-linux
   command -v readelf >/dev/null || echo binutils
   command -v fio >/dev/null || echo fio
+  command -v musl-gcc >/dev/null || echo musl-tools
+  # For `make containers`, which only root can do.
+  if [ "$(id -u)" = 0 ]; then
+    command -v debootstrap >/dev/null || echo debootstrap
+    python3 -c 'import yaml' 2>/dev/null || echo python3-yaml
+  fi
   { command -v qemu-img && command -v qemu-io; } >/dev/null || echo qemu-utils
   # One package has the headers, liburing.so and the archive liburing.a.
   echo '#include <liburing.h>' | cc -E - >/dev/null 2>&1 || echo liburing-dev

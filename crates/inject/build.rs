@@ -1,10 +1,30 @@
-//! Link settings of libanyring.so.
+//! Link settings of libanyring.so, and what it cannot be built for.
+
+use std::env;
+use std::path::Path;
 
 fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    let target = |part: &str| env::var(format!("CARGO_CFG_TARGET_{part}")).unwrap_or_default();
+    if (target("OS"), target("ARCH"), target("ENV")) != ("linux".into(), "x86_64".into(), "gnu".into()) {
+        // cargo shows this one line and compiles nothing of the crate.
+        println!(
+            "cargo::error=libanyring.so is for x86-64 Linux with glibc, not for {}; anyring-abi and anyring-engine \
+             build for aarch64 too",
+            env::var("TARGET").unwrap_or_default()
+        );
+        return;
+    }
     // A program may dlopen and dlclose us, but threads, signal handlers and call sites keep pointing into our code.
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     // The unwinder that stops panics is linked in: the shared one would cost every program that we are preloaded into
     // half as much again to load.
-    println!("cargo:rustc-link-lib=static:-bundle=gcc_eh");
-    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo::rustc-link-lib=static:-bundle=gcc_eh");
+    // In place of the system's libc.so, a linker script that names glibc's loader, too: as a library needed it would
+    // end every musl program that inherits LD_PRELOAD (src/musl.rs). What is taken from the loader (__tls_get_addr)
+    // stays undefined and is found in it all the same, as it is in musl.
+    let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+    let script = Path::new(&out).join("libc.so");
+    std::fs::write(&script, "INPUT(-l:libc.so.6 -lc_nonshared)\n").expect("write the linker script");
+    println!("cargo::rustc-cdylib-link-arg=-L{out}");
 }

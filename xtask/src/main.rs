@@ -61,10 +61,10 @@ fn main() -> Result<()> {
             let built = artifacts::build(release)?;
             let libraries = dropin::link(&built, &built.directory().join("dropin"))?;
             let mut complaints = symbols::check_preload(&built.shared)?;
-            complaints.extend(symbols::check_needed(&built.shared)?);
+            complaints.extend(symbols::check_needed(&built.shared, symbols::OF_ANY_LIBC)?);
             for library in &libraries {
                 complaints.extend(symbols::check_dropin(library)?);
-                complaints.extend(symbols::check_needed(library)?);
+                complaints.extend(symbols::check_needed(library, symbols::OF_GLIBC)?);
             }
             match symbols::installed("liburing.so.2")? {
                 Some(path) => complaints.extend(symbols::check_replaces(&libraries[0], &path)?),

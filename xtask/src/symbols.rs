@@ -78,8 +78,13 @@ pub fn check_replaces(library: &Path, installed: &Path) -> Result<Vec<String>> {
     Ok(missing(library, &exports(library)?, &exports(installed)?))
 }
 
-/// The libraries that `library` makes the loader bring in besides the C library, which every program has.
-pub fn check_needed(library: &Path) -> Result<Vec<String>> {
+/// What libanyring.so may need: what musl's loader takes for itself (crates/inject/src/musl.rs).
+pub const OF_ANY_LIBC: &[&str] = &["libc.so."];
+/// What a drop-in may need: glibc, which every program that uses it has.
+pub const OF_GLIBC: &[&str] = &["libc.so.", "ld-linux", "libpthread.so.", "libdl.so.", "libm.so."];
+
+/// The libraries that `library` makes the loader bring in besides those whose names begin with one of `allowed`.
+pub fn check_needed(library: &Path, allowed: &[&str]) -> Result<Vec<String>> {
     let output = Command::new("readelf").arg("-dW").arg(library).output().context("run readelf")?;
     ensure!(output.status.success(), "readelf {}: {}", library.display(), String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).context("readelf's output")?;
@@ -89,12 +94,7 @@ pub fn check_needed(library: &Path) -> Result<Vec<String>> {
         .filter_map(|line| line.split_once('[')?.1.strip_suffix(']'))
         .collect();
     ensure!(!needed.is_empty(), "readelf shows nothing that {} needs", library.display());
-    let of_libc = |name: &str| {
-        ["libc.so.", "ld-linux", "libpthread.so.", "libdl.so.", "libm.so."]
-            .iter()
-            .any(|part| name.starts_with(part))
-    };
-    let surplus = needed.into_iter().filter(|name| !of_libc(name));
+    let surplus = needed.into_iter().filter(|name| !allowed.iter().any(|part| name.starts_with(part)));
     Ok(surplus.map(|name| format!("{}: needs {name}", library.display())).collect())
 }
 

@@ -173,6 +173,27 @@ fn programs_out_of_reach_are_refused() {
 }
 
 #[test]
+fn real_musl_programs_are_refused() {
+    if Command::new("musl-gcc").arg("--version").output().is_err() {
+        skipped("real musl programs: there is no musl-gcc (Debian: musl-tools)");
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = directory.path().join("program.c");
+    std::fs::write(&source, "int main(void) { return 0; }\n").expect("write");
+    for (flag, expected) in
+        [("-O0", "linked with musl (its loader is /lib/ld-musl"), ("-static", "statically linked,")]
+    {
+        let program = directory.path().join("program");
+        let built = output(Command::new("musl-gcc").arg(flag).arg(&source).arg("-o").arg(&program));
+        assert!(built.status.success(), "{built:?}");
+        assert!(output(&mut Command::new(&program)).status.success(), "runs as it is");
+        let said = refusal(&program);
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
+#[test]
 fn a_script_is_judged_by_its_interpreter() {
     let directory = tempfile::tempdir().expect("a directory");
     let interpreter = Elf::new(calling(0)).write(&directory.path().join("interpreter"));

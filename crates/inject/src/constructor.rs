@@ -1,6 +1,6 @@
 //! What happens when the library is loaded: as little as possible.
 
-use crate::{descriptor, entry, jump, loader, memory, raw, signals, wait};
+use crate::{backend, descriptor, entry, jump, loader, memory, musl, raw, signals, wait};
 
 /// Runs when the loader has mapped everything the program starts with, before its main function.
 extern "C" fn constructor() {
@@ -10,13 +10,16 @@ extern "C" fn constructor() {
             jump::resolve,
             loader::resolve,
             memory::resolve,
+            musl::resolve,
             signals::action::resolve,
             signals::wrappers::resolve,
             wait::resolve,
         ] {
             resolve();
         }
-        if !raw::declined() {
+        if !musl::is_glibc() {
+            backend::leave_to_kernel();
+        } else if !raw::declined() {
             raw::start();
         }
     });

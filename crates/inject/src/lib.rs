@@ -13,6 +13,7 @@ pub mod jump;
 pub mod liburing;
 pub mod loader;
 pub mod memory;
+mod musl;
 mod next;
 pub mod raw;
 pub mod signals;

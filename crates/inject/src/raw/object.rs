@@ -161,7 +161,7 @@ fn is_exempt(code: &Range<usize>) -> bool {
     // SAFETY: reads the auxiliary vector.
     let (vdso, loader) = unsafe { (libc::getauxval(libc::AT_SYSINFO_EHDR), libc::getauxval(libc::AT_BASE)) };
     let same_object = |base: u64| base != 0 && (base as usize..base as usize + LOADER_SPAN).contains(&code.start);
-    let functions = [visit as *const () as usize, libc::gnu_get_libc_version as *const () as usize];
+    let functions = [visit as *const () as usize, libc::getauxval as *const () as usize];
     functions.iter().any(|function| code.contains(function)) || same_object(vdso) || same_object(loader)
 }
 

@@ -1,4 +1,5 @@
 //! What the tests that run C programs share: this build's libraries, the compiler, and honest skips.
+#![allow(dead_code)] // each test file uses its own part
 
 use anyring_xtask::artifacts::Artifacts;
 use std::io::Write;
@@ -47,11 +48,16 @@ pub fn no_liburing() -> Option<&'static str> {
 
 /// Compiles `tests/c/SOURCE.c` to `program`, without a warning.
 pub fn compile(source: &str, program: &Path, arguments: &[&str]) {
+    compile_with("cc", source, program, arguments);
+}
+
+/// Compiles as [`compile`] does, with another compiler.
+pub fn compile_with(compiler: &str, source: &str, program: &Path, arguments: &[&str]) {
     let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source).with_extension("c");
-    let mut cc = Command::new("cc");
+    let mut cc = Command::new(compiler);
     cc.args(["-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]);
-    let output = cc.arg(text).arg("-o").arg(program).args(arguments).output().expect("run cc");
-    assert!(output.status.success(), "cc {source}.c: {}", String::from_utf8_lossy(&output.stderr));
+    let output = cc.arg(text).arg("-o").arg(program).args(arguments).output().expect("run the compiler");
+    assert!(output.status.success(), "{compiler} {source}.c: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// How a program ended and what it printed.
