@@ -125,6 +125,8 @@ cases! {
     a_child_closes_the_ring: "forks" "closes-ring";
     a_child_exits_the_ring: "forks" "exits-ring";
     a_child_makes_rings_of_its_own: "forks" "makes-rings";
+    a_fork_while_threads_hold_locks_leaves_none_held: "forks" "locks";
+    a_raw_fork_is_noticed: "forks" "raw";
     three_generations_take_turns_on_one_ring: "forks" "turns";
     a_vfork_child_closes_the_pipe_that_is_read: "forks" "vfork-closes-pipe";
     a_vfork_child_closes_everything_and_execs: "forks" "vfork-closes-all";
@@ -167,8 +169,33 @@ cases! {
 
     a_slot_holds_one_file_after_the_other: "files" "replaced";
     the_number_of_a_waiting_read_is_used_again: "files" "reused";
+    a_number_that_is_reused_unseen_is_found: "unseen" "reused";
+    events_of_a_file_closed_unseen_do_not_count: "unseen" "stale";
+
+    threads_are_made_when_needed: "manners" "threads";
+    every_thread_answers_setgid: "manners" "setgid";
+    signals_wait_for_the_program: "manners" "signals";
+    the_lowest_number_is_the_programs: "manners" "lowest";
+    flags_of_descriptions_stay: "manners" "flags";
+    pipes_have_no_other_ends_than_the_programs: "manners" "ends";
+    losing_a_pipe_to_another_reader_keeps_nobody: "manners" "faster-pipe";
+    losing_a_fifo_to_another_reader_keeps_nobody: "manners" "faster-fifo";
+
     unregistering_a_file_keeps_its_record_locks: "files" "record-locks";
 
     completions_beyond_the_cq_keep_their_order: "overflow" "order";
     each_request_gets_one_cqe_whatever_cancels_it: "cancels" "random";
+}
+
+/// A program may load the library and close it again: its threads go on in it.
+#[test]
+fn a_library_that_is_closed_stays() {
+    const NAME: &str = "a_library_that_is_closed_stays";
+    if let Some(reason) = no_reference().or_else(no_liburing) {
+        return skip(NAME, reason);
+    }
+    let library = built().shared;
+    let library = library.to_str().expect("a path in UTF-8");
+    let output = run(&program("unloads"), library, &[("ANYRING_BACKEND", Path::new("user"))]);
+    assert!(output.status.success(), "{}", text(&output));
 }

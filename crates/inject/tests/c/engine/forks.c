@@ -153,6 +153,64 @@ static void three_generations_take_turns(void)
 	nops(shared, 20);
 }
 
+static atomic_int stop;
+
+static void *use_rings_for_a_while(void *unused)
+{
+	while (!stop)
+		use_rings_of_its_own();
+	return unused;
+}
+
+/* Is inside of enter for the ring, or close to it, most of the time. */
+static void *hammer(void *unused)
+{
+	while (!stop)
+		nops(&ring, 8);
+	return unused;
+}
+
+/* The thread that holds a lock when the process forks does not exist in the child. */
+static void a_fork_while_threads_hold_locks(void)
+{
+	pthread_t threads[2];
+
+	init_ring(&ring, 8, 0);
+	CHECK(pthread_create(&threads[0], NULL, hammer, NULL) == 0);
+	CHECK(pthread_create(&threads[1], NULL, use_rings_for_a_while, NULL) == 0);
+	for (int round = 0; round < 200; round++) {
+		pid_t child = fork();
+
+		if (child == 0) {
+			alarm(20);
+			use_rings_of_its_own();
+			CHECK(close(ring.ring_fd) == 0);
+			_exit(0);
+		}
+		wait_for_child(child);
+	}
+	stop = 1;
+	for (int i = 0; i < 2; i++)
+		CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
+/* By system call, so that no handler that was registered for forks runs. */
+static void a_raw_fork_is_noticed(void)
+{
+	pid_t child;
+
+	begin_read();
+	child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+	if (child == 0) {
+		use_rings_of_its_own();
+		CHECK(close(pipes[0]) == 0);
+		CHECK(close(ring.ring_fd) == 0);
+		_exit(0);
+	}
+	wait_for_child(child);
+	finish_read();
+}
+
 static void vfork_child_closes_everything_and_execs(void)
 {
 	pid_t child;
@@ -174,6 +232,8 @@ CASES({"closes-pipe", child_closes_the_pipe},
       {"closes-ring", child_closes_the_ring},
       {"exits-ring", child_exits_the_ring},
       {"makes-rings", child_makes_rings},
+      {"locks", a_fork_while_threads_hold_locks},
+      {"raw", a_raw_fork_is_noticed},
       {"turns", three_generations_take_turns},
       {"vfork-closes-pipe", vfork_child_closes_the_pipe},
       {"vfork-closes-all", vfork_child_closes_everything_and_execs})
