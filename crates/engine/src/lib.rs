@@ -15,6 +15,7 @@ pub mod request;
 pub mod resource;
 pub mod ring;
 pub mod stats;
+mod sync;
 mod thread;
 
 pub use resource::register::register;

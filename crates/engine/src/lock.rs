@@ -1,41 +1,15 @@
 //! The engine's mutex: a futex word and the holder's thread pointer, so that re-entry by the same thread (a signal
 //! handler that submits while the interrupted code was submitting) is recognised instead of hanging.
 
-use crate::os::{Os, Sys};
+use crate::sync::{
+    constructor, fence_after_swap, futex_wait, futex_wake_one, thread_pointer, AtomicUsize, Ordering, SPINS,
+};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 const FREE: usize = 0;
 /// Set in the word of a held lock when somebody may be asleep on it. Thread pointers are even.
 const CONTENDED: usize = 1;
-
-/// A word unique to the calling thread while it lives: the thread pointer. No system call, no thread-local.
-#[inline(always)]
-pub fn thread_pointer() -> usize {
-    let pointer: usize;
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: the x86-64 ABI keeps the thread control block's own address at fs:0; the load touches nothing else.
-    unsafe {
-        core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags))
-    };
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: reads the thread pointer register.
-    unsafe {
-        core::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem, preserves_flags))
-    };
-    pointer
-}
-
-/// A sequentially consistent fence directly after a locked read-modify-write instruction: that instruction is one
-/// already on x86-64.
-#[inline(always)]
-pub fn fence_after_swap() {
-    #[cfg(target_arch = "x86_64")]
-    core::sync::atomic::compiler_fence(Ordering::SeqCst);
-    #[cfg(not(target_arch = "x86_64"))]
-    core::sync::atomic::fence(Ordering::SeqCst);
-}
 
 /// A mutex around `T` within one process.
 pub struct Lock<T> {
@@ -54,9 +28,11 @@ pub struct Held<'a, T> {
 }
 
 impl<T> Lock<T> {
-    /// A free lock.
-    pub const fn new(value: T) -> Self {
-        Lock { word: AtomicUsize::new(FREE), value: UnsafeCell::new(value) }
+    constructor! {
+        /// A free lock.
+        pub fn new(value: T) -> Self {
+            Lock { word: AtomicUsize::new(FREE), value: UnsafeCell::new(value) }
+        }
     }
 
     /// Waits for the lock; `None` when this very thread holds it already.
@@ -80,6 +56,19 @@ impl<T> Lock<T> {
         Some(Held { lock: self })
     }
 
+    /// For a thread that has just let go of the lock: takes it again if there is something `left` to do that arrived
+    /// meanwhile, and nobody else has it, who will look then. Partner: the fence of whoever left it before a `try_lock`.
+    #[inline]
+    pub fn lock_again_if(&self, left: impl FnOnce() -> bool) -> Option<Held<'_, T>> {
+        // The release of the lock must not pass the load in `left`.
+        fence_after_swap();
+        if left() {
+            self.try_lock()
+        } else {
+            None
+        }
+    }
+
     /// Whether the calling thread holds the lock. Exact: only this thread can have stored its own pointer.
     #[inline]
     pub fn held_by_me(&self) -> bool {
@@ -94,25 +83,18 @@ impl<T> Lock<T> {
             if seen == FREE {
                 // Others may sleep: whoever waited takes the lock as contended. Acquire pairs with the Release swap in
                 // `drop`.
-                let wanted = if spins < 100 { me } else { me | CONTENDED };
+                let wanted = if spins < SPINS { me } else { me | CONTENDED };
                 if self.word.compare_exchange(FREE, wanted, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return;
                 }
-            } else if spins < 100 {
+            } else if spins < SPINS {
                 core::hint::spin_loop();
             } else if seen & CONTENDED != 0
                 || self.word.compare_exchange(seen, seen | CONTENDED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             {
-                let _ = Sys::futex_wait(self.futex(), (seen | CONTENDED) as u32, None);
+                futex_wait(&self.word, seen | CONTENDED);
             }
         }
-    }
-
-    /// The half of the word with the [`CONTENDED`] bit, for futex(2).
-    fn futex(&self) -> &AtomicU32 {
-        const LOW: usize = if cfg!(target_endian = "little") { 0 } else { 4 };
-        // SAFETY: a 4-aligned half of a live 8-byte word; the kernel alone reads it through this reference.
-        unsafe { &*self.word.as_ptr().byte_add(LOW).cast::<AtomicU32>() }
     }
 
     /// Makes the lock free in a forked child, where the holder does not exist any more.
@@ -146,12 +128,12 @@ impl<T> Drop for Held<'_, T> {
     fn drop(&mut self) {
         // Release pairs with the Acquire of the next holder.
         if self.lock.word.swap(FREE, Ordering::Release) & CONTENDED != 0 {
-            Sys::futex_wake(self.lock.futex(), 1);
+            futex_wake_one(&self.lock.word);
         }
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -2,6 +2,7 @@
 
 pub mod crew;
 pub mod driver;
+pub mod handover;
 pub mod helper;
 pub mod readiness;
 pub mod route;

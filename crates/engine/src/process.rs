@@ -324,10 +324,7 @@ fn closing_ring(fd: i32, ring: &'static Ring) {
         end_if_unused(ring);
     } else {
         guard.orphan = true;
-        drop(guard);
-        path::helper::hand_over(ring);
-        // If it had the ring already it does not know yet that there is a last copy to watch for.
-        path::helper::nudge();
+        guard.call_helper_now();
     }
 }
 
@@ -342,9 +339,8 @@ pub fn end_if_unused(ring: &'static Ring) {
     if !guard.slab.is_empty() {
         return;
     }
-    if ring.driver.tracked.load(Ordering::Relaxed) {
-        drop(guard);
-        return path::helper::nudge();
+    if ring.driver.handover.is_known() {
+        return guard.call_helper_now();
     }
     let Some(mut state) = guard.end_ring() else { return };
     let last = LIVE.lock().is_some_and(|mut live| {

@@ -10,6 +10,7 @@
 //! `Ring`s are never freed: one that has ended goes back to a pool, so that a thread which still holds a reference finds
 //! a dead ring and not freed memory.
 
+pub mod arrivals;
 pub mod control;
 pub mod cq;
 pub mod enter;
@@ -20,7 +21,7 @@ pub mod setup;
 pub mod sq;
 pub mod view;
 
-use crate::lock::{fence_after_swap, Held, Lock};
+use crate::lock::{Held, Lock};
 use crate::path::crew::Submission;
 use crate::path::driver::Driver;
 use crate::path::readiness::Entries;
@@ -31,7 +32,9 @@ use crate::request::timer::Timers;
 use crate::request::{Id, Slab};
 use crate::resource::buffers::Buffers;
 use crate::resource::files::Files;
+use crate::sync::fence_after_swap;
 use crate::Errno;
+use arrivals::Arrivals;
 use control::Control;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -52,11 +55,10 @@ pub struct Ring {
     /// `IORING_SETUP_*`, constant while the ring lives.
     pub flags: AtomicU32,
     state: Lock<Option<Box<State>>>,
-    arrived: Lock<VecDeque<Arc<Job>>>,
-    arrived_count: AtomicU32,
+    /// What workers bring back.
+    pub arrived: Arrivals<Arc<Job>>,
     /// Tags of resources that nobody uses any more, to be posted by whoever holds `state` next.
-    retired: Lock<Vec<u64>>,
-    retired_count: AtomicU32,
+    retired: Arrivals<u64>,
     /// Who polls and fires timers, and how whoever waits sleeps.
     pub driver: Driver,
     /// Results arrived that the owner of a deferred ring has not been told of.
@@ -123,7 +125,7 @@ pub struct State {
     pub closed: bool,
     /// Made with `IORING_SETUP_R_DISABLED` and not enabled yet.
     pub disabled: bool,
-    /// Times a thread of the program called enter: how the helper sees that it stays away.
+    /// Times a thread of the program called enter.
     pub enters: u32,
 }
 
@@ -190,10 +192,8 @@ impl Ring {
             cookie: AtomicU64::new(0),
             flags: AtomicU32::new(0),
             state: Lock::new(None),
-            arrived: Lock::new(VecDeque::new()),
-            arrived_count: AtomicU32::new(0),
-            retired: Lock::new(Vec::new()),
-            retired_count: AtomicU32::new(0),
+            arrived: Arrivals::new(),
+            retired: Arrivals::new(),
             driver: Driver::new(),
             untold: AtomicBool::new(false),
             owed: AtomicU32::new(0),
@@ -238,12 +238,8 @@ impl Ring {
             self.numbers.store(0, Ordering::Relaxed);
             self.untold.store(false, Ordering::Relaxed);
             self.owed.store(0, Ordering::Relaxed);
-            drop(self.take_arrived());
-            // Tags that a former life of this ring left behind.
-            if let Some(mut retired) = self.retired.lock() {
-                retired.clear();
-            }
-            self.retired_count.store(0, Ordering::Relaxed);
+            // What a former life of this ring left behind.
+            drop((self.arrived.take(), self.retired.take()));
             self.polled_by_ring.store(false, Ordering::Relaxed);
             self.cookie.store(state.cookie, Ordering::Relaxed);
             *held = Some(Box::new(state));
@@ -260,13 +256,7 @@ impl Ring {
     /// Brings finished jobs back. The worker itself completes them, unless somebody holds the ring (who will look before
     /// letting go) or completions wait for the program to ask for them (`IORING_SETUP_DEFER_TASKRUN`).
     pub fn deliver(&'static self, jobs: Vec<Arc<Job>>) {
-        if let Some(mut arrived) = self.arrived.lock() {
-            arrived.extend(jobs);
-            // SeqCst, and the fence: either the holder of the ring sees the count after it let go, or our try_lock
-            // succeeds. Partner: the fence in RingGuard's drop.
-            self.arrived_count.fetch_add(1, Ordering::SeqCst);
-        }
-        fence_after_swap();
+        self.arrived.put(jobs);
         if self.has(anyring_abi::IORING_SETUP_DEFER_TASKRUN) {
             self.signal_deferred();
         } else {
@@ -282,19 +272,15 @@ impl Ring {
     /// that one does it before letting go: two rings are never locked in turn.
     #[cold]
     fn signal_deferred(&'static self) {
-        self.untold.store(true, Ordering::SeqCst); // partner: the fence in RingGuard's drop
+        // SeqCst: partner is the fence in RingGuard's drop, and the Acquire in `settle`.
+        self.untold.swap(true, Ordering::SeqCst);
         fence_after_swap();
         drop(self.try_lock());
     }
 
     /// A tagged resource is not used any more: its tag is posted now, or by whoever holds the ring before letting go.
     pub fn retire(&'static self, tag: u64) {
-        if let Some(mut retired) = self.retired.lock() {
-            retired.push(tag);
-            // SeqCst, and the fence: as in `deliver`.
-            self.retired_count.fetch_add(1, Ordering::SeqCst);
-        }
-        fence_after_swap();
+        self.retired.put([tag]);
         drop(self.try_lock());
     }
 
@@ -302,21 +288,13 @@ impl Ring {
     #[inline]
     fn has_left_overs(&self) -> bool {
         let deferred = self.has(anyring_abi::IORING_SETUP_DEFER_TASKRUN);
-        (self.has_arrived() && !deferred)
-            || self.untold.load(Ordering::Relaxed)
-            || self.retired_count.load(Ordering::Relaxed) != 0
+        (self.has_arrived() && !deferred) || self.untold.load(Ordering::Relaxed) || self.retired.any()
     }
 
     /// Whether results wait to be completed.
     #[inline]
     pub fn has_arrived(&self) -> bool {
-        self.arrived_count.load(Ordering::Relaxed) != 0
-    }
-
-    pub(crate) fn take_arrived(&self) -> VecDeque<Arc<Job>> {
-        let Some(mut arrived) = self.arrived.lock() else { return VecDeque::new() };
-        self.arrived_count.store(0, Ordering::Relaxed);
-        core::mem::take(&mut *arrived)
+        self.arrived.any()
     }
 
     /// Makes the locks usable in a forked child and forgets what the parent has in flight: its own threads complete that.
@@ -330,10 +308,6 @@ impl Ring {
             self.state.reset();
             self.arrived.reset();
             self.retired.reset();
-        }
-        self.arrived_count.store(0, Ordering::Relaxed);
-        if let Some(mut arrived) = self.arrived.lock() {
-            core::mem::forget(core::mem::take(&mut *arrived));
         }
         self.driver.reset();
         if let Some(mut held) = self.state.lock() {
@@ -355,7 +329,7 @@ impl RingGuard {
         self.chain = None;
         self.submission = None;
         drop(core::mem::take(&mut self.drain));
-        for job in self.ring.take_arrived() {
+        for job in self.ring.arrived.take() {
             if job.cookie == self.cookie {
                 drop(self.slab.remove(job.request));
             }
@@ -424,24 +398,20 @@ impl RingGuard {
 
     #[cold]
     fn post_tags(&mut self) {
-        let tags = self.ring.retired.lock().map(|mut retired| {
-            self.ring.retired_count.store(0, Ordering::Relaxed);
-            core::mem::take(&mut *retired)
-        });
-        for user_data in tags.unwrap_or_default() {
+        for user_data in self.ring.retired.take() {
             self.post(anyring_abi::Cqe { user_data, res: 0, flags: 0 }, true);
         }
     }
 
     /// Issues what became ready and posts what is batched. Called before the lock is released.
     pub fn settle(&mut self) {
-        if self.ring.untold.load(Ordering::Relaxed) && self.ring.untold.swap(false, Ordering::Relaxed) {
+        if self.ring.untold.load(Ordering::Relaxed) && self.ring.untold.swap(false, Ordering::Acquire) {
             self.announce_work();
         }
         if self.ring.has_arrived() && !self.ring.has(anyring_abi::IORING_SETUP_DEFER_TASKRUN) {
             self.complete_arrived();
         }
-        if self.ring.retired_count.load(Ordering::Relaxed) != 0 {
+        if self.ring.retired.any() {
             self.post_tags();
         }
         while let Some(id) = self.ready.pop_front() {
@@ -489,12 +459,7 @@ impl Drop for RingGuard {
                 continue;
             }
             self.held = None;
-            // Partner: the fence in `deliver`. The release of the lock must not pass the load of the count.
-            fence_after_swap();
-            if !self.ring.has_left_overs() {
-                return;
-            }
-            let Some(mut held) = self.ring.state.try_lock() else { return };
+            let Some(mut held) = self.ring.state.lock_again_if(|| self.ring.has_left_overs()) else { return };
             let Some(state) = held.as_deref_mut().map(NonNull::from) else { return };
             self.state = state;
             self.held = Some(held);

@@ -148,6 +148,14 @@ cases! {
     every_message_wakes_level_triggered_epoll: "notices" "epoll-level";
     every_message_wakes_edge_triggered_epoll: "notices" "epoll-edge";
 
+    a_pipe_is_read_for_a_program_that_only_looks: "looks" "pipe";
+    a_timer_fires_for_a_program_that_only_looks: "looks" "timeout";
+    a_timer_fires_before_the_one_that_is_slept_for: "looks" "earlier-timeout";
+    a_worker_reads_for_a_program_that_only_looks: "looks" "worker";
+    a_program_looks_and_waits_in_turns: "looks" "in-turns";
+    a_program_that_waits_shares_with_no_helper: "looks" "waiting";
+    a_helper_does_not_tick: "looks" "idle";
+
     fixed_reads_stay_inside_their_buffer: "transfers" "fixed";
     a_vector_of_3_gib_is_cut_to_what_one_read_moves: "transfers" "huge";
     direct_writes_by_workers_arrive: "transfers" "direct";

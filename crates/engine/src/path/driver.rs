@@ -1,25 +1,16 @@
-//! The driver role: exactly one thread of a process looks at a ring's poll set and fires its timers.
+//! The driver: exactly one thread of a process sleeps on a ring's poll set and fires its timers.
 //!
-//! | `role` | meaning | who leaves it |
-//! |---|---|---|
-//! | free | nobody drives | a thread that waits in enter, or the helper once the program has stayed away |
-//! | a thread id | that thread drives, inside `wait` | the thread, when it returns |
-//! | helper | the helper drives because the program stayed away | the next thread that waits takes it |
-//!
-//! The role says who *sleeps* on the poll set. Looking at it and serving events happens under the ring's lock whoever
-//! does it, so a hand-over in the middle loses nothing: events are hints that lead to another attempt.
+//! [`Handover`] says who that is. It says who *sleeps* on the poll set: looking at it and serving events happens under the
+//! ring's lock whoever does it, so a hand-over in the middle loses nothing: events are hints that lead to another attempt.
 
+use super::handover::{Handover, Taken};
 use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::request::timer::Clock;
 use crate::ring::control::Control;
 use crate::ring::{member, Ring, RingGuard};
 use crate::{process, Errno};
 use core::cell::Cell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
-
-const FREE: u32 = 0;
-/// No thread has this id.
-const HELPER: u32 = u32::MAX;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 const AWAKE: u32 = 0;
 const IN_FUTEX: u32 = 1;
@@ -27,27 +18,13 @@ const IN_EPOLL: u32 = 2;
 
 /// Who drives a ring, and how it sleeps.
 pub struct Driver {
-    role: AtomicU32,
+    /// Who it is.
+    pub handover: Handover,
     /// How the driving thread sleeps. Changes under the ring's lock; read there, and by `wake` after a post.
     sleeping: AtomicU32,
     /// The descriptor that ends its epoll wait.
     kick: AtomicI32,
-    /// The frame in which the role was taken.
-    stack: AtomicUsize,
-    /// The helper knows of this ring.
-    pub tracked: AtomicBool,
-    drowsy: AtomicBool,
     announced: AtomicBool,
-}
-
-/// What trying to take the role led to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Taken {
-    /// This call drives, and gives the role back.
-    Mine,
-    /// The call that this one interrupted has the role.
-    Shared,
-    No,
 }
 
 /// What io_uring_enter(2) was asked to wait for.
@@ -65,63 +42,14 @@ pub struct Wish {
 
 impl Driver {
     /// Nobody drives.
-    pub const fn new() -> Driver {
+    #[allow(clippy::new_without_default)] // `Ring` makes the only ones
+    pub fn new() -> Driver {
         Driver {
-            role: AtomicU32::new(FREE),
+            handover: Handover::new(),
             sleeping: AtomicU32::new(AWAKE),
             kick: AtomicI32::new(-1),
-            stack: AtomicUsize::new(0),
-            tracked: AtomicBool::new(false),
-            drowsy: AtomicBool::new(false),
             announced: AtomicBool::new(false),
         }
-    }
-
-    /// A thread that waits takes the role, also from the helper. `stack` is an address in its frame: a signal handler that
-    /// waits while the interrupted code drives shares the role and does not end it; where the frame that took it is gone
-    /// (siglongjmp), the role is taken anew.
-    fn take(&self, stack: usize) -> Taken {
-        let me = process::thread_id();
-        // Acquire/Release: the new driver sees what the old one left of the poll set's bookkeeping. The state itself is
-        // under the ring's lock.
-        let take = |from| self.role.compare_exchange(from, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        if take(FREE) || take(HELPER) {
-            self.stack.store(stack, Ordering::Relaxed);
-            return Taken::Mine;
-        }
-        match self.role.load(Ordering::Relaxed) == me {
-            true if stack < self.stack.load(Ordering::Relaxed) => Taken::Shared,
-            true => {
-                self.stack.store(stack, Ordering::Relaxed);
-                Taken::Mine
-            }
-            false => Taken::No,
-        }
-    }
-
-    /// The helper takes the role; false when a thread has it.
-    pub fn take_for_helper(&self) -> bool {
-        self.role.compare_exchange(FREE, HELPER, Ordering::AcqRel, Ordering::Relaxed).is_ok() || self.is_helpers()
-    }
-
-    /// Whether the helper drives.
-    pub fn is_helpers(&self) -> bool {
-        self.role.load(Ordering::Acquire) == HELPER
-    }
-
-    /// Whether a thread in enter drives.
-    pub fn has_thread(&self) -> bool {
-        !matches!(self.role.load(Ordering::Relaxed), FREE | HELPER)
-    }
-
-    /// Says whether the helper's next look at this ring is further away than a period.
-    pub fn set_drowsy(&self, drowsy: bool) {
-        self.drowsy.store(drowsy, Ordering::Relaxed);
-    }
-
-    /// Whether the helper sleeps without a tick for this ring.
-    pub fn is_drowsy(&self) -> bool {
-        self.drowsy.load(Ordering::Relaxed)
     }
 
     /// Whether the owner of a deferred ring has been told that there is work and has not been there since.
@@ -129,25 +57,15 @@ impl Driver {
         self.announced.load(Ordering::Relaxed)
     }
 
-    /// Notes that the owner was told, or has been there; answers what was noted before.
-    pub fn set_announced(&self, announced: bool) -> bool {
-        self.announced.swap(announced, Ordering::Relaxed)
-    }
-
-    /// The helper gives the role back, if it has it.
-    pub fn give_up_helper(&self) {
-        let _ = self.role.compare_exchange(HELPER, FREE, Ordering::AcqRel, Ordering::Relaxed);
-    }
-
-    fn give_back(&self) {
-        self.role.store(FREE, Ordering::Release); // partner: the AcqRel exchange of the next driver
+    /// Notes whether the owner was told, or has been there.
+    pub fn set_announced(&self, announced: bool) {
+        self.announced.store(announced, Ordering::Relaxed);
     }
 
     /// In a forked child: the parent's threads are not here.
     pub fn reset(&self) {
-        self.role.store(FREE, Ordering::Relaxed);
+        self.handover.reset();
         self.sleeping.store(AWAKE, Ordering::Relaxed);
-        self.tracked.store(false, Ordering::Relaxed);
         self.announced.store(false, Ordering::Relaxed);
     }
 
@@ -169,12 +87,6 @@ impl Driver {
     }
 }
 
-impl Default for Driver {
-    fn default() -> Driver {
-        Driver::new()
-    }
-}
-
 impl RingGuard {
     /// A poll was armed or a timer started: whoever sleeps without regard to it must look again.
     pub fn work_appeared(&mut self, is_timer: bool) {
@@ -189,8 +101,8 @@ impl RingGuard {
             let control = self.control;
             control.lock_post().bump();
             driver.wake(&control);
-        } else if driver.is_helpers() || (is_timer && driver.is_drowsy()) {
-            super::helper::nudge();
+        } else if driver.handover.is_watching() {
+            self.tell_watching_helper(is_timer);
         }
     }
 
@@ -207,10 +119,29 @@ impl RingGuard {
         self.flush_overflow();
     }
 
-    /// Runs what is due when nobody waits: the helper's turn.
-    pub fn drive(&mut self) {
+    /// Runs what is due.
+    fn drive(&mut self) {
         self.poll_now();
         self.collect();
+    }
+
+    /// The helper's turn: runs what is due, and leaves nothing that a sleep on the poll set would not see.
+    pub fn stand_in(&mut self) {
+        loop {
+            // Also with nothing armed: what stays in the poll set keeps the helper's own from sleeping.
+            self.take_events();
+            self.collect();
+            if !self.entries.has_unverified() {
+                return;
+            }
+            self.verify();
+            self.collect();
+        }
+    }
+
+    /// The CQ's tail.
+    pub fn cq_tail(&self) -> u32 {
+        self.control.lock_post().cq_tail()
     }
 
     /// Whether the CQ holds what is waited for, or a timeout completed since the wait began.
@@ -221,14 +152,14 @@ impl RingGuard {
     }
 
     fn cq_is_empty(&self) -> bool {
-        let tail = self.control.lock_post().cq_tail();
-        self.cq_ready(tail) == Ok(0)
+        self.cq_ready(self.cq_tail()) == Ok(0)
     }
 }
 
 /// Waits as io_uring_enter(2) with IORING_ENTER_GETEVENTS does. Source: `io_cqring_wait` in io_uring/io_uring.c.
 pub fn wait(mut guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
     let ring = guard.ring();
+    ring.driver.handover.visit();
     guard.clear_announcement();
     guard.collect();
     let head = guard.memory.view.load(crate::ring::layout::word::CQ_HEAD)?;
@@ -251,7 +182,8 @@ pub fn wait(mut guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
             break Ok(());
         }
         if taken == Taken::No {
-            taken = ring.driver.take(&raw const frame as usize);
+            taken = ring.driver.handover.take(process::thread_id(), &raw const frame as usize);
+            guard.leave_helper();
         }
         let driving = taken != Taken::No;
         if driving && guard.entries.has_unverified() {
@@ -278,7 +210,7 @@ pub fn wait(mut guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
     };
     guard.settle_readability();
     if taken == Taken::Mine {
-        ring.driver.give_back();
+        ring.driver.handover.give_back();
         pass_role_on(&guard);
     }
     let closed = guard.closed;
@@ -332,9 +264,7 @@ pub fn leaving_by_jump() {
     let Some(sleep) = ASLEEP.try_with(|asleep| asleep.take()).unwrap_or(None) else { return };
     sleep.end();
     if sleep.driving {
-        let me = process::thread_id();
-        // AcqRel: as for every change of the role.
-        let _ = sleep.ring.driver.role.compare_exchange(me, FREE, Ordering::AcqRel, Ordering::Relaxed);
+        sleep.ring.driver.handover.give_back_if_mine(process::thread_id());
     }
     if let Ok(mut guard) = sleep.ring.lock() {
         pass_role_on(&guard);
@@ -351,9 +281,7 @@ fn sleep(
     driving: bool,
 ) -> (Option<RingGuard>, Result<(), Errno>) {
     let ring = guard.ring();
-    if ring.has_arrived() {
-        // It came after `collect` had looked, and was announced to nobody: this thread is the one to be told. What comes
-        // from here on changes the futex word after it was read below.
+    if !ring.driver.handover.may_sleep(&ring.arrived) {
         return (Some(guard), Ok(()));
     }
     let left_ns = wish.deadline_ns.map(|deadline_ns| deadline_ns.saturating_sub(wish.clock.now_ns()));

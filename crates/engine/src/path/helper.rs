@@ -1,122 +1,154 @@
 //! The helper: one thread a process that drives rings whose program stays away.
 //!
-//! It is started by the first enter that returns with unfinished requests, takes a ring's driver role only after the
-//! program has stayed away for one period, loses it to the next thread that waits, and does not tick when nothing is
-//! pending. On a ring whose completions wait for its owner (`IORING_SETUP_DEFER_TASKRUN`) it only signals.
+//! The first call that leaves something pending starts it. It takes a ring's driver role only after the program has
+//! stayed away for a period, unless the program is known to look at the CQ only; it loses the role to the next thread that
+//! waits in enter, which takes the ring's poll set out of the helper's. A program that waits in enter meets it less and
+//! less: the period doubles each time it has come by itself, and a look that finds it so takes no lock. With nothing
+//! pending, or a thread asleep in enter, the helper does not tick. On a ring whose completions wait for its owner
+//! (`IORING_SETUP_DEFER_TASKRUN`) it only signals.
 //!
-//! `RINGS` is the hand-over list; its lock also keeps the eventfd in `WAKE` open for whoever writes to it. `RUNNING` and
-//! `WAKE` say whether and how the thread can be reached, and the flags of `driver::Driver` are set by both sides; a `Ward` belongs to the helper thread alone.
+//! What both sides know of each other is in `path::handover`, under the ring's lock. `DESK` is where rings are handed
+//! over; its lock comes after a ring's. A `Ward` belongs to the helper thread alone.
 
-use crate::lock::Lock;
+use super::handover::{Call, Desk, Duty};
+use crate::lock::{Held, Lock};
 use crate::os::{syscall, EpollEvent, Os, Sys};
+use crate::ring::layout::word;
 use crate::ring::{Ring, RingGuard};
 use crate::{descriptors, process, thread, Errno};
 use anyring_abi::{IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG};
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, Ordering};
 use rustix::event::{epoll, EventfdFlags};
-use rustix::fd::{AsRawFd, IntoRawFd};
+use rustix::fd::IntoRawFd;
 
 /// How long a program may stay away before the helper takes over, in nanoseconds.
 const PERIOD_NS: u64 = 1_000_000;
-/// Periods in which the program came back by itself after which the helper stops looking, until it is called again.
-const PATIENCE: u32 = 20;
-/// The helper ends after this long without rings, in nanoseconds.
+/// The longest period, for programs that have waited in enter for longer than that.
+const LONGEST_PERIOD_NS: u64 = 64 * PERIOD_NS;
+/// The helper ends after this long with nothing to do, in nanoseconds.
 const IDLE_NS: u64 = 2_000_000_000;
 /// The same once the process has no ring at all.
 const LINGER_NS: u64 = 100_000_000;
 
-/// Rings that were handed to the helper and that it has not picked up.
-static RINGS: Lock<Vec<&'static Ring>> = Lock::new(Vec::new());
-/// 1 while the thread runs.
-static RUNNING: AtomicU32 = AtomicU32::new(0);
-/// The eventfd that wakes it.
-static WAKE: AtomicI32 = AtomicI32::new(-1);
+/// What the helper is woken by, in its poll set; other data are a ring's address, odd for its engine end.
+const WOKEN: u64 = 0;
+const ENGINE_END: u64 = 1;
 
-/// A ring in the helper's care.
-struct Ward {
-    ring: &'static Ring,
-    /// `State::enters` when last seen.
-    enters: u32,
-    /// Periods in which the program came by itself.
-    visits: u32,
-    /// The poll set that is registered with the helper's own.
-    attached: Option<i32>,
-    /// Closed under a number, waiting for its last copy to go: its engine end is registered.
-    orphan: bool,
-}
+/// Where rings are handed over.
+static DESK: Lock<Desk<&'static Ring>> = Lock::new(Desk::NEW);
+/// The eventfd that wakes the helper, and its poll set; -1 when there is none. Opened and closed under `DESK`.
+static WAKE: AtomicI32 = AtomicI32::new(-1);
+static SET: AtomicI32 = AtomicI32::new(-1);
 
 impl RingGuard {
-    /// Hands the ring to the helper if something is pending that the program may never come back for.
+    /// Leaves the ring to the helper if something is pending that the program may never come back for.
     #[inline]
     pub fn call_helper(&mut self) {
-        let pending = self.entries.armed() != 0 || !self.timers.is_empty();
-        if !pending {
-            return;
+        if self.has_pending() {
+            self.leave_pending();
         }
-        let driver = &self.ring().driver;
-        if driver.tracked.load(Ordering::Relaxed) {
-            // It sleeps without a tick on what it knew when it had the role; a thread has been at work since.
-            if driver.is_drowsy() && !driver.is_helpers() && !self.ring().has(IORING_SETUP_DEFER_TASKRUN) {
-                nudge();
-            }
-            return;
-        }
-        let watched = self.eventfd.is_some() || self.control.header().watched.load(Ordering::Relaxed) != 0;
+    }
+
+    #[inline]
+    fn has_pending(&self) -> bool {
+        self.entries.armed() != 0 || !self.timers.is_empty()
+    }
+
+    fn leave_pending(&mut self) {
         let ring = self.ring();
+        let handover = &ring.driver.handover;
+        let watched = self.eventfd.is_some() || self.control.header().watched.load(Ordering::Relaxed) != 0;
         if ring.has(IORING_SETUP_DEFER_TASKRUN) && !watched && !ring.has(IORING_SETUP_TASKRUN_FLAG) {
-            return;
+            return; // nobody could be told
         }
-        hand_over(ring);
+        if let Ok(head) = self.memory.view.load(word::CQ_HEAD) {
+            handover.note_head(head);
+        }
+        answer(ring, handover.leave(self.sleepers));
     }
-}
 
-/// Gives a ring to the helper.
-pub fn hand_over(ring: &'static Ring) {
-    if ring.driver.tracked.swap(true, Ordering::Relaxed) {
-        return;
+    /// Makes the helper look at the ring now, to watch for its end.
+    pub fn call_helper_now(&mut self) {
+        answer(self.ring(), self.ring().driver.handover.call(true));
     }
-    if let Some(mut rings) = RINGS.lock() {
-        rings.push(ring);
+
+    /// The helper sleeps on the ring's poll set, and a poll was armed or a timer started.
+    pub fn tell_watching_helper(&mut self, is_timer: bool) {
+        let handover = &self.ring().driver.handover;
+        if !is_timer && handover.is_attached() {
+            return self.verify();
+        }
+        let next_ns = self.timers.next_ns().filter(|_| is_timer);
+        if next_ns.is_none_or(|next_ns| now_ns().saturating_add(next_ns) < handover.watches_until_ns()) {
+            self.call_helper_now();
+        }
     }
-    if RUNNING.swap(1, Ordering::AcqRel) == 0 {
-        let started = make_wake().and_then(|()| make_set()).is_ok_and(|set| {
-            let started = thread::spawn(run, set as usize as *mut libc::c_void);
-            if !started {
-                descriptors::close(set);
+
+    /// The calling thread drives from now on: events are not the helper's any more.
+    #[inline]
+    pub fn leave_helper(&mut self) {
+        if self.ring().driver.handover.is_attached() && self.ring().driver.handover.has_thread() {
+            self.detach();
+        }
+    }
+
+    #[cold]
+    fn detach(&mut self) {
+        if self.ring().driver.handover.set_attached(false) {
+            if let Some(epoll) = self.entries.epoll() {
+                let _ = Sys::epoll_ctl(SET.load(Ordering::Relaxed), libc::EPOLL_CTL_DEL, epoll, 0, 0);
             }
-            started
-        });
-        if !started {
-            RUNNING.store(0, Ordering::Release);
-            ring.driver.tracked.store(false, Ordering::Relaxed);
         }
-    } else {
-        nudge();
+    }
+
+    /// Puts the ring's poll set into the helper's.
+    fn attach(&mut self) {
+        let Some(epoll) = self.entries.epoll() else { return };
+        if !self.ring().driver.handover.is_attached() {
+            let (set, data) = (SET.load(Ordering::Relaxed), core::ptr::from_ref(self.ring()) as u64);
+            let added = Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, epoll, libc::EPOLLIN as u32, data);
+            self.ring().driver.handover.set_attached(added.is_ok());
+        }
     }
 }
 
-fn make_wake() -> Result<(), Errno> {
-    if WAKE.load(Ordering::Relaxed) < 0 {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let wake = descriptors::to_top(rustix::event::eventfd(0, flags)?)?;
-        WAKE.store(wake.into_raw_fd(), Ordering::Relaxed);
+fn now_ns() -> u64 {
+    Sys::clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// Does what a call of the helper asks for. The caller holds the ring.
+fn answer(ring: &'static Ring, call: Call) {
+    match call {
+        Call::Nothing => {}
+        Call::Wake => nudge(),
+        Call::HandOver => match DESK.lock() {
+            Some(desk) => hand_over(ring, desk),
+            // A signal handler interrupted a hand-over in its own thread: the next call tries again.
+            None => ring.driver.handover.forget(),
+        },
     }
-    Ok(())
 }
 
-/// The helper's poll set. Made before the thread is: for a moment it takes the number that the program's next open expects.
-fn make_set() -> Result<i32, Errno> {
-    let set = descriptors::to_top(epoll::create(epoll::CreateFlags::CLOEXEC)?)?;
-    let wake = WAKE.load(Ordering::Relaxed);
-    Sys::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, wake, libc::EPOLLIN as u32, 0)?;
-    Ok(set.into_raw_fd())
+fn hand_over(ring: &'static Ring, mut desk: Held<'static, Desk<&'static Ring>>) {
+    if !desk.hand_over(ring) {
+        return wake();
+    }
+    if open().is_err() || !thread::spawn(run, core::ptr::null_mut()) {
+        close();
+        desk.close();
+        ring.driver.handover.forget();
+    }
 }
 
-/// Makes the helper look at its rings again.
+/// Makes the helper, if there is one, look at what it has been told.
 pub fn nudge() {
     // Held, so that the number is not closed, and perhaps another file's, before the write. Where it cannot be had, this
     // very thread holds it.
-    let _rings = RINGS.lock();
+    let _desk = DESK.lock();
+    wake();
+}
+
+fn wake() {
     let wake = WAKE.load(Ordering::Relaxed);
     if wake >= 0 {
         let one = 1u64;
@@ -124,117 +156,239 @@ pub fn nudge() {
     }
 }
 
-extern "C" fn run(set: *mut libc::c_void) -> *mut libc::c_void {
-    thread::name(c"anyring-helper");
-    thread::contain(|| {
-        if let Err(error) = watch(set as usize as i32) {
-            crate::log::line(&format!("the helper ended: {error}"));
+fn open() -> Result<(), Errno> {
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    let wake = descriptors::to_top(rustix::event::eventfd(0, flags)?)?;
+    let set = descriptors::to_top(epoll::create(epoll::CreateFlags::CLOEXEC)?)?;
+    let (wake, set) = (wake.into_raw_fd(), set.into_raw_fd());
+    WAKE.store(wake, Ordering::Relaxed);
+    SET.store(set, Ordering::Relaxed);
+    Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, wake, libc::EPOLLIN as u32, WOKEN)
+}
+
+fn close() {
+    for descriptor in [&WAKE, &SET] {
+        let number = descriptor.swap(-1, Ordering::Relaxed);
+        if number >= 0 {
+            descriptors::close(number);
         }
+    }
+}
+
+extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
+    thread::name(c"anyring-helper");
+    // Deadlines are met as the kernel's own timers do, not up to 50 us later.
+    syscall(libc::SYS_prctl, [libc::PR_SET_TIMERSLACK as usize, 1, 0, 0, 0, 0]);
+    let mut wards = Wards(Vec::new());
+    let mut ended = false;
+    thread::contain(|| match wards.watch() {
+        Ok(()) => ended = true,
+        Err(error) => crate::log::line(&format!("the helper ended: {error}")),
     });
-    // Whoever hands over a ring next starts a new helper.
-    RUNNING.store(0, Ordering::Release);
+    if !ended {
+        thread::contain(|| wards.give_up());
+    }
     core::ptr::null_mut()
 }
 
-/// The helper's loop.
-fn watch(set: i32) -> Result<(), Errno> {
-    let wake = WAKE.load(Ordering::Relaxed);
-    let mut wards: Vec<Ward> = Vec::new();
-    let mut events = [EpollEvent::default(); 32];
-    loop {
-        take_in(&mut wards);
-        let mut timeout_ns: Option<u64> = None;
-        wards.retain_mut(|ward| match ward.attend(set) {
-            Some(next_ns) => {
-                ward.ring.driver.set_drowsy(next_ns.is_none_or(|next_ns| next_ns > PERIOD_NS));
-                timeout_ns = timeout_ns.into_iter().chain(next_ns).min();
-                true
+/// The rings in the helper's care.
+struct Wards(Vec<Ward>);
+
+/// A ring in the helper's care.
+struct Ward {
+    ring: &'static Ring,
+    /// The program's visits when last looked.
+    visits: u32,
+    period_ns: u64,
+    /// When to look again without being told, by CLOCK_MONOTONIC.
+    due_ns: Option<u64>,
+    /// An event of the ring's poll set or engine end came.
+    event: bool,
+    /// Nothing is pending, or a thread of the program sees to it.
+    idle: bool,
+    /// Closed under a number, waiting for its last copy to go: its engine end is registered.
+    orphan: bool,
+}
+
+impl Wards {
+    /// The helper's loop.
+    fn watch(&mut self) -> Result<(), Errno> {
+        let (set, wake) = (SET.load(Ordering::Relaxed), WAKE.load(Ordering::Relaxed));
+        let mut events = [EpollEvent::default(); 32];
+        loop {
+            self.take_in();
+            let now_ns = now_ns();
+            self.0.retain_mut(|ward| ward.tick(now_ns));
+            let due_ns = self.0.iter().filter_map(|ward| ward.due_ns).min();
+            let idle = self.0.iter().all(|ward| ward.idle);
+            let timeout_ns = match due_ns {
+                None if idle => Some(if process::has_rings() { IDLE_NS } else { LINGER_NS }),
+                due_ns => due_ns.map(|due_ns| due_ns.saturating_sub(now_ns)),
+            };
+            let count = match Sys::epoll_wait(set, &mut events, timeout_ns, None) {
+                Ok(count) => count,
+                Err(Errno::INTR) => 0,
+                Err(error) => return Err(error),
+            };
+            if count == 0 && idle && self.leave() {
+                return Ok(());
             }
-            None => false,
-        });
-        let idle = wards.is_empty();
-        if idle {
-            timeout_ns = Some(if process::has_rings() { IDLE_NS } else { LINGER_NS });
+            for event in &events[..count] {
+                self.note(event.data, wake);
+            }
         }
-        let count = match Sys::epoll_wait(set, &mut events, timeout_ns, None) {
-            Ok(count) => count,
-            Err(Errno::INTR) => 0,
-            Err(error) => return Err(error),
-        };
-        if count == 0 && idle && leave(set) {
-            return Ok(());
-        }
-        if count != 0 {
+    }
+
+    fn note(&mut self, data: u64, wake: i32) {
+        if data == WOKEN {
             let mut value = 0u64;
             syscall(libc::SYS_read, [wake as usize, &mut value as *mut u64 as usize, 8, 0, 0, 0]);
+        } else if let Some(ward) = self.0.iter_mut().find(|ward| ward.address() == data & !ENGINE_END) {
+            ward.event = true;
         }
     }
-}
 
-/// Ends the thread unless a ring was handed over meanwhile.
-fn leave(set: i32) -> bool {
-    let Some(rings) = RINGS.lock() else { return false };
-    if !rings.is_empty() {
-        return false;
+    fn take_in(&mut self) {
+        if let Some(mut desk) = DESK.lock() {
+            self.0.extend(desk.take().into_iter().map(Ward::new));
+        }
     }
-    // Under the lock of RINGS: whoever hands over a ring next sees it and starts a new helper.
-    RUNNING.store(0, Ordering::Release);
-    let wake = WAKE.swap(-1, Ordering::Relaxed);
-    if wake >= 0 {
-        descriptors::close(wake);
-    }
-    drop(rings);
-    descriptors::close(set);
-    true
-}
 
-fn take_in(wards: &mut Vec<Ward>) {
-    let Some(mut rings) = RINGS.lock() else { return };
-    for ring in rings.drain(..) {
-        wards.push(Ward { ring, enters: 0, visits: 0, attached: None, orphan: false });
+    /// Ends the thread unless something is to be done.
+    fn leave(&mut self) -> bool {
+        self.0.retain_mut(|ward| !ward.let_go());
+        if !self.0.is_empty() {
+            return false;
+        }
+        let Some(mut desk) = DESK.lock() else { return false };
+        let ends = desk.leave();
+        if ends {
+            close();
+        }
+        ends
+    }
+
+    /// The thread ends before its time: whoever leaves something pending next starts a new one.
+    fn give_up(&mut self) {
+        loop {
+            for ward in self.0.drain(..) {
+                if let Ok(mut guard) = ward.ring.lock() {
+                    guard.detach();
+                    ward.ring.driver.handover.forget();
+                }
+            }
+            if self.leave() {
+                return;
+            }
+            self.take_in();
+        }
     }
 }
 
 impl Ward {
-    /// One look at a ring. `None` when the helper is done with it, else how long the next look can wait.
-    fn attend(&mut self, set: i32) -> Option<Option<u64>> {
-        let Ok(mut guard) = self.ring.lock() else { return self.let_go(set) };
-        self.ring.driver.set_drowsy(false);
-        if guard.closed || (guard.orphan && self.last_copy_went(set, &mut guard)) {
-            return self.end(set, guard);
+    fn new(ring: &'static Ring) -> Ward {
+        let visits = ring.driver.handover.visits();
+        Ward { ring, visits, period_ns: PERIOD_NS, due_ns: None, event: false, idle: false, orphan: false }
+    }
+
+    fn address(&self) -> u64 {
+        core::ptr::from_ref(self.ring) as u64
+    }
+
+    /// Does what is to be done now. False when the helper is done with the ring.
+    fn tick(&mut self, now_ns: u64) -> bool {
+        let handover = &self.ring.driver.handover;
+        let due = core::mem::take(&mut self.event) || self.due_ns.is_some_and(|due_ns| due_ns <= now_ns);
+        match handover.duty() {
+            Duty::Begin => {
+                self.visits = handover.visits();
+                self.due_ns = Some(now_ns + self.period_ns);
+                self.idle = false;
+                true
+            }
+            Duty::LookWhenDue if due && !self.orphan && self.came() => {
+                self.wait_longer(now_ns);
+                true
+            }
+            Duty::LookWhenDue | Duty::Watch if !due => true,
+            duty => self.look(duty, now_ns),
         }
-        if guard.entries.armed() == 0 && guard.timers.is_empty() {
-            return if guard.orphan { Some(None) } else { self.let_go_of(set, guard) };
+    }
+
+    /// Whether the program has asked for events since this was last asked.
+    fn came(&mut self) -> bool {
+        let visits = self.ring.driver.handover.visits();
+        core::mem::replace(&mut self.visits, visits) != visits
+    }
+
+    fn wait_longer(&mut self, now_ns: u64) {
+        self.period_ns = (2 * self.period_ns).min(LONGEST_PERIOD_NS);
+        self.due_ns = Some(now_ns + self.period_ns);
+    }
+
+    /// Looks at the ring, under its lock. False when the helper is done with it.
+    fn look(&mut self, duty: Duty, now_ns: u64) -> bool {
+        let Ok(mut guard) = self.ring.lock() else { return false };
+        if guard.closed || (guard.orphan && self.last_copy_went(&mut guard)) {
+            self.end(guard);
+            return false;
         }
-        let away = core::mem::replace(&mut self.enters, guard.enters) == guard.enters;
-        if !away && !self.ring.driver.is_helpers() {
-            self.detach(set);
-            self.visits += 1;
-            // A program that keeps coming back does not need the helper: the next unfinished enter calls again.
-            return self.step_back(set, guard);
+        let handover = &self.ring.driver.handover;
+        // What appears from here on, under this hold of the lock, is seen before the helper sleeps.
+        handover.look_later();
+        if let Ok(head) = guard.memory.view.load(word::CQ_HEAD) {
+            handover.note_head(head);
         }
-        if guard.sleepers != 0 && !self.ring.driver.is_helpers() {
-            self.visits += 1;
-            return self.step_back(set, guard);
+        self.due_ns = None;
+        if !guard.has_pending() || handover.has_thread() {
+            // Also where it drives: what makes events with nothing pending is nothing that anybody waits for. And a thread
+            // that sleeps in enter calls when it leaves something pending.
+            self.rest(&mut guard);
+        } else if duty == Duty::LookWhenDue && self.came() {
+            self.wait_longer(now_ns); // it came while the helper waited for the lock
+        } else {
+            if duty == Duty::LookWhenDue {
+                handover.note_away();
+                self.period_ns = PERIOD_NS;
+            }
+            self.stand_in(&mut guard);
         }
-        self.visits = 0;
+        true
+    }
+
+    fn rest(&mut self, guard: &mut RingGuard) {
+        guard.detach();
+        self.ring.driver.handover.rest();
+        self.idle = !self.orphan;
+    }
+
+    /// Nobody of the program sees to what is pending.
+    fn stand_in(&mut self, guard: &mut RingGuard) {
+        let handover = &self.ring.driver.handover;
+        self.idle = false;
         if self.ring.has(IORING_SETUP_DEFER_TASKRUN) {
-            return Some(self.signal(set, guard));
+            return self.signal(guard);
         }
-        if !self.ring.driver.take_for_helper() {
-            return Some(Some(PERIOD_NS));
+        if !handover.take_for_helper() {
+            return self.rest(guard); // a thread has it after all, and calls
         }
-        guard.drive();
-        guard.verify();
-        guard.drive();
-        self.attach(set, &guard);
-        Some(guard.timers.next_ns())
+        let before = guard.cq_tail();
+        guard.stand_in();
+        let tail = guard.cq_tail();
+        if tail != before {
+            handover.note_posted(tail);
+        }
+        if !guard.has_pending() && !handover.only_looks() {
+            return self.rest(guard);
+        }
+        self.watch(guard);
+        self.idle = !guard.has_pending() && !self.orphan;
     }
 
     /// A deferred ring: tell its owner once that there is something, then wait until it has been there.
-    fn signal(&mut self, set: i32, mut guard: RingGuard) -> Option<u64> {
+    fn signal(&mut self, guard: &mut RingGuard) {
         if self.ring.driver.is_announced() {
-            return None; // clearing the announcement nudges
+            return self.rest(guard);
         }
         // A put-off attempt is the owner's to make: its completion would be.
         let put_off = guard.entries.has_put_off();
@@ -243,73 +397,57 @@ impl Ward {
         }
         let ready = put_off
             || guard.entries.epoll().is_some_and(|epoll| Sys::poll_now(epoll, libc::POLLIN as u16) != Ok(0));
-        let next_ns = guard.timers.next_ns();
-        if ready || next_ns == Some(0) {
-            self.detach(set);
+        if ready || guard.timers.next_ns() == Some(0) {
             guard.announce_work();
-            return Some(PERIOD_NS);
+            return self.rest(guard); // the owner calls again when it has been there
         }
-        self.attach(set, &guard);
-        next_ns
+        self.watch(guard);
     }
 
-    fn attach(&mut self, set: i32, guard: &RingGuard) {
-        if self.attached.is_none() {
-            if let Some(epoll) = guard.entries.epoll() {
-                let added = Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, epoll, libc::EPOLLIN as u32, 1);
-                self.attached = added.is_ok().then_some(epoll);
-            }
-        }
-    }
-
-    fn detach(&mut self, set: i32) {
-        if let Some(epoll) = self.attached.take() {
-            let _ = Sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, epoll, 0, 0);
-        }
-    }
-
-    fn let_go(&mut self, set: i32) -> Option<Option<u64>> {
-        self.detach(set);
-        self.ring.driver.tracked.store(false, Ordering::Relaxed);
-        None
-    }
-
-    /// Lets go under the ring's lock, so that the next unfinished enter sees it and calls again.
-    fn let_go_of(&mut self, set: i32, guard: RingGuard) -> Option<Option<u64>> {
-        self.ring.driver.give_up_helper();
-        let answer = self.let_go(set);
-        drop(guard);
-        answer
-    }
-
-    /// The program drives by itself. One that keeps coming back does not need the helper: the next unfinished enter calls
-    /// again.
-    fn step_back(&mut self, set: i32, guard: RingGuard) -> Option<Option<u64>> {
-        let waits = guard.sleepers != 0 && !guard.orphan;
-        if self.visits > PATIENCE && waits {
-            return self.let_go_of(set, guard);
-        }
-        Some(Some(PERIOD_NS))
+    /// Sleeps on the ring's poll set from now on.
+    fn watch(&mut self, guard: &mut RingGuard) {
+        guard.attach();
+        self.due_ns = guard.timers.next_ns().map(|next_ns| now_ns().saturating_add(next_ns));
+        self.ring.driver.handover.watch(self.due_ns.unwrap_or(u64::MAX));
     }
 
     /// Registers the engine's end of a ring with other copies once; true when the last of them is gone.
-    fn last_copy_went(&mut self, set: i32, guard: &mut RingGuard) -> bool {
+    fn last_copy_went(&mut self, guard: &mut RingGuard) -> bool {
         if !self.orphan {
-            self.orphan = Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, guard.engine_end, 0, 2).is_ok();
+            let (set, data) = (SET.load(Ordering::Relaxed), self.address() | ENGINE_END);
+            self.orphan = Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, guard.engine_end, 0, data).is_ok();
         }
         guard.closed = process::last_copy_gone(guard.engine_end);
+        if guard.closed {
+            // The last number may have been closed unseen. Relaxed: a worker that has one of the ring's jobs ends the ring.
+            self.ring.fd.store(-1, Ordering::Relaxed);
+        }
         guard.closed
     }
 
-    fn end(&mut self, set: i32, guard: RingGuard) -> Option<Option<u64>> {
+    fn end(&mut self, mut guard: RingGuard) {
         if self.orphan {
+            let set = SET.load(Ordering::Relaxed);
             let _ = Sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, guard.engine_end, 0, 0);
         }
-        self.detach(set);
-        self.ring.driver.tracked.store(false, Ordering::Relaxed);
+        guard.detach();
+        self.ring.driver.handover.forget();
         drop(guard);
         process::end_if_unused(self.ring);
-        None
+    }
+
+    /// Forgets a ring that needs no helper; false when it does after all.
+    fn let_go(&mut self) -> bool {
+        let Ok(mut guard) = self.ring.lock() else { return true };
+        let handover = &self.ring.driver.handover;
+        let unused = handover.is_resting() || (handover.is_watching() && !guard.has_pending());
+        if guard.closed || guard.orphan || !unused {
+            self.idle = false;
+            return false;
+        }
+        guard.detach();
+        handover.forget();
+        true
     }
 }
 
@@ -318,15 +456,10 @@ impl Ward {
 /// # Safety
 /// Only the forking thread may exist in the process.
 pub unsafe fn reset_after_fork() {
-    // SAFETY: no other thread exists, and the list is emptied right away.
-    unsafe { RINGS.reset() };
-    if let Some(mut rings) = RINGS.lock() {
-        rings.clear();
-    }
-    RUNNING.store(0, Ordering::Relaxed);
-    // The eventfd is shared with the parent: the child makes its own.
-    let wake = WAKE.swap(-1, Ordering::Relaxed);
-    if wake >= 0 {
-        descriptors::close(wake);
+    // SAFETY: no other thread exists, and the value is put in order right away.
+    unsafe { DESK.reset() };
+    if let Some(mut desk) = DESK.lock() {
+        desk.close();
+        close(); // the child's copies; the parent's helper has its own
     }
 }

@@ -351,10 +351,12 @@ impl RingGuard {
 
     /// Looks at the poll set without waiting and serves what is ready. True when there was something.
     pub fn poll_now(&mut self) -> bool {
+        self.entries.armed() != 0 && self.take_events()
+    }
+
+    /// Takes what is in the poll set, whether or not anything is armed, and serves it. True when there was something.
+    pub fn take_events(&mut self) -> bool {
         let Some(epoll) = self.entries.epoll() else { return false };
-        if self.entries.armed() == 0 {
-            return false;
-        }
         let mut events = [EpollEvent::default(); 128];
         match Sys::epoll_wait(epoll, &mut events, Some(0), None) {
             Ok(count) => self.serve(&events[..count]),

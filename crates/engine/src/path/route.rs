@@ -263,7 +263,9 @@ impl RingGuard {
         match armed {
             Ok(()) => {
                 self.arm_link_timeout(id);
-                if matches!(&self.slab[id].op, Op::Poll(poll) if poll.multishot) {
+                // It may have completed while it was armed: an attempt that was put off is made up for at once where
+                // somebody sleeps already.
+                if self.slab.get(id).is_some_and(|it| matches!(&it.op, Op::Poll(poll) if poll.multishot)) {
                     // What is there already is answered at once, by the event of the registration.
                     self.poll_now();
                 }
@@ -320,14 +322,17 @@ impl RingGuard {
     /// Completes what workers brought back.
     pub fn complete_arrived(&mut self) {
         self.follow_arrived();
-        if !self.ring().driver.has_thread() {
-            // A worker may have sent a request back to be armed when no enter is on its way.
+        if !self.ring().driver.handover.has_thread() {
+            // A worker may have sent a request back to be armed, or released one, when no enter is on its way.
+            while let Some(id) = self.ready.pop_front() {
+                self.issue(id);
+            }
             self.call_helper();
         }
     }
 
     fn follow_arrived(&mut self) {
-        for job in self.ring().take_arrived() {
+        for job in self.ring().arrived.take() {
             // A result that comes after its ring ended must not meet a request of the ring's next life.
             if job.cookie != self.cookie {
                 continue;

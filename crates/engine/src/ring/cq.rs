@@ -305,9 +305,7 @@ impl RingGuard {
 
     /// The announced work was done.
     pub fn clear_announcement(&mut self) {
-        if self.ring().driver.set_announced(false) && self.ring().driver.tracked.load(Ordering::Relaxed) {
-            crate::path::helper::nudge(); // it stopped looking when it had told
-        }
+        self.ring().driver.set_announced(false); // the helper is called again when this enter leaves something pending
         if self.ring().has(anyring_abi::IORING_SETUP_TASKRUN_FLAG) {
             let _ = self.memory.view.change_bits(word::SQ_FLAGS, 0, IORING_SQ_TASKRUN);
         }

@@ -1,0 +1,59 @@
+//! What others bring to a ring, to be taken by whoever holds its lock: a worker's results, tags of retired resources.
+//!
+//! Nothing stays lying. Who brings something counts it and then tries the ring's lock; who lets go of that lock looks at
+//! the count afterwards ([`Lock::lock_again_if`]). A fence on both sides makes one of them succeed.
+
+use crate::lock::Lock;
+use crate::sync::{constructor, fence_after_swap, AtomicU32, Ordering};
+use std::collections::VecDeque;
+
+/// Things that have arrived and that nobody has taken.
+pub struct Arrivals<T> {
+    queue: Lock<VecDeque<T>>,
+    /// Not 0 while there may be something: what a holder looks at without the queue's lock.
+    count: AtomicU32,
+}
+
+impl<T> Arrivals<T> {
+    constructor! {
+        /// Nothing has arrived.
+        #[allow(clippy::new_without_default)] // `Ring` makes the only ones
+        pub fn new() -> Arrivals<T> {
+            Arrivals { queue: Lock::new(VecDeque::new()), count: AtomicU32::new(0) }
+        }
+    }
+
+    /// Adds things; the caller then tries the ring's lock.
+    pub fn put(&self, things: impl IntoIterator<Item = T>) {
+        if let Some(mut queue) = self.queue.lock() {
+            queue.extend(things);
+            // SeqCst, and the fence: either the holder of the ring sees the count after it let go, or our caller gets the
+            // ring. Partner: the fence in `lock_again_if`.
+            self.count.fetch_add(1, Ordering::SeqCst);
+        }
+        fence_after_swap();
+    }
+
+    /// Whether there is something.
+    #[inline]
+    pub fn any(&self) -> bool {
+        self.count.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes everything.
+    pub fn take(&self) -> VecDeque<T> {
+        let Some(mut queue) = self.queue.lock() else { return VecDeque::new() };
+        self.count.store(0, Ordering::Relaxed);
+        core::mem::take(&mut *queue)
+    }
+
+    /// Forgets everything, without dropping it, in a forked child.
+    ///
+    /// # Safety
+    /// Only this thread may exist in the process.
+    pub unsafe fn reset(&self) {
+        // SAFETY: no other thread exists, and the queue is replaced right away.
+        unsafe { self.queue.reset() };
+        core::mem::forget(self.take());
+    }
+}

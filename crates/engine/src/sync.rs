@@ -1,0 +1,58 @@
+//! What the files that `tests/loom.rs` model-checks need of the machine: that test compiles them with loom's atomics and
+//! a simulated futex in place of this module.
+
+use crate::os::{Os, Sys};
+pub use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Rounds that a thread spins for a lock before it sleeps.
+pub const SPINS: u32 = 100;
+
+/// A function that is `const` here; loom's atomics cannot be made at compile time.
+macro_rules! constructor {
+    ($(#[$attribute:meta])* $visibility:vis fn $($rest:tt)*) => { $(#[$attribute])* $visibility const fn $($rest)* };
+}
+pub(crate) use constructor;
+
+/// A word unique to the calling thread while it lives, and even: the thread pointer. No system call, no thread-local.
+#[inline(always)]
+pub fn thread_pointer() -> usize {
+    let pointer: usize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the x86-64 ABI keeps the thread control block's own address at fs:0; the load touches nothing else.
+    unsafe {
+        core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags))
+    };
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: reads the thread pointer register.
+    unsafe {
+        core::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem, preserves_flags))
+    };
+    pointer
+}
+
+/// A sequentially consistent fence directly after a locked read-modify-write instruction: that instruction is one
+/// already on x86-64.
+#[inline(always)]
+pub fn fence_after_swap() {
+    #[cfg(target_arch = "x86_64")]
+    core::sync::atomic::compiler_fence(Ordering::SeqCst);
+    #[cfg(not(target_arch = "x86_64"))]
+    core::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// The half of a word that futex(2) compares.
+fn low_half(word: &AtomicUsize) -> &AtomicU32 {
+    const LOW: usize = if cfg!(target_endian = "little") { 0 } else { 4 };
+    // SAFETY: a 4-aligned half of a live 8-byte word; the kernel alone reads it through this reference.
+    unsafe { &*word.as_ptr().byte_add(LOW).cast::<AtomicU32>() }
+}
+
+/// Sleeps while the low half of `word` is that of `expected`, or wakes for no reason.
+pub fn futex_wait(word: &AtomicUsize, expected: usize) {
+    let _ = Sys::futex_wait(low_half(word), expected as u32, None);
+}
+
+/// Wakes one sleeper on `word`.
+pub fn futex_wake_one(word: &AtomicUsize) {
+    Sys::futex_wake(low_half(word), 1);
+}

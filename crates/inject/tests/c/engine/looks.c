@@ -1,0 +1,267 @@
+/* Programs that only look at the CQ, and programs that wait in enter: who completes their requests, how soon, and at what
+ * cost. The bounds are kept on a busy machine, too: docs/limits.md says what a quiet one does. */
+#include "engine.h"
+
+/* Rounds of each kind of request. In the first few the helper may wait for a period (1 ms) whether the program comes. */
+#define ROUNDS 60
+#define FIRST 4
+#define PERIOD_NS 1000000L
+#define MEDIAN_NS 200000000L
+
+static struct io_uring ring;
+static int pipes[2];
+static char buffer[4096];
+
+static long now_ns(void)
+{
+	struct timespec now;
+
+	CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+	return now.tv_sec * 1000000000L + now.tv_nsec;
+}
+
+/* Looks until the CQ holds something, without a call. Answers when it did. */
+static long look_ns(void)
+{
+	long begin_ns = now_ns(), ns = begin_ns;
+
+	while (!io_uring_cq_ready(&ring) && ns - begin_ns < LONG_MS * 1000000L) {
+		sched_yield();
+		ns = now_ns();
+	}
+	CHECK(io_uring_cq_ready(&ring) == 1);
+	return now_ns();
+}
+
+static int compare(const void *a, const void *b)
+{
+	long x = *(const long *)a, y = *(const long *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* How late the completions of one kind came. That none of the later ones came within a period would mean that the helper
+ * waits for the program each time, which it knows not to come. */
+static void check_late(long *late_ns)
+{
+	long *later_ns = late_ns + FIRST;
+
+	qsort(later_ns, ROUNDS - FIRST, sizeof(*later_ns), compare);
+	if (later_ns[0] >= PERIOD_NS || later_ns[(ROUNDS - FIRST) / 2] > MEDIAN_NS)
+		fprintf(stderr, "the fastest came %ld ns late, half of them %ld ns or later\n", later_ns[0],
+			later_ns[(ROUNDS - FIRST) / 2]);
+	CHECK(later_ns[0] < PERIOD_NS);
+	CHECK(later_ns[(ROUNDS - FIRST) / 2] <= MEDIAN_NS);
+}
+
+/* A read that was armed before the data came. */
+static void a_pipe(void)
+{
+	long late_ns[ROUNDS];
+
+	CHECK(pipe(pipes) == 0);
+	init_ring(&ring, 8, 0);
+	for (int round = 0; round < ROUNDS; round++) {
+		long written_ns;
+
+		submit_read(&ring, pipes[0], buffer, 1, round);
+		written_ns = now_ns();
+		write_all(pipes[1], "x");
+		late_ns[round] = look_ns() - written_ns;
+		take(&ring, round, 1);
+	}
+	check_late(late_ns);
+}
+
+static void a_timeout(void)
+{
+	struct __kernel_timespec span = {0, 2000000};
+	long late_ns[ROUNDS];
+
+	init_ring(&ring, 8, 0);
+	for (int round = 0; round < ROUNDS; round++) {
+		struct io_uring_sqe *sqe = next_sqe(&ring);
+		long begin_ns = now_ns();
+
+		io_uring_prep_timeout(sqe, &span, 0, 0);
+		sqe->user_data = round;
+		submit(&ring, 1);
+		late_ns[round] = look_ns() - begin_ns - span.tv_nsec;
+		CHECK(late_ns[round] >= 0);
+		take(&ring, round, -ETIME);
+	}
+	check_late(late_ns);
+}
+
+/* A timer that ends before the one which a watching helper sleeps for. */
+static void an_earlier_timeout(void)
+{
+	struct __kernel_timespec long_time = {3600, 0}, short_time = {0, 1000000};
+	struct io_uring_sqe *sqe;
+
+	init_ring(&ring, 8, 0);
+	io_uring_prep_timeout(next_sqe(&ring), &long_time, 0, 0);
+	submit(&ring, 1);
+	usleep(20000);
+	for (int round = 1; round < 10; round++) {
+		sqe = next_sqe(&ring);
+		io_uring_prep_timeout(sqe, &short_time, 0, 0);
+		sqe->user_data = round;
+		submit(&ring, 1);
+		look_ns();
+		take(&ring, round, -ETIME);
+	}
+}
+
+/* Read by a worker; the read that is linked to it then waits, and nobody has called on its behalf. */
+static void a_worker(void)
+{
+	int zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+	long late_ns[ROUNDS];
+
+	CHECK(zero >= 0 && pipe(pipes) == 0);
+	init_ring(&ring, 8, 0);
+	for (int round = 0; round < ROUNDS; round++) {
+		long begin_ns = now_ns();
+
+		prepare_read(&ring, zero, buffer, sizeof(buffer), round)->flags |= IOSQE_ASYNC | IOSQE_IO_LINK;
+		prepare_read(&ring, pipes[0], buffer, 1, 100 + round);
+		submit(&ring, 2);
+		late_ns[round] = look_ns() - begin_ns;
+		take(&ring, round, sizeof(buffer));
+		write_all(pipes[1], "x");
+		look_ns();
+		take(&ring, 100 + round, 1);
+	}
+	check_late(late_ns);
+}
+
+/* Looks, waits in enter, and looks again; and each time without coming back what was pending when the wait ended. */
+static void in_turns(void)
+{
+	struct __kernel_timespec short_time = {0, 500000};
+	int others[2];
+
+	CHECK(pipe(pipes) == 0 && pipe(others) == 0);
+	init_ring(&ring, 8, 0);
+	for (int round = 0; round < 300; round++) {
+		submit_read(&ring, others[0], buffer + 1, 1, 1000 + round);
+		if (round % 3) {
+			io_uring_prep_timeout(next_sqe(&ring), &short_time, 0, 0);
+			submit(&ring, 1);
+			expect(&ring, 0, -ETIME);
+		}
+		submit_read(&ring, pipes[0], buffer, 1, round);
+		if (round % 7 == 0)
+			usleep(2000);
+		write_all(pipes[1], "x");
+		if (round % 5 == 0)
+			expect(&ring, round, 1);
+		else
+			look_ns(), take(&ring, round, 1);
+		write_all(others[1], "x");
+		look_ns();
+		take(&ring, 1000 + round, 1);
+	}
+}
+
+/* Nanoseconds that threads of ours have run, and whether there is one. */
+static int helper_ran(long *ran_ns, long *slices)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	struct dirent *task;
+	int found = 0;
+
+	CHECK(tasks);
+	while ((task = readdir(tasks))) {
+		char path[300], name[32] = "";
+		long waited_ns;
+		FILE *file;
+
+		snprintf(path, sizeof(path), "/proc/self/task/%s/comm", task->d_name);
+		file = fopen(path, "r");
+		if (!file)
+			continue;
+		CHECK(fgets(name, sizeof(name), file) || !name[0]);
+		fclose(file);
+		snprintf(path, sizeof(path), "/proc/self/task/%s/schedstat", task->d_name);
+		file = strcmp(name, "anyring-helper\n") ? NULL : fopen(path, "r");
+		if (!file)
+			continue;
+		CHECK(fscanf(file, "%ld %ld %ld", ran_ns, &waited_ns, slices) == 3);
+		fclose(file);
+		found = 1;
+	}
+	closedir(tasks);
+	return found;
+}
+
+static int peers[2];
+static atomic_int stop;
+
+static void *echo(void *unused)
+{
+	char byte;
+
+	while (!stop && read(peers[1], &byte, 1) == 1)
+		write_all(peers[1], "y");
+	return unused;
+}
+
+/* A loop that waits in enter for half a second, with a request pending all the time: a helper has nothing to do there.
+ * Natively there is none; with one that ticks it would run 500 times. */
+static void waiting(void)
+{
+	long ran_ns = 0, slices = 0, begin_ns;
+	pthread_t peer;
+	int known;
+
+	CHECK(pipe(pipes) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, peers) == 0);
+	CHECK(pthread_create(&peer, NULL, echo, NULL) == 0);
+	init_ring(&ring, 8, 0);
+	submit_read(&ring, pipes[0], buffer, 1, 1); /* never ends */
+	begin_ns = now_ns();
+	while (now_ns() - begin_ns < 500000000L) {
+		write_all(peers[0], "x");
+		prepare_read(&ring, peers[0], buffer + 1, 1, 2);
+		CHECK(answer(io_uring_submit_and_wait(&ring, 1)) == 1);
+		take(&ring, 2, 1);
+	}
+	known = helper_ran(&ran_ns, &slices);
+	if (slices > 50)
+		fprintf(stderr, "the helper (%d) ran %ld times, %ld ns\n", known, slices, ran_ns);
+	CHECK(slices <= 50);
+	stop = 1;
+	CHECK(shutdown(peers[0], SHUT_RDWR) == 0);
+	CHECK(pthread_join(peer, NULL) == 0);
+}
+
+/* Nothing happens: what is pending costs nothing, whether the program looks, sleeps, or waits in enter. */
+static void idle(void)
+{
+	long ran_ns = 0, slices = 0, before_ns = 0, before = 0;
+	struct io_uring_cqe *cqe;
+
+	CHECK(pipe(pipes) == 0);
+	init_ring(&ring, 8, 0);
+	submit_read(&ring, pipes[0], buffer, 1, 1);
+	usleep(100000);
+	helper_ran(&before_ns, &before);
+	usleep(300000);
+	helper_ran(&ran_ns, &slices);
+	CHECK(slices - before <= 1);
+	CHECK(wait_ms(&ring, &cqe, 100) == -ETIME);
+	usleep(100000);
+	helper_ran(&before_ns, &before);
+	usleep(300000);
+	helper_ran(&ran_ns, &slices);
+	CHECK(slices - before <= 1);
+}
+
+CASES({"pipe", a_pipe},
+      {"timeout", a_timeout},
+      {"earlier-timeout", an_earlier_timeout},
+      {"worker", a_worker},
+      {"in-turns", in_turns},
+      {"waiting", waiting},
+      {"idle", idle})
