@@ -7,7 +7,7 @@ LOGS := $(TARGET)/test-logs
 STEP := scripts/step.sh $(LOGS)
 
 # In the order in which they run.
-STEPS := setup format lint doc build unit conformance-kernel conformance-engine e2e install-test containers
+STEPS := setup format lint doc build unit loom conformance-kernel conformance-engine e2e install-test containers
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
 export DESTDIR PREFIX LIBDIR STRIP
@@ -50,6 +50,10 @@ build: setup
 # Unit and integration tests of all crates but the end-to-end ones.
 unit: build
 	@$(STEP) $@ cargo test --locked --workspace --exclude anyring-e2e --no-fail-fast
+
+# Model checks of how threads hand things to each other. The flag rebuilds everything, so in a folder of its own.
+loom: setup
+	@RUSTFLAGS="--cfg loom" $(STEP) $@ cargo test --locked --release --target-dir $(TARGET)/loom -p anyring-engine --test loom
 
 conformance-kernel: build
 	@$(STEP) $@ scripts/conformance.sh kernel $(TARGET)/release

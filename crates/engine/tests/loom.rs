@@ -1,0 +1,240 @@
+//! Model-checks how threads hand things to each other, with loom: every interleaving, up to a bound of preemptions, of
+//! the engine's own code. `make loom` runs it; without `--cfg loom` there is nothing here.
+//!
+//! The files under test are compiled as they stand, with [`sync`] in place of the engine's module of that name. What
+//! stands around them (the ring's state, an eventfd, an epoll wait) is the least that the protocol needs; where it repeats
+//! the order of steps of the engine, it names the function.
+#![cfg(loom)]
+#![allow(dead_code)] // of each file a part is used
+
+#[path = "../src/path/handover.rs"]
+mod handover;
+#[path = "../src/lock.rs"]
+mod lock;
+#[path = "loom/ring.rs"]
+mod ring;
+#[path = "loom/sync.rs"]
+mod sync;
+
+use handover::{Call, Desk, Duty, Handover, Taken};
+use lock::{Held, Lock};
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+use ring::arrivals::Arrivals;
+use sync::{AtomicBool, AtomicU32, Ordering};
+
+/// Explores a model with at most `preemptions` preemptions.
+fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}
+
+/// An eventfd, and an epoll wait on it: whoever sleeps wakes once something was written.
+#[derive(Default)]
+struct Event {
+    written: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Event {
+    fn write(&self) {
+        *self.written.lock().unwrap() = true;
+        self.changed.notify_all();
+    }
+
+    fn wait(&self) {
+        let mut written = self.written.lock().unwrap();
+        while !*written {
+            written = self.changed.wait(written).unwrap();
+        }
+        *written = false;
+    }
+}
+
+mod locks {
+    use super::*;
+    use loom::cell::UnsafeCell;
+
+    /// Threads exclude each other (loom sees unordered accesses to the cell), and none sleeps for ever.
+    #[test]
+    fn a_lock_admits_one_thread_at_a_time() {
+        check(3, || {
+            let lock = Arc::new(Lock::new(UnsafeCell::new(0)));
+            let add = |lock: &Lock<UnsafeCell<i32>>| {
+                let held = lock.lock().unwrap();
+                // SAFETY: what is being checked: the lock keeps others away.
+                held.with_mut(|value| unsafe { *value += 1 });
+            };
+            let others: Vec<_> =
+                (0..2).map(|_| lock.clone()).map(|lock| thread::spawn(move || add(&lock))).collect();
+            add(&lock);
+            others.into_iter().for_each(|other| other.join().unwrap());
+            // SAFETY: nobody else is left.
+            lock.lock().unwrap().with(|value| assert_eq!(unsafe { *value }, 3));
+        });
+    }
+}
+
+mod arrivals {
+    use super::*;
+
+    /// A ring: what its lock guards is how many things were completed.
+    struct Ring {
+        state: Lock<State>,
+        arrived: Arrivals<u32>,
+        untold: AtomicBool,
+        handover: Handover,
+        wake_sequence: Event,
+    }
+
+    #[derive(Default)]
+    struct State {
+        completed: usize,
+        announced: bool,
+    }
+
+    impl Ring {
+        fn new() -> Arc<Ring> {
+            Arc::new(Ring {
+                state: Lock::new(State::default()),
+                arrived: Arrivals::new(),
+                untold: AtomicBool::new(false),
+                handover: Handover::new(),
+                wake_sequence: Event::default(),
+            })
+        }
+
+        /// `RingGuard::settle` and `RingGuard::drop`.
+        fn let_go<'a>(&'a self, mut held: Held<'a, State>, deferred: bool) {
+            loop {
+                if self.untold.load(Ordering::Relaxed) && self.untold.swap(false, Ordering::Acquire) {
+                    held.announced = true;
+                    self.wake_sequence.write();
+                }
+                if !deferred {
+                    held.completed += self.arrived.take().len();
+                }
+                drop(held);
+                let left = || (self.arrived.any() && !deferred) || self.untold.load(Ordering::Relaxed);
+                match self.state.lock_again_if(left) {
+                    Some(again) => held = again,
+                    None => return,
+                }
+            }
+        }
+
+        /// `Ring::deliver` and `Ring::signal_deferred`.
+        fn deliver(&self, thing: u32, deferred: bool) {
+            self.arrived.put([thing]);
+            if deferred {
+                self.untold.swap(true, Ordering::SeqCst);
+                sync::fence_after_swap();
+            }
+            if let Some(held) = self.state.try_lock() {
+                self.let_go(held, deferred);
+            }
+        }
+    }
+
+    /// Whatever workers bring is completed by somebody, without anybody looking later.
+    #[test]
+    fn nothing_that_arrives_stays_lying() {
+        check(3, || {
+            let ring = Ring::new();
+            let workers: Vec<_> = (0..2)
+                .map(|thing| {
+                    let ring = ring.clone();
+                    thread::spawn(move || ring.deliver(thing, false))
+                })
+                .collect();
+            let held = ring.state.lock().unwrap();
+            ring.let_go(held, false);
+            workers.into_iter().for_each(|worker| worker.join().unwrap());
+            assert_eq!(ring.state.lock().unwrap().completed, 2);
+        });
+    }
+
+    /// The owner of a deferred ring looks (`collect`), settles and sleeps: what arrives at any moment between is announced
+    /// to its sleep, or keeps it from sleeping. If not, it sleeps for ever, which loom calls a deadlock.
+    #[test]
+    fn the_owner_of_a_deferred_ring_does_not_sleep_on_what_arrived() {
+        check(3, || {
+            let ring = Ring::new();
+            let worker = {
+                let ring = ring.clone();
+                thread::spawn(move || ring.deliver(1, true))
+            };
+            loop {
+                // `collect`: what has arrived is completed, and then what was announced is settled.
+                let mut held = ring.state.lock().unwrap();
+                if ring.arrived.any() {
+                    held.completed += ring.arrived.take().len();
+                }
+                if ring.untold.load(Ordering::Relaxed) && ring.untold.swap(false, Ordering::Acquire) {
+                    held.announced = true;
+                }
+                if held.completed == 1 {
+                    break;
+                }
+                // `sleep`: from here on an announcement changes the word that the sleeper compares.
+                if !ring.handover.may_sleep(&ring.arrived) {
+                    continue;
+                }
+                *ring.wake_sequence.written.lock().unwrap() = false;
+                ring.let_go(held, true);
+                ring.wake_sequence.wait();
+            }
+            worker.join().unwrap();
+        });
+    }
+}
+
+mod desk {
+    use super::*;
+
+    /// A ring that is handed over while the helper ends is taken by that one or by a new one, and only one runs.
+    #[test]
+    fn a_ring_handed_over_while_the_helper_ends_is_taken() {
+        check(3, || {
+            let desk = Arc::new(Lock::new(Desk::NEW));
+            let (taken, running) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+            // `helper::watch`, without rings of its own to care for: it takes what there is and ends when it may.
+            let helper = {
+                let (desk, taken, running) = (desk.clone(), taken.clone(), running.clone());
+                move || {
+                    assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "two helpers");
+                    loop {
+                        let rings = desk.lock().unwrap().take();
+                        taken.fetch_add(rings.len() as u32, Ordering::SeqCst);
+                        let mut desk = desk.lock().unwrap();
+                        if desk.leave() {
+                            running.fetch_sub(1, Ordering::SeqCst);
+                            return;
+                        }
+                    }
+                }
+            };
+            let hand_over = move |desk: &Lock<Desk<u32>>, ring| {
+                let mut held = desk.lock().unwrap();
+                if held.hand_over(ring) {
+                    let helper = helper.clone();
+                    return Some(thread::spawn(helper));
+                }
+                None
+            };
+            let other = {
+                let (desk, hand_over) = (desk.clone(), hand_over.clone());
+                thread::spawn(move || hand_over(&desk, 1).map(|helper| helper.join().unwrap()))
+            };
+            let helper = hand_over(&desk, 2);
+            other.join().unwrap();
+            helper.map(|helper| helper.join().unwrap());
+            assert_eq!(taken.load(Ordering::SeqCst), 2);
+            assert_eq!(running.load(Ordering::SeqCst), 0);
+        });
+    }
+}
+
+#[path = "loom/roles.rs"]
+mod roles;

@@ -1,0 +1,45 @@
+//! The engine's `sync` module, with loom's atomics, threads and a futex made of loom's condition variable.
+
+pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use loom::sync::{Condvar, Mutex};
+
+/// Each round is a branch to explore, and one shows what there is to see.
+pub const SPINS: u32 = 1;
+
+macro_rules! constructor {
+    ($($function:tt)*) => { $($function)* };
+}
+pub(crate) use constructor;
+
+loom::thread_local! {
+    static MARK: Box<u64> = Box::new(0);
+}
+
+/// Unique to the thread, and even, like a thread pointer.
+pub fn thread_pointer() -> usize {
+    MARK.with(|mark| core::ptr::from_ref::<u64>(mark) as usize)
+}
+
+/// On machines other than x86-64 it is a fence, and on those the swap before it is one.
+pub fn fence_after_swap() {
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}
+
+loom::lazy_static! {
+    /// All sleepers: whoever is woken for nothing looks again, as with the real one.
+    static ref FUTEX: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+}
+
+/// Compares and sleeps in one step, as FUTEX_WAIT.
+pub fn futex_wait(word: &AtomicUsize, expected: usize) {
+    let held = FUTEX.0.lock().unwrap();
+    if word.load(Ordering::Relaxed) == expected {
+        drop(FUTEX.1.wait(held).unwrap());
+    }
+}
+
+/// Wakes everybody: a wake-up that the real one spares must not be needed, but one for nothing must do no harm.
+pub fn futex_wake_one(_word: &AtomicUsize) {
+    let _held = FUTEX.0.lock().unwrap();
+    FUTEX.1.notify_all();
+}
