@@ -13,23 +13,28 @@ topics![
     cancel,
     delivery,
     enter,
+    epoll_wait,
+    file_table,
     fs,
     liburing,
     lifetime,
     link,
     net_connect,
     net_data,
+    net_listen,
     nop,
     overflow,
     poll,
     register,
     rw_file,
+    rw_fixed_vectors,
     rw_other,
     rw_pipe,
     setup,
     splice,
     sync,
-    timeout
+    timeout,
+    xattr
 ];
 
 /// What nearly every case uses.

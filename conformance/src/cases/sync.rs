@@ -1,4 +1,4 @@
-//! FSYNC, SYNC_FILE_RANGE, FALLOCATE, FADVISE and MADVISE.
+//! FSYNC, SYNC_FILE_RANGE, FALLOCATE, FTRUNCATE, FADVISE and MADVISE.
 
 use super::prelude::*;
 
@@ -30,6 +30,11 @@ cases! {
         madvise_unknown_advice_is_einval,
         madvise_of_nothing_mapped_is_enomem,
         madvise_unaligned_is_einval,
+        ftruncate_shortens_and_extends,
+        ftruncate_with_unused_fields_is_einval,
+        ftruncate_read_only_is_einval,
+        ftruncate_to_a_negative_size_is_einval,
+        ftruncate_of_a_pipe_is_einval,
         async_sync_operations,
     ],
     own_flags: [],
@@ -110,6 +115,44 @@ fn sync_file_range_unknown_flag_is_einval(cx: &Context) {
 fn sync_file_range_of_a_pipe_is_espipe(cx: &Context) {
     let (_reader, writer) = pipe();
     assert_eq!(cx.ring(4).run(sync_range(fd(&writer), libc::SYNC_FILE_RANGE_WRITE)), -ESPIPE);
+}
+
+fn ftruncate(fd: i32, size: u64) -> Sqe {
+    prep(Opcode::Ftruncate, fd, 0, 0, size)
+}
+
+fn ftruncate_shortens_and_extends(cx: &Context) {
+    let (file, mut ring) = (file("f", b"abcdef"), cx.ring(4));
+    assert_eq!((ring.run(ftruncate(fd(&file), 2)), size()), (0, 2));
+    assert_eq!((ring.run(ftruncate(fd(&file), 9000)), size()), (0, 9000));
+}
+
+fn ftruncate_with_unused_fields_is_einval(cx: &Context) {
+    let (file, mut ring) = (file("f", b"abcdef"), cx.ring(4));
+    let good = ftruncate(fd(&file), 2);
+    assert_eq!(ring.run(good.op_flags(1)), -EINVAL);
+    assert_eq!(ring.run(Sqe { addr: 1, ..good }), -EINVAL);
+    assert_eq!(ring.run(Sqe { len: 1, ..good }), -EINVAL);
+    assert_eq!(ring.run(Sqe { addr3: 1, ..good }), -EINVAL);
+    assert_eq!(ring.run(good.buffer(1)), -EINVAL);
+    assert_eq!(ring.run(good.file_index(1)), -EINVAL);
+    assert_eq!(size(), 6);
+}
+
+fn ftruncate_read_only_is_einval(cx: &Context) {
+    drop(file("f", b"abcdef"));
+    let file = std::fs::File::open("f").expect("open");
+    assert_eq!(cx.ring(4).run(ftruncate(fd(&file), 2)), -EINVAL);
+}
+
+fn ftruncate_to_a_negative_size_is_einval(cx: &Context) {
+    let file = file("f", b"abcdef");
+    assert_eq!(cx.ring(4).run(ftruncate(fd(&file), 1 << 63)), -EINVAL);
+}
+
+fn ftruncate_of_a_pipe_is_einval(cx: &Context) {
+    let (_reader, writer) = pipe();
+    assert_eq!(cx.ring(4).run(ftruncate(fd(&writer), 0)), -EINVAL);
 }
 
 /// The length is in `addr`, the mode in `len`.

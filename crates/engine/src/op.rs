@@ -6,15 +6,18 @@
 
 pub mod cancel;
 pub mod epoll;
+pub mod file_table;
 pub mod fs;
 pub mod net;
 pub mod nop;
+pub mod pipe;
 pub mod poll;
 pub mod rw;
 pub mod splice;
 pub mod sync;
 mod table;
 pub mod timeout;
+pub mod xattr;
 
 pub use table::{definition, Definition, FileUse};
 
@@ -93,6 +96,11 @@ pub enum Op {
     Fs(fs::Fs),
     Splice(splice::Splice),
     EpollCtl(epoll::EpollCtl),
+    EpollWait(epoll::EpollWait),
+    Xattr(xattr::Xattr),
+    Pipe(pipe::Pipe),
+    FilesUpdate(file_table::FilesUpdate),
+    FixedFdInstall(file_table::FixedFdInstall),
 }
 
 impl Op {
@@ -108,10 +116,15 @@ impl Op {
             Op::Fs(op) => op.issue(context),
             Op::Splice(op) => op.issue(context),
             Op::EpollCtl(op) => op.issue(context),
+            Op::EpollWait(op) => op.issue(context),
+            Op::Xattr(op) => op.issue(context),
+            Op::Pipe(op) => op.issue(context),
+            Op::FixedFdInstall(op) => op.issue(context),
             Op::Poll(op) => op.issue(context),
-            Op::PollRemove(_) | Op::Timeout(_) | Op::TimeoutRemove(_) | Op::LinkTimeout(_) | Op::Cancel(_) => {
+            Op::PollRemove(_) | Op::Timeout(_) | Op::TimeoutRemove(_) | Op::LinkTimeout(_) => {
                 Verdict::error(Errno::INVAL)
             }
+            Op::Cancel(_) | Op::FilesUpdate(_) => Verdict::error(Errno::INVAL),
         }
     }
 

@@ -3,4 +3,5 @@
 pub mod buffers;
 pub mod files;
 pub mod register;
+mod requests;
 pub mod tag;

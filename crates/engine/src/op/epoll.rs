@@ -1,6 +1,6 @@
-//! EPOLL_CTL: epoll_ctl(2) on an epoll instance of the program's.
+//! EPOLL_CTL and EPOLL_WAIT: epoll_ctl(2) and epoll_wait(2) on an epoll instance of the program's.
 
-use super::{call, reject_unused, Context, Field, Verdict};
+use super::{call, reject_unused, Context, Direction, Field, Verdict};
 use crate::os::{user_read_slice, EpollEvent};
 use crate::Errno;
 use anyring_abi::Sqe;
@@ -32,6 +32,30 @@ impl EpollCtl {
         let args = [self.epoll, self.operation, self.fd].map(|value| value as usize);
         let event = self.event.as_ptr() as usize;
         Verdict::of(call(libc::SYS_epoll_ctl, [args[0], args[1], args[2], event, 0, 0]))
+    }
+}
+
+/// Takes events of an epoll instance. Source: io_uring_enter(2), IORING_OP_EPOLL_WAIT; io_uring/epoll.c.
+#[derive(Debug, Clone, Copy)]
+pub struct EpollWait {
+    events: u64,
+    count: u32,
+}
+
+impl EpollWait {
+    /// Reads the SQE.
+    pub fn prep(sqe: &Sqe) -> Result<EpollWait, Errno> {
+        reject_unused(sqe, &[Field::Off, Field::OpFlags, Field::BufIndex, Field::FileIndex])?;
+        Ok(EpollWait { events: sqe.addr, count: sqe.len })
+    }
+
+    /// Takes what is there; an instance is pollable itself, so nobody ever sleeps in the call.
+    pub fn issue(&mut self, context: Context) -> Verdict {
+        let args = [context.fd as usize, self.events as usize, self.count as usize, 0, 0, 0];
+        match call(libc::SYS_epoll_pwait, args) {
+            Ok(0) => Verdict::WouldBlock(Direction::Read),
+            answer => Verdict::of(answer),
+        }
     }
 }
 

@@ -162,25 +162,40 @@ pub struct Path(Box<[u8]>);
 impl Path {
     /// Copies the program's string at `address`: `EFAULT`, `ENAMETOOLONG`, and `ENOENT` for an empty one unless that is
     /// allowed. Source: `getname_flags` in fs/namei.c.
-    fn import(address: u64, may_be_empty: bool) -> Result<Path, Errno> {
+    pub(super) fn import(address: u64, may_be_empty: bool) -> Result<Path, Errno> {
+        let path = Path::import_bounded(address, PATH_BYTES_MAX)?;
+        if path.0.len() == 1 && !may_be_empty {
+            return Err(Errno::NOENT);
+        }
+        Ok(path)
+    }
+
+    /// Copies a string of up to `bytes_max` bytes, its terminating zero included: `EFAULT`, `ENAMETOOLONG`.
+    pub(super) fn import_bounded(address: u64, bytes_max: usize) -> Result<Path, Errno> {
         let mut path = Vec::new();
         let mut chunk = [0u8; 256];
-        while path.len() < PATH_BYTES_MAX {
+        while path.len() < bytes_max {
             let from = address.wrapping_add(path.len() as u64);
             let left_in_page = PAGE_BYTES - from as usize % PAGE_BYTES;
-            let bytes = chunk.len().min(left_in_page).min(PATH_BYTES_MAX - path.len());
+            let bytes = chunk.len().min(left_in_page).min(bytes_max - path.len());
             let chunk = &mut chunk[..bytes];
             user_read_slice(from, chunk)?;
             if let Some(end) = chunk.iter().position(|byte| *byte == 0) {
                 path.extend_from_slice(&chunk[..=end]);
-                return if path.len() == 1 && !may_be_empty { Err(Errno::NOENT) } else { Ok(Path(path.into())) };
+                return Ok(Path(path.into()));
             }
             path.extend_from_slice(chunk);
         }
         Err(Errno::NAMETOOLONG)
     }
 
-    fn address(&self) -> usize {
+    /// Whether there is nothing before the terminating zero.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.len() == 1
+    }
+
+    /// Where the copy is.
+    pub(super) fn address(&self) -> usize {
         self.0.as_ptr() as usize
     }
 }

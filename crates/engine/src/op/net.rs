@@ -1,4 +1,4 @@
-//! ACCEPT, CONNECT, SOCKET, SHUTDOWN; SEND, RECV, SENDMSG and RECVMSG are in `net/transfer.rs`.
+//! ACCEPT, CONNECT, SOCKET, SHUTDOWN, BIND, LISTEN; SEND, RECV, SENDMSG and RECVMSG are in `net/transfer.rs`.
 //!
 //! Transfers take MSG_DONTWAIT, so they are attempted in any thread and waited for by readiness; no thread ever sleeps in
 //! one. accept4(2) and connect(2) have no such flag: only the O_NONBLOCK of the program's own file description says
@@ -39,6 +39,13 @@ pub enum Net {
         /// `SHUT_*`.
         how: u32,
     },
+    /// bind(2), to a copy of the address.
+    Bind(Address),
+    /// listen(2).
+    Listen {
+        /// How many connections may wait to be accepted.
+        backlog: u32,
+    },
     /// send(2), recv(2), sendmsg(2), recvmsg(2).
     Transfer(Transfer),
 }
@@ -64,6 +71,15 @@ impl Net {
                 reject_unused(sqe, &unused)?;
                 Net::Shutdown { how: sqe.len }
             }
+            Opcode::Bind => {
+                reject_unused(sqe, &[Field::Len, Field::OpFlags, Field::BufIndex, Field::FileIndex])?;
+                Net::Bind(Address::import(sqe.addr, sqe.off as i32)?)
+            }
+            Opcode::Listen => {
+                let unused = [Field::Off, Field::Addr, Field::OpFlags, Field::BufIndex, Field::FileIndex];
+                reject_unused(sqe, &unused)?;
+                Net::Listen { backlog: sqe.len }
+            }
             _ => Net::Transfer(Transfer::prep(opcode, sqe)?),
         })
     }
@@ -85,6 +101,13 @@ impl Net {
             Net::Accept(accept) => accept.issue(context),
             Net::Connect(connect) => connect.issue(context),
             Net::Socket(socket) => socket.issue(),
+            Net::Bind(address) => Verdict::of(call(
+                libc::SYS_bind,
+                [context.fd as usize, address.pointer(), address.bytes(), 0, 0, 0],
+            )),
+            Net::Listen { backlog } => {
+                Verdict::of(call(libc::SYS_listen, [context.fd as usize, *backlog as usize, 0, 0, 0, 0]))
+            }
             Net::Shutdown { how } => {
                 Verdict::of(call(libc::SYS_shutdown, [context.fd as usize, *how as usize, 0, 0, 0, 0]))
             }
@@ -252,7 +275,7 @@ fn new_file_flags(flags: u32, slot: u32) -> usize {
 
 /// A copy of a socket address.
 #[derive(Debug)]
-struct Address(Box<[u8]>);
+pub struct Address(Box<[u8]>);
 
 impl Address {
     /// Copies `length` bytes at `address`. Source: `move_addr_to_kernel` in net/socket.c.

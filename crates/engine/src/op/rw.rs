@@ -1,4 +1,4 @@
-//! READ, WRITE, READV, WRITEV, READ_FIXED, WRITE_FIXED: preadv2(2) and pwritev2(2) with RWF_NOWAIT first, or what there is
+//! READ, WRITE, READV, WRITEV, READ_FIXED, WRITE_FIXED, READV_FIXED, WRITEV_FIXED: preadv2(2) and pwritev2(2) with RWF_NOWAIT first, or what there is
 //! instead of it ([`substitute`]).
 //!
 //! A pipe, socket or tty has no file position: the kernel ignores the SQE's offset there, and so do we (ESPIPE from the
@@ -37,6 +37,8 @@ pub struct Rw {
     buffers: Buffers,
     /// Index of the registered buffer that the data must lie in (READ_FIXED, WRITE_FIXED).
     registered: Option<u16>,
+    /// READV_FIXED or WRITEV_FIXED.
+    vectored: bool,
     /// That buffer, once found: it stays registered for as long as the request needs it.
     buffer: Option<Arc<Buffer>>,
     /// The file was found to have no position.
@@ -60,9 +62,9 @@ impl Rw {
     /// Reads the SQE; iovecs are copied now, since the program may reuse them once it has submitted.
     #[inline]
     pub fn prep(opcode: Opcode, sqe: &Sqe) -> Result<Rw, Errno> {
-        let write = matches!(opcode, Opcode::Write | Opcode::Writev | Opcode::WriteFixed);
+        let write = matches!(opcode, Opcode::Write | Opcode::Writev | Opcode::WriteFixed | Opcode::WritevFixed);
         let buffers = match opcode {
-            Opcode::Readv | Opcode::Writev => import(sqe.addr, sqe.len)?,
+            Opcode::Readv | Opcode::Writev | Opcode::ReadvFixed | Opcode::WritevFixed => import(sqe.addr, sqe.len)?,
             _ => Buffers::One([sqe.addr as usize, (sqe.len as usize).min(MAX_BYTES)]),
         };
         check_priority(sqe.ioprio)?;
@@ -73,7 +75,8 @@ impl Rw {
             Buffers::One([address, bytes]) => (address | bytes | sqe.off as usize).is_multiple_of(512),
             Buffers::Many(_) => sqe.off.is_multiple_of(512),
         };
-        let fixed = matches!(opcode, Opcode::ReadFixed | Opcode::WriteFixed);
+        let fixed =
+            matches!(opcode, Opcode::ReadFixed | Opcode::WriteFixed | Opcode::ReadvFixed | Opcode::WritevFixed);
         let registered = fixed.then_some(sqe.buf_index);
         Ok(Rw {
             write,
@@ -81,6 +84,7 @@ impl Rw {
             offset: sqe.off,
             buffers,
             registered,
+            vectored: matches!(opcode, Opcode::ReadvFixed | Opcode::WritevFixed),
             buffer: None,
             stream: false,
             aligned,
@@ -88,18 +92,28 @@ impl Rw {
         })
     }
 
-    /// For a *_FIXED request, once: the registered buffer's index, and the address and length that must lie in it.
+    /// For a *_FIXED request, once: the registered buffer's index.
     #[inline]
-    pub fn take_registered_range(&mut self) -> Option<(u16, u64, u64)> {
-        match (&self.buffers, self.registered.take()) {
-            (Buffers::One([address, bytes]), Some(index)) => Some((index, *address as u64, *bytes as u64)),
-            _ => None,
+    pub fn take_registered(&mut self) -> Option<u16> {
+        self.registered.take()
+    }
+
+    /// READV_FIXED or WRITEV_FIXED, when it has a registered buffer.
+    pub fn is_vectored(&self) -> bool {
+        self.vectored
+    }
+
+    /// The addresses and lengths that must lie in the registered buffer.
+    pub fn ranges(&self) -> &[[usize; 2]] {
+        match &self.buffers {
+            Buffers::One(iovec) => core::slice::from_ref(iovec),
+            Buffers::Many(iovecs) => iovecs,
         }
     }
 
     /// Keeps the registered buffer that the data lies in.
-    pub fn keep(&mut self, buffer: Arc<Buffer>) {
-        self.buffer = Some(buffer);
+    pub fn keep(&mut self, buffer: Option<Arc<Buffer>>) {
+        self.buffer = buffer;
     }
 
     /// The file is known to have no position. Only taken where it makes no difference: an offset of 0 means nothing to any

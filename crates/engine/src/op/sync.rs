@@ -1,4 +1,4 @@
-//! FSYNC, SYNC_FILE_RANGE, FALLOCATE, FADVISE, MADVISE: calls that may sleep and have no nonblocking form.
+//! FSYNC, SYNC_FILE_RANGE, FALLOCATE, FTRUNCATE, FADVISE, MADVISE: calls that may sleep and have no nonblocking form.
 
 use super::{call, reject_unused, Context, Field, Verdict};
 use crate::Errno;
@@ -31,6 +31,11 @@ pub enum Sync {
         bytes: u64,
         /// `FALLOC_FL_*`.
         mode: u32,
+    },
+    /// ftruncate(2).
+    Truncate {
+        /// The file's size from then on, in bytes.
+        bytes: u64,
     },
     /// posix_fadvise(2).
     Fadvise {
@@ -72,6 +77,10 @@ impl Sync {
                 reject_unused(sqe, &[Field::OpFlags])?;
                 Sync::Fallocate { offset: sqe.off, bytes: sqe.addr, mode: sqe.len }
             }
+            Opcode::Ftruncate => {
+                reject_unused(sqe, &[Field::OpFlags, Field::Addr, Field::Len, Field::Addr3])?;
+                Sync::Truncate { bytes: sqe.off }
+            }
             Opcode::Fadvise => {
                 let bytes = if sqe.addr != 0 { sqe.addr } else { sqe.len.into() };
                 Sync::Fadvise { offset: sqe.off, bytes, advice: sqe.op_flags }
@@ -105,6 +114,7 @@ impl Sync {
                 let args = [fd, mode as usize, offset as usize, bytes as usize, 0, 0];
                 call(libc::SYS_fallocate, args)
             }
+            Sync::Truncate { bytes } => call(libc::SYS_ftruncate, [fd, bytes as usize, 0, 0, 0, 0]),
             Sync::Fadvise { offset, bytes, advice } => {
                 let args = [fd, offset as usize, bytes as usize, advice as usize, 0, 0];
                 call(libc::SYS_fadvise64, args)

@@ -1,6 +1,6 @@
 //! The one opcode table: for each opcode how it is prepared and what may be said of it before it is issued.
 
-use super::{cancel, epoll, fs, net, nop, poll, rw, splice, sync, timeout, Op};
+use super::{cancel, epoll, file_table, fs, net, nop, pipe, poll, rw, splice, sync, timeout, xattr, Op};
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe};
 
@@ -48,10 +48,15 @@ const fn define(opcode: Opcode) -> Option<Definition> {
     use Opcode as O;
     match opcode {
         O::Nop => row(|_, sqe| nop::Nop::prep(sqe).map(Op::Nop), NoFile),
-        O::Readv | O::Writev | O::ReadFixed | O::WriteFixed | O::Read | O::Write => {
-            with_ioprio(row(|opcode, sqe| rw::Rw::prep(opcode, sqe).map(Op::Rw), File))
-        }
-        O::Fsync | O::SyncFileRange | O::Fallocate | O::Fadvise => {
+        O::Readv
+        | O::Writev
+        | O::ReadFixed
+        | O::WriteFixed
+        | O::ReadvFixed
+        | O::WritevFixed
+        | O::Read
+        | O::Write => with_ioprio(row(|opcode, sqe| rw::Rw::prep(opcode, sqe).map(Op::Rw), File)),
+        O::Fsync | O::SyncFileRange | O::Fallocate | O::Ftruncate | O::Fadvise => {
             row(|opcode, sqe| sync::Sync::prep(opcode, sqe).map(Op::Sync), File)
         }
         O::Madvise => row(|opcode, sqe| sync::Sync::prep(opcode, sqe).map(Op::Sync), NoFile),
@@ -64,7 +69,9 @@ const fn define(opcode: Opcode) -> Option<Definition> {
         O::Accept | O::Send | O::Recv | O::Sendmsg | O::Recvmsg => {
             with_ioprio(row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), File))
         }
-        O::Connect | O::Shutdown => row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), File),
+        O::Connect | O::Shutdown | O::Bind | O::Listen => {
+            row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), File)
+        }
         O::Socket => row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), NoFile),
         // Closing concerns the ring's registered files and what waits on the number: it never leaves the submitter.
         O::Close => of_ring(row(|opcode, sqe| fs::Fs::prep(opcode, sqe).map(Op::Fs), NoFile)),
@@ -73,6 +80,15 @@ const fn define(opcode: Opcode) -> Option<Definition> {
         }
         O::Splice | O::Tee => row(|opcode, sqe| splice::Splice::prep(opcode, sqe).map(Op::Splice), File),
         O::EpollCtl => row(|_, sqe| epoll::EpollCtl::prep(sqe).map(Op::EpollCtl), NoFile),
+        O::EpollWait => row(|_, sqe| epoll::EpollWait::prep(sqe).map(Op::EpollWait), File),
+        O::Fsetxattr | O::Fgetxattr => row(|opcode, sqe| xattr::Xattr::prep(opcode, sqe).map(Op::Xattr), File),
+        O::Setxattr | O::Getxattr => row(|opcode, sqe| xattr::Xattr::prep(opcode, sqe).map(Op::Xattr), NoFile),
+        // Of the registered files too: they never leave the submitter.
+        O::Pipe => of_ring(row(|_, sqe| pipe::Pipe::prep(sqe).map(Op::Pipe), NoFile)),
+        O::FilesUpdate => of_ring(row(|_, sqe| file_table::FilesUpdate::prep(sqe).map(Op::FilesUpdate), NoFile)),
+        O::FixedFdInstall => {
+            of_ring(row(|_, sqe| file_table::FixedFdInstall::prep(sqe).map(Op::FixedFdInstall), File))
+        }
         _ => None,
     }
 }

@@ -141,6 +141,8 @@ impl RingGuard {
             Op::TimeoutRemove(remove) => self.remove_timeout(remove),
             Op::Cancel(cancel) => self.cancel_requests(cancel),
             Op::Fs(fs::Fs::Close { fd, slot }) => self.close_file(*fd, *slot),
+            Op::FilesUpdate(update) => Verdict::of(self.issue_files_update(*update)),
+            Op::Pipe(pipe) if pipe.slot != 0 => self.make_registered_pipe(pipe),
             Op::Splice(splice) => match self.look_up_input(splice) {
                 Ok(()) => splice.issue(Context { fd, nonblock: true }),
                 Err(error) => Verdict::error(error),
@@ -160,9 +162,16 @@ impl RingGuard {
     /// For a *_FIXED request that has not been looked at: its registered buffer, which it keeps from now on.
     #[inline]
     fn find_buffer(&self, rw: &mut Rw) -> Result<(), Errno> {
-        if let Some((index, address, bytes)) = rw.take_registered_range() {
+        if let Some(index) = rw.take_registered() {
             let buffers = self.buffers.as_ref().ok_or(Errno::FAULT)?;
-            rw.keep(buffers.find(index, address, bytes)?.clone());
+            let mut buffer = None;
+            for [address, bytes] in rw.ranges() {
+                if *bytes == 0 && rw.is_vectored() {
+                    return Err(Errno::FAULT); // io_uring/rsrc.c: a vector of nothing lies in no buffer
+                }
+                buffer = Some(buffers.find(index, *address as u64, *bytes as u64)?.clone());
+            }
+            rw.keep(buffer);
         }
         Ok(())
     }

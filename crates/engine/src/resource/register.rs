@@ -86,16 +86,16 @@ fn no_argument(arg: u64, count: u32) -> Result<(), Errno> {
 }
 
 /// Resources to register: where their descriptions are and, if not 0, their tags.
-struct Table {
-    address: u64,
-    count: u32,
-    tags: u64,
+pub(super) struct Table {
+    pub(super) address: u64,
+    pub(super) count: u32,
+    pub(super) tags: u64,
 }
 
 /// Resources to replace, from slot `first` on.
-struct Update {
-    first: u32,
-    table: Table,
+pub(super) struct Update {
+    pub(super) first: u32,
+    pub(super) table: Table,
 }
 
 impl Table {
@@ -201,7 +201,8 @@ impl RingGuard {
         Ok(0)
     }
 
-    fn update_files(&mut self, update: Update) -> Result<u32, Errno> {
+    /// IORING_REGISTER_FILES_UPDATE: how many files were replaced.
+    pub(super) fn update_files(&mut self, update: Update) -> Result<u32, Errno> {
         let (ring, table) = (self.ring(), update.table);
         let files = self.files.as_mut().ok_or(Errno::NXIO)?;
         let fds = table.fds()?;

@@ -1,0 +1,301 @@
+//! PIPE, FILES_UPDATE and FIXED_FD_INSTALL: new descriptors, ordinary or registered.
+
+use super::prelude::*;
+
+cases! {
+    any_flags: [
+        pipe_of_descriptors,
+        pipe_flags,
+        pipe_unknown_flag_is_einval,
+        pipe_with_unused_fields_is_einval,
+        pipe_to_a_bad_address_is_efault_and_leaves_nothing_open,
+        pipe_in_free_slots,
+        pipe_in_given_slots,
+        pipe_in_slots_close_on_exec_is_einval,
+        pipe_in_slots_without_a_table_fails,
+        pipe_in_slots_beyond_the_table_is_einval,
+        pipe_without_a_free_slot_is_enfile,
+        pipe_async,
+        update_replaces_files,
+        update_in_free_slots,
+        update_in_free_slots_of_a_bad_descriptor_is_ebadf,
+        update_in_free_slots_tells_how_many_fit,
+        update_without_a_table_is_enxio,
+        update_of_nothing_is_einval,
+        update_beyond_the_table_is_einval,
+        update_bad_descriptor_is_ebadf,
+        update_bad_address_is_efault,
+        update_with_unused_fields_is_einval,
+        update_then_read_in_a_chain,
+        install_makes_a_descriptor,
+        install_close_on_exec,
+        install_of_an_ordinary_descriptor_is_ebadf,
+        install_of_an_empty_slot_is_ebadf,
+        install_unknown_flag_is_einval,
+        install_with_unused_fields_is_einval,
+        install_async,
+    ],
+    own_flags: [],
+}
+
+const ANY: u32 = IORING_FILE_INDEX_ALLOC as u32;
+
+fn make_pipe(fds: &mut [i32; 2], flags: i32) -> Sqe {
+    prep(Opcode::Pipe, 0, address_mut(fds), 0, 0).op_flags(flags as u32)
+}
+
+fn passes(ends: [i32; 2]) {
+    let (reader, mut writer) = (owned(ends[0], "read end"), std::fs::File::from(owned(ends[1], "write end")));
+    writer.write_all(b"abc").expect("write");
+    let mut buffer = [0u8; 3];
+    std::fs::File::from(reader).read_exact(&mut buffer).expect("read");
+    assert_eq!(&buffer, b"abc");
+}
+
+fn pipe_of_descriptors(cx: &Context) {
+    let mut ends = [-1; 2];
+    assert_eq!(cx.ring(4).run(make_pipe(&mut ends, 0)), 0);
+    passes(ends);
+}
+
+fn flag(number: i32, command: i32) -> i32 {
+    // SAFETY: fcntl(2) with a command that takes no argument.
+    unsafe { libc::fcntl(number, command) }
+}
+
+fn pipe_flags(cx: &Context) {
+    let (mut ring, mut ends) = (cx.ring(4), [-1; 2]);
+    assert_eq!(ring.run(make_pipe(&mut ends, libc::O_CLOEXEC | libc::O_NONBLOCK)), 0);
+    assert_eq!(ends.map(|end| flag(end, libc::F_GETFD) & libc::FD_CLOEXEC), [libc::FD_CLOEXEC; 2]);
+    assert_eq!(ends.map(|end| flag(end, libc::F_GETFL) & libc::O_NONBLOCK), [libc::O_NONBLOCK; 2]);
+    passes(ends);
+    assert_eq!(ring.run(make_pipe(&mut ends, libc::O_DIRECT)), 0);
+    assert_eq!(ends.map(|end| flag(end, libc::F_GETFD) & libc::FD_CLOEXEC), [0; 2]);
+    assert_eq!(flag(ends[1], libc::F_GETFL) & libc::O_DIRECT, libc::O_DIRECT);
+    passes(ends);
+}
+
+fn pipe_unknown_flag_is_einval(cx: &Context) {
+    assert_eq!(cx.ring(4).run(make_pipe(&mut [-1; 2], libc::O_APPEND)), -EINVAL);
+}
+
+fn pipe_with_unused_fields_is_einval(cx: &Context) {
+    let (mut ring, mut ends) = (cx.ring(4), [-1; 2]);
+    let good = make_pipe(&mut ends, 0);
+    assert_eq!(ring.run(Sqe { fd: 1, ..good }), -EINVAL);
+    assert_eq!(ring.run(Sqe { off: 1, ..good }), -EINVAL);
+    assert_eq!(ring.run(Sqe { addr3: 1, ..good }), -EINVAL);
+}
+
+fn pipe_to_a_bad_address_is_efault_and_leaves_nothing_open(cx: &Context) {
+    let mut ring = cx.ring(4);
+    let next = fd(&memfd());
+    assert_eq!(ring.run(prep(Opcode::Pipe, 0, bad_address(), 0, 0)), -EFAULT);
+    assert!(!is_open(next) && !is_open(next + 1));
+}
+
+fn with_slots(cx: &Context, count: usize) -> Ring {
+    let ring = cx.ring(8);
+    ring.register_files(&vec![-1; count]);
+    ring
+}
+
+/// Writes to one slot and reads from another.
+fn slots_pass(ring: &mut Ring, reader: i32, writer: i32) {
+    let mut buffer = [0u8; 3];
+    assert_eq!(ring.run(sqe::write(writer, b"abc", 0).with(IOSQE_FIXED_FILE)), 3);
+    assert_eq!(ring.run(sqe::read(reader, &mut buffer, 0).with(IOSQE_FIXED_FILE)), 3);
+    assert_eq!(&buffer, b"abc");
+}
+
+fn pipe_in_free_slots(cx: &Context) {
+    let (mut ring, mut ends) = (with_slots(cx, 4), [-1; 2]);
+    assert_eq!(ring.run(make_pipe(&mut ends, 0).file_index(ANY)), 0);
+    assert_eq!(ends, [0, 1]);
+    slots_pass(&mut ring, 0, 1);
+    assert_eq!(ring.run(make_pipe(&mut ends, 0).file_index(ANY)), 0);
+    assert_eq!(ends, [2, 3]);
+}
+
+fn pipe_in_given_slots(cx: &Context) {
+    let (mut ring, mut ends) = (with_slots(cx, 4), [-1; 2]);
+    assert_eq!(ring.run(make_pipe(&mut ends, 0).file_index(2)), 0);
+    assert_eq!(ends, [1, 2]);
+    slots_pass(&mut ring, 1, 2);
+}
+
+fn pipe_in_slots_close_on_exec_is_einval(cx: &Context) {
+    assert_eq!(with_slots(cx, 2).run(make_pipe(&mut [-1; 2], libc::O_CLOEXEC).file_index(ANY)), -EINVAL);
+}
+
+fn pipe_in_slots_without_a_table_fails(cx: &Context) {
+    assert_eq!(cx.ring(4).run(make_pipe(&mut [-1; 2], 0).file_index(1)), -libc::ENXIO);
+    assert_eq!(cx.ring(4).run(make_pipe(&mut [-1; 2], 0).file_index(ANY)), -libc::ENFILE, "no slot is free");
+}
+
+fn pipe_in_slots_beyond_the_table_is_einval(cx: &Context) {
+    let mut ring = with_slots(cx, 2);
+    assert_eq!(ring.run(make_pipe(&mut [-1; 2], 0).file_index(3)), -EINVAL);
+    assert_eq!(ring.run(make_pipe(&mut [-1; 2], 0).file_index(2)), -EINVAL, "the second is beyond");
+}
+
+fn pipe_without_a_free_slot_is_enfile(cx: &Context) {
+    let mut ring = with_slots(cx, 1);
+    assert_eq!(ring.run(make_pipe(&mut [-1; 2], 0).file_index(ANY)), -libc::ENFILE);
+    // The one slot that was free is free again.
+    let (reader, _writer) = pipe();
+    let mut fds = [fd(&reader)];
+    assert_eq!(ring.run(update(&mut fds, ANY)), 1);
+}
+
+fn pipe_async(cx: &Context) {
+    let mut ends = [-1; 2];
+    assert_eq!(cx.ring(4).run(make_pipe(&mut ends, 0).with(IOSQE_ASYNC)), 0);
+    passes(ends);
+}
+
+fn update(fds: &mut [i32], first: u32) -> Sqe {
+    prep(Opcode::FilesUpdate, -1, address_mut(fds), fds.len() as u32, first.into())
+}
+
+fn update_replaces_files(cx: &Context) {
+    let mut ring = with_slots(cx, 4);
+    let (reader, writer) = pipe();
+    let mut fds = [fd(&reader), fd(&writer)];
+    assert_eq!(ring.run(update(&mut fds, 1)), 2);
+    drop((reader, writer));
+    slots_pass(&mut ring, 1, 2);
+    assert_eq!(ring.run(update(&mut [-1], 2)), 1);
+    assert_eq!(ring.run(sqe::write(2, b"abc", 0).with(IOSQE_FIXED_FILE)), -EBADF);
+}
+
+fn update_in_free_slots(cx: &Context) {
+    let mut ring = with_slots(cx, 4);
+    let (reader, writer) = pipe();
+    let mut fds = [fd(&reader), fd(&writer)];
+    assert_eq!(ring.run(update(&mut fds, ANY)), 2);
+    assert_eq!(fds, [0, 1]);
+    slots_pass(&mut ring, 0, 1);
+}
+
+fn update_in_free_slots_of_a_bad_descriptor_is_ebadf(cx: &Context) {
+    let mut ring = with_slots(cx, 4);
+    let (reader, _writer) = pipe();
+    assert_eq!(ring.run(update(&mut [9999], ANY)), -EBADF);
+    let mut fds = [fd(&reader), 9999];
+    assert_eq!(ring.run(update(&mut fds, ANY)), 1);
+    assert_eq!(fds, [0, 9999]);
+}
+
+fn update_in_free_slots_tells_how_many_fit(cx: &Context) {
+    let mut ring = with_slots(cx, 1);
+    let (reader, writer) = pipe();
+    let mut fds = [fd(&reader), fd(&writer)];
+    assert_eq!(ring.run(update(&mut fds, ANY)), 1);
+    assert_eq!(ring.run(update(&mut [fd(&writer)], ANY)), -libc::ENFILE);
+}
+
+fn update_without_a_table_is_enxio(cx: &Context) {
+    let (reader, _writer) = pipe();
+    assert_eq!(cx.ring(4).run(update(&mut [fd(&reader)], 0)), -libc::ENXIO);
+    assert_eq!(cx.ring(4).run(update(&mut [fd(&reader)], ANY)), -libc::ENXIO);
+}
+
+fn update_of_nothing_is_einval(cx: &Context) {
+    assert_eq!(with_slots(cx, 2).run(update(&mut [], 0)), -EINVAL);
+}
+
+fn update_beyond_the_table_is_einval(cx: &Context) {
+    let mut ring = with_slots(cx, 2);
+    assert_eq!(ring.run(update(&mut [-1, -1], 1)), -EINVAL);
+    assert_eq!(ring.run(update(&mut [-1], 2)), -EINVAL);
+}
+
+fn update_bad_descriptor_is_ebadf(cx: &Context) {
+    let mut ring = with_slots(cx, 2);
+    let (reader, _writer) = pipe();
+    assert_eq!(ring.run(update(&mut [9999], 0)), -EBADF);
+    assert_eq!(ring.run(update(&mut [fd(&reader), 9999], 0)), 1);
+}
+
+fn update_bad_address_is_efault(cx: &Context) {
+    let mut ring = with_slots(cx, 2);
+    assert_eq!(ring.run(prep(Opcode::FilesUpdate, -1, bad_address(), 1, 0)), -EFAULT);
+    assert_eq!(ring.run(prep(Opcode::FilesUpdate, -1, bad_address(), 1, ANY.into())), -EFAULT);
+}
+
+fn update_with_unused_fields_is_einval(cx: &Context) {
+    let (mut ring, mut fds) = (with_slots(cx, 2), [-1]);
+    assert_eq!(ring.run(update(&mut fds, 0).op_flags(1)), -EINVAL);
+    assert_eq!(ring.run(update(&mut fds, 0).file_index(1)), -EINVAL);
+    assert_eq!(ring.run(update(&mut fds, 0).with(IOSQE_FIXED_FILE)), -EINVAL);
+}
+
+fn update_then_read_in_a_chain(cx: &Context) {
+    let (mut ring, mut buffer) = (with_slots(cx, 2), [0u8; 3]);
+    let file = file("f", b"abc");
+    let mut fds = [fd(&file)];
+    ring.go_all(&[
+        update(&mut fds, 0).with(IOSQE_IO_LINK).data(1),
+        sqe::read(0, &mut buffer, 0).with(IOSQE_FIXED_FILE).data(2),
+    ]);
+    assert_eq!(ring.wait_ordered(2), [(1, 1), (2, 3)]);
+}
+
+fn install(slot: i32) -> Sqe {
+    Sqe { fd: slot, ..sqe::op(Opcode::FixedFdInstall) }.with(IOSQE_FIXED_FILE)
+}
+
+fn with_file(cx: &Context) -> Ring {
+    let ring = cx.ring(4);
+    ring.register_files(&[fd(&file("f", b"abc")), -1]);
+    ring
+}
+
+fn install_makes_a_descriptor(cx: &Context) {
+    let mut ring = with_file(cx);
+    let next = fd(&memfd());
+    let number = ring.run(install(0));
+    assert_eq!(number, next, "the lowest that is free");
+    let mut text = String::new();
+    std::fs::File::from(owned(number, "installed")).read_to_string(&mut text).expect("read");
+    assert_eq!(text, "abc");
+}
+
+fn install_close_on_exec(cx: &Context) {
+    let mut ring = with_file(cx);
+    let (closed, kept) = (ring.run(install(0)), ring.run(install(0).op_flags(IORING_FIXED_FD_NO_CLOEXEC)));
+    assert_eq!([closed, kept].map(|number| flag(number, libc::F_GETFD)), [libc::FD_CLOEXEC, 0]);
+    drop([closed, kept].map(|number| owned(number, "installed")));
+}
+
+fn install_of_an_ordinary_descriptor_is_ebadf(cx: &Context) {
+    let (file, mut ring) = (file("f", b"abc"), cx.ring(4));
+    assert_eq!(ring.run(Sqe { fd: fd(&file), ..sqe::op(Opcode::FixedFdInstall) }), -EBADF);
+}
+
+fn install_of_an_empty_slot_is_ebadf(cx: &Context) {
+    assert_eq!(with_file(cx).run(install(1)), -EBADF);
+    assert_eq!(with_file(cx).run(install(7)), -EBADF);
+}
+
+fn install_unknown_flag_is_einval(cx: &Context) {
+    assert_eq!(with_file(cx).run(install(0).op_flags(2)), -EINVAL);
+}
+
+fn install_with_unused_fields_is_einval(cx: &Context) {
+    let mut ring = with_file(cx);
+    assert_eq!(ring.run(Sqe { off: 1, ..install(0) }), -EINVAL);
+    assert_eq!(ring.run(Sqe { addr: 1, ..install(0) }), -EINVAL);
+    assert_eq!(ring.run(Sqe { len: 1, ..install(0) }), -EINVAL);
+    assert_eq!(ring.run(Sqe { addr3: 1, ..install(0) }), -EINVAL);
+    assert_eq!(ring.run(install(0).buffer(1)), -EINVAL);
+    assert_eq!(ring.run(install(0).file_index(1)), -EINVAL);
+}
+
+fn install_async(cx: &Context) {
+    let mut ring = with_file(cx);
+    let number = ring.run(install(0).with(IOSQE_ASYNC));
+    assert!(is_open(number));
+    drop(owned(number, "installed"));
+}

@@ -1,0 +1,62 @@
+//! PIPE: pipe2(2), whose two ends may also go to the registered files.
+
+use super::{call, reject_unused, Context, Field, Verdict};
+use crate::os::user_write;
+use crate::{descriptors, Errno};
+use anyring_abi::Sqe;
+
+/// `O_NOTIFICATION_PIPE` of linux/watch_queue.h.
+const O_NOTIFICATION_PIPE: i32 = libc::O_EXCL;
+
+/// Makes a pipe. Source: io_uring_enter(2), IORING_OP_PIPE; io_uring/openclose.c, `io_pipe`.
+#[derive(Debug)]
+pub struct Pipe {
+    fds: u64,
+    flags: u32,
+    /// The SQE's `file_index`: the slot plus one for the read end, the write end goes to the next.
+    pub slot: u32,
+}
+
+impl Pipe {
+    /// Reads the SQE.
+    pub fn prep(sqe: &Sqe) -> Result<Pipe, Errno> {
+        const KNOWN: i32 = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_DIRECT | O_NOTIFICATION_PIPE;
+        reject_unused(sqe, &[Field::Off, Field::Addr3])?;
+        if sqe.fd != 0 || sqe.op_flags & !(KNOWN as u32) != 0 {
+            return Err(Errno::INVAL);
+        }
+        Ok(Pipe { fds: sqe.addr, flags: sqe.op_flags, slot: sqe.file_index })
+    }
+
+    /// Makes a pipe of ordinary descriptors; one for slots is `path::route`'s, which has the registered files.
+    pub fn issue(&mut self, _context: Context) -> Verdict {
+        match self.make(self.flags) {
+            Ok(ends) => match self.tell(ends) {
+                Ok(()) => Verdict::Done(0),
+                Err(error) => {
+                    ends.into_iter().for_each(descriptors::close);
+                    Verdict::error(error)
+                }
+            },
+            Err(error) => Verdict::error(error),
+        }
+    }
+
+    /// A pipe for two slots: close-on-exec until it is there.
+    pub fn make_for_slots(&self) -> Result<[i32; 2], Errno> {
+        if self.flags & libc::O_CLOEXEC as u32 != 0 {
+            return Err(Errno::INVAL);
+        }
+        self.make(self.flags | libc::O_CLOEXEC as u32)
+    }
+
+    /// Writes the two numbers, or slots, to the program.
+    pub fn tell(&self, ends: [i32; 2]) -> Result<(), Errno> {
+        user_write(self.fds, &ends.map(|end| end as u32))
+    }
+
+    fn make(&self, flags: u32) -> Result<[i32; 2], Errno> {
+        let mut ends = [-1i32; 2];
+        call(libc::SYS_pipe2, [ends.as_mut_ptr() as usize, flags as usize, 0, 0, 0, 0]).map(|_| ends)
+    }
+}
