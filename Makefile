@@ -13,12 +13,13 @@ STEPS := setup format lint doc build unit loom conformance-kernel conformance-en
 export DESTDIR PREFIX LIBDIR STRIP
 
 .NOTPARALLEL:
-.PHONY: help build test demo e2e-kernel install install-strip uninstall clean $(STEPS)
+.PHONY: help build test demo e2e-kernel undone install install-strip uninstall clean $(STEPS)
 
 help:
 	@echo "make build       the command anyring and libanyring.so, in $(TARGET)/release"
 	@echo "make test        everything: $(STEPS)"
 	@echo "make STEP        one of these steps alone"
+	@echo "make undone      that the tests of the decisions fail without them; some 20 minutes"
 	@echo "make e2e-kernel  the end-to-end tests on the kernel's own io_uring, to check the tests"
 	@echo "make demo        fio, qemu-img and tokio-uring where io_uring is denied, and our rate beside the kernel's"
 	@echo "make install     into PREFIX (/usr/local), below DESTDIR; builds only what was not built; install-strip: smaller"
@@ -63,6 +64,10 @@ conformance-engine: build
 
 e2e: build
 	@$(STEP) $@ cargo test --locked -p anyring-e2e --no-fail-fast
+
+# Not a step of `make test`: it builds once for each patch.
+undone:
+	@$(STEP) $@ scripts/undone.sh
 
 e2e-kernel: build
 	@E2E_ON=kernel $(STEP) $@ cargo test --locked -p anyring-e2e --no-fail-fast

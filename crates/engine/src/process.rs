@@ -452,6 +452,7 @@ fn after_fork(word: &AtomicU32) {
     unsafe {
         POOL.reset();
         path::worker::reset_after_fork();
+        path::crew::reset_after_fork();
         path::helper::reset_after_fork();
         LIVE.reset();
         rings().into_iter().for_each(|ring| ring.reset_after_fork());

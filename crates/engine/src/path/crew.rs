@@ -163,6 +163,11 @@ impl Crew {
     }
 }
 
+/// In a forked child there are no members.
+pub fn reset_after_fork() {
+    MEMBERS.store(0, Ordering::Relaxed);
+}
+
 extern "C" fn work(crew: *mut libc::c_void) -> *mut libc::c_void {
     thread::name(c"anyring-worker");
     // SAFETY: `start_member` made the pointer by `into_raw` from a reference of its own, for this thread alone.

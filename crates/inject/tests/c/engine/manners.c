@@ -260,7 +260,7 @@ static void a_faster_reader_of_a_pipe(void)
 	losing_to_another_reader(pipes[0], pipes[1]);
 }
 
-/* A FIFO has no nonblocking read that leaves its description alone. */
+/* A FIFO knows no RWF_NOWAIT. */
 static void a_faster_reader_of_a_fifo(void)
 {
 	int in, out;

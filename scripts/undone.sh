@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# Proves that the tests of the decisions of ARCHITECTURE.md can fail: undoes each decision in a scratch copy, by a patch
+# of crates/inject/tests/undone/, and demands that the test which the patch names passes before and fails after.
+#
+# usage: scripts/undone.sh [NAME...]       (NAME: a patch without .patch, or the beginning of one; all of them if none)
+#
+# A patch that no longer applies, or builds nothing, is a failure too: renew it together with what it undoes. A test
+# that is skipped here proves nothing; it is reported with its reason, and counted as skipped.
+set -uo pipefail
+
+here=$(cd "$(dirname "$0")/.." && pwd)
+target=${CARGO_TARGET_DIR:-$here/target}
+patches=$here/crates/inject/tests/undone
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+passed=0 failed=0 skipped=0
+export CARGO_TARGET_DIR=$target/undone
+
+(cd "$here" && git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$scratch") || exit 1
+cd "$scratch" || exit 1
+
+build() {
+  cargo build --quiet --locked -p anyring-inject && cargo test --quiet --locked -p anyring-inject --no-run
+}
+
+# run TARGET TEST: its status and, in $log, what it said.
+log=$(mktemp -p "$scratch")
+run() {
+  cargo test --quiet --locked -p anyring-inject --test "$1" -- --exact "$2" >"$log" 2>&1
+}
+
+report() {
+  local counter=$1 name=$2
+  shift 2
+  printf '%s  %s: %s\n' "$counter" "$name" "$*"
+  eval "$counter=\$(($counter + 1))"
+}
+
+chosen=()
+for patch in "$patches"/*.patch; do
+  name=$(basename "$patch" .patch)
+  [ $# = 0 ] && chosen+=("$name")
+  for wanted in "$@"; do
+    [[ $name == "$wanted"* ]] && chosen+=("$name")
+  done
+done
+if [ ${#chosen[@]} = 0 ]; then
+  echo "no patch is called that: $*" >&2
+  exit 2
+fi
+
+test_of() {
+  sed -n 's/^Test: //p' "$patches/$1.patch"
+}
+
+build || exit 1
+declare -A before
+for name in "${chosen[@]}"; do
+  read -r binary test <<<"$(test_of "$name")"
+  [ -n "${before[$test]:-}" ] && continue
+  if ! run "$binary" "$test" || ! grep -q '^test result: ok. 1 passed' "$log"; then
+    before[$test]="does not pass with the decision in place"
+    cat "$log"
+  elif reason=$(grep '^skipped: ' "$log"); then
+    before[$test]=$reason
+  else
+    before[$test]=passes
+  fi
+done
+
+for name in "${chosen[@]}"; do
+  read -r binary test <<<"$(test_of "$name")"
+  case ${before[$test]} in
+    passes) ;;
+    skipped:*) report skipped "$name" "${before[$test]}" && continue ;;
+    *) report failed "$name" "$test ${before[$test]}" && continue ;;
+  esac
+  apply=(patch --quiet --strip=1 --no-backup-if-mismatch --input "$patches/$name.patch")
+  if ! "${apply[@]}" --dry-run >"$log"; then
+    report failed "$name" "the patch does not apply"
+    cat "$log"
+    continue
+  fi
+  "${apply[@]}"
+  if ! build >"$log" 2>&1; then
+    report failed "$name" "the patched source does not build"
+    cat "$log"
+  elif run "$binary" "$test"; then
+    report failed "$name" "$test passes without the decision"
+  elif ! grep -q '^test result: FAILED. 0 passed; 1 failed' "$log"; then
+    report failed "$name" "$test did not run to its end"
+    cat "$log"
+  else
+    report passed "$name" "$test fails without it"
+  fi
+  "${apply[@]}" --reverse # with a new date, so that cargo sees the change
+done
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" = 0 ]
