@@ -6,7 +6,8 @@
  * usage: static-liburing FILE
  *
  * Writes and reads FILE in parallel blocks and compares every byte, waits for a poll that is already ready and for
- * one that becomes ready, for a timeout that must not come early, and for a read that a linked timeout cancels.
+ * one that becomes ready, for a timeout that must not come early, and for a read that a linked timeout cancels. Then
+ * reads FILE again through a ring of 8 entries that a thread polls (SQPOLL), waiting for room in it when it is full.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -198,6 +199,48 @@ static void linked_timeout_cancels(struct io_uring *ring)
 	close(fds[1]);
 }
 
+/* Every block again, from a thread that polls the queue: at full speed, and with pauses in which it falls asleep. */
+static void polled_reads(const char *file)
+{
+	struct io_uring_params params = { .flags = IORING_SETUP_SQPOLL, .sq_thread_idle = 2 };
+	struct io_uring ring;
+	int submitted = 0, reaped = 0, fd = open(file, O_RDONLY);
+	int ret = io_uring_queue_init_params(8, &ring, &params);
+
+	CHECK(fd >= 0, "open: %s", strerror(errno));
+	CHECK(ret == 0, "io_uring_queue_init_params with SQPOLL: %s", strerror(-ret));
+	while (reaped < BLOCKS) {
+		struct io_uring_cqe *cqe;
+		int block;
+
+		/* A window at a time: blocks come back in any order, and each has a buffer of its own in the window. */
+		while (submitted < BLOCKS && (reaped == submitted || submitted % DEPTH != 0)) {
+			struct io_uring_sqe *sqe;
+
+			while (!(sqe = io_uring_get_sqe(&ring))) {
+				ret = io_uring_sqring_wait(&ring);
+				CHECK(ret >= 0, "io_uring_sqring_wait: %s", strerror(-ret));
+			}
+			io_uring_prep_read(sqe, fd, blocks[submitted % DEPTH], BLOCK, (uint64_t)submitted * BLOCK);
+			io_uring_sqe_set_data64(sqe, submitted++);
+			ret = io_uring_submit(&ring);
+			CHECK(ret >= 0, "io_uring_submit: %s", strerror(-ret));
+			if (submitted % 32 == 0)
+				usleep(5000);
+		}
+		ret = io_uring_wait_cqe(&ring, &cqe);
+		CHECK(ret == 0, "io_uring_wait_cqe: %s", strerror(-ret));
+		block = (int)cqe->user_data;
+		CHECK(cqe->res == BLOCK, "the polled read of block %d: %d", block, cqe->res);
+		io_uring_cqe_seen(&ring, cqe);
+		for (int i = 0; i < BLOCK; i++)
+			CHECK(blocks[block % DEPTH][i] == pattern((uint64_t)block * BLOCK + i), "block %d differs", block);
+		reaped++;
+	}
+	close(fd);
+	io_uring_queue_exit(&ring);
+}
+
 int main(int argc, char **argv)
 {
 	struct io_uring ring;
@@ -214,6 +257,7 @@ int main(int argc, char **argv)
 	poll_wakes(&ring);
 	linked_timeout_cancels(&ring);
 	io_uring_queue_exit(&ring);
+	polled_reads(argv[1]);
 	printf("static-liburing: %d bytes written, read back and compared; timeout, poll and link timeout as they should be\n",
 	       BLOCKS * BLOCK);
 	return 0;

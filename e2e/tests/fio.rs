@@ -18,6 +18,12 @@ under_each_refusal!(
     registered_direct,
     two_threads,
     two_processes,
+    polled_depth_1,
+    polled_depth_32,
+    polled_on_a_cpu,
+    polled_registered_direct,
+    polled_two_threads,
+    polled_two_processes,
     a_corrupted_block_is_noticed,
 );
 
@@ -99,6 +105,37 @@ fn two_threads(refusal: Refusal) {
 
 fn two_processes(refusal: Refusal) {
     verified(refusal, 2, "READ", "WRITE", &["--numjobs=2", "--iodepth=16"]);
+}
+
+/// A thread of the engine's takes the SQEs (IORING_SETUP_SQPOLL): fio enters only to wake it. The opcodes are those of
+/// plain requests; fio 3.33 registers its files with it.
+fn polled(refusal: Refusal, jobs: u64, extra: &[&str]) {
+    verified(refusal, jobs, "READ", "WRITE", &[&["--sqthread_poll=1"], extra].concat());
+}
+
+fn polled_depth_1(refusal: Refusal) {
+    polled(refusal, 1, &["--iodepth=1"]);
+}
+
+fn polled_depth_32(refusal: Refusal) {
+    polled(refusal, 1, &["--iodepth=32"]);
+}
+
+fn polled_on_a_cpu(refusal: Refusal) {
+    polled(refusal, 1, &["--sqthread_poll_cpu=0", "--iodepth=8"]);
+}
+
+fn polled_registered_direct(refusal: Refusal) {
+    let extra = ["--sqthread_poll=1", "--fixedbufs", "--registerfiles", "--direct=1", "--iodepth=16"];
+    verified(refusal, 1, "READ_FIXED", "WRITE_FIXED", &extra);
+}
+
+fn polled_two_threads(refusal: Refusal) {
+    polled(refusal, 2, &["--numjobs=2", "--thread", "--iodepth=8"]);
+}
+
+fn polled_two_processes(refusal: Refusal) {
+    polled(refusal, 2, &["--numjobs=2", "--iodepth=8"]);
 }
 
 /// Verification through the engine sees a wrong byte: fio writes, one byte is changed, fio only verifies and must fail.

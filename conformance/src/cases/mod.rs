@@ -32,6 +32,7 @@ topics![
     rw_pipe,
     setup,
     splice,
+    sqpoll,
     sync,
     timeout,
     xattr

@@ -69,6 +69,8 @@ pub trait Os {
     ) -> Result<usize, Errno>;
     /// epoll_ctl(2) with `EPOLL_CTL_*` as `operation`.
     fn epoll_ctl(epoll: i32, operation: i32, fd: i32, events: u32, data: u64) -> Result<(), Errno>;
+    /// ppoll(2): waits until one of `set` is ready; answers how many are.
+    fn poll(set: &mut [libc::pollfd], timeout_ns: Option<u64>, sigmask: Option<&u64>) -> Result<usize, Errno>;
     /// What poll(2) sees on `fd` now, without waiting: `POLL*` bits, 0 when none of `events` is there.
     fn poll_now(fd: i32, events: u16) -> Result<u16, Errno>;
     /// close(2), ignoring its answer: the descriptor is the engine's own.

@@ -6,4 +6,5 @@ pub mod handover;
 pub mod helper;
 pub mod readiness;
 pub mod route;
+pub mod sqpoll;
 pub mod worker;

@@ -335,6 +335,9 @@ pub fn end_if_unused(ring: &'static Ring) {
     if !guard.closed || guard.sleepers != 0 {
         return;
     }
+    if guard.is_polled() && !ring.leave_poller() {
+        return; // its thread lets go of it first
+    }
     guard.abandon_requests();
     if !guard.slab.is_empty() {
         return;
@@ -348,7 +351,7 @@ pub fn end_if_unused(ring: &'static Ring) {
         live.is_empty()
     });
     state.entries.release();
-    if let Some((eventfd, _)) = state.eventfd.take() {
+    for eventfd in state.eventfd.take().map(|(eventfd, _)| eventfd).into_iter().chain(state.bell.take()) {
         descriptors::close(eventfd);
     }
     descriptors::close(state.engine_end);
@@ -455,7 +458,9 @@ fn after_fork(word: &AtomicU32) {
         path::crew::reset_after_fork();
         path::helper::reset_after_fork();
         LIVE.reset();
-        rings().into_iter().for_each(|ring| ring.reset_after_fork());
+        let rings = rings();
+        rings.iter().for_each(|ring| ring.reset_after_fork());
+        path::sqpoll::after_fork(&rings);
     }
     OWNER.store(Sys::process_id(), Ordering::Relaxed);
     word.store(1, Ordering::Release); // partner: the Acquire loads above

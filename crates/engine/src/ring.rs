@@ -25,6 +25,7 @@ use crate::lock::{Held, Lock};
 use crate::path::crew::Submission;
 use crate::path::driver::Driver;
 use crate::path::readiness::Entries;
+use crate::path::sqpoll::Poller;
 use crate::path::worker::Job;
 use crate::request::drain::Drain;
 use crate::request::link::Chain;
@@ -65,6 +66,12 @@ pub struct Ring {
     untold: AtomicBool,
     /// SQEs that a signal handler submitted while the interrupted thread held the ring.
     pub owed: AtomicU32,
+    /// The thread that polls the ring (`IORING_SETUP_SQPOLL`).
+    pub poller: Lock<Option<Arc<Poller>>>,
+    /// That thread's id, 0 for a ring that nobody polls.
+    pub polled_by: AtomicU32,
+    /// A signal handler asked for that thread to be woken while the interrupted code was looking it up.
+    pub wake_owed: AtomicBool,
     /// A request of some ring polls this one's descriptor. Set without this ring's lock, seen at its next post.
     pub polled_by_ring: AtomicBool,
     /// An error that no call can be answered with ended the ring: a panic inside the engine.
@@ -113,6 +120,8 @@ pub struct State {
     pub buffers: Option<Buffers>,
     /// Registered eventfd (a private duplicate), and whether only asynchronous completions signal it.
     pub eventfd: Option<(i32, bool)>,
+    /// On a polled ring: the eventfd that wakes whoever waits with a signal mask.
+    pub bell: Option<i32>,
     /// The thread that may submit (`IORING_SETUP_SINGLE_ISSUER`): its id, 0 while the ring is disabled or for any thread.
     pub issuer: u32,
     /// Chunks of shared records that this process claimed, with their free entries.
@@ -197,6 +206,9 @@ impl Ring {
             driver: Driver::new(),
             untold: AtomicBool::new(false),
             owed: AtomicU32::new(0),
+            poller: Lock::new(None),
+            polled_by: AtomicU32::new(0),
+            wake_owed: AtomicBool::new(false),
             polled_by_ring: AtomicBool::new(false),
             broken: AtomicBool::new(false),
         }
@@ -259,6 +271,8 @@ impl Ring {
         self.arrived.put(jobs);
         if self.has(anyring_abi::IORING_SETUP_DEFER_TASKRUN) {
             self.signal_deferred();
+        } else if self.polled_by.load(Ordering::Relaxed) != 0 {
+            self.nudge_poller();
         } else {
             drop(self.try_lock());
         }
@@ -287,8 +301,14 @@ impl Ring {
     /// Whether results or tags wait for the holder of the ring.
     #[inline]
     fn has_left_overs(&self) -> bool {
-        let deferred = self.has(anyring_abi::IORING_SETUP_DEFER_TASKRUN);
-        (self.has_arrived() && !deferred) || self.untold.load(Ordering::Relaxed) || self.retired.any()
+        (self.has_arrived() && self.completes_here()) || self.untold.load(Ordering::Relaxed) || self.retired.any()
+    }
+
+    /// Whether the calling thread may complete what workers brought back.
+    fn completes_here(&self) -> bool {
+        let polled_by = self.polled_by.load(Ordering::Relaxed);
+        !self.has(anyring_abi::IORING_SETUP_DEFER_TASKRUN)
+            && (polled_by == 0 || polled_by == crate::process::thread_id())
     }
 
     /// Whether results wait to be completed.
@@ -308,6 +328,7 @@ impl Ring {
             self.state.reset();
             self.arrived.reset();
             self.retired.reset();
+            self.poller.reset();
         }
         self.driver.reset();
         if let Some(mut held) = self.state.lock() {
@@ -396,6 +417,15 @@ impl RingGuard {
         self.ring
     }
 
+    fn issue_ready(&mut self) {
+        if !self.serves_here() {
+            return self.ring.nudge_poller();
+        }
+        while let Some(id) = self.ready.pop_front() {
+            self.issue(id);
+        }
+    }
+
     #[cold]
     fn post_tags(&mut self) {
         for user_data in self.ring.retired.take() {
@@ -408,14 +438,14 @@ impl RingGuard {
         if self.ring.untold.load(Ordering::Relaxed) && self.ring.untold.swap(false, Ordering::Acquire) {
             self.announce_work();
         }
-        if self.ring.has_arrived() && !self.ring.has(anyring_abi::IORING_SETUP_DEFER_TASKRUN) {
+        if self.ring.has_arrived() && self.ring.completes_here() {
             self.complete_arrived();
         }
         if self.ring.retired.any() {
             self.post_tags();
         }
-        while let Some(id) = self.ready.pop_front() {
-            self.issue(id);
+        if !self.ready.is_empty() {
+            self.issue_ready();
         }
         if self.submission.is_some() {
             self.leave_submission();

@@ -128,10 +128,8 @@ impl Os for Linux {
             Some(0) => wait(0),
             // ppoll(2) knows nanoseconds, and an epoll descriptor is readable when it has an event.
             Some(timeout_ns) => {
-                let mut set = libc::pollfd { fd: epoll, events: libc::POLLIN, revents: 0 };
-                let timeout = timespec(timeout_ns);
-                let args = [&mut set as *mut _ as usize, 1, timeout.as_ptr() as usize, mask, 8, 0];
-                match check(syscall(libc::SYS_ppoll, args))? {
+                let mut set = [libc::pollfd { fd: epoll, events: libc::POLLIN, revents: 0 }];
+                match Linux::poll(&mut set, Some(timeout_ns), sigmask)? {
                     0 => Ok(0),
                     _ => wait(0),
                 }
@@ -145,12 +143,17 @@ impl Os for Linux {
         check(syscall(libc::SYS_epoll_ctl, args)).map(|_| ())
     }
 
+    fn poll(set: &mut [libc::pollfd], timeout_ns: Option<u64>, sigmask: Option<&u64>) -> Result<usize, Errno> {
+        let timeout = timeout_ns.map(timespec);
+        let timeout = timeout.as_ref().map_or(0, |t| t.as_ptr() as usize);
+        let mask = sigmask.map_or(0, |m| m as *const u64 as usize);
+        check(syscall(libc::SYS_ppoll, [set.as_mut_ptr() as usize, set.len(), timeout, mask, 8, 0]))
+    }
+
     fn poll_now(fd: i32, events: u16) -> Result<u16, Errno> {
-        let mut set = libc::pollfd { fd, events: events as i16, revents: 0 };
-        let no_time = [0i64; 2];
-        let args = [&mut set as *mut _ as usize, 1, no_time.as_ptr() as usize, 0, 0, 0];
-        check(syscall(libc::SYS_ppoll, args))?;
-        Ok(set.revents as u16)
+        let mut set = [libc::pollfd { fd, events: events as i16, revents: 0 }];
+        Linux::poll(&mut set, Some(0), None)?;
+        Ok(set[0].revents as u16)
     }
 
     fn close(fd: i32) {

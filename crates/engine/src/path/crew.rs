@@ -227,6 +227,9 @@ impl RingGuard {
     #[cold]
     pub fn leave_submission(&mut self) {
         let Some(mut submission) = self.submission.take() else { return };
+        if self.is_polled() {
+            return; // the thread that submitted goes on with it itself
+        }
         for id in submission.waiting {
             let waits =
                 |request: &&mut crate::request::Request| matches!(request.state, State::Chained | State::Deferred);

@@ -10,7 +10,7 @@ use crate::ring::control::Control;
 use crate::ring::{member, Ring, RingGuard};
 use crate::{process, Errno};
 use core::cell::Cell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{fence, AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 const AWAKE: u32 = 0;
 const IN_FUTEX: u32 = 1;
@@ -90,6 +90,13 @@ impl Driver {
 impl RingGuard {
     /// A poll was armed or a timer started: whoever sleeps without regard to it must look again.
     pub fn work_appeared(&mut self, is_timer: bool) {
+        if self.is_polled() {
+            // Its thread looks at what it did itself before it goes on.
+            if !self.serves_here() {
+                self.ring().nudge_poller();
+            }
+            return;
+        }
         let driver = &self.ring().driver;
         let sleeping = driver.sleeping.load(Ordering::Relaxed);
         if sleeping == IN_EPOLL && !is_timer {
@@ -108,6 +115,9 @@ impl RingGuard {
 
     /// Completes everything that can be completed without waiting, except what the poll set knows.
     fn collect(&mut self) {
+        if self.is_polled() {
+            return self.flush_overflow(); // the rest is its thread's
+        }
         if self.ring().has_arrived() {
             self.clear_announcement();
             self.complete_arrived();
@@ -166,11 +176,12 @@ pub fn wait(mut guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
     let entries = guard.memory.view.layout().cq_entries;
     let target = head.wrapping_add(wish.min_complete.min(entries));
     let timeouts = guard.control.header().timeouts.load(Ordering::Relaxed);
+    let polled = guard.is_polled();
     // Completions must not keep what is ready behind them from being seen for ever.
-    if wish.min_complete == 0 || guard.enters.is_multiple_of(8) {
+    if !polled && (wish.min_complete == 0 || guard.enters.is_multiple_of(8)) {
         guard.drive();
     }
-    if wish.min_complete == 0 && guard.entries.has_put_off() {
+    if !polled && wish.min_complete == 0 && guard.entries.has_put_off() {
         // The program asks what there is now: attempts that were put off are due.
         guard.verify();
         guard.collect();
@@ -181,12 +192,13 @@ pub fn wait(mut guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
         if guard.satisfied(target, timeouts) {
             break Ok(());
         }
-        if taken == Taken::No {
+        // On a polled ring the role only says who sleeps with a signal mask.
+        if taken == Taken::No && (!polled || wish.sigmask.is_some()) {
             taken = ring.driver.handover.take(process::thread_id(), &raw const frame as usize);
             guard.leave_helper();
         }
         let driving = taken != Taken::No;
-        if driving && guard.entries.has_unverified() {
+        if driving && !polled && guard.entries.has_unverified() {
             if guard.poll_now() {
                 guard.collect();
                 continue;
@@ -272,6 +284,44 @@ pub fn leaving_by_jump() {
     }
 }
 
+/// A futex wait always has a timeout: the kernel restarts one without after a signal handler with SA_RESTART, where
+/// io_uring_enter(2) returns EINTR.
+const FOR_EVER_NS: u64 = 1 << 55;
+
+/// IORING_ENTER_SQ_WAIT: waits until the thread that polls the ring has made room in its SQ, or a signal came. `None` when
+/// the ring has ended. Source: `io_sqpoll_wait_sq` in io_uring/sqpoll.c.
+pub fn wait_for_room(mut guard: RingGuard) -> Option<RingGuard> {
+    let (ring, control) = (guard.ring(), guard.control);
+    // Nobody waits for this many CQEs: only `announce_room` and a signal end the sleep.
+    const NEVER: u32 = 1 << 30;
+    while guard.sq_is_full() {
+        control.header().room_waiters.fetch_add(1, Ordering::Relaxed);
+        let sequence = {
+            let mut post = control.lock_post();
+            let target = post.cq_tail().wrapping_add(NEVER);
+            post.register_waiter(target, true)
+        };
+        guard.sleepers += 1;
+        // Partner: the fence in `announce_room`.
+        fence(Ordering::SeqCst);
+        let full = guard.sq_is_full();
+        drop(guard);
+        let sleep = Sleep { ring, control, by_futex: true, driving: false };
+        let _ = ASLEEP.try_with(|asleep| asleep.set(Some(sleep)));
+        let word = &control.header().wake_sequence;
+        let slept = if full { Sys::futex_wait(word, sequence, Some(FOR_EVER_NS)) } else { Ok(()) };
+        if let Some(sleep) = ASLEEP.try_with(|asleep| asleep.take()).unwrap_or(None) {
+            sleep.end();
+        }
+        control.header().room_waiters.fetch_sub(1, Ordering::Relaxed);
+        guard = ring.lock().ok()?;
+        if slept == Err(Errno::INTR) {
+            break;
+        }
+    }
+    Some(guard)
+}
+
 /// Sleeps once, without the ring's lock, and serves what the sleep brought. `Err` for a signal or the deadline.
 fn sleep(
     mut guard: RingGuard,
@@ -280,19 +330,21 @@ fn sleep(
     timeouts: u32,
     driving: bool,
 ) -> (Option<RingGuard>, Result<(), Errno>) {
-    let ring = guard.ring();
-    if !ring.driver.handover.may_sleep(&ring.arrived) {
+    let (ring, polled) = (guard.ring(), guard.is_polled());
+    if !polled && !ring.driver.handover.may_sleep(&ring.arrived) {
         return (Some(guard), Ok(()));
     }
     let left_ns = wish.deadline_ns.map(|deadline_ns| deadline_ns.saturating_sub(wish.clock.now_ns()));
     if left_ns == Some(0) {
         return (Some(guard), Err(Errno::TIME));
     }
-    let timer_ns = if driving { guard.timers.next_ns() } else { None };
+    let timer_ns = if driving && !polled { guard.timers.next_ns() } else { None };
     let by_epoll = driving && (guard.entries.armed() != 0 || wish.sigmask.is_some());
     let engine_end = guard.engine_end;
-    let epoll = match by_epoll.then(|| guard.entries.make_epoll(engine_end)).transpose() {
-        Ok(epoll) => epoll,
+    // The poll set of a polled ring is its thread's.
+    let made = by_epoll.then(|| if polled { guard.make_bell() } else { guard.entries.make_epoll(engine_end) });
+    let watched = match made.transpose() {
+        Ok(watched) => watched,
         Err(error) => return (Some(guard), Err(error)),
     };
     let control = guard.control;
@@ -306,7 +358,8 @@ fn sleep(
         post.register_waiter(target, !by_epoll)
     };
     if driving {
-        ring.driver.kick.store(guard.entries.kick().unwrap_or(-1), Ordering::Relaxed);
+        let kick = if polled { watched } else { guard.entries.kick() };
+        ring.driver.kick.store(kick.unwrap_or(-1), Ordering::Relaxed);
         ring.driver.sleeping.store(if by_epoll { IN_EPOLL } else { IN_FUTEX }, Ordering::Relaxed);
     }
     guard.sleepers += 1;
@@ -317,12 +370,16 @@ fn sleep(
     // Another process's death is announced by nobody.
     let look_ns = shared.then_some(member::LOOK_NS);
     let timeout_ns = left_ns.into_iter().chain(timer_ns).chain(look_ns).min();
-    let slept = match epoll {
+    let slept = match watched {
+        Some(bell) if polled => {
+            let mut set = [libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 }];
+            let rung = Sys::poll(&mut set, timeout_ns, wish.sigmask.as_ref());
+            let mut count = 0u64;
+            syscall(libc::SYS_read, [bell as usize, &raw mut count as usize, 8, 0, 0, 0]);
+            rung.map(|_| 0)
+        }
         Some(epoll) => Sys::epoll_wait(epoll, &mut events, timeout_ns, wish.sigmask.as_ref()),
         None => {
-            // Always with a timeout: the kernel restarts a futex wait without one after a signal handler with
-            // SA_RESTART, where io_uring_enter(2) returns EINTR.
-            const FOR_EVER_NS: u64 = 1 << 55;
             let word = &control.header().wake_sequence;
             Sys::futex_wait(word, sequence, Some(timeout_ns.unwrap_or(FOR_EVER_NS))).map(|_| 0)
         }

@@ -51,7 +51,7 @@ impl RingGuard {
 
     #[inline]
     fn has_pending(&self) -> bool {
-        self.entries.armed() != 0 || !self.timers.is_empty()
+        (self.entries.armed() != 0 || !self.timers.is_empty()) && !self.is_polled()
     }
 
     fn leave_pending(&mut self) {

@@ -232,6 +232,9 @@ impl RingGuard {
         if self.ring().has(IORING_SETUP_SINGLE_ISSUER) {
             self.issuer = process::thread_id();
         }
+        if self.is_polled() {
+            self.ring().nudge_poller();
+        }
         Ok(0)
     }
 

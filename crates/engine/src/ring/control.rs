@@ -10,6 +10,7 @@
 //! | `shared`, `submitter` | see `ring::member` | |
 //! | `waiters`, `wake_target`, `wake_sequence` | the holder of `post_lock` (a leaving waiter decrements) | |
 //! | `timeouts` | the holder of `post_lock` | a TIMEOUT's CQE was posted |
+//! | `room_waiters` | whoever waits for room in the SQ, for itself | read by the polling thread after it consumed SQEs |
 //! | `watched` | any process whose program watches the descriptor | set once, never cleared |
 //! | `byte_pending` | whoever sends or receives the readiness byte | while it holds its process's ring lock |
 //! | a member's words | the process that has its lock, see `ring::member` | |
@@ -54,6 +55,8 @@ pub struct Header {
     pub wake_target: AtomicU32,
     /// TIMEOUT completions so far; a change ends every wait, as in the kernel.
     pub timeouts: AtomicU32,
+    /// Threads in enter that wait for room in the SQ (IORING_ENTER_SQ_WAIT), asleep on `wake_sequence`.
+    pub room_waiters: AtomicU32,
     /// `WATCHED_*`.
     pub watched: AtomicU32,
     /// 1 while a readiness byte is in the descriptor.
@@ -62,6 +65,8 @@ pub struct Header {
     pub shared: AtomicU32,
     /// The member, plus 1, that submits without compare-and-swap.
     pub submitter: AtomicU32,
+    /// Not 0 once the process that made the ring has died.
+    pub maker_died: AtomicU32,
     /// How often a process woke another's epoll wait through the socket pair.
     pub kicks: AtomicU32,
     /// Members were ever numbered below this.

@@ -3,6 +3,7 @@
 use super::{LockFailure, Ring, RingGuard};
 use crate::os::{check, syscall, user_read, Os, Sys};
 use crate::path::driver::{wait, Wish};
+use crate::path::sqpoll;
 use crate::request::timer::Clock;
 use crate::{process, stats, Errno};
 use anyring_abi::*;
@@ -39,6 +40,9 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
     if ring.broken.load(Ordering::Relaxed) {
         return Err(Errno::IO);
     }
+    if ring.has(IORING_SETUP_SQPOLL) {
+        return sqpoll::enter(ring, call);
+    }
     let mut guard = match ring.lock() {
         Ok(guard) => guard,
         // A signal handler interrupted the engine on this very ring: the interrupted call consumes these SQEs before it
@@ -73,18 +77,22 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
         guard.call_helper();
         return Ok(submitted);
     }
-    let waited = guard.check_waiter().and_then(|()| wish(call)).and_then(|wish| {
-        let ring = guard.ring();
-        let answer = wait(guard, &wish);
-        if let Ok(mut guard) = ring.lock() {
-            guard.call_helper();
-        }
-        answer
-    });
-    match waited {
+    match wait_for_events(guard, call) {
         Err(error) if submitted == 0 => Err(error),
         _ => Ok(submitted),
     }
+}
+
+/// IORING_ENTER_GETEVENTS: waits as the call asks.
+pub fn wait_for_events(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> {
+    guard.check_waiter()?;
+    let wish = wish(call)?;
+    let ring = guard.ring();
+    let answer = wait(guard, &wish);
+    if let Ok(mut guard) = ring.lock() {
+        guard.call_helper();
+    }
+    answer
 }
 
 /// The ring that the call names, by number or by the calling thread's registration.

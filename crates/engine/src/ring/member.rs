@@ -23,6 +23,9 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// How long a thread that waits on a shared ring sleeps at most before it looks for dead members, in nanoseconds.
 pub const LOOK_NS: u64 = 100_000_000;
 
+/// The number of the process that made the ring.
+const MAKER: u32 = 0;
+
 /// In `Header::shared`: nobody submits without compare-and-swap any more.
 const SHARED: u32 = 2;
 
@@ -54,10 +57,10 @@ pub fn lives(lock_file: i32, number: u32) -> bool {
 impl Control {
     /// Makes the calling process, which has just made the ring, its first member.
     pub fn found(&mut self) {
-        let _ = record_lock(self.lock_file, libc::F_SETLK, libc::F_WRLCK, 0);
-        self.header().members_end.store(1, Ordering::Relaxed);
-        self.member(0).joined.store(1, Ordering::Relaxed);
-        self.member = 0;
+        let _ = record_lock(self.lock_file, libc::F_SETLK, libc::F_WRLCK, MAKER);
+        self.header().members_end.store(MAKER + 1, Ordering::Relaxed);
+        self.member(MAKER).joined.store(1, Ordering::Relaxed);
+        self.member = MAKER;
     }
 
     /// Takes a number whose lock nobody has, the lowest that can be had.
@@ -134,6 +137,13 @@ impl RingGuard {
         self.control.header().shared.load(Ordering::Relaxed) != 0
     }
 
+    /// Whether the process that made the ring lives.
+    pub fn maker_lives(&self) -> bool {
+        let control = self.control;
+        let died = control.header().maker_died.load(Ordering::Relaxed) != 0;
+        !died && (control.member == MAKER || lives(control.lock_file, MAKER))
+    }
+
     /// Makes the process, a forked child, a member of the ring.
     pub(super) fn join(&mut self) -> Result<(), Errno> {
         let number = self.control.take_number()?;
@@ -173,6 +183,9 @@ impl RingGuard {
     fn bury(&mut self, dead: u32) {
         let control = self.control;
         let (header, member) = (control.header(), control.member(dead));
+        if dead == MAKER && member.joined.load(Ordering::Relaxed) != 0 {
+            header.maker_died.store(1, Ordering::Relaxed); // from now on the number may be another's
+        }
         header.waiters.fetch_sub(member.waiters.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         header.futex_sleepers.fetch_sub(member.futex_sleepers.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         for chunk in control.chunks_of(dead).collect::<Vec<_>>() {

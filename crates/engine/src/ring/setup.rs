@@ -6,6 +6,7 @@ use super::memory::Memory;
 use super::{control::Control, Records, State};
 use crate::os::{user_read, user_write};
 use crate::path::readiness::Entries;
+use crate::path::sqpoll;
 use crate::request::drain::Drain;
 use crate::request::timer::Timers;
 use crate::request::Slab;
@@ -24,6 +25,7 @@ pub const FEATURES: u32 = IORING_FEAT_SINGLE_MMAP
     | IORING_FEAT_CUR_PERSONALITY
     | IORING_FEAT_FAST_POLL
     | IORING_FEAT_POLL_32BITS
+    | IORING_FEAT_SQPOLL_NONFIXED
     | IORING_FEAT_EXT_ARG
     | IORING_FEAT_NATIVE_WORKERS
     | IORING_FEAT_RSRC_TAGS
@@ -33,8 +35,11 @@ pub const FEATURES: u32 = IORING_FEAT_SINGLE_MMAP
     | IORING_FEAT_NO_IOWAIT;
 
 /// Setup flags that this engine serves; the others answer EINVAL, as on a kernel that does not have them.
-const FLAGS: u32 = IORING_SETUP_CQSIZE
+const FLAGS: u32 = IORING_SETUP_SQPOLL
+    | IORING_SETUP_SQ_AFF
+    | IORING_SETUP_CQSIZE
     | IORING_SETUP_CLAMP
+    | IORING_SETUP_ATTACH_WQ
     | IORING_SETUP_R_DISABLED
     | IORING_SETUP_SUBMIT_ALL
     | IORING_SETUP_COOP_TASKRUN
@@ -57,6 +62,7 @@ pub fn setup(entries: u32, params: u64) -> Result<i32, Errno> {
     }
     check_flags(given.flags)?;
     let layout = Layout::new(entries, &given)?;
+    let polling = sqpoll::wish(&given)?;
     let mut memory = match given.flags & IORING_SETUP_NO_MMAP {
         0 => Memory::create(layout)?,
         _ => Memory::of_program(layout, &given)?,
@@ -82,7 +88,7 @@ pub fn setup(entries: u32, params: u64) -> Result<i32, Errno> {
             return Err(error);
         }
     };
-    publish(given.flags, memory, control)
+    publish(given.flags, memory, control, polling)
 }
 
 /// The combinations that `io_uring_sanitise_params` in io_uring/io_uring.c refuses, among the flags served here.
@@ -91,15 +97,18 @@ fn check_flags(flags: u32) -> Result<(), Errno> {
     let flag_without_deferral =
         has(IORING_SETUP_TASKRUN_FLAG) && !has(IORING_SETUP_COOP_TASKRUN | IORING_SETUP_DEFER_TASKRUN);
     let deferral_for_many = has(IORING_SETUP_DEFER_TASKRUN) && !has(IORING_SETUP_SINGLE_ISSUER);
+    // Task work of a polled ring is its thread's.
+    let notified = IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_DEFER_TASKRUN;
+    let polled_and_notified = has(IORING_SETUP_SQPOLL) && has(notified);
     let unmappable = has(IORING_SETUP_REGISTERED_FD_ONLY) && !has(IORING_SETUP_NO_MMAP);
-    if flag_without_deferral || deferral_for_many || unmappable {
+    if polled_and_notified || flag_without_deferral || deferral_for_many || unmappable {
         return Err(Errno::INVAL);
     }
     Ok(())
 }
 
 /// Makes the descriptor and puts the ring into the process's table.
-fn publish(flags: u32, mut memory: Memory, control: Control) -> Result<i32, Errno> {
+fn publish(flags: u32, mut memory: Memory, control: Control, polling: Option<sqpoll::Wish>) -> Result<i32, Errno> {
     let made = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .and_then(|(ours, theirs)| Ok((descriptors::to_top(ours)?, descriptors::to_ring_number(theirs)?)));
     let (engine_end, program_end) = match made {
@@ -138,6 +147,7 @@ fn publish(flags: u32, mut memory: Memory, control: Control) -> Result<i32, Errn
         files: None,
         buffers: None,
         eventfd: None,
+        bell: None,
         issuer: if flags & (IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_R_DISABLED) == IORING_SETUP_SINGLE_ISSUER {
             process::thread_id()
         } else {
@@ -152,6 +162,15 @@ fn publish(flags: u32, mut memory: Memory, control: Control) -> Result<i32, Errn
     };
     let ring = process::unborn_ring();
     ring.bring_to_life(fd, flags, state);
+    if let Some(polling) = polling {
+        if let Err(error) = sqpoll::begin(ring, polling) {
+            if let Ok(mut guard) = ring.lock() {
+                guard.closed = true;
+            }
+            process::end_if_unused(ring);
+            return Err(error);
+        }
+    }
     process::publish(fd, ring)?; // the number was checked to fit
     stats::stats().rings.fetch_add(1, Ordering::Relaxed);
     let fd = program_end.into_raw_fd();
