@@ -7,7 +7,7 @@ LOGS := $(TARGET)/test-logs
 STEP := scripts/step.sh $(LOGS)
 
 # In the order in which they run.
-STEPS := setup format lint doc build unit loom conformance-kernel conformance-engine e2e install-test containers
+STEPS := setup format lint doc build unit loom conformance-kernel conformance-engine profiles e2e install-test containers
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
 export DESTDIR PREFIX LIBDIR STRIP
@@ -61,6 +61,9 @@ conformance-kernel: build
 
 conformance-engine: build
 	@$(STEP) $@ scripts/conformance.sh engine $(TARGET)/release
+
+profiles: build
+	@$(STEP) $@ scripts/profiles.sh $(TARGET)/release
 
 e2e: build
 	@$(STEP) $@ cargo test --locked -p anyring-e2e --no-fail-fast

@@ -4,6 +4,7 @@
 mod common;
 
 use common::{built, compile, no_liburing, no_reference, scratch, skip, text};
+use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -40,9 +41,16 @@ fn finish(mut child: Child, what: &str) -> Output {
     child.wait_with_output().expect("its output")
 }
 
+/// The command to run a program by on the engine, as words of this variable: `anyring deny --profile minimal --`, say, for
+/// an environment in which something is missing (scripts/profiles.sh).
+const BELOW: &str = "ANYRING_TEST_BELOW";
+
 fn run(program: &Path, case: &str, environment: &[(&str, &Path)]) -> Output {
-    let mut command = Command::new(program);
-    command.arg(case).envs(environment.iter().copied()).current_dir(scratch("engine")).process_group(0);
+    let below = std::env::var(BELOW).unwrap_or_default();
+    let outer = if environment.is_empty() { "" } else { below.as_str() };
+    let mut words = outer.split_whitespace().map(OsStr::new).chain([program.as_os_str()]);
+    let mut command = Command::new(words.next().expect("the program at least"));
+    command.args(words).arg(case).envs(environment.iter().copied()).current_dir(scratch("engine")).process_group(0);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     finish(child.expect("run it"), &format!("{program:?} {case} with {environment:?}"))
 }

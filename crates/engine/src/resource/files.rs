@@ -36,7 +36,8 @@ impl Drop for FixedFile {
     }
 }
 
-/// Whether this process holds a POSIX lock on the file that `fd` names, as far as /proc/locks tells.
+/// Whether this process holds a POSIX lock on the file that `fd` names: /proc/locks tells. Where there is none anybody's
+/// lock counts.
 fn holds_lock(fd: i32) -> bool {
     use rustix::fs::{Mode, OFlags};
     // SAFETY: the descriptor is the engine's own and open.
@@ -45,7 +46,7 @@ fn holds_lock(fd: i32) -> bool {
         return false;
     }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let Ok(locks) = rustix::fs::open("/proc/locks", flags, Mode::empty()) else { return false };
+    let Ok(locks) = rustix::fs::open("/proc/locks", flags, Mode::empty()) else { return is_locked(fd) };
     let mut text = Vec::new();
     let mut portion = [0u8; 4096];
     while let Ok(bytes @ 1..) = rustix::io::read(&locks, &mut portion) {
@@ -59,6 +60,20 @@ fn holds_lock(fd: i32) -> bool {
         let mut words = line.split_whitespace();
         words.nth(1) == Some("POSIX") && words.nth(2) == Some(&pid) && words.next() == Some(&file)
     })
+}
+
+/// Whether a lock of the whole file by the description of `fd` would be refused: by a lock of this process, too, since
+/// the two kinds conflict. Of several locks the kernel names one, so they cannot be told apart.
+fn is_locked(fd: i32) -> bool {
+    let mut lock = libc::flock {
+        l_type: libc::F_WRLCK as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    let args = [fd as usize, libc::F_OFD_GETLK as usize, &mut lock as *mut _ as usize, 0, 0, 0];
+    crate::os::syscall(libc::SYS_fcntl, args) == 0 && lock.l_type != libc::F_UNLCK as i16
 }
 
 /// The table of registered files of a ring.

@@ -5,16 +5,16 @@
 //! |---|---|---|
 //! | socket | recvmsg(2), MSG_DONTWAIT | sendmsg(2), MSG_DONTWAIT |
 //! | opened with O_NONBLOCK | readv(2) | writev(2) |
-//! | pipe | vmsplice(2), which copies out of a pipe's read end | into a pipe of our own, from there splice(2) |
+//! | pipe | vmsplice(2), which copies out of a read end, else splice(2) to a pipe of ours | splice(2) from a pipe of ours |
 //! | other | none: a worker | none: a worker |
 //!
-//! Neither way of a pipe changes the program's description, blocks, or takes data that does not arrive; a write without
+//! None of it changes the program's description, waits, or takes data that does not arrive. A write to a pipe without
 //! readers raises SIGPIPE as write(2) does, and one of PIPE_BUF bytes or fewer is atomic.
 
 use crate::op::call;
 use crate::os::{check, syscall};
 use crate::Errno;
-use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::pipe::{pipe_with, PipeFlags, SpliceFlags};
 
 /// What there is instead of an attempt with RWF_NOWAIT.
@@ -110,31 +110,68 @@ fn through_pipe(
     if bytes == 0 {
         return Some(Ok(0));
     }
-    // vmsplice takes a description that is open for both for one to write to. Neither call knows packets (O_DIRECT).
-    if flags & libc::O_DIRECT != 0 || (!write && access == libc::O_RDWR) {
-        return None;
+    if flags & libc::O_DIRECT != 0 {
+        return None; // packets, which none of the calls below keeps apart
     }
     if write {
         return into_pipe(fd, iovecs, count);
     }
-    let args = [fd as usize, iovecs as usize, count, libc::SPLICE_F_NONBLOCK as usize, 0, 0];
-    match check(syscall(libc::SYS_vmsplice, args)) {
-        Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => None,
-        answer => Some(answer),
+    // A description that is open for both is one for vmsplice to write to.
+    if access == libc::O_RDONLY {
+        let args = [fd as usize, iovecs as usize, count, libc::SPLICE_F_NONBLOCK as usize, 0, 0];
+        if let Some(answer) = had(check(syscall(libc::SYS_vmsplice, args))) {
+            return Some(answer);
+        }
     }
+    out_of_pipe(fd, iovecs, count, bytes)
 }
 
-/// The pipe in between lives for this one call: a kept one would be shared with forked children.
+/// A pipe of ours for one call: a kept one would be shared with forked children. It does not wait.
+fn own_pipe() -> Option<(OwnedFd, OwnedFd)> {
+    pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()
+}
+
 fn into_pipe(fd: i32, iovecs: *const [usize; 2], count: usize) -> Option<Result<usize, Errno>> {
-    let (output, input) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
+    let (output, input) = own_pipe()?;
     let args = [input.as_raw_fd() as usize, iovecs as usize, count, 0, 0, 0];
     let filled = match check(syscall(libc::SYS_writev, args)) {
         Ok(filled) => filled,
         Err(error) => return Some(Err(error)),
     };
     // SAFETY: the number is only borrowed for the call, which answers EBADF if it is not open.
-    let target = unsafe { BorrowedFd::borrow_raw(fd) };
-    match rustix::pipe::splice(&output, None, target, None, filled, SpliceFlags::NONBLOCK) {
+    move_over(output.as_fd(), unsafe { BorrowedFd::borrow_raw(fd) }, filled)
+}
+
+/// tee(2) first, which takes nothing: a bad buffer is found with a copy of the data.
+fn out_of_pipe(fd: i32, iovecs: *const [usize; 2], count: usize, bytes: u64) -> Option<Result<usize, Errno>> {
+    let copy = |from: &OwnedFd| call(libc::SYS_readv, [from.as_raw_fd() as usize, iovecs as usize, count, 0, 0, 0]);
+    // SAFETY: the number is only borrowed for the calls, which answer EBADF if it is not open.
+    let pipe = unsafe { BorrowedFd::borrow_raw(fd) };
+    let (mut output, mut input) = own_pipe()?;
+    let seen = match had(rustix::pipe::tee(pipe, &input, bytes as usize, SpliceFlags::NONBLOCK))? {
+        Ok(seen @ 1..) => seen,
+        nothing => return Some(nothing),
+    };
+    let fits = match copy(&output) {
+        Ok(fits) => fits,
+        Err(error) => return Some(Err(error)),
+    };
+    if fits != seen {
+        (output, input) = own_pipe()?; // without what did not fit
+    }
+    Some(match move_over(pipe, input.as_fd(), fits)? {
+        Ok(1..) => copy(&output),
+        nothing => nothing, // another reader was faster
+    })
+}
+
+fn move_over(from: BorrowedFd<'_>, to: BorrowedFd<'_>, bytes: usize) -> Option<Result<usize, Errno>> {
+    had(rustix::pipe::splice(from, None, to, None, bytes, SpliceFlags::NONBLOCK))
+}
+
+/// `None` if the call is not had.
+fn had(answer: Result<usize, Errno>) -> Option<Result<usize, Errno>> {
+    match answer {
         Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => None,
         answer => Some(answer),
     }
@@ -143,7 +180,7 @@ fn into_pipe(fd: i32, iovecs: *const [usize; 2], count: usize) -> Option<Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fd::AsFd;
+    use crate::os::refusing::refusing;
     use rustix::io::{read, write};
 
     fn attempt(fd: impl AsFd, write: bool, bytes: &mut [u8]) -> Substitute {
@@ -157,6 +194,11 @@ mod tests {
 
     #[test]
     fn pipes_are_read_without_waiting() {
+        read_without_waiting();
+        refusing(&[(libc::SYS_vmsplice, None, libc::ENOSYS)], read_without_waiting);
+    }
+
+    fn read_without_waiting() {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         let mut bytes = [0; 8];
         assert_eq!(attempt(&reader, false, &mut bytes), answer(Err(Errno::AGAIN)));
