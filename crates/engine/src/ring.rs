@@ -134,8 +134,6 @@ pub struct State {
     pub closed: bool,
     /// Made with `IORING_SETUP_R_DISABLED` and not enabled yet.
     pub disabled: bool,
-    /// Times a thread of the program called enter.
-    pub enters: u32,
 }
 
 /// Free records of the chunks that this process claimed in the shared control area.
@@ -417,7 +415,8 @@ impl RingGuard {
         self.ring
     }
 
-    fn issue_ready(&mut self) {
+    /// Issues what became ready, or has the thread do it that polls the ring.
+    pub fn issue_ready(&mut self) {
         if !self.serves_here() {
             return self.ring.nudge_poller();
         }

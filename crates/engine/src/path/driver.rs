@@ -172,13 +172,19 @@ pub fn wait(mut guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
     ring.driver.handover.visit();
     guard.clear_announcement();
     guard.collect();
-    let head = guard.memory.view.load(crate::ring::layout::word::CQ_HEAD)?;
+    let head = match guard.memory.view.load(crate::ring::layout::word::CQ_HEAD) {
+        Ok(head) => head,
+        Err(error) => {
+            guard.call_helper();
+            return Err(error);
+        }
+    };
     let entries = guard.memory.view.layout().cq_entries;
     let target = head.wrapping_add(wish.min_complete.min(entries));
     let timeouts = guard.control.header().timeouts.load(Ordering::Relaxed);
     let polled = guard.is_polled();
     // Completions must not keep what is ready behind them from being seen for ever.
-    if !polled && (wish.min_complete == 0 || guard.enters.is_multiple_of(8)) {
+    if !polled && (wish.min_complete == 0 || ring.driver.handover.visits().is_multiple_of(8)) {
         guard.drive();
     }
     if !polled && wish.min_complete == 0 && guard.entries.has_put_off() {
@@ -225,6 +231,7 @@ pub fn wait(mut guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
         ring.driver.handover.give_back();
         pass_role_on(&guard);
     }
+    guard.call_helper();
     let closed = guard.closed;
     drop(guard);
     if closed {

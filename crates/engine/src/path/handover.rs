@@ -227,6 +227,16 @@ impl Handover {
         }
     }
 
+    /// Whether the helper watches the ring, or looks soon and there is nothing new to tell it.
+    #[inline]
+    pub fn is_seen_to(&self) -> bool {
+        match self.care.load(Ordering::Relaxed) {
+            WATCHING | URGENT => true,
+            CALLED | LOOKING => !self.only_looks() && self.posted.load(Ordering::Relaxed) == NOTHING_POSTED,
+            _ => false,
+        }
+    }
+
     /// A call leaves the ring with something pending, and `sleepers` threads asleep in enter, who take over.
     pub fn leave(&self, sleepers: u32) -> Call {
         match self.care.load(Ordering::Relaxed) {

@@ -44,8 +44,8 @@ impl RingGuard {
     /// Leaves the ring to the helper if something is pending that the program may never come back for.
     #[inline]
     pub fn call_helper(&mut self) {
-        if self.has_pending() {
-            self.leave_pending();
+        if self.has_pending() && !self.ring().driver.handover.is_seen_to() {
+            self.leave_to_helper();
         }
     }
 
@@ -54,7 +54,8 @@ impl RingGuard {
         (self.entries.armed() != 0 || !self.timers.is_empty()) && !self.is_polled()
     }
 
-    fn leave_pending(&mut self) {
+    #[cold]
+    fn leave_to_helper(&mut self) {
         let ring = self.ring();
         let handover = &ring.driver.handover;
         let watched = self.eventfd.is_some() || self.control.header().watched.load(Ordering::Relaxed) != 0;
@@ -73,6 +74,7 @@ impl RingGuard {
     }
 
     /// The helper sleeps on the ring's poll set, and a poll was armed or a timer started.
+    #[cold]
     pub fn tell_watching_helper(&mut self, is_timer: bool) {
         let handover = &self.ring().driver.handover;
         if !is_timer && handover.is_attached() {

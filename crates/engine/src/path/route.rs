@@ -333,9 +333,7 @@ impl RingGuard {
         self.follow_arrived();
         if !self.ring().driver.handover.has_thread() {
             // A worker may have sent a request back to be armed, or released one, when no enter is on its way.
-            while let Some(id) = self.ready.pop_front() {
-                self.issue(id);
-            }
+            self.issue_ready();
             self.call_helper();
         }
     }

@@ -470,7 +470,6 @@ pub fn enter(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
         return Err(Errno::BADFD);
     }
     stats::stats().enters.fetch_add(1, Ordering::Relaxed);
-    guard.enters = guard.enters.wrapping_add(1);
     let poller = poller.filter(|poller| poller.lives(&guard)).ok_or(Errno::OWNERDEAD)?;
     if call.flags & IORING_ENTER_SQ_WAKEUP != 0 {
         poller.wake();

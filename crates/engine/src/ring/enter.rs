@@ -62,7 +62,6 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
         return Err(Errno::BADFD);
     }
     stats::stats().enters.fetch_add(1, Ordering::Relaxed);
-    guard.enters = guard.enters.wrapping_add(1);
     let mut submitted = 0;
     if call.to_submit != 0 {
         guard.check_issuer()?;
@@ -85,14 +84,13 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
 
 /// IORING_ENTER_GETEVENTS: waits as the call asks.
 pub fn wait_for_events(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> {
-    guard.check_waiter()?;
-    let wish = wish(call)?;
-    let ring = guard.ring();
-    let answer = wait(guard, &wish);
-    if let Ok(mut guard) = ring.lock() {
-        guard.call_helper();
+    match guard.check_waiter().and_then(|()| wish(call)) {
+        Ok(wish) => wait(guard, &wish),
+        Err(error) => {
+            guard.call_helper();
+            Err(error)
+        }
     }
-    answer
 }
 
 /// The ring that the call names, by number or by the calling thread's registration.

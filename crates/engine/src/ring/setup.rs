@@ -158,7 +158,6 @@ fn publish(flags: u32, mut memory: Memory, control: Control, polling: Option<sqp
         disabled: flags & IORING_SETUP_R_DISABLED != 0,
         orphan: false,
         closed: false,
-        enters: 0,
     };
     let ring = process::unborn_ring();
     ring.bring_to_life(fd, flags, state);

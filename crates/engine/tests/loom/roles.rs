@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// `driver::wait` and what enter does after it, for `target` completions.
+    /// `driver::wait`, for `target` completions.
     fn wait(world: &Arc<Self>, me: u32, target: u32) {
         let mut state = world.state.lock().unwrap();
         world.handover.visit();
@@ -156,8 +156,6 @@ impl World {
                 world.change(|kernel| kernel.sequence += 1); // `pass_role_on`
             }
         }
-        drop(state);
-        let state = world.state.lock().unwrap();
         World::leave(world, &state);
     }
 
