@@ -76,6 +76,20 @@ fn the_json_has_its_documented_parts() {
 }
 
 #[test]
+fn what_is_missing_is_named_with_what_happens_instead() {
+    for (profile, missing) in [("docker", 1), ("gvisor", 5), ("minimal", 12)] {
+        let report = doctor(&["deny", "--profile", profile, "--", ANYRING]);
+        assert_eq!(report["verdict"]["runs"], true, "{profile}");
+        assert_eq!(report["io_uring"]["cause"], "seccomp", "{profile}");
+        assert_eq!(report["entry_points"][3]["works"], profile != "minimal", "{profile}");
+        let blocks = report["building_blocks"].as_array().expect("a list");
+        let count = blocks.iter().filter(|block| block["works"] == false && block["instead"].is_string()).count();
+        // Before Linux 6.10 the kernel itself lacks F_DUPFD_QUERY, which docker permits.
+        assert!(count + 1 >= missing && count <= missing + 1, "{count} below {profile}: {blocks:?}");
+    }
+}
+
+#[test]
 fn a_library_that_cannot_be_loaded_is_found_out() {
     let mut command = anyring(&["deny", "--", ANYRING, "doctor", "--json"]);
     let output = output(command.env("ANYRING_LIBRARY", "/etc/passwd"));

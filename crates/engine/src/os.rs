@@ -13,7 +13,7 @@ pub use guard::{
     copy_by_kernel, handler_installed, kernel_copies, user_copy_fault, user_read, user_read_slice, user_write,
     user_write_slice, GuardedWords, Plain,
 };
-pub use linux::{flags_are_ignored, probe_flags, syscall, Linux};
+pub use linux::{flags_are_ignored, flags_are_looked_at, probe_flags, syscall, Linux};
 
 use crate::Errno;
 

@@ -88,7 +88,7 @@ pub struct Evidence {
     pub in_io_uring_group: bool,
     /// Whether this process has CAP_SYS_ADMIN in its user namespace.
     pub cap_sys_admin: bool,
-    /// `Seccomp` of /proc/self/status: 0 none, 1 strict, 2 filter.
+    /// `Seccomp` of /proc/self/status, or what prctl(2) says of it: 0 none, 1 strict, 2 filter.
     pub seccomp_mode: Option<i64>,
     /// `Seccomp_filters` of /proc/self/status.
     pub seccomp_filters: Option<i64>,
@@ -117,7 +117,7 @@ impl Evidence {
             io_uring_group: group,
             in_io_uring_group: group.is_some_and(in_group),
             cap_sys_admin: capabilities(&status) & (1 << 21) != 0,
-            seccomp_mode: field(&status, "Seccomp:"),
+            seccomp_mode: field(&status, "Seccomp:").or_else(seccomp_mode),
             seccomp_filters: field(&status, "Seccomp_filters:"),
             no_new_privs: crate::exec::no_new_privs(),
             memlock_limit_bytes: getrlimit(Resource::Memlock).current,
@@ -240,6 +240,13 @@ fn answer(number: i64, args: [usize; 4]) -> String {
         }
     });
     outcome.describe(String::clone)
+}
+
+/// The mode without /proc: prctl(2) tells it, unless the filter does not permit that.
+fn seccomp_mode() -> Option<i64> {
+    // SAFETY: takes no pointers.
+    let mode = unsafe { libc::prctl(libc::PR_GET_SECCOMP) };
+    (mode >= 0).then_some(mode.into())
 }
 
 fn number_in(file: &str) -> Option<i64> {

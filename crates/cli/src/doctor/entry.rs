@@ -8,8 +8,9 @@ use crate::errno;
 use crate::library::{executable, preload_list};
 use crate::ring::{nop, server_of, Server, Way};
 use clap::ValueEnum;
-use std::ffi::c_void;
+use std::ffi::{c_void, CStr, OsStr};
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -45,6 +46,7 @@ fn check(entry: EntryPoint, library: &Path) -> Check {
         name: entry.name().to_owned(),
         purpose: entry.purpose().to_owned(),
         needed: entry == EntryPoint::Preload,
+        instead: None,
         works: found.is_ok(),
         answer: found.err().unwrap_or_else(|| "works".to_owned()),
     }
@@ -96,12 +98,24 @@ pub fn run(entry: EntryPoint) -> Result<(), String> {
 }
 
 fn loaded() -> Result<(), String> {
-    let maps = std::fs::read_to_string("/proc/self/maps").map_err(|error| format!("/proc/self/maps: {error}"))?;
     let preloaded = std::env::var("LD_PRELOAD").unwrap_or_default();
     let library = preloaded.split(':').next().unwrap_or_default();
-    // The kernel shows the file's real name.
-    let real = std::fs::canonicalize(library).map_err(|error| format!("{library}: {error}"))?;
-    match maps.lines().any(|line| line.ends_with(real.to_string_lossy().as_ref())) {
+    let real = |path: &Path| std::fs::canonicalize(path).map_err(|error| format!("{}: {error}", path.display()));
+    // The object that answers for liburing; not by /proc/self/maps, which a sandbox may lack.
+    let mut object: libc::Dl_info = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    let address = symbol(c"io_uring_queue_init").map_err(|_| "the loader did not load it".to_owned())?;
+    // SAFETY: an address in a loaded object, and room for what is known of that, whose name lives as long as it.
+    let file = unsafe {
+        libc::dladdr(address, &mut object);
+        object.dli_fname.as_ref().map(|name| CStr::from_ptr(name))
+    };
+    let file = file.ok_or("the loader does not know it")?;
+    match real(Path::new(OsStr::from_bytes(file.to_bytes())))? == real(Path::new(library))? {
         true => Ok(()),
         false => Err("the loader did not load it".to_owned()),
     }

@@ -25,6 +25,8 @@ struct Check {
     purpose: String,
     /// Whether anyring cannot serve a program without it.
     needed: bool,
+    /// What anyring does where it does not work.
+    instead: Option<&'static str>,
     works: bool,
     /// `works`, or what went wrong.
     answer: String,

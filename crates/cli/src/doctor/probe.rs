@@ -21,49 +21,68 @@ type Finding = Result<(), String>;
 struct Block {
     name: &'static str,
     purpose: &'static str,
-    needed: bool,
+    /// What happens where it is missing; nothing is served where this is `None`.
+    instead: Option<&'static str>,
     probe: fn() -> Finding,
 }
 
 const fn needed(name: &'static str, purpose: &'static str, probe: fn() -> Finding) -> Block {
-    Block { name, purpose, needed: true, probe }
+    Block { name, purpose, instead: None, probe }
 }
 
-const fn liked(name: &'static str, purpose: &'static str, probe: fn() -> Finding) -> Block {
-    Block { name, purpose, needed: false, probe }
+const fn liked(name: &'static str, purpose: &'static str, instead: &'static str, probe: fn() -> Finding) -> Block {
+    Block { name, purpose, instead: Some(instead), probe }
 }
 
-const BLOCKS: [Block; 13] = [
+const BLOCKS: [Block; 16] = [
     needed("memfd_create", "ring memory that programs can map", memory_file),
     needed("socketpair", "the ring's descriptor", socket_pair),
     needed("eventfd", "waking a waiting thread", event_fd),
     needed("epoll", "waiting for pipes and sockets", epoll_wakes),
-    liked("epoll_pwait2", "timeouts of less than a millisecond", epoll_pwait2),
-    liked("preadv2 RWF_NOWAIT, pipe", "reading a pipe without a worker", nowait_pipe),
-    liked("preadv2 RWF_NOWAIT, file", "reading cached files without a worker", nowait_file),
-    liked("process_vm_readv", "surviving bad addresses in submissions", process_vm),
-    liked("MADV_WIPEONFORK", "noticing a fork", wipe_on_fork),
-    liked("seccomp RET_TRAP", "serving raw system call instructions", trap),
-    liked("close_range", "keeping engine descriptors out of the way", close_range),
-    liked("openat2", "IORING_OP_OPENAT2", open_at2),
-    liked("pidfd_open", "noticing that a process sharing a ring has died", pidfd),
+    liked("epoll_pwait2", "timeouts of less than a millisecond", "ppoll, then epoll_pwait", epoll_pwait2),
+    liked(
+        "preadv2 RWF_NOWAIT, pipe",
+        "reading a pipe without a worker",
+        "vmsplice, or tee and splice",
+        nowait_pipe,
+    ),
+    liked("preadv2 RWF_NOWAIT, file", "reading cached files without a worker", "workers read files", nowait_file),
+    liked("process_vm_readv", "surviving bad addresses", "copies that a SIGSEGV handler guards", process_vm),
+    liked("MADV_WIPEONFORK", "noticing a fork", "MADV_DONTFORK; raw instructions keep trapping", wipe_on_fork),
+    liked("SO_COOKIE", "knowing a ring by its descriptor", "the number of the socket's inode", socket_cookie),
+    liked(
+        "F_DUPFD_QUERY or kcmp",
+        "finding the requests on a descriptor's duplicates",
+        "epoll compares; a cancel does not find those on duplicates of regular files",
+        same_description,
+    ),
+    liked("seccomp RET_TRAP", "serving raw system call instructions", "they see the kernel's answer", trap),
+    liked("close_range", "keeping engine descriptors out of the way", "close, one by one", close_range),
+    liked("openat2", "IORING_OP_OPENAT2", "openat, which knows no RESOLVE flags: they are EINVAL", open_at2),
+    liked("pidfd_open", "noticing that a process sharing a ring has died", "asking for its thread", pidfd),
+    liked(
+        "/proc",
+        "whose locks a file has, and what is an eventfd",
+        "anybody's lock keeps a registered file open; an epoll descriptor may be registered as eventfd",
+        proc_is_there,
+    ),
 ];
 
 /// Tries every building block.
 pub fn building_blocks() -> Vec<Check> {
-    BLOCKS.iter().map(|block| check(block.name, block.purpose, block.needed, block.probe)).collect()
+    BLOCKS.iter().map(|block| check(block.name, block.purpose, block.instead, block.probe)).collect()
 }
 
 /// Tries the kernel's own asynchronous I/O with a read of our own executable.
 pub fn kernel_aio() -> Check {
-    check("kernel AIO", "submitting many direct reads and writes at once", false, aio)
+    check("kernel AIO", "submitting many direct reads and writes at once", Some("workers"), aio)
 }
 
-fn check(name: &str, purpose: &str, needed: bool, probe: fn() -> Finding) -> Check {
+fn check(name: &str, purpose: &str, instead: Option<&'static str>, probe: fn() -> Finding) -> Check {
     let outcome = ask(probe);
     let works = matches!(outcome, Outcome::Answered(Ok(())));
     let answer = outcome.describe(|finding| finding.clone().map_or_else(|wrong| wrong, |()| "works".to_owned()));
-    Check { name: name.to_owned(), purpose: purpose.to_owned(), needed, works, answer }
+    Check { name: name.to_owned(), purpose: purpose.to_owned(), needed: instead.is_none(), instead, works, answer }
 }
 
 fn named(error: Errno) -> String {
@@ -149,6 +168,7 @@ fn nowait_read(file: &OwnedFd, offset: u64) -> Result<usize, Errno> {
 }
 
 fn nowait_pipe() -> Finding {
+    expect(anyring_engine::os::flags_are_looked_at(), "flags are ignored, so that it would wait")?;
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(named)?;
     match nowait_read(&reader, u64::MAX) {
         Err(Errno::AGAIN) => {}
@@ -195,6 +215,31 @@ fn wipe_on_fork() -> Finding {
         Outcome::Answered(_) => Err("the child still saw the mark".to_owned()),
         other => Err(other.describe(|_| String::new())),
     }
+}
+
+fn socket_cookie() -> Finding {
+    let (ours, _theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(named)?;
+    rustix::net::sockopt::socket_cookie(&ours).map(|_| ()).map_err(named)
+}
+
+fn same_description() -> Finding {
+    const F_DUPFD_QUERY: i32 = 1027;
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(named)?;
+    let (one, other) = (reader.as_raw_fd(), writer.as_raw_fd());
+    // SAFETY: both calls only compare two open descriptors; KCMP_FILE is 0.
+    unsafe {
+        if libc::fcntl(one, F_DUPFD_QUERY, other) >= 0 {
+            return Ok(());
+        }
+        libc_answer(libc::syscall(libc::SYS_kcmp, libc::getpid(), libc::getpid(), 0, one, other)).map(|_| ())
+    }
+}
+
+fn proc_is_there() -> Finding {
+    std::fs::read_link("/proc/self/exe")
+        .map(|_| ())
+        .map_err(|error| errno::name(error.raw_os_error().unwrap_or_default()))
 }
 
 fn close_range() -> Finding {
@@ -265,7 +310,8 @@ struct IoEvent {
 
 fn aio() -> Finding {
     const IOCB_CMD_PREAD: u16 = 0;
-    let file = std::fs::File::open("/proc/self/exe").map_err(|error| format!("/proc/self/exe: {error}"))?;
+    let path = crate::library::executable()?;
+    let file = std::fs::File::open(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let mut bytes = [0u8; 4];
     let (fd, length) = (file.as_raw_fd() as u32, bytes.len() as u64);
     let mut request = Iocb {

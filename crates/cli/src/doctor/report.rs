@@ -70,8 +70,11 @@ fn kernel(text: &mut String, report: &Report) {
 
 fn checks(text: &mut String, checks: &[Check]) {
     for check in checks {
-        let detail =
-            if check.works { check.purpose.clone() } else { format!("{} ({})", check.answer, check.purpose) };
+        let detail = match check.instead {
+            _ if check.works => check.purpose.clone(),
+            Some(instead) => format!("{} ({}). Instead: {instead}", check.answer, check.purpose),
+            None => format!("{} ({})", check.answer, check.purpose),
+        };
         row(text, &check.name, yes(check.works), &detail);
     }
 }
