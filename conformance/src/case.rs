@@ -99,7 +99,12 @@ impl Context {
 
     /// Ends this case as skipped. The reason is printed.
     pub fn skip(&self, reason: &str) -> ! {
-        eprintln!("{reason}");
-        std::process::exit(SKIP_STATUS);
+        skip(reason)
     }
+}
+
+/// Ends the case: it cannot be tried here, for this reason.
+pub fn skip(reason: &str) -> ! {
+    eprintln!("{reason}");
+    std::process::exit(SKIP_STATUS);
 }

@@ -134,7 +134,7 @@ fn seen(ring: &mut Ring) -> Cqe {
 
 /// The ids of this process's threads that poll, ours by their name, the kernel's by theirs.
 fn pollers() -> Vec<i32> {
-    let tasks = std::fs::read_dir("/proc/self/task").expect("read /proc/self/task");
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap_or_else(|_| crate::case::skip("there is no /proc here"));
     let ids = tasks.map(|entry| entry.expect("a task").file_name().to_string_lossy().parse().expect("a number"));
     ids.filter(|id: &i32| {
         let name = std::fs::read_to_string(format!("/proc/self/task/{id}/comm")).unwrap_or_default();
