@@ -296,10 +296,13 @@ impl Ring {
         drop(self.try_lock());
     }
 
-    /// Whether results or tags wait for the holder of the ring.
+    /// Whether results, tags or SQEs wait for the holder of the ring.
     #[inline]
     fn has_left_overs(&self) -> bool {
-        (self.has_arrived() && self.completes_here()) || self.untold.load(Ordering::Relaxed) || self.retired.any()
+        // SQEs are owed to a signal handler that submitted while this thread held the ring, perhaps just before it let go.
+        let owed = self.owed.load(Ordering::Relaxed) != 0;
+        let arrived = self.has_arrived() && self.completes_here();
+        arrived || self.untold.load(Ordering::Relaxed) || self.retired.any() || owed
     }
 
     /// Whether the calling thread may complete what workers brought back.
@@ -480,18 +483,15 @@ impl Drop for RingGuard {
         }
         while self.held.is_some() {
             self.settle();
-            // Looked at before it is swapped: a locked instruction costs as much as a NOP.
-            if self.ring.owed.load(Ordering::Relaxed) != 0 {
-                let owed = self.ring.owed.swap(0, Ordering::Relaxed);
-                // A signal handler submitted while this thread held the ring.
-                let _ = self.submit(owed);
-                continue;
-            }
             self.held = None;
             let Some(mut held) = self.ring.state.lock_again_if(|| self.ring.has_left_overs()) else { return };
             let Some(state) = held.as_deref_mut().map(NonNull::from) else { return };
             self.state = state;
             self.held = Some(held);
+            let owed = self.ring.owed.swap(0, Ordering::Relaxed);
+            if owed != 0 {
+                let _ = self.submit(owed);
+            }
         }
     }
 }
