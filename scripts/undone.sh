@@ -20,13 +20,16 @@ export CARGO_TARGET_DIR=$target/undone
 cd "$scratch" || exit 1
 
 build() {
-  cargo build --quiet --locked -p anyring-inject && cargo test --quiet --locked -p anyring-inject --no-run
+  cargo build --quiet --locked -p anyring-inject &&
+    cargo test --quiet --locked -p anyring-inject -p anyring-engine --no-run
 }
 
-# run TARGET TEST: its status and, in $log, what it said.
+# run BINARY TEST: its status and, in $log, what it said. The binary is one of inject's, or `unit` for the engine's own.
 log=$(mktemp -p "$scratch")
 run() {
-  cargo test --quiet --locked -p anyring-inject --test "$1" -- --exact "$2" >"$log" 2>&1
+  local of=(-p anyring-inject --test "$1")
+  [ "$1" = unit ] && of=(-p anyring-engine --lib)
+  cargo test --quiet --locked "${of[@]}" -- --exact "$2" >"$log" 2>&1
 }
 
 report() {

@@ -144,7 +144,8 @@ impl Op {
     pub fn depends_on_caller(&self) -> bool {
         match self {
             Op::Fs(op) => !matches!(op, fs::Fs::Close { .. }),
-            Op::Net(op) => matches!(op, net::Net::Connect(_) | net::Net::Socket(_)),
+            Op::Net(op) => matches!(op, net::Net::Connect(_) | net::Net::Bind(_) | net::Net::Socket(_)),
+            Op::Xattr(_) => true,
             _ => false,
         }
     }

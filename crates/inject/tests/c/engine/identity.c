@@ -128,11 +128,48 @@ static void own_directory(void)
 	umask(077);
 }
 
+/* Later than the header. */
+#define OP_BIND 56
+
+static void bind_socket(const char *path)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct io_uring_sqe *sqe = next_sqe(&ring);
+
+	strcpy(address.sun_path, path);
+	io_uring_prep_connect(sqe, socket(AF_UNIX, SOCK_STREAM, 0), (struct sockaddr *)&address, sizeof(address));
+	sqe->opcode = OP_BIND;
+	sqe->flags |= IOSQE_ASYNC;
+	sqe->user_data = 6;
+	submit(&ring, 1);
+	expect(&ring, 6, 0);
+}
+
+/* What comes of asking for an attribute that no file has. */
+static int attribute_of(const char *path)
+{
+	struct io_uring_sqe *sqe = next_sqe(&ring);
+	struct io_uring_cqe *cqe;
+	int result;
+
+	io_uring_prep_getxattr(sqe, "user.none", buffer, path, sizeof(buffer));
+	sqe->flags |= IOSQE_ASYNC;
+	submit(&ring, 1);
+	CHECK(wait_ms(&ring, &cqe, LONG_MS) == 0);
+	result = cqe->res;
+	io_uring_cqe_seen(&ring, cqe);
+	return result;
+}
+
 static void *in_own_directory(void *unused)
 {
 	own_directory();
 	make_directory("inside", 0);
 	CHECK((stat_of("inside").st_mode & 0777) == 0700);
+	bind_socket("socket");
+	CHECK((stat_of("socket").st_mode & 0777) == 0700);
+	CHECK(attribute_of("inside") != -ENOENT);
+	CHECK(attribute_of("first") == -ENOENT);
 	return unused;
 }
 
