@@ -167,6 +167,7 @@ cases! {
     fixed_reads_stay_inside_their_buffer: "transfers" "fixed";
     a_vector_of_3_gib_is_cut_to_what_one_read_moves: "transfers" "huge";
     direct_writes_by_workers_arrive: "transfers" "direct";
+    each_read_finds_an_event_that_was_there_already: "transfers" "inotify";
 
     a_handler_submits_to_the_ring_it_interrupts: "handlers" "submits";
     a_handler_waits_on_the_ring_it_interrupts: "handlers" "waits";

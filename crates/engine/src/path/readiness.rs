@@ -301,8 +301,8 @@ impl RingGuard {
         let state = &mut **self;
         let fresh = state.entries.existing(fd).is_none_or(|entry| entry.registered == 0);
         let epoll = state.entries.make_epoll(state.engine_end)?;
-        if matches!(&state.slab[id].op, Op::Poll(poll) if poll.multishot) {
-            // It has made no attempt: the registration is renewed so that what is there already makes an event.
+        if worker_when_ready || matches!(&state.slab[id].op, Op::Poll(poll) if poll.multishot) {
+            // No attempt could be made: the registration is renewed so that what is there already makes an event.
             let wanted = state.entries.entry(fd).registered | events | EDGE;
             state.entries.control_registration(epoll, fd, wanted)?;
         } else {

@@ -2,6 +2,8 @@
  * direct. */
 #include "engine.h"
 
+#include <sys/inotify.h>
+
 static struct io_uring ring;
 
 static void read_fixed(int file, char *where, unsigned size, int index, unsigned flags, int res)
@@ -108,6 +110,33 @@ static void direct_writes_by_workers(void)
 	}
 }
 
+/* An inotify descriptor takes no attempt that does not wait. What is readable already must be read, though no event
+ * comes any more. */
+static void one_event_of_several(void)
+{
+	char names[3][16] = {"first-XXXXXX", "second-XXXXXX", "third-XXXXXX"}, directory[] = "watched-XXXXXX";
+	union {
+		struct inotify_event event;
+		char room[sizeof(struct inotify_event) + 16];
+	} buffer;
+	int watched = inotify_init1(0);
+
+	CHECK(watched >= 0 && mkdtemp(directory));
+	CHECK(inotify_add_watch(watched, directory, IN_CREATE) >= 0);
+	CHECK(chdir(directory) == 0);
+	for (int i = 0; i < 3; i++)
+		CHECK(mkstemp(names[i]) >= 0 && unlink(names[i]) == 0);
+	CHECK(chdir("..") == 0 && rmdir(directory) == 0);
+	init_ring(&ring, 8, 0);
+	for (int i = 0; i < 3; i++) {
+		prepare_read(&ring, watched, &buffer, sizeof(buffer), 1);
+		submit(&ring, 1);
+		expect(&ring, 1, sizeof(buffer));
+		CHECK(buffer.event.mask == IN_CREATE);
+	}
+}
+
 CASES({"fixed", fixed_reads_stay_inside_their_buffer},
       {"huge", a_vector_of_3_gib},
-      {"direct", direct_writes_by_workers})
+      {"direct", direct_writes_by_workers},
+      {"inotify", one_event_of_several})
