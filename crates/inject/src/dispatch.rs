@@ -1,7 +1,7 @@
 //! System calls by number: where libc's `syscall()` and trapped instructions meet. Each number does here what the
 //! wrapper of the same name does, then makes the call itself from our own code.
 
-use crate::{descriptor, door, memory, signals, sys, wait};
+use crate::{descriptor, door, memory, raw, signals, sys, wait};
 use anyring_abi::{NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use anyring_engine::Errno;
 
@@ -29,10 +29,21 @@ pub const NUMBERS: [i64; 20] = [
     libc::SYS_rt_sigsuspend,
 ];
 
+/// No ring, since the program would enter it past us: what the kernel refuses with, or EPERM where it would not.
+#[cold]
+fn refused() -> isize {
+    let errno = match raw::probe::kernel_refusal() {
+        0 => libc::EPERM,
+        errno => errno,
+    };
+    -(errno as isize)
+}
+
 /// Performs system call `number`; the answer is the register, errno is untouched.
 pub fn call(number: i64, args: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = args;
     match number {
+        NR_IO_URING_SETUP if raw::enters_unseen() => refused(),
         NR_IO_URING_SETUP => door::setup(a as u32, b as *mut _),
         NR_IO_URING_ENTER => door::enter(a as u32, b as u32, c as u32, d as u32, e as *const _, f),
         NR_IO_URING_REGISTER => door::register(a as u32, b as u32, c as *mut _, d as u32),

@@ -25,17 +25,25 @@ use anyring_engine::lock::Lock;
 use anyring_engine::{os, process};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{sock_filter, sock_fprog};
-use object::Known;
+use object::{Known, Object};
 
 /// What was scanned so far. Taken in the constructor, after dlopen and with the first ring, by threads that hold no
 /// other lock of ours; taking it fails in a handler that interrupted one of these. A trapped call that is to be
 /// patched takes it only if it is free.
 static KNOWN: Lock<Option<Known>> = Lock::new(None);
 static INSTALLED: AtomicBool = AtomicBool::new(false);
+/// Relaxed, as INSTALLED: each is a fact of its own, and never taken back.
+static ENTERS_UNSEEN: AtomicBool = AtomicBool::new(false);
 
 /// Whether this process has a filter of ours, and with it no_new_privs.
 pub fn installed() -> bool {
     INSTALLED.load(Ordering::Relaxed)
+}
+
+/// Whether an instruction that makes io_uring_enter(2) is mapped, and no filter of ours could be installed: a ring that
+/// such a program made by libc's `syscall()` would never be served.
+pub fn enters_unseen() -> bool {
+    ENTERS_UNSEEN.load(Ordering::Relaxed)
 }
 
 /// Looks through everything mapped at start-up. From now on [`look_again`] does the same for what is added.
@@ -81,18 +89,29 @@ fn cover(known: &mut Known) {
     if objects.is_empty() || !(installed() || backend::is_user()) {
         return;
     }
+    if !trap_calls(objects) && objects.iter().any(|object| object.enters) {
+        ENTERS_UNSEEN.store(true, Ordering::Relaxed);
+    }
+    trap_waits(known, first_new);
+}
+
+/// Has io_uring's calls trapped in these objects. False where that is not possible for all of them.
+fn trap_calls(objects: &[Object]) -> bool {
     if !filters_are_permitted() || !trap::prepare() || signals::install_guard(libc::SIGSYS, trap::guard).is_err() {
-        return;
+        return false;
     }
     if !os::kernel_copies() {
         backend::guard_copies(); // the wrappers around a guarded signal read the program's memory from now on
     }
+    let mut all = true;
     for program in filter::programs(objects) {
         if install(&program) {
             INSTALLED.store(true, Ordering::Relaxed);
+        } else {
+            all = false;
         }
     }
-    trap_waits(known, first_new);
+    all
 }
 
 /// Whether seccomp(2) is there and not refused by an outer filter: asked first, so that no_new_privs is not set for nothing.

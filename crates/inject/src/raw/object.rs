@@ -14,6 +14,8 @@ pub struct Object {
     pub sites: Vec<usize>,
     /// Whether the loader mapped it readable and executable only.
     pub is_plain: bool,
+    /// Whether one of the instructions is sure to make io_uring_enter(2).
+    pub enters: bool,
 }
 
 /// What was looked at before: a segment is scanned once, as long as it stays mapped.
@@ -109,8 +111,9 @@ unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, search: *mut c
         let (sites, may_close) = scan::sites(code);
         search.known.may_close |= may_close;
         if !sites.is_empty() {
+            let enters = sites.iter().any(|site| scan::follows_load_of_enter(code, *site));
             let sites = sites.into_iter().map(|offset| start + offset).collect();
-            search.found.push(Object { code: range, sites, is_plain: header.p_flags & libc::PF_W == 0 });
+            search.found.push(Object { code: range, sites, is_plain: header.p_flags & libc::PF_W == 0, enters });
         }
     }
     0

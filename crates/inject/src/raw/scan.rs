@@ -5,7 +5,7 @@
 //! back into step within a few instructions wherever one starts, so from most starting points before a real
 //! instruction the decoder arrives exactly at it, and what follows decodes as well.
 
-use anyring_abi::{NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
+use anyring_abi::{NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use memchr::arch::x86_64::sse2::packedpair::Finder;
 use yaxpeax_arch::LengthedInstruction;
 use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode, Operand, RegSpec};
@@ -55,6 +55,12 @@ pub fn number_loaded_before(code: &[u8], offset: usize) -> Option<u32> {
     let written_out = bytes[0] == LOAD && is_ours(u64::from(number)) && bytes[LOAD_LENGTH..] == SYSCALL;
     // A prefix before the byte would make it a part of another instruction.
     (written_out && arrivals(code, start).is_some() && !is_branched_into(code, start + 1..offset)).then_some(number)
+}
+
+/// Whether the bytes of the instruction directly before the `syscall` at `offset` load the number of io_uring_enter(2).
+pub fn follows_load_of_enter(code: &[u8], offset: usize) -> bool {
+    let [a, b, c, d] = (NR_IO_URING_ENTER as u32).to_le_bytes();
+    code[..offset].ends_with(&[LOAD, a, b, c, d])
 }
 
 /// Whether a branch of the code around leads to one of the `offsets`.
@@ -229,6 +235,7 @@ mod tests {
     fn finds_a_written_out_call() {
         let (code, start) = between_code(&[0xb8, 0xaa, 0x01, 0, 0, 0x0f, 0x05]);
         assert_eq!(sites(&code).0, [start + 5]);
+        assert!(follows_load_of_enter(&code, start + 5) && !follows_load_of_enter(&code, start));
     }
 
     #[test]
