@@ -5,7 +5,8 @@
 #
 # Debian packages come through apt-get when this runs as root; otherwise the missing ones are named in one line and
 # the script fails. Node 20, which no Debian release has, comes from PyPI into .build/node when the machine's own
-# `node` is not version 20. The Rust toolchain is never installed: it is yours to choose.
+# `node` is not version 20. PostgreSQL 18 is unpacked into .build/postgres from packages of Debian's next release; where
+# they cannot be had its test is skipped. The Rust toolchain is never installed: it is yours to choose.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -32,6 +33,7 @@ missing_packages() {
     command -v debootstrap >/dev/null || echo debootstrap
     python3 -c 'import yaml' 2>/dev/null || echo python3-yaml
   fi
+  command -v patchelf >/dev/null || echo patchelf
   { command -v qemu-img && command -v qemu-io; } >/dev/null || echo qemu-utils
   # One package has the headers, liburing.so and the archive liburing.a.
   echo '#include <liburing.h>' | cc -E - >/dev/null 2>&1 || echo liburing-dev
@@ -65,6 +67,13 @@ install_node() {
   node_is_right || fail "the Node that PyPI gave does not run here: $(scripts/node.sh --version 2>&1 | head -1)"
 }
 
+# For one end-to-end test, which can be skipped.
+fetch_postgres() {
+  [ -d .build/postgres/root ] || say "fetching PostgreSQL 18 into .build/postgres (Debian 12 and 13 have other versions)"
+  scripts/postgres.sh fetch
+  if [ -f .build/postgres/unavailable ]; then say "no PostgreSQL 18: $(cat .build/postgres/unavailable)"; fi
+}
+
 check_rust() {
   local have
   local advice="Debian 13 has rustup and cargo packages new enough, Debian 12 has not: see https://rustup.rs"
@@ -80,6 +89,7 @@ check_rust() {
 [ "$(uname -s)" = Linux ] || fail "io_uring is a Linux interface; this is $(uname -s)"
 install_packages
 install_node
+fetch_postgres
 check_rust
 say "all there: $(fio --version), qemu $(qemu-img --version | sed -n '1s/.*version \([^ ]*\).*/\1/p')," \
   "node $(scripts/node.sh --version), $(cc --version | sed -n 1p), $(cargo --version)"

@@ -1,5 +1,6 @@
 //! Where the programs are: ours in the target directory, the others in PATH.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -27,6 +28,18 @@ pub fn anyring() -> PathBuf {
         assert!(file.is_file(), "{} is missing: `make build` makes it", file.display());
     }
     directory.join("anyring")
+}
+
+/// The library that goes with [`anyring`].
+pub fn library() -> PathBuf {
+    anyring().with_file_name("libanyring.so")
+}
+
+/// Whether everybody may reach and read this file, and if it is a folder or a program, enter or execute it.
+pub fn open_to_all(file: &Path) -> bool {
+    let mode = |path: &Path| path.metadata().map_or(0, |metadata| metadata.mode());
+    let wanted = if mode(file) & 0o100 != 0 { 0o5 } else { 0o4 };
+    mode(file) & wanted == wanted && file.ancestors().skip(1).all(|above| mode(above) & 0o1 != 0)
 }
 
 /// One of the clients in `e2e/clients/`, built if that has not happened yet.

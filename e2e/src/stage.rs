@@ -1,45 +1,18 @@
 //! One test's temporary folder, and how its programs are started, limited in time and ended.
 
-use crate::{programs, Statistics};
+use crate::{programs, Environment, Statistics};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long one program may take; the longest takes a few seconds.
 const LIMIT: Duration = Duration::from_secs(120);
-
-/// What the kernel answers to the three io_uring calls.
-#[derive(Debug, Clone, Copy)]
-pub enum Refusal {
-    /// As Docker's default profile does.
-    Eperm,
-    /// As a kernel without io_uring does.
-    Enosys,
-}
-
-impl Refusal {
-    /// Its name, as `anyring deny --errno` takes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Refusal::Eperm => "EPERM",
-            Refusal::Enosys => "ENOSYS",
-        }
-    }
-
-    /// Its number.
-    pub fn errno(self) -> i32 {
-        match self {
-            Refusal::Eperm => libc::EPERM,
-            Refusal::Enosys => libc::ENOSYS,
-        }
-    }
-}
 
 /// How a program ended and what it said.
 #[derive(Debug)]
@@ -72,28 +45,38 @@ impl std::fmt::Display for Outcome {
     }
 }
 
-/// A temporary folder for one test, in TMPDIR or else /var/tmp (on disk, where direct I/O works), removed at the end.
+/// A temporary folder for one test, removed at the end, and the environment of the programs that run there.
 pub struct Stage {
     directory: TempDir,
-    refusal: Refusal,
+    environment: Environment,
 }
 
 impl Stage {
-    /// An empty folder, and the kernel's answer to the programs that will run there.
+    /// An empty folder that belongs to the environment's user. It is in TMPDIR, or else, or if that user cannot reach
+    /// it, in /var/tmp (on disk, where direct I/O works).
     ///
     /// # Panics
     ///
     /// When no folder can be made.
-    pub fn new(refusal: Refusal) -> Self {
-        let base = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
+    pub fn new(environment: Environment) -> Self {
+        let fallback = Path::new("/var/tmp");
+        let base = std::env::var_os("TMPDIR").map(PathBuf::from);
+        let base = base.filter(|base| environment.user.switch().is_none() || programs::open_to_all(base));
         let directory =
-            tempfile::Builder::new().prefix("anyring-e2e-").tempdir_in(base).expect("a temporary folder");
-        Stage { directory, refusal }
+            tempfile::Builder::new().prefix("anyring-e2e-").tempdir_in(base.as_deref().unwrap_or(fallback));
+        let stage = Stage { directory: directory.expect("a temporary folder"), environment };
+        stage.give(stage.directory());
+        stage
     }
 
     /// The folder.
     pub fn directory(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// The environment.
+    pub fn environment(&self) -> Environment {
+        self.environment
     }
 
     /// A file's path in the folder.
@@ -109,7 +92,36 @@ impl Stage {
     pub fn make_file(&self, name: &str, byte: u8, len: usize) -> PathBuf {
         let file = self.file(name);
         std::fs::write(&file, vec![byte; len]).expect("write a file");
+        self.give(&file);
         file
+    }
+
+    /// The file itself if the user can read it, otherwise a copy in the folder.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be copied.
+    pub fn readable(&self, file: &Path) -> PathBuf {
+        if self.environment.user.switch().is_none() || programs::open_to_all(file) {
+            return file.to_owned();
+        }
+        let directory = self.file("programs");
+        std::fs::create_dir_all(&directory).expect("a folder");
+        self.give(&directory);
+        let copy = directory.join(file.file_name().expect("a file's name"));
+        if !copy.exists() {
+            std::fs::copy(file, &copy).expect("copy a program");
+            self.give(&copy);
+        }
+        copy
+    }
+
+    /// Makes the environment's user the owner.
+    fn give(&self, path: &Path) {
+        let owner = self.environment.user.switch();
+        if owner.is_some() {
+            std::os::unix::fs::chown(path, owner, owner).expect("chown");
+        }
     }
 
     /// Runs a program under `anyring deny -- anyring run`, asserts that it ended well and that the engine completed
@@ -122,10 +134,32 @@ impl Stage {
         let (outcome, statistics) = self.attempt(program);
         let outcome = outcome.succeeded();
         match statistics {
-            Some(statistics) => statistics.assert_served(self.refusal.errno(), &minimum(&outcome)),
+            Some(statistics) => statistics.assert_served(self.environment.refusal.errno(), &minimum(&outcome)),
             None => println!("E2E_ON=kernel: statistics not asserted for {}", outcome.command),
         }
         outcome
+    }
+
+    /// [`Stage::serve`] for a program that enters by `syscall` instructions of its own. Where no filter may be installed
+    /// that would catch them it must fail as the kernel refuses; that is printed, and `None`.
+    ///
+    /// # Panics
+    ///
+    /// When any of it does not hold.
+    pub fn serve_raw<'m>(
+        &self,
+        program: &Program,
+        minimum: impl FnOnce(&Outcome) -> Vec<(&'m str, u64)>,
+    ) -> Option<Outcome> {
+        if on_kernel() || self.environment.refusal.permits_filters() {
+            return Some(self.serve(program, minimum));
+        }
+        let outcome = finish(self.served(program, &self.file("statistics")));
+        let said = format!("{}{}", outcome.stdout, outcome.stderr);
+        let message = self.environment.refusal.message();
+        assert!(!outcome.status.success() && said.contains(message), "it should fail with `{message}`: {outcome}");
+        println!("{}: instructions are not caught without seccomp(2): {message}", self.environment);
+        None
     }
 
     /// Runs a program under `anyring deny -- anyring run`, however it ends, and reads the statistics; plainly and
@@ -140,32 +174,65 @@ impl Stage {
         }
         let statistics = tempfile::Builder::new().prefix("statistics-").tempfile_in(self.directory());
         let statistics = statistics.expect("a statistics file").into_temp_path();
-        let anyring = programs::anyring();
-        let mut command = self.command(anyring.as_os_str());
-        command.args(["deny", "--errno", self.refusal.name(), "--"]).arg(&anyring);
-        command.args(["run", "--backend", "user", "--stats"]).arg(&statistics).arg("--").arg(&program.path);
-        let outcome = finish(command, program);
+        self.give(&statistics);
+        let outcome = finish(self.served(program, &statistics));
         (outcome, Some(Statistics::read(&statistics)))
+    }
+
+    /// A program under `anyring deny -- anyring run`, not yet started.
+    pub fn served(&self, program: &Program, statistics: &Path) -> Command {
+        let anyring = self.readable(&programs::anyring());
+        self.readable(&programs::library());
+        let mut command = self.command(anyring.as_os_str());
+        command.arg("deny").args(self.environment.refusal.options()).arg("--").arg(&anyring);
+        command
+            .args(["run", "--backend", "user", "--stats"])
+            .arg(statistics)
+            .arg("--")
+            .arg(self.executable(program));
+        program.complete(command)
     }
 
     /// Runs a program under `anyring deny` alone.
     pub fn deny(&self, program: &Program) -> Outcome {
-        let mut command = self.command(programs::anyring().as_os_str());
-        command.args(["deny", "--errno", self.refusal.name(), "--"]).arg(&program.path);
-        finish(command, program)
+        let mut command = self.command(self.readable(&programs::anyring()).as_os_str());
+        command.arg("deny").args(self.environment.refusal.options()).arg("--").arg(self.executable(program));
+        finish(program.complete(command))
     }
 
     /// Runs a program as it is.
     pub fn plain(&self, program: &Program) -> Outcome {
-        finish(self.command(program.path.as_os_str()), program)
+        finish(self.unserved(program))
     }
 
-    /// A command in the folder, without any setting of ours that the caller's environment may hold.
+    /// A program as it is, not yet started.
+    pub fn unserved(&self, program: &Program) -> Command {
+        program.complete(self.command(self.executable(program).as_os_str()))
+    }
+
+    fn executable(&self, program: &Program) -> PathBuf {
+        if program.path.is_absolute() {
+            self.readable(&program.path)
+        } else {
+            program.path.clone()
+        }
+    }
+
+    /// A command in the folder, of the environment's user, without any setting of ours that the caller's environment may
+    /// hold. It is the leader of a process group and dies with this thread.
     fn command(&self, program: &OsStr) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.directory()).env("RUST_BACKTRACE", "0").env_remove("LD_PRELOAD");
         for name in ["ANYRING_BACKEND", "ANYRING_RAW", "ANYRING_LOG", "ANYRING_STATS", "ANYRING_LIBRARY"] {
             command.env_remove(name);
+        }
+        if let Some(id) = self.environment.user.switch() {
+            command.uid(id).gid(id).env("HOME", self.directory()); // uid() also drops root's further groups
+        }
+        command.process_group(0).stdin(Stdio::null());
+        // SAFETY: between fork and exec the closure makes one system call, prctl, which is async-signal-safe.
+        unsafe {
+            command.pre_exec(|| Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?));
         }
         command
     }
@@ -175,7 +242,7 @@ impl Stage {
 pub struct Program {
     path: PathBuf,
     arguments: Vec<String>,
-    environment: Vec<(&'static str, &'static str)>,
+    environment: Vec<(&'static str, String)>,
 }
 
 impl Program {
@@ -192,13 +259,24 @@ impl Program {
     }
 
     /// Sets one environment variable.
-    pub fn env(mut self, name: &'static str, value: &'static str) -> Self {
-        self.environment.push((name, value));
+    pub fn env(mut self, name: &'static str, value: &str) -> Self {
+        self.environment.push((name, value.to_owned()));
         self
+    }
+
+    /// The command with them.
+    fn complete(&self, mut command: Command) -> Command {
+        command.args(&self.arguments).envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
     }
 }
 
-fn on_kernel() -> bool {
+/// Whether the programs run on the kernel's io_uring instead of ours.
+///
+/// # Panics
+///
+/// When E2E_ON is neither `kernel` nor `engine`.
+pub fn on_kernel() -> bool {
     match std::env::var("E2E_ON").as_deref() {
         Ok("kernel") => true,
         Ok("engine") | Err(_) => false,
@@ -206,20 +284,13 @@ fn on_kernel() -> bool {
     }
 }
 
-/// Runs a command to its end in a process group of its own, and ends the whole group when it is over.
-fn finish(mut command: Command, program: &Program) -> Outcome {
-    command.args(&program.arguments).envs(program.environment.iter().copied());
+/// Runs a command to its end, and ends its whole process group when it is over.
+fn finish(mut command: Command) -> Outcome {
     let text = format!("{command:?}");
     // Files, so that a program which says much never waits for us.
     let mut stdout = tempfile::tempfile().expect("a file for stdout");
     let mut stderr = tempfile::tempfile().expect("a file for stderr");
-    command.stdin(std::process::Stdio::null());
     command.stdout(stdout.try_clone().expect("dup")).stderr(stderr.try_clone().expect("dup"));
-    command.process_group(0);
-    // SAFETY: between fork and exec the closure makes one system call, prctl, which is async-signal-safe.
-    unsafe {
-        command.pre_exec(|| Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?));
-    }
     let child = command.spawn().unwrap_or_else(|error| panic!("{text}: {error} (`make setup` installs clients)"));
     let (status, in_time) = end(child);
     let outcome = Outcome { command: text, status, stdout: contents(&mut stdout), stderr: contents(&mut stderr) };

@@ -47,7 +47,7 @@ impl Statistics {
     /// When any of it does not hold; the message has all counters.
     pub fn assert_served(&self, errno: i32, minimum: &[(&str, u64)]) {
         assert_eq!(self.kernel_refused_errno, errno, "the kernel's answer as the library saw it: {self:?}");
-        assert!(self.rings > 0 && self.enters > 0, "no ring or no enter was served: {self:?}");
+        assert!(self.rings > 0, "no ring was made: {self:?}"); // SQPOLL may do without an enter
         for &(opcode, count) in minimum {
             let completed = self.completed(opcode);
             assert!(completed >= count, "{completed} completions of {opcode}, {count} were due: {self:?}");

@@ -2,33 +2,40 @@
 //!
 //! fio sets its ring up with libc's `syscall()` and enters it with raw instructions.
 
-use anyring_e2e::{stage::Program, under_each_refusal, Outcome, Refusal, Stage};
+use anyring_e2e::{cases, stage::Program, Environment, Outcome, Stage};
 use serde_json::Value;
+use std::process::ExitCode;
 
-const SIZE: &str = "16m";
+fn main() -> ExitCode {
+    let cases = cases![
+        buffered_depth_1,
+        buffered_depth_8,
+        buffered_depth_64,
+        direct_depth_1,
+        direct_depth_32,
+        registered_depth_1,
+        registered_depth_32,
+        registered_direct,
+        two_threads,
+        two_processes,
+        polled_depth_1,
+        polled_depth_32,
+        polled_on_a_cpu,
+        polled_registered_direct,
+        polled_two_threads,
+        polled_two_processes,
+        a_corrupted_block_is_noticed,
+    ];
+    anyring_e2e::cases::run(&Environment::all(), &cases)
+}
 
-under_each_refusal!(
-    buffered_depth_1,
-    buffered_depth_8,
-    buffered_depth_64,
-    direct_depth_1,
-    direct_depth_32,
-    registered_depth_1,
-    registered_depth_32,
-    registered_direct,
-    two_threads,
-    two_processes,
-    polled_depth_1,
-    polled_depth_32,
-    polled_on_a_cpu,
-    polled_registered_direct,
-    polled_two_threads,
-    polled_two_processes,
-    a_corrupted_block_is_noticed,
-);
+/// The size of one job's file.
+fn size(environment: Environment) -> u64 {
+    environment.size(16 << 20, 4 << 20)
+}
 
-fn job(extra: &[&str]) -> Program {
-    let size = format!("--size={SIZE}");
+fn job(environment: Environment, extra: &[&str]) -> Program {
+    let size = format!("--size={}", size(environment));
     let fixed = ["--name=verified", "--ioengine=io_uring", "--rw=randrw", "--bsrange=4k-128k", size.as_str()];
     let verify = ["--verify=crc32c", "--verify_fatal=1", "--directory=.", "--output-format=json"];
     Program::new("fio").args(fixed).args(verify).args(extra)
@@ -52,101 +59,104 @@ fn total(outcome: &Outcome, direction: &str, counter: &str) -> u64 {
 }
 
 /// Runs a job of `jobs` copies and holds fio's own counts against ours.
-fn verified(refusal: Refusal, jobs: u64, read: &str, write: &str, extra: &[&str]) {
-    let stage = Stage::new(refusal);
+fn verified(environment: Environment, jobs: u64, read: &str, write: &str, extra: &[&str]) {
+    let stage = Stage::new(environment);
     let minimum = |outcome: &Outcome| {
         vec![(read, total(outcome, "read", "total_ios")), (write, total(outcome, "write", "total_ios"))]
     };
-    let outcome = stage.serve(&job(extra), minimum);
+    let Some(outcome) = stage.serve_raw(&job(environment, extra), minimum) else { return };
     // Reads and writes together are the size; the verification then reads what was written.
     let (bytes_read, bytes_written) = (total(&outcome, "read", "io_bytes"), total(&outcome, "write", "io_bytes"));
-    let file = 16 << 20;
+    let file = size(environment);
     assert_eq!(report(&outcome)["jobs"].as_array().map(Vec::len), Some(jobs as usize), "{outcome}");
     assert_eq!(bytes_read, jobs * file, "bytes read, verification included: {outcome}");
     assert!(bytes_written > jobs * file / 4, "only {bytes_written} bytes were written: {outcome}");
 }
 
-fn buffered_depth_1(refusal: Refusal) {
-    verified(refusal, 1, "READ", "WRITE", &["--iodepth=1"]);
+fn buffered_depth_1(environment: Environment) {
+    verified(environment, 1, "READ", "WRITE", &["--iodepth=1"]);
 }
 
-fn buffered_depth_8(refusal: Refusal) {
-    verified(refusal, 1, "READ", "WRITE", &["--iodepth=8"]);
+fn buffered_depth_8(environment: Environment) {
+    verified(environment, 1, "READ", "WRITE", &["--iodepth=8"]);
 }
 
-fn buffered_depth_64(refusal: Refusal) {
-    verified(refusal, 1, "READ", "WRITE", &["--iodepth=64"]);
+fn buffered_depth_64(environment: Environment) {
+    verified(environment, 1, "READ", "WRITE", &["--iodepth=64"]);
 }
 
-fn direct_depth_1(refusal: Refusal) {
-    verified(refusal, 1, "READ", "WRITE", &["--direct=1", "--iodepth=1"]);
+fn direct_depth_1(environment: Environment) {
+    verified(environment, 1, "READ", "WRITE", &["--direct=1", "--iodepth=1"]);
 }
 
-fn direct_depth_32(refusal: Refusal) {
-    verified(refusal, 1, "READ", "WRITE", &["--direct=1", "--iodepth=32"]);
+fn direct_depth_32(environment: Environment) {
+    verified(environment, 1, "READ", "WRITE", &["--direct=1", "--iodepth=32"]);
 }
 
-fn registered_depth_1(refusal: Refusal) {
-    verified(refusal, 1, "READ_FIXED", "WRITE_FIXED", &["--fixedbufs", "--registerfiles", "--iodepth=1"]);
+fn registered_depth_1(environment: Environment) {
+    verified(environment, 1, "READ_FIXED", "WRITE_FIXED", &["--fixedbufs", "--registerfiles", "--iodepth=1"]);
 }
 
-fn registered_depth_32(refusal: Refusal) {
-    verified(refusal, 1, "READ_FIXED", "WRITE_FIXED", &["--fixedbufs", "--registerfiles", "--iodepth=32"]);
+fn registered_depth_32(environment: Environment) {
+    verified(environment, 1, "READ_FIXED", "WRITE_FIXED", &["--fixedbufs", "--registerfiles", "--iodepth=32"]);
 }
 
-fn registered_direct(refusal: Refusal) {
+fn registered_direct(environment: Environment) {
     let extra = ["--fixedbufs", "--registerfiles", "--direct=1", "--iodepth=16"];
-    verified(refusal, 1, "READ_FIXED", "WRITE_FIXED", &extra);
+    verified(environment, 1, "READ_FIXED", "WRITE_FIXED", &extra);
 }
 
-fn two_threads(refusal: Refusal) {
-    verified(refusal, 2, "READ", "WRITE", &["--numjobs=2", "--thread", "--iodepth=16"]);
+fn two_threads(environment: Environment) {
+    verified(environment, 2, "READ", "WRITE", &["--numjobs=2", "--thread", "--iodepth=16"]);
 }
 
-fn two_processes(refusal: Refusal) {
-    verified(refusal, 2, "READ", "WRITE", &["--numjobs=2", "--iodepth=16"]);
+fn two_processes(environment: Environment) {
+    verified(environment, 2, "READ", "WRITE", &["--numjobs=2", "--iodepth=16"]);
 }
 
 /// A thread of the engine's takes the SQEs (IORING_SETUP_SQPOLL): fio enters only to wake it. The opcodes are those of
 /// plain requests; fio 3.33 registers its files with it.
-fn polled(refusal: Refusal, jobs: u64, extra: &[&str]) {
-    verified(refusal, jobs, "READ", "WRITE", &[&["--sqthread_poll=1"], extra].concat());
+fn polled(environment: Environment, jobs: u64, extra: &[&str]) {
+    verified(environment, jobs, "READ", "WRITE", &[&["--sqthread_poll=1"], extra].concat());
 }
 
-fn polled_depth_1(refusal: Refusal) {
-    polled(refusal, 1, &["--iodepth=1"]);
+fn polled_depth_1(environment: Environment) {
+    polled(environment, 1, &["--iodepth=1"]);
 }
 
-fn polled_depth_32(refusal: Refusal) {
-    polled(refusal, 1, &["--iodepth=32"]);
+fn polled_depth_32(environment: Environment) {
+    polled(environment, 1, &["--iodepth=32"]);
 }
 
-fn polled_on_a_cpu(refusal: Refusal) {
-    polled(refusal, 1, &["--sqthread_poll_cpu=0", "--iodepth=8"]);
+fn polled_on_a_cpu(environment: Environment) {
+    polled(environment, 1, &["--sqthread_poll_cpu=0", "--iodepth=8"]);
 }
 
-fn polled_registered_direct(refusal: Refusal) {
+fn polled_registered_direct(environment: Environment) {
     let extra = ["--sqthread_poll=1", "--fixedbufs", "--registerfiles", "--direct=1", "--iodepth=16"];
-    verified(refusal, 1, "READ_FIXED", "WRITE_FIXED", &extra);
+    verified(environment, 1, "READ_FIXED", "WRITE_FIXED", &extra);
 }
 
-fn polled_two_threads(refusal: Refusal) {
-    polled(refusal, 2, &["--numjobs=2", "--thread", "--iodepth=8"]);
+fn polled_two_threads(environment: Environment) {
+    polled(environment, 2, &["--numjobs=2", "--thread", "--iodepth=8"]);
 }
 
-fn polled_two_processes(refusal: Refusal) {
-    polled(refusal, 2, &["--numjobs=2", "--iodepth=8"]);
+fn polled_two_processes(environment: Environment) {
+    polled(environment, 2, &["--numjobs=2", "--iodepth=8"]);
 }
 
 /// Verification through the engine sees a wrong byte: fio writes, one byte is changed, fio only verifies and must fail.
-fn a_corrupted_block_is_noticed(refusal: Refusal) {
-    let stage = Stage::new(refusal);
+fn a_corrupted_block_is_noticed(environment: Environment) {
+    let stage = Stage::new(environment);
     let job = |extra: &[&str]| {
         let fixed =
             ["--name=corrupted", "--ioengine=io_uring", "--rw=write", "--bs=64k", "--size=1m", "--verify=crc32c"];
         Program::new("fio").args(fixed).args(["--filename=corrupted", "--iodepth=8"]).args(extra)
     };
-    stage.serve(&job(&["--do_verify=1"]), |_| vec![("WRITE", 16), ("READ", 16)]);
+    let served = stage.serve_raw(&job(&["--do_verify=1"]), |_| vec![("WRITE", 16), ("READ", 16)]);
+    if served.is_none() {
+        return;
+    }
     let mut bytes = std::fs::read(stage.file("corrupted")).expect("read fio's file");
     bytes[(512 << 10) + 4321] ^= 1;
     std::fs::write(stage.file("corrupted"), bytes).expect("corrupt fio's file");
@@ -154,6 +164,6 @@ fn a_corrupted_block_is_noticed(refusal: Refusal) {
     assert!(!outcome.status.success(), "fio did not notice: {outcome}");
     assert!(outcome.stderr.contains("at file corrupted offset 524288"), "fio failed otherwise: {outcome}");
     if let Some(statistics) = statistics {
-        statistics.assert_served(refusal.errno(), &[("READ", 9)]); // the ninth block is the bad one
+        statistics.assert_served(environment.refusal.errno(), &[("READ", 9)]); // the ninth block is the bad one
     }
 }

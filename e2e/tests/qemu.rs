@@ -1,48 +1,61 @@
 //! qemu-img bench and qemu-io with aio=io_uring: liburing.so.2, readv and writev, and the ring's eventfd in a main loop.
 
-use anyring_e2e::{stage::Program, under_each_refusal, Refusal, Stage};
+use anyring_e2e::{cases, stage::Program, Environment, Stage};
+use std::process::ExitCode;
 
 const IMAGE_BYTES: usize = 16 << 20;
-const REQUESTS: &str = "5000";
 
-under_each_refusal!(
-    bench_reads,
-    bench_writes_with_flushes,
-    bench_direct,
-    patterns,
-    patterns_direct,
-    requests_in_parallel,
-    a_wrong_pattern_is_noticed,
-);
+fn main() -> ExitCode {
+    let cases = cases![
+        bench_reads,
+        bench_writes_with_flushes,
+        bench_direct,
+        patterns,
+        patterns_direct,
+        requests_in_parallel,
+        a_wrong_pattern_is_noticed,
+    ];
+    anyring_e2e::cases::run(&Environment::all(), &cases)
+}
 
-fn bench(extra: &[&str]) -> Program {
-    let fixed = ["bench", "-i", "io_uring", "-f", "raw", "-c", REQUESTS, "-d", "32", "-s", "4096"];
+/// How many requests of 4,096 bytes a benchmark makes: at least once around the image.
+fn requests(environment: Environment) -> u64 {
+    environment.size(5000, 4096)
+}
+
+fn bench(environment: Environment, extra: &[&str]) -> Program {
+    let requests = requests(environment).to_string();
+    let fixed = ["bench", "-i", "io_uring", "-f", "raw", "-c", requests.as_str(), "-d", "32", "-s", "4096"];
     Program::new("qemu-img").args(fixed).args(extra).args(["disk"])
 }
 
-fn bench_reads(refusal: Refusal) {
-    let stage = Stage::new(refusal);
+fn bench_reads(environment: Environment) {
+    let stage = Stage::new(environment);
     stage.make_file("disk", 0, IMAGE_BYTES);
-    stage.serve(&bench(&[]), |_| vec![("READV", 5000)]);
+    stage.serve(&bench(environment, &[]), |_| vec![("READV", requests(environment))]);
 }
 
 /// What was written is read back with an ordinary read: the whole range must hold the pattern.
-fn bench_writes_with_flushes(refusal: Refusal) {
-    let stage = Stage::new(refusal);
+fn bench_writes_with_flushes(environment: Environment) {
+    let stage = Stage::new(environment);
     let disk = stage.make_file("disk", 0, IMAGE_BYTES);
     // Flushes that meet each other are merged inside qemu: natively 6 to 10 of the ten reach the ring. The 5,000
     // requests of 4,096 bytes go round a disk of 4,096 such blocks.
-    stage.serve(&bench(&["-w", "--pattern=171", "--flush-interval=500"]), |_| vec![("WRITEV", 5000), ("FSYNC", 1)]);
+    stage.serve(&bench(environment, &["-w", "--pattern=171", "--flush-interval=500"]), |_| {
+        vec![("WRITEV", requests(environment)), ("FSYNC", 1)]
+    });
     let bytes = std::fs::read(disk).expect("read the image");
     assert_eq!(bytes.len(), IMAGE_BYTES);
     assert!(bytes.iter().all(|&byte| byte == 171), "a block does not hold the pattern");
 }
 
-fn bench_direct(refusal: Refusal) {
-    let stage = Stage::new(refusal);
+fn bench_direct(environment: Environment) {
+    let stage = Stage::new(environment);
     let disk = stage.make_file("disk", 0, IMAGE_BYTES);
-    stage.serve(&bench(&["-t", "none", "-w", "--pattern=92"]), |_| vec![("WRITEV", 5000)]);
-    stage.serve(&bench(&["-t", "none"]), |_| vec![("READV", 5000)]);
+    stage.serve(&bench(environment, &["-t", "none", "-w", "--pattern=92"]), |_| {
+        vec![("WRITEV", requests(environment))]
+    });
+    stage.serve(&bench(environment, &["-t", "none"]), |_| vec![("READV", requests(environment))]);
     let bytes = std::fs::read(disk).expect("read the image");
     assert!(bytes.iter().all(|&byte| byte == 92), "a block does not hold the pattern");
 }
@@ -53,8 +66,8 @@ fn qemu_io(cache: &str, commands: &[&str]) -> Program {
     commands.iter().fold(program, |program, command| program.args(["-c", command])).args(["disk"])
 }
 
-fn patterns_of_many_sizes(refusal: Refusal, cache: &str) {
-    let stage = Stage::new(refusal);
+fn patterns_of_many_sizes(environment: Environment, cache: &str) {
+    let stage = Stage::new(environment);
     stage.make_file("disk", 0, IMAGE_BYTES);
     let writes = ["write -P 17 0 4k", "write -P 34 64k 64k", "write -P 51 1M 1M", "write -P 68 4M 3M", "flush"];
     let reads =
@@ -74,17 +87,17 @@ fn patterns_of_many_sizes(refusal: Refusal, cache: &str) {
     }
 }
 
-fn patterns(refusal: Refusal) {
-    patterns_of_many_sizes(refusal, "writeback");
+fn patterns(environment: Environment) {
+    patterns_of_many_sizes(environment, "writeback");
 }
 
-fn patterns_direct(refusal: Refusal) {
-    patterns_of_many_sizes(refusal, "none");
+fn patterns_direct(environment: Environment) {
+    patterns_of_many_sizes(environment, "none");
 }
 
 /// Asynchronous requests that are in flight together, each verified by a read of its own.
-fn requests_in_parallel(refusal: Refusal) {
-    let stage = Stage::new(refusal);
+fn requests_in_parallel(environment: Environment) {
+    let stage = Stage::new(environment);
     stage.make_file("disk", 0, IMAGE_BYTES);
     let range = |index: u32| format!("{} {}k {}k", index + 1, index * 256, 4 * (index + 1));
     let writes = (0..32).map(|index| format!("aio_write -P {}", range(index)));
@@ -98,13 +111,13 @@ fn requests_in_parallel(refusal: Refusal) {
     assert_eq!(outcome.stdout.matches("read ").count(), 32, "{outcome}");
 }
 
-fn a_wrong_pattern_is_noticed(refusal: Refusal) {
-    let stage = Stage::new(refusal);
+fn a_wrong_pattern_is_noticed(environment: Environment) {
+    let stage = Stage::new(environment);
     stage.make_file("disk", 7, IMAGE_BYTES);
     let (outcome, statistics) = stage.attempt(&qemu_io("writeback", &["read -P 8 0 64k"]));
     assert!(!outcome.status.success(), "qemu-io did not notice: {outcome}");
     assert!(outcome.stdout.contains("Pattern verification failed"), "qemu-io failed otherwise: {outcome}");
     if let Some(statistics) = statistics {
-        statistics.assert_served(refusal.errno(), &[("READV", 1)]);
+        statistics.assert_served(environment.refusal.errno(), &[("READV", 1)]);
     }
 }

@@ -1,0 +1,44 @@
+//! Runs each case in each environment as one test of its own, with cargo test's options and closing line.
+
+use crate::{stage, Environment};
+use libtest_mimic::{Arguments, Trial};
+use std::process::ExitCode;
+
+/// A test's name, and the test.
+pub type Case = (&'static str, fn(Environment));
+
+/// Cases from functions, by their names.
+#[macro_export]
+macro_rules! cases {
+    ($($name:ident),+ $(,)?) => {
+        [$((stringify!($name), $name as fn($crate::Environment))),+]
+    };
+}
+
+/// The `main` of a test file: runs what the command line chooses. A case whose environment cannot be had is counted as
+/// ignored, and the reason is printed.
+pub fn run(environments: &[Environment], cases: &[Case]) -> ExitCode {
+    run_unless(None, environments, cases)
+}
+
+/// [`run`], unless a program is `missing`, for this reason: then all cases are counted as ignored.
+pub fn run_unless(missing: Option<&str>, environments: &[Environment], cases: &[Case]) -> ExitCode {
+    let arguments = Arguments::from_args();
+    // The kernel's own io_uring is the same in all of them.
+    let environments = if stage::on_kernel() { &environments[..1] } else { environments };
+    let mut trials = Vec::new();
+    for &environment in environments {
+        let unavailable = missing.or(environment.unavailable());
+        if let (Some(reason), false) = (unavailable, arguments.list) {
+            println!("skipped: {environment}, {} tests: {reason}", cases.len());
+        }
+        trials.extend(cases.iter().map(|&(name, case)| {
+            let test = move || {
+                case(environment);
+                Ok(())
+            };
+            Trial::test(format!("{environment}::{name}"), test).with_ignored_flag(unavailable.is_some())
+        }));
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}

@@ -1,0 +1,136 @@
+//! Where the programs run: what the kernel refuses there, and as whom.
+
+use std::fmt;
+
+/// What the kernel refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// io_uring with EPERM, as Docker's default profile does, and nothing else.
+    Eperm,
+    /// io_uring with ENOSYS, as a kernel without it does, and nothing else.
+    Enosys,
+    /// `anyring deny --profile docker`, and so on: docs/profiles.md.
+    Docker,
+    /// Linux 4.18.
+    Rhel8,
+    /// The gVisor sandbox.
+    Gvisor,
+    /// All that the engine can do without.
+    Minimal,
+}
+
+impl Refusal {
+    /// The profiles of `anyring deny`.
+    pub const PROFILES: [Refusal; 4] = [Refusal::Docker, Refusal::Rhel8, Refusal::Gvisor, Refusal::Minimal];
+
+    /// What `anyring deny` is told.
+    pub fn options(self) -> [&'static str; 2] {
+        match self {
+            Refusal::Eperm => ["--errno", "EPERM"],
+            Refusal::Enosys => ["--errno", "ENOSYS"],
+            Refusal::Docker => ["--profile", "docker"],
+            Refusal::Rhel8 => ["--profile", "rhel8"],
+            Refusal::Gvisor => ["--profile", "gvisor"],
+            Refusal::Minimal => ["--profile", "minimal"],
+        }
+    }
+
+    /// What the three io_uring calls answer.
+    pub fn errno(self) -> i32 {
+        match self {
+            Refusal::Eperm | Refusal::Docker | Refusal::Minimal => libc::EPERM,
+            Refusal::Enosys | Refusal::Rhel8 | Refusal::Gvisor => libc::ENOSYS,
+        }
+    }
+
+    /// Whether a program may install a seccomp filter.
+    pub fn permits_filters(self) -> bool {
+        self != Refusal::Minimal
+    }
+
+    /// [`Refusal::errno`] as strerror(3) says it.
+    pub fn message(self) -> &'static str {
+        if self.errno() == libc::EPERM {
+            "Operation not permitted"
+        } else {
+            "Function not implemented"
+        }
+    }
+}
+
+/// Whose processes they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum User {
+    /// The superuser.
+    Root,
+    /// Anybody else: who runs the tests, or [`NOBODY`] where that is root.
+    Ordinary,
+}
+
+/// The user and group that root's tests become for [`User::Ordinary`].
+pub const NOBODY: u32 = 65534;
+
+impl User {
+    /// Who runs the tests.
+    pub fn caller() -> Self {
+        if rustix::process::geteuid().is_root() {
+            User::Root
+        } else {
+            User::Ordinary
+        }
+    }
+
+    /// The user and group that a program must be given; `None` if it is the caller's own.
+    pub fn switch(self) -> Option<u32> {
+        (self == User::Ordinary && User::caller() == User::Root).then_some(NOBODY)
+    }
+}
+
+/// What the kernel refuses, and to whom.
+#[derive(Debug, Clone, Copy)]
+pub struct Environment {
+    /// What is refused.
+    pub refusal: Refusal,
+    /// To whom.
+    pub user: User,
+}
+
+impl Environment {
+    /// Refused to whoever runs the tests.
+    pub fn of_caller(refusal: Refusal) -> Self {
+        Environment { refusal, user: User::caller() }
+    }
+
+    /// EPERM for the caller, then each profile as root and as an ordinary user.
+    pub fn all() -> Vec<Self> {
+        let profiles = Refusal::PROFILES.iter();
+        let profiles =
+            profiles.flat_map(|&refusal| [User::Root, User::Ordinary].map(|user| Environment { refusal, user }));
+        std::iter::once(Environment::of_caller(Refusal::Eperm)).chain(profiles).collect()
+    }
+
+    /// `full` under EPERM, `short` under a profile: what is tested there is the place, and there are many.
+    pub fn size<T>(self, full: T, short: T) -> T {
+        if Refusal::PROFILES.contains(&self.refusal) {
+            short
+        } else {
+            full
+        }
+    }
+
+    /// Why nothing can run here, if so.
+    pub fn unavailable(self) -> Option<&'static str> {
+        let missing = self.user == User::Root && User::caller() != User::Root;
+        missing.then_some("the tests do not run as root")
+    }
+}
+
+impl fmt::Display for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let user = match self.user {
+            User::Root => "root",
+            User::Ordinary => "user",
+        };
+        write!(f, "{}::{user}", self.refusal.options()[1].to_lowercase())
+    }
+}

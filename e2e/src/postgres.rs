@@ -1,0 +1,270 @@
+//! PostgreSQL 18: a copy that runs here, and one server with its data in a test's folder.
+//!
+//! The programs are those of Debian packages that `scripts/postgres.sh` unpacked. The server alone, with initdb, is
+//! under `anyring deny -- anyring run`; the clients are as they are.
+
+use crate::stage::{self, Program, Stage};
+use crate::{Outcome, Statistics};
+use rustix::process::{Pid, Signal};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long the server may take to start, to recover or to stop; each takes a second or two.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often to look.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A copy of the programs in a folder that everybody can reach; removed at the end.
+pub struct Programs {
+    _directory: TempDir,
+    bin: PathBuf,
+}
+
+impl Programs {
+    /// Makes the copy. The error is why there is no PostgreSQL to be had.
+    ///
+    /// # Panics
+    ///
+    /// When there is one and it cannot be copied.
+    pub fn place() -> Result<Self, String> {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::Builder::new().prefix("anyring-postgres-").tempdir_in("/var/tmp");
+        let directory = directory.expect("a temporary folder");
+        let everybody = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(directory.path(), everybody).expect("open the folder to all");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/postgres.sh");
+        let output = Command::new(script).arg("place").arg(directory.path()).output().expect("run postgres.sh");
+        let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        match output.status.code() {
+            Some(0) => Ok(Programs { _directory: directory, bin: PathBuf::from(said) }),
+            Some(77) => Err(said),
+            _ => {
+                panic!("postgres.sh place: {}\n{said}\n{}", output.status, String::from_utf8_lossy(&output.stderr))
+            }
+        }
+    }
+
+    /// The folder of the programs.
+    pub fn bin(&self) -> &Path {
+        &self.bin
+    }
+}
+
+/// A server's data, and the server while it runs.
+pub struct Server {
+    stage: Stage,
+    bin: PathBuf,
+    process: Option<Child>,
+    /// Files outside the stage that the server had mapped.
+    shared: BTreeSet<PathBuf>,
+}
+
+impl Server {
+    /// initdb with io_method=io_uring and data checksums.
+    ///
+    /// # Panics
+    ///
+    /// When it fails.
+    pub fn init(stage: Stage, bin: &Path) -> Self {
+        let server = Server { stage, bin: bin.to_owned(), process: None, shared: BTreeSet::new() };
+        let (outcome, statistics) = server.stage.attempt(&server.initdb());
+        outcome.succeeded();
+        if let Some(statistics) = statistics {
+            statistics.assert_served(server.stage.environment().refusal.errno(), &[("READ", 100)]);
+        }
+        server
+    }
+
+    /// Asserts that initdb fails with what the kernel answers when only `anyring deny` is there.
+    ///
+    /// # Panics
+    ///
+    /// When it does not.
+    pub fn is_denied(stage: Stage, bin: &Path) {
+        let server = Server { stage, bin: bin.to_owned(), process: None, shared: BTreeSet::new() };
+        let outcome = server.stage.deny(&server.initdb());
+        let message =
+            format!("FATAL:  could not setup io_uring queue: {}", server.stage.environment().refusal.message());
+        let said = format!("{}{}", outcome.stdout, outcome.stderr);
+        assert!(!outcome.status.success() && said.contains(&message), "it should fail with `{message}`: {outcome}");
+    }
+
+    fn initdb(&self) -> Program {
+        let fixed = ["--pgdata=data", "--data-checksums", "--no-locale", "--encoding=UTF8", "--username=tester"];
+        self.client("initdb", &fixed).args(["--no-sync", "--set=io_method=io_uring", "--set=shared_buffers=8MB"])
+    }
+
+    /// Starts the server and waits until it answers.
+    ///
+    /// # Panics
+    ///
+    /// When it does not.
+    pub fn start(&mut self, settings: &[&str]) {
+        let directory = self.stage.directory().to_str().expect("a path in UTF-8");
+        let fixed = ["-D", "data", "-k", directory, "-c", "listen_addresses=", "-c", "max_connections=20"];
+        let small =
+            ["-c", "max_worker_processes=4", "-c", "io_max_concurrency=32", "-c", "effective_io_concurrency=32"];
+        let settings = settings.iter().flat_map(|setting| ["-c", setting]);
+        let program = self.client("postgres", &fixed).args(small).args(settings);
+        let mut command = if stage::on_kernel() {
+            self.stage.unserved(&program)
+        } else {
+            self.stage.served(&program, &self.stage.file("statistics"))
+        };
+        let log = std::fs::File::options().create(true).append(true).open(self.stage.file("log")).expect("the log");
+        command.stdout(log.try_clone().expect("dup")).stderr(log);
+        self.process = Some(command.spawn().expect("start the server"));
+        self.wait_until_it_answers();
+        self.shared.extend(mapped_outside(self.pid(), self.stage.directory()));
+    }
+
+    /// Waits until a new connection is served.
+    ///
+    /// # Panics
+    ///
+    /// When that takes too long.
+    pub fn wait_until_it_answers(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.attempt("select 1").status.success() {
+            let ended = self.process.as_mut().expect("the server").try_wait().expect("wait");
+            assert!(ended.is_none(), "the server ended with {ended:?}: {}", self.log());
+            assert!(Instant::now() < deadline, "the server does not answer: {}", self.log());
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Stops the server as `pg_ctl stop -m fast` does, and asserts that nothing is left of it.
+    ///
+    /// # Panics
+    ///
+    /// When it does not end well, or leaves something.
+    pub fn stop(&mut self) {
+        let status = self.end(Signal::INT).expect("a server that runs");
+        assert!(status.is_some_and(|status| status.success()), "the server ended with {status:?}: {}", self.log());
+        assert_eq!(processes_in(self.stage.directory()), Vec::<u32>::new(), "processes that are left");
+        let left: Vec<_> = self.shared.iter().filter(|file| file.exists()).collect();
+        assert!(left.is_empty(), "shared memory that is left: {left:?}");
+        let sockets = std::fs::read_dir(self.stage.directory()).expect("the folder");
+        let sockets: Vec<_> = sockets.map(|entry| entry.expect("an entry").file_name()).collect();
+        let left = sockets.iter().any(|name| name.to_string_lossy().starts_with(".s."));
+        assert!(!left, "sockets that are left: {sockets:?}");
+    }
+
+    /// Ends the server by a signal. `None` if there is none, else its status unless that took too long.
+    fn end(&mut self, signal: Signal) -> Option<Option<ExitStatus>> {
+        let mut process = self.process.take()?;
+        rustix::process::kill_process(Pid::from_child(&process), signal).expect("signal the server");
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let status = process.try_wait().expect("wait");
+            if status.is_some() || Instant::now() >= deadline {
+                return Some(status);
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// What the library counted.
+    ///
+    /// # Panics
+    ///
+    /// When it counted nothing.
+    pub fn statistics(&self) -> Option<Statistics> {
+        (!stage::on_kernel()).then(|| Statistics::read(&self.stage.file("statistics")))
+    }
+
+    /// The server's log so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.stage.file("log")).unwrap_or_default()
+    }
+
+    /// The stage.
+    pub fn stage(&self) -> &Stage {
+        &self.stage
+    }
+
+    fn pid(&self) -> u32 {
+        self.process.as_ref().expect("a server that runs").id()
+    }
+
+    /// One of PostgreSQL's programs that talks to this server.
+    pub fn client(&self, name: &str, arguments: &[&str]) -> Program {
+        let directory = self.stage.directory().to_str().expect("a path in UTF-8");
+        let program = Program::new(self.bin.join(name)).args(arguments).env("PGHOST", directory);
+        program.env("PGUSER", "tester").env("PGDATABASE", "postgres").env("PGCONNECT_TIMEOUT", "10")
+    }
+
+    /// Runs a client to its end.
+    ///
+    /// # Panics
+    ///
+    /// When it fails.
+    pub fn run(&self, name: &str, arguments: &[&str]) -> Outcome {
+        self.stage.plain(&self.client(name, arguments)).succeeded()
+    }
+
+    /// What psql says to one query, however it ends.
+    pub fn attempt(&self, query: &str) -> Outcome {
+        self.stage
+            .plain(&self.client("psql", &["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "-c", query]))
+    }
+
+    /// The answer to one query.
+    ///
+    /// # Panics
+    ///
+    /// When it fails.
+    pub fn query(&self, query: &str) -> String {
+        self.attempt(query).succeeded().stdout.trim().to_owned()
+    }
+
+    /// Writes everything out and takes the data out of the page cache, as far as the kernel does so on request.
+    ///
+    /// # Panics
+    ///
+    /// When a file cannot be read.
+    pub fn cool_down(&self) {
+        self.query("checkpoint");
+        for file in files_below(&self.stage.file("data/base")) {
+            // The server may have removed a file by now.
+            let Ok(file) = std::fs::File::open(file) else { continue };
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("fadvise");
+        }
+    }
+}
+
+impl Drop for Server {
+    /// What a failed test leaves: the server's processes end when it is told to quit at once.
+    fn drop(&mut self) {
+        let _ = self.end(Signal::QUIT);
+        for process in processes_in(self.stage.directory()) {
+            let pid = Pid::from_raw(process as i32).expect("a process id");
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+fn files_below(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).expect("a folder of the server");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    paths.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
+}
+
+/// The processes whose working directory is inside, as that of all of the server's is.
+fn processes_in(directory: &Path) -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let inside =
+        |pid: &u32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|path| path.starts_with(directory));
+    numbers.filter(inside).collect()
+}
+
+/// The files in memory that a process has mapped by name.
+fn mapped_outside(pid: u32, directory: &Path) -> Vec<PathBuf> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("the server's mappings");
+    let files = maps.lines().filter_map(|line| line.split_whitespace().nth(5)).map(PathBuf::from);
+    files.filter(|file| file.starts_with("/dev/shm") && !file.starts_with(directory)).collect()
+}

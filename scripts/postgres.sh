@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# PostgreSQL 18, which Debian 12 and 13 do not have, for one end-to-end test, from Debian's next release.
+#
+# usage: scripts/postgres.sh fetch        unpacks it into .build/postgres, unless that has happened
+#        scripts/postgres.sh place DIR    copies it to DIR and makes its programs run there
+#
+# The packages and the libraries they need, libc included, are fetched and checked by apt-get, which needs no root for
+# that, and unpacked. Nothing is installed: the programs of the copy are told where their libraries are. Where the
+# packages cannot be had, `fetch` leaves the reason in .build/postgres/unavailable, which `place` prints as it fails
+# with status 77.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+MAJOR=18
+SUITES="forky sid"
+MIRROR=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+KEYS=/usr/share/keyrings/debian-archive-keyring.gpg
+HOME_DIR=.build/postgres
+PROGRAMS="initdb pg_amcheck pg_checksums pgbench postgres psql"
+
+# apt-get with lists, a status and a cache of its own.
+apt() {
+  local command=$1
+  shift
+  timeout 300 "$command" -q -y -o Dir::Etc::SourceList="$work/sources" -o Dir::Etc::SourceParts=/dev/null \
+    -o Dir::State="$work" -o Dir::State::Status="$work/status" -o Dir::Cache="$work/cache" -o Dir::Log="$work" \
+    -o APT::Sandbox::User="$(id -un)" -o Acquire::Retries=3 -o Acquire::Languages=none \
+    -o APT::Install-Recommends=false "$@"
+}
+
+# download SUITE: all .deb files into $work/cache/archives.
+download() {
+  echo "deb [arch=$(dpkg --print-architecture) signed-by=$KEYS] $MIRROR $1 main" >"$work/sources"
+  # What only the packages' own installation scripts need counts as installed.
+  for package in debconf locales postgresql-client-common postgresql-common ssl-cert; do
+    printf 'Package: %s\nStatus: install ok installed\nArchitecture: all\nVersion: 9999\n' "$package"
+    printf 'Maintainer: nobody\nDescription: not needed\n\n'
+  done >"$work/status"
+  apt apt-get update || return
+  apt apt-get install --download-only "postgresql-$MAJOR"
+}
+
+fetch() {
+  [ -x "$HOME_DIR/root/usr/lib/postgresql/$MAJOR/bin/postgres" ] && return
+  rm -rf "$HOME_DIR"
+  mkdir -p "$HOME_DIR"
+  work=$PWD/$HOME_DIR/work
+  local suite reason="no apt-get or no dpkg-deb here"
+  if command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null; then
+    for suite in $SUITES; do
+      rm -rf "$work"
+      mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
+      if download "$suite" >"$HOME_DIR/log" 2>&1 && unpack >>"$HOME_DIR/log" 2>&1; then
+        rm -rf "$work"
+        return
+      fi
+      reason="apt-get could not fetch postgresql-$MAJOR from Debian $suite: $(grep -m1 '^[EW]: ' "$HOME_DIR/log" || tail -n 1 "$HOME_DIR/log")"
+    done
+  fi
+  rm -rf "$work" "$HOME_DIR/root"
+  echo "$reason" >"$HOME_DIR/unavailable"
+}
+
+unpack() {
+  local package
+  for package in "$work"/cache/archives/*.deb; do dpkg-deb --extract "$package" "$work/root" || return; done
+  rm -rf "$work"/root/usr/share/{bug,doc,lintian,locale,man} "$work/root/usr/lib/postgresql/$MAJOR/lib/bitcode"
+  mv "$work/root" "$HOME_DIR/root"
+}
+
+# The programs find their libraries by a path in them, their data by where they are.
+place() {
+  local directory=$1 libraries program
+  if [ -f "$HOME_DIR/unavailable" ]; then
+    cat "$HOME_DIR/unavailable"
+    exit 77
+  fi
+  cp -r "$HOME_DIR/root/." "$directory"
+  libraries=$(dirname "$(find "$directory/usr/lib" -name 'libc.so.6')")
+  for program in $PROGRAMS; do
+    patchelf --set-interpreter "$(echo "$libraries"/ld-linux*.so.*)" --force-rpath --set-rpath "$libraries" \
+      "$directory/usr/lib/postgresql/$MAJOR/bin/$program"
+  done
+  echo "$directory/usr/lib/postgresql/$MAJOR/bin"
+}
+
+case ${1:-} in
+  fetch) fetch ;;
+  place) place "${2:?place needs a directory}" ;;
+  *)
+    sed -n '2,5s/^# \?//p' "$0" >&2
+    exit 2
+    ;;
+esac
