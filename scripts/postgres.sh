@@ -54,7 +54,8 @@ fetch() {
         rm -rf "$work"
         return
       fi
-      reason="apt-get could not fetch postgresql-$MAJOR from Debian $suite: $(grep -m1 '^[EW]: ' "$HOME_DIR/log" || tail -n 1 "$HOME_DIR/log")"
+      reason=$(grep -m1 '^[EW]: ' "$HOME_DIR/log" || tail -n 1 "$HOME_DIR/log")
+      reason="postgresql-$MAJOR cannot be had from Debian $suite: $reason"
     done
   fi
   rm -rf "$work" "$HOME_DIR/root"
