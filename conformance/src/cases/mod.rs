@@ -19,6 +19,7 @@ topics![
     liburing,
     lifetime,
     link,
+    msg_ring,
     net_connect,
     net_data,
     net_listen,

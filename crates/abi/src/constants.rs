@@ -172,6 +172,11 @@ pub const IORING_SETUP_CQE_MIXED: u32 = 1 << 18;
 pub const IORING_CQE_F_SKIP: u32 = 1 << 5;
 pub const IORING_CQE_F_32: u32 = 1 << 15;
 
+/// What a MSG_RING sends.
+pub const IORING_MSG_DATA: u64 = linux_raw_sys::io_uring::io_uring_msg_ring_flags::IORING_MSG_DATA as u64;
+/// A registered file; see [`IORING_MSG_DATA`].
+pub const IORING_MSG_SEND_FD: u64 = linux_raw_sys::io_uring::io_uring_msg_ring_flags::IORING_MSG_SEND_FD as u64;
+
 macro_rules! sqe_flags {
     ($($name:ident = $bit:ident;)*) => {
         $(pub const $name: u8 = 1 << linux_raw_sys::io_uring::io_uring_sqe_flags_bit::$bit as u8;)*

@@ -8,6 +8,7 @@ pub mod cancel;
 pub mod epoll;
 pub mod file_table;
 pub mod fs;
+pub mod msg_ring;
 pub mod net;
 pub mod nop;
 pub mod pipe;
@@ -101,6 +102,7 @@ pub enum Op {
     Pipe(pipe::Pipe),
     FilesUpdate(file_table::FilesUpdate),
     FixedFdInstall(file_table::FixedFdInstall),
+    MsgRing(msg_ring::MsgRing),
 }
 
 impl Op {
@@ -120,6 +122,7 @@ impl Op {
             Op::Xattr(op) => op.issue(context),
             Op::Pipe(op) => op.issue(context),
             Op::FixedFdInstall(op) => op.issue(context),
+            Op::MsgRing(op) => op.issue(context),
             Op::Poll(op) => op.issue(context),
             Op::PollRemove(_) | Op::Timeout(_) | Op::TimeoutRemove(_) | Op::LinkTimeout(_) => {
                 Verdict::error(Errno::INVAL)

@@ -53,11 +53,11 @@ pub struct Ring {
     pub numbers: AtomicU32,
     /// `SO_COOKIE` of the program's end: recognises it under a number that is a duplicate or may have been reused.
     pub cookie: AtomicU64,
-    /// `IORING_SETUP_*`, constant while the ring lives.
+    /// `IORING_SETUP_*`; R_DISABLED goes when the ring is enabled, the others stay.
     pub flags: AtomicU32,
     state: Lock<Option<Box<State>>>,
     /// What workers bring back.
-    pub arrived: Arrivals<Arc<Job>>,
+    pub arrived: Arrivals<Arrival>,
     /// Tags of resources that nobody uses any more, to be posted by whoever holds `state` next.
     retired: Arrivals<u64>,
     /// Who polls and fires timers, and how whoever waits sleeps.
@@ -72,6 +72,8 @@ pub struct Ring {
     pub polled_by: AtomicU32,
     /// A signal handler asked for that thread to be woken while the interrupted code was looking it up.
     pub wake_owed: AtomicBool,
+    /// The process got the ring by a fork.
+    inherited: AtomicBool,
     /// A request of some ring polls this one's descriptor. Set without this ring's lock, seen at its next post.
     pub polled_by_ring: AtomicBool,
     /// An error that no call can be answered with ended the ring: a panic inside the engine.
@@ -179,6 +181,14 @@ pub struct RingGuard {
     held: Option<Held<'static, Option<Box<State>>>>,
 }
 
+/// What others bring to a ring.
+pub enum Arrival {
+    /// A worker's result.
+    Result(Arc<Job>),
+    /// A CQE from another ring (`IORING_OP_MSG_RING`).
+    Message(anyring_abi::Cqe),
+}
+
 /// Why a ring could not be locked.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LockFailure {
@@ -207,6 +217,7 @@ impl Ring {
             poller: Lock::new(None),
             polled_by: AtomicU32::new(0),
             wake_owed: AtomicBool::new(false),
+            inherited: AtomicBool::new(false),
             polled_by_ring: AtomicBool::new(false),
             broken: AtomicBool::new(false),
         }
@@ -250,6 +261,7 @@ impl Ring {
             self.owed.store(0, Ordering::Relaxed);
             // What a former life of this ring left behind.
             drop((self.arrived.take(), self.retired.take()));
+            self.inherited.store(false, Ordering::Relaxed);
             self.polled_by_ring.store(false, Ordering::Relaxed);
             self.cookie.store(state.cookie, Ordering::Relaxed);
             *held = Some(Box::new(state));
@@ -266,18 +278,29 @@ impl Ring {
     /// Brings finished jobs back. The worker itself completes them, unless somebody holds the ring (who will look before
     /// letting go) or completions wait for the program to ask for them (`IORING_SETUP_DEFER_TASKRUN`).
     pub fn deliver(&'static self, jobs: Vec<Arc<Job>>) {
-        self.arrived.put(jobs);
-        if self.has(anyring_abi::IORING_SETUP_DEFER_TASKRUN) {
+        let brought = self.bring(jobs.into_iter().map(Arrival::Result));
+        debug_assert!(brought, "a worker does not interrupt itself");
+        // Relaxed: -1 is seen at the latest by whoever closed the ring, after the job is back.
+        if self.fd.load(Ordering::Relaxed) < 0 {
+            crate::process::end_if_unused(self);
+        }
+    }
+
+    /// Leaves something for whoever holds the ring, or takes it in now. False in a signal handler that interrupted another
+    /// call of this in the same thread.
+    #[must_use]
+    pub fn bring(&'static self, arrivals: impl IntoIterator<Item = Arrival>) -> bool {
+        if !self.arrived.put(arrivals) {
+            return false;
+        }
+        if self.defers() {
             self.signal_deferred();
         } else if self.polled_by.load(Ordering::Relaxed) != 0 {
             self.nudge_poller();
         } else {
             drop(self.try_lock());
         }
-        // Relaxed: -1 is seen at the latest by whoever closed the ring, after the job is back.
-        if self.fd.load(Ordering::Relaxed) < 0 {
-            crate::process::end_if_unused(self);
-        }
+        true
     }
 
     /// Work has arrived for a ring whose owner must collect it: set the flag, wake the owner. If somebody holds the ring,
@@ -308,8 +331,14 @@ impl Ring {
     /// Whether the calling thread may complete what workers brought back.
     fn completes_here(&self) -> bool {
         let polled_by = self.polled_by.load(Ordering::Relaxed);
-        !self.has(anyring_abi::IORING_SETUP_DEFER_TASKRUN)
-            && (polled_by == 0 || polled_by == crate::process::thread_id())
+        !self.defers() && (polled_by == 0 || polled_by == crate::process::thread_id())
+    }
+
+    /// Whether completions wait for the ring's owner to ask for them. The owner is a thread of the process that made the
+    /// ring: what reaches the ring in a forked child (a message) is posted there.
+    #[inline]
+    pub fn defers(&self) -> bool {
+        self.has(anyring_abi::IORING_SETUP_DEFER_TASKRUN) && !self.inherited.load(Ordering::Relaxed)
     }
 
     /// Whether results wait to be completed.
@@ -331,6 +360,7 @@ impl Ring {
             self.retired.reset();
             self.poller.reset();
         }
+        self.inherited.store(true, Ordering::Relaxed);
         self.driver.reset();
         if let Some(mut held) = self.state.lock() {
             if let Some(state) = held.as_mut() {
@@ -351,7 +381,8 @@ impl RingGuard {
         self.chain = None;
         self.submission = None;
         drop(core::mem::take(&mut self.drain));
-        for job in self.ring.arrived.take() {
+        for arrival in self.ring.arrived.take() {
+            let Arrival::Result(job) = arrival else { continue };
             if job.cookie == self.cookie {
                 drop(self.slab.remove(job.request));
             }

@@ -1,6 +1,6 @@
 //! The one opcode table: for each opcode how it is prepared and what may be said of it before it is issued.
 
-use super::{cancel, epoll, file_table, fs, net, nop, pipe, poll, rw, splice, sync, timeout, xattr, Op};
+use super::{cancel, epoll, file_table, fs, msg_ring, net, nop, pipe, poll, rw, splice, sync, timeout, xattr, Op};
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe};
 
@@ -83,6 +83,7 @@ const fn define(opcode: Opcode) -> Option<Definition> {
         O::EpollWait => row(|_, sqe| epoll::EpollWait::prep(sqe).map(Op::EpollWait), File),
         O::Fsetxattr | O::Fgetxattr => row(|opcode, sqe| xattr::Xattr::prep(opcode, sqe).map(Op::Xattr), File),
         O::Setxattr | O::Getxattr => row(|opcode, sqe| xattr::Xattr::prep(opcode, sqe).map(Op::Xattr), NoFile),
+        O::MsgRing => row(|_, sqe| msg_ring::MsgRing::prep(sqe).map(Op::MsgRing), File),
         // Of the registered files too: they never leave the submitter.
         O::Pipe => of_ring(row(|_, sqe| pipe::Pipe::prep(sqe).map(Op::Pipe), NoFile)),
         O::FilesUpdate => of_ring(row(|_, sqe| file_table::FilesUpdate::prep(sqe).map(Op::FilesUpdate), NoFile)),

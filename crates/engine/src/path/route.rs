@@ -1,11 +1,13 @@
 //! Routing: what a verdict leads to. The only place that picks a path, finishes a request and goes on with its chain.
 
+use crate::op::msg_ring::MsgRing;
 use crate::op::rw::Rw;
 use crate::op::splice::Splice;
 use crate::op::{definition, fs, Context, Direction, FileUse, Op, Verdict};
 use crate::path::worker::{self, Approach, Job};
 use crate::request::{Id, ListKind, Path, Request, State, Target};
 use crate::ring::control::{RECORD_FREE, RECORD_IN_FLIGHT};
+use crate::ring::Arrival;
 use crate::ring::RingGuard;
 use crate::{descriptors, process, stats, Errno};
 use anyring_abi::{Cqe, IORING_CQE_F_MORE, IORING_FILE_INDEX_ALLOC, IOSQE_ASYNC};
@@ -141,6 +143,7 @@ impl RingGuard {
             Op::TimeoutRemove(remove) => self.remove_timeout(remove),
             Op::Cancel(cancel) => self.cancel_requests(cancel),
             Op::Fs(fs::Fs::Close { fd, slot }) => self.close_file(*fd, *slot),
+            Op::MsgRing(message) => self.send_message(message, fd),
             Op::FilesUpdate(update) => Verdict::of(self.issue_files_update(*update)),
             Op::Pipe(pipe) if pipe.slot != 0 => self.make_registered_pipe(pipe),
             Op::Splice(splice) => match self.look_up_input(splice) {
@@ -203,6 +206,23 @@ impl RingGuard {
         if let Some(mut guard) = polled.try_lock() {
             guard.watch(true);
         }
+    }
+
+    /// MSG_RING: what only the sender's ring has is looked up first; a message to itself is posted at once, as the kernel
+    /// does, unless it has to wait for the owner.
+    fn send_message(&mut self, message: &mut MsgRing, fd: i32) -> Verdict {
+        let to_itself = process::ring(fd).is_some_and(|target| core::ptr::eq(target, self.ring()));
+        if message.sends_file() {
+            if to_itself {
+                return Verdict::error(Errno::INVAL);
+            }
+            message.file = self.fixed_file(message.source).ok();
+        }
+        let verdict = message.issue(Context { fd, nonblock: true });
+        if to_itself && self.ring().has_arrived() && !self.ring().defers() {
+            self.follow_arrived();
+        }
+        verdict
     }
 
     /// CLOSE. Source: io_uring_enter(2), IORING_OP_CLOSE; a ring's own descriptor is refused as in io_uring/openclose.c.
@@ -339,7 +359,14 @@ impl RingGuard {
     }
 
     fn follow_arrived(&mut self) {
-        for job in self.ring().arrived.take() {
+        for arrival in self.ring().arrived.take() {
+            let job = match arrival {
+                Arrival::Result(job) => job,
+                Arrival::Message(cqe) => {
+                    self.post(cqe, false);
+                    continue;
+                }
+            };
             // A result that comes after its ring ended must not meet a request of the ring's next life.
             if job.cookie != self.cookie {
                 continue;

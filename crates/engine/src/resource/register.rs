@@ -2,7 +2,8 @@
 
 use super::buffers::{Buffers, MAX_BUFFERS};
 use super::files::{Files, MAX_FILES};
-use crate::op::definition;
+use crate::op::msg_ring::MsgRing;
+use crate::op::{definition, Context, Verdict};
 use crate::os::{user_read, user_read_slice, user_write};
 use crate::ring::{LockFailure, RingGuard};
 use crate::{descriptors, process, Errno};
@@ -20,7 +21,7 @@ pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
         false => fd as i32,
     };
     if number == -1 && !by_index {
-        return Err(Errno::INVAL); // calls without a ring (IORING_REGISTER_SEND_MSG_RING, _QUERY): not had
+        return register_without_ring(opcode, arg, count);
     }
     let ring = process::ring(number)
         .or_else(|| process::adopt(number))
@@ -232,6 +233,7 @@ impl RingGuard {
         if self.ring().has(IORING_SETUP_SINGLE_ISSUER) {
             self.issuer = process::thread_id();
         }
+        self.ring().flags.fetch_and(!IORING_SETUP_R_DISABLED, Ordering::Relaxed);
         if self.is_polled() {
             self.ring().nudge_poller();
         }
@@ -271,6 +273,24 @@ fn is_eventfd(fd: i32) -> bool {
     let fd = unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) };
     let untyped = rustix::fs::fstat(fd).is_ok_and(|stat| stat.st_mode & libc::S_IFMT == 0);
     untyped && rustix::io::write(fd, &[0; 4]) == Err(Errno::INVAL)
+}
+
+/// Calls that need no ring. `IORING_REGISTER_SEND_MSG_RING`: `arg` is an SQE; source `io_uring_sync_msg_ring` in
+/// io_uring/msg_ring.c.
+fn register_without_ring(opcode: u32, arg: u64, count: u32) -> Result<u32, Errno> {
+    if opcode != IORING_REGISTER_SEND_MSG_RING || count != 1 {
+        return Err(Errno::INVAL);
+    }
+    let sqe: Sqe = user_read(arg)?;
+    if sqe.flags != 0 || sqe.opcode != Opcode::MsgRing as u8 {
+        return Err(Errno::INVAL);
+    }
+    let mut message = MsgRing::prep(&sqe)?;
+    message.check_is_data()?;
+    match message.issue(Context { fd: sqe.fd, nonblock: true }) {
+        Verdict::Done(result) if result < 0 => Err(Errno::from_raw_os_error(-result)),
+        _ => Ok(0),
+    }
 }
 
 /// Which opcodes there are. Source: io_uring_register(2), IORING_REGISTER_PROBE; `io_probe` in io_uring/register.c.

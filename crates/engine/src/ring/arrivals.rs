@@ -23,15 +23,16 @@ impl<T> Arrivals<T> {
         }
     }
 
-    /// Adds things; the caller then tries the ring's lock.
-    pub fn put(&self, things: impl IntoIterator<Item = T>) {
-        if let Some(mut queue) = self.queue.lock() {
-            queue.extend(things);
-            // SeqCst, and the fence: either the holder of the ring sees the count after it let go, or our caller gets the
-            // ring. Partner: the fence in `lock_again_if`.
-            self.count.fetch_add(1, Ordering::SeqCst);
-        }
+    /// Adds things; the caller then tries the ring's lock. False in a signal handler that interrupted this very function.
+    pub fn put(&self, things: impl IntoIterator<Item = T>) -> bool {
+        let Some(mut queue) = self.queue.lock() else { return false };
+        queue.extend(things);
+        // SeqCst, and the fence: either the holder of the ring sees the count after it let go, or our caller gets the
+        // ring. Partner: the fence in `lock_again_if`.
+        self.count.fetch_add(1, Ordering::SeqCst);
+        drop(queue);
         fence_after_swap();
+        true
     }
 
     /// Whether there is something.
