@@ -109,7 +109,7 @@ fn operations_that_are_served_are_supported(cx: &Context) {
         TimeoutRemove, Accept, AsyncCancel, LinkTimeout, Connect, Fallocate, Openat, Close, Statx, Read, Write, Fadvise,
         Madvise, Send, Recv, Openat2, EpollCtl, Splice, Tee, Shutdown, Renameat, Unlinkat, Mkdirat, Symlinkat, Linkat,
         Socket, Fsetxattr, Setxattr, Fgetxattr, Getxattr, FilesUpdate, FixedFdInstall, Ftruncate, Bind, Listen,
-        EpollWait, ReadvFixed, WritevFixed, Pipe,
+        EpollWait, ReadvFixed, WritevFixed, Pipe, MsgRing,
     ] {
         assert!(supported(&probe, opcode), "{}", opcode.name());
     }
