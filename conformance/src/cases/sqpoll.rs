@@ -10,6 +10,7 @@ cases! {
         submits_without_a_call,
         fills_the_cq_without_a_call,
         sleeps_after_the_idle_time_and_says_so,
+        sleeping_thread_uses_no_time,
         sleeping_thread_does_not_look_at_the_tail,
         wakeup_flag_wakes_it,
         enter_without_the_wakeup_flag_does_not_wake_it,
@@ -132,7 +133,8 @@ fn seen(ring: &mut Ring) -> Cqe {
     ring.peek().expect("a CQE")
 }
 
-/// The ids of this process's threads that poll, ours by their name, the kernel's by theirs.
+/// The ids of this process's threads that poll, ours by their name, the kernel's by theirs. Where there is no /proc the
+/// case ends as skipped.
 fn pollers() -> Vec<i32> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap_or_else(|_| crate::case::skip("there is no /proc here"));
     let ids = tasks.map(|entry| entry.expect("a task").file_name().to_string_lossy().parse().expect("a number"));
@@ -176,6 +178,25 @@ fn sleeps_after_the_idle_time_and_says_so(cx: &Context) {
     wait_asleep(&ring);
     std::thread::sleep(Duration::from_millis(50));
     assert!(sleeps(&ring), "it went on sleeping");
+}
+
+/// Clock ticks that a thread of this process has run.
+fn ticks_of(thread: i32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).expect("the thread's stat");
+    let fields: Vec<&str> = stat.rsplit_once(") ").expect("a name in parentheses").1.split(' ').collect();
+    let number = |index: usize| fields[index].parse::<u64>().expect("a number");
+    number(11) + number(12) // utime and stime, fields 14 and 15 of proc(5)
+}
+
+fn sleeping_thread_uses_no_time(cx: &Context) {
+    let ((reader, _writer), (mut ring, thread), mut buffer) = (pipe(), polled_by(cx), [0; 1]);
+    go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0)]);
+    look("the head", || ring.sq_head() == 1);
+    wait_asleep(&ring);
+    std::thread::sleep(Duration::from_millis(20));
+    let before = ticks_of(thread);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!((ticks_of(thread), sleeps(&ring)), (before, true));
 }
 
 fn sleeping_thread_does_not_look_at_the_tail(cx: &Context) {

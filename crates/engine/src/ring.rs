@@ -422,6 +422,9 @@ impl State {
         self.chain = None;
         self.batch = Batch::default();
         self.sleepers = 0;
+        if let Some(bell) = self.bell.take() {
+            crate::descriptors::close(bell); // a thread of the parent's may sleep on it
+        }
         self.control.member = control::NO_MEMBER;
     }
 
