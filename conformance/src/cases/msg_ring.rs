@@ -42,6 +42,7 @@ cases! {
         between_processes,
         to_a_deferred_ring_of_another_process,
         to_a_polled_ring,
+        to_a_polled_ring_of_another_process,
     ],
     own_flags: [
         register_sends_data,
@@ -470,6 +471,17 @@ fn to_a_polled_ring(cx: &Context) {
         assert_eq!(sender.run(data(&target, n, 0)), 0);
         assert_eq!(got(&mut target), (n, 0, 0));
     }
+}
+
+fn to_a_polled_ring_of_another_process(cx: &Context) {
+    let mut target = cx.ring_with(8, IORING_SETUP_SQPOLL);
+    let number = target.fd;
+    let status = in_child(|| {
+        let mut sender = cx.ring_with(4, 0);
+        assert_eq!(sender.run(prep(Opcode::MsgRing, number, IORING_MSG_DATA, 1, 7)), 0);
+    });
+    assert_eq!(status, 0);
+    assert_eq!(got(&mut target), (7, 1, 0));
 }
 
 fn register_sends_data(cx: &Context) {
