@@ -24,6 +24,7 @@ cases! {
         any_cancels_everything_even_without_all,
         any_with_all_cancels_everything,
         any_of_none,
+        any_looks_at_no_user_data,
         by_opcode,
         by_opcode_and_descriptor,
         by_descriptor_and_user_data,
@@ -40,12 +41,7 @@ cases! {
         cancel_with_fixed_file_flag,
         cancel_of_a_connect,
     ],
-    own_flags: [
-        sync_cancel_by_user_data,
-        sync_cancel_of_nothing_is_enoent,
-        sync_cancel_by_descriptor,
-        sync_cancel_reserved_is_einval,
-    ],
+    own_flags: [],
 }
 
 fn cancels(cx: &Context, request: Sqe) {
@@ -202,6 +198,11 @@ fn any_of_none(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::cancel(0, IORING_ASYNC_CANCEL_ANY)), 0);
 }
 
+fn any_looks_at_no_user_data(cx: &Context) {
+    let flags = IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_USERDATA;
+    assert_eq!(Pending::new(cx).cancel(sqe::cancel(99, flags)), (4, vec![10, 11, 11, 12]));
+}
+
 fn by_opcode(cx: &Context) {
     let flags = IORING_ASYNC_CANCEL_OP | IORING_ASYNC_CANCEL_ALL;
     let cancel = Sqe { len: Opcode::PollAdd as u32, ..sqe::cancel(0, flags) };
@@ -325,53 +326,4 @@ fn cancel_of_a_connect(cx: &Context) {
     let results = ring.wait_sorted(2);
     assert!(matches!(results[0], (1, res) if res == -ECANCELED || res == -EINTR), "{results:?}");
     assert!(matches!(results[1], (2, res) if res == 0 || res == -EALREADY), "{results:?}");
-}
-
-/// `struct io_uring_sync_cancel_reg`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct SyncCancel {
-    addr: u64,
-    fd: i32,
-    flags: u32,
-    timeout: Timespec,
-    opcode: u8,
-    pad: [u8; 7],
-    pad2: [u64; 3],
-}
-
-/// With a timeout of -1: wait for as long as it takes.
-fn sync(addr: u64, fd: i32, flags: u32) -> SyncCancel {
-    let timeout = Timespec { tv_sec: -1, tv_nsec: -1 };
-    SyncCancel { addr, fd, flags, timeout, opcode: 0, pad: [0; 7], pad2: [0; 3] }
-}
-
-fn sync_cancel(ring: &Ring, argument: SyncCancel) -> i32 {
-    ring.register(IORING_REGISTER_SYNC_CANCEL, &raw const argument as usize, 1) as i32
-}
-
-fn sync_cancel_by_user_data(cx: &Context) {
-    let mut pending = Pending::new(cx);
-    assert_eq!(sync_cancel(&pending.ring, sync(10, -1, 0)), 0);
-    assert_eq!(pending.ring.wait_ordered(1), [(10, -ECANCELED)]);
-}
-
-fn sync_cancel_of_nothing_is_enoent(cx: &Context) {
-    assert_eq!(sync_cancel(&cx.ring_with(4, 0), sync(10, -1, 0)), -ENOENT);
-}
-
-fn sync_cancel_by_descriptor(cx: &Context) {
-    let mut pending = Pending::new(cx);
-    let number = fd(&pending.pipes[0].0);
-    let flags = IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ALL;
-    let answer = sync_cancel(&pending.ring, sync(0, number, flags));
-    assert_eq!(answer, 2, "with ALL it counts");
-    assert_eq!(pending.ring.wait_sorted(2), [(10, -ECANCELED), (11, -ECANCELED)]);
-}
-
-fn sync_cancel_reserved_is_einval(cx: &Context) {
-    let ring = cx.ring_with(4, 0);
-    assert_eq!(sync_cancel(&ring, SyncCancel { pad2: [1, 0, 0], ..sync(1, -1, 0) }), -EINVAL);
-    assert_eq!(sync_cancel(&ring, SyncCancel { pad: [1; 7], ..sync(1, -1, 0) }), -EINVAL);
-    assert_eq!(ring.register(IORING_REGISTER_SYNC_CANCEL, 0, 2) as i32, -EINVAL);
 }

@@ -27,6 +27,7 @@ topics![
     overflow,
     poll,
     register,
+    restrictions,
     rw_file,
     rw_fixed_vectors,
     rw_other,
@@ -35,6 +36,7 @@ topics![
     splice,
     sqpoll,
     sync,
+    sync_cancel,
     timeout,
     xattr
 ];

@@ -177,6 +177,22 @@ pub const IORING_MSG_DATA: u64 = linux_raw_sys::io_uring::io_uring_msg_ring_flag
 /// A registered file; see [`IORING_MSG_DATA`].
 pub const IORING_MSG_SEND_FD: u64 = linux_raw_sys::io_uring::io_uring_msg_ring_flags::IORING_MSG_SEND_FD as u64;
 
+macro_rules! restriction_kinds {
+    ($($name:ident = $value:expr;)*) => {
+        $(pub const $name: u32 = $value;)*
+        const _: () = {
+            $(assert!($name == linux_raw_sys::io_uring::io_uring_register_restriction_op::$name as u32);)*
+        };
+    };
+}
+
+restriction_kinds! {
+    IORING_RESTRICTION_REGISTER_OP = 0;
+    IORING_RESTRICTION_SQE_OP = 1;
+    IORING_RESTRICTION_SQE_FLAGS_ALLOWED = 2;
+    IORING_RESTRICTION_SQE_FLAGS_REQUIRED = 3;
+}
+
 macro_rules! sqe_flags {
     ($($name:ident = $bit:ident;)*) => {
         $(pub const $name: u8 = 1 << linux_raw_sys::io_uring::io_uring_sqe_flags_bit::$bit as u8;)*

@@ -4,4 +4,6 @@ pub mod buffers;
 pub mod files;
 pub mod register;
 mod requests;
+pub mod restrictions;
+mod sync_cancel;
 pub mod tag;

@@ -33,6 +33,7 @@ use crate::request::timer::Timers;
 use crate::request::{Id, Slab};
 use crate::resource::buffers::Buffers;
 use crate::resource::files::Files;
+use crate::resource::restrictions::Restrictions;
 use crate::sync::fence_after_swap;
 use crate::Errno;
 use arrivals::Arrivals;
@@ -136,6 +137,8 @@ pub struct State {
     pub closed: bool,
     /// Made with `IORING_SETUP_R_DISABLED` and not enabled yet.
     pub disabled: bool,
+    /// What the program allowed the ring to be used for; holds while the ring is not disabled.
+    pub restrictions: Option<Box<Restrictions>>,
 }
 
 /// Free records of the chunks that this process claimed in the shared control area.
@@ -426,6 +429,12 @@ impl State {
             crate::descriptors::close(bell); // a thread of the parent's may sleep on it
         }
         self.control.member = control::NO_MEMBER;
+    }
+
+    /// The restrictions that hold now.
+    #[inline]
+    pub fn enforced(&self) -> Option<&Restrictions> {
+        self.restrictions.as_deref().filter(|_| !self.disabled)
     }
 
     /// CQEs the program has not consumed.

@@ -18,6 +18,8 @@ pub struct Cancel {
     pub fd: Option<(i32, bool)>,
     /// Opcode that must match.
     pub opcode: Option<u32>,
+    /// Whatever there is matches.
+    pub any: bool,
     /// End all that match, and answer how many.
     pub all: bool,
 }
@@ -33,10 +35,15 @@ impl Cancel {
         if flags & IORING_ASYNC_CANCEL_FD != 0 && sqe.flags & IOSQE_FIXED_FILE != 0 {
             flags |= IORING_ASYNC_CANCEL_FD_FIXED;
         }
+        let keys = IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_OP;
+        if flags & IORING_ASYNC_CANCEL_ANY != 0 && flags & keys != 0 {
+            return Err(Errno::INVAL);
+        }
         Cancel::with_flags(flags, sqe.addr, sqe.fd, sqe.len)
     }
 
-    /// From the `IORING_ASYNC_CANCEL_*` flags and the keys they select.
+    /// From the `IORING_ASYNC_CANCEL_*` flags and the keys they select. With ANY no key is looked at, which only
+    /// IORING_REGISTER_SYNC_CANCEL lets a program combine with others.
     pub fn with_flags(flags: u32, user_data: u64, fd: i32, opcode: u32) -> Result<Cancel, Errno> {
         let known = IORING_ASYNC_CANCEL_ALL
             | IORING_ASYNC_CANCEL_FD
@@ -44,17 +51,18 @@ impl Cancel {
             | IORING_ASYNC_CANCEL_FD_FIXED
             | IORING_ASYNC_CANCEL_USERDATA
             | IORING_ASYNC_CANCEL_OP;
-        let any = flags & IORING_ASYNC_CANCEL_ANY != 0;
-        let by_fd = flags & IORING_ASYNC_CANCEL_FD != 0;
-        let by_opcode = flags & IORING_ASYNC_CANCEL_OP != 0;
-        if flags & !known != 0 || (any && (by_fd || by_opcode)) {
+        if flags & !known != 0 {
             return Err(Errno::INVAL);
         }
-        let by_user_data = flags & IORING_ASYNC_CANCEL_USERDATA != 0 || !(any || by_fd || by_opcode);
+        let any = flags & IORING_ASYNC_CANCEL_ANY != 0;
+        let by_fd = flags & IORING_ASYNC_CANCEL_FD != 0;
+        let by_opcode = flags & IORING_ASYNC_CANCEL_OP != 0 && !any;
+        let by_user_data = !any && (flags & IORING_ASYNC_CANCEL_USERDATA != 0 || !(by_fd || by_opcode));
         Ok(Cancel {
             user_data: by_user_data.then_some(user_data),
             fd: by_fd.then_some((fd, flags & IORING_ASYNC_CANCEL_FD_FIXED != 0)),
             opcode: by_opcode.then_some(opcode),
+            any,
             all: any || flags & IORING_ASYNC_CANCEL_ALL != 0,
         })
     }
@@ -63,6 +71,6 @@ impl Cancel {
     pub fn matches(&self, user_data: u64, opcode: Opcode, same_file: bool) -> bool {
         self.user_data.is_none_or(|wanted| wanted == user_data)
             && self.opcode.is_none_or(|wanted| wanted == opcode as u32)
-            && (self.fd.is_none() || same_file)
+            && (self.any || self.fd.is_none() || same_file)
     }
 }

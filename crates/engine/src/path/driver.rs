@@ -168,10 +168,6 @@ impl RingGuard {
 
 /// Waits as io_uring_enter(2) with IORING_ENTER_GETEVENTS does. Source: `io_cqring_wait` in io_uring/io_uring.c.
 pub fn wait(mut guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
-    let ring = guard.ring();
-    ring.driver.handover.visit();
-    guard.clear_announcement();
-    guard.collect();
     let head = match guard.memory.view.load(crate::ring::layout::word::CQ_HEAD) {
         Ok(head) => head,
         Err(error) => {
@@ -180,7 +176,15 @@ pub fn wait(mut guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
         }
     };
     let entries = guard.memory.view.layout().cq_entries;
-    let target = head.wrapping_add(wish.min_complete.min(entries));
+    wait_until(guard, wish, head.wrapping_add(wish.min_complete.min(entries)))
+}
+
+/// Waits until the CQ's tail has come to `target`.
+pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: u32) -> Result<(), Errno> {
+    let ring = guard.ring();
+    ring.driver.handover.visit();
+    guard.clear_announcement();
+    guard.collect();
     let timeouts = guard.control.header().timeouts.load(Ordering::Relaxed);
     let polled = guard.is_polled();
     // Completions must not keep what is ready behind them from being seen for ever.

@@ -44,7 +44,7 @@ impl RingGuard {
             let Some(request) = self.slab.get(id) else { continue };
             let reachable = matches!(request.state, State::Armed { .. } | State::Timed | State::Queued(_));
             let guard = request.opcode == Opcode::LinkTimeout;
-            let timer_by_file = matches!(request.state, State::Timed) && cancel.fd.is_some();
+            let timer_by_file = matches!(request.state, State::Timed) && cancel.fd.is_some() && !cancel.any;
             if !reachable || guard || timer_by_file {
                 continue;
             }

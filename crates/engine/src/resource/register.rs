@@ -2,6 +2,7 @@
 
 use super::buffers::{Buffers, MAX_BUFFERS};
 use super::files::{Files, MAX_FILES};
+use super::restrictions::Restrictions;
 use crate::op::msg_ring::MsgRing;
 use crate::op::{definition, Context, Verdict};
 use crate::os::{user_read, user_read_slice, user_write};
@@ -9,6 +10,9 @@ use crate::ring::{LockFailure, RingGuard};
 use crate::{descriptors, process, Errno};
 use anyring_abi::*;
 use core::sync::atomic::Ordering;
+
+/// The calls that Linux 6.18 knows are numbered below this.
+pub const REGISTER_CALLS: u32 = IORING_REGISTER_QUERY + 1;
 
 /// Registers, unregisters or asks. `fd` is the ring's number, or the calling thread's registered index with
 /// `IORING_REGISTER_USE_REGISTERED_RING`.
@@ -36,6 +40,12 @@ pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
     })?;
     if guard.issuer != 0 && guard.issuer != process::thread_id() {
         return Err(Errno::EXIST);
+    }
+    if opcode >= REGISTER_CALLS {
+        return Err(Errno::INVAL);
+    }
+    if let Some(restrictions) = guard.enforced() {
+        restrictions.check_register(opcode)?;
     }
     match opcode {
         IORING_REGISTER_BUFFERS => guard.register_buffers(Table { address: arg, count, tags: 0 }, false),
@@ -73,14 +83,26 @@ pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
             no_argument(arg, count)?;
             guard.enable()
         }
+        IORING_REGISTER_RESTRICTIONS => guard.restrict(arg, count),
         IORING_REGISTER_RING_FDS => ring_numbers(arg, count, true),
         IORING_UNREGISTER_RING_FDS => ring_numbers(arg, count, false),
+        IORING_REGISTER_SYNC_CANCEL => {
+            one_argument(arg, count)?;
+            super::sync_cancel::cancel(guard, arg)
+        }
         _ => Err(Errno::INVAL),
     }
 }
 
 fn no_argument(arg: u64, count: u32) -> Result<(), Errno> {
     if arg != 0 || count != 0 {
+        return Err(Errno::INVAL);
+    }
+    Ok(())
+}
+
+fn one_argument(arg: u64, count: u32) -> Result<(), Errno> {
+    if arg == 0 || count != 1 {
         return Err(Errno::INVAL);
     }
     Ok(())
@@ -237,6 +259,18 @@ impl RingGuard {
         if self.is_polled() {
             self.ring().nudge_poller();
         }
+        Ok(0)
+    }
+
+    /// `IORING_REGISTER_RESTRICTIONS`.
+    fn restrict(&mut self, arg: u64, count: u32) -> Result<u32, Errno> {
+        if !self.disabled {
+            return Err(Errno::BADFD);
+        }
+        if self.restrictions.is_some() {
+            return Err(Errno::BUSY);
+        }
+        self.restrictions = Some(Box::new(Restrictions::read(arg, count)?));
         Ok(0)
     }
 

@@ -158,6 +158,7 @@ fn publish(flags: u32, mut memory: Memory, control: Control, polling: Option<sqp
         disabled: flags & IORING_SETUP_R_DISABLED != 0,
         orphan: false,
         closed: false,
+        restrictions: None,
     };
     let ring = process::unborn_ring();
     ring.bring_to_life(fd, flags, state);

@@ -199,6 +199,9 @@ impl RingGuard {
             }
             self.drain.check(sqe.flags)?;
         }
+        if let Some(restrictions) = &self.restrictions {
+            restrictions.check_sqe(opcode, sqe.flags)?;
+        }
         if (sqe.ioprio != 0 && !row.ioprio) || sqe.personality != 0 {
             return Err(Errno::INVAL);
         }

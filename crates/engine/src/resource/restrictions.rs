@@ -1,0 +1,79 @@
+//! Restrictions: io_uring_register(2), IORING_REGISTER_RESTRICTIONS. Registered while a ring is disabled, they hold from
+//! the moment it is enabled. Source: `io_register_restrictions` in io_uring/register.c, `io_check_restriction` in
+//! io_uring/io_uring.c.
+
+use super::register::REGISTER_CALLS;
+use crate::os::user_read;
+use crate::Errno;
+use anyring_abi::{
+    Opcode, IORING_RESTRICTION_REGISTER_OP, IORING_RESTRICTION_SQE_FLAGS_ALLOWED,
+    IORING_RESTRICTION_SQE_FLAGS_REQUIRED, IORING_RESTRICTION_SQE_OP,
+};
+
+/// The most entries that one call takes.
+const MAX_ENTRIES: u32 = 4 + REGISTER_CALLS + Opcode::COUNT as u32;
+/// Bytes of `struct io_uring_restriction`.
+const ENTRY_BYTES: u64 = 16;
+
+const _: () = assert!(REGISTER_CALLS <= 64 && Opcode::COUNT <= 128, "bits of the sets");
+
+/// What a ring allows.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Restrictions {
+    register_calls: u64,
+    opcodes: u128,
+    flags_allowed: u8,
+    flags_required: u8,
+}
+
+impl Restrictions {
+    /// Reads `count` entries at `arg`.
+    pub fn read(arg: u64, count: u32) -> Result<Restrictions, Errno> {
+        if arg == 0 || count > MAX_ENTRIES {
+            return Err(Errno::INVAL);
+        }
+        let mut entries = vec![0u32; count as usize];
+        for (entry, at) in entries.iter_mut().zip(0..) {
+            // opcode, value, a reserved byte; what follows is reserved too and not looked at.
+            let [head, _]: [u64; 2] = user_read(arg + ENTRY_BYTES * at)?;
+            *entry = head as u32;
+        }
+        let mut restrictions = Restrictions::default();
+        for entry in entries {
+            let (kind, value) = (u32::from(entry as u16), (entry >> 16) as u8);
+            match kind {
+                IORING_RESTRICTION_REGISTER_OP if u32::from(value) < REGISTER_CALLS => {
+                    restrictions.register_calls |= 1 << value;
+                }
+                IORING_RESTRICTION_SQE_OP if usize::from(value) < Opcode::COUNT => {
+                    restrictions.opcodes |= 1 << value;
+                }
+                IORING_RESTRICTION_SQE_FLAGS_ALLOWED => restrictions.flags_allowed = value,
+                IORING_RESTRICTION_SQE_FLAGS_REQUIRED => restrictions.flags_required = value,
+                _ => return Err(Errno::INVAL),
+            }
+        }
+        Ok(restrictions)
+    }
+
+    /// `EACCES` for an SQE that is not allowed.
+    pub fn check_sqe(&self, opcode: Opcode, flags: u8) -> Result<(), Errno> {
+        let listed = self.opcodes & 1 << opcode as u8 != 0;
+        let complete = flags & self.flags_required == self.flags_required;
+        let known = flags & !(self.flags_allowed | self.flags_required) == 0;
+        if listed && complete && known {
+            Ok(())
+        } else {
+            Err(Errno::ACCESS)
+        }
+    }
+
+    /// `EACCES` for a call of io_uring_register(2) that is not allowed; `opcode` is below [`REGISTER_CALLS`].
+    pub fn check_register(&self, opcode: u32) -> Result<(), Errno> {
+        if self.register_calls & 1 << opcode != 0 {
+            Ok(())
+        } else {
+            Err(Errno::ACCESS)
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! IORING_REGISTER_SYNC_CANCEL: a cancellation that answers when what it found has ended.
+
+use crate::op::cancel::Cancel;
+use crate::op::Verdict;
+use crate::os::user_read;
+use crate::path::driver::{wait_until, Wish};
+use crate::request::timer::Clock;
+use crate::ring::RingGuard;
+use crate::Errno;
+
+/// `struct io_uring_sync_cancel_reg` in words of eight bytes: addr; fd, flags; the timeout; opcode and padding; padding.
+type Argument = [u64; 8];
+
+/// A request that a worker has may end without a CQE, and wakes nobody then: it is looked for this often.
+const LOOK_NS: u64 = 10_000_000;
+
+/// Ends the requests that the argument describes. One that cannot be stopped is waited for, for as long as the argument's
+/// timeout says (`ETIME`); a signal ends the wait (`EINTR`). Source: io_uring_register(2); `io_sync_cancel` in
+/// io_uring/cancel.c.
+pub fn cancel(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
+    let [user_data, keys, seconds, nanoseconds, opcode, padding @ ..]: Argument = user_read(arg)?;
+    if opcode >> 8 != 0 || padding != [0; 3] {
+        return Err(Errno::INVAL);
+    }
+    let cancel = Cancel::with_flags((keys >> 32) as u32, user_data, keys as i32, opcode as u32)?;
+    let mut answer = ended(guard.cancel_requests(&cancel));
+    if answer != Err(Errno::ALREADY) {
+        return answer;
+    }
+    let clock = Clock::Monotonic;
+    let for_ever = (seconds, nanoseconds) == (u64::MAX, u64::MAX);
+    let span_ns = seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds);
+    let deadline_ns = if for_ever { u64::MAX } else { clock.now_ns().saturating_add(span_ns) };
+    let ring = guard.ring();
+    while answer == Err(Errno::ALREADY) {
+        let now_ns = clock.now_ns();
+        if now_ns >= deadline_ns {
+            return Err(Errno::TIME);
+        }
+        let until_ns = deadline_ns.min(now_ns.saturating_add(LOOK_NS));
+        let wish = Wish { min_complete: 1, deadline_ns: Some(until_ns), clock, sigmask: None };
+        let next = guard.cq_tail().wrapping_add(1);
+        match wait_until(guard, &wish, next) {
+            Ok(()) | Err(Errno::TIME) => {}
+            Err(error) => return Err(error),
+        }
+        guard = ring.lock().map_err(|_| Errno::BADF)?;
+        answer = ended(guard.cancel_requests(&cancel));
+    }
+    match answer {
+        Ok(_) | Err(Errno::NOENT) => Ok(0),
+        error => error,
+    }
+}
+
+/// How many requests a cancellation ended, or why none.
+fn ended(verdict: Verdict) -> Result<u32, Errno> {
+    match verdict {
+        Verdict::Done(count @ 0..) => Ok(count as u32),
+        Verdict::Done(error) => Err(Errno::from_raw_os_error(-error)),
+        _ => Err(Errno::INVAL),
+    }
+}
