@@ -298,7 +298,7 @@ impl Ring {
         }
         if self.defers() {
             self.signal_deferred();
-        } else if self.polled_by.load(Ordering::Relaxed) != 0 {
+        } else if !self.completes_here() {
             self.nudge_poller();
         } else {
             drop(self.try_lock());
@@ -334,7 +334,9 @@ impl Ring {
     /// Whether the calling thread may complete what workers brought back.
     fn completes_here(&self) -> bool {
         let polled_by = self.polled_by.load(Ordering::Relaxed);
-        !self.defers() && (polled_by == 0 || polled_by == crate::process::thread_id())
+        let polled_elsewhere = polled_by != 0 && polled_by != crate::process::thread_id();
+        // The thread that polls an inherited ring is the parent's: it sees nothing of what arrives in the child.
+        !self.defers() && (!polled_elsewhere || self.inherited.load(Ordering::Relaxed))
     }
 
     /// Whether completions wait for the ring's owner to ask for them. The owner is a thread of the process that made the
