@@ -2,7 +2,7 @@
 //! our engine completed their requests.
 //!
 //! - [`environment`]: what is refused, and to whom.
-//! - [`cases`]: each case in each environment, as tests.
+//! - [`mod@cases`]: each case in each environment, as tests.
 //! - [`stage`]: one test's folder, and how its programs are run and ended.
 //! - [`statistics`]: the only reader of `anyring stats --json`.
 //! - [`programs`]: where the programs are.

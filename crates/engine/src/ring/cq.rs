@@ -147,7 +147,9 @@ impl RingGuard {
             let _ = view.change_bits(word::SQ_FLAGS, IORING_SQ_CQ_OVERFLOW, 0);
         }
         drop(post);
-        state.spill.extend(batch.cqes[spilled..batch.count].iter().map(|cqe| (*cqe, [0; 2])));
+        if spilled < batch.count {
+            state.spill.extend(batch.cqes[spilled..batch.count].iter().map(|cqe| (*cqe, [0; 2])));
+        }
         batch.count = 0;
         let asynchronous = core::mem::take(&mut batch.asynchronous);
         if overflowed != 0 {
