@@ -6,7 +6,6 @@
 use crate::stage::{self, Program, Stage};
 use crate::{Outcome, Statistics};
 use rustix::process::{Pid, Signal};
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -58,8 +57,6 @@ pub struct Server {
     stage: Stage,
     bin: PathBuf,
     process: Option<Child>,
-    /// Files outside the stage that the server had mapped.
-    shared: BTreeSet<PathBuf>,
 }
 
 impl Server {
@@ -69,7 +66,7 @@ impl Server {
     ///
     /// When it fails.
     pub fn init(stage: Stage, bin: &Path) -> Self {
-        let server = Server { stage, bin: bin.to_owned(), process: None, shared: BTreeSet::new() };
+        let server = Server { stage, bin: bin.to_owned(), process: None };
         let (outcome, statistics) = server.stage.attempt(&server.initdb());
         outcome.succeeded();
         if let Some(statistics) = statistics {
@@ -84,7 +81,7 @@ impl Server {
     ///
     /// When it does not.
     pub fn is_denied(stage: Stage, bin: &Path) {
-        let server = Server { stage, bin: bin.to_owned(), process: None, shared: BTreeSet::new() };
+        let server = Server { stage, bin: bin.to_owned(), process: None };
         let outcome = server.stage.deny(&server.initdb());
         let message =
             format!("FATAL:  could not setup io_uring queue: {}", server.stage.environment().refusal.message());
@@ -107,8 +104,10 @@ impl Server {
         let fixed = ["-D", "data", "-k", directory, "-c", "listen_addresses=", "-c", "max_connections=20"];
         let small =
             ["-c", "max_worker_processes=4", "-c", "io_max_concurrency=32", "-c", "effective_io_concurrency=32"];
+        // A backend that is killed while it makes a segment in /dev/shm leaves it there, natively too.
+        let shared = ["-c", "dynamic_shared_memory_type=mmap"];
         let settings = settings.iter().flat_map(|setting| ["-c", setting]);
-        let program = self.client("postgres", &fixed).args(small).args(settings);
+        let program = self.client("postgres", &fixed).args(small).args(shared).args(settings);
         let mut command = if stage::on_kernel() {
             self.stage.unserved(&program)
         } else {
@@ -118,7 +117,6 @@ impl Server {
         command.stdout(log.try_clone().expect("dup")).stderr(log);
         self.process = Some(command.spawn().expect("start the server"));
         self.wait_until_it_answers();
-        self.shared.extend(mapped_outside(self.pid(), self.stage.directory()));
     }
 
     /// Waits until a new connection is served.
@@ -145,8 +143,6 @@ impl Server {
         let status = self.end(Signal::INT).expect("a server that runs");
         assert!(status.is_some_and(|status| status.success()), "the server ended with {status:?}: {}", self.log());
         assert_eq!(processes_in(self.stage.directory()), Vec::<u32>::new(), "processes that are left");
-        let left: Vec<_> = self.shared.iter().filter(|file| file.exists()).collect();
-        assert!(left.is_empty(), "shared memory that is left: {left:?}");
         let sockets = std::fs::read_dir(self.stage.directory()).expect("the folder");
         let sockets: Vec<_> = sockets.map(|entry| entry.expect("an entry").file_name()).collect();
         let left = sockets.iter().any(|name| name.to_string_lossy().starts_with(".s."));
@@ -184,10 +180,6 @@ impl Server {
     /// The stage.
     pub fn stage(&self) -> &Stage {
         &self.stage
-    }
-
-    fn pid(&self) -> u32 {
-        self.process.as_ref().expect("a server that runs").id()
     }
 
     /// One of PostgreSQL's programs that talks to this server.
@@ -260,11 +252,4 @@ fn processes_in(directory: &Path) -> Vec<u32> {
     let inside =
         |pid: &u32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|path| path.starts_with(directory));
     numbers.filter(inside).collect()
-}
-
-/// The files in memory that a process has mapped by name.
-fn mapped_outside(pid: u32, directory: &Path) -> Vec<PathBuf> {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("the server's mappings");
-    let files = maps.lines().filter_map(|line| line.split_whitespace().nth(5)).map(PathBuf::from);
-    files.filter(|file| file.starts_with("/dev/shm") && !file.starts_with(directory)).collect()
 }
