@@ -11,6 +11,7 @@ macro_rules! topics {
 
 topics![
     cancel,
+    clone_buffers,
     delivery,
     enter,
     epoll_wait,
@@ -28,6 +29,7 @@ topics![
     poll,
     register,
     restrictions,
+    ring_query,
     rw_file,
     rw_fixed_vectors,
     rw_other,
@@ -38,6 +40,7 @@ topics![
     sync,
     sync_cancel,
     timeout,
+    waits,
     xattr
 ];
 

@@ -23,6 +23,10 @@ cases! {
         nop_fixed_file_without_table_is_ebadf,
         nop_with_fixed_file_flag_needs_no_table,
         nop_fixed_buffer_without_table_is_efault,
+        nop_fixed_file_and_buffer_that_are_there,
+        nop_fixed_file_flag_alone_is_nothing,
+        nop_that_fails_breaks_its_chain,
+        nop_by_task_work_comes_after_the_others,
     ],
     own_flags: [cqe32_extra_words_are_zero],
 }
@@ -120,6 +124,41 @@ fn nop_with_fixed_file_flag_needs_no_table(cx: &Context) {
 
 fn nop_fixed_buffer_without_table_is_efault(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::nop().op_flags(IORING_NOP_FIXED_BUFFER)), -EFAULT);
+}
+
+fn nop_fixed_file_and_buffer_that_are_there(cx: &Context) {
+    let (mut ring, (reader, _writer), mut bytes) = (cx.ring(4), pipe(), [0; 8]);
+    ring.register_files(&[-1, fd(&reader)]);
+    let vector = iovec_mut(&mut bytes);
+    assert_eq!(ring.register(IORING_REGISTER_BUFFERS, &raw const vector as usize, 1), 0);
+    let flags = IORING_NOP_FILE | IORING_NOP_FIXED_FILE | IORING_NOP_FIXED_BUFFER | IORING_NOP_INJECT_RESULT;
+    let nop = Sqe { fd: 1, len: 5, ..sqe::nop() }.op_flags(flags);
+    assert_eq!(ring.run(nop), 5);
+    assert_eq!(ring.run(Sqe { fd: 0, ..nop }), -EBADF, "an empty slot");
+    assert_eq!(ring.run(nop.buffer(1)), -EFAULT);
+    assert_eq!(ring.run(nop.with(IOSQE_ASYNC)), 5);
+    assert_eq!(ring.run(nop.with(IOSQE_ASYNC).buffer(1)), -EFAULT);
+}
+
+fn nop_fixed_file_flag_alone_is_nothing(cx: &Context) {
+    assert_eq!(cx.ring(4).run(sqe::nop().op_flags(IORING_NOP_FIXED_FILE)), 0);
+}
+
+fn nop_that_fails_breaks_its_chain(cx: &Context) {
+    let mut ring = cx.ring(4);
+    ring.go_all(&[
+        sqe::nop().op_flags(IORING_NOP_FILE).with(IOSQE_IO_LINK).data(1),
+        sqe::nop().data(2),
+    ]);
+    assert_eq!(ring.wait_ordered(2), [(1, -EBADF), (2, -ECANCELED)]);
+}
+
+fn nop_by_task_work_comes_after_the_others(cx: &Context) {
+    let mut ring = cx.ring(4);
+    let late = Sqe { len: 3, ..sqe::nop() }.op_flags(IORING_NOP_TW | IORING_NOP_INJECT_RESULT);
+    ring.go_all(&[late.data(1), sqe::nop().data(2)]);
+    assert_eq!(ring.cq_ready(), if cx.flag_set.flags & IORING_SETUP_DEFER_TASKRUN != 0 { 1 } else { 2 });
+    assert_eq!(ring.wait_ordered(2), [(2, 0), (1, 3)]);
 }
 
 fn cqe32_extra_words_are_zero(cx: &Context) {

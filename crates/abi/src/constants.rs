@@ -177,6 +177,14 @@ pub const IORING_MSG_DATA: u64 = linux_raw_sys::io_uring::io_uring_msg_ring_flag
 /// A registered file; see [`IORING_MSG_DATA`].
 pub const IORING_MSG_SEND_FD: u64 = linux_raw_sys::io_uring::io_uring_msg_ring_flags::IORING_MSG_SEND_FD as u64;
 
+pub const IORING_REG_WAIT_TS: u32 = 1;
+pub const IORING_MEM_REGION_TYPE_USER: u32 = 1;
+pub const IORING_MEM_REGION_REG_WAIT_ARG: u64 = 1;
+pub const IORING_MAP_OFF_PARAM_REGION: u64 = 0x2000_0000;
+pub const IORING_REGISTER_SRC_REGISTERED: u32 = 1;
+pub const IORING_REGISTER_DST_REPLACE: u32 = 2;
+pub const IO_URING_QUERY_OPCODES: u32 = 0;
+
 macro_rules! restriction_kinds {
     ($($name:ident = $value:expr;)*) => {
         $(pub const $name: u32 = $value;)*

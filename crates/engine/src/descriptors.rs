@@ -110,6 +110,12 @@ pub fn to_ring_number(fd: OwnedFd) -> Result<OwnedFd, Errno> {
     Err(Errno::MFILE)
 }
 
+/// `EBADF` for a number that is not open.
+pub fn check_open(fd: i32) -> Result<(), Errno> {
+    let args = [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0];
+    crate::os::check(crate::os::syscall(libc::SYS_fcntl, args)).map(|_| ())
+}
+
 /// A private duplicate of a descriptor of the program's, at the top of the table.
 pub fn duplicate(fd: i32) -> Result<i32, Errno> {
     if fd < 0 {

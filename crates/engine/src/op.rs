@@ -85,6 +85,7 @@ pub struct Context {
 #[allow(missing_docs)] // each variant is documented where its type is
 pub enum Op {
     Nop(nop::Nop),
+    NopWith(nop::NopWith),
     Rw(rw::Rw),
     Sync(sync::Sync),
     Poll(poll::PollAdd),
@@ -112,6 +113,7 @@ impl Op {
     pub fn issue(&mut self, context: Context) -> Verdict {
         match self {
             Op::Nop(op) => op.issue(),
+            Op::NopWith(op) => op.issue(context),
             Op::Rw(op) => op.issue(context),
             Op::Sync(op) => op.issue(context),
             Op::Net(op) => op.issue(context),

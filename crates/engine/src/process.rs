@@ -266,6 +266,9 @@ pub fn closing_range(first: u32, last: u32) {
 /// Where the area at mmap(2) offset `offset` of ring `fd` is: a memfd and the offset in it.
 pub fn ring_mapping(fd: i32, offset: u64) -> Option<(i32, u64)> {
     let guard = verified_ring(fd)?.lock().ok()?;
+    if offset == crate::resource::wait_region::MAP_OFFSET {
+        return Some((guard.wait_region.as_ref()?.memfd()?, 0));
+    }
     let offset = guard.memory.view.layout().memfd_offset(offset)?;
     Some((guard.memory.memfd?, offset))
 }

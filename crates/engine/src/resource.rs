@@ -1,9 +1,12 @@
 //! What a program registers with a ring: files, buffers, an eventfd; and the call that does it.
 
 pub mod buffers;
+mod clone_buffers;
 pub mod files;
+mod query;
 pub mod register;
 mod requests;
 pub mod restrictions;
 mod sync_cancel;
 pub mod tag;
+pub mod wait_region;

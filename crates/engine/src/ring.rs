@@ -29,11 +29,12 @@ use crate::path::sqpoll::Poller;
 use crate::path::worker::Job;
 use crate::request::drain::Drain;
 use crate::request::link::Chain;
-use crate::request::timer::Timers;
+use crate::request::timer::{Clock, Timers};
 use crate::request::{Id, Slab};
 use crate::resource::buffers::Buffers;
 use crate::resource::files::Files;
 use crate::resource::restrictions::Restrictions;
+use crate::resource::wait_region::Region;
 use crate::sync::fence_after_swap;
 use crate::Errno;
 use arrivals::Arrivals;
@@ -139,6 +140,10 @@ pub struct State {
     pub disabled: bool,
     /// What the program allowed the ring to be used for; holds while the ring is not disabled.
     pub restrictions: Option<Box<Restrictions>>,
+    /// The clock of waits (`IORING_REGISTER_CLOCK`).
+    pub clock: Clock,
+    /// The registered memory region.
+    pub wait_region: Option<Region>,
 }
 
 /// Free records of the chunks that this process claimed in the shared control area.

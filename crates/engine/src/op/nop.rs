@@ -1,8 +1,10 @@
 //! IORING_OP_NOP.
 
-use super::Verdict;
+use super::{Context, Op, Verdict};
 use crate::Errno;
-use anyring_abi::{Sqe, IORING_NOP_INJECT_RESULT};
+use anyring_abi::{
+    Sqe, IORING_NOP_FILE, IORING_NOP_FIXED_BUFFER, IORING_NOP_FIXED_FILE, IORING_NOP_INJECT_RESULT, IORING_NOP_TW,
+};
 
 /// Does nothing, or answers the result that `IORING_NOP_INJECT_RESULT` names in `len`. Source: io_uring_enter(2).
 #[derive(Debug, Default)]
@@ -10,20 +12,63 @@ pub struct Nop {
     result: i32,
 }
 
-impl Nop {
-    /// Linux 6.18 knows more flags; those that need what this engine lacks are refused as by an older kernel.
-    #[inline]
-    pub fn prep(sqe: &Sqe) -> Result<Nop, Errno> {
-        let inject = sqe.op_flags == IORING_NOP_INJECT_RESULT;
-        if sqe.op_flags != 0 && !inject {
-            return Err(Errno::INVAL);
-        }
-        Ok(Nop { result: if inject { sqe.len as i32 } else { 0 } })
-    }
+/// A NOP that looks something up first, or completes by task work. Source: io_uring/nop.c.
+#[derive(Debug)]
+pub struct NopWith {
+    /// What it answers, once nothing was amiss.
+    result: i32,
+    /// The file that must be there, and whether it is an index into the registered ones.
+    pub file: Option<(i32, bool)>,
+    /// The slot in which a registered buffer must be.
+    pub buffer: Option<u16>,
+    by_task_work: bool,
+}
 
+/// Reads the SQE. `IORING_NOP_CQE32` is not served.
+#[inline]
+pub fn prep(sqe: &Sqe) -> Result<Op, Errno> {
+    if sqe.op_flags == 0 {
+        return Ok(Op::Nop(Nop::default()));
+    }
+    let has = |flag| sqe.op_flags & flag != 0;
+    let others = IORING_NOP_FILE | IORING_NOP_FIXED_FILE | IORING_NOP_FIXED_BUFFER | IORING_NOP_TW;
+    if has(!(IORING_NOP_INJECT_RESULT | others)) {
+        return Err(Errno::INVAL);
+    }
+    let result = if has(IORING_NOP_INJECT_RESULT) { sqe.len as i32 } else { 0 };
+    if !has(others) {
+        return Ok(Op::Nop(Nop { result }));
+    }
+    Ok(Op::NopWith(NopWith {
+        result,
+        file: has(IORING_NOP_FILE).then_some((sqe.fd, has(IORING_NOP_FIXED_FILE))),
+        buffer: has(IORING_NOP_FIXED_BUFFER).then_some(sqe.buf_index),
+        by_task_work: has(IORING_NOP_TW),
+    }))
+}
+
+impl Nop {
     /// Always done.
     #[inline]
     pub fn issue(&self) -> Verdict {
+        Verdict::Done(self.result)
+    }
+}
+
+impl NopWith {
+    /// What it named has been looked up: it is not looked up again.
+    pub fn looked_up(&mut self, found: Result<(), Errno>) {
+        (self.file, self.buffer) = (None, None);
+        if let Err(error) = found {
+            self.result = -error.raw_os_error();
+        }
+    }
+
+    /// Done, if need be after the submission.
+    pub fn issue(&self, context: Context) -> Verdict {
+        if self.by_task_work && context.nonblock {
+            return Verdict::NeedsWorker;
+        }
         Verdict::Done(self.result)
     }
 }

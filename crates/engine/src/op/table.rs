@@ -47,7 +47,7 @@ const fn define(opcode: Opcode) -> Option<Definition> {
     use FileUse::{File, None as NoFile};
     use Opcode as O;
     match opcode {
-        O::Nop => row(|_, sqe| nop::Nop::prep(sqe).map(Op::Nop), NoFile),
+        O::Nop => row(|_, sqe| nop::prep(sqe), NoFile),
         O::Readv
         | O::Writev
         | O::ReadFixed

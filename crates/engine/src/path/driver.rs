@@ -34,7 +34,9 @@ pub struct Wish {
     pub min_complete: u32,
     /// When to give up, by `clock`.
     pub deadline_ns: Option<u64>,
-    /// The clock of the deadline.
+    /// The end of the minimum wait, by `clock`: until then only `min_complete` ends the wait, from then on any completion.
+    pub minimum_ns: Option<u64>,
+    /// The clock of both.
     pub clock: Clock,
     /// The signal mask while asleep.
     pub sigmask: Option<u64>,
@@ -180,8 +182,9 @@ pub fn wait(mut guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
 }
 
 /// Waits until the CQ's tail has come to `target`.
-pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: u32) -> Result<(), Errno> {
+pub fn wait_until(mut guard: RingGuard, wish: &Wish, mut target: u32) -> Result<(), Errno> {
     let ring = guard.ring();
+    let mut wish = *wish;
     ring.driver.handover.visit();
     guard.clear_announcement();
     guard.collect();
@@ -219,13 +222,18 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: u32) -> Result<(), 
                 break Ok(());
             }
         }
-        let (again, slept) = sleep(guard, wish, target, timeouts, driving);
+        let (again, slept) = sleep(guard, &wish, target, timeouts, driving);
         guard = match again {
             Some(guard) => guard,
             None => return Err(Errno::BADF),
         };
         guard.collect();
         if let Err(error) = slept {
+            let minimum_over = error == Errno::TIME && wish.minimum_ns.take().is_some();
+            if minimum_over && wish.deadline_ns.is_some() && guard.cq_is_empty() {
+                target = guard.cq_tail().wrapping_add(1);
+                continue;
+            }
             let done = guard.satisfied(target, timeouts) || !guard.cq_is_empty();
             break if done { Ok(()) } else { Err(error) };
         }
@@ -345,7 +353,8 @@ fn sleep(
     if !polled && !ring.driver.handover.may_sleep(&ring.arrived) {
         return (Some(guard), Ok(()));
     }
-    let left_ns = wish.deadline_ns.map(|deadline_ns| deadline_ns.saturating_sub(wish.clock.now_ns()));
+    let until_ns = wish.minimum_ns.or(wish.deadline_ns);
+    let left_ns = until_ns.map(|deadline_ns| deadline_ns.saturating_sub(wish.clock.now_ns()));
     if left_ns == Some(0) {
         return (Some(guard), Err(Errno::TIME));
     }

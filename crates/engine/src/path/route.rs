@@ -1,6 +1,7 @@
 //! Routing: what a verdict leads to. The only place that picks a path, finishes a request and goes on with its chain.
 
 use crate::op::msg_ring::MsgRing;
+use crate::op::nop::NopWith;
 use crate::op::rw::Rw;
 use crate::op::splice::Splice;
 use crate::op::{definition, fs, Context, Direction, FileUse, Op, Verdict};
@@ -139,6 +140,10 @@ impl RingGuard {
         }
         match op {
             Op::Rw(rw) => self.issue_transfer(rw, fd),
+            Op::NopWith(nop) => {
+                self.look_up_nop(nop);
+                nop.issue(Context { fd, nonblock: true })
+            }
             Op::PollRemove(remove) => self.remove_poll(remove),
             Op::TimeoutRemove(remove) => self.remove_timeout(remove),
             Op::Cancel(cancel) => self.cancel_requests(cancel),
@@ -152,6 +157,21 @@ impl RingGuard {
             },
             op => op.issue(Context { fd, nonblock: true }),
         }
+    }
+
+    /// A NOP's file and registered buffer, which only have to be there.
+    fn look_up_nop(&self, nop: &mut NopWith) {
+        let file = match nop.file {
+            None => Ok(()),
+            Some((index, true)) => self.fixed_file(index as u32).map(|_| ()),
+            Some((fd, false)) if descriptors::is_own(fd) => Err(Errno::BADF), // not open to the program
+            Some((fd, false)) => descriptors::check_open(fd),
+        };
+        let buffer = match nop.buffer {
+            None => Ok(()),
+            Some(index) => self.buffers.as_ref().ok_or(Errno::FAULT).and_then(|buffers| buffers.check_slot(index)),
+        };
+        nop.looked_up(file.and(buffer));
     }
 
     /// A splice's second file, where it is a registered one.
@@ -323,6 +343,10 @@ impl RingGuard {
             (Some(error), _) => Err(error),
             (None, Op::Splice(splice)) => self.look_up_input(splice),
             (None, Op::Rw(rw)) => self.find_buffer(rw),
+            (None, Op::NopWith(nop)) => {
+                self.look_up_nop(nop);
+                Ok(())
+            }
             (None, _) => Ok(()),
         };
         if let Err(error) = ready {
@@ -335,13 +359,16 @@ impl RingGuard {
             let engine_end = self.engine_end;
             let _ = self.entries.make_epoll(engine_end);
         }
+        let by_task_work = approach == Approach::Plain && matches!(op, Op::NopWith(_));
         let by_crew = op.depends_on_caller();
         let approach = if by_crew { Approach::Plain } else { approach };
         let job = Job::new(ring, self.cookie, id, op, fd, approach, file);
         self.slab[id].state = State::Queued(job.clone());
         self.entries.note_use(fd);
         self.arm_link_timeout(id);
-        if !by_crew {
+        if by_task_work {
+            worker::run_alone(job);
+        } else if !by_crew {
             worker::queue(job);
         } else if !self.queue_to_crew(id, job) {
             self.finish(id, -Errno::AGAIN.raw_os_error(), true);

@@ -4,7 +4,6 @@ use super::{Id, State};
 use crate::op::cancel::Cancel;
 use crate::op::poll::PollRemove;
 use crate::op::{Op, Verdict};
-use crate::os::{check, syscall};
 use crate::request::Target;
 use crate::ring::RingGuard;
 use crate::Errno;
@@ -77,8 +76,7 @@ impl RingGuard {
                 Ok(Some(files.get(index as u32)?.fd))
             }
             Some((fd, false)) => {
-                let args = [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0];
-                check(syscall(libc::SYS_fcntl, args))?;
+                crate::descriptors::check_open(fd)?;
                 Ok(Some(fd))
             }
         }

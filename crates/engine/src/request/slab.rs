@@ -176,11 +176,11 @@ impl List {
 mod tests {
     use super::super::Target;
     use super::*;
-    use crate::op::{nop::Nop, Op};
-    use anyring_abi::{Opcode, Sqe};
+    use crate::op::Op;
+    use anyring_abi::Opcode;
 
     fn request(user_data: u64) -> Request {
-        Request::new(Op::Nop(Nop::prep(&Sqe::default()).unwrap()), Opcode::Nop, 0, user_data, Target::None)
+        Request::new(Op::placeholder(), Opcode::Nop, 0, user_data, Target::None)
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub struct Buffer {
 }
 
 /// The table of registered buffers of a ring.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Buffers {
     slots: Vec<Option<Arc<Buffer>>>,
 }
@@ -67,6 +67,33 @@ impl Buffers {
             }
         }
         Ok(count as usize)
+    }
+
+    /// How many slots there are.
+    pub fn slot_count(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// `EFAULT` where no buffer is.
+    pub fn check_slot(&self, index: u16) -> Result<(), Errno> {
+        self.slots.get(usize::from(index)).and_then(Option::as_ref).map(|_| ()).ok_or(Errno::FAULT)
+    }
+
+    /// The ranges (address, bytes) in these slots, with the empty ones as `None`.
+    pub fn ranges(&self, slots: core::ops::Range<u32>) -> Vec<Option<(u64, u64)>> {
+        let slots = &self.slots[slots.start as usize..slots.end as usize];
+        slots.iter().map(|slot| slot.as_ref().map(|buffer| (buffer.address, buffer.bytes))).collect()
+    }
+
+    /// Puts untagged buffers of these ranges into the slots from `first` on, and makes the table larger where needed.
+    pub fn place(&mut self, first: u32, ranges: &[Option<(u64, u64)>]) {
+        let first = first as usize;
+        if self.slots.len() < first + ranges.len() {
+            self.slots.resize(first + ranges.len(), None);
+        }
+        for (slot, range) in self.slots[first..].iter_mut().zip(ranges) {
+            *slot = range.map(|(address, bytes)| Arc::new(Buffer { address, bytes, _tag: None }));
+        }
     }
 
     /// The buffer with index `index`, which `address..address + bytes` must lie in. Source: `io_import_fixed` in

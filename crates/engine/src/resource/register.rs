@@ -6,6 +6,7 @@ use super::restrictions::Restrictions;
 use crate::op::msg_ring::MsgRing;
 use crate::op::{definition, Context, Verdict};
 use crate::os::{user_read, user_read_slice, user_write};
+use crate::request::timer::Clock;
 use crate::ring::{LockFailure, RingGuard};
 use crate::{descriptors, process, Errno};
 use anyring_abi::*;
@@ -83,6 +84,16 @@ pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
             no_argument(arg, count)?;
             guard.enable()
         }
+        IORING_REGISTER_CLOCK => guard.choose_clock(arg, count),
+        IORING_REGISTER_MEM_REGION => {
+            one_argument(arg, count)?;
+            guard.register_region(arg)
+        }
+        IORING_REGISTER_CLONE_BUFFERS => {
+            one_argument(arg, count)?;
+            super::clone_buffers::clone(guard, arg)
+        }
+        IORING_REGISTER_QUERY => super::query::query(arg, count),
         IORING_REGISTER_RESTRICTIONS => guard.restrict(arg, count),
         IORING_REGISTER_RING_FDS => ring_numbers(arg, count, true),
         IORING_UNREGISTER_RING_FDS => ring_numbers(arg, count, false),
@@ -274,6 +285,20 @@ impl RingGuard {
         Ok(0)
     }
 
+    /// `IORING_REGISTER_CLOCK`: `struct io_uring_clock_register`, the clock's id and padding.
+    fn choose_clock(&mut self, arg: u64, count: u32) -> Result<u32, Errno> {
+        if arg == 0 || count != 0 {
+            return Err(Errno::INVAL);
+        }
+        let [head, padding]: [u64; 2] = user_read(arg)?;
+        self.clock = match (head, padding) {
+            (clock, 0) if clock == libc::CLOCK_MONOTONIC as u64 => Clock::Monotonic,
+            (clock, 0) if clock == libc::CLOCK_BOOTTIME as u64 => Clock::Boottime,
+            _ => return Err(Errno::INVAL),
+        };
+        Ok(0)
+    }
+
     fn register_eventfd(&mut self, arg: u64, count: u32, only_asynchronous: bool) -> Result<u32, Errno> {
         if count != 1 {
             return Err(Errno::INVAL);
@@ -312,6 +337,9 @@ fn is_eventfd(fd: i32) -> bool {
 /// Calls that need no ring. `IORING_REGISTER_SEND_MSG_RING`: `arg` is an SQE; source `io_uring_sync_msg_ring` in
 /// io_uring/msg_ring.c.
 fn register_without_ring(opcode: u32, arg: u64, count: u32) -> Result<u32, Errno> {
+    if opcode == IORING_REGISTER_QUERY {
+        return super::query::query(arg, count);
+    }
     if opcode != IORING_REGISTER_SEND_MSG_RING || count != 1 {
         return Err(Errno::INVAL);
     }

@@ -1,21 +1,22 @@
 //! io_uring_enter(2).
 
 use super::{LockFailure, Ring, RingGuard};
-use crate::os::{check, syscall, user_read, Os, Sys};
+use crate::os::{check, syscall, user_read};
 use crate::path::driver::{wait, Wish};
 use crate::path::sqpoll;
-use crate::request::timer::Clock;
+use crate::resource::wait_region;
 use crate::{process, stats, Errno};
 use anyring_abi::*;
 use core::sync::atomic::Ordering;
 
 /// Flags that this engine serves; the others answer EINVAL, as on a kernel that does not have them.
-const FLAGS: u32 = IORING_ENTER_GETEVENTS
+pub const FLAGS: u32 = IORING_ENTER_GETEVENTS
     | IORING_ENTER_SQ_WAKEUP
     | IORING_ENTER_SQ_WAIT
     | IORING_ENTER_EXT_ARG
     | IORING_ENTER_REGISTERED_RING
     | IORING_ENTER_ABS_TIMER
+    | IORING_ENTER_EXT_ARG_REG
     | IORING_ENTER_NO_IOWAIT;
 
 /// The call's arguments, as in io_uring_enter(2).
@@ -84,7 +85,7 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
 
 /// IORING_ENTER_GETEVENTS: waits as the call asks.
 pub fn wait_for_events(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> {
-    match guard.check_waiter().and_then(|()| wish(call)) {
+    match guard.check_waiter().and_then(|()| guard.wish(call)) {
         Ok(wish) => wait(guard, &wish),
         Err(error) => {
             guard.call_helper();
@@ -132,36 +133,73 @@ impl RingGuard {
     }
 }
 
-/// What there is to wait for; reads the extended argument.
-fn wish(call: &Enter) -> Result<Wish, Errno> {
-    let min_complete = call.min_complete;
-    let mut wish = Wish { min_complete, deadline_ns: None, clock: Clock::Monotonic, sigmask: None };
-    let (mask, mask_size, time) = if call.flags & IORING_ENTER_EXT_ARG != 0 {
+/// The extended argument in either form: the signal mask's address and size, the minimum wait, and the timeout.
+struct Extended {
+    mask: u64,
+    mask_size: usize,
+    minimum_us: u32,
+    time: Option<Timespec>,
+}
+
+impl RingGuard {
+    /// What there is to wait for; reads the extended argument. Source: `io_get_ext_arg` in io_uring/io_uring.c.
+    fn wish(&self, call: &Enter) -> Result<Wish, Errno> {
+        let clock = self.clock;
+        let min_complete = call.min_complete;
+        let mut wish = Wish { min_complete, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
+        let extended = self.extended_argument(call)?;
+        if extended.mask != 0 {
+            if extended.mask_size != 8 {
+                return Err(Errno::INVAL);
+            }
+            // SIGSYS stays deliverable: the raw entry point lives on it.
+            wish.sigmask = Some(user_read::<u64>(extended.mask)? & !(1 << (libc::SIGSYS - 1)));
+        }
+        if extended.time.is_none() && extended.minimum_us == 0 {
+            return Ok(wish);
+        }
+        let now_ns = clock.now_ns();
+        if let Some(time) = extended.time {
+            let span_ns = (time.tv_sec.max(0) as u64).saturating_mul(1_000_000_000);
+            let span_ns = span_ns.saturating_add(time.tv_nsec.max(0) as u64);
+            let absolute = call.flags & IORING_ENTER_ABS_TIMER != 0;
+            wish.deadline_ns = Some(if absolute { span_ns } else { now_ns.saturating_add(span_ns) });
+        }
+        if extended.minimum_us != 0 {
+            wish.minimum_ns = Some(now_ns + u64::from(extended.minimum_us) * 1_000);
+        }
+        Ok(wish)
+    }
+
+    fn extended_argument(&self, call: &Enter) -> Result<Extended, Errno> {
+        if call.flags & IORING_ENTER_EXT_ARG == 0 {
+            return Ok(Extended { mask: call.arg, mask_size: call.arg_size, minimum_us: 0, time: None });
+        }
+        if call.flags & IORING_ENTER_EXT_ARG_REG != 0 {
+            return self.registered_argument(call);
+        }
         if call.arg_size != size_of::<GeteventsArg>() {
             return Err(Errno::INVAL);
         }
         let arg: GeteventsArg = user_read(call.arg)?;
-        if arg.min_wait_usec != 0 {
-            return Err(Errno::INVAL); // a pad field to kernels without IORING_FEAT_MIN_TIMEOUT
-        }
-        (arg.sigmask, arg.sigmask_sz as usize, arg.ts)
-    } else {
-        (call.arg, call.arg_size, 0)
-    };
-    if mask != 0 {
-        if mask_size != 8 {
+        let time = if arg.ts == 0 { None } else { Some(user_read(arg.ts)?) };
+        let mask_size = arg.sigmask_sz as usize;
+        Ok(Extended { mask: arg.sigmask, mask_size, minimum_us: arg.min_wait_usec, time })
+    }
+
+    /// IORING_ENTER_EXT_ARG_REG: `struct io_uring_reg_wait` at an offset in the registered region.
+    fn registered_argument(&self, call: &Enter) -> Result<Extended, Errno> {
+        if call.arg_size != wait_region::ENTRY_BYTES as usize {
             return Err(Errno::INVAL);
         }
-        // SIGSYS stays deliverable: the raw entry point lives on it.
-        wish.sigmask = Some(user_read::<u64>(mask)? & !(1 << (libc::SIGSYS - 1)));
+        let region = self.wait_region.as_ref().filter(|region| region.holds_waits()).ok_or(Errno::FAULT)?;
+        let [seconds, nanoseconds, head, mask, tail, ..] = region.entry(call.arg)?;
+        let (minimum_us, flags) = (head as u32, (head >> 32) as u32);
+        if flags & !IORING_REG_WAIT_TS != 0 {
+            return Err(Errno::INVAL);
+        }
+        let time = Timespec { tv_sec: seconds as i64, tv_nsec: nanoseconds as i64 };
+        let time = (flags & IORING_REG_WAIT_TS != 0).then_some(time);
+        Ok(Extended { mask, mask_size: tail as u32 as usize, minimum_us, time })
     }
-    if time != 0 {
-        let time: Timespec = user_read(time)?;
-        let span_ns = (time.tv_sec.max(0) as u64).saturating_mul(1_000_000_000);
-        let span_ns = span_ns.saturating_add(time.tv_nsec.max(0) as u64);
-        let absolute = call.flags & IORING_ENTER_ABS_TIMER != 0;
-        let start_ns = if absolute { 0 } else { Sys::clock_ns(libc::CLOCK_MONOTONIC) };
-        wish.deadline_ns = Some(start_ns.saturating_add(span_ns));
-    }
-    Ok(wish)
 }

@@ -21,7 +21,7 @@ pub struct Memory {
 
 /// Runs `grow` under a file size limit of at least `bytes`: RLIMIT_FSIZE counts memfds too, and a file beyond it raises
 /// SIGXFSZ in the program.
-fn with_file_size<T>(bytes: u64, grow: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+pub fn with_file_size<T>(bytes: u64, grow: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
     let limit = getrlimit(Resource::Fsize);
     if limit.current.is_none_or(|current| current >= bytes) {

@@ -8,7 +8,7 @@ use crate::os::{user_read, user_write};
 use crate::path::readiness::Entries;
 use crate::path::sqpoll;
 use crate::request::drain::Drain;
-use crate::request::timer::Timers;
+use crate::request::timer::{Clock, Timers};
 use crate::request::Slab;
 use crate::{descriptors, process, stats, Errno};
 use anyring_abi::*;
@@ -32,10 +32,11 @@ pub const FEATURES: u32 = IORING_FEAT_SINGLE_MMAP
     | IORING_FEAT_CQE_SKIP
     | IORING_FEAT_LINKED_FILE
     | IORING_FEAT_REG_REG_RING
+    | IORING_FEAT_MIN_TIMEOUT
     | IORING_FEAT_NO_IOWAIT;
 
 /// Setup flags that this engine serves; the others answer EINVAL, as on a kernel that does not have them.
-const FLAGS: u32 = IORING_SETUP_SQPOLL
+pub const FLAGS: u32 = IORING_SETUP_SQPOLL
     | IORING_SETUP_SQ_AFF
     | IORING_SETUP_CQSIZE
     | IORING_SETUP_CLAMP
@@ -159,6 +160,8 @@ fn publish(flags: u32, mut memory: Memory, control: Control, polling: Option<sqp
         orphan: false,
         closed: false,
         restrictions: None,
+        clock: Clock::Monotonic,
+        wait_region: None,
     };
     let ring = process::unborn_ring();
     ring.bring_to_life(fd, flags, state);

@@ -12,7 +12,8 @@ use anyring_abi::{
 
 use core::sync::atomic::Ordering;
 
-const KNOWN_FLAGS: u8 = IOSQE_FIXED_FILE
+/// `IOSQE_*` that there are.
+pub const KNOWN_FLAGS: u8 = IOSQE_FIXED_FILE
     | IOSQE_IO_DRAIN
     | IOSQE_IO_LINK
     | IOSQE_IO_HARDLINK

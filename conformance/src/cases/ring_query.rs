@@ -1,0 +1,129 @@
+//! IORING_REGISTER_QUERY: what there is, asked of a ring or of none.
+
+use super::prelude::*;
+
+cases! {
+    any_flags: [of_a_ring],
+    own_flags: [
+        without_a_ring,
+        tells_what_fits,
+        clears_what_is_beyond,
+        unknown_question_is_eopnotsupp,
+        result_and_reserved_must_be_zero,
+        list_is_followed,
+        circle_is_erange,
+        bad_addresses_are_efault,
+        argument_count_is_einval,
+    ],
+}
+
+/// `struct io_uring_query_hdr`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    next: u64,
+    data: u64,
+    question: u32,
+    size: u32,
+    result: i32,
+    resv: [u32; 3],
+}
+
+/// `struct io_uring_query_opcode`.
+type Answer = [u64; 6];
+
+fn ask(cx: &Context, fd: i32, entry: &mut Entry) -> i32 {
+    cx.door.register(fd, IORING_REGISTER_QUERY, &raw mut *entry as usize, 0) as i32
+}
+
+fn entry(answer: &mut Answer, size: u32) -> Entry {
+    Entry { data: address_mut(answer), size, ..Entry::default() }
+}
+
+fn whole(cx: &Context, fd: i32, features: u32) {
+    let mut answer = [0; 6];
+    let mut entry = entry(&mut answer, 48);
+    assert_eq!((ask(cx, fd, &mut entry), entry.result, entry.size), (0, 0, 48));
+    let (requests, calls) = (answer[0] as u32, (answer[0] >> 32) as u32);
+    assert!(requests as usize >= Opcode::COUNT && calls > IORING_REGISTER_QUERY, "{requests}, {calls}");
+    assert_eq!(answer[1] & u64::from(features), u64::from(features), "the features of setup");
+    assert_ne!(answer[2] & u64::from(IORING_SETUP_DEFER_TASKRUN), 0);
+    assert_ne!(answer[3] & u64::from(IORING_ENTER_GETEVENTS), 0);
+    assert_ne!(answer[4] & u64::from(IOSQE_IO_LINK), 0);
+    assert_eq!(answer[5], 1, "one question is known");
+}
+
+fn of_a_ring(cx: &Context) {
+    let ring = cx.ring(4);
+    whole(cx, ring.fd, ring.params.features);
+}
+
+fn without_a_ring(cx: &Context) {
+    let features = cx.ring_with(4, 0).params.features;
+    whole(cx, -1, features);
+}
+
+fn tells_what_fits(cx: &Context) {
+    let mut answer = [0; 6];
+    let mut entry = entry(&mut answer, 16);
+    assert_eq!((ask(cx, -1, &mut entry), entry.result, entry.size), (0, 0, 16));
+    assert!(answer[1] != 0 && answer[2..] == [0; 4], "{answer:?}");
+}
+
+fn clears_what_is_beyond(cx: &Context) {
+    let mut answer = [u64::MAX; 100];
+    let mut entry = Entry { data: address_mut(&mut answer), size: 640, ..Entry::default() };
+    assert_eq!((ask(cx, -1, &mut entry), entry.result, entry.size), (0, 0, 48));
+    assert_eq!((answer[6], answer[79], answer[80]), (0, 0, u64::MAX));
+}
+
+fn unknown_question_is_eopnotsupp(cx: &Context) {
+    let mut answer = [7; 6];
+    let mut entry = Entry { question: 200, ..entry(&mut answer, 48) };
+    assert_eq!((ask(cx, -1, &mut entry), entry.result, entry.size), (0, -EOPNOTSUPP, 0));
+    assert_eq!(answer, [0; 6]);
+}
+
+fn result_and_reserved_must_be_zero(cx: &Context) {
+    let mut answer = [7; 6];
+    for wrong in [
+        Entry { result: 1, ..entry(&mut answer, 48) },
+        Entry { resv: [0, 1, 0], ..entry(&mut answer, 48) },
+        entry(&mut answer, 0),
+    ] {
+        let mut wrong = wrong;
+        assert_eq!((ask(cx, -1, &mut wrong), wrong.result, wrong.size), (0, -EINVAL, 0));
+    }
+}
+
+fn list_is_followed(cx: &Context) {
+    let (mut first, mut second) = ([0; 6], [0; 6]);
+    let mut behind = entry(&mut second, 48);
+    let mut entry = Entry { question: 99, next: address_mut(&mut behind), ..entry(&mut first, 48) };
+    assert_eq!(ask(cx, -1, &mut entry), 0);
+    // SAFETY: `behind` lives, and the call that wrote it has returned.
+    let behind = unsafe { (&raw const behind).read_volatile() };
+    assert_eq!((entry.result, behind.result, behind.size), (-EOPNOTSUPP, 0, 48));
+}
+
+fn circle_is_erange(cx: &Context) {
+    let mut answer = [0; 6];
+    let mut entry = entry(&mut answer, 48);
+    entry.question = 99;
+    entry.next = &raw mut entry as u64;
+    assert_eq!(ask(cx, -1, &mut entry), -libc::ERANGE);
+}
+
+fn bad_addresses_are_efault(cx: &Context) {
+    let bad = bad_address();
+    assert_eq!(cx.door.register(-1, IORING_REGISTER_QUERY, bad as usize, 0) as i32, -EFAULT);
+    let mut entry = Entry { data: bad, size: 48, ..Entry::default() };
+    assert_eq!(ask(cx, -1, &mut entry), -EFAULT);
+    assert_eq!(cx.door.register(-1, IORING_REGISTER_QUERY, 0, 0), 0, "an empty list");
+}
+
+fn argument_count_is_einval(cx: &Context) {
+    let mut answer = [0; 6];
+    let mut entry = entry(&mut answer, 48);
+    assert_eq!(cx.door.register(-1, IORING_REGISTER_QUERY, &raw mut entry as usize, 1) as i32, -EINVAL);
+}

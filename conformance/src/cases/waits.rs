@@ -1,0 +1,241 @@
+//! What a wait in enter is told besides its count: minimum waits, clocks, arguments in a registered region.
+
+use super::prelude::*;
+use std::time::{Duration, Instant};
+
+cases! {
+    any_flags: [
+        minimum_over_with_nothing_goes_on_to_the_timeout,
+        minimum_over_with_nothing_ends_at_the_first_completion,
+        minimum_without_a_timeout_is_etime,
+        minimum_ends_early_with_enough,
+        clock_of_waits_is_chosen,
+        absolute_wait_by_the_chosen_clock,
+        other_clocks_are_einval,
+        region_of_the_programs_memory,
+        region_of_the_rings_memory,
+        region_needs_a_disabled_ring_for_waits,
+        region_twice_is_ebusy,
+        region_arguments_are_checked,
+        registered_wait_without_a_region_is_efault,
+        registered_wait_outside_the_region_is_efault,
+        registered_wait_with_a_minimum,
+    ],
+    own_flags: [],
+}
+
+fn enter(ring: &Ring, count: u32, flags: u32, arg: u64, size: usize) -> i32 {
+    let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG | flags;
+    ring.enter(0, count, flags, arg as usize, size) as i32
+}
+
+fn wait(ring: &Ring, count: u32, arg: GeteventsArg) -> (i32, Duration) {
+    let start = Instant::now();
+    (enter(ring, count, 0, address(&arg), size_of::<GeteventsArg>()), start.elapsed())
+}
+
+fn minimum_over_with_nothing_goes_on_to_the_timeout(cx: &Context) {
+    let (ring, time) = (cx.ring(4), ms(60));
+    let arg = GeteventsArg { ts: address(&time), min_wait_usec: 5_000, ..GeteventsArg::default() };
+    let (answer, waited) = wait(&ring, 1, arg);
+    assert!(answer == -ETIME && waited >= Duration::from_millis(60), "{answer} after {waited:?}");
+}
+
+fn minimum_over_with_nothing_ends_at_the_first_completion(cx: &Context) {
+    let mut ring = cx.ring(4);
+    let (later, long) = (ms(50), ms(5_000));
+    let (reader, mut writer) = pipe();
+    let mut bytes = [0; 1];
+    ring.go(sqe::read(fd(&reader), &mut bytes, 0));
+    let feeder = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(later.tv_nsec as u64 / 1_000_000));
+        writer.write_all(b"x").expect("write");
+    });
+    let arg = GeteventsArg { ts: address(&long), min_wait_usec: 5_000, ..GeteventsArg::default() };
+    let (answer, waited) = wait(&ring, 3, arg);
+    assert!(answer == 0 && waited < Duration::from_secs(4), "{answer} after {waited:?}");
+    assert_eq!(ring.cq_ready(), 1);
+    feeder.join().expect("the feeder");
+}
+
+fn minimum_without_a_timeout_is_etime(cx: &Context) {
+    let ring = cx.ring(4);
+    let (answer, waited) = wait(&ring, 1, GeteventsArg { min_wait_usec: 20_000, ..GeteventsArg::default() });
+    assert!(answer == -ETIME && waited >= Duration::from_millis(20), "{answer} after {waited:?}");
+}
+
+fn minimum_ends_early_with_enough(cx: &Context) {
+    let mut ring = cx.ring(4);
+    ring.go_all(&[sqe::nop(), sqe::nop()]);
+    let (answer, waited) = wait(&ring, 2, GeteventsArg { min_wait_usec: 5_000_000, ..GeteventsArg::default() });
+    assert!(answer == 0 && waited < Duration::from_secs(4), "{answer} after {waited:?}");
+}
+
+fn choose(ring: &Ring, id: i32) -> i32 {
+    let argument = [id as u32, 0, 0, 0];
+    ring.register(IORING_REGISTER_CLOCK, &raw const argument as usize, 0) as i32
+}
+
+fn clock_of_waits_is_chosen(cx: &Context) {
+    let (ring, time) = (cx.ring(4), ms(10));
+    for id in [libc::CLOCK_BOOTTIME, libc::CLOCK_MONOTONIC] {
+        assert_eq!(choose(&ring, id), 0);
+        let (answer, waited) = wait(&ring, 1, GeteventsArg { ts: address(&time), ..GeteventsArg::default() });
+        assert!(answer == -ETIME && waited >= Duration::from_millis(10), "{answer} after {waited:?}");
+    }
+}
+
+fn absolute_wait_by_the_chosen_clock(cx: &Context) {
+    let ring = cx.ring(4);
+    assert_eq!(choose(&ring, libc::CLOCK_BOOTTIME), 0);
+    let mut time = clock(libc::CLOCK_BOOTTIME);
+    time.tv_sec += 1;
+    let arg = GeteventsArg { ts: address(&time), ..GeteventsArg::default() };
+    let start = Instant::now();
+    let answer = enter(&ring, 1, IORING_ENTER_ABS_TIMER, address(&arg), size_of::<GeteventsArg>());
+    assert!(answer == -ETIME && start.elapsed() > Duration::from_millis(900), "{answer}");
+}
+
+fn other_clocks_are_einval(cx: &Context) {
+    let ring = cx.ring(4);
+    assert_eq!(choose(&ring, libc::CLOCK_REALTIME), -EINVAL);
+    let reserved = [libc::CLOCK_MONOTONIC as u32, 0, 0, 1];
+    assert_eq!(ring.register(IORING_REGISTER_CLOCK, &raw const reserved as usize, 0) as i32, -EINVAL);
+    assert_eq!(ring.register(IORING_REGISTER_CLOCK, &raw const reserved as usize, 1) as i32, -EINVAL);
+    assert_eq!(ring.register(IORING_REGISTER_CLOCK, 0, 0) as i32, -EINVAL);
+}
+
+/// `struct io_uring_region_desc`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Description {
+    address: u64,
+    size: u64,
+    flags: u32,
+    id: u32,
+    mmap_offset: u64,
+    resv: [u64; 4],
+}
+
+/// `struct io_uring_reg_wait`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct RegisteredWait {
+    time: Timespec,
+    min_wait_usec: u32,
+    flags: u32,
+    sigmask: u64,
+    sigmask_size: u32,
+    pad: [u32; 3],
+    pad2: [u64; 2],
+}
+
+const ENTRY: usize = size_of::<RegisteredWait>();
+
+fn region(ring: &Ring, description: &mut Description, flags: u64) -> i32 {
+    let argument = [address_mut(description), flags, 0, 0];
+    ring.register(IORING_REGISTER_MEM_REGION, &raw const argument as usize, 1) as i32
+}
+
+fn disabled(cx: &Context) -> Ring {
+    cx.ring_with(4, cx.flag_set.flags | IORING_SETUP_R_DISABLED)
+}
+
+/// A ring whose waits are read from `entries`.
+fn ring_with_waits(cx: &Context, entries: &[RegisteredWait]) -> Ring {
+    let (ring, page) = (disabled(cx), pages(1));
+    for (entry, place) in entries.iter().zip(page.chunks_exact_mut(ENTRY)) {
+        // SAFETY: the place has the size of an entry, and a page's parts of 64 bytes are aligned for it.
+        unsafe { place.as_mut_ptr().cast::<RegisteredWait>().write(*entry) };
+    }
+    let flags = IORING_MEM_REGION_TYPE_USER;
+    let mut description = Description { address: address(page), size: 4096, flags, ..Description::default() };
+    assert_eq!(region(&ring, &mut description, IORING_MEM_REGION_REG_WAIT_ARG), 0);
+    assert_eq!(ring.register(IORING_REGISTER_ENABLE_RINGS, 0, 0), 0);
+    ring
+}
+
+fn region_of_the_programs_memory(cx: &Context) {
+    let entry = RegisteredWait { time: ms(20), flags: IORING_REG_WAIT_TS, ..RegisteredWait::default() };
+    let ring = ring_with_waits(cx, &[RegisteredWait { flags: 2, ..entry }, entry]);
+    let start = Instant::now();
+    assert_eq!(enter(&ring, 1, IORING_ENTER_EXT_ARG_REG, ENTRY as u64, ENTRY), -ETIME);
+    assert!(start.elapsed() >= Duration::from_millis(20));
+    assert_eq!(enter(&ring, 1, IORING_ENTER_EXT_ARG_REG, 0, ENTRY), -EINVAL, "unknown flags");
+    assert_eq!(enter(&ring, 1, IORING_ENTER_EXT_ARG_REG, ENTRY as u64, 24), -EINVAL, "another size");
+}
+
+fn region_of_the_rings_memory(cx: &Context) {
+    let ring = disabled(cx);
+    let mut description = Description { size: 4096, ..Description::default() };
+    assert_eq!(region(&ring, &mut description, IORING_MEM_REGION_REG_WAIT_ARG), 0);
+    assert_eq!(description.mmap_offset, IORING_MAP_OFF_PARAM_REGION);
+    assert_eq!(ring.register(IORING_REGISTER_ENABLE_RINGS, 0, 0), 0);
+    let mapped = ring.door.mmap(4096, ring.fd, description.mmap_offset);
+    assert!(mapped > 0, "mmap answered {mapped}");
+    let entry = RegisteredWait { time: ms(20), flags: IORING_REG_WAIT_TS, ..RegisteredWait::default() };
+    // SAFETY: the mapping is a page long, and nobody else writes to it.
+    unsafe { (mapped as *mut RegisteredWait).add(3).write_volatile(entry) };
+    let start = Instant::now();
+    assert_eq!(enter(&ring, 1, IORING_ENTER_EXT_ARG_REG, 3 * ENTRY as u64, ENTRY), -ETIME);
+    assert!(start.elapsed() >= Duration::from_millis(20));
+}
+
+fn region_needs_a_disabled_ring_for_waits(cx: &Context) {
+    let ring = cx.ring(4);
+    let mut description = Description { size: 4096, ..Description::default() };
+    assert_eq!(region(&ring, &mut description, IORING_MEM_REGION_REG_WAIT_ARG), -EINVAL);
+    assert_eq!(region(&ring, &mut description, 0), 0, "a region that waits do not use");
+    assert_eq!(enter(&ring, 1, IORING_ENTER_EXT_ARG_REG, 0, ENTRY), -EFAULT);
+}
+
+fn region_twice_is_ebusy(cx: &Context) {
+    let ring = cx.ring(4);
+    for answer in [0, -EBUSY] {
+        assert_eq!(region(&ring, &mut Description { size: 4096, ..Description::default() }, 0), answer);
+    }
+}
+
+fn region_arguments_are_checked(cx: &Context) {
+    let (ring, page) = (cx.ring(4), pages(2));
+    let own = Description { size: 4096, ..Description::default() };
+    let user = Description { address: address(page), flags: IORING_MEM_REGION_TYPE_USER, ..own };
+    for (mut wrong, answer) in [
+        (Description { size: 0, ..own }, -EINVAL),
+        (Description { size: 100, ..own }, -EINVAL),
+        (Description { id: 1, ..own }, -EINVAL),
+        (Description { mmap_offset: 4096, ..own }, -EINVAL),
+        (Description { flags: 2, ..own }, -EINVAL),
+        (Description { resv: [0, 0, 0, 1], ..own }, -EINVAL),
+        (Description { address: 0, ..user }, -EFAULT),
+        (Description { flags: 0, ..user }, -EFAULT),
+        (Description { address: user.address + 8, ..user }, -EINVAL),
+        (Description { address: bad_address(), ..user }, -EFAULT),
+    ] {
+        assert_eq!(region(&ring, &mut wrong, 0), answer);
+    }
+    assert_eq!(region(&ring, &mut { own }, 2), -EINVAL, "unknown flags");
+    let reserved = [address(&own), 0, 0, 1];
+    assert_eq!(ring.register(IORING_REGISTER_MEM_REGION, &raw const reserved as usize, 1) as i32, -EINVAL);
+    assert_eq!(ring.register(IORING_REGISTER_MEM_REGION, &raw const reserved as usize, 2) as i32, -EINVAL);
+    assert_eq!(ring.register(IORING_REGISTER_MEM_REGION, bad_address() as usize, 1) as i32, -EFAULT);
+}
+
+fn registered_wait_without_a_region_is_efault(cx: &Context) {
+    assert_eq!(enter(&cx.ring(4), 1, IORING_ENTER_EXT_ARG_REG, 0, ENTRY), -EFAULT);
+}
+
+fn registered_wait_outside_the_region_is_efault(cx: &Context) {
+    let ring = ring_with_waits(cx, &[]);
+    for offset in [4096, 4096 - 8, 4, u64::MAX - 7] {
+        assert_eq!(enter(&ring, 1, IORING_ENTER_EXT_ARG_REG, offset, ENTRY), -EFAULT, "at {offset}");
+    }
+}
+
+fn registered_wait_with_a_minimum(cx: &Context) {
+    let mut ring = ring_with_waits(cx, &[RegisteredWait { min_wait_usec: 20_000, ..RegisteredWait::default() }]);
+    ring.go(sqe::nop());
+    let start = Instant::now();
+    assert_eq!(enter(&ring, 2, IORING_ENTER_EXT_ARG_REG, 0, ENTRY), 0, "one of the two came");
+    assert!(start.elapsed() >= Duration::from_millis(20));
+}

@@ -1,0 +1,74 @@
+//! IORING_REGISTER_CLONE_BUFFERS: one ring takes over what is registered with another. Source:
+//! `io_register_clone_buffers` in io_uring/rsrc.c.
+
+use super::buffers::{Buffers, MAX_BUFFERS};
+use crate::os::user_read;
+use crate::ring::RingGuard;
+use crate::{process, Errno};
+use anyring_abi::{IORING_REGISTER_DST_REPLACE, IORING_REGISTER_SRC_REGISTERED};
+
+/// Takes buffers over as `struct io_uring_clone_buffers` says: source and flags; offsets there and here; count and padding.
+/// The copies carry no tags.
+pub fn clone(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
+    let [head, offsets, tail, padding]: [u64; 4] = user_read(arg)?;
+    let (source, flags) = (head as u32, (head >> 32) as u32);
+    let (from, to) = (offsets as u32, (offsets >> 32) as u32);
+    let count = tail as u32;
+    let replaces = flags & IORING_REGISTER_DST_REPLACE != 0;
+    if flags & !(IORING_REGISTER_SRC_REGISTERED | IORING_REGISTER_DST_REPLACE) != 0 {
+        return Err(Errno::INVAL);
+    }
+    if !replaces && guard.buffers.is_some() {
+        return Err(Errno::BUSY);
+    }
+    if tail >> 32 != 0 || padding != 0 {
+        return Err(Errno::INVAL);
+    }
+    let number = match flags & IORING_REGISTER_SRC_REGISTERED {
+        0 => source as i32,
+        _ => process::registered_ring_number(source).ok_or(Errno::BADF)?,
+    };
+    let other = process::ring(number)
+        .or_else(|| process::adopt(number))
+        .ok_or_else(|| crate::ring::enter::not_a_ring(number))?;
+    let ring = guard.ring();
+    let ranges = if core::ptr::eq(other, ring) {
+        guard.registered_ranges(from, to, count)?
+    } else {
+        // Two rings are never locked in turn.
+        drop(guard);
+        let other = other.lock().map_err(|_| Errno::BADF)?;
+        if other.issuer != 0 && other.issuer != process::thread_id() {
+            return Err(Errno::EXIST);
+        }
+        let ranges = other.registered_ranges(from, to, count)?;
+        drop(other);
+        guard = ring.lock().map_err(|_| Errno::BADF)?;
+        if !replaces && guard.buffers.is_some() {
+            return Err(Errno::BUSY);
+        }
+        ranges
+    };
+    guard.buffers.get_or_insert_with(Buffers::default).place(to, &ranges);
+    Ok(0)
+}
+
+impl RingGuard {
+    /// The buffers to copy from slot `from` on to slot `to` of another ring: all when `count` is 0.
+    fn registered_ranges(&self, from: u32, to: u32, count: u32) -> Result<Vec<Option<(u64, u64)>>, Errno> {
+        if count == 0 && (from, to) != (0, 0) {
+            return Err(Errno::INVAL);
+        }
+        let buffers = self.buffers.as_ref().ok_or(Errno::NXIO)?;
+        let slots = buffers.slot_count();
+        let count = if count == 0 { slots } else { count };
+        if count > slots {
+            return Err(Errno::INVAL);
+        }
+        let end = from.checked_add(count).filter(|end| *end <= slots).ok_or(Errno::OVERFLOW)?;
+        if to.checked_add(count).ok_or(Errno::OVERFLOW)? > MAX_BUFFERS {
+            return Err(Errno::INVAL);
+        }
+        Ok(buffers.ranges(from..end))
+    }
+}

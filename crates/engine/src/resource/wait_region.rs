@@ -1,0 +1,129 @@
+//! A registered memory region: io_uring_register(2), IORING_REGISTER_MEM_REGION. Waits may read their arguments from it
+//! (IORING_ENTER_EXT_ARG_REG). It is memory of the program's, or a memfd that the program maps by the ring's descriptor.
+
+use crate::os::{user_read, user_write};
+use crate::ring::RingGuard;
+use crate::{descriptors, Errno};
+use anyring_abi::{IORING_MAP_OFF_PARAM_REGION, IORING_MEM_REGION_REG_WAIT_ARG, IORING_MEM_REGION_TYPE_USER};
+use rustix::fd::IntoRawFd;
+use rustix::fs::MemfdFlags;
+
+/// mmap(2) offset of a region that the engine made.
+pub const MAP_OFFSET: u64 = IORING_MAP_OFF_PARAM_REGION;
+/// Bytes of `struct io_uring_reg_wait`.
+pub const ENTRY_BYTES: u64 = 64;
+const PAGE: u64 = 4096;
+
+/// The region of a ring.
+pub struct Region {
+    memory: Memory,
+    bytes: u64,
+    waits: bool,
+}
+
+enum Memory {
+    /// At this address of the program's.
+    Program(u64),
+    /// A memfd of the engine's own, closed with the region.
+    Own(i32),
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if let Memory::Own(memfd) = self.memory {
+            descriptors::close(memfd);
+        }
+    }
+}
+
+impl Region {
+    /// Whether waits may read their arguments there.
+    pub fn holds_waits(&self) -> bool {
+        self.waits
+    }
+
+    /// What the program's mmap(2) is answered with, for a region that the engine made.
+    pub fn memfd(&self) -> Option<i32> {
+        match self.memory {
+            Memory::Program(_) => None,
+            Memory::Own(memfd) => Some(memfd),
+        }
+    }
+
+    /// The `struct io_uring_reg_wait` at `offset`, in words of eight bytes: seconds, nanoseconds, minimum wait and flags,
+    /// signal mask's address, its size, padding. Source: `io_get_ext_arg_reg` in io_uring/io_uring.c.
+    pub fn entry(&self, offset: u64) -> Result<[u64; 8], Errno> {
+        let end = offset.checked_add(ENTRY_BYTES).ok_or(Errno::FAULT)?;
+        if !offset.is_multiple_of(8) || end > self.bytes {
+            return Err(Errno::FAULT);
+        }
+        match self.memory {
+            Memory::Program(address) => user_read(address + offset),
+            Memory::Own(memfd) => {
+                let mut entry = [0u8; ENTRY_BYTES as usize];
+                // SAFETY: the descriptor is the region's own, and open as long as the region lives.
+                let memfd = unsafe { rustix::fd::BorrowedFd::borrow_raw(memfd) };
+                rustix::io::pread(memfd, &mut entry, offset)?;
+                let (words, _) = entry.as_chunks::<8>();
+                Ok(core::array::from_fn(|index| u64::from_ne_bytes(words[index])))
+            }
+        }
+    }
+}
+
+impl RingGuard {
+    /// `struct io_uring_mem_region_reg`: address of the description, flags, padding. Source: `io_register_mem_region` in
+    /// io_uring/register.c, `io_create_region` in io_uring/memmap.c.
+    pub fn register_region(&mut self, arg: u64) -> Result<u32, Errno> {
+        if self.wait_region.is_some() {
+            return Err(Errno::BUSY);
+        }
+        let [description, flags, padding @ ..]: [u64; 4] = user_read(arg)?;
+        // struct io_uring_region_desc: user_addr, size, flags and id, mmap_offset, padding.
+        let [address, bytes, kind, mmap_offset, reserved @ ..]: [u64; 8] = user_read(description)?;
+        let waits = flags == IORING_MEM_REGION_REG_WAIT_ARG;
+        if padding != [0; 2] || flags & !IORING_MEM_REGION_REG_WAIT_ARG != 0 || (waits && !self.disabled) {
+            return Err(Errno::INVAL);
+        }
+        let (kind, id) = (kind as u32, kind >> 32);
+        if reserved != [0; 4] || kind & !IORING_MEM_REGION_TYPE_USER != 0 {
+            return Err(Errno::INVAL);
+        }
+        if (kind == IORING_MEM_REGION_TYPE_USER) != (address != 0) {
+            return Err(Errno::FAULT);
+        }
+        if bytes == 0 || mmap_offset != 0 || id != 0 {
+            return Err(Errno::INVAL);
+        }
+        if bytes / PAGE > i32::MAX as u64 {
+            return Err(Errno::TOOBIG);
+        }
+        if !(address | bytes).is_multiple_of(PAGE) {
+            return Err(Errno::INVAL);
+        }
+        address.checked_add(bytes).ok_or(Errno::OVERFLOW)?;
+        let memory = match address {
+            0 => Memory::Own(make(bytes)?),
+            _ => {
+                for page in (0..bytes).step_by(PAGE as usize) {
+                    user_read::<u64>(address + page)?;
+                }
+                Memory::Program(address)
+            }
+        };
+        let own = matches!(memory, Memory::Own(_));
+        let region = Region { memory, bytes, waits };
+        if own {
+            user_write(description + 24, &MAP_OFFSET)?;
+        }
+        self.wait_region = Some(region);
+        Ok(0)
+    }
+}
+
+/// A memfd of `bytes` at the top of the table.
+fn make(bytes: u64) -> Result<i32, Errno> {
+    let memfd = rustix::fs::memfd_create("anyring-region", MemfdFlags::CLOEXEC)?;
+    crate::ring::memory::with_file_size(bytes, || rustix::fs::ftruncate(&memfd, bytes))?;
+    Ok(descriptors::to_top(memfd)?.into_raw_fd())
+}
