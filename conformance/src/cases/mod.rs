@@ -26,6 +26,7 @@ topics![
     net_listen,
     nop,
     overflow,
+    personality,
     poll,
     register,
     restrictions,

@@ -155,6 +155,12 @@ impl Op {
         }
     }
 
+    /// What it leads to depends on credentials, and so on the personality that an SQE names.
+    pub fn depends_on_credentials(&self) -> bool {
+        let bind = matches!(self, Op::Net(net::Net::Bind(_)));
+        self.depends_on_caller() || bind || matches!(self, Op::Xattr(_))
+    }
+
     /// Which readiness a nonblocking attempt would need, for operations on streams.
     #[inline]
     pub fn waits_for(&self) -> Option<Direction> {

@@ -3,6 +3,7 @@
 pub mod buffers;
 mod clone_buffers;
 pub mod files;
+pub mod personality;
 mod query;
 pub mod register;
 mod requests;

@@ -33,6 +33,7 @@ use crate::request::timer::{Clock, Timers};
 use crate::request::{Id, Slab};
 use crate::resource::buffers::Buffers;
 use crate::resource::files::Files;
+use crate::resource::personality::Personalities;
 use crate::resource::restrictions::Restrictions;
 use crate::resource::wait_region::Region;
 use crate::sync::fence_after_swap;
@@ -140,6 +141,8 @@ pub struct State {
     pub disabled: bool,
     /// What the program allowed the ring to be used for; holds while the ring is not disabled.
     pub restrictions: Option<Box<Restrictions>>,
+    /// Registered credentials.
+    pub personalities: Personalities,
     /// The clock of waits (`IORING_REGISTER_CLOCK`).
     pub clock: Clock,
     /// The registered memory region.
@@ -428,6 +431,7 @@ impl State {
         core::mem::forget(core::mem::take(&mut self.drain));
         core::mem::forget(core::mem::take(&mut self.spill));
         core::mem::forget(self.submission.take());
+        core::mem::forget(core::mem::take(&mut self.personalities));
         core::mem::forget(core::mem::take(&mut self.records));
         self.chain = None;
         self.batch = Batch::default();

@@ -18,8 +18,9 @@ use super::worker::{self, Job, MAX_THREADS};
 use crate::lock::Lock;
 use crate::os::{Os, Sys};
 use crate::request::{Id, State};
+use crate::resource::personality::Credentials;
 use crate::ring::RingGuard;
-use crate::{process, thread};
+use crate::{process, thread, Errno};
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,10 +30,12 @@ const MAX_MEMBERS: u32 = 256;
 /// How many there are.
 static MEMBERS: AtomicU32 = AtomicU32::new(0);
 
-/// The threads that one thread started for one call.
+/// The threads that one thread started for one call, or for a registered personality.
 pub struct Crew {
-    /// Whose identity it has.
+    /// Whose identity it has; 0 for a personality, which only its members can pass on.
     submitter: u32,
+    /// What a personality's members see to that they have.
+    credentials: Option<Credentials>,
     queue: Lock<Queue>,
     changed: AtomicU32,
 }
@@ -74,8 +77,11 @@ impl Queue {
 impl Crew {
     /// A crew of the calling thread, without members yet.
     fn new() -> Arc<Crew> {
-        let submitter = process::thread_id();
-        Arc::new(Crew { submitter, queue: Lock::new(Queue::default()), changed: AtomicU32::new(0) })
+        Crew::with(process::thread_id(), None)
+    }
+
+    fn with(submitter: u32, credentials: Option<Credentials>) -> Arc<Crew> {
+        Arc::new(Crew { submitter, credentials, queue: Lock::new(Queue::default()), changed: AtomicU32::new(0) })
     }
 
     fn is_mine(&self) -> bool {
@@ -146,7 +152,10 @@ impl Crew {
                 if start {
                     self.start_member();
                 }
-                worker::run_alone(job);
+                match self.credentials.as_ref().map_or(Ok(()), Credentials::take_on) {
+                    Ok(()) => worker::run_alone(job),
+                    Err(error) => worker::refuse(job, error),
+                }
                 continue;
             }
             if queue.holds == 0 || queue.idle > 0 {
@@ -192,6 +201,23 @@ impl Hold {
         Hold(crew.clone())
     }
 
+    /// A claim to a crew that keeps the credentials that the calling thread has now. `EAGAIN` when no thread can be made.
+    pub fn on_credentials() -> Result<Hold, Errno> {
+        let crew = Crew::with(0, Some(Credentials::of_caller()?));
+        let hold = Hold::new(&crew);
+        let manned = crew.queue.lock().is_some_and(|queue| queue.threads != 0);
+        if manned {
+            Ok(hold)
+        } else {
+            Err(Errno::AGAIN)
+        }
+    }
+
+    /// Another claim to the same crew.
+    pub fn another(&self) -> Hold {
+        Hold::new(&self.0)
+    }
+
     /// Whether the calling thread submitted the request.
     pub fn is_mine(&self) -> bool {
         self.0.is_mine()
@@ -233,6 +259,7 @@ impl RingGuard {
         for id in submission.waiting {
             let waits =
                 |request: &&mut crate::request::Request| matches!(request.state, State::Chained | State::Deferred);
+            let waits = |request: &&mut crate::request::Request| waits(request) && request.hold.is_none();
             if let Some(request) = self.slab.get_mut(id).filter(waits) {
                 request.hold = Some(Hold::new(submission.crew.get_or_insert_with(Crew::new)));
             }

@@ -261,6 +261,17 @@ fn run_together(jobs: Vec<Arc<Job>>) {
     run(jobs, asleep);
 }
 
+/// Ends a job with an error instead of running it.
+pub fn refuse(job: Arc<Job>, error: crate::Errno) {
+    if !job.start() {
+        return;
+    }
+    *job.verdict.lock().expect("nobody else has seen the job finished") = Some(Verdict::error(error));
+    job.stage.store(FINISHED, Ordering::Relaxed);
+    let ring = job.ring;
+    crate::thread::contain(|| ring.deliver(vec![job]));
+}
+
 /// Runs a job with the plain call on a thread that is none of the pool's.
 pub fn run_alone(job: Arc<Job>) {
     run(vec![job], None);

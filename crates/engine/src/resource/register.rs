@@ -94,6 +94,14 @@ pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
             super::clone_buffers::clone(guard, arg)
         }
         IORING_REGISTER_QUERY => super::query::query(arg, count),
+        IORING_REGISTER_PERSONALITY => {
+            no_argument(arg, count)?;
+            guard.personalities.register()
+        }
+        IORING_UNREGISTER_PERSONALITY => {
+            no_argument(arg, 0)?;
+            guard.personalities.unregister(count)
+        }
         IORING_REGISTER_RESTRICTIONS => guard.restrict(arg, count),
         IORING_REGISTER_RING_FDS => ring_numbers(arg, count, true),
         IORING_UNREGISTER_RING_FDS => ring_numbers(arg, count, false),

@@ -3,6 +3,7 @@
 use super::layout::word;
 use super::RingGuard;
 use crate::op::{definition, Definition, FileUse, Op, Verdict};
+use crate::path::crew::Hold;
 use crate::request::{Path, Request, Target};
 use crate::{stats, Errno};
 use anyring_abi::{
@@ -148,6 +149,11 @@ impl RingGuard {
             FileUse::File if sqe.flags & IOSQE_FIXED_FILE != 0 => Target::Index(sqe.fd as u32),
             FileUse::File => Target::Number(sqe.fd),
         };
+        if sqe.personality != 0 && op.depends_on_credentials() {
+            let request = Request::new(op, opcode, sqe.flags, sqe.user_data, target);
+            self.accept_as(sqe.personality, request);
+            return true;
+        }
         let alone = sqe.flags & NOT_ALONE == 0 && self.chain.is_none() && self.drain.is_empty();
         if !alone {
             self.take_in_order(Request::new(op, opcode, sqe.flags, sqe.user_data, target));
@@ -171,6 +177,19 @@ impl RingGuard {
             }
         }
         true
+    }
+
+    /// Takes a request in that a registered personality makes.
+    #[cold]
+    fn accept_as(&mut self, personality: u16, mut request: Request) {
+        // Found by `check`.
+        request.hold = self.personalities.find(personality).ok().map(Hold::another);
+        if request.flags & NOT_ALONE == 0 && self.chain.is_none() && self.drain.is_empty() {
+            let id = self.admit(request);
+            self.issue(id);
+        } else {
+            self.take_in_order(request);
+        }
     }
 
     /// Counts a completion in the submitting call; runs of one opcode reach the shared counters together.
@@ -204,7 +223,10 @@ impl RingGuard {
             restrictions.check_sqe(opcode, sqe.flags)?;
         }
         if (sqe.ioprio != 0 && !row.ioprio) || sqe.personality != 0 {
-            return Err(Errno::INVAL);
+            if sqe.ioprio != 0 && !row.ioprio {
+                return Err(Errno::INVAL);
+            }
+            self.personalities.find(sqe.personality)?;
         }
         Ok((opcode, row))
     }

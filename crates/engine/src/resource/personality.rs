@@ -1,0 +1,111 @@
+//! Personalities: io_uring_register(2), IORING_REGISTER_PERSONALITY. Credentials belong to threads, so a registered
+//! personality is a crew (`path::crew`) that the registering thread starts and that keeps its credentials.
+//!
+//! libc's setuid(3) and its like change every thread that libc knows, members of crews too. Before each request a member
+//! takes its own on again; where the process has given them up for good the request fails (EPERM).
+
+use crate::op::call;
+use crate::path::crew::Hold;
+use crate::Errno;
+
+/// A ring's registered credentials, by their ids.
+#[derive(Default)]
+pub struct Personalities {
+    held: Vec<(u16, Hold)>,
+    /// The id given last.
+    last: u16,
+}
+
+impl Personalities {
+    /// Registers the calling thread's credentials: their id, from 1 on and not soon given again.
+    pub fn register(&mut self) -> Result<u32, Errno> {
+        let mut id = self.last;
+        for _ in 0..u16::MAX {
+            id = id.wrapping_add(1).max(1);
+            if self.find(id).is_err() {
+                self.held.push((id, Hold::on_credentials()?));
+                self.last = id;
+                return Ok(id.into());
+            }
+        }
+        Err(Errno::BUSY)
+    }
+
+    /// Gives an id up; requests in flight keep its credentials.
+    pub fn unregister(&mut self, id: u32) -> Result<u32, Errno> {
+        let place = self.held.iter().position(|(held, _)| u32::from(*held) == id).ok_or(Errno::INVAL)?;
+        self.held.swap_remove(place);
+        Ok(0)
+    }
+
+    /// The credentials with this id; `EINVAL` when there are none.
+    pub fn find(&self, id: u16) -> Result<&Hold, Errno> {
+        self.held.iter().find(|(held, _)| *held == id).map(|(_, hold)| hold).ok_or(Errno::INVAL)
+    }
+}
+
+/// The ids of a thread; its capabilities follow from them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// Real, effective and saved.
+    users: [u32; 3],
+    groups: [u32; 3],
+    /// Of the file system: user and group.
+    files: [u32; 2],
+    supplementary: Vec<u32>,
+}
+
+const NO_CHANGE: usize = u32::MAX as usize;
+
+impl Credentials {
+    /// The calling thread's.
+    pub fn of_caller() -> Result<Credentials, Errno> {
+        let count = call(libc::SYS_getgroups, [0; 6])?;
+        let mut supplementary = vec![0u32; count];
+        let count = call(libc::SYS_getgroups, [count, supplementary.as_mut_ptr() as usize, 0, 0, 0, 0])?;
+        supplementary.truncate(count);
+        // An id that is none changes nothing, and the answer is the present one.
+        let files = [libc::SYS_setfsuid, libc::SYS_setfsgid];
+        let [user, group] = files.map(|number| call(number, [NO_CHANGE, 0, 0, 0, 0, 0]));
+        Ok(Credentials {
+            users: three(libc::SYS_getresuid)?,
+            groups: three(libc::SYS_getresgid)?,
+            files: [user? as u32, group? as u32],
+            supplementary,
+        })
+    }
+
+    /// Gives the calling thread these, as far as it does not have them: by system calls, which change it alone. `EPERM`
+    /// when it may not.
+    pub fn take_on(&self) -> Result<(), Errno> {
+        if *self == Credentials::of_caller()? {
+            return Ok(());
+        }
+        // Groups are changed by who may: the effective user may be taken back for it. What comes of all this is looked at.
+        let _ = call(libc::SYS_setresuid, [NO_CHANGE, 0, NO_CHANGE, 0, 0, 0]);
+        let groups = self.supplementary.as_ptr() as usize;
+        let _ = call(libc::SYS_setgroups, [self.supplementary.len(), groups, 0, 0, 0, 0]);
+        for (number, [real, effective, saved]) in
+            [(libc::SYS_setresgid, self.groups), (libc::SYS_setresuid, self.users)]
+        {
+            let _ = call(number, [real as usize, effective as usize, saved as usize, 0, 0, 0]);
+        }
+        let [user, group] = self.files;
+        let _ = call(libc::SYS_setfsgid, [group as usize, 0, 0, 0, 0, 0]);
+        let _ = call(libc::SYS_setfsuid, [user as usize, 0, 0, 0, 0, 0]);
+        if *self == Credentials::of_caller()? {
+            Ok(())
+        } else {
+            Err(Errno::PERM)
+        }
+    }
+}
+
+/// getresuid(2) or getresgid(2).
+fn three(number: libc::c_long) -> Result<[u32; 3], Errno> {
+    let mut ids = [0u32; 3];
+    let [a, b, c] = core::array::from_fn(|place| &raw mut ids[place] as usize);
+    call(number, [a, b, c, 0, 0, 0])?;
+    // SAFETY: the array is alive, and the call that wrote it has returned.
+    Ok(unsafe { (&raw const ids).read_volatile() })
+}
