@@ -1,6 +1,7 @@
 //! `anyring-conformance`: what programs can see of io_uring, as small cases that run on the kernel's io_uring and,
 //! with libanyring.so preloaded, on anyring's. The kernel is the oracle: every case passes natively.
 
+mod buffers;
 mod case;
 mod cases;
 mod door;

@@ -10,6 +10,8 @@ macro_rules! topics {
 }
 
 topics![
+    buffer_rings,
+    buffers_provided,
     cancel,
     clone_buffers,
     delivery,
@@ -21,6 +23,7 @@ topics![
     lifetime,
     link,
     msg_ring,
+    multishot,
     net_connect,
     net_data,
     net_listen,

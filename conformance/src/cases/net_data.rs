@@ -17,6 +17,7 @@ cases! {
         recv_trunc_tells_the_real_length,
         recv_poll_first_waits,
         recv_poll_first_of_ready_data,
+        recv_poll_first_of_data_that_was_seen,
         recv_of_nothing_is_zero,
         recv_bad_buffer_is_efault,
         recv_of_a_file_is_enotsock,
@@ -181,6 +182,18 @@ fn recv_trunc_tells_the_real_length(cx: &Context) {
     let ((a, b), mut ring) = (unix_pair(libc::SOCK_DGRAM), cx.ring(4));
     put(&b, b"abcdef");
     assert_eq!(ring.run(sqe::recv(fd(&a), &mut [0; 2], libc::MSG_TRUNC)), 6);
+}
+
+fn recv_poll_first_of_data_that_was_seen(cx: &Context) {
+    let ((a, b), mut ring, mut buffer) = (pair(), cx.ring(4), [0; 2]);
+    ring.go(sqe::recv(fd(&a), &mut buffer, 0));
+    ring.expect_quiet();
+    put(&b, b"abcdef");
+    assert_eq!(ring.wait().res, 2);
+    for _ in 0..2 {
+        let again = sqe::recv(fd(&a), &mut buffer, 0).ioprio(IORING_RECVSEND_POLL_FIRST as u16);
+        assert_eq!(ring.run(again), 2);
+    }
 }
 
 fn recv_poll_first_of_ready_data(cx: &Context) {

@@ -127,6 +127,20 @@ macro_rules! register_opcodes {
     };
 }
 
+macro_rules! buffer_ring_flags {
+    ($($name:ident = $value:expr;)*) => {
+        $(pub const $name: u16 = $value;)*
+        const _: () = {
+            $(assert!($name as u32 == linux_raw_sys::io_uring::io_uring_register_pbuf_ring_flags::$name as u32);)*
+        };
+    };
+}
+
+buffer_ring_flags! {
+    IOU_PBUF_RING_MMAP = 1;
+    IOU_PBUF_RING_INC = 2;
+}
+
 register_opcodes! {
     IORING_REGISTER_BUFFERS = 0;
     IORING_UNREGISTER_BUFFERS = 1;

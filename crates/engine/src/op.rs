@@ -4,6 +4,7 @@
 //! what it does not know; `issue` attempts the operation and answers a [`Verdict`]. An operation never posts a CQE, never
 //! picks a path and never takes a lock of a ring: `path::route` alone decides what a verdict leads to.
 
+pub mod buffers;
 pub mod cancel;
 pub mod epoll;
 pub mod file_table;
@@ -23,6 +24,7 @@ pub mod xattr;
 pub use table::{definition, Definition, FileUse};
 
 use crate::os::check;
+use crate::resource::buf_ring::Selection;
 use crate::Errno;
 use anyring_abi::{Sqe, IOSQE_FIXED_FILE};
 
@@ -52,6 +54,22 @@ pub enum Verdict {
     NeedsWorkerWhenReady(Direction),
     /// Only a thread that may sleep can do this.
     NeedsWorker,
+    /// Finished, with flags for the CQE (a buffer that was chosen). `failed` breaks links.
+    DoneWith {
+        /// The CQE's result.
+        result: i32,
+        /// `IORING_CQE_F_*`.
+        flags: u32,
+        /// The kernel counts it as a failure.
+        failed: bool,
+    },
+    /// A multishot request's result, after which it goes on.
+    Shot {
+        /// The CQE's result.
+        result: i32,
+        /// `IORING_CQE_F_*` besides F_MORE.
+        flags: u32,
+    },
     /// A new descriptor, to be answered as a number or installed in the registered files.
     Descriptor(i32),
 }
@@ -102,6 +120,7 @@ pub enum Op {
     Xattr(xattr::Xattr),
     Pipe(pipe::Pipe),
     FilesUpdate(file_table::FilesUpdate),
+    Buffers(buffers::BuffersChange),
     FixedFdInstall(file_table::FixedFdInstall),
     MsgRing(msg_ring::MsgRing),
 }
@@ -129,7 +148,7 @@ impl Op {
             Op::PollRemove(_) | Op::Timeout(_) | Op::TimeoutRemove(_) | Op::LinkTimeout(_) => {
                 Verdict::error(Errno::INVAL)
             }
-            Op::Cancel(_) | Op::FilesUpdate(_) => Verdict::error(Errno::INVAL),
+            Op::Cancel(_) | Op::FilesUpdate(_) | Op::Buffers(_) => Verdict::error(Errno::INVAL),
         }
     }
 
@@ -159,6 +178,42 @@ impl Op {
     pub fn depends_on_credentials(&self) -> bool {
         let bind = matches!(self, Op::Net(net::Net::Bind(_)));
         self.depends_on_caller() || bind || matches!(self, Op::Xattr(_))
+    }
+
+    /// With IOSQE_BUFFER_SELECT: the group it chooses from and the buffer it has.
+    pub fn selection(&mut self) -> Option<&mut Selection> {
+        match self {
+            Op::Rw(op) => op.selection(),
+            Op::Net(net::Net::Transfer(op)) => op.selection(),
+            _ => None,
+        }
+    }
+
+    /// The chosen buffer's range is where it transfers to or from, from its start.
+    pub fn set_buffer(&mut self, address: usize, bytes: usize) {
+        match self {
+            Op::Rw(op) => op.set_buffer(address, bytes),
+            Op::Net(net::Net::Transfer(op)) => op.set_buffer(address, bytes),
+            _ => {}
+        }
+    }
+
+    /// It answers again and again until it fails or is ended (POLL_ADD and TIMEOUT have their own ways).
+    pub fn is_multishot(&self) -> bool {
+        match self {
+            Op::Rw(op) => op.is_multishot(),
+            Op::Net(op) => op.is_multishot(),
+            _ => false,
+        }
+    }
+
+    /// Bytes transferred by attempts that did not end it.
+    pub fn transferred(&self) -> usize {
+        match self {
+            Op::Rw(op) => op.transferred(),
+            Op::Net(net::Net::Transfer(op)) => op.transferred(),
+            _ => 0,
+        }
     }
 
     /// Which readiness a nonblocking attempt would need, for operations on streams.

@@ -6,5 +6,6 @@ pub mod handover;
 pub mod helper;
 pub mod readiness;
 pub mod route;
+mod select;
 pub mod sqpoll;
 pub mod worker;

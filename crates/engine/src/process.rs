@@ -9,6 +9,7 @@ use crate::lock::Lock;
 use crate::os::{check, syscall, ForkPage, Look, Os, Sys};
 use crate::ring::Ring;
 use crate::{path, Errno};
+use anyring_abi::{IORING_OFF_MMAP_MASK, IORING_OFF_PBUF_RING, IORING_OFF_PBUF_SHIFT};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -268,6 +269,10 @@ pub fn ring_mapping(fd: i32, offset: u64) -> Option<(i32, u64)> {
     let guard = verified_ring(fd)?.lock().ok()?;
     if offset == crate::resource::wait_region::MAP_OFFSET {
         return Some((guard.wait_region.as_ref()?.memfd()?, 0));
+    }
+    if offset & u64::from(IORING_OFF_MMAP_MASK) == u64::from(IORING_OFF_PBUF_RING) {
+        let group = (offset & !u64::from(IORING_OFF_MMAP_MASK)) >> IORING_OFF_PBUF_SHIFT;
+        return Some((guard.groups.memfd(u16::try_from(group).ok()?)?, 0));
     }
     let offset = guard.memory.view.layout().memfd_offset(offset)?;
     Some((guard.memory.memfd?, offset))

@@ -114,6 +114,8 @@ pub struct Request {
     pub state: State,
     /// Which path it is on.
     pub path: Path,
+    /// `IORING_CQE_F_*` of its last CQE.
+    pub cqe_flags: u32,
     /// The next request of its chain.
     pub next: Option<Id>,
     /// A chain member that already failed at submission: the result it will complete with.
@@ -147,6 +149,7 @@ impl Request {
             target,
             state: State::Issuing,
             path: Path::Inline,
+            cqe_flags: 0,
             next: None,
             failed: None,
             guard: None,

@@ -1,5 +1,6 @@
 //! What a program registers with a ring: files, buffers, an eventfd; and the call that does it.
 
+pub mod buf_ring;
 pub mod buffers;
 mod clone_buffers;
 pub mod files;

@@ -31,6 +31,7 @@ use crate::request::drain::Drain;
 use crate::request::link::Chain;
 use crate::request::timer::{Clock, Timers};
 use crate::request::{Id, Slab};
+use crate::resource::buf_ring::Groups;
 use crate::resource::buffers::Buffers;
 use crate::resource::files::Files;
 use crate::resource::personality::Personalities;
@@ -123,6 +124,8 @@ pub struct State {
     pub files: Option<Files>,
     /// Registered buffers.
     pub buffers: Option<Buffers>,
+    /// Buffers to choose from (IOSQE_BUFFER_SELECT).
+    pub groups: Groups,
     /// Registered eventfd (a private duplicate), and whether only asynchronous completions signal it.
     pub eventfd: Option<(i32, bool)>,
     /// On a polled ring: the eventfd that wakes whoever waits with a signal mask.

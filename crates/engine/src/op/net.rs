@@ -18,7 +18,9 @@ pub use transfer::Transfer;
 use super::{call, reject_unused, Context, Direction, Field, Verdict};
 use crate::os::{user_read_slice, Os, Sys};
 use crate::Errno;
-use anyring_abi::{Opcode, Sqe, IORING_ACCEPT_DONTWAIT, IORING_ACCEPT_POLL_FIRST};
+use anyring_abi::{
+    Opcode, Sqe, IORING_ACCEPT_DONTWAIT, IORING_ACCEPT_MULTISHOT, IORING_ACCEPT_POLL_FIRST, IORING_FILE_INDEX_ALLOC,
+};
 
 /// `SOCK_TYPE_MASK` of the kernel: the bits of socket(2)'s type that are not flags.
 const SOCKET_TYPE_MASK: u32 = 0xf;
@@ -84,6 +86,15 @@ impl Net {
         })
     }
 
+    /// See [`super::Op::is_multishot`].
+    pub fn is_multishot(&self) -> bool {
+        match self {
+            Net::Accept(accept) => accept.multishot,
+            Net::Transfer(transfer) => transfer.is_multishot(),
+            _ => false,
+        }
+    }
+
     /// The SQE's `file_index`: slot of the registered files plus one for the new descriptor, 0 for an ordinary one.
     pub fn slot(&self) -> u32 {
         match self {
@@ -124,21 +135,27 @@ pub struct Accept {
     flags: u32,
     /// `IORING_ACCEPT_DONTWAIT`: nothing to accept is the result EAGAIN.
     dont_wait: bool,
+    /// `IORING_ACCEPT_MULTISHOT`.
+    multishot: bool,
     /// `IORING_ACCEPT_POLL_FIRST`, until the request has waited once.
     poll_first: bool,
     slot: u32,
 }
 
 impl Accept {
-    /// `IORING_ACCEPT_MULTISHOT` is refused as by a kernel before 5.19.
     fn prep(sqe: &Sqe) -> Result<Accept, Errno> {
         reject_unused(sqe, &[Field::Len, Field::BufIndex])?;
         let options = u32::from(sqe.ioprio);
-        if options & !(IORING_ACCEPT_DONTWAIT | IORING_ACCEPT_POLL_FIRST) != 0 {
+        if options & !(IORING_ACCEPT_MULTISHOT | IORING_ACCEPT_DONTWAIT | IORING_ACCEPT_POLL_FIRST) != 0 {
             return Err(Errno::INVAL);
         }
+        let multishot = options & IORING_ACCEPT_MULTISHOT != 0;
         check_new_file(sqe.op_flags, sqe.file_index)?;
+        if multishot && sqe.file_index != 0 && sqe.file_index != IORING_FILE_INDEX_ALLOC as u32 {
+            return Err(Errno::INVAL);
+        }
         Ok(Accept {
+            multishot,
             address: sqe.addr,
             address_length: sqe.off,
             flags: sqe.op_flags,
@@ -305,7 +322,7 @@ fn is_blocking(fd: i32) -> bool {
 }
 
 /// An integer option of level SOL_SOCKET; `ENOTSOCK` when `fd` is something else. Source: socket(7).
-pub(super) fn socket_option(fd: i32, option: i32) -> Result<i32, Errno> {
+pub fn socket_option(fd: i32, option: i32) -> Result<i32, Errno> {
     let mut value = 0i32;
     let mut length = size_of::<i32>() as u32;
     let (to, room) = (&mut value as *mut i32 as usize, &mut length as *mut u32 as usize);

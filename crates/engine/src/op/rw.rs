@@ -8,10 +8,11 @@
 mod substitute;
 
 use super::{call, Context, Direction, Verdict};
-use crate::os::{flags_are_ignored, user_read_slice};
+use crate::os::{flags_are_ignored, user_read, user_read_slice};
+use crate::resource::buf_ring::Selection;
 use crate::resource::buffers::Buffer;
 use crate::Errno;
-use anyring_abi::{Opcode, Sqe};
+use anyring_abi::{Opcode, Sqe, IOSQE_BUFFER_SELECT};
 use std::sync::Arc;
 use substitute::Substitute;
 
@@ -41,6 +42,11 @@ pub struct Rw {
     vectored: bool,
     /// That buffer, once found: it stays registered for as long as the request needs it.
     buffer: Option<Arc<Buffer>>,
+    /// With IOSQE_BUFFER_SELECT: what is chosen.
+    selection: Option<Box<Selection>>,
+    /// READ_MULTISHOT, and whether it was armed once.
+    multishot: bool,
+    polled: bool,
     /// The file was found to have no position.
     stream: bool,
     /// It can be a transfer to or from a device directly: address, length and offset are those of whole sectors.
@@ -63,7 +69,13 @@ impl Rw {
     #[inline]
     pub fn prep(opcode: Opcode, sqe: &Sqe) -> Result<Rw, Errno> {
         let write = matches!(opcode, Opcode::Write | Opcode::Writev | Opcode::WriteFixed | Opcode::WritevFixed);
+        let selects = sqe.flags & IOSQE_BUFFER_SELECT != 0;
+        let multishot = opcode == Opcode::ReadMultishot;
+        if multishot && (!selects || sqe.addr != 0 || sqe.len != 0) {
+            return Err(Errno::INVAL);
+        }
         let buffers = match opcode {
+            Opcode::Readv if selects => Buffers::One(import_length(sqe.addr, sqe.len)?),
             Opcode::Readv | Opcode::Writev | Opcode::ReadvFixed | Opcode::WritevFixed => import(sqe.addr, sqe.len)?,
             _ => Buffers::One([sqe.addr as usize, (sqe.len as usize).min(MAX_BYTES)]),
         };
@@ -77,6 +89,10 @@ impl Rw {
         };
         let fixed =
             matches!(opcode, Opcode::ReadFixed | Opcode::WriteFixed | Opcode::ReadvFixed | Opcode::WritevFixed);
+        let selection = match buffers {
+            Buffers::One([_, wanted]) if selects => Some(Selection::new(sqe.buf_index, wanted)),
+            _ => None,
+        };
         let registered = fixed.then_some(sqe.buf_index);
         Ok(Rw {
             write,
@@ -86,6 +102,9 @@ impl Rw {
             registered,
             vectored: matches!(opcode, Opcode::ReadvFixed | Opcode::WritevFixed),
             buffer: None,
+            selection,
+            multishot,
+            polled: false,
             stream: false,
             aligned,
             done: 0,
@@ -114,6 +133,39 @@ impl Rw {
     /// Keeps the registered buffer that the data lies in.
     pub fn keep(&mut self, buffer: Option<Arc<Buffer>>) {
         self.buffer = buffer;
+    }
+
+    /// Whether it chooses its buffer.
+    #[inline]
+    pub fn selects(&self) -> bool {
+        self.selection.is_some()
+    }
+
+    /// See [`super::Op::selection`].
+    pub fn selection(&mut self) -> Option<&mut Selection> {
+        self.selection.as_deref_mut()
+    }
+
+    /// See [`super::Op::set_buffer`].
+    pub fn set_buffer(&mut self, address: usize, bytes: usize) {
+        self.buffers = Buffers::One([address, bytes.min(MAX_BYTES)]);
+        self.aligned = (address | bytes | self.offset as usize).is_multiple_of(512);
+        self.done = 0;
+    }
+
+    /// READ_MULTISHOT.
+    pub fn is_multishot(&self) -> bool {
+        self.multishot
+    }
+
+    /// Once for a READ_MULTISHOT: it is armed before the first attempt.
+    pub fn polls_first(&mut self) -> bool {
+        self.multishot && !core::mem::replace(&mut self.polled, true)
+    }
+
+    /// See [`super::Op::transferred`].
+    pub fn transferred(&self) -> usize {
+        self.done as usize
     }
 
     /// The file is known to have no position. Only taken where it makes no difference: an offset of 0 means nothing to any
@@ -294,7 +346,7 @@ impl Rw {
 
 /// Whether a short count may be one in the middle of the data: only asked after one. Source: `need_complete_io` in
 /// io_uring/rw.c.
-fn is_file(fd: i32) -> bool {
+pub fn is_file(fd: i32) -> bool {
     if fd < 0 {
         return false;
     }
@@ -314,6 +366,15 @@ fn check_priority(ioprio: u16) -> Result<(), Errno> {
         return Err(Errno::INVAL);
     }
     Ok(())
+}
+
+/// The length in the one iovec of a READV that chooses its buffer. Source: `io_iov_buffer_select_prep` in io_uring/rw.c.
+fn import_length(address: u64, count: u32) -> Result<[usize; 2], Errno> {
+    if count != 1 {
+        return Err(Errno::INVAL);
+    }
+    let [_, bytes]: [usize; 2] = user_read(address)?;
+    Ok([0, bytes.min(MAX_BYTES)])
 }
 
 /// Copies `count` iovecs from program memory, with the checks that the kernel makes of them.

@@ -1,6 +1,8 @@
 //! The one opcode table: for each opcode how it is prepared and what may be said of it before it is issued.
 
-use super::{cancel, epoll, file_table, fs, msg_ring, net, nop, pipe, poll, rw, splice, sync, timeout, xattr, Op};
+use super::{
+    buffers, cancel, epoll, file_table, fs, msg_ring, net, nop, pipe, poll, rw, splice, sync, timeout, xattr, Op,
+};
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe};
 
@@ -21,17 +23,26 @@ pub struct Definition {
     pub file: FileUse,
     /// A non-zero `ioprio` means something.
     pub ioprio: bool,
+    /// `IOSQE_BUFFER_SELECT` means something.
+    pub selects: bool,
     /// `IOSQE_ASYNC` sends it to a worker; false for operations on the ring itself, which never leave the submitter.
     pub on_worker: bool,
 }
 
 const fn row(prep: fn(Opcode, &Sqe) -> Result<Op, Errno>, file: FileUse) -> Option<Definition> {
-    Some(Definition { prep, file, ioprio: false, on_worker: true })
+    Some(Definition { prep, file, ioprio: false, selects: false, on_worker: true })
 }
 
 const fn with_ioprio(row: Option<Definition>) -> Option<Definition> {
     match row {
         Some(row) => Some(Definition { ioprio: true, ..row }),
+        None => None,
+    }
+}
+
+const fn selecting(row: Option<Definition>) -> Option<Definition> {
+    match row {
+        Some(row) => Some(Definition { selects: true, ..row }),
         None => None,
     }
 }
@@ -48,14 +59,12 @@ const fn define(opcode: Opcode) -> Option<Definition> {
     use Opcode as O;
     match opcode {
         O::Nop => row(|_, sqe| nop::prep(sqe), NoFile),
-        O::Readv
-        | O::Writev
-        | O::ReadFixed
-        | O::WriteFixed
-        | O::ReadvFixed
-        | O::WritevFixed
-        | O::Read
-        | O::Write => with_ioprio(row(|opcode, sqe| rw::Rw::prep(opcode, sqe).map(Op::Rw), File)),
+        O::Read | O::Readv | O::ReadMultishot => {
+            selecting(with_ioprio(row(|opcode, sqe| rw::Rw::prep(opcode, sqe).map(Op::Rw), File)))
+        }
+        O::Writev | O::ReadFixed | O::WriteFixed | O::ReadvFixed | O::WritevFixed | O::Write => {
+            with_ioprio(row(|opcode, sqe| rw::Rw::prep(opcode, sqe).map(Op::Rw), File))
+        }
         O::Fsync | O::SyncFileRange | O::Fallocate | O::Ftruncate | O::Fadvise => {
             row(|opcode, sqe| sync::Sync::prep(opcode, sqe).map(Op::Sync), File)
         }
@@ -66,9 +75,10 @@ const fn define(opcode: Opcode) -> Option<Definition> {
         O::LinkTimeout => of_ring(row(|_, sqe| timeout::Timeout::prep(sqe, true).map(Op::LinkTimeout), NoFile)),
         O::TimeoutRemove => of_ring(row(|_, sqe| timeout::TimeoutRemove::prep(sqe).map(Op::TimeoutRemove), NoFile)),
         O::AsyncCancel => of_ring(row(|_, sqe| cancel::Cancel::prep(sqe).map(Op::Cancel), NoFile)),
-        O::Accept | O::Send | O::Recv | O::Sendmsg | O::Recvmsg => {
-            with_ioprio(row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), File))
+        O::Send | O::Recv | O::Recvmsg => {
+            selecting(with_ioprio(row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), File)))
         }
+        O::Accept | O::Sendmsg => with_ioprio(row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), File)),
         O::Connect | O::Shutdown | O::Bind | O::Listen => {
             row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), File)
         }
@@ -86,6 +96,9 @@ const fn define(opcode: Opcode) -> Option<Definition> {
         O::MsgRing => row(|_, sqe| msg_ring::MsgRing::prep(sqe).map(Op::MsgRing), File),
         // Of the registered files too: they never leave the submitter.
         O::Pipe => of_ring(row(|_, sqe| pipe::Pipe::prep(sqe).map(Op::Pipe), NoFile)),
+        O::ProvideBuffers | O::RemoveBuffers => {
+            of_ring(row(|opcode, sqe| buffers::BuffersChange::prep(opcode, sqe).map(Op::Buffers), NoFile))
+        }
         O::FilesUpdate => of_ring(row(|_, sqe| file_table::FilesUpdate::prep(sqe).map(Op::FilesUpdate), NoFile)),
         O::FixedFdInstall => {
             of_ring(row(|_, sqe| file_table::FixedFdInstall::prep(sqe).map(Op::FixedFdInstall), File))

@@ -252,6 +252,15 @@ impl Entries {
         answer
     }
 
+    /// Makes what is there already on `fd` an event.
+    pub fn renew(&mut self, fd: i32) {
+        let (Some(epoll), Some(entry)) = (self.epoll, self.existing(fd)) else { return };
+        (entry.read_empty, entry.write_full) = (false, false);
+        let wanted = entry.registered;
+        // A number that cannot be registered any more is found out before the next sleep.
+        let _ = self.control_registration(epoll, fd, wanted);
+    }
+
     /// In a forked child: gives up the child's numbers of what the parent goes on using. What is remembered may be in the
     /// middle of a change by a thread that the child does not have, and is not looked at.
     pub fn abandon(mut self) {
@@ -433,6 +442,18 @@ impl RingGuard {
             }
             self.disarm(id);
             self.follow(id, verdict);
+            if matches!(self.slab.get(id).map(|it| &it.state), Some(State::Armed { fd: on, list: of, .. }) if (*on, *of) == (fd, list))
+            {
+                return; // a multishot request that has taken what there was
+            }
+        }
+    }
+
+    /// Attempts a request that was armed without one.
+    pub(super) fn retry_armed(&mut self, id: Id) {
+        if let Some(State::Armed { fd, list, .. }) = self.slab.get(id).map(|request| &request.state) {
+            let (fd, list) = (*fd, *list);
+            self.retry(fd, list);
         }
     }
 
@@ -446,12 +467,11 @@ impl RingGuard {
             if answer == 0 {
                 continue;
             }
-            if multishot {
-                self.shot(id, answer.into());
-            } else {
-                self.disarm(id);
-                self.finish(id, answer.into(), false);
+            if multishot && self.shot(id, answer.into(), 0) {
+                continue;
             }
+            self.disarm(id);
+            self.finish(id, answer.into(), false);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Routing: what a verdict leads to. The only place that picks a path, finishes a request and goes on with its chain.
 
 use crate::op::msg_ring::MsgRing;
+use crate::op::net::Net;
 use crate::op::nop::NopWith;
 use crate::op::rw::Rw;
 use crate::op::splice::Splice;
@@ -11,7 +12,7 @@ use crate::ring::control::{RECORD_FREE, RECORD_IN_FLIGHT};
 use crate::ring::Arrival;
 use crate::ring::RingGuard;
 use crate::{descriptors, process, stats, Errno};
-use anyring_abi::{Cqe, IORING_CQE_F_MORE, IORING_FILE_INDEX_ALLOC, IOSQE_ASYNC};
+use anyring_abi::{Cqe, IORING_FILE_INDEX_ALLOC, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -48,7 +49,7 @@ impl RingGuard {
         }
         let request = &self.slab[id];
         if let Some(row) = row.filter(|row| row.on_worker) {
-            if request.flags & IOSQE_ASYNC != 0 && request.path == Path::Inline {
+            if request.flags & IOSQE_ASYNC != 0 && request.path == Path::Inline && !request.op.is_multishot() {
                 // Without a file there is nothing to poll: opening a FIFO, say, waits on the worker.
                 let plain = row.file == FileUse::None;
                 self.punt(id, if plain { Approach::Plain } else { Approach::AttemptFirst });
@@ -63,14 +64,27 @@ impl RingGuard {
         if let Err(error) = self.keep_file(id) {
             return self.finish(id, -error.raw_os_error(), true);
         }
+        let first = self.slab[id].path == Path::Inline;
+        let verdict = self.attempt_request(id, first);
+        self.follow(id, verdict);
+    }
+
+    /// A multishot request's next attempt.
+    pub fn attempt_again(&mut self, id: Id) -> Verdict {
+        match self.keep_file(id) {
+            Ok(()) => self.attempt_request(id, false),
+            Err(error) => Verdict::error(error),
+        }
+    }
+
+    fn attempt_request(&mut self, id: Id, first: bool) -> Verdict {
         let request = &mut self.slab[id];
         let mut op = core::mem::replace(&mut request.op, Op::placeholder());
         let target = request.target.clone();
-        let first = self.slab[id].path == Path::Inline;
         let verdict = self.attempt(&mut op, &target, first);
         // A close of the ring itself cannot have happened: the guard holds it.
         self.slab[id].op = op;
-        self.follow(id, verdict);
+        verdict
     }
 
     /// From now on the request keeps the registered file that its index names.
@@ -139,7 +153,9 @@ impl RingGuard {
             self.watch_ring(fd);
         }
         match op {
+            Op::Rw(rw) if rw.selects() => self.issue_selecting(op, fd),
             Op::Rw(rw) => self.issue_transfer(rw, fd),
+            Op::Net(Net::Transfer(transfer)) if transfer.selects() => self.issue_selecting(op, fd),
             Op::NopWith(nop) => {
                 self.look_up_nop(nop);
                 nop.issue(Context { fd, nonblock: true })
@@ -150,6 +166,7 @@ impl RingGuard {
             Op::Fs(fs::Fs::Close { fd, slot }) => self.close_file(*fd, *slot),
             Op::MsgRing(message) => self.send_message(message, fd),
             Op::FilesUpdate(update) => Verdict::of(self.issue_files_update(*update)),
+            Op::Buffers(change) => Verdict::of(change.apply(&mut self.groups)),
             Op::Pipe(pipe) if pipe.slot != 0 => self.make_registered_pipe(pipe),
             Op::Splice(splice) => match self.look_up_input(splice) {
                 Ok(()) => splice.issue(Context { fd, nonblock: true }),
@@ -201,7 +218,7 @@ impl RingGuard {
 
     /// A read or write: first what is known of the descriptor, then the attempt, then what it taught.
     #[inline]
-    fn issue_transfer(&mut self, rw: &mut Rw, fd: i32) -> Verdict {
+    pub(super) fn issue_transfer(&mut self, rw: &mut Rw, fd: i32) -> Verdict {
         if rw.may_be_direct() && self.entries.is_direct(fd) {
             return Verdict::NeedsWorker;
         }
@@ -266,26 +283,33 @@ impl RingGuard {
         match verdict {
             Verdict::Done(result) => self.finish(id, result, result < 0),
             Verdict::DoneShort(result) => self.finish(id, result, true),
-            Verdict::Descriptor(fd) => self.hand_over_descriptor(id, fd),
+            Verdict::DoneWith { result, flags, failed } => {
+                self.slab[id].cqe_flags = flags;
+                self.finish(id, result, failed);
+            }
+            Verdict::Shot { result, flags } => self.shoot(id, result, flags),
+            Verdict::Descriptor(fd) => {
+                let verdict = self.install_descriptor(id, fd);
+                self.follow(id, verdict);
+            }
             Verdict::NeedsWorker => self.punt(id, Approach::Plain),
             Verdict::WouldBlock(direction) => self.wait_for(id, direction, false),
             Verdict::NeedsWorkerWhenReady(direction) => self.wait_for(id, direction, true),
         }
     }
 
-    /// A multishot request's result, which stays armed.
-    pub fn shot(&mut self, id: Id, result: i32) {
-        let request = &self.slab[id];
-        let (user_data, opcode, path) = (request.user_data, request.opcode, request.path);
-        stats::completed(opcode, path, result);
-        self.post(Cqe { user_data, res: result, flags: IORING_CQE_F_MORE }, path != Path::Inline);
+    /// A new descriptor becomes the result, or a registered file.
+    pub(super) fn install_descriptor(&mut self, id: Id, fd: i32) -> Verdict {
+        let slot = self.slab[id].op.slot();
+        let installed = if slot == 0 { Ok(fd) } else { self.install_in_slot(fd, slot) };
+        match installed {
+            Ok(result) if self.slab[id].op.is_multishot() => Verdict::Shot { result, flags: 0 },
+            Ok(result) => Verdict::Done(result),
+            Err(error) => Verdict::error(error),
+        }
     }
 
-    fn hand_over_descriptor(&mut self, id: Id, fd: i32) {
-        let slot = self.slab[id].op.slot();
-        if slot == 0 {
-            return self.finish(id, fd, false);
-        }
+    fn install_in_slot(&mut self, fd: i32, slot: u32) -> Result<i32, Errno> {
         let installed = match self.files.as_mut() {
             Some(files) => files.install(fd, slot).inspect(|found| {
                 let index = if slot == IORING_FILE_INDEX_ALLOC as u32 { *found as u32 } else { slot - 1 };
@@ -296,10 +320,7 @@ impl RingGuard {
                 Err(Errno::NXIO)
             }
         };
-        match installed {
-            Ok(result) => self.finish(id, result, false),
-            Err(error) => self.finish(id, -error.raw_os_error(), true),
-        }
+        installed
     }
 
     /// Arms a request for readiness; where the file cannot be polled a worker takes it.
@@ -308,6 +329,14 @@ impl RingGuard {
             Op::Poll(_) => ListKind::Poll,
             _ => direction.into(),
         };
+        let request = &mut self.slab[id];
+        if request.flags & IOSQE_BUFFER_SELECT != 0 {
+            // A transfer that goes on has its buffer for good.
+            let held = request.op.selection().and_then(|selection| selection.held);
+            request.cqe_flags = held.map_or(0, |held| held.cqe_flags());
+        }
+        let multishot = request.op.is_multishot();
+        let at_once = multishot && self.attempt_put_off;
         let armed = self.keep_file(id).and_then(|()| self.arm(id, list, worker_when_ready));
         match armed {
             Ok(()) => {
@@ -318,7 +347,11 @@ impl RingGuard {
                     // What is there already is answered at once, by the event of the registration.
                     self.poll_now();
                 }
+                if at_once {
+                    self.retry_armed(id);
+                }
             }
+            Err(Errno::PERM) if multishot => self.finish(id, -Errno::BADFD.raw_os_error(), true),
             Err(Errno::PERM) => self.punt(id, Approach::Plain),
             Err(error) => self.finish(id, -error.raw_os_error(), true),
         }
@@ -342,6 +375,7 @@ impl RingGuard {
         let ready = match (refused, &mut op) {
             (Some(error), _) => Err(error),
             (None, Op::Splice(splice)) => self.look_up_input(splice),
+            (None, op) if self.slab[id].flags & IOSQE_BUFFER_SELECT != 0 => self.hold_buffer(id, op),
             (None, Op::Rw(rw)) => self.find_buffer(rw),
             (None, Op::NopWith(nop)) => {
                 self.look_up_nop(nop);
@@ -407,7 +441,10 @@ impl RingGuard {
             let verdict = job.verdict.lock().and_then(|mut verdict| verdict.take());
             drop(job);
             match verdict {
-                Some(verdict) => self.follow(id, verdict),
+                Some(verdict) => {
+                    let verdict = self.settle_arrived(id, verdict);
+                    self.follow(id, verdict);
+                }
                 None => self.finish(id, -Errno::IO.raw_os_error(), true),
             }
         }
@@ -456,7 +493,7 @@ impl RingGuard {
         stats::completed(request.opcode, request.path, result);
         if !quiet && (failed || !request.skips_success()) {
             let asynchronous = request.path != Path::Inline;
-            self.post(Cqe { user_data: request.user_data, res: result, flags: 0 }, asynchronous);
+            self.post(Cqe { user_data: request.user_data, res: result, flags: request.cqe_flags }, asynchronous);
             if let Some(record) = request.record {
                 self.batch.ends(record);
             }

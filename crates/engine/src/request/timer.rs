@@ -187,7 +187,9 @@ impl RingGuard {
             let (clock, span_ns) = (timeout.clock, timeout.when.time_ns);
             request.deadline_ns = request.deadline_ns.saturating_add(span_ns).max(clock.now_ns());
             request.state = State::Timed;
-            self.shot(id, expired);
+            if !self.shot(id, expired, 0) {
+                return self.finish(id, expired, !success);
+            }
             self.count_timeout();
             let state = &mut **self;
             state.timers.insert(&mut state.slab, clock, id);

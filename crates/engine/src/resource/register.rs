@@ -103,6 +103,15 @@ pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
             guard.personalities.unregister(count)
         }
         IORING_REGISTER_RESTRICTIONS => guard.restrict(arg, count),
+        IORING_REGISTER_PBUF_RING => guard.register_buffer_ring(BufferRingRequest::read(arg, count)?),
+        IORING_UNREGISTER_PBUF_RING => {
+            let request = BufferRingRequest::read(arg, count)?;
+            if request.flags != 0 {
+                return Err(Errno::INVAL);
+            }
+            guard.groups.unregister(request.group)
+        }
+        IORING_REGISTER_PBUF_STATUS => guard.tell_buffer_ring(arg, count),
         IORING_REGISTER_RING_FDS => ring_numbers(arg, count, true),
         IORING_UNREGISTER_RING_FDS => ring_numbers(arg, count, false),
         IORING_REGISTER_SYNC_CANCEL => {
@@ -201,7 +210,53 @@ impl Update {
     }
 }
 
+/// `struct io_uring_buf_reg`: address, number of entries, group, flags, padding.
+struct BufferRingRequest {
+    address: u64,
+    entries: u32,
+    group: u16,
+    flags: u16,
+}
+
+impl BufferRingRequest {
+    fn read(arg: u64, count: u32) -> Result<BufferRingRequest, Errno> {
+        if arg == 0 || count != 1 {
+            return Err(Errno::INVAL);
+        }
+        let [address, rest]: [u64; 2] = user_read(arg)?;
+        let padding: [u64; 3] = user_read(arg + 16)?;
+        if padding != [0; 3] {
+            return Err(Errno::INVAL);
+        }
+        let (entries, group, flags) = (rest as u32, (rest >> 32) as u16, (rest >> 48) as u16);
+        Ok(BufferRingRequest { address, entries, group, flags })
+    }
+}
+
 impl RingGuard {
+    fn register_buffer_ring(&mut self, request: BufferRingRequest) -> Result<u32, Errno> {
+        if request.flags & !(IOU_PBUF_RING_MMAP | IOU_PBUF_RING_INC) != 0 {
+            return Err(Errno::INVAL);
+        }
+        let address = (request.flags & IOU_PBUF_RING_MMAP == 0).then_some(request.address);
+        let incremental = request.flags & IOU_PBUF_RING_INC != 0;
+        self.groups.register(request.group, address, request.entries, incremental)
+    }
+
+    /// `struct io_uring_buf_status`: group, head, padding.
+    fn tell_buffer_ring(&mut self, arg: u64, count: u32) -> Result<u32, Errno> {
+        if arg == 0 || count != 1 {
+            return Err(Errno::INVAL);
+        }
+        let group: u32 = user_read(arg)?;
+        let padding: [u64; 4] = user_read(arg + 8)?;
+        if padding != [0; 4] {
+            return Err(Errno::INVAL);
+        }
+        let head = self.groups.head(u16::try_from(group).map_err(|_| Errno::NOENT)?)?;
+        user_write(arg + 4, &u32::from(head)).map(|()| 0)
+    }
+
     fn register_buffers(&mut self, table: Table, sparse: bool) -> Result<u32, Errno> {
         if table.address == 0 && !sparse {
             return Err(Errno::FAULT);

@@ -262,6 +262,15 @@ impl RingGuard {
         }
     }
 
+    /// Whether one more CQE would find room in the CQ.
+    pub fn has_room(&self) -> bool {
+        let (tail, backlog) = self.posted();
+        let entries = self.memory.view.layout().cq_entries;
+        let ahead = self.batch.count as u32;
+        let room = self.cq_ready(tail).is_ok_and(|ready| ready.saturating_add(ahead) < entries);
+        room && backlog == 0 && self.spill.is_empty()
+    }
+
     /// The CQ's tail, and how many CQEs wait behind it.
     fn posted(&self) -> (u32, u32) {
         let post = self.control.lock_post();

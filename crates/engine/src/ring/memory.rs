@@ -4,7 +4,7 @@ use super::layout::Layout;
 use super::view::View;
 use crate::{descriptors, Errno};
 use anyring_abi::Params;
-use rustix::fd::IntoRawFd;
+use rustix::fd::{IntoRawFd, OwnedFd};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -33,16 +33,58 @@ pub fn with_file_size<T>(bytes: u64, grow: impl FnOnce() -> Result<T, Errno>) ->
     answer
 }
 
+/// A new memfd of `bytes` bytes and where it is mapped.
+fn map_memfd(name: &core::ffi::CStr, bytes: usize) -> Result<(OwnedFd, usize), Errno> {
+    let memfd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
+    with_file_size(bytes as u64, || rustix::fs::ftruncate(&memfd, bytes as u64))?;
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let base = unsafe { rustix::mm::mmap(core::ptr::null_mut(), bytes, prot, MapFlags::SHARED, &memfd, 0) }?;
+    Ok((memfd, base as usize))
+}
+
+/// Memory that the program maps by the ring's descriptor, and that ends on its own.
+pub struct SharedArea {
+    memfd: i32,
+    address: usize,
+    bytes: usize,
+}
+
+impl SharedArea {
+    /// New zeroed memory of whole pages.
+    pub fn create(name: &core::ffi::CStr, bytes: usize) -> Result<SharedArea, Errno> {
+        let (memfd, address) = map_memfd(name, bytes)?;
+        let mut area = SharedArea { memfd: -1, address, bytes };
+        area.memfd = descriptors::to_top(memfd)?.into_raw_fd();
+        Ok(area)
+    }
+
+    /// Where the engine's mapping is. The program can shrink the memfd: only guarded accessors may touch it.
+    pub fn address(&self) -> usize {
+        self.address
+    }
+
+    /// What the program's mmap(2) is answered with.
+    pub fn memfd(&self) -> i32 {
+        self.memfd
+    }
+}
+
+impl Drop for SharedArea {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `create`, and whoever asked for its address borrowed `self`.
+        let _ = unsafe { rustix::mm::munmap(self.address as *mut _, self.bytes) };
+        if self.memfd >= 0 {
+            descriptors::close(self.memfd);
+        }
+    }
+}
+
 impl Memory {
     /// Makes a memfd with both areas one after the other and maps it.
     pub fn create(layout: Layout) -> Result<Memory, Errno> {
         let bytes = layout.rings_bytes + layout.sqes_bytes;
-        let memfd = rustix::fs::memfd_create("anyring", MemfdFlags::CLOEXEC)?;
-        with_file_size(bytes as u64, || rustix::fs::ftruncate(&memfd, bytes as u64))?;
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let base = unsafe { rustix::mm::mmap(core::ptr::null_mut(), bytes, prot, MapFlags::SHARED, &memfd, 0) }?;
-        let base = base as usize;
+        let (memfd, base) = map_memfd(c"anyring", bytes)?;
         let view = View::new(base, base + layout.rings_bytes, false, layout);
         let mut memory = Memory { memfd: None, lock_file: -1, mapped: Some((base, bytes)), view };
         memory.lock_file = descriptors::to_top(memfd)?.into_raw_fd();

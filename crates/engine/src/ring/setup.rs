@@ -148,6 +148,7 @@ fn publish(flags: u32, mut memory: Memory, control: Control, polling: Option<sqp
         spill: VecDeque::new(),
         files: None,
         buffers: None,
+        groups: crate::resource::buf_ring::Groups::default(),
         eventfd: None,
         bell: None,
         issuer: if flags & (IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_R_DISABLED) == IORING_SETUP_SINGLE_ISSUER {

@@ -214,7 +214,7 @@ impl RingGuard {
             return Err(Errno::INVAL);
         }
         if sqe.flags & (IOSQE_BUFFER_SELECT | IOSQE_CQE_SKIP_SUCCESS | IOSQE_IO_DRAIN) != 0 {
-            if sqe.flags & IOSQE_BUFFER_SELECT != 0 {
+            if sqe.flags & IOSQE_BUFFER_SELECT != 0 && !row.selects {
                 return Err(Errno::OPNOTSUPP);
             }
             self.drain.check(sqe.flags)?;

@@ -343,8 +343,8 @@ fn accept_fails_at_once_on_what_does_not_listen() {
     assert_eq!(accept(0).issue(inline(&file)), Verdict::error(Errno::NOTSOCK));
     assert_eq!(accept(0).issue(inline(&99_999)), Verdict::error(Errno::BADF));
     let refused = |sqe: Sqe| Net::prep(Opcode::Accept, &sqe).err();
-    let multishot = Sqe { ioprio: IORING_ACCEPT_MULTISHOT as u16, ..Sqe::default() };
-    assert_eq!(refused(multishot), Some(Errno::INVAL));
+    let given_slot = Sqe { ioprio: IORING_ACCEPT_MULTISHOT as u16, file_index: 1, ..Sqe::default() };
+    assert_eq!(refused(given_slot), Some(Errno::INVAL));
     assert_eq!(refused(Sqe { len: 1, ..Sqe::default() }), Some(Errno::INVAL));
     assert_eq!(refused(Sqe { op_flags: 1, ..Sqe::default() }), Some(Errno::INVAL));
     let slot = Sqe { op_flags: libc::SOCK_CLOEXEC as u32, file_index: 1, ..Sqe::default() };

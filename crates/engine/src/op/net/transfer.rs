@@ -6,9 +6,11 @@
 
 use super::{socket_option, Address, ADDRESS_BYTES_MAX};
 use crate::op::{call, Context, Direction, Verdict};
-use crate::os::{user_read, user_read_slice, user_write};
+use crate::os::{user_read, user_read_slice, user_write, user_write_slice};
+use crate::resource::buf_ring::Selection;
 use crate::Errno;
-use anyring_abi::{Opcode, Sqe, IORING_RECVSEND_POLL_FIRST};
+use anyring_abi::{Opcode, Sqe, IORING_RECVSEND_POLL_FIRST, IORING_RECV_MULTISHOT, IOSQE_BUFFER_SELECT};
+use core::num::NonZeroU32;
 
 const MSG_DONTWAIT: u32 = libc::MSG_DONTWAIT as u32;
 const MSG_NOSIGNAL: u32 = libc::MSG_NOSIGNAL as u32;
@@ -28,8 +30,16 @@ pub struct Transfer {
     flags: u32,
     /// `IORING_RECVSEND_POLL_FIRST`, until the request has waited once.
     poll_first: bool,
+    /// `IORING_RECV_MULTISHOT`.
+    multishot: bool,
+    /// The message just received is the last of a multishot request.
+    ended: bool,
+    /// Bytes after which a multishot request ends, if there is a limit.
+    limit: Option<NonZeroU32>,
     /// Bytes transferred by earlier attempts.
     done: usize,
+    /// With IOSQE_BUFFER_SELECT: what is chosen.
+    selection: Option<Box<Selection>>,
     data: Data,
 }
 
@@ -42,30 +52,95 @@ enum Data {
 }
 
 impl Transfer {
-    /// Of the ioprio flags only IORING_RECVSEND_POLL_FIRST; those that came later are refused as by a kernel before them.
+    /// Of the ioprio flags IORING_RECVSEND_POLL_FIRST and IORING_RECV_MULTISHOT; the others are refused as by a kernel
+    /// before them.
     pub(super) fn prep(opcode: Opcode, sqe: &Sqe) -> Result<Transfer, Errno> {
         let sends = matches!(opcode, Opcode::Send | Opcode::Sendmsg);
-        if opcode != Opcode::Send && (sqe.off != 0 || sqe.file_index != 0) {
+        let options = u32::from(sqe.ioprio);
+        let known =
+            if sends { IORING_RECVSEND_POLL_FIRST } else { IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT };
+        let selects = sqe.flags & IOSQE_BUFFER_SELECT != 0;
+        let multishot = options & IORING_RECV_MULTISHOT != 0;
+        if options & !known != 0 || (!selects && sqe.len > i32::MAX as u32) {
             return Err(Errno::INVAL);
         }
-        let options = u32::from(sqe.ioprio);
-        if options & !IORING_RECVSEND_POLL_FIRST != 0 || sqe.len > i32::MAX as u32 {
+        // The field of `file_index` is `optlen` here: the bytes after which a multishot receive ends.
+        let limited = multishot && opcode == Opcode::Recv;
+        if opcode != Opcode::Send && (sqe.off != 0 || (sqe.file_index != 0 && !limited)) {
+            return Err(Errno::INVAL);
+        }
+        if multishot && (!selects || sqe.op_flags & MSG_WAITALL != 0) {
             return Err(Errno::INVAL);
         }
         let data = match opcode {
             Opcode::Send | Opcode::Recv => {
-                let destination = destination(sqe)?;
+                let destination = if sends { destination(sqe)? } else { None };
                 Data::Buffer { address: sqe.addr as usize, bytes: sqe.len as usize, destination }
             }
-            _ => Data::Message(Box::new(Message::import(sqe.addr, sends)?)),
+            _ => Data::Message(Box::new(Message::import(sqe.addr, sends, selects, multishot)?)),
+        };
+        let wanted = match &data {
+            Data::Buffer { bytes, .. } => *bytes,
+            Data::Message(message) => message.iovecs.first().map_or(0, |iovec| iovec[1]),
         };
         Ok(Transfer {
             direction: if sends { Direction::Write } else { Direction::Read },
             flags: sqe.op_flags,
-            poll_first: options != 0,
+            poll_first: options & IORING_RECVSEND_POLL_FIRST != 0,
+            multishot,
+            ended: false,
+            limit: if limited { NonZeroU32::new(sqe.file_index) } else { None },
             done: 0,
+            selection: selects.then(|| Selection::new(sqe.buf_index, wanted)),
             data,
         })
+    }
+
+    /// Whether it chooses its buffer.
+    #[inline]
+    pub(crate) fn selects(&self) -> bool {
+        self.selection.is_some()
+    }
+
+    /// See [`crate::op::Op::selection`].
+    pub(crate) fn selection(&mut self) -> Option<&mut Selection> {
+        self.selection.as_deref_mut()
+    }
+
+    /// See [`crate::op::Op::set_buffer`].
+    pub(crate) fn set_buffer(&mut self, to: usize, room: usize) {
+        self.done = 0;
+        match &mut self.data {
+            Data::Buffer { address, bytes, .. } => (*address, *bytes) = (to, room),
+            Data::Message(message) => message.iovecs = Box::new([[to, room]]),
+        }
+    }
+
+    /// `IORING_RECV_MULTISHOT`.
+    pub(crate) fn is_multishot(&self) -> bool {
+        self.multishot
+    }
+
+    /// What was just received, `bytes` of it, is the last of a multishot request.
+    pub(crate) fn ends_with(&mut self, bytes: usize) -> bool {
+        let Some(limit) = self.limit else { return self.ended };
+        self.limit = NonZeroU32::new(limit.get().saturating_sub(bytes as u32));
+        self.limit.is_none()
+    }
+
+    /// See [`crate::op::Op::transferred`].
+    pub(crate) fn transferred(&self) -> usize {
+        self.done
+    }
+
+    /// Once with IORING_RECVSEND_POLL_FIRST: it waits before the first attempt.
+    pub(crate) fn polls_first(&mut self) -> bool {
+        core::mem::take(&mut self.poll_first)
+    }
+
+    /// Which way the data goes.
+    pub(crate) fn direction(&self) -> Direction {
+        self.direction
     }
 
     /// Which readiness it waits for; `None` when the program asked not to wait, or asks for what readiness does not tell.
@@ -78,7 +153,7 @@ impl Transfer {
     /// Transfers what can be transferred now.
     #[inline]
     pub(super) fn issue(&mut self, context: Context) -> Verdict {
-        if core::mem::take(&mut self.poll_first) {
+        if self.polls_first() {
             return self.nothing();
         }
         loop {
@@ -131,6 +206,11 @@ impl Transfer {
         let waits_for_all = self.flags & MSG_WAITALL != 0;
         match (&mut self.data, self.direction) {
             (Data::Message(message), Direction::Write) => Ok((message.send(fd, self.flags)?, false)),
+            (Data::Message(message), Direction::Read) if self.multishot => {
+                let (count, last) = message.receive_into_buffer(fd, self.flags)?;
+                self.ended = last;
+                Ok((count, false))
+            }
             (Data::Message(message), Direction::Read) => {
                 let (count, answered) = message.receive(fd, self.flags)?;
                 Ok((count, waits_for_all && answered & MSG_CUT != 0))
@@ -213,12 +293,13 @@ const _: () = {
 };
 
 impl Header {
-    fn import(address: u64) -> Result<Header, Errno> {
+    /// A length without a name means nothing, except that a multishot request leaves room for it (`keeps_length`).
+    fn import(address: u64, keeps_length: bool) -> Result<Header, Errno> {
         let [name, name_length, iovecs, iovec_count, control, control_length, _] = user_read::<[u64; 7]>(address)?;
         Ok(Header {
             name: name as usize,
             // The low half of its word: both machines are little endian.
-            name_length: if name == 0 { 0 } else { name_length as i32 },
+            name_length: if name == 0 && !keeps_length { 0 } else { name_length as i32 },
             iovecs: iovecs as usize,
             iovec_count: iovec_count as usize,
             control: control as usize,
@@ -248,8 +329,17 @@ struct Message {
 
 impl Message {
     /// Copies the program's structures with the kernel's checks. Source: `__copy_msghdr` in net/socket.c.
-    fn import(user: u64, sends: bool) -> Result<Message, Errno> {
-        let header = Header::import(user)?;
+    ///
+    /// One that chooses its buffer has at most one iovec, of which only the length counts; the multishot form puts what
+    /// recvmsg(2) answers before the data.
+    fn import(user: u64, sends: bool, selects: bool, multishot: bool) -> Result<Message, Errno> {
+        let header = Header::import(user, multishot)?;
+        if selects && header.iovec_count > 1 {
+            return Err(Errno::INVAL);
+        }
+        if multishot && header.name_length < 0 {
+            return Err(Errno::OVERFLOW);
+        }
         if header.name_length < 0 {
             return Err(Errno::INVAL);
         }
@@ -300,6 +390,33 @@ impl Message {
         user_write(field(core::mem::offset_of!(Header, flags)), &header.flags)?;
         user_write(field(core::mem::offset_of!(Header, control_length)), &(header.control_length as u64))?;
         Ok((count, header.flags))
+    }
+
+    /// A message of a multishot request: `struct io_uring_recvmsg_out`, name, control data and payload, one after the
+    /// other in the buffer. Answers the bytes up to the payload's end, and whether it was the last: an empty one is.
+    fn receive_into_buffer(&mut self, fd: i32, flags: u32) -> Result<(usize, bool), Errno> {
+        const OUT_BYTES: usize = size_of::<[u32; 4]>();
+        let [[address, bytes]] = self.iovecs[..] else { return Err(Errno::FAULT) };
+        let (name_room, control_room) = (self.header.name_length.max(0) as usize, self.header.control_length);
+        let payload = OUT_BYTES.saturating_add(name_room).saturating_add(control_room);
+        let Some(room) = bytes.checked_sub(payload) else { return Err(Errno::FAULT) };
+        let mut name = [0u8; ADDRESS_BYTES_MAX];
+        let iovec = [address.wrapping_add(payload), room];
+        let mut header = Header {
+            name: if name_room != 0 { name.as_mut_ptr() as usize } else { 0 },
+            name_length: if name_room != 0 { ADDRESS_BYTES_MAX as i32 } else { 0 },
+            iovecs: iovec.as_ptr() as usize,
+            iovec_count: 1,
+            control: if control_room != 0 { address.wrapping_add(OUT_BYTES + name_room) } else { 0 },
+            control_length: control_room,
+            ..Header::default()
+        };
+        let count = header.receive(fd, flags)?;
+        let name_length = header.name_length.max(0) as usize;
+        let out = [name_length as u32, header.control_length as u32, count as u32, header.flags];
+        user_write_slice(address as u64, &out)?;
+        user_write_slice((address + OUT_BYTES) as u64, &name[..name_length.min(name_room).min(ADDRESS_BYTES_MAX)])?;
+        Ok((payload + count.min(room), count == 0))
     }
 
     /// See [`Data::wanted`]; a receive that has room for control data never goes on.

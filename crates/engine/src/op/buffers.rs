@@ -1,0 +1,53 @@
+//! PROVIDE_BUFFERS and REMOVE_BUFFERS: arguments and checks. The groups are the ring's, so `path::route` makes the change.
+
+use super::{reject_unused, Field};
+use crate::resource::buf_ring::{Groups, Listed, MAX_BUFFERS};
+use crate::Errno;
+use anyring_abi::{Opcode, Sqe};
+
+/// A change to a group of provided buffers. Source: io_uring_enter(2), IORING_OP_PROVIDE_BUFFERS, _REMOVE_BUFFERS.
+#[derive(Debug)]
+pub struct BuffersChange {
+    group: u16,
+    count: u32,
+    /// The first buffer to add; `None` to remove.
+    first: Option<Listed>,
+}
+
+impl BuffersChange {
+    /// Reads the SQE.
+    pub fn prep(opcode: Opcode, sqe: &Sqe) -> Result<BuffersChange, Errno> {
+        reject_unused(sqe, &[Field::OpFlags, Field::FileIndex])?;
+        let count = u32::try_from(sqe.fd).ok().filter(|count| (1..=MAX_BUFFERS).contains(count));
+        let group = sqe.buf_index;
+        if opcode == Opcode::RemoveBuffers {
+            reject_unused(sqe, &[Field::Addr, Field::Len, Field::Off])?;
+            return Ok(BuffersChange { group, count: count.ok_or(Errno::INVAL)?, first: None });
+        }
+        let count = count.ok_or(Errno::TOOBIG)?;
+        if sqe.len == 0 {
+            return Err(Errno::INVAL);
+        }
+        let end = sqe.addr.checked_add(u64::from(sqe.len) * u64::from(count)).ok_or(Errno::OVERFLOW)?;
+        if end > PROGRAM_END {
+            return Err(Errno::FAULT);
+        }
+        let id = u16::try_from(sqe.off).map_err(|_| Errno::TOOBIG)?;
+        if u32::from(id) + count > MAX_BUFFERS {
+            return Err(Errno::INVAL);
+        }
+        Ok(BuffersChange { group, count, first: Some(Listed { address: sqe.addr, bytes: sqe.len, id }) })
+    }
+
+    /// Makes the change: 0, or how many buffers were removed.
+    pub fn apply(&self, groups: &mut Groups) -> Result<usize, Errno> {
+        let done = match self.first {
+            Some(first) => groups.provide(self.group, first, self.count),
+            None => groups.remove(self.group, self.count),
+        };
+        done.map(|count| count as usize)
+    }
+}
+
+/// Where the kernel's addresses begin (`access_ok`).
+const PROGRAM_END: u64 = 1 << 63;

@@ -1,0 +1,307 @@
+//! Buffers that the program provides for receives and reads to choose from: IORING_OP_PROVIDE_BUFFERS and
+//! IORING_REGISTER_PBUF_RING. Source: io_uring_register(2); io_uring/kbuf.c.
+//!
+//! A group is a list of the engine's own (provided buffers) or a ring in shared memory (buffer ring), whose entries and
+//! tail the program writes and whose head is ours. Ring memory is the program's, or a mapping of a memfd that it may
+//! have mapped, too: only guarded accessors touch it. Everything is part of a ring's state and changes under its lock.
+
+use crate::os::{user_read, user_write, GuardedWords};
+use crate::ring::memory::SharedArea;
+use crate::Errno;
+use anyring_abi::{IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER, IORING_CQE_F_BUF_MORE};
+use std::collections::{BTreeMap, VecDeque};
+
+/// One more than the most buffers of a group (`MAX_BIDS_PER_BGID`).
+pub const MAX_BUFFERS: u32 = 1 << 16;
+/// The most bytes of a provided buffer (`MAX_RW_COUNT` with pages of 4 KiB).
+const BYTES_MAX: u32 = 0x7fff_f000;
+/// Bytes of `struct io_uring_buf`: address (8), length (4), id (2), padding (2).
+const ENTRY_BYTES: u64 = 16;
+/// Where in the first entry the word is whose upper half is the ring's tail.
+const TAIL_WORD: u64 = 12;
+const PAGE: u64 = 4096;
+
+/// The groups of a ring, by number.
+#[derive(Default)]
+pub struct Groups(BTreeMap<u16, Group>);
+
+enum Group {
+    Listed(VecDeque<Listed>),
+    Ring(BufferRing),
+}
+
+/// A provided buffer.
+#[derive(Debug, Clone, Copy)]
+pub struct Listed {
+    /// Its address in program memory.
+    pub address: u64,
+    /// Its length.
+    pub bytes: u32,
+    /// Its id.
+    pub id: u16,
+}
+
+struct BufferRing {
+    address: u64,
+    mask: u16,
+    /// Index of the next entry to use; counts on beyond the entries.
+    head: u16,
+    /// Buffers are used up piece by piece (`IOU_PBUF_RING_INC`).
+    incremental: bool,
+    /// The memory, where the engine made it (`IOU_PBUF_RING_MMAP`).
+    area: Option<SharedArea>,
+}
+
+/// What a request with IOSQE_BUFFER_SELECT asks for, and what it has.
+#[derive(Debug)]
+pub struct Selection {
+    /// The group to choose from.
+    pub group: u16,
+    /// The most bytes to use, 0 for as many as the buffer has.
+    pub wanted: usize,
+    /// The buffer it has: only during an attempt, unless it is `committed`.
+    pub held: Option<Held>,
+}
+
+impl Selection {
+    /// Nothing is chosen yet.
+    pub fn new(group: u16, wanted: usize) -> Box<Selection> {
+        Box::new(Selection { group, wanted, held: None })
+    }
+}
+
+/// A chosen buffer.
+#[derive(Debug, Clone, Copy)]
+pub struct Held {
+    /// Where the data goes.
+    pub address: u64,
+    /// How much of the buffer may be used.
+    pub bytes: usize,
+    /// From a list, not a ring.
+    pub listed: bool,
+    /// It is taken off its ring already, whatever becomes of the request.
+    pub committed: bool,
+    id: u16,
+    /// The buffer's own length.
+    whole_bytes: u32,
+    /// The ring goes on with the same buffer.
+    more: bool,
+}
+
+impl Held {
+    /// How a CQE names the buffer.
+    pub fn cqe_flags(&self) -> u32 {
+        let more = if self.more { IORING_CQE_F_BUF_MORE } else { 0 };
+        IORING_CQE_F_BUFFER | more | u32::from(self.id) << IORING_CQE_BUFFER_SHIFT
+    }
+}
+
+impl Groups {
+    /// The next buffer of `group`, for at most `wanted` bytes (0: all of it).
+    /// A send takes all of a provided buffer, as `io_send_select_buffer` in io_uring/net.c does.
+    ///
+    /// # Errors
+    /// NOBUFS when there is none, FAULT when the ring's memory cannot be read.
+    pub fn choose(&mut self, group: u16, wanted: usize, sends: bool) -> Result<Held, Errno> {
+        let cut = |bytes: u32| if wanted == 0 { bytes as usize } else { wanted.min(bytes as usize) };
+        match self.0.get_mut(&group).ok_or(Errno::NOBUFS)? {
+            Group::Listed(list) => {
+                let Listed { address, bytes, id } = list.pop_front().ok_or(Errno::NOBUFS)?;
+                let bytes_used = if sends { bytes as usize } else { cut(bytes) };
+                Ok(Held {
+                    address,
+                    bytes: bytes_used,
+                    listed: true,
+                    committed: false,
+                    id,
+                    whole_bytes: bytes,
+                    more: false,
+                })
+            }
+            Group::Ring(ring) => {
+                if ring.tail()? == ring.head {
+                    return Err(Errno::NOBUFS);
+                }
+                let [address, rest] = user_read::<[u64; 2]>(ring.entry(ring.head))?;
+                let (bytes, id) = (rest as u32, (rest >> 32) as u16);
+                let used = cut(bytes);
+                Ok(Held {
+                    address,
+                    bytes: used,
+                    listed: false,
+                    committed: false,
+                    id,
+                    whole_bytes: bytes,
+                    more: false,
+                })
+            }
+        }
+    }
+
+    /// `bytes` of the buffer are used: takes it, or that part of it, off its ring. Once for each choice.
+    pub fn commit(&mut self, group: u16, held: &mut Held, bytes: usize) {
+        if held.committed || held.listed {
+            held.committed = true;
+            return;
+        }
+        held.committed = true;
+        if let Some(Group::Ring(ring)) = self.0.get_mut(&group) {
+            held.more = !ring.advance(bytes);
+        }
+    }
+
+    /// Gives back a buffer that was not used. One of a ring has not been taken off it.
+    pub fn give_back(&mut self, group: u16, held: Held) {
+        if let (true, Some(Group::Listed(list))) = (held.listed, self.0.get_mut(&group)) {
+            list.push_front(Listed { address: held.address, bytes: held.whole_bytes, id: held.id });
+        }
+    }
+
+    /// IORING_OP_PROVIDE_BUFFERS: adds `count` buffers of the length of `first`, one after the other. `OVERFLOW` when the
+    /// group is full from the start, `INVAL` when it is a ring.
+    pub fn provide(&mut self, group: u16, first: Listed, count: u32) -> Result<u32, Errno> {
+        let Group::Listed(list) = self.0.entry(group).or_insert_with(|| Group::Listed(VecDeque::new())) else {
+            return Err(Errno::INVAL);
+        };
+        for place in 0..count {
+            if list.len() == usize::from(u16::MAX) {
+                return if place == 0 { Err(Errno::OVERFLOW) } else { Ok(0) };
+            }
+            list.push_back(Listed {
+                address: first.address + u64::from(first.bytes) * u64::from(place),
+                bytes: first.bytes.min(BYTES_MAX),
+                id: first.id.wrapping_add(place as u16),
+            });
+        }
+        Ok(0)
+    }
+
+    /// IORING_OP_REMOVE_BUFFERS: removes up to `count` buffers; answers how many there were.
+    pub fn remove(&mut self, group: u16, count: u32) -> Result<u32, Errno> {
+        match self.0.get_mut(&group).ok_or(Errno::NOENT)? {
+            Group::Ring(_) => Err(Errno::INVAL),
+            Group::Listed(list) => {
+                let removed = list.len().min(count as usize);
+                list.drain(..removed);
+                Ok(removed as u32)
+            }
+        }
+    }
+
+    /// IORING_REGISTER_PBUF_RING: makes `group` a ring of `entries` at `address`, or in memory of its own that the
+    /// program maps (`None`).
+    ///
+    /// # Errors
+    /// EXIST when the group has buffers already, INVAL for a bad size or alignment, FAULT for bad memory.
+    pub fn register(
+        &mut self,
+        group: u16,
+        address: Option<u64>,
+        entries: u32,
+        incremental: bool,
+    ) -> Result<u32, Errno> {
+        if !entries.is_power_of_two() || entries >= MAX_BUFFERS {
+            return Err(Errno::INVAL);
+        }
+        match self.0.get(&group) {
+            Some(Group::Ring(_)) => return Err(Errno::EXIST),
+            Some(Group::Listed(list)) if !list.is_empty() => return Err(Errno::EXIST),
+            _ => {}
+        }
+        let bytes = (u64::from(entries) * ENTRY_BYTES).next_multiple_of(PAGE);
+        let area = match address {
+            None => Some(SharedArea::create(c"anyring-buffers", bytes as usize)?),
+            Some(address) => {
+                check_memory(address, bytes)?;
+                None
+            }
+        };
+        let address = area.as_ref().map_or(address.unwrap_or(0), |area| area.address() as u64);
+        let ring = BufferRing { address, mask: (entries - 1) as u16, head: 0, incremental, area };
+        self.0.insert(group, Group::Ring(ring));
+        Ok(0)
+    }
+
+    /// IORING_UNREGISTER_PBUF_RING.
+    pub fn unregister(&mut self, group: u16) -> Result<u32, Errno> {
+        self.ring(group)?;
+        self.0.remove(&group);
+        Ok(0)
+    }
+
+    /// IORING_REGISTER_PBUF_STATUS: the ring's head.
+    pub fn head(&self, group: u16) -> Result<u16, Errno> {
+        self.ring(group).map(|ring| ring.head)
+    }
+
+    /// Whether buffers of the group are used up piece by piece.
+    pub fn is_incremental(&self, group: u16) -> bool {
+        self.ring(group).is_ok_and(|ring| ring.incremental)
+    }
+
+    /// The memfd behind a group's ring, if the engine made it.
+    pub fn memfd(&self, group: u16) -> Option<i32> {
+        self.ring(group).ok()?.area.as_ref().map(SharedArea::memfd)
+    }
+
+    fn ring(&self, group: u16) -> Result<&BufferRing, Errno> {
+        match self.0.get(&group).ok_or(Errno::NOENT)? {
+            Group::Ring(ring) => Ok(ring),
+            Group::Listed(_) => Err(Errno::INVAL),
+        }
+    }
+}
+
+impl BufferRing {
+    /// As strong as an Acquire load: pairs with the program's release store of the tail.
+    fn tail(&self) -> Result<u16, Errno> {
+        Ok((GuardedWords::load((self.address + TAIL_WORD) as usize)? >> 16) as u16)
+    }
+
+    fn entry(&self, index: u16) -> u64 {
+        self.address + u64::from(index & self.mask) * ENTRY_BYTES
+    }
+
+    /// Moves the head on after `bytes` were used. False when the entry at the head has some left. Source:
+    /// `io_kbuf_commit` in io_uring/kbuf.c.
+    fn advance(&mut self, bytes: usize) -> bool {
+        if !self.incremental {
+            self.head = self.head.wrapping_add(1);
+            return true;
+        }
+        let mut left = bytes;
+        while left > 0 {
+            let entry = self.entry(self.head);
+            let Ok([address, rest]) = user_read::<[u64; 2]>(entry) else { return false };
+            let bytes = rest as u32;
+            let step = bytes.min(left.min(u32::MAX as usize) as u32);
+            let remaining = bytes - step;
+            let length = entry + 8;
+            if remaining != 0 || step == 0 {
+                // A program that has unmapped its ring sees neither.
+                let _ = user_write(entry, &address.wrapping_add(u64::from(step)));
+                let _ = user_write(length, &remaining);
+                return false;
+            }
+            let _ = user_write(length, &0u32);
+            self.head = self.head.wrapping_add(1);
+            left -= step as usize;
+        }
+        true
+    }
+}
+
+/// What the kernel checks when it pins the ring. Source: `io_create_region` in io_uring/memmap.c.
+fn check_memory(address: u64, bytes: u64) -> Result<(), Errno> {
+    if address == 0 {
+        return Err(Errno::FAULT);
+    }
+    if !address.is_multiple_of(PAGE) {
+        return Err(Errno::INVAL);
+    }
+    let end = address.checked_add(bytes).ok_or(Errno::OVERFLOW)?;
+    for page in (address..end).step_by(PAGE as usize) {
+        user_read::<u8>(page)?;
+    }
+    Ok(())
+}
