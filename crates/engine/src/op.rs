@@ -174,12 +174,6 @@ impl Op {
         }
     }
 
-    /// What it leads to depends on credentials, and so on the personality that an SQE names.
-    pub fn depends_on_credentials(&self) -> bool {
-        let bind = matches!(self, Op::Net(net::Net::Bind(_)));
-        self.depends_on_caller() || bind || matches!(self, Op::Xattr(_))
-    }
-
     /// With IOSQE_BUFFER_SELECT: the group it chooses from and the buffer it has.
     pub fn selection(&mut self) -> Option<&mut Selection> {
         match self {

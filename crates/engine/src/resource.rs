@@ -4,6 +4,7 @@ pub mod buf_ring;
 pub mod buffers;
 mod clone_buffers;
 pub mod files;
+pub mod napi;
 pub mod personality;
 mod query;
 pub mod register;

@@ -34,6 +34,7 @@ use crate::request::{Id, Slab};
 use crate::resource::buf_ring::Groups;
 use crate::resource::buffers::Buffers;
 use crate::resource::files::Files;
+use crate::resource::napi::Napi;
 use crate::resource::personality::Personalities;
 use crate::resource::restrictions::Restrictions;
 use crate::resource::wait_region::Region;
@@ -144,6 +145,8 @@ pub struct State {
     pub disabled: bool,
     /// What the program allowed the ring to be used for; holds while the ring is not disabled.
     pub restrictions: Option<Box<Restrictions>>,
+    /// What the program set for busy polling.
+    pub napi: Napi,
     /// Registered credentials.
     pub personalities: Personalities,
     /// The clock of waits (`IORING_REGISTER_CLOCK`).

@@ -394,7 +394,7 @@ impl RingGuard {
             let _ = self.entries.make_epoll(engine_end);
         }
         let by_task_work = approach == Approach::Plain && matches!(op, Op::NopWith(_));
-        let by_crew = op.depends_on_caller() || self.slab[id].hold.is_some();
+        let by_crew = op.depends_on_caller();
         let approach = if by_crew { Approach::Plain } else { approach };
         let job = Job::new(ring, self.cookie, id, op, fd, approach, file);
         self.slab[id].state = State::Queued(job.clone());

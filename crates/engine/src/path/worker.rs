@@ -14,7 +14,7 @@ use crate::os::{Os, Sys};
 use crate::request::Id;
 use crate::resource::files::FixedFile;
 use crate::ring::Ring;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -47,6 +47,8 @@ pub struct Job {
     pub verdict: Lock<Option<Verdict>>,
     fd: i32,
     approach: Approach,
+    /// Which of the two limits of IORING_REGISTER_IOWQ_MAX_WORKERS it counts against.
+    class: usize,
     stage: AtomicU32,
     /// Keeps a registered file or private duplicate open.
     _file: Option<Arc<FixedFile>>,
@@ -78,6 +80,7 @@ impl Job {
             verdict,
             fd,
             approach,
+            class: class_of(fd),
             stage: AtomicU32::new(QUEUED),
             _file: file,
         })
@@ -123,35 +126,68 @@ struct Pool {
     idle: u32,
     /// Threads inside a call that may sleep.
     asleep: u32,
+    /// Threads that have jobs, by the jobs' class.
+    running: [u32; 2],
+    /// The most of them: for regular files and block devices, and for everything else.
+    limits: [u32; 2],
+    /// On which CPUs workers run, as sched_setaffinity(2) takes it, and how often that was changed.
+    cpus: Vec<u8>,
+    cpus_version: u32,
 }
 
 impl Pool {
-    const EMPTY: Pool = Pool { jobs: VecDeque::new(), threads: 0, idle: 0, asleep: 0 };
+    const EMPTY: Pool = Pool {
+        jobs: VecDeque::new(),
+        threads: 0,
+        idle: 0,
+        asleep: 0,
+        running: [0; 2],
+        limits: [MAX_THREADS; 2],
+        cpus: Vec::new(),
+        cpus_version: 0,
+    };
+
+    /// The first job that the limits let run.
+    fn next(&self) -> Option<usize> {
+        self.jobs.iter().position(|job| self.running[job.class] < self.limits[job.class])
+    }
+
+    fn most_threads(&self) -> u32 {
+        MAX_THREADS.min(self.limits[0] + self.limits[1])
+    }
 
     /// Jobs for one worker: a single plain one, or several attempts for one ring, which end soon and are brought back
-    /// together.
+    /// together. They count as running until [`done`](Self::done).
     fn take(&mut self) -> Vec<Arc<Job>> {
         let mut jobs = Vec::new();
-        while let Some(job) = self.jobs.front() {
+        let Some(place) = self.next() else { return jobs };
+        while let Some(job) = self.jobs.get(place) {
             let attempt = job.approach == Approach::AttemptFirst;
-            let first = jobs.first().is_none_or(|first: &Arc<Job>| attempt && core::ptr::eq(first.ring, job.ring));
+            let fits = |first: &Arc<Job>| core::ptr::eq(first.ring, job.ring) && first.class == job.class;
+            let first = jobs.first().is_none_or(|first| attempt && fits(first));
             if !first || jobs.len() == TOGETHER {
                 break;
             }
-            jobs.extend(self.jobs.pop_front());
+            jobs.extend(self.jobs.remove(place));
             if !attempt {
                 break;
             }
         }
+        self.running[jobs[0].class] += 1;
         jobs
+    }
+
+    /// A thread has done what it took.
+    fn done(&mut self, class: usize) {
+        self.running[class] -= 1;
     }
 
     /// Whether a thread is needed for what is queued: not while one is awake that only makes attempts and will come for
     /// more.
     fn wants_thread(&self) -> bool {
         let awake = self.threads - self.idle - self.asleep;
-        let attempts = self.jobs.front().is_some_and(|job| job.approach == Approach::AttemptFirst);
-        !self.jobs.is_empty() && (awake == 0 || !attempts)
+        let next = self.next().map(|place| &self.jobs[place]);
+        next.is_some_and(|job| awake == 0 || job.approach == Approach::Plain)
     }
 }
 
@@ -207,7 +243,7 @@ impl Need {
         if pool.idle > 0 {
             return Need::Wake;
         }
-        if pool.threads < MAX_THREADS {
+        if pool.threads < pool.most_threads() {
             pool.threads += 1;
             return Need::Thread;
         }
@@ -252,7 +288,51 @@ fn do_without_thread() {
             Vec::new()
         }
     });
-    run_together(jobs.unwrap_or_default());
+    let jobs = jobs.unwrap_or_default();
+    let Some(class) = jobs.first().map(|job| job.class) else { return };
+    run_together(jobs);
+    if let Some(mut pool) = POOL.lock() {
+        pool.done(class);
+    }
+}
+
+/// Some limit was set: from then on it matters what a job works on.
+static LIMITED: AtomicBool = AtomicBool::new(false);
+
+/// The class of jobs on this descriptor: 0 for regular files, block devices and none at all, else 1.
+fn class_of(fd: i32) -> usize {
+    if fd < 0 || !LIMITED.load(Ordering::Relaxed) {
+        return 0;
+    }
+    // SAFETY: a number of the program's, or kept open by the job: at worst it is not open, which is an error.
+    let stat = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) });
+    let kind = stat.map_or(0, |stat| stat.st_mode & libc::S_IFMT);
+    usize::from(kind != libc::S_IFREG && kind != libc::S_IFBLK)
+}
+
+/// IORING_REGISTER_IOWQ_MAX_WORKERS: how many workers may run for regular files and block devices, and for the rest; 0
+/// changes nothing. Answers what held before. Never more than [`MAX_THREADS`].
+pub fn limit(limits: [u32; 2]) -> [u32; 2] {
+    let Some(mut pool) = POOL.lock() else { return [0; 2] };
+    let former = pool.limits;
+    for (held, limit) in pool.limits.iter_mut().zip(limits) {
+        if limit != 0 {
+            *held = limit.min(MAX_THREADS);
+            LIMITED.store(true, Ordering::Relaxed);
+        }
+    }
+    let need = Need::of(&mut pool);
+    drop(pool);
+    need.meet();
+    former
+}
+
+/// IORING_REGISTER_IOWQ_AFF: on which CPUs workers run from their next job on.
+pub fn pin(cpus: &[u8]) {
+    if let Some(mut pool) = POOL.lock() {
+        pool.cpus = cpus.to_vec();
+        pool.cpus_version += 1;
+    }
 }
 
 /// Runs jobs of one ring on a worker of the pool.
@@ -297,10 +377,22 @@ fn run(jobs: Vec<Arc<Job>>, asleep: Option<Asleep>) {
 
 extern "C" fn work(_: *mut libc::c_void) -> *mut libc::c_void {
     crate::thread::name(c"anyring-worker");
+    let mut ran = None;
+    let mut cpus_version = 0;
     loop {
         let mut pool = POOL.lock().expect("a worker does not interrupt itself");
+        if let Some(class) = ran.take() {
+            pool.done(class);
+        }
+        if cpus_version != pool.cpus_version {
+            cpus_version = pool.cpus_version;
+            // Where none of the CPUs is there the worker stays where it is, as the kernel's do.
+            let args = [0, pool.cpus.len(), pool.cpus.as_ptr() as usize, 0, 0, 0];
+            crate::os::syscall(libc::SYS_sched_setaffinity, args);
+        }
         let jobs = pool.take();
-        if !jobs.is_empty() {
+        if let Some(job) = jobs.first() {
+            ran = Some(job.class);
             drop(pool);
             run_together(jobs);
             continue;
@@ -312,7 +404,7 @@ extern "C" fn work(_: *mut libc::c_void) -> *mut libc::c_void {
         let slept = Sys::futex_wait(&QUEUED_JOBS, seen, Some(idle_ns));
         let mut pool = POOL.lock().expect("a worker does not interrupt itself");
         pool.idle -= 1;
-        if slept == Err(crate::Errno::TIMEDOUT) && pool.jobs.is_empty() {
+        if slept == Err(crate::Errno::TIMEDOUT) && pool.next().is_none() {
             pool.threads -= 1;
             return core::ptr::null_mut();
         }
@@ -334,6 +426,6 @@ pub unsafe fn reset_after_fork() {
     unsafe { POOL.reset() };
     if let Some(mut pool) = POOL.lock() {
         core::mem::forget(core::mem::take(&mut pool.jobs));
-        (pool.threads, pool.idle, pool.asleep) = (0, 0, 0);
+        (pool.threads, pool.idle, pool.asleep, pool.running) = (0, 0, 0, [0; 2]);
     }
 }

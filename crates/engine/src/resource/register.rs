@@ -6,6 +6,7 @@ use super::restrictions::Restrictions;
 use crate::op::msg_ring::MsgRing;
 use crate::op::{definition, Context, Verdict};
 use crate::os::{user_read, user_read_slice, user_write};
+use crate::path::worker;
 use crate::request::timer::Clock;
 use crate::ring::{LockFailure, RingGuard};
 use crate::{descriptors, process, Errno};
@@ -102,6 +103,18 @@ pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
             no_argument(arg, 0)?;
             guard.personalities.unregister(count)
         }
+        IORING_REGISTER_IOWQ_MAX_WORKERS => limit_workers(arg, count),
+        IORING_REGISTER_IOWQ_AFF => pin_workers(arg, count),
+        IORING_UNREGISTER_IOWQ_AFF => {
+            no_argument(arg, count)?;
+            worker::pin(&[0xff; MAX_CPU_BYTES]);
+            Ok(0)
+        }
+        IORING_REGISTER_NAPI => {
+            one_argument(arg, count)?;
+            guard.napi.register(arg)
+        }
+        IORING_UNREGISTER_NAPI => guard.napi.unregister(arg, count),
         IORING_REGISTER_RESTRICTIONS => guard.restrict(arg, count),
         IORING_REGISTER_PBUF_RING => guard.register_buffer_ring(BufferRingRequest::read(arg, count)?),
         IORING_UNREGISTER_PBUF_RING => {
@@ -120,6 +133,32 @@ pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
         }
         _ => Err(Errno::INVAL),
     }
+}
+
+/// The largest CPU mask that is looked at, in bytes.
+const MAX_CPU_BYTES: usize = 128;
+
+/// IORING_REGISTER_IOWQ_MAX_WORKERS: two limits to set, answered with those before.
+fn limit_workers(arg: u64, count: u32) -> Result<u32, Errno> {
+    if arg == 0 || count != 2 {
+        return Err(Errno::INVAL);
+    }
+    let limits: [u32; 2] = user_read(arg)?;
+    if limits.iter().any(|limit| *limit > i32::MAX as u32) {
+        return Err(Errno::INVAL);
+    }
+    user_write(arg, &worker::limit(limits)).map(|()| 0)
+}
+
+/// IORING_REGISTER_IOWQ_AFF: a CPU mask of `bytes`.
+fn pin_workers(arg: u64, bytes: u32) -> Result<u32, Errno> {
+    if arg == 0 || bytes == 0 {
+        return Err(Errno::INVAL);
+    }
+    let mut cpus = [0u8; MAX_CPU_BYTES];
+    user_read_slice(arg, &mut cpus[..MAX_CPU_BYTES.min(bytes as usize)])?;
+    worker::pin(&cpus);
+    Ok(0)
 }
 
 fn no_argument(arg: u64, count: u32) -> Result<(), Errno> {

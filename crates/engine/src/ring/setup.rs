@@ -10,6 +10,7 @@ use crate::path::sqpoll;
 use crate::request::drain::Drain;
 use crate::request::timer::{Clock, Timers};
 use crate::request::Slab;
+use crate::resource::napi::Napi;
 use crate::resource::personality::Personalities;
 use crate::{descriptors, process, stats, Errno};
 use anyring_abi::*;
@@ -162,6 +163,7 @@ fn publish(flags: u32, mut memory: Memory, control: Control, polling: Option<sqp
         orphan: false,
         closed: false,
         restrictions: None,
+        napi: Napi::default(),
         personalities: Personalities::default(),
         clock: Clock::Monotonic,
         wait_region: None,

@@ -149,7 +149,7 @@ impl RingGuard {
             FileUse::File if sqe.flags & IOSQE_FIXED_FILE != 0 => Target::Index(sqe.fd as u32),
             FileUse::File => Target::Number(sqe.fd),
         };
-        if sqe.personality != 0 && op.depends_on_credentials() {
+        if sqe.personality != 0 && op.depends_on_caller() {
             let request = Request::new(op, opcode, sqe.flags, sqe.user_data, target);
             self.accept_as(sqe.personality, request);
             return true;

@@ -1,0 +1,93 @@
+//! Limits and affinity of the threads that requests are punted to.
+
+use super::prelude::*;
+
+cases! {
+    any_flags: [
+        limits_bound_the_workers,
+        limit_of_zero_changes_nothing,
+        limit_too_large_is_einval,
+        limits_bad_address_is_efault,
+        affinity_holds_for_workers,
+        affinity_arguments,
+    ],
+    own_flags: [],
+}
+
+fn limit(ring: &Ring, limits: &mut [u32; 2]) -> i32 {
+    ring.register(IORING_REGISTER_IOWQ_MAX_WORKERS, address_mut(limits) as usize, 2) as i32
+}
+
+/// What /proc says of this process's workers: the lines of `field`.
+fn workers(field: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    for task in std::fs::read_dir("/proc/self/task").expect("the threads").flatten() {
+        // A thread may end meanwhile.
+        let Ok(status) = std::fs::read_to_string(task.path().join("status")) else { continue };
+        let name = status.lines().next().unwrap_or_default();
+        if name.contains("iou-wrk") || name.contains("anyring-worker") {
+            lines.extend(status.lines().filter(|line| line.starts_with(field)).map(String::from));
+        }
+    }
+    lines
+}
+
+fn limits_bound_the_workers(cx: &Context) {
+    let mut ring = cx.ring(32);
+    assert_eq!(ring.run(sqe::nop()), 0);
+    assert_eq!(limit(&ring, &mut [1, 1]), 0);
+    let file = file("file", &[1; 65536]);
+    for _ in 0..32 {
+        ring.push(prep(Opcode::Fsync, fd(&file), 0, 0, 0).with(IOSQE_ASYNC));
+    }
+    assert_eq!(ring.submit(), 32);
+    for _ in 0..32 {
+        assert_eq!(ring.wait().res, 0);
+    }
+    let count = workers("Name").len();
+    assert!((1..=2).contains(&count), "one for files, and perhaps one for the rest: {count}");
+}
+
+fn limit_of_zero_changes_nothing(cx: &Context) {
+    let mut ring = cx.ring(4);
+    assert_eq!(ring.run(sqe::nop()), 0);
+    assert_eq!(limit(&ring, &mut [3, 0]), 0);
+    let mut held = [0, 5];
+    assert_eq!((limit(&ring, &mut held), held[0]), (0, 3));
+    let mut held = [0, 0];
+    assert_eq!((limit(&ring, &mut held), held), (0, [3, 5]));
+}
+
+fn limit_too_large_is_einval(cx: &Context) {
+    assert_eq!(limit(&cx.ring(4), &mut [1 << 31, 0]), -EINVAL);
+}
+
+fn limits_bad_address_is_efault(cx: &Context) {
+    let (ring, bad) = (cx.ring(4), bad_address() as usize);
+    assert_eq!(ring.register(IORING_REGISTER_IOWQ_MAX_WORKERS, bad, 2) as i32, -EFAULT);
+    assert_eq!(ring.register(IORING_REGISTER_IOWQ_MAX_WORKERS, 0, 2) as i32, -EINVAL);
+}
+
+fn affinity_holds_for_workers(cx: &Context) {
+    let mut ring = cx.ring(4);
+    assert_eq!(ring.run(sqe::nop()), 0);
+    let cpus = 1u64;
+    assert_eq!(ring.register(IORING_REGISTER_IOWQ_AFF, address(&cpus) as usize, 8), 0);
+    let file = file("file", &[1; 4096]);
+    let sync = prep(Opcode::Fsync, fd(&file), 0, 0, 0).with(IOSQE_ASYNC);
+    assert_eq!(ring.run(sync), 0);
+    let lines = workers("Cpus_allowed_list");
+    assert!(!lines.is_empty() && lines.iter().all(|line| line.ends_with("\t0")), "{lines:?}");
+    assert_eq!(ring.register(IORING_UNREGISTER_IOWQ_AFF, 0, 0), 0);
+    assert_eq!(ring.run(sync), 0);
+}
+
+fn affinity_arguments(cx: &Context) {
+    let mut ring = cx.ring(4);
+    assert_eq!(ring.run(sqe::nop()), 0);
+    let cpus = 1u64;
+    assert_eq!(ring.register(IORING_REGISTER_IOWQ_AFF, 0, 8) as i32, -EINVAL);
+    assert_eq!(ring.register(IORING_REGISTER_IOWQ_AFF, address(&cpus) as usize, 0) as i32, -EINVAL);
+    assert_eq!(ring.register(IORING_REGISTER_IOWQ_AFF, bad_address() as usize, 8) as i32, -EFAULT);
+    assert_eq!(ring.register(IORING_UNREGISTER_IOWQ_AFF, address(&cpus) as usize, 0) as i32, -EINVAL);
+}

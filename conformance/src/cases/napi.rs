@@ -1,0 +1,85 @@
+//! IORING_REGISTER_NAPI: what is set for busy polling is told back, whether or not there is a queue to poll.
+
+use super::prelude::*;
+
+cases! {
+    any_flags: [
+        settings_are_told_back,
+        unregister_tells_and_resets,
+        unknown_values_are_einval,
+        ids_that_no_queue_has_are_einval,
+        loopback_is_served_as_before,
+    ],
+    own_flags: [],
+}
+
+/// `struct io_uring_napi`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Napi {
+    timeout: u32,
+    prefer: u8,
+    operation: u8,
+    pad: [u8; 2],
+    parameter: u32,
+    resv: u32,
+}
+
+const INACTIVE: Napi = Napi { timeout: 0, prefer: 0, operation: 0, pad: [0; 2], parameter: 255, resv: 0 };
+
+fn call(ring: &Ring, opcode: u32, mut napi: Napi) -> (i32, Napi) {
+    let answer = ring.register(opcode, &raw mut napi as usize, 1) as i32;
+    (answer, napi)
+}
+
+fn settings_are_told_back(cx: &Context) {
+    let ring = cx.ring(4);
+    let settings = Napi { timeout: 60, prefer: 1, ..Napi::default() };
+    assert_eq!(call(&ring, IORING_REGISTER_NAPI, settings), (0, INACTIVE));
+    assert_eq!(call(&ring, IORING_REGISTER_NAPI, Napi { parameter: 1, ..settings }), (0, settings));
+}
+
+fn unregister_tells_and_resets(cx: &Context) {
+    let ring = cx.ring(4);
+    let settings = Napi { timeout: 60, prefer: 1, ..Napi::default() };
+    assert_eq!(call(&ring, IORING_REGISTER_NAPI, settings).0, 0);
+    assert_eq!(call(&ring, IORING_UNREGISTER_NAPI, Napi::default()), (0, settings));
+    assert_eq!(call(&ring, IORING_UNREGISTER_NAPI, INACTIVE), (0, Napi::default()), "tracking is not told");
+    assert_eq!(call(&ring, IORING_REGISTER_NAPI, settings), (0, INACTIVE));
+    assert_eq!(ring.register(IORING_UNREGISTER_NAPI, 0, 1), 0);
+    assert_eq!(ring.register(IORING_UNREGISTER_NAPI, 0, 0) as i32, -EINVAL);
+}
+
+fn unknown_values_are_einval(cx: &Context) {
+    let ring = cx.ring(4);
+    for wrong in [
+        Napi { operation: 3, ..Napi::default() },
+        Napi { parameter: 7, ..Napi::default() },
+        Napi { pad: [0, 1], ..Napi::default() },
+        Napi { resv: 1, ..Napi::default() },
+    ] {
+        assert_eq!(call(&ring, IORING_REGISTER_NAPI, wrong).0, -EINVAL, "{wrong:?}");
+    }
+    assert_eq!(ring.register(IORING_REGISTER_NAPI, 0, 1) as i32, -EINVAL);
+    assert_eq!(ring.register(IORING_REGISTER_NAPI, bad_address() as usize, 1) as i32, -EFAULT);
+    assert_eq!(call(&ring, IORING_REGISTER_NAPI, Napi::default()), (0, INACTIVE), "nothing was set");
+}
+
+fn ids_that_no_queue_has_are_einval(cx: &Context) {
+    let ring = cx.ring(4);
+    assert_eq!(call(&ring, IORING_REGISTER_NAPI, Napi { parameter: 1, ..Napi::default() }).0, 0);
+    for operation in [1, 2] {
+        let wrong = Napi { operation, parameter: 1, ..Napi::default() };
+        assert_eq!(call(&ring, IORING_REGISTER_NAPI, wrong).0, -EINVAL);
+    }
+}
+
+fn loopback_is_served_as_before(cx: &Context) {
+    let mut ring = cx.ring(4);
+    assert_eq!(call(&ring, IORING_REGISTER_NAPI, Napi { timeout: 50, ..Napi::default() }).0, 0);
+    let (mut client, server) = tcp_pair();
+    let mut byte = [0; 1];
+    ring.go(sqe::recv(fd(&server), &mut byte, 0));
+    client.write_all(b"x").expect("write");
+    assert_eq!(ring.wait().res, 1);
+}
