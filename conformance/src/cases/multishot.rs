@@ -55,6 +55,7 @@ cases! {
         overflow_ends_accept,
         overflow_ends_read,
         overflow_ends_poll,
+        overflow_ends_timeout,
     ],
     own_flags: [],
 }
@@ -688,4 +689,15 @@ fn overflow_ends_poll(cx: &Context) {
     let cqes = behind_the_nops(&mut ring);
     let seen: Vec<_> = cqes.iter().map(seen).collect();
     assert_eq!(seen, [(i32::from(libc::POLLIN), false, None)]);
+}
+
+fn overflow_ends_timeout(cx: &Context) {
+    let (mut ring, span) = (cx.ring(2), ms(10));
+    for _ in 0..ring.params.cq_entries {
+        ring.go(sqe::nop().data(9));
+    }
+    ring.go(sqe::timeout(&span, 0, IORING_TIMEOUT_MULTISHOT).data(1));
+    let cqes = behind_the_nops(&mut ring);
+    let seen: Vec<_> = cqes.iter().map(seen).collect();
+    assert_eq!(seen, [(-ETIME, false, None)]);
 }

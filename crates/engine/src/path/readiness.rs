@@ -442,11 +442,20 @@ impl RingGuard {
             }
             self.disarm(id);
             self.follow(id, verdict);
-            if matches!(self.slab.get(id).map(|it| &it.state), Some(State::Armed { fd: on, list: of, .. }) if (*on, *of) == (fd, list))
-            {
-                return; // a multishot request that has taken what there was
+            if self.is_armed_again(id, fd, list) {
+                return;
             }
         }
+    }
+
+    /// A multishot request that has just taken what there was waits there again: its last attempt speaks for the others.
+    fn is_armed_again(&self, id: Id, fd: i32, list: ListKind) -> bool {
+        self.slab.get(id).is_some_and(|request| match request.state {
+            State::Armed { fd: on, list: of, worker_when_ready: false } => {
+                (on, of) == (fd, list) && request.op.is_multishot()
+            }
+            _ => false,
+        })
     }
 
     /// Attempts a request that was armed without one.
