@@ -9,6 +9,8 @@ pub enum Refusal {
     Eperm,
     /// io_uring with ENOSYS, as a kernel without it does, and nothing else.
     Enosys,
+    /// io_uring with EPERM, and seccomp(2).
+    Unfiltered,
     /// `anyring deny --profile docker`, and so on: docs/profiles.md.
     Docker,
     /// Linux 4.18.
@@ -24,28 +26,29 @@ impl Refusal {
     pub const PROFILES: [Refusal; 4] = [Refusal::Docker, Refusal::Rhel8, Refusal::Gvisor, Refusal::Minimal];
 
     /// What `anyring deny` is told.
-    pub fn options(self) -> [&'static str; 2] {
+    pub fn options(self) -> &'static [&'static str] {
         match self {
-            Refusal::Eperm => ["--errno", "EPERM"],
-            Refusal::Enosys => ["--errno", "ENOSYS"],
-            Refusal::Docker => ["--profile", "docker"],
-            Refusal::Rhel8 => ["--profile", "rhel8"],
-            Refusal::Gvisor => ["--profile", "gvisor"],
-            Refusal::Minimal => ["--profile", "minimal"],
+            Refusal::Eperm => &["--errno", "EPERM"],
+            Refusal::Enosys => &["--errno", "ENOSYS"],
+            Refusal::Unfiltered => &["--errno", "EPERM", "--seccomp"],
+            Refusal::Docker => &["--profile", "docker"],
+            Refusal::Rhel8 => &["--profile", "rhel8"],
+            Refusal::Gvisor => &["--profile", "gvisor"],
+            Refusal::Minimal => &["--profile", "minimal"],
         }
     }
 
     /// What the three io_uring calls answer.
     pub fn errno(self) -> i32 {
         match self {
-            Refusal::Eperm | Refusal::Docker | Refusal::Minimal => libc::EPERM,
+            Refusal::Eperm | Refusal::Unfiltered | Refusal::Docker | Refusal::Minimal => libc::EPERM,
             Refusal::Enosys | Refusal::Rhel8 | Refusal::Gvisor => libc::ENOSYS,
         }
     }
 
     /// Whether a program may install a seccomp filter.
     pub fn permits_filters(self) -> bool {
-        self != Refusal::Minimal
+        self != Refusal::Unfiltered
     }
 
     /// [`Refusal::errno`] as strerror(3) says it.
@@ -101,12 +104,12 @@ impl Environment {
         Environment { refusal, user: User::caller() }
     }
 
-    /// EPERM for the caller, then each profile as root and as an ordinary user.
+    /// EPERM for the caller, with and without seccomp(2), then each profile as root and as an ordinary user.
     pub fn all() -> Vec<Self> {
         let profiles = Refusal::PROFILES.iter();
         let profiles =
             profiles.flat_map(|&refusal| [User::Root, User::Ordinary].map(|user| Environment { refusal, user }));
-        std::iter::once(Environment::of_caller(Refusal::Eperm)).chain(profiles).collect()
+        [Refusal::Eperm, Refusal::Unfiltered].map(Environment::of_caller).into_iter().chain(profiles).collect()
     }
 
     /// `full` under EPERM, `short` under a profile: what is tested there is the place, and there are many.
@@ -131,6 +134,6 @@ impl fmt::Display for Environment {
             User::Root => "root",
             User::Ordinary => "user",
         };
-        write!(f, "{}::{user}", self.refusal.options()[1].to_lowercase())
+        write!(f, "{}::{user}", format!("{:?}", self.refusal).to_lowercase())
     }
 }

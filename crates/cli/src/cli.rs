@@ -92,6 +92,9 @@ pub struct DenyOptions {
     /// Refuse io_setup, io_submit, io_getevents, io_pgetevents, io_destroy and io_cancel too
     #[arg(long)]
     pub aio: bool,
+    /// Refuse seccomp(2) with EPERM too: programs that enter by instructions of their own cannot be served then
+    #[arg(long)]
+    pub seccomp: bool,
     #[command(flatten)]
     pub program: Program,
 }

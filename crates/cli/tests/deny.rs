@@ -125,7 +125,7 @@ const ROWS: [Row; 24] = [
     ("epoll_pwait2", libc::SYS_epoll_pwait2, [CLOSED, 0, 1, 0, 0, 0], [SAME, NOSYS, SAME, NOSYS]),
     ("kcmp", libc::SYS_kcmp, [0; 6], [PERM, SAME, PERM, PERM]),
     ("process_vm_readv", libc::SYS_process_vm_readv, [0, 0, 0, 0, 0, 1], [SAME, SAME, SAME, PERM]),
-    ("seccomp", libc::SYS_seccomp, [99, 0, 0, 0, 0, 0], [SAME, SAME, SAME, PERM]),
+    ("seccomp", libc::SYS_seccomp, [99, 0, 0, 0, 0, 0], [SAME, SAME, SAME, SAME]),
     ("io_setup", libc::SYS_io_setup, [0; 6], [SAME, SAME, SAME, PERM]),
     ("preadv2", libc::SYS_preadv2, [CLOSED, 0, 0, 0, 0, 0], [SAME; 4]),
     ("preadv2(RWF_NOWAIT)", libc::SYS_preadv2, [CLOSED, 0, 0, 0, 0, 8], [SAME, SAME, OPNOTSUPP, OPNOTSUPP]),

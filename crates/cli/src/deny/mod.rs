@@ -36,7 +36,8 @@ pub fn run(options: &DenyOptions) -> Result<Infallible, Failure> {
     let io_uring = IO_URING_CALLS.map(|number| Rule::always(number, answer));
     let aio = AIO_CALLS.map(|number| Rule::always(number, answer));
     let aio: &[Rule] = if options.aio { &aio } else { &[] };
-    let program = filter::program(&io_uring, &[aio, &profile].concat());
+    let seccomp = if options.seccomp { profile::NO_FILTERS } else { &[] };
+    let program = filter::program(&io_uring, &[aio, seccomp, &profile].concat());
     seccompiler::apply_filter(&program)
         .map_err(|error| Failure::own(format!("cannot install the seccomp filter: {error}")))?;
     exec(&options.program)

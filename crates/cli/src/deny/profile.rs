@@ -215,6 +215,10 @@ const GVISOR: &[Rule] = &[
     all(__NR_request_key, errno(libc::EACCES)),
 ];
 
+/// No filter but ours.
+pub const NO_FILTERS: &[Rule] =
+    &[some(__NR_prctl, &[Test::equal(0, libc::PR_SET_SECCOMP as u32)], PERM), all(__NR_seccomp, PERM)];
+
 /// Nothing real: all at once that the engine can do without, each refused as some real place refuses it.
 const MINIMAL: &[Rule] = &[
     from(__NR_pidfd_send_signal, NOSYS),
@@ -224,8 +228,6 @@ const MINIMAL: &[Rule] = &[
     some(__NR_memfd_create, &[Test::any_bit(1, MFD_SINCE_6_3)], INVAL),
     some(__NR_getsockopt, &[SOL_SOCKET, SO_COOKIE], NOPROTOOPT),
     some(__NR_fcntl, &[Test::equal(1, F_DUPFD_QUERY)], INVAL),
-    some(__NR_prctl, &[Test::equal(0, libc::PR_SET_SECCOMP as u32)], PERM),
-    all(__NR_seccomp, PERM),
     all(__NR_process_vm_readv, PERM),
     all(__NR_process_vm_writev, PERM),
     all(__NR_ptrace, PERM),
