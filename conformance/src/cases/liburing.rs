@@ -3,6 +3,7 @@
 //! No other door leads to them, so the cases run with `--door liburing` only.
 
 use super::prelude::*;
+use crate::buffers::{buffer_of, BufferRing, Registration};
 use crate::door::liburing_symbol;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,6 +22,8 @@ cases! {
         probe_functions,
         register_files_functions,
         register_buffers_functions,
+        register_buf_ring_functions,
+        setup_buf_ring_functions,
         register_eventfd_functions,
         register_ring_fd_functions,
         queue_init_params_gives_them_back,
@@ -235,6 +238,57 @@ fn register_buffers_functions(_: &Context) {
     assert_eq!(library.array(c"io_uring_register_buffers", vectors.as_ptr().cast(), 1), 0);
     assert_eq!(library.call(c"io_uring_unregister_buffers"), 0);
     assert_eq!(library.call(c"io_uring_unregister_buffers"), -ENXIO);
+}
+
+type RegisterBufRing = unsafe extern "C" fn(*mut IoUring, *mut Registration, u32) -> i32;
+type UnregisterBufRing = unsafe extern "C" fn(*mut IoUring, i32) -> i32;
+type SetupBufRing = unsafe extern "C" fn(*mut IoUring, u32, i32, u32, *mut i32) -> *mut libc::c_void;
+type FreeBufRing = unsafe extern "C" fn(*mut IoUring, *mut libc::c_void, u32, i32) -> i32;
+
+/// One RECV into the first buffer of group 4, whose entries are at `entries`.
+fn recv_with(ring: &mut Library, entries: usize) {
+    let (a, b) = unix_pair(libc::SOCK_STREAM);
+    let mut buffers = BufferRing::at(entries, 4, 8, 32);
+    buffers.give(3);
+    std::fs::File::from(a).write_all(b"chosen").expect("write");
+    let recv = prep(Opcode::Recv, fd(&b), 0, 0, 0).with(IOSQE_BUFFER_SELECT).buffer(4);
+    ring.push(recv);
+    assert_eq!(ring.call(c"io_uring_submit"), 1);
+    let cqe = ring.peek(1)[0];
+    assert_eq!((cqe.res, buffer_of(&cqe)), (6, Some(3)));
+    assert_eq!(buffers.content(3, 6), b"chosen");
+}
+
+fn register_buf_ring_functions(_: &Context) {
+    let (mut ring, entries) = (Library::new(4), pages(1).as_ptr() as usize);
+    let mut registration =
+        Registration { ring_addr: entries as u64, ring_entries: 8, group: 4, ..Registration::default() };
+    let (register, unregister) = (
+        function::<RegisterBufRing>(c"io_uring_register_buf_ring"),
+        function::<UnregisterBufRing>(c"io_uring_unregister_buf_ring"),
+    );
+    // SAFETY: the ring and the registration live until the calls return, the entries as long as the process.
+    assert_eq!(unsafe { register(ring.at(), &mut registration, 0) }, 0);
+    // SAFETY: as above.
+    assert_eq!(unsafe { register(ring.at(), &mut registration, 0) }, -EEXIST);
+    recv_with(&mut ring, entries);
+    // SAFETY: as above.
+    assert_eq!(unsafe { unregister(ring.at(), 4) }, 0);
+}
+
+fn setup_buf_ring_functions(cx: &Context) {
+    if liburing_symbol(c"io_uring_setup_buf_ring").is_none() {
+        cx.skip("liburing.so.2 has no io_uring_setup_buf_ring: it came with liburing 2.4");
+    }
+    let (mut ring, mut error) = (Library::new(4), 1);
+    let setup = function::<SetupBufRing>(c"io_uring_setup_buf_ring");
+    let free = function::<FreeBufRing>(c"io_uring_free_buf_ring");
+    // SAFETY: the ring and `error` live until the call returns.
+    let entries = unsafe { setup(ring.at(), 8, 4, 0, &mut error) };
+    assert!(!entries.is_null() && error == 0, "error {error}");
+    recv_with(&mut ring, entries as usize);
+    // SAFETY: what setup answered, for as many entries; nobody uses it any more.
+    assert_eq!(unsafe { free(ring.at(), entries, 8, 4) }, 0);
 }
 
 fn register_eventfd_functions(_: &Context) {
