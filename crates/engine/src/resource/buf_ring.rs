@@ -103,39 +103,23 @@ impl Groups {
     /// # Errors
     /// NOBUFS when there is none, FAULT when the ring's memory cannot be read.
     pub fn choose(&mut self, group: u16, wanted: usize, sends: bool) -> Result<Held, Errno> {
-        let cut = |bytes: u32| if wanted == 0 { bytes as usize } else { wanted.min(bytes as usize) };
-        match self.0.get_mut(&group).ok_or(Errno::NOBUFS)? {
+        let (address, whole_bytes, id, listed) = match self.0.get_mut(&group).ok_or(Errno::NOBUFS)? {
             Group::Listed(list) => {
                 let Listed { address, bytes, id } = list.pop_front().ok_or(Errno::NOBUFS)?;
-                let bytes_used = if sends { bytes as usize } else { cut(bytes) };
-                Ok(Held {
-                    address,
-                    bytes: bytes_used,
-                    listed: true,
-                    committed: false,
-                    id,
-                    whole_bytes: bytes,
-                    more: false,
-                })
+                (address, bytes, id, true)
             }
             Group::Ring(ring) => {
                 if ring.tail()? == ring.head {
                     return Err(Errno::NOBUFS);
                 }
                 let [address, rest] = user_read::<[u64; 2]>(ring.entry(ring.head))?;
-                let (bytes, id) = (rest as u32, (rest >> 32) as u16);
-                let used = cut(bytes);
-                Ok(Held {
-                    address,
-                    bytes: used,
-                    listed: false,
-                    committed: false,
-                    id,
-                    whole_bytes: bytes,
-                    more: false,
-                })
+                (address, rest as u32, (rest >> 32) as u16, false)
             }
-        }
+        };
+        let whole = whole_bytes as usize;
+        let takes_all = wanted == 0 || (listed && sends);
+        let bytes = if takes_all { whole } else { wanted.min(whole) };
+        Ok(Held { address, bytes, listed, committed: false, id, whole_bytes, more: false })
     }
 
     /// `bytes` of the buffer are used: takes it, or that part of it, off its ring. Once for each choice.
