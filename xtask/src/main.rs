@@ -62,9 +62,11 @@ fn main() -> Result<()> {
             let libraries = dropin::link(&built, &built.directory().join("dropin"))?;
             let mut complaints = symbols::check_preload(&built.shared)?;
             complaints.extend(symbols::check_needed(&built.shared, symbols::OF_ANY_LIBC)?);
+            complaints.extend(symbols::check_unforced(&built.shared)?);
             for library in &libraries {
                 complaints.extend(symbols::check_dropin(library)?);
                 complaints.extend(symbols::check_needed(library, symbols::OF_GLIBC)?);
+                complaints.extend(symbols::check_unforced(library)?);
             }
             match symbols::installed("liburing.so.2")? {
                 Some(path) => complaints.extend(symbols::check_replaces(&libraries[0], &path)?),

@@ -78,6 +78,15 @@ pub fn check_replaces(library: &Path, installed: &Path) -> Result<Vec<String>> {
     Ok(missing(library, &exports(library)?, &exports(installed)?))
 }
 
+/// What is wrong with a library that is to be used: it must not be the build that panics on demand.
+pub fn check_unforced(library: &Path) -> Result<Vec<String>> {
+    const VARIABLE: &[u8] = b"ANYRING_PANIC";
+    let content = fs::read(library).with_context(|| library.display().to_string())?;
+    let forced = content.windows(VARIABLE.len()).any(|part| part == VARIABLE);
+    let complaint = || format!("{}: was built with the feature forced-panics", library.display());
+    Ok(forced.then(complaint).into_iter().collect())
+}
+
 /// What libanyring.so may need: what musl's loader takes for itself (crates/inject/src/musl.rs).
 pub const OF_ANY_LIBC: &[&str] = &["libc.so."];
 /// What a drop-in may need: glibc, which every program that uses it has.

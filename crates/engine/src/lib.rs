@@ -5,6 +5,7 @@
 //! See ARCHITECTURE.md for the way of a request through the files.
 
 pub mod descriptors;
+pub mod forced;
 pub mod lock;
 pub mod log;
 pub mod op;

@@ -83,6 +83,11 @@ impl Verdict {
         }
     }
 
+    /// Nothing has to be waited for any more.
+    pub fn is_final(self) -> bool {
+        matches!(self, Verdict::Done(_) | Verdict::DoneShort(_) | Verdict::Descriptor(_))
+    }
+
     /// `Done` with an error.
     pub fn error(error: Errno) -> Verdict {
         Verdict::Done(-error.raw_os_error())

@@ -5,9 +5,11 @@
 //! end begins; whoever looked it up before finds a ring that has ended (`ring::LockFailure::Ended`).
 
 use crate::descriptors;
+use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::os::{check, syscall, ForkPage, Look, Os, Sys};
-use crate::ring::Ring;
+use crate::ring::broken::contain_any;
+use crate::ring::{Ring, State};
 use crate::{path, Errno};
 use anyring_abi::{IORING_OFF_MMAP_MASK, IORING_OFF_PBUF_RING, IORING_OFF_PBUF_SHIFT};
 use core::cell::Cell;
@@ -40,7 +42,12 @@ struct Registered(Cell<[i32; REGISTERED_RINGS]>);
 impl Drop for Registered {
     fn drop(&mut self) {
         for number in self.0.get().into_iter().filter(|number| descriptors::is_own(*number)) {
-            drop_duplicate(number);
+            // The C library runs this at the end of the thread: a panic must not go on into it.
+            let drop = || {
+                point(Point::ThreadExit);
+                drop_duplicate(number);
+            };
+            let _ = (0..2).any(|_| contain_any(drop).is_some());
         }
     }
 }
@@ -235,7 +242,8 @@ fn was_used(fd: i32) -> bool {
 #[inline]
 pub fn closing(fd: i32) {
     if fd >= 0 && (is_ring(fd) || was_used(fd)) {
-        closing_known(fd);
+        // After a panic the struck ring has been put in order: nothing of it may stay behind, so once more.
+        let _ = (0..2).any(|_| contain_any(|| closing_known(fd)).is_some());
     }
 }
 
@@ -278,13 +286,6 @@ pub fn ring_mapping(fd: i32, offset: u64) -> Option<(i32, u64)> {
     Some((guard.memory.memfd?, offset))
 }
 
-/// A panic inside the engine interrupted a call on ring `fd`: whatever state it left is not used again.
-pub fn break_ring(fd: i32) {
-    if let Some(ring) = ring(fd) {
-        ring.broken.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Tells every ring but `except`, which the caller holds and which knows, that the program closes `fd`. False if one is
 /// busy: two rings are never locked in turn, so the caller lets go of its own first.
 #[must_use]
@@ -313,6 +314,7 @@ fn closing_file(fd: i32) {
 /// The program closes a ring's number: the ring ends if that was its last copy, and is watched by the helper if not.
 fn closing_ring(fd: i32, ring: &'static Ring) {
     let Ok(mut guard) = ring.lock() else { return };
+    point(Point::CloseRing);
     TABLE[fd as usize].store(core::ptr::null_mut(), Ordering::Release);
     // If the number was closed unseen, it names another file by now: then it is only forgotten.
     if cookie_of(fd) == Some(guard.cookie) {
@@ -340,7 +342,8 @@ fn closing_ring(fd: i32, ring: &'static Ring) {
 /// last does it then.
 pub fn end_if_unused(ring: &'static Ring) {
     let Ok(mut guard) = ring.lock() else { return };
-    if !guard.closed || guard.sleepers != 0 {
+    // Acquire: partner of the Release in `driver::Sleep::end`.
+    if !guard.closed || ring.sleepers.load(Ordering::Acquire) != 0 {
         return;
     }
     if guard.is_polled() && !ring.leave_poller() {
@@ -353,27 +356,42 @@ pub fn end_if_unused(ring: &'static Ring) {
     if ring.driver.handover.is_known() {
         return guard.call_helper_now();
     }
-    let Some(mut state) = guard.end_ring() else { return };
-    let last = LIVE.lock().is_some_and(|mut live| {
-        live.retain(|known| !core::ptr::eq(*known, ring));
-        live.is_empty()
-    });
-    state.entries.release();
-    for eventfd in state.eventfd.take().map(|(eventfd, _)| eventfd).into_iter().chain(state.bell.take()) {
-        descriptors::close(eventfd);
-    }
-    descriptors::close(state.engine_end);
-    state.memory.release();
-    let control = state.control;
-    drop(state);
-    control.unmap();
-    ring.driver.reset();
-    if let Some(mut pool) = POOL.lock() {
-        pool.push(ring);
-    }
-    if last {
-        path::worker::rings_are_gone();
-        path::helper::nudge();
+    let Some(state) = guard.end_ring() else { return };
+    let remains = Remains { ring, state };
+    point(Point::Teardown);
+    drop(remains);
+}
+
+/// What is left of a ring that has ended. Dropping it gives everything back, also when a panic does so; nothing in it
+/// can panic: system calls, and lists under leaf locks.
+struct Remains {
+    ring: &'static Ring,
+    state: Box<State>,
+}
+
+impl Drop for Remains {
+    fn drop(&mut self) {
+        let (ring, state) = (self.ring, &mut self.state);
+        let last = LIVE.lock().is_some_and(|mut live| {
+            live.retain(|known| !core::ptr::eq(*known, ring));
+            live.is_empty()
+        });
+        state.entries.release();
+        for eventfd in state.eventfd.take().map(|(eventfd, _)| eventfd).into_iter().chain(state.bell.take()) {
+            descriptors::close(eventfd);
+        }
+        descriptors::close(state.engine_end);
+        state.memory.release();
+        state.release_resources();
+        state.control.unmap();
+        ring.driver.reset();
+        if let Some(mut pool) = POOL.lock() {
+            pool.push(ring);
+        }
+        if last {
+            path::worker::rings_are_gone();
+            path::helper::nudge();
+        }
     }
 }
 

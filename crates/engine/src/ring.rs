@@ -7,10 +7,13 @@
 //! | `arrived`: what workers bring back | its own lock; drained by whoever holds `state` |
 //! | `driver`, `sleeping` | atomics, see `path::driver` |
 //!
+//! `broken` says what a panic has done to the ring, see there.
+//!
 //! `Ring`s are never freed: one that has ended goes back to a pool, so that a thread which still holds a reference finds
 //! a dead ring and not freed memory.
 
 pub mod arrivals;
+pub mod broken;
 pub mod control;
 pub mod cq;
 pub mod enter;
@@ -21,6 +24,7 @@ pub mod setup;
 pub mod sq;
 pub mod view;
 
+use crate::forced::{point, Point};
 use crate::lock::{Held, Lock};
 use crate::path::crew::Submission;
 use crate::path::driver::Driver;
@@ -41,6 +45,7 @@ use crate::resource::wait_region::Region;
 use crate::sync::fence_after_swap;
 use crate::Errno;
 use arrivals::Arrivals;
+use broken::{Health, LeftOver, Strike};
 use control::Control;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -67,7 +72,8 @@ pub struct Ring {
     retired: Arrivals<u64>,
     /// Who polls and fires timers, and how whoever waits sleeps.
     pub driver: Driver,
-    /// Results arrived that the owner of a deferred ring has not been told of.
+    /// Something that `settle` has to look at: results that the owner of a deferred ring has not been told of, or a panic
+    /// in a thread that did not hold the ring.
     untold: AtomicBool,
     /// SQEs that a signal handler submitted while the interrupted thread held the ring.
     pub owed: AtomicU32,
@@ -81,8 +87,12 @@ pub struct Ring {
     inherited: AtomicBool,
     /// A request of some ring polls this one's descriptor. Set without this ring's lock, seen at its next post.
     pub polled_by_ring: AtomicBool,
-    /// An error that no call can be answered with ended the ring: a panic inside the engine.
-    pub broken: AtomicBool,
+    /// Requests that a panic met on their way to a place or a CQE.
+    unanswered: Lock<Vec<LeftOver>>,
+    /// Whether a panic struck the ring, and its requests have been ended: [`broken`].
+    health: Health,
+    /// Threads asleep on something of this ring, outside the lock. Goes up under the lock.
+    pub sleepers: AtomicU32,
 }
 
 /// What the ring's lock guards.
@@ -135,8 +145,6 @@ pub struct State {
     pub issuer: u32,
     /// Chunks of shared records that this process claimed, with their free entries.
     pub records: Records,
-    /// Threads asleep on something of this ring, outside the lock.
-    pub sleepers: u32,
     /// A number of the descriptor was closed and copies are left: the helper watches for the last one.
     pub orphan: bool,
     /// The last copy of the descriptor is gone: nothing new starts, memory goes when nobody uses it any more.
@@ -236,7 +244,9 @@ impl Ring {
             wake_owed: AtomicBool::new(false),
             inherited: AtomicBool::new(false),
             polled_by_ring: AtomicBool::new(false),
-            broken: AtomicBool::new(false),
+            unanswered: Lock::new(Vec::new()),
+            health: Health::new(),
+            sleepers: AtomicU32::new(0),
         }
     }
 
@@ -246,8 +256,8 @@ impl Ring {
         let mut held = self.state.lock().ok_or(LockFailure::Reentry)?;
         let state = held.as_deref_mut().map(NonNull::from).ok_or(LockFailure::Ended)?;
         let guard = RingGuard { ring: self, state, held: Some(held) };
-        if guard.control.member == control::NO_MEMBER {
-            return guard.joined();
+        if !self.health.is_whole() {
+            return guard.in_order();
         }
         Ok(guard)
     }
@@ -257,8 +267,8 @@ impl Ring {
         let mut held = self.state.try_lock()?;
         let state = held.as_deref_mut().map(NonNull::from)?;
         let guard = RingGuard { ring: self, state, held: Some(held) };
-        if guard.control.member == control::NO_MEMBER {
-            return guard.joined().ok();
+        if !self.health.is_whole() {
+            return guard.in_order().ok();
         }
         Some(guard)
     }
@@ -272,7 +282,11 @@ impl Ring {
     pub fn bring_to_life(&'static self, fd: i32, flags: u32, state: State) {
         if let Some(mut held) = self.state.lock() {
             self.flags.store(flags, Ordering::Relaxed);
-            self.broken.store(false, Ordering::Relaxed);
+            self.health.renew();
+            if let Some(mut unanswered) = self.unanswered.lock() {
+                unanswered.clear();
+            }
+            self.sleepers.store(0, Ordering::Relaxed);
             self.numbers.store(0, Ordering::Relaxed);
             self.untold.store(false, Ordering::Relaxed);
             self.owed.store(0, Ordering::Relaxed);
@@ -333,7 +347,10 @@ impl Ring {
     /// A tagged resource is not used any more: its tag is posted now, or by whoever holds the ring before letting go.
     pub fn retire(&'static self, tag: u64) {
         self.retired.put([tag]);
-        drop(self.try_lock());
+        // While a panic unwinds no guard is made: its drop could not tell that it is not the one that was struck.
+        if !std::thread::panicking() {
+            drop(self.try_lock());
+        }
     }
 
     /// Whether results, tags or SQEs wait for the holder of the ring.
@@ -376,10 +393,13 @@ impl Ring {
         unsafe {
             self.state.reset();
             self.arrived.reset();
+            self.unanswered.reset();
             self.retired.reset();
             self.poller.reset();
+            self.health.reset_after_fork();
         }
         self.inherited.store(true, Ordering::Relaxed);
+        self.sleepers.store(0, Ordering::Relaxed);
         self.driver.reset();
         if let Some(mut held) = self.state.lock() {
             if let Some(state) = held.as_mut() {
@@ -441,7 +461,6 @@ impl State {
         core::mem::forget(core::mem::take(&mut self.records));
         self.chain = None;
         self.batch = Batch::default();
-        self.sleepers = 0;
         if let Some(bell) = self.bell.take() {
             crate::descriptors::close(bell); // a thread of the parent's may sleep on it
         }
@@ -454,6 +473,13 @@ impl State {
         self.restrictions.as_deref().filter(|_| !self.disabled)
     }
 
+    /// Drops what may still refer to the control area: requests that a worker left, registered things.
+    pub fn release_resources(&mut self) {
+        self.slab = Slab::default();
+        self.files = None;
+        self.buffers = None;
+    }
+
     /// CQEs the program has not consumed.
     #[inline]
     pub fn cq_ready(&self, tail: u32) -> Result<u32, Errno> {
@@ -462,13 +488,18 @@ impl State {
 }
 
 impl RingGuard {
-    /// A forked child's first hold of an inherited ring makes it a member.
+    /// What a new holder does first with a ring that is not whole: a forked child becomes a member of one that it
+    /// inherited, and what a panic left is put in order.
     #[cold]
-    fn joined(mut self) -> Result<RingGuard, LockFailure> {
-        if self.join().is_err() {
-            self.held = None; // nothing was done that must be settled
-            return Err(LockFailure::Crowded);
+    fn in_order(mut self) -> Result<RingGuard, LockFailure> {
+        if self.control.member == control::NO_MEMBER {
+            if self.join().is_err() {
+                self.held = None; // nothing was done that must be settled
+                return Err(LockFailure::Crowded);
+            }
+            self.ring.health.join();
         }
+        self.put_in_order();
         Ok(self)
     }
 
@@ -495,10 +526,20 @@ impl RingGuard {
         }
     }
 
+    /// What [`Ring::untold`] was set for.
+    #[cold]
+    fn attend(&mut self) {
+        self.put_in_order();
+        if !self.is_broken() {
+            self.announce_work();
+        }
+    }
+
     /// Issues what became ready and posts what is batched. Called before the lock is released.
     pub fn settle(&mut self) {
+        point(Point::Settle);
         if self.ring.untold.load(Ordering::Relaxed) && self.ring.untold.swap(false, Ordering::Acquire) {
-            self.announce_work();
+            self.attend();
         }
         if self.ring.has_arrived() && self.ring.completes_here() {
             self.complete_arrived();
@@ -536,22 +577,25 @@ impl DerefMut for RingGuard {
 impl Drop for RingGuard {
     #[inline]
     fn drop(&mut self) {
+        // A panic that unwinds through here must not meet another: it only leaves a note for the next holder.
         if std::thread::panicking() {
-            // The state may be half changed: nobody uses it again.
-            self.ring.broken.store(true, Ordering::Relaxed);
-            return;
+            return self.ring.health.strike();
         }
+        // For a panic in what follows, which does not come through here again.
+        let struck = Strike(self.ring);
         while self.held.is_some() {
             self.settle();
             self.held = None;
-            let Some(mut held) = self.ring.state.lock_again_if(|| self.ring.has_left_overs()) else { return };
-            let Some(state) = held.as_deref_mut().map(NonNull::from) else { return };
+            let Some(mut held) = self.ring.state.lock_again_if(|| self.ring.has_left_overs()) else { break };
+            let Some(state) = held.as_deref_mut().map(NonNull::from) else { break };
             self.state = state;
             self.held = Some(held);
+            self.put_in_order();
             let owed = self.ring.owed.swap(0, Ordering::Relaxed);
             if owed != 0 {
-                let _ = self.submit(owed);
+                self.submit_owed(owed);
             }
         }
+        struck.averted();
     }
 }

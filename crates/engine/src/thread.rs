@@ -49,11 +49,3 @@ pub fn spawn(entry: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void, argum
 pub fn name(name: &core::ffi::CStr) {
     syscall(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name.as_ptr() as usize, 0, 0, 0, 0]);
 }
-
-/// Runs `work` without letting a panic out: a thread of ours must not take the host down.
-pub fn contain(work: impl FnOnce()) {
-    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-    if result.is_err() {
-        crate::log::line("a thread of the engine panicked");
-    }
-}

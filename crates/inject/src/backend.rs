@@ -3,7 +3,7 @@
 
 use crate::{raw, signals};
 use anyring_engine::{log, os, stats};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::{siginfo_t, ucontext_t};
 use std::sync::Once;
 
@@ -44,14 +44,29 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
+/// What a panic of ours says goes to the log, if there is one, and nowhere else.
+#[cfg(not(test))]
+pub fn quieten_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        open_log();
+        log::line(&panic.to_string());
+    }));
+}
+
+/// Opens the log where `ANYRING_LOG` names one: before the first ring, or for what is to be said earlier.
+fn open_log() {
+    static OPENED: AtomicBool = AtomicBool::new(false);
+    if let Some(path) = variable("ANYRING_LOG").filter(|_| !OPENED.swap(true, Ordering::Relaxed)) {
+        let _ = log::open(&path);
+    }
+}
+
 /// Opens the log and the counters and guards the engine's copies of program memory: once, before the first ring.
 pub fn prepare_engine() {
     static PREPARED: Once = Once::new();
-    PREPARED.call_once(|| {
-        if let Some(path) = variable("ANYRING_LOG") {
-            let _ = log::open(&path);
-        }
-        std::panic::set_hook(Box::new(|panic| log::line(&panic.to_string())));
+    // Forced: what a panic interrupted is done by the next ring.
+    PREPARED.call_once_force(|_| {
+        open_log();
         let file = variable("ANYRING_STATS");
         if let Err(error) = stats::open(file.as_deref()) {
             log::line(&format!("the counters are kept in private memory: {error}"));

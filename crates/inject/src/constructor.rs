@@ -1,10 +1,13 @@
 //! What happens when the library is loaded: as little as possible.
 
 use crate::{backend, descriptor, entry, jump, loader, memory, musl, raw, signals, wait};
+use anyring_engine::forced::{point, Point};
 
 /// Runs when the loader has mapped everything the program starts with, before its main function.
 extern "C" fn constructor() {
+    backend::quieten_panics();
     entry::aside(|| {
+        point(Point::Constructor);
         for resolve in [
             descriptor::resolve,
             jump::resolve,

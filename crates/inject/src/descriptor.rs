@@ -9,6 +9,7 @@
 use crate::door;
 use crate::next::{missing, next};
 use crate::{entry, sys};
+use anyring_engine::forced::{point, Point};
 use anyring_engine::Errno;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -50,6 +51,7 @@ pub fn before_close(fd: i32) -> Result<(), Errno> {
     if door::is_own(fd) {
         return Err(Errno::BADF);
     }
+    point(Point::Close);
     crate::wait::forget(fd);
     door::closing(fd);
     Ok(())
@@ -78,12 +80,13 @@ pub fn close_range_by(first: u32, last: u32, flags: u32, mut call: impl FnMut(u3
     if answer < 0 {
         return answer;
     }
-    before_close_range(first, last);
+    entry::aside(|| before_close_range(first, last));
     pieces(first, last).map(|(first, last)| call(first, last, 0)).find(|answer| *answer < 0).unwrap_or(0)
 }
 
 /// The program is about to close `first..=last`.
 fn before_close_range(first: u32, last: u32) {
+    point(Point::CloseRange);
     crate::wait::forget_range(first, last);
     door::closing_range(first, last);
 }
@@ -113,6 +116,7 @@ pub fn before_fcntl(fd: i32, command: i32, argument: usize) {
         libc::F_SETOWN | F_SETOWN_EX => true,
         _ => false,
     };
+    point(Point::Fcntl);
     if watches && door::is_ring(fd) {
         door::watch(fd, true);
     }
@@ -135,7 +139,7 @@ fn is_open(fd: i32) -> bool {
 }
 
 /// Runs what comes before a call; libc's answer if that forbids it.
-fn refusal(before: impl FnOnce() -> Result<(), Errno>) -> Option<c_int> {
+fn refusal(mut before: impl FnMut() -> Result<(), Errno>) -> Option<c_int> {
     let mut verdict = Ok(());
     entry::aside(|| verdict = before());
     let error = verdict.err()?;
@@ -211,16 +215,14 @@ pub unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int)
         return missing();
     };
     let errno = sys::errno();
-    let answer = entry::answer(|| {
-        close_range_by(first, last, flags as u32, |first, last, flags| {
-            // SAFETY: the caller's own range, or a part of it.
-            let answer = unsafe { next(first, last, flags as c_int) };
-            if answer < 0 {
-                -(sys::errno() as isize)
-            } else {
-                answer as isize
-            }
-        })
+    let answer = close_range_by(first, last, flags as u32, |first, last, flags| {
+        // SAFETY: the caller's own range, or a part of it.
+        let answer = unsafe { next(first, last, flags as c_int) };
+        if answer < 0 {
+            -(sys::errno() as isize)
+        } else {
+            answer as isize
+        }
     });
     sys::set_errno(errno);
     entry::libc_answer(answer) as c_int

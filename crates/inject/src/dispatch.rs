@@ -1,7 +1,7 @@
 //! System calls by number: where libc's `syscall()` and trapped instructions meet. Each number does here what the
 //! wrapper of the same name does, then makes the call itself from our own code.
 
-use crate::{descriptor, door, memory, raw, signals, sys, wait};
+use crate::{descriptor, door, entry, memory, raw, signals, sys, wait};
 use anyring_abi::{NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use anyring_engine::Errno;
 
@@ -47,21 +47,29 @@ pub fn call(number: i64, args: [usize; 6]) -> isize {
         NR_IO_URING_SETUP => door::setup(a as u32, b as *mut _),
         NR_IO_URING_ENTER => door::enter(a as u32, b as u32, c as u32, d as u32, e as *const _, f),
         NR_IO_URING_REGISTER => door::register(a as u32, b as u32, c as *mut _, d as u32),
-        libc::SYS_rt_sigaction => signals::action::system_call(args),
-        libc::SYS_rt_sigprocmask => signals::mask::system_call(args),
+        libc::SYS_rt_sigaction => entry::answer_any(|| signals::action::system_call(args)),
+        libc::SYS_rt_sigprocmask => entry::answer_any(|| signals::mask::system_call(args)),
         libc::SYS_rt_sigsuspend => {
             signals::mask::with_temporary(a as *const u64, b, |mask| kernel(number, [mask as usize, b, c, d, e, f]))
         }
-        libc::SYS_mmap => memory::substituted(args).map_or_else(|error| error, |args| kernel(number, args)),
+        libc::SYS_mmap => {
+            let mut really = Ok(args);
+            entry::aside(|| really = memory::substituted(args));
+            really.map_or_else(|error| error, |args| kernel(number, args))
+        }
         libc::SYS_close_range => {
             let close =
                 |first, last, flags| kernel(number, [first as usize, last as usize, flags as usize, d, e, f]);
             descriptor::close_range_by(a as u32, b as u32, c as u32, close)
         }
-        _ => match prepare(number, args) {
-            Ok(()) => wait_or_pass(number, args),
-            Err(error) => -(error.raw_os_error() as isize),
-        },
+        _ => {
+            let mut verdict = Ok(());
+            entry::aside(|| verdict = prepare(number, args));
+            match verdict {
+                Ok(()) => wait_or_pass(number, args),
+                Err(error) => -(error.raw_os_error() as isize),
+            }
+        }
     }
 }
 

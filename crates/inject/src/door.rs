@@ -6,6 +6,10 @@
 
 use crate::{backend, descriptor, entry, sys};
 use anyring_abi::{Params, NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
+use anyring_engine::forced::{point, Point};
+use anyring_engine::resource::register::registering;
+use anyring_engine::ring::broken::contain;
+use anyring_engine::ring::enter::struck_ring;
 use anyring_engine::{process, Enter, Errno};
 use core::ffi::c_void;
 
@@ -30,6 +34,7 @@ pub fn setup(entries: u32, params: *mut Params) -> isize {
         return raw(NR_IO_URING_SETUP, [entries as usize, params as usize, 0, 0, 0, 0]);
     }
     entry::answer(|| {
+        point(Point::SetupDoor);
         backend::prepare_engine();
         let fd = anyring_engine::setup(entries, params as u64);
         if fd.is_ok() {
@@ -47,7 +52,11 @@ pub fn enter(fd: u32, to_submit: u32, min_complete: u32, flags: u32, arg: *const
         return raw(NR_IO_URING_ENTER, args);
     }
     let call = Enter { fd, to_submit, min_complete, flags, arg: arg as u64, arg_size };
-    contained(fd, || register_of(anyring_engine::enter(&call)))
+    let serve = || {
+        point(Point::EnterDoor);
+        register_of(anyring_engine::enter(&call))
+    };
+    contain(|| struck_ring(&call), serve).unwrap_or(BROKEN)
 }
 
 /// io_uring_register(2): the operation's answer, or `-errno`.
@@ -55,17 +64,11 @@ pub fn register(fd: u32, opcode: u32, arg: *mut c_void, nr_args: u32) -> isize {
     if !backend::is_user() {
         return raw(NR_IO_URING_REGISTER, [fd as usize, opcode as usize, arg as usize, nr_args as usize, 0, 0]);
     }
-    contained(fd, || register_of(anyring_engine::register(fd, opcode, arg as u64, nr_args)))
-}
-
-/// Runs a call of the engine on ring `fd`; a panic in it breaks that ring, and no other.
-#[inline]
-fn contained(fd: u32, call: impl FnOnce() -> isize) -> isize {
-    let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
-    answer.unwrap_or_else(|_| {
-        process::break_ring(fd as i32);
-        BROKEN
-    })
+    let serve = || {
+        point(Point::RegisterDoor);
+        register_of(anyring_engine::register(fd, opcode, arg as u64, nr_args))
+    };
+    contain(|| registering(fd, opcode).ok(), serve).unwrap_or(BROKEN)
 }
 
 /// Whether `fd` is the number of a ring that our engine serves. One compare and one load: cheap enough for `close`.
@@ -118,11 +121,13 @@ pub fn watch(fd: i32, edge_triggered: bool) {
 
 /// The calling thread is about to leave whatever it is in by longjmp(3).
 pub fn leaving_by_jump() {
+    point(Point::Jump);
     anyring_engine::path::driver::leaving_by_jump();
 }
 
 /// `fd` is a new duplicate of some ring's descriptor.
 pub fn duplicated(fd: i32) {
+    point(Point::Dup);
     process::adopt(fd);
 }
 

@@ -1,21 +1,34 @@
 //! What every entry point does alike: no panic leaves it, and errno is what libc would have left.
+//!
+//! The calls of the program's that are only looked at on their way (close, epoll_wait, sigaction ...) go on whatever
+//! happens here. What we do beside them is tried a second time after a panic: the ring that it struck has been put in
+//! order by then, and what was not done yet (letting a ring end with its number, say) would otherwise be missing for good.
+//!
+//! libc's own function is never called inside: it may be a cancellation point, whose unwinding must not be caught.
 
 use crate::sys;
-use std::panic::{catch_unwind, AssertUnwindSafe};
+use anyring_engine::ring::broken::contain_any;
 
 /// Runs an entry point's body; a panic in it becomes -EIO.
 #[inline]
 pub fn answer(body: impl FnOnce() -> isize) -> isize {
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or(-(libc::EIO as isize))
+    contain_any(body).unwrap_or(-(libc::EIO as isize))
 }
 
-/// Runs what an entry point has to do before the real call. The program's call goes on whatever happens here, with
-/// errno as it was.
+/// Runs the body of an entry point for all system calls, which catches what the single calls do; so a panic that is
+/// caught here struck before or after the call itself, and the body may run a second time. -EIO if that panics too.
 #[inline]
-pub fn aside(body: impl FnOnce()) {
+pub fn answer_any(mut body: impl FnMut() -> isize) -> isize {
+    contain_any(&mut body).or_else(|| contain_any(&mut body)).unwrap_or(-(libc::EIO as isize))
+}
+
+/// Runs what an entry point has to do before or after the real call, with errno as it was; see the head of this module.
+#[inline]
+pub fn aside(mut body: impl FnMut()) {
     let errno = sys::errno();
-    // A panic has been written to the log by the hook; the call itself must not suffer from it.
-    let _ = catch_unwind(AssertUnwindSafe(body));
+    if contain_any(&mut body).is_none() {
+        let _ = contain_any(&mut body);
+    }
     sys::set_errno(errno);
 }
 

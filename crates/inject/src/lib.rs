@@ -9,6 +9,8 @@ pub mod descriptor;
 pub mod dispatch;
 pub mod door;
 mod entry;
+#[cfg(feature = "forced-panics")]
+pub mod forced;
 pub mod jump;
 pub mod liburing;
 pub mod loader;

@@ -6,6 +6,7 @@
 
 use crate::next::next;
 use crate::{entry, raw};
+use anyring_engine::forced::{point, Point};
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
 use libc::dl_phdr_info;
@@ -109,7 +110,10 @@ extern "C" fn nothing() -> *mut c_void {
 }
 
 extern "C" fn opened() {
-    entry::aside(raw::look_again);
+    entry::aside(|| {
+        point(Point::Dlopen);
+        raw::look_again();
+    });
 }
 
 /// A `ret` instruction in the loaded segment that holds `address`.

@@ -2,6 +2,7 @@
 
 use crate::next::{missing, next};
 use crate::{door, entry};
+use anyring_engine::forced::{point, Point};
 use core::ffi::{c_int, c_void};
 
 next! {
@@ -17,6 +18,7 @@ pub fn substituted(args: [usize; 6]) -> Result<[usize; 6], isize> {
     if !door::is_ring(fd as i32) || flags as i32 & libc::MAP_ANONYMOUS != 0 || refused {
         return Ok(args);
     }
+    point(Point::Mmap);
     match door::ring_mapping(fd as i32, offset as u64) {
         Ok(Some((memory, at))) => Ok([address, length, protection, flags, memory as usize, at as usize]),
         Ok(None) => Ok(args),

@@ -4,6 +4,7 @@
 //! so numbers that do not concern us run through a few instructions of assembly without a stack frame, as in libc.
 
 use crate::{dispatch, entry};
+use anyring_engine::forced::{point, Point};
 use core::arch::naked_asm;
 
 /// One bit for each number in [`dispatch::NUMBERS`].
@@ -91,7 +92,10 @@ pub unsafe extern "C" fn syscall() -> isize {
 unsafe extern "C" fn special(words: *const [usize; 7]) -> isize {
     // SAFETY: the assembly above passes the array that it just built on its stack.
     let [number, args @ ..] = unsafe { *words };
-    entry::libc_answer(entry::answer(|| dispatch::call(number as i64, args)))
+    entry::libc_answer(entry::answer_any(|| {
+        point(Point::Syscall);
+        dispatch::call(number as i64, args)
+    }))
 }
 
 #[cfg(test)]

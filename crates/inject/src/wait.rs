@@ -5,6 +5,7 @@
 use crate::door::{self, RING_NUMBERS};
 use crate::next::{missing, next};
 use crate::{descriptor, entry, signals, sys};
+use anyring_engine::forced::{point, Point};
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -64,6 +65,7 @@ pub fn before_epoll_ctl(operation: i32, fd: i32, event: *const epoll_event) {
     if !matches!(operation, libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD) || !door::is_ring(fd) {
         return;
     }
+    point(Point::EpollCtl);
     // `events` is the first word of the packed struct; an unreadable one is the kernel's to refuse.
     let Some(events) = sys::read_program(event.cast::<u32>()) else {
         return;
@@ -79,6 +81,7 @@ pub fn before_epoll_ctl(operation: i32, fd: i32, event: *const epoll_event) {
 /// epoll_wait(2) or a relative is about to be called.
 #[inline]
 pub fn before_epoll_wait() {
+    point(Point::EpollWait);
     if ANY_LEVEL.load(Ordering::Relaxed) {
         settle_all();
     }
@@ -101,6 +104,7 @@ fn settle_all() {
 /// poll(2) or ppoll(2) is about to be called.
 #[inline]
 pub fn before_poll(fds: *const pollfd, count: usize) {
+    point(Point::Poll);
     if descriptor::rings_exist() {
         look_through(fds, count);
     }
@@ -135,6 +139,7 @@ fn watched_level(fd: i32) {
 /// select(2) or pselect(2) is about to be called; only `readable` matters, a ring is always writable.
 #[inline]
 pub fn before_select(count: i32, readable: *const fd_set) {
+    point(Point::Select);
     if count > RING_NUMBERS.start && !readable.is_null() && descriptor::rings_exist() {
         look_through_set(count, readable.cast());
     }

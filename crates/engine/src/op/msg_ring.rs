@@ -10,7 +10,6 @@ use crate::resource::files::FixedFile;
 use crate::ring::{Arrival, Ring};
 use crate::{descriptors, process, Errno};
 use anyring_abi::*;
-use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// A message. Source: io_uring_enter(2), IORING_OP_MSG_RING; io_uring/msg_ring.c.
@@ -129,11 +128,14 @@ fn check_enabled(target: &Ring) -> Result<(), Errno> {
 
 /// Posts a CQE to a ring, now or by whoever holds it.
 fn leave(target: &'static Ring, cqe: Cqe) -> Result<(), Errno> {
-    if target.broken.load(Ordering::Relaxed) {
+    if target.is_struck_here() {
         return Err(Errno::IO);
     }
     if !target.defers() {
         if let Some(mut guard) = target.try_lock() {
+            if guard.is_broken() {
+                return Err(Errno::IO);
+            }
             guard.settle(); // what came before
             guard.post(cqe, false);
             return Ok(());

@@ -15,10 +15,12 @@
 //! | `changed` | futex word of members without work; changes under `queue`'s lock |
 
 use super::worker::{self, Job, MAX_THREADS};
+use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::os::{Os, Sys};
 use crate::request::{Id, State};
 use crate::resource::personality::Credentials;
+use crate::ring::broken::contain_any;
 use crate::ring::RingGuard;
 use crate::{process, thread, Errno};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -145,6 +147,7 @@ impl Crew {
     /// A member's life: until there is nothing to do, and nothing to come for which no other member stays.
     fn serve(self: &Arc<Crew>) {
         while let Some(mut queue) = self.queue.lock() {
+            point(Point::CrewIdle);
             if let Some(job) = queue.jobs.pop_front() {
                 // This call may sleep for ever, on what one of the others waits to do.
                 let start = (!queue.jobs.is_empty() || queue.holds > 0) && queue.idle == 0 && queue.admit();
@@ -181,7 +184,8 @@ extern "C" fn work(crew: *mut libc::c_void) -> *mut libc::c_void {
     thread::name(c"anyring-worker");
     // SAFETY: `start_member` made the pointer by `into_raw` from a reference of its own, for this thread alone.
     let crew = unsafe { Arc::from_raw(crew.cast_const().cast::<Crew>()) };
-    thread::contain(|| crew.serve());
+    // A panic out here has cost no job and no ring anything: the thread goes on.
+    while contain_any(|| crew.serve()).is_none() {}
     core::ptr::null_mut()
 }
 

@@ -4,6 +4,7 @@
 //! ring's lock whoever does it, so a hand-over in the middle loses nothing: events are hints that lead to another attempt.
 
 use super::handover::{Handover, Taken};
+use crate::forced::{point, Point};
 use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::request::timer::Clock;
 use crate::ring::control::Control;
@@ -227,6 +228,9 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, mut target: u32) -> Result<
             Some(guard) => guard,
             None => return Err(Errno::BADF),
         };
+        if guard.is_broken() {
+            break Err(guard.refuse_call());
+        }
         guard.collect();
         if let Err(error) = slept {
             let minimum_over = error == Errno::TIME && wish.minimum_ns.take().is_some();
@@ -283,8 +287,19 @@ impl Sleep {
             self.ring.driver.sleeping.store(AWAKE, Ordering::Relaxed);
         }
         self.control.leave(self.by_futex);
-        if let Ok(mut guard) = self.ring.lock() {
-            guard.sleepers -= 1;
+        // Release: whoever ended by a jump, without the lock, touches nothing of the ring after this. Partner: the load in
+        // `end_if_unused`.
+        self.ring.sleepers.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Ends the sleep that the calling thread is in, unless a jump has; also when a panic comes through here.
+struct Awake;
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        if let Some(sleep) = ASLEEP.try_with(|asleep| asleep.take()).unwrap_or(None) {
+            sleep.end();
         }
     }
 }
@@ -313,27 +328,27 @@ pub fn wait_for_room(mut guard: RingGuard) -> Option<RingGuard> {
     let (ring, control) = (guard.ring(), guard.control);
     // Nobody waits for this many CQEs: only `announce_room` and a signal end the sleep.
     const NEVER: u32 = 1 << 30;
-    while guard.sq_is_full() {
+    while guard.sq_is_full() && !guard.is_broken() {
         control.header().room_waiters.fetch_add(1, Ordering::Relaxed);
         let sequence = {
             let mut post = control.lock_post();
             let target = post.cq_tail().wrapping_add(NEVER);
             post.register_waiter(target, true)
         };
-        guard.sleepers += 1;
+        ring.sleepers.fetch_add(1, Ordering::Relaxed);
+        let sleep = Sleep { ring, control, by_futex: true, driving: false };
+        let _ = ASLEEP.try_with(|asleep| asleep.set(Some(sleep)));
+        let awake = Awake;
         // Partner: the fence in `announce_room`.
         fence(Ordering::SeqCst);
         let full = guard.sq_is_full();
         drop(guard);
-        let sleep = Sleep { ring, control, by_futex: true, driving: false };
-        let _ = ASLEEP.try_with(|asleep| asleep.set(Some(sleep)));
         let word = &control.header().wake_sequence;
         let slept = if full { Sys::futex_wait(word, sequence, Some(FOR_EVER_NS)) } else { Ok(()) };
-        if let Some(sleep) = ASLEEP.try_with(|asleep| asleep.take()).unwrap_or(None) {
-            sleep.end();
-        }
+        let again = ring.lock(); // as in `sleep`
         control.header().room_waiters.fetch_sub(1, Ordering::Relaxed);
-        guard = ring.lock().ok()?;
+        drop(awake);
+        guard = again.ok()?;
         if slept == Err(Errno::INTR) {
             break;
         }
@@ -382,10 +397,12 @@ fn sleep(
         ring.driver.kick.store(kick.unwrap_or(-1), Ordering::Relaxed);
         ring.driver.sleeping.store(if by_epoll { IN_EPOLL } else { IN_FUTEX }, Ordering::Relaxed);
     }
-    guard.sleepers += 1;
+    ring.sleepers.fetch_add(1, Ordering::Relaxed);
     let shared = guard.is_shared();
-    drop(guard);
     let _ = ASLEEP.try_with(|asleep| asleep.set(Some(Sleep { ring, control, by_futex: !by_epoll, driving })));
+    let awake = Awake;
+    point(Point::Sleep);
+    drop(guard);
     let mut events = [EpollEvent::default(); 128];
     // Another process's death is announced by nobody.
     let look_ns = shared.then_some(member::LOOK_NS);
@@ -404,11 +421,11 @@ fn sleep(
             Sys::futex_wait(word, sequence, Some(timeout_ns.unwrap_or(FOR_EVER_NS))).map(|_| 0)
         }
     };
+    // Before the sleep ends in the books: until then the ring cannot end.
+    let again = ring.lock();
     // A signal handler that jumped (but not out of here) has ended this sleep in the books already.
-    if let Some(sleep) = ASLEEP.try_with(|asleep| asleep.take()).unwrap_or(None) {
-        sleep.end();
-    }
-    let Ok(mut guard) = ring.lock() else { return (None, Err(Errno::BADF)) };
+    drop(awake);
+    let Ok(mut guard) = again else { return (None, Err(Errno::BADF)) };
     if shared && matches!(slept, Ok(0) | Err(Errno::TIMEDOUT)) {
         guard.look_for_the_dead();
     }

@@ -11,8 +11,10 @@
 //! over; its lock comes after a ring's. A `Ward` belongs to the helper thread alone.
 
 use super::handover::{Call, Desk, Duty};
+use crate::forced::{point, Point};
 use crate::lock::{Held, Lock};
 use crate::os::{syscall, EpollEvent, Os, Sys};
+use crate::ring::broken::{contain, contain_any};
 use crate::ring::layout::word;
 use crate::ring::{Ring, RingGuard};
 use crate::{descriptors, process, thread, Errno};
@@ -25,6 +27,8 @@ use rustix::fd::IntoRawFd;
 const PERIOD_NS: u64 = 1_000_000;
 /// The longest period, for programs that have waited in enter for longer than that.
 const LONGEST_PERIOD_NS: u64 = 64 * PERIOD_NS;
+/// How often it starts anew after a panic outside of every ring.
+const LIVES: usize = 8;
 /// The helper ends after this long with nothing to do, in nanoseconds.
 const IDLE_NS: u64 = 2_000_000_000;
 /// The same once the process has no ring at all.
@@ -65,7 +69,7 @@ impl RingGuard {
         if let Ok(head) = self.memory.view.load(word::CQ_HEAD) {
             handover.note_head(head);
         }
-        answer(ring, handover.leave(self.sleepers));
+        answer(ring, handover.leave(self.ring().sleepers.load(Ordering::Relaxed)));
     }
 
     /// Makes the helper look at the ring now, to watch for its end.
@@ -182,13 +186,11 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     // Deadlines are met as the kernel's own timers do, not up to 50 us later.
     syscall(libc::SYS_prctl, [libc::PR_SET_TIMERSLACK as usize, 1, 0, 0, 0, 0]);
     let mut wards = Wards(Vec::new());
-    let mut ended = false;
-    thread::contain(|| match wards.watch() {
-        Ok(()) => ended = true,
-        Err(error) => crate::log::line(&format!("the helper ended: {error}")),
-    });
-    if !ended {
-        thread::contain(|| wards.give_up());
+    // A panic outside of every ring has cost none of them anything: on with them.
+    let ended = (0..LIVES).find_map(|_| contain_any(|| wards.watch())).unwrap_or(Err(Errno::IO));
+    if let Err(error) = ended {
+        crate::log::line(&format!("the helper ended: {error}"));
+        let _ = contain_any(|| wards.give_up());
     }
     core::ptr::null_mut()
 }
@@ -210,17 +212,21 @@ struct Ward {
     idle: bool,
     /// Closed under a number, waiting for its last copy to go: its engine end is registered.
     orphan: bool,
+    /// A look at it has panicked.
+    struck: bool,
 }
 
 impl Wards {
     /// The helper's loop.
     fn watch(&mut self) -> Result<(), Errno> {
+        point(Point::HelperStart);
         let (set, wake) = (SET.load(Ordering::Relaxed), WAKE.load(Ordering::Relaxed));
         let mut events = [EpollEvent::default(); 32];
         loop {
             self.take_in();
+            point(Point::HelperTick);
             let now_ns = now_ns();
-            self.0.retain_mut(|ward| ward.tick(now_ns));
+            self.0.retain_mut(|ward| ward.tick_contained(now_ns));
             let due_ns = self.0.iter().filter_map(|ward| ward.due_ns).min();
             let idle = self.0.iter().all(|ward| ward.idle);
             let timeout_ns = match due_ns {
@@ -290,11 +296,26 @@ impl Wards {
 impl Ward {
     fn new(ring: &'static Ring) -> Ward {
         let visits = ring.driver.handover.visits();
-        Ward { ring, visits, period_ns: PERIOD_NS, due_ns: None, event: false, idle: false, orphan: false }
+        let (period_ns, due_ns) = (PERIOD_NS, None);
+        Ward { ring, visits, period_ns, due_ns, event: false, idle: false, orphan: false, struck: false }
     }
 
     fn address(&self) -> u64 {
         core::ptr::from_ref(self.ring) as u64
+    }
+
+    /// [`Ward::tick`]; a panic in it breaks that ring, which is looked at once more when its requests have been ended.
+    fn tick_contained(&mut self, now_ns: u64) -> bool {
+        let ring = self.ring;
+        if let Some(stays) = contain(|| Some(ring), || self.tick(now_ns)) {
+            return stays;
+        }
+        if core::mem::replace(&mut self.struck, true) {
+            ring.driver.handover.forget();
+            return false;
+        }
+        (self.due_ns, self.idle) = (Some(now_ns), false);
+        true
     }
 
     /// Does what is to be done now. False when the helper is done with the ring.
@@ -331,6 +352,7 @@ impl Ward {
     /// Looks at the ring, under its lock. False when the helper is done with it.
     fn look(&mut self, duty: Duty, now_ns: u64) -> bool {
         let Ok(mut guard) = self.ring.lock() else { return false };
+        point(Point::HelperRing);
         if guard.closed || (guard.orphan && self.last_copy_went(&mut guard)) {
             self.end(guard);
             return false;

@@ -8,6 +8,7 @@
 //!
 //! All of this is part of a ring's state: touched under its lock only. `epoll_wait` alone is called outside it.
 
+use crate::forced::{point, Point};
 use crate::op::{Direction, Op, Verdict};
 use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::path::worker::Approach;
@@ -270,6 +271,14 @@ impl Entries {
         core::mem::forget(self);
     }
 
+    /// Forgets everything but the poll set itself, on which somebody may be asleep.
+    pub fn forget_requests(&mut self) {
+        self.entries.clear();
+        self.unverified.clear();
+        self.put_off.clear();
+        self.armed = 0;
+    }
+
     /// Closes what the set holds.
     pub fn release(&mut self) {
         for fd in [self.epoll.take(), self.kick.take()].into_iter().flatten() {
@@ -339,6 +348,7 @@ impl RingGuard {
             // The kernel's wait queues take io_uring's entries at their head: the last that came is served first.
             _ => entry.list(list).push_front(&mut state.slab, id),
         }
+        point(Point::Arm);
         state.entries.armed += 1;
         state.slab[id].state = State::Armed { fd, list, worker_when_ready };
         state.slab[id].path = Path::Poll;
@@ -397,6 +407,7 @@ impl RingGuard {
     }
 
     fn serve_one(&mut self, fd: i32, generation: u32, seen: u32) -> bool {
+        point(Point::Serve);
         let Some(entry) = self.entries.existing(fd).filter(|entry| entry.generation == generation) else {
             return false;
         };
@@ -428,6 +439,7 @@ impl RingGuard {
             let request = &mut self.slab[id];
             let mut op = core::mem::replace(&mut request.op, Op::placeholder());
             let target = request.target.clone();
+            point(Point::Retry);
             let verdict = self.attempt(&mut op, &target, false);
             self.slab[id].op = op;
             if let Verdict::WouldBlock(direction) = verdict {

@@ -1,5 +1,6 @@
 //! Routing: what a verdict leads to. The only place that picks a path, finishes a request and goes on with its chain.
 
+use crate::forced::{point, Point};
 use crate::op::msg_ring::MsgRing;
 use crate::op::net::Net;
 use crate::op::nop::NopWith;
@@ -8,17 +9,32 @@ use crate::op::splice::Splice;
 use crate::op::{definition, fs, Context, Direction, FileUse, Op, Verdict};
 use crate::path::worker::{self, Approach, Job};
 use crate::request::{Id, ListKind, Path, Request, State, Target};
+use crate::ring::broken::Unanswered;
 use crate::ring::control::{RECORD_FREE, RECORD_IN_FLIGHT};
-use crate::ring::Arrival;
-use crate::ring::RingGuard;
+use crate::ring::{Arrival, Ring, RingGuard};
 use crate::{descriptors, process, stats, Errno};
 use anyring_abi::{Cqe, IORING_FILE_INDEX_ALLOC, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
 use core::sync::atomic::Ordering;
+use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// What was taken and is not received yet; after a panic it has to be found again.
+struct Rest {
+    ring: &'static Ring,
+    arrivals: VecDeque<Arrival>,
+}
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        if !self.arrivals.is_empty() {
+            let _ = self.ring.arrived.put(self.arrivals.drain(..));
+        }
+    }
+}
 
 impl RingGuard {
     /// Gives a request its place and its shared record.
-    pub fn admit(&mut self, mut request: Request) -> Id {
+    pub fn admit(&mut self, mut request: Request, on_its_way: Unanswered) -> Id {
         let control = self.control;
         let record = self.records.take(&control);
         if let Some((chunk, index)) = record {
@@ -28,7 +44,9 @@ impl RingGuard {
             shared.state.store(RECORD_IN_FLIGHT, Ordering::Release);
         }
         request.record = record;
-        self.slab.insert(request)
+        let id = self.slab.insert(request);
+        on_its_way.answered();
+        id
     }
 
     /// Issues a request: its turn has come.
@@ -140,6 +158,7 @@ impl RingGuard {
                 return Verdict::WouldBlock(direction);
             }
         }
+        point(Point::Attempt);
         let verdict = self.attempt_now(op, fd);
         if waits_for == Some(Direction::Read) {
             self.entries.note_first_read(fd, verdict == Verdict::WouldBlock(Direction::Read));
@@ -398,6 +417,7 @@ impl RingGuard {
         let approach = if by_crew { Approach::Plain } else { approach };
         let job = Job::new(ring, self.cookie, id, op, fd, approach, file);
         self.slab[id].state = State::Queued(job.clone());
+        point(Point::Punt);
         self.entries.note_use(fd);
         self.arm_link_timeout(id);
         if by_task_work {
@@ -420,33 +440,41 @@ impl RingGuard {
     }
 
     fn follow_arrived(&mut self) {
-        for arrival in self.ring().arrived.take() {
-            let job = match arrival {
-                Arrival::Result(job) => job,
-                Arrival::Message(cqe) => {
-                    self.post(cqe, false);
-                    continue;
-                }
-            };
-            // A result that comes after its ring ended must not meet a request of the ring's next life.
-            if job.cookie != self.cookie {
-                continue;
+        let mut rest = Rest { ring: self.ring(), arrivals: self.ring().arrived.take() };
+        while let Some(arrival) = rest.arrivals.pop_front() {
+            self.receive(arrival);
+        }
+    }
+
+    /// Takes in what arrived.
+    pub fn receive(&mut self, arrival: Arrival) {
+        match arrival {
+            Arrival::Result(job) => self.bring_back(job),
+            Arrival::Message(cqe) => self.post(cqe, false),
+        }
+    }
+
+    /// Follows a job's verdict, if its request still is there.
+    fn bring_back(&mut self, job: Arc<Job>) {
+        // A result that comes after its ring ended must not meet a request of the ring's next life.
+        if job.cookie != self.cookie {
+            return;
+        }
+        let id = job.request;
+        let broken = self.is_broken();
+        let Some(request) = self.slab.get_mut(id) else { return };
+        if let Some(mut op) = job.op.lock() {
+            request.op = core::mem::replace(&mut *op, Op::placeholder());
+        }
+        request.state = State::Issuing;
+        let verdict = job.verdict.lock().and_then(|mut verdict| verdict.take());
+        drop(job);
+        match verdict {
+            Some(verdict) if !broken || verdict.is_final() => {
+                let verdict = self.settle_arrived(id, verdict);
+                self.follow(id, verdict);
             }
-            let id = job.request;
-            let Some(request) = self.slab.get_mut(id) else { continue };
-            if let Some(mut op) = job.op.lock() {
-                request.op = core::mem::replace(&mut *op, Op::placeholder());
-            }
-            request.state = State::Issuing;
-            let verdict = job.verdict.lock().and_then(|mut verdict| verdict.take());
-            drop(job);
-            match verdict {
-                Some(verdict) => {
-                    let verdict = self.settle_arrived(id, verdict);
-                    self.follow(id, verdict);
-                }
-                None => self.finish(id, -Errno::IO.raw_os_error(), true),
-            }
+            _ => self.finish(id, -Errno::IO.raw_os_error(), true),
         }
     }
 
@@ -490,6 +518,8 @@ impl RingGuard {
     /// for none.
     pub fn end(&mut self, id: Id, result: i32, failed: bool, quiet: bool) {
         let Some(request) = self.slab.remove(id) else { return };
+        let on_its_way = Unanswered::new(self.ring(), request.user_data, request.record);
+        point(Point::Finish);
         stats::completed(request.opcode, request.path, result);
         if !quiet && (failed || !request.skips_success()) {
             let asynchronous = request.path != Path::Inline;
@@ -506,6 +536,7 @@ impl RingGuard {
             control.record(chunk.into(), index.into()).state.store(RECORD_FREE, Ordering::Release);
             self.records.give((chunk, index));
         }
+        on_its_way.answered();
     }
 }
 

@@ -128,10 +128,11 @@ impl RingGuard {
         verdict
     }
 
-    /// Posts a result of a multishot request, which goes on. False when the CQ is full: then it ends with this result.
+    /// Posts a result of a multishot request, which goes on. False when the CQ is full or the ring broken: then it ends
+    /// with this result.
     #[must_use]
     pub fn shot(&mut self, id: Id, result: i32, flags: u32) -> bool {
-        if !self.has_room() {
+        if !self.has_room() || self.is_broken() {
             return false;
         }
         let request = &self.slab[id];

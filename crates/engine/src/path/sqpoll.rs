@@ -14,10 +14,13 @@
 //! | `Ring::poller`, `Ring::polled_by` | set before the ring is published, cleared by the thread under the ring's lock |
 //!
 //! The thread keeps the memory of a ring mapped that it serves: a closed ring ends only after the thread let go of it.
+//! It also lets go of a ring that a panic broke (`ring::broken`).
 
 use crate::descriptors::{self, Own};
+use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::os::{check, syscall, EpollEvent, Os, Sys};
+use crate::ring::broken::{contain, contain_any};
 use crate::ring::control::Control;
 use crate::ring::enter::Enter;
 use crate::ring::layout::word;
@@ -44,6 +47,8 @@ const FAIR_SHARE: u32 = 8;
 const ROUNDS: u32 = 64;
 /// Rounds without work after which the core is offered to others, for machines that have one: about 100 us.
 const YIELD_ROUNDS: u32 = 32 * ROUNDS;
+/// How often the thread starts anew after a panic outside of every ring.
+const LIVES: usize = 8;
 /// sched_setaffinity(2) takes this many CPUs.
 const CPUS: usize = 8192;
 
@@ -222,10 +227,12 @@ extern "C" fn run(argument: *mut libc::c_void) -> *mut libc::c_void {
     Sys::futex_wake(&poller.thread, 1);
     if placed {
         let mut served = Vec::new();
-        thread::contain(|| poller.poll(&mut served));
+        // A panic outside of every ring has cost none of them anything: on with them.
+        let ended = (0..LIVES).any(|_| contain_any(|| poller.poll(&mut served)).is_some());
         poller.thread.store(ENDED, Ordering::Relaxed);
-        // Rings are left only by a panic: the program is to enter, and be told that nobody polls (EOWNERDEAD).
-        served.iter_mut().for_each(|served| served.need_wakeup(true));
+        if !ended {
+            let _ = contain_any(|| poller.give_up(&mut served));
+        }
     }
     core::ptr::null_mut()
 }
@@ -268,22 +275,27 @@ impl Served {
     }
 
     fn has_work(&self) -> bool {
-        !self.disabled && self.entries() != 0 && !self.ring.broken.load(Ordering::Relaxed)
+        !self.disabled && self.entries() != 0
+    }
+
+    /// Whether a panic broke the ring, in whatever thread or process.
+    fn is_broken(&self) -> bool {
+        self.control.header().broken.load(Ordering::Relaxed) != 0
     }
 
     /// Runs `work` on the ring. A panic in it breaks the ring and no other.
     fn with<R>(&mut self, work: impl FnOnce(&mut RingGuard) -> R) {
         let ring = self.ring;
-        let done = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| {
-            let Ok(mut guard) = ring.lock() else { return };
-            work(&mut guard);
-            guard.settle();
-            self.note(&guard);
-        }));
-        if done.is_err() {
-            ring.broken.store(true, Ordering::Relaxed);
-            (self.epoll, self.due_ns) = (None, None);
-        }
+        contain(
+            || Some(ring),
+            || {
+                let Ok(mut guard) = ring.lock() else { return };
+                point(Point::PollerRing);
+                work(&mut guard);
+                guard.settle();
+                self.note(&guard);
+            },
+        );
     }
 
     fn note(&mut self, guard: &RingGuard) {
@@ -333,24 +345,37 @@ impl Served {
         due
     }
 
-    /// Looks at everything. False when the ring is closed: it is not served any more.
+    /// Looks at everything. False when the ring is closed or broken: it is not served any more.
     fn look_again(&mut self) -> bool {
         let ring = self.ring;
         let Ok(guard) = ring.lock() else { return false };
-        if guard.is_abandoned() {
-            ring.clear_poller();
-            drop(guard);
-            process::end_if_unused(ring);
+        let (broken, abandoned) = (guard.is_broken(), guard.is_abandoned());
+        drop(guard);
+        if broken || abandoned {
+            let _ = contain_any(|| self.leave(broken));
             return false;
         }
-        drop(guard);
-        if !ring.broken.load(Ordering::Relaxed) {
-            self.with(|guard| {
-                guard.poll_now();
-                guard.fire_timers();
-            });
-        }
+        self.with(|guard| {
+            guard.poll_now();
+            guard.fire_timers();
+        });
         true
+    }
+
+    /// Lets go of the ring: from here on whoever calls deals with it.
+    fn leave(&mut self, broken: bool) {
+        let ring = self.ring;
+        if broken {
+            // The program is to enter, and be told.
+            self.need_wakeup(true);
+        }
+        let Ok(mut guard) = ring.lock() else { return };
+        if broken {
+            let _ = guard.refuse_call(); // ends the requests, if the panic was in another process
+        }
+        ring.clear_poller();
+        drop(guard);
+        process::end_if_unused(ring);
     }
 
     /// Says whether the program must enter to have its SQEs seen.
@@ -371,7 +396,8 @@ impl Poller {
         // The kernel's thread begins by going to sleep, too.
         let mut idle_since_ns = Some(0);
         loop {
-            if self.again.load(Ordering::Relaxed) {
+            if self.again.load(Ordering::Relaxed) || served.iter().any(Served::is_broken) {
+                point(Point::PollerRound);
                 self.again.store(false, Ordering::Relaxed);
                 // Partner: the fence in `wake`. What was stored before the nudge is seen from here on.
                 fence(Ordering::SeqCst);
@@ -420,6 +446,16 @@ impl Poller {
         served.extend(rings.into_iter().filter_map(|(ring, idle_ns)| Served::new(ring, idle_ns)));
     }
 
+    /// The thread ends by panics outside of every ring: its rings have nobody else, so they are broken.
+    fn give_up(&self, served: &mut Vec<Served>) {
+        if let Some(mut waiting) = self.waiting.lock() {
+            waiting.ended = true;
+        }
+        self.take_in(served);
+        served.iter().for_each(|served| served.ring.strike());
+        served.retain_mut(Served::look_again);
+    }
+
     /// Ends the thread, unless a ring was attached meanwhile.
     fn end(&self) -> bool {
         let Some(mut waiting) = self.waiting.lock() else { return false };
@@ -437,7 +473,9 @@ impl Poller {
         // Partners: the program's fence between its store of the SQ's tail and its load of the flags, and the fence in
         // `wake`. Either the flag and `sleeping` are seen there, or the tail and `again` are seen here.
         fence(Ordering::SeqCst);
-        if !self.again.load(Ordering::Relaxed) && !served.iter().any(Served::has_work) {
+        if !self.again.load(Ordering::Relaxed)
+            && !served.iter().any(|served| served.has_work() || served.is_broken())
+        {
             let watched = served.iter().filter_map(|served| served.epoll).chain([wake]);
             let mut set: Vec<libc::pollfd> =
                 watched.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
@@ -466,6 +504,9 @@ pub fn enter(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
     if guard.closed {
         return Err(Errno::BADF);
     }
+    if guard.is_broken() {
+        return Err(guard.refuse_call());
+    }
     if guard.disabled {
         return Err(Errno::BADFD);
     }
@@ -480,14 +521,15 @@ pub fn enter(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
             None => return Ok(call.to_submit),
         };
     }
-    if call.flags & IORING_ENTER_GETEVENTS == 0 {
+    let broken = guard.is_broken().then(|| guard.refuse_call());
+    if broken.is_some() || call.flags & IORING_ENTER_GETEVENTS == 0 {
         let closed = guard.closed;
         drop(guard);
         if closed {
             // Another thread closed the ring while this one waited: it was its last user.
             process::end_if_unused(ring);
         }
-        return Ok(call.to_submit);
+        return broken.map_or(Ok(call.to_submit), Err);
     }
     match crate::ring::enter::wait_for_events(guard, call) {
         Err(error) if call.to_submit == 0 => Err(error),
@@ -583,7 +625,8 @@ impl RingGuard {
 
     /// The ring is closed and nobody is inside a call on it.
     fn is_abandoned(&self) -> bool {
-        self.closed && self.sleepers == 0
+        // Acquire: partner of the Release in `driver::Sleep::end`.
+        self.closed && self.ring().sleepers.load(Ordering::Acquire) == 0
     }
 
     /// SQEs were consumed: whoever waits for room looks.

@@ -8,11 +8,13 @@
 //! | queued | the worker that takes it / a cancellation, by compare-and-swap | running / cancelled |
 //! | running | its worker | finished, when the verdict is on its way to the ring |
 
+use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::op::{Context, Op, Verdict};
 use crate::os::{Os, Sys};
 use crate::request::Id;
 use crate::resource::files::FixedFile;
+use crate::ring::broken::{contain, contain_any};
 use crate::ring::Ring;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::collections::VecDeque;
@@ -92,6 +94,16 @@ impl Job {
         self.stage.compare_exchange(QUEUED, CANCELLED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
+    /// Whether a worker has begun with it (and may be in its call).
+    pub fn has_begun(&self) -> bool {
+        self.stage.load(Ordering::Relaxed) != CANCELLED
+    }
+
+    /// Whether its worker has left it: with a verdict, or by a panic.
+    pub fn has_finished(&self) -> bool {
+        self.stage.load(Ordering::Acquire) == FINISHED // partner: the Release store in `Left`
+    }
+
     fn start(&self) -> bool {
         self.stage.compare_exchange(QUEUED, RUNNING, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
@@ -101,6 +113,8 @@ impl Job {
         if !self.start() {
             return false;
         }
+        let _left = Left(self);
+        point(Point::WorkerInside);
         let verdict = {
             let mut op = self.op.lock().expect("only the worker that started a job touches its operation");
             let context = Context { fd: self.fd, nonblock: self.approach == Approach::AttemptFirst };
@@ -113,8 +127,17 @@ impl Job {
             }
         };
         *self.verdict.lock().expect("nobody else has seen the job finished") = Some(verdict);
-        self.stage.store(FINISHED, Ordering::Relaxed);
         true
+    }
+}
+
+/// The worker leaves a job that it has begun, also by a panic.
+struct Left<'a>(&'a Job);
+
+impl Drop for Left<'_> {
+    fn drop(&mut self) {
+        // Release: who sees it finds the verdict. Partner: the load in `has_finished`.
+        self.0.stage.store(FINISHED, Ordering::Release);
     }
 }
 
@@ -185,7 +208,7 @@ impl Pool {
     /// Whether a thread is needed for what is queued: not while one is awake that only makes attempts and will come for
     /// more.
     fn wants_thread(&self) -> bool {
-        let awake = self.threads - self.idle - self.asleep;
+        let awake = self.threads.saturating_sub(self.idle + self.asleep);
         let next = self.next().map(|place| &self.jobs[place]);
         next.is_some_and(|job| awake == 0 || job.approach == Approach::Plain)
     }
@@ -346,10 +369,22 @@ pub fn refuse(job: Arc<Job>, error: crate::Errno) {
     if !job.start() {
         return;
     }
+    let left = Left(&job);
     *job.verdict.lock().expect("nobody else has seen the job finished") = Some(Verdict::error(error));
-    job.stage.store(FINISHED, Ordering::Relaxed);
-    let ring = job.ring;
-    crate::thread::contain(|| ring.deliver(vec![job]));
+    drop(left);
+    deliver(job.ring, vec![job]);
+}
+
+/// Brings jobs of a ring back. A panic here leaves them finished but not delivered: the ending of the ring's requests finds
+/// them.
+fn deliver(ring: &'static Ring, finished: Vec<Arc<Job>>) {
+    contain(
+        || Some(ring),
+        || {
+            point(Point::WorkerAfter);
+            ring.deliver(finished);
+        },
+    );
 }
 
 /// Runs a job with the plain call on a thread that is none of the pool's.
@@ -362,37 +397,48 @@ fn run(jobs: Vec<Arc<Job>>, asleep: Option<Asleep>) {
     let Some(ring) = jobs.first().map(|job| job.ring) else { return };
     let mut finished = Vec::with_capacity(jobs.len());
     for job in jobs {
-        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.run()));
-        if ran.is_err() {
-            // Without a verdict the request ends with EIO.
-            ring.broken.store(true, Ordering::Relaxed);
-        }
+        let ran = contain(
+            || Some(ring),
+            || {
+                point(Point::WorkerBefore);
+                job.run()
+            },
+        );
+        // After a panic there is no verdict, and the request ends with EIO.
         if ran.unwrap_or(true) {
             finished.push(job);
         }
     }
     drop(asleep);
-    crate::thread::contain(|| ring.deliver(finished));
+    deliver(ring, finished);
 }
 
 extern "C" fn work(_: *mut libc::c_void) -> *mut libc::c_void {
     crate::thread::name(c"anyring-worker");
-    let mut ran = None;
-    let mut cpus_version = 0;
+    // A panic out here has cost no job and no ring anything: the thread goes on.
+    let (mut ran, mut cpus_version) = (None, 0);
+    while contain_any(|| work_until_idle(&mut ran, &mut cpus_version)).is_none() {}
+    core::ptr::null_mut()
+}
+
+/// A worker's life: until there has been nothing to do for a while. `ran` is the class of the jobs that it took last, until
+/// it has said that they are done.
+fn work_until_idle(ran: &mut Option<usize>, cpus_version: &mut u32) {
     loop {
+        point(Point::WorkerIdle);
         let mut pool = POOL.lock().expect("a worker does not interrupt itself");
         if let Some(class) = ran.take() {
             pool.done(class);
         }
-        if cpus_version != pool.cpus_version {
-            cpus_version = pool.cpus_version;
+        if *cpus_version != pool.cpus_version {
+            *cpus_version = pool.cpus_version;
             // Where none of the CPUs is there the worker stays where it is, as the kernel's do.
             let args = [0, pool.cpus.len(), pool.cpus.as_ptr() as usize, 0, 0, 0];
             crate::os::syscall(libc::SYS_sched_setaffinity, args);
         }
         let jobs = pool.take();
         if let Some(job) = jobs.first() {
-            ran = Some(job.class);
+            *ran = Some(job.class);
             drop(pool);
             run_together(jobs);
             continue;
@@ -406,7 +452,7 @@ extern "C" fn work(_: *mut libc::c_void) -> *mut libc::c_void {
         pool.idle -= 1;
         if slept == Err(crate::Errno::TIMEDOUT) && pool.next().is_none() {
             pool.threads -= 1;
-            return core::ptr::null_mut();
+            return;
         }
     }
 }

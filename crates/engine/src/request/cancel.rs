@@ -1,6 +1,7 @@
 //! Ending requests that are in flight: ASYNC_CANCEL, POLL_REMOVE, and what a firing LINK_TIMEOUT does.
 
 use super::{Id, State};
+use crate::forced::{point, Point};
 use crate::op::cancel::Cancel;
 use crate::op::poll::PollRemove;
 use crate::op::{Op, Verdict};
@@ -27,6 +28,7 @@ impl RingGuard {
             }
             State::Deferred | State::Chained | State::Issuing => return Err(Errno::NOENT),
         }
+        point(Point::Cancel);
         self.finish(id, canceled, true);
         Ok(())
     }

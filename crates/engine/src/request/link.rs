@@ -5,6 +5,7 @@
 
 use super::{Id, Request, State};
 use crate::op::Op;
+use crate::ring::broken::Unanswered;
 use crate::ring::RingGuard;
 use crate::Errno;
 use anyring_abi::{Opcode, IOSQE_IO_DRAIN};
@@ -30,11 +31,11 @@ impl RingGuard {
     }
 
     /// Takes in a request that has to wait its turn: part of a chain, behind a drain, or on its way to a worker.
-    pub fn take_in_order(&mut self, request: Request) {
+    pub fn take_in_order(&mut self, request: Request, on_its_way: Unanswered) {
         let links = request.links();
         let failed = request.failed.is_some();
         let waits = links || self.chain.is_some() || request.flags & IOSQE_IO_DRAIN != 0 || !self.drain.is_empty();
-        let id = self.admit(request);
+        let id = self.admit(request, on_its_way);
         if waits {
             self.note_submitter(id);
         }

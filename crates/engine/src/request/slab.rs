@@ -76,6 +76,21 @@ impl Slab {
         Some(request)
     }
 
+    /// Takes out every request that does not stay. Relies on nothing but the slots themselves, so that it can follow a
+    /// panic; the ids of those that stay go on naming them.
+    pub fn sweep(&mut self, mut stays: impl FnMut(&mut Request) -> bool) -> Vec<Request> {
+        let mut ended = Vec::new();
+        for slot in &mut self.slots {
+            if slot.request.as_deref_mut().is_some_and(|request| !stays(request)) {
+                slot.generation = slot.generation.wrapping_add(1);
+                ended.extend(slot.request.take().map(|boxed| *boxed));
+            }
+        }
+        let free = self.slots.iter().enumerate().filter(|(_, slot)| slot.request.is_none());
+        self.free = free.map(|(index, _)| index as u32).collect();
+        ended
+    }
+
     /// How many requests there are.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
@@ -192,6 +207,19 @@ mod tests {
         assert!(slab.get(first).is_none() && slab.remove(first).is_none());
         assert_eq!(slab[second].user_data, 2);
         assert_eq!((slab.len(), slab.ids().len()), (1, 1));
+    }
+
+    #[test]
+    fn a_sweep_leaves_what_stays_where_it_is() {
+        let mut slab = Slab::default();
+        let ids: Vec<Id> = (0..4).map(|n| slab.insert(request(n))).collect();
+        slab.free.push(ids[1].index); // as a panic might leave it
+        let ended = slab.sweep(|request| request.user_data == 2);
+        assert_eq!(ended.iter().map(|request| request.user_data).collect::<Vec<_>>(), [0, 1, 3]);
+        assert_eq!((slab.len(), slab[ids[2]].user_data), (1, 2));
+        assert!([0, 1, 3].iter().all(|n| slab.get(ids[*n]).is_none()));
+        assert_eq!(slab.insert(request(4)).index, 3);
+        assert_eq!(slab.len(), 2);
     }
 
     #[test]

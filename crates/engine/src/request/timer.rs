@@ -2,6 +2,7 @@
 //! that arming and cancelling cost the logarithm of their number.
 
 use super::{Id, Path, Slab, State};
+use crate::forced::{point, Point};
 use crate::op::timeout::TimeoutRemove;
 use crate::op::{Op, Verdict};
 use crate::os::{Os, Sys};
@@ -168,6 +169,7 @@ impl RingGuard {
             let state = &mut **self;
             let Some(id) = state.timers.pop_due(&mut state.slab) else { return fired };
             fired = true;
+            point(Point::Timer);
             self.stop_timer(id);
             if self.slab[id].opcode == Opcode::LinkTimeout {
                 self.fire_link_timeout(id);

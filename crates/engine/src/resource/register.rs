@@ -3,12 +3,13 @@
 use super::buffers::{Buffers, MAX_BUFFERS};
 use super::files::{Files, MAX_FILES};
 use super::restrictions::Restrictions;
+use crate::forced::{point, Point};
 use crate::op::msg_ring::MsgRing;
 use crate::op::{definition, Context, Verdict};
 use crate::os::{user_read, user_read_slice, user_write};
 use crate::path::worker;
 use crate::request::timer::Clock;
-use crate::ring::{LockFailure, RingGuard};
+use crate::ring::{LockFailure, Ring, RingGuard};
 use crate::{descriptors, process, Errno};
 use anyring_abi::*;
 use core::sync::atomic::Ordering;
@@ -20,26 +21,21 @@ pub const REGISTER_CALLS: u32 = IORING_REGISTER_QUERY + 1;
 /// `IORING_REGISTER_USE_REGISTERED_RING`.
 pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno> {
     process::notice_fork();
-    let by_index = opcode & IORING_REGISTER_USE_REGISTERED_RING != 0;
-    let opcode = opcode & !IORING_REGISTER_USE_REGISTERED_RING;
-    let number = match by_index {
-        true => process::registered_ring_number(fd).ok_or(Errno::BADF)?,
-        false => fd as i32,
-    };
-    if number == -1 && !by_index {
+    if fd as i32 == -1 && opcode & IORING_REGISTER_USE_REGISTERED_RING == 0 {
         return register_without_ring(opcode, arg, count);
     }
-    let ring = process::ring(number)
-        .or_else(|| process::adopt(number))
-        .ok_or_else(|| crate::ring::enter::not_a_ring(number))?;
-    if ring.broken.load(Ordering::Relaxed) {
-        return Err(Errno::IO);
-    }
+    let ring = registering(fd, opcode)?;
+    let opcode = opcode & !IORING_REGISTER_USE_REGISTERED_RING;
     let mut guard = ring.lock().map_err(|failure| match failure {
         LockFailure::Reentry => Errno::INTR,
         LockFailure::Ended => Errno::BADF,
         LockFailure::Crowded => Errno::NOMEM,
     })?;
+    // A thread gives back its number of a broken ring as it closes one.
+    if guard.is_broken() && opcode != IORING_UNREGISTER_RING_FDS {
+        return Err(guard.refuse_call());
+    }
+    point(Point::Register);
     if guard.issuer != 0 && guard.issuer != process::thread_id() {
         return Err(Errno::EXIST);
     }
@@ -133,6 +129,17 @@ pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
         }
         _ => Err(Errno::INVAL),
     }
+}
+
+/// The ring that a call names.
+pub fn registering(fd: u32, opcode: u32) -> Result<&'static Ring, Errno> {
+    let by_index = opcode & IORING_REGISTER_USE_REGISTERED_RING != 0;
+    let number = match by_index {
+        true => process::registered_ring_number(fd).ok_or(Errno::BADF)?,
+        false => fd as i32,
+    };
+    let known = process::ring(number).or_else(|| process::adopt(number));
+    known.ok_or_else(|| crate::ring::enter::not_a_ring(number))
 }
 
 /// The largest CPU mask that is looked at, in bytes.

@@ -13,6 +13,7 @@
 //! | `room_waiters` | whoever waits for room in the SQ, for itself | read by the polling thread after it consumed SQEs |
 //! | `watched` | any process whose program watches the descriptor | set once, never cleared |
 //! | `byte_pending` | whoever sends or receives the readiness byte | while it holds its process's ring lock |
+//! | `broken` | a process in which a panic struck this ring, under its ring lock | set once, never cleared |
 //! | a member's words | the process that has its lock, see `ring::member` | |
 //! | record chunk owner | the member that claimed the chunk, by compare-and-swap; who outlives it takes the chunk over | |
 //! | record | its chunk's owner | read by whoever finds the owner dead |
@@ -42,6 +43,8 @@ pub const WATCHED_EDGE: u32 = 2;
 #[repr(C)]
 pub struct Header {
     post_lock: AtomicU32,
+    /// 1 once a panic struck this ring, in whatever process: every call on it answers EIO.
+    pub broken: AtomicU32,
     /// Next SQ position to consume, whatever the program wrote into ring memory: one process goes on where another
     /// stopped.
     pub sq_head: AtomicU32,

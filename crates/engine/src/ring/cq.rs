@@ -7,6 +7,7 @@
 use super::control::{Control, RECORD_FREE, RECORD_IN_BACKLOG, RECORD_IN_CQ, WATCHED_EDGE, WATCHED_LEVEL};
 use super::layout::word;
 use super::{Records, RingGuard};
+use crate::forced::{point, Point};
 use crate::os::{syscall, Os, Sys};
 use crate::{process, stats};
 use anyring_abi::{Cqe, IORING_CQ_EVENTFD_DISABLED, IORING_SQ_CQ_OVERFLOW, IORING_SQ_TASKRUN};
@@ -18,6 +19,8 @@ const BATCH: usize = 32;
 pub struct Batch {
     cqes: [Cqe; BATCH],
     count: usize,
+    /// The first ones of these are in the CQ or the backlog: what a panic in the middle leaves is posted from there on.
+    posted: usize,
     /// How many of them are TIMEOUTs' own: each ends every wait.
     timeouts: u32,
     /// One of them was not completed in its submitting call (`IORING_REGISTER_EVENTFD_ASYNC`).
@@ -34,11 +37,13 @@ impl Batch {
         self.ended_count += 1;
     }
 
-    /// Writes into the records that end where their CQEs are about to be: `room` of them in the CQ from `tail` on, the
-    /// others in the backlog. Should this process die before these are published, the requests are still in flight.
+    /// Writes into the records that end where their CQEs, those not posted yet, are about to be: `room` of them in the CQ
+    /// from `tail` on, the others in the backlog. Should this process die before these are published, the requests are
+    /// still in flight.
     fn locate_ended(&self, control: &Control, tail: u32, room: u32, backlog_tail: u32) {
         for ((chunk, index), place) in self.ended[..self.ended_count].iter().copied() {
-            let place = u32::from(place);
+            let Some(place) = usize::from(place).checked_sub(self.posted) else { continue };
+            let place = place as u32;
             let state = match place.checked_sub(room) {
                 None => RECORD_IN_CQ | u64::from(tail.wrapping_add(place)),
                 Some(behind) => RECORD_IN_BACKLOG | u64::from(backlog_tail.wrapping_add(behind)),
@@ -63,6 +68,7 @@ impl Default for Batch {
         Batch {
             cqes: [Cqe::default(); BATCH],
             count: 0,
+            posted: 0,
             timeouts: 0,
             asynchronous: false,
             ended: [((0, 0), 0); BATCH],
@@ -108,32 +114,40 @@ impl RingGuard {
         let entries = view.layout().cq_entries;
         let state = &mut **self;
         let batch = &mut state.batch;
-        let mut overflowed = 0;
         let mut post = control.lock_post();
+        point(Point::Post);
         let mut tail = post.cq_tail();
         let used = view.load(word::CQ_HEAD).map_or(entries, |head| tail.wrapping_sub(head));
         let mut room = entries.saturating_sub(used);
         if post.backlog() != 0 || !state.spill.is_empty() {
             room = 0;
         }
-        let mut spilled = batch.count;
         if batch.ended_count != 0 {
             batch.locate_ended(&control, tail, room, post.backlog_tail());
         }
-        for (place, cqe) in batch.cqes[..batch.count].iter().enumerate() {
-            if room != 0 && view.write_cqe(tail, *cqe, [0; 2]).is_ok() {
-                tail = tail.wrapping_add(1);
-                room -= 1;
-                continue;
+        let mut written = batch.posted;
+        for cqe in &batch.cqes[batch.posted..batch.count] {
+            if room == 0 || view.write_cqe(tail, *cqe, [0; 2]).is_err() {
+                break;
             }
-            room = 0;
-            overflowed += 1;
-            if spilled == batch.count && (!state.spill.is_empty() || !post.push_backlog(*cqe, [0; 2])) {
-                spilled = place;
-            }
+            tail = tail.wrapping_add(1);
+            room -= 1;
+            written += 1;
         }
         post.advance(tail, 0);
+        batch.posted = written;
         let _ = view.store(word::CQ_TAIL, tail);
+        point(Point::Posted);
+        let overflowed = batch.count - written;
+        if overflowed != 0 {
+            while state.spill.is_empty() && batch.posted != batch.count {
+                if !post.push_backlog(batch.cqes[batch.posted], [0; 2]) {
+                    break;
+                }
+                batch.posted += 1;
+                point(Point::Backlog);
+            }
+        }
         let timeouts = core::mem::take(&mut batch.timeouts);
         if timeouts != 0 {
             control.header().timeouts.fetch_add(timeouts, Ordering::Relaxed);
@@ -147,13 +161,13 @@ impl RingGuard {
             let _ = view.change_bits(word::SQ_FLAGS, IORING_SQ_CQ_OVERFLOW, 0);
         }
         drop(post);
-        if spilled < batch.count {
-            state.spill.extend(batch.cqes[spilled..batch.count].iter().map(|cqe| (*cqe, [0; 2])));
+        if overflowed != 0 {
+            state.spill.extend(batch.cqes[batch.posted..batch.count].iter().map(|cqe| (*cqe, [0; 2])));
         }
-        batch.count = 0;
+        (batch.count, batch.posted) = (0, 0);
         let asynchronous = core::mem::take(&mut batch.asynchronous);
         if overflowed != 0 {
-            stats::stats().overflows.fetch_add(overflowed, Ordering::Relaxed);
+            stats::stats().overflows.fetch_add(overflowed as u64, Ordering::Relaxed);
         }
         if wake {
             self.wake();

@@ -38,9 +38,6 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
         return Err(Errno::INVAL);
     }
     let ring = named_ring(call)?;
-    if ring.broken.load(Ordering::Relaxed) {
-        return Err(Errno::IO);
-    }
     if ring.has(IORING_SETUP_SQPOLL) {
         return sqpoll::enter(ring, call);
     }
@@ -58,6 +55,9 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
     };
     if guard.closed {
         return Err(Errno::BADF);
+    }
+    if guard.is_broken() {
+        return Err(guard.refuse_call());
     }
     if guard.disabled {
         return Err(Errno::BADFD);
@@ -92,6 +92,11 @@ pub fn wait_for_events(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> 
             Err(error)
         }
     }
+}
+
+/// The ring that a call names which panicked, if it can be told.
+pub fn struck_ring(call: &Enter) -> Option<&'static Ring> {
+    named_ring(call).ok()
 }
 
 /// The ring that the call names, by number or by the calling thread's registration.

@@ -4,6 +4,7 @@ use super::cq::Batch;
 use super::layout::Layout;
 use super::memory::Memory;
 use super::{control::Control, Records, State};
+use crate::forced::{point, Point};
 use crate::os::{user_read, user_write};
 use crate::path::readiness::Entries;
 use crate::path::sqpoll;
@@ -15,7 +16,7 @@ use crate::resource::personality::Personalities;
 use crate::{descriptors, process, stats, Errno};
 use anyring_abi::*;
 use core::sync::atomic::Ordering;
-use rustix::fd::{AsRawFd, IntoRawFd};
+use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::collections::VecDeque;
 
@@ -66,7 +67,7 @@ pub fn setup(entries: u32, params: u64) -> Result<i32, Errno> {
     check_flags(given.flags)?;
     let layout = Layout::new(entries, &given)?;
     let polling = sqpoll::wish(&given)?;
-    let mut memory = match given.flags & IORING_SETUP_NO_MMAP {
+    let memory = match given.flags & IORING_SETUP_NO_MMAP {
         0 => Memory::create(layout)?,
         _ => Memory::of_program(layout, &given)?,
     };
@@ -80,18 +81,35 @@ pub fn setup(entries: u32, params: u64) -> Result<i32, Errno> {
         given.cq_off.user_addr = cq_address;
     }
     given.features = FEATURES;
-    let made = user_write(params, &given).and_then(|()| Control::new(memory.lock_file));
-    let control = match made {
-        Ok(mut control) => {
-            control.found();
-            control
-        }
-        Err(error) => {
+    let lock_file = memory.lock_file;
+    let mut made = Unpublished { memory: Some(memory), control: None, program_end: None };
+    user_write(params, &given)?;
+    let mut control = Control::new(lock_file)?;
+    control.found();
+    made.control = Some(control);
+    publish(given.flags, made, polling)
+}
+
+/// What a ring is made of, until it is published: given back when setup ends before, by an error or a panic.
+struct Unpublished {
+    memory: Option<Memory>,
+    control: Option<Control>,
+    program_end: Option<OwnedFd>,
+}
+
+impl Drop for Unpublished {
+    fn drop(&mut self) {
+        if let Some(memory) = &mut self.memory {
             memory.release();
-            return Err(error);
         }
-    };
-    publish(given.flags, memory, control, polling)
+        if let Some(control) = self.control.take() {
+            control.unmap();
+        }
+        // Not by its own drop, which would go through our `close`, and from there through the locks of rings.
+        if let Some(program_end) = self.program_end.take() {
+            descriptors::close_quietly(program_end);
+        }
+    }
 }
 
 /// The combinations that `io_uring_sanitise_params` in io_uring/io_uring.c refuses, among the flags served here.
@@ -111,24 +129,18 @@ fn check_flags(flags: u32) -> Result<(), Errno> {
 }
 
 /// Makes the descriptor and puts the ring into the process's table.
-fn publish(flags: u32, mut memory: Memory, control: Control, polling: Option<sqpoll::Wish>) -> Result<i32, Errno> {
-    let made = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-        .and_then(|(ours, theirs)| Ok((descriptors::to_top(ours)?, descriptors::to_ring_number(theirs)?)));
-    let (engine_end, program_end) = match made {
-        Ok(ends) => ends,
-        Err(error) => {
-            memory.release();
-            control.unmap();
-            return Err(error);
-        }
-    };
+fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> Result<i32, Errno> {
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let engine_end = descriptors::to_top(ours)?;
+    let program_end = descriptors::to_ring_number(theirs)?;
     let fd = program_end.as_raw_fd();
+    made.program_end = Some(program_end);
     if !process::fits(fd) {
-        descriptors::close(engine_end.into_raw_fd());
-        memory.release();
-        control.unmap();
         return Err(Errno::MFILE);
     }
+    point(Point::SetupMade);
+    let (Some(memory), Some(control)) = (made.memory.take(), made.control.take()) else { return Err(Errno::INVAL) };
     let state = State {
         memory,
         control,
@@ -158,7 +170,6 @@ fn publish(flags: u32, mut memory: Memory, control: Control, polling: Option<sqp
             0
         },
         records: Records::default(),
-        sleepers: 0,
         disabled: flags & IORING_SETUP_R_DISABLED != 0,
         orphan: false,
         closed: false,
@@ -181,7 +192,7 @@ fn publish(flags: u32, mut memory: Memory, control: Control, polling: Option<sqp
     }
     process::publish(fd, ring)?; // the number was checked to fit
     stats::stats().rings.fetch_add(1, Ordering::Relaxed);
-    let fd = program_end.into_raw_fd();
+    let _ = made.program_end.take().map(OwnedFd::into_raw_fd);
     if flags & IORING_SETUP_REGISTERED_FD_ONLY != 0 {
         // The number stays ours: the program knows the ring by its thread's table only.
         return process::register_ring_number(fd, None).map(|index| index as i32);

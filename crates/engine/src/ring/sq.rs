@@ -1,7 +1,9 @@
 //! Intake: each SQE is copied once, checked, and either finished on the spot or made a request.
 
+use super::broken::Unanswered;
 use super::layout::word;
 use super::RingGuard;
+use crate::forced::{point, Point};
 use crate::op::{definition, Definition, FileUse, Op, Verdict};
 use crate::path::crew::Hold;
 use crate::request::{Path, Request, Target};
@@ -60,6 +62,7 @@ impl RingGuard {
         let available = tail.wrapping_sub(head).min(view.layout().sq_entries);
         let mut submitted = 0;
         while submitted < to_submit.min(available) {
+            point(Point::Intake);
             let position = head;
             head = head.wrapping_add(1);
             // Before the SQE is taken in: a signal handler's submission follows this one, it does not repeat it.
@@ -89,6 +92,7 @@ impl RingGuard {
         let control = self.control;
         let mut submitted = 0;
         while submitted < to_submit {
+            point(Point::Intake);
             let Some((index, sqe)) = self.take_sqe()? else { break };
             if index >= view.layout().sq_entries {
                 let dropped = view.load(word::SQ_DROPPED)?;
@@ -110,7 +114,7 @@ impl RingGuard {
     }
 
     /// Takes the next SQE, which is read before it is taken: once the head has passed it the program may reuse it.
-    fn take_sqe(&mut self) -> Result<Option<(u32, Sqe)>, Errno> {
+    pub(super) fn take_sqe(&mut self) -> Result<Option<(u32, Sqe)>, Errno> {
         let view = self.memory.view;
         let control = self.control;
         let shared_head = &control.header().sq_head;
@@ -135,6 +139,8 @@ impl RingGuard {
     /// Takes one SQE in. False when it was refused: its CQE says why, and the kernel stops consuming there.
     #[inline]
     fn accept(&mut self, sqe: Sqe) -> bool {
+        let on_its_way = Unanswered::new(self.ring(), sqe.user_data, None);
+        point(Point::Prep);
         let prepared = self.check(&sqe).and_then(|(opcode, row)| {
             let op = (row.prep)(opcode, &sqe)?;
             self.check_links(&op)?;
@@ -142,7 +148,7 @@ impl RingGuard {
         });
         let (opcode, row, mut op) = match prepared {
             Ok(prepared) => prepared,
-            Err(error) => return self.refuse(&sqe, error),
+            Err(error) => return self.refuse(&sqe, error, on_its_way),
         };
         let target = match row.file {
             FileUse::None => Target::None,
@@ -151,16 +157,16 @@ impl RingGuard {
         };
         if sqe.personality != 0 && op.depends_on_caller() {
             let request = Request::new(op, opcode, sqe.flags, sqe.user_data, target);
-            self.accept_as(sqe.personality, request);
+            self.accept_as(sqe.personality, request, on_its_way);
             return true;
         }
         let alone = sqe.flags & NOT_ALONE == 0 && self.chain.is_none() && self.drain.is_empty();
         if !alone {
-            self.take_in_order(Request::new(op, opcode, sqe.flags, sqe.user_data, target));
+            self.take_in_order(Request::new(op, opcode, sqe.flags, sqe.user_data, target), on_its_way);
             return true;
         }
         if op.needs_request() {
-            let id = self.admit(Request::new(op, opcode, sqe.flags, sqe.user_data, target));
+            let id = self.admit(Request::new(op, opcode, sqe.flags, sqe.user_data, target), on_its_way);
             self.issue(id);
             return true;
         }
@@ -170,9 +176,10 @@ impl RingGuard {
                 if result < 0 || sqe.flags & IOSQE_CQE_SKIP_SUCCESS == 0 {
                     self.post(Cqe { user_data: sqe.user_data, res: result, flags: 0 }, false);
                 }
+                on_its_way.answered();
             }
             verdict => {
-                let id = self.admit(Request::new(op, opcode, sqe.flags, sqe.user_data, target));
+                let id = self.admit(Request::new(op, opcode, sqe.flags, sqe.user_data, target), on_its_way);
                 self.follow(id, verdict);
             }
         }
@@ -181,14 +188,14 @@ impl RingGuard {
 
     /// Takes a request in that a registered personality makes.
     #[cold]
-    fn accept_as(&mut self, personality: u16, mut request: Request) {
+    fn accept_as(&mut self, personality: u16, mut request: Request, on_its_way: Unanswered) {
         // Found by `check`.
         request.hold = self.personalities.find(personality).ok().map(Hold::another);
         if request.flags & NOT_ALONE == 0 && self.chain.is_none() && self.drain.is_empty() {
-            let id = self.admit(request);
+            let id = self.admit(request, on_its_way);
             self.issue(id);
         } else {
-            self.take_in_order(request);
+            self.take_in_order(request, on_its_way);
         }
     }
 
@@ -233,7 +240,7 @@ impl RingGuard {
 
     /// Posts the error of an SQE that was refused; one in a chain breaks the chain instead.
     #[cold]
-    fn refuse(&mut self, sqe: &Sqe, error: Errno) -> bool {
+    fn refuse(&mut self, sqe: &Sqe, error: Errno, on_its_way: Unanswered) -> bool {
         let result = -error.raw_os_error();
         let known = Opcode::from_u8(sqe.opcode);
         if self.chain.is_some() || sqe.flags & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0 {
@@ -242,7 +249,7 @@ impl RingGuard {
             let mut request = Request::new(Op::placeholder(), opcode, sqe.flags, sqe.user_data, Target::None);
             request.failed = Some(result);
             let goes_on = request.links();
-            self.take_in_order(request);
+            self.take_in_order(request, on_its_way);
             return goes_on;
         }
         match known {
@@ -250,6 +257,7 @@ impl RingGuard {
             None => stats::failed(),
         }
         self.post(Cqe { user_data: sqe.user_data, res: result, flags: 0 }, false);
+        on_its_way.answered();
         false
     }
 }

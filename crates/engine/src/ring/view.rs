@@ -104,8 +104,7 @@ impl View {
         let position = (tail & (self.layout.cq_entries - 1)) as usize;
         let address = self.rings + word::CQES + (position << self.layout.cqe_shift);
         if self.guarded {
-            user_write(address as u64, &cqe)?;
-            return if self.layout.cqe_shift == 5 { user_write(address as u64 + 16, &extra) } else { Ok(()) };
+            return self.write_cqe_guarded(address, cqe, extra);
         }
         // SAFETY: the masked position lies inside the CQE array of the engine's mapping, 16-aligned; the program only
         // looks at it after the release store of the tail.
@@ -114,6 +113,15 @@ impl View {
             if self.layout.cqe_shift == 5 {
                 ((address + 16) as *mut [u64; 2]).write_volatile(extra);
             }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn write_cqe_guarded(&self, address: usize, cqe: Cqe, extra: [u64; 2]) -> Result<(), Errno> {
+        user_write(address as u64, &cqe)?;
+        if self.layout.cqe_shift == 5 {
+            user_write(address as u64 + 16, &extra)?;
         }
         Ok(())
     }

@@ -18,9 +18,10 @@ pub mod setup;
 #[cfg(test)]
 mod tests;
 
+use anyring_engine::forced::{point, Point};
+use anyring_engine::ring::broken::contain_any;
 use core::ffi::c_int;
 use layout::Ring;
-use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// liburing's version whose functions are all here.
 pub const VERSION: (c_int, c_int) = (2, 15);
@@ -45,7 +46,11 @@ impl<T> Broken for *mut T {
 pub(crate) fn guard<T: Broken>(body: impl FnOnce() -> T) -> T {
     // The body holds no lock and leaves the ring as the program's own memory: whatever it wrote stays consistent enough
     // for -EIO.
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or(T::BROKEN)
+    let body = || {
+        point(Point::Liburing);
+        body()
+    };
+    contain_any(body).unwrap_or(T::BROKEN)
 }
 
 /// The ring that the program passed.

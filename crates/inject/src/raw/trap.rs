@@ -10,6 +10,8 @@ use super::filter::MARK;
 use super::patch;
 use super::stack::{self, Slot};
 use crate::{dispatch, entry, sys};
+use anyring_engine::forced::{point, Point};
+use anyring_engine::ring::broken::contain_any;
 use core::arch::naked_asm;
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -91,10 +93,12 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
     let gregs = &mut context.uc_mcontext.gregs;
     let register = |index: i32| gregs[index as usize] as u64;
     let (trapped_at, flags) = (register(libc::REG_RSP), register(libc::REG_EFL));
-    let Some(slot) = stack::take(trapped_at as usize, flags, alternate) else {
+    // Without a stack, or if taking one panics, the call is made here.
+    let slot = contain_any(|| stack::take(trapped_at as usize, flags, alternate.clone())).flatten();
+    let Some(slot) = slot else {
         let args = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9];
         let args = args.map(|index| register(index) as usize);
-        let answer = entry::answer(|| dispatch::call(i64::from(info.number), args));
+        let answer = entry::answer_any(|| dispatch::call(i64::from(info.number), args));
         gregs[libc::REG_RAX as usize] = answer as i64;
         return true;
     };
@@ -217,7 +221,10 @@ unsafe extern "C" fn emulate(registers: *mut Registers) {
     if registers.patch != 0 {
         entry::aside(|| patch::apply(registers.rip as usize));
     }
-    let answer = entry::answer(|| dispatch::call(registers.rax as i64, args.map(|arg| arg as usize)));
+    let answer = entry::answer_any(|| {
+        point(Point::Trap);
+        dispatch::call(registers.rax as i64, args.map(|arg| arg as usize))
+    });
     sys::set_errno(errno);
     registers.rax = answer as u64;
 }

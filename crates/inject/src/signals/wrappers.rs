@@ -3,7 +3,8 @@
 use super::action::{self, Action, SIGACTION};
 use super::{bit, guarded, mask};
 use crate::next::{missing, next};
-use crate::sys;
+use crate::{entry, sys};
+use anyring_engine::forced::{point, Point};
 use core::ffi::c_int;
 use libc::{sighandler_t, sigset_t};
 
@@ -54,13 +55,18 @@ pub unsafe extern "C-unwind" fn sigaction(
         // SAFETY: the caller's own arguments.
         return unsafe { next(signal, new, old) };
     }
+    let mut kept = None;
+    entry::aside(|| {
+        point(Point::Sigaction);
+        if action::is_kept(signal) {
+            // SAFETY: the caller vouches for `new`, which is null or valid.
+            let wanted = unsafe { new.as_ref() }.map(from_libc);
+            kept = Some(action::exchange(signal, wanted));
+        }
+    });
     // SAFETY: the caller vouches for `new` and `old`, each null or valid.
     unsafe {
-        if !action::is_kept(signal) {
-            return unguarded(next, signal, new, old);
-        }
-        let wanted = (!new.is_null()).then(|| from_libc(&*new));
-        let before = action::exchange(signal, wanted);
+        let Some(before) = kept else { return unguarded(next, signal, new, old) };
         if !old.is_null() {
             write_libc(&before, &mut *old);
         }
@@ -128,7 +134,12 @@ fn set_simply(signal: c_int, handler: sighandler_t, flags: c_int, mask: u64) -> 
         return SIG_ERR;
     }
     let wanted = Action { handler: handler as u64, flags: flags as u32 as u64, restorer: 0, mask };
-    action::exchange(signal, Some(wanted)).handler as sighandler_t
+    let mut before = SIG_ERR;
+    entry::aside(|| {
+        point(Point::Sigaction);
+        before = action::exchange(signal, Some(wanted)).handler as sighandler_t;
+    });
+    before
 }
 
 /// signal(3), which on Linux keeps the handler and restarts interrupted calls.
@@ -287,7 +298,11 @@ unsafe fn change_mask(next: NextMask, how: c_int, set: *const sigset_t, old: *mu
     // same, is written.
     unsafe {
         let wanted = (!set.is_null()).then(|| word(set));
-        let really = wanted.map(|wanted| mask::as_set(mask::real(how, wanted)));
+        let mut really = wanted.map(|wanted| mask::as_set(wanted & !guarded()));
+        entry::aside(|| {
+            point(Point::Sigmask);
+            really = wanted.map(|wanted| mask::as_set(mask::real(how, wanted)));
+        });
         let answer = next(how, really.as_ref().map_or(core::ptr::null(), core::ptr::from_ref), old);
         if answer == 0 {
             let before = mask::changed(how, wanted);

@@ -151,7 +151,7 @@ fn a_panic_breaks_its_ring_and_no_other() {
     let mut second = Program::with(IORING_SETUP_ATTACH_WQ, wq).expect("an attached ring");
     let mut served = Served::new(first.ring(), 0).expect("a ring that lives");
     served.with(|_| panic!("as an operation might"));
-    assert!(first.ring().broken.load(Ordering::Relaxed));
+    assert!(first.ring().lock().is_ok_and(|guard| guard.is_broken()));
     assert_eq!(first.enter(IORING_ENTER_SQ_WAKEUP), Err(Errno::IO));
     second.nop(3);
     assert_eq!(second.reap(), Some(3));

@@ -1,0 +1,609 @@
+/* Two rings with requests of each kind in flight, a panic forced at one point, and what must be true afterwards.
+ *
+ * usage: panics POINT ring|nothing plain|deferred|registered|polled
+ *
+ * The process's arguments say where the panic strikes and what it may break. Every request has a number of its own as
+ * user_data; what came back for each is counted. Ends with status 7 when everything is as it should be. */
+#include "engine/engine.h"
+
+#include <dlfcn.h>
+#include <sys/select.h>
+
+#define BEYOND 256
+#define NEVER_S 1000
+#define FIFO_OPEN 40
+
+/* What is in flight on a ring, by user_data. */
+enum {
+	READ_PIPE = 1,
+	POLL_PIPE,
+	TIMEOUT,
+	COUNTING,
+	LINKED_READ,
+	BEHIND,
+	GUARDED_READ,
+	GUARD,
+	TRIGGER_READ,
+	DRAINED,
+	TRIGGERS = 64,
+};
+
+struct subject {
+	struct io_uring ring;
+	int pipes[4][2];
+	char fifo[64];
+	char buffers[4][8];
+	uint64_t of_position[BEYOND]; /* user_data by SQ position */
+	unsigned prepared;
+	int answers[BEYOND], results[BEYOND];
+	int fd;
+};
+
+static struct subject subjects[2];
+static const char *point, *breaks;
+static int deferred, registered, polled, pipes_before, zeroes;
+static struct __kernel_timespec never = {NEVER_S, 0}, soon = {0, 2000000};
+static int (*force)(const char *);
+
+static void arm_point(void)
+{
+	CHECK(force(point) == 0);
+}
+
+static int at(const char *name)
+{
+	return !strcmp(point, name);
+}
+
+static int at_one_of(const char *names)
+{
+	char wanted[64];
+
+	snprintf(wanted, sizeof(wanted), " %s ", point);
+	return strstr(names, wanted) != NULL;
+}
+
+static struct io_uring_sqe *sqe_of(struct subject *s)
+{
+	CHECK(s->prepared < BEYOND);
+	return next_sqe(&s->ring);
+}
+
+static void with(struct subject *s, struct io_uring_sqe *sqe, uint64_t user_data, unsigned flags)
+{
+	sqe->user_data = user_data;
+	sqe->flags |= flags;
+	s->of_position[s->prepared++] = user_data;
+}
+
+/* io_uring_enter(2) as the kernel's register would answer it. */
+static int enter(struct subject *s, unsigned submit, unsigned wait, unsigned flags)
+{
+	int answer = syscall(__NR_io_uring_enter, s->fd, submit, wait, flags, NULL, _NSIG / 8);
+
+	return answer < 0 ? -errno : answer;
+}
+
+static void reap(struct subject *s)
+{
+	struct io_uring_cqe *cqe;
+	unsigned head, seen = 0;
+
+	io_uring_for_each_cqe(&s->ring, head, cqe) {
+		CHECK(cqe->user_data < BEYOND);
+		s->answers[cqe->user_data]++;
+		s->results[cqe->user_data] = cqe->res;
+		seen++;
+	}
+	io_uring_cq_advance(&s->ring, seen);
+}
+
+/* Whoever submits to a polled ring does not see the panic: its next call does. */
+static int answer_of_submitting(struct subject *s, int answer)
+{
+	for (int ms = 0; polled && ms < LONG_MS && answer != -EIO; ms++) {
+		answer = enter(s, 0, 0, 0);
+		usleep(1000);
+	}
+	return answer;
+}
+
+/* Makes the ring. Polled ones share the thread of the first. */
+static void make_ring(struct subject *s)
+{
+	struct io_uring_params params = {.flags = IORING_SETUP_SQPOLL, .sq_thread_idle = 5};
+
+	if (!polled)
+		return init_ring(&s->ring, 32, deferred ? DEFERRED : 0);
+	if (s != subjects) {
+		params.flags |= IORING_SETUP_ATTACH_WQ;
+		params.wq_fd = subjects[0].fd;
+	}
+	CHECK(answer(io_uring_queue_init_params(32, &s->ring, &params)) == 0);
+}
+
+static void set_up(struct subject *s, int number, int drains)
+{
+	struct io_uring_sqe *sqe;
+
+	snprintf(s->fifo, sizeof(s->fifo), "fifo-%d-%d", getpid(), number);
+	unlink(s->fifo); /* of a program that was killed, with this number */
+	CHECK(mkfifo(s->fifo, 0600) == 0);
+	for (int i = 0; i < 4; i++)
+		CHECK(pipe(s->pipes[i]) == 0);
+	make_ring(s);
+	s->fd = s->ring.ring_fd;
+	if (registered)
+		CHECK(io_uring_register_ring_fd(&s->ring) == 1);
+	if (at_one_of(" helper-start helper-tick helper-ring ")) {
+		/* Nothing but the helper is to look at it. */
+		sqe = sqe_of(s);
+		io_uring_prep_read(sqe, s->pipes[0][0], s->buffers[0], 8, 0);
+		with(s, sqe, READ_PIPE, 0);
+		submit(&s->ring, 1);
+		return;
+	}
+	sqe = sqe_of(s);
+	io_uring_prep_read(sqe, s->pipes[0][0], s->buffers[0], 8, 0);
+	with(s, sqe, READ_PIPE, 0);
+	sqe = sqe_of(s);
+	io_uring_prep_poll_add(sqe, s->pipes[1][0], POLLIN);
+	with(s, sqe, POLL_PIPE, 0);
+	sqe = sqe_of(s);
+	io_uring_prep_timeout(sqe, &never, 0, 0);
+	with(s, sqe, TIMEOUT, 0);
+	sqe = sqe_of(s);
+	io_uring_prep_timeout(sqe, &never, 1000, 0);
+	with(s, sqe, COUNTING, 0);
+	sqe = sqe_of(s);
+	io_uring_prep_read(sqe, s->pipes[1][0], s->buffers[1], 8, 0);
+	with(s, sqe, LINKED_READ, IOSQE_IO_LINK);
+	sqe = sqe_of(s);
+	io_uring_prep_nop(sqe);
+	with(s, sqe, BEHIND, 0);
+	sqe = sqe_of(s);
+	io_uring_prep_read(sqe, s->pipes[2][0], s->buffers[2], 8, 0);
+	with(s, sqe, GUARDED_READ, IOSQE_IO_LINK);
+	sqe = sqe_of(s);
+	io_uring_prep_link_timeout(sqe, &never, 0);
+	with(s, sqe, GUARD, 0);
+	sqe = sqe_of(s);
+	io_uring_prep_openat(sqe, AT_FDCWD, s->fifo, O_RDONLY, 0); /* a worker sleeps in it */
+	with(s, sqe, FIFO_OPEN, IOSQE_ASYNC);
+	if (drains) {
+		sqe = sqe_of(s);
+		io_uring_prep_nop(sqe);
+		with(s, sqe, DRAINED, IOSQE_IO_DRAIN);
+	}
+	submit(&s->ring, drains ? 10 : 9);
+	for (int ms = 0; polled && ms < LONG_MS && *s->ring.sq.khead != s->prepared; ms++)
+		usleep(1000);
+	usleep(20000); /* the worker is in its call, the helper has the ring */
+	CHECK(io_uring_cq_ready(&s->ring) == 0);
+}
+
+/* What a worker brings back to a ring that was closed meanwhile may have no CQE: nobody is there to see it. */
+static int may_be_missing(struct subject *s, uint64_t user_data)
+{
+	return at("close-ring") && s == subjects && user_data == FIFO_OPEN;
+}
+
+/* Lets the worker come back that opens the FIFO. */
+static void release_worker(struct subject *s)
+{
+	int fd = open(s->fifo, O_RDWR | O_NONBLOCK);
+
+	CHECK(fd >= 0);
+	for (int ms = 0; ms < (may_be_missing(s, FIFO_OPEN) ? 50 : LONG_MS) && !s->answers[FIFO_OPEN]; ms++) {
+		reap(s);
+		enter(s, 0, 0, IORING_ENTER_GETEVENTS); /* -EIO on the broken ring, but what overflowed comes */
+		usleep(1000);
+	}
+	CHECK(s->answers[FIFO_OPEN] == 1 || (s->answers[FIFO_OPEN] == 0 && may_be_missing(s, FIFO_OPEN)));
+	if (s->answers[FIFO_OPEN] && s->results[FIFO_OPEN] >= 0)
+		close(s->results[FIFO_OPEN]);
+	close(fd);
+	unlink(s->fifo);
+}
+
+static void *wait_for_many(void *victim)
+{
+	/* More than ever come. */
+	return (void *)(intptr_t)enter(victim, 0, 60, IORING_ENTER_GETEVENTS);
+}
+
+static void *register_and_exit(void *victim)
+{
+	struct subject *s = victim;
+	struct io_uring_rsrc_update update = {.offset = -1U, .data = s->fd};
+
+	CHECK(syscall(__NR_io_uring_register, s->fd, IORING_REGISTER_RING_FDS, &update, 1) == 1);
+	return NULL;
+}
+
+/* Submits `count` NOPs, linked so that each gets a place of its own if `flags` say so. */
+static int submit_nops(struct subject *s, int count, unsigned flags)
+{
+	for (int i = 0; i < count; i++) {
+		struct io_uring_sqe *sqe = sqe_of(s);
+
+		io_uring_prep_nop(sqe);
+		with(s, sqe, TRIGGERS + s->prepared, i == count - 1 ? 0 : flags);
+	}
+	return io_uring_submit(&s->ring);
+}
+
+/* Something for a worker: one of the pool, or one with the identity of this thread. */
+static int submit_to_worker(struct subject *s)
+{
+	struct io_uring_sqe *sqe = sqe_of(s);
+
+	if (at("crew-idle"))
+		io_uring_prep_openat(sqe, AT_FDCWD, "/dev/null", O_RDONLY, 0);
+	else
+		io_uring_prep_read(sqe, zeroes, s->buffers[3], 8, 0);
+	with(s, sqe, TRIGGERS + s->prepared, IOSQE_ASYNC);
+	return io_uring_submit(&s->ring);
+}
+
+static int is_ring_point(void)
+{
+	return !strcmp(breaks, "ring");
+}
+
+/* Does to ring `s` what leads to the point. What that call answers is checked where it says something. */
+static void trigger(struct subject *s)
+{
+	struct io_uring_sqe *sqe;
+	int answer = 0;
+
+	arm_point();
+	if (at_one_of(" intake prep attempt post posted settle sqpoll-ring ")) {
+		answer = submit_nops(s, 3, 0);
+		CHECK(answer_of_submitting(s, answer) == -EIO);
+	} else if (at("finish")) {
+		CHECK(answer_of_submitting(s, submit_nops(s, 3, IOSQE_IO_LINK)) == -EIO);
+	} else if (at("backlog")) {
+		for (int i = 0; i < 4 && answer != -EIO; i++)
+			answer = submit_nops(s, 32, 0);
+		CHECK(answer == -EIO);
+	} else if (at("arm")) {
+		sqe = sqe_of(s);
+		io_uring_prep_read(sqe, s->pipes[3][0], s->buffers[3], 8, 0);
+		with(s, sqe, TRIGGER_READ, 0);
+		CHECK(answer_of_submitting(s, io_uring_submit(&s->ring)) == -EIO);
+	} else if (at_one_of(" serve retry helper-tick helper-ring ")) {
+		write_all(s->pipes[0][1], "abcd");
+		if (!strncmp(point, "helper", 6))
+			usleep(50000);
+		else
+			CHECK(enter(s, 0, 60, IORING_ENTER_GETEVENTS) == -EIO);
+	} else if (at("timer")) {
+		sqe = sqe_of(s);
+		io_uring_prep_timeout(sqe, &soon, 0, 0);
+		with(s, sqe, TRIGGERS, 0);
+		io_uring_submit(&s->ring);
+		CHECK(enter(s, 0, 60, IORING_ENTER_GETEVENTS) == -EIO);
+	} else if (at("cancel")) {
+		sqe = sqe_of(s);
+		io_uring_prep_cancel64(sqe, READ_PIPE, 0);
+		with(s, sqe, TRIGGERS, 0);
+		CHECK(answer_of_submitting(s, io_uring_submit(&s->ring)) == -EIO);
+	} else if (at("sleep")) {
+		CHECK(enter(s, 0, 60, IORING_ENTER_GETEVENTS) == -EIO);
+	} else if (at("punt")) {
+		CHECK(answer_of_submitting(s, submit_to_worker(s)) == -EIO);
+	} else if (at_one_of(" worker-before worker-inside worker-after worker-idle crew-idle sqpoll-round ")) {
+		uint64_t user_data = TRIGGERS + s->prepared;
+
+		CHECK(submit_to_worker(s) == 1);
+		for (int ms = 0; ms < LONG_MS && !s->answers[user_data]; ms++) {
+			if (deferred && is_ring_point())
+				enter(s, 0, 0, IORING_ENTER_GETEVENTS);
+			usleep(1000);
+			reap(s);
+		}
+		CHECK(s->answers[user_data] == 1);
+		if (at("crew-idle"))
+			close(s->results[user_data]);
+		CHECK(s->results[user_data] >= 0 || (s->results[user_data] == -EIO && is_ring_point()));
+	} else if (at_one_of(" register register-locked ")) {
+		CHECK(io_uring_register_eventfd(&s->ring, s->pipes[0][0]) == -EIO);
+	} else if (at("enter")) {
+		CHECK((registered ? io_uring_get_events(&s->ring) : enter(s, 0, 0, 0)) == -EIO);
+	} else if (at("liburing")) {
+		CHECK(io_uring_get_events(&s->ring) == -EIO);
+	} else if (at("syscall")) {
+		CHECK(enter(s, 0, 0, 0) == 0);
+	} else if (at("trap")) {
+		CHECK(raw6(__NR_io_uring_enter, s->fd, 0, 0, 0, 0, 0) == 0);
+	} else if (at("setup") || at("setup-made")) {
+		struct io_uring third;
+
+		CHECK(io_uring_queue_init(8, &third, 0) == -EIO);
+		CHECK(io_uring_queue_init(8, &third, 0) == 0);
+		io_uring_queue_exit(&third);
+	} else if (at("close")) {
+		int fd = dup(s->pipes[0][0]);
+
+		CHECK(fd >= 0 && close(fd) == 0);
+		CHECK(fcntl(fd, F_GETFD) == -1 && errno == EBADF);
+	} else if (at("close-range")) {
+		int fd = dup(s->pipes[0][0]);
+
+		CHECK(fd >= 0 && close_range(fd, fd, 0) == 0);
+		CHECK(fcntl(fd, F_GETFD) == -1 && errno == EBADF);
+	} else if (at("dup")) {
+		int fd = dup(s->fd);
+
+		CHECK(fd >= 0 && close(fd) == 0);
+	} else if (at("fcntl")) {
+		CHECK(fcntl(s->fd, F_GETFL) >= 0);
+	} else if (at("mmap")) {
+		void *area = mmap(NULL, 4096, PROT_READ, MAP_SHARED, s->fd, IORING_OFF_SQ_RING);
+
+		CHECK(area != MAP_FAILED && munmap(area, 4096) == 0);
+	} else if (at("epoll-ctl") || at("epoll-wait")) {
+		struct epoll_event event = {.events = EPOLLIN};
+		int set = epoll_create1(0);
+
+		CHECK(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, s->fd, &event) == 0);
+		CHECK(epoll_wait(set, &event, 1, 0) == 0);
+		close(set);
+	} else if (at("poll")) {
+		struct pollfd polled = {.fd = s->fd, .events = POLLIN};
+
+		CHECK(poll(&polled, 1, 0) == 0);
+	} else if (at("select")) {
+		struct timeval none = {0, 0};
+		fd_set set;
+
+		FD_ZERO(&set);
+		FD_SET(s->fd, &set);
+		CHECK(select(s->fd + 1, &set, NULL, NULL, &none) == 0);
+	} else if (at("sigaction")) {
+		struct sigaction old;
+
+		CHECK(sigaction(SIGSEGV, NULL, &old) == 0 && old.sa_handler == SIG_DFL);
+	} else if (at("sigmask")) {
+		sigset_t set, old;
+
+		sigemptyset(&set);
+		sigaddset(&set, SIGSEGV);
+		CHECK(sigprocmask(SIG_BLOCK, &set, NULL) == 0);
+		CHECK(sigprocmask(SIG_UNBLOCK, &set, &old) == 0 && sigismember(&old, SIGSEGV));
+	} else if (at("jump")) {
+		jmp_buf target;
+
+		if (!setjmp(target))
+			longjmp(target, 1);
+	} else if (at("dlopen")) {
+		CHECK(dlopen("libm.so.6", RTLD_NOW));
+	} else if (at("thread-exit")) {
+		pthread_t thread;
+
+		CHECK(pthread_create(&thread, NULL, register_and_exit, s) == 0);
+		CHECK(pthread_join(thread, NULL) == 0);
+	} else if (at("close-ring") || at("teardown")) {
+		CHECK(close(s->fd) == 0);
+	} else {
+		/* From the environment: it struck already. */
+		CHECK(at("constructor") || at("helper-start"));
+	}
+}
+
+/* Every request that was consumed has one CQE. Those that the trigger did not touch have -EIO. */
+static void all_have_ended(struct subject *s)
+{
+	unsigned consumed = *s->ring.sq.khead, missing = 1;
+
+	CHECK(consumed <= s->prepared);
+	for (int ms = 0; ms < LONG_MS && missing; ms++) {
+		reap(s);
+		missing = 0;
+		for (unsigned i = 0; i < consumed; i++)
+			missing += s->answers[s->of_position[i]] == 0 && !may_be_missing(s, s->of_position[i]);
+		if (missing) {
+			CHECK(at("close-ring") || enter(s, 0, 0, IORING_ENTER_GETEVENTS) == -EIO);
+			usleep(1000);
+		}
+	}
+	for (unsigned i = 0; i < s->prepared; i++) {
+		uint64_t user_data = s->of_position[i];
+
+		if (!s->answers[user_data] && may_be_missing(s, user_data))
+			continue;
+		if (s->answers[user_data] != (i < consumed))
+			fprintf(stderr, "request %lu at %u of %u: %d CQEs\n", user_data, i, consumed, s->answers[user_data]);
+		CHECK(s->answers[user_data] == (i < consumed));
+		if (user_data <= DRAINED && user_data != TRIGGER_READ && user_data != READ_PIPE && i < consumed)
+			CHECK(answer(s->results[user_data]) == -EIO);
+	}
+}
+
+static void later_calls_are_refused(struct subject *s)
+{
+	struct io_uring_probe *probe = calloc(1, sizeof(*probe) + 4 * sizeof(struct io_uring_probe_op));
+
+	CHECK(enter(s, 1, 0, 0) == -EIO);
+	CHECK(enter(s, 0, 1, IORING_ENTER_GETEVENTS) == -EIO);
+	CHECK(io_uring_submit_and_wait(&s->ring, 1) == -EIO);
+	CHECK(io_uring_register_probe(&s->ring, probe, 4) == -EIO);
+	free(probe);
+}
+
+/* A ring on which everything still works: what is in flight, and what comes. */
+static void works(struct subject *s)
+{
+	CHECK(submit_nops(s, 1, 0) == 1);
+	write_all(s->pipes[0][1], "abcd");
+	for (int ms = 0; ms < LONG_MS && !(s->answers[READ_PIPE] && s->answers[s->of_position[s->prepared - 1]]); ms++) {
+		if (deferred)
+			enter(s, 0, 0, IORING_ENTER_GETEVENTS);
+		reap(s);
+		usleep(1000);
+	}
+	CHECK(s->answers[READ_PIPE] == 1 && s->results[READ_PIPE] >= 4);
+	CHECK(s->answers[TIMEOUT] == 0 && s->answers[BEHIND] == 0);
+	CHECK(s->results[s->of_position[s->prepared - 1]] == 0);
+}
+
+static int count_descriptors(const char *kind)
+{
+	char path[64], name[256];
+	struct dirent *entry;
+	DIR *directory = opendir("/proc/self/fd");
+	int count = 0;
+
+	CHECK(directory);
+	while ((entry = readdir(directory))) {
+		ssize_t length;
+
+		snprintf(path, sizeof(path), "/proc/self/fd/%.20s", entry->d_name);
+		length = readlink(path, name, sizeof(name) - 1);
+		name[length > 0 ? length : 0] = 0;
+		count += !strncmp(name, kind, strlen(kind));
+	}
+	closedir(directory);
+	return count;
+}
+
+static int count_lines(const char *file, const char *what)
+{
+	char line[512];
+	int count = 0;
+	FILE *stream = fopen(file, "r");
+
+	CHECK(stream);
+	while (fgets(line, sizeof(line), stream))
+		count += strstr(line, what) != NULL;
+	fclose(stream);
+	return count;
+}
+
+static int count_threads(const char *name)
+{
+	struct dirent *entry;
+	DIR *directory = opendir("/proc/self/task");
+	int count = 0;
+
+	CHECK(directory);
+	while ((entry = readdir(directory))) {
+		char path[64], found[32] = "";
+		FILE *stream;
+
+		snprintf(path, sizeof(path), "/proc/self/task/%.20s/comm", entry->d_name);
+		if (entry->d_name[0] == '.' || !(stream = fopen(path, "r")))
+			continue;
+		if (fgets(found, sizeof(found), stream))
+			count += !strncmp(found, name, strlen(name));
+		fclose(stream);
+	}
+	closedir(directory);
+	return count;
+}
+
+/* Whether what the rings had is given back. The helper has a poll set while it lives, the process one eventfd for it. */
+static int is_as_before(void)
+{
+	return count_descriptors("socket:") == 0 && count_descriptors("pipe:") == pipes_before &&
+	       count_descriptors("/memfd:anyring (deleted)") == 0 &&
+	       count_descriptors("anon_inode:[eventpoll]") <= count_threads("anyring-helper") &&
+	       count_descriptors("anon_inode:[eventfd]") <= 1 && count_lines("/proc/self/maps", "memfd:anyring (") == 0 &&
+	       count_lines("/proc/self/maps", "/dev/zero") == 0;
+}
+
+static void nothing_is_left(void)
+{
+	for (int ms = 0; ms < LONG_MS && !is_as_before(); ms += 10)
+		usleep(10000);
+	CHECK(is_as_before());
+	for (int ms = 0; ms < LONG_MS && count_threads("anyring-"); ms += 10)
+		usleep(10000);
+	CHECK(count_threads("anyring-") == 0);
+}
+
+int main(int argc, char **argv)
+{
+	struct subject *victim = &subjects[0], *other = &subjects[1];
+	int tell[2], drains, has_open, with_waiter;
+	pthread_t waiter;
+	pid_t child = 0;
+	void *slept;
+	char byte;
+
+	CHECK(argc == 4);
+	point = argv[1], breaks = argv[2], deferred = !strcmp(argv[3], "deferred");
+	registered = !strcmp(argv[3], "registered"), polled = !strcmp(argv[3], "polled");
+	force = (int (*)(const char *))dlsym(RTLD_DEFAULT, "anyring_force_panic");
+	CHECK(force);
+	zeroes = open("/dev/zero", O_RDONLY);
+	CHECK(zeroes >= 0);
+	pipes_before = count_descriptors("pipe:");
+	/* Behind a drained request nothing is issued: only where the trigger is no submission, or fails before. */
+	drains = at_one_of(" serve retry sleep register register-locked enter intake prep close-ring ");
+	has_open = !at_one_of(" helper-start helper-tick helper-ring ");
+	set_up(victim, 0, drains);
+	set_up(other, 1, 0);
+	usleep(30000);
+
+	with_waiter = is_ring_point() && !deferred && !at("backlog") && strncmp(point, "helper", 6) && !at("close-ring");
+	if (with_waiter) {
+		CHECK(pthread_create(&waiter, NULL, wait_for_many, victim) == 0);
+		usleep(30000);
+	}
+	if (is_ring_point() && !at("close-ring")) {
+		CHECK(pipe(tell) == 0);
+		child = fork();
+		CHECK(child >= 0);
+		if (!child) {
+			close(tell[1]);
+			CHECK(read(tell[0], &byte, 1) == 0);
+			CHECK(enter(victim, 0, 0, 0) == -EIO);
+			_exit(0);
+		}
+		close(tell[0]);
+	}
+	trigger(victim);
+	if (is_ring_point()) {
+		if (with_waiter) {
+			CHECK(pthread_join(waiter, &slept) == 0);
+			CHECK((intptr_t)slept == -EIO);
+		}
+		if (!at("close-ring"))
+			CHECK(enter(victim, 0, 0, 0) == -EIO);
+		if (has_open)
+			release_worker(victim);
+		all_have_ended(victim);
+		if (!at("close-ring"))
+			later_calls_are_refused(victim);
+		if (child) {
+			close(tell[1]);
+			wait_for_child(child);
+		}
+	} else if (at("teardown")) {
+		int fd = open(victim->fifo, O_RDWR | O_NONBLOCK);
+
+		CHECK(fd >= 0);
+		usleep(50000);
+		close(fd);
+		unlink(victim->fifo);
+	} else {
+		works(victim);
+		if (has_open)
+			release_worker(victim);
+	}
+	works(other);
+	if (has_open)
+		release_worker(other);
+	for (int i = 0; i < 2; i++) {
+		unlink(subjects[i].fifo);
+		if (i == 0 && at_one_of(" close-ring teardown "))
+			subjects[i].ring.ring_fd = subjects[i].ring.enter_ring_fd = -1;
+		io_uring_queue_exit(&subjects[i].ring);
+		for (int j = 0; j < 4; j++)
+			close(subjects[i].pipes[j][0]), close(subjects[i].pipes[j][1]);
+	}
+	nothing_is_left();
+	return 7;
+}

@@ -1,0 +1,161 @@
+//! Decision 14 in ARCHITECTURE.md: a panic forced at each point of `anyring_engine::forced` leaves the host running,
+//! with -EIO on that ring alone. The points come from the table itself, in a build of the library of its own that can be
+//! made to panic (feature `forced-panics`).
+
+mod common;
+
+use anyring_engine::forced::{Breaks, POINTS};
+use anyring_xtask::{artifacts, symbols};
+use common::{compile, no_liburing, no_reference, scratch, skip, text};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// A program that runs longer hangs; workers are given 5 s to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Programs that run at the same time: they mostly sleep.
+const TOGETHER: usize = 12;
+/// Points that also strike a ring whose completions wait for its owner.
+const DEFERRED: [&str; 13] = [
+    "intake",
+    "prep",
+    "attempt",
+    "arm",
+    "punt",
+    "finish",
+    "retry",
+    "timer",
+    "cancel",
+    "post",
+    "worker-inside",
+    "worker-after",
+    "sleep",
+];
+/// Points that also strike a ring that a thread polls, most of them in that thread, which serves the other ring too.
+const POLLED: [&str; 19] = [
+    "sqpoll-round",
+    "sqpoll-ring",
+    "enter",
+    "intake",
+    "attempt",
+    "arm",
+    "punt",
+    "finish",
+    "serve",
+    "retry",
+    "timer",
+    "cancel",
+    "post",
+    "sleep",
+    "register-locked",
+    "close-ring",
+    "teardown",
+    "worker-inside",
+    "worker-after",
+];
+/// Points that are passed before the program can arm one.
+const FROM_THE_START: [&str; 2] = ["constructor", "helper-start"];
+
+/// The library that can be made to panic.
+fn forced_library() -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("forced");
+    artifacts::build_with_forced_panics(&target).expect("build it")
+}
+
+fn start(program: &Path, library: &Path, point: &str, breaks: &str, deferral: &str) -> (Child, PathBuf) {
+    let log = scratch("panics").join(format!("{point}-{deferral}.log"));
+    let _ = std::fs::remove_file(&log); // of an earlier run
+    let mut command = Command::new(program);
+    command.args([point, breaks, deferral]).current_dir(scratch("panics")).process_group(0);
+    command.env("LD_PRELOAD", library).env("ANYRING_BACKEND", "user").env("ANYRING_LOG", &log);
+    command.env_remove("ANYRING_PANIC").env("RUST_BACKTRACE", "0");
+    if FROM_THE_START.contains(&point) {
+        command.env("ANYRING_PANIC", point);
+    }
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    (child.expect("run it"), log)
+}
+
+fn finish(mut child: Child) -> Output {
+    let begin = Instant::now();
+    while child.try_wait().expect("look after the program").is_none() {
+        if begin.elapsed() > PATIENCE {
+            // SAFETY: the group was made for this child, which has not been waited for, so the number is still its own.
+            unsafe { libc::killpg(child.id() as i32, libc::SIGKILL) };
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().expect("its output")
+}
+
+/// What is wrong after a panic at this point, if anything is.
+fn complaint(program: &Path, library: &Path, point: &str, breaks: Breaks, deferral: &str) -> Option<String> {
+    let breaks = match breaks {
+        Breaks::Ring => "ring",
+        Breaks::Nothing => "nothing",
+    };
+    let (child, log) = start(program, library, point, breaks, deferral);
+    let output = finish(child);
+    let told = std::fs::read_to_string(log).unwrap_or_default();
+    let panics = told.lines().filter(|line| line.contains("panicked at")).count();
+    let wrong = match () {
+        () if output.status.code() != Some(7) => "status 7 was expected",
+        () if !output.stdout.is_empty() || !output.stderr.is_empty() => "nothing is to be printed",
+        () if !told.contains(&format!("forced at {point}\n")) => "the point was not reached",
+        () if panics != 1 => "one panic was expected in the log",
+        () => return None,
+    };
+    Some(format!("{point}, {deferral}: {wrong}; {}log: {told}", text(&output)))
+}
+
+#[test]
+fn a_panic_anywhere_breaks_one_ring_at_most() {
+    const NAME: &str = "a_panic_anywhere_breaks_one_ring_at_most";
+    if let Some(reason) = no_reference().or_else(no_liburing) {
+        return skip(NAME, reason);
+    }
+    let library = forced_library();
+    let program = scratch("panics").join("panics");
+    compile("panics", &program, &["-luring"]);
+    let mut runs: Vec<(&str, Breaks, &str)> = Vec::new();
+    for (_, name, breaks) in POINTS {
+        let of_poller = name.starts_with("sqpoll-");
+        let ways =
+            [("plain", !of_poller), ("deferred", DEFERRED.contains(name)), ("polled", POLLED.contains(name))];
+        assert!(!of_poller || POLLED.contains(name), "{name} is tried");
+        runs.extend(ways.iter().filter(|(_, tried)| *tried).map(|(way, _)| (*name, *breaks, *way)));
+    }
+    let of_poller = POINTS.iter().filter(|(_, name, _)| name.starts_with("sqpoll-")).count();
+    assert_eq!(
+        runs.len() + of_poller,
+        POINTS.len() + DEFERRED.len() + POLLED.len(),
+        "DEFERRED and POLLED name points"
+    );
+    // The ring that is struck is named by the thread's own table here.
+    runs.push(("enter", Breaks::Ring, "registered"));
+    let (next, complaints) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..TOGETHER {
+            scope.spawn(|| {
+                while let Some((point, breaks, deferral)) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let wrong = complaint(&program, &library, point, *breaks, deferral);
+                    complaints.lock().expect("nobody panics with it").extend(wrong);
+                }
+            });
+        }
+    });
+    let complaints = complaints.into_inner().expect("nobody panicked with it");
+    assert!(complaints.is_empty(), "{} of {}:\n{}", complaints.len(), runs.len(), complaints.join("\n"));
+}
+
+/// The check that `cargo xtask check-symbols` makes of what is installed can tell the two builds apart.
+#[test]
+fn only_the_build_for_this_test_can_be_made_to_panic() {
+    let forced = forced_library();
+    assert_eq!(symbols::check_unforced(&forced).expect("read it").len(), 1);
+    assert!(symbols::check_unforced(&common::built().shared).expect("read it").is_empty());
+}
