@@ -19,9 +19,10 @@ fn limit(ring: &Ring, limits: &mut [u32; 2]) -> i32 {
 }
 
 /// What /proc says of this process's workers: the lines of `field`.
-fn workers(field: &str) -> Vec<String> {
+fn workers(cx: &Context, field: &str) -> Vec<String> {
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { cx.skip("/proc tells of no threads here") };
     let mut lines = Vec::new();
-    for task in std::fs::read_dir("/proc/self/task").expect("the threads").flatten() {
+    for task in tasks.flatten() {
         // A thread may end meanwhile.
         let Ok(status) = std::fs::read_to_string(task.path().join("status")) else { continue };
         let name = status.lines().next().unwrap_or_default();
@@ -44,7 +45,7 @@ fn limits_bound_the_workers(cx: &Context) {
     for _ in 0..32 {
         assert_eq!(ring.wait().res, 0);
     }
-    let count = workers("Name").len();
+    let count = workers(cx, "Name").len();
     assert!((1..=2).contains(&count), "one for files, and perhaps one for the rest: {count}");
 }
 
@@ -76,7 +77,7 @@ fn affinity_holds_for_workers(cx: &Context) {
     let file = file("file", &[1; 4096]);
     let sync = prep(Opcode::Fsync, fd(&file), 0, 0, 0).with(IOSQE_ASYNC);
     assert_eq!(ring.run(sync), 0);
-    let lines = workers("Cpus_allowed_list");
+    let lines = workers(cx, "Cpus_allowed_list");
     assert!(!lines.is_empty() && lines.iter().all(|line| line.ends_with("\t0")), "{lines:?}");
     assert_eq!(ring.register(IORING_UNREGISTER_IOWQ_AFF, 0, 0), 0);
     assert_eq!(ring.run(sync), 0);

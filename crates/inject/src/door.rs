@@ -66,6 +66,10 @@ pub fn register(fd: u32, opcode: u32, arg: *mut c_void, nr_args: u32) -> isize {
     }
     let serve = || {
         point(Point::RegisterDoor);
+        if fd == u32::MAX {
+            // A call without a ring may come before the first one.
+            backend::prepare_engine();
+        }
         register_of(anyring_engine::register(fd, opcode, arg as u64, nr_args))
     };
     contain(|| registering(fd, opcode).ok(), serve).unwrap_or(BROKEN)
