@@ -1,5 +1,5 @@
-//! READ, WRITE, READV, WRITEV, READ_FIXED, WRITE_FIXED, READV_FIXED, WRITEV_FIXED: preadv2(2) and pwritev2(2) with RWF_NOWAIT first, or what there is
-//! instead of it ([`substitute`]).
+//! READ, WRITE, READV, WRITEV, READ_FIXED, WRITE_FIXED, READV_FIXED, WRITEV_FIXED: preadv2(2) and pwritev2(2) with
+//! RWF_NOWAIT first, or what there is instead of it (`rw/substitute.rs`).
 //!
 //! A pipe, socket or tty has no file position: the kernel ignores the SQE's offset there, and so do we (ESPIPE from the
 //! positioned call is answered by the positionless one). On files with a position a transfer that came out short in the
