@@ -209,6 +209,7 @@ fn update_beyond_the_table_is_einval(cx: &Context) {
     let mut ring = with_slots(cx, 2);
     assert_eq!(ring.run(update(&mut [-1, -1], 1)), -EINVAL);
     assert_eq!(ring.run(update(&mut [-1], 2)), -EINVAL);
+    assert_eq!(ring.run(prep(Opcode::FilesUpdate, -1, 8, u32::MAX, 0)), -EINVAL);
 }
 
 fn update_bad_descriptor_is_ebadf(cx: &Context) {

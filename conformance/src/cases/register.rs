@@ -34,6 +34,7 @@ cases! {
         files_update_clears_with_minus_one,
         files_update_skip_leaves,
         files_update_outside_is_einval,
+        updates_of_more_than_the_table_has_are_einval,
         files_update_without_table_is_enxio,
         files_update_of_a_bad_descriptor_counts_what_was_done,
         files_update_reserved_is_einval,
@@ -308,6 +309,22 @@ fn files_update_outside_is_einval(cx: &Context) {
     assert_eq!(update(&ring, 1, &[-1, -1]), -EINVAL);
     assert_eq!(update(&ring, u32::MAX, &[-1, -1]), -EOVERFLOW);
     assert_eq!(update(&ring, 0, &[]), -EINVAL);
+}
+
+/// However many: nothing is read, and no memory is had for them.
+fn updates_of_more_than_the_table_has_are_einval(cx: &Context) {
+    const MANY: u32 = u32::MAX - 15;
+    let ring = cx.ring(4);
+    assert_eq!(files(&ring, &[-1, -1]), 0);
+    assert_eq!(sparse(&ring, IORING_REGISTER_BUFFERS2, 2), 0);
+    let short = Update { offset: 0, resv: 0, data: 8 };
+    assert_eq!(ring.register(IORING_REGISTER_FILES_UPDATE, &raw const short as usize, MANY) as i32, -EINVAL);
+    // struct io_uring_rsrc_update2: offset, resv, data, tags, nr, resv2.
+    let update = |offset: u64| [offset, 8, 8, MANY.into()];
+    for opcode in [IORING_REGISTER_FILES_UPDATE2, IORING_REGISTER_BUFFERS_UPDATE] {
+        assert_eq!(ring.register(opcode, address(&update(0)) as usize, 32) as i32, -EINVAL);
+        assert_eq!(ring.register(opcode, address(&update(16)) as usize, 32) as i32, -EOVERFLOW);
+    }
 }
 
 fn files_update_without_table_is_enxio(cx: &Context) {

@@ -97,6 +97,11 @@ impl Files {
         Ok(Files { range: 0..slots.len(), slots, next: 0 })
     }
 
+    /// How many slots there are.
+    pub fn slot_count(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
     /// The file in slot `index`.
     pub fn get(&self, index: u32) -> Result<&Arc<FixedFile>, Errno> {
         self.slots.get(index as usize).and_then(Option::as_ref).ok_or(Errno::BADF)

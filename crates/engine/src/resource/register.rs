@@ -230,6 +230,12 @@ impl Table {
 }
 
 impl Update {
+    /// The slot behind the last. To be compared with the slots that there are before memory is had for the table: the count
+    /// is the program's, and an allocation that cannot be made ends the process.
+    fn end(&self) -> Result<u32, Errno> {
+        self.first.checked_add(self.table.count).ok_or(Errno::OVERFLOW)
+    }
+
     /// `struct io_uring_rsrc_update2`: first slot, padding, addresses of data and tags, count, padding.
     fn read(arg: u64, size: u32) -> Result<Update, Errno> {
         if size != 32 {
@@ -319,8 +325,12 @@ impl RingGuard {
     }
 
     fn update_buffers(&mut self, update: Update) -> Result<u32, Errno> {
+        let end = update.end()?;
         let (ring, table) = (self.ring(), update.table);
         let buffers = self.buffers.as_mut().ok_or(Errno::NXIO)?;
+        if end > buffers.slot_count() {
+            return Err(Errno::INVAL);
+        }
         let tags = table.tags()?;
         buffers.fill(ring, update.first, table.address, table.count, &tags).map(|done| done as u32)
     }
@@ -346,11 +356,15 @@ impl RingGuard {
 
     /// IORING_REGISTER_FILES_UPDATE: how many files were replaced.
     pub(super) fn update_files(&mut self, update: Update) -> Result<u32, Errno> {
+        let end = update.end()?;
         let (ring, table) = (self.ring(), update.table);
         let files = self.files.as_mut().ok_or(Errno::NXIO)?;
+        if end > files.slot_count() {
+            return Err(Errno::INVAL);
+        }
         let fds = table.fds()?;
         let answer = files.update(ring, update.first, &fds, &table.tags()?).map(|done| done as u32);
-        self.forget_before(update.first..update.first.saturating_add(fds.len() as u32));
+        self.forget_before(update.first..end);
         answer
     }
 
