@@ -35,6 +35,7 @@ base=$kept/$SUITE.tar
 mkdir -p "$kept/archives"
 if [ ! -f "$base" ]; then
   folder=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-debootstrap-XXXXXX")
+  chmod 755 "$folder" # it becomes the image's root, which other users pass through
   echo "debootstrap of $SUITE, once; kept in $base"
   if ! timeout 300 debootstrap --variant=minbase "$SUITE" "$folder" "$MIRROR" >"$kept/debootstrap.log" 2>&1; then
     rm -rf --one-file-system "$folder"
