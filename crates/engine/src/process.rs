@@ -109,10 +109,6 @@ pub fn fits(fd: i32) -> bool {
 /// Makes a complete ring known under its number.
 pub fn publish(fd: i32, ring: &'static Ring) -> Result<(), Errno> {
     let slot = TABLE.get(fd as usize).ok_or(Errno::MFILE)?;
-    // A number that names this ring now was closed unseen by the one that had it, which may have ended by that.
-    if self::ring(fd).is_some_and(|former| !core::ptr::eq(former, ring)) {
-        closing_known(fd);
-    }
     ring.numbers.fetch_add(1, Ordering::Relaxed);
     slot.store(core::ptr::from_ref(ring).cast_mut(), Ordering::Release); // partner: the Acquire load in `ring`
     if let Some(mut live) = LIVE.lock() {

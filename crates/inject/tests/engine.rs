@@ -204,19 +204,6 @@ cases! {
     each_request_gets_one_cqe_whatever_cancels_it: "cancels" "random";
 }
 
-/// Where nothing traps an instruction that closes a ring, the ring ends when the next one gets its number.
-#[test]
-fn rings_that_are_closed_unseen_end_when_their_number_is_used_again() {
-    if let Some(reason) = no_reference().or_else(no_liburing) {
-        return skip("rings_that_are_closed_unseen_end_when_their_number_is_used_again", reason);
-    }
-    let (program, library) = (program("lifetime"), built().shared);
-    let environment =
-        [("LD_PRELOAD", library.as_path()), ("ANYRING_BACKEND", "user".as_ref()), ("ANYRING_RAW", "0".as_ref())];
-    let output = run(&program, "leak-instruction", &environment);
-    assert!(output.status.success() && output.stdout == b"done\n", "{}", text(&output));
-}
-
 /// A program may load the library and close it again: its threads go on in it.
 #[test]
 fn a_library_that_is_closed_stays() {
