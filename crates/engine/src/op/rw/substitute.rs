@@ -12,7 +12,7 @@
 //! readers raises SIGPIPE as write(2) does, and one of PIPE_BUF bytes or fewer is atomic.
 
 use crate::op::call;
-use crate::os::{check, syscall};
+use crate::os::{check, syscall, Os, Sys};
 use crate::Errno;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::pipe::{pipe_with, PipeFlags, SpliceFlags};
@@ -150,7 +150,7 @@ fn out_of_pipe(fd: i32, iovecs: *const [usize; 2], count: usize, bytes: u64) -> 
     let (mut output, mut input) = own_pipe()?;
     let seen = match had(rustix::pipe::tee(pipe, &input, bytes as usize, SpliceFlags::NONBLOCK))? {
         Ok(seen @ 1..) => seen,
-        nothing => return Some(nothing),
+        nothing => return Some(end_or_later(fd, nothing)),
     };
     let fits = match copy(&output) {
         Ok(fits) => fits,
@@ -161,8 +161,23 @@ fn out_of_pipe(fd: i32, iovecs: *const [usize; 2], count: usize, bytes: u64) -> 
     }
     Some(match move_over(pipe, input.as_fd(), fits)? {
         Ok(1..) => copy(&output),
-        nothing => nothing, // another reader was faster
+        nothing => end_or_later(fd, nothing), // another reader was faster
     })
+}
+
+/// tee(2) answers 0 not only at the end of the file, but also when another reader was faster than the second half of the
+/// call: the end it is where no writer is left, and no data.
+fn end_or_later(fd: i32, answer: Result<usize, Errno>) -> Result<usize, Errno> {
+    let asked = libc::POLLIN as u16;
+    match answer {
+        Ok(0)
+            if Sys::poll_now(fd, asked)
+                .is_ok_and(|seen| seen & (libc::POLLHUP as u16 | asked) != libc::POLLHUP as u16) =>
+        {
+            Err(Errno::AGAIN)
+        }
+        answer => answer,
+    }
 }
 
 fn move_over(from: BorrowedFd<'_>, to: BorrowedFd<'_>, bytes: usize) -> Option<Result<usize, Errno>> {
