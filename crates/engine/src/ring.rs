@@ -225,6 +225,17 @@ pub enum LockFailure {
     Crowded,
 }
 
+/// What a system call on the ring answers then.
+impl From<LockFailure> for Errno {
+    fn from(failure: LockFailure) -> Errno {
+        match failure {
+            LockFailure::Reentry => Errno::INTR,
+            LockFailure::Ended => Errno::BADF,
+            LockFailure::Crowded => Errno::NOMEM,
+        }
+    }
+}
+
 impl Ring {
     /// A ring that does not exist yet, for the pool.
     pub fn unborn() -> Ring {

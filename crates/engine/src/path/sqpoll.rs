@@ -25,7 +25,7 @@ use crate::ring::control::Control;
 use crate::ring::enter::Enter;
 use crate::ring::layout::word;
 use crate::ring::view::View;
-use crate::ring::{LockFailure, Ring, RingGuard};
+use crate::ring::{Ring, RingGuard};
 use crate::{process, stats, thread, Errno};
 use anyring_abi::{
     Params, IORING_ENTER_GETEVENTS, IORING_ENTER_SQ_WAIT, IORING_ENTER_SQ_WAKEUP, IORING_SETUP_ATTACH_WQ,
@@ -495,12 +495,7 @@ pub fn enter(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
         return enter_again(ring, call);
     }
     let poller = ring.poller();
-    let mut guard = match ring.lock() {
-        Ok(guard) => guard,
-        Err(LockFailure::Reentry) => return Err(Errno::INTR),
-        Err(LockFailure::Ended) => return Err(Errno::BADF),
-        Err(LockFailure::Crowded) => return Err(Errno::NOMEM),
-    };
+    let mut guard = ring.lock()?;
     if guard.closed {
         return Err(Errno::BADF);
     }

@@ -9,7 +9,7 @@ use crate::op::{definition, Context, Verdict};
 use crate::os::{user_read, user_read_slice, user_write};
 use crate::path::worker;
 use crate::request::timer::Clock;
-use crate::ring::{LockFailure, Ring, RingGuard};
+use crate::ring::{Ring, RingGuard};
 use crate::{descriptors, process, Errno};
 use anyring_abi::*;
 use core::sync::atomic::Ordering;
@@ -26,11 +26,7 @@ pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
     }
     let ring = registering(fd, opcode)?;
     let opcode = opcode & !IORING_REGISTER_USE_REGISTERED_RING;
-    let mut guard = ring.lock().map_err(|failure| match failure {
-        LockFailure::Reentry => Errno::INTR,
-        LockFailure::Ended => Errno::BADF,
-        LockFailure::Crowded => Errno::NOMEM,
-    })?;
+    let mut guard = ring.lock()?;
     // A thread gives back its number of a broken ring as it closes one.
     if guard.is_broken() && opcode != IORING_UNREGISTER_RING_FDS {
         return Err(guard.refuse_call());

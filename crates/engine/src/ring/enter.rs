@@ -49,9 +49,7 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
             ring.owed.fetch_add(call.to_submit, Ordering::Relaxed);
             return Ok(call.to_submit);
         }
-        Err(LockFailure::Reentry) => return Err(Errno::INTR),
-        Err(LockFailure::Ended) => return Err(Errno::BADF),
-        Err(LockFailure::Crowded) => return Err(Errno::NOMEM),
+        Err(failure) => return Err(failure.into()),
     };
     if guard.closed {
         return Err(Errno::BADF);

@@ -141,15 +141,18 @@ impl RingGuard {
     fn accept(&mut self, sqe: Sqe) -> bool {
         let on_its_way = Unanswered::new(self.ring(), sqe.user_data, None);
         point(Point::Prep);
-        let prepared = self.check(&sqe).and_then(|(opcode, row)| {
-            let op = (row.prep)(opcode, &sqe)?;
-            self.check_links(&op)?;
-            Ok((opcode, row, op))
-        });
-        let (opcode, row, mut op) = match prepared {
-            Ok(prepared) => prepared,
+        let (opcode, row) = match self.check(&sqe) {
+            Ok(known) => known,
             Err(error) => return self.refuse(&sqe, error, on_its_way),
         };
+        // Not chained into one result: that would move the operation once more.
+        let mut op = match (row.prep)(opcode, &sqe) {
+            Ok(op) => op,
+            Err(error) => return self.refuse(&sqe, error, on_its_way),
+        };
+        if let Err(error) = self.check_links(&op) {
+            return self.refuse(&sqe, error, on_its_way);
+        }
         let target = match row.file {
             FileUse::None => Target::None,
             FileUse::File if sqe.flags & IOSQE_FIXED_FILE != 0 => Target::Index(sqe.fd as u32),
