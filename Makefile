@@ -7,7 +7,7 @@ LOGS := $(TARGET)/test-logs
 STEP := scripts/step.sh $(LOGS)
 
 # In the order in which they run.
-STEPS := setup format lint doc build unit loom conformance-kernel conformance-engine profiles e2e install-test containers
+STEPS := setup format lint doc patches build unit loom conformance-kernel conformance-engine profiles e2e install-test containers
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
 export DESTDIR PREFIX LIBDIR STRIP
@@ -44,6 +44,10 @@ lint: setup
 
 doc: setup
 	@RUSTDOCFLAGS="-D warnings" $(STEP) $@ cargo doc --locked --workspace --no-deps --quiet
+
+# That the patches of `make undone` still apply; one second.
+patches:
+	@$(STEP) $@ scripts/undone.sh --check
 
 build: setup
 	@$(STEP) $@ scripts/build.sh $(TARGET) anyring-conformance

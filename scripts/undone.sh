@@ -3,6 +3,8 @@
 # of crates/inject/tests/undone/, and demands that the test which the patch names passes before and fails after.
 #
 # usage: scripts/undone.sh [NAME...]       (NAME: a patch without .patch, or the beginning of one; all of them if none)
+#        scripts/undone.sh --check         only that each patch applies exactly, in a second; a step of `make test`
+#        scripts/undone.sh --renew         writes those anew that apply with other line numbers or another context
 #
 # A patch that no longer applies, or builds nothing, is a failure too: renew it together with what it undoes. A test
 # that is skipped here proves nothing; it is reported with its reason, and counted as skipped.
@@ -11,13 +13,47 @@ set -uo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 target=${CARGO_TARGET_DIR:-$here/target}
 patches=$here/crates/inject/tests/undone
+passed=0 failed=0 skipped=0
+
+# Their context must agree line by line; only its place may move.
+if [ "${1:-}" = --check ]; then
+  cd "$here" || exit 1
+  for patch in "$patches"/*.patch; do
+    if git apply --check "$patch"; then
+      passed=$((passed + 1))
+    else
+      echo "$(basename "$patch") does not apply: scripts/undone.sh --renew, or by hand, together with what it undoes"
+      failed=$((failed + 1))
+    fi
+  done
+  echo "$passed passed, $failed failed, 0 skipped"
+  [ "$failed" = 0 ]
+  exit
+fi
+
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-passed=0 failed=0 skipped=0
 export CARGO_TARGET_DIR=$target/undone
 
 (cd "$here" && git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$scratch") || exit 1
 cd "$scratch" || exit 1
+
+if [ "${1:-}" = --renew ]; then
+  git init --quiet && git add --all && git -c user.name=undone -c user.email= commit --quiet --message before || exit 1
+  for patch in "$patches"/*.patch; do
+    git apply --check "$patch" 2>/dev/null && continue
+    if patch --quiet --strip=1 --no-backup-if-mismatch --input "$patch"; then
+      { sed '/^--- /,$d' "$patch" && git diff --unified=2 | grep -v -e '^diff --git ' -e '^index '; } >"$scratch/renewed"
+      cp "$scratch/renewed" "$patch"
+      echo "renewed $(basename "$patch"): look at what became of it"
+    else
+      echo "$(basename "$patch") has to be renewed by hand"
+      failed=1
+    fi
+    git reset --quiet --hard && git clean --quiet --force
+  done
+  exit "$failed"
+fi
 
 build() {
   cargo build --quiet --locked -p anyring-inject &&
