@@ -6,6 +6,7 @@ cases! {
     any_flags: [of_a_ring],
     own_flags: [
         without_a_ring,
+        names_all_that_the_header_of_6_18_has,
         tells_what_fits,
         clears_what_is_beyond,
         unknown_question_is_eopnotsupp,
@@ -51,6 +52,17 @@ fn whole(cx: &Context, fd: i32, features: u32) {
     assert_ne!(answer[3] & u64::from(IORING_ENTER_GETEVENTS), 0);
     assert_ne!(answer[4] & u64::from(IOSQE_IO_LINK), 0);
     assert_eq!(answer[5], 1, "one question is known");
+}
+
+/// Holds the lists that CONFORMANCE.md is made of against the kernel's own.
+fn names_all_that_the_header_of_6_18_has(cx: &Context) {
+    use anyring_abi::interface::{Name, ENTER_FLAGS, FEATURES, OPCODES, REGISTER_CALLS, SETUP_FLAGS, SQE_FLAGS};
+    let mut answer = [0; 6];
+    assert_eq!(ask(cx, -1, &mut entry(&mut answer, 48)), 0);
+    let counts = [answer[0] as u32, (answer[0] >> 32) as u32];
+    assert_eq!(counts.map(|count| count as usize), [OPCODES.len(), REGISTER_CALLS.len()]);
+    let bits = |names: &[Name]| names.iter().fold(0, |bits, name| bits | name.value);
+    assert_eq!(answer[1..5], [FEATURES, SETUP_FLAGS, ENTER_FLAGS, SQE_FLAGS].map(bits));
 }
 
 fn of_a_ring(cx: &Context) {

@@ -116,6 +116,8 @@ constants! {
     IORING_REGISTER_FILES_SKIP: i32 = -2;
     IORING_TIMESTAMP_HW_SHIFT: u32 = 16;
     IORING_TIMESTAMP_TYPE_SHIFT: u32 = 17;
+    IORING_RW_ATTR_FLAG_PI: u32 = 1;
+    IO_URING_OP_SUPPORTED: u16 = 1;
 }
 
 macro_rules! register_opcodes {
@@ -183,20 +185,59 @@ register_opcodes! {
 // Newer than linux-raw-sys 0.12: read from Linux 6.18's header.
 pub const IORING_REGISTER_QUERY: u32 = 35;
 pub const IORING_SETUP_CQE_MIXED: u32 = 1 << 18;
+pub const IORING_NOP_CQE32: u32 = 1 << 5;
 pub const IORING_CQE_F_SKIP: u32 = 1 << 5;
 pub const IORING_CQE_F_32: u32 = 1 << 15;
+pub const IORING_URING_CMD_MULTISHOT: u32 = 1 << 1;
+/// Of the CQEs of SOCKET_URING_OP_TX_TIMESTAMP: the time is the hardware's.
+pub const IORING_CQE_F_TSTAMP_HW: u32 = 1 << IORING_TIMESTAMP_HW_SHIFT;
 
-/// What a MSG_RING sends.
-pub const IORING_MSG_DATA: u64 = linux_raw_sys::io_uring::io_uring_msg_ring_flags::IORING_MSG_DATA as u64;
-/// A registered file; see [`IORING_MSG_DATA`].
-pub const IORING_MSG_SEND_FD: u64 = linux_raw_sys::io_uring::io_uring_msg_ring_flags::IORING_MSG_SEND_FD as u64;
+macro_rules! enumerations {
+    ($($enumeration:ident { $($name:ident: $type:ty = $value:expr;)* })*) => {
+        $($(pub const $name: $type = $value;)*)*
+        const _: () = {
+            $($(assert!($name as u64 == linux_raw_sys::io_uring::$enumeration::$name as u64);)*)*
+        };
+    };
+}
 
-pub const IORING_REG_WAIT_TS: u32 = 1;
-pub const IORING_MEM_REGION_TYPE_USER: u32 = 1;
-pub const IORING_MEM_REGION_REG_WAIT_ARG: u64 = 1;
+enumerations! {
+    io_uring_msg_ring_flags {
+        IORING_MSG_DATA: u64 = 0;
+        IORING_MSG_SEND_FD: u64 = 1;
+    }
+    io_uring_socket_op {
+        SOCKET_URING_OP_SIOCINQ: u32 = 0;
+        SOCKET_URING_OP_SIOCOUTQ: u32 = 1;
+        SOCKET_URING_OP_GETSOCKOPT: u32 = 2;
+        SOCKET_URING_OP_SETSOCKOPT: u32 = 3;
+        SOCKET_URING_OP_TX_TIMESTAMP: u32 = 4;
+    }
+    io_wq_type {
+        IO_WQ_BOUND: u32 = 0;
+        IO_WQ_UNBOUND: u32 = 1;
+    }
+    io_uring_napi_op {
+        IO_URING_NAPI_REGISTER_OP: u8 = 0;
+        IO_URING_NAPI_STATIC_ADD_ID: u8 = 1;
+        IO_URING_NAPI_STATIC_DEL_ID: u8 = 2;
+    }
+    io_uring_napi_tracking_strategy {
+        IO_URING_NAPI_TRACKING_DYNAMIC: u32 = 0;
+        IO_URING_NAPI_TRACKING_STATIC: u32 = 1;
+        IO_URING_NAPI_TRACKING_INACTIVE: u32 = 255;
+    }
+    io_uring_zcrx_area_flags {
+        IORING_ZCRX_AREA_DMABUF: u32 = 1;
+    }
+}
+
+pub const IORING_REG_WAIT_TS: u32 = linux_raw_sys::io_uring::IORING_REG_WAIT_TS as u32;
+pub const IORING_MEM_REGION_TYPE_USER: u32 = linux_raw_sys::io_uring::IORING_MEM_REGION_TYPE_USER as u32;
+pub const IORING_MEM_REGION_REG_WAIT_ARG: u64 = linux_raw_sys::io_uring::IORING_MEM_REGION_REG_WAIT_ARG as u64;
+pub const IORING_REGISTER_SRC_REGISTERED: u32 = linux_raw_sys::io_uring::IORING_REGISTER_SRC_REGISTERED as u32;
+pub const IORING_REGISTER_DST_REPLACE: u32 = linux_raw_sys::io_uring::IORING_REGISTER_DST_REPLACE as u32;
 pub const IORING_MAP_OFF_PARAM_REGION: u64 = 0x2000_0000;
-pub const IORING_REGISTER_SRC_REGISTERED: u32 = 1;
-pub const IORING_REGISTER_DST_REPLACE: u32 = 2;
 pub const IO_URING_QUERY_OPCODES: u32 = 0;
 
 macro_rules! restriction_kinds {

@@ -3,6 +3,7 @@
 #![no_std]
 
 mod constants;
+pub mod interface;
 mod opcode;
 mod types;
 

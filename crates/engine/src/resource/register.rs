@@ -498,9 +498,6 @@ fn probe(arg: u64, count: u32) -> Result<u32, Errno> {
     Ok(0)
 }
 
-/// `IO_URING_OP_SUPPORTED` of `struct io_uring_probe_op`.
-const IO_URING_OP_SUPPORTED: u16 = 1;
-
 /// Registers or unregisters rings for the calling thread: `struct io_uring_rsrc_update` entries of 16 bytes. Source:
 /// io_uring_register(2), IORING_REGISTER_RING_FDS.
 fn ring_numbers(arg: u64, count: u32, register: bool) -> Result<u32, Errno> {
