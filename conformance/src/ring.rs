@@ -120,19 +120,30 @@ impl Ring {
         self.word(offset).load(Ordering::Acquire)
     }
 
+    /// Stores a word of the ring area by its offset, whoever owns it.
+    pub fn set_word_at(&self, offset: u32, value: u32) {
+        self.word(offset).store(value, Ordering::Release);
+    }
+
     /// Writes entry `slot` of the SQ's index array.
     pub fn set_sq_array(&self, slot: u32, index: u32) {
         self.word(self.params.sq_off.array + slot * 4).store(index, Ordering::Relaxed);
+    }
+
+    /// Writes the SQE at `index`, whether or not it is submitted already.
+    pub fn set_sqe(&self, index: u32, sqe: Sqe) {
+        assert!(index < self.params.sq_entries, "index {index}");
+        let address = self.sqes.address + index as usize * sqe_size(self.params.flags);
+        // SAFETY: the area was mapped for this many entries. The kernel copies an entry when it submits it, so that it may
+        // see a mixture of two at worst, each a value.
+        unsafe { (address as *mut Sqe).write_volatile(sqe) };
     }
 
     /// Puts an SQE at the SQ's tail without telling the kernel. Panics when the SQ is full.
     pub fn push(&mut self, sqe: Sqe) {
         assert!(self.sq_tail.wrapping_sub(self.sq_head()) < self.params.sq_entries, "the SQ has room");
         let slot = self.sq_tail & (self.params.sq_entries - 1);
-        let address = self.sqes.address + slot as usize * sqe_size(self.params.flags);
-        // SAFETY: `slot` is below the number of entries that the area was mapped for, and the kernel reads the entry
-        // only in an enter after the tail was stored.
-        unsafe { (address as *mut Sqe).write(sqe) };
+        self.set_sqe(slot, sqe);
         if self.params.flags & IORING_SETUP_NO_SQARRAY == 0 {
             self.set_sq_array(slot, slot);
         }

@@ -27,6 +27,7 @@ cases! {
         sigmask_size_must_be_eight,
         sigmask_is_restored_after_the_wait,
         waits_for_as_many_as_asked,
+        head_beyond_the_tail_keeps_nobody_waiting,
         min_wait_returns_what_came,
     ],
     own_flags: [
@@ -234,6 +235,15 @@ fn sigmask_is_restored_after_the_wait(cx: &Context) {
     assert_eq!(enter_with(&ring, 1, arg), -ETIME);
     raise(libc::SIGUSR1);
     assert_eq!(SIGNALS.load(std::sync::atomic::Ordering::SeqCst), 1);
+}
+
+fn head_beyond_the_tail_keeps_nobody_waiting(cx: &Context) {
+    let mut ring = cx.ring(4);
+    let head = ring.params.cq_off.head;
+    ring.set_word_at(head, 3);
+    assert_eq!([0, 1, 4].map(|count| ring.enter(0, count, IORING_ENTER_GETEVENTS, 0, 0)), [0; 3]);
+    ring.set_word_at(head, 0);
+    assert_eq!(ring.run(sqe::nop()), 0);
 }
 
 fn waits_for_as_many_as_asked(cx: &Context) {

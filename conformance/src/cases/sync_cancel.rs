@@ -1,6 +1,7 @@
 //! IORING_REGISTER_SYNC_CANCEL: the cancellation that answers when it is over.
 
 use super::prelude::*;
+use std::time::{Duration, Instant};
 
 cases! {
     any_flags: [
@@ -22,6 +23,7 @@ cases! {
         bad_address_is_efault,
         needs_no_timeout,
         of_what_a_worker_sleeps_in,
+        time_before_now_is_over,
     ],
     own_flags: [],
 }
@@ -178,17 +180,26 @@ fn needs_no_timeout(cx: &Context) {
 /// Whether a worker that sleeps in the call could be interrupted in time decides between 0 and ETIME. A FIFO's open
 /// waits there.
 fn of_what_a_worker_sleeps_in(cx: &Context) {
+    answers_in_time(cx, ms(50));
+}
+
+fn time_before_now_is_over(cx: &Context) {
+    for (tv_sec, tv_nsec) in [(-5, 0), (-1, 0), (0, -1), (i64::MIN, 0)] {
+        answers_in_time(cx, Timespec { tv_sec, tv_nsec });
+    }
+}
+
+/// A cancellation of an open that sleeps on a worker: it is interrupted, or the time is over.
+fn answers_in_time(cx: &Context, timeout: Timespec) {
     // SAFETY: a constant name.
-    assert_eq!(unsafe { libc::mkfifo(c"fifo".as_ptr(), 0o600) }, 0);
+    unsafe { libc::mkfifo(c"fifo".as_ptr(), 0o600) };
     let mut ring = cx.ring(4);
     ring.go(sqe::openat(libc::AT_FDCWD, c"fifo", libc::O_RDONLY, 0).with(IOSQE_ASYNC).data(1));
     ring.expect_quiet();
-    let answer = sync_cancel(&ring, SyncCancel { timeout: ms(50), ..sync(1, -1, 0) });
-    if answer == -ETIME {
-        let _writer = std::fs::File::options().read(true).write(true).open("fifo").expect("open the FIFO");
-        ring.wait();
-    } else {
-        let result = ring.wait().res;
-        assert!(answer == 0 && result < 0, "interrupted, {answer} with the CQE {result}");
-    }
+    let start = Instant::now();
+    let answer = sync_cancel(&ring, SyncCancel { timeout, ..sync(1, -1, 0) });
+    assert!(start.elapsed() < Duration::from_secs(3), "{answer} after {:?}", start.elapsed());
+    let _writer = std::fs::File::options().read(true).write(true).open("fifo").expect("open the FIFO");
+    let result = ring.wait().res;
+    assert!(answer == -ETIME || (answer == 0 && result < 0), "{answer} with the CQE {result}");
 }

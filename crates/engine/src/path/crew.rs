@@ -94,7 +94,11 @@ impl Crew {
     #[must_use]
     pub fn queue(self: &Arc<Crew>, job: Arc<Job>) -> bool {
         let Some(mut queue) = self.queue.lock() else {
-            // A signal handler interrupted this very function, in the submitter: the job is done here and now.
+            // A signal handler interrupted this very function, in the submitter: the job is done here and now, unless it
+            // is to be done with other credentials.
+            if self.credentials.is_some() {
+                return false;
+            }
             worker::run_alone(job);
             return true;
         };
@@ -283,5 +287,25 @@ impl RingGuard {
     /// Whether a request must be made by a crew, since another thread than its submitter issues it.
     pub fn is_others(&self, id: Id) -> bool {
         self.slab[id].hold.as_ref().is_some_and(|hold| !hold.is_mine())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Op;
+    use crate::path::worker::Approach;
+    use crate::request::{Request, Slab, Target};
+
+    #[test]
+    fn who_interrupts_a_submitter_makes_no_call_with_other_credentials() {
+        let crew = Crew::with(0, Some(Credentials::of_caller().expect("credentials")));
+        let request = Request::new(Op::placeholder(), anyring_abi::Opcode::Nop, 0, 0, Target::None);
+        let id = Slab::default().insert(request);
+        let job = Job::new(process::unborn_ring(), 0, id, Op::placeholder(), -1, Approach::Plain, None);
+        let held = crew.queue.lock().expect("free");
+        assert!(!crew.queue(job.clone()));
+        assert!(!job.has_finished() && job.cancel(), "nobody has begun with it");
+        drop(held);
     }
 }

@@ -8,6 +8,7 @@ use crate::forced::{point, Point};
 use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::request::timer::Clock;
 use crate::ring::control::Control;
+use crate::ring::layout::word;
 use crate::ring::{member, Ring, RingGuard};
 use crate::{process, Errno};
 use core::cell::Cell;
@@ -164,31 +165,40 @@ impl RingGuard {
         reached || self.control.header().timeouts.load(Ordering::Relaxed) != timeouts
     }
 
+    /// The CQ's tail that ends a wait for `min_complete` CQEs. What is there already counts by the words in ring memory: of a
+    /// head beyond the tail the difference is as large as can be, and there is nothing to wait for.
+    fn wait_target(&self, min_complete: u32) -> Result<u32, Errno> {
+        let view = self.memory.view;
+        let wanted = min_complete.min(view.layout().cq_entries);
+        let head = view.load(word::CQ_HEAD)?;
+        let ready = view.load(word::CQ_TAIL)?.wrapping_sub(head);
+        Ok(if ready >= wanted { self.cq_tail() } else { head.wrapping_add(wanted) })
+    }
+
     fn cq_is_empty(&self) -> bool {
         self.cq_ready(self.cq_tail()) == Ok(0)
     }
 }
 
 /// Waits as io_uring_enter(2) with IORING_ENTER_GETEVENTS does. Source: `io_cqring_wait` in io_uring/io_uring.c.
-pub fn wait(mut guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
-    let head = match guard.memory.view.load(crate::ring::layout::word::CQ_HEAD) {
-        Ok(head) => head,
-        Err(error) => {
-            guard.call_helper();
-            return Err(error);
-        }
-    };
-    let entries = guard.memory.view.layout().cq_entries;
-    wait_until(guard, wish, head.wrapping_add(wish.min_complete.min(entries)))
+pub fn wait(guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
+    wait_until(guard, wish, None)
 }
 
-/// Waits until the CQ's tail has come to `target`.
-pub fn wait_until(mut guard: RingGuard, wish: &Wish, mut target: u32) -> Result<(), Errno> {
+/// Waits until the CQ's tail has come to `target`, or as [`wait`] does.
+pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u32>) -> Result<(), Errno> {
     let ring = guard.ring();
     let mut wish = *wish;
     ring.driver.handover.visit();
     guard.clear_announcement();
     guard.collect();
+    let mut target = match target.map_or_else(|| guard.wait_target(wish.min_complete), Ok) {
+        Ok(target) => target,
+        Err(error) => {
+            guard.call_helper();
+            return Err(error);
+        }
+    };
     let timeouts = guard.control.header().timeouts.load(Ordering::Relaxed);
     let polled = guard.is_polled();
     // Completions must not keep what is ready behind them from being seen for ever.

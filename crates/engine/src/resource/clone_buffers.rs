@@ -36,6 +36,7 @@ pub fn clone(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
         guard.registered_ranges(from, to, count)?
     } else {
         // Two rings are never locked in turn.
+        let life = guard.cookie;
         drop(guard);
         let other = other.lock().map_err(|_| Errno::BADF)?;
         if other.issuer != 0 && other.issuer != process::thread_id() {
@@ -43,7 +44,8 @@ pub fn clone(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
         }
         let ranges = other.registered_ranges(from, to, count)?;
         drop(other);
-        guard = ring.lock().map_err(|_| Errno::BADF)?;
+        // Another thread may have closed the ring, and another ring have been made in its place.
+        guard = ring.lock().ok().filter(|guard| guard.cookie == life).ok_or(Errno::BADF)?;
         if !replaces && guard.buffers.is_some() {
             return Err(Errno::BUSY);
         }
@@ -70,5 +72,47 @@ impl RingGuard {
             return Err(Errno::INVAL);
         }
         Ok(buffers.ranges(from..end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::{Os, Sys};
+    use anyring_abi::{Params, IORING_REGISTER_CLONE_BUFFERS};
+    use std::time::Duration;
+
+    fn make() -> i32 {
+        let mut params = Params::default();
+        crate::setup(4, &raw mut params as u64).expect("a ring")
+    }
+
+    fn close(fd: i32) {
+        process::closing(fd);
+        Sys::close(fd);
+    }
+
+    #[test]
+    fn a_ring_made_in_the_place_of_one_closed_meanwhile_gets_nothing() {
+        let (source, target) = (make(), make());
+        let memory = [0u8; 64];
+        let vector = [memory.as_ptr() as usize, memory.len()];
+        crate::register(source as u32, anyring_abi::IORING_REGISTER_BUFFERS, vector.as_ptr() as u64, 1)
+            .expect("one");
+        let held = process::ring(source).expect("a ring").lock().ok().expect("free");
+        let place = process::ring(target).expect("a ring");
+        let cloning = std::thread::spawn(move || {
+            let argument = [source as u64, 0, 0, 0];
+            crate::register(target as u32, IORING_REGISTER_CLONE_BUFFERS, argument.as_ptr() as u64, 1)
+        });
+        std::thread::sleep(Duration::from_millis(50)); // it waits for the source's lock
+        close(target);
+        let another = make();
+        assert!(core::ptr::eq(process::ring(another).expect("a ring"), place), "nothing was tried");
+        drop(held);
+        assert_eq!(cloning.join().expect("no panic"), Err(Errno::BADF));
+        assert!(place.lock().is_ok_and(|guard| guard.buffers.is_none()));
+        close(another);
+        close(source);
     }
 }

@@ -28,10 +28,8 @@ pub fn cancel(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
         return answer;
     }
     let clock = Clock::Monotonic;
-    let for_ever = (seconds, nanoseconds) == (u64::MAX, u64::MAX);
-    let span_ns = seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds);
-    let deadline_ns = if for_ever { u64::MAX } else { clock.now_ns().saturating_add(span_ns) };
-    let ring = guard.ring();
+    let deadline_ns = deadline_ns(seconds as i64, nanoseconds as i64, clock.now_ns());
+    let (ring, life) = (guard.ring(), guard.cookie);
     while answer == Err(Errno::ALREADY) {
         let now_ns = clock.now_ns();
         if now_ns >= deadline_ns {
@@ -40,17 +38,29 @@ pub fn cancel(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
         let until_ns = deadline_ns.min(now_ns.saturating_add(LOOK_NS));
         let wish = Wish { min_complete: 1, deadline_ns: Some(until_ns), minimum_ns: None, clock, sigmask: None };
         let next = guard.cq_tail().wrapping_add(1);
-        match wait_until(guard, &wish, next) {
+        match wait_until(guard, &wish, Some(next)) {
             Ok(()) | Err(Errno::TIME) => {}
             Err(error) => return Err(error),
         }
-        guard = ring.lock().map_err(|_| Errno::BADF)?;
+        // Another thread may have closed the ring, and another ring have been made in its place.
+        guard = ring.lock().ok().filter(|guard| guard.cookie == life).ok_or(Errno::BADF)?;
         answer = ended(guard.cancel_requests(&cancel));
     }
     match answer {
         Ok(_) | Err(Errno::NOENT) => Ok(0),
         error => error,
     }
+}
+
+/// When to give up: never for -1 and -1. Another negative time is over already, unless the moment is before the clock began:
+/// natively its timer never fires. The sum is the kernel's (`ktime_set`, then `ktime_add_ns`), which turns over.
+fn deadline_ns(seconds: i64, nanoseconds: i64, now_ns: u64) -> u64 {
+    const SECOND_NS: i64 = 1_000_000_000;
+    let span_ns = match seconds {
+        _ if (seconds, nanoseconds) == (-1, -1) || seconds >= i64::MAX / SECOND_NS => i64::MAX,
+        _ => seconds.wrapping_mul(SECOND_NS).wrapping_add(nanoseconds),
+    };
+    u64::try_from(span_ns.wrapping_add(now_ns as i64)).unwrap_or(u64::MAX)
 }
 
 /// How many requests a cancellation ended, or why none.
