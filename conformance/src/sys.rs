@@ -149,6 +149,12 @@ pub fn pages(count: usize) -> &'static mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(address.cast(), count * 4096) }
 }
 
+/// Changes what may be done with these whole pages.
+pub fn protect(pages: &[u8], protection: i32) {
+    // SAFETY: the range is a mapping of the case's own, and whoever calls accesses it as `protection` allows.
+    assert_eq!(unsafe { libc::mprotect(pages.as_ptr().cast_mut().cast(), pages.len(), protection) }, 0);
+}
+
 /// How often [`count_signal`]'s handler ran.
 pub static SIGNALS: AtomicU32 = AtomicU32::new(0);
 
@@ -203,8 +209,11 @@ pub fn raise(signal: i32) {
     assert_eq!(unsafe { libc::raise(signal) }, 0);
 }
 
-/// Runs `action` in a forked child and waits for it: the exit status (128 + signal when it was killed).
-pub fn in_child(action: impl FnOnce()) -> i32 {
+/// A forked child of the case.
+pub struct Child(libc::pid_t);
+
+/// Runs `action` in a forked child.
+pub fn start_child(action: impl FnOnce()) -> Child {
     // SAFETY: a case has one thread when it forks (those that start threads do not fork), so the child may run on.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork");
@@ -213,14 +222,26 @@ pub fn in_child(action: impl FnOnce()) -> i32 {
         // SAFETY: ends the child without the parent's exit handlers.
         unsafe { libc::_exit(if passed { 0 } else { 1 }) };
     }
-    let mut status = 0;
-    // SAFETY: `status` is one int, the child is ours and not yet reaped.
-    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    if libc::WIFEXITED(status) {
-        libc::WEXITSTATUS(status)
-    } else {
-        128 + libc::WTERMSIG(status)
+    Child(child)
+}
+
+impl Child {
+    /// Waits for its end: the exit status (128 + signal when it was killed).
+    pub fn wait(self) -> i32 {
+        let mut status = 0;
+        // SAFETY: `status` is one int, the child is ours and not yet reaped.
+        assert_eq!(unsafe { libc::waitpid(self.0, &mut status, 0) }, self.0);
+        if libc::WIFEXITED(status) {
+            libc::WEXITSTATUS(status)
+        } else {
+            128 + libc::WTERMSIG(status)
+        }
     }
+}
+
+/// Runs `action` in a forked child and waits for it: its exit status.
+pub fn in_child(action: impl FnOnce()) -> i32 {
+    start_child(action).wait()
 }
 
 /// Whether descriptor number `number` is open in this process.

@@ -9,6 +9,7 @@ cases! {
         register_twice_is_eexist,
         register_of_bad_sizes_is_einval,
         register_of_bad_memory,
+        register_of_read_only_memory_is_efault,
         register_of_unknown_flags_is_einval,
         register_with_padding_is_einval,
         register_with_a_bad_argument,
@@ -132,6 +133,14 @@ fn register_of_bad_memory(cx: &Context) {
     assert_eq!(register(&ring, &Registration { ring_addr: 0, ..good }), -(EFAULT as isize));
     assert_eq!(register(&ring, &Registration { ring_addr: good.ring_addr + 16, ..good }), -(EINVAL as isize));
     assert_eq!(register(&ring, &Registration { ring_addr: bad_address(), ..good }), -(EFAULT as isize));
+}
+
+fn register_of_read_only_memory_is_efault(cx: &Context) {
+    let (ring, memory) = (cx.ring(4), pages(2));
+    protect(&memory[4096..], libc::PROT_READ);
+    let good = Registration { ring_addr: address(memory), ring_entries: 256, group: 1, ..Registration::default() };
+    assert_eq!(register(&ring, &Registration { ring_entries: 512, ..good }), -(EFAULT as isize));
+    assert_eq!(register(&ring, &good), 0, "the first page alone");
 }
 
 fn register_of_unknown_flags_is_einval(cx: &Context) {

@@ -19,6 +19,7 @@ topics![
     epoll_wait,
     file_table,
     fs,
+    hostile,
     liburing,
     io_wq,
     lifetime,

@@ -269,8 +269,7 @@ fn readv_with_a_negative_length_is_einval(cx: &Context) {
 fn read_into_a_half_bad_buffer_is_short(cx: &Context) {
     let file = file("f", &[7; 8192]);
     let memory = pages(2);
-    // SAFETY: only the protection of the case's own second page changes; nothing of Rust's reads or writes it after.
-    assert_eq!(unsafe { libc::mprotect(memory.as_mut_ptr().add(4096).cast(), 4096, libc::PROT_NONE) }, 0);
+    protect(&memory[4096..], libc::PROT_NONE);
     let start = address(memory) + 4096 - 16;
     assert_eq!(cx.ring(4).run(prep(Opcode::Read, fd(&file), start, 64, 0)), 16);
 }

@@ -42,6 +42,7 @@ cases! {
         r_disabled_ring_is_enabled_by_register,
         no_mmap_without_memory_is_efault,
         no_mmap_unaligned_memory_is_einval,
+        no_mmap_read_only_memory_is_efault,
         no_mmap_ring_cannot_be_mapped,
         no_mmap_gives_back_the_addresses,
         no_sqarray_has_no_array_offset,
@@ -189,8 +190,7 @@ fn unreadable_params_is_efault(cx: &Context) {
 
 fn read_only_params_is_efault_and_leaks_no_descriptor(cx: &Context) {
     let page = pages(1);
-    // SAFETY: only the protection of the case's own page changes; nothing writes it from here on.
-    assert_eq!(unsafe { libc::mprotect(page.as_mut_ptr().cast(), 4096, libc::PROT_READ) }, 0);
+    protect(page, libc::PROT_READ);
     let next = fd(&eventfd(0, 0));
     assert_eq!(cx.door.setup(4, page.as_ptr() as usize) as i32, -EFAULT);
     assert_eq!(fd(&eventfd(0, 0)), next, "the lowest free number is the same as before");
@@ -281,6 +281,18 @@ fn no_mmap_unaligned_memory_is_einval(cx: &Context) {
     let memory = pages(4).as_ptr() as u64;
     assert_eq!(setup(cx, 4, no_mmap_params(memory + 64, memory + 8192)).0 as i32, -EINVAL);
     assert_eq!(setup(cx, 4, no_mmap_params(memory, memory + 8192 + 64)).0 as i32, -EINVAL);
+}
+
+fn no_mmap_read_only_memory_is_efault(cx: &Context) {
+    let memory = pages(3);
+    protect(&memory[8192..], libc::PROT_READ);
+    let page = |index: u64| address(memory) + 4096 * index;
+    assert_eq!(setup(cx, 4, no_mmap_params(page(0), page(2))).0 as i32, -EFAULT, "the SQEs");
+    assert_eq!(setup(cx, 4, no_mmap_params(page(2), page(0))).0 as i32, -EFAULT, "the rings");
+    assert_eq!(setup(cx, 128, no_mmap_params(page(1), page(0))).0 as i32, -EFAULT, "their second page");
+    let answer = setup(cx, 4, no_mmap_params(page(0), page(1))).0;
+    assert!(answer >= 0, "{answer}");
+    cx.door.close(answer as i32);
 }
 
 fn no_mmap_ring_cannot_be_mapped(cx: &Context) {

@@ -17,6 +17,7 @@ cases! {
         region_needs_a_disabled_ring_for_waits,
         region_twice_is_ebusy,
         region_arguments_are_checked,
+        region_of_read_only_memory_is_efault,
         registered_wait_without_a_region_is_efault,
         registered_wait_outside_the_region_is_efault,
         registered_wait_with_a_minimum,
@@ -219,6 +220,16 @@ fn region_arguments_are_checked(cx: &Context) {
     assert_eq!(ring.register(IORING_REGISTER_MEM_REGION, &raw const reserved as usize, 1) as i32, -EINVAL);
     assert_eq!(ring.register(IORING_REGISTER_MEM_REGION, &raw const reserved as usize, 2) as i32, -EINVAL);
     assert_eq!(ring.register(IORING_REGISTER_MEM_REGION, bad_address() as usize, 1) as i32, -EFAULT);
+}
+
+fn region_of_read_only_memory_is_efault(cx: &Context) {
+    let (ring, memory) = (cx.ring(4), pages(2));
+    protect(&memory[4096..], libc::PROT_READ);
+    let flags = IORING_MEM_REGION_TYPE_USER;
+    let mut description = Description { address: address(memory), size: 8192, flags, ..Description::default() };
+    assert_eq!(region(&ring, &mut description, 0), -EFAULT);
+    description.size = 4096;
+    assert_eq!(region(&ring, &mut description, 0), 0, "the first page alone");
 }
 
 fn registered_wait_without_a_region_is_efault(cx: &Context) {

@@ -75,6 +75,11 @@ impl<T> Lock<T> {
         self.word.load(Ordering::Relaxed) & !CONTENDED == thread_pointer()
     }
 
+    /// Whether somebody may be asleep on the lock, which is held.
+    pub fn is_contended(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & CONTENDED != 0
+    }
+
     #[cold]
     fn wait(&self) {
         let me = thread_pointer();

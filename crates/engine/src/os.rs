@@ -10,8 +10,8 @@ mod linux;
 
 pub use fork::{ForkPage, Look};
 pub use guard::{
-    copy_by_kernel, handler_installed, kernel_copies, user_copy_fault, user_read, user_read_slice, user_write,
-    user_write_slice, GuardedWords, Plain,
+    check_writable, copy_by_kernel, handler_installed, kernel_copies, user_copy_fault, user_read, user_read_slice,
+    user_write, user_write_slice, GuardedWords, Plain,
 };
 pub use linux::{flags_are_ignored, flags_are_looked_at, probe_flags, syscall, Linux};
 

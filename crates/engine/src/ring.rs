@@ -284,6 +284,11 @@ impl Ring {
         Some(guard)
     }
 
+    /// Whether somebody may sleep until the ring's lock, which is held, is free.
+    pub fn is_contended(&self) -> bool {
+        self.state.is_contended()
+    }
+
     /// Whether the calling thread is inside the ring's lock.
     pub fn held_by_me(&self) -> bool {
         self.state.held_by_me()

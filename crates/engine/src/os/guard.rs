@@ -47,6 +47,14 @@ core::arch::global_asm!(
     "mov [rdi], esi",
     "xor eax, eax",
     "ret",
+    // usize anyring_user_touch(word: rdi): 0, or not 0 when it cannot be written. Changes nothing, whoever else writes.
+    ".hidden anyring_user_touch",
+    ".globl anyring_user_touch",
+    ".type anyring_user_touch, @function",
+    "anyring_user_touch:",
+    "lock or dword ptr [rdi], 0",
+    "xor eax, eax",
+    "ret",
     ".hidden anyring_user_copy_fault",
     ".globl anyring_user_copy_fault",
     "anyring_user_copy_fault:",
@@ -59,6 +67,7 @@ unsafe extern "C" {
     fn anyring_user_copy(to: usize, from: usize, bytes: usize) -> usize;
     fn anyring_user_load(word: usize) -> u64;
     fn anyring_user_store(word: usize, value: u32) -> usize;
+    fn anyring_user_touch(word: usize) -> usize;
     fn anyring_user_copy_fault();
 }
 
@@ -188,6 +197,27 @@ impl GuardedWords {
         }
         user_write(address as u64, &value)
     }
+}
+
+const PAGE: u64 = 4096;
+
+/// Whether the program's memory of `bytes` at the page `address` can be written, as the kernel asks of memory that it pins:
+/// `OVERFLOW` past the end of the address space, `FAULT` when a page is missing or read-only. Nothing is changed.
+pub fn check_writable(address: u64, bytes: u64) -> Result<(), Errno> {
+    let end = address.checked_add(bytes).ok_or(Errno::OVERFLOW)?;
+    (address..end).step_by(PAGE as usize).try_for_each(touch)
+}
+
+fn touch(address: u64) -> Result<(), Errno> {
+    #[cfg(target_arch = "x86_64")]
+    if HANDLER.load(Ordering::Acquire) {
+        // SAFETY: a fault is answered by the error exit, and the word keeps its value.
+        let failed = unsafe { anyring_user_touch(address as usize) };
+        return if failed == 0 { Ok(()) } else { Err(Errno::FAULT) };
+    }
+    // Without the handler there is no way to touch it that loses nothing the program writes at this very moment.
+    let word: u32 = user_read(address)?;
+    user_write(address, &word)
 }
 
 #[cfg(test)]

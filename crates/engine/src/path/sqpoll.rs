@@ -283,9 +283,11 @@ impl Served {
         self.control.header().broken.load(Ordering::Relaxed) != 0
     }
 
-    /// Runs `work` on the ring. A panic in it breaks the ring and no other.
+    /// Runs `work` on the ring. A panic in it breaks the ring and no other. Whoever waits for the ring's lock gets a chance
+    /// then, however much work there is.
     fn with<R>(&mut self, work: impl FnOnce(&mut RingGuard) -> R) {
         let ring = self.ring;
+        let mut contended = false;
         contain(
             || Some(ring),
             || {
@@ -294,8 +296,12 @@ impl Served {
                 work(&mut guard);
                 guard.settle();
                 self.note(&guard);
+                contended = ring.is_contended();
             },
         );
+        if contended {
+            syscall(libc::SYS_sched_yield, [0; 6]);
+        }
     }
 
     fn note(&mut self, guard: &RingGuard) {
@@ -306,18 +312,23 @@ impl Served {
         self.due_ns = next_ns.map(|next_ns| Sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(next_ns));
     }
 
-    /// One round: SQEs, else events. False when there was nothing to do.
-    fn serve(&mut self, shared: bool) -> bool {
-        if self.has_work() {
-            let most = if shared { FAIR_SHARE } else { u32::MAX };
-            self.with(|guard| {
-                if !guard.disabled && !guard.is_abandoned() {
-                    let _ = guard.submit(most); // an error is that of unmapped ring memory: there is nothing then
-                    guard.announce_room();
-                }
-            });
-            return true;
+    /// Consumes SQEs. False when there were none.
+    fn submit(&mut self, shared: bool) -> bool {
+        if !self.has_work() {
+            return false;
         }
+        let most = if shared { FAIR_SHARE } else { u32::MAX };
+        self.with(|guard| {
+            if !guard.disabled && !guard.is_abandoned() {
+                let _ = guard.submit(most); // an error is that of unmapped ring memory: there is nothing then
+                guard.announce_room();
+            }
+        });
+        true
+    }
+
+    /// Serves events. False when there were none.
+    fn serve_events(&mut self) -> bool {
         let Some(epoll) = self.epoll else { return false };
         if self.unverified {
             self.with(|guard| {
@@ -392,7 +403,7 @@ impl Served {
 impl Poller {
     /// The thread's loop. Source: `io_sq_thread` in io_uring/sqpoll.c.
     fn poll(&self, served: &mut Vec<Served>) {
-        let mut rounds = 0u32;
+        let (mut rounds, mut busy_rounds) = (0u32, 0u32);
         // The kernel's thread begins by going to sleep, too.
         let mut idle_since_ns = Some(0);
         loop {
@@ -409,10 +420,18 @@ impl Poller {
             }
             let shared = served.len() > 1;
             let mut worked = false;
+            // A program that never stops submitting keeps nothing else waiting for long.
+            let all = busy_rounds.is_multiple_of(ROUNDS);
             for served in &mut *served {
-                worked |= served.serve(shared);
+                let submitted = served.submit(shared);
+                worked |= submitted || served.serve_events();
+                if submitted && all {
+                    served.serve_events();
+                    served.fire_timers(Sys::clock_ns(libc::CLOCK_MONOTONIC));
+                }
             }
             if worked {
+                busy_rounds = busy_rounds.wrapping_add(1);
                 (rounds, idle_since_ns) = (0, None);
                 continue;
             }

@@ -5,7 +5,7 @@
 //! tail the program writes and whose head is ours. Ring memory is the program's, or a mapping of a memfd that it may
 //! have mapped, too: only guarded accessors touch it. Everything is part of a ring's state and changes under its lock.
 
-use crate::os::{user_read, user_write, GuardedWords};
+use crate::os::{check_writable, user_read, user_write, GuardedWords};
 use crate::ring::memory::SharedArea;
 use crate::Errno;
 use anyring_abi::{IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER, IORING_CQE_F_BUF_MORE};
@@ -283,9 +283,5 @@ fn check_memory(address: u64, bytes: u64) -> Result<(), Errno> {
     if !address.is_multiple_of(PAGE) {
         return Err(Errno::INVAL);
     }
-    let end = address.checked_add(bytes).ok_or(Errno::OVERFLOW)?;
-    for page in (address..end).step_by(PAGE as usize) {
-        user_read::<u8>(page)?;
-    }
-    Ok(())
+    check_writable(address, bytes)
 }

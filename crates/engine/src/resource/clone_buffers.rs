@@ -99,7 +99,7 @@ mod tests {
         let vector = [memory.as_ptr() as usize, memory.len()];
         crate::register(source as u32, anyring_abi::IORING_REGISTER_BUFFERS, vector.as_ptr() as u64, 1)
             .expect("one");
-        let held = process::ring(source).expect("a ring").lock().ok().expect("free");
+        let held = process::ring(source).expect("a ring").lock().expect("free");
         let place = process::ring(target).expect("a ring");
         let cloning = std::thread::spawn(move || {
             let argument = [source as u64, 0, 0, 0];

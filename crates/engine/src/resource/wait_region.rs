@@ -1,7 +1,7 @@
 //! A registered memory region: io_uring_register(2), IORING_REGISTER_MEM_REGION. Waits may read their arguments from it
 //! (IORING_ENTER_EXT_ARG_REG). It is memory of the program's, or a memfd that the program maps by the ring's descriptor.
 
-use crate::os::{user_read, user_write};
+use crate::os::{check_writable, user_read, user_write};
 use crate::ring::RingGuard;
 use crate::{descriptors, Errno};
 use anyring_abi::{IORING_MAP_OFF_PARAM_REGION, IORING_MEM_REGION_REG_WAIT_ARG, IORING_MEM_REGION_TYPE_USER};
@@ -101,13 +101,10 @@ impl RingGuard {
         if !(address | bytes).is_multiple_of(PAGE) {
             return Err(Errno::INVAL);
         }
-        address.checked_add(bytes).ok_or(Errno::OVERFLOW)?;
         let memory = match address {
             0 => Memory::Own(make(bytes)?),
             _ => {
-                for page in (0..bytes).step_by(PAGE as usize) {
-                    user_read::<u64>(address + page)?;
-                }
+                check_writable(address, bytes)?;
                 Memory::Program(address)
             }
         };

@@ -2,6 +2,7 @@
 
 use super::layout::Layout;
 use super::view::View;
+use crate::os::check_writable;
 use crate::{descriptors, Errno};
 use anyring_abi::Params;
 use rustix::fd::{IntoRawFd, OwnedFd};
@@ -103,12 +104,13 @@ impl Memory {
         if sqes % 4096 != 0 || rings % 4096 != 0 {
             return Err(Errno::INVAL);
         }
+        check_writable(rings, layout.rings_bytes as u64)?;
+        check_writable(sqes, layout.sqes_bytes as u64)?;
         let view = View::new(rings as usize, sqes as usize, true, layout);
         for offset in (0..64).step_by(4) {
             view.store(offset, 0)?;
         }
         view.initialise()?;
-        view.sqe(layout.sq_entries - 1)?;
         // Where there is none, no member is ever taken for dead.
         let locks = rustix::fs::memfd_create("anyring-locks", MemfdFlags::CLOEXEC).and_then(descriptors::to_top);
         Ok(Memory { memfd: None, lock_file: locks.map_or(-1, IntoRawFd::into_raw_fd), mapped: None, view })

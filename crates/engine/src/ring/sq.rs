@@ -91,7 +91,7 @@ impl RingGuard {
         let view = self.memory.view;
         let control = self.control;
         let mut submitted = 0;
-        while submitted < to_submit {
+        while submitted < to_submit.min(view.layout().sq_entries) {
             point(Point::Intake);
             let Some((index, sqe)) = self.take_sqe()? else { break };
             if index >= view.layout().sq_entries {
@@ -120,8 +120,8 @@ impl RingGuard {
         let shared_head = &control.header().sq_head;
         loop {
             let head = shared_head.load(Ordering::Acquire); // partner: the exchange below, in another process
-            let available = view.load(word::SQ_TAIL)?.wrapping_sub(head);
-            if available == 0 || available > i32::MAX as u32 {
+                                                            // A tail behind the head is one far ahead of it, as natively.
+            if view.load(word::SQ_TAIL)? == head {
                 return Ok(None);
             }
             let index = view.sq_index(head)?;
