@@ -65,6 +65,7 @@ pub const FLAG_SETS: &[FlagSet] = &[
     FlagSet { name: "defer_taskrun", flags: IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN },
     FlagSet { name: "no_sqarray", flags: IORING_SETUP_NO_SQARRAY },
     FlagSet { name: "cqe32", flags: IORING_SETUP_CQE32 },
+    FlagSet { name: "cqe_mixed", flags: IORING_SETUP_CQE_MIXED },
     FlagSet { name: "sqe128", flags: IORING_SETUP_SQE128 },
     FlagSet { name: "submit_all", flags: IORING_SETUP_SUBMIT_ALL },
     FlagSet { name: "cqsize", flags: IORING_SETUP_CQSIZE },

@@ -198,6 +198,11 @@ impl Ring {
 
     /// Takes the next CQE out of the CQ without any call.
     pub fn peek(&mut self) -> Option<Cqe> {
+        self.peek_whole().map(|(cqe, _)| cqe)
+    }
+
+    /// Takes the next CQE out of the CQ, with its second half if it has one. One that says to skip it is passed over.
+    pub fn peek_whole(&mut self) -> Option<(Cqe, Option<[u64; 2]>)> {
         if self.cq_ready() == 0 {
             return None;
         }
@@ -207,9 +212,24 @@ impl Ring {
         let address = self.rings.address + self.params.cq_off.cqes as usize + slot * cqe_size(self.params.flags);
         // SAFETY: the slot is inside the CQ, and the kernel does not write it again before the head moves on.
         let cqe = unsafe { (address as *const Cqe).read() };
+        let double = self.params.flags & IORING_SETUP_CQE_MIXED != 0 && cqe.flags & IORING_CQE_F_32 != 0;
+        let extra = (double || self.params.flags & IORING_SETUP_CQE32 != 0).then(|| {
+            assert!(!double || slot as u32 + 1 < self.params.cq_entries, "a CQE of two entries does not wrap");
+            // SAFETY: the entry's second half, inside the CQ: in the same slot, or in the next one, which there is.
+            unsafe { ((address + size_of::<Cqe>()) as *const [u64; 2]).read() }
+        });
         // Release pairs with the kernel's acquire of the head: the entry was read before it may be overwritten.
-        head.store(at.wrapping_add(1), Ordering::Release);
-        Some(cqe)
+        head.store(at.wrapping_add(1 + u32::from(double)), Ordering::Release);
+        if self.params.flags & IORING_SETUP_CQE_MIXED != 0 && cqe.flags & IORING_CQE_F_SKIP != 0 {
+            return self.peek_whole();
+        }
+        Some((cqe, extra))
+    }
+
+    /// The CQ's head and tail.
+    pub fn cq_positions(&self) -> (u32, u32) {
+        let position = |offset| self.word(offset).load(Ordering::Acquire);
+        (position(self.params.cq_off.head), position(self.params.cq_off.tail))
     }
 
     /// Waits in enter for one more CQE, for at most `limit`.

@@ -14,6 +14,7 @@ topics![
     buffers_provided,
     cancel,
     clone_buffers,
+    cqe_mixed,
     delivery,
     enter,
     epoll_wait,

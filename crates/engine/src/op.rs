@@ -54,7 +54,8 @@ pub enum Verdict {
     NeedsWorkerWhenReady(Direction),
     /// Only a thread that may sleep can do this.
     NeedsWorker,
-    /// Finished, with flags for the CQE (a buffer that was chosen). `failed` breaks links.
+    /// Finished, with flags for the CQE (a buffer that was chosen). `failed` breaks links. `IORING_CQE_F_32` says that the
+    /// operation has the second half of its CQE ([`Op::extra`]).
     DoneWith {
         /// The CQE's result.
         result: i32,
@@ -221,6 +222,14 @@ impl Op {
         match self {
             Op::Rw(op) => op.waits_for(),
             Op::Net(op) => op.waits_for(),
+            _ => None,
+        }
+    }
+
+    /// The second half of a CQE of 32 bytes, for an operation that has one.
+    pub fn extra(&self) -> Option<[u64; 2]> {
+        match self {
+            Op::NopWith(op) => op.extra,
             _ => None,
         }
     }

@@ -137,7 +137,7 @@ fn leave(target: &'static Ring, cqe: Cqe) -> Result<(), Errno> {
                 return Err(Errno::IO);
             }
             guard.settle(); // what came before
-            guard.post(cqe, false);
+            guard.post_message(cqe);
             return Ok(());
         }
     }

@@ -3,7 +3,8 @@
 use super::{Context, Op, Verdict};
 use crate::Errno;
 use anyring_abi::{
-    Sqe, IORING_NOP_FILE, IORING_NOP_FIXED_BUFFER, IORING_NOP_FIXED_FILE, IORING_NOP_INJECT_RESULT, IORING_NOP_TW,
+    Sqe, IORING_CQE_F_32, IORING_NOP_CQE32, IORING_NOP_FILE, IORING_NOP_FIXED_BUFFER, IORING_NOP_FIXED_FILE,
+    IORING_NOP_INJECT_RESULT, IORING_NOP_TW,
 };
 
 /// Does nothing, or answers the result that `IORING_NOP_INJECT_RESULT` names in `len`. Source: io_uring_enter(2).
@@ -12,7 +13,7 @@ pub struct Nop {
     result: i32,
 }
 
-/// A NOP that looks something up first, or completes by task work. Source: io_uring/nop.c.
+/// A NOP that looks something up first, completes by task work, or has a CQE of 32 bytes. Source: io_uring/nop.c.
 #[derive(Debug)]
 pub struct NopWith {
     /// What it answers, once nothing was amiss.
@@ -22,16 +23,19 @@ pub struct NopWith {
     /// The slot in which a registered buffer must be.
     pub buffer: Option<u16>,
     by_task_work: bool,
+    /// The second half of its CQE (`IORING_NOP_CQE32`).
+    pub extra: Option<[u64; 2]>,
 }
 
-/// Reads the SQE. `IORING_NOP_CQE32` is not served.
+/// Reads the SQE.
 #[inline]
 pub fn prep(sqe: &Sqe) -> Result<Op, Errno> {
     if sqe.op_flags == 0 {
         return Ok(Op::Nop(Nop::default()));
     }
     let has = |flag| sqe.op_flags & flag != 0;
-    let others = IORING_NOP_FILE | IORING_NOP_FIXED_FILE | IORING_NOP_FIXED_BUFFER | IORING_NOP_TW;
+    let others =
+        IORING_NOP_FILE | IORING_NOP_FIXED_FILE | IORING_NOP_FIXED_BUFFER | IORING_NOP_TW | IORING_NOP_CQE32;
     if has(!(IORING_NOP_INJECT_RESULT | others)) {
         return Err(Errno::INVAL);
     }
@@ -44,6 +48,7 @@ pub fn prep(sqe: &Sqe) -> Result<Op, Errno> {
         file: has(IORING_NOP_FILE).then_some((sqe.fd, has(IORING_NOP_FIXED_FILE))),
         buffer: has(IORING_NOP_FIXED_BUFFER).then_some(sqe.buf_index),
         by_task_work: has(IORING_NOP_TW),
+        extra: has(IORING_NOP_CQE32).then_some([sqe.off, sqe.addr]),
     }))
 }
 
@@ -69,6 +74,9 @@ impl NopWith {
         if self.by_task_work && context.nonblock {
             return Verdict::NeedsWorker;
         }
-        Verdict::Done(self.result)
+        match self.extra {
+            None => Verdict::Done(self.result),
+            Some(_) => Verdict::DoneWith { result: self.result, flags: IORING_CQE_F_32, failed: self.result < 0 },
+        }
     }
 }

@@ -13,7 +13,7 @@ use crate::ring::broken::Unanswered;
 use crate::ring::control::{RECORD_FREE, RECORD_IN_FLIGHT};
 use crate::ring::{Arrival, Ring, RingGuard};
 use crate::{descriptors, process, stats, Errno};
-use anyring_abi::{Cqe, IORING_FILE_INDEX_ALLOC, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
+use anyring_abi::{Cqe, IORING_CQE_F_32, IORING_FILE_INDEX_ALLOC, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
 use core::sync::atomic::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -450,7 +450,7 @@ impl RingGuard {
     pub fn receive(&mut self, arrival: Arrival) {
         match arrival {
             Arrival::Result(job) => self.bring_back(job),
-            Arrival::Message(cqe) => self.post(cqe, false),
+            Arrival::Message(cqe) => self.post_message(cqe),
         }
     }
 
@@ -523,7 +523,12 @@ impl RingGuard {
         stats::completed(request.opcode, request.path, result);
         if !quiet && (failed || !request.skips_success()) {
             let asynchronous = request.path != Path::Inline;
-            self.post(Cqe { user_data: request.user_data, res: result, flags: request.cqe_flags }, asynchronous);
+            let cqe = Cqe { user_data: request.user_data, res: result, flags: request.cqe_flags };
+            if request.cqe_flags & IORING_CQE_F_32 == 0 {
+                self.post(cqe, asynchronous);
+            } else {
+                self.post_large(cqe, request.op.extra().unwrap_or_default(), asynchronous);
+            }
             if let Some(record) = request.record {
                 self.batch.ends(record);
             }

@@ -4,7 +4,6 @@
 //! its successor, and `finish` issues or cancels that.
 
 use super::{Id, Request, State};
-use crate::op::Op;
 use crate::ring::broken::Unanswered;
 use crate::ring::RingGuard;
 use crate::Errno;
@@ -19,10 +18,7 @@ pub struct Chain {
 
 impl RingGuard {
     /// A LINK_TIMEOUT must follow a request that it can guard.
-    pub fn check_links(&self, op: &Op) -> Result<(), Errno> {
-        if !matches!(op, Op::LinkTimeout(_)) {
-            return Ok(());
-        }
+    pub fn check_link_timeout(&self) -> Result<(), Errno> {
         let chain = self.chain.as_ref().ok_or(Errno::INVAL)?;
         if self.slab[chain.last].opcode == Opcode::LinkTimeout {
             return Err(Errno::INVAL);

@@ -4,13 +4,16 @@
 //! finds the CQ full, or others waiting before it, goes to the shared backlog (`IORING_FEAT_NODROP`), and from there to
 //! the CQ in order when the program asks for events. Whoever has to be told is told after the lock is released.
 
-use super::control::{Control, RECORD_FREE, RECORD_IN_BACKLOG, RECORD_IN_CQ, WATCHED_EDGE, WATCHED_LEVEL};
+use super::control::{
+    Control, PostLock, RECORD_FREE, RECORD_IN_BACKLOG, RECORD_IN_CQ, WATCHED_EDGE, WATCHED_LEVEL,
+};
 use super::layout::word;
+use super::view::View;
 use super::{Records, RingGuard};
 use crate::forced::{point, Point};
 use crate::os::{syscall, Os, Sys};
 use crate::{process, stats};
-use anyring_abi::{Cqe, IORING_CQ_EVENTFD_DISABLED, IORING_SQ_CQ_OVERFLOW, IORING_SQ_TASKRUN};
+use anyring_abi::{Cqe, IORING_CQE_F_32, IORING_CQ_EVENTFD_DISABLED, IORING_SQ_CQ_OVERFLOW, IORING_SQ_TASKRUN};
 use core::sync::atomic::Ordering;
 
 const BATCH: usize = 32;
@@ -19,6 +22,10 @@ const BATCH: usize = 32;
 pub struct Batch {
     cqes: [Cqe; BATCH],
     count: usize,
+    /// How many it takes: one, where that is a CQE of 32 bytes.
+    limit: usize,
+    /// The second half of that one.
+    extra: [u64; 2],
     /// The first ones of these are in the CQ or the backlog: what a panic in the middle leaves is posted from there on.
     posted: usize,
     /// How many of them are TIMEOUTs' own: each ends every wait.
@@ -68,6 +75,8 @@ impl Default for Batch {
         Batch {
             cqes: [Cqe::default(); BATCH],
             count: 0,
+            limit: BATCH,
+            extra: [0; 2],
             posted: 0,
             timeouts: 0,
             asynchronous: false,
@@ -77,11 +86,36 @@ impl Default for Batch {
     }
 }
 
+/// Moves what there is room for from the backlog to the CQ. False when nothing could be done.
+fn move_backlog(post: &mut PostLock, view: &View) -> bool {
+    let entries = view.layout().cq_entries;
+    let before = post.cq_tail();
+    let used = view.load(word::CQ_HEAD).map_or(entries, |head| before.wrapping_sub(head));
+    let (mut tail, mut room) = (before, entries.saturating_sub(used));
+    let mut moved = 0;
+    while moved != post.backlog() {
+        let (cqe, extra) = post.backlog_entry(moved);
+        let double = view.is_double(&cqe);
+        let (place, fits) = if double { view.place_double(tail, room) } else { (tail, room) };
+        room -= place.wrapping_sub(tail);
+        tail = place;
+        if fits == 0 {
+            break;
+        }
+        let _ = view.write(tail, cqe, extra, double);
+        let taken = 1 + u32::from(double);
+        (tail, room, moved) = (tail.wrapping_add(taken), room - taken, moved + 1);
+    }
+    post.advance(tail, moved);
+    let _ = view.store(word::CQ_TAIL, tail);
+    tail != before
+}
+
 impl RingGuard {
     /// Adds a CQE to the batch.
     #[inline]
     pub fn post(&mut self, cqe: Cqe, asynchronous: bool) {
-        if self.batch.count == BATCH {
+        if self.batch.count >= self.batch.limit {
             self.flush();
         }
         let batch = &mut self.batch;
@@ -89,6 +123,29 @@ impl RingGuard {
         batch.count += 1;
         batch.asynchronous |= asynchronous;
         self.completions = self.completions.wrapping_add(1);
+    }
+
+    /// Posts a CQE of 32 bytes, on a ring that has them. It makes a batch alone. Such CQEs are marked by `IORING_CQE_F_32`
+    /// only where there are others (`IORING_SETUP_CQE_MIXED`). Source: `io_req_set_res32` in io_uring/io_uring.h.
+    #[cold]
+    pub fn post_large(&mut self, mut cqe: Cqe, extra: [u64; 2], asynchronous: bool) {
+        self.flush();
+        if !self.memory.view.layout().mixed {
+            cqe.flags &= !IORING_CQE_F_32;
+        }
+        self.post(cqe, asynchronous);
+        (self.batch.limit, self.batch.extra) = (1, extra);
+        if self.memory.view.is_double(&cqe) {
+            self.completions = self.completions.wrapping_add(1); // TIMEOUTs count entries
+        }
+    }
+
+    /// Posts a CQE that another ring sent: with `IORING_CQE_F_32` it is a large one where sizes are mixed.
+    pub fn post_message(&mut self, cqe: Cqe) {
+        match self.memory.view.is_double(&cqe) {
+            true => self.post_large(cqe, [0; 2], false),
+            false => self.post(cqe, false),
+        }
     }
 
     /// Says that the CQE just posted is a TIMEOUT's.
@@ -122,15 +179,21 @@ impl RingGuard {
         if post.backlog() != 0 || !state.spill.is_empty() {
             room = 0;
         }
+        let double = batch.limit == 1 && view.is_double(&batch.cqes[0]);
+        if double {
+            let place = view.place_double(tail, room);
+            state.completions = state.completions.wrapping_add(place.0.wrapping_sub(tail));
+            (tail, room) = place;
+        }
         if batch.ended_count != 0 {
             batch.locate_ended(&control, tail, room, post.backlog_tail());
         }
         let mut written = batch.posted;
         for cqe in &batch.cqes[batch.posted..batch.count] {
-            if room == 0 || view.write_cqe(tail, *cqe, [0; 2]).is_err() {
+            if room == 0 || view.write(tail, *cqe, batch.extra, double).is_err() {
                 break;
             }
-            tail = tail.wrapping_add(1);
+            tail = tail.wrapping_add(1 + u32::from(double));
             room -= 1;
             written += 1;
         }
@@ -141,7 +204,7 @@ impl RingGuard {
         let overflowed = batch.count - written;
         if overflowed != 0 {
             while state.spill.is_empty() && batch.posted != batch.count {
-                if !post.push_backlog(batch.cqes[batch.posted], [0; 2]) {
+                if !post.push_backlog(batch.cqes[batch.posted], batch.extra) {
                     break;
                 }
                 batch.posted += 1;
@@ -162,9 +225,10 @@ impl RingGuard {
         }
         drop(post);
         if overflowed != 0 {
-            state.spill.extend(batch.cqes[batch.posted..batch.count].iter().map(|cqe| (*cqe, [0; 2])));
+            state.spill.extend(batch.cqes[batch.posted..batch.count].iter().map(|cqe| (*cqe, batch.extra)));
         }
         (batch.count, batch.posted) = (0, 0);
+        (batch.limit, batch.extra) = (BATCH, [0; 2]);
         let asynchronous = core::mem::take(&mut batch.asynchronous);
         if overflowed != 0 {
             stats::stats().overflows.fetch_add(overflowed as u64, Ordering::Relaxed);
@@ -180,7 +244,6 @@ impl RingGuard {
     pub fn flush_overflow(&mut self) {
         let control = self.control;
         let view = self.memory.view;
-        let entries = view.layout().cq_entries;
         let state = &mut **self;
         let mut post = control.lock_post();
         if post.backlog() == 0 && state.spill.is_empty() {
@@ -193,19 +256,9 @@ impl RingGuard {
                 }
                 state.spill.pop_front();
             }
-            let tail = post.cq_tail();
-            let used = view.load(word::CQ_HEAD).map_or(entries, |head| tail.wrapping_sub(head));
-            let moved = entries.saturating_sub(used).min(post.backlog());
-            if moved == 0 {
+            if !move_backlog(&mut post, &view) {
                 break;
             }
-            for ahead in 0..moved {
-                let (cqe, extra) = post.backlog_entry(ahead);
-                let _ = view.write_cqe(tail.wrapping_add(ahead), cqe, extra);
-            }
-            let tail = tail.wrapping_add(moved);
-            post.advance(tail, moved);
-            let _ = view.store(word::CQ_TAIL, tail);
         }
         let empty = post.backlog() == 0 && state.spill.is_empty();
         let tail = post.cq_tail();

@@ -4,7 +4,7 @@
 use crate::Errno;
 use anyring_abi::{
     CqringOffsets, Params, SqringOffsets, IORING_OFF_CQ_RING, IORING_OFF_SQES, IORING_SETUP_CLAMP,
-    IORING_SETUP_CQE32, IORING_SETUP_CQSIZE, IORING_SETUP_NO_SQARRAY, IORING_SETUP_SQE128,
+    IORING_SETUP_CQE32, IORING_SETUP_CQE_MIXED, IORING_SETUP_CQSIZE, IORING_SETUP_NO_SQARRAY, IORING_SETUP_SQE128,
 };
 
 /// Byte offsets of the words at the start of the rings area.
@@ -38,6 +38,8 @@ pub struct Layout {
     pub cq_entries: u32,
     /// log2 of a CQE's size in bytes.
     pub cqe_shift: u32,
+    /// A CQE with `IORING_CQE_F_32` takes two entries (`IORING_SETUP_CQE_MIXED`).
+    pub mixed: bool,
     /// log2 of an SQE's size in bytes.
     pub sqe_shift: u32,
     /// Byte offset of the SQ index array, if the ring has one.
@@ -62,6 +64,10 @@ impl Layout {
         } else {
             2 * sq_entries
         };
+        let mixed = params.flags & IORING_SETUP_CQE_MIXED != 0;
+        if mixed && cq_entries < 2 {
+            return Err(Errno::OVERFLOW);
+        }
         let cqe_shift = if params.flags & IORING_SETUP_CQE32 != 0 { 5 } else { 4 };
         let sqe_shift = if params.flags & IORING_SETUP_SQE128 != 0 { 7 } else { 6 };
         // With CQE32 the kernel doubles the header's room too (`rings_size` in io_uring/io_uring.c).
@@ -76,6 +82,7 @@ impl Layout {
             sq_entries,
             cq_entries,
             cqe_shift,
+            mixed,
             sqe_shift,
             array,
             rings_bytes: end.next_multiple_of(PAGE),
@@ -147,6 +154,7 @@ mod tests {
         assert_eq!(layout(16, IORING_SETUP_NO_SQARRAY, 0).unwrap().array, None);
         assert_eq!(layout(1, IORING_SETUP_CQSIZE, 100).unwrap().cq_entries, 128);
         assert_eq!(layout(256, IORING_SETUP_CQSIZE, 100), Err(Errno::INVAL));
+        assert_eq!(layout(1, IORING_SETUP_CQSIZE | IORING_SETUP_CQE_MIXED, 1), Err(Errno::OVERFLOW));
         assert_eq!(layout(0, IORING_SETUP_CLAMP, 0), Err(Errno::INVAL));
         assert_eq!(layout(32769, 0, 0), Err(Errno::INVAL));
         assert_eq!(layout(1 << 20, IORING_SETUP_CLAMP, 0).unwrap().cq_entries, 65536);

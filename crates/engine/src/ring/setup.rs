@@ -54,7 +54,8 @@ pub const FLAGS: u32 = IORING_SETUP_SQPOLL
     | IORING_SETUP_DEFER_TASKRUN
     | IORING_SETUP_NO_MMAP
     | IORING_SETUP_REGISTERED_FD_ONLY
-    | IORING_SETUP_NO_SQARRAY;
+    | IORING_SETUP_NO_SQARRAY
+    | IORING_SETUP_CQE_MIXED;
 
 /// Makes a ring: its descriptor. `params` is the program's address of `struct io_uring_params`.
 pub fn setup(entries: u32, params: u64) -> Result<i32, Errno> {
@@ -122,7 +123,8 @@ fn check_flags(flags: u32) -> Result<(), Errno> {
     let notified = IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_DEFER_TASKRUN;
     let polled_and_notified = has(IORING_SETUP_SQPOLL) && has(notified);
     let unmappable = has(IORING_SETUP_REGISTERED_FD_ONLY) && !has(IORING_SETUP_NO_MMAP);
-    if polled_and_notified || flag_without_deferral || deferral_for_many || unmappable {
+    let two_sizes = has(IORING_SETUP_CQE32) && has(IORING_SETUP_CQE_MIXED);
+    if polled_and_notified || flag_without_deferral || deferral_for_many || unmappable || two_sizes {
         return Err(Errno::INVAL);
     }
     Ok(())

@@ -9,8 +9,9 @@ use crate::path::crew::Hold;
 use crate::request::{Path, Request, Target};
 use crate::{stats, Errno};
 use anyring_abi::{
-    Cqe, Opcode, Sqe, IORING_SETUP_SUBMIT_ALL, IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS,
-    IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_IO_HARDLINK, IOSQE_IO_LINK,
+    Cqe, Opcode, Sqe, IORING_SETUP_CQE32, IORING_SETUP_CQE_MIXED, IORING_SETUP_SUBMIT_ALL, IOSQE_ASYNC,
+    IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_IO_HARDLINK,
+    IOSQE_IO_LINK,
 };
 
 use core::sync::atomic::Ordering;
@@ -26,6 +27,9 @@ pub const KNOWN_FLAGS: u8 = IOSQE_FIXED_FILE
 
 /// Flags with which a request cannot be finished on the spot without a look at others.
 const NOT_ALONE: u8 = IOSQE_IO_DRAIN | IOSQE_IO_LINK | IOSQE_IO_HARDLINK | IOSQE_ASYNC;
+
+/// Rings that have CQEs of 32 bytes.
+const LARGE_CQES: u32 = IORING_SETUP_CQE32 | IORING_SETUP_CQE_MIXED;
 
 impl RingGuard {
     /// Consumes up to `to_submit` SQEs; answers how many. Source: `io_submit_sqes` in io_uring/io_uring.c.
@@ -150,7 +154,7 @@ impl RingGuard {
             Ok(op) => op,
             Err(error) => return self.refuse(&sqe, error, on_its_way),
         };
-        if let Err(error) = self.check_links(&op) {
+        if let Err(error) = self.check_op(&op) {
             return self.refuse(&sqe, error, on_its_way);
         }
         let target = match row.file {
@@ -187,6 +191,16 @@ impl RingGuard {
             }
         }
         true
+    }
+
+    /// What only the ring can tell of an operation.
+    #[inline]
+    fn check_op(&self, op: &Op) -> Result<(), Errno> {
+        match op {
+            Op::LinkTimeout(_) => self.check_link_timeout(),
+            Op::NopWith(nop) if nop.extra.is_some() && !self.ring().has(LARGE_CQES) => Err(Errno::INVAL),
+            _ => Ok(()),
+        }
     }
 
     /// Takes a request in that a registered personality makes.

@@ -6,7 +6,7 @@
 use super::layout::{word, Layout};
 use crate::os::{user_read, user_write, GuardedWords};
 use crate::Errno;
-use anyring_abi::{Cqe, Sqe};
+use anyring_abi::{Cqe, Sqe, IORING_CQE_F_32, IORING_CQE_F_SKIP};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// One ring's memory as this process sees it.
@@ -100,7 +100,7 @@ impl View {
 
     /// Writes a CQE at position `tail` of the CQ; with `IORING_SETUP_CQE32` the second half becomes `extra`.
     #[inline]
-    pub fn write_cqe(&self, tail: u32, cqe: Cqe, extra: [u64; 2]) -> Result<(), Errno> {
+    fn write_cqe(&self, tail: u32, cqe: Cqe, extra: [u64; 2]) -> Result<(), Errno> {
         let position = (tail & (self.layout.cq_entries - 1)) as usize;
         let address = self.rings + word::CQES + (position << self.layout.cqe_shift);
         if self.guarded {
@@ -115,6 +115,42 @@ impl View {
             }
         }
         Ok(())
+    }
+
+    /// Whether this CQE takes two entries of the CQ.
+    #[inline]
+    pub fn is_double(&self, cqe: &Cqe) -> bool {
+        self.layout.mixed && cqe.flags & IORING_CQE_F_32 != 0
+    }
+
+    /// Where a CQE of two entries goes if `tail` is next and `room` entries are free, and whether it has room there (1 or
+    /// 0). Its entries must be neighbours, so the CQ's last one is left to a CQE that says to skip it, as
+    /// `io_cqe_cache_refill` in io_uring/io_uring.c does.
+    pub fn place_double(&self, tail: u32, room: u32) -> (u32, u32) {
+        let last = self.layout.cq_entries - 1;
+        if tail & last != last || room == 0 {
+            return (tail, u32::from(room >= 2));
+        }
+        let _ = self.write_cqe(tail, Cqe { flags: IORING_CQE_F_SKIP, ..Cqe::default() }, [0; 2]);
+        (tail.wrapping_add(1), u32::from(room >= 3))
+    }
+
+    /// Writes a CQE at position `tail`; `double` is what [`is_double`](Self::is_double) says of it.
+    #[inline]
+    pub fn write(&self, tail: u32, cqe: Cqe, extra: [u64; 2], double: bool) -> Result<(), Errno> {
+        match double {
+            false => self.write_cqe(tail, cqe, extra),
+            true => self.write_double(tail, cqe, extra),
+        }
+    }
+
+    /// Writes a CQE of 32 bytes over positions `tail` and the next one, which is not the first of the CQ.
+    #[cold]
+    fn write_double(&self, tail: u32, cqe: Cqe, extra: [u64; 2]) -> Result<(), Errno> {
+        let [first, second] = extra;
+        let second_half = Cqe { user_data: first, res: second as i32, flags: (second >> 32) as u32 };
+        self.write_cqe(tail.wrapping_add(1), second_half, [0; 2])?;
+        self.write_cqe(tail, cqe, [0; 2])
     }
 
     #[cold]
