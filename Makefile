@@ -7,19 +7,21 @@ LOGS := $(TARGET)/test-logs
 STEP := scripts/step.sh $(LOGS)
 
 # In the order in which they run.
-STEPS := setup format lint doc patches build unit loom conformance-kernel conformance-engine profiles e2e install-test containers
+STEPS := setup format lint doc patches build unit loom conformance-kernel conformance-engine conformance-table profiles \
+         e2e install-test containers
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
 export DESTDIR PREFIX LIBDIR STRIP
 
 .NOTPARALLEL:
-.PHONY: help build test demo e2e-kernel undone install install-strip uninstall clean $(STEPS)
+.PHONY: help build test demo e2e-kernel conformance-renew undone install install-strip uninstall clean $(STEPS)
 
 help:
 	@echo "make build       the command anyring and libanyring.so, in $(TARGET)/release"
 	@echo "make test        everything: $(STEPS)"
 	@echo "make STEP        one of these steps alone"
 	@echo "make undone      that the tests of the decisions fail without them; some 20 minutes"
+	@echo "make conformance-renew  writes CONFORMANCE.md anew; a minute"
 	@echo "make e2e-kernel  the end-to-end tests on the kernel's own io_uring, to check the tests"
 	@echo "make demo        fio, qemu-img and tokio-uring where io_uring is denied, and our rate beside the kernel's"
 	@echo "make install     into PREFIX (/usr/local), below DESTDIR; builds only what was not built; install-strip: smaller"
@@ -65,6 +67,13 @@ conformance-kernel: build
 
 conformance-engine: build
 	@$(STEP) $@ scripts/conformance.sh engine $(TARGET)/release
+
+# That CONFORMANCE.md is what the two runs above say, and that nothing in it is missing.
+conformance-table: build
+	@$(STEP) $@ scripts/conformance.sh table $(TARGET)/release
+
+conformance-renew: build
+	@scripts/conformance.sh renew $(TARGET)/release
 
 profiles: build
 	@$(STEP) $@ scripts/profiles.sh $(TARGET)/release

@@ -2,6 +2,7 @@
 //!
 //! Every call answers what the kernel's register would hold: a value, or `-errno`.
 
+use crate::evidence;
 use anyring_abi::{Params, NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use libc::{c_int, c_void};
 use std::ffi::CStr;
@@ -110,16 +111,16 @@ impl Door {
 
     /// io_uring_setup(2) with `params` as an address, so that bad ones can be passed.
     pub fn setup(self, entries: u32, params: usize) -> isize {
-        match self.exports() {
+        evidence::setup(params, || match self.exports() {
             // SAFETY: the function passes the address on to the kernel (or the engine), which checks it.
             Some(exports) => unsafe { (exports.setup)(entries, params as *mut Params) as isize },
             None => self.syscall(NR_IO_URING_SETUP, [entries as usize, params, 0, 0, 0, 0]),
-        }
+        })
     }
 
     /// io_uring_enter(2) with its six arguments.
     pub fn enter(self, fd: i32, to_submit: u32, min_complete: u32, flags: u32, arg: usize, size: usize) -> isize {
-        match self.exports() {
+        let answer = match self.exports() {
             // SAFETY: as in `setup`.
             Some(exports) => unsafe {
                 (exports.enter2)(fd as u32, to_submit, min_complete, flags, arg as *const c_void, size) as isize
@@ -128,28 +129,33 @@ impl Door {
                 let args = [fd as usize, to_submit as usize, min_complete as usize, flags as usize, arg, size];
                 self.syscall(NR_IO_URING_ENTER, args)
             }
-        }
+        };
+        evidence::enter(flags, arg, answer);
+        answer
     }
 
     /// io_uring_register(2).
     pub fn register(self, fd: i32, opcode: u32, arg: usize, count: u32) -> isize {
-        match self.exports() {
+        evidence::register(opcode, arg, count, || match self.exports() {
             // SAFETY: as in `setup`.
             Some(exports) => unsafe { (exports.register)(fd as u32, opcode, arg as *const c_void, count) as isize },
             None => self.syscall(NR_IO_URING_REGISTER, [fd as usize, opcode as usize, arg, count as usize, 0, 0]),
-        }
+        })
     }
 
     /// mmap(2) of one area of a ring: read and write, shared, populated, anywhere.
     pub fn mmap(self, length: usize, fd: i32, offset: u64) -> isize {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
-        if self == Door::Raw {
+        let answer = if self == Door::Raw {
             let args = [0, length, protection as usize, flags as usize, fd as usize, offset as usize];
-            return raw(libc::SYS_mmap, args);
-        }
-        // SAFETY: no address is asked for, so no mapping of ours can be replaced.
-        let address = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, fd, offset as i64) };
-        from_libc(address as i64)
+            raw(libc::SYS_mmap, args)
+        } else {
+            // SAFETY: no address is asked for, so no mapping of ours can be replaced.
+            let address = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, fd, offset as i64) };
+            from_libc(address as i64)
+        };
+        evidence::mapping(offset, answer);
+        answer
     }
 
     /// munmap(2) of what `mmap` returned.

@@ -5,6 +5,8 @@ mod buffers;
 mod case;
 mod cases;
 mod door;
+mod evidence;
+mod record;
 mod ring;
 mod runner;
 mod sqe;
@@ -13,6 +15,7 @@ mod sys;
 use case::{Case, Context, FLAG_SETS};
 use clap::Parser;
 use door::Door;
+use evidence::Evidence;
 use runner::{Difference, Outcome, Report};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -39,6 +42,9 @@ struct Options {
     /// Write the results to this file, one JSON array
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write to this file what each case used of the interface, and what of that succeeded: what CONFORMANCE.md is made of
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// The known differences: listed cases must fail, all others pass (may be repeated, later files change earlier ones)
     #[arg(long, value_name = "FILE")]
     expect: Vec<PathBuf>,
@@ -83,7 +89,13 @@ fn run(options: &Options) -> Result<bool, String> {
             return Err(format!("the door {door:?} cannot be used: {reason}"));
         }
     }
+    if options.record.is_some() {
+        evidence::begin();
+    }
     let reports = run_all(options, &selected, &differences);
+    if let Some(path) = &options.record {
+        record::write(path, &reports)?;
+    }
     if let Some(path) = &options.json {
         let text = serde_json::to_string_pretty(&reports).map_err(|error| error.to_string())?;
         std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -124,11 +136,13 @@ fn run_case(case: &Case, context: Context, repeat: u32, directory: &std::path::P
         door: format!("{:?}", context.door).to_lowercase(),
         outcome: Outcome::Passed,
         elapsed_ms: 0,
+        evidence: Evidence::default(),
     };
     for _ in 0..repeat {
         let (outcome, elapsed) = runner::run(case, context, &directory.join("case"));
         report.elapsed_ms += elapsed.as_millis() as u64;
         report.outcome = outcome;
+        report.evidence = evidence::take();
         if report.outcome != Outcome::Passed {
             break;
         }

@@ -4,6 +4,7 @@
 //! the kernel (or the engine) touch the areas. Addresses are kept as numbers, so a ring can be handed to a thread.
 
 use crate::door::Door;
+use crate::evidence::{self, Requests};
 use anyring_abi::*;
 use std::sync::atomic::{fence, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -27,6 +28,7 @@ pub struct Ring {
     sqes: Area,
     sq_tail: u32,
     submitted_tail: u32,
+    requests: Requests,
 }
 
 struct Area {
@@ -76,7 +78,8 @@ impl Ring {
         }
         let fd = fd as i32;
         let (rings, sqes) = areas.unwrap_or_else(|| map_areas(door, fd, &params));
-        Ok(Ring { door, params, fd, rings, sqes, sq_tail: 0, submitted_tail: 0 })
+        let requests = Requests::new(params.flags);
+        Ok(Ring { door, params, fd, rings, sqes, sq_tail: 0, submitted_tail: 0, requests })
     }
 
     fn word(&self, offset: u32) -> &AtomicU32 {
@@ -97,7 +100,9 @@ impl Ring {
     /// `IORING_SQ_*` in the SQ's flags word.
     pub fn sq_flags(&self) -> u32 {
         fence(Ordering::SeqCst);
-        self.word(self.params.sq_off.flags).load(Ordering::Acquire)
+        let flags = self.word(self.params.sq_off.flags).load(Ordering::Acquire);
+        evidence::sq_flags(flags);
+        flags
     }
 
     /// How many invalid SQ array entries were dropped.
@@ -113,6 +118,7 @@ impl Ring {
     /// Sets the CQ's flags word (`IORING_CQ_*`), which belongs to the program.
     pub fn set_cq_flags(&self, flags: u32) {
         self.word(self.params.cq_off.flags).store(flags, Ordering::Release);
+        evidence::cq_flags(flags);
     }
 
     /// A word of the ring area by its offset, for the cases about the layout.
@@ -148,6 +154,7 @@ impl Ring {
             self.set_sq_array(slot, slot);
         }
         self.sq_tail = self.sq_tail.wrapping_add(1);
+        self.requests.pushed(&sqe);
     }
 
     /// Stores the SQ's tail: how many entries were added since the last time.
@@ -220,6 +227,7 @@ impl Ring {
         });
         // Release pairs with the kernel's acquire of the head: the entry was read before it may be overwritten.
         head.store(at.wrapping_add(1 + u32::from(double)), Ordering::Release);
+        self.requests.completed(&cqe);
         if self.params.flags & IORING_SETUP_CQE_MIXED != 0 && cqe.flags & IORING_CQE_F_SKIP != 0 {
             return self.peek_whole();
         }

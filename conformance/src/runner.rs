@@ -4,6 +4,7 @@
 //! The runner has one thread, so that a child may use everything after the fork.
 
 use crate::case::{Case, Context, SKIP_STATUS};
+use crate::evidence::Evidence;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -38,6 +39,9 @@ pub struct Report {
     pub outcome: Outcome,
     /// How long it took, in milliseconds.
     pub elapsed_ms: u64,
+    /// What it used of the interface the last time it ran; empty without a recording.
+    #[serde(skip)]
+    pub evidence: Evidence,
 }
 
 impl Report {
@@ -211,7 +215,14 @@ mod tests {
     use super::*;
 
     fn report(flag_set: Option<&'static str>, door: &str) -> Report {
-        Report { case: "nop::a", flag_set, door: door.to_owned(), outcome: Outcome::Passed, elapsed_ms: 0 }
+        Report {
+            case: "nop::a",
+            flag_set,
+            door: door.to_owned(),
+            outcome: Outcome::Passed,
+            elapsed_ms: 0,
+            evidence: Evidence::default(),
+        }
     }
 
     #[test]

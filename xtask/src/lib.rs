@@ -2,5 +2,6 @@
 //! objects as `cargo xtask` does.
 
 pub mod artifacts;
+pub mod conformance;
 pub mod dropin;
 pub mod symbols;

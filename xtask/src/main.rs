@@ -2,10 +2,11 @@
 
 mod manual;
 
-use anyhow::{ensure, Result};
-use anyring_xtask::{artifacts, dropin, symbols};
+use anyhow::{ensure, Context, Result};
+use anyring_abi::interface;
+use anyring_xtask::{artifacts, conformance, dropin, symbols};
 use clap::{Parser, Subcommand};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Build steps that cargo alone cannot do")]
@@ -39,6 +40,18 @@ enum Task {
         /// With the release profile
         #[arg(long)]
         release: bool,
+    },
+    /// Make CONFORMANCE.md of the records of two conformance runs; fails while a name is not served or has no case
+    Conformance {
+        /// The record of the run on the kernel's io_uring
+        #[arg(value_name = "KERNEL")]
+        kernel: PathBuf,
+        /// The record of the run on anyring
+        #[arg(value_name = "ENGINE")]
+        engine: PathBuf,
+        /// Do not write the file, but fail if it is not what it would be
+        #[arg(long)]
+        check: bool,
     },
 }
 
@@ -78,6 +91,32 @@ fn main() -> Result<()> {
             ensure!(complaints.is_empty(), "{} symbols are not as they should be", complaints.len());
             println!("all symbols of libanyring.so, liburing.so.2 and liburing-ffi.so.2 are as they should be");
         }
+        Task::Conformance { kernel, engine, check } => make_conformance(&kernel, &engine, check)?,
     }
+    Ok(())
+}
+
+fn make_conformance(kernel: &Path, engine: &Path, check: bool) -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask/ is in the repository")?;
+    let read = |name: &str| std::fs::read_to_string(root.join(name)).with_context(|| name.to_owned());
+    let (differences, limits) = (read("conformance/differences.txt")?, read("docs/limits.md")?);
+    let documents = conformance::Documents { differences: &differences, limits: &limits };
+    let (text, complaints) =
+        conformance::table(&conformance::read(kernel)?, &conformance::read(engine)?, &documents)?;
+    let mut failed = complaints.len();
+    if check {
+        let current = read("CONFORMANCE.md")?;
+        if text != current {
+            let lacking = text.lines().filter(|line| !current.lines().any(|known| known == *line));
+            lacking.for_each(|line| println!("CONFORMANCE.md lacks: {line}"));
+            println!("CONFORMANCE.md is not what the results say: `make conformance-renew` writes it anew");
+            failed += 1;
+        }
+    } else {
+        std::fs::write(root.join("CONFORMANCE.md"), text)?;
+    }
+    complaints.iter().for_each(|complaint| println!("{complaint}"));
+    println!("{} passed, {failed} failed, 0 skipped", interface::names().count().saturating_sub(complaints.len()));
+    ensure!(failed == 0, "not every name is as it should be");
     Ok(())
 }

@@ -5,7 +5,7 @@ use crate::constants::*;
 use crate::{Opcode, Sqe};
 
 /// Where in an SQE an operation's own name stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Field {
     /// A bit of `ioprio`.
     Ioprio,
@@ -41,7 +41,7 @@ impl Field {
 }
 
 /// What a name belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// The interface as a whole.
     Ring,
@@ -52,7 +52,7 @@ pub enum Scope {
 }
 
 /// One name of the header, in one of the places where it means something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Name {
     /// As the header spells it.
     pub name: &'static str,
