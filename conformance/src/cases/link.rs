@@ -36,6 +36,8 @@ cases! {
         drain_holds_back_what_comes_after,
         drain_of_nothing_runs_at_once,
         drained_chain,
+        chain_with_a_drain_holds_back_what_follows,
+        chain_with_a_drain_waits_as_a_whole,
         skip_success_gives_no_cqe,
         skip_success_still_reports_failure,
         skip_success_of_a_pending_read,
@@ -43,6 +45,7 @@ cases! {
         skip_success_chain_that_breaks_reports_once,
         skip_success_with_drain_is_eopnotsupp,
         skip_success_of_a_cancelled_link_timeout,
+        skip_success_of_a_link_timeout_that_fires,
         skip_success_of_a_timeout,
         splice_short_breaks_the_chain,
         long_chain,
@@ -50,6 +53,8 @@ cases! {
     own_flags: [
         bad_sqe_in_a_chain_cancels_it,
         bad_first_sqe_cancels_the_chain,
+        bad_sqe_in_a_hard_chain_cancels_it,
+        bad_first_sqe_cancels_a_hard_chain,
     ],
 }
 
@@ -322,6 +327,36 @@ fn drained_chain(cx: &Context) {
     assert_eq!(ring.wait_ordered(3), [(1, 1), (2, 0), (3, 0)]);
 }
 
+/// A drain flag inside a chain counts for the whole chain, and for the request behind it.
+fn chain_with_a_drain_holds_back_what_follows(cx: &Context) {
+    let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);
+    ring.go_all(&[
+        sqe::nop().with(LINK).data(1),
+        sqe::read(fd(&reader), &mut buffer, 0).with(LINK | IOSQE_IO_DRAIN).data(2),
+        sqe::nop().data(3),
+        sqe::nop().data(4),
+        sqe::nop().data(5),
+    ]);
+    assert_eq!(ring.wait_ordered(1), [(1, 0)]);
+    ring.expect_quiet();
+    writer.write_all(b"x").expect("write");
+    assert_eq!(ring.wait_ordered(4), [(2, 1), (3, 0), (4, 0), (5, 0)]);
+}
+
+fn chain_with_a_drain_waits_as_a_whole(cx: &Context) {
+    let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);
+    ring.go_all(&[
+        sqe::read(fd(&reader), &mut buffer, 0).data(1),
+        sqe::nop().with(LINK).data(2),
+        sqe::nop().with(LINK | IOSQE_IO_DRAIN).data(3),
+        sqe::nop().data(4),
+        sqe::nop().data(5),
+    ]);
+    ring.expect_quiet();
+    writer.write_all(b"x").expect("write");
+    assert_eq!(ring.wait_ordered(5), [(1, 1), (2, 0), (3, 0), (4, 0), (5, 0)]);
+}
+
 const SKIP: u8 = IOSQE_CQE_SKIP_SUCCESS;
 
 fn skip_success_gives_no_cqe(cx: &Context) {
@@ -379,6 +414,19 @@ fn skip_success_of_a_cancelled_link_timeout(cx: &Context) {
     ring.expect_quiet();
 }
 
+/// A LINK_TIMEOUT never fails.
+fn skip_success_of_a_link_timeout_that_fires(cx: &Context) {
+    let ((reader, _writer), mut ring, mut buffer, ts) = (pipe(), cx.ring(4), [0; 1], ms(1));
+    for skip_read in [0, SKIP] {
+        ring.go_all(&[
+            sqe::read(fd(&reader), &mut buffer, 0).with(LINK | skip_read).data(1),
+            sqe::link_timeout(&ts).with(SKIP).data(2),
+        ]);
+        assert_eq!(ring.wait_ordered(1), [(1, -ECANCELED)]);
+        ring.expect_quiet();
+    }
+}
+
 fn skip_success_of_a_timeout(cx: &Context) {
     let (mut ring, ts) = (cx.ring(4), ms(1));
     assert_eq!(ring.run(sqe::timeout(&ts, 0, 0).with(SKIP)), -ETIME, "a timeout that fires is a failure");
@@ -423,5 +471,22 @@ fn bad_first_sqe_cancels_the_chain(cx: &Context) {
     ring.push(sqe::nop().data(2));
     let answer = ring.submit();
     assert_eq!(answer, 2);
+    assert_eq!(ring.wait_sorted(2), [(1, -EINVAL), (2, -ECANCELED)]);
+}
+
+fn bad_sqe_in_a_hard_chain_cancels_it(cx: &Context) {
+    let mut ring = cx.ring_with(4, 0);
+    ring.push(sqe::nop().with(HARD).data(1));
+    ring.push(bad().with(HARD).data(2));
+    ring.push(sqe::nop().data(3));
+    assert_eq!(ring.submit(), 3);
+    assert_eq!(ring.wait_sorted(3), [(1, -ECANCELED), (2, -EINVAL), (3, -ECANCELED)]);
+}
+
+fn bad_first_sqe_cancels_a_hard_chain(cx: &Context) {
+    let mut ring = cx.ring_with(4, 0);
+    ring.push(bad().with(HARD).data(1));
+    ring.push(sqe::nop().data(2));
+    assert_eq!(ring.submit(), 2);
     assert_eq!(ring.wait_sorted(2), [(1, -EINVAL), (2, -ECANCELED)]);
 }

@@ -16,6 +16,8 @@ cases! {
         splice_of_a_closed_pipe_is_zero,
         splice_of_nothing_is_zero,
         splice_with_an_offset_on_a_pipe_is_espipe,
+        splice_is_refused_before_it_waits,
+        tee_is_refused_before_it_waits,
         splice_file_to_file_is_einval,
         splice_same_pipe_is_einval,
         splice_unknown_flag_is_einval,
@@ -131,6 +133,32 @@ fn splice_with_an_offset_on_a_pipe_is_espipe(cx: &Context) {
     writer.write_all(b"abc").expect("write");
     assert_eq!(cx.ring(4).run(sqe::splice(fd(&from), 0, fd(&to), -1, 3)), -ESPIPE);
     assert_eq!(cx.ring(4).run(sqe::splice(fd(&from), -1, fd(&to), 0, 3)), -ESPIPE);
+}
+
+/// The pipe is empty: what is wrong otherwise is said at once.
+fn splice_is_refused_before_it_waits(cx: &Context) {
+    let ((from, into), (other, to), mut ring) = (pipe(), pipe(), cx.ring(4));
+    let file = file("f", b"abc");
+    assert_eq!(ring.run(sqe::splice(fd(&from), 0, fd(&to), -1, 1)), -ESPIPE);
+    assert_eq!(ring.run(sqe::splice(fd(&from), -1, fd(&to), 0, 1)), -ESPIPE);
+    assert_eq!(ring.run(sqe::splice(fd(&from), 0, fd(&file), 0, 1)), -ESPIPE);
+    assert_eq!(ring.run(sqe::splice(fd(&from), -1, fd(&into), -1, 1)), -EINVAL, "the same pipe");
+    assert_eq!(ring.run(sqe::splice(fd(&from), -1, fd(&other), -1, 1)), -EBADF, "not open for writing");
+    assert_eq!(ring.run(sqe::splice(fd(&into), -1, fd(&to), -1, 1)), -EBADF, "not open for reading");
+    let (socket, _peer) = unix_pair(libc::SOCK_STREAM);
+    assert_eq!(ring.run(sqe::splice(fd(&socket), -1, fd(&file), -1, 1)), -EINVAL, "no pipe at all");
+    assert_eq!(ring.run(sqe::splice(fd(&socket), 0, fd(&to), -1, 1)), -EINVAL, "a socket has no position");
+}
+
+fn tee_is_refused_before_it_waits(cx: &Context) {
+    let ((from, into), (other, to), mut ring) = (pipe(), pipe(), cx.ring(4));
+    let (socket, _peer) = unix_pair(libc::SOCK_STREAM);
+    let tee = |from, to| sqe::tee(from, to, 1);
+    assert_eq!(ring.run(tee(fd(&from), fd(&into))), -EINVAL, "the same pipe");
+    assert_eq!(ring.run(tee(fd(&from), fd(&other))), -EBADF, "not open for writing");
+    assert_eq!(ring.run(tee(fd(&into), fd(&to))), -EBADF, "not open for reading");
+    assert_eq!(ring.run(tee(fd(&socket), fd(&to))), -EINVAL, "no pipe");
+    assert_eq!(ring.run(tee(fd(&from), fd(&socket))), -EINVAL, "no pipe");
 }
 
 fn splice_file_to_file_is_einval(cx: &Context) {

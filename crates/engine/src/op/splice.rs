@@ -63,8 +63,8 @@ impl Splice {
         Ok(Splice {
             tee,
             input: if fixed { Input::Index(sqe.file_index) } else { Input::Number(sqe.file_index as i32) },
-            input_offset: sqe.addr,
-            output_offset: sqe.off,
+            input_offset: if tee { NO_OFFSET } else { sqe.addr },
+            output_offset: if tee { NO_OFFSET } else { sqe.off },
             bytes: sqe.len,
             flags: sqe.op_flags & KNOWN_FLAGS,
         })
@@ -115,7 +115,12 @@ impl Splice {
         let mut flags = self.flags | libc::SPLICE_F_NONBLOCK;
         loop {
             match self.unready(context.fd) {
-                Some(side) if !self.gives_up(side, context.fd) => return Verdict::WouldBlock(side),
+                Some(side) if !self.gives_up(side, context.fd) => {
+                    return match self.check(context.fd) {
+                        Ok(()) => Verdict::WouldBlock(side),
+                        Err(error) => Verdict::error(error),
+                    };
+                }
                 _ if context.nonblock => return Verdict::NeedsWorker,
                 _ => {}
             }
@@ -162,6 +167,30 @@ impl Splice {
         }
     }
 
+    /// What the kernel refuses before it waits for either side. Source: `do_splice` and `do_tee` in fs/splice.c.
+    fn check(&self, output: i32) -> Result<(), Errno> {
+        let sides = [(self.input_fd(), self.input_offset), (output, self.output_offset)];
+        let [input, output] = sides.map(|(fd, _)| fd);
+        if status_flags(input)? & libc::O_ACCMODE == libc::O_WRONLY
+            || status_flags(output)? & libc::O_ACCMODE == libc::O_RDONLY
+        {
+            return Err(Errno::BADF);
+        }
+        let pipes = [is_pipe(input), is_pipe(output)];
+        if pipes == [false; 2] || (self.tee && pipes != [true; 2]) {
+            return Err(Errno::INVAL);
+        }
+        for ((fd, offset), is_pipe) in sides.into_iter().zip(pipes) {
+            if offset != NO_OFFSET && !has_position(fd) {
+                return Err(if is_pipe { Errno::SPIPE } else { Errno::INVAL });
+            }
+        }
+        if pipes == [true; 2] && same_pipe(input, output) {
+            return Err(Errno::INVAL);
+        }
+        Ok(())
+    }
+
     /// Whether the plain call answers EAGAIN, instead of sleeping, when `side` is not ready: by its own O_NONBLOCK; a
     /// pipe (and a Unix socket that is read) also by SPLICE_F_NONBLOCK or the O_NONBLOCK of a pipe on the other side.
     /// Source: `do_splice` in fs/splice.c.
@@ -176,9 +205,26 @@ impl Splice {
     }
 }
 
+fn status_flags(fd: i32) -> Result<i32, Errno> {
+    call(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]).map(|flags| flags as i32)
+}
+
 fn is_nonblocking(fd: i32) -> bool {
-    call(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0])
-        .is_ok_and(|flags| flags & libc::O_NONBLOCK as usize != 0)
+    status_flags(fd).is_ok_and(|flags| flags & libc::O_NONBLOCK != 0)
+}
+
+fn has_position(fd: i32) -> bool {
+    call(libc::SYS_lseek, [fd as usize, 0, libc::SEEK_CUR as usize, 0, 0, 0]).is_ok()
+}
+
+/// Whether two pipe descriptors are ends of one pipe.
+fn same_pipe(one: i32, other: i32) -> bool {
+    let [one, other] = [one, other].map(|fd| {
+        // SAFETY: only borrowed for the call; fcntl(2) knew it as a pipe, so it is not the number -1.
+        let stat = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) });
+        stat.map(|stat| (stat.st_dev, stat.st_ino))
+    });
+    one == other
 }
 
 fn is_pipe(fd: i32) -> bool {

@@ -13,7 +13,10 @@ use crate::ring::broken::Unanswered;
 use crate::ring::control::{RECORD_FREE, RECORD_IN_FLIGHT};
 use crate::ring::{Arrival, Ring, RingGuard};
 use crate::{descriptors, process, stats, Errno};
-use anyring_abi::{Cqe, IORING_CQE_F_32, IORING_FILE_INDEX_ALLOC, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
+use anyring_abi::{
+    Cqe, IORING_CQE_F_32, IORING_FILE_INDEX_ALLOC, IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_IO_HARDLINK,
+    IOSQE_IO_LINK,
+};
 use core::sync::atomic::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,6 +57,8 @@ impl RingGuard {
         let Some(request) = self.slab.get_mut(id) else { return };
         request.state = State::Issuing;
         if let Some(result) = request.failed {
+            // A chain of which an SQE was refused ends as a whole, hard links too: `io_queue_sqe_fallback`.
+            request.flags = request.flags & !IOSQE_IO_HARDLINK | IOSQE_IO_LINK;
             self.finish(id, result, true);
             return;
         }
@@ -509,7 +514,7 @@ impl RingGuard {
                 self.ready.push_back(next);
             }
         }
-        if !self.drain.is_empty() {
+        if !self.drain.is_idle() {
             self.release_held();
         }
     }

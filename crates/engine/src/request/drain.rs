@@ -12,15 +12,28 @@ pub struct Drain {
     queue: VecDeque<Id>,
     /// Requests inside `queue`, with the rest of their chains.
     held: usize,
+    /// A chain that is being put together drains: the request behind it drains, too. Source: `drain_next` in
+    /// io_uring/io_uring.c.
+    next: bool,
     /// IOSQE_CQE_SKIP_SUCCESS was used: completions can no longer be counted by CQEs, and the kernel refuses to drain.
     refused: bool,
 }
 
 impl Drain {
-    /// Nothing is held back.
+    /// Nothing is held back, and nothing has to be.
     #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty() && !self.next
+    }
+
+    /// Adds IOSQE_IO_DRAIN to the `flags` of a request that follows a chain which drains, and notes it where the request
+    /// makes its chain one (`in_chain`: others of it came before).
+    pub fn spread(&mut self, flags: &mut u8, in_chain: bool) {
+        if in_chain {
+            self.next |= *flags & IOSQE_IO_DRAIN != 0;
+        } else if core::mem::take(&mut self.next) {
+            *flags |= IOSQE_IO_DRAIN;
+        }
     }
 
     /// The two flags exclude each other on a ring. Source: `io_init_req` in io_uring/io_uring.c.

@@ -27,10 +27,12 @@ impl RingGuard {
     }
 
     /// Takes in a request that has to wait its turn: part of a chain, behind a drain, or on its way to a worker.
-    pub fn take_in_order(&mut self, request: Request, on_its_way: Unanswered) {
+    pub fn take_in_order(&mut self, mut request: Request, on_its_way: Unanswered) {
+        let in_chain = self.chain.is_some();
+        self.drain.spread(&mut request.flags, in_chain);
         let links = request.links();
         let failed = request.failed.is_some();
-        let waits = links || self.chain.is_some() || request.flags & IOSQE_IO_DRAIN != 0 || !self.drain.is_empty();
+        let waits = links || in_chain || request.flags & IOSQE_IO_DRAIN != 0 || !self.drain.is_idle();
         let id = self.admit(request, on_its_way);
         if waits {
             self.note_submitter(id);

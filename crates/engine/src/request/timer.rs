@@ -210,7 +210,8 @@ impl RingGuard {
             Ok(()) => Errno::TIME,
             Err(error) => error,
         };
-        self.finish(id, -result.raw_os_error(), true);
+        // For the kernel no failure: IOSQE_CQE_SKIP_SUCCESS keeps its CQE back.
+        self.finish(id, -result.raw_os_error(), false);
     }
 
     /// The guarded request has completed: its LINK_TIMEOUT ends.

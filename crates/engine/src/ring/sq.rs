@@ -167,7 +167,7 @@ impl RingGuard {
             self.accept_as(sqe.personality, request, on_its_way);
             return true;
         }
-        let alone = sqe.flags & NOT_ALONE == 0 && self.chain.is_none() && self.drain.is_empty();
+        let alone = sqe.flags & NOT_ALONE == 0 && self.chain.is_none() && self.drain.is_idle();
         if !alone {
             self.take_in_order(Request::new(op, opcode, sqe.flags, sqe.user_data, target), on_its_way);
             return true;
@@ -208,7 +208,7 @@ impl RingGuard {
     fn accept_as(&mut self, personality: u16, mut request: Request, on_its_way: Unanswered) {
         // Found by `check`.
         request.hold = self.personalities.find(personality).ok().map(Hold::another);
-        if request.flags & NOT_ALONE == 0 && self.chain.is_none() && self.drain.is_empty() {
+        if request.flags & NOT_ALONE == 0 && self.chain.is_none() && self.drain.is_idle() {
             let id = self.admit(request, on_its_way);
             self.issue(id);
         } else {
