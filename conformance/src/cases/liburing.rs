@@ -12,6 +12,7 @@ cases! {
     liburing: [
         queue_init_fills_the_structure,
         queue_init_refuses_as_the_kernel_does,
+        index_array_is_there_before_liburing_2_6,
         nop_round_trip,
         get_sqe_ends_when_the_sq_is_full,
         submit_and_wait_waits,
@@ -34,6 +35,8 @@ cases! {
 #[repr(C, align(8))]
 struct IoUring([u64; 27]);
 
+/// Where `sq.array` is, in words.
+const SQ_ARRAY: usize = 6;
 /// Where `cq.khead` is, in words.
 const CQ_KHEAD: usize = 13;
 /// Where `flags` and `ring_fd` are, in words.
@@ -73,7 +76,7 @@ struct Library(Box<IoUring>);
 
 impl Library {
     fn new(entries: u32) -> Library {
-            let mut ring = Box::new(IoUring([0; 27]));
+        let mut ring = Box::new(IoUring([0; 27]));
         // SAFETY: the structure has the size of liburing's and stays where it is until queue_exit.
         assert_eq!(unsafe { function::<Init>(c"io_uring_queue_init")(entries, &mut *ring, 0) }, 0);
         Library(ring)
@@ -136,6 +139,27 @@ fn queue_init_refuses_as_the_kernel_does(_: &Context) {
     };
     assert_eq!(refused(0, 0, &mut ring), -EINVAL);
     assert_eq!(refused(4, IORING_SETUP_DEFER_TASKRUN, &mut ring), -EINVAL);
+}
+
+/// From 2.6 on (the first with io_uring_register_napi) liburing leaves the array out. Whatever stands before the
+/// installed one has to do as it does, since programs write to the array.
+fn index_array_is_there_before_liburing_2_6(_: &Context) {
+    // SAFETY: liburing is loaded already; its handle and a constant name go in.
+    let installed = unsafe {
+        let handle = libc::dlopen(c"liburing.so.2".as_ptr(), libc::RTLD_NOW);
+        libc::dlsym(handle, c"io_uring_register_napi".as_ptr())
+    };
+    let mut library = Library::new(2);
+    let array = library.0 .0[SQ_ARRAY] as *mut u32;
+    assert_eq!(array.is_null(), !installed.is_null());
+    if !array.is_null() {
+        library.push(sqe::nop().data(1));
+        library.push(sqe::nop().data(2));
+        // SAFETY: the array has an index for each of the two SQEs, and nobody submits meanwhile.
+        unsafe { array.cast::<[u32; 2]>().write([1, 0]) };
+        assert_eq!(library.call(c"io_uring_submit"), 2);
+        assert_eq!(library.peek(2).iter().map(|cqe| cqe.user_data).collect::<Vec<_>>(), [2, 1]);
+    }
 }
 
 fn nop_round_trip(_: &Context) {

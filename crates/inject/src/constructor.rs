@@ -1,6 +1,6 @@
 //! What happens when the library is loaded: as little as possible.
 
-use crate::{backend, descriptor, entry, jump, loader, memory, musl, raw, signals, wait};
+use crate::{backend, descriptor, entry, jump, liburing, loader, memory, musl, raw, signals, wait};
 use anyring_engine::forced::{point, Point};
 
 /// Runs when the loader has mapped everything the program starts with, before its main function.
@@ -11,6 +11,7 @@ extern "C" fn constructor() {
         for resolve in [
             descriptor::resolve,
             jump::resolve,
+            liburing::setup::resolve,
             loader::resolve,
             memory::resolve,
             musl::resolve,

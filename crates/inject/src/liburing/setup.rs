@@ -5,6 +5,7 @@ use super::layout::{cqe_shift, sqe_shift, Cq, Ring, Sq, Word};
 use super::layout::{INT_CQ_NEEDS_ENTER, INT_ENTER_REGISTERED, INT_PROGRAM_MEMORY, INT_REGISTER_REGISTERED};
 use super::{guard, register, ring as borrow};
 use crate::door;
+use crate::next::next;
 use anyring_abi::IORING_SETUP_SQPOLL;
 use anyring_abi::{Cqe, Params, Sqe, IORING_FEAT_NATIVE_WORKERS, IORING_FEAT_SINGLE_MMAP};
 use anyring_abi::{
@@ -66,13 +67,26 @@ pub unsafe extern "C" fn io_uring_queue_init_mem(
     })
 }
 
-/// Sets a ring up: without the index array where that is possible (6.6 on), as liburing 2.6 on does.
+next! {
+    QUEUE_INIT = c"io_uring_queue_init": fn(c_uint, *mut Ring, c_uint) -> c_int;
+    REGISTER_NAPI = c"io_uring_register_napi": fn(*mut Ring, *mut c_void) -> c_int;
+}
+
+/// Whether the liburing that we stand before leaves the index array out, as it does from 2.6 on, the first that has
+/// io_uring_register_napi: programs built with an older header may write to it. Without one we are liburing.
+fn array_is_left_out() -> bool {
+    QUEUE_INIT.get().is_none() || REGISTER_NAPI.get().is_some()
+}
+
+/// Sets a ring up: without the index array where that is possible (6.6 on) and expected.
 ///
 /// # Safety
 /// `ring` is valid for writes; `buffer`, if given, is memory of that size which outlives the ring.
 unsafe fn init(entries: u32, ring: *mut Ring, params: &mut Params, buffer: Option<(*mut c_void, usize)>) -> i32 {
     let flags = params.flags;
-    params.flags |= IORING_SETUP_NO_SQARRAY;
+    if array_is_left_out() {
+        params.flags |= IORING_SETUP_NO_SQARRAY;
+    }
     // SAFETY: the caller's promise.
     let answer = unsafe { init_as_asked(entries, ring, params, buffer) };
     if answer != -libc::EINVAL || flags & IORING_SETUP_NO_SQARRAY != 0 {
