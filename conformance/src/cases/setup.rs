@@ -57,6 +57,7 @@ cases! {
         descriptor_is_cloexec,
         descriptor_reads_and_seeks_fail,
         descriptors_are_numbered_lowest_first,
+        ring_among_thousands_of_descriptors,
         two_rings_do_not_share_words,
     ],
 }
@@ -400,6 +401,24 @@ fn descriptor_reads_and_seeks_fail(cx: &Context) {
 fn descriptors_are_numbered_lowest_first(cx: &Context) {
     let next = fd(&eventfd(0, 0));
     assert_eq!(cx.ring_with(4, 0).fd, next);
+}
+
+fn ring_among_thousands_of_descriptors(cx: &Context) {
+    const OTHERS: u64 = 5000;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: one rlimit is written, then read.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
+        if limit.rlim_max < 2 * OTHERS {
+            cx.skip("RLIMIT_NOFILE is too low");
+        }
+        limit.rlim_cur = limit.rlim_max;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+    }
+    let others: Vec<_> = (0..OTHERS).map(|_| eventfd(0, 0)).collect();
+    let mut ring = cx.ring_with(4, 0);
+    assert!(ring.fd > others.last().map_or(0, fd), "rings have such numbers now");
+    assert_eq!(ring.run(sqe::nop()), 0);
 }
 
 fn two_rings_do_not_share_words(cx: &Context) {

@@ -1,8 +1,8 @@
 //! Where the engine's descriptors are in the program's table.
 //!
 //! Descriptors of the engine's own sit at the top of the table, so that the program's next open gets the number it
-//! expects. Ring descriptors, which the program uses, come from [`RING_NUMBERS`]: wrappers and the seccomp filter
-//! recognise them by one compare, and the first 512 of them are good for select(2).
+//! expects. Ring descriptors, which the program uses, come from [`RING_NUMBERS`], the first 512 of which are good for
+//! select(2), or, when those are all taken, from the rest of [`KNOWN_NUMBERS`].
 
 use crate::os::{Os, Sys};
 use crate::Errno;
@@ -13,6 +13,9 @@ use rustix::process::Resource;
 
 /// Numbers that ring descriptors may have.
 pub const RING_NUMBERS: Range<i32> = 512..4096;
+/// Numbers among which the seccomp filter looks for rings: also those that a process with thousands of open descriptors
+/// gets for them.
+pub const KNOWN_NUMBERS: Range<i32> = RING_NUMBERS.start..65_536;
 
 /// One past the highest number the engine uses for itself: a table with higher numbers would cost kernel memory and
 /// slow every fork.

@@ -15,9 +15,8 @@ use anyring_abi::{IORING_OFF_MMAP_MASK, IORING_OFF_PBUF_RING, IORING_OFF_PBUF_SH
 use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// Numbers that rings can have. Those beyond [`RING_NUMBERS`], taken when that range is full, are known to the wrappers
-/// but not to the filter of raw instructions.
-const TABLE_SIZE: usize = 1 << 16;
+/// One past the highest number that a ring can have.
+const TABLE_SIZE: usize = descriptors::KNOWN_NUMBERS.end as usize;
 static TABLE: [AtomicPtr<Ring>; TABLE_SIZE] = [const { AtomicPtr::new(core::ptr::null_mut()) }; TABLE_SIZE];
 /// Rings that live, whether or not a number of theirs is known.
 static LIVE: Lock<Vec<&'static Ring>> = Lock::new(Vec::new());

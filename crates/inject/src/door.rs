@@ -13,9 +13,12 @@ use anyring_engine::ring::enter::struck_ring;
 use anyring_engine::{process, Enter, Errno};
 use core::ffi::c_void;
 
-/// The descriptor numbers that rings get (decision 2 in ARCHITECTURE.md): a wrapper or the filter knows by one compare
-/// that a number outside is no ring. They begin below 1,024 so that select(2) can name some.
-pub const RING_NUMBERS: core::ops::Range<i32> = anyring_engine::descriptors::RING_NUMBERS;
+/// The descriptor numbers that rings get (decision 2 in ARCHITECTURE.md). They begin below 1,024 so that select(2) can
+/// name some.
+pub use anyring_engine::descriptors::RING_NUMBERS;
+
+/// The filter knows by one compare that a number outside is no ring.
+pub use anyring_engine::descriptors::KNOWN_NUMBERS;
 
 /// What a call answers after a panic inside the engine.
 const BROKEN: isize = -(libc::EIO as isize);

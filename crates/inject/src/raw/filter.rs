@@ -5,7 +5,7 @@
 //! has its code elsewhere, so its calls pass this filter and meet whatever filter lies outside.
 
 use super::object::Object;
-use crate::door::RING_NUMBERS;
+use crate::door::{KNOWN_NUMBERS, RING_NUMBERS};
 use anyring_abi::{NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use core::mem::offset_of;
 use libc::{seccomp_data, sock_filter};
@@ -143,8 +143,8 @@ fn on_ring(number: i64, argument: usize) -> [sock_filter; 5] {
     [
         jump(EQUAL, number as u32, 0, 4),
         load(low_half),
-        jump(AT_LEAST, RING_NUMBERS.start as u32, 0, 1),
-        jump(AT_LEAST, RING_NUMBERS.end as u32, 0, 0), // its false branch is set by `head`
+        jump(AT_LEAST, KNOWN_NUMBERS.start as u32, 0, 1),
+        jump(AT_LEAST, KNOWN_NUMBERS.end as u32, 0, 0), // its false branch is set by `head`
         answer(ALLOW),
     ]
 }
@@ -286,7 +286,9 @@ mod tests {
         let object = object(0x5555_0000_0000, [16, 90].into_iter());
         let programs = programs(std::slice::from_ref(&object));
         for (number, argument) in ON_RINGS {
-            for (value, expected) in [(511, ALLOW), (512, TRAP), (4095, TRAP), (4096, ALLOW), (u64::MAX, ALLOW)] {
+            for (value, expected) in
+                [(511, ALLOW), (512, TRAP), (4096, TRAP), (65_535, TRAP), (65_536, ALLOW), (u64::MAX, ALLOW)]
+            {
                 let mut args = [1; 6];
                 args[argument] = value;
                 assert_eq!(verdict(&programs, number, args, object.sites[1]), expected, "{number} {value}");
