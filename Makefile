@@ -14,7 +14,7 @@ STEPS := setup format lint doc patches build unit loom conformance-kernel confor
 export DESTDIR PREFIX LIBDIR STRIP
 
 .NOTPARALLEL:
-.PHONY: help build test demo e2e-kernel conformance-renew undone install install-strip uninstall clean $(STEPS)
+.PHONY: help build test demo liburing-tests e2e-kernel conformance-renew undone install install-strip uninstall clean $(STEPS)
 
 help:
 	@echo "make build       the command anyring and libanyring.so, in $(TARGET)/release"
@@ -22,6 +22,7 @@ help:
 	@echo "make STEP        one of these steps alone"
 	@echo "make undone      that the tests of the decisions fail without them; some 20 minutes"
 	@echo "make conformance-renew  writes CONFORMANCE.md anew; a minute"
+	@echo "make liburing-tests  liburing's own tests, from Debian's source package, on the kernel and on ours"
 	@echo "make e2e-kernel  the end-to-end tests on the kernel's own io_uring, to check the tests"
 	@echo "make demo        fio, qemu-img and tokio-uring where io_uring is denied, and our rate beside the kernel's"
 	@echo "make install     into PREFIX (/usr/local), below DESTDIR; builds only what was not built; install-strip: smaller"
@@ -77,6 +78,10 @@ conformance-renew: build
 
 profiles: build
 	@$(STEP) $@ scripts/profiles.sh $(TARGET)/release
+
+# liburing's own test programs, on the kernel and on ours.
+liburing-tests: build
+	@$(STEP) $@ scripts/liburing-tests.sh run $(TARGET)/release
 
 e2e: build
 	@$(STEP) $@ cargo test --locked -p anyring-e2e --no-fail-fast

@@ -10,27 +10,17 @@
 # with status 77.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=scripts/apt.sh
+. scripts/apt.sh
 
 MAJOR=18
 SUITES="forky sid"
-MIRROR=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
-KEYS=/usr/share/keyrings/debian-archive-keyring.gpg
 HOME_DIR=.build/postgres
 PROGRAMS="initdb pg_amcheck pg_checksums pgbench postgres psql"
 
-# apt-get with lists, a status and a cache of its own.
-apt() {
-  local command=$1
-  shift
-  timeout 300 "$command" -q -y -o Dir::Etc::SourceList="$work/sources" -o Dir::Etc::SourceParts=/dev/null \
-    -o Dir::State="$work" -o Dir::State::Status="$work/status" -o Dir::Cache="$work/cache" -o Dir::Log="$work" \
-    -o APT::Sandbox::User="$(id -un)" -o Acquire::Retries=3 -o Acquire::Languages=none \
-    -o APT::Install-Recommends=false "$@"
-}
-
 # download SUITE: all .deb files into $work/cache/archives.
 download() {
-  echo "deb [arch=$(dpkg --print-architecture) signed-by=$KEYS] $MIRROR $1 main" >"$work/sources"
+  apt_prepare "$work" "deb [arch=$(dpkg --print-architecture) signed-by=$DEBIAN_KEYS] $DEBIAN_MIRROR $1 main"
   # What only the packages' own installation scripts need counts as installed.
   for package in debconf locales postgresql-client-common postgresql-common ssl-cert; do
     printf 'Package: %s\nStatus: install ok installed\nArchitecture: all\nVersion: 9999\n' "$package"
@@ -48,8 +38,6 @@ fetch() {
   local suite reason="no apt-get or no dpkg-deb here"
   if command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null; then
     for suite in $SUITES; do
-      rm -rf "$work"
-      mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
       if download "$suite" >"$HOME_DIR/log" 2>&1 && unpack >>"$HOME_DIR/log" 2>&1; then
         rm -rf "$work"
         return

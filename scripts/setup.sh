@@ -6,7 +6,8 @@
 # Debian packages come through apt-get when this runs as root; otherwise the missing ones are named in one line and
 # the script fails. Node 20, which no Debian release has, comes from PyPI into .build/node when the machine's own
 # `node` is not version 20. PostgreSQL 18 is unpacked into .build/postgres from packages of Debian's next release; where
-# they cannot be had its test is skipped. The Rust toolchain is never installed: it is yours to choose.
+# they cannot be had its test is skipped. So it is with liburing's own tests, from Debian's source package. The Rust
+# toolchain is never installed: it is yours to choose.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,6 +24,8 @@ fail() {
 # The Debian packages that are missing, by what each is needed for.
 missing_packages() {
   command -v cc >/dev/null || echo gcc libc6-dev
+  command -v c++ >/dev/null || echo g++
+  command -v dpkg-source >/dev/null || echo dpkg-dev
   command -v make >/dev/null || echo make
   command -v flock >/dev/null || echo util-linux
   command -v readelf >/dev/null || echo binutils
@@ -74,6 +77,12 @@ fetch_postgres() {
   if [ -f .build/postgres/unavailable ]; then say "no PostgreSQL 18: $(cat .build/postgres/unavailable)"; fi
 }
 
+# liburing's own tests, which can be skipped, too.
+fetch_liburing() {
+  scripts/liburing-tests.sh fetch
+  if [ -f .build/liburing-bookworm/unavailable ]; then say "$(cat .build/liburing-bookworm/unavailable)"; fi
+}
+
 check_rust() {
   local have
   local advice="Debian 13 has rustup and cargo packages new enough, Debian 12 has not: see https://rustup.rs"
@@ -90,6 +99,7 @@ check_rust() {
 install_packages
 install_node
 fetch_postgres
+fetch_liburing
 check_rust
 say "all there: $(fio --version), qemu $(qemu-img --version | sed -n '1s/.*version \([^ ]*\).*/\1/p')," \
   "node $(scripts/node.sh --version), $(cc --version | sed -n 1p), $(cargo --version)"

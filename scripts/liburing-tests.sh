@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# liburing's own tests, from Debian's source package, on the kernel's io_uring and on ours. Nothing of them is kept in
+# this repository.
+#
+# usage: scripts/liburing-tests.sh fetch             unpacks them into .build/liburing-SUITE, unless that has happened
+#        scripts/liburing-tests.sh build             builds them there
+#        scripts/liburing-tests.sh run BIN [ARGS]    builds and runs them (BIN: the folder with anyring and libanyring.so)
+#
+# ARGS go to scripts/liburing_tests.py, which says how they are run and judged; its --help tells what there is.
+# LIBURING_SUITE is the release of Debian whose liburing is taken: bookworm (2.3) unless told otherwise; the list of
+# exceptions is about that one. The package is fetched and checked by apt-get, which needs no root for that. Where it
+# cannot be had `fetch` leaves the reason in .build/liburing-SUITE/unavailable, and `run` prints it as a skip.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/apt.sh
+. scripts/apt.sh
+
+SUITE=${LIBURING_SUITE:-bookworm}
+HOME_DIR=$PWD/.build/liburing-$SUITE
+SOURCE=$HOME_DIR/source
+
+fetch() {
+  [ -e "$SOURCE/test/Makefile" ] && return
+  rm -rf "$HOME_DIR"
+  mkdir -p "$HOME_DIR"
+  local reason="no apt-get or no dpkg-source here"
+  if command -v apt-get >/dev/null && command -v dpkg-source >/dev/null; then
+    if download >"$HOME_DIR/log" 2>&1; then return; fi
+    reason=$(grep -m1 '^[EW]: ' "$HOME_DIR/log" || tail -n 1 "$HOME_DIR/log")
+  fi
+  rm -rf "$SOURCE"
+  echo "liburing's source cannot be had from Debian $SUITE: $reason" >"$HOME_DIR/unavailable"
+}
+
+download() {
+  local work=$HOME_DIR/work
+  apt_prepare "$work" "deb-src [signed-by=$DEBIAN_KEYS] $DEBIAN_MIRROR $SUITE main" &&
+    apt apt-get update &&
+    (cd "$work" && apt apt-get source --download-only liburing) &&
+    dpkg-source --no-copy --extract "$work"/liburing_*.dsc "$SOURCE" &&
+    rm -rf "$work"
+}
+
+# One folder of test programs for each way to link them. The archive and the shared library are liburing's own.
+build() {
+  [ -e "$HOME_DIR/built" ] && return
+  cd "$SOURCE"
+  ./configure --cc=cc --cxx=c++
+  make -j"$(nproc)" -C src
+  # Each way has a folder in which -luring is found first.
+  rm -rf lib test-shared test-static
+  mkdir -p lib/shared lib/static
+  cp src/liburing.a lib/static/
+  cp src/liburing.so.2.* lib/shared/liburing.so.2
+  ln -s liburing.so.2 lib/shared/liburing.so
+  # The archive comes second for the shared way, too: 2.3 forgot to export some functions (io_uring_enable_rings ...).
+  build_programs static "-L$SOURCE/lib/static"
+  build_programs shared "-L$SOURCE/lib/shared -Wl,-rpath,$SOURCE/lib/shared -luring -l:liburing.a"
+  touch "$HOME_DIR/built"
+}
+
+# --keep-going: the runner says which programs are missing.
+build_programs() {
+  local way=$1 flags=$2
+  cp -r test "test-$way"
+  make -j"$(nproc)" --keep-going -C "test-$way" LDFLAGS="$flags" || true
+}
+
+run() {
+  local bin=$1
+  shift
+  fetch
+  if [ -e "$HOME_DIR/unavailable" ]; then
+    echo "skip: $(cat "$HOME_DIR/unavailable")"
+    echo "0 passed, 0 failed, 1 skipped"
+    return
+  fi
+  scripts/liburing-tests.sh build >"$HOME_DIR/build.log" 2>&1 || {
+    tail -n 20 "$HOME_DIR/build.log"
+    return 1
+  }
+  local exceptions=()
+  if [ "$SUITE" = bookworm ]; then exceptions=(--exceptions conformance/liburing-tests.txt); fi
+  python3 scripts/liburing_tests.py --bin "$bin" --tests "$SOURCE" "${exceptions[@]}" "$@"
+}
+
+case ${1:-} in
+  fetch) fetch ;;
+  build) build ;;
+  run) run "${2:?run needs the folder of programs}" "${@:3}" ;;
+  *)
+    sed -n '2,8s/^# \?//p' "$0" >&2
+    exit 2
+    ;;
+esac

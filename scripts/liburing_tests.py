@@ -1,0 +1,260 @@
+#!/usr/bin/env python3
+"""Runs liburing's own test programs on the kernel's io_uring and on ours; scripts/liburing-tests.sh builds them.
+
+Each program runs up to three times, always in an empty folder: natively (linked with the shared library), and if that
+passes under `anyring deny -- anyring run --backend user`, linked with liburing.so.2 (whose functions ours replace) and
+with liburing.a (whose `syscall` instructions are trapped). Programs run side by side, the three runs of one do not: the
+ports and the names in /tmp that they use are different from program to program.
+
+On ours a run passes if it exits with 0 as it did natively, and says that it skips something only where it said so
+natively. 77, the exit status for "cannot be tested here", is a failure. A program that natively fails, skips itself or
+takes too long is a skip, with that reason.
+
+The file of exceptions lists what fails on ours: `NAME reason` or `NAME@shared reason`, one a line. A listed run that
+passes is an error, except where the name begins with `?`: that one fails only now and then. At most 5 in a hundred of
+the programs that pass natively may be listed.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+WAYS = ("shared", "static")
+NATIVE = "native"
+SKIP_STATUS = 77
+LIMIT_NATIVE_S = 30
+LIMIT_OURS_S = 60
+MOST_EXCEPTIONS = 0.05
+# What the programs print where they leave something out.
+LEAVES_OUT = re.compile(r"skip|not supported|unsupported|doesn't support|not available", re.IGNORECASE)
+
+
+@dataclass
+class Run:
+    """One run of one program. problem: None if it exited with 0."""
+
+    problem: str | None
+    output: str
+    seconds: float
+
+    def last_line(self):
+        lines = self.output.strip().splitlines()
+        return lines[-1][:160] if lines else "no output"
+
+    def left_out(self):
+        return {line.strip() for line in self.output.splitlines() if LEAVES_OUT.search(line)}
+
+
+class Runner:
+    def __init__(self, arguments):
+        self.tests = arguments.tests.resolve()
+        self.anyring = str(arguments.bin.resolve() / "anyring")
+        self.results = self.tests.parent / "results"
+        self.scratch = self.tests.parent / "scratch"
+        for folder in (self.results, self.scratch):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+
+    def run(self, name, way):
+        """way: native, shared or static."""
+        programs = self.tests / f"test-{WAYS[0] if way == NATIVE else way}"
+        words = [str(programs / f"{name}.t")]
+        if way != NATIVE:
+            words = [self.anyring, "deny", "--", self.anyring, "run", "--backend", "user", "--", *words]
+        folder = self.scratch / f"{name}-{way}"
+        folder.mkdir()
+        # One test executes it from the current folder.
+        (folder / "exec-target.t").symlink_to(programs / "exec-target.t")
+        log = self.results / f"{name}.{way}"
+        started = time.monotonic()
+        with open(log, "wb") as output:
+            process = subprocess.Popen(
+                words, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+            problem = judge(process, LIMIT_NATIVE_S if way == NATIVE else LIMIT_OURS_S)
+        seconds = time.monotonic() - started
+        shutil.rmtree(folder, ignore_errors=True)
+        return Run(problem, log.read_text(errors="replace"), seconds)
+
+    def program(self, name):
+        """All runs of one program: {way: Run}; the native one alone if it does not pass."""
+        runs = {NATIVE: self.run(name, NATIVE)}
+        if runs[NATIVE].problem is None:
+            for way in WAYS:
+                runs[way] = self.run(name, way)
+                if runs[way].problem is None:
+                    runs[way].problem = leaves_out_more(runs[way], runs[NATIVE])
+        return runs
+
+
+def judge(process, limit_s):
+    """Waits for the program and ends what it leaves behind."""
+    try:
+        status = process.wait(limit_s)
+        problem = None
+        if status == SKIP_STATUS:
+            problem = "skips itself"
+        elif status < 0:
+            problem = f"killed by {signal.Signals(-status).name}"
+        elif status:
+            problem = f"status {status}"
+    except subprocess.TimeoutExpired:
+        problem = f"not done after {limit_s} s"
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+    return problem
+
+
+def leaves_out_more(ours, native):
+    more = ours.left_out() - native.left_out()
+    return f"leaves out what it does natively: {min(more)[:100]}" if more else None
+
+
+def exceptions_from(path):
+    """{NAME or NAME@way: (reason, whether it may pass)}"""
+    listed = {}
+    for line in path.read_text().splitlines() if path else []:
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, _, reason = line.strip().partition(" ")
+        if not reason.strip():
+            sys.exit(f"{path}: an exception without a reason: {line}")
+        listed[name.removeprefix("?")] = (reason.strip(), name.startswith("?"))
+    return listed
+
+
+def linked_as_said(program, way):
+    """That the two ways are two: only one of the programs needs liburing.so.2."""
+    dynamic = subprocess.run(["readelf", "-d", program], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return ("[liburing.so.2]" in dynamic) == (way == "shared")
+
+
+def programs_of(tests):
+    """The names of all programs that the Makefile knows."""
+    words = ["make", "-s", "-C", tests / "test-shared", "--eval", "names: ; @echo $(test_targets)", "names"]
+    listed = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    return sorted({name.removesuffix(".t") for name in listed})
+
+
+def not_built(tests, name):
+    for way in WAYS:
+        program = tests / f"test-{way}" / f"{name}.t"
+        if not program.exists():
+            return f"{way}: not built; see build.log"
+        if not linked_as_said(program, way):
+            return f"{way}: linked otherwise"
+    return None
+
+
+@dataclass
+class Tally:
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def fail(self, what, why):
+        self.failed += 1
+        print(f"FAILED {what}: {why}")
+
+    def skip(self, what, why):
+        self.skipped += 1
+        print(f"skip {what}: {why}")
+
+
+def count(name, runs, exceptions, tally, verbose):
+    """Counts the runs of one program. Answers the exceptions that were met: {listed name: whether a run failed}."""
+    native = runs[NATIVE]
+    if native.problem is not None:
+        tally.skip(name, f"natively here: {native.problem}: {native.last_line()}")
+        return {}
+    met = {}
+    for way in WAYS:
+        run, what = runs[way], f"{name}@{way}"
+        listed = next((key for key in (what, name) if key in exceptions), None)
+        if listed:
+            met[listed] = met.get(listed, False) or run.problem is not None
+        if run.problem is None:
+            tally.passed += 1
+        elif listed:
+            tally.skip(what, f"listed: {exceptions[listed][0]}")
+        else:
+            tally.fail(what, f"{run.problem}: {run.last_line()}")
+        if verbose:
+            print(f"{run.seconds:6.1f} s, natively {native.seconds:.1f} s: {what}")
+    return met
+
+
+def check_exceptions(exceptions, met, tally):
+    """That each listed run failed."""
+    for listed, (_, may_pass) in exceptions.items():
+        if listed not in met:
+            tally.fail(listed, "is listed as an exception, but is not run here")
+        elif not met[listed] and not may_pass:
+            tally.fail(listed, "is listed as an exception, but passed")
+
+
+def check_share(exceptions, programs, tally):
+    """That the list is short."""
+    names = {listed.partition("@")[0] for listed in exceptions}
+    if len(names) > MOST_EXCEPTIONS * programs:
+        tally.fail("exceptions", f"{len(names)} of {programs} programs are listed: more than 5 in a hundred")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=Path, required=True, help="the folder with anyring and libanyring.so")
+    parser.add_argument("--tests", type=Path, required=True, help="liburing's folder, with test-shared and test-static")
+    parser.add_argument("--exceptions", type=Path, help="what is known to fail on ours")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many programs at a time")
+    parser.add_argument("--verbose", action="store_true", help="say how long each run took")
+    parser.add_argument("names", nargs="*", help="run these programs only")
+    arguments = parser.parse_args()
+
+    runner, tally = Runner(arguments), Tally()
+    words = [runner.anyring, "run", "--backend", "kernel", "--", "true"]
+    probe = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if probe.returncode:
+        tally.skip("all", f"there is nothing to compare with: {probe.stdout.strip()}")
+        print("0 passed, 0 failed, 1 skipped")
+        return 0
+    if os.geteuid() != 0:
+        print("not root: programs that need it (personality, parts of io_uring_register, read-write) skip themselves")
+
+    exceptions = exceptions_from(arguments.exceptions)
+    names = arguments.names or programs_of(runner.tests)
+    exceptions = {key: value for key, value in exceptions.items() if not arguments.names or key.partition("@")[0] in names}
+    met, native_passes = {}, 0
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        runs = {}
+        for name in names:
+            if reason := not_built(runner.tests, name):
+                tally.fail(name, reason)
+            else:
+                runs[name] = pool.submit(runner.program, name)
+        for name, future in runs.items():
+            result = future.result()
+            native_passes += result[NATIVE].problem is None
+            met |= count(name, result, exceptions, tally, arguments.verbose)
+            sys.stdout.flush()
+    check_exceptions(exceptions, met, tally)
+    if not arguments.names:
+        check_share(exceptions, native_passes, tally)
+    print(f"what each run printed is in {runner.results}")
+    print(f"{tally.passed} passed, {tally.failed} failed, {tally.skipped} skipped")
+    return 1 if tally.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
