@@ -161,14 +161,16 @@ pub fn enter(flags: u32, arg: usize, answer: isize) {
     }
     let mut set = Set::default();
     set.add_bits(interface::ENTER_FLAGS, u64::from(flags));
-    if answer >= 0 && flags & IORING_ENTER_EXT_ARG_REG != 0 {
+    // A wait that expires did what its time is for.
+    let success = answer >= 0 || answer == -libc::ETIME as isize;
+    if success && flags & IORING_ENTER_EXT_ARG_REG != 0 {
         // `flags` of struct io_uring_reg_wait.
         let wait = REGION.load(Ordering::Relaxed) as usize + arg + 20;
         if at::<u32>(wait).is_some_and(|flags| flags & IORING_REG_WAIT_TS != 0) {
             set.add_argument(IORING_REGISTER_MEM_REGION, |name| name.name == "IORING_REG_WAIT_TS");
         }
     }
-    if answer >= 0 {
+    if success {
         succeeded(&set);
     } else {
         tried(&set);
@@ -372,6 +374,10 @@ impl Requests {
         let mut flags = Set::default();
         if self.mixed {
             flags.add_bits(interface::CQE_FLAGS, u64::from(cqe.flags & (IORING_CQE_F_SKIP | IORING_CQE_F_32)));
+            if cqe.flags & IORING_CQE_F_SKIP != 0 {
+                // Of no request: it fills the end of the CQ.
+                return succeeded(&flags);
+            }
         }
         // A completion that nothing here asked for is another ring's message, whose flags are the sender's choice.
         let Some(alike) = self.alike.get_mut(&cqe.user_data) else { return succeeded(&flags) };

@@ -11,11 +11,12 @@ use std::path::Path;
 /// built without them. They are names of zcrx; NVMe passthrough and ublk have none, being commands of a driver's.
 const OF_DRIVERS: &[&str] = &["RECV_ZC", "IORING_REGISTER_ZCRX_IFQ", "REGISTER_ZCRX_IFQ: IORING_ZCRX_AREA_DMABUF"];
 
-/// What takes hardware that not even the kernel has here, and which.
-const OF_HARDWARE: &[(&str, &str)] = &[
-    ("READ: IORING_RW_ATTR_FLAG_PI", "a block device with protection information"),
-    ("WRITE: IORING_RW_ATTR_FLAG_PI", "a block device with protection information"),
-    ("IORING_CQE_F_TSTAMP_HW", "a network card that takes times"),
+/// What the kernel itself refuses here, or never gives, and why.
+const OF_NOBODY: &[(&str, &str)] = &[
+    ("POLL_ADD: IORING_POLL_ADD_LEVEL", "Linux 6.18 names it and takes it nowhere"),
+    ("READ: IORING_RW_ATTR_FLAG_PI", "it takes a block device with protection information"),
+    ("WRITE: IORING_RW_ATTR_FLAG_PI", "it takes a block device with protection information"),
+    ("IORING_CQE_F_TSTAMP_HW", "it takes a network card that tells times"),
 ];
 
 /// Topics that are named in a line, at most.
@@ -121,8 +122,8 @@ enum Status {
     Differs(String),
     /// As on a kernel that was built without it.
     WithoutDriver,
-    /// The kernel refuses it here for want of this, and the engine answers the same.
-    NeedsHardware(&'static str),
+    /// The kernel refuses it for this reason, and the engine answers the same.
+    Refused(&'static str),
     NotYet,
     NoCase,
 }
@@ -172,6 +173,11 @@ impl<'a> Evidence<'a> {
             })
     }
 
+    fn never_seen(&self, label: &str) -> bool {
+        let cases = || self.kernel.values().chain(self.engine.values());
+        label.starts_with("IORING_CQE_F_") && !cases().any(|case| case.succeeded.contains_key(label))
+    }
+
     fn status(&self, label: &str) -> Status {
         let listed: Vec<_> =
             self.differences.iter().filter(|line| line.names.iter().any(|name| name == label)).collect();
@@ -185,11 +191,9 @@ impl<'a> Evidence<'a> {
         if OF_DRIVERS.contains(&label) && self.refused_alike(label) {
             return Status::WithoutDriver;
         }
-        match OF_HARDWARE.iter().find(|(name, _)| *name == label) {
-            // A bit of a CQE's cannot be tried: it is enough that the kernel has never set it, either.
-            Some((_, what)) if self.refused_alike(label) || label.starts_with("IORING_CQE_F_") => {
-                Status::NeedsHardware(what)
-            }
+        match OF_NOBODY.iter().find(|(name, _)| *name == label) {
+            // A bit of a CQE's cannot be tried: it is enough that neither ever sets it.
+            Some((_, why)) if self.refused_alike(label) || self.never_seen(label) => Status::Refused(why),
             _ if self.natively(label).next().is_some() => Status::NotYet,
             _ => Status::NoCase,
         }
@@ -255,7 +259,7 @@ impl<'a> Evidence<'a> {
             (Status::Differs(how), None) => format!("differs: {how}"),
             (Status::Differs(how), Some(link)) => format!("differs: {how}; {link}"),
             (Status::WithoutDriver, _) => "fails as a kernel without it".to_owned(),
-            (Status::NeedsHardware(what), _) => format!("refused as by the kernel without {what}"),
+            (Status::Refused(why), _) => format!("refused as by the kernel: {why}"),
             (Status::NotYet, _) => "not yet".to_owned(),
             (Status::NoCase, _) => "no case".to_owned(),
         };
@@ -326,6 +330,7 @@ conformance cases' results on the kernel and on anyring; `make test` fails when 
   What docs/limits.md says of it is linked.
 - *differs*: a listed case shows how.
 - *fails as a kernel without it*: what only drivers can give.
+- *refused as by the kernel*: cases show that both refuse it, or that neither ever gives it.
 - *not yet*: it succeeds on the kernel only. *no case*: nothing is known.
 
 NVMe passthrough and ublk are commands of drivers through URING_CMD, without names here; they fail as on a kernel without

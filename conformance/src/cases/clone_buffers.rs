@@ -11,6 +11,7 @@ cases! {
         a_part,
         beyond_the_table,
         within_one_ring,
+        of_a_registered_ring,
         outlives_the_source,
         of_another_file_is_eopnotsupp,
         reserved_is_einval,
@@ -108,6 +109,20 @@ fn within_one_ring(cx: &Context) {
     let (source, flags) = (ring.fd, IORING_REGISTER_DST_REPLACE);
     assert_eq!(clone(&ring, Clone { source, flags, to: 2, count: 2, ..Clone::default() }), 0);
     assert_eq!([has(&mut ring, 0, &bytes[0]), has(&mut ring, 3, &bytes[1])], [true; 2]);
+}
+
+fn of_a_registered_ring(cx: &Context) {
+    let mut bytes = [[1; 8]; 2];
+    let (first, mut ring) = (source(cx, &mut bytes), cx.ring(4));
+    // struct io_uring_rsrc_update: offset, resv, data.
+    let slot = [15, first.fd as u64];
+    assert_eq!(first.register(IORING_REGISTER_RING_FDS, address(&slot) as usize, 1), 1);
+    let flags = IORING_REGISTER_SRC_REGISTERED;
+    assert_eq!(clone(&ring, Clone { source: 15, flags, ..Clone::default() }), 0);
+    assert_eq!([has(&mut ring, 0, &bytes[0]), has(&mut ring, 1, &bytes[1])], [true; 2]);
+    let other = cx.ring(4);
+    assert_eq!(clone(&other, Clone { source: 14, flags, ..Clone::default() }), -EBADF);
+    assert_eq!(clone(&other, Clone { source: 15, ..Clone::default() }), -EBADF, "without the flag it is a descriptor");
 }
 
 fn outlives_the_source(cx: &Context) {

@@ -29,6 +29,7 @@ cases! {
         waits_for_as_many_as_asked,
         head_beyond_the_tail_keeps_nobody_waiting,
         min_wait_returns_what_came,
+        no_iowait_waits_all_the_same,
     ],
     own_flags: [
         bad_descriptor_is_ebadf,
@@ -274,6 +275,15 @@ fn min_wait_returns_what_came(cx: &Context) {
     assert_eq!(enter_with(&ring, 2, arg), 0, "one of the two came within the minimum wait");
     assert!(start.elapsed() < Duration::from_secs(1));
     assert_eq!(ring.cq_ready(), 1);
+}
+
+/// The flag is about how the wait is accounted for.
+fn no_iowait_waits_all_the_same(cx: &Context) {
+    let (mut ring, soon) = (cx.ring(4), ms(10));
+    ring.push(sqe::timeout(&soon, 0, 0).data(1));
+    let (count, flags) = (ring.publish(), IORING_ENTER_GETEVENTS | IORING_ENTER_NO_IOWAIT);
+    assert_eq!(ring.enter(count, 1, flags, 0, 0), 1);
+    assert_eq!(ring.peek().map(|cqe| (cqe.user_data, cqe.res)), Some((1, -ETIME)));
 }
 
 fn bad_descriptor_is_ebadf(cx: &Context) {

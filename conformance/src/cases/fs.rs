@@ -27,6 +27,7 @@ cases! {
         async_openat,
         openat_at_the_descriptor_limit_is_emfile,
         openat2_opens,
+        openat2_into_registered_slots,
         openat2_no_symlinks_is_eloop,
         openat2_beneath_is_exdev,
         openat2_unknown_resolve_is_einval,
@@ -201,6 +202,13 @@ fn openat2_opens(cx: &Context) {
     drop(file("f", b"abc"));
     let how = resolve(0);
     opened(cx.ring(4).run(openat2(c"f", &how, 24)));
+}
+
+fn openat2_into_registered_slots(cx: &Context) {
+    let (mut ring, how) = (sparse(cx), resolve(0));
+    assert_eq!(ring.run(openat2(c".", &how, 24).file_index(2)), 0);
+    let open = openat2(c".", &how, 24).file_index(IORING_FILE_INDEX_ALLOC as u32);
+    assert_eq!([ring.run(open), ring.run(open)], [0, -libc::ENFILE]);
 }
 
 fn openat2_no_symlinks_is_eloop(cx: &Context) {

@@ -30,6 +30,7 @@ cases! {
         link_timeout_on_a_request_that_completes_at_once,
         link_timeout_bad_timespec_fails_the_chain,
         link_timeout_absolute,
+        link_timeout_of_other_clocks,
         link_timeout_with_a_count_is_einval,
         cancel_of_a_link_timeout,
         drain_waits_for_what_came_before,
@@ -271,6 +272,25 @@ fn link_timeout_absolute(cx: &Context) {
         sqe::link_timeout(&past).op_flags(IORING_TIMEOUT_ABS).data(2),
     ]);
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -ETIME)]);
+}
+
+fn link_timeout_of_other_clocks(cx: &Context) {
+    let ((reader, _writer), mut ring, ts) = (pipe(), cx.ring(4), ms(20));
+    for clock in [IORING_TIMEOUT_BOOTTIME, IORING_TIMEOUT_REALTIME] {
+        let (start, mut buffer) = (std::time::Instant::now(), [0; 1]);
+        ring.go_all(&[
+            sqe::read(fd(&reader), &mut buffer, 0).with(LINK).data(1),
+            sqe::link_timeout(&ts).op_flags(clock).data(2),
+        ]);
+        assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -ETIME)]);
+        assert!(start.elapsed().as_millis() >= 20);
+        let past = sqe::link_timeout(&ts).op_flags(clock | IORING_TIMEOUT_ABS).data(2);
+        ring.go_all(&[sqe::read(fd(&reader), &mut buffer, 0).with(LINK).data(1), past]);
+        assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -ETIME)]);
+    }
+    let both = IORING_TIMEOUT_BOOTTIME | IORING_TIMEOUT_REALTIME;
+    ring.go_all(&[sqe::nop().with(LINK).data(1), sqe::link_timeout(&ts).op_flags(both).data(2)]);
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -EINVAL)]);
 }
 
 fn link_timeout_with_a_count_is_einval(cx: &Context) {

@@ -8,6 +8,7 @@ cases! {
         unregister_tells_and_resets,
         unknown_values_are_einval,
         ids_that_no_queue_has_are_einval,
+        static_ids,
         loopback_is_served_as_before,
     ],
     own_flags: [],
@@ -72,6 +73,22 @@ fn ids_that_no_queue_has_are_einval(cx: &Context) {
         let wrong = Napi { operation, parameter: 1, ..Napi::default() };
         assert_eq!(call(&ring, IORING_REGISTER_NAPI, wrong).0, -EINVAL);
     }
+}
+
+fn static_ids(cx: &Context) {
+    let ring = cx.ring(4);
+    let of = |operation, parameter| {
+        call(&ring, IORING_REGISTER_NAPI, Napi { operation, parameter, ..Napi::default() }).0
+    };
+    let (add, delete) = (IO_URING_NAPI_STATIC_ADD_ID, IO_URING_NAPI_STATIC_DEL_ID);
+    assert_eq!(of(add, 1 << 20), -EINVAL, "only with static tracking");
+    assert_eq!(of(IO_URING_NAPI_REGISTER_OP, IO_URING_NAPI_TRACKING_STATIC), 0);
+    assert_eq!(of(delete, 1 << 20), -libc::ENOENT);
+    assert_eq!([of(add, 1 << 20), of(add, 1 << 20)], [0, -EEXIST]);
+    assert_eq!([of(delete, 1 << 20), of(delete, 1 << 20)], [0, -libc::ENOENT]);
+    assert_eq!([of(add, 1 << 20), of(add, 1 << 21)], [0, 0]);
+    assert_eq!(of(IO_URING_NAPI_REGISTER_OP, IO_URING_NAPI_TRACKING_STATIC), 0);
+    assert_eq!([of(delete, 1 << 20), of(delete, 1 << 21)], [-libc::ENOENT; 2], "new settings forget the queues");
 }
 
 fn loopback_is_served_as_before(cx: &Context) {

@@ -28,6 +28,7 @@ cases! {
         accept_of_a_file_is_enotsock,
         accept_on_a_nonblocking_listener_waits,
         accept_dontwait_is_eagain,
+        accept_dontwait_of_a_waiting_connection,
         accept_poll_first,
         accept_into_a_fixed_slot,
         accept_into_a_busy_slot_replaces_it,
@@ -228,6 +229,12 @@ fn accept_dontwait_is_eagain(cx: &Context) {
     let (listener, _) = listener();
     let accept = sqe::accept(fd(&listener), 0).ioprio(IORING_ACCEPT_DONTWAIT as u16);
     assert_eq!(cx.ring(4).run(accept), -EAGAIN);
+}
+
+fn accept_dontwait_of_a_waiting_connection(cx: &Context) {
+    let ((listener, _), mut ring) = (listener(), cx.ring(4));
+    let _client = client(&listener);
+    take(ring.run(sqe::accept(fd(&listener), 0).ioprio(IORING_ACCEPT_DONTWAIT as u16)));
 }
 
 fn accept_poll_first(cx: &Context) {

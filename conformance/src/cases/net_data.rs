@@ -34,6 +34,7 @@ cases! {
         send_bad_buffer_is_efault,
         send_of_a_file_is_enotsock,
         send_poll_first,
+        messages_poll_first,
         send_to_an_address,
         send_unconnected_datagram_is_edestaddrreq,
         send_too_big_datagram_is_emsgsize,
@@ -316,6 +317,18 @@ fn udp() -> (std::net::UdpSocket, libc::sockaddr_in) {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
     let port = socket.local_addr().expect("the address").port();
     (socket, loopback(port))
+}
+
+fn messages_poll_first(cx: &Context) {
+    let ((a, b), mut ring, mut buffer) = (pair(), cx.ring(4), [0; 4]);
+    let (mut sent, mut into) = ([iovec(b"abcd")], [iovec_mut(&mut buffer)]);
+    let first = IORING_RECVSEND_POLL_FIRST as u16;
+    let mut received = message(&mut into);
+    ring.go(sqe::recvmsg(fd(&a), &mut received, 0).ioprio(first).data(1));
+    ring.expect_quiet();
+    ring.go(sqe::sendmsg(fd(&b), &message(&mut sent), 0).ioprio(first).data(2));
+    assert_eq!(ring.wait_sorted(2), [(1, 4), (2, 4)]);
+    assert_eq!(&buffer, b"abcd");
 }
 
 fn send_to_an_address(cx: &Context) {

@@ -146,8 +146,8 @@ pub const OPERATION_FLAGS: &[Name] = of_operations![
     IORING_FSYNC_DATASYNC: OpFlags of [Fsync];
     IORING_TIMEOUT_ABS: OpFlags of [Timeout, LinkTimeout, TimeoutRemove];
     IORING_TIMEOUT_UPDATE: OpFlags of [TimeoutRemove];
-    IORING_TIMEOUT_BOOTTIME: OpFlags of [Timeout, LinkTimeout, TimeoutRemove];
-    IORING_TIMEOUT_REALTIME: OpFlags of [Timeout, LinkTimeout, TimeoutRemove];
+    IORING_TIMEOUT_BOOTTIME: OpFlags of [Timeout, LinkTimeout];
+    IORING_TIMEOUT_REALTIME: OpFlags of [Timeout, LinkTimeout];
     IORING_LINK_TIMEOUT_UPDATE: OpFlags of [TimeoutRemove];
     IORING_TIMEOUT_ETIME_SUCCESS: OpFlags of [Timeout];
     IORING_TIMEOUT_MULTISHOT: OpFlags of [Timeout];
@@ -245,7 +245,7 @@ pub const ENTER_FLAGS: &[Name] = of_ring![
     IORING_ENTER_NO_IOWAIT,
 ];
 
-/// Bits of `cqe->flags`; SENDMSG_ZC's report in `cqe->res` is with them.
+/// Bits of `cqe->flags`; the report of SEND_ZC and SENDMSG_ZC in `cqe->res` is with them.
 pub const CQE_FLAGS: &[Name] = of_ring![
     IORING_CQE_F_BUFFER,
     IORING_CQE_F_MORE,

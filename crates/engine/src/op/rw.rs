@@ -12,7 +12,7 @@ use crate::os::{flags_are_ignored, user_read, user_read_slice};
 use crate::resource::buf_ring::Selection;
 use crate::resource::buffers::Buffer;
 use crate::Errno;
-use anyring_abi::{Opcode, Sqe, IOSQE_BUFFER_SELECT};
+use anyring_abi::{Opcode, Sqe, IORING_RW_ATTR_FLAG_PI, IOSQE_BUFFER_SELECT};
 use std::sync::Arc;
 use substitute::Substitute;
 
@@ -49,6 +49,8 @@ pub struct Rw {
     polled: bool,
     /// The file was found to have no position.
     stream: bool,
+    /// With protection information, which no file that is reached here takes.
+    protected: bool,
     /// It can be a transfer to or from a device directly: address, length and offset are those of whole sectors.
     aligned: bool,
     /// Bytes transferred by earlier attempts.
@@ -80,6 +82,10 @@ impl Rw {
             _ => Buffers::One([sqe.addr as usize, (sqe.len as usize).min(MAX_BYTES)]),
         };
         check_priority(sqe.ioprio)?;
+        let protected = sqe.pad2 != 0;
+        if protected {
+            check_attributes(sqe.pad2, sqe.addr3)?;
+        }
         if sqe.op_flags & RWF_HIPRI != 0 {
             return Err(Errno::INVAL); // only on rings made with IORING_SETUP_IOPOLL
         }
@@ -106,6 +112,7 @@ impl Rw {
             multishot,
             polled: false,
             stream: false,
+            protected,
             aligned,
             done: 0,
         })
@@ -200,6 +207,9 @@ impl Rw {
     #[inline]
     pub fn issue(&mut self, context: Context) -> Verdict {
         let total = self.total();
+        if self.protected {
+            return self.finish_error(refusal_of_protection(context.fd), total);
+        }
         loop {
             let answer = match self.attempt(context) {
                 Err(Errno::OPNOTSUPP) if context.nonblock => match self.without_nowait(context.fd, total) {
@@ -357,6 +367,29 @@ pub fn is_file(fd: i32) -> bool {
 
 fn is_socket(fd: i32) -> bool {
     crate::process::cookie_of(fd).is_some()
+}
+
+/// What a transfer with protection information is refused with, once it was found well-formed.
+#[cold]
+fn refusal_of_protection(fd: i32) -> Errno {
+    match call(libc::SYS_fcntl, [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]) {
+        Ok(_) => Errno::INVAL,
+        Err(error) => error,
+    }
+}
+
+/// Checks the attributes of a transfer, `sqe->attr_type_mask` and what is at `sqe->attr_ptr` (`struct io_uring_attr_pi`), as
+/// `io_prep_rw_pi` in io_uring/rw.c does.
+#[cold]
+fn check_attributes(kinds: u64, at: u64) -> Result<(), Errno> {
+    if kinds != u64::from(IORING_RW_ATTR_FLAG_PI) {
+        return Err(Errno::INVAL);
+    }
+    let [_, _, _, reserved]: [u64; 4] = user_read(at)?;
+    if reserved != 0 {
+        return Err(Errno::INVAL);
+    }
+    Ok(())
 }
 
 /// The class of an I/O priority must be one of the four there are. Source: `ioprio_check_cap` in block/ioprio.c.

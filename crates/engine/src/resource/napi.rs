@@ -4,42 +4,63 @@
 
 use crate::os::{user_read, user_write};
 use crate::Errno;
+use anyring_abi::*;
+use std::collections::BTreeSet;
 
-const REGISTER: u8 = 0;
-const TRACKING_DYNAMIC: u32 = 0;
-const TRACKING_STATIC: u32 = 1;
-const TRACKING_INACTIVE: u32 = 255;
+/// Numbers up to this are processors', not queues' (`MIN_NAPI_ID` is one more than the processors that a kernel is built
+/// for: 8,192 at most).
+const LAST_PROCESSOR: u32 = 8192;
 
 /// A ring's settings.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct Napi {
     timeout_us: u32,
     prefer: bool,
     tracking: u32,
+    /// The queues that the program named, with static tracking.
+    queues: BTreeSet<u32>,
 }
 
 impl Default for Napi {
     fn default() -> Napi {
-        Napi { timeout_us: 0, prefer: false, tracking: TRACKING_INACTIVE }
+        Napi { timeout_us: 0, prefer: false, tracking: IO_URING_NAPI_TRACKING_INACTIVE, queues: BTreeSet::new() }
     }
 }
 
 impl Napi {
-    /// `struct io_uring_napi`: timeout in microseconds; preference, operation, padding; parameter, padding. Single queues
-    /// (STATIC_ADD_ID, STATIC_DEL_ID) are `EINVAL`, as ids that no queue has.
+    /// `struct io_uring_napi`: timeout in microseconds; preference, operation, padding; parameter, padding.
     pub fn register(&mut self, arg: u64) -> Result<u32, Errno> {
         let [head, tail]: [u64; 2] = user_read(arg)?;
         let [_, _, _, _, prefer, operation, padding @ ..] = head.to_le_bytes();
         if padding != [0; 2] || tail >> 32 != 0 {
             return Err(Errno::INVAL);
         }
-        user_write(arg, &self.as_words())?;
-        let tracking = tail as u32;
-        if operation != REGISTER || !matches!(tracking, TRACKING_DYNAMIC | TRACKING_STATIC) {
-            return Err(Errno::INVAL);
+        user_write(arg, &self.as_words(self.tracking))?;
+        let parameter = tail as u32;
+        match operation {
+            IO_URING_NAPI_REGISTER_OP => match parameter {
+                IO_URING_NAPI_TRACKING_DYNAMIC | IO_URING_NAPI_TRACKING_STATIC => {
+                    let (timeout_us, prefer) = (head as u32, prefer != 0);
+                    *self = Napi { timeout_us, prefer, tracking: parameter, queues: BTreeSet::new() };
+                    Ok(0)
+                }
+                _ => Err(Errno::INVAL),
+            },
+            IO_URING_NAPI_STATIC_ADD_ID if self.takes(parameter) => match self.queues.insert(parameter) {
+                true => Ok(0),
+                false => Err(Errno::EXIST),
+            },
+            IO_URING_NAPI_STATIC_DEL_ID if self.takes(parameter) => match self.queues.remove(&parameter) {
+                true => Ok(0),
+                false => Err(Errno::NOENT),
+            },
+            _ => Err(Errno::INVAL),
         }
-        *self = Napi { timeout_us: head as u32, prefer: prefer != 0, tracking };
-        Ok(0)
+    }
+
+    /// Whether the program may name a queue now, and `queue` can be one. That there is such a queue nobody asks.
+    fn takes(&self, queue: u32) -> bool {
+        self.tracking == IO_URING_NAPI_TRACKING_STATIC && queue > LAST_PROCESSOR
     }
 
     /// Back to no polling; tells what was set, but for the tracking, where it is asked.
@@ -48,13 +69,13 @@ impl Napi {
             return Err(Errno::INVAL);
         }
         if arg != 0 {
-            user_write(arg, &Napi { tracking: 0, ..*self }.as_words())?;
+            user_write(arg, &self.as_words(0))?;
         }
         *self = Napi::default();
         Ok(0)
     }
 
-    fn as_words(self) -> [u64; 2] {
-        [u64::from(self.timeout_us) | u64::from(self.prefer) << 32, self.tracking.into()]
+    fn as_words(&self, tracking: u32) -> [u64; 2] {
+        [u64::from(self.timeout_us) | u64::from(self.prefer) << 32, tracking.into()]
     }
 }

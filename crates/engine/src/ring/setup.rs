@@ -36,6 +36,7 @@ pub const FEATURES: u32 = IORING_FEAT_SINGLE_MMAP
     | IORING_FEAT_LINKED_FILE
     | IORING_FEAT_REG_REG_RING
     | IORING_FEAT_MIN_TIMEOUT
+    | IORING_FEAT_RW_ATTR
     | IORING_FEAT_NO_IOWAIT;
 
 /// Setup flags that this engine serves; the others answer EINVAL, as on a kernel that does not have them.

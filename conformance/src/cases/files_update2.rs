@@ -1,0 +1,128 @@
+//! IORING_REGISTER_FILES_UPDATE2: registered files change together with their tags.
+
+use super::prelude::*;
+
+cases! {
+    any_flags: [
+        replaces_and_answers_how_many,
+        skip_leaves_file_and_tag,
+        former_tags_are_posted,
+        clearing_posts_the_tag,
+        tag_of_an_empty_slot_is_einval,
+        bad_descriptor_counts_what_was_done,
+        arguments_are_checked,
+    ],
+    own_flags: [],
+}
+
+/// `struct io_uring_rsrc_update2`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Update {
+    offset: u32,
+    resv: u32,
+    data: u64,
+    tags: u64,
+    count: u32,
+    resv2: u32,
+}
+
+fn call(ring: &Ring, update: &Update) -> i32 {
+    let size = size_of::<Update>() as u32;
+    ring.register(IORING_REGISTER_FILES_UPDATE2, std::ptr::from_ref(update) as usize, size) as i32
+}
+
+fn change<const N: usize>(ring: &Ring, offset: u32, files: [i32; N], tags: [u64; N]) -> i32 {
+    let (data, tags) = (address(&files), address(&tags));
+    call(ring, &Update { offset, data, tags, count: N as u32, ..Update::default() })
+}
+
+/// A ring with four slots, all empty.
+fn sparse(cx: &Context) -> Ring {
+    let ring = cx.ring(8);
+    let resources = [4 | u64::from(IORING_RSRC_REGISTER_SPARSE) << 32, 0, 0, 0];
+    assert_eq!(ring.register(IORING_REGISTER_FILES2, address(&resources) as usize, 32), 0);
+    ring
+}
+
+/// What READ of an empty pipe, or of nothing, says of these slots.
+fn held<const N: usize>(ring: &mut Ring, slots: [i32; N]) -> [bool; N] {
+    slots.map(|slot| {
+        let read = sqe::read(slot, &mut [0; 1], 0).with(IOSQE_FIXED_FILE).op_flags(libc::RWF_NOWAIT as u32);
+        match ring.run(read.data(99)) {
+            error if error == -EAGAIN => true,
+            error => {
+                assert_eq!(error, -EBADF);
+                false
+            }
+        }
+    })
+}
+
+fn replaces_and_answers_how_many(cx: &Context) {
+    let ((reader, _writer), mut ring) = (pipe(), sparse(cx));
+    assert_eq!(change(&ring, 1, [fd(&reader); 2], [0; 2]), 2);
+    assert_eq!(held(&mut ring, [0, 1, 2, 3]), [false, true, true, false]);
+}
+
+fn skip_leaves_file_and_tag(cx: &Context) {
+    let ((reader, _writer), mut ring) = (pipe(), sparse(cx));
+    assert_eq!(change(&ring, 0, [fd(&reader)], [7]), 1);
+    let skip = IORING_REGISTER_FILES_SKIP;
+    assert_eq!(change(&ring, 0, [skip, fd(&reader)], [0, 8]), 2);
+    assert_eq!(held(&mut ring, [0, 1]), [true; 2]);
+    assert_eq!(change(&ring, 0, [skip], [9]), -EINVAL, "what is skipped has no tag");
+    assert_eq!(ring.register(IORING_UNREGISTER_FILES, 0, 0), 0);
+    assert_eq!(ring.wait_sorted(2), [(7, 0), (8, 0)]);
+}
+
+fn former_tags_are_posted(cx: &Context) {
+    let ((reader, _writer), mut ring) = (pipe(), sparse(cx));
+    assert_eq!(change(&ring, 2, [fd(&reader)], [7]), 1);
+    ring.expect_quiet();
+    assert_eq!(change(&ring, 2, [fd(&reader)], [8]), 1);
+    assert_eq!(ring.wait_sorted(1), [(7, 0)]);
+    ring.expect_quiet();
+}
+
+fn clearing_posts_the_tag(cx: &Context) {
+    let ((reader, _writer), mut ring) = (pipe(), sparse(cx));
+    assert_eq!(change(&ring, 2, [fd(&reader)], [7]), 1);
+    assert_eq!(change(&ring, 2, [-1], [0]), 1);
+    assert_eq!(ring.wait_sorted(1), [(7, 0)]);
+    assert_eq!(held(&mut ring, [2]), [false]);
+}
+
+fn tag_of_an_empty_slot_is_einval(cx: &Context) {
+    let ring = sparse(cx);
+    assert_eq!(change(&ring, 0, [-1], [7]), -EINVAL);
+    assert_eq!(change(&ring, 0, [-1], [0]), 1);
+}
+
+fn bad_descriptor_counts_what_was_done(cx: &Context) {
+    let ((reader, _writer), mut ring) = (pipe(), sparse(cx));
+    assert_eq!(change(&ring, 0, [fd(&reader), 9999, fd(&reader)], [0; 3]), 1);
+    assert_eq!(held(&mut ring, [0, 1, 2]), [true, false, false]);
+    assert_eq!(change(&ring, 0, [9999], [0]), -EBADF);
+    assert_eq!(held(&mut ring, [0]), [false], "what was there has gone");
+}
+
+fn arguments_are_checked(cx: &Context) {
+    let ((reader, _writer), ring) = (pipe(), sparse(cx));
+    let number = fd(&reader);
+    let good = Update { data: address(&number), count: 1, ..Update::default() };
+    assert_eq!(call(&ring, &good), 1, "without tags");
+    for (wrong, error) in [
+        (Update { resv: 1, ..good }, EINVAL),
+        (Update { resv2: 1, ..good }, EINVAL),
+        (Update { count: 0, ..good }, EINVAL),
+        (Update { offset: 4, ..good }, EINVAL),
+        (Update { count: 5, ..good }, EINVAL),
+        (Update { data: bad_address(), ..good }, EFAULT),
+        (Update { tags: bad_address(), ..good }, EFAULT),
+    ] {
+        assert_eq!(call(&ring, &wrong), -error, "{} {} {}", wrong.resv, wrong.offset, wrong.count);
+    }
+    assert_eq!(ring.register(IORING_REGISTER_FILES_UPDATE2, &raw const good as usize, 24) as i32, -EINVAL);
+    assert_eq!(call(&cx.ring(4), &good), -ENXIO, "no table");
+}
