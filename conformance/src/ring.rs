@@ -59,19 +59,7 @@ impl Ring {
     /// A ring of exactly these parameters (with NO_MMAP the memory is provided here).
     pub fn from_params(door: Door, entries: u32, mut params: Params) -> Result<Ring, isize> {
         let own_memory = params.flags & IORING_SETUP_NO_MMAP != 0;
-        let mut areas = None;
-        if own_memory {
-            // Twice the entries covers the rounding up, and a page the words before the CQEs.
-            let entries = entries as usize * 2;
-            let cq_entries = (entries * 2).max(params.cq_entries as usize * 2);
-            let rings = page_up(PAGE + cq_entries * cqe_size(params.flags) + entries * 4);
-            let sqes = page_up(entries * sqe_size(params.flags));
-            let rings = Area { address: anonymous(rings), length: rings };
-            let sqes = Area { address: anonymous(sqes), length: sqes };
-            params.cq_off.user_addr = rings.address as u64;
-            params.sq_off.user_addr = sqes.address as u64;
-            areas = Some((rings, sqes));
-        }
+        let areas = own_memory.then(|| own_areas(entries, &mut params));
         let fd = door.setup(entries, &raw mut params as usize);
         if fd < 0 {
             return Err(fd);
@@ -302,6 +290,40 @@ impl Ring {
         self.door.register(self.fd, opcode, arg, count)
     }
 
+    /// IORING_REGISTER_RESIZE_RINGS with these entries and flags (and memory of our own for NO_MMAP). When it succeeds the
+    /// ring is mapped anew, and its SQ array filled.
+    pub fn resize(&mut self, entries: u32, cq_entries: u32, flags: u32) -> isize {
+        let mut params = Params { sq_entries: entries, cq_entries, flags, ..Params::default() };
+        let shape = Params { flags: self.params.flags, ..params };
+        let own = (self.params.flags & IORING_SETUP_NO_MMAP != 0).then(|| {
+            let mut shape = shape;
+            let areas = own_areas(entries, &mut shape);
+            (params.sq_off.user_addr, params.cq_off.user_addr) = (shape.sq_off.user_addr, shape.cq_off.user_addr);
+            areas
+        });
+        let answer = self.register(IORING_REGISTER_RESIZE_RINGS, &raw mut params as usize, 1);
+        if answer == 0 {
+            self.map_anew(Params { flags: self.params.flags, features: self.params.features, ..params }, own);
+        }
+        answer
+    }
+
+    fn map_anew(&mut self, mut params: Params, own: Option<(Area, Area)>) {
+        if params.flags & IORING_SETUP_NO_SQARRAY == 0 && params.sq_off.array == 0 {
+            // Linux 6.18 does not tell: it follows the CQEs.
+            let header = params.cq_off.cqes * cqe_size(params.flags) as u32 / 16;
+            let cqes = params.cq_entries * cqe_size(params.flags) as u32;
+            params.sq_off.array = (header + cqes).next_multiple_of(64);
+        }
+        let (rings, sqes) = own.unwrap_or_else(|| map_areas(self.door, self.fd, &params));
+        self.door.munmap(self.rings.address, self.rings.length);
+        self.door.munmap(self.sqes.address, self.sqes.length);
+        (self.params, self.rings, self.sqes) = (params, rings, sqes);
+        if params.flags & IORING_SETUP_NO_SQARRAY == 0 {
+            (0..params.sq_entries).for_each(|slot| self.set_sq_array(slot, slot));
+        }
+    }
+
     /// Registers these descriptors as the fixed files.
     pub fn register_files(&self, files: &[i32]) {
         assert_eq!(self.register(IORING_REGISTER_FILES, files.as_ptr() as usize, files.len() as u32), 0);
@@ -332,6 +354,20 @@ impl Drop for Ring {
             self.door.close(self.fd);
         }
     }
+}
+
+/// Memory of our own for a ring of `entries`, put into `params`.
+fn own_areas(entries: u32, params: &mut Params) -> (Area, Area) {
+    // Twice the entries covers the rounding up, and a page the words before the CQEs.
+    let entries = entries as usize * 2;
+    let cq_entries = (entries * 2).max(params.cq_entries as usize * 2);
+    let rings = page_up(PAGE + cq_entries * cqe_size(params.flags) + entries * 4);
+    let sqes = page_up(entries * sqe_size(params.flags));
+    let rings = Area { address: anonymous(rings), length: rings };
+    let sqes = Area { address: anonymous(sqes), length: sqes };
+    params.cq_off.user_addr = rings.address as u64;
+    params.sq_off.user_addr = sqes.address as u64;
+    (rings, sqes)
 }
 
 fn map_areas(door: Door, fd: i32, params: &Params) -> (Area, Area) {

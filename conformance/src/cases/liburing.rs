@@ -28,6 +28,7 @@ cases! {
         register_eventfd_functions,
         register_ring_fd_functions,
         queue_init_params_gives_them_back,
+        resize_rings_function,
     ],
 }
 
@@ -76,9 +77,13 @@ struct Library(Box<IoUring>);
 
 impl Library {
     fn new(entries: u32) -> Library {
+        Library::with_flags(entries, 0)
+    }
+
+    fn with_flags(entries: u32, flags: u32) -> Library {
         let mut ring = Box::new(IoUring([0; 27]));
         // SAFETY: the structure has the size of liburing's and stays where it is until queue_exit.
-        assert_eq!(unsafe { function::<Init>(c"io_uring_queue_init")(entries, &mut *ring, 0) }, 0);
+        assert_eq!(unsafe { function::<Init>(c"io_uring_queue_init")(entries, &mut *ring, flags) }, 0);
         Library(ring)
     }
 
@@ -345,4 +350,35 @@ fn queue_init_params_gives_them_back(_: &Context) {
     // SAFETY: the structures have the sizes of liburing's and stay where they are until queue_exit.
     let answer = unsafe { function::<InitParams>(c"io_uring_queue_init_params")(8, library.at(), &mut params) };
     assert_eq!((answer, params.cq_entries), (0, 64));
+}
+
+fn resize_rings_function(cx: &Context) {
+    if liburing_symbol(c"io_uring_resize_rings").is_none() {
+        cx.skip("liburing.so.2 has no io_uring_resize_rings: it came with liburing 2.9");
+    }
+    type Resize = unsafe extern "C" fn(*mut IoUring, *mut Params) -> i32;
+    let flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+    for kept in [0, IORING_SETUP_SQE128, IORING_SETUP_CQE32] {
+        let mut library = Library::with_flags(4, flags | kept);
+        for n in 1..4 {
+            library.push(sqe::nop().data(n));
+        }
+        assert_eq!(library.call(c"io_uring_submit"), 3);
+        let mut params = Params { sq_entries: 64, ..Params::default() };
+        // SAFETY: an initialised ring that nobody else uses, and one parameter block.
+        let resized = unsafe { function::<Resize>(c"io_uring_resize_rings")(library.at(), &mut params) };
+        assert_eq!((resized, params.sq_entries, params.cq_entries), (0, 64, 128));
+        let seen: Vec<u64> = library.peek(2).iter().map(|cqe| cqe.user_data).collect();
+        assert_eq!(seen, [1, 2], "with {kept:#x}");
+        for n in 0..64 {
+            library.push(sqe::nop().data(n));
+        }
+        assert!(library.get_sqe().is_none(), "the SQ is full");
+        assert_eq!(library.call(c"io_uring_submit"), 64);
+    }
+    let mut library = Library::new(4);
+    let mut params = Params { sq_entries: 64, ..Params::default() };
+    // SAFETY: as above.
+    let refused = unsafe { function::<Resize>(c"io_uring_resize_rings")(library.at(), &mut params) };
+    assert_eq!(refused, -EINVAL, "only deferred rings");
 }

@@ -37,6 +37,7 @@ topics![
     personality,
     poll,
     register,
+    resize,
     restrictions,
     ring_query,
     rw_attributes,

@@ -282,7 +282,7 @@ pub fn ring_mapping(fd: i32, offset: u64) -> Option<(i32, u64)> {
         return Some((guard.groups.memfd(u16::try_from(group).ok()?)?, 0));
     }
     let offset = guard.memory.view.layout().memfd_offset(offset)?;
-    Some((guard.memory.memfd?, offset))
+    Some((guard.memory.memfd?, guard.memory.offset + offset))
 }
 
 /// Tells every ring but `except`, which the caller holds and which knows, that the program closes `fd`. False if one is

@@ -20,6 +20,7 @@ pub mod enter;
 pub mod layout;
 pub mod member;
 pub mod memory;
+mod resize;
 pub mod setup;
 pub mod sq;
 pub mod view;

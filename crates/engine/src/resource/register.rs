@@ -82,6 +82,10 @@ pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
             one_argument(arg, count)?;
             guard.register_region(arg)
         }
+        IORING_REGISTER_RESIZE_RINGS => {
+            one_argument(arg, count)?;
+            guard.resize(arg)
+        }
         IORING_REGISTER_CLONE_BUFFERS => {
             one_argument(arg, count)?;
             super::clone_buffers::clone(guard, arg)

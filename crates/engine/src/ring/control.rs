@@ -8,6 +8,7 @@
 //! | `position`, `backlog_tail`, backlog slots | the holder of `post_lock` | while it holds it |
 //! | `sq_head` | the process that submits, under its ring lock | by compare-and-swap once `shared` is set |
 //! | `shared`, `submitter` | see `ring::member` | |
+//! | `generation`, `entries`, `areas` | a process that resizes the ring and is alone | see `ring::resize` |
 //! | `waiters`, `wake_target`, `wake_sequence` | the holder of `post_lock` (a leaving waiter decrements) | |
 //! | `timeouts` | the holder of `post_lock` | a TIMEOUT's CQE was posted |
 //! | `room_waiters` | whoever waits for room in the SQ, for itself | read by the polling thread after it consumed SQEs |
@@ -72,6 +73,13 @@ pub struct Header {
     pub maker_died: AtomicU32,
     /// How often a process woke another's epoll wait through the socket pair.
     pub kicks: AtomicU32,
+    /// How often the ring was resized. This and the two below are stored while `submitter` is set, by a process that is
+    /// alone, and read by one that joins.
+    pub generation: AtomicU32,
+    /// SQ and CQ entries, once it was.
+    pub entries: [AtomicU32; 2],
+    /// Where its areas are then: see `Memory::areas`.
+    pub areas: [AtomicU64; 2],
     /// Members were ever numbered below this.
     pub members_end: AtomicU32,
     /// CQ tail in the low half, backlog head in the high half: one word, so that a death between two stores cannot

@@ -13,7 +13,7 @@
 //! process that waits on the ring looks every [`LOOK_NS`], one that joins looks at the number that it gets. Requests of the
 //! dead end with -ECANCELED, as the kernel ends those of a task that exits.
 
-use super::control::{Control, MEMBERS, RECORD_FREE};
+use super::control::{Control, MEMBERS, NO_MEMBER, RECORD_FREE};
 use super::RingGuard;
 use crate::os::{check, syscall, Os, Sys};
 use crate::Errno;
@@ -152,6 +152,10 @@ impl RingGuard {
             // Whoever sleeps on the ring by now sleeps without looking for the dead.
             self.control.lock_post().bump();
             self.wake();
+        }
+        if let Err(error) = self.follow_areas() {
+            self.control.member = NO_MEMBER;
+            return Err(error);
         }
         self.bury(number);
         self.control.member(number).joined.store(1, Ordering::Relaxed);

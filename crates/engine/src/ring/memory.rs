@@ -5,7 +5,7 @@ use super::view::View;
 use crate::os::check_writable;
 use crate::{descriptors, Errno};
 use anyring_abi::Params;
-use rustix::fd::{IntoRawFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -15,6 +15,10 @@ pub struct Memory {
     pub memfd: Option<i32>,
     /// The file in which the ring's processes hold record locks: the memfd, or one for this alone; -1 for none.
     pub lock_file: i32,
+    /// Where in the memfd the areas begin: behind those that the ring had before it was resized.
+    pub offset: u64,
+    /// How often the ring was resized, as far as this process knows.
+    pub generation: u32,
     mapped: Option<(usize, usize)>,
     /// The accessor of the areas.
     pub view: View,
@@ -38,10 +42,25 @@ pub fn with_file_size<T>(bytes: u64, grow: impl FnOnce() -> Result<T, Errno>) ->
 fn map_memfd(name: &core::ffi::CStr, bytes: usize) -> Result<(OwnedFd, usize), Errno> {
     let memfd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
     with_file_size(bytes as u64, || rustix::fs::ftruncate(&memfd, bytes as u64))?;
+    let base = map_range(memfd.as_fd(), 0, bytes)?;
+    Ok((memfd, base))
+}
+
+/// Where `bytes` bytes of a memfd, from `offset` on, are now mapped.
+fn map_range(memfd: BorrowedFd, offset: u64, bytes: usize) -> Result<usize, Errno> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address that the kernel chooses.
-    let base = unsafe { rustix::mm::mmap(core::ptr::null_mut(), bytes, prot, MapFlags::SHARED, &memfd, 0) }?;
-    Ok((memfd, base as usize))
+    let base = unsafe { rustix::mm::mmap(core::ptr::null_mut(), bytes, prot, MapFlags::SHARED, memfd, offset) }?;
+    Ok(base as usize)
+}
+
+/// Gives back the memory behind a range of a memfd, which reads as zero from then on.
+fn punch(memfd: BorrowedFd, offset: u64, bytes: u64) -> Result<(), Errno> {
+    use rustix::fs::{fallocate, FallocateFlags};
+    match bytes {
+        0 => Ok(()),
+        _ => fallocate(memfd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes),
+    }
 }
 
 /// Memory that the program maps by the ring's descriptor, and that ends on its own.
@@ -81,13 +100,33 @@ impl Drop for SharedArea {
     }
 }
 
+/// The accessor of areas in the program's memory, which get their constant words.
+fn view_of_program(layout: Layout, params: &Params) -> Result<View, Errno> {
+    let (sqes, rings) = (params.sq_off.user_addr, params.cq_off.user_addr);
+    if sqes == 0 || rings == 0 {
+        return Err(Errno::FAULT);
+    }
+    if sqes % 4096 != 0 || rings % 4096 != 0 {
+        return Err(Errno::INVAL);
+    }
+    check_writable(rings, layout.rings_bytes as u64)?;
+    check_writable(sqes, layout.sqes_bytes as u64)?;
+    let view = View::new(rings as usize, sqes as usize, true, layout);
+    for offset in (0..64).step_by(4) {
+        view.store(offset, 0)?;
+    }
+    view.initialise()?;
+    Ok(view)
+}
+
 impl Memory {
     /// Makes a memfd with both areas one after the other and maps it.
     pub fn create(layout: Layout) -> Result<Memory, Errno> {
         let bytes = layout.rings_bytes + layout.sqes_bytes;
         let (memfd, base) = map_memfd(c"anyring", bytes)?;
         let view = View::new(base, base + layout.rings_bytes, false, layout);
-        let mut memory = Memory { memfd: None, lock_file: -1, mapped: Some((base, bytes)), view };
+        let mapped = Some((base, bytes));
+        let mut memory = Memory { memfd: None, lock_file: -1, offset: 0, generation: 0, mapped, view };
         memory.lock_file = descriptors::to_top(memfd)?.into_raw_fd();
         memory.memfd = Some(memory.lock_file);
         view.initialise()?;
@@ -97,31 +136,80 @@ impl Memory {
     /// Uses the program's areas (`IORING_SETUP_NO_MMAP`): `sq_off.user_addr` holds the SQEs, `cq_off.user_addr` the
     /// rings, both page-aligned. Source: io_uring_setup(2).
     pub fn of_program(layout: Layout, params: &Params) -> Result<Memory, Errno> {
-        let (sqes, rings) = (params.sq_off.user_addr, params.cq_off.user_addr);
-        if sqes == 0 || rings == 0 {
-            return Err(Errno::FAULT);
-        }
-        if sqes % 4096 != 0 || rings % 4096 != 0 {
-            return Err(Errno::INVAL);
-        }
-        check_writable(rings, layout.rings_bytes as u64)?;
-        check_writable(sqes, layout.sqes_bytes as u64)?;
-        let view = View::new(rings as usize, sqes as usize, true, layout);
-        for offset in (0..64).step_by(4) {
-            view.store(offset, 0)?;
-        }
-        view.initialise()?;
+        let view = view_of_program(layout, params)?;
         // Where there is none, no member is ever taken for dead.
         let locks = rustix::fs::memfd_create("anyring-locks", MemfdFlags::CLOEXEC).and_then(descriptors::to_top);
-        Ok(Memory { memfd: None, lock_file: locks.map_or(-1, IntoRawFd::into_raw_fd), mapped: None, view })
+        let lock_file = locks.map_or(-1, IntoRawFd::into_raw_fd);
+        Ok(Memory { memfd: None, lock_file, offset: 0, generation: 0, mapped: None, view })
+    }
+
+    /// New areas of another size, in the same memfd behind the present ones.
+    pub fn another(&self, layout: Layout) -> Result<Memory, Errno> {
+        let memfd = self.borrow_memfd()?;
+        let (_, present) = self.mapped.ok_or(Errno::INVAL)?;
+        let (offset, bytes) = (self.offset + present as u64, (layout.rings_bytes + layout.sqes_bytes) as u64);
+        with_file_size(offset + bytes, || rustix::fs::ftruncate(memfd, offset + bytes))?;
+        // An attempt that failed may have left something there.
+        punch(memfd, offset, bytes)?;
+        let memory = self.known_at(layout, offset, 0)?;
+        memory.view.initialise()?;
+        Ok(memory)
+    }
+
+    /// New areas of another size in the program's memory.
+    pub fn another_of_program(&self, layout: Layout, params: &Params) -> Result<Memory, Errno> {
+        let view = view_of_program(layout, params)?;
+        Ok(Memory { view, mapped: None, generation: self.generation + 1, ..*self })
+    }
+
+    /// The areas that another process made: `rings` and `sqes` are what [`areas`](Self::areas) told there.
+    pub fn known_at(&self, layout: Layout, rings: u64, sqes: u64) -> Result<Memory, Errno> {
+        let generation = self.generation + 1;
+        if self.memfd.is_none() {
+            let view = View::new(rings as usize, sqes as usize, true, layout);
+            return Ok(Memory { view, mapped: None, generation, ..*self });
+        }
+        let bytes = layout.rings_bytes + layout.sqes_bytes;
+        let base = map_range(self.borrow_memfd()?, rings, bytes)?;
+        let view = View::new(base, base + layout.rings_bytes, false, layout);
+        Ok(Memory { view, mapped: Some((base, bytes)), offset: rings, generation, ..*self })
+    }
+
+    /// Where the areas are, for other processes: their offset in the memfd, or the program's two addresses.
+    pub fn areas(&self) -> [u64; 2] {
+        match self.memfd {
+            Some(_) => [self.offset, 0],
+            None => self.view.addresses().map(|address| address as u64),
+        }
+    }
+
+    /// From now on the ring is at `new`. The program may have the areas mapped that it was at; those before them are given
+    /// back. The caller makes sure that the old view is not used any more.
+    pub fn give_way_to(&mut self, new: Memory) {
+        if let Ok(memfd) = self.borrow_memfd() {
+            let _ = punch(memfd, 0, self.offset);
+        }
+        self.unmap();
+        *self = new;
+    }
+
+    fn borrow_memfd(&self) -> Result<BorrowedFd<'static>, Errno> {
+        let memfd = self.memfd.ok_or(Errno::INVAL)?;
+        // SAFETY: the ring's memfd, open until `release`, which comes after every use of it.
+        Ok(unsafe { BorrowedFd::borrow_raw(memfd) })
+    }
+
+    /// Unmaps what the engine mapped. The caller makes sure that the view is not used any more.
+    pub fn unmap(&mut self) {
+        if let Some((base, bytes)) = self.mapped.take() {
+            // SAFETY: the range was mapped by `map_range`; the caller gives up every use of it.
+            let _ = unsafe { rustix::mm::munmap(base as *mut _, bytes) };
+        }
     }
 
     /// Unmaps and closes what the engine made. The caller makes sure that the view is not used any more.
     pub fn release(&mut self) {
-        if let Some((base, bytes)) = self.mapped.take() {
-            // SAFETY: the range was mapped by `create`; the caller gives up every use of it.
-            let _ = unsafe { rustix::mm::munmap(base as *mut _, bytes) };
-        }
+        self.unmap();
         self.memfd = None;
         let lock_file = core::mem::replace(&mut self.lock_file, -1);
         if lock_file >= 0 {

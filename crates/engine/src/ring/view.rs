@@ -162,6 +162,31 @@ impl View {
         Ok(())
     }
 
+    /// Where the two areas are in this process: the rings, the SQEs.
+    pub fn addresses(&self) -> [usize; 2] {
+        [self.rings, self.sqes]
+    }
+
+    /// Copies the SQE at `position` of the SQ to the same position of another ring's.
+    pub fn copy_sqe_to(&self, to: &View, position: u32) -> Result<(), Errno> {
+        debug_assert!(self.layout.sqe_shift == to.layout.sqe_shift);
+        let at = |view: &View| {
+            let index = (position & (view.layout.sq_entries - 1)) as usize;
+            (view.sqes + (index << view.layout.sqe_shift)) as u64
+        };
+        copy_words(at(self), at(to), 1 << self.layout.sqe_shift)
+    }
+
+    /// Copies the CQE at `position` of the CQ to the same position of another ring's.
+    pub fn copy_cqe_to(&self, to: &View, position: u32) -> Result<(), Errno> {
+        debug_assert!(self.layout.cqe_shift == to.layout.cqe_shift);
+        let at = |view: &View| {
+            let index = (position & (view.layout.cq_entries - 1)) as usize;
+            (view.rings + word::CQES + (index << view.layout.cqe_shift)) as u64
+        };
+        copy_words(at(self), at(to), 1 << self.layout.cqe_shift)
+    }
+
     /// Fills in the constant words of a new ring.
     pub fn initialise(&self) -> Result<(), Errno> {
         self.store(word::SQ_MASK, self.layout.sq_entries - 1)?;
@@ -169,4 +194,13 @@ impl View {
         self.store(word::SQ_ENTRIES, self.layout.sq_entries)?;
         self.store(word::CQ_ENTRIES, self.layout.cq_entries)
     }
+}
+
+/// Copies `bytes` bytes, a multiple of 16, by the guarded accessor, wherever they are.
+fn copy_words(from: u64, to: u64, bytes: u64) -> Result<(), Errno> {
+    for offset in (0..bytes).step_by(16) {
+        let words: [u64; 2] = user_read(from + offset)?;
+        user_write(to + offset, &words)?;
+    }
+    Ok(())
 }
