@@ -1,6 +1,7 @@
 //! A buffer ring (IORING_REGISTER_PBUF_RING) as a program keeps one: entries in shared memory, and the buffers behind them.
 
 use crate::ring::Ring;
+use crate::sqe::{prep, SqeFields};
 use crate::sys::pages;
 use anyring_abi::*;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -151,4 +152,41 @@ pub fn unregister(ring: &Ring, group: u16) -> isize {
 /// The buffer that a CQE names, if it names one.
 pub fn buffer_of(cqe: &Cqe) -> Option<u16> {
     (cqe.flags & IORING_CQE_F_BUFFER != 0).then_some((cqe.flags >> IORING_CQE_BUFFER_SHIFT) as u16)
+}
+
+/// READ of at most `len` bytes into a buffer of `group`.
+pub fn read_select(fd: i32, group: u16, len: u32) -> Sqe {
+    prep(Opcode::Read, fd, 0, len, 0).with(IOSQE_BUFFER_SELECT).buffer(group)
+}
+
+/// RECV of at most `len` bytes into a buffer of `group`.
+pub fn recv_select(fd: i32, group: u16, len: u32) -> Sqe {
+    prep(Opcode::Recv, fd, 0, len, 0).with(IOSQE_BUFFER_SELECT).buffer(group)
+}
+
+/// Multishot RECV of at most `len` bytes at a time into buffers of group 1.
+pub fn recv_multishot(fd: i32, len: u32) -> Sqe {
+    recv_select(fd, 1, len).ioprio(IORING_RECV_MULTISHOT as u16)
+}
+
+/// A last CQE's result and buffer, without IORING_CQE_F_SOCK_NONEMPTY, which is a hint.
+pub fn taken(cqe: &Cqe) -> (i32, Option<u16>) {
+    assert_eq!(cqe.flags & (IORING_CQE_F_MORE | IORING_CQE_F_BUF_MORE), 0, "{cqe:?}");
+    (cqe.res, buffer_of(cqe))
+}
+
+/// Submits `sqe`: what came of it.
+pub fn run_taking(ring: &mut Ring, sqe: Sqe) -> (i32, Option<u16>) {
+    ring.go(sqe);
+    taken(&ring.wait())
+}
+
+/// A CQE's result, whether more follows, and its buffer. IORING_CQE_F_SOCK_NONEMPTY is a hint and not looked at.
+pub fn shot(cqe: &Cqe) -> (i32, bool, Option<u16>) {
+    (cqe.res, cqe.flags & IORING_CQE_F_MORE != 0, buffer_of(cqe))
+}
+
+/// The next CQE as [`shot`] tells it.
+pub fn next_shot(ring: &mut Ring) -> (i32, bool, Option<u16>) {
+    shot(&ring.wait())
 }

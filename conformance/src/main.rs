@@ -6,6 +6,7 @@ mod case;
 mod cases;
 mod door;
 mod evidence;
+mod polled;
 mod record;
 mod ring;
 mod runner;

@@ -43,6 +43,18 @@ pub fn unix_pair(kind: i32) -> (OwnedFd, OwnedFd) {
     unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) }
 }
 
+/// A connected pair of Unix stream sockets.
+pub fn pair() -> (OwnedFd, OwnedFd) {
+    unix_pair(libc::SOCK_STREAM)
+}
+
+/// Sends all `bytes` with send(2).
+pub fn put(to: &OwnedFd, bytes: &[u8]) {
+    // SAFETY: the bytes live until the call returns.
+    let sent = unsafe { libc::send(to.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
+    assert_eq!(sent, bytes.len() as isize, "send");
+}
+
 /// A listener on loopback, its address as connect(2) takes it.
 pub fn listener() -> (TcpListener, libc::sockaddr_in) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen on loopback");

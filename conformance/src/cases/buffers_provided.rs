@@ -74,15 +74,6 @@ fn seen(cqe: &Cqe) -> (i32, Option<u16>) {
 
 const NONE: (i32, Option<u16>) = (-libc::ENOBUFS, None);
 
-fn put(to: &OwnedFd, bytes: &[u8]) {
-    // SAFETY: the bytes live until the call returns.
-    assert_eq!(unsafe { libc::send(fd(to), bytes.as_ptr().cast(), bytes.len(), 0) }, bytes.len() as isize);
-}
-
-fn pair() -> (OwnedFd, OwnedFd) {
-    unix_pair(libc::SOCK_STREAM)
-}
-
 fn provide_and_read(cx: &Context) {
     let ((reader, mut writer), mut ring, mut room) = (pipe(), cx.ring(4), [0u8; 64]);
     assert_eq!(run(&mut ring, provide(address_mut(&mut room), 32, 2, 5, 9)), (0, None));

@@ -11,6 +11,7 @@ macro_rules! topics {
 
 topics![
     buffer_rings,
+    buffer_rings_select,
     buffers_provided,
     cancel,
     clone_buffers,
@@ -28,6 +29,7 @@ topics![
     link,
     msg_ring,
     multishot,
+    multishot_recv,
     napi,
     net_connect,
     net_data,
@@ -48,6 +50,8 @@ topics![
     setup,
     splice,
     sqpoll,
+    sqpoll_requests,
+    sqpoll_setup,
     sync,
     sync_cancel,
     timeout,

@@ -60,15 +60,6 @@ cases! {
     own_flags: [],
 }
 
-fn pair() -> (OwnedFd, OwnedFd) {
-    unix_pair(libc::SOCK_STREAM)
-}
-
-fn put(to: &OwnedFd, bytes: &[u8]) {
-    // SAFETY: the bytes live until the call returns.
-    assert_eq!(unsafe { libc::send(fd(to), bytes.as_ptr().cast(), bytes.len(), 0) }, bytes.len() as isize);
-}
-
 fn fill(socket: &OwnedFd) {
     let chunk = [1; 4096];
     // SAFETY: the chunk lives until each call returns.

@@ -1,0 +1,244 @@
+//! IORING_SETUP_SQPOLL: requests complete without a call, errors and notices of a polled ring, and its end.
+
+use super::prelude::*;
+use crate::polled::*;
+use crate::ring::QUIET;
+use std::time::{Duration, Instant};
+
+cases! {
+    any_flags: [],
+    own_flags: [
+        full_queue_goes_through,
+        pending_read_completes_without_a_call,
+        timeout_completes_without_a_call,
+        pending_read_completes_while_the_thread_sleeps,
+        wakes_for_a_pending_read_and_takes_sqes_again,
+        link_goes_on_without_a_call,
+        async_request_completes,
+        path_operation_is_relative_to_the_working_directory,
+        plain_descriptors_need_no_registration,
+        registered_files_and_buffers_work,
+        invalid_sqe_is_answered_on_the_cq,
+        rest_of_the_batch_follows_an_invalid_sqe,
+        invalid_index_is_dropped,
+        overflow_raises_the_flag_and_enter_flushes,
+        eventfd_is_signalled,
+        descriptor_is_readable,
+        cancel_finds_a_pending_request,
+        drain_waits_for_a_pending_request,
+        close_with_requests_in_flight,
+        close_ends_the_thread,
+    ],
+}
+
+fn full_queue_goes_through(cx: &Context) {
+    let mut ring = ring_of(cx, 64, Params { cq_entries: 4096, ..params(IORING_SETUP_CQSIZE) });
+    let mut pushed = 0;
+    while pushed < 2000u64 {
+        let room = ring.params.sq_entries - (pushed as u32).wrapping_sub(ring.sq_head());
+        if room == 0 {
+            publish(&mut ring);
+            assert_eq!(ring.enter(0, 0, IORING_ENTER_SQ_WAIT, 0, 0), 0);
+            continue;
+        }
+        (0..room).for_each(|n| ring.push(sqe::nop().data(pushed + u64::from(n))));
+        pushed += u64::from(room);
+        publish(&mut ring);
+    }
+    for n in 0..pushed {
+        assert_eq!(ring.wait().user_data, n);
+    }
+}
+
+fn pending_read_completes_without_a_call(cx: &Context) {
+    let ((reader, mut writer), mut buffer) = (pipe(), [0; 4]);
+    let mut ring = ring_of(cx, 4, Params { sq_thread_idle: 10_000, ..params(0) });
+    go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0)]);
+    look("the head", || ring.sq_head() == 1);
+    assert!(!sleeps(&ring), "it spins for ten seconds");
+    writer.write_all(b"abc").expect("write");
+    assert_eq!(seen(&mut ring).res, 3);
+}
+
+fn timeout_completes_without_a_call(cx: &Context) {
+    let (mut ring, ts) = (polled(cx, 4), ms(60));
+    let start = Instant::now();
+    go(&mut ring, &[sqe::timeout(&ts, 0, 0)]);
+    assert_eq!(seen(&mut ring).res, -ETIME);
+    assert!(start.elapsed() >= Duration::from_millis(59));
+}
+
+fn pending_read_completes_while_the_thread_sleeps(cx: &Context) {
+    let ((reader, mut writer), mut ring, mut buffer) = (pipe(), polled(cx, 4), [0; 4]);
+    go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0)]);
+    look("the head", || ring.sq_head() == 1);
+    wait_asleep(&ring);
+    writer.write_all(b"ab").expect("write");
+    assert_eq!(seen(&mut ring).res, 2);
+}
+
+fn wakes_for_a_pending_read_and_takes_sqes_again(cx: &Context) {
+    let ((reader, mut writer), mut buffer) = (pipe(), [0; 4]);
+    let mut ring = ring_of(cx, 4, Params { sq_thread_idle: 300, ..params(0) });
+    go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0)]);
+    look("the head", || ring.sq_head() == 1);
+    wait_asleep(&ring);
+    writer.write_all(b"ab").expect("write");
+    assert_eq!(seen(&mut ring).res, 2);
+    look("the cleared flag", || !sleeps(&ring));
+    ring.push(sqe::nop().data(1));
+    ring.publish();
+    assert_eq!(seen(&mut ring).user_data, 1);
+}
+
+fn link_goes_on_without_a_call(cx: &Context) {
+    let ((reader, mut writer), mut ring, mut buffer) = (pipe(), polled(cx, 4), [0; 1]);
+    let read = sqe::read(fd(&reader), &mut buffer, 0).with(IOSQE_IO_LINK).data(1);
+    go(&mut ring, &[read, sqe::nop().with(IOSQE_IO_LINK | IOSQE_ASYNC).data(2), sqe::nop().data(3)]);
+    look("the head", || ring.sq_head() == 3);
+    wait_asleep(&ring);
+    writer.write_all(b"x").expect("write");
+    assert_eq!([1, 2, 3].map(|_| seen(&mut ring).user_data), [1, 2, 3]);
+}
+
+fn async_request_completes(cx: &Context) {
+    let (content, mut ring, mut buffer) = (file("content", b"twelve bytes"), polled(cx, 4), [0; 12]);
+    go(&mut ring, &[sqe::read(fd(&content), &mut buffer, 0).with(IOSQE_ASYNC)]);
+    assert_eq!((ring.wait().res, &buffer), (12, b"twelve bytes"));
+}
+
+fn path_operation_is_relative_to_the_working_directory(cx: &Context) {
+    let mut ring = polled(cx, 4);
+    std::fs::create_dir("below").expect("mkdir");
+    std::fs::write("below/there", "x").expect("write");
+    std::env::set_current_dir("below").expect("chdir");
+    go(&mut ring, &[sqe::openat(libc::AT_FDCWD, c"there", libc::O_RDONLY, 0)]);
+    let opened = ring.wait().res;
+    assert!(opened >= 0, "{opened}");
+    go(&mut ring, &[sqe::close(opened)]);
+    assert_eq!(ring.wait().res, 0);
+}
+
+fn plain_descriptors_need_no_registration(cx: &Context) {
+    let (content, mut ring, mut buffer) = (file("content", b"abc"), polled(cx, 4), [0; 8]);
+    go(&mut ring, &[sqe::read(fd(&content), &mut buffer, 0)]);
+    assert_eq!(ring.wait().res, 3);
+}
+
+fn registered_files_and_buffers_work(cx: &Context) {
+    let (content, mut ring) = (file("content", b"fixed"), polled(cx, 4));
+    let buffer = pages(1);
+    ring.register_files(&[fd(&content)]);
+    assert_eq!(ring.register_buffers(&[iovec_mut(buffer)]), 0);
+    let read = prep(Opcode::ReadFixed, 0, buffer.as_ptr() as u64, 5, 0).with(IOSQE_FIXED_FILE);
+    go(&mut ring, &[read]);
+    assert_eq!((ring.wait().res, &buffer[..5]), (5, &b"fixed"[..]));
+}
+
+fn invalid_sqe_is_answered_on_the_cq(cx: &Context) {
+    let mut ring = polled(cx, 4);
+    go(&mut ring, &[Sqe { opcode: 250, user_data: 5, ..Sqe::default() }]);
+    let cqe = ring.wait();
+    assert_eq!((cqe.user_data, cqe.res), (5, -EINVAL));
+}
+
+fn rest_of_the_batch_follows_an_invalid_sqe(cx: &Context) {
+    let mut ring = polled(cx, 4);
+    let bad = Sqe { opcode: 250, user_data: 2, ..Sqe::default() };
+    go(&mut ring, &[sqe::nop().data(1), bad, sqe::nop().data(3)]);
+    assert_eq!(ring.wait_ordered(3), [(1, 0), (2, -EINVAL), (3, 0)]);
+}
+
+fn invalid_index_is_dropped(cx: &Context) {
+    let mut ring = polled(cx, 4);
+    wait_asleep(&ring);
+    ring.push(sqe::nop().data(1));
+    ring.push(sqe::nop().data(2));
+    ring.set_sq_array(0, 99);
+    publish(&mut ring);
+    assert_eq!(ring.wait().user_data, 2);
+    assert_eq!((ring.sq_dropped(), ring.sq_head()), (1, 2));
+}
+
+fn overflow_raises_the_flag_and_enter_flushes(cx: &Context) {
+    let mut ring = ring_of(cx, 4, Params { cq_entries: 4, ..params(IORING_SETUP_CQSIZE) });
+    for round in 0..3 {
+        go(&mut ring, &[0, 1].map(|n| sqe::nop().data(2 * round + n)));
+        look("the head", || u64::from(ring.sq_head()) == 2 * (round + 1));
+    }
+    look("the flag", || ring.sq_flags() & IORING_SQ_CQ_OVERFLOW != 0);
+    (0..4).for_each(|n| assert_eq!(ring.peek().map(|cqe| cqe.user_data), Some(n)));
+    std::thread::sleep(QUIET);
+    assert_eq!(ring.cq_ready(), 0, "only an enter moves what overflowed");
+    assert_eq!(ring.enter(0, 0, IORING_ENTER_GETEVENTS, 0, 0), 0);
+    assert_eq!([4, 5].map(|_| ring.peek().map(|cqe| cqe.user_data)), [Some(4), Some(5)]);
+    assert_eq!(ring.sq_flags() & IORING_SQ_CQ_OVERFLOW, 0);
+}
+
+fn eventfd_is_signalled(cx: &Context) {
+    let (mut ring, mut notice) = (polled(cx, 4), eventfd(0, 0));
+    let number = fd(&notice);
+    assert_eq!(ring.register(IORING_REGISTER_EVENTFD, &raw const number as usize, 1), 0);
+    go(&mut ring, &[sqe::nop()]);
+    let mut count = [0; 8];
+    notice.read_exact(&mut count).expect("read the eventfd");
+    assert_eq!((u64::from_ne_bytes(count), ring.cq_ready()), (1, 1));
+}
+
+fn descriptor_is_readable(cx: &Context) {
+    let mut ring = polled(cx, 4);
+    let poll = |ring: &Ring, timeout_ms| cx.door.poll(ring.fd, libc::POLLIN, timeout_ms);
+    assert_eq!(poll(&ring, 0), 0);
+    go(&mut ring, &[sqe::nop()]);
+    assert_eq!(poll(&ring, 3000), libc::POLLIN as isize);
+    ring.peek().expect("a CQE");
+    assert_eq!(poll(&ring, 0), 0);
+    let ((reader, mut writer), mut buffer) = (pipe(), [0; 1]);
+    go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0)]);
+    let feeder = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        writer.write_all(b"x").expect("write");
+    });
+    assert_eq!(poll(&ring, 3000), libc::POLLIN as isize);
+    feeder.join().expect("the feeder");
+}
+
+fn cancel_finds_a_pending_request(cx: &Context) {
+    let ((reader, _writer), mut ring, mut buffer) = (pipe(), polled(cx, 4), [0; 1]);
+    go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0).data(1)]);
+    look("the head", || ring.sq_head() == 1);
+    go(&mut ring, &[Sqe { addr: 1, user_data: 2, ..sqe::op(Opcode::AsyncCancel) }]);
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
+}
+
+fn drain_waits_for_a_pending_request(cx: &Context) {
+    let ((reader, mut writer), mut ring, mut buffer) = (pipe(), polled(cx, 4), [0; 1]);
+    go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0).data(1), sqe::nop().with(IOSQE_IO_DRAIN).data(2)]);
+    look("the head", || ring.sq_head() == 2);
+    std::thread::sleep(QUIET);
+    assert_eq!(ring.cq_ready(), 0);
+    writer.write_all(b"x").expect("write");
+    assert_eq!([1, 2].map(|_| seen(&mut ring).user_data), [1, 2]);
+}
+
+fn close_with_requests_in_flight(cx: &Context) {
+    let ((reader, mut writer), mut buffer, ts) = (pipe(), [0; 1], ms(50_000));
+    let mut ring = polled(cx, 4);
+    go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0), sqe::timeout(&ts, 0, 0)]);
+    look("the head", || ring.sq_head() == 2);
+    drop(ring);
+    look("the thread's end", || pollers().is_empty());
+    writer.write_all(b"x").expect("the pipe is still open");
+    let mut byte = [0; 1];
+    (&reader).read_exact(&mut byte).expect("nobody took the byte");
+}
+
+fn close_ends_the_thread(cx: &Context) {
+    for _ in 0..20 {
+        let (mut ring, _) = polled_by(cx);
+        go(&mut ring, &[sqe::nop()]);
+        seen(&mut ring);
+        drop(ring);
+        look("the thread's end", || pollers().is_empty());
+    }
+}

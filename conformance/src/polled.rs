@@ -1,0 +1,90 @@
+//! A ring with IORING_SETUP_SQPOLL as the cases about polling threads use it: mostly without any call.
+
+use crate::case::Context;
+use crate::ring::{Ring, PATIENCE};
+use anyring_abi::*;
+use std::time::Instant;
+
+/// Milliseconds after which most of these threads go to sleep.
+pub const IDLE_MS: u32 = 20;
+
+/// Parameters of a polled ring, with more flags.
+pub fn params(flags: u32) -> Params {
+    Params { flags: flags | IORING_SETUP_SQPOLL, sq_thread_idle: IDLE_MS, ..Params::default() }
+}
+
+/// A ring of exactly these parameters.
+pub fn ring_of(cx: &Context, entries: u32, params: Params) -> Ring {
+    Ring::from_params(cx.door, entries, params).unwrap_or_else(|answer| panic!("setup answered {answer}"))
+}
+
+/// A polled ring.
+pub fn polled(cx: &Context, entries: u32) -> Ring {
+    ring_of(cx, entries, params(0))
+}
+
+/// A new ring, and the id of its thread, which has its name once it has begun.
+pub fn polled_by(cx: &Context) -> (Ring, i32) {
+    let ring = polled(cx, 4);
+    look("the thread", || pollers().len() == 1);
+    (ring, pollers()[0])
+}
+
+/// Looks only at memory until `done` holds; no system call is made but to yield.
+pub fn look(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "it never came: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Whether the thread asks to be woken.
+pub fn sleeps(ring: &Ring) -> bool {
+    ring.sq_flags() & IORING_SQ_NEED_WAKEUP != 0
+}
+
+/// Looks until the thread asks to be woken.
+pub fn wait_asleep(ring: &Ring) {
+    look("the thread's sleep", || sleeps(ring));
+}
+
+/// Publishes what was pushed and wakes the thread if it asks for that, as liburing does.
+pub fn publish(ring: &mut Ring) {
+    ring.publish();
+    if sleeps(ring) {
+        assert_eq!(ring.enter(0, 0, IORING_ENTER_SQ_WAKEUP, 0, 0), 0);
+    }
+}
+
+/// Pushes these and has the thread see them.
+pub fn go(ring: &mut Ring, sqes: &[Sqe]) {
+    sqes.iter().for_each(|sqe| ring.push(*sqe));
+    publish(ring);
+}
+
+/// The next CQE, seen in memory only.
+pub fn seen(ring: &mut Ring) -> Cqe {
+    look("a CQE", || ring.cq_ready() != 0);
+    ring.peek().expect("a CQE")
+}
+
+/// The ids of this process's threads that poll, ours by their name, the kernel's by theirs. Where there is no /proc the
+/// case ends as skipped.
+pub fn pollers() -> Vec<i32> {
+    let tasks =
+        std::fs::read_dir("/proc/self/task").unwrap_or_else(|_| crate::case::skip("there is no /proc here"));
+    let ids = tasks.map(|entry| entry.expect("a task").file_name().to_string_lossy().parse().expect("a number"));
+    ids.filter(|id: &i32| {
+        let name = std::fs::read_to_string(format!("/proc/self/task/{id}/comm")).unwrap_or_default();
+        name.starts_with("iou-sqp") || name.starts_with("anyring-sqpoll")
+    })
+    .collect()
+}
+
+/// A line of a polling thread's /proc status.
+pub fn status_of(thread: i32, field: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).expect("the thread's status");
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("the field");
+    line.trim_start_matches(':').trim().to_owned()
+}
