@@ -79,7 +79,7 @@ impl RingGuard {
             }
             let sqe = view.sqe(index)?;
             submitted += 1;
-            let accepted = self.accept(sqe);
+            let accepted = self.accept(&sqe);
             if !accepted && !self.ring().has(IORING_SETUP_SUBMIT_ALL) {
                 break;
             }
@@ -104,7 +104,7 @@ impl RingGuard {
                 break;
             }
             submitted += 1;
-            let accepted = self.accept(sqe);
+            let accepted = self.accept(&sqe);
             if !accepted && !self.ring().has(IORING_SETUP_SUBMIT_ALL) {
                 break;
             }
@@ -123,8 +123,9 @@ impl RingGuard {
         let control = self.control;
         let shared_head = &control.header().sq_head;
         loop {
-            let head = shared_head.load(Ordering::Acquire); // partner: the exchange below, in another process
-                                                            // A tail behind the head is one far ahead of it, as natively.
+            // Partner: the exchange below, in another process.
+            let head = shared_head.load(Ordering::Acquire);
+            // A tail behind the head is one far ahead of it, as natively.
             if view.load(word::SQ_TAIL)? == head {
                 return Ok(None);
             }
@@ -142,55 +143,70 @@ impl RingGuard {
 
     /// Takes one SQE in. False when it was refused: its CQE says why, and the kernel stops consuming there.
     #[inline]
-    fn accept(&mut self, sqe: Sqe) -> bool {
+    fn accept(&mut self, sqe: &Sqe) -> bool {
         let on_its_way = Unanswered::new(self.ring(), sqe.user_data, None);
         point(Point::Prep);
-        let (opcode, row) = match self.check(&sqe) {
+        let (opcode, row) = match self.check(sqe) {
             Ok(known) => known,
-            Err(error) => return self.refuse(&sqe, error, on_its_way),
+            Err(error) => return self.refuse(sqe, error, on_its_way),
         };
-        // Not chained into one result: that would move the operation once more.
-        let mut op = match (row.prep)(opcode, &sqe) {
+        // It stays in this place unless it becomes a request: moving it costs more than all else that a NOP does.
+        let mut prepared = (row.prep)(opcode, sqe);
+        let op = match &mut prepared {
             Ok(op) => op,
-            Err(error) => return self.refuse(&sqe, error, on_its_way),
+            Err(error) => {
+                let error = *error;
+                return self.refuse(sqe, error, on_its_way);
+            }
         };
-        if let Err(error) = self.check_op(&op) {
-            return self.refuse(&sqe, error, on_its_way);
-        }
-        let target = match row.file {
-            FileUse::None => Target::None,
-            FileUse::File if sqe.flags & IOSQE_FIXED_FILE != 0 => Target::Index(sqe.fd as u32),
-            FileUse::File => Target::Number(sqe.fd),
-        };
-        if sqe.personality != 0 && op.depends_on_caller() {
-            let request = Request::new(op, opcode, sqe.flags, sqe.user_data, target);
-            self.accept_as(sqe.personality, request, on_its_way);
-            return true;
+        if let Err(error) = self.check_op(op) {
+            return self.refuse(sqe, error, on_its_way);
         }
         let alone = sqe.flags & NOT_ALONE == 0 && self.chain.is_none() && self.drain.is_idle();
-        if !alone {
-            self.take_in_order(Request::new(op, opcode, sqe.flags, sqe.user_data, target), on_its_way);
+        if !alone || op.needs_request() || sqe.personality != 0 {
+            self.accept_in_order(op, opcode, row, sqe, on_its_way);
             return true;
         }
-        if op.needs_request() {
-            let id = self.admit(Request::new(op, opcode, sqe.flags, sqe.user_data, target), on_its_way);
-            self.issue(id);
-            return true;
-        }
-        match self.attempt(&mut op, &target, true) {
+        match self.attempt(op, &row.target(sqe), true) {
             Verdict::Done(result) => {
                 self.tally(opcode, result);
                 if result < 0 || sqe.flags & IOSQE_CQE_SKIP_SUCCESS == 0 {
                     self.post(Cqe { user_data: sqe.user_data, res: result, flags: 0 }, false);
                 }
                 on_its_way.answered();
+                if matches!(op, Op::Nop(_)) {
+                    core::mem::forget(prepared); // it holds nothing
+                }
             }
             verdict => {
-                let id = self.admit(Request::new(op, opcode, sqe.flags, sqe.user_data, target), on_its_way);
+                let id = self.admit(take_request(op, opcode, row, sqe), on_its_way);
                 self.follow(id, verdict);
             }
         }
         true
+    }
+
+    /// Takes a request in that has to look at others first, or that a timer or other credentials make.
+    #[cold]
+    fn accept_in_order(
+        &mut self,
+        op: &mut Op,
+        opcode: Opcode,
+        row: &Definition,
+        sqe: &Sqe,
+        on_its_way: Unanswered,
+    ) {
+        let mut request = take_request(op, opcode, row, sqe);
+        if sqe.personality != 0 && request.op.depends_on_caller() {
+            // Found by `check`.
+            request.hold = self.personalities.find(sqe.personality).ok().map(Hold::another);
+        }
+        if sqe.flags & NOT_ALONE == 0 && self.chain.is_none() && self.drain.is_idle() {
+            let id = self.admit(request, on_its_way);
+            self.issue(id);
+        } else {
+            self.take_in_order(request, on_its_way);
+        }
     }
 
     /// What only the ring can tell of an operation.
@@ -200,19 +216,6 @@ impl RingGuard {
             Op::LinkTimeout(_) => self.check_link_timeout(),
             Op::NopWith(nop) if nop.extra.is_some() && !self.ring().has(LARGE_CQES) => Err(Errno::INVAL),
             _ => Ok(()),
-        }
-    }
-
-    /// Takes a request in that a registered personality makes.
-    #[cold]
-    fn accept_as(&mut self, personality: u16, mut request: Request, on_its_way: Unanswered) {
-        // Found by `check`.
-        request.hold = self.personalities.find(personality).ok().map(Hold::another);
-        if request.flags & NOT_ALONE == 0 && self.chain.is_none() && self.drain.is_idle() {
-            let id = self.admit(request, on_its_way);
-            self.issue(id);
-        } else {
-            self.take_in_order(request, on_its_way);
         }
     }
 
@@ -276,5 +279,23 @@ impl RingGuard {
         self.post(Cqe { user_data: sqe.user_data, res: result, flags: 0 }, false);
         on_its_way.answered();
         false
+    }
+}
+
+/// The request that an SQE becomes, with its operation, which is left empty.
+fn take_request(op: &mut Op, opcode: Opcode, row: &Definition, sqe: &Sqe) -> Request {
+    let op = core::mem::replace(op, Op::placeholder());
+    Request::new(op, opcode, sqe.flags, sqe.user_data, row.target(sqe))
+}
+
+impl Definition {
+    /// What the SQE's `fd` names.
+    #[inline]
+    fn target(&self, sqe: &Sqe) -> Target {
+        match self.file {
+            FileUse::None => Target::None,
+            FileUse::File if sqe.flags & IOSQE_FIXED_FILE != 0 => Target::Index(sqe.fd as u32),
+            FileUse::File => Target::Number(sqe.fd),
+        }
     }
 }

@@ -85,7 +85,8 @@ impl View {
         }
     }
 
-    /// Copies the SQE at `index` (below `sq_entries`) once, so that later changes by the program cannot be seen.
+    /// Copies the SQE at `index` (below `sq_entries`) once, so that later changes by the program cannot be seen. Field by
+    /// field: a wider load would have to wait for the program's stores of several fields to leave the core.
     #[inline]
     pub fn sqe(&self, index: u32) -> Result<Sqe, Errno> {
         debug_assert!(index < self.layout.sq_entries);
@@ -93,9 +94,30 @@ impl View {
         if self.guarded {
             return user_read(address as u64);
         }
-        // SAFETY: `index` is below `sq_entries`, so the 64 bytes lie inside the engine's mapping, 64-aligned. The program
-        // may be writing them: a volatile read of plain integers, of which any mixture is a value.
-        Ok(unsafe { (address as *const Sqe).read_volatile() })
+        let sqe = address as *const Sqe;
+        macro_rules! read {
+            ($($field:ident),*) => {
+                // SAFETY: `index` is below `sq_entries`, so the 64 bytes lie inside the engine's mapping, 64-aligned. The
+                // program may be writing them: volatile reads of plain integers, of which any mixture is a value.
+                Sqe { $($field: unsafe { (&raw const (*sqe).$field).read_volatile() }),* }
+            };
+        }
+        Ok(read!(
+            opcode,
+            flags,
+            ioprio,
+            fd,
+            off,
+            addr,
+            len,
+            op_flags,
+            user_data,
+            buf_index,
+            personality,
+            file_index,
+            addr3,
+            pad2
+        ))
     }
 
     /// Writes a CQE at position `tail` of the CQ; with `IORING_SETUP_CQE32` the second half becomes `extra`.
@@ -106,10 +128,13 @@ impl View {
         if self.guarded {
             return self.write_cqe_guarded(address, cqe, extra);
         }
+        let entry = address as *mut Cqe;
         // SAFETY: the masked position lies inside the CQE array of the engine's mapping, 16-aligned; the program only
-        // looks at it after the release store of the tail.
+        // looks at it after the release store of the tail. Field by field, as it was put together: see `sqe`.
         unsafe {
-            (address as *mut Cqe).write_volatile(cqe);
+            (&raw mut (*entry).user_data).write_volatile(cqe.user_data);
+            (&raw mut (*entry).res).write_volatile(cqe.res);
+            (&raw mut (*entry).flags).write_volatile(cqe.flags);
             if self.layout.cqe_shift == 5 {
                 ((address + 16) as *mut [u64; 2]).write_volatile(extra);
             }
