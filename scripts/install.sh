@@ -54,7 +54,7 @@ each() {
   "$1" 644 "$release/dist/completions/anyring.bash" "$share/bash-completion/completions" anyring
   "$1" 644 "$release/dist/completions/_anyring" "$share/zsh/site-functions"
   "$1" 644 "$release/dist/completions/anyring.fish" "$share/fish/vendor_completions.d"
-  for file in README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT; do "$1" 644 "$file" "$documents"; done
+  for file in README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT LICENSE-DejaVu; do "$1" 644 "$file" "$documents"; done
   for file in docs/*.md; do "$1" 644 "$file" "$documents/docs"; done
 }
 

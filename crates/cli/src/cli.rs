@@ -175,44 +175,64 @@ pub struct StatsOptions {
 }
 
 const LAB_EXAMPLES: &str = "\
+Workloads:
+  pipes    128 pipes, 256 rounds of reading and writing, as published for Linux 6.4
+  nop      one NOP, submitted and reaped
+  files    reading a file: page cache and O_DIRECT, random and sequential, several depths
+  echo     a TCP server: 1 to 256 connections, small and large messages, plain and multishot
+  timers   arming, cancelling and firing timeouts
+  polls    up to 10,000 idle descriptors of which few become ready
+  idle     memory and CPU of rings that nobody uses
+  msg      messages from ring to ring, as published in 2024
+  async    O_DIRECT writes with and without IOSQE_ASYNC (on a loop device when root)
+  load     loading libanyring.so into a process that never uses io_uring
+
+Backends: anyring, kernel, epoll, libuv, posix-aio, kernel-aio, threads, futex, libc; each where it has a meaning.
+
 Examples:
-  anyring lab nop
-  anyring lab nop --runs 50 --batch 1,8,64 --json
-  anyring lab load
+  anyring lab nop load
+  anyring lab pipes --backends anyring,kernel,epoll --runs 20
+  anyring lab --out results             everything, as tables and into results/: report.html, report.json, charts
 
-Exit status: 0 when it was measured, whatever came out; 125 when it could not be, or when a result was wrong.";
+Exit status: 0 when it was measured, whatever came out; 125 when it could not be, or when a result was wrong; 2 for a
+usage error.";
 
-/// Measure anyring and the kernel's io_uring in turns
+/// Measure anyring, the kernel's io_uring and the alternatives in turns
 #[derive(Debug, Args)]
 #[command(after_help = LAB_EXAMPLES)]
 pub struct LabOptions {
-    #[command(subcommand)]
-    pub workload: Workload,
+    /// What to measure [default: everything]
+    #[arg(value_name = "WORKLOAD")]
+    pub workloads: Vec<String>,
+    /// Only these backends
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub backends: Option<Vec<String>>,
+    /// Runs that count, after one that is dropped [default: 9, or what the workload needs]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub runs: Option<u16>,
+    /// Little work and 1 run, to see that it runs: the figures are worth nothing
+    #[arg(long)]
+    pub quick: bool,
+    /// Write report.html, report.json and each chart as SVG and PNG into DIR, which is made if missing
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Print the report as JSON instead of tables (docs/lab.md describes it)
+    #[arg(long)]
+    pub json: bool,
+    /// How the programs reach io_uring
+    #[arg(long, value_enum, default_value_t = LabDoor::Liburing)]
+    pub door: LabDoor,
 }
 
-#[derive(Debug, Subcommand)]
-pub enum Workload {
-    /// Submitting and reaping one NOP through liburing
-    Nop {
-        /// How many SQEs a submit call has: a list
-        #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 32], value_parser = clap::value_parser!(u32).range(1..=4096))]
-        batch: Vec<u32>,
-        /// Processes started for each side and batch size
-        #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..))]
-        runs: u16,
-        /// Print the figures as JSON (docs/lab.md describes it)
-        #[arg(long)]
-        json: bool,
-    },
-    /// Loading libanyring.so into a process that never uses io_uring
-    Load {
-        /// How often the process is started with and without it
-        #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u16).range(1..))]
-        runs: u16,
-        /// Print the figures as JSON (docs/lab.md describes it)
-        #[arg(long)]
-        json: bool,
-    },
+/// How a program of the interface reaches io_uring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LabDoor {
+    /// liburing's functions, by symbol
+    Liburing,
+    /// libc's syscall()
+    Libc,
+    /// System call instructions of their own
+    Raw,
 }
 
 /// A way into the library. The names are those of the hidden subcommand and of the JSON.

@@ -5,15 +5,23 @@
 
 use serde::Serialize;
 
-/// One side's runs, in ns.
+/// The percentiles that latencies are published with.
+pub const PERCENTILES: [f64; 17] =
+    [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
+
+/// One side's runs, in the row's unit.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Summary {
     /// The median run.
-    pub median_ns: f64,
-    /// The fastest run.
-    pub min_ns: f64,
-    /// The slowest run.
-    pub max_ns: f64,
+    pub median: f64,
+    /// The mean of the runs.
+    pub mean: f64,
+    /// Their standard deviation (of a sample; 0 for one run).
+    pub stdev: f64,
+    /// The least run.
+    pub min: f64,
+    /// The greatest run.
+    pub max: f64,
 }
 
 impl Summary {
@@ -21,14 +29,35 @@ impl Summary {
     ///
     /// # Panics
     /// When there is none.
-    pub fn of(runs_ns: &[f64]) -> Self {
-        let sorted = sorted(runs_ns);
+    pub fn of(runs: &[f64]) -> Self {
+        let sorted = sorted(runs);
+        let mean = runs.iter().sum::<f64>() / runs.len() as f64;
+        let squares: f64 = runs.iter().map(|run| (run - mean).powi(2)).sum();
         Summary {
-            median_ns: quantile(&sorted, 0.5),
-            min_ns: quantile(&sorted, 0.0),
-            max_ns: quantile(&sorted, 1.0),
+            median: quantile(&sorted, 0.5),
+            mean,
+            stdev: (squares / (runs.len().max(2) - 1) as f64).sqrt(),
+            min: quantile(&sorted, 0.0),
+            max: quantile(&sorted, 1.0),
         }
     }
+}
+
+/// The [`PERCENTILES`] of at least one value.
+///
+/// # Panics
+/// When there is none.
+pub fn percentiles(values: &[f64]) -> Vec<f64> {
+    let sorted = sorted(values);
+    PERCENTILES.iter().map(|percentile| quantile(&sorted, percentile / 100.0)).collect()
+}
+
+/// The median of at least one value.
+///
+/// # Panics
+/// When there is none.
+pub fn median(values: &[f64]) -> f64 {
+    quantile(&sorted(values), 0.5)
 }
 
 /// What two medians say together, with the interval that holds 95 % of it when the runs are drawn again.
@@ -99,9 +128,10 @@ mod tests {
 
     #[test]
     fn medians_of_odd_and_even_numbers_of_runs() {
-        assert_eq!(Summary::of(&[3.0, 1.0, 2.0]), Summary { median_ns: 2.0, min_ns: 1.0, max_ns: 3.0 });
-        assert_eq!(Summary::of(&[4.0, 1.0, 2.0, 3.0]).median_ns, 2.5);
-        assert_eq!(Summary::of(&[7.0]), Summary { median_ns: 7.0, min_ns: 7.0, max_ns: 7.0 });
+        let three = Summary { median: 2.0, mean: 2.0, stdev: 1.0, min: 1.0, max: 3.0 };
+        assert_eq!(Summary::of(&[3.0, 1.0, 2.0]), three);
+        assert_eq!(Summary::of(&[4.0, 1.0, 2.0, 3.0]).median, 2.5);
+        assert_eq!(Summary::of(&[7.0]), Summary { median: 7.0, mean: 7.0, stdev: 0.0, min: 7.0, max: 7.0 });
     }
 
     #[test]
@@ -110,6 +140,8 @@ mod tests {
         assert_eq!(quantile(&values, 0.25), 10.0);
         assert_eq!(quantile(&values, 0.375), 15.0);
         assert_eq!(quantile(&values, 0.975), 39.0);
+        let hundred: Vec<f64> = (0..=100).rev().map(f64::from).collect();
+        assert_eq!(percentiles(&hundred)[..7], [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! Starting the worker process on either side, and making sure that it was that side.
+//! Starting the worker process for a backend, and making sure that it was that backend.
 
-use crate::message::{Measured, Reply, Task};
-use anyring_abi::Opcode;
+use crate::backend::Backend;
+use crate::message::{Door, Measured, Proof, Reply, Task};
+use crate::trace::PuntCounter;
 use anyring_engine::stats::Snapshot;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -10,17 +11,12 @@ use std::process::{Command, Stdio};
 /// The worker's file name, beside the `anyring` command or, when installed, beside the library.
 pub const NAME: &str = "anyring-lab-worker";
 
-/// Who serves the worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    /// libanyring.so, preloaded.
-    Anyring,
-    /// The libraries that are installed, and the kernel below them.
-    Native,
-}
+/// What is counted of requests that a worker thread had to carry out.
+pub const PUNTED: &str = "punted";
 
 /// The variables that would change what a worker does.
-const VARIABLES: [&str; 5] = ["LD_PRELOAD", "ANYRING_BACKEND", "ANYRING_RAW", "ANYRING_LOG", "ANYRING_STATS"];
+const VARIABLES: [&str; 6] =
+    ["LD_PRELOAD", "ANYRING_BACKEND", "ANYRING_RAW", "ANYRING_LOG", "ANYRING_STATS", "UV_THREADPOOL_SIZE"];
 
 /// What is needed to start workers.
 #[derive(Debug, Clone)]
@@ -47,55 +43,92 @@ impl Launcher {
         &self.library
     }
 
-    /// Runs one task to its end. An error, one line for people, says that the result cannot be used.
-    pub fn run(&self, side: Side, task: Task) -> Result<Reply, String> {
+    /// Runs one task to its end, with the kernel's punted requests counted if `punts` is given. An error, one line for
+    /// people, says that the result cannot be used.
+    pub fn run(&self, backend: Backend, task: &Task, punts: Option<&PuntCounter>) -> Result<Reply, String> {
         let counters = tempfile::NamedTempFile::new().map_err(|error| format!("a temporary file: {error}"))?;
-        let mut command = Command::new(&self.worker);
-        command.args(task.words()).stdin(Stdio::null());
-        for variable in VARIABLES {
-            command.env_remove(variable);
-        }
-        if side == Side::Anyring {
-            command.env("LD_PRELOAD", &self.library).env("ANYRING_BACKEND", "user");
-            command.env("ANYRING_STATS", counters.path());
+        let mut command = self.command(backend, task, counters.path());
+        if let Some(punts) = punts {
+            punts.watch(&mut command)?;
         }
         let output = command.output().map_err(|error| format!("{}: {error}", self.worker.display()))?;
-        let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        let reply: Reply = match output.status.signal() {
-            Some(signal) => return Err(format!("{NAME} was killed by signal {signal} {complaint}")),
-            None => serde_json::from_slice(&output.stdout)
-                .map_err(|error| format!("{NAME} gave no answer ({}): {error} {complaint}", output.status))?,
+        let complaint = String::from_utf8_lossy(&output.stderr).replace('\n', " ").trim().to_owned();
+        let mut reply: Reply = match output.status.signal() {
+            // A filter may kill whoever asks for io_uring.
+            Some(libc::SIGSYS) if backend != Backend::Anyring => {
+                return Ok(Reply::Missing("a seccomp filter kills whoever calls io_uring here (SIGSYS)".to_owned()))
+            }
+            Some(signal) => return Err(format!("{backend}: {NAME} was killed by signal {signal} {complaint}")),
+            None => serde_json::from_slice(&output.stdout).map_err(|error| {
+                format!("{backend}: {NAME} gave no answer ({}): {error} {complaint}", output.status)
+            })?,
         };
         // The loader complains here when it cannot preload.
         if !complaint.is_empty() {
-            return Err(format!("{NAME}: {complaint}"));
+            return Err(format!("{backend}: {NAME}: {complaint}"));
         }
-        if let Reply::Measured(measured) = &reply {
-            self.check(side, task, measured, counters.path())?;
+        if let Reply::Measured(measured) = &mut reply {
+            self.check(backend, task.door, measured, counters.path()).map_err(|why| format!("{backend}: {why}"))?;
         }
         Ok(reply)
     }
 
+    fn command(&self, backend: Backend, task: &Task, counters: &Path) -> Command {
+        let mut command = Command::new(&self.worker);
+        let task_text = serde_json::to_string(task).unwrap_or_default(); // plain data: it always is JSON
+        command.arg(task_text).stdin(Stdio::null());
+        for variable in VARIABLES {
+            command.env_remove(variable);
+        }
+        command.env("RUST_BACKTRACE", "0");
+        // libuv since 1.45 may do its file operations by io_uring; its thread pool is what is measured.
+        command.env("UV_USE_IO_URING", "0");
+        if backend == Backend::Anyring {
+            command.env("LD_PRELOAD", &self.library).env("ANYRING_BACKEND", "user");
+            command.env("ANYRING_STATS", counters);
+            // The worker holds instructions for the raw door; they concern no program that comes by another.
+            command.env("ANYRING_RAW", if task.door == Door::Raw { "1" } else { "0" });
+        }
+        command
+    }
+
     /// Whether what was measured is what was to be measured.
-    fn check(&self, side: Side, task: Task, measured: &Measured, counters: &Path) -> Result<(), String> {
-        // dladdr(3) names a file as LD_PRELOAD did.
-        let ours = Path::new(&measured.provider) == self.library;
-        if ours != (side == Side::Anyring) {
-            return Err(format!("the {side:?} side was answered by {}", measured.provider));
+    fn check(&self, backend: Backend, door: Door, measured: &mut Measured, counters: &Path) -> Result<(), String> {
+        if measured.figures.is_empty() || measured.figures.iter().any(|figure| !figure.is_finite()) {
+            return Err(format!("these are no figures: {:?}", measured.figures));
         }
-        let Task::Nop { operations, .. } = task else { return Ok(()) };
-        if side == Side::Native {
-            return match measured.ring.as_deref() {
-                Some("anon_inode:[io_uring]") => Ok(()),
-                other => Err(format!("the Native side's ring is no io_uring of the kernel's: {other:?}")),
-            };
+        let Some(proof) = measured.proof.clone() else { return Ok(()) };
+        if let Some(provider) = &proof.provider {
+            // dladdr(3) names a file as LD_PRELOAD did. The raw door calls nobody's function.
+            let ours = Path::new(provider) == self.library;
+            if door != Door::Raw && ours != (backend == Backend::Anyring) {
+                return Err(format!("the calls were answered by {provider}"));
+            }
         }
+        match backend {
+            Backend::Anyring if proof.completions > 0 => {
+                let punted = self.check_counters(&proof, counters)?;
+                measured.counts.insert(PUNTED.to_owned(), punted);
+                Ok(())
+            }
+            Backend::Kernel if proof.ring.as_deref() != Some("anon_inode:[io_uring]") => {
+                Err(format!("the ring is no io_uring of the kernel's: {:?}", proof.ring))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the engine completed what the worker reaped; how many requests its workers carried out.
+    fn check_counters(&self, proof: &Proof, counters: &Path) -> Result<u64, String> {
         let bytes = std::fs::read(counters).map_err(|error| format!("the engine's counters: {error}"))?;
         let counted = Snapshot::from_bytes(&bytes).map_err(|why| format!("the engine's counters: {why}"))?;
-        let nops: u64 = counted.completions[Opcode::Nop as usize].iter().sum();
-        match nops >= operations && counted.errors == 0 {
-            true => Ok(()),
-            false => Err(format!("the engine counted {nops} NOPs of {operations}, {} failed", counted.errors)),
+        let completed: u64 = counted.completions.iter().flatten().sum();
+        if completed < proof.completions || counted.errors > proof.negative {
+            return Err(format!(
+                "the engine counted {completed} completions and {} errors, the program {} and {}",
+                counted.errors, proof.completions, proof.negative
+            ));
         }
+        Ok(counted.completions.iter().map(|[_, _, worker]| worker).sum())
     }
 }

@@ -1,28 +1,41 @@
-//! One workload of the lab, in a process of its own: an ordinary program that knows nothing of anyring. The command
-//! line is a [`Task`], the answer one line of JSON, a [`Reply`].
+//! One workload of the lab, in a process of its own: ordinary programs that know nothing of anyring. The argument is a
+//! [`Task`] as JSON, the answer one line of JSON, a [`Reply`].
+//!
+//! `work/` has a file for each workload, with its programs; `ring` is how those of the interface use it, `peer/` what the
+//! others stand on.
 
-mod liburing;
-mod nop;
+mod outcome;
+mod peer;
 mod provider;
+mod ring;
 mod syscall;
+mod work;
 
-use anyring_lab::message::{Reply, Task};
+use anyring_lab::message::{Reply, Task, Work};
 use std::process::ExitCode;
 
-/// A task takes a fraction of a second; a ring that never completes ends with SIGALRM, which the parent reports.
-const PATIENCE_S: u32 = 60;
+/// A task takes seconds at most; a ring that never completes ends with SIGALRM, which the parent reports.
+const PATIENCE_S: u32 = 120;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let Some(task) = Task::parse(&words) else {
-        eprintln!("anyring-lab-worker is started by `anyring lab`; it does not understand {words:?}");
-        return ExitCode::from(2);
-    };
     // SAFETY: no pointers; the default action of SIGALRM is to end this process.
     unsafe { libc::alarm(PATIENCE_S) };
+    if let [first, rest @ ..] = &words[..] {
+        if first == work::echo::CLIENT {
+            return work::echo::client(rest);
+        }
+    }
+    let task = match &words[..] {
+        [text] => serde_json::from_str::<Task>(text).map_err(|error| error.to_string()),
+        _ => Err(format!("{} arguments", words.len())),
+    };
     let reply = match task {
-        Task::Nop { batch, operations } => nop::run(batch, operations),
-        Task::Syscall { calls } => syscall::run(calls),
+        Ok(task) => run(&task),
+        Err(why) => {
+            eprintln!("anyring-lab-worker is started by `anyring lab`; it does not understand this: {why}");
+            return ExitCode::from(2);
+        }
     };
     match serde_json::to_string(&reply) {
         Ok(line) => println!("{line}"),
@@ -30,6 +43,24 @@ fn main() -> ExitCode {
     }
     match reply {
         Reply::Failed(_) => ExitCode::FAILURE,
-        Reply::Measured(_) | Reply::Refused(_) => ExitCode::SUCCESS,
+        Reply::Measured(_) | Reply::Refused(_) | Reply::Missing(_) => ExitCode::SUCCESS,
     }
+}
+
+fn run(task: &Task) -> Reply {
+    let (program, door) = (task.program, task.door);
+    outcome::reply(match &task.work {
+        Work::Nop { batch, operations } => work::nop::run(door, *batch, *operations),
+        Work::Syscall { calls } => return syscall::run(*calls),
+        Work::Start { .. } => Err("the lab starts processes itself".into()),
+        Work::Pipes(pipes) => work::pipes::run(program, door, pipes),
+        Work::Files(files) => work::files::run(program, door, files),
+        Work::Echo(echo) => work::echo::run(program, door, echo),
+        Work::ArmAndCancel(timers) => work::timers::arm_and_cancel(program, door, timers),
+        Work::Fire { timeouts, over_ms } => work::timers::fire(program, door, *timeouts, *over_ms),
+        Work::Polls(polls) => work::polls::run(program, door, polls),
+        Work::Idle { rings, for_ms } => work::idle::run(program, door, *rings, *for_ms),
+        Work::Messages(messages) => work::messages::run(program, door, messages),
+        Work::DirectWrites(writes) => work::writes::run(program, door, writes),
+    })
 }

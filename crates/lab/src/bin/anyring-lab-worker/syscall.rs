@@ -1,7 +1,7 @@
 //! `syscall(SYS_getpid)`, the shortest call that goes through libc's `syscall()`.
 
 use crate::provider;
-use anyring_lab::message::{Measured, Reply};
+use anyring_lab::message::{Measured, Proof, Reply};
 use std::time::Instant;
 
 /// Times so many calls.
@@ -17,9 +17,10 @@ pub fn run(calls: u64) -> Reply {
     if wrong > 0 {
         return Reply::Failed(format!("{wrong} of {calls} calls of getpid were answered wrongly"));
     }
+    let proof = Proof { provider: Some(provider::of(libc::syscall as *const () as *const _)), ..Proof::default() };
     Reply::Measured(Measured {
-        ns_per_operation: elapsed.as_nanos() as f64 / calls as f64,
-        provider: provider::of(libc::syscall as *const () as *const _),
-        ring: None,
+        figures: vec![elapsed.as_nanos() as f64 / calls as f64],
+        proof: Some(proof),
+        ..Measured::default()
     })
 }

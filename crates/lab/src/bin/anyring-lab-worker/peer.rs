@@ -1,0 +1,127 @@
+//! What the programs stand on that do not use io_uring, and what all have in common.
+
+pub mod epoll;
+pub mod kernel_aio;
+pub mod libuv;
+pub mod posix_aio;
+pub mod threads;
+
+use crate::outcome::{Outcome, Stop};
+use crate::ring::{transfer, Ring};
+use anyring_abi::{Opcode, IOSQE_ASYNC};
+use anyring_lab::message::Program;
+use std::alloc::Layout;
+
+/// A read or a write that a program hands over.
+#[derive(Debug, Clone, Copy)]
+pub struct Transfer {
+    /// Which of the two.
+    pub write: bool,
+    /// On what.
+    pub fd: i32,
+    /// The caller's memory: alive and its own until the end of the transfer.
+    pub address: *mut u8,
+    /// How much.
+    pub bytes: u32,
+    /// Where; `None` for what has no offset.
+    pub offset: Option<u64>,
+}
+
+/// Something that carries out transfers while the program goes on. Each has a slot's number, which comes back.
+pub trait Transfers {
+    /// Takes one. It may begin only with the next [`Transfers::flush`] or [`Transfers::wait`].
+    fn begin(&mut self, slot: u64, transfer: Transfer) -> Outcome<()>;
+
+    /// Lets everything begin.
+    fn flush(&mut self) -> Outcome<()>;
+
+    /// Waits for one that ended at least, and adds all that did: slot and result, negative as an error number.
+    fn wait(&mut self, ended: &mut Vec<(u64, i64)>) -> Outcome<()>;
+}
+
+/// A ring, with every request as it comes or with IOSQE_ASYNC.
+pub struct Uring {
+    /// Made for it.
+    pub ring: Ring,
+    /// IOSQE_ASYNC.
+    pub forced: bool,
+}
+
+impl Transfers for Uring {
+    #[inline]
+    fn begin(&mut self, slot: u64, what: Transfer) -> Outcome<()> {
+        let opcode = if what.write { Opcode::Write } else { Opcode::Read };
+        let offset = what.offset.unwrap_or(u64::MAX);
+        let mut sqe = transfer(opcode, what.fd, what.address, what.bytes, offset, slot);
+        sqe.flags = if self.forced { IOSQE_ASYNC } else { 0 };
+        self.ring.push(sqe)
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Outcome<()> {
+        self.ring.submit()
+    }
+
+    #[inline]
+    fn wait(&mut self, ended: &mut Vec<(u64, i64)>) -> Outcome<()> {
+        self.ring.submit_and_wait(1)?;
+        while let Some(cqe) = self.ring.peek_cqe() {
+            ended.push((cqe.user_data, i64::from(cqe.res)));
+        }
+        Ok(())
+    }
+}
+
+/// Memory for O_DIRECT, zeroed.
+#[derive(Debug)]
+pub struct Aligned {
+    address: *mut u8,
+    layout: Layout,
+}
+
+impl Aligned {
+    /// `bytes` bytes at a page's boundary.
+    pub fn new(bytes: usize) -> Outcome<Self> {
+        let layout =
+            Layout::from_size_align(bytes.max(1), 4096).map_err(|error| Stop::Failed(error.to_string()))?;
+        // SAFETY: the size is not zero.
+        let address = unsafe { std::alloc::alloc_zeroed(layout) };
+        match address.is_null() {
+            true => Err(format!("no memory for {bytes} bytes").into()),
+            false => Ok(Aligned { address, layout }),
+        }
+    }
+
+    /// The address of this byte.
+    pub fn at(&self, offset: usize) -> *mut u8 {
+        assert!(offset < self.layout.size());
+        // SAFETY: inside the allocation, as just asserted.
+        unsafe { self.address.add(offset) }
+    }
+
+    /// Some of it, when no transfer has it.
+    pub fn bytes(&self, offset: usize, bytes: usize) -> &[u8] {
+        assert!(offset + bytes <= self.layout.size());
+        // SAFETY: inside the allocation, initialised (zeroed), and the caller says that nobody writes there now.
+        unsafe { std::slice::from_raw_parts(self.address.add(offset), bytes) }
+    }
+
+    /// Some of it to fill, when no transfer has it.
+    pub fn bytes_mut(&mut self, offset: usize, bytes: usize) -> &mut [u8] {
+        assert!(offset + bytes <= self.layout.size());
+        // SAFETY: as in `bytes`, and `self` is borrowed for as long.
+        unsafe { std::slice::from_raw_parts_mut(self.address.add(offset), bytes) }
+    }
+}
+
+impl Drop for Aligned {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { std::alloc::dealloc(self.address, self.layout) };
+    }
+}
+
+/// The answer to a task that this program has no part in.
+pub fn not_for<T>(program: Program) -> Outcome<T> {
+    Err(format!("{program:?} has no program for this").into())
+}

@@ -1,0 +1,163 @@
+//! A ring without liburing: the system calls themselves, through libc's `syscall()` or by instructions of our own.
+
+use super::liburing::IoUring;
+use crate::provider;
+use anyring_abi::{
+    Cqe, Params, Sqe, IORING_ENTER_GETEVENTS, IORING_FEAT_SINGLE_MMAP, IORING_OFF_SQES, IORING_OFF_SQ_RING,
+    NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP,
+};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Which instructions make the calls.
+#[derive(Clone, Copy)]
+pub struct Calls {
+    /// Our own, and not libc's.
+    pub raw: bool,
+}
+
+impl Calls {
+    /// A value, or a negative error number.
+    #[inline]
+    fn call(self, number: i64, args: [usize; 6]) -> isize {
+        if self.raw {
+            return raw_call(number, args);
+        }
+        let [a, b, c, d, e, f] = args;
+        // SAFETY: io_uring's calls, on structures that the caller keeps alive.
+        match unsafe { libc::syscall(number, a, b, c, d, e, f) } {
+            -1 => -(std::io::Error::last_os_error().raw_os_error().unwrap_or(0) as isize),
+            value => value as isize,
+        }
+    }
+
+    fn map(self, fd: i32, bytes: usize, offset: u32) -> Result<*mut u8, i32> {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
+        let address = match self.raw {
+            true => raw_call(
+                libc::SYS_mmap,
+                [0, bytes, protection as usize, flags as usize, fd as usize, offset as usize],
+            ),
+            // SAFETY: a new mapping wherever the kernel likes.
+            false => unsafe {
+                let address = libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, i64::from(offset));
+                match address == libc::MAP_FAILED {
+                    true => -(std::io::Error::last_os_error().raw_os_error().unwrap_or(0) as isize),
+                    false => address as isize,
+                }
+            },
+        };
+        match (-4095..0).contains(&address) {
+            true => Err(address as i32),
+            false => Ok(address as *mut u8),
+        }
+    }
+
+    /// The file whose `syscall()` is called; an instruction of our own is nobody's function.
+    pub fn provider(self) -> Option<String> {
+        (!self.raw).then(|| provider::of(libc::syscall as *const () as *const c_void))
+    }
+
+    /// As liburing's: 0 or a negative error number.
+    pub fn queue_init(self, entries: u32, ring: &mut IoUring, mut params: Params) -> i32 {
+        let address = std::ptr::from_mut(&mut params) as usize;
+        let fd = self.call(NR_IO_URING_SETUP, [entries as usize, address, 0, 0, 0, 0]) as i32;
+        if fd < 0 {
+            return fd;
+        }
+        ring.ring_fd = fd;
+        match self.lay_out(ring, &params) {
+            Ok(()) => 0,
+            Err(error) => error,
+        }
+    }
+
+    fn lay_out(self, ring: &mut IoUring, params: &Params) -> Result<(), i32> {
+        if params.features & IORING_FEAT_SINGLE_MMAP == 0 {
+            return Err(-libc::EOPNOTSUPP); // before Linux 5.4
+        }
+        let sq_bytes = params.sq_off.array as usize + params.sq_entries as usize * size_of::<u32>();
+        let cq_bytes = params.cq_off.cqes as usize + params.cq_entries as usize * size_of::<Cqe>();
+        let (bytes, sqe_bytes) = (sq_bytes.max(cq_bytes), params.sq_entries as usize * size_of::<Sqe>());
+        let rings = self.map(ring.ring_fd, bytes, IORING_OFF_SQ_RING)?;
+        let sqes = self.map(ring.ring_fd, sqe_bytes, IORING_OFF_SQES)?;
+        // SAFETY: the offsets that io_uring_setup(2) gave lie inside of what it let us map.
+        let word = |offset: u32| unsafe { rings.add(offset as usize) }.cast::<u32>();
+        let (sq, cq) = (&mut ring.sq, &mut ring.cq);
+        (sq.khead, sq.ktail, sq.kflags) =
+            (word(params.sq_off.head), word(params.sq_off.tail), word(params.sq_off.flags));
+        (sq.array, sq.sqes) = (word(params.sq_off.array), sqes.cast());
+        (sq.ring_mask, sq.ring_entries) = (params.sq_entries - 1, params.sq_entries);
+        (sq.ring_ptr, sq.ring_size) = (rings.cast(), bytes);
+        (cq.khead, cq.ktail, cq.cqes) =
+            (word(params.cq_off.head), word(params.cq_off.tail), word(params.cq_off.cqes).cast());
+        (cq.ring_mask, cq.ring_entries) = (params.cq_entries - 1, params.cq_entries);
+        for index in 0..params.sq_entries {
+            // SAFETY: inside of the array, which nobody reads before the first submission.
+            unsafe { sq.array.add(index as usize).write(index) };
+        }
+        Ok(())
+    }
+
+    /// As liburing's: how many, or a negative error number.
+    #[inline]
+    pub fn submit_and_wait(self, ring: &mut IoUring, wait: u32) -> i32 {
+        let sq = &mut ring.sq;
+        let pending = sq.sqe_tail.wrapping_sub(sq.sqe_head);
+        sq.sqe_head = sq.sqe_tail;
+        // Release: pairs with the server's Acquire load of the tail before it reads the SQEs.
+        // SAFETY: a pointer into the mapped ring, aligned, and shared with the server.
+        unsafe { AtomicU32::from_ptr(sq.ktail) }.store(sq.sqe_tail, Ordering::Release);
+        self.enter(ring.ring_fd, pending, wait)
+    }
+
+    /// Waits for so many CQEs: 0 or a negative error number.
+    pub fn wait(self, ring: &IoUring, wait: u32) -> i32 {
+        self.enter(ring.ring_fd, 0, wait)
+    }
+
+    #[inline]
+    fn enter(self, fd: i32, pending: u32, wait: u32) -> i32 {
+        let flags = if wait > 0 { IORING_ENTER_GETEVENTS as usize } else { 0 };
+        self.call(NR_IO_URING_ENTER, [fd as usize, pending as usize, wait as usize, flags, 0, 0]) as i32
+    }
+
+    /// io_uring_register(2): a value or a negative error number.
+    pub fn register(self, fd: i32, opcode: u32, argument: *const c_void, count: u32) -> i32 {
+        let args = [fd as usize, opcode as usize, argument as usize, count as usize, 0, 0];
+        self.call(NR_IO_URING_REGISTER, args) as i32
+    }
+
+    /// Unmaps and closes.
+    pub fn queue_exit(self, ring: &mut IoUring) {
+        let sqe_bytes = ring.sq.ring_entries as usize * size_of::<Sqe>();
+        // SAFETY: the two mappings and the descriptor of this ring, not used after this.
+        unsafe {
+            libc::munmap(ring.sq.sqes.cast(), sqe_bytes);
+            libc::munmap(ring.sq.ring_ptr, ring.sq.ring_size);
+            libc::close(ring.ring_fd);
+        }
+    }
+}
+
+/// A system call by an instruction in our own text, as liburing's compiled code and Go programs make it. Right before it
+/// the number is loaded, which is where libanyring.so can put a jump.
+#[inline(always)]
+fn raw_call(number: i64, args: [usize; 6]) -> isize {
+    let answer: isize;
+    // SAFETY: the asm declares all that the instruction changes; io_uring's calls and mmap, on structures that the
+    // caller keeps alive.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::asm!("syscall", inlateout("rax") number as isize => answer, in("rdi") args[0], in("rsi") args[1],
+            in("rdx") args[2], in("r10") args[3], in("r8") args[4], in("r9") args[5], lateout("rcx") _,
+            lateout("r11") _, options(nostack));
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!("svc 0", in("x8") number, inlateout("x0") args[0] as isize => answer, in("x1") args[1],
+            in("x2") args[2], in("x3") args[3], in("x4") args[4], in("x5") args[5], options(nostack));
+    }
+    answer
+}

@@ -1,0 +1,104 @@
+//! The client: one thread, epoll, a message in flight on each connection.
+
+use crate::outcome::{expect, Outcome, Stop};
+use crate::peer::epoll::Epoll;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::fd::AsRawFd;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// The first argument that makes the worker a client.
+pub const CLIENT: &str = "echo-client";
+
+struct Connection {
+    stream: TcpStream,
+    sent: Vec<u8>,
+    received: Vec<u8>,
+    left: u64,
+}
+
+/// PORT CONNECTIONS BYTES MESSAGES: prints ns a message, or what went wrong.
+pub fn client(words: &[String]) -> ExitCode {
+    let numbers: Vec<u64> = words.iter().filter_map(|word| word.parse().ok()).collect();
+    let outcome = match numbers[..] {
+        [port, connections, bytes, messages] => talk(port as u16, connections, bytes as usize, messages),
+        _ => Err("PORT CONNECTIONS BYTES MESSAGES".into()),
+    };
+    match outcome {
+        Ok(ns) => {
+            println!("{ns}");
+            ExitCode::SUCCESS
+        }
+        Err(stop) => {
+            println!("{stop:?}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn talk(port: u16, connections: u64, bytes: usize, messages: u64) -> Outcome<f64> {
+    let each = messages.div_ceil(connections);
+    let mut epoll = Epoll::new()?;
+    let mut all = Vec::new();
+    for number in 0..connections {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        stream.set_nodelay(true)?;
+        epoll.add(stream.as_raw_fd(), 0, number)?;
+        all.push(Connection { stream, sent: vec![number as u8; bytes], received: Vec::new(), left: each + 1 });
+    }
+    // One message over each connection before the clock starts.
+    all.iter_mut().try_for_each(Connection::send)?;
+    finish(&mut epoll, &mut all, connections, each)?;
+    let start = Instant::now();
+    all.iter_mut().try_for_each(Connection::send)?;
+    finish(&mut epoll, &mut all, each * connections, 0)?;
+    Ok(start.elapsed().as_nanos() as f64 / (each * connections) as f64)
+}
+
+/// Takes so many echoes; a connection goes on while it has more than `until` messages left.
+fn finish(epoll: &mut Epoll, all: &mut [Connection], mut echoes: u64, until: u64) -> Outcome<()> {
+    while echoes > 0 {
+        for number in epoll.wait()? {
+            let connection = &mut all[number as usize];
+            if connection.receive()? {
+                echoes -= 1;
+                if connection.left > until {
+                    connection.send()?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Connection {
+    /// Another message: blocking, since one message always fits into the socket's buffer.
+    fn send(&mut self) -> Outcome<()> {
+        let stamp = self.left.to_ne_bytes();
+        for chunk in self.sent.chunks_exact_mut(64) {
+            chunk[..8].copy_from_slice(&stamp);
+        }
+        self.received.clear();
+        self.left -= 1;
+        Ok(self.stream.write_all(&self.sent)?)
+    }
+
+    /// What is there of the echo; whether it is complete.
+    fn receive(&mut self) -> Outcome<bool> {
+        let have = self.received.len();
+        self.received.resize(self.sent.len(), 0);
+        let count = match self.stream.read(&mut self.received[have..]) {
+            Ok(0) => return Err("the server hung up".into()),
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => 0,
+            Err(error) => return Err(Stop::from(error)),
+        };
+        self.received.truncate(have + count);
+        let complete = self.received.len() == self.sent.len();
+        if complete {
+            expect(self.received == self.sent, || "the echo is not what was sent".to_owned())?;
+        }
+        Ok(complete)
+    }
+}

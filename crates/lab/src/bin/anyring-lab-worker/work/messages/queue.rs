@@ -1,0 +1,186 @@
+//! A queue for one sender and one receiver, and two ways to wake the receiver.
+
+use super::Channel;
+use crate::outcome::{available, checked, expect, Outcome};
+use crate::peer::epoll::Epoll;
+use anyring_lab::message::Proof;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+
+/// Room for messages, a power of two.
+const ROOM: u32 = 4096;
+
+/// A ring of messages in memory.
+struct Queue {
+    slots: Vec<[AtomicU64; 2]>,
+    /// Stored by the receiver.
+    head: AtomicU32,
+    /// Stored by the sender.
+    tail: AtomicU32,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        let slots = (0..ROOM).map(|_| [AtomicU64::new(0), AtomicU64::new(0)]).collect();
+        Queue { slots, head: AtomicU32::new(0), tail: AtomicU32::new(0) }
+    }
+}
+
+impl Queue {
+    /// Waits, looking, while it is full.
+    fn push(&self, sent_ns: u64, number: u32) {
+        let tail = self.tail.load(Ordering::Relaxed); // only the sender stores it
+                                                      // Acquire: pairs with the Release store in `pop`, after which the slot is free.
+        while tail.wrapping_sub(self.head.load(Ordering::Acquire)) == ROOM {
+            std::hint::spin_loop();
+        }
+        let [time, place] = &self.slots[(tail % ROOM) as usize];
+        time.store(sent_ns, Ordering::Relaxed);
+        place.store(u64::from(number), Ordering::Relaxed);
+        self.tail.store(tail.wrapping_add(1), Ordering::Release); // partner: the Acquire load in `pop`
+    }
+
+    fn pop(&self) -> Option<(u64, u32)> {
+        let head = self.head.load(Ordering::Relaxed); // only the receiver stores it
+                                                      // Acquire: pairs with the Release store in `push` after the slot was written.
+        if self.tail.load(Ordering::Acquire) == head {
+            return None;
+        }
+        let [time, place] = &self.slots[(head % ROOM) as usize];
+        let message = (time.load(Ordering::Relaxed), place.load(Ordering::Relaxed) as u32);
+        self.head.store(head.wrapping_add(1), Ordering::Release); // partner: the Acquire load in `push`
+        Some(message)
+    }
+
+    /// Takes all; whether there was any.
+    fn drain(&self, each: &mut dyn FnMut(u64, u32) -> Outcome<()>) -> Outcome<bool> {
+        let mut any = false;
+        while let Some((sent, number)) = self.pop() {
+            each(sent, number)?;
+            any = true;
+        }
+        Ok(any)
+    }
+}
+
+/// The receiver waits in epoll_wait for an eventfd, which each message is told to.
+pub struct WithEventfd {
+    queue: Queue,
+    event: OwnedFd,
+}
+
+impl WithEventfd {
+    /// An empty one.
+    pub fn new() -> Outcome<Self> {
+        // SAFETY: no pointers.
+        let fd = available("eventfd", unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })? as i32;
+        // SAFETY: the call just returned this descriptor, and nobody else knows it.
+        Ok(WithEventfd { queue: Queue::default(), event: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+}
+
+impl Channel for WithEventfd {
+    type Sender = ();
+    type Receiver = Epoll;
+
+    fn receiver(&self) -> Outcome<Epoll> {
+        let epoll = Epoll::new()?;
+        // Edge-triggered: the count need not be read.
+        epoll.add(self.event.as_raw_fd(), libc::EPOLLET, 0)?;
+        Ok(epoll)
+    }
+
+    fn sender(&self) -> Outcome<()> {
+        Ok(())
+    }
+
+    fn send(&self, (): &mut (), sent_ns: u64, number: u32) -> Outcome<()> {
+        self.queue.push(sent_ns, number);
+        let one = 1u64;
+        // SAFETY: eight readable bytes.
+        let answer = unsafe { libc::write(self.event.as_raw_fd(), (&raw const one).cast(), 8) };
+        expect(answer == 8, || format!("writing to an eventfd answered {answer}"))
+    }
+
+    fn receive(
+        &self,
+        epoll: &mut Epoll,
+        polling: bool,
+        each: &mut dyn FnMut(u64, u32) -> Outcome<()>,
+    ) -> Outcome<()> {
+        if !polling {
+            epoll.wait()?.count();
+        }
+        self.queue.drain(each)?;
+        std::hint::spin_loop();
+        Ok(())
+    }
+
+    fn proof(&self, (): &(), _receiver: Epoll) -> Option<Proof> {
+        None
+    }
+}
+
+/// The receiver says that it sleeps, and is woken only then.
+#[derive(Default)]
+pub struct WithFutex {
+    queue: Queue,
+    /// 1 while the receiver sleeps or is about to.
+    asleep: AtomicU32,
+}
+
+impl WithFutex {
+    fn futex(&self, operation: i32, value: u32) -> i64 {
+        let none = std::ptr::null::<libc::timespec>();
+        // SAFETY: the word lives as long as `self`; no timeout.
+        unsafe { libc::syscall(libc::SYS_futex, self.asleep.as_ptr(), operation, value, none) }
+    }
+}
+
+impl Channel for WithFutex {
+    type Sender = ();
+    type Receiver = ();
+
+    fn receiver(&self) -> Outcome<()> {
+        Ok(())
+    }
+
+    fn sender(&self) -> Outcome<()> {
+        Ok(())
+    }
+
+    fn send(&self, (): &mut (), sent_ns: u64, number: u32) -> Outcome<()> {
+        self.queue.push(sent_ns, number);
+        // SeqCst: with the fence in `receive`, either the receiver sees the message or this sees that it sleeps.
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) == 1 {
+            self.asleep.store(0, Ordering::Relaxed);
+            checked("FUTEX_WAKE", self.futex(libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1))?;
+        }
+        Ok(())
+    }
+
+    fn receive(&self, (): &mut (), polling: bool, each: &mut dyn FnMut(u64, u32) -> Outcome<()>) -> Outcome<()> {
+        if self.queue.drain(each)? || polling {
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        self.asleep.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst); // partner: the fence in `send`
+        match self.queue.pop() {
+            Some((sent, number)) => {
+                self.asleep.store(0, Ordering::Relaxed);
+                each(sent, number)
+            }
+            // Any answer (woken, the word has changed, a signal) means: look again.
+            None => {
+                self.futex(libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, 1);
+                Ok(())
+            }
+        }
+    }
+
+    fn proof(&self, (): &(), (): ()) -> Option<Proof> {
+        None
+    }
+}

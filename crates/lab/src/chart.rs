@@ -1,0 +1,106 @@
+//! Charts of a workload, drawn once and for both formats: SVG, whose colours follow the reader's scheme, and PNG.
+//!
+//! Bars lie, so that names have room on a phone; each row has a scale of its own. Where rows have a place on an axis
+//! (depths, connections, percentiles) they become lines. The figures are the medians.
+
+mod bars;
+mod canvas;
+mod lines;
+mod scale;
+
+use crate::report::{Row, WorkloadReport};
+use canvas::Canvas;
+pub use canvas::{dark_colours, light_colours};
+
+/// Wide enough for a page, in pixels.
+pub const WIDE: u32 = 720;
+/// For a phone.
+pub const NARROW: u32 = 340;
+
+/// One chart.
+#[derive(Debug, Clone, Copy)]
+pub struct Chart<'a> {
+    workload: &'a WorkloadReport,
+    group: &'a str,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Bars,
+    Lines,
+}
+
+/// The charts of a workload, in the order of its groups.
+pub fn of(workload: &WorkloadReport) -> Vec<Chart<'_>> {
+    let groups = workload.groups();
+    let measured = |row: &&Row| row.columns.iter().any(|column| column.summary.is_some());
+    groups
+        .iter()
+        .filter(|(_, rows)| rows.iter().any(measured))
+        .map(|(group, rows)| {
+            let mut places: Vec<f64> = rows.iter().filter_map(|row| row.x).collect();
+            places.dedup();
+            Chart { workload, group, kind: if places.len() > 2 { Kind::Lines } else { Kind::Bars } }
+        })
+        .collect()
+}
+
+impl Chart<'_> {
+    /// For people, and without what a file name should not have.
+    pub fn file_name(&self) -> String {
+        let text = match self.group == self.workload.name {
+            true => self.group.to_owned(),
+            false => format!("{} {}", self.workload.name, self.group),
+        };
+        let words = text.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+        words.collect::<Vec<_>>().join("-").to_lowercase()
+    }
+
+    /// What the chart is of.
+    pub fn title(&self) -> String {
+        match self.group == self.workload.name {
+            true => self.workload.title.clone(),
+            false => format!("{}: {}", self.workload.name, self.group),
+        }
+    }
+
+    fn rows(&self) -> Vec<&Row> {
+        self.workload.rows.iter().filter(|row| row.group == self.group).collect()
+    }
+
+    /// An SVG element for a page that has [`light_colours`] and [`dark_colours`] in its style.
+    pub fn svg_element(&self, width: u32) -> Result<String, String> {
+        let mut canvas = Canvas::svg(width, self.height(width)?);
+        self.draw(&mut canvas)?;
+        canvas.into_svg()
+    }
+
+    /// A file of its own.
+    pub fn svg_file(&self) -> Result<String, String> {
+        let element = self.svg_element(WIDE)?;
+        let style = format!("<style>@media (prefers-color-scheme: dark) {{ {} }}</style>", dark_colours());
+        let begin = element.find('>').ok_or("an SVG without an element")? + 1;
+        Ok(format!("{}{style}{}", &element[..begin], &element[begin..]))
+    }
+
+    /// A PNG file, at twice the size, in light colours.
+    pub fn png_file(&self) -> Result<Vec<u8>, String> {
+        let mut canvas = Canvas::bitmap(WIDE, self.height(WIDE)?);
+        self.draw(&mut canvas)?;
+        canvas.into_png()
+    }
+
+    /// What drawing needs: found by drawing, so that both agree.
+    fn height(&self, width: u32) -> Result<u32, String> {
+        self.draw(&mut Canvas::svg(width, 1))
+    }
+
+    fn draw(&self, canvas: &mut Canvas) -> Result<u32, String> {
+        canvas.fill()?;
+        match self.kind {
+            Kind::Bars => bars::draw(canvas, &self.rows()),
+            Kind::Lines => lines::draw(canvas, self.workload, &self.rows()),
+        }
+    }
+}

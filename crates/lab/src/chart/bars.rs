@@ -1,0 +1,80 @@
+//! Lying bars: one group of them for each row, with the least and the greatest run as a whisker.
+
+use super::canvas::{Canvas, Ink};
+use crate::report::Row;
+use crate::text;
+use plotters::style::text_anchor::HPos;
+
+const MARGIN: i32 = 8;
+const LINE: i32 = 21;
+const BAR: i32 = 13;
+
+/// One line of a group.
+struct Bar {
+    label: String,
+    ink: Ink,
+    /// Median, least, greatest.
+    value: Option<[f64; 3]>,
+    /// The first of them as text.
+    text: String,
+}
+
+/// Draws, and says how high the drawing is.
+pub fn draw(canvas: &mut Canvas, rows: &[&Row]) -> Result<u32, String> {
+    let mut y = MARGIN;
+    let groups: Vec<_> = rows.iter().map(|row| (*row, bars(row))).collect();
+    let labels = groups.iter().flat_map(|(_, bars)| bars).map(|bar| canvas.text_width(&bar.label));
+    let left = MARGIN + labels.max().unwrap_or(0) + 8;
+    for (row, bars) in &groups {
+        canvas.text(
+            &format!("{}, {}", text::name(row), row.unit),
+            (MARGIN, y + LINE / 2),
+            HPos::Left,
+            Ink::Text,
+        )?;
+        y += LINE;
+        let values = bars.iter().map(|bar| canvas.text_width(&bar.text));
+        let right = canvas.width as i32 - MARGIN - values.max().unwrap_or(0) - 8;
+        let greatest =
+            bars.iter().filter_map(|bar| bar.value).map(|[_, _, max]| max).fold(f64::MIN_POSITIVE, f64::max);
+        let place = |value: f64| left + (value / greatest * f64::from(right - left)).round() as i32;
+        for bar in bars {
+            let middle = y + LINE / 2;
+            canvas.text(&bar.label, (left - 8, middle), HPos::Right, Ink::Text)?;
+            match bar.value {
+                Some([value, min, max]) => {
+                    let end = place(value).max(left + 1);
+                    canvas.rectangle((left, middle - BAR / 2), (end, middle + BAR / 2), bar.ink)?;
+                    if max > min {
+                        canvas.path(&[(place(min), middle), (place(max), middle)], 1, Ink::Text)?;
+                    }
+                    let after = end.max(place(max)) + 6;
+                    canvas.text(&bar.text, (after, middle), HPos::Left, Ink::Text)?;
+                }
+                None => canvas.text("none here", (left, middle), HPos::Left, Ink::Published)?,
+            }
+            y += LINE;
+        }
+        y += MARGIN;
+    }
+    Ok(y as u32)
+}
+
+fn bars(row: &Row) -> Vec<Bar> {
+    let measured = row.columns.iter().map(|column| Bar {
+        label: column.backend.title().to_owned(),
+        ink: Ink::Of(column.backend),
+        value: column.summary.map(|summary| [summary.median, summary.min, summary.max]),
+        text: column.summary.map_or(String::new(), |summary| text::figure(summary.median)),
+    });
+    let published = row.published.iter().map(|published| Bar {
+        label: published.label.clone(),
+        ink: Ink::Published,
+        value: Some(match published.spread {
+            Some([_, min, max]) => [published.value, min, max],
+            None => [published.value; 3],
+        }),
+        text: text::as_published(published.value),
+    });
+    measured.chain(published).collect()
+}

@@ -1,0 +1,248 @@
+//! Lines, boxes and text in one of a few colours, on SVG or a bitmap.
+
+use crate::backend::Backend;
+use plotters::backend::{BitMapBackend, DrawingBackend, SVGBackend};
+use plotters::prelude::{RGBColor, ShapeStyle, TextStyle};
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::{register_font, Color, FontStyle, IntoFont};
+use std::sync::OnceLock;
+
+/// Pixels of a bitmap for each of the drawing's.
+const MAGNIFIED: u32 = 2;
+/// Text height in pixels.
+pub const TEXT: u32 = 13;
+
+/// A colour that means something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ink {
+    /// Behind everything.
+    Paper,
+    /// Text.
+    Text,
+    /// Lines that guide the eye, and what is of less weight.
+    Faint,
+    /// What others published.
+    Published,
+    /// A backend's own.
+    Of(Backend),
+}
+
+impl Ink {
+    /// Class in SVG, on light, on dark: all of Okabe and Ito's palette for colour-blind readers, lightened on dark.
+    fn colours(self) -> (&'static str, u32, u32) {
+        match self {
+            Ink::Paper => ("paper", 0xffffff, 0x16181d),
+            Ink::Text => ("text", 0x1f2328, 0xe6e6e6),
+            Ink::Faint => ("faint", 0xc9ced4, 0x4a505a),
+            Ink::Published => ("published", 0x8a9099, 0x9299a3),
+            Ink::Of(Backend::Anyring) => ("anyring", 0xd55e00, 0xff8a3d),
+            Ink::Of(Backend::Kernel) => ("kernel", 0x0072b2, 0x4db3f0),
+            Ink::Of(Backend::Epoll) => ("epoll", 0x009e73, 0x2fd3a4),
+            Ink::Of(Backend::Libuv) => ("libuv", 0xcc79a7, 0xec9fca),
+            Ink::Of(Backend::PosixAio) => ("posix-aio", 0xb58900, 0xe8c547),
+            Ink::Of(Backend::KernelAio) => ("kernel-aio", 0x56b4e8, 0x93d4f9),
+            Ink::Of(Backend::Threads) => ("threads", 0x6f5f9e, 0xa99be0),
+            Ink::Of(Backend::Futex) => ("futex", 0x7a8b00, 0xbfd22f),
+            Ink::Of(Backend::Libc) => ("libc", 0x5c6670, 0xaab4bf),
+        }
+    }
+
+    fn all() -> impl Iterator<Item = Ink> {
+        [Ink::Paper, Ink::Text, Ink::Faint, Ink::Published].into_iter().chain(Backend::ALL.map(Ink::Of))
+    }
+
+    fn rgb(self) -> RGBColor {
+        let (_, light, _) = self.colours();
+        RGBColor((light >> 16) as u8, (light >> 8) as u8, light as u8)
+    }
+}
+
+fn style_sheet(colour: impl Fn((&'static str, u32, u32)) -> u32) -> String {
+    let rules = Ink::all().map(|ink| {
+        let (class, hex) = (ink.colours().0, colour(ink.colours()));
+        format!(".f-{class}{{fill:#{hex:06x}}}.s-{class}{{stroke:#{hex:06x}}}")
+    });
+    rules.collect()
+}
+
+/// Style rules for a dark page.
+pub fn dark_colours() -> String {
+    style_sheet(|(_, _, dark)| dark)
+}
+
+/// Style rules for a light page.
+pub fn light_colours() -> String {
+    style_sheet(|(_, light, _)| light)
+}
+
+/// What is drawn on.
+pub struct Canvas {
+    /// In the drawing's pixels.
+    pub width: u32,
+    height: u32,
+    target: Target,
+}
+
+enum Target {
+    /// Elements so far, each one drawn by a backend of its own.
+    Svg(String),
+    /// RGB.
+    Bitmap(Vec<u8>),
+}
+
+fn font() {
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    REGISTERED
+        .get_or_init(|| register_font("sans-serif", FontStyle::Normal, dejavu::sans_condensed::regular()).is_ok());
+}
+
+impl Canvas {
+    /// For SVG.
+    pub fn svg(width: u32, height: u32) -> Self {
+        font();
+        Canvas { width, height, target: Target::Svg(String::new()) }
+    }
+
+    /// For PNG.
+    pub fn bitmap(width: u32, height: u32) -> Self {
+        font();
+        let bytes = width as usize * height as usize * 3 * (MAGNIFIED * MAGNIFIED) as usize;
+        Canvas { width, height, target: Target::Bitmap(vec![0; bytes]) }
+    }
+
+    /// The paper.
+    pub fn fill(&mut self) -> Result<(), String> {
+        let (width, height) = (self.width as i32, self.height as i32);
+        self.rectangle((0, 0), (width, height), Ink::Paper)
+    }
+
+    /// A filled box.
+    pub fn rectangle(&mut self, from: (i32, i32), to: (i32, i32), ink: Ink) -> Result<(), String> {
+        let style = ink.rgb().filled();
+        self.with(ink, |drawing| drawing.rectangle(from, to, style))
+    }
+
+    /// A line through these points.
+    pub fn path(&mut self, points: &[(i32, i32)], width: u32, ink: Ink) -> Result<(), String> {
+        let style = ink.rgb().stroke_width(width);
+        self.with(ink, |drawing| drawing.path(points, style))
+    }
+
+    /// A small disc.
+    pub fn disc(&mut self, centre: (i32, i32), radius: u32, ink: Ink) -> Result<(), String> {
+        let style = ink.rgb().filled();
+        self.with(ink, |drawing| drawing.disc(centre, radius, style))
+    }
+
+    /// Text whose vertical middle is at `at`, as is its left end, right end or middle.
+    pub fn text(&mut self, text: &str, at: (i32, i32), align: HPos, ink: Ink) -> Result<(), String> {
+        self.with(ink, |drawing| drawing.text(text, at, align, &ink.rgb()))
+    }
+
+    /// How wide `text` will be.
+    pub fn text_width(&self, text: &str) -> i32 {
+        ("sans-serif", f64::from(TEXT)).into_font().box_size(text).map_or(0, |(width, _)| width as i32)
+    }
+
+    fn with(&mut self, ink: Ink, draw: impl FnOnce(&mut dyn Drawing) -> Result<(), String>) -> Result<(), String> {
+        let (width, height) = (self.width, self.height);
+        match &mut self.target {
+            Target::Bitmap(bytes) => {
+                let size = (width * MAGNIFIED, height * MAGNIFIED);
+                draw(&mut Scaled { backend: BitMapBackend::with_buffer(bytes, size), by: MAGNIFIED as i32 })
+            }
+            Target::Svg(elements) => {
+                let mut document = String::new();
+                draw(&mut Scaled { backend: SVGBackend::with_string(&mut document, (width, height)), by: 1 })?;
+                // Without the document's own element, which the first line opens and the last one may close.
+                let element = document.lines().skip(1).filter(|line| *line != "</svg>");
+                let element: Vec<&str> = element.collect();
+                let (class, light, _) = ink.colours();
+                let colour = format!("#{light:06X}");
+                let element = element.join("\n");
+                for (attribute, prefix) in [("fill", "f"), ("stroke", "s")] {
+                    let plain = format!("{attribute}=\"{colour}\"");
+                    if element.contains(&plain) {
+                        let classed = format!("class=\"{prefix}-{class}\" {plain}");
+                        elements.push_str(&element.replace(&plain, &classed));
+                        elements.push('\n');
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The drawing as an SVG element.
+    pub fn into_svg(self) -> Result<String, String> {
+        let (width, height) = (self.width, self.height);
+        match self.target {
+            Target::Svg(elements) => Ok(format!(
+                "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
+                 height=\"{height}\" role=\"img\">\n{elements}</svg>\n"
+            )),
+            Target::Bitmap(_) => Err("the drawing is a bitmap".to_owned()),
+        }
+    }
+
+    /// The drawing as a PNG file.
+    pub fn into_png(self) -> Result<Vec<u8>, String> {
+        let Target::Bitmap(bytes) = self.target else { return Err("the drawing is no bitmap".to_owned()) };
+        let mut file = Vec::new();
+        let mut encoder = png::Encoder::new(&mut file, self.width * MAGNIFIED, self.height * MAGNIFIED);
+        encoder.set_color(png::ColorType::Rgb);
+        encoder.set_depth(png::BitDepth::Eight);
+        let failed = |error: png::EncodingError| error.to_string();
+        let mut writer = encoder.write_header().map_err(failed)?;
+        writer.write_image_data(&bytes).map_err(failed)?;
+        writer.finish().map_err(failed)?;
+        Ok(file)
+    }
+}
+
+/// The same on each backend.
+trait Drawing {
+    fn rectangle(&mut self, from: (i32, i32), to: (i32, i32), style: ShapeStyle) -> Result<(), String>;
+    fn path(&mut self, points: &[(i32, i32)], style: ShapeStyle) -> Result<(), String>;
+    fn disc(&mut self, centre: (i32, i32), radius: u32, style: ShapeStyle) -> Result<(), String>;
+    fn text(&mut self, text: &str, at: (i32, i32), align: HPos, colour: &RGBColor) -> Result<(), String>;
+}
+
+struct Scaled<B> {
+    backend: B,
+    by: i32,
+}
+
+impl<B> Scaled<B> {
+    fn place(&self, (x, y): (i32, i32)) -> (i32, i32) {
+        (x * self.by, y * self.by)
+    }
+
+    fn style(&self, style: ShapeStyle) -> ShapeStyle {
+        ShapeStyle { stroke_width: style.stroke_width * self.by as u32, ..style }
+    }
+}
+
+impl<B: DrawingBackend> Drawing for Scaled<B> {
+    fn rectangle(&mut self, from: (i32, i32), to: (i32, i32), style: ShapeStyle) -> Result<(), String> {
+        let (from, to) = (self.place(from), self.place(to));
+        self.backend.draw_rect(from, to, &style, true).map_err(|error| error.to_string())
+    }
+
+    fn path(&mut self, points: &[(i32, i32)], style: ShapeStyle) -> Result<(), String> {
+        let points: Vec<_> = points.iter().map(|point| self.place(*point)).collect();
+        self.backend.draw_path(points, &self.style(style)).map_err(|error| error.to_string())
+    }
+
+    fn disc(&mut self, centre: (i32, i32), radius: u32, style: ShapeStyle) -> Result<(), String> {
+        let (centre, radius) = (self.place(centre), radius * self.by as u32);
+        self.backend.draw_circle(centre, radius, &style, true).map_err(|error| error.to_string())
+    }
+
+    fn text(&mut self, text: &str, at: (i32, i32), align: HPos, colour: &RGBColor) -> Result<(), String> {
+        let size = f64::from(TEXT) * f64::from(self.by);
+        let style = TextStyle::from(("sans-serif", size).into_font());
+        let style = style.color(colour).pos(Pos::new(align, VPos::Center));
+        self.backend.draw_text(text, &style, self.place(at)).map_err(|error| error.to_string())
+    }
+}

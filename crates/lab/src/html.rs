@@ -1,0 +1,194 @@
+//! One page with everything in it: no script, nothing to fetch. Charts are inline SVG, once for a wide page and once for
+//! a phone; colours follow the reader's scheme.
+
+use crate::backend::Backend;
+use crate::chart::{self, dark_colours, light_colours};
+use crate::report::{Column, Report, Row, WorkloadReport};
+use crate::text;
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+const STYLE: &str = "
+:root{--paper:#fff;--text:#1f2328;--faint:#d5d9de;--shade:#f4f5f7;--link:#0060a0}
+@media (prefers-color-scheme:dark){:root{--paper:#16181d;--text:#e6e6e6;--faint:#3a3f47;--shade:#1f2229;--link:#6cb8f0}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:46rem;padding:1rem;font:16px/1.5 system-ui,sans-serif;background:var(--paper);color:var(--text)}
+h1{font-size:1.5rem;line-height:1.25}h2{font-size:1.2rem;margin:2.5rem 0 .25rem;border-top:1px solid var(--faint);padding-top:1rem}
+h3{font-size:1rem;margin:1.25rem 0 .25rem}
+a{color:var(--link)}
+p.about,p.note{margin:.5rem 0}p.warning{font-weight:600}
+nav a{margin-right:.75rem;white-space:nowrap}
+figure{margin:1rem 0}figure svg{display:block;max-width:100%;height:auto}figcaption{font-weight:600}
+figure svg.narrow{display:none}
+@media (max-width:760px){figure svg.wide{display:none}figure svg.narrow{display:block;width:100%}}
+.scroll{overflow-x:auto}
+table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums;width:100%}
+th,td{padding:.2rem .5rem;text-align:right;border-bottom:1px solid var(--faint);white-space:nowrap}
+th:first-child,td:first-child{text-align:left}
+tr.row th{text-align:left;background:var(--shade);white-space:normal}
+td.missing{text-align:left;white-space:normal}tr.published{opacity:.75}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem .75rem;margin:.5rem 0}dt{font-weight:600}dd{margin:0;overflow-wrap:anywhere}
+summary{cursor:pointer}details{margin:.75rem 0}
+svg text{font-family:system-ui,sans-serif}.f-paper{fill:none!important}
+";
+
+/// The page.
+pub fn page(report: &Report) -> Result<String, String> {
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>anyring lab</title>\n\
+         <style>{STYLE}{}@media (prefers-color-scheme:dark){{{}}}</style>\n</head>\n<body>\n",
+        light_colours(),
+        dark_colours()
+    );
+    head(report, &mut page);
+    for workload in &report.workloads {
+        section(workload, &mut page)?;
+    }
+    backends(report, &mut page);
+    page.push_str("</body>\n</html>\n");
+    Ok(page)
+}
+
+/// Text between tags or in an attribute.
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+// Writing to a String cannot fail, so the results of `write!` below say nothing.
+
+fn head(report: &Report, page: &mut String) {
+    page.push_str("<h1>anyring beside the kernel's io_uring and the alternatives</h1>\n");
+    if report.quick {
+        page.push_str(
+            "<p class=\"warning\">Measured with --quick: this shows that it runs; the figures are worth nothing.</p>\n",
+        );
+    }
+    page.push_str(
+        "<p>Each figure is the median of its runs, and less is better in all of them. Each run is a process of its own; \
+         the backends take turns, so that a busy moment meets all of them, and the first turn is dropped. Behind a \
+         ratio of medians stands its 95&nbsp;% bootstrap interval: a noisy machine shows as a wide one. Every result \
+         was checked. Whiskers in charts reach from the least to the greatest run.</p>\n",
+    );
+    let machine = &report.machine;
+    let mitigations = match machine.mitigations.is_empty() {
+        true => "none".to_owned(),
+        false => machine.mitigations.join("; "),
+    };
+    let door = serde_json::to_value(report.door).ok().and_then(|door| door.as_str().map(str::to_owned));
+    let facts = [
+        ("Processor", format!("{}, {} cores", machine.cpu, machine.cores)),
+        ("Machine", if machine.virtualised { "virtual, shared with others" } else { "no hypervisor" }.to_owned()),
+        ("Kernel", format!("Linux {}", machine.kernel)),
+        ("Mitigations", mitigations),
+        ("User", if machine.root { "root" } else { "not root" }.to_owned()),
+        ("anyring", format!("{}, reached through {}", report.version, door.unwrap_or_default())),
+    ];
+    page.push_str("<dl>");
+    for (name, value) in facts {
+        let _ = write!(page, "<dt>{name}</dt><dd>{}</dd>", escape(&value));
+    }
+    page.push_str("</dl>\n<nav>");
+    for workload in &report.workloads {
+        let _ = writeln!(page, "<a href=\"#{0}\">{0}</a>", escape(&workload.name));
+    }
+    page.push_str("</nav>\n");
+}
+
+fn section(workload: &WorkloadReport, page: &mut String) -> Result<(), String> {
+    let _ = write!(
+        page,
+        "<section id=\"{}\">\n<h2>{}</h2>\n<p class=\"about\">{}</p>\n",
+        escape(&workload.name),
+        escape(&workload.title),
+        escape(&workload.about)
+    );
+    for note in text::notes(workload) {
+        let _ = writeln!(page, "<p class=\"note\">{}</p>", escape(&note));
+    }
+    for chart in chart::of(workload) {
+        let class = |element: String, class: &str| {
+            element.replacen(
+                "<svg ",
+                &format!("<svg class=\"{class}\" aria-label=\"{}\" ", escape(&chart.title())),
+                1,
+            )
+        };
+        // A workload of one chart has its title above.
+        let caption = match chart.title() == workload.title {
+            true => String::new(),
+            false => format!("<figcaption>{}</figcaption>\n", escape(&chart.title())),
+        };
+        let _ = write!(
+            page,
+            "<figure>\n{}{}{}</figure>\n",
+            caption,
+            class(chart.svg_element(chart::WIDE)?, "wide"),
+            class(chart.svg_element(chart::NARROW)?, "narrow")
+        );
+    }
+    let _ = writeln!(page, "<details><summary>All figures (counted runs of each: {})</summary>", workload.runs);
+    for (group, rows) in workload.groups() {
+        let _ = writeln!(page, "<h3>{}</h3>\n<div class=\"scroll\"><table>", escape(group));
+        page.push_str(
+            "<thead><tr><th></th><th>median</th><th>mean</th><th>stdev</th><th>least</th><th>most</th>\
+             <th>anyring / this</th><th>beside</th></tr></thead>\n<tbody>\n",
+        );
+        rows.iter().for_each(|row| table(row, page));
+        page.push_str("</tbody></table></div>\n");
+    }
+    page.push_str("</details>\n");
+    let sources: BTreeSet<&str> =
+        workload.rows.iter().flat_map(|row| &row.published).map(|published| published.source.as_str()).collect();
+    for source in sources {
+        let _ = writeln!(page, "<p class=\"note\">Published figures: {}.</p>", escape(source));
+    }
+    page.push_str("</section>\n");
+    Ok(())
+}
+
+fn table(row: &Row, page: &mut String) {
+    let _ = writeln!(
+        page,
+        "<tr class=\"row\"><th colspan=\"8\">{}, {}</th></tr>",
+        escape(&text::name(row)),
+        escape(&row.unit)
+    );
+    for column in &row.columns {
+        let _ = writeln!(page, "<tr><td>{}</td>{}</tr>", escape(column.backend.title()), cells(column));
+    }
+    for published in &row.published {
+        let spread = published.spread.map(|spread| spread.map(text::as_published));
+        let [stdev, min, max] = spread.unwrap_or_default();
+        let value = text::as_published(published.value);
+        let (median, mean) = if stdev.is_empty() { (value, String::new()) } else { (String::new(), value) };
+        let _ = writeln!(
+            page,
+            "<tr class=\"published\"><td>{}</td><td>{median}</td><td>{mean}</td><td>{stdev}</td><td>{min}</td>\
+             <td>{max}</td><td></td><td></td></tr>",
+            escape(&published.label)
+        );
+    }
+}
+
+fn cells(column: &Column) -> String {
+    let Some(summary) = &column.summary else {
+        let why = column.missing.as_deref().unwrap_or("no run");
+        return format!("<td class=\"missing\" colspan=\"7\">none here: {}</td>", escape(why));
+    };
+    let figures = [summary.median, summary.mean, summary.stdev, summary.min, summary.max].map(text::figure);
+    let figures: String = figures.iter().map(|figure| format!("<td>{figure}</td>")).collect();
+    let beside = text::punted(column).unwrap_or_default();
+    format!("{figures}<td>{}</td><td>{}</td>", text::ratio(column), escape(&beside))
+}
+
+fn backends(report: &Report, page: &mut String) {
+    let columns = || report.workloads.iter().flat_map(|workload| &workload.rows).flat_map(|row| &row.columns);
+    let measured: BTreeSet<Backend> = columns().map(|column| column.backend).collect();
+    page.push_str("<section>\n<h2>How each was used</h2>\n<dl>");
+    for backend in measured {
+        let _ = write!(page, "<dt>{}</dt><dd>{}</dd>", escape(backend.title()), escape(backend.follows()));
+    }
+    page.push_str("</dl>\n</section>\n");
+}

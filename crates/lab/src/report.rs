@@ -1,0 +1,134 @@
+//! What came out of a measurement: the JSON that docs/lab.md describes.
+
+use crate::backend::Backend;
+use crate::machine::Machine;
+use crate::message::Door;
+use crate::statistics::{Estimate, Summary};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The version of this layout; it grows when a field changes its meaning or goes away.
+pub const SCHEMA: u32 = 1;
+
+/// Everything that one command measured.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// Our version.
+    pub version: String,
+    /// Seconds since 1970 when it was begun.
+    pub unix_time: u64,
+    /// Whether the work was cut down to see that it runs: no figure of it is worth anything.
+    pub quick: bool,
+    /// How the programs of the interface reached io_uring.
+    pub door: Door,
+    /// Where.
+    pub machine: Machine,
+    /// What was measured.
+    pub workloads: Vec<WorkloadReport>,
+}
+
+/// One workload.
+#[derive(Debug, Serialize)]
+pub struct WorkloadReport {
+    /// As on the command line.
+    pub name: String,
+    /// In a few words.
+    pub title: String,
+    /// What is done, and what a figure is.
+    pub about: String,
+    /// What the axis of a chart has, where rows have an `x`.
+    pub axis: String,
+    /// Places on that axis that mean something.
+    pub marks: Vec<Mark>,
+    /// Counted runs of each figure, after one that is dropped.
+    pub runs: usize,
+    /// The figures.
+    pub rows: Vec<Row>,
+    /// What a reader must know of this measurement.
+    pub notes: Vec<String>,
+}
+
+/// A place on a chart's axis.
+#[derive(Debug, Clone, Serialize)]
+pub struct Mark {
+    /// Where.
+    pub x: f64,
+    /// What is there.
+    pub label: String,
+}
+
+/// One thing that was measured on several backends. Less is better in each.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    /// Rows of one group belong into one chart.
+    pub group: String,
+    /// What it is, within the group.
+    pub name: String,
+    /// Of all figures of the row.
+    pub unit: String,
+    /// Where it is on a chart's axis, if the group has one.
+    pub x: Option<f64>,
+    /// Tells rows of one place apart: a line of its own.
+    pub variant: Option<String>,
+    /// Whether the table on the terminal has it.
+    pub headline: bool,
+    /// In the order of [`Backend::ALL`].
+    pub columns: Vec<Column>,
+    /// What others published of the same measurement, on their machines.
+    pub published: Vec<Published>,
+}
+
+/// One backend's figures.
+#[derive(Debug, Serialize)]
+pub struct Column {
+    /// Whose.
+    pub backend: Backend,
+    /// Each counted run, in the order in which they were made.
+    pub runs: Vec<f64>,
+    /// Of them; `None` when there are none.
+    pub summary: Option<Summary>,
+    /// Why there are none.
+    pub missing: Option<String>,
+    /// The medians' anyring / this, with its interval.
+    pub ratio: Option<Estimate>,
+    /// The medians' anyring - this, with its interval.
+    pub difference: Option<Estimate>,
+    /// What was counted beside: the greatest of all runs.
+    pub counts: BTreeMap<String, u64>,
+}
+
+/// A figure that somebody published.
+#[derive(Debug, Clone, Serialize)]
+pub struct Published {
+    /// What it is of.
+    pub label: String,
+    /// The mean or percentile, in the row's unit.
+    pub value: f64,
+    /// Standard deviation, least and greatest, where they were published.
+    pub spread: Option<[f64; 3]>,
+    /// By whom, where.
+    pub source: String,
+}
+
+impl Row {
+    /// This backend's column.
+    pub fn column(&self, backend: Backend) -> Option<&Column> {
+        self.columns.iter().find(|column| column.backend == backend)
+    }
+}
+
+impl WorkloadReport {
+    /// The groups, in order.
+    pub fn groups(&self) -> Vec<(&str, Vec<&Row>)> {
+        let mut groups: Vec<(&str, Vec<&Row>)> = Vec::new();
+        for row in &self.rows {
+            match groups.iter_mut().find(|(name, _)| *name == row.group) {
+                Some((_, rows)) => rows.push(row),
+                None => groups.push((&row.group, vec![row])),
+            }
+        }
+        groups
+    }
+}

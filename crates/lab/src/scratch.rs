@@ -1,0 +1,139 @@
+//! Files and loop devices that a measurement needs, gone when it ends.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+/// The word at this offset (a multiple of 8) of every file that [`Scratch::file`] makes: different in each place, so that
+/// a block from the wrong place shows.
+pub fn word_at(offset: u64) -> u64 {
+    offset.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// A folder for files, with the devices made of them.
+#[derive(Debug)]
+pub struct Scratch {
+    folder: tempfile::TempDir,
+    /// Held open: a loop device that clears itself does so at the last close.
+    devices: Vec<File>,
+}
+
+impl Scratch {
+    /// In TMPDIR, or else in /var/tmp: /tmp is often in memory, where O_DIRECT means nothing.
+    pub fn new() -> Result<Self, String> {
+        let parent = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
+        let folder = tempfile::Builder::new().prefix("anyring-lab-").tempdir_in(&parent);
+        let folder = folder.map_err(|error| format!("a folder in {}: {error}", parent.display()))?;
+        Ok(Scratch { folder, devices: Vec::new() })
+    }
+
+    /// A file of `bytes` bytes (a multiple of 8), as [`word_at`] says, on the disk.
+    pub fn file(&self, name: &str, bytes: u64) -> Result<PathBuf, String> {
+        let path = self.folder.path().join(name);
+        let write = || {
+            let mut file = BufWriter::with_capacity(1 << 20, File::create(&path)?);
+            for offset in (0..bytes).step_by(8) {
+                file.write_all(&word_at(offset).to_ne_bytes())?;
+            }
+            file.into_inner()?.sync_all()
+        };
+        write().map_err(|error: std::io::Error| format!("{}: {error}", path.display()))?;
+        Ok(path)
+    }
+
+    /// A loop device on a file of `bytes` zero bytes. The error says in one line what is missing.
+    pub fn loop_device(&mut self, bytes: u64) -> Result<PathBuf, String> {
+        let path = self.folder.path().join("device");
+        let backing = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
+        let backing = backing.map_err(|error| format!("{}: {error}", path.display()))?;
+        // SAFETY: a descriptor of ours and plain numbers.
+        if unsafe { libc::posix_fallocate(backing.as_raw_fd(), 0, bytes as i64) } != 0 {
+            return Err(format!("{}: no room for {bytes} bytes", path.display()));
+        }
+        let (device, name) = attach(&backing).map_err(|error| format!("a loop device: {error}"))?;
+        self.devices.push(device);
+        Ok(name)
+    }
+}
+
+// linux/loop.h
+const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
+const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
+const LO_FLAGS_DIRECT_IO: u32 = 16;
+
+/// `struct loop_info64`.
+#[repr(C)]
+struct LoopInfo {
+    numbers: [u64; 5],
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    names: [u8; 64 + 64 + 32],
+    init: [u64; 2],
+}
+
+/// `struct loop_config`.
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    info: LoopInfo,
+    reserved: [u64; 8],
+}
+
+const _: () = assert!(size_of::<LoopInfo>() == 232 && size_of::<LoopConfig>() == 304);
+
+/// A device of 512-byte blocks that goes past the page cache to `backing`.
+fn attach(backing: &File) -> std::io::Result<(File, PathBuf)> {
+    let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
+    loop {
+        // SAFETY: takes no argument.
+        let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
+        if number < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        let name = PathBuf::from(format!("/dev/loop{number}"));
+        let device = OpenOptions::new().read(true).write(true).open(&name)?;
+        // SAFETY: numbers, for which zero is a value.
+        let mut config: LoopConfig = unsafe { std::mem::zeroed() };
+        config.fd = backing.as_raw_fd() as u32;
+        config.block_size = 512;
+        config.info.flags = LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO;
+        // SAFETY: the structure that LOOP_CONFIGURE takes (asserted above).
+        if unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &config) } == 0 {
+            return Ok((device, name));
+        }
+        let error = std::io::Error::last_os_error();
+        // Somebody else took it meanwhile.
+        if error.raw_os_error() != Some(libc::EBUSY) {
+            return Err(error);
+        }
+    }
+}
+
+/// How many bytes the block device takes in one request: `queue/max_sectors_kb` and `max_segments` of whole pages.
+pub fn request_limits_kib(device: &Path) -> Option<(u64, u64)> {
+    let queue = Path::new("/sys/block").join(device.file_name()?).join("queue");
+    let number = |name: &str| std::fs::read_to_string(queue.join(name)).ok()?.trim().parse::<u64>().ok();
+    Some((number("max_sectors_kb")?, number("max_segments")? * 4))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_another_word_in_each_place_and_goes_away() {
+        let scratch = Scratch::new().expect("a folder");
+        let path = scratch.file("data", 4096).expect("a file");
+        let bytes = std::fs::read(&path).expect("read");
+        assert_eq!(bytes.len(), 4096);
+        assert_eq!(bytes[4088..], word_at(4088).to_ne_bytes());
+        assert_ne!(bytes[..8], bytes[8..16]);
+        drop(scratch);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,141 @@
+//! Tables for the terminal.
+
+use crate::report::{Column, Report, Row, WorkloadReport};
+use crate::statistics::Estimate;
+use crate::worker::PUNTED;
+
+/// The report as text, below 100 columns wide.
+pub fn report(report: &Report) -> String {
+    let mut text: String = report.workloads.iter().map(workload).collect();
+    if report.quick {
+        text.push_str("--quick: this shows that it runs; the figures are worth nothing.\n");
+    }
+    text.push_str(&format!(
+        "In turns; each run a process. In brackets behind a ratio of medians: its 95 % bootstrap interval.\n{}\n",
+        report.machine
+    ));
+    text
+}
+
+const WIDTH: usize = 96;
+
+fn workload(workload: &WorkloadReport) -> String {
+    let mut text = format!("{}: {}\n\n", workload.name, workload.title);
+    text.push_str(&format!(
+        "  {:22}{:>9}{:>9}{:>9}{:>9}{:>9}  {}\n",
+        "", "median", "mean", "stdev", "least", "most", "anyring / this"
+    ));
+    for (group, rows) in workload.groups() {
+        for row in rows.iter().filter(|row| row.headline) {
+            let group = if group == workload.name { String::new() } else { format!("{group}, ") };
+            text.push_str(&format!("{group}{} ({})\n", name(row), row.unit));
+            row.columns.iter().for_each(|column| text.push_str(&line(column)));
+            published(row, &mut text);
+        }
+    }
+    for note in notes(workload) {
+        text.push_str(&format!("\n{}\n", fold(&note)));
+    }
+    text.push('\n');
+    text
+}
+
+/// The row's name, with its variant.
+pub fn name(row: &Row) -> String {
+    row.variant.as_ref().map_or(row.name.clone(), |variant| format!("{}, {variant}", row.name))
+}
+
+fn line(column: &Column) -> String {
+    let Some(summary) = &column.summary else {
+        let why = column.missing.as_deref().unwrap_or("no run");
+        return format!("  {:22}none here: {why}\n", column.backend);
+    };
+    let [median, mean, stdev, min, max] =
+        [summary.median, summary.mean, summary.stdev, summary.min, summary.max].map(figure);
+    let mut line =
+        format!("  {:22}{median:>9}{mean:>9}{stdev:>9}{min:>9}{max:>9}  {}", column.backend, ratio(column));
+    if let Some(punted) = punted(column) {
+        line.push_str(&format!("  {punted}"));
+    }
+    line.truncate(line.trim_end().len());
+    line.push('\n');
+    line
+}
+
+/// What is known of the requests that a worker carried out.
+pub fn punted(column: &Column) -> Option<String> {
+    let workers = column.counts.get("io_wq_threads");
+    match (column.counts.get(PUNTED), workers) {
+        (Some(punted), _) => Some(format!("{punted} punted")),
+        (None, Some(0)) => Some("0 punted (no io-wq thread)".to_owned()),
+        (None, Some(threads)) => Some(format!("punted to {threads} io-wq threads (root could count)")),
+        (None, None) => None,
+    }
+}
+
+/// The ratio with its interval.
+pub fn ratio(column: &Column) -> String {
+    column.ratio.as_ref().map_or(String::new(), |ratio| interval(ratio, 2))
+}
+
+fn interval(estimate: &Estimate, digits: usize) -> String {
+    format!("{:.digits$} ({:.digits$}..{:.digits$})", estimate.value, estimate.low, estimate.high)
+}
+
+fn published(row: &Row, text: &mut String) {
+    for figures in &row.published {
+        let value = as_published(figures.value);
+        text.push_str(&match figures.spread.map(|spread| spread.map(as_published)) {
+            Some([stdev, min, max]) => {
+                format!("  {:22}{:>9}{value:>9}{stdev:>9}{min:>9}{max:>9}\n", figures.label, "")
+            }
+            None => format!("  {:22}{value:>9}\n", figures.label),
+        });
+    }
+}
+
+/// What a reader must know, the goal of `load` and the marks of charts included.
+pub fn notes(workload: &WorkloadReport) -> Vec<String> {
+    let marks = workload.marks.iter().map(|mark| format!("{}: {} {}", mark.label, mark.x, workload.axis));
+    load_note(workload).into_iter().chain(workload.notes.iter().cloned()).chain(marks).collect()
+}
+
+/// The one figure of `load` that has a goal.
+fn load_note(workload: &WorkloadReport) -> Option<String> {
+    const LIMIT_US: f64 = 200.0;
+    let row = workload.rows.iter().find(|row| workload.name == "load" && row.unit == "us")?;
+    let cost = row.columns.iter().find_map(|column| column.difference)?;
+    Some(format!("loading costs {} us (limit {LIMIT_US:.0})", interval(&cost, 0)))
+}
+
+/// A number with the digits that mean something.
+pub fn figure(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        0.0 => "0".to_owned(),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// A published number with all its digits; a quotient of such numbers has more than mean something.
+pub fn as_published(value: f64) -> String {
+    let all = format!("{value}");
+    match all.split_once('.').is_none_or(|(_, digits)| digits.len() <= 2) {
+        true => all,
+        false => figure(value),
+    }
+}
+
+/// Lines of at most [`WIDTH`] columns.
+fn fold(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.len() + 1 + word.len() <= WIDTH => line.push_str(&format!(" {word}")),
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines.join("\n")
+}

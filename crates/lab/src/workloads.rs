@@ -1,0 +1,139 @@
+//! What the lab measures: each workload says what is done, on which backends, and what the figures mean.
+
+use crate::backend::Backend;
+use crate::message::Work;
+use crate::report::{Mark, Published};
+use crate::scratch::Scratch;
+
+mod disk;
+mod messages;
+mod pipes;
+mod small;
+mod waiting;
+
+/// Something that can be measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Workload {
+    /// As on the command line.
+    pub name: &'static str,
+    /// In a few words.
+    pub title: &'static str,
+    /// What is done, and what a figure is.
+    pub about: &'static str,
+    /// What the axis of a chart has, where figures have an `x`.
+    pub axis: &'static str,
+    /// Makes what it needs and says what is to be run.
+    pub plan: fn(&mut Setting) -> Result<Plan, String>,
+}
+
+/// What a plan is made for.
+#[derive(Debug)]
+pub struct Setting {
+    /// Cut down, to see that it runs.
+    pub quick: bool,
+    /// For files; they live as long as this.
+    pub scratch: Scratch,
+}
+
+impl Setting {
+    /// The one or the other.
+    fn pick<T>(&self, full: T, quick: T) -> T {
+        match self.quick {
+            true => quick,
+            false => full,
+        }
+    }
+}
+
+/// What a workload runs.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// In the order in which each turn has them.
+    pub measurements: Vec<Measurement>,
+    /// For the report.
+    pub notes: Vec<String>,
+    /// For its charts.
+    pub marks: Vec<Mark>,
+}
+
+/// One task, on several backends.
+#[derive(Debug, Clone)]
+pub struct Measurement {
+    /// The task's work.
+    pub work: Work,
+    /// Where it has a meaning, in the order of [`Backend::ALL`].
+    pub backends: Vec<Backend>,
+    /// What its figures are, as many as [`Work`] says.
+    pub figures: Vec<Figure>,
+    /// Whether requests that went to a worker are counted.
+    pub count_punted: bool,
+    /// Counted runs if the command does not say.
+    pub runs: usize,
+}
+
+/// What a number is.
+#[derive(Debug, Clone, Default)]
+pub struct Figure {
+    /// See [`crate::report::Row`]; so are the others.
+    pub group: String,
+    /// What it is.
+    pub name: String,
+    /// Its unit.
+    pub unit: String,
+    /// Place on the axis.
+    pub x: Option<f64>,
+    /// Tells figures at one place apart.
+    pub variant: Option<String>,
+    /// Whether it is in the table on the terminal.
+    pub headline: bool,
+    /// What others published.
+    pub published: Vec<Published>,
+}
+
+/// Counted runs of each figure unless a workload says otherwise; with the dropped one the 10 of the published pipes.
+pub const RUNS: usize = 9;
+
+impl Measurement {
+    fn new(work: Work, backends: &[Backend], figures: Vec<Figure>) -> Self {
+        Measurement { work, backends: backends.to_vec(), figures, count_punted: false, runs: RUNS }
+    }
+}
+
+impl Figure {
+    fn new(group: &str, name: impl Into<String>, unit: &str) -> Self {
+        Figure {
+            group: group.to_owned(),
+            name: name.into(),
+            unit: unit.to_owned(),
+            headline: true,
+            ..Figure::default()
+        }
+    }
+
+    fn at(mut self, x: f64) -> Self {
+        self.x = Some(x);
+        self
+    }
+}
+
+/// Every workload, in the order in which a whole run has them.
+pub const ALL: [Workload; 10] = [
+    pipes::PIPES,
+    small::NOP,
+    disk::FILES,
+    waiting::ECHO,
+    waiting::TIMERS,
+    waiting::POLLS,
+    small::IDLE,
+    messages::MSG,
+    disk::ASYNC,
+    small::LOAD,
+];
+
+/// The workload of this name; the error is one line for people.
+pub fn find(name: &str) -> Result<Workload, String> {
+    ALL.into_iter().find(|workload| workload.name == name).ok_or_else(|| {
+        let names: Vec<_> = ALL.iter().map(|workload| workload.name).collect();
+        format!("there is no such workload; there are {}", names.join(", "))
+    })
+}

@@ -1,0 +1,141 @@
+//! Files: cached and direct reads, and direct writes with and without IOSQE_ASYNC.
+
+use super::{Figure, Measurement, Plan, Setting, Workload};
+use crate::backend::Backend::*;
+use crate::message::{DirectWrites, Files, Work};
+use crate::report::Mark;
+use crate::scratch::request_limits_kib;
+
+/// The workload `files`.
+pub const FILES: Workload = Workload {
+    name: "files",
+    title: "Reading a file",
+    axis: "reads in flight",
+    about:
+        "Reads of a file on the disk, through the page cache (which holds all of it) or with O_DIRECT, so many in \
+            flight; one read, in ns. Of each block the first and the last words are checked. Blocking threads: as \
+            many as reads are in flight, each making its share of pread(2) calls.",
+    plan: plan_files,
+};
+
+struct Shape {
+    group: &'static str,
+    direct: bool,
+    random: bool,
+    block: u32,
+    depths: &'static [u32],
+    operations: u64,
+}
+
+const SHAPES: [Shape; 4] = [
+    Shape {
+        group: "page cache, 4 KiB random",
+        direct: false,
+        random: true,
+        block: 4096,
+        depths: &[1, 8, 32],
+        operations: 60_000,
+    },
+    Shape {
+        group: "page cache, 1 MiB sequential",
+        direct: false,
+        random: false,
+        block: 1 << 20,
+        depths: &[1, 8],
+        operations: 1_000,
+    },
+    Shape {
+        group: "O_DIRECT, 4 KiB random",
+        direct: true,
+        random: true,
+        block: 4096,
+        depths: &[1, 8, 32],
+        operations: 8_000,
+    },
+    Shape {
+        group: "O_DIRECT, 128 KiB sequential",
+        direct: true,
+        random: false,
+        block: 128 << 10,
+        depths: &[1, 8],
+        operations: 1_000,
+    },
+];
+
+fn plan_files(setting: &mut Setting) -> Result<Plan, String> {
+    let bytes = setting.pick(128 << 20, 4 << 20);
+    let path = setting.scratch.file("data", bytes)?;
+    let mut measurements = Vec::new();
+    for shape in SHAPES {
+        for depth in shape.depths.iter().copied() {
+            let work = Work::Files(Files {
+                path: path.clone(),
+                bytes,
+                block: shape.block,
+                depth,
+                random: shape.random,
+                direct: shape.direct,
+                operations: setting.pick(shape.operations, 40),
+            });
+            let figure = Figure::new(shape.group, format!("depth {depth}"), "ns").at(f64::from(depth));
+            let backends = [Anyring, Kernel, Libuv, PosixAio, KernelAio, Threads];
+            let measurement = Measurement::new(work, &backends, vec![figure]);
+            measurements.push(Measurement { count_punted: true, ..measurement });
+        }
+    }
+    Ok(Plan { measurements, ..Plan::default() })
+}
+
+/// The workload `async`.
+pub const ASYNC: Workload = Workload {
+    name: "async",
+    title: "O_DIRECT writes, with and without IOSQE_ASYNC",
+    axis: "KiB a write",
+    about: "One write of 1 to 2,048 blocks of 512 bytes at a time, from the submission to the CQE; the median, in us. \
+            Punted is how many of the writes a worker carried out: without IOSQE_ASYNC the kernel punts those above \
+            what the device takes in one request. What was written is read back and compared.",
+    plan: plan_async,
+};
+
+/// Blocks of 512 bytes a write: the published 1 to 1,024, and beyond what a loop device takes in one request.
+const BLOCKS: [u32; 15] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 768, 1024, 1280, 1536, 2048];
+const BLOCK_BYTES: u32 = 512;
+
+fn plan_async(setting: &mut Setting) -> Result<Plan, String> {
+    let bytes = u64::from(BLOCKS[BLOCKS.len() - 1] * BLOCK_BYTES);
+    let mut plan = Plan::default();
+    let (path, smallest) = match setting.scratch.loop_device(bytes) {
+        Ok(device) => {
+            plan.notes.push("On a loop device of its own.".to_owned());
+            if let Some((sectors, segments)) = request_limits_kib(&device) {
+                plan.marks.push(Mark { x: sectors as f64, label: format!("max_sectors_kb {sectors}") });
+                plan.marks.push(Mark { x: segments as f64, label: format!("max_segments {segments} KiB") });
+            }
+            (device, 1)
+        }
+        Err(why) => {
+            let note = format!("On a file, and from 8 blocks on: no block device without root ({why}).");
+            plan.notes.push(note);
+            (setting.scratch.file("blocks", bytes)?, 8)
+        }
+    };
+    let sizes: &[u32] = if setting.quick { &[8, 64, 2048] } else { &BLOCKS };
+    for blocks in sizes.iter().copied().filter(|blocks| *blocks >= smallest) {
+        for forced in [false, true] {
+            let work = Work::DirectWrites(DirectWrites {
+                path: path.clone(),
+                bytes: blocks * BLOCK_BYTES,
+                forced,
+                writes: setting.pick(200, 5),
+            });
+            let name = format!("{blocks} block{}", if blocks == 1 { "" } else { "s" });
+            let mut figure = Figure::new("O_DIRECT writes", name, "us").at(f64::from(blocks) / 2.0);
+            figure.variant = forced.then(|| "IOSQE_ASYNC".to_owned());
+            let backends: &[_] =
+                if forced { &[Anyring, Kernel] } else { &[Anyring, Kernel, PosixAio, KernelAio, Threads] };
+            let measurement = Measurement::new(work, backends, vec![figure]);
+            plan.measurements.push(Measurement { count_punted: true, runs: 5, ..measurement });
+        }
+    }
+    Ok(plan)
+}

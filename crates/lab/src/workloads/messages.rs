@@ -1,0 +1,113 @@
+//! Messages from ring to ring, as published in June 2024.
+
+use super::{Figure, Measurement, Plan, Setting, Workload};
+use crate::backend::Backend::*;
+use crate::message::{Messages, Work};
+use crate::report::Published;
+use crate::statistics::PERCENTILES;
+
+/// The workload `msg`.
+pub const MSG: Workload = Workload {
+    name: "msg",
+    title: "Messages from one thread to another",
+    axis: "percentile",
+    about: "A thread sends a message every 10 or 20 us, with the time in it (IORING_OP_MSG_RING; an eventfd or a futex \
+            beside a queue). Sender: what sending cost it, until its own CQE. Receiver: from just before it was \
+            sent until the other thread had it. In ns; each percentile is the median over the runs. The receiver waits \
+            (in enter, epoll_wait or futex) or looks all the time. The numbers are checked to come in order.",
+    plan,
+};
+
+const SOURCE: &str = "J. Axboe, io_uring/msg_ring patches v3, linux-kernel, June 2024";
+
+/// Published at a delay of 10 us, before and after: sender, then receiver.
+const PUBLISHED: [(&str, [[f64; 17]; 2]); 2] = [
+    (
+        "published, before",
+        [
+            [
+                1896.0, 2064.0, 2096.0, 2192.0, 2352.0, 2480.0, 2544.0, 2608.0, 2896.0, 2992.0, 3376.0, 3472.0,
+                3568.0, 3728.0, 6880.0, 14656.0, 42752.0,
+            ],
+            [
+                1160.0, 1288.0, 1336.0, 1384.0, 1448.0, 1624.0, 1688.0, 1736.0, 1768.0, 1848.0, 2256.0, 2320.0,
+                2416.0, 2480.0, 3184.0, 14400.0, 18304.0,
+            ],
+        ],
+    ),
+    (
+        "published, after",
+        [
+            [
+                181.0, 191.0, 201.0, 211.0, 231.0, 262.0, 290.0, 322.0, 390.0, 482.0, 748.0, 892.0, 1032.0, 1096.0,
+                1336.0, 1512.0, 1992.0,
+            ],
+            [
+                350.0, 382.0, 410.0, 482.0, 572.0, 652.0, 764.0, 860.0, 1080.0, 1480.0, 1768.0, 1896.0, 2448.0,
+                2576.0, 3184.0, 3792.0, 17280.0,
+            ],
+        ],
+    ),
+];
+/// Messages published at 10 us, of those expected.
+const DELIVERED: [(f64, f64); 2] = [(131_950.0, 299_882.0), (247_931.0, 299_926.0)];
+/// Percentiles that the terminal's table has.
+const HEADLINES: [f64; 3] = [50.0, 99.0, 99.9];
+
+fn plan(setting: &mut Setting) -> Result<Plan, String> {
+    let mut measurements = Vec::new();
+    for polling in [true, false] {
+        for delay_us in [10, 20] {
+            let figures = figures(polling, delay_us);
+            let work = Work::Messages(Messages { delay_us, for_ms: setting.pick(3_000, 20), polling });
+            let backends = [Anyring, Kernel, Epoll, Futex];
+            measurements.push(Measurement { runs: 3, ..Measurement::new(work, &backends, figures) });
+        }
+    }
+    let notes = vec![
+        "Undelivered: messages that the time had room for at this delay and that were not sent, in %.".to_owned(),
+        "The published figures are from another machine, at 10 us.".to_owned(),
+    ];
+    Ok(Plan { measurements, notes, ..Plan::default() })
+}
+
+fn figures(polling: bool, delay_us: u32) -> Vec<Figure> {
+    let receiver = if polling { "looking receiver" } else { "waiting receiver" };
+    let mut figures = Vec::new();
+    for (side, who) in ["sender", "receiver"].into_iter().enumerate() {
+        for (index, percentile) in PERCENTILES.into_iter().enumerate() {
+            let group = format!("{receiver}, every {delay_us} us: {who}");
+            let mut figure = Figure::new(&group, format!("p{percentile}"), "ns").at(percentile);
+            figure.headline = HEADLINES.contains(&percentile);
+            if delay_us == 10 {
+                figure.published = PUBLISHED
+                    .iter()
+                    .map(|(label, sides)| Published {
+                        label: (*label).to_owned(),
+                        value: sides[side][index],
+                        spread: None,
+                        source: SOURCE.to_owned(),
+                    })
+                    .collect();
+            }
+            figures.push(figure);
+        }
+    }
+    let group = format!("{receiver}, every {delay_us} us");
+    let mut undelivered = Figure::new(&group, "undelivered", "%");
+    if delay_us == 10 {
+        undelivered.published = DELIVERED
+            .iter()
+            .zip(PUBLISHED)
+            .map(|((sent, expected), (label, _))| Published {
+                label: label.to_owned(),
+                value: 100.0 * (1.0 - sent / expected),
+                spread: None,
+                source: SOURCE.to_owned(),
+            })
+            .collect();
+    }
+    figures.push(undelivered);
+    figures.push(Figure::new(&group, "CPU a message", "us"));
+    figures
+}
