@@ -34,6 +34,7 @@ topics![
     net_connect,
     net_data,
     net_listen,
+    net_zero_copy,
     nop,
     overflow,
     personality,

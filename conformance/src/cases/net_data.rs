@@ -56,6 +56,10 @@ cases! {
         recv_sock_nonempty_flag,
         seqpacket_pair,
         big_transfer_over_tcp,
+        cancelled_waitall_tells_what_was_transferred,
+        waitall_ended_by_its_link_timeout_tells_what_was_transferred,
+        send_of_a_vector,
+        send_of_a_bad_vector_is_refused,
     ],
     own_flags: [],
 }
@@ -552,4 +556,58 @@ fn big_transfer_over_tcp(cx: &Context) {
         }
     }
     assert!(arrived == content);
+}
+
+fn cancelled_waitall_tells_what_was_transferred(cx: &Context) {
+    let ((a, b), mut ring, mut buffer) = (pair(), cx.ring(8), [0; 8]);
+    put(&b, b"abc");
+    ring.go(sqe::recv(fd(&a), &mut buffer, libc::MSG_WAITALL).data(1));
+    ring.expect_quiet();
+    ring.go(sqe::cancel(1, 0).data(2));
+    assert_eq!(ring.wait_sorted(2), [(1, 3), (2, 0)]);
+    let content = vec![7; 8 << 20];
+    ring.go(sqe::send(fd(&a), &content, libc::MSG_WAITALL).data(1));
+    ring.expect_quiet();
+    ring.go(sqe::cancel(1, 0).data(2));
+    let results = ring.wait_sorted(2);
+    assert!(results[0].1 > 0, "{results:?}");
+    assert_eq!((drain(&b) as i32, results[1]), (results[0].1, (2, 0)));
+}
+
+fn waitall_ended_by_its_link_timeout_tells_what_was_transferred(cx: &Context) {
+    let ((a, b), mut ring, mut buffer, time) = (pair(), cx.ring(8), [0; 8], ms(20));
+    put(&b, b"abc");
+    let recv = sqe::recv(fd(&a), &mut buffer, libc::MSG_WAITALL).with(IOSQE_IO_LINK);
+    let timeout = sqe::link_timeout(&time).with(IOSQE_IO_LINK);
+    ring.go_all(&[recv.data(1), timeout.data(2), sqe::nop().data(3)]);
+    assert_eq!(ring.wait_sorted(3), [(1, 3), (2, -ETIME), (3, -ECANCELED)]);
+}
+
+fn vector_of(socket: &OwnedFd, vectors: &[libc::iovec]) -> Sqe {
+    prep(Opcode::Send, fd(socket), address(vectors), vectors.len() as u32, 0).ioprio(IORING_SEND_VECTORIZED as u16)
+}
+
+fn send_of_a_vector(cx: &Context) {
+    let ((a, b), mut ring) = (pair(), cx.ring(8));
+    let vectors = [iovec(b"one "), iovec(b""), iovec(b"two")];
+    assert_eq!(ring.run(vector_of(&a, &vectors)), 7);
+    assert_eq!(ring.run(vector_of(&a, &vectors).with(IOSQE_ASYNC)), 7);
+    let mut room = [0; 16];
+    assert_eq!(ring.run(sqe::recv(fd(&b), &mut room, 0)), 14);
+    assert_eq!(&room[..14], b"one twoone two");
+    assert_eq!(ring.run(vector_of(&a, &[])), 0);
+    let mut vectors = [iovec(b"one")];
+    let message = message(&mut vectors);
+    let flagged = sqe::sendmsg(fd(&a), &message, 0).ioprio(IORING_SEND_VECTORIZED as u16);
+    assert_eq!(ring.run(flagged), 3);
+}
+
+fn send_of_a_bad_vector_is_refused(cx: &Context) {
+    let ((a, _b), mut ring) = (pair(), cx.ring(8));
+    let vectors = [iovec(b"x")];
+    for count in [1025, i32::MAX as u32, u32::MAX] {
+        assert_eq!(ring.run(Sqe { len: count, ..vector_of(&a, &vectors) }), -EINVAL);
+    }
+    assert_eq!(ring.run(Sqe { addr: bad_address(), ..vector_of(&a, &vectors) }), -EFAULT);
+    assert_eq!(ring.run(vector_of(&a, &vectors).file_index(1 << 16)), -EINVAL);
 }

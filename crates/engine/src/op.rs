@@ -169,6 +169,16 @@ impl Op {
         matches!(self, Op::Timeout(_) | Op::LinkTimeout(_))
     }
 
+    /// `IORING_CQE_F_*` that its CQE has from the start. `IORING_CQE_F_NOTIF` among them says that a notification follows the
+    /// CQE, `IORING_NOTIF_USAGE_ZC_COPIED` is what that one answers.
+    #[inline]
+    pub fn cqe_flags(&self) -> u32 {
+        match self {
+            Op::Net(net::Net::Transfer(op)) => op.cqe_flags(),
+            _ => 0,
+        }
+    }
+
     /// What it leads to depends on the calling thread's credentials and directory: see `path::crew`.
     #[inline]
     pub fn depends_on_caller(&self) -> bool {

@@ -114,7 +114,7 @@ pub struct Request {
     pub state: State,
     /// Which path it is on.
     pub path: Path,
-    /// `IORING_CQE_F_*` of its last CQE.
+    /// `IORING_CQE_F_*` of its last CQE, and of a notification after it: see [`Op::cqe_flags`].
     pub cqe_flags: u32,
     /// The next request of its chain.
     pub next: Option<Id>,
@@ -142,6 +142,7 @@ impl Request {
     /// A request as prepared from an SQE.
     pub fn new(op: Op, opcode: Opcode, flags: u8, user_data: u64, target: Target) -> Request {
         Request {
+            cqe_flags: op.cqe_flags(),
             op,
             opcode,
             flags,
@@ -149,7 +150,6 @@ impl Request {
             target,
             state: State::Issuing,
             path: Path::Inline,
-            cqe_flags: 0,
             next: None,
             failed: None,
             guard: None,

@@ -1,4 +1,4 @@
-//! ACCEPT, CONNECT, SOCKET, SHUTDOWN, BIND, LISTEN; SEND, RECV, SENDMSG and RECVMSG are in `net/transfer.rs`.
+//! ACCEPT, CONNECT, SOCKET, SHUTDOWN, BIND, LISTEN; what sends and receives is in `net/transfer.rs`.
 //!
 //! Transfers take MSG_DONTWAIT, so they are attempted in any thread and waited for by readiness; no thread ever sleeps in
 //! one. accept4(2) and connect(2) have no such flag: only the O_NONBLOCK of the program's own file description says
@@ -11,9 +11,12 @@
 //!
 //! The kernel's io_uring passes O_NONBLOCK with the call instead. The results are the same.
 
+mod message;
 mod transfer;
+mod zero_copy;
 
 pub use transfer::Transfer;
+pub use zero_copy::refused_flags;
 
 use super::{call, reject_unused, Context, Direction, Field, Verdict};
 use crate::os::{user_read_slice, Os, Sys};
@@ -48,7 +51,7 @@ pub enum Net {
         /// How many connections may wait to be accepted.
         backlog: u32,
     },
-    /// send(2), recv(2), sendmsg(2), recvmsg(2).
+    /// send(2), recv(2), sendmsg(2), recvmsg(2), and their zero-copy forms.
     Transfer(Transfer),
 }
 

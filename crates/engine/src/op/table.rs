@@ -25,12 +25,14 @@ pub struct Definition {
     pub ioprio: bool,
     /// `IOSQE_BUFFER_SELECT` means something.
     pub selects: bool,
+    /// It is made a request before it is attempted: a timer, or what has two CQEs.
+    pub own_place: bool,
     /// `IOSQE_ASYNC` sends it to a worker; false for operations on the ring itself, which never leave the submitter.
     pub on_worker: bool,
 }
 
 const fn row(prep: fn(Opcode, &Sqe) -> Result<Op, Errno>, file: FileUse) -> Option<Definition> {
-    Some(Definition { prep, file, ioprio: false, selects: false, on_worker: true })
+    Some(Definition { prep, file, ioprio: false, selects: false, own_place: false, on_worker: true })
 }
 
 const fn with_ioprio(row: Option<Definition>) -> Option<Definition> {
@@ -43,6 +45,13 @@ const fn with_ioprio(row: Option<Definition>) -> Option<Definition> {
 const fn selecting(row: Option<Definition>) -> Option<Definition> {
     match row {
         Some(row) => Some(Definition { selects: true, ..row }),
+        None => None,
+    }
+}
+
+const fn with_own_place(row: Option<Definition>) -> Option<Definition> {
+    match row {
+        Some(row) => Some(Definition { own_place: true, ..row }),
         None => None,
     }
 }
@@ -71,14 +80,21 @@ const fn define(opcode: Opcode) -> Option<Definition> {
         O::Madvise => row(|opcode, sqe| sync::Sync::prep(opcode, sqe).map(Op::Sync), NoFile),
         O::PollAdd => of_ring(row(|_, sqe| poll::PollAdd::prep(sqe).map(Op::Poll), File)),
         O::PollRemove => of_ring(row(|_, sqe| poll::PollRemove::prep(sqe).map(Op::PollRemove), NoFile)),
-        O::Timeout => of_ring(row(|_, sqe| timeout::Timeout::prep(sqe, false).map(Op::Timeout), NoFile)),
-        O::LinkTimeout => of_ring(row(|_, sqe| timeout::Timeout::prep(sqe, true).map(Op::LinkTimeout), NoFile)),
+        O::Timeout => {
+            with_own_place(of_ring(row(|_, sqe| timeout::Timeout::prep(sqe, false).map(Op::Timeout), NoFile)))
+        }
+        O::LinkTimeout => {
+            with_own_place(of_ring(row(|_, sqe| timeout::Timeout::prep(sqe, true).map(Op::LinkTimeout), NoFile)))
+        }
         O::TimeoutRemove => of_ring(row(|_, sqe| timeout::TimeoutRemove::prep(sqe).map(Op::TimeoutRemove), NoFile)),
         O::AsyncCancel => of_ring(row(|_, sqe| cancel::Cancel::prep(sqe).map(Op::Cancel), NoFile)),
         O::Send | O::Recv | O::Recvmsg => {
             selecting(with_ioprio(row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), File)))
         }
         O::Accept | O::Sendmsg => with_ioprio(row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), File)),
+        O::SendZc | O::SendmsgZc => {
+            with_own_place(with_ioprio(row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), File)))
+        }
         O::Connect | O::Shutdown | O::Bind | O::Listen => {
             row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), File)
         }

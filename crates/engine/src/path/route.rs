@@ -14,8 +14,8 @@ use crate::ring::control::{RECORD_FREE, RECORD_IN_FLIGHT};
 use crate::ring::{Arrival, Ring, RingGuard};
 use crate::{descriptors, process, stats, Errno};
 use anyring_abi::{
-    Cqe, IORING_CQE_F_32, IORING_FILE_INDEX_ALLOC, IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_IO_HARDLINK,
-    IOSQE_IO_LINK,
+    Cqe, IORING_CQE_F_32, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IORING_FILE_INDEX_ALLOC, IOSQE_ASYNC,
+    IOSQE_BUFFER_SELECT, IOSQE_IO_HARDLINK, IOSQE_IO_LINK,
 };
 use core::sync::atomic::Ordering;
 use std::collections::VecDeque;
@@ -184,6 +184,12 @@ impl RingGuard {
             Op::Rw(rw) if rw.selects() => self.issue_selecting(op, fd),
             Op::Rw(rw) => self.issue_transfer(rw, fd),
             Op::Net(Net::Transfer(transfer)) if transfer.selects() => self.issue_selecting(op, fd),
+            Op::Net(Net::Transfer(transfer)) if transfer.is_zero_copy() => {
+                match transfer.find_buffer(fd, self.buffers.as_ref()) {
+                    Ok(()) => op.issue(Context { fd, nonblock: true }),
+                    Err(error) => Verdict::error(error),
+                }
+            }
             Op::NopWith(nop) => {
                 self.look_up_nop(nop);
                 nop.issue(Context { fd, nonblock: true })
@@ -214,7 +220,9 @@ impl RingGuard {
         };
         let buffer = match nop.buffer {
             None => Ok(()),
-            Some(index) => self.buffers.as_ref().ok_or(Errno::FAULT).and_then(|buffers| buffers.check_slot(index)),
+            Some(index) => {
+                self.buffers.as_ref().ok_or(Errno::FAULT).and_then(|buffers| buffers.get(index).map(|_| ()))
+            }
         };
         nop.looked_up(file.and(buffer));
     }
@@ -405,6 +413,7 @@ impl RingGuard {
             (None, Op::Splice(splice)) => self.look_up_input(splice),
             (None, op) if self.slab[id].flags & IOSQE_BUFFER_SELECT != 0 => self.hold_buffer(id, op),
             (None, Op::Rw(rw)) => self.find_buffer(rw),
+            (None, Op::Net(Net::Transfer(transfer))) => transfer.find_buffer(fd, self.buffers.as_ref()),
             (None, Op::NopWith(nop)) => {
                 self.look_up_nop(nop);
                 Ok(())
@@ -533,10 +542,10 @@ impl RingGuard {
         if !quiet && (failed || !request.skips_success()) {
             let asynchronous = request.path != Path::Inline;
             let cqe = Cqe { user_data: request.user_data, res: result, flags: request.cqe_flags };
-            if request.cqe_flags & IORING_CQE_F_32 == 0 {
-                self.post(cqe, asynchronous);
-            } else {
-                self.post_large(cqe, request.op.extra().unwrap_or_default(), asynchronous);
+            match request.cqe_flags & (IORING_CQE_F_32 | IORING_CQE_F_NOTIF) {
+                0 => self.post(cqe, asynchronous),
+                IORING_CQE_F_32 => self.post_large(cqe, request.op.extra().unwrap_or_default(), asynchronous),
+                _ => self.post(Cqe { flags: cqe.flags & IORING_CQE_F_MORE, ..cqe }, asynchronous),
             }
             if let Some(record) = request.record {
                 self.batch.ends(record);
@@ -549,6 +558,9 @@ impl RingGuard {
             // Release: partner as in `admit`.
             control.record(chunk.into(), index.into()).state.store(RECORD_FREE, Ordering::Release);
             self.records.give((chunk, index));
+        }
+        if request.cqe_flags & IORING_CQE_F_NOTIF != 0 {
+            self.post_notification(request.user_data, request.cqe_flags);
         }
         on_its_way.answered();
     }

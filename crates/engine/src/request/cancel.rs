@@ -13,9 +13,16 @@ use anyring_abi::Opcode;
 impl RingGuard {
     /// Ends one request with -ECANCELED. `EALREADY` when it is past the point where it can be stopped.
     pub fn cancel_one(&mut self, id: Id) -> Result<(), Errno> {
-        let canceled = -Errno::CANCELED.raw_os_error();
+        let mut result = -Errno::CANCELED.raw_os_error();
         match &self.slab.get(id).ok_or(Errno::NOENT)?.state {
-            State::Armed { .. } => self.disarm(id),
+            State::Armed { .. } => {
+                self.disarm(id);
+                // What was transferred of a MSG_WAITALL (`io_sendrecv_fail` in io_uring/net.c).
+                let done = self.slab[id].op.transferred();
+                if done != 0 {
+                    result = done as i32;
+                }
+            }
             State::Timed => self.stop_timer(id),
             State::Queued(job) => {
                 let job = job.clone();
@@ -29,7 +36,7 @@ impl RingGuard {
             State::Deferred | State::Chained | State::Issuing => return Err(Errno::NOENT),
         }
         point(Point::Cancel);
-        self.finish(id, canceled, true);
+        self.finish(id, result, true);
         Ok(())
     }
 

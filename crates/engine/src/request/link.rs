@@ -7,7 +7,7 @@ use super::{Id, Request, State};
 use crate::ring::broken::Unanswered;
 use crate::ring::RingGuard;
 use crate::Errno;
-use anyring_abi::{Opcode, IOSQE_IO_DRAIN};
+use anyring_abi::{Opcode, IORING_CQE_F_MORE, IOSQE_IO_DRAIN};
 
 /// The chain under construction.
 #[derive(Debug, Clone, Copy)]
@@ -79,6 +79,8 @@ impl RingGuard {
             let request = &mut self.slab[id];
             next = request.next.take();
             let result = request.failed.unwrap_or(-Errno::CANCELED.raw_os_error());
+            // It says nothing of its notification, which comes all the same.
+            request.cqe_flags &= !IORING_CQE_F_MORE;
             self.end(id, result, true, quietly);
         }
     }

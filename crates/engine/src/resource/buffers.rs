@@ -74,9 +74,9 @@ impl Buffers {
         self.slots.len() as u32
     }
 
-    /// `EFAULT` where no buffer is.
-    pub fn check_slot(&self, index: u16) -> Result<(), Errno> {
-        self.slots.get(usize::from(index)).and_then(Option::as_ref).map(|_| ()).ok_or(Errno::FAULT)
+    /// The buffer with index `index`; `EFAULT` where none is.
+    pub fn get(&self, index: u16) -> Result<&Arc<Buffer>, Errno> {
+        self.slots.get(usize::from(index)).and_then(Option::as_ref).ok_or(Errno::FAULT)
     }
 
     /// The ranges (address, bytes) in these slots, with the empty ones as `None`.
@@ -99,7 +99,7 @@ impl Buffers {
     /// The buffer with index `index`, which `address..address + bytes` must lie in. Source: `io_import_fixed` in
     /// io_uring/rsrc.c.
     pub fn find(&self, index: u16, address: u64, bytes: u64) -> Result<&Arc<Buffer>, Errno> {
-        let buffer = self.slots.get(usize::from(index)).and_then(Option::as_ref).ok_or(Errno::FAULT)?;
+        let buffer = self.get(index)?;
         let end = address.checked_add(bytes).ok_or(Errno::FAULT)?;
         if address < buffer.address || end > buffer.address + buffer.bytes {
             return Err(Errno::FAULT);

@@ -13,7 +13,10 @@ use super::{Records, RingGuard};
 use crate::forced::{point, Point};
 use crate::os::{syscall, Os, Sys};
 use crate::{process, stats};
-use anyring_abi::{Cqe, IORING_CQE_F_32, IORING_CQ_EVENTFD_DISABLED, IORING_SQ_CQ_OVERFLOW, IORING_SQ_TASKRUN};
+use anyring_abi::{
+    Cqe, IORING_CQE_F_32, IORING_CQE_F_NOTIF, IORING_CQ_EVENTFD_DISABLED, IORING_NOTIF_USAGE_ZC_COPIED,
+    IORING_SQ_CQ_OVERFLOW, IORING_SQ_TASKRUN,
+};
 use core::sync::atomic::Ordering;
 
 const BATCH: usize = 32;
@@ -146,6 +149,13 @@ impl RingGuard {
             true => self.post_large(cqe, [0; 2], false),
             false => self.post(cqe, false),
         }
+    }
+
+    /// Posts the notification of a request with these flags: see [`crate::op::Op::cqe_flags`].
+    #[cold]
+    pub fn post_notification(&mut self, user_data: u64, flags: u32) {
+        let res = (flags & IORING_NOTIF_USAGE_ZC_COPIED) as i32;
+        self.post(Cqe { user_data, res, flags: IORING_CQE_F_NOTIF }, true);
     }
 
     /// Says that the CQE just posted is a TIMEOUT's.

@@ -4,14 +4,15 @@ use super::broken::Unanswered;
 use super::layout::word;
 use super::RingGuard;
 use crate::forced::{point, Point};
+use crate::op::net::refused_flags;
 use crate::op::{definition, Definition, FileUse, Op, Verdict};
 use crate::path::crew::Hold;
 use crate::request::{Path, Request, Target};
 use crate::{stats, Errno};
 use anyring_abi::{
-    Cqe, Opcode, Sqe, IORING_SETUP_CQE32, IORING_SETUP_CQE_MIXED, IORING_SETUP_SUBMIT_ALL, IOSQE_ASYNC,
-    IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN, IOSQE_IO_HARDLINK,
-    IOSQE_IO_LINK,
+    Cqe, Opcode, Sqe, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IORING_SETUP_CQE32, IORING_SETUP_CQE_MIXED,
+    IORING_SETUP_SUBMIT_ALL, IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE,
+    IOSQE_IO_DRAIN, IOSQE_IO_HARDLINK, IOSQE_IO_LINK,
 };
 
 use core::sync::atomic::Ordering;
@@ -148,7 +149,7 @@ impl RingGuard {
         point(Point::Prep);
         let (opcode, row) = match self.check(sqe) {
             Ok(known) => known,
-            Err(error) => return self.refuse(sqe, error, on_its_way),
+            Err(error) => return self.refuse(sqe, error, 0, on_its_way),
         };
         // It stays in this place unless it becomes a request: moving it costs more than all else that a NOP does.
         let mut prepared = (row.prep)(opcode, sqe);
@@ -156,14 +157,14 @@ impl RingGuard {
             Ok(op) => op,
             Err(error) => {
                 let error = *error;
-                return self.refuse(sqe, error, on_its_way);
+                return self.refuse(sqe, error, refused_flags(opcode, sqe), on_its_way);
             }
         };
         if let Err(error) = self.check_op(op) {
-            return self.refuse(sqe, error, on_its_way);
+            return self.refuse(sqe, error, 0, on_its_way);
         }
         let alone = sqe.flags & NOT_ALONE == 0 && self.chain.is_none() && self.drain.is_idle();
-        if !alone || op.needs_request() || sqe.personality != 0 {
+        if !alone || row.own_place || sqe.personality != 0 {
             self.accept_in_order(op, opcode, row, sqe, on_its_way);
             return true;
         }
@@ -258,9 +259,10 @@ impl RingGuard {
         Ok((opcode, row))
     }
 
-    /// Posts the error of an SQE that was refused; one in a chain breaks the chain instead.
+    /// Posts the error of an SQE that was refused; one in a chain breaks the chain instead. `cqe_flags` as in
+    /// [`Op::cqe_flags`].
     #[cold]
-    fn refuse(&mut self, sqe: &Sqe, error: Errno, on_its_way: Unanswered) -> bool {
+    fn refuse(&mut self, sqe: &Sqe, error: Errno, cqe_flags: u32, on_its_way: Unanswered) -> bool {
         let result = -error.raw_os_error();
         let known = Opcode::from_u8(sqe.opcode);
         if self.chain.is_some() || sqe.flags & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0 {
@@ -268,6 +270,7 @@ impl RingGuard {
             let opcode = known.unwrap_or(Opcode::Nop);
             let mut request = Request::new(Op::placeholder(), opcode, sqe.flags, sqe.user_data, Target::None);
             request.failed = Some(result);
+            request.cqe_flags = cqe_flags;
             let goes_on = request.links();
             self.take_in_order(request, on_its_way);
             return goes_on;
@@ -276,7 +279,10 @@ impl RingGuard {
             Some(opcode) => stats::completed(opcode, Path::Inline, result),
             None => stats::failed(),
         }
-        self.post(Cqe { user_data: sqe.user_data, res: result, flags: 0 }, false);
+        self.post(Cqe { user_data: sqe.user_data, res: result, flags: cqe_flags & IORING_CQE_F_MORE }, false);
+        if cqe_flags & IORING_CQE_F_NOTIF != 0 {
+            self.post_notification(sqe.user_data, cqe_flags);
+        }
         on_its_way.answered();
         false
     }

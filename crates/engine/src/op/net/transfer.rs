@@ -1,45 +1,48 @@
-//! SEND, RECV, SENDMSG, RECVMSG: never without MSG_DONTWAIT, and sends never without MSG_NOSIGNAL.
+//! SEND, RECV, SENDMSG, RECVMSG, SEND_ZC, SENDMSG_ZC: never without MSG_DONTWAIT, and sends never without MSG_NOSIGNAL.
 //!
 //! With MSG_WAITALL a stream goes on after a short count, as io_uring/net.c does; what was transferred is kept here while
-//! the request waits for readiness. Headers, names and iovecs are copied at prep; what recvmsg(2) answers in the header
-//! is written back to the program's when it succeeded.
+//! the request waits for readiness.
 
-use super::{socket_option, Address, ADDRESS_BYTES_MAX};
+use super::message::{Header, Iovecs, Message, BYTES_MAX};
+use super::zero_copy::{self, ZeroCopy};
+use super::{socket_option, Address};
 use crate::op::{call, Context, Direction, Verdict};
-use crate::os::{user_read, user_read_slice, user_write, user_write_slice};
 use crate::resource::buf_ring::Selection;
+use crate::resource::buffers::Buffers;
 use crate::Errno;
-use anyring_abi::{Opcode, Sqe, IORING_RECVSEND_POLL_FIRST, IORING_RECV_MULTISHOT, IOSQE_BUFFER_SELECT};
+use anyring_abi::{
+    Opcode, Sqe, IORING_RECVSEND_FIXED_BUF, IORING_RECVSEND_POLL_FIRST, IORING_RECV_MULTISHOT,
+    IORING_SEND_VECTORIZED, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS,
+};
 use core::num::NonZeroU32;
 
 const MSG_DONTWAIT: u32 = libc::MSG_DONTWAIT as u32;
 const MSG_NOSIGNAL: u32 = libc::MSG_NOSIGNAL as u32;
 const MSG_WAITALL: u32 = libc::MSG_WAITALL as u32;
+const MSG_ZEROCOPY: u32 = libc::MSG_ZEROCOPY as u32;
 /// The received message or its control data did not fit.
 const MSG_CUT: u32 = (libc::MSG_TRUNC | libc::MSG_CTRUNC) as u32;
-/// The most iovecs a message has (`UIO_MAXIOV`).
-const IOVECS_MAX: usize = 1024;
-/// The most bytes a call transfers (`MAX_RW_COUNT` with pages of 4 KiB).
-const BYTES_MAX: usize = 0x7fff_f000;
 
-/// A send or receive. Source: io_uring_enter(2), IORING_OP_SEND, _RECV, _SENDMSG, _RECVMSG.
+/// A send or receive. Source: io_uring_enter(2), IORING_OP_SEND, _RECV, _SENDMSG, _RECVMSG, _SEND_ZC, _SENDMSG_ZC.
 #[derive(Debug)]
 pub struct Transfer {
     direction: Direction,
-    /// `MSG_*` as the program gave them.
-    flags: u32,
     /// `IORING_RECVSEND_POLL_FIRST`, until the request has waited once.
     poll_first: bool,
     /// `IORING_RECV_MULTISHOT`.
     multishot: bool,
     /// The message just received is the last of a multishot request.
     ended: bool,
+    /// `MSG_*` as the program gave them.
+    flags: u32,
     /// Bytes after which a multishot request ends, if there is a limit.
     limit: Option<NonZeroU32>,
-    /// Bytes transferred by earlier attempts.
-    done: usize,
+    /// Bytes transferred by earlier attempts; less than [`BYTES_MAX`].
+    done: u32,
     /// With IOSQE_BUFFER_SELECT: what is chosen.
     selection: Option<Box<Selection>>,
+    /// Of SEND_ZC and SENDMSG_ZC.
+    zero_copy: Option<Box<ZeroCopy>>,
     data: Data,
 }
 
@@ -47,18 +50,23 @@ pub struct Transfer {
 enum Data {
     /// One range of program memory, and where it is sent to if not to the peer.
     Buffer { address: usize, bytes: usize, destination: Option<Address> },
-    /// A message with a header.
+    /// A message with a header, or several ranges.
     Message(Box<Message>),
 }
 
 impl Transfer {
-    /// Of the ioprio flags IORING_RECVSEND_POLL_FIRST and IORING_RECV_MULTISHOT; the others are refused as by a kernel
-    /// before them.
     pub(super) fn prep(opcode: Opcode, sqe: &Sqe) -> Result<Transfer, Errno> {
-        let sends = matches!(opcode, Opcode::Send | Opcode::Sendmsg);
+        match opcode {
+            Opcode::Recv | Opcode::Recvmsg => Transfer::prep_receive(opcode, sqe),
+            _ => Transfer::prep_send(opcode, sqe),
+        }
+    }
+
+    /// Of the flags in ioprio IORING_RECVSEND_POLL_FIRST and IORING_RECV_MULTISHOT; the others are refused as by a kernel
+    /// before them.
+    fn prep_receive(opcode: Opcode, sqe: &Sqe) -> Result<Transfer, Errno> {
         let options = u32::from(sqe.ioprio);
-        let known =
-            if sends { IORING_RECVSEND_POLL_FIRST } else { IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT };
+        let known = IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT;
         let selects = sqe.flags & IOSQE_BUFFER_SELECT != 0;
         let multishot = options & IORING_RECV_MULTISHOT != 0;
         if options & !known != 0 || (!selects && sqe.len > i32::MAX as u32) {
@@ -66,34 +74,105 @@ impl Transfer {
         }
         // The field of `file_index` is `optlen` here: the bytes after which a multishot receive ends.
         let limited = multishot && opcode == Opcode::Recv;
-        if opcode != Opcode::Send && (sqe.off != 0 || (sqe.file_index != 0 && !limited)) {
+        if sqe.off != 0 || (sqe.file_index != 0 && !limited) {
             return Err(Errno::INVAL);
         }
         if multishot && (!selects || sqe.op_flags & MSG_WAITALL != 0) {
             return Err(Errno::INVAL);
         }
         let data = match opcode {
-            Opcode::Send | Opcode::Recv => {
-                let destination = if sends { destination(sqe)? } else { None };
-                Data::Buffer { address: sqe.addr as usize, bytes: sqe.len as usize, destination }
+            Opcode::Recv => Data::of(sqe, sqe.len as usize, None),
+            _ => {
+                let iovecs = if selects { Iovecs::Selecting } else { Iovecs::Plain };
+                Data::Message(Box::new(Message::import(sqe.addr, false, iovecs, multishot)?))
             }
-            _ => Data::Message(Box::new(Message::import(sqe.addr, sends, selects, multishot)?)),
-        };
-        let wanted = match &data {
-            Data::Buffer { bytes, .. } => *bytes,
-            Data::Message(message) => message.iovecs.first().map_or(0, |iovec| iovec[1]),
         };
         Ok(Transfer {
-            direction: if sends { Direction::Write } else { Direction::Read },
-            flags: sqe.op_flags,
-            poll_first: options & IORING_RECVSEND_POLL_FIRST != 0,
             multishot,
-            ended: false,
             limit: if limited { NonZeroU32::new(sqe.file_index) } else { None },
-            done: 0,
-            selection: selects.then(|| Selection::new(sqe.buf_index, wanted)),
-            data,
+            selection: selects.then(|| Selection::new(sqe.buf_index, data.first_bytes())),
+            ..Transfer::new(Direction::Read, sqe, data)
         })
+    }
+
+    fn prep_send(opcode: Opcode, sqe: &Sqe) -> Result<Transfer, Errno> {
+        let options = u32::from(sqe.ioprio);
+        let with_header = matches!(opcode, Opcode::Sendmsg | Opcode::SendmsgZc);
+        let zero_copy = matches!(opcode, Opcode::SendZc | Opcode::SendmsgZc);
+        let selects = sqe.flags & IOSQE_BUFFER_SELECT != 0;
+        if zero_copy && (sqe.addr3 != 0 || sqe.pad2 != 0 || sqe.flags & IOSQE_CQE_SKIP_SUCCESS != 0) {
+            return Err(Errno::INVAL);
+        }
+        let known = match zero_copy {
+            true => zero_copy::OPTIONS,
+            false => IORING_RECVSEND_POLL_FIRST | IORING_SEND_VECTORIZED,
+        };
+        if options & !known != 0 || (with_header && (sqe.off != 0 || sqe.file_index != 0)) {
+            return Err(Errno::INVAL);
+        }
+        let too_long = sqe.len > i32::MAX as u32;
+        if too_long && !selects && !zero_copy {
+            return Err(Errno::INVAL);
+        }
+        let fixed = options & IORING_RECVSEND_FIXED_BUF != 0;
+        let vector = options & IORING_SEND_VECTORIZED != 0;
+        let data = if with_header {
+            let iovecs = if fixed { Iovecs::Registered } else { Iovecs::Plain };
+            Data::Message(Box::new(Message::import(sqe.addr, true, iovecs, false)?))
+        } else {
+            let destination = destination(sqe)?;
+            match vector && !selects {
+                true if fixed => return Err(Errno::INVAL),
+                true => Data::Message(Box::new(Message::vector(sqe.addr, sqe.len, destination)?)),
+                false => Data::of(sqe, if too_long { BYTES_MAX } else { sqe.len as usize }, destination),
+            }
+        };
+        Ok(Transfer {
+            selection: selects.then(|| Selection::new(sqe.buf_index, data.first_bytes())),
+            zero_copy: zero_copy.then(|| ZeroCopy::new(sqe)),
+            ..Transfer::new(Direction::Write, sqe, data)
+        })
+    }
+
+    fn new(direction: Direction, sqe: &Sqe, data: Data) -> Transfer {
+        Transfer {
+            direction,
+            poll_first: u32::from(sqe.ioprio) & IORING_RECVSEND_POLL_FIRST != 0,
+            multishot: false,
+            ended: false,
+            flags: sqe.op_flags,
+            limit: None,
+            done: 0,
+            selection: None,
+            zero_copy: None,
+            data,
+        }
+    }
+
+    /// SEND_ZC or SENDMSG_ZC.
+    #[inline]
+    pub(crate) fn is_zero_copy(&self) -> bool {
+        self.zero_copy.is_some()
+    }
+
+    /// See [`crate::op::Op::cqe_flags`].
+    pub(crate) fn cqe_flags(&self) -> u32 {
+        self.zero_copy.as_ref().map_or(0, |zero_copy| zero_copy.cqe_flags())
+    }
+
+    /// Of a SEND_ZC or SENDMSG_ZC: checks its socket and finds its registered buffer, in the order of io_uring/net.c.
+    pub(crate) fn find_buffer(&mut self, fd: i32, buffers: Option<&Buffers>) -> Result<(), Errno> {
+        let Some(zero_copy) = &mut self.zero_copy else { return Ok(()) };
+        match &self.data {
+            Data::Message(message) => {
+                zero_copy.find_buffer(buffers, &message.iovecs, true)?;
+                zero_copy.check_socket(fd)
+            }
+            Data::Buffer { address, bytes, .. } => {
+                zero_copy.check_socket(fd)?;
+                zero_copy.find_buffer(buffers, &[[*address, *bytes]], false)
+            }
+        }
     }
 
     /// Whether it chooses its buffer.
@@ -112,7 +191,7 @@ impl Transfer {
         self.done = 0;
         match &mut self.data {
             Data::Buffer { address, bytes, .. } => (*address, *bytes) = (to, room),
-            Data::Message(message) => message.iovecs = Box::new([[to, room]]),
+            Data::Message(message) => message.iovecs = vec![[to, room]],
         }
     }
 
@@ -130,7 +209,7 @@ impl Transfer {
 
     /// See [`crate::op::Op::transferred`].
     pub(crate) fn transferred(&self) -> usize {
-        self.done
+        self.done as usize
     }
 
     /// Once with IORING_RECVSEND_POLL_FIRST: it waits before the first attempt.
@@ -160,7 +239,7 @@ impl Transfer {
             let wanted = if self.flags & MSG_WAITALL != 0 { self.data.wanted(self.direction) } else { 0 };
             match self.attempt(context.fd) {
                 Ok((count, cut)) if count >= wanted => {
-                    self.done += count;
+                    self.done += count as u32;
                     return if cut {
                         Verdict::DoneShort(self.done as i32)
                     } else {
@@ -168,7 +247,7 @@ impl Transfer {
                     };
                 }
                 Ok((count, _)) => {
-                    self.done += count;
+                    self.done += count as u32;
                     if count == 0 || !is_stream(context.fd) {
                         return Verdict::DoneShort(self.done as i32);
                     }
@@ -204,8 +283,10 @@ impl Transfer {
     #[inline]
     fn attempt(&mut self, fd: i32) -> Result<(usize, bool), Errno> {
         let waits_for_all = self.flags & MSG_WAITALL != 0;
+        // What the kernel would send from program memory is copied: see `zero_copy`.
+        let flags = if self.zero_copy.is_some() { self.flags & !MSG_ZEROCOPY } else { self.flags };
         match (&mut self.data, self.direction) {
-            (Data::Message(message), Direction::Write) => Ok((message.send(fd, self.flags)?, false)),
+            (Data::Message(message), Direction::Write) => Ok((message.send(fd, flags)?, false)),
             (Data::Message(message), Direction::Read) if self.multishot => {
                 let (count, last) = message.receive_into_buffer(fd, self.flags)?;
                 self.ended = last;
@@ -217,15 +298,13 @@ impl Transfer {
             }
             (Data::Buffer { address, bytes, destination }, Direction::Write) => {
                 let to = destination.as_ref().map_or([0; 2], |to| [to.pointer(), to.bytes()]);
-                let flags = self.flags | MSG_DONTWAIT | MSG_NOSIGNAL;
+                let flags = flags | MSG_DONTWAIT | MSG_NOSIGNAL;
                 let args = [fd as usize, *address, *bytes, flags as usize, to[0], to[1]];
                 Ok((call(libc::SYS_sendto, args)?, false))
             }
             (Data::Buffer { address, bytes, .. }, Direction::Read) if waits_for_all => {
-                let iovec = [*address, *bytes];
-                let mut header = Header { iovecs: iovec.as_ptr() as usize, iovec_count: 1, ..Header::default() };
-                let count = header.receive(fd, self.flags)?;
-                Ok((count, header.flags & MSG_CUT != 0))
+                let (count, answered) = Header::receive_into(fd, [*address, *bytes], self.flags)?;
+                Ok((count, answered & MSG_CUT != 0))
             }
             (Data::Buffer { address, bytes, .. }, Direction::Read) => {
                 let flags = self.flags | MSG_DONTWAIT;
@@ -235,7 +314,7 @@ impl Transfer {
     }
 }
 
-/// The destination address of a SEND: `addr2`, with its length in the low half of the word that holds `file_index`.
+/// The destination address of a SEND or SEND_ZC: `addr2`, with its length in the low half of the word that holds `file_index`.
 fn destination(sqe: &Sqe) -> Result<Option<Address>, Errno> {
     if sqe.file_index > u16::MAX.into() {
         return Err(Errno::INVAL);
@@ -252,6 +331,19 @@ fn is_stream(fd: i32) -> bool {
 }
 
 impl Data {
+    /// The SQE's buffer.
+    fn of(sqe: &Sqe, bytes: usize, destination: Option<Address>) -> Data {
+        Data::Buffer { address: sqe.addr as usize, bytes, destination }
+    }
+
+    /// Bytes of the first range.
+    fn first_bytes(&self) -> usize {
+        match self {
+            Data::Buffer { bytes, .. } => *bytes,
+            Data::Message(message) => message.iovecs.first().map_or(0, |iovec| iovec[1]),
+        }
+    }
+
     /// With MSG_WAITALL: the count below which the kernel goes on, or fails the links.
     fn wanted(&self, direction: Direction) -> usize {
         match self {
@@ -267,175 +359,6 @@ impl Data {
                 *bytes -= count;
             }
             Data::Message(message) => message.advance(count),
-        }
-    }
-}
-
-/// `struct msghdr` of sendmsg(2), with addresses as numbers: only the kernel follows them.
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(C)]
-struct Header {
-    name: usize,
-    name_length: i32,
-    _gap: u32,
-    iovecs: usize,
-    iovec_count: usize,
-    control: usize,
-    control_length: usize,
-    flags: u32,
-    _end: u32,
-}
-
-const _: () = {
-    assert!(size_of::<Header>() == size_of::<libc::msghdr>());
-    assert!(core::mem::offset_of!(Header, control_length) == core::mem::offset_of!(libc::msghdr, msg_controllen));
-    assert!(core::mem::offset_of!(Header, flags) == core::mem::offset_of!(libc::msghdr, msg_flags));
-};
-
-impl Header {
-    /// A length without a name means nothing, except that a multishot request leaves room for it (`keeps_length`).
-    fn import(address: u64, keeps_length: bool) -> Result<Header, Errno> {
-        let [name, name_length, iovecs, iovec_count, control, control_length, _] = user_read::<[u64; 7]>(address)?;
-        Ok(Header {
-            name: name as usize,
-            // The low half of its word: both machines are little endian.
-            name_length: if name == 0 && !keeps_length { 0 } else { name_length as i32 },
-            iovecs: iovecs as usize,
-            iovec_count: iovec_count as usize,
-            control: control as usize,
-            control_length: control_length as usize,
-            ..Header::default()
-        })
-    }
-
-    fn receive(&mut self, fd: i32, flags: u32) -> Result<usize, Errno> {
-        let header = self as *mut Header as usize;
-        call(libc::SYS_recvmsg, [fd as usize, header, (flags | MSG_DONTWAIT) as usize, 0, 0, 0])
-    }
-}
-
-/// What a SENDMSG or RECVMSG names, copied.
-#[derive(Debug)]
-struct Message {
-    /// The program's `struct msghdr`.
-    user: u64,
-    /// As the program gave it; `name` and `iovecs` are replaced for each call.
-    header: Header,
-    /// What is left to transfer.
-    iovecs: Box<[[usize; 2]]>,
-    /// Of a send.
-    destination: Option<Address>,
-}
-
-impl Message {
-    /// Copies the program's structures with the kernel's checks. Source: `__copy_msghdr` in net/socket.c.
-    ///
-    /// One that chooses its buffer has at most one iovec, of which only the length counts; the multishot form puts what
-    /// recvmsg(2) answers before the data.
-    fn import(user: u64, sends: bool, selects: bool, multishot: bool) -> Result<Message, Errno> {
-        let header = Header::import(user, multishot)?;
-        if selects && header.iovec_count > 1 {
-            return Err(Errno::INVAL);
-        }
-        if multishot && header.name_length < 0 {
-            return Err(Errno::OVERFLOW);
-        }
-        if header.name_length < 0 {
-            return Err(Errno::INVAL);
-        }
-        let destination = if sends && header.name_length > 0 {
-            let length = header.name_length.min(ADDRESS_BYTES_MAX as i32);
-            Some(Address::import(header.name as u64, length)?)
-        } else {
-            None
-        };
-        if header.iovec_count > IOVECS_MAX {
-            return Err(Errno::MSGSIZE);
-        }
-        let mut iovecs = vec![[0usize; 2]; header.iovec_count].into_boxed_slice();
-        user_read_slice(header.iovecs as u64, &mut iovecs)?;
-        let mut room = BYTES_MAX;
-        for [_, bytes] in &mut iovecs {
-            if *bytes > isize::MAX as usize {
-                return Err(Errno::INVAL);
-            }
-            *bytes = room.min(*bytes);
-            room -= *bytes;
-        }
-        Ok(Message { user, header, iovecs, destination })
-    }
-
-    fn send(&mut self, fd: i32, flags: u32) -> Result<usize, Errno> {
-        let to = self.destination.as_ref().map_or((0, 0), |to| (to.pointer(), to.bytes() as i32));
-        let header = Header {
-            name: to.0,
-            name_length: to.1,
-            iovecs: self.iovecs.as_ptr() as usize,
-            iovec_count: self.iovecs.len(),
-            ..self.header
-        };
-        let flags = (flags | MSG_DONTWAIT | MSG_NOSIGNAL) as usize;
-        call(libc::SYS_sendmsg, [fd as usize, &header as *const Header as usize, flags, 0, 0, 0])
-    }
-
-    /// Receives, and writes the answered lengths and flags to the program's header. Also answers the flags.
-    fn receive(&mut self, fd: i32, flags: u32) -> Result<(usize, u32), Errno> {
-        let (iovecs, iovec_count) = (self.iovecs.as_ptr() as usize, self.iovecs.len());
-        let mut header = Header { iovecs, iovec_count, ..self.header };
-        let count = header.receive(fd, flags)?;
-        let field = |offset: usize| self.user.wrapping_add(offset as u64);
-        if header.name != 0 {
-            user_write(field(core::mem::offset_of!(Header, name_length)), &header.name_length)?;
-        }
-        user_write(field(core::mem::offset_of!(Header, flags)), &header.flags)?;
-        user_write(field(core::mem::offset_of!(Header, control_length)), &(header.control_length as u64))?;
-        Ok((count, header.flags))
-    }
-
-    /// A message of a multishot request: `struct io_uring_recvmsg_out`, name, control data and payload, one after the
-    /// other in the buffer. Answers the bytes up to the payload's end, and whether it was the last: an empty one is.
-    fn receive_into_buffer(&mut self, fd: i32, flags: u32) -> Result<(usize, bool), Errno> {
-        const OUT_BYTES: usize = size_of::<[u32; 4]>();
-        let [[address, bytes]] = self.iovecs[..] else { return Err(Errno::FAULT) };
-        let (name_room, control_room) = (self.header.name_length.max(0) as usize, self.header.control_length);
-        let payload = OUT_BYTES.saturating_add(name_room).saturating_add(control_room);
-        let Some(room) = bytes.checked_sub(payload) else { return Err(Errno::FAULT) };
-        let mut name = [0u8; ADDRESS_BYTES_MAX];
-        let iovec = [address.wrapping_add(payload), room];
-        let mut header = Header {
-            name: if name_room != 0 { name.as_mut_ptr() as usize } else { 0 },
-            name_length: if name_room != 0 { ADDRESS_BYTES_MAX as i32 } else { 0 },
-            iovecs: iovec.as_ptr() as usize,
-            iovec_count: 1,
-            control: if control_room != 0 { address.wrapping_add(OUT_BYTES + name_room) } else { 0 },
-            control_length: control_room,
-            ..Header::default()
-        };
-        let count = header.receive(fd, flags)?;
-        let name_length = header.name_length.max(0) as usize;
-        let out = [name_length as u32, header.control_length as u32, count as u32, header.flags];
-        user_write_slice(address as u64, &out)?;
-        user_write_slice((address + OUT_BYTES) as u64, &name[..name_length.min(name_room).min(ADDRESS_BYTES_MAX)])?;
-        Ok((payload + count.min(room), count == 0))
-    }
-
-    /// See [`Data::wanted`]; a receive that has room for control data never goes on.
-    fn wanted(&self, direction: Direction) -> usize {
-        if direction == Direction::Read && self.header.control_length != 0 {
-            return 0;
-        }
-        self.iovecs.iter().map(|iovec| iovec[1]).sum()
-    }
-
-    fn advance(&mut self, count: usize) {
-        // Control data goes with the first part only.
-        (self.header.control, self.header.control_length) = (0, 0);
-        let mut left = count;
-        for [address, bytes] in &mut self.iovecs {
-            let step = left.min(*bytes);
-            *address = address.wrapping_add(step);
-            *bytes -= step;
-            left -= step;
         }
     }
 }

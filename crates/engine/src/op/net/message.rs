@@ -1,0 +1,221 @@
+//! What SENDMSG and RECVMSG name, copied at prep: the header, the name and the iovecs.
+//!
+//! What recvmsg(2) answers in the header is written back to the program's when it succeeded.
+
+use super::{Address, ADDRESS_BYTES_MAX};
+use crate::op::{call, Direction};
+use crate::os::{user_read, user_read_slice, user_write, user_write_slice};
+use crate::Errno;
+
+const MSG_DONTWAIT: u32 = libc::MSG_DONTWAIT as u32;
+const MSG_NOSIGNAL: u32 = libc::MSG_NOSIGNAL as u32;
+/// The most iovecs a message has (`UIO_MAXIOV`).
+const IOVECS_MAX: usize = 1024;
+/// The most bytes a call transfers (`MAX_RW_COUNT` with pages of 4 KiB).
+pub(super) const BYTES_MAX: usize = 0x7fff_f000;
+
+/// `struct msghdr` of sendmsg(2), with addresses as numbers: only the kernel follows them.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct Header {
+    name: usize,
+    name_length: i32,
+    _gap: u32,
+    iovecs: usize,
+    iovec_count: usize,
+    control: usize,
+    control_length: usize,
+    flags: u32,
+    _end: u32,
+}
+
+const _: () = {
+    assert!(size_of::<Header>() == size_of::<libc::msghdr>());
+    assert!(core::mem::offset_of!(Header, control_length) == core::mem::offset_of!(libc::msghdr, msg_controllen));
+    assert!(core::mem::offset_of!(Header, flags) == core::mem::offset_of!(libc::msghdr, msg_flags));
+};
+
+impl Header {
+    /// A length without a name means nothing, except that a multishot request leaves room for it (`keeps_length`).
+    fn import(address: u64, keeps_length: bool) -> Result<Header, Errno> {
+        let [name, name_length, iovecs, iovec_count, control, control_length, _] = user_read::<[u64; 7]>(address)?;
+        Ok(Header {
+            name: name as usize,
+            // The low half of its word: both machines are little endian.
+            name_length: if name == 0 && !keeps_length { 0 } else { name_length as i32 },
+            iovecs: iovecs as usize,
+            iovec_count: iovec_count as usize,
+            control: control as usize,
+            control_length: control_length as usize,
+            ..Header::default()
+        })
+    }
+
+    /// recvmsg(2) into one range of program memory: the count, and `MSG_*` that it answered.
+    pub(super) fn receive_into(fd: i32, iovec: [usize; 2], flags: u32) -> Result<(usize, u32), Errno> {
+        let mut header = Header { iovecs: iovec.as_ptr() as usize, iovec_count: 1, ..Header::default() };
+        let count = header.receive(fd, flags)?;
+        Ok((count, header.flags))
+    }
+
+    fn receive(&mut self, fd: i32, flags: u32) -> Result<usize, Errno> {
+        let header = self as *mut Header as usize;
+        call(libc::SYS_recvmsg, [fd as usize, header, (flags | MSG_DONTWAIT) as usize, 0, 0, 0])
+    }
+}
+
+/// What a SENDMSG or RECVMSG names, copied; or several ranges of a SEND or RECV.
+#[derive(Debug, Default)]
+pub(super) struct Message {
+    /// The program's `struct msghdr`, where there is one.
+    user: Option<u64>,
+    /// As the program gave it; `name` and `iovecs` are replaced for each call.
+    header: Header,
+    /// What is left to transfer.
+    pub(super) iovecs: Vec<[usize; 2]>,
+    /// Of a send.
+    pub(super) destination: Option<Address>,
+}
+
+/// How a message's iovecs are to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Iovecs {
+    /// As they are.
+    Plain,
+    /// At most one, of which only the length counts: the request chooses its buffer.
+    Selecting,
+    /// They name parts of a registered buffer, which is checked when the request is issued.
+    Registered,
+}
+
+impl Message {
+    /// Copies the program's structures with the kernel's checks. Source: `__copy_msghdr` in net/socket.c.
+    ///
+    /// The multishot form puts what recvmsg(2) answers before the data.
+    pub(super) fn import(user: u64, sends: bool, iovecs: Iovecs, multishot: bool) -> Result<Message, Errno> {
+        let header = Header::import(user, multishot)?;
+        if iovecs == Iovecs::Selecting && header.iovec_count > 1 {
+            return Err(Errno::INVAL);
+        }
+        if multishot && header.name_length < 0 {
+            return Err(Errno::OVERFLOW);
+        }
+        if header.name_length < 0 {
+            return Err(Errno::INVAL);
+        }
+        let destination = if sends && header.name_length > 0 {
+            let length = header.name_length.min(ADDRESS_BYTES_MAX as i32);
+            Some(Address::import(header.name as u64, length)?)
+        } else {
+            None
+        };
+        if header.iovec_count > IOVECS_MAX {
+            return Err(Errno::MSGSIZE);
+        }
+        let iovecs = import_iovecs(header.iovecs as u64, header.iovec_count, iovecs != Iovecs::Registered)?;
+        Ok(Message { user: Some(user), header, iovecs, destination })
+    }
+
+    /// The ranges of a SEND with IORING_SEND_VECTORIZED.
+    pub(super) fn vector(address: u64, count: u32, destination: Option<Address>) -> Result<Message, Errno> {
+        let count = usize::try_from(count).ok().filter(|count| *count <= IOVECS_MAX).ok_or(Errno::INVAL)?;
+        Ok(Message { iovecs: import_iovecs(address, count, true)?, destination, ..Message::default() })
+    }
+
+    pub(super) fn send(&mut self, fd: i32, flags: u32) -> Result<usize, Errno> {
+        let to = self.destination.as_ref().map_or((0, 0), |to| (to.pointer(), to.bytes() as i32));
+        let header = Header {
+            name: to.0,
+            name_length: to.1,
+            iovecs: self.iovecs.as_ptr() as usize,
+            iovec_count: self.iovecs.len(),
+            ..self.header
+        };
+        let flags = (flags | MSG_DONTWAIT | MSG_NOSIGNAL) as usize;
+        call(libc::SYS_sendmsg, [fd as usize, &header as *const Header as usize, flags, 0, 0, 0])
+    }
+
+    /// Receives, and writes the answered lengths and flags to the program's header. Also answers the flags.
+    pub(super) fn receive(&mut self, fd: i32, flags: u32) -> Result<(usize, u32), Errno> {
+        let (iovecs, iovec_count) = (self.iovecs.as_ptr() as usize, self.iovecs.len());
+        let mut header = Header { iovecs, iovec_count, ..self.header };
+        let count = header.receive(fd, flags)?;
+        let Some(user) = self.user else { return Ok((count, header.flags)) };
+        let field = |offset: usize| user.wrapping_add(offset as u64);
+        if header.name != 0 {
+            user_write(field(core::mem::offset_of!(Header, name_length)), &header.name_length)?;
+        }
+        user_write(field(core::mem::offset_of!(Header, flags)), &header.flags)?;
+        user_write(field(core::mem::offset_of!(Header, control_length)), &(header.control_length as u64))?;
+        Ok((count, header.flags))
+    }
+
+    /// A message of a multishot request: `struct io_uring_recvmsg_out`, name, control data and payload, one after the
+    /// other in the buffer. Answers the bytes up to the payload's end, and whether it was the last: an empty one is.
+    pub(super) fn receive_into_buffer(&mut self, fd: i32, flags: u32) -> Result<(usize, bool), Errno> {
+        const OUT_BYTES: usize = size_of::<[u32; 4]>();
+        let [[address, bytes]] = self.iovecs[..] else { return Err(Errno::FAULT) };
+        let (name_room, control_room) = (self.header.name_length.max(0) as usize, self.header.control_length);
+        let payload = OUT_BYTES.saturating_add(name_room).saturating_add(control_room);
+        let Some(room) = bytes.checked_sub(payload) else { return Err(Errno::FAULT) };
+        let mut name = [0u8; ADDRESS_BYTES_MAX];
+        let iovec = [address.wrapping_add(payload), room];
+        let mut header = Header {
+            name: if name_room != 0 { name.as_mut_ptr() as usize } else { 0 },
+            name_length: if name_room != 0 { ADDRESS_BYTES_MAX as i32 } else { 0 },
+            iovecs: iovec.as_ptr() as usize,
+            iovec_count: 1,
+            control: if control_room != 0 { address.wrapping_add(OUT_BYTES + name_room) } else { 0 },
+            control_length: control_room,
+            ..Header::default()
+        };
+        let count = header.receive(fd, flags)?;
+        let name_length = header.name_length.max(0) as usize;
+        let out = [name_length as u32, header.control_length as u32, count as u32, header.flags];
+        user_write_slice(address as u64, &out)?;
+        user_write_slice((address + OUT_BYTES) as u64, &name[..name_length.min(name_room).min(ADDRESS_BYTES_MAX)])?;
+        Ok((payload + count.min(room), count == 0))
+    }
+
+    /// With MSG_WAITALL: the count below which the kernel goes on; a receive that has room for control data never does.
+    pub(super) fn wanted(&self, direction: Direction) -> usize {
+        if direction == Direction::Read && self.header.control_length != 0 {
+            return 0;
+        }
+        self.bytes()
+    }
+
+    /// How much is left to transfer.
+    pub(super) fn bytes(&self) -> usize {
+        self.iovecs.iter().map(|iovec| iovec[1]).sum()
+    }
+
+    pub(super) fn advance(&mut self, count: usize) {
+        // Control data goes with the first part only.
+        (self.header.control, self.header.control_length) = (0, 0);
+        let mut left = count;
+        for [address, bytes] in &mut self.iovecs {
+            let step = left.min(*bytes);
+            *address = address.wrapping_add(step);
+            *bytes -= step;
+            left -= step;
+        }
+    }
+}
+
+/// Copies `count` iovecs with the checks that the kernel makes of them; `cut` to what one call transfers.
+fn import_iovecs(address: u64, count: usize, cut: bool) -> Result<Vec<[usize; 2]>, Errno> {
+    let mut iovecs = vec![[0usize; 2]; count];
+    user_read_slice(address, &mut iovecs)?;
+    let mut room = BYTES_MAX;
+    for [_, bytes] in &mut iovecs {
+        if *bytes > isize::MAX as usize {
+            return Err(Errno::INVAL);
+        }
+        if cut {
+            *bytes = room.min(*bytes);
+            room -= *bytes;
+        }
+    }
+    Ok(iovecs)
+}

@@ -1,0 +1,115 @@
+//! What SEND_ZC and SENDMSG_ZC have besides a SEND or SENDMSG: two CQEs, and registered buffers.
+//!
+//! The data is copied, as the kernel itself does where a device cannot send from program memory (to another socket of the
+//! machine, say). Sending from program memory would need SO_ZEROCOPY on the program's socket, and its error queue to be
+//! read, both of which the program would see. So the buffer is free again when the request completes, and the
+//! notification follows its CQE at once. With IORING_SEND_ZC_REPORT_USAGE it says that the data was copied.
+
+use super::message::BYTES_MAX;
+use super::{socket_option, Opcode, Sqe};
+use crate::resource::buffers::{Buffer, Buffers};
+use crate::Errno;
+use anyring_abi::{
+    IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IORING_NOTIF_USAGE_ZC_COPIED, IORING_RECVSEND_FIXED_BUF,
+    IORING_RECVSEND_POLL_FIRST, IORING_SEND_VECTORIZED, IORING_SEND_ZC_REPORT_USAGE, IOSQE_CQE_SKIP_SUCCESS,
+};
+use std::sync::Arc;
+
+/// The flags in `ioprio` that SEND_ZC and SENDMSG_ZC know.
+pub(super) const OPTIONS: u32 =
+    IORING_RECVSEND_POLL_FIRST | IORING_RECVSEND_FIXED_BUF | IORING_SEND_ZC_REPORT_USAGE | IORING_SEND_VECTORIZED;
+
+/// Of a SEND_ZC or SENDMSG_ZC.
+#[derive(Debug)]
+pub(super) struct ZeroCopy {
+    /// The notification tells how the data was sent.
+    reports: bool,
+    /// Index of the registered buffer that the data must lie in, until it was found.
+    registered: Option<u16>,
+    /// That buffer: it stays registered for as long as the request needs it.
+    buffer: Option<Arc<Buffer>>,
+    /// The socket is known to be one that the kernel sends from program memory through.
+    checked: bool,
+}
+
+impl ZeroCopy {
+    pub(super) fn new(sqe: &Sqe) -> Box<ZeroCopy> {
+        let options = u32::from(sqe.ioprio);
+        Box::new(ZeroCopy {
+            reports: options & IORING_SEND_ZC_REPORT_USAGE != 0,
+            registered: (options & IORING_RECVSEND_FIXED_BUF != 0).then_some(sqe.buf_index),
+            buffer: None,
+            checked: false,
+        })
+    }
+
+    /// `IORING_CQE_F_*` of its CQE, and what its notification says.
+    pub(super) fn cqe_flags(&self) -> u32 {
+        flags(self.reports)
+    }
+
+    /// `EOPNOTSUPP` for sockets that the kernel does not send from program memory through; once.
+    pub(super) fn check_socket(&mut self, fd: i32) -> Result<(), Errno> {
+        const IPPROTO_UDPLITE: i32 = 136;
+        if self.checked {
+            return Ok(());
+        }
+        let inet = matches!(socket_option(fd, libc::SO_DOMAIN)?, libc::AF_INET | libc::AF_INET6);
+        let kind = socket_option(fd, libc::SO_TYPE)?;
+        let protocol = socket_option(fd, libc::SO_PROTOCOL)?;
+        self.checked = inet
+            && match kind {
+                libc::SOCK_STREAM => protocol == libc::IPPROTO_TCP,
+                libc::SOCK_DGRAM => matches!(protocol, libc::IPPROTO_UDP | IPPROTO_UDPLITE),
+                _ => false,
+            };
+        if self.checked {
+            Ok(())
+        } else {
+            Err(Errno::OPNOTSUPP)
+        }
+    }
+
+    /// Finds the registered buffer, if the data must lie in one. Source: `io_import_reg_vec` in io_uring/rsrc.c, which
+    /// refuses empty ranges of a `vector`.
+    pub(super) fn find_buffer(
+        &mut self,
+        buffers: Option<&Buffers>,
+        ranges: &[[usize; 2]],
+        vector: bool,
+    ) -> Result<(), Errno> {
+        let Some(index) = self.registered else { return Ok(()) };
+        let buffers = buffers.ok_or(Errno::FAULT)?;
+        let mut buffer = buffers.get(index)?;
+        let mut total = 0usize;
+        for [address, bytes] in ranges {
+            if vector && *bytes == 0 {
+                return Err(Errno::FAULT);
+            }
+            buffer = buffers.find(index, *address as u64, *bytes as u64)?;
+            total = total.checked_add(*bytes).ok_or(Errno::OVERFLOW)?;
+        }
+        if total > BYTES_MAX {
+            return Err(Errno::INVAL);
+        }
+        self.buffer = Some(buffer.clone());
+        self.registered = None;
+        Ok(())
+    }
+}
+
+/// `IORING_CQE_F_*` of an SQE whose prep failed: the kernel has made the notification by then, and posts it all the same,
+/// except where this was the first thing that it refused. Source: `io_send_zc_prep` in io_uring/net.c.
+pub fn refused_flags(opcode: Opcode, sqe: &Sqe) -> u32 {
+    let notifies = matches!(opcode, Opcode::SendZc | Opcode::SendmsgZc);
+    if !notifies || sqe.addr3 != 0 || sqe.pad2 != 0 || sqe.flags & IOSQE_CQE_SKIP_SUCCESS != 0 {
+        return 0;
+    }
+    let known = u32::from(sqe.ioprio) & !OPTIONS == 0;
+    flags(known && u32::from(sqe.ioprio) & IORING_SEND_ZC_REPORT_USAGE != 0)
+}
+
+fn flags(reports: bool) -> u32 {
+    let usage = if reports { IORING_NOTIF_USAGE_ZC_COPIED } else { 0 };
+    IORING_CQE_F_MORE | IORING_CQE_F_NOTIF | usage
+}
