@@ -35,6 +35,8 @@ missing_packages() {
   if [ "$(id -u)" = 0 ]; then
     command -v debootstrap >/dev/null || echo debootstrap
     python3 -c 'import yaml' 2>/dev/null || echo python3-yaml
+    # To look at the lab's report; another Chromium does, too.
+    command -v chromium >/dev/null || echo chromium
   fi
   command -v patchelf >/dev/null || echo patchelf
   { command -v qemu-img && command -v qemu-io; } >/dev/null || echo qemu-utils

@@ -74,6 +74,12 @@ pub fn run(
             }
         }
     }
+    let sides = || all.iter().flat_map(|turns| &turns.sides);
+    if sides().all(|(_, side)| side.runs.is_empty()) {
+        let why = sides().find_map(|(_, side)| side.missing.clone());
+        let why = why.unwrap_or_else(|| "none of these backends has a part in it".to_owned());
+        return Err(format!("{}: nothing could be measured: {why}", workload.name));
+    }
     for one in all.iter_mut().filter(|one| one.measurement.count_punted) {
         let kernel = one.sides.iter_mut().find(|(backend, _)| *backend == Backend::Kernel);
         let Some((_, side)) = kernel.filter(|(_, side)| side.missing.is_none()) else { continue };
@@ -115,12 +121,13 @@ impl Side {
                 return Err(format!("{backend} gave {} figures", measured.figures.len()));
             }
             Reply::Failed(why) => return Err(format!("{backend}: {why}")),
+            // A program of the interface that our engine does not serve is a fault, not a gap.
+            Reply::Refused(refusal) if backend == Backend::Anyring => return Err(format!("{backend}: {refusal}")),
             Reply::Refused(refusal) => refusal.to_string(),
             Reply::Missing(what) => what,
         };
-        // A program of the interface that our engine does not serve is a fault, not a gap.
-        if backend == Backend::Anyring || turn > 0 {
-            return Err(format!("{backend}: {missing}"));
+        if turn > 0 {
+            return Err(format!("{backend}: it worked, and then: {missing}"));
         }
         self.missing = Some(missing);
         Ok(())

@@ -9,6 +9,7 @@ use std::process::Command;
 
 /// Where tracefs is mounted.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+const PIDS: &str = "set_event_pid";
 const EVENT: &str = "events/io_uring/io_uring_queue_async_work/enable";
 
 /// An instance of tracefs, removed when dropped. It counts one process.
@@ -26,13 +27,16 @@ impl PuntCounter {
         let folder = instances.join(format!("anyring-lab-{}", std::process::id()));
         fs::create_dir(&folder).map_err(why)?;
         let counter = PuntCounter { folder };
+        // Ourselves first, who have no rings: an empty list would mean everybody.
+        fs::write(counter.folder.join(PIDS), std::process::id().to_string()).map_err(why)?;
         fs::write(counter.folder.join(EVENT), "1").map_err(why)?;
         Ok(counter)
     }
 
     /// Has the process that `command` becomes counted, and no other.
     pub fn watch(&self, command: &mut Command) -> Result<(), String> {
-        let path = self.folder.join("set_event_pid");
+        let path = self.folder.join(PIDS);
+        // Without O_TRUNC, which would empty the list, a number is added to it.
         let file = fs::OpenOptions::new().write(true).open(&path);
         let mut file = file.map_err(|error| format!("{}: {error}", path.display()))?;
         let write_own = move || file.write_all(std::process::id().to_string().as_bytes());

@@ -11,6 +11,10 @@ use std::sync::OnceLock;
 const MAGNIFIED: u32 = 2;
 /// Text height in pixels.
 pub const TEXT: u32 = 13;
+/// plotters divides sizes of text by this for SVG.
+const SVG_TEXT: f64 = 1.24;
+/// On a bitmap, and where it measures, they are of what lies between DejaVu's ascent and descent.
+const BITMAP_TEXT: f64 = (1901.0 + 483.0) / 2048.0;
 
 /// A colour that means something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,8 +96,7 @@ enum Target {
 
 fn font() {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
-    REGISTERED
-        .get_or_init(|| register_font("sans-serif", FontStyle::Normal, dejavu::sans_condensed::regular()).is_ok());
+    REGISTERED.get_or_init(|| register_font("sans-serif", FontStyle::Normal, dejavu::sans::regular()).is_ok());
 }
 
 impl Canvas {
@@ -141,7 +144,10 @@ impl Canvas {
 
     /// How wide `text` will be.
     pub fn text_width(&self, text: &str) -> i32 {
-        ("sans-serif", f64::from(TEXT)).into_font().box_size(text).map_or(0, |(width, _)| width as i32)
+        ("sans-serif", f64::from(TEXT) * BITMAP_TEXT)
+            .into_font()
+            .box_size(text)
+            .map_or(0, |(width, _)| width as i32)
     }
 
     fn with(&mut self, ink: Ink, draw: impl FnOnce(&mut dyn Drawing) -> Result<(), String>) -> Result<(), String> {
@@ -149,11 +155,13 @@ impl Canvas {
         match &mut self.target {
             Target::Bitmap(bytes) => {
                 let size = (width * MAGNIFIED, height * MAGNIFIED);
-                draw(&mut Scaled { backend: BitMapBackend::with_buffer(bytes, size), by: MAGNIFIED as i32 })
+                let backend = BitMapBackend::with_buffer(bytes, size);
+                draw(&mut Scaled { backend, by: MAGNIFIED as i32, text: f64::from(TEXT * MAGNIFIED) * BITMAP_TEXT })
             }
             Target::Svg(elements) => {
                 let mut document = String::new();
-                draw(&mut Scaled { backend: SVGBackend::with_string(&mut document, (width, height)), by: 1 })?;
+                let backend = SVGBackend::with_string(&mut document, (width, height));
+                draw(&mut Scaled { backend, by: 1, text: f64::from(TEXT) * SVG_TEXT })?;
                 // Without the document's own element, which the first line opens and the last one may close.
                 let element = document.lines().skip(1).filter(|line| *line != "</svg>");
                 let element: Vec<&str> = element.collect();
@@ -211,6 +219,7 @@ trait Drawing {
 struct Scaled<B> {
     backend: B,
     by: i32,
+    text: f64,
 }
 
 impl<B> Scaled<B> {
@@ -240,8 +249,7 @@ impl<B: DrawingBackend> Drawing for Scaled<B> {
     }
 
     fn text(&mut self, text: &str, at: (i32, i32), align: HPos, colour: &RGBColor) -> Result<(), String> {
-        let size = f64::from(TEXT) * f64::from(self.by);
-        let style = TextStyle::from(("sans-serif", size).into_font());
+        let style = TextStyle::from(("sans-serif", self.text).into_font());
         let style = style.color(colour).pos(Pos::new(align, VPos::Center));
         self.backend.draw_text(text, &style, self.place(at)).map_err(|error| error.to_string())
     }

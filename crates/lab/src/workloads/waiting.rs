@@ -87,7 +87,7 @@ pub const POLLS: Workload = Workload {
 };
 
 fn plan_polls(setting: &mut Setting) -> Result<Plan, String> {
-    let counts: [u32; 3] = setting.pick([0, 1_000, 10_000], [0, 10, 100]);
+    let counts: [u32; 3] = setting.pick([0, 1_000, 10_000], [0, 10, 300]);
     let measurements = counts.map(|idle| {
         let figure = Figure::new("polls", format!("{idle} idle"), "ns").at(f64::from(idle));
         let work = Work::Polls(Polls { idle, active: 64, rounds: setting.pick(500, 5) });

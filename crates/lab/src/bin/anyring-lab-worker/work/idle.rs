@@ -56,10 +56,10 @@ fn used_ring(door: Door) -> Outcome<Ring> {
     Ok(ring)
 }
 
-/// VmRSS of /proc/self/status.
+/// Counted page by page: VmRSS of /proc/self/status is a counter that lags behind by some pages.
 fn resident_kib() -> Outcome<f64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let mapped = std::fs::read_to_string("/proc/self/smaps_rollup")?;
+    let line = mapped.lines().find_map(|line| line.strip_prefix("Rss:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
-    kib.ok_or_else(|| "/proc/self/status tells no VmRSS".into())
+    kib.ok_or_else(|| "/proc/self/smaps_rollup tells no Rss".into())
 }

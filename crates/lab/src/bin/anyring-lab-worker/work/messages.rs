@@ -42,9 +42,9 @@ trait Channel: Sync {
 /// Runs it on this program; the figures are told at [`anyring_lab::message::Work::Messages`].
 pub fn run(program: Program, door: Door, work: &Messages) -> Outcome<Measured> {
     match program {
-        Program::Uring => both(&uring::Rings::new(door), work),
-        Program::Epoll => both(&queue::WithEventfd::new()?, work),
-        Program::Futex => both(&queue::WithFutex::default(), work),
+        Program::Uring => both(uring::Rings::new(door), *work),
+        Program::Epoll => both(queue::WithEventfd::new()?, *work),
+        Program::Futex => both(queue::WithFutex::default(), *work),
         other => not_for(other),
     }
 }
@@ -52,19 +52,20 @@ pub fn run(program: Program, door: Door, work: &Messages) -> Outcome<Measured> {
 /// The number of the message that ends it.
 const LAST: u32 = 0x7fff_ffff;
 
-fn both<C: Channel>(channel: &C, work: &Messages) -> Outcome<Measured> {
+fn both<C: Channel + 'static>(channel: C, work: Messages) -> Outcome<Measured> {
+    // Not freed, and its receiver not waited for, where something fails: the process ends then.
+    let channel: &'static C = Box::leak(Box::new(channel));
     let begin_us = cpu_us();
     let (ready, wait) = std::sync::mpsc::channel();
-    let (sent, received) = std::thread::scope(|scope| {
-        // Whoever waits for it is below, and gone only with this thread.
-        let tell = move || ready.send(()).unwrap_or_default();
-        let receiving = scope.spawn(move || receive(channel, work, tell));
-        let sending = wait.recv().map_err(|_| Stop::Failed("the receiver did not start".to_owned()));
-        let sent = sending.and_then(|()| send(channel, work));
-        // Without a last message the receiver would wait for good; the alarm ends that.
-        let received = receiving.join().unwrap_or_else(|_| Err("the receiver panicked".into()));
-        Ok::<_, Stop>((sent?, received?))
-    })?;
+    // Whoever waits for it is below, and gone only with the process.
+    let tell = move || ready.send(()).unwrap_or_default();
+    let receiving = std::thread::Builder::new().spawn(move || receive(channel, &work, tell))?;
+    let join = move || receiving.join().unwrap_or_else(|_| Err("the receiver panicked".into()));
+    if wait.recv().is_err() {
+        let failed = join().err();
+        return Err(failed.unwrap_or_else(|| Stop::Failed("the receiver did not start".to_owned())));
+    }
+    let (sent, received) = (send(channel, &work)?, join()?);
     let ((sender_ns, sender), (receiver_ns, receiver)) = (sent, received);
     let cpu = cpu_us() - begin_us;
     let count = sender_ns.len();
