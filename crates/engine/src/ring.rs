@@ -18,6 +18,7 @@ pub mod control;
 pub mod cq;
 pub mod enter;
 pub mod layout;
+mod life;
 pub mod member;
 pub mod memory;
 mod resize;
@@ -295,28 +296,6 @@ impl Ring {
         self.state.held_by_me()
     }
 
-    /// Gives a pooled ring its state; it is not visible to anybody yet.
-    pub fn bring_to_life(&'static self, fd: i32, flags: u32, state: State) {
-        if let Some(mut held) = self.state.lock() {
-            self.flags.store(flags, Ordering::Relaxed);
-            self.health.renew();
-            if let Some(mut unanswered) = self.unanswered.lock() {
-                unanswered.clear();
-            }
-            self.sleepers.store(0, Ordering::Relaxed);
-            self.numbers.store(0, Ordering::Relaxed);
-            self.untold.store(false, Ordering::Relaxed);
-            self.owed.store(0, Ordering::Relaxed);
-            // What a former life of this ring left behind.
-            drop((self.arrived.take(), self.retired.take()));
-            self.inherited.store(false, Ordering::Relaxed);
-            self.polled_by_ring.store(false, Ordering::Relaxed);
-            self.cookie.store(state.cookie, Ordering::Relaxed);
-            *held = Some(Box::new(state));
-            self.fd.store(fd, Ordering::Relaxed);
-        }
-    }
-
     /// Whether a `IORING_SETUP_*` flag was given.
     #[inline]
     pub fn has(&self, flag: u32) -> bool {
@@ -399,102 +378,13 @@ impl Ring {
     pub fn has_arrived(&self) -> bool {
         self.arrived.any()
     }
-
-    /// Makes the locks usable in a forked child and forgets what the parent has in flight: its own threads complete that.
-    ///
-    /// # Safety
-    /// Only the forking thread may exist in the process.
-    pub unsafe fn reset_after_fork(&'static self) {
-        // SAFETY: no other thread exists. The state may be in the middle of a change by a thread that the child does not
-        // have; all that is kept of it are plain numbers and mappings, the rest is forgotten, not dropped.
-        unsafe {
-            self.state.reset();
-            self.arrived.reset();
-            self.unanswered.reset();
-            self.retired.reset();
-            self.poller.reset();
-            self.health.reset_after_fork();
-        }
-        self.inherited.store(true, Ordering::Relaxed);
-        self.sleepers.store(0, Ordering::Relaxed);
-        self.driver.reset();
-        if let Some(mut held) = self.state.lock() {
-            if let Some(state) = held.as_mut() {
-                state.forget_flight();
-            }
-        }
-    }
-}
-
-impl RingGuard {
-    /// The ring is closed: ends every request that no worker has, without a CQE that anybody could see. Nothing new is
-    /// issued.
-    pub fn abandon_requests(&mut self) {
-        if !self.closed {
-            return;
-        }
-        self.ready.clear();
-        self.chain = None;
-        self.submission = None;
-        drop(core::mem::take(&mut self.drain));
-        for arrival in self.ring.arrived.take() {
-            let Arrival::Result(job) = arrival else { continue };
-            if job.cookie == self.cookie {
-                drop(self.slab.remove(job.request));
-            }
-        }
-        for id in self.slab.ids() {
-            match &self.slab[id].state {
-                crate::request::State::Queued(job) if !job.cancel() => continue,
-                crate::request::State::Armed { .. } => self.disarm(id),
-                crate::request::State::Timed => self.stop_timer(id),
-                _ => {}
-            }
-            drop(self.slab.remove(id));
-        }
-    }
-
-    /// Takes the state of a closed ring that nobody uses any more: from now on it has ended.
-    pub fn end_ring(mut self) -> Option<Box<State>> {
-        self.ring.fd.store(-1, Ordering::Relaxed);
-        self.ring.cookie.store(0, Ordering::Relaxed);
-        let state = self.held.as_mut()?.take();
-        self.held = None; // nothing is left to settle
-        state
-    }
 }
 
 impl State {
-    fn forget_flight(&mut self) {
-        core::mem::forget(core::mem::take(&mut self.slab));
-        core::mem::forget(core::mem::take(&mut self.ready));
-        core::mem::forget(core::mem::take(&mut self.timers));
-        core::mem::take(&mut self.entries).abandon();
-        core::mem::forget(core::mem::take(&mut self.counting));
-        core::mem::forget(core::mem::take(&mut self.drain));
-        core::mem::forget(core::mem::take(&mut self.spill));
-        core::mem::forget(self.submission.take());
-        core::mem::forget(core::mem::take(&mut self.personalities));
-        core::mem::forget(core::mem::take(&mut self.records));
-        self.chain = None;
-        self.batch = Batch::default();
-        if let Some(bell) = self.bell.take() {
-            crate::descriptors::close(bell); // a thread of the parent's may sleep on it
-        }
-        self.control.member = control::NO_MEMBER;
-    }
-
     /// The restrictions that hold now.
     #[inline]
     pub fn enforced(&self) -> Option<&Restrictions> {
         self.restrictions.as_deref().filter(|_| !self.disabled)
-    }
-
-    /// Drops what may still refer to the control area: requests that a worker left, registered things.
-    pub fn release_resources(&mut self) {
-        self.slab = Slab::default();
-        self.files = None;
-        self.buffers = None;
     }
 
     /// CQEs the program has not consumed.

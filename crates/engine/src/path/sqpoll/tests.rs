@@ -1,7 +1,9 @@
 //! The polling thread with rings in the test's own memory, through the calls that programs make.
 
 use super::*;
-use anyring_abi::{Cqe, Sqe, IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY, IORING_SETUP_R_DISABLED};
+use anyring_abi::{
+    Cqe, Sqe, IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY, IORING_SETUP_R_DISABLED, IORING_SQ_NEED_WAKEUP,
+};
 use std::time::{Duration, Instant};
 
 const ENTRIES: u32 = 8;

@@ -1,0 +1,173 @@
+//! One ring in a polling thread's care. Only that thread touches a [`Served`].
+
+use super::FAIR_SHARE;
+use crate::forced::{point, Point};
+use crate::os::{syscall, EpollEvent, Os, Sys};
+use crate::process;
+use crate::ring::broken::{contain, contain_any};
+use crate::ring::control::Control;
+use crate::ring::layout::word;
+use crate::ring::view::View;
+use crate::ring::{Ring, RingGuard};
+use anyring_abi::IORING_SQ_NEED_WAKEUP;
+use core::sync::atomic::Ordering;
+
+/// A ring in the thread's care, and what the thread saw of it when it last had its lock.
+pub struct Served {
+    /// Which.
+    pub ring: &'static Ring,
+    view: View,
+    control: Control,
+    /// How long its program wants the thread to spin without work.
+    pub idle_ns: u64,
+    disabled: bool,
+    /// The poll set, while requests are armed.
+    pub epoll: Option<i32>,
+    /// Entries of the poll set wait to be verified, or reads for their first attempt.
+    unverified: bool,
+    /// When the next timer is due, CLOCK_MONOTONIC.
+    pub due_ns: Option<u64>,
+}
+
+impl Served {
+    /// Takes a ring in; `None` when it has ended.
+    pub fn new(ring: &'static Ring, idle_ns: u64) -> Option<Served> {
+        let guard = ring.lock().ok()?;
+        let (view, control) = (guard.memory.view, guard.control);
+        Some(Served { ring, view, control, idle_ns, disabled: true, epoll: None, unverified: false, due_ns: None })
+    }
+
+    /// SQEs that the program has published and nobody consumed.
+    fn entries(&self) -> u32 {
+        let head = self.control.header().sq_head.load(Ordering::Relaxed);
+        let tail = self.view.load(word::SQ_TAIL).unwrap_or(head);
+        tail.wrapping_sub(head).min(self.view.layout().sq_entries)
+    }
+
+    /// Whether there is something to submit.
+    pub fn has_work(&self) -> bool {
+        !self.disabled && self.entries() != 0
+    }
+
+    /// Whether a panic broke the ring, in whatever thread or process.
+    pub fn is_broken(&self) -> bool {
+        self.control.header().broken.load(Ordering::Relaxed) != 0
+    }
+
+    /// Runs `work` on the ring. A panic in it breaks the ring and no other. Whoever waits for the ring's lock gets a chance
+    /// then, however much work there is.
+    pub fn with<R>(&mut self, work: impl FnOnce(&mut RingGuard) -> R) {
+        let ring = self.ring;
+        let mut contended = false;
+        contain(
+            || Some(ring),
+            || {
+                let Ok(mut guard) = ring.lock() else { return };
+                point(Point::PollerRing);
+                work(&mut guard);
+                guard.settle();
+                self.note(&guard);
+                contended = ring.is_contended();
+            },
+        );
+        if contended {
+            syscall(libc::SYS_sched_yield, [0; 6]);
+        }
+    }
+
+    fn note(&mut self, guard: &RingGuard) {
+        self.disabled = guard.disabled;
+        self.epoll = if guard.entries.armed() != 0 { guard.entries.epoll() } else { None };
+        self.unverified = guard.entries.has_unverified();
+        let next_ns = guard.timers.next_ns();
+        self.due_ns = next_ns.map(|next_ns| Sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(next_ns));
+    }
+
+    /// Consumes SQEs. False when there were none.
+    pub fn submit(&mut self, shared: bool) -> bool {
+        if !self.has_work() {
+            return false;
+        }
+        let most = if shared { FAIR_SHARE } else { u32::MAX };
+        self.with(|guard| {
+            if !guard.disabled && !guard.is_abandoned() {
+                let _ = guard.submit(most); // an error is that of unmapped ring memory: there is nothing then
+                guard.announce_room();
+            }
+        });
+        true
+    }
+
+    /// Serves events. False when there were none.
+    pub fn serve_events(&mut self) -> bool {
+        let Some(epoll) = self.epoll else { return false };
+        if self.unverified {
+            self.with(|guard| {
+                if !guard.poll_now() {
+                    guard.verify();
+                }
+            });
+            return true;
+        }
+        let mut events = [EpollEvent::default(); 128];
+        match Sys::epoll_wait(epoll, &mut events, Some(0), None) {
+            Ok(count) if count != 0 => {
+                self.with(|guard| guard.serve(&events[..count]));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Fires what is due. False when nothing was.
+    pub fn fire_timers(&mut self, now_ns: u64) -> bool {
+        let due = self.due_ns.is_some_and(|due_ns| due_ns <= now_ns);
+        if due {
+            self.with(|guard| guard.fire_timers());
+        }
+        due
+    }
+
+    /// Looks at everything. False when the ring is closed or broken: it is not served any more.
+    pub fn look_again(&mut self) -> bool {
+        let ring = self.ring;
+        let Ok(guard) = ring.lock() else { return false };
+        let (broken, abandoned) = (guard.is_broken(), guard.is_abandoned());
+        drop(guard);
+        if broken || abandoned {
+            let _ = contain_any(|| self.leave(broken));
+            return false;
+        }
+        self.with(|guard| {
+            guard.poll_now();
+            guard.fire_timers();
+        });
+        true
+    }
+
+    /// Lets go of the ring: from here on whoever calls deals with it.
+    fn leave(&mut self, broken: bool) {
+        let ring = self.ring;
+        if broken {
+            // The program is to enter, and be told.
+            self.need_wakeup(true);
+        }
+        let Ok(mut guard) = ring.lock() else { return };
+        if broken {
+            let _ = guard.refuse_call(); // ends the requests, if the panic was in another process
+        }
+        ring.clear_poller();
+        drop(guard);
+        process::end_if_unused(ring);
+    }
+
+    /// Says whether the program must enter to have its SQEs seen.
+    pub fn need_wakeup(&mut self, needed: bool) {
+        let (set, clear) = if needed { (IORING_SQ_NEED_WAKEUP, 0) } else { (0, IORING_SQ_NEED_WAKEUP) };
+        self.with(|guard| {
+            let control = guard.control;
+            let _post = control.lock_post(); // another process may be changing the overflow flag
+            guard.memory.view.change_bits(word::SQ_FLAGS, set, clear)
+        });
+    }
+}
