@@ -12,6 +12,8 @@ pub struct Id {
 
 struct Slot {
     generation: u32,
+    /// The request's, so that a search by it looks at slots only.
+    user_data: u64,
     request: Option<Box<Request>>,
 }
 
@@ -30,15 +32,17 @@ const SPARE: usize = 1024;
 impl Slab {
     /// Puts a request into a free slot.
     pub fn insert(&mut self, request: Request) -> Id {
+        let user_data = request.user_data;
         let boxed = match self.spare.pop() {
             Some(spare) => Box::write(spare, request),
             None => Box::new(request),
         };
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 0, request: None });
+            self.slots.push(Slot { generation: 0, user_data: 0, request: None });
             self.slots.len() as u32 - 1
         });
         let slot = &mut self.slots[index as usize];
+        slot.user_data = user_data;
         slot.request = Some(boxed);
         Id { index, generation: slot.generation }
     }
@@ -91,6 +95,14 @@ impl Slab {
         ended
     }
 
+    /// Gives a request another user_data.
+    pub fn rename(&mut self, id: Id, user_data: u64) {
+        if let Some(request) = self.get_mut(id) {
+            request.user_data = user_data;
+            self.slots[id.index as usize].user_data = user_data;
+        }
+    }
+
     /// How many requests there are.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
@@ -103,10 +115,18 @@ impl Slab {
 
     /// Every request's id, oldest slot first.
     pub fn ids(&self) -> Vec<Id> {
+        self.slots_where(|_| true).collect()
+    }
+
+    /// The ids of the requests with this user_data, oldest slot first.
+    pub fn with_user_data(&self, user_data: u64) -> impl Iterator<Item = Id> + '_ {
+        self.slots_where(move |slot| slot.user_data == user_data)
+    }
+
+    fn slots_where<'a>(&'a self, wanted: impl Fn(&Slot) -> bool + 'a) -> impl Iterator<Item = Id> + 'a {
         let all = self.slots.iter().enumerate();
-        all.filter(|(_, slot)| slot.request.is_some())
+        all.filter(move |(_, slot)| wanted(slot) && slot.request.is_some())
             .map(|(index, slot)| Id { index: index as u32, generation: slot.generation })
-            .collect()
     }
 }
 
@@ -207,6 +227,17 @@ mod tests {
         assert!(slab.get(first).is_none() && slab.remove(first).is_none());
         assert_eq!(slab[second].user_data, 2);
         assert_eq!((slab.len(), slab.ids().len()), (1, 1));
+    }
+
+    #[test]
+    fn requests_are_found_by_their_user_data() {
+        let mut slab = Slab::default();
+        let ids: Vec<Id> = [7, 8, 7, 7].into_iter().map(|n| slab.insert(request(n))).collect();
+        slab.rename(ids[1], 7);
+        slab.rename(ids[2], 9);
+        slab.remove(ids[3]);
+        assert_eq!(slab.with_user_data(7).collect::<Vec<_>>(), ids[..2]);
+        assert_eq!((slab.with_user_data(8).next(), slab.with_user_data(9).next()), (None, Some(ids[2])));
     }
 
     #[test]

@@ -207,12 +207,11 @@ impl RingGuard {
             request.guard = None;
         }
         let result = match self.cancel_one(guarded) {
-            Ok(0) => -Errno::TIME.raw_os_error(),
-            Ok(count) => count,
-            Err(error) => -error.raw_os_error(),
+            Ok(()) => Errno::TIME,
+            Err(error) => error,
         };
         // For the kernel no failure: IOSQE_CQE_SKIP_SUCCESS keeps its CQE back.
-        self.finish(id, result, false);
+        self.finish(id, -result.raw_os_error(), false);
     }
 
     /// The guarded request has completed: its LINK_TIMEOUT ends.
@@ -239,15 +238,15 @@ impl RingGuard {
     /// TIMEOUT_REMOVE: ends a timeout or moves it. Source: io_uring_enter(2); io_uring/timeout.c.
     pub fn remove_timeout(&mut self, remove: &TimeoutRemove) -> Verdict {
         let linked = remove.update.is_some_and(|(_, linked)| linked);
-        let found = self.slab.ids().into_iter().find(|id| {
+        let kind = if linked { Opcode::LinkTimeout } else { Opcode::Timeout };
+        let found = self.slab.with_user_data(remove.target).find(|id| {
             let request = &self.slab[*id];
-            let kind = if linked { Opcode::LinkTimeout } else { Opcode::Timeout };
-            request.user_data == remove.target && request.opcode == kind && matches!(request.state, State::Timed)
+            request.opcode == kind && matches!(request.state, State::Timed)
         });
         let Some(id) = found else { return Verdict::error(Errno::NOENT) };
         let Some((when, _)) = remove.update else {
             return match self.cancel_one(id) {
-                Ok(_) => Verdict::Done(0),
+                Ok(()) => Verdict::Done(0),
                 Err(error) => Verdict::error(error),
             };
         };
