@@ -318,21 +318,45 @@ fn thread_may_take_a_ring_over(cx: &Context) {
     assert_eq!(ring.run(sqe::nop()), 0);
 }
 
+/// A message whose control data carries `passed`, and what it points to.
+struct Passing {
+    control: [u64; 3],
+    vectors: [libc::iovec; 1],
+    message: libc::msghdr,
+}
+
+impl Passing {
+    fn new(passed: i32) -> Box<Passing> {
+        let rights = libc::SOL_SOCKET as u64 | (libc::SCM_RIGHTS as u64) << 32;
+        // SAFETY: msghdr is plain numbers and pointers, for which zeroes are valid.
+        let message = unsafe { std::mem::zeroed() };
+        let mut passing =
+            Box::new(Passing { control: [20, rights, passed as u64], vectors: [iovec(b"x")], message });
+        (passing.message.msg_iov, passing.message.msg_iovlen) = (passing.vectors.as_mut_ptr(), 1);
+        passing.message.msg_control = passing.control.as_mut_ptr().cast();
+        passing.message.msg_controllen = 24;
+        passing
+    }
+}
+
 fn ring_cannot_be_passed_over_a_socket(cx: &Context) {
-    let ((a, _b), ring) = (unix_pair(libc::SOCK_STREAM), cx.ring_with(4, 0));
-    let mut control = [20u64, 0, 0];
-    control[1] = libc::SOL_SOCKET as u64 | (libc::SCM_RIGHTS as u64) << 32;
-    control[2] = ring.fd as u64;
-    let mut vectors = [iovec(b"x")];
-    // SAFETY: msghdr is plain numbers and pointers, for which zeroes are valid; all it points to outlives the call.
-    let answer = unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        (message.msg_iov, message.msg_iovlen) = (vectors.as_mut_ptr(), 1);
-        (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), 24);
-        libc::sendmsg(fd(&a), &message, 0)
-    };
-    assert_eq!(answer, -1);
-    assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(EINVAL));
+    let ((a, b), mut ring) = (unix_pair(libc::SOCK_STREAM), cx.ring_with(4, 0));
+    let (refused, fine) = (Passing::new(ring.fd), Passing::new(fd(&b)));
+    let last_error = || std::io::Error::last_os_error().raw_os_error();
+    // SAFETY: the messages and all they point to outlive the calls.
+    unsafe {
+        assert_eq!(libc::sendmsg(fd(&a), &refused.message, 0), -1);
+        assert_eq!(last_error(), Some(EINVAL));
+        let mut two = [fine.message, refused.message].map(|msg_hdr| libc::mmsghdr { msg_hdr, msg_len: 0 });
+        assert_eq!(libc::sendmmsg(fd(&a), two.as_mut_ptr(), 2, 0), 1, "the first only");
+        assert_eq!(libc::sendmmsg(fd(&a), two[1..].as_mut_ptr(), 1, 0), -1);
+        assert_eq!(last_error(), Some(EINVAL));
+        assert_eq!(libc::syscall(libc::SYS_sendmsg, fd(&a), &refused.message, 0), -1);
+        assert_eq!(libc::syscall(libc::SYS_sendmmsg, fd(&a), two.as_mut_ptr(), 2, 0), 1);
+    }
+    let send = |passing: &Passing| sqe::sendmsg(fd(&a), &passing.message, 0);
+    assert_eq!(ring.run(send(&refused)), -EINVAL);
+    assert_eq!(ring.run(send(&fine)), 1);
 }
 
 fn closed_ring_number_is_ebadf(cx: &Context) {

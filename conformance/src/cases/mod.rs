@@ -22,8 +22,6 @@ topics![
     file_table,
     files_update2,
     fs,
-    futex,
-    futex_vector,
     hostile,
     liburing,
     io_wq,
@@ -58,7 +56,6 @@ topics![
     sync,
     sync_cancel,
     timeout,
-    waitid,
     waits,
     xattr
 ];

@@ -1,6 +1,5 @@
 //! The paths a request can take, and the one place that picks among them.
 
-pub mod child;
 pub mod crew;
 pub mod driver;
 pub mod handover;
@@ -9,5 +8,4 @@ pub mod readiness;
 pub mod route;
 mod select;
 pub mod sqpoll;
-pub mod watch;
 pub mod worker;

@@ -1,6 +1,6 @@
 //! What happens when the library is loaded: as little as possible.
 
-use crate::{backend, descriptor, entry, jump, liburing, loader, memory, musl, raw, signals, wait};
+use crate::{backend, descriptor, entry, jump, liburing, loader, memory, musl, passing, raw, signals, wait};
 use anyring_engine::forced::{point, Point};
 
 /// Runs when the loader has mapped everything the program starts with, before its main function.
@@ -15,6 +15,7 @@ extern "C" fn constructor() {
             loader::resolve,
             memory::resolve,
             musl::resolve,
+            passing::resolve,
             signals::action::resolve,
             signals::wrappers::resolve,
             wait::resolve,

@@ -1,12 +1,12 @@
 //! System calls by number: where libc's `syscall()` and trapped instructions meet. Each number does here what the
 //! wrapper of the same name does, then makes the call itself from our own code.
 
-use crate::{descriptor, door, entry, memory, raw, signals, sys, wait};
+use crate::{descriptor, door, entry, memory, passing, raw, signals, sys, wait};
 use anyring_abi::{NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use anyring_engine::Errno;
 
 /// The numbers that [`call`] treats in some way of its own. Every other one may go straight to the kernel.
-pub const NUMBERS: [i64; 20] = [
+pub const NUMBERS: [i64; 22] = [
     NR_IO_URING_SETUP,
     NR_IO_URING_ENTER,
     NR_IO_URING_REGISTER,
@@ -24,6 +24,8 @@ pub const NUMBERS: [i64; 20] = [
     libc::SYS_ppoll,
     libc::SYS_select,
     libc::SYS_pselect6,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigsuspend,
@@ -57,6 +59,14 @@ pub fn call(number: i64, args: [usize; 6]) -> isize {
             entry::aside(|| really = memory::substituted(args));
             really.map_or_else(|error| error, |args| kernel(number, args))
         }
+        libc::SYS_sendmmsg => {
+            let mut count = Ok(c as u32);
+            entry::aside(|| count = passing::sendable(b as *const _, c as u32));
+            match count {
+                Ok(count) => kernel(number, [a, b, count as usize, d, e, f]),
+                Err(error) => -(error.raw_os_error() as isize),
+            }
+        }
         libc::SYS_close_range => {
             let close =
                 |first, last, flags| kernel(number, [first as usize, last as usize, flags as usize, d, e, f]);
@@ -79,6 +89,7 @@ fn prepare(number: i64, [a, b, c, d, _, _]: [usize; 6]) -> Result<(), Errno> {
         libc::SYS_close => return descriptor::before_close(a as i32),
         libc::SYS_dup2 => return descriptor::before_dup(a as i32, b as i32, 0),
         libc::SYS_dup3 => return descriptor::before_dup(a as i32, b as i32, c as i32),
+        libc::SYS_sendmsg => return passing::before_sendmsg(b as *const _),
         libc::SYS_fcntl => descriptor::before_fcntl(a as i32, b as i32, c),
         libc::SYS_epoll_ctl => wait::before_epoll_ctl(b as i32, c as i32, d as *const _),
         libc::SYS_epoll_wait | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => wait::before_epoll_wait(),

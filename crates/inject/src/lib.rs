@@ -17,6 +17,7 @@ pub mod loader;
 pub mod memory;
 mod musl;
 mod next;
+pub mod passing;
 pub mod raw;
 pub mod signals;
 mod sys;

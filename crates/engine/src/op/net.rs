@@ -12,6 +12,7 @@
 //! The kernel's io_uring passes O_NONBLOCK with the call instead. The results are the same.
 
 mod message;
+pub mod rights;
 mod transfer;
 mod zero_copy;
 

@@ -2,7 +2,7 @@
 //!
 //! What recvmsg(2) answers in the header is written back to the program's when it succeeded.
 
-use super::{Address, ADDRESS_BYTES_MAX};
+use super::{rights, Address, ADDRESS_BYTES_MAX};
 use crate::op::{call, Direction};
 use crate::os::{user_read, user_read_slice, user_write, user_write_slice};
 use crate::Errno;
@@ -123,6 +123,7 @@ impl Message {
     }
 
     pub(super) fn send(&mut self, fd: i32, flags: u32) -> Result<usize, Errno> {
+        rights::check(self.header.control as u64, self.header.control_length as u64)?;
         let to = self.destination.as_ref().map_or((0, 0), |to| (to.pointer(), to.bytes() as i32));
         let header = Header {
             name: to.0,

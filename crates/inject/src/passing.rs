@@ -1,0 +1,76 @@
+//! sendmsg(2) and sendmmsg(2): rings are not passed over sockets.
+
+use crate::descriptor::rings_exist;
+use crate::entry;
+use crate::next::{missing, next};
+use anyring_engine::op::net::rights::check_message;
+use anyring_engine::Errno;
+use core::ffi::{c_int, c_uint};
+use libc::{mmsghdr, msghdr, ssize_t};
+
+next! {
+    SENDMSG = c"sendmsg": fn(c_int, *const msghdr, c_int) -> ssize_t;
+    SENDMMSG = c"sendmmsg": fn(c_int, *mut mmsghdr, c_uint, c_int) -> c_int;
+}
+
+/// How many of `count` messages at `messages` may be sent; an error if it is not even the first. sendmmsg(2) ends with
+/// the message before one that is refused.
+pub fn sendable(messages: *const mmsghdr, count: u32) -> Result<u32, Errno> {
+    if !rings_exist() {
+        return Ok(count);
+    }
+    for index in 0..count.min(MESSAGES_MAX) {
+        let message = messages.wrapping_add(index as usize);
+        match before_sendmsg(message.cast()) {
+            Err(error) if index == 0 => return Err(error),
+            Err(_) => return Ok(index),
+            Ok(()) => {}
+        }
+    }
+    Ok(count)
+}
+
+/// The most messages that one sendmmsg(2) sends (`UIO_MAXIOV`).
+const MESSAGES_MAX: u32 = 1024;
+
+/// The program is about to send `message`.
+pub fn before_sendmsg(message: *const msghdr) -> Result<(), Errno> {
+    if !rings_exist() {
+        return Ok(());
+    }
+    check_message(message as u64)
+}
+
+/// sendmsg(2).
+///
+/// # Safety
+/// As libc's `sendmsg`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    let mut verdict = Ok(());
+    if rings_exist() {
+        entry::aside(|| verdict = before_sendmsg(message));
+    }
+    match verdict {
+        // SAFETY: the caller's own arguments.
+        Ok(()) => SENDMSG.get().map_or_else(|| missing() as ssize_t, |next| unsafe { next(fd, message, flags) }),
+        Err(error) => entry::libc_answer(-(error.raw_os_error() as isize)),
+    }
+}
+
+/// sendmmsg(2).
+///
+/// # Safety
+/// As libc's `sendmmsg`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+    let mut verdict = Ok(count);
+    if rings_exist() {
+        entry::aside(|| verdict = sendable(messages, count));
+    }
+    match verdict {
+        // SAFETY: the caller's own arguments, or fewer of its messages.
+        Ok(count) => SENDMMSG.get().map_or_else(missing, |next| unsafe { next(fd, messages, count, flags) }),
+        Err(error) => entry::libc_answer(-(error.raw_os_error() as isize)) as c_int,
+    }
+}
