@@ -3,8 +3,8 @@
 
 Each program runs up to three times, always in an empty folder: natively (linked with the shared library), and if that
 passes under `anyring deny -- anyring run --backend user`, linked with liburing.so.2 (whose functions ours replace) and
-with liburing.a (whose `syscall` instructions are trapped). Programs run side by side, the three runs of one do not: the
-ports and the names in /tmp that they use are different from program to program.
+with liburing.a (whose `syscall` instructions are trapped). Programs run side by side, the runs of one do not: the ports
+and the names in /tmp that they use are different from program to program.
 
 On ours a run passes if it exits with 0 as it did natively, and says that it skips something only where it said so
 natively. 77, the exit status for "cannot be tested here", is a failure. A program that natively fails, skips itself or
@@ -31,7 +31,9 @@ WAYS = ("shared", "static")
 NATIVE = "native"
 SKIP_STATUS = 77
 LIMIT_NATIVE_S = 30
-LIMIT_OURS_S = 60
+LIMIT_OURS_S = 120
+# What is listed may hang.
+LIMIT_LISTED_S = 15
 MOST_EXCEPTIONS = 0.05
 # What the programs print where they leave something out.
 LEAVES_OUT = re.compile(r"skip|not supported|unsupported|doesn't support|not available", re.IGNORECASE)
@@ -54,7 +56,8 @@ class Run:
 
 
 class Runner:
-    def __init__(self, arguments):
+    def __init__(self, arguments, exceptions):
+        self.exceptions = exceptions
         self.tests = arguments.tests.resolve()
         self.anyring = str(arguments.bin.resolve() / "anyring")
         self.results = self.tests.parent / "results"
@@ -79,19 +82,23 @@ class Runner:
             process = subprocess.Popen(
                 words, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
-            problem = judge(process, LIMIT_NATIVE_S if way == NATIVE else LIMIT_OURS_S)
+            problem = judge(process, self.limit_s(name, way))
         seconds = time.monotonic() - started
         shutil.rmtree(folder, ignore_errors=True)
         return Run(problem, log.read_text(errors="replace"), seconds)
 
-    def program(self, name):
-        """All runs of one program: {way: Run}; the native one alone if it does not pass."""
-        runs = {NATIVE: self.run(name, NATIVE)}
-        if runs[NATIVE].problem is None:
-            for way in WAYS:
-                runs[way] = self.run(name, way)
-                if runs[way].problem is None:
-                    runs[way].problem = leaves_out_more(runs[way], runs[NATIVE])
+    def limit_s(self, name, way):
+        if way == NATIVE:
+            return LIMIT_NATIVE_S
+        return LIMIT_LISTED_S if listed_as(name, way, self.exceptions) else LIMIT_OURS_S
+
+    def on_ours(self, name, native):
+        """One run for each way."""
+        runs = {}
+        for way in WAYS:
+            runs[way] = self.run(name, way)
+            if runs[way].problem is None:
+                runs[way].problem = leaves_out_more(runs[way], native)
         return runs
 
 
@@ -135,6 +142,11 @@ def exceptions_from(path):
     return listed
 
 
+def listed_as(name, way, exceptions):
+    """The exception that covers a run, if one does."""
+    return next((key for key in (f"{name}@{way}", name) if key in exceptions), None)
+
+
 def linked_as_said(program, way):
     """That the two ways are two: only one of the programs needs liburing.so.2."""
     dynamic = subprocess.run(["readelf", "-d", program], stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -146,16 +158,6 @@ def programs_of(tests):
     words = ["make", "-s", "-C", tests / "test-shared", "--eval", "names: ; @echo $(test_targets)", "names"]
     listed = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
     return sorted({name.removesuffix(".t") for name in listed})
-
-
-def not_built(tests, name):
-    for way in WAYS:
-        program = tests / f"test-{way}" / f"{name}.t"
-        if not program.exists():
-            return f"{way}: not built; see build.log"
-        if not linked_as_said(program, way):
-            return f"{way}: linked otherwise"
-    return None
 
 
 @dataclass
@@ -173,16 +175,24 @@ class Tally:
         print(f"skip {what}: {why}")
 
 
-def count(name, runs, exceptions, tally, verbose):
-    """Counts the runs of one program. Answers the exceptions that were met: {listed name: whether a run failed}."""
-    native = runs[NATIVE]
-    if native.problem is not None:
-        tally.skip(name, f"natively here: {native.problem}: {native.last_line()}")
-        return {}
-    met = {}
+def is_built(tests, name, tally):
+    """Whether both programs are there and linked as they should be; counts a failure if not."""
     for way in WAYS:
-        run, what = runs[way], f"{name}@{way}"
-        listed = next((key for key in (what, name) if key in exceptions), None)
+        program = tests / f"test-{way}" / f"{name}.t"
+        if not program.exists():
+            tally.fail(f"{name}@{way}", "not built: see build.log")
+            return False
+        if not linked_as_said(program, way):
+            tally.fail(f"{name}@{way}", "linked otherwise")
+            return False
+    return True
+
+
+def count(name, runs, exceptions, tally):
+    """Counts the runs of one program on ours. Answers the exception that was met: {listed name: whether a run failed}."""
+    met = {}
+    for way, run in runs.items():
+        what, listed = f"{name}@{way}", listed_as(name, way, exceptions)
         if listed:
             met[listed] = met.get(listed, False) or run.problem is not None
         if run.problem is None:
@@ -191,17 +201,15 @@ def count(name, runs, exceptions, tally, verbose):
             tally.skip(what, f"listed: {exceptions[listed][0]}")
         else:
             tally.fail(what, f"{run.problem}: {run.last_line()}")
-        if verbose:
-            print(f"{run.seconds:6.1f} s, natively {native.seconds:.1f} s: {what}")
     return met
 
 
-def check_exceptions(exceptions, met, tally):
-    """That each listed run failed."""
+def check_exceptions(exceptions, met, names, tally):
+    """That each exception is one of a program's, and failed if that passed natively."""
     for listed, (_, may_pass) in exceptions.items():
-        if listed not in met:
-            tally.fail(listed, "is listed as an exception, but is not run here")
-        elif not met[listed] and not may_pass:
+        if listed.partition("@")[0] not in names:
+            tally.fail(listed, "is listed as an exception, but there is no such program")
+        elif not met.get(listed, True) and not may_pass:
             tally.fail(listed, "is listed as an exception, but passed")
 
 
@@ -222,7 +230,8 @@ def main():
     parser.add_argument("names", nargs="*", help="run these programs only")
     arguments = parser.parse_args()
 
-    runner, tally = Runner(arguments), Tally()
+    exceptions = exceptions_from(arguments.exceptions)
+    runner, tally = Runner(arguments, exceptions), Tally()
     words = [runner.anyring, "run", "--backend", "kernel", "--", "true"]
     probe = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if probe.returncode:
@@ -232,25 +241,29 @@ def main():
     if os.geteuid() != 0:
         print("not root: programs that need it (personality, parts of io_uring_register, read-write) skip themselves")
 
-    exceptions = exceptions_from(arguments.exceptions)
     names = arguments.names or programs_of(runner.tests)
-    exceptions = {key: value for key, value in exceptions.items() if not arguments.names or key.partition("@")[0] in names}
-    met, native_passes = {}, 0
+    names = [name for name in names if is_built(runner.tests, name, tally)]
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        runs = {}
-        for name in names:
-            if reason := not_built(runner.tests, name):
-                tally.fail(name, reason)
-            else:
-                runs[name] = pool.submit(runner.program, name)
-        for name, future in runs.items():
-            result = future.result()
-            native_passes += result[NATIVE].problem is None
-            met |= count(name, result, exceptions, tally, arguments.verbose)
+        natively = dict(zip(names, pool.map(lambda name: runner.run(name, NATIVE), names)))
+        for name in [name for name in names if natively[name].problem is not None]:
+            run = natively.pop(name)
+            tally.skip(name, f"natively here: {run.problem}: {run.last_line()}")
+        # The longest first, so that nothing is left to wait for alone.
+        order = sorted(natively, key=lambda name: -natively[name].seconds)
+        ours = {name: pool.submit(runner.on_ours, name, natively[name]) for name in order}
+        met = {}
+        for name in sorted(ours):
+            runs = ours[name].result()
+            met |= count(name, runs, exceptions, tally)
+            if arguments.verbose:
+                seconds = [f"{way} {run.seconds:.1f} s" for way, run in ({NATIVE: natively[name]} | runs).items()]
+                print(f"{name}: {', '.join(seconds)}")
             sys.stdout.flush()
-    check_exceptions(exceptions, met, tally)
-    if not arguments.names:
-        check_share(exceptions, native_passes, tally)
+    if arguments.names:
+        exceptions = {key: value for key, value in exceptions.items() if key in met}
+    else:
+        check_share(exceptions, len(natively), tally)
+    check_exceptions(exceptions, met, names, tally)
     print(f"what each run printed is in {runner.results}")
     print(f"{tally.passed} passed, {tally.failed} failed, {tally.skipped} skipped")
     return 1 if tally.failed else 0
