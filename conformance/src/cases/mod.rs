@@ -22,6 +22,8 @@ topics![
     file_table,
     files_update2,
     fs,
+    futex,
+    futex_vector,
     hostile,
     liburing,
     io_wq,
@@ -56,6 +58,7 @@ topics![
     sync,
     sync_cancel,
     timeout,
+    waitid,
     waits,
     xattr
 ];

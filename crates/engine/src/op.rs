@@ -9,6 +9,7 @@ pub mod cancel;
 pub mod epoll;
 pub mod file_table;
 pub mod fs;
+pub mod futex;
 pub mod msg_ring;
 pub mod net;
 pub mod nop;
@@ -19,6 +20,7 @@ pub mod splice;
 pub mod sync;
 mod table;
 pub mod timeout;
+pub mod waitid;
 pub mod xattr;
 
 pub use table::{definition, Definition, FileUse};
@@ -129,6 +131,9 @@ pub enum Op {
     Buffers(buffers::BuffersChange),
     FixedFdInstall(file_table::FixedFdInstall),
     MsgRing(msg_ring::MsgRing),
+    FutexWait(futex::Wait),
+    FutexWake(futex::Wake),
+    Waitid(waitid::Waitid),
 }
 
 impl Op {
@@ -150,6 +155,9 @@ impl Op {
             Op::Pipe(op) => op.issue(context),
             Op::FixedFdInstall(op) => op.issue(context),
             Op::MsgRing(op) => op.issue(context),
+            Op::FutexWait(op) => op.issue(),
+            Op::FutexWake(op) => op.issue(context),
+            Op::Waitid(op) => op.issue(context),
             Op::Poll(op) => op.issue(context),
             Op::PollRemove(_) | Op::Timeout(_) | Op::TimeoutRemove(_) | Op::LinkTimeout(_) => {
                 Verdict::error(Errno::INVAL)

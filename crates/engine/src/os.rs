@@ -6,6 +6,7 @@
 
 mod fork;
 mod guard;
+mod interrupt;
 mod linux;
 
 pub use fork::{ForkPage, Look};
@@ -13,6 +14,7 @@ pub use guard::{
     check_writable, copy_by_kernel, handler_installed, kernel_copies, user_copy_fault, user_read, user_read_slice,
     user_write, user_write_slice, GuardedWords, Plain,
 };
+pub use interrupt::{can_interrupt, interrupt, interrupted, interruptible};
 pub use linux::{flags_are_ignored, flags_are_looked_at, probe_flags, syscall, Linux};
 
 use crate::Errno;

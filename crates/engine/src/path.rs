@@ -1,5 +1,6 @@
 //! The paths a request can take, and the one place that picks among them.
 
+pub mod child;
 pub mod crew;
 pub mod driver;
 pub mod handover;
@@ -8,4 +9,5 @@ pub mod readiness;
 pub mod route;
 mod select;
 pub mod sqpoll;
+pub mod watch;
 pub mod worker;

@@ -389,6 +389,7 @@ impl Drop for Remains {
         }
         if last {
             path::worker::rings_are_gone();
+            path::watch::rings_are_gone();
             path::helper::nudge();
         }
     }
@@ -480,6 +481,8 @@ fn after_fork(word: &AtomicU32) {
     unsafe {
         POOL.reset();
         path::worker::reset_after_fork();
+        path::watch::reset_after_fork();
+        path::child::reset_after_fork();
         path::crew::reset_after_fork();
         path::helper::reset_after_fork();
         LIVE.reset();

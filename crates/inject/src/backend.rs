@@ -87,14 +87,21 @@ pub fn guard_copies() {
     }
 }
 
-/// A fault inside the engine's copy routine: the thread goes on at its error exit.
+/// A fault inside the engine's copy routine: the thread goes on at its error exit. Or a signal by which the engine ends a
+/// call that a thread of its own sleeps in.
 ///
 /// # Safety
 /// Called in a signal handler with the context of the interrupted instruction.
-unsafe fn recover_copy(context: &mut ucontext_t, _: &siginfo_t) -> bool {
+unsafe fn recover_copy(context: &mut ucontext_t, info: &siginfo_t) -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         let instruction = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
+        // SAFETY: every siginfo has the bytes of a value; whether it means one `interrupted` tells by the code.
+        let value = unsafe { info.si_value() }.sival_ptr as usize;
+        if let Some(goes_on) = os::interrupted(info.si_code, value, *instruction as usize) {
+            *instruction = goes_on as i64;
+            return true;
+        }
         if let Some(exit) = os::user_copy_fault(*instruction as usize) {
             *instruction = exit as i64;
             return true;

@@ -22,6 +22,8 @@ pub struct Cancel {
     pub any: bool,
     /// End all that match, and answer how many.
     pub all: bool,
+    /// IORING_ASYNC_CANCEL_ALL itself, which ANY does without.
+    pub by_list: bool,
 }
 
 impl Cancel {
@@ -64,6 +66,7 @@ impl Cancel {
             opcode: by_opcode.then_some(opcode),
             any,
             all: any || flags & IORING_ASYNC_CANCEL_ALL != 0,
+            by_list: flags & IORING_ASYNC_CANCEL_ALL != 0,
         })
     }
 

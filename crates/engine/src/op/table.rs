@@ -1,7 +1,8 @@
 //! The one opcode table: for each opcode how it is prepared and what may be said of it before it is issued.
 
 use super::{
-    buffers, cancel, epoll, file_table, fs, msg_ring, net, nop, pipe, poll, rw, splice, sync, timeout, xattr, Op,
+    buffers, cancel, epoll, file_table, fs, futex, msg_ring, net, nop, pipe, poll, rw, splice, sync, timeout,
+    waitid, xattr, Op,
 };
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe};
@@ -110,6 +111,9 @@ const fn define(opcode: Opcode) -> Option<Definition> {
         O::Fsetxattr | O::Fgetxattr => row(|opcode, sqe| xattr::Xattr::prep(opcode, sqe).map(Op::Xattr), File),
         O::Setxattr | O::Getxattr => row(|opcode, sqe| xattr::Xattr::prep(opcode, sqe).map(Op::Xattr), NoFile),
         O::MsgRing => row(|_, sqe| msg_ring::MsgRing::prep(sqe).map(Op::MsgRing), File),
+        O::FutexWait | O::FutexWaitv => row(|opcode, sqe| futex::prep_wait(opcode, sqe).map(Op::FutexWait), NoFile),
+        O::FutexWake => row(|_, sqe| futex::Wake::prep(sqe).map(Op::FutexWake), NoFile),
+        O::Waitid => row(|_, sqe| waitid::Waitid::prep(sqe).map(Op::Waitid), NoFile),
         // Of the registered files too: they never leave the submitter.
         O::Pipe => of_ring(row(|_, sqe| pipe::Pipe::prep(sqe).map(Op::Pipe), NoFile)),
         O::ProvideBuffers | O::RemoveBuffers => {

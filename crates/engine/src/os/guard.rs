@@ -93,6 +93,7 @@ pub fn user_copy_fault(address: usize) -> Option<usize> {
 
 /// Says that a handler which calls [`user_copy_fault`] is installed for SIGSEGV and SIGBUS.
 pub fn handler_installed() {
+    super::interrupt::note_handler();
     HANDLER.store(true, Ordering::Release); // partner: the Acquire load in `copy`
 }
 

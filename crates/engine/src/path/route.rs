@@ -8,6 +8,7 @@ use crate::op::rw::Rw;
 use crate::op::splice::Splice;
 use crate::op::{definition, fs, Context, Direction, FileUse, Op, Verdict};
 use crate::path::worker::{self, Approach, Job};
+use crate::path::{child, watch};
 use crate::request::{Id, ListKind, Path, Request, State, Target};
 use crate::ring::broken::Unanswered;
 use crate::ring::control::{RECORD_FREE, RECORD_IN_FLIGHT};
@@ -393,8 +394,51 @@ impl RingGuard {
         }
     }
 
+    /// A WAITID whose child has nothing to tell yet, or that was sent here unasked: it waits for the child's descriptor
+    /// where there is one that tells, else a thread waits for it.
+    #[cold]
+    fn wait_for_child(&mut self, id: Id) {
+        let mut op = core::mem::replace(&mut self.slab[id].op, Op::placeholder());
+        let Op::Waitid(waitid) = &mut op else { return };
+        if let Some(new) = waitid.hold_child() {
+            self.entries.forget(new.fd);
+        }
+        // Perhaps for the first time, or it has exited before it was held.
+        let verdict = waitid.issue(Context { fd: -1, nonblock: true });
+        let to_poll = waitid.to_poll().cloned();
+        self.slab[id].op = op;
+        match (verdict, to_poll) {
+            (Verdict::NeedsWorker, Some(pidfd)) => {
+                self.slab[id].target = Target::Private(pidfd);
+                self.wait_for(id, Direction::Read, false);
+            }
+            (Verdict::NeedsWorker, None) => self.punt_to_waiter(id),
+            (verdict, _) => self.follow(id, verdict),
+        }
+    }
+
+    /// A thread of its own waits for the request.
+    fn punt_to_waiter(&mut self, id: Id) {
+        let op = core::mem::replace(&mut self.slab[id].op, Op::placeholder());
+        let by_watcher = matches!(op, Op::FutexWait(_));
+        let job = Job::new(self.ring(), self.cookie, id, op, -1, Approach::Plain, None);
+        self.slab[id].path = Path::Worker;
+        self.slab[id].state = State::Queued(job.clone());
+        point(Point::Punt);
+        self.arm_link_timeout(id);
+        let waits = if by_watcher { watch::arm(&job) } else { child::wait(&job) };
+        if let Err(error) = waits {
+            self.finish(id, -error.raw_os_error(), true);
+        }
+    }
+
     /// Queues a request to a worker.
     pub fn punt(&mut self, id: Id, approach: Approach) {
+        match self.slab[id].op {
+            Op::FutexWait(_) => return self.punt_to_waiter(id),
+            Op::Waitid(_) => return self.wait_for_child(id),
+            _ => {}
+        }
         if let Err(error) = self.keep_file(id) {
             return self.finish(id, -error.raw_os_error(), true);
         }

@@ -12,18 +12,26 @@ use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::op::{Context, Op, Verdict};
 use crate::os::{Os, Sys};
+use crate::path::child::Sleeper;
+use crate::path::watch::Watcher;
 use crate::request::Id;
 use crate::resource::files::FixedFile;
 use crate::ring::broken::{contain, contain_any};
 use crate::ring::Ring;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 const QUEUED: u32 = 0;
 const RUNNING: u32 = 1;
 const FINISHED: u32 = 2;
 const CANCELLED: u32 = 3;
+
+/// A thread that waits for one job's sake.
+enum Waiter {
+    Futex(Arc<Watcher>),
+    Child(Arc<Sleeper>),
+}
 
 /// How a worker goes about a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +60,8 @@ pub struct Job {
     /// Which of the two limits of IORING_REGISTER_IOWQ_MAX_WORKERS it counts against.
     class: usize,
     stage: AtomicU32,
+    /// The thread that waits for it, if it is none of the pool's.
+    waiter: OnceLock<Waiter>,
     /// Keeps a registered file or private duplicate open.
     _file: Option<Arc<FixedFile>>,
 }
@@ -84,6 +94,7 @@ impl Job {
             approach,
             class: class_of(fd),
             stage: AtomicU32::new(QUEUED),
+            waiter: OnceLock::new(),
             _file: file,
         })
     }
@@ -91,7 +102,31 @@ impl Job {
     /// Takes a job that no worker has started away from the workers; false when one has.
     pub fn cancel(&self) -> bool {
         // Relaxed: the word alone decides, the operation behind it is handed over by its own lock.
-        self.stage.compare_exchange(QUEUED, CANCELLED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        let cancelled =
+            self.stage.compare_exchange(QUEUED, CANCELLED, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        match self.waiter.get().filter(|_| cancelled) {
+            Some(Waiter::Futex(watcher)) => drop(watcher.release(self)),
+            Some(Waiter::Child(sleeper)) => sleeper.release(),
+            None => {}
+        }
+        cancelled
+    }
+
+    /// This thread waits on the job's futexes.
+    pub fn watched_by(&self, watcher: &Arc<Watcher>) {
+        let _ = self.waiter.set(Waiter::Futex(watcher.clone()));
+    }
+
+    /// This thread waits for the job's child.
+    pub fn slept_for(&self, sleeper: &Arc<Sleeper>) {
+        let _ = self.waiter.set(Waiter::Child(sleeper.clone()));
+    }
+
+    /// Has a wait on futexes leave their queues, for a cancellation: if it has been woken it can't be cancelled afterwards.
+    pub fn withdraw(&self) {
+        if let Some(Waiter::Futex(watcher)) = self.waiter.get() {
+            watcher.withdraw(self);
+        }
     }
 
     /// Whether a worker has begun with it (and may be in its call).
@@ -104,13 +139,14 @@ impl Job {
         self.stage.load(Ordering::Acquire) == FINISHED // partner: the Release store in `Left`
     }
 
-    fn start(&self) -> bool {
+    /// From now on it can't be cancelled any more. False when it was.
+    pub fn begin(&self) -> bool {
         self.stage.compare_exchange(QUEUED, RUNNING, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Makes the call, unless the job was cancelled. False when there is nothing to deliver.
     fn run(&self) -> bool {
-        if !self.start() {
+        if !self.begin() {
             return false;
         }
         let _left = Left(self);
@@ -366,11 +402,15 @@ fn run_together(jobs: Vec<Arc<Job>>) {
 
 /// Ends a job with an error instead of running it.
 pub fn refuse(job: Arc<Job>, error: crate::Errno) {
-    if !job.start() {
-        return;
+    if job.begin() {
+        conclude(job, Verdict::error(error));
     }
+}
+
+/// Brings a job back that has begun, with its verdict.
+pub fn conclude(job: Arc<Job>, verdict: Verdict) {
     let left = Left(&job);
-    *job.verdict.lock().expect("nobody else has seen the job finished") = Some(Verdict::error(error));
+    *job.verdict.lock().expect("nobody else has seen the job finished") = Some(verdict);
     drop(left);
     deliver(job.ring, vec![job]);
 }

@@ -10,10 +10,21 @@ use crate::ring::RingGuard;
 use crate::Errno;
 use anyring_abi::Opcode;
 
+/// Which list of its own the kernel keeps such a request on, if it does (`futex_list` and `waitid_list` of io_ring_ctx).
+fn list_of(opcode: Opcode) -> Option<Opcode> {
+    match opcode {
+        Opcode::FutexWait | Opcode::FutexWaitv => Some(Opcode::FutexWait),
+        Opcode::Waitid => Some(opcode),
+        _ => None,
+    }
+}
+
 impl RingGuard {
-    /// Ends one request with -ECANCELED. `EALREADY` when it is past the point where it can be stopped.
-    pub fn cancel_one(&mut self, id: Id) -> Result<(), Errno> {
+    /// Ends one request with -ECANCELED. `EALREADY` when it is past the point where it can be stopped. What it comes to
+    /// for whoever asked: 0, but 1 for those that the kernel keeps on lists of their own and counts (io_cancel_remove).
+    pub fn cancel_one(&mut self, id: Id) -> Result<i32, Errno> {
         let mut result = -Errno::CANCELED.raw_os_error();
+        let listed = self.slab.get(id).is_some_and(|request| list_of(request.opcode).is_some());
         match &self.slab.get(id).ok_or(Errno::NOENT)?.state {
             State::Armed { .. } => {
                 self.disarm(id);
@@ -29,15 +40,34 @@ impl RingGuard {
                 // A connect that sleeps touches nothing of the program's memory: it may be left alone, its late result
                 // finds no request any more.
                 let sleeps_alone = self.slab[id].opcode == Opcode::Connect;
+                job.withdraw();
                 if !job.cancel() && !sleeps_alone {
-                    return Err(Errno::ALREADY);
+                    return Err(if listed { Errno::NOENT } else { Errno::ALREADY });
                 }
             }
             State::Deferred | State::Chained | State::Issuing => return Err(Errno::NOENT),
         }
+        if self.slab[id].opcode == Opcode::Waitid {
+            self.tell_cancelled(id);
+        }
         point(Point::Cancel);
         self.finish(id, result, true);
-        Ok(())
+        Ok(listed.into())
+    }
+
+    /// A WAITID that is cancelled leaves zeroes. Source: `io_waitid_complete` in io_uring/waitid.c.
+    #[cold]
+    fn tell_cancelled(&self, id: Id) {
+        let request = &self.slab[id];
+        match (&request.op, &request.state) {
+            (Op::Waitid(waitid), _) => waitid.tell_nothing(),
+            (_, State::Queued(job)) => {
+                if let Some(Op::Waitid(waitid)) = job.op.lock().as_deref() {
+                    waitid.tell_nothing();
+                }
+            }
+            _ => {}
+        }
     }
 
     /// ASYNC_CANCEL. Source: io_uring_enter(2); io_uring/cancel.c.
@@ -48,6 +78,8 @@ impl RingGuard {
         };
         let mut ended = 0;
         let mut refused = None;
+        // With IORING_ASYNC_CANCEL_ALL each of the kernel's lists is gone through once.
+        let mut lists_counted = Vec::new();
         let candidates = match cancel.user_data {
             Some(user_data) => self.slab.with_user_data(user_data).collect(),
             None => self.slab.ids(),
@@ -60,23 +92,30 @@ impl RingGuard {
             if !reachable || guard || timer_by_file {
                 continue;
             }
-            let same_file = file.is_some_and(|file| self.same_file(id, file));
+            // A WAITID's descriptor is ours alone.
+            let has_file = request.opcode != Opcode::Waitid;
+            let same_file = file.is_some_and(|file| has_file && self.same_file(id, file));
             if !cancel.matches(request.user_data, request.opcode, same_file) {
                 continue;
             }
+            let list = list_of(request.opcode);
             match self.cancel_one(id) {
-                Ok(()) => ended += 1,
+                Ok(count) if !cancel.all => return Verdict::Done(count),
+                Ok(_) if cancel.by_list && list.is_some_and(|list| lists_counted.contains(&list)) => {}
+                Ok(_) => {
+                    ended += 1;
+                    lists_counted.extend(list);
+                }
                 Err(error) => refused = Some(error),
             }
             if !cancel.all {
                 break;
             }
         }
-        match (cancel.all, ended, refused) {
-            (true, ..) => Verdict::Done(ended),
-            (false, 1.., _) => Verdict::Done(0),
-            (false, _, Some(error)) => Verdict::error(error),
-            (false, ..) => Verdict::error(Errno::NOENT),
+        match (cancel.all, refused) {
+            (true, _) => Verdict::Done(ended),
+            (false, Some(error)) => Verdict::error(error),
+            (false, None) => Verdict::error(Errno::NOENT),
         }
     }
 
@@ -117,7 +156,7 @@ impl RingGuard {
         let Some(id) = found else { return Verdict::error(Errno::NOENT) };
         if remove.events.is_none() && remove.user_data.is_none() {
             return match self.cancel_one(id) {
-                Ok(()) => Verdict::Done(0),
+                Ok(_) => Verdict::Done(0),
                 Err(error) => Verdict::error(error),
             };
         }

@@ -207,11 +207,12 @@ impl RingGuard {
             request.guard = None;
         }
         let result = match self.cancel_one(guarded) {
-            Ok(()) => Errno::TIME,
-            Err(error) => error,
+            Ok(0) => -Errno::TIME.raw_os_error(),
+            Ok(count) => count,
+            Err(error) => -error.raw_os_error(),
         };
         // For the kernel no failure: IOSQE_CQE_SKIP_SUCCESS keeps its CQE back.
-        self.finish(id, -result.raw_os_error(), false);
+        self.finish(id, result, false);
     }
 
     /// The guarded request has completed: its LINK_TIMEOUT ends.
@@ -246,7 +247,7 @@ impl RingGuard {
         let Some(id) = found else { return Verdict::error(Errno::NOENT) };
         let Some((when, _)) = remove.update else {
             return match self.cancel_one(id) {
-                Ok(()) => Verdict::Done(0),
+                Ok(_) => Verdict::Done(0),
                 Err(error) => Verdict::error(error),
             };
         };

@@ -1,0 +1,155 @@
+//! WAITID: waitid(2). An attempt never sleeps; who waits for a child that has nothing to tell yet is `path::child`'s.
+
+use super::{reject_unused, Context, Field, Verdict};
+use crate::os::{check, syscall, user_write_slice};
+use crate::resource::files::FixedFile;
+use crate::{descriptors, Errno};
+use anyring_abi::Sqe;
+use std::sync::Arc;
+
+/// Waits for a child. Source: io_uring_enter(2), IORING_OP_WAITID; io_uring/waitid.c.
+#[derive(Debug)]
+pub struct Waitid {
+    /// `P_PID`, `P_PGID`, `P_ALL` or `P_PIDFD`.
+    kind: u32,
+    id: i32,
+    /// `WEXITED` and its like.
+    options: i32,
+    /// Where the program wants to be told, or 0.
+    info: u64,
+    /// The child it waits for, once it has begun to: a process id may be given again, a descriptor be closed.
+    pidfd: Option<Arc<FixedFile>>,
+}
+
+/// The part of `struct siginfo` that waitid(2) fills in.
+#[derive(Clone, Copy, Default)]
+struct Info {
+    signal: i32,
+    errno: i32,
+    code: i32,
+    pid: i32,
+    uid: u32,
+    status: i32,
+}
+
+/// Bytes of `struct siginfo`.
+const INFO_WORDS: usize = 32;
+/// Where it has `si_pid`: what follows the first three words is aligned to eight bytes.
+const PID_WORD: usize = 4;
+
+impl Waitid {
+    /// Reads the SQE: the kind in `len`, the id in `fd`, the options in `file_index`, the siginfo's address in `off`.
+    pub fn prep(sqe: &Sqe) -> Result<Waitid, Errno> {
+        reject_unused(sqe, &[Field::Addr, Field::BufIndex, Field::Addr3, Field::OpFlags])?;
+        Ok(Waitid { kind: sqe.len, id: sqe.fd, options: sqe.file_index as i32, info: sqe.off, pidfd: None })
+    }
+
+    /// Looks whether a child has something to tell.
+    pub fn issue(&mut self, _context: Context) -> Verdict {
+        if !self.is_sound() {
+            return Verdict::error(Errno::INVAL);
+        }
+        let mut raw = [0i32; INFO_WORDS];
+        let (result, info) = match self.call(self.options | libc::WNOHANG, &mut raw) {
+            Ok(()) if raw[PID_WORD] != 0 => {
+                let [signal, errno, code, _, pid, uid, status, ..] = raw;
+                (0, Info { signal, errno, code, pid, uid: uid as u32, status })
+            }
+            Ok(()) if self.options & libc::WNOHANG != 0 || self.is_nonblocking() => (0, Info::default()),
+            Ok(()) if self.cannot_wait() => return Verdict::error(Errno::INVAL),
+            Ok(()) => return Verdict::NeedsWorker,
+            Err(Errno::CHILD) => (-Errno::CHILD.raw_os_error(), Info::default()),
+            Err(error) => return Verdict::error(error),
+        };
+        match self.tell(info) {
+            Ok(()) => Verdict::Done(result),
+            Err(error) => Verdict::error(error),
+        }
+    }
+
+    /// What the kernel checks before it looks for children; waitid(2) answers the same, but would write zeroes.
+    fn is_sound(&self) -> bool {
+        let events = libc::WEXITED | libc::WSTOPPED | libc::WCONTINUED;
+        let known = events | libc::WNOHANG | libc::WNOWAIT | libc::__WNOTHREAD | libc::__WCLONE | libc::__WALL;
+        let named = match self.kind {
+            libc::P_ALL => true,
+            libc::P_PID => self.id > 0,
+            libc::P_PGID | libc::P_PIDFD => self.id >= 0,
+            _ => false,
+        };
+        self.options & !known == 0 && self.options & events != 0 && named
+    }
+
+    /// waitid(2) on the child, by its descriptor if there is one.
+    fn call(&self, options: i32, info: &mut [i32; INFO_WORDS]) -> Result<(), Errno> {
+        let args = self.arguments(info.as_mut_ptr() as usize, options);
+        check(syscall(libc::SYS_waitid, args)).map(|_| ())
+    }
+
+    fn arguments(&self, info: usize, options: i32) -> [usize; 6] {
+        let (kind, id) = match &self.pidfd {
+            Some(pidfd) => (libc::P_PIDFD, pidfd.fd),
+            None => (self.kind, self.id),
+        };
+        [kind as usize, id as usize, info, options as usize, 0, 0]
+    }
+
+    /// The arguments of a waitid(2) that sleeps until there is something to find, and leaves it there.
+    pub fn sleeping(&self) -> [usize; 6] {
+        self.arguments(0, self.options | libc::WNOWAIT)
+    }
+
+    /// A pidfd with O_NONBLOCK stands for WNOHANG.
+    fn is_nonblocking(&self) -> bool {
+        let number = self.pidfd.as_ref().map_or(self.id, |pidfd| pidfd.fd);
+        let args = [number as usize, libc::F_GETFL as usize, 0, 0, 0, 0];
+        let flags = if self.kind == libc::P_PIDFD { check(syscall(libc::SYS_fcntl, args)) } else { Ok(0) };
+        flags.is_ok_and(|flags| flags as i32 & libc::O_NONBLOCK != 0)
+    }
+
+    /// Only the thread that forked could wait for such children, and threads of ours do.
+    fn cannot_wait(&self) -> bool {
+        self.options & libc::__WNOTHREAD != 0 && !matches!(self.kind, libc::P_PID | libc::P_PIDFD)
+    }
+
+    /// From now on it waits for this very child. A descriptor that it has not had before, if one can be had.
+    pub fn hold_child(&mut self) -> Option<Arc<FixedFile>> {
+        if self.pidfd.is_some() {
+            return None;
+        }
+        if !self.cannot_wait() {
+            // The first attempt has found a child of this thread.
+            self.options &= !libc::__WNOTHREAD;
+        }
+        let number = match self.kind {
+            libc::P_PIDFD => descriptors::duplicate(self.id).ok()?,
+            libc::P_PID => {
+                let opened = check(syscall(libc::SYS_pidfd_open, [self.id as usize, 0, 0, 0, 0, 0])).ok()?;
+                std::os::fd::IntoRawFd::into_raw_fd(descriptors::to_top(descriptors::owned(opened)).ok()?)
+            }
+            _ => return None,
+        };
+        self.pidfd = Some(FixedFile::new(number, None));
+        self.pidfd.clone()
+    }
+
+    /// The descriptor that becomes readable when what it waits for can have happened.
+    pub fn to_poll(&self) -> Option<&Arc<FixedFile>> {
+        let only_exit = self.options & (libc::WSTOPPED | libc::WCONTINUED) == 0;
+        self.pidfd.as_ref().filter(|_| only_exit)
+    }
+
+    /// A wait that is cancelled tells zeroes; where that is not possible, nothing.
+    pub fn tell_nothing(&self) {
+        let _ = self.tell(Info::default());
+    }
+
+    fn tell(&self, info: Info) -> Result<(), Errno> {
+        if self.info == 0 {
+            return Ok(());
+        }
+        user_write_slice(self.info, &[info.signal, info.errno, info.code])?;
+        let behind = self.info.wrapping_add(PID_WORD as u64 * 4);
+        user_write_slice(behind, &[info.pid, info.uid as i32, info.status])
+    }
+}

@@ -1,0 +1,124 @@
+//! Ending a system call in which another thread of the engine's own sleeps.
+//!
+//! The call is made inside a known range of instructions. Whoever wants to end it sets the word that the routine looks at,
+//! and sends the thread a SIGBUS that says whose it is. The chained handler that the preloaded library installs moves a
+//! thread that has not left the range to its end ([`interrupted`]): so nothing is lost between the look and the call, and
+//! no call is restarted. Where there is no such handler nothing can be interrupted.
+
+use super::syscall;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    // isize anyring_interruptible(stop: rdi, number: rsi, args: rdx): the call's answer, or -EINTR.
+    ".hidden anyring_interruptible",
+    ".globl anyring_interruptible",
+    ".type anyring_interruptible, @function",
+    "anyring_interruptible:",
+    "push rbx",
+    "mov rbx, rdi",
+    "mov rax, rsi",
+    "mov r11, rdx",
+    "mov rdi, [r11]",
+    "mov rsi, [r11 + 8]",
+    "mov rdx, [r11 + 16]",
+    "mov r10, [r11 + 24]",
+    "mov r8, [r11 + 32]",
+    "mov r9, [r11 + 40]",
+    ".hidden anyring_interruptible_first",
+    ".globl anyring_interruptible_first",
+    "anyring_interruptible_first:",
+    "cmp dword ptr [rbx], 0",
+    "jne anyring_interruptible_end",
+    "syscall",
+    ".hidden anyring_interruptible_last",
+    ".globl anyring_interruptible_last",
+    "anyring_interruptible_last:",
+    "pop rbx",
+    "ret",
+    ".hidden anyring_interruptible_end",
+    ".globl anyring_interruptible_end",
+    "anyring_interruptible_end:",
+    "mov rax, -4",
+    "pop rbx",
+    "ret",
+);
+
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" {
+    fn anyring_interruptible(stop: *const u32, number: i64, args: *const usize) -> isize;
+    fn anyring_interruptible_first();
+    fn anyring_interruptible_last();
+    fn anyring_interruptible_end();
+}
+
+/// Marks the signal as ours, in `si_value`.
+static MARK: u8 = 0;
+
+/// The handler of SIGBUS that knows the mark.
+static KNOWING: AtomicUsize = AtomicUsize::new(0);
+
+/// The handler that is installed for SIGBUS.
+fn handler() -> usize {
+    let mut action = [0usize; 4]; // struct kernel_sigaction: handler, flags, restorer, mask
+    syscall(libc::SYS_rt_sigaction, [libc::SIGBUS as usize, 0, action.as_mut_ptr() as usize, 8, 0, 0]);
+    action[0]
+}
+
+/// The handler that calls [`interrupted`] is in place.
+pub(super) fn note_handler() {
+    KNOWING.store(handler(), Ordering::Relaxed);
+}
+
+/// Makes a call that ends with `EINTR` once `stop` is not 0 and [`interrupt`] has been called.
+pub fn interruptible(stop: &AtomicU32, number: libc::c_long, args: [usize; 6]) -> isize {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: `stop` and `args` live through the call, and the routine does what `syscall` does.
+        unsafe { anyring_interruptible(stop.as_ptr(), number, args.as_ptr()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = stop;
+        syscall(number, args)
+    }
+}
+
+/// Whether calls can be interrupted. Not where the program has put a handler of its own past every wrapper.
+pub fn can_interrupt() -> bool {
+    let known = KNOWING.load(Ordering::Relaxed);
+    cfg!(target_arch = "x86_64") && known > 1 && handler() == known // neither SIG_DFL nor SIG_IGN
+}
+
+/// Ends the [`interruptible`] call of `thread`, whose `stop` has been set.
+pub fn interrupt(thread: u32) {
+    if !can_interrupt() {
+        return;
+    }
+    let process = syscall(libc::SYS_getpid, [0; 6]);
+    // struct siginfo as the kernel takes it: signal, errno, code, padding, then sender and value.
+    let mut info = [0u64; 16];
+    info[0] = libc::SIGBUS as u64;
+    info[1] = libc::SI_QUEUE as u32 as u64;
+    info[2] = process as u64;
+    info[3] = &raw const MARK as u64;
+    let args = [process as usize, thread as usize, libc::SIGBUS as usize, info.as_ptr() as usize, 0, 0];
+    syscall(libc::SYS_rt_tgsigqueueinfo, args);
+}
+
+/// For the chained handler of SIGBUS: whether [`interrupt`] has sent a signal with this `si_code` and `si_value`; if so,
+/// where a thread that was interrupted at instruction `address` must go on, if not where it is.
+pub fn interrupted(code: i32, value: usize, address: usize) -> Option<usize> {
+    if code != libc::SI_QUEUE || value != &raw const MARK as usize {
+        return None;
+    }
+    #[cfg(target_arch = "x86_64")]
+    {
+        let first = anyring_interruptible_first as *const () as usize;
+        let last = anyring_interruptible_last as *const () as usize;
+        if (first..last).contains(&address) {
+            return Some(anyring_interruptible_end as *const () as usize);
+        }
+    }
+    Some(address)
+}
