@@ -14,6 +14,7 @@ use anyring_lab::workloads::{self, Setting, Workload};
 use anyring_lab::{chart, html, text};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::Path;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Measures and shows.
@@ -26,6 +27,7 @@ pub fn run(options: &LabOptions) -> Result<i32, Failure> {
     if let Some(folder) = &options.out {
         std::fs::create_dir_all(folder).map_err(|error| of_file(folder, error))?;
     }
+    note_interruptions();
     let runs = options.runs.map(usize::from).or(options.quick.then_some(1));
     let measuring = Options { backends, runs, door: door(options.door) };
     let mut report = Report {
@@ -41,9 +43,17 @@ pub fn run(options: &LabOptions) -> Result<i32, Failure> {
         let mut setting = Setting { quick: options.quick, scratch: Scratch::new().map_err(Failure::own)? };
         let plan = (workload.plan)(&mut setting).map_err(Failure::own)?;
         let bar = progress(workload.name, measuring.steps(&plan));
-        let measured = measure::run(&launcher, workload, &plan, &measuring, || bar.inc(1));
+        let measured = measure::run(&launcher, workload, &plan, &measuring, || {
+            bar.inc(1);
+            interrupted().map_or(Ok(()), |signal| Err(format!("interrupted by {signal}")))
+        });
         bar.finish_and_clear();
-        report.workloads.push(measured.map_err(Failure::own)?);
+        let failed = |message| match interrupted() {
+            // A process that was measured just then has failed by the same signal.
+            Some(signal) => Failure { status: 128 + signal, message: "interrupted".to_owned() },
+            None => Failure::own(message),
+        };
+        report.workloads.push(measured.map_err(failed)?);
     }
     match options.json {
         true => println!("{}", json(&report)?),
@@ -53,6 +63,27 @@ pub fn run(options: &LabOptions) -> Result<i32, Failure> {
         write(&report, folder)?;
     }
     Ok(0)
+}
+
+/// The signal that came, 0 for none.
+static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn note(signal: libc::c_int) {
+    INTERRUPTED.store(signal, Ordering::Relaxed);
+}
+
+/// Has SIGINT and SIGTERM noted, so that files and devices are taken away before the end. Processes that are measured
+/// start with the default action.
+fn note_interruptions() {
+    let handler = note as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the handler stores one word.
+        unsafe { libc::signal(signal, handler) };
+    }
+}
+
+fn interrupted() -> Option<i32> {
+    Some(INTERRUPTED.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
 }
 
 fn usage(what: &str, name: &str, why: &str) -> Failure {

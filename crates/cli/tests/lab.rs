@@ -296,6 +296,27 @@ fn what_cannot_be_measured_is_a_usage_error() {
 }
 
 #[test]
+fn an_interruption_leaves_nothing_behind() {
+    lab_worker();
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = anyring(&["lab", "files"]);
+    let mut lab = command.env("TMPDIR", folder.path()).spawn().expect("start");
+    let entries = || std::fs::read_dir(folder.path()).expect("read_dir").count();
+    for _ in 0..600 {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        if entries() > 0 {
+            break;
+        }
+    }
+    assert_eq!(entries(), 1, "the measurement's files");
+    // SAFETY: our own child, not waited for yet.
+    assert_eq!(unsafe { libc::kill(lab.id() as libc::pid_t, libc::SIGTERM) }, 0);
+    let status = lab.wait().expect("wait");
+    assert_eq!(status.code(), Some(128 + libc::SIGTERM), "{status}");
+    assert_eq!(entries(), 0, "files were left");
+}
+
+#[test]
 fn the_report_is_written_with_a_picture_of_each_chart() {
     if !kernel_works("the report with a kernel column") {
         return;

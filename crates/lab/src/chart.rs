@@ -39,7 +39,7 @@ pub fn of(workload: &WorkloadReport) -> Vec<Chart<'_>> {
         .iter()
         .filter(|(_, rows)| rows.iter().any(measured))
         .map(|(group, rows)| {
-            let mut places: Vec<f64> = rows.iter().filter_map(|row| row.x).collect();
+            let mut places: Vec<f64> = rows.iter().filter_map(|row| row.figure.x).collect();
             places.dedup();
             Chart { workload, group, kind: if places.len() > 2 { Kind::Lines } else { Kind::Bars } }
         })
@@ -66,7 +66,7 @@ impl Chart<'_> {
     }
 
     fn rows(&self) -> Vec<&Row> {
-        self.workload.rows.iter().filter(|row| row.group == self.group).collect()
+        self.workload.rows.iter().filter(|row| row.figure.group == self.group).collect()
     }
 
     /// An SVG element for a page that has [`light_colours`] and [`dark_colours`] in its style.

@@ -139,8 +139,12 @@ fn section(workload: &WorkloadReport, page: &mut String) -> Result<(), String> {
         page.push_str("</tbody></table></div>\n");
     }
     page.push_str("</details>\n");
-    let sources: BTreeSet<&str> =
-        workload.rows.iter().flat_map(|row| &row.published).map(|published| published.source.as_str()).collect();
+    let sources: BTreeSet<&str> = workload
+        .rows
+        .iter()
+        .flat_map(|row| &row.figure.published)
+        .map(|published| published.source.as_str())
+        .collect();
     for source in sources {
         let _ = writeln!(page, "<p class=\"note\">Published figures: {}.</p>", escape(source));
     }
@@ -153,12 +157,12 @@ fn table(row: &Row, page: &mut String) {
         page,
         "<tr class=\"row\"><th colspan=\"8\">{}, {}</th></tr>",
         escape(&text::name(row)),
-        escape(&row.unit)
+        escape(&row.figure.unit)
     );
     for column in &row.columns {
         let _ = writeln!(page, "<tr><td>{}</td>{}</tr>", escape(column.backend.title()), cells(column));
     }
-    for published in &row.published {
+    for published in &row.figure.published {
         let spread = published.spread.map(|spread| spread.map(text::as_published));
         let [stdev, min, max] = spread.unwrap_or_default();
         let value = text::as_published(published.value);

@@ -52,13 +52,13 @@ impl Options {
     }
 }
 
-/// Measures. `progress` is told of each process that ended. The error is one line for people.
+/// Measures. `progress` is told of each process that ended, and may end everything. The error is one line for people.
 pub fn run(
     launcher: &Launcher,
     workload: &Workload,
     plan: &Plan,
     options: &Options,
-    mut progress: impl FnMut(),
+    mut progress: impl FnMut() -> Result<(), String>,
 ) -> Result<WorkloadReport, String> {
     let mut all: Vec<_> = plan.measurements.iter().map(|measurement| options.turns(measurement)).collect();
     let turns = all.iter().map(|turns| turns.runs).max().unwrap_or(0);
@@ -70,7 +70,7 @@ pub fn run(
                     side.take(*backend, reply, turn, one.measurement)
                         .map_err(|why| format!("{}: {why}", workload.name))?;
                 }
-                progress();
+                progress()?;
             }
         }
     }
@@ -207,15 +207,6 @@ fn rows<'a>(turns: &'a Turns<'a>) -> impl Iterator<Item = Row> + 'a {
                 runs,
             }
         };
-        Row {
-            group: figure.group.clone(),
-            name: figure.name.clone(),
-            unit: figure.unit.clone(),
-            x: figure.x,
-            variant: figure.variant.clone(),
-            headline: figure.headline,
-            columns: turns.sides.iter().map(column).collect(),
-            published: figure.published.clone(),
-        }
+        Row { figure: figure.clone(), columns: turns.sides.iter().map(column).collect() }
     })
 }

@@ -62,20 +62,28 @@ pub struct Mark {
 /// One thing that was measured on several backends. Less is better in each.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// Rows of one group belong into one chart.
+    /// What.
+    #[serde(flatten)]
+    pub figure: Figure,
+    /// In the order of [`Backend::ALL`].
+    pub columns: Vec<Column>,
+}
+
+/// What a number is.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Figure {
+    /// Figures of one group belong into one chart.
     pub group: String,
     /// What it is, within the group.
     pub name: String,
-    /// Of all figures of the row.
+    /// Its unit.
     pub unit: String,
     /// Where it is on a chart's axis, if the group has one.
     pub x: Option<f64>,
-    /// Tells rows of one place apart: a line of its own.
+    /// Tells figures of one place apart: a line of its own.
     pub variant: Option<String>,
     /// Whether the table on the terminal has it.
     pub headline: bool,
-    /// In the order of [`Backend::ALL`].
-    pub columns: Vec<Column>,
     /// What others published of the same measurement, on their machines.
     pub published: Vec<Published>,
 }
@@ -124,9 +132,9 @@ impl WorkloadReport {
     pub fn groups(&self) -> Vec<(&str, Vec<&Row>)> {
         let mut groups: Vec<(&str, Vec<&Row>)> = Vec::new();
         for row in &self.rows {
-            match groups.iter_mut().find(|(name, _)| *name == row.group) {
+            match groups.iter_mut().find(|(name, _)| *name == row.figure.group) {
                 Some((_, rows)) => rows.push(row),
-                None => groups.push((&row.group, vec![row])),
+                None => groups.push((&row.figure.group, vec![row])),
             }
         }
         groups

@@ -20,9 +20,11 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// In TMPDIR, or else in /var/tmp: /tmp is often in memory, where O_DIRECT means nothing.
+    /// In TMPDIR, or else in /var/tmp: /tmp, the last choice, is often in memory, where O_DIRECT means nothing.
     pub fn new() -> Result<Self, String> {
-        let parent = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
+        let on_disk = || Some(PathBuf::from("/var/tmp")).filter(|folder| folder.is_dir());
+        let named = std::env::var_os("TMPDIR").map(PathBuf::from);
+        let parent = named.or_else(on_disk).unwrap_or_else(|| PathBuf::from("/tmp"));
         let folder = tempfile::Builder::new().prefix("anyring-lab-").tempdir_in(&parent);
         let folder = folder.map_err(|error| format!("a folder in {}: {error}", parent.display()))?;
         Ok(Scratch { folder, devices: Vec::new() })

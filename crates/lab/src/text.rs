@@ -26,9 +26,9 @@ fn workload(workload: &WorkloadReport) -> String {
         "", "median", "mean", "stdev", "least", "most", "anyring / this"
     ));
     for (group, rows) in workload.groups() {
-        for row in rows.iter().filter(|row| row.headline) {
+        for row in rows.iter().filter(|row| row.figure.headline) {
             let group = if group == workload.name { String::new() } else { format!("{group}, ") };
-            text.push_str(&format!("{group}{} ({})\n", name(row), row.unit));
+            text.push_str(&format!("{group}{} ({})\n", name(row), row.figure.unit));
             row.columns.iter().for_each(|column| text.push_str(&line(column)));
             published(row, &mut text);
         }
@@ -42,7 +42,7 @@ fn workload(workload: &WorkloadReport) -> String {
 
 /// The row's name, with its variant.
 pub fn name(row: &Row) -> String {
-    row.variant.as_ref().map_or(row.name.clone(), |variant| format!("{}, {variant}", row.name))
+    row.figure.variant.as_ref().map_or(row.figure.name.clone(), |variant| format!("{}, {variant}", row.figure.name))
 }
 
 fn line(column: &Column) -> String {
@@ -83,7 +83,7 @@ fn interval(estimate: &Estimate, digits: usize) -> String {
 }
 
 fn published(row: &Row, text: &mut String) {
-    for figures in &row.published {
+    for figures in &row.figure.published {
         let value = as_published(figures.value);
         text.push_str(&match figures.spread.map(|spread| spread.map(as_published)) {
             Some([stdev, min, max]) => {
@@ -103,7 +103,7 @@ pub fn notes(workload: &WorkloadReport) -> Vec<String> {
 /// The one figure of `load` that has a goal.
 fn load_note(workload: &WorkloadReport) -> Option<String> {
     const LIMIT_US: f64 = 200.0;
-    let row = workload.rows.iter().find(|row| workload.name == "load" && row.unit == "us")?;
+    let row = workload.rows.iter().find(|row| workload.name == "load" && row.figure.unit == "us")?;
     let cost = row.columns.iter().find_map(|column| column.difference)?;
     Some(format!("loading costs {} us (limit {LIMIT_US:.0})", interval(&cost, 0)))
 }

@@ -2,7 +2,7 @@
 
 use crate::backend::Backend;
 use crate::message::Work;
-use crate::report::{Mark, Published};
+use crate::report::{Figure, Mark};
 use crate::scratch::Scratch;
 
 mod disk;
@@ -69,25 +69,6 @@ pub struct Measurement {
     pub count_punted: bool,
     /// Counted runs if the command does not say.
     pub runs: usize,
-}
-
-/// What a number is.
-#[derive(Debug, Clone, Default)]
-pub struct Figure {
-    /// See [`crate::report::Row`]; so are the others.
-    pub group: String,
-    /// What it is.
-    pub name: String,
-    /// Its unit.
-    pub unit: String,
-    /// Place on the axis.
-    pub x: Option<f64>,
-    /// Tells figures at one place apart.
-    pub variant: Option<String>,
-    /// Whether it is in the table on the terminal.
-    pub headline: bool,
-    /// What others published.
-    pub published: Vec<Published>,
 }
 
 /// Counted runs of each figure unless a workload says otherwise; with the dropped one the 10 of the published pipes.

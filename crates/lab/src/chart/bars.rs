@@ -27,7 +27,7 @@ pub fn draw(canvas: &mut Canvas, rows: &[&Row]) -> Result<u32, String> {
     let left = MARGIN + labels.max().unwrap_or(0) + 8;
     for (row, bars) in &groups {
         canvas.text(
-            &format!("{}, {}", text::name(row), row.unit),
+            &format!("{}, {}", text::name(row), row.figure.unit),
             (MARGIN, y + LINE / 2),
             HPos::Left,
             Ink::Text,
@@ -67,7 +67,7 @@ fn bars(row: &Row) -> Vec<Bar> {
         value: column.summary.map(|summary| [summary.median, summary.min, summary.max]),
         text: column.summary.map_or(String::new(), |summary| text::figure(summary.median)),
     });
-    let published = row.published.iter().map(|published| Bar {
+    let published = row.figure.published.iter().map(|published| Bar {
         label: published.label.clone(),
         ink: Ink::Published,
         value: Some(match published.spread {

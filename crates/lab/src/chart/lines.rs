@@ -22,7 +22,7 @@ struct Line {
 pub fn draw(canvas: &mut Canvas, workload: &WorkloadReport, rows: &[&Row]) -> Result<u32, String> {
     let lines = lines(rows);
     let mut y = legend(canvas, &lines)?;
-    let unit = rows.first().map_or("", |row| row.unit.as_str());
+    let unit = rows.first().map_or("", |row| row.figure.unit.as_str());
     canvas.text(unit, (MARGIN, y + LINE / 2), HPos::Left, Ink::Text)?;
     y += LINE + LINE / 2; // half a line for the topmost value
 
@@ -129,14 +129,15 @@ fn lines(rows: &[&Row]) -> Vec<Line> {
         None => lines.push(Line { label, ink, dashed, points: vec![point] }),
     };
     for row in rows {
-        let Some(x) = row.x else { continue };
+        let Some(x) = row.figure.x else { continue };
         for column in &row.columns {
             let Some(summary) = column.summary else { continue };
             let title = column.backend.title();
-            let label = row.variant.as_ref().map_or(title.to_owned(), |variant| format!("{title}, {variant}"));
-            add(label, Ink::Of(column.backend), row.variant.is_some(), (x, summary.median));
+            let label =
+                row.figure.variant.as_ref().map_or(title.to_owned(), |variant| format!("{title}, {variant}"));
+            add(label, Ink::Of(column.backend), row.figure.variant.is_some(), (x, summary.median));
         }
-        for published in &row.published {
+        for published in &row.figure.published {
             let dashed = published.label.contains("before");
             add(published.label.clone(), Ink::Published, dashed, (x, published.value));
         }

@@ -1,9 +1,9 @@
 //! Files: cached and direct reads, and direct writes with and without IOSQE_ASYNC.
 
-use super::{Figure, Measurement, Plan, Setting, Workload};
+use super::{Measurement, Plan, Setting, Workload};
 use crate::backend::Backend::*;
 use crate::message::{DirectWrites, Files, Work};
-use crate::report::Mark;
+use crate::report::{Figure, Mark};
 use crate::scratch::request_limits_kib;
 
 /// The workload `files`.

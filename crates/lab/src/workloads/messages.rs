@@ -1,9 +1,9 @@
 //! Messages from ring to ring, as published in June 2024.
 
-use super::{Figure, Measurement, Plan, Setting, Workload};
+use super::{Measurement, Plan, Setting, Workload};
 use crate::backend::Backend::*;
 use crate::message::{Messages, Work};
-use crate::report::Published;
+use crate::report::{Figure, Published};
 use crate::statistics::PERCENTILES;
 
 /// The workload `msg`.

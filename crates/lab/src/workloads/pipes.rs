@@ -1,9 +1,9 @@
 //! Nonblocking first attempts on pipes, as published in March 2023.
 
-use super::{Figure, Measurement, Plan, Setting, Workload};
+use super::{Measurement, Plan, Setting, Workload};
 use crate::backend::Backend::{self, *};
 use crate::message::{Pipes, Work};
-use crate::report::Published;
+use crate::report::{Figure, Published};
 
 /// The workload `pipes`.
 pub const PIPES: Workload = Workload {

@@ -1,8 +1,9 @@
 //! What single things cost: a NOP, loading the library, a ring that nobody uses.
 
-use super::{Figure, Measurement, Plan, Setting, Workload};
+use super::{Measurement, Plan, Setting, Workload};
 use crate::backend::Backend::*;
 use crate::message::Work;
+use crate::report::Figure;
 
 /// The workload `nop`.
 pub const NOP: Workload = Workload {

@@ -1,8 +1,9 @@
 //! Waiting: for connections, for time, for few of many descriptors.
 
-use super::{Figure, Measurement, Plan, Setting, Workload};
+use super::{Measurement, Plan, Setting, Workload};
 use crate::backend::Backend::*;
 use crate::message::{ArmAndCancel, CancelOrder, Echo, EchoStyle, Polls, Work};
+use crate::report::Figure;
 
 /// The workload `echo`.
 pub const ECHO: Workload = Workload {
@@ -70,7 +71,7 @@ fn plan_timers(setting: &mut Setting) -> Result<Plan, String> {
     let work = Work::Fire { timeouts: setting.pick(1_000, 20), over_ms: setting.pick(100, 20) };
     let figures =
         vec![Figure::new("lateness", "mean of a run", "us"), Figure::new("lateness", "greatest of a run", "us")];
-    measurements.push(Measurement::new(work, &backends, figures));
+    measurements.push(Measurement { runs: 5, ..Measurement::new(work, &backends, figures) });
     let notes =
         vec!["libuv's timers are counted in whole milliseconds; so are those it was given here.".to_owned()];
     Ok(Plan { measurements, notes, ..Plan::default() })
