@@ -27,6 +27,7 @@ topics![
     hostile,
     liburing,
     io_wq,
+    iopoll,
     lifetime,
     link,
     msg_ring,

@@ -51,6 +51,7 @@ cases! {
         read_fixed_outside_the_buffer_is_efault,
         read_fixed_with_a_bad_index_is_efault,
         read_fixed_without_buffers_is_efault,
+        read_fixed_of_a_bad_fd_without_buffers_is_ebadf,
         read_with_buffer_index_is_plain,
         fixed_file_read,
         fixed_file_bad_index_is_ebadf,
@@ -377,6 +378,14 @@ fn read_fixed_with_a_bad_index_is_efault(cx: &Context) {
 fn read_fixed_without_buffers_is_efault(cx: &Context) {
     let file = file("f", b"0123456789");
     assert_eq!(cx.ring(4).run(prep(Opcode::ReadFixed, fd(&file), address(pages(1)), 4, 0)), -EFAULT);
+}
+
+/// The file is looked up before the buffer.
+fn read_fixed_of_a_bad_fd_without_buffers_is_ebadf(cx: &Context) {
+    let mut ring = cx.ring(4);
+    for flags in [0, IOSQE_ASYNC] {
+        assert_eq!(ring.run(sqe::op(Opcode::ReadFixed).with(flags)), -EBADF);
+    }
 }
 
 fn read_with_buffer_index_is_plain(cx: &Context) {

@@ -23,7 +23,7 @@ pub mod timeout;
 pub mod waitid;
 pub mod xattr;
 
-pub use table::{definition, Definition, FileUse};
+pub use table::{definition, on_iopoll, Definition, FileUse};
 
 use crate::os::check;
 use crate::resource::buf_ring::Selection;

@@ -5,6 +5,7 @@ pub mod crew;
 pub mod driver;
 pub mod handover;
 pub mod helper;
+pub mod iopoll;
 pub mod readiness;
 pub mod route;
 mod select;

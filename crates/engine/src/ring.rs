@@ -30,6 +30,7 @@ use crate::forced::{point, Point};
 use crate::lock::{Held, Lock};
 use crate::path::crew::Submission;
 use crate::path::driver::Driver;
+use crate::path::iopoll::IoPoll;
 use crate::path::readiness::Entries;
 use crate::path::sqpoll::Poller;
 use crate::path::worker::Job;
@@ -153,6 +154,8 @@ pub struct State {
     pub closed: bool,
     /// Made with `IORING_SETUP_R_DISABLED` and not enabled yet.
     pub disabled: bool,
+    /// What a ring of polled devices has (`IORING_SETUP_IOPOLL`).
+    pub iopoll: Option<Box<IoPoll>>,
     /// What the program allowed the ring to be used for; holds while the ring is not disabled.
     pub restrictions: Option<Box<Restrictions>>,
     /// What the program set for busy polling.

@@ -131,7 +131,8 @@ fn leave(target: &'static Ring, cqe: Cqe) -> Result<(), Errno> {
     if target.is_struck_here() {
         return Err(Errno::IO);
     }
-    if !target.defers() {
+    // A polled ring's CQ is anybody's to post to (`io_msg_need_remote` in io_uring/msg_ring.c).
+    if !target.defers() || target.has(IORING_SETUP_IOPOLL) {
         if let Some(mut guard) = target.try_lock() {
             if guard.is_broken() {
                 return Err(Errno::IO);

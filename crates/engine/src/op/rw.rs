@@ -86,9 +86,6 @@ impl Rw {
         if protected {
             check_attributes(sqe.pad2, sqe.addr3)?;
         }
-        if sqe.op_flags & RWF_HIPRI != 0 {
-            return Err(Errno::INVAL); // only on rings made with IORING_SETUP_IOPOLL
-        }
         let aligned = match buffers {
             Buffers::One([address, bytes]) => (address | bytes | sqe.off as usize).is_multiple_of(512),
             Buffers::Many(_) => sqe.off.is_multiple_of(512),
@@ -195,6 +192,22 @@ impl Rw {
     #[inline]
     pub fn may_be_direct(&self) -> bool {
         self.aligned && self.flags & RWF_NOWAIT == 0
+    }
+
+    /// For a read: where it begins, `u64::MAX` for the file's own position.
+    pub fn reads_at(&self) -> Option<u64> {
+        (!self.write).then_some(self.offset)
+    }
+
+    /// Address, length and offset are those of whole sectors.
+    pub fn is_aligned(&self) -> bool {
+        self.aligned
+    }
+
+    /// The device's queue is to be polled for it (RWF_HIPRI).
+    #[inline]
+    pub fn is_polled(&self) -> bool {
+        self.flags & RWF_HIPRI != 0
     }
 
     /// Which readiness it waits for; `None` when the program asked not to wait (RWF_NOWAIT).

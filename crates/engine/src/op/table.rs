@@ -64,6 +64,28 @@ const fn of_ring(row: Option<Definition>) -> Option<Definition> {
     }
 }
 
+/// Whether a ring of polled devices (`IORING_SETUP_IOPOLL`) takes it. Source: `iopoll` in io_uring/opdef.c.
+pub fn on_iopoll(opcode: Opcode) -> bool {
+    use Opcode as O;
+    matches!(
+        opcode,
+        O::Nop
+            | O::Read
+            | O::Readv
+            | O::ReadFixed
+            | O::ReadvFixed
+            | O::Write
+            | O::Writev
+            | O::WriteFixed
+            | O::WritevFixed
+            | O::FilesUpdate
+            | O::ProvideBuffers
+            | O::RemoveBuffers
+            | O::MsgRing
+            | O::UringCmd
+    )
+}
+
 const fn define(opcode: Opcode) -> Option<Definition> {
     use FileUse::{File, None as NoFile};
     use Opcode as O;

@@ -118,7 +118,7 @@ impl RingGuard {
     }
 
     /// Completes everything that can be completed without waiting, except what the poll set knows.
-    fn collect(&mut self) {
+    pub(super) fn collect(&mut self) {
         if self.is_polled() {
             return self.flush_overflow(); // the rest is its thread's
         }
@@ -175,7 +175,7 @@ impl RingGuard {
         Ok(if ready >= wanted { self.cq_tail() } else { head.wrapping_add(wanted) })
     }
 
-    fn cq_is_empty(&self) -> bool {
+    pub(super) fn cq_is_empty(&self) -> bool {
         self.cq_ready(self.cq_tail()) == Ok(0)
     }
 }

@@ -151,7 +151,8 @@ impl RingGuard {
         }
         if let Op::Rw(rw) = op {
             if let Err(error) = self.find_buffer(rw) {
-                return Verdict::error(error);
+                return Verdict::error(descriptors::check_open(fd).err().unwrap_or(error));
+                // the file comes first
             }
         }
         let waits_for = if first { op.waits_for() } else { None };
@@ -256,6 +257,11 @@ impl RingGuard {
     /// A read or write: first what is known of the descriptor, then the attempt, then what it taught.
     #[inline]
     pub(super) fn issue_transfer(&mut self, rw: &mut Rw, fd: i32) -> Verdict {
+        if self.iopoll.is_some() {
+            if let Some(error) = self.refused_transfer(rw, fd) {
+                return Verdict::error(error);
+            }
+        }
         if rw.may_be_direct() && self.entries.is_direct(fd) {
             return Verdict::NeedsWorker;
         }
@@ -452,11 +458,17 @@ impl RingGuard {
         request.path = Path::Worker;
         let by_number = matches!(self.slab[id].target, Target::Number(_));
         let refused = if by_number { refused_number(fd, &op) } else { None };
+        let refused = match &op {
+            Op::Rw(rw) if self.iopoll.is_some() => refused.or_else(|| self.refused_transfer(rw, fd)),
+            _ => refused,
+        };
         let ready = match (refused, &mut op) {
             (Some(error), _) => Err(error),
             (None, Op::Splice(splice)) => self.look_up_input(splice),
             (None, op) if self.slab[id].flags & IOSQE_BUFFER_SELECT != 0 => self.hold_buffer(id, op),
-            (None, Op::Rw(rw)) => self.find_buffer(rw),
+            (None, Op::Rw(rw)) => {
+                self.find_buffer(rw).map_err(|error| descriptors::check_open(fd).err().unwrap_or(error))
+            }
             (None, Op::Net(Net::Transfer(transfer))) => transfer.find_buffer(fd, self.buffers.as_ref()),
             (None, Op::NopWith(nop)) => {
                 self.look_up_nop(nop);
@@ -511,13 +523,14 @@ impl RingGuard {
     /// Takes in what arrived.
     pub fn receive(&mut self, arrival: Arrival) {
         match arrival {
+            Arrival::Result(job) if self.iopoll.is_some() => self.receive_polled(job),
             Arrival::Result(job) => self.bring_back(job),
             Arrival::Message(cqe) => self.post_message(cqe),
         }
     }
 
     /// Follows a job's verdict, if its request still is there.
-    fn bring_back(&mut self, job: Arc<Job>) {
+    pub(super) fn bring_back(&mut self, job: Arc<Job>) {
         // A result that comes after its ring ended must not meet a request of the ring's next life.
         if job.cookie != self.cookie {
             return;

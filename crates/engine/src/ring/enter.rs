@@ -3,7 +3,7 @@
 use super::{LockFailure, Ring, RingGuard};
 use crate::os::{check, syscall, user_read};
 use crate::path::driver::{wait, Wish};
-use crate::path::sqpoll;
+use crate::path::{iopoll, sqpoll};
 use crate::resource::wait_region;
 use crate::{process, stats, Errno};
 use anyring_abi::*;
@@ -83,6 +83,10 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
 
 /// IORING_ENTER_GETEVENTS: waits as the call asks.
 pub fn wait_for_events(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> {
+    if guard.is_asked() {
+        guard.check_waiter().inspect_err(|_| guard.call_helper())?;
+        return iopoll::ask(guard, call);
+    }
     match guard.check_waiter().and_then(|()| guard.wish(call)) {
         Ok(wish) => wait(guard, &wish),
         Err(error) => {

@@ -65,8 +65,12 @@ impl RingGuard {
         self.chain = None;
         self.submission = None;
         drop(core::mem::take(&mut self.drain));
-        for arrival in self.ring.arrived.take() {
-            let Arrival::Result(job) = arrival else { continue };
+        let kept = self.iopoll.as_mut().map(|iopoll| iopoll.take_found()).unwrap_or_default();
+        let arrived = self.ring.arrived.take().into_iter().filter_map(|arrival| match arrival {
+            Arrival::Result(job) => Some(job),
+            Arrival::Message(_) => None,
+        });
+        for job in arrived.chain(kept) {
             if job.cookie == self.cookie {
                 drop(self.slab.remove(job.request));
             }
@@ -105,6 +109,9 @@ impl State {
         core::mem::forget(core::mem::take(&mut self.personalities));
         core::mem::forget(core::mem::take(&mut self.records));
         self.chain = None;
+        if let Some(iopoll) = &mut self.iopoll {
+            iopoll.forget_flight();
+        }
         self.batch = Batch::default();
         if let Some(bell) = self.bell.take() {
             crate::descriptors::close(bell); // a thread of the parent's may sleep on it

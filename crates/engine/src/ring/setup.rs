@@ -6,6 +6,7 @@ use super::memory::Memory;
 use super::{control::Control, Records, State};
 use crate::forced::{point, Point};
 use crate::os::{user_read, user_write};
+use crate::path::iopoll::IoPoll;
 use crate::path::readiness::Entries;
 use crate::path::sqpoll;
 use crate::request::drain::Drain;
@@ -40,7 +41,8 @@ pub const FEATURES: u32 = IORING_FEAT_SINGLE_MMAP
     | IORING_FEAT_NO_IOWAIT;
 
 /// Setup flags that this engine serves; the others answer EINVAL, as on a kernel that does not have them.
-pub const FLAGS: u32 = IORING_SETUP_SQPOLL
+pub const FLAGS: u32 = IORING_SETUP_IOPOLL
+    | IORING_SETUP_SQPOLL
     | IORING_SETUP_SQ_AFF
     | IORING_SETUP_CQSIZE
     | IORING_SETUP_CLAMP
@@ -56,6 +58,7 @@ pub const FLAGS: u32 = IORING_SETUP_SQPOLL
     | IORING_SETUP_NO_MMAP
     | IORING_SETUP_REGISTERED_FD_ONLY
     | IORING_SETUP_NO_SQARRAY
+    | IORING_SETUP_HYBRID_IOPOLL
     | IORING_SETUP_CQE_MIXED;
 
 /// Makes a ring: its descriptor. `params` is the program's address of `struct io_uring_params`.
@@ -124,8 +127,10 @@ fn check_flags(flags: u32) -> Result<(), Errno> {
     let notified = IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_DEFER_TASKRUN;
     let polled_and_notified = has(IORING_SETUP_SQPOLL) && has(notified);
     let unmappable = has(IORING_SETUP_REGISTERED_FD_ONLY) && !has(IORING_SETUP_NO_MMAP);
+    let hybrid_alone = has(IORING_SETUP_HYBRID_IOPOLL) && !has(IORING_SETUP_IOPOLL);
     let two_sizes = has(IORING_SETUP_CQE32) && has(IORING_SETUP_CQE_MIXED);
-    if polled_and_notified || flag_without_deferral || deferral_for_many || unmappable || two_sizes {
+    if polled_and_notified || flag_without_deferral || deferral_for_many || unmappable || two_sizes || hybrid_alone
+    {
         return Err(Errno::INVAL);
     }
     Ok(())
@@ -176,6 +181,7 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> 
         disabled: flags & IORING_SETUP_R_DISABLED != 0,
         orphan: false,
         closed: false,
+        iopoll: (flags & IORING_SETUP_IOPOLL != 0).then(|| Box::new(IoPoll::new(flags & IORING_SETUP_SQPOLL != 0))),
         restrictions: None,
         napi: Napi::default(),
         personalities: Personalities::default(),

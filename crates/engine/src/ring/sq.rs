@@ -5,7 +5,7 @@ use super::layout::word;
 use super::RingGuard;
 use crate::forced::{point, Point};
 use crate::op::net::refused_flags;
-use crate::op::{definition, Definition, FileUse, Op, Verdict};
+use crate::op::{definition, on_iopoll, Definition, FileUse, Op, Verdict};
 use crate::path::crew::Hold;
 use crate::request::{Path, Request, Target};
 use crate::{stats, Errno};
@@ -215,6 +215,8 @@ impl RingGuard {
     fn check_op(&self, op: &Op) -> Result<(), Errno> {
         match op {
             Op::LinkTimeout(_) => self.check_link_timeout(),
+            // RWF_HIPRI is for rings of polled devices.
+            Op::Rw(rw) if rw.is_polled() && self.iopoll.is_none() => Err(Errno::INVAL),
             Op::NopWith(nop) if nop.extra.is_some() && !self.ring().has(LARGE_CQES) => Err(Errno::INVAL),
             _ => Ok(()),
         }
@@ -247,8 +249,13 @@ impl RingGuard {
             }
             self.drain.check(sqe.flags)?;
         }
-        if let Some(restrictions) = &self.restrictions {
-            restrictions.check_sqe(opcode, sqe.flags)?;
+        if self.restrictions.is_some() | self.iopoll.is_some() {
+            if self.iopoll.is_some() && !on_iopoll(opcode) {
+                return Err(Errno::INVAL);
+            }
+            if let Some(restrictions) = &self.restrictions {
+                restrictions.check_sqe(opcode, sqe.flags)?;
+            }
         }
         if (sqe.ioprio != 0 && !row.ioprio) || sqe.personality != 0 {
             if sqe.ioprio != 0 && !row.ioprio {
