@@ -108,8 +108,7 @@ impl RingGuard {
             libc::S_IFREG if on_polled_file_system(file) => (stat.st_dev, stat.st_size as u64),
             _ => return Some(Errno::OPNOTSUPP),
         };
-        let Some(position) = rw.reads_at() else { return None };
-        let position = match position {
+        let position = match rw.reads_at()? {
             u64::MAX => rustix::fs::tell(file).unwrap_or(0),
             position => position,
         };
@@ -203,7 +202,7 @@ pub fn ask(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> {
 }
 
 fn on_polled_file_system(file: rustix::fd::BorrowedFd) -> bool {
-    rustix::fs::fstatfs(file).is_ok_and(|stat| FILE_SYSTEMS.contains(&(stat.f_type as i64)))
+    rustix::fs::fstatfs(file).is_ok_and(|stat| FILE_SYSTEMS.contains(&stat.f_type))
 }
 
 /// Whether a worker made a transfer, which the device would have to be polled for.
