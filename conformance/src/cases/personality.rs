@@ -25,6 +25,17 @@ fn register(ring: &Ring) -> i32 {
     ring.register(IORING_REGISTER_PERSONALITY, 0, 0) as i32
 }
 
+/// A ring on which another user's credentials are registered, who may not open the guarded file: their number.
+fn with_registered_nobody(cx: &Context) -> (Ring, i32) {
+    needs_root(cx);
+    let ring = cx.ring(4);
+    guarded_file();
+    become_user(NOBODY);
+    let id = register(&ring);
+    become_user(0);
+    (ring, id)
+}
+
 fn unregister(ring: &Ring, id: u32) -> i32 {
     ring.register(IORING_UNREGISTER_PERSONALITY, 0, id) as i32
 }
@@ -106,36 +117,21 @@ fn open_with_the_registered_rights(cx: &Context) {
 }
 
 fn open_without_the_callers_rights(cx: &Context) {
-    needs_root(cx);
-    let mut ring = cx.ring(4);
-    guarded_file();
-    become_user(NOBODY);
-    let id = register(&ring);
-    become_user(0);
+    let (mut ring, id) = with_registered_nobody(cx);
     assert_eq!(ring.run(with_credentials(open(), id)), -EACCES);
     assert!(ring.run(open()) >= 0);
 }
 
 fn new_file_belongs_to_the_registered_user(cx: &Context) {
     use std::os::unix::fs::MetadataExt;
-    needs_root(cx);
-    let mut ring = cx.ring(4);
-    guarded_file();
-    become_user(NOBODY);
-    let id = register(&ring);
-    become_user(0);
+    let (mut ring, id) = with_registered_nobody(cx);
     let make = sqe::openat(libc::AT_FDCWD, c"new", libc::O_CREAT | libc::O_WRONLY, 0o600);
     assert!(ring.run(with_credentials(make, id)) >= 0);
     assert_eq!(std::fs::metadata("new").expect("stat").uid(), NOBODY);
 }
 
 fn in_a_chain(cx: &Context) {
-    needs_root(cx);
-    let mut ring = cx.ring(4);
-    guarded_file();
-    become_user(NOBODY);
-    let id = register(&ring);
-    become_user(0);
+    let (mut ring, id) = with_registered_nobody(cx);
     ring.go_all(&[
         sqe::nop().with(IOSQE_IO_LINK).data(1),
         with_credentials(open(), id).with(IOSQE_IO_LINK).data(2),
@@ -145,12 +141,7 @@ fn in_a_chain(cx: &Context) {
 }
 
 fn with_async(cx: &Context) {
-    needs_root(cx);
-    let mut ring = cx.ring(4);
-    guarded_file();
-    become_user(NOBODY);
-    let id = register(&ring);
-    become_user(0);
+    let (mut ring, id) = with_registered_nobody(cx);
     assert_eq!(ring.run(with_credentials(open(), id).with(IOSQE_ASYNC)), -EACCES);
 }
 
@@ -170,12 +161,7 @@ fn other_thread_of_the_ring_uses_it(cx: &Context) {
 }
 
 fn setxattr_without_the_callers_rights(cx: &Context) {
-    needs_root(cx);
-    let mut ring = cx.ring(4);
-    guarded_file();
-    become_user(NOBODY);
-    let id = register(&ring);
-    become_user(0);
+    let (mut ring, id) = with_registered_nobody(cx);
     let set = Sqe {
         addr: c"user.mark".as_ptr() as u64,
         off: b"x".as_ptr() as u64,
