@@ -26,6 +26,7 @@ topics![
     futex_vector,
     hostile,
     liburing,
+    in_flight,
     io_wq,
     iopoll,
     lifetime,
@@ -39,6 +40,7 @@ topics![
     net_listen,
     net_zero_copy,
     nop,
+    order,
     overflow,
     personality,
     poll,
@@ -59,6 +61,7 @@ topics![
     sync,
     sync_cancel,
     timeout,
+    timeout_count,
     waitid,
     waits,
     xattr

@@ -65,6 +65,7 @@ impl RingGuard {
         }
         if request.op.needs_request() {
             self.start_timer(id);
+            self.arm_link_timeout(id);
             return;
         }
         let row = definition(request.opcode as u8).map(|(_, row)| row);

@@ -1,0 +1,202 @@
+//! TIMEOUTs that count completions: which CQEs count, and what an update, a chain or a drain does to the count.
+
+use super::prelude::*;
+
+cases! {
+    any_flags: [
+        expired_timeouts_do_not_count,
+        counted_timeouts_do_not_count,
+        failures_count,
+        cancellations_count,
+        shots_count,
+        messages_count,
+        silent_requests_do_not_count,
+        completions_on_the_backlog_count,
+        earlier_completions_do_not_count,
+        smaller_counts_end_first,
+        equal_counts_end_together,
+        later_timeout_counts_from_its_own_submission,
+        update_forgets_the_count,
+        removal_ends_it,
+        count_is_of_32_bits,
+        count_with_the_rest_of_its_submission,
+        wakes_a_waiter_for_more,
+        absolute_time_with_a_count,
+    ],
+    own_flags: [],
+}
+
+/// A TIMEOUT of ten seconds that ends after `count` completions.
+fn counting(long: &Timespec, count: u64) -> Sqe {
+    sqe::timeout(long, count, 0)
+}
+
+fn expired_timeouts_do_not_count(cx: &Context) {
+    let (mut ring, long, short) = (cx.ring(8), ms(10_000), ms(5));
+    ring.go(counting(&long, 1).data(1));
+    ring.go(sqe::timeout(&short, 0, 0).data(2));
+    assert_eq!(ring.wait_ordered(1), [(2, -ETIME)]);
+    ring.expect_quiet();
+    ring.go(sqe::nop().data(3));
+    assert_eq!(ring.wait_sorted(2), [(1, 0), (3, 0)]);
+}
+
+fn counted_timeouts_do_not_count(cx: &Context) {
+    let (mut ring, long) = (cx.ring(8), ms(10_000));
+    ring.go_all(&[counting(&long, 2).data(1), counting(&long, 1).data(2)]);
+    ring.go(sqe::nop().data(3));
+    assert_eq!(ring.wait_sorted(2), [(2, 0), (3, 0)]);
+    ring.expect_quiet();
+    ring.go(sqe::nop().data(4));
+    assert_eq!(ring.wait_sorted(2), [(1, 0), (4, 0)]);
+}
+
+fn failures_count(cx: &Context) {
+    let (mut ring, long) = (cx.ring(8), ms(10_000));
+    ring.go(counting(&long, 1).data(1));
+    ring.go(sqe::read(9999, &mut [0; 1], 0).data(2));
+    assert_eq!(ring.wait_sorted(2), [(1, 0), (2, -libc::EBADF)]);
+}
+
+fn cancellations_count(cx: &Context) {
+    let ((reader, _writer), mut ring, mut buffer, long) = (pipe(), cx.ring(8), [0; 1], ms(10_000));
+    ring.go(sqe::read(fd(&reader), &mut buffer, 0).data(1));
+    ring.go(counting(&long, 2).data(2));
+    ring.go(sqe::cancel(1, 0).data(3));
+    assert_eq!(ring.wait_sorted(3), [(1, -ECANCELED), (2, 0), (3, 0)]);
+}
+
+fn shots_count(cx: &Context) {
+    let ((reader, mut writer), mut ring, long) = (pipe(), cx.ring(8), ms(10_000));
+    ring.go(sqe::poll_add(fd(&reader), libc::POLLIN, IORING_POLL_ADD_MULTI).data(1));
+    ring.go(counting(&long, 2).data(2));
+    writer.write_all(b"x").expect("write");
+    assert_eq!(ring.wait().user_data, 1);
+    ring.expect_quiet();
+    writer.write_all(b"x").expect("write");
+    let mut seen = [ring.wait().user_data, ring.wait().user_data];
+    seen.sort_unstable();
+    assert_eq!(seen, [1, 2]);
+}
+
+fn messages_count(cx: &Context) {
+    let (mut ring, mut other, long) = (cx.ring(8), cx.ring(8), ms(10_000));
+    ring.go(counting(&long, 1).data(1));
+    let message = Sqe { off: 7, ..prep(Opcode::MsgRing, ring.fd, IORING_MSG_DATA, 5, 7) };
+    assert_eq!(other.run(message), 0);
+    assert_eq!(ring.wait_ordered(1), [(7, 5)]);
+    // Natively it is looked at with the next completion of the ring's own.
+    ring.go(sqe::nop().data(2));
+    assert_eq!(ring.wait_sorted(2), [(1, 0), (2, 0)]);
+}
+
+fn silent_requests_do_not_count(cx: &Context) {
+    let (mut ring, long) = (cx.ring(8), ms(10_000));
+    ring.go(counting(&long, 1).data(1));
+    ring.go(sqe::nop().with(IOSQE_CQE_SKIP_SUCCESS).data(2));
+    ring.expect_quiet();
+    ring.go(sqe::nop().data(3));
+    assert_eq!(ring.wait_sorted(2), [(1, 0), (3, 0)]);
+}
+
+fn completions_on_the_backlog_count(cx: &Context) {
+    let (mut ring, long) = (cx.ring(2), ms(10_000));
+    let room = u64::from(ring.params.cq_entries);
+    ring.go(counting(&long, room + 2).data(100));
+    for n in 0..room + 2 {
+        ring.go(sqe::nop().data(n));
+    }
+    let mut seen: Vec<_> = ring.wait_all(room as usize + 3).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+    seen.sort_unstable();
+    assert_eq!(seen.last(), Some(&(100, 0)));
+}
+
+fn earlier_completions_do_not_count(cx: &Context) {
+    let (mut ring, long) = (cx.ring(8), ms(10_000));
+    ring.go_all(&[sqe::nop().data(1), sqe::nop().data(2)]);
+    ring.go(counting(&long, 1).data(3));
+    assert_eq!(ring.wait_ordered(2), [(1, 0), (2, 0)]);
+    ring.expect_quiet();
+}
+
+fn smaller_counts_end_first(cx: &Context) {
+    let (mut ring, long) = (cx.ring(8), ms(10_000));
+    ring.go_all(&[counting(&long, 3).data(13), counting(&long, 1).data(11), counting(&long, 2).data(12)]);
+    for n in 1..=3 {
+        ring.go(sqe::nop().data(n));
+        assert_eq!(ring.wait_sorted(2), [(n, 0), (10 + n, 0)]);
+    }
+}
+
+fn equal_counts_end_together(cx: &Context) {
+    let (mut ring, long) = (cx.ring(8), ms(10_000));
+    ring.go_all(&[counting(&long, 1).data(11), counting(&long, 1).data(12)]);
+    ring.go(sqe::nop().data(1));
+    assert_eq!(ring.wait_sorted(3), [(1, 0), (11, 0), (12, 0)]);
+}
+
+fn later_timeout_counts_from_its_own_submission(cx: &Context) {
+    let (mut ring, long) = (cx.ring(8), ms(10_000));
+    ring.go(counting(&long, 2).data(11));
+    ring.go(sqe::nop().data(1));
+    ring.go(counting(&long, 2).data(12));
+    assert_eq!(ring.wait_ordered(1), [(1, 0)]);
+    ring.go(sqe::nop().data(2));
+    assert_eq!(ring.wait_sorted(2), [(2, 0), (11, 0)]);
+    ring.expect_quiet();
+    ring.go(sqe::nop().data(3));
+    assert_eq!(ring.wait_sorted(2), [(3, 0), (12, 0)]);
+}
+
+fn update_forgets_the_count(cx: &Context) {
+    let (mut ring, long, soon) = (cx.ring(8), ms(10_000), ms(60));
+    ring.go(counting(&long, 2).data(1));
+    assert_eq!(ring.run(sqe::timeout_update(1, &soon, 0).data(2)), 0);
+    ring.go_all(&[sqe::nop().data(3), sqe::nop().data(4)]);
+    assert_eq!(ring.wait_ordered(2), [(3, 0), (4, 0)]);
+    assert_eq!(ring.wait_ordered(1), [(1, -ETIME)]);
+}
+
+fn removal_ends_it(cx: &Context) {
+    let (mut ring, long) = (cx.ring(8), ms(10_000));
+    ring.go(counting(&long, 2).data(1));
+    ring.go(sqe::timeout_remove(1).data(2));
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
+    ring.go_all(&[sqe::nop().data(3), sqe::nop().data(4)]);
+    assert_eq!(ring.wait_ordered(2), [(3, 0), (4, 0)]);
+}
+
+fn count_is_of_32_bits(cx: &Context) {
+    let (mut ring, soon) = (cx.ring(8), ms(30));
+    ring.go(sqe::timeout(&soon, 1 << 32, 0).data(1));
+    ring.go(sqe::nop().data(2));
+    assert_eq!(ring.wait_ordered(2), [(2, 0), (1, -ETIME)]);
+    ring.go(sqe::timeout(&soon, 1 << 32 | 1, 0).data(3));
+    ring.go(sqe::nop().data(4));
+    assert_eq!(ring.wait_sorted(2), [(3, 0), (4, 0)]);
+}
+
+fn count_with_the_rest_of_its_submission(cx: &Context) {
+    let (mut ring, long) = (cx.ring(8), ms(10_000));
+    ring.go_all(&[sqe::nop().data(1), counting(&long, 2).data(2), sqe::nop().data(3), sqe::nop().data(4)]);
+    assert_eq!(ring.wait_sorted(4), [(1, 0), (2, 0), (3, 0), (4, 0)]);
+}
+
+fn wakes_a_waiter_for_more(cx: &Context) {
+    let (mut ring, long) = (cx.ring(8), ms(10_000));
+    ring.go(counting(&long, 1).data(1));
+    ring.push(sqe::nop().data(2));
+    assert_eq!(ring.submit_and_wait(2), 1);
+    assert_eq!(ring.cq_ready(), 2);
+}
+
+fn absolute_time_with_a_count(cx: &Context) {
+    let (mut ring, mut until) = (cx.ring(8), clock(libc::CLOCK_MONOTONIC));
+    until.tv_sec += 100;
+    ring.go(sqe::timeout(&until, 1, IORING_TIMEOUT_ABS).data(1));
+    ring.go(sqe::nop().data(2));
+    assert_eq!(ring.wait_sorted(2), [(1, 0), (2, 0)]);
+    until.tv_sec -= 200;
+    ring.go(sqe::timeout(&until, 1, IORING_TIMEOUT_ABS).data(3));
+    assert_eq!(ring.wait_ordered(1), [(3, -ETIME)]);
+}
