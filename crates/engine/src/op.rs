@@ -262,6 +262,9 @@ impl Op {
     }
 }
 
+// A request holds its operation, and both are moved when it is made: what is rare belongs into a box.
+const _: () = assert!(size_of::<Op>() <= 80 && size_of::<Verdict>() <= 12);
+
 /// SQE fields that an operation may have to find zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)] // fields of Sqe

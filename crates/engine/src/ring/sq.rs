@@ -78,9 +78,11 @@ impl RingGuard {
                 view.store(word::SQ_DROPPED, dropped.wrapping_add(1))?;
                 break;
             }
-            let sqe = view.sqe(index)?;
+            // Not moved out of its result: see `accept`.
+            let copied = view.sqe(index);
+            let sqe = copied.as_ref().map_err(|error| *error)?;
             submitted += 1;
-            let accepted = self.accept(&sqe);
+            let accepted = self.accept(sqe);
             if !accepted && !self.ring().has(IORING_SETUP_SUBMIT_ALL) {
                 break;
             }
