@@ -265,6 +265,10 @@ fn of_argument(set: &mut Set, call: u32, arg: usize, count: u32) {
                 _ => false,
             });
         }
+        IORING_REGISTER_ZCRX_IFQ => {
+            let area = at::<u64>(arg + 16).unwrap_or(0) as usize;
+            set.add_argument(call, |name| u64::from(at::<u32>(area + 24).unwrap_or(0)) & name.value != 0);
+        }
         IORING_REGISTER_SEND_MSG_RING => {
             if let Some(sqe) = at::<Sqe>(arg) {
                 *set = Set(std::array::from_fn(|word| set.0[word] | of_sqe(&sqe).0[word]));

@@ -64,7 +64,8 @@ topics![
     timeout_count,
     waitid,
     waits,
-    xattr
+    xattr,
+    zero_copy_receive
 ];
 
 /// What nearly every case uses.

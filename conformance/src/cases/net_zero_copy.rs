@@ -271,6 +271,9 @@ fn poll_first(cx: &Context) {
     let ((a, mut b), mut ring) = (tcp_pair(), cx.ring(8));
     let first = IORING_RECVSEND_POLL_FIRST as u16;
     assert_eq!(delivered(&mut ring, &mut b, send(&a, b"hello").ioprio(first), b"hello"), 0);
+    let vectors = [iovec(b"hello")];
+    let message = message(&vectors);
+    assert_eq!(delivered(&mut ring, &mut b, sendmsg(&a, &message).ioprio(first), b"hello"), 0);
     let dontwait = send(&a, b"hello").ioprio(first).op_flags(libc::MSG_DONTWAIT as u32);
     assert_eq!(notified(&mut ring, dontwait), (-EAGAIN, 0));
 }

@@ -127,6 +127,10 @@ pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
             one_argument(arg, count)?;
             super::sync_cancel::cancel(guard, arg)
         }
+        IORING_REGISTER_ZCRX_IFQ => {
+            one_argument(arg, count)?;
+            Err(Errno::OPNOTSUPP) // as built without CONFIG_IO_URING_ZCRX
+        }
         _ => Err(Errno::INVAL),
     }
 }
