@@ -62,6 +62,7 @@ topics![
     sync_cancel,
     timeout,
     timeout_count,
+    uring_cmd,
     waitid,
     waits,
     xattr,

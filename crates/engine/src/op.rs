@@ -20,6 +20,7 @@ pub mod splice;
 pub mod sync;
 mod table;
 pub mod timeout;
+pub mod uring_cmd;
 pub mod waitid;
 pub mod xattr;
 
@@ -134,6 +135,7 @@ pub enum Op {
     FutexWait(futex::Wait),
     FutexWake(futex::Wake),
     Waitid(waitid::Waitid),
+    UringCmd(uring_cmd::UringCmd),
 }
 
 impl Op {
@@ -158,6 +160,7 @@ impl Op {
             Op::FutexWait(op) => op.issue(),
             Op::FutexWake(op) => op.issue(context),
             Op::Waitid(op) => op.issue(context),
+            Op::UringCmd(op) => op.issue(context),
             Op::Poll(op) => op.issue(context),
             Op::PollRemove(_) | Op::Timeout(_) | Op::TimeoutRemove(_) | Op::LinkTimeout(_) => {
                 Verdict::error(Errno::INVAL)

@@ -2,7 +2,7 @@
 
 use super::{
     buffers, cancel, epoll, file_table, fs, futex, msg_ring, net, nop, pipe, poll, rw, splice, sync, timeout,
-    waitid, xattr, Op,
+    uring_cmd, waitid, xattr, Op,
 };
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe};
@@ -135,6 +135,7 @@ const fn define(opcode: Opcode) -> Option<Definition> {
         O::MsgRing => row(|_, sqe| msg_ring::MsgRing::prep(sqe).map(Op::MsgRing), File),
         O::FutexWait | O::FutexWaitv => row(|opcode, sqe| futex::prep_wait(opcode, sqe).map(Op::FutexWait), NoFile),
         O::FutexWake => row(|_, sqe| futex::Wake::prep(sqe).map(Op::FutexWake), NoFile),
+        O::UringCmd => selecting(row(|_, sqe| uring_cmd::UringCmd::prep(sqe).map(Op::UringCmd), File)),
         O::Waitid => row(|_, sqe| waitid::Waitid::prep(sqe).map(Op::Waitid), NoFile),
         // Of the registered files too: they never leave the submitter.
         O::Pipe => of_ring(row(|_, sqe| pipe::Pipe::prep(sqe).map(Op::Pipe), NoFile)),

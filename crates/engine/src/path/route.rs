@@ -630,6 +630,13 @@ fn refused_number(fd: i32, op: &Op) -> Option<Errno> {
     if descriptors::is_own(fd) {
         return Some(Errno::BADF); // for the program the number is not open
     }
-    // What is in a ring's socket is the engine's own. Natively a ring has no read or write either.
-    (process::is_ring(fd) && matches!(op, Op::Rw(_) | Op::Net(_))).then_some(Errno::INVAL)
+    if !process::is_ring(fd) {
+        return None;
+    }
+    // What is in a ring's socket is the engine's own. Natively a ring has no read, write or command either.
+    match op {
+        Op::Rw(_) | Op::Net(_) => Some(Errno::INVAL),
+        Op::UringCmd(_) => Some(Errno::OPNOTSUPP),
+        _ => None,
+    }
 }

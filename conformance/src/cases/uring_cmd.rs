@@ -1,0 +1,352 @@
+//! URING_CMD: commands of sockets, and of whatever has none.
+
+use super::prelude::*;
+
+cases! {
+    any_flags: [
+        bytes_to_receive,
+        bytes_to_send,
+        datagram_to_receive,
+        of_a_listener_is_einval,
+        gets_an_option,
+        gets_part_of_an_option,
+        gets_options_of_the_socket_only,
+        sets_an_option,
+        sets_an_option_of_tcp,
+        bad_options,
+        bad_addresses_are_efault,
+        with_async,
+        of_a_registered_file,
+        unknown_commands_are_eopnotsupp,
+        other_families,
+        of_other_files_is_eopnotsupp,
+        of_the_null_device_is_zero,
+        of_a_ring_is_eopnotsupp,
+        bad_descriptor_is_ebadf,
+        with_unused_fields,
+        unknown_flags_are_einval,
+        fixed_is_for_drivers,
+        multishot_needs_buffers,
+        goes_on_with_its_link,
+        timestamps_need_large_cqes,
+        discard_of_other_files_is_eopnotsupp,
+    ],
+    own_flags: [
+        discards,
+        timestamps_of_large_cqes,
+    ],
+}
+
+/// `SOCKET_URING_OP_*`.
+const SIOCINQ: u64 = 0;
+const SIOCOUTQ: u64 = 1;
+const GETSOCKOPT: u64 = 2;
+const SETSOCKOPT: u64 = 3;
+const TX_TIMESTAMP: u64 = 4;
+
+const MULTISHOT: u32 = 2;
+
+fn command(fd: i32, command: u64) -> Sqe {
+    prep(Opcode::UringCmd, fd, 0, 0, command)
+}
+
+/// `level` and `optname` share a field with `addr`, `optval` is where others have `addr3`.
+fn option(fd: i32, which: u64, level: i32, name: i32, value: u64, bytes: usize) -> Sqe {
+    let addr = u64::from(level as u32) | u64::from(name as u32) << 32;
+    Sqe { addr, addr3: value, ..command(fd, which) }.file_index(bytes as u32)
+}
+
+fn get(fd: i32, name: i32, value: &mut i32) -> Sqe {
+    option(fd, GETSOCKOPT, libc::SOL_SOCKET, name, address_mut(value), 4)
+}
+
+fn set(fd: i32, level: i32, name: i32, value: &i32) -> Sqe {
+    option(fd, SETSOCKOPT, level, name, address(value), 4)
+}
+
+fn plain_option(file: &impl std::os::fd::AsRawFd, level: i32, name: i32) -> i32 {
+    let (mut value, mut bytes) = (0, 4);
+    // SAFETY: room for one int is passed.
+    assert_eq!(unsafe { libc::getsockopt(fd(file), level, name, (&raw mut value).cast(), &mut bytes) }, 0);
+    value
+}
+
+fn bytes_to_receive(cx: &Context) {
+    let ((client, mut server), mut ring) = (tcp_pair(), cx.ring(4));
+    assert_eq!(ring.run(command(fd(&client), SIOCINQ)), 0);
+    server.write_all(b"12345").expect("write");
+    while readable_bytes(&client) < 5 {}
+    assert_eq!(ring.run(command(fd(&client), SIOCINQ)), 5);
+}
+
+fn bytes_to_send(cx: &Context) {
+    let ((mut client, server), mut ring) = (tcp_pair(), cx.ring(4));
+    assert_eq!(ring.run(command(fd(&client), SIOCOUTQ)), 0);
+    // More than the other side can take.
+    client.set_nonblocking(true).expect("nonblocking");
+    let chunk = [0; 1 << 16];
+    while client.write(&chunk).is_ok() {}
+    let mut waiting = 0;
+    // SAFETY: TIOCOUTQ writes one int.
+    assert_eq!(unsafe { libc::ioctl(fd(&client), libc::TIOCOUTQ, &mut waiting) }, 0);
+    let answer = ring.run(command(fd(&client), SIOCOUTQ));
+    assert!(answer > 0 && answer <= waiting, "{answer} of {waiting}");
+    drop(server);
+}
+
+fn datagram_to_receive(cx: &Context) {
+    let receiver = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
+    let mut ring = cx.ring(4);
+    for bytes in [9, 3] {
+        receiver.send_to(&vec![0; bytes], receiver.local_addr().expect("address")).expect("send");
+    }
+    assert_eq!(ring.run(command(fd(&receiver), SIOCINQ)), 9); // the first one
+    assert_eq!(ring.run(command(fd(&receiver), SIOCOUTQ)), 0);
+}
+
+fn of_a_listener_is_einval(cx: &Context) {
+    let (listener, _) = listener();
+    assert_eq!(cx.ring(4).run(command(fd(&listener), SIOCINQ)), -EINVAL);
+    assert_eq!(cx.ring(4).run(command(fd(&listener), SIOCOUTQ)), -EINVAL);
+}
+
+fn gets_an_option(cx: &Context) {
+    let ((client, _server), mut value, mut ring) = (tcp_pair(), 0, cx.ring(4));
+    assert_eq!(ring.run(get(fd(&client), libc::SO_TYPE, &mut value)), 4); // its size
+    assert_eq!(std::hint::black_box(value), libc::SOCK_STREAM);
+    assert_eq!(ring.run(get(fd(&client), libc::SO_RCVBUF, &mut value)), 4);
+    assert_eq!(std::hint::black_box(value), plain_option(&client, libc::SOL_SOCKET, libc::SO_RCVBUF));
+}
+
+fn gets_part_of_an_option(cx: &Context) {
+    let ((client, _server), mut value, mut ring) = (tcp_pair(), [0u8; 16], cx.ring(4));
+    let room = |bytes, value: &mut [u8; 16]| {
+        option(fd(&client), GETSOCKOPT, libc::SOL_SOCKET, libc::SO_TYPE, address_mut(value), bytes)
+    };
+    assert_eq!(ring.run(room(2, &mut value)), 2);
+    assert_eq!(ring.run(room(16, &mut value)), 4);
+    assert_eq!(ring.run(room(0, &mut value)), 0);
+    assert_eq!(ring.run(room(u32::MAX as usize, &mut value)), -EINVAL);
+}
+
+fn gets_options_of_the_socket_only(cx: &Context) {
+    let ((client, _server), mut value, mut ring) = (tcp_pair(), 0, cx.ring(4));
+    let nodelay = option(fd(&client), GETSOCKOPT, libc::IPPROTO_TCP, libc::TCP_NODELAY, address_mut(&mut value), 4);
+    assert_eq!(ring.run(nodelay), -EOPNOTSUPP);
+}
+
+fn sets_an_option(cx: &Context) {
+    let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
+    assert_eq!(ring.run(set(fd(&client), libc::SOL_SOCKET, libc::SO_KEEPALIVE, &1)), 0);
+    assert_eq!(plain_option(&client, libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1);
+}
+
+fn sets_an_option_of_tcp(cx: &Context) {
+    let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
+    assert_eq!(ring.run(set(fd(&client), libc::IPPROTO_TCP, libc::TCP_NODELAY, &1)), 0);
+    assert_eq!(plain_option(&client, libc::IPPROTO_TCP, libc::TCP_NODELAY), 1);
+}
+
+fn bad_options(cx: &Context) {
+    let ((client, _server), mut value, mut ring) = (tcp_pair(), 0, cx.ring(4));
+    assert_eq!(ring.run(get(fd(&client), 9999, &mut value)), -libc::ENOPROTOOPT);
+    assert_eq!(ring.run(set(fd(&client), libc::SOL_SOCKET, 9999, &1)), -libc::ENOPROTOOPT);
+    assert_eq!(ring.run(set(fd(&client), 9999, 1, &1)), -libc::ENOPROTOOPT);
+    let short = option(fd(&client), SETSOCKOPT, libc::SOL_SOCKET, libc::SO_KEEPALIVE, address(&1i32), 2);
+    assert_eq!(ring.run(short), -EINVAL);
+    assert_eq!(ring.run(short.file_index(u32::MAX)), -EINVAL);
+}
+
+fn bad_addresses_are_efault(cx: &Context) {
+    let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
+    for which in [GETSOCKOPT, SETSOCKOPT] {
+        let bad = option(fd(&client), which, libc::SOL_SOCKET, libc::SO_KEEPALIVE, bad_address(), 4);
+        assert_eq!(ring.run(bad), -EFAULT);
+        assert_eq!(ring.run(Sqe { addr3: 0, ..bad }), -EFAULT);
+    }
+}
+
+fn with_async(cx: &Context) {
+    let ((client, _server), mut value, mut ring) = (tcp_pair(), 0, cx.ring(4));
+    assert_eq!(ring.run(get(fd(&client), libc::SO_TYPE, &mut value).with(IOSQE_ASYNC)), 4);
+    assert_eq!(std::hint::black_box(value), libc::SOCK_STREAM);
+    assert_eq!(ring.run(command(fd(&client), SIOCINQ).with(IOSQE_ASYNC)), 0);
+    assert_eq!(ring.run(command(9999, SIOCINQ).with(IOSQE_ASYNC)), -EBADF);
+}
+
+fn of_a_registered_file(cx: &Context) {
+    let ((client, mut server), mut ring) = (tcp_pair(), cx.ring(4));
+    ring.register_files(&[fd(&client)]);
+    server.write_all(b"123").expect("write");
+    while readable_bytes(&client) < 3 {}
+    assert_eq!(ring.run(command(0, SIOCINQ).with(IOSQE_FIXED_FILE)), 3);
+    assert_eq!(ring.run(command(1, SIOCINQ).with(IOSQE_FIXED_FILE)), -EBADF);
+}
+
+fn unknown_commands_are_eopnotsupp(cx: &Context) {
+    let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
+    for which in [5, 6, 100, u64::from(u32::MAX)] {
+        assert_eq!(ring.run(command(fd(&client), which)), -EOPNOTSUPP, "{which}");
+    }
+}
+
+/// Options have all sockets, bytes in queues only those whose protocol counts them.
+fn other_families(cx: &Context) {
+    let (mut value, mut ring) = (0, cx.ring(4));
+    let (one, other) = unix_pair(libc::SOCK_STREAM);
+    let netlink = socket(libc::AF_NETLINK, libc::SOCK_RAW);
+    for socket in [&one, &other, &netlink] {
+        assert_eq!(ring.run(command(fd(socket), SIOCINQ)), -EOPNOTSUPP);
+        assert_eq!(ring.run(command(fd(socket), SIOCOUTQ)), -EOPNOTSUPP);
+        assert_eq!(ring.run(get(fd(socket), libc::SO_TYPE, &mut value)), 4);
+        assert_eq!(ring.run(set(fd(socket), libc::SOL_SOCKET, libc::SO_KEEPALIVE, &1)), 0);
+        assert_eq!(ring.run(command(fd(socket), 77)), -EOPNOTSUPP);
+    }
+    let internet6 = socket(libc::AF_INET6, libc::SOCK_DGRAM);
+    assert_eq!(ring.run(command(fd(&internet6), SIOCINQ)), 0);
+    let bad = get(fd(&one), libc::SO_TYPE, &mut value);
+    assert_eq!(ring.run(Sqe { addr: libc::IPPROTO_TCP as u64, ..bad }), -EOPNOTSUPP);
+}
+
+fn of_other_files_is_eopnotsupp(cx: &Context) {
+    let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
+    let zero = std::fs::File::open("/dev/zero").expect("open");
+    for number in [fd(&reader), fd(&eventfd(0, 0)), fd(&epoll()), fd(&memfd()), fd(&file("file", b"")), fd(&zero)] {
+        for which in [SIOCINQ, 0x1234] {
+            let answer = ring.run(command(number, which));
+            assert!([-EOPNOTSUPP, -EBADF].contains(&answer), "{answer}");
+        }
+    }
+    assert_eq!(ring.run(command(fd(&reader), SIOCINQ)), -EOPNOTSUPP);
+    assert_eq!(ring.run(command(fd(&zero), SIOCINQ).with(IOSQE_ASYNC)), -EOPNOTSUPP);
+}
+
+fn of_the_null_device_is_zero(cx: &Context) {
+    let (null, mut ring) = (std::fs::File::open("/dev/null").expect("open"), cx.ring(4));
+    assert_eq!(ring.run(command(fd(&null), 0)), 0);
+    assert_eq!(ring.run(command(fd(&null), 4711).with(IOSQE_ASYNC)), 0);
+    assert_eq!(ring.run(command(fd(&null), 1).op_flags(IORING_URING_CMD_FIXED).buffer(7)), 0);
+}
+
+fn of_a_ring_is_eopnotsupp(cx: &Context) {
+    let (mut ring, other) = (cx.ring(4), cx.ring(4));
+    let mut value = 0;
+    assert_eq!(ring.run(command(other.fd, SIOCINQ)), -EOPNOTSUPP);
+    assert_eq!(ring.run(command(ring.fd, SIOCINQ)), -EOPNOTSUPP);
+    assert_eq!(ring.run(get(other.fd, libc::SO_TYPE, &mut value)), -EOPNOTSUPP);
+    assert_eq!(ring.run(get(other.fd, libc::SO_TYPE, &mut value).with(IOSQE_ASYNC)), -EOPNOTSUPP);
+}
+
+fn bad_descriptor_is_ebadf(cx: &Context) {
+    assert_eq!(cx.ring(4).run(command(9999, SIOCINQ)), -EBADF);
+    assert_eq!(cx.ring(4).run(command(-1, SIOCINQ)), -EBADF);
+}
+
+fn with_unused_fields(cx: &Context) {
+    let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
+    let good = command(fd(&client), SIOCINQ);
+    assert_eq!(ring.run(Sqe { off: SIOCINQ | 1 << 32, ..good }), -EINVAL);
+    assert_eq!(ring.run(good.ioprio(1)), -EINVAL);
+    // Nobody looks at these.
+    assert_eq!(ring.run(Sqe { addr: 1, len: 1, addr3: 1, ..good }.buffer(1).file_index(1)), 0);
+}
+
+fn unknown_flags_are_einval(cx: &Context) {
+    let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
+    for flag in [4, 8, 1 << 16, 1 << 31] {
+        assert_eq!(ring.run(command(fd(&client), SIOCINQ).op_flags(flag)), -EINVAL, "{flag:#x}");
+    }
+}
+
+/// A registered buffer that no command of a socket uses.
+fn fixed_is_for_drivers(cx: &Context) {
+    let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
+    let good = command(fd(&client), SIOCINQ).op_flags(IORING_URING_CMD_FIXED);
+    assert_eq!(ring.run(good.buffer(3)), 0);
+    assert_eq!(ring.run(good.op_flags(IORING_URING_CMD_FIXED | MULTISHOT)), -EINVAL);
+}
+
+fn multishot_needs_buffers(cx: &Context) {
+    let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
+    let good = command(fd(&client), SIOCINQ);
+    assert_eq!(ring.run(good.op_flags(MULTISHOT)), -EINVAL);
+    assert_eq!(ring.run(good.with(IOSQE_BUFFER_SELECT)), -EINVAL);
+    assert_eq!(ring.run(good.op_flags(IORING_URING_CMD_FIXED).with(IOSQE_BUFFER_SELECT)), -EINVAL);
+}
+
+fn goes_on_with_its_link(cx: &Context) {
+    let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
+    let linked = |which| command(fd(&client), which).data(1).with(IOSQE_IO_LINK);
+    ring.go_all(&[linked(SIOCINQ), sqe::nop().data(2)]);
+    assert_eq!(ring.wait_sorted(2), [(1, 0), (2, 0)]);
+    ring.go_all(&[linked(99), sqe::nop().data(2)]);
+    assert_eq!(ring.wait_sorted(2), [(1, -EOPNOTSUPP), (2, -ECANCELED)]);
+}
+
+fn timestamps_need_large_cqes(cx: &Context) {
+    let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
+    if ring.params.flags & (IORING_SETUP_CQE32 | IORING_SETUP_CQE_MIXED) == 0 {
+        assert_eq!(ring.run(command(fd(&client), TX_TIMESTAMP)), -EINVAL);
+    }
+}
+
+/// BLOCK_URING_CMD_DISCARD.
+fn discard_of_other_files_is_eopnotsupp(cx: &Context) {
+    let (file, mut ring) = (file("file", b"1234"), cx.ring(4));
+    assert_eq!(ring.run(command(fd(&file), 0x1200)), -EOPNOTSUPP);
+}
+
+/// A block device of `sectors`, over a file of the case's own. Goes with its descriptor.
+fn loop_device(cx: &Context, sectors: usize) -> OwnedFd {
+    const LOOP_CTL_GET_FREE: u64 = 0x4c82;
+    const LOOP_CONFIGURE: u64 = 0x4c0a;
+    const LO_FLAGS_AUTOCLEAR: u32 = 4;
+    /// `struct loop_config`, of which only the first words matter.
+    #[repr(C)]
+    struct Config {
+        fd: u32,
+        block_bytes: u32,
+        info: [u64; 29],
+        reserved: [u64; 8],
+    }
+    let both = |path: &str| std::fs::File::options().read(true).write(true).open(path);
+    let Ok(control) = both("/dev/loop-control") else { cx.skip("there are no loop devices") };
+    // SAFETY: no pointers.
+    let number = unsafe { libc::ioctl(fd(&control), LOOP_CTL_GET_FREE) };
+    let backing = file("disk", &vec![b'x'; sectors * 512]);
+    let Ok(device) = both(&format!("/dev/loop{number}")) else { cx.skip("no loop device may be opened") };
+    let mut config = Config { fd: fd(&backing) as u32, block_bytes: 0, info: [0; 29], reserved: [0; 8] };
+    // lo_flags of struct loop_info64, behind six words of eight bytes and three of four
+    config.info[6] = u64::from(LO_FLAGS_AUTOCLEAR) << 32;
+    // SAFETY: one `struct loop_config`.
+    if unsafe { libc::ioctl(fd(&device), LOOP_CONFIGURE, &config) } != 0 {
+        cx.skip("no loop device can be made");
+    }
+    device.into()
+}
+
+fn discards(cx: &Context) {
+    let (device, mut ring) = (loop_device(cx, 64), cx.ring(4));
+    let discard = |start: u64, bytes: u64| Sqe { addr: start, addr3: bytes, ..command(fd(&device), 0x1200) };
+    assert_eq!(ring.run(discard(4096, 8192)), 0);
+    let content = std::fs::read("disk").expect("read");
+    let (kept, gone) = (content[..4096].iter().chain(&content[12288..]), &content[4096..12288]);
+    assert!(kept.into_iter().all(|byte| *byte == b'x') && gone.iter().all(|byte| *byte == 0));
+    assert_eq!(ring.run(discard(100, 512)), -EINVAL);
+    assert_eq!(ring.run(discard(0, 1 << 30)), -EINVAL);
+    assert_eq!(ring.run(discard(0, 0)), -EINVAL);
+    assert_eq!(ring.run(Sqe { len: 1, ..discard(0, 4096) }), -EINVAL);
+    assert_eq!(ring.run(discard(0, 4096).op_flags(IORING_URING_CMD_FIXED)), -EINVAL);
+    assert_eq!(ring.run(command(fd(&device), 0x1201)), -EINVAL);
+    assert_eq!(ring.run(command(fd(&device), SIOCINQ)), -EINVAL);
+}
+
+/// With CQEs of 32 bytes it waits for timestamps, until it is cancelled.
+fn timestamps_of_large_cqes(cx: &Context) {
+    let (client, _server) = tcp_pair();
+    let mut ring = cx.ring_with(4, IORING_SETUP_CQE32);
+    ring.go(command(fd(&client), TX_TIMESTAMP).data(1));
+    ring.expect_quiet();
+    ring.go(sqe::cancel(1, 0).data(2));
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
+}

@@ -1,0 +1,117 @@
+//! URING_CMD: commands of the file that the SQE names. Sockets have some, block devices one; what only drivers have fails as
+//! on a kernel without them.
+
+use super::{call, Context, Verdict};
+use crate::Errno;
+use anyring_abi::{Sqe, IORING_URING_CMD_FIXED, IORING_URING_CMD_MULTISHOT, IOSQE_BUFFER_SELECT};
+
+/// `SOCKET_URING_OP_*`.
+const SIOCINQ: u32 = 0;
+const SIOCOUTQ: u32 = 1;
+const GETSOCKOPT: u32 = 2;
+const SETSOCKOPT: u32 = 3;
+const TX_TIMESTAMP: u32 = 4;
+/// `BLOCK_URING_CMD_DISCARD` of linux/blkdev.h.
+const DISCARD: u32 = 0x1200;
+/// `BLKDISCARD` of linux/fs.h.
+const BLKDISCARD: usize = 0x1277;
+
+/// A command with what it may need. Source: io_uring_enter(2), IORING_OP_URING_CMD; io_uring/uring_cmd.c.
+#[derive(Debug, Clone, Copy)]
+pub struct UringCmd {
+    /// `cmd_op`: what it means is the file's business.
+    command: u32,
+    /// `level` and `optname` of a socket option; the first byte to discard.
+    addr: u64,
+    /// `optval`; how many bytes to discard.
+    addr3: u64,
+    /// `optlen`.
+    file_index: u32,
+    /// Fields that a discard must find zero are.
+    rest_is_zero: bool,
+}
+
+impl UringCmd {
+    /// Reads the SQE. Multishot commands are drivers' business: a socket's would never complete.
+    pub fn prep(sqe: &Sqe) -> Result<UringCmd, Errno> {
+        let selects = sqe.flags & IOSQE_BUFFER_SELECT != 0;
+        let known = sqe.op_flags & !(IORING_URING_CMD_FIXED | IORING_URING_CMD_MULTISHOT) == 0;
+        if sqe.off >> 32 != 0 || !known || selects || sqe.op_flags & IORING_URING_CMD_MULTISHOT != 0 {
+            return Err(Errno::INVAL);
+        }
+        Ok(UringCmd {
+            command: sqe.off as u32,
+            addr: sqe.addr,
+            addr3: sqe.addr3,
+            file_index: sqe.file_index,
+            rest_is_zero: sqe.len == 0 && sqe.op_flags == 0 && sqe.file_index == 0,
+        })
+    }
+
+    /// Makes the call that does the same.
+    pub fn issue(&self, context: Context) -> Verdict {
+        match self.of_socket(context.fd) {
+            Err(Errno::NOTSOCK) => self.of_other(context),
+            answer => Verdict::of(answer),
+        }
+    }
+
+    /// A socket's commands. Source: `io_uring_cmd_sock` in io_uring/cmd_net.c.
+    fn of_socket(&self, fd: i32) -> Result<usize, Errno> {
+        let (level, name) = (self.addr as u32 as i32, (self.addr >> 32) as usize);
+        let (socket, value, bytes) = (fd as usize, self.addr3 as usize, self.file_index);
+        match self.command {
+            SETSOCKOPT => call(libc::SYS_setsockopt, [socket, level as usize, name, value, bytes as usize, 0]),
+            GETSOCKOPT if level == libc::SOL_SOCKET => {
+                let mut room = bytes;
+                let args = [socket, level as usize, name, value, &raw mut room as usize, 0];
+                call(libc::SYS_getsockopt, args).map(|_| room as usize)
+            }
+            SIOCINQ | SIOCOUTQ if is_internet(domain(fd)?) => {
+                let request = if self.command == SIOCINQ { libc::FIONREAD } else { libc::TIOCOUTQ };
+                let mut count = 0i32;
+                call(libc::SYS_ioctl, [socket, request as usize, &raw mut count as usize, 0, 0, 0])?;
+                Ok(count as usize)
+            }
+            // Timestamps come in CQEs of 32 bytes only, which is refused as by the kernel; those are not had.
+            TX_TIMESTAMP if is_internet(domain(fd)?) => Err(Errno::INVAL),
+            _ => domain(fd).and(Err(Errno::OPNOTSUPP)),
+        }
+    }
+
+    fn of_other(&self, context: Context) -> Verdict {
+        // SAFETY: a number of the program's, or a registered file that is open: at worst it is not open, which is an error.
+        let file = unsafe { rustix::fd::BorrowedFd::borrow_raw(context.fd) };
+        let stat = match rustix::fs::fstat(file) {
+            Ok(stat) => stat,
+            Err(error) => return Verdict::error(error),
+        };
+        match stat.st_mode & libc::S_IFMT {
+            libc::S_IFBLK if self.command != DISCARD || !self.rest_is_zero => Verdict::error(Errno::INVAL),
+            libc::S_IFBLK if context.nonblock => Verdict::NeedsWorker,
+            libc::S_IFBLK => {
+                let range = [self.addr, self.addr3];
+                Verdict::of(call(
+                    libc::SYS_ioctl,
+                    [context.fd as usize, BLKDISCARD, range.as_ptr() as usize, 0, 0, 0],
+                ))
+            }
+            // `uring_cmd_null` in drivers/char/mem.c
+            libc::S_IFCHR if stat.st_rdev == rustix::fs::makedev(1, 3) => Verdict::Done(0),
+            _ => Verdict::error(Errno::OPNOTSUPP),
+        }
+    }
+}
+
+/// Whose sockets have an ioctl of their protocol's.
+fn is_internet(domain: i32) -> bool {
+    matches!(domain, libc::AF_INET | libc::AF_INET6)
+}
+
+/// A socket's address family.
+fn domain(fd: i32) -> Result<i32, Errno> {
+    let (mut domain, mut bytes) = (0i32, 4u32);
+    let (level, name) = (libc::SOL_SOCKET as usize, libc::SO_DOMAIN as usize);
+    let args = [fd as usize, level, name, &raw mut domain as usize, &raw mut bytes as usize, 0];
+    call(libc::SYS_getsockopt, args).map(|_| domain)
+}
