@@ -13,6 +13,7 @@ topics![
     buffer_rings,
     buffer_rings_select,
     buffers_provided,
+    call_arguments,
     cancel,
     clone_buffers,
     cqe_mixed,

@@ -112,6 +112,7 @@ impl Buffers {
 fn user_range(address: u64, index: u64) -> Result<Option<(u64, u64)>, Errno> {
     let [base, bytes]: [u64; 2] = user_read(address.wrapping_add(16 * index))?;
     match (base, bytes) {
+        (_, bytes) if bytes > isize::MAX as u64 => Err(Errno::INVAL), // no iovec at all
         (0, 0) => Ok(None),
         (0, _) | (_, 0) => Err(Errno::FAULT),
         (_, bytes) if bytes > MAX_BYTES => Err(Errno::FAULT),

@@ -138,6 +138,9 @@ pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
 /// The ring that a call names.
 pub fn registering(fd: u32, opcode: u32) -> Result<&'static Ring, Errno> {
     let by_index = opcode & IORING_REGISTER_USE_REGISTERED_RING != 0;
+    if by_index && fd as usize >= process::REGISTERED_RINGS {
+        return Err(Errno::INVAL);
+    }
     let number = match by_index {
         true => process::registered_ring_number(fd).ok_or(Errno::BADF)?,
         false => fd as i32,
@@ -381,8 +384,11 @@ impl RingGuard {
         if padding != 0 {
             return Err(Errno::INVAL);
         }
-        let files = self.files.as_mut().ok_or(Errno::NXIO)?;
-        files.set_range(range as u32, (range >> 32) as u32).map(|()| 0)
+        match (self.files.as_mut(), range) {
+            (Some(files), _) => files.set_range(range as u32, (range >> 32) as u32).map(|()| 0),
+            (None, 0) => Ok(0), // a range of nothing fits into nothing
+            (None, _) => Err(Errno::INVAL),
+        }
     }
 
     /// `IORING_REGISTER_ENABLE_RINGS`: the thread that enables a ring for a single issuer is that issuer.

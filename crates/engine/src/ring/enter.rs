@@ -88,11 +88,25 @@ pub fn wait_for_events(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> 
         return iopoll::ask(guard, call);
     }
     match guard.check_waiter().and_then(|()| guard.wish(call)) {
-        Ok(wish) => wait(guard, &wish),
+        Ok((wish, Ok(sigmask))) => wait(guard, &Wish { sigmask, ..wish }),
+        Ok((wish, Err(error))) => refuse_to_sleep(guard, &wish, error),
         Err(error) => {
             guard.call_helper();
             Err(error)
         }
+    }
+}
+
+/// The signal mask is none: only who has to sleep is told, as in `io_cqring_wait` in io_uring/io_uring.c.
+#[cold]
+fn refuse_to_sleep(guard: RingGuard, wish: &Wish, error: Errno) -> Result<(), Errno> {
+    let ring = guard.ring();
+    let wanted = wish.min_complete.min(guard.memory.view.layout().cq_entries);
+    wait(guard, &Wish { min_complete: 0, ..*wish })?;
+    let guard = ring.lock()?;
+    match guard.cq_ready(guard.cq_tail())? {
+        ready if ready >= wanted => Ok(()),
+        _ => Err(error),
     }
 }
 
@@ -149,21 +163,21 @@ struct Extended {
 }
 
 impl RingGuard {
-    /// What there is to wait for; reads the extended argument. Source: `io_get_ext_arg` in io_uring/io_uring.c.
-    fn wish(&self, call: &Enter) -> Result<Wish, Errno> {
+    /// What there is to wait for, and the signal mask or why it is none; reads the extended argument. Source:
+    /// `io_get_ext_arg` in io_uring/io_uring.c.
+    fn wish(&self, call: &Enter) -> Result<(Wish, Result<Option<u64>, Errno>), Errno> {
         let clock = self.clock;
         let min_complete = call.min_complete;
         let mut wish = Wish { min_complete, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
         let extended = self.extended_argument(call)?;
-        if extended.mask != 0 {
-            if extended.mask_size != 8 {
-                return Err(Errno::INVAL);
-            }
+        let sigmask = match (extended.mask, extended.mask_size) {
+            (0, _) => Ok(None),
             // SIGSYS stays deliverable: the raw entry point lives on it.
-            wish.sigmask = Some(user_read::<u64>(extended.mask)? & !(1 << (libc::SIGSYS - 1)));
-        }
+            (mask, 8) => user_read::<u64>(mask).map(|mask| Some(mask & !(1 << (libc::SIGSYS - 1)))),
+            _ => Err(Errno::INVAL),
+        };
         if extended.time.is_none() && extended.minimum_us == 0 {
-            return Ok(wish);
+            return Ok((wish, sigmask));
         }
         let now_ns = clock.now_ns();
         if let Some(time) = extended.time {
@@ -175,7 +189,7 @@ impl RingGuard {
         if extended.minimum_us != 0 {
             wish.minimum_ns = Some(now_ns + u64::from(extended.minimum_us) * 1_000);
         }
-        Ok(wish)
+        Ok((wish, sigmask))
     }
 
     fn extended_argument(&self, call: &Enter) -> Result<Extended, Errno> {

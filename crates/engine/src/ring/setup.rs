@@ -71,7 +71,6 @@ pub fn setup(entries: u32, params: u64) -> Result<i32, Errno> {
     }
     check_flags(given.flags)?;
     let layout = Layout::new(entries, &given)?;
-    let polling = sqpoll::wish(&given)?;
     let memory = match given.flags & IORING_SETUP_NO_MMAP {
         0 => Memory::create(layout)?,
         _ => Memory::of_program(layout, &given)?,
@@ -88,6 +87,7 @@ pub fn setup(entries: u32, params: u64) -> Result<i32, Errno> {
     given.features = FEATURES;
     let lock_file = memory.lock_file;
     let mut made = Unpublished { memory: Some(memory), control: None, program_end: None };
+    let polling = sqpoll::wish(&given)?;
     user_write(params, &given)?;
     let mut control = Control::new(lock_file)?;
     control.found();
