@@ -294,7 +294,9 @@ impl Rw {
     #[inline]
     fn transfer(&self, context: Context, offset: u64) -> Result<usize, Errno> {
         let number = if self.write { libc::SYS_pwritev2 } else { libc::SYS_preadv2 };
-        let flags = if context.nonblock { self.flags | RWF_NOWAIT } else { self.flags };
+        // A synchronous call polls no device.
+        let wished = self.flags & !RWF_HIPRI;
+        let flags = if context.nonblock { wished | RWF_NOWAIT } else { wished };
         if flags & RWF_NOWAIT != 0 && flags_are_ignored() {
             return Err(Errno::OPNOTSUPP); // it would wait
         }
