@@ -14,7 +14,7 @@ STEPS := setup format lint doc patches build unit loom conformance-kernel confor
 export DESTDIR PREFIX LIBDIR STRIP
 
 .NOTPARALLEL:
-.PHONY: help build test demo results liburing-tests e2e-kernel conformance-renew undone install install-strip uninstall clean $(STEPS)
+.PHONY: help build test demo results bench liburing-tests e2e-kernel conformance-renew undone install install-strip uninstall clean $(STEPS)
 
 help:
 	@echo "make build       the command anyring and libanyring.so, in $(TARGET)/release"
@@ -25,6 +25,7 @@ help:
 	@echo "make liburing-tests  liburing's own tests, from Debian's source package, on the kernel and on ours"
 	@echo "make e2e-kernel  the end-to-end tests on the kernel's own io_uring, to check the tests"
 	@echo "make results     measures everything into docs/results; the machine should do nothing else"
+	@echo "make bench       what the engine's parts cost, in a process without doors (criterion)"
 	@echo "make demo        fio, qemu-img and tokio-uring where io_uring is denied, and our rate beside the kernel's"
 	@echo "make install     into PREFIX (/usr/local), below DESTDIR; builds only what was not built; install-strip: smaller"
 	@echo "make uninstall   takes that away again"
@@ -96,6 +97,9 @@ e2e-kernel: build
 
 demo: build
 	@scripts/demo.sh $(TARGET)
+
+bench: setup
+	@cargo bench --locked -p anyring-lab --bench engine
 
 # Some twenty minutes. What is in docs/results is replaced.
 results: build

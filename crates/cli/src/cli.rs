@@ -195,7 +195,7 @@ Examples:
   anyring lab --out results             everything, as tables and into results/: report.html, report.json, charts
 
 Exit status: 0 when it was measured, whatever came out; 125 when it could not be, or when a result was wrong; 2 for a
-usage error.";
+usage error; 128 and the signal's number when interrupted.";
 
 /// Measure anyring, the kernel's io_uring and the alternatives in turns
 #[derive(Debug, Args)]
