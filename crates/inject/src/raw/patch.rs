@@ -24,13 +24,12 @@
 
 use super::object::Object;
 use super::stack::{self, Hint};
-use super::trap::{self, Registers};
+use super::trap::{self, asm_on_registers, Registers};
 use super::{probe, scan, KNOWN};
 use crate::signals::action::set_mask;
 use crate::{signals, sys};
 use anyring_abi::{NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use anyring_engine::log;
-use core::arch::naked_asm;
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -226,7 +225,7 @@ fn map_at(address: usize) -> bool {
 /// program's stack.
 #[unsafe(naked)]
 unsafe extern "C" fn patched() {
-    naked_asm!(
+    asm_on_registers!(
         "endbr64",
         // A hint counts if its complement and this process add up to -1.
         "mov rax, [rip + anyring_thread_stack@GOTTPOFF]",
@@ -278,7 +277,7 @@ unsafe extern "C" fn patched() {
         "mov [rsp + {r13}], r13",
         "mov [rsp + {r14}], r14",
         "mov [rsp + {r15}], r15",
-        "jmp {trampoline}",
+        "jmp {trampoline}";
         hint_process = const offset_of!(Hint, not_process),
         hint_slot = const offset_of!(Hint, slot),
         hint_thread = const offset_of!(Hint, thread),
@@ -292,23 +291,6 @@ unsafe extern "C" fn patched() {
         site = const offset_of!(Call, site),
         behind = const offset_of!(Call, behind),
         frame = const stack::SIZE - size_of::<Registers>(),
-        rax = const offset_of!(Registers, rax),
-        rdi = const offset_of!(Registers, rdi),
-        rsi = const offset_of!(Registers, rsi),
-        rdx = const offset_of!(Registers, rdx),
-        r10 = const offset_of!(Registers, r10),
-        r8 = const offset_of!(Registers, r8),
-        r9 = const offset_of!(Registers, r9),
-        rbx = const offset_of!(Registers, rbx),
-        rbp = const offset_of!(Registers, rbp),
-        r12 = const offset_of!(Registers, r12),
-        r13 = const offset_of!(Registers, r13),
-        r14 = const offset_of!(Registers, r14),
-        r15 = const offset_of!(Registers, r15),
-        rsp = const offset_of!(Registers, rsp),
-        rip = const offset_of!(Registers, rip),
-        flags = const offset_of!(Registers, flags),
-        slot = const offset_of!(Registers, slot),
         patch = const offset_of!(Registers, patch),
         trampoline = sym trap::trampoline,
     )

@@ -12,7 +12,6 @@ use super::stack::{self, Slot};
 use crate::{dispatch, entry, sys};
 use anyring_engine::forced::{point, Point};
 use anyring_engine::ring::broken::contain_any;
-use core::arch::naked_asm;
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{siginfo_t, ucontext_t};
@@ -130,10 +129,38 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
     true
 }
 
+/// `naked_asm!` in which the fields of [`Registers`] are known by their names. What else the lines name follows a `;`.
+macro_rules! asm_on_registers {
+    ($($line:literal),+; $($operands:tt)*) => {
+        core::arch::naked_asm!(
+            $($line,)+
+            rax = const offset_of!(Registers, rax),
+            rdi = const offset_of!(Registers, rdi),
+            rsi = const offset_of!(Registers, rsi),
+            rdx = const offset_of!(Registers, rdx),
+            r10 = const offset_of!(Registers, r10),
+            r8 = const offset_of!(Registers, r8),
+            r9 = const offset_of!(Registers, r9),
+            rbx = const offset_of!(Registers, rbx),
+            rbp = const offset_of!(Registers, rbp),
+            r12 = const offset_of!(Registers, r12),
+            r13 = const offset_of!(Registers, r13),
+            r14 = const offset_of!(Registers, r14),
+            r15 = const offset_of!(Registers, r15),
+            rsp = const offset_of!(Registers, rsp),
+            rip = const offset_of!(Registers, rip),
+            flags = const offset_of!(Registers, flags),
+            slot = const offset_of!(Registers, slot),
+            $($operands)*
+        )
+    };
+}
+pub(super) use asm_on_registers;
+
 /// Where a trapped thread goes on: rsp points to its [`Registers`], the extended state is as the program left it.
 #[unsafe(naked)]
 pub unsafe extern "C" fn trampoline() {
-    naked_asm!(
+    asm_on_registers!(
         "cld",
         "mov rbx, rsp",
         "mov eax, dword ptr [rip + {size}]",
@@ -186,27 +213,10 @@ pub unsafe extern "C" fn trampoline() {
         // then r11 gets the flags of that call, which no program can rely on.
         "mov qword ptr [r11 + {owner}], 0",
         "mov r11, [r11 + {slot_flags}]",
-        "notrack jmp rcx",
+        "notrack jmp rcx";
         size = sym STATE_SIZE,
         compacts = sym COMPACTS,
         emulate = sym emulate,
-        rax = const offset_of!(Registers, rax),
-        rdi = const offset_of!(Registers, rdi),
-        rsi = const offset_of!(Registers, rsi),
-        rdx = const offset_of!(Registers, rdx),
-        r10 = const offset_of!(Registers, r10),
-        r8 = const offset_of!(Registers, r8),
-        r9 = const offset_of!(Registers, r9),
-        rbx = const offset_of!(Registers, rbx),
-        rbp = const offset_of!(Registers, rbp),
-        r12 = const offset_of!(Registers, r12),
-        r13 = const offset_of!(Registers, r13),
-        r14 = const offset_of!(Registers, r14),
-        r15 = const offset_of!(Registers, r15),
-        rsp = const offset_of!(Registers, rsp),
-        rip = const offset_of!(Registers, rip),
-        flags = const offset_of!(Registers, flags),
-        slot = const offset_of!(Registers, slot),
         owner = const stack::OWNER,
         slot_flags = const stack::FLAGS,
     )
