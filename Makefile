@@ -101,10 +101,11 @@ demo: build
 bench: setup
 	@cargo bench --locked -p anyring-lab --bench engine
 
-# Some twenty minutes. What is in docs/results is replaced.
+# Some twenty minutes. What is in docs/results is replaced; documents show the charts as SVG.
 results: build
 	@rm -rf docs/results
 	@$(TARGET)/release/anyring lab --out docs/results
+	@rm docs/results/*.png
 
 # Whatever an installed program is made of; without it `make install` builds first, without `make setup`.
 install:
