@@ -243,6 +243,10 @@ fn accept_poll_first(cx: &Context) {
     ring.expect_quiet();
     let _client = client(&listener);
     take(ring.wait().res);
+    let (_second, _third) = (client(&listener), client(&listener));
+    for _ in 0..2 {
+        take(ring.run(sqe::accept(fd(&listener), 0).ioprio(IORING_ACCEPT_POLL_FIRST as u16)));
+    }
 }
 
 fn accept_into_a_fixed_slot(cx: &Context) {

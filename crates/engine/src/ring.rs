@@ -116,6 +116,8 @@ pub struct State {
     pub entries: Entries,
     /// The request being armed has made no attempt, see `Entries::puts_off`.
     pub attempt_put_off: bool,
+    /// The request about to be armed asked for no attempt: its registration is to tell what is there already.
+    pub arm_anew: bool,
     /// Deadlines.
     pub timers: Timers,
     /// TIMEOUTs that count completions.

@@ -66,6 +66,16 @@ impl Net {
         }
     }
 
+    /// Whether it is to wait before its first attempt (`IORING_RECVSEND_POLL_FIRST`, `IORING_ACCEPT_POLL_FIRST`).
+    #[inline]
+    pub fn will_poll_first(&self) -> bool {
+        match self {
+            Net::Transfer(transfer) => transfer.will_poll_first(),
+            Net::Accept(accept) => accept.poll_first,
+            _ => false,
+        }
+    }
+
     /// Reads the SQE.
     pub fn prep(opcode: Opcode, sqe: &Sqe) -> Result<Net, Errno> {
         Ok(match opcode {

@@ -183,6 +183,9 @@ impl RingGuard {
         if matches!(op, Op::Poll(_)) && process::is_ring(fd) {
             self.watch_ring(fd);
         }
+        if let Op::Net(net) = op {
+            self.arm_anew = net.will_poll_first();
+        }
         match op {
             Op::Rw(rw) if rw.selects() => self.issue_selecting(op, fd),
             Op::Rw(rw) => self.issue_transfer(rw, fd),

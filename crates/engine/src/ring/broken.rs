@@ -244,6 +244,7 @@ impl RingGuard {
         state.drain = Default::default();
         state.timers = Default::default();
         state.attempt_put_off = false;
+        state.arm_anew = false;
         state.submission = None;
         state.entries.forget_requests();
         let mut finished = Vec::new();

@@ -158,6 +158,7 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> 
         ready: VecDeque::new(),
         entries: Entries::default(),
         attempt_put_off: false,
+        arm_anew: false,
         timers: Timers::default(),
         counting: Vec::new(),
         completions: 0,

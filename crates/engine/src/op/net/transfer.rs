@@ -217,6 +217,11 @@ impl Transfer {
         core::mem::take(&mut self.poll_first)
     }
 
+    /// Whether [`polls_first`](Self::polls_first) is yet to come.
+    pub(crate) fn will_poll_first(&self) -> bool {
+        self.poll_first
+    }
+
     /// Which way the data goes.
     pub(crate) fn direction(&self) -> Direction {
         self.direction

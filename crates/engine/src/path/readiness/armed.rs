@@ -44,7 +44,8 @@ impl RingGuard {
         let state = &mut **self;
         let fresh = state.entries.existing(fd).is_none_or(|entry| entry.registered == 0);
         let epoll = state.entries.make_epoll(state.engine_end)?;
-        if worker_when_ready || matches!(&state.slab[id].op, Op::Poll(poll) if poll.multishot) {
+        let anew = core::mem::take(&mut state.arm_anew) || worker_when_ready;
+        if anew || matches!(&state.slab[id].op, Op::Poll(poll) if poll.multishot) {
             // No attempt could be made: the registration is renewed so that what is there already makes an event.
             let wanted = state.entries.entry(fd).registered | events | EDGE;
             state.entries.control_registration(epoll, fd, wanted)?;
@@ -59,7 +60,7 @@ impl RingGuard {
         let entry = state.entries.entry(fd);
         if put_off {
             // Nothing is known of the file: the attempt is yet to come.
-        } else if !fresh && !worker_when_ready {
+        } else if !fresh && !anew {
             // The attempt came after the registration: what arrives from now on makes an event.
             match list {
                 ListKind::Read => entry.read_empty = true,
