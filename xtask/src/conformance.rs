@@ -14,6 +14,7 @@ const OF_DRIVERS: &[&str] = &["RECV_ZC", "IORING_REGISTER_ZCRX_IFQ", "REGISTER_Z
 /// What the kernel itself refuses here, or never gives, and why.
 const OF_NOBODY: &[(&str, &str)] = &[
     ("POLL_ADD: IORING_POLL_ADD_LEVEL", "Linux 6.18 names it and takes it nowhere"),
+    ("URING_CMD: IORING_URING_CMD_MULTISHOT", "only commands of drivers complete with it"),
     ("READ: IORING_RW_ATTR_FLAG_PI", "it takes a block device with protection information"),
     ("WRITE: IORING_RW_ATTR_FLAG_PI", "it takes a block device with protection information"),
     ("IORING_CQE_F_TSTAMP_HW", "it takes a network card that tells times"),
