@@ -4,6 +4,7 @@ use super::prelude::*;
 
 cases! {
     any_flags: [
+        a_free_slot_is_looked_for_behind_the_last_change,
         pipe_of_descriptors,
         pipe_flags,
         pipe_unknown_flag_is_einval,
@@ -299,4 +300,24 @@ fn install_async(cx: &Context) {
     let number = ring.run(install(0).with(IOSQE_ASYNC));
     assert!(is_open(number));
     drop(owned(number, "installed"));
+}
+
+fn a_free_slot_is_looked_for_behind_the_last_change(cx: &Context) {
+    let ((reader, writer), mut ring) = (pipe(), cx.ring(4));
+    ring.register_files(&[-1; 6]);
+    let allocated = |ring: &mut Ring| ring.run(sqe::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0).file_index(ANY));
+    assert_eq!(allocated(&mut ring), 0);
+    let update = |ring: &mut Ring, first: u64, files: &[i32]| {
+        let sqe = prep(Opcode::FilesUpdate, 0, address(files), files.len() as u32, first);
+        assert_eq!(ring.run(sqe), files.len() as i32);
+    };
+    update(&mut ring, 3, &[fd(&reader)]);
+    assert_eq!(allocated(&mut ring), 4, "behind the slot that was filled");
+    assert_eq!(allocated(&mut ring), 5);
+    update(&mut ring, 3, &[-1]);
+    assert_eq!(allocated(&mut ring), 3, "at the slot that was emptied");
+    update(&mut ring, 4, &[fd(&writer)]);
+    assert_eq!(allocated(&mut ring), 1, "behind a slot whose file was replaced, and from the beginning again");
+    assert_eq!(ring.run(sqe::close(0).file_index(1)), 0);
+    assert_eq!(allocated(&mut ring), 0, "at the slot that was closed");
 }

@@ -4,6 +4,8 @@ use super::prelude::*;
 
 cases! {
     any_flags: [
+        no_free_slot_for_a_socket_does_not_break_the_chain,
+        link_timeout_of_a_timeout,
         chain_runs_in_order,
         failure_cancels_the_rest,
         failure_ends_at_the_chain,
@@ -50,6 +52,9 @@ cases! {
         skip_success_of_a_timeout,
         splice_short_breaks_the_chain,
         long_chain,
+        errors_that_do_not_break_the_chain,
+        errors_before_the_call_break_the_chain,
+        errors_that_do_not_break_skip_their_cqe,
     ],
     own_flags: [
         bad_sqe_in_a_chain_cancels_it,
@@ -509,4 +514,81 @@ fn bad_first_sqe_cancels_a_hard_chain(cx: &Context) {
     ring.push(sqe::nop().data(2));
     assert_eq!(ring.submit(), 2);
     assert_eq!(ring.wait_sorted(2), [(1, -EINVAL), (2, -ECANCELED)]);
+}
+
+/// Operations whose error the kernel does not count as a failure: they answer without `req_set_fail`.
+fn unnoticed_errors(file: &std::fs::File, socket: &OwnedFd) -> Vec<(Sqe, i32)> {
+    let (missing, name) = (c"missing".as_ptr() as u64, c"user.missing".as_ptr() as u64);
+    let at_missing = |opcode, off, len| prep(opcode, libc::AT_FDCWD, missing, len, off);
+    let statx = sys::pages(1).as_mut_ptr() as u64;
+    vec![
+        (prep(Opcode::Fsync, fd(socket), 0, 0, 0), -EINVAL),
+        (prep(Opcode::SyncFileRange, fd(socket), 0, 0, 0), -ESPIPE),
+        (prep(Opcode::Fallocate, fd(file), 0, 0, 0), -EINVAL),
+        (prep(Opcode::Ftruncate, fd(socket), 0, 0, 0), -EINVAL),
+        (prep(Opcode::Madvise, -1, 0, 4096, 0).op_flags(9999), -EINVAL),
+        (at_missing(Opcode::Statx, statx, 0), -ENOENT),
+        (Sqe { len: libc::AT_FDCWD as u32, ..at_missing(Opcode::Renameat, missing, 0) }, -ENOENT),
+        (at_missing(Opcode::Unlinkat, 0, 0), -ENOENT),
+        (prep(Opcode::Mkdirat, libc::AT_FDCWD, c".".as_ptr() as u64, 0, 0), -EEXIST),
+        (prep(Opcode::Symlinkat, libc::AT_FDCWD, missing, 0, c".".as_ptr() as u64), -EEXIST),
+        (Sqe { len: libc::AT_FDCWD as u32, ..at_missing(Opcode::Linkat, missing, 0) }, -ENOENT),
+        (prep(Opcode::Fgetxattr, fd(file), name, 8, statx), -ENODATA),
+        (sqe::shutdown(fd(socket), 9), -EINVAL),
+    ]
+}
+
+fn errors_that_do_not_break_the_chain(cx: &Context) {
+    let (file, (socket, _other)) = (file("f", b"0123456789"), unix_pair(libc::SOCK_STREAM));
+    for (sqe, error) in unnoticed_errors(&file, &socket) {
+        for flags in [LINK, LINK | IOSQE_ASYNC] {
+            let mut ring = cx.ring(4);
+            ring.go_all(&[sqe.with(flags).data(1), sqe::nop().data(2)]);
+            assert_eq!(ring.wait_ordered(2), [(1, error), (2, 0)], "{:?}", Opcode::from_u8(sqe.opcode));
+        }
+    }
+}
+
+fn errors_that_do_not_break_skip_their_cqe(cx: &Context) {
+    let (file, (socket, _other)) = (file("f", b"0123456789"), unix_pair(libc::SOCK_STREAM));
+    for (sqe, _) in unnoticed_errors(&file, &socket) {
+        let mut ring = cx.ring(4);
+        ring.go_all(&[sqe.with(LINK | IOSQE_CQE_SKIP_SUCCESS).data(1), sqe::nop().data(2)]);
+        assert_eq!(ring.wait_ordered(1), [(2, 0)], "{:?}", Opcode::from_u8(sqe.opcode));
+    }
+}
+
+fn errors_before_the_call_break_the_chain(cx: &Context) {
+    let file = file("f", b"0123456789");
+    let missing = c"missing".as_ptr() as u64;
+    let failing = [
+        (sqe::fsync(-1, 0), -EBADF),
+        (sqe::shutdown(fd(&file), 0), -ENOTSOCK),
+        (prep(Opcode::Unlinkat, libc::AT_FDCWD, missing, 0, 0).op_flags(1), -EINVAL),
+        (prep(Opcode::Fadvise, fd(&file), 0, 0, 0).op_flags(9999), -EINVAL),
+        (prep(Opcode::Openat, libc::AT_FDCWD, missing, 0, 0), -ENOENT),
+        (prep(Opcode::Listen, fd(&file), 0, 0, 0), -ENOTSOCK),
+    ];
+    for (sqe, error) in failing {
+        let mut ring = cx.ring(4);
+        ring.go_all(&[sqe.with(LINK).data(1), sqe::nop().data(2)]);
+        assert_eq!(ring.wait_ordered(2), [(1, error), (2, -ECANCELED)], "{:?}", Opcode::from_u8(sqe.opcode));
+    }
+}
+
+fn link_timeout_of_a_timeout(cx: &Context) {
+    let (mut ring, long, short) = (cx.ring(4), ms(10_000), ms(5));
+    ring.go_all(&[sqe::timeout(&long, 0, 0).with(LINK).data(1), sqe::link_timeout(&short).data(2)]);
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -ETIME)]);
+}
+
+fn no_free_slot_for_a_socket_does_not_break_the_chain(cx: &Context) {
+    let mut ring = cx.ring(4);
+    let anywhere = IORING_FILE_INDEX_ALLOC as u32;
+    let socket = sqe::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0).file_index(anywhere);
+    ring.go_all(&[socket.with(LINK).data(1), sqe::nop().data(2)]);
+    assert_eq!(ring.wait_ordered(2), [(1, -libc::ENFILE), (2, 0)]);
+    let open = sqe::openat(libc::AT_FDCWD, c".", libc::O_RDONLY, 0).file_index(anywhere);
+    ring.go_all(&[open.with(LINK).data(1), sqe::nop().data(2)]);
+    assert_eq!(ring.wait_ordered(2), [(1, -libc::ENFILE), (2, -ECANCELED)]);
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 cases! {
     any_flags: [
+        read_with_an_unknown_flag_keeps_its_buffer,
+        read_with_a_priority_is_einval,
         accept_takes_each_connection,
         accept_takes_what_waits,
         accept_on_a_nonblocking_listener,
@@ -279,4 +281,20 @@ fn overflow_ends_timeout(cx: &Context) {
     let cqes = behind_the_nops(&mut ring);
     let seen: Vec<_> = cqes.iter().map(shot).collect();
     assert_eq!(seen, [(-ETIME, false, None)]);
+}
+
+fn read_with_a_priority_is_einval(cx: &Context) {
+    let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
+    let read = Sqe { flags: IOSQE_BUFFER_SELECT, ..prep(Opcode::ReadMultishot, fd(&reader), 0, 0, 0) };
+    assert_eq!(ring.run(read.ioprio(1 << 13)), -EINVAL);
+}
+
+fn read_with_an_unknown_flag_keeps_its_buffer(cx: &Context) {
+    let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
+    let buffers = BufferRing::filled(&ring, 1, 4, 16);
+    let read = Sqe { flags: IOSQE_BUFFER_SELECT, ..prep(Opcode::ReadMultishot, fd(&reader), 0, 0, 0) };
+    ring.go(read.buffer(1).op_flags(1 << 25));
+    let cqe = ring.wait();
+    assert_eq!((cqe.res, cqe.flags), (-EOPNOTSUPP, 0));
+    assert_eq!(buffers.head(&ring), 0);
 }

@@ -4,6 +4,7 @@ use super::prelude::*;
 
 cases! {
     any_flags: [
+        poll_first_without_waiting_on_no_descriptor_is_ebadf,
         send_and_recv,
         recv_waits_for_data,
         recv_at_the_end_is_zero,
@@ -612,4 +613,11 @@ fn send_of_a_bad_vector_is_refused(cx: &Context) {
     }
     assert_eq!(ring.run(Sqe { addr: bad_address(), ..vector_of(&a, &vectors) }), -EFAULT);
     assert_eq!(ring.run(vector_of(&a, &vectors).file_index(1 << 16)), -EINVAL);
+}
+
+fn poll_first_without_waiting_on_no_descriptor_is_ebadf(cx: &Context) {
+    let mut ring = cx.ring(4);
+    let first = IORING_RECVSEND_POLL_FIRST as u16;
+    assert_eq!(ring.run(sqe::send(-1, b"abc", libc::MSG_DONTWAIT).ioprio(first)), -EBADF);
+    assert_eq!(ring.run(sqe::recv(9999, &mut [0; 3], libc::MSG_DONTWAIT).ioprio(first)), -EBADF);
 }

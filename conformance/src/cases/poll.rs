@@ -8,6 +8,7 @@ const HUP: i16 = libc::POLLHUP;
 
 cases! {
     any_flags: [
+        a_peer_that_stopped_sending_is_always_reported,
         ready_descriptor_completes_at_once,
         waits_until_readable,
         one_shot_fires_once,
@@ -424,4 +425,15 @@ fn poll32_high_bits_are_ignored(cx: &Context) {
     writer.write_all(b"x").expect("write");
     let poll = sqe::poll_add(fd(&reader), IN, 0).op_flags(IN as u32 | libc::EPOLLET as u32);
     assert_eq!(ring.run(poll), i32::from(IN));
+}
+
+fn a_peer_that_stopped_sending_is_always_reported(cx: &Context) {
+    let ((a, b), mut ring) = (unix_pair(libc::SOCK_STREAM), cx.ring(4));
+    let hung = i32::from(libc::POLLRDHUP | libc::POLLIN);
+    ring.go(sqe::poll_add(fd(&a), libc::POLLIN, 0).data(1));
+    assert_eq!(ring.run(sqe::shutdown(fd(&b), libc::SHUT_WR).data(2)), 0);
+    assert_eq!(ring.wait_ordered(1), [(1, hung)]);
+    assert_eq!(ring.run(sqe::poll_add(fd(&a), libc::POLLIN, 0)), hung);
+    let writable = i32::from(libc::POLLRDHUP | libc::POLLOUT);
+    assert_eq!(ring.run(sqe::poll_add(fd(&a), libc::POLLOUT, 0)), writable);
 }

@@ -5,6 +5,7 @@ use std::os::fd::FromRawFd;
 
 cases! {
     any_flags: [
+        write_to_a_socket_that_was_shut_down_is_epipe,
         socket_read_waits_for_data,
         socket_read_with_an_offset_is_espipe,
         socket_writev_and_readv,
@@ -310,4 +311,15 @@ fn eventfd_readv_is_whole(cx: &Context) {
     let (mut first, mut second) = ([0; 3], [0; 5]);
     assert_eq!(cx.ring(4).run(sqe::readv(fd(&file), &[iovec_mut(&mut first), iovec_mut(&mut second)], 0)), 8);
     assert_eq!(first[0], 7);
+}
+
+fn write_to_a_socket_that_was_shut_down_is_epipe(cx: &Context) {
+    let ((a, _b), mut ring) = (unix_pair(libc::SOCK_STREAM), cx.ring(4));
+    sys::count_signal(libc::SIGPIPE);
+    assert_eq!(ring.run(sqe::shutdown(fd(&a), libc::SHUT_RDWR)), 0);
+    let vectors = [iovec(b"abc")];
+    for flags in [0, IOSQE_ASYNC] {
+        assert_eq!(ring.run(sqe::writev(fd(&a), &vectors, 0).with(flags)), -EPIPE);
+        assert_eq!(ring.run(sqe::write(fd(&a), b"abc", 0).with(flags)), -EPIPE);
+    }
 }

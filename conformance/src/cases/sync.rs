@@ -37,7 +37,7 @@ cases! {
         ftruncate_of_a_pipe_is_einval,
         async_sync_operations,
     ],
-    own_flags: [],
+    own_flags: [fsync_of_a_negative_range_is_refused_at_submission, ],
 }
 
 fn fsync_of_a_file(cx: &Context) {
@@ -269,4 +269,12 @@ fn async_sync_operations(cx: &Context) {
     ] {
         assert_eq!(ring.run(sqe.with(IOSQE_ASYNC)), 0, "opcode {}", sqe.opcode);
     }
+}
+
+fn fsync_of_a_negative_range_is_refused_at_submission(cx: &Context) {
+    let (file, mut ring) = (file("f", b"abc"), cx.ring(4));
+    ring.push(Sqe { off: 1 << 63, ..sqe::fsync(fd(&file), 0) }.data(1));
+    ring.push(sqe::nop().data(2));
+    assert_eq!(ring.submit(), 1, "the submission ends at what is refused");
+    assert_eq!(ring.wait_ordered(1), [(1, -EINVAL)]);
 }

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 cases! {
     any_flags: [
+        remove_with_unused_fields_is_einval,
+        padding_is_einval,
         relative_timeout_is_etime,
         zero_timeout_fires_at_once,
         timeout_takes_its_time,
@@ -329,4 +331,17 @@ fn timeout_waits_for_completions_after_it_only(cx: &Context) {
     ring.wait_all(2);
     ring.go(sqe::timeout(&ts, 1, 0).data(3));
     assert_eq!(ring.wait_ordered(1), [(3, -ETIME)]);
+}
+
+fn padding_is_einval(cx: &Context) {
+    let (mut ring, ts) = (cx.ring(4), ms(1));
+    assert_eq!(ring.run(Sqe { pad2: 1, ..sqe::timeout(&ts, 0, 0) }), -EINVAL);
+    ring.go_all(&[sqe::nop().with(IOSQE_IO_LINK).data(1), Sqe { pad2: 1, ..sqe::link_timeout(&ts) }.data(2)]);
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -EINVAL)]);
+}
+
+fn remove_with_unused_fields_is_einval(cx: &Context) {
+    let mut ring = cx.ring(4);
+    assert_eq!(ring.run(Sqe { addr3: 1, ..sqe::timeout_remove(9) }), -EINVAL);
+    assert_eq!(ring.run(Sqe { pad2: 1, ..sqe::timeout_remove(9) }), -EINVAL);
 }

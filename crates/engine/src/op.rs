@@ -87,9 +87,31 @@ impl Verdict {
         }
     }
 
+    /// `Done` with the answer of a call whose error the kernel does not count as a failure: links go on, and with
+    /// IOSQE_CQE_SKIP_SUCCESS it has no CQE. Source: the operations in io_uring/ that answer without `req_set_fail`.
+    pub fn uncounted(result: Result<usize, Errno>) -> Verdict {
+        match result {
+            Ok(value) => Verdict::Done(value as i32),
+            Err(error) => Verdict::DoneWith { result: -error.raw_os_error(), flags: 0, failed: false },
+        }
+    }
+
+    /// [`uncounted`](Self::uncounted) for a call on `fd`: that there is no such file is a failure, since the kernel finds
+    /// it before the operation begins.
+    pub fn uncounted_on(fd: i32, result: Result<usize, Errno>) -> Verdict {
+        if result == Err(Errno::BADF) {
+            let flags = call(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]);
+            if flags.map_or(true, |flags| flags & libc::O_PATH as usize != 0) {
+                return Verdict::error(Errno::BADF);
+            }
+        }
+        Verdict::uncounted(result)
+    }
+
     /// Nothing has to be waited for any more.
     pub fn is_final(self) -> bool {
-        matches!(self, Verdict::Done(_) | Verdict::DoneShort(_) | Verdict::Descriptor(_))
+        let done = matches!(self, Verdict::Done(_) | Verdict::DoneShort(_) | Verdict::DoneWith { .. });
+        done || matches!(self, Verdict::Descriptor(_))
     }
 
     /// `Done` with an error.
@@ -280,6 +302,7 @@ pub enum Field {
     BufIndex,
     FileIndex,
     Addr3,
+    Pad2,
 }
 
 /// `EINVAL` when one of `fields` is not zero.
@@ -294,6 +317,7 @@ pub fn reject_unused(sqe: &Sqe, fields: &[Field]) -> Result<(), Errno> {
             Field::OpFlags => sqe.op_flags != 0,
             Field::BufIndex => sqe.buf_index != 0,
             Field::FileIndex => sqe.file_index != 0,
+            Field::Pad2 => sqe.pad2 != 0,
             Field::Addr3 => sqe.addr3 != 0,
         };
         if used {

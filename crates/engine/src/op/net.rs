@@ -134,7 +134,11 @@ impl Net {
                 Verdict::of(call(libc::SYS_listen, [context.fd as usize, *backlog as usize, 0, 0, 0, 0]))
             }
             Net::Shutdown { how } => {
-                Verdict::of(call(libc::SYS_shutdown, [context.fd as usize, *how as usize, 0, 0, 0, 0]))
+                match call(libc::SYS_shutdown, [context.fd as usize, *how as usize, 0, 0, 0, 0]) {
+                    // Found before the call.
+                    Err(Errno::NOTSOCK) => Verdict::error(Errno::NOTSOCK),
+                    answer => Verdict::uncounted_on(context.fd, answer),
+                }
             }
         }
     }

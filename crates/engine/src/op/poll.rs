@@ -10,14 +10,15 @@ use anyring_abi::{
 /// Waits for readiness. Source: io_uring_enter(2), IORING_OP_POLL_ADD.
 #[derive(Debug)]
 pub struct PollAdd {
-    /// `POLL*` bits asked for; errors and hang-ups are always reported.
+    /// `POLL*` bits asked for; errors and hang-ups, also of the peer alone, are always reported
+    /// (`IO_POLL_UNMASK` in io_uring/poll.c).
     pub events: u16,
     /// Stays armed and answers again and again.
     pub multishot: bool,
 }
 
 /// Events a poll request answers whether asked for or not.
-const ALWAYS: u16 = (libc::POLLERR | libc::POLLHUP) as u16;
+const ALWAYS: u16 = (libc::POLLERR | libc::POLLHUP | libc::POLLRDHUP) as u16;
 
 impl PollAdd {
     /// Reads the SQE.
@@ -43,7 +44,7 @@ impl PollAdd {
         if context.fd < 0 {
             return Verdict::error(Errno::BADF);
         }
-        match Sys::poll_now(context.fd, self.events) {
+        match Sys::poll_now(context.fd, self.events | libc::POLLRDHUP as u16) {
             Ok(seen) if seen & libc::POLLNVAL as u16 != 0 => Verdict::error(Errno::BADF),
             // Arming a multishot request answers what is there already.
             Ok(_) if self.multishot => Verdict::WouldBlock(Direction::Read),

@@ -20,6 +20,8 @@ use substitute::Substitute;
 const RWF_HIPRI: u32 = 0x1;
 /// `RWF_NOWAIT` of preadv2(2).
 const RWF_NOWAIT: u32 = 0x8;
+/// `RWF_SUPPORTED` of Linux 6.18: all flags of preadv2(2) and pwritev2(2).
+const RWF_SUPPORTED: u32 = 0x1ff;
 /// The most bytes one request transfers (`MAX_RW_COUNT`).
 const MAX_BYTES: usize = 0x7fff_f000;
 /// The most iovecs a call takes (`UIO_MAXIOV`).
@@ -220,6 +222,9 @@ impl Rw {
     #[inline]
     pub fn issue(&mut self, context: Context) -> Verdict {
         let total = self.total();
+        if self.flags > RWF_SUPPORTED {
+            return self.finish_error(Errno::OPNOTSUPP, total);
+        }
         if self.protected {
             return self.finish_error(refusal_of_protection(context.fd), total);
         }

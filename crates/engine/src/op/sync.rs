@@ -64,7 +64,7 @@ impl Sync {
         Ok(match opcode {
             Opcode::Fsync => {
                 reject_unused(sqe, &[Field::Addr])?;
-                if sqe.op_flags & !IORING_FSYNC_DATASYNC != 0 {
+                if sqe.op_flags & !IORING_FSYNC_DATASYNC != 0 || i64::try_from(sqe.off).is_err() {
                     return Err(Errno::INVAL);
                 }
                 Sync::Fsync { data_only: sqe.op_flags != 0, offset: sqe.off }
@@ -94,16 +94,11 @@ impl Sync {
 
     /// A worker makes the call; the kernel forces the same ones off the submitting thread.
     pub fn issue(&mut self, context: Context) -> Verdict {
-        if let Sync::Fsync { offset, .. } = *self {
-            if i64::try_from(offset).is_err() {
-                return Verdict::error(Errno::INVAL);
-            }
-        }
         if context.nonblock && !self.cheap_advice() {
             return Verdict::NeedsWorker;
         }
         let fd = context.fd as usize;
-        Verdict::of(match *self {
+        let answer = match *self {
             Sync::Fsync { data_only: false, .. } => call(libc::SYS_fsync, [fd, 0, 0, 0, 0, 0]),
             Sync::Fsync { data_only: true, .. } => call(libc::SYS_fdatasync, [fd, 0, 0, 0, 0, 0]),
             Sync::Range { offset, bytes, flags } => {
@@ -122,7 +117,12 @@ impl Sync {
             Sync::Madvise { address, bytes, advice } => {
                 call(libc::SYS_madvise, [address as usize, bytes as usize, advice as usize, 0, 0, 0])
             }
-        })
+        };
+        match self {
+            Sync::Fadvise { .. } => Verdict::of(answer),
+            Sync::Madvise { .. } => Verdict::uncounted(answer),
+            _ => Verdict::uncounted_on(context.fd, answer),
+        }
     }
 
     /// Advice that never sleeps: file advice that only sets a flag (io_uring/advise.c, io_fadvise_force_async), and

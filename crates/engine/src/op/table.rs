@@ -91,9 +91,10 @@ const fn define(opcode: Opcode) -> Option<Definition> {
     use Opcode as O;
     match opcode {
         O::Nop => row(|_, sqe| nop::prep(sqe), NoFile),
-        O::Read | O::Readv | O::ReadMultishot => {
+        O::Read | O::Readv => {
             selecting(with_ioprio(row(|opcode, sqe| rw::Rw::prep(opcode, sqe).map(Op::Rw), File)))
         }
+        O::ReadMultishot => selecting(row(|opcode, sqe| rw::Rw::prep(opcode, sqe).map(Op::Rw), File)),
         O::Writev | O::ReadFixed | O::WriteFixed | O::ReadvFixed | O::WritevFixed | O::Write => {
             with_ioprio(row(|opcode, sqe| rw::Rw::prep(opcode, sqe).map(Op::Rw), File))
         }

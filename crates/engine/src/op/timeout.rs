@@ -50,7 +50,7 @@ impl Timeout {
     /// Reads the SQE and the timespec it points to. Whether a LINK_TIMEOUT has something to guard is checked where links
     /// are made.
     pub fn prep(sqe: &Sqe, linked: bool) -> Result<Timeout, Errno> {
-        reject_unused(sqe, &[Field::BufIndex, Field::FileIndex, Field::Addr3])?;
+        reject_unused(sqe, &[Field::BufIndex, Field::FileIndex, Field::Addr3, Field::Pad2])?;
         let flags = sqe.op_flags;
         let known = IORING_TIMEOUT_ABS
             | IORING_TIMEOUT_CLOCK_MASK
@@ -92,7 +92,7 @@ impl TimeoutRemove {
         if sqe.flags & (IOSQE_FIXED_FILE | IOSQE_BUFFER_SELECT) != 0 {
             return Err(Errno::INVAL);
         }
-        reject_unused(sqe, &[Field::BufIndex, Field::FileIndex, Field::Len])?;
+        reject_unused(sqe, &[Field::BufIndex, Field::FileIndex, Field::Len, Field::Addr3, Field::Pad2])?;
         let flags = sqe.op_flags;
         if flags & IORING_TIMEOUT_UPDATE_MASK == 0 {
             reject_unused(sqe, &[Field::OpFlags])?;

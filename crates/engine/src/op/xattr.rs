@@ -60,7 +60,7 @@ impl Xattr {
         let name = self.name.address();
         let on = self.path.as_ref().map_or(context.fd as usize, Path::address);
         let by_path = self.path.is_some();
-        Verdict::of(match &self.access {
+        let answer = match &self.access {
             Access::Get(address, room) => {
                 let number = if by_path { libc::SYS_getxattr } else { libc::SYS_fgetxattr };
                 call(number, [on, name, *address as usize, *room as usize, 0, 0])
@@ -69,7 +69,11 @@ impl Xattr {
                 let number = if by_path { libc::SYS_setxattr } else { libc::SYS_fsetxattr };
                 call(number, [on, name, value.as_ptr() as usize, value.len(), *flags as usize, 0])
             }
-        })
+        };
+        match by_path {
+            true => Verdict::uncounted(answer),
+            false => Verdict::uncounted_on(context.fd, answer),
+        }
     }
 }
 

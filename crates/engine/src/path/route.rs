@@ -352,6 +352,8 @@ impl RingGuard {
         match installed {
             Ok(result) if self.slab[id].op.is_multishot() => Verdict::Shot { result, flags: 0 },
             Ok(result) => Verdict::Done(result),
+            // SOCKET answers it without `req_set_fail`.
+            Err(error) if matches!(self.slab[id].op, Op::Net(Net::Socket(_))) => Verdict::uncounted(Err(error)),
             Err(error) => Verdict::error(error),
         }
     }
@@ -364,7 +366,7 @@ impl RingGuard {
             }),
             None => {
                 descriptors::close(fd);
-                Err(Errno::NXIO)
+                Err(if slot == IORING_FILE_INDEX_ALLOC as u32 { Errno::NFILE } else { Errno::NXIO })
             }
         };
         installed

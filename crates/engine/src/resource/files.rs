@@ -80,9 +80,11 @@ fn is_locked(fd: i32) -> bool {
 #[derive(Debug)]
 pub struct Files {
     slots: Vec<Option<Arc<FixedFile>>>,
-    /// Where allocation (`IORING_FILE_INDEX_ALLOC`) looks, and where it looks next.
+    /// Where allocation (`IORING_FILE_INDEX_ALLOC`) looks.
     range: Range<usize>,
-    next: usize,
+    /// Where it begins: behind the slot that was filled last, or at the one that was emptied last, if that was later; so
+    /// it may lie outside of the range. Source: `alloc_hint` in io_uring/filetable.h.
+    hint: usize,
 }
 
 /// The most files a ring takes (`IORING_MAX_FIXED_FILES`).
@@ -94,7 +96,7 @@ impl Files {
         let tag = |slot: usize| tags.get(slot).copied().unwrap_or(0);
         let slots = fds.iter().enumerate().map(|(slot, fd)| open(ring, *fd, tag(slot)));
         let slots = slots.collect::<Result<Vec<_>, _>>()?;
-        Ok(Files { range: 0..slots.len(), slots, next: 0 })
+        Ok(Files { range: 0..slots.len(), slots, hint: 0 })
     }
 
     /// How many slots there are.
@@ -116,19 +118,22 @@ impl Files {
     /// Replaces the files from slot `first` on; answers how many were done before an error.
     pub fn update(&mut self, ring: &'static Ring, first: u32, fds: &[i32], tags: &[u64]) -> Result<usize, Errno> {
         let end = first.checked_add(fds.len() as u32).ok_or(Errno::OVERFLOW)?;
-        let slots = self.slots.get_mut(first as usize..end as usize).ok_or(Errno::INVAL)?;
-        for (done, (slot, fd)) in slots.iter_mut().zip(fds).enumerate() {
-            let tag = tags.get(done).copied().unwrap_or(0);
+        if end as usize > self.slots.len() {
+            return Err(Errno::INVAL);
+        }
+        for (done, fd) in fds.iter().enumerate() {
+            let (index, tag) = (first as usize + done, tags.get(done).copied().unwrap_or(0));
             let result = match *fd {
                 IORING_REGISTER_FILES_SKIP if tag == 0 => continue,
                 IORING_REGISTER_FILES_SKIP => Err(Errno::INVAL),
                 fd => {
-                    *slot = None;
+                    self.empty(index);
                     open(ring, fd, tag)
                 }
             };
             match result {
-                Ok(file) => *slot = file,
+                Ok(None) => {}
+                Ok(Some(file)) => self.fill(index, file),
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => return Ok(done),
             }
@@ -142,16 +147,44 @@ impl Files {
         let moved = descriptors::to_top(descriptors::owned(fd as usize))?;
         let file = FixedFile::new(rustix::fd::IntoRawFd::into_raw_fd(moved), None);
         if file_index == IORING_FILE_INDEX_ALLOC as u32 {
-            let Range { start, end } = self.range.clone();
-            let free = (self.next..end).chain(start..self.next).find(|slot| self.slots[*slot].is_none());
-            let slot = free.ok_or(Errno::NFILE)?;
-            self.slots[slot] = Some(file);
-            self.next = if slot + 1 < end { slot + 1 } else { start };
+            let slot = self.find_free().ok_or(Errno::NFILE)?;
+            self.fill(slot, file);
             return Ok(slot as i32);
         }
-        let slot = self.slots.get_mut(file_index as usize - 1).ok_or(Errno::INVAL)?;
-        *slot = Some(file);
+        let index = file_index as usize - 1;
+        if index >= self.slots.len() {
+            return Err(Errno::INVAL);
+        }
+        self.fill(index, file);
         Ok(0)
+    }
+
+    /// An empty slot. Source: `io_file_bitmap_get` in io_uring/filetable.c.
+    fn find_free(&mut self) -> Option<usize> {
+        let Range { start, end } = self.range.clone();
+        let free = |slots: Range<usize>| slots.into_iter().find(|slot| self.slots[*slot].is_none());
+        let behind = free(self.hint..end.max(self.hint));
+        if behind.is_some() || self.hint == start {
+            return behind;
+        }
+        let before = free(start..self.hint.max(start));
+        self.hint = start;
+        before
+    }
+
+    fn fill(&mut self, index: usize, file: Arc<FixedFile>) {
+        if self.slots[index].replace(file).is_none() {
+            self.hint = index + 1;
+        }
+    }
+
+    /// Whether there was a file.
+    fn empty(&mut self, index: usize) -> bool {
+        let was_full = self.slots[index].take().is_some();
+        if was_full {
+            self.hint = index;
+        }
+        was_full
     }
 
     /// Restricts allocation to `length` slots from `first` on (`IORING_REGISTER_FILE_ALLOC_RANGE`).
@@ -161,14 +194,16 @@ impl Files {
             return Err(Errno::INVAL);
         }
         self.range = first as usize..end;
-        self.next = first as usize;
+        self.hint = first as usize;
         Ok(())
     }
 
     /// Empties a slot: CLOSE of a registered file.
     pub fn remove(&mut self, index: u32) -> Result<(), Errno> {
-        let slot = self.slots.get_mut(index as usize).ok_or(Errno::INVAL)?;
-        slot.take().map(|_| ()).ok_or(Errno::BADF)
+        if index >= self.slot_count() {
+            return Err(Errno::INVAL);
+        }
+        self.empty(index as usize).then_some(()).ok_or(Errno::BADF)
     }
 }
 

@@ -238,7 +238,8 @@ impl Transfer {
     #[inline]
     pub(super) fn issue(&mut self, context: Context) -> Verdict {
         if self.polls_first() {
-            return self.nothing();
+            let open = call(libc::SYS_fcntl, [context.fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]);
+            return open.map_or_else(Verdict::error, |_| self.nothing());
         }
         loop {
             let wanted = if self.flags & MSG_WAITALL != 0 { self.data.wanted(self.direction) } else { 0 };

@@ -26,7 +26,7 @@ impl RingGuard {
             return Err(Errno::BADF);
         }
         let events = match (&request.op, list) {
-            (Op::Poll(poll), _) => u32::from(poll.events) | ENDED,
+            (Op::Poll(poll), _) => u32::from(poll.events) | ENDED | libc::EPOLLRDHUP as u32,
             (_, ListKind::Write) => WRITE,
             _ => READ & !(libc::EPOLLPRI as u32),
         };
