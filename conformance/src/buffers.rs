@@ -10,10 +10,15 @@ use std::sync::atomic::{AtomicU16, Ordering};
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct Registration {
+    /// Where the entries are.
     pub ring_addr: u64,
+    /// How many, a power of two.
     pub ring_entries: u32,
+    /// The group's number.
     pub group: u16,
+    /// `IOU_PBUF_RING_*`.
     pub flags: u16,
+    /// Zero.
     pub resv: [u64; 3],
 }
 
@@ -21,8 +26,11 @@ pub struct Registration {
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct Status {
+    /// The group's number.
     pub group: u32,
+    /// The kernel's head of the group.
     pub head: u32,
+    /// Zero.
     pub resv: [u32; 8],
 }
 

@@ -1,18 +1,13 @@
 //! `anyring-conformance`: what programs can see of io_uring, as small cases that run on the kernel's io_uring and,
 //! with libanyring.so preloaded, on anyring's. The kernel is the oracle: every case passes natively.
 
-mod buffers;
 mod case;
 mod cases;
-mod door;
-mod evidence;
 mod polled;
 mod record;
-mod ring;
 mod runner;
-mod sqe;
-mod sys;
 
+use anyring_conformance::{buffers, door, evidence, ring, sqe, sys};
 use case::{Case, Context, FLAG_SETS};
 use clap::Parser;
 use door::Door;

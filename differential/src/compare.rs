@@ -1,0 +1,294 @@
+//! Runs seeds on the kernel and on the engine, and compares.
+
+use crate::child::read_records;
+use crate::coverage::Coverage;
+use crate::generate;
+use crate::known::Known;
+use crate::program::Program;
+use crate::record::{Difference, Record};
+use anyhow::{bail, Context, Result};
+use anyring_conformance::door::Door;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Seeds that one process runs.
+const BATCH: u64 = 50;
+/// Quiet time of the runs that confirm a divergence.
+const LONG_QUIET_US: u64 = 15_000;
+
+/// How to compare.
+#[derive(clap::Args, Debug, Clone)]
+pub struct CompareOptions {
+    /// The seeds, FIRST..END or one number
+    #[arg(long, value_parser = parse_range, default_value = "0..2000")]
+    pub seeds: (u64, u64),
+    /// End after so many minutes, with the seeds that were run by then
+    #[arg(long)]
+    pub minutes: Option<u64>,
+    /// Processes at a time on each side
+    #[arg(long, default_value_t = 4)]
+    pub jobs: usize,
+    /// The door for all programs, instead of the one that the seed chooses
+    #[arg(long, value_enum)]
+    pub door: Option<Door>,
+    /// The folder with `anyring`; this program's own if not given
+    #[arg(long, value_name = "FOLDER")]
+    pub bin: Option<PathBuf>,
+    /// The library to preload, instead of the one that `anyring run` finds
+    #[arg(long, value_name = "FILE")]
+    pub library: Option<PathBuf>,
+    /// The list of known differences
+    #[arg(long, value_name = "FILE")]
+    pub expect: Option<PathBuf>,
+    /// End at the first divergence
+    #[arg(long)]
+    pub first: bool,
+    /// Do not ask for the coverage that 2,000 seeds have
+    #[arg(long)]
+    pub any_coverage: bool,
+}
+
+fn parse_range(text: &str) -> Result<(u64, u64), String> {
+    let number = |text: &str| text.parse::<u64>().map_err(|error| format!("{text}: {error}"));
+    match text.split_once("..") {
+        Some((first, end)) => Ok((number(first)?, number(end)?)),
+        None => number(text).map(|seed| (seed, seed + 1)),
+    }
+}
+
+/// Which io_uring a process gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The kernel's.
+    Kernel,
+    /// The engine's, where the kernel's is denied.
+    Anyring,
+}
+
+/// A seed whose results differ, each time.
+pub struct Divergence {
+    /// The seed.
+    pub seed: u64,
+    /// What differs.
+    pub differences: Vec<Difference>,
+}
+
+/// Starts processes that run seeds.
+pub struct Runner {
+    options: CompareOptions,
+    folder: PathBuf,
+    next: AtomicUsize,
+}
+
+impl Runner {
+    /// A runner with a folder for records.
+    pub fn new(options: CompareOptions) -> Result<Runner> {
+        let folder = std::env::temp_dir().join(format!("anyring-differential-records-{}", std::process::id()));
+        std::fs::create_dir_all(&folder)?;
+        Ok(Runner { options, folder, next: AtomicUsize::new(0) })
+    }
+
+    /// The program of a seed, as both sides get it.
+    pub fn program(&self, seed: u64) -> Program {
+        generate::program(seed, self.options.door)
+    }
+
+    fn command(&self, side: Side) -> Result<Command> {
+        let own = std::env::current_exe().context("this program's own path")?;
+        if side == Side::Kernel {
+            return Ok(Command::new(own));
+        }
+        let bin = self.options.bin.clone().or(own.parent().map(Path::to_path_buf)).context("a folder")?;
+        let anyring = bin.join("anyring");
+        let mut command = Command::new(&anyring);
+        command.args(["deny", "--"]);
+        match &self.options.library {
+            Some(library) => {
+                command.arg("env").arg(format!("LD_PRELOAD={}", library.display())).arg("ANYRING_BACKEND=user");
+            }
+            None => drop(command.arg(&anyring).args(["run", "--backend", "user", "--"])),
+        }
+        command.arg(own);
+        Ok(command)
+    }
+
+    /// The records of these seeds, and where they are.
+    pub fn run(
+        &self,
+        side: Side,
+        seeds: &[u64],
+        counts: Option<&Path>,
+        quiet_us: u64,
+        without: &[u64],
+    ) -> Result<(BTreeMap<u64, Record>, PathBuf)> {
+        let path = self.folder.join(self.next.fetch_add(1, Ordering::Relaxed).to_string());
+        let list = |numbers: &[u64]| numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+        let mut command = self.command(side)?;
+        command.arg("run").arg("--seeds").arg(list(seeds)).arg("--record").arg(&path);
+        command.arg("--quiet-us").arg(quiet_us.to_string()).stdin(Stdio::null());
+        if !without.is_empty() {
+            command.arg("--without").arg(list(without));
+        }
+        if let Some(counts) = counts {
+            command.arg("--counts").arg(counts);
+        }
+        if let Some(door) = self.options.door {
+            command.arg("--door").arg(format!("{door:?}").to_lowercase());
+        }
+        let status = command.status().with_context(|| format!("start {command:?}"))?;
+        if !status.success() {
+            bail!("{command:?} ended with {status}");
+        }
+        Ok((read_records(&path)?, path))
+    }
+
+    /// What differs in a program with these parts left out, if it does each time: both sides run alone, with time, and
+    /// what the kernel answers differently by itself does not count. The second answer is how much that was.
+    pub fn confirm(&self, seed: u64, without: &[u64]) -> Result<(Vec<Difference>, usize)> {
+        let program = self.program(seed).without(without);
+        let (native, path) = self.run(Side::Kernel, &[seed], None, LONG_QUIET_US, without)?;
+        let native = native.get(&seed).context("a record")?;
+        let (ours, _) = self.run(Side::Anyring, &[seed], Some(&path), LONG_QUIET_US, without)?;
+        let mut found = native.differences(ours.get(&seed).context("a record")?, &program);
+        let mut unstable = BTreeSet::new();
+        for quiet in [LONG_QUIET_US, LONG_QUIET_US / 4] {
+            if found.is_empty() {
+                break;
+            }
+            let (again, _) = self.run(Side::Kernel, &[seed], None, quiet, without)?;
+            let differences = native.differences(again.get(&seed).context("a record")?, &program);
+            unstable.extend(differences.into_iter().map(|difference| difference.subject));
+        }
+        found.retain(|difference| !unstable.contains(&difference.subject));
+        Ok((found, unstable.len()))
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.folder) {
+            eprintln!("anyring-differential: {}: {error}", self.folder.display());
+        }
+    }
+}
+
+#[derive(Default)]
+struct Totals {
+    coverage: Coverage,
+    agreed: u64,
+    compared: u64,
+    known: BTreeMap<String, u64>,
+    not_again: Vec<u64>,
+    unstable: usize,
+    divergences: Vec<Divergence>,
+}
+
+/// Compares: whether all agreed, and the coverage was had.
+pub fn compare(options: &CompareOptions) -> Result<bool> {
+    let known = Known::read(options.expect.as_deref())?;
+    let runner = Runner::new(options.clone())?;
+    let (first, end) = options.seeds;
+    let (next, stop, totals) = (AtomicU64::new(first), AtomicBool::new(false), Mutex::new(Totals::default()));
+    let deadline = options.minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
+    let start = Instant::now();
+    let work = || -> Result<()> {
+        loop {
+            let from = next.fetch_add(BATCH, Ordering::Relaxed);
+            let late = deadline.is_some_and(|deadline| Instant::now() > deadline);
+            if from >= end || late || stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let seeds: Vec<u64> = (from..end.min(from + BATCH)).collect();
+            let diverged = batch(&runner, &known, &seeds, &totals)?;
+            if diverged && options.first {
+                stop.store(true, Ordering::Relaxed);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..options.jobs).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("a thread of ours does not panic"))
+    })?;
+    let totals = totals.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    Ok(report(&runner, &totals, &known, options, start.elapsed()))
+}
+
+/// Runs and compares some seeds: whether any diverged.
+fn batch(runner: &Runner, known: &Known, seeds: &[u64], totals: &Mutex<Totals>) -> Result<bool> {
+    let (native, path) = runner.run(Side::Kernel, seeds, None, 4000, &[])?;
+    let (ours, _) = runner.run(Side::Anyring, seeds, Some(&path), 4000, &[])?;
+    let mut diverged = false;
+    for &seed in seeds {
+        let program = runner.program(seed);
+        let (native, ours) = (native.get(&seed).context("a record")?, ours.get(&seed).context("a record")?);
+        let (found, listed) = known.divide(native.differences(ours, &program));
+        let (confirmed, unstable) = match found.is_empty() {
+            true => (Vec::new(), 0),
+            false => runner.confirm(seed, &[])?,
+        };
+        let (confirmed, _) = known.divide(confirmed);
+        let mut totals = totals.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        totals.coverage.add(&program, native);
+        totals.compared += 1;
+        totals.unstable += unstable;
+        for line in listed {
+            *totals.known.entry(line).or_default() += 1;
+        }
+        if confirmed.is_empty() {
+            totals.agreed += 1;
+            if !found.is_empty() {
+                totals.not_again.push(seed);
+            }
+        } else {
+            diverged = true;
+            print_divergence(&program, &confirmed);
+            totals.divergences.push(Divergence { seed, differences: confirmed });
+        }
+    }
+    Ok(diverged)
+}
+
+/// Prints a divergence: the program, and what each side saw.
+pub fn print_divergence(program: &Program, differences: &[Difference]) {
+    let mut text = format!("DIVERGED {program}");
+    for difference in differences {
+        let [kernel, anyring] = &difference.seen;
+        text += &format!("    {}\n      kernel   {kernel}\n      anyring  {anyring}\n", difference.subject);
+    }
+    println!("{text}");
+}
+
+fn report(runner: &Runner, totals: &Totals, known: &Known, options: &CompareOptions, took: Duration) -> bool {
+    let missing = totals.coverage.report();
+    for (line, count) in &totals.known {
+        println!("known difference, {count} seeds: {line}");
+    }
+    let stale = known.stale(&totals.known);
+    if !totals.not_again.is_empty() {
+        println!("differed once and then, alone and with time, no more: {:?}", totals.not_again);
+    }
+    println!("results left out because the kernel's own runs disagreed: {}", totals.unstable);
+    let mut complaints: Vec<String> = Vec::new();
+    if !options.any_coverage {
+        complaints.extend(missing);
+        complaints.extend(stale);
+    }
+    complaints.iter().for_each(|line| println!("FAIL   {line}"));
+    for divergence in &totals.divergences {
+        let subjects: Vec<&str> = divergence.differences.iter().map(|found| found.subject.as_str()).collect();
+        println!(
+            "FAIL   {} seed {}: {}",
+            runner.program(divergence.seed).door_name(),
+            divergence.seed,
+            subjects.join("; ")
+        );
+    }
+    println!("{} seeds in {} s", totals.compared, took.as_secs());
+    let failed = totals.divergences.len() + complaints.len();
+    println!("{} passed, {failed} failed, 0 skipped", totals.agreed);
+    failed == 0
+}

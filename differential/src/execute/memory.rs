@@ -1,0 +1,205 @@
+//! The memory that a program's requests name: each has its own, kept until the process ends.
+
+use crate::program::{Value, BUFFERS, BUFFER_BYTES};
+use crate::record::digest;
+use anyring_abi::Timespec;
+use anyring_conformance::sys;
+use std::collections::BTreeMap;
+
+/// What of a piece of memory is the same in each run.
+#[derive(Clone, Copy)]
+enum Kept {
+    /// All of it.
+    Bytes,
+    /// Of a struct statx: mode, size, links.
+    Statx,
+    /// Of a socket address: the family.
+    Family,
+}
+
+/// A program's memory.
+pub struct Memory {
+    sinks: Vec<(String, usize, usize, Kept)>,
+    lengths: BTreeMap<u64, usize>,
+    registered: usize,
+    bad: u64,
+    listener: libc::sockaddr_in,
+}
+
+/// New memory of so many bytes, filled with `fill`, aligned, that is never given back.
+fn take(bytes: usize, fill: u8) -> usize {
+    let words = vec![u64::from_ne_bytes([fill; 8]); bytes.div_ceil(8).max(1)];
+    words.leak().as_mut_ptr() as usize
+}
+
+/// Memory that holds `value`, never given back.
+fn put<T>(value: T) -> u64 {
+    Box::leak(Box::new(value)) as *mut T as u64
+}
+
+fn put_all<T>(values: Vec<T>) -> u64 {
+    values.leak().as_mut_ptr() as u64
+}
+
+/// The bytes that request `id` sends.
+pub fn pattern(id: u64, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (id as u8).wrapping_mul(31).wrapping_add((at % 251) as u8)).collect()
+}
+
+/// A msghdr, of which a part is recorded.
+#[repr(C)]
+struct Header {
+    header: libc::msghdr,
+}
+
+impl Memory {
+    /// Memory for one program, whose listener has this address.
+    pub fn new(listener: libc::sockaddr_in) -> Memory {
+        Memory {
+            sinks: Vec::new(),
+            lengths: BTreeMap::new(),
+            registered: sys::pages(usize::from(BUFFERS) * BUFFER_BYTES as usize / 4096).as_mut_ptr() as usize,
+            bad: sys::bad_address(),
+            listener,
+        }
+    }
+
+    /// Where a registered buffer begins.
+    pub fn registered(&self, index: u16) -> u64 {
+        self.registered as u64 + u64::from(index) * u64::from(BUFFER_BYTES)
+    }
+
+    fn sink(&mut self, label: String, bytes: usize, kept: Kept) -> u64 {
+        let address = take(bytes + 8, 0xee);
+        self.sinks.push((label, address, bytes, kept));
+        address as u64
+    }
+
+    fn vectors(&mut self, label: &str, id: u64, lengths: &[u32], sink: bool) -> Vec<libc::iovec> {
+        lengths
+            .iter()
+            .enumerate()
+            .map(|(at, &length)| {
+                let address = if sink {
+                    self.sink(format!("{label} [{at}]"), length as usize, Kept::Bytes)
+                } else {
+                    put_all(pattern(id + at as u64, length as usize))
+                };
+                libc::iovec { iov_base: address as *mut libc::c_void, iov_len: length as usize }
+            })
+            .collect()
+    }
+
+    fn message(&mut self, label: &str, id: u64, lengths: &[u32], control: Option<u32>) -> u64 {
+        let vectors = self.vectors(label, id, lengths, control.is_some());
+        // SAFETY: a msghdr is plain numbers and pointers, for which zeroes are valid.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_iovlen = vectors.len();
+        header.msg_iov = put_all(vectors) as *mut libc::iovec;
+        if let Some(room) = control.filter(|room| *room > 0) {
+            header.msg_control = take(room as usize, 0) as *mut libc::c_void;
+            header.msg_controllen = room as usize;
+        }
+        let address = put(Header { header });
+        if control.is_some() {
+            let flags = address as usize + std::mem::offset_of!(libc::msghdr, msg_controllen);
+            self.sinks.push((format!("{label} header"), flags, 12, Kept::Bytes));
+        }
+        address
+    }
+
+    /// What the field of request `id` is to hold, with the memory made that it points to. Descriptors are resolved by
+    /// `number`.
+    pub fn place(
+        &mut self,
+        id: u64,
+        field: &str,
+        value: &Value,
+        number: impl Fn(&crate::program::Target) -> i32,
+    ) -> u64 {
+        let label = format!("#{id} {field}");
+        match value {
+            Value::Plain(number) => *number,
+            Value::Source(bytes) => put_all(pattern(id, *bytes as usize)),
+            Value::Sink(bytes) => self.sink(label, *bytes as usize, Kept::Bytes),
+            Value::Number(number) => put(*number),
+            Value::Vectors(lengths, sink) => {
+                let vectors = self.vectors(&label, id, lengths, *sink);
+                put_all(vectors)
+            }
+            Value::Registered(index, at) => self.registered(*index) + u64::from(*at),
+            Value::RegisteredVectors(index, parts) => {
+                let start = self.registered(*index);
+                let vector = |&(at, length): &(u32, u32)| libc::iovec {
+                    iov_base: (start + u64::from(at)) as *mut libc::c_void,
+                    iov_len: length as usize,
+                };
+                put_all(parts.iter().map(vector).collect())
+            }
+            Value::Path(path) => put_all([path.as_bytes(), b"\0"].concat()),
+            Value::Time(tv_sec, tv_nsec) => put(Timespec { tv_sec: *tv_sec, tv_nsec: *tv_nsec }),
+            Value::Later(clock, milliseconds) => {
+                let mut at = sys::clock(*clock);
+                let nanoseconds = at.tv_nsec + milliseconds * 1_000_000;
+                at.tv_sec += nanoseconds.div_euclid(1_000_000_000);
+                at.tv_nsec = nanoseconds.rem_euclid(1_000_000_000);
+                put(at)
+            }
+            Value::Message(lengths) => self.message(&label, id, lengths, None),
+            Value::Receive(lengths, control) => self.message(&label, id, lengths, Some(*control)),
+            Value::How(flags, mode, resolve) => put([*flags, *mode, *resolve]),
+            Value::Statx => self.sink(label, size_of::<libc::statx>(), Kept::Statx),
+            Value::Event(events, data) => put(libc::epoll_event { events: *events, u64: *data }),
+            Value::Events(count) => self.sink(label, *count as usize * size_of::<libc::epoll_event>(), Kept::Bytes),
+            Value::ListenerAddress => put(self.listener),
+            Value::AnyAddress => put(sys::loopback(0)),
+            Value::AddressSink => {
+                let address = self.sink(label, size_of::<libc::sockaddr_in>(), Kept::Family);
+                self.lengths.insert(id, put(size_of::<libc::sockaddr_in>() as u32) as usize);
+                address
+            }
+            Value::AddressLength => self.lengths.get(&id).map_or(0, |address| *address as u64),
+            Value::Descriptors(targets) => put_all(targets.iter().map(number).collect()),
+            Value::TwoNumbers => self.sink(label, 8, Kept::Bytes),
+            Value::Buffers(count, bytes) => {
+                let address = take((count * bytes) as usize, 0xee);
+                self.sinks.push((label, address, (count * bytes) as usize, Kept::Bytes));
+                address as u64
+            }
+            Value::Bad => self.bad,
+        }
+    }
+
+    /// What the kernel wrote, by request and field.
+    pub fn record(&self) -> BTreeMap<String, String> {
+        self.sinks
+            .iter()
+            .map(|(label, address, bytes, kept)| (label.clone(), seen(*address, *bytes, *kept)))
+            .collect()
+    }
+
+    /// The registered buffers' bytes.
+    pub fn registered_digest(&self) -> String {
+        seen(self.registered, usize::from(BUFFERS) * BUFFER_BYTES as usize, Kept::Bytes)
+    }
+}
+
+fn seen(address: usize, bytes: usize, kept: Kept) -> String {
+    // SAFETY: `sink`, `message` and `new` made this memory with at least so many bytes, and it is never given back;
+    // requests that could still write it have been cancelled and waited for.
+    let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, bytes) };
+    let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
+    let touched = bytes.iter().any(|byte| *byte != 0xee);
+    match kept {
+        _ if !touched => "untouched".to_owned(),
+        Kept::Bytes => digest(bytes),
+        Kept::Statx => {
+            // SAFETY: the memory has this size and alignment, and statx is plain numbers.
+            let statx = unsafe { &*(address as *const libc::statx) };
+            let size =
+                if statx.stx_mode & libc::S_IFMT as u16 == libc::S_IFREG as u16 { statx.stx_size } else { 0 };
+            format!("mask {:#x} mode {:o} size {size} links {}", statx.stx_mask, statx.stx_mode, statx.stx_nlink)
+        }
+        Kept::Family => format!("family {}", word(0) & 0xffff),
+    }
+}

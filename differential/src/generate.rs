@@ -1,0 +1,382 @@
+//! Makes a program of a seed.
+//!
+//! So that the kernel itself always does the same, requests of one submission that are not in one chain never share
+//! anything: each takes a claim on what it touches. What is free in the kernel's order is then only what the comparison
+//! leaves out. A model of what is in pipes and sockets, which names exist and what waits lets most requests succeed.
+
+mod files;
+mod model;
+mod network;
+mod rings;
+
+use crate::program::*;
+use anyring_abi::*;
+use anyring_conformance::door::Door;
+use model::{Claim, Model};
+
+/// The opcodes that programs are made of.
+pub const SERVED: &[Opcode] = &[
+    Opcode::Nop,
+    Opcode::Readv,
+    Opcode::Writev,
+    Opcode::Fsync,
+    Opcode::ReadFixed,
+    Opcode::WriteFixed,
+    Opcode::PollAdd,
+    Opcode::PollRemove,
+    Opcode::SyncFileRange,
+    Opcode::Sendmsg,
+    Opcode::Recvmsg,
+    Opcode::Timeout,
+    Opcode::TimeoutRemove,
+    Opcode::Accept,
+    Opcode::AsyncCancel,
+    Opcode::LinkTimeout,
+    Opcode::Connect,
+    Opcode::Fallocate,
+    Opcode::Openat,
+    Opcode::Close,
+    Opcode::FilesUpdate,
+    Opcode::Statx,
+    Opcode::Read,
+    Opcode::Write,
+    Opcode::Fadvise,
+    Opcode::Madvise,
+    Opcode::Send,
+    Opcode::Recv,
+    Opcode::Openat2,
+    Opcode::EpollCtl,
+    Opcode::Splice,
+    Opcode::ProvideBuffers,
+    Opcode::RemoveBuffers,
+    Opcode::Tee,
+    Opcode::Shutdown,
+    Opcode::Renameat,
+    Opcode::Unlinkat,
+    Opcode::Mkdirat,
+    Opcode::Symlinkat,
+    Opcode::Linkat,
+    Opcode::MsgRing,
+    Opcode::Fsetxattr,
+    Opcode::Setxattr,
+    Opcode::Fgetxattr,
+    Opcode::Getxattr,
+    Opcode::Socket,
+    Opcode::ReadMultishot,
+    Opcode::FixedFdInstall,
+    Opcode::Ftruncate,
+    Opcode::Bind,
+    Opcode::Listen,
+    Opcode::EpollWait,
+    Opcode::ReadvFixed,
+    Opcode::WritevFixed,
+    Opcode::Pipe,
+];
+
+/// The program of `seed`, through `door` or through one that the seed chooses.
+pub fn program(seed: u64, door: Option<Door>) -> Program {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let doors = [Door::Liburing, Door::Libc, Door::Raw];
+    let chosen = doors[random.usize(0..3)];
+    let (setup_flags, cq_entries) = setup(&mut random);
+    let mut generator = Generator { random, next_id: 1, model: Model::new(), first_of_chain: true, drains: false };
+    let wait_while_submitting = generator.chance(1, 2);
+    let mut steps = Vec::new();
+    let length = generator.random.usize(8..18);
+    while steps.len() < length {
+        generator.steps(&mut steps);
+    }
+    Program { seed, door: door.unwrap_or(chosen), setup_flags, cq_entries, wait_while_submitting, steps }
+}
+
+fn setup(random: &mut fastrand::Rng) -> (u32, u32) {
+    const DEFERRED: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+    const RUNNING: [u32; 7] = [
+        0,
+        0,
+        IORING_SETUP_COOP_TASKRUN,
+        IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG,
+        IORING_SETUP_SINGLE_ISSUER,
+        DEFERRED,
+        DEFERRED | IORING_SETUP_TASKRUN_FLAG,
+    ];
+    const SHAPES: [u32; 9] = [
+        0,
+        0,
+        IORING_SETUP_NO_SQARRAY,
+        IORING_SETUP_CQE32,
+        IORING_SETUP_SQE128,
+        IORING_SETUP_CQSIZE,
+        IORING_SETUP_NO_MMAP,
+        IORING_SETUP_R_DISABLED,
+        IORING_SETUP_SUBMIT_ALL,
+    ];
+    let running =
+        if random.u32(0..24) == 0 { IORING_SETUP_SQPOLL } else { RUNNING[random.usize(0..RUNNING.len())] };
+    let mut flags = running | SHAPES[random.usize(0..SHAPES.len())];
+    if random.bool() {
+        flags |= SHAPES[random.usize(0..SHAPES.len())];
+    }
+    let cq_entries = if flags & IORING_SETUP_CQSIZE != 0 { [16, 32, 64][random.usize(0..3)] } else { 0 };
+    (flags, cq_entries)
+}
+
+/// Flags of requests whose completions are not taken: nothing follows from them that would have to be waited for.
+const HELD_FLAGS: u8 = !(IOSQE_IO_DRAIN | IOSQE_IO_LINK | IOSQE_IO_HARDLINK);
+
+struct Generator {
+    random: fastrand::Rng,
+    next_id: u64,
+    model: Model,
+    first_of_chain: bool,
+    /// Something in this submission waits for all that was submitted before.
+    drains: bool,
+}
+
+impl Generator {
+    fn chance(&mut self, part: u32, of: u32) -> bool {
+        self.random.u32(0..of) < part
+    }
+
+    fn choose<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.random.usize(0..from.len())]
+    }
+
+    fn below(&mut self, limit: u32) -> u32 {
+        self.random.u32(0..limit.max(1))
+    }
+
+    /// One or a few more steps.
+    fn steps(&mut self, steps: &mut Vec<Step>) {
+        match self.below(40) {
+            0..=3 => {
+                let registration = self.registration();
+                steps.push(Step::Register(registration));
+            }
+            4..=9 => {
+                if let Some(action) = self.action() {
+                    steps.push(Step::Act(action));
+                }
+            }
+            10 => {
+                steps.push(Step::HoldCompletions(true));
+                for _ in 0..3 {
+                    let mut batch = self.batch();
+                    batch.iter_mut().for_each(|request| request.flags &= HELD_FLAGS);
+                    steps.push(Step::Submit(batch));
+                }
+                steps.push(Step::HoldCompletions(false));
+            }
+            11..=12 => {
+                self.model.begin_batch();
+                let alone = if self.chance(1, 3) { self.counting_timeout() } else { self.wide_cancel() };
+                if let Some(request) = alone {
+                    steps.push(Step::Submit(vec![request]));
+                }
+            }
+            _ => {
+                let batch = self.batch();
+                if self.drains {
+                    // What waited before would hold everything back, to be run in no order at the end.
+                    let all = IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY;
+                    self.model.ended(|_| true);
+                    steps.push(Step::Register(Registration::SyncCancel(0, Target::Number(-1), all, 0)));
+                }
+                steps.push(Step::Submit(batch));
+            }
+        }
+    }
+
+    /// The requests of one submission.
+    fn batch(&mut self) -> Vec<Request> {
+        self.model.begin_batch();
+        self.drains = false;
+        let mut batch = Vec::new();
+        let size = 1 + self.random.usize(0..7);
+        while batch.len() < size {
+            let links = if self.chance(1, 4) { 1 + self.random.usize(0..3) } else { 0 };
+            self.chain(links, &mut batch);
+            self.model.end_chain();
+        }
+        batch.truncate(ENTRIES as usize);
+        // A chain that the end of the submission cuts off goes to a worker natively, which then sleeps in it.
+        if let Some(last) = batch.last_mut() {
+            if last.opcode != Opcode::Nop as u8 {
+                last.flags &= !(IOSQE_IO_LINK | IOSQE_IO_HARDLINK);
+            }
+        }
+        batch
+    }
+
+    /// A request, followed by `links` others that wait for it.
+    fn chain(&mut self, links: usize, batch: &mut Vec<Request>) {
+        for link in 0..=links {
+            self.first_of_chain = link == 0;
+            let Some(mut request) = self.request() else { return };
+            let last = link == links;
+            let timed = self.chance(1, if last { 40 } else { 8 });
+            if !last || timed {
+                request.flags |= if self.chance(1, 4) { IOSQE_IO_HARDLINK } else { IOSQE_IO_LINK };
+            }
+            let waits = self.model.waits(request.user_data);
+            batch.push(request);
+            if timed {
+                let mut timeout = self.link_timeout(waits);
+                if !last {
+                    timeout.flags |= IOSQE_IO_LINK;
+                }
+                batch.push(timeout);
+            }
+        }
+    }
+
+    /// A request of any opcode that can be made now.
+    fn request(&mut self) -> Option<Request> {
+        for _ in 0..12 {
+            let opcode = self.choose(SERVED);
+            let id = self.next_id;
+            if let Some(mut request) = self.draft(opcode) {
+                // Behind a punted one, or behind a drain, a worker would sleep in it natively.
+                if (!self.first_of_chain || self.drains) && self.model.waits_for_something(id) {
+                    self.model.ended(|waiting| waiting.id == id);
+                    continue;
+                }
+                request.user_data = id;
+                self.next_id += 1;
+                self.decorate(&mut request);
+                return Some(request);
+            }
+        }
+        None
+    }
+
+    /// A request of this opcode that should succeed, if the state allows for one.
+    fn draft(&mut self, opcode: Opcode) -> Option<Request> {
+        use Opcode as O;
+        match opcode {
+            O::Nop | O::PollAdd | O::PollRemove | O::Timeout | O::TimeoutRemove | O::AsyncCancel => {
+                self.draft_of_ring(opcode)
+            }
+            O::MsgRing | O::FilesUpdate | O::FixedFdInstall | O::ProvideBuffers | O::RemoveBuffers | O::Pipe => {
+                self.draft_of_ring(opcode)
+            }
+            O::Sendmsg | O::Recvmsg | O::Accept | O::Connect | O::Send | O::Recv | O::Shutdown | O::Socket => {
+                self.draft_network(opcode)
+            }
+            O::Bind | O::Listen | O::EpollCtl | O::EpollWait => self.draft_network(opcode),
+            O::LinkTimeout => None,
+            _ => self.draft_file(opcode),
+        }
+    }
+
+    /// Flags that any request may have; and now and then something that is refused.
+    fn decorate(&mut self, request: &mut Request) {
+        if let Target::Of(end) = request.fd {
+            if let Some(slot) = self.model.slot_of(end).filter(|_| self.chance(1, 3)) {
+                request.fd = Target::Fixed(slot);
+                request.flags |= IOSQE_FIXED_FILE;
+            }
+        }
+        if self.chance(1, 10) {
+            request.flags |= IOSQE_ASYNC;
+        }
+        if self.chance(1, 30) {
+            request.flags |= IOSQE_CQE_SKIP_SUCCESS;
+        }
+        let waits = self.model.waits(request.user_data);
+        if self.chance(1, 40) && !waits && self.first_of_chain {
+            request.flags |= IOSQE_IO_DRAIN;
+            self.drains = true;
+        }
+        if self.chance(1, 9) {
+            self.mutate(request);
+        }
+    }
+
+    fn mutate(&mut self, request: &mut Request) {
+        request.mutated = true;
+        match self.below(16) {
+            0 => {
+                request.fd = Target::Number(self.choose(&[-1, 9999, i32::MAX]));
+                request.flags &= !IOSQE_FIXED_FILE;
+            }
+            1 => {
+                request.fd = Target::Fixed(self.choose(&[FILE_SLOTS - 1, 100]));
+                request.flags |= IOSQE_FIXED_FILE;
+            }
+            2 => request.addr = Value::Bad,
+            3 => request.addr = Value::Plain(self.choose(&[0, 1])),
+            // Not advice that takes pages away, nor a timeout that never ends.
+            // Bit 0 is RWF_HIPRI, too, which is for rings with IOPOLL.
+            4 if ![Opcode::Madvise as u8, Opcode::Timeout as u8].contains(&request.opcode) => {
+                request.op_flags ^= 2 << self.below(31);
+            }
+            5 => request.ioprio = self.choose(&[1, 2, 4, 8, 0x10, 0x40, 0x2001, 0x8000]),
+            6 => request.buf_index = self.choose(&[1, 77, u16::MAX]),
+            7 => {
+                request.file_index = self.choose(&[1, 100, u32::MAX]);
+                request.file_index_of = None;
+            }
+            8 => request.addr3 = Value::Plain(self.choose(&[1, u64::MAX])),
+            9 => request.pad2 = self.choose(&[1, u64::MAX]),
+            10 => request.personality = 9,
+            11 => request.flags ^= self.choose(&[0x80, IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE]),
+            12 => request.opcode = self.choose(&[63, 64, 65, 100, 255]),
+            13 => request.len = 0,
+            // A timeout that repeats forever is never quiet.
+            14.. if request.op_flags & IORING_TIMEOUT_MULTISHOT != 0 => request.len = 2,
+            14 => (request.off, request.off_of) = (Value::Bad, None),
+            _ => (request.off, request.off_of) = (Value::Plain(self.choose(&[u64::MAX, 1 << 63, 1])), None),
+        }
+    }
+
+    /// Something that the program does outside of the ring, most often what a waiting request waits for.
+    fn action(&mut self) -> Option<Action> {
+        self.model.begin_batch();
+        let waiting = self.model.waiting_ends();
+        if !waiting.is_empty() && self.chance(3, 4) {
+            let end = self.choose(&waiting);
+            if end == End::Listener {
+                self.model.connected();
+                return Some(Action::Connect);
+            }
+            let writer = Model::writer_of(end)?;
+            let bytes = if matches!(end, End::Eventfd(_)) { 0 } else { 1 + self.below(200) };
+            self.model.wrote(writer, bytes);
+            return (bytes > 0).then_some(Action::Write(writer, bytes));
+        }
+        match self.below(5) {
+            0 => {
+                self.model.connected();
+                Some(Action::Connect)
+            }
+            1 | 2 => Some(Action::RefillGroup),
+            3 => {
+                let end = self.choose(&[End::PipeRead(0), End::PipeRead(1), End::Stream(0, 0), End::Tcp(0, 1)]);
+                let bytes = 1 + self.below(3000);
+                (self.model.readable(end) > 0).then(|| {
+                    self.model.read(end, bytes);
+                    Action::Read(end, bytes)
+                })
+            }
+            _ => {
+                let end = self.choose(&[End::PipeWrite(0), End::PipeWrite(2), End::Stream(1, 0), End::Tcp(0, 0)]);
+                let bytes = 1 + self.below(500);
+                (self.model.room(end) >= bytes).then(|| {
+                    self.model.wrote(end, bytes);
+                    Action::Write(end, bytes)
+                })
+            }
+        }
+    }
+}
+
+impl Generator {
+    fn claim(&mut self, claim: Claim) -> bool {
+        self.model.claim(claim)
+    }
+
+    fn claim_end(&mut self, end: End) -> bool {
+        self.model.claim(Claim::of(end))
+    }
+}

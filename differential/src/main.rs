@@ -1,0 +1,58 @@
+//! `anyring-differential`: random programs of io_uring requests, each run on the kernel's io_uring and on anyring's, and
+//! what both did compared. The kernel is the oracle. README.md of this crate says how to read what it prints.
+
+mod child;
+mod compare;
+mod coverage;
+mod execute;
+mod generate;
+mod known;
+mod program;
+mod record;
+mod shrink;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Runs random io_uring programs on the kernel and on anyring, and compares.
+#[derive(Parser)]
+#[command(version)]
+struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run seeds on both sides and compare
+    Compare(compare::CompareOptions),
+    /// Print the smallest part of a seed's program that still diverges
+    Shrink(compare::CompareOptions),
+    /// Print a seed's program
+    Show {
+        /// The seed
+        seed: u64,
+    },
+    /// Run seeds on the io_uring that this process has (what `compare` starts)
+    Run(child::RunOptions),
+}
+
+fn main() -> ExitCode {
+    let done = match Options::parse().command {
+        Command::Compare(options) => compare::compare(&options),
+        Command::Shrink(options) => shrink::shrink(&options),
+        Command::Show { seed } => {
+            print!("{}", generate::program(seed, None));
+            Ok(true)
+        }
+        Command::Run(options) => child::run(&options).map(|()| true),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("anyring-differential: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
