@@ -14,12 +14,13 @@ STEPS := setup format lint doc patches build unit loom conformance-kernel confor
 export DESTDIR PREFIX LIBDIR STRIP
 
 .NOTPARALLEL:
-.PHONY: help build test demo results bench liburing-tests e2e-kernel conformance-renew undone install install-strip uninstall clean $(STEPS)
+.PHONY: help build test demo results bench liburing-tests e2e-kernel conformance-renew undone differential install install-strip uninstall clean $(STEPS)
 
 help:
 	@echo "make build       the command anyring and libanyring.so, in $(TARGET)/release"
 	@echo "make test        everything: $(STEPS)"
 	@echo "make STEP        one of these steps alone"
+	@echo "make differential random programs on the kernel and on ours, compared; not yet in make test"
 	@echo "make undone      that the tests of the decisions fail without them; some 20 minutes"
 	@echo "make conformance-renew  writes CONFORMANCE.md anew; a minute"
 	@echo "make liburing-tests  liburing's own tests, from Debian's source package, on the kernel and on ours"
@@ -55,7 +56,7 @@ patches:
 	@$(STEP) $@ scripts/undone.sh --check
 
 build: setup
-	@$(STEP) $@ scripts/build.sh $(TARGET) anyring-conformance
+	@$(STEP) $@ scripts/build.sh $(TARGET) anyring-conformance anyring-differential
 
 # Unit and integration tests of all crates but the end-to-end ones.
 unit: build
@@ -77,6 +78,10 @@ conformance-table: build
 
 conformance-renew: build
 	@scripts/conformance.sh renew $(TARGET)/release
+
+# Not a step of `make test` yet. Random programs on the kernel and on ours.
+differential: build
+	@$(STEP) $@ $(TARGET)/release/anyring-differential compare --expect differential/differences.txt
 
 profiles: build
 	@$(STEP) $@ scripts/profiles.sh $(TARGET)/release
