@@ -26,7 +26,8 @@ pub struct Sleeper {
 impl Sleeper {
     /// Has the thread leave its call.
     pub fn release(&self) {
-        self.stop.store(1, Ordering::SeqCst); // partner: the load in the interruptible call, or in `wait`
+        self.stop.store(1, Ordering::SeqCst); // partner: the look in the interruptible call
+                                              // SeqCst: partner is the store in `sleep`. One of the two sees what the other has stored.
         match self.thread.load(Ordering::SeqCst) {
             0 => {} // it has not slept yet
             thread => interrupt(thread),
@@ -78,10 +79,10 @@ extern "C" fn live(argument: *mut libc::c_void) -> *mut libc::c_void {
 impl Task {
     fn sleep(&self) {
         let Sleeper { stop, thread } = &*self.sleeper;
-        thread.store(Sys::thread_id(), Ordering::SeqCst);
-        // A signal of libc's own may end the call, too.
+        thread.store(Sys::thread_id(), Ordering::SeqCst); // partner: the load in `release`
+                                                          // A signal of libc's own may end the call, too.
         while check(interruptible(stop, libc::SYS_waitid, self.args)) == Err(Errno::INTR) {
-            if stop.load(Ordering::SeqCst) != 0 {
+            if stop.load(Ordering::Relaxed) != 0 {
                 return;
             }
         }

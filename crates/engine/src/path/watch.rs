@@ -64,13 +64,13 @@ impl Own {
         Own { word: AtomicU32::new(0), node: AtomicU32::new(u32::MAX) } // FUTEX_NO_NODE
     }
 
-    /// Whether there is a word of the program's to sleep on.
+    /// Whether there is a word of the program's to sleep on. Relaxed: it changes under the lock of the slots.
     fn is_armed(&self) -> bool {
-        self.word.load(Ordering::SeqCst) != 0
+        self.word.load(Ordering::Relaxed) != 0
     }
 
     fn set_armed(&self, armed: bool) {
-        self.word.store(armed.into(), Ordering::SeqCst);
+        self.word.store(armed.into(), Ordering::Relaxed);
     }
 }
 
@@ -278,7 +278,7 @@ impl Watcher {
                     return Ok(());
                 }
             }
-            match self.failed.load(Ordering::Acquire) {
+            match self.failed.load(Ordering::Relaxed) {
                 0 => {}
                 error => return Err(Errno::from_raw_os_error(error)),
             }
@@ -293,11 +293,12 @@ impl Watcher {
     /// The thread looks at its slots now.
     fn wake(&self) {
         if self.has_control() {
-            self.control.fetch_add(1, Ordering::SeqCst);
+            self.control.fetch_add(1, Ordering::Release); // partner: the load in `live`
             let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
             syscall(libc::SYS_futex, [self.control.as_ptr() as usize, operation as usize, 1, 0, 0, 0]);
         } else {
-            self.stop.store(1, Ordering::SeqCst);
+            self.stop.store(1, Ordering::Relaxed); // the signal comes after it
+                                                   // Acquire: partner is the store in `live`. Not there yet: then the thread will take the lock after us.
             match self.thread.load(Ordering::Acquire) {
                 0 => {} // it has not slept yet
                 thread => interrupt(thread),
@@ -324,6 +325,7 @@ impl Watcher {
     pub fn withdraw(&self, job: &Job) {
         let Some(turn) = self.release(job) else { return };
         let until_ns = Sys::clock_ns(libc::CLOCK_MONOTONIC) + LEAVE_NS;
+        // Acquire: partner is the change in `look`.
         while self.turns.load(Ordering::Acquire) == turn {
             let now_ns = Sys::clock_ns(libc::CLOCK_MONOTONIC);
             if now_ns >= until_ns {
@@ -336,7 +338,7 @@ impl Watcher {
     /// The thread's life: until nobody needs it.
     fn live(self: &Arc<Watcher>) {
         loop {
-            let seen = self.control.load(Ordering::SeqCst);
+            let seen = self.control.load(Ordering::Acquire); // partner: the change in `wake`
             let Some(entries) = self.look(seen) else { return };
             let slept = self.sleep(&entries);
             let finished = self.after(slept);
@@ -350,7 +352,7 @@ impl Watcher {
     fn look(self: &Arc<Watcher>, seen: u32) -> Option<Vec<Entry>> {
         let mut gone = Vec::new();
         let mut slots = self.slots.lock().expect("a watcher does not interrupt itself");
-        self.stop.store(0, Ordering::SeqCst);
+        self.stop.store(0, Ordering::Relaxed);
         for (occupant, own) in slots.occupants.iter_mut().zip(&self.own) {
             if occupant.as_ref().is_some_and(|it| it.leaves) {
                 gone.extend(occupant.take());
@@ -448,7 +450,7 @@ impl Watcher {
             // One of the values has changed, or a word cannot be read any more.
             Err(Errno::AGAIN | Errno::FAULT) => self.find_changed(&mut slots, &mut finished),
             Err(error) => {
-                self.failed.store(error.raw_os_error(), Ordering::Release); // partner: the load in `queue`
+                self.failed.store(error.raw_os_error(), Ordering::Relaxed);
                 slots.ends = true;
                 for occupant in slots.occupants.iter_mut().filter_map(Option::take) {
                     if occupant.job.begin() {
