@@ -7,8 +7,8 @@
 #        scripts/liburing-tests.sh run BIN [ARGS]    builds and runs them (BIN: the folder with anyring and libanyring.so)
 #
 # ARGS go to scripts/liburing_tests.py, which says how they are run and judged; its --help tells what there is.
-# LIBURING_SUITE is the release of Debian whose liburing is taken: bookworm (2.3) unless told otherwise; the list of
-# exceptions is about that one. The package is fetched and checked by apt-get, which needs no root for that. Where it
+# LIBURING_SUITE is the release of Debian whose liburing is taken: bookworm (2.3) unless told otherwise (trixie has 2.9,
+# sid 2.15 or newer); the list of exceptions is about that one. The package is fetched and checked by apt-get, which needs no root for that. Where it
 # cannot be had `fetch` leaves the reason in .build/liburing-SUITE/unavailable, and `run` prints it as a skip.
 set -euo pipefail
 cd "$(dirname "$0")/.."

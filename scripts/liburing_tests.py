@@ -57,7 +57,7 @@ class Run:
 
 class Runner:
     def __init__(self, arguments, exceptions):
-        self.exceptions = exceptions
+        self.exceptions, self.limit_ours_s = exceptions, arguments.limit_s
         self.tests = arguments.tests.resolve()
         self.anyring = str(arguments.bin.resolve() / "anyring")
         self.results = self.tests.parent / "results"
@@ -90,7 +90,7 @@ class Runner:
     def limit_s(self, name, way):
         if way == NATIVE:
             return LIMIT_NATIVE_S
-        return LIMIT_LISTED_S if listed_as(name, way, self.exceptions) else LIMIT_OURS_S
+        return LIMIT_LISTED_S if listed_as(name, way, self.exceptions) else self.limit_ours_s
 
     def on_ours(self, name, native):
         """One run for each way."""
@@ -226,6 +226,7 @@ def main():
     parser.add_argument("--tests", type=Path, required=True, help="liburing's folder, with test-shared and test-static")
     parser.add_argument("--exceptions", type=Path, help="what is known to fail on ours")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many programs at a time")
+    parser.add_argument("--limit-s", type=int, default=LIMIT_OURS_S, help="seconds that a run on ours may take")
     parser.add_argument("--verbose", action="store_true", help="say how long each run took")
     parser.add_argument("names", nargs="*", help="run these programs only")
     arguments = parser.parse_args()

@@ -37,6 +37,7 @@ points! {
     Dup "dup" Nothing, "dup(2) of a ring.";
     CloseRange "close-range" Nothing, "close_range(2), closefrom(3).";
     Fcntl "fcntl" Nothing, "fcntl(2) on a ring.";
+    Sendmsg "sendmsg" Nothing, "sendmsg(2), sendmmsg(2).";
     Mmap "mmap" Nothing, "mmap(2) of a ring.";
     EpollCtl "epoll-ctl" Nothing, "epoll_ctl(2) on a ring.";
     EpollWait "epoll-wait" Nothing, "epoll_wait(2) and its relatives.";

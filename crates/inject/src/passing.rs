@@ -3,6 +3,7 @@
 use crate::descriptor::rings_exist;
 use crate::entry;
 use crate::next::{missing, next};
+use anyring_engine::forced::{point, Point};
 use anyring_engine::op::net::rights::check_message;
 use anyring_engine::Errno;
 use core::ffi::{c_int, c_uint};
@@ -38,6 +39,7 @@ pub fn before_sendmsg(message: *const msghdr) -> Result<(), Errno> {
     if !rings_exist() {
         return Ok(());
     }
+    point(Point::Sendmsg);
     check_message(message as u64)
 }
 

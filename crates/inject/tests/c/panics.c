@@ -339,6 +339,15 @@ static void trigger(struct subject *s)
 		CHECK(fd >= 0 && close(fd) == 0);
 	} else if (at("fcntl")) {
 		CHECK(fcntl(s->fd, F_GETFL) >= 0);
+	} else if (at("sendmsg")) {
+		struct iovec data = {.iov_base = "x", .iov_len = 1};
+		struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
+		int ends[2];
+
+		CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+		CHECK(sendmsg(ends[0], &message, 0) == 1);
+		close(ends[0]);
+		close(ends[1]);
 	} else if (at("mmap")) {
 		void *area = mmap(NULL, 4096, PROT_READ, MAP_SHARED, s->fd, IORING_OFF_SQ_RING);
 
