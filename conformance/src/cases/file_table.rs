@@ -35,6 +35,8 @@ cases! {
         install_unknown_flag_is_einval,
         install_with_unused_fields_is_einval,
         install_async,
+        install_with_a_personality_is_eperm,
+        allocation_without_a_table_is_enfile,
     ],
     own_flags: [],
 }
@@ -320,4 +322,17 @@ fn a_free_slot_is_looked_for_behind_the_last_change(cx: &Context) {
     assert_eq!(allocated(&mut ring), 1, "behind a slot whose file was replaced, and from the beginning again");
     assert_eq!(ring.run(sqe::close(0).file_index(1)), 0);
     assert_eq!(allocated(&mut ring), 0, "at the slot that was closed");
+}
+
+fn install_with_a_personality_is_eperm(cx: &Context) {
+    let mut ring = with_file(cx);
+    let id = ring.register(IORING_REGISTER_PERSONALITY, 0, 0) as u16;
+    assert_eq!(ring.run(Sqe { personality: id, ..install(0) }), -libc::EPERM);
+    assert_eq!(ring.run(Sqe { personality: id, op_flags: 2, ..install(0) }), -EINVAL);
+}
+
+fn allocation_without_a_table_is_enfile(cx: &Context) {
+    let (mut ring, socket) = (cx.ring(4), sqe::socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0));
+    assert_eq!(ring.run(socket.file_index(ANY)), -libc::ENFILE);
+    assert_eq!(ring.run(socket.file_index(1)), -libc::ENXIO);
 }

@@ -39,6 +39,7 @@ cases! {
         files_update_of_a_bad_descriptor_counts_what_was_done,
         files_update_reserved_is_einval,
         files2_sparse,
+        registration_that_fails_leaves_no_tags,
         buffers2_sparse_and_update,
         file_alloc_range_limits_allocation,
         file_stays_registered_after_close,
@@ -366,6 +367,20 @@ fn files2_sparse(cx: &Context) {
     assert_eq!(nowait_read(&mut ring, 7), -EBADF);
     assert_eq!(update(&ring, 7, &[fd(&reader)]), 1);
     assert_eq!(nowait_read(&mut ring, 7), -EAGAIN);
+}
+
+fn registration_that_fails_leaves_no_tags(cx: &Context) {
+    let ((reader, _writer), mut ring, memory, tags) = (pipe(), cx.ring(4), pages(1), [1u64, 2]);
+    let mut registers = |opcode, data| {
+        let resources = Resources { count: 2, flags: 0, resv2: 0, data, tags: address(&tags) };
+        let answer = ring.register(opcode, &raw const resources as usize, size_of::<Resources>() as u32) as i32;
+        ring.expect_quiet();
+        answer
+    };
+    let mut vectors = [iovec_mut(memory); 2];
+    vectors[1].iov_base = std::ptr::without_provenance_mut(1);
+    assert_eq!(registers(IORING_REGISTER_BUFFERS2, address(&vectors)), -EFAULT);
+    assert_eq!(registers(IORING_REGISTER_FILES2, address(&[fd(&reader), 9999])), -EBADF);
 }
 
 fn buffers2_sparse_and_update(cx: &Context) {

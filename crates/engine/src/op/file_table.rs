@@ -45,6 +45,9 @@ impl FixedFdInstall {
         if sqe.op_flags & !IORING_FIXED_FD_NO_CLOEXEC != 0 {
             return Err(Errno::INVAL);
         }
+        if sqe.personality != 0 {
+            return Err(Errno::PERM); // the new number is the caller's own
+        }
         Ok(FixedFdInstall { close_on_exec: sqe.op_flags == 0 })
     }
 

@@ -253,6 +253,9 @@ impl BufferRing {
             self.head = self.head.wrapping_add(1);
             return true;
         }
+        if bytes == 0 {
+            return false; // at the end of a file, say: all of it is left
+        }
         let mut left = bytes;
         while left > 0 {
             let entry = self.entry(self.head);

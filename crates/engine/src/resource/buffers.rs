@@ -17,7 +17,7 @@ const MAX_BYTES: u64 = 1 << 30;
 pub struct Buffer {
     address: u64,
     bytes: u64,
-    _tag: Option<Tag>,
+    tag: Option<Tag>,
 }
 
 /// The table of registered buffers of a ring.
@@ -34,6 +34,7 @@ impl Buffers {
         if address != 0 {
             let done = buffers.fill(ring, 0, address, count, tags)?;
             if done != count as usize {
+                buffers.slots.iter().flatten().flat_map(|buffer| &buffer.tag).for_each(Tag::forget);
                 return Err(user_range(address, done as u64).err().unwrap_or(Errno::INVAL));
             }
         }
@@ -59,8 +60,8 @@ impl Buffers {
             });
             match range {
                 Ok(range) => {
-                    *slot = range
-                        .map(|(address, bytes)| Arc::new(Buffer { address, bytes, _tag: Tag::new(ring, tag) }));
+                    *slot =
+                        range.map(|(address, bytes)| Arc::new(Buffer { address, bytes, tag: Tag::new(ring, tag) }));
                 }
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => return Ok(done),
@@ -92,7 +93,7 @@ impl Buffers {
             self.slots.resize(first + ranges.len(), None);
         }
         for (slot, range) in self.slots[first..].iter_mut().zip(ranges) {
-            *slot = range.map(|(address, bytes)| Arc::new(Buffer { address, bytes, _tag: None }));
+            *slot = range.map(|(address, bytes)| Arc::new(Buffer { address, bytes, tag: None }));
         }
     }
 

@@ -16,13 +16,13 @@ use std::sync::Arc;
 pub struct FixedFile {
     /// The number.
     pub fd: i32,
-    _tag: Option<Tag>,
+    tag: Option<Tag>,
 }
 
 impl FixedFile {
     /// Takes ownership of `fd`, a descriptor at the top of the table.
     pub fn new(fd: i32, tag: Option<Tag>) -> Arc<FixedFile> {
-        Arc::new(FixedFile { fd, _tag: tag })
+        Arc::new(FixedFile { fd, tag })
     }
 }
 
@@ -94,8 +94,16 @@ impl Files {
     /// Registers `fds` with their tags (0, or missing, for none); -1 leaves a slot empty.
     pub fn new(ring: &'static Ring, fds: &[i32], tags: &[u64]) -> Result<Files, Errno> {
         let tag = |slot: usize| tags.get(slot).copied().unwrap_or(0);
-        let slots = fds.iter().enumerate().map(|(slot, fd)| open(ring, *fd, tag(slot)));
-        let slots = slots.collect::<Result<Vec<_>, _>>()?;
+        let mut slots: Vec<Option<Arc<FixedFile>>> = Vec::with_capacity(fds.len());
+        for (slot, fd) in fds.iter().enumerate() {
+            match open(ring, *fd, tag(slot)) {
+                Ok(file) => slots.push(file),
+                Err(error) => {
+                    slots.iter().flatten().flat_map(|file| &file.tag).for_each(Tag::forget);
+                    return Err(error);
+                }
+            }
+        }
         Ok(Files { range: 0..slots.len(), slots, hint: 0 })
     }
 

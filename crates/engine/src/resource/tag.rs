@@ -3,28 +3,38 @@
 //! IORING_REGISTER_BUFFERS2.
 
 use crate::ring::Ring;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A promise to post a CQE when it is dropped, from whatever thread drops the last user of the resource.
 pub struct Tag {
     ring: &'static Ring,
-    value: u64,
+    /// 0 when there is nothing to say any more.
+    value: AtomicU64,
 }
 
 impl Tag {
     /// The tag of a resource of `ring`; 0 stands for none.
     pub fn new(ring: &'static Ring, value: u64) -> Option<Tag> {
-        (value != 0).then(|| Tag { ring, value })
+        (value != 0).then(|| Tag { ring, value: value.into() })
+    }
+
+    /// The registration failed: nothing is said of what was registered already.
+    pub fn forget(&self) {
+        self.value.store(0, Relaxed);
     }
 }
 
 impl core::fmt::Debug for Tag {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Tag({:#x})", self.value)
+        write!(f, "Tag({:#x})", self.value.load(Relaxed))
     }
 }
 
 impl Drop for Tag {
     fn drop(&mut self) {
-        self.ring.retire(self.value);
+        match *self.value.get_mut() {
+            0 => {}
+            value => self.ring.retire(value),
+        }
     }
 }
