@@ -232,13 +232,18 @@ impl Op {
         }
     }
 
-    /// The chosen buffer's range is where it transfers to or from, from its start.
-    pub fn set_buffer(&mut self, address: usize, bytes: usize) {
+    /// The ranges of its selection are where it transfers to or from, from their start.
+    pub fn use_buffers(&mut self) {
         match self {
-            Op::Rw(op) => op.set_buffer(address, bytes),
-            Op::Net(net::Net::Transfer(op)) => op.set_buffer(address, bytes),
+            Op::Rw(op) => op.use_buffers(),
+            Op::Net(net::Net::Transfer(op)) => op.use_buffers(),
             _ => {}
         }
+    }
+
+    /// A SEND with IORING_RECVSEND_BUNDLE.
+    pub fn sends_bundle(&self) -> bool {
+        matches!(self, Op::Net(net::Net::Transfer(op)) if op.is_bundle() && op.direction() == Direction::Write)
     }
 
     /// It answers again and again until it fails or is ended (POLL_ADD and TIMEOUT have their own ways).

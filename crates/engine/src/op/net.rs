@@ -23,7 +23,8 @@ use super::{call, reject_unused, Context, Direction, Field, Verdict};
 use crate::os::{user_read_slice, Os, Sys};
 use crate::Errno;
 use anyring_abi::{
-    Opcode, Sqe, IORING_ACCEPT_DONTWAIT, IORING_ACCEPT_MULTISHOT, IORING_ACCEPT_POLL_FIRST, IORING_FILE_INDEX_ALLOC,
+    Opcode, Sqe, IORING_ACCEPT_DONTWAIT, IORING_ACCEPT_MULTISHOT, IORING_ACCEPT_POLL_FIRST,
+    IORING_CQE_F_SOCK_NONEMPTY, IORING_FILE_INDEX_ALLOC,
 };
 
 /// `SOCK_TYPE_MASK` of the kernel: the bits of socket(2)'s type that are not flags.
@@ -118,6 +119,14 @@ impl Net {
         }
     }
 
+    /// `IORING_CQE_F_*` of the CQE of the descriptor that it made.
+    pub fn descriptor_flags(&self) -> u32 {
+        match self {
+            Net::Accept(accept) if accept.more_wait => IORING_CQE_F_SOCK_NONEMPTY,
+            _ => 0,
+        }
+    }
+
     /// Attempts the call.
     #[inline]
     pub fn issue(&mut self, context: Context) -> Verdict {
@@ -157,6 +166,8 @@ pub struct Accept {
     multishot: bool,
     /// `IORING_ACCEPT_POLL_FIRST`, until the request has waited once.
     poll_first: bool,
+    /// After a connection was accepted, others still wait.
+    more_wait: bool,
     slot: u32,
 }
 
@@ -179,6 +190,7 @@ impl Accept {
             flags: sqe.op_flags,
             dont_wait: options & IORING_ACCEPT_DONTWAIT != 0,
             poll_first: options & IORING_ACCEPT_POLL_FIRST != 0,
+            more_wait: false,
             slot: sqe.file_index,
         })
     }
@@ -199,7 +211,10 @@ impl Accept {
             let flags = new_file_flags(self.flags, self.slot);
             let args = [context.fd as usize, self.address as usize, self.address_length as usize, flags, 0, 0];
             match call(libc::SYS_accept4, args) {
-                Ok(fd) => return Verdict::Descriptor(fd as i32),
+                Ok(fd) => {
+                    self.more_wait = has_more_connections(context.fd);
+                    return Verdict::Descriptor(fd as i32);
+                }
                 Err(Errno::AGAIN) => return self.nothing(),
                 // A worker that slept was interrupted: what it waits for is asked anew.
                 Err(Errno::INTR) => {}
@@ -215,6 +230,12 @@ impl Accept {
             Verdict::WouldBlock(Direction::Read)
         }
     }
+}
+
+/// Whether connections wait on `fd`; only TCP's listeners tell the kernel's io_uring.
+fn has_more_connections(fd: i32) -> bool {
+    matches!(Sys::poll_now(fd, libc::POLLIN as u16), Ok(1..))
+        && matches!(socket_option(fd, libc::SO_DOMAIN), Ok(libc::AF_INET | libc::AF_INET6))
 }
 
 /// Whether accept4(2) may sleep on `fd`; on anything but a listening socket it fails at once.

@@ -152,9 +152,12 @@ impl Rw {
         self.selection.as_deref_mut()
     }
 
-    /// See [`super::Op::set_buffer`].
-    pub fn set_buffer(&mut self, address: usize, bytes: usize) {
-        self.buffers = Buffers::One([address, bytes.min(MAX_BYTES)]);
+    /// See [`super::Op::use_buffers`].
+    pub fn use_buffers(&mut self) {
+        let Some([[address, bytes]]) = self.selection.as_ref().map(|selection| &selection.ranges[..]) else {
+            return;
+        };
+        self.buffers = Buffers::One([*address, (*bytes).min(MAX_BYTES)]);
         self.aligned = (address | bytes | self.offset as usize).is_multiple_of(512);
         self.done = 0;
     }

@@ -74,6 +74,10 @@ impl RingGuard {
         }
         let request = &self.slab[id];
         if let Some(row) = row.filter(|row| row.on_worker) {
+            if request.flags & IOSQE_ASYNC != 0 && request.op.sends_bundle() {
+                // A worker of io-wq makes no request that answers several times (`io_wq_submit_work`).
+                return self.finish(id, -Errno::CANCELED.raw_os_error(), true);
+            }
             if request.flags & IOSQE_ASYNC != 0 && request.path == Path::Inline && !request.op.is_multishot() {
                 // Without a file there is nothing to poll: opening a FIFO, say, waits on the worker.
                 let plain = row.file == FileUse::None;
@@ -349,11 +353,13 @@ impl RingGuard {
     pub(super) fn install_descriptor(&mut self, id: Id, fd: i32) -> Verdict {
         let slot = self.slab[id].op.slot();
         let installed = if slot == 0 { Ok(fd) } else { self.install_in_slot(fd, slot) };
+        let op = &self.slab[id].op;
+        let flags = if let Op::Net(net) = op { net.descriptor_flags() } else { 0 };
         match installed {
-            Ok(result) if self.slab[id].op.is_multishot() => Verdict::Shot { result, flags: 0 },
-            Ok(result) => Verdict::Done(result),
+            Ok(result) if op.is_multishot() => Verdict::Shot { result, flags },
+            Ok(result) => Verdict::DoneWith { result, flags, failed: false },
             // SOCKET answers it without `req_set_fail`.
-            Err(error) if matches!(self.slab[id].op, Op::Net(Net::Socket(_))) => Verdict::uncounted(Err(error)),
+            Err(error) if matches!(op, Op::Net(Net::Socket(_))) => Verdict::uncounted(Err(error)),
             Err(error) => Verdict::error(error),
         }
     }
@@ -378,13 +384,8 @@ impl RingGuard {
             Op::Poll(_) => ListKind::Poll,
             _ => direction.into(),
         };
-        let request = &mut self.slab[id];
-        if request.flags & IOSQE_BUFFER_SELECT != 0 {
-            // A transfer that goes on has its buffer for good.
-            let held = request.op.selection().and_then(|selection| selection.held);
-            request.cqe_flags = held.map_or(0, |held| held.cqe_flags());
-        }
-        let multishot = request.op.is_multishot();
+        self.note_held_buffer(id);
+        let multishot = self.slab[id].op.is_multishot();
         let at_once = multishot && self.attempt_put_off;
         let armed = self.keep_file(id).and_then(|()| self.arm(id, list, worker_when_ready));
         match armed {
@@ -399,6 +400,10 @@ impl RingGuard {
                 if at_once {
                     self.retry_armed(id);
                 }
+            }
+            // Only with POLL_FIRST is anything but a socket waited for.
+            Err(Errno::PERM) if matches!(self.slab[id].op, Op::Net(_)) && !multishot => {
+                self.finish(id, -Errno::AGAIN.raw_os_error(), true);
             }
             Err(Errno::PERM) if multishot => self.finish(id, -Errno::BADFD.raw_os_error(), true),
             Err(Errno::PERM) => self.punt(id, Approach::Plain),

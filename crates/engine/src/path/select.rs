@@ -2,100 +2,160 @@
 //!
 //! A buffer is chosen for each attempt and given back when that found nothing, so that none is tied up by a request that
 //! waits; it is taken off its ring for good (committed) when it was used, when a transfer that goes on has begun to fill
-//! it, or when a worker gets it.
+//! it, or when a worker gets it. A bundle (IORING_RECVSEND_BUNDLE) chooses as many as it has data for.
 
-use crate::op::net::Net;
+use crate::op::net::{Net, Transfer};
 use crate::op::{call, Context, Direction, Op, Verdict};
 use crate::request::{Id, Path, State};
+use crate::resource::buf_ring::{Choice, Held};
 use crate::ring::RingGuard;
 use crate::{stats, Errno};
-use anyring_abi::{Cqe, IORING_CQE_F_MORE, IOSQE_BUFFER_SELECT};
+use anyring_abi::{Cqe, IORING_CQE_F_BUF_MORE, IORING_CQE_F_MORE, IORING_CQE_F_SOCK_NONEMPTY, IOSQE_BUFFER_SELECT};
+use core::ops::ControlFlow;
 
 /// Results that a multishot request posts in a row before others have their turn (`MULTISHOT_MAX_RETRY`).
 const SHOTS_TOGETHER: u32 = 32;
 
-impl RingGuard {
-    /// One nonblocking attempt of a request that chooses a buffer.
-    pub fn issue_selecting(&mut self, op: &mut Op, fd: i32) -> Verdict {
-        let polls_first = match op {
-            Op::Net(Net::Transfer(transfer)) => transfer.polls_first().then(|| transfer.direction()),
-            Op::Rw(rw) => rw.polls_first().then_some(Direction::Read),
-            _ => None,
+/// A verdict on an attempt that chose its buffer, before it is known what becomes of the buffer.
+#[derive(Clone, Copy)]
+struct Attempted {
+    result: i32,
+    /// The kernel counts it as a failure.
+    failed: bool,
+    /// `IORING_CQE_F_*` besides the buffer's.
+    flags: u32,
+}
+
+impl Attempted {
+    /// `None` when the request is not at its end.
+    fn of(verdict: Verdict) -> Option<Attempted> {
+        let (result, failed, flags) = match verdict {
+            Verdict::Done(result) => (result, result < 0, 0),
+            Verdict::DoneShort(result) => (result, true, 0),
+            Verdict::DoneWith { result, flags, failed } => (result, failed, flags),
+            _ => return None,
         };
-        if let Some(direction) = polls_first {
-            // It is armed without an attempt; for READ_MULTISHOT that tells whether the file can be polled.
-            self.attempt_put_off = direction == Direction::Read;
-            return Verdict::WouldBlock(direction);
-        }
-        if let Err(error) = self.choose_buffer(op) {
-            return Verdict::error(without_buffer(op, fd).unwrap_or(error));
-        }
-        let verdict = match op {
-            Op::Rw(rw) => self.issue_transfer(rw, fd),
-            _ => op.issue(Context { fd, nonblock: true }),
-        };
-        self.settle_buffer(op, fd, verdict)
+        Some(Attempted { result, failed, flags })
     }
 
-    /// Chooses a buffer, unless the request has one from before.
-    fn choose_buffer(&mut self, op: &mut Op) -> Result<(), Errno> {
-        let sends = matches!(op, Op::Net(Net::Transfer(transfer)) if transfer.direction() == Direction::Write);
+    fn verdict(self) -> Verdict {
+        Verdict::DoneWith { result: self.result, flags: self.flags, failed: self.failed }
+    }
+}
+
+impl RingGuard {
+    /// One nonblocking attempt of a request that chooses a buffer; for a bundle a second one, for what the first has left.
+    pub fn issue_selecting(&mut self, op: &mut Op, fd: i32) -> Verdict {
+        let polls_first = match op {
+            Op::Net(Net::Transfer(transfer)) => transfer.polls_first(fd),
+            Op::Rw(rw) => rw.polls_first().then_some(Verdict::WouldBlock(Direction::Read)),
+            _ => None,
+        };
+        if let Some(verdict) = polls_first {
+            // It is armed without an attempt; for READ_MULTISHOT that tells whether the file can be polled.
+            self.attempt_put_off = verdict == Verdict::WouldBlock(Direction::Read);
+            return verdict;
+        }
+        loop {
+            if let Err(error) = self.choose_buffers(op, true) {
+                let error = Verdict::error(without_buffer(op, fd).unwrap_or(error));
+                let gathered = op.selection().and_then(|selection| selection.gathered.take());
+                return gathered.map_or(error, |(result, flags)| {
+                    Attempted { result: result as i32, failed: true, flags }.verdict()
+                });
+            }
+            let verdict = match op {
+                Op::Rw(rw) => self.issue_transfer(rw, fd),
+                _ => op.issue(Context { fd, nonblock: true }),
+            };
+            if let ControlFlow::Break(verdict) = self.settle_buffers(op, fd, verdict, true) {
+                return verdict;
+            }
+        }
+    }
+
+    /// Chooses a buffer, unless the request has one from before; `several` where it may take them for a bundle.
+    fn choose_buffers(&mut self, op: &mut Op, several: bool) -> Result<(), Errno> {
+        let (sends, bundle) = match op {
+            Op::Net(Net::Transfer(transfer)) => (transfer.direction() == Direction::Write, transfer.is_bundle()),
+            _ => (false, false),
+        };
         let Some(selection) = op.selection().filter(|selection| selection.held.is_none()) else { return Ok(()) };
-        let mut held = self.groups.choose(selection.group, selection.wanted, sends)?;
+        let bundle = bundle && several;
+        let mut wanted = selection.wanted;
+        if bundle && !sends {
+            if selection.gathered.is_some() || (wanted == 0 && selection.unread > 1) {
+                wanted = selection.unread;
+            }
+            if let Some(limit) = selection.limit.map(|limit| limit.get() as usize) {
+                wanted = if wanted == 0 { limit } else { wanted.min(limit) };
+            }
+        } else if sends && wanted == 0 {
+            wanted = i32::MAX as usize;
+        }
+        let choice = Choice { wanted, sends, bundle, before: selection.most_ranges };
+        let mut held = self.groups.choose(selection.group, choice, &mut selection.ranges)?;
+        selection.most_ranges = selection.most_ranges.max(selection.ranges.len() as u16);
         if sends {
             // Not given back: data that waits to be sent is tied up anyway.
-            let bytes = held.bytes;
-            self.groups.commit(selection.group, &mut held, bytes);
+            let (bytes, count) = (held.bytes, selection.ranges.len() as u16);
+            self.groups.commit(selection.group, &mut held, bytes, count);
         }
         selection.held = Some(held);
-        op.set_buffer(held.address as usize, held.bytes);
+        op.use_buffers();
         Ok(())
     }
 
     /// A worker gets the request: it keeps its buffer, which its CQE names whatever becomes of it.
     pub fn hold_buffer(&mut self, id: Id, op: &mut Op) -> Result<(), Errno> {
-        self.choose_buffer(op)?;
+        self.choose_buffers(op, false)?;
         if let Some(selection) = op.selection() {
             let group = selection.group;
             if let Some(held) = &mut selection.held {
                 let bytes = held.bytes;
-                self.groups.commit(group, held, bytes);
+                self.groups.commit(group, held, bytes, 1);
                 self.slab[id].cqe_flags = held.cqe_flags();
             }
         }
         Ok(())
     }
 
-    /// What becomes of the buffer after an attempt, and what the CQE says of it.
-    pub fn settle_buffer(&mut self, op: &mut Op, fd: i32, verdict: Verdict) -> Verdict {
-        let (transferred, multishot) = (op.transferred(), op.is_multishot());
-        let reads = matches!(op, Op::Rw(_));
-        let last = match (&mut *op, verdict) {
-            (Op::Net(Net::Transfer(transfer)), Verdict::Done(bytes @ 1..)) => transfer.ends_with(bytes as usize),
-            _ => false,
-        };
-        let Some(selection) = op.selection() else { return verdict };
+    /// A request waits: its CQE names the buffer that it has, if it has begun to use one.
+    pub fn note_held_buffer(&mut self, id: Id) {
+        let request = &mut self.slab[id];
+        if request.flags & IOSQE_BUFFER_SELECT != 0 {
+            let held = request.op.selection().and_then(|selection| selection.held);
+            request.cqe_flags = held.map_or(0, |held| held.cqe_flags());
+        }
+    }
+
+    /// What becomes of the buffers after an attempt, and what the CQE says of them. It goes on where a bundle is to have
+    /// what its socket has left, too (with `appends`).
+    fn settle_buffers(&mut self, op: &mut Op, fd: i32, verdict: Verdict, appends: bool) -> ControlFlow<Verdict> {
+        let (transferred, multishot, reads) = (op.transferred(), op.is_multishot(), matches!(op, Op::Rw(_)));
+        let Some(selection) = op.selection() else { return ControlFlow::Break(verdict) };
         let group = selection.group;
-        let Some(mut held) = selection.held.take() else { return verdict };
-        let (result, short) = match verdict {
-            Verdict::Done(result) => (result, false),
-            Verdict::DoneShort(result) => (result, true),
-            Verdict::WouldBlock(_) | Verdict::NeedsWorkerWhenReady(_)
-                if transferred == 0 && !held.committed && (multishot || !reads || !held.listed) =>
-            {
+        let Some(mut held) = selection.held.take() else { return ControlFlow::Break(verdict) };
+        let nothing = transferred == 0 && !held.committed && (multishot || !reads || !held.listed);
+        let attempted = match Attempted::of(verdict) {
+            Some(attempted) => attempted,
+            // Somebody else took what was left for the second attempt.
+            None if nothing && selection.gathered.is_some() => Attempted { result: 0, failed: false, flags: 0 },
+            None if nothing && !matches!(verdict, Verdict::NeedsWorker) => {
                 self.groups.give_back(group, held);
-                return verdict;
+                return ControlFlow::Break(verdict);
             }
-            verdict => {
+            None => {
                 // A READ keeps a provided buffer, too, while it waits (io_uring/rw.c gives back only those of rings).
                 if transferred != 0 || held.listed {
                     let bytes = if reads { held.bytes } else { transferred };
-                    self.groups.commit(group, &mut held, bytes);
+                    self.groups.commit(group, &mut held, bytes, used_buffers(&selection.ranges, bytes));
                 }
                 selection.held = Some(held);
-                return verdict;
+                return ControlFlow::Break(verdict);
             }
         };
+        let result = attempted.result;
         // A file that cannot be polled takes its buffer before it is read.
         let matters = reads && !multishot && (result < 0 || self.groups.is_incremental(group));
         let at_once = matters && crate::op::rw::is_file(fd);
@@ -105,15 +165,18 @@ impl RingGuard {
         };
         if !used && (!held.committed || held.listed) {
             self.groups.give_back(group, held);
-            return verdict;
+            let gathered = selection.gathered.take();
+            let answer = |(result, flags)| Attempted { result: result as i32, flags, ..attempted }.verdict();
+            return ControlFlow::Break(gathered.map_or(verdict, answer));
         }
         let bytes = if at_once { held.bytes } else { result.max(0) as usize };
-        self.groups.commit(group, &mut held, bytes);
-        let flags = held.cqe_flags();
-        if multishot && result > 0 && !last {
-            return Verdict::Shot { result, flags };
+        self.groups.commit(group, &mut held, bytes, used_buffers(&selection.ranges, bytes));
+        let attempted = Attempted { flags: held.cqe_flags() | attempted.flags, ..attempted };
+        match op {
+            Op::Net(Net::Transfer(transfer)) => settle_transfer(transfer, attempted, held, appends),
+            _ if multishot && result > 0 => ControlFlow::Break(Verdict::Shot { result, flags: attempted.flags }),
+            _ => ControlFlow::Break(attempted.verdict()),
         }
-        Verdict::DoneWith { result, flags, failed: short || result < 0 }
     }
 
     /// The same for what a worker brought back.
@@ -123,7 +186,10 @@ impl RingGuard {
         }
         let mut op = core::mem::replace(&mut self.slab[id].op, Op::placeholder());
         // The worker's buffer is committed: it makes no difference what file it was.
-        let verdict = self.settle_buffer(&mut op, -1, verdict);
+        let verdict = match self.settle_buffers(&mut op, -1, verdict, false) {
+            ControlFlow::Break(verdict) => verdict,
+            ControlFlow::Continue(()) => verdict, // not without `appends`
+        };
         self.slab[id].op = op;
         verdict
     }
@@ -144,7 +210,8 @@ impl RingGuard {
 
     /// A multishot request has a result: posts it and attempts the next one, until there is nothing or it ends.
     pub fn shoot(&mut self, id: Id, mut result: i32, mut flags: u32) {
-        for _ in 0..SHOTS_TOGETHER {
+        let rounds = if self.slab[id].op.sends_bundle() { u32::MAX } else { SHOTS_TOGETHER };
+        for _ in 0..rounds {
             if !self.shot(id, result, flags) {
                 self.slab[id].cqe_flags = flags;
                 return self.finish(id, result, false);
@@ -170,6 +237,66 @@ impl RingGuard {
             self.entries.renew(fd);
         }
     }
+}
+
+/// How many buffers `bytes` reach into (`io_bundle_nbufs`).
+fn used_buffers(ranges: &[[usize; 2]], bytes: usize) -> u16 {
+    let (mut left, mut count) = (bytes, 1);
+    for [_, room] in ranges {
+        if left <= *room {
+            break;
+        }
+        left -= room;
+        count += 1;
+    }
+    count.min(ranges.len().max(1)) as u16
+}
+
+/// What becomes of a transfer that used its buffers. Source: `io_send_finish` and `io_recv_finish` in io_uring/net.c.
+fn settle_transfer(
+    transfer: &mut Transfer,
+    attempted: Attempted,
+    held: Held,
+    appends: bool,
+) -> ControlFlow<Verdict> {
+    let (multishot, bundle) = (transfer.is_multishot(), transfer.is_bundle());
+    let goes_on = transfer.sends_on();
+    let Attempted { result, flags, .. } = attempted;
+    let shot = |result: usize, flags| ControlFlow::Break(Verdict::Shot { result: result as i32, flags });
+    if transfer.direction() == Direction::Write {
+        if result > 0 && goes_on && !held.last {
+            if let Some(selection) = transfer.selection() {
+                selection.wanted = 0; // it was for the first result
+            }
+            return shot(result as usize, flags);
+        }
+        return ControlFlow::Break(attempted.verdict());
+    }
+    let received = result.max(0) as usize;
+    let Some(selection) = transfer.selection() else { return ControlFlow::Break(attempted.verdict()) };
+    let ended = selection.ends_with(received) || result <= 0;
+    if !bundle {
+        let again = multishot && !ended;
+        return if again { shot(received, flags) } else { ControlFlow::Break(attempted.verdict()) };
+    }
+    let again = selection.gathered.is_some();
+    let (before, first) = selection.gathered.take().unwrap_or((0, flags));
+    // The first buffer is named; how far the last one is used up, and what the socket has left, is as of now.
+    let flags = first | flags & (IORING_CQE_F_BUF_MORE | IORING_CQE_F_SOCK_NONEMPTY);
+    let total = before + received;
+    let capped = multishot && selection.wanted != 0 && total >= selection.wanted;
+    let filled = received != 0 && received >= held.bytes && selection.unread > 1;
+    if held.last {
+        return ControlFlow::Break(Attempted { result: total as i32, flags, ..attempted }.verdict());
+    }
+    if appends && filled && !again && !held.partial && !capped && !ended {
+        selection.gathered = Some((total, flags & !(IORING_CQE_F_BUF_MORE | IORING_CQE_F_SOCK_NONEMPTY)));
+        return ControlFlow::Continue(());
+    }
+    if multishot && !ended {
+        return shot(total, flags);
+    }
+    ControlFlow::Break(Attempted { result: total as i32, flags, ..attempted }.verdict())
 }
 
 /// Why a request that found no buffer would have failed before it looked for one, if so.

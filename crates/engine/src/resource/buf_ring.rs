@@ -9,12 +9,16 @@ use crate::os::{check_writable, user_read, user_write, GuardedWords};
 use crate::ring::memory::SharedArea;
 use crate::Errno;
 use anyring_abi::{IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER, IORING_CQE_F_BUF_MORE};
+use core::num::NonZeroU32;
 use std::collections::{BTreeMap, VecDeque};
 
 /// One more than the most buffers of a group (`MAX_BIDS_PER_BGID`).
 pub const MAX_BUFFERS: u32 = 1 << 16;
 /// The most bytes of a provided buffer (`MAX_RW_COUNT` with pages of 4 KiB).
 const BYTES_MAX: u32 = 0x7fff_f000;
+/// The most buffers of a bundle (`PEEK_MAX_IMPORT`), and of one whose length is not known (`UIO_MAXIOV`).
+const BUNDLE_MAX: usize = 256;
+const IOVECS_MAX: u16 = 1024;
 /// Bytes of `struct io_uring_buf`: address (8), length (4), id (2), padding (2).
 const ENTRY_BYTES: u64 = 16;
 /// Where in the first entry the word is whose upper half is the ring's tail.
@@ -59,82 +63,145 @@ pub struct Selection {
     pub group: u16,
     /// The most bytes to use, 0 for as many as the buffer has.
     pub wanted: usize,
-    /// The buffer it has: only during an attempt, unless it is `committed`.
+    /// The buffer it has (several for a bundle): only during an attempt, unless it is `committed`.
     pub held: Option<Held>,
+    /// Where the data goes or comes from: the held buffers, as far as they are used.
+    pub ranges: Vec<[usize; 2]>,
+    /// The most ranges that it had.
+    pub most_ranges: u16,
+    /// Bytes that the socket still had after the last receive, 0 where that is not known.
+    pub unread: usize,
+    /// Of a bundle: what it received so far of one result, and the flags that name its first buffer.
+    pub gathered: Option<(usize, u32)>,
+    /// Bytes after which a multishot receive ends, if there is a limit.
+    pub limit: Option<NonZeroU32>,
+    /// The message just received is the last of a multishot request.
+    pub ended: bool,
 }
 
 impl Selection {
     /// Nothing is chosen yet.
     pub fn new(group: u16, wanted: usize) -> Box<Selection> {
-        Box::new(Selection { group, wanted, held: None })
+        Box::new(Selection {
+            group,
+            wanted,
+            held: None,
+            ranges: Vec::new(),
+            most_ranges: 0,
+            unread: 0,
+            gathered: None,
+            limit: None,
+            ended: false,
+        })
+    }
+
+    /// Whether the `bytes` just received are the last of a multishot request.
+    pub fn ends_with(&mut self, bytes: usize) -> bool {
+        let Some(limit) = self.limit else { return self.ended };
+        self.limit = NonZeroU32::new(limit.get().saturating_sub(bytes as u32));
+        self.limit.is_none()
     }
 }
 
-/// A chosen buffer.
+/// A chosen buffer, or several that follow each other on their ring.
 #[derive(Debug, Clone, Copy)]
 pub struct Held {
-    /// Where the data goes.
-    pub address: u64,
-    /// How much of the buffer may be used.
+    /// How much of them may be used.
     pub bytes: usize,
     /// From a list, not a ring.
     pub listed: bool,
-    /// It is taken off its ring already, whatever becomes of the request.
+    /// What was used is taken off its ring already, whatever becomes of the request.
     pub committed: bool,
+    /// The group has no other buffer for now.
+    pub last: bool,
+    /// A buffer was left out, or cut, since it has more room than was asked for.
+    pub partial: bool,
+    /// What was taken off the ring: bytes and buffers, and where its head was then.
+    taken: (usize, u16),
+    head: u16,
+    /// The first one's address, id and own length.
+    address: u64,
     id: u16,
-    /// The buffer's own length.
     whole_bytes: u32,
     /// The ring goes on with the same buffer.
     more: bool,
 }
 
 impl Held {
-    /// How a CQE names the buffer.
+    fn new(address: u64, id: u16, whole_bytes: u32) -> Held {
+        Held {
+            bytes: 0,
+            listed: false,
+            committed: false,
+            last: false,
+            partial: false,
+            taken: (0, 0),
+            head: 0,
+            address,
+            id,
+            whole_bytes,
+            more: false,
+        }
+    }
+
+    /// How a CQE names the buffer, or the first of several.
     pub fn cqe_flags(&self) -> u32 {
         let more = if self.more { IORING_CQE_F_BUF_MORE } else { 0 };
         IORING_CQE_F_BUFFER | more | u32::from(self.id) << IORING_CQE_BUFFER_SHIFT
     }
 }
 
+/// How buffers are chosen.
+#[derive(Debug, Clone, Copy)]
+pub struct Choice {
+    /// The most bytes to use, 0 for as many as there are.
+    pub wanted: usize,
+    /// For a send, which takes all of a provided buffer, as `io_send_select_buffer` in io_uring/net.c does.
+    pub sends: bool,
+    /// For a bundle: as many buffers as `wanted` needs.
+    pub bundle: bool,
+    /// For a bundle of unknown length: as many buffers as it had before.
+    pub before: u16,
+}
+
 impl Groups {
-    /// The next buffer of `group`, for at most `wanted` bytes (0: all of it).
-    /// A send takes all of a provided buffer, as `io_send_select_buffer` in io_uring/net.c does.
+    /// The next buffer of `group`, or several of them; `ranges` is what of them may be used.
     ///
     /// # Errors
-    /// NOBUFS when there is none, FAULT when the ring's memory cannot be read.
-    pub fn choose(&mut self, group: u16, wanted: usize, sends: bool) -> Result<Held, Errno> {
-        let (address, whole_bytes, id, listed) = match self.0.get_mut(&group).ok_or(Errno::NOBUFS)? {
+    /// NOBUFS when there is none, NOENT when a send or bundle names no group, FAULT when the ring's memory cannot be read.
+    pub fn choose(&mut self, group: u16, choice: Choice, ranges: &mut Vec<[usize; 2]>) -> Result<Held, Errno> {
+        ranges.clear();
+        let Choice { wanted, sends, bundle, .. } = choice;
+        let missing = if sends || bundle { Errno::NOENT } else { Errno::NOBUFS };
+        match self.0.get_mut(&group).ok_or(missing)? {
             Group::Listed(list) => {
                 let Listed { address, bytes, id } = list.pop_front().ok_or(Errno::NOBUFS)?;
-                (address, bytes, id, true)
+                let whole = bytes as usize;
+                let used = if wanted == 0 || sends { whole } else { wanted.min(whole) };
+                ranges.push([address as usize, used]);
+                Ok(Held { bytes: used, listed: true, last: list.is_empty(), ..Held::new(address, id, bytes) })
             }
-            Group::Ring(ring) => {
-                if ring.tail()? == ring.head {
-                    return Err(Errno::NOBUFS);
-                }
-                let [address, rest] = user_read::<[u64; 2]>(ring.entry(ring.head))?;
-                (address, rest as u32, (rest >> 32) as u16, false)
-            }
-        };
-        let whole = whole_bytes as usize;
-        let takes_all = wanted == 0 || (listed && sends);
-        let bytes = if takes_all { whole } else { wanted.min(whole) };
-        Ok(Held { address, bytes, listed, committed: false, id, whole_bytes, more: false })
+            Group::Ring(ring) => ring.peek(choice, ranges),
+        }
     }
 
-    /// `bytes` of the buffer are used: takes it, or that part of it, off its ring. Once for each choice.
-    pub fn commit(&mut self, group: u16, held: &mut Held, bytes: usize) {
-        if held.committed || held.listed {
-            held.committed = true;
-            return;
+    /// `bytes` of the first `count` buffers are used: takes them, or that part of them, off their ring. Called again for a
+    /// transfer that went on, it takes what was added since, unless another request has taken that.
+    pub fn commit(&mut self, group: u16, held: &mut Held, bytes: usize, count: u16) {
+        if let (false, Some(Group::Ring(ring))) = (held.listed, self.0.get_mut(&group)) {
+            let (taken_bytes, taken_count) = held.taken;
+            let further = (bytes.saturating_sub(taken_bytes), count.saturating_sub(taken_count));
+            let goes_on = if ring.incremental { further.0 != 0 } else { further.1 != 0 };
+            if !held.committed || (goes_on && ring.head == held.head) {
+                held.more = !ring.advance(further.0, further.1);
+                held.taken = (taken_bytes + further.0, taken_count + further.1);
+                held.head = ring.head;
+            }
         }
         held.committed = true;
-        if let Some(Group::Ring(ring)) = self.0.get_mut(&group) {
-            held.more = !ring.advance(bytes);
-        }
     }
 
-    /// Gives back a buffer that was not used. One of a ring has not been taken off it.
+    /// Gives back a buffer that was not used. Those of a ring have not been taken off it.
     pub fn give_back(&mut self, group: u16, held: Held) {
         if let (true, Some(Group::Listed(list))) = (held.listed, self.0.get_mut(&group)) {
             list.push_front(Listed { address: held.address, bytes: held.whole_bytes, id: held.id });
@@ -246,11 +313,63 @@ impl BufferRing {
         self.address + u64::from(index & self.mask) * ENTRY_BYTES
     }
 
-    /// Moves the head on after `bytes` were used. False when the entry at the head has some left. Source:
-    /// `io_kbuf_commit` in io_uring/kbuf.c.
-    fn advance(&mut self, bytes: usize) -> bool {
+    /// Address, length and id in the `index`th entry.
+    fn read(&self, index: u16) -> Result<(u64, u32, u16), Errno> {
+        let [address, rest] = user_read::<[u64; 2]>(self.entry(index))?;
+        Ok((address, rest as u32, (rest >> 32) as u16))
+    }
+
+    /// The next buffers, without taking them off. Source: `io_ring_buffers_peek` and `io_ring_buffer_select` in
+    /// io_uring/kbuf.c.
+    fn peek(&self, choice: Choice, ranges: &mut Vec<[usize; 2]>) -> Result<Held, Errno> {
+        let Choice { wanted, sends, bundle, before } = choice;
+        let tail = self.tail()?;
+        let mut available = tail.wrapping_sub(self.head).min(IOVECS_MAX);
+        if available == 0 {
+            return Err(Errno::NOBUFS);
+        }
+        let (address, whole_bytes, id) = self.read(self.head)?;
+        let mut held = Held::new(address, id, whole_bytes);
+        if wanted != 0 && (sends || bundle) {
+            if whole_bytes == 0 {
+                return Err(Errno::NOBUFS);
+            }
+            let needed = wanted.div_ceil(whole_bytes as usize).min(BUNDLE_MAX);
+            available = available.min(needed as u16);
+        }
+        if !bundle {
+            available = 1;
+        } else if wanted == 0 {
+            available = available.min(before.max(1));
+        }
+        let mut room = if wanted == 0 { usize::MAX } else { wanted };
+        let mut next = self.head;
+        while available != 0 && room != 0 {
+            let (address, bytes, _) = self.read(next)?;
+            let used = room.min(bytes as usize);
+            if used < bytes as usize && bundle && !self.incremental {
+                held.partial = true;
+                if !ranges.is_empty() {
+                    break;
+                }
+            }
+            ranges.push([address as usize, used]);
+            held.bytes += used;
+            room -= used;
+            if room != 0 {
+                next = next.wrapping_add(1);
+                available -= 1;
+            }
+        }
+        held.last = next == tail;
+        Ok(held)
+    }
+
+    /// Moves the head on after `bytes` of `count` buffers were used. False when the entry at the head has some left.
+    /// Source: `io_kbuf_commit` in io_uring/kbuf.c.
+    fn advance(&mut self, bytes: usize, count: u16) -> bool {
         if !self.incremental {
-            self.head = self.head.wrapping_add(1);
+            self.head = self.head.wrapping_add(count);
             return true;
         }
         if bytes == 0 {
@@ -259,8 +378,7 @@ impl BufferRing {
         let mut left = bytes;
         while left > 0 {
             let entry = self.entry(self.head);
-            let Ok([address, rest]) = user_read::<[u64; 2]>(entry) else { return false };
-            let bytes = rest as u32;
+            let Ok((address, bytes, _)) = self.read(self.head) else { return false };
             let step = bytes.min(left.min(u32::MAX as usize) as u32);
             let remaining = bytes - step;
             let length = entry + 8;

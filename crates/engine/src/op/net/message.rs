@@ -116,10 +116,15 @@ impl Message {
         Ok(Message { user: Some(user), header, iovecs, destination })
     }
 
+    /// Several ranges without a header.
+    pub(super) fn of(iovecs: Vec<[usize; 2]>, destination: Option<Address>) -> Message {
+        Message { iovecs, destination, ..Message::default() }
+    }
+
     /// The ranges of a SEND with IORING_SEND_VECTORIZED.
     pub(super) fn vector(address: u64, count: u32, destination: Option<Address>) -> Result<Message, Errno> {
         let count = usize::try_from(count).ok().filter(|count| *count <= IOVECS_MAX).ok_or(Errno::INVAL)?;
-        Ok(Message { iovecs: import_iovecs(address, count, true)?, destination, ..Message::default() })
+        Ok(Message::of(import_iovecs(address, count, true)?, destination))
     }
 
     pub(super) fn send(&mut self, fd: i32, flags: u32) -> Result<usize, Errno> {

@@ -11,8 +11,9 @@ use crate::resource::buf_ring::Selection;
 use crate::resource::buffers::Buffers;
 use crate::Errno;
 use anyring_abi::{
-    Opcode, Sqe, IORING_RECVSEND_FIXED_BUF, IORING_RECVSEND_POLL_FIRST, IORING_RECV_MULTISHOT,
-    IORING_SEND_VECTORIZED, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS,
+    Opcode, Sqe, IORING_CQE_F_SOCK_NONEMPTY, IORING_RECVSEND_BUNDLE, IORING_RECVSEND_FIXED_BUF,
+    IORING_RECVSEND_POLL_FIRST, IORING_RECV_MULTISHOT, IORING_SEND_VECTORIZED, IOSQE_BUFFER_SELECT,
+    IOSQE_CQE_SKIP_SUCCESS,
 };
 use core::num::NonZeroU32;
 
@@ -20,6 +21,8 @@ const MSG_DONTWAIT: u32 = libc::MSG_DONTWAIT as u32;
 const MSG_NOSIGNAL: u32 = libc::MSG_NOSIGNAL as u32;
 const MSG_WAITALL: u32 = libc::MSG_WAITALL as u32;
 const MSG_ZEROCOPY: u32 = libc::MSG_ZEROCOPY as u32;
+/// What is received is not what waits in the socket's queue.
+const BESIDE_THE_DATA: u32 = (libc::MSG_OOB | libc::MSG_ERRQUEUE) as u32;
 /// The received message or its control data did not fit.
 const MSG_CUT: u32 = (libc::MSG_TRUNC | libc::MSG_CTRUNC) as u32;
 
@@ -31,12 +34,12 @@ pub struct Transfer {
     poll_first: bool,
     /// `IORING_RECV_MULTISHOT`.
     multishot: bool,
-    /// The message just received is the last of a multishot request.
-    ended: bool,
-    /// `MSG_*` as the program gave them.
+    /// `IORING_RECVSEND_BUNDLE`.
+    bundle: bool,
+    /// It has waited for readiness.
+    polled: bool,
+    /// `MSG_*` as the program gave them; a bundle that is sent has MSG_WAITALL.
     flags: u32,
-    /// Bytes after which a multishot request ends, if there is a limit.
-    limit: Option<NonZeroU32>,
     /// Bytes transferred by earlier attempts; less than [`BYTES_MAX`].
     done: u32,
     /// With IOSQE_BUFFER_SELECT: what is chosen.
@@ -62,11 +65,9 @@ impl Transfer {
         }
     }
 
-    /// Of the flags in ioprio IORING_RECVSEND_POLL_FIRST and IORING_RECV_MULTISHOT; the others are refused as by a kernel
-    /// before them.
     fn prep_receive(opcode: Opcode, sqe: &Sqe) -> Result<Transfer, Errno> {
         let options = u32::from(sqe.ioprio);
-        let known = IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT;
+        let known = IORING_RECVSEND_POLL_FIRST | IORING_RECV_MULTISHOT | IORING_RECVSEND_BUNDLE;
         let selects = sqe.flags & IOSQE_BUFFER_SELECT != 0;
         let multishot = options & IORING_RECV_MULTISHOT != 0;
         if options & !known != 0 || (!selects && sqe.len > i32::MAX as u32) {
@@ -80,6 +81,10 @@ impl Transfer {
         if multishot && (!selects || sqe.op_flags & MSG_WAITALL != 0) {
             return Err(Errno::INVAL);
         }
+        let bundle = options & IORING_RECVSEND_BUNDLE != 0;
+        if bundle && opcode == Opcode::Recvmsg {
+            return Err(Errno::INVAL);
+        }
         let data = match opcode {
             Opcode::Recv => Data::of(sqe, sqe.len as usize, None),
             _ => {
@@ -87,12 +92,11 @@ impl Transfer {
                 Data::Message(Box::new(Message::import(sqe.addr, false, iovecs, multishot)?))
             }
         };
-        Ok(Transfer {
-            multishot,
-            limit: if limited { NonZeroU32::new(sqe.file_index) } else { None },
-            selection: selects.then(|| Selection::new(sqe.buf_index, data.first_bytes())),
-            ..Transfer::new(Direction::Read, sqe, data)
-        })
+        let mut selection = selects.then(|| Selection::new(sqe.buf_index, data.first_bytes()));
+        if let (Some(selection), true) = (&mut selection, limited) {
+            selection.limit = NonZeroU32::new(sqe.file_index);
+        }
+        Ok(Transfer { multishot, bundle, selection, ..Transfer::new(Direction::Read, sqe, data) })
     }
 
     fn prep_send(opcode: Opcode, sqe: &Sqe) -> Result<Transfer, Errno> {
@@ -105,9 +109,10 @@ impl Transfer {
         }
         let known = match zero_copy {
             true => zero_copy::OPTIONS,
-            false => IORING_RECVSEND_POLL_FIRST | IORING_SEND_VECTORIZED,
+            false => IORING_RECVSEND_POLL_FIRST | IORING_SEND_VECTORIZED | IORING_RECVSEND_BUNDLE,
         };
-        if options & !known != 0 || (with_header && (sqe.off != 0 || sqe.file_index != 0)) {
+        let bundle = options & IORING_RECVSEND_BUNDLE != 0;
+        if options & !known != 0 || (with_header && (bundle || sqe.off != 0 || sqe.file_index != 0)) {
             return Err(Errno::INVAL);
         }
         let too_long = sqe.len > i32::MAX as u32;
@@ -127,7 +132,10 @@ impl Transfer {
                 false => Data::of(sqe, if too_long { BYTES_MAX } else { sqe.len as usize }, destination),
             }
         };
+        let all_of_a_bundle = if bundle { MSG_WAITALL } else { 0 };
         Ok(Transfer {
+            bundle,
+            flags: sqe.op_flags | all_of_a_bundle,
             selection: selects.then(|| Selection::new(sqe.buf_index, data.first_bytes())),
             zero_copy: zero_copy.then(|| ZeroCopy::new(sqe)),
             ..Transfer::new(Direction::Write, sqe, data)
@@ -139,9 +147,9 @@ impl Transfer {
             direction,
             poll_first: u32::from(sqe.ioprio) & IORING_RECVSEND_POLL_FIRST != 0,
             multishot: false,
-            ended: false,
+            bundle: false,
+            polled: false,
             flags: sqe.op_flags,
-            limit: None,
             done: 0,
             selection: None,
             zero_copy: None,
@@ -186,25 +194,36 @@ impl Transfer {
         self.selection.as_deref_mut()
     }
 
-    /// See [`crate::op::Op::set_buffer`].
-    pub(crate) fn set_buffer(&mut self, to: usize, room: usize) {
+    /// See [`crate::op::Op::use_buffers`].
+    pub(crate) fn use_buffers(&mut self) {
         self.done = 0;
-        match &mut self.data {
-            Data::Buffer { address, bytes, .. } => (*address, *bytes) = (to, room),
-            Data::Message(message) => message.iovecs = vec![[to, room]],
+        let Some(selection) = &self.selection else { return };
+        match (&mut self.data, &selection.ranges[..]) {
+            (Data::Buffer { address, bytes, .. }, [range]) => [*address, *bytes] = *range,
+            (Data::Buffer { destination, .. }, ranges) => {
+                let destination = destination.take();
+                self.data = Data::Message(Box::new(Message::of(ranges.to_vec(), destination)));
+            }
+            (Data::Message(message), ranges) => {
+                message.iovecs.clear();
+                message.iovecs.extend_from_slice(ranges);
+            }
         }
     }
 
-    /// `IORING_RECV_MULTISHOT`.
+    /// It answers several times: `IORING_RECV_MULTISHOT`, or a bundle that is sent.
     pub(crate) fn is_multishot(&self) -> bool {
-        self.multishot
+        self.multishot || (self.bundle && self.direction == Direction::Write)
     }
 
-    /// What was just received, `bytes` of it, is the last of a multishot request.
-    pub(crate) fn ends_with(&mut self, bytes: usize) -> bool {
-        let Some(limit) = self.limit else { return self.ended };
-        self.limit = NonZeroU32::new(limit.get().saturating_sub(bytes as u32));
-        self.limit.is_none()
+    /// `IORING_RECVSEND_BUNDLE`.
+    pub(crate) fn is_bundle(&self) -> bool {
+        self.bundle
+    }
+
+    /// A bundle that is sent goes on after a result, unless it had to wait. Source: `io_send_finish` in io_uring/net.c.
+    pub(crate) fn sends_on(&self) -> bool {
+        self.bundle && !self.polled && self.direction == Direction::Write
     }
 
     /// See [`crate::op::Op::transferred`].
@@ -212,9 +231,17 @@ impl Transfer {
         self.done as usize
     }
 
-    /// Once with IORING_RECVSEND_POLL_FIRST: it waits before the first attempt.
-    pub(crate) fn polls_first(&mut self) -> bool {
-        core::mem::take(&mut self.poll_first)
+    /// Once with IORING_RECVSEND_POLL_FIRST: it waits before the first attempt. Only RECV does so on what is no socket.
+    pub(crate) fn polls_first(&mut self, fd: i32) -> Option<Verdict> {
+        if !core::mem::take(&mut self.poll_first) {
+            return None;
+        }
+        let checked = if self.direction == Direction::Write || matches!(self.data, Data::Message(_)) {
+            socket_option(fd, libc::SO_TYPE).map(|_| ())
+        } else {
+            crate::descriptors::check_open(fd)
+        };
+        Some(checked.map_or_else(Verdict::error, |()| self.nothing()))
     }
 
     /// Whether [`polls_first`](Self::polls_first) is yet to come.
@@ -227,30 +254,31 @@ impl Transfer {
         self.direction
     }
 
-    /// Which readiness it waits for; `None` when the program asked not to wait, or asks for what readiness does not tell.
+    /// Which readiness it waits for; `None` when the program asked not to wait, or asks for what readiness does not tell,
+    /// and for sends that choose their buffer before they wait.
     #[inline]
     pub(super) fn waits_for(&self) -> Option<Direction> {
-        const OTHERWISE: u32 = MSG_DONTWAIT | (libc::MSG_OOB | libc::MSG_ERRQUEUE) as u32;
-        (self.flags & OTHERWISE == 0).then_some(self.direction)
+        const OTHERWISE: u32 = MSG_DONTWAIT | BESIDE_THE_DATA;
+        let chooses_first = self.direction == Direction::Write && (self.bundle || self.selection.is_some());
+        (self.flags & OTHERWISE == 0 && !chooses_first).then_some(self.direction)
     }
 
     /// Transfers what can be transferred now.
     #[inline]
     pub(super) fn issue(&mut self, context: Context) -> Verdict {
-        if self.polls_first() {
-            let open = call(libc::SYS_fcntl, [context.fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]);
-            return open.map_or_else(Verdict::error, |_| self.nothing());
+        if let Some(verdict) = self.polls_first(context.fd) {
+            return verdict;
         }
         loop {
+            let room = self.data.bytes();
             let wanted = if self.flags & MSG_WAITALL != 0 { self.data.wanted(self.direction) } else { 0 };
             match self.attempt(context.fd) {
                 Ok((count, cut)) if count >= wanted => {
                     self.done += count as u32;
-                    return if cut {
-                        Verdict::DoneShort(self.done as i32)
-                    } else {
-                        Verdict::Done(self.done as i32)
-                    };
+                    if self.direction == Direction::Read {
+                        return self.received(context.fd, count >= room, cut);
+                    }
+                    return self.sent(count);
                 }
                 Ok((count, _)) => {
                     self.done += count as u32;
@@ -266,13 +294,44 @@ impl Transfer {
         }
     }
 
-    /// The socket is not ready: an error only where the program itself said MSG_DONTWAIT (its O_NONBLOCK does not count).
-    fn nothing(&self) -> Verdict {
-        if self.flags & MSG_DONTWAIT != 0 {
-            self.failed(Errno::AGAIN)
-        } else {
-            Verdict::WouldBlock(self.direction)
+    /// A receive has its result; `cut` is a failure. Where it `filled` its buffer the socket may have more, which its CQE
+    /// says (IORING_CQE_F_SOCK_NONEMPTY).
+    #[inline]
+    fn received(&mut self, fd: i32, filled: bool, cut: bool) -> Verdict {
+        const STAYS: u32 = libc::MSG_PEEK as u32;
+        let may_have_more = (filled || self.flags & STAYS != 0) && self.flags & BESIDE_THE_DATA == 0;
+        let unread = if may_have_more { unread_bytes(fd) } else { 0 };
+        if let Some(selection) = &mut self.selection {
+            selection.unread = unread;
         }
+        let result = self.done as i32;
+        match (unread, cut) {
+            (0, false) => Verdict::Done(result),
+            (0, true) => Verdict::DoneShort(result),
+            _ => Verdict::DoneWith { result, flags: IORING_CQE_F_SOCK_NONEMPTY, failed: cut },
+        }
+    }
+
+    /// All of a send is done. A bundle without buffers to choose from then sends what is left of its own, which is nothing,
+    /// as in io_uring/net.c.
+    #[inline]
+    fn sent(&mut self, count: usize) -> Verdict {
+        let result = self.done as i32;
+        if self.selection.is_none() && self.sends_on() && result > 0 {
+            self.data.advance(count);
+            self.done = 0;
+            return Verdict::Shot { result, flags: 0 };
+        }
+        Verdict::Done(result)
+    }
+
+    /// The socket is not ready: an error only where the program itself said MSG_DONTWAIT (its O_NONBLOCK does not count).
+    fn nothing(&mut self) -> Verdict {
+        if self.flags & MSG_DONTWAIT != 0 {
+            return self.failed(Errno::AGAIN);
+        }
+        self.polled = true;
+        Verdict::WouldBlock(self.direction)
     }
 
     /// An error after part of the data was transferred is reported as that part.
@@ -293,9 +352,11 @@ impl Transfer {
         let flags = if self.zero_copy.is_some() { self.flags & !MSG_ZEROCOPY } else { self.flags };
         match (&mut self.data, self.direction) {
             (Data::Message(message), Direction::Write) => Ok((message.send(fd, flags)?, false)),
-            (Data::Message(message), Direction::Read) if self.multishot => {
+            (Data::Message(message), Direction::Read) if self.multishot && !self.bundle => {
                 let (count, last) = message.receive_into_buffer(fd, self.flags)?;
-                self.ended = last;
+                if let Some(selection) = &mut self.selection {
+                    selection.ended = last;
+                }
                 Ok((count, false))
             }
             (Data::Message(message), Direction::Read) => {
@@ -336,10 +397,31 @@ fn is_stream(fd: i32) -> bool {
     socket_option(fd, libc::SO_TYPE).is_ok_and(|kind| kind == libc::SOCK_STREAM || kind == libc::SOCK_SEQPACKET)
 }
 
+/// What a stream socket has left to receive, 0 where that is not known. Source: tcp(7), unix(7), FIONREAD.
+fn unread_bytes(fd: i32) -> usize {
+    let mut count = 0i32;
+    let answer =
+        call(libc::SYS_ioctl, [fd as usize, libc::FIONREAD as usize, &mut count as *mut i32 as usize, 0, 0, 0]);
+    // Of other sockets it is the next datagram's length, of which the kernel says nothing.
+    if answer.is_ok() && count > 0 && socket_option(fd, libc::SO_TYPE) == Ok(libc::SOCK_STREAM) {
+        count as usize
+    } else {
+        0
+    }
+}
+
 impl Data {
     /// The SQE's buffer.
     fn of(sqe: &Sqe, bytes: usize, destination: Option<Address>) -> Data {
         Data::Buffer { address: sqe.addr as usize, bytes, destination }
+    }
+
+    /// How much is left to transfer.
+    fn bytes(&self) -> usize {
+        match self {
+            Data::Buffer { bytes, .. } => *bytes,
+            Data::Message(message) => message.bytes(),
+        }
     }
 
     /// Bytes of the first range.

@@ -170,6 +170,7 @@ impl RingGuard {
             self.slab[id].op = op;
             if let Verdict::WouldBlock(direction) = verdict {
                 if ListKind::from(direction) == list {
+                    self.note_held_buffer(id);
                     let entry = self.entries.entry(fd);
                     match list {
                         ListKind::Read => entry.read_empty = true,
