@@ -8,13 +8,13 @@ STEP := scripts/step.sh $(LOGS)
 
 # In the order in which they run.
 STEPS := setup format lint doc patches build unit loom conformance-kernel conformance-engine conformance-table profiles \
-         e2e install-test containers
+         liburing-tests e2e install-test containers
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
 export DESTDIR PREFIX LIBDIR STRIP
 
 .NOTPARALLEL:
-.PHONY: help build test demo results bench liburing-tests e2e-kernel conformance-renew undone differential install install-strip uninstall clean $(STEPS)
+.PHONY: help build test demo results bench e2e-kernel conformance-renew undone differential install install-strip uninstall clean $(STEPS)
 
 help:
 	@echo "make build       the command anyring and libanyring.so, in $(TARGET)/release"
@@ -23,7 +23,6 @@ help:
 	@echo "make differential random programs on the kernel and on ours, compared; not yet in make test"
 	@echo "make undone      that the tests of the decisions fail without them; some 20 minutes"
 	@echo "make conformance-renew  writes CONFORMANCE.md anew; a minute"
-	@echo "make liburing-tests  liburing's own tests, from Debian's source package, on the kernel and on ours"
 	@echo "make e2e-kernel  the end-to-end tests on the kernel's own io_uring, to check the tests"
 	@echo "make results     measures everything into docs/results; the machine should do nothing else"
 	@echo "make bench       what the engine's parts cost, in a process without doors (criterion)"
