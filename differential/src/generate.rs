@@ -273,6 +273,7 @@ impl Generator {
     fn decorate(&mut self, request: &mut Request) {
         if let Target::Of(end) = request.fd {
             if let Some(slot) = self.model.slot_of(end).filter(|_| self.chance(1, 3)) {
+                self.model.claim(Claim::TableUse);
                 request.fd = Target::Fixed(slot);
                 request.flags |= IOSQE_FIXED_FILE;
             }

@@ -12,8 +12,10 @@ pub enum Claim {
     Names(u8),
     /// Descriptor numbers.
     Numbers,
-    /// The registered files.
+    /// The registered files, to change them.
     Table,
+    /// The registered files, to use one.
+    TableUse,
     /// A group of buffers.
     Group(u16),
     /// A registered buffer.
@@ -123,7 +125,8 @@ impl Model {
 
     /// Whether the request at hand may have it, which it then has.
     pub fn claim(&mut self, claim: Claim) -> bool {
-        let free = !self.taken.contains(&claim);
+        let used = claim == Claim::Table && self.taken.contains(&Claim::TableUse);
+        let free = !used && !self.taken.contains(&claim);
         if free {
             self.own.insert(claim);
         }
