@@ -34,7 +34,7 @@ impl Generator {
             O::WritevFixed => self.write(opcode, Shape::FixedVectors),
             O::Fsync | O::SyncFileRange | O::Fallocate | O::Fadvise | O::Ftruncate => self.of_file(opcode),
             O::Madvise => Some(Request {
-                addr: Value::Sink(4096),
+                addr: Value::Registered(self.random.u16(0..BUFFERS), 0),
                 len: self.below(4096),
                 op_flags: self.choose(&[libc::MADV_NORMAL, libc::MADV_WILLNEED, libc::MADV_RANDOM]) as u32,
                 ..Request::new(opcode)

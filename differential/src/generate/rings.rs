@@ -334,7 +334,7 @@ impl Generator {
     }
 
     fn pipe(&mut self) -> Option<Request> {
-        let mut request = Request { addr: Value::TwoNumbers, ..Request::new(Opcode::Pipe) };
+        let mut request = Request { fd: Target::Number(0), addr: Value::TwoNumbers, ..Request::new(Opcode::Pipe) };
         request.op_flags = self.choose(&[0, libc::O_CLOEXEC, libc::O_NONBLOCK]) as u32;
         if self.chance(1, 4) {
             if !self.claim(Claim::Table) {
