@@ -184,6 +184,7 @@ cases! {
     threads_play_ping_pong_over_sockets: "crowds" "ping-pong-sockets";
     threads_submit_and_wait_on_one_ring: "crowds" "shared-ring";
 
+    threads_replace_files_of_rings_of_their_own: "files" "at-once";
     a_slot_holds_one_file_after_the_other: "files" "replaced";
     the_number_of_a_waiting_read_is_used_again: "files" "reused";
     a_number_that_is_reused_unseen_is_found: "unseen" "reused";
@@ -202,6 +203,12 @@ cases! {
 
     completions_beyond_the_cq_keep_their_order: "overflow" "order";
     each_request_gets_one_cqe_whatever_cancels_it: "cancels" "random";
+
+    rings_that_are_closed_leave_no_waiters: "waiters" "close";
+    a_fork_leaves_futex_and_child_waits_alone: "waiters" "fork";
+    a_futex_wait_is_either_woken_or_cancelled: "waiters" "race";
+    ending_waits_disturbs_no_signals: "waiters" "signals";
+    a_wait_on_unmapped_memory_can_be_cancelled: "waiters" "unmap";
 }
 
 /// A program may load the library and close it again: its threads go on in it.

@@ -190,11 +190,13 @@ pub fn ask(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> {
     if let Some(iopoll) = &mut guard.iopoll {
         iopoll.asking += 1;
     }
-    let (ring, clock, min_complete) = (guard.ring(), guard.clock, call.min_complete);
+    let (ring, clock, cookie, min_complete) = (guard.ring(), guard.clock, guard.cookie, call.min_complete);
     let wish = Wish { min_complete, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
     let waited = wait_until(guard, &wish, Some(target));
     if let Ok(mut guard) = ring.lock() {
-        if let Some(iopoll) = &mut guard.iopoll {
+        // If the ring ended meanwhile, this may be another one in its place, with threads of its own that ask.
+        let same = guard.cookie == cookie;
+        if let Some(iopoll) = guard.iopoll.as_mut().filter(|_| same) {
             iopoll.asking = iopoll.asking.saturating_sub(1);
         }
     }

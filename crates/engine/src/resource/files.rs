@@ -52,7 +52,8 @@ fn holds_lock(fd: i32) -> bool {
     while let Ok(bytes @ 1..) = rustix::io::read(&locks, &mut portion) {
         text.extend_from_slice(&portion[..bytes]);
     }
-    // The table is opened and closed by system calls of our own: no wrapper sees them.
+    // Not by its drop, which calls libc's `close`, and so our wrapper: that would lock other rings under this one.
+    descriptors::close_quietly(locks);
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
     let file = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
     let pid = std::process::id().to_string();

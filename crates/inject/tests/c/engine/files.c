@@ -113,6 +113,51 @@ static void the_number_of_a_waiting_read_is_used_again(void)
 	}
 }
 
-CASES({"replaced", a_slot_holds_one_file_after_the_other},
+/* Registered files are replaced by threads with rings of their own, and numbers that were used are given again. */
+enum { REPLACERS = 4, UPDATES = 600 };
+
+static void *replace_files(void *unused)
+{
+	struct io_uring ring;
+	char byte;
+	int none = -1, file = memfd_create("file", MFD_CLOEXEC);
+
+	(void)unused;
+	CHECK(file >= 0);
+	init_ring(&ring, 16, 0);
+	CHECK(io_uring_register_files(&ring, &none, 1) == 0);
+	for (int round = 0; round < UPDATES; round++) {
+		int lowest = dup(file);
+
+		CHECK(lowest >= 0 && close(lowest) == 0);
+		for (int ahead = 0; ahead < 3; ahead++)
+			prepare_read(&ring, lowest + ahead, &byte, 1, 0);
+		submit(&ring, 3);
+		for (int ahead = 0; ahead < 3; ahead++) {
+			struct io_uring_cqe *cqe;
+
+			CHECK(wait_ms(&ring, &cqe, LONG_MS) == 0);
+			io_uring_cqe_seen(&ring, cqe);
+		}
+		CHECK(io_uring_register_files_update(&ring, 0, &file, 1) == 1);
+		CHECK(io_uring_register_files_update(&ring, 0, &none, 1) == 1);
+	}
+	io_uring_queue_exit(&ring);
+	close(file);
+	return NULL;
+}
+
+static void replace_files_at_once(void)
+{
+	pthread_t threads[REPLACERS];
+
+	for (int i = 0; i < REPLACERS; i++)
+		CHECK(pthread_create(&threads[i], NULL, replace_files, NULL) == 0);
+	for (int i = 0; i < REPLACERS; i++)
+		CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
+CASES({"at-once", replace_files_at_once},
+      {"replaced", a_slot_holds_one_file_after_the_other},
       {"reused", the_number_of_a_waiting_read_is_used_again},
       {"record-locks", unregistering_keeps_record_locks})
