@@ -38,6 +38,13 @@ impl AsRawFd for Own {
     }
 }
 
+impl AsFd for Own {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the number is open until this is dropped.
+        unsafe { BorrowedFd::borrow_raw(self.0) }
+    }
+}
+
 impl IntoRawFd for Own {
     /// The number, which from now on the caller has to [`close`].
     fn into_raw_fd(self) -> RawFd {
@@ -78,9 +85,7 @@ pub fn next_own(first: u32, last: u32) -> Option<u32> {
 
 /// Moves a descriptor to the top of the table (close-on-exec), and remembers it as the engine's own.
 pub fn to_top(fd: OwnedFd) -> Result<Own, Errno> {
-    let moved = duplicate_to_top(fd.as_fd())?;
-    close_quietly(fd);
-    Ok(moved)
+    duplicate_to_top(for_now(fd).as_fd())
 }
 
 fn duplicate_to_top(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
@@ -136,6 +141,12 @@ pub fn close(fd: i32) {
         word.fetch_and(!bit, Relaxed);
     }
     Sys::close(fd);
+}
+
+/// A descriptor that is needed for a moment only, where it is. An `OwnedFd` is closed by libc's `close`, and so by our
+/// wrapper, which takes the locks of rings: none may be dropped under one.
+pub fn for_now(fd: OwnedFd) -> Own {
+    Own(fd.into_raw_fd())
 }
 
 /// Closes a number without going through a symbol that we interpose.

@@ -46,14 +46,13 @@ fn holds_lock(fd: i32) -> bool {
         return false;
     }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let Ok(locks) = rustix::fs::open("/proc/locks", flags, Mode::empty()) else { return is_locked(fd) };
+    let locks = rustix::fs::open("/proc/locks", flags, Mode::empty()).map(descriptors::for_now);
+    let Ok(locks) = locks else { return is_locked(fd) };
     let mut text = Vec::new();
     let mut portion = [0u8; 4096];
     while let Ok(bytes @ 1..) = rustix::io::read(&locks, &mut portion) {
         text.extend_from_slice(&portion[..bytes]);
     }
-    // Not by its drop, which calls libc's `close`, and so our wrapper: that would lock other rings under this one.
-    descriptors::close_quietly(locks);
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
     let file = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
     let pid = std::process::id().to_string();
