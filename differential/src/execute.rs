@@ -1,5 +1,6 @@
 //! Runs one program in this process, through whatever io_uring the process has, and records what is seen.
 
+mod children;
 mod memory;
 mod objects;
 
@@ -11,6 +12,7 @@ use anyring_abi::*;
 use anyring_conformance::buffers::{buffer_of, BufferRing};
 use anyring_conformance::ring::Ring;
 use anyring_conformance::sys;
+use children::Children;
 use memory::Memory;
 use objects::Objects;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +39,7 @@ struct Machine<'p> {
     other: Ring,
     group: BufferRing,
     objects: Objects,
+    children: Children,
     memory: Memory,
     record: Record,
     patience: Patience,
@@ -54,7 +57,16 @@ struct Machine<'p> {
 
 /// Runs `program` in the current directory, which is empty, with a directory on tmpfs, which is too.
 pub fn run(program: &Program, tmpfs: &CStr, patience: Patience) -> Record {
+    // With its first thread, an io-wq worker even, a process gets futexes of its own in the kernel (kernel/futex/core.c), and
+    // who waits already is woken no more.
+    std::thread::spawn(|| ()).join().expect("a thread that does nothing does not panic");
+    // First, so that they hold no descriptor of the program's.
+    let waits = program.requests().any(|request| request.opcode == Opcode::Waitid as u8);
+    let children = if waits { Children::new() } else { Children::default() };
     let mut objects = Objects::new(tmpfs);
+    for (index, id) in children.ids() {
+        objects.insert(End::Child(index), id);
+    }
     let memory = Memory::new(objects.listener);
     let params = Params { flags: program.setup_flags, cq_entries: program.cq_entries, ..Params::default() };
     let params = Params { sq_thread_idle: 50, ..params };
@@ -75,6 +87,7 @@ pub fn run(program: &Program, tmpfs: &CStr, patience: Patience) -> Record {
         other,
         group,
         objects,
+        children,
         memory,
         record: Record { seed: program.seed, ..Record::default() },
         patience,
@@ -266,7 +279,10 @@ impl Machine<'_> {
             self.made.entry(cqe.user_data).or_insert(cqe.res);
         }
         self.record.completions.entry(cqe.user_data).or_default().push((cqe.res, cqe.flags));
-        self.record.order.push(cqe.user_data);
+        // When the network is done with what was sent has no order with what follows.
+        if cqe.flags & IORING_CQE_F_NOTIF == 0 {
+            self.record.order.push(cqe.user_data);
+        }
         true
     }
 
@@ -343,6 +359,8 @@ impl Machine<'_> {
                 unsafe { libc::read(number, content.as_mut_ptr().cast(), content.len()) as i64 }
             }
             Action::Connect => objects::connect(&self.objects.listener),
+            Action::Wake(word) => children::wake(self.memory.word(*word), *word),
+            Action::Exit(index) => self.children.end(*index),
             Action::RefillGroup => {
                 let used = std::mem::take(&mut self.used);
                 used.iter().for_each(|buffer| self.group.give(*buffer));

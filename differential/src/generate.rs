@@ -5,6 +5,7 @@
 //! leaves out. A model of what is in pipes and sockets, which names exist and what waits lets most requests succeed.
 
 mod files;
+mod later;
 mod model;
 mod network;
 mod rings;
@@ -12,9 +13,10 @@ mod rings;
 use crate::program::*;
 use anyring_abi::*;
 use anyring_conformance::door::Door;
+pub use later::{flags_of_word, SERVED_LATER};
 use model::{Claim, Model};
 
-/// The opcodes that programs are made of.
+/// The opcodes that all programs are made of.
 pub const SERVED: &[Opcode] = &[
     Opcode::Nop,
     Opcode::Readv,
@@ -79,7 +81,15 @@ pub fn program(seed: u64, door: Option<Door>) -> Program {
     let doors = [Door::Liburing, Door::Libc, Door::Raw];
     let chosen = doors[random.usize(0..3)];
     let (setup_flags, cq_entries) = setup(&mut random);
-    let mut generator = Generator { random, next_id: 1, model: Model::new(), first_of_chain: true, drains: false };
+    let mut generator = Generator {
+        random,
+        next_id: 1,
+        model: Model::new(),
+        first_of_chain: true,
+        drains: false,
+        later: later::uses_later(seed),
+        zero_copy: later::sends_zero_copy(seed),
+    };
     let wait_while_submitting = generator.chance(1, 2);
     let mut steps = Vec::new();
     let length = generator.random.usize(8..18);
@@ -131,6 +141,10 @@ struct Generator {
     first_of_chain: bool,
     /// Something in this submission waits for all that was submitted before.
     drains: bool,
+    /// Requests of [`SERVED_LATER`] are made, too.
+    later: bool,
+    /// Some of them send with zero copy.
+    zero_copy: bool,
 }
 
 impl Generator {
@@ -233,7 +247,10 @@ impl Generator {
     /// A request of any opcode that can be made now.
     fn request(&mut self) -> Option<Request> {
         for _ in 0..12 {
-            let opcode = self.choose(SERVED);
+            let opcode = match self.later_opcode() {
+                Some(opcode) => opcode,
+                None => self.choose(SERVED),
+            };
             let id = self.next_id;
             if let Some(mut request) = self.draft(opcode) {
                 // Behind a punted one, or behind a drain, a worker would sleep in it natively.
@@ -265,6 +282,7 @@ impl Generator {
             }
             O::Bind | O::Listen | O::EpollCtl | O::EpollWait => self.draft_network(opcode),
             O::LinkTimeout => None,
+            _ if SERVED_LATER.contains(&opcode) => self.draft_later(opcode),
             _ => self.draft_file(opcode),
         }
     }
@@ -285,7 +303,7 @@ impl Generator {
             request.flags |= IOSQE_CQE_SKIP_SUCCESS;
         }
         let waits = self.model.waits(request.user_data);
-        if self.chance(1, 40) && !waits && self.first_of_chain {
+        if self.chance(1, 40) && !waits && self.first_of_chain && !self.zero_copy {
             request.flags |= IOSQE_IO_DRAIN;
             self.drains = true;
         }
@@ -340,6 +358,9 @@ impl Generator {
             if end == End::Listener {
                 self.model.connected();
                 return Some(Action::Connect);
+            }
+            if matches!(end, End::Word(_) | End::Child(_)) {
+                return self.later_action(end);
             }
             let writer = Model::writer_of(end)?;
             let bytes = if matches!(end, End::Eventfd(_)) { 0 } else { 1 + self.below(200) };

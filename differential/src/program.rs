@@ -22,6 +22,26 @@ pub const GROUP_ENTRIES: u16 = 16;
 /// Bytes of one of them.
 pub const GROUP_BYTES: u32 = 64;
 
+/// Words that futexes are made of, all zero.
+pub const WORDS: u8 = 4;
+/// Children of a program that waits for any.
+pub const CHILDREN: u8 = 4;
+
+/// What is known of a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChildState {
+    /// It has not ended.
+    Runs,
+    /// It has, and nobody reaped it.
+    Exited,
+    /// It was reaped.
+    Gone,
+}
+
+/// The children that a program begins with.
+pub const INITIAL_CHILDREN: [ChildState; CHILDREN as usize] =
+    [ChildState::Exited, ChildState::Exited, ChildState::Runs, ChildState::Runs];
+
 /// The registered files that a program begins with; -1 is an empty slot.
 pub const INITIAL_FILES: [Target; FILE_SLOTS as usize] = [
     Target::Of(End::PipeRead(0)),
@@ -63,6 +83,10 @@ pub enum End {
     OtherRing,
     /// The ring itself.
     ThisRing,
+    /// A word that is waited for, no descriptor.
+    Word(u8),
+    /// A child: its process ID instead of a descriptor.
+    Child(u8),
     /// What the request of this `user_data` returned.
     Made(u64),
 }
@@ -127,6 +151,12 @@ pub enum Value {
     TwoNumbers,
     /// Buffers to be provided: count, and bytes of each.
     Buffers(u32, u32),
+    /// One of the words.
+    Word(u8),
+    /// struct futex_waitv over these words.
+    Words(Vec<u8>),
+    /// siginfo_t of a child; all but the process ID is recorded.
+    ChildInfo,
     /// An inaccessible page.
     Bad,
 }
@@ -192,6 +222,10 @@ pub enum Action {
     Read(End, u32),
     /// A client connects to the listener.
     Connect,
+    /// Wakes one that waits for the word.
+    Wake(u8),
+    /// Ends a child, and sees it end.
+    Exit(u8),
     /// Puts all buffers of the ring group back.
     RefillGroup,
 }

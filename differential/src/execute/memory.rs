@@ -1,6 +1,7 @@
 //! The memory that a program's requests name: each has its own, kept until the process ends.
 
-use crate::program::{Value, BUFFERS, BUFFER_BYTES};
+use crate::generate::flags_of_word;
+use crate::program::{Value, BUFFERS, BUFFER_BYTES, WORDS};
 use crate::record::digest;
 use anyring_abi::Timespec;
 use anyring_conformance::sys;
@@ -15,13 +16,19 @@ enum Kept {
     Statx,
     /// Of a socket address: the family.
     Family,
+    /// Of a child's siginfo_t: signal, code, status.
+    Child,
 }
+
+/// Bytes from one word to the next.
+const WORD_DISTANCE: usize = 64;
 
 /// A program's memory.
 pub struct Memory {
     sinks: Vec<(String, usize, usize, Kept)>,
     lengths: BTreeMap<u64, usize>,
     registered: usize,
+    words: usize,
     bad: u64,
     listener: libc::sockaddr_in,
 }
@@ -59,6 +66,7 @@ impl Memory {
             sinks: Vec::new(),
             lengths: BTreeMap::new(),
             registered: sys::pages(usize::from(BUFFERS) * BUFFER_BYTES as usize / 4096).as_mut_ptr() as usize,
+            words: take(usize::from(WORDS) * WORD_DISTANCE, 0),
             bad: sys::bad_address(),
             listener,
         }
@@ -67,6 +75,11 @@ impl Memory {
     /// Where a registered buffer begins.
     pub fn registered(&self, index: u16) -> u64 {
         self.registered as u64 + u64::from(index) * u64::from(BUFFER_BYTES)
+    }
+
+    /// Where a word is.
+    pub fn word(&self, index: u8) -> u64 {
+        (self.words + usize::from(index) * WORD_DISTANCE) as u64
     }
 
     fn sink(&mut self, label: String, bytes: usize, kept: Kept) -> u64 {
@@ -166,6 +179,13 @@ impl Memory {
                 self.sinks.push((label, address, (count * bytes) as usize, Kept::Bytes));
                 address as u64
             }
+            Value::Word(index) => self.word(*index),
+            Value::Words(words) => {
+                // struct futex_waitv: value, address, flags with a reserved word.
+                let entry = |&word: &u8| [0, self.word(word), u64::from(flags_of_word(word))];
+                put_all(words.iter().map(entry).collect())
+            }
+            Value::ChildInfo => self.sink(label, size_of::<libc::siginfo_t>(), Kept::Child),
             Value::Bad => self.bad,
         }
     }
@@ -200,6 +220,7 @@ fn seen(address: usize, bytes: usize, kept: Kept) -> String {
                 if statx.stx_mode & libc::S_IFMT as u16 == libc::S_IFREG as u16 { statx.stx_size } else { 0 };
             format!("mask {:#x} mode {:o} size {size} links {}", statx.stx_mask, statx.stx_mode, statx.stx_nlink)
         }
+        Kept::Child => format!("signal {} code {} status {}", word(0), word(8), word(24)),
         Kept::Family => format!("family {}", word(0) & 0xffff),
     }
 }

@@ -41,6 +41,8 @@ impl Claim {
             End::Unconnected(index) => Claim::Thing(6, index),
             End::Eventfd(index) => Claim::Thing(7, index),
             End::Epoll => Claim::Thing(8, 0),
+            End::Word(index) => Claim::Thing(9, index),
+            End::Child(index) => Claim::Thing(10, index),
             End::Directory(index) => Claim::Names(index),
             End::OtherRing | End::ThisRing => Claim::Messages,
             End::Made(id) => Claim::Request(id),
@@ -83,6 +85,8 @@ pub struct Model {
     pub group_users: Vec<u64>,
     /// The names of attributes that were set, by directory.
     pub attributes: BTreeSet<(u8, &'static str)>,
+    /// The children.
+    pub children: [ChildState; CHILDREN as usize],
 }
 
 impl Model {
@@ -108,6 +112,7 @@ impl Model {
             watched: BTreeSet::new(),
             group_users: Vec::new(),
             attributes: BTreeSet::new(),
+            children: INITIAL_CHILDREN,
         }
     }
 
@@ -248,6 +253,22 @@ impl Model {
     /// It no longer does.
     pub fn ended(&mut self, ends: impl Fn(&Waiting) -> bool) {
         self.waiting.retain(|waiting| !ends(waiting));
+    }
+
+    /// So many of those that wait for the word are woken; what waits for several words is woken as a whole.
+    pub fn woken(&mut self, word: u8, count: u32) {
+        for _ in 0..count {
+            let first = self.waiting.iter().find(|waiting| waiting.end == Some(End::Word(word)));
+            let Some(id) = first.map(|waiting| waiting.id) else { return };
+            self.ended(|waiting| waiting.id == id);
+        }
+    }
+
+    /// The child ends, and is reaped by what waits for it (or is taken for reaped, if that only looks).
+    pub fn exited(&mut self, index: u8) {
+        self.children[usize::from(index)] =
+            if self.waits_at(End::Child(index)) { ChildState::Gone } else { ChildState::Exited };
+        self.ended(|waiting| waiting.end == Some(End::Child(index)));
     }
 
     /// A slot of the registered files that holds this end, if nobody else changes them now.

@@ -93,8 +93,9 @@ impl Generator {
 
     /// Claims what a waiting request waits for, so that nothing else can end it now.
     fn claim_waiting(&mut self, id: u64) -> Option<()> {
-        let end = self.model.waiting().iter().find(|waiting| waiting.id == id).and_then(|waiting| waiting.end);
-        let free = self.claim(Claim::Request(id)) && end.is_none_or(|end| self.claim_end(end));
+        let all = self.model.waiting().iter().filter(|waiting| waiting.id == id);
+        let ends: Vec<End> = all.filter_map(|waiting| waiting.end).collect();
+        let free = self.claim(Claim::Request(id)) && ends.into_iter().all(|end| self.claim_end(end));
         free.then_some(())
     }
 
