@@ -14,13 +14,14 @@ STEPS := setup format lint doc patches build unit loom conformance-kernel confor
 export DESTDIR PREFIX LIBDIR STRIP
 
 .NOTPARALLEL:
-.PHONY: help build test demo results bench e2e-kernel conformance-renew undone differential install install-strip uninstall clean $(STEPS)
+.PHONY: help build test demo results bench e2e-kernel conformance-renew undone differential planted install install-strip uninstall clean $(STEPS)
 
 help:
 	@echo "make build       the command anyring and libanyring.so, in $(TARGET)/release"
 	@echo "make test        everything: $(STEPS)"
 	@echo "make STEP        one of these steps alone"
 	@echo "make differential random programs on the kernel and on ours, compared; not yet in make test"
+	@echo "make planted     that random programs find 20 bugs planted in the engine; some 5 minutes"
 	@echo "make undone      that the tests of the decisions fail without them; some 20 minutes"
 	@echo "make conformance-renew  writes CONFORMANCE.md anew; a minute"
 	@echo "make e2e-kernel  the end-to-end tests on the kernel's own io_uring, to check the tests"
@@ -50,9 +51,9 @@ lint: setup
 doc: setup
 	@RUSTDOCFLAGS="-D warnings" $(STEP) $@ cargo doc --locked --workspace --no-deps --quiet
 
-# That the patches of `make undone` still apply; one second.
+# That the patches of `make undone` and `make planted` still apply; one second.
 patches:
-	@$(STEP) $@ scripts/undone.sh --check
+	@$(STEP) $@ bash -c 'scripts/undone.sh --check; undone=$$?; scripts/planted.sh --check && exit $$undone'
 
 build: setup
 	@$(STEP) $@ scripts/build.sh $(TARGET) anyring-conformance anyring-differential
@@ -81,6 +82,10 @@ conformance-renew: build
 # Not a step of `make test` yet. Random programs on the kernel and on ours.
 differential: build
 	@$(STEP) $@ $(TARGET)/release/anyring-differential compare --expect differential/differences.txt
+
+# Not a step of `make test`: it builds once for each patch. That random programs find the bugs of differential/planted.
+planted: build
+	@$(STEP) $@ scripts/planted.sh $(TARGET)/release
 
 profiles: build
 	@$(STEP) $@ scripts/profiles.sh $(TARGET)/release
