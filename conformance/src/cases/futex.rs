@@ -39,6 +39,7 @@ cases! {
         woken_before_the_cancel,
         link_timeout_ends_a_wait,
         wait_goes_on_with_its_link,
+        cancelled_wait_goes_on_with_its_link,
         mismatch_breaks_its_link,
         close_ends_waits,
         wait_of_a_thread_and_of_a_ring,
@@ -435,6 +436,13 @@ fn wait_goes_on_with_its_link(cx: &Context) {
     ring.expect_quiet();
     assert_eq!(wake_one(&word), 1);
     assert_eq!(ring.wait_sorted(2), [(1, 0), (2, 0)]);
+}
+
+fn cancelled_wait_goes_on_with_its_link(cx: &Context) {
+    let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
+    ring.go_all(&[wait_on(&word, 0).data(1).with(IOSQE_IO_LINK), sqe::nop().data(2)]);
+    ring.go(sqe::cancel(1, 0).data(3));
+    assert_eq!(ring.wait_sorted(3), [(1, -ECANCELED), (2, 0), (3, 1)]);
 }
 
 fn mismatch_breaks_its_link(cx: &Context) {

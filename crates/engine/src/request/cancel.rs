@@ -51,7 +51,9 @@ impl RingGuard {
             self.tell_cancelled(id);
         }
         point(Point::Cancel);
-        self.finish(id, result, true);
+        // A futex wait's chain goes on (`__io_futex_cancel` in io_uring/futex.c does not mark it as failed).
+        let failed = list_of(self.slab[id].opcode) != Some(Opcode::FutexWait);
+        self.finish(id, result, failed);
         Ok(listed.into())
     }
 
