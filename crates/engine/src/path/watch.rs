@@ -269,7 +269,7 @@ impl Watcher {
         for tries in 0u32.. {
             {
                 let slots = self.slots.lock().ok_or(Errno::NOMEM)?;
-                if slots.occupants[slot].is_none() || move_to(own, 0, word)? != 0 {
+                if slots.occupants[slot].is_none() || is_asleep(own, word)? && move_to(own, 0, word)? != 0 {
                     if slots.occupants[slot].is_some() {
                         own.set_armed(true);
                         // If its sleep was begun anew just before the store, it is back.
@@ -530,6 +530,14 @@ fn move_to(own: &Own, value: u32, word: &Word) -> Result<usize, Errno> {
     }
     let operation = libc::FUTEX_CMP_REQUEUE | word.private_flag();
     check(syscall(libc::SYS_futex, [from, operation as usize, 0, 1, to, value as usize]))
+}
+
+/// Whether a thread sleeps on `own`. Not moving it says so, too: a sleeper that is moved while it makes sure that it is still
+/// queued, just before it sleeps, finds itself in neither queue for a moment (`futex_do_wait` in kernel/futex/waitwake.c),
+/// leaves, and a wake of the program's meets nobody. After this call it is past that.
+fn is_asleep(own: &Own, kind: &Word) -> Result<bool, Errno> {
+    let own_word = Word { address: address(&own.word), ..*kind };
+    move_to(own, 0, &own_word).map(|moved| moved != 0)
 }
 
 /// A wake has met a thread that does not wait for anybody any more: the next one gets it.
