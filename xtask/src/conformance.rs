@@ -75,10 +75,10 @@ fn differences(text: &str) -> Result<Vec<Difference>> {
     lines
         .map(|line| {
             let Some((case, reason)) = line.split_once(char::is_whitespace) else { bail!("no reason: {line}") };
-            let names =
-                reason.split_once(": ").map(|(names, _)| names.trim().split(", ").map(str::to_owned).collect());
-            let names: Vec<String> = names.unwrap_or_default();
-            let names = if names.iter().all(|name| known.contains(name)) { names } else { Vec::new() };
+            // A name may have a colon of its own.
+            let ends = reason.match_indices(": ").map(|(at, _)| reason[..at].trim().split(", "));
+            let of_names = ends.filter(|names| names.clone().all(|name| known.contains(name))).last();
+            let names: Vec<String> = of_names.into_iter().flatten().map(str::to_owned).collect();
             Ok(Difference {
                 case: case.trim_start_matches('?').to_owned(),
                 names,
@@ -183,7 +183,10 @@ impl<'a> Evidence<'a> {
         let listed: Vec<_> =
             self.differences.iter().filter(|line| line.names.iter().any(|name| name == label)).collect();
         if !listed.is_empty() {
-            let reasons = listed.iter().map(|line| line.reason.split_once(": ").map_or("", |(_, reason)| reason));
+            let reasons = listed.iter().map(|line| {
+                let names = line.names.join(", ");
+                line.reason.strip_prefix(&names).map_or("", |reason| reason.trim_start_matches(": "))
+            });
             return Status::Differs(reasons.collect::<Vec<_>>().join("; "));
         }
         if self.here(label).any(|(_, runs)| runs.plain()) {

@@ -341,12 +341,26 @@ fn discards(cx: &Context) {
     assert_eq!(ring.run(command(fd(&device), SIOCINQ)), -EINVAL);
 }
 
-/// With CQEs of 32 bytes it waits for timestamps, until it is cancelled.
+/// With CQEs of 32 bytes it tells when what was sent left, until it is cancelled.
 fn timestamps_of_large_cqes(cx: &Context) {
     let (client, _server) = tcp_pair();
+    let wanted = libc::SOF_TIMESTAMPING_TX_SOFTWARE
+        | libc::SOF_TIMESTAMPING_SOFTWARE
+        | libc::SOF_TIMESTAMPING_OPT_ID
+        | libc::SOF_TIMESTAMPING_OPT_TSONLY;
+    // SAFETY: the option is one word.
+    let set = unsafe {
+        libc::setsockopt(fd(&client), libc::SOL_SOCKET, libc::SO_TIMESTAMPING, (&raw const wanted).cast(), 4)
+    };
+    assert_eq!(set, 0);
     let mut ring = cx.ring_with(4, IORING_SETUP_CQE32);
     ring.go(command(fd(&client), TX_TIMESTAMP).data(1));
     ring.expect_quiet();
+    for byte in 0..2 {
+        (&client).write_all(b"x").expect("write");
+        let cqe = ring.wait();
+        assert_eq!((cqe.user_data, cqe.res, cqe.flags & IORING_CQE_F_MORE), (1, byte, IORING_CQE_F_MORE));
+    }
     ring.go(sqe::cancel(1, 0).data(2));
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
 }
