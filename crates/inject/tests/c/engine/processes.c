@@ -298,6 +298,16 @@ static void owner_exited(void)
 	collect_from(false);
 }
 
+/* Of a process that need not be a child: its requests have been cancelled by then, natively. */
+static void wait_until_dead(pid_t process)
+{
+	struct pollfd dead = {.fd = (int)syscall(SYS_pidfd_open, process, 0), .events = POLLIN};
+
+	CHECK(dead.fd >= 0);
+	CHECK(poll(&dead, 1, LONG_MS) == 1);
+	close(dead.fd);
+}
+
 /* The same with the waiter asleep in enter when the owner dies; perhaps since before the ring was known to be shared. */
 static void killed_during_the_wait(bool child_comes_late)
 {
@@ -321,7 +331,7 @@ static void killed_during_the_wait(bool child_comes_late)
 			wait_until_started(pair);
 		usleep(50000);
 		CHECK(kill(child, SIGKILL) == 0);
-		usleep(10000);
+		wait_until_dead(child);
 		let_it_run(pair->to_read[1]);
 		_exit(0);
 	}
