@@ -344,7 +344,11 @@ impl Generator {
             13 => request.len = 0,
             // A timeout that repeats forever is never quiet.
             14.. if request.op_flags & IORING_TIMEOUT_MULTISHOT != 0 => request.len = 2,
+            // What a POLL_REMOVE renames to would differ by where the page is.
+            14 if request.opcode == Opcode::PollRemove as u8 => request.len = 0,
             14 => (request.off, request.off_of) = (Value::Bad, None),
+            // What a TIMEOUT that counts meets in its submission may or may not be counted: see `counting_timeout`.
+            _ if request.opcode == Opcode::Timeout as u8 => request.off = Value::Plain(u64::MAX),
             _ => (request.off, request.off_of) = (Value::Plain(self.choose(&[u64::MAX, 1 << 63, 1])), None),
         }
     }

@@ -19,6 +19,10 @@ cases! {
         read_answers_each_time,
         read_ends_with_the_data,
         read_ends_without_buffers,
+        read_waits_without_buffers_while_there_is_nothing,
+        read_without_buffers_is_cancelled,
+        read_of_data_that_was_seen,
+        read_beside_one_that_found_nothing,
         read_of_a_file_is_ebadfd,
         read_without_select_is_einval,
         read_with_address_or_length_is_einval,
@@ -161,6 +165,54 @@ fn read_ends_without_buffers(cx: &Context) {
     ring.go(read(fd(&reader)));
     assert_eq!(next_shot(&mut ring), (4, true, Some(0)));
     assert_eq!(next_shot(&mut ring), (-libc::ENOBUFS, false, None));
+}
+
+fn read_waits_without_buffers_while_there_is_nothing(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
+    let _buffers = BufferRing::filled(&ring, 1, 1, 4);
+    ring.go(read(fd(&reader)));
+    writer.write_all(b"0123").expect("write");
+    assert_eq!(next_shot(&mut ring), (4, true, Some(0)));
+    ring.expect_quiet();
+    writer.write_all(b"4").expect("write");
+    assert_eq!(next_shot(&mut ring), (-libc::ENOBUFS, false, None));
+}
+
+fn read_without_buffers_is_cancelled(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
+    let _buffers = BufferRing::filled(&ring, 1, 1, 4);
+    ring.go(read(fd(&reader)).data(1));
+    writer.write_all(b"0123").expect("write");
+    assert_eq!(next_shot(&mut ring), (4, true, Some(0)));
+    ring.go(sqe::cancel(1, 0).data(2));
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
+}
+
+/// The data's event is used up by a request that is over.
+fn read_of_data_that_was_seen(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
+    let _buffers = BufferRing::filled(&ring, 1, 8, 4);
+    ring.go(sqe::poll_add(fd(&reader), libc::POLLIN, 0).data(9));
+    ring.expect_quiet();
+    writer.write_all(b"012345").expect("write");
+    assert_eq!(ring.wait_ordered(1), [(9, i32::from(libc::POLLIN))]);
+    ring.go(read(fd(&reader)));
+    assert_eq!(next_shot(&mut ring), (4, true, Some(0)));
+    assert_eq!(next_shot(&mut ring), (2, true, Some(1)));
+}
+
+/// That there is nothing is known already when the second one is submitted.
+fn read_beside_one_that_found_nothing(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
+    let _buffers = BufferRing::filled(&ring, 1, 8, 4);
+    ring.go(read(fd(&reader)).data(1));
+    ring.expect_quiet();
+    ring.go(read(fd(&reader)).data(2));
+    ring.expect_quiet();
+    ring.go(sqe::cancel(1, 0).data(3));
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (3, 0)]);
+    writer.write_all(b"0123").expect("write");
+    assert_eq!(next_shot(&mut ring), (4, true, Some(0)));
 }
 
 fn read_of_a_file_is_ebadfd(cx: &Context) {

@@ -22,6 +22,7 @@ cases! {
         nop_file_with_good_fd,
         nop_fixed_file_without_table_is_ebadf,
         nop_with_fixed_file_flag_needs_no_table,
+        nop_file_with_fixed_file_flag_is_registered,
         nop_fixed_buffer_without_table_is_efault,
         nop_fixed_file_and_buffer_that_are_there,
         nop_fixed_file_flag_alone_is_nothing,
@@ -123,6 +124,14 @@ fn nop_fixed_file_without_table_is_ebadf(cx: &Context) {
 
 fn nop_with_fixed_file_flag_needs_no_table(cx: &Context) {
     assert_eq!(cx.ring(4).run(Sqe { fd: 3, ..sqe::nop() }.with(IOSQE_FIXED_FILE)), 0);
+}
+
+fn nop_file_with_fixed_file_flag_is_registered(cx: &Context) {
+    let (mut ring, (reader, _writer)) = (cx.ring(4), pipe());
+    let nop = |number| Sqe { fd: number, ..sqe::nop() }.op_flags(IORING_NOP_FILE).with(IOSQE_FIXED_FILE);
+    assert_eq!(ring.run(nop(fd(&reader))), -EBADF, "no table");
+    ring.register_files(&[-1, fd(&reader)]);
+    assert_eq!([nop(0), nop(1), nop(fd(&reader) + 2)].map(|nop| ring.run(nop)), [-EBADF, 0, -EBADF]);
 }
 
 fn nop_fixed_buffer_without_table_is_efault(cx: &Context) {

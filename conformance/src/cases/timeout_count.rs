@@ -19,6 +19,7 @@ cases! {
         update_forgets_the_count,
         removal_ends_it,
         count_is_of_32_bits,
+        largest_count_is_not_reached,
         count_with_the_rest_of_its_submission,
         wakes_a_waiter_for_more,
         absolute_time_with_a_count,
@@ -174,6 +175,17 @@ fn count_is_of_32_bits(cx: &Context) {
     ring.go(sqe::timeout(&soon, 1 << 32 | 1, 0).data(3));
     ring.go(sqe::nop().data(4));
     assert_eq!(ring.wait_sorted(2), [(3, 0), (4, 0)]);
+}
+
+fn largest_count_is_not_reached(cx: &Context) {
+    let (mut ring, soon) = (cx.ring(8), ms(60));
+    for count in [u64::MAX, 1 << 31, u64::from(u32::MAX) - 5] {
+        ring.go(sqe::timeout(&soon, count, 0).data(1));
+        for n in 2..5 {
+            ring.go(sqe::nop().data(n));
+        }
+        assert_eq!(ring.wait_ordered(4), [(2, 0), (3, 0), (4, 0), (1, -ETIME)]);
+    }
 }
 
 fn count_with_the_rest_of_its_submission(cx: &Context) {

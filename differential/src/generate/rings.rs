@@ -58,7 +58,8 @@ impl Generator {
             return None;
         }
         let events = self.choose(&[libc::POLLIN, libc::POLLIN, libc::POLLOUT, libc::POLLIN | libc::POLLOUT]);
-        let multi = self.chance(1, 5);
+        // Natively each result of a multishot poll says what woke it, here all that is ready: not both.
+        let multi = events != libc::POLLIN | libc::POLLOUT && self.chance(1, 5);
         // What a listener that is shut down tells depends on who looked when.
         let quiet = matches!(end, End::PipeRead(_) | End::Listener) || events == libc::POLLIN;
         if multi || (quiet && self.model.readable(end) == 0) {

@@ -4,7 +4,7 @@ use super::{Context, Op, Verdict};
 use crate::Errno;
 use anyring_abi::{
     Sqe, IORING_CQE_F_32, IORING_NOP_CQE32, IORING_NOP_FILE, IORING_NOP_FIXED_BUFFER, IORING_NOP_FIXED_FILE,
-    IORING_NOP_INJECT_RESULT, IORING_NOP_TW,
+    IORING_NOP_INJECT_RESULT, IORING_NOP_TW, IOSQE_FIXED_FILE,
 };
 
 /// Does nothing, or answers the result that `IORING_NOP_INJECT_RESULT` names in `len`. Source: io_uring_enter(2).
@@ -45,7 +45,8 @@ pub fn prep(sqe: &Sqe) -> Result<Op, Errno> {
     }
     Ok(Op::NopWith(NopWith {
         result,
-        file: has(IORING_NOP_FILE).then_some((sqe.fd, has(IORING_NOP_FIXED_FILE))),
+        file: has(IORING_NOP_FILE)
+            .then_some((sqe.fd, has(IORING_NOP_FIXED_FILE) || sqe.flags & IOSQE_FIXED_FILE != 0)),
         buffer: has(IORING_NOP_FIXED_BUFFER).then_some(sqe.buf_index),
         by_task_work: has(IORING_NOP_TW),
         extra: has(IORING_NOP_CQE32).then_some([sqe.off, sqe.addr]),

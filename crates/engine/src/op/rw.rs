@@ -162,6 +162,11 @@ impl Rw {
         self.done = 0;
     }
 
+    /// What was transferred has been answered.
+    pub fn forget_transferred(&mut self) {
+        self.done = 0;
+    }
+
     /// READ_MULTISHOT.
     pub fn is_multishot(&self) -> bool {
         self.multishot
@@ -215,10 +220,12 @@ impl Rw {
         self.flags & RWF_HIPRI != 0
     }
 
-    /// Which readiness it waits for; `None` when the program asked not to wait (RWF_NOWAIT).
+    /// Which readiness it waits for; `None` when the program asked not to wait (RWF_NOWAIT), and before it has polled first:
+    /// that must not be left for the event, which it would use up.
     #[inline]
     pub fn waits_for(&self) -> Option<Direction> {
-        (self.flags & RWF_NOWAIT == 0).then(|| self.direction())
+        let polls_first = self.multishot && !self.polled;
+        (self.flags & RWF_NOWAIT == 0 && !polls_first).then(|| self.direction())
     }
 
     /// Transfers, going on after short counts on files that have a position.

@@ -6,6 +6,7 @@
 
 use crate::op::net::{Net, Transfer};
 use crate::op::{call, Context, Direction, Op, Verdict};
+use crate::os::{Os, Sys};
 use crate::request::{Id, Path, State};
 use crate::resource::buf_ring::{Choice, Held};
 use crate::ring::RingGuard;
@@ -54,10 +55,19 @@ impl RingGuard {
         if let Some(verdict) = polls_first {
             // It is armed without an attempt; for READ_MULTISHOT that tells whether the file can be polled.
             self.attempt_put_off = verdict == Verdict::WouldBlock(Direction::Read);
+            // What is there already may have had its event.
+            self.arm_anew = self.attempt_put_off;
             return verdict;
         }
         loop {
             if let Err(error) = self.choose_buffers(op, true) {
+                // READ_MULTISHOT polls before each look for a buffer (`io_poll_check_events`).
+                if let Op::Rw(rw) = op {
+                    if rw.is_multishot() && Sys::poll_now(fd, libc::POLLIN as u16) == Ok(0) {
+                        rw.forget_transferred();
+                        return Verdict::WouldBlock(Direction::Read);
+                    }
+                }
                 let error = Verdict::error(without_buffer(op, fd).unwrap_or(error));
                 let gathered = op.selection().and_then(|selection| selection.gathered.take());
                 return gathered.map_or(error, |(result, flags)| {

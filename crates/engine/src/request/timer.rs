@@ -143,7 +143,8 @@ impl RingGuard {
         request.state = State::Timed;
         request.path = Path::Poll;
         if counts {
-            request.count_target = Some(completions.wrapping_add(count));
+            // Targets are compared as signed distances, so that a larger count ends after 2^31 - 1 completions.
+            request.count_target = Some(completions.wrapping_add(count.min(i32::MAX as u32)));
             state.counting.push(id);
         }
         state.timers.insert(&mut state.slab, clock, id);

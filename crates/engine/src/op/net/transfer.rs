@@ -255,12 +255,13 @@ impl Transfer {
     }
 
     /// Which readiness it waits for; `None` when the program asked not to wait, or asks for what readiness does not tell,
-    /// and for sends that choose their buffer before they wait.
+    /// and for sends that choose their buffer before they wait, and for what has still to poll first: left for the event, that
+    /// would use it up.
     #[inline]
     pub(super) fn waits_for(&self) -> Option<Direction> {
         const OTHERWISE: u32 = MSG_DONTWAIT | BESIDE_THE_DATA;
         let chooses_first = self.direction == Direction::Write && (self.bundle || self.selection.is_some());
-        (self.flags & OTHERWISE == 0 && !chooses_first).then_some(self.direction)
+        (self.flags & OTHERWISE == 0 && !chooses_first && !self.poll_first).then_some(self.direction)
     }
 
     /// Transfers what can be transferred now.
