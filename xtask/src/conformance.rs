@@ -34,6 +34,19 @@ pub struct Case {
     pub succeeded: BTreeMap<String, Runs>,
 }
 
+impl Case {
+    /// Adds the runs of another record.
+    fn add(&mut self, other: Case) {
+        self.passed &= other.passed;
+        self.tried.extend(other.tried);
+        for (name, runs) in other.succeeded {
+            let known = self.succeeded.entry(name).or_default();
+            known.doors.extend(runs.doors);
+            known.flag_sets.extend(runs.flag_sets);
+        }
+    }
+}
+
 /// In which runs something succeeded.
 #[derive(Debug, Clone, Default, serde::Deserialize)]
 pub struct Runs {
@@ -54,10 +67,22 @@ impl Runs {
 /// A record: the cases by name.
 pub type Record = BTreeMap<String, Case>;
 
-/// Reads what `anyring-conformance --record` wrote.
+/// Reads what `anyring-conformance --record` wrote: a file, or the files of a folder, one for each door.
 pub fn read(path: &Path) -> Result<Record> {
-    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    serde_json::from_str(&text).with_context(|| path.display().to_string())
+    if !path.is_dir() {
+        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        return serde_json::from_str(&text).with_context(|| path.display().to_string());
+    }
+    let mut whole = Record::new();
+    for entry in path.read_dir()? {
+        for (name, case) in read(&entry?.path())? {
+            match whole.get_mut(&name) {
+                Some(known) => known.add(case),
+                None => drop(whole.insert(name, case)),
+            }
+        }
+    }
+    Ok(whole)
 }
 
 /// A line of the list of known differences.
