@@ -96,6 +96,12 @@ fn main() -> Result<()> {
     Ok(())
 }
 
+/// What a row claims: its name and status. How many cases saw a name, and where, depends on timing for some.
+fn claim(line: &str) -> Option<(&str, &str)> {
+    let mut cells = line.strip_prefix("| ")?.split(" | ");
+    Some((cells.next()?, cells.next()?))
+}
+
 fn make_conformance(kernel: &Path, engine: &Path, check: bool) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask/ is in the repository")?;
     let read = |name: &str| std::fs::read_to_string(root.join(name)).with_context(|| name.to_owned());
@@ -106,9 +112,10 @@ fn make_conformance(kernel: &Path, engine: &Path, check: bool) -> Result<()> {
     let mut failed = complaints.len();
     if check {
         let current = read("CONFORMANCE.md")?;
-        if text != current {
-            let lacking = text.lines().filter(|line| !current.lines().any(|known| known == *line));
-            lacking.for_each(|line| println!("CONFORMANCE.md lacks: {line}"));
+        let lacking: Vec<_> =
+            text.lines().filter(|line| !current.lines().any(|known| claim(known) == claim(line))).collect();
+        if !lacking.is_empty() {
+            lacking.iter().for_each(|line| println!("CONFORMANCE.md lacks: {line}"));
             println!("CONFORMANCE.md is not what the results say: `make conformance-renew` writes it anew");
             failed += 1;
         }

@@ -201,5 +201,7 @@ fn answers_in_time(cx: &Context, timeout: Timespec) {
     assert!(start.elapsed() < Duration::from_secs(3), "{answer} after {:?}", start.elapsed());
     let _writer = std::fs::File::options().read(true).write(true).open("fifo").expect("open the FIFO");
     let result = ring.wait().res;
-    assert!(answer == -ETIME || (answer == 0 && result < 0), "{answer} with the CQE {result}");
+    // Natively the worker that the first look interrupted may be gone by the second: ENOENT, with its own ERESTARTSYS.
+    let gone = answer == -ENOENT && result == -512;
+    assert!(answer == -ETIME || (answer == 0 && result < 0) || gone, "{answer} with the CQE {result}");
 }
