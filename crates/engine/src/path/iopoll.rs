@@ -131,6 +131,13 @@ impl RingGuard {
         self.bring_back(job);
     }
 
+    /// A thread asks, or does not any more.
+    fn count_asking(&mut self, change: i32) {
+        if let Some(iopoll) = &mut self.iopoll {
+            iopoll.asking = iopoll.asking.saturating_add_signed(change);
+        }
+    }
+
     /// Posts what was kept.
     fn post_found(&mut self) {
         for job in self.iopoll.as_mut().map(|iopoll| iopoll.take_found()).unwrap_or_default() {
@@ -179,25 +186,24 @@ impl RingGuard {
 /// IORING_ENTER_GETEVENTS on a ring of polled devices: returns when the CQ is not empty, when nothing is under way, or when
 /// `min_complete` were found; without a time limit. Source: `io_iopoll_check` in io_uring/io_uring.c.
 pub fn ask(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> {
+    let (ring, clock, cookie, min_complete) = (guard.ring(), guard.clock, guard.cookie, call.min_complete);
+    // From here on, so that what arrives while transfers are counted is posted, not kept and waited for.
+    guard.count_asking(1);
     let target = match guard.find(call) {
         Ok(Some(target)) => target,
         answer => {
+            guard.count_asking(-1);
             guard.settle_readability();
             guard.call_helper();
             return answer.map(|_| ());
         }
     };
-    if let Some(iopoll) = &mut guard.iopoll {
-        iopoll.asking += 1;
-    }
-    let (ring, clock, cookie, min_complete) = (guard.ring(), guard.clock, guard.cookie, call.min_complete);
     let wish = Wish { min_complete, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
     let waited = wait_until(guard, &wish, Some(target));
     if let Ok(mut guard) = ring.lock() {
         // If the ring ended meanwhile, this may be another one in its place, with threads of its own that ask.
-        let same = guard.cookie == cookie;
-        if let Some(iopoll) = guard.iopoll.as_mut().filter(|_| same) {
-            iopoll.asking = iopoll.asking.saturating_sub(1);
+        if guard.cookie == cookie {
+            guard.count_asking(-1);
         }
     }
     waited
