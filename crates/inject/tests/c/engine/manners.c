@@ -33,6 +33,8 @@ static void threads_are_made_when_needed(void)
 	int zero = open("/dev/zero", O_RDONLY), threads = entries_of("/proc/self/task");
 	pid_t writer;
 
+	/* Natively a name that is not in the cache of names is looked up by a worker. */
+	CHECK(open("/nowhere", O_RDONLY) == -1);
 	begin();
 	writer = fork();
 	while (writer == 0) {
