@@ -37,31 +37,22 @@ cases! {
     ],
 }
 
-/// `SOCKET_URING_OP_*`.
-const SIOCINQ: u64 = 0;
-const SIOCOUTQ: u64 = 1;
-const GETSOCKOPT: u64 = 2;
-const SETSOCKOPT: u64 = 3;
-const TX_TIMESTAMP: u64 = 4;
-
-const MULTISHOT: u32 = 2;
-
-fn command(fd: i32, command: u64) -> Sqe {
-    prep(Opcode::UringCmd, fd, 0, 0, command)
+fn command(fd: i32, command: u32) -> Sqe {
+    prep(Opcode::UringCmd, fd, 0, 0, command.into())
 }
 
 /// `level` and `optname` share a field with `addr`, `optval` is where others have `addr3`.
-fn option(fd: i32, which: u64, level: i32, name: i32, value: u64, bytes: usize) -> Sqe {
+fn option(fd: i32, which: u32, level: i32, name: i32, value: u64, bytes: usize) -> Sqe {
     let addr = u64::from(level as u32) | u64::from(name as u32) << 32;
     Sqe { addr, addr3: value, ..command(fd, which) }.file_index(bytes as u32)
 }
 
 fn get(fd: i32, name: i32, value: &mut i32) -> Sqe {
-    option(fd, GETSOCKOPT, libc::SOL_SOCKET, name, address_mut(value), 4)
+    option(fd, SOCKET_URING_OP_GETSOCKOPT, libc::SOL_SOCKET, name, address_mut(value), 4)
 }
 
 fn set(fd: i32, level: i32, name: i32, value: &i32) -> Sqe {
-    option(fd, SETSOCKOPT, level, name, address(value), 4)
+    option(fd, SOCKET_URING_OP_SETSOCKOPT, level, name, address(value), 4)
 }
 
 fn plain_option(file: &impl std::os::fd::AsRawFd, level: i32, name: i32) -> i32 {
@@ -73,15 +64,15 @@ fn plain_option(file: &impl std::os::fd::AsRawFd, level: i32, name: i32) -> i32 
 
 fn bytes_to_receive(cx: &Context) {
     let ((client, mut server), mut ring) = (tcp_pair(), cx.ring(4));
-    assert_eq!(ring.run(command(fd(&client), SIOCINQ)), 0);
+    assert_eq!(ring.run(command(fd(&client), SOCKET_URING_OP_SIOCINQ)), 0);
     server.write_all(b"12345").expect("write");
     while readable_bytes(&client) < 5 {}
-    assert_eq!(ring.run(command(fd(&client), SIOCINQ)), 5);
+    assert_eq!(ring.run(command(fd(&client), SOCKET_URING_OP_SIOCINQ)), 5);
 }
 
 fn bytes_to_send(cx: &Context) {
     let ((mut client, server), mut ring) = (tcp_pair(), cx.ring(4));
-    assert_eq!(ring.run(command(fd(&client), SIOCOUTQ)), 0);
+    assert_eq!(ring.run(command(fd(&client), SOCKET_URING_OP_SIOCOUTQ)), 0);
     // More than the other side can take.
     client.set_nonblocking(true).expect("nonblocking");
     let chunk = [0; 1 << 16];
@@ -89,7 +80,7 @@ fn bytes_to_send(cx: &Context) {
     let mut waiting = 0;
     // SAFETY: TIOCOUTQ writes one int.
     assert_eq!(unsafe { libc::ioctl(fd(&client), libc::TIOCOUTQ, &mut waiting) }, 0);
-    let answer = ring.run(command(fd(&client), SIOCOUTQ));
+    let answer = ring.run(command(fd(&client), SOCKET_URING_OP_SIOCOUTQ));
     assert!(answer > 0 && answer <= waiting, "{answer} of {waiting}");
     drop(server);
 }
@@ -100,14 +91,14 @@ fn datagram_to_receive(cx: &Context) {
     for bytes in [9, 3] {
         receiver.send_to(&vec![0; bytes], receiver.local_addr().expect("address")).expect("send");
     }
-    assert_eq!(ring.run(command(fd(&receiver), SIOCINQ)), 9); // the first one
-    assert_eq!(ring.run(command(fd(&receiver), SIOCOUTQ)), 0);
+    assert_eq!(ring.run(command(fd(&receiver), SOCKET_URING_OP_SIOCINQ)), 9); // the first one
+    assert_eq!(ring.run(command(fd(&receiver), SOCKET_URING_OP_SIOCOUTQ)), 0);
 }
 
 fn of_a_listener_is_einval(cx: &Context) {
     let (listener, _) = listener();
-    assert_eq!(cx.ring(4).run(command(fd(&listener), SIOCINQ)), -EINVAL);
-    assert_eq!(cx.ring(4).run(command(fd(&listener), SIOCOUTQ)), -EINVAL);
+    assert_eq!(cx.ring(4).run(command(fd(&listener), SOCKET_URING_OP_SIOCINQ)), -EINVAL);
+    assert_eq!(cx.ring(4).run(command(fd(&listener), SOCKET_URING_OP_SIOCOUTQ)), -EINVAL);
 }
 
 fn gets_an_option(cx: &Context) {
@@ -121,7 +112,7 @@ fn gets_an_option(cx: &Context) {
 fn gets_part_of_an_option(cx: &Context) {
     let ((client, _server), mut value, mut ring) = (tcp_pair(), [0u8; 16], cx.ring(4));
     let room = |bytes, value: &mut [u8; 16]| {
-        option(fd(&client), GETSOCKOPT, libc::SOL_SOCKET, libc::SO_TYPE, address_mut(value), bytes)
+        option(fd(&client), SOCKET_URING_OP_GETSOCKOPT, libc::SOL_SOCKET, libc::SO_TYPE, address_mut(value), bytes)
     };
     assert_eq!(ring.run(room(2, &mut value)), 2);
     assert_eq!(ring.run(room(16, &mut value)), 4);
@@ -131,7 +122,7 @@ fn gets_part_of_an_option(cx: &Context) {
 
 fn gets_options_of_the_socket_only(cx: &Context) {
     let ((client, _server), mut value, mut ring) = (tcp_pair(), 0, cx.ring(4));
-    let nodelay = option(fd(&client), GETSOCKOPT, libc::IPPROTO_TCP, libc::TCP_NODELAY, address_mut(&mut value), 4);
+    let nodelay = option(fd(&client), SOCKET_URING_OP_GETSOCKOPT, libc::IPPROTO_TCP, libc::TCP_NODELAY, address_mut(&mut value), 4);
     assert_eq!(ring.run(nodelay), -EOPNOTSUPP);
 }
 
@@ -152,14 +143,14 @@ fn bad_options(cx: &Context) {
     assert_eq!(ring.run(get(fd(&client), 9999, &mut value)), -libc::ENOPROTOOPT);
     assert_eq!(ring.run(set(fd(&client), libc::SOL_SOCKET, 9999, &1)), -libc::ENOPROTOOPT);
     assert_eq!(ring.run(set(fd(&client), 9999, 1, &1)), -libc::ENOPROTOOPT);
-    let short = option(fd(&client), SETSOCKOPT, libc::SOL_SOCKET, libc::SO_KEEPALIVE, address(&1i32), 2);
+    let short = option(fd(&client), SOCKET_URING_OP_SETSOCKOPT, libc::SOL_SOCKET, libc::SO_KEEPALIVE, address(&1i32), 2);
     assert_eq!(ring.run(short), -EINVAL);
     assert_eq!(ring.run(short.file_index(u32::MAX)), -EINVAL);
 }
 
 fn bad_addresses_are_efault(cx: &Context) {
     let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
-    for which in [GETSOCKOPT, SETSOCKOPT] {
+    for which in [SOCKET_URING_OP_GETSOCKOPT, SOCKET_URING_OP_SETSOCKOPT] {
         let bad = option(fd(&client), which, libc::SOL_SOCKET, libc::SO_KEEPALIVE, bad_address(), 4);
         assert_eq!(ring.run(bad), -EFAULT);
         assert_eq!(ring.run(Sqe { addr3: 0, ..bad }), -EFAULT);
@@ -170,8 +161,8 @@ fn with_async(cx: &Context) {
     let ((client, _server), mut value, mut ring) = (tcp_pair(), 0, cx.ring(4));
     assert_eq!(ring.run(get(fd(&client), libc::SO_TYPE, &mut value).with(IOSQE_ASYNC)), 4);
     assert_eq!(std::hint::black_box(value), libc::SOCK_STREAM);
-    assert_eq!(ring.run(command(fd(&client), SIOCINQ).with(IOSQE_ASYNC)), 0);
-    assert_eq!(ring.run(command(9999, SIOCINQ).with(IOSQE_ASYNC)), -EBADF);
+    assert_eq!(ring.run(command(fd(&client), SOCKET_URING_OP_SIOCINQ).with(IOSQE_ASYNC)), 0);
+    assert_eq!(ring.run(command(9999, SOCKET_URING_OP_SIOCINQ).with(IOSQE_ASYNC)), -EBADF);
 }
 
 fn of_a_registered_file(cx: &Context) {
@@ -179,13 +170,13 @@ fn of_a_registered_file(cx: &Context) {
     ring.register_files(&[fd(&client)]);
     server.write_all(b"123").expect("write");
     while readable_bytes(&client) < 3 {}
-    assert_eq!(ring.run(command(0, SIOCINQ).with(IOSQE_FIXED_FILE)), 3);
-    assert_eq!(ring.run(command(1, SIOCINQ).with(IOSQE_FIXED_FILE)), -EBADF);
+    assert_eq!(ring.run(command(0, SOCKET_URING_OP_SIOCINQ).with(IOSQE_FIXED_FILE)), 3);
+    assert_eq!(ring.run(command(1, SOCKET_URING_OP_SIOCINQ).with(IOSQE_FIXED_FILE)), -EBADF);
 }
 
 fn unknown_commands_are_eopnotsupp(cx: &Context) {
     let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
-    for which in [5, 6, 100, u64::from(u32::MAX)] {
+    for which in [5, 6, 100, u32::MAX] {
         assert_eq!(ring.run(command(fd(&client), which)), -EOPNOTSUPP, "{which}");
     }
 }
@@ -196,14 +187,14 @@ fn other_families(cx: &Context) {
     let (one, other) = unix_pair(libc::SOCK_STREAM);
     let netlink = socket(libc::AF_NETLINK, libc::SOCK_RAW);
     for socket in [&one, &other, &netlink] {
-        assert_eq!(ring.run(command(fd(socket), SIOCINQ)), -EOPNOTSUPP);
-        assert_eq!(ring.run(command(fd(socket), SIOCOUTQ)), -EOPNOTSUPP);
+        assert_eq!(ring.run(command(fd(socket), SOCKET_URING_OP_SIOCINQ)), -EOPNOTSUPP);
+        assert_eq!(ring.run(command(fd(socket), SOCKET_URING_OP_SIOCOUTQ)), -EOPNOTSUPP);
         assert_eq!(ring.run(get(fd(socket), libc::SO_TYPE, &mut value)), 4);
         assert_eq!(ring.run(set(fd(socket), libc::SOL_SOCKET, libc::SO_KEEPALIVE, &1)), 0);
         assert_eq!(ring.run(command(fd(socket), 77)), -EOPNOTSUPP);
     }
     let internet6 = socket(libc::AF_INET6, libc::SOCK_DGRAM);
-    assert_eq!(ring.run(command(fd(&internet6), SIOCINQ)), 0);
+    assert_eq!(ring.run(command(fd(&internet6), SOCKET_URING_OP_SIOCINQ)), 0);
     let bad = get(fd(&one), libc::SO_TYPE, &mut value);
     assert_eq!(ring.run(Sqe { addr: libc::IPPROTO_TCP as u64, ..bad }), -EOPNOTSUPP);
 }
@@ -212,13 +203,13 @@ fn of_other_files_is_eopnotsupp(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
     let zero = std::fs::File::open("/dev/zero").expect("open");
     for number in [fd(&reader), fd(&eventfd(0, 0)), fd(&epoll()), fd(&memfd()), fd(&file("file", b"")), fd(&zero)] {
-        for which in [SIOCINQ, 0x1234] {
+        for which in [SOCKET_URING_OP_SIOCINQ, 0x1234] {
             let answer = ring.run(command(number, which));
             assert!([-EOPNOTSUPP, -EBADF].contains(&answer), "{answer}");
         }
     }
-    assert_eq!(ring.run(command(fd(&reader), SIOCINQ)), -EOPNOTSUPP);
-    assert_eq!(ring.run(command(fd(&zero), SIOCINQ).with(IOSQE_ASYNC)), -EOPNOTSUPP);
+    assert_eq!(ring.run(command(fd(&reader), SOCKET_URING_OP_SIOCINQ)), -EOPNOTSUPP);
+    assert_eq!(ring.run(command(fd(&zero), SOCKET_URING_OP_SIOCINQ).with(IOSQE_ASYNC)), -EOPNOTSUPP);
 }
 
 fn of_the_null_device_is_zero(cx: &Context) {
@@ -231,21 +222,21 @@ fn of_the_null_device_is_zero(cx: &Context) {
 fn of_a_ring_is_eopnotsupp(cx: &Context) {
     let (mut ring, other) = (cx.ring(4), cx.ring(4));
     let mut value = 0;
-    assert_eq!(ring.run(command(other.fd, SIOCINQ)), -EOPNOTSUPP);
-    assert_eq!(ring.run(command(ring.fd, SIOCINQ)), -EOPNOTSUPP);
+    assert_eq!(ring.run(command(other.fd, SOCKET_URING_OP_SIOCINQ)), -EOPNOTSUPP);
+    assert_eq!(ring.run(command(ring.fd, SOCKET_URING_OP_SIOCINQ)), -EOPNOTSUPP);
     assert_eq!(ring.run(get(other.fd, libc::SO_TYPE, &mut value)), -EOPNOTSUPP);
     assert_eq!(ring.run(get(other.fd, libc::SO_TYPE, &mut value).with(IOSQE_ASYNC)), -EOPNOTSUPP);
 }
 
 fn bad_descriptor_is_ebadf(cx: &Context) {
-    assert_eq!(cx.ring(4).run(command(9999, SIOCINQ)), -EBADF);
-    assert_eq!(cx.ring(4).run(command(-1, SIOCINQ)), -EBADF);
+    assert_eq!(cx.ring(4).run(command(9999, SOCKET_URING_OP_SIOCINQ)), -EBADF);
+    assert_eq!(cx.ring(4).run(command(-1, SOCKET_URING_OP_SIOCINQ)), -EBADF);
 }
 
 fn with_unused_fields(cx: &Context) {
     let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
-    let good = command(fd(&client), SIOCINQ);
-    assert_eq!(ring.run(Sqe { off: SIOCINQ | 1 << 32, ..good }), -EINVAL);
+    let good = command(fd(&client), SOCKET_URING_OP_SIOCINQ);
+    assert_eq!(ring.run(Sqe { off: u64::from(SOCKET_URING_OP_SIOCINQ) | 1 << 32, ..good }), -EINVAL);
     assert_eq!(ring.run(good.ioprio(1)), -EINVAL);
     // Nobody looks at these.
     assert_eq!(ring.run(Sqe { addr: 1, len: 1, addr3: 1, ..good }.buffer(1).file_index(1)), 0);
@@ -254,22 +245,22 @@ fn with_unused_fields(cx: &Context) {
 fn unknown_flags_are_einval(cx: &Context) {
     let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
     for flag in [4, 8, 1 << 16, 1 << 31] {
-        assert_eq!(ring.run(command(fd(&client), SIOCINQ).op_flags(flag)), -EINVAL, "{flag:#x}");
+        assert_eq!(ring.run(command(fd(&client), SOCKET_URING_OP_SIOCINQ).op_flags(flag)), -EINVAL, "{flag:#x}");
     }
 }
 
 /// A registered buffer that no command of a socket uses.
 fn fixed_is_for_drivers(cx: &Context) {
     let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
-    let good = command(fd(&client), SIOCINQ).op_flags(IORING_URING_CMD_FIXED);
+    let good = command(fd(&client), SOCKET_URING_OP_SIOCINQ).op_flags(IORING_URING_CMD_FIXED);
     assert_eq!(ring.run(good.buffer(3)), 0);
-    assert_eq!(ring.run(good.op_flags(IORING_URING_CMD_FIXED | MULTISHOT)), -EINVAL);
+    assert_eq!(ring.run(good.op_flags(IORING_URING_CMD_FIXED | IORING_URING_CMD_MULTISHOT)), -EINVAL);
 }
 
 fn multishot_needs_buffers(cx: &Context) {
     let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
-    let good = command(fd(&client), SIOCINQ);
-    assert_eq!(ring.run(good.op_flags(MULTISHOT)), -EINVAL);
+    let good = command(fd(&client), SOCKET_URING_OP_SIOCINQ);
+    assert_eq!(ring.run(good.op_flags(IORING_URING_CMD_MULTISHOT)), -EINVAL);
     assert_eq!(ring.run(good.with(IOSQE_BUFFER_SELECT)), -EINVAL);
     assert_eq!(ring.run(good.op_flags(IORING_URING_CMD_FIXED).with(IOSQE_BUFFER_SELECT)), -EINVAL);
 }
@@ -277,7 +268,7 @@ fn multishot_needs_buffers(cx: &Context) {
 fn goes_on_with_its_link(cx: &Context) {
     let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
     let linked = |which| command(fd(&client), which).data(1).with(IOSQE_IO_LINK);
-    ring.go_all(&[linked(SIOCINQ), sqe::nop().data(2)]);
+    ring.go_all(&[linked(SOCKET_URING_OP_SIOCINQ), sqe::nop().data(2)]);
     assert_eq!(ring.wait_sorted(2), [(1, 0), (2, 0)]);
     ring.go_all(&[linked(99), sqe::nop().data(2)]);
     assert_eq!(ring.wait_sorted(2), [(1, -EOPNOTSUPP), (2, -ECANCELED)]);
@@ -286,7 +277,7 @@ fn goes_on_with_its_link(cx: &Context) {
 fn timestamps_need_large_cqes(cx: &Context) {
     let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
     if ring.params.flags & (IORING_SETUP_CQE32 | IORING_SETUP_CQE_MIXED) == 0 {
-        assert_eq!(ring.run(command(fd(&client), TX_TIMESTAMP)), -EINVAL);
+        assert_eq!(ring.run(command(fd(&client), SOCKET_URING_OP_TX_TIMESTAMP)), -EINVAL);
     }
 }
 
@@ -338,7 +329,7 @@ fn discards(cx: &Context) {
     assert_eq!(ring.run(Sqe { len: 1, ..discard(0, 4096) }), -EINVAL);
     assert_eq!(ring.run(discard(0, 4096).op_flags(IORING_URING_CMD_FIXED)), -EINVAL);
     assert_eq!(ring.run(command(fd(&device), 0x1201)), -EINVAL);
-    assert_eq!(ring.run(command(fd(&device), SIOCINQ)), -EINVAL);
+    assert_eq!(ring.run(command(fd(&device), SOCKET_URING_OP_SIOCINQ)), -EINVAL);
 }
 
 /// With CQEs of 32 bytes it tells when what was sent left, until it is cancelled.
@@ -354,7 +345,7 @@ fn timestamps_of_large_cqes(cx: &Context) {
     };
     assert_eq!(set, 0);
     let mut ring = cx.ring_with(4, IORING_SETUP_CQE32);
-    ring.go(command(fd(&client), TX_TIMESTAMP).data(1));
+    ring.go(command(fd(&client), SOCKET_URING_OP_TX_TIMESTAMP).data(1));
     ring.expect_quiet();
     for byte in 0..2 {
         (&client).write_all(b"x").expect("write");

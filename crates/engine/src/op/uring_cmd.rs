@@ -3,14 +3,11 @@
 
 use super::{call, Context, Verdict};
 use crate::Errno;
-use anyring_abi::{Sqe, IORING_URING_CMD_FIXED, IORING_URING_CMD_MULTISHOT, IOSQE_BUFFER_SELECT};
+use anyring_abi::{
+    Sqe, IORING_URING_CMD_FIXED, IORING_URING_CMD_MULTISHOT, IOSQE_BUFFER_SELECT, SOCKET_URING_OP_GETSOCKOPT,
+    SOCKET_URING_OP_SETSOCKOPT, SOCKET_URING_OP_SIOCINQ, SOCKET_URING_OP_SIOCOUTQ, SOCKET_URING_OP_TX_TIMESTAMP,
+};
 
-/// `SOCKET_URING_OP_*`.
-const SIOCINQ: u32 = 0;
-const SIOCOUTQ: u32 = 1;
-const GETSOCKOPT: u32 = 2;
-const SETSOCKOPT: u32 = 3;
-const TX_TIMESTAMP: u32 = 4;
 /// `BLOCK_URING_CMD_DISCARD` of linux/blkdev.h.
 const DISCARD: u32 = 0x1200;
 /// `BLKDISCARD` of linux/fs.h.
@@ -61,20 +58,22 @@ impl UringCmd {
         let (level, name) = (self.addr as u32 as i32, (self.addr >> 32) as usize);
         let (socket, value, bytes) = (fd as usize, self.addr3 as usize, self.file_index);
         match self.command {
-            SETSOCKOPT => call(libc::SYS_setsockopt, [socket, level as usize, name, value, bytes as usize, 0]),
-            GETSOCKOPT if level == libc::SOL_SOCKET => {
+            SOCKET_URING_OP_SETSOCKOPT => {
+                call(libc::SYS_setsockopt, [socket, level as usize, name, value, bytes as usize, 0])
+            }
+            SOCKET_URING_OP_GETSOCKOPT if level == libc::SOL_SOCKET => {
                 let mut room = bytes;
                 let args = [socket, level as usize, name, value, &raw mut room as usize, 0];
                 call(libc::SYS_getsockopt, args).map(|_| room as usize)
             }
-            SIOCINQ | SIOCOUTQ if is_internet(domain(fd)?) => {
-                let request = if self.command == SIOCINQ { libc::FIONREAD } else { libc::TIOCOUTQ };
+            SOCKET_URING_OP_SIOCINQ | SOCKET_URING_OP_SIOCOUTQ if is_internet(domain(fd)?) => {
+                let request = if self.command == SOCKET_URING_OP_SIOCINQ { libc::FIONREAD } else { libc::TIOCOUTQ };
                 let mut count = 0i32;
                 call(libc::SYS_ioctl, [socket, request as usize, &raw mut count as usize, 0, 0, 0])?;
                 Ok(count as usize)
             }
             // Timestamps come in CQEs of 32 bytes only, which is refused as by the kernel; those are not had.
-            TX_TIMESTAMP if is_internet(domain(fd)?) => Err(Errno::INVAL),
+            SOCKET_URING_OP_TX_TIMESTAMP if is_internet(domain(fd)?) => Err(Errno::INVAL),
             _ => domain(fd).and(Err(Errno::OPNOTSUPP)),
         }
     }
