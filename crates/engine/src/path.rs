@@ -7,6 +7,7 @@ pub mod handover;
 pub mod helper;
 pub mod iopoll;
 pub mod readiness;
+mod registered;
 pub mod route;
 mod select;
 pub mod sqpoll;

@@ -3,9 +3,7 @@
 use crate::forced::{point, Point};
 use crate::op::msg_ring::MsgRing;
 use crate::op::net::Net;
-use crate::op::nop::NopWith;
 use crate::op::rw::Rw;
-use crate::op::splice::Splice;
 use crate::op::{definition, fs, Context, Direction, FileUse, Op, Verdict};
 use crate::path::worker::{self, Approach, Job};
 use crate::path::{child, watch};
@@ -15,8 +13,8 @@ use crate::ring::control::{RECORD_FREE, RECORD_IN_FLIGHT};
 use crate::ring::{Arrival, Ring, RingGuard};
 use crate::{descriptors, process, stats, Errno};
 use anyring_abi::{
-    Cqe, IORING_CQE_F_32, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IORING_FILE_INDEX_ALLOC, IOSQE_ASYNC,
-    IOSQE_BUFFER_SELECT, IOSQE_IO_HARDLINK, IOSQE_IO_LINK,
+    Cqe, IORING_CQE_F_32, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IOSQE_ASYNC, IOSQE_BUFFER_SELECT,
+    IOSQE_IO_HARDLINK, IOSQE_IO_LINK,
 };
 use core::sync::atomic::Ordering;
 use std::collections::VecDeque;
@@ -116,26 +114,6 @@ impl RingGuard {
         verdict
     }
 
-    /// From now on the request keeps the registered file that its index names.
-    fn keep_file(&mut self, id: Id) -> Result<(), Errno> {
-        if let Target::Index(index) = self.slab[id].target {
-            self.slab[id].target = Target::Fixed(self.fixed_file(index)?);
-        }
-        Ok(())
-    }
-
-    /// New files are in these slots: what is remembered of their numbers is of files that had them before.
-    pub fn forget_before(&mut self, slots: core::ops::Range<u32>) {
-        let state = &mut **self;
-        for file in state.files.iter().flat_map(|files| files.in_slots(slots.clone())) {
-            state.entries.forget(file.fd);
-        }
-    }
-
-    fn fixed_file(&self, index: u32) -> Result<Arc<crate::resource::files::FixedFile>, Errno> {
-        self.files.as_ref().ok_or(Errno::BADF)?.get(index).cloned()
-    }
-
     /// One nonblocking attempt. The `first` of a request is saved where it is known, or very likely, to find nothing.
     #[inline]
     pub fn attempt(&mut self, op: &mut Op, target: &Target, first: bool) -> Verdict {
@@ -155,9 +133,8 @@ impl RingGuard {
             return Verdict::error(error);
         }
         if let Op::Rw(rw) = op {
-            if let Err(error) = self.find_buffer(rw) {
-                return Verdict::error(descriptors::check_open(fd).err().unwrap_or(error));
-                // the file comes first
+            if let Err(error) = self.find_buffer(rw, fd) {
+                return Verdict::error(error);
             }
         }
         let waits_for = if first { op.waits_for() } else { None };
@@ -218,48 +195,6 @@ impl RingGuard {
             },
             op => op.issue(Context { fd, nonblock: true }),
         }
-    }
-
-    /// A NOP's file and registered buffer, which only have to be there.
-    fn look_up_nop(&self, nop: &mut NopWith) {
-        let file = match nop.file {
-            None => Ok(()),
-            Some((index, true)) => self.fixed_file(index as u32).map(|_| ()),
-            Some((fd, false)) if descriptors::is_own(fd) => Err(Errno::BADF), // not open to the program
-            Some((fd, false)) => descriptors::check_open(fd),
-        };
-        let buffer = match nop.buffer {
-            None => Ok(()),
-            Some(index) => {
-                self.buffers.as_ref().ok_or(Errno::FAULT).and_then(|buffers| buffers.get(index).map(|_| ()))
-            }
-        };
-        nop.looked_up(file.and(buffer));
-    }
-
-    /// A splice's second file, where it is a registered one.
-    fn look_up_input(&self, splice: &mut Splice) -> Result<(), Errno> {
-        if let Some(index) = splice.input_index() {
-            splice.set_input(self.fixed_file(index)?);
-        }
-        Ok(())
-    }
-
-    /// For a *_FIXED request that has not been looked at: its registered buffer, which it keeps from now on.
-    #[inline]
-    fn find_buffer(&self, rw: &mut Rw) -> Result<(), Errno> {
-        if let Some(index) = rw.take_registered() {
-            let buffers = self.buffers.as_ref().ok_or(Errno::FAULT)?;
-            let mut buffer = None;
-            for [address, bytes] in rw.ranges() {
-                if *bytes == 0 && rw.is_vectored() {
-                    return Err(Errno::FAULT); // io_uring/rsrc.c: a vector of nothing lies in no buffer
-                }
-                buffer = Some(buffers.find(index, *address as u64, *bytes as u64)?.clone());
-            }
-            rw.keep(buffer);
-        }
-        Ok(())
     }
 
     /// A read or write: first what is known of the descriptor, then the attempt, then what it taught.
@@ -364,20 +299,6 @@ impl RingGuard {
         }
     }
 
-    fn install_in_slot(&mut self, fd: i32, slot: u32) -> Result<i32, Errno> {
-        let installed = match self.files.as_mut() {
-            Some(files) => files.install(fd, slot).inspect(|found| {
-                let index = if slot == IORING_FILE_INDEX_ALLOC as u32 { *found as u32 } else { slot - 1 };
-                self.forget_before(index..index + 1);
-            }),
-            None => {
-                descriptors::close(fd);
-                Err(if slot == IORING_FILE_INDEX_ALLOC as u32 { Errno::NFILE } else { Errno::NXIO })
-            }
-        };
-        installed
-    }
-
     /// Arms a request for readiness; where the file cannot be polled a worker takes it.
     fn wait_for(&mut self, id: Id, direction: Direction, worker_when_ready: bool) {
         let list = match self.slab[id].op {
@@ -477,9 +398,7 @@ impl RingGuard {
             (Some(error), _) => Err(error),
             (None, Op::Splice(splice)) => self.look_up_input(splice),
             (None, op) if self.slab[id].flags & IOSQE_BUFFER_SELECT != 0 => self.hold_buffer(id, op),
-            (None, Op::Rw(rw)) => {
-                self.find_buffer(rw).map_err(|error| descriptors::check_open(fd).err().unwrap_or(error))
-            }
+            (None, Op::Rw(rw)) => self.find_buffer(rw, fd),
             (None, Op::Net(Net::Transfer(transfer))) => transfer.find_buffer(fd, self.buffers.as_ref()),
             (None, Op::NopWith(nop)) => {
                 self.look_up_nop(nop);
