@@ -53,7 +53,7 @@ doc: setup
 
 # That the patches of `make undone` and `make planted` still apply; one second.
 patches:
-	@$(STEP) $@ bash -c 'scripts/undone.sh --check; undone=$$?; scripts/planted.sh --check && exit $$undone'
+	@$(STEP) $@ scripts/check-patches.sh crates/inject/tests/undone differential/planted
 
 build: setup
 	@$(STEP) $@ scripts/build.sh $(TARGET) anyring-conformance anyring-differential

@@ -3,33 +3,17 @@
 # of crates/inject/tests/undone/, and demands that the test which the patch names passes before and fails after.
 #
 # usage: scripts/undone.sh [NAME...]       (NAME: a patch without .patch, or the beginning of one; all of them if none)
-#        scripts/undone.sh --check         only that each patch applies exactly, in a second; a step of `make test`
 #        scripts/undone.sh --renew         writes those anew that apply with other line numbers or another context
 #
-# A patch that no longer applies, or builds nothing, is a failure too: renew it together with what it undoes. A test
-# that is skipped here proves nothing; it is reported with its reason, and counted as skipped.
+# A patch that no longer applies (scripts/check-patches.sh), or builds nothing, is a failure too: renew it together
+# with what it undoes. A test that is skipped here proves nothing; it is reported with its reason, and counted as
+# skipped.
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")/.." && pwd)
 target=${CARGO_TARGET_DIR:-$here/target}
 patches=$here/crates/inject/tests/undone
 passed=0 failed=0 skipped=0
-
-# Their context must agree line by line; only its place may move.
-if [ "${1:-}" = --check ]; then
-  cd "$here" || exit 1
-  for patch in "$patches"/*.patch; do
-    if git apply --check "$patch"; then
-      passed=$((passed + 1))
-    else
-      echo "$(basename "$patch") does not apply: scripts/undone.sh --renew, or by hand, together with what it undoes"
-      failed=$((failed + 1))
-    fi
-  done
-  echo "$passed passed, $failed failed, 0 skipped"
-  [ "$failed" = 0 ]
-  exit
-fi
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
