@@ -12,7 +12,7 @@
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")/.." && pwd)
-target=${CARGO_TARGET_DIR:-$here/target}
+target=$(realpath -m "${CARGO_TARGET_DIR:-$here/target}")
 patches=$here/differential/planted
 # The fixed seeds, how many run before it is looked whether they found something, and how many bugs at a time.
 seeds=2000 portion=10 jobs=4
@@ -46,10 +46,14 @@ fi
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-mkdir "$scratch/tree" "$scratch/libraries" "$scratch/results" "$scratch/temporary" || exit 1
+mkdir "$scratch/libraries" "$scratch/results" "$scratch/temporary" || exit 1
 export TMPDIR=$scratch/temporary
-(cd "$here" && git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$scratch/tree") || exit 1
-cd "$scratch/tree" || exit 1
+# Always the same folder, so that cargo knows its packages again.
+tree=$target/planted/tree
+mkdir -p "$target/planted" && exec 9>"$target/planted/lock" && flock 9 || exit 1
+rm -rf "$tree" && mkdir "$tree" || exit 1
+(cd "$here" && git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$tree") || exit 1
+cd "$tree" || exit 1
 
 # build NAME: its library. Incrementally, that takes two seconds.
 build() {
