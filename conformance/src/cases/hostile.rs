@@ -12,6 +12,7 @@ cases! {
         words_written_during_calls,
         head_beyond_the_tail_waits_for_nothing,
         tail_behind_the_head_submits_a_whole_queue,
+        highest_descriptor_number_costs_no_memory,
     ],
     own_flags: [
         words_of_a_polled_ring,
@@ -221,6 +222,35 @@ fn polled_with_quiet_nops(cx: &Context) -> Ring {
         ring.set_sq_array(index, index);
     }
     ring
+}
+
+/// A number that no table holds is EBADF for whoever polls, reads or waits to; nothing of its size is made for it.
+fn highest_descriptor_number_costs_no_memory(cx: &Context) {
+    let mut ring = cx.ring(4);
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` outlives both calls. This process runs no other case.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_AS, &mut limit), 0);
+        limit.rlim_cur = limit.rlim_max.min(4 << 30);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &limit), 0);
+    }
+    let page = pages(1);
+    for number in [i32::MAX, i32::MAX - 1, 1 << 30] {
+        for sqe in [
+            sqe::poll_add(number, libc::POLLIN, 0),
+            sqe::poll_add(number, libc::POLLIN, IORING_POLL_ADD_MULTI),
+            sqe::read(number, page, 0),
+            sqe::write(number, page, 0),
+            sqe::recv(number, page, 0),
+            Sqe { ioprio: IORING_RECVSEND_POLL_FIRST as u16, ..sqe::recv(number, page, 0) },
+            sqe::accept(number, 0),
+            sqe::accept(number, 0).with(IOSQE_ASYNC),
+            sqe::splice(number, -1, number, -1, 1),
+            prep(Opcode::EpollWait, number, address(page), 1, 0),
+        ] {
+            assert_eq!(ring.run(sqe), -EBADF, "{sqe:?}");
+        }
+    }
 }
 
 /// Puts the tail `ahead` of the head, and wakes the thread.

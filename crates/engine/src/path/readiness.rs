@@ -146,7 +146,11 @@ impl Entries {
     #[cold]
     fn ask_direct(&mut self, fd: i32) -> bool {
         let args = [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0];
-        let direct = syscall(libc::SYS_fcntl, args) & libc::O_DIRECT as isize != 0;
+        let flags = syscall(libc::SYS_fcntl, args);
+        if flags < 0 {
+            return false; // not open: nothing is remembered of it
+        }
+        let direct = flags & libc::O_DIRECT as isize != 0;
         process::note_use(fd);
         self.entry(fd).direct = Some(direct);
         direct
@@ -192,6 +196,15 @@ impl Entries {
         process::note_use(fd);
     }
 
+    /// `EBADF` for a number beyond the table that is not open: the table would grow up to it.
+    fn check_new(&self, fd: i32) -> Result<(), Errno> {
+        match usize::try_from(fd).is_ok_and(|index| index < self.entries.len()) {
+            true => Ok(()),
+            false => descriptors::check_open(fd),
+        }
+    }
+
+    /// What is remembered of a number that is or was open.
     fn entry(&mut self, fd: i32) -> &mut Entry {
         let index = fd as usize;
         if self.entries.len() <= index {

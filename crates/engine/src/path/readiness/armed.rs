@@ -22,9 +22,6 @@ impl RingGuard {
             Target::Fixed(file) | Target::Private(file) => file.fd,
             Target::None | Target::Index(_) => return Err(Errno::PERM),
         };
-        if fd < 0 {
-            return Err(Errno::BADF);
-        }
         let events = match (&request.op, list) {
             (Op::Poll(poll), _) => u32::from(poll.events) | ENDED | libc::EPOLLRDHUP as u32,
             (_, ListKind::Write) => WRITE,
@@ -41,6 +38,7 @@ impl RingGuard {
             }
             _ => fd,
         };
+        self.entries.check_new(fd)?;
         let state = &mut **self;
         let fresh = state.entries.existing(fd).is_none_or(|entry| entry.registered == 0);
         let epoll = state.entries.make_epoll(state.engine_end)?;
