@@ -18,6 +18,10 @@ use std::time::{Duration, Instant};
 
 /// How long a program may take.
 const LIMIT: Duration = Duration::from_secs(30);
+/// The size that a file may grow to in a child: files on tmpfs and memfds are memory, and a length may be anything.
+const FILE_LIMIT_BYTES: u64 = 64 << 20;
+/// The addresses that a child may use.
+const ADDRESS_LIMIT_BYTES: u64 = 2 << 30;
 /// Where a child has the file for its record, out of the way of what it compares.
 const RECORD_FD: i32 = 400;
 
@@ -108,12 +112,16 @@ fn in_child(
     folders: &[PathBuf; 2],
     output: &File,
 ) -> ! {
-    // SAFETY: numbers only. What the process that started us left open would change which numbers are free.
+    // SAFETY: numbers only, and a path that is NUL-terminated. What the process that started us left open would change which
+    // numbers are free, and programs write to the lowest ones.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        (0..3).for_each(|number| assert_eq!(libc::dup2(null, number), number, "dup2"));
         libc::dup2(output.as_raw_fd(), RECORD_FD);
         libc::close_range(3, RECORD_FD as u32 - 1, 0);
     }
+    set_limits();
     std::env::set_current_dir(&folders[0]).expect("enter the folder");
     std::panic::set_hook(Box::new(|_| {}));
     let ran = std::panic::catch_unwind(|| {
@@ -132,6 +140,22 @@ fn in_child(
     write_record(&output, &record);
     // SAFETY: ends the child without the parent's exit handlers.
     unsafe { libc::_exit(0) }
+}
+
+/// Keeps a child from taking the machine's memory; what would answers EFBIG or ENOMEM, on both sides.
+fn set_limits() {
+    for (resource, bytes) in [(libc::RLIMIT_FSIZE, FILE_LIMIT_BYTES), (libc::RLIMIT_AS, ADDRESS_LIMIT_BYTES)] {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: `limit` outlives both calls. The hard limit stays: the engine makes a ring's memory, which is larger and
+        // sparse, under a soft limit that it raises for a moment.
+        unsafe {
+            assert_eq!(libc::getrlimit(resource, &mut limit), 0, "getrlimit");
+            limit.rlim_cur = bytes.min(limit.rlim_max);
+            assert_eq!(libc::setrlimit(resource, &limit), 0, "setrlimit");
+        }
+    }
+    // SAFETY: no handler, and this process has one thread: what is too large is EFBIG, and no signal.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
 fn write_record(mut output: &File, record: &Record) {

@@ -32,6 +32,8 @@ pub struct Patience {
 const LIMIT: Duration = Duration::from_millis(1500);
 /// How long a run that knows the counts looks for what should not come.
 const MOMENT: Duration = Duration::from_micros(200);
+/// No program has so many CQEs; one that never ends would fill memory with its record.
+const MAXIMUM_CQES: usize = 1 << 16;
 
 struct Machine<'p> {
     program: &'p Program,
@@ -269,6 +271,7 @@ impl Machine<'_> {
         };
         let Some(cqe) = cqe else { return false };
         self.reaped += 1;
+        assert!(self.reaped < MAXIMUM_CQES, "{MAXIMUM_CQES} CQEs, the last {cqe:?}");
         if cqe.flags & IORING_CQE_F_MORE == 0 {
             self.in_flight.remove(&cqe.user_data);
         }
