@@ -1,6 +1,6 @@
 //! How often each opcode, flag and result class occurred, natively.
 
-use crate::generate::{SERVED, SERVED_LATER};
+use crate::generate::served;
 use crate::program::{opcode_name, Program, SETUP_FLAGS, SQE_FLAGS};
 use crate::record::Record;
 use anyring_abi::Opcode;
@@ -88,8 +88,8 @@ impl Coverage {
         if self.succeeded * 2 < self.requests {
             missing.push("fewer than half of the requests succeeded".to_owned());
         }
-        for opcode in SERVED.iter().chain(SERVED_LATER) {
-            let seeds = self.opcodes.get(&(*opcode as u8)).map_or(0, |of_opcode| of_opcode.seeds.len());
+        for opcode in served() {
+            let seeds = self.opcodes.get(&(opcode as u8)).map_or(0, |of_opcode| of_opcode.seeds.len());
             if seeds < SEEDS_EACH {
                 missing.push(format!("{opcode:?} succeeded in {seeds} seeds, not in {SEEDS_EACH}"));
             }

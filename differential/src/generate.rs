@@ -9,71 +9,22 @@ mod later;
 mod model;
 mod network;
 mod rings;
+mod sequences;
 
 use crate::program::*;
 use anyring_abi::*;
 use anyring_conformance::door::Door;
-pub use later::{flags_of_word, SERVED_LATER};
+pub use later::flags_of_word;
+use later::SERVED_LATER;
 use model::{Claim, Model};
 
-/// The opcodes that all programs are made of.
-pub const SERVED: &[Opcode] = &[
-    Opcode::Nop,
-    Opcode::Readv,
-    Opcode::Writev,
-    Opcode::Fsync,
-    Opcode::ReadFixed,
-    Opcode::WriteFixed,
-    Opcode::PollAdd,
-    Opcode::PollRemove,
-    Opcode::SyncFileRange,
-    Opcode::Sendmsg,
-    Opcode::Recvmsg,
-    Opcode::Timeout,
-    Opcode::TimeoutRemove,
-    Opcode::Accept,
-    Opcode::AsyncCancel,
-    Opcode::LinkTimeout,
-    Opcode::Connect,
-    Opcode::Fallocate,
-    Opcode::Openat,
-    Opcode::Close,
-    Opcode::FilesUpdate,
-    Opcode::Statx,
-    Opcode::Read,
-    Opcode::Write,
-    Opcode::Fadvise,
-    Opcode::Madvise,
-    Opcode::Send,
-    Opcode::Recv,
-    Opcode::Openat2,
-    Opcode::EpollCtl,
-    Opcode::Splice,
-    Opcode::ProvideBuffers,
-    Opcode::RemoveBuffers,
-    Opcode::Tee,
-    Opcode::Shutdown,
-    Opcode::Renameat,
-    Opcode::Unlinkat,
-    Opcode::Mkdirat,
-    Opcode::Symlinkat,
-    Opcode::Linkat,
-    Opcode::MsgRing,
-    Opcode::Fsetxattr,
-    Opcode::Setxattr,
-    Opcode::Fgetxattr,
-    Opcode::Getxattr,
-    Opcode::Socket,
-    Opcode::ReadMultishot,
-    Opcode::FixedFdInstall,
-    Opcode::Ftruncate,
-    Opcode::Bind,
-    Opcode::Listen,
-    Opcode::EpollWait,
-    Opcode::ReadvFixed,
-    Opcode::WritevFixed,
-    Opcode::Pipe,
-];
+/// What of Linux 6.18 is refused here as by a kernel without it.
+const NOT_SERVED: &[Opcode] = &[Opcode::RecvZc];
+
+/// The opcodes that programs are made of.
+pub fn served() -> impl Iterator<Item = Opcode> {
+    Opcode::ALL.into_iter().filter(|opcode| !NOT_SERVED.contains(opcode))
+}
 
 /// The program of `seed`, through `door` or through one that the seed chooses.
 pub fn program(seed: u64, door: Option<Door>) -> Program {
@@ -84,14 +35,20 @@ pub fn program(seed: u64, door: Option<Door>) -> Program {
     let mut generator = Generator {
         random,
         next_id: 1,
+        first_of_batch: 1,
+        common: served().filter(|opcode| !SERVED_LATER.contains(opcode)).collect(),
         model: Model::new(),
         first_of_chain: true,
+        holds: false,
         drains: false,
         later: later::uses_later(seed),
         zero_copy: later::sends_zero_copy(seed),
     };
     let wait_while_submitting = generator.chance(1, 2);
     let mut steps = Vec::new();
+    if generator.chance(1, 4) {
+        generator.sequence(&mut steps);
+    }
     let length = generator.random.usize(8..18);
     while steps.len() < length {
         generator.steps(&mut steps);
@@ -131,14 +88,17 @@ fn setup(random: &mut fastrand::Rng) -> (u32, u32) {
     (flags, cq_entries)
 }
 
-/// Flags of requests whose completions are not taken: nothing follows from them that would have to be waited for.
-const HELD_FLAGS: u8 = !(IOSQE_IO_DRAIN | IOSQE_IO_LINK | IOSQE_IO_HARDLINK);
-
 struct Generator {
     random: fastrand::Rng,
     next_id: u64,
+    /// The first request of the submission at hand.
+    first_of_batch: u64,
+    /// The opcodes that all programs are made of.
+    common: Vec<Opcode>,
     model: Model,
     first_of_chain: bool,
+    /// Completions are not taken: nothing is made from which something would follow that has to be waited for.
+    holds: bool,
     /// Something in this submission waits for all that was submitted before.
     drains: bool,
     /// Requests of [`SERVED_LATER`] are made, too.
@@ -162,7 +122,7 @@ impl Generator {
 
     /// One or a few more steps.
     fn steps(&mut self, steps: &mut Vec<Step>) {
-        match self.below(40) {
+        match self.below(42) {
             0..=3 => {
                 let registration = self.registration();
                 steps.push(Step::Register(registration));
@@ -174,11 +134,12 @@ impl Generator {
             }
             10 => {
                 steps.push(Step::HoldCompletions(true));
+                self.holds = true;
                 for _ in 0..3 {
-                    let mut batch = self.batch();
-                    batch.iter_mut().for_each(|request| request.flags &= HELD_FLAGS);
+                    let batch = self.batch();
                     steps.push(Step::Submit(batch));
                 }
+                self.holds = false;
                 steps.push(Step::HoldCompletions(false));
             }
             11..=12 => {
@@ -188,6 +149,7 @@ impl Generator {
                     steps.push(Step::Submit(vec![request]));
                 }
             }
+            13 => self.sequence(steps),
             _ => {
                 let batch = self.batch();
                 if self.drains {
@@ -201,14 +163,19 @@ impl Generator {
         }
     }
 
-    /// The requests of one submission.
-    fn batch(&mut self) -> Vec<Request> {
+    fn begin_batch(&mut self) {
         self.model.begin_batch();
         self.drains = false;
+        self.first_of_batch = self.next_id;
+    }
+
+    /// The requests of one submission.
+    fn batch(&mut self) -> Vec<Request> {
+        self.begin_batch();
         let mut batch = Vec::new();
         let size = 1 + self.random.usize(0..7);
         while batch.len() < size {
-            let links = if self.chance(1, 4) { 1 + self.random.usize(0..3) } else { 0 };
+            let links = if !self.holds && self.chance(1, 4) { 1 + self.random.usize(0..3) } else { 0 };
             self.chain(links, &mut batch);
             self.model.end_chain();
         }
@@ -227,12 +194,14 @@ impl Generator {
         for link in 0..=links {
             self.first_of_chain = link == 0;
             let Some(mut request) = self.request() else { return };
-            let last = link == links;
-            let timed = self.chance(1, if last { 40 } else { 8 });
-            if !last || timed {
+            let waits = self.model.waits(request.user_data);
+            let timed = !self.holds && self.chance(1, if link == links { 40 } else { 8 });
+            // What follows one that waits would run beside the submission that ends the wait: nothing that matters there.
+            let followed = waits && !timed && link < links;
+            let last = link == links || followed;
+            if !last || timed || followed {
                 request.flags |= if self.chance(1, 4) { IOSQE_IO_HARDLINK } else { IOSQE_IO_LINK };
             }
-            let waits = self.model.waits(request.user_data);
             batch.push(request);
             if timed {
                 let mut timeout = self.link_timeout(waits);
@@ -240,6 +209,11 @@ impl Generator {
                     timeout.flags |= IOSQE_IO_LINK;
                 }
                 batch.push(timeout);
+            }
+            if followed {
+                let nop = self.numbered(Request::new(Opcode::Nop));
+                batch.push(nop);
+                return;
             }
         }
     }
@@ -249,7 +223,7 @@ impl Generator {
         for _ in 0..12 {
             let opcode = match self.later_opcode() {
                 Some(opcode) => opcode,
-                None => self.choose(SERVED),
+                None => self.common[self.random.usize(0..self.common.len())],
             };
             let id = self.next_id;
             if let Some(mut request) = self.draft(opcode) {
@@ -258,13 +232,19 @@ impl Generator {
                     self.model.ended(|waiting| waiting.id == id);
                     continue;
                 }
-                request.user_data = id;
-                self.next_id += 1;
+                request = self.numbered(request);
                 self.decorate(&mut request);
                 return Some(request);
             }
         }
         None
+    }
+
+    /// The request, with the next number.
+    fn numbered(&mut self, mut request: Request) -> Request {
+        request.user_data = self.next_id;
+        self.next_id += 1;
+        request
     }
 
     /// A request of this opcode that should succeed, if the state allows for one.
@@ -302,8 +282,9 @@ impl Generator {
         if self.chance(1, 30) {
             request.flags |= IOSQE_CQE_SKIP_SUCCESS;
         }
-        let waits = self.model.waits(request.user_data);
-        if self.chance(1, 40) && !waits && self.first_of_chain && !self.zero_copy {
+        // Nor does one drain behind what waits in this submission: everything after it would be held back.
+        let waits = self.model.waiting().iter().any(|waiting| waiting.id >= self.first_of_batch);
+        if self.chance(1, 40) && !waits && self.first_of_chain && !self.zero_copy && !self.holds {
             request.flags |= IOSQE_IO_DRAIN;
             self.drains = true;
         }
@@ -312,26 +293,28 @@ impl Generator {
         }
     }
 
+    /// Makes it a request that is probably refused. It touches nothing that it did not claim.
     fn mutate(&mut self, request: &mut Request) {
         request.mutated = true;
+        let opcode = Opcode::from_u8(request.opcode);
+        let names_request =
+            matches!(opcode, Some(Opcode::AsyncCancel | Opcode::PollRemove | Opcode::TimeoutRemove));
         match self.below(16) {
             0 => {
                 request.fd = Target::Number(self.choose(&[-1, 9999, i32::MAX]));
                 request.flags &= !IOSQE_FIXED_FILE;
             }
             1 => {
-                request.fd = Target::Fixed(self.choose(&[FILE_SLOTS - 1, 100]));
+                let empty = self.model.free_slot().filter(|_| self.claim(Claim::TableUse));
+                request.fd = Target::Fixed(empty.unwrap_or(100));
                 request.flags |= IOSQE_FIXED_FILE;
             }
             2 => request.addr = Value::Bad,
+            3 if names_request => request.addr = Value::Plain(0),
             3 => request.addr = Value::Plain(self.choose(&[0, 1])),
-            // Not advice that takes pages away, nor a timeout that never ends.
-            // Bit 0 is RWF_HIPRI, too, which is for rings with IOPOLL.
-            4 if ![Opcode::Madvise as u8, Opcode::Timeout as u8].contains(&request.opcode) => {
-                request.op_flags ^= 2 << self.below(31);
-            }
+            4 => self.mutate_flags(request),
             5 => request.ioprio = self.choose(&[1, 2, 4, 8, 0x10, 0x40, 0x2001, 0x8000]),
-            6 => request.buf_index = self.choose(&[1, 77, u16::MAX]),
+            6 => request.buf_index = self.choose(&[BUFFERS + 1, 77, u16::MAX]),
             7 => {
                 request.file_index = self.choose(&[1, 100, u32::MAX]);
                 request.file_index_of = None;
@@ -339,18 +322,38 @@ impl Generator {
             8 => request.addr3 = Value::Plain(self.choose(&[1, u64::MAX])),
             9 => request.pad2 = self.choose(&[1, u64::MAX]),
             10 => request.personality = 9,
-            11 => request.flags ^= self.choose(&[0x80, IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE]),
+            11 => request.flags ^= self.choose(&[0x80, IOSQE_BUFFER_SELECT]),
             12 => request.opcode = self.choose(&[63, 64, 65, 100, 255]),
             13 => request.len = 0,
             // A timeout that repeats forever is never quiet.
             14.. if request.op_flags & IORING_TIMEOUT_MULTISHOT != 0 => request.len = 2,
-            // What a POLL_REMOVE renames to would differ by where the page is.
-            14 if request.opcode == Opcode::PollRemove as u8 => request.len = 0,
             14 => (request.off, request.off_of) = (Value::Bad, None),
-            // What a TIMEOUT that counts meets in its submission may or may not be counted: see `counting_timeout`.
-            _ if request.opcode == Opcode::Timeout as u8 => request.off = Value::Plain(u64::MAX),
+            // What a TIMEOUT that counts meets in its submission may or may not be counted: see `counting_timeout`. And no CQE
+            // is to have another request's user_data.
+            15 if matches!(opcode, Some(Opcode::Timeout | Opcode::MsgRing | Opcode::PollRemove)) => {
+                request.off = Value::Plain(u64::MAX);
+            }
             _ => (request.off, request.off_of) = (Value::Plain(self.choose(&[u64::MAX, 1 << 63, 1])), None),
         }
+    }
+
+    /// Turns one bit of the flags of the operation. Bit 0 is RWF_HIPRI, too, which is for rings with IOPOLL.
+    fn mutate_flags(&mut self, request: &mut Request) {
+        let bit = 2 << self.below(31);
+        let turned = match Opcode::from_u8(request.opcode) {
+            // Not advice that takes pages away, nor a timeout that never ends.
+            Some(Opcode::Madvise | Opcode::Timeout) => return,
+            // A cancel of more than was claimed would meet what the same submission has under way.
+            Some(Opcode::AsyncCancel) => 0x40 << self.below(26),
+            // With MSG_MORE it is a matter of time when something is sent.
+            Some(Opcode::Send | Opcode::Sendmsg | Opcode::SendZc | Opcode::SendmsgZc)
+                if bit == libc::MSG_MORE as u32 =>
+            {
+                libc::MSG_DONTROUTE as u32
+            }
+            _ => bit,
+        };
+        request.op_flags ^= turned;
     }
 
     /// Something that the program does outside of the ring, most often what a waiting request waits for.

@@ -59,6 +59,17 @@ struct Header {
     header: libc::msghdr,
 }
 
+/// Where the inaccessible page is, always: as an offset or user_data its address is a result, too.
+const BAD_ADDRESS: usize = 1 << 44;
+
+fn bad_address() -> u64 {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: MAP_FIXED_NOREPLACE replaces nothing.
+    let address = unsafe { libc::mmap(BAD_ADDRESS as *mut libc::c_void, 1 << 16, libc::PROT_NONE, flags, -1, 0) };
+    assert_eq!(address as usize, BAD_ADDRESS, "the inaccessible page is where it belongs");
+    address as u64
+}
+
 impl Memory {
     /// Memory for one program, whose listener has this address.
     pub fn new(listener: libc::sockaddr_in) -> Memory {
@@ -67,7 +78,7 @@ impl Memory {
             lengths: BTreeMap::new(),
             registered: sys::pages(usize::from(BUFFERS) * BUFFER_BYTES as usize / 4096).as_mut_ptr() as usize,
             words: take(usize::from(WORDS) * WORD_DISTANCE, 0),
-            bad: sys::bad_address(),
+            bad: bad_address(),
             listener,
         }
     }

@@ -408,6 +408,10 @@ impl Generator {
 
     /// The new descriptor becomes a number, or a registered file.
     pub(super) fn place_descriptor(&mut self, request: &mut Request) -> Option<()> {
+        // Outside of the kernel what is to be registered has a number for a moment.
+        if !self.claim(Claim::Numbers) {
+            return None;
+        }
         if self.chance(1, 4) {
             if !self.claim(Claim::Table) {
                 return None;
@@ -421,9 +425,6 @@ impl Generator {
                 self.model.set_slot(slot, Some(End::Made(self.next_id)));
             }
             return Some(());
-        }
-        if !self.claim(Claim::Numbers) {
-            return None;
         }
         self.model.makes(self.next_id);
         Some(())
@@ -456,8 +457,13 @@ impl Generator {
 
     fn attribute(&mut self, opcode: Opcode) -> Option<Request> {
         let gets = matches!(opcode, Opcode::Fgetxattr | Opcode::Getxattr);
-        let (which, file, path) = self.choose(&[(0, End::File(0), "f0"), (1, End::File(2), "f2")]);
-        let name = self.choose(&ATTRIBUTES);
+        // Paths of the xattr calls begin at the current directory.
+        let by_path = matches!(opcode, Opcode::Setxattr | Opcode::Getxattr);
+        let which = if by_path { 0 } else { self.random.u8(0..2) };
+        let (file, path) = [(End::File(0), "f0"), (End::File(2), "f2")][usize::from(which)];
+        let set = self.model.attributes.iter().filter(|(of, _)| *of == which).map(|(_, name)| *name);
+        let set: Vec<&'static str> = set.collect();
+        let name = if gets && !set.is_empty() { self.choose(&set) } else { self.choose(&ATTRIBUTES) };
         if !self.claim_end(file) || !self.claim(Claim::Names(which)) {
             return None;
         }
@@ -471,10 +477,6 @@ impl Generator {
         if matches!(opcode, Opcode::Fgetxattr | Opcode::Fsetxattr) {
             request.fd = Target::Of(file);
         } else {
-            if which == 1 {
-                // Paths of the xattr calls begin at the current directory.
-                return None;
-            }
             request.fd = Target::Number(0);
             request.addr3 = Value::Path(path);
         }

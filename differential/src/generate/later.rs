@@ -56,7 +56,7 @@ impl Generator {
     /// An opcode to try next.
     pub(super) fn later_opcode(&mut self) -> Option<Opcode> {
         if !self.later {
-            return None;
+            return self.chance(1, 24).then(|| self.choose(SELDOM));
         }
         match self.below(8) {
             0..=2 => {

@@ -130,8 +130,11 @@ impl Model {
 
     /// Whether the request at hand may have it, which it then has.
     pub fn claim(&mut self, claim: Claim) -> bool {
-        let used = claim == Claim::Table && self.taken.contains(&Claim::TableUse);
-        let free = !used && !self.taken.contains(&claim);
+        let free = match claim {
+            Claim::Table => !self.taken.contains(&Claim::Table) && !self.taken.contains(&Claim::TableUse),
+            Claim::TableUse => !self.taken.contains(&Claim::Table),
+            _ => !self.taken.contains(&claim),
+        };
         if free {
             self.own.insert(claim);
         }

@@ -166,7 +166,8 @@ impl Generator {
                 self.model.sockets[usize::from(index)] = 2;
             }
             Opcode::Connect if state == 0 || self.chance(1, 6) => {
-                if !self.claim_end(End::Listener) {
+                // An ACCEPT that waits then makes a descriptor.
+                if !self.claim_end(End::Listener) || !self.claim(Claim::Numbers) {
                     return None;
                 }
                 (request.addr, request.off) = (Value::ListenerAddress, Value::Plain(length));

@@ -7,7 +7,7 @@ use crate::program::*;
 use anyring_abi::*;
 
 /// Long after the end of any program, in seconds.
-const NEVER: i64 = 100;
+pub(super) const NEVER: i64 = 100;
 
 impl Generator {
     /// What works on the ring itself.
@@ -338,6 +338,10 @@ impl Generator {
     fn pipe(&mut self) -> Option<Request> {
         let mut request = Request { fd: Target::Number(0), addr: Value::TwoNumbers, ..Request::new(Opcode::Pipe) };
         request.op_flags = self.choose(&[0, libc::O_CLOEXEC, libc::O_NONBLOCK]) as u32;
+        // As in `place_descriptor`.
+        if !self.claim(Claim::Numbers) {
+            return None;
+        }
         if self.chance(1, 4) {
             if !self.claim(Claim::Table) {
                 return None;
@@ -351,7 +355,7 @@ impl Generator {
             }
             return Some(request);
         }
-        self.claim(Claim::Numbers).then_some(request)
+        Some(request)
     }
 
     /// A register call.
