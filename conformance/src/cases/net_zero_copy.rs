@@ -365,11 +365,16 @@ fn reset_connection_is_notified(cx: &Context) {
 fn full_pair() -> (TcpStream, TcpStream) {
     let (a, b) = tcp_pair();
     let chunk = [1; 4096];
-    // What the peer has room for moves on a little later.
-    for _ in 0..3 {
+    // What the peer has room for moves on a little later: with its delayed ACK, or with the first probe of its window, after
+    // 200 ms, which fills what is left of that.
+    let mut rounds_without = 0;
+    while rounds_without < 6 {
+        rounds_without += 1;
         // SAFETY: the chunk lives until each call returns.
-        while unsafe { libc::send(fd(&a), chunk.as_ptr().cast(), 4096, libc::MSG_DONTWAIT) } > 0 {}
-        std::thread::sleep(std::time::Duration::from_millis(2));
+        while unsafe { libc::send(fd(&a), chunk.as_ptr().cast(), 4096, libc::MSG_DONTWAIT) } > 0 {
+            rounds_without = 0;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
     }
     (a, b)
 }
