@@ -19,6 +19,7 @@ seeds=2000 portion=10 jobs=4
 # How often a seed must find a bug to count, and how many that do so are looked for.
 times=2 enough=1
 passed=0 failed=0
+. "$here/scripts/patches.sh"
 
 renew=
 if [ "${1:-}" = --renew ]; then
@@ -31,29 +32,13 @@ if [ $# = 0 ]; then
 fi
 bin=$(cd "$1" && pwd) || exit 2
 shift
-chosen=()
-for patch in "$patches"/*.patch; do
-  name=$(basename "$patch" .patch)
-  [ $# = 0 ] && chosen+=("$name")
-  for wanted in "$@"; do
-    [[ $name == "$wanted"* ]] && chosen+=("$name")
-  done
-done
-if [ ${#chosen[@]} = 0 ]; then
-  echo "no patch is called that: $*" >&2
-  exit 2
-fi
+names=$(chosen "$@") || exit 2
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 mkdir "$scratch/libraries" "$scratch/results" "$scratch/temporary" || exit 1
 export TMPDIR=$scratch/temporary
-# Always the same folder, so that cargo knows its packages again.
-tree=$target/planted/tree
-mkdir -p "$target/planted" && exec 9>"$target/planted/lock" && flock 9 || exit 1
-rm -rf "$tree" && mkdir "$tree" || exit 1
-(cd "$here" && git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$tree") || exit 1
-cd "$tree" || exit 1
+enter_copy "$target/planted" || exit 1
 
 # build NAME: its library. Incrementally, that takes two seconds.
 build() {
@@ -130,23 +115,22 @@ hunt() {
 }
 
 build unpatched || exit 1
-for name in "${chosen[@]}"; do
-  apply=(patch --quiet --strip=1 --no-backup-if-mismatch --input "$patches/$name.patch")
-  if ! "${apply[@]}" --dry-run >"$scratch/log"; then
+for name in $names; do
+  if ! apply "$name" --dry-run >"$scratch/log"; then
     echo "failed  $name: the patch does not apply: $(tail -n 1 "$scratch/log")" >"$scratch/results/$name"
     continue
   fi
-  "${apply[@]}"
+  apply "$name"
   if ! build "$name" >"$scratch/log" 2>&1; then
     echo "failed  $name: the patched source does not build: $(grep -m 1 '^error' "$scratch/log")" >"$scratch/results/$name"
   fi
-  "${apply[@]}" --reverse # with a new date, so that cargo sees the change
+  apply "$name" --reverse
   [ -e "$scratch/results/$name" ] && continue
   while [ "$(jobs -pr | wc -l)" -ge "$jobs" ]; do wait -n; done
   hunt "$name" &
 done
 wait
-for name in "${chosen[@]}"; do
+for name in $names; do
   cat "$scratch/results/$name"
   if grep -q '^passed ' "$scratch/results/$name"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
   if [ -n "$renew" ] && [ -e "$scratch/results/$name.seeds" ]; then

@@ -11,22 +11,21 @@
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")/.." && pwd)
-target=${CARGO_TARGET_DIR:-$here/target}
+target=$(realpath -m "${CARGO_TARGET_DIR:-$here/target}")
 patches=$here/crates/inject/tests/undone
 passed=0 failed=0 skipped=0
+. "$here/scripts/patches.sh"
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 export CARGO_TARGET_DIR=$target/undone
-
-(cd "$here" && git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$scratch") || exit 1
-cd "$scratch" || exit 1
+enter_copy "$target/undone" || exit 1
 
 if [ "${1:-}" = --renew ]; then
   git init --quiet && git add --all && git -c user.name=undone -c user.email= commit --quiet --message before || exit 1
   for patch in "$patches"/*.patch; do
     git apply --check "$patch" 2>/dev/null && continue
-    if patch --quiet --strip=1 --no-backup-if-mismatch --input "$patch"; then
+    if apply "$(basename "$patch" .patch)"; then
       { sed '/^--- /,$d' "$patch" && git diff --unified=2 | grep -v -e '^diff --git ' -e '^index '; } >"$scratch/renewed"
       cp "$scratch/renewed" "$patch"
       echo "renewed $(basename "$patch"): look at what became of it"
@@ -59,18 +58,7 @@ report() {
   eval "$counter=\$(($counter + 1))"
 }
 
-chosen=()
-for patch in "$patches"/*.patch; do
-  name=$(basename "$patch" .patch)
-  [ $# = 0 ] && chosen+=("$name")
-  for wanted in "$@"; do
-    [[ $name == "$wanted"* ]] && chosen+=("$name")
-  done
-done
-if [ ${#chosen[@]} = 0 ]; then
-  echo "no patch is called that: $*" >&2
-  exit 2
-fi
+names=$(chosen "$@") || exit 2
 
 test_of() {
   sed -n 's/^Test: //p' "$patches/$1.patch"
@@ -78,7 +66,7 @@ test_of() {
 
 build || exit 1
 declare -A before
-for name in "${chosen[@]}"; do
+for name in $names; do
   read -r binary test <<<"$(test_of "$name")"
   [ -n "${before[$test]:-}" ] && continue
   if ! run "$binary" "$test" || ! grep -q '^test result: ok. 1 passed' "$log"; then
@@ -91,20 +79,19 @@ for name in "${chosen[@]}"; do
   fi
 done
 
-for name in "${chosen[@]}"; do
+for name in $names; do
   read -r binary test <<<"$(test_of "$name")"
   case ${before[$test]} in
     passes) ;;
     skipped:*) report skipped "$name" "${before[$test]}" && continue ;;
     *) report failed "$name" "$test ${before[$test]}" && continue ;;
   esac
-  apply=(patch --quiet --strip=1 --no-backup-if-mismatch --input "$patches/$name.patch")
-  if ! "${apply[@]}" --dry-run >"$log"; then
+  if ! apply "$name" --dry-run >"$log"; then
     report failed "$name" "the patch does not apply"
     cat "$log"
     continue
   fi
-  "${apply[@]}"
+  apply "$name"
   if ! build >"$log" 2>&1; then
     report failed "$name" "the patched source does not build"
     cat "$log"
@@ -116,7 +103,7 @@ for name in "${chosen[@]}"; do
   else
     report passed "$name" "$test fails without it"
   fi
-  "${apply[@]}" --reverse # with a new date, so that cargo sees the change
+  apply "$name" --reverse
 done
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ]
