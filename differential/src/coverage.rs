@@ -103,7 +103,8 @@ fn class(length: u32, results: &[(i32, u32)]) -> String {
     match results.first() {
         None => "no CQE".to_owned(),
         Some(_) if results.len() > 1 => "several".to_owned(),
-        Some((result, _)) if *result < 0 => errno_name(-*result),
+        // A message carries any result, the lowest number, too.
+        Some((result, _)) if *result < 0 => errno_name(result.wrapping_neg()),
         Some((0, _)) => "zero".to_owned(),
         Some((result, _)) if (*result as u32) < length => "short".to_owned(),
         Some(_) => "positive".to_owned(),
