@@ -8,20 +8,19 @@ STEP := scripts/step.sh $(LOGS)
 
 # In the order in which they run.
 STEPS := setup format lint doc patches build unit loom conformance-kernel conformance-engine conformance-table profiles \
-         liburing-tests e2e install-test containers
+         liburing-tests planted e2e install-test containers
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
 export DESTDIR PREFIX LIBDIR STRIP
 
 .NOTPARALLEL:
-.PHONY: help build test demo results bench e2e-kernel conformance-renew undone differential planted install install-strip uninstall clean $(STEPS)
+.PHONY: help build test demo results bench e2e-kernel conformance-renew undone differential install install-strip uninstall clean $(STEPS)
 
 help:
 	@echo "make build       the command anyring and libanyring.so, in $(TARGET)/release"
 	@echo "make test        everything: $(STEPS)"
 	@echo "make STEP        one of these steps alone"
 	@echo "make differential random programs on the kernel and on ours, compared; not yet in make test"
-	@echo "make planted     that random programs find 20 bugs planted in the engine; some 5 minutes"
 	@echo "make undone      that the tests of the decisions fail without them; some 20 minutes"
 	@echo "make conformance-renew  writes CONFORMANCE.md anew; a minute"
 	@echo "make e2e-kernel  the end-to-end tests on the kernel's own io_uring, to check the tests"
@@ -83,7 +82,7 @@ conformance-renew: build
 differential: build
 	@$(STEP) $@ $(TARGET)/release/anyring-differential compare --expect differential/differences.txt
 
-# Not a step of `make test`: it builds once for each patch. That random programs find the bugs of differential/planted.
+# That random programs find the bugs of differential/planted, each planted in a build of its own.
 planted: build
 	@$(STEP) $@ scripts/planted.sh $(TARGET)/release
 

@@ -23,7 +23,7 @@ passed=0 failed=0
 
 renew=
 if [ "${1:-}" = --renew ]; then
-  renew=yes times=4 enough=3
+  renew=yes times=3 enough=2
   shift
 fi
 if [ $# = 0 ]; then
