@@ -43,6 +43,22 @@ pub fn unix_pair(kind: i32) -> (OwnedFd, OwnedFd) {
     unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) }
 }
 
+/// Sends until the socket takes no more.
+pub fn fill(socket: &OwnedFd) {
+    let chunk = [1; 4096];
+    // SAFETY: the chunk lives until each call returns.
+    while unsafe { libc::send(socket.as_raw_fd(), chunk.as_ptr().cast(), 4096, libc::MSG_DONTWAIT) } > 0 {}
+}
+
+/// The header of a message with these vectors and nothing else.
+pub fn message(vectors: &mut [libc::iovec]) -> libc::msghdr {
+    // SAFETY: msghdr is plain numbers and pointers, for which zeroes are valid.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = vectors.as_mut_ptr();
+    message.msg_iovlen = vectors.len();
+    message
+}
+
 /// A connected pair of Unix stream sockets.
 pub fn pair() -> (OwnedFd, OwnedFd) {
     unix_pair(libc::SOCK_STREAM)

@@ -251,14 +251,6 @@ fn recv_async_waits(cx: &Context) {
     assert_eq!((buffers.content(0, 5), buffers.head(&ring)), (&b"later"[..], 1));
 }
 
-fn message(vectors: &mut [libc::iovec]) -> libc::msghdr {
-    // SAFETY: msghdr is plain numbers and pointers, for which zeroes are valid.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = vectors.as_mut_ptr();
-    message.msg_iovlen = vectors.len();
-    message
-}
-
 fn recvmsg_select(fd: i32, message: &mut libc::msghdr, group: u16) -> Sqe {
     sqe::recvmsg(fd, message, 0).with(IOSQE_BUFFER_SELECT).buffer(group)
 }

@@ -63,15 +63,6 @@ const MORE: u32 = IORING_CQE_F_MORE;
 const LEFT: u32 = IORING_CQE_F_SOCK_NONEMPTY;
 const PARTLY: u32 = IORING_CQE_F_BUF_MORE;
 
-fn pair() -> (OwnedFd, OwnedFd) {
-    unix_pair(libc::SOCK_STREAM)
-}
-
-fn put(to: &OwnedFd, bytes: &[u8]) {
-    // SAFETY: the bytes live until the call returns.
-    assert_eq!(unsafe { libc::send(fd(to), bytes.as_ptr().cast(), bytes.len(), 0) }, bytes.len() as isize);
-}
-
 fn recv(from: &OwnedFd, len: u32) -> Sqe {
     prep(Opcode::Recv, fd(from), 0, len, 0).with(IOSQE_BUFFER_SELECT).ioprio(BUNDLE).buffer(1)
 }
@@ -466,12 +457,6 @@ fn send_of_provided_buffers(cx: &Context) {
         assert_eq!(next(&mut ring), (4, 0, Some(12)));
         assert_eq!(arrived(&b), "aaaabbbbcccc");
     }
-}
-
-fn fill(socket: &OwnedFd) {
-    let chunk = [1; 4096];
-    // SAFETY: the chunk lives until each call returns.
-    while unsafe { libc::send(fd(socket), chunk.as_ptr().cast(), 4096, libc::MSG_DONTWAIT) } > 0 {}
 }
 
 /// Group 1 with eight buffers of 64 KiB.

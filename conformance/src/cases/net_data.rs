@@ -65,12 +65,6 @@ cases! {
     own_flags: [],
 }
 
-fn fill(socket: &OwnedFd) {
-    let chunk = [1; 4096];
-    // SAFETY: the chunk lives until each call returns.
-    while unsafe { libc::send(fd(socket), chunk.as_ptr().cast(), 4096, libc::MSG_DONTWAIT) } > 0 {}
-}
-
 fn drain(socket: &OwnedFd) -> usize {
     let (mut room, mut total) = (vec![0; 65536], 0);
     loop {
@@ -80,14 +74,6 @@ fn drain(socket: &OwnedFd) -> usize {
             _ => return total,
         }
     }
-}
-
-fn message(vectors: &mut [libc::iovec]) -> libc::msghdr {
-    // SAFETY: msghdr is plain numbers and pointers, for which zeroes are valid.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = vectors.as_mut_ptr();
-    message.msg_iovlen = vectors.len();
-    message
 }
 
 fn send_and_recv(cx: &Context) {
