@@ -225,12 +225,12 @@ fn batch(runner: &Runner, known: &Known, seeds: &[u64], totals: &Mutex<Totals>) 
     for &seed in seeds {
         let program = runner.program(seed);
         let (native, ours) = (native.get(&seed).context("a record")?, ours.get(&seed).context("a record")?);
-        let (found, listed) = known.divide(native.differences(ours, &program));
+        let (found, listed) = known.divide(native.differences(ours, &program), &program);
         let (confirmed, unstable) = match found.is_empty() {
             true => (Vec::new(), 0),
             false => runner.confirm(seed, &[])?,
         };
-        let (confirmed, _) = known.divide(confirmed);
+        let (confirmed, _) = known.divide(confirmed, &program);
         let mut totals = totals.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         totals.coverage.add(&program, native);
         totals.compared += 1;

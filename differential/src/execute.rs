@@ -49,6 +49,8 @@ struct Machine<'p> {
     in_flight: BTreeSet<u64>,
     /// A request was submitted that may end without a CQE.
     silent: bool,
+    /// Such a request was submitted by the step at hand: how many CQEs there were in another run says nothing of it.
+    silent_now: bool,
     holding: bool,
     reaped: usize,
     /// CQEs of the other run that did not come by the end of the last step: they are not waited for again.
@@ -97,6 +99,7 @@ pub fn run(program: &Program, tmpfs: &CStr, patience: Patience) -> Record {
         patience,
         in_flight: BTreeSet::new(),
         silent: false,
+        silent_now: false,
         holding: false,
         reaped: 0,
         missing: 0,
@@ -182,7 +185,8 @@ impl Machine<'_> {
         if request.flags & IOSQE_BUFFER_SELECT != 0 && request.buf_index == RING_GROUP {
             self.choosing.insert(id);
         }
-        self.silent |= request.flags & IOSQE_CQE_SKIP_SUCCESS != 0;
+        self.silent_now |= request.flags & IOSQE_CQE_SKIP_SUCCESS != 0;
+        self.silent |= self.silent_now;
         self.ring.push(sqe);
     }
 
@@ -239,6 +243,7 @@ impl Machine<'_> {
                 None => self.settle_unknown(),
             }
         }
+        self.silent_now = false;
         self.record.counts.push(self.reaped);
     }
 
@@ -247,7 +252,11 @@ impl Machine<'_> {
         while self.reaped < expected && Instant::now() < deadline {
             self.take(deadline.saturating_duration_since(Instant::now()));
         }
-        let moment = if self.idle() { Duration::ZERO } else { MOMENT };
+        let moment = match (self.idle(), self.silent_now) {
+            (true, _) => Duration::ZERO,
+            (false, true) => self.patience.quiet,
+            (false, false) => MOMENT,
+        };
         while self.take(moment) {}
     }
 

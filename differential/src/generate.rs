@@ -88,6 +88,14 @@ fn setup(random: &mut fastrand::Rng) -> (u32, u32) {
     (flags, cq_entries)
 }
 
+/// Whether it answers again and again.
+fn is_multishot(request: &Request) -> bool {
+    let receives = [Opcode::Recv as u8, Opcode::Recvmsg as u8].contains(&request.opcode);
+    request.opcode == Opcode::ReadMultishot as u8
+        || (receives && request.ioprio & IORING_RECV_MULTISHOT as u16 != 0)
+        || (request.opcode == Opcode::Accept as u8 && request.ioprio & IORING_ACCEPT_MULTISHOT as u16 != 0)
+}
+
 struct Generator {
     random: fastrand::Rng,
     next_id: u64,
@@ -196,6 +204,10 @@ impl Generator {
             let Some(mut request) = self.request() else { return };
             let waits = self.model.waits(request.user_data);
             let timed = !self.holds && self.chance(1, if link == links { 40 } else { 8 });
+            if timed && is_multishot(&request) {
+                // Natively the timer of a multishot request that begins on a worker is never started.
+                request.flags &= !IOSQE_ASYNC;
+            }
             // What follows one that waits would run beside the submission that ends the wait: nothing that matters there.
             let followed = waits && !timed && link < links;
             let last = link == links || followed;
@@ -313,7 +325,13 @@ impl Generator {
             3 if names_request => request.addr = Value::Plain(0),
             3 => request.addr = Value::Plain(self.choose(&[0, 1])),
             4 => self.mutate_flags(request),
-            5 => request.ioprio = self.choose(&[1, 2, 4, 8, 0x10, 0x40, 0x2001, 0x8000]),
+            5 => {
+                request.ioprio = self.choose(&[1, 2, 4, 8, 0x10, 0x40, 0x2001, 0x8000]);
+                if !self.first_of_chain || self.drains {
+                    // IORING_RECVSEND_POLL_FIRST: see `poll_first`.
+                    request.ioprio &= !1;
+                }
+            }
             6 => request.buf_index = self.choose(&[BUFFERS + 1, 77, u16::MAX]),
             7 => {
                 request.file_index = self.choose(&[1, 100, u32::MAX]);

@@ -1,7 +1,7 @@
 //! What a run of a program leaves behind, and how two of them differ.
 
 use crate::program::{opcode_name, Program};
-use anyring_abi::IOSQE_CQE_SKIP_SUCCESS;
+use anyring_abi::{Opcode, IORING_POLL_ADD_MULTI, IOSQE_CQE_SKIP_SUCCESS};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +47,11 @@ impl Record {
         compare(&mut found, &self.answers, &other.answers, |step| format!("step {step}"));
         let opcodes: BTreeMap<u64, u8> =
             program.requests().map(|request| (request.user_data, request.opcode)).collect();
-        let results = [self, other].map(Record::comparable);
+        let polls = program
+            .requests()
+            .filter(|request| request.opcode == Opcode::PollAdd as u8 && request.len & IORING_POLL_ADD_MULTI != 0);
+        let polls = polls.map(|request| request.user_data).collect();
+        let results = [self, other].map(|record| record.comparable(&polls));
         compare(&mut found, &results[0], &results[1], |id| {
             format!("#{id} {}", opcodes.get(id).map_or("message".to_owned(), |opcode| opcode_name(*opcode)))
         });
@@ -58,10 +62,18 @@ impl Record {
     }
 
     /// The CQEs without what is only a hint: the engine does not tell of more data in a socket (docs/limits.md,
-    /// `net_data::recv_sock_nonempty_flag`).
-    fn comparable(&self) -> BTreeMap<u64, Vec<(i32, u32)>> {
+    /// `net_data::recv_sock_nonempty_flag`). Nor does it count how often a multishot poll of `polls` says the same: natively
+    /// wakes are one event if task work did not run between them.
+    fn comparable(&self, polls: &BTreeSet<u64>) -> BTreeMap<u64, Vec<(i32, u32)>> {
         let without = |&(result, flags): &(i32, u32)| (result, flags & !anyring_abi::IORING_CQE_F_SOCK_NONEMPTY);
-        self.completions.iter().map(|(id, cqes)| (*id, cqes.iter().map(without).collect())).collect()
+        let comparable = |(id, cqes): (&u64, &Vec<(i32, u32)>)| {
+            let mut cqes: Vec<_> = cqes.iter().map(without).collect();
+            if polls.contains(id) {
+                cqes.dedup();
+            }
+            (*id, cqes)
+        };
+        self.completions.iter().map(comparable).collect()
     }
 
     /// Of requests in one chain the CQEs come in one order.
@@ -104,7 +116,7 @@ fn compare<K: Ord, V: PartialEq + std::fmt::Debug>(
 impl Program {
     /// The `user_data` of each chain's requests whose CQEs have an order.
     pub fn chains(&self) -> Vec<Vec<u64>> {
-        use anyring_abi::{Opcode, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
+        use anyring_abi::{IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
         let mut chains = Vec::new();
         for step in &self.steps {
             let crate::program::Step::Submit(requests) = step else { continue };

@@ -12,7 +12,7 @@ pub fn shrink(options: &CompareOptions) -> Result<bool> {
     let seed = options.seeds.0;
     let diverges = |without: &[u64]| -> Result<Vec<Difference>> {
         let (found, _) = runner.confirm(seed, without)?;
-        Ok(known.divide(found).0)
+        Ok(known.divide(found, &runner.program(seed).without(without)).0)
     };
     let mut differences = diverges(&[])?;
     if differences.is_empty() {

@@ -146,6 +146,12 @@ impl Generator {
                 _ => return None,
             }
         };
+        // Who waits for several words is to be woken by one of them: which one it tells is else open (docs/limits.md).
+        let waiting = self.model.waiting().to_vec();
+        for waiter in waiting.iter().filter(|waiting| waiting.end == Some(End::Word(word))) {
+            let others = waiting.iter().filter(|other| other.id == waiter.id).filter_map(|other| other.end);
+            others.for_each(|end| self.model.exclude(Claim::of(end)));
+        }
         let count = 1 + self.below(2);
         self.model.woken(word, count);
         Some(self.futex(Opcode::FutexWake, word, count.into()))

@@ -85,6 +85,8 @@ pub struct Model {
     pub group_users: Vec<u64>,
     /// The names of attributes that were set, by directory.
     pub attributes: BTreeSet<(u8, &'static str)>,
+    /// Something may poll the listener.
+    pub polled_listener: bool,
     /// The children.
     pub children: [ChildState; CHILDREN as usize],
 }
@@ -112,6 +114,7 @@ impl Model {
             watched: BTreeSet::new(),
             group_users: Vec::new(),
             attributes: BTreeSet::new(),
+            polled_listener: false,
             children: INITIAL_CHILDREN,
         }
     }
@@ -139,6 +142,11 @@ impl Model {
             self.own.insert(claim);
         }
         free
+    }
+
+    /// Nobody else in this submission may have it, not even in the chain at hand.
+    pub fn exclude(&mut self, claim: Claim) {
+        self.taken.insert(claim);
     }
 
     /// Request `id` makes a descriptor, to be used by later submissions.

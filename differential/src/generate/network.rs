@@ -188,6 +188,13 @@ impl Generator {
         if !self.model.open_for_writing(end) && self.chance(3, 4) {
             return None;
         }
+        if end == End::Listener {
+            // It resets what is connected to it. What it then tells a poll depends on who looked when.
+            let all = (0..4).all(|index| self.claim_end(End::Unconnected(index)));
+            if !all || self.model.polled_listener {
+                return None;
+            }
+        }
         self.model.shut.insert(end);
         Some(Request { fd: Target::Of(end), len: self.below(3), ..Request::new(Opcode::Shutdown) })
     }

@@ -58,6 +58,7 @@ impl Generator {
             return None;
         }
         let events = self.choose(&[libc::POLLIN, libc::POLLIN, libc::POLLOUT, libc::POLLIN | libc::POLLOUT]);
+        self.model.polled_listener |= end == End::Listener;
         // Natively each result of a multishot poll says what woke it, here all that is ready: not both.
         let multi = events != libc::POLLIN | libc::POLLOUT && self.chance(1, 5);
         // What a listener that is shut down tells depends on who looked when.
