@@ -21,6 +21,7 @@ cases! {
         read_ends_without_buffers,
         read_waits_without_buffers_while_there_is_nothing,
         read_without_buffers_is_cancelled,
+        read_submitted_without_buffers_is_enobufs,
         read_of_data_that_was_seen,
         read_beside_one_that_found_nothing,
         read_of_a_file_is_ebadfd,
@@ -186,6 +187,22 @@ fn read_without_buffers_is_cancelled(cx: &Context) {
     assert_eq!(next_shot(&mut ring), (4, true, Some(0)));
     ring.go(sqe::cancel(1, 0).data(2));
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
+}
+
+/// It looks for a buffer when it is submitted; with IOSQE_ASYNC it polls first.
+fn read_submitted_without_buffers_is_enobufs(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
+    let (a, _b) = pair();
+    let _buffers = BufferRing::new(&ring, 1, 4, 4, 0);
+    for number in [fd(&reader), fd(&a)] {
+        assert_eq!(ring.run(read(number)), -libc::ENOBUFS);
+    }
+    ring.go(read(fd(&reader)).with(IOSQE_ASYNC));
+    ring.expect_quiet();
+    writer.write_all(b"0").expect("write");
+    assert_eq!(next_shot(&mut ring), (-libc::ENOBUFS, false, None));
+    assert_eq!(ring.run(read(fd(&reader))), -libc::ENOBUFS, "with data, too");
+    assert_eq!(ring.run(read(fd(&file("f", b"1")))), -libc::EBADFD, "before it looks for a buffer");
 }
 
 /// The data's event is used up by a request that is over.

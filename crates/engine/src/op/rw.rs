@@ -12,7 +12,7 @@ use crate::os::{flags_are_ignored, user_read, user_read_slice};
 use crate::resource::buf_ring::Selection;
 use crate::resource::buffers::Buffer;
 use crate::Errno;
-use anyring_abi::{Opcode, Sqe, IORING_RW_ATTR_FLAG_PI, IOSQE_BUFFER_SELECT};
+use anyring_abi::{Opcode, Sqe, IORING_RW_ATTR_FLAG_PI, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
 use std::sync::Arc;
 use substitute::Substitute;
 
@@ -49,6 +49,8 @@ pub struct Rw {
     /// READ_MULTISHOT, and whether it was armed once.
     multishot: bool,
     polled: bool,
+    /// READ_MULTISHOT without IOSQE_ASYNC, not attempted yet: its first attempt is one that the kernel makes without polling.
+    submitted: bool,
     /// The file was found to have no position.
     stream: bool,
     /// With protection information, which no file that is reached here takes.
@@ -110,6 +112,7 @@ impl Rw {
             selection,
             multishot,
             polled: false,
+            submitted: multishot && sqe.flags & IOSQE_ASYNC == 0,
             stream: false,
             protected,
             aligned,
@@ -175,6 +178,11 @@ impl Rw {
     /// Once for a READ_MULTISHOT: it is armed before the first attempt.
     pub fn polls_first(&mut self) -> bool {
         self.multishot && !core::mem::replace(&mut self.polled, true)
+    }
+
+    /// Once for a READ_MULTISHOT: this attempt is that of its submission.
+    pub fn take_submitted(&mut self) -> bool {
+        core::mem::take(&mut self.submitted)
     }
 
     /// See [`super::Op::transferred`].

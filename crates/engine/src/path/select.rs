@@ -59,11 +59,12 @@ impl RingGuard {
             self.arm_anew = self.attempt_put_off;
             return verdict;
         }
+        let submitted = if let Op::Rw(rw) = op { rw.take_submitted() } else { false };
         loop {
             if let Err(error) = self.choose_buffers(op, true) {
-                // READ_MULTISHOT polls before each look for a buffer (`io_poll_check_events`).
+                // Once submitted, READ_MULTISHOT polls before each look for a buffer (`io_poll_check_events`).
                 if let Op::Rw(rw) = op {
-                    if rw.is_multishot() && Sys::poll_now(fd, libc::POLLIN as u16) == Ok(0) {
+                    if rw.is_multishot() && !submitted && Sys::poll_now(fd, libc::POLLIN as u16) == Ok(0) {
                         rw.forget_transferred();
                         return Verdict::WouldBlock(Direction::Read);
                     }
