@@ -22,6 +22,8 @@ cases! {
         read_waits_without_buffers_while_there_is_nothing,
         read_without_buffers_is_cancelled,
         read_submitted_without_buffers_is_enobufs,
+        async_link_timeout_is_not_started,
+        read_of_the_end_starts_what_is_linked,
         read_of_data_that_was_seen,
         read_beside_one_that_found_nothing,
         read_of_a_file_is_ebadfd,
@@ -203,6 +205,32 @@ fn read_submitted_without_buffers_is_enobufs(cx: &Context) {
     assert_eq!(next_shot(&mut ring), (-libc::ENOBUFS, false, None));
     assert_eq!(ring.run(read(fd(&reader))), -libc::ENOBUFS, "with data, too");
     assert_eq!(ring.run(read(fd(&file("f", b"1")))), -libc::EBADFD, "before it looks for a buffer");
+}
+
+/// Natively nothing starts the timer when a worker arms a request that answers several times; a poll arms itself.
+fn async_link_timeout_is_not_started(cx: &Context) {
+    let (listener, ((reader, _writer), (socket, _peer))) = (listener().0, (pipe(), pair()));
+    let mut ring = cx.ring(8);
+    let (_buffers, soon) = (BufferRing::filled(&ring, 1, 4, 4), ms(20));
+    for request in [read(fd(&reader)), recv_multishot(fd(&socket), 0).buffer(1), accept(fd(&listener))] {
+        let guarded = request.data(1).with(IOSQE_ASYNC | IOSQE_IO_LINK);
+        ring.go_all(&[guarded, sqe::link_timeout(&soon).data(2)]);
+        assert_eq!(ring.wait_for(Duration::from_millis(60)), None, "{request:?}");
+        ring.go(sqe::cancel(1, 0).data(3));
+        assert_eq!(ring.wait_sorted(3), [(1, -ECANCELED), (2, -ECANCELED), (3, 0)]);
+    }
+    let poll = sqe::poll_add(fd(&reader), libc::POLLIN, IORING_POLL_ADD_MULTI).data(1);
+    ring.go_all(&[poll.with(IOSQE_ASYNC | IOSQE_IO_LINK), sqe::link_timeout(&soon).data(2)]);
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -ETIME)]);
+}
+
+/// That it found the end is no failure.
+fn read_of_the_end_starts_what_is_linked(cx: &Context) {
+    let ((reader, writer), mut ring) = (pipe(), cx.ring(8));
+    let _buffers = BufferRing::filled(&ring, 1, 4, 4);
+    drop(writer);
+    ring.go_all(&[read(fd(&reader)).data(1).with(IOSQE_IO_LINK), sqe::nop().data(2)]);
+    assert_eq!(ring.wait_ordered(2), [(1, 0), (2, 0)]);
 }
 
 /// The data's event is used up by a request that is over.

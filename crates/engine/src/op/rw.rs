@@ -376,7 +376,7 @@ impl Rw {
     /// What was transferred; less than was asked for breaks a chain of links.
     #[inline]
     fn finish(&self, total: u64) -> Verdict {
-        if self.done == total {
+        if self.done == total || self.multishot {
             Verdict::Done(self.done as i32)
         } else {
             Verdict::DoneShort(self.done as i32)

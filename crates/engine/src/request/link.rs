@@ -7,7 +7,7 @@ use super::{Id, Request, State};
 use crate::ring::broken::Unanswered;
 use crate::ring::RingGuard;
 use crate::Errno;
-use anyring_abi::{Opcode, IORING_CQE_F_MORE, IOSQE_IO_DRAIN};
+use anyring_abi::{Opcode, IORING_CQE_F_MORE, IOSQE_ASYNC, IOSQE_IO_DRAIN};
 
 /// The chain under construction.
 #[derive(Debug, Clone, Copy)]
@@ -94,6 +94,9 @@ impl RingGuard {
         else {
             return;
         };
+        if request.flags & IOSQE_ASYNC != 0 && request.op.is_multishot() {
+            return; // the worker that arms it does not start the timer (`io_wq_submit_work`)
+        }
         let behind = self.slab[next].next.take();
         self.slab[id].next = behind;
         self.slab[id].guard = Some(next);
