@@ -210,6 +210,9 @@ pub struct LabOptions {
     /// Runs that count, after one that is dropped [default: 9, or what the workload needs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub runs: Option<u16>,
+    /// About how long it may take in all: workloads for which the time is short take fewer runs, at least 2
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub minutes: Option<u16>,
     /// Little work and 1 run, to see that it runs: the figures are worth nothing
     #[arg(long)]
     pub quick: bool,

@@ -15,7 +15,7 @@ use anyring_lab::{chart, html, text};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Measures and shows.
 pub fn run(options: &LabOptions) -> Result<i32, Failure> {
@@ -29,7 +29,8 @@ pub fn run(options: &LabOptions) -> Result<i32, Failure> {
     }
     note_interruptions();
     let runs = options.runs.map(usize::from).or(options.quick.then_some(1));
-    let measuring = Options { backends, runs, door: door(options.door) };
+    let mut measuring = Options { backends, runs, door: door(options.door), deadline: None };
+    let end = options.minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * u64::from(minutes)));
     let mut report = Report {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -39,9 +40,12 @@ pub fn run(options: &LabOptions) -> Result<i32, Failure> {
         machine: Machine::here(),
         workloads: Vec::new(),
     };
-    for workload in &workloads {
+    for (index, workload) in workloads.iter().enumerate() {
         let mut setting = Setting { quick: options.quick, scratch: Scratch::new().map_err(Failure::own)? };
         let plan = (workload.plan)(&mut setting).map_err(Failure::own)?;
+        // What one workload does not need of its share goes to those that follow.
+        let left = (workloads.len() - index) as u32;
+        measuring.deadline = end.map(|end| Instant::now() + end.saturating_duration_since(Instant::now()) / left);
         let bar = progress(workload.name, measuring.steps(&plan));
         let measured = measure::run(&launcher, workload, &plan, &measuring, || {
             bar.inc(1);

@@ -72,16 +72,12 @@ fn head(report: &Report, page: &mut String) {
          was checked. Whiskers in charts reach from the least to the greatest run.</p>\n",
     );
     let machine = &report.machine;
-    let mitigations = match machine.mitigations.is_empty() {
-        true => "none".to_owned(),
-        false => machine.mitigations.join("; "),
-    };
     let door = serde_json::to_value(report.door).ok().and_then(|door| door.as_str().map(str::to_owned));
     let facts = [
         ("Processor", format!("{}, {} cores", machine.cpu, machine.cores)),
         ("Machine", if machine.virtualised { "virtual, shared with others" } else { "no hypervisor" }.to_owned()),
         ("Kernel", format!("Linux {}", machine.kernel)),
-        ("Mitigations", mitigations),
+        ("Mitigations", text::mitigations(report)),
         ("User", if machine.root { "root" } else { "not root" }.to_owned()),
         ("anyring", format!("{}, reached through {}", report.version, door.unwrap_or_default())),
     ];

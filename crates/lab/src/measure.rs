@@ -9,6 +9,7 @@ use crate::trace::PuntCounter;
 use crate::worker::{Launcher, PUNTED};
 use crate::workloads::{Measurement, Plan, Workload};
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 /// What the command line says of a measurement.
 #[derive(Debug, Clone)]
@@ -19,7 +20,12 @@ pub struct Options {
     pub runs: Option<usize>,
     /// How programs of the interface reach io_uring.
     pub door: Door,
+    /// No turn is begun that would end after this, once two runs of each count.
+    pub deadline: Option<Instant>,
 }
+
+/// Counted turns that are taken whatever time they need.
+const LEAST_TURNS: usize = 2;
 
 /// One backend's runs of one measurement.
 #[derive(Debug, Default)]
@@ -61,8 +67,15 @@ pub fn run(
     mut progress: impl FnMut() -> Result<(), String>,
 ) -> Result<WorkloadReport, String> {
     let mut all: Vec<_> = plan.measurements.iter().map(|measurement| options.turns(measurement)).collect();
-    let turns = all.iter().map(|turns| turns.runs).max().unwrap_or(0);
-    for turn in 0..=turns {
+    let planned = all.iter().map(|turns| turns.runs).max().unwrap_or(0);
+    let mut begun = Instant::now();
+    let mut taken = 0;
+    for turn in 0..=planned {
+        let last = std::mem::replace(&mut begun, Instant::now()).elapsed();
+        if turn > LEAST_TURNS && options.deadline.is_some_and(|deadline| Instant::now() + last > deadline) {
+            break;
+        }
+        taken = turn;
         for one in all.iter_mut().filter(|one| turn <= one.runs) {
             for (backend, side) in one.sides.iter_mut() {
                 if side.missing.is_none() {
@@ -85,16 +98,21 @@ pub fn run(
         let Some((_, side)) = kernel.filter(|(_, side)| side.missing.is_none()) else { continue };
         count_punted(launcher, side, &one.measurement.work, options.door)?;
     }
-    Ok(WorkloadReport {
+    let mut report = WorkloadReport {
         name: workload.name.to_owned(),
         title: workload.title.to_owned(),
         about: workload.about.to_owned(),
         axis: workload.axis.to_owned(),
         marks: plan.marks.clone(),
-        runs: turns,
+        runs: taken,
         rows: all.iter().flat_map(rows).collect(),
         notes: plan.notes.clone(),
-    })
+    };
+    (plan.conclude)(&mut report);
+    if taken < planned {
+        report.notes.push(format!("{taken} runs of each instead of {planned}: the time was up (--minutes)."));
+    }
+    Ok(report)
 }
 
 impl Side {

@@ -89,6 +89,10 @@ pub enum Work {
     },
     /// Send messages from one thread to another: see [`Messages`].
     Messages(Messages),
+    /// Send from several threads to one: ns and us of CPU a message.
+    FanIn(FanIn),
+    /// Accept connections in one thread and serve each in another: us a connection.
+    FanOut(FanOut),
     /// Write blocks with O_DIRECT, one request at a time: the median, us.
     DirectWrites(DirectWrites),
 }
@@ -191,6 +195,26 @@ pub struct Messages {
     pub for_ms: u32,
     /// Whether the receiver looks all the time instead of sleeping.
     pub polling: bool,
+}
+
+/// Messages from several threads, as fast as they are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FanIn {
+    /// How many threads send.
+    pub senders: u32,
+    /// How many messages each of them sends, below 2^24.
+    pub each: u32,
+}
+
+/// TCP connections on loopback, from a client that is a process of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FanOut {
+    /// Threads that serve.
+    pub workers: u32,
+    /// Connections at the same time.
+    pub connections: u32,
+    /// Connections in all.
+    pub total: u32,
 }
 
 /// Writes to a device or file.

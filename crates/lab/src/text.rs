@@ -1,7 +1,7 @@
 //! Tables for the terminal.
 
 use crate::report::{Column, Report, Row, WorkloadReport};
-use crate::statistics::Estimate;
+use crate::statistics::{Estimate, LEAST_RUNS};
 use crate::worker::PUNTED;
 
 /// The report as text, below 100 columns wide.
@@ -10,17 +10,29 @@ pub fn report(report: &Report) -> String {
     if report.quick {
         text.push_str("--quick: this shows that it runs; the figures are worth nothing.\n");
     }
-    text.push_str(&format!(
-        "In turns; each run a process. In brackets behind a ratio of medians: its 95 % bootstrap interval.\n{}\n",
-        report.machine
-    ));
+    let method = format!(
+        "In turns; each run a process. In brackets behind a ratio of medians: its 95 % bootstrap interval; with fewer \
+         than {LEAST_RUNS} runs there is none."
+    );
+    for line in [method, report.machine.to_string(), format!("mitigations: {}", mitigations(report))] {
+        text.push_str(&format!("{}\n", fold(&line)));
+    }
     text
+}
+
+/// What the kernel does about the processor's vulnerabilities, for people.
+pub fn mitigations(report: &Report) -> String {
+    match report.machine.mitigations.is_empty() {
+        true => "none".to_owned(),
+        false => report.machine.mitigations.join("; "),
+    }
 }
 
 const WIDTH: usize = 96;
 
 fn workload(workload: &WorkloadReport) -> String {
-    let mut text = format!("{}: {}\n\n", workload.name, workload.title);
+    let plural = if workload.runs == 1 { "" } else { "s" };
+    let mut text = format!("{}: {} ({} run{plural} of each)\n\n", workload.name, workload.title, workload.runs);
     text.push_str(&format!(
         "  {:22}{:>9}{:>9}{:>9}{:>9}{:>9}  {}\n",
         "", "median", "mean", "stdev", "least", "most", "anyring / this"
@@ -75,11 +87,16 @@ pub fn punted(column: &Column) -> Option<String> {
 
 /// The ratio with its interval.
 pub fn ratio(column: &Column) -> String {
-    column.ratio.as_ref().map_or(String::new(), |ratio| interval(ratio, 2))
+    column.ratio.as_ref().map_or(String::new(), |ratio| estimate(ratio, 2))
 }
 
-fn interval(estimate: &Estimate, digits: usize) -> String {
-    format!("{:.digits$} ({:.digits$}..{:.digits$})", estimate.value, estimate.low, estimate.high)
+/// The value with its interval, where it has one.
+pub fn estimate(estimate: &Estimate, digits: usize) -> String {
+    let value = format!("{:.digits$}", estimate.value);
+    match estimate.interval {
+        Some([low, high]) => format!("{value} ({low:.digits$}..{high:.digits$})"),
+        None => value,
+    }
 }
 
 fn published(row: &Row, text: &mut String) {
@@ -94,18 +111,10 @@ fn published(row: &Row, text: &mut String) {
     }
 }
 
-/// What a reader must know, the goal of `load` and the marks of charts included.
+/// What a reader must know, the marks of charts included.
 pub fn notes(workload: &WorkloadReport) -> Vec<String> {
     let marks = workload.marks.iter().map(|mark| format!("{}: {} {}", mark.label, mark.x, workload.axis));
-    load_note(workload).into_iter().chain(workload.notes.iter().cloned()).chain(marks).collect()
-}
-
-/// The one figure of `load` that has a goal.
-fn load_note(workload: &WorkloadReport) -> Option<String> {
-    const LIMIT_US: f64 = 200.0;
-    let row = workload.rows.iter().find(|row| workload.name == "load" && row.figure.unit == "us")?;
-    let cost = row.columns.iter().find_map(|column| column.difference)?;
-    Some(format!("loading costs {} us (limit {LIMIT_US:.0})", interval(&cost, 0)))
+    workload.notes.iter().cloned().chain(marks).collect()
 }
 
 /// A number with the digits that mean something.

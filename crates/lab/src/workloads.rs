@@ -2,7 +2,7 @@
 
 use crate::backend::Backend;
 use crate::message::Work;
-use crate::report::{Figure, Mark};
+use crate::report::{Figure, Mark, WorkloadReport};
 use crate::scratch::Scratch;
 
 mod disk;
@@ -46,7 +46,7 @@ impl Setting {
 }
 
 /// What a workload runs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Plan {
     /// In the order in which each turn has them.
     pub measurements: Vec<Measurement>,
@@ -54,6 +54,15 @@ pub struct Plan {
     pub notes: Vec<String>,
     /// For its charts.
     pub marks: Vec<Mark>,
+    /// Adds what follows from the figures.
+    pub conclude: fn(&mut WorkloadReport),
+}
+
+impl Default for Plan {
+    /// Nothing, and nothing that follows.
+    fn default() -> Self {
+        Plan { measurements: Vec::new(), notes: Vec::new(), marks: Vec::new(), conclude: |_| () }
+    }
 }
 
 /// One task, on several backends.
@@ -106,9 +115,10 @@ pub const ALL: [Workload; 10] = [
     waiting::TIMERS,
     waiting::POLLS,
     small::IDLE,
-    messages::MSG,
     disk::ASYNC,
     small::LOAD,
+    // Last, since it takes longest: where the time is limited it gets what the others left.
+    messages::MSG,
 ];
 
 /// The workload of this name; the error is one line for people.

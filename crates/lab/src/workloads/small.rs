@@ -3,7 +3,8 @@
 use super::{Measurement, Plan, Setting, Workload};
 use crate::backend::Backend::*;
 use crate::message::Work;
-use crate::report::Figure;
+use crate::report::{Figure, WorkloadReport};
+use crate::text;
 
 /// The workload `nop`.
 pub const NOP: Workload = Workload {
@@ -44,7 +45,17 @@ fn plan_load(setting: &mut Setting) -> Result<Plan, String> {
         (syscall, Figure::new("a system call", "syscall(SYS_getpid)", "ns")),
     ]
     .map(|(work, figure)| Measurement { runs: 15, ..Measurement::new(work, &[Anyring, Libc], vec![figure]) });
-    Ok(Plan { measurements: measurements.to_vec(), ..Plan::default() })
+    Ok(Plan { measurements: measurements.to_vec(), conclude: cost_of_loading, ..Plan::default() })
+}
+
+/// The one figure that has a goal.
+fn cost_of_loading(report: &mut WorkloadReport) {
+    const LIMIT_US: f64 = 200.0;
+    let starts = report.rows.iter().find(|row| row.figure.unit == "us");
+    let cost = starts.and_then(|row| row.columns.iter().find_map(|column| column.difference));
+    if let Some(cost) = cost {
+        report.notes.push(format!("loading costs {} us (limit {LIMIT_US:.0})", text::estimate(&cost, 0)));
+    }
 }
 
 /// The workload `idle`.

@@ -32,7 +32,7 @@ fn plan_echo(setting: &mut Setting) -> Result<Plan, String> {
                 let group = format!("{size}, {name}");
                 let figure = Figure::new(&group, format!("{connections} connection{plural}"), "ns")
                     .at(f64::from(connections));
-                let messages = setting.pick(if bytes == 64 { 30_000 } else { 10_000 }, 64);
+                let messages = setting.pick(if bytes == 64 { 15_000 } else { 6_000 }, 64);
                 let work = Work::Echo(Echo { connections, bytes, messages, style });
                 measurements.push(Measurement {
                     runs: 5,

@@ -12,6 +12,7 @@ mod syscall;
 mod work;
 
 use anyring_lab::message::{Reply, Task, Work};
+use outcome::Outcome;
 use std::process::ExitCode;
 
 /// A task takes seconds at most; a ring that never completes ends with SIGALRM, which the parent reports.
@@ -22,8 +23,13 @@ fn main() -> ExitCode {
     // SAFETY: no pointers; the default action of SIGALRM is to end this process.
     unsafe { libc::alarm(PATIENCE_S) };
     if let [first, rest @ ..] = &words[..] {
-        if first == work::echo::CLIENT {
-            return work::echo::client(rest);
+        let client = match first.as_str() {
+            work::echo::CLIENT => Some(work::echo::talk as fn(&[u64]) -> Outcome<f64>),
+            work::messages::fan_out::CLIENT => Some(work::messages::fan_out::connect as _),
+            _ => None,
+        };
+        if let Some(client) = client {
+            return work::echo::client(rest, client);
         }
     }
     let task = match &words[..] {
@@ -61,6 +67,8 @@ fn run(task: &Task) -> Reply {
         Work::Polls(polls) => work::polls::run(program, door, polls),
         Work::Idle { rings, for_ms } => work::idle::run(program, door, *rings, *for_ms),
         Work::Messages(messages) => work::messages::run(program, door, messages),
+        Work::FanIn(fan_in) => work::messages::fan_in::run(program, door, fan_in),
+        Work::FanOut(fan_out) => work::messages::fan_out::run(program, door, fan_out),
         Work::DirectWrites(writes) => work::writes::run(program, door, writes),
     })
 }

@@ -1,4 +1,4 @@
-//! epoll(7).
+//! epoll(7), as its questions and answers say: calls until EAGAIN where edge-triggered.
 
 use crate::outcome::{available, checked, Outcome};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -27,6 +27,14 @@ impl Epoll {
         let mut event = libc::epoll_event { events: (libc::EPOLLIN | flags) as u32, u64: data };
         // SAFETY: an initialised event.
         let answer = unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) };
+        checked("epoll_ctl", answer)?;
+        Ok(())
+    }
+
+    /// Without `fd` from now on.
+    pub fn remove(&self, fd: i32) -> Outcome<()> {
+        // SAFETY: the event is ignored, so it may be null.
+        let answer = unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
         checked("epoll_ctl", answer)?;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! libuv, by symbol from the installed libuv.so.1: file operations on its thread pool, and timers of its loop. Its
+//! libuv (docs.libuv.org), by symbol from the installed libuv.so.1: file operations on its thread pool, and timers of its loop. Its
 //! structures are opaque here; libuv tells their sizes, and the first word of a request or handle is the user's.
 
 use super::{Transfer, Transfers};

@@ -1,4 +1,4 @@
-//! A pool of threads that make blocking calls, as programs have them: a queue, a mutex, two condition variables.
+//! pthreads(7): a pool of threads that make blocking calls, as programs have them: a queue, a mutex, two condition variables.
 
 use super::{Transfer, Transfers};
 use crate::outcome::Outcome;

@@ -3,7 +3,7 @@
 mod client;
 mod server;
 
-pub use client::{client, CLIENT};
+pub use client::{client, talk, CLIENT};
 
 use crate::outcome::{expect, figure, want_descriptors, Outcome, Stop};
 use crate::peer::not_for;
@@ -21,7 +21,9 @@ pub fn run(program: Program, door: Door, work: &Echo) -> Outcome<Measured> {
         _ => None,
     };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let client = start_client(listener.local_addr()?.port(), work)?;
+    let port = u64::from(listener.local_addr()?.port());
+    let numbers = [port, u64::from(work.connections), u64::from(work.bytes), work.messages];
+    let client = start_client(CLIENT, &numbers)?;
     let connections: Vec<TcpStream> = (0..work.connections)
         .map(|_| {
             let (connection, _) = listener.accept()?;
@@ -58,16 +60,17 @@ fn ring(door: Door, work: &Echo) -> Outcome<Ring> {
     Ring::new(door, (2 * work.connections).next_power_of_two().max(64), flags)
 }
 
-fn start_client(port: u16, work: &Echo) -> Outcome<Child> {
+/// A client of this kind, in a process without anything preloaded.
+pub fn start_client(kind: &str, numbers: &[u64]) -> Outcome<Child> {
     let mut command = Command::new(std::env::current_exe()?);
-    let numbers = [u64::from(port), u64::from(work.connections), u64::from(work.bytes), work.messages];
-    command.arg(CLIENT).args(numbers.map(|number| number.to_string()));
+    command.arg(kind).args(numbers.iter().map(u64::to_string));
     // The client is the same on every side.
     command.env_remove("LD_PRELOAD").env_remove("ANYRING_STATS").env_remove("ANYRING_BACKEND");
     Ok(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?)
 }
 
-fn answer_of(client: Child) -> Outcome<f64> {
+/// What it measured.
+pub fn answer_of(client: Child) -> Outcome<f64> {
     let output = client.wait_with_output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     expect(output.status.success(), || format!("the client ended with {}: {}", output.status, text.trim()))?;

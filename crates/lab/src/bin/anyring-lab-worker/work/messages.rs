@@ -3,6 +3,8 @@
 //!
 //! A message is the time when it was sent and a number; the receiver checks that the numbers come in order.
 
+pub mod fan_in;
+pub mod fan_out;
 mod queue;
 mod uring;
 
@@ -22,7 +24,7 @@ trait Channel: Sync {
     /// The receiving end, in its own thread, then told to the sender.
     fn receiver(&self) -> Outcome<Self::Receiver>;
 
-    /// The sending end, when the receiving one exists.
+    /// A sending end, when the receiving one exists; each is its thread's own.
     fn sender(&self) -> Outcome<Self::Sender>;
 
     fn send(&self, sender: &mut Self::Sender, sent_ns: u64, number: u32) -> Outcome<()>;
@@ -43,8 +45,8 @@ trait Channel: Sync {
 pub fn run(program: Program, door: Door, work: &Messages) -> Outcome<Measured> {
     match program {
         Program::Uring => both(uring::Rings::new(door), *work),
-        Program::Epoll => both(queue::WithEventfd::new()?, *work),
-        Program::Futex => both(queue::WithFutex::default(), *work),
+        Program::Epoll => both(queue::WithEventfd::new(1)?, *work),
+        Program::Futex => both(queue::WithFutex::new(1), *work),
         other => not_for(other),
     }
 }

@@ -18,16 +18,12 @@ struct Connection {
     left: u64,
 }
 
-/// PORT CONNECTIONS BYTES MESSAGES: prints ns a message, or what went wrong.
-pub fn client(words: &[String]) -> ExitCode {
+/// Is a client with these numbers: prints what it measured, or what went wrong.
+pub fn client(words: &[String], measure: impl Fn(&[u64]) -> Outcome<f64>) -> ExitCode {
     let numbers: Vec<u64> = words.iter().filter_map(|word| word.parse().ok()).collect();
-    let outcome = match numbers[..] {
-        [port, connections, bytes, messages] => talk(port as u16, connections, bytes as usize, messages),
-        _ => Err("PORT CONNECTIONS BYTES MESSAGES".into()),
-    };
-    match outcome {
-        Ok(ns) => {
-            println!("{ns}");
+    match measure(&numbers) {
+        Ok(figure) => {
+            println!("{figure}");
             ExitCode::SUCCESS
         }
         Err(stop) => {
@@ -37,7 +33,12 @@ pub fn client(words: &[String]) -> ExitCode {
     }
 }
 
-fn talk(port: u16, connections: u64, bytes: usize, messages: u64) -> Outcome<f64> {
+/// PORT CONNECTIONS BYTES MESSAGES: ns a message.
+pub fn talk(numbers: &[u64]) -> Outcome<f64> {
+    let [port, connections, bytes, messages] = *numbers else {
+        return Err("PORT CONNECTIONS BYTES MESSAGES".into());
+    };
+    let (port, bytes) = (port as u16, bytes as usize);
     let each = messages.div_ceil(connections);
     let mut epoll = Epoll::new()?;
     let mut all = Vec::new();

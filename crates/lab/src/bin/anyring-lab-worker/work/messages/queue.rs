@@ -1,11 +1,11 @@
-//! A queue for one sender and one receiver, and two ways to wake the receiver.
+//! A queue for one sender and one receiver, as many of them as there are senders, and two ways to wake the receiver.
 
 use super::Channel;
 use crate::outcome::{available, checked, expect, Outcome};
 use crate::peer::epoll::Epoll;
 use anyring_lab::message::Proof;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{fence, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Room for messages, a power of two.
 const ROOM: u32 = 4096;
@@ -63,24 +63,53 @@ impl Queue {
     }
 }
 
+/// A queue for each sender.
+struct Queues {
+    all: Vec<Queue>,
+    /// The next sender's.
+    next: AtomicUsize,
+}
+
+impl Queues {
+    fn new(senders: usize) -> Self {
+        Queues { all: (0..senders).map(|_| Queue::default()).collect(), next: AtomicUsize::new(0) }
+    }
+
+    /// One that no other sender has.
+    fn own(&self) -> Outcome<usize> {
+        let own = self.next.fetch_add(1, Ordering::Relaxed); // a number, that orders nothing
+        expect(own < self.all.len(), || "more senders than queues".to_owned())?;
+        Ok(own)
+    }
+
+    fn drain(&self, each: &mut dyn FnMut(u64, u32) -> Outcome<()>) -> Outcome<bool> {
+        self.all.iter().try_fold(false, |any, queue| Ok(queue.drain(each)? || any))
+    }
+}
+
 /// The receiver waits in epoll_wait for an eventfd, which each message is told to.
 pub struct WithEventfd {
-    queue: Queue,
+    queues: Queues,
     event: OwnedFd,
 }
 
 impl WithEventfd {
-    /// An empty one.
-    pub fn new() -> Outcome<Self> {
+    /// An empty one for so many senders.
+    pub fn new(senders: usize) -> Outcome<Self> {
         // SAFETY: no pointers.
         let fd = available("eventfd", unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })? as i32;
         // SAFETY: the call just returned this descriptor, and nobody else knows it.
-        Ok(WithEventfd { queue: Queue::default(), event: unsafe { OwnedFd::from_raw_fd(fd) } })
+        Ok(WithEventfd { queues: Queues::new(senders), event: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// Takes all that is there.
+    pub fn drain(&self, each: &mut dyn FnMut(u64, u32) -> Outcome<()>) -> Outcome<()> {
+        self.queues.drain(each).map(|_any| ())
     }
 }
 
 impl Channel for WithEventfd {
-    type Sender = ();
+    type Sender = usize;
     type Receiver = Epoll;
 
     fn receiver(&self) -> Outcome<Epoll> {
@@ -90,12 +119,12 @@ impl Channel for WithEventfd {
         Ok(epoll)
     }
 
-    fn sender(&self) -> Outcome<()> {
-        Ok(())
+    fn sender(&self) -> Outcome<usize> {
+        self.queues.own()
     }
 
-    fn send(&self, (): &mut (), sent_ns: u64, number: u32) -> Outcome<()> {
-        self.queue.push(sent_ns, number);
+    fn send(&self, own: &mut usize, sent_ns: u64, number: u32) -> Outcome<()> {
+        self.queues.all[*own].push(sent_ns, number);
         let one = 1u64;
         // SAFETY: eight readable bytes.
         let answer = unsafe { libc::write(self.event.as_raw_fd(), (&raw const one).cast(), 8) };
@@ -111,25 +140,29 @@ impl Channel for WithEventfd {
         if !polling {
             epoll.wait()?.count();
         }
-        self.queue.drain(each)?;
+        self.queues.drain(each)?;
         std::hint::spin_loop();
         Ok(())
     }
 
-    fn proof(&self, (): &(), _receiver: Epoll) -> Option<Proof> {
+    fn proof(&self, _own: &usize, _receiver: Epoll) -> Option<Proof> {
         None
     }
 }
 
 /// The receiver says that it sleeps, and is woken only then.
-#[derive(Default)]
 pub struct WithFutex {
-    queue: Queue,
+    queues: Queues,
     /// 1 while the receiver sleeps or is about to.
     asleep: AtomicU32,
 }
 
 impl WithFutex {
+    /// An empty one for so many senders.
+    pub fn new(senders: usize) -> Self {
+        WithFutex { queues: Queues::new(senders), asleep: AtomicU32::new(0) }
+    }
+
     fn futex(&self, operation: i32, value: u32) -> i64 {
         let none = std::ptr::null::<libc::timespec>();
         // SAFETY: the word lives as long as `self`; no timeout.
@@ -138,19 +171,19 @@ impl WithFutex {
 }
 
 impl Channel for WithFutex {
-    type Sender = ();
+    type Sender = usize;
     type Receiver = ();
 
     fn receiver(&self) -> Outcome<()> {
         Ok(())
     }
 
-    fn sender(&self) -> Outcome<()> {
-        Ok(())
+    fn sender(&self) -> Outcome<usize> {
+        self.queues.own()
     }
 
-    fn send(&self, (): &mut (), sent_ns: u64, number: u32) -> Outcome<()> {
-        self.queue.push(sent_ns, number);
+    fn send(&self, own: &mut usize, sent_ns: u64, number: u32) -> Outcome<()> {
+        self.queues.all[*own].push(sent_ns, number);
         // SeqCst: with the fence in `receive`, either the receiver sees the message or this sees that it sleeps.
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) == 1 {
@@ -161,26 +194,23 @@ impl Channel for WithFutex {
     }
 
     fn receive(&self, (): &mut (), polling: bool, each: &mut dyn FnMut(u64, u32) -> Outcome<()>) -> Outcome<()> {
-        if self.queue.drain(each)? || polling {
+        if self.queues.drain(each)? || polling {
             std::hint::spin_loop();
             return Ok(());
         }
         self.asleep.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst); // partner: the fence in `send`
-        match self.queue.pop() {
-            Some((sent, number)) => {
-                self.asleep.store(0, Ordering::Relaxed);
-                each(sent, number)
-            }
+        match self.queues.drain(each)? {
+            true => self.asleep.store(0, Ordering::Relaxed),
             // Any answer (woken, the word has changed, a signal) means: look again.
-            None => {
+            false => {
                 self.futex(libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, 1);
-                Ok(())
             }
         }
+        Ok(())
     }
 
-    fn proof(&self, (): &(), (): ()) -> Option<Proof> {
+    fn proof(&self, _own: &usize, (): ()) -> Option<Proof> {
         None
     }
 }
