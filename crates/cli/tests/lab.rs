@@ -190,15 +190,14 @@ fn the_threshold_of_direct_writes_is_the_devices_limit() {
         .iter()
         .map(|mark| (text(mark, "label"), number(mark, "x")))
         .collect();
-    let limit = marks.iter().filter(|(label, _)| label.starts_with("max_")).map(|(_, kib)| *kib);
-    let Some(limit) = limit.reduce(f64::min) else {
-        return skipped("lab async, its threshold: no loop device here");
-    };
+    // With a larger limit it depends on how the buffer's pages lie in memory.
+    if !marks.contains(&("max_sectors_kb 256", 256.0)) {
+        return skipped("lab async, its threshold: no loop device here whose limit can be set");
+    }
     if columns(&report, "kernel").iter().any(|column| column["counts"]["punted"].is_null()) {
         return skipped("lab async, its threshold: the kernel's punted requests are not counted here");
     }
-    let threshold = marks.iter().find(|(label, _)| *label == "the kernel punts above");
-    assert_eq!(threshold.map(|(_, kib)| *kib), Some(limit).filter(|limit| *limit < 1024.0), "{marks:?}");
+    assert!(marks.contains(&("the kernel punts above", 256.0)), "{marks:?}");
 }
 
 #[test]

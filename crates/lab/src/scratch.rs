@@ -116,11 +116,22 @@ fn attach(backing: &File) -> std::io::Result<(File, PathBuf)> {
     }
 }
 
-/// How many bytes the block device takes in one request: `queue/max_sectors_kb` and `max_segments` of whole pages.
-pub fn request_limits_kib(device: &Path) -> Option<(u64, u64)> {
+/// How much a block device takes in one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestLimits {
+    /// `queue/max_sectors_kb`.
+    pub sectors_kib: u64,
+    /// `queue/max_segments`, if no two of a request's pages lie one behind the other in physical memory.
+    pub segments_kib: u64,
+}
+
+/// Has one of our devices take this much in one request, if sysfs lets us, and tells what holds now.
+pub fn limit_requests(device: &Path, sectors_kib: u64) -> Option<RequestLimits> {
     let queue = Path::new("/sys/block").join(device.file_name()?).join("queue");
+    // Where it is read-only the device's own limit is told.
+    let _ = std::fs::write(queue.join("max_sectors_kb"), sectors_kib.to_string());
     let number = |name: &str| std::fs::read_to_string(queue.join(name)).ok()?.trim().parse::<u64>().ok();
-    Some((number("max_sectors_kb")?, number("max_segments")? * 4))
+    Some(RequestLimits { sectors_kib: number("max_sectors_kb")?, segments_kib: number("max_segments")? * 4 })
 }
 
 #[cfg(test)]

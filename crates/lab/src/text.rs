@@ -80,6 +80,7 @@ pub fn punted(column: &Column) -> Option<String> {
     match (column.counts.get(PUNTED), workers) {
         (Some(punted), _) => Some(format!("{punted} punted")),
         (None, Some(0)) => Some("0 punted (no io-wq thread)".to_owned()),
+        (None, Some(1)) => Some("punted to an io-wq thread (root could count)".to_owned()),
         (None, Some(threads)) => Some(format!("punted to {threads} io-wq threads (root could count)")),
         (None, None) => None,
     }

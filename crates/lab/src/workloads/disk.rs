@@ -4,7 +4,7 @@ use super::{Measurement, Plan, Setting, Workload};
 use crate::backend::Backend::*;
 use crate::message::{DirectWrites, Files, Work};
 use crate::report::{Figure, Mark, Published, WorkloadReport};
-use crate::scratch::request_limits_kib;
+use crate::scratch::{limit_requests, RequestLimits};
 use crate::worker::PUNTED;
 
 /// The workload `files`.
@@ -102,6 +102,8 @@ pub const ASYNC: Workload = Workload {
 const BLOCKS: [u32; 15] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 768, 1024, 1280, 1536, 2048];
 const BLOCK_BYTES: u32 = 512;
 
+/// `max_sectors_kb` of the published experiment.
+const PUBLISHED_LIMIT_KIB: u64 = 256;
 const SOURCE: &str = "an article on when to use IOSQE_ASYNC: an EBS volume, Linux 6.12, cycles at 2.5 GHz";
 /// Blocks of the write whose time was published, and us without and with IOSQE_ASYNC.
 const PUBLISHED: (u32, [f64; 2]) = (1024, [2202.4, 2187.8]);
@@ -118,12 +120,17 @@ fn plan_async(setting: &mut Setting) -> Result<Plan, String> {
     let mut sizes = setting.pick(BLOCKS.to_vec(), vec![8, 64, 1024, 2048]);
     let (path, smallest) = match setting.scratch.loop_device(bytes) {
         Ok(device) => {
-            plan.notes.push("On a loop device of its own.".to_owned());
-            if let Some((sectors, segments)) = request_limits_kib(&device) {
-                plan.marks.push(Mark { x: sectors as f64, label: format!("max_sectors_kb {sectors}") });
-                plan.marks.push(Mark { x: segments as f64, label: format!("max_segments {segments} KiB") });
+            plan.notes.push("On a loop device of its own, with that limit where sysfs can be written.".to_owned());
+            if let Some(limits) = limit_requests(&device, PUBLISHED_LIMIT_KIB) {
+                let RequestLimits { sectors_kib, segments_kib } = limits;
+                plan.marks.push(Mark { x: sectors_kib as f64, label: format!("max_sectors_kb {sectors_kib}") });
+                if segments_kib < sectors_kib {
+                    // Where the buffer's pages lie one behind the other more goes into one request.
+                    let label = format!("max_segments {segments_kib} KiB");
+                    plan.marks.push(Mark { x: segments_kib as f64, label });
+                }
                 // The last that one request holds, and the first that it does not.
-                let limit = (sectors.min(segments) * 1024 / u64::from(BLOCK_BYTES)) as u32;
+                let limit = (sectors_kib.min(segments_kib) * 1024 / u64::from(BLOCK_BYTES)) as u32;
                 sizes.extend([limit, limit + 1]);
                 sizes.retain(|blocks| *blocks <= most);
                 sizes.sort_unstable();
