@@ -24,7 +24,7 @@ help:
 	@echo "make undone      that the tests of the decisions fail without them; some 20 minutes"
 	@echo "make conformance-renew  writes CONFORMANCE.md anew; a minute"
 	@echo "make e2e-kernel  the end-to-end tests on the kernel's own io_uring, to check the tests"
-	@echo "make results     measures everything into docs/results; the machine should do nothing else"
+	@echo "make results     measures everything into docs/results, in 15 minutes; the machine should do nothing else"
 	@echo "make bench       what the engine's parts cost, in a process without doors (criterion)"
 	@echo "make demo        fio, qemu-img and tokio-uring where io_uring is denied, and our rate beside the kernel's"
 	@echo "make install     into PREFIX (/usr/local), below DESTDIR; builds only what was not built; install-strip: smaller"
@@ -103,17 +103,21 @@ undone:
 e2e-kernel: build
 	@E2E_ON=kernel $(STEP) $@ cargo test --locked -p anyring-e2e --no-fail-fast
 
-demo: build
+demo: setup
+	@scripts/build.sh $(TARGET)
 	@scripts/demo.sh $(TARGET)
 
 bench: setup
 	@cargo bench --locked -p anyring-lab --bench engine
 
-# Some twenty minutes. What is in docs/results is replaced; documents show the charts as SVG.
-results: build
-	@rm -rf docs/results
-	@$(TARGET)/release/anyring lab --out docs/results
-	@rm docs/results/*.png
+# At most 15 minutes. What is in docs/results is replaced once all is measured; documents show the charts as SVG.
+# LAB=--quick tries it out, with figures that are worth nothing.
+results: setup
+	@scripts/build.sh $(TARGET)
+	@rm -rf $(TARGET)/results
+	@$(TARGET)/release/anyring lab --minutes 13 $(LAB) --out $(TARGET)/results
+	@rm -rf docs/results $(TARGET)/results/*.png
+	@cp -r $(TARGET)/results docs/results
 
 # Whatever an installed program is made of; without it `make install` builds first, without `make setup`.
 install:
