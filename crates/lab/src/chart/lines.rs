@@ -138,7 +138,7 @@ fn lines(rows: &[&Row]) -> Vec<Line> {
             add(label, Ink::Of(column.backend), row.figure.variant.is_some(), (x, summary.median));
         }
         for published in &row.figure.published {
-            let dashed = published.label.contains("before");
+            let dashed = row.figure.variant.is_some() || published.label.contains("before");
             add(published.label.clone(), Ink::Published, dashed, (x, published.value));
         }
     }

@@ -65,7 +65,7 @@ pub const IDLE: Workload = Workload {
     axis: "",
     about:
         "1 and 1,000 rings, each used once and then left alone: the process's CPU time while it sleeps, in us, and \
-            the growth of its resident memory for each ring, in KiB. The kernel's own structures behind a ring \
+            the growth of its resident memory (Pss) for each ring, in KiB. The kernel's own structures behind a ring \
             are in no process's memory and are not counted, on either side.",
     plan: plan_idle,
 };

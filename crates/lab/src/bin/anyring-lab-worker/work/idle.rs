@@ -56,10 +56,11 @@ fn used_ring(door: Door) -> Outcome<Ring> {
     Ok(ring)
 }
 
-/// Counted page by page: VmRSS of /proc/self/status is a counter that lags behind by some pages.
+/// Each page once, however often it is mapped here (Pss): a ring in user space has two mappings, of the program and of
+/// whoever serves it. VmRSS of /proc/self/status counts it twice, and lags behind by some pages.
 fn resident_kib() -> Outcome<f64> {
     let mapped = std::fs::read_to_string("/proc/self/smaps_rollup")?;
-    let line = mapped.lines().find_map(|line| line.strip_prefix("Rss:"));
+    let line = mapped.lines().find_map(|line| line.strip_prefix("Pss:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
-    kib.ok_or_else(|| "/proc/self/smaps_rollup tells no Rss".into())
+    kib.ok_or_else(|| "/proc/self/smaps_rollup tells no Pss".into())
 }
