@@ -5,7 +5,7 @@ use crate::failure::{Failure, USAGE};
 use crate::library;
 use anyring_lab::backend::Backend;
 use anyring_lab::machine::Machine;
-use anyring_lab::measure::{self, Options};
+use anyring_lab::measure::{self, Measured, Options};
 use anyring_lab::message::Door;
 use anyring_lab::report::{Report, SCHEMA};
 use anyring_lab::scratch::Scratch;
@@ -39,6 +39,7 @@ pub fn run(options: &LabOptions) -> Result<i32, Failure> {
         door: measuring.door,
         machine: Machine::here(),
         workloads: Vec::new(),
+        skipped: Vec::new(),
     };
     for (index, workload) in workloads.iter().enumerate() {
         let mut setting = Setting { quick: options.quick, scratch: Scratch::new().map_err(Failure::own)? };
@@ -57,7 +58,13 @@ pub fn run(options: &LabOptions) -> Result<i32, Failure> {
             Some(signal) => Failure { status: 128 + signal, message: "interrupted".to_owned() },
             None => Failure::own(message),
         };
-        report.workloads.push(measured.map_err(failed)?);
+        match measured.map_err(failed)? {
+            Measured::Report(measured) => report.workloads.push(measured),
+            Measured::Nothing(why) => report.skipped.push(why),
+        }
+    }
+    if report.workloads.is_empty() {
+        return Err(Failure::own(report.skipped.join("; ")));
     }
     match options.json {
         true => println!("{}", json(&report)?),

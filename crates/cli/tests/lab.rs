@@ -45,7 +45,7 @@ fn assert_fields(value: &Value, fields: &[&str]) {
 
 /// The form that docs/lab.md describes.
 fn assert_schema(report: &Value) {
-    assert_fields(report, &["schema", "version", "unix_time", "quick", "door", "machine", "workloads"]);
+    assert_fields(report, &["schema", "version", "unix_time", "quick", "door", "machine", "workloads", "skipped"]);
     assert_eq!((&report["schema"], &report["quick"]), (&1.into(), &true.into()));
     let machine = &report["machine"];
     assert_fields(machine, &["cpu", "cores", "virtualised", "kernel", "mitigations", "root"]);
@@ -314,6 +314,20 @@ fn what_cannot_be_measured_is_a_usage_error() {
     one_line_failure(&output(&mut anyring(&["lab", "nop", "--quick", "--out", "/proc/nowhere"])), 125);
     let message = one_line_failure(&output(&mut anyring(&["lab", "nop", "--quick", "--backends", "epoll"])), 125);
     assert!(message.contains("none of these backends has a part in it"), "{message}");
+}
+
+/// One of several workloads that cannot be measured does not keep the others from it.
+#[test]
+fn a_workload_without_figures_is_skipped_with_its_reason() {
+    lab_worker();
+    let words = ["lab", "nop", "pipes", "--quick", "--backends", "epoll"];
+    let run = |more: &[&str]| output(&mut anyring(&[&words[..], more].concat()));
+    let why = "nop: nothing could be measured: none of these backends has a part in it";
+    let report: Value = serde_json::from_slice(&run(&["--json"]).stdout).expect("JSON");
+    assert_schema(&report);
+    assert_eq!(report["skipped"], Value::Array(vec![why.into()]));
+    assert_eq!(text(&report["workloads"][0], "name"), "pipes");
+    assert!(stdout(&run(&[])).contains(why));
 }
 
 #[test]

@@ -71,6 +71,9 @@ fn head(report: &Report, page: &mut String) {
          ratio of medians stands its 95&nbsp;% bootstrap interval: a noisy machine shows as a wide one. Every result \
          was checked. Whiskers in charts reach from the least to the greatest run.</p>\n",
     );
+    for why in &report.skipped {
+        let _ = writeln!(page, "<p class=\"note\">{}</p>", escape(why));
+    }
     let machine = &report.machine;
     let door = serde_json::to_value(report.door).ok().and_then(|door| door.as_str().map(str::to_owned));
     let facts = [

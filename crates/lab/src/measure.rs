@@ -1,7 +1,7 @@
 //! Taking turns: every measurement on every backend, then again, so that a busy or slow moment meets all of them.
 
 use crate::backend::Backend;
-use crate::message::{Door, Reply, Task, Work};
+use crate::message::{self, Door, Reply, Task, Work};
 use crate::report::{Column, Row, WorkloadReport};
 use crate::spawn::Program;
 use crate::statistics::{median, Estimate, Summary};
@@ -58,6 +58,15 @@ impl Options {
     }
 }
 
+/// What came of a workload.
+#[derive(Debug)]
+pub enum Measured {
+    /// Figures, of one backend at least.
+    Report(WorkloadReport),
+    /// No backend has any: why, in one line for people.
+    Nothing(String),
+}
+
 /// Measures. `progress` is told of each process that ended, and may end everything. The error is one line for people.
 pub fn run(
     launcher: &Launcher,
@@ -65,7 +74,7 @@ pub fn run(
     plan: &Plan,
     options: &Options,
     mut progress: impl FnMut() -> Result<(), String>,
-) -> Result<WorkloadReport, String> {
+) -> Result<Measured, String> {
     let mut all: Vec<_> = plan.measurements.iter().map(|measurement| options.turns(measurement)).collect();
     let planned = all.iter().map(|turns| turns.runs).max().unwrap_or(0);
     let mut begun = Instant::now();
@@ -91,7 +100,7 @@ pub fn run(
     if sides().all(|(_, side)| side.runs.is_empty()) {
         let why = sides().find_map(|(_, side)| side.missing.clone());
         let why = why.unwrap_or_else(|| "none of these backends has a part in it".to_owned());
-        return Err(format!("{}: nothing could be measured: {why}", workload.name));
+        return Ok(Measured::Nothing(format!("{}: nothing could be measured: {why}", workload.name)));
     }
     for one in all.iter_mut().filter(|one| one.measurement.count_punted) {
         let kernel = one.sides.iter_mut().find(|(backend, _)| *backend == Backend::Kernel);
@@ -112,7 +121,7 @@ pub fn run(
     if taken < planned {
         report.notes.push(format!("{taken} runs of each instead of {planned}: the time was up (--minutes)."));
     }
-    Ok(report)
+    Ok(Measured::Report(report))
 }
 
 impl Side {
@@ -175,7 +184,7 @@ fn time_starts(launcher: &Launcher, backend: Backend, times: u32) -> Result<Repl
     };
     let times_ns = (0..times).map(|_| program.time_ns()).collect::<Result<Vec<_>, _>>()?;
     let figures = vec![median(&times_ns) / 1000.0];
-    Ok(Reply::Measured(crate::message::Measured { figures, ..Default::default() }))
+    Ok(Reply::Measured(message::Measured { figures, ..Default::default() }))
 }
 
 /// Asks the loader whether it loads the library into the program: a static one would ignore it.

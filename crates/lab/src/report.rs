@@ -27,6 +27,8 @@ pub struct Report {
     pub machine: Machine,
     /// What was measured.
     pub workloads: Vec<WorkloadReport>,
+    /// Workloads of which nothing could be measured here, and why: a line each.
+    pub skipped: Vec<String>,
 }
 
 /// One workload.

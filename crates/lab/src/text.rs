@@ -7,6 +7,9 @@ use crate::worker::PUNTED;
 /// The report as text, below 100 columns wide.
 pub fn report(report: &Report) -> String {
     let mut text: String = report.workloads.iter().map(workload).collect();
+    for why in &report.skipped {
+        text.push_str(&format!("{}\n\n", fold(why)));
+    }
     if report.quick {
         text.push_str("--quick: this shows that it runs; the figures are worth nothing.\n");
     }
