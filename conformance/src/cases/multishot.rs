@@ -18,6 +18,7 @@ cases! {
         accept_is_cancelled,
         read_answers_each_time,
         read_ends_with_the_data,
+        read_that_finds_the_end_keeps_its_chain,
         read_ends_without_buffers,
         read_waits_without_buffers_while_there_is_nothing,
         read_without_buffers_is_cancelled,
@@ -159,6 +160,18 @@ fn read_ends_with_the_data(cx: &Context) {
     assert_eq!(next_shot(&mut ring), (4, true, Some(0)));
     drop(writer);
     assert_eq!(next_shot(&mut ring), (0, false, None));
+}
+
+fn read_that_finds_the_end_keeps_its_chain(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
+    let _buffers = BufferRing::filled(&ring, 1, 8, 64);
+    writer.write_all(b"last").expect("write");
+    drop(writer);
+    let chain = [read(fd(&reader)).with(IOSQE_IO_LINK).data(1), sqe::nop().data(2)];
+    ring.go_all(&chain);
+    assert_eq!(ring.wait_ordered(3), [(1, 4), (1, 0), (2, 0)]);
+    ring.go_all(&chain);
+    assert_eq!(ring.wait_ordered(2), [(1, 0), (2, 0)]);
 }
 
 fn read_ends_without_buffers(cx: &Context) {

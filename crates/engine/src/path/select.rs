@@ -149,6 +149,8 @@ impl RingGuard {
         let Some(mut held) = selection.held.take() else { return ControlFlow::Break(verdict) };
         let nothing = transferred == 0 && !held.committed && (multishot || !reads || !held.listed);
         let attempted = match Attempted::of(verdict) {
+            // The end of the data is no failure of a multishot READ, however short that is.
+            Some(attempted) if multishot && reads => Attempted { failed: attempted.result < 0, ..attempted },
             Some(attempted) => attempted,
             // Somebody else took what was left for the second attempt.
             None if nothing && selection.gathered.is_some() => Attempted { result: 0, failed: false, flags: 0 },
@@ -178,7 +180,7 @@ impl RingGuard {
             self.groups.give_back(group, held);
             let gathered = selection.gathered.take();
             let answer = |(result, flags)| Attempted { result: result as i32, flags, ..attempted }.verdict();
-            return ControlFlow::Break(gathered.map_or(verdict, answer));
+            return ControlFlow::Break(gathered.map_or(attempted.verdict(), answer));
         }
         let bytes = if at_once { held.bytes } else { result.max(0) as usize };
         self.groups.commit(group, &mut held, bytes, used_buffers(&selection.ranges, bytes));
