@@ -41,6 +41,7 @@ cases! {
         send_too_big_datagram_is_emsgsize,
         sendmsg_gathers,
         sendmsg_passes_a_descriptor,
+        message_without_control_data_may_have_cmsg_compat,
         sendmsg_bad_header_is_efault,
         sendmsg_bad_vector_is_efault,
         recvmsg_scatters,
@@ -606,4 +607,15 @@ fn poll_first_without_waiting_on_no_descriptor_is_ebadf(cx: &Context) {
     let first = IORING_RECVSEND_POLL_FIRST as u16;
     assert_eq!(ring.run(sqe::send(-1, b"abc", libc::MSG_DONTWAIT).ioprio(first)), -EBADF);
     assert_eq!(ring.run(sqe::recv(9999, &mut [0; 3], libc::MSG_DONTWAIT).ioprio(first)), -EBADF);
+}
+
+/// The system calls refuse it.
+fn message_without_control_data_may_have_cmsg_compat(cx: &Context) {
+    const MSG_CMSG_COMPAT: i32 = i32::MIN;
+    let ((a, b), mut ring, mut bytes) = (pair(), cx.ring(4), [0; 4]);
+    let mut sent = [iovec(b"abc")];
+    assert_eq!(ring.run(sqe::sendmsg(fd(&a), &message(&mut sent), MSG_CMSG_COMPAT)), 3);
+    let mut received = [iovec_mut(&mut bytes)];
+    assert_eq!(ring.run(sqe::recvmsg(fd(&b), &mut message(&mut received), MSG_CMSG_COMPAT)), 3);
+    assert_eq!(&bytes[..3], b"abc");
 }

@@ -60,7 +60,19 @@ impl Header {
 
     fn receive(&mut self, fd: i32, flags: u32) -> Result<usize, Errno> {
         let header = self as *mut Header as usize;
-        call(libc::SYS_recvmsg, [fd as usize, header, (flags | MSG_DONTWAIT) as usize, 0, 0, 0])
+        let flags = (known_flags(flags, self) | MSG_DONTWAIT) as usize;
+        call(libc::SYS_recvmsg, [fd as usize, header, flags, 0, 0, 0])
+    }
+}
+
+/// The flags without `MSG_CMSG_COMPAT`, where there is no control data that it could say anything of: the system calls refuse
+/// it, io_uring does not.
+fn known_flags(flags: u32, header: &Header) -> u32 {
+    const MSG_CMSG_COMPAT: u32 = 0x8000_0000;
+    if header.control_length == 0 {
+        flags & !MSG_CMSG_COMPAT
+    } else {
+        flags
     }
 }
 
@@ -137,7 +149,7 @@ impl Message {
             iovec_count: self.iovecs.len(),
             ..self.header
         };
-        let flags = (flags | MSG_DONTWAIT | MSG_NOSIGNAL) as usize;
+        let flags = (known_flags(flags, &header) | MSG_DONTWAIT | MSG_NOSIGNAL) as usize;
         call(libc::SYS_sendmsg, [fd as usize, &header as *const Header as usize, flags, 0, 0, 0])
     }
 
