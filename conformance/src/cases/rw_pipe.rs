@@ -7,6 +7,7 @@ cases! {
     any_flags: [
         read_with_offset_zero_waits_for_data,
         read_with_offset_minus_one_waits_for_data,
+        flags_of_files_are_eopnotsupp_at_once,
         read_of_ready_data_completes_in_submit,
         read_takes_what_is_there,
         readv_waits_for_data,
@@ -365,4 +366,17 @@ fn read_then_write_in_one_submission(cx: &Context) {
     ]);
     assert_eq!(ring.wait_sorted(2), [(1, 3), (2, 3)]);
     assert_eq!(&buffer[..3], b"abc");
+}
+
+/// RWF_ATOMIC (0x40) and RWF_DONTCACHE (0x80).
+fn flags_of_files_are_eopnotsupp_at_once(cx: &Context) {
+    let (mut ring, mut buffer, (reader, writer)) = (cx.ring(4), [0; 4], pipe());
+    let (a, _b) = pair();
+    for flags in [0x40, 0x80, 0x88, 0xc0] {
+        for number in [fd(&reader), fd(&a)] {
+            assert_eq!(ring.run(sqe::read(number, &mut buffer, 0).op_flags(flags)), -libc::EOPNOTSUPP, "{flags:#x}");
+            assert_eq!(ring.run(sqe::read(number, &mut [], 0).op_flags(flags)), -libc::EOPNOTSUPP, "{flags:#x}");
+        }
+        assert_eq!(ring.run(sqe::write(fd(&writer), b"x", 0).op_flags(flags)), -libc::EOPNOTSUPP, "{flags:#x}");
+    }
 }

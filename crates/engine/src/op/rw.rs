@@ -20,6 +20,9 @@ use substitute::Substitute;
 const RWF_HIPRI: u32 = 0x1;
 /// `RWF_NOWAIT` of preadv2(2).
 const RWF_NOWAIT: u32 = 0x8;
+/// `RWF_ATOMIC` and `RWF_DONTCACHE` of preadv2(2): for files and block devices only (`kiocb_set_rw_flags` in
+/// include/linux/fs.h).
+const RWF_OF_FILES: u32 = 0x40 | 0x80;
 /// `RWF_SUPPORTED` of Linux 6.18: all flags of preadv2(2) and pwritev2(2).
 const RWF_SUPPORTED: u32 = 0x1ff;
 /// The most bytes one request transfers (`MAX_RW_COUNT`).
@@ -228,20 +231,22 @@ impl Rw {
         self.flags & RWF_HIPRI != 0
     }
 
-    /// Which readiness it waits for; `None` when the program asked not to wait (RWF_NOWAIT), and before it has polled first:
-    /// that must not be left for the event, which it would use up.
+    /// Which readiness it waits for; `None` when the program asked not to wait (RWF_NOWAIT), with flags that may be refused at
+    /// once, and before it has polled first: that must not be left for the event, which it would use up.
     #[inline]
     pub fn waits_for(&self) -> Option<Direction> {
         let polls_first = self.multishot && !self.polled;
-        (self.flags & RWF_NOWAIT == 0 && !polls_first).then(|| self.direction())
+        (self.flags & (RWF_NOWAIT | RWF_OF_FILES) == 0 && !polls_first).then(|| self.direction())
     }
 
     /// Transfers, going on after short counts on files that have a position.
     #[inline]
     pub fn issue(&mut self, context: Context) -> Verdict {
         let total = self.total();
-        if self.flags > RWF_SUPPORTED {
-            return self.finish_error(Errno::OPNOTSUPP, total);
+        if self.flags & !(RWF_SUPPORTED & !RWF_OF_FILES) != 0 {
+            if let Some(error) = self.refused_flags(context.fd) {
+                return self.finish_error(error, total);
+            }
         }
         if self.protected {
             return self.finish_error(refusal_of_protection(context.fd), total);
@@ -270,6 +275,16 @@ impl Rw {
                 Err(error) => return self.finish_error(error, total),
             }
         }
+    }
+
+    /// Why no transfer on this file may have these flags, if so. The system call tells only when there is something to do.
+    #[cold]
+    fn refused_flags(&self, fd: i32) -> Option<Errno> {
+        if self.flags > RWF_SUPPORTED {
+            return Some(Errno::OPNOTSUPP);
+        }
+        let refused = crate::descriptors::check_open(fd).err();
+        refused.or_else(|| (!is_file(fd)).then_some(Errno::OPNOTSUPP))
     }
 
     /// The attempt for a file that does not know RWF_NOWAIT; else who can make the transfer.
