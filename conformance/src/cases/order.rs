@@ -31,6 +31,8 @@ cases! {
         drain_waits_for_later_shots,
         drain_waits_for_a_timeout,
         drain_after_drain,
+        drain_that_starts_at_once_holds_back_what_follows,
+        chain_that_drains_holds_back_what_follows,
         failed_drain_lets_go_on,
         drain_holds_nothing_back_once_it_ran,
         chains_behind_a_drain,
@@ -302,4 +304,25 @@ fn chains_behind_a_drain(cx: &Context) {
     ring.expect_quiet();
     byte(&mut writer);
     assert_eq!(ring.wait_ordered(5), [(1, 1), (2, 0), (3, 0), (4, -libc::EBADF), (5, -ECANCELED)]);
+}
+
+/// Nothing was in flight before it.
+fn drain_that_starts_at_once_holds_back_what_follows(cx: &Context) {
+    let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);
+    ring.go(sqe::read(fd(&reader), &mut buffer, 0).with(IOSQE_IO_DRAIN).data(1));
+    ring.go(sqe::nop().data(2));
+    ring.expect_quiet();
+    byte(&mut writer);
+    assert_eq!(ring.wait_ordered(2), [(1, 1), (2, 0)]);
+}
+
+fn chain_that_drains_holds_back_what_follows(cx: &Context) {
+    let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);
+    let drains = sqe::nop().with(IOSQE_IO_DRAIN | LINK).data(1);
+    ring.go_all(&[drains, sqe::read(fd(&reader), &mut buffer, 0).data(2)]);
+    ring.go(sqe::nop().data(3));
+    assert_eq!(ring.wait_ordered(1), [(1, 0)]);
+    ring.expect_quiet();
+    byte(&mut writer);
+    assert_eq!(ring.wait_ordered(2), [(2, 1), (3, 0)]);
 }

@@ -1,4 +1,5 @@
-//! IOSQE_IO_DRAIN: a request that starts when all before it have completed, and holds back all after it until then.
+//! IOSQE_IO_DRAIN: a request that starts when all before it have completed, and holds back all after it until it has.
+//! Source: `io_drain_req` and `io_queue_deferred` in io_uring/io_uring.c.
 
 use super::{Id, State};
 use crate::ring::RingGuard;
@@ -10,6 +11,8 @@ use std::collections::VecDeque;
 #[derive(Default)]
 pub struct Drain {
     queue: VecDeque<Id>,
+    /// A request that drains was submitted, and since then none to hold back. Set whenever `queue` is not empty.
+    active: bool,
     /// Requests inside `queue`, with the rest of their chains.
     held: usize,
     /// A chain that is being put together drains: the request behind it drains, too. Source: `drain_next` in
@@ -23,7 +26,7 @@ impl Drain {
     /// Nothing is held back, and nothing has to be.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.queue.is_empty() && !self.next
+        !self.active && !self.next
     }
 
     /// Adds IOSQE_IO_DRAIN to the `flags` of a request that follows a chain which drains, and notes it where the request
@@ -49,17 +52,22 @@ impl Drain {
 }
 
 impl RingGuard {
-    /// Keeps the chain that starts with `id` back if one of it drains and earlier requests are in flight, or if others
-    /// are kept back before it.
+    /// Keeps the chain that starts with `id` back if it drains, or comes after one that does, and earlier requests are in
+    /// flight or kept back.
     pub fn hold_back(&mut self, id: Id) -> bool {
         let chain = self.chain_of(id);
         let drains = chain.iter().any(|member| self.slab[*member].flags & IOSQE_IO_DRAIN != 0);
         if drains {
             // The head stands for the chain, as in the kernel.
             self.slab[id].flags |= IOSQE_IO_DRAIN;
+            self.drain.active = true;
+        }
+        if !self.drain.active {
+            return false;
         }
         let earlier = self.slab.len() - self.drain.held - chain.len();
-        if self.drain.queue.is_empty() && !(drains && earlier != 0) {
+        if self.drain.queue.is_empty() && earlier == 0 {
+            self.drain.active = drains;
             return false;
         }
         self.slab[id].state = State::Deferred;
@@ -70,15 +78,19 @@ impl RingGuard {
 
     /// After a completion: lets go what no longer has to wait.
     pub fn release_held(&mut self) {
+        // The first waits for what drained before it; those behind it go along, up to the next that drains.
+        let mut waits = true;
         while let Some(id) = self.drain.queue.front().copied() {
+            waits |= self.slab[id].flags & IOSQE_IO_DRAIN != 0;
             let in_flight = self.slab.len() - self.drain.held;
-            if self.slab[id].flags & IOSQE_IO_DRAIN != 0 && in_flight != 0 {
+            if waits && in_flight != 0 {
                 return;
             }
             self.drain.queue.pop_front();
             self.drain.held -= self.chain_of(id).len();
             self.slab[id].state = State::Issuing;
             self.ready.push_back(id);
+            waits = self.slab[id].flags & IOSQE_IO_DRAIN != 0;
         }
     }
 
