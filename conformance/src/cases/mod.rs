@@ -33,6 +33,7 @@ topics![
     lifetime,
     link,
     msg_ring,
+    msg_ring_targets,
     multishot,
     multishot_recv,
     napi,

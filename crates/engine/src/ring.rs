@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`State`]: requests, poll set, timers, registered things | `state`, the lock that the kernel calls uring_lock |
 //! | CQ tail, backlog, waiters' words | the post lock in [`control`], shared between processes |
-//! | `arrived`: what workers bring back | its own lock; drained by whoever holds `state` |
+//! | `arrived`: what workers bring back; `messages` | each its own lock; drained by whoever holds `state` |
 //! | `driver`, `sleeping` | atomics, see `path::driver` |
 //!
 //! `broken` says what a panic has done to the ring, see there.
@@ -47,6 +47,7 @@ use crate::resource::restrictions::Restrictions;
 use crate::resource::wait_region::Region;
 use crate::sync::fence_after_swap;
 use crate::Errno;
+use anyring_abi::Cqe;
 use arrivals::Arrivals;
 use broken::{Health, LeftOver, Strike};
 use control::Control;
@@ -70,7 +71,9 @@ pub struct Ring {
     pub flags: AtomicU32,
     state: Lock<Option<Box<State>>>,
     /// What workers bring back.
-    pub arrived: Arrivals<Arrival>,
+    pub arrived: Arrivals<Arc<Job>>,
+    /// CQEs that other rings sent (`IORING_OP_MSG_RING`) while somebody held this one, or that wait for its owner.
+    pub messages: Arrivals<Cqe>,
     /// Tags of resources that nobody uses any more, to be posted by whoever holds `state` next.
     retired: Arrivals<u64>,
     /// Who polls and fires timers, and how whoever waits sleeps.
@@ -135,7 +138,7 @@ pub struct State {
     /// CQEs not yet posted.
     pub batch: Batch,
     /// CQEs that found the shared backlog full.
-    pub spill: VecDeque<(anyring_abi::Cqe, [u64; 2])>,
+    pub spill: VecDeque<(Cqe, [u64; 2])>,
     /// Registered files.
     pub files: Option<Files>,
     /// Registered buffers.
@@ -213,14 +216,6 @@ pub struct RingGuard {
     held: Option<Held<'static, Option<Box<State>>>>,
 }
 
-/// What others bring to a ring.
-pub enum Arrival {
-    /// A worker's result.
-    Result(Arc<Job>),
-    /// A CQE from another ring (`IORING_OP_MSG_RING`).
-    Message(anyring_abi::Cqe),
-}
-
 /// Why a ring could not be locked.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LockFailure {
@@ -253,6 +248,7 @@ impl Ring {
             flags: AtomicU32::new(0),
             state: Lock::new(None),
             arrived: Arrivals::new(),
+            messages: Arrivals::new(),
             retired: Arrivals::new(),
             driver: Driver::new(),
             untold: AtomicBool::new(false),
@@ -310,21 +306,8 @@ impl Ring {
     /// Brings finished jobs back. The worker itself completes them, unless somebody holds the ring (who will look before
     /// letting go) or completions wait for the program to ask for them (`IORING_SETUP_DEFER_TASKRUN`).
     pub fn deliver(&'static self, jobs: Vec<Arc<Job>>) {
-        let brought = self.bring(jobs.into_iter().map(Arrival::Result));
+        let brought = self.arrived.put(jobs);
         debug_assert!(brought, "a worker does not interrupt itself");
-        // Relaxed: -1 is seen at the latest by whoever closed the ring, after the job is back.
-        if self.fd.load(Ordering::Relaxed) < 0 {
-            crate::process::end_if_unused(self);
-        }
-    }
-
-    /// Leaves something for whoever holds the ring, or takes it in now. False in a signal handler that interrupted another
-    /// call of this in the same thread.
-    #[must_use]
-    pub fn bring(&'static self, arrivals: impl IntoIterator<Item = Arrival>) -> bool {
-        if !self.arrived.put(arrivals) {
-            return false;
-        }
         if self.defers() {
             self.signal_deferred();
         } else if !self.completes_here() {
@@ -332,7 +315,31 @@ impl Ring {
         } else {
             drop(self.try_lock());
         }
+        // Relaxed: -1 is seen at the latest by whoever closed the ring, after the job is back.
+        if self.fd.load(Ordering::Relaxed) < 0 {
+            crate::process::end_if_unused(self);
+        }
+    }
+
+    /// Leaves a message for whoever holds the ring, or for its owner. False in a signal handler that interrupted another
+    /// call of this in the same thread.
+    #[must_use]
+    pub fn leave_message(&'static self, cqe: Cqe) -> bool {
+        if !self.messages.put([cqe]) {
+            return false;
+        }
+        match self.keeps_messages() {
+            true => self.signal_deferred(),
+            false => drop(self.try_lock()),
+        }
         true
+    }
+
+    /// Whether messages wait for the ring's owner to ask for them. A polled ring's CQ is anybody's to post to
+    /// (`io_msg_need_remote` in io_uring/msg_ring.c).
+    #[inline]
+    pub fn keeps_messages(&self) -> bool {
+        self.defers() && !self.has(anyring_abi::IORING_SETUP_IOPOLL)
     }
 
     /// Work has arrived for a ring whose owner must collect it: set the flag, wake the owner. If somebody holds the ring,
@@ -359,8 +366,9 @@ impl Ring {
     fn has_left_overs(&self) -> bool {
         // SQEs are owed to a signal handler that submitted while this thread held the ring, perhaps just before it let go.
         let owed = self.owed.load(Ordering::Relaxed) != 0;
-        let arrived = self.has_arrived() && self.completes_here();
-        arrived || self.untold.load(Ordering::Relaxed) || self.retired.any() || owed
+        let arrived = self.arrived.any() && self.completes_here();
+        let messages = self.messages.any() && !self.keeps_messages();
+        arrived || messages || self.untold.load(Ordering::Relaxed) || self.retired.any() || owed
     }
 
     /// Whether the calling thread may complete what workers brought back.
@@ -378,10 +386,10 @@ impl Ring {
         self.has(anyring_abi::IORING_SETUP_DEFER_TASKRUN) && !self.inherited.load(Ordering::Relaxed)
     }
 
-    /// Whether results wait to be completed.
+    /// Whether results wait to be completed, or messages to be posted.
     #[inline]
     pub fn has_arrived(&self) -> bool {
-        self.arrived.any()
+        self.arrived.any() | self.messages.any()
     }
 }
 
@@ -431,10 +439,22 @@ impl RingGuard {
         }
     }
 
+    /// What has arrived and need not wait for anybody else. Messages go first: one that its sender sends next is not left,
+    /// but posted behind them.
+    #[cold]
+    fn settle_arrived_here(&mut self) {
+        if !self.ring.keeps_messages() {
+            self.post_messages();
+        }
+        if self.ring.arrived.any() && self.ring.completes_here() {
+            self.complete_arrived();
+        }
+    }
+
     #[cold]
     fn post_tags(&mut self) {
         for user_data in self.ring.retired.take() {
-            self.post(anyring_abi::Cqe { user_data, res: 0, flags: 0 }, true);
+            self.post(Cqe { user_data, res: 0, flags: 0 }, true);
         }
     }
 
@@ -453,8 +473,8 @@ impl RingGuard {
         if self.ring.untold.load(Ordering::Relaxed) && self.ring.untold.swap(false, Ordering::Acquire) {
             self.attend();
         }
-        if self.ring.has_arrived() && self.ring.completes_here() {
-            self.complete_arrived();
+        if self.ring.has_arrived() {
+            self.settle_arrived_here();
         }
         if self.ring.retired.any() {
             self.post_tags();

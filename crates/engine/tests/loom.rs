@@ -178,7 +178,7 @@ mod arrivals {
                     break;
                 }
                 // `sleep`: from here on an announcement changes the word that the sleeper compares.
-                if !ring.handover.may_sleep(&ring.arrived) {
+                if !ring.handover.may_sleep(ring.arrived.any()) {
                     continue;
                 }
                 *ring.wake_sequence.written.lock().unwrap() = false;

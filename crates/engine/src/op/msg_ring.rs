@@ -7,7 +7,7 @@
 
 use super::{call, Context, Verdict};
 use crate::resource::files::FixedFile;
-use crate::ring::{Arrival, Ring};
+use crate::ring::Ring;
 use crate::{descriptors, process, Errno};
 use anyring_abi::*;
 use std::sync::Arc;
@@ -131,18 +131,17 @@ fn leave(target: &'static Ring, cqe: Cqe) -> Result<(), Errno> {
     if target.is_struck_here() {
         return Err(Errno::IO);
     }
-    // A polled ring's CQ is anybody's to post to (`io_msg_need_remote` in io_uring/msg_ring.c).
-    if !target.defers() || target.has(IORING_SETUP_IOPOLL) {
+    if !target.keeps_messages() {
         if let Some(mut guard) = target.try_lock() {
             if guard.is_broken() {
                 return Err(Errno::IO);
             }
-            guard.settle(); // what came before
+            guard.post_messages(); // what came before
             guard.post_message(cqe);
             return Ok(());
         }
     }
-    match target.bring([Arrival::Message(cqe)]) {
+    match target.leave_message(cqe) {
         true => Ok(()),
         false => Err(Errno::AGAIN), // from a signal handler that interrupted another sender in this very thread
     }

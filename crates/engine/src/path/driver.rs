@@ -375,7 +375,7 @@ fn sleep(
     driving: bool,
 ) -> (Option<RingGuard>, Result<(), Errno>) {
     let (ring, polled) = (guard.ring(), guard.is_polled());
-    if !polled && !ring.driver.handover.may_sleep(&ring.arrived) {
+    if !polled && !ring.driver.handover.may_sleep(ring.has_arrived()) {
         return (Some(guard), Ok(()));
     }
     let until_ns = wish.minimum_ns.or(wish.deadline_ns);

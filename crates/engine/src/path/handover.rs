@@ -19,7 +19,6 @@
 //! called to looking. `visits` alone is read without it. So orderings are Relaxed, except where a word is the hand-over.
 //! The file makes no system call: `tests/loom.rs` model-checks it as it stands.
 
-use crate::ring::arrivals::Arrivals;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 const FREE: u32 = 0;
@@ -180,9 +179,9 @@ impl Handover {
     /// after it had looked, and was announced to nobody: this thread is the one to be told. What comes from here on changes
     /// the futex word that it is about to read.
     #[inline]
-    pub fn may_sleep<T>(&self, arrived: &Arrivals<T>) -> bool {
+    pub fn may_sleep(&self, arrived: bool) -> bool {
         self.away.store(0, Ordering::Relaxed);
-        !arrived.any()
+        !arrived
     }
 
     /// The program stayed away for a period.

@@ -8,9 +8,10 @@ use crate::op::{definition, fs, Context, Direction, FileUse, Op, Verdict};
 use crate::path::worker::{self, Approach, Job};
 use crate::path::{child, watch};
 use crate::request::{Id, ListKind, Path, Request, State, Target};
+use crate::ring::arrivals::Arrivals;
 use crate::ring::broken::Unanswered;
 use crate::ring::control::{RECORD_FREE, RECORD_IN_FLIGHT};
-use crate::ring::{Arrival, Ring, RingGuard};
+use crate::ring::RingGuard;
 use crate::{descriptors, process, stats, Errno};
 use anyring_abi::{
     Cqe, IORING_CQE_F_32, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IOSQE_ASYNC, IOSQE_BUFFER_SELECT,
@@ -21,15 +22,21 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// What was taken and is not received yet; after a panic it has to be found again.
-struct Rest {
-    ring: &'static Ring,
-    arrivals: VecDeque<Arrival>,
+struct Rest<T: 'static> {
+    of: &'static Arrivals<T>,
+    things: VecDeque<T>,
 }
 
-impl Drop for Rest {
+impl<T> Rest<T> {
+    fn take(of: &'static Arrivals<T>) -> Self {
+        Rest { of, things: of.take() }
+    }
+}
+
+impl<T> Drop for Rest<T> {
     fn drop(&mut self) {
-        if !self.arrivals.is_empty() {
-            let _ = self.ring.arrived.put(self.arrivals.drain(..));
+        if !self.things.is_empty() {
+            let _ = self.of.put(self.things.drain(..));
         }
     }
 }
@@ -242,8 +249,8 @@ impl RingGuard {
             message.file = self.fixed_file(message.source).ok();
         }
         let verdict = message.issue(Context { fd, nonblock: true });
-        if to_itself && self.ring().has_arrived() && !self.ring().defers() {
-            self.follow_arrived();
+        if to_itself && !self.ring().keeps_messages() {
+            self.post_messages();
         }
         verdict
     }
@@ -433,9 +440,13 @@ impl RingGuard {
         }
     }
 
-    /// Completes what workers brought back.
+    /// Completes what workers brought back, and posts messages.
     pub fn complete_arrived(&mut self) {
-        self.follow_arrived();
+        self.post_messages();
+        let mut rest = Rest::take(&self.ring().arrived);
+        while let Some(job) = rest.things.pop_front() {
+            self.receive(job);
+        }
         if !self.ring().driver.handover.has_thread() {
             // A worker may have sent a request back to be armed, or released one, when no enter is on its way.
             self.issue_ready();
@@ -443,19 +454,23 @@ impl RingGuard {
         }
     }
 
-    fn follow_arrived(&mut self) {
-        let mut rest = Rest { ring: self.ring(), arrivals: self.ring().arrived.take() };
-        while let Some(arrival) = rest.arrivals.pop_front() {
-            self.receive(arrival);
+    /// Posts messages that were left for the holder of the ring, in the order in which they were.
+    pub fn post_messages(&mut self) {
+        let messages = &self.ring().messages;
+        if !messages.any() {
+            return;
+        }
+        let mut rest = Rest::take(messages);
+        while let Some(cqe) = rest.things.pop_front() {
+            self.post_message(cqe);
         }
     }
 
-    /// Takes in what arrived.
-    pub fn receive(&mut self, arrival: Arrival) {
-        match arrival {
-            Arrival::Result(job) if self.iopoll.is_some() => self.receive_polled(job),
-            Arrival::Result(job) => self.bring_back(job),
-            Arrival::Message(cqe) => self.post_message(cqe),
+    /// Takes in a worker's result.
+    pub fn receive(&mut self, job: Arc<Job>) {
+        match self.iopoll {
+            Some(_) => self.receive_polled(job),
+            None => self.bring_back(job),
         }
     }
 

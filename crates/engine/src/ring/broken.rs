@@ -24,18 +24,20 @@
 //!
 //! **The small locks** (`lock.rs`) are released by unwinding. Under each of them a panic can only come from an allocation,
 //! which aborts instead, so none of their values is ever half changed: LIVE, both POOLs and RINGS are lists pushed to and
-//! taken from, with counts beside them that are changed by guards; `arrived` and `retired` are pushed to or taken
-//! whole. Only a job's operation is worked on under its lock; a job that panicked answers -EIO and its operation is
+//! taken from, with counts beside them that are changed by guards; `arrived`, `messages` and `retired` are pushed to
+//! or taken whole. Only a job's operation is worked on under its lock; a job that panicked answers -EIO and its operation is
 //! dropped without being looked at. The post lock is released by its guard, and every store under it leaves a whole state
 //! (`ring::control`).
 
 use super::layout::word;
-use super::{Arrival, Ring, RingGuard};
+use super::{Ring, RingGuard};
+use crate::path::worker::Job;
 use crate::request::{Request, State};
 use crate::{log, process, stats, Errno};
 use anyring_abi::{Cqe, Opcode, IORING_SETUP_DEFER_TASKRUN};
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::Arc;
 
 const WHOLE: u32 = 0;
 const UNJOINED: u32 = 1;
@@ -264,8 +266,9 @@ impl RingGuard {
         // Nobody comes to collect any more: completions do not wait for the owner from now on.
         ring.flags.fetch_and(!IORING_SETUP_DEFER_TASKRUN, Ordering::Relaxed);
         self.clear_announcement();
+        self.post_messages();
         let arrived = ring.arrived.take();
-        arrived.into_iter().chain(finished).for_each(|arrival| self.receive(arrival));
+        arrived.into_iter().chain(finished).for_each(|job| self.receive(job));
         let control = self.control;
         // Under the post lock, as after a submission.
         let post = control.lock_post();
@@ -305,14 +308,14 @@ impl RingGuard {
 
 /// Whether a request of a broken ring stays for now: a worker is in its call, or has left it and the job is added to
 /// `finished`.
-fn stays(request: &mut Request, finished: &mut Vec<Arrival>) -> bool {
+fn stays(request: &mut Request, finished: &mut Vec<Arc<Job>>) -> bool {
     (request.next, request.guard, request.guarded) = (None, None, None);
     let State::Queued(job) = &request.state else { return false };
     if job.cancel() || !job.has_begun() {
         return false;
     }
     if job.has_finished() {
-        finished.push(Arrival::Result(job.clone()));
+        finished.push(job.clone());
         return true;
     }
     request.opcode != Opcode::Connect

@@ -1,7 +1,7 @@
 //! How a ring's life begins and ends, and what a forked child takes over of it.
 
 use super::cq::Batch;
-use super::{control, Arrival, Ring, RingGuard, State};
+use super::{control, Ring, RingGuard, State};
 use crate::request::{self, Slab};
 use core::sync::atomic::Ordering;
 
@@ -19,7 +19,7 @@ impl Ring {
             self.untold.store(false, Ordering::Relaxed);
             self.owed.store(0, Ordering::Relaxed);
             // What a former life of this ring left behind.
-            drop((self.arrived.take(), self.retired.take()));
+            drop((self.arrived.take(), self.messages.take(), self.retired.take()));
             self.inherited.store(false, Ordering::Relaxed);
             self.polled_by_ring.store(false, Ordering::Relaxed);
             self.cookie.store(state.cookie, Ordering::Relaxed);
@@ -40,6 +40,7 @@ impl Ring {
             self.arrived.reset();
             self.unanswered.reset();
             self.retired.reset();
+            self.messages.reset();
             self.poller.reset();
             self.health.reset_after_fork();
         }
@@ -66,11 +67,8 @@ impl RingGuard {
         self.submission = None;
         drop(core::mem::take(&mut self.drain));
         let kept = self.iopoll.as_mut().map(|iopoll| iopoll.take_found()).unwrap_or_default();
-        let arrived = self.ring.arrived.take().into_iter().filter_map(|arrival| match arrival {
-            Arrival::Result(job) => Some(job),
-            Arrival::Message(_) => None,
-        });
-        for job in arrived.chain(kept) {
+        drop(self.ring.messages.take());
+        for job in self.ring.arrived.take().into_iter().chain(kept) {
             if job.cookie == self.cookie {
                 drop(self.slab.remove(job.request));
             }

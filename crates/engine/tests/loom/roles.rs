@@ -132,7 +132,7 @@ impl World {
                     world.detach();
                 }
             }
-            assert!(world.handover.may_sleep(&world.arrived));
+            assert!(world.handover.may_sleep(world.arrived.any()));
             let driving = taken == Taken::Mine;
             let seen = world.change(|kernel| {
                 assert!(!(driving && kernel.driver_sleeps), "two threads drive");
