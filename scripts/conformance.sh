@@ -34,7 +34,8 @@ through_all_doors() {
   for door in "${jobs[@]}"; do
     wait "$door" || status=1
   done
-  cat "$folder"/{liburing,libc,raw}
+  # Indented, so that only the last line of all counts.
+  sed 's/^\([0-9]* passed, \)/  \1/' "$folder"/{liburing,libc,raw}
   tail -qn 1 "$folder"/{liburing,libc,raw} | awk '
     /^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { ended++; passed += $1; failed += $3; skipped += $5 }
     END { printf "%d passed, %d failed, %d skipped\n", passed, failed + 3 - ended, skipped }'

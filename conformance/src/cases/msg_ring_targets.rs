@@ -318,11 +318,13 @@ fn another_process_wakes_every_kind(cx: &Context) {
 /// Senders race with the close: each message is sent or refused, and they go on.
 fn to_a_ring_that_is_closed_meanwhile(cx: &Context) {
     let (number, stop) = (AtomicI32::new(-1), AtomicBool::new(false));
+    let begin = std::sync::Barrier::new(3); // no sender's ring gets the number of a closed target
     std::thread::scope(|scope| {
         let senders: Vec<_> = (0..2)
             .map(|_| {
                 scope.spawn(|| {
                     let (mut sender, mut sent) = (cx.ring(4), 0u32);
+                    begin.wait();
                     while !stop.load(Ordering::Relaxed) {
                         spin(20); // the closing thread must get its turn on a busy machine, too
                         match sender.run(to(number.load(Ordering::Relaxed), 1, 0)) {
@@ -334,6 +336,7 @@ fn to_a_ring_that_is_closed_meanwhile(cx: &Context) {
                 })
             })
             .collect();
+        begin.wait();
         for round in 0..20 {
             let flags = [0, DEFERRED][round % 2];
             let mut target = cx.ring_with(4, flags);
