@@ -8,19 +8,18 @@ STEP := scripts/step.sh $(LOGS)
 
 # In the order in which they run.
 STEPS := setup format lint doc patches build unit loom conformance-kernel conformance-engine conformance-table profiles \
-         liburing-tests planted e2e install-test containers
+         liburing-tests libaio-tests planted differential e2e install-test containers
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
 export DESTDIR PREFIX LIBDIR STRIP
 
 .NOTPARALLEL:
-.PHONY: help build test demo results bench e2e-kernel conformance-renew undone differential install install-strip uninstall clean $(STEPS)
+.PHONY: help build test demo results bench e2e-kernel conformance-renew undone install install-strip uninstall clean $(STEPS)
 
 help:
 	@echo "make build       the command anyring and libanyring.so, in $(TARGET)/release"
 	@echo "make test        everything: $(STEPS)"
 	@echo "make STEP        one of these steps alone"
-	@echo "make differential random programs on the kernel and on ours, compared; not yet in make test"
 	@echo "make undone      that the tests of the decisions fail without them; some 20 minutes"
 	@echo "make conformance-renew  writes CONFORMANCE.md anew; a minute"
 	@echo "make e2e-kernel  the end-to-end tests on the kernel's own io_uring, to check the tests"
@@ -48,7 +47,7 @@ lint: setup
 	@$(STEP) $@ scripts/each-crate.sh clippy --locked --all-targets --quiet -- -D warnings
 
 doc: setup
-	@RUSTDOCFLAGS="-D warnings" $(STEP) $@ cargo doc --locked --workspace --no-deps --quiet
+	@$(STEP) $@ scripts/doc.sh
 
 # That the patches of `make undone` and `make planted` still apply; one second.
 patches:
@@ -78,13 +77,13 @@ conformance-table: build
 conformance-renew: build
 	@scripts/conformance.sh renew $(TARGET)/release
 
-# Not a step of `make test` yet. Random programs on the kernel and on ours.
-differential: build
-	@$(STEP) $@ $(TARGET)/release/anyring-differential compare --expect differential/differences.txt
-
 # That random programs find the bugs of differential/planted, each planted in a build of its own.
 planted: build
 	@$(STEP) $@ scripts/planted.sh $(TARGET)/release
+
+# Random programs, of 2,000 fixed seeds, on the kernel and on ours.
+differential: build
+	@$(STEP) $@ $(TARGET)/release/anyring-differential compare --expect differential/differences.txt
 
 profiles: build
 	@$(STEP) $@ scripts/profiles.sh $(TARGET)/release
@@ -92,6 +91,10 @@ profiles: build
 # liburing's own test programs, on the kernel and on ours.
 liburing-tests: build
 	@$(STEP) $@ scripts/liburing-tests.sh run $(TARGET)/release
+
+# libaio's own harness, likewise.
+libaio-tests: build
+	@$(STEP) $@ scripts/libaio-tests.sh run $(TARGET)/release
 
 e2e: build
 	@$(STEP) $@ cargo test --locked -p anyring-e2e --no-fail-fast

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 target=$(realpath "${1:?usage: packaging/test-install.sh TARGET}")
 folder=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-install-XXXXXX")
 trap 'rm -rf "$folder"' EXIT
-unset LD_PRELOAD ANYRING_LIBRARY ANYRING_BACKEND ANYRING_STATS ANYRING_LOG ANYRING_RAW
+unset LD_PRELOAD ANYRING_LIBRARY ANYRING_BACKEND ANYRING_AIO ANYRING_STATS ANYRING_LOG ANYRING_RAW
 passed=0 failed=0
 
 # case_ NAME COMMAND...: one test, passed when the command answers 0.
@@ -44,7 +44,7 @@ installs_without_building() {
   done
   PATH=$folder/no-tools:$PATH make_ install-strip DESTDIR="$folder/staged" PREFIX=/opt/anyring
   for file in bin/anyring lib/anyring/libanyring.so lib/anyring/anyring-lab-worker lib/anyring/dropin/liburing.so.2 \
-    share/man/man1/anyring.1 share/man/man1/anyring-run.1 share/bash-completion/completions/anyring \
+    lib/anyring/dropin/libaio.so.1 share/man/man1/anyring.1 share/man/man1/anyring-run.1 share/bash-completion/completions/anyring \
     share/doc/anyring/docs/limits.md; do
     [ -f "$folder/staged/opt/anyring/$file" ] || { echo "$file is not installed"; return 1; }
   done
@@ -76,6 +76,14 @@ dropin_serves() {
   output=$(LD_LIBRARY_PATH=$folder/moved/lib/anyring/dropin ANYRING_BACKEND=user \
     "$folder/moved/bin/anyring" deny -- "$client" 1000)
   grep -q verified <<<"$output" || { echo "$output"; return 1; }
+}
+
+# Linux AIO likewise: fio is linked with libaio.so.1.
+libaio_dropin_serves() {
+  local job=(fio --name=dropin --ioengine=libaio --rw=randrw --size=1m --verify=crc32c "--directory=$folder")
+  if "$folder/moved/bin/anyring" deny --aio -- "${job[@]}" >"$folder/fio.log" 2>&1; then return 1; fi
+  LD_LIBRARY_PATH=$folder/moved/lib/anyring/dropin ANYRING_AIO=user \
+    "$folder/moved/bin/anyring" deny --aio -- "${job[@]}" >"$folder/fio.log" 2>&1 || { cat "$folder/fio.log"; return 1; }
 }
 
 pages_are_sound() {
@@ -118,6 +126,7 @@ case_ "run works from where the prefix was moved" runs_where_it_was_moved
 case_ "doctor finds every way in working there" doctor_finds_every_way
 case_ "lab finds its worker there" lab_finds_its_worker
 case_ "the drop-in liburing.so.2 serves" dropin_serves
+case_ "the drop-in libaio.so.1 serves" libaio_dropin_serves
 command -v man >/dev/null || echo "note: no man(1) here, so the man pages are not rendered, only looked at"
 case_ "man pages and completions are sound" pages_are_sound
 case_ "make uninstall leaves nothing of ours" uninstalls_everything

@@ -21,3 +21,35 @@ apt() {
     -o Dir::Log="$apt_folder" -o APT::Sandbox::User="$(id -un)" -o Acquire::Retries=3 -o Acquire::Languages=none \
     -o APT::Install-Recommends=false "$@"
 }
+
+# fetch_source PACKAGE SUITE FOLDER FILE: unpacks Debian's source package into FOLDER/source, unless FILE is there already.
+# Where it cannot be had FOLDER/unavailable says why.
+fetch_source() {
+  local package=$1 suite=$2 folder=$3
+  [ -e "$folder/source/$4" ] && return
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  local reason="no apt-get or no dpkg-source here"
+  if command -v apt-get >/dev/null && command -v dpkg-source >/dev/null; then
+    if download_source "$package" "$suite" "$folder" >"$folder/log" 2>&1; then return; fi
+    reason=$(grep -m1 '^[EW]: ' "$folder/log" || tail -n 1 "$folder/log")
+  fi
+  rm -rf "$folder/source"
+  echo "$package's source cannot be had from Debian $suite: $reason" >"$folder/unavailable"
+}
+
+download_source() {
+  local package=$1 suite=$2 folder=$3 work=$3/work
+  apt_prepare "$work" "deb-src [signed-by=$DEBIAN_KEYS] $DEBIAN_MIRROR $suite main" &&
+    apt apt-get update &&
+    (cd "$work" && apt apt-get source --download-only "$package") &&
+    dpkg-source --no-copy --extract "$work/$package"_*.dsc "$folder/source" &&
+    rm -rf "$work"
+}
+
+# skip_unavailable FOLDER: whether the sources could not be had; then a step's only lines are printed.
+skip_unavailable() {
+  [ -e "$1/unavailable" ] || return 1
+  echo "skip: $(cat "$1/unavailable")"
+  echo "0 passed, 0 failed, 1 skipped"
+}

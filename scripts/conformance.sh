@@ -18,7 +18,7 @@ record=$bin/conformance-$side
 
 kernel() { "$bin/anyring-conformance" --quiet "$@"; }
 engine() {
-  "$bin/anyring" deny -- "$bin/anyring" run --backend user -- \
+  "$bin/anyring" deny -- "$bin/anyring" run --backend user --aio user -- \
     "$bin/anyring-conformance" --quiet "$@" --expect "$here/conformance/differences.txt"
 }
 

@@ -49,6 +49,7 @@ each() {
   "$1" 755 "$release/anyring-lab-worker" "$private"
   "$1" 644 "$release/dist/dropin/liburing.so.2" "$private/dropin"
   "$1" 644 "$release/dist/dropin/liburing-ffi.so.2" "$private/dropin"
+  "$1" 644 "$release/dist/dropin/libaio.so.1" "$private/dropin"
   for file in "$release"/dist/man1/*.1; do "$1" 644 "$file" "$share/man/man1"; done
   # bash-completion looks for a file with the command's bare name.
   "$1" 644 "$release/dist/completions/anyring.bash" "$share/bash-completion/completions" anyring

@@ -19,27 +19,7 @@ SUITE=${LIBURING_SUITE:-bookworm}
 HOME_DIR=$PWD/.build/liburing-$SUITE
 SOURCE=$HOME_DIR/source
 
-fetch() {
-  [ -e "$SOURCE/test/Makefile" ] && return
-  rm -rf "$HOME_DIR"
-  mkdir -p "$HOME_DIR"
-  local reason="no apt-get or no dpkg-source here"
-  if command -v apt-get >/dev/null && command -v dpkg-source >/dev/null; then
-    if download >"$HOME_DIR/log" 2>&1; then return; fi
-    reason=$(grep -m1 '^[EW]: ' "$HOME_DIR/log" || tail -n 1 "$HOME_DIR/log")
-  fi
-  rm -rf "$SOURCE"
-  echo "liburing's source cannot be had from Debian $SUITE: $reason" >"$HOME_DIR/unavailable"
-}
-
-download() {
-  local work=$HOME_DIR/work
-  apt_prepare "$work" "deb-src [signed-by=$DEBIAN_KEYS] $DEBIAN_MIRROR $SUITE main" &&
-    apt apt-get update &&
-    (cd "$work" && apt apt-get source --download-only liburing) &&
-    dpkg-source --no-copy --extract "$work"/liburing_*.dsc "$SOURCE" &&
-    rm -rf "$work"
-}
+fetch() { fetch_source liburing "$SUITE" "$HOME_DIR" test/Makefile; }
 
 # One folder of test programs for each way to link them. The archive and the shared library are liburing's own.
 build() {
@@ -70,11 +50,7 @@ run() {
   local bin=$1
   shift
   fetch
-  if [ -e "$HOME_DIR/unavailable" ]; then
-    echo "skip: $(cat "$HOME_DIR/unavailable")"
-    echo "0 passed, 0 failed, 1 skipped"
-    return
-  fi
+  if skip_unavailable "$HOME_DIR"; then return; fi
   scripts/liburing-tests.sh build >"$HOME_DIR/build.log" 2>&1 || {
     tail -n 20 "$HOME_DIR/build.log"
     return 1

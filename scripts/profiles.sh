@@ -26,7 +26,7 @@ conformance() {
   if [ -e "$folder/differences-$profile.txt" ]; then
     expect+=(--expect "$folder/differences-$profile.txt")
   fi
-  "$@" "$folder/bin/anyring" deny --profile "$profile" -- "$folder/bin/anyring" run --backend user -- \
+  "$@" "$folder/bin/anyring" deny --profile "$profile" -- "$folder/bin/anyring" run --backend user --aio user -- \
     "$folder/bin/anyring-conformance" --quiet "${doors[@]}" "${expect[@]}" >"$folder/$name.log" 2>&1 ||
     touch "$folder/$name.failed"
 }

@@ -6,8 +6,9 @@
 # Debian packages come through apt-get when this runs as root; otherwise the missing ones are named in one line and
 # the script fails. Node 20, which no Debian release has, comes from PyPI into .build/node when the machine's own
 # `node` is not version 20. PostgreSQL 18 is unpacked into .build/postgres from packages of Debian's next release; where
-# they cannot be had its test is skipped. So it is with liburing's own tests, from Debian's source package. The Rust
-# toolchain is never installed: it is yours to choose.
+# they cannot be had its test is skipped. So it is with MariaDB, from this machine's release, in .build/mariadb, and with
+# the own tests of liburing and libaio, from Debian's source packages. The Rust toolchain is never installed: it is yours
+# to choose.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -79,10 +80,21 @@ fetch_postgres() {
   if [ -f .build/postgres/unavailable ]; then say "no PostgreSQL 18: $(cat .build/postgres/unavailable)"; fi
 }
 
-# liburing's own tests, which can be skipped, too.
-fetch_liburing() {
+# For another one.
+fetch_mariadb() {
+  [ -d .build/mariadb/root ] || say "fetching MariaDB into .build/mariadb"
+  scripts/mariadb.sh fetch
+  if [ -f .build/mariadb/unavailable ]; then say "$(cat .build/mariadb/unavailable)"; fi
+}
+
+# The own tests of liburing and libaio, which can be skipped, too.
+fetch_suites() {
   scripts/liburing-tests.sh fetch
-  if [ -f .build/liburing-bookworm/unavailable ]; then say "$(cat .build/liburing-bookworm/unavailable)"; fi
+  scripts/libaio-tests.sh fetch
+  local reason
+  for reason in .build/liburing-bookworm/unavailable .build/libaio/unavailable; do
+    if [ -f "$reason" ]; then say "$(cat "$reason")"; fi
+  done
 }
 
 check_rust() {
@@ -101,7 +113,8 @@ check_rust() {
 install_packages
 install_node
 fetch_postgres
-fetch_liburing
+fetch_mariadb
+fetch_suites
 check_rust
 say "all there: $(fio --version), qemu $(qemu-img --version | sed -n '1s/.*version \([^ ]*\).*/\1/p')," \
   "node $(scripts/node.sh --version), $(cc --version | sed -n 1p), $(cargo --version)"

@@ -6,7 +6,8 @@
 # Two kinds of lines count: cargo test's "test result: ok. N passed; N failed; N ignored; ..." (ignored is skipped) and
 # the closing line "N passed, N failed, N skipped" of our own runners. A step that failed without counting a failure
 # (a compile error, say) counts as one failed, and so does a step of STEPS that has no finished log: it never ran to
-# its end. The last line also goes to LOGS/summary. Each step's skips were printed with their reasons where they happened. Fails if anything failed.
+# its end. The last line also goes to LOGS/summary. Each step's skips were printed with their reasons where they happened;
+# what failed is printed once more, above the table. Fails if anything failed.
 set -euo pipefail
 
 logs=$1
@@ -22,6 +23,18 @@ counts() {
     END { print p + 0, f + 0, s + 0, status == "" ? "-" : status, seconds + 0 }
   ' "$1"
 }
+
+# failures LOG: what it says of failures, or its end if it says nothing in a way that is known.
+failures() {
+  grep -E -A 12 -m 40 '^(FAIL|STALE|error|test .* FAILED$|---- .* ----$)|panicked at' "$1" | head -n 200 || tail -n 20 "$1"
+}
+
+for step in "$@"; do
+  if [ -f "$logs/$step.log" ] && ! grep -q '^step: 0 ' "$logs/$step.log"; then
+    printf '\n=== failed in %s:\n' "$step"
+    failures "$logs/$step.log"
+  fi
+done
 
 printf '\n%-20s %8s %8s %8s %8s\n' step passed failed skipped seconds
 for step in "$@"; do

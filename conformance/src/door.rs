@@ -4,6 +4,7 @@
 
 use crate::evidence;
 use anyring_abi::{Params, NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
+use anyring_abi::{NR_IO_CANCEL, NR_IO_DESTROY, NR_IO_GETEVENTS, NR_IO_SETUP, NR_IO_SUBMIT};
 use libc::{c_int, c_void};
 use std::ffi::CStr;
 use std::sync::OnceLock;
@@ -91,6 +92,38 @@ fn libc_syscall(number: i64, args: [usize; 6]) -> isize {
     from_libc(unsafe { libc::syscall(number, args[0], args[1], args[2], args[3], args[4], args[5]) })
 }
 
+/// The address of libaio's function `name`, as a program linked with it would get it.
+fn libaio_symbol(name: &CStr) -> *mut c_void {
+    static LOADED: OnceLock<bool> = OnceLock::new();
+    let load = |library: &CStr| {
+        // SAFETY: a constant name; libaio has no constructor.
+        !unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) }.is_null()
+    };
+    let loaded = LOADED.get_or_init(|| load(c"libaio.so.1") || load(c"libaio.so.1t64"));
+    // SAFETY: `name` is NUL-terminated and RTLD_DEFAULT is always a valid handle.
+    let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    if !loaded || address.is_null() {
+        crate::sys::skip(&format!("libaio.so.1 with {name:?} is not installed"));
+    }
+    address
+}
+
+fn by_libaio(number: i64, [a, b, c, d, e, f]: [usize; 6]) -> isize {
+    type Function = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> c_int;
+    let (name, last) = match number {
+        NR_IO_SETUP => (c"io_setup", f),
+        NR_IO_DESTROY => (c"io_destroy", f),
+        NR_IO_SUBMIT => (c"io_submit", f),
+        NR_IO_CANCEL => (c"io_cancel", f),
+        NR_IO_GETEVENTS => (c"io_getevents", f),
+        // It takes the mask itself, the call takes a pointer to it and its size. Cases pass a good one or null.
+        // SAFETY: as just said.
+        _ => (c"io_pgetevents", if f == 0 { 0 } else { unsafe { *(f as *const usize) } }),
+    };
+    // SAFETY: the functions of these names take up to six words; on x86-64 those that they do not take are ignored.
+    unsafe { std::mem::transmute::<*mut c_void, Function>(libaio_symbol(name))(a, b, c, d, e, last) as isize }
+}
+
 impl Door {
     /// Why this door cannot be used here, if it cannot.
     pub fn missing(self) -> Option<&'static str> {
@@ -106,6 +139,15 @@ impl Door {
         match self {
             Door::Raw => raw(number, args),
             Door::Liburing | Door::Libc => libc_syscall(number, args),
+        }
+    }
+
+    /// A call of Linux AIO by its number; the `liburing` door calls libaio's function of that name. Ends the case as skipped
+    /// where there is none.
+    pub fn aio(self, number: i64, args: [usize; 6]) -> isize {
+        match self {
+            Door::Liburing => by_libaio(number, args),
+            _ => self.syscall(number, args),
         }
     }
 

@@ -7,7 +7,7 @@ mod polled;
 mod record;
 mod runner;
 
-use anyring_conformance::{buffers, door, evidence, ring, sqe, sys};
+use anyring_conformance::{aio, buffers, door, evidence, ring, sqe, sys};
 use case::{Case, Context, FLAG_SETS};
 use clap::Parser;
 use door::Door;
@@ -26,6 +26,9 @@ struct Options {
     /// Run only the cases whose name contains this (may be repeated: any of them)
     #[arg(long, value_name = "SUBSTRING")]
     filter: Vec<String>,
+    /// Take the filters as whole names
+    #[arg(long)]
+    exact: bool,
     /// How to reach io_uring (may be repeated)
     #[arg(long, value_enum, default_value = "libc")]
     door: Vec<Door>,
@@ -44,9 +47,15 @@ struct Options {
     /// The known differences: listed cases must fail, all others pass (may be repeated, later files change earlier ones)
     #[arg(long, value_name = "FILE")]
     expect: Vec<PathBuf>,
-    /// Print only what failed and the last line
+    /// Print only what was skipped or failed unexpectedly, and the totals
     #[arg(long)]
     quiet: bool,
+}
+
+impl Options {
+    fn selects(&self, name: &str) -> bool {
+        self.filter.iter().any(|text| if self.exact { name == text } else { name.contains(text) })
+    }
 }
 
 fn main() -> ExitCode {
@@ -65,9 +74,7 @@ fn run(options: &Options) -> Result<bool, String> {
     let selected: Vec<&Case> = cases::ALL
         .iter()
         .flat_map(|topic| topic.iter())
-        .filter(|case| {
-            options.filter.is_empty() || options.filter.iter().any(|text| case.short_name().contains(text))
-        })
+        .filter(|case| options.filter.is_empty() || options.selects(case.short_name()))
         .collect();
     if options.list {
         selected.iter().for_each(|case| println!("{}", case.short_name()));
@@ -75,6 +82,12 @@ fn run(options: &Options) -> Result<bool, String> {
     }
     if selected.is_empty() {
         return Err("no case has such a name".to_owned());
+    }
+    if options.exact {
+        let is_there = |text: &&String| selected.iter().any(|case| case.short_name() == **text);
+        if let Some(unknown) = options.filter.iter().find(|text| !is_there(text)) {
+            return Err(format!("no case is named {unknown}"));
+        }
     }
     let mut differences = Vec::new();
     for path in &options.expect {
@@ -150,6 +163,7 @@ fn print_report(report: &Report, differences: &[Difference], quiet: bool) {
     let known = differences.iter().find(|difference| difference.covers(report));
     match (&report.outcome, known) {
         (Outcome::Passed, _) if quiet => {}
+        (Outcome::Failed(_), Some(_)) if quiet => {}
         (Outcome::Passed, _) => println!("pass   {} ({} ms)", report.name(), report.elapsed_ms),
         (Outcome::Skipped(reason), _) => println!("skip   {}: {reason}", report.name()),
         (Outcome::Failed(_), Some(known)) => println!("known  {}: {}", report.name(), known.reason),

@@ -248,16 +248,26 @@ impl Ring {
     }
 
     /// The next CQE, waited for with patience; panics when none comes.
+    #[track_caller]
     pub fn wait(&mut self) -> Cqe {
-        self.wait_for(PATIENCE).unwrap_or_else(|| panic!("no CQE came in {PATIENCE:?}"))
+        match self.wait_for(PATIENCE) {
+            Some(cqe) => cqe,
+            None => panic!("no CQE came in {PATIENCE:?}"),
+        }
     }
 
     /// The next `count` CQEs in the order of the CQ.
+    #[track_caller]
     pub fn wait_all(&mut self, count: usize) -> Vec<Cqe> {
-        (0..count).map(|_| self.wait()).collect()
+        let mut cqes = Vec::with_capacity(count);
+        for _ in 0..count {
+            cqes.push(self.wait()); // not in a closure: a panic names the line of the case
+        }
+        cqes
     }
 
     /// The next `count` CQEs as `(user_data, res)`, sorted, for requests whose order is free.
+    #[track_caller]
     pub fn wait_sorted(&mut self, count: usize) -> Vec<(u64, i32)> {
         let mut results: Vec<_> = self.wait_all(count).iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
         results.sort_unstable();
@@ -265,11 +275,13 @@ impl Ring {
     }
 
     /// The next `count` CQEs as `(user_data, res)` in the order of the CQ.
+    #[track_caller]
     pub fn wait_ordered(&mut self, count: usize) -> Vec<(u64, i32)> {
         self.wait_all(count).iter().map(|cqe| (cqe.user_data, cqe.res)).collect()
     }
 
     /// Submits one SQE and answers its one CQE's result.
+    #[track_caller]
     pub fn run(&mut self, sqe: Sqe) -> i32 {
         let user_data = sqe.user_data;
         self.go(sqe);
@@ -279,6 +291,7 @@ impl Ring {
     }
 
     /// Panics when a CQE comes within [`QUIET`].
+    #[track_caller]
     pub fn expect_quiet(&mut self) {
         if let Some(cqe) = self.wait_for(QUIET) {
             panic!("a CQE came although nothing should have completed: {cqe:?}");

@@ -285,3 +285,12 @@ pub fn clock(clock: i32) -> anyring_abi::Timespec {
     assert_eq!(unsafe { libc::clock_gettime(clock, &mut now) }, 0);
     anyring_abi::Timespec { tv_sec: now.tv_sec, tv_nsec: now.tv_nsec }
 }
+
+/// The exit status of a case that was skipped, as in automake and liburing's tests.
+pub const SKIP_STATUS: i32 = 77;
+
+/// Ends the case: it cannot be tried here, for this reason.
+pub fn skip(reason: &str) -> ! {
+    eprintln!("{reason}");
+    std::process::exit(SKIP_STATUS);
+}

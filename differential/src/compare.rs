@@ -1,6 +1,7 @@
 //! Runs seeds on the kernel and on the engine, and compares.
 
 use crate::child::read_records;
+use crate::confirm::{Confirmed, Pair, Repeats};
 use crate::coverage::Coverage;
 use crate::generate;
 use crate::known::Known;
@@ -8,7 +9,7 @@ use crate::program::Program;
 use crate::record::{Difference, Record};
 use anyhow::{bail, Context, Result};
 use anyring_conformance::door::Door;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -17,8 +18,6 @@ use std::time::{Duration, Instant};
 
 /// Seeds that one process runs.
 const BATCH: u64 = 50;
-/// Quiet time of the runs that confirm a divergence.
-const LONG_QUIET_US: u64 = 15_000;
 
 /// How to compare.
 #[derive(clap::Args, Debug, Clone)]
@@ -145,27 +144,6 @@ impl Runner {
         }
         Ok((read_records(&path)?, path))
     }
-
-    /// What differs in a program with these parts left out, if it does each time: both sides run alone, with time, and
-    /// what the kernel answers differently by itself does not count. The second answer is how much that was.
-    pub fn confirm(&self, seed: u64, without: &[u64]) -> Result<(Vec<Difference>, usize)> {
-        let program = self.program(seed).without(without);
-        let (native, path) = self.run(Side::Kernel, &[seed], None, LONG_QUIET_US, without)?;
-        let native = native.get(&seed).context("a record")?;
-        let (ours, _) = self.run(Side::Anyring, &[seed], Some(&path), LONG_QUIET_US, without)?;
-        let mut found = native.differences(ours.get(&seed).context("a record")?, &program);
-        let mut unstable = BTreeSet::new();
-        for quiet in [LONG_QUIET_US, LONG_QUIET_US / 4] {
-            if found.is_empty() {
-                break;
-            }
-            let (again, _) = self.run(Side::Kernel, &[seed], None, quiet, without)?;
-            let differences = native.differences(again.get(&seed).context("a record")?, &program);
-            unstable.extend(differences.into_iter().map(|difference| difference.subject));
-        }
-        found.retain(|difference| !unstable.contains(&difference.subject));
-        Ok((found, unstable.len()))
-    }
 }
 
 impl Drop for Runner {
@@ -182,8 +160,9 @@ struct Totals {
     agreed: u64,
     compared: u64,
     known: BTreeMap<String, u64>,
-    not_again: Vec<u64>,
-    unstable: usize,
+    /// Seeds that differed at first, and how much of it the kernel then did itself.
+    second_look: Vec<u64>,
+    explained: usize,
     divergences: Vec<Divergence>,
 }
 
@@ -217,36 +196,44 @@ pub fn compare(options: &CompareOptions) -> Result<bool> {
     Ok(report(&runner, &totals, &known, options, start.elapsed()))
 }
 
+fn lock(totals: &Mutex<Totals>) -> std::sync::MutexGuard<'_, Totals> {
+    totals.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 /// Runs and compares some seeds: whether any diverged.
 fn batch(runner: &Runner, known: &Known, seeds: &[u64], totals: &Mutex<Totals>) -> Result<bool> {
-    let (native, path) = runner.run(Side::Kernel, seeds, None, 4000, &[])?;
-    let (ours, _) = runner.run(Side::Anyring, seeds, Some(&path), 4000, &[])?;
+    let (mut native, path) = runner.run(Side::Kernel, seeds, None, 4000, &[])?;
+    let (mut ours, _) = runner.run(Side::Anyring, seeds, Some(&path), 4000, &[])?;
     let mut diverged = false;
     for &seed in seeds {
         let program = runner.program(seed);
-        let (native, ours) = (native.get(&seed).context("a record")?, ours.get(&seed).context("a record")?);
-        let (found, listed) = known.divide(native.differences(ours, &program), &program);
-        let (confirmed, unstable) = match found.is_empty() {
-            true => (Vec::new(), 0),
-            false => runner.confirm(seed, &[])?,
+        let kernel = native.remove(&seed).context("a record")?;
+        let anyring = ours.remove(&seed).context("a record")?;
+        let (found, listed) = known.divide(kernel.differences(&anyring, &program), &program);
+        lock(totals).coverage.add(&program, &kernel);
+        let mut confirmed = match found.is_empty() {
+            true => Confirmed::default(),
+            false => Repeats::new(runner, known, seed, &[]).confirm(Some(Pair { kernel, anyring }))?,
         };
-        let (confirmed, _) = known.divide(confirmed, &program);
-        let mut totals = totals.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        totals.coverage.add(&program, native);
+        confirmed.listed.extend(listed);
+        let mut totals = lock(totals);
         totals.compared += 1;
-        totals.unstable += unstable;
-        for line in listed {
+        totals.explained += confirmed.explained;
+        if !found.is_empty() {
+            totals.second_look.push(seed);
+        }
+        for line in confirmed.listed {
             *totals.known.entry(line).or_default() += 1;
         }
-        if confirmed.is_empty() {
+        if confirmed.differences.is_empty() {
             totals.agreed += 1;
-            if !found.is_empty() {
-                totals.not_again.push(seed);
-            }
         } else {
             diverged = true;
-            print_divergence(&program, &confirmed);
-            totals.divergences.push(Divergence { seed, differences: confirmed });
+            if confirmed.hurried {
+                println!("seen once, in a hurry:");
+            }
+            print_divergence(&program, &confirmed.differences);
+            totals.divergences.push(Divergence { seed, differences: confirmed.differences });
         }
     }
     Ok(diverged)
@@ -268,10 +255,12 @@ fn report(runner: &Runner, totals: &Totals, known: &Known, options: &CompareOpti
         println!("known difference, {count} seeds: {line}");
     }
     let stale = known.stale(&totals.known);
-    if !totals.not_again.is_empty() {
-        println!("differed once and then, alone and with time, no more: {:?}", totals.not_again);
-    }
-    println!("results left out because the kernel's own runs disagreed: {}", totals.unstable);
+    println!(
+        "{} seeds were looked at again: {:?}; {} results that differed then were the kernel's, too, in another run",
+        totals.second_look.len(),
+        totals.second_look,
+        totals.explained
+    );
     let mut complaints: Vec<String> = Vec::new();
     if !options.any_coverage {
         complaints.extend(missing);

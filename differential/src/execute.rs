@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 pub struct Patience {
     /// With requests in flight: how long nothing may come before it is quiet.
     pub quiet: Duration,
-    /// CQEs at the end of each step of a run before this one: they are waited for, and then a moment more.
+    /// CQEs that were there by the end of each step of a run before this one: they are waited for, and then a moment more.
     pub counts: Option<Vec<usize>>,
 }
 
@@ -51,6 +51,9 @@ struct Machine<'p> {
     silent: bool,
     /// Such a request was submitted by the step at hand: how many CQEs there were in another run says nothing of it.
     silent_now: bool,
+    /// A request of the step at hand drains. The kernel may still count it after its CQE, and then holds the next submission
+    /// back for a while, the longer the later something completes.
+    drains_now: bool,
     holding: bool,
     reaped: usize,
     /// CQEs of the other run that did not come by the end of the last step: they are not waited for again.
@@ -100,6 +103,7 @@ pub fn run(program: &Program, tmpfs: &CStr, patience: Patience) -> Record {
         in_flight: BTreeSet::new(),
         silent: false,
         silent_now: false,
+        drains_now: false,
         holding: false,
         reaped: 0,
         missing: 0,
@@ -187,6 +191,7 @@ impl Machine<'_> {
         }
         self.silent_now |= request.flags & IOSQE_CQE_SKIP_SUCCESS != 0;
         self.silent |= self.silent_now;
+        self.drains_now |= request.flags & IOSQE_IO_DRAIN != 0;
         self.ring.push(sqe);
     }
 
@@ -228,23 +233,36 @@ impl Machine<'_> {
 
     /// Takes CQEs until everything that will happen has happened.
     fn settle(&mut self, step: usize) {
-        if self.holding {
-            // Task work runs, and what follows from it; the CQ stays as it is.
+        let expected = self.patience.counts.as_ref().map(|counts| counts.get(step).copied().unwrap_or(0));
+        let awaited = expected.map(|expected| expected - self.missing.min(expected));
+        match awaited {
+            _ if self.holding => self.settle_held(awaited.unwrap_or(0)),
+            Some(awaited) => self.settle_known(awaited),
+            None => self.settle_unknown(),
+        }
+        self.missing = expected.unwrap_or(0).saturating_sub(self.posted());
+        (self.silent_now, self.drains_now) = (false, false);
+        self.record.counts.push(self.posted());
+    }
+
+    /// CQEs that were taken, or could be.
+    fn posted(&self) -> usize {
+        self.reaped + self.ring.cq_ready() as usize
+    }
+
+    /// Task work runs, and what follows from it, until nothing comes; the CQ stays as it is.
+    fn settle_held(&mut self, expected: usize) {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let before = self.posted();
             for _ in 0..2 {
                 std::thread::sleep(self.patience.quiet / 2);
                 self.ring.enter(0, 0, IORING_ENTER_GETEVENTS, 0, 0);
             }
-        } else {
-            match self.patience.counts.as_ref().map(|counts| counts.get(step).copied().unwrap_or(0)) {
-                Some(expected) => {
-                    self.settle_known(expected - self.missing.min(expected));
-                    self.missing = expected.saturating_sub(self.reaped);
-                }
-                None => self.settle_unknown(),
+            if self.posted() == before && (before >= expected || Instant::now() > deadline) {
+                return;
             }
         }
-        self.silent_now = false;
-        self.record.counts.push(self.reaped);
     }
 
     fn settle_known(&mut self, expected: usize) {
@@ -270,7 +288,7 @@ impl Machine<'_> {
     }
 
     fn idle(&self) -> bool {
-        self.in_flight.is_empty() && !self.silent
+        self.in_flight.is_empty() && !self.silent && !self.drains_now
     }
 
     /// Takes one CQE that comes within `limit`.

@@ -53,7 +53,16 @@ pub fn program(seed: u64, door: Option<Door>) -> Program {
     while steps.len() < length {
         generator.steps(&mut steps);
     }
-    Program { seed, door: door.unwrap_or(chosen), setup_flags, cq_entries, wait_while_submitting, steps }
+    let door = door.unwrap_or(chosen);
+    let mut program = Program { seed, door, setup_flags, cq_entries, wait_while_submitting, steps };
+    // One that answers again and again ends where it fills the CQ, and it is a matter of time when CQEs are taken, unless
+    // they are held, and when workers add theirs.
+    let holds = program.steps.iter().any(|step| matches!(step, Step::HoldCompletions(_)));
+    let timed = !holds || program.steps.iter().any(is_raced);
+    if program.cq_entries == u32::from(GROUP_ENTRIES) && timed && program.requests().any(is_multishot) {
+        program.cq_entries *= 2;
+    }
+    program
 }
 
 fn setup(random: &mut fastrand::Rng) -> (u32, u32) {
@@ -86,6 +95,13 @@ fn setup(random: &mut fastrand::Rng) -> (u32, u32) {
     }
     let cq_entries = if flags & IORING_SETUP_CQSIZE != 0 { [16, 32, 64][random.usize(0..3)] } else { 0 };
     (flags, cq_entries)
+}
+
+/// Whether a worker adds a CQE while a later request of the same submission answers again and again.
+fn is_raced(step: &Step) -> bool {
+    let Step::Submit(requests) = step else { return false };
+    let by_worker = requests.iter().position(|request| request.flags & IOSQE_ASYNC != 0);
+    by_worker.is_some_and(|first| requests[first..].iter().any(is_multishot))
 }
 
 /// Whether it answers again and again.
@@ -161,12 +177,15 @@ impl Generator {
             _ => {
                 let batch = self.batch();
                 if self.drains {
-                    // What waited before would hold everything back, to be run in no order at the end.
+                    // What waited before would hold everything back, to be run by workers in no order at the end; and so would
+                    // what waits in this submission, or once that has ended.
                     let all = IORING_ASYNC_CANCEL_ALL | IORING_ASYNC_CANCEL_ANY;
+                    let cancel = || Step::Register(Registration::SyncCancel(0, Target::Number(-1), all, 0));
                     self.model.ended(|_| true);
-                    steps.push(Step::Register(Registration::SyncCancel(0, Target::Number(-1), all, 0)));
+                    steps.extend([cancel(), Step::Submit(batch), cancel(), cancel()]);
+                } else {
+                    steps.push(Step::Submit(batch));
                 }
-                steps.push(Step::Submit(batch));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The list of known differences between the kernel and the engine that programs meet.
 
-use crate::program::{Program, Registration, Step};
+use crate::program::{Program, Registration, Step, SETUP_FLAGS};
 use crate::record::Difference;
 use anyhow::{bail, Context, Result};
 use std::collections::BTreeMap;
@@ -12,6 +12,8 @@ struct Line {
     kernel: String,
     anyring: String,
     reason: String,
+    /// A race decides whether the sides differ: not every run meets it.
+    sometimes: bool,
 }
 
 /// The list.
@@ -20,7 +22,9 @@ pub struct Known {
 }
 
 impl Known {
-    /// Reads `SUBJECT | KERNEL | ANYRING | REASON` lines, in which `*` stands for any text.
+    /// Reads `SUBJECT | KERNEL | ANYRING | REASON` lines, in which `*` stands for any text, for the same one on both sides.
+    /// Before the subject may be what alone the line is about: `seed N: ` or a setup flag, as `SQPOLL: `. `sometimes` before
+    /// all that: a race decides.
     pub fn read(path: Option<&Path>) -> Result<Known> {
         let mut lines = Vec::new();
         let Some(path) = path else { return Ok(Known { lines }) };
@@ -28,13 +32,17 @@ impl Known {
         for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
             // A subject that begins with # is quoted.
             let line = line.strip_prefix('\\').unwrap_or(line);
+            let (line, sometimes) = line.strip_prefix("sometimes ").map_or((line, false), |line| (line, true));
             let parts: Vec<String> = line.split('|').map(|part| part.trim().to_owned()).collect();
             let [subject, kernel, anyring, reason] =
                 parts.try_into().ok().context(format!("four parts: {line}"))?;
+            if [&subject, &kernel, &anyring].iter().any(|pattern| pattern.matches('*').count() > 1) {
+                bail!("more than one * in a part: {line}");
+            }
             if reason.is_empty() {
                 bail!("a known difference without a reason: {line}");
             }
-            lines.push(Line { subject, kernel, anyring, reason });
+            lines.push(Line { subject, kernel, anyring, reason, sometimes });
         }
         Ok(Known { lines })
     }
@@ -42,24 +50,30 @@ impl Known {
     /// What is not on the list and does not follow from what is; and the reasons of what is.
     pub fn divide(&self, found: Vec<Difference>, program: &Program) -> (Vec<Difference>, Vec<String>) {
         let (listed, mut others): (Vec<_>, Vec<_>) =
-            found.into_iter().partition(|difference| self.line(difference).is_some());
+            found.into_iter().partition(|difference| self.line(difference, program).is_some());
         let requests = listed.iter().filter(|difference| difference.subject.starts_with('#')).count() as i64;
         others.retain(|difference| !is_other_count(difference, program, requests));
-        let reasons = listed.iter().filter_map(|difference| self.line(difference)).map(|line| line.reason.clone());
-        (others, reasons.collect())
+        let reasons = listed.iter().filter_map(|difference| self.line(difference, program));
+        (others, reasons.map(|line| line.reason.clone()).collect())
     }
 
-    fn line(&self, difference: &Difference) -> Option<&Line> {
+    fn line(&self, difference: &Difference, program: &Program) -> Option<&Line> {
+        let subject = &difference.subject;
+        let mut subjects = vec![subject.clone(), format!("seed {}: {subject}", program.seed)];
+        let flags = SETUP_FLAGS.iter().filter(|(bit, _)| program.setup_flags & bit != 0);
+        subjects.extend(flags.map(|(_, name)| format!("{name}: {subject}")));
         self.lines.iter().find(|line| {
-            matches(&line.subject, &difference.subject)
-                && matches(&line.kernel, &difference.seen[0])
-                && matches(&line.anyring, &difference.seen[1])
+            let [kernel, anyring] = &difference.seen;
+            let texts = [open_text(&line.kernel, kernel), open_text(&line.anyring, anyring)];
+            let both_open = line.kernel.contains('*') && line.anyring.contains('*');
+            subjects.iter().any(|subject| open_text(&line.subject, subject).is_some())
+                && matches!(texts, [Some(one), Some(other)] if !both_open || one == other)
         })
     }
 
-    /// Lines that nothing matched.
+    /// Lines that nothing matched and that every run of all seeds does.
     pub fn stale(&self, met: &BTreeMap<String, u64>) -> Vec<String> {
-        let unmet = self.lines.iter().filter(|line| !met.contains_key(&line.reason));
+        let unmet = self.lines.iter().filter(|line| !line.sometimes && !met.contains_key(&line.reason));
         unmet.map(|line| format!("listed as different, but not met: {} | {}", line.subject, line.reason)).collect()
     }
 }
@@ -85,12 +99,10 @@ fn count(text: &str) -> Option<i64> {
     inner.strip_prefix('(').and_then(|inner| inner.strip_suffix(", 0)")).unwrap_or(inner).parse().ok()
 }
 
-/// Whether `text` is of the form of `pattern`.
-fn matches(pattern: &str, text: &str) -> bool {
+/// What the `*` of `pattern` stands for in `text`; nothing, if it has none. `None` when `text` is of another form.
+fn open_text<'t>(pattern: &str, text: &'t str) -> Option<&'t str> {
     match pattern.split_once('*') {
-        None => pattern == text,
-        Some((before, after)) => text.strip_prefix(before).is_some_and(|rest| {
-            (0..=rest.len()).any(|at| rest.is_char_boundary(at) && matches(after, &rest[at..]))
-        }),
+        None => (pattern == text).then_some(""),
+        Some((before, after)) => text.strip_prefix(before)?.strip_suffix(after),
     }
 }

@@ -3,6 +3,7 @@
 
 mod child;
 mod compare;
+mod confirm;
 mod coverage;
 mod execute;
 mod generate;

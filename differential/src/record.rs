@@ -16,7 +16,7 @@ pub struct Record {
     pub completions: BTreeMap<u64, Vec<(i32, u32)>>,
     /// The `user_data` of all CQEs in the order of the CQ.
     pub order: Vec<u64>,
-    /// How many CQEs had been taken at the end of each step.
+    /// How many CQEs had been taken, or could be, at the end of each step.
     pub counts: Vec<usize>,
     /// What the kernel wrote into memory, by request and field.
     pub memory: BTreeMap<String, String>,

@@ -1,6 +1,7 @@
 //! Takes parts out of a diverging program for as long as it diverges.
 
 use crate::compare::{print_divergence, CompareOptions, Runner};
+use crate::confirm::Repeats;
 use crate::known::Known;
 use crate::record::Difference;
 use anyhow::Result;
@@ -11,8 +12,7 @@ pub fn shrink(options: &CompareOptions) -> Result<bool> {
     let known = Known::read(options.expect.as_deref())?;
     let seed = options.seeds.0;
     let diverges = |without: &[u64]| -> Result<Vec<Difference>> {
-        let (found, _) = runner.confirm(seed, without)?;
-        Ok(known.divide(found, &runner.program(seed).without(without)).0)
+        Ok(Repeats::new(&runner, &known, seed, without).confirm(None)?.differences)
     };
     let mut differences = diverges(&[])?;
     if differences.is_empty() {

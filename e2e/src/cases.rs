@@ -21,10 +21,27 @@ pub fn run(environments: &[Environment], cases: &[Case]) -> ExitCode {
     run_unless(None, environments, cases)
 }
 
+/// [`run`] of cases that each have environments of their own.
+pub fn run_all(sets: &[(&[Environment], &[Case])]) -> ExitCode {
+    let arguments = Arguments::from_args();
+    let trials = sets.iter().flat_map(|(environments, cases)| trials(None, &arguments, environments, cases));
+    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+}
+
 /// [`run`], unless a program is `missing`, for this reason: then all cases are counted as ignored.
 pub fn run_unless(missing: Option<&str>, environments: &[Environment], cases: &[Case]) -> ExitCode {
     let arguments = Arguments::from_args();
-    // The kernel's own io_uring is the same in all of them.
+    let trials = trials(missing, &arguments, environments, cases);
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn trials(
+    missing: Option<&str>,
+    arguments: &Arguments,
+    environments: &[Environment],
+    cases: &[Case],
+) -> Vec<Trial> {
+    // What the kernel serves itself is the same in all of them.
     let environments = if stage::on_kernel() { &environments[..1] } else { environments };
     let mut trials = Vec::new();
     for &environment in environments {
@@ -40,5 +57,5 @@ pub fn run_unless(missing: Option<&str>, environments: &[Environment], cases: &[
             Trial::test(format!("{environment}::{name}"), test).with_ignored_flag(unavailable.is_some())
         }));
     }
-    libtest_mimic::run(&arguments, trials).exit_code()
+    trials
 }

@@ -9,6 +9,8 @@ pub enum Refusal {
     Eperm,
     /// io_uring with ENOSYS, as a kernel without it does, and nothing else.
     Enosys,
+    /// io_uring and Linux AIO with ENOSYS, as WSL 1 does.
+    NoAio,
     /// io_uring with EPERM, and seccomp(2).
     Unfiltered,
     /// `anyring deny --profile docker`, and so on: docs/profiles.md.
@@ -30,6 +32,7 @@ impl Refusal {
         match self {
             Refusal::Eperm => &["--errno", "EPERM"],
             Refusal::Enosys => &["--errno", "ENOSYS"],
+            Refusal::NoAio => &["--errno", "ENOSYS", "--aio"],
             Refusal::Unfiltered => &["--errno", "EPERM", "--seccomp"],
             Refusal::Docker => &["--profile", "docker"],
             Refusal::Rhel8 => &["--profile", "rhel8"],
@@ -42,7 +45,7 @@ impl Refusal {
     pub fn errno(self) -> i32 {
         match self {
             Refusal::Eperm | Refusal::Unfiltered | Refusal::Docker | Refusal::Minimal => libc::EPERM,
-            Refusal::Enosys | Refusal::Rhel8 | Refusal::Gvisor => libc::ENOSYS,
+            Refusal::Enosys | Refusal::NoAio | Refusal::Rhel8 | Refusal::Gvisor => libc::ENOSYS,
         }
     }
 
@@ -110,6 +113,13 @@ impl Environment {
         let profiles =
             profiles.flat_map(|&refusal| [User::Root, User::Ordinary].map(|user| Environment { refusal, user }));
         [Refusal::Eperm, Refusal::Unfiltered].map(Environment::of_caller).into_iter().chain(profiles).collect()
+    }
+
+    /// Linux AIO is refused, too: as on WSL 1 for the caller, and by the profile that lacks most, as root and as an ordinary
+    /// user.
+    pub fn without_aio() -> Vec<Self> {
+        let users = [User::Root, User::Ordinary].map(|user| Environment { refusal: Refusal::Minimal, user });
+        [Environment::of_caller(Refusal::NoAio)].into_iter().chain(users).collect()
     }
 
     /// `full` under EPERM, `short` under a profile: what is tested there is the place, and there are many.

@@ -6,12 +6,14 @@
 //! - [`stage`]: one test's folder, and how its programs are run and ended.
 //! - [`statistics`]: the only reader of `anyring stats --json`.
 //! - [`programs`]: where the programs are.
-//! - [`postgres`]: a PostgreSQL server in a stage.
+//! - [`daemon`]: a server in a stage.
+//! - [`postgres`]: a PostgreSQL server.
 //!
 //! With `E2E_ON=kernel` the same programs run on the kernel's io_uring, which shows that a test is right before it
 //! judges us; statistics are then not asserted, and each test says so.
 
 pub mod cases;
+pub mod daemon;
 pub mod environment;
 pub mod postgres;
 pub mod programs;

@@ -3,18 +3,13 @@
 //! The programs are those of Debian packages that `scripts/postgres.sh` unpacked. The server alone, with initdb, is
 //! under `anyring deny -- anyring run`; the clients are as they are.
 
-use crate::stage::{self, Program, Stage};
+use crate::daemon::Daemon;
+use crate::stage::{Program, Stage};
 use crate::{Outcome, Statistics};
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
-use std::time::{Duration, Instant};
+use std::process::Command;
 use tempfile::TempDir;
-
-/// How long the server may take to start, to recover or to stop; each takes a second or two.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How often to look.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// A copy of the programs in a folder that everybody can reach; removed at the end.
 pub struct Programs {
@@ -54,9 +49,8 @@ impl Programs {
 
 /// A server's data, and the server while it runs.
 pub struct Server {
-    stage: Stage,
+    daemon: Daemon,
     bin: PathBuf,
-    process: Option<Child>,
 }
 
 impl Server {
@@ -66,11 +60,11 @@ impl Server {
     ///
     /// When it fails.
     pub fn init(stage: Stage, bin: &Path) -> Self {
-        let server = Server { stage, bin: bin.to_owned(), process: None };
-        let (outcome, statistics) = server.stage.attempt(&server.initdb());
+        let server = Server { daemon: Daemon::new(stage), bin: bin.to_owned() };
+        let (outcome, statistics) = server.stage().attempt(&server.initdb());
         outcome.succeeded();
         if let Some(statistics) = statistics {
-            statistics.assert_served(server.stage.environment().refusal.errno(), &[("READ", 100)]);
+            statistics.assert_served(server.stage().environment().refusal.errno(), &[("READ", 100)]);
         }
         server
     }
@@ -81,10 +75,10 @@ impl Server {
     ///
     /// When it does not.
     pub fn is_denied(stage: Stage, bin: &Path) {
-        let server = Server { stage, bin: bin.to_owned(), process: None };
-        let outcome = server.stage.deny(&server.initdb());
+        let server = Server { daemon: Daemon::new(stage), bin: bin.to_owned() };
+        let outcome = server.stage().deny(&server.initdb());
         let message =
-            format!("FATAL:  could not setup io_uring queue: {}", server.stage.environment().refusal.message());
+            format!("FATAL:  could not setup io_uring queue: {}", server.stage().environment().refusal.message());
         let said = format!("{}{}", outcome.stdout, outcome.stderr);
         assert!(!outcome.status.success() && said.contains(&message), "it should fail with `{message}`: {outcome}");
     }
@@ -100,7 +94,7 @@ impl Server {
     ///
     /// When it does not.
     pub fn start(&mut self, settings: &[&str]) {
-        let directory = self.stage.directory().to_str().expect("a path in UTF-8");
+        let directory = self.stage().directory().to_str().expect("a path in UTF-8");
         let fixed = ["-D", "data", "-k", directory, "-c", "listen_addresses=", "-c", "max_connections=20"];
         let small =
             ["-c", "max_worker_processes=4", "-c", "io_max_concurrency=32", "-c", "effective_io_concurrency=32"];
@@ -108,14 +102,7 @@ impl Server {
         let shared = ["-c", "dynamic_shared_memory_type=mmap"];
         let settings = settings.iter().flat_map(|setting| ["-c", setting]);
         let program = self.client("postgres", &fixed).args(small).args(shared).args(settings);
-        let mut command = if stage::on_kernel() {
-            self.stage.unserved(&program)
-        } else {
-            self.stage.served(&program, &self.stage.file("statistics"))
-        };
-        let log = std::fs::File::options().create(true).append(true).open(self.stage.file("log")).expect("the log");
-        command.stdout(log.try_clone().expect("dup")).stderr(log);
-        self.process = Some(command.spawn().expect("start the server"));
+        self.daemon.start(&program);
         self.wait_until_it_answers();
     }
 
@@ -125,13 +112,8 @@ impl Server {
     ///
     /// When that takes too long.
     pub fn wait_until_it_answers(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
-        while !self.attempt("select 1").status.success() {
-            let ended = self.process.as_mut().expect("the server").try_wait().expect("wait");
-            assert!(ended.is_none(), "the server ended with {ended:?}: {}", self.log());
-            assert!(Instant::now() < deadline, "the server does not answer: {}", self.log());
-            std::thread::sleep(LOOK);
-        }
+        let look = self.psql("select 1");
+        self.daemon.wait_until(|stage| stage.plain(&look).status.success());
     }
 
     /// Stops the server as `pg_ctl stop -m fast` does, and asserts that nothing is left of it.
@@ -140,27 +122,11 @@ impl Server {
     ///
     /// When it does not end well, or leaves something.
     pub fn stop(&mut self) {
-        let status = self.end(Signal::INT).expect("a server that runs");
-        assert!(status.is_some_and(|status| status.success()), "the server ended with {status:?}: {}", self.log());
-        assert_eq!(processes_in(self.stage.directory()), Vec::<u32>::new(), "processes that are left");
-        let sockets = std::fs::read_dir(self.stage.directory()).expect("the folder");
+        self.daemon.stop(Signal::INT);
+        let sockets = std::fs::read_dir(self.stage().directory()).expect("the folder");
         let sockets: Vec<_> = sockets.map(|entry| entry.expect("an entry").file_name()).collect();
         let left = sockets.iter().any(|name| name.to_string_lossy().starts_with(".s."));
         assert!(!left, "sockets that are left: {sockets:?}");
-    }
-
-    /// Ends the server by a signal. `None` if there is none, else its status unless that took too long.
-    fn end(&mut self, signal: Signal) -> Option<Option<ExitStatus>> {
-        let mut process = self.process.take()?;
-        rustix::process::kill_process(Pid::from_child(&process), signal).expect("signal the server");
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let status = process.try_wait().expect("wait");
-            if status.is_some() || Instant::now() >= deadline {
-                return Some(status);
-            }
-            std::thread::sleep(LOOK);
-        }
     }
 
     /// What the library counted.
@@ -169,22 +135,22 @@ impl Server {
     ///
     /// When it counted nothing.
     pub fn statistics(&self) -> Option<Statistics> {
-        (!stage::on_kernel()).then(|| Statistics::read(&self.stage.file("statistics")))
+        self.daemon.statistics()
     }
 
     /// The server's log so far.
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.stage.file("log")).unwrap_or_default()
+        self.daemon.log()
     }
 
     /// The stage.
     pub fn stage(&self) -> &Stage {
-        &self.stage
+        self.daemon.stage()
     }
 
     /// One of PostgreSQL's programs that talks to this server.
     pub fn client(&self, name: &str, arguments: &[&str]) -> Program {
-        let directory = self.stage.directory().to_str().expect("a path in UTF-8");
+        let directory = self.stage().directory().to_str().expect("a path in UTF-8");
         let program = Program::new(self.bin.join(name)).args(arguments).env("PGHOST", directory);
         program.env("PGUSER", "tester").env("PGDATABASE", "postgres").env("PGCONNECT_TIMEOUT", "10")
     }
@@ -195,13 +161,16 @@ impl Server {
     ///
     /// When it fails.
     pub fn run(&self, name: &str, arguments: &[&str]) -> Outcome {
-        self.stage.plain(&self.client(name, arguments)).succeeded()
+        self.stage().plain(&self.client(name, arguments)).succeeded()
     }
 
     /// What psql says to one query, however it ends.
     pub fn attempt(&self, query: &str) -> Outcome {
-        self.stage
-            .plain(&self.client("psql", &["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "-c", query]))
+        self.stage().plain(&self.psql(query))
+    }
+
+    fn psql(&self, query: &str) -> Program {
+        self.client("psql", &["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "-c", query])
     }
 
     /// The answer to one query.
@@ -220,21 +189,10 @@ impl Server {
     /// When a file cannot be read.
     pub fn cool_down(&self) {
         self.query("checkpoint");
-        for file in files_below(&self.stage.file("data/base")) {
+        for file in files_below(&self.stage().file("data/base")) {
             // The server may have removed a file by now.
             let Ok(file) = std::fs::File::open(file) else { continue };
             rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("fadvise");
-        }
-    }
-}
-
-impl Drop for Server {
-    /// What a failed test leaves: the server's processes end when it is told to quit at once.
-    fn drop(&mut self) {
-        let _ = self.end(Signal::QUIT);
-        for process in processes_in(self.stage.directory()) {
-            let pid = Pid::from_raw(process as i32).expect("a process id");
-            let _ = rustix::process::kill_process(pid, Signal::KILL);
         }
     }
 }
@@ -243,13 +201,4 @@ fn files_below(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).expect("a folder of the server");
     let paths = entries.map(|entry| entry.expect("an entry").path());
     paths.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
-}
-
-/// The processes whose working directory is inside, as that of all of the server's is.
-fn processes_in(directory: &Path) -> Vec<u32> {
-    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
-    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let inside =
-        |pid: &u32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|path| path.starts_with(directory));
-    numbers.filter(inside).collect()
 }

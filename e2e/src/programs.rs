@@ -70,6 +70,21 @@ pub fn node() -> PathBuf {
     node
 }
 
+/// The folder of MariaDB's programs that `scripts/mariadb.sh` unpacked. The error is why there are none.
+///
+/// # Panics
+///
+/// When there is neither.
+pub fn mariadb() -> Result<PathBuf, String> {
+    let folder = root().join(".build/mariadb");
+    if let Ok(reason) = std::fs::read_to_string(folder.join("unavailable")) {
+        return Err(reason);
+    }
+    let programs = folder.join("root/usr");
+    assert!(programs.is_dir(), "{} is missing: `make setup` makes it", programs.display());
+    Ok(programs)
+}
+
 /// The script that Node runs.
 pub fn node_script() -> PathBuf {
     root().join("e2e/clients/node.js")

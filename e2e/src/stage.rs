@@ -223,7 +223,9 @@ impl Stage {
     fn command(&self, program: &OsStr) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.directory()).env("RUST_BACKTRACE", "0").env_remove("LD_PRELOAD");
-        for name in ["ANYRING_BACKEND", "ANYRING_RAW", "ANYRING_LOG", "ANYRING_STATS", "ANYRING_LIBRARY"] {
+        for name in
+            ["ANYRING_BACKEND", "ANYRING_AIO", "ANYRING_RAW", "ANYRING_LOG", "ANYRING_STATS", "ANYRING_LIBRARY"]
+        {
             command.env_remove(name);
         }
         if let Some(id) = self.environment.user.switch() {

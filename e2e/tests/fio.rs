@@ -1,6 +1,7 @@
-//! fio with `--ioengine=io_uring`: mixed random reads and writes in blocks of many sizes, verified with crc32c.
+//! fio with `--ioengine=io_uring` and `--ioengine=libaio`: mixed random reads and writes in blocks of many sizes, verified
+//! with crc32c.
 //!
-//! fio sets its ring up with libc's `syscall()` and enters it with raw instructions.
+//! With io_uring fio sets its ring up with libc's `syscall()` and enters it with raw instructions.
 
 use anyring_e2e::{cases, stage::Program, Environment, Outcome, Stage};
 use serde_json::Value;
@@ -26,7 +27,16 @@ fn main() -> ExitCode {
         polled_two_processes,
         a_corrupted_block_is_noticed,
     ];
-    anyring_e2e::cases::run(&Environment::all(), &cases)
+    let aio = cases![
+        aio_buffered_depth_1,
+        aio_buffered_depth_32,
+        aio_direct_depth_1,
+        aio_direct_depth_32,
+        aio_events_from_memory,
+        aio_two_threads,
+        aio_two_processes,
+    ];
+    anyring_e2e::cases::run_all(&[(&Environment::all(), &cases), (&Environment::without_aio(), &aio)])
 }
 
 /// The size of one job's file.
@@ -34,9 +44,9 @@ fn size(environment: Environment) -> u64 {
     environment.size(16 << 20, 4 << 20)
 }
 
-fn job(environment: Environment, extra: &[&str]) -> Program {
+fn job(environment: Environment, engine: &str, extra: &[&str]) -> Program {
     let size = format!("--size={}", size(environment));
-    let fixed = ["--name=verified", "--ioengine=io_uring", "--rw=randrw", "--bsrange=4k-128k", size.as_str()];
+    let fixed = ["--name=verified", engine, "--rw=randrw", "--bsrange=4k-128k", size.as_str()];
     let verify = ["--verify=crc32c", "--verify_fatal=1", "--directory=.", "--output-format=json"];
     Program::new("fio").args(fixed).args(verify).args(extra)
 }
@@ -58,13 +68,17 @@ fn total(outcome: &Outcome, direction: &str, counter: &str) -> u64 {
     jobs.iter().map(one).sum()
 }
 
-/// Runs a job of `jobs` copies and holds fio's own counts against ours.
+/// Runs a job of `jobs` copies on io_uring and holds fio's own counts against ours.
 fn verified(environment: Environment, jobs: u64, read: &str, write: &str, extra: &[&str]) {
+    verified_on("--ioengine=io_uring", environment, jobs, [read, write], extra);
+}
+
+fn verified_on(engine: &str, environment: Environment, jobs: u64, [read, write]: [&str; 2], extra: &[&str]) {
     let stage = Stage::new(environment);
     let minimum = |outcome: &Outcome| {
         vec![(read, total(outcome, "read", "total_ios")), (write, total(outcome, "write", "total_ios"))]
     };
-    let Some(outcome) = stage.serve_raw(&job(environment, extra), minimum) else { return };
+    let Some(outcome) = stage.serve_raw(&job(environment, engine, extra), minimum) else { return };
     // Reads and writes together are the size; the verification then reads what was written.
     let (bytes_read, bytes_written) = (total(&outcome, "read", "io_bytes"), total(&outcome, "write", "io_bytes"));
     let file = size(environment);
@@ -166,4 +180,39 @@ fn a_corrupted_block_is_noticed(environment: Environment) {
     if let Some(statistics) = statistics {
         statistics.assert_served(environment.refusal.errno(), &[("READ", 9)]); // the ninth block is the bad one
     }
+}
+
+/// libaio, which the engine serves where the kernel's AIO is refused.
+fn on_aio(environment: Environment, jobs: u64, extra: &[&str]) {
+    verified_on("--ioengine=libaio", environment, jobs, ["READ", "WRITE"], extra);
+}
+
+fn aio_buffered_depth_1(environment: Environment) {
+    on_aio(environment, 1, &["--iodepth=1"]);
+}
+
+fn aio_buffered_depth_32(environment: Environment) {
+    on_aio(environment, 1, &["--iodepth=32"]);
+}
+
+fn aio_direct_depth_1(environment: Environment) {
+    on_aio(environment, 1, &["--direct=1", "--iodepth=1"]);
+}
+
+fn aio_direct_depth_32(environment: Environment) {
+    on_aio(environment, 1, &["--direct=1", "--iodepth=32"]);
+}
+
+/// fio reads the completion ring's memory itself.
+fn aio_events_from_memory(environment: Environment) {
+    on_aio(environment, 1, &["--direct=1", "--iodepth=16", "--userspace_reap"]);
+    on_aio(environment, 1, &["--iodepth=16", "--userspace_reap", "--iodepth_batch=8"]);
+}
+
+fn aio_two_threads(environment: Environment) {
+    on_aio(environment, 2, &["--numjobs=2", "--thread", "--iodepth=16"]);
+}
+
+fn aio_two_processes(environment: Environment) {
+    on_aio(environment, 2, &["--numjobs=2", "--iodepth=16"]);
 }

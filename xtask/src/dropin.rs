@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The libraries, each with its version map in `crates/inject/maps`.
-pub const DROPINS: [(&str, &str); 2] =
-    [("liburing.so.2", "liburing.map"), ("liburing-ffi.so.2", "liburing-ffi.map")];
+pub const DROPINS: [(&str, &str); 3] =
+    [("liburing.so.2", "liburing.map"), ("liburing-ffi.so.2", "liburing-ffi.map"), ("libaio.so.1", "libaio.map")];
 
 /// Where the version map of that name is.
 pub fn map_path(map: &str) -> PathBuf {

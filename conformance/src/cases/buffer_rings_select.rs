@@ -24,6 +24,8 @@ cases! {
         recv_waitall_keeps_its_buffer,
         recv_without_a_buffer_is_enobufs,
         recv_of_an_unknown_group_is_enobufs,
+        recv_behind_another_that_waits_needs_a_buffer,
+        recv_poll_first_looks_for_a_buffer_with_the_data,
         recv_of_a_file_is_enotsock,
         recv_cancelled_takes_none,
         recv_dontwait_takes_none,
@@ -372,4 +374,34 @@ fn bad_descriptor_is_ebadf(cx: &Context) {
     assert_eq!(run_taking(&mut ring, read_select(9999, 2, 0)), (-EBADF, None));
     assert_eq!(run_taking(&mut ring, recv_select(9999, 1, 0)), (-EBADF, None));
     assert_eq!(run_taking(&mut ring, recv_select(9999, 2, 0)), (-EBADF, None));
+}
+
+fn recv_behind_another_that_waits_needs_a_buffer(cx: &Context) {
+    let ((a, b), mut ring, mut room) = (pair(), cx.ring(8), [0; 8]);
+    let mut buffers = BufferRing::new(&ring, 1, 2, 8, 0);
+    ring.go(sqe::recv(fd(&b), &mut room, 0).data(1));
+    ring.expect_quiet();
+    ring.go(recv_select(fd(&b), 1, 8).data(2));
+    assert_eq!(ring.wait_ordered(1), [(2, -libc::ENOBUFS)]);
+    buffers.give(0);
+    ring.go(recv_select(fd(&b), 1, 8).data(3));
+    ring.expect_quiet();
+    put(&a, b"abc");
+    assert_eq!(ring.wait_ordered(1), [(3, 3)]);
+    put(&a, b"abcd");
+    assert_eq!(ring.wait_ordered(1), [(1, 4)]);
+}
+
+fn recv_poll_first_looks_for_a_buffer_with_the_data(cx: &Context) {
+    let ((a, b), mut ring) = (pair(), cx.ring(8));
+    let mut buffers = BufferRing::new(&ring, 1, 2, 8, 0);
+    let sqe = recv_select(fd(&b), 1, 8).ioprio(IORING_RECVSEND_POLL_FIRST as u16);
+    ring.go(sqe);
+    ring.expect_quiet();
+    put(&a, b"abc");
+    assert_eq!(taken(&ring.wait()), (-libc::ENOBUFS, None));
+    assert_eq!(readable_bytes(&b), 3);
+    put(&a, b"de");
+    buffers.give(0);
+    assert_eq!(run_taking(&mut ring, sqe), (5, Some(0)));
 }

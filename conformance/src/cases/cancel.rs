@@ -32,6 +32,9 @@ cases! {
         unknown_flag_is_einval,
         fd_and_any_are_einval,
         cancel_in_the_same_submission,
+        cancel_behind_what_completes_its_target_comes_too_late,
+        poll_remove_behind_what_ends_the_poll_comes_too_late,
+        next_of_a_chain_comes_behind_those_that_wait,
         cancel_of_a_multishot_poll,
         cancel_does_not_find_itself,
         cancelled_read_leaves_the_data,
@@ -326,4 +329,41 @@ fn cancel_of_a_connect(cx: &Context) {
     let results = ring.wait_sorted(2);
     assert!(matches!(results[0], (1, res) if res == -ECANCELED || res == -EINTR), "{results:?}");
     assert!(matches!(results[1], (2, res) if res == 0 || res == -EALREADY), "{results:?}");
+}
+
+fn cancel_behind_what_completes_its_target_comes_too_late(cx: &Context) {
+    let ((a, b), mut ring, mut room) = (pair(), cx.ring(8), [0; 8]);
+    for between in [0, 1, 2] {
+        ring.go(sqe::recv(fd(&b), &mut room, 0).data(1));
+        ring.expect_quiet();
+        let mut chain = vec![sqe::write(fd(&a), b"abc", 0).data(2).with(IOSQE_IO_LINK)];
+        chain.extend((0..between).map(|n| sqe::nop().data(4 + n).with(IOSQE_IO_LINK)));
+        chain.push(sqe::cancel(1, 0).data(3));
+        ring.go_all(&chain);
+        assert_eq!(ring.wait_sorted(3 + between as usize)[..3], [(1, 3), (2, 3), (3, -ENOENT)]);
+    }
+    // In the same submission, but in no chain, it is early enough.
+    ring.go(sqe::recv(fd(&b), &mut room, 0).data(1));
+    ring.expect_quiet();
+    ring.go_all(&[sqe::write(fd(&a), b"abc", 0).data(2), sqe::cancel(1, 0).data(3)]);
+    assert_eq!(ring.wait_sorted(3), [(1, -ECANCELED), (2, 3), (3, 0)]);
+}
+
+fn poll_remove_behind_what_ends_the_poll_comes_too_late(cx: &Context) {
+    let ((a, b), mut ring) = (pair(), cx.ring(8));
+    ring.go(sqe::poll_add(fd(&b), libc::POLLIN, 0).data(1));
+    ring.expect_quiet();
+    ring.go_all(&[sqe::write(fd(&a), b"abc", 0).data(2).with(IOSQE_IO_LINK), sqe::poll_remove(1).data(3)]);
+    assert_eq!(ring.wait_sorted(3), [(1, libc::POLLIN.into()), (2, 3), (3, -ENOENT)]);
+}
+
+fn next_of_a_chain_comes_behind_those_that_wait(cx: &Context) {
+    let ((a, b), mut ring, mut room, mut other) = (pair(), cx.ring(8), [0; 8], [0; 8]);
+    ring.go(sqe::recv(fd(&b), &mut room, 0).data(1));
+    ring.expect_quiet();
+    ring.go_all(&[
+        sqe::write(fd(&a), b"abc", 0).data(2).with(IOSQE_IO_LINK),
+        sqe::recv(fd(&b), &mut other, libc::MSG_DONTWAIT).data(3),
+    ]);
+    assert_eq!(ring.wait_sorted(3), [(1, 3), (2, 3), (3, -EAGAIN)]);
 }

@@ -25,6 +25,7 @@ cases! {
         openat_fixed_outside_the_table_is_einval,
         openat_fixed_with_cloexec_is_einval,
         async_openat,
+        async_openat_beside_a_poll_takes_the_lowest_number,
         openat_at_the_descriptor_limit_is_emfile,
         openat2_opens,
         openat2_into_registered_slots,
@@ -179,6 +180,15 @@ fn openat_fixed_with_cloexec_is_einval(cx: &Context) {
 fn async_openat(cx: &Context) {
     drop(file("f", b"abc"));
     opened(cx.ring(4).run(sqe::openat(CWD, c"f", libc::O_RDONLY, 0).with(IOSQE_ASYNC)));
+}
+
+fn async_openat_beside_a_poll_takes_the_lowest_number(cx: &Context) {
+    let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
+    let next = fd(&eventfd(0, 0));
+    let open = sqe::openat(CWD, c".", libc::O_RDONLY, 0).with(IOSQE_ASYNC).data(1);
+    ring.go_all(&[open, sqe::poll_add(fd(&reader), libc::POLLIN, 0).data(2)]);
+    let cqe = ring.wait();
+    assert_eq!((cqe.user_data, fd(&opened(cqe.res))), (1, next));
 }
 
 fn openat_at_the_descriptor_limit_is_emfile(cx: &Context) {

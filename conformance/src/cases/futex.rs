@@ -60,7 +60,7 @@ const NUMA: u32 = 4;
 pub(super) const PRIVATE: u32 = 128;
 const ANY: u64 = 0xffff_ffff;
 
-fn wait_on(word: &AtomicU32, value: u32) -> Sqe {
+pub(super) fn wait_on(word: &AtomicU32, value: u32) -> Sqe {
     request(Opcode::FutexWait, word, value.into(), ANY, U32 | PRIVATE)
 }
 

@@ -13,6 +13,7 @@ cases! {
         memory_written_before_is_seen_by_every_kind,
         memory_written_before_is_seen_by_a_program_that_only_looks,
         a_wait_for_several_ends_with_the_last,
+        a_wait_for_several_is_not_woken_for_each,
         a_wait_for_several_that_times_out_leaves_what_came,
         a_wait_with_a_mask_ends,
         a_wait_beside_a_poll_ends,
@@ -197,6 +198,29 @@ fn a_wait_for_several_ends_with_the_last(cx: &Context) {
             }
         };
         beside(cx, &mut target, 50, pause, receive);
+    }
+}
+
+/// How often this thread has slept.
+fn sleeps() -> i64 {
+    // SAFETY: all-zero bytes are a value of this C struct of integers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is one rusage.
+    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) }, 0);
+    usage.ru_nvcsw
+}
+
+fn a_wait_for_several_is_not_woken_for_each(cx: &Context) {
+    for flags in [0, DEFERRED] {
+        let mut target = cx.ring_with(32, flags);
+        let receive = |target: &mut Ring| {
+            let before = sleeps();
+            assert_eq!(target.enter(0, 30, IORING_ENTER_GETEVENTS, 0, 0), 0);
+            let slept = sleeps() - before;
+            assert!(slept < 15, "{flags:#x}: slept {slept} times for 30 messages");
+            expect_in_order(target, 30);
+        };
+        beside(cx, &mut target, 30, |_| std::thread::sleep(Duration::from_millis(2)), receive);
     }
 }
 

@@ -24,6 +24,7 @@ cases! {
         read_without_buffers_is_cancelled,
         read_submitted_without_buffers_is_enobufs,
         async_link_timeout_is_not_started,
+        async_link_timeout_starts_with_the_first_answer,
         read_of_the_end_starts_what_is_linked,
         read_of_data_that_was_seen,
         read_beside_one_that_found_nothing,
@@ -235,6 +236,34 @@ fn async_link_timeout_is_not_started(cx: &Context) {
     let poll = sqe::poll_add(fd(&reader), libc::POLLIN, IORING_POLL_ADD_MULTI).data(1);
     ring.go_all(&[poll.with(IOSQE_ASYNC | IOSQE_IO_LINK), sqe::link_timeout(&soon).data(2)]);
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -ETIME)]);
+}
+
+/// Then it is armed by who submitted it.
+fn async_link_timeout_starts_with_the_first_answer(cx: &Context) {
+    let (listener, ((reader, mut writer), (socket, peer))) = (listener().0, (pipe(), pair()));
+    let mut ring = cx.ring(8);
+    let (_buffers, soon) = (BufferRing::filled(&ring, 1, 4, 4), ms(20));
+    for request in [read(fd(&reader)), recv_multishot(fd(&socket), 0).buffer(1), accept(fd(&listener))] {
+        let guarded = request.data(1).with(IOSQE_ASYNC | IOSQE_IO_LINK);
+        ring.go_all(&[guarded, sqe::link_timeout(&soon).data(2)]);
+        assert_eq!(ring.wait_for(Duration::from_millis(40)), None, "{request:?}");
+        let client = match request.opcode {
+            opcode if opcode == Opcode::Accept as u8 => Some(connect(&listener)),
+            opcode if opcode == Opcode::Recv as u8 => {
+                // SAFETY: one byte that outlives the call.
+                assert_eq!(unsafe { libc::send(fd(&peer), b"x".as_ptr().cast(), 1, 0) }, 1);
+                None
+            }
+            _ => {
+                writer.write_all(b"x").expect("write");
+                None
+            }
+        };
+        let shot = next_shot(&mut ring);
+        assert!(shot.1, "{shot:?} of {request:?}");
+        assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -ETIME)], "{request:?}");
+        drop(client);
+    }
 }
 
 /// That it found the end is no failure.

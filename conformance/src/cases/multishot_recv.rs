@@ -9,6 +9,9 @@ cases! {
         recv_takes_what_is_there,
         recv_ends_with_the_data,
         recv_ends_without_buffers,
+        recv_waits_with_no_buffer_left,
+        recv_of_datagrams_ends_with_the_last_buffer,
+        recv_async_of_data_and_the_end,
         recv_goes_on_with_new_buffers,
         recv_of_length_takes_no_more,
         recv_limit_ends_it,
@@ -83,6 +86,49 @@ fn recv_ends_without_buffers(cx: &Context) {
     assert_eq!(next_shot(&mut ring), (4, true, Some(1)));
     assert_eq!(next_shot(&mut ring), (-libc::ENOBUFS, false, None));
     assert_eq!(readable_bytes(&b), 2);
+}
+
+fn recv_waits_with_no_buffer_left(cx: &Context) {
+    let ((a, b), mut ring) = (pair(), cx.ring(8));
+    let _buffers = BufferRing::filled(&ring, 1, 2, 4);
+    put(&a, b"01234567");
+    ring.go(recv_multishot(fd(&b), 0));
+    assert_eq!(next_shot(&mut ring), (4, true, Some(0)));
+    assert_eq!(next_shot(&mut ring), (4, true, Some(1)));
+    ring.expect_quiet();
+    put(&a, b"x");
+    assert_eq!(next_shot(&mut ring), (-libc::ENOBUFS, false, None));
+}
+
+/// Such a socket does not say what it has left: the next buffer is looked for at once.
+fn recv_of_datagrams_ends_with_the_last_buffer(cx: &Context) {
+    for kind in [libc::SOCK_DGRAM, libc::SOCK_SEQPACKET] {
+        let ((a, b), mut ring) = (unix_pair(kind), cx.ring(8));
+        let _buffers = BufferRing::filled(&ring, 1, 2, 4);
+        put(&a, b"0123");
+        put(&a, b"4");
+        ring.go(recv_multishot(fd(&b), 0));
+        assert_eq!(next_shot(&mut ring), (4, true, Some(0)));
+        assert_eq!(next_shot(&mut ring), (1, true, Some(1)));
+        assert_eq!(next_shot(&mut ring), (-libc::ENOBUFS, false, None));
+    }
+}
+
+/// The end has had its event together with the data, and what has polled first does not look again.
+fn recv_async_of_data_and_the_end(cx: &Context) {
+    let first = (IORING_RECV_MULTISHOT | IORING_RECVSEND_POLL_FIRST) as u16;
+    for polls_first in [false, true] {
+        let ((a, b), mut ring) = (pair(), cx.ring(8));
+        let _buffers = BufferRing::filled(&ring, 1, 8, 64);
+        put(&a, b"abc");
+        drop(a);
+        let sqe = recv_multishot(fd(&b), 0).data(1);
+        ring.go(if polls_first { sqe.ioprio(first) } else { sqe.with(IOSQE_ASYNC) });
+        assert_eq!(next_shot(&mut ring), (3, true, Some(0)));
+        ring.expect_quiet();
+        ring.go(sqe::shutdown(fd(&b), libc::SHUT_RD).data(2));
+        assert_eq!(ring.wait_sorted(2), [(1, 0), (2, 0)]);
+    }
 }
 
 fn recv_goes_on_with_new_buffers(cx: &Context) {

@@ -25,6 +25,7 @@ cases! {
         async_send_is_notified,
         poll_first,
         error_is_notified,
+        bad_data_is_not_reported_as_copied,
         refused_is_notified,
         refused_at_first_sight_is_not_notified,
         socket_of_another_kind_is_eopnotsupp,
@@ -290,6 +291,33 @@ fn error_is_notified(cx: &Context) {
     }
     let registered = Sqe { fd: 3, ..send(&a, b"x") }.with(IOSQE_FIXED_FILE).ioprio(REPORT);
     assert_eq!(notified(&mut ring, registered), (-EBADF, COPIED));
+}
+
+/// Where no data could be read nothing was copied; what is refused before is reported as if it had been.
+fn bad_data_is_not_reported_as_copied(cx: &Context) {
+    let ((a, _b), udp, mut ring) = (tcp_pair(), UdpSocket::bind("127.0.0.1:0").expect("bind"), cx.ring(8));
+    udp.connect(udp.local_addr().expect("the address")).expect("connect");
+    let pages = pages(2);
+    protect(&pages[4096..], libc::PROT_NONE);
+    let bad = libc::iovec { iov_base: bad_address() as *mut libc::c_void, iov_len: 8 };
+    let (vectors, alone) = ([iovec(b"abc"), bad], [bad]);
+    let (half, all) = (message(&vectors), message(&alone));
+    for flags in [0, IOSQE_ASYNC] {
+        for sqe in [
+            Sqe { addr: bad_address(), ..send(&a, b"x") },
+            Sqe { addr: address(pages) + 90, len: 8000, ..send(&a, b"x") },
+            Sqe { addr: bad_address(), ..send(&udp, b"x") },
+            sendmsg(&a, &half),
+            sendmsg(&a, &all),
+        ] {
+            assert_eq!(notified(&mut ring, sqe.with(flags).ioprio(REPORT)), (-EFAULT, 0));
+        }
+        let header = Sqe { addr: bad_address(), ..sendmsg(&a, &half) };
+        assert_eq!(notified(&mut ring, header.with(flags).ioprio(REPORT)), (-EFAULT, COPIED));
+    }
+    assert_eq!(ring.run(sqe::shutdown(fd(&a), libc::SHUT_WR)), 0);
+    let shut_down = Sqe { addr: bad_address(), ..send(&a, b"x") };
+    assert_eq!(notified(&mut ring, shut_down.ioprio(REPORT)), (-EPIPE, COPIED));
 }
 
 fn refused_is_notified(cx: &Context) {

@@ -38,6 +38,9 @@ cases! {
         epoll_read_waits_to_be_readable_and_is_einval,
         ring_read_waits_to_be_readable_and_is_einval,
         eventfd_readv_is_whole,
+        write_of_nothing_asks_the_socket,
+        write_of_nothing_is_an_empty_message,
+        read_of_nothing_of_a_counter_is_einval,
     ],
     own_flags: [],
 }
@@ -322,4 +325,49 @@ fn write_to_a_socket_that_was_shut_down_is_epipe(cx: &Context) {
         assert_eq!(ring.run(sqe::writev(fd(&a), &vectors, 0).with(flags)), -EPIPE);
         assert_eq!(ring.run(sqe::write(fd(&a), b"abc", 0).with(flags)), -EPIPE);
     }
+}
+
+fn write_of_nothing_asks_the_socket(cx: &Context) {
+    count_signal(libc::SIGPIPE);
+    let (a, _b) = unix_pair(libc::SOCK_STREAM);
+    let (unconnected, mut ring) = (socket(libc::AF_INET, libc::SOCK_DGRAM), cx.ring(4));
+    assert_eq!(ring.run(sqe::write(fd(&a), b"", 0)), 0);
+    assert_eq!(ring.run(sqe::write(fd(&unconnected), b"", 0)), -libc::EDESTADDRREQ);
+    assert_eq!(ring.run(sqe::write(fd(&a), b"", 4)), -ESPIPE);
+    assert_eq!(ring.run(sqe::shutdown(fd(&a), libc::SHUT_WR)), 0);
+    for flags in [0, IOSQE_ASYNC] {
+        assert_eq!(ring.run(sqe::write(fd(&a), b"", 0).with(flags)), -EPIPE);
+        assert_eq!(ring.run(sqe::writev(fd(&a), &[], 0).with(flags)), -EPIPE);
+        assert_eq!(ring.run(sqe::writev(fd(&a), &[iovec(b""), iovec(b"")], 0).with(flags)), -EPIPE);
+    }
+    // A worker's has none.
+    assert_eq!(SIGNALS.load(std::sync::atomic::Ordering::SeqCst), 3);
+}
+
+fn write_of_nothing_is_an_empty_message(cx: &Context) {
+    for kind in [libc::SOCK_DGRAM, libc::SOCK_SEQPACKET] {
+        let ((a, b), mut ring, mut room) = (unix_pair(kind), cx.ring(4), [0; 8]);
+        for flags in [0, IOSQE_ASYNC] {
+            assert_eq!(ring.run(sqe::write(fd(&a), b"", 0).with(flags)), 0);
+            assert_eq!(ring.run(sqe::recv(fd(&b), &mut room, libc::MSG_DONTWAIT)), 0);
+            assert_eq!(ring.run(sqe::recv(fd(&b), &mut room, libc::MSG_DONTWAIT)), -EAGAIN);
+        }
+    }
+}
+
+fn read_of_nothing_of_a_counter_is_einval(cx: &Context) {
+    let (mut ring, (reader, writer), counter) = (cx.ring(4), pipe(), eventfd(1, 0));
+    // SAFETY: numbers only, and a set that outlives the call.
+    let (timer, signals) = unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigaddset(&mut set, libc::SIGUSR1);
+        (libc::timerfd_create(libc::CLOCK_MONOTONIC, 0), libc::signalfd(-1, &set, 0))
+    };
+    for file in [counter, file_of(timer), file_of(signals)] {
+        assert_eq!(ring.run(sqe::read(fd(&file), &mut [], 0)), -EINVAL);
+    }
+    assert_eq!(ring.run(sqe::write(fd(&eventfd(1, 0)), b"", 0)), 0);
+    assert_eq!(ring.run(sqe::read(fd(&reader), &mut [], 0)), 0);
+    drop(reader);
+    assert_eq!(ring.run(sqe::write(fd(&writer), b"", 0)), 0, "a pipe is not asked");
 }

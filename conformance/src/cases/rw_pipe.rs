@@ -39,6 +39,7 @@ cases! {
         nonblocking_fifo_read_waits_for_data,
         read_of_the_write_end_is_ebadf,
         several_pipes_complete_as_they_are_written,
+        read_finds_what_is_left_beside_others_that_are_always_ready,
         fixed_file_pipe_read_waits,
         write_then_read_in_one_submission,
         read_then_write_in_one_submission,
@@ -379,4 +380,27 @@ fn flags_of_files_are_eopnotsupp_at_once(cx: &Context) {
         }
         assert_eq!(ring.run(sqe::write(fd(&writer), b"x", 0).op_flags(flags)), -libc::EOPNOTSUPP, "{flags:#x}");
     }
+}
+
+/// The last read of a pipe took one of two bytes. Others that always have something must not keep the next one waiting.
+fn read_finds_what_is_left_beside_others_that_are_always_ready(cx: &Context) {
+    let ((left, mut to_left), (busy, mut to_busy)) = (pipe(), pipe());
+    let (mut ring, mut one, mut two) = (cx.ring(4), [0; 1], [0; 1]);
+    let rare = sqe::read(fd(&left), &mut one, 0).data(1);
+    for _ in 0..8 {
+        ring.go(rare);
+        to_left.write_all(b"x").expect("write");
+        assert_eq!(ring.wait().res, 1);
+    }
+    ring.go(rare);
+    to_left.write_all(b"xy").expect("write");
+    assert_eq!(ring.wait().res, 1);
+    ring.go(rare);
+    let often = sqe::read(fd(&busy), &mut two, 0).data(2);
+    let found = (0..2_000).any(|_| {
+        ring.go(often);
+        to_busy.write_all(b"x").expect("write");
+        (0..ring.cq_ready().max(1)).any(|_| ring.wait().user_data == 1)
+    });
+    assert!(found, "what is left is never found");
 }

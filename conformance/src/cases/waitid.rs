@@ -50,13 +50,13 @@ cases! {
 }
 
 /// A child that ends with `status` once the pipe is written to.
-struct Child {
-    pid: i32,
+pub(super) struct Child {
+    pub(super) pid: i32,
     writer: Option<File>,
 }
 
 impl Child {
-    fn new(status: i32) -> Child {
+    pub(super) fn new(status: i32) -> Child {
         let (mut reader, writer) = pipe();
         let begin = |act: &mut dyn FnMut()| {
             // SAFETY: the child makes system calls only, and ends.
@@ -119,14 +119,14 @@ impl Child {
     }
 }
 
-fn none() -> libc::siginfo_t {
+pub(super) fn none() -> libc::siginfo_t {
     // SAFETY: plain numbers.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     info.si_code = 77;
     info
 }
 
-fn wait(kind: libc::idtype_t, id: i32, options: i32, info: &mut libc::siginfo_t) -> Sqe {
+pub(super) fn wait(kind: libc::idtype_t, id: i32, options: i32, info: &mut libc::siginfo_t) -> Sqe {
     prep(Opcode::Waitid, id, 0, kind, address_mut(info)).file_index(options as u32)
 }
 

@@ -2,11 +2,13 @@
 //! system calls. No logic lives here, and nothing depends on an allocator or on std.
 #![no_std]
 
+mod aio;
 mod constants;
 pub mod interface;
 mod opcode;
 mod types;
 
+pub use aio::*;
 pub use constants::*;
 pub use opcode::Opcode;
 pub use types::*;

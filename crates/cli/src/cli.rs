@@ -19,7 +19,10 @@ pub enum Command {
     Deny(DenyOptions),
     Doctor(DoctorOptions),
     Stats(StatsOptions),
+    Trace(TraceOptions),
+    Check(CheckOptions),
     Lab(LabOptions),
+    Advise(AdviseOptions),
     /// Tries one way into libanyring.so, in a process that doctor started with the library preloaded.
     #[command(hide = true)]
     EntryPoint {
@@ -31,6 +34,7 @@ const RUN_EXAMPLES: &str = "\
 Examples:
   anyring run -- fio job.fio
   anyring run --backend user --stats /tmp/fio.stats -- fio job.fio
+  anyring deny --aio -- anyring run -- fio --ioengine=libaio job.fio
   anyring deny -- anyring run -- qemu-img bench -i io_uring disk.img
 
 Exit status: the program's own. 125 when anyring could not do its part, 126 when the program cannot be executed or
@@ -40,9 +44,12 @@ cannot be served (statically linked, set-user-ID ...), 127 when it was not found
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES, override_usage = "anyring run [OPTIONS] -- PROGRAM [ARGS]...")]
 pub struct RunOptions {
-    /// Who serves io_uring
+    /// Who serves io_uring (ANYRING_BACKEND)
     #[arg(long, value_enum, default_value_t = Backend::Auto)]
     pub backend: Backend,
+    /// Who serves Linux AIO: io_setup, io_submit and the others (ANYRING_AIO)
+    #[arg(long, value_enum, default_value_t = Backend::Auto)]
+    pub aio: Backend,
     /// Keep counters of what anyring served in FILE (ANYRING_STATS)
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
@@ -52,17 +59,20 @@ pub struct RunOptions {
     /// Do not trap raw `syscall` instructions, so that no_new_privs stays as it is (ANYRING_RAW=0)
     #[arg(long)]
     pub no_raw: bool,
+    /// Let threads that wait for messages from other rings sleep at once, without spinning before (ANYRING_SPIN=0)
+    #[arg(long)]
+    pub no_spin: bool,
     #[command(flatten)]
     pub program: Program,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
-    /// The kernel where its io_uring works (the program is then started plainly), otherwise anyring
+    /// The kernel where its own works (of both: the program is then started plainly), otherwise anyring
     Auto,
-    /// The kernel; fail where its io_uring does not work
+    /// The kernel; fail where its own does not work
     Kernel,
-    /// anyring, even where the kernel's io_uring works
+    /// anyring, even where the kernel's own works
     User,
 }
 
@@ -174,6 +184,103 @@ pub struct StatsOptions {
     pub json: bool,
 }
 
+const TRACE_EXAMPLES: &str = "\
+Examples:
+  anyring trace -- fio job.fio
+  anyring trace --backend user --events -o events.txt -- ./myserver
+  anyring trace --perfetto trace.json -- ./myserver
+  anyring trace --pid 1234 --live
+  anyring trace --json -o report.json -- ./mytest && jq '.rings[].kinds[]' report.json
+
+With anyring's own engine no privilege is needed. The kernel's io_uring is traced through tracefs, as root; its
+tracepoints tell no sizes.
+
+Exit status: the program's own; a signal that ended it ends anyring too. 125 when anyring could not do its part, 126
+when the program cannot be executed or cannot be served, 127 when it was not found, 2 for a usage error.";
+
+/// Run PROGRAM and say which path each of its io_uring requests took
+#[derive(Debug, Args)]
+#[command(after_help = TRACE_EXAMPLES, override_usage = "anyring trace [OPTIONS] -- PROGRAM [ARGS]...\n       anyring trace [OPTIONS] --pid PID")]
+pub struct TraceOptions {
+    /// Who serves io_uring: auto takes the kernel where its io_uring works and can be traced
+    #[arg(long, value_enum, default_value_t = Backend::Auto)]
+    pub backend: Backend,
+    /// Print each event as a line, as bpftrace names it, instead of the summary
+    #[arg(long)]
+    pub events: bool,
+    /// Print the summary as JSON (docs/trace.md describes it)
+    #[arg(long, conflicts_with = "events")]
+    pub json: bool,
+    /// Write to FILE instead of standard error
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Also write the events to FILE for the Perfetto UI (ui.perfetto.dev)
+    #[arg(long, value_name = "FILE")]
+    pub perfetto: Option<PathBuf>,
+    /// Also write the summary to FILE as a page for a browser: shares of the paths, latency histograms
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Show the summary while the program runs, anew each second; standard error must be a terminal
+    #[arg(long, conflicts_with = "events")]
+    pub live: bool,
+    /// Trace the running process PID, until it ends or anyring gets SIGINT
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<i32>,
+    /// The program, looked up in PATH, and its arguments
+    #[arg(required_unless_present = "pid", conflicts_with = "pid", trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"], num_args = 1..)]
+    pub words: Vec<OsString>,
+}
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  anyring check --no-punts --no-overflow -- ./mytest
+  anyring check --backend user --max-worker-share 5% --max-p99 2ms -- ./myserver-test
+
+What does not hold is said on standard error, one line each.
+
+Exit status: the program's own where that is not 0; else 1 when an expectation did not hold, and 125 when nothing is
+proven: events were lost, or no ring was made. The rest as for trace.";
+
+/// Run PROGRAM and fail when its io_uring requests went other ways than stated
+#[derive(Debug, Args)]
+#[command(after_help = CHECK_EXAMPLES, override_usage = "anyring check [OPTIONS] -- PROGRAM [ARGS]...")]
+#[group(id = "expectations", required = true, multiple = true, args = ["no_punts", "max_worker_share", "no_overflow", "max_p99"])]
+pub struct CheckOptions {
+    /// Who serves io_uring: auto takes the kernel where its io_uring works and can be traced
+    #[arg(long, value_enum, default_value_t = Backend::Auto)]
+    pub backend: Backend,
+    /// No request goes to a worker
+    #[arg(long)]
+    pub no_punts: bool,
+    /// At most so much of all requests goes to workers
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    pub max_worker_share: Option<f64>,
+    /// No CQE finds the CQ full
+    #[arg(long)]
+    pub no_overflow: bool,
+    /// Of each kind of request, 99 of 100 complete in this time: 250us, 2ms, 1s. Not of those that wait by their nature
+    /// (timeouts, polls, futexes, waitid)
+    #[arg(long, value_name = "TIME", value_parser = parse_time_ns)]
+    pub max_p99: Option<u64>,
+    #[command(flatten)]
+    pub program: Program,
+}
+
+/// A percentage, with its sign or without.
+fn parse_percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    let percent = number.parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
+    percent.ok_or_else(|| "a percentage, as 5%".to_owned())
+}
+
+/// A time with its unit, in nanoseconds.
+fn parse_time_ns(text: &str) -> Result<u64, String> {
+    let units = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
+    let found = units.iter().find_map(|(unit, ns)| Some(text.strip_suffix(unit)?.parse::<f64>().ok()? * ns));
+    let found = found.filter(|ns| (0.0..1e18).contains(ns)).map(|ns| ns as u64);
+    found.ok_or_else(|| "a time with its unit: ns, us, ms or s".to_owned())
+}
+
 const LAB_EXAMPLES: &str = "\
 Workloads:
   pipes    128 pipes, 256 rounds of reading and writing, as published for Linux 6.4
@@ -236,6 +343,68 @@ pub enum LabDoor {
     Libc,
     /// System call instructions of their own
     Raw,
+}
+
+const ADVISE_EXAMPLES: &str = "\
+Examples:
+  anyring advise /var/lib/db/table                    reads of a file, in the page cache and not
+  anyring advise /dev/nvme1n1 --direct --json
+  anyring advise /dev/loop0 --direct --op write --rewrite --size 256K,512K,1M
+  anyring deny -- anyring advise tcp                  on anyring's engine, where io_uring is denied
+
+A file's pages are evicted from the page cache where requests that miss it are measured. No root is needed for what can be
+opened.
+
+Exit status: 0 when it was measured, whatever came out; 125 when it could not be or must not be; 2 for a usage error; 128
+and the signal's number when interrupted.";
+
+/// Measure whether IOSQE_ASYNC pays for a file, a block device, pipes or TCP, and from which size on
+#[derive(Debug, Args)]
+#[command(after_help = ADVISE_EXAMPLES)]
+pub struct AdviseOptions {
+    /// A file or a block device, `pipe` or `tcp` (./pipe is a file)
+    #[arg(value_name = "PATH|pipe|tcp")]
+    pub subject: OsString,
+    /// The requests [default: read, of tcp recv]
+    #[arg(long, value_enum)]
+    pub op: Option<AdviseOperation>,
+    /// Bytes a request, in multiples of 1024 with K, of 1024 * 1024 with M [default: several]
+    #[arg(long = "size", value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub sizes: Vec<u32>,
+    /// Past the page cache (O_DIRECT)
+    #[arg(long)]
+    pub direct: bool,
+    /// Permit writes: what is there is read and written again, so nobody else may write it meanwhile
+    #[arg(long)]
+    pub rewrite: bool,
+    /// Who serves io_uring
+    #[arg(long, value_enum, default_value_t = Backend::Auto)]
+    pub backend: Backend,
+    /// Pairs of requests, without and with IOSQE_ASYNC, for each size; fewer where they take long
+    #[arg(long, value_name = "N", default_value_t = 150, value_parser = clap::value_parser!(u16).range(15..))]
+    pub rounds: u16,
+    /// Print the report as JSON (docs/advise.md describes it)
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum AdviseOperation {
+    Read,
+    Write,
+    Recv,
+    Send,
+}
+
+/// A number of bytes, with K or M.
+fn parse_size(text: &str) -> Result<u32, String> {
+    let (number, unit) = match text.strip_suffix(['k', 'K', 'm', 'M']) {
+        Some(number) if text.ends_with(['k', 'K']) => (number, 1 << 10),
+        Some(number) => (number, 1 << 20),
+        None => (text, 1),
+    };
+    let bytes = number.parse::<u32>().ok().and_then(|number| number.checked_mul(unit)).filter(|bytes| *bytes > 0);
+    bytes.ok_or_else(|| "a number of bytes, as 4096, 64K or 1M".to_owned())
 }
 
 /// A way into the library. The names are those of the hidden subcommand and of the JSON.

@@ -45,19 +45,15 @@ pub fn run(options: &LabOptions) -> Result<i32, Failure> {
         let mut setting = Setting { quick: options.quick, scratch: Scratch::new().map_err(Failure::own)? };
         let plan = (workload.plan)(&mut setting).map_err(Failure::own)?;
         // What one workload does not need of its share goes to those that follow.
-        let left = (workloads.len() - index) as u32;
-        measuring.deadline = end.map(|end| Instant::now() + end.saturating_duration_since(Instant::now()) / left);
+        let left: u32 = workloads[index..].iter().map(|workload| workload.share).sum();
+        let share = |end: Instant| end.saturating_duration_since(Instant::now()) * workload.share / left;
+        measuring.deadline = end.map(|end| Instant::now() + share(end));
         let bar = progress(workload.name, measuring.steps(&plan));
         let measured = measure::run(&launcher, workload, &plan, &measuring, || {
             bar.inc(1);
-            interrupted().map_or(Ok(()), |signal| Err(format!("interrupted by {signal}")))
+            check_interrupted()
         });
         bar.finish_and_clear();
-        let failed = |message| match interrupted() {
-            // A process that was measured just then has failed by the same signal.
-            Some(signal) => Failure { status: 128 + signal, message: "interrupted".to_owned() },
-            None => Failure::own(message),
-        };
         match measured.map_err(failed)? {
             Measured::Report(measured) => report.workloads.push(measured),
             Measured::Nothing(why) => report.skipped.push(why),
@@ -85,7 +81,7 @@ extern "C" fn note(signal: libc::c_int) {
 
 /// Has SIGINT and SIGTERM noted, so that files and devices are taken away before the end. Processes that are measured
 /// start with the default action.
-fn note_interruptions() {
+pub fn note_interruptions() {
     let handler = note as extern "C" fn(libc::c_int) as libc::sighandler_t;
     for signal in [libc::SIGINT, libc::SIGTERM] {
         // SAFETY: the handler stores one word.
@@ -95,6 +91,20 @@ fn note_interruptions() {
 
 fn interrupted() -> Option<i32> {
     Some(INTERRUPTED.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
+}
+
+/// An error once a signal came.
+pub fn check_interrupted() -> Result<(), String> {
+    interrupted().map_or(Ok(()), |signal| Err(format!("interrupted by {signal}")))
+}
+
+/// Why measuring ended.
+pub fn failed(message: String) -> Failure {
+    match interrupted() {
+        // A process that was measured just then has failed by the same signal.
+        Some(signal) => Failure { status: 128 + signal, message: "interrupted".to_owned() },
+        None => Failure::own(message),
+    }
 }
 
 fn usage(what: &str, name: &str, why: &str) -> Failure {
@@ -122,7 +132,7 @@ fn door(door: LabDoor) -> Door {
 }
 
 /// On standard error, if that is a terminal.
-fn progress(name: &str, steps: u64) -> ProgressBar {
+pub fn progress(name: &str, steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(steps);
     // The template is a constant that is right.
     if let Ok(style) = ProgressStyle::with_template("{msg:8} {wide_bar} {pos}/{len}  {eta} left") {
@@ -131,7 +141,8 @@ fn progress(name: &str, steps: u64) -> ProgressBar {
     bar.with_message(name.to_owned())
 }
 
-fn json(report: &Report) -> Result<String, Failure> {
+/// For a terminal, too.
+pub fn json(report: &impl serde::Serialize) -> Result<String, Failure> {
     serde_json::to_string_pretty(report).map_err(|error| Failure::own(error.to_string()))
 }
 

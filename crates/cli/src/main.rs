@@ -1,10 +1,12 @@
-//! The `anyring` command: `run`, `deny`, `doctor`, `stats` and `lab`.
+//! The `anyring` command: `run`, `deny`, `doctor`, `stats`, `trace`, `check`, `advise` and `lab`.
 //!
 //! `run` and `deny` end by exec'ing the program in this very process, so that exit code, signals and standard streams
 //! pass through by construction. For the same reason the C `main` is ours: Rust's own start would ignore SIGPIPE and
 //! open closed standard descriptors, and the program would inherit both.
 #![no_main]
 
+mod advise;
+mod check;
 mod child;
 mod cli;
 mod deny;
@@ -19,6 +21,7 @@ mod library;
 mod ring;
 mod run;
 mod stats;
+mod trace;
 
 use clap::error::ErrorKind;
 use clap::Parser;
@@ -44,7 +47,10 @@ fn dispatch(command: Command) -> Result<i32, Failure> {
         Command::Deny(options) => deny::run(&options).map(|never| match never {}),
         Command::Doctor(options) => doctor::run(&options),
         Command::Stats(options) => stats::run(&options),
+        Command::Trace(options) => trace::run(&options),
+        Command::Check(options) => check::run(&options),
         Command::Lab(options) => lab::run(&options),
+        Command::Advise(options) => advise::run(&options),
         Command::EntryPoint { name } => doctor::try_entry_point(name),
     }
 }

@@ -53,14 +53,21 @@ fn assert_schema(report: &Value) {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("osrelease");
     assert_eq!(text(machine, "kernel"), release.trim());
     for workload in list(report, "workloads") {
-        assert_fields(workload, &["name", "title", "about", "axis", "marks", "runs", "rows", "notes"]);
+        let fields = ["name", "title", "about", "axis", "marks", "runs", "comparisons", "rows", "notes"];
+        assert_fields(workload, &fields);
         assert!(!list(workload, "rows").is_empty(), "{workload}");
         list(workload, "rows").iter().for_each(assert_row);
+        for comparison in list(workload, "comparisons") {
+            assert_fields(comparison, &["what", "of", "value", "interval"]);
+            assert!(number(comparison, "value") > 0.0 && comparison["interval"].is_null(), "{comparison}");
+        }
     }
 }
 
 fn assert_row(row: &Value) {
-    assert_fields(row, &["group", "name", "unit", "x", "variant", "headline", "columns", "published"]);
+    let fields = ["group", "name", "unit", "more_is_better", "axis", "x", "variant", "headline"];
+    assert_fields(row, &[&fields[..], &["columns", "published"]].concat());
+    assert_eq!(row["more_is_better"], text(row, "unit").ends_with("/s"), "{row}");
     let columns = list(row, "columns");
     let ours = columns.iter().find(|column| column["backend"] == "anyring");
     for column in columns {
@@ -167,6 +174,43 @@ fn polls() {
     assert_measured("polls", &["anyring", "kernel", "epoll", "kernel-aio"]);
 }
 
+const PIPETEST: [&str; 7] =
+    ["anyring", "kernel", "epoll", "poll", "anyring-aio", "anyring-aio-poll", "kernel-aio-poll"];
+
+#[test]
+fn pipetest() {
+    assert_measured("pipetest", &PIPETEST);
+}
+
+/// An async read on the kernel's AIO is no figure and no hang; on ours it is measured.
+#[test]
+fn pipetest_says_that_the_kernels_io_submit_blocks() {
+    let backends = "anyring-aio,anyring-aio-poll,kernel-aio,kernel-aio-poll";
+    let Some(report) = report(&[], &["pipetest", "--backends", backends]) else { return };
+    assert!(columns(&report, "anyring-aio").iter().all(|column| column["missing"].is_null()), "{report}");
+    for column in columns(&report, "kernel-aio") {
+        let why = text(column, "missing");
+        if why.starts_with("io_setup answered") {
+            return skipped(&format!("lab pipetest, a blocking io_submit: {why}"));
+        }
+        assert!(why.contains("io_submit blocks on an empty pipe"), "{why}");
+    }
+    // How flat each curve is, and where ours lies lowest beside the kernel's.
+    let comparisons = list(&report["workloads"][0], "comparisons");
+    let about = |what: &str, of: &str| {
+        let is_it =
+            |comparison: &&Value| text(comparison, "what").contains(what) && text(comparison, "of").starts_with(of);
+        comparisons.iter().filter(is_it).count()
+    };
+    let flat = "300 idle descriptors / 16";
+    assert_eq!((about(flat, "figure 1: "), about(flat, "figure 2: "), about(flat, "figure 3: ")), (2, 2, 6));
+    for (ours, figures) in [("anyring AIO /", "345"), ("anyring AIO poll /", "12345")] {
+        for figure in figures.chars() {
+            assert_eq!(about(ours, &format!("figure {figure}, at ")), 1, "{ours} {figure}: {comparisons:?}");
+        }
+    }
+}
+
 #[test]
 fn idle() {
     assert_measured("idle", &["anyring", "kernel", "epoll"]);
@@ -203,13 +247,17 @@ fn the_threshold_of_direct_writes_is_the_devices_limit() {
 #[test]
 fn every_door() {
     for door in ["libc", "raw"] {
-        let Some(report) = report(&[], &["nop", "pipes", "echo", "--backends", "anyring,kernel", "--door", door])
-        else {
-            return;
-        };
+        let words =
+            ["nop", "pipes", "echo", "pipetest", "--backends", "anyring,kernel,anyring-aio", "--door", door];
+        let Some(report) = report(&[], &words) else { return };
         assert_schema(&report);
         assert_eq!(text(&report, "door"), door);
-        assert!(columns(&report, "anyring").iter().all(|column| column["missing"].is_null()), "{report}");
+        for workload in list(&report, "workloads") {
+            for column in list(workload, "rows").iter().flat_map(|row| list(row, "columns")) {
+                let ours = text(column, "backend").starts_with("anyring");
+                assert!(!ours || column["missing"].is_null(), "{column}");
+            }
+        }
     }
 }
 
@@ -238,13 +286,12 @@ fn where_the_kernel_aio_is_refused_its_column_says_why() {
 #[test]
 fn everything_else_is_measured_where_io_uring_and_aio_are_refused() {
     let outer = ["deny", "--aio", "--", ANYRING];
-    let Some(report) = report(&outer, &["pipes", "files", "timers", "idle", "msg", "async", "load"]) else {
-        return;
-    };
+    let words = ["pipes", "files", "timers", "pipetest", "idle", "msg", "async", "load"];
+    let Some(report) = report(&outer, &words) else { return };
     assert_schema(&report);
     for workload in list(&report, "workloads") {
         for column in list(workload, "rows").iter().flat_map(|row| list(row, "columns")) {
-            let refused = ["kernel", "kernel-aio"].contains(&text(column, "backend"));
+            let refused = text(column, "backend").starts_with("kernel");
             assert_eq!(column["missing"].is_string(), refused, "{column}");
         }
     }
@@ -360,7 +407,7 @@ fn the_report_is_written_with_a_picture_of_each_chart() {
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("made/if/missing");
     let path = out.to_str().expect("a path of text");
-    let output = output(&mut anyring(&["lab", "pipes", "files", "--quick", "--out", path]));
+    let output = output(&mut anyring(&["lab", "pipes", "files", "pipetest", "--quick", "--out", path]));
     let complaint = String::from_utf8_lossy(&output.stderr);
     if complaint.contains("liburing2") {
         return skipped(&format!("the report: {complaint}"));
@@ -377,7 +424,16 @@ fn the_report_is_written_with_a_picture_of_each_chart() {
     for piece in ["<script", "<link", "<img", "url(", "@import"] {
         assert!(!page.contains(piece), "the page has {piece}");
     }
-    let charts = ["pipes", "files-page-cache-4-kib-random", "files-o-direct-128-kib-sequential"];
+    let charts = [
+        "pipes",
+        "files-page-cache-4-kib-random",
+        "files-o-direct-128-kib-sequential",
+        "pipetest-figure-1-idle-descriptors-poll",
+        "pipetest-figure-2-idle-descriptors-events-in-memory",
+        "pipetest-figure-3-idle-descriptors-async-read",
+        "pipetest-figure-4-message-size",
+        "pipetest-figure-5-tokens-in-flight",
+    ];
     for chart in charts {
         let svg = String::from_utf8(read(&format!("{chart}.svg"))).expect("UTF-8");
         assert!(

@@ -83,12 +83,13 @@ fn stepping_aside_cannot_be_told() {
 
 #[test]
 fn a_preloaded_program_gets_the_library_first_and_the_flags() {
-    let show = "echo $LD_PRELOAD $ANYRING_BACKEND $ANYRING_RAW $ANYRING_STATS $ANYRING_LOG";
-    let mut command = anyring(&["run", "--backend", "user", "--no-raw", "--stats", "s", "--log", "/tmp/l", "--"]);
+    let show = "echo $LD_PRELOAD $ANYRING_BACKEND $ANYRING_RAW$ANYRING_SPIN $ANYRING_STATS $ANYRING_LOG";
+    let mut command =
+        anyring(&["run", "--backend", "user", "--no-raw", "--no-spin", "--stats", "s", "--log", "/tmp/l", "--"]);
     let other = "/nonexistent-other.so";
     library();
     let output = output(command.args(["sh", "-c", show]).env("LD_PRELOAD", other).current_dir("/tmp"));
-    assert_eq!(stdout(&output), format!("{}:{other} user 0 /tmp/s /tmp/l\n", library().display()));
+    assert_eq!(stdout(&output), format!("{}:{other} user 00 /tmp/s /tmp/l\n", library().display()));
 }
 
 #[test]

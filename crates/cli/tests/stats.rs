@@ -28,7 +28,7 @@ fn counters_are_printed_as_they_were_counted() {
     stats::completed(Opcode::PollAdd, Route::Poll, 1);
     stats::stats().kernel_refused_errno.store(libc::ENOSYS as u64, Ordering::Relaxed);
     stats::stats().rings.store(3, Ordering::Relaxed);
-    stats::stats().enters.store(40, Ordering::Relaxed);
+    stats::shard().enters.store(40, Ordering::Relaxed);
     stats::stats().overflows.store(5, Ordering::Relaxed);
     let expected = json!({
         "kernel_refused_errno": libc::ENOSYS, "rings": 3, "enters": 40, "overflows": 5, "errors": 1,

@@ -88,6 +88,11 @@ pub fn to_top(fd: OwnedFd) -> Result<Own, Errno> {
     duplicate_to_top(for_now(fd).as_fd())
 }
 
+/// The same of one that is the engine's own already, for a moment.
+pub fn to_top_from(fd: Own) -> Result<Own, Errno> {
+    duplicate_to_top(fd.as_fd())
+}
+
 fn duplicate_to_top(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
     let limit = rustix::process::getrlimit(Resource::Nofile).current.map_or(TOP, |n| n.min(TOP as u64) as i32);
     let mut lowest = (limit - TOP_ROOM).max(limit / 2);
@@ -122,6 +127,12 @@ pub fn to_ring_number(fd: OwnedFd) -> Result<OwnedFd, Errno> {
 pub fn check_open(fd: i32) -> Result<(), Errno> {
     let args = [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0];
     crate::os::check(crate::os::syscall(libc::SYS_fcntl, args)).map(|_| ())
+}
+
+/// Whether `fd` names a description with O_NONBLOCK.
+pub fn is_nonblocking(fd: i32) -> bool {
+    let flags = crate::os::syscall(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]);
+    flags >= 0 && flags & libc::O_NONBLOCK as isize != 0
 }
 
 /// A private duplicate of a descriptor of the program's, at the top of the table.

@@ -4,7 +4,9 @@
 //! system calls of the same names take: plain numbers and addresses of the program's memory, which may be anything.
 //! See ARCHITECTURE.md for the way of a request through the files.
 
+pub mod aio;
 pub mod descriptors;
+pub mod event;
 pub mod forced;
 pub mod lock;
 pub mod log;

@@ -83,21 +83,25 @@ impl<T> Lock<T> {
     #[cold]
     fn wait(&self) {
         let me = thread_pointer();
-        for spins in 0u32.. {
+        let (mut spins, mut slept) = (0, false);
+        loop {
             let seen = self.word.load(Ordering::Relaxed);
             if seen == FREE {
                 // Others may sleep: whoever waited takes the lock as contended. Acquire pairs with the Release swap in
                 // `drop`.
-                let wanted = if spins < SPINS { me } else { me | CONTENDED };
+                let wanted = if slept { me | CONTENDED } else { me };
                 if self.word.compare_exchange(FREE, wanted, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return;
                 }
             } else if spins < SPINS {
+                spins += 1;
                 core::hint::spin_loop();
             } else if seen & CONTENDED != 0
                 || self.word.compare_exchange(seen, seen | CONTENDED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             {
                 futex_wait(&self.word, seen | CONTENDED);
+                // Whoever woke this thread may be back before it is here, for a moment.
+                (spins, slept) = (0, true);
             }
         }
     }

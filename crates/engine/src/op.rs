@@ -24,7 +24,7 @@ pub mod uring_cmd;
 pub mod waitid;
 pub mod xattr;
 
-pub use table::{definition, on_iopoll, Definition, FileUse};
+pub use table::{definition, is_served, on_iopoll, Definition, FileUse};
 
 use crate::os::check;
 use crate::resource::buf_ring::Selection;
@@ -261,6 +261,32 @@ impl Op {
             Op::Rw(op) => op.transferred(),
             Op::Net(net::Net::Transfer(op)) => op.transferred(),
             _ => 0,
+        }
+    }
+
+    /// What was transferred has been answered.
+    pub fn forget_transferred(&mut self) {
+        match self {
+            Op::Rw(op) => op.forget_transferred(),
+            Op::Net(net::Net::Transfer(op)) => op.forget_transferred(),
+            _ => {}
+        }
+    }
+
+    /// How many bytes it is to write, if it is a write.
+    pub fn wanted_to_write(&self) -> Option<u64> {
+        match self {
+            Op::Rw(op) if op.direction() == Direction::Write => Some(op.total()),
+            _ => None,
+        }
+    }
+
+    /// Its answer where it waits to read from a socket of datagrams that was shut down; a multishot request goes on waiting.
+    pub fn end_of_datagrams(&self, fd: i32) -> Option<Verdict> {
+        match self {
+            Op::Rw(op) => op.end_of_datagrams(fd),
+            Op::Net(net::Net::Transfer(op)) => op.end_of_datagrams(fd),
+            _ => None,
         }
     }
 

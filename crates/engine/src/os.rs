@@ -11,8 +11,8 @@ mod linux;
 
 pub use fork::{ForkPage, Look};
 pub use guard::{
-    check_writable, copy_by_kernel, handler_installed, kernel_copies, user_copy_fault, user_read, user_read_slice,
-    user_write, user_write_slice, GuardedWords, Plain,
+    check_writable, copy_by_kernel, handler_installed, kernel_copies, user_copy_fault, user_move, user_read,
+    user_read_slice, user_write, user_write_slice, GuardedWords, Plain,
 };
 pub use interrupt::{can_interrupt, interrupt, interrupted, interruptible};
 pub use linux::{flags_are_ignored, flags_are_looked_at, probe_flags, syscall, Linux};
@@ -59,10 +59,15 @@ pub trait Os {
         expected: u32,
         timeout_ns: Option<u64>,
     ) -> Result<(), Errno>;
+    /// What to sleep for so that at most `left_ns` pass, wake-up aside: the kernel may end a sleep later than asked, by
+    /// the calling thread's timer slack (prctl(2), PR_SET_TIMERSLACK), and where `polls` (epoll_wait, poll) by a
+    /// thousandth of it, up to 0.1 s (`select_estimate_accuracy` in fs/select.c). Such a sleep may end early; a
+    /// TIMEOUT of the kernel has no slack.
+    fn sleep_ns(left_ns: u64, polls: bool) -> u64;
     /// Wakes up to `count` sleepers on `word`.
     fn futex_wake(word: &core::sync::atomic::AtomicU32, count: u32);
-    /// epoll_pwait2(2), or ppoll(2) on the epoll descriptor and epoll_pwait(2) where that is missing. May answer 0 before
-    /// the timeout: when another thread took the event.
+    /// epoll_wait(2), with a signal mask epoll_pwait(2); for a time epoll_pwait2(2), or ppoll(2) on the epoll descriptor
+    /// where that is missing. May answer 0 before the timeout: when another thread took the event.
     fn epoll_wait(
         epoll: i32,
         events: &mut [EpollEvent],

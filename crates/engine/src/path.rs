@@ -10,6 +10,7 @@ pub mod readiness;
 mod registered;
 pub mod route;
 mod select;
+pub mod spin;
 pub mod sqpoll;
 pub mod watch;
 pub mod worker;

@@ -10,7 +10,7 @@ use crate::lock::Lock;
 use crate::os::{check, syscall, ForkPage, Look, Os, Sys};
 use crate::ring::broken::contain_any;
 use crate::ring::{Ring, State};
-use crate::{path, Errno};
+use crate::{aio, path, Errno};
 use anyring_abi::{IORING_OFF_MMAP_MASK, IORING_OFF_PBUF_RING, IORING_OFF_PBUF_SHIFT};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -116,6 +116,13 @@ pub fn publish(fd: i32, ring: &'static Ring) -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// Counts a new ring, which has no number, among those that live.
+pub fn keep(ring: &'static Ring) {
+    if let Some(mut live) = LIVE.lock() {
+        live.push(ring);
+    }
 }
 
 /// Every ring of the process.
@@ -380,7 +387,9 @@ impl Drop for Remains {
         for eventfd in state.eventfd.take().map(|(eventfd, _)| eventfd).into_iter().chain(state.bell.take()) {
             descriptors::close(eventfd);
         }
-        descriptors::close(state.engine_end);
+        if state.engine_end >= 0 {
+            descriptors::close(state.engine_end);
+        }
         state.memory.release();
         state.release_resources();
         state.control.unmap();
@@ -389,6 +398,7 @@ impl Drop for Remains {
             pool.push(ring);
         }
         if last {
+            crate::stats::rings_are_gone();
             path::worker::rings_are_gone();
             path::watch::rings_are_gone();
             path::helper::nudge();
@@ -489,6 +499,11 @@ fn after_fork(word: &AtomicU32) {
         LIVE.reset();
         let rings = rings();
         rings.iter().for_each(|ring| ring.reset_after_fork());
+        if let Some(mut live) = LIVE.lock() {
+            aio::reset_after_fork(&mut live);
+        }
+        crate::stats::reset_after_fork();
+        crate::event::reset_after_fork(); // behind the rings, which have given up their recorders
         path::sqpoll::after_fork(&rings);
     }
     OWNER.store(Sys::process_id(), Ordering::Relaxed);

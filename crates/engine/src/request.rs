@@ -24,7 +24,7 @@ use crate::op::{Direction, Op};
 use crate::path::crew::Hold;
 use crate::path::worker::Job;
 use crate::resource::files::FixedFile;
-use anyring_abi::{Opcode, IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
+use anyring_abi::{Opcode, IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
 use std::sync::Arc;
 
 /// Where a request is in its life.
@@ -130,8 +130,6 @@ pub struct Request {
     pub timer_slot: u32,
     /// Its deadline, when `Timed`.
     pub deadline_ns: u64,
-    /// For a counting TIMEOUT: the CQ tail (without timeouts) that completes it.
-    pub count_target: Option<u32>,
     /// Its shared record: chunk and index.
     pub record: Option<(u8, u8)>,
     /// Its claim to a thread of its submitter's identity, while it waits its turn.
@@ -157,7 +155,6 @@ impl Request {
             neighbours: slab::Neighbours::default(),
             timer_slot: u32::MAX,
             deadline_ns: 0,
-            count_target: None,
             record: None,
             hold: None,
         }
@@ -171,6 +168,14 @@ impl Request {
     /// Its failure does not break the chain.
     pub fn hard_links(&self) -> bool {
         self.flags & IOSQE_IO_HARDLINK != 0
+    }
+
+    /// A worker is to make it, as with IOSQE_ASYNC.
+    pub fn send_to_worker(&mut self) {
+        self.flags |= IOSQE_ASYNC;
+        if let Op::Rw(rw) = &mut self.op {
+            rw.take_submitted();
+        }
     }
 
     /// No CQE for success.

@@ -25,6 +25,7 @@ mod resize;
 pub mod setup;
 pub mod sq;
 pub mod view;
+pub mod waiters;
 
 use crate::forced::{point, Point};
 use crate::lock::{Held, Lock};
@@ -32,6 +33,7 @@ use crate::path::crew::Submission;
 use crate::path::driver::Driver;
 use crate::path::iopoll::IoPoll;
 use crate::path::readiness::Entries;
+use crate::path::spin::Spin;
 use crate::path::sqpoll::Poller;
 use crate::path::worker::Job;
 use crate::request::drain::Drain;
@@ -123,10 +125,10 @@ pub struct State {
     pub arm_anew: bool,
     /// Deadlines.
     pub timers: Timers,
-    /// TIMEOUTs that count completions.
-    pub counting: Vec<Id>,
+    /// TIMEOUTs that count completions, and the value of `completions` that each waits for.
+    pub counting: Vec<(Id, u64)>,
     /// Completions so far that are not timeouts': what those count.
-    pub completions: u32,
+    pub completions: u64,
     /// The chain under construction.
     pub chain: Option<Chain>,
     /// What the present holder of the lock submitted that depends on who it is.
@@ -135,6 +137,10 @@ pub struct State {
     pub drain: Drain,
     /// Completions not yet in the shared counters; empty between two submissions.
     pub tally: crate::stats::Tally,
+    /// Who is told what happens here, if anybody wants to know.
+    pub recorder: Option<Box<crate::event::Recorder>>,
+    /// Which wish for events the recorder follows: what `Tracer::wanted` was.
+    pub heard: u64,
     /// CQEs not yet posted.
     pub batch: Batch,
     /// CQEs that found the shared backlog full.
@@ -167,10 +173,16 @@ pub struct State {
     pub napi: Napi,
     /// Registered credentials.
     pub personalities: Personalities,
+    /// Whether waits spin before they sleep.
+    pub spin: Spin,
+    /// Threads asleep on the futex word are to be woken when the lock is let go of.
+    pub wake_due: bool,
     /// The clock of waits (`IORING_REGISTER_CLOCK`).
     pub clock: Clock,
     /// The registered memory region.
     pub wait_region: Option<Region>,
+    /// What makes the ring a context of Linux AIO.
+    pub aio: Option<Box<crate::aio::Context>>,
 }
 
 /// Free records of the chunks that this process claimed in the shared control area.
@@ -207,6 +219,9 @@ fn records_of(chunk: usize) -> impl DoubleEndedIterator<Item = (u8, u8)> {
 
 const _: () = assert!(control::CHUNK_RECORDS == 256, "a record's index is a u8");
 
+/// What became ready of which a polling thread issues so much at a time (`IORING_TW_CAP_ENTRIES_VALUE` in io_uring/sqpoll.c).
+const POLLER_SHARE: usize = 32;
+
 /// Exclusive access to a ring's state. Dropping it issues what became ready, posts what is batched, and looks again for
 /// results that arrived meanwhile.
 pub struct RingGuard {
@@ -239,6 +254,9 @@ impl From<LockFailure> for Errno {
 }
 
 impl Ring {
+    /// In [`fd`](Self::fd): a ring that has no descriptor. No number is this high.
+    pub const NO_NUMBER: i32 = i32::MAX;
+
     /// A ring that does not exist yet, for the pool.
     pub fn unborn() -> Ring {
         Ring {
@@ -277,6 +295,7 @@ impl Ring {
     }
 
     /// The ring's state if nobody has it now.
+    #[inline]
     pub fn try_lock(&'static self) -> Option<RingGuard> {
         let mut held = self.state.try_lock()?;
         let state = held.as_deref_mut().map(NonNull::from)?;
@@ -434,7 +453,14 @@ impl RingGuard {
         if !self.serves_here() {
             return self.ring.nudge_poller();
         }
-        while let Some(id) = self.ready.pop_front() {
+        // A polling thread goes on after it has let others have the lock.
+        let mut left = if self.is_polled() { POLLER_SHARE } else { usize::MAX };
+        while left != 0 {
+            let Some(id) = self.ready.pop_front() else { break };
+            left -= 1;
+            if self.entries.armed() != 0 {
+                self.serve_before(id);
+            }
             self.issue(id);
         }
     }
@@ -517,7 +543,11 @@ impl Drop for RingGuard {
         let struck = Strike(self.ring);
         while self.held.is_some() {
             self.settle();
+            let due = self.take_due_wake();
             self.held = None;
+            if let Some(due) = due {
+                due.wake();
+            }
             let Some(mut held) = self.ring.state.lock_again_if(|| self.ring.has_left_overs()) else { break };
             let Some(state) = held.as_deref_mut().map(NonNull::from) else { break };
             self.state = state;

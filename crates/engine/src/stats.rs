@@ -1,18 +1,25 @@
 //! Counters of what the engine did, in shared memory: a file that `ANYRING_STATS` names, so that they survive any end of
-//! the process, or a memfd called `anyring-counters`, so that tools find them in a running program. Children add to the
-//! same block.
+//! the process, or a memfd called `anyring-counters`. Children add to the same block. The file is open while
+//! a ring lives, so that `anyring trace --pid` finds it in a running program, where it asks for events (`event::session`).
 //!
-//! All counters are Relaxed: each is a sum of its own, and readers look at them after the fact.
+//! All counters are Relaxed: each is a sum of its own, and readers look at them after the fact. What every call counts is
+//! spread over a few shards, one a thread where there are no more threads: a counter that two cores take from each other
+//! costs as much as a call.
 
+use crate::descriptors::{self, Own};
+use crate::lock::Lock;
+use crate::os::{check, syscall};
 use crate::request::Path;
-use crate::Errno;
+use crate::ring::memory::with_file_size;
+use crate::{process, Errno};
 use anyring_abi::Opcode;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// First word of the block: "anyring" and the layout's version, which changes whenever [`Stats`] does.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"anyring\x01");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"anyring\x03");
 
 /// The block's layout; all words start at zero.
 #[repr(C)]
@@ -23,12 +30,33 @@ pub struct Stats {
     pub kernel_refused_errno: AtomicU64,
     /// Rings made by the engine.
     pub rings: AtomicU64,
-    /// io_uring_enter(2) calls served by the engine.
-    pub enters: AtomicU64,
     /// CQEs that found the CQ full.
     pub overflows: AtomicU64,
     /// Completions with a negative result.
     pub errors: AtomicU64,
+    /// What a tracer and the process say to each other.
+    pub tracer: Tracer,
+    /// The rest, to be summed.
+    pub shards: [Shard; SHARDS],
+}
+
+/// In a line of its own: every call reads it, and a counter beside it would take it away.
+#[repr(C, align(64))]
+pub struct Tracer {
+    /// Whose events a tracer wants: 0, or a wish (`event::session`). Written by the tracer.
+    pub wanted: AtomicU64,
+    /// What the process answered to the last wish for its events.
+    pub answer: AtomicU64,
+}
+
+/// How many there are.
+const SHARDS: usize = 8;
+
+/// What some of the threads counted.
+#[repr(C, align(64))]
+pub struct Shard {
+    /// io_uring_enter(2) calls served by the engine.
+    pub enters: AtomicU64,
     /// Completions by opcode and path (inline, poll, worker).
     pub completions: [[AtomicU64; 3]; Opcode::COUNT],
 }
@@ -37,11 +65,31 @@ static NOWHERE: Stats = Stats {
     magic: AtomicU64::new(MAGIC),
     kernel_refused_errno: AtomicU64::new(0),
     rings: AtomicU64::new(0),
-    enters: AtomicU64::new(0),
     overflows: AtomicU64::new(0),
     errors: AtomicU64::new(0),
-    completions: [const { [const { AtomicU64::new(0) }; 3] }; Opcode::COUNT],
+    tracer: Tracer { wanted: AtomicU64::new(0), answer: AtomicU64::new(0) },
+    shards: [const {
+        Shard {
+            enters: AtomicU64::new(0),
+            completions: [const { [const { AtomicU64::new(0) }; 3] }; Opcode::COUNT],
+        }
+    }; SHARDS],
 };
+/// What the memfd is called.
+const NAME: &str = "anyring-counters";
+
+/// Where the counters are.
+enum Source {
+    Nowhere,
+    Memfd,
+    /// The path, and device and inode.
+    Named(String, [u64; 2]),
+}
+
+/// Guards `FILE` and, beside `BLOCK`, what is mapped there.
+static SOURCE: Lock<Source> = Lock::new(Source::Nowhere);
+/// The file's descriptor, the engine's own; -1 while no ring lives.
+static FILE: AtomicI32 = AtomicI32::new(-1);
 static BLOCK: AtomicPtr<Stats> = AtomicPtr::new(core::ptr::addr_of!(NOWHERE).cast_mut());
 
 /// The process's counters.
@@ -50,6 +98,13 @@ pub fn stats() -> &'static Stats {
     // SAFETY: the pointer is NOWHERE's or that of a mapping which is never unmapped; every field is an atomic. Acquire
     // pairs with the Release store in `open`.
     unsafe { &*BLOCK.load(Ordering::Acquire) }
+}
+
+/// The calling thread's shard.
+#[inline]
+pub fn shard() -> &'static Shard {
+    // Thread pointers are a stack apart: a multiple of a page, and rarely of eight.
+    &stats().shards[(crate::sync::thread_pointer() >> 12) % SHARDS]
 }
 
 /// A run of successful completions of one opcode in the submitting call.
@@ -72,7 +127,7 @@ impl Tally {
     #[inline]
     pub fn flush(&mut self) {
         if self.count != 0 {
-            let paths = &stats().completions[self.opcode as usize];
+            let paths = &shard().completions[self.opcode as usize];
             paths[Path::Inline as usize].fetch_add(core::mem::take(&mut self.count), Ordering::Relaxed);
         }
     }
@@ -86,8 +141,7 @@ pub fn failed() {
 /// Adds one completion.
 #[inline]
 pub fn completed(opcode: Opcode, path: Path, result: i32) {
-    let stats = stats();
-    stats.completions[opcode as usize][path as usize].fetch_add(1, Ordering::Relaxed);
+    shard().completions[opcode as usize][path as usize].fetch_add(1, Ordering::Relaxed);
     if result < 0 {
         failed();
     }
@@ -98,18 +152,15 @@ pub fn completed(opcode: Opcode, path: Path, result: i32) {
 pub fn open(file: Option<&str>) -> Result<(), Errno> {
     let fd = match file {
         Some(path) => rustix::fs::open(path, OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC, Mode::from(0o644))?,
-        None => rustix::fs::memfd_create("anyring-counters", MemfdFlags::CLOEXEC)?,
+        None => rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC)?,
     };
-    let bytes = rustix::fs::fstat(&fd)?.st_size;
-    if bytes != 0 && bytes != size_of::<Stats>() as i64 {
+    let found = rustix::fs::fstat(&fd)?;
+    if found.st_size != 0 && found.st_size != size_of::<Stats>() as i64 {
         return Err(Errno::INVAL);
     }
     rustix::fs::ftruncate(&fd, size_of::<Stats>() as u64)?;
-    let prot = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address that the kernel chooses; the descriptor may be closed, the mapping stays.
-    let block =
-        unsafe { rustix::mm::mmap(core::ptr::null_mut(), size_of::<Stats>(), prot, MapFlags::SHARED, &fd, 0) }?;
-    let block = block.cast::<Stats>();
+    let block = unsafe { map(core::ptr::null_mut(), MapFlags::SHARED, fd.as_fd()) }?;
     // SAFETY: the mapping is as large as a Stats, of atomics, for which any bytes are values.
     let magic = unsafe { &(*block).magic };
     // Another process may be doing the same just now.
@@ -119,7 +170,92 @@ pub fn open(file: Option<&str>) -> Result<(), Errno> {
         return Err(Errno::INVAL);
     }
     BLOCK.store(block, Ordering::Release); // partner: the Acquire load in `stats`
+    if let Some(mut source) = SOURCE.lock() {
+        *source = match file {
+            Some(path) => Source::Named(path.to_owned(), [found.st_dev, found.st_ino]),
+            None => Source::Memfd,
+        };
+    }
+    descriptors::close_quietly(fd);
     Ok(())
+}
+
+/// # Safety
+/// As mmap(2) at that address with those flags.
+unsafe fn map(at: *mut Stats, flags: MapFlags, fd: BorrowedFd) -> Result<*mut Stats, Errno> {
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: the caller's contract.
+    unsafe { rustix::mm::mmap(at.cast(), size_of::<Stats>(), prot, flags, fd, 0) }.map(|block| block.cast())
+}
+
+/// Counts a new ring, which is among those that live by now. From the first one on a tracer can find the counters.
+pub fn ring_made() {
+    stats().rings.fetch_add(1, Ordering::Relaxed);
+    // The lock, so that `rings_are_gone` either sees the ring or is over.
+    let Some(source) = SOURCE.lock() else { return };
+    if FILE.load(Ordering::Relaxed) < 0 {
+        let shown = match &*source {
+            Source::Nowhere => return,
+            Source::Memfd => show_memfd(),
+            Source::Named(path, identity) => show_file(path, *identity),
+        };
+        // Without a descriptor nobody can join.
+        if let Ok(own) = shown {
+            FILE.store(own.into_raw_fd(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// A new memfd in place of the one that was closed, with the same counters at the same address.
+fn show_memfd() -> Result<Own, Errno> {
+    let fd = descriptors::for_now(rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC)?);
+    let block = BLOCK.load(Ordering::Relaxed);
+    // By the kernel, for which it does not matter that somebody may be counting.
+    let args = [fd.as_raw_fd() as usize, block as usize, size_of::<Stats>(), 0, 0, 0];
+    with_file_size(size_of::<Stats>() as u64, || check(syscall(libc::SYS_pwrite64, args)))?;
+    // SAFETY: over the mapping that `open` made, which has this size and which nobody unmaps: another one of the same
+    // counters. No ring lived until now, so hardly anybody counts.
+    unsafe { map(block, MapFlags::SHARED | MapFlags::FIXED, fd.as_fd()) }?;
+    descriptors::to_top_from(fd)
+}
+
+/// The file, if its name still leads to it.
+fn show_file(path: &str, identity: [u64; 2]) -> Result<Own, Errno> {
+    let fd = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map(descriptors::for_now)?;
+    let found = rustix::fs::fstat(&fd)?;
+    if [found.st_dev, found.st_ino] != identity {
+        return Err(Errno::NOENT);
+    }
+    descriptors::to_top_from(fd)
+}
+
+/// The last ring may have gone: then nothing stays open, unless a tracer is there, who may see the next one.
+pub fn rings_are_gone() {
+    let Some(_source) = SOURCE.lock() else { return };
+    if stats().tracer.wanted.load(Ordering::Relaxed) == 0 && process::rings().is_empty() {
+        let file = FILE.swap(-1, Ordering::Relaxed);
+        if file >= 0 {
+            descriptors::close(file);
+        }
+    }
+}
+
+/// In a forked child.
+///
+/// # Safety
+/// Only the forking thread may exist in the process.
+pub unsafe fn reset_after_fork() {
+    // SAFETY: no other thread exists; the value is changed by `open` only, before the first ring.
+    unsafe { SOURCE.reset() };
+}
+
+/// Whether a tracer has locked the counters: those of another process are asked for.
+pub fn is_locked() -> bool {
+    // SAFETY: all-zero bytes are a value of this C struct of integers.
+    let mut lock: libc::flock = unsafe { core::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as _;
+    let args = [FILE.load(Ordering::Relaxed) as usize, libc::F_GETLK as usize, &raw mut lock as usize, 0, 0, 0];
+    check(syscall(libc::SYS_fcntl, args)).is_ok() && lock.l_type != libc::F_UNLCK as libc::c_short
 }
 
 /// The counters as a program that is not served reads them, after the fact or while they count.
@@ -129,13 +265,13 @@ pub struct Snapshot {
     pub kernel_refused_errno: u64,
     /// See [`Stats::rings`].
     pub rings: u64,
-    /// See [`Stats::enters`].
-    pub enters: u64,
     /// See [`Stats::overflows`].
     pub overflows: u64,
     /// See [`Stats::errors`].
     pub errors: u64,
-    /// See [`Stats::completions`].
+    /// See [`Shard::enters`].
+    pub enters: u64,
+    /// See [`Shard::completions`].
     pub completions: [[u64; 3]; Opcode::COUNT],
 }
 
@@ -187,15 +323,24 @@ impl Snapshot {
         if bytes.len() != size_of::<Stats>() || !rest.is_empty() {
             return Err(NoCounters::Size(bytes.len()));
         }
-        let mut next = || words.next().unwrap_or(0); // as many as Stats has, by the check above
-        Ok(Snapshot {
-            kernel_refused_errno: next(),
-            rings: next(),
-            enters: next(),
-            overflows: next(),
-            errors: next(),
-            completions: core::array::from_fn(|_| core::array::from_fn(|_| next())),
-        })
+        let words: Vec<u64> = core::iter::once(magic).chain(words).collect();
+        let (shared, shards) = words.split_at(core::mem::offset_of!(Stats, shards) / 8);
+        let mut snapshot = Snapshot {
+            kernel_refused_errno: shared[core::mem::offset_of!(Stats, kernel_refused_errno) / 8],
+            rings: shared[core::mem::offset_of!(Stats, rings) / 8],
+            overflows: shared[core::mem::offset_of!(Stats, overflows) / 8],
+            errors: shared[core::mem::offset_of!(Stats, errors) / 8],
+            enters: 0,
+            completions: [[0; 3]; Opcode::COUNT],
+        };
+        for shard in shards.chunks_exact(size_of::<Shard>() / 8) {
+            snapshot.enters += shard[core::mem::offset_of!(Shard, enters) / 8];
+            let counted = &shard[core::mem::offset_of!(Shard, completions) / 8..];
+            for (sum, word) in snapshot.completions.as_flattened_mut().iter_mut().zip(counted) {
+                *sum += word;
+            }
+        }
+        Ok(snapshot)
     }
 }
 
@@ -216,13 +361,20 @@ mod tests {
         let word = |offset: usize| (offset / 8) as u64;
         assert_eq!(snapshot.kernel_refused_errno, word(core::mem::offset_of!(Stats, kernel_refused_errno)));
         assert_eq!(snapshot.rings, word(core::mem::offset_of!(Stats, rings)));
-        assert_eq!(snapshot.enters, word(core::mem::offset_of!(Stats, enters)));
         assert_eq!(snapshot.overflows, word(core::mem::offset_of!(Stats, overflows)));
         assert_eq!(snapshot.errors, word(core::mem::offset_of!(Stats, errors)));
-        let first = word(core::mem::offset_of!(Stats, completions));
-        let read = Opcode::Read as u64;
-        assert_eq!(snapshot.completions[Opcode::Nop as usize], [first, first + 1, first + 2]);
-        assert_eq!(snapshot.completions[Opcode::Read as usize][Path::Worker as usize], first + 3 * read + 2);
+        let sum = |offset: usize| {
+            let shards = core::mem::offset_of!(Stats, shards);
+            (0..SHARDS).map(|index| word(shards + index * size_of::<Shard>() + offset)).sum::<u64>()
+        };
+        assert_eq!(snapshot.enters, sum(core::mem::offset_of!(Shard, enters)));
+        let of = |opcode: Opcode, path: Path| {
+            sum(core::mem::offset_of!(Shard, completions) + 8 * (3 * opcode as usize + path as usize))
+        };
+        assert_eq!(snapshot.completions[Opcode::Nop as usize][0], of(Opcode::Nop, Path::Inline));
+        assert_eq!(snapshot.completions[Opcode::Read as usize][2], of(Opcode::Read, Path::Worker));
+        let last = snapshot.completions.as_flattened()[3 * Opcode::COUNT - 1];
+        assert_eq!(last, sum(core::mem::offset_of!(Shard, completions) + 8 * (3 * Opcode::COUNT - 1)));
     }
 
     #[test]

@@ -1,22 +1,46 @@
 //! Threads of the engine's own: made only when needed, detached, with every signal masked that could otherwise be
 //! delivered to them instead of to the program's threads.
 
-use crate::os::syscall;
+use crate::os::{syscall, Os, Sys};
+use crate::Errno;
 
 const STACK_BYTES: usize = 256 * 1024;
 
-/// Signals that stay open: synchronous faults (the guarded copies need them), SIGSYS, and glibc's own 32 and 33 (setuid
-/// and friends on all threads hang if a thread blocks them).
-const OPEN: u64 = bit(libc::SIGSEGV)
-    | bit(libc::SIGBUS)
-    | bit(libc::SIGSYS)
-    | bit(libc::SIGFPE)
-    | bit(libc::SIGILL)
-    | bit(32)
-    | bit(33);
+/// Synchronous faults (the guarded copies need them), and SIGSYS.
+const FAULTS: u64 =
+    bit(libc::SIGSEGV) | bit(libc::SIGBUS) | bit(libc::SIGSYS) | bit(libc::SIGFPE) | bit(libc::SIGILL);
+/// Signals that stay open in threads of ours: those, and glibc's own 32 and 33 (setuid and friends on all threads hang if
+/// a thread blocks them).
+const OPEN: u64 = FAULTS | bit(32) | bit(33);
 
 const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
+}
+
+/// Keeps signals from the calling thread until it is dropped: handlers run then. Faults stay open, and SIGTRAP, which a
+/// debugger lives on.
+pub struct SignalsHeld {
+    /// The thread's own mask.
+    own: u64,
+}
+
+impl SignalsHeld {
+    /// From now on.
+    pub fn hold() -> SignalsHeld {
+        SignalsHeld { own: change_mask(!(FAULTS | bit(libc::SIGTRAP))) }
+    }
+
+    /// Lets in what has come meanwhile: whether a handler ran. ppoll(2) tells exactly that: where what came is ignored, the
+    /// kernel restarts it.
+    pub fn let_in(&self) -> bool {
+        Sys::poll(&mut [], Some(0), Some(&self.own)) == Err(Errno::INTR)
+    }
+}
+
+impl Drop for SignalsHeld {
+    fn drop(&mut self) {
+        change_mask(self.own);
+    }
 }
 
 fn change_mask(mask: u64) -> u64 {

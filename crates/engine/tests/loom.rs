@@ -238,3 +238,6 @@ mod desk {
 
 #[path = "loom/roles.rs"]
 mod roles;
+
+#[path = "loom/messages.rs"]
+mod messages;

@@ -2,42 +2,94 @@
 //! program makes its first ring (decision 8 in ARCHITECTURE.md).
 
 use crate::{raw, signals};
-use anyring_engine::{log, os, stats};
+use anyring_engine::path::spin;
+use anyring_engine::{event, log, os, stats};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use libc::{siginfo_t, ucontext_t};
+use libc::{c_int, siginfo_t, ucontext_t};
 use std::sync::Once;
 
 const UNDECIDED: u32 = 0;
 const KERNEL: u32 = 1;
 const USER: u32 = 2;
 
-/// Relaxed: the decision is the same whoever makes it.
-static BACKEND: AtomicU32 = AtomicU32::new(UNDECIDED);
+/// A decision for the process between the kernel and our engine.
+struct Choice {
+    /// Relaxed: the decision is the same whoever makes it.
+    decided: AtomicU32,
+    /// The environment variable that may make it.
+    variable: &'static str,
+    /// Asks the kernel: the errno by which it refuses, 0 where it serves.
+    refusal: fn() -> c_int,
+}
 
-/// Whether our engine serves this process.
-#[inline]
-pub fn is_user() -> bool {
-    match BACKEND.load(Ordering::Relaxed) {
-        UNDECIDED => decide(),
-        backend => backend == USER,
+/// Who serves io_uring.
+static BACKEND: Choice = Choice::new("ANYRING_BACKEND", raw::probe::kernel_refusal);
+/// Who serves Linux AIO.
+static AIO: Choice = Choice::new("ANYRING_AIO", raw::probe::aio_refusal);
+
+impl Choice {
+    const fn new(variable: &'static str, refusal: fn() -> c_int) -> Choice {
+        Choice { decided: AtomicU32::new(UNDECIDED), variable, refusal }
+    }
+
+    #[inline]
+    fn is_user(&self) -> bool {
+        match self.decided.load(Ordering::Relaxed) {
+            UNDECIDED => self.decide(),
+            backend => backend == USER,
+        }
+    }
+
+    #[cold]
+    fn decide(&self) -> bool {
+        let user = match variable(self.variable).as_deref() {
+            Some("user") => true,
+            Some("kernel") => false,
+            _ => (self.refusal)() != 0,
+        };
+        self.decided.store(if user { USER } else { KERNEL }, Ordering::Relaxed);
+        user
     }
 }
 
-#[cold]
-fn decide() -> bool {
-    let user = match variable("ANYRING_BACKEND").as_deref() {
-        Some("user") => true,
-        Some("kernel") => false,
-        _ => raw::probe::kernel_refusal() != 0,
-    };
-    BACKEND.store(if user { USER } else { KERNEL }, Ordering::Relaxed);
-    user
+/// Whether our engine serves this process's io_uring.
+#[inline]
+pub fn is_user() -> bool {
+    BACKEND.is_user()
 }
 
-/// Decides for the kernel, whatever ANYRING_BACKEND says.
+/// Whether our engine serves this process's Linux AIO: decided at the first call.
+#[inline]
+pub fn serves_aio() -> bool {
+    AIO.is_user()
+}
+
+/// Decides for the kernel, whatever ANYRING_BACKEND and ANYRING_AIO say.
 #[cfg(not(test))]
 pub fn leave_to_kernel() {
-    BACKEND.store(KERNEL, Ordering::Relaxed);
+    for choice in [&BACKEND, &AIO] {
+        choice.decided.store(KERNEL, Ordering::Relaxed);
+    }
+}
+
+/// Whether it is known from the start that our engine serves Linux AIO, so that raw instructions have to be found:
+/// `anyring run` has decided, and nobody is to be asked in every process.
+pub fn aio_is_chosen() -> bool {
+    static CHOSEN: AtomicU32 = AtomicU32::new(UNDECIDED);
+    match (AIO.decided.load(Ordering::Relaxed), CHOSEN.load(Ordering::Relaxed)) {
+        (UNDECIDED, UNDECIDED) => {
+            let user = variable(AIO.variable).as_deref() == Some("user");
+            CHOSEN.store(if user { USER } else { KERNEL }, Ordering::Relaxed);
+            user
+        }
+        (KERNEL, _) => false,
+        (_, chosen) => chosen == USER,
+    }
+}
+
+/// Whether our engine may serve anything that raw instructions ask for.
+pub fn serves_instructions() -> bool {
+    is_user() || aio_is_chosen()
 }
 
 fn variable(name: &str) -> Option<String> {
@@ -61,7 +113,7 @@ fn open_log() {
     }
 }
 
-/// Opens the log and the counters and guards the engine's copies of program memory: once, before the first ring.
+/// Opens the log, the counters and the events, and guards the engine's copies of program memory: once, before the first ring.
 pub fn prepare_engine() {
     static PREPARED: Once = Once::new();
     // Forced: what a panic interrupted is done by the next ring.
@@ -74,6 +126,12 @@ pub fn prepare_engine() {
         if file.is_some() {
             let refusal = raw::probe::kernel_refusal();
             stats::stats().kernel_refused_errno.store(refusal as u64, Ordering::Relaxed);
+        }
+        spin::allow(variable("ANYRING_SPIN").as_deref() != Some("0"));
+        if let Some(file) = variable("ANYRING_TRACE") {
+            if let Err(error) = event::open(&file) {
+                log::line(&format!("there are no events: {file}: {error}"));
+            }
         }
         guard_copies();
     });

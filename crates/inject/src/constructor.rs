@@ -24,7 +24,7 @@ extern "C" fn constructor() {
         }
         if !musl::is_glibc() {
             backend::leave_to_kernel();
-        } else if !raw::declined() {
+        } else {
             raw::start();
         }
     });

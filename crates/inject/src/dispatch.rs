@@ -2,14 +2,23 @@
 //! wrapper of the same name does, then makes the call itself from our own code.
 
 use crate::{descriptor, door, entry, memory, passing, raw, signals, sys, wait};
-use anyring_abi::{NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
+use anyring_abi::{
+    NR_IO_CANCEL, NR_IO_DESTROY, NR_IO_GETEVENTS, NR_IO_PGETEVENTS, NR_IO_SETUP, NR_IO_SUBMIT, NR_IO_URING_ENTER,
+    NR_IO_URING_REGISTER, NR_IO_URING_SETUP,
+};
 use anyring_engine::Errno;
 
 /// The numbers that [`call`] treats in some way of its own. Every other one may go straight to the kernel.
-pub const NUMBERS: [i64; 22] = [
+pub const NUMBERS: [i64; 28] = [
     NR_IO_URING_SETUP,
     NR_IO_URING_ENTER,
     NR_IO_URING_REGISTER,
+    NR_IO_SETUP,
+    NR_IO_DESTROY,
+    NR_IO_GETEVENTS,
+    NR_IO_SUBMIT,
+    NR_IO_CANCEL,
+    NR_IO_PGETEVENTS,
     libc::SYS_mmap,
     libc::SYS_close,
     libc::SYS_dup2,
@@ -49,6 +58,9 @@ pub fn call(number: i64, args: [usize; 6]) -> isize {
         NR_IO_URING_SETUP => door::setup(a as u32, b as *mut _),
         NR_IO_URING_ENTER => door::enter(a as u32, b as u32, c as u32, d as u32, e as *const _, f),
         NR_IO_URING_REGISTER => door::register(a as u32, b as u32, c as *mut _, d as u32),
+        NR_IO_SETUP | NR_IO_DESTROY | NR_IO_GETEVENTS | NR_IO_SUBMIT | NR_IO_CANCEL | NR_IO_PGETEVENTS => {
+            door::aio(number, args)
+        }
         libc::SYS_rt_sigaction => entry::answer_any(|| signals::action::system_call(args)),
         libc::SYS_rt_sigprocmask => entry::answer_any(|| signals::mask::system_call(args)),
         libc::SYS_rt_sigsuspend => {

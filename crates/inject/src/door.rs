@@ -5,7 +5,11 @@
 //! Nothing here may be called while a lock of ours is held.
 
 use crate::{backend, descriptor, entry, sys};
-use anyring_abi::{Params, NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
+use anyring_abi::{
+    Params, NR_IO_CANCEL, NR_IO_DESTROY, NR_IO_GETEVENTS, NR_IO_PGETEVENTS, NR_IO_SETUP, NR_IO_SUBMIT,
+    NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP,
+};
+use anyring_engine::aio as engine_aio;
 use anyring_engine::forced::{point, Point};
 use anyring_engine::resource::register::registering;
 use anyring_engine::ring::broken::contain;
@@ -78,6 +82,32 @@ pub fn register(fd: u32, opcode: u32, arg: *mut c_void, nr_args: u32) -> isize {
     contain(|| registering(fd, opcode).ok(), serve).unwrap_or(BROKEN)
 }
 
+/// A call of Linux AIO by its number, with the arguments of its man page: its answer, or `-errno`.
+pub fn aio(number: i64, args: [usize; 6]) -> isize {
+    if !backend::serves_aio() {
+        return raw(number, args);
+    }
+    entry::answer(|| serve_aio(number, args))
+}
+
+fn serve_aio(number: i64, [a, b, c, d, e, f]: [usize; 6]) -> isize {
+    let context = a as u64;
+    let wait =
+        engine_aio::Wait { context, at_least: b as i64, at_most: c as i64, events: d as u64, timeout: e as u64 };
+    register_of(match number {
+        NR_IO_SETUP => {
+            backend::prepare_engine();
+            engine_aio::io_setup(a as u32, b as u64).map(|()| 0)
+        }
+        NR_IO_DESTROY => engine_aio::io_destroy(context).map(|()| 0),
+        NR_IO_SUBMIT => engine_aio::io_submit(context, b as i64, c as u64),
+        NR_IO_CANCEL => engine_aio::io_cancel(context, b as u64).map(|()| 0),
+        NR_IO_GETEVENTS => engine_aio::io_getevents(&wait),
+        NR_IO_PGETEVENTS => engine_aio::io_pgetevents(&wait, f as u64),
+        _ => Err(Errno::NOSYS),
+    })
+}
+
 /// Whether `fd` is the number of a ring that our engine serves. One compare and one load: cheap enough for `close`.
 #[inline]
 pub fn is_ring(fd: i32) -> bool {
@@ -148,6 +178,6 @@ pub fn settle(fd: i32) {
 
 /// One system call made from our own code: never seen by our wrappers or our filter. The answer is the register.
 fn raw(number: i64, args: [usize; 6]) -> isize {
-    // SAFETY: the kernel checks every argument of the three calls made here, which are the program's own.
+    // SAFETY: the kernel checks every argument of the calls made here, which are the program's own.
     unsafe { sys::call(number, args) }
 }

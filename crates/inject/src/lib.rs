@@ -12,6 +12,7 @@ mod entry;
 #[cfg(feature = "forced-panics")]
 pub mod forced;
 pub mod jump;
+pub mod libaio;
 pub mod liburing;
 pub mod loader;
 pub mod memory;

@@ -77,7 +77,8 @@ fn same_both_ways(test: &str, source: &str, case: &str) {
     }
     let _alone = (source == "leftovers").then(|| COUNTING.lock().unwrap_or_else(PoisonError::into_inner));
     let (program, library) = (program(source), built().shared);
-    let engine = [("LD_PRELOAD", library.as_path()), ("ANYRING_BACKEND", Path::new("user"))];
+    let user = Path::new("user");
+    let engine = [("LD_PRELOAD", library.as_path()), ("ANYRING_BACKEND", user), ("ANYRING_AIO", user)];
     for (how, environment) in [("natively", &[][..]), ("on the engine", &engine)] {
         let output = run(&program, case, environment);
         let printed = String::from_utf8_lossy(&output.stdout);
@@ -190,6 +191,13 @@ cases! {
     a_number_that_is_reused_unseen_is_found: "unseen" "reused";
     events_of_a_file_closed_unseen_do_not_count: "unseen" "stale";
 
+    a_poll_of_linux_aio_finds_what_is_left: "aio" "left";
+    a_poll_of_linux_aio_finds_what_is_left_beside_others: "aio" "left-beside-others";
+    what_linux_aio_knows_goes_with_the_file: "aio" "reused";
+    linux_aio_of_a_description_turned_nonblocking: "aio" "nonblocking";
+    polls_of_linux_aio_ask_nothing_again: "aio" "polls";
+    reads_of_linux_aio_ask_nothing_again: "aio" "reads";
+
     threads_are_made_when_needed: "manners" "threads";
     every_thread_answers_setgid: "manners" "setgid";
     signals_wait_for_the_program: "manners" "signals";
@@ -209,6 +217,19 @@ cases! {
     a_futex_wait_is_either_woken_or_cancelled: "waiters" "race";
     ending_waits_disturbs_no_signals: "waiters" "signals";
     a_wait_on_unmapped_memory_can_be_cancelled: "waiters" "unmap";
+}
+
+/// Whether every close is seen is known also where instructions are left alone.
+#[test]
+fn polls_of_linux_aio_ask_nothing_again_with_anyring_raw_0() {
+    const NAME: &str = "polls_of_linux_aio_ask_nothing_again_with_anyring_raw_0";
+    if let Some(reason) = no_reference().or_else(no_liburing) {
+        return skip(NAME, reason);
+    }
+    let (library, user) = (built().shared, Path::new("user"));
+    let environment = [("LD_PRELOAD", library.as_path()), ("ANYRING_AIO", user), ("ANYRING_RAW", Path::new("0"))];
+    let output = run(&program("aio"), "polls", &environment);
+    assert!(output.status.success(), "{}", text(&output));
 }
 
 /// A program may load the library and close it again: its threads go on in it.

@@ -13,12 +13,20 @@ pub enum Backend {
     Kernel,
     /// Nonblocking calls, edge-triggered epoll.
     Epoll,
+    /// poll(2).
+    Poll,
     /// libuv: its thread pool for files and pipes, its loop for timers.
     Libuv,
     /// glibc's aio_read(3): threads.
     PosixAio,
     /// io_submit(2).
     KernelAio,
+    /// io_submit(2) with IOCB_CMD_POLL only.
+    KernelAioPoll,
+    /// As [`Backend::KernelAio`], with libanyring.so preloaded.
+    AnyringAio,
+    /// As [`Backend::KernelAioPoll`], with libanyring.so preloaded.
+    AnyringAioPoll,
     /// Blocking calls, on threads where several are to overlap.
     Threads,
     /// A queue in memory, and futex(2) to wake its reader.
@@ -29,13 +37,17 @@ pub enum Backend {
 
 impl Backend {
     /// In the order in which tables have them.
-    pub const ALL: [Backend; 9] = [
+    pub const ALL: [Backend; 13] = [
         Backend::Anyring,
         Backend::Kernel,
         Backend::Epoll,
+        Backend::Poll,
         Backend::Libuv,
         Backend::PosixAio,
+        Backend::AnyringAio,
+        Backend::AnyringAioPoll,
         Backend::KernelAio,
+        Backend::KernelAioPoll,
         Backend::Threads,
         Backend::Futex,
         Backend::Libc,
@@ -47,9 +59,13 @@ impl Backend {
             Backend::Anyring => "anyring",
             Backend::Kernel => "kernel",
             Backend::Epoll => "epoll",
+            Backend::Poll => "poll",
             Backend::Libuv => "libuv",
             Backend::PosixAio => "posix-aio",
+            Backend::AnyringAio => "anyring-aio",
+            Backend::AnyringAioPoll => "anyring-aio-poll",
             Backend::KernelAio => "kernel-aio",
+            Backend::KernelAioPoll => "kernel-aio-poll",
             Backend::Threads => "threads",
             Backend::Futex => "futex",
             Backend::Libc => "libc",
@@ -62,9 +78,13 @@ impl Backend {
             Backend::Anyring => "anyring",
             Backend::Kernel => "kernel io_uring",
             Backend::Epoll => "epoll",
+            Backend::Poll => "poll",
             Backend::Libuv => "libuv",
             Backend::PosixAio => "POSIX AIO",
+            Backend::AnyringAio => "anyring AIO",
+            Backend::AnyringAioPoll => "anyring AIO poll",
             Backend::KernelAio => "kernel AIO",
+            Backend::KernelAioPoll => "kernel AIO poll",
             Backend::Threads => "blocking threads",
             Backend::Futex => "futex and queue",
             Backend::Libc => "libc alone",
@@ -78,15 +98,23 @@ impl Backend {
                 "io_uring(7) and liburing's man pages, without registered files or buffers"
             }
             Backend::Epoll => "epoll(7), edge-triggered: calls until EAGAIN",
+            Backend::Poll => "poll(2): one array, looked through up to the last that is ready",
             Backend::Libuv => {
                 "docs.libuv.org: uv_fs_read and uv_queue_work on the default pool of 4 threads, uv_timer"
             }
             Backend::PosixAio => "aio(7), glibc with its default of 20 threads, completions by aio_suspend(3)",
             Backend::KernelAio => "io_submit(2), io_getevents(2): as many in one call as there are",
+            Backend::KernelAioPoll => "io_submit(2): IOCB_CMD_POLL, then plain read(2)",
+            Backend::AnyringAio | Backend::AnyringAioPoll => "the same programs as for the kernel's AIO",
             Backend::Threads => "pthreads(7): plain blocking calls",
             Backend::Futex => "futex(2): FUTEX_WAKE only when the reader said that it sleeps",
             Backend::Libc => "syscall(2)",
         }
+    }
+
+    /// Whether libanyring.so serves it.
+    pub fn is_ours(self) -> bool {
+        matches!(self, Backend::Anyring | Backend::AnyringAio | Backend::AnyringAioPoll)
     }
 
     /// The program that the worker is to be.
@@ -94,9 +122,11 @@ impl Backend {
         match self {
             Backend::Anyring | Backend::Kernel => Program::Uring,
             Backend::Epoll => Program::Epoll,
+            Backend::Poll => Program::Poll,
             Backend::Libuv => Program::Libuv,
             Backend::PosixAio => Program::PosixAio,
-            Backend::KernelAio => Program::KernelAio,
+            Backend::AnyringAio | Backend::KernelAio => Program::Aio,
+            Backend::AnyringAioPoll | Backend::KernelAioPoll => Program::AioPoll,
             Backend::Threads => Program::Threads,
             Backend::Futex => Program::Futex,
             Backend::Libc => Program::Libc,

@@ -66,7 +66,7 @@ fn head(report: &Report, page: &mut String) {
         );
     }
     page.push_str(
-        "<p>Each figure is the median of its runs, and less is better in all of them. Each run is a process of its own; \
+        "<p>Each figure is the median of its runs, and less is better, but of rates (a unit that ends in /s). Each run is a process of its own; \
          the backends take turns, so that a busy moment meets all of them, and the first turn is dropped. Behind a \
          ratio of medians stands its 95&nbsp;% bootstrap interval: a noisy machine shows as a wide one. Every result \
          was checked. Whiskers in charts reach from the least to the greatest run.</p>\n",
@@ -126,6 +126,14 @@ fn section(workload: &WorkloadReport, page: &mut String) -> Result<(), String> {
             class(chart.svg_element(chart::WIDE)?, "wide"),
             class(chart.svg_element(chart::NARROW)?, "narrow")
         );
+    }
+    for (what, comparisons) in text::comparisons(workload) {
+        let _ = writeln!(page, "<h3>{}</h3>\n<div class=\"scroll\"><table>", escape(what));
+        for comparison in comparisons {
+            let (of, ratio) = (escape(&comparison.of), text::estimate(&comparison.ratio, 2));
+            let _ = writeln!(page, "<tr><td>{of}</td><td>{ratio}</td></tr>");
+        }
+        page.push_str("</table></div>\n");
     }
     let _ = writeln!(page, "<details><summary>All figures (counted runs of each: {})</summary>", workload.runs);
     for (group, rows) in workload.groups() {

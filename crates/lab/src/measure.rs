@@ -115,6 +115,7 @@ pub fn run(
         marks: plan.marks.clone(),
         runs: taken,
         rows: all.iter().flat_map(rows).collect(),
+        comparisons: Vec::new(),
         notes: plan.notes.clone(),
     };
     (plan.conclude)(&mut report);
@@ -149,7 +150,7 @@ impl Side {
             }
             Reply::Failed(why) => return Err(format!("{backend}: {why}")),
             // A program of the interface that our engine does not serve is a fault, not a gap.
-            Reply::Refused(refusal) if backend == Backend::Anyring => return Err(format!("{backend}: {refusal}")),
+            Reply::Refused(refusal) if backend.is_ours() => return Err(format!("{backend}: {refusal}")),
             Reply::Refused(refusal) => refusal.to_string(),
             Reply::Missing(what) => what,
         };

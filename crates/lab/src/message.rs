@@ -4,11 +4,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// How a program of the interface reaches io_uring.
+/// How a program of the interface reaches io_uring, and Linux AIO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Door {
-    /// liburing's functions, by symbol.
+    /// liburing's functions, by symbol; libaio's, or libc's `syscall()` where there is no libaio.
     Liburing,
     /// libc's `syscall()`.
     Libc,
@@ -16,16 +16,19 @@ pub enum Door {
     Raw,
 }
 
-/// Which program the worker is. It does not know who serves [`Program::Uring`].
+/// Which program the worker is. It does not know who serves [`Program::Uring`], [`Program::Aio`] and
+/// [`Program::AioPoll`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)] // as in Backend
 pub enum Program {
     Uring,
     Epoll,
+    Poll,
     Libuv,
     PosixAio,
-    KernelAio,
+    Aio,
+    AioPoll,
     Threads,
     Futex,
     Libc,
@@ -36,7 +39,7 @@ pub enum Program {
 pub struct Task {
     /// As which program.
     pub program: Program,
-    /// For [`Program::Uring`].
+    /// For programs of the interfaces.
     pub door: Door,
     /// What.
     pub work: Work,
@@ -80,6 +83,8 @@ pub enum Work {
     },
     /// Wait on many descriptors of which few become ready: ns for one that does.
     Polls(Polls),
+    /// Pass tokens from pipe to pipe: passes a second.
+    TokenPasses(TokenPasses),
     /// Do nothing: us of CPU in all, KiB resident for each ring.
     Idle {
         /// How many rings.
@@ -95,6 +100,8 @@ pub enum Work {
     FanOut(FanOut),
     /// Write blocks with O_DIRECT, one request at a time: the median, us.
     DirectWrites(DirectWrites),
+    /// Make requests without and with IOSQE_ASYNC: see [`Paired`].
+    Paired(Paired),
 }
 
 /// The published measurement of nonblocking pipes.
@@ -184,17 +191,46 @@ pub struct Polls {
     pub rounds: u32,
 }
 
+/// Tokens that go round pipes: pipetest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenPasses {
+    /// Pipes that they go round.
+    pub active: u32,
+    /// Pipes beside them that are waited on and stay empty.
+    pub idle: u32,
+    /// How many there are, at most one for each active pipe.
+    pub tokens: u32,
+    /// Bytes of each, 12 at least.
+    pub bytes: u32,
+    /// How many passes are timed, of all tokens together; poll(2) makes fewer.
+    pub passes: u64,
+    /// Events of Linux AIO are read from the completion ring in memory, and waited for only when there is none.
+    pub from_memory: bool,
+}
+
 /// Messages at a steady rate. The figures: percentiles of what sending cost the sender, percentiles of the time until
 /// the receiver had it (both [`crate::statistics::PERCENTILES`], ns), messages not sent in % of those that the time
 /// had room for, CPU us a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Messages {
-    /// From one message to the next.
+    /// From when one message was sent until the next one is. What the sender itself takes to note a time is not counted.
     pub delay_us: u32,
     /// For how long.
     pub for_ms: u32,
-    /// Whether the receiver looks all the time instead of sleeping.
-    pub polling: bool,
+    /// What the receiver does.
+    pub receiver: Receiver,
+}
+
+/// What the thread that gets messages does until one comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Receiver {
+    /// It looks all the time.
+    Looks,
+    /// It waits, in enter, epoll_wait or futex.
+    Waits,
+    /// It waits, and on anyring it never spins before it sleeps (`ANYRING_SPIN=0`).
+    Sleeps,
 }
 
 /// Messages from several threads, as fast as they are taken.
@@ -228,6 +264,119 @@ pub struct DirectWrites {
     pub forced: bool,
     /// How many.
     pub writes: u32,
+}
+
+/// Requests one at a time, in each round one as it comes and, if `forced`, one with IOSQE_ASYNC, in changing order. The
+/// figures of each round that counts: us from the submission to the CQE and us of the submitting call, of the one, then of
+/// the other. The counts: how many went which way ([`Way::count`]), `short` transfers, and `cached` reads that were to
+/// find no page.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Paired {
+    /// On what.
+    pub on: On,
+    /// READ, WRITE, RECV or SEND.
+    pub opcode: Transferring,
+    /// Bytes a request.
+    pub bytes: u32,
+    /// What a request meets.
+    pub situation: Situation,
+    /// How many at most count, after one that is dropped if `forced`.
+    pub rounds: u32,
+    /// No round is begun after this time, once [`crate::statistics::LEAST_RUNS`] count.
+    pub for_ms: u32,
+    /// Whether there are requests with IOSQE_ASYNC.
+    pub forced: bool,
+}
+
+/// A descriptor of this kind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum On {
+    /// A file or block device. Writes write what is there again.
+    Path(PathBuf),
+    /// An end of a pipe of its own.
+    Pipe,
+    /// An end of a TCP connection of its own, on loopback.
+    Tcp,
+}
+
+/// The operations that advice is given on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+#[allow(missing_docs)]
+pub enum Transferring {
+    Read,
+    Write,
+    Recv,
+    Send,
+}
+
+impl Transferring {
+    /// Whether it takes bytes from memory.
+    pub fn is_write(self) -> bool {
+        matches!(self, Transferring::Write | Transferring::Send)
+    }
+}
+
+impl From<Transferring> for anyring_abi::Opcode {
+    fn from(operation: Transferring) -> Self {
+        match operation {
+            Transferring::Read => anyring_abi::Opcode::Read,
+            Transferring::Write => anyring_abi::Opcode::Write,
+            Transferring::Recv => anyring_abi::Opcode::Recv,
+            Transferring::Send => anyring_abi::Opcode::Send,
+        }
+    }
+}
+
+/// What a request meets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Situation {
+    /// Its pages are in the page cache.
+    Cached,
+    /// None of its pages is.
+    Uncached,
+    /// It goes past the page cache (O_DIRECT).
+    Direct,
+    /// The data, or the room for it, is there.
+    Ready,
+    /// It comes after the submission.
+    Waiting,
+}
+
+/// The way that a request went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// Its CQE was there when the submitting call returned.
+    Inline,
+    /// It was begun in the submitting call, and completed without any thread's help when the device was done.
+    Device,
+    /// It waited to become ready.
+    Poll,
+    /// A worker thread had to do with it.
+    Worker,
+}
+
+impl Way {
+    /// In the order of tables.
+    pub const ALL: [Way; 4] = [Way::Inline, Way::Device, Way::Poll, Way::Worker];
+
+    /// As tables and the JSON have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Inline => "inline",
+            Way::Device => "device",
+            Way::Poll => "poll",
+            Way::Worker => "worker",
+        }
+    }
+
+    /// The name of the count.
+    pub fn count(self, forced: bool) -> String {
+        format!("{}{}", if forced { "forced " } else { "" }, self.name())
+    }
 }
 
 /// How a task ended.
@@ -277,10 +426,14 @@ pub struct Refusal {
     pub errno: i32,
 }
 
+/// An error as other commands print it.
+pub fn in_words(error: &std::io::Error) -> String {
+    error.to_string().split(" (os error").next().unwrap_or_default().to_lowercase()
+}
+
 impl std::fmt::Display for Refusal {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let text = std::io::Error::from_raw_os_error(self.errno).to_string();
-        let text = text.split(" (os error").next().unwrap_or_default().to_lowercase();
+        let text = in_words(&std::io::Error::from_raw_os_error(self.errno));
         write!(formatter, "{} answered \"{text}\" (errno {})", self.call, self.errno)
     }
 }

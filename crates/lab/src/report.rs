@@ -48,6 +48,8 @@ pub struct WorkloadReport {
     pub runs: usize,
     /// The figures.
     pub rows: Vec<Row>,
+    /// What follows from several of them.
+    pub comparisons: Vec<Comparison>,
     /// What a reader must know of this measurement.
     pub notes: Vec<String>,
 }
@@ -61,7 +63,19 @@ pub struct Mark {
     pub label: String,
 }
 
-/// One thing that was measured on several backends. Less is better in each.
+/// Two figures of one workload, as the ratio of their medians.
+#[derive(Debug, Clone, Serialize)]
+pub struct Comparison {
+    /// What is divided by what.
+    pub what: String,
+    /// Whose figures, or in which chart.
+    pub of: String,
+    /// The ratio, with its interval.
+    #[serde(flatten)]
+    pub ratio: Estimate,
+}
+
+/// One thing that was measured on several backends.
 #[derive(Debug, Serialize)]
 pub struct Row {
     /// What.
@@ -80,6 +94,10 @@ pub struct Figure {
     pub name: String,
     /// Its unit.
     pub unit: String,
+    /// Whether more is better, as of rates; of everything else less is.
+    pub more_is_better: bool,
+    /// What the axis of its chart has, if that is not the workload's.
+    pub axis: Option<String>,
     /// Where it is on a chart's axis, if the group has one.
     pub x: Option<f64>,
     /// Tells figures of one place apart: a line of its own.
@@ -132,13 +150,18 @@ impl Row {
 impl WorkloadReport {
     /// The groups, in order.
     pub fn groups(&self) -> Vec<(&str, Vec<&Row>)> {
-        let mut groups: Vec<(&str, Vec<&Row>)> = Vec::new();
-        for row in &self.rows {
-            match groups.iter_mut().find(|(name, _)| *name == row.figure.group) {
-                Some((_, rows)) => rows.push(row),
-                None => groups.push((&row.figure.group, vec![row])),
-            }
-        }
-        groups
+        grouped(&self.rows, |row| &row.figure.group)
     }
+}
+
+/// Those of one name together, names in the order in which they come first.
+pub fn grouped<T>(all: &[T], name: impl Fn(&T) -> &str) -> Vec<(&str, Vec<&T>)> {
+    let mut groups: Vec<(&str, Vec<&T>)> = Vec::new();
+    for one in all {
+        match groups.iter_mut().find(|(known, _)| *known == name(one)) {
+            Some((_, members)) => members.push(one),
+            None => groups.push((name(one), vec![one])),
+        }
+    }
+    groups
 }

@@ -1,5 +1,6 @@
 //! Files and loop devices that a measurement needs, gone when it ends.
 
+use serde::Serialize;
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::os::fd::AsRawFd;
@@ -117,7 +118,7 @@ fn attach(backing: &File) -> std::io::Result<(File, PathBuf)> {
 }
 
 /// How much a block device takes in one request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct RequestLimits {
     /// `queue/max_sectors_kb`.
     pub sectors_kib: u64,
@@ -130,6 +131,11 @@ pub fn limit_requests(device: &Path, sectors_kib: u64) -> Option<RequestLimits> 
     let queue = Path::new("/sys/block").join(device.file_name()?).join("queue");
     // Where it is read-only the device's own limit is told.
     let _ = std::fs::write(queue.join("max_sectors_kb"), sectors_kib.to_string());
+    request_limits(&queue)
+}
+
+/// What a device's folder `queue` in sysfs says.
+pub fn request_limits(queue: &Path) -> Option<RequestLimits> {
     let number = |name: &str| std::fs::read_to_string(queue.join(name)).ok()?.trim().parse::<u64>().ok();
     Some(RequestLimits { sectors_kib: number("max_sectors_kb")?, segments_kib: number("max_segments")? * 4 })
 }

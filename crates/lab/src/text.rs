@@ -1,6 +1,6 @@
 //! Tables for the terminal.
 
-use crate::report::{Column, Report, Row, WorkloadReport};
+use crate::report::{grouped, Column, Comparison, Report, Row, WorkloadReport};
 use crate::statistics::{Estimate, LEAST_RUNS};
 use crate::worker::PUNTED;
 
@@ -43,9 +43,16 @@ fn workload(workload: &WorkloadReport) -> String {
     for (group, rows) in workload.groups() {
         for row in rows.iter().filter(|row| row.figure.headline) {
             let group = if group == workload.name { String::new() } else { format!("{group}, ") };
-            text.push_str(&format!("{group}{} ({})\n", name(row), row.figure.unit));
+            let better = if row.figure.more_is_better { ", more is better" } else { "" };
+            text.push_str(&format!("{group}{} ({}{better})\n", name(row), row.figure.unit));
             row.columns.iter().for_each(|column| text.push_str(&line(column)));
             published(row, &mut text);
+        }
+    }
+    for (what, comparisons) in comparisons(workload) {
+        text.push_str(&format!("\n{what}\n"));
+        for comparison in comparisons {
+            text.push_str(&format!("  {:66}  {}\n", comparison.of, estimate(&comparison.ratio, 2)));
         }
     }
     for note in notes(workload) {
@@ -53,6 +60,11 @@ fn workload(workload: &WorkloadReport) -> String {
     }
     text.push('\n');
     text
+}
+
+/// The comparisons, by what is compared.
+pub fn comparisons(workload: &WorkloadReport) -> Vec<(&str, Vec<&Comparison>)> {
+    grouped(&workload.comparisons, |comparison| &comparison.what)
 }
 
 /// The row's name, with its variant.
@@ -140,8 +152,8 @@ pub fn as_published(value: f64) -> String {
     }
 }
 
-/// Lines of at most [`WIDTH`] columns.
-fn fold(text: &str) -> String {
+/// Lines of at most 96 columns.
+pub fn fold(text: &str) -> String {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
         match lines.last_mut() {

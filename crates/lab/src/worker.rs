@@ -1,7 +1,7 @@
 //! Starting the worker process for a backend, and making sure that it was that backend.
 
 use crate::backend::Backend;
-use crate::message::{Door, Measured, Proof, Reply, Task};
+use crate::message::{Door, Measured, Proof, Receiver, Reply, Task, Work};
 use crate::trace::PuntCounter;
 use anyring_engine::stats::Snapshot;
 use std::os::unix::process::ExitStatusExt;
@@ -15,8 +15,16 @@ pub const NAME: &str = "anyring-lab-worker";
 pub const PUNTED: &str = "punted";
 
 /// The variables that would change what a worker does.
-const VARIABLES: [&str; 6] =
-    ["LD_PRELOAD", "ANYRING_BACKEND", "ANYRING_RAW", "ANYRING_LOG", "ANYRING_STATS", "UV_THREADPOOL_SIZE"];
+const VARIABLES: [&str; 8] = [
+    "LD_PRELOAD",
+    "ANYRING_BACKEND",
+    "ANYRING_AIO",
+    "ANYRING_RAW",
+    "ANYRING_LOG",
+    "ANYRING_SPIN",
+    "ANYRING_STATS",
+    "UV_THREADPOOL_SIZE",
+];
 
 /// What is needed to start workers.
 #[derive(Debug, Clone)]
@@ -29,11 +37,12 @@ impl Launcher {
     /// With the worker beside the running executable or beside the library, and this libanyring.so. The error is one
     /// line for people.
     pub fn new(library: &Path) -> Result<Self, String> {
-        let executable = std::env::current_exe().map_err(|error| format!("cannot find {NAME}: {error}"))?;
-        let places = [executable.with_file_name(NAME), library.with_file_name(NAME)];
+        // Without /proc the executable is not known.
+        let beside = std::env::current_exe().ok().map(|executable| executable.with_file_name(NAME));
+        let places: Vec<PathBuf> = beside.into_iter().chain([library.with_file_name(NAME)]).collect();
         let Some(worker) = places.iter().find(|place| place.is_file()).cloned() else {
-            let [beside, installed] = places.each_ref().map(|place| place.display());
-            return Err(format!("{NAME} not found: looked for {beside}, {installed}"));
+            let looked: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
+            return Err(format!("{NAME} not found: looked for {}", looked.join(", ")));
         };
         Ok(Launcher { worker, library: library.to_owned() })
     }
@@ -55,8 +64,10 @@ impl Launcher {
         let complaint = String::from_utf8_lossy(&output.stderr).replace('\n', " ").trim().to_owned();
         let mut reply: Reply = match output.status.signal() {
             // A filter may kill whoever asks for io_uring.
-            Some(libc::SIGSYS) if backend != Backend::Anyring => {
-                return Ok(Reply::Missing("a seccomp filter kills whoever calls io_uring here (SIGSYS)".to_owned()))
+            Some(libc::SIGSYS) if !backend.is_ours() => {
+                return Ok(Reply::Missing(
+                    "a seccomp filter kills whoever makes this call here (SIGSYS)".to_owned(),
+                ))
             }
             Some(signal) => return Err(format!("{backend}: {NAME} was killed by signal {signal} {complaint}")),
             None => serde_json::from_slice(&output.stdout).map_err(|error| {
@@ -83,11 +94,13 @@ impl Launcher {
         command.env("RUST_BACKTRACE", "0");
         // libuv since 1.45 may do its file operations by io_uring; its thread pool is what is measured.
         command.env("UV_USE_IO_URING", "0");
-        if backend == Backend::Anyring {
-            command.env("LD_PRELOAD", &self.library).env("ANYRING_BACKEND", "user");
+        if backend.is_ours() {
+            command.env("LD_PRELOAD", &self.library).env("ANYRING_BACKEND", "user").env("ANYRING_AIO", "user");
             command.env("ANYRING_STATS", counters);
             // The worker holds instructions for the raw door; they concern no program that comes by another.
             command.env("ANYRING_RAW", if task.door == Door::Raw { "1" } else { "0" });
+            let sleeps = matches!(&task.work, Work::Messages(messages) if messages.receiver == Receiver::Sleeps);
+            command.env("ANYRING_SPIN", if sleeps { "0" } else { "1" });
         }
         command
     }
@@ -101,15 +114,18 @@ impl Launcher {
         if let Some(provider) = &proof.provider {
             // dladdr(3) names a file as LD_PRELOAD did. The raw door calls nobody's function.
             let ours = Path::new(provider) == self.library;
-            if door != Door::Raw && ours != (backend == Backend::Anyring) {
+            if door != Door::Raw && ours != backend.is_ours() {
                 return Err(format!("the calls were answered by {provider}"));
             }
         }
         match backend {
-            Backend::Anyring if proof.completions > 0 => {
+            ours if ours.is_ours() && proof.completions > 0 => {
                 let punted = self.check_counters(&proof, counters)?;
                 measured.counts.insert(PUNTED.to_owned(), punted);
                 Ok(())
+            }
+            Backend::KernelAio | Backend::KernelAioPoll if !is_of_kernel_aio(proof.ring.as_deref()) => {
+                Err(format!("the completion ring is not the kernel's: {:?}", proof.ring))
             }
             Backend::Kernel if proof.ring.as_deref() != Some("anon_inode:[io_uring]") => {
                 Err(format!("the ring is no io_uring of the kernel's: {:?}", proof.ring))
@@ -131,4 +147,9 @@ impl Launcher {
         }
         Ok(counted.completions.iter().map(|[_, _, worker]| worker).sum())
     }
+}
+
+/// Whether this is what /proc/self/maps calls a completion ring that the kernel made.
+fn is_of_kernel_aio(ring: Option<&str>) -> bool {
+    ring.is_some_and(|ring| ring.starts_with("/[aio]"))
 }

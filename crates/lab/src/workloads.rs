@@ -9,6 +9,7 @@ mod disk;
 mod messages;
 mod pipes;
 mod small;
+mod tokens;
 mod waiting;
 
 /// Something that can be measured.
@@ -22,6 +23,8 @@ pub struct Workload {
     pub about: &'static str,
     /// What the axis of a chart has, where figures have an `x`.
     pub axis: &'static str,
+    /// Its part of the time that there is, beside the others' (`--minutes`).
+    pub share: u32,
     /// Makes what it needs and says what is to be run.
     pub plan: fn(&mut Setting) -> Result<Plan, String>,
 }
@@ -107,13 +110,14 @@ impl Figure {
 }
 
 /// Every workload, in the order in which a whole run has them.
-pub const ALL: [Workload; 10] = [
+pub const ALL: [Workload; 11] = [
     pipes::PIPES,
     small::NOP,
     disk::FILES,
     waiting::ECHO,
     waiting::TIMERS,
     waiting::POLLS,
+    tokens::PIPETEST,
     small::IDLE,
     disk::ASYNC,
     small::LOAD,

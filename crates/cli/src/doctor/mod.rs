@@ -6,6 +6,8 @@ mod entry;
 mod probe;
 mod report;
 
+pub use probe::kernel_aio;
+
 use crate::cli::{DoctorOptions, EntryPoint};
 use crate::failure::Failure;
 use crate::{library, ring};
@@ -19,7 +21,7 @@ const UNUSED_CALL: u32 = 0x3ff0;
 
 /// One probe and what it found.
 #[derive(Debug, Serialize)]
-struct Check {
+pub struct Check {
     name: String,
     /// What it is for.
     purpose: String,
@@ -27,14 +29,15 @@ struct Check {
     needed: bool,
     /// What anyring does where it does not work.
     instead: Option<&'static str>,
-    works: bool,
+    /// Whether it does.
+    pub works: bool,
     /// `works`, or what went wrong.
-    answer: String,
+    pub answer: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Server {
+pub enum Server {
     Kernel,
     User,
 }
@@ -78,6 +81,8 @@ struct Report {
     entry_points: Vec<Check>,
     building_blocks: Vec<Check>,
     run: Choices,
+    /// The same for `--aio`.
+    run_aio: Choices,
     advice: Vec<String>,
 }
 
@@ -122,6 +127,14 @@ fn examine() -> Report {
         kernel: works.then_some(Server::Kernel),
         user: library.is_ok().then_some(Server::User),
     };
+    let run_aio = Choices {
+        auto: match kernel_aio.works {
+            true => Some(Server::Kernel),
+            false => run.user,
+        },
+        kernel: kernel_aio.works.then_some(Server::Kernel),
+        user: run.user,
+    };
     let mut advice = Vec::new();
     if !works {
         advice.push(match &missing {
@@ -143,6 +156,7 @@ fn examine() -> Report {
         entry_points,
         building_blocks,
         run,
+        run_aio,
         advice,
     }
 }

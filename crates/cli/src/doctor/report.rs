@@ -25,14 +25,15 @@ pub fn text(report: &Report) -> String {
     section(&mut text, "what anyring is built from");
     checks(&mut text, &report.building_blocks);
     section(&mut text, "what `anyring run` does");
-    let choices = [("auto", report.run.auto), ("kernel", report.run.kernel), ("user", report.run.user)];
-    for (backend, choice) in choices {
-        let what = match choice {
-            Some(Server::Kernel) => "starts the program plainly, the kernel serves it",
-            Some(Server::User) => "starts the program with libanyring.so, anyring serves it",
-            None => "refuses",
-        };
-        row(&mut text, &format!("--backend {backend}"), "", what);
+    for (option, choices) in [("--backend", &report.run), ("--aio", &report.run_aio)] {
+        for (name, choice) in [("auto", choices.auto), ("kernel", choices.kernel), ("user", choices.user)] {
+            let what = match choice {
+                Some(Server::Kernel) => "leaves it to the kernel; the program starts plainly if both are",
+                Some(Server::User) => "starts the program with libanyring.so, anyring serves it",
+                None => "refuses",
+            };
+            row(&mut text, &format!("{option} {name}"), "", what);
+        }
     }
     text
 }

@@ -24,9 +24,16 @@ pub const ERRNOS: [(&str, i32); 5] = [
 pub fn anyring(args: &[&str]) -> Command {
     let mut command = Command::new(ANYRING);
     command.args(args);
-    for variable in
-        ["LD_PRELOAD", "ANYRING_LIBRARY", "ANYRING_BACKEND", "ANYRING_RAW", "ANYRING_LOG", "ANYRING_STATS"]
-    {
+    for variable in [
+        "LD_PRELOAD",
+        "ANYRING_LIBRARY",
+        "ANYRING_BACKEND",
+        "ANYRING_AIO",
+        "ANYRING_RAW",
+        "ANYRING_LOG",
+        "ANYRING_STATS",
+        "ANYRING_TRACE",
+    ] {
         command.env_remove(variable);
     }
     command
@@ -62,6 +69,12 @@ pub fn lab_worker() {
     static WORKER: OnceLock<PathBuf> = OnceLock::new();
     library();
     WORKER.get_or_init(|| build_beside("anyring-lab", "anyring-lab-worker"));
+}
+
+/// The conformance cases beside the command.
+pub fn conformance() -> &'static Path {
+    static CASES: OnceLock<PathBuf> = OnceLock::new();
+    CASES.get_or_init(|| build_beside("anyring-conformance", "anyring-conformance"))
 }
 
 fn build_beside(package: &str, file: &str) -> PathBuf {

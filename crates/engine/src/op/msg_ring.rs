@@ -136,6 +136,7 @@ fn leave(target: &'static Ring, cqe: Cqe) -> Result<(), Errno> {
             if guard.is_broken() {
                 return Err(Errno::IO);
             }
+            guard.expect_post();
             guard.post_messages(); // what came before
             guard.post_message(cqe);
             return Ok(());

@@ -355,7 +355,7 @@ impl Address {
 }
 
 /// Whether calls on `fd` may sleep by its own flags.
-fn is_blocking(fd: i32) -> bool {
+pub(crate) fn is_blocking(fd: i32) -> bool {
     call(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0])
         .is_ok_and(|flags| flags & libc::O_NONBLOCK as usize == 0)
 }

@@ -15,10 +15,12 @@ pub struct PollAdd {
     pub events: u16,
     /// Stays armed and answers again and again.
     pub multishot: bool,
+    /// Events answered whether asked for or not.
+    always: u16,
 }
 
-/// Events a poll request answers whether asked for or not.
-const ALWAYS: u16 = (libc::POLLERR | libc::POLLHUP | libc::POLLRDHUP) as u16;
+/// Events that poll(2) answers whether asked for or not.
+const ALWAYS: u16 = (libc::POLLERR | libc::POLLHUP) as u16;
 
 impl PollAdd {
     /// Reads the SQE.
@@ -31,12 +33,24 @@ impl PollAdd {
         if multishot && sqe.flags & IOSQE_CQE_SKIP_SUCCESS != 0 {
             return Err(Errno::INVAL);
         }
-        Ok(PollAdd { events: sqe.op_flags as u16, multishot })
+        Ok(PollAdd { events: sqe.op_flags as u16, multishot, always: ALWAYS | libc::POLLRDHUP as u16 })
+    }
+
+    /// IOCB_CMD_POLL. Source: `aio_poll` in fs/aio.c.
+    pub fn of_aio(events: u16) -> PollAdd {
+        PollAdd { events, multishot: false, always: ALWAYS }
+    }
+
+    /// Whether it waits, once, for nothing but something to read.
+    pub fn waits_to_read(&self) -> bool {
+        const READ: i16 = libc::POLLIN | libc::POLLPRI | libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLRDHUP;
+        let rest = self.events & !(READ as u16 | self.always);
+        !self.multishot && self.events & libc::POLLIN as u16 != 0 && rest == 0
     }
 
     /// What of `seen` this request answers, 0 for nothing.
     pub fn matching(&self, seen: u16) -> u16 {
-        seen & (self.events | ALWAYS)
+        seen & (self.events | self.always)
     }
 
     /// Looks once, without waiting.
@@ -44,7 +58,7 @@ impl PollAdd {
         if context.fd < 0 {
             return Verdict::error(Errno::BADF);
         }
-        match Sys::poll_now(context.fd, self.events | libc::POLLRDHUP as u16) {
+        match Sys::poll_now(context.fd, self.events | self.always) {
             Ok(seen) if seen & libc::POLLNVAL as u16 != 0 => Verdict::error(Errno::BADF),
             // Arming a multishot request answers what is there already.
             Ok(_) if self.multishot => Verdict::WouldBlock(Direction::Read),

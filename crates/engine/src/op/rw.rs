@@ -7,6 +7,7 @@
 
 mod substitute;
 
+use super::net::is_blocking;
 use super::{call, Context, Direction, Verdict};
 use crate::os::{flags_are_ignored, user_read, user_read_slice};
 use crate::resource::buf_ring::Selection;
@@ -168,7 +169,15 @@ impl Rw {
         self.done = 0;
     }
 
-    /// What was transferred has been answered.
+    /// See [`crate::op::Op::end_of_datagrams`]. A read heeds O_NONBLOCK.
+    pub fn end_of_datagrams(&self, fd: i32) -> Option<Verdict> {
+        if self.write || self.multishot {
+            return None;
+        }
+        Some(if is_blocking(fd) { self.finish(self.total()) } else { Verdict::error(Errno::AGAIN) })
+    }
+
+    /// See [`crate::op::Op::forget_transferred`].
     pub fn forget_transferred(&mut self) {
         self.done = 0;
     }
@@ -253,6 +262,7 @@ impl Rw {
         }
         loop {
             let answer = match self.attempt(context) {
+                Ok(0) if total == 0 => self.transfer_nothing(context.fd),
                 Err(Errno::OPNOTSUPP) if context.nonblock => match self.without_nowait(context.fd, total) {
                     Ok(answer) => answer,
                     Err(verdict) => return verdict,
@@ -294,6 +304,11 @@ impl Rw {
             // Another flag may be what is not supported: the worker's call tells.
             return Err(self.to_worker(Verdict::NeedsWorkerWhenReady(self.direction())));
         }
+        if total == 0 {
+            // The call does not ask the file, and so does not wait either.
+            let answer = self.attempt(Context { fd, nonblock: false });
+            return Ok(answer.and_then(|_| self.transfer_nothing(fd)));
+        }
         let (iovecs, count) = self.iovecs();
         match substitute::transfer(fd, self.write, self.offset, iovecs, count, total - self.done) {
             Substitute::Answer(answer) => Ok(answer),
@@ -329,6 +344,16 @@ impl Rw {
         }
     }
 
+    /// Nothing to transfer: preadv2(2) and pwritev2(2) then do not ask the file, but `io_read` and `io_write` do.
+    #[cold]
+    fn transfer_nothing(&self, fd: i32) -> Result<usize, Errno> {
+        match self.write {
+            true if is_socket(fd) => substitute::by_message(fd, true, CURRENT_POSITION, core::ptr::null(), 0, 0),
+            false if reads_whole_records(fd) => Err(Errno::INVAL),
+            _ => Ok(0),
+        }
+    }
+
     #[inline]
     fn transfer(&self, context: Context, offset: u64) -> Result<usize, Errno> {
         let number = if self.write { libc::SYS_pwritev2 } else { libc::SYS_preadv2 };
@@ -351,7 +376,7 @@ impl Rw {
         }
     }
 
-    fn direction(&self) -> Direction {
+    pub(super) fn direction(&self) -> Direction {
         if self.write {
             Direction::Write
         } else {
@@ -361,7 +386,7 @@ impl Rw {
 
     /// Bytes the program asked for, counting those already transferred.
     #[inline]
-    fn total(&self) -> u64 {
+    pub(super) fn total(&self) -> u64 {
         let left: usize = match &self.buffers {
             Buffers::One(iovec) => iovec[1],
             Buffers::Many(iovecs) => iovecs.iter().map(|iovec| iovec[1]).sum(),
@@ -418,6 +443,13 @@ pub fn is_file(fd: i32) -> bool {
     rustix::fs::fstat(fd).is_ok_and(|stat| matches!(stat.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK))
 }
 
+/// An eventfd, timerfd or signalfd, for which a read of nothing is too short; false where there is no /proc.
+fn reads_whole_records(fd: i32) -> bool {
+    const KINDS: [&str; 3] = ["anon_inode:[eventfd]", "anon_inode:[timerfd]", "anon_inode:[signalfd]"];
+    let link = std::fs::read_link(format!("/proc/self/fd/{fd}"));
+    link.is_ok_and(|link| KINDS.iter().any(|kind| link.as_os_str() == *kind))
+}
+
 fn is_socket(fd: i32) -> bool {
     crate::process::cookie_of(fd).is_some()
 }
@@ -446,7 +478,7 @@ fn check_attributes(kinds: u64, at: u64) -> Result<(), Errno> {
 }
 
 /// The class of an I/O priority must be one of the four there are. Source: `ioprio_check_cap` in block/ioprio.c.
-fn check_priority(ioprio: u16) -> Result<(), Errno> {
+pub fn check_priority(ioprio: u16) -> Result<(), Errno> {
     let (class, level) = (ioprio >> 13, ioprio & 0x7);
     if class > 3 || (class == 0 && level != 0) {
         return Err(Errno::INVAL);

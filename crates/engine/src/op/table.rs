@@ -162,6 +162,12 @@ static TABLE: [Option<Definition>; Opcode::COUNT] = {
     table
 };
 
+/// Whether an opcode can succeed here. FUTEX_WAITV needs a call of the kernel's (`path::watch`).
+pub fn is_served(opcode: u8) -> bool {
+    definition(opcode).is_some()
+        && (opcode != Opcode::FutexWaitv as u8 || crate::path::watch::can_wait_for_several())
+}
+
 /// The row of the opcode that an SQE's byte names.
 #[inline]
 pub fn definition(opcode: u8) -> Option<(Opcode, &'static Definition)> {

@@ -19,18 +19,25 @@ core::arch::global_asm!(
     "mov rcx, rdx",
     "cmp rdx, 64",
     "ja 6f",
-    "shr rcx, 3",
+    "shr rcx, 4",
     "jz 5f",
-    "4: mov rax, [rsi]",
+    "4: movups xmm0, [rsi]",
+    "movups [rdi], xmm0",
+    "add rsi, 16",
+    "add rdi, 16",
+    "dec rcx",
+    "jnz 4b",
+    "5: test dl, 8",
+    "jz 8f",
+    "mov rax, [rsi]",
     "mov [rdi], rax",
     "add rsi, 8",
     "add rdi, 8",
-    "dec rcx",
-    "jnz 4b",
-    "5: mov rcx, rdx",
+    "8: mov rcx, rdx",
     "and rcx, 7",
+    "jz 7f", // also with nothing to do it costs as much as a few words
     "6: rep movsb",
-    "xor eax, eax",
+    "7: xor eax, eax",
     "ret",
     // u32 anyring_user_load(word: rdi): the word, or -1 in the upper half when it cannot be read.
     ".hidden anyring_user_load",
@@ -120,14 +127,15 @@ pub fn copy_by_kernel(to: usize, from: usize, bytes: usize, write: bool) -> Resu
     }
 }
 
+#[inline]
 fn copy(to: usize, from: usize, bytes: usize, write: bool) -> Result<(), Errno> {
     if bytes == 0 {
         return Ok(());
     }
     #[cfg(target_arch = "x86_64")]
     if HANDLER.load(Ordering::Acquire) {
-        // SAFETY: a fault in the routine is answered by its error exit (the handler is installed), and the side that is
-        // ours is valid for `bytes`, as the two callers below make sure.
+        // SAFETY: a fault in the routine is answered by its error exit (the handler is installed), and a side that is
+        // ours is valid for `bytes`, as the callers below make sure.
         let missing = unsafe { anyring_user_copy(to, from, bytes) };
         return if missing == 0 { Ok(()) } else { Err(Errno::FAULT) };
     }
@@ -146,9 +154,17 @@ macro_rules! plain {
     )* };
 }
 plain!(u8, u16, u32, u64, i32, i64, [usize; 2], [u64; 2], [u32; 2], [u64; 3], [u64; 4], [u64; 7], [u64; 8]);
-plain!(anyring_abi::Sqe, anyring_abi::Cqe, anyring_abi::Params, anyring_abi::GeteventsArg, anyring_abi::Timespec);
+plain!(
+    anyring_abi::Sqe,
+    anyring_abi::Cqe,
+    anyring_abi::Params,
+    anyring_abi::GeteventsArg,
+    anyring_abi::Timespec,
+    anyring_abi::Iocb
+);
 
 /// Reads a `T` from the program's address `from`; `EFAULT` when it is not readable.
+#[inline]
 pub fn user_read<T: Plain>(from: u64) -> Result<T, Errno> {
     let mut value = T::default();
     copy(&mut value as *mut T as usize, from as usize, size_of::<T>(), false)?;
@@ -161,6 +177,7 @@ pub fn user_read_slice<T: Plain>(from: u64, to: &mut [T]) -> Result<(), Errno> {
 }
 
 /// Writes `value` at the program's address `to`; `EFAULT` when it is not writable.
+#[inline]
 pub fn user_write<T: Plain>(to: u64, value: &T) -> Result<(), Errno> {
     copy(to as usize, value as *const T as usize, size_of::<T>(), true)
 }
@@ -170,12 +187,18 @@ pub fn user_write_slice<T: Plain>(to: u64, values: &[T]) -> Result<(), Errno> {
     copy(to as usize, values.as_ptr() as usize, size_of_val(values), true)
 }
 
+/// Copies `bytes` from one of the program's addresses to another; `EFAULT` when one is not accessible. They do not overlap.
+pub fn user_move(to: u64, from: u64, bytes: usize) -> Result<(), Errno> {
+    copy(to as usize, from as usize, bytes, false)
+}
+
 /// Loads of words in memory that the program owns (rings made with `IORING_SETUP_NO_MMAP`), which it may unmap at any
 /// moment.
 pub struct GuardedWords;
 
 impl GuardedWords {
     /// The word at `address`, or `EFAULT`. As strong as an Acquire load (an x86-64 load is one).
+    #[inline]
     pub fn load(address: usize) -> Result<u32, Errno> {
         #[cfg(target_arch = "x86_64")]
         if HANDLER.load(Ordering::Acquire) {
@@ -188,6 +211,7 @@ impl GuardedWords {
     }
 
     /// Stores `value` at `address`, or `EFAULT`. As strong as a Release store (an x86-64 store is one).
+    #[inline]
     pub fn store(address: usize, value: u32) -> Result<(), Errno> {
         #[cfg(target_arch = "x86_64")]
         if HANDLER.load(Ordering::Acquire) {
@@ -234,6 +258,10 @@ mod tests {
         let mut target = [0u64; 4];
         user_write(target.as_mut_ptr() as u64, &[1u64, 2, 3, 4]).unwrap();
         assert_eq!(target, [1, 2, 3, 4]);
+        assert_eq!(user_move(target.as_mut_ptr() as u64, &raw const value as u64, 8), Ok(()));
+        assert_eq!(target, [value, 2, 3, 4]);
+        assert_eq!(user_move(target.as_mut_ptr() as u64, 16, 8), Err(Errno::FAULT));
+        assert_eq!(user_move(16, target.as_mut_ptr() as u64, 8), Err(Errno::FAULT));
     }
 
     #[test]

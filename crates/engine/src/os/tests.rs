@@ -85,3 +85,23 @@ fn ignored_flags_are_found_out() {
     assert!(linux::flags_are_looked_at());
     assert!(!refusing(FLAGS_IGNORED, linux::flags_are_looked_at));
 }
+
+#[test]
+fn sleeps_are_shorter_by_what_the_kernel_may_add() {
+    let of_a_thread = |slack_ns: usize| {
+        std::thread::spawn(move || {
+            syscall(libc::SYS_prctl, [libc::PR_SET_TIMERSLACK as usize, slack_ns, 0, 0, 0, 0]);
+            let near = [(0, false), (1_000_000, false), (100_000, false), (500_000_000, true)];
+            near.map(|(left_ns, polls)| Sys::sleep_ns(left_ns, polls))
+        })
+        .join()
+        .expect("the thread")
+    };
+    assert_eq!(of_a_thread(200_000), [0, 800_000, 1, 499_500_000]);
+    assert_eq!(of_a_thread(1), [0, 999_999, 99_999, 499_500_000]);
+    assert_eq!(of_a_thread(1 << 40), [0, 1, 1, 499_000_000]);
+    const SECOND_NS: u64 = 1_000_000_000;
+    let far = [(SECOND_NS, false), (SECOND_NS, true), (1_000 * SECOND_NS, true)];
+    let expected = [999_000_000, 999_000_000, 999_900_000_000];
+    assert_eq!(far.map(|(left_ns, polls)| Sys::sleep_ns(left_ns, polls)), expected);
+}

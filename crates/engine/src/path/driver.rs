@@ -4,12 +4,14 @@
 //! ring's lock whoever does it, so a hand-over in the middle loses nothing: events are hints that lead to another attempt.
 
 use super::handover::{Handover, Taken};
+use super::spin::LONGEST_NS;
 use crate::forced::{point, Point};
 use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::request::timer::Clock;
 use crate::ring::control::Control;
 use crate::ring::layout::word;
 use crate::ring::{member, Ring, RingGuard};
+use crate::thread::SignalsHeld;
 use crate::{process, Errno};
 use core::cell::Cell;
 use core::sync::atomic::{fence, AtomicBool, AtomicI32, AtomicU32, Ordering};
@@ -17,6 +19,7 @@ use core::sync::atomic::{fence, AtomicBool, AtomicI32, AtomicU32, Ordering};
 const AWAKE: u32 = 0;
 const IN_FUTEX: u32 = 1;
 const IN_EPOLL: u32 = 2;
+const SPINNING: u32 = 3;
 
 /// Who drives a ring, and how it sleeps.
 pub struct Driver {
@@ -78,20 +81,54 @@ impl Driver {
     #[cold]
     pub fn wake(&self, control: &Control) -> bool {
         let header = control.header();
+        let in_epoll = self.wake_from_epoll();
+        if header.waiters.in_futex.load(Ordering::Relaxed) != 0 {
+            Sys::futex_wake(&header.waiters.sequence, i32::MAX as u32);
+        }
+        in_epoll
+    }
+
+    /// Wakes the thread of this process that sleeps in an epoll wait there; false when none does.
+    #[cold]
+    pub fn wake_from_epoll(&self) -> bool {
         let in_epoll = self.sleeping.load(Ordering::Relaxed) == IN_EPOLL;
         if in_epoll {
             let one = 1u64;
             let kick = self.kick.load(Ordering::Relaxed) as usize;
             syscall(libc::SYS_write, [kick, &one as *const u64 as usize, 8, 0, 0, 0]);
         }
-        if header.futex_sleepers.load(Ordering::Relaxed) != 0 {
-            Sys::futex_wake(&header.wake_sequence, i32::MAX as u32);
-        }
         in_epoll
     }
 }
 
+/// Sleepers that are to be woken once the ring's lock is free, which each of them takes first: woken before, they would go to
+/// sleep again, on the lock.
+#[must_use]
+pub struct DueWake {
+    /// The address of their futex word. The ring may have ended by then, and its memory with it: that is EFAULT, or wakes
+    /// somebody for no reason, as every user of futex(2) has to expect.
+    word: usize,
+}
+
+impl DueWake {
+    /// The lock is free.
+    #[cold]
+    pub fn wake(self) {
+        syscall(libc::SYS_futex, [self.word, libc::FUTEX_WAKE as usize, i32::MAX as usize, 0, 0, 0]);
+    }
+}
+
 impl RingGuard {
+    /// Who has to be woken when the lock has been let go of.
+    #[inline]
+    pub fn take_due_wake(&mut self) -> Option<DueWake> {
+        if !self.wake_due {
+            return None;
+        }
+        self.wake_due = false;
+        Some(DueWake { word: self.control.header().waiters.sequence.as_ptr() as usize })
+    }
+
     /// A poll was armed or a timer started: whoever sleeps without regard to it must look again.
     pub fn work_appeared(&mut self, is_timer: bool) {
         if self.is_polled() {
@@ -110,7 +147,7 @@ impl RingGuard {
         }
         if sleeping != AWAKE {
             let control = self.control;
-            control.lock_post().bump();
+            control.lock_post().waiters().bump();
             driver.wake(&control);
         } else if driver.handover.is_watching() {
             self.tell_watching_helper(is_timer);
@@ -139,6 +176,19 @@ impl RingGuard {
         self.collect();
     }
 
+    /// What [`wait_until`] begins with where something is to be made up for before a sleep, and ends with where there was
+    /// something: without giving up the lock, nor taking the role. False when it is better called.
+    pub fn look_first(&mut self) -> bool {
+        let handover = &self.ring().driver.handover;
+        if !self.entries.has_unverified() || handover.is_attached() {
+            return false;
+        }
+        handover.visit();
+        let served = self.poll_now();
+        self.collect();
+        served
+    }
+
     /// The helper's turn: runs what is due, and leaves nothing that a sleep on the poll set would not see.
     pub fn stand_in(&mut self) {
         loop {
@@ -162,7 +212,7 @@ impl RingGuard {
     fn satisfied(&self, target: u32, timeouts: u32) -> bool {
         let post = self.control.lock_post();
         let reached = post.cq_tail().wrapping_sub(target) as i32 >= 0;
-        reached || self.control.header().timeouts.load(Ordering::Relaxed) != timeouts
+        reached || self.control.header().waiters.timeouts.load(Ordering::Relaxed) != timeouts
     }
 
     /// The CQ's tail that ends a wait for `min_complete` CQEs. What is there already counts by the words in ring memory: of a
@@ -199,7 +249,7 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u32>) -> Res
             return Err(error);
         }
     };
-    let timeouts = guard.control.header().timeouts.load(Ordering::Relaxed);
+    let timeouts = guard.control.header().waiters.timeouts.load(Ordering::Relaxed);
     let polled = guard.is_polled();
     // Completions must not keep what is ready behind them from being seen for ever.
     if !polled && (wish.min_complete == 0 || ring.driver.handover.visits().is_multiple_of(8)) {
@@ -212,6 +262,8 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u32>) -> Res
     }
     let frame = 0u8;
     let mut taken = Taken::No;
+    let (mut spun, mut begin_ns) = (false, 0);
+    let mut said = false;
     let result = loop {
         if guard.satisfied(target, timeouts) {
             break Ok(());
@@ -233,7 +285,19 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u32>) -> Res
                 break Ok(());
             }
         }
-        let (again, slept) = sleep(guard, &wish, target, timeouts, driving);
+        if !core::mem::replace(&mut said, true) {
+            guard.record(|it| it.cqring_wait(wish.min_complete));
+        }
+        let messages = guard.spin.messages();
+        // Only of a ring that gets messages it is measured how long its waits take.
+        if messages != 0 && !spun {
+            begin_ns = Clock::Monotonic.now_ns();
+        }
+        let spins = messages != 0 && !spun && guard.should_spin(&wish, driving);
+        let (again, slept) = match spins {
+            true => spin(guard, target, timeouts, driving, begin_ns),
+            false => sleep(guard, &wish, target, timeouts, driving),
+        };
         guard = match again {
             Some(guard) => guard,
             None => return Err(Errno::BADF),
@@ -242,13 +306,21 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u32>) -> Res
             break Err(guard.refuse_call());
         }
         guard.collect();
+        // After a spin that found nothing comes a sleep, and what is learned of both together.
+        spun = spins && messages == guard.spin.messages();
+        if messages != 0 && !spun {
+            let took_ns = Clock::Monotonic.now_ns().saturating_sub(begin_ns);
+            guard.spin.note_wait(messages, took_ns);
+        }
         if let Err(error) = slept {
             let minimum_over = error == Errno::TIME && wish.minimum_ns.take().is_some();
             if minimum_over && wish.deadline_ns.is_some() && guard.cq_is_empty() {
                 target = guard.cq_tail().wrapping_add(1);
                 continue;
             }
-            let done = guard.satisfied(target, timeouts) || !guard.cq_is_empty();
+            // io_getevents(2) looks for itself.
+            let some = guard.aio.is_none() && !guard.cq_is_empty();
+            let done = some || guard.satisfied(target, timeouts);
             break if done { Ok(()) } else { Err(error) };
         }
     };
@@ -270,8 +342,8 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u32>) -> Res
 /// Somebody else who waits on this ring becomes its driver.
 fn pass_role_on(guard: &RingGuard) {
     let control = guard.control;
-    if control.header().waiters.load(Ordering::Relaxed) != 0 {
-        control.lock_post().bump();
+    if control.header().waiters.waiting.load(Ordering::Relaxed) != 0 {
+        control.lock_post().waiters().bump();
         guard.ring().driver.wake(&control);
     }
 }
@@ -281,8 +353,19 @@ fn pass_role_on(guard: &RingGuard) {
 struct Sleep {
     ring: &'static Ring,
     control: Control,
-    by_futex: bool,
+    kind: Kind,
     driving: bool,
+}
+
+/// How a thread waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// On the futex word.
+    Futex,
+    /// In an epoll wait, or in poll.
+    Epoll,
+    /// Not asleep: nobody has to wake it.
+    Spin,
 }
 
 thread_local! {
@@ -296,7 +379,9 @@ impl Sleep {
         if self.driving {
             self.ring.driver.sleeping.store(AWAKE, Ordering::Relaxed);
         }
-        self.control.leave(self.by_futex);
+        if self.kind != Kind::Spin {
+            self.control.leave(self.kind == Kind::Futex);
+        }
         // Release: whoever ended by a jump, without the lock, touches nothing of the ring after this. Partner: the load in
         // `end_if_unused`.
         self.ring.sleepers.fetch_sub(1, Ordering::Release);
@@ -346,14 +431,14 @@ pub fn wait_for_room(mut guard: RingGuard) -> Option<RingGuard> {
             post.register_waiter(target, true)
         };
         ring.sleepers.fetch_add(1, Ordering::Relaxed);
-        let sleep = Sleep { ring, control, by_futex: true, driving: false };
+        let sleep = Sleep { ring, control, kind: Kind::Futex, driving: false };
         let _ = ASLEEP.try_with(|asleep| asleep.set(Some(sleep)));
         let awake = Awake;
         // Partner: the fence in `announce_room`.
         fence(Ordering::SeqCst);
         let full = guard.sq_is_full();
         drop(guard);
-        let word = &control.header().wake_sequence;
+        let word = &control.header().waiters.sequence;
         let slept = if full { Sys::futex_wait(word, sequence, Some(FOR_EVER_NS)) } else { Ok(()) };
         let again = ring.lock(); // as in `sleep`
         control.header().room_waiters.fetch_sub(1, Ordering::Relaxed);
@@ -364,6 +449,72 @@ pub fn wait_for_room(mut guard: RingGuard) -> Option<RingGuard> {
         }
     }
     Some(guard)
+}
+
+impl RingGuard {
+    /// Whether a thread about to sleep spins first: for messages only, and only where nothing else could end the sleep. A
+    /// deadline that is near, a descriptor, a signal mask, a thread that polls the ring and another process need the real
+    /// sleep.
+    fn should_spin(&mut self, wish: &Wish, driving: bool) -> bool {
+        let near = |span_ns: u64| span_ns <= 2 * LONGEST_NS;
+        if wish.sigmask.is_some() || self.is_polled() || self.is_shared() || driving && self.entries.armed() != 0 {
+            return false;
+        }
+        let until_ns = wish.minimum_ns.or(wish.deadline_ns);
+        let left_ns = until_ns.map(|until_ns| until_ns.saturating_sub(wish.clock.now_ns()));
+        let due = left_ns.is_some_and(near) || self.timers.next_ns().is_some_and(near);
+        !due && self.spin.is_worth_it()
+    }
+}
+
+/// Spins without the ring's lock until what is waited for is there, or something else that the holder has to look at, for
+/// [`LONGEST_NS`] after `begin_ns` at most. Nobody need wake the thread: it is counted with those who use the ring, not
+/// with those who sleep. Signals are held meanwhile, so that none goes unnoticed: `Err` when a handler ran that would have
+/// ended a sleep.
+fn spin(
+    guard: RingGuard,
+    target: u32,
+    timeouts: u32,
+    driving: bool,
+    begin_ns: u64,
+) -> (Option<RingGuard>, Result<(), Errno>) {
+    let (ring, control) = (guard.ring(), guard.control);
+    if !ring.driver.handover.may_sleep(ring.has_arrived()) {
+        return (Some(guard), Ok(()));
+    }
+    if driving {
+        ring.driver.sleeping.store(SPINNING, Ordering::Relaxed);
+    }
+    ring.sleepers.fetch_add(1, Ordering::Relaxed);
+    let sleep = Sleep { ring, control, kind: Kind::Spin, driving };
+    let _ = ASLEEP.try_with(|asleep| asleep.set(Some(sleep)));
+    let awake = Awake;
+    let header = control.header();
+    let sequence = header.waiters.sequence.load(Ordering::Relaxed);
+    drop(guard);
+    let held = SignalsHeld::hold();
+    let posted = || control.posted().wrapping_sub(target) as i32 >= 0;
+    // Where a message is seen. The other words are in lines that the sender writes before: it would have to get each back
+    // from this core.
+    let left = || ring.keeps_messages() && ring.messages.any();
+    let is_over = || {
+        ring.has_arrived()
+            || header.waiters.sequence.load(Ordering::Relaxed) != sequence
+            || header.waiters.timeouts.load(Ordering::Relaxed) != timeouts
+            || Clock::Monotonic.now_ns().saturating_sub(begin_ns) >= LONGEST_NS
+    };
+    const ROUNDS: u32 = 32; // a look at the clock costs as much as these
+    while !(0..ROUNDS).any(|_| {
+        core::hint::spin_loop();
+        posted() || left()
+    }) && !is_over()
+    {}
+    // A handler that runs once the CQEs are there ends nothing.
+    let interrupted = !posted() && held.let_in();
+    drop(held);
+    let again = ring.lock(); // as in `sleep`
+    drop(awake);
+    (again.ok(), if interrupted { Err(Errno::INTR) } else { Ok(()) })
 }
 
 /// Sleeps once, without the ring's lock, and serves what the sleep brought. `Err` for a signal or the deadline.
@@ -383,8 +534,9 @@ fn sleep(
     if left_ns == Some(0) {
         return (Some(guard), Err(Errno::TIME));
     }
-    let timer_ns = if driving && !polled { guard.timers.next_ns() } else { None };
     let by_epoll = driving && (guard.entries.armed() != 0 || wish.sigmask.is_some());
+    let timer_ns = if driving && !polled { guard.timers.next_ns() } else { None };
+    let timer_ns = timer_ns.map(|left_ns| Sys::sleep_ns(left_ns, by_epoll));
     let engine_end = guard.engine_end;
     // The poll set of a polled ring is its thread's.
     let made = by_epoll.then(|| if polled { guard.make_bell() } else { guard.entries.make_epoll(engine_end) });
@@ -396,7 +548,7 @@ fn sleep(
     let sequence = {
         let mut post = control.lock_post();
         let reached = post.cq_tail().wrapping_sub(target) as i32 >= 0;
-        if reached || control.header().timeouts.load(Ordering::Relaxed) != timeouts {
+        if reached || control.header().waiters.timeouts.load(Ordering::Relaxed) != timeouts {
             drop(post);
             return (Some(guard), Ok(()));
         }
@@ -409,7 +561,8 @@ fn sleep(
     }
     ring.sleepers.fetch_add(1, Ordering::Relaxed);
     let shared = guard.is_shared();
-    let _ = ASLEEP.try_with(|asleep| asleep.set(Some(Sleep { ring, control, by_futex: !by_epoll, driving })));
+    let kind = if by_epoll { Kind::Epoll } else { Kind::Futex };
+    let _ = ASLEEP.try_with(|asleep| asleep.set(Some(Sleep { ring, control, kind, driving })));
     let awake = Awake;
     point(Point::Sleep);
     drop(guard);
@@ -427,7 +580,7 @@ fn sleep(
         }
         Some(epoll) => Sys::epoll_wait(epoll, &mut events, timeout_ns, wish.sigmask.as_ref()),
         None => {
-            let word = &control.header().wake_sequence;
+            let word = &control.header().waiters.sequence;
             Sys::futex_wait(word, sequence, Some(timeout_ns.unwrap_or(FOR_EVER_NS))).map(|_| 0)
         }
     };

@@ -334,6 +334,12 @@ impl<T> Desk<T> {
     #[must_use]
     pub fn hand_over(&mut self, ring: T) -> bool {
         self.waiting.push(ring);
+        self.start()
+    }
+
+    /// True when no helper runs: the caller has to start one, which counts as running from now on.
+    #[must_use]
+    pub fn start(&mut self) -> bool {
         !core::mem::replace(&mut self.running, true)
     }
 

@@ -1,11 +1,11 @@
 //! The helper: one thread a process that drives rings whose program stays away.
 //!
-//! The first call that leaves something pending starts it. It takes a ring's driver role only after the program has
-//! stayed away for a period, unless the program is known to look at the CQ only; it loses the role to the next thread that
-//! waits in enter, which takes the ring's poll set out of the helper's. A program that waits in enter meets it less and
-//! less: the period doubles each time it has come by itself, and a look that finds it so takes no lock. With nothing
-//! pending, or a thread asleep in enter, the helper does not tick. On a ring whose completions wait for its owner
-//! (`IORING_SETUP_DEFER_TASKRUN`) it only signals.
+//! The first call that leaves something pending, or files to be opened by a worker, starts it. It takes a ring's driver
+//! role only after the program has stayed away for a period, unless the program is known to look at the CQ only; it loses
+//! the role to the next thread that waits in enter, which takes the ring's poll set out of the helper's. A program that
+//! waits in enter meets it less and less: the period doubles each time it has come by itself, and a look that finds it so
+//! takes no lock. With nothing pending, or a thread asleep in enter, the helper does not tick. On a ring whose completions
+//! wait for its owner (`IORING_SETUP_DEFER_TASKRUN`) it only signals.
 //!
 //! What both sides know of each other is in `path::handover`, under the ring's lock. `DESK` is where rings are handed
 //! over; its lock comes after a ring's. A `Ward` belongs to the helper thread alone.
@@ -15,7 +15,6 @@ use crate::forced::{point, Point};
 use crate::lock::{Held, Lock};
 use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::ring::broken::{contain, contain_any};
-use crate::ring::layout::word;
 use crate::ring::{Ring, RingGuard};
 use crate::{descriptors, process, thread, Errno};
 use anyring_abi::{IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG};
@@ -53,8 +52,9 @@ impl RingGuard {
         }
     }
 
+    /// Whether requests are armed, or timers run, for which somebody of this process has to look.
     #[inline]
-    fn has_pending(&self) -> bool {
+    pub fn has_pending(&self) -> bool {
         (self.entries.armed() != 0 || !self.timers.is_empty()) && !self.is_polled()
     }
 
@@ -66,7 +66,7 @@ impl RingGuard {
         if ring.has(IORING_SETUP_DEFER_TASKRUN) && !watched && !ring.has(IORING_SETUP_TASKRUN_FLAG) {
             return; // nobody could be told
         }
-        if let Ok(head) = self.memory.view.load(word::CQ_HEAD) {
+        if let Ok(head) = self.consumed() {
             handover.note_head(head);
         }
         answer(ring, handover.leave(self.ring().sleepers.load(Ordering::Relaxed)));
@@ -139,11 +139,28 @@ fn hand_over(ring: &'static Ring, mut desk: Held<'static, Desk<&'static Ring>>) 
     if !desk.hand_over(ring) {
         return wake();
     }
-    if open().is_err() || !thread::spawn(run, core::ptr::null_mut()) {
-        close();
-        desk.close();
+    if !start(&mut desk) {
         ring.driver.handover.forget();
     }
+}
+
+/// Starts the thread, if there is none, before a worker opens files for the program: for a moment its descriptors take
+/// the lowest numbers, which those files would have natively.
+pub fn stand_by() {
+    // Where the desk cannot be had, this very thread is at it, and starts the helper.
+    let Some(mut desk) = DESK.lock() else { return };
+    if desk.start() {
+        start(&mut desk);
+    }
+}
+
+fn start(desk: &mut Desk<&'static Ring>) -> bool {
+    let started = open().is_ok() && thread::spawn(run, core::ptr::null_mut());
+    if !started {
+        close();
+        desk.close();
+    }
+    started
 }
 
 /// Makes the helper, if there is one, look at what it has been told.
@@ -231,7 +248,7 @@ impl Wards {
             let idle = self.0.iter().all(|ward| ward.idle);
             let timeout_ns = match due_ns {
                 None if idle => Some(if process::has_rings() { IDLE_NS } else { LINGER_NS }),
-                due_ns => due_ns.map(|due_ns| due_ns.saturating_sub(now_ns)),
+                due_ns => due_ns.map(|due_ns| Sys::sleep_ns(due_ns.saturating_sub(now_ns), true)),
             };
             let count = match Sys::epoll_wait(set, &mut events, timeout_ns, None) {
                 Ok(count) => count,
@@ -360,7 +377,7 @@ impl Ward {
         let handover = &self.ring.driver.handover;
         // What appears from here on, under this hold of the lock, is seen before the helper sleeps.
         handover.look_later();
-        if let Ok(head) = guard.memory.view.load(word::CQ_HEAD) {
+        if let Ok(head) = guard.consumed() {
             handover.note_head(head);
         }
         self.due_ns = None;

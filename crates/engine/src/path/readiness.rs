@@ -6,19 +6,23 @@
 //! event, stale events are ignored, and before a thread sleeps every entry armed since it was last checked gets one
 //! EPOLL_CTL_MOD, which finds a reused number (ENOENT) and polls the file again.
 //!
-//! `readiness/armed.rs` is about the requests that wait.
+//! `readiness/armed.rs` is about the requests that wait, `readiness/alone.rs` about those of Linux AIO that wait alone.
 //!
 //! All of this is part of a ring's state: touched under its lock only. `epoll_wait` alone is called outside it.
 
+mod alone;
 mod armed;
 
+pub use alone::Alone;
+
 use crate::op::Direction;
-use crate::os::{syscall, Os, Sys};
+use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::request::slab::List;
 use crate::request::ListKind;
 use crate::{descriptors, process, Errno};
 use rustix::event::epoll;
 use rustix::fd::IntoRawFd;
+use std::collections::VecDeque;
 
 const READ: u32 =
     (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDHUP | libc::EPOLLRDNORM | libc::EPOLLRDBAND) as u32;
@@ -43,14 +47,20 @@ struct Entry {
     write_full: bool,
     /// How many first attempts to read in a row found nothing: the next one is put off, see [`Entries::puts_off`].
     empty_streak: u8,
-    /// A read was armed without an attempt, which is made before anybody sleeps.
+    /// A read (of Linux AIO: or a poll) was armed without an attempt, which is made before anybody sleeps.
     put_off: bool,
     /// The file has no position (a pipe, a socket, a terminal).
     stream: bool,
     /// The file was opened with O_DIRECT; asked once, a hint about speed only.
     direct: Option<bool>,
+    /// How the file was opened (`O_ACCMODE`), once a request of Linux AIO asked.
+    access: Option<i32>,
+    /// A socket of datagrams that was shut down for reading, see `RingGuard::end_receives`.
+    shut_down: bool,
     /// On the list of entries to verify before a sleep.
     unverified: bool,
+    /// The place of a request that waits here alone, in the ring's context of Linux AIO: then the lists are empty.
+    alone: Option<u32>,
     readers: List,
     writers: List,
     polls: List,
@@ -66,7 +76,7 @@ impl Entry {
     }
 
     fn idle(&self) -> bool {
-        self.readers.is_empty() && self.writers.is_empty() && self.polls.is_empty()
+        self.readers.is_empty() && self.writers.is_empty() && self.polls.is_empty() && self.alone.is_none()
     }
 }
 
@@ -77,11 +87,15 @@ pub struct Entries {
     entries: Vec<Option<Box<Entry>>>,
     epoll: Option<i32>,
     kick: Option<i32>,
-    unverified: Vec<i32>,
-    /// Entries with a read whose first attempt was put off.
-    put_off: Vec<i32>,
+    unverified: VecDeque<i32>,
+    /// Entries with a request whose first attempt was put off.
+    put_off: VecDeque<i32>,
+    /// Looks at the poll set while there was something in one of the two.
+    looks: u32,
     /// Requests that wait for readiness.
     armed: u32,
+    /// Room for what a look at the poll set finds.
+    seen: Vec<EpollEvent>,
 }
 
 impl Entries {
@@ -97,16 +111,17 @@ impl Entries {
         }
     }
 
-    /// Whether the first attempt at a read is better put off: the last few found nothing, and the standing registration
-    /// will tell when there is something. An attempt that finds nothing costs as much as a read. It is made up for before
-    /// anybody sleeps (`RingGuard::verify`), so at worst data that was there already is found a little later.
+    /// Whether the first attempt at a read, or a poll's first look, is better put off: the last few found nothing, and the
+    /// standing registration will tell when there is something. An attempt that finds nothing costs as much as a read. It is
+    /// made up for before anybody sleeps (`RingGuard::verify`), or in its turn where nobody has to ([`Entries::is_turn`]), so
+    /// at worst data that was there already is found a little later.
     #[inline]
     pub fn puts_off(&self, fd: i32) -> bool {
         const STREAK: u8 = 4;
         matches!(self.entries.get(fd as usize), Some(Some(entry)) if entry.empty_streak >= STREAK && entry.registered != 0)
     }
 
-    /// What a first attempt to read led to.
+    /// What a first attempt to read, or a poll's first look, led to.
     #[inline]
     pub fn note_first_read(&mut self, fd: i32, found_nothing: bool) {
         if let Some(Some(entry)) = self.entries.get_mut(fd as usize) {
@@ -130,6 +145,34 @@ impl Entries {
     #[inline]
     pub fn is_stream(&self, fd: i32) -> bool {
         matches!(self.entries.get(fd as usize), Some(Some(entry)) if entry.stream)
+    }
+
+    /// Whether the number is known to be open and to name a file that can be polled: it is registered, and was not closed
+    /// since.
+    #[inline]
+    pub fn is_pollable(&self, fd: i32) -> bool {
+        let registered = matches!(self.entries.get(fd as usize), Some(Some(entry)) if entry.registered != 0);
+        registered && process::closes_are_seen()
+    }
+
+    /// How the file was opened (`O_ACCMODE`), where that is remembered. Trusted only where every close of the number is seen.
+    #[inline]
+    pub fn access(&self, fd: i32) -> Option<i32> {
+        self.entries.get(fd as usize)?.as_ref()?.access
+    }
+
+    /// Remembers how the file of a registered number was opened.
+    pub fn note_access(&mut self, fd: i32, access: i32) {
+        if let Some(entry) = self.existing(fd).filter(|entry| entry.registered != 0) {
+            entry.access = Some(access);
+        }
+    }
+
+    /// The description was found to be a nonblocking one: that is asked each time from now on, and no attempt put off.
+    pub fn forget_access(&mut self, fd: i32) {
+        if let Some(entry) = self.existing(fd) {
+            (entry.access, entry.empty_streak) = (None, 0);
+        }
     }
 
     /// Whether the file was opened with O_DIRECT.
@@ -176,7 +219,19 @@ impl Entries {
         !self.unverified.is_empty() || !self.put_off.is_empty()
     }
 
-    /// Makes the poll set and its wake-up descriptor. Other processes wake it through `engine_end`.
+    /// Whether it is the turn of the one that waits longest to be verified or attempted: where others are always ready
+    /// nobody ever sleeps.
+    #[inline]
+    pub fn is_turn(&mut self) -> bool {
+        const TURN: u32 = 32; // what is in vain then costs each look a percent or two
+        if !self.has_unverified() {
+            return false;
+        }
+        self.looks = self.looks.wrapping_add(1);
+        self.looks.is_multiple_of(TURN)
+    }
+
+    /// Makes the poll set and its wake-up descriptor. Other processes wake it through `engine_end`, where there is one.
     pub fn make_epoll(&mut self, engine_end: i32) -> Result<i32, Errno> {
         if let Some(epoll) = self.epoll {
             return Ok(epoll);
@@ -186,7 +241,9 @@ impl Entries {
         let kick = descriptors::to_top(rustix::event::eventfd(0, flags)?)?;
         let (set, kick) = (set.into_raw_fd(), kick.into_raw_fd());
         Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, kick, libc::EPOLLIN as u32 | EDGE, KICK)?;
-        Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, engine_end, libc::EPOLLIN as u32 | EDGE, FOREIGN_KICK)?;
+        if engine_end >= 0 {
+            Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, engine_end, libc::EPOLLIN as u32 | EDGE, FOREIGN_KICK)?;
+        }
         (self.epoll, self.kick) = (Some(set), Some(kick));
         Ok(set)
     }
@@ -226,7 +283,7 @@ impl Entries {
             let sure = attempted_now && process::closes_are_seen();
             if !sure && !entry.unverified {
                 entry.unverified = true;
-                self.unverified.push(fd);
+                self.unverified.push_back(fd);
             }
             return Ok(());
         }
@@ -239,7 +296,7 @@ impl Entries {
         if let Some(entry) = self.existing(fd) {
             entry.generation = entry.generation.wrapping_add(1);
             (entry.registered, entry.read_empty, entry.write_full) = (0, false, false);
-            (entry.stream, entry.direct, entry.empty_streak) = (false, None, 0);
+            (entry.stream, entry.direct, entry.access, entry.empty_streak) = (false, None, None, 0);
         }
     }
 
@@ -257,7 +314,7 @@ impl Entries {
         if matches!(answer, Err(Errno::NOENT | Errno::EXIST)) {
             // Another file than the one we knew: events of the old one must not count.
             entry.generation = entry.generation.wrapping_add(1);
-            (entry.read_empty, entry.write_full) = (false, false);
+            (entry.read_empty, entry.write_full, entry.access) = (false, false, None);
             answer = Sys::epoll_ctl(epoll, second, fd, wanted, data(entry));
         }
         entry.registered = if answer.is_ok() { wanted } else { 0 };

@@ -6,7 +6,7 @@ use crate::op::net::Net;
 use crate::op::rw::Rw;
 use crate::op::{definition, fs, Context, Direction, FileUse, Op, Verdict};
 use crate::path::worker::{self, Approach, Job};
-use crate::path::{child, watch};
+use crate::path::{child, helper, watch};
 use crate::request::{Id, ListKind, Path, Request, State, Target};
 use crate::ring::arrivals::Arrivals;
 use crate::ring::broken::Unanswered;
@@ -54,6 +54,7 @@ impl RingGuard {
         }
         request.record = record;
         let id = self.slab.insert(request);
+        self.record(|it| it.admitted(id));
         on_its_way.answered();
         id
     }
@@ -115,6 +116,9 @@ impl RingGuard {
         let request = &mut self.slab[id];
         let mut op = core::mem::replace(&mut request.op, Op::placeholder());
         let target = request.target.clone();
+        if first {
+            self.record_of(id, |it| it.file_get(&target));
+        }
         let verdict = self.attempt(&mut op, &target, first);
         // A close of the ring itself cannot have happened: the guard holds it.
         self.slab[id].op = op;
@@ -146,10 +150,10 @@ impl RingGuard {
         }
         let waits_for = if first { op.waits_for() } else { None };
         if let Some(direction) = waits_for {
-            if self.entries.known_not_ready(fd, direction) {
+            if self.entries.known_not_ready(fd, direction) && self.finds_buffer(op) {
                 return Verdict::WouldBlock(direction);
             }
-            if direction == Direction::Read && self.entries.puts_off(fd) {
+            if direction == Direction::Read && self.entries.puts_off(fd) && self.finds_buffer(op) {
                 self.attempt_put_off = true;
                 return Verdict::WouldBlock(direction);
             }
@@ -185,6 +189,9 @@ impl RingGuard {
                 }
             }
             Op::NopWith(nop) => {
+                if let Some((fd, false)) = nop.file {
+                    self.record(|it| it.file_get(&Target::Number(fd)));
+                }
                 self.look_up_nop(nop);
                 nop.issue(Context { fd, nonblock: true })
             }
@@ -275,7 +282,10 @@ impl RingGuard {
     pub fn follow(&mut self, id: Id, verdict: Verdict) {
         match verdict {
             Verdict::Done(result) => self.finish(id, result, result < 0),
-            Verdict::DoneShort(result) => self.finish(id, result, true),
+            Verdict::DoneShort(result) => {
+                self.record_short(id, result);
+                self.finish(id, result, true);
+            }
             Verdict::DoneWith { result, flags, failed } => {
                 self.slab[id].cqe_flags = flags;
                 self.finish(id, result, failed);
@@ -288,6 +298,19 @@ impl RingGuard {
             Verdict::NeedsWorker => self.punt(id, Approach::Plain),
             Verdict::WouldBlock(direction) => self.wait_for(id, direction, false),
             Verdict::NeedsWorkerWhenReady(direction) => self.wait_for(id, direction, true),
+        }
+    }
+
+    /// A transfer ended short: the kernel says so of writes to what has blocks.
+    fn record_short(&mut self, id: Id, result: i32) {
+        let Some(request) = self.slab.get(id).filter(|_| self.recorder.is_some()) else { return };
+        let fd = match &request.target {
+            Target::Number(fd) => *fd,
+            Target::Fixed(file) | Target::Private(file) => file.fd,
+            Target::None | Target::Index(_) => return,
+        };
+        if let Some(wanted) = request.op.wanted_to_write() {
+            self.record_of(id, |it| it.short_write_to(fd, wanted, result));
         }
     }
 
@@ -394,7 +417,15 @@ impl RingGuard {
             Target::Fixed(file) | Target::Private(file) => (file.fd, Some(file.clone())),
         };
         let mut op = core::mem::replace(&mut request.op, Op::placeholder());
-        request.path = Path::Worker;
+        let (flags, target) = (request.flags, request.target.clone());
+        let unattempted =
+            core::mem::replace(&mut request.path, Path::Worker) == Path::Inline && flags & IOSQE_ASYNC != 0;
+        if !matches!(op, Op::NopWith(_)) {
+            self.record_of(id, |it| it.queue_async_work(flags));
+        }
+        if unattempted {
+            self.record_of(id, |it| it.file_get(&target)); // natively by the worker
+        }
         let by_number = matches!(self.slab[id].target, Target::Number(_));
         let refused = if by_number { refused_number(fd, &op) } else { None };
         let refused = match &op {
@@ -417,14 +448,18 @@ impl RingGuard {
             return self.finish(id, -error.raw_os_error(), true);
         }
         let ring = self.ring();
-        if approach == Approach::AttemptFirst {
-            // It may come back to be armed: the poll set is made here and not by the worker, since for a moment it takes
-            // the number that the program's next open expects. Where there is no room for it, arming says so.
+        let by_task_work = approach == Approach::Plain && matches!(op, Op::NopWith(_));
+        let by_crew = op.depends_on_caller();
+        if by_crew || approach == Approach::AttemptFirst {
+            // It may come back to be armed, or open a file beside what is armed next: the poll set is made before, since for
+            // a moment it takes the number that the program's next open expects. Where there is no room for it, arming says
+            // so.
             let engine_end = self.engine_end;
             let _ = self.entries.make_epoll(engine_end);
         }
-        let by_task_work = approach == Approach::Plain && matches!(op, Op::NopWith(_));
-        let by_crew = op.depends_on_caller();
+        if by_crew {
+            helper::stand_by();
+        }
         let approach = if by_crew { Approach::Plain } else { approach };
         let job = Job::new(ring, self.cookie, id, op, fd, approach, file);
         self.slab[id].state = State::Queued(job.clone());
@@ -444,6 +479,10 @@ impl RingGuard {
     pub fn complete_arrived(&mut self) {
         self.post_messages();
         let mut rest = Rest::take(&self.ring().arrived);
+        if !rest.things.is_empty() {
+            let (count, deferred) = (rest.things.len(), self.ring().defers());
+            self.record(|it| it.work_run(count, deferred));
+        }
         while let Some(job) = rest.things.pop_front() {
             self.receive(job);
         }
@@ -455,6 +494,7 @@ impl RingGuard {
     }
 
     /// Posts messages that were left for the holder of the ring, in the order in which they were.
+    #[inline]
     pub fn post_messages(&mut self) {
         let messages = &self.ring().messages;
         if !messages.any() {
@@ -482,6 +522,9 @@ impl RingGuard {
         }
         let id = job.request;
         let broken = self.is_broken();
+        if let Some(times) = job.work_times() {
+            self.record_of(id, |it| it.task_add_of_worker(times));
+        }
         let Some(request) = self.slab.get_mut(id) else { return };
         if let Some(mut op) = job.op.lock() {
             request.op = core::mem::replace(&mut *op, Op::placeholder());
@@ -508,6 +551,7 @@ impl RingGuard {
         let hard = request.hard_links();
         let links = request.links();
         self.end(id, result, failed, false);
+        self.record(|it| it.may_fail_links());
         if let Some(guard) = guard {
             self.disarm_guard(guard);
         }
@@ -523,6 +567,9 @@ impl RingGuard {
                 Some(next)
             };
             if failed && links && !hard {
+                if self.recorder.is_some() {
+                    self.flush(); // what it takes with it is said after its own end, as natively
+                }
                 self.fail_links(next, quiet);
             } else if let Some(next) = next {
                 self.slab[next].state = State::Issuing;
@@ -537,11 +584,16 @@ impl RingGuard {
     /// Posts a request's CQE and gives its place back. No CQE when it is to be `quiet`, or when it did not fail and asked
     /// for none.
     pub fn end(&mut self, id: Id, result: i32, failed: bool, quiet: bool) {
+        self.record_of(id, |it| it.ends());
         let Some(request) = self.slab.remove(id) else { return };
         let on_its_way = Unanswered::new(self.ring(), request.user_data, request.record);
         point(Point::Finish);
         stats::completed(request.opcode, request.path, result);
-        if !quiet && (failed || !request.skips_success()) {
+        let posts = !quiet && (failed || !request.skips_success());
+        if !posts {
+            self.record(|it| it.ends_quietly());
+        }
+        if posts {
             let asynchronous = request.path != Path::Inline;
             let cqe = Cqe { user_data: request.user_data, res: result, flags: request.cqe_flags };
             match request.cqe_flags & (IORING_CQE_F_32 | IORING_CQE_F_NOTIF) {

@@ -11,7 +11,9 @@ use crate::request::{Id, Path, State};
 use crate::resource::buf_ring::{Choice, Held};
 use crate::ring::RingGuard;
 use crate::{stats, Errno};
-use anyring_abi::{Cqe, IORING_CQE_F_BUF_MORE, IORING_CQE_F_MORE, IORING_CQE_F_SOCK_NONEMPTY, IOSQE_BUFFER_SELECT};
+use anyring_abi::{
+    Cqe, IORING_CQE_F_BUF_MORE, IORING_CQE_F_MORE, IORING_CQE_F_SOCK_NONEMPTY, IOSQE_ASYNC, IOSQE_BUFFER_SELECT,
+};
 use core::ops::ControlFlow;
 
 /// Results that a multishot request posts in a row before others have their turn (`MULTISHOT_MAX_RETRY`).
@@ -62,18 +64,7 @@ impl RingGuard {
         let submitted = if let Op::Rw(rw) = op { rw.take_submitted() } else { false };
         loop {
             if let Err(error) = self.choose_buffers(op, true) {
-                // Once submitted, READ_MULTISHOT polls before each look for a buffer (`io_poll_check_events`).
-                if let Op::Rw(rw) = op {
-                    if rw.is_multishot() && !submitted && Sys::poll_now(fd, libc::POLLIN as u16) == Ok(0) {
-                        rw.forget_transferred();
-                        return Verdict::WouldBlock(Direction::Read);
-                    }
-                }
-                let error = Verdict::error(without_buffer(op, fd).unwrap_or(error));
-                let gathered = op.selection().and_then(|selection| selection.gathered.take());
-                return gathered.map_or(error, |(result, flags)| {
-                    Attempted { result: result as i32, failed: true, flags }.verdict()
-                });
+                return without_buffer(op, fd, submitted, error);
             }
             let verdict = match op {
                 Op::Rw(rw) => self.issue_transfer(rw, fd),
@@ -83,6 +74,11 @@ impl RingGuard {
                 return verdict;
             }
         }
+    }
+
+    /// Whether its attempt would not end for want of a buffer.
+    pub fn finds_buffer(&self, op: &mut Op) -> bool {
+        op.selection().is_none_or(|selection| selection.held.is_some() || self.groups.has_buffers(selection.group))
     }
 
     /// Chooses a buffer, unless the request has one from before; `several` where it may take them for a bundle.
@@ -106,6 +102,7 @@ impl RingGuard {
         }
         let choice = Choice { wanted, sends, bundle, before: selection.most_ranges };
         let mut held = self.groups.choose(selection.group, choice, &mut selection.ranges)?;
+        selection.follows_shot = false;
         selection.most_ranges = selection.most_ranges.max(selection.ranges.len() as u16);
         if sends {
             // Not given back: data that waits to be sent is tied up anyway.
@@ -149,8 +146,6 @@ impl RingGuard {
         let Some(mut held) = selection.held.take() else { return ControlFlow::Break(verdict) };
         let nothing = transferred == 0 && !held.committed && (multishot || !reads || !held.listed);
         let attempted = match Attempted::of(verdict) {
-            // The end of the data is no failure of a multishot READ, however short that is.
-            Some(attempted) if multishot && reads => Attempted { failed: attempted.result < 0, ..attempted },
             Some(attempted) => attempted,
             // Somebody else took what was left for the second attempt.
             None if nothing && selection.gathered.is_some() => Attempted { result: 0, failed: false, flags: 0 },
@@ -217,6 +212,7 @@ impl RingGuard {
         let request = &self.slab[id];
         let (user_data, opcode, path) = (request.user_data, request.opcode, request.path);
         stats::completed(opcode, path, result);
+        self.record_of(id, |it| it.shoots());
         self.post(Cqe { user_data, res: result, flags: flags | IORING_CQE_F_MORE }, path != Path::Inline);
         true
     }
@@ -224,6 +220,8 @@ impl RingGuard {
     /// A multishot request has a result: posts it and attempts the next one, until there is nothing or it ends.
     pub fn shoot(&mut self, id: Id, mut result: i32, mut flags: u32) {
         let rounds = if self.slab[id].op.sends_bundle() { u32::MAX } else { SHOTS_TOGETHER };
+        // From its first answer on no worker arms it: see `arm_link_timeout`.
+        self.slab[id].flags &= !IOSQE_ASYNC;
         for _ in 0..rounds {
             if !self.shot(id, result, flags) {
                 self.slab[id].cqe_flags = flags;
@@ -288,9 +286,13 @@ fn settle_transfer(
     let received = result.max(0) as usize;
     let Some(selection) = transfer.selection() else { return ControlFlow::Break(attempted.verdict()) };
     let ended = selection.ends_with(received) || result <= 0;
+    selection.follows_shot = multishot && !ended;
     if !bundle {
-        let again = multishot && !ended;
-        return if again { shot(received, flags) } else { ControlFlow::Break(attempted.verdict()) };
+        return if selection.follows_shot {
+            shot(received, flags)
+        } else {
+            ControlFlow::Break(attempted.verdict())
+        };
     }
     let again = selection.gathered.is_some();
     let (before, first) = selection.gathered.take().unwrap_or((0, flags));
@@ -312,9 +314,30 @@ fn settle_transfer(
     ControlFlow::Break(Attempted { result: total as i32, flags, ..attempted }.verdict())
 }
 
-/// Why a request that found no buffer would have failed before it looked for one, if so.
+/// What becomes of a request that found no buffer, which is an `error` unless it has an answer to give first, or is not to
+/// look for one yet.
 #[cold]
-fn without_buffer(op: &Op, fd: i32) -> Option<Errno> {
+fn without_buffer(op: &mut Op, fd: i32, submitted: bool, error: Errno) -> Verdict {
+    let Some(selection) = op.selection() else { return Verdict::error(error) };
+    if let Some((result, flags)) = selection.gathered.take() {
+        return Attempted { result: result as i32, failed: true, flags }.verdict();
+    }
+    let follows_shot = core::mem::take(&mut selection.follows_shot);
+    let looks_when_ready = match op {
+        // Once submitted it polls before each look (`io_poll_check_events`).
+        Op::Rw(rw) => rw.is_multishot() && !submitted,
+        // After a shot, where the socket tells that it has nothing left (`io_recv_finish`).
+        _ => follows_shot && crate::op::net::socket_option(fd, libc::SO_TYPE) == Ok(libc::SOCK_STREAM),
+    };
+    if looks_when_ready && Sys::poll_now(fd, libc::POLLIN as u16) == Ok(0) {
+        op.forget_transferred();
+        return Verdict::WouldBlock(Direction::Read);
+    }
+    Verdict::error(refusal_before_buffers(op, fd).unwrap_or(error))
+}
+
+/// Why a request that found no buffer would have failed before it looked for one, if so.
+fn refusal_before_buffers(op: &Op, fd: i32) -> Option<Errno> {
     let open = call(libc::SYS_fcntl, [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]);
     let socket = match op {
         Op::Net(_) => crate::op::net::socket_option(fd, libc::SO_TYPE).err(),

@@ -346,7 +346,7 @@ impl Poller {
                 watched.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
             let due_ns = served.iter().filter_map(|served| served.due_ns).min();
             let left_ns = due_ns.map(|due_ns| due_ns.saturating_sub(Sys::clock_ns(libc::CLOCK_MONOTONIC)));
-            let _ = Sys::poll(&mut set, left_ns, None);
+            let _ = Sys::poll(&mut set, left_ns.map(|left_ns| Sys::sleep_ns(left_ns, true)), None);
         }
         self.sleeping.store(false, Ordering::Relaxed);
         served.iter_mut().for_each(|served| served.need_wakeup(false));
@@ -370,7 +370,9 @@ pub fn enter(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
     if guard.disabled {
         return Err(Errno::BADFD);
     }
-    stats::stats().enters.fetch_add(1, Ordering::Relaxed);
+    stats::shard().enters.fetch_add(1, Ordering::Relaxed);
+    guard.listen();
+    guard.record(|it| it.enter(call));
     let poller = poller.filter(|poller| poller.lives(&guard)).ok_or(Errno::OWNERDEAD)?;
     if call.flags & IORING_ENTER_SQ_WAKEUP != 0 {
         poller.wake();
@@ -495,7 +497,7 @@ impl RingGuard {
         fence(Ordering::SeqCst);
         let control = self.control;
         if control.header().room_waiters.load(Ordering::Relaxed) != 0 {
-            control.lock_post().bump();
+            control.lock_post().waiters().bump();
             self.wake();
         }
     }

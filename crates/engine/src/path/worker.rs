@@ -8,12 +8,14 @@
 //! | queued | the worker that takes it / a cancellation, by compare-and-swap | running / cancelled |
 //! | running | its worker | finished, when the verdict is on its way to the ring |
 
+use crate::event::WorkTimes;
 use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::op::{Context, Op, Verdict};
 use crate::os::{Os, Sys};
 use crate::path::child::Sleeper;
 use crate::path::watch::Watcher;
+use crate::request::timer::Clock;
 use crate::request::Id;
 use crate::resource::files::FixedFile;
 use crate::ring::broken::{contain, contain_any};
@@ -60,6 +62,8 @@ pub struct Job {
     /// Which of the two limits of IORING_REGISTER_IOWQ_MAX_WORKERS it counts against.
     class: usize,
     stage: AtomicU32,
+    /// When a worker had it.
+    times: WorkTimes,
     /// The thread that waits for it, if it is none of the pool's.
     waiter: OnceLock<Waiter>,
     /// Keeps a registered file or private duplicate open.
@@ -94,6 +98,7 @@ impl Job {
             approach,
             class: class_of(fd),
             stage: AtomicU32::new(QUEUED),
+            times: WorkTimes::default(),
             waiter: OnceLock::new(),
             _file: file,
         })
@@ -141,7 +146,16 @@ impl Job {
 
     /// From now on it can't be cancelled any more. False when it was.
     pub fn begin(&self) -> bool {
-        self.stage.compare_exchange(QUEUED, RUNNING, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        let begins = self.stage.compare_exchange(QUEUED, RUNNING, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if begins {
+            self.times.begin();
+        }
+        begins
+    }
+
+    /// When a worker had it, unless it is a thread that only waited for it.
+    pub fn work_times(&self) -> Option<&WorkTimes> {
+        self.waiter.get().is_none().then_some(&self.times)
     }
 
     /// Makes the call, unless the job was cancelled. False when there is nothing to deliver.
@@ -172,6 +186,7 @@ struct Left<'a>(&'a Job);
 
 impl Drop for Left<'_> {
     fn drop(&mut self) {
+        self.0.times.end();
         // Release: who sees it finds the verdict. Partner: the load in `has_finished`.
         self.0.stage.store(FINISHED, Ordering::Release);
     }
@@ -183,6 +198,12 @@ struct Pool {
     threads: u32,
     /// Threads that sleep for want of jobs.
     idle: u32,
+    /// A thread without jobs looks for the next one before it sleeps, and nobody counts on it yet.
+    looking: bool,
+    /// When a thread went to sleep for want of jobs after one of Linux AIO, if none was queued since; else 0.
+    dry_ns: u64,
+    /// The last time that was so, the next job came soon.
+    next_comes_soon: bool,
     /// Threads inside a call that may sleep.
     asleep: u32,
     /// Threads that have jobs, by the jobs' class.
@@ -199,6 +220,9 @@ impl Pool {
         jobs: VecDeque::new(),
         threads: 0,
         idle: 0,
+        looking: false,
+        dry_ns: 0,
+        next_comes_soon: false,
         asleep: 0,
         running: [0; 2],
         limits: [MAX_THREADS; 2],
@@ -209,6 +233,14 @@ impl Pool {
     /// The first job that the limits let run.
     fn next(&self) -> Option<usize> {
         self.jobs.iter().position(|job| self.running[job.class] < self.limits[job.class])
+    }
+
+    /// A job has been queued: it tells whether it would have paid to look for it.
+    fn learn(&mut self) {
+        if self.dry_ns != 0 {
+            self.next_comes_soon = Clock::Monotonic.now_ns() - self.dry_ns < LOOK_NS;
+            self.dry_ns = 0;
+        }
     }
 
     fn most_threads(&self) -> u32 {
@@ -299,6 +331,10 @@ impl Need {
         if !pool.wants_thread() {
             return Need::Nothing;
         }
+        if core::mem::take(&mut pool.looking) {
+            QUEUED_JOBS.fetch_add(1, Ordering::Relaxed); // what that thread looks at
+            return Need::Nothing;
+        }
         if pool.idle > 0 {
             return Need::Wake;
         }
@@ -330,6 +366,7 @@ pub fn queue(job: Arc<Job>) {
         return;
     };
     pool.jobs.push_back(job);
+    pool.learn();
     QUEUED_JOBS.fetch_add(1, Ordering::Relaxed);
     let need = Need::of(&mut pool);
     drop(pool);
@@ -392,6 +429,26 @@ pub fn pin(cpus: &[u8]) {
         pool.cpus = cpus.to_vec();
         pool.cpus_version += 1;
     }
+}
+
+/// For how long a worker that has run out of jobs looks for the next one. Waking a thread costs the submitter ten
+/// microseconds and more where a core has to leave its idle state first, several times what else io_submit(2) does.
+const LOOK_NS: u64 = 100_000;
+
+/// Looks for a job instead of sleeping; whether one came in time.
+fn look_for_job(seen: u32) -> bool {
+    const ROUNDS: u32 = 50;
+    let until_ns = Clock::Monotonic.now_ns() + LOOK_NS;
+    while Clock::Monotonic.now_ns() < until_ns {
+        for _ in 0..ROUNDS {
+            if QUEUED_JOBS.load(Ordering::Relaxed) != seen {
+                return true;
+            }
+            core::hint::spin_loop();
+        }
+        crate::os::syscall(libc::SYS_sched_yield, [0; 6]); // the program may want this core
+    }
+    false
 }
 
 /// Runs jobs of one ring on a worker of the pool.
@@ -464,6 +521,8 @@ extern "C" fn work(_: *mut libc::c_void) -> *mut libc::c_void {
 /// A worker's life: until there has been nothing to do for a while. `ran` is the class of the jobs that it took last, until
 /// it has said that they are done.
 fn work_until_idle(ran: &mut Option<usize>, cpus_version: &mut u32) {
+    // Programs that use Linux AIO submit one by one, often as soon as they have seen the last one's event.
+    let mut of_aio = false;
     loop {
         point(Point::WorkerIdle);
         let mut pool = POOL.lock().expect("a worker does not interrupt itself");
@@ -479,12 +538,24 @@ fn work_until_idle(ran: &mut Option<usize>, cpus_version: &mut u32) {
         let jobs = pool.take();
         if let Some(job) = jobs.first() {
             *ran = Some(job.class);
+            of_aio = job.ring.fd.load(Ordering::Relaxed) == Ring::NO_NUMBER;
             drop(pool);
             run_together(jobs);
             continue;
         }
-        pool.idle += 1;
         let seen = QUEUED_JOBS.load(Ordering::Relaxed);
+        if of_aio && pool.next_comes_soon && !pool.looking {
+            pool.looking = true;
+            drop(pool);
+            let came = look_for_job(seen);
+            let mut pool = POOL.lock().expect("a worker does not interrupt itself");
+            (pool.looking, pool.next_comes_soon) = (false, came);
+            continue; // whoever counts on a thread that looks has queued a job by now
+        }
+        if of_aio {
+            pool.dry_ns = Clock::Monotonic.now_ns();
+        }
+        pool.idle += 1;
         drop(pool);
         let idle_ns = if crate::process::has_rings() { IDLE_NS } else { LINGER_NS };
         let slept = Sys::futex_wait(&QUEUED_JOBS, seen, Some(idle_ns));
@@ -512,6 +583,7 @@ pub unsafe fn reset_after_fork() {
     unsafe { POOL.reset() };
     if let Some(mut pool) = POOL.lock() {
         core::mem::forget(core::mem::take(&mut pool.jobs));
-        (pool.threads, pool.idle, pool.asleep, pool.running) = (0, 0, 0, [0; 2]);
+        (pool.threads, pool.idle, pool.looking) = (0, 0, false);
+        (pool.asleep, pool.running) = (0, [0; 2]);
     }
 }

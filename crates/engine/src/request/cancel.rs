@@ -1,6 +1,6 @@
 //! Ending requests that are in flight: ASYNC_CANCEL, POLL_REMOVE, and what a firing LINK_TIMEOUT does.
 
-use super::{Id, State};
+use super::{Id, Request, State};
 use crate::forced::{point, Point};
 use crate::op::cancel::Cancel;
 use crate::op::poll::PollRemove;
@@ -17,6 +17,11 @@ fn list_of(opcode: Opcode) -> Option<Opcode> {
         Opcode::Waitid => Some(opcode),
         _ => None,
     }
+}
+
+/// Whether a cancel may find the request: it waits for something.
+fn is_reachable(request: &Request) -> bool {
+    matches!(request.state, State::Armed { .. } | State::Timed | State::Queued(_))
 }
 
 impl RingGuard {
@@ -82,16 +87,17 @@ impl RingGuard {
         let mut refused = None;
         // With IORING_ASYNC_CANCEL_ALL each of the kernel's lists is gone through once.
         let mut lists_counted = Vec::new();
-        let candidates = match cancel.user_data {
-            Some(user_data) => self.slab.with_user_data(user_data).collect(),
+        let mut candidates = match cancel.user_data {
+            // What waits behind an IOSQE_IO_DRAIN is not: that may be thousands.
+            Some(user_data) => self.slab.with_user_data(user_data, is_reachable),
             None => self.slab.ids(),
         };
+        candidates.sort_by_cached_key(|id| self.turn(*id));
         for id in candidates {
             let Some(request) = self.slab.get(id) else { continue };
-            let reachable = matches!(request.state, State::Armed { .. } | State::Timed | State::Queued(_));
             let guard = request.opcode == Opcode::LinkTimeout;
             let timer_by_file = matches!(request.state, State::Timed) && cancel.fd.is_some() && !cancel.any;
-            if !reachable || guard || timer_by_file {
+            if !is_reachable(request) || guard || timer_by_file {
                 continue;
             }
             // A WAITID's descriptor is ours alone.
@@ -118,6 +124,19 @@ impl RingGuard {
             (true, _) => Verdict::Done(ended),
             (false, Some(error)) => Verdict::error(error),
             (false, None) => Verdict::error(Errno::NOENT),
+        }
+    }
+
+    /// When a cancel comes to a request: the kernel looks among its workers' first, then on its lists, to which the youngest
+    /// are added in front, but to that of timeouts behind. Source: `io_try_cancel` in io_uring/cancel.c.
+    fn turn(&self, id: Id) -> (u8, u32) {
+        let age = self.slab.age(id);
+        match (&self.slab[id].state, list_of(self.slab[id].opcode)) {
+            (_, Some(Opcode::Waitid)) => (2, age),
+            (_, Some(_)) => (3, age),
+            (State::Timed, None) => (4, u32::MAX - age),
+            (State::Queued(_), None) => (0, u32::MAX - age),
+            _ => (1, age),
         }
     }
 
@@ -151,11 +170,11 @@ impl RingGuard {
     /// POLL_REMOVE: ends a poll request, or changes its events or user_data. Source: io_uring_enter(2);
     /// `io_poll_remove` in io_uring/poll.c.
     pub fn remove_poll(&mut self, remove: &PollRemove) -> Verdict {
-        let found = self.slab.with_user_data(remove.target).find(|id| {
-            let request = &self.slab[*id];
-            matches!(request.state, State::Armed { .. }) && matches!(request.op, Op::Poll(_))
-        });
-        let Some(id) = found else { return Verdict::error(Errno::NOENT) };
+        let wanted =
+            |request: &Request| matches!(request.state, State::Armed { .. }) && matches!(request.op, Op::Poll(_));
+        let Some(id) = self.slab.with_user_data(remove.target, wanted).first().copied() else {
+            return Verdict::error(Errno::NOENT);
+        };
         if remove.events.is_none() && remove.user_data.is_none() {
             return match self.cancel_one(id) {
                 Ok(_) => Verdict::Done(0),

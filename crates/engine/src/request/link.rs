@@ -7,7 +7,7 @@ use super::{Id, Request, State};
 use crate::ring::broken::Unanswered;
 use crate::ring::RingGuard;
 use crate::Errno;
-use anyring_abi::{Opcode, IORING_CQE_F_MORE, IOSQE_ASYNC, IOSQE_IO_DRAIN};
+use anyring_abi::{Opcode, IORING_CQE_F_MORE, IOSQE_ASYNC};
 
 /// The chain under construction.
 #[derive(Debug, Clone, Copy)]
@@ -29,11 +29,15 @@ impl RingGuard {
     /// Takes in a request that has to wait its turn: part of a chain, behind a drain, or on its way to a worker.
     pub fn take_in_order(&mut self, mut request: Request, on_its_way: Unanswered) {
         let in_chain = self.chain.is_some();
-        self.drain.spread(&mut request.flags, in_chain);
+        self.drain.mark(&mut request);
         let links = request.links();
         let failed = request.failed.is_some();
-        let waits = links || in_chain || request.flags & IOSQE_IO_DRAIN != 0 || !self.drain.is_idle();
+        let waits = links || in_chain || !self.drain.is_idle();
         let id = self.admit(request, on_its_way);
+        let last = self.chain.as_ref().map(|chain| chain.last);
+        if let Some(last) = last.filter(|_| !failed) {
+            self.record(|it| it.link(last));
+        }
         if waits {
             self.note_submitter(id);
         }
@@ -65,15 +69,29 @@ impl RingGuard {
         }
     }
 
-    /// Issues a request (the head of its chain) unless it has to wait for earlier ones.
+    /// Issues a request (the head of its chain) unless it goes through the drain queue. Source: `io_queue_sqe_fallback` in
+    /// io_uring/io_uring.c.
     fn queue_head(&mut self, id: Id) {
-        if !self.hold_back(id) {
-            self.issue(id);
+        if self.slab[id].failed.is_some() {
+            self.drain.pass_by();
+        } else if !self.drain.is_idle() {
+            return self.hold_back(id);
         }
+        self.issue(id);
+    }
+
+    /// The first request of the chain under construction.
+    pub fn chain_head(&self) -> Option<Id> {
+        self.chain.as_ref().map(|chain| chain.head)
     }
 
     /// Fails what is linked behind a request that failed. Source: `io_fail_links` in io_uring/io_uring.c.
     pub fn fail_links(&mut self, first: Option<Id>, quietly: bool) {
+        let state = &mut **self;
+        if let Some(recorder) = &mut state.recorder {
+            let all = core::iter::successors(first, |member| state.slab[*member].next);
+            all.for_each(|id| recorder.fail_link(id));
+        }
         let mut next = first;
         while let Some(id) = next {
             let request = &mut self.slab[id];
@@ -95,7 +113,7 @@ impl RingGuard {
             return;
         };
         if request.flags & IOSQE_ASYNC != 0 && request.op.is_multishot() {
-            return; // the worker that arms it does not start the timer (`io_wq_submit_work`)
+            return; // the worker that arms it first does not start the timer (`io_wq_submit_work`)
         }
         let behind = self.slab[next].next.take();
         self.slab[id].next = behind;

@@ -10,12 +10,28 @@ pub struct Id {
     generation: u32,
 }
 
+impl Id {
+    /// Where the request is: no other in flight is there.
+    pub fn place(self) -> usize {
+        self.index as usize
+    }
+}
+
+#[derive(Default)]
 struct Slot {
     generation: u32,
+    /// The slots beside it in its bucket, [`NONE`] at the ends; of use while there are buckets and a request.
+    before: u32,
+    after: u32,
+    /// [`Slab::arrivals`] when the request came.
+    arrival: u32,
     /// The request's, so that a search by it looks at slots only.
     user_data: u64,
     request: Option<Box<Request>>,
 }
+
+/// No slot.
+const NONE: u32 = u32::MAX;
 
 /// All requests of a ring in this process.
 #[derive(Default)]
@@ -25,9 +41,16 @@ pub struct Slab {
     /// Boxes of ended requests, so that the hot path does not allocate.
     #[allow(clippy::vec_box)] // the boxes are what is kept: a slot takes one as it is
     spare: Vec<Box<core::mem::MaybeUninit<Request>>>,
+    /// The first slot of each list of requests whose user_data has the same hash. Empty while there are few slots: then
+    /// all are looked at, and what comes and goes pays nothing for an order that nobody may ask for.
+    buckets: Vec<u32>,
+    /// Requests that came so far.
+    arrivals: u32,
 }
 
 const SPARE: usize = 1024;
+/// From so many slots on there are buckets.
+const SLOTS_WITHOUT_BUCKETS: usize = 64;
 
 impl Slab {
     /// Puts a request into a free slot.
@@ -38,13 +61,18 @@ impl Slab {
             None => Box::new(request),
         };
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 0, user_data: 0, request: None });
+            self.slots.push(Slot::default());
             self.slots.len() as u32 - 1
         });
+        self.arrivals = self.arrivals.wrapping_add(1);
         let slot = &mut self.slots[index as usize];
-        slot.user_data = user_data;
+        (slot.user_data, slot.arrival) = (user_data, self.arrivals);
         slot.request = Some(boxed);
-        Id { index, generation: slot.generation }
+        let id = Id { index, generation: slot.generation };
+        if self.slots.len() > SLOTS_WITHOUT_BUCKETS {
+            self.enter_bucket(index);
+        }
+        id
     }
 
     /// The request, if it has not ended.
@@ -67,6 +95,7 @@ impl Slab {
         }
         let boxed = slot.request.take()?;
         slot.generation = slot.generation.wrapping_add(1);
+        self.leave_bucket(id.index);
         self.free.push(id.index);
         let (request, spare) = {
             let spare: *mut Request = Box::into_raw(boxed);
@@ -92,14 +121,20 @@ impl Slab {
         }
         let free = self.slots.iter().enumerate().filter(|(_, slot)| slot.request.is_none());
         self.free = free.map(|(index, _)| index as u32).collect();
+        if !self.buckets.is_empty() {
+            self.fill_buckets();
+        }
         ended
     }
 
     /// Gives a request another user_data.
     pub fn rename(&mut self, id: Id, user_data: u64) {
-        if let Some(request) = self.get_mut(id) {
-            request.user_data = user_data;
-            self.slots[id.index as usize].user_data = user_data;
+        let Some(request) = self.get_mut(id) else { return };
+        request.user_data = user_data;
+        self.leave_bucket(id.index);
+        self.slots[id.index as usize].user_data = user_data;
+        if !self.buckets.is_empty() {
+            self.enter_bucket(id.index);
         }
     }
 
@@ -118,15 +153,85 @@ impl Slab {
         self.slots_where(|_| true).collect()
     }
 
-    /// The ids of the requests with this user_data, oldest slot first.
-    pub fn with_user_data(&self, user_data: u64) -> impl Iterator<Item = Id> + '_ {
-        self.slots_where(move |slot| slot.user_data == user_data)
+    /// How many requests have come since this one.
+    pub fn age(&self, id: Id) -> u32 {
+        self.arrivals.wrapping_sub(self.slots[id.index as usize].arrival)
+    }
+
+    /// The ids of those `wanted` of the requests with this user_data, the youngest first.
+    pub fn with_user_data(&self, user_data: u64, wanted: impl Fn(&Request) -> bool) -> Vec<Id> {
+        let same = |slot: &Slot| slot.user_data == user_data && slot.request.as_deref().is_some_and(&wanted);
+        let mut found = Vec::new();
+        if self.buckets.is_empty() {
+            found.extend(self.slots_where(same));
+        } else {
+            let mut next = self.buckets[self.bucket(user_data)];
+            while let Some(slot) = self.slots.get(next as usize) {
+                if same(slot) {
+                    found.push(Id { index: next, generation: slot.generation });
+                }
+                next = slot.after;
+            }
+        }
+        found.sort_unstable_by_key(|id| self.age(*id));
+        found
     }
 
     fn slots_where<'a>(&'a self, wanted: impl Fn(&Slot) -> bool + 'a) -> impl Iterator<Item = Id> + 'a {
         let all = self.slots.iter().enumerate();
         all.filter(move |(_, slot)| wanted(slot) && slot.request.is_some())
             .map(|(index, slot)| Id { index: index as u32, generation: slot.generation })
+    }
+
+    /// Where requests of this user_data are. Programs count them up or use addresses: the upper bits of the product
+    /// depend on all bits of either.
+    fn bucket(&self, user_data: u64) -> usize {
+        const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15; // 2^64 divided by the golden ratio
+        (user_data.wrapping_mul(GOLDEN) >> (64 - self.buckets.len().trailing_zeros())) as usize
+    }
+
+    /// Puts a slot with a request at the beginning of its bucket; all slots when there are more of them than buckets.
+    fn enter_bucket(&mut self, index: u32) {
+        if self.slots.len() > self.buckets.len() {
+            return self.fill_buckets();
+        }
+        let bucket = self.bucket(self.slots[index as usize].user_data);
+        let after = core::mem::replace(&mut self.buckets[bucket], index);
+        if let Some(neighbour) = self.slots.get_mut(after as usize) {
+            neighbour.before = index;
+        }
+        let slot = &mut self.slots[index as usize];
+        (slot.before, slot.after) = (NONE, after);
+    }
+
+    /// Takes a slot out of its bucket, if there are buckets.
+    fn leave_bucket(&mut self, index: u32) {
+        if self.buckets.is_empty() {
+            return;
+        }
+        let Slot { before, after, user_data, .. } = self.slots[index as usize];
+        match self.slots.get_mut(before as usize) {
+            Some(neighbour) => neighbour.after = after,
+            None => {
+                let bucket = self.bucket(user_data);
+                self.buckets[bucket] = after;
+            }
+        }
+        if let Some(neighbour) = self.slots.get_mut(after as usize) {
+            neighbour.before = before;
+        }
+    }
+
+    /// Makes the buckets anew, twice as many as there are slots.
+    #[cold]
+    fn fill_buckets(&mut self) {
+        self.buckets.clear();
+        self.buckets.resize((2 * self.slots.len()).next_power_of_two(), NONE);
+        for index in 0..self.slots.len() as u32 {
+            if self.slots[index as usize].request.is_some() {
+                self.enter_bucket(index);
+            }
+        }
     }
 }
 
@@ -236,8 +341,45 @@ mod tests {
         slab.rename(ids[1], 7);
         slab.rename(ids[2], 9);
         slab.remove(ids[3]);
-        assert_eq!(slab.with_user_data(7).collect::<Vec<_>>(), ids[..2]);
-        assert_eq!((slab.with_user_data(8).next(), slab.with_user_data(9).next()), (None, Some(ids[2])));
+        assert_eq!(slab.with_user_data(7, |_| true), [ids[1], ids[0]]);
+        assert_eq!((slab.with_user_data(8, |_| true), slab.with_user_data(9, |_| true)), (vec![], vec![ids[2]]));
+    }
+
+    #[test]
+    fn many_requests_are_found_as_few_are() {
+        let mut slab = Slab::default();
+        let mut live: Vec<(Id, u64)> = Vec::new();
+        let mut random = 1_u64;
+        for turn in 0..20_000_u64 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let (choice, place) = (random >> 33, (random >> 40) as usize);
+            let grows = turn < 10_000;
+            match choice % 8 {
+                0 if !live.is_empty() => {
+                    let at = place % live.len();
+                    live[at].1 = choice % 50;
+                    slab.rename(live[at].0, live[at].1);
+                }
+                1 if turn % 1000 == 1 => {
+                    slab.sweep(|request| request.user_data != choice % 50);
+                    live.retain(|(_, user_data)| *user_data != choice % 50);
+                }
+                2..=5 if grows => {
+                    let user_data = if choice % 3 == 0 { choice % 50 } else { choice };
+                    live.push((slab.insert(request(user_data)), user_data));
+                }
+                _ if !live.is_empty() => {
+                    let (id, user_data) = live.swap_remove(place % live.len());
+                    assert_eq!(slab.remove(id).unwrap().user_data, user_data);
+                }
+                _ => {}
+            }
+            let wanted = if choice % 2 == 0 { choice % 50 } else { live.first().map_or(0, |one| one.1) };
+            let mut expected: Vec<Id> = live.iter().filter(|one| one.1 == wanted).map(|one| one.0).collect();
+            expected.sort_unstable_by_key(|id| slab.age(*id));
+            assert_eq!(slab.with_user_data(wanted, |_| true), expected);
+        }
+        assert!(slab.slots.len() > SLOTS_WITHOUT_BUCKETS && !slab.buckets.is_empty());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Deadlines of a ring's TIMEOUT and LINK_TIMEOUT requests: one heap a clock, with each request knowing its place, so
 //! that arming and cancelling cost the logarithm of their number.
 
-use super::{Id, Path, Slab, State};
+use super::{Id, Path, Request, Slab, State};
 use crate::forced::{point, Point};
 use crate::op::timeout::TimeoutRemove;
 use crate::op::{Op, Verdict};
@@ -9,6 +9,7 @@ use crate::os::{Os, Sys};
 use crate::ring::RingGuard;
 use crate::Errno;
 use anyring_abi::Opcode;
+use core::num::NonZeroU32;
 
 /// The clocks a timeout can name. Source: io_uring_enter(2), IORING_OP_TIMEOUT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,16 +137,13 @@ impl RingGuard {
         let completions = self.completions;
         let state = &mut **self;
         let (Op::Timeout(timeout) | Op::LinkTimeout(timeout)) = &state.slab[id].op else { return };
-        let counts = timeout.count != 0 && !timeout.multishot && matches!(state.slab[id].op, Op::Timeout(_));
-        let (clock, when, count) = (timeout.clock, timeout.when, timeout.count);
+        let (clock, when, count) = (timeout.clock, timeout.when, counts(&state.slab[id].op));
         let request = &mut state.slab[id];
         request.deadline_ns = deadline_ns(clock, when);
         request.state = State::Timed;
         request.path = Path::Poll;
-        if counts {
-            // Targets are compared as signed distances, so that a larger count ends after 2^31 - 1 completions.
-            request.count_target = Some(completions.wrapping_add(count.min(i32::MAX as u32)));
-            state.counting.push(id);
+        if let Some(count) = count {
+            state.counting.push((id, completions + u64::from(count.get())));
         }
         state.timers.insert(&mut state.slab, clock, id);
         self.work_appeared(true);
@@ -157,8 +155,8 @@ impl RingGuard {
         let (Op::Timeout(timeout) | Op::LinkTimeout(timeout)) = &state.slab[id].op else { return };
         let clock = timeout.clock;
         state.timers.remove(&mut state.slab, clock, id);
-        if state.slab[id].count_target.take().is_some() {
-            state.counting.retain(|counting| *counting != id);
+        if counts(&state.slab[id].op).is_some() {
+            state.counting.retain(|(counting, _)| *counting != id);
         }
         state.slab[id].state = State::Issuing;
     }
@@ -228,10 +226,7 @@ impl RingGuard {
     /// Completes the TIMEOUTs whose count of completions has been reached.
     pub fn fire_counting(&mut self) {
         let completions = self.completions;
-        while let Some(id) = self.counting.iter().copied().find(|id| {
-            let target = self.slab[*id].count_target;
-            target.is_some_and(|target| completions.wrapping_sub(target) as i32 >= 0)
-        }) {
+        while let Some((id, _)) = self.counting.iter().copied().find(|(_, target)| *target <= completions) {
             self.stop_timer(id);
             self.finish(id, 0, false);
         }
@@ -241,10 +236,9 @@ impl RingGuard {
     pub fn remove_timeout(&mut self, remove: &TimeoutRemove) -> Verdict {
         let linked = remove.update.is_some_and(|(_, linked)| linked);
         let kind = if linked { Opcode::LinkTimeout } else { Opcode::Timeout };
-        let found = self.slab.with_user_data(remove.target).find(|id| {
-            let request = &self.slab[*id];
-            request.opcode == kind && matches!(request.state, State::Timed)
-        });
+        // The kernel's list begins with the oldest one.
+        let wanted = |request: &Request| request.opcode == kind && matches!(request.state, State::Timed);
+        let found = self.slab.with_user_data(remove.target, wanted).pop();
         let Some(id) = found else { return Verdict::error(Errno::NOENT) };
         let Some((when, _)) = remove.update else {
             return match self.cancel_one(id) {
@@ -261,6 +255,14 @@ impl RingGuard {
         }
         self.start_timer(id);
         Verdict::Done(0)
+    }
+}
+
+/// How many completions end this operation, if it counts them.
+fn counts(op: &Op) -> Option<NonZeroU32> {
+    match op {
+        Op::Timeout(timeout) if !timeout.multishot => NonZeroU32::new(timeout.count),
+        _ => None,
     }
 }
 

@@ -77,6 +77,8 @@ pub struct Selection {
     pub limit: Option<NonZeroU32>,
     /// The message just received is the last of a multishot request.
     pub ended: bool,
+    /// A multishot receive has had a result since it chose a buffer.
+    pub follows_shot: bool,
 }
 
 impl Selection {
@@ -92,6 +94,7 @@ impl Selection {
             gathered: None,
             limit: None,
             ended: false,
+            follows_shot: false,
         })
     }
 
@@ -165,6 +168,14 @@ pub struct Choice {
 }
 
 impl Groups {
+    /// Whether there is a buffer to choose.
+    pub fn has_buffers(&self, group: u16) -> bool {
+        self.0.get(&group).is_some_and(|group| match group {
+            Group::Listed(list) => !list.is_empty(),
+            Group::Ring(ring) => ring.tail().is_ok_and(|tail| tail != ring.head),
+        })
+    }
+
     /// The next buffer of `group`, or several of them; `ranges` is what of them may be used.
     ///
     /// # Errors

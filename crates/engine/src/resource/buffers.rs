@@ -27,6 +27,11 @@ pub struct Buffers {
 }
 
 impl Buffers {
+    /// How many slots there are, empty ones among them.
+    pub fn size(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Registers `count` iovecs found at `address`, with their tags (0, or missing, for none). An `address` of 0 leaves
     /// all slots empty.
     pub fn new(ring: &'static Ring, address: u64, count: u32, tags: &[u64]) -> Result<Buffers, Errno> {

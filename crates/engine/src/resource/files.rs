@@ -45,9 +45,13 @@ fn holds_lock(fd: i32) -> bool {
     if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
         return false;
     }
+    // First, since most files have no locks: a file that is opened takes the lowest number for a moment.
+    if !is_locked(fd) {
+        return false;
+    }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let locks = rustix::fs::open("/proc/locks", flags, Mode::empty()).map(descriptors::for_now);
-    let Ok(locks) = locks else { return is_locked(fd) };
+    let Ok(locks) = locks else { return true };
     let mut text = Vec::new();
     let mut portion = [0u8; 4096];
     while let Ok(bytes @ 1..) = rustix::io::read(&locks, &mut portion) {
@@ -91,6 +95,11 @@ pub struct Files {
 pub const MAX_FILES: u32 = 1 << 20;
 
 impl Files {
+    /// How many slots there are, empty ones among them.
+    pub fn size(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Registers `fds` with their tags (0, or missing, for none); -1 leaves a slot empty.
     pub fn new(ring: &'static Ring, fds: &[i32], tags: &[u64]) -> Result<Files, Errno> {
         let tag = |slot: usize| tags.get(slot).copied().unwrap_or(0);

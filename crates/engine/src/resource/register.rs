@@ -5,12 +5,12 @@ use super::files::{Files, MAX_FILES};
 use super::restrictions::Restrictions;
 use crate::forced::{point, Point};
 use crate::op::msg_ring::MsgRing;
-use crate::op::{definition, Context, Verdict};
+use crate::op::{is_served, Context, Verdict};
 use crate::os::{user_read, user_read_slice, user_write};
 use crate::path::worker;
 use crate::request::timer::Clock;
 use crate::ring::{Ring, RingGuard};
-use crate::{descriptors, process, Errno};
+use crate::{descriptors, event, process, Errno};
 use anyring_abi::*;
 use core::sync::atomic::Ordering;
 
@@ -26,6 +26,23 @@ pub fn register(fd: u32, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
     }
     let ring = registering(fd, opcode)?;
     let opcode = opcode & !IORING_REGISTER_USE_REGISTERED_RING;
+    let answer = register_on(ring, opcode, arg, count);
+    if event::wanted() && opcode < REGISTER_CALLS {
+        record(ring, opcode, answer);
+    }
+    answer
+}
+
+/// Says what was answered.
+#[cold]
+fn record(ring: &'static Ring, opcode: u32, answer: Result<u32, Errno>) {
+    let Ok(mut guard) = ring.lock() else { return };
+    let files = guard.files.as_ref().map_or(0, Files::size);
+    let buffers = guard.buffers.as_ref().map_or(0, Buffers::size);
+    guard.record(|it| it.register(opcode, files, buffers, answer));
+}
+
+fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result<u32, Errno> {
     let mut guard = ring.lock()?;
     // A thread gives back its number of a broken ring as it closes one.
     if guard.is_broken() && opcode != IORING_UNREGISTER_RING_FDS {
@@ -504,7 +521,7 @@ fn probe(arg: u64, count: u32) -> Result<u32, Errno> {
     user_write(arg, &(Opcode::COUNT as u8 - 1))?;
     user_write(arg + 1, &(listed as u8))?;
     for number in 0..listed as u64 {
-        let supported = definition(number as u8).is_some();
+        let supported = is_served(number as u8);
         let flags = if supported { IO_URING_OP_SUPPORTED } else { 0 };
         user_write(arg + HEAD_BYTES + 8 * number, &(number as u8))?;
         user_write(arg + HEAD_BYTES + 8 * number + 2, &flags)?;

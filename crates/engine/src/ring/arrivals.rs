@@ -41,6 +41,11 @@ impl<T> Arrivals<T> {
         self.count.load(Ordering::Relaxed) != 0
     }
 
+    /// How many there are.
+    pub fn number(&self) -> usize {
+        self.queue.lock().map_or(0, |queue| queue.len())
+    }
+
     /// Takes everything.
     pub fn take(&self) -> VecDeque<T> {
         let Some(mut queue) = self.queue.lock() else { return VecDeque::new() };

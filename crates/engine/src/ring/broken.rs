@@ -32,7 +32,7 @@
 use super::layout::word;
 use super::{Ring, RingGuard};
 use crate::path::worker::Job;
-use crate::request::{Request, State};
+use crate::request::{Path, Request, State};
 use crate::{log, process, stats, Errno};
 use anyring_abi::{Cqe, Opcode, IORING_SETUP_DEFER_TASKRUN};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -229,7 +229,7 @@ impl RingGuard {
         if !ended {
             log::line("a panic while the requests of a broken ring were ended: some have no CQE");
         }
-        self.control.lock_post().bump();
+        self.control.lock_post().waiters().bump();
         self.wake();
         if self.is_polled() {
             self.ring.nudge_poller(); // it lets go of the ring
@@ -249,10 +249,15 @@ impl RingGuard {
         state.arm_anew = false;
         state.submission = None;
         state.entries.forget_requests();
+        let alone = state.aio.as_mut().map(|context| context.take_alone()).unwrap_or_default();
         let mut finished = Vec::new();
         let ended = state.slab.sweep(|request| stays(request, &mut finished));
         if let Some(mut unanswered) = ring.unanswered.lock() {
             unanswered.extend(ended.iter().map(|request| (request.user_data, request.record)));
+            unanswered.extend(alone.iter().map(|(place, _)| (u64::from(*place), None)));
+        }
+        for (_, opcode) in alone {
+            stats::completed(opcode, Path::Poll, -Errno::IO.raw_os_error());
         }
         for request in &ended {
             stats::completed(request.opcode, request.path, -Errno::IO.raw_os_error());

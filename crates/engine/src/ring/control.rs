@@ -5,12 +5,12 @@
 //! | field | who writes | when |
 //! |---|---|---|
 //! | `post_lock` | whoever posts or starts to wait | holder's member number plus 1; see [`PostLock`] |
+//! | `poster` | the same, while no other process has joined | stands for `post_lock`, without compare-and-swap |
 //! | `position`, `backlog_tail`, backlog slots | the holder of `post_lock` | while it holds it |
 //! | `sq_head` | the process that submits, under its ring lock | by compare-and-swap once `shared` is set |
 //! | `shared`, `submitter` | see `ring::member` | |
 //! | `generation`, `entries`, `areas` | a process that resizes the ring and is alone | see `ring::resize` |
-//! | `waiters`, `wake_target`, `wake_sequence` | the holder of `post_lock` (a leaving waiter decrements) | |
-//! | `timeouts` | the holder of `post_lock` | a TIMEOUT's CQE was posted |
+//! | `waiters` | the holder of `post_lock`; see [`Waiters`] | |
 //! | `room_waiters` | whoever waits for room in the SQ, for itself | read by the polling thread after it consumed SQEs |
 //! | `watched` | any process whose program watches the descriptor | set once, never cleared |
 //! | `byte_pending` | whoever sends or receives the readiness byte | while it holds its process's ring lock |
@@ -22,10 +22,11 @@
 //! Within one process everything here is touched under the ring's lock, so `post_lock` keeps processes apart, and its
 //! holder is a process.
 
+use super::waiters::Waiters;
 use crate::os::{Os, Sys};
 use crate::Errno;
 use anyring_abi::Cqe;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{compiler_fence, AtomicU32, AtomicU64, Ordering};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// CQEs that the shared backlog holds; what is beyond it stays in the posting process until there is room.
@@ -40,26 +41,20 @@ pub const WATCHED_LEVEL: u32 = 1;
 /// The program polls the descriptor edge-triggered (a bit of [`Header::watched`]).
 pub const WATCHED_EDGE: u32 = 2;
 
-/// The first page of the mapping.
+/// The first words of the mapping.
 #[repr(C)]
 pub struct Header {
     post_lock: AtomicU32,
+    /// The member, plus 1, that posts without compare-and-swap.
+    poster: AtomicU32,
     /// 1 once a panic struck this ring, in whatever process: every call on it answers EIO.
     pub broken: AtomicU32,
     /// Next SQ position to consume, whatever the program wrote into ring memory: one process goes on where another
     /// stopped.
     pub sq_head: AtomicU32,
-    /// Threads asleep (or about to be) on `wake_sequence`.
-    pub waiters: AtomicU32,
-    /// Those of them that sleep on the futex word, not in an epoll wait.
-    pub futex_sleepers: AtomicU32,
-    /// Futex word: changes when the waiters should look again.
-    pub wake_sequence: AtomicU32,
-    /// The lowest CQ tail that one of the waiters waits for.
-    pub wake_target: AtomicU32,
-    /// TIMEOUT completions so far; a change ends every wait, as in the kernel.
-    pub timeouts: AtomicU32,
-    /// Threads in enter that wait for room in the SQ (IORING_ENTER_SQ_WAIT), asleep on `wake_sequence`.
+    /// Who waits for completions.
+    pub waiters: Waiters,
+    /// Threads in enter that wait for room in the SQ (IORING_ENTER_SQ_WAIT), asleep on the same futex word.
     pub room_waiters: AtomicU32,
     /// `WATCHED_*`.
     pub watched: AtomicU32,
@@ -95,10 +90,10 @@ pub struct Header {
 pub struct Member {
     /// 1 from when a process took this number until its death was seen.
     pub joined: AtomicU32,
-    /// Its part of [`Header::waiters`]: what is taken back when it has died.
-    pub waiters: AtomicU32,
-    /// Its part of [`Header::futex_sleepers`].
-    pub futex_sleepers: AtomicU32,
+    /// Its part of [`Waiters::waiting`]: what is taken back when it has died.
+    pub waiting: AtomicU32,
+    /// Its part of [`Waiters::in_futex`].
+    pub in_futex: AtomicU32,
     unused: u32,
 }
 
@@ -133,7 +128,8 @@ pub const MEMBERS: u32 = 4096;
 /// Not a member yet: a forked child that made no entry.
 pub const NO_MEMBER: u32 = u32::MAX;
 
-const HEADER_BYTES: usize = 4096;
+/// The first members are in the same page, so that a ring which nobody shares touches one.
+const HEADER_BYTES: usize = 512;
 const MEMBER_BYTES: usize = MEMBERS as usize * size_of::<Member>();
 const BACKLOG_BYTES: usize = BACKLOG_ENTRIES as usize * size_of::<Slot>();
 const RECORD_BYTES: usize = RECORD_CHUNKS * CHUNK_RECORDS * size_of::<Record>();
@@ -212,15 +208,58 @@ impl Control {
         owners.filter(move |(_, owner)| owner.load(Ordering::Relaxed) == number + 1).map(|(chunk, _)| chunk)
     }
 
+    /// The CQ's tail. For a thread that looks without the post lock, and takes it then.
+    #[inline]
+    pub fn posted(&self) -> u32 {
+        self.header().position.load(Ordering::Relaxed) as u32
+    }
+
     /// Takes the post lock. The caller holds the ring's lock: within the process nobody else wants this one.
     #[inline]
     pub fn lock_post(&self) -> PostLock<'_> {
+        let header = self.header();
+        if header.shared.load(Ordering::Relaxed) == 0 {
+            header.poster.store(self.member + 1, Ordering::Relaxed);
+            // No barrier before the second look: whoever sets `shared` forces one (`begin_sharing`).
+            compiler_fence(Ordering::SeqCst);
+            if header.shared.load(Ordering::Relaxed) == 0 {
+                return PostLock { control: *self, header, word: &header.poster };
+            }
+            header.poster.store(0, Ordering::Relaxed);
+        }
+        self.lock_post_among_others()
+    }
+
+    /// [`lock_post`](Self::lock_post) where other processes may post at the same time.
+    fn lock_post_among_others(&self) -> PostLock<'_> {
         let header = self.header();
         // Acquire pairs with the Release store in PostLock's drop.
         if header.post_lock.compare_exchange(0, self.member + 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.wait_for_post_lock();
         }
-        PostLock { control: *self, header }
+        PostLock { control: *self, header, word: &header.post_lock }
+    }
+
+    /// Waits until nobody posts who did not see that the ring is shared.
+    pub(super) fn wait_for_poster(&self) {
+        let word = &self.header().poster;
+        loop {
+            // Acquire pairs with the Release store in PostLock's drop.
+            let poster = word.load(Ordering::Acquire);
+            if poster == 0 {
+                return;
+            }
+            if !super::member::lives(self.lock_file, poster - 1) {
+                let post = self.lock_post_among_others();
+                // Acquire: partner is the Release store below, of another one that waited.
+                if word.load(Ordering::Acquire) == poster {
+                    post.repair(poster - 1);
+                    word.store(0, Ordering::Release);
+                }
+                return;
+            }
+            let _ = Sys::futex_wait(word, poster, Some(50_000));
+        }
     }
 
     /// The lock is held for tens of nanoseconds at a time: spin, then look whether the holder still lives.
@@ -237,7 +276,7 @@ impl Control {
                 && word.compare_exchange(holder, self.member + 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
             if taken {
                 if dead {
-                    PostLock { control: *self, header: self.header() }.repair(holder - 1);
+                    PostLock { control: *self, header: self.header(), word }.repair(holder - 1);
                     continue; // dropping it gave the lock up
                 }
                 return;
@@ -254,10 +293,9 @@ impl Control {
         // The member's part first: should the process die in between, the totals stay too high, which costs needless
         // wakes, never too low.
         let me = self.member(self.member);
-        me.futex_sleepers.fetch_sub(by_futex.into(), Ordering::Relaxed);
-        me.waiters.fetch_sub(1, Ordering::Relaxed);
-        self.header().futex_sleepers.fetch_sub(by_futex.into(), Ordering::Relaxed);
-        self.header().waiters.fetch_sub(1, Ordering::Relaxed);
+        me.in_futex.fetch_sub(by_futex.into(), Ordering::Relaxed);
+        me.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.header().waiters.leave(1, by_futex.into());
     }
 }
 
@@ -266,6 +304,8 @@ impl Control {
 pub struct PostLock<'a> {
     control: Control,
     header: &'a Header,
+    /// The word that holds it: `post_lock`, or `poster`.
+    word: &'a AtomicU32,
 }
 
 impl PostLock<'_> {
@@ -315,27 +355,13 @@ impl PostLock<'_> {
         true
     }
 
-    /// Whether somebody sleeps who wants to know that the tail is now `cq_tail`; if so the futex word has been changed,
-    /// and the caller wakes it after unlocking.
-    #[inline]
-    pub fn wake_wanted(&self, cq_tail: u32, timeouts: u32) -> bool {
-        if self.header.waiters.load(Ordering::Relaxed) == 0 {
-            return false;
-        }
-        let reached = cq_tail.wrapping_sub(self.header.wake_target.load(Ordering::Relaxed)) as i32 >= 0;
-        if reached || timeouts != 0 {
-            self.bump();
-        }
-        reached || timeouts != 0
-    }
-
     /// The position at which the next CQE in the backlog goes.
     pub fn backlog_tail(&self) -> u32 {
         self.header.backlog_tail.load(Ordering::Relaxed)
     }
 
     /// A member died while it held the lock: what it was about to publish and did not is in flight again.
-    fn repair(self, dead: u32) {
+    fn repair(&self, dead: u32) {
         let (cq_tail, backlog_tail) = (self.cq_tail(), self.backlog_tail());
         for chunk in self.control.chunks_of(dead) {
             for index in 0..CHUNK_RECORDS {
@@ -353,24 +379,20 @@ impl PostLock<'_> {
         }
     }
 
-    /// Changes the futex word, so that whoever is about to sleep on it does not.
-    pub fn bump(&self) {
-        self.header.wake_sequence.fetch_add(1, Ordering::Relaxed);
+    /// The words of those who wait.
+    #[inline]
+    pub fn waiters(&self) -> &Waiters {
+        &self.header.waiters
     }
 
-    /// Registers a waiter for CQ tail `target`; answers the futex word's value to sleep on. Being registered under the
-    /// lock means that every later post sees it.
+    /// Registers a waiter of this process: see [`Waiters::register`].
     pub fn register_waiter(&mut self, target: u32, by_futex: bool) -> u32 {
-        self.header.futex_sleepers.fetch_add(by_futex.into(), Ordering::Relaxed);
-        let others = self.header.waiters.fetch_add(1, Ordering::Relaxed);
+        let sequence = self.header.waiters.register(target, by_futex);
+        // After the totals, as in `leave`.
         let me = self.control.member(self.control.member);
-        me.waiters.fetch_add(1, Ordering::Relaxed);
-        me.futex_sleepers.fetch_add(by_futex.into(), Ordering::Relaxed);
-        let current = self.header.wake_target.load(Ordering::Relaxed);
-        if others == 0 || (target.wrapping_sub(current) as i32) < 0 {
-            self.header.wake_target.store(target, Ordering::Relaxed);
-        }
-        self.header.wake_sequence.load(Ordering::Relaxed)
+        me.waiting.fetch_add(1, Ordering::Relaxed);
+        me.in_futex.fetch_add(by_futex.into(), Ordering::Relaxed);
+        sequence
     }
 }
 
@@ -378,7 +400,7 @@ impl Drop for PostLock<'_> {
     #[inline]
     fn drop(&mut self) {
         // Release pairs with the Acquire of the next holder. Sleepers are bounded to 50 us: no wake is needed.
-        self.header.post_lock.store(0, Ordering::Release);
+        self.word.store(0, Ordering::Release);
     }
 }
 
@@ -402,6 +424,7 @@ mod tests {
     #[test]
     fn a_dead_holder_is_replaced_and_what_it_did_not_publish_is_in_flight() {
         let control = joined(0);
+        control.header().shared.store(1, Ordering::Relaxed);
         control.header().post_lock.store(7, Ordering::Relaxed); // member 6, whose lock nobody has
         control.header().chunk_owner[3].store(7, Ordering::Relaxed);
         control.header().position.store(5, Ordering::Relaxed);
@@ -414,6 +437,19 @@ mod tests {
         for (index, state) in repaired.into_iter().enumerate() {
             assert_eq!(control.record(3, index).state.load(Ordering::Relaxed), state, "record {index}");
         }
+        end(control);
+    }
+
+    #[test]
+    fn what_a_dead_maker_was_posting_is_in_flight_for_the_first_that_joins() {
+        let control = joined(1);
+        control.header().poster.store(1, Ordering::Relaxed); // member 0, whose lock nobody has
+        control.header().chunk_owner[3].store(1, Ordering::Relaxed);
+        control.record(3, 0).state.store(RECORD_IN_CQ, Ordering::Relaxed);
+        control.header().shared.store(1, Ordering::Relaxed);
+        control.wait_for_poster();
+        assert_eq!(control.record(3, 0).state.load(Ordering::Relaxed), RECORD_IN_FLIGHT);
+        assert_eq!(control.lock_post().word.as_ptr(), control.header().post_lock.as_ptr());
         end(control);
     }
 

@@ -19,7 +19,8 @@ use anyring_abi::{
 };
 use core::sync::atomic::Ordering;
 
-const BATCH: usize = 32;
+/// CQEs that are published together.
+pub const BATCH: usize = 32;
 
 /// Completions that were not copied to the CQ yet.
 pub struct Batch {
@@ -29,6 +30,9 @@ pub struct Batch {
     limit: usize,
     /// The second half of that one.
     extra: [u64; 2],
+    /// The CQ's head when it was last looked at: the program's core has that word, so it is asked for only when there may
+    /// be no room. The head goes forward only, so that what seems free is.
+    head_seen: u32,
     /// The first ones of these are in the CQ or the backlog: what a panic in the middle leaves is posted from there on.
     posted: usize,
     /// How many of them are TIMEOUTs' own: each ends every wait.
@@ -41,10 +45,55 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// Free entries of the CQ: as many as the batch needs, or as there are.
+    #[inline]
+    fn room(&mut self, view: &View, tail: u32, shared: bool) -> u32 {
+        let entries = view.layout().cq_entries;
+        let free = |head| entries.saturating_sub(tail.wrapping_sub(head));
+        // A large one takes two, and may have to leave one free.
+        let needed = if self.limit == 1 { 3 } else { (self.count - self.posted) as u32 };
+        // Other processes may post any number between two looks of this one, and `tail` come round.
+        if free(self.head_seen) >= needed && !shared {
+            return free(self.head_seen);
+        }
+        match view.load(word::CQ_HEAD) {
+            Ok(head) => {
+                self.head_seen = head;
+                free(head)
+            }
+            Err(_) => 0,
+        }
+    }
+
+    /// In a forked child, which has none of the parent's completions.
+    pub fn forget(&mut self) {
+        *self = Batch { head_seen: self.head_seen, ..Batch::default() };
+    }
+
     /// The CQE just added is the last of the request with this shared record.
     pub fn ends(&mut self, record: (u8, u8)) {
         self.ended[self.ended_count] = (record, self.count as u8 - 1);
         self.ended_count += 1;
+    }
+
+    /// The next CQE that has not been posted.
+    pub fn next_to_post(&mut self) -> Option<Cqe> {
+        let next = self.cqes[..self.count].get(self.posted).copied();
+        self.posted += usize::from(next.is_some());
+        next
+    }
+
+    /// All of it was posted: how many that were.
+    pub fn clear(&mut self, control: &Control, records: &mut Records) -> usize {
+        self.free_ended(control, records);
+        let count = self.count;
+        (self.count, self.limit, self.posted, self.timeouts, self.asynchronous) = (0, BATCH, 0, 0, false);
+        count
+    }
+
+    /// The `count` CQEs of which [`clear`](Self::clear) told.
+    pub fn cleared(&self, count: usize) -> &[Cqe] {
+        self.cqes.get(..count).unwrap_or_default()
     }
 
     /// Writes into the records that end where their CQEs, those not posted yet, are about to be: `room` of them in the CQ
@@ -80,6 +129,7 @@ impl Default for Batch {
             count: 0,
             limit: BATCH,
             extra: [0; 2],
+            head_seen: 0,
             posted: 0,
             timeouts: 0,
             asynchronous: false,
@@ -114,6 +164,14 @@ fn move_backlog(post: &mut PostLock, view: &View) -> bool {
     tail != before
 }
 
+/// Adds `count` to an eventfd of the program's, as far as that is possible without waiting: a blocking one near its maximum
+/// would block the write, where the kernel's own signal saturates.
+pub fn signal(eventfd: i32, count: u64) {
+    if Sys::poll_now(eventfd, libc::POLLOUT as u16) != Ok(0) {
+        syscall(libc::SYS_write, [eventfd as usize, &raw const count as usize, 8, 0, 0, 0]);
+    }
+}
+
 impl RingGuard {
     /// Adds a CQE to the batch.
     #[inline]
@@ -123,9 +181,11 @@ impl RingGuard {
         }
         let batch = &mut self.batch;
         batch.cqes[batch.count] = cqe;
+        let place = batch.count;
         batch.count += 1;
         batch.asynchronous |= asynchronous;
-        self.completions = self.completions.wrapping_add(1);
+        self.record(|it| it.posted(place));
+        self.completions += 1;
     }
 
     /// Posts a CQE of 32 bytes, on a ring that has them. It makes a batch alone. Such CQEs are marked by `IORING_CQE_F_32`
@@ -139,12 +199,20 @@ impl RingGuard {
         self.post(cqe, asynchronous);
         (self.batch.limit, self.batch.extra) = (1, extra);
         if self.memory.view.is_double(&cqe) {
-            self.completions = self.completions.wrapping_add(1); // TIMEOUTs count entries
+            self.completions += 1; // TIMEOUTs count entries
         }
     }
 
+    /// A CQE is about to be posted from another core than the program's: see [`View::expect_write`].
+    #[inline]
+    pub fn expect_post(&self) {
+        self.memory.view.expect_write(self.control.posted());
+    }
+
     /// Posts a CQE that another ring sent: with `IORING_CQE_F_32` it is a large one where sizes are mixed.
+    #[inline]
     pub fn post_message(&mut self, cqe: Cqe) {
+        self.spin.note_message();
         match self.memory.view.is_double(&cqe) {
             true => self.post_large(cqe, [0; 2], false),
             false => self.post(cqe, false),
@@ -161,7 +229,7 @@ impl RingGuard {
     /// Says that the CQE just posted is a TIMEOUT's.
     pub fn count_timeout(&mut self) {
         self.batch.timeouts += 1;
-        self.completions = self.completions.wrapping_sub(1);
+        self.completions -= 1;
     }
 
     /// Copies the batch to the CQ and tells whoever waits.
@@ -176,23 +244,26 @@ impl RingGuard {
     }
 
     fn flush_batch(&mut self) {
+        if self.aio.is_some() {
+            return self.flush_events();
+        }
         let control = self.control;
         let view = self.memory.view;
-        let entries = view.layout().cq_entries;
+        let left = self.entries_left();
         let state = &mut **self;
         let batch = &mut state.batch;
         let mut post = control.lock_post();
         point(Point::Post);
         let mut tail = post.cq_tail();
-        let used = view.load(word::CQ_HEAD).map_or(entries, |head| tail.wrapping_sub(head));
-        let mut room = entries.saturating_sub(used);
+        let shared = control.header().shared.load(Ordering::Relaxed) != 0;
+        let mut room = batch.room(&view, tail, shared);
         if post.backlog() != 0 || !state.spill.is_empty() {
             room = 0;
         }
         let double = batch.limit == 1 && view.is_double(&batch.cqes[0]);
         if double {
             let place = view.place_double(tail, room);
-            state.completions = state.completions.wrapping_add(place.0.wrapping_sub(tail));
+            state.completions += u64::from(place.0.wrapping_sub(tail));
             (tail, room) = place;
         }
         if batch.ended_count != 0 {
@@ -223,9 +294,9 @@ impl RingGuard {
         }
         let timeouts = core::mem::take(&mut batch.timeouts);
         if timeouts != 0 {
-            control.header().timeouts.fetch_add(timeouts, Ordering::Relaxed);
+            control.header().waiters.timeouts.fetch_add(timeouts, Ordering::Relaxed);
         }
-        let wake = post.wake_wanted(tail, timeouts);
+        let wake = post.waiters().are_told(tail.wrapping_add(left), timeouts);
         if batch.ended_count != 0 {
             batch.free_ended(&control, &mut state.records);
         }
@@ -236,6 +307,9 @@ impl RingGuard {
         drop(post);
         if overflowed != 0 {
             state.spill.extend(batch.cqes[batch.posted..batch.count].iter().map(|cqe| (*cqe, batch.extra)));
+        }
+        if let Some(recorder) = &mut state.recorder {
+            recorder.complete(&batch.cqes[..batch.count], written);
         }
         (batch.count, batch.posted) = (0, 0);
         (batch.limit, batch.extra) = (BATCH, [0; 2]);
@@ -272,7 +346,7 @@ impl RingGuard {
         }
         let empty = post.backlog() == 0 && state.spill.is_empty();
         let tail = post.cq_tail();
-        let wake = post.wake_wanted(tail, 0);
+        let wake = post.waiters().are_told(tail, 0);
         if empty {
             let _ = view.change_bits(word::SQ_FLAGS, 0, IORING_SQ_CQ_OVERFLOW);
         }
@@ -287,11 +361,8 @@ impl RingGuard {
     fn tell_watchers(&mut self, asynchronous: bool) {
         if let Some((eventfd, only_asynchronous)) = self.eventfd {
             let disabled = self.memory.view.load(word::CQ_FLAGS).unwrap_or(0) & IORING_CQ_EVENTFD_DISABLED != 0;
-            // A blocking eventfd near its maximum would block the write; the kernel's own signal saturates.
-            let signals = !disabled && (asynchronous || !only_asynchronous);
-            if signals && Sys::poll_now(eventfd, libc::POLLOUT as u16) != Ok(0) {
-                let one = 1u64;
-                syscall(libc::SYS_write, [eventfd as usize, &one as *const u64 as usize, 8, 0, 0, 0]);
+            if !disabled && (asynchronous || !only_asynchronous) {
+                signal(eventfd, 1);
             }
         }
         if self.ring().polled_by_ring.load(Ordering::Relaxed) {
@@ -348,7 +419,14 @@ impl RingGuard {
         room && backlog == 0 && self.spill.is_empty()
     }
 
+    /// Whether CQEs wait for room in the CQ.
+    #[inline]
+    pub fn has_backlog(&self) -> bool {
+        !self.spill.is_empty() || self.posted().1 != 0
+    }
+
     /// The CQ's tail, and how many CQEs wait behind it.
+    #[inline]
     fn posted(&self) -> (u32, u32) {
         let post = self.control.lock_post();
         (post.cq_tail(), post.backlog())
@@ -378,6 +456,18 @@ impl RingGuard {
         self.call_helper();
     }
 
+    /// Entries of the CQ that messages left for the ring's owner may take.
+    #[inline]
+    fn entries_left(&self) -> u32 {
+        let messages = &self.ring().messages;
+        if !messages.any() {
+            return 0;
+        }
+        // A large one takes two, and may leave one free.
+        let most = if self.memory.view.layout().mixed { 3 } else { 1 };
+        most * messages.number() as u32
+    }
+
     /// For a ring whose completions wait until the program asks (`IORING_SETUP_DEFER_TASKRUN`): there is something to
     /// ask for.
     pub fn announce_work(&mut self) {
@@ -385,9 +475,21 @@ impl RingGuard {
         if self.ring().has(anyring_abi::IORING_SETUP_TASKRUN_FLAG) {
             let _ = self.memory.view.change_bits(word::SQ_FLAGS, IORING_SQ_TASKRUN, 0);
         }
+        // Messages alone wake the owner when there are as many as it waits for (`IOU_F_TWQ_LAZY_WAKE` in the kernel). What
+        // a worker brings may be any number of CQEs, and what another process posts does not count what is left here.
+        let left = self.entries_left();
+        let only_messages = left != 0 && !self.ring().arrived.any() && !self.is_shared();
         let control = self.control;
-        control.lock_post().bump();
-        self.wake();
+        let post = control.lock_post();
+        let tail = post.cq_tail().wrapping_add(left);
+        let wake = !only_messages || post.waiters().are_satisfied_by(tail);
+        if wake {
+            post.waiters().bump();
+        }
+        drop(post);
+        if wake {
+            self.wake();
+        }
         self.tell_watchers(true);
     }
 

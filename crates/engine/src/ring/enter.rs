@@ -1,5 +1,6 @@
 //! io_uring_enter(2).
 
+use super::layout::word;
 use super::{LockFailure, Ring, RingGuard};
 use crate::os::{check, syscall, user_read};
 use crate::path::driver::{wait, Wish};
@@ -60,7 +61,9 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
     if guard.disabled {
         return Err(Errno::BADFD);
     }
-    stats::stats().enters.fetch_add(1, Ordering::Relaxed);
+    stats::shard().enters.fetch_add(1, Ordering::Relaxed);
+    guard.listen();
+    guard.record(|it| it.enter(call));
     let mut submitted = 0;
     if call.to_submit != 0 {
         guard.check_issuer()?;
@@ -73,6 +76,10 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
     }
     if call.flags & IORING_ENTER_GETEVENTS == 0 {
         guard.call_helper();
+        return Ok(submitted);
+    }
+    if guard.has_enough_for(call) {
+        ring.driver.handover.visit();
         return Ok(submitted);
     }
     match wait_for_events(guard, call) {
@@ -143,6 +150,21 @@ impl RingGuard {
             return Ok(());
         }
         Err(Errno::EXIST)
+    }
+
+    /// Whether the CQ holds what the call waits for, and [`wait`] would find nothing else to do. Anything out of the ordinary
+    /// is left to it.
+    #[inline]
+    fn has_enough_for(&mut self, call: &Enter) -> bool {
+        let ring = self.ring();
+        let plain = call.flags & IORING_ENTER_EXT_ARG == 0 && call.arg == 0 && call.min_complete != 0;
+        let pending = self.has_pending() || ring.has_arrived() || ring.driver.is_announced() || self.has_backlog();
+        if !plain || pending || self.iopoll.is_some() || self.is_shared() || self.check_waiter().is_err() {
+            return false;
+        }
+        let wanted = call.min_complete.min(self.memory.view.layout().cq_entries);
+        let ready = self.memory.view.load(word::CQ_TAIL).and_then(|tail| self.cq_ready(tail));
+        !self.closed && ready.is_ok_and(|ready| ready >= wanted)
     }
 
     /// With `IORING_SETUP_DEFER_TASKRUN` only the submitter may wait.

@@ -1,6 +1,5 @@
 //! How a ring's life begins and ends, and what a forked child takes over of it.
 
-use super::cq::Batch;
 use super::{control, Ring, RingGuard, State};
 use crate::request::{self, Slab};
 use core::sync::atomic::Ordering;
@@ -88,8 +87,12 @@ impl RingGuard {
     pub fn end_ring(mut self) -> Option<Box<State>> {
         self.ring.fd.store(-1, Ordering::Relaxed);
         self.ring.cookie.store(0, Ordering::Relaxed);
+        let due = self.take_due_wake();
         let state = self.held.as_mut()?.take();
         self.held = None; // nothing is left to settle
+        if let Some(due) = due {
+            due.wake();
+        }
         state
     }
 }
@@ -106,11 +109,12 @@ impl State {
         core::mem::forget(self.submission.take());
         core::mem::forget(core::mem::take(&mut self.personalities));
         core::mem::forget(core::mem::take(&mut self.records));
+        self.recorder = self.recorder.take().and_then(crate::event::Recorder::in_child);
         self.chain = None;
         if let Some(iopoll) = &mut self.iopoll {
             iopoll.forget_flight();
         }
-        self.batch = Batch::default();
+        self.batch.forget();
         if let Some(bell) = self.bell.take() {
             crate::descriptors::close(bell); // a thread of the parent's may sleep on it
         }

@@ -6,8 +6,8 @@
 //! may be reused, belong to a zombie or mean nothing in another pid namespace.
 //!
 //! The process that makes a ring is member 0. A forked child joins at its first entry. The first child that joins also
-//! ends the time in which the maker may take SQEs without compare-and-swap: `shared` is set, a memory barrier is forced on
-//! every thread of the machine, and a submission that began before is waited for.
+//! ends the time in which the maker may take SQEs and post without compare-and-swap: `shared` is set, a memory barrier is
+//! forced on every thread of the machine, and a submission or post that began before is waited for.
 //!
 //! What a dead member leaves (requests in flight, its part of the waiters' counts) is taken over by whoever finds out: a
 //! process that waits on the ring looks every [`LOOK_NS`], one that joins looks at the number that it gets. Requests of the
@@ -26,7 +26,7 @@ pub const LOOK_NS: u64 = 100_000_000;
 /// The number of the process that made the ring.
 const MAKER: u32 = 0;
 
-/// In `Header::shared`: nobody submits without compare-and-swap any more.
+/// In `Header::shared`: nobody submits or posts without compare-and-swap any more.
 const SHARED: u32 = 2;
 
 /// How many readiness bytes may pile up in the engine's end before they are taken out: few enough for the program's end
@@ -80,13 +80,13 @@ impl Control {
         Err(Errno::NOMEM)
     }
 
-    /// From now on every process takes SQEs by compare-and-swap. False when it was so already.
+    /// From now on every process takes SQEs and posts by compare-and-swap. False when it was so already.
     fn begin_sharing(&self) -> bool {
         let header = self.header();
         if header.shared.load(Ordering::Acquire) == SHARED {
             return false; // partner: the Release store below
         }
-        // SeqCst, with the barrier below: a submitter that did not see this has its mark in `submitter` by then.
+        // SeqCst, with the barrier below: who did not see this has its mark in `submitter` or `poster` by then.
         header.shared.fetch_max(1, Ordering::SeqCst);
         const GLOBAL: usize = 1; // MEMBARRIER_CMD_GLOBAL
         if check(syscall(libc::SYS_membarrier, [GLOBAL, 0, 0, 0, 0, 0])).is_err() {
@@ -100,6 +100,7 @@ impl Control {
             }
             let _ = Sys::futex_wait(&header.submitter, submitter, Some(50_000));
         }
+        self.wait_for_poster();
         header.shared.store(SHARED, Ordering::Release);
         true
     }
@@ -150,7 +151,7 @@ impl RingGuard {
         self.control.member = number;
         if self.control.begin_sharing() {
             // Whoever sleeps on the ring by now sleeps without looking for the dead.
-            self.control.lock_post().bump();
+            self.control.lock_post().waiters().bump();
             self.wake();
         }
         if let Err(error) = self.follow_areas() {
@@ -190,8 +191,7 @@ impl RingGuard {
         if dead == MAKER && member.joined.load(Ordering::Relaxed) != 0 {
             header.maker_died.store(1, Ordering::Relaxed); // from now on the number may be another's
         }
-        header.waiters.fetch_sub(member.waiters.swap(0, Ordering::Relaxed), Ordering::Relaxed);
-        header.futex_sleepers.fetch_sub(member.futex_sleepers.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        header.waiters.leave(member.waiting.swap(0, Ordering::Relaxed), member.in_futex.swap(0, Ordering::Relaxed));
         for chunk in control.chunks_of(dead).collect::<Vec<_>>() {
             // From here on the records are this process's: should it die now, its own heir goes on.
             header.chunk_owner[chunk].store(control.member + 1, Ordering::Relaxed);
@@ -213,15 +213,21 @@ impl RingGuard {
     }
 
     /// Wakes whoever waits on the ring, in this process and in others; the futex word has been changed under the post lock.
-    pub fn wake(&self) {
+    /// On a ring of this process alone, those who sleep on that word are woken when the lock is let go of.
+    pub fn wake(&mut self) {
         let control = self.control;
-        let asleep_here = self.ring().driver.wake(&control);
+        let header = control.header();
         if !self.is_shared() {
+            self.ring().driver.wake_from_epoll();
+            self.wake_due |= header.waiters.in_futex.load(Ordering::Relaxed) != 0;
             return;
         }
-        let header = control.header();
-        let in_epoll =
-            header.waiters.load(Ordering::Relaxed).wrapping_sub(header.futex_sleepers.load(Ordering::Relaxed));
+        let asleep_here = self.ring().driver.wake(&control);
+        let in_epoll = header
+            .waiters
+            .waiting
+            .load(Ordering::Relaxed)
+            .wrapping_sub(header.waiters.in_futex.load(Ordering::Relaxed));
         if in_epoll as i32 <= asleep_here.into() {
             return;
         }

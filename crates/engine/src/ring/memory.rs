@@ -9,6 +9,9 @@ use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
+/// In place of a descriptor: there is none.
+pub const NO_FILE: i32 = -1;
+
 /// Where the areas came from, and so what ends with the ring.
 pub struct Memory {
     /// The descriptor that the program's mmap(2) is answered with, when the engine made the memory.
@@ -131,6 +134,18 @@ impl Memory {
         memory.memfd = Some(memory.lock_file);
         view.initialise()?;
         Ok(memory)
+    }
+
+    /// Areas that nobody else knows of.
+    pub fn private(layout: Layout) -> Result<Memory, Errno> {
+        let bytes = layout.rings_bytes + layout.sqes_bytes;
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let base = unsafe { rustix::mm::mmap_anonymous(core::ptr::null_mut(), bytes, prot, flags) }? as usize;
+        let view = View::new(base, base + layout.rings_bytes, false, layout);
+        view.initialise()?;
+        let mapped = Some((base, bytes));
+        Ok(Memory { memfd: None, lock_file: NO_FILE, offset: 0, generation: 0, mapped, view })
     }
 
     /// Uses the program's areas (`IORING_SETUP_NO_MMAP`): `sq_off.user_addr` holds the SQEs, `cq_off.user_addr` the

@@ -2,12 +2,14 @@
 
 use super::cq::Batch;
 use super::layout::Layout;
-use super::memory::Memory;
+use super::memory::{Memory, NO_FILE};
 use super::{control::Control, Records, State};
+use crate::event::Recorder;
 use crate::forced::{point, Point};
 use crate::os::{user_read, user_write};
 use crate::path::iopoll::IoPoll;
 use crate::path::readiness::Entries;
+use crate::path::spin::Spin;
 use crate::path::sqpoll;
 use crate::request::drain::Drain;
 use crate::request::timer::{Clock, Timers};
@@ -16,7 +18,7 @@ use crate::resource::napi::Napi;
 use crate::resource::personality::Personalities;
 use crate::{descriptors, process, stats, Errno};
 use anyring_abi::*;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::collections::VecDeque;
@@ -137,24 +139,13 @@ fn check_flags(flags: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes the descriptor and puts the ring into the process's table.
-fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> Result<i32, Errno> {
-    let (ours, theirs) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    let engine_end = descriptors::to_top(ours)?;
-    let program_end = descriptors::to_ring_number(theirs)?;
-    let fd = program_end.as_raw_fd();
-    made.program_end = Some(program_end);
-    if !process::fits(fd) {
-        return Err(Errno::MFILE);
-    }
-    point(Point::SetupMade);
-    let (Some(memory), Some(control)) = (made.memory.take(), made.control.take()) else { return Err(Errno::INVAL) };
-    let state = State {
+/// The state of a ring on which nothing has happened.
+fn new_state(flags: u32, memory: Memory, control: Control, engine_end: i32, cookie: u64) -> State {
+    State {
         memory,
         control,
-        engine_end: engine_end.into_raw_fd(),
-        cookie: process::cookie_of(fd).unwrap_or(0),
+        engine_end,
+        cookie,
         slab: Slab::default(),
         ready: VecDeque::new(),
         entries: Entries::default(),
@@ -167,6 +158,8 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> 
         submission: None,
         drain: Drain::default(),
         tally: stats::Tally::default(),
+        recorder: None,
+        heard: 0,
         batch: Batch::default(),
         spill: VecDeque::new(),
         files: None,
@@ -187,9 +180,44 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> 
         restrictions: None,
         napi: Napi::default(),
         personalities: Personalities::default(),
+        spin: Spin::default(),
+        wake_due: false,
         clock: Clock::Monotonic,
         wait_region: None,
-    };
+        aio: None,
+    }
+}
+
+/// The state of a ring that has no descriptor and no memory that a program could map.
+pub fn private_state() -> Result<State, Errno> {
+    // What tells the lives of rings from each other: the cookies of sockets are counted from 1.
+    static LIVES: AtomicU64 = AtomicU64::new(1 << 63);
+    let memory = Memory::private(Layout::new(1, &Params::default())?)?;
+    let mut made = Unpublished { memory: Some(memory), control: None, program_end: None };
+    let mut control = Control::new(NO_FILE)?;
+    control.found();
+    let Some(memory) = made.memory.take() else { return Err(Errno::INVAL) };
+    Ok(new_state(0, memory, control, NO_FILE, LIVES.fetch_add(1, Ordering::Relaxed)))
+}
+
+/// Makes the descriptor and puts the ring into the process's table.
+fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> Result<i32, Errno> {
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let engine_end = descriptors::to_top(ours)?;
+    let program_end = descriptors::to_ring_number(theirs)?;
+    let fd = program_end.as_raw_fd();
+    made.program_end = Some(program_end);
+    if !process::fits(fd) {
+        return Err(Errno::MFILE);
+    }
+    point(Point::SetupMade);
+    let (Some(memory), Some(control)) = (made.memory.take(), made.control.take()) else { return Err(Errno::INVAL) };
+    let cookie = process::cookie_of(fd).unwrap_or(0);
+    let layout = memory.view.layout();
+    let recorder = Recorder::of_new_ring(fd, [layout.sq_entries, layout.cq_entries], flags);
+    let mut state = new_state(flags, memory, control, engine_end.into_raw_fd(), cookie);
+    state.recorder = recorder;
     let ring = process::unborn_ring();
     ring.bring_to_life(fd, flags, state);
     if let Some(polling) = polling {
@@ -202,7 +230,7 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> 
         }
     }
     process::publish(fd, ring)?; // the number was checked to fit
-    stats::stats().rings.fetch_add(1, Ordering::Relaxed);
+    stats::ring_made();
     let _ = made.program_end.take().map(OwnedFd::into_raw_fd);
     if flags & IORING_SETUP_REGISTERED_FD_ONLY != 0 {
         // The number stays ours: the program knows the ring by its thread's table only.

@@ -55,6 +55,9 @@ impl RingGuard {
     /// What follows a submission, whoever made it.
     fn end_submission(&mut self) {
         self.end_chain();
+        if !self.drain.is_idle() {
+            self.release_submitted();
+        }
         self.tally.flush();
     }
 
@@ -170,10 +173,13 @@ impl RingGuard {
             self.accept_in_order(op, opcode, row, sqe, on_its_way);
             return true;
         }
-        match self.attempt(op, &row.target(sqe), true) {
+        let target = row.target(sqe);
+        self.record(|it| it.submit_alone(sqe, &target));
+        match self.attempt(op, &target, true) {
             Verdict::Done(result) => {
                 self.tally(opcode, result);
                 if result < 0 || sqe.flags & IOSQE_CQE_SKIP_SUCCESS == 0 {
+                    self.record(|it| it.ends());
                     self.post(Cqe { user_data: sqe.user_data, res: result, flags: 0 }, false);
                 }
                 on_its_way.answered();
@@ -199,6 +205,7 @@ impl RingGuard {
         sqe: &Sqe,
         on_its_way: Unanswered,
     ) {
+        self.record(|it| it.submit_req(sqe));
         let mut request = take_request(op, opcode, row, sqe);
         if sqe.personality != 0 && request.op.depends_on_caller() {
             // Found by `check`.
@@ -250,8 +257,13 @@ impl RingGuard {
                 return Err(Errno::OPNOTSUPP);
             }
             self.drain.check(sqe.flags)?;
+            if sqe.flags & IOSQE_IO_DRAIN != 0 {
+                self.begin_drain();
+            }
         }
-        if self.restrictions.is_some() | self.iopoll.is_some() {
+        if self.restrictions.is_some() | self.iopoll.is_some() | !self.drain.is_idle() {
+            let in_chain = self.chain.is_some();
+            self.drain.meet(in_chain);
             if self.iopoll.is_some() && !on_iopoll(opcode) {
                 return Err(Errno::INVAL);
             }
@@ -273,6 +285,7 @@ impl RingGuard {
     #[cold]
     fn refuse(&mut self, sqe: &Sqe, error: Errno, cqe_flags: u32, on_its_way: Unanswered) -> bool {
         let result = -error.raw_os_error();
+        self.record(|it| it.req_failed(sqe, result));
         let known = Opcode::from_u8(sqe.opcode);
         if self.chain.is_some() || sqe.flags & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0 {
             // An opcode that nobody knows has no row of its own in the counters.
@@ -288,6 +301,7 @@ impl RingGuard {
             Some(opcode) => stats::completed(opcode, Path::Inline, result),
             None => stats::failed(),
         }
+        self.drain.pass_by();
         self.post(Cqe { user_data: sqe.user_data, res: result, flags: cqe_flags & IORING_CQE_F_MORE }, false);
         if cqe_flags & IORING_CQE_F_NOTIF != 0 {
             self.post_notification(sqe.user_data, cqe_flags);

@@ -142,6 +142,26 @@ impl View {
         Ok(())
     }
 
+    /// The CQE at position `tail`, and the CQ's tail, are about to be written: begins to take their lines from the core that
+    /// has them. An instruction that waits for stores would wait for that.
+    #[inline]
+    pub fn expect_write(&self, tail: u32) {
+        let position = (tail & (self.layout.cq_entries - 1)) as usize;
+        let cqe = self.rings + word::CQES + (position << self.layout.cqe_shift);
+        for address in [self.rings + word::CQ_TAIL, cqe] {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a hint, which touches no memory as far as the program can see, and never faults.
+            unsafe {
+                core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
+            };
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
+            unsafe {
+                core::arch::asm!("prfm pstl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
+            };
+        }
+    }
+
     /// Whether this CQE takes two entries of the CQ.
     #[inline]
     pub fn is_double(&self, cqe: &Cqe) -> bool {

@@ -2,3 +2,6 @@
 
 #[path = "../../src/ring/arrivals.rs"]
 pub mod arrivals;
+
+#[path = "../../src/ring/waiters.rs"]
+pub mod waiters;

@@ -5,8 +5,9 @@
 //! has its code elsewhere, so its calls pass this filter and meet whatever filter lies outside.
 
 use super::object::Object;
+use crate::backend;
 use crate::door::{KNOWN_NUMBERS, RING_NUMBERS};
-use anyring_abi::{NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
+use anyring_abi::{AIO_CALLS, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use core::mem::offset_of;
 use libc::{seccomp_data, sock_filter};
 
@@ -105,8 +106,9 @@ fn head() -> Vec<sock_filter> {
     let blocks: Vec<[sock_filter; 5]> =
         ON_RINGS.iter().map(|(number, argument)| on_ring(*number, *argument)).collect();
     let behind_blocks = blocks.len() * 5 + 1;
-    let tests = ALWAYS.len() + 2;
-    for (index, number) in ALWAYS.iter().enumerate() {
+    let of_aio = if backend::aio_is_chosen() { &AIO_CALLS[..] } else { &[] };
+    let tests = ALWAYS.len() + of_aio.len() + 2;
+    for (index, number) in ALWAYS.iter().chain(of_aio).enumerate() {
         program.push(jump(EQUAL, *number as u32, (behind_blocks + tests - 1 - index) as u8, 0));
     }
     program.push(jump(AT_LEAST, NR_IO_URING_SETUP as u32, 0, 1));

@@ -32,6 +32,8 @@ use object::{Known, Object};
 /// patched takes it only if it is free.
 static KNOWN: Lock<Option<Known>> = Lock::new(None);
 static INSTALLED: AtomicBool = AtomicBool::new(false);
+/// ANYRING_RAW=0: what is found is left alone. Relaxed: stored once, before anything is looked through.
+static DECLINED: AtomicBool = AtomicBool::new(false);
 /// Relaxed, as INSTALLED: each is a fact of its own, and never taken back.
 static ENTERS_UNSEEN: AtomicBool = AtomicBool::new(false);
 
@@ -46,12 +48,16 @@ pub fn enters_unseen() -> bool {
     ENTERS_UNSEEN.load(Ordering::Relaxed)
 }
 
-/// Looks through everything mapped at start-up. From now on [`look_again`] does the same for what is added.
+/// Looks through everything mapped at start-up: also where instructions are left alone, since it has to be known whether one
+/// may close a descriptor. From now on [`look_again`] does the same for what is added.
 pub fn start() {
-    if !owns_the_symbols() {
+    if leaves_all_to_the_kernel() || !owns_the_symbols() {
         return;
     }
-    patch::prepare();
+    match declined() {
+        true => DECLINED.store(true, Ordering::Relaxed),
+        false => patch::prepare(),
+    }
     if let Some(mut known) = KNOWN.lock() {
         cover(known.get_or_insert_default());
     }
@@ -81,12 +87,12 @@ fn owns_the_symbols() -> bool {
 
 fn cover(known: &mut Known) {
     let first_new = object::look(known);
-    if backend::is_user() {
+    if backend::serves_instructions() {
         // Everything mapped has been looked at, and dlopen(3) brings us here again.
         process::set_closes_are_seen(!known.may_close);
     }
     let objects = &known.objects[first_new..];
-    if objects.is_empty() || !(installed() || backend::is_user()) {
+    if objects.is_empty() || DECLINED.load(Ordering::Relaxed) || !(installed() || backend::serves_instructions()) {
         return;
     }
     if !trap_calls(objects) && objects.iter().any(|object| object.enters) {
@@ -148,7 +154,11 @@ fn install(program: &[sock_filter]) -> bool {
 }
 
 /// Whether raw instructions are left alone by the program's environment.
-pub fn declined() -> bool {
+fn declined() -> bool {
     std::env::var_os("ANYRING_RAW").is_some_and(|value| value == "0")
-        || std::env::var_os("ANYRING_BACKEND").is_some_and(|value| value == "kernel")
+}
+
+/// Whether the program's environment says that nothing is served here.
+fn leaves_all_to_the_kernel() -> bool {
+    !backend::aio_is_chosen() && std::env::var_os("ANYRING_BACKEND").is_some_and(|value| value == "kernel")
 }

@@ -82,7 +82,7 @@ unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, search: *mut c
         // SAFETY: the loader keeps the program headers mapped and says how many there are.
         unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize) }
     };
-    if search.at_start && is_replaced_liburing(info.dlpi_name) {
+    if search.at_start && is_replaced(info.dlpi_name) {
         return 0;
     }
     let code = headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0);
@@ -100,7 +100,7 @@ unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, search: *mut c
             continue;
         }
         if range.len() >= LARGE {
-            if !backend::is_user() {
+            if !backend::serves_instructions() {
                 return 1; // nobody is going to ask for the sites
             }
             populate(&range);
@@ -130,19 +130,22 @@ fn populate(code: &Range<usize>) {
     unsafe { sys::call(libc::SYS_madvise, [start, code.end - start, libc::MADV_POPULATE_READ as usize, 0, 0, 0]) };
 }
 
-/// Whether `name` is a liburing all of whose functions this library stands before, so that its instructions are never
+/// Whether `name` is a liburing or libaio all of whose functions this library stands before, so that its instructions are never
 /// reached: a filter for them would cost a program like qemu its setuid helpers for nothing. One that is loaded by
 /// dlopen later may be used by its handle, past our symbols, and is looked through.
-fn is_replaced_liburing(name: *const core::ffi::c_char) -> bool {
+fn is_replaced(name: *const core::ffi::c_char) -> bool {
     if name.is_null() {
         return false;
     }
     // SAFETY: the loader names objects by C strings.
     let path = unsafe { CStr::from_ptr(name) }.to_bytes();
     let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    if !file.starts_with(b"liburing.so") && !file.starts_with(b"liburing-ffi.so") {
-        return false;
-    }
+    let replaced = [
+        (&b"liburing.so"[..], c"io_uring_submit"),
+        (b"liburing-ffi.so", c"io_uring_submit"),
+        (b"libaio.so", c"io_submit"),
+    ];
+    let Some((_, function)) = replaced.iter().find(|(start, _)| file.starts_with(start)) else { return false };
     let mut first: libc::Dl_info = libc::Dl_info {
         dli_fname: core::ptr::null(),
         dli_fbase: core::ptr::null_mut(),
@@ -152,7 +155,7 @@ fn is_replaced_liburing(name: *const core::ffi::c_char) -> bool {
     let mut ours = first;
     // SAFETY: C strings and locals; the loader's lock, which its callback runs under, may be taken again.
     unsafe {
-        let submit = libc::dlsym(libc::RTLD_DEFAULT, c"io_uring_submit".as_ptr());
+        let submit = libc::dlsym(libc::RTLD_DEFAULT, function.as_ptr());
         let known = libc::dladdr(submit, &mut first) != 0;
         known && libc::dladdr(visit as *const c_void, &mut ours) != 0 && first.dli_fbase == ours.dli_fbase
     }

@@ -28,7 +28,6 @@ use super::trap::{self, asm_on_registers, Registers};
 use super::{probe, scan, KNOWN};
 use crate::signals::action::set_mask;
 use crate::{signals, sys};
-use anyring_abi::{NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use anyring_engine::log;
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -59,7 +58,7 @@ pub fn prepare() {
 /// Counts a trap of call `number` by the instruction before `behind`: whether it is time to [`apply`].
 /// Async-signal-safe.
 pub fn is_due(number: i32, behind: usize) -> bool {
-    let concerned = (NR_IO_URING_SETUP..=NR_IO_URING_REGISTER).contains(&i64::from(number));
+    let concerned = scan::is_ours(number as u64);
     if !concerned || !ENABLED.load(Ordering::Relaxed) || signals::PROCESS.load(Ordering::Relaxed).is_null() {
         return false;
     }

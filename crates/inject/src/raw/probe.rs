@@ -2,7 +2,7 @@
 
 use crate::signals::action::set_mask;
 use crate::sys;
-use anyring_abi::NR_IO_URING_SETUP;
+use anyring_abi::{NR_IO_SETUP, NR_IO_URING_SETUP};
 use core::ffi::{c_int, c_void};
 
 const STACK: usize = 16 * 1024;
@@ -11,6 +11,12 @@ const STACK: usize = 16 * 1024;
 /// A filter that kills counts as EPERM.
 pub fn kernel_refusal() -> c_int {
     in_child(ask_for_ring)
+}
+
+/// The errno with which the kernel (or a filter before it) refuses io_setup(2); 0 where it is there and permitted. A filter
+/// that kills counts as EPERM.
+pub fn aio_refusal() -> c_int {
+    in_child(ask_for_context)
 }
 
 /// The errno with which a page is refused to be writable and executable; 0 where it is permitted.
@@ -49,6 +55,13 @@ fn in_child(ask: extern "C" fn(*mut c_void) -> c_int) -> c_int {
 extern "C" fn ask_for_ring(_: *mut c_void) -> c_int {
     // SAFETY: a null pointer is refused by the kernel.
     let answer = unsafe { sys::call(NR_IO_URING_SETUP, [1, 0, 0, 0, 0, 0]) };
+    end(if answer == -(libc::EFAULT as isize) { 0 } else { answer })
+}
+
+/// Asks for a context of Linux AIO without a place for its address: EFAULT where the kernel would make one.
+extern "C" fn ask_for_context(_: *mut c_void) -> c_int {
+    // SAFETY: a null pointer is refused by the kernel.
+    let answer = unsafe { sys::call(NR_IO_SETUP, [1, 0, 0, 0, 0, 0]) };
     end(if answer == -(libc::EFAULT as isize) { 0 } else { answer })
 }
 

@@ -5,7 +5,8 @@
 //! back into step within a few instructions wherever one starts, so from most starting points before a real
 //! instruction the decoder arrives exactly at it, and what follows decodes as well.
 
-use anyring_abi::{NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
+use crate::backend;
+use anyring_abi::{AIO_CALLS, NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use memchr::arch::x86_64::sse2::packedpair::Finder;
 use yaxpeax_arch::LengthedInstruction;
 use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode, Operand, RegSpec};
@@ -112,8 +113,10 @@ struct Site {
 
 const _: () = assert!(NR_IO_URING_SETUP == 0x1a9 && NR_IO_URING_REGISTER == 0x1ab);
 
-fn is_ours(number: u64) -> bool {
-    (NR_IO_URING_SETUP as u64..=NR_IO_URING_REGISTER as u64).contains(&number)
+/// Whether calls of this number are served here.
+pub fn is_ours(number: u64) -> bool {
+    let of_rings = (NR_IO_URING_SETUP as u64..=NR_IO_URING_REGISTER as u64).contains(&number);
+    of_rings || (AIO_CALLS.contains(&(number as i64)) && backend::aio_is_chosen())
 }
 
 /// Whether one of our numbers is in the code around `site`, so far as one function may reach: compilers let branches
@@ -121,7 +124,9 @@ fn is_ours(number: u64) -> bool {
 fn our_number_is_near(code: &[u8], site: &Site) -> bool {
     const FUNCTION: usize = 32 * 1024;
     let around = &code[site.offset.saturating_sub(FUNCTION)..code.len().min(site.offset + FUNCTION)];
-    around.windows(4).any(|bytes| bytes[1..] == [1, 0, 0] && (0xa9..=0xab).contains(&bytes[0]))
+    let of_rings = around.windows(4).any(|bytes| bytes[1..] == [1, 0, 0] && (0xa9..=0xab).contains(&bytes[0]));
+    let is_of_aio = |bytes: &[u8]| AIO_CALLS.iter().any(|number| (*number as u32).to_le_bytes() == *bytes);
+    of_rings || (backend::aio_is_chosen() && around.windows(4).any(is_of_aio))
 }
 
 fn examine(code: &[u8], offset: usize) -> Option<Site> {

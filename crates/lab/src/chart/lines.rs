@@ -22,13 +22,18 @@ struct Line {
 pub fn draw(canvas: &mut Canvas, workload: &WorkloadReport, rows: &[&Row]) -> Result<u32, String> {
     let lines = lines(rows);
     let mut y = legend(canvas, &lines)?;
-    let unit = rows.first().map_or("", |row| row.figure.unit.as_str());
-    canvas.text(unit, (MARGIN, y + LINE / 2), HPos::Left, Ink::Text)?;
+    let first = rows.first().map(|row| &row.figure);
+    let unit = first.map_or(String::new(), |figure| match figure.more_is_better {
+        true => format!("{}, more is better", figure.unit),
+        false => figure.unit.clone(),
+    });
+    let axis = first.and_then(|figure| figure.axis.as_ref()).unwrap_or(&workload.axis);
+    canvas.text(&unit, (MARGIN, y + LINE / 2), HPos::Left, Ink::Text)?;
     y += LINE + LINE / 2; // half a line for the topmost value
 
     let all = || lines.iter().flat_map(|line| &line.points);
     let vertical = Scale::values(all().map(|(_, value)| *value));
-    let horizontal = Scale::places(all().map(|(x, _)| *x), workload.axis == "percentile");
+    let horizontal = Scale::places(all().map(|(x, _)| *x), axis == "percentile");
     let names: Vec<_> = vertical.ticks().into_iter().map(|tick| (tick, text::figure(tick))).collect();
     let widest = names.iter().map(|(_, name)| canvas.text_width(name)).max().unwrap_or(0);
     let (left, right) = (MARGIN + widest + 8, canvas.width as i32 - MARGIN - 12);
@@ -55,7 +60,7 @@ pub fn draw(canvas: &mut Canvas, workload: &WorkloadReport, rows: &[&Row]) -> Re
     }
     canvas.path(&[(left, bottom), (right, bottom)], 1, Ink::Text)?;
     let middle = (left + right) / 2;
-    canvas.text(&workload.axis, (middle, bottom + 6 + LINE + LINE / 2), HPos::Center, Ink::Text)?;
+    canvas.text(axis, (middle, bottom + 6 + LINE + LINE / 2), HPos::Center, Ink::Text)?;
     let mut end = bottom + 6 + 2 * LINE;
 
     for mark in workload.marks.iter().filter(|mark| horizontal.holds(mark.x)) {

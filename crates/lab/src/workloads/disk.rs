@@ -16,6 +16,7 @@ pub const FILES: Workload = Workload {
         "Reads of a file on the disk, through the page cache (which holds all of it) or with O_DIRECT, so many in \
             flight; one read, in ns. Of each block the first and the last words are checked. Blocking threads: as \
             many as reads are in flight, each making its share of pread(2) calls.",
+    share: 1,
     plan: plan_files,
 };
 
@@ -95,6 +96,7 @@ pub const ASYNC: Workload = Workload {
     about: "One write of 1 to 2,048 blocks of 512 bytes at a time, from the submission to the CQE; the median, in us. \
             Punted is how many of the writes a worker carried out: without IOSQE_ASYNC the kernel punts those above \
             what the device takes in one request. What was written is read back and compared.",
+    share: 1,
     plan: plan_async,
 };
 

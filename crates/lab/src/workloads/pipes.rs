@@ -14,6 +14,7 @@ pub const PIPES: Workload = Workload {
             submitted before the writes. Before: every request goes to a worker thread (IOSQE_ASYNC, or a thread \
             pool), as all did until Linux 6.4. After: a nonblocking attempt comes first. Punted is how many requests \
             a worker carried out in one run.",
+    share: 1,
     plan,
 };
 

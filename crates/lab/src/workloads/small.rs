@@ -14,6 +14,7 @@ pub const NOP: Workload = Workload {
     about:
         "io_uring_get_sqe, io_uring_submit, io_uring_wait_cqe, io_uring_cqe_seen, with 1 or 32 SQEs a submit call; \
             one NOP, in ns. The user_data and res of each CQE are checked.",
+    share: 1,
     plan: plan_nop,
 };
 
@@ -34,6 +35,7 @@ pub const LOAD: Workload = Workload {
     about: "/bin/true from posix_spawn(3) to the end of waitpid(2), in us, with the variables that `anyring run` sets \
             and with none; the goal is a difference below 200 us. The way through libc's syscall(), which the library \
             defines: syscall(SYS_getpid), in ns.",
+    share: 1,
     plan: plan_load,
 };
 
@@ -67,6 +69,7 @@ pub const IDLE: Workload = Workload {
         "1 and 1,000 rings, each used once and then left alone: the process's CPU time while it sleeps, in us, and \
             the growth of its resident memory (Pss) for each ring, in KiB. The kernel's own structures behind a ring \
             are in no process's memory and are not counted, on either side.",
+    share: 1,
     plan: plan_idle,
 };
 

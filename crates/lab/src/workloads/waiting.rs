@@ -14,6 +14,7 @@ pub const ECHO: Workload = Workload {
         "Clients on loopback, in a process of their own (epoll), send a message over each connection and wait for \
             the same bytes, which are compared; one message there and back, in ns. Plain: a RECV, then a SEND. \
             Deferred: the same with IORING_SETUP_DEFER_TASKRUN. Multishot: one RECV for all, with a buffer ring.",
+    share: 2,
     plan: plan_echo,
 };
 
@@ -52,6 +53,7 @@ pub const TIMERS: Workload = Workload {
     axis: "",
     about: "10,000 timeouts armed and then cancelled, in three orders: both together, in ns. And 1,000 timeouts spread \
             evenly over 100 ms: how late they fire, in us. epoll: a timerfd set to the first of a binary heap.",
+    share: 1,
     plan: plan_timers,
 };
 
@@ -84,6 +86,7 @@ pub const POLLS: Workload = Workload {
     axis: "idle descriptors",
     about: "Eventfds are polled, of which 64 are written in each round, found ready, read, checked, and polled again; one \
             of them, in ns.",
+    share: 1,
     plan: plan_polls,
 };
 

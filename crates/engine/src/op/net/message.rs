@@ -158,14 +158,23 @@ impl Message {
         let (iovecs, iovec_count) = (self.iovecs.as_ptr() as usize, self.iovecs.len());
         let mut header = Header { iovecs, iovec_count, ..self.header };
         let count = header.receive(fd, flags)?;
-        let Some(user) = self.user else { return Ok((count, header.flags)) };
+        self.tell(&header)?;
+        Ok((count, header.flags))
+    }
+
+    /// Writes what a receive that has got nothing answers to the program's header.
+    pub(super) fn tell_nothing(&self) -> Result<(), Errno> {
+        self.tell(&Header { name: self.header.name, ..Header::default() })
+    }
+
+    fn tell(&self, header: &Header) -> Result<(), Errno> {
+        let Some(user) = self.user else { return Ok(()) };
         let field = |offset: usize| user.wrapping_add(offset as u64);
         if header.name != 0 {
             user_write(field(core::mem::offset_of!(Header, name_length)), &header.name_length)?;
         }
         user_write(field(core::mem::offset_of!(Header, flags)), &header.flags)?;
-        user_write(field(core::mem::offset_of!(Header, control_length)), &(header.control_length as u64))?;
-        Ok((count, header.flags))
+        user_write(field(core::mem::offset_of!(Header, control_length)), &(header.control_length as u64))
     }
 
     /// A message of a multishot request: `struct io_uring_recvmsg_out`, name, control data and payload, one after the

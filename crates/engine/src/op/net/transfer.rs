@@ -5,8 +5,9 @@
 
 use super::message::{Header, Iovecs, Message, BYTES_MAX};
 use super::zero_copy::{self, ZeroCopy};
-use super::{socket_option, Address};
+use super::{is_blocking, socket_option, Address};
 use crate::op::{call, Context, Direction, Verdict};
+use crate::os::{Os, Sys};
 use crate::resource::buf_ring::Selection;
 use crate::resource::buffers::Buffers;
 use crate::Errno;
@@ -20,9 +21,10 @@ use core::num::NonZeroU32;
 const MSG_DONTWAIT: u32 = libc::MSG_DONTWAIT as u32;
 const MSG_NOSIGNAL: u32 = libc::MSG_NOSIGNAL as u32;
 const MSG_WAITALL: u32 = libc::MSG_WAITALL as u32;
+const MSG_ERRQUEUE: u32 = libc::MSG_ERRQUEUE as u32;
 const MSG_ZEROCOPY: u32 = libc::MSG_ZEROCOPY as u32;
 /// What is received is not what waits in the socket's queue.
-const BESIDE_THE_DATA: u32 = (libc::MSG_OOB | libc::MSG_ERRQUEUE) as u32;
+const BESIDE_THE_DATA: u32 = libc::MSG_OOB as u32 | MSG_ERRQUEUE;
 /// The received message or its control data did not fit.
 const MSG_CUT: u32 = (libc::MSG_TRUNC | libc::MSG_CTRUNC) as u32;
 
@@ -231,6 +233,28 @@ impl Transfer {
         self.done as usize
     }
 
+    /// See [`crate::op::Op::end_of_datagrams`]. RECVMSG heeds O_NONBLOCK (`____sys_recvmsg`), RECV does not.
+    pub(crate) fn end_of_datagrams(&self, fd: i32) -> Option<Verdict> {
+        if self.direction == Direction::Write || self.multishot || self.flags & BESIDE_THE_DATA != 0 {
+            return None;
+        }
+        let told = match &self.data {
+            Data::Message(_) if !is_blocking(fd) => Err(Errno::AGAIN),
+            Data::Message(message) => message.tell_nothing(),
+            Data::Buffer { .. } => Ok(()),
+        };
+        Some(match told {
+            Err(error) => Verdict::error(error),
+            Ok(()) if self.flags & MSG_WAITALL != 0 => Verdict::DoneShort(0),
+            Ok(()) => Verdict::Done(0),
+        })
+    }
+
+    /// See [`crate::op::Op::forget_transferred`].
+    pub(crate) fn forget_transferred(&mut self) {
+        self.done = 0;
+    }
+
     /// Once with IORING_RECVSEND_POLL_FIRST: it waits before the first attempt. Only RECV does so on what is no socket.
     pub(crate) fn polls_first(&mut self, fd: i32) -> Option<Verdict> {
         if !core::mem::take(&mut self.poll_first) {
@@ -289,9 +313,20 @@ impl Transfer {
                     self.data.advance(count);
                 }
                 Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if self.flags & MSG_ERRQUEUE != 0 => return self.nothing_queued(context.fd),
                 Err(Errno::AGAIN) => return self.nothing(),
                 Err(error) => return self.failed(error),
             }
+        }
+    }
+
+    /// No error is queued: it is waited for unless there is something else to receive, which keeps the kernel from sleeping
+    /// (`io_arm_poll_handler` leaves EPOLLRDNORM to MSG_ERRQUEUE).
+    #[cold]
+    fn nothing_queued(&mut self, fd: i32) -> Verdict {
+        match Sys::poll_now(fd, libc::POLLIN as u16) {
+            Ok(0) => self.nothing(),
+            _ => self.failed(Errno::AGAIN),
         }
     }
 
@@ -337,10 +372,13 @@ impl Transfer {
 
     /// An error after part of the data was transferred is reported as that part.
     fn failed(&self, error: Errno) -> Verdict {
-        if self.done > 0 {
-            Verdict::DoneShort(self.done as i32)
-        } else {
-            Verdict::error(error)
+        match &self.zero_copy {
+            _ if self.done > 0 => Verdict::DoneShort(self.done as i32),
+            Some(zero_copy) if error == Errno::FAULT => {
+                let result = -error.raw_os_error();
+                Verdict::DoneWith { result, flags: zero_copy.flags_of_bad_data(), failed: true }
+            }
+            _ => Verdict::error(error),
         }
     }
 

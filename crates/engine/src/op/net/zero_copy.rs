@@ -48,6 +48,11 @@ impl ZeroCopy {
         flags(self.reports)
     }
 
+    /// [`cqe_flags`](Self::cqe_flags) where the data could not be read: the kernel has copied nothing then.
+    pub(super) fn flags_of_bad_data(&self) -> u32 {
+        flags(false)
+    }
+
     /// `EOPNOTSUPP` for sockets that the kernel does not send from program memory through; once.
     pub(super) fn check_socket(&mut self, fd: i32) -> Result<(), Errno> {
         const IPPROTO_UDPLITE: i32 = 136;

@@ -74,7 +74,8 @@ fn by_status(
     pipe.then(|| through_pipe(fd, flags, write, iovecs, count, bytes)).flatten()
 }
 
-fn by_message(
+/// By a message: what a socket's own read and write are to the kernel.
+pub fn by_message(
     fd: i32,
     write: bool,
     offset: u64,
@@ -86,7 +87,7 @@ fn by_message(
     if offset != 0 && offset != super::CURRENT_POSITION {
         return Err(Errno::SPIPE);
     }
-    if bytes == 0 {
+    if bytes == 0 && !write {
         return Ok(0);
     }
     // `struct msghdr`: name and its length, iovecs and their count, control and its length, flags.

@@ -2,6 +2,7 @@
 
 use super::{EDGE, ENDED, FOREIGN_KICK, KICK, READ, WRITE};
 use crate::forced::{point, Point};
+use crate::op::net::socket_option;
 use crate::op::{Op, Verdict};
 use crate::os::{EpollEvent, Os, Sys};
 use crate::path::worker::Approach;
@@ -13,6 +14,18 @@ use crate::{descriptors, process, Errno};
 use anyring_abi::Opcode;
 use std::sync::Arc;
 
+/// Events that are taken at a time.
+const EVENTS: usize = 128;
+
+/// What the registration of a descriptor asks for, for an operation that waits there.
+pub(super) fn events_for(op: &Op, list: ListKind) -> u32 {
+    match (op, list) {
+        (Op::Poll(poll), _) => u32::from(poll.events) | ENDED | libc::EPOLLRDHUP as u32,
+        (_, ListKind::Write) => WRITE,
+        _ => READ & !(libc::EPOLLPRI as u32),
+    }
+}
+
 impl RingGuard {
     /// Makes a request wait for readiness. `EPERM` when its file cannot be polled.
     pub fn arm(&mut self, id: Id, list: ListKind, worker_when_ready: bool) -> Result<(), Errno> {
@@ -22,11 +35,7 @@ impl RingGuard {
             Target::Fixed(file) | Target::Private(file) => file.fd,
             Target::None | Target::Index(_) => return Err(Errno::PERM),
         };
-        let events = match (&request.op, list) {
-            (Op::Poll(poll), _) => u32::from(poll.events) | ENDED | libc::EPOLLRDHUP as u32,
-            (_, ListKind::Write) => WRITE,
-            _ => READ & !(libc::EPOLLPRI as u32),
-        };
+        let events = events_for(&request.op, list);
         // A splice whose input is not ready waits for that one, not for the output that its SQE names as its file.
         let fd = match &mut self.slab[id].op {
             Op::Splice(splice) if list == ListKind::Read => {
@@ -39,10 +48,12 @@ impl RingGuard {
             _ => fd,
         };
         self.entries.check_new(fd)?;
+        self.join_list(fd);
         let state = &mut **self;
-        let fresh = state.entries.existing(fd).is_none_or(|entry| entry.registered == 0);
+        let (fresh, shut_down) =
+            state.entries.existing(fd).map_or((true, false), |entry| (entry.registered == 0, entry.shut_down));
         let epoll = state.entries.make_epoll(state.engine_end)?;
-        let anew = core::mem::take(&mut state.arm_anew) || worker_when_ready;
+        let anew = core::mem::take(&mut state.arm_anew) || worker_when_ready || shut_down;
         if anew || matches!(&state.slab[id].op, Op::Poll(poll) if poll.multishot) {
             // No attempt could be made: the registration is renewed so that what is there already makes an event.
             let wanted = state.entries.entry(fd).registered | events | EDGE;
@@ -53,7 +64,7 @@ impl RingGuard {
         }
         let put_off = core::mem::take(&mut state.attempt_put_off);
         if put_off && !core::mem::replace(&mut state.entries.entry(fd).put_off, true) {
-            state.entries.put_off.push(fd);
+            state.entries.put_off.push_back(fd);
         }
         let entry = state.entries.entry(fd);
         if put_off {
@@ -73,6 +84,11 @@ impl RingGuard {
             _ => entry.list(list).push_front(&mut state.slab, id),
         }
         point(Point::Arm);
+        // A multishot request stays armed natively, and of POLL_ADD the kernel says nothing.
+        let again = state.slab[id].path == Path::Poll && state.slab[id].op.is_multishot();
+        if list != ListKind::Poll && !again {
+            state.record_of(id, |it| it.poll_arm(events));
+        }
         state.entries.armed += 1;
         state.slab[id].state = State::Armed { fd, list, worker_when_ready };
         state.slab[id].path = Path::Poll;
@@ -94,22 +110,51 @@ impl RingGuard {
 
     /// Looks at the poll set without waiting and serves what is ready. True when there was something.
     pub fn poll_now(&mut self) -> bool {
-        self.entries.armed() != 0 && self.take_events()
+        if self.entries.armed() == 0 {
+            return false;
+        }
+        let served = self.take_events();
+        if self.entries.is_turn() {
+            self.attempt_next_put_off();
+            self.verify_next();
+        }
+        served
     }
 
     /// Takes what is in the poll set, whether or not anything is armed, and serves it. True when there was something.
     pub fn take_events(&mut self) -> bool {
         let Some(epoll) = self.entries.epoll() else { return false };
-        let mut events = [EpollEvent::default(); 128];
-        match Sys::epoll_wait(epoll, &mut events, Some(0), None) {
+        // Kept, since it costs more to clear than to use.
+        let mut events = core::mem::take(&mut self.entries.seen);
+        events.resize(EVENTS, EpollEvent::default());
+        let served = match Sys::epoll_wait(epoll, &mut events, Some(0), None) {
             Ok(count) => self.serve(&events[..count]),
             Err(_) => false,
+        };
+        self.entries.seen = events;
+        served
+    }
+
+    /// Serves what happened before the turn of `id` came, where it may make a difference to it: the kernel queues the next
+    /// of a chain behind the requests that the one before it has made ready.
+    #[cold]
+    pub fn serve_before(&mut self, id: Id) {
+        let Some(request) = self.slab.get(id) else { return };
+        let fd = match (&request.op, &request.target) {
+            (Op::Cancel(_) | Op::PollRemove(_), _) => None,
+            (Op::Rw(_) | Op::Net(_), Target::Number(fd)) => Some(*fd),
+            (Op::Rw(_) | Op::Net(_), Target::Fixed(file) | Target::Private(file)) => Some(file.fd),
+            _ => return,
+        };
+        if fd.is_none_or(|fd| self.entries.existing(fd).is_some_and(|entry| !entry.idle())) {
+            self.poll_now();
         }
     }
 
     /// Serves events of the poll set.
     pub fn serve(&mut self, events: &[EpollEvent]) -> bool {
         let mut served = false;
+        self.record(|it| it.awoke());
         for event in events {
             let (seen, data) = (event.events, event.data);
             if data == KICK {
@@ -141,14 +186,47 @@ impl RingGuard {
         if seen & (WRITE | ENDED) != 0 {
             entry.write_full = false;
         }
+        if entry.alone.is_some() {
+            if seen & libc::EPOLLRDHUP as u32 == 0 {
+                self.serve_alone(fd, seen);
+                return true;
+            }
+            self.join_list(fd);
+        }
         if seen & (READ | ENDED) != 0 {
             self.retry(fd, ListKind::Read);
+        }
+        if seen & libc::EPOLLRDHUP as u32 != 0 {
+            self.end_receives(fd);
         }
         if seen & (WRITE | ENDED) != 0 {
             self.retry(fd, ListKind::Write);
         }
         self.answer_polls(fd, seen as u16);
         true
+    }
+
+    /// What is still waited for on a socket of datagrams that was shut down for reading will not come. Natively a worker's
+    /// call answers that (`__skb_wait_for_more_packets` in net/core/datagram.c); with MSG_DONTWAIT it is EAGAIN for ever.
+    #[cold]
+    fn end_receives(&mut self, fd: i32) {
+        let Some(entry) = self.entries.existing(fd).filter(|entry| !entry.readers.is_empty()) else { return };
+        if socket_option(fd, libc::SO_TYPE) != Ok(libc::SOCK_DGRAM) {
+            return;
+        }
+        entry.shut_down = true;
+        let mut next = entry.readers.first();
+        while let Some(id) = next {
+            next = List::after(&self.slab, id);
+            let mut op = core::mem::replace(&mut self.slab[id].op, Op::placeholder());
+            let verdict = op.end_of_datagrams(fd);
+            let held = if verdict.is_some() { self.hold_buffer(id, &mut op) } else { Ok(()) };
+            self.slab[id].op = op;
+            let Some(verdict) = verdict else { continue };
+            self.disarm(id);
+            let verdict = held.map_or_else(Verdict::error, |()| self.settle_arrived(id, verdict));
+            self.follow(id, verdict);
+        }
     }
 
     /// Attempts the requests that wait on one list, in its order, until one finds nothing.
@@ -177,6 +255,7 @@ impl RingGuard {
                     return;
                 }
             }
+            self.record_of(id, |it| it.task_add());
             self.disarm(id);
             self.follow(id, verdict);
             if self.is_armed_again(id, fd, list) {
@@ -213,6 +292,7 @@ impl RingGuard {
             if answer == 0 {
                 continue;
             }
+            self.record_of(id, |it| it.task_add());
             if multishot && self.shot(id, answer.into(), 0) {
                 continue;
             }
@@ -222,41 +302,92 @@ impl RingGuard {
     }
 
     /// Before a sleep: makes sure that every entry armed since it was last looked at still names the file that its
-    /// requests wait for.
+    /// requests wait for, and makes the first attempts that were put off, where no event has made them yet.
     pub fn verify(&mut self) {
-        let Some(epoll) = self.entries.epoll() else { return };
-        self.attempt_put_off();
-        for fd in core::mem::take(&mut self.entries.unverified) {
-            let Some(entry) = self.entries.existing(fd) else { continue };
-            entry.unverified = false;
-            if entry.idle() {
-                continue;
-            }
-            let wanted = entry.registered;
-            if self.entries.control_registration(epoll, fd, wanted).is_err() {
-                // The number names something else now, or nothing: attempt the requests, they will find out.
-                self.reissue_all(fd);
-            }
+        for _ in 0..self.entries.put_off.len() {
+            self.attempt_next_put_off();
+        }
+        for _ in 0..self.entries.unverified.len() {
+            self.verify_next();
         }
     }
 
-    /// Makes the first attempts that were put off, where no event has made them yet.
-    fn attempt_put_off(&mut self) {
-        for fd in core::mem::take(&mut self.entries.put_off) {
-            let Some(entry) = self.entries.existing(fd) else { continue };
-            entry.put_off = false;
-            let waiting = entry.readers.first();
-            if waiting.is_none() || entry.read_empty {
-                continue;
+    fn verify_next(&mut self) {
+        let Some(fd) = self.entries.unverified.pop_front() else { return };
+        let (Some(epoll), Some(entry)) = (self.entries.epoll(), self.entries.existing(fd)) else { return };
+        entry.unverified = false;
+        if entry.idle() {
+            return;
+        }
+        let wanted = entry.registered;
+        if self.entries.control_registration(epoll, fd, wanted).is_err() {
+            // The number names something else now, or nothing: attempt the requests, they will find out.
+            self.reissue_all(fd);
+        }
+    }
+
+    fn attempt_next_put_off(&mut self) {
+        let Some(fd) = self.entries.put_off.pop_front() else { return };
+        let Some(entry) = self.entries.existing(fd) else { return };
+        entry.put_off = false;
+        if entry.alone.is_some() {
+            return self.attempt_alone(fd);
+        }
+        if !entry.polls.is_empty() {
+            self.look_for_polls(fd);
+        }
+        let Some(entry) = self.entries.existing(fd) else { return };
+        let waiting = entry.readers.first();
+        let Some(first) = waiting else { return };
+        if !entry.read_empty {
+            if self.wants_buffer(first) && Sys::poll_now(fd, libc::POLLIN as u16) == Ok(0) {
+                return; // its event will find that there is none
             }
             self.retry(fd, ListKind::Read);
-            if let Some(entry) = self.entries.existing(fd).filter(|entry| entry.readers.first() != waiting) {
-                entry.empty_streak = 0; // there was something: attempt at once again
-            }
         }
+        match self.entries.existing(fd) {
+            Some(entry) if entry.readers.first() != waiting => entry.empty_streak = 0, // attempt at once again
+            _ => self.end_nonblocking_reads(fd),
+        }
+    }
+
+    /// The look that was put off of Linux AIO's polls.
+    fn look_for_polls(&mut self, fd: i32) {
+        if self.aio.is_none() {
+            return;
+        }
+        let Ok(seen @ 1..) = Sys::poll_now(fd, (READ | WRITE) as u16) else { return };
+        let first = self.entries.existing(fd).and_then(|entry| entry.polls.first());
+        self.answer_polls(fd, seen);
+        if let Some(entry) = self.entries.existing(fd).filter(|entry| entry.polls.first() != first) {
+            entry.empty_streak = 0; // there was something: look at once again
+        }
+    }
+
+    /// Reads of Linux AIO that found nothing end where the description has become a nonblocking one: io_submit(2) would
+    /// have answered so, had it not put the attempt off.
+    pub(super) fn end_nonblocking_reads(&mut self, fd: i32) {
+        if self.aio.is_none() || !descriptors::is_nonblocking(fd) {
+            return;
+        }
+        self.join_list(fd);
+        self.entries.forget_access(fd);
+        while let Some(id) = self.entries.existing(fd).and_then(|entry| entry.readers.first()) {
+            self.disarm(id);
+            self.finish(id, -Errno::AGAIN.raw_os_error(), true);
+        }
+    }
+
+    /// It has no buffer and finds none.
+    fn wants_buffer(&mut self, id: Id) -> bool {
+        let mut op = core::mem::replace(&mut self.slab[id].op, Op::placeholder());
+        let wants = !self.finds_buffer(&mut op);
+        self.slab[id].op = op;
+        wants
     }
 
     fn reissue_all(&mut self, fd: i32) {
+        self.join_list(fd);
         for list in [ListKind::Read, ListKind::Write, ListKind::Poll] {
             while let Some(id) = self.entries.existing(fd).and_then(|entry| entry.list(list).first()) {
                 self.disarm(id);
@@ -271,6 +402,11 @@ impl RingGuard {
     /// The program is about to close `fd`: requests in flight on it keep a private duplicate, and nothing that was
     /// remembered of the number counts any more.
     pub fn detach_number(&mut self, fd: i32) {
+        if let Some(context) = &mut self.aio {
+            context.forget(fd);
+        }
+        self.join_list(fd);
+        self.record(|it| it.forget_file(fd));
         let mut file: Option<Arc<FixedFile>> = None;
         for id in self.slab.ids() {
             if !matches!(self.slab[id].target, Target::Number(number) if number == fd) {

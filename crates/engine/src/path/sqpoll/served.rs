@@ -21,6 +21,8 @@ pub struct Served {
     /// How long its program wants the thread to spin without work.
     pub idle_ns: u64,
     disabled: bool,
+    /// Requests are left that became ready.
+    left: bool,
     /// The poll set, while requests are armed.
     pub epoll: Option<i32>,
     /// Entries of the poll set wait to be verified, or reads for their first attempt.
@@ -34,7 +36,17 @@ impl Served {
     pub fn new(ring: &'static Ring, idle_ns: u64) -> Option<Served> {
         let guard = ring.lock().ok()?;
         let (view, control) = (guard.memory.view, guard.control);
-        Some(Served { ring, view, control, idle_ns, disabled: true, epoll: None, unverified: false, due_ns: None })
+        Some(Served {
+            ring,
+            view,
+            control,
+            idle_ns,
+            disabled: true,
+            left: false,
+            epoll: None,
+            unverified: false,
+            due_ns: None,
+        })
     }
 
     /// SQEs that the program has published and nobody consumed.
@@ -44,9 +56,9 @@ impl Served {
         tail.wrapping_sub(head).min(self.view.layout().sq_entries)
     }
 
-    /// Whether there is something to submit.
+    /// Whether there is something to submit, or to issue.
     pub fn has_work(&self) -> bool {
-        !self.disabled && self.entries() != 0
+        self.left || !self.disabled && self.entries() != 0
     }
 
     /// Whether a panic broke the ring, in whatever thread or process.
@@ -77,13 +89,14 @@ impl Served {
 
     fn note(&mut self, guard: &RingGuard) {
         self.disabled = guard.disabled;
+        self.left = !guard.ready.is_empty();
         self.epoll = if guard.entries.armed() != 0 { guard.entries.epoll() } else { None };
         self.unverified = guard.entries.has_unverified();
         let next_ns = guard.timers.next_ns();
         self.due_ns = next_ns.map(|next_ns| Sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(next_ns));
     }
 
-    /// Consumes SQEs. False when there were none.
+    /// Consumes SQEs, and goes on with what became ready. False when there was neither.
     pub fn submit(&mut self, shared: bool) -> bool {
         if !self.has_work() {
             return false;
@@ -91,6 +104,7 @@ impl Served {
         let most = if shared { FAIR_SHARE } else { u32::MAX };
         self.with(|guard| {
             if !guard.disabled && !guard.is_abandoned() {
+                guard.listen();
                 let _ = guard.submit(most); // an error is that of unmapped ring memory: there is nothing then
                 guard.announce_room();
             }

@@ -113,8 +113,10 @@ static void the_number_of_a_waiting_read_is_used_again(void)
 	}
 }
 
-/* Registered files are replaced by threads with rings of their own, and numbers that were used are given again. */
+/* Registered files are replaced by threads with rings of their own, and numbers that were used are given again. No ring is
+ * made or closed meanwhile: a READ that meets the number of one waits natively until there is a CQE on it. */
 enum { REPLACERS = 4, UPDATES = 600 };
+static pthread_barrier_t made, done;
 
 static void *replace_files(void *unused)
 {
@@ -126,6 +128,7 @@ static void *replace_files(void *unused)
 	CHECK(file >= 0);
 	init_ring(&ring, 16, 0);
 	CHECK(io_uring_register_files(&ring, &none, 1) == 0);
+	pthread_barrier_wait(&made);
 	for (int round = 0; round < UPDATES; round++) {
 		int lowest = dup(file);
 
@@ -142,6 +145,7 @@ static void *replace_files(void *unused)
 		CHECK(io_uring_register_files_update(&ring, 0, &file, 1) == 1);
 		CHECK(io_uring_register_files_update(&ring, 0, &none, 1) == 1);
 	}
+	pthread_barrier_wait(&done);
 	io_uring_queue_exit(&ring);
 	close(file);
 	return NULL;
@@ -151,6 +155,7 @@ static void replace_files_at_once(void)
 {
 	pthread_t threads[REPLACERS];
 
+	CHECK(pthread_barrier_init(&made, NULL, REPLACERS) == 0 && pthread_barrier_init(&done, NULL, REPLACERS) == 0);
 	for (int i = 0; i < REPLACERS; i++)
 		CHECK(pthread_create(&threads[i], NULL, replace_files, NULL) == 0);
 	for (int i = 0; i < REPLACERS; i++)

@@ -1,9 +1,10 @@
 //! One workload of the lab, in a process of its own: ordinary programs that know nothing of anyring. The argument is a
 //! [`Task`] as JSON, the answer one line of JSON, a [`Reply`].
 //!
-//! `work/` has a file for each workload, with its programs; `ring` is how those of the interface use it, `peer/` what the
-//! others stand on.
+//! `work/` has a file for each workload, with its programs; `ring` and `aio` are how those of the interfaces use them,
+//! `peer/` what the others stand on.
 
+mod aio;
 mod outcome;
 mod peer;
 mod provider;
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
     let reply = match task {
         Ok(task) => run(&task),
         Err(why) => {
-            eprintln!("anyring-lab-worker is started by `anyring lab`; it does not understand this: {why}");
+            eprintln!("anyring-lab-worker is started by `anyring lab` and `anyring advise`; it does not understand this: {why}");
             return ExitCode::from(2);
         }
     };
@@ -65,10 +66,12 @@ fn run(task: &Task) -> Reply {
         Work::ArmAndCancel(timers) => work::timers::arm_and_cancel(program, door, timers),
         Work::Fire { timeouts, over_ms } => work::timers::fire(program, door, *timeouts, *over_ms),
         Work::Polls(polls) => work::polls::run(program, door, polls),
+        Work::TokenPasses(tokens) => work::tokens::run(program, door, tokens),
         Work::Idle { rings, for_ms } => work::idle::run(program, door, *rings, *for_ms),
         Work::Messages(messages) => work::messages::run(program, door, messages),
         Work::FanIn(fan_in) => work::messages::fan_in::run(program, door, fan_in),
         Work::FanOut(fan_out) => work::messages::fan_out::run(program, door, fan_out),
         Work::DirectWrites(writes) => work::writes::run(program, door, writes),
+        Work::Paired(paired) => work::paired::run(program, door, paired),
     })
 }

@@ -3,7 +3,7 @@
 //!
 //! One thread owns a [`Ring`]; the other side of its memory is the ring's server.
 
-mod calls;
+pub mod calls;
 mod liburing;
 
 use crate::outcome::{refused, Outcome, Stop};

@@ -5,9 +5,11 @@ pub mod files;
 pub mod idle;
 pub mod messages;
 pub mod nop;
+pub mod paired;
 pub mod pipes;
 pub mod polls;
 pub mod timers;
+pub mod tokens;
 pub mod writes;
 
 /// Threads of the kernel's io-wq in this process: it keeps them for some seconds after their last request.

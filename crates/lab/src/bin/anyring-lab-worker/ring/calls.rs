@@ -1,4 +1,4 @@
-//! A ring without liburing: the system calls themselves, through libc's `syscall()` or by instructions of our own.
+//! Without liburing or libaio: the system calls themselves, through libc's `syscall()` or by instructions of our own.
 
 use super::liburing::IoUring;
 use crate::provider;
@@ -19,13 +19,13 @@ pub struct Calls {
 impl Calls {
     /// A value, or a negative error number.
     #[inline]
-    fn call(self, number: i64, args: [usize; 6]) -> isize {
+    pub fn call<const NUMBER: i64>(self, args: [usize; 6]) -> isize {
         if self.raw {
-            return raw_call(number, args);
+            return raw_call::<NUMBER>(args);
         }
         let [a, b, c, d, e, f] = args;
-        // SAFETY: io_uring's calls, on structures that the caller keeps alive.
-        match unsafe { libc::syscall(number, a, b, c, d, e, f) } {
+        // SAFETY: calls of io_uring and Linux AIO, on structures that the caller keeps alive.
+        match unsafe { libc::syscall(NUMBER, a, b, c, d, e, f) } {
             -1 => -(std::io::Error::last_os_error().raw_os_error().unwrap_or(0) as isize),
             value => value as isize,
         }
@@ -34,10 +34,14 @@ impl Calls {
     fn map(self, fd: i32, bytes: usize, offset: u32) -> Result<*mut u8, i32> {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
         let address = match self.raw {
-            true => raw_call(
-                libc::SYS_mmap,
-                [0, bytes, protection as usize, flags as usize, fd as usize, offset as usize],
-            ),
+            true => raw_call::<{ libc::SYS_mmap }>([
+                0,
+                bytes,
+                protection as usize,
+                flags as usize,
+                fd as usize,
+                offset as usize,
+            ]),
             // SAFETY: a new mapping wherever the kernel likes.
             false => unsafe {
                 let address = libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, i64::from(offset));
@@ -61,7 +65,7 @@ impl Calls {
     /// As liburing's: 0 or a negative error number.
     pub fn queue_init(self, entries: u32, ring: &mut IoUring, mut params: Params) -> i32 {
         let address = std::ptr::from_mut(&mut params) as usize;
-        let fd = self.call(NR_IO_URING_SETUP, [entries as usize, address, 0, 0, 0, 0]) as i32;
+        let fd = self.call::<NR_IO_URING_SETUP>([entries as usize, address, 0, 0, 0, 0]) as i32;
         if fd < 0 {
             return fd;
         }
@@ -119,13 +123,13 @@ impl Calls {
     #[inline]
     fn enter(self, fd: i32, pending: u32, wait: u32) -> i32 {
         let flags = if wait > 0 { IORING_ENTER_GETEVENTS as usize } else { 0 };
-        self.call(NR_IO_URING_ENTER, [fd as usize, pending as usize, wait as usize, flags, 0, 0]) as i32
+        self.call::<NR_IO_URING_ENTER>([fd as usize, pending as usize, wait as usize, flags, 0, 0]) as i32
     }
 
     /// io_uring_register(2): a value or a negative error number.
     pub fn register(self, fd: i32, opcode: u32, argument: *const c_void, count: u32) -> i32 {
         let args = [fd as usize, opcode as usize, argument as usize, count as usize, 0, 0];
-        self.call(NR_IO_URING_REGISTER, args) as i32
+        self.call::<NR_IO_URING_REGISTER>(args) as i32
     }
 
     /// Unmaps and closes.
@@ -140,24 +144,26 @@ impl Calls {
     }
 }
 
-/// A system call by an instruction in our own text, as liburing's compiled code and Go programs make it. Right before it
-/// the number is loaded, which is where libanyring.so can put a jump.
+/// A system call by an instruction in our own text, as liburing's compiled code and Go programs make it. The number is
+/// loaded right before it, so that everybody can see that none of them closes a descriptor; there libanyring.so can put a
+/// jump, too.
 #[inline(always)]
-fn raw_call(number: i64, args: [usize; 6]) -> isize {
+fn raw_call<const NUMBER: i64>(args: [usize; 6]) -> isize {
     let answer: isize;
-    // SAFETY: the asm declares all that the instruction changes; io_uring's calls and mmap, on structures that the
-    // caller keeps alive.
+    // SAFETY: the asm declares all that the instructions change; calls of io_uring and Linux AIO, and mmap, on
+    // structures that the caller keeps alive.
     #[cfg(target_arch = "x86_64")]
     unsafe {
-        std::arch::asm!("syscall", inlateout("rax") number as isize => answer, in("rdi") args[0], in("rsi") args[1],
-            in("rdx") args[2], in("r10") args[3], in("r8") args[4], in("r9") args[5], lateout("rcx") _,
-            lateout("r11") _, options(nostack));
+        std::arch::asm!("mov eax, {number}", "syscall", number = const NUMBER, out("rax") answer,
+            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2], in("r10") args[3], in("r8") args[4],
+            in("r9") args[5], lateout("rcx") _, lateout("r11") _, options(nostack));
     }
     // SAFETY: as above.
     #[cfg(target_arch = "aarch64")]
     unsafe {
-        std::arch::asm!("svc 0", in("x8") number, inlateout("x0") args[0] as isize => answer, in("x1") args[1],
-            in("x2") args[2], in("x3") args[3], in("x4") args[4], in("x5") args[5], options(nostack));
+        std::arch::asm!("mov x8, {number}", "svc 0", number = const NUMBER, inlateout("x0") args[0] as isize => answer,
+            in("x1") args[1], in("x2") args[2], in("x3") args[3], in("x4") args[4], in("x5") args[5], out("x8") _,
+            options(nostack));
     }
     answer
 }

@@ -26,7 +26,7 @@ pub fn run(program: Program, door: Door, work: &Files) -> Outcome<Measured> {
         }
         Program::Libuv => Ok(figure(reads(&file, work, &mut Libuv::new()?)?, None)),
         Program::PosixAio => Ok(figure(reads(&file, work, &mut PosixAio::default())?, None)),
-        Program::KernelAio => Ok(figure(reads(&file, work, &mut KernelAio::new(work.depth, 0)?)?, None)),
+        Program::Aio => Ok(figure(reads(&file, work, &mut KernelAio::new(work.depth, 0)?)?, None)),
         Program::Threads => Ok(figure(threads(&file, work)?, None)),
         other => not_for(other),
     }

@@ -73,7 +73,7 @@ pub fn run(program: Program, door: Door, work: &Pipes) -> Outcome<Measured> {
         Program::Libuv => pool(&mut field, work, &mut Libuv::new()?),
         Program::PosixAio => pool(&mut field, work, &mut PosixAio::default()),
         Program::Threads => pool(&mut field, work, &mut Pool::new()?),
-        Program::KernelAio if work.ready => {
+        Program::Aio if work.ready => {
             let mut aio = KernelAio::new(2 * work.pipes, libc::RWF_NOWAIT)?;
             Ok(figure(rounds(&mut field, work, &mut aio, false)?, None))
         }

@@ -42,7 +42,7 @@ pub fn run(program: Program, door: Door, work: &Polls) -> Outcome<Measured> {
             };
             Ok(figure(rounds(work, &fds, &active, &mut epoll, wait, |_, _, _| Ok(()), |_| Ok(()))?, None))
         }
-        Program::KernelAio => {
+        Program::Aio => {
             let mut aio = KernelAio::new(all, 0)?;
             fds.iter().enumerate().for_each(|(index, fd)| aio.begin_poll(index as u64, *fd));
             aio.flush()?;

@@ -22,7 +22,7 @@ pub fn run(program: Program, door: Door, work: &DirectWrites) -> Outcome<Measure
     };
     let us = match (program, &mut ring) {
         (_, Some(uring)) => writes(work, |transfer| one(uring, transfer))?,
-        (Program::KernelAio, _) => {
+        (Program::Aio, _) => {
             let mut aio = KernelAio::new(8, 0)?;
             writes(work, |transfer| one(&mut aio, transfer))?
         }

@@ -1,0 +1,167 @@
+//! Waits on a ring to which messages come one soon after the other: signals, deadlines and silence in between. A server may
+//! keep such a waiter awake for a while instead of letting it sleep; nobody must see that.
+
+use super::prelude::*;
+use crate::polled::look;
+use crate::sys::{count_signal, gettid, SIGNALS};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+cases! {
+    any_flags: [
+        a_handler_ends_the_wait_for_the_next_message,
+        an_ignored_signal_does_not_end_it,
+        a_handler_beside_a_message_takes_nothing_away,
+        a_deadline_ends_it,
+        a_ring_whose_messages_stop_uses_no_cpu,
+    ],
+    own_flags: [],
+}
+
+const DEFERRED: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+const ROUNDS: u32 = 24;
+/// Messages in a round, before the wait that is looked at.
+const MESSAGES: u32 = 12;
+
+/// Spins: shorter than a sleep can be.
+fn spin(us: u32) {
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_micros(us.into()) {
+        std::hint::spin_loop();
+    }
+}
+
+fn message(number: i32, user_data: u64) -> Sqe {
+    prep(Opcode::MsgRing, number, IORING_MSG_DATA, 0, user_data)
+}
+
+/// Waits for one CQE for at most so long.
+fn wait_for(target: &mut Ring, span: Duration) -> isize {
+    let time = Timespec { tv_sec: 0, tv_nsec: span.as_nanos() as i64 };
+    let arg = GeteventsArg { ts: address(&time), ..GeteventsArg::default() };
+    let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
+    target.enter(0, 1, flags, address(&arg) as usize, size_of::<GeteventsArg>())
+}
+
+/// In each round a thread sends messages every few microseconds, which this one waits for one by one; then `quiet` is
+/// called here, and some 5 to 40 us later `disturb` by the sender, with its ring and the target's number.
+fn rounds(cx: &Context, flags: u32, disturb: impl Fn(&mut Ring, i32) + Sync, mut quiet: impl FnMut(&mut Ring, u32)) {
+    let mut target = cx.ring_with(64, flags);
+    let number = target.fd;
+    let (begun, ended) = (AtomicU32::new(0), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut sender = cx.ring(4);
+            for round in 1..=ROUNDS {
+                for n in 0..MESSAGES {
+                    spin(5);
+                    assert_eq!(sender.run(message(number, n.into())), 0);
+                }
+                look("the receiver", || begun.load(Ordering::Acquire) >= round);
+                spin(5 + round % 8 * 5);
+                disturb(&mut sender, number);
+                look("the receiver's wait to end", || ended.load(Ordering::Acquire) >= round);
+            }
+        });
+        for round in 1..=ROUNDS {
+            for n in 0..MESSAGES {
+                assert_eq!(target.wait().user_data, u64::from(n));
+            }
+            begun.store(round, Ordering::Release);
+            quiet(&mut target, round);
+            ended.store(round, Ordering::Release);
+        }
+    });
+}
+
+fn signal(thread: i32, signal: i32) {
+    // SAFETY: no pointers; a signal that the case handles or ignores goes to a thread of its own process.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) }, 0);
+}
+
+fn a_handler_ends_the_wait_for_the_next_message(cx: &Context) {
+    count_signal(libc::SIGUSR1);
+    let receiver = gettid();
+    for flags in [0, DEFERRED] {
+        let before = SIGNALS.load(Ordering::SeqCst);
+        let mut missed = 0;
+        let quiet = |target: &mut Ring, round| {
+            match wait_for(target, Duration::from_millis(50)) {
+                answer if answer == -libc::EINTR as isize => {}
+                // It ran before this thread was in the wait.
+                answer if answer == -libc::ETIME as isize => missed += 1,
+                answer => panic!("{flags:#x}: {answer}"),
+            }
+            look("the handler", || SIGNALS.load(Ordering::SeqCst) - before == round);
+        };
+        rounds(cx, flags, |_, _| signal(receiver, libc::SIGUSR1), quiet);
+        assert!(missed < ROUNDS / 2, "{flags:#x}: {missed} of {ROUNDS} handlers ended no wait");
+    }
+}
+
+fn an_ignored_signal_does_not_end_it(cx: &Context) {
+    let receiver = gettid();
+    for flags in [0, DEFERRED] {
+        let quiet = |target: &mut Ring, _| {
+            assert_eq!(wait_for(target, Duration::from_millis(2)), -libc::ETIME as isize, "{flags:#x}");
+        };
+        rounds(cx, flags, |_, _| signal(receiver, libc::SIGURG), quiet); // ignored by default
+    }
+}
+
+/// Whichever comes first, the message is there in the end and the handler ran.
+fn a_handler_beside_a_message_takes_nothing_away(cx: &Context) {
+    count_signal(libc::SIGUSR1);
+    let receiver = gettid();
+    for flags in [0, DEFERRED] {
+        let before = SIGNALS.load(Ordering::SeqCst);
+        let quiet = |target: &mut Ring, round: u32| {
+            let cqe = loop {
+                let answer = target.enter(0, 1, IORING_ENTER_GETEVENTS, 0, 0);
+                assert!([0, -libc::EINTR as isize].contains(&answer), "{flags:#x}: {answer}");
+                if let Some(cqe) = target.peek() {
+                    break cqe;
+                }
+            };
+            assert_eq!(cqe.user_data, 99);
+            look("the handler", || SIGNALS.load(Ordering::SeqCst) - before == round);
+        };
+        let disturb = |sender: &mut Ring, number| {
+            signal(receiver, libc::SIGUSR1);
+            assert_eq!(sender.run(message(number, 99)), 0);
+        };
+        rounds(cx, flags, disturb, quiet);
+    }
+}
+
+fn a_deadline_ends_it(cx: &Context) {
+    for flags in [0, DEFERRED] {
+        let quiet = |target: &mut Ring, round: u32| {
+            let span = Duration::from_micros((10 * round).into());
+            let begin = Instant::now();
+            assert_eq!(wait_for(target, span), -libc::ETIME as isize, "{flags:#x}");
+            assert!(begin.elapsed() >= span, "{flags:#x}: after {:?} of {span:?}", begin.elapsed());
+        };
+        rounds(cx, flags, |_, _| {}, quiet);
+    }
+}
+
+/// The time for which this thread has run.
+fn cpu() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is one timespec.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+fn a_ring_whose_messages_stop_uses_no_cpu(cx: &Context) {
+    for flags in [0, DEFERRED] {
+        let quiet = |target: &mut Ring, _| {
+            let before = cpu();
+            assert_eq!(wait_for(target, Duration::from_millis(20)), -libc::ETIME as isize, "{flags:#x}");
+            let used = cpu() - before;
+            assert!(used < Duration::from_millis(4), "{flags:#x}: {used:?} in 20 ms of waiting");
+        };
+        rounds(cx, flags, |_, _| {}, quiet);
+    }
+}

@@ -1,0 +1,51 @@
+//! `anyring advise`: measures whether IOSQE_ASYNC pays, and says so.
+
+use crate::cli::{AdviseOperation, AdviseOptions};
+use crate::doctor::Server;
+use crate::failure::{Failure, USAGE};
+use crate::{lab, library, run};
+use anyring_lab::advise::{self, report, subject, Wish};
+use anyring_lab::backend::Backend;
+use anyring_lab::message::Transferring;
+use anyring_lab::worker::Launcher;
+
+/// Measures and shows.
+pub fn run(options: &AdviseOptions) -> Result<i32, Failure> {
+    let default = if options.subject == "tcp" { AdviseOperation::Recv } else { AdviseOperation::Read };
+    let operation = match options.op.unwrap_or(default) {
+        AdviseOperation::Read => Transferring::Read,
+        AdviseOperation::Write => Transferring::Write,
+        AdviseOperation::Recv => Transferring::Recv,
+        AdviseOperation::Send => Transferring::Send,
+    };
+    let usage = |message| Failure { status: USAGE, message };
+    let subject =
+        subject::find(&options.subject, operation, options.direct, options.rewrite).map_err(
+            |fault| match fault {
+                subject::Fault::Usage(message) => usage(message),
+                subject::Fault::Refused(message) => Failure::own(message),
+            },
+        )?;
+    let backend = match run::server_of_rings(options.backend)? {
+        Server::Kernel => Backend::Kernel,
+        Server::User => Backend::Anyring,
+    };
+    let rounds = u32::from(options.rounds);
+    let wish = Wish { backend, operation, sizes: options.sizes.clone(), direct: options.direct, rounds };
+    let sizes = advise::sizes(&subject, &wish).map_err(usage)?;
+    let library = library::find().map_err(Failure::own)?;
+    let launcher = Launcher::new(&library).map_err(Failure::own)?;
+    lab::note_interruptions();
+    let bar = lab::progress("advise", advise::steps(&subject, &wish, &sizes));
+    let measured = advise::run(&launcher, &subject, &wish, &sizes, || {
+        bar.inc(1);
+        lab::check_interrupted()
+    });
+    bar.finish_and_clear();
+    let report = measured.map_err(lab::failed)?;
+    match options.json {
+        true => println!("{}", lab::json(&report)?),
+        false => print!("{}", report::text(&report)),
+    }
+    Ok(0)
+}

@@ -1,0 +1,191 @@
+//! Whose events are traced: a program that we start, or one that runs already.
+
+use crate::cli::Program;
+use crate::errno;
+use crate::exec::exec;
+use crate::failure::Failure;
+use rustix::event::{poll, PollFd, PollFlags};
+use rustix::fd::OwnedFd;
+use rustix::process::{pidfd_open, Pid, PidfdFlags};
+
+/// How often the events are collected while the program runs, in nanoseconds.
+const PERIOD_NS: libc::c_long = 2_000_000;
+
+/// Signals that are not ours to act upon.
+const PASSED_ON: [i32; 9] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGWINCH,
+    libc::SIGCONT,
+];
+
+/// Whose events are traced.
+pub enum Subject {
+    /// A program that we started.
+    Child(Child),
+    /// One that runs already.
+    Running(Running),
+}
+
+impl Subject {
+    /// Whether it is over, and then its status as waitpid(2) gives it: 0 for a program that is not ours.
+    pub fn look(&mut self) -> Result<Option<i32>, Failure> {
+        match self {
+            Subject::Child(child) => child.look(),
+            Subject::Running(running) => running.look(),
+        }
+    }
+
+    /// Sleeps for a period, or until a signal comes.
+    pub fn sleep(&mut self) {
+        match self {
+            Subject::Child(child) => child.pass_on_signals(),
+            Subject::Running(running) => running.mind_signals(),
+        }
+    }
+
+    /// Our exit status after a program that ended with `status`, or our death by the same signal.
+    pub fn end_as_it_did(&self, status: i32) -> Result<i32, Failure> {
+        match self {
+            Subject::Child(child) => child.end_as_it_did(status),
+            Subject::Running(_) => Ok(0),
+        }
+    }
+}
+
+/// Sleeps for a period, or until one of these signals comes: its number, 0 or less for none.
+fn sleep_for_signals(signals: &libc::sigset_t) -> (i32, libc::siginfo_t) {
+    let period = libc::timespec { tv_sec: 0, tv_nsec: PERIOD_NS };
+    // SAFETY: all three are values that outlive the call; an all-zero siginfo is one.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        (libc::sigtimedwait(signals, &mut info, &period), info)
+    }
+}
+
+/// A program that was not started by us: traced until it ends, or until we are to end.
+pub struct Running {
+    process: OwnedFd,
+    signals: libc::sigset_t,
+    over: bool,
+}
+
+impl Running {
+    /// The process of this number.
+    pub fn join(pid: i32) -> Result<Running, Failure> {
+        let none = || Failure::own(format!("--pid {pid}: no such process"));
+        let number = Pid::from_raw(pid).filter(|_| pid > 0).ok_or_else(none)?;
+        let process = pidfd_open(number, PidfdFlags::empty()).map_err(|_| none())?;
+        // SAFETY: the set is written before it is read, and the numbers are signals.
+        let signals = unsafe {
+            let mut signals = std::mem::zeroed();
+            libc::sigemptyset(&mut signals);
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                libc::sigaddset(&mut signals, signal);
+            }
+            libc::sigprocmask(libc::SIG_BLOCK, &signals, std::ptr::null_mut());
+            signals
+        };
+        Ok(Running { process, signals, over: false })
+    }
+
+    fn look(&self) -> Result<Option<i32>, Failure> {
+        let mut wish = [PollFd::new(&self.process, PollFlags::IN)];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let ended = poll(&mut wish, Some(&now)).is_ok_and(|count| count != 0);
+        Ok((ended || self.over).then_some(0))
+    }
+
+    fn mind_signals(&mut self) {
+        self.over |= sleep_for_signals(&self.signals).0 > 0;
+    }
+}
+
+/// A program that we started.
+pub struct Child {
+    pid: libc::pid_t,
+    signals: libc::sigset_t,
+    /// What was blocked before.
+    mask: libc::sigset_t,
+}
+
+impl Child {
+    pub fn start(program: &Program) -> Result<Child, Failure> {
+        // SAFETY: the sets are written before they are read, the numbers are signals. SIGCHLD's action is put back in the
+        // child, where this returns: until then an inherited "ignore" would take its status from us.
+        let (signals, mask, inherited) = unsafe {
+            let (mut signals, mut mask) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigemptyset(&mut signals);
+            for signal in PASSED_ON.into_iter().chain([libc::SIGCHLD]) {
+                libc::sigaddset(&mut signals, signal);
+            }
+            libc::sigprocmask(libc::SIG_BLOCK, &signals, &mut mask);
+            (signals, mask, libc::signal(libc::SIGCHLD, libc::SIG_DFL))
+        };
+        // SAFETY: this process has one thread, so the child may do whatever we may.
+        match unsafe { libc::fork() } {
+            -1 => Err(Failure::own(format!("fork: {}", errno::describe(errno::last())))),
+            0 => {
+                // SAFETY: as above.
+                unsafe {
+                    libc::signal(libc::SIGCHLD, inherited);
+                    libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
+                }
+                let status = match exec(program) {
+                    Ok(never) => match never {},
+                    Err(failure) => {
+                        eprintln!("anyring: {}", failure.message);
+                        failure.status
+                    }
+                };
+                // SAFETY: ends the child without what the parent registered for its own exit.
+                unsafe { libc::_exit(status) }
+            }
+            pid => Ok(Child { pid, signals, mask }),
+        }
+    }
+
+    /// Its status as waitpid(2) gives it, once it has ended.
+    fn look(&self) -> Result<Option<i32>, Failure> {
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        match unsafe { libc::waitpid(self.pid, &mut status, libc::WNOHANG) } {
+            0 => Ok(None),
+            -1 if errno::last() == libc::EINTR => Ok(None),
+            -1 => Err(Failure::own(format!("waitpid: {}", errno::describe(errno::last())))),
+            _ => Ok(Some(status)),
+        }
+    }
+
+    /// Sleeps for a period, or until a signal comes, which the program gets.
+    fn pass_on_signals(&self) {
+        let (signal, info) = sleep_for_signals(&self.signals);
+        // The terminal's own signals (SI_KERNEL) go to the whole foreground group.
+        if PASSED_ON.contains(&signal) && info.si_code != libc::SI_KERNEL {
+            // SAFETY: our own child, not waited for yet, so that the number is its.
+            unsafe { libc::kill(self.pid, signal) };
+        }
+    }
+
+    /// The exit status, or the death by the same signal.
+    fn end_as_it_did(&self, status: i32) -> Result<i32, Failure> {
+        if !libc::WIFSIGNALED(status) {
+            return Ok(libc::WEXITSTATUS(status));
+        }
+        let signal = libc::WTERMSIG(status);
+        let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: plain calls with values of this frame. One core, the program's, is enough.
+        unsafe {
+            libc::setrlimit(libc::RLIMIT_CORE, &no_core);
+            libc::signal(signal, libc::SIG_DFL);
+            libc::raise(signal);
+            libc::sigprocmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut());
+        }
+        Ok(128 + signal) // where the signal stays blocked
+    }
+}

@@ -1,0 +1,356 @@
+//! `anyring trace`: the program's own end, and what is said of its requests.
+
+mod common;
+
+use common::{anyring, conformance, library, one_line_failure, output};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What `trace` says of the conformance cases `cases`, served by `backend`: events with `--events`, else JSON.
+fn trace(backend: &str, form: &str, cases: &[&str]) -> String {
+    library();
+    let directory = tempfile::tempdir().expect("a directory");
+    let report = directory.path().join("report");
+    let mut command = anyring(&["trace", "--backend", backend, form, "-o"]);
+    command.arg(&report).arg("--").arg(conformance()).args(["--quiet", "--exact"]);
+    cases.iter().for_each(|case| {
+        command.args(["--filter", case]);
+    });
+    let output = output(&mut command);
+    assert!(output.status.success(), "{output:?}");
+    std::fs::read_to_string(report).expect("the report")
+}
+
+fn files_of_events() -> Vec<String> {
+    let names = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+    names
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.contains("anyring-trace-"))
+        .collect()
+}
+
+#[test]
+fn the_programs_end_is_ours() {
+    library();
+    let ends = [("exit 7", Some(7)), ("kill -TERM $$", None)];
+    for (script, status) in ends {
+        let output = output(&mut anyring(&["trace", "--backend", "user", "--", "sh", "-c", script]));
+        assert_eq!(output.status.code(), status, "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("No ring was made."));
+    }
+    let missing = output(&mut anyring(&["trace", "--backend", "user", "--", "no-such-program"]));
+    assert_eq!(missing.status.code(), Some(127), "{missing:?}");
+}
+
+#[test]
+fn a_signal_is_passed_on_and_the_file_of_events_is_removed() {
+    library();
+    let mut command = anyring(&["trace", "--backend", "user", "--", "sh", "-c"]);
+    command.arg("trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done");
+    let mut tracer = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("start");
+    let mut ready = [0u8; 6];
+    std::io::Read::read_exact(&mut tracer.stdout.take().expect("a pipe"), &mut ready).expect("ready");
+    let file = format!("anyring-trace-{}-", tracer.id());
+    let kill = Command::new("kill").args(["-TERM", &tracer.id().to_string()]).status().expect("kill");
+    assert!(kill.success());
+    let limit = Instant::now() + Duration::from_secs(20);
+    let status = loop {
+        match tracer.try_wait().expect("wait") {
+            Some(status) => break status,
+            None => assert!(Instant::now() < limit, "the tracer did not end"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert_eq!(status.code(), Some(9));
+    let left: Vec<_> = files_of_events().into_iter().filter(|name| name.contains(&file)).collect();
+    assert!(left.is_empty(), "left behind: {left:?}");
+}
+
+#[test]
+fn what_cannot_be_traced_is_refused_in_one_line() {
+    library();
+    let output = output(&mut anyring(&["trace", "-o", "/no/such/folder/report", "--", "true"]));
+    one_line_failure(&output, 125);
+}
+
+/// Names of the events of each request: rings in the order in which they were made, requests by their user_data.
+type Streams = BTreeMap<(u32, String), Vec<String>>;
+
+/// What says when somebody got around to it, and no more of a request than that.
+const NOT_COMPARED: [&str; 4] = ["task_add", "task_work_run", "local_work_run", "sys_enter_io_uring_enter"];
+
+fn streams(events: &str) -> Streams {
+    let mut streams = Streams::new();
+    let mut names = BTreeMap::new();
+    for line in events.lines() {
+        let mut words = line.split(' ');
+        let probe = words.next().unwrap_or_default();
+        let name = probe.rsplit(':').next().unwrap_or_default();
+        let name = name.strip_prefix("io_uring_").unwrap_or(name);
+        let words: Vec<_> = words.collect();
+        let field = |key: &str| words.iter().position(|word| *word == key).map(|at| words[at + 1].to_owned());
+        let ring: u32 = field("ring").expect("a ring").parse().expect("a number");
+        let (request, user_data) = (field("req"), field("user_data"));
+        if let (Some(request), Some(user_data)) = (&request, &user_data) {
+            names.insert((ring, request.clone()), user_data.clone());
+        }
+        let user_data = user_data.or_else(|| names.get(&(ring, request?)).cloned());
+        if let Some(user_data) = user_data.filter(|_| !NOT_COMPARED.contains(&name)) {
+            streams.entry((ring, user_data)).or_default().push(name.to_owned());
+        }
+    }
+    streams
+}
+
+/// The cases of `conformance/traced.txt`.
+fn traced_cases() -> Vec<String> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/traced.txt");
+    let text = std::fs::read_to_string(file).expect("the list");
+    text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::to_owned).collect()
+}
+
+fn tracefs_is_there() -> bool {
+    ["/sys/kernel/tracing/instances", "/sys/kernel/debug/tracing/instances"]
+        .iter()
+        .any(|place| Path::new(place).is_dir())
+}
+
+#[test]
+fn our_events_are_the_kernels_in_names_and_order() {
+    if !common::kernel_works("comparing streams of events") {
+        return;
+    }
+    if !tracefs_is_there() {
+        return common::skipped("comparing streams of events: tracefs is not mounted, or only for root");
+    }
+    let cases = traced_cases();
+    assert!(cases.len() >= 50, "the list has become short: {}", cases.len());
+    let cases: Vec<_> = cases.iter().map(String::as_str).collect();
+    let (theirs, ours) = (trace("kernel", "--events", &cases), trace("user", "--events", &cases));
+    for text in [&theirs, &ours] {
+        assert!(!text.contains("events were lost"), "{}", text.lines().last().unwrap_or_default());
+    }
+    let (theirs, ours) = (streams(&theirs), streams(&ours));
+    assert!(theirs.len() >= cases.len(), "there were requests: {}", theirs.len());
+    let differ: Vec<_> = theirs
+        .iter()
+        .filter(|(request, names)| ours.get(*request) != Some(names))
+        .map(|(request, names)| format!("{request:?}: kernel {names:?}, ours {:?}", ours.get(request)))
+        .collect();
+    assert!(differ.is_empty(), "{} requests differ:\n{}", differ.len(), differ.join("\n"));
+    assert_eq!(theirs.len(), ours.len(), "requests of which only we say something");
+}
+
+#[test]
+fn the_summary_says_which_path_each_kind_of_request_took() {
+    let text = trace("user", "--json", &["rw_pipe::readv_waits_for_data", "nop::completes_with_zero"]);
+    let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(report["backend"], "anyring");
+    assert_eq!(report["events_lost"], 0);
+    let rings = report["rings"].as_array().expect("rings");
+    let kinds: Vec<_> = rings.iter().flat_map(|ring| ring["kinds"].as_array().expect("kinds")).collect();
+    let kind = |opcode: &str| *kinds.iter().find(|kind| kind["opcode"] == opcode).expect("that opcode");
+    let (nop, read) = (kind("NOP"), kind("READV"));
+    assert_eq!((&nop["inline"], &nop["worker"]), (&nop["count"], &serde_json::json!(0)));
+    assert_eq!(read["file"], "pipe");
+    assert!(read["poll"].as_u64() > Some(0), "{read}");
+    assert!(read["p50_ns"].as_u64() <= read["p99_ns"].as_u64());
+    assert!(rings.iter().all(|ring| ring["enters"].as_u64() > Some(0)), "{text}");
+}
+
+#[test]
+fn requests_of_linux_aio_have_events_and_a_summary() {
+    let waiting = "aio_requests::poll_waits_for_data";
+    let full = "aio_calls::submit_is_refused_once_there_is_no_room";
+    let direct = "aio_requests::direct_read_and_write";
+    let events = trace("user", "--events", &[waiting]);
+    let names = events.lines().filter_map(|line| line.split(' ').next());
+    // Whether a thread had to sleep for what is there by then is not always the same.
+    let names: Vec<_> = names.filter(|name| *name != "anyring:aio:cqring_wait").collect();
+    let begin = [
+        "anyring:aio:create",
+        "tracepoint:syscalls:sys_enter_io_submit",
+        "anyring:aio:submit_req",
+        "anyring:aio:file_get",
+        "tracepoint:syscalls:sys_enter_io_getevents",
+        "tracepoint:syscalls:sys_enter_io_getevents",
+        "anyring:aio:task_add",
+        "anyring:aio:complete",
+    ];
+    assert!(names.starts_with(&begin), "{events}");
+    let (sleeping, short) = ("aio_events::timeout_ends_the_wait", "aio_requests::short_read_at_the_end");
+    let text = trace("user", "--json", &[waiting, full, direct, sleeping, short]);
+    let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let rings = report["rings"].as_array().expect("rings");
+    assert!(rings.iter().all(|ring| ring["interface"] == "aio" && ring["fd"].is_null()), "{text}");
+    let sum = |key: &str| rings.iter().filter_map(|ring| ring[key].as_u64()).sum::<u64>();
+    assert!(sum("refused") > 0 && sum("waits") > 0 && sum("cqes") > 0, "{text}");
+    let kinds: Vec<_> = rings.iter().flat_map(|ring| ring["kinds"].as_array().expect("kinds")).collect();
+    let kind = |opcode: &'static str| kinds.iter().filter(move |kind| kind["opcode"] == opcode);
+    assert!(kind("POLL").any(|kind| kind["file"] == "pipe" && kind["poll"] == kind["count"]), "{text}");
+    assert!(kind("PREAD").any(|kind| kind["short"] == 1 && kind["inline"].as_u64() > Some(0)), "{text}");
+    if !kind("PWRITE").any(|kind| kind["worker"] == 1 && kind["size"] == "<=4K") {
+        common::skipped("that direct writes take a worker: the file system has no O_DIRECT");
+    }
+}
+
+#[test]
+fn perfetto_gets_each_request_as_a_slice() {
+    library();
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("trace.json");
+    let mut command = anyring(&["trace", "--backend", "user", "--perfetto"]);
+    command.arg(&file).arg("--").arg(conformance()).args(["--quiet", "--filter", "rw_pipe::readv_waits_for_data"]);
+    let output = output(&mut command);
+    assert!(output.status.success(), "{output:?}");
+    let text = std::fs::read_to_string(file).expect("the file");
+    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let entries = json["traceEvents"].as_array().expect("entries");
+    let count =
+        |phase: &str, name: &str| entries.iter().filter(|it| it["ph"] == phase && it["name"] == name).count();
+    assert!(count("b", "READV") > 0, "{text}");
+    for name in ["READV", "waits to be ready"] {
+        assert_eq!(count("b", name), count("e", name), "what begins ends: {name}");
+    }
+    assert_eq!(count("s", "request"), count("f", "request"), "each arrow has an end");
+}
+
+#[test]
+fn the_page_has_the_shares_and_the_latencies() {
+    library();
+    let directory = tempfile::tempdir().expect("a directory");
+    let (file, report) = (directory.path().join("page.html"), directory.path().join("report"));
+    let mut command = anyring(&["trace", "--backend", "user", "-o"]);
+    command.arg(&report).arg("--html").arg(&file).arg("--").arg(conformance());
+    let output = output(command.args(["--quiet", "--filter", "rw_pipe::readv_waits_for_data"]));
+    assert!(output.status.success(), "{output:?}");
+    let page = std::fs::read_to_string(file).expect("the page");
+    for part in ["--filter rw_pipe::readv_waits_for_data</h1>", "<td>READV</td><td>pipe</td>", "<title>poll: "] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert!(!page.contains("<script") && !page.contains("http"), "it needs nothing else: {page}");
+}
+
+/// A child that ends with the test, however that ends.
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_running_process_is_joined_until_it_ends_or_a_signal_comes() {
+    if !common::kernel_works("joining a process") {
+        return;
+    }
+    if !tracefs_is_there() {
+        return common::skipped("joining a process: tracefs is not mounted, or only for root");
+    }
+    for by_signal in [true, false] {
+        let mut program = std::process::Command::new(conformance());
+        program.args(["--quiet", "--repeat", "1000000", "--filter", "rw_pipe::readv_waits_for_data"]);
+        let mut program = Ended(program.stdout(std::process::Stdio::null()).spawn().expect("start the cases"));
+        let directory = tempfile::tempdir().expect("a directory");
+        let report = directory.path().join("report");
+        let mut tracer = anyring(&["trace", "--json", "--pid", &program.0.id().to_string(), "-o"]);
+        let mut tracer = Ended(tracer.arg(&report).spawn().expect("start anyring"));
+        std::thread::sleep(Duration::from_secs(1));
+        match by_signal {
+            // SAFETY: kill(2) on a child that was not waited for.
+            true => assert_eq!(unsafe { libc::kill(tracer.0.id() as i32, libc::SIGINT) }, 0),
+            false => program.0.kill().expect("kill the cases"),
+        }
+        assert_eq!(tracer.0.wait().expect("wait").code(), Some(0));
+        let text = std::fs::read_to_string(report).expect("the report");
+        let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let rings = report["rings"].as_array().expect("rings");
+        let is_poll = |kind: &serde_json::Value| kind["opcode"] == "READV" && kind["poll"].as_u64() > Some(0);
+        assert!(
+            rings.iter().any(|ring| ring["kinds"].as_array().is_some_and(|it| it.iter().any(is_poll))),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn who_cannot_be_joined_is_said_in_one_line() {
+    one_line_failure(&output(&mut anyring(&["trace", "--pid", "0"])), 125);
+    one_line_failure(&output(&mut anyring(&["trace", "--pid", "1", "--backend", "user"])), 125);
+    assert_eq!(output(&mut anyring(&["trace", "--pid", "1", "--", "true"])).status.code(), Some(2));
+}
+
+#[test]
+fn a_live_table_needs_a_terminal() {
+    let output = output(&mut anyring(&["trace", "--live", "--", "true"]));
+    one_line_failure(&output, 2);
+}
+
+/// A ring that a child inherited is the same ring, and its requests are others.
+#[test]
+fn a_child_that_inherited_a_ring_is_heard() {
+    let events = trace("user", "--events", &["hostile::words_of_a_ring_in_two_processes"]);
+    let field = |line: &str, key: &str| {
+        let mut words = line.split(' ').skip_while(|word| *word != key);
+        words.nth(1).unwrap_or_default().to_owned()
+    };
+    let mut makers: BTreeMap<String, String> = BTreeMap::new();
+    let mut foreign = 0;
+    for line in events.lines() {
+        let (ring, thread) = (field(line, "ring"), field(line, "thread"));
+        if line.starts_with("tracepoint:io_uring:io_uring_create ") {
+            assert_eq!(makers.insert(ring, thread), None, "each ring is made once: {line}");
+        } else if line.contains(":io_uring_submit_req ") && makers.get(&ring).is_some_and(|maker| *maker != thread)
+        {
+            foreign += 1;
+        }
+    }
+    assert!(foreign > 0, "nobody but the maker submitted");
+}
+
+/// What `check` says with these expectations of one conformance case on our engine.
+fn check(expectations: &[&str], case: &str) -> std::process::Output {
+    library();
+    let mut command = anyring(&["check", "--backend", "user"]);
+    command.args(expectations).arg("--").arg(conformance()).args(["--quiet", "--filter", case]);
+    output(&mut command)
+}
+
+#[test]
+fn check_fails_by_each_expectation_that_does_not_hold() {
+    let holds = check(
+        &["--no-punts", "--no-overflow", "--max-worker-share", "0%", "--max-p99", "1000s"],
+        "nop::completes_with_zero",
+    );
+    assert_eq!(holds.status.code(), Some(0), "{holds:?}");
+    let cases = [
+        (["--no-punts", ""], "rw_file::async_read_of_a_file", "--no-punts: ring 1: "),
+        (["--max-worker-share", "1.5"], "rw_file::async_read_of_a_file", "--max-worker-share 1.5%: "),
+        (["--no-overflow", ""], "overflow::", "--no-overflow: ring "),
+        (["--max-p99", "1ns"], "nop::completes_with_zero", "--max-p99 1 ns: ring 1: NOP took "),
+    ];
+    for (expectation, case, line) in cases {
+        let expectation: Vec<_> = expectation.into_iter().filter(|word| !word.is_empty()).collect();
+        let broken = check(&expectation, case);
+        let text = String::from_utf8_lossy(&broken.stderr);
+        assert_eq!(broken.status.code(), Some(1), "{expectation:?}: {text}");
+        assert!(text.lines().any(|said| said.starts_with(&format!("anyring check: {line}"))), "{text}");
+    }
+}
+
+#[test]
+fn check_proves_nothing_where_nothing_was_seen() {
+    library();
+    let program =
+        |script| output(anyring(&["check", "--no-punts", "--backend", "user", "--", "sh", "-c"]).arg(script));
+    one_line_failure(&program("true"), 125);
+    assert_eq!(program("exit 7").status.code(), Some(7), "the program's own failure goes first");
+    for wrong in [&["--"][..], &["--max-worker-share", "101%", "--"], &["--max-p99", "2", "--"]] {
+        let usage = output(anyring(&["check"]).args(wrong).arg("true"));
+        assert_eq!(usage.status.code(), Some(2), "{usage:?}");
+    }
+}

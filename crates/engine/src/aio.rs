@@ -1,0 +1,489 @@
+//! Linux AIO: io_setup(2), io_destroy(2), io_submit(2), io_getevents(2), io_pgetevents(2) and io_cancel(2).
+//!
+//! A context is a ring of the engine that has no descriptor. Its requests go the ways that io_uring's go; only the first
+//! and the last step are its own: `submit.rs` makes requests of iocbs, in place of the intake of SQEs, and
+//! [`RingGuard::flush_events`] posts into a completion ring of the kernel's layout (`completions.rs`), in place of the
+//! CQ. `wait.rs` is io_getevents. The CQ tail in the control area counts events here: it is what waits go by.
+//!
+//! A context belongs to the process that made it: a forked child sees the memory of the completion ring, and every call
+//! answers EINVAL there, as natively.
+//!
+//! | part | guarded by |
+//! |---|---|
+//! | `CONTEXTS`: index and address -> ring | its own lock, a leaf; `NEAR_CONTEXTS` is read without |
+//! | [`Context`] | the ring's lock |
+//! | the completion ring's head | stored by the program, or under the ring's lock; read as an untrusted word |
+
+mod cold;
+mod completions;
+mod submit;
+#[cfg(test)]
+mod tests;
+mod wait;
+
+pub use submit::io_submit;
+pub use wait::{io_getevents, io_pgetevents, Wait};
+
+use crate::lock::Lock;
+use crate::op::Op;
+use crate::os::{user_read, user_write, GuardedWords};
+use crate::path::driver::{wait_until, Wish};
+use crate::path::readiness::Alone;
+use crate::request::timer::Clock;
+use crate::request::State;
+use crate::resource::files::FixedFile;
+use crate::ring::layout::word;
+use crate::ring::setup::private_state;
+use crate::ring::{cq, LockFailure, Ring, RingGuard};
+use crate::{process, stats, Errno};
+use anyring_abi::{AioRing, IoEvent, Iocb, Opcode};
+use cold::Cold;
+use completions::Completions;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// What a context has besides a ring's state.
+pub struct Context {
+    completions: Completions,
+    /// Requests without an event, by the `user_data` that the ring knows them under.
+    pending: Vec<Option<Pending>>,
+    /// Free places in `pending`.
+    free: Vec<u32>,
+    /// How many of the pending ones io_submit(2) would have waited for natively: transfers through the page cache.
+    overdue: u32,
+    cold: Cold,
+    /// Duplicates of eventfds that requests named, by the program's number.
+    eventfds: Vec<(i32, Arc<FixedFile>)>,
+    /// io_destroy(2) has begun.
+    dead: bool,
+    counted: Counted,
+}
+
+/// What an event tells of its request.
+struct Pending {
+    data: u64,
+    obj: u64,
+    eventfd: Option<Arc<FixedFile>>,
+    /// See [`Context::overdue`].
+    overdue: bool,
+    /// The request itself, where it waits alone on its descriptor.
+    alone: Option<Alone>,
+}
+
+impl Context {
+    /// Requests that it was asked for, and places for events.
+    pub fn size(&self) -> [u32; 2] {
+        [self.counted.0, self.completions.places()]
+    }
+
+    /// The address of the completion ring, by which the program knows the context.
+    pub fn address(&self) -> u64 {
+        self.completions.address()
+    }
+
+    /// A place for one more request, if its event is sure to find room. Source: `get_reqs_available` in fs/aio.c.
+    fn take_place(&mut self, pending: Pending) -> Result<u32, Errno> {
+        let in_flight = (self.pending.len() - self.free.len()) as u32;
+        if in_flight + self.completions.unread() >= self.completions.places() - 1 {
+            return Err(Errno::AGAIN);
+        }
+        if let Some(place) = self.free.pop() {
+            self.pending[place as usize] = Some(pending);
+            return Ok(place);
+        }
+        self.pending.push(Some(pending));
+        Ok(self.pending.len() as u32 - 1)
+    }
+
+    /// The request in this place has its event, or never was.
+    fn give_place(&mut self, place: u64) -> Option<Pending> {
+        let pending = self.pending.get_mut(place as usize)?.take()?;
+        self.free.push(place as u32);
+        self.overdue -= u32::from(pending.overdue);
+        Some(pending)
+    }
+
+    /// Where the request of this place may wait alone.
+    pub fn alone(&mut self, place: u32) -> Option<&mut Option<Alone>> {
+        Some(&mut self.pending.get_mut(place as usize)?.as_mut()?.alone)
+    }
+
+    /// Every request that waits alone: its place and its descriptor.
+    pub fn waiting_alone(&self) -> Vec<(u32, i32)> {
+        let fd = |pending: &Option<Pending>| Some(pending.as_ref()?.alone.as_ref()?.fd);
+        (0..).zip(&self.pending).filter_map(|(place, pending)| Some((place, fd(pending)?))).collect()
+    }
+
+    /// Takes out every request that waits alone: its place and opcode.
+    pub fn take_alone(&mut self) -> Vec<(u32, Opcode)> {
+        let places = (0..).zip(&mut self.pending);
+        places.filter_map(|(place, pending)| Some((place, pending.as_mut()?.alone.take()?.opcode))).collect()
+    }
+
+    /// The duplicate of an eventfd that was named before.
+    fn eventfd(&self, fd: i32) -> Option<Arc<FixedFile>> {
+        self.eventfds.iter().find(|(number, _)| *number == fd).map(|(_, file)| file.clone())
+    }
+
+    /// The program closes `fd`.
+    pub fn forget(&mut self, fd: i32) {
+        self.eventfds.retain(|(number, _)| *number != fd);
+    }
+}
+
+/// The contexts of the process, by the index that is in the completion ring's `id`.
+static CONTEXTS: Lock<Contexts> = Lock::new(Contexts { named: Vec::new(), free: Vec::new() });
+
+struct Contexts {
+    named: Vec<Option<Named>>,
+    /// Free places in `named`.
+    free: Vec<u32>,
+}
+
+/// A context under its address.
+#[derive(Clone, Copy)]
+struct Named {
+    address: u64,
+    ring: &'static Ring,
+}
+
+/// How many of the contexts can be found without the lock of `CONTEXTS`.
+const NEAR: usize = 16;
+
+/// The first of `CONTEXTS` once more: each address, or 0, and its ring. Stored under the lock of `CONTEXTS`. Whoever reads
+/// them asks the ring itself afterwards whether it has that address (`lock`); so the two may be of different contexts.
+static NEAR_CONTEXTS: [(AtomicU64, AtomicPtr<Ring>); NEAR] =
+    [const { (AtomicU64::new(0), AtomicPtr::new(core::ptr::null_mut())) }; NEAR];
+
+/// Keeps `NEAR_CONTEXTS` like `CONTEXTS`.
+fn note_near(id: u32, named: Option<Named>) {
+    let Some((address, ring)) = NEAR_CONTEXTS.get(id as usize) else { return };
+    if let Some(named) = named {
+        ring.store(core::ptr::from_ref(named.ring).cast_mut(), Ordering::Relaxed);
+    }
+    // Release: partner is the Acquire load in `find_near`.
+    address.store(named.map_or(0, |named| named.address), Ordering::Release);
+}
+
+/// The ring of the context at `address`, if it is one of the first.
+fn find_near(id: u32, address: u64) -> Option<&'static Ring> {
+    let (near, ring) = NEAR_CONTEXTS.get(id as usize)?;
+    // Acquire: partner is the Release store in `note_near`.
+    if address == 0 || near.load(Ordering::Acquire) != address {
+        return None;
+    }
+    // SAFETY: the pointer was stored before the address; it is one to a ring, and rings are never freed.
+    unsafe { ring.load(Ordering::Relaxed).as_ref() }
+}
+
+impl Contexts {
+    fn get(&self, id: u32) -> Option<Named> {
+        self.named.get(id as usize).copied().flatten()
+    }
+
+    /// Puts a context in; its index.
+    fn add(&mut self, named: Named) -> u32 {
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.named.push(None);
+            self.named.len() as u32 - 1
+        });
+        self.named[id as usize] = Some(named);
+        note_near(id, Some(named));
+        id
+    }
+
+    /// The context with this index is known by another address from now on, or by none, if it was known by `before`.
+    fn rename(&mut self, id: u32, before: u64, after: Option<u64>) -> Result<(), Errno> {
+        let place = self.named.get_mut(id as usize).ok_or(Errno::INVAL)?;
+        let named = place.filter(|named| named.address == before).ok_or(Errno::INVAL)?;
+        *place = after.map(|address| Named { address, ..named });
+        note_near(id, *place);
+        if place.is_none() {
+            self.free.push(id);
+        }
+        Ok(())
+    }
+}
+
+/// The index that the completion ring at `address` tells, if there is one. Source: `lookup_ioctx` in fs/aio.c.
+fn id_at(address: u64) -> Result<u32, Errno> {
+    GuardedWords::load((address as usize).wrapping_add(offset_of!(AioRing, id))).map_err(|_| Errno::INVAL)
+}
+
+/// The ring of the context at `address`.
+fn find(address: u64) -> Result<&'static Ring, Errno> {
+    process::notice_fork();
+    let id = id_at(address)?;
+    if let Some(ring) = find_near(id, address) {
+        return Ok(ring);
+    }
+    // None: a signal handler interrupted a lookup in its own thread.
+    let named = CONTEXTS.lock().ok_or(Errno::AGAIN)?.get(id).ok_or(Errno::INVAL)?;
+    if named.address != address {
+        follow_move(named, id, address)?;
+    }
+    Ok(named.ring)
+}
+
+/// The program names a context by another address: it may have moved the completion ring. Source: `aio_ring_mremap` in
+/// fs/aio.c.
+#[cold]
+fn follow_move(named: Named, id: u32, address: u64) -> Result<(), Errno> {
+    {
+        let mut guard = named.ring.lock().map_err(|_| Errno::INVAL)?;
+        let context = guard.aio.as_mut().filter(|context| context.address() == named.address);
+        if !context.is_some_and(|context| context.completions.has_moved_to(address as usize)) {
+            return Err(Errno::INVAL);
+        }
+    }
+    CONTEXTS.lock().ok_or(Errno::AGAIN)?.rename(id, named.address, Some(address))
+}
+
+/// The context at `address`, which may have ended since `ring` was looked up. `reentry` is what a signal handler is told
+/// that interrupted another call on it in its own thread.
+fn lock(ring: &'static Ring, address: u64, reentry: Errno) -> Result<RingGuard, Errno> {
+    let mut guard = ring.lock().map_err(|failure| match failure {
+        LockFailure::Reentry => reentry,
+        LockFailure::Ended | LockFailure::Crowded => Errno::INVAL,
+    })?;
+    if guard.aio.as_ref().is_none_or(|context| context.address() != address || context.dead) {
+        return Err(Errno::INVAL);
+    }
+    if guard.is_broken() {
+        return Err(guard.refuse_call());
+    }
+    Ok(guard)
+}
+
+/// Makes a context for `requests` requests in flight. Its address is stored at `context`, where 0 must be.
+///
+/// # Errors
+/// As io_setup(2): FAULT, INVAL, AGAIN (beyond the limit of all contexts), NOMEM.
+pub fn io_setup(requests: u32, context: u64) -> Result<(), Errno> {
+    process::notice_fork();
+    crate::os::probe_flags();
+    if user_read::<u64>(context)? != 0 || requests == 0 {
+        return Err(Errno::INVAL);
+    }
+    let counted = Counted::new(requests)?;
+    let completions = Completions::create(requests)?;
+    let address = completions.address();
+    let mut state = private_state()?;
+    let (pending, free, eventfds) = (Vec::new(), Vec::new(), Vec::new());
+    let cold = Cold::default();
+    let made = Context { completions, pending, free, overdue: 0, cold, eventfds, dead: false, counted };
+    state.recorder = crate::event::Recorder::of_new_context(address, requests, made.completions.places());
+    state.aio = Some(Box::new(made));
+    let ring = process::unborn_ring();
+    ring.bring_to_life(Ring::NO_NUMBER, 0, state);
+    process::keep(ring);
+    stats::ring_made();
+    let stored = name(ring, address).and_then(|()| user_write(context, &address));
+    if stored.is_err() && io_destroy(address).is_err() {
+        destroy(ring); // it got no name
+    }
+    stored
+}
+
+/// Puts a context into the table, and its index there into its completion ring.
+fn name(ring: &'static Ring, address: u64) -> Result<(), Errno> {
+    let id = CONTEXTS.lock().ok_or(Errno::AGAIN)?.add(Named { address, ring });
+    let guard = ring.lock().map_err(|_| Errno::AGAIN)?;
+    guard.aio.as_ref().map_or(Err(Errno::INVAL), |context| context.completions.set_id(id))
+}
+
+/// Requests that all contexts were asked for.
+static ASKED_FOR: AtomicU64 = AtomicU64::new(0);
+
+/// A context's part of [`ASKED_FOR`].
+struct Counted(u32);
+
+impl Counted {
+    /// Source: `ioctx_alloc` in fs/aio.c.
+    fn new(requests: u32) -> Result<Counted, Errno> {
+        Completions::check(requests)?;
+        let before = ASKED_FOR.fetch_add(requests.into(), Ordering::Relaxed);
+        let counted = Counted(requests);
+        if before + u64::from(requests) > limit() {
+            return Err(Errno::AGAIN);
+        }
+        Ok(counted)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        ASKED_FOR.fetch_sub(self.0.into(), Ordering::Relaxed);
+    }
+}
+
+/// How many requests all contexts may ask for: `fs.aio-max-nr`, which counts here for each process, or its default where
+/// the kernel has no AIO.
+fn limit() -> u64 {
+    use rustix::fs::{Mode, OFlags};
+    const DEFAULT: u64 = 65_536;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open("/proc/sys/fs/aio-max-nr", flags, Mode::empty()).map(crate::descriptors::for_now);
+    let mut text = [0u8; 24];
+    let bytes = file.and_then(|file| rustix::io::read(&file, &mut text)).unwrap_or(0);
+    core::str::from_utf8(&text[..bytes]).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(DEFAULT)
+}
+
+/// Ends a context: cancels what can be cancelled, waits for the rest, and gives its memory back.
+///
+/// # Errors
+/// INVAL where `address` is no context; AGAIN for a signal handler that interrupted a call on it in its own thread.
+pub fn io_destroy(address: u64) -> Result<(), Errno> {
+    let ring = find(address)?;
+    if ring.held_by_me() {
+        return Err(Errno::AGAIN);
+    }
+    // The first of several callers goes on.
+    CONTEXTS.lock().ok_or(Errno::AGAIN)?.rename(id_at(address)?, address, None)?;
+    destroy(ring);
+    Ok(())
+}
+
+/// The context is in the table no more, so this runs once.
+fn destroy(ring: &'static Ring) {
+    let Ok(mut guard) = ring.lock() else { return };
+    if let Some(context) = &mut guard.aio {
+        context.dead = true;
+    }
+    guard.join_lists();
+    for id in guard.slab.ids() {
+        let _ = guard.cancel_one(id);
+    }
+    guard.settle();
+    // What a worker has begun uses the program's memory.
+    while !guard.slab.is_empty() && !guard.is_broken() {
+        let target = guard.cq_tail().wrapping_add(1);
+        let clock = Clock::Monotonic;
+        let wish = Wish { min_complete: 1, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
+        let _ = wait_until(guard, &wish, Some(target)); // a signal does not end it: the kernel's wait is uninterruptible
+        let Ok(again) = ring.lock() else { return };
+        guard = again;
+    }
+    if let Some(context) = &mut guard.aio {
+        context.completions.unmap();
+    }
+    guard.closed = true;
+    ring.fd.store(-1, Ordering::Relaxed); // from now on whoever comes back last ends the ring
+    let control = guard.control;
+    let mut post = control.lock_post();
+    let beyond_every_target = post.cq_tail().wrapping_add(1 << 30);
+    post.advance(beyond_every_target, 0);
+    post.waiters().bump();
+    drop(post);
+    guard.wake();
+    drop(guard);
+    process::end_if_unused(ring);
+}
+
+/// Ends the request of the iocb at `iocb`, which gets an event: as by the kernel since Linux 4.19, nothing is stored
+/// elsewhere.
+///
+/// # Errors
+/// INPROGRESS for success; INVAL where it is not in flight or cannot be ended; FAULT.
+pub fn io_cancel(address: u64, iocb: u64) -> Result<(), Errno> {
+    const KEY: u32 = 0;
+    if user_read::<u32>(iocb.wrapping_add(offset_of!(Iocb, key) as u64))? != KEY {
+        return Err(Errno::INVAL);
+    }
+    let mut guard = lock(find(address)?, address, Errno::AGAIN)?;
+    let places: Vec<u64> = match &guard.aio {
+        None => Vec::new(),
+        Some(context) => {
+            let is_it = |pending: &Option<Pending>| pending.as_ref().is_some_and(|pending| pending.obj == iocb);
+            let places = context.pending.iter().enumerate().filter(|(_, pending)| is_it(pending));
+            places.map(|(place, _)| place as u64).collect()
+        }
+    };
+    let cancelled = places.into_iter().any(|place| guard.cancel_place(place));
+    guard.settle();
+    guard.call_helper();
+    Err(if cancelled { Errno::INPROGRESS } else { Errno::INVAL })
+}
+
+impl RingGuard {
+    /// Ends the request in this place, if that is possible.
+    fn cancel_place(&mut self, place: u64) -> bool {
+        let pending = self.aio.as_ref().and_then(|context| context.pending.get(place as usize)?.as_ref());
+        if let Some(fd) = pending.and_then(|pending| pending.alone.as_ref()).map(|alone| alone.fd) {
+            self.join_list(fd);
+        }
+        let Some(id) = self.slab.with_user_data(place, |_| true).first().copied() else { return false };
+        if let (Op::Poll(_), State::Armed { .. }) = (&self.slab[id].op, &self.slab[id].state) {
+            // A cancelled poll has seen nothing: `aio_poll_complete_work` in fs/aio.c.
+            self.disarm(id);
+            self.finish(id, 0, false);
+            return true;
+        }
+        self.cancel_one(id).is_ok()
+    }
+
+    /// The word that tells how far the program has read: the CQ's head, or that of the completion ring.
+    pub fn consumed(&self) -> Result<u32, Errno> {
+        match &self.aio {
+            Some(context) => context.completions.head(),
+            None => self.memory.view.load(word::CQ_HEAD),
+        }
+    }
+
+    /// Copies the batch to the completion ring and tells whoever waits: what `flush` is where there is a CQ. There is
+    /// room, since no request was taken in without.
+    #[inline(never)] // for the sake of rings, where this is a part of `flush`
+    pub fn flush_events(&mut self) {
+        let control = self.control;
+        let state = &mut **self;
+        let Some(context) = &mut state.aio else { return };
+        let mut signals: Vec<(Arc<FixedFile>, u64)> = Vec::new();
+        let mut post = control.lock_post();
+        let mut tail = post.cq_tail();
+        while let Some(cqe) = state.batch.next_to_post() {
+            let Some(pending) = context.give_place(cqe.user_data) else { continue };
+            let (data, obj) = (pending.data, pending.obj);
+            context.completions.push(&IoEvent { data, obj, res: cqe.res.into(), res2: 0 });
+            tail = tail.wrapping_add(1);
+            match (pending.eventfd, signals.last_mut()) {
+                (Some(eventfd), Some((last, count))) if Arc::ptr_eq(&eventfd, last) => *count += 1,
+                (Some(eventfd), _) => signals.push((eventfd, 1)),
+                (None, _) => {}
+            }
+        }
+        post.advance(tail, 0);
+        let wake = post.waiters().are_told(tail, 0);
+        let count = state.batch.clear(&control, &mut state.records);
+        drop(post);
+        if let Some(recorder) = &mut state.recorder {
+            recorder.complete(state.batch.cleared(count), count);
+        }
+        if wake {
+            self.wake();
+        }
+        for (eventfd, count) in signals {
+            cq::signal(eventfd.fd, count);
+        }
+    }
+}
+
+/// In a forked child: the contexts are the parent's. Answers their rings, of which the child has no use.
+///
+/// # Safety
+/// Only the forking thread may exist in the process.
+pub unsafe fn reset_after_fork(rings: &mut Vec<&'static Ring>) {
+    // SAFETY: no other thread exists.
+    unsafe { CONTEXTS.reset() };
+    if let Some(mut contexts) = CONTEXTS.lock() {
+        // Not dropped: a thread that the child does not have may have been changing it.
+        core::mem::forget(core::mem::take(&mut contexts.named));
+        core::mem::forget(core::mem::take(&mut contexts.free));
+    }
+    for (address, _) in &NEAR_CONTEXTS {
+        address.store(0, Ordering::Relaxed); // the process has one thread
+    }
+    ASKED_FOR.store(0, Ordering::Relaxed);
+    // Relaxed: the process has one thread.
+    rings.retain(|ring| ring.fd.load(Ordering::Relaxed) != Ring::NO_NUMBER);
+}

@@ -1,0 +1,179 @@
+//! The completion ring: where events are for the program to read, in memory that it may write to, move or unmap. The
+//! engine has a mapping of its own of the same pages.
+
+use crate::os::{user_move, user_write, user_write_slice, GuardedWords};
+use crate::Errno;
+use anyring_abi::{AioRing, IoEvent, AIO_RING_COMPAT_FEATURES, AIO_RING_MAGIC};
+use core::mem::offset_of;
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
+
+const PAGE: usize = 4096;
+const HEADER: usize = size_of::<AioRing>();
+const EVENT: usize = size_of::<IoEvent>();
+
+/// A completion ring. Changed under the lock of its context's ring only, but for what the program does.
+pub struct Completions {
+    /// The engine's mapping; where it could not have one, the program's.
+    base: usize,
+    bytes: usize,
+    /// The program's mapping, by which it knows the context.
+    address: usize,
+    /// Places for events, of which one always stays empty.
+    places: u32,
+    /// The place behind the last event: the word in the ring only tells of it.
+    tail: u32,
+}
+
+impl Completions {
+    /// `INVAL` for more requests than a completion ring can have. Source: `ioctx_alloc` in fs/aio.c.
+    pub fn check(requests: u32) -> Result<(), Errno> {
+        if places_for(requests) > (0x1000_0000 / EVENT) as u64 {
+            return Err(Errno::INVAL);
+        }
+        Ok(())
+    }
+
+    /// A ring with room for at least `requests` events, sized as the kernel's: in whole pages, which it fills.
+    pub fn create(requests: u32) -> Result<Completions, Errno> {
+        // One stays empty, one more for good luck (`aio_setup_ring`).
+        let wanted = places_for(requests) as usize + 2;
+        let bytes = (HEADER + wanted * EVENT).next_multiple_of(PAGE);
+        let places = ((bytes - HEADER) / EVENT) as u32;
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new anonymous mapping at an address that the kernel chooses; shared, since a forked child sees it
+        // natively.
+        let base = unsafe { rustix::mm::mmap_anonymous(core::ptr::null_mut(), bytes, prot, flags) }? as usize;
+        let mut made = Completions { base, bytes, address: base, places, tail: 0 };
+        // SAFETY: of a shared mapping no bytes are moved, but its pages mapped a second time, where the kernel chooses.
+        let second = unsafe { rustix::mm::mremap(base as *mut _, 0, bytes, MremapFlags::MAYMOVE) };
+        made.base = second.map_or(base, |second| second as usize);
+        let (id, head, tail, incompat_features) = (u32::MAX, 0, 0, 0);
+        let (magic, compat_features) = (AIO_RING_MAGIC, AIO_RING_COMPAT_FEATURES);
+        let words = [id, places, head, tail, magic, compat_features, incompat_features, HEADER as u32];
+        user_write_slice(base as u64, &words)?;
+        Ok(made)
+    }
+
+    /// Where the program finds it.
+    pub fn address(&self) -> u64 {
+        self.address as u64
+    }
+
+    /// Whether the pages are mapped at `address` now, too: the program has moved them there (mremap(2)).
+    pub fn has_moved_to(&mut self, address: usize) -> bool {
+        const ANOTHER: u32 = AIO_RING_COMPAT_FEATURES | 1 << 31;
+        let word = offset_of!(AioRing, compat_features);
+        let told = GuardedWords::store(self.base + word, ANOTHER);
+        let seen = GuardedWords::load(address.wrapping_add(word));
+        let _ = GuardedWords::store(self.base + word, AIO_RING_COMPAT_FEATURES);
+        let moved = told.is_ok() && seen == Ok(ANOTHER);
+        if moved {
+            self.address = address;
+        }
+        moved
+    }
+
+    /// Stores the context's index in the table.
+    pub fn set_id(&self, id: u32) -> Result<(), Errno> {
+        GuardedWords::store(self.base + offset_of!(AioRing, id), id)
+    }
+
+    /// Places for events, of which one always stays empty.
+    pub fn places(&self) -> u32 {
+        self.places
+    }
+
+    /// The program's index of the next event to read, whatever it put there.
+    pub fn head(&self) -> Result<u32, Errno> {
+        GuardedWords::load(self.base + offset_of!(AioRing, head))
+    }
+
+    /// How many events there are. What the program put into the head counts modulo the places, as in
+    /// `aio_read_events_ring`. Where it has unmapped the ring there are none.
+    pub fn unread(&self) -> u32 {
+        self.read_head().map_or(0, |head| self.behind(head))
+    }
+
+    /// The index of the next event to read.
+    fn read_head(&self) -> Result<u32, Errno> {
+        // A division costs as much as the rest of a look.
+        self.head().map(|head| if head < self.places { head } else { head % self.places })
+    }
+
+    /// How many events there are from the one with index `head` on.
+    fn behind(&self, head: u32) -> u32 {
+        if self.tail >= head {
+            self.tail - head
+        } else {
+            self.tail + self.places - head
+        }
+    }
+
+    /// The index behind this one.
+    fn after(&self, index: u32) -> u32 {
+        if index + 1 == self.places {
+            0
+        } else {
+            index + 1
+        }
+    }
+
+    /// Gives the memory back. What the program has mapped at its address instead is unmapped as well (`kill_ioctx` in
+    /// fs/aio.c), so this is done before io_destroy(2) returns.
+    pub fn unmap(&mut self) {
+        let (own, programs) = (core::mem::take(&mut self.base), core::mem::take(&mut self.address));
+        let second = (own != programs).then_some(own);
+        for base in [programs].into_iter().chain(second).filter(|base| *base != 0) {
+            // SAFETY: mapped by `create`, once at each of two addresses; the fields that named them are 0 now, so nothing
+            // comes here a second time. Later accesses, near 0, are guarded ones, which fail.
+            let _ = unsafe { rustix::mm::munmap(base as *mut _, self.bytes) };
+        }
+    }
+
+    fn place(&self, index: u32) -> u64 {
+        (self.base + HEADER + index as usize * EVENT) as u64
+    }
+
+    /// Appends an event, for which the caller has made sure that there is room. Where the program has unmapped the ring
+    /// nobody can read it.
+    pub fn push(&mut self, event: &IoEvent) {
+        let words = [event.data, event.obj, event.res as u64, event.res2 as u64];
+        let _ = user_write(self.place(self.tail), &words);
+        self.tail = self.after(self.tail);
+        // As strong as a Release store; partner: the load of the tail by whoever reads events from memory.
+        let _ = GuardedWords::store(self.base + offset_of!(AioRing, tail), self.tail);
+    }
+
+    /// Moves up to `room` events to the program's array at `to`; how many. After `FAULT` they are all still there.
+    pub fn take(&mut self, to: u64, room: u64) -> Result<u64, Errno> {
+        let Ok(mut head) = self.read_head() else { return Ok(0) };
+        let taken = room.min(self.behind(head).into());
+        if taken == 0 {
+            return Ok(0);
+        }
+        let before_the_end = taken.min((self.places - head).into());
+        user_move(to, self.place(head), before_the_end as usize * EVENT)?;
+        if before_the_end == taken {
+            head += taken as u32;
+            head = if head == self.places { 0 } else { head };
+        } else {
+            head = (taken - before_the_end) as u32;
+            user_move(to.wrapping_add(before_the_end * EVENT as u64), self.place(0), head as usize * EVENT)?;
+        }
+        GuardedWords::store(self.base + offset_of!(AioRing, head), head)?;
+        Ok(taken)
+    }
+}
+
+impl Drop for Completions {
+    fn drop(&mut self) {
+        self.unmap();
+    }
+}
+
+/// The events that `ioctx_alloc` in fs/aio.c makes room for: there each processor keeps some places to itself.
+fn places_for(requests: u32) -> u64 {
+    // SAFETY: takes and answers integers.
+    let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as u64;
+    u64::from(requests).max(processors * 4) * 2
+}

@@ -1,0 +1,415 @@
+//! io_submit(2): each iocb is copied once, checked, and either finished on the spot or made a request.
+//!
+//! The order of the checks is that of `io_submit_one` in fs/aio.c, and so is what is refused by the call and what by an
+//! event: an error of the transfer itself is an event.
+
+use super::{find, lock, Pending};
+use crate::op::poll::PollAdd;
+use crate::op::rw::{check_priority, is_file, Rw};
+use crate::op::sync::Sync;
+use crate::op::{call, Context, Direction, Op, Verdict};
+use crate::os::{user_read, GuardedWords};
+use crate::request::{Path, Request, Target};
+use crate::resource::files::FixedFile;
+use crate::ring::broken::Unanswered;
+use crate::ring::RingGuard;
+use crate::{descriptors, process, stats, Errno};
+use anyring_abi::{
+    Cqe, Iocb, Opcode, Sqe, IOCB_CMD_FDSYNC, IOCB_CMD_FSYNC, IOCB_CMD_POLL, IOCB_CMD_PREAD, IOCB_CMD_PREADV,
+    IOCB_CMD_PWRITE, IOCB_CMD_PWRITEV, IOCB_FLAG_IOPRIO, IOCB_FLAG_RESFD, IORING_FSYNC_DATASYNC,
+};
+use core::mem::offset_of;
+use std::sync::Arc;
+
+/// `RWF_HIPRI` of preadv2(2): nobody polls a device for a request here.
+const RWF_HIPRI: u32 = 0x1;
+/// `RWF_SUPPORTED` of Linux 6.18: all flags of preadv2(2) and pwritev2(2).
+const RWF_SUPPORTED: u32 = 0x1ff;
+/// The most bytes one request transfers (`MAX_RW_COUNT`).
+const MAX_BYTES: u64 = 0x7fff_f000;
+/// One past the highest address of a program (`TASK_SIZE_MAX`).
+const ADDRESSES_END: u64 = if cfg!(target_arch = "x86_64") { 0x7fff_ffff_f000 } else { 1 << 52 };
+
+/// Submits the `count` iocbs whose addresses are at `iocbs`: how many were taken in, before the first that was refused.
+///
+/// # Errors
+/// As io_submit(2), when the first one is refused. `AGAIN` also for a signal handler that interrupted another call on this
+/// context in its thread.
+pub fn io_submit(context: u64, count: i64, iocbs: u64) -> Result<u64, Errno> {
+    if count < 0 {
+        return Err(Errno::INVAL);
+    }
+    let mut guard = lock(find(context)?, context, Errno::AGAIN)?;
+    let places = guard.aio.as_ref().map_or(0, |context| context.completions.places());
+    guard.listen();
+    guard.record(|it| it.io_submit(count as u64));
+    let mut refused = None;
+    let mut submitted = 0;
+    while submitted < (count as u64).min(places.into()) {
+        let address = user_read::<u64>(iocbs.wrapping_add(submitted * 8));
+        if let Err(error) = address.and_then(|address| guard.accept_iocb(address)) {
+            guard.record(|it| it.iocb_refused(error));
+            refused = Some(error);
+            break;
+        }
+        submitted += 1;
+    }
+    guard.settle();
+    guard.call_helper();
+    match refused {
+        Some(error) if submitted == 0 => Err(error),
+        _ => Ok(submitted),
+    }
+}
+
+/// What fcntl(2) tells of an open descriptor.
+#[derive(Clone, Copy)]
+struct Flags(i32);
+
+impl Flags {
+    fn of(fd: i32) -> Result<Flags, Errno> {
+        if descriptors::is_own(fd) {
+            return Err(Errno::BADF); // for the program the number is not open
+        }
+        let flags = call(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0])? as i32;
+        match flags & libc::O_PATH {
+            0 => Ok(Flags(flags)),
+            _ => Err(Errno::BADF),
+        }
+    }
+
+    /// What nobody changes.
+    fn access(self) -> i32 {
+        self.0 & libc::O_ACCMODE
+    }
+
+    fn permits(self, write: bool) -> bool {
+        let without = if write { libc::O_RDONLY } else { libc::O_WRONLY };
+        let mode = self.access();
+        mode != without && mode != libc::O_ACCMODE
+    }
+
+    fn direct(self) -> bool {
+        self.0 & libc::O_DIRECT != 0
+    }
+
+    fn nonblocking(self) -> bool {
+        self.0 & libc::O_NONBLOCK != 0
+    }
+}
+
+/// `S_IF*` of an open descriptor.
+fn kind_of(fd: i32) -> u32 {
+    // SAFETY: the number is only borrowed for the call, which answers EBADF if it is not open.
+    let stat = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) });
+    stat.map_or(0, |stat| stat.st_mode & libc::S_IFMT)
+}
+
+impl RingGuard {
+    /// Takes one iocb in. Source: `io_submit_one` in fs/aio.c.
+    fn accept_iocb(&mut self, address: u64) -> Result<(), Errno> {
+        let iocb: Iocb = user_read(address)?;
+        self.record(|it| it.submit_iocb(&iocb));
+        if iocb.reserved != 0 || i64::try_from(iocb.bytes).is_err() {
+            return Err(Errno::INVAL);
+        }
+        let Some(context) = &mut self.aio else { return Err(Errno::INVAL) };
+        let place = context.take_place(Pending {
+            data: iocb.data,
+            obj: address,
+            eventfd: None,
+            overdue: false,
+            alone: None,
+        })?;
+        let started = self.start_iocb(&iocb, address, place);
+        if let (Err(_), Some(context)) = (&started, &mut self.aio) {
+            context.give_place(place.into());
+        }
+        started
+    }
+
+    fn start_iocb(&mut self, iocb: &Iocb, address: u64, place: u32) -> Result<(), Errno> {
+        let fd = iocb.fd as i32;
+        let pollable = self.entries.is_pollable(fd);
+        let remembered = self.entries.access(fd).filter(|_| pollable);
+        let flags = match (iocb.opcode, remembered) {
+            (IOCB_CMD_POLL, _) if pollable => Flags(0), // no flag matters to it
+            (_, Some(access)) => Flags(access),
+            _ => Flags::of(fd)?,
+        };
+        if iocb.flags & IOCB_FLAG_RESFD != 0 {
+            let eventfd = self.eventfd_of(iocb.eventfd as i32)?;
+            if let Some(pending) = self.pending(place) {
+                pending.eventfd = Some(eventfd);
+            }
+        }
+        GuardedWords::store((address as usize).wrapping_add(offset_of!(Iocb, key)), 0)?;
+        let (opcode, mut op) = prepare(iocb, flags)?;
+        let transfers = matches!(op, Op::Rw(_));
+        let on_its_way = Unanswered::new(self.ring(), place.into(), None);
+        let settled = if !pollable && self.would_miss(&op, fd, flags) {
+            Ok(Verdict::NeedsWorker)
+        } else if remembered.is_some() {
+            self.attempt_remembered(&mut op, fd, flags)
+        } else {
+            let verdict = self.first_attempt(&mut op, fd, !flags.nonblocking(), pollable);
+            settle_attempt(verdict, &mut op, fd, flags, pollable)
+        };
+        match settled {
+            Err(error) => {
+                on_its_way.answered();
+                return Err(error);
+            }
+            Ok(Verdict::Done(result) | Verdict::DoneShort(result) | Verdict::DoneWith { result, .. }) => {
+                stats::completed(opcode, Path::Inline, result);
+                self.record(|it| it.iocb_ends());
+                self.post(Cqe { user_data: place.into(), res: result, flags: 0 }, false);
+                on_its_way.answered();
+            }
+            Ok(verdict) => {
+                if transfers && !flags.direct() && !pollable && is_file(fd) {
+                    self.note_overdue(place, verdict);
+                }
+                self.follow_iocb(place, op, opcode, fd, verdict, on_its_way);
+                if transfers && remembered.is_none() {
+                    self.entries.note_access(fd, flags.access());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a first attempt did not finish waits alone, or becomes a request.
+    fn follow_iocb(
+        &mut self,
+        place: u32,
+        mut op: Op,
+        opcode: Opcode,
+        fd: i32,
+        verdict: Verdict,
+        on_its_way: Unanswered,
+    ) {
+        let on_its_way = match verdict {
+            Verdict::WouldBlock(Direction::Read) => match self.wait_alone(place, &mut op, opcode, fd, on_its_way) {
+                Ok(()) => return,
+                Err(on_its_way) => on_its_way,
+            },
+            _ => on_its_way,
+        };
+        let id = self.admit(Request::new(op, opcode, 0, place.into(), Target::Number(fd)), on_its_way);
+        self.follow(id, verdict);
+    }
+
+    /// An attempt, or none where it is better put off. An attempt that is put off leaves a request pending, also on a
+    /// nonblocking description: there it must not be `first`.
+    fn first_attempt(&mut self, op: &mut Op, fd: i32, first: bool, pollable: bool) -> Verdict {
+        let looks = pollable && matches!(op, Op::Poll(poll) if poll.waits_to_read());
+        if looks && self.entries.puts_off(fd) {
+            self.attempt_put_off = true;
+            return Verdict::WouldBlock(Direction::Read);
+        }
+        let verdict = self.attempt(op, &Target::Number(fd), first);
+        if looks {
+            self.entries.note_first_read(fd, matches!(verdict, Verdict::WouldBlock(_)));
+        }
+        verdict
+    }
+
+    /// An attempt on a file of which it is remembered how it was opened. O_NONBLOCK, which others may change, is asked only
+    /// where it matters; where the attempt is put off, when that is made up for (`RingGuard::end_nonblocking_reads`).
+    fn attempt_remembered(&mut self, op: &mut Op, fd: i32, access: Flags) -> Result<Verdict, Errno> {
+        let verdict = self.first_attempt(op, fd, true, true);
+        let waits = matches!(verdict, Verdict::WouldBlock(_) | Verdict::NeedsWorkerWhenReady(_));
+        if !waits || self.attempt_put_off || !matches!(op, Op::Rw(_)) {
+            return settle_attempt(verdict, op, fd, access, true);
+        }
+        let flags = Flags::of(fd)?;
+        if !flags.nonblocking() {
+            return settle_attempt(verdict, op, fd, flags, true);
+        }
+        self.entries.forget_access(fd);
+        let verdict = self.first_attempt(op, fd, false, true);
+        settle_attempt(verdict, op, fd, flags, true)
+    }
+
+    /// The request in this place.
+    fn pending(&mut self, place: u32) -> Option<&mut Pending> {
+        self.aio.as_mut()?.pending.get_mut(place as usize)?.as_mut()
+    }
+
+    /// Whether it is a read that is known to need its device, so that no attempt shall start it here.
+    fn would_miss(&mut self, op: &Op, fd: i32, flags: Flags) -> bool {
+        match (op, &mut self.aio) {
+            (Op::Rw(rw), Some(context)) if !flags.direct() && !flags.nonblocking() => {
+                context.cold.would_miss(rw, fd)
+            }
+            _ => false,
+        }
+    }
+
+    /// The transfer in this place goes through the page cache and is left to a worker.
+    fn note_overdue(&mut self, place: u32, verdict: Verdict) {
+        if let Some(pending) = self.pending(place) {
+            pending.overdue = true;
+        }
+        if let Some(context) = &mut self.aio {
+            context.overdue += 1;
+            if verdict == Verdict::WouldBlock(Direction::Read) {
+                context.cold.missed();
+            }
+        }
+    }
+
+    /// A duplicate of the program's eventfd. Source: `eventfd_ctx_fdget` in fs/eventfd.c.
+    fn eventfd_of(&mut self, fd: i32) -> Result<Arc<FixedFile>, Errno> {
+        // A number that may be closed unseen names perhaps another file by now.
+        let may_know = process::closes_are_seen();
+        let known = self.aio.as_ref().filter(|_| may_know).and_then(|context| context.eventfd(fd));
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        Flags::of(fd)?;
+        if !is_eventfd(fd) {
+            return Err(Errno::INVAL);
+        }
+        let duplicate = descriptors::duplicate(fd)?;
+        self.entries.forget(duplicate);
+        let file = FixedFile::new(duplicate, None);
+        if let Some(context) = self.aio.as_mut().filter(|_| may_know) {
+            process::note_use(fd);
+            context.eventfds.push((fd, file.clone()));
+        }
+        Ok(file)
+    }
+}
+
+/// Whether `fd` is an eventfd: /proc tells. Where there is none, a file without a type is one if 0 can be added to it, which
+/// others of that kind refuse.
+fn is_eventfd(fd: i32) -> bool {
+    let mut name = [0u8; 64];
+    let path = format!("/proc/self/fd/{fd}");
+    match rustix::fs::readlinkat_raw(rustix::fs::CWD, path, &mut name[..]) {
+        Ok(bytes) => name[..bytes] == *b"anon_inode:[eventfd]",
+        Err(_) => {
+            let nothing = 0u64;
+            let add = || call(libc::SYS_write, [fd as usize, &raw const nothing as usize, 8, 0, 0, 0]);
+            kind_of(fd) == 0 && add() == Ok(8)
+        }
+    }
+}
+
+/// The operation that an iocb asks for. Source: `aio_read`, `aio_write`, `aio_fsync` and `aio_poll` in fs/aio.c.
+fn prepare(iocb: &Iocb, flags: Flags) -> Result<(Opcode, Op), Errno> {
+    match iocb.opcode {
+        IOCB_CMD_PREAD => transfer(Opcode::Read, iocb, flags),
+        IOCB_CMD_PWRITE => transfer(Opcode::Write, iocb, flags),
+        IOCB_CMD_PREADV => transfer(Opcode::Readv, iocb, flags),
+        IOCB_CMD_PWRITEV => transfer(Opcode::Writev, iocb, flags),
+        IOCB_CMD_FSYNC => sync(iocb, 0),
+        IOCB_CMD_FDSYNC => sync(iocb, IORING_FSYNC_DATASYNC),
+        IOCB_CMD_POLL => {
+            let events = u16::try_from(iocb.buf).map_err(|_| Errno::INVAL)?;
+            if iocb.offset != 0 || iocb.bytes != 0 || iocb.rw_flags != 0 {
+                return Err(Errno::INVAL);
+            }
+            Ok((Opcode::PollAdd, Op::Poll(PollAdd::of_aio(events))))
+        }
+        // IOCB_CMD_NOOP too: no kernel ever had it.
+        _ => Err(Errno::INVAL),
+    }
+}
+
+fn transfer(opcode: Opcode, iocb: &Iocb, flags: Flags) -> Result<(Opcode, Op), Errno> {
+    let write = matches!(opcode, Opcode::Write | Opcode::Writev);
+    let ioprio = if iocb.flags & IOCB_FLAG_IOPRIO != 0 { iocb.priority } else { 0 };
+    check_priority(ioprio)?;
+    if iocb.rw_flags & !RWF_SUPPORTED != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    if !flags.permits(write) {
+        return Err(Errno::BADF);
+    }
+    let fd = iocb.fd as i32;
+    if process::is_ring(fd) {
+        return Err(Errno::INVAL); // natively a ring has no read and no write
+    }
+    let len = match opcode {
+        Opcode::Read | Opcode::Write => {
+            let bytes = iocb.bytes.min(MAX_BYTES);
+            if iocb.buf.checked_add(bytes).is_none_or(|end| end > ADDRESSES_END) {
+                return Err(Errno::FAULT);
+            }
+            bytes as u32
+        }
+        _ => iocb.bytes as u32, // as wide as import_iovec takes it
+    };
+    let sqe = Sqe {
+        opcode: opcode as u8,
+        ioprio,
+        fd,
+        off: iocb.offset as u64,
+        addr: iocb.buf,
+        len,
+        op_flags: iocb.rw_flags & !RWF_HIPRI,
+        ..Sqe::default()
+    };
+    let rw = Rw::prep(opcode, &sqe)?;
+    let bytes: usize = rw.ranges().iter().map(|range| range[1]).sum();
+    // `rw_verify_area` in fs/read_write.c.
+    if iocb.offset < 0 || iocb.offset.checked_add(bytes as i64).is_none() {
+        return Err(Errno::INVAL);
+    }
+    Ok((opcode, Op::Rw(rw)))
+}
+
+fn sync(iocb: &Iocb, op_flags: u32) -> Result<(Opcode, Op), Errno> {
+    if iocb.buf != 0 || iocb.offset != 0 || iocb.bytes != 0 || iocb.rw_flags != 0 {
+        return Err(Errno::INVAL);
+    }
+    let sqe = Sqe { opcode: Opcode::Fsync as u8, fd: iocb.fd as i32, op_flags, ..Sqe::default() };
+    Ok((Opcode::Fsync, Op::Sync(Sync::prep(Opcode::Fsync, &sqe)?)))
+}
+
+/// What a first attempt leads to here, where it differs from io_uring, or the error that io_submit(2) answers with.
+fn settle_attempt(verdict: Verdict, op: &mut Op, fd: i32, flags: Flags, pollable: bool) -> Result<Verdict, Errno> {
+    let failed = |errno: Errno| verdict == Verdict::error(errno);
+    match op {
+        Op::Rw(_) if may_be_directory(verdict) && kind_of(fd) == libc::S_IFDIR => Err(Errno::INVAL), // it has no read_iter
+        // The flags are looked at before the transfer: `kiocb_set_rw_flags` in include/linux/fs.h.
+        Op::Rw(_) if failed(Errno::OPNOTSUPP) => Err(Errno::OPNOTSUPP),
+        Op::Rw(_) if flags.nonblocking() => Ok(without_waiting(verdict, op, fd)),
+        Op::Sync(sync) if verdict == Verdict::NeedsWorker => match kind_of(fd) {
+            libc::S_IFREG | libc::S_IFDIR | libc::S_IFBLK => Ok(verdict),
+            // Others have no fsync, which is told at once.
+            _ => match sync.issue(Context { fd, nonblock: false }) {
+                Verdict::Done(result) | Verdict::DoneWith { result, .. } if result < 0 => {
+                    Err(Errno::from_raw_os_error(-result))
+                }
+                verdict => Ok(verdict),
+            },
+        },
+        // These are always ready, and for nothing else: `aio_poll` finds no queue to wait in.
+        Op::Poll(_) if matches!(verdict, Verdict::WouldBlock(_)) && !pollable => match kind_of(fd) {
+            libc::S_IFREG | libc::S_IFDIR => Err(Errno::INVAL),
+            _ => Ok(verdict),
+        },
+        _ => Ok(verdict),
+    }
+}
+
+/// What an attempt at a transfer may have led to on a directory.
+fn may_be_directory(verdict: Verdict) -> bool {
+    matches!(verdict, Verdict::Done(..0) | Verdict::NeedsWorker | Verdict::NeedsWorkerWhenReady(_))
+}
+
+/// A transfer on a description with O_NONBLOCK ends here and now, unless the file has no readiness.
+fn without_waiting(verdict: Verdict, op: &mut Op, fd: i32) -> Verdict {
+    match verdict {
+        Verdict::WouldBlock(_) if !is_file(fd) => Verdict::error(Errno::AGAIN),
+        Verdict::NeedsWorkerWhenReady(_) if !is_file(fd) => match op.issue(Context { fd, nonblock: false }) {
+            Verdict::WouldBlock(_) => Verdict::error(Errno::AGAIN),
+            verdict => verdict,
+        },
+        verdict => verdict,
+    }
+}

@@ -1,0 +1,133 @@
+//! io_getevents(2) and io_pgetevents(2).
+
+use super::{find, lock};
+use crate::os::user_read;
+use crate::path::driver::{wait_until, Wish};
+use crate::request::timer::Clock;
+use crate::ring::{Ring, RingGuard};
+use crate::Errno;
+use anyring_abi::{IoEvent, Timespec};
+
+/// Arguments of io_getevents(2), as the program passed them.
+#[derive(Debug, Clone, Copy)]
+pub struct Wait {
+    /// The context.
+    pub context: u64,
+    /// Events to wait for.
+    pub at_least: i64,
+    /// Events that `events` has room for.
+    pub at_most: i64,
+    /// Address of an array of `struct io_event`.
+    pub events: u64,
+    /// Address of a relative `struct timespec`, or 0.
+    pub timeout: u64,
+}
+
+/// Reads events, and waits for the least number of them: how many.
+///
+/// # Errors
+/// As io_getevents(2): FAULT, INVAL, INTR when a signal came before any event.
+pub fn io_getevents(wait: &Wait) -> Result<u64, Errno> {
+    read_events(wait, span_ns(wait.timeout)?, None)
+}
+
+/// [`io_getevents`] with another signal mask while it waits: `mask` is the address of a `struct __aio_sigset`, or 0.
+///
+/// # Errors
+/// Also FAULT and INVAL for that structure.
+pub fn io_pgetevents(wait: &Wait, mask: u64) -> Result<u64, Errno> {
+    let span_ns = span_ns(wait.timeout)?;
+    let sigmask = match mask {
+        0 => None,
+        mask => match user_read::<[u64; 2]>(mask)? {
+            [0, _] => None,
+            // SIGSYS stays deliverable: the raw entry point lives on it.
+            [mask, 8] => Some(user_read::<u64>(mask)? & !(1 << (libc::SIGSYS - 1))),
+            _ => return Err(Errno::INVAL),
+        },
+    };
+    read_events(wait, span_ns, sigmask)
+}
+
+/// The timeout; `None` for none.
+fn span_ns(timeout: u64) -> Result<Option<u64>, Errno> {
+    if timeout == 0 {
+        return Ok(None);
+    }
+    let time: Timespec = user_read(timeout)?;
+    let seconds_ns = (time.tv_sec.max(0) as u64).saturating_mul(1_000_000_000);
+    Ok(Some(seconds_ns.saturating_add(time.tv_nsec.max(0) as u64)))
+}
+
+/// Source: `do_io_getevents` and `read_events` in fs/aio.c.
+fn read_events(wait: &Wait, span_ns: Option<u64>, sigmask: Option<u64>) -> Result<u64, Errno> {
+    let ring = find(wait.context)?;
+    if wait.at_least < 0 || wait.at_least > wait.at_most {
+        return Err(Errno::INVAL);
+    }
+    let mut at_least = wait.at_least as u64;
+    let clock = Clock::Monotonic;
+    let deadline_ns = span_ns.map(|span_ns| clock.now_ns().saturating_add(span_ns));
+    let mut guard = lock(ring, wait.context, Errno::INTR)?;
+    let life = guard.cookie;
+    guard.listen();
+    guard.record(|it| it.io_getevents(at_least, sigmask.is_some()));
+    if at_least == 0 || span_ns == Some(0) {
+        // Who never waits wants what is there now.
+        let tail = guard.cq_tail();
+        let look = Wish { min_complete: 0, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
+        wait_until(guard, &look, Some(tail))?;
+        guard = lock_again(ring, wait.context, life)?;
+    }
+    if at_least == 0 && wait.at_most != 0 && span_ns != Some(0) {
+        // Programs that count on it that io_submit(2) has waited for the page cache ask for no event at least, but are
+        // ready to wait.
+        at_least = guard.aio.as_ref().map_or(0, |context| context.overdue.min(1).into());
+    }
+    let mut got = 0;
+    loop {
+        match guard.move_events(wait, &mut got) {
+            Err(error) if got == 0 => return Err(error),
+            Err(_) => return Ok(got),
+            Ok(()) if got >= at_least || deadline_ns.is_some_and(|ns| ns <= clock.now_ns()) => {
+                guard.call_helper();
+                return Ok(got);
+            }
+            Ok(()) => {}
+        }
+        if guard.look_first() {
+            continue;
+        }
+        let missing = u32::try_from((at_least - got).min(1 << 29)).unwrap_or(1);
+        let target = guard.cq_tail().wrapping_add(missing);
+        let wish = Wish { min_complete: missing, deadline_ns, minimum_ns: None, clock, sigmask };
+        let waited = wait_until(guard, &wish, Some(target));
+        guard = match (lock_again(ring, wait.context, life), waited) {
+            (Ok(guard), Ok(()) | Err(Errno::TIME)) => guard,
+            (Ok(mut guard), Err(error)) => {
+                // What came with the signal is told instead of it.
+                let _ = guard.move_events(wait, &mut got);
+                return if got == 0 { Err(error) } else { Ok(got) };
+            }
+            (Err(error), _) => return if got == 0 { Err(error) } else { Ok(got) },
+        };
+    }
+}
+
+/// The context after a wait: another thread may have destroyed it meanwhile, and made the next one at its address.
+fn lock_again(ring: &'static Ring, address: u64, life: u64) -> Result<RingGuard, Errno> {
+    lock(ring, address, Errno::INTR)
+        .and_then(|guard| if guard.cookie == life { Ok(guard) } else { Err(Errno::INVAL) })
+}
+
+impl RingGuard {
+    /// Moves events to the program, behind the `got` that are there.
+    fn move_events(&mut self, wait: &Wait, got: &mut u64) -> Result<(), Errno> {
+        let to = wait.events.wrapping_add(*got * size_of::<IoEvent>() as u64);
+        let room = wait.at_most as u64 - *got;
+        if let Some(context) = &mut self.aio {
+            *got += context.completions.take(to, room)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,215 @@
+//! Events: what happened on each ring, under the names of the kernel's tracepoints, in shared memory.
+//!
+//! `anyring trace` makes a file with [`Reader::create`]; every process that finds it in `ANYRING_TRACE` maps it before its
+//! first ring ([`open`]) and puts events into it. A tracer can join a process that runs, too: `session`. `recorder` says what
+//! a ring has to say, under the ring's lock; `chunks` is the file: who may write where, and how a record is put into words;
+//! `worked` is what workers note. `context` has what only Linux AIO says, for which the kernel has no tracepoints: its
+//! contexts are rings with the same events ([`AIO`]).
+
+mod chunks;
+mod context;
+mod recorder;
+mod session;
+mod worked;
+
+pub use chunks::Reader;
+pub use recorder::Recorder;
+pub use session::{open, reset_after_fork, wanted, wish, REFUSED};
+pub use worked::{WorkTimes, Worked};
+
+/// What happened. All but the last are tracepoints of the kernel's group io_uring; see include/trace/events/io_uring.h.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+#[allow(missing_docs)] // each is named as its tracepoint
+pub enum Kind {
+    Create = 1,
+    Register,
+    FileGet,
+    SubmitReq,
+    QueueAsyncWork,
+    PollArm,
+    TaskAdd,
+    TaskWorkRun,
+    LocalWorkRun,
+    Defer,
+    Link,
+    FailLink,
+    CqringWait,
+    CqeOverflow,
+    Complete,
+    ShortWrite,
+    ReqFailed,
+    /// io_uring_enter(2) was called: the kernel's tracepoint of the group syscalls.
+    Enter,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Kind; 18] = [
+        Kind::Create,
+        Kind::Register,
+        Kind::FileGet,
+        Kind::SubmitReq,
+        Kind::QueueAsyncWork,
+        Kind::PollArm,
+        Kind::TaskAdd,
+        Kind::TaskWorkRun,
+        Kind::LocalWorkRun,
+        Kind::Defer,
+        Kind::Link,
+        Kind::FailLink,
+        Kind::CqringWait,
+        Kind::CqeOverflow,
+        Kind::Complete,
+        Kind::ShortWrite,
+        Kind::ReqFailed,
+        Kind::Enter,
+    ];
+
+    /// The tracepoint's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Create => "io_uring_create",
+            Kind::Register => "io_uring_register",
+            Kind::FileGet => "io_uring_file_get",
+            Kind::SubmitReq => "io_uring_submit_req",
+            Kind::QueueAsyncWork => "io_uring_queue_async_work",
+            Kind::PollArm => "io_uring_poll_arm",
+            Kind::TaskAdd => "io_uring_task_add",
+            Kind::TaskWorkRun => "io_uring_task_work_run",
+            Kind::LocalWorkRun => "io_uring_local_work_run",
+            Kind::Defer => "io_uring_defer",
+            Kind::Link => "io_uring_link",
+            Kind::FailLink => "io_uring_fail_link",
+            Kind::CqringWait => "io_uring_cqring_wait",
+            Kind::CqeOverflow => "io_uring_cqe_overflow",
+            Kind::Complete => "io_uring_complete",
+            Kind::ShortWrite => "io_uring_short_write",
+            Kind::ReqFailed => "io_uring_req_failed",
+            Kind::Enter => "sys_enter_io_uring_enter",
+        }
+    }
+}
+
+/// Added to the opcode in every event of an AIO context: the rest is the iocb's command (`IOCB_CMD_*`).
+pub const AIO: u16 = 0x100;
+
+/// What kind of file a descriptor names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+#[allow(missing_docs)] // as in inode(7)
+pub enum FileKind {
+    /// Nobody asked, or it could not be told.
+    Unknown = 0,
+    Regular,
+    Directory,
+    Block,
+    Character,
+    Fifo,
+    Socket,
+    /// An eventfd, a timerfd, a pidfd ...
+    Other,
+}
+
+impl FileKind {
+    /// The kind that the mode of stat(2) tells.
+    pub fn of_mode(mode: u32) -> FileKind {
+        match mode & libc::S_IFMT {
+            libc::S_IFREG => FileKind::Regular,
+            libc::S_IFDIR => FileKind::Directory,
+            libc::S_IFBLK => FileKind::Block,
+            libc::S_IFCHR => FileKind::Character,
+            libc::S_IFIFO => FileKind::Fifo,
+            libc::S_IFSOCK => FileKind::Socket,
+            _ => FileKind::Other,
+        }
+    }
+
+    fn from_u8(byte: u8) -> FileKind {
+        use FileKind::*;
+        [Unknown, Regular, Directory, Block, Character, Fifo, Socket, Other]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+            .unwrap_or(Unknown)
+    }
+
+    /// For people, and for keys in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            FileKind::Unknown => "-",
+            FileKind::Regular => "file",
+            FileKind::Directory => "directory",
+            FileKind::Block => "block",
+            FileKind::Character => "char",
+            FileKind::Fifo => "pipe",
+            FileKind::Socket => "socket",
+            FileKind::Other => "other",
+        }
+    }
+}
+
+/// One event. Which fields mean something depends on its kind; the others are 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// CLOCK_MONOTONIC, in nanoseconds. Events that follow from one another in one step share a time.
+    pub time_ns: u64,
+    /// The request's. Linux AIO: the iocb's `aio_data`; CREATE: the context's address.
+    pub user_data: u64,
+    /// SUBMIT_REQ, REQ_FAILED: the SQE's `off`. CREATE: entries of the CQ, or places in the completion ring. REGISTER:
+    /// registered buffers. ENTER: `min_complete`. LINK: the request that this one follows. FAIL_LINK: the request that
+    /// fails. TASK_ADD: see [`worked`](Event::worked), also for `fd`, `result` and `flags`.
+    pub offset: u64,
+    /// Which ring: a number that no other has in this file.
+    pub ring: u32,
+    /// Which request: a number that no other in flight has; 0 for none.
+    pub request: u32,
+    /// The thread that was at work.
+    pub thread: u32,
+    /// The descriptor, or the index of a registered file.
+    pub fd: i32,
+    /// SUBMIT_REQ, REQ_FAILED: the SQE's `len`. CREATE: entries of the SQ, or what io_setup(2) asked for. REGISTER:
+    /// registered files. ENTER: `to_submit`. CQRING_WAIT: how many CQEs. Work runs: how many items. SHORT_WRITE: bytes
+    /// wanted.
+    pub len: u32,
+    /// COMPLETE, CQE_OVERFLOW: the CQE's. REGISTER: the answer. REQ_FAILED: the error. SHORT_WRITE: bytes written.
+    pub result: i32,
+    /// SUBMIT_REQ, REQ_FAILED: `IOSQE_*`. COMPLETE, CQE_OVERFLOW: `IORING_CQE_F_*`. CREATE: `IORING_SETUP_*`. ENTER:
+    /// `IORING_ENTER_*` (Linux AIO: IORING_ENTER_GETEVENTS for io_getevents(2), with IORING_ENTER_EXT_ARG for
+    /// io_pgetevents(2), 0 for io_submit(2)). POLL_ARM: the events of poll(2).
+    pub flags: u32,
+    /// What happened.
+    pub kind: Kind,
+    /// The request's opcode as a number, which may be none that is known; REGISTER: that call's. See [`AIO`].
+    pub opcode: u16,
+    /// FILE_GET: what the descriptor names.
+    pub file: FileKind,
+}
+
+impl Event {
+    /// An event with nothing but its kind.
+    pub fn new(kind: Kind) -> Event {
+        Event {
+            time_ns: 0,
+            user_data: 0,
+            offset: 0,
+            ring: 0,
+            request: 0,
+            thread: 0,
+            fd: 0,
+            len: 0,
+            result: 0,
+            flags: 0,
+            kind,
+            opcode: 0,
+            file: FileKind::Unknown,
+        }
+    }
+
+    /// Whether it is an AIO context's.
+    pub fn is_aio(&self) -> bool {
+        self.opcode & AIO != 0
+    }
+}
+
+#[cfg(test)]
+mod tests;

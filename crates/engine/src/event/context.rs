@@ -1,0 +1,94 @@
+//! What an AIO context says of itself, besides what every ring says: calls and iocbs in place of enter calls and SQEs.
+//! Used under the lock of the context's ring.
+
+use super::chunks::{has, Writer};
+use super::recorder::{Known, OF_SQE, SHARING};
+use super::session::{self, Room};
+use super::{Event, Kind, Recorder, AIO};
+use crate::request::Id;
+use crate::Errno;
+use anyring_abi::{Iocb, IOCB_CMD_PREAD, IOCB_CMD_PWRITE, IORING_ENTER_EXT_ARG, IORING_ENTER_GETEVENTS};
+use std::sync::Arc;
+
+/// The request at hand is the one in this place from now on, and at hand no more.
+#[cold]
+pub(super) fn keep(iocbs: &mut Vec<Known>, place: usize, at_hand: &mut Known) {
+    if iocbs.len() <= place {
+        iocbs.resize(place + 1, Known::default());
+    }
+    iocbs[place] = core::mem::take(at_hand);
+}
+
+impl Recorder {
+    /// Of a new context at `address`, if events are wanted: says that it was made, asked for so many `requests` and with
+    /// so many `places` for events.
+    pub fn of_new_context(address: u64, requests: u32, places: u32) -> Option<Box<Recorder>> {
+        Some(Recorder::of_context(session::room()?, address, requests, places))
+    }
+
+    /// Of a context whose events go into this room from now on: says that it is there.
+    pub(super) fn of_context(room: Arc<Room>, address: u64, requests: u32, places: u32) -> Box<Recorder> {
+        let mut recorder = Recorder::by_writer(Writer::in_room(room, AIO), SHARING);
+        recorder.iocbs = Some(Vec::new());
+        let created =
+            Event { user_data: address, fd: -1, len: requests, offset: places.into(), ..Event::new(Kind::Create) };
+        recorder.writer.put::<{ has::TIME | has::USER_DATA | has::OFFSET | has::FD_LEN }>(&created);
+        recorder
+    }
+
+    /// The request in this place, of an AIO context: what it is called where it was made before anybody listened, too.
+    pub(super) fn iocb_of(&self, id: Id) -> Option<Known> {
+        Some(self.iocbs.as_ref()?.get(id.place()).copied().unwrap_or_default())
+    }
+
+    /// io_submit(2) was called.
+    #[cold]
+    pub fn io_submit(&mut self, count: u64) {
+        self.at_hand = Known::default();
+        self.call(Event { len: u32::try_from(count).unwrap_or(u32::MAX), ..Event::new(Kind::Enter) });
+    }
+
+    /// io_getevents(2) was called, or io_pgetevents(2) with a signal mask.
+    #[cold]
+    pub fn io_getevents(&mut self, at_least: u64, has_mask: bool) {
+        let flags = IORING_ENTER_GETEVENTS | if has_mask { IORING_ENTER_EXT_ARG } else { 0 };
+        self.call(Event { offset: at_least, flags, ..Event::new(Kind::Enter) });
+    }
+
+    fn call(&mut self, call: Event) {
+        self.writer.look_at_thread();
+        self.writer.put::<{ has::TIME | has::OFFSET | has::FD_LEN | has::RESULT_FLAGS }>(&Event { fd: -1, ..call });
+        self.share_times();
+    }
+
+    /// An iocb was copied, and its descriptor is looked up.
+    #[cold]
+    pub fn submit_iocb(&mut self, iocb: &Iocb) {
+        let fd = iocb.fd as i32;
+        let request = self.number();
+        self.at_hand =
+            Known { request, user_data: iocb.data, opcode: u8::try_from(iocb.opcode).unwrap_or(u8::MAX) };
+        let len = u32::try_from(iocb.bytes).unwrap_or(u32::MAX);
+        let file = self.file_kind(fd);
+        let event = Event { fd, len, offset: iocb.offset as u64, file, ..self.of_request(Kind::SubmitReq) };
+        self.put_sharing::<{ OF_SQE | has::FILE }, { OF_SQE | has::FILE | has::TIME }>(&event);
+        if !matches!(iocb.opcode, IOCB_CMD_PREAD | IOCB_CMD_PWRITE) || iocb.bytes > 4096 {
+            self.awoke(); // it takes its time, perhaps
+        }
+    }
+
+    /// io_submit(2) refuses the iocb at hand, or could not read it.
+    #[cold]
+    pub fn iocb_refused(&mut self, error: Errno) {
+        let event = Event { result: -error.raw_os_error(), ..self.of_request(Kind::ReqFailed) };
+        self.at_hand = Known::default();
+        self.writer.put::<{ has::TIME | has::USER_DATA | has::RESULT_FLAGS }>(&event);
+    }
+
+    /// The iocb at hand completes in this call: the next event that is posted is its.
+    #[cold]
+    pub fn iocb_ends(&mut self) {
+        self.ends();
+        self.at_hand = Known::default();
+    }
+}

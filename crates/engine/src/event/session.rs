@@ -1,0 +1,296 @@
+//! Where the events of this process go: into the file that `ANYRING_TRACE` names, or to a tracer that joined
+//! (`anyring trace --pid`), or nowhere.
+//!
+//! Joining costs a process that nobody joins one descriptor, of its counters, while a ring lives ([`stats`](crate::stats)),
+//! and each call on a ring a load and a branch that is always taken alike: [`RingGuard::listen`]. The tracer finds the
+//! counters under /proc/PID/fd, where the kernel lets in who may look into the process: its own user, and root. No signal,
+//! no ptrace, no socket, no thread.
+//!
+//! It locks the counters (an OFD lock, so that there is one at a time, and its death is noticed) and stores a *wish* into
+//! [`Tracer::wanted`](stats::Tracer): the process that it means, since forked children have the same counters, and a number.
+//! The next call on any ring of that process follows it, and says so in `answer`:
+//!
+//! | wish | the process | then the tracer |
+//! |---|---|---|
+//! | odd | makes a memfd of no bytes, and answers its number | opens it under /proc/PID/fd, gives it its size and content, and seals the size; so its memory is taken from the tracer's share |
+//! | the even one after it | maps the memfd, if it is sealed and what it should be, and gives every ring a recorder | reads |
+//! | none | drops the recorders; the last one takes mapping and descriptor along | gives the pages back, whoever has them mapped |
+//!
+//! A ring whose lock is taken just then follows at its own next call. A tracer that is killed takes nothing back: when the
+//! events have no room any more, the process finds the lock gone, and stops.
+//!
+//! | | guarded by |
+//! |---|---|
+//! | `PRESENT` | its own lock, a leaf below the rings' |
+//! | `State::heard`, `State::recorder` | the ring's lock |
+//! | `MAPPED`, `NUMBER` | follow the room that joined last; read by a forked child, which has one thread |
+
+use super::chunks::{map_file, map_prepared, ticks, Block};
+use super::Recorder;
+use crate::descriptors::{self, Own};
+use crate::os::{Os, Sys};
+use crate::ring::{Ring, RingGuard};
+use crate::{process, stats, Errno};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use rustix::fd::AsRawFd;
+use rustix::fs::MemfdFlags;
+use std::sync::Arc;
+
+/// In the lower half of `answer`, where a descriptor's number plus 1 stands otherwise: events go elsewhere already, or the
+/// memfd cannot be used.
+pub const REFUSED: u32 = u32::MAX;
+
+/// The wish of a room that no tracer joined by: the file's of `ANYRING_TRACE`.
+const FOR_GOOD: u32 = 0;
+
+/// A wish for `process`, which may be none. Also the form of an answer, whose lower half is a number.
+pub const fn wish(number: u32, process: u32) -> u64 {
+    (number as u64) << 32 | process as u64
+}
+
+/// A mapped file of events.
+pub struct Room {
+    block: &'static Block,
+    /// The number of the wish that it was mapped for.
+    number: u32,
+    /// The memfd of a tracer that joined: kept open, so that the tracer finds it.
+    _memfd: Option<Own>,
+    /// Events that found no place.
+    starved: AtomicU32,
+}
+
+impl Room {
+    /// Where the events are. The caller keeps the room as long as it uses the block.
+    pub fn block(&self) -> &'static Block {
+        self.block
+    }
+
+    /// Whether it lasts as long as the process, and its forked children share it.
+    pub fn is_for_good(&self) -> bool {
+        self.number == FOR_GOOD
+    }
+
+    /// An event found no place: perhaps nobody reads any more.
+    #[cold]
+    pub fn starve(&self) {
+        const LOOK: u32 = 1024;
+        let starved = self.starved.fetch_add(1, Ordering::Relaxed);
+        if self.is_for_good() || !(starved + 1).is_multiple_of(LOOK) || stats::is_locked() {
+            return;
+        }
+        let mine = wish(self.number, Sys::process_id());
+        let _ = stats::stats().tracer.wanted.compare_exchange(mine, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let block = core::ptr::from_ref(self.block).cast_mut();
+        // First the words by which a forked child would unmap it.
+        if MAPPED.compare_exchange(block, core::ptr::null_mut(), Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            NUMBER.store(-1, Ordering::Relaxed);
+        }
+        // SAFETY: mapped for this room, of which this is the last owner: every writer had a share of it.
+        unsafe { Block::unmap(block) };
+    }
+}
+
+/// What the process has of the room that is wanted.
+enum Present {
+    Nothing,
+    /// The memfd was made for this wish, and is the tracer's turn.
+    Empty(u32, Own),
+    Open(Arc<Room>),
+}
+
+impl Present {
+    fn clock(&self) -> u32 {
+        match self {
+            Present::Open(room) if room.block.goes_by_counter() => BY_COUNTER,
+            Present::Open(_) => BY_CLOCK,
+            _ => 0,
+        }
+    }
+
+    fn for_good(&self) -> Option<Arc<Room>> {
+        match self {
+            Present::Open(room) if room.is_for_good() => Some(room.clone()),
+            _ => None,
+        }
+    }
+}
+
+static PRESENT: crate::lock::Lock<Present> = crate::lock::Lock::new(Present::Nothing);
+/// Whether that is a room for good, which it then stays.
+static FOR_EVER: AtomicBool = AtomicBool::new(false);
+/// By which clock the events of that room go, or 0 without one: read without the lock, and so perhaps a moment late.
+static CLOCK: AtomicU32 = AtomicU32::new(0);
+const BY_CLOCK: u32 = 1;
+const BY_COUNTER: u32 = 2;
+/// The mapping and the memfd of the room that joined last, for a forked child.
+static MAPPED: AtomicPtr<Block> = AtomicPtr::new(core::ptr::null_mut());
+static NUMBER: AtomicI32 = AtomicI32::new(-1);
+
+/// Whether anybody wants events.
+#[inline]
+pub fn wanted() -> bool {
+    CLOCK.load(Ordering::Relaxed) != 0
+}
+
+/// The time now, as in the room.
+pub fn now_ticks() -> u64 {
+    ticks(CLOCK.load(Ordering::Relaxed) == BY_COUNTER)
+}
+
+/// From now on rings that are made put their events into `file`. EINVAL when it is none that `Reader::create` made.
+pub fn open(file: &str) -> Result<(), Errno> {
+    let block = map_file(file)?;
+    let room = Room { block, number: FOR_GOOD, _memfd: None, starved: AtomicU32::new(0) };
+    let mut present = PRESENT.lock().ok_or(Errno::AGAIN)?;
+    *present = Present::Open(Arc::new(room));
+    FOR_EVER.store(true, Ordering::Relaxed);
+    CLOCK.store(present.clock(), Ordering::Relaxed);
+    Ok(())
+}
+
+/// Where a new ring's events go.
+pub fn room() -> Option<Arc<Room>> {
+    follow(stats::stats().tracer.wanted.load(Ordering::Relaxed)).ok().flatten()
+}
+
+/// Does what `wanted` asks of this process: where events go from now on. AGAIN in a signal handler that interrupted this
+/// very function.
+fn follow(wanted: u64) -> Result<Option<Arc<Room>>, Errno> {
+    let mut present = PRESENT.lock().ok_or(Errno::AGAIN)?;
+    let number = (wanted >> 32) as u32;
+    let is_meant = wanted != 0 && wanted as u32 == Sys::process_id();
+    let answer = |what: u32| stats::stats().tracer.answer.store(wish(number, what), Ordering::Relaxed);
+    if let Some(room) = present.for_good() {
+        if is_meant {
+            answer(REFUSED);
+        }
+        return Ok(Some(room));
+    }
+    let next = match core::mem::replace(&mut *present, Present::Nothing) {
+        _ if !is_meant => Present::Nothing,
+        Present::Open(room) if room.number == number => Present::Open(room),
+        Present::Empty(made, memfd) if made == number => Present::Empty(made, memfd),
+        Present::Empty(made, memfd) if made.wrapping_add(1) == number => join(number, memfd, answer),
+        _ if !number.is_multiple_of(2) => invite(number, answer),
+        _ => Present::Nothing,
+    };
+    CLOCK.store(next.clock(), Ordering::Relaxed);
+    *present = next;
+    match &*present {
+        Present::Open(room) => Ok(Some(room.clone())),
+        _ => Ok(None),
+    }
+}
+
+/// Makes the memfd.
+fn invite(number: u32, answer: impl Fn(u32)) -> Present {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    match rustix::fs::memfd_create("anyring-events", flags).and_then(descriptors::to_top) {
+        Ok(memfd) => {
+            answer(memfd.as_raw_fd() as u32 + 1);
+            Present::Empty(number, memfd)
+        }
+        Err(_) => {
+            answer(REFUSED);
+            Present::Nothing
+        }
+    }
+}
+
+/// Maps the memfd, which the tracer has prepared.
+fn join(number: u32, memfd: Own, answer: impl Fn(u32)) -> Present {
+    match map_prepared(&memfd) {
+        Ok(block) => {
+            answer(memfd.as_raw_fd() as u32 + 1);
+            NUMBER.store(memfd.as_raw_fd(), Ordering::Relaxed);
+            MAPPED.store(core::ptr::from_ref(block).cast_mut(), Ordering::Relaxed);
+            Present::Open(Arc::new(Room { block, number, _memfd: Some(memfd), starved: AtomicU32::new(0) }))
+        }
+        Err(_) => {
+            answer(REFUSED);
+            Present::Nothing
+        }
+    }
+}
+
+impl RingGuard {
+    /// Looks whether somebody joined, or left.
+    #[inline]
+    pub fn listen(&mut self) {
+        if stats::stats().tracer.wanted.load(Ordering::Relaxed) != self.heard {
+            self.hear();
+        }
+    }
+
+    /// Also for the process's other rings: they may be used by workers and the helper only, for long.
+    #[cold]
+    #[inline(never)]
+    fn hear(&mut self) {
+        let wanted = stats::stats().tracer.wanted.load(Ordering::Relaxed);
+        let Ok(room) = follow(wanted) else { return };
+        self.record_into(wanted, room.as_ref());
+        let me = self.ring();
+        for ring in process::rings().into_iter().filter(|ring| !core::ptr::eq(*ring, me)) {
+            // One that is held follows at its own next call: two rings are never waited for in turn.
+            if let Some(mut other) = ring.try_lock() {
+                other.record_into(wanted, room.as_ref());
+            }
+        }
+    }
+
+    fn record_into(&mut self, wanted: u64, room: Option<&Arc<Room>>) {
+        self.heard = wanted;
+        let is_there = match (&self.recorder, room) {
+            (Some(recorder), Some(room)) => recorder.is_in(room),
+            (recorder, room) => recorder.is_none() && room.is_none(),
+        };
+        if is_there || self.closed && room.is_some() {
+            return;
+        }
+        self.recorder = room.map(|room| self.new_recorder(room.clone()));
+    }
+
+    /// A recorder of this ring, which was made before: it begins by saying so.
+    fn new_recorder(&self, room: Arc<Room>) -> Box<Recorder> {
+        let ring: &Ring = self.ring();
+        if let Some(context) = &self.aio {
+            let [requests, places] = context.size();
+            return Recorder::of_context(room, context.address(), requests, places);
+        }
+        let layout = self.memory.view.layout();
+        let flags = ring.flags.load(Ordering::Relaxed);
+        Recorder::of_ring(room, ring.fd.load(Ordering::Relaxed), [layout.sq_entries, layout.cq_entries], flags)
+    }
+}
+
+/// In a forked child, of which nobody asked for events: those of a tracer that joined end.
+///
+/// # Safety
+/// Only the forking thread may exist in the process, and no recorder of such a room be left.
+pub unsafe fn reset_after_fork() {
+    let block = MAPPED.swap(core::ptr::null_mut(), Ordering::Relaxed);
+    let memfd = NUMBER.swap(-1, Ordering::Relaxed);
+    // SAFETY: no other thread exists.
+    unsafe { PRESENT.reset() };
+    if FOR_EVER.load(Ordering::Relaxed) {
+        return;
+    }
+    CLOCK.store(0, Ordering::Relaxed);
+    if let Some(mut present) = PRESENT.lock() {
+        // Not dropped: a thread that the child does not have may have been changing it.
+        core::mem::forget(core::mem::replace(&mut *present, Present::Nothing));
+    }
+    if !block.is_null() {
+        // SAFETY: the mapping of the room, of which the child has no use any more: its recorders are gone, by the
+        // contract.
+        unsafe { Block::unmap(block) };
+    }
+    if memfd >= 0 {
+        descriptors::close(memfd);
+    }
+}

@@ -1,0 +1,362 @@
+//! Messages from one ring to another: a post against a wait, against a full CQ, and against the ring's end.
+//!
+//! The CQ's entries and what the messages refer to are plain memory, whose accesses loom orders or complains about. A
+//! thread that waits for a message which was sent and does not come to it sleeps for ever, which loom calls a deadlock.
+
+use super::*;
+use loom::cell::UnsafeCell;
+use ring::waiters::Waiters;
+use std::collections::VecDeque;
+
+/// Of the CQ.
+const ENTRIES: u32 = 2;
+
+/// What the ring's lock guards; within a process that is also what the post lock guards.
+#[derive(Default)]
+struct State {
+    cq_tail: u32,
+    backlog: VecDeque<u32>,
+    closed: bool,
+    wake_due: bool,
+}
+
+struct Ring {
+    deferred: bool,
+    /// `None` once the ring has ended.
+    state: Lock<Option<State>>,
+    messages: Arrivals<u32>,
+    untold: AtomicBool,
+    handover: Handover,
+    sleepers: AtomicU32,
+    /// The control area and the ring's memory, until the ring has ended.
+    waiters: Waiters,
+    cq_head: AtomicU32,
+    cq_tail: AtomicU32,
+    cqes: [UnsafeCell<u32>; ENTRIES as usize],
+    mapped: AtomicBool,
+    /// Sleepers on `waiters.sequence`, and whether a signal came.
+    futex: (Mutex<bool>, Condvar),
+    /// What message n carries the address of.
+    parcels: [UnsafeCell<u32>; 3],
+}
+
+/// How a wait ended.
+#[derive(PartialEq, Debug)]
+enum Waited {
+    Satisfied,
+    Interrupted,
+    Ended,
+}
+
+impl Ring {
+    fn new(deferred: bool) -> Arc<Ring> {
+        Arc::new(Ring {
+            deferred,
+            state: Lock::new(Some(State::default())),
+            messages: Arrivals::new(),
+            untold: AtomicBool::new(false),
+            handover: Handover::new(),
+            sleepers: AtomicU32::new(0),
+            waiters: Waiters::default(),
+            cq_head: AtomicU32::new(0),
+            cq_tail: AtomicU32::new(0),
+            cqes: [UnsafeCell::new(0), UnsafeCell::new(0)],
+            mapped: AtomicBool::new(true),
+            futex: (Mutex::new(false), Condvar::new()),
+            parcels: [UnsafeCell::new(0), UnsafeCell::new(0), UnsafeCell::new(0)],
+        })
+    }
+
+    fn assert_mapped(&self) {
+        assert!(self.mapped.load(Ordering::Relaxed), "memory of a ring that has ended is touched");
+    }
+
+    /// `RingGuard::wake`.
+    fn wake(&self, state: &mut State) {
+        self.assert_mapped();
+        state.wake_due |= self.waiters.in_futex.load(Ordering::Relaxed) != 0;
+    }
+
+    /// `DueWake::wake`: the ring may have ended.
+    fn futex_wake(&self) {
+        let _held = self.futex.0.lock().unwrap();
+        self.futex.1.notify_all();
+    }
+
+    /// `Sys::futex_wait`: false when a signal came.
+    fn futex_wait(&self, expected: u32) -> bool {
+        let mut signal = self.futex.0.lock().unwrap();
+        while !*signal && self.waiters.sequence.load(Ordering::Relaxed) == expected {
+            signal = self.futex.1.wait(signal).unwrap();
+        }
+        !*signal
+    }
+
+    /// `RingGuard::flush_batch` with one message.
+    fn post(&self, state: &mut State, message: u32) {
+        self.assert_mapped();
+        let used = state.cq_tail.wrapping_sub(self.cq_head.load(Ordering::Acquire));
+        if used == ENTRIES || !state.backlog.is_empty() {
+            return state.backlog.push_back(message);
+        }
+        self.publish(state, message);
+        if self.waiters.are_told(state.cq_tail + self.messages.number() as u32, 0) {
+            self.wake(state);
+        }
+    }
+
+    fn publish(&self, state: &mut State, message: u32) {
+        // SAFETY: what is being checked: the entry is free, and nobody else posts.
+        self.cqes[(state.cq_tail % ENTRIES) as usize].with_mut(|cqe| unsafe { *cqe = message });
+        state.cq_tail += 1;
+        self.cq_tail.store(state.cq_tail, Ordering::Release);
+    }
+
+    /// `RingGuard::flush_overflow`.
+    fn flush_overflow(&self, state: &mut State) {
+        while state.cq_tail.wrapping_sub(self.cq_head.load(Ordering::Acquire)) != ENTRIES {
+            let Some(message) = state.backlog.pop_front() else { break };
+            self.publish(state, message);
+        }
+        if self.waiters.are_told(state.cq_tail, 0) {
+            self.wake(state);
+        }
+    }
+
+    /// `RingGuard::post_messages`.
+    fn post_messages(&self, state: &mut State) {
+        if self.messages.any() {
+            self.messages.take().into_iter().for_each(|message| self.post(state, message));
+        }
+    }
+
+    /// `RingGuard::settle`.
+    fn settle(&self, state: &mut State) {
+        if self.untold.load(Ordering::Relaxed) && self.untold.swap(false, Ordering::Acquire) {
+            // `announce_work`
+            self.assert_mapped();
+            if self.waiters.are_satisfied_by(state.cq_tail + self.messages.number() as u32) {
+                self.waiters.bump();
+                self.wake(state);
+            }
+        }
+        if !self.deferred {
+            self.post_messages(state);
+        }
+    }
+
+    /// `RingGuard::drop`.
+    fn let_go<'a>(&'a self, mut held: Held<'a, Option<State>>) {
+        loop {
+            let Some(state) = held.as_mut() else { return };
+            self.settle(state);
+            let due = std::mem::take(&mut state.wake_due);
+            drop(held);
+            if due {
+                self.futex_wake();
+            }
+            let left = || (self.messages.any() && !self.deferred) || self.untold.load(Ordering::Relaxed);
+            match self.state.lock_again_if(left) {
+                Some(again) => held = again,
+                None => return,
+            }
+        }
+    }
+
+    /// MSG_RING: `leave` in op/msg_ring.rs, `Ring::leave_message`. What the sender wrote before goes with it.
+    fn send(&self, message: u32) {
+        // SAFETY: what is being checked: nobody looks before the message is there.
+        self.parcels[message as usize].with_mut(|parcel| unsafe { *parcel = message + 100 });
+        if !self.deferred {
+            if let Some(mut held) = self.state.try_lock() {
+                let Some(state) = held.as_mut() else { return };
+                self.post_messages(state);
+                self.post(state, message);
+                return self.let_go(held);
+            }
+        }
+        self.messages.put([message]);
+        if self.deferred {
+            self.untold.swap(true, Ordering::SeqCst);
+            sync::fence_after_swap();
+        }
+        if let Some(held) = self.state.try_lock() {
+            self.let_go(held);
+        }
+    }
+
+    /// `driver::wait_until`, until the CQ's tail has come to `target`. With `spins` it looks once without the lock, as
+    /// `driver::spin` does for some time, before it sleeps.
+    fn wait(&self, target: u32, spins: bool) -> Waited {
+        let mut held = self.state.lock().unwrap();
+        let waited = loop {
+            let Some(state) = held.as_mut() else { return Waited::Ended };
+            // `collect`
+            self.post_messages(state);
+            self.settle(state);
+            self.flush_overflow(state);
+            if state.cq_tail >= target {
+                break Waited::Satisfied;
+            }
+            if !self.handover.may_sleep(self.messages.any()) {
+                continue;
+            }
+            if spins {
+                self.sleepers.fetch_add(1, Ordering::Relaxed);
+                self.let_go(held);
+                self.assert_mapped();
+                let _over = self.waiters.sequence.load(Ordering::Relaxed);
+                held = self.state.lock().unwrap();
+                self.sleepers.fetch_sub(1, Ordering::Release);
+                let Some(state) = held.as_mut() else { return Waited::Ended };
+                self.post_messages(state);
+                if state.cq_tail >= target {
+                    break Waited::Satisfied;
+                }
+                if self.messages.any() {
+                    continue;
+                }
+            }
+            let sequence = self.waiters.register(target, true);
+            self.sleepers.fetch_add(1, Ordering::Relaxed);
+            self.let_go(held);
+            self.assert_mapped();
+            let woken = self.futex_wait(sequence);
+            held = self.state.lock().unwrap();
+            self.waiters.leave(1, 1);
+            self.sleepers.fetch_sub(1, Ordering::Release);
+            if !woken {
+                break Waited::Interrupted;
+            }
+        };
+        let closed = held.as_ref().is_some_and(|state| state.closed);
+        self.let_go(held);
+        if closed {
+            self.end_if_unused();
+        }
+        waited
+    }
+
+    /// As liburing's peek: the next message, if the tail covers it, and what it carries.
+    fn peek(&self) -> Option<u32> {
+        let head = self.cq_head.load(Ordering::Relaxed);
+        if self.cq_tail.load(Ordering::Acquire) == head {
+            return None;
+        }
+        // SAFETY: what is being checked: the entry is written, and not again before the head has passed it.
+        let message = self.cqes[(head % ENTRIES) as usize].with(|cqe| unsafe { *cqe });
+        self.cq_head.store(head + 1, Ordering::Release);
+        // SAFETY: what is being checked: what the sender wrote happened before.
+        self.parcels[message as usize].with(|parcel| assert_eq!(unsafe { *parcel }, message + 100));
+        Some(message)
+    }
+
+    /// `process::closing_ring`.
+    fn close(&self) {
+        let mut held = self.state.lock().unwrap();
+        if let Some(state) = held.as_mut() {
+            state.closed = true;
+        }
+        self.let_go(held);
+        self.end_if_unused();
+    }
+
+    /// `process::end_if_unused`.
+    fn end_if_unused(&self) {
+        let mut held = self.state.lock().unwrap();
+        let Some(state) = held.as_ref() else { return };
+        if !state.closed || self.sleepers.load(Ordering::Acquire) != 0 {
+            return self.let_go(held);
+        }
+        *held = None;
+        drop(held);
+        assert!(self.mapped.swap(false, Ordering::Relaxed), "it ends twice");
+    }
+}
+
+fn sender(ring: &Arc<Ring>, messages: impl Iterator<Item = u32> + Send + 'static) -> thread::JoinHandle<()> {
+    let ring = ring.clone();
+    thread::spawn(move || messages.for_each(|message| ring.send(message)))
+}
+
+/// Of one sender, to a thread that waits for each: they come, in order, with what they carry.
+#[test]
+fn whoever_waits_gets_what_is_sent() {
+    for (deferred, spins) in [(false, false), (true, false), (false, true), (true, true)] {
+        check(2, move || {
+            let ring = Ring::new(deferred);
+            let sending = sender(&ring, 0..2);
+            for message in 0..2 {
+                assert_eq!(ring.wait(message + 1, spins), Waited::Satisfied);
+                assert_eq!(ring.peek(), Some(message));
+            }
+            assert_eq!(ring.peek(), None);
+            sending.join().unwrap();
+        });
+    }
+}
+
+/// Of two senders, to a thread that waits for both: on a deferred ring it is woken for the last only.
+#[test]
+fn a_wait_for_several_ends_with_the_last() {
+    for deferred in [false, true] {
+        check(2, move || {
+            let ring = Ring::new(deferred);
+            let senders = [sender(&ring, 0..1), sender(&ring, 1..2)];
+            assert_eq!(ring.wait(2, false), Waited::Satisfied);
+            let sum: u32 = (0..2).map(|_| ring.peek().unwrap()).sum();
+            assert_eq!(sum, 1);
+            senders.into_iter().for_each(|sending| sending.join().unwrap());
+        });
+    }
+}
+
+/// To a thread that only looks, and to a CQ that is full: each comes, in order, and none twice.
+#[test]
+fn what_finds_the_cq_full_comes_later() {
+    for deferred in [false, true] {
+        check(2, move || {
+            let ring = Ring::new(deferred);
+            let sending = sender(&ring, 0..3);
+            let mut next = 0;
+            while let Some(message) = ring.peek() {
+                assert_eq!(message, next);
+                next += 1;
+            }
+            while next < 3 {
+                assert_eq!(ring.wait(next + 1, false), Waited::Satisfied);
+                while let Some(message) = ring.peek() {
+                    assert_eq!(message, next);
+                    next += 1;
+                }
+            }
+            sending.join().unwrap();
+        });
+    }
+}
+
+/// The ring is closed while a thread sleeps on it and another sends: whoever is last ends it, once, and nobody touches its
+/// memory then.
+#[test]
+fn a_closed_ring_ends_when_nobody_uses_it() {
+    for deferred in [false, true] {
+        check(2, move || {
+            let ring = Ring::new(deferred);
+            let sending = sender(&ring, 0..1);
+            let closing = {
+                let ring = ring.clone();
+                thread::spawn(move || {
+                    ring.close();
+                    // A signal for the sleeper, which the close does not wake.
+                    *ring.futex.0.lock().unwrap() = true;
+                    ring.futex.1.notify_all();
+                })
+            };
+            let _however = ring.wait(1, false);
+            closing.join().unwrap();
+            sending.join().unwrap();
+            assert!(ring.state.lock().unwrap().is_none());
+            assert!(!ring.mapped.load(Ordering::Relaxed));
+        });
+    }
+}

@@ -1,0 +1,199 @@
+//! "Should I set IOSQE_ASYNC?", for one file, device or kind of descriptor, here and now, by measuring.
+//!
+//! [`subject`] looks at what is asked about and refuses what must not be touched, [`measuring`] has workers make the
+//! requests, [`threshold`] finds the size from which on a worker is needed, [`explanation`] says why, [`advice`] what
+//! follows, and [`report`] shows it.
+
+pub mod advice;
+pub mod explanation;
+pub mod measuring;
+pub mod report;
+pub mod subject;
+pub mod threshold;
+
+use crate::backend::Backend;
+use crate::message::{On, Situation, Transferring};
+use crate::statistics::LEAST_RUNS;
+use crate::trace::PuntCounter;
+use crate::worker::Launcher;
+use measuring::{Condition, Measuring, Punts, Row};
+use report::{Limit, Report, SCHEMA};
+use subject::{Kind, Subject};
+use threshold::Threshold;
+
+/// What is asked.
+#[derive(Debug, Clone)]
+pub struct Wish {
+    /// Who serves the requests: [`Backend::Kernel`] or [`Backend::Anyring`].
+    pub backend: Backend,
+    /// Which requests.
+    pub operation: Transferring,
+    /// Bytes a request, ascending; empty for [`sizes`].
+    pub sizes: Vec<u32>,
+    /// Past the page cache.
+    pub direct: bool,
+    /// Pairs of requests for each size and situation.
+    pub rounds: u32,
+}
+
+/// Sizes for which nothing else was asked.
+const FILE_SIZES: [u32; 7] = [512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20];
+const STREAM_SIZES: [u32; 3] = [64, 4 << 10, 64 << 10];
+/// A TCP connection's buffers hold as much at once.
+const MOST_STREAM_BYTES: u32 = 64 << 10;
+/// No request is larger.
+pub const MOST_BYTES: u32 = 64 << 20;
+
+/// The sizes to measure, or why those asked for do not suit.
+pub fn sizes(subject: &Subject, wish: &Wish) -> Result<Vec<u32>, String> {
+    let end = subject.bytes.unwrap_or(u64::from(MOST_STREAM_BYTES)).min(u64::from(MOST_BYTES));
+    let unit = if wish.direct { subject.step } else { 1 };
+    let suits = |bytes: &u32| u64::from(*bytes) <= end && bytes.is_multiple_of(unit);
+    if let Some(wrong) = wish.sizes.iter().find(|bytes| !suits(bytes)) {
+        let multiple =
+            if unit > 1 { format!(", in multiples of {unit}, as O_DIRECT needs it") } else { String::new() };
+        return Err(format!("--size {wrong}: {} takes up to {end} bytes{multiple}", subject.name));
+    }
+    let defaults = if subject.kind.is_stream() { &STREAM_SIZES[..] } else { &FILE_SIZES[..] };
+    let chosen = if wish.sizes.is_empty() { defaults } else { &wish.sizes };
+    let mut sizes: Vec<u32> = chosen.iter().copied().filter(suits).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    match sizes.is_empty() {
+        true => Err(format!("{} has {end} bytes: too few for a request", subject.name)),
+        false => Ok(sizes),
+    }
+}
+
+/// What requests are to meet.
+fn situations(subject: &Subject, wish: &Wish) -> &'static [Situation] {
+    match subject.kind {
+        Kind::Pipe | Kind::Tcp => &[Situation::Ready, Situation::Waiting],
+        _ if wish.direct => &[Situation::Direct],
+        // A write of whole pages reads nothing first.
+        _ if wish.operation.is_write() => &[Situation::Cached],
+        _ => &[Situation::Cached, Situation::Uncached],
+    }
+}
+
+/// How often all sizes and situations are gone through, each time in other processes.
+pub const TURNS: u32 = 3;
+
+/// Steps that [`run`] tells `progress` of; the search for thresholds comes on top.
+pub fn steps(subject: &Subject, wish: &Wish, sizes: &[u32]) -> u64 {
+    (sizes.len() * situations(subject, wish).len()) as u64 * u64::from(TURNS)
+}
+
+/// Measures and concludes. `progress` is told of each process that ended, and may end everything. The error is one line for
+/// people.
+pub fn run(
+    launcher: &Launcher,
+    subject: &Subject,
+    wish: &Wish,
+    sizes: &[u32],
+    mut progress: impl FnMut() -> Result<(), String>,
+) -> Result<Report, String> {
+    let measuring = Measuring { launcher, on: &subject.on, wish };
+    let mut conditions: Vec<_> = situations(subject, wish)
+        .iter()
+        .flat_map(|situation| sizes.iter().map(|bytes| Condition::new(*situation, *bytes)))
+        .collect();
+    take_turns(&measuring, &mut conditions, &mut progress)?;
+    let rows: Vec<Row> = conditions.iter().filter_map(Condition::row).collect();
+    if rows.is_empty() {
+        let why = report::notes(conditions.iter().filter_map(Condition::note)).join("; ");
+        return Err(format!("{}: nothing could be measured: {why}", subject.name));
+    }
+    let limits = limits(&measuring, subject, &rows, &mut progress)?;
+    // The sizes on both sides of each threshold, so that what is said of them was seen.
+    let sides = limits.iter().flat_map(|limit| limit.threshold.sides().map(|bytes| (limit.situation, bytes)));
+    let mut beside: Vec<_> = sides
+        .filter(|side| !rows.iter().any(|row| (row.situation, row.bytes) == *side))
+        .map(|(situation, bytes)| Condition::new(situation, bytes))
+        .collect();
+    take_turns(&measuring, &mut beside, &mut progress)?;
+    conditions.extend(beside);
+    conditions.sort_by_key(Condition::place);
+    let rows: Vec<Row> = conditions.iter().filter_map(Condition::row).collect();
+    let mut notes = report::notes(conditions.iter().filter_map(Condition::note));
+    let tracepoint = compare(&measuring, &conditions)?;
+    let thresholds: Vec<(Situation, Threshold)> =
+        limits.iter().map(|limit| (limit.situation, limit.threshold)).collect();
+    let advice = advice::give(&rows, &thresholds);
+    notes.extend(advice::relief(&rows));
+    Ok(Report {
+        schema: SCHEMA,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        subject: subject.clone(),
+        operation: wish.operation,
+        direct: wish.direct,
+        backend: wish.backend,
+        rows,
+        limits,
+        tracepoint,
+        advice,
+        notes,
+    })
+}
+
+/// Measures all conditions in each turn.
+fn take_turns(
+    measuring: &Measuring<'_>,
+    conditions: &mut [Condition],
+    progress: &mut impl FnMut() -> Result<(), String>,
+) -> Result<(), String> {
+    let rounds = measuring.wish.rounds.div_ceil(TURNS).max(LEAST_RUNS as u32);
+    for _ in 0..TURNS {
+        for condition in &mut *conditions {
+            measuring.add(condition, rounds)?;
+            progress()?;
+        }
+    }
+    Ok(())
+}
+
+/// The threshold in each situation that was measured.
+fn limits(
+    measuring: &Measuring<'_>,
+    subject: &Subject,
+    rows: &[Row],
+    progress: &mut impl FnMut() -> Result<(), String>,
+) -> Result<Vec<Limit>, String> {
+    let mut limits = Vec::new();
+    for situation in situations(subject, measuring.wish).iter().copied().filter(|_| !subject.kind.is_stream()) {
+        let measured: Vec<_> =
+            rows.iter().filter(|row| row.situation == situation).map(Row::needs_worker).collect();
+        if measured.is_empty() {
+            continue;
+        }
+        let threshold = threshold::find(&measured, subject.step, |bytes| {
+            progress()?;
+            measuring.probe(situation, bytes)
+        })?;
+        let because = explanation::explain(subject, measuring.wish, situation, &threshold);
+        limits.push(Limit { situation, threshold, because });
+    }
+    Ok(limits)
+}
+
+/// What the kernel's tracepoint says of the same requests, where it can be asked.
+fn compare(measuring: &Measuring<'_>, conditions: &[Condition]) -> Result<Option<Punts>, String> {
+    if measuring.wish.backend.is_ours() {
+        return Ok(None);
+    }
+    let Ok(counter) = PuntCounter::new() else { return Ok(None) };
+    let mut punts = Punts::default();
+    for condition in conditions {
+        measuring.compare(condition, &counter, &mut punts)?;
+    }
+    Ok(Some(punts))
+}
+
+/// What a word on the command line names.
+pub fn on(name: &std::ffi::OsStr) -> On {
+    match name.to_str() {
+        Some("pipe") => On::Pipe,
+        Some("tcp") => On::Tcp,
+        _ => On::Path(name.into()),
+    }
+}

@@ -1,0 +1,255 @@
+//! Having workers make the requests, and what they tell.
+
+use crate::advise::Wish;
+use crate::message::{Door, Measured, On, Paired, Program, Reply, Situation, Task, Way, Work};
+use crate::statistics::{Estimate, Summary};
+use crate::trace::PuntCounter;
+use crate::worker::Launcher;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// How requests are made: on what, by whom.
+#[derive(Debug, Clone, Copy)]
+pub struct Measuring<'a> {
+    /// Starts the workers.
+    pub launcher: &'a Launcher,
+    /// On what.
+    pub on: &'a On,
+    /// Everything else.
+    pub wish: &'a Wish,
+}
+
+/// A size in a situation, and what was measured of it so far.
+#[derive(Debug, Clone)]
+pub struct Condition {
+    situation: Situation,
+    bytes: u32,
+    rounds: Vec<[f64; 4]>,
+    counts: BTreeMap<String, u64>,
+    missing: Option<String>,
+}
+
+/// What was measured of a size in a situation.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// What the requests met.
+    pub situation: Situation,
+    /// Bytes a request.
+    pub bytes: u32,
+    /// Pairs of requests.
+    pub pairs: usize,
+    /// The requests as they come.
+    pub plain: Side,
+    /// Those with IOSQE_ASYNC.
+    pub forced: Side,
+    /// The time until the CQE, with IOSQE_ASYNC in relation to without.
+    pub ratio: Estimate,
+    /// The same of the time in the submitting call.
+    pub submit_ratio: Estimate,
+}
+
+/// One kind of requests of a [`Row`].
+#[derive(Debug, Clone, Serialize)]
+pub struct Side {
+    /// How many went each way, by [`Way::name`].
+    pub ways: BTreeMap<&'static str, u64>,
+    /// From the submission to the CQE. Where the request waits: in the submitting call, and from the moment at which what
+    /// it waits for is given until the CQE.
+    pub latency_us: Summary,
+    /// In the submitting call.
+    pub submit_us: Summary,
+}
+
+impl Side {
+    /// The part of the requests that went this way, 0 to 1.
+    pub fn share(&self, way: Way) -> f64 {
+        let all: u64 = self.ways.values().sum();
+        self.ways.get(way.name()).copied().unwrap_or(0) as f64 / all.max(1) as f64
+    }
+}
+
+impl Row {
+    /// The size, and whether more than half of the requests needed a worker without being told to.
+    pub fn needs_worker(&self) -> (u32, bool) {
+        (self.bytes, self.plain.share(Way::Worker) > 0.5)
+    }
+}
+
+/// A condition takes no longer than about this in each turn.
+const TURN_MS: u32 = 400;
+/// Requests that are to tell which way those of a size go.
+const PROBE_ROUNDS: u32 = 7;
+
+/// Requests without IOSQE_ASYNC of which the kernel's tracepoint told, too.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Punts {
+    /// How many.
+    pub requests: u64,
+    /// Those of them that `io_uring_queue_async_work` told of: as many as were seen to need a worker.
+    pub traced: u64,
+}
+
+impl Measuring<'_> {
+    /// Makes some more requests of a condition that was measured, and compares with the kernel's tracepoint what is seen
+    /// of their ways. That the two differ is an error.
+    pub fn compare(&self, condition: &Condition, counter: &PuntCounter, punts: &mut Punts) -> Result<(), String> {
+        if condition.rounds.is_empty() {
+            return Ok(());
+        }
+        let before = counter.count()?;
+        let (situation, bytes) = (condition.situation, condition.bytes);
+        let measured = self.requests(situation, bytes, PROBE_ROUNDS, false, Some(counter))??;
+        let traced = counter.count()? - before;
+        let [all, seen] = plain_counts(&measured);
+        if traced != seen {
+            return Err(format!(
+                "the tracepoint io_uring_queue_async_work told of {traced} of {all} requests ({}, {}), io-wq's threads of \
+                 {seen}",
+                super::report::size(bytes),
+                super::report::situation(situation)
+            ));
+        }
+        punts.requests += all;
+        punts.traced += traced;
+        Ok(())
+    }
+
+    /// Measures a condition once more, unless it cannot be.
+    pub fn add(&self, condition: &mut Condition, rounds: u32) -> Result<(), String> {
+        if condition.missing.is_some() {
+            return Ok(());
+        }
+        match self.requests(condition.situation, condition.bytes, rounds, true, None)? {
+            Ok(measured) => condition.take(measured),
+            Err(missing) => {
+                condition.missing = Some(missing);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether most requests of this size need a worker.
+    pub fn probe(&self, situation: Situation, bytes: u32) -> Result<bool, String> {
+        let [all, worker] = plain_counts(&self.requests(situation, bytes, PROBE_ROUNDS, false, None)??);
+        Ok(worker * 2 > all)
+    }
+
+    /// What a worker measured; the inner error says what is missing here, the outer one what went wrong.
+    fn requests(
+        &self,
+        situation: Situation,
+        bytes: u32,
+        rounds: u32,
+        forced: bool,
+        counter: Option<&PuntCounter>,
+    ) -> Result<Result<Measured, String>, String> {
+        let opcode = self.wish.operation;
+        let work = Paired { on: self.on.clone(), opcode, bytes, situation, rounds, for_ms: TURN_MS, forced };
+        // libc's syscall() is there without liburing.
+        let task = Task { program: Program::Uring, door: Door::Libc, work: Work::Paired(work) };
+        Ok(match self.launcher.run(self.wish.backend, &task, counter)? {
+            Reply::Measured(measured) => Ok(measured),
+            Reply::Missing(what) => Err(what),
+            Reply::Refused(refusal) => return Err(refusal.to_string()),
+            Reply::Failed(why) => return Err(why),
+        })
+    }
+}
+
+/// Of requests without IOSQE_ASYNC: how many, and how many went to a worker.
+fn plain_counts(measured: &Measured) -> [u64; 2] {
+    let count = |way: Way| measured.counts.get(&way.count(false)).copied().unwrap_or(0);
+    [Way::ALL.into_iter().map(count).sum(), count(Way::Worker)]
+}
+
+impl Condition {
+    /// Nothing measured yet.
+    pub fn new(situation: Situation, bytes: u32) -> Self {
+        Condition { situation, bytes, rounds: Vec::new(), counts: BTreeMap::new(), missing: None }
+    }
+
+    /// Its place among the others.
+    pub fn place(&self) -> (Situation, u32) {
+        (self.situation, self.bytes)
+    }
+
+    fn take(&mut self, measured: Measured) -> Result<(), String> {
+        let (rounds, rest) = measured.figures.as_chunks::<4>();
+        if !rest.is_empty() {
+            return Err(format!("the worker gave {} figures", measured.figures.len()));
+        }
+        self.rounds.extend(rounds);
+        for (name, count) in measured.counts {
+            *self.counts.entry(name).or_default() += count;
+        }
+        Ok(())
+    }
+
+    /// What a reader must know of it: of which situation and size, and what.
+    pub fn note(&self) -> Option<(Situation, u32, String)> {
+        let counted = |name: &str| self.counts.get(name).copied().filter(|count| *count > 0);
+        let cached = counted("cached").map(|_| "some requests found pages that were to be evicted".to_owned());
+        let short = counted("short").map(|_| "some requests transferred less than they asked for".to_owned());
+        let missing = self.missing.as_ref().map(|missing| format!("not measured: {missing}"));
+        let notes: Vec<_> = missing.into_iter().chain(cached).chain(short).collect();
+        (!notes.is_empty()).then(|| (self.situation, self.bytes, notes.join("; ")))
+    }
+
+    /// What was measured, if anything was.
+    pub fn row(&self) -> Option<Row> {
+        if self.rounds.is_empty() {
+            return None;
+        }
+        let column = |index: usize| self.rounds.iter().map(|round| round[index]).collect::<Vec<f64>>();
+        let side = |forced: bool| Side {
+            ways: Way::ALL
+                .into_iter()
+                .map(|way| (way.name(), self.counts.get(&way.count(forced)).copied().unwrap_or(0)))
+                .collect(),
+            latency_us: Summary::of(&column(if forced { 2 } else { 0 })),
+            submit_us: Summary::of(&column(if forced { 3 } else { 1 })),
+        };
+        let ratio = |plain: usize, forced: usize| {
+            Estimate::ratio(&self.rounds.iter().map(|round| (round[forced], round[plain])).collect::<Vec<_>>())
+        };
+        Some(Row {
+            situation: self.situation,
+            bytes: self.bytes,
+            pairs: self.rounds.len(),
+            plain: side(false),
+            forced: side(true),
+            ratio: ratio(0, 2),
+            submit_ratio: ratio(1, 3),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_what_the_workers_told() {
+        let mut condition = Condition::new(Situation::Direct, 4096);
+        assert!(condition.row().is_none());
+        let counts = |plain, forced| {
+            BTreeMap::from([
+                ("inline".to_owned(), plain),
+                ("forced worker".to_owned(), forced),
+                ("short".to_owned(), 1),
+            ])
+        };
+        for (latency, count) in [(10.0, 2), (12.0, 1)] {
+            let figures = [latency, 1.0, 3.0 * latency, 2.0].repeat(3);
+            condition.take(Measured { figures, counts: counts(count, 3), proof: None }).expect("rounds");
+        }
+        assert!(condition.take(Measured { figures: vec![1.0; 3], ..Measured::default() }).is_err());
+        let row = condition.row().expect("a row");
+        assert_eq!((row.pairs, row.plain.latency_us.median, row.forced.submit_us.median), (6, 11.0, 2.0));
+        assert_eq!(row.ratio.value, 3.0);
+        assert_eq!(row.submit_ratio, Estimate { value: 2.0, interval: Some([2.0, 2.0]) });
+        assert_eq!((row.plain.ways["inline"], row.forced.share(Way::Worker)), (3, 1.0));
+        assert_eq!(row.needs_worker(), (4096, false));
+        assert!(condition.note().is_some_and(|(_, _, note)| note.contains("transferred less")));
+    }
+}

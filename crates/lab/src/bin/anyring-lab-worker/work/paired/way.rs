@@ -1,0 +1,115 @@
+//! Which way a request went, seen without privilege.
+//!
+//! Our engine counts completions by path in the file that ANYRING_STATS names, as for any program. Of the kernel's io_uring
+//! the threads of io-wq are seen in /proc/self/task: one that ran meanwhile did so for the request, which is the only
+//! one. The CQE that is there when the submitting call returns tells the rest.
+
+use crate::outcome::{Outcome, Stop};
+use anyring_abi::Opcode;
+use anyring_engine::stats::Snapshot;
+use anyring_lab::message::{Proof, Way};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Looks at one request at a time.
+pub enum Observer {
+    /// The engine's counters, and the row of them.
+    Engine { counters: PathBuf, opcode: Opcode, before: [u64; 3] },
+    /// How often each thread of io-wq had run.
+    Kernel { before: BTreeMap<i32, u64> },
+}
+
+/// How long io-wq's threads may take to go to sleep.
+const BEDTIME: Duration = Duration::from_millis(20);
+/// How long the engine may take to count what it has posted.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+impl Observer {
+    /// For a ring that is served by whom `proof` names.
+    pub fn new(proof: &Proof, opcode: Opcode) -> Outcome<Self> {
+        if proof.ring.as_deref() == Some("anon_inode:[io_uring]") {
+            if !PathBuf::from("/proc/self/schedstat").exists() {
+                let why = "the way of a request cannot be seen: this kernel has no /proc/self/schedstat";
+                return Err(Stop::Missing(why.to_owned()));
+            }
+            return Ok(Observer::Kernel { before: BTreeMap::new() });
+        }
+        let counters = std::env::var_os("ANYRING_STATS").ok_or("the engine keeps no counters")?;
+        Ok(Observer::Engine { counters: counters.into(), opcode, before: [0; 3] })
+    }
+
+    /// Before the request.
+    pub fn begin(&mut self) -> Outcome<()> {
+        self.settle();
+        match self {
+            Observer::Engine { counters, opcode, before } => *before = counted(counters, *opcode)?,
+            Observer::Kernel { before } => {
+                *before = threads().into_iter().map(|(id, runs, _)| (id, runs)).collect()
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until no thread of io-wq is at work. The engine's say by their counters when they are done.
+    pub fn settle(&self) {
+        let Observer::Kernel { .. } = self else { return std::thread::sleep(Duration::from_micros(50)) };
+        let end = Instant::now() + BEDTIME;
+        while threads().iter().any(|(_, _, sleeps)| !sleeps) && Instant::now() < end {
+            std::thread::sleep(Duration::from_micros(20));
+        }
+    }
+
+    /// The way of the request whose CQE was just taken; `early` says that it was there at once. That a request waited for
+    /// the device is told of all that did not complete at once.
+    pub fn end(&self, early: bool) -> Outcome<Way> {
+        match self {
+            Observer::Engine { counters, opcode, before } => {
+                let end = Instant::now() + PATIENCE;
+                loop {
+                    let now = counted(counters, *opcode)?;
+                    let ways = [Way::Inline, Way::Poll, Way::Worker].into_iter().zip(now.into_iter().zip(before));
+                    if let Some((way, _)) = ways.clone().find(|(_, (now, before))| now != *before) {
+                        return Ok(way);
+                    }
+                    if Instant::now() > end {
+                        return Err("the engine did not count a request".into());
+                    }
+                }
+            }
+            Observer::Kernel { before } => {
+                let ran = |(id, runs, _): &(i32, u64, bool)| before.get(id) != Some(runs);
+                Ok(match threads().iter().any(ran) {
+                    true => Way::Worker,
+                    false if early => Way::Inline,
+                    false => Way::Device,
+                })
+            }
+        }
+    }
+}
+
+/// Completions by path.
+fn counted(counters: &PathBuf, opcode: Opcode) -> Outcome<[u64; 3]> {
+    let snapshot = Snapshot::from_bytes(&fs::read(counters)?).map_err(|why| why.to_string())?;
+    Ok(snapshot.completions[opcode as usize])
+}
+
+/// The threads of io-wq: id, how often it was put on a processor, whether it sleeps. proc_pid_schedstat(5) counts when a
+/// thread is put there, so one that completed a request has been counted before.
+fn threads() -> Vec<(i32, u64, bool)> {
+    let Ok(tasks) = fs::read_dir("/proc/self/task") else { return Vec::new() };
+    let thread = |task: fs::DirEntry| {
+        // "17 (iou-wrk-12) S ...": one that has just ended has no file.
+        let stat = fs::read_to_string(task.path().join("stat")).ok()?;
+        let (_, state) = stat.split_once("(iou-wrk-")?;
+        // One that was preempted on its way to sleep has the state already, but no place in the kernel where it waits.
+        let waits_at = fs::read_to_string(task.path().join("wchan"));
+        let sleeps = state.split_once(") ")?.1.starts_with('S') && !waits_at.is_ok_and(|place| place == "0");
+        let runs = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        let runs = runs.split_whitespace().nth(2)?.parse().ok()?;
+        Some((task.file_name().to_str()?.parse().ok()?, runs, sleeps))
+    };
+    tasks.flatten().filter_map(thread).collect()
+}

@@ -1,0 +1,286 @@
+//! What could be better, in plain words: read off what a ring's events added up to, with the numbers that say so and the
+//! flag or call that changes it. Nothing is said of what happened a few times only.
+
+use crate::report::{time, Interface, Kinds, RingReport};
+use anyring_abi::{
+    IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_IOPOLL, IORING_SETUP_SINGLE_ISSUER, IORING_SETUP_SQPOLL,
+};
+use serde::Serialize;
+
+/// Fewer requests than these say nothing.
+const FEW: u64 = 100;
+/// A request that keeps its submitter longer blocks it.
+const LONG_NS: u64 = 100_000;
+/// As many requests with workers at a time pile up.
+const MANY_WORKERS: u64 = 64;
+
+/// Something that could be better on one ring.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Which ring: its number in this trace.
+    pub ring: u32,
+    /// A name that does not change: for programs that read the JSON.
+    pub name: &'static str,
+    /// The numbers that say so.
+    pub evidence: String,
+    /// What to change.
+    pub advice: &'static str,
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "ring {}: {}\n  -> {}", self.ring, self.evidence, self.advice)
+    }
+}
+
+/// What there is to say of one ring.
+pub fn of_ring(ring: &RingReport) -> Vec<Finding> {
+    let all = match ring.interface {
+        Interface::IoUring => of_io_uring(ring),
+        Interface::Aio => of_aio(ring),
+    };
+    let found = all.into_iter().flatten();
+    found.map(|(name, evidence, advice)| Finding { ring: ring.ring, name, evidence, advice }).collect()
+}
+
+fn of_io_uring(ring: &RingReport) -> Vec<Found> {
+    let of_kinds = ring
+        .kinds
+        .iter()
+        .flat_map(|kinds| [forced(kinds), slow_inline(kinds), attempts_in_vain(kinds), punted_writes(kinds)]);
+    let of_all =
+        [overflows(ring), one_enter_each(ring), one_submitter(ring), many_with_workers(ring), unregistered(ring)];
+    of_kinds.chain(of_all).collect()
+}
+
+/// There are no flags to an iocb and nothing to register; whether a file was opened with O_DIRECT, for which a worker is
+/// the right path, is not told.
+fn of_aio(ring: &RingReport) -> Vec<Found> {
+    vec![one_enter_each(ring), many_with_workers(ring)]
+}
+
+type Found = Option<(&'static str, String, &'static str)>;
+
+/// At least `percent` of `whole`.
+fn mostly(part: u64, whole: u64, percent: u64) -> bool {
+    whole != 0 && u128::from(part) * 100 >= u128::from(whole) * u128::from(percent)
+}
+
+fn forced(kinds: &Kinds) -> Found {
+    if kinds.forced < FEW {
+        return None;
+    }
+    let (name, forced, others) = (&kinds.kind, kinds.forced, kinds.count - kinds.forced);
+    let by_worker = time(kinds.worker_p50_ns);
+    if others >= FEW && mostly(kinds.inline, others, 90) {
+        let inline = time(kinds.inline_p50_ns);
+        let evidence = format!(
+            "{forced} {name} were sent to a worker by IOSQE_ASYNC and took {by_worker} (median); of {others} without \
+             the flag {} completed in the submitting call, in {inline}",
+            kinds.inline
+        );
+        return Some(("async_not_needed", evidence, "leave IOSQE_ASYNC away for these requests"));
+    }
+    if others != 0 {
+        return None;
+    }
+    let evidence = format!(
+        "each of {forced} {name} was sent to a worker by IOSQE_ASYNC and took {by_worker} (median); none was tried without"
+    );
+    Some(("async_always", evidence, "trace once without IOSQE_ASYNC: if they complete inline, the flag only costs"))
+}
+
+fn slow_inline(kinds: &Kinds) -> Found {
+    let large = matches!(kinds.kind.size, "<=1M" | ">1M");
+    let median = kinds.inline_p50_ns.filter(|median| *median >= LONG_NS)?;
+    if !large || kinds.inline < FEW {
+        return None;
+    }
+    let evidence = format!(
+        "{} of {} {} completed in the submitting call, which they kept for {} (median)",
+        kinds.inline,
+        kinds.count,
+        kinds.kind,
+        time(Some(median))
+    );
+    Some(("inline_blocks", evidence, "IOSQE_ASYNC lets the submitter go on meanwhile, where a core is idle"))
+}
+
+fn attempts_in_vain(kinds: &Kinds) -> Found {
+    let advice = match kinds.kind.opcode.as_str() {
+        "RECV" | "RECVMSG" => {
+            "use multishot (IORING_RECV_MULTISHOT), or IORING_RECVSEND_POLL_FIRST to spare the attempt"
+        }
+        "READ" => "use READ_MULTISHOT with a buffer ring, or submit the read when data is expected",
+        "ACCEPT" => "use multishot: IORING_ACCEPT_MULTISHOT",
+        "READV" | "READ_FIXED" => "submit the read when data is expected, or READ_MULTISHOT with a buffer ring",
+        _ => return None,
+    };
+    if kinds.poll < FEW || !mostly(kinds.poll, kinds.count, 90) {
+        return None;
+    }
+    let evidence = format!(
+        "{} of {} {} found nothing at first and waited, {} (median)",
+        kinds.poll,
+        kinds.count,
+        kinds.kind,
+        time(kinds.poll_p50_ns)
+    );
+    Some(("attempts_in_vain", evidence, advice))
+}
+
+fn punted_writes(kinds: &Kinds) -> Found {
+    let is_write = matches!(kinds.kind.opcode.as_str(), "WRITE" | "WRITEV" | "WRITE_FIXED" | "WRITEV_FIXED");
+    let punted = kinds.worker.saturating_sub(kinds.forced);
+    if !is_write || !matches!(kinds.kind.file, "file" | "block") || punted < FEW || !mostly(punted, kinds.count, 50)
+    {
+        return None;
+    }
+    let evidence = format!(
+        "{punted} of {} {} could not be written without waiting and went to a worker, {} (median)",
+        kinds.count,
+        kinds.kind,
+        time(kinds.worker_p50_ns)
+    );
+    let advice =
+        "allocate the file before (fallocate), or write with O_DIRECT, in pieces no larger than the device takes \
+                  at once (max_sectors_kb); IOSQE_ASYNC spares the attempt";
+    Some(("writes_punted", evidence, advice))
+}
+
+fn overflows(ring: &RingReport) -> Found {
+    let evidence =
+        format!("{} of {} CQEs found the CQ of {} entries full", ring.overflows, ring.cqes, ring.cq_entries);
+    let advice = "make the CQ larger (IORING_SETUP_CQSIZE), or reap completions more often";
+    (ring.overflows != 0).then_some(("cq_overflow", evidence, advice))
+}
+
+fn one_enter_each(ring: &RingReport) -> Found {
+    let (each, batch) = (ring.enters_per_request?, ring.sqes_per_enter?);
+    if ring.submitted < FEW || each < 0.9 || batch > 1.5 || ring.setup_flags & IORING_SETUP_SQPOLL != 0 {
+        return None;
+    }
+    let (calls, entries, advice) = match ring.interface {
+        Interface::IoUring => (
+            "enter",
+            "SQEs",
+            "prepare several SQEs before io_uring_submit, and submit and wait in one call (io_uring_submit_and_wait)",
+        ),
+        Interface::Aio => (
+            "io_submit and io_getevents",
+            "iocbs",
+            "give io_submit several iocbs, and ask io_getevents for several events",
+        ),
+    };
+    let evidence = format!(
+        "{} requests took {} {calls} calls: {each:.2} each, {batch:.2} {entries} in a submission",
+        ring.submitted, ring.enters
+    );
+    Some(("one_enter_each", evidence, advice))
+}
+
+fn one_submitter(ring: &RingReport) -> Found {
+    let others = IORING_SETUP_SQPOLL | IORING_SETUP_IOPOLL | IORING_SETUP_DEFER_TASKRUN;
+    if !ring.one_submitter || ring.submitted < FEW || ring.setup_flags & others != 0 {
+        return None;
+    }
+    let (submitted, has) = (ring.submitted, ring.setup_flags & IORING_SETUP_SINGLE_ISSUER != 0);
+    let evidence = format!(
+        "one thread submitted all {submitted} requests, and the ring has {} IORING_SETUP_DEFER_TASKRUN",
+        if has { "IORING_SETUP_SINGLE_ISSUER but not" } else { "neither IORING_SETUP_SINGLE_ISSUER nor" }
+    );
+    let advice =
+        "set IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, if that thread also waits for completions: \
+                  they are then worked off when it asks, not whenever they come";
+    Some(("one_submitter", evidence, advice))
+}
+
+fn many_with_workers(ring: &RingReport) -> Found {
+    let evidence = format!("workers had up to {} requests at a time", ring.most_with_workers);
+    let advice = match ring.interface {
+        Interface::IoUring => {
+            "bound the workers (io_uring_register_iowq_max_workers), or keep fewer such requests in flight"
+        }
+        Interface::Aio => "keep fewer such requests in flight: what is behind many others waits as long",
+    };
+    (ring.most_with_workers >= MANY_WORKERS).then_some(("workers_pile_up", evidence, advice))
+}
+
+fn unregistered(ring: &RingReport) -> Found {
+    let most = ring.lookups.first().filter(|most| most.count >= 10 * FEW)?;
+    let evidence = format!("descriptor {} ({}) was looked up {} times", most.fd, most.file, most.count);
+    let advice = "register it (io_uring_register_files) and set IOSQE_FIXED_FILE";
+    Some(("unregistered_descriptor", evidence, advice))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Event, Report, Summary};
+    use anyring_abi::{Opcode, IOSQE_ASYNC};
+    use anyring_engine::event::{FileKind, Kind};
+
+    /// `count` requests on one ring, each with what `more` says of it between its submission and its end.
+    fn trace(count: u32, opcode: Opcode, len: u32, more: &[Kind], flags: impl Fn(u32) -> u32) -> Report {
+        let mut summary = Summary::new(true);
+        let base = Event { ring: 1, fd: 5, len, opcode: opcode as u16, ..Event::new(Kind::Enter) };
+        summary.add(&Event { len: 8, offset: 16, ..Event { kind: Kind::Create, ..base } });
+        for number in 1..=count {
+            let flags = flags(number);
+            let of = |kind, time_ns| Event { kind, request: number, time_ns, flags, ..base };
+            summary.add(&Event { len: 1, ..base });
+            summary.add(&of(Kind::SubmitReq, 0));
+            summary.add(&Event { file: FileKind::Regular, ..of(Kind::FileGet, 1) });
+            let worker = flags & u32::from(IOSQE_ASYNC) != 0;
+            more.iter()
+                .filter(|kind| worker || **kind != Kind::QueueAsyncWork)
+                .for_each(|kind| summary.add(&of(*kind, 2)));
+            if !more.contains(&Kind::CqeOverflow) {
+                summary.add(&Event { result: len as i32, flags: 0, ..of(Kind::Complete, 300_000) });
+            }
+        }
+        summary.report(0)
+    }
+
+    fn names(report: &Report) -> Vec<&str> {
+        report.findings.iter().map(|finding| finding.name).collect()
+    }
+
+    #[test]
+    fn a_few_requests_say_nothing() {
+        assert_eq!(names(&trace(50, Opcode::Read, 1 << 20, &[Kind::PollArm], |_| 0)), [""; 0]);
+    }
+
+    #[test]
+    fn async_is_weighed_against_requests_without_it() {
+        let half = |number| if number % 2 == 0 { u32::from(IOSQE_ASYNC) } else { 0 };
+        let report = trace(400, Opcode::Write, 512, &[Kind::QueueAsyncWork], half);
+        let finding = report.findings.iter().find(|it| it.name == "async_not_needed").expect("that finding");
+        assert!(
+            finding.evidence.starts_with("200 WRITE (file, <=512) were sent to a worker"),
+            "{}",
+            finding.evidence
+        );
+        let all = trace(400, Opcode::Write, 512, &[Kind::QueueAsyncWork], |_| IOSQE_ASYNC.into());
+        assert!(
+            names(&all).contains(&"async_always") && !names(&all).contains(&"writes_punted"),
+            "{:?}",
+            all.findings
+        );
+    }
+
+    #[test]
+    fn each_other_finding_has_its_evidence() {
+        let waited = trace(2_000, Opcode::Recv, 64, &[Kind::PollArm], |_| 0);
+        assert_eq!(
+            names(&waited),
+            ["attempts_in_vain", "one_enter_each", "one_submitter", "unregistered_descriptor"],
+            "{:?}",
+            waited.findings
+        );
+        let large = trace(200, Opcode::Read, 1 << 20, &[], |_| 0);
+        assert!(names(&large).contains(&"inline_blocks"), "{:?}", large.findings);
+        let overflown = trace(200, Opcode::Nop, 0, &[Kind::CqeOverflow], |_| 0);
+        let full = overflown.findings.iter().find(|it| it.name == "cq_overflow").expect("that finding");
+        assert_eq!(full.evidence, "200 of 200 CQEs found the CQ of 16 entries full");
+    }
+}

@@ -1,0 +1,57 @@
+//! Events of io_uring, and of Linux AIO: where they come from, what they look like in text, and what they add up to.
+//!
+//! Both sources give the engine's [`Event`]: `engine` reads what our engine puts into shared memory (`joined` of a process that
+//! runs already), `kernel` reads the
+//! kernel's own tracepoints.
+
+mod engine;
+mod findings;
+mod joined;
+mod kernel;
+mod line;
+mod page;
+mod perfetto;
+mod report;
+mod summary;
+
+pub use anyring_engine::event::Event;
+pub use engine::EngineSource;
+pub use findings::Finding;
+pub use joined::JoinedSource;
+pub use kernel::KernelSource;
+pub use line::line;
+pub use page::page;
+pub use perfetto::Perfetto;
+pub use report::{time, Interface, Kinds, Latencies, Lookups, Report, RequestKind, RingReport};
+pub use summary::Summary;
+
+/// Where events come from.
+pub trait Source {
+    /// Adds what has happened since the last call, in the order of time. True when the next call should follow at once,
+    /// since much is waiting.
+    fn drain(&mut self, events: &mut Vec<Event>) -> bool;
+
+    /// The last call, when the program has ended: adds all that is left.
+    fn finish(&mut self, events: &mut Vec<Event>);
+
+    /// Events that were lost because the program was faster.
+    fn dropped(&self) -> u64;
+
+    /// Why no more will come, where that is so before the program has ended.
+    fn refusal(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Events that are younger than the moment at which the buffers began to be read wait for the next time: another
+/// buffer may hold older ones that were not there yet.
+fn take_older<T>(held: &mut Vec<T>, until_ns: u64, time_ns: impl Fn(&T) -> u64) -> Vec<T> {
+    held.sort_by_key(&time_ns); // stable: a buffer's own order stays
+    let later = held.partition_point(|event| time_ns(event) < until_ns);
+    held.drain(..later).collect()
+}
+
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

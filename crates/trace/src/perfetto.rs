@@ -1,0 +1,276 @@
+//! Events as a file for the Perfetto UI (ui.perfetto.dev), in the JSON form of trace events: a ring is a process, the threads
+//! that were at work on it are its tracks, and each request is a slice of its own with an arrow from its submission to its
+//! completion. What a request waited for stands inside its slice. The workers are a process of their own, where each is
+//! a track, with a slice for each request that it had, through which the arrow goes.
+
+use crate::line::opcode_name;
+use crate::Event;
+use anyring_abi::IORING_CQE_F_MORE;
+use anyring_engine::event::{FileKind, Kind, Worked};
+use std::collections::{HashMap, HashSet};
+use std::io::{Result, Write};
+
+/// How long the marks of a submission and of a completion are, in microseconds: arrows need something to start at.
+const MARK_US: f64 = 0.05;
+
+/// The process that the workers are, far above the rings' numbers.
+const WORKERS: u32 = 1_000_000_000;
+
+/// Writes the file.
+#[derive(Debug)]
+pub struct Perfetto<W: Write> {
+    out: W,
+    is_first: bool,
+    /// Rings, and threads of each ring, that have a name.
+    named: HashSet<(u32, Option<u32>)>,
+    open: HashMap<(u32, u32), Open>,
+}
+
+/// Which arrow a request has: the UI takes numbers only.
+fn arrow_of(event: &Event) -> String {
+    format!(",\"cat\":\"flow\",\"id\":{}", u64::from(event.ring) << 32 | u64::from(event.request))
+}
+
+/// A request in flight.
+#[derive(Debug)]
+struct Open {
+    opcode: u16,
+    /// What it waits for.
+    inner: Option<&'static str>,
+}
+
+impl<W: Write> Perfetto<W> {
+    /// Begins the file.
+    ///
+    /// # Errors
+    /// As all methods: what writing answered.
+    pub fn new(mut out: W) -> Result<Perfetto<W>> {
+        out.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n")?;
+        Ok(Perfetto { out, is_first: true, named: HashSet::new(), open: HashMap::new() })
+    }
+
+    /// One entry: its phase and name, whose it is and when, and what else belongs to it, with a comma before each part.
+    fn entry(&mut self, phase: &str, name: &str, event: &Event, rest: &str) -> Result<()> {
+        let comma = if std::mem::take(&mut self.is_first) { "" } else { ",\n" };
+        let (ring, thread, us) = (event.ring, event.thread, event.time_ns as f64 / 1e3);
+        write!(
+            self.out,
+            "{comma}{{\"ph\":\"{phase}\",\"name\":\"{name}\",\"pid\":{ring},\"tid\":{thread},\"ts\":{us:.3}{rest}}}"
+        )
+    }
+
+    /// A step of the request's own slice, or of one inside it.
+    fn of_request(&mut self, phase: &str, name: &str, event: &Event, rest: &str) -> Result<()> {
+        // Local to its ring: the UI shows it there.
+        let id = format!(",\"cat\":\"request\",\"id2\":{{\"local\":\"{}\"}}{rest}", event.request);
+        self.entry(phase, name, event, &id)
+    }
+
+    /// A mark on the thread's track, and the beginning or the end of the request's arrow.
+    fn mark(&mut self, name: &str, event: &Event, arrow: &str) -> Result<()> {
+        self.entry("X", name, event, &format!(",\"dur\":{MARK_US}"))?;
+        let end = if arrow == "f" { ",\"bp\":\"e\"" } else { "" };
+        self.entry(arrow, "request", event, &format!("{}{end}", arrow_of(event)))
+    }
+
+    /// Names of a ring and of a thread, behind which the UI shows their numbers.
+    fn name(&mut self, event: &Event) -> Result<()> {
+        if self.named.insert((event.ring, None)) {
+            let name = match event.kind {
+                _ if event.is_aio() => ",\"args\":{\"name\":\"AIO context\"}".to_owned(),
+                Kind::Create => format!(",\"args\":{{\"name\":\"ring (fd {})\"}}", event.fd),
+                _ => ",\"args\":{\"name\":\"ring\"}".to_owned(),
+            };
+            self.entry("M", "process_name", event, &name)?;
+        }
+        if self.named.insert((event.ring, Some(event.thread))) {
+            self.entry("M", "thread_name", event, ",\"args\":{\"name\":\"thread\"}")?;
+        }
+        Ok(())
+    }
+
+    /// Adds one event; those of a ring must come in the order of time. Calls of which the ring is not known are left out.
+    /// `has_sqe` where SUBMIT_REQ tells what is in the SQE.
+    pub fn add(&mut self, event: &Event, has_sqe: bool) -> Result<()> {
+        if event.ring == 0 {
+            return Ok(());
+        }
+        self.name(event)?;
+        let Event { fd, len, result, flags, offset, user_data, .. } = *event;
+        match event.kind {
+            Kind::ReqFailed if event.is_aio() => self.complete(event), // it was submitted, and has no event
+            Kind::SubmitReq | Kind::ReqFailed => self.submit(event, has_sqe),
+            Kind::Complete | Kind::CqeOverflow => self.complete(event),
+            Kind::FileGet if event.file != FileKind::Unknown => {
+                let args = format!(",\"args\":{{\"fd\":{fd},\"file\":\"{}\"}}", event.file.name());
+                self.of_request("n", "file_get", event, &args)
+            }
+            Kind::PollArm => self.begin_inner("waits to be ready", event),
+            Kind::QueueAsyncWork => self.begin_inner("with a worker", event),
+            Kind::Defer => self.begin_inner("drains", event),
+            Kind::TaskAdd => {
+                if let Some(worked) = event.worked() {
+                    self.work(event, worked)?;
+                }
+                self.end_inner(event)
+            }
+            Kind::Link | Kind::FailLink => {
+                let args = format!(",\"args\":{{\"other\":{offset},\"user_data\":\"{user_data:#x}\"}}");
+                self.of_request("n", event.kind.name(), event, &args)
+            }
+            Kind::ShortWrite => {
+                let args = format!(",\"args\":{{\"wanted\":{len},\"got\":{result}}}");
+                self.of_request("n", "short_write", event, &args)
+            }
+            Kind::Enter => {
+                let args = format!("\"to_submit\":{len},\"min_complete\":{offset},\"flags\":\"{flags:#x}\"");
+                self.entry("i", "enter", event, &format!(",\"s\":\"t\",\"args\":{{{args}}}"))
+            }
+            _ => self.entry("i", event.kind.name(), event, &format!(",\"s\":\"t\",\"args\":{{\"count\":{len}}}")),
+        }
+    }
+
+    fn submit(&mut self, event: &Event, has_sqe: bool) -> Result<()> {
+        let Event { fd, len, flags, offset, user_data, .. } = *event;
+        let name = opcode_name(event.opcode);
+        let mut args = format!("\"user_data\":\"{user_data:#x}\",\"flags\":\"{flags:#x}\"");
+        if has_sqe || event.kind == Kind::ReqFailed {
+            args += &format!(",\"fd\":{fd},\"len\":{len},\"off\":{}", offset as i64);
+        }
+        self.open.insert((event.ring, event.request), Open { opcode: event.opcode, inner: None });
+        self.mark(&format!("submit {name}"), event, "s")?;
+        self.of_request("b", &name, event, &format!(",\"args\":{{{args}}}"))
+    }
+
+    fn complete(&mut self, event: &Event) -> Result<()> {
+        let Event { result, flags, .. } = *event;
+        let args = format!(",\"args\":{{\"result\":{result},\"cflags\":\"{flags:#x}\"}}");
+        if flags & IORING_CQE_F_MORE != 0 {
+            return self.of_request("n", "complete, more follow", event, &args);
+        }
+        self.end_inner(event)?;
+        // A message's CQE, or that of a request whose submission was lost, belongs to no slice.
+        let Some(open) = self.open.remove(&(event.ring, event.request)) else {
+            return self.entry("i", event.kind.name(), event, &format!(",\"s\":\"t\"{args}"));
+        };
+        let name = opcode_name(open.opcode);
+        self.mark(&format!("complete {name}"), event, "f")?;
+        self.of_request("e", &name, event, &args)
+    }
+
+    /// What a worker did, on its track, as far as it is over now.
+    fn work(&mut self, event: &Event, worked: Worked) -> Result<()> {
+        let Worked { thread, began_ns, took_ns } = worked;
+        let begun = Event { ring: WORKERS, thread, time_ns: began_ns, ..*event };
+        if self.named.insert((WORKERS, None)) {
+            self.entry("M", "process_name", &begun, ",\"args\":{\"name\":\"io-wq workers\"}")?;
+        }
+        if self.named.insert((WORKERS, Some(thread))) {
+            self.entry("M", "thread_name", &begun, ",\"args\":{\"name\":\"worker\"}")?;
+        }
+        let (us, ring, user_data) = (took_ns as f64 / 1e3, event.ring, event.user_data);
+        let args = format!("\"ring\":{ring},\"user_data\":\"{user_data:#x}\"");
+        let slice = format!(",\"dur\":{us:.3},\"args\":{{{args}}}");
+        self.entry("X", &opcode_name(event.opcode), &begun, &slice)?;
+        self.entry("t", "request", &begun, &arrow_of(event))
+    }
+
+    fn begin_inner(&mut self, name: &'static str, event: &Event) -> Result<()> {
+        self.end_inner(event)?;
+        match self.open.get_mut(&(event.ring, event.request)) {
+            Some(open) => open.inner = Some(name),
+            None => return Ok(()),
+        }
+        self.of_request("b", name, event, "")
+    }
+
+    fn end_inner(&mut self, event: &Event) -> Result<()> {
+        let open = self.open.get_mut(&(event.ring, event.request));
+        match open.and_then(|open| open.inner.take()) {
+            Some(name) => self.of_request("e", name, event, ""),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the file.
+    pub fn finish(mut self) -> Result<()> {
+        self.out.write_all(b"\n]}\n")?;
+        self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyring_abi::Opcode;
+
+    #[test]
+    fn a_request_is_a_slice_with_what_it_waited_for_inside_and_an_arrow() {
+        let mut text = Vec::new();
+        let mut perfetto = Perfetto::new(&mut text).expect("written");
+        let of = |kind, time_ns| {
+            let opcode = Opcode::Read as u16;
+            Event { ring: 2, request: 7, thread: 9, time_ns, opcode, fd: 4, len: 16, ..Event::new(kind) }
+        };
+        let kinds = [
+            Kind::Create,
+            Kind::Enter,
+            Kind::SubmitReq,
+            Kind::FileGet,
+            Kind::PollArm,
+            Kind::TaskAdd,
+            Kind::Complete,
+        ];
+        for (step, kind) in (1..).zip(kinds) {
+            perfetto.add(&Event { file: FileKind::Fifo, ..of(kind, step * 1_000) }, true).expect("written");
+        }
+        perfetto.add(&Event { request: 0, ..of(Kind::Complete, 9_000) }, true).expect("written");
+        perfetto.add(&Event { ring: 0, ..of(Kind::Enter, 9_000) }, true).expect("written");
+        perfetto.finish().expect("written");
+        let json: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        let entries = json["traceEvents"].as_array().expect("entries");
+        let phases: Vec<_> = entries.iter().map(|entry| entry["ph"].as_str().expect("a phase")).collect();
+        // Names, making, enter; mark and arrow of the submission, slice, file, wait; its end, mark, arrow, end; a message.
+        assert_eq!(phases.concat(), ["MMii", "Xsbnb", "eXfe", "i"].concat());
+        let slice = entries.iter().find(|entry| entry["ph"] == "b").expect("a slice");
+        assert_eq!(
+            (&slice["name"], &slice["ts"], &slice["args"]["len"]),
+            (&"READ".into(), &3.0.into(), &16.into())
+        );
+        let ends: Vec<_> = entries.iter().filter(|entry| entry["ph"] == "e").map(|entry| &entry["name"]).collect();
+        assert_eq!(ends, ["waits to be ready", "READ"]);
+    }
+
+    #[test]
+    fn a_worker_has_a_track_with_what_it_did_when_it_did_it() {
+        let mut text = Vec::new();
+        let mut perfetto = Perfetto::new(&mut text).expect("written");
+        let of = |kind, time_ns| Event {
+            ring: 2,
+            request: 7,
+            thread: 9,
+            time_ns,
+            opcode: Opcode::Read as u16,
+            ..Event::new(kind)
+        };
+        let worked = Event { fd: 11, offset: 3_500, result: 1_200, ..of(Kind::TaskAdd, 5_000) };
+        for event in
+            [of(Kind::SubmitReq, 1_000), of(Kind::QueueAsyncWork, 2_000), worked, of(Kind::Complete, 6_000)]
+        {
+            perfetto.add(&event, true).expect("written");
+        }
+        perfetto.finish().expect("written");
+        let json: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        let entries = json["traceEvents"].as_array().expect("entries");
+        let of_workers: Vec<_> = entries.iter().filter(|entry| entry["pid"] == WORKERS).collect();
+        let phases: Vec<_> = of_workers.iter().map(|entry| entry["ph"].as_str().expect("a phase")).collect();
+        assert_eq!(phases.concat(), "MMXt", "two names, the work, the arrow's way");
+        let work = of_workers[2];
+        assert_eq!(
+            (&work["name"], &work["tid"], &work["ts"], &work["dur"]),
+            (&"READ".into(), &11.into(), &3.5.into(), &1.2.into())
+        );
+        let arrow: Vec<_> = entries.iter().filter(|it| it["cat"] == "flow").map(|it| &it["ph"]).collect();
+        assert_eq!(arrow, ["s", "t", "f"]);
+    }
+}

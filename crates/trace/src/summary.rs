@@ -1,0 +1,485 @@
+//! What events add up to: per ring, and per kind of request on it.
+
+use crate::findings;
+use crate::line::{opcode_name, ring_opcode};
+use crate::report::{Interface, Kinds, Latencies, Lookups, Report, RequestKind, RingReport};
+use crate::Event;
+use anyring_abi::{
+    Opcode, IOCB_CMD_POLL, IOCB_CMD_PREAD, IOCB_CMD_PWRITE, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IOSQE_ASYNC,
+    IOSQE_CQE_SKIP_SUCCESS,
+};
+use anyring_engine::event::{FileKind, Kind, AIO};
+use hdrhistogram::Histogram;
+use std::collections::{BTreeMap, HashMap};
+
+/// Requests that ask for no CQE on success never complete here; beyond this many in flight they are forgotten.
+const QUIET_IN_FLIGHT: usize = 1 << 16;
+
+/// How many descriptors of a ring lookups are counted of.
+const DESCRIPTORS: usize = 4096;
+
+/// The path that a request took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Path {
+    Inline,
+    Poll,
+    Worker,
+}
+
+/// What is told apart: a [`RequestKind`], as it is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    opcode: u16,
+    file: FileKind,
+    size: SizeClass,
+}
+
+/// The most bytes that requests of one kind ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum SizeClass {
+    Untold,
+    Upto512,
+    Upto4K,
+    Upto64K,
+    Upto1M,
+    Above,
+}
+
+#[derive(Debug, Clone)]
+struct Tally {
+    paths: [u64; 3],
+    forced: u64,
+    errors: u64,
+    short: u64,
+    unfinished: u64,
+    /// By path.
+    latency_ns: [Histogram<u64>; 3],
+    /// From being queued for a worker until one began.
+    queued_ns: Histogram<u64>,
+}
+
+impl Default for Tally {
+    fn default() -> Tally {
+        // It grows as it has to; two digits tell a hundredth.
+        let new = || Histogram::new(2).unwrap_or_else(|_| unreachable!("two digits are allowed"));
+        Tally {
+            paths: [0; 3],
+            forced: 0,
+            errors: 0,
+            short: 0,
+            unfinished: 0,
+            latency_ns: [new(), new(), new()],
+            queued_ns: new(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+struct RingTally {
+    interface: Interface,
+    fd: i32,
+    thread: u32,
+    entries: [u64; 2],
+    flags: u32,
+    known: bool,
+    enters: u64,
+    submitting_enters: u64,
+    submitted: u64,
+    waits: u64,
+    cqes: u64,
+    overflows: u64,
+    refused: u64,
+    /// The threads that submitted: the first, and whether there was another.
+    submitter: Option<u32>,
+    several_submitters: bool,
+    /// Requests that workers have now, and the most that they had.
+    with_workers: u64,
+    most_with_workers: u64,
+    lookups: HashMap<i32, (u64, FileKind)>,
+    kinds: BTreeMap<Key, Tally>,
+}
+
+#[derive(Debug, Clone)]
+struct InFlight {
+    opcode: u16,
+    flags: u32,
+    len: u32,
+    file: FileKind,
+    path: Path,
+    submitted_ns: u64,
+    /// When it was queued for a worker the last time, and for how long it has been queued until one began, as far as that
+    /// is told.
+    queued_ns: u64,
+    in_queue_ns: Option<u64>,
+    several: bool,
+}
+
+/// Adds events up.
+#[derive(Debug, Clone, Default)]
+pub struct Summary {
+    rings: BTreeMap<u32, RingTally>,
+    in_flight: HashMap<(u32, u32), InFlight>,
+    /// With so many in flight those that ask for no CQE are looked for again.
+    forget_at: usize,
+    unattributed_enters: u64,
+    has_sizes: bool,
+}
+
+/// Whether an SQE's `len` is a number of bytes.
+fn counts_bytes(opcode: u16) -> bool {
+    use Opcode::*;
+    const IN_AIO: [u16; 2] = [AIO | IOCB_CMD_PREAD, AIO | IOCB_CMD_PWRITE];
+    let by_ring = matches!(
+        ring_opcode(opcode),
+        Some(Read | Write | ReadFixed | WriteFixed | Send | Recv | SendZc | Splice | Tee)
+    );
+    by_ring || IN_AIO.contains(&opcode)
+}
+
+/// Whether it waits by its nature, without being armed for its file.
+fn waits(opcode: u16) -> bool {
+    use Opcode::*;
+    let by_ring =
+        matches!(ring_opcode(opcode), Some(PollAdd | Timeout | LinkTimeout | FutexWait | FutexWaitv | Waitid));
+    by_ring || opcode == AIO | IOCB_CMD_POLL
+}
+
+impl SizeClass {
+    fn of(bytes: u32) -> SizeClass {
+        match bytes {
+            0..=512 => SizeClass::Upto512,
+            513..=4_096 => SizeClass::Upto4K,
+            4_097..=65_536 => SizeClass::Upto64K,
+            65_537..=1_048_576 => SizeClass::Upto1M,
+            _ => SizeClass::Above,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            SizeClass::Untold => "-",
+            SizeClass::Upto512 => "<=512",
+            SizeClass::Upto4K => "<=4K",
+            SizeClass::Upto64K => "<=64K",
+            SizeClass::Upto1M => "<=1M",
+            SizeClass::Above => ">1M",
+        }
+    }
+}
+
+impl InFlight {
+    fn key(&self, has_sizes: bool) -> Key {
+        let sized = has_sizes && counts_bytes(self.opcode);
+        let size = if sized { SizeClass::of(self.len) } else { SizeClass::Untold };
+        Key { opcode: self.opcode, file: self.file, size }
+    }
+}
+
+impl Summary {
+    /// Nothing yet. The kernel's tracepoints tell no sizes.
+    pub fn new(has_sizes: bool) -> Summary {
+        Summary { has_sizes, forget_at: QUIET_IN_FLIGHT, ..Summary::default() }
+    }
+
+    /// Adds one event; those of a ring must come in the order of time.
+    pub fn add(&mut self, event: &Event) {
+        if event.ring == 0 {
+            self.unattributed_enters += u64::from(event.kind == Kind::Enter);
+            return;
+        }
+        let ring = self.rings.entry(event.ring).or_default();
+        if event.is_aio() {
+            ring.interface = Interface::Aio;
+        }
+        let request = self.in_flight.get_mut(&(event.ring, event.request));
+        match event.kind {
+            Kind::Create => {
+                (ring.fd, ring.thread, ring.flags, ring.known) = (event.fd, event.thread, event.flags, true);
+                ring.entries = [event.len.into(), event.offset];
+            }
+            Kind::Enter => {
+                ring.enters += 1;
+                if event.len != 0 {
+                    ring.submitting_enters += 1;
+                    ring.several_submitters |= *ring.submitter.get_or_insert(event.thread) != event.thread;
+                }
+            }
+            Kind::CqringWait => ring.waits += 1,
+            Kind::ReqFailed if event.is_aio() => {
+                // It was said to be submitted, unless it could not even be read, and gets no event.
+                ring.refused += 1;
+                ring.submitted += u64::from(event.request == 0);
+                self.in_flight.remove(&(event.ring, event.request));
+            }
+            Kind::SubmitReq | Kind::ReqFailed => {
+                ring.submitted += 1;
+                ring.refused += u64::from(event.kind == Kind::ReqFailed);
+                self.submit(event);
+            }
+            Kind::FileGet => {
+                ring.look_up(event.fd, event.file);
+                if let Some(request) = request {
+                    request.file = event.file;
+                }
+            }
+            Kind::PollArm => {
+                if let Some(request) = request.filter(|request| request.path == Path::Inline) {
+                    request.path = Path::Poll;
+                }
+            }
+            Kind::QueueAsyncWork => {
+                if let Some(request) = request {
+                    request.queued_ns = event.time_ns;
+                    let before = core::mem::replace(&mut request.path, Path::Worker);
+                    ring.with_workers += u64::from(before != Path::Worker);
+                    ring.most_with_workers = ring.most_with_workers.max(ring.with_workers);
+                }
+            }
+            Kind::TaskAdd => {
+                let queued = request.filter(|request| request.queued_ns != 0);
+                if let Some((request, worked)) = queued.zip(event.worked()) {
+                    let queued_ns = core::mem::take(&mut request.queued_ns);
+                    *request.in_queue_ns.get_or_insert(0) += worked.began_ns.saturating_sub(queued_ns);
+                }
+            }
+            Kind::Complete | Kind::CqeOverflow => {
+                ring.cqes += 1;
+                ring.overflows += u64::from(event.kind == Kind::CqeOverflow);
+                self.complete(event);
+            }
+            _ => {}
+        }
+    }
+
+    fn submit(&mut self, event: &Event) {
+        let waits = waits(event.opcode);
+        let request = InFlight {
+            opcode: event.opcode,
+            flags: event.flags,
+            len: event.len,
+            file: FileKind::Unknown,
+            path: if waits { Path::Poll } else { Path::Inline },
+            submitted_ns: event.time_ns,
+            queued_ns: 0,
+            in_queue_ns: None,
+            several: false,
+        };
+        if self.in_flight.len() >= self.forget_at {
+            self.in_flight.retain(|_, request| request.flags & u32::from(IOSQE_CQE_SKIP_SUCCESS) == 0);
+            self.forget_at = QUIET_IN_FLIGHT.max(2 * self.in_flight.len());
+        }
+        self.in_flight.insert((event.ring, event.request), request);
+    }
+
+    fn complete(&mut self, event: &Event) {
+        let key = (event.ring, event.request);
+        if event.flags & (IORING_CQE_F_MORE | IORING_CQE_F_NOTIF) != 0 {
+            if let Some(request) = self.in_flight.get_mut(&key).filter(|_| event.flags & IORING_CQE_F_MORE != 0) {
+                request.several = true;
+            }
+            return;
+        }
+        let Some(request) = self.in_flight.remove(&key) else { return };
+        let key = request.key(self.has_sizes);
+        let short = key.size != SizeClass::Untold && event.result >= 0 && (event.result as u32) < request.len;
+        let Some(ring) = self.rings.get_mut(&event.ring) else { return };
+        ring.with_workers -= u64::from(request.path == Path::Worker && ring.with_workers != 0);
+        let tally = ring.kinds.entry(key).or_default();
+        tally.paths[request.path as usize] += 1;
+        tally.forced += u64::from(request.flags & u32::from(IOSQE_ASYNC) != 0);
+        tally.errors += u64::from(event.result < 0);
+        tally.short += u64::from(short);
+        if let Some(in_queue_ns) = request.in_queue_ns {
+            let _ = tally.queued_ns.record(in_queue_ns.max(1));
+        }
+        if !request.several {
+            let _ = tally.latency_ns[request.path as usize]
+                .record(event.time_ns.saturating_sub(request.submitted_ns).max(1));
+        }
+    }
+
+    /// What it all adds up to.
+    pub fn report(mut self, events_lost: u64) -> Report {
+        for ((ring, _), request) in self.in_flight.drain() {
+            let key = request.key(self.has_sizes);
+            if let Some(ring) = self.rings.get_mut(&ring) {
+                ring.kinds.entry(key).or_default().unfinished += 1;
+            }
+        }
+        let rings: Vec<_> = self.rings.into_iter().map(|(number, ring)| ring.report(number)).collect();
+        let findings = rings.iter().flat_map(findings::of_ring).collect();
+        Report { rings, findings, unattributed_enters: self.unattributed_enters, events_lost }
+    }
+}
+
+impl RingTally {
+    fn look_up(&mut self, fd: i32, file: FileKind) {
+        if self.lookups.len() < DESCRIPTORS || self.lookups.contains_key(&fd) {
+            let (count, names) = self.lookups.entry(fd).or_insert((0, file));
+            (*count, *names) = (*count + 1, file);
+        }
+    }
+
+    fn most_looked_up(&self) -> Vec<Lookups> {
+        let all =
+            self.lookups.iter().map(|(fd, (count, file))| Lookups { fd: *fd, file: file.name(), count: *count });
+        let mut all: Vec<_> = all.collect();
+        all.sort_by_key(|it| (core::cmp::Reverse(it.count), it.fd));
+        all.truncate(3);
+        all
+    }
+
+    fn report(self, ring: u32) -> RingReport {
+        let ratio = |part: u64, whole: u64| (whole != 0).then(|| part as f64 / whole as f64);
+        RingReport {
+            ring,
+            interface: self.interface,
+            fd: (self.known && self.interface == Interface::IoUring).then_some(self.fd),
+            thread: self.known.then_some(self.thread),
+            sq_entries: self.entries[0],
+            cq_entries: self.entries[1],
+            setup_flags: self.flags,
+            enters: self.enters,
+            submitted: self.submitted,
+            sqes_per_enter: ratio(self.submitted, self.submitting_enters),
+            enters_per_request: ratio(self.enters, self.submitted),
+            waits: self.waits,
+            cqes: self.cqes,
+            cqes_per_wait: ratio(self.cqes, self.waits),
+            overflows: self.overflows,
+            refused: self.refused,
+            one_submitter: self.submitter.is_some() && !self.several_submitters,
+            most_with_workers: self.most_with_workers,
+            lookups: self.most_looked_up(),
+            kinds: self.kinds.into_iter().map(|(key, tally)| tally.report(key)).collect(),
+        }
+    }
+}
+
+impl Tally {
+    fn report(self, key: Key) -> Kinds {
+        let quantile = |of: &Histogram<u64>, q| (!of.is_empty()).then(|| of.value_at_quantile(q));
+        let [inline, poll, worker] = self.paths;
+        let [inline_p50_ns, poll_p50_ns, worker_p50_ns] = self.latency_ns.each_ref().map(|of| quantile(of, 0.5));
+        let latencies = spread(&self.latency_ns);
+        let [mut all, others @ ..] = self.latency_ns;
+        others.iter().for_each(|others| all += others);
+        Kinds {
+            kind: RequestKind { opcode: opcode_name(key.opcode), file: key.file.name(), size: key.size.name() },
+            count: inline + poll + worker,
+            inline,
+            poll,
+            worker,
+            forced: self.forced,
+            waits: waits(key.opcode),
+            errors: self.errors,
+            short: self.short,
+            unfinished: self.unfinished,
+            p50_ns: quantile(&all, 0.5),
+            p90_ns: quantile(&all, 0.9),
+            p99_ns: quantile(&all, 0.99),
+            inline_p50_ns,
+            poll_p50_ns,
+            worker_p50_ns,
+            queued_p50_ns: quantile(&self.queued_ns, 0.5),
+            queued_p99_ns: quantile(&self.queued_ns, 0.99),
+            latencies,
+        }
+    }
+}
+
+/// From the least to the greatest latency, in powers of two.
+fn spread(paths: &[Histogram<u64>; 3]) -> Vec<Latencies> {
+    let mut all: BTreeMap<u32, [u64; 3]> = BTreeMap::new();
+    for (path, histogram) in paths.iter().enumerate() {
+        for recorded in histogram.iter_recorded() {
+            let exponent = (recorded.value_iterated_to() + 1).next_power_of_two().trailing_zeros();
+            all.entry(exponent).or_default()[path] += recorded.count_at_value();
+        }
+    }
+    let Some((first, last)) = all.keys().next().zip(all.keys().next_back()) else { return Vec::new() };
+    let step = |exponent: u32| Latencies {
+        below_ns: 1 << exponent.min(63),
+        paths: all.get(&exponent).copied().unwrap_or_default(),
+    };
+    (*first..=*last).map(step).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(kind: Kind, request: u32, time_ns: u64) -> Event {
+        Event { ring: 1, request, time_ns, opcode: Opcode::Read as u16, len: 4096, ..Event::new(kind) }
+    }
+
+    fn complete(request: u32, time_ns: u64, result: i32) -> Event {
+        Event { result, ..event(Kind::Complete, request, time_ns) }
+    }
+
+    #[test]
+    fn each_path_is_counted_with_its_latency() {
+        let mut summary = Summary::new(true);
+        let events = [
+            event(Kind::Enter, 0, 1),
+            event(Kind::SubmitReq, 1, 10),
+            event(Kind::SubmitReq, 2, 20),
+            event(Kind::PollArm, 2, 21),
+            event(Kind::SubmitReq, 3, 30),
+            event(Kind::PollArm, 3, 31),
+            event(Kind::QueueAsyncWork, 3, 32),
+            Event { offset: 132, fd: 9, ..event(Kind::TaskAdd, 3, 320) },
+            event(Kind::SubmitReq, 4, 40),
+            event(Kind::CqringWait, 0, 50),
+            complete(1, 110, 4096),
+            complete(2, 220, 100),
+            complete(3, 330, -5),
+        ];
+        events.iter().for_each(|event| summary.add(event));
+        let report = summary.report(0);
+        let ring = &report.rings[0];
+        assert_eq!((ring.submitted, ring.enters, ring.waits, ring.cqes), (4, 1, 1, 3));
+        let kinds = &ring.kinds[0];
+        assert_eq!((kinds.kind.opcode.as_str(), kinds.kind.size), ("READ", "<=4K"));
+        assert_eq!((kinds.inline, kinds.poll, kinds.worker, kinds.unfinished), (1, 1, 1, 1));
+        assert_eq!((kinds.errors, kinds.short, kinds.p50_ns), (1, 1, Some(200)));
+        assert_eq!((kinds.queued_p50_ns, kinds.queued_p99_ns), (Some(100), Some(100)));
+    }
+
+    #[test]
+    fn a_refused_iocb_gets_no_event_and_is_not_left_unfinished() {
+        let mut summary = Summary::new(true);
+        let of_aio =
+            |kind, request, time_ns| Event { opcode: AIO | IOCB_CMD_PREAD, ..event(kind, request, time_ns) };
+        let events = [
+            of_aio(Kind::Enter, 0, 1),
+            of_aio(Kind::SubmitReq, 1, 10),
+            of_aio(Kind::SubmitReq, 2, 20),
+            of_aio(Kind::ReqFailed, 2, 21),
+            of_aio(Kind::ReqFailed, 0, 22),
+            Event { opcode: AIO, ..complete(1, 110, 4096) },
+        ];
+        events.iter().for_each(|event| summary.add(event));
+        let report = summary.report(0);
+        let ring = &report.rings[0];
+        assert_eq!((ring.interface, ring.submitted, ring.refused, ring.cqes), (Interface::Aio, 3, 2, 1));
+        let [kinds] = &ring.kinds[..] else { panic!("one kind: {ring:?}") };
+        assert_eq!((kinds.kind.opcode.as_str(), kinds.kind.size), ("PREAD", "<=4K"));
+        assert_eq!((kinds.count, kinds.inline, kinds.unfinished), (1, 1, 0));
+        assert!(report.to_string().starts_with("AIO context 1 (for 0): 3 requests, 1 calls"));
+    }
+
+    #[test]
+    fn a_multishot_request_is_one_and_has_no_latency() {
+        let mut summary = Summary::new(false);
+        summary.add(&event(Kind::SubmitReq, 1, 10));
+        for time_ns in [20, 30] {
+            summary.add(&Event { flags: IORING_CQE_F_MORE, ..complete(1, time_ns, 1) });
+        }
+        summary.add(&complete(1, 40, 0));
+        let report = summary.report(7);
+        let kinds = &report.rings[0].kinds[0];
+        assert_eq!((kinds.count, kinds.p50_ns, report.rings[0].cqes, kinds.kind.size), (1, None, 3, "-"));
+        assert!(report.to_string().contains("7 events were lost"));
+    }
+}

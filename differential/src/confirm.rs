@@ -1,0 +1,117 @@
+//! Whether a seed that seemed to diverge does. The kernel itself does not do the same each time with every program: what its
+//! workers do has no order, and for a busy machine a moment can be too short. So a pair of runs proves nothing. A seed
+//! diverges when the engine did, in any of its runs, what the kernel did in none of many, in a hurry and with time.
+
+use crate::compare::{Runner, Side};
+use crate::known::Known;
+use crate::program::Program;
+use crate::record::{Difference, Record};
+use anyhow::{Context, Result};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// How long nothing may come before it is quiet, of runs with time, in microseconds.
+const LONG_QUIET_US: u64 = 15_000;
+/// The same of the kernel's further runs, one after the other until they explain what the engine did.
+const FURTHER_QUIETS_US: [u64; 6] = [4_000, 15_000, 1_000, 30_000, 4_000, 60_000];
+/// Runs of the engine alone and with time.
+const ENGINE_RUNS: usize = 2;
+
+/// A run on each side; the engine waited for the CQEs that the kernel had posted by the end of each step.
+pub struct Pair {
+    /// On the kernel.
+    pub kernel: Record,
+    /// On the engine.
+    pub anyring: Record,
+}
+
+/// What repeated runs of a seed came to.
+#[derive(Debug, Default)]
+pub struct Confirmed {
+    /// What the engine did, and the kernel never. None if the seed agrees.
+    pub differences: Vec<Difference>,
+    /// How much of what differed at first the kernel did, too, in another run.
+    pub explained: usize,
+    /// Of the first run alone: later ones agreed, but the kernel never did this.
+    pub hurried: bool,
+    /// The reasons of listed differences that were met.
+    pub listed: BTreeSet<String>,
+}
+
+/// The runs of one seed.
+pub struct Repeats<'r> {
+    runner: &'r Runner,
+    known: &'r Known,
+    program: Program,
+    without: &'r [u64],
+    kernel: Vec<Record>,
+    confirmed: Confirmed,
+}
+
+impl<'r> Repeats<'r> {
+    /// Of this seed's program with these parts left out.
+    pub fn new(runner: &'r Runner, known: &'r Known, seed: u64, without: &'r [u64]) -> Repeats<'r> {
+        let program = runner.program(seed).without(without);
+        Repeats { runner, known, program, without, kernel: Vec::new(), confirmed: Confirmed::default() }
+    }
+
+    /// Runs it several times on both sides. `first` is what was seen in a hurry.
+    pub fn confirm(mut self, first: Option<Pair>) -> Result<Confirmed> {
+        for again in 0..ENGINE_RUNS {
+            let (kernel, path) = self.run(Side::Kernel, None, LONG_QUIET_US)?;
+            self.kernel.push(kernel);
+            let (anyring, _) = self.run(Side::Anyring, Some(&path), LONG_QUIET_US)?;
+            if !self.explain(&anyring)? {
+                return Ok(self.confirmed);
+            }
+            if again > 0 {
+                continue;
+            }
+            if let Some(first) = &first {
+                // The engine was to wait for what had come by the end of each of the kernel's steps. With more time that may be
+                // something else: what it did in a moment that was too short has no meaning.
+                let meant = first.kernel.counts == self.kernel[0].counts
+                    && self.compare(&first.kernel, &self.kernel[0]).is_empty();
+                if meant && !self.explain(&first.anyring)? {
+                    self.confirmed.hurried = true;
+                    break;
+                }
+            }
+        }
+        Ok(self.confirmed)
+    }
+
+    fn run(&self, side: Side, counts: Option<&Path>, quiet_us: u64) -> Result<(Record, PathBuf)> {
+        let seed = self.program.seed;
+        let (mut records, path) = self.runner.run(side, &[seed], counts, quiet_us, self.without)?;
+        Ok((records.remove(&seed).context("a record")?, path))
+    }
+
+    fn compare(&self, kernel: &Record, anyring: &Record) -> Vec<Difference> {
+        self.known.divide(kernel.differences(anyring, &self.program), &self.program).0
+    }
+
+    /// Whether all of this was done by the kernel in one run or another, or is listed. The kernel is asked again and again
+    /// until it is.
+    fn explain(&mut self, anyring: &Record) -> Result<bool> {
+        let (mut left, listed) =
+            self.known.divide(self.kernel[0].differences(anyring, &self.program), &self.program);
+        let differed = left.len();
+        self.confirmed.listed.extend(listed);
+        let mut quiets = FURTHER_QUIETS_US.into_iter();
+        let mut compared = 1;
+        while !left.is_empty() {
+            if compared == self.kernel.len() {
+                let Some(quiet_us) = quiets.next() else { break };
+                let (kernel, _) = self.run(Side::Kernel, None, quiet_us)?;
+                self.kernel.push(kernel);
+            }
+            let found = self.compare(&self.kernel[compared], anyring);
+            left.retain(|difference| found.iter().any(|other| other.subject == difference.subject));
+            compared += 1;
+        }
+        self.confirmed.explained += differed - left.len();
+        self.confirmed.differences = left;
+        Ok(self.confirmed.differences.is_empty())
+    }
+}
