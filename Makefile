@@ -58,7 +58,7 @@ build: setup
 
 # Unit and integration tests of all crates but the end-to-end ones.
 unit: build
-	@$(STEP) $@ cargo test --locked --workspace --exclude anyring-e2e --no-fail-fast
+	@$(STEP) $@ scripts/cargo-test.sh --locked --workspace --exclude anyring-e2e --no-fail-fast
 
 # Model checks of how threads hand things to each other. The flag rebuilds everything, so in a folder of its own.
 loom: setup
@@ -97,14 +97,14 @@ libaio-tests: build
 	@$(STEP) $@ scripts/libaio-tests.sh run $(TARGET)/release
 
 e2e: build
-	@$(STEP) $@ cargo test --locked -p anyring-e2e --no-fail-fast
+	@$(STEP) $@ scripts/cargo-test.sh --locked -p anyring-e2e --no-fail-fast
 
 # Not a step of `make test`: it builds once for each patch.
 undone:
 	@$(STEP) $@ scripts/undone.sh
 
 e2e-kernel: build
-	@E2E_ON=kernel $(STEP) $@ cargo test --locked -p anyring-e2e --no-fail-fast
+	@E2E_ON=kernel $(STEP) $@ scripts/cargo-test.sh --locked -p anyring-e2e --no-fail-fast
 
 demo: setup
 	@scripts/build.sh $(TARGET)

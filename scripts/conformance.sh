@@ -5,6 +5,7 @@
 #
 # The doors run side by side, since most cases wait. Each leaves a record in BIN; `table` holds CONFORMANCE.md against
 # these, `renew` makes them anew (one door, one set of flags, a minute) and writes the file.
+# A case that fails once, and then not in 20 further runs, is called flaky and skipped (conformance/README.md).
 # On the kernel every case must pass. On ours, under `anyring deny`, the known differences must fail and all else pass.
 # Where the kernel's own io_uring does not work, its run is one skip, with the reason.
 set -euo pipefail
@@ -16,10 +17,10 @@ trap 'rm -rf "$folder"' EXIT
 export TMPDIR=$folder
 record=$bin/conformance-$side
 
-kernel() { "$bin/anyring-conformance" --quiet "$@"; }
+kernel() { "$bin/anyring-conformance" --quiet --confirm 20 "$@"; }
 engine() {
   "$bin/anyring" deny -- "$bin/anyring" run --backend user --aio user -- \
-    "$bin/anyring-conformance" --quiet "$@" --expect "$here/conformance/differences.txt"
+    "$bin/anyring-conformance" --quiet --confirm 20 "$@" --expect "$here/conformance/differences.txt"
 }
 
 # through_all_doors FUNCTION: the reports one after another, then one line that sums them up.

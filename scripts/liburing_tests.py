@@ -12,11 +12,13 @@ takes too long is a skip, with that reason.
 
 The file of exceptions lists what fails on ours: `NAME reason` or `NAME@shared reason`, one a line. A listed run that
 passes is an error, except where the name begins with `?`: that one fails only now and then. At most 5 in a hundred of
-the programs that pass natively may be listed.
+the programs that pass natively may be listed. What fails without being listed, and then passes five times alone, is
+said to be flaky and counts as skipped: many of these programs set threads against a clock.
 """
 
 import argparse
 import concurrent.futures
+import functools
 import os
 import re
 import shutil
@@ -35,6 +37,9 @@ LIMIT_OURS_S = 120
 # What is listed may hang.
 LIMIT_LISTED_S = 15
 MOST_EXCEPTIONS = 0.05
+# What fails runs so often again, alone, unless more programs than this failed.
+TIMES_AGAIN = 5
+MOST_FLAKY = 3
 # What the programs print where they leave something out.
 LEAVES_OUT = re.compile(r"skip|not supported|unsupported|doesn't support|not available", re.IGNORECASE)
 
@@ -91,6 +96,14 @@ class Runner:
         if way == NATIVE:
             return LIMIT_NATIVE_S
         return LIMIT_LISTED_S if listed_as(name, way, self.exceptions) else self.limit_ours_s
+
+    def passes_again(self, name, way, native):
+        """Whether a program that failed on ours passes each time that it runs alone."""
+        for _ in range(TIMES_AGAIN):
+            run = self.run(name, way)
+            if run.problem is not None or leaves_out_more(run, native):
+                return False
+        return True
 
     def on_ours(self, name, native):
         """One run for each way."""
@@ -165,6 +178,7 @@ class Tally:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    flaky: int = 0
 
     def fail(self, what, why):
         self.failed += 1
@@ -188,8 +202,11 @@ def is_built(tests, name, tally):
     return True
 
 
-def count(name, runs, exceptions, tally):
-    """Counts the runs of one program on ours. Answers the exception that was met: {listed name: whether a run failed}."""
+def count(name, runs, exceptions, passes_again, tally):
+    """Counts the runs of one program on ours; passes_again(way) tells of one that failed whether it is flaky.
+
+    Answers the exception that was met: {listed name: whether a run failed}.
+    """
     met = {}
     for way, run in runs.items():
         what, listed = f"{name}@{way}", listed_as(name, way, exceptions)
@@ -199,6 +216,10 @@ def count(name, runs, exceptions, tally):
             tally.passed += 1
         elif listed:
             tally.skip(what, f"listed: {exceptions[listed][0]}")
+        elif tally.flaky < MOST_FLAKY and passes_again(way):
+            tally.flaky += 1
+            tally.skipped += 1
+            print(f"FLAKY  {what}: {run.problem}: {run.last_line()}; then it passed {TIMES_AGAIN} times alone")
         else:
             tally.fail(what, f"{run.problem}: {run.last_line()}")
     return met
@@ -252,14 +273,15 @@ def main():
         # The longest first, so that nothing is left to wait for alone.
         order = sorted(natively, key=lambda name: -natively[name].seconds)
         ours = {name: pool.submit(runner.on_ours, name, natively[name]) for name in order}
-        met = {}
-        for name in sorted(ours):
-            runs = ours[name].result()
-            met |= count(name, runs, exceptions, tally)
-            if arguments.verbose:
-                seconds = [f"{way} {run.seconds:.1f} s" for way, run in ({NATIVE: natively[name]} | runs).items()]
-                print(f"{name}: {', '.join(seconds)}")
-            sys.stdout.flush()
+        ours = {name: future.result() for name, future in ours.items()}
+    met = {}
+    for name, runs in sorted(ours.items()):
+        passes_again = functools.partial(runner.passes_again, name, native=natively[name])
+        met |= count(name, runs, exceptions, passes_again, tally)
+        if arguments.verbose:
+            seconds = [f"{way} {run.seconds:.1f} s" for way, run in ({NATIVE: natively[name]} | runs).items()]
+            print(f"{name}: {', '.join(seconds)}")
+        sys.stdout.flush()
     if arguments.names:
         exceptions = {key: value for key, value in exceptions.items() if key in met}
     else:

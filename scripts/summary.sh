@@ -4,10 +4,11 @@
 # usage: scripts/summary.sh LOGS STEPS...
 #
 # Two kinds of lines count: cargo test's "test result: ok. N passed; N failed; N ignored; ..." (ignored is skipped) and
-# the closing line "N passed, N failed, N skipped" of our own runners. A step that failed without counting a failure
-# (a compile error, say) counts as one failed, and so does a step of STEPS that has no finished log: it never ran to
-# its end. The last line also goes to LOGS/summary. Each step's skips were printed with their reasons where they happened;
-# what failed is printed once more, above the table. Fails if anything failed.
+# the closing line "N passed, N failed, N skipped" of our own runners. "flaky: N" moves N from the failed to the skipped
+# (scripts/cargo-test.sh). A step that failed without counting a failure (a compile error, say) counts as one failed, and
+# so does a step of STEPS that has no finished log: it never ran to its end. The last line also goes to LOGS/summary. Each
+# step's skips were printed with their reasons where they happened; what failed or was flaky is printed once more, above the
+# table. Fails if anything failed.
 set -euo pipefail
 
 logs=$1
@@ -19,6 +20,7 @@ counts() {
   awk '
     /^test result: /                                 { gsub(/[^0-9 ]/, ""); p += $1; f += $2; s += $3 }
     /^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { p += $1; f += $3; s += $5 }
+    /^flaky: [0-9]+$/                                { f -= $2; s += $2 }
     /^step: [0-9]+ [0-9]+$/                          { status = $2; seconds = $3 }
     END { print p + 0, f + 0, s + 0, status == "" ? "-" : status, seconds + 0 }
   ' "$1"
@@ -33,6 +35,9 @@ for step in "$@"; do
   if [ -f "$logs/$step.log" ] && ! grep -q '^step: 0 ' "$logs/$step.log"; then
     printf '\n=== failed in %s:\n' "$step"
     failures "$logs/$step.log"
+  elif [ -f "$logs/$step.log" ] && grep -qE '^ *(skip: )?FLAKY' "$logs/$step.log"; then
+    printf '\n=== flaky in %s:\n' "$step"
+    grep -E -A 3 '^ *(skip: )?FLAKY' "$logs/$step.log"
   fi
 done
 

@@ -21,6 +21,8 @@ pub enum Outcome {
     Passed,
     /// It did not, or the case crashed or hung: what was seen.
     Failed(String),
+    /// It failed once and then held each time that it was confirmed: what was seen. Neither proof nor refutation.
+    Flaky(String),
     /// It could not be tried here: why.
     Skipped(String),
 }
