@@ -59,6 +59,7 @@ topics![
     restrictions,
     ring_query,
     rw_attributes,
+    rw_cold,
     rw_file,
     rw_fixed_vectors,
     rw_other,

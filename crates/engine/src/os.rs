@@ -15,7 +15,7 @@ pub use guard::{
     user_read_slice, user_write, user_write_slice, GuardedWords, Plain,
 };
 pub use interrupt::{can_interrupt, interrupt, interrupted, interruptible};
-pub use linux::{flags_are_ignored, flags_are_looked_at, probe_flags, syscall, Linux};
+pub use linux::{flags_are_ignored, flags_are_looked_at, probe_flags, syscall, usable_cpus, Linux};
 
 use crate::Errno;
 

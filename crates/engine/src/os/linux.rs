@@ -51,6 +51,18 @@ static FLAGS: AtomicU32 = AtomicU32::new(0);
 const LOOKED_AT: u32 = 1;
 const IGNORED: u32 = 2;
 
+/// On how many CPUs the calling thread may run; 0 if the system does not say. Source: sched_getaffinity(2).
+pub fn usable_cpus() -> u32 {
+    let mut mask = [0u64; 128];
+    let size = size_of_val(&mask);
+    let answer = syscall(libc::SYS_sched_getaffinity, [0, size, mask.as_mut_ptr() as usize, 0, 0, 0]);
+    if answer > 0 {
+        mask.iter().map(|word| word.count_ones()).sum()
+    } else {
+        0
+    }
+}
+
 /// Whether preadv2(2) and pwritev2(2) ignore their flags on some files (gVisor, on pipes): RWF_NOWAIT must not be tried.
 #[inline]
 pub fn flags_are_ignored() -> bool {

@@ -11,7 +11,7 @@
 //!
 //! All of a [`Spin`] is part of a ring's state, behind its lock.
 
-use crate::os::syscall;
+use crate::os::{syscall, usable_cpus};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 /// The longest time that a thread spins, in nanoseconds. About what a sleep and a wake-up on another core cost.
@@ -104,12 +104,8 @@ fn may_spin() -> bool {
     if !ALLOWED.load(Ordering::Relaxed) {
         return false;
     }
-    let mut mask = [0u64; 128];
-    let size = size_of_val(&mask);
-    let answer = syscall(libc::SYS_sched_getaffinity, [0, size, mask.as_mut_ptr() as usize, 0, 0, 0]);
-    let cpus: u32 = mask.iter().map(|word| word.count_ones()).sum();
     let policy = syscall(libc::SYS_sched_getscheduler, [0; 6]);
-    answer > 0 && cpus > 1 && policy == libc::SCHED_OTHER as isize
+    usable_cpus() > 1 && policy == libc::SCHED_OTHER as isize
 }
 
 #[cfg(test)]

@@ -1,196 +1,25 @@
 //! io-wq: threads that make the calls which may sleep.
 //!
-//! One pool a process. A [`Job`] carries the operation away from its request and brings it back with a verdict; its
-//! `stage` word decides between the worker that starts it and a cancellation:
-//!
-//! | stage | who may move it | to |
-//! |---|---|---|
-//! | queued | the worker that takes it / a cancellation, by compare-and-swap | running / cancelled |
-//! | running | its worker | finished, when the verdict is on its way to the ring |
+//! One pool a process. What a worker runs is a [`Job`] (`worker/job.rs`).
 
-use crate::event::WorkTimes;
+mod begun;
+mod job;
+mod number;
+
 use crate::forced::{point, Point};
 use crate::lock::Lock;
-use crate::op::{Context, Op, Verdict};
+use crate::op::Verdict;
 use crate::os::{Os, Sys};
-use crate::path::child::Sleeper;
-use crate::path::watch::Watcher;
 use crate::request::timer::Clock;
-use crate::request::Id;
-use crate::resource::files::FixedFile;
 use crate::ring::broken::{contain, contain_any};
 use crate::ring::Ring;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use job::Left;
 use std::collections::VecDeque;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-const QUEUED: u32 = 0;
-const RUNNING: u32 = 1;
-const FINISHED: u32 = 2;
-const CANCELLED: u32 = 3;
-
-/// A thread that waits for one job's sake.
-enum Waiter {
-    Futex(Arc<Watcher>),
-    Child(Arc<Sleeper>),
-}
-
-/// How a worker goes about a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Approach {
-    /// The plain call, which may sleep.
-    Plain,
-    /// IOSQE_ASYNC: a nonblocking attempt first, so that a pollable file goes back to be armed instead of occupying a
-    /// worker (`io_wq_submit_work` in io_uring/io_uring.c does the same).
-    AttemptFirst,
-}
-
-/// An operation on its way to a worker and back.
-pub struct Job {
-    /// The ring to bring the verdict to. Rings are never freed, and a ring with jobs is not reused.
-    pub ring: &'static Ring,
-    /// In which of the ring's lives: its cookie then.
-    pub cookie: u64,
-    /// The request it belongs to.
-    pub request: Id,
-    /// The operation; the worker holds it while it runs, the ring afterwards.
-    pub op: Lock<Op>,
-    /// What it answered, once finished.
-    pub verdict: Lock<Option<Verdict>>,
-    fd: i32,
-    approach: Approach,
-    /// Which of the two limits of IORING_REGISTER_IOWQ_MAX_WORKERS it counts against.
-    class: usize,
-    stage: AtomicU32,
-    /// When a worker had it.
-    times: WorkTimes,
-    /// The thread that waits for it, if it is none of the pool's.
-    waiter: OnceLock<Waiter>,
-    /// Keeps a registered file or private duplicate open.
-    _file: Option<Arc<FixedFile>>,
-}
-
-impl core::fmt::Debug for Job {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Job({:?} on {})", self.request, self.fd)
-    }
-}
-
-impl Job {
-    /// A job that has not been queued yet.
-    pub fn new(
-        ring: &'static Ring,
-        cookie: u64,
-        request: Id,
-        op: Op,
-        fd: i32,
-        approach: Approach,
-        file: Option<Arc<FixedFile>>,
-    ) -> Arc<Job> {
-        let (op, verdict) = (Lock::new(op), Lock::new(None));
-        Arc::new(Job {
-            ring,
-            cookie,
-            request,
-            op,
-            verdict,
-            fd,
-            approach,
-            class: class_of(fd),
-            stage: AtomicU32::new(QUEUED),
-            times: WorkTimes::default(),
-            waiter: OnceLock::new(),
-            _file: file,
-        })
-    }
-
-    /// Takes a job that no worker has started away from the workers; false when one has.
-    pub fn cancel(&self) -> bool {
-        // Relaxed: the word alone decides, the operation behind it is handed over by its own lock.
-        let cancelled =
-            self.stage.compare_exchange(QUEUED, CANCELLED, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        match self.waiter.get().filter(|_| cancelled) {
-            Some(Waiter::Futex(watcher)) => drop(watcher.release(self)),
-            Some(Waiter::Child(sleeper)) => sleeper.release(),
-            None => {}
-        }
-        cancelled
-    }
-
-    /// This thread waits on the job's futexes.
-    pub fn watched_by(&self, watcher: &Arc<Watcher>) {
-        let _ = self.waiter.set(Waiter::Futex(watcher.clone()));
-    }
-
-    /// This thread waits for the job's child.
-    pub fn slept_for(&self, sleeper: &Arc<Sleeper>) {
-        let _ = self.waiter.set(Waiter::Child(sleeper.clone()));
-    }
-
-    /// Has a wait on futexes leave their queues, for a cancellation: if it has been woken it can't be cancelled afterwards.
-    pub fn withdraw(&self) {
-        if let Some(Waiter::Futex(watcher)) = self.waiter.get() {
-            watcher.withdraw(self);
-        }
-    }
-
-    /// Whether a worker has begun with it (and may be in its call).
-    pub fn has_begun(&self) -> bool {
-        self.stage.load(Ordering::Relaxed) != CANCELLED
-    }
-
-    /// Whether its worker has left it: with a verdict, or by a panic.
-    pub fn has_finished(&self) -> bool {
-        self.stage.load(Ordering::Acquire) == FINISHED // partner: the Release store in `Left`
-    }
-
-    /// From now on it can't be cancelled any more. False when it was.
-    pub fn begin(&self) -> bool {
-        let begins = self.stage.compare_exchange(QUEUED, RUNNING, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if begins {
-            self.times.begin();
-        }
-        begins
-    }
-
-    /// When a worker had it, unless it is a thread that only waited for it.
-    pub fn work_times(&self) -> Option<&WorkTimes> {
-        self.waiter.get().is_none().then_some(&self.times)
-    }
-
-    /// Makes the call, unless the job was cancelled. False when there is nothing to deliver.
-    fn run(&self) -> bool {
-        if !self.begin() {
-            return false;
-        }
-        let _left = Left(self);
-        point(Point::WorkerInside);
-        let verdict = {
-            let mut op = self.op.lock().expect("only the worker that started a job touches its operation");
-            let context = Context { fd: self.fd, nonblock: self.approach == Approach::AttemptFirst };
-            match op.issue(context) {
-                Verdict::NeedsWorker if context.nonblock => {
-                    let _asleep = Asleep::new();
-                    op.issue(Context { nonblock: false, ..context })
-                }
-                verdict => verdict,
-            }
-        };
-        *self.verdict.lock().expect("nobody else has seen the job finished") = Some(verdict);
-        true
-    }
-}
-
-/// The worker leaves a job that it has begun, also by a panic.
-struct Left<'a>(&'a Job);
-
-impl Drop for Left<'_> {
-    fn drop(&mut self) {
-        self.0.times.end();
-        // Release: who sees it finds the verdict. Partner: the load in `has_finished`.
-        self.0.stage.store(FINISHED, Ordering::Release);
-    }
-}
+pub use begun::approach_to_missed;
+pub use job::{Approach, Job};
 
 /// The queue and its threads.
 struct Pool {
@@ -206,6 +35,8 @@ struct Pool {
     next_comes_soon: bool,
     /// Threads inside a call that may sleep.
     asleep: u32,
+    /// Threads that have begun jobs.
+    waiting: u32,
     /// Threads that have jobs, by the jobs' class.
     running: [u32; 2],
     /// The most of them: for regular files and block devices, and for everything else.
@@ -224,6 +55,7 @@ impl Pool {
         dry_ns: 0,
         next_comes_soon: false,
         asleep: 0,
+        waiting: 0,
         running: [0; 2],
         limits: [MAX_THREADS; 2],
         cpus: Vec::new(),
@@ -232,7 +64,10 @@ impl Pool {
 
     /// The first job that the limits let run.
     fn next(&self) -> Option<usize> {
-        self.jobs.iter().position(|job| self.running[job.class] < self.limits[job.class])
+        self.jobs.iter().position(|job| {
+            self.running[job.class] < self.limits[job.class]
+                && (job.approach != Approach::Begun || self.waiting < begun::most_workers())
+        })
     }
 
     /// A job has been queued: it tells whether it would have paid to look for it.
@@ -247,8 +82,8 @@ impl Pool {
         MAX_THREADS.min(self.limits[0] + self.limits[1])
     }
 
-    /// Jobs for one worker: a single plain one, or several attempts for one ring, which end soon and are brought back
-    /// together. They count as running until [`done`](Self::done).
+    /// Jobs for one worker: a single one, or several attempts for one ring, which end soon and are brought back together.
+    /// They count as running until [`done`](Self::done).
     fn take(&mut self) -> Vec<Arc<Job>> {
         let mut jobs = Vec::new();
         let Some(place) = self.next() else { return jobs };
@@ -265,12 +100,21 @@ impl Pool {
             }
         }
         self.running[jobs[0].class] += 1;
+        self.waiting += u32::from(jobs[0].approach == Approach::Begun);
         jobs
     }
 
+    /// The next job, for the worker that has done this begun one, if it is one more of that ring.
+    fn take_another(&mut self, done: &Job) -> Option<Arc<Job>> {
+        let job = self.jobs.front()?;
+        let fits = job.approach == done.approach && job.class == done.class && core::ptr::eq(job.ring, done.ring);
+        fits.then(|| self.jobs.pop_front())?
+    }
+
     /// A thread has done what it took.
-    fn done(&mut self, class: usize) {
-        self.running[class] -= 1;
+    fn done(&mut self, ran: Ran) {
+        self.running[ran.class] -= 1;
+        self.waiting -= u32::from(ran.begun);
     }
 
     /// Whether a thread is needed for what is queued: not while one is awake that only makes attempts and will come for
@@ -278,7 +122,19 @@ impl Pool {
     fn wants_thread(&self) -> bool {
         let awake = self.threads.saturating_sub(self.idle + self.asleep);
         let next = self.next().map(|place| &self.jobs[place]);
-        next.is_some_and(|job| awake == 0 || job.approach == Approach::Plain)
+        next.is_some_and(|job| awake == 0 || matches!(job.approach, Approach::Plain | Approach::Trial))
+    }
+}
+
+/// What counts as running of the jobs that a thread took.
+struct Ran {
+    class: usize,
+    begun: bool,
+}
+
+impl Ran {
+    fn of(job: &Job) -> Ran {
+        Ran { class: job.class, begun: job.approach == Approach::Begun }
     }
 }
 
@@ -385,10 +241,10 @@ fn do_without_thread() {
         }
     });
     let jobs = jobs.unwrap_or_default();
-    let Some(class) = jobs.first().map(|job| job.class) else { return };
+    let Some(ran) = jobs.first().map(|job| Ran::of(job)) else { return };
     run_together(jobs);
     if let Some(mut pool) = POOL.lock() {
-        pool.done(class);
+        pool.done(ran);
     }
 }
 
@@ -453,7 +309,8 @@ fn look_for_job(seen: u32) -> bool {
 
 /// Runs jobs of one ring on a worker of the pool.
 fn run_together(jobs: Vec<Arc<Job>>) {
-    let asleep = jobs.first().is_some_and(|job| job.approach == Approach::Plain).then(Asleep::new);
+    let sleeps = |job: &Arc<Job>| matches!(job.approach, Approach::Plain | Approach::Trial);
+    let asleep = jobs.first().is_some_and(sleeps).then(Asleep::new);
     run(jobs, asleep);
 }
 
@@ -493,14 +350,23 @@ pub fn run_alone(job: Arc<Job>) {
 fn run(jobs: Vec<Arc<Job>>, asleep: Option<Asleep>) {
     let Some(ring) = jobs.first().map(|job| job.ring) else { return };
     let mut finished = Vec::with_capacity(jobs.len());
-    for job in jobs {
+    let mut jobs = jobs.into_iter();
+    let mut next = jobs.next();
+    while let Some(job) = next {
+        // What has ended does not wait with the worker.
+        let some = !finished.is_empty();
+        let mut hand_over = || deliver(ring, core::mem::take(&mut finished));
         let ran = contain(
             || Some(ring),
             || {
                 point(Point::WorkerBefore);
-                job.run()
+                job.run(some.then_some(&mut hand_over))
             },
         );
+        next = jobs.next();
+        if job.approach == Approach::Begun && finished.len() < TOGETHER {
+            next = POOL.lock().and_then(|mut pool| pool.take_another(&job));
+        }
         // After a panic there is no verdict, and the request ends with EIO.
         if ran.unwrap_or(true) {
             finished.push(job);
@@ -518,16 +384,16 @@ extern "C" fn work(_: *mut libc::c_void) -> *mut libc::c_void {
     core::ptr::null_mut()
 }
 
-/// A worker's life: until there has been nothing to do for a while. `ran` is the class of the jobs that it took last, until
-/// it has said that they are done.
-fn work_until_idle(ran: &mut Option<usize>, cpus_version: &mut u32) {
+/// A worker's life: until there has been nothing to do for a while. `ran` are the jobs that it took last, until it has
+/// said that they are done.
+fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
     // Programs that use Linux AIO submit one by one, often as soon as they have seen the last one's event.
     let mut of_aio = false;
     loop {
         point(Point::WorkerIdle);
         let mut pool = POOL.lock().expect("a worker does not interrupt itself");
-        if let Some(class) = ran.take() {
-            pool.done(class);
+        if let Some(ran) = ran.take() {
+            pool.done(ran);
         }
         if *cpus_version != pool.cpus_version {
             *cpus_version = pool.cpus_version;
@@ -537,7 +403,7 @@ fn work_until_idle(ran: &mut Option<usize>, cpus_version: &mut u32) {
         }
         let jobs = pool.take();
         if let Some(job) = jobs.first() {
-            *ran = Some(job.class);
+            *ran = Some(Ran::of(job));
             of_aio = job.ring.fd.load(Ordering::Relaxed) == Ring::NO_NUMBER;
             drop(pool);
             run_together(jobs);
@@ -584,6 +450,6 @@ pub unsafe fn reset_after_fork() {
     if let Some(mut pool) = POOL.lock() {
         core::mem::forget(core::mem::take(&mut pool.jobs));
         (pool.threads, pool.idle, pool.looking) = (0, 0, false);
-        (pool.asleep, pool.running) = (0, [0; 2]);
+        (pool.asleep, pool.waiting, pool.running) = (0, 0, [0; 2]);
     }
 }

@@ -449,8 +449,10 @@ impl RingGuard {
             return;
         }
         let State::Queued(job) = &self.slab[id].state else { return };
-        // A job that has started holds the file inside its system call; one that has not is queued anew.
+        // One that no worker has begun is queued anew.
         if !job.cancel() {
+            job.move_to(&private);
+            self.slab[id].target = Target::Private(private);
             return;
         }
         let op = job.op.lock().map(|mut op| core::mem::replace(&mut *op, Op::placeholder()));

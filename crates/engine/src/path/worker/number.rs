@@ -1,0 +1,167 @@
+//! The descriptor that a job works on. The program may close its number, and open another file under it, while a worker is on
+//! its way into the call: what works there must not meet the other file.
+//!
+//! Whoever closes the number gives the job a private duplicate first ([`Number::replace`]). A worker that has read the number
+//! before that is waited for until it is inside the system call, which holds the file, or has left it:
+//!
+//! | worker | who closes |
+//! |---|---|
+//! | says that it is inside | replaces the number |
+//! | reads the number | looks whether a worker is inside |
+//!
+//! Each does its two in this order, and all four are sequentially consistent: so the worker reads the duplicate, or is seen.
+
+use crate::process;
+use crate::resource::files::FixedFile;
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
+
+/// What a job calls its file.
+pub struct Number {
+    fd: AtomicI32,
+    /// The thread that is making a call with it; 0 for none.
+    caller: AtomicU32,
+    /// Keeps a registered file, or a private duplicate, open.
+    kept: OnceLock<Arc<FixedFile>>,
+}
+
+impl Number {
+    /// `fd`, which `kept` keeps open unless it is the program's.
+    pub fn new(fd: i32, kept: Option<Arc<FixedFile>>) -> Number {
+        let number = Number { fd: AtomicI32::new(fd), caller: AtomicU32::new(0), kept: OnceLock::new() };
+        if let Some(kept) = kept {
+            let _ = number.kept.set(kept);
+        }
+        number
+    }
+
+    /// The number, for saying it only.
+    pub fn get(&self) -> i32 {
+        self.fd.load(SeqCst)
+    }
+
+    /// Calls `call` with the number, which stays this file's until the call has been made.
+    pub fn call_with<T>(&self, call: impl FnOnce(i32) -> T) -> T {
+        self.caller.store(process::thread_id(), SeqCst);
+        let _left = Left(&self.caller);
+        call(self.fd.load(SeqCst))
+    }
+
+    /// The program is about to close the number: from now on the job works on this duplicate. Returns when no worker is about
+    /// to use the number any more.
+    pub fn replace(&self, private: &Arc<FixedFile>) {
+        if self.kept.set(private.clone()).is_err() {
+            return; // it was none of the program's
+        }
+        self.fd.store(private.fd, SeqCst);
+        let caller = self.caller.load(SeqCst);
+        if caller != 0 && caller != process::thread_id() {
+            self.wait_for(caller);
+        }
+    }
+
+    /// Waits until this thread is inside a system call, or outside of `call_with`. That is a matter of some instructions, unless
+    /// it was preempted right there.
+    fn wait_for(&self, caller: u32) {
+        /// Where the kernel does not tell: so long is enough for a thread that has a core.
+        const MOST_LOOKS: u32 = 2000;
+        for _ in 0..MOST_LOOKS {
+            crate::os::syscall(libc::SYS_sched_yield, [0; 6]);
+            if self.caller.load(SeqCst) != caller || sleeps_in_call(caller) {
+                return;
+            }
+        }
+    }
+}
+
+struct Left<'a>(&'a AtomicU32);
+
+impl Drop for Left<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, SeqCst);
+    }
+}
+
+/// Whether a thread of this process sleeps inside a system call. Source: proc_pid_syscall(5).
+fn sleeps_in_call(thread: u32) -> bool {
+    use rustix::fs::{Mode, OFlags};
+    let path = format!("/proc/self/task/{thread}/syscall");
+    let Ok(file) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
+    let file = crate::descriptors::for_now(file);
+    let mut text = [0u8; 32];
+    // "running", "-1 ..." for a thread that sleeps elsewhere, or the number of the call and its arguments.
+    rustix::io::read(&file, &mut text).is_ok_and(|count| count > 0 && text[0].is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptors;
+    use std::io::{Read, Write};
+    use std::os::fd::AsRawFd;
+    use std::sync::atomic::Ordering::SeqCst;
+    use std::time::Duration;
+
+    fn private_of(fd: i32) -> Arc<FixedFile> {
+        FixedFile::new(descriptors::duplicate(fd).expect("a duplicate"), None)
+    }
+
+    #[test]
+    fn a_number_that_is_replaced_is_not_used_again() {
+        let (reader, _writer) = std::io::pipe().expect("a pipe");
+        let number = Number::new(reader.as_raw_fd(), None);
+        let private = private_of(reader.as_raw_fd());
+        number.replace(&private);
+        assert_eq!(number.call_with(|fd| fd), private.fd);
+        // One of the engine's own stays what it is.
+        let own = private_of(reader.as_raw_fd());
+        let number = Number::new(own.fd, Some(own.clone()));
+        number.replace(&private);
+        assert_eq!(number.call_with(|fd| fd), own.fd);
+    }
+
+    #[test]
+    fn whoever_replaces_it_waits_for_a_thread_on_its_way_into_the_call() {
+        let (reader, _writer) = std::io::pipe().expect("a pipe");
+        let number = Number::new(reader.as_raw_fd(), None);
+        let (inside, replaced) = (AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                number.call_with(|_| {
+                    inside.store(process::thread_id(), SeqCst);
+                    // Runs, and is in no call.
+                    let until = std::time::Instant::now() + Duration::from_micros(300);
+                    while std::time::Instant::now() < until {
+                        assert_eq!(replaced.load(SeqCst), 0, "the number is still in use");
+                    }
+                });
+            });
+            while inside.load(SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            assert!(!sleeps_in_call(inside.load(SeqCst)));
+            number.replace(&private_of(reader.as_raw_fd()));
+            replaced.store(1, SeqCst);
+        });
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_in_its_call_is_not_waited_for() {
+        let (mut reader, mut writer) = std::io::pipe().expect("a pipe");
+        let number = Number::new(reader.as_raw_fd(), None);
+        let caller = AtomicU32::new(0);
+        let private = private_of(reader.as_raw_fd());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                caller.store(process::thread_id(), SeqCst);
+                let read = number.call_with(|_| reader.read(&mut [0]));
+                assert_eq!(read.expect("what was written"), 1);
+            });
+            while !sleeps_in_call(caller.load(SeqCst)) {
+                std::thread::yield_now();
+            }
+            number.replace(&private);
+            writer.write_all(b"x").expect("the thread still reads");
+        });
+    }
+}
