@@ -163,6 +163,7 @@ cases! {
     a_worker_reads_for_a_program_that_only_looks: "looks" "worker";
     a_program_looks_and_waits_in_turns: "looks" "in-turns";
     a_program_that_waits_shares_with_no_helper: "looks" "waiting";
+    a_program_that_comes_back_to_wait_gets_rid_of_the_helper: "looks" "waiting-again";
     a_helper_does_not_tick: "looks" "idle";
 
     fixed_reads_stay_inside_their_buffer: "transfers" "fixed";
