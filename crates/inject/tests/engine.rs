@@ -61,7 +61,7 @@ fn program(source: &str) -> PathBuf {
     let path = scratch("engine").join(source);
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     if !compiled.iter().any(|known| known == source) {
-        compile(&format!("engine/{source}"), &path, &["-luring"]);
+        compile(&format!("engine/{source}"), &path, &["-Wl,--as-needed", "-luring"]);
         compiled.push(source.to_owned());
     }
     path
@@ -197,6 +197,7 @@ cases! {
     what_linux_aio_knows_goes_with_the_file: "aio" "reused";
     linux_aio_of_a_description_turned_nonblocking: "aio" "nonblocking";
     polls_of_linux_aio_ask_nothing_again: "aio" "polls";
+    polls_of_linux_aio_ask_nothing_again_beside_liburing: "aio" "polls-beside-liburing";
     reads_of_linux_aio_ask_nothing_again: "aio" "reads";
 
     threads_are_made_when_needed: "manners" "threads";
