@@ -61,7 +61,7 @@ fn program(source: &str) -> PathBuf {
     let path = scratch("engine").join(source);
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     if !compiled.iter().any(|known| known == source) {
-        compile(&format!("engine/{source}"), &path, &["-luring"]);
+        compile(&format!("engine/{source}"), &path, &["-Wl,--as-needed", "-luring"]);
         compiled.push(source.to_owned());
     }
     path
@@ -163,6 +163,7 @@ cases! {
     a_worker_reads_for_a_program_that_only_looks: "looks" "worker";
     a_program_looks_and_waits_in_turns: "looks" "in-turns";
     a_program_that_waits_shares_with_no_helper: "looks" "waiting";
+    a_program_that_comes_back_to_wait_gets_rid_of_the_helper: "looks" "waiting-again";
     a_helper_does_not_tick: "looks" "idle";
 
     fixed_reads_stay_inside_their_buffer: "transfers" "fixed";
@@ -196,6 +197,7 @@ cases! {
     what_linux_aio_knows_goes_with_the_file: "aio" "reused";
     linux_aio_of_a_description_turned_nonblocking: "aio" "nonblocking";
     polls_of_linux_aio_ask_nothing_again: "aio" "polls";
+    polls_of_linux_aio_ask_nothing_again_beside_liburing: "aio" "polls-beside-liburing";
     reads_of_linux_aio_ask_nothing_again: "aio" "reads";
 
     threads_are_made_when_needed: "manners" "threads";

@@ -240,6 +240,9 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u32>) -> Res
     let ring = guard.ring();
     let mut wish = *wish;
     ring.driver.handover.visit();
+    if wish.min_complete != 0 {
+        guard.dismiss_helper();
+    }
     guard.clear_announcement();
     guard.collect();
     let mut target = match target.map_or_else(|| guard.wait_target(wish.min_complete), Ok) {

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | free | nobody drives | a thread that waits in enter, or the helper once the program has stayed away |
 //! | a thread id | that thread drives, inside `driver::wait` | the thread, when it returns |
-//! | helper | the helper drives because the program stayed away | the next thread that waits takes it |
+//! | helper | the helper drives because the program stayed away | the next thread that asks to wait |
 //!
 //! | `care` | what the helper does about the ring | who leaves it |
 //! |---|---|---|
@@ -136,6 +136,22 @@ impl Handover {
             self.care.store(RESTING, Ordering::Relaxed);
         }
         Taken::Mine
+    }
+
+    /// A thread waits for what may be there already: it does not only look, and a helper that drives leaves the role. True when
+    /// one did. Were the role taken before a sleep only, a helper that is always there first would keep it for good, and every
+    /// event wake it.
+    #[must_use]
+    pub fn dismiss(&self) -> bool {
+        if !self.is_helpers() {
+            return false;
+        }
+        self.away.store(0, Ordering::Relaxed);
+        let left = self.role_from(HELPER, FREE);
+        if self.care.load(Ordering::Relaxed) == WATCHING {
+            self.care.store(RESTING, Ordering::Relaxed);
+        }
+        left
     }
 
     fn role_from(&self, from: u32, to: u32) -> bool {

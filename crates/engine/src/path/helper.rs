@@ -62,14 +62,28 @@ impl RingGuard {
     fn leave_to_helper(&mut self) {
         let ring = self.ring();
         let handover = &ring.driver.handover;
-        let watched = self.eventfd.is_some() || self.control.header().watched.load(Ordering::Relaxed) != 0;
-        if ring.has(IORING_SETUP_DEFER_TASKRUN) && !watched && !ring.has(IORING_SETUP_TASKRUN_FLAG) {
+        if ring.has(IORING_SETUP_DEFER_TASKRUN) && !self.is_watched() && !ring.has(IORING_SETUP_TASKRUN_FLAG) {
             return; // nobody could be told
         }
         if let Ok(head) = self.consumed() {
             handover.note_head(head);
         }
         answer(ring, handover.leave(self.ring().sleepers.load(Ordering::Relaxed)));
+    }
+
+    /// Whether somebody may be told of completions by another file.
+    fn is_watched(&self) -> bool {
+        self.eventfd.is_some() || self.control.header().watched.load(Ordering::Relaxed) != 0
+    }
+
+    /// A thread asks for completions and is ready to wait: the helper need not be there before it, unless somebody is told of
+    /// what it posts.
+    #[inline]
+    pub fn dismiss_helper(&mut self) {
+        let handover = &self.ring().driver.handover;
+        if handover.is_helpers() && !self.is_watched() && handover.dismiss() {
+            self.detach();
+        }
     }
 
     /// Makes the helper look at the ring now, to watch for its end.

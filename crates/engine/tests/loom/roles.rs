@@ -124,6 +124,9 @@ impl World {
     fn wait(world: &Arc<Self>, me: u32, target: u32) {
         let mut state = world.state.lock().unwrap();
         world.handover.visit();
+        if world.handover.dismiss() {
+            world.detach();
+        }
         let mut taken = Taken::No;
         while world.kernel.lock().unwrap().completed < target {
             if taken == Taken::No {

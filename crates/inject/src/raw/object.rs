@@ -109,7 +109,7 @@ unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, search: *mut c
         // that rewrites its own code meanwhile may spoil the finding, but no memory.
         let code = unsafe { core::slice::from_raw_parts(start as *const u8, range.len()) };
         let (sites, may_close) = scan::sites(code);
-        search.known.may_close |= may_close;
+        search.known.may_close |= may_close && !closes_rings_only(info.dlpi_name);
         if !sites.is_empty() {
             let enters = sites.iter().any(|site| scan::follows_load_of_enter(code, *site));
             let sites = sites.into_iter().map(|offset| start + offset).collect();
@@ -134,18 +134,7 @@ fn populate(code: &Range<usize>) {
 /// reached: a filter for them would cost a program like qemu its setuid helpers for nothing. One that is loaded by
 /// dlopen later may be used by its handle, past our symbols, and is looked through.
 fn is_replaced(name: *const core::ffi::c_char) -> bool {
-    if name.is_null() {
-        return false;
-    }
-    // SAFETY: the loader names objects by C strings.
-    let path = unsafe { CStr::from_ptr(name) }.to_bytes();
-    let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    let replaced = [
-        (&b"liburing.so"[..], c"io_uring_submit"),
-        (b"liburing-ffi.so", c"io_uring_submit"),
-        (b"libaio.so", c"io_submit"),
-    ];
-    let Some((_, function)) = replaced.iter().find(|(start, _)| file.starts_with(start)) else { return false };
+    let Some(function) = known_function(name) else { return false };
     let mut first: libc::Dl_info = libc::Dl_info {
         dli_fname: core::ptr::null(),
         dli_fbase: core::ptr::null_mut(),
@@ -159,6 +148,28 @@ fn is_replaced(name: *const core::ffi::c_char) -> bool {
         let known = libc::dladdr(submit, &mut first) != 0;
         known && libc::dladdr(visit as *const c_void, &mut ours) != 0 && first.dli_fbase == ours.dli_fbase
     }
+}
+
+/// Whether `name` is a liburing or libaio. The one closes the descriptors of its rings and nothing else (io_uring_queue_exit(3),
+/// io_uring_close_ring_fd(3) and setup that failed), the other none: neither takes a file away from under a request.
+fn closes_rings_only(name: *const core::ffi::c_char) -> bool {
+    known_function(name).is_some()
+}
+
+/// By its file's name: a function of the liburing or libaio that `name` is.
+fn known_function(name: *const core::ffi::c_char) -> Option<&'static CStr> {
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: the loader names objects by C strings.
+    let path = unsafe { CStr::from_ptr(name) }.to_bytes();
+    let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let libraries = [
+        (&b"liburing.so"[..], c"io_uring_submit"),
+        (b"liburing-ffi.so", c"io_uring_submit"),
+        (b"libaio.so", c"io_submit"),
+    ];
+    libraries.iter().find(|(start, _)| file.starts_with(start)).map(|(_, function)| *function)
 }
 
 /// The code that must reach the kernel as it is: this library (decision 10), the vdso, the loader and libc, whose

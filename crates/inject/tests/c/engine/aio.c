@@ -2,6 +2,7 @@
  * system calls, and must hide nothing. */
 #include "engine.h"
 
+#include <dlfcn.h>
 #include <linux/aio_abi.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -205,6 +206,14 @@ static void polls_ask_nothing(void)
 	poll_often(ends);
 }
 
+/* What a liburing closes that is loaded later, perhaps past the wrappers, are rings' descriptors. */
+static void polls_ask_nothing_beside_liburing(void)
+{
+	CHECK(!dlsym(RTLD_DEFAULT, "io_uring_queue_init") || getenv("LD_PRELOAD"));
+	CHECK(dlopen("liburing.so.2", RTLD_NOW | RTLD_GLOBAL));
+	polls_ask_nothing();
+}
+
 static void reads_ask_nothing(void)
 {
 	struct iocb request;
@@ -226,4 +235,5 @@ CASES({"left", a_poll_finds_what_is_left},
       {"reused", what_is_known_goes_with_the_file},
       {"nonblocking", a_description_turned_nonblocking_answers_at_once},
       {"polls", polls_ask_nothing},
+      {"polls-beside-liburing", polls_ask_nothing_beside_liburing},
       {"reads", reads_ask_nothing})

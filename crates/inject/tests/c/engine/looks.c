@@ -236,6 +236,55 @@ static void waiting(void)
 	CHECK(pthread_join(peer, NULL) == 0);
 }
 
+static void poll_eventfd(int fd, uint64_t user_data)
+{
+	struct io_uring_sqe *sqe = next_sqe(&ring);
+
+	io_uring_prep_poll_add(sqe, fd, POLLIN);
+	sqe->user_data = user_data;
+}
+
+/* Asks to wait for what the helper has posted while the program stayed away. The program has come back: what is pending is its
+ * own again for a period. Were the helper to go on, every event would wake it, and it would be there first for good. */
+static void waiting_again(void)
+{
+	int fds[2] = {eventfd(0, EFD_CLOEXEC), eventfd(0, EFD_CLOEXEC)}, at_once = 0;
+	long ran_ns, slices;
+	uint64_t value = 1;
+
+	CHECK(fds[0] >= 0 && fds[1] >= 0);
+	init_ring(&ring, 8, 0);
+	for (int turn = 0; turn < 50; turn++) {
+		long begin_ns, ns;
+
+		poll_eventfd(fds[0], 0);
+		poll_eventfd(fds[1], 1);
+		submit(&ring, 2);
+		usleep(5000);
+		CHECK(write(fds[0], &value, sizeof(value)) == sizeof(value));
+		only_look(&ring);
+		begin_ns = now_ns();
+		CHECK(answer(io_uring_submit_and_wait(&ring, 1)) == 0);
+		take(&ring, 0, POLLIN);
+		CHECK(write(fds[1], &value, sizeof(value)) == sizeof(value));
+		do {
+			int came = io_uring_cq_ready(&ring) != 0;
+
+			ns = now_ns() - begin_ns;
+			if (came && ns < PERIOD_NS) {
+				at_once++;
+				break;
+			}
+			sched_yield();
+		} while (ns < PERIOD_NS);
+		expect(&ring, 1, POLLIN);
+		CHECK(read(fds[0], &value, sizeof(value)) == sizeof(value));
+		CHECK(read(fds[1], &value, sizeof(value)) == sizeof(value));
+	}
+	if (helper_ran(&ran_ns, &slices)) /* natively there is none, and all come at once */
+		CHECK(at_once == 0);
+}
+
 /* Nothing happens: what is pending costs nothing, whether the program looks, sleeps, or waits in enter. */
 static void idle(void)
 {
@@ -264,4 +313,5 @@ CASES({"pipe", a_pipe},
       {"worker", a_worker},
       {"in-turns", in_turns},
       {"waiting", waiting},
+      {"waiting-again", waiting_again},
       {"idle", idle})
