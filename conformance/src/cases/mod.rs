@@ -59,6 +59,8 @@ topics![
     restrictions,
     ring_query,
     rw_attributes,
+    rw_direct,
+    rw_direct_flight,
     rw_file,
     rw_fixed_vectors,
     rw_other,

@@ -55,7 +55,7 @@ impl RingGuard {
     /// Whether requests are armed, or timers run, for which somebody of this process has to look.
     #[inline]
     pub fn has_pending(&self) -> bool {
-        (self.entries.armed() != 0 || !self.timers.is_empty()) && !self.is_polled()
+        (self.awaits_events() || !self.timers.is_empty()) && !self.is_polled()
     }
 
     #[cold]
@@ -371,6 +371,9 @@ impl Ward {
         let Ok(mut guard) = self.ring.lock() else { return false };
         point(Point::HelperRing);
         if guard.closed || (guard.orphan && self.last_copy_went(&mut guard)) {
+            if guard.abandoned && self.waits_for_device(&mut guard) {
+                return true;
+            }
             self.end(guard);
             return false;
         }
@@ -394,6 +397,18 @@ impl Ward {
             }
             self.stand_in(&mut guard);
         }
+        true
+    }
+
+    /// Nobody uses the ring any more, but the kernel's AIO still has transfers of it: its end waits for them.
+    fn waits_for_device(&mut self, guard: &mut RingGuard) -> bool {
+        guard.take_events();
+        guard.reap();
+        if guard.kernel_aio.in_flight() == 0 {
+            return false;
+        }
+        self.idle = false;
+        self.watch(guard);
         true
     }
 
