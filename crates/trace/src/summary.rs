@@ -239,13 +239,11 @@ impl Summary {
                 }
             }
             Kind::TaskAdd => {
-                let request = request.map(|request| {
-                    // It waited for nothing that was armed, and no worker had it.
-                    if request.path == Path::Inline {
-                        request.path = Path::KernelAio;
-                    }
-                    request
-                });
+                let mut request = request;
+                // It waited for nothing that was armed, and no worker had it.
+                if let Some(request) = request.as_mut().filter(|request| request.path == Path::Inline) {
+                    request.path = Path::KernelAio;
+                }
                 let queued = request.filter(|request| request.queued_ns != 0);
                 if let Some((request, worked)) = queued.zip(event.worked()) {
                     let queued_ns = core::mem::take(&mut request.queued_ns);

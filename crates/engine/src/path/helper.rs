@@ -14,6 +14,7 @@ use super::handover::{Call, Desk, Duty};
 use crate::forced::{point, Point};
 use crate::lock::{Held, Lock};
 use crate::os::{syscall, EpollEvent, Os, Sys};
+use crate::path::kernel_aio;
 use crate::ring::broken::{contain, contain_any};
 use crate::ring::{Ring, RingGuard};
 use crate::{descriptors, process, thread, Errno};
@@ -145,13 +146,11 @@ fn hand_over(ring: &'static Ring, mut desk: Held<'static, Desk<&'static Ring>>) 
 }
 
 /// Starts the thread, if there is none, before a worker opens files for the program: for a moment its descriptors take
-/// the lowest numbers, which those files would have natively.
-pub fn stand_by() {
+/// the lowest numbers, which those files would have natively. False if there cannot be one.
+pub fn stand_by() -> bool {
     // Where the desk cannot be had, this very thread is at it, and starts the helper.
-    let Some(mut desk) = DESK.lock() else { return };
-    if desk.start() {
-        start(&mut desk);
-    }
+    let Some(mut desk) = DESK.lock() else { return true };
+    !desk.start() || start(&mut desk)
 }
 
 fn start(desk: &mut Desk<&'static Ring>) -> bool {
@@ -208,6 +207,10 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     if let Err(error) = ended {
         crate::log::line(&format!("the helper ended: {error}"));
         let _ = contain_any(|| wards.give_up());
+    }
+    if !process::has_rings() {
+        // As late as this, since it takes a while: a new ring gets another helper.
+        kernel_aio::destroy_spare();
     }
     core::ptr::null_mut()
 }

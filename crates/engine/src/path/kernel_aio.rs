@@ -17,7 +17,7 @@
 
 mod context;
 
-pub use context::{reset_after_fork, rings_are_gone};
+pub use context::{destroy_spare, reset_after_fork, rings_are_gone};
 
 use crate::forced::{point, Point};
 use crate::op::rw::Rw;
@@ -119,7 +119,11 @@ impl RingGuard {
             return false;
         }
         if self.kernel_aio.context.is_none() {
-            self.kernel_aio.refused = self.make_context().is_err();
+            match self.make_context() {
+                Ok(()) => {}
+                Err(Errno::BUSY) => return false, // another ring may have ended by the next transfer
+                Err(_) => self.kernel_aio.refused = true,
+            }
         }
         !self.kernel_aio.refused
     }
@@ -221,7 +225,7 @@ impl RingGuard {
                     self.entries.note_no_device(fd);
                 }
             }
-            Errno::NOSYS | Errno::PERM => self.kernel_aio.refused = true,
+            Errno::NOSYS => self.kernel_aio.refused = true,
             _ => {}
         }
     }

@@ -5,6 +5,7 @@
 
 use crate::lock::Lock;
 use crate::os::{check, syscall};
+use crate::path::helper;
 use crate::Errno;
 use anyring_abi::{
     AioRing, IoEvent, AIO_RING_COMPAT_FEATURES, AIO_RING_MAGIC, NR_IO_DESTROY, NR_IO_SETUP, NR_IO_SUBMIT,
@@ -19,6 +20,8 @@ pub const MOST: u32 = 128;
 
 /// The kernel, or a filter, has no io_setup(2) for this process. Relaxed: it says no more than itself.
 static REFUSED: AtomicBool = AtomicBool::new(false);
+/// Contexts that there are. Relaxed: it bounds them, no more.
+static CONTEXTS: AtomicU32 = AtomicU32::new(0);
 /// Contexts without anything in flight that belonged to rings which have ended.
 static SPARE: Lock<Vec<Context>> = Lock::new(Vec::new());
 
@@ -37,7 +40,8 @@ impl Context {
     /// One that a ring has left, or a new one.
     ///
     /// # Errors
-    /// As io_setup(2); ENOSYS for a completion ring that is not laid out as the kernel's.
+    /// BUSY: as many as the process may have are in use; else as io_setup(2), ENOSYS for a completion ring that is not laid
+    /// out as the kernel's.
     pub fn get() -> Result<Context, Errno> {
         if REFUSED.load(Ordering::Relaxed) {
             return Err(Errno::NOSYS);
@@ -45,7 +49,11 @@ impl Context {
         if let Some(spare) = SPARE.lock().and_then(|mut spare| spare.pop()) {
             return Ok(spare);
         }
-        let made = Context::make();
+        if CONTEXTS.fetch_add(1, Ordering::Relaxed) >= most_contexts() {
+            CONTEXTS.fetch_sub(1, Ordering::Relaxed);
+            return Err(Errno::BUSY);
+        }
+        let made = Context::make().inspect_err(|_| _ = CONTEXTS.fetch_sub(1, Ordering::Relaxed));
         // Beyond fs.aio-max-nr (EAGAIN) or without memory the next ring may have more luck.
         if matches!(made, Err(Errno::NOSYS | Errno::PERM | Errno::OPNOTSUPP | Errno::ACCESS)) {
             REFUSED.store(true, Ordering::Relaxed);
@@ -63,7 +71,7 @@ impl Context {
         let known = header.magic == AIO_RING_MAGIC && header.compat_features == AIO_RING_COMPAT_FEATURES;
         let fits = header.header_bytes as usize == size_of::<AioRing>() && header.nr > MOST;
         if !known || header.incompat_features != 0 || !fits {
-            made.destroy();
+            made.end();
             return Err(Errno::NOSYS);
         }
         let bytes = size_of::<AioRing>() + header.nr as usize * size_of::<IoEvent>();
@@ -126,25 +134,38 @@ impl Context {
 
     /// io_destroy(2): waits for what is in flight, and for a grace period of the kernel's, some 30 ms.
     pub fn destroy(self) {
+        self.end();
+        CONTEXTS.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn end(self) {
         syscall(NR_IO_DESTROY, [self.address(), 0, 0, 0, 0, 0]);
     }
 }
 
-/// The process's last ring has ended: contexts are given back, by a thread of their own since that takes its time.
+/// How many contexts the process may have: two for each CPU that it may use. Their end takes its time.
+fn most_contexts() -> u32 {
+    const FEWEST: u32 = 16;
+    let mut cpus = [0u64; 128];
+    let args = [0, size_of_val(&cpus), cpus.as_mut_ptr() as usize, 0, 0, 0];
+    let bytes = check(syscall(libc::SYS_sched_getaffinity, args)).unwrap_or(0);
+    FEWEST.max(2 * cpus[..bytes / 8].iter().map(|word| word.count_ones()).sum::<u32>())
+}
+
+/// The process's last ring has ended: unless another one comes soon, the helper gives the contexts back when it ends.
 pub fn rings_are_gone() {
-    if SPARE.lock().is_some_and(|spare| !spare.is_empty())
-        && !crate::thread::spawn(destroy_spare, core::ptr::null_mut())
-    {
-        destroy_spare(core::ptr::null_mut());
+    let any = SPARE.lock().is_some_and(|spare| !spare.is_empty());
+    if any && !helper::stand_by() {
+        destroy_spare();
     }
 }
 
-extern "C" fn destroy_spare(_: *mut libc::c_void) -> *mut libc::c_void {
+/// Gives back the contexts that no ring has. It takes its time.
+pub fn destroy_spare() {
     // One at a time: a new ring may take the others.
     while let Some(context) = SPARE.lock().and_then(|mut spare| spare.pop()) {
         context.destroy();
     }
-    core::ptr::null_mut()
 }
 
 /// In a forked child, which has none of the parent's contexts.
@@ -154,6 +175,7 @@ extern "C" fn destroy_spare(_: *mut libc::c_void) -> *mut libc::c_void {
 pub unsafe fn reset_after_fork() {
     // SAFETY: no other thread exists.
     unsafe { SPARE.reset() };
+    CONTEXTS.store(0, Ordering::Relaxed);
     if let Some(mut spare) = SPARE.lock() {
         // Not dropped: a thread that the child does not have may have been changing it.
         core::mem::forget(core::mem::take(&mut *spare));

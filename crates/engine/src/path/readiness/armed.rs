@@ -420,9 +420,8 @@ impl RingGuard {
                 continue;
             }
             let armed = matches!(self.slab[id].state, State::Armed { .. });
-            let queued = matches!(&self.slab[id].state, State::Queued(_));
-            let direct = matches!(&self.slab[id].state, State::Direct);
-            if !(armed || queued || direct) {
+            let queued = matches!(&self.slab[id].state, State::Queued(_) | State::Direct);
+            if !(armed || queued) {
                 continue;
             }
             let private = match &file {
