@@ -353,6 +353,19 @@ impl Ring {
         self.fd = -1;
     }
 
+    /// New memory where a closed ring was that was made with IORING_SETUP_NO_MMAP.
+    pub fn other_memory_there(&mut self) -> &mut [u8] {
+        assert!(self.fd < 0 && self.params.flags & IORING_SETUP_NO_MMAP != 0);
+        let (at, length) = (self.rings.address as *mut libc::c_void, self.rings.length);
+        let (prot, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
+        // SAFETY: in place of a mapping of this length that is `self`'s own, lives as long, and to which nothing refers.
+        unsafe {
+            assert_eq!(libc::mmap(at, length, prot, flags, -1, 0), at);
+            std::slice::from_raw_parts_mut(at.cast(), length)
+        }
+    }
+
     /// Leaves the descriptor to somebody else (the case closes it in another way).
     pub fn forget_fd(&mut self) -> i32 {
         std::mem::replace(&mut self.fd, -1)

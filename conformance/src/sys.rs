@@ -149,6 +149,35 @@ pub fn file(name: &str, content: &[u8]) -> File {
     File::options().read(true).write(true).open(name).expect("open the file")
 }
 
+/// A block device of `sectors`, over a file of the case's own. Goes with its descriptor.
+pub fn loop_device(sectors: usize) -> OwnedFd {
+    const LOOP_CTL_GET_FREE: u64 = 0x4c82;
+    const LOOP_CONFIGURE: u64 = 0x4c0a;
+    const LO_FLAGS_AUTOCLEAR: u32 = 4;
+    /// `struct loop_config`, of which only the first words matter.
+    #[repr(C)]
+    struct Config {
+        fd: u32,
+        block_bytes: u32,
+        info: [u64; 29],
+        reserved: [u64; 8],
+    }
+    let both = |path: &str| std::fs::File::options().read(true).write(true).open(path);
+    let Ok(control) = both("/dev/loop-control") else { skip("there are no loop devices") };
+    // SAFETY: no pointers.
+    let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
+    let backing = file("disk", &vec![b'x'; sectors * 512]);
+    let Ok(device) = both(&format!("/dev/loop{number}")) else { skip("no loop device may be opened") };
+    let mut config = Config { fd: backing.as_raw_fd() as u32, block_bytes: 0, info: [0; 29], reserved: [0; 8] };
+    // lo_flags of struct loop_info64, behind six words of eight bytes and three of four
+    config.info[6] = u64::from(LO_FLAGS_AUTOCLEAR) << 32;
+    // SAFETY: one `struct loop_config`.
+    if unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &config) } != 0 {
+        skip("no loop device can be made");
+    }
+    device.into()
+}
+
 /// How many bytes FIONREAD reports.
 pub fn readable_bytes(file: &impl AsRawFd) -> i32 {
     let mut count = 0;

@@ -60,6 +60,8 @@ topics![
     ring_query,
     rw_attributes,
     rw_cold,
+    rw_direct,
+    rw_direct_flight,
     rw_file,
     rw_fixed_vectors,
     rw_other,

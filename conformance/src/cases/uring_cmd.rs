@@ -287,37 +287,8 @@ fn discard_of_other_files_is_eopnotsupp(cx: &Context) {
     assert_eq!(ring.run(command(fd(&file), 0x1200)), -EOPNOTSUPP);
 }
 
-/// A block device of `sectors`, over a file of the case's own. Goes with its descriptor.
-fn loop_device(cx: &Context, sectors: usize) -> OwnedFd {
-    const LOOP_CTL_GET_FREE: u64 = 0x4c82;
-    const LOOP_CONFIGURE: u64 = 0x4c0a;
-    const LO_FLAGS_AUTOCLEAR: u32 = 4;
-    /// `struct loop_config`, of which only the first words matter.
-    #[repr(C)]
-    struct Config {
-        fd: u32,
-        block_bytes: u32,
-        info: [u64; 29],
-        reserved: [u64; 8],
-    }
-    let both = |path: &str| std::fs::File::options().read(true).write(true).open(path);
-    let Ok(control) = both("/dev/loop-control") else { cx.skip("there are no loop devices") };
-    // SAFETY: no pointers.
-    let number = unsafe { libc::ioctl(fd(&control), LOOP_CTL_GET_FREE) };
-    let backing = file("disk", &vec![b'x'; sectors * 512]);
-    let Ok(device) = both(&format!("/dev/loop{number}")) else { cx.skip("no loop device may be opened") };
-    let mut config = Config { fd: fd(&backing) as u32, block_bytes: 0, info: [0; 29], reserved: [0; 8] };
-    // lo_flags of struct loop_info64, behind six words of eight bytes and three of four
-    config.info[6] = u64::from(LO_FLAGS_AUTOCLEAR) << 32;
-    // SAFETY: one `struct loop_config`.
-    if unsafe { libc::ioctl(fd(&device), LOOP_CONFIGURE, &config) } != 0 {
-        cx.skip("no loop device can be made");
-    }
-    device.into()
-}
-
 fn discards(cx: &Context) {
-    let (device, mut ring) = (loop_device(cx, 64), cx.ring(4));
+    let (device, mut ring) = (loop_device(64), cx.ring(4));
     let discard = |start: u64, bytes: u64| Sqe { addr: start, addr3: bytes, ..command(fd(&device), 0x1200) };
     assert_eq!(ring.run(discard(4096, 8192)), 0);
     let content = std::fs::read("disk").expect("read");

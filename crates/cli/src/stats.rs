@@ -26,6 +26,7 @@ struct Counters {
 struct Paths {
     inline: u64,
     poll: u64,
+    kernel_aio: u64,
     worker: u64,
 }
 
@@ -67,7 +68,9 @@ impl From<Snapshot> for Counters {
             overflows: snapshot.overflows,
             errors: snapshot.errors,
             completions: occurred
-                .map(|(opcode, [inline, poll, worker])| (opcode.name(), Paths { inline, poll, worker }))
+                .map(|(opcode, [inline, poll, kernel_aio, worker])| {
+                    (opcode.name(), Paths { inline, poll, kernel_aio, worker })
+                })
                 .collect(),
         }
     }
@@ -88,12 +91,13 @@ fn table(counters: &Counters) -> String {
         return text;
     }
     let width = counters.completions.keys().map(|name| name.len()).max().unwrap_or(0).max("completions".len());
-    let mut row = |name: &str, cells: [&dyn std::fmt::Display; 3]| {
-        text.push_str(&format!("{name:width$}  {:>12}  {:>12}  {:>12}\n", cells[0], cells[1], cells[2]));
+    let mut row = |name: &str, cells: [&dyn std::fmt::Display; 4]| {
+        let [inline, poll, kernel_aio, worker] = cells;
+        text.push_str(&format!("{name:width$}  {inline:>12}  {poll:>12}  {kernel_aio:>12}  {worker:>12}\n"));
     };
-    row("\ncompletions", [&" inline", &"poll", &"worker"]);
+    row("\ncompletions", [&" inline", &"poll", &"kernel AIO", &"worker"]);
     for (name, paths) in &counters.completions {
-        row(name, [&paths.inline, &paths.poll, &paths.worker]);
+        row(name, [&paths.inline, &paths.poll, &paths.kernel_aio, &paths.worker]);
     }
     text
 }

@@ -26,6 +26,7 @@ fn counters_are_printed_as_they_were_counted() {
     stats::completed(Opcode::Read, Route::Worker, 4096);
     stats::completed(Opcode::Read, Route::Worker, -libc::EIO);
     stats::completed(Opcode::PollAdd, Route::Poll, 1);
+    stats::completed(Opcode::Read, Route::KernelAio, 4096);
     stats::stats().kernel_refused_errno.store(libc::ENOSYS as u64, Ordering::Relaxed);
     stats::stats().rings.store(3, Ordering::Relaxed);
     stats::shard().enters.store(40, Ordering::Relaxed);
@@ -33,8 +34,8 @@ fn counters_are_printed_as_they_were_counted() {
     let expected = json!({
         "kernel_refused_errno": libc::ENOSYS, "rings": 3, "enters": 40, "overflows": 5, "errors": 1,
         "completions": {
-            "READ": {"inline": 1, "poll": 0, "worker": 2},
-            "POLL_ADD": {"inline": 0, "poll": 1, "worker": 0},
+            "READ": {"inline": 1, "poll": 0, "kernel_aio": 1, "worker": 2},
+            "POLL_ADD": {"inline": 0, "poll": 1, "kernel_aio": 0, "worker": 0},
         },
     });
     assert_eq!(json_of(&file), expected);
@@ -44,9 +45,9 @@ fn counters_are_printed_as_they_were_counted() {
     for row in [
         &["kernel", "refused", "io_uring", "ENOSYS"][..],
         &["failed", "requests", "1"],
-        &["completions", "inline", "poll", "worker"],
-        &["READ", "1", "0", "2"],
-        &["POLL_ADD", "0", "1", "0"],
+        &["completions", "inline", "poll", "kernel", "AIO", "worker"],
+        &["READ", "1", "0", "1", "2"],
+        &["POLL_ADD", "0", "1", "0", "0"],
     ] {
         assert!(rows.iter().any(|words| words == row), "{row:?} is missing: {text}");
     }
@@ -66,7 +67,7 @@ fn a_served_programs_counters_say_so() {
     assert!(served.status.success(), "{served:?}");
     let counters = json_of(&file);
     assert_eq!(counters["kernel_refused_errno"], libc::ENOSYS, "{counters}");
-    assert_eq!(counters["completions"], json!({"NOP": {"inline": 1, "poll": 0, "worker": 0}}));
+    assert_eq!(counters["completions"], json!({"NOP": {"inline": 1, "poll": 0, "kernel_aio": 0, "worker": 0}}));
     assert!(counters["rings"].as_u64() >= Some(1) && counters["enters"].as_u64() >= Some(1), "{counters}");
 }
 

@@ -53,6 +53,8 @@ points! {
     Attempt "attempt" Ring, "A request is attempted.";
     Arm "arm" Ring, "A request is armed: on a list, not counted.";
     Punt "punt" Ring, "A request is on its way to a worker.";
+    Stage "stage" Ring, "A transfer is staged for the kernel's AIO.";
+    Reap "reap" Ring, "The kernel's AIO has ended a transfer.";
     Finish "finish" Ring, "A request has left the slab, its CQE is not posted.";
     Serve "serve" Ring, "An event of the poll set is served.";
     Retry "retry" Ring, "An armed request is attempted again.";

@@ -57,6 +57,8 @@ pub enum Verdict {
     NeedsWorkerWhenReady(Direction),
     /// Only a thread that may sleep can do this.
     NeedsWorker,
+    /// The kernel's AIO is to make the transfer.
+    NeedsDevice,
     /// Finished, with flags for the CQE (a buffer that was chosen). `failed` breaks links. `IORING_CQE_F_32` says that the
     /// operation has the second half of its CQE ([`Op::extra`]).
     DoneWith {

@@ -6,6 +6,7 @@ pub mod driver;
 pub mod handover;
 pub mod helper;
 pub mod iopoll;
+pub mod kernel_aio;
 pub mod readiness;
 mod registered;
 pub mod route;

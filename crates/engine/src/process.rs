@@ -358,6 +358,9 @@ pub fn end_if_unused(ring: &'static Ring) {
     }
     guard.abandon_requests();
     if !guard.slab.is_empty() {
+        if guard.kernel_aio.in_flight() != 0 {
+            guard.call_helper_now(); // there is no worker to come back
+        }
         return;
     }
     if ring.driver.handover.is_known() {
@@ -384,6 +387,7 @@ impl Drop for Remains {
             live.is_empty()
         });
         state.entries.release();
+        state.kernel_aio.release();
         for eventfd in state.eventfd.take().map(|(eventfd, _)| eventfd).into_iter().chain(state.bell.take()) {
             descriptors::close(eventfd);
         }
@@ -401,6 +405,7 @@ impl Drop for Remains {
             crate::stats::rings_are_gone();
             path::worker::rings_are_gone();
             path::watch::rings_are_gone();
+            path::kernel_aio::rings_are_gone();
             path::helper::nudge();
         }
     }
@@ -496,6 +501,7 @@ fn after_fork(word: &AtomicU32) {
         path::child::reset_after_fork();
         path::crew::reset_after_fork();
         path::helper::reset_after_fork();
+        path::kernel_aio::reset_after_fork();
         LIVE.reset();
         let rings = rings();
         rings.iter().for_each(|ring| ring.reset_after_fork());

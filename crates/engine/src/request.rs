@@ -10,6 +10,7 @@
 //! | `Deferred` | the drain queue | the completion that empties the ring of earlier requests |
 //! | `Armed` | a list of a descriptor's entry | the driver that saw readiness, or a cancellation |
 //! | `Queued` | a worker's job | the worker's result |
+//! | `Direct` | staged for the kernel's AIO, then with the kernel | its completion |
 //! | `Timed` | the timers | the driver at its deadline, the completion it counts, or a removal |
 
 pub mod cancel;
@@ -47,6 +48,8 @@ pub enum State {
     },
     /// A worker has it, or will.
     Queued(Arc<Job>),
+    /// The kernel's AIO has it, or is about to get it.
+    Direct,
     /// Waits for a deadline or a count of completions.
     Timed,
 }
@@ -86,6 +89,17 @@ pub enum Target {
     Private(Arc<FixedFile>),
 }
 
+impl Target {
+    /// The descriptor number to use, once it is known.
+    pub fn number(&self) -> Option<i32> {
+        match self {
+            Target::Number(fd) => Some(*fd),
+            Target::Fixed(file) | Target::Private(file) => Some(file.fd),
+            Target::None | Target::Index(_) => None,
+        }
+    }
+}
+
 /// Which path completed a request, for the counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Path {
@@ -93,6 +107,8 @@ pub enum Path {
     Inline,
     /// After readiness (or a timer).
     Poll,
+    /// By the kernel's AIO.
+    KernelAio,
     /// By a worker.
     Worker,
 }

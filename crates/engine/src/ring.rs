@@ -32,6 +32,7 @@ use crate::lock::{Held, Lock};
 use crate::path::crew::Submission;
 use crate::path::driver::Driver;
 use crate::path::iopoll::IoPoll;
+use crate::path::kernel_aio::KernelAio;
 use crate::path::readiness::Entries;
 use crate::path::spin::Spin;
 use crate::path::sqpoll::Poller;
@@ -123,6 +124,8 @@ pub struct State {
     pub attempt_put_off: bool,
     /// The request about to be armed asked for no attempt: its registration is to tell what is there already.
     pub arm_anew: bool,
+    /// Transfers that the kernel's AIO makes.
+    pub kernel_aio: KernelAio,
     /// Deadlines.
     pub timers: Timers,
     /// TIMEOUTs that count completions, and the value of `completions` that each waits for.
@@ -161,6 +164,8 @@ pub struct State {
     pub records: Records,
     /// A number of the descriptor was closed and copies are left: the helper watches for the last one.
     pub orphan: bool,
+    /// It is closed, and nobody is inside a call on it: from now on its memory may be something else's.
+    pub abandoned: bool,
     /// The last copy of the descriptor is gone: nothing new starts, memory goes when nobody uses it any more.
     pub closed: bool,
     /// Made with `IORING_SETUP_R_DISABLED` and not enabled yet.
@@ -488,7 +493,7 @@ impl RingGuard {
     #[cold]
     fn attend(&mut self) {
         self.put_in_order();
-        if !self.is_broken() {
+        if !self.is_broken() && !self.abandoned {
             self.announce_work();
         }
     }
@@ -505,8 +510,13 @@ impl RingGuard {
         if self.ring.retired.any() {
             self.post_tags();
         }
-        if !self.ready.is_empty() {
-            self.issue_ready();
+        loop {
+            if !self.ready.is_empty() {
+                self.issue_ready();
+            }
+            if !self.submit_staged() {
+                break;
+            }
         }
         if self.submission.is_some() {
             self.leave_submission();

@@ -19,7 +19,7 @@ use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// First word of the block: "anyring" and the layout's version, which changes whenever [`Stats`] does.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"anyring\x03");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"anyring\x04");
 
 /// The block's layout; all words start at zero.
 #[repr(C)]
@@ -52,13 +52,16 @@ pub struct Tracer {
 /// How many there are.
 const SHARDS: usize = 8;
 
+/// How many paths there are.
+pub const PATHS: usize = Path::Worker as usize + 1;
+
 /// What some of the threads counted.
 #[repr(C, align(64))]
 pub struct Shard {
     /// io_uring_enter(2) calls served by the engine.
     pub enters: AtomicU64,
-    /// Completions by opcode and path (inline, poll, worker).
-    pub completions: [[AtomicU64; 3]; Opcode::COUNT],
+    /// Completions by opcode and path: inline, poll, kernel AIO, worker.
+    pub completions: [[AtomicU64; PATHS]; Opcode::COUNT],
 }
 
 static NOWHERE: Stats = Stats {
@@ -71,7 +74,7 @@ static NOWHERE: Stats = Stats {
     shards: [const {
         Shard {
             enters: AtomicU64::new(0),
-            completions: [const { [const { AtomicU64::new(0) }; 3] }; Opcode::COUNT],
+            completions: [const { [const { AtomicU64::new(0) }; PATHS] }; Opcode::COUNT],
         }
     }; SHARDS],
 };
@@ -272,7 +275,7 @@ pub struct Snapshot {
     /// See [`Shard::enters`].
     pub enters: u64,
     /// See [`Shard::completions`].
-    pub completions: [[u64; 3]; Opcode::COUNT],
+    pub completions: [[u64; PATHS]; Opcode::COUNT],
 }
 
 /// Why bytes are no [`Snapshot`].
@@ -331,7 +334,7 @@ impl Snapshot {
             overflows: shared[core::mem::offset_of!(Stats, overflows) / 8],
             errors: shared[core::mem::offset_of!(Stats, errors) / 8],
             enters: 0,
-            completions: [[0; 3]; Opcode::COUNT],
+            completions: [[0; PATHS]; Opcode::COUNT],
         };
         for shard in shards.chunks_exact(size_of::<Shard>() / 8) {
             snapshot.enters += shard[core::mem::offset_of!(Shard, enters) / 8];
@@ -369,12 +372,12 @@ mod tests {
         };
         assert_eq!(snapshot.enters, sum(core::mem::offset_of!(Shard, enters)));
         let of = |opcode: Opcode, path: Path| {
-            sum(core::mem::offset_of!(Shard, completions) + 8 * (3 * opcode as usize + path as usize))
+            sum(core::mem::offset_of!(Shard, completions) + 8 * (PATHS * opcode as usize + path as usize))
         };
         assert_eq!(snapshot.completions[Opcode::Nop as usize][0], of(Opcode::Nop, Path::Inline));
-        assert_eq!(snapshot.completions[Opcode::Read as usize][2], of(Opcode::Read, Path::Worker));
-        let last = snapshot.completions.as_flattened()[3 * Opcode::COUNT - 1];
-        assert_eq!(last, sum(core::mem::offset_of!(Shard, completions) + 8 * (3 * Opcode::COUNT - 1)));
+        assert_eq!(snapshot.completions[Opcode::Read as usize][3], of(Opcode::Read, Path::Worker));
+        let last = snapshot.completions.as_flattened()[PATHS * Opcode::COUNT - 1];
+        assert_eq!(last, sum(core::mem::offset_of!(Shard, completions) + 8 * (PATHS * Opcode::COUNT - 1)));
     }
 
     #[test]

@@ -145,7 +145,7 @@ impl Launcher {
                 counted.errors, proof.completions, proof.negative
             ));
         }
-        Ok(counted.completions.iter().map(|[_, _, worker]| worker).sum())
+        Ok(counted.completions.iter().map(|[.., worker]| worker).sum())
     }
 }
 

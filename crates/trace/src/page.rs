@@ -5,8 +5,8 @@ use crate::report::{average, time, Interface, Kinds, Report, RingReport};
 use std::fmt::Write;
 
 const STYLE: &str = "
-:root{--paper:#fff;--text:#1f2328;--faint:#d5d9de;--inline:#2f7d4f;--poll:#2867b2;--worker:#c8641e}
-@media (prefers-color-scheme:dark){:root{--paper:#16181d;--text:#e6e6e6;--faint:#3a3f47;--inline:#5fbf86;--poll:#6ca6ea;--worker:#f0975a}}
+:root{--paper:#fff;--text:#1f2328;--faint:#d5d9de;--inline:#2f7d4f;--poll:#2867b2;--kernel-aio:#7a4fb0;--worker:#c8641e}
+@media (prefers-color-scheme:dark){:root{--paper:#16181d;--text:#e6e6e6;--faint:#3a3f47;--inline:#5fbf86;--poll:#6ca6ea;--kernel-aio:#b795e8;--worker:#f0975a}}
 body{margin:0 auto;max-width:64rem;padding:1rem;font:16px/1.5 system-ui,sans-serif;background:var(--paper);color:var(--text)}
 h1{font-size:1.5rem}h2{font-size:1.2rem;margin:2rem 0 .25rem;border-top:1px solid var(--faint);padding-top:1rem}
 .scroll{overflow-x:auto}
@@ -15,6 +15,7 @@ th,td{padding:.25rem .5rem;text-align:right;border-bottom:1px solid var(--faint)
 th:nth-child(-n+4),td:nth-child(-n+4){text-align:left}
 .bar{display:flex;width:10rem;height:.9rem;background:var(--faint)}
 .inline{background:var(--inline);fill:var(--inline)}.poll{background:var(--poll);fill:var(--poll)}
+.kernel-aio{background:var(--kernel-aio);fill:var(--kernel-aio)}
 .worker{background:var(--worker);fill:var(--worker)}
 .key span{display:inline-block;width:.9rem;height:.9rem;margin:0 .3rem 0 1rem;vertical-align:-.1rem}
 .charts{display:flex;flex-wrap:wrap;gap:1.5rem}figure{margin:.75rem 0}figcaption{font-size:.85rem;font-weight:600}
@@ -23,7 +24,7 @@ svg{display:block;max-width:100%}svg text{font:11px system-ui,sans-serif;fill:va
 ";
 
 /// The names of the paths, which are the classes of their colours, too.
-const PATHS: [&str; 3] = ["inline", "poll", "worker"];
+const PATHS: [&str; 4] = ["inline", "poll", "kernel-aio", "worker"];
 /// Size of a chart, in pixels, and of what is around the columns.
 const CHART: [usize; 2] = [430, 150];
 const MARGIN: [usize; 2] = [6, 34];
@@ -40,7 +41,12 @@ pub fn page(report: &Report, backend: &str, program: &str) -> String {
         escape(program),
         escape(backend)
     );
-    for (path, what) in PATHS.into_iter().zip(["in the submitting call", "after waiting", "by a worker"]) {
+    for (path, what) in PATHS.into_iter().zip([
+        "in the submitting call",
+        "after waiting",
+        "by the kernel's Linux AIO",
+        "by a worker",
+    ]) {
         let _ = write!(page, "<span class=\"{path}\"></span>{path} ({what})");
     }
     page.push_str("</span></p>\n");
@@ -127,7 +133,7 @@ fn table(kinds: &[Kinds], page: &mut String) {
             name.file,
             escape(name.size)
         );
-        for (path, count) in PATHS.into_iter().zip([kinds.inline, kinds.poll, kinds.worker]) {
+        for (path, count) in PATHS.into_iter().zip([kinds.inline, kinds.poll, kinds.kernel_aio, kinds.worker]) {
             let percent = 100.0 * count as f64 / kinds.count.max(1) as f64;
             let _ = write!(
                 page,

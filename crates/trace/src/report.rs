@@ -107,6 +107,8 @@ pub struct Kinds {
     pub inline: u64,
     /// Of these, after waiting for readiness, a time or another event.
     pub poll: u64,
+    /// Of these, by the kernel's AIO.
+    pub kernel_aio: u64,
     /// Of these, by a worker.
     pub worker: u64,
     /// Of these, submitted with IOSQE_ASYNC.
@@ -129,6 +131,8 @@ pub struct Kinds {
     pub inline_p50_ns: Option<u64>,
     /// Median of those that waited for readiness, a time or another event.
     pub poll_p50_ns: Option<u64>,
+    /// Median of those that the kernel's AIO completed.
+    pub kernel_aio_p50_ns: Option<u64>,
     /// Median of those that a worker completed.
     pub worker_p50_ns: Option<u64>,
     /// Median of the time that requests were queued before a worker began. The kernel does not tell.
@@ -145,8 +149,8 @@ pub struct Kinds {
 pub struct Latencies {
     /// The upper bound, in nanoseconds: a power of two.
     pub below_ns: u64,
-    /// Requests that completed inline, after waiting for something, and by a worker.
-    pub paths: [u64; 3],
+    /// Requests that completed inline, after waiting for something, by the kernel's AIO, and by a worker.
+    pub paths: [u64; 4],
 }
 
 impl std::fmt::Display for RequestKind {
@@ -247,7 +251,8 @@ impl RingReport {
     }
 
     fn write_table(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let head = ["request", "file", "size", "count", "inline", "poll", "worker", "p50", "p90", "p99", "queued"];
+        let head =
+            ["request", "file", "size", "count", "inline", "poll", "kernel AIO", "worker", "p50", "p90", "p99"];
         let rows = self.kinds.iter().map(|kinds| {
             let share = |part: u64| match kinds.count {
                 0 => "-".to_owned(),
@@ -260,6 +265,7 @@ impl RingReport {
                 kinds.count.to_string(),
                 share(kinds.inline),
                 share(kinds.poll),
+                share(kinds.kernel_aio),
                 share(kinds.worker),
                 time(kinds.p50_ns),
                 time(kinds.p90_ns),
@@ -271,7 +277,7 @@ impl RingReport {
             ]
         });
         let mut head: Vec<String> = head.map(str::to_owned).to_vec();
-        head.extend(["errors", "short", "unfinished"].map(str::to_owned));
+        head.extend(["queued", "errors", "short", "unfinished"].map(str::to_owned));
         let table: Vec<Vec<String>> = std::iter::once(head).chain(rows.map(Vec::from)).collect();
         let width = |column: usize| table.iter().map(|row| row[column].len()).max().unwrap_or(0);
         for row in &table {

@@ -23,8 +23,11 @@ const DESCRIPTORS: usize = 4096;
 enum Path {
     Inline,
     Poll,
+    KernelAio,
     Worker,
 }
+
+const PATHS: usize = Path::Worker as usize + 1;
 
 /// What is told apart: a [`RequestKind`], as it is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,13 +50,13 @@ enum SizeClass {
 
 #[derive(Debug, Clone)]
 struct Tally {
-    paths: [u64; 3],
+    paths: [u64; PATHS],
     forced: u64,
     errors: u64,
     short: u64,
     unfinished: u64,
     /// By path.
-    latency_ns: [Histogram<u64>; 3],
+    latency_ns: [Histogram<u64>; PATHS],
     /// From being queued for a worker until one began.
     queued_ns: Histogram<u64>,
 }
@@ -63,12 +66,12 @@ impl Default for Tally {
         // It grows as it has to; two digits tell a hundredth.
         let new = || Histogram::new(2).unwrap_or_else(|_| unreachable!("two digits are allowed"));
         Tally {
-            paths: [0; 3],
+            paths: [0; PATHS],
             forced: 0,
             errors: 0,
             short: 0,
             unfinished: 0,
-            latency_ns: [new(), new(), new()],
+            latency_ns: core::array::from_fn(|_| new()),
             queued_ns: new(),
         }
     }
@@ -236,6 +239,11 @@ impl Summary {
                 }
             }
             Kind::TaskAdd => {
+                let mut request = request;
+                // It waited for nothing that was armed, and no worker had it.
+                if let Some(request) = request.as_mut().filter(|request| request.path == Path::Inline) {
+                    request.path = Path::KernelAio;
+                }
                 let queued = request.filter(|request| request.queued_ns != 0);
                 if let Some((request, worked)) = queued.zip(event.worked()) {
                     let queued_ns = core::mem::take(&mut request.queued_ns);
@@ -359,16 +367,18 @@ impl RingTally {
 impl Tally {
     fn report(self, key: Key) -> Kinds {
         let quantile = |of: &Histogram<u64>, q| (!of.is_empty()).then(|| of.value_at_quantile(q));
-        let [inline, poll, worker] = self.paths;
-        let [inline_p50_ns, poll_p50_ns, worker_p50_ns] = self.latency_ns.each_ref().map(|of| quantile(of, 0.5));
+        let [inline, poll, kernel_aio, worker] = self.paths;
+        let [inline_p50_ns, poll_p50_ns, kernel_aio_p50_ns, worker_p50_ns] =
+            self.latency_ns.each_ref().map(|of| quantile(of, 0.5));
         let latencies = spread(&self.latency_ns);
         let [mut all, others @ ..] = self.latency_ns;
         others.iter().for_each(|others| all += others);
         Kinds {
             kind: RequestKind { opcode: opcode_name(key.opcode), file: key.file.name(), size: key.size.name() },
-            count: inline + poll + worker,
+            count: inline + poll + kernel_aio + worker,
             inline,
             poll,
+            kernel_aio,
             worker,
             forced: self.forced,
             waits: waits(key.opcode),
@@ -380,6 +390,7 @@ impl Tally {
             p99_ns: quantile(&all, 0.99),
             inline_p50_ns,
             poll_p50_ns,
+            kernel_aio_p50_ns,
             worker_p50_ns,
             queued_p50_ns: quantile(&self.queued_ns, 0.5),
             queued_p99_ns: quantile(&self.queued_ns, 0.99),
@@ -389,8 +400,8 @@ impl Tally {
 }
 
 /// From the least to the greatest latency, in powers of two.
-fn spread(paths: &[Histogram<u64>; 3]) -> Vec<Latencies> {
-    let mut all: BTreeMap<u32, [u64; 3]> = BTreeMap::new();
+fn spread(paths: &[Histogram<u64>; PATHS]) -> Vec<Latencies> {
+    let mut all: BTreeMap<u32, [u64; PATHS]> = BTreeMap::new();
     for (path, histogram) in paths.iter().enumerate() {
         for recorded in histogram.iter_recorded() {
             let exponent = (recorded.value_iterated_to() + 1).next_power_of_two().trailing_zeros();
@@ -430,6 +441,9 @@ mod tests {
             event(Kind::QueueAsyncWork, 3, 32),
             Event { offset: 132, fd: 9, ..event(Kind::TaskAdd, 3, 320) },
             event(Kind::SubmitReq, 4, 40),
+            event(Kind::SubmitReq, 5, 45),
+            event(Kind::TaskAdd, 5, 50),
+            complete(5, 245, 4096),
             event(Kind::CqringWait, 0, 50),
             complete(1, 110, 4096),
             complete(2, 220, 100),
@@ -438,10 +452,11 @@ mod tests {
         events.iter().for_each(|event| summary.add(event));
         let report = summary.report(0);
         let ring = &report.rings[0];
-        assert_eq!((ring.submitted, ring.enters, ring.waits, ring.cqes), (4, 1, 1, 3));
+        assert_eq!((ring.submitted, ring.enters, ring.waits, ring.cqes), (5, 1, 1, 4));
         let kinds = &ring.kinds[0];
         assert_eq!((kinds.kind.opcode.as_str(), kinds.kind.size), ("READ", "<=4K"));
-        assert_eq!((kinds.inline, kinds.poll, kinds.worker, kinds.unfinished), (1, 1, 1, 1));
+        assert_eq!((kinds.inline, kinds.poll, kinds.kernel_aio, kinds.worker), (1, 1, 1, 1));
+        assert_eq!((kinds.unfinished, kinds.kernel_aio_p50_ns), (1, Some(200)));
         assert_eq!((kinds.errors, kinds.short, kinds.p50_ns), (1, 1, Some(200)));
         assert_eq!((kinds.queued_p50_ns, kinds.queued_p99_ns), (Some(100), Some(100)));
     }

@@ -5,6 +5,7 @@
 //! positioned call is answered by the positionless one). On files with a position a transfer that came out short in the
 //! middle goes on where it stopped, as io_uring/rw.c does; on streams a short transfer is the result.
 
+mod direct;
 mod substitute;
 
 use super::net::is_blocking;
@@ -61,6 +62,8 @@ pub struct Rw {
     protected: bool,
     /// It can be a transfer to or from a device directly: address, length and offset are those of whole sectors.
     aligned: bool,
+    /// I/O priority, 0 for the thread's own.
+    priority: u16,
     /// Bytes transferred by earlier attempts.
     done: u64,
 }
@@ -120,6 +123,7 @@ impl Rw {
             stream: false,
             protected,
             aligned,
+            priority: sqe.ioprio,
             done: 0,
         })
     }
@@ -217,21 +221,9 @@ impl Rw {
         self.stream
     }
 
-    /// Whether it would wait for a device inside the system call, were the file opened with O_DIRECT: RWF_NOWAIT does not
-    /// keep a synchronous call from waiting for the transfer that it has started.
-    #[inline]
-    pub fn may_be_direct(&self) -> bool {
-        self.aligned && self.flags & RWF_NOWAIT == 0
-    }
-
     /// For a read: where it begins, `u64::MAX` for the file's own position.
     pub fn reads_at(&self) -> Option<u64> {
         (!self.write).then_some(self.offset)
-    }
-
-    /// Address, length and offset are those of whole sectors.
-    pub fn is_aligned(&self) -> bool {
-        self.aligned
     }
 
     /// The device's queue is to be polled for it (RWF_HIPRI).

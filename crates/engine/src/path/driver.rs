@@ -163,6 +163,7 @@ impl RingGuard {
             self.clear_announcement();
             self.complete_arrived();
         }
+        self.reap();
         if !self.timers.is_empty() {
             self.fire_timers();
         }
@@ -460,7 +461,7 @@ impl RingGuard {
     /// sleep.
     fn should_spin(&mut self, wish: &Wish, driving: bool) -> bool {
         let near = |span_ns: u64| span_ns <= 2 * LONGEST_NS;
-        if wish.sigmask.is_some() || self.is_polled() || self.is_shared() || driving && self.entries.armed() != 0 {
+        if wish.sigmask.is_some() || self.is_polled() || self.is_shared() || driving && self.awaits_events() {
             return false;
         }
         let until_ns = wish.minimum_ns.or(wish.deadline_ns);
@@ -537,7 +538,7 @@ fn sleep(
     if left_ns == Some(0) {
         return (Some(guard), Err(Errno::TIME));
     }
-    let by_epoll = driving && (guard.entries.armed() != 0 || wish.sigmask.is_some());
+    let by_epoll = driving && (guard.awaits_events() || wish.sigmask.is_some());
     let timer_ns = if driving && !polled { guard.timers.next_ns() } else { None };
     let timer_ns = timer_ns.map(|left_ns| Sys::sleep_ns(left_ns, by_epoll));
     let engine_end = guard.engine_end;

@@ -14,6 +14,7 @@ use super::handover::{Call, Desk, Duty};
 use crate::forced::{point, Point};
 use crate::lock::{Held, Lock};
 use crate::os::{syscall, EpollEvent, Os, Sys};
+use crate::path::kernel_aio;
 use crate::ring::broken::{contain, contain_any};
 use crate::ring::{Ring, RingGuard};
 use crate::{descriptors, process, thread, Errno};
@@ -55,7 +56,7 @@ impl RingGuard {
     /// Whether requests are armed, or timers run, for which somebody of this process has to look.
     #[inline]
     pub fn has_pending(&self) -> bool {
-        (self.entries.armed() != 0 || !self.timers.is_empty()) && !self.is_polled()
+        (self.awaits_events() || !self.timers.is_empty()) && !self.is_polled()
     }
 
     #[cold]
@@ -159,13 +160,11 @@ fn hand_over(ring: &'static Ring, mut desk: Held<'static, Desk<&'static Ring>>) 
 }
 
 /// Starts the thread, if there is none, before a worker opens files for the program: for a moment its descriptors take
-/// the lowest numbers, which those files would have natively.
-pub fn stand_by() {
+/// the lowest numbers, which those files would have natively. False if there cannot be one.
+pub fn stand_by() -> bool {
     // Where the desk cannot be had, this very thread is at it, and starts the helper.
-    let Some(mut desk) = DESK.lock() else { return };
-    if desk.start() {
-        start(&mut desk);
-    }
+    let Some(mut desk) = DESK.lock() else { return true };
+    !desk.start() || start(&mut desk)
 }
 
 fn start(desk: &mut Desk<&'static Ring>) -> bool {
@@ -222,6 +221,10 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     if let Err(error) = ended {
         crate::log::line(&format!("the helper ended: {error}"));
         let _ = contain_any(|| wards.give_up());
+    }
+    if !process::has_rings() {
+        // As late as this, since it takes a while: a new ring gets another helper.
+        kernel_aio::destroy_spare();
     }
     core::ptr::null_mut()
 }
@@ -385,6 +388,9 @@ impl Ward {
         let Ok(mut guard) = self.ring.lock() else { return false };
         point(Point::HelperRing);
         if guard.closed || (guard.orphan && self.last_copy_went(&mut guard)) {
+            if guard.abandoned && self.waits_for_device(&mut guard) {
+                return true;
+            }
             self.end(guard);
             return false;
         }
@@ -408,6 +414,18 @@ impl Ward {
             }
             self.stand_in(&mut guard);
         }
+        true
+    }
+
+    /// Nobody uses the ring any more, but the kernel's AIO still has transfers of it: its end waits for them.
+    fn waits_for_device(&mut self, guard: &mut RingGuard) -> bool {
+        guard.take_events();
+        guard.reap();
+        if guard.kernel_aio.in_flight() == 0 {
+            return false;
+        }
+        self.idle = false;
+        self.watch(guard);
         true
     }
 

@@ -15,6 +15,7 @@ mod armed;
 
 pub use alone::Alone;
 
+use crate::op::rw::is_file;
 use crate::op::Direction;
 use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::request::slab::List;
@@ -35,6 +36,9 @@ const KICK: u64 = u64::MAX;
 /// Data of the engine end's registration, through which other processes wake this one (`ring::member`).
 const FOREIGN_KICK: u64 = u64::MAX - 1;
 
+/// Data of the registration through which the kernel's AIO tells of completions.
+pub const DEVICE: u64 = u64::MAX - 2;
+
 /// What is known of one descriptor number.
 #[derive(Default)]
 struct Entry {
@@ -51,8 +55,8 @@ struct Entry {
     put_off: bool,
     /// The file has no position (a pipe, a socket, a terminal).
     stream: bool,
-    /// The file was opened with O_DIRECT; asked once, a hint about speed only.
-    direct: Option<bool>,
+    /// Whether the file was opened with O_DIRECT; asked once, a hint about speed only.
+    direct: Option<Direct>,
     /// How the file was opened (`O_ACCMODE`), once a request of Linux AIO asked.
     access: Option<i32>,
     /// A socket of datagrams that was shut down for reading, see `RingGuard::end_receives`.
@@ -64,6 +68,17 @@ struct Entry {
     readers: List,
     writers: List,
     polls: List,
+}
+
+/// How the data of a file is moved.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direct {
+    /// Through the page cache, or it is no file with data.
+    No,
+    /// Without it (O_DIRECT).
+    Yes,
+    /// Without it, by a device: the kernel's AIO does not wait for that.
+    Device,
 }
 
 impl Entry {
@@ -180,7 +195,7 @@ impl Entries {
     pub fn is_direct(&mut self, fd: i32) -> bool {
         match self.entries.get(fd as usize) {
             Some(Some(entry)) if entry.stream => false,
-            Some(Some(entry)) if entry.direct.is_some() => entry.direct == Some(true),
+            Some(Some(entry)) if entry.direct.is_some() => entry.direct != Some(Direct::No),
             _ if fd < 0 => false,
             _ => self.ask_direct(fd),
         }
@@ -193,10 +208,26 @@ impl Entries {
         if flags < 0 {
             return false; // not open: nothing is remembered of it
         }
-        let direct = flags & libc::O_DIRECT as isize != 0;
+        let direct = match flags & libc::O_DIRECT as isize {
+            0 => Direct::No,
+            _ if is_file(fd) => Direct::Device,
+            _ => Direct::Yes,
+        };
         process::note_use(fd);
         self.entry(fd).direct = Some(direct);
-        direct
+        direct != Direct::No
+    }
+
+    /// Whether the kernel's AIO may be asked for direct transfers of the file.
+    pub fn has_device(&self, fd: i32) -> bool {
+        matches!(self.entries.get(fd as usize), Some(Some(entry)) if entry.direct == Some(Direct::Device))
+    }
+
+    /// The kernel's AIO would wait for them.
+    pub fn note_no_device(&mut self, fd: i32) {
+        if let Some(entry) = self.existing(fd).filter(|entry| entry.direct == Some(Direct::Device)) {
+            entry.direct = Some(Direct::Yes);
+        }
     }
 
     /// How many requests wait for readiness.

@@ -220,7 +220,12 @@ impl RingGuard {
             }
         }
         if rw.may_be_direct() && self.entries.is_direct(fd) {
-            return Verdict::NeedsWorker;
+            if self.takes_directly(rw, fd) {
+                return Verdict::NeedsDevice;
+            }
+            if !rw.may_not_wait() {
+                return Verdict::NeedsWorker;
+            }
         }
         if self.entries.is_stream(fd) {
             rw.assume_stream();
@@ -296,6 +301,7 @@ impl RingGuard {
                 self.follow(id, verdict);
             }
             Verdict::NeedsWorker => self.punt(id, Approach::Plain),
+            Verdict::NeedsDevice => self.stage(id),
             Verdict::WouldBlock(direction) => self.wait_for(id, direction, false),
             Verdict::NeedsWorkerWhenReady(direction) => self.wait_for(id, direction, true),
         }
@@ -304,11 +310,7 @@ impl RingGuard {
     /// A transfer ended short: the kernel says so of writes to what has blocks.
     fn record_short(&mut self, id: Id, result: i32) {
         let Some(request) = self.slab.get(id).filter(|_| self.recorder.is_some()) else { return };
-        let fd = match &request.target {
-            Target::Number(fd) => *fd,
-            Target::Fixed(file) | Target::Private(file) => file.fd,
-            Target::None | Target::Index(_) => return,
-        };
+        let Some(fd) = request.target.number() else { return };
         if let Some(wanted) = request.op.wanted_to_write() {
             self.record_of(id, |it| it.short_write_to(fd, wanted, result));
         }

@@ -50,7 +50,8 @@ impl RingGuard {
                     return Err(if listed { Errno::NOENT } else { Errno::ALREADY });
                 }
             }
-            State::Deferred | State::Chained | State::Issuing => return Err(Errno::NOENT),
+            // The kernel's io_uring has no list that such a transfer could be found on, either.
+            State::Direct | State::Deferred | State::Chained | State::Issuing => return Err(Errno::NOENT),
         }
         if self.slab[id].opcode == Opcode::Waitid {
             self.tell_cancelled(id);

@@ -15,6 +15,16 @@ impl Id {
     pub fn place(self) -> usize {
         self.index as usize
     }
+
+    /// In one word, for whoever gives it back.
+    pub fn to_word(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    /// What [`to_word`](Self::to_word) made a word of.
+    pub fn from_word(word: u64) -> Id {
+        Id { index: word as u32, generation: (word >> 32) as u32 }
+    }
 }
 
 #[derive(Default)]

@@ -19,8 +19,8 @@
 //! counts it in the batch; between the slab (or the SQE) and that moment an [`Unanswered`] stands for it. What of the batch
 //! has been posted is counted too (`ring::cq`). So each request gets exactly one last CQE, wherever the panic struck.
 //!
-//! A request whose call a worker has begun keeps its place: its memory is in use. It ends with its real result, or with
-//! -EIO if that is not final, when the call returns. A connect touches no memory of the program's and ends at once.
+//! A request whose call a worker has begun, or that the kernel's AIO has, keeps its place: its memory is in use. It ends with its real result, or with
+//! -EIO if that is not final, when that is there. A connect touches no memory of the program's and ends at once.
 //!
 //! **The small locks** (`lock.rs`) are released by unwinding. Under each of them a panic can only come from an allocation,
 //! which aborts instead, so none of their values is ever half changed: LIVE, both POOLs and RINGS are lists pushed to and
@@ -212,6 +212,7 @@ impl RingGuard {
         if self.ring.health.0.load(Ordering::Relaxed) == WHOLE {
             self.end_requests(); // the panic was in another process
         }
+        self.reap();
         self.flush_overflow();
         Errno::IO
     }
@@ -234,6 +235,7 @@ impl RingGuard {
         if self.is_polled() {
             self.ring.nudge_poller(); // it lets go of the ring
         }
+        self.call_helper(); // what the kernel's AIO has still ends
     }
 
     /// Takes everything apart and answers whatever was in flight.
@@ -248,6 +250,11 @@ impl RingGuard {
         state.attempt_put_off = false;
         state.arm_anew = false;
         state.submission = None;
+        for id in state.kernel_aio.unstage() {
+            if let Some(request) = state.slab.get_mut(id) {
+                request.state = State::Issuing;
+            }
+        }
         state.entries.forget_requests();
         let alone = state.aio.as_mut().map(|context| context.take_alone()).unwrap_or_default();
         let mut finished = Vec::new();
@@ -311,11 +318,11 @@ impl RingGuard {
     }
 }
 
-/// Whether a request of a broken ring stays for now: a worker is in its call, or has left it and the job is added to
+/// Whether a request of a broken ring stays for now: the kernel's AIO has it, or a worker is in its call, or has left it and the job is added to
 /// `finished`.
 fn stays(request: &mut Request, finished: &mut Vec<Arc<Job>>) -> bool {
     (request.next, request.guard, request.guarded) = (None, None, None);
-    let State::Queued(job) = &request.state else { return false };
+    let State::Queued(job) = &request.state else { return matches!(request.state, State::Direct) };
     if job.cancel() || !job.has_begun() {
         return false;
     }

@@ -244,6 +244,9 @@ impl RingGuard {
     }
 
     fn flush_batch(&mut self) {
+        if self.abandoned {
+            return self.discard_batch();
+        }
         if self.aio.is_some() {
             return self.flush_events();
         }
@@ -321,6 +324,13 @@ impl RingGuard {
             self.wake();
         }
         self.tell_watchers(asynchronous);
+    }
+
+    /// Nobody can see the CQEs any more. What the program gave the ring for memory is something else's by now.
+    #[cold]
+    fn discard_batch(&mut self) {
+        let state = &mut **self;
+        state.batch.clear(&state.control, &mut state.records);
     }
 
     /// Moves CQEs from the spill and the backlog to the CQ, as far as there is room. The kernel does so when the program

@@ -55,12 +55,13 @@ impl Ring {
 }
 
 impl RingGuard {
-    /// The ring is closed: ends every request that no worker has, without a CQE that anybody could see. Nothing new is
+    /// The ring is closed: ends every request that neither a worker nor the kernel has, without a CQE that anybody could see. Nothing new is
     /// issued.
     pub fn abandon_requests(&mut self) {
         if !self.closed {
             return;
         }
+        self.abandoned = true;
         self.ready.clear();
         self.chain = None;
         self.submission = None;
@@ -72,9 +73,15 @@ impl RingGuard {
                 drop(self.slab.remove(job.request));
             }
         }
+        let state = &mut **self;
+        for id in state.kernel_aio.unstage() {
+            drop(state.slab.remove(id));
+        }
+        self.reap();
         for id in self.slab.ids() {
             match &self.slab[id].state {
                 request::State::Queued(job) if !job.cancel() => continue,
+                request::State::Direct => continue,
                 request::State::Armed { .. } => self.disarm(id),
                 request::State::Timed => self.stop_timer(id),
                 _ => {}
@@ -103,6 +110,7 @@ impl State {
         core::mem::forget(core::mem::take(&mut self.ready));
         core::mem::forget(core::mem::take(&mut self.timers));
         core::mem::take(&mut self.entries).abandon();
+        core::mem::take(&mut self.kernel_aio).abandon();
         core::mem::forget(core::mem::take(&mut self.counting));
         core::mem::forget(core::mem::take(&mut self.drain));
         core::mem::forget(core::mem::take(&mut self.spill));

@@ -8,6 +8,7 @@ use crate::event::Recorder;
 use crate::forced::{point, Point};
 use crate::os::{user_read, user_write};
 use crate::path::iopoll::IoPoll;
+use crate::path::kernel_aio::KernelAio;
 use crate::path::readiness::Entries;
 use crate::path::spin::Spin;
 use crate::path::sqpoll;
@@ -149,6 +150,7 @@ fn new_state(flags: u32, memory: Memory, control: Control, engine_end: i32, cook
         slab: Slab::default(),
         ready: VecDeque::new(),
         entries: Entries::default(),
+        kernel_aio: KernelAio::default(),
         attempt_put_off: false,
         arm_anew: false,
         timers: Timers::default(),
@@ -176,6 +178,7 @@ fn new_state(flags: u32, memory: Memory, control: Control, engine_end: i32, cook
         disabled: flags & IORING_SETUP_R_DISABLED != 0,
         orphan: false,
         closed: false,
+        abandoned: false,
         iopoll: (flags & IORING_SETUP_IOPOLL != 0).then(|| Box::new(IoPoll::new(flags & IORING_SETUP_SQPOLL != 0))),
         restrictions: None,
         napi: Napi::default(),

@@ -7,12 +7,16 @@
 #include "engine/engine.h"
 
 #include <dlfcn.h>
+#include <linux/aio_abi.h>
 #include <sys/stat.h>
 #include <sys/select.h>
 
 #define BEYOND 256
 #define NEVER_S 1000
 #define FIFO_OPEN 40
+/* What the test takes for a skip. */
+#define CANNOT 77
+#define PAGE 4096
 
 /* What is in flight on a ring, by user_data. */
 enum {
@@ -42,7 +46,8 @@ struct subject {
 
 static struct subject subjects[2];
 static const char *point, *breaks;
-static int deferred, registered, polled, pipes_before, zeroes;
+static int deferred, registered, polled, pipes_before, zeroes, direct;
+static char *pages;
 static struct __kernel_timespec never = {NEVER_S, 0}, soon = {0, 2000000};
 static int (*force)(const char *);
 
@@ -234,6 +239,37 @@ static int submit_nops(struct subject *s, int count, unsigned flags)
 	return io_uring_submit(&s->ring);
 }
 
+/* A file of pages that the kernel's AIO reads without waiting; ends the program where there is none. */
+static void open_direct(void)
+{
+	struct iovec iovec = {NULL, PAGE};
+	aio_context_t context = 0;
+	char name[64];
+
+	CHECK(posix_memalign((void **)&pages, PAGE, 4 * PAGE) == 0);
+	memset(pages, 'x', 4 * PAGE);
+	iovec.iov_base = pages;
+	snprintf(name, sizeof(name), "direct-%d", getpid());
+	direct = open(name, O_RDWR | O_CREAT | O_DIRECT, 0600);
+	unlink(name);
+	if (direct < 0 || write(direct, pages, 4 * PAGE) != 4 * PAGE || fsync(direct) ||
+	    preadv2(direct, &iovec, 1, 0, RWF_NOWAIT) != PAGE || raw6(__NR_io_setup, 1, (long)&context, 0, 0, 0, 0))
+		_exit(CANNOT);
+	CHECK(raw6(__NR_io_destroy, context, 0, 0, 0, 0, 0) == 0);
+}
+
+/* Three reads by the kernel's AIO. */
+static int submit_direct(struct subject *s)
+{
+	for (int i = 0; i < 3; i++) {
+		struct io_uring_sqe *sqe = sqe_of(s);
+
+		io_uring_prep_read(sqe, direct, pages + i * PAGE, PAGE, i * PAGE);
+		with(s, sqe, TRIGGERS + s->prepared, 0);
+	}
+	return io_uring_submit(&s->ring);
+}
+
 /* Something for a worker: one of the pool, or one with the identity of this thread. */
 static int submit_to_worker(struct subject *s)
 {
@@ -303,6 +339,15 @@ static void trigger(struct subject *s)
 		CHECK(answer_of_submitting(s, io_uring_submit(&s->ring)) == -EIO);
 	} else if (at("sleep")) {
 		CHECK(enter(s, 0, 60, IORING_ENTER_GETEVENTS) == -EIO);
+	} else if (at("stage")) {
+		CHECK(answer_of_submitting(s, submit_direct(s)) == -EIO);
+	} else if (at("reap")) {
+		answer = submit_direct(s);
+		for (int ms = 0; ms < LONG_MS && answer != -EIO; ms++) {
+			usleep(1000);
+			answer = enter(s, 0, 0, IORING_ENTER_GETEVENTS);
+		}
+		CHECK(answer == -EIO);
 	} else if (at("punt")) {
 		CHECK(answer_of_submitting(s, submit_to_worker(s)) == -EIO);
 	} else if (at_one_of(" worker-before worker-inside worker-after worker-idle crew-idle sqpoll-round ")) {
@@ -531,7 +576,7 @@ static int is_as_before(void)
 	       count_descriptors("/memfd:anyring (deleted)") == 0 &&
 	       count_descriptors("anon_inode:[eventpoll]") <= count_threads("anyring-helper") &&
 	       count_descriptors("anon_inode:[eventfd]") <= 1 && count_lines("/proc/self/maps", "memfd:anyring (") == 0 &&
-	       count_lines("/proc/self/maps", "/dev/zero") == 0;
+	       count_lines("/proc/self/maps", "/dev/zero") == 0 && count_lines("/proc/self/maps", "[aio]") == 0;
 }
 
 static void nothing_is_left(void)
@@ -561,6 +606,8 @@ int main(int argc, char **argv)
 	zeroes = open("/dev/zero", O_RDONLY);
 	CHECK(zeroes >= 0);
 	pipes_before = count_descriptors("pipe:");
+	if (at_one_of(" stage reap "))
+		open_direct();
 	/* Behind a drained request nothing is issued: only where the trigger is no submission, or fails before. */
 	drains = at_one_of(" serve retry sleep register register-locked enter intake prep close-ring ");
 	has_open = !at_one_of(" helper-start helper-tick helper-ring ");

@@ -1,6 +1,6 @@
 //! Requests that wait for readiness: arming, serving the poll set's events, and taking a number away from under them.
 
-use super::{EDGE, ENDED, FOREIGN_KICK, KICK, READ, WRITE};
+use super::{DEVICE, EDGE, ENDED, FOREIGN_KICK, KICK, READ, WRITE};
 use crate::forced::{point, Point};
 use crate::op::net::socket_option;
 use crate::op::{Op, Verdict};
@@ -110,10 +110,11 @@ impl RingGuard {
 
     /// Looks at the poll set without waiting and serves what is ready. True when there was something.
     pub fn poll_now(&mut self) -> bool {
-        if self.entries.armed() == 0 {
-            return false;
+        let reaped = self.reap();
+        if self.entries.armed() == 0 && !self.kernel_aio.is_untold() {
+            return reaped;
         }
-        let served = self.take_events();
+        let served = self.take_events() | reaped;
         if self.entries.is_turn() {
             self.attempt_next_put_off();
             self.verify_next();
@@ -132,6 +133,7 @@ impl RingGuard {
             Err(_) => false,
         };
         self.entries.seen = events;
+        self.kernel_aio.told();
         served
     }
 
@@ -169,6 +171,11 @@ impl RingGuard {
             }
             if data == FOREIGN_KICK {
                 continue; // the bytes stay: see `Control::kick_others`
+            }
+            if data == DEVICE {
+                served |= self.reap();
+                self.kernel_aio.told();
+                continue;
             }
             served |= self.serve_one(data as u32 as i32, (data >> 32) as u32, seen);
         }
@@ -413,7 +420,7 @@ impl RingGuard {
                 continue;
             }
             let armed = matches!(self.slab[id].state, State::Armed { .. });
-            let queued = matches!(&self.slab[id].state, State::Queued(_));
+            let queued = matches!(&self.slab[id].state, State::Queued(_) | State::Direct);
             if !(armed || queued) {
                 continue;
             }
@@ -448,7 +455,10 @@ impl RingGuard {
             }
             return;
         }
-        let State::Queued(job) = &self.slab[id].state else { return };
+        let State::Queued(job) = &self.slab[id].state else {
+            self.slab[id].target = Target::Private(private); // if a worker has to go on
+            return;
+        };
         // One that no worker has begun is queued anew.
         if !job.cancel() {
             job.move_to(&private);

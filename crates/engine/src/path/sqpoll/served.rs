@@ -90,7 +90,7 @@ impl Served {
     fn note(&mut self, guard: &RingGuard) {
         self.disabled = guard.disabled;
         self.left = !guard.ready.is_empty();
-        self.epoll = if guard.entries.armed() != 0 { guard.entries.epoll() } else { None };
+        self.epoll = if guard.awaits_events() { guard.entries.epoll() } else { None };
         self.unverified = guard.entries.has_unverified();
         let next_ns = guard.timers.next_ns();
         self.due_ns = next_ns.map(|next_ns| Sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(next_ns));
@@ -171,6 +171,7 @@ impl Served {
             let _ = guard.refuse_call(); // ends the requests, if the panic was in another process
         }
         ring.clear_poller();
+        guard.call_helper(); // what the kernel's AIO has still ends
         drop(guard);
         process::end_if_unused(ring);
     }

@@ -5,6 +5,8 @@
 struct holdings {
 	int descriptors, threads, mappings;
 	long mapped_kib;
+	/* Contexts of the kernel's AIO, by their completion rings. */
+	int contexts;
 };
 
 /* Entries of a directory, without `.` and `..`. */
@@ -25,7 +27,7 @@ static inline int entries_of(const char *directory)
  * process itself has mapped is counted. */
 static inline struct holdings look(void)
 {
-	struct holdings now = {entries_of("/proc/self/fd"), entries_of("/proc/self/task"), 0, 0};
+	struct holdings now = {entries_of("/proc/self/fd"), entries_of("/proc/self/task"), 0, 0, 0};
 	FILE *maps = fopen("/proc/self/maps", "r");
 	unsigned long from, to;
 	char line[512];
@@ -34,6 +36,7 @@ static inline struct holdings look(void)
 	while (fgets(line, sizeof(line), maps)) {
 		CHECK(sscanf(line, "%lx-%lx", &from, &to) == 2);
 		now.mappings++;
+		now.contexts += strstr(line, "/[aio]") != NULL;
 		now.mapped_kib += (to - from) / 1024;
 	}
 	fclose(maps);

@@ -22,7 +22,9 @@
 #endif
 
 static char buffers[16][64];
-static int pipes[2], file;
+/* Opened with O_DIRECT; -1 where the folder's file system does not know that. */
+static int pipes[2], file, direct;
+static char *pages;
 
 /* A ring as liburing knows it, or one in memory of our own (NO_MMAP), of which there is the number only. */
 struct made {
@@ -76,7 +78,22 @@ static void register_things(struct io_uring *ring)
 	submit(ring, 2);
 }
 
-/* What is in flight when the ring ends: armed, timed, chained, drained, on a worker. */
+#define DIRECT_BYTES (256 * 1024)
+
+static void open_direct(void)
+{
+	char name[64];
+
+	snprintf(name, sizeof(name), "direct-%d", getpid());
+	CHECK(posix_memalign((void **)&pages, 4096, 2 * DIRECT_BYTES) == 0);
+	memset(pages, 'x', 2 * DIRECT_BYTES);
+	direct = open(name, O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
+	unlink(name);
+	if (direct >= 0)
+		CHECK(write(direct, pages, DIRECT_BYTES) == DIRECT_BYTES && fsync(direct) == 0);
+}
+
+/* What is in flight when the ring ends: by the device, armed, timed, chained, drained, on a worker. */
 static void leave_in_flight(struct io_uring *ring, int round)
 {
 	static struct __kernel_timespec long_time = {3600, 0};
@@ -93,6 +110,11 @@ static void leave_in_flight(struct io_uring *ring, int round)
 		prepare_read(ring, pipes[0], buffers[4], 1, 4)->flags |= IOSQE_ASYNC;
 	}
 	io_uring_submit(ring);
+	if (direct >= 0 && round % 4 && *ring->sq.kflags == 0) {
+		prepare_read(ring, direct, pages, DIRECT_BYTES, 5);
+		prepare_read(ring, direct, pages + DIRECT_BYTES, DIRECT_BYTES, 6);
+		io_uring_submit(ring);
+	}
 }
 
 static void make(struct made *made, int round)
@@ -233,7 +255,7 @@ static void with_a_killed_child(struct made *made)
 static int as_before(struct holdings before, struct holdings after_first, struct holdings now)
 {
 	return now.descriptors == before.descriptors && now.threads == before.threads &&
-	       now.mappings <= after_first.mappings + FEW && now.mapped_kib <= after_first.mapped_kib + FEW_KIB;
+	       now.contexts == before.contexts && now.mappings <= after_first.mappings + FEW && now.mapped_kib <= after_first.mapped_kib + FEW_KIB;
 }
 
 static struct holdings wait_until_as_before(struct holdings before, struct holdings after_first)
@@ -266,6 +288,7 @@ static void leaves_nothing(void (*end)(struct made *), int rings)
 	CHECK(pipe(pipes) == 0);
 	file = open("/dev/zero", O_RDWR | O_CLOEXEC);
 	CHECK(file >= 0);
+	open_direct();
 	before = look();
 	for (int round = 0; round < 40; round++) { /* each kind of ring once */
 		make(&made, round);

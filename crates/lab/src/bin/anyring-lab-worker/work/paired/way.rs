@@ -6,7 +6,7 @@
 
 use crate::outcome::{Outcome, Stop};
 use anyring_abi::Opcode;
-use anyring_engine::stats::Snapshot;
+use anyring_engine::stats::{Snapshot, PATHS};
 use anyring_lab::message::{Proof, Way};
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// Looks at one request at a time.
 pub enum Observer {
     /// The engine's counters, and the row of them.
-    Engine { counters: PathBuf, opcode: Opcode, before: [u64; 3] },
+    Engine { counters: PathBuf, opcode: Opcode, before: [u64; PATHS] },
     /// How often each thread of io-wq had run.
     Kernel { before: BTreeMap<i32, u64> },
 }
@@ -37,7 +37,7 @@ impl Observer {
             return Ok(Observer::Kernel { before: BTreeMap::new() });
         }
         let counters = std::env::var_os("ANYRING_STATS").ok_or("the engine keeps no counters")?;
-        Ok(Observer::Engine { counters: counters.into(), opcode, before: [0; 3] })
+        Ok(Observer::Engine { counters: counters.into(), opcode, before: [0; PATHS] })
     }
 
     /// Before the request.
@@ -69,7 +69,9 @@ impl Observer {
                 let end = Instant::now() + PATIENCE;
                 loop {
                     let now = counted(counters, *opcode)?;
-                    let ways = [Way::Inline, Way::Poll, Way::Worker].into_iter().zip(now.into_iter().zip(before));
+                    let ways = [Way::Inline, Way::Poll, Way::Device, Way::Worker]
+                        .into_iter()
+                        .zip(now.into_iter().zip(before));
                     if let Some((way, _)) = ways.clone().find(|(_, (now, before))| now != *before) {
                         return Ok(way);
                     }
@@ -91,7 +93,7 @@ impl Observer {
 }
 
 /// Completions by path.
-fn counted(counters: &PathBuf, opcode: Opcode) -> Outcome<[u64; 3]> {
+fn counted(counters: &PathBuf, opcode: Opcode) -> Outcome<[u64; PATHS]> {
     let snapshot = Snapshot::from_bytes(&fs::read(counters)?).map_err(|why| why.to_string())?;
     Ok(snapshot.completions[opcode as usize])
 }

@@ -1,0 +1,117 @@
+//! Transfers between the program's memory and a device, of files opened with O_DIRECT: what the kernel's AIO makes of them.
+
+use super::{Buffers, Rw, CURRENT_POSITION, RWF_NOWAIT};
+use crate::op::Verdict;
+use crate::Errno;
+use anyring_abi::{Iocb, IOCB_CMD_PREAD, IOCB_CMD_PREADV, IOCB_CMD_PWRITE, IOCB_CMD_PWRITEV, IOCB_FLAG_IOPRIO};
+
+/// `RWF_DSYNC`, `RWF_SYNC`, `RWF_APPEND`: these and RWF_NOWAIT mean the same to io_submit(2).
+const RWF_OF_AIO: u32 = 0x2 | 0x4 | 0x10 | RWF_NOWAIT;
+
+impl Rw {
+    /// Whether it would wait for a device inside the system call, were the file opened with O_DIRECT: RWF_NOWAIT does not
+    /// keep a synchronous call from waiting for the transfer that it has started.
+    #[inline]
+    pub fn may_be_direct(&self) -> bool {
+        self.aligned
+    }
+
+    /// The program asked not to wait (RWF_NOWAIT).
+    #[inline]
+    pub fn may_not_wait(&self) -> bool {
+        self.flags & RWF_NOWAIT != 0
+    }
+
+    /// Address, length and offset are those of whole sectors.
+    pub fn is_aligned(&self) -> bool {
+        self.aligned
+    }
+
+    /// Whether io_submit(2) can make it: with a position of its own, and something to transfer.
+    pub fn suits_kernel_aio(&self) -> bool {
+        let positioned = i64::try_from(self.offset).is_ok();
+        debug_assert!(!positioned || self.offset != CURRENT_POSITION);
+        positioned
+            && self.flags & !RWF_OF_AIO == 0
+            && !self.protected
+            && !self.selects()
+            && self.total() != self.done
+    }
+
+    /// What is left of it, for io_submit(2), which must not wait: natively io_uring asks for that, too, before a worker of
+    /// its makes the transfer (`io_rw_init_file` and `io_iter_do_read` in io_uring/rw.c).
+    pub fn iocb(&self, fd: i32) -> Iocb {
+        let (opcode, buf, bytes) = match (&self.buffers, self.write) {
+            (Buffers::One([address, bytes]), false) => (IOCB_CMD_PREAD, *address, *bytes),
+            (Buffers::One([address, bytes]), true) => (IOCB_CMD_PWRITE, *address, *bytes),
+            (Buffers::Many(iovecs), false) => (IOCB_CMD_PREADV, iovecs.as_ptr() as usize, iovecs.len()),
+            (Buffers::Many(iovecs), true) => (IOCB_CMD_PWRITEV, iovecs.as_ptr() as usize, iovecs.len()),
+        };
+        Iocb {
+            opcode,
+            fd: fd as u32,
+            buf: buf as u64,
+            bytes: bytes as u64,
+            offset: self.offset as i64,
+            rw_flags: self.flags | RWF_NOWAIT,
+            flags: if self.priority != 0 { IOCB_FLAG_IOPRIO } else { 0 },
+            priority: self.priority,
+            ..Iocb::default()
+        }
+    }
+
+    /// What its event says; `None` where only a call that may wait can make the transfer.
+    pub fn followed(&mut self, result: i64) -> Option<Verdict> {
+        match result {
+            0.. => {
+                let total = self.total();
+                self.advance(result as usize);
+                Some(self.finish(total))
+            }
+            error => match Errno::from_raw_os_error(-error as i32) {
+                // OPNOTSUPP: the file system has no such write (ext4, once O_DIRECT has been cleared).
+                Errno::AGAIN | Errno::OPNOTSUPP if !self.may_not_wait() => None,
+                error => Some(self.finish_error(error, self.total())),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyring_abi::{Opcode, Sqe};
+
+    fn read(off: u64, len: u32, op_flags: u32) -> Rw {
+        let sqe = Sqe { opcode: Opcode::Read as u8, off, addr: 0x10000, len, op_flags, ..Sqe::default() };
+        Rw::prep(Opcode::Read, &sqe).expect("a read")
+    }
+
+    #[test]
+    fn what_io_submit_cannot_make_is_left_to_others() {
+        assert!(read(4096, 512, 0).suits_kernel_aio());
+        assert!(read(0, 512, RWF_NOWAIT).suits_kernel_aio());
+        assert!(!read(u64::MAX, 512, 0).suits_kernel_aio(), "the file's own position");
+        assert!(!read(1 << 63, 512, 0).suits_kernel_aio(), "no position");
+        assert!(!read(0, 0, 0).suits_kernel_aio(), "nothing to do");
+        assert!(!read(0, 512, 0x40).suits_kernel_aio(), "RWF_ATOMIC");
+    }
+
+    #[test]
+    fn the_iocb_says_what_the_request_does() {
+        let iocb = read(4096, 512, 0).iocb(7);
+        assert_eq!((iocb.opcode, iocb.fd, iocb.buf, iocb.bytes), (IOCB_CMD_PREAD, 7, 0x10000, 512));
+        assert_eq!((iocb.offset, iocb.rw_flags, iocb.flags), (4096, RWF_NOWAIT, 0));
+    }
+
+    #[test]
+    fn events_become_verdicts() {
+        assert_eq!(read(0, 512, 0).followed(512), Some(Verdict::Done(512)));
+        assert_eq!(read(0, 1024, 0).followed(512), Some(Verdict::DoneShort(512)));
+        assert_eq!(read(0, 512, 0).followed(0), Some(Verdict::DoneShort(0)));
+        assert_eq!(read(0, 512, 0).followed(-22), Some(Verdict::error(Errno::INVAL)));
+        assert_eq!(read(0, 512, 0).followed(-11), None, "a worker waits");
+        assert_eq!(read(0, 512, 0).followed(-95), None, "a worker may");
+        assert_eq!(read(0, 512, RWF_NOWAIT).followed(-11), Some(Verdict::error(Errno::AGAIN)));
+    }
+}
