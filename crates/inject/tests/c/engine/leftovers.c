@@ -78,7 +78,7 @@ static void register_things(struct io_uring *ring)
 	submit(ring, 2);
 }
 
-#define DIRECT_BYTES (256 * 1024)
+#define DIRECT_BYTES (64 * 1024)
 
 static void open_direct(void)
 {
@@ -110,7 +110,7 @@ static void leave_in_flight(struct io_uring *ring, int round)
 		prepare_read(ring, pipes[0], buffers[4], 1, 4)->flags |= IOSQE_ASYNC;
 	}
 	io_uring_submit(ring);
-	if (direct >= 0 && round % 4 && *ring->sq.kflags == 0) {
+	if (direct >= 0 && (round % 4 == 1 || round % 8 == 4) && *ring->sq.kflags == 0) {
 		prepare_read(ring, direct, pages, DIRECT_BYTES, 5);
 		prepare_read(ring, direct, pages + DIRECT_BYTES, DIRECT_BYTES, 6);
 		io_uring_submit(ring);
