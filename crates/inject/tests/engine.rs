@@ -173,6 +173,7 @@ cases! {
 
     a_handler_submits_to_the_ring_it_interrupts: "handlers" "submits";
     a_handler_waits_on_the_ring_it_interrupts: "handlers" "waits";
+    a_signal_is_no_answer_to_a_poll: "handlers" "interrupts-polls";
     a_handler_jumps_out_of_a_wait_and_the_thread_waits_again: "handlers" "jumps";
     a_handler_jumps_out_of_a_wait_and_the_program_only_looks: "handlers" "jumps-and-looks";
     a_handler_jumps_out_of_a_wait_and_another_thread_waits: "handlers" "jumps-another-waits";

@@ -191,8 +191,13 @@ impl Os for Linux {
 
     fn poll_now(fd: i32, events: u16) -> Result<u16, Errno> {
         let mut set = [libc::pollfd { fd, events: events as i16, revents: 0 }];
-        Linux::poll(&mut set, Some(0), None)?;
-        Ok(set[0].revents as u16)
+        loop {
+            // A signal that is pending ends the call even so (`do_poll` in fs/select.c); it is handled before the next one.
+            match Linux::poll(&mut set, Some(0), None) {
+                Err(Errno::INTR) => {}
+                answer => return answer.map(|_| set[0].revents as u16),
+            }
+        }
     }
 
     fn close(fd: i32) {

@@ -19,8 +19,9 @@
 //! counts it in the batch; between the slab (or the SQE) and that moment an [`Unanswered`] stands for it. What of the batch
 //! has been posted is counted too (`ring::cq`). So each request gets exactly one last CQE, wherever the panic struck.
 //!
-//! A request whose call a worker has begun, or that the kernel's AIO has, keeps its place: its memory is in use. It ends with its real result, or with
-//! -EIO if that is not final, when that is there. A connect touches no memory of the program's and ends at once.
+//! A request whose call a worker has begun, or that the kernel's AIO has, keeps its place: its memory is in use. It ends with
+//! its real result, or with -EIO if that is not final, when that is there. A connect touches no memory of the program's and
+//! ends at once.
 //!
 //! **The small locks** (`lock.rs`) are released by unwinding. Under each of them a panic can only come from an allocation,
 //! which aborts instead, so none of their values is ever half changed: LIVE, both POOLs and RINGS are lists pushed to and
@@ -318,8 +319,8 @@ impl RingGuard {
     }
 }
 
-/// Whether a request of a broken ring stays for now: the kernel's AIO has it, or a worker is in its call, or has left it and the job is added to
-/// `finished`.
+/// Whether a request of a broken ring stays for now: the kernel's AIO has it, or a worker is in its call, or has left it and
+/// the job is added to `finished`.
 fn stays(request: &mut Request, finished: &mut Vec<Arc<Job>>) -> bool {
     (request.next, request.guard, request.guarded) = (None, None, None);
     let State::Queued(job) = &request.state else { return matches!(request.state, State::Direct) };

@@ -55,8 +55,8 @@ impl Ring {
 }
 
 impl RingGuard {
-    /// The ring is closed: ends every request that neither a worker nor the kernel has, without a CQE that anybody could see. Nothing new is
-    /// issued.
+    /// The ring is closed: ends every request that neither a worker nor the kernel has, without a CQE that anybody could see.
+    /// Nothing new is issued.
     pub fn abandon_requests(&mut self) {
         if !self.closed {
             return;

@@ -197,8 +197,39 @@ static void another_thread_waits_after_the_jump(void)
 	CHECK(pthread_join(other, NULL) == 0);
 }
 
+static void nothing(int signal)
+{
+	(void)signal;
+}
+
+/* A signal that comes while a poll is submitted is no answer to it. */
+static void interrupts_polls(void)
+{
+	CHECK(pipe(pipes) == 0);
+	init_ring(&ring, 8, 0);
+	on_alarm(nothing);
+	alarm_us(50, 50);
+	for (int round = 0; round < ROUNDS; round++) {
+		struct io_uring_sqe *sqe = next_sqe(&ring);
+		struct io_uring_cqe *cqe;
+
+		io_uring_prep_poll_add(sqe, pipes[0], POLLIN);
+		sqe->user_data = 1;
+		sqe = next_sqe(&ring);
+		io_uring_prep_cancel64(sqe, 1, IORING_ASYNC_CANCEL_ALL);
+		submit(&ring, 2);
+		for (int i = 0; i < 2; i++) {
+			CHECK(wait_ms(&ring, &cqe, LONG_MS) == 0);
+			CHECK(answer(cqe->res) == (cqe->user_data == 1 ? -ECANCELED : 1));
+			io_uring_cqe_seen(&ring, cqe);
+		}
+	}
+	alarm_us(0, 0);
+}
+
 CASES({"submits", handler_submits},
       {"waits", handler_waits},
+      {"interrupts-polls", interrupts_polls},
       {"jumps", wait_after_the_jump},
       {"jumps-and-looks", only_look_after_the_jump},
       {"jumps-another-waits", another_thread_waits_after_the_jump})
