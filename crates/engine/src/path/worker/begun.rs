@@ -33,7 +33,7 @@ pub fn approach_to_missed(op: &Op) -> Approach {
     if !matches!(op, Op::Rw(rw) if rw.reads_at().is_some()) {
         return Approach::Plain;
     }
-    let one_more = |tried| (tried < TRIALS).then_some(tried + 1);
+    let one_more = |tried| (tried < TRIALS).then(|| tried + 1);
     // Relaxed: whatever it is, the call that follows is right.
     match TRIED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
         Ok(_) => Approach::Trial,
@@ -65,6 +65,7 @@ pub fn attempt_for_a_while(mut attempt: impl FnMut() -> Verdict) -> Option<Verdi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::rw::Rw;
 
     #[test]
     fn trials_end_with_the_first_that_comes() {
@@ -81,5 +82,8 @@ mod tests {
         assert!(TRIED.load(Ordering::Relaxed) == KNOWN && most_workers() >= LEAST_WORKERS);
         assert_eq!(attempt_for_a_while(|| Verdict::WouldBlock(crate::op::Direction::Read)), None);
         assert_eq!(approach_to_missed(&Op::placeholder()), Approach::Plain, "it is no read");
+        let sqe = anyring_abi::Sqe { addr: 0x10000, len: 4096, ..Default::default() };
+        let read = Op::Rw(Rw::prep(anyring_abi::Opcode::Read, &sqe).expect("a read"));
+        assert_eq!(approach_to_missed(&read), Approach::Begun);
     }
 }
