@@ -359,6 +359,7 @@ impl RingGuard {
                 self.finish(id, -Errno::AGAIN.raw_os_error(), true);
             }
             Err(Errno::PERM) if multishot => self.finish(id, -Errno::BADFD.raw_os_error(), true),
+            Err(Errno::PERM) if worker_when_ready => self.punt(id, Approach::Plain),
             Err(Errno::PERM) => self.punt(id, worker::approach_to_missed(&self.slab[id].op)),
             Err(error) => self.finish(id, -error.raw_os_error(), true),
         }

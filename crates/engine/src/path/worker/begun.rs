@@ -51,7 +51,8 @@ pub fn attempt_for_a_while(mut attempt: impl FnMut() -> Verdict) -> Option<Verdi
         let pause = [0u64, pause_ns]; // struct timespec
         os::syscall(libc::SYS_nanosleep, [pause.as_ptr() as usize, 0, 0, 0, 0, 0]);
         match attempt() {
-            Verdict::WouldBlock(_) | Verdict::NeedsWorker => pause_ns *= 2,
+            Verdict::WouldBlock(_) => pause_ns *= 2,
+            Verdict::NeedsWorker | Verdict::NeedsWorkerWhenReady(_) => return None,
             verdict => {
                 MOST_WORKERS.store((os::usable_cpus() / 2).max(LEAST_WORKERS), Ordering::Relaxed);
                 TRIED.store(KNOWN, Ordering::Relaxed);

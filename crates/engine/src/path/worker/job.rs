@@ -198,7 +198,7 @@ impl Job {
             },
             (Approach::Begun, None) => plain_asleep(op),
             (Approach::Begun, Some(before_waiting)) => match attempt(op) {
-                Verdict::WouldBlock(_) | Verdict::NeedsWorker => {
+                Verdict::WouldBlock(_) | Verdict::NeedsWorker | Verdict::NeedsWorkerWhenReady(_) => {
                     before_waiting();
                     plain_asleep(op)
                 }
