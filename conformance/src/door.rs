@@ -65,8 +65,24 @@ fn exports() -> Option<Exports> {
     })
 }
 
-/// One system call from an inline instruction.
+/// A system call from an instruction of the program's own.
+pub type Instruction = fn(i64, [usize; 6]) -> isize;
+
+/// See [`have_instructions`].
+static INSTRUCTION: OnceLock<Instruction> = OnceLock::new();
+
+/// The program has `syscall` instructions of its own, as most programs have not: the raw door exists.
+pub fn have_instructions() {
+    let _ = INSTRUCTION.set(instruction); // perhaps once more
+}
+
 fn raw(number: i64, args: [usize; 6]) -> isize {
+    INSTRUCTION.get().expect("the runner has checked Door::missing")(number, args)
+}
+
+/// One system call from an inline instruction. Linked only into programs that call [`have_instructions`]: anyring looks for
+/// such instructions before it trusts that it sees every close.
+fn instruction(number: i64, args: [usize; 6]) -> isize {
     let answer: isize;
     // SAFETY: the asm declares all that the `syscall` instruction changes; what the call itself does to memory is what
     // the case asked for through the same interface that the other doors offer.
@@ -88,7 +104,7 @@ fn from_libc(answer: i64) -> isize {
 }
 
 fn libc_syscall(number: i64, args: [usize; 6]) -> isize {
-    // SAFETY: as in `raw`; libc passes the six words on unchanged.
+    // SAFETY: as in `instruction`; libc passes the six words on unchanged.
     from_libc(unsafe { libc::syscall(number, args[0], args[1], args[2], args[3], args[4], args[5]) })
 }
 
@@ -127,8 +143,13 @@ fn by_libaio(number: i64, [a, b, c, d, e, f]: [usize; 6]) -> isize {
 impl Door {
     /// Why this door cannot be used here, if it cannot.
     pub fn missing(self) -> Option<&'static str> {
-        (self == Door::Liburing && exports().is_none())
-            .then_some("liburing.so.2 with io_uring_setup, io_uring_enter2 and io_uring_register is not installed")
+        match self {
+            Door::Liburing if exports().is_none() => {
+                Some("liburing.so.2 with io_uring_setup, io_uring_enter2 and io_uring_register is not installed")
+            }
+            Door::Raw if INSTRUCTION.get().is_none() => Some("this program has no such instructions"),
+            _ => None,
+        }
     }
 
     fn exports(self) -> Option<Exports> {

@@ -71,6 +71,14 @@ pub fn put(to: &OwnedFd, bytes: &[u8]) {
     assert_eq!(sent, bytes.len() as isize, "send");
 }
 
+/// setsockopt(2) of a plain value.
+pub fn set_option<T: Copy>(socket: &impl AsRawFd, level: i32, option: i32, value: &T) {
+    let (fd, from) = (socket.as_raw_fd(), std::ptr::from_ref(value).cast());
+    // SAFETY: the value has the size that is passed.
+    let answer = unsafe { libc::setsockopt(fd, level, option, from, size_of::<T>() as libc::socklen_t) };
+    assert_eq!(answer, 0, "setsockopt: {}", std::io::Error::last_os_error());
+}
+
 /// A listener on loopback, its address as connect(2) takes it.
 pub fn listener() -> (TcpListener, libc::sockaddr_in) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen on loopback");

@@ -39,6 +39,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    anyring_conformance::door::have_instructions();
     let done = match Options::parse().command {
         Command::Compare(options) => compare::compare(&options),
         Command::Shrink(options) => shrink::shrink(&options),

@@ -45,6 +45,7 @@ topics![
     net_bundles,
     net_connect,
     net_data,
+    net_emptied,
     net_errors,
     net_listen,
     net_nonempty,

@@ -6,12 +6,14 @@
 //! event, stale events are ignored, and before a thread sleeps every entry armed since it was last checked gets one
 //! EPOLL_CTL_MOD, which finds a reused number (ENOENT) and polls the file again.
 //!
-//! `readiness/armed.rs` is about the requests that wait, `readiness/alone.rs` about those of Linux AIO that wait alone.
+//! `readiness/armed.rs` is about the requests that wait, `readiness/alone.rs` about those of Linux AIO that wait alone,
+//! `readiness/emptied.rs` about receives that need no attempt.
 //!
 //! All of this is part of a ring's state: touched under its lock only. `epoll_wait` alone is called outside it.
 
 mod alone;
 mod armed;
+mod emptied;
 
 pub use alone::Alone;
 
@@ -21,6 +23,7 @@ use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::request::slab::List;
 use crate::request::ListKind;
 use crate::{descriptors, process, Errno};
+use emptied::Emptied;
 use rustix::event::epoll;
 use rustix::fd::IntoRawFd;
 use std::collections::VecDeque;
@@ -53,6 +56,8 @@ struct Entry {
     empty_streak: u8,
     /// A read (of Linux AIO: or a poll) was armed without an attempt, which is made before anybody sleeps.
     put_off: bool,
+    /// What a receive that empties the socket says of the next one.
+    emptied: Emptied,
     /// The file has no position (a pipe, a socket, a terminal).
     stream: bool,
     /// Whether the file was opened with O_DIRECT; asked once, a hint about speed only.
@@ -328,6 +333,7 @@ impl Entries {
             entry.generation = entry.generation.wrapping_add(1);
             (entry.registered, entry.read_empty, entry.write_full) = (0, false, false);
             (entry.stream, entry.direct, entry.access, entry.empty_streak) = (false, None, None, 0);
+            entry.emptied = Emptied::default();
         }
     }
 
@@ -346,6 +352,7 @@ impl Entries {
             // Another file than the one we knew: events of the old one must not count.
             entry.generation = entry.generation.wrapping_add(1);
             (entry.read_empty, entry.write_full, entry.access) = (false, false, None);
+            entry.emptied = Emptied::default();
             answer = Sys::epoll_ctl(epoll, second, fd, wanted, data(entry));
         }
         entry.registered = if answer.is_ok() { wanted } else { 0 };

@@ -163,10 +163,22 @@ impl RingGuard {
         let verdict = match op {
             Op::Nop(nop) => return nop.issue(),
             Op::Rw(rw) if !rw.selects() => self.issue_transfer(rw, fd),
+            Op::Net(_) => self.attempt_on_socket(op, fd),
             op => self.attempt_now(op, fd),
         };
         if waits_for == Some(Direction::Read) {
             self.entries.note_first_read(fd, verdict == Verdict::WouldBlock(Direction::Read));
+        }
+        verdict
+    }
+
+    /// An attempt, and what it teaches of the socket.
+    fn attempt_on_socket(&mut self, op: &mut Op, fd: i32) -> Verdict {
+        let verdict = self.attempt_now(op, fd);
+        if let Op::Net(Net::Transfer(transfer)) = op {
+            if transfer.take_emptied() {
+                self.entries.note_emptied(fd);
+            }
         }
         verdict
     }

@@ -217,6 +217,21 @@ impl RingGuard {
         true
     }
 
+    /// The next attempt, unless the last one has left nothing there: `io_recv_finish` in io_uring/net.c makes none then either.
+    fn attempt_after_shot(&mut self, id: Id) -> Verdict {
+        let request = &self.slab[id];
+        let nothing_left = match (&request.op, request.target.number()) {
+            (Op::Net(Net::Transfer(transfer)), Some(fd)) if transfer.direction() == Direction::Read => {
+                self.entries.known_not_ready(fd, Direction::Read)
+            }
+            _ => false,
+        };
+        match nothing_left {
+            true => Verdict::WouldBlock(Direction::Read),
+            false => self.attempt_again(id),
+        }
+    }
+
     /// A multishot request has a result: posts it and attempts the next one, until there is nothing or it ends.
     pub fn shoot(&mut self, id: Id, mut result: i32, mut flags: u32) {
         let rounds = if self.slab[id].op.sends_bundle() { u32::MAX } else { SHOTS_TOGETHER };
@@ -228,7 +243,7 @@ impl RingGuard {
                 return self.finish(id, result, false);
             }
             self.slab[id].cqe_flags = 0;
-            let verdict = match self.attempt_again(id) {
+            let verdict = match self.attempt_after_shot(id) {
                 Verdict::Descriptor(fd) => self.install_descriptor(id, fd),
                 verdict => verdict,
             };

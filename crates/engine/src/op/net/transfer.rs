@@ -42,6 +42,8 @@ pub struct Transfer {
     polled: bool,
     /// `MSG_*` as the program gave them; a bundle that is sent has MSG_WAITALL.
     flags: u32,
+    /// The last attempt took all that the socket had.
+    emptied: bool,
     /// Bytes transferred by earlier attempts; less than [`BYTES_MAX`].
     done: u32,
     /// With IOSQE_BUFFER_SELECT: what is chosen.
@@ -152,6 +154,7 @@ impl Transfer {
             bundle: false,
             polled: false,
             flags: sqe.op_flags,
+            emptied: false,
             done: 0,
             selection: None,
             zero_copy: None,
@@ -268,6 +271,13 @@ impl Transfer {
         Some(checked.map_or_else(Verdict::error, |()| self.nothing()))
     }
 
+    /// Whether a receive has just taken all that its socket had, if that is a stream: it got less than it had room for, or
+    /// FIONREAD says so.
+    #[inline]
+    pub(crate) fn take_emptied(&mut self) -> bool {
+        core::mem::take(&mut self.emptied)
+    }
+
     /// Whether [`polls_first`](Self::polls_first) is yet to come.
     pub(crate) fn will_poll_first(&self) -> bool {
         self.poll_first
@@ -337,6 +347,9 @@ impl Transfer {
         const STAYS: u32 = libc::MSG_PEEK as u32;
         let may_have_more = (filled || self.flags & STAYS != 0) && self.flags & BESIDE_THE_DATA == 0;
         let unread = if may_have_more { unread_bytes(fd) } else { 0 };
+        // Of a message the bytes are those of its header, too.
+        let counts = matches!(self.data, Data::Buffer { .. }) && self.flags & (STAYS | BESIDE_THE_DATA) == 0;
+        self.emptied = counts && unread == 0 && self.done != 0;
         if let Some(selection) = &mut self.selection {
             selection.unread = unread;
         }

@@ -189,6 +189,7 @@ impl RingGuard {
         };
         if seen & (READ | ENDED) != 0 {
             entry.read_empty = false;
+            entry.emptied.note_event(seen);
         }
         if seen & (WRITE | ENDED) != 0 {
             entry.write_full = false;

@@ -1,0 +1,70 @@
+//! TCP sockets that a receive has emptied: the next receive makes no attempt, since what arrives from then on is an event.
+//!
+//! A receive empties its socket when it gets less than it has room for, or when FIONREAD finds nothing left (epoll(7), on
+//! edge-triggered sets, says so of streams). Whatever arrives later makes an edge of the standing registration, but for what
+//! had its edge before and is not counted as data: the end of the stream, an error, or urgent data, where a receive stops. An
+//! event that tells of one of these is remembered, and from then on every receive makes its attempt. One that was not taken
+//! yet is still to come, and leads to an attempt as every event does.
+//!
+//! It is no hint: nobody looks again before a sleep. So it holds only where every close of the number is seen, and for
+//! sockets of plain TCP, of which any byte is an event.
+//!
+//! Part of a ring's state, as all of `path::readiness`.
+
+use super::{Entries, ENDED, READ};
+use crate::op::net::is_plain_tcp;
+use crate::process;
+
+/// How often a receive empties a socket before it is asked what that means.
+const OFTEN: u8 = 4;
+/// Events that tell of something besides data. They have to be asked for: all but urgent data are, by any reader.
+const BESIDE_DATA: u32 = libc::EPOLLRDHUP as u32 | libc::EPOLLPRI as u32 | ENDED;
+
+/// What is known of a descriptor in this respect.
+#[derive(Default)]
+pub struct Emptied {
+    /// How often that happened, up to [`OFTEN`].
+    times: u8,
+    /// Whether any byte that arrives is an event; asked once.
+    tells: Option<bool>,
+    /// There may be something that has had its event.
+    doubtful: bool,
+}
+
+impl Emptied {
+    /// The poll set told of these events.
+    #[inline]
+    pub fn note_event(&mut self, seen: u32) {
+        self.doubtful |= seen & BESIDE_DATA != 0;
+    }
+}
+
+impl Entries {
+    /// A receive has just emptied the socket, under this hold of the lock.
+    #[inline]
+    pub fn note_emptied(&mut self, fd: i32) {
+        let Some(Some(entry)) = self.entries.get_mut(fd as usize) else { return };
+        if entry.registered == 0 || entry.emptied.doubtful || !process::closes_are_seen() {
+            return;
+        }
+        match entry.emptied.tells {
+            Some(tells) => entry.read_empty |= tells,
+            None => self.ask_whether_it_tells(fd),
+        }
+    }
+
+    #[cold]
+    fn ask_whether_it_tells(&mut self, fd: i32) {
+        let (Some(epoll), Some(entry)) = (self.epoll, self.existing(fd)) else { return };
+        entry.emptied.times += 1;
+        if entry.emptied.times < OFTEN {
+            return;
+        }
+        // What the registration finds now is an event, which says whether there is any doubt.
+        let wanted = entry.registered | READ;
+        let tells = is_plain_tcp(fd) && self.control_registration(epoll, fd, wanted).is_ok();
+        if let Some(entry) = self.existing(fd) {
+            entry.emptied.tells = Some(tells);
+        }
+    }
+}
