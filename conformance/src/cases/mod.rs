@@ -55,6 +55,7 @@ topics![
     overflow,
     personality,
     poll,
+    poll_runs,
     register,
     resize,
     restrictions,

@@ -467,6 +467,7 @@ impl RingGuard {
                 self.serve_before(id);
             }
             self.issue(id);
+            self.look_at_gathered();
         }
     }
 

@@ -7,13 +7,14 @@
 //! EPOLL_CTL_MOD, which finds a reused number (ENOENT) and polls the file again.
 //!
 //! `readiness/armed.rs` is about the requests that wait, `readiness/alone.rs` about those of Linux AIO that wait alone,
-//! `readiness/emptied.rs` about receives that need no attempt.
+//! `readiness/emptied.rs` about receives that need no attempt, `readiness/looks.rs` about polls that are looked at together.
 //!
 //! All of this is part of a ring's state: touched under its lock only. `epoll_wait` alone is called outside it.
 
 mod alone;
 mod armed;
 mod emptied;
+mod looks;
 
 pub use alone::Alone;
 
@@ -56,6 +57,8 @@ struct Entry {
     empty_streak: u8,
     /// A read (of Linux AIO: or a poll) was armed without an attempt, which is made before anybody sleeps.
     put_off: bool,
+    /// How many looks of POLL_ADDs in a row found nothing, see [`looks`].
+    looks_in_vain: u8,
     /// What a receive that empties the socket says of the next one.
     emptied: Emptied,
     /// The file has no position (a pipe, a socket, a terminal).
@@ -110,6 +113,8 @@ pub struct Entries {
     unverified: VecDeque<i32>,
     /// Entries with a request whose first attempt was put off.
     put_off: VecDeque<i32>,
+    /// Polls of the submission at work that are yet to be looked at.
+    gathered: Vec<libc::pollfd>,
     /// Looks at the poll set while there was something in one of the two.
     looks: u32,
     /// Requests that wait for readiness.
@@ -333,7 +338,7 @@ impl Entries {
             entry.generation = entry.generation.wrapping_add(1);
             (entry.registered, entry.read_empty, entry.write_full) = (0, false, false);
             (entry.stream, entry.direct, entry.access, entry.empty_streak) = (false, None, None, 0);
-            entry.emptied = Emptied::default();
+            (entry.emptied, entry.looks_in_vain) = (Emptied::default(), 0);
         }
     }
 
@@ -352,7 +357,7 @@ impl Entries {
             // Another file than the one we knew: events of the old one must not count.
             entry.generation = entry.generation.wrapping_add(1);
             (entry.read_empty, entry.write_full, entry.access) = (false, false, None);
-            entry.emptied = Emptied::default();
+            (entry.emptied, entry.looks_in_vain) = (Emptied::default(), 0);
             answer = Sys::epoll_ctl(epoll, second, fd, wanted, data(entry));
         }
         entry.registered = if answer.is_ok() { wanted } else { 0 };

@@ -3,6 +3,7 @@
 use crate::forced::{point, Point};
 use crate::op::msg_ring::MsgRing;
 use crate::op::net::Net;
+use crate::op::poll::PollAdd;
 use crate::op::rw::Rw;
 use crate::op::{definition, fs, Context, Direction, FileUse, Op, Verdict};
 use crate::path::worker::{self, Approach, Job};
@@ -164,6 +165,7 @@ impl RingGuard {
             Op::Nop(nop) => return nop.issue(),
             Op::Rw(rw) if !rw.selects() => self.issue_transfer(rw, fd),
             Op::Net(_) => self.attempt_on_socket(op, fd),
+            Op::Poll(poll) if first => self.look_or_gather(poll, fd),
             op => self.attempt_now(op, fd),
         };
         if waits_for == Some(Direction::Read) {
@@ -184,13 +186,11 @@ impl RingGuard {
     }
 
     fn attempt_now(&mut self, op: &mut Op, fd: i32) -> Verdict {
-        if matches!(op, Op::Poll(_)) && process::is_ring(fd) {
-            self.watch_ring(fd);
-        }
         if let Op::Net(net) = op {
             self.arm_anew = net.will_poll_first();
         }
         match op {
+            Op::Poll(poll) => self.look(poll, fd),
             Op::Rw(rw) if rw.selects() => self.issue_selecting(op, fd),
             Op::Rw(rw) => self.issue_transfer(rw, fd),
             Op::Net(Net::Transfer(transfer)) if transfer.selects() => self.issue_selecting(op, fd),
@@ -247,6 +247,14 @@ impl RingGuard {
             self.entries.note_stream(fd);
         }
         verdict
+    }
+
+    /// A poll's look in its turn.
+    pub fn look(&mut self, poll: &mut PollAdd, fd: i32) -> Verdict {
+        if process::is_ring(fd) {
+            self.watch_ring(fd);
+        }
+        poll.issue(Context { fd, nonblock: true })
     }
 
     /// A request polls ring `fd` (perhaps this one): CQEs make it readable from now on.

@@ -45,15 +45,21 @@ impl RingGuard {
         core::sync::atomic::compiler_fence(Ordering::SeqCst);
         if header.shared.load(Ordering::Relaxed) != 0 {
             header.submitter.store(0, Ordering::Relaxed);
-            return self.submit_among_others(to_submit);
+            let submitted = self.submit_among_others(to_submit);
+            self.look_at_gathered(); // where it got no further
+            return submitted;
         }
         let submitted = self.submit_alone(to_submit, tail);
+        if submitted.is_err() {
+            self.look_at_gathered(); // it got no further
+        }
         header.submitter.store(0, Ordering::Release); // partner: the Acquire load in `Control::begin_sharing`
         submitted
     }
 
     /// What follows a submission, whoever made it.
     fn end_submission(&mut self) {
+        self.look_at_gathered();
         self.end_chain();
         if !self.drain.is_idle() {
             self.release_submitted();
@@ -190,9 +196,21 @@ impl RingGuard {
             verdict => {
                 let id = self.admit(take_request(op, opcode, row, sqe), on_its_way);
                 self.follow(id, verdict);
+                if self.entries.has_gathered() && (self.entries.has_gathered_most() || !self.is_poll_next()) {
+                    self.look_at_gathered();
+                }
             }
         }
         true
+    }
+
+    /// Whether the next SQE is a POLL_ADD. A guess: the program may change it, and this call may end before it.
+    fn is_poll_next(&self) -> bool {
+        let view = self.memory.view;
+        let next = self.control.header().sq_head.load(Ordering::Relaxed);
+        let there = view.load(word::SQ_TAIL).is_ok_and(|tail| tail != next);
+        let index = view.sq_index(next).ok().filter(|index| there && *index < view.layout().sq_entries);
+        index.is_some_and(|index| view.sqe(index).is_ok_and(|sqe| sqe.opcode == Opcode::PollAdd as u8))
     }
 
     /// Takes a request in that has to look at others first, or that a timer or other credentials make.
@@ -205,6 +223,7 @@ impl RingGuard {
         sqe: &Sqe,
         on_its_way: Unanswered,
     ) {
+        self.look_at_gathered();
         self.record(|it| it.submit_req(sqe));
         let mut request = take_request(op, opcode, row, sqe);
         if sqe.personality != 0 && request.op.depends_on_caller() {
@@ -217,6 +236,7 @@ impl RingGuard {
         } else {
             self.take_in_order(request, on_its_way);
         }
+        self.look_at_gathered();
     }
 
     /// What only the ring can tell of an operation.
@@ -285,6 +305,7 @@ impl RingGuard {
     #[cold]
     fn refuse(&mut self, sqe: &Sqe, error: Errno, cqe_flags: u32, on_its_way: Unanswered) -> bool {
         let result = -error.raw_os_error();
+        self.look_at_gathered();
         self.record(|it| it.req_failed(sqe, result));
         let known = Opcode::from_u8(sqe.opcode);
         if self.chain.is_some() || sqe.flags & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0 {

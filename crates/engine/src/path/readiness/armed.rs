@@ -3,6 +3,7 @@
 use super::{DEVICE, EDGE, ENDED, FOREIGN_KICK, KICK, READ, WRITE};
 use crate::forced::{point, Point};
 use crate::op::net::socket_option;
+use crate::op::poll::PollAdd;
 use crate::op::{Op, Verdict};
 use crate::os::{EpollEvent, Os, Sys};
 use crate::path::worker::Approach;
@@ -20,10 +21,15 @@ const EVENTS: usize = 128;
 /// What the registration of a descriptor asks for, for an operation that waits there.
 pub(super) fn events_for(op: &Op, list: ListKind) -> u32 {
     match (op, list) {
-        (Op::Poll(poll), _) => u32::from(poll.events) | ENDED | libc::EPOLLRDHUP as u32,
+        (Op::Poll(poll), _) => events_of(poll),
         (_, ListKind::Write) => WRITE,
         _ => READ & !(libc::EPOLLPRI as u32),
     }
+}
+
+/// The same for a poll.
+pub(super) fn events_of(poll: &PollAdd) -> u32 {
+    u32::from(poll.events) | ENDED | libc::EPOLLRDHUP as u32
 }
 
 impl RingGuard {
@@ -291,7 +297,7 @@ impl RingGuard {
     }
 
     /// Answers the poll requests of a descriptor that `seen` concerns.
-    fn answer_polls(&mut self, fd: i32, seen: u16) {
+    pub(super) fn answer_polls(&mut self, fd: i32, seen: u16) {
         let mut next = self.entries.existing(fd).and_then(|entry| entry.polls.first());
         while let Some(id) = next {
             next = List::after(&self.slab, id);
@@ -394,7 +400,7 @@ impl RingGuard {
         wants
     }
 
-    fn reissue_all(&mut self, fd: i32) {
+    pub(super) fn reissue_all(&mut self, fd: i32) {
         self.join_list(fd);
         for list in [ListKind::Read, ListKind::Write, ListKind::Poll] {
             while let Some(id) = self.entries.existing(fd).and_then(|entry| entry.list(list).first()) {
