@@ -42,14 +42,14 @@ pub struct Transfer {
     polled: bool,
     /// `MSG_*` as the program gave them; a bundle that is sent has MSG_WAITALL.
     flags: u32,
-    /// The last attempt took all that the socket had.
-    emptied: bool,
     /// Bytes transferred by earlier attempts; less than [`BYTES_MAX`].
     done: u32,
     /// With IOSQE_BUFFER_SELECT: what is chosen.
     selection: Option<Box<Selection>>,
     /// Of SEND_ZC and SENDMSG_ZC.
     zero_copy: Option<Box<ZeroCopy>>,
+    /// The last attempt took all that the socket had.
+    emptied: bool,
     data: Data,
 }
 
@@ -154,10 +154,10 @@ impl Transfer {
             bundle: false,
             polled: false,
             flags: sqe.op_flags,
-            emptied: false,
             done: 0,
             selection: None,
             zero_copy: None,
+            emptied: false,
             data,
         }
     }
