@@ -15,12 +15,19 @@ cases! {
         the_end_of_a_socket_shut_down_here,
         a_reset_after_data,
         data_behind_urgent_data,
+        data_behind_urgent_data_that_was_taken,
+        data_for_a_receive_cancelled_at_once,
+        data_for_a_receive_that_is_out_of_time,
+        data_is_there_when_the_submission_returns,
+        room_that_is_partly_none,
         data_below_the_low_mark,
         data_that_the_program_takes_itself,
         another_socket_under_the_number,
         a_registered_socket,
         the_end_of_a_multishot_receive,
         data_for_a_multishot_receive,
+        a_multishot_receive_is_cancelled,
+        a_multishot_receive_that_may_not_wait,
         a_stream_in_pieces,
     ],
     own_flags: [],
@@ -151,6 +158,92 @@ fn data_behind_urgent_data(cx: &Context) {
     assert_eq!(&memory[..9], b"behind it");
 }
 
+fn data_behind_urgent_data_that_was_taken(cx: &Context) {
+    let ((a, mut b, mut ring), mut memory) = (emptied_often(cx, 64), [0; 64]);
+    b.write_all(b"before").expect("send");
+    // SAFETY: one byte is passed, which lives until the call returns.
+    assert_eq!(unsafe { libc::send(fd(&b), b"!".as_ptr().cast(), 1, libc::MSG_OOB) }, 1);
+    b.write_all(b"behind it").expect("send");
+    let_arrive();
+    assert_eq!(ring.run(sqe::recv(fd(&a), &mut memory[..1], libc::MSG_OOB)), 1);
+    assert_eq!(ring.run(sqe::recv(fd(&a), &mut memory, 0)), 6);
+    assert_eq!(ring.run(sqe::recv(fd(&a), &mut memory, 0)), 9);
+    assert_eq!(&memory[..9], b"behind it");
+}
+
+fn data_for_a_receive_cancelled_at_once(cx: &Context) {
+    for room in ROOMS {
+        let ((a, mut b, mut ring), mut memory) = (emptied_often(cx, room), [0; 64]);
+        for _ in 0..2 {
+            b.write_all(b"behind").expect("send");
+            let_arrive();
+            let receive = sqe::recv(fd(&a), &mut memory[..room], 0).data(1);
+            ring.go_all(&[receive, sqe::cancel(1, 0).data(2)]);
+            assert_eq!(ring.wait_sorted(2), [(1, 6), (2, -libc::ENOENT)]);
+        }
+    }
+}
+
+fn data_for_a_receive_that_is_out_of_time(cx: &Context) {
+    for room in ROOMS {
+        let ((a, mut b, mut ring), mut memory) = (emptied_often(cx, room), [0; 64]);
+        for _ in 0..2 {
+            b.write_all(b"behind").expect("send");
+            let_arrive();
+            let receive = sqe::recv(fd(&a), &mut memory[..room], 0).data(1).with(IOSQE_IO_LINK);
+            ring.go_all(&[receive, sqe::link_timeout(&ms(0)).data(2)]);
+            let [received, timeout] = ring.wait_sorted(2)[..] else { panic!("two CQEs") };
+            assert_eq!(received, (1, 6));
+            // Its timer is started after the receive, of which it then finds nothing.
+            assert!([(2, -libc::ENOENT), (2, -libc::ECANCELED)].contains(&timeout), "{timeout:?}");
+        }
+    }
+}
+
+fn data_is_there_when_the_submission_returns(cx: &Context) {
+    for room in ROOMS {
+        let ((a, mut b), mut ring, mut memory) = (tcp_pair(), cx.ring(8), [0; 64]);
+        let receive = sqe::recv(fd(&a), &mut memory[..room], 0);
+        for _ in 0..12 {
+            b.write_all(b"behind").expect("send");
+            let_arrive();
+            ring.go(receive);
+            assert_eq!(ring.peek().expect("a CQE").res, 6);
+            ring.go(receive);
+            b.write_all(b"behind").expect("send");
+            assert_eq!(ring.wait().res, 6);
+        }
+    }
+}
+
+/// What lies behind memory that cannot be written to stays in the socket.
+fn room_that_is_partly_none(cx: &Context) {
+    const PAGE: usize = 4096;
+    let (a, mut b, mut ring) = emptied_often(cx, 64);
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping of two pages, the second of which is taken away again.
+    let page = unsafe {
+        let pages = libc::mmap(std::ptr::null_mut(), 2 * PAGE, prot, flags, -1, 0);
+        assert_eq!(libc::munmap(pages.byte_add(PAGE), PAGE), 0);
+        pages as u64
+    };
+    let send = |b: &mut TcpStream, byte: u8| {
+        b.write_all(&[byte; 3000]).expect("send");
+        let_arrive(); // in a segment of its own
+    };
+    (1..=3).for_each(|byte| send(&mut b, byte));
+    let receive = Sqe { addr: page, len: 9000, ..sqe::recv(fd(&a), &mut [], 0) };
+    let (mut left, mut memory) = (9000, vec![0; 9000]);
+    let first = ring.run(receive);
+    assert!(first == -libc::EFAULT || first > 0, "{first}");
+    left -= first.max(0);
+    while left > 0 {
+        let count = ring.run(sqe::recv(fd(&a), &mut memory, 0));
+        assert!(count > 0, "{count} with {left} left");
+        left -= count;
+    }
+}
+
 fn data_below_the_low_mark(cx: &Context) {
     let ((a, mut b), mut ring, mut memory) = (tcp_pair(), cx.ring(8), [0; 64]);
     sys::set_option(&a, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &4i32);
@@ -244,6 +337,38 @@ fn data_for_a_multishot_receive(cx: &Context) {
             }
             assert_eq!(shots(&mut ring, &mut buffers, bytes.len()), (bytes, None));
         }
+    }
+}
+
+/// A multishot receive of a socket that it has emptied often.
+fn shot_often(cx: &Context, room: usize, flags: u32) -> (TcpStream, TcpStream, Ring, BufferRing) {
+    let ((a, mut b), mut ring) = (tcp_pair(), cx.ring(8));
+    let mut buffers = BufferRing::filled(&ring, 1, 8, room);
+    ring.go(recv_multishot(fd(&a), 0).data(1).op_flags(flags));
+    for _ in 0..12 {
+        b.write_all(b"behind").expect("send");
+        assert_eq!(shots(&mut ring, &mut buffers, 6), (b"behind".to_vec(), None));
+    }
+    (a, b, ring, buffers)
+}
+
+fn a_multishot_receive_is_cancelled(cx: &Context) {
+    for room in ROOMS {
+        let (_a, _b, mut ring, _buffers) = shot_often(cx, room, 0);
+        ring.go(sqe::cancel(1, 0).data(2));
+        assert_eq!(ring.wait_sorted(2), [(1, -libc::ECANCELED), (2, 0)]);
+    }
+}
+
+fn a_multishot_receive_that_may_not_wait(cx: &Context) {
+    for room in ROOMS {
+        let (a, mut b, mut ring, mut buffers) = shot_often(cx, room, 0);
+        ring.go(sqe::cancel(1, 0).data(2));
+        assert_eq!(ring.wait_sorted(2), [(1, -libc::ECANCELED), (2, 0)]);
+        b.write_all(b"behind").expect("send");
+        let_arrive();
+        ring.go(recv_multishot(fd(&a), 0).op_flags(libc::MSG_DONTWAIT as u32));
+        assert_eq!(shots(&mut ring, &mut buffers, 7), (b"behind".to_vec(), Some(-libc::EAGAIN)));
     }
 }
 

@@ -13,6 +13,8 @@ cases! {
         a_waiting_one_is_removed,
         two_of_one_descriptor,
         chains_among_them,
+        a_chain_that_the_submission_cuts_off,
+        ready_ones_are_no_asynchronous_completions,
         drained_ones_among_them,
         what_is_ready_later_completes,
         other_events_than_before,
@@ -160,6 +162,29 @@ fn chains_among_them(cx: &Context) {
     ring.expect_quiet();
     make_ready(&files[2]);
     assert_eq!(answers(&mut ring, 2), [(2, READY), (6, 0)]);
+}
+
+fn a_chain_that_the_submission_cuts_off(cx: &Context) {
+    let (files, mut ring) = polled_often(cx, 2, 16);
+    // Its event has come, and was not taken away.
+    ring.go(poll(&files[1], 1));
+    make_ready(&files[1]);
+    assert_eq!(answers(&mut ring, 1), [(1, READY)]);
+    ring.go_all(&[poll(&files[0], 0), poll(&files[1], 1).with(IOSQE_IO_LINK)]);
+    assert_eq!(answers(&mut ring, 1), [(1, READY)]);
+}
+
+fn ready_ones_are_no_asynchronous_completions(cx: &Context) {
+    let (files, mut ring) = polled_often(cx, 2, 16);
+    let told = sys::eventfd(0, libc::EFD_NONBLOCK);
+    let number = fd(&told);
+    assert_eq!(ring.register(IORING_REGISTER_EVENTFD_ASYNC, &raw const number as usize, 1), 0);
+    make_ready(&files[1]);
+    poll_all(&mut ring, &files);
+    assert_eq!(answers(&mut ring, 1), [(1, READY)]);
+    let mut told = &told;
+    let error = told.read(&mut [0; 8]).expect_err("nobody was told");
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
 }
 
 fn drained_ones_among_them(cx: &Context) {

@@ -120,6 +120,8 @@ pub struct State {
     pub ready: VecDeque<Id>,
     /// Poll set and what is known of descriptors.
     pub entries: Entries,
+    /// The last call that submitted asked for events, too.
+    pub submits_and_waits: bool,
     /// The request being armed has made no attempt, see `Entries::puts_off`.
     pub attempt_put_off: bool,
     /// The request about to be armed asked for no attempt: its registration is to tell what is there already.

@@ -16,7 +16,7 @@ pub mod rights;
 mod transfer;
 mod zero_copy;
 
-pub use transfer::Transfer;
+pub use transfer::{unread_bytes, Emptied, Transfer};
 pub use zero_copy::refused_flags;
 
 use super::{call, reject_unused, Context, Direction, Field, Verdict};

@@ -50,7 +50,7 @@ struct Entry {
     generation: u32,
     /// Events that the standing registration asks for, 0 for none.
     registered: u32,
-    /// The last attempt in this direction found nothing, and no event has come since.
+    /// The last attempt in this direction found nothing or left nothing, and no event has come since.
     read_empty: bool,
     write_full: bool,
     /// How many first attempts to read in a row found nothing: the next one is put off, see [`Entries::puts_off`].
@@ -113,6 +113,8 @@ pub struct Entries {
     unverified: VecDeque<i32>,
     /// Entries with a request whose first attempt was put off.
     put_off: VecDeque<i32>,
+    /// A request was armed without an attempt since the poll set was last looked at.
+    unlooked: bool,
     /// Polls of the submission at work that are yet to be looked at.
     gathered: Vec<libc::pollfd>,
     /// Looks at the poll set while there was something in one of the two.
@@ -124,7 +126,7 @@ pub struct Entries {
 }
 
 impl Entries {
-    /// The last attempt found nothing there, and no event has said otherwise since.
+    /// The last attempt found nothing there, or left nothing, and no event has said otherwise since.
     #[inline]
     pub fn known_not_ready(&self, fd: i32, direction: Direction) -> bool {
         match self.entries.get(fd as usize) {
@@ -387,6 +389,7 @@ impl Entries {
         self.entries.clear();
         self.unverified.clear();
         self.put_off.clear();
+        self.gathered.clear();
         self.armed = 0;
     }
 

@@ -152,6 +152,7 @@ impl RingGuard {
         let waits_for = if first { op.waits_for() } else { None };
         if let Some(direction) = waits_for {
             if self.entries.known_not_ready(fd, direction) && self.finds_buffer(op) {
+                self.entries.note_unlooked(direction);
                 return Verdict::WouldBlock(direction);
             }
             if direction == Direction::Read && self.entries.puts_off(fd) && self.finds_buffer(op) {
@@ -177,10 +178,14 @@ impl RingGuard {
     /// An attempt, and what it teaches of the socket.
     fn attempt_on_socket(&mut self, op: &mut Op, fd: i32) -> Verdict {
         let verdict = self.attempt_now(op, fd);
-        if let Op::Net(Net::Transfer(transfer)) = op {
-            if transfer.take_emptied() {
-                self.entries.note_emptied(fd);
+        let Op::Net(Net::Transfer(transfer)) = op else { return verdict };
+        if let Some(emptied) = transfer.take_emptied() {
+            // Who submits to a deferred ring without waiting sees what is there by an attempt only.
+            if self.submits_and_waits || !self.ring().defers() {
+                self.entries.note_emptied(fd, emptied);
             }
+        } else if transfer.takes_urgent_data() {
+            self.entries.doubt_emptied(fd);
         }
         verdict
     }

@@ -220,15 +220,14 @@ impl RingGuard {
     /// The next attempt, unless the last one has left nothing there: `io_recv_finish` in io_uring/net.c makes none then either.
     fn attempt_after_shot(&mut self, id: Id) -> Verdict {
         let request = &self.slab[id];
-        let nothing_left = match (&request.op, request.target.number()) {
-            (Op::Net(Net::Transfer(transfer)), Some(fd)) if transfer.direction() == Direction::Read => {
-                self.entries.known_not_ready(fd, Direction::Read)
+        let waits_to_receive =
+            matches!(request.op, Op::Net(Net::Transfer(_))) && request.op.waits_for() == Some(Direction::Read);
+        match request.target.number() {
+            Some(fd) if waits_to_receive && self.entries.known_not_ready(fd, Direction::Read) => {
+                self.slab[id].op.forget_transferred(); // that has had its CQE
+                Verdict::WouldBlock(Direction::Read)
             }
-            _ => false,
-        };
-        match nothing_left {
-            true => Verdict::WouldBlock(Direction::Read),
-            false => self.attempt_again(id),
+            _ => self.attempt_again(id),
         }
     }
 

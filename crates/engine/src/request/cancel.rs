@@ -80,6 +80,7 @@ impl RingGuard {
 
     /// ASYNC_CANCEL. Source: io_uring_enter(2); io_uring/cancel.c.
     pub fn cancel_requests(&mut self, cancel: &Cancel) -> Verdict {
+        self.attempt_unlooked();
         let file = match self.cancelled_file(cancel) {
             Ok(file) => file,
             Err(error) => return Verdict::error(error),

@@ -164,6 +164,9 @@ impl RingGuard {
     /// Completes every timer whose deadline has passed. True when there was one.
     pub fn fire_timers(&mut self) -> bool {
         let mut fired = false;
+        if self.entries.has_unlooked() && self.timers.next_ns() == Some(0) {
+            self.attempt_unlooked();
+        }
         loop {
             let state = &mut **self;
             let Some(id) = state.timers.pop_due(&mut state.slab) else { return fired };

@@ -67,6 +67,7 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
     let mut submitted = 0;
     if call.to_submit != 0 {
         guard.check_issuer()?;
+        guard.submits_and_waits = call.flags & IORING_ENTER_GETEVENTS != 0;
         submitted = guard.submit(call.to_submit)?;
         guard.settle();
         if submitted != call.to_submit {
@@ -75,6 +76,9 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
         }
     }
     if call.flags & IORING_ENTER_GETEVENTS == 0 {
+        if !guard.is_polled() {
+            guard.look_for_unlooked();
+        }
         guard.call_helper();
         return Ok(submitted);
     }

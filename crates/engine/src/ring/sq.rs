@@ -61,6 +61,7 @@ impl RingGuard {
     fn end_submission(&mut self) {
         self.look_at_gathered();
         self.end_chain();
+        self.look_at_gathered(); // the head of a chain that ends here
         if !self.drain.is_idle() {
             self.release_submitted();
         }

@@ -48,9 +48,18 @@ pub struct Transfer {
     selection: Option<Box<Selection>>,
     /// Of SEND_ZC and SENDMSG_ZC.
     zero_copy: Option<Box<ZeroCopy>>,
-    /// The last attempt took all that the socket had.
-    emptied: bool,
+    /// What the last attempt says of what the socket has left.
+    emptied: Option<Emptied>,
     data: Data,
+}
+
+/// A receive has taken all that its stream socket had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Emptied {
+    /// FIONREAD says so.
+    Surely,
+    /// It got less than it had room for. It may have met an address that cannot be written to.
+    Seemingly,
 }
 
 #[derive(Debug)]
@@ -157,7 +166,7 @@ impl Transfer {
             done: 0,
             selection: None,
             zero_copy: None,
-            emptied: false,
+            emptied: None,
             data,
         }
     }
@@ -271,11 +280,16 @@ impl Transfer {
         Some(checked.map_or_else(Verdict::error, |()| self.nothing()))
     }
 
-    /// Whether a receive has just taken all that its socket had, if that is a stream: it got less than it had room for, or
-    /// FIONREAD says so.
+    /// Whether a receive has just taken all that its socket had, if that is a stream.
     #[inline]
-    pub(crate) fn take_emptied(&mut self) -> bool {
-        core::mem::take(&mut self.emptied)
+    pub(crate) fn take_emptied(&mut self) -> Option<Emptied> {
+        self.emptied.take()
+    }
+
+    /// It takes urgent data (MSG_OOB), of whose place in the stream no event tells any more then.
+    #[inline]
+    pub(crate) fn takes_urgent_data(&self) -> bool {
+        self.flags & libc::MSG_OOB as u32 != 0
     }
 
     /// Whether [`polls_first`](Self::polls_first) is yet to come.
@@ -349,7 +363,11 @@ impl Transfer {
         let unread = if may_have_more { unread_bytes(fd) } else { 0 };
         // Of a message the bytes are those of its header, too.
         let counts = matches!(self.data, Data::Buffer { .. }) && self.flags & (STAYS | BESIDE_THE_DATA) == 0;
-        self.emptied = counts && unread == 0 && self.done != 0;
+        self.emptied = match counts && unread == 0 && self.done != 0 {
+            true if filled => Some(Emptied::Surely),
+            true => Some(Emptied::Seemingly),
+            false => None,
+        };
         if let Some(selection) = &mut self.selection {
             selection.unread = unread;
         }
@@ -450,7 +468,7 @@ fn is_stream(fd: i32) -> bool {
 }
 
 /// What a stream socket has left to receive, 0 where that is not known. Source: tcp(7), unix(7), FIONREAD.
-fn unread_bytes(fd: i32) -> usize {
+pub fn unread_bytes(fd: i32) -> usize {
     let mut count = 0i32;
     let answer =
         call(libc::SYS_ioctl, [fd as usize, libc::FIONREAD as usize, &mut count as *mut i32 as usize, 0, 0, 0]);

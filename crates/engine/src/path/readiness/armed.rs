@@ -131,6 +131,7 @@ impl RingGuard {
     /// Takes what is in the poll set, whether or not anything is armed, and serves it. True when there was something.
     pub fn take_events(&mut self) -> bool {
         let Some(epoll) = self.entries.epoll() else { return false };
+        self.entries.unlooked = false;
         // Kept, since it costs more to clear than to use.
         let mut events = core::mem::take(&mut self.entries.seen);
         events.resize(EVENTS, EpollEvent::default());
@@ -318,11 +319,15 @@ impl RingGuard {
     /// Before a sleep: makes sure that every entry armed since it was last looked at still names the file that its
     /// requests wait for, and makes the first attempts that were put off, where no event has made them yet.
     pub fn verify(&mut self) {
-        for _ in 0..self.entries.put_off.len() {
-            self.attempt_next_put_off();
-        }
+        self.attempt_all_put_off();
         for _ in 0..self.entries.unverified.len() {
             self.verify_next();
+        }
+    }
+
+    pub(super) fn attempt_all_put_off(&mut self) {
+        for _ in 0..self.entries.put_off.len() {
+            self.attempt_next_put_off();
         }
     }
 

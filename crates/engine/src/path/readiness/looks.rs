@@ -5,13 +5,14 @@
 //! submission ends. So the CQEs, and their order, are as if each had been looked at in its turn; what becomes ready after the
 //! look is an event of the registration, which was there before.
 //!
-//! Part of a ring's state, as all of `path::readiness`; empty whenever the ring's lock is free.
+//! Part of a ring's state, as all of `path::readiness`; nothing is gathered whenever the ring's lock is free.
 
 use super::armed::events_of;
 use super::{Entries, EDGE};
 use crate::op::poll::PollAdd;
 use crate::op::{Direction, Verdict};
 use crate::os::{Os, Sys};
+use crate::request::Path;
 use crate::ring::RingGuard;
 use crate::{process, Errno};
 
@@ -70,6 +71,13 @@ impl RingGuard {
         true
     }
 
+    /// The poll that waits alone on `fd` completes in the submitting call, as one that is looked at in its turn.
+    fn complete_inline(&mut self, fd: i32) {
+        if let Some(id) = self.entries.existing(fd).and_then(|entry| entry.polls.first()) {
+            self.slab[id].path = Path::Inline;
+        }
+    }
+
     /// Makes the looks that were gathered, and answers in the order of their SQEs.
     pub fn look_at_gathered(&mut self) {
         if !self.entries.has_gathered() {
@@ -89,6 +97,7 @@ impl RingGuard {
             }
             self.entries.note_look(look.fd, look.revents == 0);
             if look.revents != 0 {
+                self.complete_inline(look.fd);
                 self.answer_polls(look.fd, look.revents as u16);
             }
         }
