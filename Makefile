@@ -2,26 +2,33 @@
 
 # Where cargo builds.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-# One log for each step of `make test`.
+# The folder with the programs that are checked and those that check them (scripts/build.sh).
+CHECK := $(TARGET)/check
+# One log for each step of `make test` or `make soak`.
 LOGS := $(TARGET)/test-logs
-STEP := scripts/step.sh $(LOGS)
+SOAK_LOGS := $(TARGET)/soak-logs
+STEP = scripts/step.sh $(LOGS)
 
-# In the order in which they run.
-STEPS := setup format lint doc patches build unit loom conformance-kernel conformance-engine conformance-table profiles \
-         liburing-tests libaio-tests planted differential e2e install-test containers
+# `make test`: what the code alone decides, in 20 minutes at most. In the order in which they run.
+STEPS := setup format lint doc build unit loom conformance e2e install-test
+# `make soak`: the rest, and then all of it again beside four processes that spin.
+SOAK := setup-soak build unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
+        differential e2e-soak containers
+LOADED := unit conformance e2e $(filter-out setup-soak build containers,$(SOAK))
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
 export DESTDIR PREFIX LIBDIR STRIP
 
 .NOTPARALLEL:
-.PHONY: help build test demo results bench e2e-kernel conformance-renew undone install install-strip uninstall clean $(STEPS)
+.PHONY: help build test soak oracle demo results bench e2e-kernel install install-strip uninstall clean \
+        $(sort $(STEPS) $(SOAK) $(LOADED))
 
 help:
 	@echo "make build       the command anyring and libanyring.so, in $(TARGET)/release"
-	@echo "make test        everything: $(STEPS)"
+	@echo "make test        what must pass before a change lands: $(STEPS)"
+	@echo "make soak        the rest, in hours: $(SOAK); then beside load"
 	@echo "make STEP        one of these steps alone"
-	@echo "make undone      that the tests of the decisions fail without them; some 20 minutes"
-	@echo "make conformance-renew  writes CONFORMANCE.md anew; a minute"
+	@echo "make oracle      records anew what the kernel answers in each case, and writes CONFORMANCE.md; 10 minutes"
 	@echo "make e2e-kernel  the end-to-end tests on the kernel's own io_uring, to check the tests"
 	@echo "make results     measures everything into docs/results, in 15 minutes; the machine should do nothing else"
 	@echo "make bench       what the engine's parts cost, in a process without doors (criterion)"
@@ -36,9 +43,21 @@ test:
 	@-$(MAKE) --no-print-directory --keep-going $(STEPS)
 	@scripts/summary.sh $(LOGS) $(STEPS)
 
+soak:
+	@rm -rf $(SOAK_LOGS)
+	@-$(MAKE) --no-print-directory --keep-going LOGS=$(SOAK_LOGS)/quiet $(SOAK)
+	@-scripts/beside.sh 4 $(MAKE) --no-print-directory --keep-going LOGS=$(SOAK_LOGS)/loaded $(LOADED)
+	@status=0; \
+	scripts/summary.sh $(SOAK_LOGS)/quiet $(SOAK) || status=1; \
+	echo; echo "and beside four processes that spin:"; \
+	scripts/summary.sh $(SOAK_LOGS)/loaded $(LOADED) || status=1; \
+	exit $$status
+
 # What the other steps need, from the package registries.
 setup:
 	@$(STEP) $@ scripts/setup.sh
+setup-soak: setup
+	@$(STEP) $@ scripts/setup.sh soak
 
 format: setup
 	@$(STEP) $@ scripts/each-crate.sh fmt --check
@@ -49,62 +68,61 @@ lint: setup
 doc: setup
 	@$(STEP) $@ scripts/doc.sh
 
-# That the patches of `make undone` and `make planted` still apply; one second.
-patches:
-	@$(STEP) $@ scripts/check-patches.sh crates/inject/tests/undone differential/planted
-
 build: setup
 	@$(STEP) $@ scripts/build.sh $(TARGET) anyring-conformance anyring-differential
 
-# Unit and integration tests of all crates but the end-to-end ones.
+# Unit and integration tests of all crates but the end-to-end ones. `unit-soak`: those that measure, or take long.
+UNIT := scripts/cargo-test.sh --locked --workspace --exclude anyring-e2e --no-fail-fast
 unit: build
-	@$(STEP) $@ scripts/cargo-test.sh --locked --workspace --exclude anyring-e2e --no-fail-fast
+	@$(STEP) $@ $(UNIT)
+unit-soak: build
+	@$(STEP) $@ $(UNIT) -- --ignored
 
 # Model checks of how threads hand things to each other. The flag rebuilds everything, so in a folder of its own.
 loom: setup
 	@RUSTFLAGS="--cfg loom" $(STEP) $@ cargo test --locked --release --target-dir $(TARGET)/loom -p anyring-engine --test loom
 
-conformance-kernel: build
-	@$(STEP) $@ scripts/conformance.sh kernel $(TARGET)/release
-
+# The conformance cases on ours, each once; through every door with every set of flags; and so on the kernel.
+conformance: build
+	@$(STEP) $@ scripts/conformance.sh once $(CHECK)
 conformance-engine: build
-	@$(STEP) $@ scripts/conformance.sh engine $(TARGET)/release
+	@$(STEP) $@ scripts/conformance.sh engine $(CHECK)
+conformance-kernel: build
+	@$(STEP) $@ scripts/conformance.sh kernel $(CHECK)
 
-# That CONFORMANCE.md is what the two runs above say, and that nothing in it is missing.
-conformance-table: build
-	@$(STEP) $@ scripts/conformance.sh table $(TARGET)/release
+# ADD=1 adds to the record that there is.
+oracle: build
+	@scripts/conformance.sh oracle $(CHECK)
 
-conformance-renew: build
-	@scripts/conformance.sh renew $(TARGET)/release
-
-# That random programs find the bugs of differential/planted, each planted in a build of its own.
-planted: build
-	@$(STEP) $@ scripts/planted.sh $(TARGET)/release
+# That what is to find each bug of crates/engine/src/mutation.rs fails with it, and only then.
+mutations: build
+	@$(STEP) $@ cargo xtask mutations --bin $(CHECK)
 
 # Random programs, of 2,000 fixed seeds, on the kernel and on ours.
 differential: build
-	@$(STEP) $@ $(TARGET)/release/anyring-differential compare --expect differential/differences.txt
+	@$(STEP) $@ $(CHECK)/anyring-differential compare --expect differential/differences.txt
 
+# The conformance cases where more than io_uring is missing.
 profiles: build
-	@$(STEP) $@ scripts/profiles.sh $(TARGET)/release
+	@$(STEP) $@ scripts/profiles.sh $(CHECK)
 
 # liburing's own test programs, on the kernel and on ours.
-liburing-tests: build
-	@$(STEP) $@ scripts/liburing-tests.sh run $(TARGET)/release
+liburing-tests: setup-soak build
+	@$(STEP) $@ scripts/liburing-tests.sh run $(CHECK)
 
 # libaio's own harness, likewise.
-libaio-tests: build
-	@$(STEP) $@ scripts/libaio-tests.sh run $(TARGET)/release
+libaio-tests: setup-soak build
+	@$(STEP) $@ scripts/libaio-tests.sh run $(CHECK)
 
+# Real programs: in Docker's profile and where Linux AIO is refused, too; `e2e-soak` in every environment.
+E2E := scripts/cargo-test.sh --locked -p anyring-e2e --no-fail-fast
 e2e: build
-	@$(STEP) $@ scripts/cargo-test.sh --locked -p anyring-e2e --no-fail-fast
-
-# Not a step of `make test`: it builds once for each patch.
-undone:
-	@$(STEP) $@ scripts/undone.sh
+	@E2E_IN=docker::user,noaio $(STEP) $@ $(E2E)
+e2e-soak: build
+	@$(STEP) $@ $(E2E)
 
 e2e-kernel: build
-	@E2E_ON=kernel $(STEP) $@ scripts/cargo-test.sh --locked -p anyring-e2e --no-fail-fast
+	@E2E_ON=kernel $(STEP) $@ $(E2E)
 
 demo: setup
 	@scripts/build.sh $(TARGET)
@@ -138,7 +156,7 @@ install-test: build
 	@$(STEP) $@ packaging/test-install.sh $(TARGET)
 
 # packaging/Dockerfile and kubernetes.yaml, step by step in a chroot; with FULL=1 the build, too.
-containers: build
+containers: setup-soak build
 	@$(STEP) $@ packaging/test-in-chroot.sh $(TARGET)
 
 clean:

@@ -48,7 +48,15 @@ installs_without_building() {
     share/doc/anyring/docs/limits.md; do
     [ -f "$folder/staged/opt/anyring/$file" ] || { echo "$file is not installed"; return 1; }
   done
-  [ "$(ls "$folder/staged")" = opt ]
+  [ "$(ls "$folder/staged")" = opt ] && links_lead_somewhere "$folder/staged/opt/anyring/share/doc/anyring"
+}
+
+# links_lead_somewhere FOLDER: what the README there links to is installed, too.
+links_lead_somewhere() {
+  local link
+  for link in $(grep -oE '\]\([^)#:]+' "$1/README.md" | cut -c3-); do
+    [ -e "$1/$link" ] || { echo "README.md links to $link, which is not installed"; return 1; }
+  done
 }
 
 runs_where_it_was_moved() {

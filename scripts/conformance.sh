@@ -1,86 +1,80 @@
 #!/usr/bin/env bash
-# Runs the conformance cases on the kernel's io_uring or on ours, through all three doors and every set of setup flags.
+# Runs the conformance cases and holds what they are answered against conformance/oracle.json, what the kernel answered.
 #
-# usage: scripts/conformance.sh kernel|engine|table|renew BIN      (BIN: the folder with anyring and anyring-conformance)
+# usage: scripts/conformance.sh once|engine|kernel|oracle BIN  (BIN: the folder with anyring and anyring-conformance)
 #
-# On ours the cases run once more in a program without instructions of its own, where more is remembered of descriptors.
-# The doors run side by side, since most cases wait. Each leaves a record in BIN; `table` holds CONFORMANCE.md against
-# these, `renew` makes them anew (one door, one set of flags, a minute) and writes the file.
-# A case that fails once, and then not in 20 further runs, is called flaky and skipped (conformance/README.md).
-# On the kernel every case must pass. On ours, under `anyring deny`, the known differences must fail and all else pass.
-# Where the kernel's own io_uring does not work, its run is one skip, with the reason.
+#   once     on ours, each case once: its name gives the door and the flags (`make test`)
+#   engine   on ours, through every door with every set of flags (`make soak`)
+#   kernel   the same on the kernel's io_uring
+#   oracle   makes the record anew from such runs on the kernel, twice through each door, and CONFORMANCE.md of it; with
+#            ADD=1 adds these runs to the record that there is
+#
+# On ours the cases also run in a program without instructions of its own, where more is remembered of descriptors. What
+# fails runs again three times, alone; if it then passes it is called flaky and skipped (conformance/README.md).
 set -euo pipefail
 
-side=$1 bin=$(realpath "$2")
+side=${1:-} bin=$(realpath "${2:-.}")
 here=$(cd "$(dirname "$0")/.." && pwd)
+record=$here/conformance/oracle.json
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 export TMPDIR=$folder
-record=$bin/conformance-$side
+# Most cases wait, so several run at a time.
+common=(--quiet --jobs $((4 * $(nproc))) --confirm 3)
+all=(--matrix --door liburing --door libc --door raw)
 
-kernel() { "$bin/anyring-conformance" --quiet --confirm 20 "$@"; }
+natively() { "$bin/anyring-conformance" "${common[@]}" "${all[@]}" "$@"; }
 on_ours() {
   "$bin/anyring" deny -- "$bin/anyring" run --backend user --aio user -- \
-    "$bin/$1" --quiet --confirm 20 "${@:2}" --expect "$here/conformance/differences.txt"
+    "$bin/$1" "${common[@]}" --oracle "$record" --expect "$here/conformance/differences.txt" "${@:2}"
 }
-engine() { on_ours anyring-conformance "$@"; }
-plain() { on_ours anyring-conformance-plain --door libc; }
 
-# through_all_doors FUNCTION [PROGRAM]: the reports one after another, then one line that sums them up.
-through_all_doors() {
-  rm -rf "$record"
-  mkdir "$record"
-  local door status=0 jobs=() reports=()
-  for door in liburing libc raw; do
-    "$1" --matrix --door "$door" --record "$record/$door.json" >"$folder/$door" 2>&1 &
-    jobs+=($!)
-    reports+=("$folder/$door")
+# sum COMMAND -- COMMAND...: runs one after the other, and sums up their last lines.
+sum() {
+  local status=0 reports=0
+  : >"$folder/reports"
+  while [ $# != 0 ]; do
+    local command=()
+    while [ $# != 0 ] && [ "$1" != -- ]; do command+=("$1") && shift; done
+    [ $# = 0 ] || shift
+    reports=$((reports + 1))
+    # Indented, so that only the last line of all counts.
+    "${command[@]}" 2>&1 | tee -a "$folder/reports" | sed 's/^\([0-9]* passed, \)/  \1/' || status=1
   done
-  if [ $# -gt 1 ]; then
-    "$2" >"$folder/$2" 2>&1 &
-    jobs+=($!)
-    reports+=("$folder/$2")
-  fi
-  for door in "${jobs[@]}"; do
-    wait "$door" || status=1
-  done
-  # Indented, so that only the last line of all counts.
-  sed 's/^\([0-9]* passed, \)/  \1/' "${reports[@]}"
-  tail -qn 1 "${reports[@]}" | awk -v wanted=${#reports[@]} '
+  awk -v wanted="$reports" '
     /^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { ended++; passed += $1; failed += $3; skipped += $5 }
-    END { printf "%d passed, %d failed, %d skipped\n", passed, failed + wanted - ended, skipped }'
+    END { printf "%d passed, %d failed, %d skipped\n", passed, failed + wanted - ended, skipped }' "$folder/reports"
   return "$status"
 }
 
+skip() {
+  echo "skip: $1"
+  echo "0 passed, 0 failed, 1 skipped"
+  exit 0
+}
+
 case $side in
-  kernel)
-    if ! reason=$("$bin/anyring" run --backend kernel -- true 2>&1); then
-      echo "skip: $reason"
-      echo "0 passed, 0 failed, 1 skipped"
-      exit 0
-    fi
-    through_all_doors kernel
+  once)
+    sum on_ours anyring-conformance --spread -- on_ours anyring-conformance-plain --spread
     ;;
   engine)
-    through_all_doors engine plain
+    sum on_ours anyring-conformance "${all[@]}" -- on_ours anyring-conformance-plain --matrix --door libc
     ;;
-  table)
-    if [ ! -e "$bin/conformance-kernel" ]; then
-      echo "skip: there is no record of the kernel's run to compare with"
-      echo "0 passed, 0 failed, 1 skipped"
-      exit 0
-    fi
-    cd "$here"
-    cargo xtask conformance --check "$bin/conformance-kernel" "$bin/conformance-engine"
+  kernel)
+    reason=$("$bin/anyring" run --backend kernel -- true 2>&1) || skip "$reason"
+    recorded=$(sed -n 's/^{"kernel":"\([0-9]*\.[0-9]*\).*/\1/p' "$record")
+    case $(uname -r) in
+      "$recorded".*) natively --oracle "$record" ;;
+      *) skip "conformance/oracle.json is of Linux $recorded, this is $(uname -r)" ;;
+    esac
     ;;
-  renew)
-    kernel --record "$folder/kernel.json"
-    engine --record "$folder/engine.json"
+  oracle)
+    natively --repeat 2 --record "$record" ${ADD:+--add}
     cd "$here"
-    cargo xtask conformance "$folder/kernel.json" "$folder/engine.json"
+    cargo xtask conformance
     ;;
   *)
-    echo "usage: scripts/conformance.sh kernel|engine|table|renew BIN" >&2
+    sed -n 's/^# usage: /usage: /p' "$0" >&2
     exit 2
     ;;
 esac

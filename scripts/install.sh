@@ -55,8 +55,11 @@ each() {
   "$1" 644 "$release/dist/completions/anyring.bash" "$share/bash-completion/completions" anyring
   "$1" 644 "$release/dist/completions/_anyring" "$share/zsh/site-functions"
   "$1" 644 "$release/dist/completions/anyring.fish" "$share/fish/vendor_completions.d"
-  for file in README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT LICENSE-DejaVu; do "$1" 644 "$file" "$documents"; done
+  # All that the README leads to.
+  for file in *.md LICENSE-*; do "$1" 644 "$file" "$documents"; done
   for file in docs/*.md; do "$1" 644 "$file" "$documents/docs"; done
+  for file in docs/results/*; do "$1" 644 "$file" "$documents/docs/results"; done
+  "$1" 644 conformance/README.md "$documents/conformance"
 }
 
 check() { [ -f "$2" ] || fail "$2 is missing: make build makes it"; }
@@ -80,7 +83,8 @@ case $action in
     rm -f "$share"/man/man1/anyring.1 "$share"/man/man1/anyring-*.1
     each remove
     # The folders that are ours alone. The others (bin, share/man/man1 ...) may have been there before.
-    for folder in "$private/dropin" "$private" "$documents/docs" "$documents"; do
+    for folder in "$private/dropin" "$private" "$documents/docs/results" "$documents/docs" "$documents/conformance" \
+      "$documents"; do
       if [ -d "$folder" ]; then rmdir --ignore-fail-on-non-empty "$folder"; fi
     done
     echo "uninstalled anyring from $root$prefix"

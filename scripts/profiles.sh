@@ -27,7 +27,7 @@ conformance() {
     expect+=(--expect "$folder/differences-$profile.txt")
   fi
   "$@" "$folder/bin/anyring" deny --profile "$profile" -- "$folder/bin/anyring" run --backend user --aio user -- \
-    "$folder/bin/anyring-conformance" --quiet --confirm 20 "${doors[@]}" "${expect[@]}" \
+    "$folder/bin/anyring-conformance" --quiet --jobs $((2 * $(nproc))) --confirm 3 "${doors[@]}" "${expect[@]}" \
     >"$folder/$name.log" 2>&1 ||
     touch "$folder/$name.failed"
 }

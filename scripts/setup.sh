@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the demo need on Debian 12 or newer, and nothing that is already there.
 #
-# usage: scripts/setup.sh
+# usage: scripts/setup.sh [soak]       (soak: also what only `make soak` needs)
 #
 # Debian packages come through apt-get when this runs as root; otherwise the missing ones are named in one line and
 # the script fails. Node 20, which no Debian release has, comes from PyPI into .build/node when the machine's own
@@ -12,6 +12,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+TIER=${1:-}
 NODE_MAJOR=20
 NODE_DIR=.build/node
 RUST_MINIMUM=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
@@ -26,18 +27,21 @@ fail() {
 missing_packages() {
   command -v cc >/dev/null || echo gcc libc6-dev
   command -v c++ >/dev/null || echo g++
-  command -v dpkg-source >/dev/null || echo dpkg-dev
   command -v make >/dev/null || echo make
   command -v flock >/dev/null || echo util-linux
   command -v readelf >/dev/null || echo binutils
   command -v fio >/dev/null || echo fio
   command -v musl-gcc >/dev/null || echo musl-tools
-  # For `make containers`, which only root can do.
-  if [ "$(id -u)" = 0 ]; then
-    command -v debootstrap >/dev/null || echo debootstrap
-    python3 -c 'import yaml' 2>/dev/null || echo python3-yaml
-    # To look at the lab's report; another Chromium does, too.
-    command -v chromium >/dev/null || echo chromium
+  if [ "$TIER" = soak ]; then
+    # To unpack the suites of liburing and libaio.
+    command -v dpkg-source >/dev/null || echo dpkg-dev
+    # For `make containers`, which only root can do.
+    if [ "$(id -u)" = 0 ]; then
+      command -v debootstrap >/dev/null || echo debootstrap
+      python3 -c 'import yaml' 2>/dev/null || echo python3-yaml
+      # To look at the lab's report; another Chromium does, too.
+      command -v chromium >/dev/null || echo chromium
+    fi
   fi
   command -v patchelf >/dev/null || echo patchelf
   { command -v qemu-img && command -v qemu-io; } >/dev/null || echo qemu-utils
@@ -114,7 +118,7 @@ install_packages
 install_node
 fetch_postgres
 fetch_mariadb
-fetch_suites
+if [ "$TIER" = soak ]; then fetch_suites; fi
 check_rust
 say "all there: $(fio --version), qemu $(qemu-img --version | sed -n '1s/.*version \([^ ]*\).*/\1/p')," \
   "node $(scripts/node.sh --version), $(cc --version | sed -n 1p), $(cargo --version)"

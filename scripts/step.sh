@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs one step of `make test`: a banner, the command with its output also in a log, and how long it took.
+# Runs one step of `make test` or `make soak`: a banner, the command with its output also in a log, and how long it took.
 #
 # usage: scripts/step.sh LOGS NAME COMMAND ARGS...
 #

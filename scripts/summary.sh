@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sums what the steps of `make test` counted, from their logs.
+# Sums what the steps of `make test` or `make soak` counted, from their logs.
 #
 # usage: scripts/summary.sh LOGS STEPS...
 #
@@ -35,11 +35,13 @@ for step in "$@"; do
   if [ -f "$logs/$step.log" ] && ! grep -q '^step: 0 ' "$logs/$step.log"; then
     printf '\n=== failed in %s:\n' "$step"
     failures "$logs/$step.log"
-  elif [ -f "$logs/$step.log" ] && grep -qE '^ *(skip: )?FLAKY' "$logs/$step.log"; then
+  elif [ -f "$logs/$step.log" ] && grep -qE '^ *(skip: )?FLAKY ' "$logs/$step.log"; then
     printf '\n=== flaky in %s:\n' "$step"
-    grep -E -A 3 '^ *(skip: )?FLAKY' "$logs/$step.log"
+    grep -E -A 3 '^ *(skip: )?FLAKY ' "$logs/$step.log"
   fi
 done
+echo
+"$(dirname "$0")/flaky.sh" "$logs" "$@"
 
 printf '\n%-20s %8s %8s %8s %8s\n' step passed failed skipped seconds
 for step in "$@"; do

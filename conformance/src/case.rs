@@ -1,14 +1,22 @@
-//! What a case is, and what it is given.
+//! What a case is, what it is given, and how all of them are found.
 
 use crate::door::Door;
 use crate::ring::Ring;
 use anyring_abi::*;
+use linkme::distributed_slice;
 
-/// One claim about io_uring, in the form of a function that panics when the claim does not hold.
-#[derive(Clone, Copy)]
+/// One claim about io_uring, in the form of a function that panics when the claim does not hold. `#[case]` makes it.
 pub struct Case {
-    /// The topic and the claim: `nop::completes_with_zero`.
-    pub name: &'static str,
+    /// The module and the function.
+    pub path: &'static str,
+    /// Where it is written in the topic's file.
+    pub line: u32,
+    /// What the function's documentation says; empty where its name says it all.
+    pub documentation: &'static str,
+    /// The first kernel on which it holds, if that is not the topic's.
+    pub since: Option<&'static str>,
+    /// Where the claim is from, if that is not the topic's.
+    pub source: Option<&'static str>,
     /// Checks the claim; runs in a process of its own.
     pub body: fn(&Context),
     /// Whether the claim holds for every set of setup flags, so that `--matrix` runs it with each.
@@ -17,36 +25,83 @@ pub struct Case {
     pub door: Option<Door>,
 }
 
-/// Declares a topic's cases: the functions under `any_flags` make their rings with [`Context::ring`] and hold for every
-/// flag set of the matrix, those under `own_flags` choose their flags and run once, those under `liburing` call
-/// liburing's functions and run with that door only. A function that is in no list is dead code, which the compiler
-/// reports.
-macro_rules! cases {
-    (any_flags: [$($any:ident),* $(,)?], own_flags: [$($own:ident),* $(,)?] $(,)?) => {
-        $crate::case::cases!(@table $(($any, true, None))* $(($own, false, None))*);
-    };
-    (liburing: [$($name:ident),* $(,)?] $(,)?) => {
-        $crate::case::cases!(@table $(($name, false, Some($crate::door::Door::Liburing)))*);
-    };
-    (@table $(($body:ident, $any_flags:literal, $door:expr))*) => {
-        /// The cases of this topic.
-        pub const CASES: &[$crate::case::Case] = &[
-            $($crate::case::Case {
-                name: concat!(module_path!(), "::", stringify!($body)),
-                body: $body,
-                any_flags: $any_flags,
-                door: $door,
-            },)*
-        ];
+/// What the cases of one file have in common. [`topic!`] makes it.
+pub struct Topic {
+    /// The module.
+    pub path: &'static str,
+    /// The first kernel on which its cases hold, but for those that name another.
+    pub since: &'static str,
+    /// What its claims are from, but for those that name another: a man page, or a file of the kernel's. The kernel itself
+    /// was asked in each case.
+    pub source: &'static str,
+}
+
+/// Every case, in no order.
+#[distributed_slice]
+pub static CASES: [Case];
+
+/// Every topic, in no order.
+#[distributed_slice]
+pub static TOPICS: [Topic];
+
+/// Says since which kernel the cases of this file hold, and what they are from.
+macro_rules! topic {
+    (since: $since:literal, source: $source:literal $(,)?) => {
+        const _: () = {
+            #[linkme::distributed_slice($crate::case::TOPICS)]
+            static TOPIC: $crate::case::Topic =
+                $crate::case::Topic { path: module_path!(), since: $since, source: $source };
+        };
     };
 }
-pub(crate) use cases;
+pub(crate) use topic;
+
+/// Every case, by topic and in the order in which they are written.
+pub fn all() -> Vec<&'static Case> {
+    let mut cases: Vec<&Case> = CASES.iter().collect();
+    cases.sort_by_key(|case| (case.topic().path, case.line));
+    cases
+}
 
 impl Case {
     /// The name without the crate's and the `cases` module's: `rw_pipe::read_of_closed_pipe_is_eof`.
-    pub fn short_name(&self) -> &'static str {
-        self.name.split_once("cases::").map_or(self.name, |(_, rest)| rest)
+    pub fn name(&self) -> &'static str {
+        self.path.split_once("cases::").map_or(self.path, |(_, rest)| rest)
     }
+
+    /// The topic it belongs to.
+    pub fn topic(&self) -> &'static Topic {
+        let module = self.path.rsplit_once("::").map_or("", |(module, _)| module);
+        TOPICS.iter().find(|topic| topic.path == module).expect("every file of cases has a topic!")
+    }
+
+    /// What it claims, in words.
+    pub fn claim(&self) -> String {
+        if !self.documentation.is_empty() {
+            return self.documentation.to_owned();
+        }
+        let function = self.path.rsplit_once("::").map_or(self.path, |(_, function)| function);
+        let words = function.split('_').map(|word| match word.strip_prefix('e') {
+            Some(_) if is_error(word) => word.to_uppercase(),
+            _ => word.to_owned(),
+        });
+        words.collect::<Vec<_>>().join(" ")
+    }
+
+    /// The first kernel on which it holds: `5.6`.
+    pub fn since(&self) -> &'static str {
+        self.since.unwrap_or(self.topic().since)
+    }
+
+    /// What the claim is from.
+    pub fn source(&self) -> &'static str {
+        self.source.unwrap_or(self.topic().source)
+    }
+}
+
+/// Whether a word of a case's name is an error's name in small letters.
+fn is_error(word: &str) -> bool {
+    (1..4096).any(|error| crate::answers::error_name(error).is_some_and(|name| name.eq_ignore_ascii_case(word)))
 }
 
 /// A set of setup flags that the matrix runs the cases with.
@@ -75,7 +130,7 @@ pub const FLAG_SETS: &[FlagSet] = &[
 pub use crate::sys::{skip, SKIP_STATUS};
 
 /// What a case runs with.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Context {
     /// How to reach io_uring.
     pub door: Door,
@@ -100,5 +155,34 @@ impl Context {
     /// Ends this case as skipped. The reason is printed.
     pub fn skip(&self, reason: &str) -> ! {
         skip(reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_whole() {
+        let mut names: Vec<_> = all().iter().map(|case| case.name()).collect();
+        let count = names.len();
+        assert!(count > 2000, "the linker kept {count} cases");
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        assert!(names.iter().all(|name| name.matches("::").count() == 1));
+    }
+
+    #[test]
+    fn a_claim_is_the_name_in_words_unless_there_is_more_to_say() {
+        let case = all().into_iter().find(|case| case.name() == "rw_pipe::read_of_a_closed_pipe_is_eof");
+        assert_eq!(case.map(Case::claim).as_deref(), Some("read of a closed pipe is eof"));
+        let case = all().into_iter().find(|case| case.name() == "nop::unknown_opcode_is_einval");
+        assert_eq!(case.map(Case::claim).as_deref(), Some("unknown opcode is EINVAL"));
+    }
+
+    #[test]
+    fn the_first_flag_set_is_plain() {
+        assert_eq!((FLAG_SETS[0].name, FLAG_SETS[0].flags), ("plain", 0));
     }
 }

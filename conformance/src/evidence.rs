@@ -1,13 +1,15 @@
 //! What a case used of the interface, and what of that succeeded: the evidence that CONFORMANCE.md is made of.
 //!
-//! The runner asks for it (`--record`); cases know nothing of it. [`Door`](crate::door::Door) reports every setup, enter,
-//! register call and mapping, [`Ring`](crate::ring::Ring) every SQE and CQE. What is seen goes into memory that the runner
-//! shares with the case's process and its children, one bit a name of [`anyring_abi::interface`]; without a recording
-//! nothing is done here. Arguments are read through process_vm_readv(2), since cases pass bad addresses on purpose.
+//! The runner asks for it (`--record`, `--oracle`); cases know nothing of it. [`Door`](crate::door::Door) reports every
+//! setup, enter, register call and mapping, [`Ring`](crate::ring::Ring) every SQE and CQE. What is seen goes into memory
+//! that the runner shares with the case's process and its children, one bit a name of [`anyring_abi::interface`] and one word
+//! a kind of answer; unless it is asked for nothing is done here. Arguments are read through process_vm_readv(2), since
+//! cases pass bad addresses on purpose.
 
+use crate::answers::{Answers, Of};
 use anyring_abi::interface::{self, Name, Scope};
 use anyring_abi::*;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
@@ -64,44 +66,69 @@ impl Set {
 }
 
 /// What one run of a case left.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Evidence {
     /// Names that it passed to the kernel.
     pub tried: Set,
     /// Names with which a call or a request succeeded, and bits that were seen set.
     pub succeeded: Set,
+    /// What was answered, see [`Answers::take`].
+    pub answers: BTreeSet<String>,
 }
 
 #[derive(Default)]
 struct Shared {
     tried: [AtomicU64; WORDS],
     succeeded: [AtomicU64; WORDS],
+    answers: Answers,
 }
 
-/// Where evidence is kept; null without a recording. Set once, before the first case is forked.
+/// Where the evidence of the case that is forked next is kept; null if nobody asked for it.
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(std::ptr::null_mut());
 
 fn shared() -> Option<&'static Shared> {
-    // SAFETY: either null or the mapping of `begin`, which has the size and alignment of `Shared`, is zeroed (valid
-    // atomics), and is never unmapped.
+    // SAFETY: either null or a place of `Places`, which is zeroed (valid atomics) and never unmapped.
     unsafe { SHARED.load(Ordering::Relaxed).as_ref() }
 }
 
-/// Begins recording, for this process and those that it forks.
-pub fn begin() {
-    positions();
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice replaces nothing.
-    let address = unsafe { libc::mmap(std::ptr::null_mut(), size_of::<Shared>(), protection, flags, -1, 0) };
-    assert_ne!(address, libc::MAP_FAILED, "mmap");
-    SHARED.store(address.cast(), Ordering::Relaxed);
+/// The places of the evidence of cases that run at the same time, in memory that the runner shares with their processes.
+pub struct Places(&'static [Shared]);
+
+impl Places {
+    /// So many places, all empty.
+    pub fn new(count: usize) -> Places {
+        positions();
+        let length = count * size_of::<Shared>();
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice replaces nothing.
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
+        assert_ne!(address, libc::MAP_FAILED, "mmap");
+        // SAFETY: the mapping above has this length, is aligned to a page, zeroed (valid atomics) and never unmapped.
+        Places(unsafe { std::slice::from_raw_parts(address.cast(), count) })
+    }
+
+    /// What is forked from now on leaves its evidence in this place.
+    pub fn choose(&self, place: usize) {
+        SHARED.store(std::ptr::from_ref(&self.0[place]).cast_mut(), Ordering::Relaxed);
+    }
+
+    /// Takes what is in a place. The case's process has ended.
+    pub fn take(&self, place: usize) -> Evidence {
+        let shared = &self.0[place];
+        let empty =
+            |words: &[AtomicU64; WORDS]| Set(std::array::from_fn(|at| words[at].swap(0, Ordering::Relaxed)));
+        Evidence {
+            tried: empty(&shared.tried),
+            succeeded: empty(&shared.succeeded),
+            answers: shared.answers.take(),
+        }
+    }
 }
 
-/// Takes what was recorded since the last time. The case's process has ended.
-pub fn take() -> Evidence {
-    let Some(shared) = shared() else { return Evidence::default() };
-    let empty = |words: &[AtomicU64; WORDS]| Set(std::array::from_fn(|at| words[at].swap(0, Ordering::Relaxed)));
-    Evidence { tried: empty(&shared.tried), succeeded: empty(&shared.succeeded) }
+fn answered(of: Of, result: isize, flags: u32) {
+    if let Some(shared) = shared() {
+        shared.answers.add(of, result as i32, flags);
+    }
 }
 
 fn record(words: &[AtomicU64; WORDS], set: &Set) {
@@ -145,7 +172,9 @@ pub fn setup(params: usize, call: impl FnOnce() -> isize) -> isize {
     }
     tried(&flags);
     let answer = call();
-    if answer >= 0 {
+    if answer < 0 {
+        answered(Of::Setup, answer, 0);
+    } else {
         if let Some(after) = at::<Params>(params) {
             flags.add_bits(interface::FEATURES, u64::from(after.features));
         }
@@ -155,7 +184,7 @@ pub fn setup(params: usize, call: impl FnOnce() -> isize) -> isize {
 }
 
 /// Records an io_uring_enter(2) and its answer.
-pub fn enter(flags: u32, arg: usize, answer: isize) {
+pub fn enter(to_submit: u32, flags: u32, arg: usize, answer: isize) {
     if shared().is_none() {
         return;
     }
@@ -171,9 +200,13 @@ pub fn enter(flags: u32, arg: usize, answer: isize) {
         }
     }
     if success {
-        succeeded(&set);
-    } else {
-        tried(&set);
+        return succeeded(&set);
+    }
+    tried(&set);
+    // Whether a signal comes during a wait is a matter of time. With IORING_SETUP_SQPOLL the answer is `to_submit`, whatever
+    // that is, and liburing's function makes an int of it.
+    if answer != -libc::EINTR as isize && to_submit <= i32::MAX as u32 {
+        answered(Of::Enter, answer, 0);
     }
 }
 
@@ -220,6 +253,7 @@ pub fn register(opcode: u32, arg: usize, count: u32, call: impl FnOnce() -> isiz
     of_argument(&mut set, number, arg, count);
     tried(&set);
     let answer = call();
+    answered(Of::Register(number), answer, 0);
     if answer >= 0 {
         of_answer(&mut set, number, arg, count);
         succeeded(&set);
@@ -384,7 +418,11 @@ impl Requests {
             }
         }
         // A completion that nothing here asked for is another ring's message, whose flags are the sender's choice.
-        let Some(alike) = self.alike.get_mut(&cqe.user_data) else { return succeeded(&flags) };
+        let Some(alike) = self.alike.get_mut(&cqe.user_data) else {
+            answered(Of::Message, cqe.res as isize, 0);
+            return succeeded(&flags);
+        };
+        answered(alike.opcode.map_or(Of::SomeRequest, Of::Request), cqe.res as isize, cqe.flags);
         let own = IORING_CQE_F_BUFFER
             | IORING_CQE_F_MORE
             | IORING_CQE_F_SOCK_NONEMPTY
@@ -466,12 +504,16 @@ mod tests {
     /// One test, since what is recorded is the process's.
     #[test]
     fn only_what_all_requests_of_one_user_data_name_succeeds() {
-        begin();
+        let places = Places::new(2);
+        places.choose(1);
+        let take = || places.take(1);
         let mut requests = Requests::new(0);
         requests.pushed(&sqe::nop());
         requests.pushed(&sqe::nop().with(IOSQE_ASYNC));
         requests.completed(&Cqe::default());
-        assert_eq!(labels(&take().succeeded), ["NOP"]);
+        let evidence = take();
+        assert_eq!(labels(&evidence.succeeded), ["NOP"]);
+        assert_eq!(evidence.answers.iter().collect::<Vec<_>>(), ["NOP 0"]);
         requests.completed(&Cqe::default());
         requests.pushed(&sqe::nop().with(IOSQE_ASYNC));
         requests.completed(&Cqe { res: -libc::EINVAL, ..Cqe::default() });
@@ -480,6 +522,7 @@ mod tests {
         assert_eq!(labels(&evidence.succeeded), ["NOP"], "of the second, which had a flag less in common");
         requests.pushed(&sqe::nop().with(IOSQE_CQE_SKIP_SUCCESS));
         drop(requests);
+        assert_eq!(labels(&places.take(0).tried), [""; 0]);
         assert_eq!(labels(&take().succeeded), ["IOSQE_CQE_SKIP_SUCCESS"]);
     }
 }

@@ -3,6 +3,7 @@
 use crate::case::Context;
 use crate::ring::{Ring, PATIENCE};
 use anyring_abi::*;
+use std::sync::atomic::{fence, Ordering};
 use std::time::Instant;
 
 /// Milliseconds after which most of these threads go to sleep.
@@ -52,8 +53,10 @@ pub fn wait_asleep(ring: &Ring) {
 /// Publishes what was pushed and wakes the thread if it asks for that, as liburing does.
 pub fn publish(ring: &mut Ring) {
     ring.publish();
+    // The thread raises the flag before it looks at the tail for the last time: partner is its barrier there.
+    fence(Ordering::SeqCst);
     if sleeps(ring) {
-        assert_eq!(ring.enter(0, 0, IORING_ENTER_SQ_WAKEUP, 0, 0), 0);
+        assert_eq!(ring.door.enter_unseen(ring.fd, 0, 0, IORING_ENTER_SQ_WAKEUP, 0, 0), 0);
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{fence, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long `wait` waits before it says that a completion is missing.
-pub const PATIENCE: Duration = Duration::from_secs(3);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a completion must stay away before a case believes that a request is pending.
 pub const QUIET: Duration = Duration::from_millis(30);
 
@@ -239,7 +239,8 @@ impl Ring {
             let ts = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
             let arg = GeteventsArg { ts: &raw const ts as u64, ..GeteventsArg::default() };
             let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
-            let answer = self.enter(0, 1, flags, &raw const arg as usize, size_of::<GeteventsArg>());
+            let (arg, size) = (&raw const arg as usize, size_of::<GeteventsArg>());
+            let answer = self.door.enter_unseen(self.fd, 0, 1, flags, arg, size);
             if left.is_zero() && self.cq_ready() == 0 {
                 return None;
             }

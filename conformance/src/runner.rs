@@ -1,84 +1,166 @@
-//! Runs each case in a forked child of its own, so that a crash or a hang is one failing case, and judges the results
-//! against the list of known differences.
+//! Runs each case in a forked child of its own, so that a crash or a hang is one failing case; several at a time, since most
+//! of them wait.
 //!
 //! The runner has one thread, so that a child may use everything after the fork.
 
 use crate::case::{Case, Context, SKIP_STATUS};
-use crate::evidence::Evidence;
+use crate::evidence::Places;
+use crate::report::{Outcome, Report};
+use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a case may take.
-const LIMIT: Duration = Duration::from_secs(10);
+/// How long a case may take: none takes a second unless something never comes, and then it says so itself, earlier
+/// ([`PATIENCE`](crate::ring::PATIENCE)).
+const LIMIT: Duration = Duration::from_secs(60);
 
-/// How a case ended.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-#[serde(tag = "outcome", content = "message", rename_all = "lowercase")]
-pub enum Outcome {
-    /// The claim held.
-    Passed,
-    /// It did not, or the case crashed or hung: what was seen.
-    Failed(String),
-    /// It failed once and then held each time that it was confirmed: what was seen. Neither proof nor refutation.
-    Flaky(String),
-    /// It could not be tried here: why.
-    Skipped(String),
+/// A case that is to run.
+pub type Job<'c> = (&'c Case, Context);
+
+/// Runs cases.
+pub struct Runner {
+    /// Where each has a directory of its own.
+    directory: PathBuf,
+    /// How many run at a time.
+    together: usize,
+    /// Where they leave evidence, if that is asked for.
+    places: Option<Places>,
 }
 
-/// One case, with one flag set and one door.
-#[derive(Debug, Clone, serde::Serialize)]
-pub struct Report {
-    /// `topic::claim`.
-    pub case: &'static str,
-    /// The flag set's name; none for a case that chooses its own flags.
-    pub flag_set: Option<&'static str>,
-    /// `liburing`, `libc` or `raw`.
-    pub door: String,
-    /// How it ended.
-    #[serde(flatten)]
-    pub outcome: Outcome,
-    /// How long it took, in milliseconds.
-    pub elapsed_ms: u64,
-    /// What it used of the interface the last time it ran; empty without a recording.
-    #[serde(skip)]
-    pub evidence: Evidence,
+/// A case that is running.
+struct Running<'c> {
+    job: Job<'c>,
+    report: Report,
+    left: u32,
+    child: Pid,
+    /// None before Linux 5.3.
+    process: Option<OwnedFd>,
+    output: File,
+    begun: Instant,
 }
 
-impl Report {
-    /// `topic::claim[flag_set]@door`, without the parts that do not apply.
-    pub fn name(&self) -> String {
-        match self.flag_set {
-            Some(set) => format!("{}[{set}]@{}", self.case, self.door),
-            None => format!("{}@{}", self.case, self.door),
+impl Runner {
+    /// A runner of so many cases at a time, which gathers evidence or does not.
+    pub fn new(together: usize, evidence: bool) -> Runner {
+        let directory = std::env::temp_dir().join(format!("anyring-conformance-{}", std::process::id()));
+        Runner { directory, together, places: evidence.then(|| Places::new(together)) }
+    }
+
+    /// Runs each of these cases `repeat` times, or until it does not pass, and hands on what came of it.
+    pub fn run(&self, jobs: &[Job], repeat: u32, mut done: impl FnMut(Report)) {
+        let mut jobs = jobs.iter();
+        let mut running: Vec<Option<Running>> = (0..self.together).map(|_| None).collect();
+        loop {
+            for place in 0..self.together {
+                if running[place].is_none() {
+                    let job = jobs.next();
+                    let started =
+                        job.map(|&job| self.start(place, job, Report::new(job.0, job.1), repeat, &running));
+                    running[place] = started;
+                }
+            }
+            if running.iter().all(Option::is_none) {
+                break;
+            }
+            wait_for_any(running.iter().flatten());
+            for place in 0..self.together {
+                let over = |running: &Running| running.ended() || running.is_late();
+                if let Some(ended) = running[place].take_if(|running| over(running)) {
+                    let (job, left, report) = (ended.job, ended.left, self.finish(place, ended));
+                    if report.outcome == Outcome::Passed && left > 1 {
+                        running[place] = Some(self.start(place, job, report, left - 1, &running));
+                    } else {
+                        done(report);
+                    }
+                }
+            }
+        }
+        if let Err(error) = std::fs::remove_dir(&self.directory) {
+            eprintln!("anyring-conformance: {}: {error}", self.directory.display());
         }
     }
+
+    fn directory_of(&self, place: usize) -> PathBuf {
+        self.directory.join(format!("case-{place}"))
+    }
+
+    /// Starts a case beside those that are running.
+    fn start<'c>(
+        &self,
+        place: usize,
+        job: Job<'c>,
+        report: Report,
+        left: u32,
+        others: &[Option<Running>],
+    ) -> Running<'c> {
+        let directory = self.directory_of(place);
+        std::fs::create_dir_all(&directory).expect("make the case's directory");
+        if let Some(places) = &self.places {
+            places.choose(place);
+        }
+        let (output, input) = crate::sys::pipe_with(libc::O_NONBLOCK);
+        std::io::stdout().flush().expect("write the report");
+        // SAFETY: the runner has one thread, so the child's memory is consistent and it may run anything.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
+        if child == 0 {
+            // Descriptors have the numbers that they would have if the case ran alone.
+            others.iter().flatten().for_each(Running::forget);
+            drop(output);
+            in_child(job, &directory, input);
+        }
+        let child = Pid::from_raw(child).expect("a process id");
+        let process = match rustix::process::pidfd_open(child, PidfdFlags::empty()) {
+            Ok(process) => Some(process),
+            Err(rustix::io::Errno::NOSYS) => None, // before Linux 5.3
+            Err(error) => panic!("pidfd_open: {error}"),
+        };
+        Running { job, report, left, child, process, output, begun: Instant::now() }
+    }
+
+    /// Takes what an ended case left, or ends one that is late.
+    fn finish(&self, place: usize, mut ended: Running) -> Report {
+        let hung = !ended.ended();
+        let status = end(ended.child);
+        let mut text = Vec::new();
+        // Nonblocking: something that the case left behind may still hold the other end.
+        let _ = ended.output.read_to_end(&mut text);
+        ended.report.elapsed_ms += ended.begun.elapsed().as_millis() as u64;
+        ended.report.outcome = judge(status, hung, String::from_utf8_lossy(&text).trim().to_owned());
+        ended.report.runs.extend(self.places.as_ref().map(|places| places.take(place)));
+        if let Err(error) = std::fs::remove_dir_all(self.directory_of(place)) {
+            eprintln!("anyring-conformance: {}: {error}", self.directory_of(place).display());
+        }
+        ended.report
+    }
 }
 
-/// Runs one case once, in a directory of its own.
-pub fn run(case: &Case, context: Context, directory: &std::path::Path) -> (Outcome, Duration) {
-    let start = Instant::now();
-    std::fs::create_dir_all(directory).expect("make the case's directory");
-    let outcome = run_in(case, context, directory);
-    if let Err(error) = std::fs::remove_dir_all(directory) {
-        eprintln!("anyring-conformance: {}: {error}", directory.display());
+impl Running<'_> {
+    /// Closes what a child of the runner has of it.
+    fn forget(&self) {
+        let numbers = [Some(self.output.as_raw_fd()), self.process.as_ref().map(AsRawFd::as_raw_fd)];
+        for number in numbers.into_iter().flatten() {
+            // SAFETY: the child's copy; its owner, in the child's copy of the runner, is never dropped there.
+            unsafe { libc::close(number) };
+        }
     }
-    (outcome, start.elapsed())
+
+    fn ended(&self) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        rustix::process::waitid(WaitId::Pid(self.child), options).expect("waitid").is_some()
+    }
+
+    fn is_late(&self) -> bool {
+        self.begun.elapsed() > LIMIT
+    }
 }
 
-fn run_in(case: &Case, context: Context, directory: &std::path::Path) -> Outcome {
-    let (mut output, input) = crate::sys::pipe_with(libc::O_NONBLOCK);
-    std::io::stdout().flush().expect("write the report");
-    // SAFETY: the runner has one thread, so the child's memory is consistent and it may run anything.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
-    if child == 0 {
-        in_child(case, context, directory, input);
-    }
-    drop(input);
-    let hung = !wait_for_exit(child);
-    let mut status = 0;
+/// Ends a case and what it forked, and reaps it: its status.
+fn end(child: Pid) -> i32 {
+    let (child, mut status) = (child.as_raw_nonzero().get(), 0);
     // SAFETY: the child is ours and not reaped yet, so its number and its process group are still its own: only it
     // and what it forked are ended. `status` is one int.
     unsafe {
@@ -86,11 +168,26 @@ fn run_in(case: &Case, context: Context, directory: &std::path::Path) -> Outcome
         libc::kill(child, libc::SIGKILL);
         assert_eq!(libc::waitpid(child, &mut status, 0), child, "waitpid");
     }
-    let mut text = Vec::new();
-    // Nonblocking: something that the case left behind may still hold the other end.
-    let _ = output.read_to_end(&mut text);
-    let text = String::from_utf8_lossy(&text).trim().to_owned();
-    judge(status, hung, text)
+    status
+}
+
+/// Waits until one of these has ended or is late; without pidfds for a millisecond.
+fn wait_for_any<'r>(running: impl Iterator<Item = &'r Running<'r>>) {
+    let (mut entries, mut left) = (Vec::new(), LIMIT);
+    for running in running {
+        left = left.min(LIMIT.saturating_sub(running.begun.elapsed()));
+        match &running.process {
+            Some(process) => {
+                entries.push(rustix::event::PollFd::from_borrowed_fd(process.as_fd(), rustix::event::PollFlags::IN))
+            }
+            None => left = left.min(Duration::from_millis(1)),
+        }
+    }
+    let limit = rustix::time::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+    match rustix::event::poll(&mut entries, Some(&limit)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => panic!("poll the children: {error}"),
+    }
 }
 
 fn judge(status: i32, hung: bool, text: String) -> Outcome {
@@ -109,36 +206,8 @@ fn judge(status: i32, hung: bool, text: String) -> Outcome {
     }
 }
 
-/// Waits until the child ended, without reaping it: whether it did within the limit.
-fn wait_for_exit(child: i32) -> bool {
-    let pid = rustix::process::Pid::from_raw(child).expect("a process id");
-    let process = match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
-        Ok(process) => process,
-        Err(rustix::io::Errno::NOSYS) => return look_for_exit(pid), // before Linux 5.3
-        Err(error) => panic!("pidfd_open: {error}"),
-    };
-    let limit = rustix::time::Timespec { tv_sec: LIMIT.as_secs() as i64, tv_nsec: 0 };
-    let mut entries = [rustix::event::PollFd::from_borrowed_fd(process.as_fd(), rustix::event::PollFlags::IN)];
-    rustix::event::poll(&mut entries, Some(&limit)).expect("poll the child") == 1
-}
-
-/// [`wait_for_exit`] without pidfd_open(2): looks every millisecond.
-fn look_for_exit(pid: rustix::process::Pid) -> bool {
-    use rustix::process::{waitid, WaitId, WaitIdOptions};
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    let start = Instant::now();
-    while waitid(WaitId::Pid(pid), options).expect("waitid").is_none() {
-        if start.elapsed() > LIMIT {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    true
-}
-
 /// The child: the claim is checked with stdout and stderr in the runner's hands.
-fn in_child(case: &Case, context: Context, directory: &std::path::Path, output: File) -> ! {
-    use std::os::fd::AsRawFd;
+fn in_child((case, context): Job, directory: &Path, output: File) -> ! {
     // SAFETY: numbers only; the descriptors are this process's own.
     unsafe {
         libc::setpgid(0, 0);
@@ -153,109 +222,46 @@ fn in_child(case: &Case, context: Context, directory: &std::path::Path, output: 
     std::process::exit(if passed { 0 } else { 1 });
 }
 
-/// A line of the list of known differences.
-#[derive(Debug, Clone)]
-pub struct Difference {
-    pattern: String,
-    /// Why it differs.
-    pub reason: String,
-    /// It depends on timing: the case may also pass.
-    pub may_pass: bool,
-}
-
-impl Difference {
-    /// Whether the line covers this run: its name may leave out the flag set and the door.
-    pub fn covers(&self, report: &Report) -> bool {
-        let (rest, door) = match self.pattern.rsplit_once('@') {
-            Some((rest, door)) => (rest, Some(door)),
-            None => (self.pattern.as_str(), None),
-        };
-        let (case, set) = match rest.strip_suffix(']').and_then(|rest| rest.split_once('[')) {
-            Some((case, set)) => (case, Some(set)),
-            None => (rest, None),
-        };
-        case == report.case
-            && door.is_none_or(|door| door == report.door)
-            && set.is_none_or(|set| Some(set) == report.flag_set)
-    }
-
-    /// The name as it stands in the list.
-    pub fn pattern(&self) -> &str {
-        &self.pattern
-    }
-}
-
-/// Adds the list in `text` to those `known`. A line that begins with `!` takes an earlier one out: in the environment that
-/// its file is about the case passes. One that begins with `?` is about a case that passes or fails by timing. A line
-/// without a reason is an error.
-pub fn parse_differences(text: &str, known: &mut Vec<Difference>) -> Result<(), String> {
-    for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let (pattern, reason) =
-            line.split_once(char::is_whitespace).ok_or(format!("a known difference without a reason: {line}"))?;
-        match pattern.strip_prefix('!') {
-            None => {
-                let (pattern, may_pass) = match pattern.strip_prefix('?') {
-                    Some(pattern) => (pattern.to_owned(), true),
-                    None => (pattern.to_owned(), false),
-                };
-                known.push(Difference { pattern, reason: reason.trim().to_owned(), may_pass });
-            }
-            Some(pattern) => {
-                let before = known.len();
-                known.retain(|difference| difference.pattern != pattern);
-                if known.len() == before {
-                    return Err(format!("{pattern} is not a known difference, so it cannot be taken out"));
-                }
-            }
+/// Runs again, alone and `times` times, what failed although no line of the known differences says so. A case that then
+/// passes at least once is flaky: time or the machine decided, which is to be mended, but is no defect of what is tested.
+pub fn confirm(report: &mut Report, times: u32, mut again: impl FnMut() -> Report) {
+    let (Outcome::Failed(message) | Outcome::Otherwise(message)) = report.outcome.clone() else { return };
+    for _ in 0..times {
+        let second = again();
+        if second.outcome == Outcome::Passed {
+            *report = Report { outcome: Outcome::Flaky(message), ..second };
+            return;
         }
     }
-    Ok(())
+}
+
+/// What a case ran with that left this report.
+pub fn job_of<'c>(report: &Report, jobs: &[Job<'c>]) -> Option<Job<'c>> {
+    jobs.iter().find(|(case, context)| Report::new(case, *context).name() == report.name()).copied()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn report(flag_set: Option<&'static str>, door: &str) -> Report {
-        Report {
-            case: "nop::a",
-            flag_set,
-            door: door.to_owned(),
-            outcome: Outcome::Passed,
-            elapsed_ms: 0,
-            evidence: Evidence::default(),
-        }
-    }
-
-    #[test]
-    fn a_difference_covers_what_its_line_names() {
-        let text = "# text\n\nnop::a why\nnop::a[cqe32] why\nnop::a@raw why\nnop::a[plain]@raw why";
-        let mut list = Vec::new();
-        parse_differences(text, &mut list).expect("well-formed");
-        let covered = |set, door| list.iter().map(|line| line.covers(&report(set, door))).collect::<Vec<_>>();
-        assert_eq!(covered(None, "libc"), [true, false, false, false]);
-        assert_eq!(covered(Some("cqe32"), "libc"), [true, true, false, false]);
-        assert_eq!(covered(Some("plain"), "raw"), [true, false, true, true]);
-    }
-
-    #[test]
-    fn a_line_without_a_reason_is_refused() {
-        assert!(parse_differences("nop::a", &mut Vec::new()).is_err());
-    }
-
-    #[test]
-    fn a_later_list_takes_lines_out() {
-        let mut list = Vec::new();
-        parse_differences("nop::a why\nnop::b why", &mut list).expect("well-formed");
-        parse_differences("!nop::a as natively here", &mut list).expect("it was listed");
-        assert_eq!(list.iter().map(Difference::pattern).collect::<Vec<_>>(), ["nop::b"]);
-        assert!(parse_differences("!nop::a as natively here", &mut list).is_err());
-    }
-
     #[test]
     fn a_skip_needs_a_reason() {
         let status = SKIP_STATUS << 8;
         assert_eq!(judge(status, false, "no tmpfs".into()), Outcome::Skipped("no tmpfs".into()));
         assert!(matches!(judge(status, false, String::new()), Outcome::Failed(_)));
+    }
+
+    #[test]
+    fn what_passes_once_when_it_runs_again_is_flaky() {
+        let failed = || Outcome::Failed("first".to_owned());
+        let confirmed = |first, later: &[Outcome]| {
+            let (mut it, mut later) = (Report::of("a::b", first), later.iter().cloned());
+            confirm(&mut it, later.len() as u32, || Report::of("a::b", later.next().expect("no more runs")));
+            it.outcome
+        };
+        assert_eq!(confirmed(failed(), &[failed(), Outcome::Passed, failed()]), Outcome::Flaky("first".to_owned()));
+        assert_eq!(confirmed(failed(), &[failed(), failed(), failed()]), failed());
+        assert_eq!(confirmed(failed(), &[Outcome::Skipped("no tmpfs".to_owned())]), failed());
+        assert_eq!(confirmed(Outcome::Passed, &[failed()]), Outcome::Passed);
     }
 }

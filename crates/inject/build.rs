@@ -15,8 +15,11 @@ fn main() {
         );
         return;
     }
-    // A program may dlopen and dlclose us, but threads, signal handlers and call sites keep pointing into our code.
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    // A program may dlopen and dlclose us, but threads, signal handlers and call sites keep pointing into our code. The
+    // build with mutations says so itself (src/loader.rs), unless it is told not to.
+    if env::var_os("CARGO_FEATURE_MUTATIONS").is_none() {
+        println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    }
     // The unwinder that stops panics is linked in: the shared one would cost every program that we are preloaded into
     // half as much again to load.
     println!("cargo::rustc-link-lib=static:-bundle=gcc_eh");

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Seeds that one process runs.
 const BATCH: u64 = 50;
+/// How often a seed that diverged runs again, alone.
+const TIMES_AGAIN: u32 = 3;
 
 /// How to compare.
 #[derive(clap::Args, Debug, Clone)]
@@ -164,6 +166,8 @@ struct Totals {
     second_look: Vec<u64>,
     explained: usize,
     divergences: Vec<Divergence>,
+    /// Seeds that diverged, and then agreed when they ran again alone.
+    flaky: Vec<Divergence>,
 }
 
 /// Compares: whether all agreed, and the coverage was had.
@@ -192,8 +196,22 @@ pub fn compare(options: &CompareOptions) -> Result<bool> {
         let threads: Vec<_> = (0..options.jobs).map(|_| scope.spawn(work)).collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("a thread of ours does not panic"))
     })?;
-    let totals = totals.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut totals = totals.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    try_again(&runner, &known, &mut totals)?;
     Ok(report(&runner, &totals, &known, options, start.elapsed()))
+}
+
+/// Tries the seeds that diverged again, alone: one that then agrees once is flaky.
+fn try_again(runner: &Runner, known: &Known, totals: &mut Totals) -> Result<()> {
+    for divergence in std::mem::take(&mut totals.divergences) {
+        let mut agrees = false;
+        for _ in 0..TIMES_AGAIN {
+            agrees =
+                agrees || Repeats::new(runner, known, divergence.seed, &[]).confirm(None)?.differences.is_empty();
+        }
+        if agrees { &mut totals.flaky } else { &mut totals.divergences }.push(divergence);
+    }
+    Ok(())
 }
 
 fn lock(totals: &Mutex<Totals>) -> std::sync::MutexGuard<'_, Totals> {
@@ -267,17 +285,15 @@ fn report(runner: &Runner, totals: &Totals, known: &Known, options: &CompareOpti
         complaints.extend(stale);
     }
     complaints.iter().for_each(|line| println!("FAIL   {line}"));
-    for divergence in &totals.divergences {
+    let name = |divergence: &Divergence| {
         let subjects: Vec<&str> = divergence.differences.iter().map(|found| found.subject.as_str()).collect();
-        println!(
-            "FAIL   {} seed {}: {}",
-            runner.program(divergence.seed).door_name(),
-            divergence.seed,
-            subjects.join("; ")
-        );
-    }
+        let door = runner.program(divergence.seed).door_name();
+        format!("{door} seed {}: {}", divergence.seed, subjects.join("; "))
+    };
+    totals.flaky.iter().for_each(|flaky| println!("FLAKY  {}", name(flaky)));
+    totals.divergences.iter().for_each(|divergence| println!("FAIL   {}", name(divergence)));
     println!("{} seeds in {} s", totals.compared, took.as_secs());
     let failed = totals.divergences.len() + complaints.len();
-    println!("{} passed, {failed} failed, 0 skipped", totals.agreed);
+    println!("{} passed, {failed} failed, {} skipped", totals.agreed, totals.flaky.len());
     failed == 0
 }

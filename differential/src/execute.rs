@@ -56,6 +56,9 @@ struct Machine<'p> {
     drains_now: bool,
     holding: bool,
     reaped: usize,
+    /// Of these, those that count: a multishot poll may say the same once more (`Record::differences`).
+    counted: usize,
+    multishot_polls: BTreeSet<u64>,
     /// CQEs of the other run that did not come by the end of the last step: they are not waited for again.
     missing: usize,
     made: BTreeMap<u64, i32>,
@@ -106,6 +109,8 @@ pub fn run(program: &Program, tmpfs: &CStr, patience: Patience) -> Record {
         drains_now: false,
         holding: false,
         reaped: 0,
+        counted: 0,
+        multishot_polls: program.multishot_polls(),
         missing: 0,
         made: BTreeMap::new(),
         choosing: BTreeSet::new(),
@@ -245,9 +250,9 @@ impl Machine<'_> {
         self.record.counts.push(self.posted());
     }
 
-    /// CQEs that were taken, or could be.
+    /// CQEs that were taken and count, or could be taken.
     fn posted(&self) -> usize {
-        self.reaped + self.ring.cq_ready() as usize
+        self.counted + self.ring.cq_ready() as usize
     }
 
     /// Task work runs, and what follows from it, until nothing comes; the CQ stays as it is.
@@ -267,7 +272,7 @@ impl Machine<'_> {
 
     fn settle_known(&mut self, expected: usize) {
         let deadline = Instant::now() + LIMIT;
-        while self.reaped < expected && Instant::now() < deadline {
+        while self.counted < expected && Instant::now() < deadline {
             self.take(deadline.saturating_duration_since(Instant::now()));
         }
         let moment = match (self.idle(), self.silent_now) {
@@ -314,7 +319,10 @@ impl Machine<'_> {
         if cqe.res >= 0 {
             self.made.entry(cqe.user_data).or_insert(cqe.res);
         }
-        self.record.completions.entry(cqe.user_data).or_default().push((cqe.res, cqe.flags));
+        let known = self.record.completions.entry(cqe.user_data).or_default();
+        let repeated = known.last() == Some(&(cqe.res, cqe.flags));
+        self.counted += usize::from(!(repeated && self.multishot_polls.contains(&cqe.user_data)));
+        known.push((cqe.res, cqe.flags));
         // When the network is done with what was sent has no order with what follows.
         if cqe.flags & IORING_CQE_F_NOTIF == 0 {
             self.record.order.push(cqe.user_data);

@@ -18,6 +18,9 @@ pub use later::flags_of_word;
 use later::SERVED_LATER;
 use model::{Claim, Model};
 
+/// More CQEs than all requests whose completions are held make.
+const ENOUGH_FOR_ALL: u32 = 64;
+
 /// What of Linux 6.18 is refused here as by a kernel without it.
 const NOT_SERVED: &[Opcode] = &[Opcode::RecvZc];
 
@@ -55,12 +58,16 @@ pub fn program(seed: u64, door: Option<Door>) -> Program {
     }
     let door = door.unwrap_or(chosen);
     let mut program = Program { seed, door, setup_flags, cq_entries, wait_while_submitting, steps };
-    // One that answers again and again ends where it fills the CQ, and it is a matter of time when CQEs are taken, unless
-    // they are held, and when workers add theirs.
+    // One that answers again and again ends where it fills the CQ, and what has its place there before depends on when CQEs
+    // are taken, and, while they are held, on workers. (`multishot::overflow_ends_*` in `conformance/` fills it for certain.)
     let holds = program.steps.iter().any(|step| matches!(step, Step::HoldCompletions(_)));
-    let timed = !holds || program.steps.iter().any(is_raced);
-    if program.cq_entries == u32::from(GROUP_ENTRIES) && timed && program.requests().any(is_multishot) {
-        program.cq_entries *= 2;
+    let filled = holds || program.cq_entries == u32::from(GROUP_ENTRIES);
+    let multishot = program.requests().any(is_multishot);
+    if filled && multishot {
+        program.setup_flags |= IORING_SETUP_CQSIZE;
+        program.cq_entries = ENOUGH_FOR_ALL;
+    } else if !multishot && generator.chance(1, 8) {
+        generator.fill_the_cq(&mut program.steps);
     }
     program
 }
@@ -95,13 +102,6 @@ fn setup(random: &mut fastrand::Rng) -> (u32, u32) {
     }
     let cq_entries = if flags & IORING_SETUP_CQSIZE != 0 { [16, 32, 64][random.usize(0..3)] } else { 0 };
     (flags, cq_entries)
-}
-
-/// Whether a worker adds a CQE while a later request of the same submission answers again and again.
-fn is_raced(step: &Step) -> bool {
-    let Step::Submit(requests) = step else { return false };
-    let by_worker = requests.iter().position(|request| request.flags & IOSQE_ASYNC != 0);
-    by_worker.is_some_and(|first| requests[first..].iter().any(is_multishot))
 }
 
 /// Whether it answers again and again.
@@ -188,6 +188,16 @@ impl Generator {
                 }
             }
         }
+    }
+
+    /// More completions than the CQ takes.
+    fn fill_the_cq(&mut self, steps: &mut Vec<Step>) {
+        steps.push(Step::HoldCompletions(true));
+        for _ in 0..3 {
+            self.begin_batch();
+            steps.push(Step::Submit((0..ENTRIES).map(|_| self.numbered(Request::new(Opcode::Nop))).collect()));
+        }
+        steps.push(Step::HoldCompletions(false));
     }
 
     fn begin_batch(&mut self) {

@@ -47,10 +47,7 @@ impl Record {
         compare(&mut found, &self.answers, &other.answers, |step| format!("step {step}"));
         let opcodes: BTreeMap<u64, u8> =
             program.requests().map(|request| (request.user_data, request.opcode)).collect();
-        let polls = program
-            .requests()
-            .filter(|request| request.opcode == Opcode::PollAdd as u8 && request.len & IORING_POLL_ADD_MULTI != 0);
-        let polls = polls.map(|request| request.user_data).collect();
+        let polls = program.multishot_polls();
         let results = [self, other].map(|record| record.comparable(&polls));
         compare(&mut found, &results[0], &results[1], |id| {
             format!("#{id} {}", opcodes.get(id).map_or("message".to_owned(), |opcode| opcode_name(*opcode)))
@@ -114,6 +111,14 @@ fn compare<K: Ord, V: PartialEq + std::fmt::Debug>(
 }
 
 impl Program {
+    /// The `user_data` of its multishot polls.
+    pub fn multishot_polls(&self) -> BTreeSet<u64> {
+        self.requests()
+            .filter(|request| request.opcode == Opcode::PollAdd as u8 && request.len & IORING_POLL_ADD_MULTI != 0)
+            .map(|request| request.user_data)
+            .collect()
+    }
+
     /// The `user_data` of each chain's requests whose CQEs have an order.
     pub fn chains(&self) -> Vec<Vec<u64>> {
         use anyring_abi::{IOSQE_IO_HARDLINK, IOSQE_IO_LINK};

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the end-to-end clients into OUT: three C programs and two Rust crates, one of them twice.
+# Builds the end-to-end clients into OUT: three C programs and three Rust crates, one of them twice.
 #
 # usage: e2e/clients/build.sh OUT
 #
@@ -40,3 +40,4 @@ compile_c static-liburing -l:liburing.a
 compile_rust io-uring io-uring
 compile_rust io-uring-direct io-uring direct-syscall
 compile_rust tokio-uring tokio-uring
+compile_rust monoio monoio

@@ -10,7 +10,8 @@
 //! - [`postgres`]: a PostgreSQL server.
 //!
 //! With `E2E_ON=kernel` the same programs run on the kernel's io_uring, which shows that a test is right before it
-//! judges us; statistics are then not asserted, and each test says so.
+//! judges us; statistics are then not asserted, and each test says so. `E2E_IN=docker::user,noaio` keeps the environments
+//! whose names begin so.
 
 pub mod cases;
 pub mod daemon;

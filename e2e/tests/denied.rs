@@ -41,7 +41,7 @@ fn qemu_io(environment: Environment) {
 
 fn clients_of_ours(environment: Environment) {
     let stage = Stage::new(environment);
-    for client in ["io-uring", "io-uring-direct", "tokio-uring", "static-liburing"] {
+    for client in ["io-uring", "io-uring-direct", "tokio-uring", "monoio", "static-liburing"] {
         fails(&stage, &Program::new(programs::client(client)).args(["file"]), environment.refusal.message());
     }
     fails(&stage, &Program::new(programs::client("nop")), environment.refusal.message());

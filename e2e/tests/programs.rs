@@ -1,4 +1,4 @@
-//! The other ways into io_uring: the Rust crates io-uring and tokio-uring, Node, and liburing.a inside a program.
+//! The other ways into io_uring: the Rust crates io-uring, tokio-uring and monoio, Node, and liburing.a inside a program.
 //!
 //! Each program verifies its own data; the counts are those which the kernel's tracepoint io_uring_submit_req shows for
 //! the same program, or a little less where timing decides.
@@ -11,6 +11,7 @@ fn main() -> ExitCode {
         crate_io_uring,
         crate_io_uring_direct_syscall,
         crate_tokio_uring,
+        crate_monoio,
         node,
         static_liburing,
         nop,
@@ -45,6 +46,14 @@ fn crate_tokio_uring(environment: Environment) {
     let outcome = Stage::new(environment)
         .serve(&Program::new(programs::client("tokio-uring")).args(["file"]), |_| minimum.to_vec());
     assert!(outcome.stdout.contains("checksums equal"), "{outcome}");
+}
+
+/// A ring a thread, which the other threads wake by its eventfd; reads are cancelled while they wait.
+fn crate_monoio(environment: Environment) {
+    let minimum =
+        [("ACCEPT", 32), ("CONNECT", 32), ("SEND", 1280), ("RECV", 1280), ("ASYNC_CANCEL", 128), ("READ", 10)];
+    let outcome = Stage::new(environment).serve(&Program::new(programs::client("monoio")), |_| minimum.to_vec());
+    assert!(outcome.stdout.contains("all as they should be"), "{outcome}");
 }
 
 /// Node 20 (libuv 1.46) uses two rings a loop: one with SQPOLL for files, and one to submit epoll_ctl in batches. Were

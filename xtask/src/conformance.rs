@@ -1,8 +1,12 @@
-//! CONFORMANCE.md: a line for each name of the interface, made of what the conformance runs recorded
-//! (`anyring-conformance --record`), the engine's opcode table, the list of known differences and docs/limits.md.
+//! CONFORMANCE.md: a line for each name of the interface, made of committed files alone: the record of what the kernel
+//! answered (conformance/oracle.json), the list of known differences, the engine's opcode table and docs/limits.md. That ours
+//! answers what the record says, but for those differences, is what the conformance runs show.
 
-use anyhow::{bail, Context, Result};
+use anyhow::{Context, Result};
 use anyring_abi::interface::{self, Name, OPCODES};
+use anyring_abi::since::since;
+use anyring_conformance::differences::{self, Difference, Kind};
+use anyring_conformance::oracle::{Oracle, Recorded};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
@@ -23,94 +27,14 @@ const OF_NOBODY: &[(&str, &str)] = &[
 /// Topics that are named in a line, at most.
 const TOPICS: usize = 3;
 
-/// One case of a record; see `record.rs` in conformance/.
-#[derive(Debug, Clone, Default, serde::Deserialize)]
-pub struct Case {
-    /// It passed in every run.
-    pub passed: bool,
-    /// Names that it passed to the kernel.
-    pub tried: BTreeSet<String>,
-    /// Names with which something succeeded.
-    pub succeeded: BTreeMap<String, Runs>,
-}
-
-impl Case {
-    /// Adds the runs of another record.
-    fn add(&mut self, other: Case) {
-        self.passed &= other.passed;
-        self.tried.extend(other.tried);
-        for (name, runs) in other.succeeded {
-            let known = self.succeeded.entry(name).or_default();
-            known.doors.extend(runs.doors);
-            known.flag_sets.extend(runs.flag_sets);
-        }
-    }
-}
-
-/// In which runs something succeeded.
-#[derive(Debug, Clone, Default, serde::Deserialize)]
-pub struct Runs {
-    /// Through which doors.
-    pub doors: BTreeSet<String>,
-    /// With which sets of setup flags; empty for a case that chooses its own.
-    pub flag_sets: BTreeSet<String>,
-}
-
-impl Runs {
-    /// Whether the run through libc's door with plain flags is among them. The text rests on those alone, so that it is
-    /// the same after a quick run and after one with every door and set.
-    fn plain(&self) -> bool {
-        self.doors.contains("libc") && (self.flag_sets.is_empty() || self.flag_sets.contains("plain"))
-    }
-}
-
-/// A record: the cases by name.
-pub type Record = BTreeMap<String, Case>;
-
-/// Reads what `anyring-conformance --record` wrote: a file, or the files of a folder, one for each door.
-pub fn read(path: &Path) -> Result<Record> {
-    if !path.is_dir() {
-        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-        return serde_json::from_str(&text).with_context(|| path.display().to_string());
-    }
-    let mut whole = Record::new();
-    for entry in path.read_dir()? {
-        for (name, case) in read(&entry?.path())? {
-            match whole.get_mut(&name) {
-                Some(known) => known.add(case),
-                None => drop(whole.insert(name, case)),
-            }
-        }
-    }
-    Ok(whole)
-}
-
-/// A line of the list of known differences.
-#[derive(Debug)]
-struct Difference {
-    case: String,
-    /// The names that it is about, which the reason begins with: `NAME, NAME: reason`.
-    names: Vec<String>,
-    reason: String,
-}
-
-fn differences(text: &str) -> Result<Vec<Difference>> {
+/// The names that a known difference is about, which its reason begins with (`NAME, NAME: reason`), and the rest.
+fn names_of(difference: &Difference) -> (Vec<&str>, &str) {
     let known: BTreeSet<String> = interface::names().map(Name::to_string).collect();
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    lines
-        .map(|line| {
-            let Some((case, reason)) = line.split_once(char::is_whitespace) else { bail!("no reason: {line}") };
-            // A name may have a colon of its own.
-            let ends = reason.match_indices(": ").map(|(at, _)| reason[..at].trim().split(", "));
-            let of_names = ends.filter(|names| names.clone().all(|name| known.contains(name))).last();
-            let names: Vec<String> = of_names.into_iter().flatten().map(str::to_owned).collect();
-            Ok(Difference {
-                case: case.trim_start_matches('?').to_owned(),
-                names,
-                reason: reason.trim().to_owned(),
-            })
-        })
-        .collect()
+    let reason = difference.reason.as_str();
+    // A name may have a colon of its own.
+    let ends = reason.match_indices(": ").map(|(at, _)| (reason[..at].split(", "), &reason[at + 2..]));
+    let of_names = ends.filter(|(names, _)| names.clone().all(|name| known.contains(name.trim()))).last();
+    of_names.map_or((Vec::new(), reason), |(names, rest)| (names.map(str::trim).collect(), rest))
 }
 
 /// What docs/limits.md says of names: the heading below which each word first stands.
@@ -156,100 +80,69 @@ enum Status {
 
 /// Everything that the lines are made of.
 struct Evidence<'a> {
-    kernel: &'a Record,
-    engine: &'a Record,
-    /// Through which the cases of both records went.
-    doors: BTreeSet<&'a String>,
-    differences: Vec<Difference>,
+    oracle: &'a Oracle,
+    differences: &'a [Difference],
     limits: Limits<'a>,
 }
 
 impl<'a> Evidence<'a> {
-    fn new(kernel: &'a Record, engine: &'a Record, documents: &Documents<'a>) -> Result<Evidence<'a>> {
-        let runs = kernel.values().chain(engine.values()).flat_map(|case| case.succeeded.values());
-        Ok(Evidence {
-            kernel,
-            engine,
-            doors: runs.flat_map(|runs| &runs.doors).collect(),
-            differences: differences(documents.differences)?,
-            limits: Limits::new(documents.limits),
-        })
+    /// The cases in which something succeeds with `label` natively.
+    fn natively<'b>(&'b self, label: &'b str) -> impl Iterator<Item = (&'b str, &'b Recorded)> {
+        let with = move |case: &Recorded| case.works.contains(label) || case.sometimes.contains(label);
+        self.oracle.cases.iter().filter(move |(_, case)| with(case)).map(|(name, case)| (name.as_str(), case))
     }
 
-    /// The cases that pass on the kernel and succeed there with `label`, and in which runs.
-    fn natively<'b>(&'b self, label: &'b str) -> impl Iterator<Item = (&'b str, &'b Runs)> {
-        let passed = self.kernel.iter().filter(|(_, case)| case.passed);
-        passed.filter_map(move |(name, case)| Some((name.as_str(), case.succeeded.get(label)?)))
+    /// Whether one of them passes on the engine, too.
+    fn works(&self, label: &str) -> bool {
+        let fails =
+            |name: &str| self.differences.iter().any(|line| line.kind == Kind::Fails && line.pattern() == name);
+        self.oracle.every_ring.contains(label) || self.natively(label).any(|(name, _)| !fails(name))
     }
 
-    /// The same on the engine: a case counts if it passes and succeeds with `label` on both.
-    fn here<'b>(&'b self, label: &'b str) -> impl Iterator<Item = (&'b str, &'b Runs)> {
-        self.natively(label).filter_map(move |(name, _)| {
-            let case = self.engine.get(name).filter(|case| case.passed)?;
-            Some((name, case.succeeded.get(label)?))
-        })
-    }
-
-    /// Whether a case tries `label` in vain on both, and passes on both: it is refused alike.
-    fn refused_alike(&self, label: &str) -> bool {
-        self.natively(label).next().is_none()
-            && self.kernel.iter().any(|(name, case)| {
-                let alike = |case: &Case| case.passed && case.tried.contains(label);
-                alike(case) && self.engine.get(name).is_some_and(alike)
-            })
+    /// Whether a case tries `label` in vain, and so on both.
+    fn refused(&self, label: &str) -> bool {
+        self.natively(label).next().is_none() && self.oracle.cases.values().any(|case| case.refused.contains(label))
     }
 
     fn never_seen(&self, label: &str) -> bool {
-        let cases = || self.kernel.values().chain(self.engine.values());
-        label.starts_with("IORING_CQE_F_") && !cases().any(|case| case.succeeded.contains_key(label))
+        label.starts_with("IORING_CQE_F_") && self.natively(label).next().is_none()
     }
 
     fn status(&self, label: &str) -> Status {
-        let listed: Vec<_> =
-            self.differences.iter().filter(|line| line.names.iter().any(|name| name == label)).collect();
-        if !listed.is_empty() {
-            let reasons = listed.iter().map(|line| {
-                let names = line.names.join(", ");
-                line.reason.strip_prefix(&names).map_or("", |reason| reason.trim_start_matches(": "))
-            });
-            return Status::Differs(reasons.collect::<Vec<_>>().join("; "));
+        let named = self.differences.iter().map(names_of).filter(|(names, _)| names.contains(&label));
+        let reasons: Vec<_> = named.map(|(_, reason)| reason).collect();
+        if !reasons.is_empty() {
+            return Status::Differs(reasons.join("; "));
         }
-        if self.here(label).any(|(_, runs)| runs.plain()) {
+        if self.works(label) {
             return Status::Works;
         }
-        if OF_DRIVERS.contains(&label) && self.refused_alike(label) {
+        if OF_DRIVERS.contains(&label) && self.refused(label) {
             return Status::WithoutDriver;
         }
         match OF_NOBODY.iter().find(|(name, _)| *name == label) {
             // A bit of a CQE's cannot be tried: it is enough that neither ever sets it.
-            Some((_, why)) if self.refused_alike(label) || self.never_seen(label) => Status::Refused(why),
+            Some((_, why)) if self.refused(label) || self.never_seen(label) => Status::Refused(why),
             _ if self.natively(label).next().is_some() => Status::NotYet,
             _ => Status::NoCase,
         }
     }
 
-    /// What is wrong with `name`, its status aside: doors that no case leads through.
+    /// What is wrong with `name`.
     fn complaints(&self, name: &Name, status: &Status) -> Vec<String> {
         let label = name.to_string();
         let mut complaints = Vec::new();
         match status {
             Status::NotYet => complaints.push(format!("{label}: not yet: it succeeds on the kernel only")),
             Status::NoCase => complaints.push(format!("{label}: no case succeeds with it on the kernel")),
-            Status::Works => {
-                let doors: BTreeSet<_> = self.here(&label).flat_map(|(_, runs)| &runs.doors).collect();
-                let missing: Vec<_> = self.doors.iter().filter(|door| !doors.contains(*door)).collect();
-                if !missing.is_empty() {
-                    complaints.push(format!("{label}: nothing succeeds through {missing:?}"));
-                }
-            }
             _ => {}
         }
         if OPCODES.contains(name) {
             let served = anyring_engine::op::definition(name.value as u8).is_some();
-            let succeeds = self.here(&label).next().is_some();
-            if served != succeeds {
+            let works = matches!(status, Status::Works | Status::Differs(_));
+            if served != works {
                 complaints
-                    .push(format!("{label}: served according to the opcode table: {served}, to cases: {succeeds}"));
+                    .push(format!("{label}: served according to the opcode table: {served}, to cases: {works}"));
             }
         }
         complaints
@@ -258,15 +151,13 @@ impl<'a> Evidence<'a> {
     /// The topics whose cases use `label` most of all, as links.
     fn topics(&self, label: &str) -> String {
         let mut of_topic: BTreeMap<&str, usize> = BTreeMap::new();
-        self.kernel.keys().for_each(|case| *of_topic.entry(topic(case)).or_default() += 1);
-        let mut with: BTreeMap<&str, usize> = BTreeMap::new();
-        let plain = self.natively(label).filter(|(_, runs)| runs.plain()).map(|(case, _)| case);
-        let tried =
-            self.kernel.iter().filter(|(_, case)| case.tried.contains(label)).map(|(case, _)| case.as_str());
-        let mut cases: Vec<_> = plain.collect();
+        self.oracle.cases.keys().for_each(|case| *of_topic.entry(topic(case)).or_default() += 1);
+        let mut cases: Vec<_> = self.natively(label).map(|(case, _)| case).collect();
         if cases.is_empty() {
-            cases = tried.collect();
+            let tried = self.oracle.cases.iter().filter(|(_, case)| case.refused.contains(label));
+            cases = tried.map(|(case, _)| case.as_str()).collect();
         }
+        let mut with: BTreeMap<&str, usize> = BTreeMap::new();
         cases.into_iter().for_each(|case| *with.entry(topic(case)).or_default() += 1);
         let mut topics: Vec<_> =
             with.into_iter().map(|(topic, count)| (1000 * count / of_topic[topic], topic)).collect();
@@ -280,7 +171,8 @@ impl<'a> Evidence<'a> {
     }
 
     fn line(&self, name: &Name, status: &Status) -> String {
-        let label = name.to_string();
+        let (label, (major, minor)) = (name.to_string(), since(name));
+        let since = format!("{major}.{minor}");
         let limits = self.limits.link(name);
         let status = match (status, limits) {
             (Status::Works, None) => "works".to_owned(),
@@ -292,13 +184,16 @@ impl<'a> Evidence<'a> {
             (Status::NotYet, _) => "not yet".to_owned(),
             (Status::NoCase, _) => "no case".to_owned(),
         };
-        let plain = || self.natively(&label).filter(|(_, runs)| runs.plain());
-        let sets = match plain().count() {
+        if self.oracle.every_ring.contains(&label) {
+            return format!("| {label} | {since} | {status} | every ring | every set | [setup] |");
+        }
+        let count = self.natively(&label).count();
+        let sets = match count {
             0 => "",
-            _ if plain().any(|(_, runs)| !runs.flag_sets.is_empty()) => "every set",
+            _ if self.natively(&label).any(|(_, case)| case.any_flags) => "every set",
             _ => "own",
         };
-        format!("| {label} | {status} | {} | {sets} | {} |", about(plain().count()), self.topics(&label))
+        format!("| {label} | {since} | {status} | {} | {sets} | {} |", about(count), self.topics(&label))
     }
 }
 
@@ -315,45 +210,57 @@ fn about(count: usize) -> String {
     }
 }
 
-/// The documents that the table is made of besides the records.
-pub struct Documents<'a> {
-    /// conformance/differences.txt.
-    pub differences: &'a str,
-    /// docs/limits.md.
-    pub limits: &'a str,
+/// What CONFORMANCE.md is made of.
+pub struct Sources {
+    oracle: Oracle,
+    differences: Vec<Difference>,
+    limits: String,
 }
 
-/// The text of CONFORMANCE.md, and what is wrong with it.
-pub fn table(kernel: &Record, engine: &Record, documents: &Documents) -> Result<(String, Vec<String>)> {
-    let evidence = Evidence::new(kernel, engine, documents)?;
-    let (mut text, mut complaints) = (HEAD.to_owned(), Vec::new());
-    for group in interface::GROUPS {
-        write!(text, "\n## {}\n\n{COLUMNS}", group.title)?;
-        for name in group.names {
-            let status = evidence.status(&name.to_string());
-            complaints.extend(evidence.complaints(name, &status));
-            writeln!(text, "{}", evidence.line(name, &status))?;
+impl Sources {
+    /// Reads them from the repository.
+    pub fn read(root: &Path) -> Result<Sources> {
+        let text = |name: &str| std::fs::read_to_string(root.join(name)).with_context(|| name.to_owned());
+        let oracle = Oracle::read(&root.join("conformance/oracle.json")).map_err(anyhow::Error::msg)?;
+        let mut known = Vec::new();
+        differences::parse(&text("conformance/differences.txt")?, &mut known).map_err(anyhow::Error::msg)?;
+        Ok(Sources { oracle, differences: known, limits: text("docs/limits.md")? })
+    }
+
+    /// The text of CONFORMANCE.md, and what is wrong with it.
+    pub fn table(&self) -> Result<(String, Vec<String>)> {
+        let limits = Limits::new(&self.limits);
+        let evidence = Evidence { oracle: &self.oracle, differences: &self.differences, limits };
+        let (mut text, mut complaints) = (HEAD.to_owned(), Vec::new());
+        for group in interface::GROUPS {
+            write!(text, "\n## {}\n\n{COLUMNS}", group.title)?;
+            for name in group.names {
+                let status = evidence.status(&name.to_string());
+                complaints.extend(evidence.complaints(name, &status));
+                writeln!(text, "{}", evidence.line(name, &status))?;
+            }
         }
+        writeln!(text, "\n## Known differences\n\n{DIFFERENCES}\n")?;
+        for line in evidence.differences {
+            writeln!(text, "- `{}`: {}", line.pattern(), line.reason)?;
+        }
+        let topics: BTreeSet<_> = self.oracle.cases.keys().map(|case| topic(case)).collect();
+        text.push('\n');
+        for topic in topics {
+            writeln!(text, "[{topic}]: conformance/src/cases/{topic}.rs")?;
+        }
+        Ok((text, complaints))
     }
-    writeln!(text, "\n## Known differences\n\n{DIFFERENCES}\n")?;
-    for line in &evidence.differences {
-        writeln!(text, "- `{}`: {}", line.case, line.reason)?;
-    }
-    let topics: BTreeSet<_> = kernel.keys().map(|case| topic(case)).collect();
-    text.push('\n');
-    for topic in topics {
-        writeln!(text, "[{topic}]: conformance/src/cases/{topic}.rs")?;
-    }
-    Ok((text, complaints))
 }
 
-const COLUMNS: &str = "| name | status | cases | setup flags | topics |\n|---|---|---|---|---|\n";
+const COLUMNS: &str = "| name | since Linux | status | cases | setup flags | topics |\n|---|---|---|---|---|---|\n";
 
 const HEAD: &str = "\
 # What is supported
 
-Every name of the io_uring interface of Linux 6.18, and how it fares. `cargo xtask conformance` makes this file of the
-conformance cases' results on the kernel and on anyring; `make test` fails when it is not what the results say.
+Every name of the io_uring interface of Linux 6.18, and how it fares. `cargo xtask conformance` makes this file of what the
+kernel answered in the conformance cases (conformance/oracle.json) and of the known differences. `make test` runs the cases
+on anyring and holds them against the same files.
 
 - *works*: a case succeeds with it on the kernel and on anyring: a request whose CQE says so, a call, a bit that was seen.
   What docs/limits.md says of it is linked.
@@ -370,54 +277,57 @@ that hold for any setup flags also run with the sets of `--matrix`. *cases* coun
 ";
 
 const DIFFERENCES: &str = "\
-Cases that fail on anyring, with the reason, from conformance/differences.txt. [docs/limits.md](docs/limits.md) tells more,
+Cases that fail on anyring, or are answered otherwise, with the reason, from conformance/differences.txt. [docs/limits.md](docs/limits.md) tells more,
 and what no case can show.";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn record(cases: &[(&str, bool, &[&str])]) -> Record {
-        let runs = || Runs { doors: BTreeSet::from(["libc".to_owned()]), flag_sets: BTreeSet::new() };
-        let case = |passed, names: &[&str]| Case {
-            passed,
-            tried: names.iter().map(|name| name.trim_start_matches('-').to_string()).collect(),
-            succeeded: names
-                .iter()
-                .filter(|name| !name.starts_with('-'))
-                .map(|name| (name.to_string(), runs()))
-                .collect(),
-        };
-        cases.iter().map(|(name, passed, names)| (name.to_string(), case(*passed, names))).collect()
+    /// A record of cases: each with names that work, and those that are refused behind a `-`.
+    fn sources(cases: &[(&str, &[&str])], listed: &str, limits: &str) -> Sources {
+        let mut oracle = Oracle::default();
+        for (name, words) in cases {
+            let mut case = Recorded::default();
+            for word in *words {
+                match word.strip_prefix('-') {
+                    Some(refused) => case.refused.insert(refused.to_owned()),
+                    None => case.works.insert((*word).to_owned()),
+                };
+            }
+            oracle.cases.insert((*name).to_owned(), case);
+        }
+        let mut known = Vec::new();
+        differences::parse(listed, &mut known).expect("a list");
+        Sources { oracle, differences: known, limits: limits.to_owned() }
     }
 
-    fn status(kernel: &Record, engine: &Record, label: &str, listed: &str) -> Status {
-        let documents = Documents { differences: listed, limits: "" };
-        Evidence::new(kernel, engine, &documents).expect("a list").status(label)
-    }
-
-    #[test]
-    fn a_status_follows_from_results() {
-        let native = record(&[("a::b", true, &["NOP"]), ("a::z", true, &["-RECV_ZC"])]);
-        let failing = record(&[("a::b", false, &["NOP"]), ("a::z", true, &["-RECV_ZC"])]);
-        assert_eq!(status(&native, &native, "NOP", ""), Status::Works);
-        assert_eq!(status(&native, &failing, "NOP", ""), Status::NotYet);
-        assert_eq!(status(&native, &native, "READ", ""), Status::NoCase);
-        assert_eq!(status(&native, &native, "RECV_ZC", ""), Status::WithoutDriver);
-        assert_eq!(status(&native, &failing, "NOP", "a::b NOP: so"), Status::Differs("so".to_owned()));
-        assert_eq!(status(&native, &native, "NOP", "a::b about: no name"), Status::Works);
+    fn status(cases: &[(&str, &[&str])], label: &str, listed: &str) -> Status {
+        let sources = sources(cases, listed, "");
+        let limits = Limits::new("");
+        Evidence { oracle: &sources.oracle, differences: &sources.differences, limits }.status(label)
     }
 
     #[test]
-    fn what_the_table_says_is_held_against_cases() {
-        let one = record(&[("a::b", true, &["RECV_ZC"])]);
-        let documents = Documents { differences: "", limits: "## Of It\n\nNOP and so on" };
-        let (text, complaints) = table(&one, &one, &documents).expect("a table");
+    fn a_status_follows_from_the_record_and_the_differences() {
+        let cases: &[(&str, &[&str])] = &[("a::b", &["NOP"]), ("a::z", &["-RECV_ZC"])];
+        assert_eq!(status(cases, "NOP", ""), Status::Works);
+        assert_eq!(status(cases, "NOP", "a::b fails"), Status::NotYet);
+        assert_eq!(status(cases, "NOP", "~a::b about: no name"), Status::Works);
+        assert_eq!(status(cases, "READ", ""), Status::NoCase);
+        assert_eq!(status(cases, "RECV_ZC", ""), Status::WithoutDriver);
+        assert_eq!(status(cases, "NOP", "a::b NOP: so"), Status::Differs("so".to_owned()));
+    }
+
+    #[test]
+    fn what_the_table_says_is_held_against_the_opcode_table() {
+        let (text, complaints) =
+            sources(&[("a::b", &["RECV_ZC"])], "", "## Of It\n\nNOP and so on").table().expect("a table");
         assert!(complaints
             .iter()
             .any(|line| line.starts_with("RECV_ZC: served according to the opcode table: false")));
         assert!(complaints.iter().any(|line| line.starts_with("NOP: no case")));
-        assert!(text.contains("| RECV_ZC | works | 1 | own | [a] |"), "{text}");
+        assert!(text.contains("| RECV_ZC | 6.15 | works | 1 | own | [a] |"), "{text}");
         assert!(text.ends_with("\n[a]: conformance/src/cases/a.rs\n"));
     }
 
@@ -426,5 +336,31 @@ mod tests {
         let limits = Limits::new("## Rings, and more\nNOP is\n## Later\nNOP again");
         assert_eq!(limits.link(&OPCODES[0]).as_deref(), Some("[limits](docs/limits.md#rings-and-more)"));
         assert_eq!(limits.link(&OPCODES[1]), None);
+    }
+
+    #[test]
+    fn a_case_is_no_older_than_the_names_that_it_needs() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask/ is in the repository");
+        let oracle = Oracle::read(&root.join("conformance/oracle.json")).expect("the record");
+        let names: BTreeMap<String, &Name> = interface::names().map(|name| (name.to_string(), name)).collect();
+        for case in anyring_conformance::case::all() {
+            let (major, minor) = case.since().split_once('.').expect("a release");
+            let release = (major.parse().expect("a number"), minor.parse().expect("a number"));
+            let recorded = &oracle.cases[case.name()];
+            let younger = recorded.works.iter().find(|label| since(names[*label]) > release && release >= (5, 1));
+            assert_eq!(younger, None, "{} is said to hold since {major}.{minor}", case.name());
+        }
+    }
+
+    #[test]
+    fn conformance_md_is_what_its_sources_say() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask/ is in the repository");
+        let (text, complaints) = Sources::read(root).and_then(|sources| sources.table()).expect("a table");
+        assert_eq!(complaints, [""; 0], "not every name is as it should be");
+        let current = std::fs::read_to_string(root.join("CONFORMANCE.md")).expect("CONFORMANCE.md");
+        assert!(
+            current == text,
+            "CONFORMANCE.md is not what its sources say: `cargo xtask conformance` writes it anew"
+        );
     }
 }

@@ -1,9 +1,9 @@
 //! `cargo xtask`: see `--help`.
 
 mod manual;
+mod mutations;
 
 use anyhow::{ensure, Context, Result};
-use anyring_abi::interface;
 use anyring_xtask::{artifacts, conformance, dropin, symbols};
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
@@ -41,18 +41,10 @@ enum Task {
         #[arg(long)]
         release: bool,
     },
-    /// Make CONFORMANCE.md of the records of two conformance runs; fails while a name is not served or has no case
-    Conformance {
-        /// The record of the run on the kernel's io_uring
-        #[arg(value_name = "KERNEL")]
-        kernel: PathBuf,
-        /// The record of the run on anyring
-        #[arg(value_name = "ENGINE")]
-        engine: PathBuf,
-        /// Do not write the file, but fail if it is not what it would be
-        #[arg(long)]
-        check: bool,
-    },
+    /// Write CONFORMANCE.md anew; fails while a name is not served or has no case
+    Conformance,
+    /// Prove that what is to find each bug of crates/engine/src/mutation.rs fails with it, and only then
+    Mutations(mutations::Options),
 }
 
 fn main() -> Result<()> {
@@ -75,11 +67,11 @@ fn main() -> Result<()> {
             let libraries = dropin::link(&built, &built.directory().join("dropin"))?;
             let mut complaints = symbols::check_preload(&built.shared)?;
             complaints.extend(symbols::check_needed(&built.shared, symbols::OF_ANY_LIBC)?);
-            complaints.extend(symbols::check_unforced(&built.shared)?);
+            complaints.extend(symbols::check_not_for_tests(&built.shared)?);
             for library in &libraries {
                 complaints.extend(symbols::check_dropin(library)?);
                 complaints.extend(symbols::check_needed(library, symbols::OF_GLIBC)?);
-                complaints.extend(symbols::check_unforced(library)?);
+                complaints.extend(symbols::check_not_for_tests(library)?);
             }
             match symbols::installed("liburing.so.2")? {
                 Some(path) => complaints.extend(symbols::check_replaces(&libraries[0], &path)?),
@@ -91,39 +83,17 @@ fn main() -> Result<()> {
             ensure!(complaints.is_empty(), "{} symbols are not as they should be", complaints.len());
             println!("all symbols of libanyring.so, liburing.so.2 and liburing-ffi.so.2 are as they should be");
         }
-        Task::Conformance { kernel, engine, check } => make_conformance(&kernel, &engine, check)?,
+        Task::Conformance => make_conformance()?,
+        Task::Mutations(options) => mutations::prove(&options)?,
     }
     Ok(())
 }
 
-/// What a row claims: its name and status. How many cases saw a name, and where, depends on timing for some.
-fn claim(line: &str) -> Option<(&str, &str)> {
-    let mut cells = line.strip_prefix("| ")?.split(" | ");
-    Some((cells.next()?, cells.next()?))
-}
-
-fn make_conformance(kernel: &Path, engine: &Path, check: bool) -> Result<()> {
+fn make_conformance() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask/ is in the repository")?;
-    let read = |name: &str| std::fs::read_to_string(root.join(name)).with_context(|| name.to_owned());
-    let (differences, limits) = (read("conformance/differences.txt")?, read("docs/limits.md")?);
-    let documents = conformance::Documents { differences: &differences, limits: &limits };
-    let (text, complaints) =
-        conformance::table(&conformance::read(kernel)?, &conformance::read(engine)?, &documents)?;
-    let mut failed = complaints.len();
-    if check {
-        let current = read("CONFORMANCE.md")?;
-        let lacking: Vec<_> =
-            text.lines().filter(|line| !current.lines().any(|known| claim(known) == claim(line))).collect();
-        if !lacking.is_empty() {
-            lacking.iter().for_each(|line| println!("CONFORMANCE.md lacks: {line}"));
-            println!("CONFORMANCE.md is not what the results say: `make conformance-renew` writes it anew");
-            failed += 1;
-        }
-    } else {
-        std::fs::write(root.join("CONFORMANCE.md"), text)?;
-    }
+    let (text, complaints) = conformance::Sources::read(root)?.table()?;
+    std::fs::write(root.join("CONFORMANCE.md"), text)?;
     complaints.iter().for_each(|complaint| println!("{complaint}"));
-    println!("{} passed, {failed} failed, 0 skipped", interface::names().count().saturating_sub(complaints.len()));
-    ensure!(failed == 0, "not every name is as it should be");
+    ensure!(complaints.is_empty(), "not every name is as it should be");
     Ok(())
 }

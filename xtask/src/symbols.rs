@@ -78,13 +78,15 @@ pub fn check_replaces(library: &Path, installed: &Path) -> Result<Vec<String>> {
     Ok(missing(library, &exports(library)?, &exports(installed)?))
 }
 
-/// What is wrong with a library that is to be used: it must not be the build that panics on demand.
-pub fn check_unforced(library: &Path) -> Result<Vec<String>> {
-    const VARIABLE: &[u8] = b"ANYRING_PANIC";
+/// What is wrong with a library that is to be used: it must not be one that panics or breaks on demand.
+pub fn check_not_for_tests(library: &Path) -> Result<Vec<String>> {
+    const OF_FEATURES: [(&str, &[u8]); 2] =
+        [("forced-panics", b"ANYRING_PANIC"), ("mutations", b"ANYRING_MUTATION")];
     let content = fs::read(library).with_context(|| library.display().to_string())?;
-    let forced = content.windows(VARIABLE.len()).any(|part| part == VARIABLE);
-    let complaint = || format!("{}: was built with the feature forced-panics", library.display());
-    Ok(forced.then(complaint).into_iter().collect())
+    let built_with =
+        OF_FEATURES.iter().filter(|(_, variable)| content.windows(variable.len()).any(|part| part == *variable));
+    let complaint = |feature| format!("{}: was built with the feature {feature}", library.display());
+    Ok(built_with.map(|(feature, _)| complaint(feature)).collect())
 }
 
 /// What libanyring.so may need: what musl's loader takes for itself (crates/inject/src/musl.rs).

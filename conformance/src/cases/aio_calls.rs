@@ -3,46 +3,9 @@
 use super::prelude::*;
 use crate::aio::{self, pread, pwrite, setup, Aio};
 
-cases! {
-    any_flags: [],
-    own_flags: [
-        setup_stores_the_address_of_a_ring,
-        ring_has_the_kernels_size,
-        setup_of_no_requests_is_einval,
-        setup_over_another_context_is_einval,
-        setup_at_a_bad_address_is_efault,
-        setup_of_too_many_is_einval_or_eagain,
-        contexts_are_independent,
-        many_contexts_come_and_go,
-        destroy_twice_is_einval,
-        calls_without_a_context_are_einval,
-        calls_with_a_context_of_zeroes_are_einval,
-        child_of_fork_has_no_context,
-        submit_of_nothing_is_zero,
-        submit_of_a_negative_count_is_einval,
-        submit_of_a_bad_array_is_efault,
-        submit_of_a_bad_iocb_is_efault,
-        submit_stops_at_the_first_refused,
-        submit_is_refused_once_there_is_no_room,
-        reading_events_makes_room,
-        closed_descriptor_is_ebadf,
-        path_descriptor_is_ebadf,
-        wrong_mode_is_ebadf,
-        directory_is_einval,
-        unknown_opcodes_are_einval,
-        noop_is_einval,
-        reserved_field_is_einval,
-        length_beyond_signed_is_einval,
-        address_beyond_the_program_is_efault,
-        negative_offset_is_einval,
-        end_beyond_the_largest_offset_is_einval,
-        unknown_rw_flag_is_eopnotsupp,
-        priority_counts_with_its_flag_only,
-        submit_clears_the_key,
-        iocb_in_memory_that_is_read_only_is_efault,
-    ],
-}
+topic!(since: "2.6", source: "io_setup(2), io_submit(2), fs/aio.c");
 
+#[case(own_flags)]
 fn setup_stores_the_address_of_a_ring(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let header = aio.header();
@@ -52,6 +15,7 @@ fn setup_stores_the_address_of_a_ring(cx: &Context) {
     assert_eq!(aio.context % 4096, 0);
 }
 
+#[case(own_flags)]
 fn ring_has_the_kernels_size(cx: &Context) {
     // SAFETY: takes an integer.
     let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) } as u32;
@@ -63,19 +27,23 @@ fn ring_has_the_kernels_size(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn setup_of_no_requests_is_einval(cx: &Context) {
     assert_eq!(setup(cx.door, 0, 0), (-EINVAL as isize, 0));
 }
 
+#[case(own_flags)]
 fn setup_over_another_context_is_einval(cx: &Context) {
     assert_eq!(setup(cx.door, 8, 1), (-EINVAL as isize, 1));
 }
 
+#[case(own_flags)]
 fn setup_at_a_bad_address_is_efault(cx: &Context) {
     let answer = cx.door.aio(NR_IO_SETUP, [8, bad_address() as usize, 0, 0, 0, 0]);
     assert_eq!(answer, -EFAULT as isize);
 }
 
+#[case(own_flags)]
 fn setup_of_too_many_is_einval_or_eagain(cx: &Context) {
     assert_eq!(setup(cx.door, 0x0fff_ffff, 0), (-EINVAL as isize, 0));
     let limit = std::fs::read_to_string("/proc/sys/fs/aio-max-nr").unwrap_or_else(|_| "65536".to_owned());
@@ -83,6 +51,7 @@ fn setup_of_too_many_is_einval_or_eagain(cx: &Context) {
     assert_eq!(setup(cx.door, limit + 1, 0), (-EAGAIN as isize, 0));
 }
 
+#[case(own_flags)]
 fn contexts_are_independent(cx: &Context) {
     let file = file("data", b"0123456789");
     let (one, other) = (Aio::new(cx.door, 8), Aio::new(cx.door, 8));
@@ -96,6 +65,7 @@ fn contexts_are_independent(cx: &Context) {
     assert_eq!(buffer, *b"6789");
 }
 
+#[case(own_flags)]
 fn many_contexts_come_and_go(cx: &Context) {
     for _ in 0..20 {
         let contexts: Vec<Aio> = (0..10).map(|_| Aio::new(cx.door, 4)).collect();
@@ -103,12 +73,14 @@ fn many_contexts_come_and_go(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn destroy_twice_is_einval(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     assert_eq!(aio.destroy(), 0);
     assert_eq!(aio.destroy(), -EINVAL as isize);
 }
 
+#[case(own_flags)]
 fn calls_without_a_context_are_einval(cx: &Context) {
     aio::skip_libaio(cx.door);
     for context in [0, bad_address()] {
@@ -121,6 +93,7 @@ fn calls_without_a_context_are_einval(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn calls_with_a_context_of_zeroes_are_einval(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let none = std::mem::ManuallyDrop::new(Aio { door: cx.door, context: pages(1).as_ptr() as u64 });
@@ -129,6 +102,7 @@ fn calls_with_a_context_of_zeroes_are_einval(cx: &Context) {
     assert_eq!(aio.get(0, 1, 0), Ok(vec![]));
 }
 
+#[case(own_flags)]
 fn child_of_fork_has_no_context(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -144,23 +118,28 @@ fn child_of_fork_has_no_context(cx: &Context) {
     assert_eq!(aio.run(pread(&file, &mut buffer, 0)), 4);
 }
 
+#[case(own_flags)]
 fn submit_of_nothing_is_zero(cx: &Context) {
     assert_eq!(Aio::new(cx.door, 8).submit_at(0, 0), 0);
 }
 
+#[case(own_flags)]
 fn submit_of_a_negative_count_is_einval(cx: &Context) {
     assert_eq!(Aio::new(cx.door, 8).submit_at(-1, 0), -EINVAL as isize);
 }
 
+#[case(own_flags)]
 fn submit_of_a_bad_array_is_efault(cx: &Context) {
     assert_eq!(Aio::new(cx.door, 8).submit_at(1, bad_address() as usize), -EFAULT as isize);
 }
 
+#[case(own_flags)]
 fn submit_of_a_bad_iocb_is_efault(cx: &Context) {
     let addresses = [bad_address()];
     assert_eq!(Aio::new(cx.door, 8).submit_at(1, addresses.as_ptr() as usize), -EFAULT as isize);
 }
 
+#[case(own_flags)]
 fn submit_stops_at_the_first_refused(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -186,6 +165,7 @@ fn fill(aio: &Aio, polls: &mut [Iocb]) -> u32 {
     panic!("{} requests were taken in", polls.len());
 }
 
+#[case(own_flags)]
 fn submit_is_refused_once_there_is_no_room(cx: &Context) {
     const REQUESTS: u32 = 64;
     let aio = Aio::new(cx.door, REQUESTS);
@@ -199,6 +179,7 @@ fn submit_is_refused_once_there_is_no_room(cx: &Context) {
     assert_eq!(aio.wait(taken as usize).len(), taken as usize);
 }
 
+#[case(own_flags)]
 fn reading_events_makes_room(cx: &Context) {
     let aio = Aio::new(cx.door, 16);
     let file = file("data", b"0123456789");
@@ -218,6 +199,7 @@ fn reading_events_makes_room(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn closed_descriptor_is_ebadf(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let mut buffer = [0; 4];
@@ -228,6 +210,7 @@ fn closed_descriptor_is_ebadf(cx: &Context) {
     assert_eq!(aio.refused(Iocb { fd: u32::MAX, ..iocb }), -EBADF as isize);
 }
 
+#[case(own_flags)]
 fn path_descriptor_is_ebadf(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     drop(file("data", b""));
@@ -237,6 +220,7 @@ fn path_descriptor_is_ebadf(cx: &Context) {
     assert_eq!(aio.refused(aio::poll(&path, libc::POLLIN)), -EBADF as isize);
 }
 
+#[case(own_flags)]
 fn wrong_mode_is_ebadf(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let (reader, writer) = pipe();
@@ -244,12 +228,14 @@ fn wrong_mode_is_ebadf(cx: &Context) {
     assert_eq!(aio.refused(pwrite(&reader, &[0; 4], 0)), -EBADF as isize);
 }
 
+#[case(own_flags)]
 fn directory_is_einval(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let directory = std::fs::File::open(".").expect("open the directory");
     assert_eq!(aio.refused(pread(&directory, &mut [0; 4], 0)), -EINVAL as isize);
 }
 
+#[case(own_flags)]
 fn unknown_opcodes_are_einval(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -258,12 +244,14 @@ fn unknown_opcodes_are_einval(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn noop_is_einval(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"");
     assert_eq!(aio.refused(Iocb { opcode: IOCB_CMD_NOOP, ..pread(&file, &mut [], 0) }), -EINVAL as isize);
 }
 
+#[case(own_flags)]
 fn reserved_field_is_einval(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -272,12 +260,14 @@ fn reserved_field_is_einval(cx: &Context) {
     assert_eq!(aio.refused(Iocb { reserved: 1, fd: 900, ..Iocb::default() }), -EINVAL as isize);
 }
 
+#[case(own_flags)]
 fn length_beyond_signed_is_einval(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
     assert_eq!(aio.refused(Iocb { bytes: 1 << 63, ..pread(&file, &mut [0; 4], 0) }), -EINVAL as isize);
 }
 
+#[case(own_flags)]
 fn address_beyond_the_program_is_efault(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -286,6 +276,7 @@ fn address_beyond_the_program_is_efault(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn negative_offset_is_einval(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -295,6 +286,7 @@ fn negative_offset_is_einval(cx: &Context) {
     assert_eq!(aio.refused(pread(&reader, &mut [0; 4], -1)), -EINVAL as isize);
 }
 
+#[case(own_flags)]
 fn end_beyond_the_largest_offset_is_einval(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -302,6 +294,7 @@ fn end_beyond_the_largest_offset_is_einval(cx: &Context) {
     assert_eq!(aio.run(pread(&file, &mut [0; 4], i64::MAX - 4)), 0);
 }
 
+#[case(own_flags)]
 fn unknown_rw_flag_is_eopnotsupp(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -310,6 +303,7 @@ fn unknown_rw_flag_is_eopnotsupp(cx: &Context) {
     assert_eq!(aio.refused(iocb), -EOPNOTSUPP as isize);
 }
 
+#[case(own_flags)]
 fn priority_counts_with_its_flag_only(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -323,6 +317,7 @@ fn priority_counts_with_its_flag_only(cx: &Context) {
     assert_eq!(aio.run(iocb), 4);
 }
 
+#[case(own_flags)]
 fn submit_clears_the_key(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -333,6 +328,7 @@ fn submit_clears_the_key(cx: &Context) {
     aio.wait(1);
 }
 
+#[case(own_flags)]
 fn iocb_in_memory_that_is_read_only_is_efault(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");

@@ -5,40 +5,9 @@ use crate::aio::{is_readable, poll, pread, skip_libaio, Aio};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-cases! {
-    any_flags: [],
-    own_flags: [
-        getevents_of_nothing_is_zero,
-        least_above_most_is_einval,
-        negative_counts_are_einval,
-        events_at_a_bad_address_are_efault_and_stay,
-        timeout_at_a_bad_address_is_efault,
-        timeout_ends_the_wait,
-        timeout_with_some_of_the_events,
-        most_bounds_what_is_read,
-        wait_without_timeout,
-        waits_for_the_least,
-        several_threads_wait,
-        signal_ends_the_wait,
-        signal_with_some_of_the_events,
-        mask_holds_a_signal_back,
-        mask_lets_a_signal_in,
-        mask_of_another_size_is_einval,
-        mask_at_a_bad_address_is_efault,
-        destroy_ends_a_wait,
-        events_appear_in_memory,
-        events_read_from_memory_are_gone,
-        head_beyond_the_ring_does_no_harm,
-        eventfd_counts_events,
-        eventfd_is_told_after_the_event_is_there,
-        eventfd_that_is_none_is_einval,
-        eventfd_that_is_closed_is_ebadf,
-        eventfd_closed_after_submission_is_told,
-        eventfd_of_a_reused_number,
-        requests_of_several_threads,
-    ],
-}
+topic!(since: "2.6", source: "io_getevents(2), fs/aio.c");
 
+#[case(own_flags)]
 fn getevents_of_nothing_is_zero(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     assert_eq!(aio.get(0, 0, 0), Ok(vec![]));
@@ -46,16 +15,19 @@ fn getevents_of_nothing_is_zero(cx: &Context) {
     assert_eq!(aio.get(1, 8, 0), Ok(vec![]));
 }
 
+#[case(own_flags)]
 fn least_above_most_is_einval(cx: &Context) {
     assert_eq!(Aio::new(cx.door, 8).get(2, 1, 10), Err(-EINVAL as isize));
 }
 
+#[case(own_flags)]
 fn negative_counts_are_einval(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     assert_eq!(aio.get_at(-1, 1, 0, 0), -EINVAL as isize);
     assert_eq!(aio.get_at(-2, -1, 0, 0), -EINVAL as isize);
 }
 
+#[case(own_flags)]
 fn events_at_a_bad_address_are_efault_and_stay(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -65,6 +37,7 @@ fn events_at_a_bad_address_are_efault_and_stay(cx: &Context) {
     assert_eq!(aio.wait(1)[0].res, 4);
 }
 
+#[case(own_flags)]
 fn timeout_at_a_bad_address_is_efault(cx: &Context) {
     skip_libaio(cx.door);
     let aio = Aio::new(cx.door, 8);
@@ -73,6 +46,7 @@ fn timeout_at_a_bad_address_is_efault(cx: &Context) {
     assert_eq!(aio.get_at(1, 1, events.as_mut_ptr() as usize, timeout), -EFAULT as isize);
 }
 
+#[case(own_flags)]
 fn timeout_ends_the_wait(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let started = Instant::now();
@@ -80,6 +54,7 @@ fn timeout_ends_the_wait(cx: &Context) {
     assert!(started.elapsed() >= Duration::from_millis(60));
 }
 
+#[case(own_flags)]
 fn timeout_with_some_of_the_events(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -88,6 +63,7 @@ fn timeout_with_some_of_the_events(cx: &Context) {
     assert_eq!(aio.get(2, 8, 60).map(|events| events.len()), Ok(1));
 }
 
+#[case(own_flags)]
 fn most_bounds_what_is_read(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -99,6 +75,7 @@ fn most_bounds_what_is_read(cx: &Context) {
     assert_eq!(aio.get(1, 3, 1000).map(|events| events.len()), Ok(2));
 }
 
+#[case(own_flags)]
 fn wait_without_timeout(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let (reader, writer) = pipe();
@@ -115,6 +92,7 @@ fn wait_without_timeout(cx: &Context) {
     later.join().expect("the writer");
 }
 
+#[case(own_flags)]
 fn waits_for_the_least(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let pipes: Vec<_> = (0..3).map(|_| pipe()).collect();
@@ -132,6 +110,7 @@ fn waits_for_the_least(cx: &Context) {
     });
 }
 
+#[case(own_flags)]
 fn several_threads_wait(cx: &Context) {
     const EACH: usize = 50;
     let aio = Aio::new(cx.door, 64);
@@ -160,6 +139,7 @@ fn several_threads_wait(cx: &Context) {
     assert_eq!(total.into_inner(), 4 * EACH);
 }
 
+#[case(own_flags)]
 fn signal_ends_the_wait(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     count_signal(libc::SIGUSR1);
@@ -168,6 +148,7 @@ fn signal_ends_the_wait(cx: &Context) {
     sender.join().expect("the sender");
 }
 
+#[case(own_flags)]
 fn signal_with_some_of_the_events(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -192,6 +173,7 @@ fn masked_at(aio: &Aio, set: usize, timeout_ms: i64) -> isize {
     aio.door.aio(NR_IO_PGETEVENTS, [aio.context as usize, 1, 4, events, timeout, set])
 }
 
+#[case(own_flags)]
 fn mask_holds_a_signal_back(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     count_signal(libc::SIGUSR1);
@@ -202,6 +184,7 @@ fn mask_holds_a_signal_back(cx: &Context) {
     assert_eq!(SIGNALS.load(std::sync::atomic::Ordering::SeqCst), 1);
 }
 
+#[case(own_flags)]
 fn mask_lets_a_signal_in(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     count_signal(libc::SIGUSR1);
@@ -217,6 +200,7 @@ fn raise_to_thread(signal: i32) {
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), gettid(), signal) };
 }
 
+#[case(own_flags)]
 fn mask_of_another_size_is_einval(cx: &Context) {
     skip_libaio(cx.door);
     let aio = Aio::new(cx.door, 8);
@@ -225,6 +209,7 @@ fn mask_of_another_size_is_einval(cx: &Context) {
     assert_eq!(masked(&aio, 0, 4, 0), 0);
 }
 
+#[case(own_flags)]
 fn mask_at_a_bad_address_is_efault(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     assert_eq!(masked(&aio, bad_address() as usize, 8, 10), -EFAULT as isize);
@@ -233,6 +218,7 @@ fn mask_at_a_bad_address_is_efault(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn destroy_ends_a_wait(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     std::thread::scope(|scope| {
@@ -243,6 +229,7 @@ fn destroy_ends_a_wait(cx: &Context) {
     });
 }
 
+#[case(own_flags)]
 fn events_appear_in_memory(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -259,6 +246,7 @@ fn events_appear_in_memory(cx: &Context) {
     assert!(is_readable(&event));
 }
 
+#[case(own_flags)]
 fn events_read_from_memory_are_gone(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -273,6 +261,7 @@ fn events_read_from_memory_are_gone(cx: &Context) {
     assert_eq!(aio.header().head, 2);
 }
 
+#[case(own_flags)]
 fn head_beyond_the_ring_does_no_harm(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -295,6 +284,7 @@ fn value_of(eventfd: &std::fs::File) -> u64 {
     u64::from_ne_bytes(value)
 }
 
+#[case(own_flags)]
 fn eventfd_counts_events(cx: &Context) {
     let aio = Aio::new(cx.door, 16);
     let file = file("data", b"0123456789");
@@ -314,6 +304,7 @@ fn eventfd_counts_events(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn eventfd_is_told_after_the_event_is_there(cx: &Context) {
     let aio = Aio::new(cx.door, 16);
     let (reader, writer) = pipe();
@@ -328,6 +319,7 @@ fn eventfd_is_told_after_the_event_is_there(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn eventfd_that_is_none_is_einval(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -338,6 +330,7 @@ fn eventfd_that_is_none_is_einval(cx: &Context) {
     assert_eq!(aio.refused(with_eventfd(pread(&file, &mut [0; 4], 0), &epoll())), -EINVAL as isize);
 }
 
+#[case(own_flags)]
 fn eventfd_that_is_closed_is_ebadf(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -345,6 +338,7 @@ fn eventfd_that_is_closed_is_ebadf(cx: &Context) {
     assert_eq!(aio.refused(iocb), -EBADF as isize);
 }
 
+#[case(own_flags)]
 fn eventfd_closed_after_submission_is_told(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let (reader, writer) = pipe();
@@ -357,6 +351,7 @@ fn eventfd_closed_after_submission_is_told(cx: &Context) {
     assert_eq!(value_of(&copy), 1);
 }
 
+#[case(own_flags)]
 fn eventfd_of_a_reused_number(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -370,6 +365,7 @@ fn eventfd_of_a_reused_number(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn requests_of_several_threads(cx: &Context) {
     let aio = &Aio::new(cx.door, 64);
     let content: Vec<u8> = (0..16 * 4096).map(|index| (index / 4096) as u8).collect();
@@ -386,5 +382,8 @@ fn requests_of_several_threads(cx: &Context) {
         }
     });
     assert_eq!(aio.get(0, 8, 0), Ok(vec![]));
-    assert!(buffers.iter().enumerate().all(|(index, buffer)| buffer.iter().all(|byte| *byte == (index % 16) as u8)));
+    assert!(buffers
+        .iter()
+        .enumerate()
+        .all(|(index, buffer)| buffer.iter().all(|byte| *byte == (index % 16) as u8)));
 }

@@ -1,69 +1,14 @@
-//! Linux AIO's requests: reads, writes, syncs and polls, their events, and cancelling them.
+//! Linux AIO's requests: reads, writes and syncs, and their events.
 
 use super::prelude::*;
-use crate::aio::{is_readable, poll, pread, pwrite, sync, vector, Aio};
+use crate::aio::{pread, pwrite, sync, vector, Aio};
 use std::io::Seek;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-cases! {
-    any_flags: [],
-    own_flags: [
-        event_tells_data_and_address,
-        read_at_an_offset,
-        read_at_the_end_is_zero,
-        read_of_nothing_is_zero,
-        short_read_at_the_end,
-        read_into_bad_memory_is_an_event,
-        write_at_an_offset,
-        write_leaves_the_files_position,
-        appending_write_goes_to_the_end,
-        write_from_bad_memory_is_an_event,
-        vectors_are_read_and_written,
-        too_many_vectors_are_einval,
-        bad_vector_is_efault,
-        large_transfer_is_whole,
-        many_requests_all_complete,
-        reads_that_miss_the_page_cache,
-        fsync_and_fdsync_are_events,
-        fsync_with_other_fields_is_einval,
-        fsync_of_a_pipe_is_einval,
-        read_of_a_pipe_with_data,
-        read_of_a_nonblocking_empty_pipe_is_eagain,
-        read_of_a_pipe_turned_nonblocking_is_eagain,
-        read_of_a_closed_pipe_is_zero,
-        write_to_a_pipe,
-        read_of_a_socket_with_data,
-        socket_with_an_offset_is_espipe,
-        nowait_flag_on_an_empty_socket_is_eagain,
-        direct_read_and_write,
-        poll_of_what_is_ready_completes,
-        poll_waits_for_data,
-        poll_finds_what_is_left_after_polls_that_waited,
-        poll_finds_what_is_left_beside_others_that_are_always_ready,
-        poll_of_a_number_that_names_another_file,
-        poll_waits_for_hang_up,
-        poll_does_not_tell_what_was_not_asked,
-        poll_of_a_regular_file,
-        poll_of_a_regular_file_for_what_never_comes_is_einval,
-        poll_with_other_fields_is_einval,
-        poll_of_many_descriptors,
-        polls_of_one_descriptor_are_all_told,
-        poll_survives_the_close_of_its_descriptor,
-        cancel_of_a_poll_is_an_event,
-        cancel_twice_is_einval,
-        cancel_of_what_is_done_is_einval,
-        cancel_with_another_key_is_einval,
-        cancel_at_a_bad_address_is_efault,
-        destroy_ends_pending_polls,
-        poll_after_others_appears_in_memory,
-        poll_after_others_is_cancelled,
-        poll_after_others_survives_the_close_of_its_descriptor,
-        polls_after_others_are_all_told,
-        destroy_ends_a_poll_after_others,
-    ],
-}
+topic!(since: "4.13", source: "io_submit(2), fs/aio.c");
 
+#[case(own_flags)]
 fn event_tells_data_and_address(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -75,6 +20,7 @@ fn event_tells_data_and_address(cx: &Context) {
     assert_eq!(event, IoEvent { data: 0x0123_4567_89ab_cdef, obj, res: 4, res2: 0 });
 }
 
+#[case(own_flags)]
 fn read_at_an_offset(cx: &Context) {
     let mut buffer = [0; 4];
     let aio = Aio::new(cx.door, 8);
@@ -82,21 +28,25 @@ fn read_at_an_offset(cx: &Context) {
     assert_eq!(buffer, *b"3456");
 }
 
+#[case(own_flags)]
 fn read_at_the_end_is_zero(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     assert_eq!(aio.run(pread(&file("data", b"0123456789"), &mut [0; 4], 10)), 0);
 }
 
+#[case(own_flags)]
 fn read_of_nothing_is_zero(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     assert_eq!(aio.run(pread(&file("data", b"0123456789"), &mut [], 0)), 0);
 }
 
+#[case(own_flags)]
 fn short_read_at_the_end(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     assert_eq!(aio.run(pread(&file("data", b"0123456789"), &mut [0; 4], 8)), 2);
 }
 
+#[case(own_flags)]
 fn read_into_bad_memory_is_an_event(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -104,6 +54,7 @@ fn read_into_bad_memory_is_an_event(cx: &Context) {
     assert_eq!(aio.run(iocb), -i64::from(EFAULT));
 }
 
+#[case(own_flags)]
 fn write_at_an_offset(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -111,6 +62,7 @@ fn write_at_an_offset(cx: &Context) {
     assert_eq!(std::fs::read("data").expect("read"), b"0123abc789");
 }
 
+#[case(own_flags)]
 fn write_leaves_the_files_position(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let mut file = file("data", b"0123456789");
@@ -119,6 +71,7 @@ fn write_leaves_the_files_position(cx: &Context) {
     assert_eq!(file.stream_position().expect("seek"), 0);
 }
 
+#[case(own_flags)]
 fn appending_write_goes_to_the_end(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     drop(file("data", b"0123456789"));
@@ -127,6 +80,7 @@ fn appending_write_goes_to_the_end(cx: &Context) {
     assert_eq!(std::fs::read("data").expect("read"), b"0123456789abc");
 }
 
+#[case(own_flags)]
 fn write_from_bad_memory_is_an_event(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -134,6 +88,7 @@ fn write_from_bad_memory_is_an_event(cx: &Context) {
     assert_eq!(aio.run(iocb), -i64::from(EFAULT));
 }
 
+#[case(own_flags)]
 fn vectors_are_read_and_written(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -144,6 +99,7 @@ fn vectors_are_read_and_written(cx: &Context) {
     assert_eq!(aio.run(vector(IOCB_CMD_PREADV, &file, &[], 1)), 0);
 }
 
+#[case(own_flags)]
 fn too_many_vectors_are_einval(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -155,6 +111,7 @@ fn too_many_vectors_are_einval(cx: &Context) {
     assert_eq!(aio.run(Iocb { bytes: (1 << 32) + 2, ..vector(IOCB_CMD_PREADV, &file, &iovecs, 0) }), 2);
 }
 
+#[case(own_flags)]
 fn bad_vector_is_efault(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -162,6 +119,7 @@ fn bad_vector_is_efault(cx: &Context) {
     assert_eq!(aio.refused(iocb), -EFAULT as isize);
 }
 
+#[case(own_flags)]
 fn large_transfer_is_whole(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let content: Vec<u8> = (0..3 << 20).map(|index| (index / 509) as u8).collect();
@@ -172,6 +130,7 @@ fn large_transfer_is_whole(cx: &Context) {
     assert!(read == content);
 }
 
+#[case(own_flags)]
 fn many_requests_all_complete(cx: &Context) {
     let aio = Aio::new(cx.door, 128);
     let content: Vec<u8> = (0..128 * 4096).map(|index| (index / 4096) as u8).collect();
@@ -188,6 +147,7 @@ fn many_requests_all_complete(cx: &Context) {
     assert!(buffers.iter().enumerate().all(|(index, buffer)| buffer.iter().all(|byte| *byte == index as u8)));
 }
 
+#[case(own_flags)]
 fn reads_that_miss_the_page_cache(cx: &Context) {
     const PAGES: usize = 128;
     let aio = Aio::new(cx.door, 16);
@@ -218,6 +178,7 @@ fn reads_that_miss_the_page_cache(cx: &Context) {
     assert_eq!(aio.run(pread(&file, &mut buffers[0], (PAGES * 4096) as i64)), 0);
 }
 
+#[case(own_flags)]
 fn fsync_and_fdsync_are_events(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
@@ -225,17 +186,23 @@ fn fsync_and_fdsync_are_events(cx: &Context) {
     assert_eq!(aio.run(sync(IOCB_CMD_FDSYNC, &file)), 0);
 }
 
+#[case(own_flags)]
 fn fsync_with_other_fields_is_einval(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let file = file("data", b"0123456789");
     let plain = sync(IOCB_CMD_FSYNC, &file);
-    let others =
-        [Iocb { buf: 1, ..plain }, Iocb { bytes: 1, ..plain }, Iocb { offset: 1, ..plain }, Iocb { rw_flags: 8, ..plain }];
+    let others = [
+        Iocb { buf: 1, ..plain },
+        Iocb { bytes: 1, ..plain },
+        Iocb { offset: 1, ..plain },
+        Iocb { rw_flags: 8, ..plain },
+    ];
     for iocb in others {
         assert_eq!(aio.refused(iocb), -EINVAL as isize, "{iocb:?}");
     }
 }
 
+#[case(own_flags)]
 fn fsync_of_a_pipe_is_einval(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let (reader, writer) = pipe();
@@ -244,6 +211,7 @@ fn fsync_of_a_pipe_is_einval(cx: &Context) {
     assert_eq!(aio.refused(sync(IOCB_CMD_FSYNC, &eventfd(0, 0))), -EINVAL as isize);
 }
 
+#[case(own_flags)]
 fn read_of_a_pipe_with_data(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let (reader, writer) = pipe();
@@ -256,6 +224,7 @@ fn read_of_a_pipe_with_data(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn read_of_a_nonblocking_empty_pipe_is_eagain(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let (reader, _writer) = pipe_with(libc::O_NONBLOCK);
@@ -265,6 +234,7 @@ fn read_of_a_nonblocking_empty_pipe_is_eagain(cx: &Context) {
 }
 
 /// O_NONBLOCK counts from when it is set, whatever the reads before had to wait for.
+#[case(own_flags)]
 fn read_of_a_pipe_turned_nonblocking_is_eagain(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let (reader, writer) = pipe();
@@ -288,6 +258,7 @@ fn read_of_a_pipe_turned_nonblocking_is_eagain(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn read_of_a_closed_pipe_is_zero(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let (reader, writer) = pipe();
@@ -295,6 +266,7 @@ fn read_of_a_closed_pipe_is_zero(cx: &Context) {
     assert_eq!(aio.run(pread(&reader, &mut [0; 8], 0)), 0);
 }
 
+#[case(own_flags)]
 fn write_to_a_pipe(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let (reader, writer) = pipe();
@@ -303,6 +275,7 @@ fn write_to_a_pipe(cx: &Context) {
     assert_eq!((&reader).read(&mut buffer).expect("read"), 5);
 }
 
+#[case(own_flags)]
 fn read_of_a_socket_with_data(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let (one, other) = pair();
@@ -312,6 +285,7 @@ fn read_of_a_socket_with_data(cx: &Context) {
     assert_eq!(aio.run(pwrite(&other, b"back", 0)), 4);
 }
 
+#[case(own_flags)]
 fn socket_with_an_offset_is_espipe(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let (one, other) = pair();
@@ -319,6 +293,7 @@ fn socket_with_an_offset_is_espipe(cx: &Context) {
     assert_eq!(aio.run(pread(&other, &mut [0; 8], 1)), -i64::from(ESPIPE));
 }
 
+#[case(own_flags)]
 fn nowait_flag_on_an_empty_socket_is_eagain(cx: &Context) {
     const RWF_NOWAIT: u32 = 8;
     let aio = Aio::new(cx.door, 8);
@@ -328,6 +303,33 @@ fn nowait_flag_on_an_empty_socket_is_eagain(cx: &Context) {
     assert_eq!(aio.run(iocb), -i64::from(EAGAIN));
 }
 
+#[case(own_flags)]
+fn nowait_flag_of_a_write_through_the_page_cache_is_told_by_the_event(cx: &Context) {
+    const RWF_NOWAIT: u32 = 8;
+    // SAFETY: all zeroes is a value, and the call fills it.
+    let mut about: libc::statfs = unsafe { core::mem::zeroed() };
+    // SAFETY: the name ends with a zero, and there is room for the answer.
+    let answer = unsafe { libc::statfs(c".".as_ptr(), &raw mut about) };
+    if answer != 0 || about.f_type as i64 != 0xef53 {
+        cx.skip("the directory's file system is not ext4");
+    }
+    let (aio, file) = (Aio::new(cx.door, 8), file("data", b"data"));
+    let iocb = Iocb { rw_flags: RWF_NOWAIT, ..pwrite(&file, b"x", 0) };
+    assert_eq!(aio.run(iocb), -i64::from(EOPNOTSUPP));
+}
+
+#[case(own_flags)]
+fn atomic_flag_without_direct_is_refused(cx: &Context) {
+    const RWF_ATOMIC: u32 = 0x40;
+    let (aio, file) = (Aio::new(cx.door, 8), file("data", b"data"));
+    let mut byte = [0; 1];
+    for iocb in [pwrite(&file, b"x", 0), pread(&file, &mut byte, 0)] {
+        let refused = aio.submit(&mut [Iocb { rw_flags: RWF_ATOMIC, ..iocb }]);
+        assert_eq!(refused, -EOPNOTSUPP as isize);
+    }
+}
+
+#[case(own_flags)]
 fn direct_read_and_write(cx: &Context) {
     use std::os::unix::fs::OpenOptionsExt;
     let aio = Aio::new(cx.door, 8);
@@ -341,307 +343,4 @@ fn direct_read_and_write(cx: &Context) {
     assert_eq!(aio.run(pread(&direct, read, 4096)), 4096);
     assert!(written == read);
     assert_eq!(aio.run(pread(&direct, &mut read[..4096], 8192)), 0);
-}
-
-fn poll_of_what_is_ready_completes(cx: &Context) {
-    let aio = Aio::new(cx.door, 8);
-    let (reader, writer) = pipe();
-    assert_eq!(aio.run(poll(&writer, libc::POLLOUT)), i64::from(libc::POLLOUT));
-    (&writer).write_all(b"x").expect("write");
-    assert_eq!(aio.run(poll(&reader, libc::POLLIN | libc::POLLPRI)), i64::from(libc::POLLIN));
-}
-
-fn poll_waits_for_data(cx: &Context) {
-    let aio = Aio::new(cx.door, 8);
-    let (reader, writer) = pipe();
-    let mut polls = [poll(&reader, libc::POLLIN)];
-    for _ in 0..10 {
-        assert_eq!(aio.submit(&mut polls), 1);
-        assert_eq!(aio.get(0, 8, 0), Ok(vec![]));
-        (&writer).write_all(b"x").expect("write");
-        assert!(is_readable(&aio.wait(1)[0]));
-        (&reader).read_exact(&mut [0]).expect("read");
-    }
-}
-
-/// Waits for one byte in the pipe, again and again, and reads it.
-fn wait_often(aio: &Aio, (mut reader, mut writer): (&std::fs::File, &std::fs::File)) {
-    for _ in 0..8 {
-        let mut polls = [poll(reader, libc::POLLIN)];
-        assert_eq!(aio.submit(&mut polls), 1);
-        writer.write_all(b"x").expect("write");
-        assert!(is_readable(&aio.wait(1)[0]));
-        reader.read_exact(&mut [0]).expect("read");
-    }
-}
-
-/// [`wait_often`], then a poll of one of two bytes: what is left is for the next one.
-fn leave_something(aio: &Aio, (mut reader, mut writer): (&std::fs::File, &std::fs::File)) {
-    wait_often(aio, (reader, writer));
-    let mut polls = [poll(reader, libc::POLLIN)];
-    assert_eq!(aio.submit(&mut polls), 1);
-    writer.write_all(b"xy").expect("write");
-    assert!(is_readable(&aio.wait(1)[0]));
-    reader.read_exact(&mut [0]).expect("read");
-}
-
-fn poll_finds_what_is_left_after_polls_that_waited(cx: &Context) {
-    let aio = Aio::new(cx.door, 8);
-    let (reader, writer) = pipe();
-    leave_something(&aio, (&reader, &writer));
-    let mut polls = [poll(&reader, libc::POLLIN)];
-    assert_eq!(aio.submit(&mut polls), 1);
-    assert!(is_readable(&aio.wait(1)[0]));
-}
-
-fn poll_finds_what_is_left_beside_others_that_are_always_ready(cx: &Context) {
-    let aio = Aio::new(cx.door, 8);
-    let (left, busy) = (pipe(), pipe());
-    leave_something(&aio, (&left.0, &left.1));
-    let mut rare = [Iocb { data: 1, ..poll(&left.0, libc::POLLIN) }];
-    assert_eq!(aio.submit(&mut rare), 1);
-    let mut often = [Iocb { data: 2, ..poll(&busy.0, libc::POLLIN) }];
-    let found = (0..2_000).any(|_| {
-        assert_eq!(aio.submit(&mut often), 1);
-        (&busy.1).write_all(b"x").expect("write");
-        let events = aio.get(1, 2, 10_000).expect("io_getevents");
-        if events.iter().any(|event| event.data == 2) {
-            (&busy.0).read_exact(&mut [0]).expect("read");
-        }
-        events.iter().any(|event| event.data == 1)
-    });
-    assert!(found, "what is left is never found");
-}
-
-fn poll_of_a_number_that_names_another_file(cx: &Context) {
-    let aio = Aio::new(cx.door, 8);
-    let (reader, writer) = pipe();
-    wait_often(&aio, (&reader, &writer));
-    let (other, other_writer) = pipe();
-    (&other_writer).write_all(b"x").expect("write");
-    // SAFETY: both numbers are open, and stay so.
-    assert!(unsafe { libc::dup2(other.as_raw_fd(), reader.as_raw_fd()) } >= 0);
-    assert!(aio.run(poll(&reader, libc::POLLIN)) & i64::from(libc::POLLIN) != 0);
-    let regular = file("data", b"0123456789");
-    // SAFETY: as above.
-    assert!(unsafe { libc::dup2(regular.as_raw_fd(), reader.as_raw_fd()) } >= 0);
-    assert_eq!(aio.refused(poll(&reader, libc::POLLPRI)), -EINVAL as isize);
-    let mut buffer = [0; 4];
-    assert_eq!(aio.run(pread(&reader, &mut buffer, 3)), 4);
-    assert_eq!(buffer, *b"3456");
-    // SAFETY: as above; opened for writing only.
-    assert!(unsafe { libc::dup2(writer.as_raw_fd(), reader.as_raw_fd()) } >= 0);
-    assert_eq!(aio.refused(pread(&reader, &mut buffer, 0)), -EBADF as isize);
-}
-
-fn poll_waits_for_hang_up(cx: &Context) {
-    let aio = Aio::new(cx.door, 8);
-    let (reader, writer) = pipe();
-    let mut polls = [poll(&reader, 0)];
-    assert_eq!(aio.submit(&mut polls), 1);
-    drop(writer);
-    assert_eq!(aio.wait(1)[0].res, i64::from(libc::POLLHUP));
-}
-
-fn poll_does_not_tell_what_was_not_asked(cx: &Context) {
-    let aio = Aio::new(cx.door, 8);
-    let (one, other) = pair();
-    let mut polls = [poll(&other, libc::POLLIN)];
-    assert_eq!(aio.submit(&mut polls), 1);
-    put(&one, b"x");
-    assert!(is_readable(&aio.wait(1)[0]));
-    // POLLRDHUP is no event unless asked for, other than with io_uring.
-    // SAFETY: no pointers.
-    assert_eq!(unsafe { libc::shutdown(one.as_raw_fd(), libc::SHUT_WR) }, 0);
-    assert_eq!(aio.run(poll(&other, libc::POLLIN)), i64::from(libc::POLLIN));
-    let both = libc::POLLIN | libc::POLLRDHUP;
-    assert_eq!(aio.run(poll(&other, both)), i64::from(both));
-}
-
-fn poll_of_a_regular_file(cx: &Context) {
-    let aio = Aio::new(cx.door, 8);
-    let file = file("data", b"0123456789");
-    let both = libc::POLLIN | libc::POLLOUT;
-    assert_eq!(aio.run(poll(&file, both)), i64::from(both));
-}
-
-fn poll_of_a_regular_file_for_what_never_comes_is_einval(cx: &Context) {
-    let aio = Aio::new(cx.door, 8);
-    assert_eq!(aio.refused(poll(&file("data", b""), libc::POLLPRI)), -EINVAL as isize);
-}
-
-fn poll_with_other_fields_is_einval(cx: &Context) {
-    let aio = Aio::new(cx.door, 8);
-    let (reader, _writer) = pipe();
-    let plain = poll(&reader, libc::POLLIN);
-    let others = [
-        Iocb { buf: 0x10001, ..plain },
-        Iocb { bytes: 1, ..plain },
-        Iocb { offset: 1, ..plain },
-        Iocb { rw_flags: 8, ..plain },
-    ];
-    for iocb in others {
-        assert_eq!(aio.refused(iocb), -EINVAL as isize, "{iocb:?}");
-    }
-}
-
-fn poll_of_many_descriptors(cx: &Context) {
-    let aio = Aio::new(cx.door, 64);
-    let pipes: Vec<_> = (0..64).map(|_| pipe()).collect();
-    let mut polls: Vec<Iocb> = Vec::new();
-    for (index, (reader, _)) in pipes.iter().enumerate() {
-        polls.push(Iocb { data: index as u64, ..poll(reader, libc::POLLIN) });
-    }
-    assert_eq!(aio.submit(&mut polls), 64);
-    for (_, writer) in pipes.iter().rev() {
-        let mut writer = writer;
-        writer.write_all(b"x").expect("write");
-    }
-    let mut seen: Vec<u64> = aio.wait(64).iter().map(|event| event.data).collect();
-    seen.sort_unstable();
-    assert_eq!(seen, (0..64).collect::<Vec<_>>());
-}
-
-fn polls_of_one_descriptor_are_all_told(cx: &Context) {
-    let aio = Aio::new(cx.door, 16);
-    let (reader, writer) = pipe();
-    let mut polls = [poll(&reader, libc::POLLIN); 16];
-    assert_eq!(aio.submit(&mut polls), 16);
-    (&writer).write_all(b"x").expect("write");
-    assert!(aio.wait(16).iter().all(is_readable));
-}
-
-fn poll_survives_the_close_of_its_descriptor(cx: &Context) {
-    let aio = Aio::new(cx.door, 8);
-    let (reader, writer) = pipe();
-    let copy = reader.try_clone().expect("dup");
-    let mut polls = [poll(&reader, libc::POLLIN)];
-    assert_eq!(aio.submit(&mut polls), 1);
-    drop(reader);
-    (&writer).write_all(b"x").expect("write");
-    assert!(is_readable(&aio.wait(1)[0]));
-    drop(copy);
-}
-
-fn cancel_of_a_poll_is_an_event(cx: &Context) {
-    let aio = Aio::new(cx.door, 8);
-    let (reader, _writer) = pipe();
-    let mut polls = [poll(&reader, libc::POLLIN), Iocb { data: 7, ..poll(&reader, libc::POLLIN) }];
-    assert_eq!(aio.submit(&mut polls), 2);
-    assert_eq!(aio.cancel(&polls[1]), -libc::EINPROGRESS as isize);
-    let event = aio.wait(1)[0];
-    assert_eq!((event.data, event.obj, event.res), (7, &raw const polls[1] as u64, 0));
-    assert_eq!(aio.get(0, 8, 20), Ok(vec![]));
-}
-
-fn cancel_twice_is_einval(cx: &Context) {
-    let aio = Aio::new(cx.door, 8);
-    let (reader, _writer) = pipe();
-    let mut polls = [poll(&reader, libc::POLLIN)];
-    assert_eq!(aio.submit(&mut polls), 1);
-    assert_eq!(aio.cancel(&polls[0]), -libc::EINPROGRESS as isize);
-    assert_eq!(aio.cancel(&polls[0]), -EINVAL as isize);
-    aio.wait(1);
-}
-
-fn cancel_of_what_is_done_is_einval(cx: &Context) {
-    let aio = Aio::new(cx.door, 8);
-    let file = file("data", b"0123456789");
-    let mut buffer = [0; 4];
-    let mut iocbs = [pread(&file, &mut buffer, 0)];
-    assert_eq!(aio.submit(&mut iocbs), 1);
-    aio.wait(1);
-    assert_eq!(aio.cancel(&iocbs[0]), -EINVAL as isize);
-}
-
-fn cancel_with_another_key_is_einval(cx: &Context) {
-    let aio = Aio::new(cx.door, 8);
-    let (reader, _writer) = pipe();
-    let mut polls = [poll(&reader, libc::POLLIN)];
-    assert_eq!(aio.submit(&mut polls), 1);
-    polls[0].key = 1;
-    assert_eq!(aio.cancel(&polls[0]), -EINVAL as isize);
-}
-
-fn cancel_at_a_bad_address_is_efault(cx: &Context) {
-    let aio = Aio::new(cx.door, 8);
-    assert_eq!(aio.cancel(bad_address() as *const Iocb), -EFAULT as isize);
-}
-
-fn destroy_ends_pending_polls(cx: &Context) {
-    let aio = Aio::new(cx.door, 8);
-    let (reader, writer) = pipe();
-    let mut polls = [poll(&reader, libc::POLLIN); 4];
-    assert_eq!(aio.submit(&mut polls), 4);
-    assert_eq!(aio.destroy(), 0);
-    (&writer).write_all(b"x").expect("write");
-    let again = Aio::new(cx.door, 8);
-    assert_eq!(again.run(poll(&reader, libc::POLLIN)), i64::from(libc::POLLIN));
-    assert_eq!(again.get(0, 8, 20), Ok(vec![]));
-}
-
-/// A context and a pipe that was polled often, and a poll of it that waits now.
-fn poll_after_others(cx: &Context, polls: &mut [Iocb; 1]) -> (Aio, std::fs::File, std::fs::File) {
-    let aio = Aio::new(cx.door, 8);
-    let (reader, writer) = pipe();
-    wait_often(&aio, (&reader, &writer));
-    polls[0] = Iocb { data: 7, ..poll(&reader, libc::POLLIN) };
-    assert_eq!(aio.submit(polls), 1);
-    (aio, reader, writer)
-}
-
-fn poll_after_others_appears_in_memory(cx: &Context) {
-    let mut polls = [Iocb::default()];
-    let (aio, _reader, writer) = poll_after_others(cx, &mut polls);
-    let before = aio.header().tail;
-    (&writer).write_all(b"x").expect("write");
-    assert!(aio.appear(1), "no event after {before}");
-    assert_eq!(aio.wait(1)[0].data, 7);
-}
-
-fn poll_after_others_is_cancelled(cx: &Context) {
-    let mut polls = [Iocb::default()];
-    let (aio, reader, writer) = poll_after_others(cx, &mut polls);
-    assert_eq!(aio.cancel(&polls[0]), -libc::EINPROGRESS as isize);
-    let event = aio.wait(1)[0];
-    assert_eq!((event.data, event.obj, event.res), (7, &raw const polls[0] as u64, 0));
-    (&writer).write_all(b"x").expect("write");
-    assert_eq!(aio.get(0, 8, 20), Ok(vec![]));
-    assert_eq!(aio.cancel(&polls[0]), -EINVAL as isize);
-    assert_eq!(aio.run(poll(&reader, libc::POLLIN)), i64::from(libc::POLLIN));
-}
-
-fn poll_after_others_survives_the_close_of_its_descriptor(cx: &Context) {
-    let mut polls = [Iocb::default()];
-    let (aio, reader, writer) = poll_after_others(cx, &mut polls);
-    let copy = reader.try_clone().expect("dup");
-    drop(reader);
-    (&writer).write_all(b"x").expect("write");
-    let event = aio.wait(1)[0];
-    assert!(is_readable(&event) && event.data == 7);
-    drop(copy);
-}
-
-fn polls_after_others_are_all_told(cx: &Context) {
-    let mut polls = [Iocb::default()];
-    let (aio, reader, writer) = poll_after_others(cx, &mut polls);
-    let mut more = [poll(&reader, libc::POLLIN), poll(&reader, libc::POLLIN | libc::POLLPRI)];
-    assert_eq!(aio.submit(&mut more), 2);
-    let mut rest = [poll(&reader, libc::POLLPRI)];
-    assert_eq!(aio.submit(&mut rest), 1);
-    (&writer).write_all(b"x").expect("write");
-    assert!(aio.wait(3).iter().all(is_readable));
-    assert_eq!(aio.get(0, 8, 20), Ok(vec![]));
-    drop(writer);
-    assert_eq!(aio.wait(1)[0].res & i64::from(libc::POLLHUP), i64::from(libc::POLLHUP));
-}
-
-fn destroy_ends_a_poll_after_others(cx: &Context) {
-    let mut polls = [Iocb::default()];
-    let (aio, reader, writer) = poll_after_others(cx, &mut polls);
-    assert_eq!(aio.destroy(), 0);
-    (&writer).write_all(b"x").expect("write");
-    let again = Aio::new(cx.door, 8);
-    assert_eq!(again.run(poll(&reader, libc::POLLIN)), i64::from(libc::POLLIN));
-    assert_eq!(again.get(0, 8, 20), Ok(vec![]));
 }

@@ -3,39 +3,9 @@
 use super::prelude::*;
 use crate::buffers::*;
 
-cases! {
-    any_flags: [
-        register_and_unregister,
-        register_twice_is_eexist,
-        register_of_bad_sizes_is_einval,
-        register_of_bad_memory,
-        register_of_read_only_memory_is_efault,
-        register_of_unknown_flags_is_einval,
-        register_with_padding_is_einval,
-        register_with_a_bad_argument,
-        unregister_of_nothing_is_enoent,
-        unregister_with_flags_is_einval,
-        status_tells_the_head,
-        status_of_nothing_is_enoent,
-        mapped_ring_is_used,
-        mapped_ring_of_a_high_group_cannot_be_mapped,
-        mapping_of_an_unregistered_group_is_enomem,
-        mapped_ring_ignores_the_address,
-        mapping_outlives_its_group,
-        unregistered_while_a_read_waits,
-        tail_beyond_the_entries_is_followed,
-        entries_wrap_around,
-        incremental_reads_share_a_buffer,
-        incremental_reads_go_on_to_the_next_buffer,
-        incremental_read_of_a_file_takes_what_was_asked,
-        incremental_recv_tells_when_the_buffer_is_used_up,
-        incremental_end_of_data,
-        two_groups_are_apart,
-        fork_keeps_the_group,
-    ],
-    own_flags: [],
-}
+topic!(since: "5.19", source: "io_uring_register(2), io_uring/kbuf.c");
 
+#[case]
 fn register_and_unregister(cx: &Context) {
     let ring = cx.ring(4);
     let _buffers = BufferRing::new(&ring, 7, 8, 64, 0);
@@ -48,12 +18,14 @@ fn some_memory() -> Registration {
     Registration { ring_addr: pages(256).as_ptr() as u64, ring_entries: 8, group: 1, ..Registration::default() }
 }
 
+#[case]
 fn register_twice_is_eexist(cx: &Context) {
     let ring = cx.ring(4);
     assert_eq!(register(&ring, &some_memory()), 0);
     assert_eq!(register(&ring, &some_memory()), -(EEXIST as isize));
 }
 
+#[case]
 fn register_of_bad_sizes_is_einval(cx: &Context) {
     let ring = cx.ring(4);
     for ring_entries in [0, 3, 65536, 1 << 31] {
@@ -64,6 +36,7 @@ fn register_of_bad_sizes_is_einval(cx: &Context) {
     assert_eq!(register(&ring, &Registration { ring_entries: 32768, group: 2, ..some_memory() }), 0);
 }
 
+#[case]
 fn register_of_bad_memory(cx: &Context) {
     let (ring, good) = (cx.ring(4), some_memory());
     assert_eq!(register(&ring, &Registration { ring_addr: 0, ..good }), -(EFAULT as isize));
@@ -71,6 +44,7 @@ fn register_of_bad_memory(cx: &Context) {
     assert_eq!(register(&ring, &Registration { ring_addr: bad_address(), ..good }), -(EFAULT as isize));
 }
 
+#[case]
 fn register_of_read_only_memory_is_efault(cx: &Context) {
     let (ring, memory) = (cx.ring(4), pages(2));
     protect(&memory[4096..], libc::PROT_READ);
@@ -79,14 +53,17 @@ fn register_of_read_only_memory_is_efault(cx: &Context) {
     assert_eq!(register(&ring, &good), 0, "the first page alone");
 }
 
+#[case]
 fn register_of_unknown_flags_is_einval(cx: &Context) {
     assert_eq!(register(&cx.ring(4), &Registration { flags: 4, ..some_memory() }), -(EINVAL as isize));
 }
 
+#[case]
 fn register_with_padding_is_einval(cx: &Context) {
     assert_eq!(register(&cx.ring(4), &Registration { resv: [0, 0, 1], ..some_memory() }), -(EINVAL as isize));
 }
 
+#[case]
 fn register_with_a_bad_argument(cx: &Context) {
     let (ring, good) = (cx.ring(4), some_memory());
     let at = &raw const good as usize;
@@ -98,10 +75,12 @@ fn register_with_a_bad_argument(cx: &Context) {
     }
 }
 
+#[case]
 fn unregister_of_nothing_is_enoent(cx: &Context) {
     assert_eq!(unregister(&cx.ring(4), 1), -(ENOENT as isize));
 }
 
+#[case]
 fn unregister_with_flags_is_einval(cx: &Context) {
     let ring = cx.ring(4);
     let _buffers = BufferRing::new(&ring, 1, 8, 64, 0);
@@ -110,6 +89,7 @@ fn unregister_with_flags_is_einval(cx: &Context) {
     assert_eq!(ring.register(IORING_UNREGISTER_PBUF_RING, at, 1), -(EINVAL as isize));
 }
 
+#[case(since = "6.8")]
 fn status_tells_the_head(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -119,6 +99,7 @@ fn status_tells_the_head(cx: &Context) {
     assert_eq!(buffers.head(&ring), 1);
 }
 
+#[case]
 fn status_of_nothing_is_enoent(cx: &Context) {
     let ring = cx.ring(4);
     let mut status = Status { group: 1, ..Status::default() };
@@ -141,6 +122,7 @@ fn register_mapped(ring: &Ring, group: u16) {
     assert_eq!(register(ring, &registration), 0);
 }
 
+#[case(since = "6.4")]
 fn mapped_ring_is_used(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     register_mapped(&ring, 3);
@@ -154,6 +136,7 @@ fn mapped_ring_is_used(cx: &Context) {
     assert_eq!(buffers.content(5, 6), b"mapped");
 }
 
+#[case(since = "6.4")]
 fn mapped_ring_of_a_high_group_cannot_be_mapped(cx: &Context) {
     let ring = cx.ring(4);
     register_mapped(&ring, 0x7ff);
@@ -162,6 +145,7 @@ fn mapped_ring_of_a_high_group_cannot_be_mapped(cx: &Context) {
     assert_eq!(map(&ring, 0x800, 4096), -(ENOMEM as isize));
 }
 
+#[case]
 fn mapping_of_an_unregistered_group_is_enomem(cx: &Context) {
     let ring = cx.ring(4);
     assert_eq!(map(&ring, 3, 4096), -(ENOMEM as isize));
@@ -169,11 +153,13 @@ fn mapping_of_an_unregistered_group_is_enomem(cx: &Context) {
     assert_eq!(map(&ring, 3, 4096), -(ENOMEM as isize));
 }
 
+#[case(since = "6.4")]
 fn mapped_ring_ignores_the_address(cx: &Context) {
     let registration = Registration { flags: IOU_PBUF_RING_MMAP, ring_addr: 7, ..some_memory() };
     assert_eq!(register(&cx.ring(4), &registration), 0);
 }
 
+#[case(since = "6.4")]
 fn mapping_outlives_its_group(cx: &Context) {
     let ring = cx.ring(4);
     register_mapped(&ring, 3);
@@ -184,6 +170,7 @@ fn mapping_outlives_its_group(cx: &Context) {
     assert_eq!(map(&ring, 3, 4096), -(ENOMEM as isize));
 }
 
+#[case]
 fn unregistered_while_a_read_waits(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     let _buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -194,6 +181,7 @@ fn unregistered_while_a_read_waits(cx: &Context) {
     assert_eq!(taken(&ring.wait()), (-libc::ENOBUFS, None));
 }
 
+#[case(since = "6.8")]
 fn tail_beyond_the_entries_is_followed(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let buffers = BufferRing::filled(&ring, 1, 2, 64);
@@ -205,6 +193,7 @@ fn tail_beyond_the_entries_is_followed(cx: &Context) {
     assert_eq!(buffers.head(&ring), 3);
 }
 
+#[case]
 fn entries_wrap_around(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let mut buffers = BufferRing::filled(&ring, 1, 4, 64);
@@ -230,6 +219,7 @@ fn part(ring: &mut Ring, sqe: Sqe) -> (i32, Option<u16>, bool) {
     (cqe.res, buffer_of(&cqe), cqe.flags & IORING_CQE_F_BUF_MORE != 0)
 }
 
+#[case(since = "6.12")]
 fn incremental_reads_share_a_buffer(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     let buffers = incremental(&ring, 2, 16);
@@ -240,6 +230,7 @@ fn incremental_reads_share_a_buffer(cx: &Context) {
     assert_eq!((buffers.content(0, 6), buffers.head(&ring)), (&b"abcdef"[..], 0));
 }
 
+#[case(since = "6.12")]
 fn incremental_reads_go_on_to_the_next_buffer(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     let buffers = incremental(&ring, 2, 4);
@@ -251,6 +242,7 @@ fn incremental_reads_go_on_to_the_next_buffer(cx: &Context) {
     assert_eq!(buffers.head(&ring), 1);
 }
 
+#[case(since = "6.12")]
 fn incremental_read_of_a_file_takes_what_was_asked(cx: &Context) {
     let (file, mut ring) = (file("f", b"abc"), cx.ring(4));
     let buffers = incremental(&ring, 2, 16);
@@ -260,6 +252,7 @@ fn incremental_read_of_a_file_takes_what_was_asked(cx: &Context) {
     assert_eq!(buffers.head(&ring), 1);
 }
 
+#[case(since = "6.12")]
 fn incremental_recv_tells_when_the_buffer_is_used_up(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let buffers = incremental(&ring, 2, 4);
@@ -269,6 +262,7 @@ fn incremental_recv_tells_when_the_buffer_is_used_up(cx: &Context) {
     assert_eq!((buffers.content(1, 2), buffers.head(&ring)), (&b"ef"[..], 1));
 }
 
+#[case(since = "6.12")]
 fn incremental_end_of_data(cx: &Context) {
     let ((reader, writer), (a, b), mut ring) = (pipe(), pair(), cx.ring(4));
     let buffers = incremental(&ring, 2, 4);
@@ -278,6 +272,7 @@ fn incremental_end_of_data(cx: &Context) {
     assert_eq!(buffers.head(&ring), 0);
 }
 
+#[case]
 fn two_groups_are_apart(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let mut first = BufferRing::new(&ring, 0, 8, 64, 0);
@@ -290,6 +285,7 @@ fn two_groups_are_apart(cx: &Context) {
     assert_eq!(run_taking(&mut ring, recv_select(fd(&b), 0, 1)), (1, Some(1)));
 }
 
+#[case]
 fn fork_keeps_the_group(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let buffers = BufferRing::filled(&ring, 1, 4, 64);

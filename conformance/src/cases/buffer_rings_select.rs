@@ -3,49 +3,9 @@
 use super::prelude::*;
 use crate::buffers::*;
 
-cases! {
-    any_flags: [
-        read_takes_the_first_buffer,
-        read_of_length_zero_takes_the_whole_buffer,
-        read_takes_no_more_than_the_buffer,
-        read_of_a_file_takes_a_buffer,
-        read_waits_and_takes_the_buffer_then,
-        read_at_the_end_takes_a_buffer,
-        read_into_a_bad_buffer,
-        read_of_a_file_into_a_bad_buffer,
-        read_async_waits,
-        read_of_a_file_async,
-        readv_takes_the_length_of_its_vector,
-        readv_of_two_vectors_is_einval,
-        readv_of_a_bad_vector_is_efault,
-        recv_takes_a_buffer,
-        recv_waits_and_takes_the_buffer_then,
-        recv_at_the_end_takes_none,
-        recv_waitall_keeps_its_buffer,
-        recv_without_a_buffer_is_enobufs,
-        recv_of_an_unknown_group_is_enobufs,
-        recv_behind_another_that_waits_needs_a_buffer,
-        recv_poll_first_looks_for_a_buffer_with_the_data,
-        recv_of_a_file_is_enotsock,
-        recv_cancelled_takes_none,
-        recv_dontwait_takes_none,
-        recv_async_waits,
-        recvmsg_takes_a_buffer,
-        recvmsg_of_no_vectors_takes_the_whole_buffer,
-        recvmsg_of_two_vectors_is_einval,
-        send_takes_a_buffer,
-        send_takes_no_more_than_asked,
-        send_that_waits_keeps_its_buffer,
-        write_with_select_is_eopnotsupp,
-        nop_with_select_is_eopnotsupp,
-        short_read_breaks_links,
-        enobufs_breaks_links,
-        skip_success_hides_the_buffer,
-        bad_descriptor_is_ebadf,
-    ],
-    own_flags: [],
-}
+topic!(since: "5.19", source: "io_uring_enter(2), io_uring/kbuf.c");
 
+#[case]
 fn read_takes_the_first_buffer(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     let mut buffers = BufferRing::new(&ring, 1, 8, 64, 0);
@@ -58,6 +18,7 @@ fn read_takes_the_first_buffer(cx: &Context) {
     assert_eq!(buffers.content(2, 3), b"ef\0");
 }
 
+#[case]
 fn read_of_length_zero_takes_the_whole_buffer(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     let _buffers = BufferRing::filled(&ring, 1, 8, 16);
@@ -65,6 +26,7 @@ fn read_of_length_zero_takes_the_whole_buffer(cx: &Context) {
     assert_eq!(run_taking(&mut ring, read_select(fd(&reader), 1, 0)), (16, Some(0)));
 }
 
+#[case]
 fn read_takes_no_more_than_the_buffer(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     let _buffers = BufferRing::filled(&ring, 1, 8, 16);
@@ -72,6 +34,7 @@ fn read_takes_no_more_than_the_buffer(cx: &Context) {
     assert_eq!(run_taking(&mut ring, read_select(fd(&reader), 1, 4096)), (16, Some(0)));
 }
 
+#[case(since = "6.8")]
 fn read_of_a_file_takes_a_buffer(cx: &Context) {
     let (file, mut ring) = (file("f", b"0123456789"), cx.ring(4));
     let buffers = BufferRing::filled(&ring, 1, 8, 16);
@@ -82,6 +45,7 @@ fn read_of_a_file_takes_a_buffer(cx: &Context) {
     assert_eq!(buffers.head(&ring), 3);
 }
 
+#[case(since = "6.8")]
 fn read_waits_and_takes_the_buffer_then(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     let mut buffers = BufferRing::new(&ring, 1, 8, 64, 0);
@@ -94,6 +58,7 @@ fn read_waits_and_takes_the_buffer_then(cx: &Context) {
     assert_eq!((buffers.content(3, 5), buffers.head(&ring)), (&b"later"[..], 1));
 }
 
+#[case(since = "6.8")]
 fn read_at_the_end_takes_a_buffer(cx: &Context) {
     let ((reader, writer), mut ring) = (pipe(), cx.ring(4));
     let buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -102,6 +67,7 @@ fn read_at_the_end_takes_a_buffer(cx: &Context) {
     assert_eq!(buffers.head(&ring), 1);
 }
 
+#[case(since = "6.8")]
 fn read_into_a_bad_buffer(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     let mut buffers = BufferRing::new(&ring, 1, 8, 64, 0);
@@ -111,6 +77,7 @@ fn read_into_a_bad_buffer(cx: &Context) {
     assert_eq!(buffers.head(&ring), 0);
 }
 
+#[case(since = "6.8")]
 fn read_of_a_file_into_a_bad_buffer(cx: &Context) {
     let (file, mut ring) = (file("f", b"0123456789"), cx.ring(4));
     let mut buffers = BufferRing::new(&ring, 1, 8, 64, 0);
@@ -119,6 +86,7 @@ fn read_of_a_file_into_a_bad_buffer(cx: &Context) {
     assert_eq!(buffers.head(&ring), 1);
 }
 
+#[case(since = "6.8")]
 fn read_async_waits(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     let buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -129,6 +97,7 @@ fn read_async_waits(cx: &Context) {
     assert_eq!((buffers.content(0, 5), buffers.head(&ring)), (&b"later"[..], 1));
 }
 
+#[case]
 fn read_of_a_file_async(cx: &Context) {
     let (file, mut ring) = (file("f", b"0123456789"), cx.ring(4));
     let buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -138,6 +107,7 @@ fn read_of_a_file_async(cx: &Context) {
     assert_eq!(run_taking(&mut ring, unknown), (-libc::ENOBUFS, None));
 }
 
+#[case]
 fn readv_takes_the_length_of_its_vector(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     let buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -148,6 +118,7 @@ fn readv_takes_the_length_of_its_vector(cx: &Context) {
     assert_eq!(buffers.content(0, 5), b"abcd\0");
 }
 
+#[case]
 fn readv_of_two_vectors_is_einval(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
     let _buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -157,6 +128,7 @@ fn readv_of_two_vectors_is_einval(cx: &Context) {
     assert_eq!(run_taking(&mut ring, Sqe { len: 0, ..sqe }), (-EINVAL, None));
 }
 
+#[case]
 fn readv_of_a_bad_vector_is_efault(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
     let _buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -164,6 +136,7 @@ fn readv_of_a_bad_vector_is_efault(cx: &Context) {
     assert_eq!(run_taking(&mut ring, sqe), (-EFAULT, None));
 }
 
+#[case]
 fn recv_takes_a_buffer(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let buffers = BufferRing::filled(&ring, 1, 8, 16);
@@ -173,6 +146,7 @@ fn recv_takes_a_buffer(cx: &Context) {
     assert_eq!((buffers.content(0, 5), buffers.content(1, 16)), (&b"0123\0"[..], &b"456789abcdefghij"[..]));
 }
 
+#[case(since = "6.8")]
 fn recv_waits_and_takes_the_buffer_then(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let mut buffers = BufferRing::new(&ring, 1, 8, 64, 0);
@@ -185,6 +159,7 @@ fn recv_waits_and_takes_the_buffer_then(cx: &Context) {
     assert_eq!((buffers.content(3, 5), buffers.head(&ring)), (&b"later"[..], 1));
 }
 
+#[case(since = "6.8")]
 fn recv_at_the_end_takes_none(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -193,6 +168,7 @@ fn recv_at_the_end_takes_none(cx: &Context) {
     assert_eq!(buffers.head(&ring), 0);
 }
 
+#[case(since = "6.8")]
 fn recv_waitall_keeps_its_buffer(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -205,6 +181,7 @@ fn recv_waitall_keeps_its_buffer(cx: &Context) {
     assert_eq!((buffers.content(0, 7), buffers.head(&ring)), (&b"abcdef\0"[..], 1));
 }
 
+#[case]
 fn recv_without_a_buffer_is_enobufs(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let _buffers = BufferRing::new(&ring, 1, 8, 64, 0);
@@ -213,16 +190,19 @@ fn recv_without_a_buffer_is_enobufs(cx: &Context) {
     assert_eq!(run_taking(&mut ring, recv_select(fd(&b), 1, 0)), (-libc::ENOBUFS, None));
 }
 
+#[case]
 fn recv_of_an_unknown_group_is_enobufs(cx: &Context) {
     let ((_a, b), mut ring) = (pair(), cx.ring(4));
     assert_eq!(run_taking(&mut ring, recv_select(fd(&b), 1, 0)), (-libc::ENOBUFS, None));
 }
 
+#[case]
 fn recv_of_a_file_is_enotsock(cx: &Context) {
     let (file, mut ring) = (file("f", b""), cx.ring(4));
     assert_eq!(run_taking(&mut ring, recv_select(fd(&file), 1, 0)), (-ENOTSOCK, None));
 }
 
+#[case(since = "6.8")]
 fn recv_cancelled_takes_none(cx: &Context) {
     let ((_a, b), mut ring) = (pair(), cx.ring(4));
     let buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -235,6 +215,7 @@ fn recv_cancelled_takes_none(cx: &Context) {
     assert_eq!(buffers.head(&ring), 0);
 }
 
+#[case(since = "6.8")]
 fn recv_dontwait_takes_none(cx: &Context) {
     let ((_a, b), mut ring) = (pair(), cx.ring(4));
     let buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -243,6 +224,7 @@ fn recv_dontwait_takes_none(cx: &Context) {
     assert_eq!(buffers.head(&ring), 0);
 }
 
+#[case(since = "6.8")]
 fn recv_async_waits(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -257,6 +239,7 @@ fn recvmsg_select(fd: i32, message: &mut libc::msghdr, group: u16) -> Sqe {
     sqe::recvmsg(fd, message, 0).with(IOSQE_BUFFER_SELECT).buffer(group)
 }
 
+#[case]
 fn recvmsg_takes_a_buffer(cx: &Context) {
     let ((a, b), mut ring) = (unix_pair(libc::SOCK_DGRAM), cx.ring(4));
     let buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -270,6 +253,7 @@ fn recvmsg_takes_a_buffer(cx: &Context) {
     assert_eq!(std::hint::black_box(&header).msg_flags, libc::MSG_TRUNC);
 }
 
+#[case]
 fn recvmsg_of_no_vectors_takes_the_whole_buffer(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let _buffers = BufferRing::filled(&ring, 1, 8, 16);
@@ -278,6 +262,7 @@ fn recvmsg_of_no_vectors_takes_the_whole_buffer(cx: &Context) {
     assert_eq!(run_taking(&mut ring, recvmsg_select(fd(&b), &mut header, 1)), (16, Some(0)));
 }
 
+#[case]
 fn recvmsg_of_two_vectors_is_einval(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let _buffers = BufferRing::filled(&ring, 1, 8, 16);
@@ -299,6 +284,7 @@ fn received(from: &OwnedFd) -> Vec<u8> {
     room
 }
 
+#[case(since = "6.8")]
 fn send_takes_a_buffer(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let mut buffers = BufferRing::new(&ring, 1, 8, 4, 0);
@@ -309,6 +295,7 @@ fn send_takes_a_buffer(cx: &Context) {
     assert_eq!(run_taking(&mut ring, send_select(fd(&a), 1, 0)), (-libc::ENOBUFS, None));
 }
 
+#[case]
 fn send_takes_no_more_than_asked(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let mut buffers = BufferRing::new(&ring, 1, 8, 4, 0);
@@ -318,6 +305,7 @@ fn send_takes_no_more_than_asked(cx: &Context) {
     assert_eq!(received(&b), b"sen");
 }
 
+#[case(since = "6.8")]
 fn send_that_waits_keeps_its_buffer(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let mut buffers = BufferRing::new(&ring, 1, 8, 4, 0);
@@ -333,6 +321,7 @@ fn send_that_waits_keeps_its_buffer(cx: &Context) {
     assert_eq!(taken(&ring.wait()), (4, Some(2)));
 }
 
+#[case]
 fn write_with_select_is_eopnotsupp(cx: &Context) {
     let ((_reader, writer), mut ring) = (pipe(), cx.ring(4));
     let _buffers = BufferRing::filled(&ring, 1, 8, 16);
@@ -340,10 +329,12 @@ fn write_with_select_is_eopnotsupp(cx: &Context) {
     assert_eq!(run_taking(&mut ring, sqe), (-EOPNOTSUPP, None));
 }
 
+#[case]
 fn nop_with_select_is_eopnotsupp(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::nop().with(IOSQE_BUFFER_SELECT)), -EOPNOTSUPP);
 }
 
+#[case]
 fn short_read_breaks_links(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     let _buffers = BufferRing::filled(&ring, 1, 4, 64);
@@ -352,12 +343,14 @@ fn short_read_breaks_links(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(1, 3), (2, -ECANCELED)]);
 }
 
+#[case]
 fn enobufs_breaks_links(cx: &Context) {
     let ((_a, b), mut ring) = (pair(), cx.ring(4));
     ring.go_all(&[recv_select(fd(&b), 1, 0).with(IOSQE_IO_LINK).data(1), sqe::nop().data(2)]);
     assert_eq!(ring.wait_ordered(2), [(1, -libc::ENOBUFS), (2, -ECANCELED)]);
 }
 
+#[case(since = "6.8")]
 fn skip_success_hides_the_buffer(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let buffers = BufferRing::filled(&ring, 1, 4, 64);
@@ -367,6 +360,7 @@ fn skip_success_hides_the_buffer(cx: &Context) {
     assert_eq!((buffers.head(&ring), buffers.content(0, 3)), (1, &b"abc"[..]));
 }
 
+#[case]
 fn bad_descriptor_is_ebadf(cx: &Context) {
     let mut ring = cx.ring(4);
     let _buffers = BufferRing::filled(&ring, 1, 4, 64);
@@ -376,6 +370,7 @@ fn bad_descriptor_is_ebadf(cx: &Context) {
     assert_eq!(run_taking(&mut ring, recv_select(9999, 2, 0)), (-EBADF, None));
 }
 
+#[case]
 fn recv_behind_another_that_waits_needs_a_buffer(cx: &Context) {
     let ((a, b), mut ring, mut room) = (pair(), cx.ring(8), [0; 8]);
     let mut buffers = BufferRing::new(&ring, 1, 2, 8, 0);
@@ -392,6 +387,7 @@ fn recv_behind_another_that_waits_needs_a_buffer(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(1, 4)]);
 }
 
+#[case]
 fn recv_poll_first_looks_for_a_buffer_with_the_data(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let mut buffers = BufferRing::new(&ring, 1, 2, 8, 0);

@@ -1,49 +1,10 @@
 //! PROVIDE_BUFFERS and REMOVE_BUFFERS, and IOSQE_BUFFER_SELECT with them.
 
 use super::prelude::*;
+use crate::buffers::BufferRing;
 use crate::buffers::{buffer_of, register, unregister, Registration};
 
-cases! {
-    any_flags: [
-        provide_and_read,
-        provided_buffers_are_used_in_order,
-        used_buffer_is_gone,
-        provide_adds_to_the_group,
-        provide_of_none_is_e2big,
-        provide_of_too_many_is_e2big,
-        provide_of_empty_buffers_is_einval,
-        provide_of_ids_beyond_the_last,
-        provide_at_the_end_of_memory,
-        provide_more_than_a_group_holds,
-        provide_with_unused_fields_is_einval,
-        provide_with_select_is_eopnotsupp,
-        provide_async_and_in_a_chain,
-        provide_to_a_buffer_ring_is_einval,
-        remove_answers_how_many_there_were,
-        remove_of_an_unknown_group_is_enoent,
-        remove_of_none_is_einval,
-        remove_with_unused_fields_is_einval,
-        remove_from_a_buffer_ring_is_einval,
-        ring_takes_over_an_empty_group,
-        ring_of_a_group_with_buffers_is_eexist,
-        status_and_unregister_of_a_provided_group_are_einval,
-        read_takes_no_more_than_asked,
-        read_that_waits_keeps_its_buffer,
-        read_that_is_cancelled_takes_its_buffer,
-        recv_that_waits_takes_the_buffer_then,
-        read_into_a_bad_buffer_takes_it,
-        recv_into_a_bad_buffer_gives_it_back,
-        recv_at_the_end_gives_it_back,
-        recv_that_is_cancelled_gives_it_back,
-        recv_without_a_buffer_is_enobufs,
-        read_of_a_file_takes_a_buffer,
-        read_async_waits,
-        recvmsg_takes_a_buffer,
-        send_takes_a_whole_buffer,
-        unmapped_buffers_can_be_provided,
-    ],
-    own_flags: [],
-}
+topic!(since: "5.7", source: "io_uring_enter(2), io_uring/kbuf.c");
 
 /// PROVIDE_BUFFERS of `count` buffers of `bytes` each at `addr`, as `first` and the following ids.
 fn provide(addr: u64, bytes: u32, count: i32, group: u16, first: u16) -> Sqe {
@@ -74,6 +35,7 @@ fn seen(cqe: &Cqe) -> (i32, Option<u16>) {
 
 const NONE: (i32, Option<u16>) = (-libc::ENOBUFS, None);
 
+#[case]
 fn provide_and_read(cx: &Context) {
     let ((reader, mut writer), mut ring, mut room) = (pipe(), cx.ring(4), [0u8; 64]);
     assert_eq!(run(&mut ring, provide(address_mut(&mut room), 32, 2, 5, 9)), (0, None));
@@ -82,6 +44,7 @@ fn provide_and_read(cx: &Context) {
     assert_eq!(&room[..4], b"abc\0");
 }
 
+#[case]
 fn provided_buffers_are_used_in_order(cx: &Context) {
     let ((reader, mut writer), mut ring, mut room) = (pipe(), cx.ring(4), [0u8; 64]);
     assert_eq!(ring.run(provide(address_mut(&mut room), 16, 2, 5, 9)), 0);
@@ -93,6 +56,7 @@ fn provided_buffers_are_used_in_order(cx: &Context) {
     assert_eq!(std::hint::black_box(&room), &[7; 64]);
 }
 
+#[case]
 fn used_buffer_is_gone(cx: &Context) {
     let ((reader, mut writer), mut ring, mut room) = (pipe(), cx.ring(4), [0u8; 64]);
     assert_eq!(ring.run(provide(address_mut(&mut room), 64, 1, 5, 0)), 0);
@@ -103,6 +67,7 @@ fn used_buffer_is_gone(cx: &Context) {
     assert_eq!(run(&mut ring, read_select(fd(&reader), 5, 0)), (2, Some(0)));
 }
 
+#[case]
 fn provide_adds_to_the_group(cx: &Context) {
     let (mut ring, mut room) = (cx.ring(4), [0u8; 64]);
     assert_eq!(ring.run(provide(address_mut(&mut room), 1, 60, 5, 0)), 0);
@@ -110,35 +75,41 @@ fn provide_adds_to_the_group(cx: &Context) {
     assert_eq!(ring.run(remove(100, 5)), 64);
 }
 
+#[case]
 fn provide_of_none_is_e2big(cx: &Context) {
     let (mut ring, mut room) = (cx.ring(4), [0u8; 64]);
     assert_eq!(ring.run(provide(address_mut(&mut room), 1, 0, 5, 0)), -libc::E2BIG);
     assert_eq!(ring.run(provide(address_mut(&mut room), 1, -1, 5, 0)), -libc::E2BIG);
 }
 
+#[case]
 fn provide_of_too_many_is_e2big(cx: &Context) {
     let (mut ring, mut room) = (cx.ring(4), [0u8; 64]);
     assert_eq!(ring.run(provide(address_mut(&mut room), 1, 65537, 5, 0)), -libc::E2BIG);
     assert_eq!(ring.run(Sqe { off: 65536, ..provide(address_mut(&mut room), 1, 1, 5, 0) }), -libc::E2BIG);
 }
 
+#[case]
 fn provide_of_empty_buffers_is_einval(cx: &Context) {
     let (mut ring, mut room) = (cx.ring(4), [0u8; 64]);
     assert_eq!(ring.run(provide(address_mut(&mut room), 0, 1, 5, 0)), -EINVAL);
 }
 
+#[case]
 fn provide_of_ids_beyond_the_last(cx: &Context) {
     let (mut ring, mut room) = (cx.ring(4), [0u8; 64]);
     assert_eq!(ring.run(provide(address_mut(&mut room), 1, 2, 5, 65535)), -EINVAL);
     assert_eq!(ring.run(provide(address_mut(&mut room), 1, 1, 5, 65535)), 0);
 }
 
+#[case]
 fn provide_at_the_end_of_memory(cx: &Context) {
     let mut ring = cx.ring(4);
     assert_eq!(ring.run(provide(u64::MAX - 10, 1, 20, 5, 0)), -EOVERFLOW);
     assert_eq!(ring.run(provide(u64::MAX - 100, 1, 20, 5, 0)), -EFAULT);
 }
 
+#[case]
 fn provide_more_than_a_group_holds(cx: &Context) {
     let (mut ring, mut room) = (cx.ring(4), vec![0u8; 65536]);
     assert_eq!(ring.run(provide(address_mut(&mut room[..]), 1, 65535, 5, 0)), 0);
@@ -148,6 +119,7 @@ fn provide_more_than_a_group_holds(cx: &Context) {
     assert_eq!(ring.run(remove(65536, 5)), 65535);
 }
 
+#[case]
 fn provide_with_unused_fields_is_einval(cx: &Context) {
     let (mut ring, mut room) = (cx.ring(4), [0u8; 64]);
     let good = provide(address_mut(&mut room), 1, 1, 5, 0);
@@ -156,12 +128,14 @@ fn provide_with_unused_fields_is_einval(cx: &Context) {
     assert_eq!(ring.run(good.ioprio(1)), -EINVAL);
 }
 
+#[case]
 fn provide_with_select_is_eopnotsupp(cx: &Context) {
     let (mut ring, mut room) = (cx.ring(4), [0u8; 64]);
     let good = provide(address_mut(&mut room), 1, 1, 5, 0);
     assert_eq!(ring.run(good.with(IOSQE_BUFFER_SELECT)), -EOPNOTSUPP);
 }
 
+#[case]
 fn provide_async_and_in_a_chain(cx: &Context) {
     let ((reader, mut writer), mut ring, mut room) = (pipe(), cx.ring(4), [0u8; 64]);
     writer.write_all(&[1; 64]).expect("write");
@@ -179,12 +153,14 @@ fn ring_of(group: u16) -> Registration {
     Registration { ring_addr: pages(1).as_ptr() as u64, ring_entries: 8, group, ..Registration::default() }
 }
 
+#[case(since = "5.19")]
 fn provide_to_a_buffer_ring_is_einval(cx: &Context) {
     let (mut ring, mut room) = (cx.ring(4), [0u8; 64]);
     assert_eq!(register(&ring, &ring_of(5)), 0);
     assert_eq!(ring.run(provide(address_mut(&mut room), 1, 1, 5, 0)), -EINVAL);
 }
 
+#[case]
 fn remove_answers_how_many_there_were(cx: &Context) {
     let (mut ring, mut room) = (cx.ring(4), [0u8; 64]);
     assert_eq!(ring.run(provide(address_mut(&mut room), 1, 10, 5, 0)), 0);
@@ -193,10 +169,12 @@ fn remove_answers_how_many_there_were(cx: &Context) {
     assert_eq!(ring.run(remove(10, 5)), 0);
 }
 
+#[case]
 fn remove_of_an_unknown_group_is_enoent(cx: &Context) {
     assert_eq!(cx.ring(4).run(remove(1, 5)), -ENOENT);
 }
 
+#[case]
 fn remove_of_none_is_einval(cx: &Context) {
     let mut ring = cx.ring(4);
     assert_eq!(ring.run(remove(0, 5)), -EINVAL);
@@ -204,6 +182,7 @@ fn remove_of_none_is_einval(cx: &Context) {
     assert_eq!(ring.run(remove(-1, 5)), -EINVAL);
 }
 
+#[case]
 fn remove_with_unused_fields_is_einval(cx: &Context) {
     let (mut ring, good) = (cx.ring(4), remove(1, 5));
     assert_eq!(ring.run(good.op_flags(1)), -EINVAL);
@@ -213,12 +192,14 @@ fn remove_with_unused_fields_is_einval(cx: &Context) {
     assert_eq!(ring.run(Sqe { off: 1, ..good }), -EINVAL);
 }
 
+#[case(since = "5.19")]
 fn remove_from_a_buffer_ring_is_einval(cx: &Context) {
     let mut ring = cx.ring(4);
     assert_eq!(register(&ring, &ring_of(5)), 0);
     assert_eq!(ring.run(remove(1, 5)), -EINVAL);
 }
 
+#[case(since = "5.19")]
 fn ring_takes_over_an_empty_group(cx: &Context) {
     let (mut ring, mut room) = (cx.ring(4), [0u8; 64]);
     assert_eq!(ring.run(provide(address_mut(&mut room), 1, 1, 5, 0)), 0);
@@ -226,12 +207,14 @@ fn ring_takes_over_an_empty_group(cx: &Context) {
     assert_eq!(register(&ring, &ring_of(5)), 0);
 }
 
+#[case]
 fn ring_of_a_group_with_buffers_is_eexist(cx: &Context) {
     let (mut ring, mut room) = (cx.ring(4), [0u8; 64]);
     assert_eq!(ring.run(provide(address_mut(&mut room), 1, 1, 5, 0)), 0);
     assert_eq!(register(&ring, &ring_of(5)), -(EEXIST as isize));
 }
 
+#[case]
 fn status_and_unregister_of_a_provided_group_are_einval(cx: &Context) {
     let (mut ring, mut room) = (cx.ring(4), [0u8; 64]);
     assert_eq!(ring.run(provide(address_mut(&mut room), 1, 1, 5, 0)), 0);
@@ -240,6 +223,7 @@ fn status_and_unregister_of_a_provided_group_are_einval(cx: &Context) {
     assert_eq!(ring.register(IORING_REGISTER_PBUF_STATUS, &raw mut status as usize, 1), -(EINVAL as isize));
 }
 
+#[case]
 fn read_takes_no_more_than_asked(cx: &Context) {
     let ((reader, mut writer), mut ring, mut room) = (pipe(), cx.ring(4), [0u8; 64]);
     assert_eq!(ring.run(provide(address_mut(&mut room), 16, 2, 5, 0)), 0);
@@ -248,6 +232,7 @@ fn read_takes_no_more_than_asked(cx: &Context) {
     assert_eq!(run(&mut ring, read_select(fd(&reader), 5, 99)), (16, Some(1)));
 }
 
+#[case]
 fn read_that_waits_keeps_its_buffer(cx: &Context) {
     let ((reader, mut writer), mut ring, mut room) = (pipe(), cx.ring(4), [0u8; 64]);
     assert_eq!(ring.run(provide(address_mut(&mut room), 64, 1, 5, 0)), 0);
@@ -259,6 +244,7 @@ fn read_that_waits_keeps_its_buffer(cx: &Context) {
     assert_eq!(seen(&ring.wait()), (3, Some(0)));
 }
 
+#[case]
 fn read_that_is_cancelled_takes_its_buffer(cx: &Context) {
     let ((reader, _writer), mut ring, mut room) = (pipe(), cx.ring(4), [0u8; 64]);
     assert_eq!(ring.run(provide(address_mut(&mut room), 32, 2, 5, 4)), 0);
@@ -271,6 +257,27 @@ fn read_that_is_cancelled_takes_its_buffer(cx: &Context) {
     assert_eq!(ring.run(remove(2, 5)), 1);
 }
 
+#[case(since = "5.19")]
+fn read_beside_a_multishot_one_keeps_its_buffer(cx: &Context) {
+    let ((reader, mut writer), mut ring, mut room) = (pipe(), cx.ring(8), [0u8; 64]);
+    assert_eq!(ring.run(provide(address_mut(&mut room), 32, 2, 5, 4)), 0);
+    let _buffers = BufferRing::filled(&ring, 1, 4, 16);
+    ring.go(prep(Opcode::ReadMultishot, fd(&reader), 0, 0, 0).with(IOSQE_BUFFER_SELECT).buffer(1).data(1));
+    ring.expect_quiet();
+    ring.go(read_select(fd(&reader), 5, 0).data(2));
+    ring.expect_quiet();
+    ring.go(read_select(fd(&reader), 5, 0).data(3));
+    assert_eq!(ring.run(remove(2, 5).data(4)), 0);
+    writer.write_all(b"abc").expect("write");
+    let cqe = ring.wait();
+    assert_eq!((cqe.user_data, seen(&cqe)), (3, (3, Some(5))));
+    ring.go(sqe::cancel(2, 0).data(5));
+    let mut cqes = ring.wait_all(2);
+    cqes.sort_by_key(|cqe| cqe.user_data);
+    assert_eq!(seen(&cqes[0]), (-ECANCELED, Some(4)));
+}
+
+#[case]
 fn recv_that_waits_takes_the_buffer_then(cx: &Context) {
     let ((a, b), mut ring, mut room) = (pair(), cx.ring(4), [0u8; 64]);
     assert_eq!(ring.run(provide(address_mut(&mut room), 32, 2, 5, 4)), 0);
@@ -281,6 +288,7 @@ fn recv_that_waits_takes_the_buffer_then(cx: &Context) {
     assert_eq!(seen(&ring.wait()), (1, Some(5)));
 }
 
+#[case]
 fn read_into_a_bad_buffer_takes_it(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     assert_eq!(ring.run(provide(bad_address(), 64, 1, 5, 4)), 0);
@@ -289,6 +297,7 @@ fn read_into_a_bad_buffer_takes_it(cx: &Context) {
     assert_eq!(run(&mut ring, read_select(fd(&reader), 5, 0)), NONE);
 }
 
+#[case]
 fn recv_into_a_bad_buffer_gives_it_back(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     assert_eq!(ring.run(provide(bad_address(), 64, 1, 5, 4)), 0);
@@ -297,6 +306,7 @@ fn recv_into_a_bad_buffer_gives_it_back(cx: &Context) {
     assert_eq!(ring.run(remove(2, 5)), 1);
 }
 
+#[case]
 fn recv_at_the_end_gives_it_back(cx: &Context) {
     let ((a, b), mut ring, mut room) = (pair(), cx.ring(4), [0u8; 64]);
     assert_eq!(ring.run(provide(address_mut(&mut room), 64, 1, 5, 4)), 0);
@@ -305,6 +315,7 @@ fn recv_at_the_end_gives_it_back(cx: &Context) {
     assert_eq!(ring.run(remove(2, 5)), 1);
 }
 
+#[case]
 fn recv_that_is_cancelled_gives_it_back(cx: &Context) {
     let ((a, b), mut ring, mut room) = (pair(), cx.ring(4), [0u8; 64]);
     assert_eq!(ring.run(provide(address_mut(&mut room), 32, 2, 5, 4)), 0);
@@ -318,6 +329,7 @@ fn recv_that_is_cancelled_gives_it_back(cx: &Context) {
     assert_eq!(run(&mut ring, recv_select(fd(&b), 5, 0)), (1, Some(4)));
 }
 
+#[case]
 fn recv_without_a_buffer_is_enobufs(cx: &Context) {
     let ((a, b), mut ring, mut room) = (pair(), cx.ring(4), [0u8; 64]);
     assert_eq!(ring.run(provide(address_mut(&mut room), 64, 1, 5, 4)), 0);
@@ -326,6 +338,7 @@ fn recv_without_a_buffer_is_enobufs(cx: &Context) {
     assert_eq!(run(&mut ring, recv_select(fd(&b), 5, 0)), NONE);
 }
 
+#[case]
 fn read_of_a_file_takes_a_buffer(cx: &Context) {
     let (file, mut ring, mut room) = (file("f", b"0123456789"), cx.ring(4), [0u8; 64]);
     assert_eq!(ring.run(provide(address_mut(&mut room), 16, 4, 5, 0)), 0);
@@ -335,6 +348,7 @@ fn read_of_a_file_takes_a_buffer(cx: &Context) {
     assert_eq!(&room[32..37], b"0123\0");
 }
 
+#[case]
 fn read_async_waits(cx: &Context) {
     let ((reader, mut writer), mut ring, mut room) = (pipe(), cx.ring(4), [0u8; 64]);
     assert_eq!(ring.run(provide(address_mut(&mut room), 64, 1, 5, 0)), 0);
@@ -344,6 +358,7 @@ fn read_async_waits(cx: &Context) {
     assert_eq!(seen(&ring.wait()), (3, Some(0)));
 }
 
+#[case]
 fn recvmsg_takes_a_buffer(cx: &Context) {
     let ((a, b), mut ring, mut room) = (pair(), cx.ring(4), [0u8; 64]);
     assert_eq!(ring.run(provide(address_mut(&mut room), 64, 1, 5, 6)), 0);
@@ -355,6 +370,7 @@ fn recvmsg_takes_a_buffer(cx: &Context) {
     assert_eq!(&room[..4], b"abc\0");
 }
 
+#[case]
 fn send_takes_a_whole_buffer(cx: &Context) {
     let ((a, b), mut ring, bytes) = (pair(), cx.ring(4), *b"0123456789");
     assert_eq!(ring.run(provide(address(&bytes), 10, 1, 5, 6)), 0);
@@ -363,6 +379,7 @@ fn send_takes_a_whole_buffer(cx: &Context) {
     assert_eq!(readable_bytes(&b), 10);
 }
 
+#[case]
 fn unmapped_buffers_can_be_provided(cx: &Context) {
     let mut ring = cx.ring(4);
     assert_eq!(ring.run(provide(8, 64, 1, 5, 4)), 0);

@@ -3,18 +3,7 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [every_register_call_checks_its_arguments],
-    own_flags: [
-        register_by_an_index_that_is_none,
-        buffers_of_a_negative_length_are_einval,
-        alloc_range_without_a_table,
-        each_enter_flag_alone,
-        argument_without_ext_arg_is_a_mask_for_sleepers,
-        bad_mask_matters_only_to_who_sleeps,
-        memory_is_looked_at_before_the_polling_thread,
-    ],
-}
+topic!(since: "5.1", source: "io_uring_setup(2), io_uring_enter(2), io_uring_register(2)");
 
 /// Each call with: nothing; no address and a count of 1; a bad address and 1; zeroes and 0; a bad address and 32. The
 /// call for zero-copy receive queues is not here: it asks for privileges first.
@@ -56,11 +45,13 @@ const CALLS: &[(u32, [i32; 5])] = &[
     (IORING_REGISTER_QUERY, [0, -EINVAL, -EINVAL, 0, -EINVAL]),
 ];
 
+#[case(since = "6.18")]
 fn every_register_call_checks_its_arguments(cx: &Context) {
     let bad = bad_address() as usize;
     for (opcode, expected) in CALLS {
         // Only rings that defer completions get as far as the structure.
-        let resizes = *opcode == IORING_REGISTER_RESIZE_RINGS && cx.flag_set.flags & IORING_SETUP_DEFER_TASKRUN != 0;
+        let resizes =
+            *opcode == IORING_REGISTER_RESIZE_RINGS && cx.flag_set.flags & IORING_SETUP_DEFER_TASKRUN != 0;
         let expected = if resizes { [-EINVAL, -EINVAL, -EFAULT, -EINVAL, -EINVAL] } else { *expected };
         let arguments = [(0, 0), (0, 1), (bad, 1), (pages(1).as_ptr() as usize, 0), (bad, 32)];
         let answers = arguments.map(|(address, count)| cx.ring(4).register(*opcode, address, count) as i32);
@@ -68,14 +59,15 @@ fn every_register_call_checks_its_arguments(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn register_by_an_index_that_is_none(cx: &Context) {
     let _ring = cx.ring_with(4, 0);
-    let by_index = |index| {
-        cx.door.register(index, IORING_REGISTER_USE_REGISTERED_RING | IORING_UNREGISTER_FILES, 0, 0) as i32
-    };
+    let by_index =
+        |index| cx.door.register(index, IORING_REGISTER_USE_REGISTERED_RING | IORING_UNREGISTER_FILES, 0, 0) as i32;
     assert_eq!([0, 15, 16, -1].map(by_index), [-EBADF, -EBADF, -EINVAL, -EINVAL]);
 }
 
+#[case(own_flags)]
 fn buffers_of_a_negative_length_are_einval(cx: &Context) {
     let ring = cx.ring_with(4, 0);
     for address in [0, 4096, usize::MAX] {
@@ -85,6 +77,7 @@ fn buffers_of_a_negative_length_are_einval(cx: &Context) {
 }
 
 /// `struct io_uring_file_index_range`: first slot, length, padding.
+#[case(own_flags, since = "6.0")]
 fn alloc_range_without_a_table(cx: &Context) {
     let ring = cx.ring_with(4, 0);
     let set = |range: [u32; 4]| ring.register(IORING_REGISTER_FILE_ALLOC_RANGE, range.as_ptr() as usize, 0) as i32;
@@ -93,6 +86,7 @@ fn alloc_range_without_a_table(cx: &Context) {
     assert_eq!(set([0, 0, 1, 0]), -EINVAL, "padding");
 }
 
+#[case(own_flags, since = "6.15")]
 fn each_enter_flag_alone(cx: &Context) {
     let mut ring = cx.ring_with(4, 0);
     for bit in 0..32 {
@@ -109,6 +103,7 @@ fn each_enter_flag_alone(cx: &Context) {
     }
 }
 
+#[case(own_flags, since = "6.15")]
 fn argument_without_ext_arg_is_a_mask_for_sleepers(cx: &Context) {
     let (ring, mask) = (cx.ring_with(4, 0), 0u64);
     for flags in [IORING_ENTER_ABS_TIMER, IORING_ENTER_EXT_ARG_REG, IORING_ENTER_NO_IOWAIT, IORING_ENTER_SQ_WAIT] {
@@ -118,6 +113,7 @@ fn argument_without_ext_arg_is_a_mask_for_sleepers(cx: &Context) {
     }
 }
 
+#[case(own_flags, since = "6.1")]
 fn bad_mask_matters_only_to_who_sleeps(cx: &Context) {
     for flags in [0, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN] {
         let (mut ring, mask) = (cx.ring_with(4, flags), 0u64);
@@ -133,6 +129,7 @@ fn bad_mask_matters_only_to_who_sleeps(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn memory_is_looked_at_before_the_polling_thread(cx: &Context) {
     for flags in [IORING_SETUP_SQ_AFF, IORING_SETUP_ATTACH_WQ] {
         let mut params = Params { flags: flags | IORING_SETUP_NO_MMAP, ..Params::default() };

@@ -2,50 +2,7 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [
-        pending_read_is_cancelled,
-        pending_poll_is_cancelled,
-        pending_timeout_is_cancelled,
-        pending_recv_is_cancelled,
-        pending_accept_is_cancelled,
-        pending_write_is_cancelled,
-        async_read_is_cancelled,
-        nothing_to_cancel_is_enoent,
-        completed_request_is_enoent,
-        cancels_one_of_several,
-        all_cancels_every_one_and_counts,
-        all_of_none_is_zero,
-        by_descriptor,
-        by_descriptor_all,
-        by_descriptor_without_match_is_enoent,
-        by_bad_descriptor_is_ebadf,
-        by_fixed_descriptor,
-        any_cancels_everything_even_without_all,
-        any_with_all_cancels_everything,
-        any_of_none,
-        any_looks_at_no_user_data,
-        by_opcode,
-        by_opcode_and_descriptor,
-        by_descriptor_and_user_data,
-        by_opcode_and_user_data_mismatch,
-        unknown_flag_is_einval,
-        fd_and_any_are_einval,
-        cancel_in_the_same_submission,
-        cancel_behind_what_completes_its_target_comes_too_late,
-        poll_remove_behind_what_ends_the_poll_comes_too_late,
-        next_of_a_chain_comes_behind_those_that_wait,
-        cancel_of_a_multishot_poll,
-        cancel_does_not_find_itself,
-        cancelled_read_leaves_the_data,
-        cancel_with_len_is_einval,
-        cancel_of_a_drained_request,
-        cancel_of_a_linked_request_that_did_not_start,
-        cancel_with_fixed_file_flag,
-        cancel_of_a_connect,
-    ],
-    own_flags: [],
-}
+topic!(since: "5.5", source: "io_uring_enter(2), io_uring/cancel.c");
 
 fn cancels(cx: &Context, request: Sqe) {
     let mut ring = cx.ring(4);
@@ -55,37 +12,44 @@ fn cancels(cx: &Context, request: Sqe) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
 }
 
+#[case]
 fn pending_read_is_cancelled(cx: &Context) {
     let (reader, _writer) = pipe();
     cancels(cx, sqe::read(fd(&reader), &mut [0; 1], 0));
 }
 
+#[case]
 fn pending_poll_is_cancelled(cx: &Context) {
     let (reader, _writer) = pipe();
     cancels(cx, sqe::poll_add(fd(&reader), libc::POLLIN, 0));
 }
 
+#[case]
 fn pending_timeout_is_cancelled(cx: &Context) {
     let long = ms(10_000);
     cancels(cx, sqe::timeout(&long, 0, 0));
 }
 
+#[case]
 fn pending_recv_is_cancelled(cx: &Context) {
     let (a, _b) = unix_pair(libc::SOCK_STREAM);
     cancels(cx, sqe::recv(fd(&a), &mut [0; 1], 0));
 }
 
+#[case]
 fn pending_accept_is_cancelled(cx: &Context) {
     let (listener, _) = listener();
     cancels(cx, sqe::accept(fd(&listener), 0));
 }
 
+#[case]
 fn pending_write_is_cancelled(cx: &Context) {
     let (_reader, writer) = full_pipe();
     cancels(cx, sqe::write(fd(&writer), b"x", 0));
 }
 
 /// A worker that waits is interrupted; whether the request had begun to run decides between 0 and EALREADY.
+#[case]
 fn async_read_is_cancelled(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
     let mut buffer = [0; 1];
@@ -97,10 +61,12 @@ fn async_read_is_cancelled(cx: &Context) {
     assert!(matches!(results[1], (2, res) if res == 0 || res == -EALREADY), "{results:?}");
 }
 
+#[case]
 fn nothing_to_cancel_is_enoent(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::cancel(1, 0)), -ENOENT);
 }
 
+#[case]
 fn completed_request_is_enoent(cx: &Context) {
     let mut ring = cx.ring(4);
     assert_eq!(ring.run(sqe::nop().data(1)), 0);
@@ -146,18 +112,22 @@ impl Pending {
     }
 }
 
+#[case]
 fn cancels_one_of_several(cx: &Context) {
     assert_eq!(Pending::new(cx).cancel(sqe::cancel(11, 0)), (0, vec![11]));
 }
 
+#[case(since = "5.19")]
 fn all_cancels_every_one_and_counts(cx: &Context) {
     assert_eq!(Pending::new(cx).cancel(sqe::cancel(11, IORING_ASYNC_CANCEL_ALL)), (2, vec![11, 11]));
 }
 
+#[case(since = "5.19")]
 fn all_of_none_is_zero(cx: &Context) {
     assert_eq!(Pending::new(cx).cancel(sqe::cancel(99, IORING_ASYNC_CANCEL_ALL)), (0, vec![]));
 }
 
+#[case(since = "5.19")]
 fn by_descriptor(cx: &Context) {
     let mut pending = Pending::new(cx);
     let number = fd(&pending.pipes[0].0);
@@ -165,21 +135,25 @@ fn by_descriptor(cx: &Context) {
     assert_eq!((res, ended.len()), (0, 1));
 }
 
+#[case(since = "5.19")]
 fn by_descriptor_all(cx: &Context) {
     let mut pending = Pending::new(cx);
     let number = fd(&pending.pipes[1].0);
     assert_eq!(pending.cancel(sqe::cancel_fd(number, IORING_ASYNC_CANCEL_ALL)), (2, vec![11, 12]));
 }
 
+#[case]
 fn by_descriptor_without_match_is_enoent(cx: &Context) {
     let other = eventfd(0, 0);
     assert_eq!(Pending::new(cx).cancel(sqe::cancel_fd(fd(&other), 0)), (-ENOENT, vec![]));
 }
 
+#[case]
 fn by_bad_descriptor_is_ebadf(cx: &Context) {
     assert_eq!(Pending::new(cx).cancel(sqe::cancel_fd(9999, 0)), (-EBADF, vec![]));
 }
 
+#[case(since = "6.0")]
 fn by_fixed_descriptor(cx: &Context) {
     let mut pending = Pending::new(cx);
     pending.ring.register_files(&[fd(&pending.pipes[0].0)]);
@@ -188,30 +162,36 @@ fn by_fixed_descriptor(cx: &Context) {
     assert_eq!(pending.cancel(sqe::cancel_fd(7, flags)), (-EBADF, vec![]));
 }
 
+#[case(since = "5.19")]
 fn any_cancels_everything_even_without_all(cx: &Context) {
     assert_eq!(Pending::new(cx).cancel(sqe::cancel(0, IORING_ASYNC_CANCEL_ANY)), (4, vec![10, 11, 11, 12]));
 }
 
+#[case(since = "5.19")]
 fn any_with_all_cancels_everything(cx: &Context) {
     let flags = IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL;
     assert_eq!(Pending::new(cx).cancel(sqe::cancel(0, flags)), (4, vec![10, 11, 11, 12]));
 }
 
+#[case(since = "5.19")]
 fn any_of_none(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::cancel(0, IORING_ASYNC_CANCEL_ANY)), 0);
 }
 
+#[case(since = "6.6")]
 fn any_looks_at_no_user_data(cx: &Context) {
     let flags = IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_USERDATA;
     assert_eq!(Pending::new(cx).cancel(sqe::cancel(99, flags)), (4, vec![10, 11, 11, 12]));
 }
 
+#[case(since = "6.6")]
 fn by_opcode(cx: &Context) {
     let flags = IORING_ASYNC_CANCEL_OP | IORING_ASYNC_CANCEL_ALL;
     let cancel = Sqe { len: Opcode::PollAdd as u32, ..sqe::cancel(0, flags) };
     assert_eq!(Pending::new(cx).cancel(cancel), (1, vec![12]));
 }
 
+#[case(since = "6.6")]
 fn by_opcode_and_descriptor(cx: &Context) {
     let mut pending = Pending::new(cx);
     let number = fd(&pending.pipes[1].0);
@@ -220,6 +200,7 @@ fn by_opcode_and_descriptor(cx: &Context) {
     assert_eq!(pending.cancel(cancel), (1, vec![11]));
 }
 
+#[case(since = "6.6")]
 fn by_descriptor_and_user_data(cx: &Context) {
     let mut pending = Pending::new(cx);
     let number = fd(&pending.pipes[1].0);
@@ -228,27 +209,32 @@ fn by_descriptor_and_user_data(cx: &Context) {
     assert_eq!(pending.cancel(cancel), (1, vec![12]));
 }
 
+#[case]
 fn by_opcode_and_user_data_mismatch(cx: &Context) {
     let flags = IORING_ASYNC_CANCEL_OP | IORING_ASYNC_CANCEL_USERDATA;
     let cancel = Sqe { len: Opcode::PollAdd as u32, ..sqe::cancel(10, flags) };
     assert_eq!(Pending::new(cx).cancel(cancel), (-ENOENT, vec![]));
 }
 
+#[case]
 fn unknown_flag_is_einval(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::cancel(1, 1 << 10)), -EINVAL);
 }
 
+#[case]
 fn fd_and_any_are_einval(cx: &Context) {
     let flags = IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ANY;
     assert_eq!(cx.ring(4).run(sqe::cancel(1, flags)), -EINVAL);
 }
 
+#[case]
 fn cancel_in_the_same_submission(cx: &Context) {
     let ((reader, _writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     ring.go_all(&[sqe::read(fd(&reader), &mut buffer, 0).data(1), sqe::cancel(1, 0).data(2)]);
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
 }
 
+#[case]
 fn cancel_of_a_multishot_poll(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
     ring.go(sqe::poll_add(fd(&reader), libc::POLLIN, IORING_POLL_ADD_MULTI).data(1));
@@ -258,10 +244,12 @@ fn cancel_of_a_multishot_poll(cx: &Context) {
     assert_eq!((cqes[0].res, cqes[0].flags, cqes[1].res), (-ECANCELED, 0, 0));
 }
 
+#[case]
 fn cancel_does_not_find_itself(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::cancel(5, 0).data(5)), -ENOENT);
 }
 
+#[case]
 fn cancelled_read_leaves_the_data(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0).data(1));
@@ -272,12 +260,14 @@ fn cancelled_read_leaves_the_data(cx: &Context) {
     assert_eq!(readable_bytes(&reader), 1);
 }
 
+#[case]
 fn cancel_with_len_is_einval(cx: &Context) {
     assert_eq!(cx.ring(4).run(Sqe { len: 3, ..sqe::cancel(1, 0) }), -ENOENT, "len is not looked at without OP");
     assert_eq!(cx.ring(4).run(Sqe { off: 3, ..sqe::cancel(1, 0) }), -EINVAL);
     assert_eq!(cx.ring(4).run(sqe::cancel(1, 0).file_index(1)), -EINVAL);
 }
 
+#[case(since = "5.6")]
 fn cancel_of_a_drained_request(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);
     ring.go_all(&[sqe::read(fd(&reader), &mut buffer, 0).data(1), sqe::nop().with(IOSQE_IO_DRAIN).data(2)]);
@@ -286,17 +276,16 @@ fn cancel_of_a_drained_request(cx: &Context) {
     assert_eq!(ring.run(sqe::cancel(2, 0).data(3)), -ENOENT);
 }
 
+#[case(since = "5.6")]
 fn cancel_of_a_linked_request_that_did_not_start(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);
-    ring.go_all(&[
-        sqe::read(fd(&reader), &mut buffer, 0).with(IOSQE_IO_LINK).data(1),
-        sqe::nop().data(2),
-    ]);
+    ring.go_all(&[sqe::read(fd(&reader), &mut buffer, 0).with(IOSQE_IO_LINK).data(1), sqe::nop().data(2)]);
     assert_eq!(ring.run(sqe::cancel(2, 0).data(3)), -ENOENT);
     writer.write_all(b"x").expect("write");
     assert_eq!(ring.wait_ordered(2), [(1, 1), (2, 0)]);
 }
 
+#[case(since = "5.19")]
 fn cancel_with_fixed_file_flag(cx: &Context) {
     let mut pending = Pending::new(cx);
     pending.ring.register_files(&[fd(&pending.pipes[0].0)]);
@@ -305,6 +294,7 @@ fn cancel_with_fixed_file_flag(cx: &Context) {
 }
 
 /// A listener whose backlog is full leaves a connect waiting.
+#[case]
 fn cancel_of_a_connect(cx: &Context) {
     let path = "backlog";
     let listener = sys::socket(libc::AF_UNIX, libc::SOCK_STREAM);
@@ -331,6 +321,7 @@ fn cancel_of_a_connect(cx: &Context) {
     assert!(matches!(results[1], (2, res) if res == 0 || res == -EALREADY), "{results:?}");
 }
 
+#[case(since = "5.6")]
 fn cancel_behind_what_completes_its_target_comes_too_late(cx: &Context) {
     let ((a, b), mut ring, mut room) = (pair(), cx.ring(8), [0; 8]);
     for between in [0, 1, 2] {
@@ -349,6 +340,7 @@ fn cancel_behind_what_completes_its_target_comes_too_late(cx: &Context) {
     assert_eq!(ring.wait_sorted(3), [(1, -ECANCELED), (2, 3), (3, 0)]);
 }
 
+#[case(since = "5.6")]
 fn poll_remove_behind_what_ends_the_poll_comes_too_late(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     ring.go(sqe::poll_add(fd(&b), libc::POLLIN, 0).data(1));
@@ -357,6 +349,7 @@ fn poll_remove_behind_what_ends_the_poll_comes_too_late(cx: &Context) {
     assert_eq!(ring.wait_sorted(3), [(1, libc::POLLIN.into()), (2, 3), (3, -ENOENT)]);
 }
 
+#[case(since = "5.6")]
 fn next_of_a_chain_comes_behind_those_that_wait(cx: &Context) {
     let ((a, b), mut ring, mut room, mut other) = (pair(), cx.ring(8), [0; 8], [0; 8]);
     ring.go(sqe::recv(fd(&b), &mut room, 0).data(1));

@@ -2,22 +2,7 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [
-        all_of_another_ring,
-        of_none_is_enxio,
-        onto_registered_ones_is_ebusy,
-        replacing,
-        a_part,
-        beyond_the_table,
-        within_one_ring,
-        of_a_registered_ring,
-        outlives_the_source,
-        of_another_file_is_eopnotsupp,
-        reserved_is_einval,
-    ],
-    own_flags: [],
-}
+topic!(since: "6.12", source: "io_uring_clone_buffers(3), io_uring/rsrc.c");
 
 /// `struct io_uring_clone_buffers`.
 #[repr(C)]
@@ -57,6 +42,7 @@ fn has(ring: &mut Ring, slot: u16, bytes: &[u8]) -> bool {
     }
 }
 
+#[case]
 fn all_of_another_ring(cx: &Context) {
     let mut bytes = [[1; 8]; 2];
     let (source, mut ring) = (source(cx, &mut bytes), cx.ring(4));
@@ -64,17 +50,20 @@ fn all_of_another_ring(cx: &Context) {
     assert_eq!([has(&mut ring, 0, &bytes[0]), has(&mut ring, 1, &bytes[1])], [true; 2]);
 }
 
+#[case]
 fn of_none_is_enxio(cx: &Context) {
     let (source, ring) = (cx.ring(4), cx.ring(4));
     assert_eq!(clone(&ring, Clone { source: source.fd, ..Clone::default() }), -ENXIO);
 }
 
+#[case]
 fn onto_registered_ones_is_ebusy(cx: &Context) {
     let (mut bytes, mut others) = ([[1; 8]; 2], [[2; 8]; 2]);
     let (first, second) = (source(cx, &mut bytes), source(cx, &mut others));
     assert_eq!(clone(&second, Clone { source: first.fd, ..Clone::default() }), -EBUSY);
 }
 
+#[case(since = "6.13")]
 fn replacing(cx: &Context) {
     let (mut bytes, mut others) = ([[1; 8]; 2], [[2; 8]; 2]);
     let (first, mut second) = (source(cx, &mut bytes), source(cx, &mut others));
@@ -85,6 +74,7 @@ fn replacing(cx: &Context) {
     assert_eq!([has(&mut second, 0, &bytes[0]), has(&mut second, 1, &bytes[1])], [true; 2]);
 }
 
+#[case]
 fn a_part(cx: &Context) {
     let mut bytes = [[1; 8]; 2];
     let (source, mut ring) = (source(cx, &mut bytes), cx.ring(4));
@@ -92,6 +82,7 @@ fn a_part(cx: &Context) {
     assert_eq!([has(&mut ring, 0, &bytes[1]), has(&mut ring, 3, &bytes[1])], [false, true]);
 }
 
+#[case]
 fn beyond_the_table(cx: &Context) {
     let mut bytes = [[1; 8]; 2];
     let (source, ring) = (source(cx, &mut bytes), cx.ring(4));
@@ -103,6 +94,7 @@ fn beyond_the_table(cx: &Context) {
     assert_eq!(clone(&ring, Clone { to: u32::MAX, count: 1, ..all }), -libc::EOVERFLOW);
 }
 
+#[case(since = "6.13")]
 fn within_one_ring(cx: &Context) {
     let mut bytes = [[1; 8]; 2];
     let mut ring = source(cx, &mut bytes);
@@ -111,6 +103,7 @@ fn within_one_ring(cx: &Context) {
     assert_eq!([has(&mut ring, 0, &bytes[0]), has(&mut ring, 3, &bytes[1])], [true; 2]);
 }
 
+#[case]
 fn of_a_registered_ring(cx: &Context) {
     let mut bytes = [[1; 8]; 2];
     let (first, mut ring) = (source(cx, &mut bytes), cx.ring(4));
@@ -122,9 +115,14 @@ fn of_a_registered_ring(cx: &Context) {
     assert_eq!([has(&mut ring, 0, &bytes[0]), has(&mut ring, 1, &bytes[1])], [true; 2]);
     let other = cx.ring(4);
     assert_eq!(clone(&other, Clone { source: 14, flags, ..Clone::default() }), -EBADF);
-    assert_eq!(clone(&other, Clone { source: 15, ..Clone::default() }), -EBADF, "without the flag it is a descriptor");
+    assert_eq!(
+        clone(&other, Clone { source: 15, ..Clone::default() }),
+        -EBADF,
+        "without the flag it is a descriptor"
+    );
 }
 
+#[case]
 fn outlives_the_source(cx: &Context) {
     let mut bytes = [[1; 8]; 2];
     let (source, mut ring) = (source(cx, &mut bytes), cx.ring(4));
@@ -135,12 +133,14 @@ fn outlives_the_source(cx: &Context) {
     assert_eq!(ring.register(IORING_UNREGISTER_BUFFERS, 0, 0), 0);
 }
 
+#[case]
 fn of_another_file_is_eopnotsupp(cx: &Context) {
     let (ring, (reader, _writer)) = (cx.ring(4), pipe());
     assert_eq!(clone(&ring, Clone { source: fd(&reader), ..Clone::default() }), -EOPNOTSUPP);
     assert_eq!(clone(&ring, Clone { source: 9999, ..Clone::default() }), -EBADF);
 }
 
+#[case]
 fn reserved_is_einval(cx: &Context) {
     let mut bytes = [[1; 8]; 2];
     let (source, ring) = (source(cx, &mut bytes), cx.ring(4));

@@ -3,31 +3,7 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [],
-    own_flags: [
-        large_nop_has_its_second_half,
-        large_nop_needs_a_ring_that_has_such_cqes,
-        large_nop_that_fails_has_its_second_half,
-        large_nop_on_a_worker,
-        large_nop_of_a_broken_chain_is_small,
-        last_entry_is_skipped,
-        skip_is_written_even_if_the_large_one_overflows,
-        large_one_waits_for_two_entries,
-        overflow_keeps_order_and_sizes,
-        overflow_of_large_ones_alone,
-        overflow_on_cqe32_keeps_second_halves,
-        a_wait_counts_entries,
-        a_timeout_counts_entries,
-        message_with_the_flag_is_large,
-        message_with_the_flag_overflows_large,
-        message_to_itself_with_the_flag_is_large,
-        both_sizes_alone_are_einval,
-        a_cq_of_one_is_eoverflow,
-        works_with_other_setup_flags,
-        forked_child_finds_the_tail,
-    ],
-}
+topic!(since: "6.18", source: "io_uring_setup(2), io_uring/io_uring.c");
 
 const LARGE: u32 = IORING_SETUP_CQE_MIXED;
 
@@ -60,6 +36,7 @@ fn flags_in_slot(ring: &Ring, slot: u32) -> u32 {
     ring.word_at(ring.params.cq_off.cqes + slot * 16 + 12)
 }
 
+#[case(own_flags)]
 fn large_nop_has_its_second_half(cx: &Context) {
     let mut ring = cx.ring_with(4, LARGE);
     ring.go_all(&[large(1), sqe::nop().data(2), large(3)]);
@@ -71,6 +48,7 @@ fn large_nop_has_its_second_half(cx: &Context) {
     assert_eq!([next(&mut ring), next(&mut ring)], [(1, 0, Some([1, !1])), (2, 0, Some([0, 0]))]);
 }
 
+#[case(own_flags)]
 fn large_nop_needs_a_ring_that_has_such_cqes(cx: &Context) {
     let mut ring = cx.ring_with(4, 0);
     assert_eq!(ring.run(large(1)), -EINVAL);
@@ -79,6 +57,7 @@ fn large_nop_needs_a_ring_that_has_such_cqes(cx: &Context) {
     assert_eq!(ring.submit(), 1, "it is refused at submission");
 }
 
+#[case(own_flags)]
 fn large_nop_that_fails_has_its_second_half(cx: &Context) {
     let mut ring = cx.ring_with(4, LARGE);
     let bad = large(7).op_flags(IORING_NOP_CQE32 | IORING_NOP_FILE);
@@ -89,6 +68,7 @@ fn large_nop_that_fails_has_its_second_half(cx: &Context) {
     assert_eq!(ring.peek_whole().map(|(cqe, extra)| (cqe.res, extra)), Some((41, Some([8, !8]))));
 }
 
+#[case(own_flags)]
 fn large_nop_on_a_worker(cx: &Context) {
     for ring_flags in [LARGE, IORING_SETUP_CQE32] {
         let mut ring = cx.ring_with(4, ring_flags);
@@ -101,6 +81,7 @@ fn large_nop_on_a_worker(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn large_nop_of_a_broken_chain_is_small(cx: &Context) {
     let mut ring = cx.ring_with(4, LARGE);
     ring.go_all(&[sqe::nop().op_flags(IORING_NOP_FILE).with(IOSQE_IO_LINK).data(1), large(2), large(3)]);
@@ -109,6 +90,7 @@ fn large_nop_of_a_broken_chain_is_small(cx: &Context) {
     assert_eq!(cqes, [(1, -EBADF, 0), (2, -ECANCELED, 0), (3, 0, IORING_CQE_F_32)]);
 }
 
+#[case(own_flags)]
 fn last_entry_is_skipped(cx: &Context) {
     let mut ring = cx.ring_with(2, LARGE);
     for n in 0..3 {
@@ -122,6 +104,7 @@ fn last_entry_is_skipped(cx: &Context) {
     assert_eq!(ring.cq_positions(), (6, 6));
 }
 
+#[case(own_flags)]
 fn skip_is_written_even_if_the_large_one_overflows(cx: &Context) {
     let mut ring = cx.ring_with(2, LARGE);
     for n in 0..3 {
@@ -138,6 +121,7 @@ fn skip_is_written_even_if_the_large_one_overflows(cx: &Context) {
     assert_eq!(ring.sq_flags() & IORING_SQ_CQ_OVERFLOW, 0);
 }
 
+#[case(own_flags)]
 fn large_one_waits_for_two_entries(cx: &Context) {
     let mut ring = cx.ring_with(2, LARGE);
     for n in 0..4 {
@@ -156,6 +140,7 @@ fn large_one_waits_for_two_entries(cx: &Context) {
     assert_eq!([next(&mut ring), next(&mut ring), next(&mut ring)], [is_small(4), is_small(5), is_large(6)]);
 }
 
+#[case(own_flags)]
 fn overflow_keeps_order_and_sizes(cx: &Context) {
     let mut ring = cx.ring_with(2, LARGE);
     for n in 0..40 {
@@ -170,6 +155,7 @@ fn overflow_keeps_order_and_sizes(cx: &Context) {
     assert_eq!((ring.peek(), ring.cq_overflow()), (None, 0));
 }
 
+#[case(own_flags)]
 fn overflow_of_large_ones_alone(cx: &Context) {
     let mut ring = cx.ring_with(1, LARGE);
     for n in 0..9 {
@@ -182,6 +168,7 @@ fn overflow_of_large_ones_alone(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn overflow_on_cqe32_keeps_second_halves(cx: &Context) {
     let mut ring = cx.ring_with(2, IORING_SETUP_CQE32);
     for n in 0..9 {
@@ -196,6 +183,7 @@ fn overflow_on_cqe32_keeps_second_halves(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn a_wait_counts_entries(cx: &Context) {
     let mut ring = cx.ring_with(4, LARGE);
     ring.push(large(1));
@@ -203,6 +191,7 @@ fn a_wait_counts_entries(cx: &Context) {
     assert_eq!(next(&mut ring), is_large(1));
 }
 
+#[case(own_flags)]
 fn a_timeout_counts_entries(cx: &Context) {
     let mut ring = cx.ring_with(8, LARGE);
     ring.go(sqe::timeout(&ms(60_000), 2, 0).data(1));
@@ -216,6 +205,7 @@ fn message(target: &Ring, user_data: u64, flags: u32) -> Sqe {
     prep(Opcode::MsgRing, target.fd, 0, 5, user_data).op_flags(IORING_MSG_RING_FLAGS_PASS).file_index(flags)
 }
 
+#[case(own_flags)]
 fn message_with_the_flag_is_large(cx: &Context) {
     let (mut ring, mut target) = (cx.ring_with(4, 0), cx.ring_with(4, LARGE));
     assert_eq!(ring.run(message(&target, 7, IORING_CQE_F_32 | 8)), 0);
@@ -232,6 +222,7 @@ fn message_with_the_flag_is_large(cx: &Context) {
     assert_eq!((target.cq_ready(), next(&mut target)), (1, (7, IORING_CQE_F_32 | 8, None)));
 }
 
+#[case(own_flags)]
 fn message_with_the_flag_overflows_large(cx: &Context) {
     let (mut ring, mut target) = (cx.ring_with(4, 0), cx.ring_with(2, LARGE));
     for n in 0..6 {
@@ -245,6 +236,7 @@ fn message_with_the_flag_overflows_large(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn message_to_itself_with_the_flag_is_large(cx: &Context) {
     let mut ring = cx.ring_with(4, LARGE);
     ring.go(message(&ring, 7, IORING_CQE_F_32).data(1));
@@ -253,11 +245,13 @@ fn message_to_itself_with_the_flag_is_large(cx: &Context) {
     assert_eq!(seen, [is_small(1), (7, IORING_CQE_F_32, Some([0, 0]))]);
 }
 
+#[case(own_flags)]
 fn both_sizes_alone_are_einval(cx: &Context) {
     let answer = Ring::new(cx.door, 4, LARGE | IORING_SETUP_CQE32).err();
     assert_eq!(answer, Some(-EINVAL as isize));
 }
 
+#[case(own_flags)]
 fn a_cq_of_one_is_eoverflow(cx: &Context) {
     let params = Params { flags: LARGE | IORING_SETUP_CQSIZE, cq_entries: 1, ..Params::default() };
     assert_eq!(Ring::from_params(cx.door, 1, params).err(), Some(-EOVERFLOW as isize));
@@ -265,6 +259,7 @@ fn a_cq_of_one_is_eoverflow(cx: &Context) {
     assert!(Ring::from_params(cx.door, 1, params).is_ok());
 }
 
+#[case(own_flags)]
 fn works_with_other_setup_flags(cx: &Context) {
     for flags in [
         IORING_SETUP_SQE128,
@@ -285,6 +280,7 @@ fn works_with_other_setup_flags(cx: &Context) {
 }
 
 /// Processes that share a ring agree on where the next CQE goes.
+#[case(own_flags)]
 fn forked_child_finds_the_tail(cx: &Context) {
     let mut ring = cx.ring_with(8, LARGE);
     ring.go_all(&[large(1), sqe::nop().data(2), large(3)]);

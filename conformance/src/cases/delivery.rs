@@ -3,42 +3,7 @@
 use super::prelude::*;
 use std::time::{Duration, Instant};
 
-cases! {
-    any_flags: [
-        ring_descriptor_is_readable_with_a_cqe,
-        ring_descriptor_is_writable_unless_the_sq_is_full,
-        poll_of_the_ring_wakes,
-        level_epoll_reports_until_reaped,
-        edge_epoll_reports_each_batch,
-        eventfd_is_signalled,
-        eventfd_is_signalled_for_a_pending_read,
-        eventfd_disabled_is_quiet,
-        eventfd_async_skips_inline_completions,
-        unregistered_eventfd_is_quiet,
-    ],
-    own_flags: [
-        cq_is_filled_without_a_call,
-        cq_is_filled_without_a_call_for_a_timeout,
-        cq_is_filled_without_a_call_for_an_async_read,
-        coop_taskrun_needs_some_call,
-        defer_taskrun_needs_an_enter,
-        defer_taskrun_runs_in_getevents,
-        defer_taskrun_ring_is_readable_before_the_enter,
-        taskrun_flag_tells_of_deferred_work,
-        taskrun_flag_with_coop,
-        single_issuer_refuses_another_thread,
-        single_issuer_belongs_to_the_first_submitter_when_disabled,
-        defer_taskrun_wait_from_another_thread_is_eexist,
-        register_from_another_thread_is_eexist,
-        another_thread_may_wait,
-        two_threads_may_wait,
-        another_thread_may_submit,
-        level_epoll_wakes_for_a_pending_read,
-        edge_epoll_wakes_for_a_pending_read,
-        ring_polled_with_select,
-        eventfd_async_signals_pending_ones,
-    ],
-}
+topic!(since: "5.1", source: "io_uring_setup(2), io_uring_register(2), io_uring/eventfd.c");
 
 const READABLE: isize = libc::POLLIN as isize;
 const DEFER: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
@@ -61,6 +26,7 @@ fn spin(mut done: impl FnMut() -> bool) {
     }
 }
 
+#[case(own_flags, since = "5.6")]
 fn cq_is_filled_without_a_call(cx: &Context) {
     let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, 0), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
@@ -70,6 +36,7 @@ fn cq_is_filled_without_a_call(cx: &Context) {
     feeder.join().expect("the feeder");
 }
 
+#[case(own_flags, since = "5.4")]
 fn cq_is_filled_without_a_call_for_a_timeout(cx: &Context) {
     let (mut ring, ts) = (cx.ring_with(4, 0), ms(10));
     ring.go(sqe::timeout(&ts, 0, 0));
@@ -77,6 +44,7 @@ fn cq_is_filled_without_a_call_for_a_timeout(cx: &Context) {
     assert_eq!(ring.peek().map(|cqe| cqe.res), Some(-ETIME));
 }
 
+#[case(own_flags, since = "5.6")]
 fn cq_is_filled_without_a_call_for_an_async_read(cx: &Context) {
     let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, 0), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0).with(IOSQE_ASYNC));
@@ -86,6 +54,7 @@ fn cq_is_filled_without_a_call_for_an_async_read(cx: &Context) {
     feeder.join().expect("the feeder");
 }
 
+#[case(own_flags, since = "5.19")]
 fn coop_taskrun_needs_some_call(cx: &Context) {
     let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, IORING_SETUP_COOP_TASKRUN), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
@@ -98,6 +67,7 @@ fn coop_taskrun_needs_some_call(cx: &Context) {
     feeder.join().expect("the feeder");
 }
 
+#[case(own_flags, since = "6.1")]
 fn defer_taskrun_needs_an_enter(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, DEFER), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
@@ -108,6 +78,7 @@ fn defer_taskrun_needs_an_enter(cx: &Context) {
     assert_eq!(ring.peek().map(|cqe| cqe.res), Some(1));
 }
 
+#[case(own_flags, since = "6.1")]
 fn defer_taskrun_runs_in_getevents(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, DEFER), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
@@ -116,6 +87,7 @@ fn defer_taskrun_runs_in_getevents(cx: &Context) {
     assert_eq!(ring.cq_ready(), 1);
 }
 
+#[case(own_flags, since = "6.1")]
 fn defer_taskrun_ring_is_readable_before_the_enter(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, DEFER), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
@@ -125,6 +97,7 @@ fn defer_taskrun_ring_is_readable_before_the_enter(cx: &Context) {
     assert_eq!(ring.wait().res, 1);
 }
 
+#[case(own_flags, since = "6.1")]
 fn taskrun_flag_tells_of_deferred_work(cx: &Context) {
     let flags = DEFER | IORING_SETUP_TASKRUN_FLAG;
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, flags), [0; 1]);
@@ -136,6 +109,7 @@ fn taskrun_flag_tells_of_deferred_work(cx: &Context) {
     assert_eq!((ring.sq_flags() & IORING_SQ_TASKRUN, ring.cq_ready()), (0, 1));
 }
 
+#[case(own_flags, since = "5.19")]
 fn taskrun_flag_with_coop(cx: &Context) {
     let flags = IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
     let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, flags), [0; 1]);
@@ -162,6 +136,7 @@ fn push_and_submit(ring: &mut Ring) -> i32 {
     ring.submit() as i32
 }
 
+#[case(own_flags, since = "6.0")]
 fn single_issuer_refuses_another_thread(cx: &Context) {
     let ring = cx.ring_with(4, IORING_SETUP_SINGLE_ISSUER);
     let (answer, mut ring) = elsewhere(ring, push_and_submit);
@@ -170,6 +145,7 @@ fn single_issuer_refuses_another_thread(cx: &Context) {
     assert_eq!(ring.wait().res, 0);
 }
 
+#[case(own_flags, since = "6.0")]
 fn single_issuer_belongs_to_the_first_submitter_when_disabled(cx: &Context) {
     let ring = cx.ring_with(4, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_R_DISABLED);
     let (answer, mut ring) = elsewhere(ring, |ring| {
@@ -180,12 +156,14 @@ fn single_issuer_belongs_to_the_first_submitter_when_disabled(cx: &Context) {
     assert_eq!(push_and_submit(&mut ring), -EEXIST);
 }
 
+#[case(own_flags, since = "6.1")]
 fn defer_taskrun_wait_from_another_thread_is_eexist(cx: &Context) {
     let ring = cx.ring_with(4, DEFER);
     let (answer, _ring) = elsewhere(ring, |ring| ring.enter(0, 1, IORING_ENTER_GETEVENTS, 0, 0));
     assert_eq!(answer as i32, -EEXIST);
 }
 
+#[case(own_flags, since = "6.0")]
 fn register_from_another_thread_is_eexist(cx: &Context) {
     let ring = cx.ring_with(4, IORING_SETUP_SINGLE_ISSUER);
     let (answer, _ring) = elsewhere(ring, |ring| ring.register(IORING_UNREGISTER_EVENTFD, 0, 0));
@@ -197,6 +175,7 @@ fn wait_in_thread(cx: &Context, number: i32) -> std::thread::JoinHandle<isize> {
     std::thread::spawn(move || door.enter(number, 0, 1, IORING_ENTER_GETEVENTS, 0, 0))
 }
 
+#[case(own_flags)]
 fn another_thread_may_wait(cx: &Context) {
     let mut ring = cx.ring_with(4, 0);
     let waiter = wait_in_thread(cx, ring.fd);
@@ -206,6 +185,7 @@ fn another_thread_may_wait(cx: &Context) {
     assert_eq!(waiter.join().expect("the waiter"), 0);
 }
 
+#[case(own_flags)]
 fn two_threads_may_wait(cx: &Context) {
     let mut ring = cx.ring_with(4, 0);
     let waiters = [wait_in_thread(cx, ring.fd), wait_in_thread(cx, ring.fd)];
@@ -216,6 +196,7 @@ fn two_threads_may_wait(cx: &Context) {
     }
 }
 
+#[case(own_flags, since = "5.6")]
 fn another_thread_may_submit(cx: &Context) {
     let ((reader, mut writer), ring) = (pipe(), cx.ring_with(4, 0));
     let buffer = pages(1);
@@ -236,6 +217,7 @@ fn another_thread_may_submit(cx: &Context) {
     submitter.join().expect("the submitter");
 }
 
+#[case]
 fn ring_descriptor_is_readable_with_a_cqe(cx: &Context) {
     let mut ring = cx.ring(4);
     assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 0), 0);
@@ -246,6 +228,7 @@ fn ring_descriptor_is_readable_with_a_cqe(cx: &Context) {
     assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 0), 0);
 }
 
+#[case]
 fn ring_descriptor_is_writable_unless_the_sq_is_full(cx: &Context) {
     let mut ring = cx.ring(2);
     let out = libc::POLLOUT;
@@ -258,6 +241,7 @@ fn ring_descriptor_is_writable_unless_the_sq_is_full(cx: &Context) {
     assert_eq!(ring.door.poll(ring.fd, out, 0), isize::from(out));
 }
 
+#[case(since = "5.6")]
 fn poll_of_the_ring_wakes(cx: &Context) {
     let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
@@ -267,6 +251,7 @@ fn poll_of_the_ring_wakes(cx: &Context) {
     feeder.join().expect("the feeder");
 }
 
+#[case]
 fn level_epoll_reports_until_reaped(cx: &Context) {
     let (mut ring, epoll) = (cx.ring(4), epoll());
     assert_eq!(cx.door.epoll_add(fd(&epoll), ring.fd, libc::EPOLLIN as u32), 0);
@@ -280,6 +265,7 @@ fn level_epoll_reports_until_reaped(cx: &Context) {
     assert_eq!(cx.door.epoll_wait(fd(&epoll), 0), 0);
 }
 
+#[case]
 fn edge_epoll_reports_each_batch(cx: &Context) {
     let (mut ring, epoll) = (cx.ring(8), epoll());
     let events = libc::EPOLLIN as u32 | libc::EPOLLET as u32;
@@ -310,10 +296,12 @@ fn epoll_wakes(cx: &Context, mut ring: Ring, events: i32) -> bool {
     answer == Some(READABLE)
 }
 
+#[case(own_flags, since = "5.6")]
 fn level_epoll_wakes_for_a_pending_read(cx: &Context) {
     assert!(epoll_wakes(cx, cx.ring_with(4, 0), libc::EPOLLIN));
 }
 
+#[case(own_flags, since = "5.6")]
 fn edge_epoll_wakes_for_a_pending_read(cx: &Context) {
     assert!(epoll_wakes(cx, cx.ring_with(4, 0), libc::EPOLLIN | libc::EPOLLET));
 }
@@ -334,6 +322,7 @@ fn signalled(cx: &Context, mut file: &std::fs::File, limit_ms: i32) -> bool {
     ready
 }
 
+#[case(since = "5.2")]
 fn eventfd_is_signalled(cx: &Context) {
     let (mut ring, file) = with_eventfd(cx.ring(4), IORING_REGISTER_EVENTFD);
     for _ in 0..3 {
@@ -343,6 +332,7 @@ fn eventfd_is_signalled(cx: &Context) {
     }
 }
 
+#[case(since = "5.6")]
 fn eventfd_is_signalled_for_a_pending_read(cx: &Context) {
     let ((reader, writer), mut buffer) = (pipe(), [0; 1]);
     let (mut ring, file) = with_eventfd(cx.ring(4), IORING_REGISTER_EVENTFD);
@@ -354,6 +344,7 @@ fn eventfd_is_signalled_for_a_pending_read(cx: &Context) {
     feeder.join().expect("the feeder");
 }
 
+#[case(since = "5.8")]
 fn eventfd_disabled_is_quiet(cx: &Context) {
     let (mut ring, file) = with_eventfd(cx.ring(4), IORING_REGISTER_EVENTFD);
     ring.set_cq_flags(IORING_CQ_EVENTFD_DISABLED);
@@ -364,12 +355,14 @@ fn eventfd_disabled_is_quiet(cx: &Context) {
     assert!(signalled(cx, &file, 1000));
 }
 
+#[case(since = "5.6")]
 fn eventfd_async_skips_inline_completions(cx: &Context) {
     let (mut ring, file) = with_eventfd(cx.ring(4), IORING_REGISTER_EVENTFD_ASYNC);
     ring.go(sqe::nop());
     assert!(!signalled(cx, &file, 10));
 }
 
+#[case(own_flags, since = "5.6")]
 fn eventfd_async_signals_pending_ones(cx: &Context) {
     let ((reader, writer), mut buffer) = (pipe(), [0; 1]);
     let (mut ring, file) = with_eventfd(cx.ring_with(4, 0), IORING_REGISTER_EVENTFD_ASYNC);
@@ -379,6 +372,7 @@ fn eventfd_async_signals_pending_ones(cx: &Context) {
     feeder.join().expect("the feeder");
 }
 
+#[case(since = "5.2")]
 fn unregistered_eventfd_is_quiet(cx: &Context) {
     let (mut ring, file) = with_eventfd(cx.ring(4), IORING_REGISTER_EVENTFD);
     assert_eq!(ring.register(IORING_UNREGISTER_EVENTFD, 0, 0), 0);
@@ -386,6 +380,7 @@ fn unregistered_eventfd_is_quiet(cx: &Context) {
     assert!(!signalled(cx, &file, 10));
 }
 
+#[case(own_flags)]
 fn ring_polled_with_select(cx: &Context) {
     let mut ring = cx.ring_with(4, 0);
     assert!(ring.fd < 1024, "a ring's number fits a set");

@@ -3,48 +3,7 @@
 use super::prelude::*;
 use std::time::{Duration, Instant};
 
-cases! {
-    any_flags: [
-        returns_how_many_were_submitted,
-        submits_no_more_than_there_are,
-        submits_no_more_than_asked,
-        nothing_to_submit_is_zero,
-        wait_already_satisfied_returns_at_once,
-        submit_and_wait_in_one_call,
-        timeout_ends_the_wait_with_etime,
-        timeout_is_not_reported_when_a_cqe_is_there,
-        submitted_count_wins_over_etime,
-        zero_timeout_only_looks,
-        abs_timer_takes_an_absolute_time,
-        ext_arg_without_a_timeout_waits,
-        ext_arg_size_must_be_exact,
-        ext_arg_bad_address_is_efault,
-        ext_arg_bad_timespec_address_is_efault,
-        signal_ends_the_wait_with_eintr,
-        sigmask_lets_a_signal_in,
-        sigmask_keeps_a_signal_out,
-        plain_sigmask_argument,
-        sigmask_size_must_be_eight,
-        sigmask_is_restored_after_the_wait,
-        waits_for_as_many_as_asked,
-        head_beyond_the_tail_keeps_nobody_waiting,
-        min_wait_returns_what_came,
-        no_iowait_waits_all_the_same,
-    ],
-    own_flags: [
-        bad_descriptor_is_ebadf,
-        another_file_is_eopnotsupp,
-        unknown_flag_is_einval,
-        bad_sqe_stops_the_submission,
-        submit_all_goes_on_after_a_bad_sqe,
-        index_out_of_range_is_dropped,
-        array_may_permute_the_entries,
-        sq_array_is_read_modulo_the_size,
-        registered_ring_without_registration_is_ebadf,
-        abs_timer_needs_ext_arg,
-        ext_arg_reg_without_region_is_an_error,
-    ],
-}
+topic!(since: "5.1", source: "io_uring_enter(2)");
 
 const EXT: u32 = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
 
@@ -57,6 +16,7 @@ fn wait_ms(ring: &Ring, min_complete: u32, milliseconds: i64) -> i32 {
     enter_with(ring, min_complete, GeteventsArg { ts: address(&ts), ..GeteventsArg::default() })
 }
 
+#[case]
 fn returns_how_many_were_submitted(cx: &Context) {
     let mut ring = cx.ring(8);
     for count in [1, 3, 8] {
@@ -66,6 +26,7 @@ fn returns_how_many_were_submitted(cx: &Context) {
     }
 }
 
+#[case]
 fn submits_no_more_than_there_are(cx: &Context) {
     let mut ring = cx.ring(8);
     ring.push(sqe::nop());
@@ -76,6 +37,7 @@ fn submits_no_more_than_there_are(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case]
 fn submits_no_more_than_asked(cx: &Context) {
     let mut ring = cx.ring(8);
     (0..4).for_each(|n| ring.push(sqe::nop().data(n)));
@@ -87,6 +49,7 @@ fn submits_no_more_than_asked(cx: &Context) {
     assert_eq!(ring.wait_ordered(3), [(1, 0), (2, 0), (3, 0)]);
 }
 
+#[case]
 fn nothing_to_submit_is_zero(cx: &Context) {
     let ring = cx.ring(8);
     assert_eq!(ring.enter(0, 0, 0, 0, 0), 0);
@@ -94,6 +57,7 @@ fn nothing_to_submit_is_zero(cx: &Context) {
     assert_eq!(ring.enter(0, 0, IORING_ENTER_GETEVENTS, 0, 0), 0);
 }
 
+#[case]
 fn wait_already_satisfied_returns_at_once(cx: &Context) {
     let mut ring = cx.ring(8);
     ring.go(sqe::nop());
@@ -102,6 +66,7 @@ fn wait_already_satisfied_returns_at_once(cx: &Context) {
     assert_eq!(ring.cq_ready(), 1);
 }
 
+#[case(since = "5.4")]
 fn submit_and_wait_in_one_call(cx: &Context) {
     let mut ring = cx.ring(8);
     let soon = ms(10);
@@ -112,6 +77,7 @@ fn submit_and_wait_in_one_call(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(2, 0), (1, -ETIME)]);
 }
 
+#[case(since = "5.11")]
 fn timeout_ends_the_wait_with_etime(cx: &Context) {
     let ring = cx.ring(8);
     let start = Instant::now();
@@ -119,12 +85,14 @@ fn timeout_ends_the_wait_with_etime(cx: &Context) {
     assert!(start.elapsed() >= Duration::from_millis(20));
 }
 
+#[case(since = "5.11")]
 fn timeout_is_not_reported_when_a_cqe_is_there(cx: &Context) {
     let mut ring = cx.ring(8);
     ring.go(sqe::nop());
     assert_eq!(wait_ms(&ring, 1, 20), 0);
 }
 
+#[case(since = "5.11")]
 fn submitted_count_wins_over_etime(cx: &Context) {
     let mut ring = cx.ring(8);
     ring.push(sqe::nop());
@@ -133,11 +101,13 @@ fn submitted_count_wins_over_etime(cx: &Context) {
     assert_eq!(ring.enter(count, 2, EXT, &raw const arg as usize, size_of::<GeteventsArg>()), 1);
 }
 
+#[case(since = "5.11")]
 fn zero_timeout_only_looks(cx: &Context) {
     let ring = cx.ring(8);
     assert_eq!(wait_ms(&ring, 1, 0), -ETIME);
 }
 
+#[case(since = "6.12")]
 fn abs_timer_takes_an_absolute_time(cx: &Context) {
     let ring = cx.ring(8);
     let mut until = clock(libc::CLOCK_MONOTONIC);
@@ -153,6 +123,7 @@ fn abs_timer_takes_an_absolute_time(cx: &Context) {
     assert!((now.tv_sec, now.tv_nsec) >= (until.tv_sec, until.tv_nsec));
 }
 
+#[case(since = "5.11")]
 fn ext_arg_without_a_timeout_waits(cx: &Context) {
     let mut ring = cx.ring(8);
     let soon = ms(10);
@@ -161,6 +132,7 @@ fn ext_arg_without_a_timeout_waits(cx: &Context) {
     assert_eq!(ring.cq_ready(), 1);
 }
 
+#[case]
 fn ext_arg_size_must_be_exact(cx: &Context) {
     let ring = cx.ring(8);
     let arg = GeteventsArg::default();
@@ -169,16 +141,19 @@ fn ext_arg_size_must_be_exact(cx: &Context) {
     }
 }
 
+#[case]
 fn ext_arg_bad_address_is_efault(cx: &Context) {
     let ring = cx.ring(8);
     assert_eq!(ring.enter(0, 1, EXT, bad_address() as usize, size_of::<GeteventsArg>()) as i32, -EFAULT);
 }
 
+#[case]
 fn ext_arg_bad_timespec_address_is_efault(cx: &Context) {
     let ring = cx.ring(8);
     assert_eq!(enter_with(&ring, 1, GeteventsArg { ts: bad_address(), ..GeteventsArg::default() }), -EFAULT);
 }
 
+#[case]
 fn signal_ends_the_wait_with_eintr(cx: &Context) {
     count_signal(libc::SIGUSR1);
     let ring = cx.ring(8);
@@ -188,6 +163,7 @@ fn signal_ends_the_wait_with_eintr(cx: &Context) {
     sender.join().expect("the sender");
 }
 
+#[case]
 fn sigmask_lets_a_signal_in(cx: &Context) {
     count_signal(libc::SIGUSR1);
     block_signal(libc::SIGUSR1);
@@ -199,6 +175,7 @@ fn sigmask_lets_a_signal_in(cx: &Context) {
     assert_eq!(SIGNALS.load(std::sync::atomic::Ordering::SeqCst), 1);
 }
 
+#[case(since = "5.11")]
 fn sigmask_keeps_a_signal_out(cx: &Context) {
     count_signal(libc::SIGUSR1);
     let ring = cx.ring(8);
@@ -210,6 +187,7 @@ fn sigmask_keeps_a_signal_out(cx: &Context) {
     assert_eq!(SIGNALS.load(std::sync::atomic::Ordering::SeqCst), 1, "it came after the wait");
 }
 
+#[case]
 fn plain_sigmask_argument(cx: &Context) {
     count_signal(libc::SIGUSR1);
     block_signal(libc::SIGUSR1);
@@ -220,6 +198,7 @@ fn plain_sigmask_argument(cx: &Context) {
     assert_eq!(SIGNALS.load(std::sync::atomic::Ordering::SeqCst), 1);
 }
 
+#[case]
 fn sigmask_size_must_be_eight(cx: &Context) {
     let ring = cx.ring(8);
     let none = 0u64;
@@ -228,6 +207,7 @@ fn sigmask_size_must_be_eight(cx: &Context) {
     assert_eq!(enter_with(&ring, 1, arg), -EINVAL);
 }
 
+#[case(since = "5.11")]
 fn sigmask_is_restored_after_the_wait(cx: &Context) {
     count_signal(libc::SIGUSR1);
     let ring = cx.ring(8);
@@ -238,6 +218,7 @@ fn sigmask_is_restored_after_the_wait(cx: &Context) {
     assert_eq!(SIGNALS.load(std::sync::atomic::Ordering::SeqCst), 1);
 }
 
+#[case]
 fn head_beyond_the_tail_keeps_nobody_waiting(cx: &Context) {
     let mut ring = cx.ring(4);
     let head = ring.params.cq_off.head;
@@ -247,6 +228,7 @@ fn head_beyond_the_tail_keeps_nobody_waiting(cx: &Context) {
     assert_eq!(ring.run(sqe::nop()), 0);
 }
 
+#[case]
 fn waits_for_as_many_as_asked(cx: &Context) {
     let mut ring = cx.ring(8);
     let (reader, mut writer) = pipe();
@@ -266,6 +248,7 @@ fn waits_for_as_many_as_asked(cx: &Context) {
     feeder.join().expect("the feeder");
 }
 
+#[case(since = "5.11")]
 fn min_wait_returns_what_came(cx: &Context) {
     let mut ring = cx.ring(8);
     let (soon, long) = (ms(5), ms(2000));
@@ -278,6 +261,7 @@ fn min_wait_returns_what_came(cx: &Context) {
 }
 
 /// The flag is about how the wait is accounted for.
+#[case(since = "6.15")]
 fn no_iowait_waits_all_the_same(cx: &Context) {
     let (mut ring, soon) = (cx.ring(4), ms(10));
     ring.push(sqe::timeout(&soon, 0, 0).data(1));
@@ -286,18 +270,21 @@ fn no_iowait_waits_all_the_same(cx: &Context) {
     assert_eq!(ring.peek().map(|cqe| (cqe.user_data, cqe.res)), Some((1, -ETIME)));
 }
 
+#[case(own_flags)]
 fn bad_descriptor_is_ebadf(cx: &Context) {
     for number in [-1, 9999] {
         assert_eq!(cx.door.enter(number, 0, 0, 0, 0, 0) as i32, -EBADF);
     }
 }
 
+#[case(own_flags)]
 fn another_file_is_eopnotsupp(cx: &Context) {
     let (reader, _writer) = pipe();
     assert_eq!(cx.door.enter(fd(&reader), 0, 0, 0, 0, 0) as i32, -EOPNOTSUPP);
     assert_eq!(cx.door.enter(fd(&reader), 0, 0, 1 << 30, 0, 0) as i32, -EINVAL, "flags are looked at first");
 }
 
+#[case(own_flags)]
 fn unknown_flag_is_einval(cx: &Context) {
     let ring = cx.ring_with(4, 0);
     assert_eq!(ring.enter(0, 0, 1 << 30, 0, 0) as i32, -EINVAL);
@@ -312,6 +299,7 @@ fn with_a_bad_one(cx: &Context, flags: u32) -> (isize, Ring) {
     (ring.submit(), ring)
 }
 
+#[case(own_flags)]
 fn bad_sqe_stops_the_submission(cx: &Context) {
     let (answer, mut ring) = with_a_bad_one(cx, 0);
     assert_eq!((answer, ring.sq_head()), (2, 2));
@@ -320,12 +308,14 @@ fn bad_sqe_stops_the_submission(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(3, 0)]);
 }
 
+#[case(own_flags, since = "5.18")]
 fn submit_all_goes_on_after_a_bad_sqe(cx: &Context) {
     let (answer, mut ring) = with_a_bad_one(cx, IORING_SETUP_SUBMIT_ALL);
     assert_eq!(answer, 3);
     assert_eq!(ring.wait_ordered(3), [(1, 0), (2, -EINVAL), (3, 0)]);
 }
 
+#[case(own_flags)]
 fn index_out_of_range_is_dropped(cx: &Context) {
     let mut ring = cx.ring_with(4, 0);
     ring.push(sqe::nop().data(1));
@@ -339,6 +329,7 @@ fn index_out_of_range_is_dropped(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(3, 0)]);
 }
 
+#[case(own_flags)]
 fn array_may_permute_the_entries(cx: &Context) {
     let mut ring = cx.ring_with(4, 0);
     (0..4).for_each(|n| ring.push(sqe::nop().data(n)));
@@ -349,6 +340,7 @@ fn array_may_permute_the_entries(cx: &Context) {
     assert_eq!(ring.wait_ordered(4), [(2, 0), (0, 0), (0, 0), (3, 0)]);
 }
 
+#[case(own_flags)]
 fn sq_array_is_read_modulo_the_size(cx: &Context) {
     let mut ring = cx.ring_with(2, 0);
     for n in 0..5 {
@@ -357,11 +349,13 @@ fn sq_array_is_read_modulo_the_size(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn registered_ring_without_registration_is_ebadf(cx: &Context) {
     let _ring = cx.ring_with(4, 0);
     assert_eq!(cx.door.enter(0, 0, 0, IORING_ENTER_REGISTERED_RING, 0, 0) as i32, -EBADF);
 }
 
+#[case(own_flags, since = "6.12")]
 fn abs_timer_needs_ext_arg(cx: &Context) {
     let mut ring = cx.ring_with(4, 0);
     ring.go(sqe::nop());
@@ -369,6 +363,7 @@ fn abs_timer_needs_ext_arg(cx: &Context) {
     assert_eq!(answer, 0, "without an argument the flag means nothing");
 }
 
+#[case(own_flags)]
 fn ext_arg_reg_without_region_is_an_error(cx: &Context) {
     let ring = cx.ring_with(4, 0);
     let answer = ring.enter(0, 1, EXT | IORING_ENTER_EXT_ARG_REG, 0, size_of::<GeteventsArg>());

@@ -2,44 +2,7 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [
-        a_free_slot_is_looked_for_behind_the_last_change,
-        pipe_of_descriptors,
-        pipe_flags,
-        pipe_unknown_flag_is_einval,
-        pipe_with_unused_fields_is_einval,
-        pipe_to_a_bad_address_is_efault_and_leaves_nothing_open,
-        pipe_in_free_slots,
-        pipe_in_given_slots,
-        pipe_in_slots_close_on_exec_is_einval,
-        pipe_in_slots_without_a_table_fails,
-        pipe_in_slots_beyond_the_table_is_einval,
-        pipe_without_a_free_slot_is_enfile,
-        pipe_async,
-        update_replaces_files,
-        update_in_free_slots,
-        update_in_free_slots_of_a_bad_descriptor_is_ebadf,
-        update_in_free_slots_tells_how_many_fit,
-        update_without_a_table_is_enxio,
-        update_of_nothing_is_einval,
-        update_beyond_the_table_is_einval,
-        update_bad_descriptor_is_ebadf,
-        update_bad_address_is_efault,
-        update_with_unused_fields_is_einval,
-        update_then_read_in_a_chain,
-        install_makes_a_descriptor,
-        install_close_on_exec,
-        install_of_an_ordinary_descriptor_is_ebadf,
-        install_of_an_empty_slot_is_ebadf,
-        install_unknown_flag_is_einval,
-        install_with_unused_fields_is_einval,
-        install_async,
-        install_with_a_personality_is_eperm,
-        allocation_without_a_table_is_enfile,
-    ],
-    own_flags: [],
-}
+topic!(since: "5.6", source: "io_uring_enter(2), io_uring/filetable.c, io_uring/rsrc.c");
 
 const ANY: u32 = IORING_FILE_INDEX_ALLOC as u32;
 
@@ -55,6 +18,7 @@ fn passes(ends: [i32; 2]) {
     assert_eq!(&buffer, b"abc");
 }
 
+#[case(since = "6.16")]
 fn pipe_of_descriptors(cx: &Context) {
     let mut ends = [-1; 2];
     assert_eq!(cx.ring(4).run(make_pipe(&mut ends, 0)), 0);
@@ -66,6 +30,7 @@ fn flag(number: i32, command: i32) -> i32 {
     unsafe { libc::fcntl(number, command) }
 }
 
+#[case(since = "6.16")]
 fn pipe_flags(cx: &Context) {
     let (mut ring, mut ends) = (cx.ring(4), [-1; 2]);
     assert_eq!(ring.run(make_pipe(&mut ends, libc::O_CLOEXEC | libc::O_NONBLOCK)), 0);
@@ -78,10 +43,12 @@ fn pipe_flags(cx: &Context) {
     passes(ends);
 }
 
+#[case]
 fn pipe_unknown_flag_is_einval(cx: &Context) {
     assert_eq!(cx.ring(4).run(make_pipe(&mut [-1; 2], libc::O_APPEND)), -EINVAL);
 }
 
+#[case]
 fn pipe_with_unused_fields_is_einval(cx: &Context) {
     let (mut ring, mut ends) = (cx.ring(4), [-1; 2]);
     let good = make_pipe(&mut ends, 0);
@@ -90,6 +57,7 @@ fn pipe_with_unused_fields_is_einval(cx: &Context) {
     assert_eq!(ring.run(Sqe { addr3: 1, ..good }), -EINVAL);
 }
 
+#[case]
 fn pipe_to_a_bad_address_is_efault_and_leaves_nothing_open(cx: &Context) {
     let mut ring = cx.ring(4);
     let next = fd(&memfd());
@@ -111,6 +79,18 @@ fn slots_pass(ring: &mut Ring, reader: i32, writer: i32) {
     assert_eq!(&buffer, b"abc");
 }
 
+/// Of the two slots that it leaves the second one is left last, and is where the next free one is looked for.
+#[case(since = "6.16")]
+fn pipe_in_slots_to_a_bad_address_moves_the_next(cx: &Context) {
+    let (mut ring, mut ends) = (with_slots(cx, 6), [-1; 2]);
+    assert_eq!(ring.run(make_pipe(&mut ends, 0).file_index(ANY)), 0);
+    let bad = prep(Opcode::Pipe, 0, bad_address(), 0, 0);
+    assert_eq!(ring.run(bad.file_index(ANY)), -EFAULT);
+    let socket = sqe::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0).file_index(ANY);
+    assert_eq!(ring.run(socket), 3);
+}
+
+#[case(since = "6.16")]
 fn pipe_in_free_slots(cx: &Context) {
     let (mut ring, mut ends) = (with_slots(cx, 4), [-1; 2]);
     assert_eq!(ring.run(make_pipe(&mut ends, 0).file_index(ANY)), 0);
@@ -120,6 +100,7 @@ fn pipe_in_free_slots(cx: &Context) {
     assert_eq!(ends, [2, 3]);
 }
 
+#[case(since = "6.16")]
 fn pipe_in_given_slots(cx: &Context) {
     let (mut ring, mut ends) = (with_slots(cx, 4), [-1; 2]);
     assert_eq!(ring.run(make_pipe(&mut ends, 0).file_index(2)), 0);
@@ -127,21 +108,25 @@ fn pipe_in_given_slots(cx: &Context) {
     slots_pass(&mut ring, 1, 2);
 }
 
+#[case]
 fn pipe_in_slots_close_on_exec_is_einval(cx: &Context) {
     assert_eq!(with_slots(cx, 2).run(make_pipe(&mut [-1; 2], libc::O_CLOEXEC).file_index(ANY)), -EINVAL);
 }
 
+#[case]
 fn pipe_in_slots_without_a_table_fails(cx: &Context) {
     assert_eq!(cx.ring(4).run(make_pipe(&mut [-1; 2], 0).file_index(1)), -libc::ENXIO);
     assert_eq!(cx.ring(4).run(make_pipe(&mut [-1; 2], 0).file_index(ANY)), -libc::ENFILE, "no slot is free");
 }
 
+#[case]
 fn pipe_in_slots_beyond_the_table_is_einval(cx: &Context) {
     let mut ring = with_slots(cx, 2);
     assert_eq!(ring.run(make_pipe(&mut [-1; 2], 0).file_index(3)), -EINVAL);
     assert_eq!(ring.run(make_pipe(&mut [-1; 2], 0).file_index(2)), -EINVAL, "the second is beyond");
 }
 
+#[case(since = "5.19")]
 fn pipe_without_a_free_slot_is_enfile(cx: &Context) {
     let mut ring = with_slots(cx, 1);
     assert_eq!(ring.run(make_pipe(&mut [-1; 2], 0).file_index(ANY)), -libc::ENFILE);
@@ -151,6 +136,7 @@ fn pipe_without_a_free_slot_is_enfile(cx: &Context) {
     assert_eq!(ring.run(update(&mut fds, ANY)), 1);
 }
 
+#[case(since = "6.16")]
 fn pipe_async(cx: &Context) {
     let mut ends = [-1; 2];
     assert_eq!(cx.ring(4).run(make_pipe(&mut ends, 0).with(IOSQE_ASYNC)), 0);
@@ -161,6 +147,7 @@ fn update(fds: &mut [i32], first: u32) -> Sqe {
     prep(Opcode::FilesUpdate, -1, address_mut(fds), fds.len() as u32, first.into())
 }
 
+#[case]
 fn update_replaces_files(cx: &Context) {
     let mut ring = with_slots(cx, 4);
     let (reader, writer) = pipe();
@@ -172,6 +159,7 @@ fn update_replaces_files(cx: &Context) {
     assert_eq!(ring.run(sqe::write(2, b"abc", 0).with(IOSQE_FIXED_FILE)), -EBADF);
 }
 
+#[case(since = "5.19")]
 fn update_in_free_slots(cx: &Context) {
     let mut ring = with_slots(cx, 4);
     let (reader, writer) = pipe();
@@ -181,6 +169,7 @@ fn update_in_free_slots(cx: &Context) {
     slots_pass(&mut ring, 0, 1);
 }
 
+#[case(since = "5.19")]
 fn update_in_free_slots_of_a_bad_descriptor_is_ebadf(cx: &Context) {
     let mut ring = with_slots(cx, 4);
     let (reader, _writer) = pipe();
@@ -190,6 +179,7 @@ fn update_in_free_slots_of_a_bad_descriptor_is_ebadf(cx: &Context) {
     assert_eq!(fds, [0, 9999]);
 }
 
+#[case(since = "5.19")]
 fn update_in_free_slots_tells_how_many_fit(cx: &Context) {
     let mut ring = with_slots(cx, 1);
     let (reader, writer) = pipe();
@@ -198,16 +188,19 @@ fn update_in_free_slots_tells_how_many_fit(cx: &Context) {
     assert_eq!(ring.run(update(&mut [fd(&writer)], ANY)), -libc::ENFILE);
 }
 
+#[case]
 fn update_without_a_table_is_enxio(cx: &Context) {
     let (reader, _writer) = pipe();
     assert_eq!(cx.ring(4).run(update(&mut [fd(&reader)], 0)), -libc::ENXIO);
     assert_eq!(cx.ring(4).run(update(&mut [fd(&reader)], ANY)), -libc::ENXIO);
 }
 
+#[case]
 fn update_of_nothing_is_einval(cx: &Context) {
     assert_eq!(with_slots(cx, 2).run(update(&mut [], 0)), -EINVAL);
 }
 
+#[case]
 fn update_beyond_the_table_is_einval(cx: &Context) {
     let mut ring = with_slots(cx, 2);
     assert_eq!(ring.run(update(&mut [-1, -1], 1)), -EINVAL);
@@ -215,6 +208,7 @@ fn update_beyond_the_table_is_einval(cx: &Context) {
     assert_eq!(ring.run(prep(Opcode::FilesUpdate, -1, 8, u32::MAX, 0)), -EINVAL);
 }
 
+#[case]
 fn update_bad_descriptor_is_ebadf(cx: &Context) {
     let mut ring = with_slots(cx, 2);
     let (reader, _writer) = pipe();
@@ -222,12 +216,14 @@ fn update_bad_descriptor_is_ebadf(cx: &Context) {
     assert_eq!(ring.run(update(&mut [fd(&reader), 9999], 0)), 1);
 }
 
+#[case]
 fn update_bad_address_is_efault(cx: &Context) {
     let mut ring = with_slots(cx, 2);
     assert_eq!(ring.run(prep(Opcode::FilesUpdate, -1, bad_address(), 1, 0)), -EFAULT);
     assert_eq!(ring.run(prep(Opcode::FilesUpdate, -1, bad_address(), 1, ANY.into())), -EFAULT);
 }
 
+#[case]
 fn update_with_unused_fields_is_einval(cx: &Context) {
     let (mut ring, mut fds) = (with_slots(cx, 2), [-1]);
     assert_eq!(ring.run(update(&mut fds, 0).op_flags(1)), -EINVAL);
@@ -235,6 +231,7 @@ fn update_with_unused_fields_is_einval(cx: &Context) {
     assert_eq!(ring.run(update(&mut fds, 0).with(IOSQE_FIXED_FILE)), -EINVAL);
 }
 
+#[case]
 fn update_then_read_in_a_chain(cx: &Context) {
     let (mut ring, mut buffer) = (with_slots(cx, 2), [0u8; 3]);
     let file = file("f", b"abc");
@@ -256,6 +253,7 @@ fn with_file(cx: &Context) -> Ring {
     ring
 }
 
+#[case(since = "6.8")]
 fn install_makes_a_descriptor(cx: &Context) {
     let mut ring = with_file(cx);
     let next = fd(&memfd());
@@ -266,6 +264,7 @@ fn install_makes_a_descriptor(cx: &Context) {
     assert_eq!(text, "abc");
 }
 
+#[case(since = "6.8")]
 fn install_close_on_exec(cx: &Context) {
     let mut ring = with_file(cx);
     let (closed, kept) = (ring.run(install(0)), ring.run(install(0).op_flags(IORING_FIXED_FD_NO_CLOEXEC)));
@@ -273,20 +272,24 @@ fn install_close_on_exec(cx: &Context) {
     drop([closed, kept].map(|number| owned(number, "installed")));
 }
 
+#[case]
 fn install_of_an_ordinary_descriptor_is_ebadf(cx: &Context) {
     let (file, mut ring) = (file("f", b"abc"), cx.ring(4));
     assert_eq!(ring.run(Sqe { fd: fd(&file), ..sqe::op(Opcode::FixedFdInstall) }), -EBADF);
 }
 
+#[case]
 fn install_of_an_empty_slot_is_ebadf(cx: &Context) {
     assert_eq!(with_file(cx).run(install(1)), -EBADF);
     assert_eq!(with_file(cx).run(install(7)), -EBADF);
 }
 
+#[case]
 fn install_unknown_flag_is_einval(cx: &Context) {
     assert_eq!(with_file(cx).run(install(0).op_flags(2)), -EINVAL);
 }
 
+#[case]
 fn install_with_unused_fields_is_einval(cx: &Context) {
     let mut ring = with_file(cx);
     assert_eq!(ring.run(Sqe { off: 1, ..install(0) }), -EINVAL);
@@ -297,6 +300,7 @@ fn install_with_unused_fields_is_einval(cx: &Context) {
     assert_eq!(ring.run(install(0).file_index(1)), -EINVAL);
 }
 
+#[case(since = "6.8")]
 fn install_async(cx: &Context) {
     let mut ring = with_file(cx);
     let number = ring.run(install(0).with(IOSQE_ASYNC));
@@ -304,6 +308,7 @@ fn install_async(cx: &Context) {
     drop(owned(number, "installed"));
 }
 
+#[case(since = "5.19")]
 fn a_free_slot_is_looked_for_behind_the_last_change(cx: &Context) {
     let ((reader, writer), mut ring) = (pipe(), cx.ring(4));
     ring.register_files(&[-1; 6]);
@@ -324,6 +329,7 @@ fn a_free_slot_is_looked_for_behind_the_last_change(cx: &Context) {
     assert_eq!(allocated(&mut ring), 0, "at the slot that was closed");
 }
 
+#[case]
 fn install_with_a_personality_is_eperm(cx: &Context) {
     let mut ring = with_file(cx);
     let id = ring.register(IORING_REGISTER_PERSONALITY, 0, 0) as u16;
@@ -331,8 +337,25 @@ fn install_with_a_personality_is_eperm(cx: &Context) {
     assert_eq!(ring.run(Sqe { personality: id, op_flags: 2, ..install(0) }), -EINVAL);
 }
 
+#[case]
 fn allocation_without_a_table_is_enfile(cx: &Context) {
     let (mut ring, socket) = (cx.ring(4), sqe::socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0));
     assert_eq!(ring.run(socket.file_index(ANY)), -libc::ENFILE);
     assert_eq!(ring.run(socket.file_index(1)), -libc::ENXIO);
+}
+
+/// Whichever slot was emptied last, below the range or above it.
+#[case(since = "6.0")]
+fn allocation_stays_in_its_range(cx: &Context) {
+    let ((reader, _writer), mut ring) = (pipe(), cx.ring(8));
+    ring.register_files(&[fd(&reader), fd(&reader), -1, -1, -1, -1, fd(&reader), fd(&reader)]);
+    let range = [2u32, 4, 0, 0];
+    assert_eq!(ring.register(IORING_REGISTER_FILE_ALLOC_RANGE, address(&range) as usize, 0), 0);
+    let socket = sqe::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0).file_index(ANY);
+    assert_eq!(ring.run(sqe::close(0).file_index(1 + 1)), 0);
+    assert_eq!(ring.run(socket), 2);
+    assert_eq!(ring.run(sqe::close(0).file_index(7 + 1)), 0);
+    assert_eq!([ring.run(socket), ring.run(socket)], [3, 4]);
+    assert_eq!(ring.run(sqe::close(0).file_index(6 + 1)), 0);
+    assert_eq!([ring.run(socket), ring.run(socket)], [5, -libc::ENFILE]);
 }

@@ -2,18 +2,7 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [
-        replaces_and_answers_how_many,
-        skip_leaves_file_and_tag,
-        former_tags_are_posted,
-        clearing_posts_the_tag,
-        tag_of_an_empty_slot_is_einval,
-        bad_descriptor_counts_what_was_done,
-        arguments_are_checked,
-    ],
-    own_flags: [],
-}
+topic!(since: "5.13", source: "io_uring_register(2), io_uring/rsrc.c");
 
 /// `struct io_uring_rsrc_update2`.
 #[repr(C)]
@@ -59,12 +48,14 @@ fn held<const N: usize>(ring: &mut Ring, slots: [i32; N]) -> [bool; N] {
     })
 }
 
+#[case(since = "5.19")]
 fn replaces_and_answers_how_many(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), sparse(cx));
     assert_eq!(change(&ring, 1, [fd(&reader); 2], [0; 2]), 2);
     assert_eq!(held(&mut ring, [0, 1, 2, 3]), [false, true, true, false]);
 }
 
+#[case(since = "5.19")]
 fn skip_leaves_file_and_tag(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), sparse(cx));
     assert_eq!(change(&ring, 0, [fd(&reader)], [7]), 1);
@@ -76,6 +67,7 @@ fn skip_leaves_file_and_tag(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(7, 0), (8, 0)]);
 }
 
+#[case(since = "5.19")]
 fn former_tags_are_posted(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), sparse(cx));
     assert_eq!(change(&ring, 2, [fd(&reader)], [7]), 1);
@@ -85,6 +77,7 @@ fn former_tags_are_posted(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case(since = "5.19")]
 fn clearing_posts_the_tag(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), sparse(cx));
     assert_eq!(change(&ring, 2, [fd(&reader)], [7]), 1);
@@ -93,12 +86,14 @@ fn clearing_posts_the_tag(cx: &Context) {
     assert_eq!(held(&mut ring, [2]), [false]);
 }
 
+#[case(since = "5.19")]
 fn tag_of_an_empty_slot_is_einval(cx: &Context) {
     let ring = sparse(cx);
     assert_eq!(change(&ring, 0, [-1], [7]), -EINVAL);
     assert_eq!(change(&ring, 0, [-1], [0]), 1);
 }
 
+#[case(since = "5.19")]
 fn bad_descriptor_counts_what_was_done(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), sparse(cx));
     assert_eq!(change(&ring, 0, [fd(&reader), 9999, fd(&reader)], [0; 3]), 1);
@@ -107,6 +102,7 @@ fn bad_descriptor_counts_what_was_done(cx: &Context) {
     assert_eq!(held(&mut ring, [0]), [false], "what was there has gone");
 }
 
+#[case(since = "5.19")]
 fn arguments_are_checked(cx: &Context) {
     let ((reader, _writer), ring) = (pipe(), sparse(cx));
     let number = fd(&reader);

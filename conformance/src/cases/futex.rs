@@ -4,52 +4,7 @@ use super::prelude::*;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-cases! {
-    any_flags: [
-        wait_ends_with_a_wake,
-        wait_is_queued_when_submission_returns,
-        wait_on_another_value_is_eagain,
-        wait_with_async,
-        wait_that_skips_success,
-        waits_end_in_order,
-        wakes_no_more_than_asked,
-        wakes_a_thread,
-        wake_of_nobody_is_zero,
-        wake_of_no_waiter_at_all_wakes_none,
-        wake_by_request_ends_a_wait,
-        bits_must_meet,
-        several_bits,
-        no_bits_are_einval,
-        private_and_shared_do_not_meet,
-        shared_with_another_process,
-        shared_in_a_file,
-        bad_addresses,
-        unknown_flags_are_einval,
-        other_sizes_are_einval,
-        values_of_more_than_32_bits_are_einval,
-        with_unused_fields_is_einval,
-        on_two_nodes,
-        is_cancelled,
-        with_bits_is_cancelled,
-        cancelled_wait_is_not_woken,
-        is_cancelled_by_opcode,
-        any_counts_what_it_ends,
-        all_of_them_count_once,
-        sync_cancel_ends_a_wait,
-        woken_before_the_cancel,
-        link_timeout_ends_a_wait,
-        wait_goes_on_with_its_link,
-        cancelled_wait_goes_on_with_its_link,
-        mismatch_breaks_its_link,
-        close_ends_waits,
-        wait_of_a_thread_and_of_a_ring,
-        many_on_one_word,
-        many_words,
-        wait_is_moved_by_a_requeue,
-        waits_outlive_a_stop,
-    ],
-    own_flags: [],
-}
+topic!(since: "6.7", source: "io_uring_enter(2), io_uring/futex.c");
 
 /// `FUTEX2_*` of linux/futex.h.
 const U8: u32 = 0;
@@ -101,6 +56,7 @@ pub(super) fn wake_in_time(word: &AtomicU32, count: i32) {
     }
 }
 
+#[case]
 fn wait_ends_with_a_wake(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     ring.go(wait_on(&word, 0));
@@ -110,6 +66,7 @@ fn wait_ends_with_a_wake(cx: &Context) {
     assert_eq!(wake_one(&word), 0);
 }
 
+#[case]
 fn wait_is_queued_when_submission_returns(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     for _ in 0..100 {
@@ -119,12 +76,14 @@ fn wait_is_queued_when_submission_returns(cx: &Context) {
     }
 }
 
+#[case]
 fn wait_on_another_value_is_eagain(cx: &Context) {
     let word = AtomicU32::new(1);
     assert_eq!(cx.ring(4).run(wait_on(&word, 0)), -EAGAIN);
     assert_eq!(cx.ring(4).run(wait_on(&word, 2).with(IOSQE_ASYNC)), -EAGAIN);
 }
 
+#[case]
 fn wait_with_async(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(7), cx.ring(4));
     ring.go(wait_on(&word, 7).with(IOSQE_ASYNC));
@@ -133,6 +92,7 @@ fn wait_with_async(cx: &Context) {
     assert_eq!(ring.wait().res, 0);
 }
 
+#[case]
 fn wait_that_skips_success(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     ring.go(wait_on(&word, 0).with(IOSQE_CQE_SKIP_SUCCESS));
@@ -141,6 +101,7 @@ fn wait_that_skips_success(cx: &Context) {
     assert_eq!(ring.run(wait_on(&word, 1).with(IOSQE_CQE_SKIP_SUCCESS)), -EAGAIN);
 }
 
+#[case]
 fn waits_end_in_order(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     ring.go_all(&[wait_on(&word, 0).data(1), wait_on(&word, 0).data(2), wait_on(&word, 0).data(3)]);
@@ -151,6 +112,7 @@ fn waits_end_in_order(cx: &Context) {
     }
 }
 
+#[case]
 fn wakes_no_more_than_asked(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     ring.go_all(&[wait_on(&word, 0).data(1), wait_on(&word, 0).data(2), wait_on(&word, 0).data(3)]);
@@ -170,6 +132,7 @@ fn sleep_on(word: &'static AtomicU32) -> std::thread::JoinHandle<i64> {
     })
 }
 
+#[case]
 fn wakes_a_thread(cx: &Context) {
     static WORD: AtomicU32 = AtomicU32::new(0);
     let (sleeper, mut ring, begun) = (sleep_on(&WORD), cx.ring(4), Instant::now());
@@ -179,6 +142,7 @@ fn wakes_a_thread(cx: &Context) {
     assert_eq!(sleeper.join().expect("the thread"), 0);
 }
 
+#[case]
 fn wake_of_nobody_is_zero(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     assert_eq!(ring.run(wake(&word, 1)), 0);
@@ -186,6 +150,7 @@ fn wake_of_nobody_is_zero(cx: &Context) {
     assert_eq!(ring.run(wake(&word, 1).with(IOSQE_ASYNC)), 0);
 }
 
+#[case]
 fn wake_of_no_waiter_at_all_wakes_none(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     ring.go(wait_on(&word, 0).data(1));
@@ -198,6 +163,7 @@ fn wake_of_no_waiter_at_all_wakes_none(cx: &Context) {
     assert_eq!(ring.wait().user_data, 2);
 }
 
+#[case]
 fn wake_by_request_ends_a_wait(cx: &Context) {
     let (word, mut ring, mut other) = (AtomicU32::new(0), cx.ring(4), cx.ring(4));
     ring.go(wait_on(&word, 0).data(1));
@@ -206,6 +172,7 @@ fn wake_by_request_ends_a_wait(cx: &Context) {
     assert_eq!(ended(&mut ring, &[wait_on(&word, 0).data(1), wake(&word, 4).data(2)], 2), [(1, 0), (2, 1)]);
 }
 
+#[case]
 fn bits_must_meet(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     ring.go(Sqe { addr3: 0b01, ..wait_on(&word, 0) }.data(1));
@@ -216,6 +183,7 @@ fn bits_must_meet(cx: &Context) {
     assert_eq!(ring.wait().res, 0);
 }
 
+#[case]
 fn several_bits(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     let with = |mask: u64, data| Sqe { addr3: mask, ..wait_on(&word, 0) }.data(data);
@@ -225,12 +193,14 @@ fn several_bits(cx: &Context) {
     assert_eq!(ended(&mut ring, &[wake(&word, 1).data(7)], 2), [(1, 0), (7, 1)]);
 }
 
+#[case]
 fn no_bits_are_einval(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     assert_eq!(ring.run(Sqe { addr3: 0, ..wait_on(&word, 0) }), -EINVAL);
     assert_eq!(ring.run(Sqe { addr3: 0, ..wake(&word, 1) }), -EINVAL);
 }
 
+#[case]
 fn private_and_shared_do_not_meet(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     ring.go(request(Opcode::FutexWait, &word, 0, ANY, U32));
@@ -240,6 +210,7 @@ fn private_and_shared_do_not_meet(cx: &Context) {
     assert_eq!(ring.wait().res, 0);
 }
 
+#[case]
 fn shared_with_another_process(cx: &Context) {
     let word = shared_word();
     let mut ring = cx.ring(4);
@@ -259,6 +230,7 @@ pub(super) fn shared_word() -> &'static AtomicU32 {
     }
 }
 
+#[case]
 fn shared_in_a_file(cx: &Context) {
     let file = memfd();
     file.set_len(4096).expect("grow");
@@ -277,6 +249,7 @@ fn shared_in_a_file(cx: &Context) {
     assert_eq!(ring.wait().res, 0);
 }
 
+#[case]
 fn bad_addresses(cx: &Context) {
     let (word, mut ring, bad) = (AtomicU32::new(0), cx.ring(4), bad_address());
     for flags in [U32 as i32, (U32 | PRIVATE) as i32] {
@@ -295,6 +268,7 @@ fn bad_addresses(cx: &Context) {
     assert_eq!(ring.run(Sqe { addr: wake(&word, 0).addr + 1, ..wake(&word, 0) }), -EINVAL);
 }
 
+#[case]
 fn unknown_flags_are_einval(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     for flag in [0x10, 0x20, 0x40, 0x100, 1 << 31] {
@@ -304,6 +278,7 @@ fn unknown_flags_are_einval(cx: &Context) {
     }
 }
 
+#[case]
 fn other_sizes_are_einval(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     for size in [U8, U16, U64] {
@@ -313,6 +288,7 @@ fn other_sizes_are_einval(cx: &Context) {
     }
 }
 
+#[case]
 fn values_of_more_than_32_bits_are_einval(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     assert_eq!(ring.run(Sqe { off: 1 << 32, ..wait_on(&word, 0) }), -EINVAL);
@@ -321,6 +297,7 @@ fn values_of_more_than_32_bits_are_einval(cx: &Context) {
     assert_eq!(ring.run(Sqe { addr3: 1 << 32, ..wake(&word, 0) }), -EINVAL);
 }
 
+#[case]
 fn with_unused_fields_is_einval(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(1), cx.ring(4));
     for good in [wait_on(&word, 0), wake(&word, 1)] {
@@ -333,6 +310,7 @@ fn with_unused_fields_is_einval(cx: &Context) {
 }
 
 /// FUTEX2_NUMA: the word behind the futex names a node.
+#[case]
 fn on_two_nodes(cx: &Context) {
     #[repr(align(8))]
     struct Pair([AtomicU32; 2]);
@@ -357,14 +335,17 @@ fn cancelled(cx: &Context, wait: impl Fn(&AtomicU32) -> Sqe) {
     assert_eq!(wake_one(&word), 0);
 }
 
+#[case]
 fn is_cancelled(cx: &Context) {
     cancelled(cx, |word| wait_on(word, 0));
 }
 
+#[case]
 fn with_bits_is_cancelled(cx: &Context) {
     cancelled(cx, |word| Sqe { addr3: 4, ..wait_on(word, 0) });
 }
 
+#[case]
 fn cancelled_wait_is_not_woken(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     for _ in 0..20 {
@@ -374,6 +355,7 @@ fn cancelled_wait_is_not_woken(cx: &Context) {
     }
 }
 
+#[case]
 fn is_cancelled_by_opcode(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     ring.go(wait_on(&word, 0).data(1));
@@ -383,6 +365,7 @@ fn is_cancelled_by_opcode(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 1)]);
 }
 
+#[case]
 fn any_counts_what_it_ends(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(8));
     ring.go_all(&[wait_on(&word, 0).data(1), wait_on(&word, 0).data(2)]);
@@ -391,15 +374,18 @@ fn any_counts_what_it_ends(cx: &Context) {
 }
 
 /// One look at the waits of a ring ends all that match, and is counted as one.
+#[case]
 fn all_of_them_count_once(cx: &Context) {
     let ((reader, _writer), word, mut buffer, mut ring) = (pipe(), AtomicU32::new(0), [0; 4], cx.ring(8));
-    let waits = [wait_on(&word, 0).data(1), wait_on(&word, 0).data(1), sqe::read(fd(&reader), &mut buffer, 0).data(1)];
+    let waits =
+        [wait_on(&word, 0).data(1), wait_on(&word, 0).data(1), sqe::read(fd(&reader), &mut buffer, 0).data(1)];
     ring.go_all(&waits);
     ring.go(sqe::cancel(1, IORING_ASYNC_CANCEL_ALL).data(2));
     assert_eq!(ring.wait_sorted(4), [(1, -ECANCELED), (1, -ECANCELED), (1, -ECANCELED), (2, 2)]);
     assert_eq!(ring.run(sqe::cancel(1, IORING_ASYNC_CANCEL_ALL).data(3)), 0);
 }
 
+#[case]
 fn sync_cancel_ends_a_wait(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     ring.go(wait_on(&word, 0).data(1));
@@ -410,6 +396,7 @@ fn sync_cancel_ends_a_wait(cx: &Context) {
     assert_eq!(ring.wait().res, -ECANCELED);
 }
 
+#[case]
 fn woken_before_the_cancel(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     for _ in 0..20 {
@@ -421,6 +408,7 @@ fn woken_before_the_cancel(cx: &Context) {
     }
 }
 
+#[case]
 fn link_timeout_ends_a_wait(cx: &Context) {
     let (word, mut ring, limit) = (AtomicU32::new(0), cx.ring(4), ms(20));
     for wait in [wait_on(&word, 0), Sqe { addr3: 2, ..wait_on(&word, 0) }] {
@@ -430,6 +418,7 @@ fn link_timeout_ends_a_wait(cx: &Context) {
     assert_eq!(wake_one(&word), 0);
 }
 
+#[case]
 fn wait_goes_on_with_its_link(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     ring.go_all(&[wait_on(&word, 0).data(1).with(IOSQE_IO_LINK), sqe::nop().data(2)]);
@@ -438,6 +427,7 @@ fn wait_goes_on_with_its_link(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, 0), (2, 0)]);
 }
 
+#[case]
 fn cancelled_wait_goes_on_with_its_link(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     ring.go_all(&[wait_on(&word, 0).data(1).with(IOSQE_IO_LINK), sqe::nop().data(2)]);
@@ -445,12 +435,14 @@ fn cancelled_wait_goes_on_with_its_link(cx: &Context) {
     assert_eq!(ring.wait_sorted(3), [(1, -ECANCELED), (2, 0), (3, 1)]);
 }
 
+#[case]
 fn mismatch_breaks_its_link(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     ring.go_all(&[wait_on(&word, 1).data(1).with(IOSQE_IO_LINK), sqe::nop().data(2)]);
     assert_eq!(ring.wait_sorted(2), [(1, -EAGAIN), (2, -ECANCELED)]);
 }
 
+#[case]
 fn close_ends_waits(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     ring.go_all(&[wait_on(&word, 0), Sqe { addr3: 1, ..wait_on(&word, 0) }]);
@@ -477,6 +469,7 @@ pub(super) fn nobody_waits_soon(word: &AtomicU32) {
     }
 }
 
+#[case]
 fn wait_of_a_thread_and_of_a_ring(cx: &Context) {
     static WORD: AtomicU32 = AtomicU32::new(0);
     let mut ring = cx.ring(4);
@@ -491,6 +484,7 @@ fn wait_of_a_thread_and_of_a_ring(cx: &Context) {
     assert_eq!(sleeper.join().expect("the thread"), 0);
 }
 
+#[case]
 fn many_on_one_word(cx: &Context) {
     const COUNT: usize = 300;
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(512));
@@ -503,6 +497,7 @@ fn many_on_one_word(cx: &Context) {
 }
 
 /// More than there will ever be threads; each word changes before it is woken, as in every use of futexes.
+#[case]
 fn many_words(cx: &Context) {
     const COUNT: usize = 3000;
     let words: Vec<AtomicU32> = (0..COUNT).map(|_| AtomicU32::new(0)).collect();
@@ -522,6 +517,7 @@ pub(super) fn words<const N: usize>() -> [AtomicU32; N] {
     [const { AtomicU32::new(0) }; N]
 }
 
+#[case]
 fn wait_is_moved_by_a_requeue(cx: &Context) {
     let ([from, to], mut ring) = (words::<2>(), cx.ring(4));
     ring.go_all(&[wait_on(&from, 0).data(1), wait_on(&from, 0).data(2)]);
@@ -535,6 +531,7 @@ fn wait_is_moved_by_a_requeue(cx: &Context) {
     assert_eq!(ring.wait().user_data, 2);
 }
 
+#[case]
 fn waits_outlive_a_stop(cx: &Context) {
     let (words, mut ring) = (words::<2>(), cx.ring(4));
     ring.go_all(&[wait_on(&words[0], 0), Sqe { addr3: 1, ..wait_on(&words[1], 0) }]);

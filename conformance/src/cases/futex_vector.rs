@@ -1,34 +1,13 @@
 //! FUTEX_WAITV: several futexes waited for by one request.
 
 use super::futex::{
-    nobody_waits_soon, shared_word, stop_for_a_moment, waiters, wake_in_time, wake_now, wake_one, words, PRIVATE, U32, U64, WAKE_PRIVATE, WAKE_SHARED,
+    nobody_waits_soon, shared_word, stop_for_a_moment, waiters, wake_in_time, wake_now, wake_one, words, PRIVATE,
+    U32, U64, WAKE_PRIVATE, WAKE_SHARED,
 };
 use super::prelude::*;
 use std::sync::atomic::AtomicU32;
 
-cases! {
-    any_flags: [
-        tells_which,
-        of_one,
-        on_another_value_is_eagain,
-        with_async,
-        of_private_and_shared,
-        with_the_same_word_twice,
-        of_nothing_or_too_many_is_einval,
-        of_127,
-        of_128,
-        with_bad_entries,
-        at_a_bad_address_is_efault,
-        with_unused_fields_is_einval,
-        is_cancelled,
-        of_bits_knows_none,
-        is_cancelled_among_others,
-        link_timeout_ends_it,
-        close_ends_it,
-        outlives_a_stop,
-    ],
-    own_flags: [],
-}
+topic!(since: "6.7", source: "io_uring_enter(2), io_uring/futex.c");
 
 /// `struct futex_waitv`.
 #[repr(C)]
@@ -48,6 +27,7 @@ fn vector(entries: &[Entry]) -> Sqe {
     prep(Opcode::FutexWaitv, 0, address(entries), entries.len() as u32, 0)
 }
 
+#[case]
 fn tells_which(cx: &Context) {
     let (words, mut ring) = (words::<3>(), cx.ring(4));
     let entries: Vec<_> = words.iter().map(|word| entry(word, 0)).collect();
@@ -59,6 +39,7 @@ fn tells_which(cx: &Context) {
     }
 }
 
+#[case]
 fn of_one(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(3), cx.ring(4));
     let mut entries = [entry(&word, 3)];
@@ -70,12 +51,14 @@ fn of_one(cx: &Context) {
     assert_eq!(ring.wait().res, 0);
 }
 
+#[case]
 fn on_another_value_is_eagain(cx: &Context) {
     let (words, mut ring) = (words::<2>(), cx.ring(4));
     assert_eq!(ring.run(vector(&[entry(&words[0], 0), entry(&words[1], 1)])), -EAGAIN);
     assert_eq!(wake_one(&words[0]), 0);
 }
 
+#[case]
 fn with_async(cx: &Context) {
     let (words, mut ring) = (words::<2>(), cx.ring(4));
     let entries = [entry(&words[0], 0), entry(&words[1], 0)];
@@ -85,6 +68,7 @@ fn with_async(cx: &Context) {
     assert_eq!(ring.run(vector(&[entry(&words[0], 1)]).with(IOSQE_ASYNC)), -EAGAIN);
 }
 
+#[case]
 fn of_private_and_shared(cx: &Context) {
     let (word, shared, mut ring) = (AtomicU32::new(0), shared_word(), cx.ring(4));
     let entries = [entry(&word, 0), Entry { flags: U32, ..entry(shared, 0) }];
@@ -94,6 +78,7 @@ fn of_private_and_shared(cx: &Context) {
     assert_eq!(ring.wait().res, 1);
 }
 
+#[case]
 fn with_the_same_word_twice(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     ring.go(vector(&[entry(&word, 0), entry(&word, 0)]));
@@ -104,6 +89,7 @@ fn with_the_same_word_twice(cx: &Context) {
     assert_eq!(ring.wait().res, 0); // the first to be woken
 }
 
+#[case]
 fn of_nothing_or_too_many_is_einval(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     assert_eq!(ring.run(vector(&[])), -EINVAL);
@@ -126,14 +112,17 @@ fn long_vector<const N: usize>(cx: &Context) {
     assert_eq!(words.iter().map(wake_one).sum::<i32>(), 0);
 }
 
+#[case]
 fn of_127(cx: &Context) {
     long_vector::<127>(cx);
 }
 
+#[case]
 fn of_128(cx: &Context) {
     long_vector::<128>(cx);
 }
 
+#[case]
 fn with_bad_entries(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     let good = entry(&word, 0);
@@ -149,11 +138,13 @@ fn with_bad_entries(cx: &Context) {
     assert_eq!(wake_one(&word), 0);
 }
 
+#[case]
 fn at_a_bad_address_is_efault(cx: &Context) {
     let word = AtomicU32::new(0);
     assert_eq!(cx.ring(4).run(Sqe { addr: bad_address(), ..vector(&[entry(&word, 0)]) }), -EFAULT);
 }
 
+#[case]
 fn with_unused_fields_is_einval(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     let entries = [entry(&word, 1)];
@@ -166,6 +157,7 @@ fn with_unused_fields_is_einval(cx: &Context) {
     assert_eq!(ring.run(good.file_index(1)), -EINVAL);
 }
 
+#[case]
 fn is_cancelled(cx: &Context) {
     let (words, mut ring) = (words::<2>(), cx.ring(4));
     ring.go(vector(&[entry(&words[0], 0), entry(&words[1], 0)]).data(1));
@@ -176,6 +168,7 @@ fn is_cancelled(cx: &Context) {
 }
 
 /// A wait by vector has no bits of its own: any wake meets it.
+#[case]
 fn of_bits_knows_none(cx: &Context) {
     let (word, mut ring) = (AtomicU32::new(0), cx.ring(4));
     ring.go(vector(&[entry(&word, 0)]));
@@ -183,7 +176,7 @@ fn of_bits_knows_none(cx: &Context) {
     assert_eq!(ring.wait().res, 0);
 }
 
-
+#[case]
 fn is_cancelled_among_others(cx: &Context) {
     let ((reader, _writer), word, mut ring) = (pipe(), AtomicU32::new(0), cx.ring(8));
     let poll = sqe::poll_add(fd(&reader), libc::POLLIN, 0);
@@ -192,6 +185,7 @@ fn is_cancelled_among_others(cx: &Context) {
     assert_eq!(ring.wait_sorted(4), [(1, -ECANCELED), (2, -ECANCELED), (3, -ECANCELED), (4, 3)]);
 }
 
+#[case]
 fn link_timeout_ends_it(cx: &Context) {
     let (word, mut ring, limit) = (AtomicU32::new(0), cx.ring(4), ms(20));
     let entries = [entry(&word, 0)];
@@ -200,6 +194,7 @@ fn link_timeout_ends_it(cx: &Context) {
     assert_eq!(wake_one(&word), 0);
 }
 
+#[case]
 fn close_ends_it(cx: &Context) {
     let (words, mut ring) = (words::<2>(), cx.ring(4));
     ring.go(vector(&[entry(&words[0], 0), entry(&words[1], 0)]));
@@ -209,6 +204,7 @@ fn close_ends_it(cx: &Context) {
     words.iter().for_each(nobody_waits_soon);
 }
 
+#[case]
 fn outlives_a_stop(cx: &Context) {
     let (words, mut ring) = (words::<2>(), cx.ring(4));
     ring.go(vector(&[entry(&words[0], 0), entry(&words[1], 0)]));

@@ -6,36 +6,7 @@ use crate::buffers::{buffer_of, BufferRing};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-cases! {
-    any_flags: [
-        cancelled_request_is_posted_when_the_cancel_is,
-        cancel_all_posts_every_one,
-        cancel_by_opcode_and_all,
-        cancel_any_takes_polls_timeouts_and_transfers,
-        cancel_of_a_whole_chain_by_descriptor,
-        cancel_of_a_linked_request_by_its_user_data,
-        closing_the_poll_lets_it_complete,
-        closing_the_listener_lets_accept_complete,
-        closing_the_writer_ends_the_read,
-        closing_by_a_request,
-        shutdown_by_a_request_ends_recv,
-        unregistered_files_stay_for_their_requests,
-        replaced_file_stays_for_its_request,
-        closed_slot_stays_for_its_request,
-        unregistered_buffers_stay_for_their_requests,
-        multishot_recv_of_a_closed_socket_goes_on,
-        ring_closed_with_a_chain_in_flight_runs_no_more_of_it,
-        ring_closed_with_a_pending_accept_leaves_the_connection,
-        ring_closed_with_multishot_requests,
-        ring_closed_with_a_read_on_a_worker,
-        ring_closed_with_drained_requests,
-        ring_closed_with_fixed_files_lets_them_go,
-    ],
-    own_flags: [
-        timeout_of_a_thread_that_exited_expires,
-        ring_of_a_thread_that_exited_can_be_closed,
-    ],
-}
+topic!(since: "5.1", source: "io_uring_register(2), io_uring/rsrc.c, io_uring/cancel.c");
 
 fn pending_read(ring: &mut Ring, file: &std::fs::File, user_data: u64) {
     let at = address(pages(1));
@@ -43,6 +14,7 @@ fn pending_read(ring: &mut Ring, file: &std::fs::File, user_data: u64) {
 }
 
 /// io_uring_prep_cancel(3): a cancellation that succeeds has posted its target's CQE once submission returns.
+#[case(since = "5.5")]
 fn cancelled_request_is_posted_when_the_cancel_is(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
     pending_read(&mut ring, &reader, 1);
@@ -52,6 +24,7 @@ fn cancelled_request_is_posted_when_the_cancel_is(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
 }
 
+#[case(since = "5.19")]
 fn cancel_all_posts_every_one(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(16));
     for n in 1..=10 {
@@ -64,6 +37,7 @@ fn cancel_all_posts_every_one(cx: &Context) {
     assert!(seen.iter().all(|(_, res)| *res == -ECANCELED));
 }
 
+#[case(since = "6.6")]
 fn cancel_by_opcode_and_all(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(8));
     pending_read(&mut ring, &reader, 1);
@@ -77,6 +51,7 @@ fn cancel_by_opcode_and_all(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(3, -ECANCELED), (5, 0)]);
 }
 
+#[case(since = "5.19")]
 fn cancel_any_takes_polls_timeouts_and_transfers(cx: &Context) {
     let ((reader, _writer), (listener, _), mut ring, long) = (pipe(), listener(), cx.ring(8), ms(10_000));
     pending_read(&mut ring, &reader, 1);
@@ -91,18 +66,16 @@ fn cancel_any_takes_polls_timeouts_and_transfers(cx: &Context) {
     assert!(seen.iter().all(|(_, res)| *res == -ECANCELED), "{seen:?}");
 }
 
+#[case(since = "5.19")]
 fn cancel_of_a_whole_chain_by_descriptor(cx: &Context) {
     let ((reader, _writer), mut ring, at) = (pipe(), cx.ring(8), address(pages(1)));
     let read = prep(Opcode::Read, fd(&reader), at, 1, 0);
-    ring.go_all(&[
-        read.with(IOSQE_IO_LINK).data(1),
-        read.with(IOSQE_IO_LINK).data(2),
-        sqe::nop().data(3),
-    ]);
+    ring.go_all(&[read.with(IOSQE_IO_LINK).data(1), read.with(IOSQE_IO_LINK).data(2), sqe::nop().data(3)]);
     ring.go(sqe::cancel_fd(fd(&reader), IORING_ASYNC_CANCEL_ALL).data(4));
     assert_eq!(ring.wait_sorted(4), [(1, -ECANCELED), (2, -ECANCELED), (3, -ECANCELED), (4, 1)]);
 }
 
+#[case(since = "5.6")]
 fn cancel_of_a_linked_request_by_its_user_data(cx: &Context) {
     let ((reader, mut writer), mut ring, at) = (pipe(), cx.ring(8), address(pages(1)));
     ring.go_all(&[prep(Opcode::Read, fd(&reader), at, 1, 0).with(IOSQE_IO_LINK).data(1), sqe::nop().data(2)]);
@@ -112,6 +85,7 @@ fn cancel_of_a_linked_request_by_its_user_data(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(1, 1), (2, 0)]);
 }
 
+#[case]
 fn closing_the_poll_lets_it_complete(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     ring.go(sqe::poll_add(fd(&reader), libc::POLLIN, 0));
@@ -122,6 +96,7 @@ fn closing_the_poll_lets_it_complete(cx: &Context) {
     assert_eq!(ring.wait().res, i32::from(libc::POLLIN));
 }
 
+#[case(since = "5.5")]
 fn closing_the_listener_lets_accept_complete(cx: &Context) {
     let ((listener, _), mut ring) = (listener(), cx.ring(4));
     listener.set_nonblocking(true).expect("O_NONBLOCK");
@@ -133,6 +108,7 @@ fn closing_the_listener_lets_accept_complete(cx: &Context) {
     assert!(ring.wait().res >= 0);
 }
 
+#[case(since = "5.6")]
 fn closing_the_writer_ends_the_read(cx: &Context) {
     let ((reader, writer), mut ring) = (pipe(), cx.ring(4));
     pending_read(&mut ring, &reader, 1);
@@ -141,6 +117,7 @@ fn closing_the_writer_ends_the_read(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(1, 0)]);
 }
 
+#[case(since = "5.6")]
 fn closing_by_a_request(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     pending_read(&mut ring, &reader, 1);
@@ -151,6 +128,7 @@ fn closing_by_a_request(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(1, 1)]);
 }
 
+#[case(since = "5.11")]
 fn shutdown_by_a_request_ends_recv(cx: &Context) {
     let ((a, _b), mut ring, mut buffer) = (pair(), cx.ring(4), [0; 1]);
     ring.go(sqe::recv(fd(&a), &mut buffer, 0).data(1));
@@ -159,6 +137,7 @@ fn shutdown_by_a_request_ends_recv(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, 0), (2, 0)]);
 }
 
+#[case(since = "5.6")]
 fn unregistered_files_stay_for_their_requests(cx: &Context) {
     let ((reader, mut writer), mut ring, at) = (pipe(), cx.ring(4), address(pages(1)));
     ring.register_files(&[fd(&reader)]);
@@ -170,6 +149,7 @@ fn unregistered_files_stay_for_their_requests(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(1, 1)]);
 }
 
+#[case(since = "5.6")]
 fn replaced_file_stays_for_its_request(cx: &Context) {
     let ((first, mut to_first), (second, mut to_second)) = (pipe(), pipe());
     let (mut ring, at) = (cx.ring(4), address(pages(1)));
@@ -188,6 +168,7 @@ fn replaced_file_stays_for_its_request(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(1, 1)]);
 }
 
+#[case(since = "5.6")]
 fn closed_slot_stays_for_its_request(cx: &Context) {
     let ((reader, mut writer), mut ring, at) = (pipe(), cx.ring(4), address(pages(1)));
     ring.register_files(&[fd(&reader)]);
@@ -198,6 +179,7 @@ fn closed_slot_stays_for_its_request(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(1, 1)]);
 }
 
+#[case]
 fn unregistered_buffers_stay_for_their_requests(cx: &Context) {
     let ((reader, mut writer), mut ring, memory) = (pipe(), cx.ring(4), pages(1));
     assert_eq!(ring.register_buffers(&[iovec_mut(memory)]), 0);
@@ -209,6 +191,7 @@ fn unregistered_buffers_stay_for_their_requests(cx: &Context) {
     assert_eq!(&memory[..4], b"abcd");
 }
 
+#[case(since = "6.0")]
 fn multishot_recv_of_a_closed_socket_goes_on(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let _buffers = BufferRing::filled(&ring, 1, 4, 16);
@@ -222,6 +205,7 @@ fn multishot_recv_of_a_closed_socket_goes_on(cx: &Context) {
     assert_eq!(ring.wait().res, 0);
 }
 
+#[case(own_flags, since = "5.4")]
 fn timeout_of_a_thread_that_exited_expires(cx: &Context) {
     let (mut ring, soon) = (cx.ring_with(4, 0), ms(50));
     let at = address(&soon);
@@ -247,6 +231,7 @@ fn lets_go(writer: &std::fs::File) -> bool {
     false
 }
 
+#[case]
 fn ring_closed_with_a_chain_in_flight_runs_no_more_of_it(cx: &Context) {
     let ((reader, mut writer), mut ring, at) = (pipe(), cx.ring(4), address(pages(1)));
     let made = c"made";
@@ -262,6 +247,7 @@ fn ring_closed_with_a_chain_in_flight_runs_no_more_of_it(cx: &Context) {
     assert_eq!(readable_bytes(&reader), 1);
 }
 
+#[case]
 fn ring_closed_with_a_pending_accept_leaves_the_connection(cx: &Context) {
     let ((listener, _), mut ring) = (listener(), cx.ring(4));
     listener.set_nonblocking(true).expect("O_NONBLOCK");
@@ -272,6 +258,7 @@ fn ring_closed_with_a_pending_accept_leaves_the_connection(cx: &Context) {
     listener.accept().expect("nobody else took it");
 }
 
+#[case(since = "5.13")]
 fn ring_closed_with_multishot_requests(cx: &Context) {
     let ((reader, mut writer), (listener, _), mut ring) = (pipe(), listener(), cx.ring(4));
     listener.set_nonblocking(true).expect("O_NONBLOCK");
@@ -286,6 +273,7 @@ fn ring_closed_with_multishot_requests(cx: &Context) {
     listener.accept().expect("nobody else took it");
 }
 
+#[case]
 fn ring_closed_with_a_read_on_a_worker(cx: &Context) {
     let ((reader, writer), mut ring, at) = (pipe(), cx.ring(4), address(pages(1)));
     ring.go(prep(Opcode::Read, fd(&reader), at, 1, 0).with(IOSQE_ASYNC));
@@ -295,6 +283,7 @@ fn ring_closed_with_a_read_on_a_worker(cx: &Context) {
     assert!(lets_go(&writer));
 }
 
+#[case]
 fn ring_closed_with_drained_requests(cx: &Context) {
     let ((reader, writer), mut ring, at) = (pipe(), cx.ring(4), address(pages(1)));
     let read = prep(Opcode::Read, fd(&reader), at, 1, 0);
@@ -304,6 +293,7 @@ fn ring_closed_with_drained_requests(cx: &Context) {
     assert!(lets_go(&writer));
 }
 
+#[case]
 fn ring_closed_with_fixed_files_lets_them_go(cx: &Context) {
     let ((reader, writer), mut ring, at) = (pipe(), cx.ring(4), address(pages(1)));
     ring.register_files(&[fd(&reader)]);
@@ -314,6 +304,7 @@ fn ring_closed_with_fixed_files_lets_them_go(cx: &Context) {
     assert!(lets_go(&writer));
 }
 
+#[case(own_flags, since = "6.1")]
 fn ring_of_a_thread_that_exited_can_be_closed(cx: &Context) {
     let ((reader, writer), at) = (pipe(), address(pages(1)));
     for flags in [0, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN] {

@@ -2,17 +2,7 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [
-        limits_bound_the_workers,
-        limit_of_zero_changes_nothing,
-        limit_too_large_is_einval,
-        limits_bad_address_is_efault,
-        affinity_holds_for_workers,
-        affinity_arguments,
-    ],
-    own_flags: [],
-}
+topic!(since: "5.15", source: "io_uring_register(2), io_uring/io-wq.c");
 
 fn limit(ring: &Ring, limits: &mut [u32; 2]) -> i32 {
     ring.register(IORING_REGISTER_IOWQ_MAX_WORKERS, address_mut(limits) as usize, 2) as i32
@@ -33,6 +23,7 @@ fn workers(cx: &Context, field: &str) -> Vec<String> {
     lines
 }
 
+#[case]
 fn limits_bound_the_workers(cx: &Context) {
     let mut ring = cx.ring(32);
     assert_eq!(ring.run(sqe::nop()), 0);
@@ -49,6 +40,7 @@ fn limits_bound_the_workers(cx: &Context) {
     assert!((1..=2).contains(&count), "one for files, and perhaps one for the rest: {count}");
 }
 
+#[case]
 fn limit_of_zero_changes_nothing(cx: &Context) {
     let mut ring = cx.ring(4);
     assert_eq!(ring.run(sqe::nop()), 0);
@@ -59,16 +51,19 @@ fn limit_of_zero_changes_nothing(cx: &Context) {
     assert_eq!((limit(&ring, &mut held), held), (0, [3, 5]));
 }
 
+#[case]
 fn limit_too_large_is_einval(cx: &Context) {
     assert_eq!(limit(&cx.ring(4), &mut [1 << 31, 0]), -EINVAL);
 }
 
+#[case]
 fn limits_bad_address_is_efault(cx: &Context) {
     let (ring, bad) = (cx.ring(4), bad_address() as usize);
     assert_eq!(ring.register(IORING_REGISTER_IOWQ_MAX_WORKERS, bad, 2) as i32, -EFAULT);
     assert_eq!(ring.register(IORING_REGISTER_IOWQ_MAX_WORKERS, 0, 2) as i32, -EINVAL);
 }
 
+#[case]
 fn affinity_holds_for_workers(cx: &Context) {
     let mut ring = cx.ring(4);
     assert_eq!(ring.run(sqe::nop()), 0);
@@ -83,6 +78,7 @@ fn affinity_holds_for_workers(cx: &Context) {
     assert_eq!(ring.run(sync), 0);
 }
 
+#[case]
 fn affinity_arguments(cx: &Context) {
     let mut ring = cx.ring(4);
     assert_eq!(ring.run(sqe::nop()), 0);

@@ -3,44 +3,7 @@
 use super::prelude::*;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
-cases! {
-    any_flags: [],
-    own_flags: [
-        setup_flags_beside_it,
-        takes_these_operations_only,
-        nop_and_messages_complete_at_once,
-        buffers_and_files_can_be_changed,
-        buffered_files_are_eopnotsupp,
-        files_without_the_operation_are_eopnotsupp,
-        bad_descriptors_are_ebadf,
-        hipri_is_for_polled_rings,
-        write_is_found_in_enter_only,
-        write_by_other_forms,
-        async_write,
-        read_needs_a_device_with_poll_queues,
-        read_at_the_end_is_zero,
-        read_that_may_not_wait,
-        misaligned_transfers_are_einval,
-        enter_with_nothing_under_way_returns,
-        enter_with_a_cqe_there_returns,
-        enter_without_getevents_finds_nothing,
-        enter_finds_all_that_it_waits_for,
-        deadlines_do_not_matter,
-        arguments_of_the_wait_are_checked,
-        linked_writes,
-        writes_without_a_cqe,
-        overflow_of_found_ones,
-        eventfd_is_signalled_when_found,
-        descriptor_is_readable_when_found,
-        deferred_ring,
-        hybrid_ring,
-        polling_thread_finds_by_itself,
-        closed_with_a_transfer_kept,
-        messages_between_polled_rings,
-        message_to_a_polled_ring_while_it_waits,
-        two_threads_ask,
-    ],
-}
+topic!(since: "5.1", source: "io_uring_setup(2), io_uring/rw.c");
 
 const DEFERRED: u32 = IORING_SETUP_IOPOLL | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
 
@@ -92,6 +55,7 @@ fn found(ring: &mut Ring) -> (u64, i32) {
     (cqe.user_data, cqe.res)
 }
 
+#[case(own_flags, since = "6.18")]
 fn setup_flags_beside_it(cx: &Context) {
     let hybrid = IORING_SETUP_HYBRID_IOPOLL;
     assert_eq!(Ring::new(cx.door, 4, hybrid).err(), Some(-EINVAL as isize), "only with IOPOLL");
@@ -111,6 +75,7 @@ fn setup_flags_beside_it(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn takes_these_operations_only(cx: &Context) {
     let taken = [
         Opcode::Nop,
@@ -142,6 +107,7 @@ fn takes_these_operations_only(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn nop_and_messages_complete_at_once(cx: &Context) {
     let (mut ring, mut other) = (cx.ring_with(4, IORING_SETUP_IOPOLL), cx.ring_with(4, 0));
     ring.go_all(&[sqe::nop().data(1), prep(Opcode::MsgRing, other.fd, 0, 5, 77).data(2)]);
@@ -149,6 +115,7 @@ fn nop_and_messages_complete_at_once(cx: &Context) {
     assert_eq!(other.wait().user_data, 77);
 }
 
+#[case(own_flags, since = "5.7")]
 fn buffers_and_files_can_be_changed(cx: &Context) {
     let (mut ring, mut bytes) = (cx.ring_with(4, IORING_SETUP_IOPOLL), [0u8; 64]);
     let provide = Sqe { fd: 1, ..prep(Opcode::ProvideBuffers, 1, address_mut(&mut bytes), 64, 0).buffer(3) };
@@ -160,6 +127,7 @@ fn buffers_and_files_can_be_changed(cx: &Context) {
     assert_eq!(ring.run(prep(Opcode::FilesUpdate, -1, address(&files), 1, 0)), 1);
 }
 
+#[case(own_flags)]
 fn buffered_files_are_eopnotsupp(cx: &Context) {
     let (mut ring, file, bytes) = (cx.ring_with(4, IORING_SETUP_IOPOLL), sys::file("plain", b"abcd"), pages(1));
     assert_eq!(ring.run(sqe::read(fd(&file), bytes, 0)), -EOPNOTSUPP);
@@ -167,6 +135,7 @@ fn buffered_files_are_eopnotsupp(cx: &Context) {
     assert_eq!(ring.run(sqe::read(fd(&file), bytes, 0).with(IOSQE_ASYNC)), -EOPNOTSUPP);
 }
 
+#[case(own_flags)]
 fn files_without_the_operation_are_eopnotsupp(cx: &Context) {
     let (mut ring, (reader, mut writer)) = (cx.ring_with(4, IORING_SETUP_IOPOLL), pipe());
     writer.write_all(b"abcd").expect("write");
@@ -182,6 +151,7 @@ fn files_without_the_operation_are_eopnotsupp(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn bad_descriptors_are_ebadf(cx: &Context) {
     let (mut ring, bytes) = (cx.ring_with(4, IORING_SETUP_IOPOLL), pages(1));
     assert_eq!(ring.run(sqe::read(-1, bytes, 0)), -EBADF);
@@ -189,6 +159,7 @@ fn bad_descriptors_are_ebadf(cx: &Context) {
     assert_eq!(ring.run(sqe::read(0, bytes, 0).with(IOSQE_FIXED_FILE)), -EBADF);
 }
 
+#[case(own_flags, since = "5.6")]
 fn hipri_is_for_polled_rings(cx: &Context) {
     const RWF_HIPRI: u32 = 1;
     let (file, bytes) = direct_file(cx);
@@ -199,6 +170,7 @@ fn hipri_is_for_polled_rings(cx: &Context) {
     assert_eq!(found(&mut ring), (5, 65536));
 }
 
+#[case(own_flags, since = "5.6")]
 fn write_is_found_in_enter_only(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     bytes.fill(8);
@@ -210,6 +182,7 @@ fn write_is_found_in_enter_only(cx: &Context) {
     assert!(std::fs::read("direct").expect("read").iter().all(|byte| *byte == 8));
 }
 
+#[case(own_flags, since = "5.6")]
 fn write_by_other_forms(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     let vectors = [iovec(&bytes[..4096]), iovec(&bytes[8192..12288])];
@@ -223,6 +196,7 @@ fn write_by_other_forms(cx: &Context) {
     assert_eq!(found(&mut ring), (3, 512));
 }
 
+#[case(own_flags, since = "5.6")]
 fn async_write(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     ring.go(sqe::write(fd(&file), bytes, 0).with(IOSQE_ASYNC).data(5));
@@ -230,6 +204,7 @@ fn async_write(cx: &Context) {
     assert_eq!(found(&mut ring), (5, 65536));
 }
 
+#[case(own_flags)]
 fn read_needs_a_device_with_poll_queues(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     let expected = if is_polled(&file) { 4096 } else { -EOPNOTSUPP };
@@ -240,6 +215,7 @@ fn read_needs_a_device_with_poll_queues(cx: &Context) {
     }
 }
 
+#[case(own_flags, since = "5.6")]
 fn read_at_the_end_is_zero(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     ring.go(sqe::read(fd(&file), bytes, 65536).data(1));
@@ -248,6 +224,7 @@ fn read_at_the_end_is_zero(cx: &Context) {
     assert_eq!(found(&mut ring), (2, 0));
 }
 
+#[case(own_flags)]
 fn read_that_may_not_wait(cx: &Context) {
     const RWF_NOWAIT: u32 = 8;
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
@@ -256,17 +233,20 @@ fn read_that_may_not_wait(cx: &Context) {
     assert_eq!(found(&mut ring).1, expected);
 }
 
+#[case(own_flags)]
 fn misaligned_transfers_are_einval(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     assert_eq!(ring.run(sqe::read(fd(&file), &mut bytes[..100], 0)), -EINVAL);
     assert_eq!(ring.run(sqe::write(fd(&file), &bytes[..4096], 1)), -EINVAL);
 }
 
+#[case(own_flags)]
 fn enter_with_nothing_under_way_returns(cx: &Context) {
     let ring = cx.ring_with(4, IORING_SETUP_IOPOLL);
     assert_eq!(ring.enter(0, 3, IORING_ENTER_GETEVENTS, 0, 0), 0);
 }
 
+#[case(own_flags, since = "5.6")]
 fn enter_with_a_cqe_there_returns(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     ring.go_all(&[sqe::nop().data(1), sqe::write(fd(&file), bytes, 0).data(2)]);
@@ -277,6 +257,7 @@ fn enter_with_a_cqe_there_returns(cx: &Context) {
     assert_eq!(found(&mut ring), (2, 65536));
 }
 
+#[case(own_flags, since = "5.6")]
 fn enter_without_getevents_finds_nothing(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     ring.go(sqe::write(fd(&file), bytes, 0).data(1));
@@ -287,6 +268,7 @@ fn enter_without_getevents_finds_nothing(cx: &Context) {
     assert_eq!(found(&mut ring), (1, 65536));
 }
 
+#[case(own_flags, since = "5.6")]
 fn enter_finds_all_that_it_waits_for(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(16, IORING_SETUP_IOPOLL));
     let block = &bytes[..4096];
@@ -300,6 +282,7 @@ fn enter_finds_all_that_it_waits_for(cx: &Context) {
     assert_eq!(seen, (0..8).map(|n| (n, 4096)).collect::<Vec<_>>());
 }
 
+#[case(own_flags, since = "5.11")]
 fn deadlines_do_not_matter(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     let limit = ms(0);
@@ -314,6 +297,7 @@ fn deadlines_do_not_matter(cx: &Context) {
     assert_eq!(ring.peek().map(|cqe| cqe.res), Some(65536));
 }
 
+#[case(own_flags, since = "5.11")]
 fn arguments_of_the_wait_are_checked(cx: &Context) {
     let (ring, arg) = (cx.ring_with(4, IORING_SETUP_IOPOLL), [0u64; 8]);
     let wait = |flags, at: u64, size| ring.enter(0, 1, IORING_ENTER_GETEVENTS | flags, at as usize, size) as i32;
@@ -324,6 +308,7 @@ fn arguments_of_the_wait_are_checked(cx: &Context) {
     assert_eq!(wait(0, address(&arg), 3), 0, "a signal mask is not looked at");
 }
 
+#[case(own_flags, since = "5.6")]
 fn linked_writes(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     ring.go_all(&[
@@ -338,6 +323,7 @@ fn linked_writes(cx: &Context) {
     assert_eq!(seen, [(1, 65536), (2, 65536), (3, 0)]);
 }
 
+#[case(own_flags, since = "5.17")]
 fn writes_without_a_cqe(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     ring.go(sqe::write(fd(&file), bytes, 0).with(IOSQE_CQE_SKIP_SUCCESS).data(1));
@@ -347,6 +333,7 @@ fn writes_without_a_cqe(cx: &Context) {
     assert_eq!(found(&mut ring), (2, 65536));
 }
 
+#[case(own_flags, since = "5.6")]
 fn overflow_of_found_ones(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(2, IORING_SETUP_IOPOLL));
     for n in 0..6 {
@@ -362,6 +349,7 @@ fn overflow_of_found_ones(cx: &Context) {
     assert_eq!(seen, [0, 1, 2, 3, 4, 5]);
 }
 
+#[case(own_flags, since = "5.6")]
 fn eventfd_is_signalled_when_found(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     let event = eventfd(0, libc::EFD_NONBLOCK);
@@ -374,6 +362,7 @@ fn eventfd_is_signalled_when_found(cx: &Context) {
     assert_eq!((&event).read(&mut [0; 8]).ok(), Some(8));
 }
 
+#[case(own_flags, since = "5.6")]
 fn descriptor_is_readable_when_found(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL));
     assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 0), 0);
@@ -384,6 +373,7 @@ fn descriptor_is_readable_when_found(cx: &Context) {
     assert_eq!(found(&mut ring), (1, 65536));
 }
 
+#[case(own_flags, since = "6.1")]
 fn deferred_ring(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, DEFERRED));
     assert_eq!(ring.run(sqe::nop()), 0);
@@ -397,6 +387,7 @@ fn deferred_ring(cx: &Context) {
     assert_eq!(other as i32, -EEXIST);
 }
 
+#[case(own_flags, since = "6.13")]
 fn hybrid_ring(cx: &Context) {
     let ((file, bytes), mut ring) =
         (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL | IORING_SETUP_HYBRID_IOPOLL));
@@ -406,6 +397,7 @@ fn hybrid_ring(cx: &Context) {
     }
 }
 
+#[case(own_flags, since = "5.6")]
 fn polling_thread_finds_by_itself(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, IORING_SETUP_IOPOLL | IORING_SETUP_SQPOLL));
     ring.push(sqe::write(fd(&file), bytes, 0).data(1));
@@ -419,6 +411,7 @@ fn polling_thread_finds_by_itself(cx: &Context) {
     assert_eq!(ring.peek().map(|cqe| (cqe.user_data, cqe.res)), Some((1, 65536)));
 }
 
+#[case(own_flags)]
 fn closed_with_a_transfer_kept(cx: &Context) {
     let (file, bytes) = direct_file(cx);
     for _ in 0..20 {
@@ -430,6 +423,7 @@ fn closed_with_a_transfer_kept(cx: &Context) {
     assert_eq!(cx.ring_with(4, 0).run(sqe::nop()), 0);
 }
 
+#[case(own_flags, since = "6.1")]
 fn messages_between_polled_rings(cx: &Context) {
     let kinds = [0, IORING_SETUP_IOPOLL, DEFERRED];
     for from in kinds {
@@ -447,6 +441,7 @@ fn messages_between_polled_rings(cx: &Context) {
     assert_eq!(seen, [1, 77], "to itself");
 }
 
+#[case(own_flags, since = "5.18")]
 fn message_to_a_polled_ring_while_it_waits(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(16, IORING_SETUP_IOPOLL));
     let (mut sender, target, number) = (cx.ring_with(4, 0), ring.fd, fd(&file));
@@ -472,6 +467,7 @@ fn message_to_a_polled_ring_while_it_waits(cx: &Context) {
     assert_eq!((writes, messages), (50, 50));
 }
 
+#[case(own_flags, since = "5.6")]
 fn two_threads_ask(cx: &Context) {
     let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(16, IORING_SETUP_IOPOLL));
     for round in 0..20 {

@@ -8,29 +8,7 @@ use crate::door::liburing_symbol;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-cases! {
-    liburing: [
-        queue_init_fills_the_structure,
-        queue_init_refuses_as_the_kernel_does,
-        index_array_is_there_before_liburing_2_6,
-        nop_round_trip,
-        get_sqe_ends_when_the_sq_is_full,
-        submit_and_wait_waits,
-        wait_cqes_with_a_timeout,
-        wait_cqe_timeout_is_etime,
-        submit_and_wait_timeout,
-        peek_batch,
-        probe_functions,
-        register_files_functions,
-        register_buffers_functions,
-        register_buf_ring_functions,
-        setup_buf_ring_functions,
-        register_eventfd_functions,
-        register_ring_fd_functions,
-        queue_init_params_gives_them_back,
-        resize_rings_function,
-    ],
-}
+topic!(since: "5.1", source: "the man pages of liburing");
 
 /// `struct io_uring` of liburing 2.3: 216 bytes, seen as words of 8.
 #[repr(C, align(8))]
@@ -129,6 +107,7 @@ impl Drop for Library {
     }
 }
 
+#[case(liburing)]
 fn queue_init_fills_the_structure(_: &Context) {
     let library = Library::new(5);
     assert!(is_open(library.0.ring_fd()));
@@ -136,6 +115,7 @@ fn queue_init_fills_the_structure(_: &Context) {
     assert_eq!((library.0 .0[11], library.0 .0[22]), (7 | 8 << 32, 15 | 16 << 32));
 }
 
+#[case(liburing)]
 fn queue_init_refuses_as_the_kernel_does(_: &Context) {
     let mut ring = IoUring([0; 27]);
     // SAFETY: the structure has the size of liburing's.
@@ -148,6 +128,7 @@ fn queue_init_refuses_as_the_kernel_does(_: &Context) {
 
 /// From 2.6 on (the first with io_uring_register_napi) liburing leaves the array out. Whatever stands before the
 /// installed one has to do as it does, since programs write to the array.
+#[case(liburing)]
 fn index_array_is_there_before_liburing_2_6(_: &Context) {
     // SAFETY: liburing is loaded already; its handle and a constant name go in.
     let installed = unsafe {
@@ -167,6 +148,7 @@ fn index_array_is_there_before_liburing_2_6(_: &Context) {
     }
 }
 
+#[case(liburing)]
 fn nop_round_trip(_: &Context) {
     let mut library = Library::new(4);
     for n in 0..20 {
@@ -176,6 +158,7 @@ fn nop_round_trip(_: &Context) {
     }
 }
 
+#[case(liburing)]
 fn get_sqe_ends_when_the_sq_is_full(_: &Context) {
     let mut library = Library::new(2);
     library.push(sqe::nop());
@@ -185,6 +168,7 @@ fn get_sqe_ends_when_the_sq_is_full(_: &Context) {
     assert!(library.get_sqe().is_some());
 }
 
+#[case(liburing)]
 fn submit_and_wait_waits(_: &Context) {
     let (mut library, ts) = (Library::new(4), ms(10));
     library.push(sqe::timeout(&ts, 0, 0));
@@ -194,6 +178,7 @@ fn submit_and_wait_waits(_: &Context) {
     assert_eq!(library.peek(1)[0].res, -ETIME);
 }
 
+#[case(liburing)]
 fn wait_cqes_with_a_timeout(_: &Context) {
     let (mut library, soon, long) = (Library::new(4), ms(5), ms(3000));
     library.push(sqe::timeout(&soon, 0, 0).data(3));
@@ -207,6 +192,7 @@ fn wait_cqes_with_a_timeout(_: &Context) {
     }
 }
 
+#[case(liburing)]
 fn wait_cqe_timeout_is_etime(_: &Context) {
     let (mut library, ts, mut cqe) = (Library::new(4), ms(10), std::ptr::null_mut());
     let wait: WaitTimeout = function(c"io_uring_wait_cqe_timeout");
@@ -215,6 +201,7 @@ fn wait_cqe_timeout_is_etime(_: &Context) {
     assert!(cqe.is_null());
 }
 
+#[case(liburing)]
 fn submit_and_wait_timeout(_: &Context) {
     let (mut library, ts, mut cqe) = (Library::new(4), ms(1000), std::ptr::null_mut());
     library.push(sqe::nop().data(8));
@@ -226,6 +213,7 @@ fn submit_and_wait_timeout(_: &Context) {
     }
 }
 
+#[case(liburing)]
 fn peek_batch(_: &Context) {
     let mut library = Library::new(8);
     (0..8).for_each(|n| library.push(sqe::nop().data(n)));
@@ -235,6 +223,7 @@ fn peek_batch(_: &Context) {
     assert_eq!(library.peek(16).len(), 0);
 }
 
+#[case(liburing)]
 fn probe_functions(_: &Context) {
     type GetProbe = unsafe extern "C" fn() -> *mut u8;
     type FreeProbe = unsafe extern "C" fn(*mut u8);
@@ -248,6 +237,7 @@ fn probe_functions(_: &Context) {
     }
 }
 
+#[case(liburing)]
 fn register_files_functions(_: &Context) {
     let (mut library, (reader, _writer)) = (Library::new(4), pipe());
     let numbers = [fd(&reader), -1];
@@ -261,6 +251,7 @@ fn register_files_functions(_: &Context) {
     assert_eq!(sparse, 0);
 }
 
+#[case(liburing)]
 fn register_buffers_functions(_: &Context) {
     let mut library = Library::new(4);
     let vectors = [iovec_mut(pages(1))];
@@ -288,6 +279,7 @@ fn recv_with(ring: &mut Library, entries: usize) {
     assert_eq!(buffers.content(3, 6), b"chosen");
 }
 
+#[case(liburing)]
 fn register_buf_ring_functions(_: &Context) {
     let (mut ring, entries) = (Library::new(4), pages(1).as_ptr() as usize);
     let mut registration =
@@ -305,6 +297,7 @@ fn register_buf_ring_functions(_: &Context) {
     assert_eq!(unsafe { unregister(ring.at(), 4) }, 0);
 }
 
+#[case(liburing)]
 fn setup_buf_ring_functions(cx: &Context) {
     if liburing_symbol(c"io_uring_setup_buf_ring").is_none() {
         cx.skip("liburing.so.2 has no io_uring_setup_buf_ring: it came with liburing 2.4");
@@ -320,6 +313,7 @@ fn setup_buf_ring_functions(cx: &Context) {
     assert_eq!(unsafe { free(ring.at(), entries, 8, 4) }, 0);
 }
 
+#[case(liburing)]
 fn register_eventfd_functions(_: &Context) {
     let (mut library, mut file) = (Library::new(4), eventfd(0, libc::EFD_NONBLOCK));
     // SAFETY: the ring is initialised; the second argument is an int.
@@ -334,6 +328,7 @@ fn register_eventfd_functions(_: &Context) {
     assert_eq!(library.call(c"io_uring_unregister_eventfd"), 0);
 }
 
+#[case(liburing)]
 fn register_ring_fd_functions(_: &Context) {
     let mut library = Library::new(4);
     assert_eq!(library.call(c"io_uring_register_ring_fd"), 1);
@@ -343,6 +338,7 @@ fn register_ring_fd_functions(_: &Context) {
     assert_eq!(library.call(c"io_uring_unregister_ring_fd"), 1);
 }
 
+#[case(liburing)]
 fn queue_init_params_gives_them_back(_: &Context) {
     type InitParams = unsafe extern "C" fn(u32, *mut IoUring, *mut Params) -> i32;
     let mut library = Library(Box::new(IoUring([0; 27])));
@@ -352,6 +348,7 @@ fn queue_init_params_gives_them_back(_: &Context) {
     assert_eq!((answer, params.cq_entries), (0, 64));
 }
 
+#[case(liburing)]
 fn resize_rings_function(cx: &Context) {
     if liburing_symbol(c"io_uring_resize_rings").is_none() {
         cx.skip("liburing.so.2 has no io_uring_resize_rings: it came with liburing 2.9");

@@ -4,41 +4,7 @@ use super::prelude::*;
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::time::{Duration, Instant};
 
-cases! {
-    any_flags: [
-        file_closed_with_a_pending_read_still_completes,
-        reused_number_does_not_get_the_old_request,
-        closed_socket_with_a_pending_recv_still_completes,
-        number_replaced_by_dup2_keeps_the_old_file,
-        buffer_of_a_completed_request_may_go,
-        ring_closed_with_a_pending_read_leaves_the_data,
-        ring_closed_with_a_pending_read_lets_the_file_go,
-        ring_closed_with_a_pending_timeout,
-        ring_closed_with_unreaped_completions,
-        mapping_outlives_the_descriptor,
-        second_ring_after_the_first_closed,
-        many_rings_come_and_go,
-        ring_descriptor_may_be_duplicated,
-        duplicate_keeps_the_ring_alive,
-        iovec_array_may_go_after_submit,
-        msghdr_may_go_after_submit,
-        path_may_go_after_submit_when_async,
-        sqe_may_be_overwritten_after_submit,
-    ],
-    own_flags: [
-        forked_child_that_exits_leaves_the_ring_alone,
-        forked_child_that_closes_the_ring_leaves_it_alone,
-        forked_child_may_use_a_ring_of_its_own,
-        process_exit_with_requests_in_flight,
-        request_of_a_thread_that_exited_is_cancelled_when_it_would_run,
-        thread_may_take_a_ring_over,
-        ring_cannot_be_passed_over_a_socket,
-        closed_ring_number_is_ebadf,
-        close_from_another_thread_while_waiting,
-        exec_closes_the_ring,
-    ],
-}
-
+#[case(since = "5.6")]
 fn file_closed_with_a_pending_read_still_completes(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 4]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
@@ -49,6 +15,7 @@ fn file_closed_with_a_pending_read_still_completes(cx: &Context) {
     assert_eq!(&buffer, b"abcd");
 }
 
+#[case(since = "5.6")]
 fn reused_number_does_not_get_the_old_request(cx: &Context) {
     let ((reader, mut old_writer), mut ring) = (pipe(), cx.ring(4));
     let (mut old_buffer, mut new_buffer) = ([0; 4], [0; 4]);
@@ -67,6 +34,7 @@ fn reused_number_does_not_get_the_old_request(cx: &Context) {
     assert_eq!((&old_buffer, &new_buffer), (b"old!", b"new!"));
 }
 
+#[case(since = "5.6")]
 fn closed_socket_with_a_pending_recv_still_completes(cx: &Context) {
     let ((a, b), mut ring, mut buffer) = (unix_pair(libc::SOCK_STREAM), cx.ring(4), [0; 4]);
     ring.go(sqe::recv(fd(&a), &mut buffer, 0).data(1));
@@ -76,6 +44,7 @@ fn closed_socket_with_a_pending_recv_still_completes(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, 3), (2, 3)]);
 }
 
+#[case(since = "5.6")]
 fn number_replaced_by_dup2_keeps_the_old_file(cx: &Context) {
     let ((reader, mut writer), (other, _other_writer)) = (pipe(), pipe());
     let (mut ring, mut buffer) = (cx.ring(4), [0; 4]);
@@ -87,6 +56,7 @@ fn number_replaced_by_dup2_keeps_the_old_file(cx: &Context) {
     assert_eq!(ring.wait().res, 4);
 }
 
+#[case(since = "5.6")]
 fn buffer_of_a_completed_request_may_go(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     let memory = pages(1);
@@ -101,6 +71,7 @@ fn buffer_of_a_completed_request_may_go(cx: &Context) {
 /// The kernel ends a closed ring's requests soon after, not at once.
 const SOON: Duration = Duration::from_millis(100);
 
+#[case]
 fn ring_closed_with_a_pending_read_leaves_the_data(cx: &Context) {
     let ((mut reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     let buffer = pages(1);
@@ -117,6 +88,9 @@ fn ring_closed_with_a_pending_read_leaves_the_data(cx: &Context) {
 
 use crate::ring::QUIET;
 
+topic!(since: "5.1", source: "io_uring_setup(2), io_uring/io_uring.c");
+
+#[case]
 fn ring_closed_with_a_pending_read_lets_the_file_go(cx: &Context) {
     count_signal(libc::SIGPIPE);
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
@@ -130,6 +104,7 @@ fn ring_closed_with_a_pending_read_lets_the_file_go(cx: &Context) {
     }
 }
 
+#[case]
 fn ring_closed_with_a_pending_timeout(cx: &Context) {
     let (mut ring, ts) = (cx.ring(4), ms(20));
     ring.go(sqe::timeout(&ts, 0, 0));
@@ -138,6 +113,7 @@ fn ring_closed_with_a_pending_timeout(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::nop()), 0);
 }
 
+#[case]
 fn ring_closed_with_unreaped_completions(cx: &Context) {
     let mut ring = cx.ring(4);
     for _ in 0..20 {
@@ -147,6 +123,7 @@ fn ring_closed_with_unreaped_completions(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::nop()), 0);
 }
 
+#[case]
 fn mapping_outlives_the_descriptor(cx: &Context) {
     let mut ring = cx.ring(4);
     ring.go_all(&[sqe::nop().data(1), sqe::nop().data(2)]);
@@ -156,6 +133,7 @@ fn mapping_outlives_the_descriptor(cx: &Context) {
     assert_eq!(ring.sq_head(), 2);
 }
 
+#[case]
 fn second_ring_after_the_first_closed(cx: &Context) {
     let first = cx.ring(4);
     let number = first.fd;
@@ -165,6 +143,7 @@ fn second_ring_after_the_first_closed(cx: &Context) {
     assert_eq!(second.run(sqe::nop()), 0);
 }
 
+#[case]
 fn many_rings_come_and_go(cx: &Context) {
     for _ in 0..100 {
         assert_eq!(cx.ring(4).run(sqe::nop()), 0);
@@ -176,6 +155,7 @@ fn duplicate(ring: &Ring) -> OwnedFd {
     owned(unsafe { libc::dup(ring.fd) }, "dup")
 }
 
+#[case]
 fn ring_descriptor_may_be_duplicated(cx: &Context) {
     let mut ring = cx.ring(4);
     let copy = duplicate(&ring);
@@ -185,6 +165,7 @@ fn ring_descriptor_may_be_duplicated(cx: &Context) {
     assert_eq!(ring.cq_ready(), 1);
 }
 
+#[case(since = "5.6")]
 fn duplicate_keeps_the_ring_alive(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 4]);
     let copy = duplicate(&ring);
@@ -195,6 +176,7 @@ fn duplicate_keeps_the_ring_alive(cx: &Context) {
     assert_eq!(ring.peek().map(|cqe| cqe.res), Some(4));
 }
 
+#[case]
 fn iovec_array_may_go_after_submit(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 4]);
     let mut vectors = vec![iovec_mut(&mut buffer)];
@@ -205,6 +187,7 @@ fn iovec_array_may_go_after_submit(cx: &Context) {
     assert_eq!(ring.wait().res, 4);
 }
 
+#[case(since = "5.3")]
 fn msghdr_may_go_after_submit(cx: &Context) {
     let ((a, b), mut ring, mut buffer) = (unix_pair(libc::SOCK_STREAM), cx.ring(4), [0; 4]);
     let mut vectors = vec![iovec_mut(&mut buffer)];
@@ -220,6 +203,7 @@ fn msghdr_may_go_after_submit(cx: &Context) {
     assert_eq!(ring.wait().res, 4);
 }
 
+#[case(since = "5.6")]
 fn path_may_go_after_submit_when_async(cx: &Context) {
     drop(file("a-file-with-a-long-name", b"abc"));
     let (mut ring, mut path) = (cx.ring(4), b"a-file-with-a-long-name\0".to_vec());
@@ -230,6 +214,7 @@ fn path_may_go_after_submit_when_async(cx: &Context) {
     drop(owned(ring.wait().res, "the CQE's descriptor"));
 }
 
+#[case(since = "5.6")]
 fn sqe_may_be_overwritten_after_submit(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(2));
     let mut buffers = [[0; 1]; 4];
@@ -250,10 +235,12 @@ fn pending_across(cx: &Context, after: impl FnOnce(&mut Ring)) {
     assert_eq!(ring.run(sqe::nop()), 0);
 }
 
+#[case(own_flags, since = "5.6")]
 fn forked_child_that_exits_leaves_the_ring_alone(cx: &Context) {
     pending_across(cx, |_| assert_eq!(in_child(|| {}), 0));
 }
 
+#[case(own_flags, since = "5.6")]
 fn forked_child_that_closes_the_ring_leaves_it_alone(cx: &Context) {
     pending_across(cx, |ring| {
         let (door, number) = (ring.door, ring.fd);
@@ -261,6 +248,7 @@ fn forked_child_that_closes_the_ring_leaves_it_alone(cx: &Context) {
     });
 }
 
+#[case(own_flags, since = "5.6")]
 fn forked_child_may_use_a_ring_of_its_own(cx: &Context) {
     pending_across(cx, |_| {
         let status = in_child(|| {
@@ -273,6 +261,7 @@ fn forked_child_may_use_a_ring_of_its_own(cx: &Context) {
     });
 }
 
+#[case(own_flags)]
 fn process_exit_with_requests_in_flight(cx: &Context) {
     let (mut reader, mut writer) = pipe();
     let status = in_child(|| {
@@ -290,6 +279,7 @@ fn process_exit_with_requests_in_flight(cx: &Context) {
     assert_eq!(&buffer, b"abcd", "the dead process took nothing");
 }
 
+#[case(own_flags)]
 fn request_of_a_thread_that_exited_is_cancelled_when_it_would_run(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring_with(4, 0));
     let (number, at) = (fd(&reader), address(pages(1)));
@@ -306,6 +296,7 @@ fn request_of_a_thread_that_exited_is_cancelled_when_it_would_run(cx: &Context) 
     assert_eq!(ring.run(sqe::nop()), 0);
 }
 
+#[case(own_flags)]
 fn thread_may_take_a_ring_over(cx: &Context) {
     let mut ring = cx.ring_with(4, 0);
     assert_eq!(ring.run(sqe::nop()), 0);
@@ -339,6 +330,7 @@ impl Passing {
     }
 }
 
+#[case(own_flags, since = "5.3")]
 fn ring_cannot_be_passed_over_a_socket(cx: &Context) {
     let ((a, b), mut ring) = (unix_pair(libc::SOCK_STREAM), cx.ring_with(4, 0));
     let (refused, fine) = (Passing::new(ring.fd), Passing::new(fd(&b)));
@@ -359,6 +351,7 @@ fn ring_cannot_be_passed_over_a_socket(cx: &Context) {
     assert_eq!(ring.run(send(&fine)), 1);
 }
 
+#[case(own_flags)]
 fn closed_ring_number_is_ebadf(cx: &Context) {
     let mut ring = cx.ring_with(4, 0);
     let number = ring.fd;
@@ -371,6 +364,7 @@ fn closed_ring_number_is_ebadf(cx: &Context) {
     assert_eq!(cx.door.enter(number, 0, 0, 0, 0, 0) as i32, -EOPNOTSUPP, "the number is another file's now");
 }
 
+#[case(own_flags)]
 fn close_from_another_thread_while_waiting(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, 0), [0; 4]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
@@ -386,6 +380,7 @@ fn close_from_another_thread_while_waiting(cx: &Context) {
     closer.join().expect("the closer");
 }
 
+#[case(own_flags)]
 fn exec_closes_the_ring(cx: &Context) {
     let ring = cx.ring_with(4, 0);
     let text = format!("/proc/self/fd/{}", ring.fd);

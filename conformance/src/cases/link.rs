@@ -2,67 +2,7 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [
-        no_free_slot_for_a_socket_does_not_break_the_chain,
-        link_timeout_of_a_timeout,
-        chain_runs_in_order,
-        failure_cancels_the_rest,
-        failure_ends_at_the_chain,
-        short_read_breaks_the_chain,
-        eof_breaks_the_chain,
-        short_readv_breaks_the_chain,
-        short_recv_does_not_break_unless_waitall,
-        hard_link_goes_on_after_failure,
-        hard_link_goes_on_after_a_short_read,
-        hard_link_still_runs_in_order,
-        chain_waits_for_a_pending_head,
-        pending_head_that_is_cancelled_cancels_the_rest,
-        chain_ends_with_the_submission,
-        async_chain_runs_in_order,
-        link_flag_on_the_last_is_ignored,
-        link_timeout_cancels_its_request,
-        link_timeout_is_cancelled_by_completion,
-        link_timeout_without_predecessor_is_einval,
-        link_timeout_after_an_unlinked_request_is_einval,
-        link_timeout_first_in_a_submission_is_einval,
-        link_timeout_in_the_middle_of_a_chain,
-        link_timeout_that_fires_cancels_the_rest,
-        two_link_timeouts_are_einval,
-        link_timeout_on_a_request_that_completes_at_once,
-        link_timeout_bad_timespec_fails_the_chain,
-        link_timeout_absolute,
-        link_timeout_of_other_clocks,
-        link_timeout_with_a_count_is_einval,
-        cancel_of_a_link_timeout,
-        drain_waits_for_what_came_before,
-        drain_holds_back_what_comes_after,
-        drain_of_nothing_runs_at_once,
-        drained_chain,
-        chain_with_a_drain_holds_back_what_follows,
-        chain_with_a_drain_waits_as_a_whole,
-        skip_success_gives_no_cqe,
-        skip_success_still_reports_failure,
-        skip_success_of_a_pending_read,
-        skip_success_in_a_chain,
-        skip_success_chain_that_breaks_reports_once,
-        skip_success_with_drain_is_eopnotsupp,
-        skip_success_of_a_cancelled_link_timeout,
-        skip_success_of_a_link_timeout_that_fires,
-        skip_success_of_a_timeout,
-        splice_short_breaks_the_chain,
-        long_chain,
-        errors_that_do_not_break_the_chain,
-        errors_before_the_call_break_the_chain,
-        errors_that_do_not_break_skip_their_cqe,
-    ],
-    own_flags: [
-        bad_sqe_in_a_chain_cancels_it,
-        bad_first_sqe_cancels_the_chain,
-        bad_sqe_in_a_hard_chain_cancels_it,
-        bad_first_sqe_cancels_a_hard_chain,
-    ],
-}
+topic!(since: "5.3", source: "io_uring_enter(2), io_uring/io_uring.c, io_uring/timeout.c");
 
 const LINK: u8 = IOSQE_IO_LINK;
 const HARD: u8 = IOSQE_IO_HARDLINK;
@@ -71,6 +11,7 @@ fn failing() -> Sqe {
     sqe::write(-1, b"x", 0)
 }
 
+#[case(since = "5.6")]
 fn chain_runs_in_order(cx: &Context) {
     let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 4]);
     ring.go_all(&[
@@ -81,18 +22,21 @@ fn chain_runs_in_order(cx: &Context) {
     assert_eq!(ring.wait_ordered(3), [(1, 4), (2, 4), (3, 0)]);
 }
 
+#[case]
 fn failure_cancels_the_rest(cx: &Context) {
     let mut ring = cx.ring(4);
     ring.go_all(&[failing().with(LINK).data(1), sqe::nop().with(LINK).data(2), sqe::nop().data(3)]);
     assert_eq!(ring.wait_ordered(3), [(1, -EBADF), (2, -ECANCELED), (3, -ECANCELED)]);
 }
 
+#[case]
 fn failure_ends_at_the_chain(cx: &Context) {
     let mut ring = cx.ring(4);
     ring.go_all(&[failing().with(LINK).data(1), sqe::nop().data(2), sqe::nop().data(3)]);
     assert_eq!(ring.wait_sorted(3), [(1, -EBADF), (2, -ECANCELED), (3, 0)]);
 }
 
+#[case(since = "5.6")]
 fn short_read_breaks_the_chain(cx: &Context) {
     let (file, mut ring) = (file("f", b"0123456789"), cx.ring(4));
     let mut buffer = [0; 20];
@@ -100,6 +44,7 @@ fn short_read_breaks_the_chain(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(1, 10), (2, -ECANCELED)]);
 }
 
+#[case(since = "5.6")]
 fn eof_breaks_the_chain(cx: &Context) {
     let (file, mut ring) = (file("f", b""), cx.ring(4));
     let mut buffer = [0; 20];
@@ -107,6 +52,7 @@ fn eof_breaks_the_chain(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(1, 0), (2, -ECANCELED)]);
 }
 
+#[case]
 fn short_readv_breaks_the_chain(cx: &Context) {
     let (file, mut ring) = (file("f", b"0123456789"), cx.ring(4));
     let mut buffer = [0; 20];
@@ -115,6 +61,7 @@ fn short_readv_breaks_the_chain(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(1, 10), (2, -ECANCELED)]);
 }
 
+#[case(since = "5.11")]
 fn short_recv_does_not_break_unless_waitall(cx: &Context) {
     let ((a, b), mut ring, mut buffer) = (unix_pair(libc::SOCK_STREAM), cx.ring(8), [0; 8]);
     assert_eq!(ring.run(sqe::send(fd(&b), b"abc", 0)), 3);
@@ -126,12 +73,14 @@ fn short_recv_does_not_break_unless_waitall(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(1, 3), (2, -ECANCELED)]);
 }
 
+#[case]
 fn hard_link_goes_on_after_failure(cx: &Context) {
     let mut ring = cx.ring(4);
     ring.go_all(&[failing().with(HARD).data(1), failing().with(HARD).data(2), sqe::nop().data(3)]);
     assert_eq!(ring.wait_ordered(3), [(1, -EBADF), (2, -EBADF), (3, 0)]);
 }
 
+#[case(since = "5.6")]
 fn hard_link_goes_on_after_a_short_read(cx: &Context) {
     let (file, mut ring) = (file("f", b"0123456789"), cx.ring(4));
     let mut buffer = [0; 20];
@@ -139,6 +88,7 @@ fn hard_link_goes_on_after_a_short_read(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(1, 10), (2, 0)]);
 }
 
+#[case(since = "5.5")]
 fn hard_link_still_runs_in_order(cx: &Context) {
     let (mut ring, times) = (cx.ring(4), [ms(20), ms(1)]);
     ring.go_all(&[
@@ -149,6 +99,7 @@ fn hard_link_still_runs_in_order(cx: &Context) {
     assert_eq!(ring.wait_ordered(3), [(1, -ETIME), (2, -ETIME), (3, 0)]);
 }
 
+#[case(since = "5.6")]
 fn chain_waits_for_a_pending_head(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 3]);
     ring.go_all(&[sqe::read(fd(&reader), &mut buffer, 0).with(LINK).data(1), sqe::nop().data(2)]);
@@ -157,6 +108,7 @@ fn chain_waits_for_a_pending_head(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(1, 3), (2, 0)]);
 }
 
+#[case(since = "5.5")]
 fn pending_head_that_is_cancelled_cancels_the_rest(cx: &Context) {
     let ((reader, _writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 3]);
     ring.go_all(&[sqe::read(fd(&reader), &mut buffer, 0).with(LINK).data(1), sqe::nop().data(2)]);
@@ -164,6 +116,7 @@ fn pending_head_that_is_cancelled_cancels_the_rest(cx: &Context) {
     assert_eq!(ring.wait_sorted(3), [(1, -ECANCELED), (2, -ECANCELED), (3, 0)]);
 }
 
+#[case]
 fn chain_ends_with_the_submission(cx: &Context) {
     let ((reader, _writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 3]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0).with(LINK).data(1));
@@ -172,6 +125,7 @@ fn chain_ends_with_the_submission(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case(since = "5.6")]
 fn async_chain_runs_in_order(cx: &Context) {
     let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 4]);
     ring.go_all(&[
@@ -182,12 +136,14 @@ fn async_chain_runs_in_order(cx: &Context) {
     assert_eq!(ring.wait_ordered(3), [(1, 4), (2, 4), (3, 0)]);
 }
 
+#[case]
 fn link_flag_on_the_last_is_ignored(cx: &Context) {
     let mut ring = cx.ring(4);
     ring.go_all(&[sqe::nop().with(LINK).data(1), sqe::nop().with(LINK).data(2)]);
     assert_eq!(ring.wait_ordered(2), [(1, 0), (2, 0)]);
 }
 
+#[case(since = "5.5")]
 fn link_timeout_cancels_its_request(cx: &Context) {
     let ((reader, _writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     let ts = ms(10);
@@ -195,6 +151,7 @@ fn link_timeout_cancels_its_request(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -ETIME)]);
 }
 
+#[case(since = "5.6")]
 fn link_timeout_is_cancelled_by_completion(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     let long = ms(10_000);
@@ -204,16 +161,19 @@ fn link_timeout_is_cancelled_by_completion(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, 1), (2, -ECANCELED)]);
 }
 
+#[case]
 fn link_timeout_without_predecessor_is_einval(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::link_timeout(&ms(1))), -EINVAL);
 }
 
+#[case]
 fn link_timeout_after_an_unlinked_request_is_einval(cx: &Context) {
     let (mut ring, ts) = (cx.ring(4), ms(1));
     ring.go_all(&[sqe::nop().data(1), sqe::link_timeout(&ts).data(2)]);
     assert_eq!(ring.wait_sorted(2), [(1, 0), (2, -EINVAL)]);
 }
 
+#[case(since = "5.6")]
 fn link_timeout_first_in_a_submission_is_einval(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     let ts = ms(1);
@@ -223,6 +183,7 @@ fn link_timeout_first_in_a_submission_is_einval(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(1, 1)]);
 }
 
+#[case(since = "5.6")]
 fn link_timeout_in_the_middle_of_a_chain(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     let long = ms(10_000);
@@ -236,6 +197,7 @@ fn link_timeout_in_the_middle_of_a_chain(cx: &Context) {
     assert_eq!(ring.wait_sorted(3), [(1, 1), (2, -ECANCELED), (3, 0)]);
 }
 
+#[case(since = "5.5")]
 fn link_timeout_that_fires_cancels_the_rest(cx: &Context) {
     let ((reader, _writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     let ts = ms(10);
@@ -247,6 +209,7 @@ fn link_timeout_that_fires_cancels_the_rest(cx: &Context) {
     assert_eq!(ring.wait_sorted(3), [(1, -ECANCELED), (2, -ETIME), (3, -ECANCELED)]);
 }
 
+#[case(since = "5.5")]
 fn two_link_timeouts_are_einval(cx: &Context) {
     let (mut ring, ts) = (cx.ring(4), ms(1));
     ring.go_all(&[
@@ -257,18 +220,21 @@ fn two_link_timeouts_are_einval(cx: &Context) {
     assert_eq!(ring.wait_sorted(3), [(1, -ECANCELED), (2, -ECANCELED), (3, -EINVAL)]);
 }
 
+#[case(since = "5.5")]
 fn link_timeout_on_a_request_that_completes_at_once(cx: &Context) {
     let (mut ring, long) = (cx.ring(4), ms(10_000));
     ring.go_all(&[sqe::nop().with(LINK).data(1), sqe::link_timeout(&long).data(2)]);
     assert_eq!(ring.wait_sorted(2), [(1, 0), (2, -ECANCELED)]);
 }
 
+#[case]
 fn link_timeout_bad_timespec_fails_the_chain(cx: &Context) {
     let (mut ring, bad) = (cx.ring(4), Timespec { tv_sec: -1, tv_nsec: 0 });
     ring.go_all(&[sqe::nop().with(LINK).data(1), sqe::link_timeout(&bad).data(2)]);
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -EINVAL)]);
 }
 
+#[case(since = "5.5")]
 fn link_timeout_absolute(cx: &Context) {
     let ((reader, _writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     let past = ms(1);
@@ -279,6 +245,7 @@ fn link_timeout_absolute(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -ETIME)]);
 }
 
+#[case(since = "5.15")]
 fn link_timeout_of_other_clocks(cx: &Context) {
     let ((reader, _writer), mut ring, ts) = (pipe(), cx.ring(4), ms(20));
     for clock in [IORING_TIMEOUT_BOOTTIME, IORING_TIMEOUT_REALTIME] {
@@ -298,12 +265,14 @@ fn link_timeout_of_other_clocks(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -EINVAL)]);
 }
 
+#[case]
 fn link_timeout_with_a_count_is_einval(cx: &Context) {
     let (mut ring, ts) = (cx.ring(4), ms(1));
     ring.go_all(&[sqe::nop().with(LINK).data(1), Sqe { off: 1, ..sqe::link_timeout(&ts) }.data(2)]);
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -EINVAL)]);
 }
 
+#[case(since = "5.6")]
 fn cancel_of_a_link_timeout(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     let ts = ms(60);
@@ -313,17 +282,16 @@ fn cancel_of_a_link_timeout(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, 1), (2, -ECANCELED)]);
 }
 
+#[case(since = "5.6")]
 fn drain_waits_for_what_came_before(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
-    ring.go_all(&[
-        sqe::read(fd(&reader), &mut buffer, 0).data(1),
-        sqe::nop().with(IOSQE_IO_DRAIN).data(2),
-    ]);
+    ring.go_all(&[sqe::read(fd(&reader), &mut buffer, 0).data(1), sqe::nop().with(IOSQE_IO_DRAIN).data(2)]);
     ring.expect_quiet();
     writer.write_all(b"x").expect("write");
     assert_eq!(ring.wait_ordered(2), [(1, 1), (2, 0)]);
 }
 
+#[case(since = "5.6")]
 fn drain_holds_back_what_comes_after(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     ring.go_all(&[
@@ -336,10 +304,12 @@ fn drain_holds_back_what_comes_after(cx: &Context) {
     assert_eq!(ring.wait_ordered(3), [(1, 1), (2, 0), (3, 0)]);
 }
 
+#[case]
 fn drain_of_nothing_runs_at_once(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::nop().with(IOSQE_IO_DRAIN)), 0);
 }
 
+#[case(since = "5.6")]
 fn drained_chain(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     ring.go_all(&[
@@ -353,6 +323,7 @@ fn drained_chain(cx: &Context) {
 }
 
 /// A drain flag inside a chain counts for the whole chain, and for the request behind it.
+#[case(since = "5.6")]
 fn chain_with_a_drain_holds_back_what_follows(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);
     ring.go_all(&[
@@ -368,6 +339,7 @@ fn chain_with_a_drain_holds_back_what_follows(cx: &Context) {
     assert_eq!(ring.wait_ordered(4), [(2, 1), (3, 0), (4, 0), (5, 0)]);
 }
 
+#[case(since = "5.6")]
 fn chain_with_a_drain_waits_as_a_whole(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);
     ring.go_all(&[
@@ -384,6 +356,7 @@ fn chain_with_a_drain_waits_as_a_whole(cx: &Context) {
 
 const SKIP: u8 = IOSQE_CQE_SKIP_SUCCESS;
 
+#[case(since = "5.17")]
 fn skip_success_gives_no_cqe(cx: &Context) {
     let mut ring = cx.ring(4);
     ring.go_all(&[sqe::nop().with(SKIP).data(1), sqe::nop().data(2)]);
@@ -391,11 +364,13 @@ fn skip_success_gives_no_cqe(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case]
 fn skip_success_still_reports_failure(cx: &Context) {
     let mut ring = cx.ring(4);
     assert_eq!(ring.run(failing().with(SKIP).data(1)), -EBADF);
 }
 
+#[case(since = "5.17")]
 fn skip_success_of_a_pending_read(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0).with(SKIP));
@@ -404,18 +379,16 @@ fn skip_success_of_a_pending_read(cx: &Context) {
     assert_eq!(readable_bytes(&reader), 0, "it was read");
 }
 
+#[case(since = "5.17")]
 fn skip_success_in_a_chain(cx: &Context) {
     let mut ring = cx.ring(4);
-    ring.go_all(&[
-        sqe::nop().with(SKIP | LINK).data(1),
-        sqe::nop().with(SKIP | LINK).data(2),
-        sqe::nop().data(3),
-    ]);
+    ring.go_all(&[sqe::nop().with(SKIP | LINK).data(1), sqe::nop().with(SKIP | LINK).data(2), sqe::nop().data(3)]);
     assert_eq!(ring.wait_ordered(1), [(3, 0)]);
     ring.expect_quiet();
 }
 
 /// A request that fails reports; the ones that it cancels and that skip do not.
+#[case(since = "5.17")]
 fn skip_success_chain_that_breaks_reports_once(cx: &Context) {
     let mut ring = cx.ring(4);
     ring.go_all(&[
@@ -427,11 +400,13 @@ fn skip_success_chain_that_breaks_reports_once(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case]
 fn skip_success_with_drain_is_eopnotsupp(cx: &Context) {
     let mut ring = cx.ring(4);
     assert_eq!(ring.run(sqe::nop().with(SKIP | IOSQE_IO_DRAIN)), -EOPNOTSUPP);
 }
 
+#[case(since = "5.17")]
 fn skip_success_of_a_cancelled_link_timeout(cx: &Context) {
     let (mut ring, long) = (cx.ring(4), ms(10_000));
     ring.go_all(&[sqe::nop().with(LINK).data(1), sqe::link_timeout(&long).with(SKIP).data(2)]);
@@ -440,6 +415,7 @@ fn skip_success_of_a_cancelled_link_timeout(cx: &Context) {
 }
 
 /// A LINK_TIMEOUT never fails.
+#[case(since = "5.17")]
 fn skip_success_of_a_link_timeout_that_fires(cx: &Context) {
     let ((reader, _writer), mut ring, mut buffer, ts) = (pipe(), cx.ring(4), [0; 1], ms(1));
     for skip_read in [0, SKIP] {
@@ -452,6 +428,7 @@ fn skip_success_of_a_link_timeout_that_fires(cx: &Context) {
     }
 }
 
+#[case(since = "5.17")]
 fn skip_success_of_a_timeout(cx: &Context) {
     let (mut ring, ts) = (cx.ring(4), ms(1));
     assert_eq!(ring.run(sqe::timeout(&ts, 0, 0).with(SKIP)), -ETIME, "a timeout that fires is a failure");
@@ -459,16 +436,15 @@ fn skip_success_of_a_timeout(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case(since = "5.7")]
 fn splice_short_breaks_the_chain(cx: &Context) {
     let ((reader, mut writer), (_target, sink), mut ring) = (pipe(), pipe(), cx.ring(4));
     writer.write_all(b"abc").expect("write");
-    ring.go_all(&[
-        sqe::splice(fd(&reader), -1, fd(&sink), -1, 10).with(LINK).data(1),
-        sqe::nop().data(2),
-    ]);
+    ring.go_all(&[sqe::splice(fd(&reader), -1, fd(&sink), -1, 10).with(LINK).data(1), sqe::nop().data(2)]);
     assert_eq!(ring.wait_ordered(2), [(1, 3), (2, -ECANCELED)]);
 }
 
+#[case]
 fn long_chain(cx: &Context) {
     let mut ring = cx.ring(128);
     ring.go_all(&(0..128).map(|n| sqe::nop().with(if n < 127 { LINK } else { 0 }).data(n)).collect::<Vec<_>>());
@@ -479,6 +455,7 @@ fn bad() -> Sqe {
     Sqe { opcode: 255, ..Sqe::default() }
 }
 
+#[case(own_flags)]
 fn bad_sqe_in_a_chain_cancels_it(cx: &Context) {
     let mut ring = cx.ring_with(4, 0);
     ring.push(sqe::nop().with(LINK).data(1));
@@ -490,6 +467,7 @@ fn bad_sqe_in_a_chain_cancels_it(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(3, 0)]);
 }
 
+#[case(own_flags)]
 fn bad_first_sqe_cancels_the_chain(cx: &Context) {
     let mut ring = cx.ring_with(4, 0);
     ring.push(bad().with(LINK).data(1));
@@ -499,6 +477,7 @@ fn bad_first_sqe_cancels_the_chain(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -EINVAL), (2, -ECANCELED)]);
 }
 
+#[case(own_flags)]
 fn bad_sqe_in_a_hard_chain_cancels_it(cx: &Context) {
     let mut ring = cx.ring_with(4, 0);
     ring.push(sqe::nop().with(HARD).data(1));
@@ -508,6 +487,7 @@ fn bad_sqe_in_a_hard_chain_cancels_it(cx: &Context) {
     assert_eq!(ring.wait_sorted(3), [(1, -ECANCELED), (2, -EINVAL), (3, -ECANCELED)]);
 }
 
+#[case(own_flags)]
 fn bad_first_sqe_cancels_a_hard_chain(cx: &Context) {
     let mut ring = cx.ring_with(4, 0);
     ring.push(bad().with(HARD).data(1));
@@ -538,6 +518,7 @@ fn unnoticed_errors(file: &std::fs::File, socket: &OwnedFd) -> Vec<(Sqe, i32)> {
     ]
 }
 
+#[case]
 fn errors_that_do_not_break_the_chain(cx: &Context) {
     let (file, (socket, _other)) = (file("f", b"0123456789"), unix_pair(libc::SOCK_STREAM));
     for (sqe, error) in unnoticed_errors(&file, &socket) {
@@ -549,6 +530,7 @@ fn errors_that_do_not_break_the_chain(cx: &Context) {
     }
 }
 
+#[case(since = "5.17")]
 fn errors_that_do_not_break_skip_their_cqe(cx: &Context) {
     let (file, (socket, _other)) = (file("f", b"0123456789"), unix_pair(libc::SOCK_STREAM));
     for (sqe, _) in unnoticed_errors(&file, &socket) {
@@ -558,6 +540,7 @@ fn errors_that_do_not_break_skip_their_cqe(cx: &Context) {
     }
 }
 
+#[case]
 fn errors_before_the_call_break_the_chain(cx: &Context) {
     let file = file("f", b"0123456789");
     let missing = c"missing".as_ptr() as u64;
@@ -576,12 +559,14 @@ fn errors_before_the_call_break_the_chain(cx: &Context) {
     }
 }
 
+#[case(since = "5.5")]
 fn link_timeout_of_a_timeout(cx: &Context) {
     let (mut ring, long, short) = (cx.ring(4), ms(10_000), ms(5));
     ring.go_all(&[sqe::timeout(&long, 0, 0).with(LINK).data(1), sqe::link_timeout(&short).data(2)]);
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -ETIME)]);
 }
 
+#[case]
 fn no_free_slot_for_a_socket_does_not_break_the_chain(cx: &Context) {
     let mut ring = cx.ring(4);
     let anywhere = IORING_FILE_INDEX_ALLOC as u32;

@@ -1,96 +1,92 @@
-//! The topics. Each module declares its cases in a table of its own; its name is the topic's.
+//! The topics: a module's name is its topic's, and `#[case]` registers its functions.
 
-/// Declares the topics' modules and gathers their tables.
-macro_rules! topics {
-    ($($topic:ident),* $(,)?) => {
-        $(mod $topic;)*
-        /// Every topic's table.
-        pub const ALL: &[&[crate::case::Case]] = &[$($topic::CASES),*];
-    };
-}
-
-topics![
-    aio_calls,
-    aio_events,
-    aio_requests,
-    buffer_rings,
-    buffer_rings_select,
-    buffers_provided,
-    call_arguments,
-    cancel,
-    cancel_order,
-    clone_buffers,
-    cqe_mixed,
-    delivery,
-    enter,
-    epoll_wait,
-    file_table,
-    files_update2,
-    fs,
-    futex,
-    futex_vector,
-    hostile,
-    liburing,
-    in_flight,
-    io_wq,
-    iopoll,
-    lifetime,
-    link,
-    msg_ring,
-    msg_ring_targets,
-    msg_ring_waits,
-    multishot,
-    multishot_recv,
-    napi,
-    net_bundles,
-    net_connect,
-    net_data,
-    net_emptied,
-    net_errors,
-    net_listen,
-    net_nonempty,
-    net_zero_copy,
-    nop,
-    order,
-    overflow,
-    personality,
-    poll,
-    poll_runs,
-    register,
-    resize,
-    restrictions,
-    ring_query,
-    rw_attributes,
-    rw_cold,
-    rw_direct,
-    rw_direct_flight,
-    rw_file,
-    rw_fixed_vectors,
-    rw_other,
-    rw_pipe,
-    setup,
-    splice,
-    sqpoll,
-    sqpoll_requests,
-    sqpoll_setup,
-    sync,
-    sync_cancel,
-    timeout,
-    timeout_count,
-    uring_cmd,
-    waitid,
-    waits,
-    xattr,
-    zero_copy_receive
-];
+mod aio_calls;
+mod aio_events;
+mod aio_polls;
+mod aio_requests;
+mod buffer_rings;
+mod buffer_rings_select;
+mod buffers_provided;
+mod call_arguments;
+mod cancel;
+mod cancel_order;
+mod clone_buffers;
+mod cqe_mixed;
+mod delivery;
+mod enter;
+mod epoll_wait;
+mod file_table;
+mod files_update2;
+mod fs;
+mod futex;
+mod futex_vector;
+mod in_flight;
+mod io_wq;
+mod iopoll;
+mod liburing;
+mod lifetime;
+mod link;
+mod link_io_wq;
+mod msg_ring;
+mod msg_ring_targets;
+mod msg_ring_waits;
+mod multishot;
+mod multishot_recv;
+mod multishot_recv_stream;
+mod napi;
+mod net_bundles;
+mod net_connect;
+mod net_data;
+mod net_errors;
+mod net_listen;
+mod net_nonempty;
+mod net_receive;
+mod net_zero_copy;
+mod nop;
+mod order;
+mod order_of_waiting;
+mod overflow;
+mod personality;
+mod poll;
+mod poll_answers;
+mod poll_batch;
+mod register;
+mod resize;
+mod restrictions;
+mod ring_memory;
+mod ring_query;
+mod rw_attributes;
+mod rw_direct;
+mod rw_direct_flight;
+mod rw_file;
+mod rw_fixed_vectors;
+mod rw_order;
+mod rw_other;
+mod rw_page_cache;
+mod rw_pipe;
+mod setup;
+mod splice;
+mod sqpoll;
+mod sqpoll_requests;
+mod sqpoll_setup;
+mod sync;
+mod sync_cancel;
+mod timeout;
+mod timeout_count;
+mod uring_cmd;
+mod waitid;
+mod waits;
+mod xattr;
+mod zero_copy_receive;
 
 /// What nearly every case uses.
 mod prelude {
-    pub(crate) use crate::case::{cases, Context};
+    pub(crate) use crate::case::{topic, Context};
     pub(crate) use crate::ring::Ring;
     pub(crate) use crate::sqe::{self, address, address_mut, fd, iovec, iovec_mut, ms, prep, SqeFields};
     pub(crate) use crate::sys::{self, *};
     pub(crate) use anyring_abi::*;
+    pub(crate) use anyring_conformance_macros::case;
     pub(crate) use std::io::{Read, Write};
     pub(crate) use std::os::fd::OwnedFd;
 }

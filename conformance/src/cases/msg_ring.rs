@@ -3,52 +3,7 @@
 use super::prelude::*;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-cases! {
-    any_flags: [
-        data_arrives,
-        data_with_flags,
-        data_with_the_success_skipped,
-        many_messages_keep_their_order,
-        a_message_to_itself,
-        to_a_deferred_ring,
-        to_a_deferred_ring_that_waits,
-        to_a_ring_that_waits_in_another_thread,
-        to_a_full_ring_overflows,
-        to_a_disabled_ring_is_ebadfd,
-        to_a_ring_that_was_enabled,
-        to_another_file_is_ebadfd,
-        to_a_bad_descriptor_is_ebadf,
-        unknown_command_is_einval,
-        unknown_flag_is_einval,
-        data_with_unused_fields_is_einval,
-        async_and_linked,
-        signals_the_targets_eventfd,
-        makes_the_targets_descriptor_readable,
-        ends_no_counting_timeout_but_a_wait,
-        file_to_a_slot,
-        file_to_a_free_slot,
-        file_without_a_cqe,
-        file_to_itself_is_einval,
-        file_from_an_empty_slot_is_ebadf,
-        file_to_a_ring_without_a_table_fails,
-        file_beyond_the_table_is_einval,
-        file_with_a_length_is_einval,
-        file_to_a_full_table_is_enfile,
-        file_to_a_deferred_ring,
-        file_to_a_disabled_ring_is_ebadfd,
-        senders_in_several_threads,
-        in_both_directions_at_once,
-        memory_written_before_is_seen,
-        between_processes,
-        to_a_deferred_ring_of_another_process,
-        to_a_polled_ring,
-        to_a_polled_ring_of_another_process,
-    ],
-    own_flags: [
-        register_sends_data,
-        register_checks_its_arguments,
-    ],
-}
+topic!(since: "5.18", source: "io_uring_enter(2), io_uring/msg_ring.c");
 
 fn data(target: &Ring, user_data: u64, len: u32) -> Sqe {
     prep(Opcode::MsgRing, target.fd, IORING_MSG_DATA, len, user_data)
@@ -76,6 +31,7 @@ fn got(target: &mut Ring) -> (u64, i32, u32) {
     (cqe.user_data, cqe.res, cqe.flags)
 }
 
+#[case]
 fn data_arrives(cx: &Context) {
     let (mut sender, mut target) = (cx.ring(4), plain(cx));
     assert_eq!(sender.run(data(&target, 77, 5)), 0);
@@ -85,6 +41,7 @@ fn data_arrives(cx: &Context) {
     target.expect_quiet();
 }
 
+#[case(since = "6.3")]
 fn data_with_flags(cx: &Context) {
     let (mut sender, mut target) = (cx.ring(4), plain(cx));
     let sqe = data(&target, 1, 2).op_flags(IORING_MSG_RING_FLAGS_PASS).file_index(0x8000_0042);
@@ -92,6 +49,7 @@ fn data_with_flags(cx: &Context) {
     assert_eq!(got(&mut target), (1, 2, 0x8000_0042));
 }
 
+#[case]
 fn data_with_the_success_skipped(cx: &Context) {
     let (mut sender, mut target) = (cx.ring(4), plain(cx));
     sender.go(data(&target, 1, 2).with(IOSQE_CQE_SKIP_SUCCESS));
@@ -99,6 +57,7 @@ fn data_with_the_success_skipped(cx: &Context) {
     sender.expect_quiet();
 }
 
+#[case]
 fn many_messages_keep_their_order(cx: &Context) {
     let (mut sender, mut target) = (cx.ring(8), plain(cx));
     for round in 0..20u32 {
@@ -111,6 +70,7 @@ fn many_messages_keep_their_order(cx: &Context) {
     }
 }
 
+#[case]
 fn a_message_to_itself(cx: &Context) {
     let mut ring = cx.ring(4);
     let sqe = data(&ring, 5, 6);
@@ -118,6 +78,7 @@ fn a_message_to_itself(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, 0), (5, 6)]);
 }
 
+#[case(since = "6.1")]
 fn to_a_deferred_ring(cx: &Context) {
     let (mut sender, mut target) = (cx.ring(4), deferred(cx));
     assert_eq!(sender.run(data(&target, 1, 2)), 0);
@@ -125,6 +86,7 @@ fn to_a_deferred_ring(cx: &Context) {
     assert_eq!(got(&mut target), (1, 2, 0));
 }
 
+#[case(since = "6.1")]
 fn to_a_deferred_ring_that_waits(cx: &Context) {
     let mut target = deferred(cx);
     let number = target.fd;
@@ -140,6 +102,7 @@ fn to_a_deferred_ring_that_waits(cx: &Context) {
     });
 }
 
+#[case]
 fn to_a_ring_that_waits_in_another_thread(cx: &Context) {
     let mut target = plain(cx);
     let number = target.fd;
@@ -159,6 +122,7 @@ fn to_a_ring_that_waits_in_another_thread(cx: &Context) {
     });
 }
 
+#[case]
 fn to_a_full_ring_overflows(cx: &Context) {
     let (mut sender, mut target) = (cx.ring(4), cx.ring_with(4, 0));
     for n in 0..20 {
@@ -171,11 +135,13 @@ fn to_a_full_ring_overflows(cx: &Context) {
     }
 }
 
+#[case]
 fn to_a_disabled_ring_is_ebadfd(cx: &Context) {
     let (mut sender, target) = (cx.ring(4), disabled(cx));
     assert_eq!(sender.run(data(&target, 1, 2)), -libc::EBADFD);
 }
 
+#[case]
 fn to_a_ring_that_was_enabled(cx: &Context) {
     let (mut sender, mut target) = (cx.ring(4), disabled(cx));
     assert_eq!(target.register(IORING_REGISTER_ENABLE_RINGS, 0, 0), 0);
@@ -183,26 +149,31 @@ fn to_a_ring_that_was_enabled(cx: &Context) {
     assert_eq!(got(&mut target), (1, 2, 0));
 }
 
+#[case]
 fn to_another_file_is_ebadfd(cx: &Context) {
     let (mut sender, (reader, _writer)) = (cx.ring(4), pipe());
     assert_eq!(sender.run(prep(Opcode::MsgRing, fd(&reader), IORING_MSG_DATA, 2, 1)), -libc::EBADFD);
 }
 
+#[case]
 fn to_a_bad_descriptor_is_ebadf(cx: &Context) {
     assert_eq!(cx.ring(4).run(prep(Opcode::MsgRing, 9999, IORING_MSG_DATA, 2, 1)), -EBADF);
 }
 
+#[case]
 fn unknown_command_is_einval(cx: &Context) {
     let (mut sender, target) = (cx.ring(4), plain(cx));
     assert_eq!(sender.run(Sqe { addr: 2, ..data(&target, 1, 2) }), -EINVAL);
     assert_eq!(sender.run(Sqe { addr: 1 << 32, ..data(&target, 1, 2) }), 0, "32 bits are looked at");
 }
 
+#[case]
 fn unknown_flag_is_einval(cx: &Context) {
     let (mut sender, target) = (cx.ring(4), plain(cx));
     assert_eq!(sender.run(data(&target, 1, 2).op_flags(4)), -EINVAL);
 }
 
+#[case]
 fn data_with_unused_fields_is_einval(cx: &Context) {
     let (mut sender, target) = (cx.ring(4), plain(cx));
     let good = data(&target, 1, 2);
@@ -212,6 +183,7 @@ fn data_with_unused_fields_is_einval(cx: &Context) {
     assert_eq!(sender.run(good.op_flags(IORING_MSG_RING_CQE_SKIP)), -EINVAL);
 }
 
+#[case]
 fn async_and_linked(cx: &Context) {
     let (mut sender, mut target) = (cx.ring(4), plain(cx));
     sender.go_all(&[
@@ -222,6 +194,7 @@ fn async_and_linked(cx: &Context) {
     assert_eq!((got(&mut target), got(&mut target)), ((1, 1, 0), (2, 2, 0)));
 }
 
+#[case]
 fn signals_the_targets_eventfd(cx: &Context) {
     let (mut sender, mut target, mut event) = (cx.ring(4), plain(cx), eventfd(0, 0));
     let number = fd(&event);
@@ -233,6 +206,7 @@ fn signals_the_targets_eventfd(cx: &Context) {
     assert_eq!(got(&mut target), (1, 2, 0));
 }
 
+#[case]
 fn makes_the_targets_descriptor_readable(cx: &Context) {
     let (mut sender, mut target) = (cx.ring(4), plain(cx));
     let mut poll = libc::pollfd { fd: target.fd, events: libc::POLLIN, revents: 0 };
@@ -244,6 +218,7 @@ fn makes_the_targets_descriptor_readable(cx: &Context) {
     assert_eq!(got(&mut target), (1, 2, 0));
 }
 
+#[case]
 fn ends_no_counting_timeout_but_a_wait(cx: &Context) {
     let (mut sender, mut target) = (cx.ring(4), plain(cx));
     let long = ms(60_000);
@@ -272,6 +247,7 @@ fn slots_pass(sender: &mut Ring, target: &mut Ring, reader: i32) {
     assert_eq!(&buffer, b"abc");
 }
 
+#[case(since = "6.0")]
 fn file_to_a_slot(cx: &Context) {
     let (mut sender, mut target) = with_files(cx, plain(cx), 4);
     assert_eq!(sender.run(file_message(&target, 0, 3, 77)), 0);
@@ -279,6 +255,7 @@ fn file_to_a_slot(cx: &Context) {
     slots_pass(&mut sender, &mut target, 2);
 }
 
+#[case(since = "6.0")]
 fn file_to_a_free_slot(cx: &Context) {
     let (mut sender, mut target) = with_files(cx, plain(cx), 4);
     let any = IORING_FILE_INDEX_ALLOC as u32;
@@ -288,6 +265,7 @@ fn file_to_a_free_slot(cx: &Context) {
     slots_pass(&mut sender, &mut target, 1);
 }
 
+#[case(since = "6.0")]
 fn file_without_a_cqe(cx: &Context) {
     let (mut sender, mut target) = with_files(cx, plain(cx), 4);
     assert_eq!(sender.run(file_message(&target, 0, 3, 77).op_flags(IORING_MSG_RING_CQE_SKIP)), 0);
@@ -295,18 +273,21 @@ fn file_without_a_cqe(cx: &Context) {
     slots_pass(&mut sender, &mut target, 2);
 }
 
+#[case]
 fn file_to_itself_is_einval(cx: &Context) {
     let (mut sender, _target) = with_files(cx, plain(cx), 4);
     let sqe = file_message(&sender, 0, 3, 77);
     assert_eq!(sender.run(sqe), -EINVAL);
 }
 
+#[case]
 fn file_from_an_empty_slot_is_ebadf(cx: &Context) {
     let (mut sender, target) = with_files(cx, plain(cx), 4);
     assert_eq!(sender.run(file_message(&target, 2, 3, 77)), -EBADF);
     assert_eq!(sender.run(file_message(&target, 9, 3, 77)), -EBADF);
 }
 
+#[case]
 fn file_to_a_ring_without_a_table_fails(cx: &Context) {
     let (mut sender, _) = with_files(cx, plain(cx), 1);
     let target = plain(cx);
@@ -314,16 +295,19 @@ fn file_to_a_ring_without_a_table_fails(cx: &Context) {
     assert_eq!(sender.run(file_message(&target, 0, IORING_FILE_INDEX_ALLOC as u32, 77)), -libc::ENFILE);
 }
 
+#[case]
 fn file_beyond_the_table_is_einval(cx: &Context) {
     let (mut sender, target) = with_files(cx, plain(cx), 2);
     assert_eq!(sender.run(file_message(&target, 0, 3, 77)), -EINVAL);
 }
 
+#[case]
 fn file_with_a_length_is_einval(cx: &Context) {
     let (mut sender, target) = with_files(cx, plain(cx), 2);
     assert_eq!(sender.run(Sqe { len: 1, ..file_message(&target, 0, 1, 77) }), -EINVAL);
 }
 
+#[case(since = "6.0")]
 fn file_to_a_full_table_is_enfile(cx: &Context) {
     let (mut sender, mut target) = with_files(cx, plain(cx), 1);
     let any = IORING_FILE_INDEX_ALLOC as u32;
@@ -333,6 +317,7 @@ fn file_to_a_full_table_is_enfile(cx: &Context) {
     target.expect_quiet();
 }
 
+#[case(since = "6.1")]
 fn file_to_a_deferred_ring(cx: &Context) {
     let mut target = deferred(cx);
     target.register_files(&[-1, -1]);
@@ -352,6 +337,7 @@ fn file_to_a_deferred_ring(cx: &Context) {
     });
 }
 
+#[case]
 fn file_to_a_disabled_ring_is_ebadfd(cx: &Context) {
     let (mut sender, _) = with_files(cx, plain(cx), 1);
     let target = disabled(cx);
@@ -359,6 +345,7 @@ fn file_to_a_disabled_ring_is_ebadfd(cx: &Context) {
     assert_eq!(sender.run(file_message(&target, 0, 1, 77)), -libc::EBADFD);
 }
 
+#[case]
 fn senders_in_several_threads(cx: &Context) {
     const EACH: u64 = 500;
     let mut target = cx.ring_with(8, 0);
@@ -383,6 +370,7 @@ fn senders_in_several_threads(cx: &Context) {
     target.expect_quiet();
 }
 
+#[case]
 fn in_both_directions_at_once(cx: &Context) {
     const ROUNDS: u64 = 300;
     let numbers = [AtomicU32::new(0), AtomicU32::new(0)];
@@ -421,6 +409,7 @@ fn in_both_directions_at_once(cx: &Context) {
     });
 }
 
+#[case]
 fn memory_written_before_is_seen(cx: &Context) {
     let mut target = plain(cx);
     let (number, shared) = (target.fd, AtomicU32::new(0));
@@ -439,6 +428,7 @@ fn memory_written_before_is_seen(cx: &Context) {
     });
 }
 
+#[case]
 fn between_processes(cx: &Context) {
     let mut target = plain(cx);
     let number = target.fd;
@@ -454,6 +444,7 @@ fn between_processes(cx: &Context) {
     }
 }
 
+#[case(since = "6.1")]
 fn to_a_deferred_ring_of_another_process(cx: &Context) {
     let mut target = deferred(cx);
     let number = target.fd;
@@ -465,6 +456,7 @@ fn to_a_deferred_ring_of_another_process(cx: &Context) {
     assert_eq!(got(&mut target), (7, 1, 0));
 }
 
+#[case]
 fn to_a_polled_ring(cx: &Context) {
     let (mut sender, mut target) = (cx.ring(4), cx.ring_with(8, IORING_SETUP_SQPOLL));
     for n in 0..20 {
@@ -473,6 +465,7 @@ fn to_a_polled_ring(cx: &Context) {
     }
 }
 
+#[case]
 fn to_a_polled_ring_of_another_process(cx: &Context) {
     let mut target = cx.ring_with(8, IORING_SETUP_SQPOLL);
     let number = target.fd;
@@ -484,6 +477,7 @@ fn to_a_polled_ring_of_another_process(cx: &Context) {
     assert_eq!(got(&mut target), (7, 1, 0));
 }
 
+#[case(own_flags, since = "6.13")]
 fn register_sends_data(cx: &Context) {
     let mut target = plain(cx);
     let sqe = data(&target, 77, 5);
@@ -491,12 +485,12 @@ fn register_sends_data(cx: &Context) {
     assert_eq!(got(&mut target), (77, 5, 0));
 }
 
+#[case(own_flags)]
 fn register_checks_its_arguments(cx: &Context) {
     let target = plain(cx);
     let good = data(&target, 77, 5);
-    let call = |sqe: &Sqe, count| {
-        cx.door.register(-1, IORING_REGISTER_SEND_MSG_RING, address(sqe) as usize, count) as i32
-    };
+    let call =
+        |sqe: &Sqe, count| cx.door.register(-1, IORING_REGISTER_SEND_MSG_RING, address(sqe) as usize, count) as i32;
     assert_eq!(call(&good, 0), -EINVAL);
     assert_eq!(call(&good, 2), -EINVAL);
     assert_eq!(call(&good.with(IOSQE_ASYNC), 1), -EINVAL);

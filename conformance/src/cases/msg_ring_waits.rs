@@ -7,16 +7,7 @@ use crate::sys::{count_signal, gettid, SIGNALS};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-cases! {
-    any_flags: [
-        a_handler_ends_the_wait_for_the_next_message,
-        an_ignored_signal_does_not_end_it,
-        a_handler_beside_a_message_takes_nothing_away,
-        a_deadline_ends_it,
-        a_ring_whose_messages_stop_uses_no_cpu,
-    ],
-    own_flags: [],
-}
+topic!(since: "5.18", source: "io_uring/msg_ring.c, io_uring/io_uring.c");
 
 const DEFERRED: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
 const ROUNDS: u32 = 24;
@@ -45,7 +36,12 @@ fn wait_for(target: &mut Ring, span: Duration) -> isize {
 
 /// In each round a thread sends messages every few microseconds, which this one waits for one by one; then `quiet` is
 /// called here, and some 5 to 40 us later `disturb` by the sender, with its ring and the target's number.
-fn rounds(cx: &Context, flags: u32, disturb: impl Fn(&mut Ring, i32) + Sync, mut quiet: impl FnMut(&mut Ring, u32)) {
+fn rounds(
+    cx: &Context,
+    flags: u32,
+    disturb: impl Fn(&mut Ring, i32) + Sync,
+    mut quiet: impl FnMut(&mut Ring, u32),
+) {
     let mut target = cx.ring_with(64, flags);
     let number = target.fd;
     let (begun, ended) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -79,6 +75,7 @@ fn signal(thread: i32, signal: i32) {
     assert_eq!(unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) }, 0);
 }
 
+#[case(since = "6.1")]
 fn a_handler_ends_the_wait_for_the_next_message(cx: &Context) {
     count_signal(libc::SIGUSR1);
     let receiver = gettid();
@@ -99,6 +96,7 @@ fn a_handler_ends_the_wait_for_the_next_message(cx: &Context) {
     }
 }
 
+#[case(since = "6.1")]
 fn an_ignored_signal_does_not_end_it(cx: &Context) {
     let receiver = gettid();
     for flags in [0, DEFERRED] {
@@ -110,6 +108,7 @@ fn an_ignored_signal_does_not_end_it(cx: &Context) {
 }
 
 /// Whichever comes first, the message is there in the end and the handler ran.
+#[case(since = "6.1")]
 fn a_handler_beside_a_message_takes_nothing_away(cx: &Context) {
     count_signal(libc::SIGUSR1);
     let receiver = gettid();
@@ -134,6 +133,7 @@ fn a_handler_beside_a_message_takes_nothing_away(cx: &Context) {
     }
 }
 
+#[case(since = "6.1")]
 fn a_deadline_ends_it(cx: &Context) {
     for flags in [0, DEFERRED] {
         let quiet = |target: &mut Ring, round: u32| {
@@ -154,6 +154,7 @@ fn cpu() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+#[case(since = "6.1")]
 fn a_ring_whose_messages_stop_uses_no_cpu(cx: &Context) {
     for flags in [0, DEFERRED] {
         let quiet = |target: &mut Ring, _| {

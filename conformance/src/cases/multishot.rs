@@ -5,42 +5,7 @@ use crate::buffers::*;
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-cases! {
-    any_flags: [
-        read_with_an_unknown_flag_keeps_its_buffer,
-        read_with_a_priority_is_einval,
-        accept_takes_each_connection,
-        accept_takes_what_waits,
-        accept_on_a_nonblocking_listener,
-        accept_into_free_slots,
-        accept_ends_when_the_slots_are_full,
-        accept_into_a_given_slot_is_einval,
-        accept_is_cancelled,
-        read_answers_each_time,
-        read_ends_with_the_data,
-        read_that_finds_the_end_keeps_its_chain,
-        read_ends_without_buffers,
-        read_waits_without_buffers_while_there_is_nothing,
-        read_without_buffers_is_cancelled,
-        read_submitted_without_buffers_is_enobufs,
-        async_link_timeout_is_not_started,
-        async_link_timeout_starts_with_the_first_answer,
-        read_of_the_end_starts_what_is_linked,
-        read_of_data_that_was_seen,
-        read_beside_one_that_found_nothing,
-        read_of_a_file_is_ebadfd,
-        read_without_select_is_einval,
-        read_with_address_or_length_is_einval,
-        read_of_an_eventfd,
-        read_is_cancelled,
-        overflow_ends_recv,
-        overflow_ends_accept,
-        overflow_ends_read,
-        overflow_ends_poll,
-        overflow_ends_timeout,
-    ],
-    own_flags: [],
-}
+topic!(since: "5.19", source: "io_uring_enter(2), io_uring/net.c, io_uring/rw.c");
 
 fn accept(fd: i32) -> Sqe {
     sqe::accept(fd, 0).ioprio(IORING_ACCEPT_MULTISHOT as u16)
@@ -54,6 +19,7 @@ fn connect(to: &TcpListener) -> TcpStream {
     TcpStream::connect(to.local_addr().expect("the address")).expect("connect")
 }
 
+#[case]
 fn accept_takes_each_connection(cx: &Context) {
     let ((listener, _), mut ring) = (listener(), cx.ring(8));
     ring.go(accept(fd(&listener)));
@@ -69,6 +35,7 @@ fn accept_takes_each_connection(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case]
 fn accept_takes_what_waits(cx: &Context) {
     let ((listener, _), mut ring) = (listener(), cx.ring(8));
     let _clients = [connect(&listener), connect(&listener), connect(&listener)];
@@ -81,6 +48,7 @@ fn accept_takes_what_waits(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case]
 fn accept_on_a_nonblocking_listener(cx: &Context) {
     let ((listener, _), mut ring) = (listener(), cx.ring(8));
     listener.set_nonblocking(true).expect("nonblocking");
@@ -95,10 +63,28 @@ fn accept_on_a_nonblocking_listener(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case]
+fn accept_keeps_its_turn(cx: &Context) {
+    let ((listener, _), mut ring) = (listener(), cx.ring(8));
+    listener.set_nonblocking(true).expect("nonblocking");
+    ring.go(accept(fd(&listener)).data(1));
+    ring.expect_quiet();
+    ring.go(sqe::accept(fd(&listener), 0).data(2));
+    ring.expect_quiet();
+    for _ in 0..3 {
+        let _client = connect(&listener);
+        let cqe = ring.wait();
+        drop(owned(cqe.res, "accepted"));
+        assert_eq!(cqe.user_data, 1);
+    }
+    ring.expect_quiet();
+}
+
 fn into_slots(fd: i32) -> Sqe {
     accept(fd).file_index(IORING_FILE_INDEX_ALLOC as u32)
 }
 
+#[case]
 fn accept_into_free_slots(cx: &Context) {
     let ((listener, _), mut ring) = (listener(), cx.ring(8));
     ring.register_files(&[-1, -1, -1]);
@@ -113,6 +99,7 @@ fn accept_into_free_slots(cx: &Context) {
     }
 }
 
+#[case]
 fn accept_ends_when_the_slots_are_full(cx: &Context) {
     let ((listener, _), mut ring) = (listener(), cx.ring(8));
     ring.register_files(&[-1]);
@@ -122,12 +109,14 @@ fn accept_ends_when_the_slots_are_full(cx: &Context) {
     assert_eq!(next_shot(&mut ring), (-libc::ENFILE, false, None));
 }
 
+#[case]
 fn accept_into_a_given_slot_is_einval(cx: &Context) {
     let ((listener, _), mut ring) = (listener(), cx.ring(8));
     ring.register_files(&[-1]);
     assert_eq!(ring.run(accept(fd(&listener)).file_index(1)), -EINVAL);
 }
 
+#[case]
 fn accept_is_cancelled(cx: &Context) {
     let ((listener, _), mut ring) = (listener(), cx.ring(8));
     ring.go(accept(fd(&listener)).data(1));
@@ -139,6 +128,7 @@ fn accept_is_cancelled(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
 }
 
+#[case(since = "6.7")]
 fn read_answers_each_time(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
     let buffers = BufferRing::filled(&ring, 1, 8, 4);
@@ -153,6 +143,7 @@ fn read_answers_each_time(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case(since = "6.7")]
 fn read_ends_with_the_data(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -163,6 +154,7 @@ fn read_ends_with_the_data(cx: &Context) {
     assert_eq!(next_shot(&mut ring), (0, false, None));
 }
 
+#[case(since = "6.7")]
 fn read_that_finds_the_end_keeps_its_chain(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -175,6 +167,7 @@ fn read_that_finds_the_end_keeps_its_chain(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(1, 0), (2, 0)]);
 }
 
+#[case(since = "6.7")]
 fn read_ends_without_buffers(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 1, 4);
@@ -184,6 +177,7 @@ fn read_ends_without_buffers(cx: &Context) {
     assert_eq!(next_shot(&mut ring), (-libc::ENOBUFS, false, None));
 }
 
+#[case(since = "6.7")]
 fn read_waits_without_buffers_while_there_is_nothing(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 1, 4);
@@ -195,6 +189,7 @@ fn read_waits_without_buffers_while_there_is_nothing(cx: &Context) {
     assert_eq!(next_shot(&mut ring), (-libc::ENOBUFS, false, None));
 }
 
+#[case(since = "6.7")]
 fn read_without_buffers_is_cancelled(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 1, 4);
@@ -206,6 +201,7 @@ fn read_without_buffers_is_cancelled(cx: &Context) {
 }
 
 /// It looks for a buffer when it is submitted; with IOSQE_ASYNC it polls first.
+#[case]
 fn read_submitted_without_buffers_is_enobufs(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
     let (a, _b) = pair();
@@ -222,6 +218,7 @@ fn read_submitted_without_buffers_is_enobufs(cx: &Context) {
 }
 
 /// Natively nothing starts the timer when a worker arms a request that answers several times; a poll arms itself.
+#[case]
 fn async_link_timeout_is_not_started(cx: &Context) {
     let (listener, ((reader, _writer), (socket, _peer))) = (listener().0, (pipe(), pair()));
     let mut ring = cx.ring(8);
@@ -239,6 +236,7 @@ fn async_link_timeout_is_not_started(cx: &Context) {
 }
 
 /// Then it is armed by who submitted it.
+#[case(since = "6.7")]
 fn async_link_timeout_starts_with_the_first_answer(cx: &Context) {
     let (listener, ((reader, mut writer), (socket, peer))) = (listener().0, (pipe(), pair()));
     let mut ring = cx.ring(8);
@@ -267,6 +265,7 @@ fn async_link_timeout_starts_with_the_first_answer(cx: &Context) {
 }
 
 /// That it found the end is no failure.
+#[case(since = "6.7")]
 fn read_of_the_end_starts_what_is_linked(cx: &Context) {
     let ((reader, writer), mut ring) = (pipe(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 4, 4);
@@ -276,6 +275,7 @@ fn read_of_the_end_starts_what_is_linked(cx: &Context) {
 }
 
 /// The data's event is used up by a request that is over.
+#[case(since = "6.7")]
 fn read_of_data_that_was_seen(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 4);
@@ -289,6 +289,7 @@ fn read_of_data_that_was_seen(cx: &Context) {
 }
 
 /// That there is nothing is known already when the second one is submitted.
+#[case(since = "6.7")]
 fn read_beside_one_that_found_nothing(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 4);
@@ -302,6 +303,100 @@ fn read_beside_one_that_found_nothing(cx: &Context) {
     assert_eq!(next_shot(&mut ring), (4, true, Some(0)));
 }
 
+/// Its submission answers once (`io_read_mshot`); the rest is task work.
+#[case(since = "6.7")]
+fn read_goes_on_behind_its_submission(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
+    let _buffers = BufferRing::filled(&ring, 1, 8, 4);
+    writer.write_all(b"0123456789").expect("write");
+    ring.go_all(&[read(fd(&reader)).data(1), sqe::nop().data(2)]);
+    assert_eq!(ring.wait_ordered(4), [(1, 4), (2, 0), (1, 4), (1, 2)]);
+    ring.expect_quiet();
+}
+
+#[case(since = "6.7")]
+fn read_goes_on_behind_what_was_ready_before(cx: &Context) {
+    let ((first, second), mut ring) = ((pipe(), pipe()), cx.ring(8));
+    let (mut writer, reader) = (&second.1, &second.0);
+    let _buffers = BufferRing::filled(&ring, 1, 8, 4);
+    ring.go(read(fd(&first.0)).data(1));
+    ring.expect_quiet();
+    writer.write_all(b"0123456789").expect("write");
+    ring.go_all(&[sqe::write(fd(&first.1), b"abcdef", 0).data(2), read(fd(reader)).data(3)]);
+    let seen: Vec<_> = ring.wait_all(6).iter().map(|cqe| (cqe.user_data, shot(cqe))).collect();
+    let expected = [
+        (2, (6, false, None)),
+        (3, (4, true, Some(0))),
+        (1, (4, true, Some(1))),
+        (1, (2, true, Some(2))),
+        (3, (4, true, Some(3))),
+        (3, (2, true, Some(4))),
+    ];
+    assert_eq!(seen, expected);
+}
+
+#[case(since = "6.7")]
+fn read_goes_on_no_more_once_cancelled(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
+    let _buffers = BufferRing::filled(&ring, 1, 8, 4);
+    writer.write_all(b"0123456789").expect("write");
+    ring.go_all(&[read(fd(&reader)).data(1), sqe::cancel(1, 0).data(2)]);
+    assert_eq!(ring.wait_ordered(3), [(1, 4), (2, 0), (1, -ECANCELED)]);
+    assert_eq!(readable_bytes(&reader), 6);
+}
+
+#[case(since = "6.7")]
+fn async_read_begins_behind_its_submission(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
+    let _buffers = BufferRing::filled(&ring, 1, 8, 4);
+    writer.write_all(b"0123456789").expect("write");
+    ring.go_all(&[read(fd(&reader)).with(IOSQE_ASYNC).data(1), sqe::nop().data(2)]);
+    assert_eq!(ring.wait_ordered(4), [(2, 0), (1, 4), (1, 4), (1, 2)]);
+}
+
+/// It is not armed for more (`io_queue_async`).
+#[case(since = "6.7")]
+fn read_that_may_not_wait_answers_once(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
+    let _buffers = BufferRing::filled(&ring, 1, 8, 4);
+    writer.write_all(b"0123456789").expect("write");
+    ring.go(read(fd(&reader)).op_flags(libc::RWF_NOWAIT as u32));
+    assert_eq!(next_shot(&mut ring), (4, true, Some(0)));
+    assert_eq!(next_shot(&mut ring), (-EAGAIN, false, None));
+    assert_eq!(readable_bytes(&reader), 6);
+}
+
+#[case(since = "6.8")]
+fn read_of_a_terminal_keeps_no_buffer_at_the_end(cx: &Context) {
+    let ((mut master, slave), mut ring) = (pty(), cx.ring(8));
+    let buffers = BufferRing::filled(&ring, 1, 8, 4);
+    ring.go(read(fd(&slave)));
+    master.write_all(b"012345").expect("write");
+    assert_eq!(next_shot(&mut ring), (4, true, Some(0)));
+    assert_eq!(next_shot(&mut ring), (2, true, Some(1)));
+    ring.expect_quiet();
+    drop(master);
+    assert_eq!(next_shot(&mut ring), (0, false, None));
+    assert_eq!(buffers.head(&ring), 2);
+}
+
+#[case(since = "6.12")]
+fn read_of_a_terminal_uses_an_incremental_group_up(cx: &Context) {
+    let ((mut master, slave), mut ring) = (pty(), cx.ring(8));
+    let mut buffers = BufferRing::new(&ring, 1, 4, 16, IOU_PBUF_RING_INC);
+    (0..4).for_each(|id| buffers.give(id));
+    let start = buffers.start(0);
+    ring.go(read(fd(&slave)));
+    master.write_all(b"012345").expect("write");
+    assert_eq!(next_shot(&mut ring), (6, true, Some(0)));
+    assert_eq!((buffers.head(&ring), buffers.entry(0)), (0, (start + 6, 10)));
+    master.write_all(b"abcdefghijkl").expect("write");
+    assert_eq!(next_shot(&mut ring), (10, true, Some(0)));
+    assert_eq!(next_shot(&mut ring), (2, true, Some(1)));
+    assert_eq!(buffers.content(0, 16), b"012345abcdefghij");
+}
+
+#[case]
 fn read_of_a_file_is_ebadfd(cx: &Context) {
     let (file, mut ring) = (file("f", b"0123456789"), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 4);
@@ -310,11 +405,13 @@ fn read_of_a_file_is_ebadfd(cx: &Context) {
     assert_eq!(ring.run(read(fd(&zero))), -EBADFD);
 }
 
+#[case]
 fn read_without_select_is_einval(cx: &Context) {
     let (reader, _writer) = pipe();
     assert_eq!(cx.ring(8).run(prep(Opcode::ReadMultishot, fd(&reader), 0, 0, 0)), -EINVAL);
 }
 
+#[case]
 fn read_with_address_or_length_is_einval(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 4);
@@ -322,6 +419,7 @@ fn read_with_address_or_length_is_einval(cx: &Context) {
     assert_eq!(ring.run(Sqe { addr: 1, ..read(fd(&reader)) }), -EINVAL);
 }
 
+#[case(since = "6.7")]
 fn read_of_an_eventfd(cx: &Context) {
     let (mut event, mut ring) = (eventfd(0, 0), cx.ring(8));
     let buffers = BufferRing::filled(&ring, 1, 8, 8);
@@ -333,6 +431,7 @@ fn read_of_an_eventfd(cx: &Context) {
     }
 }
 
+#[case]
 fn read_is_cancelled(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 4);
@@ -366,6 +465,7 @@ fn behind_the_nops(ring: &mut Ring) -> Vec<Cqe> {
     cqes
 }
 
+#[case(since = "6.8")]
 fn overflow_ends_recv(cx: &Context) {
     let ((a, b), mut ring) = (pair(), nearly_full(cx));
     let buffers = BufferRing::filled(&ring, 1, 8, 4);
@@ -377,6 +477,7 @@ fn overflow_ends_recv(cx: &Context) {
     assert_eq!((buffers.head(&ring), readable_bytes(&b)), (2, 8));
 }
 
+#[case]
 fn overflow_ends_accept(cx: &Context) {
     let ((listener, _), mut ring) = (listener(), nearly_full(cx));
     listener.set_nonblocking(true).expect("nonblocking");
@@ -388,6 +489,7 @@ fn overflow_ends_accept(cx: &Context) {
     assert_eq!(more, [true, false]);
 }
 
+#[case(since = "6.7")]
 fn overflow_ends_read(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), nearly_full(cx));
     let _buffers = BufferRing::filled(&ring, 1, 8, 4);
@@ -399,6 +501,7 @@ fn overflow_ends_read(cx: &Context) {
     assert_eq!(readable_bytes(&reader), 8);
 }
 
+#[case]
 fn overflow_ends_poll(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(2));
     ring.go(sqe::poll_add(fd(&reader), libc::POLLIN, IORING_POLL_ADD_MULTI).data(1));
@@ -411,6 +514,7 @@ fn overflow_ends_poll(cx: &Context) {
     assert_eq!(seen, [(i32::from(libc::POLLIN), false, None)]);
 }
 
+#[case(since = "6.4")]
 fn overflow_ends_timeout(cx: &Context) {
     let (mut ring, span) = (cx.ring(2), ms(10));
     for _ in 0..ring.params.cq_entries {
@@ -422,12 +526,32 @@ fn overflow_ends_timeout(cx: &Context) {
     assert_eq!(seen, [(-ETIME, false, None)]);
 }
 
+/// A worker arms it before anybody looks at its flags.
+#[case]
+fn async_read_with_an_unknown_flag_waits(cx: &Context) {
+    let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
+    let _buffers = BufferRing::filled(&ring, 1, 4, 16);
+    let bad = read(fd(&reader)).op_flags(1 << 25).with(IOSQE_ASYNC);
+    ring.go(bad.data(1));
+    ring.expect_quiet();
+    ring.go(sqe::cancel(1, 0).data(2));
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
+    ring.go(bad.data(3));
+    ring.expect_quiet();
+    writer.write_all(b"x").expect("write");
+    assert_eq!(ring.wait().res, -EOPNOTSUPP);
+    ring.go(bad.data(4));
+    assert_eq!(ring.wait().res, -EOPNOTSUPP, "with data, too");
+}
+
+#[case]
 fn read_with_a_priority_is_einval(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
     let read = Sqe { flags: IOSQE_BUFFER_SELECT, ..prep(Opcode::ReadMultishot, fd(&reader), 0, 0, 0) };
     assert_eq!(ring.run(read.ioprio(1 << 13)), -EINVAL);
 }
 
+#[case(since = "6.8")]
 fn read_with_an_unknown_flag_keeps_its_buffer(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
     let buffers = BufferRing::filled(&ring, 1, 4, 16);

@@ -3,44 +3,9 @@
 use super::prelude::*;
 use crate::buffers::*;
 
-cases! {
-    any_flags: [
-        recv_answers_each_time,
-        recv_takes_what_is_there,
-        recv_ends_with_the_data,
-        recv_ends_without_buffers,
-        recv_waits_with_no_buffer_left,
-        recv_of_datagrams_ends_with_the_last_buffer,
-        recv_async_of_data_and_the_end,
-        recv_goes_on_with_new_buffers,
-        recv_of_length_takes_no_more,
-        recv_limit_ends_it,
-        recv_without_select_is_einval,
-        recv_waitall_is_einval,
-        recv_poll_first_waits,
-        recv_async,
-        recv_is_cancelled,
-        recv_cancelled_by_descriptor,
-        recv_sees_a_reset,
-        recv_breaks_or_keeps_its_link,
-        recv_with_provided_buffers,
-        recv_of_datagrams,
-        recv_much,
-        recv_incremental,
-        recv_of_a_closed_number_goes_on,
-        recv_of_a_registered_socket,
-        recvmsg_puts_a_header_first,
-        recvmsg_cuts_what_does_not_fit,
-        recvmsg_of_control_data,
-        recvmsg_ends_with_an_empty_datagram,
-        recvmsg_at_the_end_of_a_stream,
-        recvmsg_into_a_buffer_too_small_is_efault,
-        recvmsg_negative_name_length_is_eoverflow,
-        recvmsg_without_select_is_einval,
-    ],
-    own_flags: [],
-}
+topic!(since: "6.0", source: "io_uring_enter(2), io_uring/net.c");
 
+#[case(since = "6.8")]
 fn recv_answers_each_time(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -55,6 +20,7 @@ fn recv_answers_each_time(cx: &Context) {
     assert_eq!(buffers.head(&ring), 3);
 }
 
+#[case]
 fn recv_takes_what_is_there(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = BufferRing::filled(&ring, 1, 8, 4);
@@ -67,6 +33,7 @@ fn recv_takes_what_is_there(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case]
 fn recv_ends_with_the_data(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -77,6 +44,7 @@ fn recv_ends_with_the_data(cx: &Context) {
     assert_eq!(next_shot(&mut ring), (0, false, None));
 }
 
+#[case]
 fn recv_ends_without_buffers(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 2, 4);
@@ -88,6 +56,7 @@ fn recv_ends_without_buffers(cx: &Context) {
     assert_eq!(readable_bytes(&b), 2);
 }
 
+#[case]
 fn recv_waits_with_no_buffer_left(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 2, 4);
@@ -101,6 +70,7 @@ fn recv_waits_with_no_buffer_left(cx: &Context) {
 }
 
 /// Such a socket does not say what it has left: the next buffer is looked for at once.
+#[case]
 fn recv_of_datagrams_ends_with_the_last_buffer(cx: &Context) {
     for kind in [libc::SOCK_DGRAM, libc::SOCK_SEQPACKET] {
         let ((a, b), mut ring) = (unix_pair(kind), cx.ring(8));
@@ -115,6 +85,7 @@ fn recv_of_datagrams_ends_with_the_last_buffer(cx: &Context) {
 }
 
 /// The end has had its event together with the data, and what has polled first does not look again.
+#[case]
 fn recv_async_of_data_and_the_end(cx: &Context) {
     let first = (IORING_RECV_MULTISHOT | IORING_RECVSEND_POLL_FIRST) as u16;
     for polls_first in [false, true] {
@@ -131,6 +102,7 @@ fn recv_async_of_data_and_the_end(cx: &Context) {
     }
 }
 
+#[case]
 fn recv_goes_on_with_new_buffers(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let mut buffers = BufferRing::filled(&ring, 1, 2, 64);
@@ -144,6 +116,7 @@ fn recv_goes_on_with_new_buffers(cx: &Context) {
     }
 }
 
+#[case]
 fn recv_of_length_takes_no_more(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -154,6 +127,7 @@ fn recv_of_length_takes_no_more(cx: &Context) {
     assert_eq!(next_shot(&mut ring), (1, true, Some(2)));
 }
 
+#[case]
 fn recv_limit_ends_it(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 4);
@@ -165,17 +139,20 @@ fn recv_limit_ends_it(cx: &Context) {
     assert_eq!(readable_bytes(&b), 6);
 }
 
+#[case]
 fn recv_without_select_is_einval(cx: &Context) {
     let ((_a, b), mut ring, mut room) = (pair(), cx.ring(8), [0; 8]);
     assert_eq!(ring.run(sqe::recv(fd(&b), &mut room, 0).ioprio(IORING_RECV_MULTISHOT as u16)), -EINVAL);
 }
 
+#[case]
 fn recv_waitall_is_einval(cx: &Context) {
     let ((_a, b), mut ring) = (pair(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 64);
     assert_eq!(ring.run(recv_multishot(fd(&b), 0).op_flags(libc::MSG_WAITALL as u32)), -EINVAL);
 }
 
+#[case]
 fn recv_poll_first_waits(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -187,6 +164,7 @@ fn recv_poll_first_waits(cx: &Context) {
     assert_eq!(next_shot(&mut ring), (4, true, Some(1)));
 }
 
+#[case]
 fn recv_async(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -198,6 +176,7 @@ fn recv_async(cx: &Context) {
     assert_eq!(next_shot(&mut ring), (4, true, Some(1)));
 }
 
+#[case(since = "6.8")]
 fn recv_is_cancelled(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -211,6 +190,7 @@ fn recv_is_cancelled(cx: &Context) {
     assert_eq!((cqes[1].res, buffers.head(&ring)), (0, 1));
 }
 
+#[case]
 fn recv_cancelled_by_descriptor(cx: &Context) {
     let ((_a, b), mut ring) = (pair(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -219,6 +199,7 @@ fn recv_cancelled_by_descriptor(cx: &Context) {
     assert_eq!(ring.wait_sorted(3), [(1, -ECANCELED), (2, -ECANCELED), (3, 2)]);
 }
 
+#[case]
 fn recv_sees_a_reset(cx: &Context) {
     let ((client, server), mut ring) = (tcp_pair(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -235,6 +216,7 @@ fn recv_sees_a_reset(cx: &Context) {
     assert_eq!(next_shot(&mut ring), (-libc::ECONNRESET, false, None));
 }
 
+#[case]
 fn recv_breaks_or_keeps_its_link(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -249,6 +231,7 @@ fn recv_breaks_or_keeps_its_link(cx: &Context) {
     assert_eq!(results[1].0, 2);
 }
 
+#[case]
 fn recv_with_provided_buffers(cx: &Context) {
     let ((a, b), mut ring, mut room) = (pair(), cx.ring(8), [0; 16]);
     assert_eq!(ring.run(prep(Opcode::ProvideBuffers, 4, address_mut(&mut room), 4, 10).buffer(1)), 0);
@@ -263,6 +246,7 @@ fn recv_with_provided_buffers(cx: &Context) {
     assert_eq!(std::hint::black_box(&room), b"012345\x00\x006789abcd");
 }
 
+#[case]
 fn recv_of_datagrams(cx: &Context) {
     let ((a, b), mut ring) = (unix_pair(libc::SOCK_DGRAM), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 4);
@@ -274,6 +258,7 @@ fn recv_of_datagrams(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case]
 fn recv_much(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(256));
     let mut buffers = BufferRing::filled(&ring, 1, 256, 16);
@@ -300,6 +285,7 @@ fn recv_much(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case(since = "6.12")]
 fn recv_incremental(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let mut buffers = BufferRing::new(&ring, 1, 2, 8, IOU_PBUF_RING_INC);
@@ -316,6 +302,7 @@ fn recv_incremental(cx: &Context) {
     assert_eq!((buffers.content(0, 8), buffers.content(1, 2)), (&b"abcdefgh"[..], &b"ij"[..]));
 }
 
+#[case]
 fn recv_of_a_closed_number_goes_on(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -328,6 +315,7 @@ fn recv_of_a_closed_number_goes_on(cx: &Context) {
     assert_eq!(next_shot(&mut ring), (4, true, Some(1)));
 }
 
+#[case]
 fn recv_of_a_registered_socket(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -364,6 +352,7 @@ fn udp() -> (std::net::UdpSocket, std::net::SocketAddr) {
     (socket, name)
 }
 
+#[case]
 fn recvmsg_puts_a_header_first(cx: &Context) {
     let (((from, from_name), (to, to_name)), mut ring) = ((udp(), udp()), cx.ring(8));
     let buffers = BufferRing::filled(&ring, 1, 8, 128);
@@ -379,6 +368,7 @@ fn recvmsg_puts_a_header_first(cx: &Context) {
     }
 }
 
+#[case]
 fn recvmsg_cuts_what_does_not_fit(cx: &Context) {
     let ((a, b), mut ring) = (unix_pair(libc::SOCK_DGRAM), cx.ring(8));
     let buffers = BufferRing::filled(&ring, 1, 8, 24);
@@ -390,12 +380,19 @@ fn recvmsg_cuts_what_does_not_fit(cx: &Context) {
     assert_eq!(&buffers.content(0, 24)[16..], b"01234567");
 }
 
+#[case]
 fn recvmsg_of_control_data(cx: &Context) {
     let (((from, _), (to, to_name)), mut ring) = ((udp(), udp()), cx.ring(8));
     let on = 1i32;
     // SAFETY: an int is passed with its size.
     let answer = unsafe {
-        libc::setsockopt(fd(&to), libc::IPPROTO_IP, libc::IP_RECVTTL, (&raw const on).cast(), size_of::<i32>() as u32)
+        libc::setsockopt(
+            fd(&to),
+            libc::IPPROTO_IP,
+            libc::IP_RECVTTL,
+            (&raw const on).cast(),
+            size_of::<i32>() as u32,
+        )
     };
     assert_eq!(answer, 0);
     let buffers = BufferRing::filled(&ring, 1, 8, 256);
@@ -410,6 +407,7 @@ fn recvmsg_of_control_data(cx: &Context) {
     assert_eq!(kind, libc::IP_TTL);
 }
 
+#[case]
 fn recvmsg_ends_with_an_empty_datagram(cx: &Context) {
     let (((from, _), (to, to_name)), mut ring) = ((udp(), udp()), cx.ring(8));
     let buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -420,6 +418,7 @@ fn recvmsg_ends_with_an_empty_datagram(cx: &Context) {
     assert_eq!(out(&buffers, 0), [0, 0, 0, 0]);
 }
 
+#[case]
 fn recvmsg_at_the_end_of_a_stream(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -429,6 +428,7 @@ fn recvmsg_at_the_end_of_a_stream(cx: &Context) {
     assert_eq!(next_shot(&mut ring), (32, false, Some(0)));
 }
 
+#[case(since = "6.8")]
 fn recvmsg_into_a_buffer_too_small_is_efault(cx: &Context) {
     let ((a, b), mut ring) = (unix_pair(libc::SOCK_DGRAM), cx.ring(8));
     let buffers = BufferRing::filled(&ring, 1, 8, 16);
@@ -439,6 +439,7 @@ fn recvmsg_into_a_buffer_too_small_is_efault(cx: &Context) {
     assert_eq!(buffers.head(&ring), 0);
 }
 
+#[case]
 fn recvmsg_negative_name_length_is_eoverflow(cx: &Context) {
     let ((_a, b), mut ring) = (pair(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 64);
@@ -446,6 +447,7 @@ fn recvmsg_negative_name_length_is_eoverflow(cx: &Context) {
     assert_eq!(ring.run(recvmsg(fd(&b), &mut header)), -EOVERFLOW);
 }
 
+#[case]
 fn recvmsg_without_select_is_einval(cx: &Context) {
     let ((_a, b), mut ring, mut header) = (pair(), cx.ring(8), header(0, 0));
     assert_eq!(ring.run(sqe::recvmsg(fd(&b), &mut header, 0).ioprio(IORING_RECV_MULTISHOT as u16)), -EINVAL);

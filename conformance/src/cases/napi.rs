@@ -2,17 +2,7 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [
-        settings_are_told_back,
-        unregister_tells_and_resets,
-        unknown_values_are_einval,
-        ids_that_no_queue_has_are_einval,
-        static_ids,
-        loopback_is_served_as_before,
-    ],
-    own_flags: [],
-}
+topic!(since: "6.9", source: "io_uring_register_napi(3), io_uring/napi.c");
 
 /// `struct io_uring_napi`.
 #[repr(C)]
@@ -33,6 +23,7 @@ fn call(ring: &Ring, opcode: u32, mut napi: Napi) -> (i32, Napi) {
     (answer, napi)
 }
 
+#[case(since = "6.13")]
 fn settings_are_told_back(cx: &Context) {
     let ring = cx.ring(4);
     let settings = Napi { timeout: 60, prefer: 1, ..Napi::default() };
@@ -40,6 +31,7 @@ fn settings_are_told_back(cx: &Context) {
     assert_eq!(call(&ring, IORING_REGISTER_NAPI, Napi { parameter: 1, ..settings }), (0, settings));
 }
 
+#[case(since = "6.13")]
 fn unregister_tells_and_resets(cx: &Context) {
     let ring = cx.ring(4);
     let settings = Napi { timeout: 60, prefer: 1, ..Napi::default() };
@@ -51,6 +43,7 @@ fn unregister_tells_and_resets(cx: &Context) {
     assert_eq!(ring.register(IORING_UNREGISTER_NAPI, 0, 0) as i32, -EINVAL);
 }
 
+#[case(since = "6.13")]
 fn unknown_values_are_einval(cx: &Context) {
     let ring = cx.ring(4);
     for wrong in [
@@ -66,6 +59,7 @@ fn unknown_values_are_einval(cx: &Context) {
     assert_eq!(call(&ring, IORING_REGISTER_NAPI, Napi::default()), (0, INACTIVE), "nothing was set");
 }
 
+#[case(since = "6.13")]
 fn ids_that_no_queue_has_are_einval(cx: &Context) {
     let ring = cx.ring(4);
     assert_eq!(call(&ring, IORING_REGISTER_NAPI, Napi { parameter: 1, ..Napi::default() }).0, 0);
@@ -75,6 +69,7 @@ fn ids_that_no_queue_has_are_einval(cx: &Context) {
     }
 }
 
+#[case(since = "6.13")]
 fn static_ids(cx: &Context) {
     let ring = cx.ring(4);
     let of = |operation, parameter| {
@@ -91,6 +86,7 @@ fn static_ids(cx: &Context) {
     assert_eq!([of(delete, 1 << 20), of(delete, 1 << 21)], [-libc::ENOENT; 2], "new settings forget the queues");
 }
 
+#[case(since = "6.13")]
 fn loopback_is_served_as_before(cx: &Context) {
     let mut ring = cx.ring(4);
     assert_eq!(call(&ring, IORING_REGISTER_NAPI, Napi { timeout: 50, ..Napi::default() }).0, 0);

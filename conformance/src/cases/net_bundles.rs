@@ -3,59 +3,7 @@
 use super::prelude::*;
 use crate::buffers::{buffer_of, BufferRing};
 
-cases! {
-    any_flags: [
-        recv_fills_several_buffers,
-        recv_of_a_length_fills_whole_buffers,
-        recv_of_a_length_in_an_incremental_group_goes_beyond_it,
-        recv_uses_an_incremental_group_up_piece_by_piece,
-        recv_ends_with_the_last_buffer,
-        recv_waits_for_data,
-        recv_waitall_waits_for_all,
-        recv_at_the_end_is_zero,
-        recv_of_a_datagram,
-        recv_from_provided_buffers,
-        recv_into_a_bad_second_buffer_is_efault,
-        recv_stops_before_an_empty_buffer,
-        recv_of_an_empty_first_buffer_of_a_length_is_enobufs,
-        recv_without_group_is_enoent,
-        recv_of_an_empty_group_is_enobufs,
-        recv_without_select_is_plain,
-        recv_breaks_no_link,
-        recv_peek_takes_buffers,
-        async_recv_takes_one_buffer,
-        recvmsg_is_einval,
-        multishot_goes_on,
-        multishot_of_a_length,
-        multishot_limit_ends_it,
-        multishot_limit_of_whole_results,
-        multishot_ends_with_the_last_buffer,
-        multishot_of_much_data,
-        multishot_skips_no_results,
-        multishot_is_cancelled,
-        send_takes_all_buffers,
-        send_of_a_length_is_for_the_first_result,
-        send_uses_an_incremental_group_up,
-        send_of_many_buffers,
-        send_of_provided_buffers,
-        send_waits_with_its_buffers,
-        send_is_cancelled_with_its_buffers,
-        send_dontwait_to_a_full_socket_loses_its_buffer,
-        send_poll_first_has_one_result,
-        send_of_a_datagram,
-        send_without_group_is_enoent,
-        send_of_an_empty_group_is_enobufs,
-        send_without_select_has_two_results,
-        send_without_select_sends_an_empty_datagram,
-        send_goes_on_with_its_chain,
-        async_send_is_cancelled,
-        sendmsg_is_einval,
-        single_send_is_cut_to_its_length,
-        single_send_waits_with_its_buffer,
-        single_send_vector_flag_is_ignored,
-    ],
-    own_flags: [],
-}
+topic!(since: "6.10", source: "io_uring_enter(2), io_uring/net.c, io_uring/kbuf.c");
 
 const BUNDLE: u16 = IORING_RECVSEND_BUNDLE as u16;
 const MULTISHOT: u16 = IORING_RECV_MULTISHOT as u16;
@@ -99,6 +47,7 @@ fn group(ring: &Ring, count: u16, flags: u16) -> BufferRing {
     buffers
 }
 
+#[case]
 fn recv_fills_several_buffers(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = group(&ring, 16, 0);
@@ -109,6 +58,7 @@ fn recv_fills_several_buffers(cx: &Context) {
     assert_eq!(buffers.head(&ring), 5);
 }
 
+#[case]
 fn recv_of_a_length_fills_whole_buffers(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = group(&ring, 16, 0);
@@ -119,6 +69,7 @@ fn recv_of_a_length_fills_whole_buffers(cx: &Context) {
     assert_eq!((buffers.head(&ring), buffers.entry(2).1), (3, 4));
 }
 
+#[case(since = "6.12")]
 fn recv_of_a_length_in_an_incremental_group_goes_beyond_it(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = group(&ring, 16, IOU_PBUF_RING_INC);
@@ -127,6 +78,7 @@ fn recv_of_a_length_in_an_incremental_group_goes_beyond_it(cx: &Context) {
     assert_eq!(buffers.head(&ring), 4);
 }
 
+#[case(since = "6.12")]
 fn recv_uses_an_incremental_group_up_piece_by_piece(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = group(&ring, 16, IOU_PBUF_RING_INC);
@@ -138,6 +90,7 @@ fn recv_uses_an_incremental_group_up_piece_by_piece(cx: &Context) {
     assert_eq!((buffers.head(&ring), buffers.content(0, 20)), (5, &b"0123456789abcdef0123"[..]));
 }
 
+#[case]
 fn recv_ends_with_the_last_buffer(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = group(&ring, 2, 0);
@@ -146,6 +99,7 @@ fn recv_ends_with_the_last_buffer(cx: &Context) {
     assert_eq!(buffers.head(&ring), 2);
 }
 
+#[case]
 fn recv_waits_for_data(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = group(&ring, 16, 0);
@@ -158,6 +112,7 @@ fn recv_waits_for_data(cx: &Context) {
     }
 }
 
+#[case]
 fn recv_waitall_waits_for_all(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = group(&ring, 16, 0);
@@ -170,6 +125,7 @@ fn recv_waitall_waits_for_all(cx: &Context) {
     assert_eq!((buffers.head(&ring), buffers.content(0, 10)), (3, &b"0123456789"[..]));
 }
 
+#[case]
 fn recv_at_the_end_is_zero(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = group(&ring, 16, 0);
@@ -179,6 +135,7 @@ fn recv_at_the_end_is_zero(cx: &Context) {
     assert_eq!(buffers.head(&ring), 0);
 }
 
+#[case]
 fn recv_of_a_datagram(cx: &Context) {
     let ((a, b), mut ring) = (unix_pair(libc::SOCK_DGRAM), cx.ring(8));
     let buffers = group(&ring, 16, 0);
@@ -189,6 +146,7 @@ fn recv_of_a_datagram(cx: &Context) {
     assert_eq!((buffers.head(&ring), buffers.content(1, 10)), (4, &b"abcdefghij"[..]));
 }
 
+#[case]
 fn recv_from_provided_buffers(cx: &Context) {
     let ((a, b), mut ring, mut room) = (pair(), cx.ring(8), [0; 16]);
     assert_eq!(ring.run(prep(Opcode::ProvideBuffers, 4, address_mut(&mut room), 4, 10).buffer(1)), 0);
@@ -199,6 +157,7 @@ fn recv_from_provided_buffers(cx: &Context) {
     assert_eq!(only(&mut ring, recv(&a, 0)), (8, LEFT, Some(12)));
 }
 
+#[case]
 fn recv_into_a_bad_second_buffer_is_efault(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let mut buffers = group(&ring, 1, 0);
@@ -209,6 +168,7 @@ fn recv_into_a_bad_second_buffer_is_efault(cx: &Context) {
     assert_eq!((buffers.head(&ring), readable_bytes(&a)), (0, 10));
 }
 
+#[case]
 fn recv_stops_before_an_empty_buffer(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let mut buffers = group(&ring, 1, 0);
@@ -219,6 +179,7 @@ fn recv_stops_before_an_empty_buffer(cx: &Context) {
     assert_eq!(buffers.head(&ring), 1);
 }
 
+#[case]
 fn recv_of_an_empty_first_buffer_of_a_length_is_enobufs(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let mut buffers = group(&ring, 0, 0);
@@ -229,6 +190,7 @@ fn recv_of_an_empty_first_buffer_of_a_length_is_enobufs(cx: &Context) {
     assert_eq!(only(&mut ring, recv(&a, 0)), (0, LEFT, None));
 }
 
+#[case]
 fn recv_without_group_is_enoent(cx: &Context) {
     let ((a, b), mut ring, (reader, _writer)) = (pair(), cx.ring(8), pipe());
     put(&b, b"0123456789");
@@ -237,6 +199,7 @@ fn recv_without_group_is_enoent(cx: &Context) {
     assert_eq!(only(&mut ring, recv(&OwnedFd::from(reader), 0)), (-ENOTSOCK, 0, None));
 }
 
+#[case]
 fn recv_of_an_empty_group_is_enobufs(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let _buffers = group(&ring, 0, 0);
@@ -245,6 +208,7 @@ fn recv_of_an_empty_group_is_enobufs(cx: &Context) {
     assert_eq!(only(&mut ring, multishot(&a, 4)), (-libc::ENOBUFS, 0, None));
 }
 
+#[case]
 fn recv_without_select_is_plain(cx: &Context) {
     let ((a, b), mut ring, mut room) = (pair(), cx.ring(8), [0; 8]);
     put(&b, b"0123456789");
@@ -253,6 +217,7 @@ fn recv_without_select_is_plain(cx: &Context) {
     assert_eq!(only(&mut ring, sqe::recv(fd(&a), &mut room, 0).ioprio(BUNDLE | MULTISHOT)), (-EINVAL, 0, None));
 }
 
+#[case]
 fn recv_breaks_no_link(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let _buffers = group(&ring, 16, 0);
@@ -262,6 +227,7 @@ fn recv_breaks_no_link(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(1, 8), (2, 0)]);
 }
 
+#[case]
 fn recv_peek_takes_buffers(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = group(&ring, 16, 0);
@@ -270,6 +236,7 @@ fn recv_peek_takes_buffers(cx: &Context) {
     assert_eq!((buffers.head(&ring), readable_bytes(&a)), (2, 6));
 }
 
+#[case]
 fn async_recv_takes_one_buffer(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = group(&ring, 16, 0);
@@ -280,6 +247,7 @@ fn async_recv_takes_one_buffer(cx: &Context) {
     assert_eq!(buffers.head(&ring), 1);
 }
 
+#[case]
 fn recvmsg_is_einval(cx: &Context) {
     let ((a, _b), mut ring) = (pair(), cx.ring(8));
     let _buffers = group(&ring, 16, 0);
@@ -305,6 +273,7 @@ fn gather(ring: &mut Ring, buffers: &BufferRing, mut id: u16, total: usize) -> (
     (bytes, flags)
 }
 
+#[case]
 fn multishot_goes_on(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = group(&ring, 16, 0);
@@ -319,6 +288,7 @@ fn multishot_goes_on(cx: &Context) {
     assert_eq!(next(&mut ring), (0, 0, None));
 }
 
+#[case]
 fn multishot_of_a_length(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = group(&ring, 16, 0);
@@ -329,6 +299,7 @@ fn multishot_of_a_length(cx: &Context) {
     assert_eq!(buffers.head(&ring), 3);
 }
 
+#[case]
 fn multishot_limit_ends_it(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = group(&ring, 16, 0);
@@ -340,6 +311,7 @@ fn multishot_limit_ends_it(cx: &Context) {
     assert_eq!((buffers.head(&ring), readable_bytes(&a)), (3, 9));
 }
 
+#[case(since = "6.12")]
 fn multishot_limit_of_whole_results(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = group(&ring, 16, IOU_PBUF_RING_INC);
@@ -351,6 +323,7 @@ fn multishot_limit_of_whole_results(cx: &Context) {
     assert_eq!(buffers.head(&ring), 3);
 }
 
+#[case]
 fn multishot_ends_with_the_last_buffer(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = group(&ring, 2, 0);
@@ -361,6 +334,7 @@ fn multishot_ends_with_the_last_buffer(cx: &Context) {
     assert_eq!(buffers.head(&ring), 2);
 }
 
+#[case]
 fn multishot_of_much_data(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(64));
     let mut buffers = BufferRing::new(&ring, 1, 2048, 4, 0);
@@ -372,6 +346,7 @@ fn multishot_of_much_data(cx: &Context) {
     assert_eq!(buffers.head(&ring), 2000);
 }
 
+#[case]
 fn multishot_skips_no_results(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let _buffers = group(&ring, 16, 0);
@@ -382,6 +357,7 @@ fn multishot_skips_no_results(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
 }
 
+#[case]
 fn multishot_is_cancelled(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = group(&ring, 16, 0);
@@ -416,6 +392,7 @@ fn arrived(from: &OwnedFd) -> String {
     String::from_utf8_lossy(&room[..count]).into()
 }
 
+#[case]
 fn send_takes_all_buffers(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = letters(&ring, 3, 0);
@@ -423,6 +400,7 @@ fn send_takes_all_buffers(cx: &Context) {
     assert_eq!((buffers.head(&ring), arrived(&b)), (3, "aaaabbbbcccc".into()));
 }
 
+#[case]
 fn send_of_a_length_is_for_the_first_result(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = letters(&ring, 3, 0);
@@ -431,6 +409,7 @@ fn send_of_a_length_is_for_the_first_result(cx: &Context) {
     assert_eq!((buffers.head(&ring), arrived(&b)), (3, "aaaabbbbcccc".into()));
 }
 
+#[case(since = "6.12")]
 fn send_uses_an_incremental_group_up(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = letters(&ring, 3, IOU_PBUF_RING_INC);
@@ -439,6 +418,7 @@ fn send_uses_an_incremental_group_up(cx: &Context) {
     assert_eq!((buffers.head(&ring), arrived(&b)), (3, "aaaabbbbcccc".into()));
 }
 
+#[case]
 fn send_of_many_buffers(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let mut buffers = BufferRing::new(&ring, 1, 512, 4, 0);
@@ -448,6 +428,7 @@ fn send_of_many_buffers(cx: &Context) {
     assert_eq!((buffers.head(&ring), readable_bytes(&b)), (512, 2048));
 }
 
+#[case]
 fn send_of_provided_buffers(cx: &Context) {
     let ((a, b), mut ring, mut room) = (pair(), cx.ring(8), *b"aaaabbbbcccc");
     for len in [0, 6] {
@@ -464,6 +445,7 @@ fn large(ring: &Ring) -> BufferRing {
     BufferRing::filled(ring, 1, 8, 1 << 16)
 }
 
+#[case]
 fn send_waits_with_its_buffers(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = large(&ring);
@@ -479,6 +461,7 @@ fn send_waits_with_its_buffers(cx: &Context) {
     assert_eq!(next(&mut ring), (8 << 16, 0, Some(0)));
 }
 
+#[case]
 fn send_is_cancelled_with_its_buffers(cx: &Context) {
     let ((a, _b), mut ring) = (pair(), cx.ring(8));
     let buffers = large(&ring);
@@ -492,6 +475,7 @@ fn send_is_cancelled_with_its_buffers(cx: &Context) {
     assert_eq!(buffers.head(&ring), 8);
 }
 
+#[case]
 fn send_dontwait_to_a_full_socket_loses_its_buffer(cx: &Context) {
     let ((a, _b), mut ring) = (pair(), cx.ring(8));
     let buffers = large(&ring);
@@ -503,6 +487,7 @@ fn send_dontwait_to_a_full_socket_loses_its_buffer(cx: &Context) {
     assert_eq!(buffers.head(&ring), 8);
 }
 
+#[case]
 fn send_poll_first_has_one_result(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = letters(&ring, 3, 0);
@@ -511,6 +496,7 @@ fn send_poll_first_has_one_result(cx: &Context) {
     assert_eq!((buffers.head(&ring), arrived(&b)), (1, "aaaa".into()));
 }
 
+#[case]
 fn send_of_a_datagram(cx: &Context) {
     let ((a, b), mut ring) = (unix_pair(libc::SOCK_DGRAM), cx.ring(8));
     let _buffers = letters(&ring, 3, 0);
@@ -518,6 +504,7 @@ fn send_of_a_datagram(cx: &Context) {
     assert_eq!(arrived(&b), "aaaabbbbcccc");
 }
 
+#[case]
 fn send_without_group_is_enoent(cx: &Context) {
     let ((a, _b), mut ring, (_reader, writer)) = (pair(), cx.ring(8), pipe());
     for ioprio in [0, BUNDLE] {
@@ -527,6 +514,7 @@ fn send_without_group_is_enoent(cx: &Context) {
     }
 }
 
+#[case]
 fn send_of_an_empty_group_is_enobufs(cx: &Context) {
     let ((a, _b), mut ring) = (pair(), cx.ring(8));
     let _buffers = letters(&ring, 0, 0);
@@ -535,6 +523,7 @@ fn send_of_an_empty_group_is_enobufs(cx: &Context) {
     }
 }
 
+#[case]
 fn send_without_select_has_two_results(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     ring.go(sqe::send(fd(&a), b"hello", 0).ioprio(BUNDLE));
@@ -542,6 +531,7 @@ fn send_without_select_has_two_results(cx: &Context) {
     assert_eq!(arrived(&b), "hello");
 }
 
+#[case]
 fn send_without_select_sends_an_empty_datagram(cx: &Context) {
     let ((a, b), mut ring) = (unix_pair(libc::SOCK_DGRAM), cx.ring(8));
     ring.go(sqe::send(fd(&a), b"hello", 0).ioprio(BUNDLE));
@@ -550,6 +540,7 @@ fn send_without_select_sends_an_empty_datagram(cx: &Context) {
     assert_eq!(ring.run(sqe::recv(fd(&b), &mut [0; 8], libc::MSG_DONTWAIT)), 0);
 }
 
+#[case]
 fn send_goes_on_with_its_chain(cx: &Context) {
     let ((a, _b), mut ring) = (pair(), cx.ring(8));
     let _buffers = letters(&ring, 3, 0);
@@ -561,6 +552,7 @@ fn send_goes_on_with_its_chain(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case]
 fn async_send_is_cancelled(cx: &Context) {
     let ((a, _b), mut ring) = (pair(), cx.ring(8));
     let buffers = letters(&ring, 3, 0);
@@ -570,6 +562,7 @@ fn async_send_is_cancelled(cx: &Context) {
     assert_eq!(buffers.head(&ring), 0);
 }
 
+#[case]
 fn sendmsg_is_einval(cx: &Context) {
     let ((a, _b), mut ring) = (pair(), cx.ring(8));
     // SAFETY: msghdr is plain numbers and pointers, for which zeroes are valid.
@@ -577,6 +570,7 @@ fn sendmsg_is_einval(cx: &Context) {
     assert_eq!(ring.run(sqe::sendmsg(fd(&a), &message, 0).ioprio(BUNDLE)), -EINVAL);
 }
 
+#[case]
 fn single_send_is_cut_to_its_length(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let buffers = letters(&ring, 3, 0);
@@ -585,6 +579,7 @@ fn single_send_is_cut_to_its_length(cx: &Context) {
     assert_eq!((buffers.head(&ring), arrived(&b)), (2, "aabbbb".into()));
 }
 
+#[case]
 fn single_send_waits_with_its_buffer(cx: &Context) {
     let ((a, _b), mut ring) = (pair(), cx.ring(8));
     let buffers = large(&ring);
@@ -600,6 +595,7 @@ fn single_send_waits_with_its_buffer(cx: &Context) {
     }
 }
 
+#[case(since = "6.17")]
 fn single_send_vector_flag_is_ignored(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let _buffers = letters(&ring, 1, 0);

@@ -2,69 +2,7 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [
-        poll_first_without_waiting_on_no_descriptor_is_ebadf,
-        send_and_recv,
-        recv_waits_for_data,
-        recv_at_the_end_is_zero,
-        recv_dontwait_is_eagain,
-        recv_on_a_nonblocking_socket,
-        recv_peek_leaves_the_data,
-        recv_takes_what_is_there,
-        recv_waitall_waits_for_all,
-        recv_waitall_at_the_end_is_short,
-        recv_of_a_short_datagram_buffer_is_cut,
-        recv_trunc_tells_the_real_length,
-        recv_poll_first_waits,
-        recv_poll_first_of_ready_data,
-        recv_poll_first_of_data_that_was_seen,
-        recv_of_nothing_is_zero,
-        recv_bad_buffer_is_efault,
-        recv_of_a_file_is_enotsock,
-        recv_bad_descriptor_is_ebadf,
-        recv_unknown_ioprio_flag_is_einval,
-        recv_unconnected_is_enotconn,
-        recv_sees_a_reset,
-        async_recv_waits,
-        send_to_a_full_buffer_waits,
-        send_dontwait_to_a_full_buffer_is_eagain,
-        send_waitall_goes_on,
-        send_big_is_short_or_whole,
-        send_without_peer_is_epipe_without_signal,
-        send_bad_buffer_is_efault,
-        send_of_a_file_is_enotsock,
-        send_poll_first,
-        messages_poll_first,
-        send_to_an_address,
-        send_unconnected_datagram_is_edestaddrreq,
-        send_too_big_datagram_is_emsgsize,
-        sendmsg_gathers,
-        sendmsg_passes_a_descriptor,
-        message_without_control_data_may_have_cmsg_compat,
-        sendmsg_bad_header_is_efault,
-        sendmsg_bad_vector_is_efault,
-        recvmsg_scatters,
-        recvmsg_waits_for_data,
-        recvmsg_writes_the_name,
-        recvmsg_writes_flags_and_lengths,
-        recvmsg_control_is_cut,
-        recvmsg_header_is_written_when_pending,
-        recvmsg_waitall_waits_for_all,
-        recvmsg_bad_header_is_efault,
-        datagrams_keep_their_borders,
-        two_recvs_of_datagrams,
-        fixed_file_send_and_recv,
-        recv_sock_nonempty_flag,
-        seqpacket_pair,
-        big_transfer_over_tcp,
-        cancelled_waitall_tells_what_was_transferred,
-        waitall_ended_by_its_link_timeout_tells_what_was_transferred,
-        send_of_a_vector,
-        send_of_a_bad_vector_is_refused,
-    ],
-    own_flags: [],
-}
+topic!(since: "5.3", source: "io_uring_enter(2), io_uring/net.c");
 
 fn drain(socket: &OwnedFd) -> usize {
     let (mut room, mut total) = (vec![0; 65536], 0);
@@ -77,6 +15,7 @@ fn drain(socket: &OwnedFd) -> usize {
     }
 }
 
+#[case(since = "5.6")]
 fn send_and_recv(cx: &Context) {
     let ((a, b), mut ring, mut buffer) = (pair(), cx.ring(4), [0; 8]);
     assert_eq!(ring.run(sqe::send(fd(&a), b"hello", 0)), 5);
@@ -93,22 +32,27 @@ fn recv_pends(cx: &Context, (a, b): (OwnedFd, OwnedFd), sqe_flags: u8, ioprio: u
     assert_eq!(&buffer[..3], b"abc");
 }
 
+#[case(since = "5.6")]
 fn recv_waits_for_data(cx: &Context) {
     recv_pends(cx, pair(), 0, 0);
 }
 
+#[case(since = "5.6")]
 fn async_recv_waits(cx: &Context) {
     recv_pends(cx, pair(), IOSQE_ASYNC, 0);
 }
 
+#[case(since = "5.19")]
 fn recv_poll_first_waits(cx: &Context) {
     recv_pends(cx, pair(), 0, IORING_RECVSEND_POLL_FIRST as u16);
 }
 
+#[case(since = "5.6")]
 fn recv_on_a_nonblocking_socket(cx: &Context) {
     recv_pends(cx, unix_pair(libc::SOCK_STREAM | libc::SOCK_NONBLOCK), 0, 0);
 }
 
+#[case(since = "5.6")]
 fn recv_at_the_end_is_zero(cx: &Context) {
     let ((a, b), mut ring, mut buffer) = (pair(), cx.ring(4), [0; 8]);
     ring.go(sqe::recv(fd(&a), &mut buffer, 0));
@@ -117,11 +61,13 @@ fn recv_at_the_end_is_zero(cx: &Context) {
     assert_eq!(ring.wait().res, 0);
 }
 
+#[case]
 fn recv_dontwait_is_eagain(cx: &Context) {
     let (a, _b) = pair();
     assert_eq!(cx.ring(4).run(sqe::recv(fd(&a), &mut [0; 8], libc::MSG_DONTWAIT)), -EAGAIN);
 }
 
+#[case(since = "5.19")]
 fn recv_peek_leaves_the_data(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     put(&b, b"abc");
@@ -129,6 +75,7 @@ fn recv_peek_leaves_the_data(cx: &Context) {
     assert_eq!(ring.run(sqe::recv(fd(&a), &mut [0; 8], 0)), 3);
 }
 
+#[case(since = "5.19")]
 fn recv_takes_what_is_there(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     put(&b, b"abc");
@@ -136,6 +83,7 @@ fn recv_takes_what_is_there(cx: &Context) {
     assert_eq!(ring.run(sqe::recv(fd(&a), &mut [0; 2], 0)), 1);
 }
 
+#[case(since = "5.6")]
 fn recv_waitall_waits_for_all(cx: &Context) {
     let ((a, b), mut ring, mut buffer) = (pair(), cx.ring(4), [0; 8]);
     ring.go(sqe::recv(fd(&a), &mut buffer, libc::MSG_WAITALL));
@@ -146,6 +94,7 @@ fn recv_waitall_waits_for_all(cx: &Context) {
     assert_eq!(&buffer, b"abcdefgh");
 }
 
+#[case(since = "5.6")]
 fn recv_waitall_at_the_end_is_short(cx: &Context) {
     let ((a, b), mut ring, mut buffer) = (pair(), cx.ring(4), [0; 8]);
     ring.go(sqe::recv(fd(&a), &mut buffer, libc::MSG_WAITALL));
@@ -155,6 +104,7 @@ fn recv_waitall_at_the_end_is_short(cx: &Context) {
     assert_eq!(ring.wait().res, 3);
 }
 
+#[case(since = "5.6")]
 fn recv_of_a_short_datagram_buffer_is_cut(cx: &Context) {
     let ((a, b), mut ring) = (unix_pair(libc::SOCK_DGRAM), cx.ring(4));
     put(&b, b"abcdef");
@@ -162,12 +112,14 @@ fn recv_of_a_short_datagram_buffer_is_cut(cx: &Context) {
     assert_eq!(ring.run(sqe::recv(fd(&a), &mut [0; 2], libc::MSG_DONTWAIT)), -EAGAIN);
 }
 
+#[case(since = "5.6")]
 fn recv_trunc_tells_the_real_length(cx: &Context) {
     let ((a, b), mut ring) = (unix_pair(libc::SOCK_DGRAM), cx.ring(4));
     put(&b, b"abcdef");
     assert_eq!(ring.run(sqe::recv(fd(&a), &mut [0; 2], libc::MSG_TRUNC)), 6);
 }
 
+#[case(since = "5.19")]
 fn recv_poll_first_of_data_that_was_seen(cx: &Context) {
     let ((a, b), mut ring, mut buffer) = (pair(), cx.ring(4), [0; 2]);
     ring.go(sqe::recv(fd(&a), &mut buffer, 0));
@@ -180,18 +132,21 @@ fn recv_poll_first_of_data_that_was_seen(cx: &Context) {
     }
 }
 
+#[case(since = "5.19")]
 fn recv_poll_first_of_ready_data(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     put(&b, b"abc");
     assert_eq!(ring.run(sqe::recv(fd(&a), &mut [0; 8], 0).ioprio(IORING_RECVSEND_POLL_FIRST as u16)), 3);
 }
 
+#[case(since = "5.19")]
 fn recv_of_nothing_is_zero(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     put(&b, b"abc");
     assert_eq!(ring.run(sqe::recv(fd(&a), &mut [], 0)), 0);
 }
 
+#[case]
 fn recv_bad_buffer_is_efault(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     put(&b, b"abc");
@@ -200,26 +155,31 @@ fn recv_bad_buffer_is_efault(cx: &Context) {
     }
 }
 
+#[case]
 fn recv_of_a_file_is_enotsock(cx: &Context) {
     let (reader, _writer) = pipe();
     assert_eq!(cx.ring(4).run(sqe::recv(fd(&reader), &mut [0; 8], 0)), -ENOTSOCK);
 }
 
+#[case]
 fn recv_bad_descriptor_is_ebadf(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::recv(-1, &mut [0; 8], 0)), -EBADF);
 }
 
+#[case]
 fn recv_unknown_ioprio_flag_is_einval(cx: &Context) {
     let (a, _b) = pair();
     assert_eq!(cx.ring(4).run(sqe::recv(fd(&a), &mut [0; 8], 0).ioprio(1 << 12)), -EINVAL);
     assert_eq!(cx.ring(4).run(sqe::send(fd(&a), &[0; 8], 0).ioprio(1 << 12)), -EINVAL);
 }
 
+#[case]
 fn recv_unconnected_is_enotconn(cx: &Context) {
     let socket = sys::socket(libc::AF_INET, libc::SOCK_STREAM);
     assert_eq!(cx.ring(4).run(sqe::recv(fd(&socket), &mut [0; 8], 0)), -ENOTCONN);
 }
 
+#[case]
 fn recv_sees_a_reset(cx: &Context) {
     let ((a, b), mut ring, mut buffer) = (tcp_pair(), cx.ring(4), [0; 8]);
     ring.go(sqe::recv(fd(&a), &mut buffer, 0));
@@ -234,6 +194,7 @@ fn recv_sees_a_reset(cx: &Context) {
     assert_eq!(ring.wait().res, -libc::ECONNRESET);
 }
 
+#[case(since = "5.6")]
 fn send_to_a_full_buffer_waits(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     fill(&a);
@@ -243,12 +204,14 @@ fn send_to_a_full_buffer_waits(cx: &Context) {
     assert_eq!(ring.wait().res, 4);
 }
 
+#[case]
 fn send_dontwait_to_a_full_buffer_is_eagain(cx: &Context) {
     let (a, _b) = pair();
     fill(&a);
     assert_eq!(cx.ring(4).run(sqe::send(fd(&a), b"tail", libc::MSG_DONTWAIT)), -EAGAIN);
 }
 
+#[case(since = "5.6")]
 fn send_waitall_goes_on(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let content = vec![7; 2 << 20];
@@ -261,6 +224,7 @@ fn send_waitall_goes_on(cx: &Context) {
     assert_eq!(ring.wait().res, 2 << 20);
 }
 
+#[case(since = "5.6")]
 fn send_big_is_short_or_whole(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let content = vec![7; 2 << 20];
@@ -269,6 +233,7 @@ fn send_big_is_short_or_whole(cx: &Context) {
     assert_eq!(drain(&b), res as usize);
 }
 
+#[case]
 fn send_without_peer_is_epipe_without_signal(cx: &Context) {
     count_signal(libc::SIGPIPE);
     let (a, _) = pair();
@@ -279,6 +244,7 @@ fn send_without_peer_is_epipe_without_signal(cx: &Context) {
     assert_eq!(SIGNALS.load(std::sync::atomic::Ordering::SeqCst), 0, "SEND never raises it");
 }
 
+#[case]
 fn send_bad_buffer_is_efault(cx: &Context) {
     let ((a, _b), mut ring) = (pair(), cx.ring(4));
     for flags in [0, IOSQE_ASYNC] {
@@ -286,11 +252,13 @@ fn send_bad_buffer_is_efault(cx: &Context) {
     }
 }
 
+#[case]
 fn send_of_a_file_is_enotsock(cx: &Context) {
     let (_reader, writer) = pipe();
     assert_eq!(cx.ring(4).run(sqe::send(fd(&writer), b"x", 0)), -ENOTSOCK);
 }
 
+#[case(since = "5.19")]
 fn send_poll_first(cx: &Context) {
     let ((a, _b), mut ring) = (pair(), cx.ring(4));
     for _ in 0..3 {
@@ -304,6 +272,7 @@ fn udp() -> (std::net::UdpSocket, libc::sockaddr_in) {
     (socket, loopback(port))
 }
 
+#[case(since = "5.19")]
 fn messages_poll_first(cx: &Context) {
     let ((a, b), mut ring, mut buffer) = (pair(), cx.ring(4), [0; 4]);
     let (mut sent, mut into) = ([iovec(b"abcd")], [iovec_mut(&mut buffer)]);
@@ -316,6 +285,7 @@ fn messages_poll_first(cx: &Context) {
     assert_eq!(&buffer, b"abcd");
 }
 
+#[case(since = "5.6")]
 fn send_to_an_address(cx: &Context) {
     let ((receiver, name), (sender, _)) = (udp(), udp());
     let length = size_of::<libc::sockaddr_in>() as u32;
@@ -324,17 +294,20 @@ fn send_to_an_address(cx: &Context) {
     assert_eq!(receiver.recv(&mut [0; 8]).expect("recv"), 3);
 }
 
+#[case]
 fn send_unconnected_datagram_is_edestaddrreq(cx: &Context) {
     let (sender, _) = udp();
     assert_eq!(cx.ring(4).run(sqe::send(fd(&sender), b"abc", 0)), -libc::EDESTADDRREQ);
 }
 
+#[case]
 fn send_too_big_datagram_is_emsgsize(cx: &Context) {
     let ((receiver, _), (sender, _)) = (udp(), udp());
     sender.connect(receiver.local_addr().expect("the address")).expect("connect");
     assert_eq!(cx.ring(4).run(sqe::send(fd(&sender), &[0; 70_000], 0)), -EMSGSIZE);
 }
 
+#[case(since = "5.6")]
 fn sendmsg_gathers(cx: &Context) {
     let ((a, b), mut ring, mut buffer) = (pair(), cx.ring(4), [0; 8]);
     let mut vectors = [iovec(b"ab"), iovec(b"cde")];
@@ -357,6 +330,7 @@ fn rights(file: i32) -> Control {
     control
 }
 
+#[case]
 fn sendmsg_passes_a_descriptor(cx: &Context) {
     let ((a, b), mut ring, mut buffer) = (pair(), cx.ring(4), [0; 8]);
     let (mut reader, writer) = pipe();
@@ -378,11 +352,13 @@ fn sendmsg_passes_a_descriptor(cx: &Context) {
     assert_eq!(text, "through");
 }
 
+#[case]
 fn sendmsg_bad_header_is_efault(cx: &Context) {
     let (a, _b) = pair();
     assert_eq!(cx.ring(4).run(prep(Opcode::Sendmsg, fd(&a), bad_address(), 1, 0)), -EFAULT);
 }
 
+#[case]
 fn sendmsg_bad_vector_is_efault(cx: &Context) {
     let (a, _b) = pair();
     let mut vectors = [libc::iovec { iov_base: bad_address() as *mut libc::c_void, iov_len: 8 }];
@@ -390,6 +366,7 @@ fn sendmsg_bad_vector_is_efault(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::sendmsg(fd(&a), &message, 0)), -EFAULT);
 }
 
+#[case]
 fn recvmsg_scatters(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let (mut first, mut second) = ([0; 2], [0; 8]);
@@ -400,6 +377,7 @@ fn recvmsg_scatters(cx: &Context) {
     assert_eq!((&first, &second[..3]), (b"ab", &b"cde"[..]));
 }
 
+#[case]
 fn recvmsg_waits_for_data(cx: &Context) {
     let ((a, b), mut ring, mut buffer) = (pair(), cx.ring(4), [0; 8]);
     let mut vectors = [iovec_mut(&mut buffer)];
@@ -411,6 +389,7 @@ fn recvmsg_waits_for_data(cx: &Context) {
     assert_eq!(&buffer[..3], b"abc");
 }
 
+#[case]
 fn recvmsg_writes_the_name(cx: &Context) {
     let ((receiver, _), (sender, from)) = (udp(), udp());
     let (mut ring, mut buffer, mut name) = (cx.ring(4), [0; 8], loopback(0));
@@ -422,6 +401,7 @@ fn recvmsg_writes_the_name(cx: &Context) {
     assert_eq!((name.sin_port, message.msg_namelen), (from.sin_port, 16));
 }
 
+#[case]
 fn recvmsg_writes_flags_and_lengths(cx: &Context) {
     let ((a, b), mut ring, mut buffer) = (unix_pair(libc::SOCK_DGRAM), cx.ring(4), [0; 2]);
     put(&b, b"abcdef");
@@ -432,6 +412,7 @@ fn recvmsg_writes_flags_and_lengths(cx: &Context) {
     assert_eq!((message.msg_flags, message.msg_namelen, message.msg_controllen), (libc::MSG_TRUNC, 0, 0));
 }
 
+#[case]
 fn recvmsg_control_is_cut(cx: &Context) {
     let ((a, b), mut ring, mut buffer) = (pair(), cx.ring(4), [0; 8]);
     let (mut control, mut vectors) = (rights(fd(&a)), [iovec(b"x")]);
@@ -444,6 +425,7 @@ fn recvmsg_control_is_cut(cx: &Context) {
     assert_eq!(incoming.msg_flags, libc::MSG_CTRUNC);
 }
 
+#[case]
 fn recvmsg_header_is_written_when_pending(cx: &Context) {
     let ((a, b), mut ring, mut buffer) = (unix_pair(libc::SOCK_DGRAM), cx.ring(4), [0; 2]);
     let mut vectors = [iovec_mut(&mut buffer)];
@@ -456,6 +438,7 @@ fn recvmsg_header_is_written_when_pending(cx: &Context) {
     assert_eq!(unsafe { (&raw const message.msg_flags).read_volatile() }, libc::MSG_TRUNC);
 }
 
+#[case]
 fn recvmsg_waitall_waits_for_all(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     let (mut first, mut second) = ([0; 4], [0; 4]);
@@ -469,11 +452,13 @@ fn recvmsg_waitall_waits_for_all(cx: &Context) {
     assert_eq!((&first, &second), (b"abcd", b"efgh"));
 }
 
+#[case]
 fn recvmsg_bad_header_is_efault(cx: &Context) {
     let (a, _b) = pair();
     assert_eq!(cx.ring(4).run(prep(Opcode::Recvmsg, fd(&a), bad_address(), 1, 0)), -EFAULT);
 }
 
+#[case(since = "5.6")]
 fn datagrams_keep_their_borders(cx: &Context) {
     let ((a, b), mut ring) = (unix_pair(libc::SOCK_DGRAM), cx.ring(4));
     put(&b, b"abc");
@@ -482,6 +467,7 @@ fn datagrams_keep_their_borders(cx: &Context) {
     assert_eq!(ring.run(sqe::recv(fd(&a), &mut [0; 8], 0)), 2);
 }
 
+#[case(since = "5.6")]
 fn two_recvs_of_datagrams(cx: &Context) {
     let ((a, b), mut ring) = (unix_pair(libc::SOCK_DGRAM), cx.ring(4));
     let (mut first, mut second) = ([0; 8], [0; 8]);
@@ -494,6 +480,7 @@ fn two_recvs_of_datagrams(cx: &Context) {
     assert_eq!(lengths, [2, 3]);
 }
 
+#[case(since = "5.6")]
 fn fixed_file_send_and_recv(cx: &Context) {
     let ((a, b), mut ring, mut buffer) = (pair(), cx.ring(4), [0; 8]);
     ring.register_files(&[fd(&a), fd(&b)]);
@@ -502,6 +489,7 @@ fn fixed_file_send_and_recv(cx: &Context) {
     assert_eq!(ring.run(sqe::recv(1, &mut buffer, 0).with(IOSQE_FIXED_FILE)), 3);
 }
 
+#[case(since = "5.19")]
 fn recv_sock_nonempty_flag(cx: &Context) {
     let ((a, mut b), mut ring) = (tcp_pair(), cx.ring(4));
     b.write_all(b"abcdef").expect("write");
@@ -515,6 +503,7 @@ fn recv_sock_nonempty_flag(cx: &Context) {
     assert_eq!(flags, [IORING_CQE_F_SOCK_NONEMPTY, 0]);
 }
 
+#[case(since = "5.6")]
 fn seqpacket_pair(cx: &Context) {
     let ((a, b), mut ring) = (unix_pair(libc::SOCK_SEQPACKET), cx.ring(4));
     put(&b, b"abc");
@@ -523,6 +512,7 @@ fn seqpacket_pair(cx: &Context) {
     assert_eq!(ring.run(sqe::recv(fd(&a), &mut [0; 2], 0)), 0);
 }
 
+#[case(since = "5.19")]
 fn big_transfer_over_tcp(cx: &Context) {
     let ((a, b), mut ring) = (tcp_pair(), cx.ring(8));
     let content: Vec<u8> = (0..4 << 20).map(|n| (n / 13) as u8).collect();
@@ -548,6 +538,7 @@ fn big_transfer_over_tcp(cx: &Context) {
     assert!(arrived == content);
 }
 
+#[case(since = "5.6")]
 fn cancelled_waitall_tells_what_was_transferred(cx: &Context) {
     let ((a, b), mut ring, mut buffer) = (pair(), cx.ring(8), [0; 8]);
     put(&b, b"abc");
@@ -564,6 +555,7 @@ fn cancelled_waitall_tells_what_was_transferred(cx: &Context) {
     assert_eq!((drain(&b) as i32, results[1]), (results[0].1, (2, 0)));
 }
 
+#[case(since = "5.6")]
 fn waitall_ended_by_its_link_timeout_tells_what_was_transferred(cx: &Context) {
     let ((a, b), mut ring, mut buffer, time) = (pair(), cx.ring(8), [0; 8], ms(20));
     put(&b, b"abc");
@@ -577,6 +569,7 @@ fn vector_of(socket: &OwnedFd, vectors: &[libc::iovec]) -> Sqe {
     prep(Opcode::Send, fd(socket), address(vectors), vectors.len() as u32, 0).ioprio(IORING_SEND_VECTORIZED as u16)
 }
 
+#[case(since = "6.17")]
 fn send_of_a_vector(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(8));
     let vectors = [iovec(b"one "), iovec(b""), iovec(b"two")];
@@ -592,6 +585,7 @@ fn send_of_a_vector(cx: &Context) {
     assert_eq!(ring.run(flagged), 3);
 }
 
+#[case]
 fn send_of_a_bad_vector_is_refused(cx: &Context) {
     let ((a, _b), mut ring) = (pair(), cx.ring(8));
     let vectors = [iovec(b"x")];
@@ -602,6 +596,7 @@ fn send_of_a_bad_vector_is_refused(cx: &Context) {
     assert_eq!(ring.run(vector_of(&a, &vectors).file_index(1 << 16)), -EINVAL);
 }
 
+#[case]
 fn poll_first_without_waiting_on_no_descriptor_is_ebadf(cx: &Context) {
     let mut ring = cx.ring(4);
     let first = IORING_RECVSEND_POLL_FIRST as u16;
@@ -610,6 +605,7 @@ fn poll_first_without_waiting_on_no_descriptor_is_ebadf(cx: &Context) {
 }
 
 /// The system calls refuse it.
+#[case]
 fn message_without_control_data_may_have_cmsg_compat(cx: &Context) {
     const MSG_CMSG_COMPAT: i32 = i32::MIN;
     let ((a, b), mut ring, mut bytes) = (pair(), cx.ring(4), [0; 4]);

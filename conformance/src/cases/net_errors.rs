@@ -4,23 +4,7 @@ use super::prelude::*;
 use crate::buffers::*;
 use std::net::{SocketAddr, UdpSocket};
 
-cases! {
-    any_flags: [
-        errors_are_waited_for,
-        error_that_is_there_is_received,
-        no_error_beside_data_is_eagain,
-        data_ends_the_wait_for_an_error,
-        no_error_with_dontwait_is_eagain,
-        urgent_byte_is_received_once,
-        shut_down_socket_has_no_more_datagrams,
-        shutdown_ends_a_receive_of_datagrams,
-        shut_down_socket_receives_what_was_sent_before,
-        shut_down_socket_and_o_nonblock,
-        shut_down_socket_takes_a_buffer,
-        multishot_receive_goes_on_after_a_shutdown,
-    ],
-    own_flags: [],
-}
+topic!(since: "5.6", source: "recv(2), io_uring/net.c");
 
 const ERRORS: i32 = libc::MSG_ERRQUEUE;
 
@@ -42,6 +26,7 @@ fn fail(socket: &UdpSocket, nobody: SocketAddr) {
     assert_eq!(socket.send_to(b"lost", nobody).expect("send"), 4);
 }
 
+#[case]
 fn errors_are_waited_for(cx: &Context) {
     let ((socket, nobody), mut ring, mut room) = (with_error_queue(), cx.ring(8), [0; 8]);
     let mut control = [0u8; 256];
@@ -57,12 +42,14 @@ fn errors_are_waited_for(cx: &Context) {
     assert_eq!(&room[..4], b"lost");
 }
 
+#[case]
 fn error_that_is_there_is_received(cx: &Context) {
     let ((socket, nobody), mut ring, mut room) = (with_error_queue(), cx.ring(8), [0; 8]);
     fail(&socket, nobody);
     assert_eq!(ring.run(sqe::recv(fd(&socket), &mut room, ERRORS)), 4);
 }
 
+#[case]
 fn no_error_beside_data_is_eagain(cx: &Context) {
     let ((socket, nobody), mut ring, mut room) = (with_error_queue(), cx.ring(8), [0; 8]);
     udp().send_to(b"data", socket.local_addr().expect("the address")).expect("send");
@@ -74,6 +61,7 @@ fn no_error_beside_data_is_eagain(cx: &Context) {
     assert_eq!(ring.run(sqe::recv(fd(&socket), &mut room, 0)), 4);
 }
 
+#[case]
 fn data_ends_the_wait_for_an_error(cx: &Context) {
     let ((socket, _), mut ring, mut room) = (with_error_queue(), cx.ring(8), [0; 8]);
     ring.go(sqe::recv(fd(&socket), &mut room, ERRORS));
@@ -82,11 +70,13 @@ fn data_ends_the_wait_for_an_error(cx: &Context) {
     assert_eq!(ring.wait().res, -EAGAIN);
 }
 
+#[case]
 fn no_error_with_dontwait_is_eagain(cx: &Context) {
     let ((socket, _), mut ring, mut room) = (with_error_queue(), cx.ring(8), [0; 8]);
     assert_eq!(ring.run(sqe::recv(fd(&socket), &mut room, ERRORS | libc::MSG_DONTWAIT)), -EAGAIN);
 }
 
+#[case(since = "5.19")]
 fn urgent_byte_is_received_once(cx: &Context) {
     let ((a, b), mut ring, mut room) = (tcp_pair(), cx.ring(8), [0; 8]);
     assert_eq!(ring.run(sqe::recv(fd(&b), &mut room, libc::MSG_OOB)), -EINVAL);
@@ -112,6 +102,7 @@ fn shut_down(socket: &OwnedFd, how: i32) {
     unsafe { libc::shutdown(fd(socket), how) };
 }
 
+#[case]
 fn shut_down_socket_has_no_more_datagrams(cx: &Context) {
     for (socket, _peer) in datagram_sockets() {
         let (mut ring, mut room) = (cx.ring(8), [0; 8]);
@@ -132,6 +123,7 @@ fn shut_down_socket_has_no_more_datagrams(cx: &Context) {
     }
 }
 
+#[case]
 fn shutdown_ends_a_receive_of_datagrams(cx: &Context) {
     for how in [libc::SHUT_RD, libc::SHUT_RDWR] {
         for (socket, _peer) in datagram_sockets() {
@@ -150,6 +142,7 @@ fn shutdown_ends_a_receive_of_datagrams(cx: &Context) {
     }
 }
 
+#[case]
 fn shut_down_socket_receives_what_was_sent_before(cx: &Context) {
     let ((a, b), mut ring, mut room) = (unix_pair(libc::SOCK_DGRAM), cx.ring(8), [0; 8]);
     put(&a, b"before");
@@ -158,6 +151,7 @@ fn shut_down_socket_receives_what_was_sent_before(cx: &Context) {
     assert_eq!(ring.run(sqe::recv(fd(&b), &mut room, 0)), 0);
 }
 
+#[case]
 fn shut_down_socket_and_o_nonblock(cx: &Context) {
     for (socket, _peer) in datagram_sockets() {
         let (mut ring, mut room) = (cx.ring(8), [0; 8]);
@@ -171,6 +165,7 @@ fn shut_down_socket_and_o_nonblock(cx: &Context) {
     }
 }
 
+#[case(since = "6.8")]
 fn shut_down_socket_takes_a_buffer(cx: &Context) {
     let ((_a, b), mut ring) = (unix_pair(libc::SOCK_DGRAM), cx.ring(8));
     let buffers = BufferRing::filled(&ring, 1, 2, 8);
@@ -181,6 +176,7 @@ fn shut_down_socket_takes_a_buffer(cx: &Context) {
     assert_eq!(run_taking(&mut ring, recv_select(fd(&b), 1, 8)), (-libc::ENOBUFS, None));
 }
 
+#[case(since = "5.19")]
 fn multishot_receive_goes_on_after_a_shutdown(cx: &Context) {
     let ((_a, b), mut ring) = (unix_pair(libc::SOCK_DGRAM), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 2, 8);

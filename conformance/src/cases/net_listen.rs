@@ -2,26 +2,7 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [
-        bind_listen_and_accept,
-        bind_gives_a_port,
-        bind_to_an_address_in_use_is_eaddrinuse,
-        bind_twice_is_einval,
-        bind_bad_address_is_efault,
-        bind_address_too_long_is_einval,
-        bind_with_unused_fields_is_einval,
-        bind_of_a_file_is_enotsock,
-        bind_bad_descriptor_is_ebadf,
-        bind_copies_the_address_at_submission,
-        listen_bad_descriptor_is_ebadf,
-        listen_of_a_datagram_socket_is_eopnotsupp,
-        listen_with_unused_fields_is_einval,
-        bind_and_listen_of_registered_sockets,
-        bind_and_listen_in_a_chain,
-    ],
-    own_flags: [],
-}
+topic!(since: "6.11", source: "io_uring_enter(2), io_uring/net.c");
 
 const SIZE: u64 = size_of::<libc::sockaddr_in>() as u64;
 
@@ -46,6 +27,7 @@ fn port(socket: &OwnedFd) -> u16 {
     u16::from_be(name.sin_port)
 }
 
+#[case]
 fn bind_listen_and_accept(cx: &Context) {
     let (server, mut ring) = (stream(), cx.ring(4));
     assert_eq!(ring.run(bind(fd(&server), &loopback(0))), 0);
@@ -55,6 +37,7 @@ fn bind_listen_and_accept(cx: &Context) {
     drop(owned(accepted, "accepted"));
 }
 
+#[case]
 fn bind_gives_a_port(cx: &Context) {
     let server = stream();
     assert_eq!(port(&server), 0);
@@ -62,6 +45,7 @@ fn bind_gives_a_port(cx: &Context) {
     assert_ne!(port(&server), 0);
 }
 
+#[case]
 fn bind_to_an_address_in_use_is_eaddrinuse(cx: &Context) {
     let (taken, taken_address) = listener();
     let server = stream();
@@ -69,17 +53,20 @@ fn bind_to_an_address_in_use_is_eaddrinuse(cx: &Context) {
     drop(taken);
 }
 
+#[case]
 fn bind_twice_is_einval(cx: &Context) {
     let (server, mut ring) = (stream(), cx.ring(4));
     assert_eq!(ring.run(bind(fd(&server), &loopback(0))), 0);
     assert_eq!(ring.run(bind(fd(&server), &loopback(0))), -EINVAL);
 }
 
+#[case]
 fn bind_bad_address_is_efault(cx: &Context) {
     let server = stream();
     assert_eq!(cx.ring(4).run(prep(Opcode::Bind, fd(&server), bad_address(), 0, SIZE)), -EFAULT);
 }
 
+#[case]
 fn bind_address_too_long_is_einval(cx: &Context) {
     let (server, mut ring, room) = (stream(), cx.ring(4), [0u8; 256]);
     assert_eq!(ring.run(prep(Opcode::Bind, fd(&server), address(&room), 0, 129)), -EINVAL);
@@ -87,6 +74,7 @@ fn bind_address_too_long_is_einval(cx: &Context) {
     assert_eq!(ring.run(prep(Opcode::Bind, fd(&server), address(&room), 0, 1)), -EINVAL);
 }
 
+#[case]
 fn bind_with_unused_fields_is_einval(cx: &Context) {
     let (server, mut ring, name) = (stream(), cx.ring(4), loopback(0));
     let good = bind(fd(&server), &name);
@@ -96,16 +84,19 @@ fn bind_with_unused_fields_is_einval(cx: &Context) {
     assert_eq!(ring.run(good.file_index(1)), -EINVAL);
 }
 
+#[case]
 fn bind_of_a_file_is_enotsock(cx: &Context) {
     let (file, mut ring) = (file("f", b""), cx.ring(4));
     assert_eq!(ring.run(bind(fd(&file), &loopback(0))), -libc::ENOTSOCK);
     assert_eq!(ring.run(listen(fd(&file), 4)), -libc::ENOTSOCK);
 }
 
+#[case]
 fn bind_bad_descriptor_is_ebadf(cx: &Context) {
     assert_eq!(cx.ring(4).run(bind(9999, &loopback(0))), -EBADF);
 }
 
+#[case]
 fn bind_copies_the_address_at_submission(cx: &Context) {
     let (server, mut ring, mut name) = (stream(), cx.ring(4), loopback(0));
     ring.push(bind(fd(&server), &name));
@@ -115,15 +106,18 @@ fn bind_copies_the_address_at_submission(cx: &Context) {
     assert_eq!(ring.wait().res, 0);
 }
 
+#[case]
 fn listen_bad_descriptor_is_ebadf(cx: &Context) {
     assert_eq!(cx.ring(4).run(listen(9999, 4)), -EBADF);
 }
 
+#[case]
 fn listen_of_a_datagram_socket_is_eopnotsupp(cx: &Context) {
     let server = socket(libc::AF_INET, libc::SOCK_DGRAM);
     assert_eq!(cx.ring(4).run(listen(fd(&server), 4)), -EOPNOTSUPP);
 }
 
+#[case]
 fn listen_with_unused_fields_is_einval(cx: &Context) {
     let (server, mut ring) = (stream(), cx.ring(4));
     let good = listen(fd(&server), 4);
@@ -134,6 +128,7 @@ fn listen_with_unused_fields_is_einval(cx: &Context) {
     assert_eq!(ring.run(good.file_index(1)), -EINVAL);
 }
 
+#[case]
 fn bind_and_listen_of_registered_sockets(cx: &Context) {
     let (server, mut ring) = (stream(), cx.ring(4));
     ring.register_files(&[fd(&server)]);
@@ -142,6 +137,7 @@ fn bind_and_listen_of_registered_sockets(cx: &Context) {
     std::net::TcpStream::connect(("127.0.0.1", port(&server))).expect("connect");
 }
 
+#[case]
 fn bind_and_listen_in_a_chain(cx: &Context) {
     let (server, mut ring, name) = (stream(), cx.ring(4), loopback(0));
     ring.go_all(&[

@@ -3,31 +3,7 @@
 use super::prelude::*;
 use std::net::{TcpListener, TcpStream};
 
-cases! {
-    any_flags: [
-        recv_that_leaves_data,
-        recv_that_takes_all,
-        recv_of_nothing,
-        recv_that_peeks,
-        recvmsg_that_leaves_data,
-        async_recv_that_leaves_data,
-        recv_that_waited,
-        recv_waitall,
-        recv_linked,
-        recv_of_messages_says_nothing,
-        multishot_recv,
-        accept_that_leaves_connections,
-        multishot_accept_of_connections_that_wait,
-        accept_of_a_unix_listener_says_nothing,
-        accept_dontwait_of_none_is_eagain,
-        accept_dontwait_with_poll_first_is_eagain,
-        multishot_accept_dontwait_ends_with_eagain,
-        poll_first_dontwait_is_eagain,
-        poll_first_of_a_file,
-        poll_first_of_a_pipe,
-    ],
-    own_flags: [],
-}
+topic!(since: "5.19", source: "io_uring_enter(2), io_uring/net.c");
 
 const LEFT: u32 = IORING_CQE_F_SOCK_NONEMPTY;
 
@@ -48,6 +24,7 @@ fn answer(ring: &mut Ring, sqe: Sqe) -> (i32, u32) {
     (cqe.res, cqe.flags)
 }
 
+#[case]
 fn recv_that_leaves_data(cx: &Context) {
     for (a, b) in pairs() {
         let (mut ring, mut room) = (cx.ring(8), [0; 8]);
@@ -57,6 +34,7 @@ fn recv_that_leaves_data(cx: &Context) {
     }
 }
 
+#[case]
 fn recv_that_takes_all(cx: &Context) {
     for (a, b) in pairs() {
         let (mut ring, mut room) = (cx.ring(8), [0; 8]);
@@ -66,6 +44,7 @@ fn recv_that_takes_all(cx: &Context) {
     }
 }
 
+#[case]
 fn recv_of_nothing(cx: &Context) {
     for (a, b) in pairs() {
         let mut ring = cx.ring(8);
@@ -74,6 +53,7 @@ fn recv_of_nothing(cx: &Context) {
     }
 }
 
+#[case]
 fn recv_that_peeks(cx: &Context) {
     for (a, b) in pairs() {
         let (mut ring, mut room) = (cx.ring(8), [0; 8]);
@@ -83,6 +63,7 @@ fn recv_that_peeks(cx: &Context) {
     }
 }
 
+#[case]
 fn recvmsg_that_leaves_data(cx: &Context) {
     for (a, b) in pairs() {
         let (mut ring, mut room) = (cx.ring(8), [0; 8]);
@@ -96,6 +77,7 @@ fn recvmsg_that_leaves_data(cx: &Context) {
     }
 }
 
+#[case]
 fn async_recv_that_leaves_data(cx: &Context) {
     for (a, b) in pairs() {
         let (mut ring, mut room) = (cx.ring(8), [0; 2]);
@@ -104,6 +86,7 @@ fn async_recv_that_leaves_data(cx: &Context) {
     }
 }
 
+#[case]
 fn recv_that_waited(cx: &Context) {
     for (a, b) in pairs() {
         let (mut ring, mut room) = (cx.ring(8), [0; 2]);
@@ -115,6 +98,7 @@ fn recv_that_waited(cx: &Context) {
     }
 }
 
+#[case]
 fn recv_waitall(cx: &Context) {
     for (a, b) in pairs() {
         let (mut ring, mut room) = (cx.ring(8), [0; 4]);
@@ -127,6 +111,7 @@ fn recv_waitall(cx: &Context) {
     }
 }
 
+#[case]
 fn recv_linked(cx: &Context) {
     for (a, b) in pairs() {
         let (mut ring, mut room) = (cx.ring(8), [0; 2]);
@@ -139,14 +124,11 @@ fn recv_linked(cx: &Context) {
     }
 }
 
+#[case]
 fn recv_of_messages_says_nothing(cx: &Context) {
     let (receiver, sender) = (udp(), udp());
     sender.connect(receiver.local_addr().expect("the address")).expect("connect");
-    let pairs = [
-        (receiver.into(), sender.into()),
-        unix_pair(libc::SOCK_DGRAM),
-        unix_pair(libc::SOCK_SEQPACKET),
-    ];
+    let pairs = [(receiver.into(), sender.into()), unix_pair(libc::SOCK_DGRAM), unix_pair(libc::SOCK_SEQPACKET)];
     for (a, b) in pairs {
         let (mut ring, mut room) = (cx.ring(8), [0; 2]);
         put(&b, b"abc");
@@ -159,6 +141,7 @@ fn udp() -> std::net::UdpSocket {
     std::net::UdpSocket::bind("127.0.0.1:0").expect("bind")
 }
 
+#[case(since = "6.0")]
 fn multishot_recv(cx: &Context) {
     for (a, b) in pairs() {
         let mut ring = cx.ring(8);
@@ -175,6 +158,7 @@ fn connect(to: &TcpListener) -> TcpStream {
     TcpStream::connect(to.local_addr().expect("the address")).expect("connect")
 }
 
+#[case]
 fn accept_that_leaves_connections(cx: &Context) {
     for nonblocking in [false, true] {
         let ((listener, _), mut ring) = (listener(), cx.ring(8));
@@ -188,6 +172,7 @@ fn accept_that_leaves_connections(cx: &Context) {
     }
 }
 
+#[case]
 fn multishot_accept_of_connections_that_wait(cx: &Context) {
     let ((listener, _), mut ring) = (listener(), cx.ring(8));
     let _clients = [connect(&listener), connect(&listener), connect(&listener)];
@@ -198,16 +183,19 @@ fn multishot_accept_of_connections_that_wait(cx: &Context) {
     assert_eq!(flags, [IORING_CQE_F_MORE | LEFT, IORING_CQE_F_MORE | LEFT, IORING_CQE_F_MORE]);
 }
 
+#[case]
 fn accept_of_a_unix_listener_says_nothing(cx: &Context) {
     use std::os::unix::net::{UnixListener, UnixStream};
     let mut ring = cx.ring(8);
     let listener = UnixListener::bind("listener").expect("bind");
-    let _clients = [UnixStream::connect("listener").expect("connect"), UnixStream::connect("listener").expect("connect")];
+    let _clients =
+        [UnixStream::connect("listener").expect("connect"), UnixStream::connect("listener").expect("connect")];
     let (number, flags) = answer(&mut ring, sqe::accept(fd(&listener), 0));
     drop(owned(number, "accepted"));
     assert_eq!(flags, 0);
 }
 
+#[case(since = "6.10")]
 fn accept_dontwait_of_none_is_eagain(cx: &Context) {
     let ((listener, _), mut ring) = (listener(), cx.ring(8));
     let dontwait = sqe::accept(fd(&listener), 0).ioprio(IORING_ACCEPT_DONTWAIT as u16);
@@ -216,6 +204,7 @@ fn accept_dontwait_of_none_is_eagain(cx: &Context) {
     drop(owned(answer(&mut ring, dontwait).0, "accepted"));
 }
 
+#[case]
 fn accept_dontwait_with_poll_first_is_eagain(cx: &Context) {
     let ((listener, _), mut ring) = (listener(), cx.ring(8));
     let _client = connect(&listener);
@@ -223,6 +212,7 @@ fn accept_dontwait_with_poll_first_is_eagain(cx: &Context) {
     assert_eq!(answer(&mut ring, sqe::accept(fd(&listener), 0).ioprio(both)), (-EAGAIN, 0));
 }
 
+#[case(since = "6.10")]
 fn multishot_accept_dontwait_ends_with_eagain(cx: &Context) {
     let ((listener, _), mut ring) = (listener(), cx.ring(8));
     let _clients = [connect(&listener), connect(&listener)];
@@ -233,21 +223,19 @@ fn multishot_accept_dontwait_ends_with_eagain(cx: &Context) {
     assert_eq!((cqes[1].flags, cqes[2].res, cqes[2].flags), (IORING_CQE_F_MORE, -EAGAIN, 0));
 }
 
+#[case]
 fn poll_first_dontwait_is_eagain(cx: &Context) {
     let ((a, b), mut ring, mut room) = (unix_pair(libc::SOCK_STREAM), cx.ring(8), [0; 8]);
     let _buffers = crate::buffers::BufferRing::filled(&ring, 1, 8, 4);
     put(&b, b"abc");
     let (first, dontwait) = (IORING_RECVSEND_POLL_FIRST as u16, libc::MSG_DONTWAIT);
     let chooses = prep(Opcode::Recv, fd(&a), 0, 0, 0).with(IOSQE_BUFFER_SELECT).buffer(1).op_flags(dontwait as u32);
-    for sqe in [
-        sqe::recv(fd(&a), &mut room, dontwait),
-        sqe::send(fd(&a), b"abc", dontwait),
-        chooses,
-    ] {
+    for sqe in [sqe::recv(fd(&a), &mut room, dontwait), sqe::send(fd(&a), b"abc", dontwait), chooses] {
         assert_eq!(answer(&mut ring, sqe.ioprio(first)), (-EAGAIN, 0));
     }
 }
 
+#[case]
 fn poll_first_of_a_file(cx: &Context) {
     let (file, mut ring, mut room) = (file("file", b"x"), cx.ring(8), [0; 8]);
     let first = IORING_RECVSEND_POLL_FIRST as u16;
@@ -257,6 +245,7 @@ fn poll_first_of_a_file(cx: &Context) {
     assert_eq!(ring.run(accept), -EAGAIN);
 }
 
+#[case]
 fn poll_first_of_a_pipe(cx: &Context) {
     let ((reader, writer), mut ring, mut room) = (pipe(), cx.ring(8), [0; 8]);
     let first = IORING_RECVSEND_POLL_FIRST as u16;

@@ -3,50 +3,7 @@
 use super::prelude::*;
 use std::net::{TcpStream, UdpSocket};
 
-cases! {
-    any_flags: [
-        send_is_notified,
-        sendmsg_is_notified,
-        nothing_is_sent_and_notified,
-        usage_is_reported_as_copied,
-        send_of_a_vector,
-        send_of_a_bad_vector_is_refused,
-        sendmsg_of_a_vector_flag_is_the_same,
-        send_to_an_address,
-        send_from_a_registered_buffer,
-        send_from_no_registered_buffer_is_efault,
-        send_outside_the_registered_buffer_is_efault,
-        send_of_a_vector_from_a_registered_buffer_is_einval,
-        sendmsg_from_a_registered_buffer,
-        sendmsg_from_no_registered_buffer_is_efault,
-        sendmsg_outside_the_registered_buffer_is_efault,
-        sendmsg_of_an_empty_range_of_a_registered_buffer_is_efault,
-        buffer_index_without_flag_is_ignored,
-        async_send_is_notified,
-        poll_first,
-        error_is_notified,
-        bad_data_is_not_reported_as_copied,
-        refused_is_notified,
-        refused_at_first_sight_is_not_notified,
-        socket_of_another_kind_is_eopnotsupp,
-        reset_connection_is_notified,
-        full_socket_waits,
-        full_socket_dontwait_is_eagain,
-        waitall_sends_all,
-        negative_length_is_all_there_is,
-        chain_goes_on,
-        chain_that_breaks_notifies_its_members,
-        refused_member_of_a_chain_is_notified,
-        quiet_member_of_a_chain_is_notified,
-        hard_link_goes_on,
-        cancelled_is_notified,
-        link_timeout_is_notified,
-        two_requests,
-        overflow_keeps_both,
-        ring_closes_while_it_waits,
-    ],
-    own_flags: [],
-}
+topic!(since: "6.0", source: "io_uring_enter(2), io_uring/net.c, io_uring/notif.c");
 
 const FIXED: u16 = IORING_RECVSEND_FIXED_BUF as u16;
 const REPORT: u16 = IORING_SEND_ZC_REPORT_USAGE as u16;
@@ -109,11 +66,13 @@ fn delivered(ring: &mut Ring, peer: &mut TcpStream, sqe: Sqe, expected: &[u8]) -
     notification
 }
 
+#[case]
 fn send_is_notified(cx: &Context) {
     let ((a, mut b), mut ring) = (tcp_pair(), cx.ring(8));
     assert_eq!(delivered(&mut ring, &mut b, send(&a, b"hello").data(7), b"hello"), 0);
 }
 
+#[case(since = "6.1")]
 fn sendmsg_is_notified(cx: &Context) {
     let ((a, mut b), mut ring) = (tcp_pair(), cx.ring(8));
     let vectors = [iovec(b"hello "), iovec(b"world")];
@@ -121,6 +80,7 @@ fn sendmsg_is_notified(cx: &Context) {
     assert_eq!(delivered(&mut ring, &mut b, sendmsg(&a, &message), b"hello world"), 0);
 }
 
+#[case(since = "6.2")]
 fn nothing_is_sent_and_notified(cx: &Context) {
     let ((a, _b), mut ring) = (tcp_pair(), cx.ring(8));
     assert_eq!(notified(&mut ring, send(&a, b"")), (0, 0));
@@ -129,6 +89,7 @@ fn nothing_is_sent_and_notified(cx: &Context) {
     assert_eq!(notified(&mut ring, sendmsg(&a, &message)), (0, 0));
 }
 
+#[case(since = "6.2")]
 fn usage_is_reported_as_copied(cx: &Context) {
     let ((a, mut b), mut ring) = (tcp_pair(), cx.ring(8));
     let big = vec![7; 65536];
@@ -143,6 +104,7 @@ fn vector_of(socket: &TcpStream, vectors: &[libc::iovec]) -> Sqe {
     prep(Opcode::SendZc, fd(socket), address(vectors), vectors.len() as u32, 0).ioprio(VECTOR)
 }
 
+#[case(since = "6.17")]
 fn send_of_a_vector(cx: &Context) {
     let ((a, mut b), mut ring) = (tcp_pair(), cx.ring(8));
     let vectors = [iovec(b"one "), iovec(b""), iovec(b"two")];
@@ -150,6 +112,7 @@ fn send_of_a_vector(cx: &Context) {
     assert_eq!(notified(&mut ring, vector_of(&a, &[])), (0, 0));
 }
 
+#[case(since = "6.17")]
 fn send_of_a_bad_vector_is_refused(cx: &Context) {
     let ((a, _b), mut ring) = (tcp_pair(), cx.ring(8));
     let vectors = [iovec(b"x")];
@@ -161,6 +124,7 @@ fn send_of_a_bad_vector_is_refused(cx: &Context) {
     assert_eq!(notified(&mut ring, vector_of(&a, &vectors)), (-EFAULT, 0));
 }
 
+#[case(since = "6.1")]
 fn sendmsg_of_a_vector_flag_is_the_same(cx: &Context) {
     let ((a, mut b), mut ring) = (tcp_pair(), cx.ring(8));
     let vectors = [iovec(b"one "), iovec(b"two")];
@@ -168,6 +132,7 @@ fn sendmsg_of_a_vector_flag_is_the_same(cx: &Context) {
     assert_eq!(delivered(&mut ring, &mut b, sendmsg(&a, &message).ioprio(VECTOR), b"one two"), 0);
 }
 
+#[case]
 fn send_to_an_address(cx: &Context) {
     let udp = || UdpSocket::bind("127.0.0.1:0").expect("bind");
     let ((receiver, sender), mut ring) = ((udp(), udp()), cx.ring(8));
@@ -183,6 +148,7 @@ fn send_to_an_address(cx: &Context) {
     assert_eq!(notified(&mut ring, to_it.file_index(length | 1 << 16)), (-EINVAL, 0));
 }
 
+#[case(since = "6.2")]
 fn send_from_a_registered_buffer(cx: &Context) {
     let ((a, mut b), mut ring, room) = (tcp_pair(), cx.ring(8), vec![9; 8192]);
     assert_eq!(ring.register_buffers(&[iovec(&room)]), 0);
@@ -191,6 +157,7 @@ fn send_from_a_registered_buffer(cx: &Context) {
     assert_eq!(delivered(&mut ring, &mut b, send(&a, &room).ioprio(FIXED | REPORT), &room), COPIED);
 }
 
+#[case(since = "6.2")]
 fn send_from_no_registered_buffer_is_efault(cx: &Context) {
     let ((a, _b), mut ring) = (tcp_pair(), cx.ring(8));
     assert_eq!(notified(&mut ring, send(&a, b"hello").ioprio(FIXED)), (-EFAULT, 0));
@@ -200,6 +167,7 @@ fn send_from_no_registered_buffer_is_efault(cx: &Context) {
     assert_eq!(notified(&mut ring, send(&writer, b"hello").ioprio(FIXED)), (-ENOTSOCK, 0));
 }
 
+#[case]
 fn send_outside_the_registered_buffer_is_efault(cx: &Context) {
     let ((a, _b), mut ring, room) = (tcp_pair(), cx.ring(8), vec![9; 8192]);
     assert_eq!(ring.register_buffers(&[iovec(&room[..4096])]), 0);
@@ -211,6 +179,7 @@ fn send_outside_the_registered_buffer_is_efault(cx: &Context) {
     }
 }
 
+#[case(since = "6.17")]
 fn send_of_a_vector_from_a_registered_buffer_is_einval(cx: &Context) {
     let ((a, _b), mut ring, room) = (tcp_pair(), cx.ring(8), vec![9; 4096]);
     assert_eq!(ring.register_buffers(&[iovec(&room)]), 0);
@@ -218,6 +187,7 @@ fn send_of_a_vector_from_a_registered_buffer_is_einval(cx: &Context) {
     assert_eq!(notified(&mut ring, vector_of(&a, &vectors).ioprio(VECTOR | FIXED)), (-EINVAL, 0));
 }
 
+#[case(since = "6.1")]
 fn sendmsg_from_a_registered_buffer(cx: &Context) {
     let ((a, mut b), mut ring, room) = (tcp_pair(), cx.ring(8), vec![9; 8192]);
     assert_eq!(ring.register_buffers(&[iovec(&room)]), 0);
@@ -226,6 +196,7 @@ fn sendmsg_from_a_registered_buffer(cx: &Context) {
     assert_eq!(delivered(&mut ring, &mut b, sendmsg(&a, &message).ioprio(FIXED), &[9; 210]), 0);
 }
 
+#[case(since = "6.1")]
 fn sendmsg_from_no_registered_buffer_is_efault(cx: &Context) {
     let ((a, _b), mut ring) = (tcp_pair(), cx.ring(8));
     let vectors = [iovec(b"hello")];
@@ -236,6 +207,7 @@ fn sendmsg_from_no_registered_buffer_is_efault(cx: &Context) {
     assert_eq!(notified(&mut ring, sendmsg(&writer, &message).ioprio(FIXED)), (-EFAULT, 0));
 }
 
+#[case(since = "6.1")]
 fn sendmsg_outside_the_registered_buffer_is_efault(cx: &Context) {
     let ((a, _b), mut ring, room) = (tcp_pair(), cx.ring(8), vec![9; 4096]);
     assert_eq!(ring.register_buffers(&[iovec(&room)]), 0);
@@ -245,6 +217,7 @@ fn sendmsg_outside_the_registered_buffer_is_efault(cx: &Context) {
     assert_eq!(notified(&mut ring, sendmsg(&a, &message).ioprio(FIXED).with(IOSQE_ASYNC)), (-EFAULT, 0));
 }
 
+#[case(since = "6.1")]
 fn sendmsg_of_an_empty_range_of_a_registered_buffer_is_efault(cx: &Context) {
     let ((a, _b), mut ring, room) = (tcp_pair(), cx.ring(8), vec![9; 4096]);
     assert_eq!(ring.register_buffers(&[iovec(&room)]), 0);
@@ -254,11 +227,13 @@ fn sendmsg_of_an_empty_range_of_a_registered_buffer_is_efault(cx: &Context) {
     assert_eq!(notified(&mut ring, sendmsg(&a, &none).ioprio(FIXED)), (0, 0));
 }
 
+#[case]
 fn buffer_index_without_flag_is_ignored(cx: &Context) {
     let ((a, mut b), mut ring) = (tcp_pair(), cx.ring(8));
     assert_eq!(delivered(&mut ring, &mut b, send(&a, b"hello").buffer(3), b"hello"), 0);
 }
 
+#[case(since = "6.2")]
 fn async_send_is_notified(cx: &Context) {
     let ((a, mut b), mut ring) = (tcp_pair(), cx.ring(8));
     assert_eq!(delivered(&mut ring, &mut b, send(&a, b"hello").with(IOSQE_ASYNC), b"hello"), 0);
@@ -268,6 +243,7 @@ fn async_send_is_notified(cx: &Context) {
     assert_eq!(delivered(&mut ring, &mut b, asynchronous, b"hello"), COPIED);
 }
 
+#[case(since = "6.1")]
 fn poll_first(cx: &Context) {
     let ((a, mut b), mut ring) = (tcp_pair(), cx.ring(8));
     let first = IORING_RECVSEND_POLL_FIRST as u16;
@@ -279,6 +255,7 @@ fn poll_first(cx: &Context) {
     assert_eq!(notified(&mut ring, dontwait), (-EAGAIN, 0));
 }
 
+#[case(since = "6.2")]
 fn error_is_notified(cx: &Context) {
     let ((a, _b), mut ring) = (tcp_pair(), cx.ring(8));
     let ((_reader, writer), vectors) = (pipe(), [iovec(b"x")]);
@@ -294,6 +271,7 @@ fn error_is_notified(cx: &Context) {
 }
 
 /// Where no data could be read nothing was copied; what is refused before is reported as if it had been.
+#[case(since = "6.2")]
 fn bad_data_is_not_reported_as_copied(cx: &Context) {
     let ((a, _b), udp, mut ring) = (tcp_pair(), UdpSocket::bind("127.0.0.1:0").expect("bind"), cx.ring(8));
     udp.connect(udp.local_addr().expect("the address")).expect("connect");
@@ -320,6 +298,7 @@ fn bad_data_is_not_reported_as_copied(cx: &Context) {
     assert_eq!(notified(&mut ring, shut_down.ioprio(REPORT)), (-EPIPE, COPIED));
 }
 
+#[case(since = "6.2")]
 fn refused_is_notified(cx: &Context) {
     let ((a, _b), mut ring) = (tcp_pair(), cx.ring(8));
     let multishot = IORING_RECV_MULTISHOT as u16;
@@ -336,6 +315,7 @@ fn refused_is_notified(cx: &Context) {
     assert_eq!(notified(&mut ring, sendmsg(&a, &message).file_index(1)), (-EINVAL, 0));
 }
 
+#[case]
 fn refused_at_first_sight_is_not_notified(cx: &Context) {
     let ((a, _b), mut ring) = (tcp_pair(), cx.ring(8));
     let vectors = [iovec(b"x")];
@@ -356,6 +336,7 @@ fn refused_at_first_sight_is_not_notified(cx: &Context) {
     }
 }
 
+#[case(since = "6.1")]
 fn socket_of_another_kind_is_eopnotsupp(cx: &Context) {
     let mut ring = cx.ring(8);
     let vectors = [iovec(b"x")];
@@ -378,6 +359,7 @@ fn socket_of_another_kind_is_eopnotsupp(cx: &Context) {
     }
 }
 
+#[case(since = "6.2")]
 fn reset_connection_is_notified(cx: &Context) {
     count_signal(libc::SIGPIPE);
     let ((a, b), mut ring) = (tcp_pair(), cx.ring(8));
@@ -419,6 +401,7 @@ fn drain_until_completion(ring: &mut Ring, peer: &TcpStream) -> usize {
     total
 }
 
+#[case]
 fn full_socket_waits(cx: &Context) {
     let ((a, b), mut ring) = (full_pair(), cx.ring(8));
     ring.go(send(&a, b"tail"));
@@ -430,12 +413,14 @@ fn full_socket_waits(cx: &Context) {
     assert_eq!(ring.wait().flags, IORING_CQE_F_NOTIF);
 }
 
+#[case]
 fn full_socket_dontwait_is_eagain(cx: &Context) {
     let ((a, _b), mut ring) = (full_pair(), cx.ring(8));
     let sqe = send(&a, b"x").op_flags(libc::MSG_DONTWAIT as u32);
     assert_eq!(notified(&mut ring, sqe), (-EAGAIN, 0));
 }
 
+#[case]
 fn waitall_sends_all(cx: &Context) {
     let ((a, b), mut ring) = (tcp_pair(), cx.ring(8));
     let content = vec![7; 6 << 20];
@@ -448,6 +433,7 @@ fn waitall_sends_all(cx: &Context) {
     assert_eq!(ring.wait().flags, IORING_CQE_F_NOTIF);
 }
 
+#[case]
 fn negative_length_is_all_there_is(cx: &Context) {
     let ((a, b), mut ring) = (tcp_pair(), cx.ring(8));
     // Nothing is mapped behind the page.
@@ -478,6 +464,7 @@ fn sorted(ring: &mut Ring, own: usize, notifications: usize) -> (Vec<(u64, i32, 
     (results, others)
 }
 
+#[case]
 fn chain_goes_on(cx: &Context) {
     let ((a, mut b), mut ring) = (tcp_pair(), cx.ring(8));
     let more = IORING_CQE_F_MORE;
@@ -489,6 +476,7 @@ fn chain_goes_on(cx: &Context) {
     assert_eq!(sorted(&mut ring, 2, 1), (vec![(1, 0, 0), (2, 5, more)], vec![2]));
 }
 
+#[case]
 fn chain_that_breaks_notifies_its_members(cx: &Context) {
     let ((a, _b), mut ring) = (tcp_pair(), cx.ring(8));
     let bad = Sqe { fd: -1, ..send(&a, b"x") }.with(IOSQE_IO_LINK);
@@ -497,6 +485,7 @@ fn chain_that_breaks_notifies_its_members(cx: &Context) {
     assert_eq!(sorted(&mut ring, 3, 2), (expected, vec![1, 2]));
 }
 
+#[case]
 fn refused_member_of_a_chain_is_notified(cx: &Context) {
     let ((a, _b), mut ring) = (tcp_pair(), cx.ring(8));
     let (refused, more) = (send(&a, b"x").ioprio(1 << 6), IORING_CQE_F_MORE);
@@ -508,6 +497,7 @@ fn refused_member_of_a_chain_is_notified(cx: &Context) {
     assert_eq!(sorted(&mut ring, 2, 1), (vec![(1, -ECANCELED, more), (2, -EINVAL, 0)], vec![1]));
 }
 
+#[case]
 fn quiet_member_of_a_chain_is_notified(cx: &Context) {
     let ((a, _b), mut ring) = (tcp_pair(), cx.ring(8));
     let bad = sqe::send(-1, b"x", 0).with(IOSQE_IO_LINK | IOSQE_CQE_SKIP_SUCCESS);
@@ -515,6 +505,7 @@ fn quiet_member_of_a_chain_is_notified(cx: &Context) {
     assert_eq!(sorted(&mut ring, 1, 1), (vec![(1, -EBADF, 0)], vec![2]));
 }
 
+#[case]
 fn hard_link_goes_on(cx: &Context) {
     let ((a, mut b), mut ring) = (tcp_pair(), cx.ring(8));
     let bad = Sqe { fd: -1, ..send(&a, b"x") }.with(IOSQE_IO_HARDLINK);
@@ -524,6 +515,7 @@ fn hard_link_goes_on(cx: &Context) {
     assert_eq!(sorted(&mut ring, 2, 2), (vec![(1, -EBADF, more), (2, 1, more)], vec![1, 2]));
 }
 
+#[case]
 fn cancelled_is_notified(cx: &Context) {
     let ((a, _b), mut ring) = (full_pair(), cx.ring(8));
     ring.go(send(&a, b"x").data(1));
@@ -532,6 +524,7 @@ fn cancelled_is_notified(cx: &Context) {
     assert_eq!(sorted(&mut ring, 2, 1), (vec![(1, -ECANCELED, IORING_CQE_F_MORE), (2, 0, 0)], vec![1]));
 }
 
+#[case]
 fn link_timeout_is_notified(cx: &Context) {
     let ((a, _b), mut ring, time) = (full_pair(), cx.ring(8), ms(20));
     ring.go_all(&[send(&a, b"x").with(IOSQE_IO_LINK).data(1), sqe::link_timeout(&time).data(2)]);
@@ -539,6 +532,7 @@ fn link_timeout_is_notified(cx: &Context) {
     assert_eq!(sorted(&mut ring, 2, 1), (expected, vec![1]));
 }
 
+#[case]
 fn two_requests(cx: &Context) {
     let ((a, mut b), mut ring) = (tcp_pair(), cx.ring(8));
     ring.go_all(&[send(&a, b"one").data(1), send(&a, b"two").data(2), sqe::nop().data(3)]);
@@ -547,6 +541,7 @@ fn two_requests(cx: &Context) {
     assert_eq!(sorted(&mut ring, 3, 2), (vec![(1, 3, more), (2, 3, more), (3, 0, 0)], vec![1, 2]));
 }
 
+#[case]
 fn overflow_keeps_both(cx: &Context) {
     let ((a, _b), mut ring) = (tcp_pair(), cx.ring(1));
     for number in 0..6 {
@@ -557,6 +552,7 @@ fn overflow_keeps_both(cx: &Context) {
     assert_eq!(notifications, [0, 1, 2, 3, 4, 5]);
 }
 
+#[case]
 fn ring_closes_while_it_waits(cx: &Context) {
     let ((a, b), mut ring) = (full_pair(), cx.ring(8));
     ring.go(send(&a, b"x"));

@@ -2,40 +2,14 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [
-        completes_with_zero,
-        user_data_comes_back_whole,
-        cqe_flags_are_zero,
-        async_nop_completes,
-        many_in_one_submission_keep_their_order,
-        fills_the_sq_again_and_again,
-        injects_a_result,
-        unknown_nop_flag_is_einval,
-        unknown_opcode_is_einval,
-        unknown_sqe_flag_is_einval,
-        buffer_select_on_nop_is_eopnotsupp,
-        personality_that_is_not_registered_is_einval,
-        nop_ignores_len_addr_and_off,
-        ioprio_on_nop_is_einval,
-        nop_file_with_bad_fd_is_ebadf,
-        nop_file_with_good_fd,
-        nop_fixed_file_without_table_is_ebadf,
-        nop_with_fixed_file_flag_needs_no_table,
-        nop_file_with_fixed_file_flag_is_registered,
-        nop_fixed_buffer_without_table_is_efault,
-        nop_fixed_file_and_buffer_that_are_there,
-        nop_fixed_file_flag_alone_is_nothing,
-        nop_that_fails_breaks_its_chain,
-        nop_by_task_work_comes_after_the_others,
-    ],
-    own_flags: [cqe32_extra_words_are_zero],
-}
+topic!(since: "5.1", source: "io_uring_enter(2), io_uring/nop.c");
 
+#[case]
 fn completes_with_zero(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::nop()), 0);
 }
 
+#[case]
 fn user_data_comes_back_whole(cx: &Context) {
     let mut ring = cx.ring(4);
     for user_data in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef] {
@@ -44,22 +18,26 @@ fn user_data_comes_back_whole(cx: &Context) {
     }
 }
 
+#[case]
 fn cqe_flags_are_zero(cx: &Context) {
     let mut ring = cx.ring(4);
     ring.go(sqe::nop());
     assert_eq!(ring.wait().flags, 0);
 }
 
+#[case(since = "5.6")]
 fn async_nop_completes(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::nop().with(IOSQE_ASYNC)), 0);
 }
 
+#[case]
 fn many_in_one_submission_keep_their_order(cx: &Context) {
     let mut ring = cx.ring(64);
     ring.go_all(&(0..64).map(|n| sqe::nop().data(n)).collect::<Vec<_>>());
     assert_eq!(ring.wait_ordered(64), (0..64).map(|n| (n, 0)).collect::<Vec<_>>());
 }
 
+#[case]
 fn fills_the_sq_again_and_again(cx: &Context) {
     let mut ring = cx.ring(4);
     for round in 0..50 {
@@ -69,15 +47,18 @@ fn fills_the_sq_again_and_again(cx: &Context) {
     assert_eq!(ring.sq_head(), 200);
 }
 
+#[case(since = "6.10")]
 fn injects_a_result(cx: &Context) {
     let inject = Sqe { len: 77, ..sqe::nop() }.op_flags(IORING_NOP_INJECT_RESULT);
     assert_eq!(cx.ring(4).run(inject), 77);
 }
 
+#[case]
 fn unknown_nop_flag_is_einval(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::nop().op_flags(1 << 20)), -EINVAL);
 }
 
+#[case]
 fn unknown_opcode_is_einval(cx: &Context) {
     /// Of Linux 6.19.
     const NOP128: u8 = 63;
@@ -88,44 +69,54 @@ fn unknown_opcode_is_einval(cx: &Context) {
     }
 }
 
+#[case]
 fn unknown_sqe_flag_is_einval(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::nop().with(0x80)), -EINVAL);
 }
 
+#[case]
 fn buffer_select_on_nop_is_eopnotsupp(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::nop().with(IOSQE_BUFFER_SELECT)), -EOPNOTSUPP);
 }
 
+#[case]
 fn personality_that_is_not_registered_is_einval(cx: &Context) {
     assert_eq!(cx.ring(4).run(Sqe { personality: 7, ..sqe::nop() }), -EINVAL);
 }
 
+#[case]
 fn nop_ignores_len_addr_and_off(cx: &Context) {
     assert_eq!(cx.ring(4).run(Sqe { len: 5, addr: 6, off: 7, file_index: 8, addr3: 9, ..sqe::nop() }), 0);
 }
 
+#[case]
 fn ioprio_on_nop_is_einval(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::nop().ioprio(1)), -EINVAL);
 }
 
+#[case]
 fn nop_file_with_bad_fd_is_ebadf(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::nop().op_flags(IORING_NOP_FILE)), -EBADF);
 }
 
+#[case(since = "6.13")]
 fn nop_file_with_good_fd(cx: &Context) {
     let (reader, _writer) = pipe();
     assert_eq!(cx.ring(4).run(Sqe { fd: fd(&reader), ..sqe::nop() }.op_flags(IORING_NOP_FILE)), 0);
 }
 
+#[case]
 fn nop_fixed_file_without_table_is_ebadf(cx: &Context) {
     let nop = Sqe { fd: 0, ..sqe::nop() }.op_flags(IORING_NOP_FILE | IORING_NOP_FIXED_FILE);
     assert_eq!(cx.ring(4).run(nop), -EBADF);
 }
 
+#[case]
 fn nop_with_fixed_file_flag_needs_no_table(cx: &Context) {
     assert_eq!(cx.ring(4).run(Sqe { fd: 3, ..sqe::nop() }.with(IOSQE_FIXED_FILE)), 0);
 }
 
+#[case(since = "6.13")]
 fn nop_file_with_fixed_file_flag_is_registered(cx: &Context) {
     let (mut ring, (reader, _writer)) = (cx.ring(4), pipe());
     let nop = |number| Sqe { fd: number, ..sqe::nop() }.op_flags(IORING_NOP_FILE).with(IOSQE_FIXED_FILE);
@@ -134,10 +125,12 @@ fn nop_file_with_fixed_file_flag_is_registered(cx: &Context) {
     assert_eq!([nop(0), nop(1), nop(fd(&reader) + 2)].map(|nop| ring.run(nop)), [-EBADF, 0, -EBADF]);
 }
 
+#[case]
 fn nop_fixed_buffer_without_table_is_efault(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::nop().op_flags(IORING_NOP_FIXED_BUFFER)), -EFAULT);
 }
 
+#[case(since = "6.13")]
 fn nop_fixed_file_and_buffer_that_are_there(cx: &Context) {
     let (mut ring, (reader, _writer), mut bytes) = (cx.ring(4), pipe(), [0; 8]);
     ring.register_files(&[-1, fd(&reader)]);
@@ -152,19 +145,19 @@ fn nop_fixed_file_and_buffer_that_are_there(cx: &Context) {
     assert_eq!(ring.run(nop.with(IOSQE_ASYNC).buffer(1)), -EFAULT);
 }
 
+#[case(since = "6.13")]
 fn nop_fixed_file_flag_alone_is_nothing(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::nop().op_flags(IORING_NOP_FIXED_FILE)), 0);
 }
 
+#[case]
 fn nop_that_fails_breaks_its_chain(cx: &Context) {
     let mut ring = cx.ring(4);
-    ring.go_all(&[
-        sqe::nop().op_flags(IORING_NOP_FILE).with(IOSQE_IO_LINK).data(1),
-        sqe::nop().data(2),
-    ]);
+    ring.go_all(&[sqe::nop().op_flags(IORING_NOP_FILE).with(IOSQE_IO_LINK).data(1), sqe::nop().data(2)]);
     assert_eq!(ring.wait_ordered(2), [(1, -EBADF), (2, -ECANCELED)]);
 }
 
+#[case(since = "6.15")]
 fn nop_by_task_work_comes_after_the_others(cx: &Context) {
     let mut ring = cx.ring(4);
     let late = Sqe { len: 3, ..sqe::nop() }.op_flags(IORING_NOP_TW | IORING_NOP_INJECT_RESULT);
@@ -173,6 +166,7 @@ fn nop_by_task_work_comes_after_the_others(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(2, 0), (1, 3)]);
 }
 
+#[case(own_flags, since = "5.19")]
 fn cqe32_extra_words_are_zero(cx: &Context) {
     let mut ring = cx.ring_with(4, IORING_SETUP_CQE32);
     ring.go_all(&[sqe::nop().data(1), sqe::nop().data(2)]);

@@ -5,46 +5,7 @@ use super::prelude::*;
 use crate::ring::QUIET;
 use std::time::{Duration, Instant};
 
-cases! {
-    any_flags: [
-        chains_run_side_by_side,
-        chain_does_not_hold_back_what_follows_it,
-        expired_timeout_breaks_its_chain,
-        expired_timeout_that_is_a_success_keeps_its_chain,
-        counted_timeout_keeps_its_chain,
-        removed_timeout_breaks_its_chain,
-        vain_removal_breaks_its_chain,
-        vain_cancel_breaks_its_chain,
-        cancel_keeps_its_chain,
-        vain_poll_removal_breaks_its_chain,
-        short_write_breaks_the_chain,
-        short_fixed_read_breaks_the_chain,
-        short_sendmsg_keeps_the_chain,
-        read_of_nothing_keeps_the_chain,
-        link_timeout_begins_with_its_request,
-        link_timeout_of_a_timeout,
-        link_timeout_of_a_poll,
-        link_timeout_of_a_hard_link_lets_the_rest_run,
-        link_timeout_of_an_async_read,
-        link_timeout_is_not_needed_for_a_failure,
-        cancel_takes_the_linked_timeout_along,
-        drain_holds_back_later_submissions,
-        drain_waits_for_later_shots,
-        drain_waits_for_a_timeout,
-        drain_after_drain,
-        drain_that_starts_at_once_holds_back_what_follows,
-        chain_that_drains_holds_back_what_follows,
-        failed_drain_lets_go_on,
-        drain_holds_nothing_back_once_it_ran,
-        drain_that_ran_may_hold_back_the_next_submission,
-        refused_drain_holds_back_what_follows,
-        refused_request_passes_a_drain_by,
-        chain_behind_a_chain_that_drains_drains_too,
-        send_bundle_behind_a_drain_is_made_by_a_worker,
-        chains_behind_a_drain,
-    ],
-    own_flags: [],
-}
+topic!(since: "5.1", source: "io_uring_enter(2), io_uring/io_uring.c");
 
 const LINK: u8 = IOSQE_IO_LINK;
 
@@ -52,6 +13,7 @@ fn byte(to: &mut std::fs::File) {
     to.write_all(b"x").expect("write");
 }
 
+#[case(since = "5.6")]
 fn chains_run_side_by_side(cx: &Context) {
     let ((first, mut to_first), (second, mut to_second)) = (pipe(), pipe());
     let (mut ring, mut a, mut b) = (cx.ring(8), [0; 1], [0; 1]);
@@ -69,6 +31,7 @@ fn chains_run_side_by_side(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(1, 1), (2, 0)]);
 }
 
+#[case(since = "5.6")]
 fn chain_does_not_hold_back_what_follows_it(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);
     let read = sqe::read(fd(&reader), &mut buffer, 0).with(LINK).data(1);
@@ -79,12 +42,14 @@ fn chain_does_not_hold_back_what_follows_it(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(1, 1), (2, 0)]);
 }
 
+#[case(since = "5.4")]
 fn expired_timeout_breaks_its_chain(cx: &Context) {
     let (mut ring, ts) = (cx.ring(4), ms(5));
     ring.go_all(&[sqe::timeout(&ts, 0, 0).with(LINK).data(1), sqe::nop().data(2)]);
     assert_eq!(ring.wait_sorted(2), [(1, -ETIME), (2, -ECANCELED)]);
 }
 
+#[case(since = "5.16")]
 fn expired_timeout_that_is_a_success_keeps_its_chain(cx: &Context) {
     let (mut ring, ts) = (cx.ring(4), ms(5));
     let timeout = sqe::timeout(&ts, 0, IORING_TIMEOUT_ETIME_SUCCESS).with(LINK).data(1);
@@ -92,6 +57,7 @@ fn expired_timeout_that_is_a_success_keeps_its_chain(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(1, -ETIME), (2, 0)]);
 }
 
+#[case(since = "5.4")]
 fn counted_timeout_keeps_its_chain(cx: &Context) {
     let (mut ring, long) = (cx.ring(4), ms(10_000));
     ring.go_all(&[sqe::timeout(&long, 1, 0).with(LINK).data(1), sqe::nop().data(2)]);
@@ -100,6 +66,7 @@ fn counted_timeout_keeps_its_chain(cx: &Context) {
     assert_eq!(ring.wait_sorted(3), [(1, 0), (2, 0), (3, 0)]);
 }
 
+#[case(since = "5.5")]
 fn removed_timeout_breaks_its_chain(cx: &Context) {
     let (mut ring, long) = (cx.ring(4), ms(10_000));
     ring.go_all(&[sqe::timeout(&long, 0, 0).with(LINK).data(1), sqe::nop().data(2)]);
@@ -114,15 +81,18 @@ fn linked_nop(cx: &Context, first: Sqe) -> Vec<(u64, i32)> {
     ring.wait_sorted(2)
 }
 
+#[case]
 fn vain_removal_breaks_its_chain(cx: &Context) {
     assert_eq!(linked_nop(cx, sqe::timeout_remove(9)), [(1, -ENOENT), (2, -ECANCELED)]);
 }
 
+#[case(since = "5.19")]
 fn vain_cancel_breaks_its_chain(cx: &Context) {
     assert_eq!(linked_nop(cx, sqe::cancel(9, 0)), [(1, -ENOENT), (2, -ECANCELED)]);
     assert_eq!(linked_nop(cx, sqe::cancel(9, IORING_ASYNC_CANCEL_ALL)), [(1, 0), (2, 0)]);
 }
 
+#[case(since = "5.5")]
 fn cancel_keeps_its_chain(cx: &Context) {
     let ((reader, _writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0).data(1));
@@ -130,10 +100,12 @@ fn cancel_keeps_its_chain(cx: &Context) {
     assert_eq!(ring.wait_sorted(3), [(1, -ECANCELED), (2, 0), (3, 0)]);
 }
 
+#[case]
 fn vain_poll_removal_breaks_its_chain(cx: &Context) {
     assert_eq!(linked_nop(cx, sqe::poll_remove(9)), [(1, -ENOENT), (2, -ECANCELED)]);
 }
 
+#[case(since = "5.6")]
 fn short_write_breaks_the_chain(cx: &Context) {
     let (_reader, writer) = pipe_with(libc::O_NONBLOCK);
     let bytes = vec![1; 1 << 20];
@@ -144,6 +116,7 @@ fn short_write_breaks_the_chain(cx: &Context) {
     assert_eq!((results[0].1, results[1]), (1 << 16, (2, -ECANCELED)));
 }
 
+#[case(since = "5.3")]
 fn short_fixed_read_breaks_the_chain(cx: &Context) {
     let (file, mut ring, memory) = (file("f", b"abc"), cx.ring(4), pages(1));
     assert_eq!(ring.register_buffers(&[iovec_mut(memory)]), 0);
@@ -153,6 +126,7 @@ fn short_fixed_read_breaks_the_chain(cx: &Context) {
 }
 
 /// Unless MSG_WAITALL asks for everything.
+#[case(since = "5.6")]
 fn short_sendmsg_keeps_the_chain(cx: &Context) {
     let bytes = vec![1; 8 << 20];
     for (flags, behind) in [(libc::MSG_DONTWAIT, 0), (libc::MSG_DONTWAIT | libc::MSG_WAITALL, -ECANCELED)] {
@@ -164,11 +138,13 @@ fn short_sendmsg_keeps_the_chain(cx: &Context) {
     }
 }
 
+#[case(since = "5.6")]
 fn read_of_nothing_keeps_the_chain(cx: &Context) {
     let file = file("f", b"abc");
     assert_eq!(linked_nop(cx, prep(Opcode::Read, fd(&file), address(pages(1)), 0, 0)), [(1, 0), (2, 0)]);
 }
 
+#[case(since = "5.6")]
 fn link_timeout_begins_with_its_request(cx: &Context) {
     let ((first, mut to_first), (second, _to_second)) = (pipe(), pipe());
     let (mut ring, mut a, mut b, ts) = (cx.ring(8), [0; 1], [0; 1], ms(60));
@@ -185,12 +161,14 @@ fn link_timeout_begins_with_its_request(cx: &Context) {
     assert!(start.elapsed() >= Duration::from_millis(55), "{:?}", start.elapsed());
 }
 
+#[case(since = "5.5")]
 fn link_timeout_of_a_timeout(cx: &Context) {
     let (mut ring, long, ts) = (cx.ring(4), ms(10_000), ms(10));
     ring.go_all(&[sqe::timeout(&long, 0, 0).with(LINK).data(1), sqe::link_timeout(&ts).data(2)]);
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -ETIME)]);
 }
 
+#[case(since = "5.5")]
 fn link_timeout_of_a_poll(cx: &Context) {
     let ((reader, _writer), mut ring, ts) = (pipe(), cx.ring(4), ms(10));
     let poll = sqe::poll_add(fd(&reader), libc::POLLIN, 0);
@@ -198,6 +176,7 @@ fn link_timeout_of_a_poll(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -ETIME)]);
 }
 
+#[case(since = "5.5")]
 fn link_timeout_of_a_hard_link_lets_the_rest_run(cx: &Context) {
     let ((reader, _writer), mut ring, mut buffer, ts) = (pipe(), cx.ring(4), [0; 1], ms(10));
     ring.go_all(&[
@@ -208,6 +187,7 @@ fn link_timeout_of_a_hard_link_lets_the_rest_run(cx: &Context) {
     assert_eq!(ring.wait_sorted(3), [(1, -ECANCELED), (2, -ETIME), (3, 0)]);
 }
 
+#[case(since = "5.5")]
 fn link_timeout_of_an_async_read(cx: &Context) {
     let ((reader, _writer), mut ring, mut buffer, ts) = (pipe(), cx.ring(4), [0; 1], ms(20));
     let read = sqe::read(fd(&reader), &mut buffer, 0).with(LINK | IOSQE_ASYNC).data(1);
@@ -215,12 +195,14 @@ fn link_timeout_of_an_async_read(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -ETIME)]);
 }
 
+#[case(since = "5.5")]
 fn link_timeout_is_not_needed_for_a_failure(cx: &Context) {
     let (mut ring, long) = (cx.ring(4), ms(10_000));
     ring.go_all(&[sqe::read(9999, &mut [0; 1], 0).with(LINK).data(1), sqe::link_timeout(&long).data(2)]);
     assert_eq!(ring.wait_sorted(2), [(1, -libc::EBADF), (2, -ECANCELED)]);
 }
 
+#[case(since = "5.5")]
 fn cancel_takes_the_linked_timeout_along(cx: &Context) {
     let ((reader, _writer), mut ring, mut buffer, long) = (pipe(), cx.ring(4), [0; 1], ms(10_000));
     ring.go_all(&[
@@ -232,6 +214,7 @@ fn cancel_takes_the_linked_timeout_along(cx: &Context) {
     assert_eq!(ring.wait_sorted(4), [(1, -ECANCELED), (2, -ECANCELED), (3, -ECANCELED), (4, 0)]);
 }
 
+#[case(since = "5.6")]
 fn drain_holds_back_later_submissions(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0).data(1));
@@ -242,6 +225,7 @@ fn drain_holds_back_later_submissions(cx: &Context) {
     assert_eq!(ring.wait_ordered(3), [(1, 1), (2, 0), (3, 0)]);
 }
 
+#[case(since = "6.4")]
 fn drain_waits_for_later_shots(cx: &Context) {
     let (mut ring, ts) = (cx.ring(8), ms(20));
     ring.go(sqe::timeout(&ts, 3, IORING_TIMEOUT_MULTISHOT).data(1));
@@ -251,12 +235,14 @@ fn drain_waits_for_later_shots(cx: &Context) {
     assert_eq!(shots[2].flags & IORING_CQE_F_MORE, 0);
 }
 
+#[case(since = "5.4")]
 fn drain_waits_for_a_timeout(cx: &Context) {
     let (mut ring, ts) = (cx.ring(4), ms(40));
     ring.go_all(&[sqe::timeout(&ts, 0, 0).data(1), sqe::nop().with(IOSQE_IO_DRAIN).data(2)]);
     assert_eq!(ring.wait_ordered(2), [(1, -ETIME), (2, 0)]);
 }
 
+#[case(since = "5.6")]
 fn drain_after_drain(cx: &Context) {
     let ((first, mut to_first), (second, mut to_second)) = (pipe(), pipe());
     let (mut ring, mut a, mut b) = (cx.ring(8), [0; 1], [0; 1]);
@@ -272,6 +258,7 @@ fn drain_after_drain(cx: &Context) {
     assert_eq!(ring.wait_ordered(4), [(1, 1), (2, 1), (3, 0), (4, 0)]);
 }
 
+#[case(since = "5.6")]
 fn failed_drain_lets_go_on(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     ring.go_all(&[
@@ -285,6 +272,7 @@ fn failed_drain_lets_go_on(cx: &Context) {
 }
 
 /// It may still count for a submission or two (see [`drain_that_ran_may_hold_back_the_next_submission`]), no longer.
+#[case(since = "5.6")]
 fn drain_holds_nothing_back_once_it_ran(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);
     ring.go_all(&[
@@ -306,6 +294,7 @@ fn drain_holds_nothing_back_once_it_ran(cx: &Context) {
     panic!("the drain held back 20 submissions after it ran");
 }
 
+#[case(since = "5.6")]
 fn chains_behind_a_drain(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);
     ring.go_all(&[
@@ -321,6 +310,7 @@ fn chains_behind_a_drain(cx: &Context) {
 }
 
 /// Nothing was in flight before it.
+#[case(since = "5.6")]
 fn drain_that_starts_at_once_holds_back_what_follows(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0).with(IOSQE_IO_DRAIN).data(1));
@@ -330,6 +320,7 @@ fn drain_that_starts_at_once_holds_back_what_follows(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(1, 1), (2, 0)]);
 }
 
+#[case(since = "5.6")]
 fn chain_that_drains_holds_back_what_follows(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);
     let drains = sqe::nop().with(IOSQE_IO_DRAIN | LINK).data(1);
@@ -344,6 +335,7 @@ fn chain_that_drains_holds_back_what_follows(cx: &Context) {
 /// Whether a drain that ran still counts for the next submission is free: mostly that one is held back. The kernel forgets
 /// the drain when it finds nothing held back, and when it looks is a matter of when its task work runs (natively one run of
 /// some 200 on a busy machine differs).
+#[case(since = "5.6")]
 fn drain_that_ran_may_hold_back_the_next_submission(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);
     let read = sqe::read(fd(&reader), &mut buffer, 0).data(2);
@@ -359,6 +351,7 @@ fn drain_that_ran_may_hold_back_the_next_submission(cx: &Context) {
     }
 }
 
+#[case(since = "5.6")]
 fn refused_drain_holds_back_what_follows(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0).data(1));
@@ -370,6 +363,7 @@ fn refused_drain_holds_back_what_follows(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(1, 1), (3, 0)]);
 }
 
+#[case(since = "5.6")]
 fn refused_request_passes_a_drain_by(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(8), [0; 1]);
     let refused = Sqe { personality: 9, ..sqe::nop() };
@@ -384,6 +378,7 @@ fn refused_request_passes_a_drain_by(cx: &Context) {
 }
 
 /// The flag inside a chain counts for what follows the chain, all of it.
+#[case(since = "5.6")]
 fn chain_behind_a_chain_that_drains_drains_too(cx: &Context) {
     let ((first, mut to_first), (second, mut to_second)) = (pipe(), pipe());
     let (mut ring, mut a, mut b) = (cx.ring(8), [0; 1], [0; 1]);
@@ -403,6 +398,7 @@ fn chain_behind_a_chain_that_drains_drains_too(cx: &Context) {
 }
 
 /// As one with IOSQE_ASYNC is, which a worker does not make.
+#[case(since = "5.19")]
 fn send_bundle_behind_a_drain_is_made_by_a_worker(cx: &Context) {
     let ((a, _b), mut ring) = (pair(), cx.ring(8));
     let group = crate::buffers::BufferRing::filled(&ring, 1, 4, 8);
@@ -411,4 +407,30 @@ fn send_bundle_behind_a_drain_is_made_by_a_worker(cx: &Context) {
     ring.go_all(&[sqe::nop().with(IOSQE_IO_DRAIN).data(1), bundle.data(2)]);
     assert_eq!(ring.wait_ordered(2), [(1, 0), (2, -ECANCELED)]);
     drop(group);
+}
+
+/// By task work.
+#[case]
+fn rest_of_a_failed_chain_comes_behind_its_submission(cx: &Context) {
+    let mut ring = cx.ring(8);
+    let fails = || sqe::timeout_remove(99).with(LINK);
+    ring.go_all(&[fails().data(1), sqe::nop().with(LINK).data(2), sqe::nop().data(3), sqe::nop().data(4)]);
+    assert_eq!(ring.wait_ordered(4), [(1, -ENOENT), (4, 0), (2, -ECANCELED), (3, -ECANCELED)]);
+    ring.go_all(&[fails().data(1), sqe::nop().data(2), fails().data(3), sqe::nop().data(4)]);
+    assert_eq!(ring.wait_ordered(4), [(1, -ENOENT), (3, -ENOENT), (2, -ECANCELED), (4, -ECANCELED)]);
+}
+
+#[case(since = "5.5")]
+fn timeout_of_a_link_comes_behind_its_submission(cx: &Context) {
+    let (mut ring, long) = (cx.ring(8), ms(10_000));
+    ring.go_all(&[sqe::nop().with(LINK).data(1), sqe::link_timeout(&long).data(2), sqe::nop().data(3)]);
+    assert_eq!(ring.wait_ordered(3), [(1, 0), (3, 0), (2, -ECANCELED)]);
+}
+
+#[case(since = "5.5")]
+fn chain_goes_on_behind_what_its_submission_ended(cx: &Context) {
+    let (mut ring, long) = (cx.ring(8), ms(10_000));
+    ring.go(sqe::timeout(&long, 0, 0).data(1));
+    ring.go_all(&[sqe::nop().with(LINK).data(2), sqe::nop().data(3), sqe::timeout_remove(1).data(4)]);
+    assert_eq!(ring.wait_ordered(4), [(2, 0), (4, 0), (1, -ECANCELED), (3, 0)]);
 }

@@ -2,25 +2,7 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [
-        every_cqe_is_delivered_in_order,
-        flag_is_set_and_cleared,
-        overflow_counter_stays_zero,
-        wait_flushes,
-        getevents_without_waiting_flushes,
-        enter_without_getevents_does_not_flush,
-        submitting_goes_on_while_overflowed,
-        partial_room_is_filled_first,
-        pending_reads_overflow_too,
-        no_flag_while_the_cq_is_just_full,
-        multishot_poll_stops_at_overflow,
-    ],
-    own_flags: [
-        ring_descriptor_stays_readable_until_flushed,
-        waiting_for_more_than_the_cq_holds,
-    ],
-}
+topic!(since: "5.5", source: "io_uring_setup(2), io_uring/io_uring.c");
 
 /// A ring of 4 whose CQ is filled and that many more have completed.
 fn overflowed(cx: &Context, more: u64) -> (Ring, u64) {
@@ -40,6 +22,7 @@ fn flush(ring: &Ring) {
     assert_eq!(ring.enter(0, 0, IORING_ENTER_GETEVENTS, 0, 0), 0);
 }
 
+#[case]
 fn every_cqe_is_delivered_in_order(cx: &Context) {
     let (mut ring, total) = overflowed(cx, 100);
     let seen: Vec<u64> = ring.wait_all(total as usize).iter().map(|cqe| cqe.user_data).collect();
@@ -47,6 +30,7 @@ fn every_cqe_is_delivered_in_order(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case(since = "5.8")]
 fn flag_is_set_and_cleared(cx: &Context) {
     let (mut ring, total) = overflowed(cx, 1);
     assert_eq!(ring.sq_flags() & IORING_SQ_CQ_OVERFLOW, IORING_SQ_CQ_OVERFLOW);
@@ -57,12 +41,14 @@ fn flag_is_set_and_cleared(cx: &Context) {
     assert_eq!(take_all(&mut ring), [total - 1]);
 }
 
+#[case]
 fn overflow_counter_stays_zero(cx: &Context) {
     let (mut ring, total) = overflowed(cx, 30);
     ring.wait_all(total as usize);
     assert_eq!(ring.cq_overflow(), 0);
 }
 
+#[case]
 fn wait_flushes(cx: &Context) {
     let (mut ring, total) = overflowed(cx, 2);
     take_all(&mut ring);
@@ -70,6 +56,7 @@ fn wait_flushes(cx: &Context) {
     assert_eq!(take_all(&mut ring), [total - 2, total - 1]);
 }
 
+#[case]
 fn getevents_without_waiting_flushes(cx: &Context) {
     let (mut ring, total) = overflowed(cx, 2);
     take_all(&mut ring);
@@ -77,6 +64,7 @@ fn getevents_without_waiting_flushes(cx: &Context) {
     assert_eq!(take_all(&mut ring), [total - 2, total - 1]);
 }
 
+#[case]
 fn enter_without_getevents_does_not_flush(cx: &Context) {
     let (mut ring, total) = overflowed(cx, 2);
     take_all(&mut ring);
@@ -88,6 +76,7 @@ fn enter_without_getevents_does_not_flush(cx: &Context) {
     assert_eq!(take_all(&mut ring), [total - 2, total - 1, total]);
 }
 
+#[case]
 fn submitting_goes_on_while_overflowed(cx: &Context) {
     let (mut ring, total) = overflowed(cx, 50);
     ring.push(sqe::nop().data(total));
@@ -95,6 +84,7 @@ fn submitting_goes_on_while_overflowed(cx: &Context) {
     assert_eq!(ring.wait_all(total as usize + 1).last().map(|cqe| cqe.user_data), Some(total));
 }
 
+#[case(since = "5.8")]
 fn partial_room_is_filled_first(cx: &Context) {
     let (mut ring, total) = overflowed(cx, 5);
     assert_eq!(ring.peek().map(|cqe| cqe.user_data), Some(0));
@@ -108,6 +98,7 @@ fn partial_room_is_filled_first(cx: &Context) {
     assert_eq!(seen, (2..total).collect::<Vec<_>>());
 }
 
+#[case(since = "5.6")]
 fn pending_reads_overflow_too(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     let total = ring.params.cq_entries as usize + 3;
@@ -120,6 +111,7 @@ fn pending_reads_overflow_too(cx: &Context) {
     assert_eq!(results, (0..total as u64).map(|n| (n, 1)).collect::<Vec<_>>());
 }
 
+#[case]
 fn no_flag_while_the_cq_is_just_full(cx: &Context) {
     let (ring, _) = overflowed(cx, 0);
     assert_eq!(ring.cq_ready(), ring.params.cq_entries);
@@ -127,6 +119,7 @@ fn no_flag_while_the_cq_is_just_full(cx: &Context) {
 }
 
 /// A shot that does not fit ends the poll: its last CQE, without MORE, overflows.
+#[case(since = "5.13")]
 fn multishot_poll_stops_at_overflow(cx: &Context) {
     let (mut file, mut ring) = (eventfd(0, 0), cx.ring(4));
     ring.go(sqe::poll_add(fd(&file), libc::POLLIN, IORING_POLL_ADD_MULTI).data(1000));
@@ -141,6 +134,7 @@ fn multishot_poll_stops_at_overflow(cx: &Context) {
     assert_eq!(ring.wait_for(crate::ring::QUIET).is_none(), ended, "MORE tells whether it goes on");
 }
 
+#[case(own_flags)]
 fn ring_descriptor_stays_readable_until_flushed(cx: &Context) {
     let mut ring = cx.ring_with(4, 0);
     for n in 0..9 {
@@ -153,6 +147,7 @@ fn ring_descriptor_stays_readable_until_flushed(cx: &Context) {
     assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 0), 0);
 }
 
+#[case(own_flags)]
 fn waiting_for_more_than_the_cq_holds(cx: &Context) {
     let mut ring = cx.ring_with(4, 0);
     for n in 0..8 {

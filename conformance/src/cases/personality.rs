@@ -2,22 +2,7 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [
-        ids_count_from_one_and_are_not_soon_given_again,
-        arguments_must_be_zero,
-        request_names_one,
-        unregistered_is_einval,
-        open_with_the_registered_rights,
-        open_without_the_callers_rights,
-        new_file_belongs_to_the_registered_user,
-        in_a_chain,
-        with_async,
-        other_thread_of_the_ring_uses_it,
-        setxattr_without_the_callers_rights,
-    ],
-    own_flags: [bind_without_the_callers_rights],
-}
+topic!(since: "5.6", source: "io_uring_register(2), io_uring/register.c");
 
 const NOBODY: u32 = 65534;
 
@@ -73,6 +58,7 @@ fn open() -> Sqe {
     sqe::openat(libc::AT_FDCWD, c"guarded", libc::O_RDWR | libc::O_CLOEXEC, 0)
 }
 
+#[case]
 fn ids_count_from_one_and_are_not_soon_given_again(cx: &Context) {
     let ring = cx.ring(4);
     assert_eq!([register(&ring), register(&ring)], [1, 2]);
@@ -80,6 +66,7 @@ fn ids_count_from_one_and_are_not_soon_given_again(cx: &Context) {
     assert_eq!(register(&ring), 3);
 }
 
+#[case]
 fn arguments_must_be_zero(cx: &Context) {
     let ring = cx.ring(4);
     assert_eq!(ring.register(IORING_REGISTER_PERSONALITY, 0, 1) as i32, -EINVAL);
@@ -88,6 +75,7 @@ fn arguments_must_be_zero(cx: &Context) {
     assert_eq!(ring.register(IORING_UNREGISTER_PERSONALITY, &raw const ring as usize, 1) as i32, -EINVAL);
 }
 
+#[case]
 fn request_names_one(cx: &Context) {
     let mut ring = cx.ring(4);
     let id = register(&ring);
@@ -97,6 +85,7 @@ fn request_names_one(cx: &Context) {
     reader.read_exact(&mut [0; 1]).expect("read");
 }
 
+#[case]
 fn unregistered_is_einval(cx: &Context) {
     let mut ring = cx.ring(4);
     let id = register(&ring);
@@ -105,6 +94,7 @@ fn unregistered_is_einval(cx: &Context) {
     assert_eq!(ring.run(with_credentials(sqe::nop(), id)), -EINVAL);
 }
 
+#[case]
 fn open_with_the_registered_rights(cx: &Context) {
     needs_root(cx);
     let mut ring = cx.ring(4);
@@ -116,12 +106,14 @@ fn open_with_the_registered_rights(cx: &Context) {
     assert_eq!(ring.run(open()), -EACCES, "the submitter's own have not changed");
 }
 
+#[case]
 fn open_without_the_callers_rights(cx: &Context) {
     let (mut ring, id) = with_registered_nobody(cx);
     assert_eq!(ring.run(with_credentials(open(), id)), -EACCES);
     assert!(ring.run(open()) >= 0);
 }
 
+#[case]
 fn new_file_belongs_to_the_registered_user(cx: &Context) {
     use std::os::unix::fs::MetadataExt;
     let (mut ring, id) = with_registered_nobody(cx);
@@ -130,6 +122,7 @@ fn new_file_belongs_to_the_registered_user(cx: &Context) {
     assert_eq!(std::fs::metadata("new").expect("stat").uid(), NOBODY);
 }
 
+#[case]
 fn in_a_chain(cx: &Context) {
     let (mut ring, id) = with_registered_nobody(cx);
     ring.go_all(&[
@@ -140,12 +133,14 @@ fn in_a_chain(cx: &Context) {
     assert_eq!(ring.wait_ordered(3), [(1, 0), (2, -EACCES), (3, -ECANCELED)]);
 }
 
+#[case]
 fn with_async(cx: &Context) {
     let (mut ring, id) = with_registered_nobody(cx);
     assert_eq!(ring.run(with_credentials(open(), id).with(IOSQE_ASYNC)), -EACCES);
 }
 
 /// Registered by a thread that is gone when the credentials are used.
+#[case]
 fn other_thread_of_the_ring_uses_it(cx: &Context) {
     needs_root(cx);
     if cx.flag_set.flags & IORING_SETUP_SINGLE_ISSUER != 0 {
@@ -160,6 +155,7 @@ fn other_thread_of_the_ring_uses_it(cx: &Context) {
     }
 }
 
+#[case]
 fn setxattr_without_the_callers_rights(cx: &Context) {
     let (mut ring, id) = with_registered_nobody(cx);
     let set = Sqe {
@@ -172,6 +168,7 @@ fn setxattr_without_the_callers_rights(cx: &Context) {
     assert_eq!(ring.run(with_credentials(set, id)), -EACCES);
 }
 
+#[case(own_flags)]
 fn bind_without_the_callers_rights(cx: &Context) {
     needs_root(cx);
     let mut ring = cx.ring_with(4, 0);

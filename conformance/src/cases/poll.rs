@@ -2,63 +2,13 @@
 
 use super::prelude::*;
 
+topic!(since: "5.1", source: "io_uring_enter(2), io_uring/poll.c");
+
 const IN: i16 = libc::POLLIN;
 const OUT: i16 = libc::POLLOUT;
 const HUP: i16 = libc::POLLHUP;
 
-cases! {
-    any_flags: [
-        a_peer_that_stopped_sending_is_always_reported,
-        ready_descriptor_completes_at_once,
-        waits_until_readable,
-        one_shot_fires_once,
-        reports_only_what_was_asked,
-        hup_is_reported_unasked,
-        err_is_reported_unasked,
-        rdhup_of_a_half_closed_socket,
-        writable_after_the_pipe_drains,
-        bad_fd_is_ebadf,
-        regular_file_is_always_ready,
-        poll_of_a_directory,
-        no_events_waits_for_hup,
-        pri_does_not_fire_for_data,
-        multishot_fires_for_each_write,
-        multishot_is_edge_triggered,
-        multishot_of_ready_data_fires_at_once,
-        multishot_ends_at_removal,
-        multishot_goes_on_after_hup,
-        level_flag_is_einval,
-        unknown_flag_is_einval,
-        update_flags_on_add_are_einval,
-        remove_cancels_the_poll,
-        remove_of_nothing_is_enoent,
-        remove_finds_by_user_data,
-        remove_of_a_fired_poll_is_enoent,
-        remove_of_another_kind_is_enoent,
-        update_of_events,
-        update_of_user_data,
-        update_of_both,
-        update_of_nothing_is_enoent,
-        update_to_ready_events_fires,
-        update_with_bad_flags_is_einval,
-        update_cannot_make_it_multishot,
-        two_polls_of_one_descriptor_both_fire,
-        polls_of_both_directions,
-        async_poll_waits,
-        poll_with_buf_index_is_einval,
-        poll_add_with_off_is_einval,
-        poll_remove_with_flags_only_update,
-        poll_of_an_eventfd,
-        poll_of_an_epoll,
-        poll_of_a_listening_socket,
-        poll_of_its_own_ring,
-        poll_of_another_ring,
-        poll_of_a_fixed_file,
-        poll32_high_bits_are_ignored,
-    ],
-    own_flags: [],
-}
-
+#[case]
 fn ready_descriptor_completes_at_once(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     writer.write_all(b"x").expect("write");
@@ -68,6 +18,7 @@ fn ready_descriptor_completes_at_once(cx: &Context) {
     assert_eq!((cqe.res, cqe.flags), (i32::from(IN), 0));
 }
 
+#[case]
 fn waits_until_readable(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     ring.go(sqe::poll_add(fd(&reader), IN, 0));
@@ -77,6 +28,7 @@ fn waits_until_readable(cx: &Context) {
     assert_eq!((cqe.res, cqe.flags), (i32::from(IN), 0));
 }
 
+#[case]
 fn one_shot_fires_once(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     ring.go(sqe::poll_add(fd(&reader), IN, 0));
@@ -86,6 +38,7 @@ fn one_shot_fires_once(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case(since = "5.6")]
 fn reports_only_what_was_asked(cx: &Context) {
     let (a, b) = unix_pair(libc::SOCK_STREAM);
     let mut ring = cx.ring(4);
@@ -96,6 +49,7 @@ fn reports_only_what_was_asked(cx: &Context) {
     assert_eq!(ring.run(sqe::poll_add(fd(&a), IN | OUT, 0)), i32::from(IN | OUT));
 }
 
+#[case]
 fn hup_is_reported_unasked(cx: &Context) {
     let ((reader, writer), mut ring) = (pipe(), cx.ring(4));
     ring.go(sqe::poll_add(fd(&reader), IN, 0));
@@ -104,6 +58,7 @@ fn hup_is_reported_unasked(cx: &Context) {
     assert_eq!(ring.wait().res, i32::from(HUP));
 }
 
+#[case]
 fn err_is_reported_unasked(cx: &Context) {
     let ((reader, writer), mut ring) = (full_pipe(), cx.ring(4));
     ring.go(sqe::poll_add(fd(&writer), OUT, 0));
@@ -112,6 +67,7 @@ fn err_is_reported_unasked(cx: &Context) {
     assert_eq!(ring.wait().res & i32::from(libc::POLLERR), i32::from(libc::POLLERR));
 }
 
+#[case(since = "5.11")]
 fn rdhup_of_a_half_closed_socket(cx: &Context) {
     let ((a, b), mut ring) = (unix_pair(libc::SOCK_STREAM), cx.ring(4));
     ring.go(sqe::poll_add(fd(&a), libc::POLLRDHUP, 0).data(1));
@@ -120,6 +76,7 @@ fn rdhup_of_a_half_closed_socket(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, i32::from(libc::POLLRDHUP)), (2, 0)]);
 }
 
+#[case]
 fn writable_after_the_pipe_drains(cx: &Context) {
     let ((mut reader, writer), mut ring) = (full_pipe(), cx.ring(4));
     ring.go(sqe::poll_add(fd(&writer), OUT, 0));
@@ -128,20 +85,24 @@ fn writable_after_the_pipe_drains(cx: &Context) {
     assert_eq!(ring.wait().res, i32::from(OUT));
 }
 
+#[case]
 fn bad_fd_is_ebadf(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::poll_add(-1, IN, 0)), -EBADF);
 }
 
+#[case]
 fn regular_file_is_always_ready(cx: &Context) {
     let file = file("f", b"x");
     assert_eq!(cx.ring(4).run(sqe::poll_add(fd(&file), IN | OUT, 0)), i32::from(IN | OUT));
 }
 
+#[case]
 fn poll_of_a_directory(cx: &Context) {
     let directory = std::fs::File::open(".").expect("open");
     assert_eq!(cx.ring(4).run(sqe::poll_add(fd(&directory), IN, 0)), i32::from(IN));
 }
 
+#[case]
 fn no_events_waits_for_hup(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     ring.go(sqe::poll_add(fd(&reader), 0, 0));
@@ -151,6 +112,7 @@ fn no_events_waits_for_hup(cx: &Context) {
     assert_eq!(ring.wait().res, i32::from(HUP));
 }
 
+#[case(since = "5.6")]
 fn pri_does_not_fire_for_data(cx: &Context) {
     let ((a, b), mut ring) = (unix_pair(libc::SOCK_STREAM), cx.ring(4));
     ring.go(sqe::poll_add(fd(&a), libc::POLLPRI, 0).data(1));
@@ -159,6 +121,7 @@ fn pri_does_not_fire_for_data(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case(since = "5.13")]
 fn multishot_fires_for_each_write(cx: &Context) {
     let ((mut reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     ring.go(sqe::poll_add(fd(&reader), IN, IORING_POLL_ADD_MULTI).data(3));
@@ -172,6 +135,7 @@ fn multishot_fires_for_each_write(cx: &Context) {
 }
 
 /// Data that stays gives no second CQE until more comes.
+#[case(since = "5.13")]
 fn multishot_is_edge_triggered(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     ring.go(sqe::poll_add(fd(&reader), IN, IORING_POLL_ADD_MULTI));
@@ -183,6 +147,7 @@ fn multishot_is_edge_triggered(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case(since = "5.13")]
 fn multishot_of_ready_data_fires_at_once(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     writer.write_all(b"x").expect("write");
@@ -192,6 +157,7 @@ fn multishot_of_ready_data_fires_at_once(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case]
 fn multishot_ends_at_removal(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     ring.go(sqe::poll_add(fd(&reader), IN, IORING_POLL_ADD_MULTI).data(1));
@@ -203,6 +169,7 @@ fn multishot_ends_at_removal(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case(since = "5.13")]
 fn multishot_goes_on_after_hup(cx: &Context) {
     let ((reader, writer), mut ring) = (pipe(), cx.ring(4));
     ring.go(sqe::poll_add(fd(&reader), IN, IORING_POLL_ADD_MULTI).data(1));
@@ -216,6 +183,7 @@ fn multishot_goes_on_after_hup(cx: &Context) {
 }
 
 /// Linux 6.18 defines the flag and refuses it.
+#[case]
 fn level_flag_is_einval(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
     assert_eq!(ring.run(sqe::poll_add(fd(&reader), IN, IORING_POLL_ADD_LEVEL)), -EINVAL);
@@ -223,16 +191,19 @@ fn level_flag_is_einval(cx: &Context) {
     assert_eq!(ring.run(sqe::poll_add(fd(&reader), IN, both)), -EINVAL);
 }
 
+#[case]
 fn unknown_flag_is_einval(cx: &Context) {
     let (reader, _writer) = pipe();
     assert_eq!(cx.ring(4).run(sqe::poll_add(fd(&reader), IN, 1 << 6)), -EINVAL);
 }
 
+#[case]
 fn update_flags_on_add_are_einval(cx: &Context) {
     let (reader, _writer) = pipe();
     assert_eq!(cx.ring(4).run(sqe::poll_add(fd(&reader), IN, IORING_POLL_UPDATE_EVENTS)), -EINVAL);
 }
 
+#[case]
 fn remove_cancels_the_poll(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
     ring.go(sqe::poll_add(fd(&reader), IN, 0).data(1));
@@ -240,10 +211,12 @@ fn remove_cancels_the_poll(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
 }
 
+#[case]
 fn remove_of_nothing_is_enoent(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::poll_remove(77)), -ENOENT);
 }
 
+#[case]
 fn remove_finds_by_user_data(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     ring.go(sqe::poll_add(fd(&reader), IN, 0).data(1));
@@ -254,6 +227,7 @@ fn remove_finds_by_user_data(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(1, i32::from(IN))]);
 }
 
+#[case]
 fn remove_of_a_fired_poll_is_enoent(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     ring.go(sqe::poll_add(fd(&reader), IN, 0).data(1));
@@ -262,6 +236,7 @@ fn remove_of_a_fired_poll_is_enoent(cx: &Context) {
     assert_eq!(ring.run(sqe::poll_remove(1)), -ENOENT);
 }
 
+#[case(since = "5.6")]
 fn remove_of_another_kind_is_enoent(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0).data(1));
@@ -271,9 +246,11 @@ fn remove_of_another_kind_is_enoent(cx: &Context) {
 }
 
 fn update(target: u64, flags: u32, events: i16, user_data: u64) -> Sqe {
-    Sqe { addr: target, len: flags, off: user_data, ..sqe::op(Opcode::PollRemove) }.op_flags(u32::from(events as u16))
+    Sqe { addr: target, len: flags, off: user_data, ..sqe::op(Opcode::PollRemove) }
+        .op_flags(u32::from(events as u16))
 }
 
+#[case(since = "5.13")]
 fn update_of_events(cx: &Context) {
     let ((a, b), mut ring) = (unix_pair(libc::SOCK_STREAM), cx.ring(4));
     ring.go(sqe::poll_add(fd(&a), libc::POLLPRI, 0).data(1));
@@ -284,6 +261,7 @@ fn update_of_events(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, i32::from(IN)), (3, 1)]);
 }
 
+#[case(since = "5.13")]
 fn update_of_user_data(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     ring.go(sqe::poll_add(fd(&reader), IN, 0).data(1));
@@ -292,6 +270,7 @@ fn update_of_user_data(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(50, i32::from(IN))]);
 }
 
+#[case(since = "5.13")]
 fn update_of_both(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     ring.go(sqe::poll_add(fd(&reader), libc::POLLPRI, 0).data(1));
@@ -301,10 +280,12 @@ fn update_of_both(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(50, i32::from(IN))]);
 }
 
+#[case]
 fn update_of_nothing_is_enoent(cx: &Context) {
     assert_eq!(cx.ring(4).run(update(1, IORING_POLL_UPDATE_EVENTS, IN, 0)), -ENOENT);
 }
 
+#[case(since = "5.13")]
 fn update_to_ready_events_fires(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     writer.write_all(b"x").expect("write");
@@ -313,12 +294,14 @@ fn update_to_ready_events_fires(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, i32::from(IN)), (2, 0)]);
 }
 
+#[case]
 fn update_with_bad_flags_is_einval(cx: &Context) {
     let mut ring = cx.ring(4);
     assert_eq!(ring.run(update(1, 1 << 7, IN, 0)), -EINVAL);
     assert_eq!(ring.run(update(1, IORING_POLL_ADD_MULTI, 0, 0)), -EINVAL);
 }
 
+#[case(since = "5.13")]
 fn update_cannot_make_it_multishot(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     ring.go(sqe::poll_add(fd(&reader), IN, 0).data(1));
@@ -329,6 +312,7 @@ fn update_cannot_make_it_multishot(cx: &Context) {
     assert_eq!((cqe.user_data, cqe.res, cqe.flags), (1, i32::from(IN), 0));
 }
 
+#[case]
 fn two_polls_of_one_descriptor_both_fire(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     ring.go(sqe::poll_add(fd(&reader), IN, 0).data(1));
@@ -337,6 +321,7 @@ fn two_polls_of_one_descriptor_both_fire(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, i32::from(IN)), (2, i32::from(IN))]);
 }
 
+#[case]
 fn polls_of_both_directions(cx: &Context) {
     let ((a, _b), mut ring) = (unix_pair(libc::SOCK_STREAM), cx.ring(4));
     ring.go(sqe::poll_add(fd(&a), IN, 0).data(1));
@@ -345,6 +330,7 @@ fn polls_of_both_directions(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case(since = "5.6")]
 fn async_poll_waits(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     ring.go(sqe::poll_add(fd(&reader), IN, 0).with(IOSQE_ASYNC));
@@ -353,11 +339,13 @@ fn async_poll_waits(cx: &Context) {
     assert_eq!(ring.wait().res, i32::from(IN));
 }
 
+#[case]
 fn poll_with_buf_index_is_einval(cx: &Context) {
     let (reader, _writer) = pipe();
     assert_eq!(cx.ring(4).run(sqe::poll_add(fd(&reader), IN, 0).buffer(1)), -EINVAL);
 }
 
+#[case]
 fn poll_add_with_off_is_einval(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
     let poll = sqe::poll_add(fd(&reader), IN, 0);
@@ -365,12 +353,14 @@ fn poll_add_with_off_is_einval(cx: &Context) {
     assert_eq!(ring.run(Sqe { addr: 1, ..poll }), -EINVAL);
 }
 
+#[case]
 fn poll_remove_with_flags_only_update(cx: &Context) {
     let mut ring = cx.ring(4);
     assert_eq!(ring.run(sqe::poll_remove(1).op_flags(1)), -EINVAL, "events without UPDATE_EVENTS");
     assert_eq!(ring.run(Sqe { off: 1, ..sqe::poll_remove(1) }), -EINVAL, "user_data without UPDATE_USER_DATA");
 }
 
+#[case]
 fn poll_of_an_eventfd(cx: &Context) {
     let (mut file, mut ring) = (eventfd(0, 0), cx.ring(4));
     assert_eq!(ring.run(sqe::poll_add(fd(&file), IN | OUT, 0)), i32::from(OUT));
@@ -380,6 +370,7 @@ fn poll_of_an_eventfd(cx: &Context) {
     assert_eq!(ring.wait().res, i32::from(IN));
 }
 
+#[case]
 fn poll_of_an_epoll(cx: &Context) {
     let ((reader, mut writer), epoll, mut ring) = (pipe(), epoll(), cx.ring(4));
     assert_eq!(cx.door.epoll_add(fd(&epoll), fd(&reader), libc::EPOLLIN as u32), 0);
@@ -389,6 +380,7 @@ fn poll_of_an_epoll(cx: &Context) {
     assert_eq!(ring.wait().res, i32::from(IN));
 }
 
+#[case]
 fn poll_of_a_listening_socket(cx: &Context) {
     let ((listener, _), mut ring) = (listener(), cx.ring(4));
     ring.go(sqe::poll_add(fd(&listener), IN, 0));
@@ -397,12 +389,14 @@ fn poll_of_a_listening_socket(cx: &Context) {
     assert_eq!(ring.wait().res, i32::from(IN));
 }
 
+#[case]
 fn poll_of_its_own_ring(cx: &Context) {
     let mut ring = cx.ring(4);
     let number = ring.fd;
     assert_eq!(ring.run(sqe::poll_add(number, OUT, 0)), i32::from(OUT));
 }
 
+#[case]
 fn poll_of_another_ring(cx: &Context) {
     let (mut ring, mut other) = (cx.ring(4), cx.ring(4));
     ring.go(sqe::poll_add(other.fd, IN, 0).data(1));
@@ -411,6 +405,7 @@ fn poll_of_another_ring(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(1, i32::from(IN))]);
 }
 
+#[case]
 fn poll_of_a_fixed_file(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     ring.register_files(&[fd(&reader)]);
@@ -420,6 +415,7 @@ fn poll_of_a_fixed_file(cx: &Context) {
     assert_eq!(ring.wait().res, i32::from(IN));
 }
 
+#[case]
 fn poll32_high_bits_are_ignored(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     writer.write_all(b"x").expect("write");
@@ -427,6 +423,7 @@ fn poll32_high_bits_are_ignored(cx: &Context) {
     assert_eq!(ring.run(poll), i32::from(IN));
 }
 
+#[case(since = "5.11")]
 fn a_peer_that_stopped_sending_is_always_reported(cx: &Context) {
     let ((a, b), mut ring) = (unix_pair(libc::SOCK_STREAM), cx.ring(4));
     let hung = i32::from(libc::POLLRDHUP | libc::POLLIN);

@@ -2,79 +2,26 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [
-        unknown_opcode_is_einval,
-        probe_reports_the_operations,
-        probe_of_a_few,
-        probe_that_is_not_zeroed_is_einval,
-        probe_of_too_many_is_einval,
-        probe_bad_address_is_efault,
-        buffers_register_and_unregister,
-        buffers_twice_is_ebusy,
-        buffers_none_is_einval,
-        buffers_unregister_without_is_enxio,
-        buffers_bad_array_is_efault,
-        buffers_bad_memory_is_efault,
-        buffers_null_entry_is_sparse,
-        buffers_null_with_length_is_efault,
-        buffers_too_many_is_einval,
-        buffers_too_large_is_efault,
-        buffers_may_overlap,
-        buffers_unregister_with_a_request_in_flight,
-        files_register_and_unregister,
-        files_twice_is_ebusy,
-        files_none_is_einval,
-        files_unregister_without_is_enxio,
-        files_bad_descriptor_is_ebadf,
-        files_bad_array_is_efault,
-        files_beyond_the_limit_is_emfile,
-        files_holding_the_ring_is_ebadf,
-        files_update_replaces,
-        files_update_clears_with_minus_one,
-        files_update_skip_leaves,
-        files_update_outside_is_einval,
-        updates_of_more_than_the_table_has_are_einval,
-        files_update_without_table_is_enxio,
-        files_update_of_a_bad_descriptor_counts_what_was_done,
-        files_update_reserved_is_einval,
-        files2_sparse,
-        registration_that_fails_leaves_no_tags,
-        buffers2_sparse_and_update,
-        file_alloc_range_limits_allocation,
-        file_stays_registered_after_close,
-        eventfd_twice_is_ebusy,
-        eventfd_of_another_file_is_einval,
-        eventfd_of_a_bad_descriptor_is_ebadf,
-        eventfd_count_must_be_one,
-        eventfd_unregister_without_is_enxio,
-        iowq_max_workers_tells_the_former,
-        enable_rings_of_an_enabled_ring_is_ebadfd,
-    ],
-    own_flags: [
-        bad_descriptor_is_ebadf,
-        another_file_is_eopnotsupp,
-        ring_fd_registers_and_enters,
-        ring_fd_unregister,
-        ring_fd_at_a_chosen_slot,
-        ring_fd_bad_slot_is_einval,
-        ring_fd_of_another_file_is_eopnotsupp,
-        ring_fd_register_by_index,
-        operations_that_are_served_are_supported,
-    ],
-}
+topic!(since: "5.1", source: "io_uring_register(2), io_uring/register.c, io_uring/rsrc.c");
 
+#[case]
 fn unknown_opcode_is_einval(cx: &Context) {
     let ring = cx.ring(4);
     assert_eq!(ring.register(200, 0, 0) as i32, -EINVAL);
     assert_eq!(ring.register(0x7fff_ffff, 0, 0) as i32, -EINVAL);
 }
 
+#[case(own_flags)]
 fn bad_descriptor_is_ebadf(cx: &Context) {
     assert_eq!(cx.door.register(9999, IORING_UNREGISTER_FILES, 0, 0) as i32, -EBADF);
-    assert_eq!(cx.door.register(-1, IORING_UNREGISTER_FILES, 0, 0) as i32, -EINVAL, "-1 asks for what needs no ring");
+    assert_eq!(
+        cx.door.register(-1, IORING_UNREGISTER_FILES, 0, 0) as i32,
+        -EINVAL,
+        "-1 asks for what needs no ring"
+    );
 }
 
+#[case(own_flags)]
 fn another_file_is_eopnotsupp(cx: &Context) {
     let (reader, _writer) = pipe();
     assert_eq!(cx.door.register(fd(&reader), IORING_UNREGISTER_FILES, 0, 0) as i32, -EOPNOTSUPP);
@@ -92,6 +39,7 @@ fn supported(probe: &Probe, opcode: Opcode) -> bool {
     probe[2 + opcode as usize][2] & 1 == 1
 }
 
+#[case(since = "5.6")]
 fn probe_reports_the_operations(cx: &Context) {
     let (answer, probe) = probe(&cx.ring(4), 256);
     assert_eq!(answer, 0);
@@ -103,26 +51,76 @@ fn probe_reports_the_operations(cx: &Context) {
     assert_eq!(probe[2 + length], [0; 8], "nothing after the last");
 }
 
+#[case(own_flags, since = "5.6")]
 fn operations_that_are_served_are_supported(cx: &Context) {
     let (_, probe) = probe(&cx.ring_with(4, 0), 256);
     use Opcode::*;
     for opcode in [
-        Nop, Readv, Writev, Fsync, ReadFixed, WriteFixed, PollAdd, PollRemove, SyncFileRange, Sendmsg, Recvmsg, Timeout,
-        TimeoutRemove, Accept, AsyncCancel, LinkTimeout, Connect, Fallocate, Openat, Close, Statx, Read, Write, Fadvise,
-        Madvise, Send, Recv, Openat2, EpollCtl, Splice, Tee, Shutdown, Renameat, Unlinkat, Mkdirat, Symlinkat, Linkat,
-        Socket, Fsetxattr, Setxattr, Fgetxattr, Getxattr, FilesUpdate, FixedFdInstall, Ftruncate, Bind, Listen,
-        EpollWait, ReadvFixed, WritevFixed, Pipe, MsgRing,
+        Nop,
+        Readv,
+        Writev,
+        Fsync,
+        ReadFixed,
+        WriteFixed,
+        PollAdd,
+        PollRemove,
+        SyncFileRange,
+        Sendmsg,
+        Recvmsg,
+        Timeout,
+        TimeoutRemove,
+        Accept,
+        AsyncCancel,
+        LinkTimeout,
+        Connect,
+        Fallocate,
+        Openat,
+        Close,
+        Statx,
+        Read,
+        Write,
+        Fadvise,
+        Madvise,
+        Send,
+        Recv,
+        Openat2,
+        EpollCtl,
+        Splice,
+        Tee,
+        Shutdown,
+        Renameat,
+        Unlinkat,
+        Mkdirat,
+        Symlinkat,
+        Linkat,
+        Socket,
+        Fsetxattr,
+        Setxattr,
+        Fgetxattr,
+        Getxattr,
+        FilesUpdate,
+        FixedFdInstall,
+        Ftruncate,
+        Bind,
+        Listen,
+        EpollWait,
+        ReadvFixed,
+        WritevFixed,
+        Pipe,
+        MsgRing,
     ] {
         assert!(supported(&probe, opcode), "{}", opcode.name());
     }
 }
 
+#[case(since = "5.6")]
 fn probe_of_a_few(cx: &Context) {
     let (answer, probe) = probe(&cx.ring(4), 3);
     assert_eq!((answer, probe[0][1]), (0, 3));
     assert!(supported(&probe, Opcode::Nop) && probe[5] == [0; 8]);
 }
 
+#[case]
 fn probe_that_is_not_zeroed_is_einval(cx: &Context) {
     let mut probe: Probe = [[0; 8]; 258];
     probe[1][0] = 1;
@@ -130,10 +128,12 @@ fn probe_that_is_not_zeroed_is_einval(cx: &Context) {
     assert_eq!(answer as i32, -EINVAL);
 }
 
+#[case]
 fn probe_of_too_many_is_einval(cx: &Context) {
     assert_eq!(probe(&cx.ring(4), 257).0, -EINVAL);
 }
 
+#[case]
 fn probe_bad_address_is_efault(cx: &Context) {
     assert_eq!(cx.ring(4).register(IORING_REGISTER_PROBE, bad_address() as usize, 8) as i32, -EFAULT);
     assert_eq!(cx.ring(4).register(IORING_REGISTER_PROBE, 0, 8) as i32, -EINVAL, "no address");
@@ -147,6 +147,7 @@ fn page() -> libc::iovec {
     iovec_mut(pages(1))
 }
 
+#[case]
 fn buffers_register_and_unregister(cx: &Context) {
     let ring = cx.ring(4);
     for _ in 0..3 {
@@ -155,19 +156,23 @@ fn buffers_register_and_unregister(cx: &Context) {
     }
 }
 
+#[case]
 fn buffers_twice_is_ebusy(cx: &Context) {
     let ring = cx.ring(4);
     assert_eq!((buffers(&ring, &[page()]), buffers(&ring, &[page()])), (0, -EBUSY));
 }
 
+#[case]
 fn buffers_none_is_einval(cx: &Context) {
     assert_eq!(buffers(&cx.ring(4), &[]), -EINVAL);
 }
 
+#[case]
 fn buffers_unregister_without_is_enxio(cx: &Context) {
     assert_eq!(cx.ring(4).register(IORING_UNREGISTER_BUFFERS, 0, 0) as i32, -ENXIO);
 }
 
+#[case]
 fn buffers_bad_array_is_efault(cx: &Context) {
     assert_eq!(cx.ring(4).register(IORING_REGISTER_BUFFERS, bad_address() as usize, 1) as i32, -EFAULT);
 }
@@ -176,35 +181,42 @@ fn vector(base: u64, length: usize) -> libc::iovec {
     libc::iovec { iov_base: base as *mut libc::c_void, iov_len: length }
 }
 
+#[case]
 fn buffers_bad_memory_is_efault(cx: &Context) {
     let ring = cx.ring(4);
     assert_eq!(buffers(&ring, &[page(), vector(bad_address(), 4096)]), -EFAULT);
     assert_eq!(buffers(&ring, &[page()]), 0, "nothing of the failed one is left");
 }
 
+#[case]
 fn buffers_null_entry_is_sparse(cx: &Context) {
     assert_eq!(buffers(&cx.ring(4), &[vector(0, 0), page()]), 0);
 }
 
+#[case]
 fn buffers_null_with_length_is_efault(cx: &Context) {
     assert_eq!(buffers(&cx.ring(4), &[vector(0, 4096)]), -EFAULT);
     assert_eq!(buffers(&cx.ring(4), &[vector(address(pages(1)), 0)]), -EFAULT);
 }
 
+#[case]
 fn buffers_too_many_is_einval(cx: &Context) {
     let ring = cx.ring(4);
     assert_eq!(buffers(&ring, &vec![page(); 16385]), -EINVAL);
 }
 
+#[case]
 fn buffers_too_large_is_efault(cx: &Context) {
     assert_eq!(buffers(&cx.ring(4), &[vector(address(pages(1)), (1 << 30) + 1)]), -EFAULT);
 }
 
+#[case]
 fn buffers_may_overlap(cx: &Context) {
     let (ring, memory) = (cx.ring(4), pages(2));
     assert_eq!(buffers(&ring, &[iovec(memory), iovec(&memory[100..5000])]), 0);
 }
 
+#[case]
 fn buffers_unregister_with_a_request_in_flight(cx: &Context) {
     let ((reader, mut writer), mut ring, memory) = (pipe(), cx.ring(4), pages(1));
     assert_eq!(buffers(&ring, &[iovec_mut(memory)]), 0);
@@ -220,6 +232,7 @@ fn files(ring: &Ring, numbers: &[i32]) -> i32 {
     ring.register(IORING_REGISTER_FILES, numbers.as_ptr() as usize, numbers.len() as u32) as i32
 }
 
+#[case]
 fn files_register_and_unregister(cx: &Context) {
     let ((reader, writer), ring) = (pipe(), cx.ring(4));
     for _ in 0..3 {
@@ -228,29 +241,35 @@ fn files_register_and_unregister(cx: &Context) {
     }
 }
 
+#[case]
 fn files_twice_is_ebusy(cx: &Context) {
     let ring = cx.ring(4);
     assert_eq!((files(&ring, &[-1]), files(&ring, &[-1])), (0, -EBUSY));
 }
 
+#[case]
 fn files_none_is_einval(cx: &Context) {
     assert_eq!(files(&cx.ring(4), &[]), -EINVAL);
 }
 
+#[case]
 fn files_unregister_without_is_enxio(cx: &Context) {
     assert_eq!(cx.ring(4).register(IORING_UNREGISTER_FILES, 0, 0) as i32, -ENXIO);
 }
 
+#[case]
 fn files_bad_descriptor_is_ebadf(cx: &Context) {
     let ring = cx.ring(4);
     assert_eq!(files(&ring, &[-1, 9999]), -EBADF);
     assert_eq!(files(&ring, &[-1]), 0, "nothing of the failed one is left");
 }
 
+#[case]
 fn files_bad_array_is_efault(cx: &Context) {
     assert_eq!(cx.ring(4).register(IORING_REGISTER_FILES, bad_address() as usize, 1) as i32, -EFAULT);
 }
 
+#[case]
 fn files_beyond_the_limit_is_emfile(cx: &Context) {
     let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
     // SAFETY: one rlimit is read.
@@ -260,6 +279,7 @@ fn files_beyond_the_limit_is_emfile(cx: &Context) {
     assert_eq!(files(&ring, &[-1; 64]), 0);
 }
 
+#[case]
 fn files_holding_the_ring_is_ebadf(cx: &Context) {
     let ring = cx.ring(4);
     assert_eq!(files(&ring, &[ring.fd]), -EBADF);
@@ -283,6 +303,7 @@ fn nowait_read(ring: &mut Ring, slot: i32) -> i32 {
     ring.run(read.op_flags(libc::RWF_NOWAIT as u32))
 }
 
+#[case(since = "5.5")]
 fn files_update_replaces(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
     assert_eq!(files(&ring, &[-1, -1, -1]), 0);
@@ -290,6 +311,7 @@ fn files_update_replaces(cx: &Context) {
     assert_eq!([0, 1, 2].map(|slot| nowait_read(&mut ring, slot)), [-EBADF, -EAGAIN, -EAGAIN]);
 }
 
+#[case(since = "5.5")]
 fn files_update_clears_with_minus_one(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
     assert_eq!(files(&ring, &[fd(&reader)]), 0);
@@ -297,6 +319,7 @@ fn files_update_clears_with_minus_one(cx: &Context) {
     assert_eq!(nowait_read(&mut ring, 0), -EBADF);
 }
 
+#[case(since = "5.12")]
 fn files_update_skip_leaves(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
     assert_eq!(files(&ring, &[fd(&reader), -1]), 0);
@@ -304,6 +327,7 @@ fn files_update_skip_leaves(cx: &Context) {
     assert_eq!([0, 1].map(|slot| nowait_read(&mut ring, slot)), [-EAGAIN, -EAGAIN]);
 }
 
+#[case]
 fn files_update_outside_is_einval(cx: &Context) {
     let ring = cx.ring(4);
     assert_eq!(files(&ring, &[-1, -1]), 0);
@@ -313,6 +337,7 @@ fn files_update_outside_is_einval(cx: &Context) {
 }
 
 /// However many: nothing is read, and no memory is had for them.
+#[case(since = "5.19")]
 fn updates_of_more_than_the_table_has_are_einval(cx: &Context) {
     const MANY: u32 = u32::MAX - 15;
     let ring = cx.ring(4);
@@ -328,10 +353,12 @@ fn updates_of_more_than_the_table_has_are_einval(cx: &Context) {
     }
 }
 
+#[case]
 fn files_update_without_table_is_enxio(cx: &Context) {
     assert_eq!(update(&cx.ring(4), 0, &[-1]), -ENXIO);
 }
 
+#[case(since = "5.5")]
 fn files_update_of_a_bad_descriptor_counts_what_was_done(cx: &Context) {
     let ((reader, _writer), ring) = (pipe(), cx.ring(4));
     assert_eq!(files(&ring, &[-1, -1]), 0);
@@ -339,6 +366,7 @@ fn files_update_of_a_bad_descriptor_counts_what_was_done(cx: &Context) {
     assert_eq!(update(&ring, 0, &[9999, fd(&reader)]), -EBADF);
 }
 
+#[case]
 fn files_update_reserved_is_einval(cx: &Context) {
     let ring = cx.ring(4);
     assert_eq!(files(&ring, &[-1]), 0);
@@ -361,6 +389,7 @@ fn sparse(ring: &Ring, opcode: u32, count: u32) -> i32 {
     ring.register(opcode, &raw const resources as usize, size_of::<Resources>() as u32) as i32
 }
 
+#[case(since = "5.19")]
 fn files2_sparse(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
     assert_eq!(sparse(&ring, IORING_REGISTER_FILES2, 8), 0);
@@ -369,6 +398,7 @@ fn files2_sparse(cx: &Context) {
     assert_eq!(nowait_read(&mut ring, 7), -EAGAIN);
 }
 
+#[case]
 fn registration_that_fails_leaves_no_tags(cx: &Context) {
     let ((reader, _writer), mut ring, memory, tags) = (pipe(), cx.ring(4), pages(1), [1u64, 2]);
     let mut registers = |opcode, data| {
@@ -383,6 +413,7 @@ fn registration_that_fails_leaves_no_tags(cx: &Context) {
     assert_eq!(registers(IORING_REGISTER_FILES2, address(&[fd(&reader), 9999])), -EBADF);
 }
 
+#[case(since = "5.19")]
 fn buffers2_sparse_and_update(cx: &Context) {
     let (file, mut ring, memory) = (file("f", b"abc"), cx.ring(4), pages(1));
     assert_eq!(sparse(&ring, IORING_REGISTER_BUFFERS2, 4), 0);
@@ -396,6 +427,7 @@ fn buffers2_sparse_and_update(cx: &Context) {
     assert_eq!(ring.run(read), 3);
 }
 
+#[case(since = "6.0")]
 fn file_alloc_range_limits_allocation(cx: &Context) {
     let mut ring = cx.ring(4);
     assert_eq!(files(&ring, &[-1; 6]), 0);
@@ -405,6 +437,7 @@ fn file_alloc_range_limits_allocation(cx: &Context) {
     assert_eq!([ring.run(socket), ring.run(socket), ring.run(socket)], [3, 4, -libc::ENFILE]);
 }
 
+#[case(since = "5.6")]
 fn file_stays_registered_after_close(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(4));
     assert_eq!(files(&ring, &[fd(&reader)]), 0);
@@ -417,31 +450,37 @@ fn register_eventfd(ring: &Ring, number: i32, count: u32) -> i32 {
     ring.register(IORING_REGISTER_EVENTFD, &raw const number as usize, count) as i32
 }
 
+#[case(since = "5.2")]
 fn eventfd_twice_is_ebusy(cx: &Context) {
     let (ring, file) = (cx.ring(4), eventfd(0, 0));
     let answers = (register_eventfd(&ring, fd(&file), 1), register_eventfd(&ring, fd(&file), 1));
     assert_eq!(answers, (0, -EBUSY));
 }
 
+#[case]
 fn eventfd_of_another_file_is_einval(cx: &Context) {
     let (reader, _writer) = pipe();
     assert_eq!(register_eventfd(&cx.ring(4), fd(&reader), 1), -EINVAL);
 }
 
+#[case]
 fn eventfd_of_a_bad_descriptor_is_ebadf(cx: &Context) {
     assert_eq!(register_eventfd(&cx.ring(4), 9999, 1), -EBADF);
 }
 
+#[case]
 fn eventfd_count_must_be_one(cx: &Context) {
     let (ring, file) = (cx.ring(4), eventfd(0, 0));
     assert_eq!(register_eventfd(&ring, fd(&file), 0), -EINVAL);
     assert_eq!(register_eventfd(&ring, fd(&file), 2), -EINVAL);
 }
 
+#[case]
 fn eventfd_unregister_without_is_enxio(cx: &Context) {
     assert_eq!(cx.ring(4).register(IORING_UNREGISTER_EVENTFD, 0, 0) as i32, -ENXIO);
 }
 
+#[case(since = "5.15")]
 fn iowq_max_workers_tells_the_former(cx: &Context) {
     let ring = cx.ring(4);
     let mut counts = [7u32, 9];
@@ -454,6 +493,7 @@ fn iowq_max_workers_tells_the_former(cx: &Context) {
     assert_eq!(one as i32, -EINVAL);
 }
 
+#[case]
 fn enable_rings_of_an_enabled_ring_is_ebadfd(cx: &Context) {
     assert_eq!(cx.ring(4).register(IORING_REGISTER_ENABLE_RINGS, 0, 0) as i32, -EBADFD);
 }
@@ -464,6 +504,7 @@ fn register_ring(ring: &Ring, slot: u32, number: i32) -> (i32, u32) {
     (answer as i32, update.offset)
 }
 
+#[case(own_flags, since = "5.18")]
 fn ring_fd_registers_and_enters(cx: &Context) {
     let mut ring = cx.ring_with(4, 0);
     assert_eq!(register_ring(&ring, u32::MAX, ring.fd), (1, 0));
@@ -473,6 +514,7 @@ fn ring_fd_registers_and_enters(cx: &Context) {
     assert_eq!(ring.wait().res, 0);
 }
 
+#[case(own_flags, since = "5.18")]
 fn ring_fd_unregister(cx: &Context) {
     let ring = cx.ring_with(4, 0);
     assert_eq!(register_ring(&ring, u32::MAX, ring.fd), (1, 0));
@@ -481,6 +523,7 @@ fn ring_fd_unregister(cx: &Context) {
     assert_eq!(ring.door.enter(0, 0, 0, IORING_ENTER_REGISTERED_RING, 0, 0) as i32, -EBADF);
 }
 
+#[case(own_flags, since = "5.18")]
 fn ring_fd_at_a_chosen_slot(cx: &Context) {
     let ring = cx.ring_with(4, 0);
     assert_eq!(register_ring(&ring, 5, ring.fd), (1, 5));
@@ -488,18 +531,21 @@ fn ring_fd_at_a_chosen_slot(cx: &Context) {
     assert_eq!(register_ring(&ring, 5, ring.fd).0, -EBUSY, "the slot is taken");
 }
 
+#[case(own_flags)]
 fn ring_fd_bad_slot_is_einval(cx: &Context) {
     let ring = cx.ring_with(4, 0);
     assert_eq!(register_ring(&ring, 16, ring.fd).0, -EINVAL);
     assert_eq!(ring.door.enter(16, 0, 0, IORING_ENTER_REGISTERED_RING, 0, 0) as i32, -EINVAL);
 }
 
+#[case(own_flags)]
 fn ring_fd_of_another_file_is_eopnotsupp(cx: &Context) {
     let ((reader, _writer), ring) = (pipe(), cx.ring_with(4, 0));
     assert_eq!(register_ring(&ring, u32::MAX, fd(&reader)).0, -EOPNOTSUPP);
     assert_eq!(register_ring(&ring, u32::MAX, 9999).0, -EBADF);
 }
 
+#[case(own_flags, since = "6.3")]
 fn ring_fd_register_by_index(cx: &Context) {
     let ring = cx.ring_with(4, 0);
     assert_eq!(register_ring(&ring, u32::MAX, ring.fd), (1, 0));

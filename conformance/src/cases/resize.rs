@@ -2,39 +2,7 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [],
-    own_flags: [
-        grows_with_sqes_and_cqes_in_it,
-        shrinks_with_sqes_and_cqes_in_it,
-        more_sqes_than_fit_are_eoverflow,
-        more_cqes_than_fit_are_eoverflow,
-        tells_the_sizes_and_keeps_the_rest,
-        entries_are_rounded_and_bounded,
-        only_two_flags_may_be_given,
-        only_deferred_rings,
-        argument_is_one_structure,
-        another_thread_is_eexist,
-        a_disabled_ring_too,
-        restricted_ring_must_allow_it,
-        overflow_is_kept,
-        cqes_that_wrap_keep_their_order,
-        words_of_the_program_are_kept,
-        requests_in_flight_complete_in_the_new_areas,
-        timeouts_fire_in_the_new_areas,
-        again_and_again,
-        old_areas_stay_readable,
-        the_whole_of_the_new_size_is_used,
-        registered_things_stay,
-        eventfd_and_epoll_stay,
-        messages_arrive_in_the_new_areas,
-        in_memory_of_the_program,
-        in_memory_of_the_program_that_is_not_there,
-        child_forked_before_cannot_use_it,
-        child_forked_before_sends_a_message,
-        after_a_child_sent_a_message,
-    ],
-}
+topic!(since: "6.13", source: "io_uring_resize_rings(3), io_uring/register.c");
 
 const DEFERRED: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
 
@@ -66,6 +34,7 @@ fn empties(mut ring: Ring) -> Vec<u64> {
     ring.wait_all(6).iter().map(|cqe| cqe.user_data).collect()
 }
 
+#[case(own_flags, since = "6.18")]
 fn grows_with_sqes_and_cqes_in_it(cx: &Context) {
     for shape in SHAPES {
         let mut ring = filled(cx, *shape);
@@ -76,6 +45,7 @@ fn grows_with_sqes_and_cqes_in_it(cx: &Context) {
     }
 }
 
+#[case(own_flags, since = "6.18")]
 fn shrinks_with_sqes_and_cqes_in_it(cx: &Context) {
     for shape in SHAPES {
         let mut ring = filled(cx, *shape);
@@ -85,12 +55,14 @@ fn shrinks_with_sqes_and_cqes_in_it(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn more_sqes_than_fit_are_eoverflow(cx: &Context) {
     let mut ring = filled(cx, 0);
     assert_eq!(ring.resize(2, 16, IORING_SETUP_CQSIZE) as i32, -EOVERFLOW);
     assert_eq!(empties(ring), [1, 2, 3, 4, 5, 6], "the ring is as it was");
 }
 
+#[case(own_flags)]
 fn more_cqes_than_fit_are_eoverflow(cx: &Context) {
     let mut ring = cx.ring_with(8, DEFERRED);
     ring.go_all(&[1, 2, 3, 4, 5].map(|n| sqe::nop().data(n)));
@@ -100,6 +72,7 @@ fn more_cqes_than_fit_are_eoverflow(cx: &Context) {
     assert_eq!(ring.run(sqe::nop().data(6)), 0);
 }
 
+#[case(own_flags)]
 fn tells_the_sizes_and_keeps_the_rest(cx: &Context) {
     let ring = cx.ring_with(4, DEFERRED | IORING_SETUP_CQE32);
     let mut params = Params { sq_entries: 5, wq_fd: 3, sq_thread_idle: 9, ..Params::default() };
@@ -110,6 +83,7 @@ fn tells_the_sizes_and_keeps_the_rest(cx: &Context) {
     assert_eq!((params.cq_off.cqes, params.cq_off.tail, params.sq_off.dropped), (64, 12, 32));
 }
 
+#[case(own_flags)]
 fn entries_are_rounded_and_bounded(cx: &Context) {
     let mut ring = cx.ring_with(4, DEFERRED);
     let resize = |ring: &mut Ring, entries, cq_entries, flags| ring.resize(entries, cq_entries, flags) as i32;
@@ -123,6 +97,7 @@ fn entries_are_rounded_and_bounded(cx: &Context) {
     assert_eq!(ring.run(sqe::nop()), 0);
 }
 
+#[case(own_flags)]
 fn only_two_flags_may_be_given(cx: &Context) {
     let mut ring = cx.ring_with(4, DEFERRED);
     for bit in 0..32 {
@@ -132,6 +107,7 @@ fn only_two_flags_may_be_given(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn only_deferred_rings(cx: &Context) {
     for flags in [0, IORING_SETUP_SINGLE_ISSUER, IORING_SETUP_COOP_TASKRUN, IORING_SETUP_SQPOLL] {
         assert_eq!(cx.ring_with(4, flags).resize(8, 0, 0) as i32, -EINVAL, "{flags:#x}");
@@ -139,6 +115,7 @@ fn only_deferred_rings(cx: &Context) {
     assert_eq!(cx.ring_with(4, DEFERRED | IORING_SETUP_TASKRUN_FLAG).resize(8, 0, 0), 0);
 }
 
+#[case(own_flags)]
 fn argument_is_one_structure(cx: &Context) {
     let ring = cx.ring_with(4, DEFERRED);
     let params = Params { sq_entries: 8, ..Params::default() };
@@ -149,12 +126,14 @@ fn argument_is_one_structure(cx: &Context) {
     assert_eq!(resize(bad_address(), 1), -EFAULT);
 }
 
+#[case(own_flags)]
 fn another_thread_is_eexist(cx: &Context) {
     let mut ring = cx.ring_with(4, DEFERRED);
     let answer = std::thread::scope(|scope| scope.spawn(|| ring.resize(8, 0, 0)).join().expect("the thread"));
     assert_eq!(answer as i32, -EEXIST);
 }
 
+#[case(own_flags)]
 fn a_disabled_ring_too(cx: &Context) {
     let mut ring = cx.ring_with(4, DEFERRED | IORING_SETUP_R_DISABLED);
     assert_eq!(ring.resize(8, 0, 0), 0);
@@ -162,6 +141,7 @@ fn a_disabled_ring_too(cx: &Context) {
     assert_eq!(ring.run(sqe::nop()), 0);
 }
 
+#[case(own_flags)]
 fn restricted_ring_must_allow_it(cx: &Context) {
     for (allowed, answer) in [(IORING_REGISTER_RESIZE_RINGS, 0), (IORING_REGISTER_PROBE, -EACCES)] {
         let mut ring = cx.ring_with(4, DEFERRED | IORING_SETUP_R_DISABLED);
@@ -172,6 +152,7 @@ fn restricted_ring_must_allow_it(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn overflow_is_kept(cx: &Context) {
     let mut ring = cx.ring_with(2, DEFERRED);
     for n in 0..7 {
@@ -184,6 +165,7 @@ fn overflow_is_kept(cx: &Context) {
     assert_eq!(ring.wait_ordered(7), (0..7).map(|n| (n, 0)).collect::<Vec<_>>());
 }
 
+#[case(own_flags)]
 fn cqes_that_wrap_keep_their_order(cx: &Context) {
     let mut ring = cx.ring_with(2, DEFERRED);
     for n in 0..6 {
@@ -196,6 +178,7 @@ fn cqes_that_wrap_keep_their_order(cx: &Context) {
     assert_eq!(ring.wait_ordered(3), [(6, 0), (7, 0), (8, 0)]);
 }
 
+#[case(own_flags)]
 fn words_of_the_program_are_kept(cx: &Context) {
     let mut ring = cx.ring_with(4, DEFERRED);
     ring.set_cq_flags(IORING_CQ_EVENTFD_DISABLED);
@@ -208,6 +191,7 @@ fn words_of_the_program_are_kept(cx: &Context) {
     assert_eq!((ring.word_at(ring.params.cq_off.flags), ring.sq_dropped()), (IORING_CQ_EVENTFD_DISABLED, 1));
 }
 
+#[case(own_flags)]
 fn requests_in_flight_complete_in_the_new_areas(cx: &Context) {
     let ((reader, mut writer), mut ring, mut bytes) = (pipe(), cx.ring_with(4, DEFERRED), [0; 4]);
     ring.go(sqe::read(fd(&reader), &mut bytes, 0).data(1));
@@ -217,6 +201,7 @@ fn requests_in_flight_complete_in_the_new_areas(cx: &Context) {
     assert_eq!((cqe.user_data, cqe.res, &bytes), (1, 4, b"abcd"));
 }
 
+#[case(own_flags)]
 fn timeouts_fire_in_the_new_areas(cx: &Context) {
     let mut ring = cx.ring_with(4, DEFERRED);
     ring.go(sqe::timeout(&ms(20), 0, 0).data(1));
@@ -224,6 +209,7 @@ fn timeouts_fire_in_the_new_areas(cx: &Context) {
     assert_eq!((ring.wait().res, ring.cq_positions()), (-ETIME, (1, 1)));
 }
 
+#[case(own_flags, since = "6.18")]
 fn again_and_again(cx: &Context) {
     for shape in SHAPES {
         let mut ring = cx.ring_with(8, DEFERRED | shape);
@@ -236,6 +222,7 @@ fn again_and_again(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn old_areas_stay_readable(cx: &Context) {
     let mut ring = cx.ring_with(4, DEFERRED);
     assert_eq!(ring.run(sqe::nop()), 0);
@@ -245,6 +232,7 @@ fn old_areas_stay_readable(cx: &Context) {
     assert_eq!(ring.word_at(ring.params.cq_off.ring_entries), 8, "the old size");
 }
 
+#[case(own_flags)]
 fn the_whole_of_the_new_size_is_used(cx: &Context) {
     let mut ring = cx.ring_with(4, DEFERRED);
     assert_eq!(ring.resize(4096, 0, 0), 0);
@@ -254,6 +242,7 @@ fn the_whole_of_the_new_size_is_used(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn registered_things_stay(cx: &Context) {
     let ((reader, mut writer), mut ring, mut bytes) = (pipe(), cx.ring_with(4, DEFERRED), [0; 4]);
     ring.register_files(&[fd(&reader)]);
@@ -262,6 +251,7 @@ fn registered_things_stay(cx: &Context) {
     assert_eq!(ring.run(sqe::read(0, &mut bytes, 0).with(IOSQE_FIXED_FILE)), 4);
 }
 
+#[case(own_flags)]
 fn eventfd_and_epoll_stay(cx: &Context) {
     let (event, mut ring) = (eventfd(0, 0), cx.ring_with(4, DEFERRED));
     let number = fd(&event);
@@ -278,6 +268,7 @@ fn eventfd_and_epoll_stay(cx: &Context) {
     assert_eq!(ring.door.epoll_wait(fd(&epoll), 1000), libc::EPOLLIN as isize);
 }
 
+#[case(own_flags)]
 fn messages_arrive_in_the_new_areas(cx: &Context) {
     let (mut sender, mut ring) = (cx.ring_with(4, 0), cx.ring_with(4, DEFERRED));
     assert_eq!(ring.resize(64, 0, 0), 0);
@@ -286,6 +277,7 @@ fn messages_arrive_in_the_new_areas(cx: &Context) {
     assert_eq!((cqe.user_data, cqe.res), (77, 5));
 }
 
+#[case(own_flags)]
 fn in_memory_of_the_program(cx: &Context) {
     let mut ring = filled(cx, IORING_SETUP_NO_MMAP);
     assert_eq!(ring.resize(32, 0, 0), 0);
@@ -293,12 +285,12 @@ fn in_memory_of_the_program(cx: &Context) {
     assert_eq!(empties(ring), [1, 2, 3, 4, 5, 6]);
 }
 
+#[case(own_flags)]
 fn in_memory_of_the_program_that_is_not_there(cx: &Context) {
     let mut ring = filled(cx, IORING_SETUP_NO_MMAP);
     let mut params = Params { sq_entries: 16, ..Params::default() };
-    let resize = |params: &mut Params| {
-        ring.register(IORING_REGISTER_RESIZE_RINGS, &raw mut *params as usize, 1) as i32
-    };
+    let resize =
+        |params: &mut Params| ring.register(IORING_REGISTER_RESIZE_RINGS, &raw mut *params as usize, 1) as i32;
     assert_eq!(resize(&mut params), -EFAULT, "no addresses");
     params.cq_off.user_addr = bad_address();
     params.sq_off.user_addr = params.cq_off.user_addr + 4096;
@@ -331,6 +323,7 @@ fn resized_beside_a_child(ring: &mut Ring, action: impl FnOnce(&mut Ring) -> boo
 }
 
 /// The ring has one submitter, who is in the parent.
+#[case(own_flags)]
 fn child_forked_before_cannot_use_it(cx: &Context) {
     let mut ring = cx.ring_with(4, DEFERRED);
     resized_beside_a_child(&mut ring, |ring| {
@@ -340,15 +333,15 @@ fn child_forked_before_cannot_use_it(cx: &Context) {
     assert_eq!(ring.run(sqe::nop()), 0);
 }
 
+#[case(own_flags)]
 fn child_forked_before_sends_a_message(cx: &Context) {
     let mut ring = cx.ring_with(4, DEFERRED);
-    resized_beside_a_child(&mut ring, |ring| {
-        cx.ring_with(4, 0).run(prep(Opcode::MsgRing, ring.fd, 0, 5, 77)) == 0
-    });
+    resized_beside_a_child(&mut ring, |ring| cx.ring_with(4, 0).run(prep(Opcode::MsgRing, ring.fd, 0, 5, 77)) == 0);
     let cqe = ring.wait();
     assert_eq!((cqe.user_data, cqe.res, ring.cq_positions()), (77, 5, (1, 1)));
 }
 
+#[case(own_flags)]
 fn after_a_child_sent_a_message(cx: &Context) {
     let mut ring = cx.ring_with(4, DEFERRED);
     let message = prep(Opcode::MsgRing, ring.fd, 0, 5, 77);

@@ -2,25 +2,7 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [
-        of_an_enabled_ring_is_ebadfd,
-        operations_that_are_not_listed_are_eacces,
-        nothing_listed_refuses_everything,
-        flags_that_are_not_allowed_are_eacces,
-        required_flags_are_allowed_and_demanded,
-        register_calls_that_are_not_listed_are_eacces,
-        without_restrictions_everything_is_allowed,
-        hold_only_once_enabled,
-        twice_is_ebusy,
-        failed_registration_leaves_none,
-        numbers_out_of_range_are_einval,
-        too_many_are_einval,
-        bad_address_is_efault,
-        a_refused_request_breaks_its_chain,
-    ],
-    own_flags: [hold_for_a_single_issuer],
-}
+topic!(since: "5.10", source: "io_uring_register(2), io_uring/register.c");
 
 const REGISTER_OP: u16 = 0;
 const SQE_OP: u16 = 1;
@@ -63,10 +45,12 @@ fn restricted(cx: &Context, rules: &[Restriction]) -> Ring {
     ring
 }
 
+#[case]
 fn of_an_enabled_ring_is_ebadfd(cx: &Context) {
     assert_eq!(restrict(&cx.ring(4), &[operation(Opcode::Nop)]), -EBADFD);
 }
 
+#[case]
 fn operations_that_are_not_listed_are_eacces(cx: &Context) {
     let mut ring = restricted(cx, &[operation(Opcode::Nop), operation(Opcode::Timeout)]);
     assert_eq!(ring.run(sqe::nop()), 0);
@@ -77,6 +61,7 @@ fn operations_that_are_not_listed_are_eacces(cx: &Context) {
     assert_eq!(ring.run(sqe::timeout(&soon, 0, 0)), -ETIME);
 }
 
+#[case]
 fn nothing_listed_refuses_everything(cx: &Context) {
     let mut ring = disabled(cx);
     let none = Restriction::default();
@@ -86,6 +71,7 @@ fn nothing_listed_refuses_everything(cx: &Context) {
     assert_eq!(ring.register(IORING_UNREGISTER_FILES, 0, 0) as i32, -EACCES);
 }
 
+#[case]
 fn flags_that_are_not_allowed_are_eacces(cx: &Context) {
     let mut ring = restricted(cx, &[operation(Opcode::Nop), rule(SQE_FLAGS_ALLOWED, IOSQE_ASYNC)]);
     assert_eq!(ring.run(sqe::nop()), 0);
@@ -95,6 +81,7 @@ fn flags_that_are_not_allowed_are_eacces(cx: &Context) {
     assert_eq!(ring.run(sqe::nop().with(0x80)), -EINVAL, "a flag that nobody knows");
 }
 
+#[case]
 fn required_flags_are_allowed_and_demanded(cx: &Context) {
     let mut ring = restricted(cx, &[operation(Opcode::Nop), rule(SQE_FLAGS_REQUIRED, IOSQE_ASYNC)]);
     assert_eq!(ring.run(sqe::nop()), -EACCES);
@@ -102,6 +89,7 @@ fn required_flags_are_allowed_and_demanded(cx: &Context) {
     assert_eq!(ring.run(sqe::nop().with(IOSQE_ASYNC | IOSQE_IO_DRAIN)), -EACCES);
 }
 
+#[case]
 fn register_calls_that_are_not_listed_are_eacces(cx: &Context) {
     let listed = IORING_UNREGISTER_BUFFERS as u8;
     let ring = restricted(cx, &[rule(REGISTER_OP, listed), operation(Opcode::Nop)]);
@@ -111,6 +99,7 @@ fn register_calls_that_are_not_listed_are_eacces(cx: &Context) {
     assert_eq!(ring.register(200, 0, 0) as i32, -EINVAL, "a number that nobody knows");
 }
 
+#[case]
 fn without_restrictions_everything_is_allowed(cx: &Context) {
     let mut ring = disabled(cx);
     assert_eq!(enable(&ring), 0);
@@ -118,6 +107,7 @@ fn without_restrictions_everything_is_allowed(cx: &Context) {
     assert_eq!(ring.register(IORING_UNREGISTER_FILES, 0, 0) as i32, -ENXIO);
 }
 
+#[case]
 fn hold_only_once_enabled(cx: &Context) {
     let ring = disabled(cx);
     assert_eq!(restrict(&ring, &[operation(Opcode::Nop)]), 0);
@@ -126,12 +116,14 @@ fn hold_only_once_enabled(cx: &Context) {
     assert_eq!(ring.register(IORING_UNREGISTER_FILES, 0, 0) as i32, -EACCES);
 }
 
+#[case]
 fn twice_is_ebusy(cx: &Context) {
     let ring = disabled(cx);
     let rules = [operation(Opcode::Nop)];
     assert_eq!((restrict(&ring, &rules), restrict(&ring, &rules)), (0, -EBUSY));
 }
 
+#[case]
 fn failed_registration_leaves_none(cx: &Context) {
     let mut ring = disabled(cx);
     assert_eq!(restrict(&ring, &[operation(Opcode::Nop), rule(9, 0)]), -EINVAL);
@@ -141,6 +133,7 @@ fn failed_registration_leaves_none(cx: &Context) {
     reader.read_exact(&mut [0; 1]).expect("read");
 }
 
+#[case]
 fn numbers_out_of_range_are_einval(cx: &Context) {
     let ring = disabled(cx);
     for wrong in [rule(SQE_OP, 200), rule(REGISTER_OP, 200), rule(4, 0)] {
@@ -150,6 +143,7 @@ fn numbers_out_of_range_are_einval(cx: &Context) {
     assert_eq!(restrict(&ring, &[reserved]), 0, "the reserved fields are not looked at");
 }
 
+#[case]
 fn too_many_are_einval(cx: &Context) {
     let ring = disabled(cx);
     let rules = vec![operation(Opcode::Nop); 1024];
@@ -157,11 +151,13 @@ fn too_many_are_einval(cx: &Context) {
     assert_eq!(ring.register(IORING_REGISTER_RESTRICTIONS, 0, 1) as i32, -EINVAL);
 }
 
+#[case]
 fn bad_address_is_efault(cx: &Context) {
     let ring = disabled(cx);
     assert_eq!(ring.register(IORING_REGISTER_RESTRICTIONS, bad_address() as usize, 1) as i32, -EFAULT);
 }
 
+#[case]
 fn a_refused_request_breaks_its_chain(cx: &Context) {
     let mut ring = restricted(cx, &[operation(Opcode::Nop), rule(SQE_FLAGS_ALLOWED, IOSQE_IO_LINK)]);
     let (reader, _writer) = pipe();
@@ -173,6 +169,7 @@ fn a_refused_request_breaks_its_chain(cx: &Context) {
     assert_eq!(ring.wait_ordered(3), [(1, -ECANCELED), (2, -EACCES), (3, -ECANCELED)]);
 }
 
+#[case(own_flags, since = "6.0")]
 fn hold_for_a_single_issuer(cx: &Context) {
     let ring = cx.ring_with(4, IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER);
     assert_eq!((restrict(&ring, &[operation(Opcode::Timeout)]), enable(&ring)), (0, 0));

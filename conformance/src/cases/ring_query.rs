@@ -2,21 +2,7 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [of_a_ring],
-    own_flags: [
-        without_a_ring,
-        names_all_that_the_header_of_6_18_has,
-        tells_what_fits,
-        clears_what_is_beyond,
-        unknown_question_is_eopnotsupp,
-        result_and_reserved_must_be_zero,
-        list_is_followed,
-        circle_is_erange,
-        bad_addresses_are_efault,
-        argument_count_is_einval,
-    ],
-}
+topic!(since: "6.18", source: "io_uring/query.c");
 
 /// `struct io_uring_query_hdr`.
 #[repr(C)]
@@ -55,6 +41,7 @@ fn whole(cx: &Context, fd: i32, features: u32) {
 }
 
 /// Holds the lists that CONFORMANCE.md is made of against the kernel's own.
+#[case(own_flags)]
 fn names_all_that_the_header_of_6_18_has(cx: &Context) {
     use anyring_abi::interface::{Name, ENTER_FLAGS, FEATURES, OPCODES, REGISTER_CALLS, SETUP_FLAGS, SQE_FLAGS};
     let mut answer = [0; 6];
@@ -65,16 +52,19 @@ fn names_all_that_the_header_of_6_18_has(cx: &Context) {
     assert_eq!(answer[1..5], [FEATURES, SETUP_FLAGS, ENTER_FLAGS, SQE_FLAGS].map(bits));
 }
 
+#[case]
 fn of_a_ring(cx: &Context) {
     let ring = cx.ring(4);
     whole(cx, ring.fd, ring.params.features);
 }
 
+#[case(own_flags)]
 fn without_a_ring(cx: &Context) {
     let features = cx.ring_with(4, 0).params.features;
     whole(cx, -1, features);
 }
 
+#[case(own_flags)]
 fn tells_what_fits(cx: &Context) {
     let mut answer = [0; 6];
     let mut entry = entry(&mut answer, 16);
@@ -82,6 +72,7 @@ fn tells_what_fits(cx: &Context) {
     assert!(answer[1] != 0 && answer[2..] == [0; 4], "{answer:?}");
 }
 
+#[case(own_flags)]
 fn clears_what_is_beyond(cx: &Context) {
     let mut answer = [u64::MAX; 100];
     let mut entry = Entry { data: address_mut(&mut answer), size: 640, ..Entry::default() };
@@ -89,6 +80,7 @@ fn clears_what_is_beyond(cx: &Context) {
     assert_eq!((answer[6], answer[79], answer[80]), (0, 0, u64::MAX));
 }
 
+#[case(own_flags)]
 fn unknown_question_is_eopnotsupp(cx: &Context) {
     let mut answer = [7; 6];
     let mut entry = Entry { question: 200, ..entry(&mut answer, 48) };
@@ -96,6 +88,7 @@ fn unknown_question_is_eopnotsupp(cx: &Context) {
     assert_eq!(answer, [0; 6]);
 }
 
+#[case(own_flags)]
 fn result_and_reserved_must_be_zero(cx: &Context) {
     let mut answer = [7; 6];
     for wrong in [
@@ -108,6 +101,7 @@ fn result_and_reserved_must_be_zero(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn list_is_followed(cx: &Context) {
     let (mut first, mut second) = ([0; 6], [0; 6]);
     let mut behind = entry(&mut second, 48);
@@ -118,6 +112,7 @@ fn list_is_followed(cx: &Context) {
     assert_eq!((entry.result, behind.result, behind.size), (-EOPNOTSUPP, 0, 48));
 }
 
+#[case(own_flags)]
 fn circle_is_erange(cx: &Context) {
     let mut answer = [0; 6];
     let mut entry = entry(&mut answer, 48);
@@ -126,6 +121,7 @@ fn circle_is_erange(cx: &Context) {
     assert_eq!(ask(cx, -1, &mut entry), -libc::ERANGE);
 }
 
+#[case(own_flags)]
 fn bad_addresses_are_efault(cx: &Context) {
     let bad = bad_address();
     assert_eq!(cx.door.register(-1, IORING_REGISTER_QUERY, bad as usize, 0) as i32, -EFAULT);
@@ -134,6 +130,7 @@ fn bad_addresses_are_efault(cx: &Context) {
     assert_eq!(cx.door.register(-1, IORING_REGISTER_QUERY, 0, 0), 0, "an empty list");
 }
 
+#[case(own_flags)]
 fn argument_count_is_einval(cx: &Context) {
     let mut answer = [0; 6];
     let mut entry = entry(&mut answer, 48);

@@ -2,18 +2,7 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [
-        of_a_file_without_it_is_einval,
-        of_a_pipe_is_einval,
-        unknown_attribute_is_einval,
-        bad_address_is_efault,
-        reserved_is_einval,
-        bad_descriptor_is_ebadf,
-        other_operations_do_not_look,
-    ],
-    own_flags: [],
-}
+topic!(since: "6.13", source: "io_uring/rw.c");
 
 /// `struct io_uring_attr_pi`.
 #[repr(C)]
@@ -34,6 +23,7 @@ fn with_attributes(sqe: Sqe, attributes: u64, at: u64) -> Sqe {
 
 const PI: u64 = IORING_RW_ATTR_FLAG_PI as u64;
 
+#[case]
 fn of_a_file_without_it_is_einval(cx: &Context) {
     let (file, mut ring, mut buffer) = (file("f", b"abcdefgh"), cx.ring(4), [0; 8]);
     let protection = Protection { addr: address(&buffer), len: 8, ..Protection::default() };
@@ -43,6 +33,7 @@ fn of_a_file_without_it_is_einval(cx: &Context) {
     assert_eq!(std::fs::read("f").expect("read"), b"abcdefgh");
 }
 
+#[case]
 fn of_a_pipe_is_einval(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     let protection = Protection { addr: address(&buffer), len: 1, ..Protection::default() };
@@ -51,6 +42,7 @@ fn of_a_pipe_is_einval(cx: &Context) {
     assert_eq!(ring.run(read), -EINVAL);
 }
 
+#[case]
 fn unknown_attribute_is_einval(cx: &Context) {
     let (file, mut ring) = (file("f", b"abc"), cx.ring(4));
     let protection = Protection::default();
@@ -60,12 +52,14 @@ fn unknown_attribute_is_einval(cx: &Context) {
     }
 }
 
+#[case]
 fn bad_address_is_efault(cx: &Context) {
     let (file, mut ring) = (file("f", b"abc"), cx.ring(4));
     let read = with_attributes(sqe::read(fd(&file), &mut [0; 1], 0), PI, bad_address());
     assert_eq!(ring.run(read), -EFAULT);
 }
 
+#[case]
 fn reserved_is_einval(cx: &Context) {
     let (file, mut ring) = (file("f", b"abc"), cx.ring(4));
     let protection = Protection { rsvd: 1, ..Protection::default() };
@@ -73,6 +67,7 @@ fn reserved_is_einval(cx: &Context) {
     assert_eq!(ring.run(read), -EINVAL);
 }
 
+#[case]
 fn bad_descriptor_is_ebadf(cx: &Context) {
     let (mut ring, protection) = (cx.ring(4), Protection::default());
     assert_eq!(ring.run(with_attributes(sqe::read(9999, &mut [0; 1], 0), PI, address(&protection))), -EBADF);
@@ -80,6 +75,7 @@ fn bad_descriptor_is_ebadf(cx: &Context) {
 }
 
 /// NOP, say, leaves these words alone.
+#[case]
 fn other_operations_do_not_look(cx: &Context) {
     assert_eq!(cx.ring(4).run(with_attributes(sqe::nop(), PI, 8)), 0);
 }

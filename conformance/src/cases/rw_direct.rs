@@ -5,49 +5,7 @@ use super::prelude::*;
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-cases! {
-    any_flags: [
-        reads_what_is_there,
-        writes_what_is_asked,
-        vectors_are_filled_and_gathered,
-        batch_of_reads_fills_each_buffer,
-        batch_of_reads_and_writes_on_two_files,
-        read_across_the_end_is_short,
-        read_at_the_end_is_zero,
-        read_of_nothing_is_zero,
-        write_beyond_the_end_makes_the_file_longer,
-        write_into_a_hole,
-        position_is_used,
-        position_is_left_alone,
-        append_ignores_the_offset,
-        rwf_append_appends,
-        rwf_sync_and_dsync_write,
-        rwf_nowait_reads,
-        rwf_nowait_of_an_extending_write_is_eagain,
-        rwf_flags_that_there_are_not,
-        misaligned_length_is_einval,
-        misaligned_offset_is_einval,
-        negative_offset_is_einval,
-        bad_memory_is_efault,
-        bad_vector_is_efault,
-        half_bad_memory,
-        read_only_and_write_only_files,
-        bad_descriptors_are_ebadf,
-        fixed_buffers,
-        fixed_buffer_may_go_when_it_is_done,
-        fixed_vectors,
-        fixed_files,
-        chosen_buffers,
-        async_reads_and_writes,
-        priorities,
-        large_transfers,
-        success_without_a_cqe,
-        o_direct_set_and_cleared_later,
-    ],
-    own_flags: [
-        block_device,
-    ],
-}
+topic!(since: "5.1", source: "io_uring_enter(2), io_uring/rw.c");
 
 /// The file that cases read and write: 64 KiB, each page filled with its number and one.
 pub fn direct_file(cx: &Context) -> std::fs::File {
@@ -75,12 +33,14 @@ fn is_all(bytes: &[u8], value: u8) -> bool {
     bytes.iter().all(|byte| *byte == value)
 }
 
+#[case(since = "5.6")]
 fn reads_what_is_there(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(2));
     assert_eq!(ring.run(sqe::read(fd(&file), bytes, 4096).data(7)), 8192);
     assert!(is_all(&bytes[..4096], 2) && is_all(&bytes[4096..], 3));
 }
 
+#[case(since = "5.6")]
 fn writes_what_is_asked(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(2));
     bytes.fill(99);
@@ -89,6 +49,7 @@ fn writes_what_is_asked(cx: &Context) {
     assert!(is_all(&found[..4096], 1) && is_all(&found[4096..12288], 99) && is_all(&found[12288..16384], 4));
 }
 
+#[case]
 fn vectors_are_filled_and_gathered(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(3));
     let (first, rest) = bytes.split_at_mut(4096);
@@ -101,16 +62,17 @@ fn vectors_are_filled_and_gathered(cx: &Context) {
     assert!(is_all(&found[8192..12288], 2) && is_all(&found[12288..16384], 1));
 }
 
+#[case(since = "5.6")]
 fn batch_of_reads_fills_each_buffer(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(16), pages(16));
     let reads = bytes.chunks_mut(4096).enumerate();
-    let reads: Vec<_> =
-        reads.map(|(n, page)| sqe::read(fd(&file), page, n as i64 * 4096).data(n as u64)).collect();
+    let reads: Vec<_> = reads.map(|(n, page)| sqe::read(fd(&file), page, n as i64 * 4096).data(n as u64)).collect();
     ring.go_all(&reads);
     assert_eq!(ring.wait_sorted(16), (0..16).map(|n| (n, 4096)).collect::<Vec<_>>());
     assert!(bytes.chunks(4096).zip(1..).all(|(page, value)| is_all(page, value)));
 }
 
+#[case(since = "5.6")]
 fn batch_of_reads_and_writes_on_two_files(cx: &Context) {
     let (one, mut ring, bytes) = (direct_file(cx), cx.ring(8), pages(4));
     let two = open(cx, std::fs::File::options().read(true).write(true));
@@ -129,6 +91,7 @@ fn batch_of_reads_and_writes_on_two_files(cx: &Context) {
     assert!(is_all(&found[4096..8192], 77) && is_all(&found[12288..16384], 77) && is_all(&found[..4096], 1));
 }
 
+#[case(since = "5.6")]
 fn read_across_the_end_is_short(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(4));
     file.set_len(10_000).expect("shorten the file");
@@ -137,12 +100,14 @@ fn read_across_the_end_is_short(cx: &Context) {
     assert!(is_all(&bytes[..4096], 2) && is_all(&bytes[4096..5_904], 3));
 }
 
+#[case(since = "5.6")]
 fn read_at_the_end_is_zero(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(1));
     assert_eq!(ring.run(sqe::read(fd(&file), bytes, 65_536)), 0);
     assert_eq!(ring.run(sqe::read(fd(&file), bytes, 1 << 40)), 0);
 }
 
+#[case(since = "5.6")]
 fn read_of_nothing_is_zero(cx: &Context) {
     let (file, mut ring) = (direct_file(cx), cx.ring(4));
     assert_eq!(ring.run(sqe::read(fd(&file), &mut [], 0)), 0);
@@ -150,6 +115,7 @@ fn read_of_nothing_is_zero(cx: &Context) {
     assert_eq!(ring.run(sqe::write(fd(&file), &[], 65_536)), 0);
 }
 
+#[case(since = "5.6")]
 fn write_beyond_the_end_makes_the_file_longer(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(1));
     bytes.fill(50);
@@ -157,9 +123,12 @@ fn write_beyond_the_end_makes_the_file_longer(cx: &Context) {
     assert_eq!(ring.run(sqe::write(fd(&file), bytes, 1 << 20)), 4096);
     let found = content();
     assert_eq!(found.len(), (1 << 20) + 4096);
-    assert!(is_all(&found[65_536..69_632], 50) && is_all(&found[69_632..1 << 20], 0) && is_all(&found[1 << 20..], 50));
+    assert!(
+        is_all(&found[65_536..69_632], 50) && is_all(&found[69_632..1 << 20], 0) && is_all(&found[1 << 20..], 50)
+    );
 }
 
+#[case(since = "5.6")]
 fn write_into_a_hole(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(1));
     file.set_len(1 << 20).expect("a hole at the end");
@@ -170,6 +139,7 @@ fn write_into_a_hole(cx: &Context) {
 }
 
 /// Whether it is advanced depends on whether the device was waited for.
+#[case(since = "5.6")]
 fn position_is_used(cx: &Context) {
     let (mut file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(1));
     file.seek(SeekFrom::Start(8192)).expect("seek");
@@ -180,6 +150,7 @@ fn position_is_used(cx: &Context) {
     assert!(is_all(&content()[4096..12_288], 3));
 }
 
+#[case(since = "5.6")]
 fn position_is_left_alone(cx: &Context) {
     let (mut file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(1));
     assert_eq!(ring.run(sqe::read(fd(&file), bytes, 8192)), 4096);
@@ -187,6 +158,7 @@ fn position_is_left_alone(cx: &Context) {
     assert_eq!(file.stream_position().expect("the position"), 0);
 }
 
+#[case(since = "5.6")]
 fn append_ignores_the_offset(cx: &Context) {
     let ((), mut ring, bytes) = (drop(direct_file(cx)), cx.ring(4), pages(1));
     let file = open(cx, std::fs::File::options().append(true));
@@ -197,6 +169,7 @@ fn append_ignores_the_offset(cx: &Context) {
     assert!(found.len() == 73_728 && is_all(&found[..4096], 1) && is_all(&found[65_536..], 70));
 }
 
+#[case(since = "5.6")]
 fn rwf_append_appends(cx: &Context) {
     const RWF_APPEND: u32 = 0x10;
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(1));
@@ -206,6 +179,7 @@ fn rwf_append_appends(cx: &Context) {
     assert!(found.len() == 69_632 && is_all(&found[..4096], 1) && is_all(&found[65_536..], 71));
 }
 
+#[case(since = "5.6")]
 fn rwf_sync_and_dsync_write(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(1));
     bytes.fill(72);
@@ -217,6 +191,7 @@ fn rwf_sync_and_dsync_write(cx: &Context) {
 
 const RWF_NOWAIT: u32 = 8;
 
+#[case(since = "5.6")]
 fn rwf_nowait_reads(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(1));
     let answer = ring.run(sqe::read(fd(&file), bytes, 4096).op_flags(RWF_NOWAIT));
@@ -229,6 +204,7 @@ fn rwf_nowait_reads(cx: &Context) {
     assert_eq!(ring.run(sqe::read(fd(&file), &mut bytes[..100], 0).op_flags(RWF_NOWAIT)), -EINVAL);
 }
 
+#[case]
 fn rwf_nowait_of_an_extending_write_is_eagain(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(1));
     match ring.run(sqe::write(fd(&file), bytes, 65_536).op_flags(RWF_NOWAIT)) {
@@ -238,12 +214,14 @@ fn rwf_nowait_of_an_extending_write_is_eagain(cx: &Context) {
     assert_eq!(content().len(), 65_536);
 }
 
+#[case]
 fn rwf_flags_that_there_are_not(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(1));
     assert_eq!(ring.run(sqe::read(fd(&file), bytes, 0).op_flags(1 << 12)), -EOPNOTSUPP);
     assert_eq!(ring.run(sqe::read(fd(&file), bytes, 0).op_flags(1)), -EINVAL, "RWF_HIPRI");
 }
 
+#[case]
 fn misaligned_length_is_einval(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(1));
     assert_eq!(ring.run(sqe::read(fd(&file), &mut bytes[..100], 0)), -EINVAL);
@@ -251,12 +229,14 @@ fn misaligned_length_is_einval(cx: &Context) {
     assert_eq!(ring.run(sqe::readv(fd(&file), &vectors, 0)), -EINVAL);
 }
 
+#[case]
 fn misaligned_offset_is_einval(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(1));
     assert_eq!(ring.run(sqe::read(fd(&file), bytes, 100)), -EINVAL);
     assert_eq!(ring.run(sqe::readv(fd(&file), &[iovec_mut(bytes)], 100)), -EINVAL);
 }
 
+#[case]
 fn negative_offset_is_einval(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(1));
     assert_eq!(ring.run(sqe::read(fd(&file), bytes, -4096)), -EINVAL);
@@ -264,6 +244,7 @@ fn negative_offset_is_einval(cx: &Context) {
     assert_eq!(ring.run(sqe::write(fd(&file), bytes, i64::MAX - 4095)), -EINVAL);
 }
 
+#[case(since = "5.6")]
 fn bad_memory_is_efault(cx: &Context) {
     let (file, mut ring) = (direct_file(cx), cx.ring(8));
     for at in [bad_address(), 0xffff_8000_0000_0000, 1 << 62] {
@@ -276,6 +257,7 @@ fn bad_memory_is_efault(cx: &Context) {
     assert_eq!(ring.run(prep(Opcode::Write, fd(&file), address(bytes), 4096, 0)), 4096);
 }
 
+#[case]
 fn bad_vector_is_efault(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(8), pages(1));
     let bad = libc::iovec { iov_base: bad_address() as *mut libc::c_void, iov_len: 4096 };
@@ -290,6 +272,7 @@ fn bad_vector_is_efault(cx: &Context) {
 }
 
 /// The first page can be written to, the second not.
+#[case]
 fn half_bad_memory(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(2));
     protect(&bytes[4096..], libc::PROT_NONE);
@@ -297,6 +280,7 @@ fn half_bad_memory(cx: &Context) {
     assert!(answer == -EFAULT || answer == 4096, "{answer}");
 }
 
+#[case(since = "5.6")]
 fn read_only_and_write_only_files(cx: &Context) {
     let ((), mut ring, bytes) = (drop(direct_file(cx)), cx.ring(4), pages(1));
     let reader = open(cx, std::fs::File::options().read(true));
@@ -307,6 +291,7 @@ fn read_only_and_write_only_files(cx: &Context) {
     assert_eq!(ring.run(sqe::write(fd(&writer), bytes, 4096)), 4096);
 }
 
+#[case(since = "5.6")]
 fn bad_descriptors_are_ebadf(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(1));
     assert_eq!(ring.run(sqe::read(fd(&file), bytes, 0)), 4096);
@@ -316,6 +301,7 @@ fn bad_descriptors_are_ebadf(cx: &Context) {
     assert_eq!(ring.run(sqe::read(-1, bytes, 0)), -EBADF);
 }
 
+#[case]
 fn fixed_buffers(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(8), pages(4));
     assert_eq!(ring.register_buffers(&[iovec(bytes)]), 0);
@@ -329,6 +315,7 @@ fn fixed_buffers(cx: &Context) {
     assert_eq!(ring.run(read(address(bytes), 4096, 0).buffer(1)), -EFAULT, "no such buffer");
 }
 
+#[case]
 fn fixed_buffer_may_go_when_it_is_done(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(8), pages(16));
     assert_eq!(ring.register_buffers(&[iovec(bytes)]), 0);
@@ -338,6 +325,7 @@ fn fixed_buffer_may_go_when_it_is_done(cx: &Context) {
     assert!(is_all(&bytes[61_440..], 16));
 }
 
+#[case(since = "6.15")]
 fn fixed_vectors(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(8), pages(4));
     assert_eq!(ring.register_buffers(&[iovec(bytes)]), 0);
@@ -351,6 +339,7 @@ fn fixed_vectors(cx: &Context) {
     assert!(is_all(&found[16_384..20_480], 1) && is_all(&found[20_480..24_576], 2));
 }
 
+#[case(since = "5.6")]
 fn fixed_files(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(8), pages(2));
     ring.register_files(&[fd(&file), -1]);
@@ -366,6 +355,7 @@ fn fixed_files(cx: &Context) {
     assert_eq!(ring.run(sqe::read(2, first, 0).with(IOSQE_FIXED_FILE)), -EBADF);
 }
 
+#[case(since = "5.7")]
 fn chosen_buffers(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(8), pages(2));
     let provide = prep(Opcode::ProvideBuffers, 2, address(bytes), 4096, 5);
@@ -378,6 +368,7 @@ fn chosen_buffers(cx: &Context) {
     assert!(is_all(&bytes[place..place + 4096], 2));
 }
 
+#[case(since = "5.6")]
 fn async_reads_and_writes(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(8), pages(2));
     let (read, written) = bytes.split_at_mut(4096);
@@ -391,6 +382,7 @@ fn async_reads_and_writes(cx: &Context) {
 }
 
 /// Best effort and idle, which anybody may ask for; a class that there is not.
+#[case(since = "5.6")]
 fn priorities(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(8), pages(1));
     for ioprio in [2 << 13 | 7, 2 << 13, 3 << 13] {
@@ -400,6 +392,7 @@ fn priorities(cx: &Context) {
     assert_eq!(ring.run(sqe::read(fd(&file), bytes, 4096).ioprio(5 << 13)), -EINVAL);
 }
 
+#[case(since = "5.6")]
 fn large_transfers(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(2048));
     bytes.fill(90);
@@ -409,13 +402,11 @@ fn large_transfers(cx: &Context) {
     assert!(is_all(bytes, 90));
 }
 
+#[case(since = "5.17")]
 fn success_without_a_cqe(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(1));
     let quiet = |sqe: Sqe| sqe.with(IOSQE_CQE_SKIP_SUCCESS);
-    ring.go_all(&[
-        quiet(sqe::read(fd(&file), bytes, 4096)).with(IOSQE_IO_LINK).data(1),
-        sqe::nop().data(2),
-    ]);
+    ring.go_all(&[quiet(sqe::read(fd(&file), bytes, 4096)).with(IOSQE_IO_LINK).data(1), sqe::nop().data(2)]);
     assert_eq!(ring.wait_ordered(1), [(2, 0)]);
     assert!(is_all(bytes, 2));
     ring.go(quiet(sqe::read(fd(&file), &mut bytes[..100], 0)).data(3));
@@ -423,6 +414,7 @@ fn success_without_a_cqe(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case(since = "5.6")]
 fn o_direct_set_and_cleared_later(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(1));
     // SAFETY: F_SETFL takes an integer and touches no memory of ours.
@@ -440,6 +432,7 @@ fn o_direct_set_and_cleared_later(cx: &Context) {
     assert!((4..8).all(|n| is_all(page(n), 96 + n as u8)));
 }
 
+#[case(own_flags, since = "5.6")]
 fn block_device(cx: &Context) {
     let (plain, mut ring, bytes) = (loop_device(2048), cx.ring(16), pages(16));
     let path = format!("/proc/self/fd/{}", fd(&plain));

@@ -8,44 +8,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
-cases! {
-    any_flags: [
-        chain_writes_then_reads,
-        chain_breaks_at_a_refused_one,
-        hard_chain_goes_on_behind_a_refused_one,
-        drain_waits_for_all_of_them,
-        many_at_once,
-        waits_for_one_at_a_time,
-        waits_beside_a_pipe,
-        waits_with_a_deadline,
-        polled_until_they_are_there,
-        registered_eventfd_is_signalled,
-        cancel_does_not_find_one_in_flight,
-        cancel_all_does_not_count_those_in_flight,
-        link_timeout_beside_one,
-        link_timeout_that_comes_first,
-        file_may_be_closed,
-        file_may_be_closed_by_the_same_submission,
-        number_may_be_another_file,
-        fixed_file_may_be_replaced,
-        vectors_may_go_after_submit,
-        overflowing_completions,
-        ring_closed_with_some_in_flight,
-        ring_closed_with_fixed_resources_in_flight,
-        rings_come_and_go_with_some_in_flight,
-    ],
-    own_flags: [
-        no_cqe_in_memory_of_a_closed_ring,
-        polling_thread_makes_them,
-        deferred_ring_is_told_of_them,
-        two_threads_submit_and_wait,
-        thread_waits_for_anothers,
-        forked_child_has_its_own,
-        child_of_a_process_with_some_in_flight,
-        exit_with_some_in_flight,
-        exec_with_some_in_flight,
-    ],
-}
+topic!(since: "5.1", source: "io_uring/rw.c, io_uring/cancel.c");
 
 fn is_all(bytes: &[u8], value: u8) -> bool {
     bytes.iter().all(|byte| *byte == value)
@@ -65,6 +28,7 @@ fn reads_of(file: &std::fs::File, bytes: &mut [u8]) -> Vec<Sqe> {
     parts.map(|(n, part)| sqe::read(fd(file), part, (n as i64) << 20).data(n as u64)).collect()
 }
 
+#[case(since = "5.6")]
 fn chain_writes_then_reads(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(8), pages(2));
     let (read, written) = bytes.split_at_mut(4096);
@@ -81,6 +45,7 @@ fn chain_writes_then_reads(cx: &Context) {
     }
 }
 
+#[case(since = "5.6")]
 fn chain_breaks_at_a_refused_one(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(8), pages(1));
     ring.go_all(&[
@@ -93,6 +58,7 @@ fn chain_breaks_at_a_refused_one(cx: &Context) {
     assert!(is_all(bytes, 1));
 }
 
+#[case(since = "5.6")]
 fn hard_chain_goes_on_behind_a_refused_one(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(8), pages(1));
     ring.go_all(&[
@@ -103,6 +69,7 @@ fn hard_chain_goes_on_behind_a_refused_one(cx: &Context) {
     assert!(is_all(bytes, 2));
 }
 
+#[case(since = "5.6")]
 fn drain_waits_for_all_of_them(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(32), pages(16));
     let reads = bytes.chunks_mut(4096).enumerate();
@@ -116,6 +83,7 @@ fn drain_waits_for_all_of_them(cx: &Context) {
     assert!(bytes.chunks(4096).zip(1..).all(|(page, value)| is_all(page, value)));
 }
 
+#[case(since = "5.6")]
 fn many_at_once(cx: &Context) {
     const MANY: usize = 1000;
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(1024), pages(MANY));
@@ -127,6 +95,7 @@ fn many_at_once(cx: &Context) {
     assert!(bytes.chunks(4096).enumerate().all(|(n, page)| is_all(page, n as u8 % 16 + 1)));
 }
 
+#[case(since = "5.6")]
 fn waits_for_one_at_a_time(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(32), pages(8));
     let read = |n: u64| prep(Opcode::Read, fd(&file), address(bytes) + n % 8 * 4096, 4096, n % 16 * 4096).data(n);
@@ -144,6 +113,7 @@ fn waits_for_one_at_a_time(cx: &Context) {
     assert_eq!(seen, (0..400).collect::<Vec<_>>());
 }
 
+#[case(since = "5.6")]
 fn waits_beside_a_pipe(cx: &Context) {
     let ((reader, mut writer), file) = (pipe(), direct_file(cx));
     let (mut ring, bytes) = (cx.ring(8), pages(2));
@@ -160,6 +130,7 @@ fn waits_beside_a_pipe(cx: &Context) {
     }
 }
 
+#[case(since = "5.6")]
 fn waits_with_a_deadline(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(8), pages(1));
     for _ in 0..20 {
@@ -170,6 +141,7 @@ fn waits_with_a_deadline(cx: &Context) {
 }
 
 /// Only the ring's memory is looked at: nobody enters.
+#[case(since = "5.6")]
 fn polled_until_they_are_there(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(8), pages(1));
     let deferred = ring.params.flags & IORING_SETUP_DEFER_TASKRUN != 0;
@@ -188,6 +160,7 @@ fn polled_until_they_are_there(cx: &Context) {
     }
 }
 
+#[case(since = "5.6")]
 fn registered_eventfd_is_signalled(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(8), pages(1));
     let event = eventfd(0, 0);
@@ -201,6 +174,7 @@ fn registered_eventfd_is_signalled(cx: &Context) {
     }
 }
 
+#[case(since = "5.6")]
 fn cancel_does_not_find_one_in_flight(cx: &Context) {
     let ((file, bytes), mut ring) = (large_file(cx, 16), cx.ring(64));
     let mut sqes = reads_of(&file, bytes);
@@ -211,6 +185,7 @@ fn cancel_does_not_find_one_in_flight(cx: &Context) {
     assert_eq!(seen[16], (100, -ENOENT));
 }
 
+#[case(since = "5.19")]
 fn cancel_all_does_not_count_those_in_flight(cx: &Context) {
     let ((file, bytes), (reader, _writer), mut ring) = (large_file(cx, 16), pipe(), cx.ring(64));
     ring.go(prep(Opcode::Read, fd(&reader), address(pages(1)), 1, 0).data(50));
@@ -223,16 +198,15 @@ fn cancel_all_does_not_count_those_in_flight(cx: &Context) {
     assert_eq!(seen[16..], [(50, -ECANCELED), (100, 1), (101, 0)]);
 }
 
+#[case(since = "5.6")]
 fn link_timeout_beside_one(cx: &Context) {
     let (file, mut ring, bytes, long) = (direct_file(cx), cx.ring(8), pages(1), ms(20_000));
-    ring.go_all(&[
-        sqe::read(fd(&file), bytes, 4096).with(IOSQE_IO_LINK).data(1),
-        sqe::link_timeout(&long).data(2),
-    ]);
+    ring.go_all(&[sqe::read(fd(&file), bytes, 4096).with(IOSQE_IO_LINK).data(1), sqe::link_timeout(&long).data(2)]);
     assert_eq!(ring.wait_sorted(2), [(1, 4096), (2, -ECANCELED)]);
     assert!(is_all(bytes, 2));
 }
 
+#[case(since = "5.6")]
 fn link_timeout_that_comes_first(cx: &Context) {
     let ((file, bytes), mut ring, now) = (large_file(cx, 64), cx.ring(8), Timespec { tv_sec: 0, tv_nsec: 1 });
     ring.go_all(&[sqe::read(fd(&file), bytes, 0).with(IOSQE_IO_LINK).data(1), sqe::link_timeout(&now).data(2)]);
@@ -241,6 +215,7 @@ fn link_timeout_that_comes_first(cx: &Context) {
     assert!([-ENOENT, -ECANCELED].contains(&seen[1].1), "{seen:?}");
 }
 
+#[case(since = "5.6")]
 fn file_may_be_closed(cx: &Context) {
     let ((file, bytes), mut ring) = (large_file(cx, 16), cx.ring(64));
     ring.go_all(&reads_of(&file, bytes));
@@ -248,6 +223,7 @@ fn file_may_be_closed(cx: &Context) {
     assert!(ring.wait_sorted(16).iter().all(|(_, res)| *res == 1 << 20));
 }
 
+#[case(since = "5.6")]
 fn file_may_be_closed_by_the_same_submission(cx: &Context) {
     let ((file, bytes), mut ring) = (large_file(cx, 16), cx.ring(64));
     let mut sqes = reads_of(&file, bytes);
@@ -260,6 +236,7 @@ fn file_may_be_closed_by_the_same_submission(cx: &Context) {
 }
 
 /// What is written must not go to the file that has the number by then: also where blocks must be allocated first.
+#[case(since = "5.6")]
 fn number_may_be_another_file(cx: &Context) {
     let (direct, mut ring, bytes) = (direct_file(cx), cx.ring(64), pages(16));
     bytes.fill(200);
@@ -274,6 +251,7 @@ fn number_may_be_another_file(cx: &Context) {
     assert!(is_all(&std::fs::read("direct").expect("read")[65_536..], 200));
 }
 
+#[case(since = "5.6")]
 fn fixed_file_may_be_replaced(cx: &Context) {
     let ((file, bytes), mut ring) = (large_file(cx, 16), cx.ring(64));
     ring.register_files(&[fd(&file)]);
@@ -286,6 +264,7 @@ fn fixed_file_may_be_replaced(cx: &Context) {
     assert!(ring.wait_sorted(16).iter().all(|(_, res)| *res == 1 << 20));
 }
 
+#[case]
 fn vectors_may_go_after_submit(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(8), pages(16));
     let mut vectors: Vec<_> = bytes.chunks_mut(4096).map(iovec_mut).collect();
@@ -296,6 +275,7 @@ fn vectors_may_go_after_submit(cx: &Context) {
     assert!(bytes.chunks(4096).zip(1..).all(|(page, value)| is_all(page, value)));
 }
 
+#[case(since = "5.6")]
 fn overflowing_completions(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring(4), pages(1));
     let rounds = 2 * ring.params.cq_entries as u64 / 4 + 1;
@@ -307,6 +287,7 @@ fn overflowing_completions(cx: &Context) {
     assert_eq!(seen, (0..4 * rounds).map(|n| (n, 4096)).collect::<Vec<_>>());
 }
 
+#[case(since = "5.6")]
 fn ring_closed_with_some_in_flight(cx: &Context) {
     let (file, bytes) = large_file(cx, 16);
     for _ in 0..5 {
@@ -319,6 +300,7 @@ fn ring_closed_with_some_in_flight(cx: &Context) {
     assert!(ring.wait_sorted(16).iter().all(|(_, res)| *res == 1 << 20));
 }
 
+#[case]
 fn ring_closed_with_fixed_resources_in_flight(cx: &Context) {
     let ((file, bytes), mut ring) = (large_file(cx, 16), cx.ring(64));
     assert_eq!(ring.register_buffers(&[iovec(bytes)]), 0);
@@ -333,6 +315,7 @@ fn ring_closed_with_fixed_resources_in_flight(cx: &Context) {
     std::thread::sleep(Duration::from_millis(50));
 }
 
+#[case(since = "5.6")]
 fn rings_come_and_go_with_some_in_flight(cx: &Context) {
     let (file, bytes) = (direct_file(cx), pages(16));
     for round in 0..50 {
@@ -345,6 +328,7 @@ fn rings_come_and_go_with_some_in_flight(cx: &Context) {
 }
 
 /// Where a ring was in the program's own memory, that may have something else once the ring is closed.
+#[case(own_flags, since = "6.5")]
 fn no_cqe_in_memory_of_a_closed_ring(cx: &Context) {
     let (file, bytes) = large_file(cx, 16);
     for _ in 0..5 {
@@ -359,6 +343,7 @@ fn no_cqe_in_memory_of_a_closed_ring(cx: &Context) {
     }
 }
 
+#[case(own_flags, since = "5.6")]
 fn polling_thread_makes_them(cx: &Context) {
     let (file, bytes) = (direct_file(cx), pages(16));
     let mut ring = polled::polled(cx, 32);
@@ -377,6 +362,7 @@ fn polling_thread_makes_them(cx: &Context) {
 }
 
 /// Its owner hears of them by IORING_SQ_TASKRUN.
+#[case(own_flags, since = "6.1")]
 fn deferred_ring_is_told_of_them(cx: &Context) {
     const DEFERRED: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring_with(8, DEFERRED), pages(1));
@@ -393,6 +379,7 @@ fn deferred_ring_is_told_of_them(cx: &Context) {
     }
 }
 
+#[case(own_flags, since = "5.6")]
 fn two_threads_submit_and_wait(cx: &Context) {
     direct_file(cx);
     let each = |part: u64| {
@@ -414,6 +401,7 @@ fn two_threads_submit_and_wait(cx: &Context) {
     threads.into_iter().for_each(|thread| thread.join().expect("it saw its own"));
 }
 
+#[case(own_flags, since = "5.6")]
 fn thread_waits_for_anothers(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring_with(16, 0), pages(1));
     for _ in 0..20 {
@@ -431,6 +419,7 @@ fn thread_waits_for_anothers(cx: &Context) {
     }
 }
 
+#[case(own_flags, since = "5.6")]
 fn forked_child_has_its_own(cx: &Context) {
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring_with(8, 0), pages(1));
     assert_eq!(ring.run(sqe::read(fd(&file), bytes, 4096)), 4096);
@@ -446,6 +435,7 @@ fn forked_child_has_its_own(cx: &Context) {
     assert!(is_all(bytes, 2));
 }
 
+#[case(own_flags, since = "5.6")]
 fn child_of_a_process_with_some_in_flight(cx: &Context) {
     let ((file, bytes), mut ring) = (large_file(cx, 16), cx.ring_with(64, 0));
     ring.go_all(&reads_of(&file, bytes));
@@ -457,6 +447,7 @@ fn child_of_a_process_with_some_in_flight(cx: &Context) {
     assert_eq!(child.wait(), 0);
 }
 
+#[case(own_flags)]
 fn exit_with_some_in_flight(cx: &Context) {
     let (file, bytes) = large_file(cx, 16);
     for _ in 0..3 {
@@ -470,6 +461,7 @@ fn exit_with_some_in_flight(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn exec_with_some_in_flight(cx: &Context) {
     let (file, bytes) = large_file(cx, 16);
     let child = start_child(|| {

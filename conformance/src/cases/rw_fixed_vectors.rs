@@ -2,23 +2,7 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [
-        write_and_read_back,
-        one_vector,
-        no_vectors,
-        a_vector_outside_of_the_buffer_is_efault,
-        a_vector_of_no_bytes,
-        without_registered_buffers_is_efault,
-        a_missing_buffer_is_efault,
-        bad_vectors_are_efault,
-        too_many_vectors_is_einval,
-        vectors_are_copied_at_submission,
-        read_of_a_pipe_waits,
-        async_read,
-    ],
-    own_flags: [],
-}
+topic!(since: "6.15", source: "io_uring_enter(2), io_uring/rw.c");
 
 fn vectored(opcode: Opcode, fd: i32, vectors: &[libc::iovec], off: u64) -> Sqe {
     prep(opcode, fd, address(vectors), vectors.len() as u32, off)
@@ -31,6 +15,7 @@ fn with_page(cx: &Context) -> (Ring, &'static mut [u8]) {
     (ring, page)
 }
 
+#[case]
 fn write_and_read_back(cx: &Context) {
     let (file, (mut ring, page)) = (file("f", b""), with_page(cx));
     page[..6].copy_from_slice(b"abcdef");
@@ -42,6 +27,7 @@ fn write_and_read_back(cx: &Context) {
     assert_eq!((&page[2048..2050], &page[100..104]), (&b"de"[..], &b"fabc"[..]));
 }
 
+#[case]
 fn one_vector(cx: &Context) {
     let (file, (mut ring, page)) = (file("f", b"abc"), with_page(cx));
     let vectors = [iovec_mut(&mut page[..3])];
@@ -49,11 +35,13 @@ fn one_vector(cx: &Context) {
     assert_eq!(&page[..3], b"abc");
 }
 
+#[case]
 fn no_vectors(cx: &Context) {
     let (file, (mut ring, _page)) = (file("f", b"abc"), with_page(cx));
     assert_eq!(ring.run(vectored(Opcode::ReadvFixed, fd(&file), &[], 0)), 0);
 }
 
+#[case]
 fn a_vector_outside_of_the_buffer_is_efault(cx: &Context) {
     let (file, (mut ring, page), mut outside) = (file("f", b"abcdef"), with_page(cx), [0u8; 3]);
     let vectors = [iovec_mut(&mut page[..3]), iovec_mut(&mut outside)];
@@ -63,6 +51,7 @@ fn a_vector_outside_of_the_buffer_is_efault(cx: &Context) {
     assert_eq!(&page[..3], &[0; 3]);
 }
 
+#[case]
 fn a_vector_of_no_bytes(cx: &Context) {
     let (file, (mut ring, page)) = (file("f", b"abcdef"), with_page(cx));
     let (first, rest) = page.split_at_mut(3);
@@ -70,23 +59,27 @@ fn a_vector_of_no_bytes(cx: &Context) {
     assert_eq!(ring.run(vectored(Opcode::ReadvFixed, fd(&file), &vectors, 0)), -EFAULT);
 }
 
+#[case]
 fn without_registered_buffers_is_efault(cx: &Context) {
     let (file, mut buffer) = (file("f", b"abcdef"), [0u8; 3]);
     let vectors = [iovec_mut(&mut buffer)];
     assert_eq!(cx.ring(4).run(vectored(Opcode::ReadvFixed, fd(&file), &vectors, 0)), -EFAULT);
 }
 
+#[case]
 fn a_missing_buffer_is_efault(cx: &Context) {
     let (file, (mut ring, page)) = (file("f", b"abcdef"), with_page(cx));
     let vectors = [iovec_mut(&mut page[..3])];
     assert_eq!(ring.run(vectored(Opcode::ReadvFixed, fd(&file), &vectors, 0).buffer(1)), -EFAULT);
 }
 
+#[case]
 fn bad_vectors_are_efault(cx: &Context) {
     let (file, (mut ring, _page)) = (file("f", b"abcdef"), with_page(cx));
     assert_eq!(ring.run(prep(Opcode::ReadvFixed, fd(&file), bad_address(), 1, 0)), -EFAULT);
 }
 
+#[case]
 fn too_many_vectors_is_einval(cx: &Context) {
     let (file, (mut ring, page)) = (file("f", b"abcdef"), with_page(cx));
     let vectors: Vec<_> = (0..1025).map(|place| iovec(&page[place..=place])).collect();
@@ -94,6 +87,7 @@ fn too_many_vectors_is_einval(cx: &Context) {
     assert_eq!(ring.run(vectored(Opcode::WritevFixed, fd(&file), &vectors[..1024], 0)), 1024);
 }
 
+#[case]
 fn vectors_are_copied_at_submission(cx: &Context) {
     let ((reader, mut writer), (mut ring, page)) = (pipe(), with_page(cx));
     let mut vectors = [iovec_mut(&mut page[..3])];
@@ -106,6 +100,7 @@ fn vectors_are_copied_at_submission(cx: &Context) {
     assert_eq!(&page[..3], b"abc");
 }
 
+#[case]
 fn read_of_a_pipe_waits(cx: &Context) {
     let ((reader, mut writer), (mut ring, page)) = (pipe(), with_page(cx));
     let (first, second) = page.split_at_mut(1);
@@ -117,6 +112,7 @@ fn read_of_a_pipe_waits(cx: &Context) {
     assert_eq!(&page[..4], b"abcd");
 }
 
+#[case]
 fn async_read(cx: &Context) {
     let (file, (mut ring, page)) = (file("f", b"abcdef"), with_page(cx));
     let vectors = [iovec_mut(&mut page[..3])];

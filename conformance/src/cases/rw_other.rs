@@ -3,47 +3,7 @@
 use super::prelude::*;
 use std::os::fd::FromRawFd;
 
-cases! {
-    any_flags: [
-        write_to_a_socket_that_was_shut_down_is_epipe,
-        socket_read_waits_for_data,
-        socket_read_with_an_offset_is_espipe,
-        socket_writev_and_readv,
-        nonblocking_socket_read_waits_for_data,
-        socket_read_rwf_nowait_is_eagain,
-        socket_read_ends_at_shutdown,
-        socket_write_without_peer_is_epipe_and_raises_sigpipe,
-        socket_write_to_a_full_buffer_waits,
-        tcp_read_waits_for_data,
-        tcp_read_of_an_unconnected_socket_is_enotconn,
-        eventfd_read_waits_for_a_count,
-        eventfd_read_of_a_ready_count,
-        eventfd_write_adds,
-        eventfd_write_that_would_overflow_waits,
-        eventfd_short_buffer_is_einval,
-        nonblocking_eventfd_read_waits,
-        eventfd_semaphore_reads_one,
-        async_eventfd_read_waits,
-        rwf_nowait_eventfd_read_is_eagain,
-        tty_read_waits_for_data,
-        nonblocking_tty_read,
-        tty_write_reaches_the_master,
-        async_tty_read_waits,
-        inotify_read_waits_for_an_event,
-        nonblocking_inotify_read,
-        timerfd_read_waits_for_expiry,
-        nonblocking_timerfd_read,
-        signalfd_read_waits_for_a_signal,
-        signalfd_read_in_the_submitter_only,
-        epoll_read_waits_to_be_readable_and_is_einval,
-        ring_read_waits_to_be_readable_and_is_einval,
-        eventfd_readv_is_whole,
-        write_of_nothing_asks_the_socket,
-        write_of_nothing_is_an_empty_message,
-        read_of_nothing_of_a_counter_is_einval,
-    ],
-    own_flags: [],
-}
+topic!(since: "5.1", source: "io_uring_enter(2), io_uring/rw.c");
 
 fn file_of(number: i32) -> std::fs::File {
     std::fs::File::from(owned(number, "the descriptor"))
@@ -63,18 +23,21 @@ fn send(to: &impl std::os::fd::AsRawFd, bytes: &[u8]) {
     assert_eq!(unsafe { libc::send(fd(to), bytes.as_ptr().cast(), bytes.len(), 0) }, bytes.len() as isize);
 }
 
+#[case(since = "5.6")]
 fn socket_read_waits_for_data(cx: &Context) {
     let (a, b) = unix_pair(libc::SOCK_STREAM);
     let (res, buffer) = waits(cx, &a, 0, || send(&b, b"abc"));
     assert_eq!((res, &buffer[..3]), (3, &b"abc"[..]));
 }
 
+#[case]
 fn socket_read_with_an_offset_is_espipe(cx: &Context) {
     let (a, b) = unix_pair(libc::SOCK_STREAM);
     send(&b, b"abc");
     assert_eq!(cx.ring(4).run(sqe::read(fd(&a), &mut [0; 8], 4)), -ESPIPE);
 }
 
+#[case]
 fn socket_writev_and_readv(cx: &Context) {
     let ((a, b), mut ring) = (unix_pair(libc::SOCK_STREAM), cx.ring(4));
     assert_eq!(ring.run(sqe::writev(fd(&a), &[iovec(b"ab"), iovec(b"cd")], 0)), 4);
@@ -83,21 +46,25 @@ fn socket_writev_and_readv(cx: &Context) {
     assert_eq!((&first, &second[..3]), (b"a", &b"bcd"[..]));
 }
 
+#[case(since = "5.6")]
 fn nonblocking_socket_read_waits_for_data(cx: &Context) {
     let (a, b) = unix_pair(libc::SOCK_STREAM | libc::SOCK_NONBLOCK);
     assert_eq!(waits(cx, &a, 0, || send(&b, b"abc")).0, 3);
 }
 
+#[case]
 fn socket_read_rwf_nowait_is_eagain(cx: &Context) {
     let (a, _b) = unix_pair(libc::SOCK_STREAM);
     assert_eq!(cx.ring(4).run(sqe::read(fd(&a), &mut [0; 8], 0).op_flags(libc::RWF_NOWAIT as u32)), -EAGAIN);
 }
 
+#[case(since = "5.6")]
 fn socket_read_ends_at_shutdown(cx: &Context) {
     let (a, b) = unix_pair(libc::SOCK_STREAM);
     assert_eq!(waits(cx, &a, 0, || drop(b)).0, 0);
 }
 
+#[case]
 fn socket_write_without_peer_is_epipe_and_raises_sigpipe(cx: &Context) {
     count_signal(libc::SIGPIPE);
     let (a, _) = unix_pair(libc::SOCK_STREAM);
@@ -105,6 +72,7 @@ fn socket_write_without_peer_is_epipe_and_raises_sigpipe(cx: &Context) {
     assert_eq!(SIGNALS.load(std::sync::atomic::Ordering::SeqCst), 1);
 }
 
+#[case(since = "5.6")]
 fn socket_write_to_a_full_buffer_waits(cx: &Context) {
     let ((a, b), mut ring) = (unix_pair(libc::SOCK_STREAM), cx.ring(4));
     let chunk = [1; 4096];
@@ -118,11 +86,13 @@ fn socket_write_to_a_full_buffer_waits(cx: &Context) {
     assert_eq!(ring.wait().res, 4);
 }
 
+#[case(since = "5.6")]
 fn tcp_read_waits_for_data(cx: &Context) {
     let (a, mut b) = tcp_pair();
     assert_eq!(waits(cx, &a, 0, || b.write_all(b"abc").expect("write")).0, 3);
 }
 
+#[case]
 fn tcp_read_of_an_unconnected_socket_is_enotconn(cx: &Context) {
     let socket = sys::socket(libc::AF_INET, libc::SOCK_STREAM);
     assert_eq!(cx.ring(4).run(sqe::read(fd(&socket), &mut [0; 8], 0)), -ENOTCONN);
@@ -132,11 +102,13 @@ fn add(mut eventfd: &std::fs::File, count: u64) {
     eventfd.write_all(&count.to_ne_bytes()).expect("write");
 }
 
+#[case(since = "5.6")]
 fn eventfd_read_waits_for_a_count(cx: &Context) {
     let file = eventfd(0, 0);
     assert_eq!(waits(cx, &file, 0, || add(&file, 3)), (8, 3u64.to_ne_bytes()));
 }
 
+#[case(since = "5.6")]
 fn eventfd_read_of_a_ready_count(cx: &Context) {
     let (file, mut ring, mut buffer) = (eventfd(9, 0), cx.ring(4), [0; 8]);
     ring.go(sqe::read(fd(&file), &mut buffer, 0));
@@ -144,6 +116,7 @@ fn eventfd_read_of_a_ready_count(cx: &Context) {
     assert_eq!((ring.wait().res, buffer), (8, 9u64.to_ne_bytes()));
 }
 
+#[case(since = "5.6")]
 fn eventfd_write_adds(cx: &Context) {
     let mut file = eventfd(1, 0);
     assert_eq!(cx.ring(4).run(sqe::write(fd(&file), &4u64.to_ne_bytes(), 0)), 8);
@@ -152,6 +125,7 @@ fn eventfd_write_adds(cx: &Context) {
     assert_eq!(u64::from_ne_bytes(buffer), 5);
 }
 
+#[case(since = "5.6")]
 fn eventfd_write_that_would_overflow_waits(cx: &Context) {
     let (mut file, mut ring) = (eventfd(0, 0), cx.ring(4));
     add(&file, u64::MAX - 1);
@@ -161,17 +135,20 @@ fn eventfd_write_that_would_overflow_waits(cx: &Context) {
     assert_eq!(ring.wait().res, 8);
 }
 
+#[case]
 fn eventfd_short_buffer_is_einval(cx: &Context) {
     let file = eventfd(1, 0);
     assert_eq!(cx.ring(4).run(sqe::read(fd(&file), &mut [0; 4], 0)), -EINVAL);
     assert_eq!(cx.ring(4).run(sqe::write(fd(&file), &[0; 4], 0)), -EINVAL);
 }
 
+#[case(since = "5.6")]
 fn nonblocking_eventfd_read_waits(cx: &Context) {
     let file = eventfd(0, libc::EFD_NONBLOCK);
     assert_eq!(waits(cx, &file, 0, || add(&file, 3)).0, 8);
 }
 
+#[case(since = "5.6")]
 fn eventfd_semaphore_reads_one(cx: &Context) {
     let (file, mut ring, mut buffer) = (eventfd(2, libc::EFD_SEMAPHORE), cx.ring(4), [0; 8]);
     for _ in 0..2 {
@@ -184,22 +161,26 @@ fn eventfd_semaphore_reads_one(cx: &Context) {
     assert_eq!(ring.wait().res, 8);
 }
 
+#[case(since = "5.6")]
 fn async_eventfd_read_waits(cx: &Context) {
     let file = eventfd(0, 0);
     assert_eq!(waits(cx, &file, IOSQE_ASYNC, || add(&file, 3)), (8, 3u64.to_ne_bytes()));
 }
 
+#[case]
 fn rwf_nowait_eventfd_read_is_eagain(cx: &Context) {
     let file = eventfd(0, 0);
     assert_eq!(cx.ring(4).run(sqe::read(fd(&file), &mut [0; 8], 0).op_flags(libc::RWF_NOWAIT as u32)), -EAGAIN);
 }
 
+#[case(since = "5.6")]
 fn tty_read_waits_for_data(cx: &Context) {
     let (mut master, slave) = pty();
     let (res, buffer) = waits(cx, &slave, 0, || master.write_all(b"abc").expect("write"));
     assert_eq!((res, &buffer[..3]), (3, &b"abc"[..]));
 }
 
+#[case(since = "5.6")]
 fn nonblocking_tty_read(cx: &Context) {
     let (mut master, slave) = pty();
     // SAFETY: numbers only.
@@ -207,6 +188,7 @@ fn nonblocking_tty_read(cx: &Context) {
     assert_eq!(waits(cx, &slave, 0, || master.write_all(b"abc").expect("write")).0, 3);
 }
 
+#[case(since = "5.6")]
 fn tty_write_reaches_the_master(cx: &Context) {
     let (mut master, slave) = pty();
     assert_eq!(cx.ring(4).run(sqe::write(fd(&slave), b"abc", 0)), 3);
@@ -215,6 +197,7 @@ fn tty_write_reaches_the_master(cx: &Context) {
     assert_eq!(&buffer, b"abc");
 }
 
+#[case(since = "5.6")]
 fn async_tty_read_waits(cx: &Context) {
     let (mut master, slave) = pty();
     assert_eq!(waits(cx, &slave, IOSQE_ASYNC, || master.write_all(b"abc").expect("write")).0, 3);
@@ -237,10 +220,12 @@ fn inotify_waits(cx: &Context, flags: i32) {
     assert_eq!(ring.wait().res, 32, "one event and the padded name");
 }
 
+#[case(since = "5.6")]
 fn inotify_read_waits_for_an_event(cx: &Context) {
     inotify_waits(cx, 0);
 }
 
+#[case(since = "5.6")]
 fn nonblocking_inotify_read(cx: &Context) {
     inotify_waits(cx, libc::IN_NONBLOCK);
 }
@@ -258,11 +243,13 @@ fn set_timer(timer: &std::fs::File, milliseconds: i64) {
     assert_eq!(unsafe { libc::timerfd_settime(fd(timer), 0, &spec, std::ptr::null_mut()) }, 0);
 }
 
+#[case(since = "5.6")]
 fn timerfd_read_waits_for_expiry(cx: &Context) {
     let timer = timerfd(0);
     assert_eq!(waits(cx, &timer, 0, || set_timer(&timer, 5)), (8, 1u64.to_ne_bytes()));
 }
 
+#[case(since = "5.6")]
 fn nonblocking_timerfd_read(cx: &Context) {
     let timer = timerfd(libc::TFD_NONBLOCK);
     assert_eq!(waits(cx, &timer, 0, || set_timer(&timer, 5)).0, 8);
@@ -279,6 +266,7 @@ fn signalfd(signal: i32) -> std::fs::File {
     }
 }
 
+#[case(since = "5.6")]
 fn signalfd_read_waits_for_a_signal(cx: &Context) {
     let (file, mut ring, mut buffer) = (signalfd(libc::SIGUSR1), cx.ring(4), [0; 128]);
     ring.go(sqe::read(fd(&file), &mut buffer, 0));
@@ -288,6 +276,7 @@ fn signalfd_read_waits_for_a_signal(cx: &Context) {
     assert_eq!(u32::from_ne_bytes([buffer[0], buffer[1], buffer[2], buffer[3]]), libc::SIGUSR1 as u32);
 }
 
+#[case(since = "5.6")]
 fn signalfd_read_in_the_submitter_only(cx: &Context) {
     let (file, mut ring, mut buffer) = (signalfd(libc::SIGUSR1), cx.ring(4), [0; 128]);
     raise(libc::SIGUSR1);
@@ -295,12 +284,14 @@ fn signalfd_read_in_the_submitter_only(cx: &Context) {
 }
 
 /// What has no read of its own is polled first, as everything that can be polled.
+#[case]
 fn epoll_read_waits_to_be_readable_and_is_einval(cx: &Context) {
     let ((reader, mut writer), epoll) = (pipe(), epoll());
     assert_eq!(cx.door.epoll_add(fd(&epoll), fd(&reader), libc::EPOLLIN as u32), 0);
     assert_eq!(waits(cx, &epoll, 0, || writer.write_all(b"x").expect("write")).0, -EINVAL);
 }
 
+#[case]
 fn ring_read_waits_to_be_readable_and_is_einval(cx: &Context) {
     let (mut ring, mut other, mut buffer) = (cx.ring(4), cx.ring(4), [0; 8]);
     ring.go(sqe::read(other.fd, &mut buffer, 0));
@@ -309,6 +300,7 @@ fn ring_read_waits_to_be_readable_and_is_einval(cx: &Context) {
     assert_eq!(ring.wait().res, -EINVAL);
 }
 
+#[case]
 fn eventfd_readv_is_whole(cx: &Context) {
     let file = eventfd(7, 0);
     let (mut first, mut second) = ([0; 3], [0; 5]);
@@ -316,6 +308,7 @@ fn eventfd_readv_is_whole(cx: &Context) {
     assert_eq!(first[0], 7);
 }
 
+#[case(since = "5.11")]
 fn write_to_a_socket_that_was_shut_down_is_epipe(cx: &Context) {
     let ((a, _b), mut ring) = (unix_pair(libc::SOCK_STREAM), cx.ring(4));
     sys::count_signal(libc::SIGPIPE);
@@ -327,6 +320,7 @@ fn write_to_a_socket_that_was_shut_down_is_epipe(cx: &Context) {
     }
 }
 
+#[case(since = "5.11")]
 fn write_of_nothing_asks_the_socket(cx: &Context) {
     count_signal(libc::SIGPIPE);
     let (a, _b) = unix_pair(libc::SOCK_STREAM);
@@ -344,6 +338,7 @@ fn write_of_nothing_asks_the_socket(cx: &Context) {
     assert_eq!(SIGNALS.load(std::sync::atomic::Ordering::SeqCst), 3);
 }
 
+#[case(since = "5.6")]
 fn write_of_nothing_is_an_empty_message(cx: &Context) {
     for kind in [libc::SOCK_DGRAM, libc::SOCK_SEQPACKET] {
         let ((a, b), mut ring, mut room) = (unix_pair(kind), cx.ring(4), [0; 8]);
@@ -355,6 +350,7 @@ fn write_of_nothing_is_an_empty_message(cx: &Context) {
     }
 }
 
+#[case(since = "5.6")]
 fn read_of_nothing_of_a_counter_is_einval(cx: &Context) {
     let (mut ring, (reader, writer), counter) = (cx.ring(4), pipe(), eventfd(1, 0));
     // SAFETY: numbers only, and a set that outlives the call.

@@ -2,52 +2,9 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [
-        splice_pipe_to_pipe,
-        splice_file_to_pipe,
-        splice_file_to_pipe_at_the_position,
-        splice_pipe_to_file,
-        splice_pipe_to_socket,
-        splice_socket_to_pipe,
-        splice_waits_for_data,
-        splice_to_a_full_pipe_waits,
-        splice_at_eof_is_zero,
-        splice_of_a_closed_pipe_is_zero,
-        splice_of_nothing_is_zero,
-        splice_with_an_offset_on_a_pipe_is_espipe,
-        splice_is_refused_before_it_waits,
-        tee_is_refused_before_it_waits,
-        splice_file_to_file_is_einval,
-        splice_same_pipe_is_einval,
-        splice_unknown_flag_is_einval,
-        splice_bad_in_descriptor_is_ebadf,
-        splice_bad_out_descriptor_is_ebadf,
-        splice_nonblock_of_an_empty_pipe_is_eagain,
-        splice_fixed_in_descriptor,
-        splice_fixed_out_descriptor,
-        splice_fixed_in_without_table_is_ebadf,
-        splice_is_short_when_less_is_there,
-        tee_duplicates,
-        tee_waits_for_data,
-        tee_of_a_file_is_einval,
-        tee_with_offsets_is_einval,
-        tee_of_nothing_is_zero,
-        tee_fixed_in_descriptor,
-        epoll_ctl_adds,
-        epoll_ctl_add_twice_is_eexist,
-        epoll_ctl_modifies_and_deletes,
-        epoll_ctl_missing_is_enoent,
-        epoll_ctl_of_a_file_is_eperm,
-        epoll_ctl_bad_event_is_efault,
-        epoll_ctl_bad_descriptors,
-        epoll_ctl_unknown_operation_is_einval,
-        epoll_ctl_of_no_epoll_is_einval,
-        async_epoll_ctl,
-    ],
-    own_flags: [],
-}
+topic!(since: "5.7", source: "io_uring_enter(2), io_uring/splice.c, io_uring/epoll.c");
 
+#[case]
 fn splice_pipe_to_pipe(cx: &Context) {
     let ((from, mut writer), (mut reader, to)) = (pipe(), pipe());
     writer.write_all(b"abc").expect("write");
@@ -57,6 +14,7 @@ fn splice_pipe_to_pipe(cx: &Context) {
     assert_eq!(&buffer, b"abc");
 }
 
+#[case]
 fn splice_file_to_pipe(cx: &Context) {
     let (file, (mut reader, to)) = (file("f", b"0123456789"), pipe());
     assert_eq!(cx.ring(4).run(sqe::splice(fd(&file), 4, fd(&to), -1, 3)), 3);
@@ -65,6 +23,7 @@ fn splice_file_to_pipe(cx: &Context) {
     assert_eq!(&buffer, b"456");
 }
 
+#[case]
 fn splice_file_to_pipe_at_the_position(cx: &Context) {
     use std::io::Seek;
     let (mut file, (_reader, to)) = (file("f", b"0123456789"), pipe());
@@ -75,6 +34,7 @@ fn splice_file_to_pipe_at_the_position(cx: &Context) {
     assert_eq!(file.stream_position().expect("seek"), 3, "an offset leaves the position");
 }
 
+#[case]
 fn splice_pipe_to_file(cx: &Context) {
     let (file, (from, mut writer)) = (file("f", b"0123456789"), pipe());
     writer.write_all(b"ab").expect("write");
@@ -82,6 +42,7 @@ fn splice_pipe_to_file(cx: &Context) {
     assert_eq!(std::fs::read("f").expect("read"), b"01234ab789");
 }
 
+#[case]
 fn splice_pipe_to_socket(cx: &Context) {
     let ((from, mut writer), (a, b)) = (pipe(), unix_pair(libc::SOCK_STREAM));
     writer.write_all(b"abc").expect("write");
@@ -89,6 +50,7 @@ fn splice_pipe_to_socket(cx: &Context) {
     assert_eq!(readable_bytes(&b), 3);
 }
 
+#[case]
 fn splice_socket_to_pipe(cx: &Context) {
     let ((a, mut b), (reader, to)) = (tcp_pair(), pipe());
     b.write_all(b"abc").expect("write");
@@ -96,6 +58,7 @@ fn splice_socket_to_pipe(cx: &Context) {
     assert_eq!(readable_bytes(&reader), 3);
 }
 
+#[case]
 fn splice_waits_for_data(cx: &Context) {
     let ((from, mut writer), (_reader, to), mut ring) = (pipe(), pipe(), cx.ring(4));
     ring.go(sqe::splice(fd(&from), -1, fd(&to), -1, 3));
@@ -104,6 +67,7 @@ fn splice_waits_for_data(cx: &Context) {
     assert_eq!(ring.wait().res, 3);
 }
 
+#[case]
 fn splice_to_a_full_pipe_waits(cx: &Context) {
     let ((from, mut writer), (mut reader, to), mut ring) = (pipe(), full_pipe(), cx.ring(4));
     writer.write_all(b"abc").expect("write");
@@ -113,21 +77,25 @@ fn splice_to_a_full_pipe_waits(cx: &Context) {
     assert_eq!(ring.wait().res, 3);
 }
 
+#[case]
 fn splice_at_eof_is_zero(cx: &Context) {
     let (file, (_reader, to)) = (file("f", b"012"), pipe());
     assert_eq!(cx.ring(4).run(sqe::splice(fd(&file), 3, fd(&to), -1, 3)), 0);
 }
 
+#[case]
 fn splice_of_a_closed_pipe_is_zero(cx: &Context) {
     let ((from, _), (_reader, to)) = (pipe(), pipe());
     assert_eq!(cx.ring(4).run(sqe::splice(fd(&from), -1, fd(&to), -1, 3)), 0);
 }
 
+#[case]
 fn splice_of_nothing_is_zero(cx: &Context) {
     let ((from, _writer), (_reader, to)) = (pipe(), pipe());
     assert_eq!(cx.ring(4).run(sqe::splice(fd(&from), -1, fd(&to), -1, 0)), 0);
 }
 
+#[case]
 fn splice_with_an_offset_on_a_pipe_is_espipe(cx: &Context) {
     let ((from, mut writer), (_reader, to)) = (pipe(), pipe());
     writer.write_all(b"abc").expect("write");
@@ -136,6 +104,7 @@ fn splice_with_an_offset_on_a_pipe_is_espipe(cx: &Context) {
 }
 
 /// The pipe is empty: what is wrong otherwise is said at once.
+#[case]
 fn splice_is_refused_before_it_waits(cx: &Context) {
     let ((from, into), (other, to), mut ring) = (pipe(), pipe(), cx.ring(4));
     let file = file("f", b"abc");
@@ -150,6 +119,7 @@ fn splice_is_refused_before_it_waits(cx: &Context) {
     assert_eq!(ring.run(sqe::splice(fd(&socket), 0, fd(&to), -1, 1)), -EINVAL, "a socket has no position");
 }
 
+#[case]
 fn tee_is_refused_before_it_waits(cx: &Context) {
     let ((from, into), (other, to), mut ring) = (pipe(), pipe(), cx.ring(4));
     let (socket, _peer) = unix_pair(libc::SOCK_STREAM);
@@ -161,40 +131,47 @@ fn tee_is_refused_before_it_waits(cx: &Context) {
     assert_eq!(ring.run(tee(fd(&from), fd(&socket))), -EINVAL, "no pipe");
 }
 
+#[case]
 fn splice_file_to_file_is_einval(cx: &Context) {
     let (from, to) = (file("f", b"abc"), file("g", b""));
     assert_eq!(cx.ring(4).run(sqe::splice(fd(&from), -1, fd(&to), -1, 3)), -EINVAL);
 }
 
+#[case]
 fn splice_same_pipe_is_einval(cx: &Context) {
     let (reader, mut writer) = pipe();
     writer.write_all(b"abc").expect("write");
     assert_eq!(cx.ring(4).run(sqe::splice(fd(&reader), -1, fd(&writer), -1, 3)), -EINVAL);
 }
 
+#[case]
 fn splice_unknown_flag_is_einval(cx: &Context) {
     let ((from, mut writer), (_reader, to)) = (pipe(), pipe());
     writer.write_all(b"abc").expect("write");
     assert_eq!(cx.ring(4).run(sqe::splice(fd(&from), -1, fd(&to), -1, 3).op_flags(1 << 10)), -EINVAL);
 }
 
+#[case]
 fn splice_bad_in_descriptor_is_ebadf(cx: &Context) {
     let (_reader, to) = pipe();
     assert_eq!(cx.ring(4).run(sqe::splice(9999, -1, fd(&to), -1, 3)), -EBADF);
     assert_eq!(cx.ring(4).run(sqe::splice(-1, -1, fd(&to), -1, 3)), -EBADF);
 }
 
+#[case]
 fn splice_bad_out_descriptor_is_ebadf(cx: &Context) {
     let (from, _writer) = pipe();
     assert_eq!(cx.ring(4).run(sqe::splice(fd(&from), -1, 9999, -1, 3)), -EBADF);
 }
 
+#[case]
 fn splice_nonblock_of_an_empty_pipe_is_eagain(cx: &Context) {
     let ((from, _writer), (_reader, to)) = (pipe(), pipe());
     let splice = sqe::splice(fd(&from), -1, fd(&to), -1, 3);
     assert_eq!(cx.ring(4).run(splice.op_flags(libc::SPLICE_F_NONBLOCK)), -EAGAIN);
 }
 
+#[case]
 fn splice_fixed_in_descriptor(cx: &Context) {
     let ((from, mut writer), (_reader, to), mut ring) = (pipe(), pipe(), cx.ring(4));
     writer.write_all(b"abc").expect("write");
@@ -206,6 +183,7 @@ fn splice_fixed_in_descriptor(cx: &Context) {
     assert_eq!(ring.run(empty.op_flags(SPLICE_F_FD_IN_FIXED)), -EBADF);
 }
 
+#[case]
 fn splice_fixed_out_descriptor(cx: &Context) {
     let ((from, mut writer), (reader, to), mut ring) = (pipe(), pipe(), cx.ring(4));
     writer.write_all(b"abc").expect("write");
@@ -214,17 +192,20 @@ fn splice_fixed_out_descriptor(cx: &Context) {
     assert_eq!(readable_bytes(&reader), 3);
 }
 
+#[case]
 fn splice_fixed_in_without_table_is_ebadf(cx: &Context) {
     let (_reader, to) = pipe();
     assert_eq!(cx.ring(4).run(sqe::splice(0, -1, fd(&to), -1, 3).op_flags(SPLICE_F_FD_IN_FIXED)), -EBADF);
 }
 
+#[case]
 fn splice_is_short_when_less_is_there(cx: &Context) {
     let ((from, mut writer), (_reader, to)) = (pipe(), pipe());
     writer.write_all(b"abc").expect("write");
     assert_eq!(cx.ring(4).run(sqe::splice(fd(&from), -1, fd(&to), -1, 100)), 3);
 }
 
+#[case(since = "5.8")]
 fn tee_duplicates(cx: &Context) {
     let ((from, mut writer), (reader, to)) = (pipe(), pipe());
     writer.write_all(b"abc").expect("write");
@@ -232,6 +213,7 @@ fn tee_duplicates(cx: &Context) {
     assert_eq!((readable_bytes(&from), readable_bytes(&reader)), (3, 3));
 }
 
+#[case(since = "5.8")]
 fn tee_waits_for_data(cx: &Context) {
     let ((from, mut writer), (_reader, to), mut ring) = (pipe(), pipe(), cx.ring(4));
     ring.go(sqe::tee(fd(&from), fd(&to), 10));
@@ -240,11 +222,13 @@ fn tee_waits_for_data(cx: &Context) {
     assert_eq!(ring.wait().res, 3);
 }
 
+#[case]
 fn tee_of_a_file_is_einval(cx: &Context) {
     let (file, (_reader, to)) = (file("f", b"abc"), pipe());
     assert_eq!(cx.ring(4).run(sqe::tee(fd(&file), fd(&to), 10)), -EINVAL);
 }
 
+#[case]
 fn tee_with_offsets_is_einval(cx: &Context) {
     let ((from, _writer), (_reader, to)) = (pipe(), pipe());
     let tee = sqe::tee(fd(&from), fd(&to), 10);
@@ -252,11 +236,13 @@ fn tee_with_offsets_is_einval(cx: &Context) {
     assert_eq!(cx.ring(4).run(Sqe { addr: 1, ..tee }), -EINVAL);
 }
 
+#[case(since = "5.8")]
 fn tee_of_nothing_is_zero(cx: &Context) {
     let ((from, _writer), (_reader, to)) = (pipe(), pipe());
     assert_eq!(cx.ring(4).run(sqe::tee(fd(&from), fd(&to), 0)), 0);
 }
 
+#[case(since = "5.8")]
 fn tee_fixed_in_descriptor(cx: &Context) {
     let ((from, mut writer), (_reader, to), mut ring) = (pipe(), pipe(), cx.ring(4));
     writer.write_all(b"abc").expect("write");
@@ -272,6 +258,7 @@ fn readable() -> libc::epoll_event {
     libc::epoll_event { events: libc::EPOLLIN as u32, u64: 9 }
 }
 
+#[case]
 fn epoll_ctl_adds(cx: &Context) {
     let (epoll, (reader, mut writer), event) = (epoll(), pipe(), readable());
     let add = epoll_ctl(fd(&epoll), libc::EPOLL_CTL_ADD, fd(&reader), address(&event));
@@ -281,13 +268,14 @@ fn epoll_ctl_adds(cx: &Context) {
     assert_eq!(cx.door.epoll_wait(fd(&epoll), 1000), libc::EPOLLIN as isize);
 }
 
+#[case]
 fn epoll_ctl_add_twice_is_eexist(cx: &Context) {
     let (epoll, (reader, _writer), event) = (epoll(), pipe(), readable());
-    let (add, mut ring) =
-        (epoll_ctl(fd(&epoll), libc::EPOLL_CTL_ADD, fd(&reader), address(&event)), cx.ring(4));
+    let (add, mut ring) = (epoll_ctl(fd(&epoll), libc::EPOLL_CTL_ADD, fd(&reader), address(&event)), cx.ring(4));
     assert_eq!((ring.run(add), ring.run(add)), (0, -EEXIST));
 }
 
+#[case]
 fn epoll_ctl_modifies_and_deletes(cx: &Context) {
     let (epoll, (reader, mut writer), event, mut ring) = (epoll(), pipe(), readable(), cx.ring(4));
     writer.write_all(b"x").expect("write");
@@ -300,23 +288,27 @@ fn epoll_ctl_modifies_and_deletes(cx: &Context) {
     assert_eq!(ring.run(control(libc::EPOLL_CTL_MOD, &event)), -ENOENT);
 }
 
+#[case]
 fn epoll_ctl_missing_is_enoent(cx: &Context) {
     let (epoll, (reader, _writer)) = (epoll(), pipe());
     assert_eq!(cx.ring(4).run(epoll_ctl(fd(&epoll), libc::EPOLL_CTL_DEL, fd(&reader), 0)), -ENOENT);
 }
 
+#[case]
 fn epoll_ctl_of_a_file_is_eperm(cx: &Context) {
     let (epoll, file, event) = (epoll(), file("f", b""), readable());
     let add = epoll_ctl(fd(&epoll), libc::EPOLL_CTL_ADD, fd(&file), address(&event));
     assert_eq!(cx.ring(4).run(add), -libc::EPERM);
 }
 
+#[case]
 fn epoll_ctl_bad_event_is_efault(cx: &Context) {
     let (epoll, (reader, _writer)) = (epoll(), pipe());
     let add = epoll_ctl(fd(&epoll), libc::EPOLL_CTL_ADD, fd(&reader), bad_address());
     assert_eq!(cx.ring(4).run(add), -EFAULT);
 }
 
+#[case]
 fn epoll_ctl_bad_descriptors(cx: &Context) {
     let (epoll, (reader, _writer), event) = (epoll(), pipe(), readable());
     let add = |epoll, target| epoll_ctl(epoll, libc::EPOLL_CTL_ADD, target, address(&event));
@@ -324,6 +316,7 @@ fn epoll_ctl_bad_descriptors(cx: &Context) {
     assert_eq!(cx.ring(4).run(add(9999, fd(&reader))), -EBADF);
 }
 
+#[case]
 fn epoll_ctl_unknown_operation_is_einval(cx: &Context) {
     let (epoll, (reader, _writer), event) = (epoll(), pipe(), readable());
     assert_eq!(cx.ring(4).run(epoll_ctl(fd(&epoll), 9, fd(&reader), address(&event))), -EINVAL);
@@ -331,12 +324,14 @@ fn epoll_ctl_unknown_operation_is_einval(cx: &Context) {
     assert_eq!(cx.ring(4).run(add.buffer(1)), -EINVAL);
 }
 
+#[case]
 fn epoll_ctl_of_no_epoll_is_einval(cx: &Context) {
     let ((reader, writer), event) = (pipe(), readable());
     let add = epoll_ctl(fd(&writer), libc::EPOLL_CTL_ADD, fd(&reader), address(&event));
     assert_eq!(cx.ring(4).run(add), -EINVAL);
 }
 
+#[case]
 fn async_epoll_ctl(cx: &Context) {
     let (epoll, (reader, _writer), event) = (epoll(), pipe(), readable());
     let add = epoll_ctl(fd(&epoll), libc::EPOLL_CTL_ADD, fd(&reader), address(&event));

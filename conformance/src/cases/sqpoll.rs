@@ -5,30 +5,9 @@ use crate::polled::*;
 use crate::ring::QUIET;
 use std::time::{Duration, Instant};
 
-cases! {
-    any_flags: [],
-    own_flags: [
-        submits_without_a_call,
-        fills_the_cq_without_a_call,
-        sleeps_after_the_idle_time_and_says_so,
-        sleeping_thread_uses_no_time,
-        sleeping_thread_does_not_look_at_the_tail,
-        wakeup_flag_wakes_it,
-        enter_without_the_wakeup_flag_does_not_wake_it,
-        waits_for_its_first_sqe_asleep,
-        enter_answers_to_submit_whatever_there_is,
-        enter_answers_to_submit_and_waits,
-        wait_sleeps_until_the_thread_posts,
-        wait_times_out,
-        wait_is_interrupted_by_a_signal,
-        wait_with_a_mask_is_woken,
-        wait_with_a_mask_is_interrupted_by_what_it_admits,
-        sq_wait_waits_for_room,
-        sq_wait_with_room_returns_at_once,
-        sq_wait_is_ended_by_a_signal,
-    ],
-}
+topic!(since: "5.11", source: "io_uring_setup(2), io_uring/sqpoll.c");
 
+#[case(own_flags)]
 fn submits_without_a_call(cx: &Context) {
     let mut ring = polled(cx, 4);
     go(&mut ring, &[sqe::nop().data(7)]); // wakes it; from here on it spins
@@ -41,6 +20,7 @@ fn submits_without_a_call(cx: &Context) {
     look("the head", || ring.sq_head() == 101);
 }
 
+#[case(own_flags)]
 fn fills_the_cq_without_a_call(cx: &Context) {
     let mut ring = polled(cx, 8);
     go(&mut ring, &[1, 2, 3].map(|n| sqe::nop().data(n)));
@@ -48,6 +28,7 @@ fn fills_the_cq_without_a_call(cx: &Context) {
     assert_eq!([1, 2, 3].map(|_| ring.peek().expect("a CQE").user_data), [1, 2, 3]);
 }
 
+#[case(own_flags)]
 fn sleeps_after_the_idle_time_and_says_so(cx: &Context) {
     let mut ring = polled(cx, 4);
     go(&mut ring, &[sqe::nop()]);
@@ -65,6 +46,7 @@ fn ticks_of(thread: i32) -> u64 {
     number(11) + number(12) // utime and stime, fields 14 and 15 of proc(5)
 }
 
+#[case(own_flags)]
 fn sleeping_thread_uses_no_time(cx: &Context) {
     let ((reader, _writer), (mut ring, thread), mut buffer) = (pipe(), polled_by(cx), [0; 1]);
     go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0)]);
@@ -76,6 +58,7 @@ fn sleeping_thread_uses_no_time(cx: &Context) {
     assert_eq!((ticks_of(thread), sleeps(&ring)), (before, true));
 }
 
+#[case(own_flags)]
 fn sleeping_thread_does_not_look_at_the_tail(cx: &Context) {
     let mut ring = polled(cx, 4);
     wait_asleep(&ring);
@@ -86,6 +69,7 @@ fn sleeping_thread_does_not_look_at_the_tail(cx: &Context) {
     assert_eq!((ring.cq_ready(), ring.sq_head()), (0, 0));
 }
 
+#[case(own_flags)]
 fn wakeup_flag_wakes_it(cx: &Context) {
     let mut ring = polled(cx, 4);
     wait_asleep(&ring);
@@ -95,6 +79,7 @@ fn wakeup_flag_wakes_it(cx: &Context) {
     assert_eq!(seen(&mut ring).user_data, 3);
 }
 
+#[case(own_flags)]
 fn enter_without_the_wakeup_flag_does_not_wake_it(cx: &Context) {
     let mut ring = polled(cx, 4);
     wait_asleep(&ring);
@@ -106,11 +91,13 @@ fn enter_without_the_wakeup_flag_does_not_wake_it(cx: &Context) {
     assert_eq!((ring.cq_ready(), sleeps(&ring)), (0, true));
 }
 
+#[case(own_flags)]
 fn waits_for_its_first_sqe_asleep(cx: &Context) {
     let long = Params { sq_thread_idle: 60_000, ..params(0) };
     wait_asleep(&ring_of(cx, 4, long));
 }
 
+#[case(own_flags)]
 fn enter_answers_to_submit_whatever_there_is(cx: &Context) {
     let ring = polled(cx, 4);
     for count in [0, 1, 17, 1 << 20] {
@@ -119,6 +106,7 @@ fn enter_answers_to_submit_whatever_there_is(cx: &Context) {
     assert_eq!((ring.sq_head(), ring.cq_ready()), (0, 0));
 }
 
+#[case(own_flags)]
 fn enter_answers_to_submit_and_waits(cx: &Context) {
     let mut ring = polled(cx, 4);
     ring.push(sqe::nop());
@@ -129,6 +117,7 @@ fn enter_answers_to_submit_and_waits(cx: &Context) {
     assert_eq!(ring.cq_ready(), 2);
 }
 
+#[case(own_flags)]
 fn wait_sleeps_until_the_thread_posts(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), polled(cx, 4), [0; 4]);
     go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0).data(9)]);
@@ -141,6 +130,7 @@ fn wait_sleeps_until_the_thread_posts(cx: &Context) {
     feeder.join().expect("the feeder");
 }
 
+#[case(own_flags)]
 fn wait_times_out(cx: &Context) {
     let ((reader, _writer), mut ring, mut buffer) = (pipe(), polled(cx, 4), [0; 4]);
     go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0)]);
@@ -154,6 +144,7 @@ fn wait_times_out(cx: &Context) {
     assert_eq!(answer, 5, "what is submitted hides the error");
 }
 
+#[case(own_flags)]
 fn wait_is_interrupted_by_a_signal(cx: &Context) {
     let ring = polled(cx, 4);
     count_signal(libc::SIGUSR1);
@@ -162,6 +153,7 @@ fn wait_is_interrupted_by_a_signal(cx: &Context) {
     sender.join().expect("the sender");
 }
 
+#[case(own_flags)]
 fn wait_with_a_mask_is_woken(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), polled(cx, 4), [0; 4]);
     let mask = kernel_set(libc::SIGUSR2);
@@ -179,6 +171,7 @@ fn wait_with_a_mask_is_woken(cx: &Context) {
     writer.write_all(b"").expect("the writer is kept open");
 }
 
+#[case(own_flags)]
 fn wait_with_a_mask_is_interrupted_by_what_it_admits(cx: &Context) {
     let ring = polled(cx, 4);
     count_signal(libc::SIGUSR1);
@@ -199,6 +192,7 @@ fn full(cx: &Context) -> Ring {
     ring
 }
 
+#[case(own_flags)]
 fn sq_wait_waits_for_room(cx: &Context) {
     let ring = full(cx);
     assert_eq!(ring.sq_head(), 0);
@@ -206,6 +200,7 @@ fn sq_wait_waits_for_room(cx: &Context) {
     assert!(ring.sq_head() > 0, "there is room");
 }
 
+#[case(own_flags)]
 fn sq_wait_with_room_returns_at_once(cx: &Context) {
     let mut ring = polled(cx, 4);
     assert_eq!(ring.enter(0, 0, IORING_ENTER_SQ_WAIT, 0, 0), 0);
@@ -215,6 +210,7 @@ fn sq_wait_with_room_returns_at_once(cx: &Context) {
     assert_eq!(ring.enter(1, 0, IORING_ENTER_SQ_WAIT, 0, 0), 1);
 }
 
+#[case(own_flags)]
 fn sq_wait_is_ended_by_a_signal(cx: &Context) {
     let ring = full(cx);
     count_signal(libc::SIGUSR1);

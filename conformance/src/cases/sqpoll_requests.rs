@@ -3,34 +3,12 @@
 use super::prelude::*;
 use crate::polled::*;
 use crate::ring::QUIET;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-cases! {
-    any_flags: [],
-    own_flags: [
-        full_queue_goes_through,
-        pending_read_completes_without_a_call,
-        timeout_completes_without_a_call,
-        pending_read_completes_while_the_thread_sleeps,
-        wakes_for_a_pending_read_and_takes_sqes_again,
-        link_goes_on_without_a_call,
-        async_request_completes,
-        path_operation_is_relative_to_the_working_directory,
-        plain_descriptors_need_no_registration,
-        registered_files_and_buffers_work,
-        invalid_sqe_is_answered_on_the_cq,
-        rest_of_the_batch_follows_an_invalid_sqe,
-        invalid_index_is_dropped,
-        overflow_raises_the_flag_and_enter_flushes,
-        eventfd_is_signalled,
-        descriptor_is_readable,
-        cancel_finds_a_pending_request,
-        drain_waits_for_a_pending_request,
-        close_with_requests_in_flight,
-        close_ends_the_thread,
-    ],
-}
+topic!(since: "5.11", source: "io_uring_setup(2), io_uring/sqpoll.c");
 
+#[case(own_flags)]
 fn full_queue_goes_through(cx: &Context) {
     let mut ring = ring_of(cx, 64, Params { cq_entries: 4096, ..params(IORING_SETUP_CQSIZE) });
     let mut pushed = 0;
@@ -50,6 +28,7 @@ fn full_queue_goes_through(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn pending_read_completes_without_a_call(cx: &Context) {
     let ((reader, mut writer), mut buffer) = (pipe(), [0; 4]);
     let mut ring = ring_of(cx, 4, Params { sq_thread_idle: 10_000, ..params(0) });
@@ -60,6 +39,7 @@ fn pending_read_completes_without_a_call(cx: &Context) {
     assert_eq!(seen(&mut ring).res, 3);
 }
 
+#[case(own_flags)]
 fn timeout_completes_without_a_call(cx: &Context) {
     let (mut ring, ts) = (polled(cx, 4), ms(60));
     let start = Instant::now();
@@ -68,6 +48,7 @@ fn timeout_completes_without_a_call(cx: &Context) {
     assert!(start.elapsed() >= Duration::from_millis(59));
 }
 
+#[case(own_flags)]
 fn pending_read_completes_while_the_thread_sleeps(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), polled(cx, 4), [0; 4]);
     go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0)]);
@@ -77,6 +58,61 @@ fn pending_read_completes_while_the_thread_sleeps(cx: &Context) {
     assert_eq!(seen(&mut ring).res, 2);
 }
 
+/// The bytes that two reads or receives have, of which the first waits when the two bytes of `write` come.
+fn shares(ring: &mut Ring, write: Sqe, read: impl Fn(&mut [u8]) -> Sqe) -> (u8, u8) {
+    let (mut waits, mut comes) = ([0; 1], [0; 1]);
+    let head = ring.sq_head();
+    go(ring, &[read(&mut waits).data(1)]);
+    look("the head", || ring.sq_head() == head.wrapping_add(1));
+    go(ring, &[write.data(2)]);
+    look("the write's CQE", || ring.cq_ready() != 0);
+    go(ring, &[read(&mut comes).data(3)]);
+    assert_eq!(ring.wait_sorted(3), [(1, 1), (2, 2), (3, 1)]);
+    (waits[0], comes[0])
+}
+
+/// The thread lets what its submission made ready have its turn before it takes more SQEs (`io_sq_tw`).
+#[case(own_flags)]
+fn pending_read_has_the_first_byte(cx: &Context) {
+    let ((reader, writer), mut ring) = (pipe(), polled(cx, 8));
+    // More than once: what a ring learns of a descriptor must not change it, nor whether the thread has to be woken.
+    for round in 0..64 {
+        let got = shares(&mut ring, sqe::write(fd(&writer), b"ab", 0), |buffer| sqe::read(fd(&reader), buffer, 0));
+        assert_eq!(got, (b'a', b'b'), "round {round}");
+    }
+}
+
+#[case(own_flags, since = "5.19")]
+fn pending_receive_has_the_first_byte(cx: &Context) {
+    let ((one, other), mut ring) = (UnixStream::pair().expect("a pair"), polled(cx, 8));
+    for round in 0..64 {
+        let got = shares(&mut ring, sqe::send(fd(&other), b"ab", 0), |buffer| sqe::recv(fd(&one), buffer, 0));
+        assert_eq!(got, (b'a', b'b'), "round {round}");
+    }
+}
+
+#[case(own_flags)]
+fn pending_write_is_made_first(cx: &Context) {
+    let ((reader, writer), mut ring) = (pipe(), polled(cx, 8));
+    // SAFETY: no pointers.
+    assert_eq!(unsafe { libc::fcntl(fd(&writer), libc::F_SETPIPE_SZ, 4096) }, 4096);
+    let (full, mut buffer, mut rest) = ([b'x'; 4096], [0; 4096], [0; 16]);
+    for round in 0..64 {
+        go(&mut ring, &[sqe::write(fd(&writer), &full, 0)]);
+        assert_eq!(seen(&mut ring).res, 4096);
+        let head = ring.sq_head();
+        go(&mut ring, &[sqe::write(fd(&writer), b"a", 0).data(1)]);
+        look("the head", || ring.sq_head() == head.wrapping_add(1));
+        go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0).data(2)]);
+        look("the read's CQE", || ring.cq_ready() != 0);
+        go(&mut ring, &[sqe::write(fd(&writer), b"b", 0).data(3)]);
+        assert_eq!(ring.wait_sorted(3), [(1, 1), (2, 4096), (3, 1)], "round {round}");
+        go(&mut ring, &[sqe::read(fd(&reader), &mut rest, 0)]);
+        assert_eq!((seen(&mut ring).res, &rest[..2]), (2, &b"ab"[..]), "round {round}");
+    }
+}
+
+#[case(own_flags)]
 fn wakes_for_a_pending_read_and_takes_sqes_again(cx: &Context) {
     let ((reader, mut writer), mut buffer) = (pipe(), [0; 4]);
     let mut ring = ring_of(cx, 4, Params { sq_thread_idle: 300, ..params(0) });
@@ -91,6 +127,7 @@ fn wakes_for_a_pending_read_and_takes_sqes_again(cx: &Context) {
     assert_eq!(seen(&mut ring).user_data, 1);
 }
 
+#[case(own_flags)]
 fn link_goes_on_without_a_call(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), polled(cx, 4), [0; 1]);
     let read = sqe::read(fd(&reader), &mut buffer, 0).with(IOSQE_IO_LINK).data(1);
@@ -101,12 +138,14 @@ fn link_goes_on_without_a_call(cx: &Context) {
     assert_eq!([1, 2, 3].map(|_| seen(&mut ring).user_data), [1, 2, 3]);
 }
 
+#[case(own_flags)]
 fn async_request_completes(cx: &Context) {
     let (content, mut ring, mut buffer) = (file("content", b"twelve bytes"), polled(cx, 4), [0; 12]);
     go(&mut ring, &[sqe::read(fd(&content), &mut buffer, 0).with(IOSQE_ASYNC)]);
     assert_eq!((ring.wait().res, &buffer), (12, b"twelve bytes"));
 }
 
+#[case(own_flags)]
 fn path_operation_is_relative_to_the_working_directory(cx: &Context) {
     let mut ring = polled(cx, 4);
     std::fs::create_dir("below").expect("mkdir");
@@ -119,12 +158,14 @@ fn path_operation_is_relative_to_the_working_directory(cx: &Context) {
     assert_eq!(ring.wait().res, 0);
 }
 
+#[case(own_flags)]
 fn plain_descriptors_need_no_registration(cx: &Context) {
     let (content, mut ring, mut buffer) = (file("content", b"abc"), polled(cx, 4), [0; 8]);
     go(&mut ring, &[sqe::read(fd(&content), &mut buffer, 0)]);
     assert_eq!(ring.wait().res, 3);
 }
 
+#[case(own_flags)]
 fn registered_files_and_buffers_work(cx: &Context) {
     let (content, mut ring) = (file("content", b"fixed"), polled(cx, 4));
     let buffer = pages(1);
@@ -135,6 +176,7 @@ fn registered_files_and_buffers_work(cx: &Context) {
     assert_eq!((ring.wait().res, &buffer[..5]), (5, &b"fixed"[..]));
 }
 
+#[case(own_flags)]
 fn invalid_sqe_is_answered_on_the_cq(cx: &Context) {
     let mut ring = polled(cx, 4);
     go(&mut ring, &[Sqe { opcode: 250, user_data: 5, ..Sqe::default() }]);
@@ -142,6 +184,7 @@ fn invalid_sqe_is_answered_on_the_cq(cx: &Context) {
     assert_eq!((cqe.user_data, cqe.res), (5, -EINVAL));
 }
 
+#[case(own_flags)]
 fn rest_of_the_batch_follows_an_invalid_sqe(cx: &Context) {
     let mut ring = polled(cx, 4);
     let bad = Sqe { opcode: 250, user_data: 2, ..Sqe::default() };
@@ -149,6 +192,7 @@ fn rest_of_the_batch_follows_an_invalid_sqe(cx: &Context) {
     assert_eq!(ring.wait_ordered(3), [(1, 0), (2, -EINVAL), (3, 0)]);
 }
 
+#[case(own_flags)]
 fn invalid_index_is_dropped(cx: &Context) {
     let mut ring = polled(cx, 4);
     wait_asleep(&ring);
@@ -160,6 +204,7 @@ fn invalid_index_is_dropped(cx: &Context) {
     assert_eq!((ring.sq_dropped(), ring.sq_head()), (1, 2));
 }
 
+#[case(own_flags)]
 fn overflow_raises_the_flag_and_enter_flushes(cx: &Context) {
     let mut ring = ring_of(cx, 4, Params { cq_entries: 4, ..params(IORING_SETUP_CQSIZE) });
     for round in 0..3 {
@@ -175,6 +220,7 @@ fn overflow_raises_the_flag_and_enter_flushes(cx: &Context) {
     assert_eq!(ring.sq_flags() & IORING_SQ_CQ_OVERFLOW, 0);
 }
 
+#[case(own_flags)]
 fn eventfd_is_signalled(cx: &Context) {
     let (mut ring, mut notice) = (polled(cx, 4), eventfd(0, 0));
     let number = fd(&notice);
@@ -185,6 +231,7 @@ fn eventfd_is_signalled(cx: &Context) {
     assert_eq!((u64::from_ne_bytes(count), ring.cq_ready()), (1, 1));
 }
 
+#[case(own_flags)]
 fn descriptor_is_readable(cx: &Context) {
     let mut ring = polled(cx, 4);
     let poll = |ring: &Ring, timeout_ms| cx.door.poll(ring.fd, libc::POLLIN, timeout_ms);
@@ -203,6 +250,7 @@ fn descriptor_is_readable(cx: &Context) {
     feeder.join().expect("the feeder");
 }
 
+#[case(own_flags)]
 fn cancel_finds_a_pending_request(cx: &Context) {
     let ((reader, _writer), mut ring, mut buffer) = (pipe(), polled(cx, 4), [0; 1]);
     go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0).data(1)]);
@@ -211,6 +259,7 @@ fn cancel_finds_a_pending_request(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
 }
 
+#[case(own_flags)]
 fn drain_waits_for_a_pending_request(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), polled(cx, 4), [0; 1]);
     go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0).data(1), sqe::nop().with(IOSQE_IO_DRAIN).data(2)]);
@@ -221,6 +270,7 @@ fn drain_waits_for_a_pending_request(cx: &Context) {
     assert_eq!([1, 2].map(|_| seen(&mut ring).user_data), [1, 2]);
 }
 
+#[case(own_flags)]
 fn close_with_requests_in_flight(cx: &Context) {
     let ((reader, mut writer), mut buffer, ts) = (pipe(), [0; 1], ms(50_000));
     let mut ring = polled(cx, 4);
@@ -233,6 +283,7 @@ fn close_with_requests_in_flight(cx: &Context) {
     (&reader).read_exact(&mut byte).expect("nobody took the byte");
 }
 
+#[case(own_flags)]
 fn close_ends_the_thread(cx: &Context) {
     for _ in 0..20 {
         let (mut ring, _) = polled_by(cx);

@@ -5,39 +5,9 @@ use crate::polled::*;
 use crate::ring::{PATIENCE, QUIET};
 use std::time::{Duration, Instant};
 
-cases! {
-    any_flags: [],
-    own_flags: [
-        registered_ring_is_entered,
-        another_thread_may_submit_to_a_single_issuer,
-        register_from_another_thread_is_eexist,
-        incompatible_flags_are_einval,
-        feature_nonfixed_is_reported,
-        affinity_of_an_offline_cpu_is_einval,
-        affinity_is_that_of_the_thread,
-        affinity_may_leave_where_its_maker_runs,
-        without_affinity_the_thread_runs_where_its_maker_may,
-        thread_blocks_the_signals_of_the_program,
-        disabled_ring_consumes_nothing,
-        enabled_ring_is_polled,
-        disabled_ring_cannot_be_woken,
-        disabled_ring_for_a_single_issuer_belongs_to_who_enables_it,
-        attached_ring_shares_the_thread,
-        attached_rings_are_both_served,
-        attached_ring_outlives_the_first,
-        attach_to_a_ring_without_sqpoll_is_einval,
-        attach_to_no_descriptor_is_enxio,
-        attach_to_another_file_is_einval,
-        attach_without_sqpoll_to_a_polled_ring,
-        idle_time_is_the_longest_of_the_attached,
-        child_wakes_the_thread_of_its_parent,
-        child_of_a_dead_parent_is_told,
-        no_mmap_ring_is_polled,
-        big_entries_are_polled,
-        no_sqarray_ring_is_polled,
-    ],
-}
+topic!(since: "5.11", source: "io_uring_setup(2), io_uring/sqpoll.c");
 
+#[case(own_flags, since = "5.18")]
 fn registered_ring_is_entered(cx: &Context) {
     let mut ring = polled(cx, 4);
     let mut update = [u64::from(u32::MAX), ring.fd as u64];
@@ -50,6 +20,7 @@ fn registered_ring_is_entered(cx: &Context) {
     assert_eq!(ring.peek().map(|cqe| cqe.user_data), Some(4));
 }
 
+#[case(own_flags, since = "6.0")]
 fn another_thread_may_submit_to_a_single_issuer(cx: &Context) {
     let mut ring = ring_of(cx, 4, params(IORING_SETUP_SINGLE_ISSUER));
     wait_asleep(&ring);
@@ -63,6 +34,7 @@ fn another_thread_may_submit_to_a_single_issuer(cx: &Context) {
     assert_eq!(ring.cq_ready(), 1);
 }
 
+#[case(own_flags, since = "6.0")]
 fn register_from_another_thread_is_eexist(cx: &Context) {
     let ring = ring_of(cx, 4, params(IORING_SETUP_SINGLE_ISSUER));
     std::thread::scope(|scope| {
@@ -79,6 +51,7 @@ fn refusal(cx: &Context, params: Params) -> i32 {
     answer as i32
 }
 
+#[case(own_flags)]
 fn incompatible_flags_are_einval(cx: &Context) {
     let defer = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
     let coop = IORING_SETUP_COOP_TASKRUN;
@@ -87,6 +60,7 @@ fn incompatible_flags_are_einval(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn feature_nonfixed_is_reported(cx: &Context) {
     assert_ne!(cx.ring_with(4, 0).params.features & IORING_FEAT_SQPOLL_NONFIXED, 0);
 }
@@ -95,6 +69,7 @@ fn affine(cpu: u32) -> Params {
     Params { sq_thread_cpu: cpu, ..params(IORING_SETUP_SQ_AFF) }
 }
 
+#[case(own_flags)]
 fn affinity_of_an_offline_cpu_is_einval(cx: &Context) {
     for cpu in [4095, 1 << 20, u32::MAX] {
         assert_eq!(refusal(cx, affine(cpu)), -EINVAL, "CPU {cpu}");
@@ -123,6 +98,7 @@ fn pin(cpu: usize) {
     }
 }
 
+#[case(own_flags)]
 fn affinity_is_that_of_the_thread(cx: &Context) {
     for cpu in cpus_of(0) {
         let mut ring = ring_of(cx, 4, affine(cpu as u32));
@@ -134,6 +110,7 @@ fn affinity_is_that_of_the_thread(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn affinity_may_leave_where_its_maker_runs(cx: &Context) {
     let all = cpus_of(0);
     if all.len() < 2 {
@@ -146,6 +123,7 @@ fn affinity_may_leave_where_its_maker_runs(cx: &Context) {
     assert_eq!(pollers().into_iter().map(cpus_of).collect::<Vec<_>>(), [vec![all[1]]]);
 }
 
+#[case(own_flags)]
 fn without_affinity_the_thread_runs_where_its_maker_may(cx: &Context) {
     let all = cpus_of(0);
     let mut ring = polled(cx, 4);
@@ -161,6 +139,7 @@ fn without_affinity_the_thread_runs_where_its_maker_may(cx: &Context) {
     assert_eq!(pollers().into_iter().map(cpus_of).collect::<Vec<_>>(), [[all[0]]]);
 }
 
+#[case(own_flags)]
 fn thread_blocks_the_signals_of_the_program(cx: &Context) {
     let (_ring, thread) = polled_by(cx);
     let blocked = u64::from_str_radix(&status_of(thread, "SigBlk"), 16).expect("a mask");
@@ -169,6 +148,7 @@ fn thread_blocks_the_signals_of_the_program(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn disabled_ring_consumes_nothing(cx: &Context) {
     let mut ring = ring_of(cx, 4, params(IORING_SETUP_R_DISABLED));
     ring.push(sqe::nop());
@@ -177,6 +157,7 @@ fn disabled_ring_consumes_nothing(cx: &Context) {
     assert_eq!((ring.sq_head(), ring.cq_ready()), (0, 0));
 }
 
+#[case(own_flags)]
 fn enabled_ring_is_polled(cx: &Context) {
     let mut ring = ring_of(cx, 4, params(IORING_SETUP_R_DISABLED));
     ring.push(sqe::nop().data(6));
@@ -186,6 +167,7 @@ fn enabled_ring_is_polled(cx: &Context) {
     assert_eq!(ring.register(IORING_REGISTER_ENABLE_RINGS, 0, 0) as i32, -EBADFD);
 }
 
+#[case(own_flags)]
 fn disabled_ring_cannot_be_woken(cx: &Context) {
     let ring = ring_of(cx, 4, params(IORING_SETUP_R_DISABLED));
     for flags in [0, IORING_ENTER_SQ_WAKEUP, IORING_ENTER_SQ_WAIT, IORING_ENTER_GETEVENTS] {
@@ -193,6 +175,7 @@ fn disabled_ring_cannot_be_woken(cx: &Context) {
     }
 }
 
+#[case(own_flags, since = "6.0")]
 fn disabled_ring_for_a_single_issuer_belongs_to_who_enables_it(cx: &Context) {
     let ring = ring_of(cx, 4, params(IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER));
     std::thread::scope(|scope| {
@@ -206,6 +189,7 @@ fn attached(cx: &Context, to: &Ring, more: u32) -> Ring {
     ring_of(cx, 16, Params { wq_fd: to.fd as u32, ..params(IORING_SETUP_ATTACH_WQ | more) })
 }
 
+#[case(own_flags)]
 fn attached_ring_shares_the_thread(cx: &Context) {
     let (first, thread) = polled_by(cx);
     let _second = attached(cx, &first, 0);
@@ -216,6 +200,7 @@ fn attached_ring_shares_the_thread(cx: &Context) {
     look("a second thread", || pollers().len() == 2);
 }
 
+#[case(own_flags)]
 fn attached_rings_are_both_served(cx: &Context) {
     let mut first = polled(cx, 16);
     let mut second = attached(cx, &first, 0);
@@ -230,6 +215,7 @@ fn attached_rings_are_both_served(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn attached_ring_outlives_the_first(cx: &Context) {
     let first = polled(cx, 4);
     let mut second = attached(cx, &first, 0);
@@ -244,24 +230,28 @@ fn attached_ring_outlives_the_first(cx: &Context) {
     look("the thread's end", || pollers().is_empty());
 }
 
+#[case(own_flags)]
 fn attach_to_a_ring_without_sqpoll_is_einval(cx: &Context) {
     let plain = cx.ring_with(4, 0);
     let wq_fd = plain.fd as u32;
     assert_eq!(refusal(cx, Params { wq_fd, ..params(IORING_SETUP_ATTACH_WQ) }), -EINVAL);
 }
 
+#[case(own_flags)]
 fn attach_to_no_descriptor_is_enxio(cx: &Context) {
     for wq_fd in [12345, u32::MAX] {
         assert_eq!(refusal(cx, Params { wq_fd, ..params(IORING_SETUP_ATTACH_WQ) }), -ENXIO);
     }
 }
 
+#[case(own_flags)]
 fn attach_to_another_file_is_einval(cx: &Context) {
     let (reader, _writer) = pipe();
     let wq_fd = fd(&reader) as u32;
     assert_eq!(refusal(cx, Params { wq_fd, ..params(IORING_SETUP_ATTACH_WQ) }), -EINVAL);
 }
 
+#[case(own_flags)]
 fn attach_without_sqpoll_to_a_polled_ring(cx: &Context) {
     let (first, thread) = polled_by(cx);
     let wq = Params { flags: IORING_SETUP_ATTACH_WQ, wq_fd: first.fd as u32, ..Params::default() };
@@ -270,6 +260,7 @@ fn attach_without_sqpoll_to_a_polled_ring(cx: &Context) {
     assert_eq!(pollers(), [thread]);
 }
 
+#[case(own_flags)]
 fn idle_time_is_the_longest_of_the_attached(cx: &Context) {
     let mut first = ring_of(cx, 4, Params { sq_thread_idle: 1, ..params(0) });
     let long = Params { wq_fd: first.fd as u32, sq_thread_idle: 60_000, ..params(IORING_SETUP_ATTACH_WQ) };
@@ -283,6 +274,7 @@ fn idle_time_is_the_longest_of_the_attached(cx: &Context) {
     assert_eq!(seen(&mut first).res, 0);
 }
 
+#[case(own_flags)]
 fn child_wakes_the_thread_of_its_parent(cx: &Context) {
     let mut ring = polled(cx, 4);
     wait_asleep(&ring);
@@ -296,6 +288,7 @@ fn child_wakes_the_thread_of_its_parent(cx: &Context) {
     assert_eq!(ring.peek().map(|cqe| cqe.user_data), Some(1));
 }
 
+#[case(own_flags)]
 fn child_of_a_dead_parent_is_told(cx: &Context) {
     let (mut verdict, said) = pipe();
     let status = in_child(|| {
@@ -335,14 +328,17 @@ fn nops_of(cx: &Context, flags: u32) {
     }
 }
 
+#[case(own_flags, since = "6.5")]
 fn no_mmap_ring_is_polled(cx: &Context) {
     nops_of(cx, IORING_SETUP_NO_MMAP);
 }
 
+#[case(own_flags, since = "5.19")]
 fn big_entries_are_polled(cx: &Context) {
     nops_of(cx, IORING_SETUP_SQE128 | IORING_SETUP_CQE32);
 }
 
+#[case(own_flags, since = "6.6")]
 fn no_sqarray_ring_is_polled(cx: &Context) {
     nops_of(cx, IORING_SETUP_NO_SQARRAY);
 }

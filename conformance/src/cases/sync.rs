@@ -2,74 +2,45 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [
-        fsync_of_a_file,
-        fdatasync_of_a_file,
-        fsync_of_a_range,
-        fsync_of_a_pipe_is_einval,
-        fsync_unknown_flag_is_einval,
-        fsync_bad_descriptor_is_ebadf,
-        fsync_with_unused_fields_is_einval,
-        fsync_after_write_in_a_chain,
-        fsync_with_drain,
-        sync_file_range_of_a_file,
-        sync_file_range_unknown_flag_is_einval,
-        sync_file_range_of_a_pipe_is_espipe,
-        fallocate_extends,
-        fallocate_keep_size,
-        fallocate_punches_a_hole,
-        fallocate_unknown_mode_is_eopnotsupp,
-        fallocate_of_a_pipe_is_espipe,
-        fallocate_of_nothing_is_einval,
-        fallocate_read_only_is_ebadf,
-        fadvise_of_a_file,
-        fadvise_unknown_advice_is_einval,
-        fadvise_of_a_pipe_is_espipe,
-        madvise_drops_pages,
-        madvise_unknown_advice_is_einval,
-        madvise_of_nothing_mapped_is_enomem,
-        madvise_unaligned_is_einval,
-        ftruncate_shortens_and_extends,
-        ftruncate_with_unused_fields_is_einval,
-        ftruncate_read_only_is_einval,
-        ftruncate_to_a_negative_size_is_einval,
-        ftruncate_of_a_pipe_is_einval,
-        async_sync_operations,
-    ],
-    own_flags: [fsync_of_a_negative_range_is_refused_at_submission, ],
-}
+topic!(since: "5.1", source: "io_uring_enter(2), io_uring/sync.c, io_uring/advise.c, io_uring/truncate.c");
 
+#[case]
 fn fsync_of_a_file(cx: &Context) {
     let file = file("f", b"abc");
     assert_eq!(cx.ring(4).run(sqe::fsync(fd(&file), 0)), 0);
 }
 
+#[case]
 fn fdatasync_of_a_file(cx: &Context) {
     let file = file("f", b"abc");
     assert_eq!(cx.ring(4).run(sqe::fsync(fd(&file), IORING_FSYNC_DATASYNC)), 0);
 }
 
+#[case]
 fn fsync_of_a_range(cx: &Context) {
     let (file, mut ring) = (file("f", b"abc"), cx.ring(4));
     assert_eq!(ring.run(Sqe { off: 1, len: 2, ..sqe::fsync(fd(&file), 0) }), 0);
     assert_eq!(ring.run(Sqe { off: 1 << 63, len: 2, ..sqe::fsync(fd(&file), 0) }), -EINVAL);
 }
 
+#[case]
 fn fsync_of_a_pipe_is_einval(cx: &Context) {
     let (_reader, writer) = pipe();
     assert_eq!(cx.ring(4).run(sqe::fsync(fd(&writer), 0)), -EINVAL);
 }
 
+#[case]
 fn fsync_unknown_flag_is_einval(cx: &Context) {
     let file = file("f", b"abc");
     assert_eq!(cx.ring(4).run(sqe::fsync(fd(&file), 2)), -EINVAL);
 }
 
+#[case]
 fn fsync_bad_descriptor_is_ebadf(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::fsync(9999, 0)), -EBADF);
 }
 
+#[case]
 fn fsync_with_unused_fields_is_einval(cx: &Context) {
     let (file, mut ring) = (file("f", b"abc"), cx.ring(4));
     let fsync = sqe::fsync(fd(&file), 0);
@@ -78,15 +49,14 @@ fn fsync_with_unused_fields_is_einval(cx: &Context) {
     assert_eq!(ring.run(fsync.file_index(1)), -EINVAL);
 }
 
+#[case(since = "5.6")]
 fn fsync_after_write_in_a_chain(cx: &Context) {
     let (file, mut ring) = (file("f", b""), cx.ring(4));
-    ring.go_all(&[
-        sqe::write(fd(&file), b"abc", 0).with(IOSQE_IO_LINK).data(1),
-        sqe::fsync(fd(&file), 0).data(2),
-    ]);
+    ring.go_all(&[sqe::write(fd(&file), b"abc", 0).with(IOSQE_IO_LINK).data(1), sqe::fsync(fd(&file), 0).data(2)]);
     assert_eq!(ring.wait_ordered(2), [(1, 3), (2, 0)]);
 }
 
+#[case(since = "5.6")]
 fn fsync_with_drain(cx: &Context) {
     let (file, mut ring) = (file("f", b""), cx.ring(4));
     ring.go_all(&[
@@ -101,17 +71,20 @@ fn sync_range(fd: i32, flags: u32) -> Sqe {
     prep(Opcode::SyncFileRange, fd, 0, 4096, 0).op_flags(flags)
 }
 
+#[case(since = "5.2")]
 fn sync_file_range_of_a_file(cx: &Context) {
     let (file, mut ring) = (file("f", b"abc"), cx.ring(4));
     assert_eq!(ring.run(sync_range(fd(&file), libc::SYNC_FILE_RANGE_WRITE)), 0);
     assert_eq!(ring.run(sync_range(fd(&file), 0)), 0);
 }
 
+#[case]
 fn sync_file_range_unknown_flag_is_einval(cx: &Context) {
     let file = file("f", b"abc");
     assert_eq!(cx.ring(4).run(sync_range(fd(&file), 1 << 9)), -EINVAL);
 }
 
+#[case]
 fn sync_file_range_of_a_pipe_is_espipe(cx: &Context) {
     let (_reader, writer) = pipe();
     assert_eq!(cx.ring(4).run(sync_range(fd(&writer), libc::SYNC_FILE_RANGE_WRITE)), -ESPIPE);
@@ -121,12 +94,14 @@ fn ftruncate(fd: i32, size: u64) -> Sqe {
     prep(Opcode::Ftruncate, fd, 0, 0, size)
 }
 
+#[case(since = "6.9")]
 fn ftruncate_shortens_and_extends(cx: &Context) {
     let (file, mut ring) = (file("f", b"abcdef"), cx.ring(4));
     assert_eq!((ring.run(ftruncate(fd(&file), 2)), size()), (0, 2));
     assert_eq!((ring.run(ftruncate(fd(&file), 9000)), size()), (0, 9000));
 }
 
+#[case]
 fn ftruncate_with_unused_fields_is_einval(cx: &Context) {
     let (file, mut ring) = (file("f", b"abcdef"), cx.ring(4));
     let good = ftruncate(fd(&file), 2);
@@ -139,17 +114,20 @@ fn ftruncate_with_unused_fields_is_einval(cx: &Context) {
     assert_eq!(size(), 6);
 }
 
+#[case]
 fn ftruncate_read_only_is_einval(cx: &Context) {
     drop(file("f", b"abcdef"));
     let file = std::fs::File::open("f").expect("open");
     assert_eq!(cx.ring(4).run(ftruncate(fd(&file), 2)), -EINVAL);
 }
 
+#[case]
 fn ftruncate_to_a_negative_size_is_einval(cx: &Context) {
     let file = file("f", b"abcdef");
     assert_eq!(cx.ring(4).run(ftruncate(fd(&file), 1 << 63)), -EINVAL);
 }
 
+#[case]
 fn ftruncate_of_a_pipe_is_einval(cx: &Context) {
     let (_reader, writer) = pipe();
     assert_eq!(cx.ring(4).run(ftruncate(fd(&writer), 0)), -EINVAL);
@@ -164,18 +142,21 @@ fn size() -> u64 {
     std::fs::metadata("f").expect("stat").len()
 }
 
+#[case(since = "5.6")]
 fn fallocate_extends(cx: &Context) {
     let file = file("f", b"abc");
     assert_eq!(cx.ring(4).run(fallocate(fd(&file), 0, 0, 10_000)), 0);
     assert_eq!(size(), 10_000);
 }
 
+#[case(since = "5.6")]
 fn fallocate_keep_size(cx: &Context) {
     let file = file("f", b"abc");
     let res = cx.ring(4).run(fallocate(fd(&file), libc::FALLOC_FL_KEEP_SIZE, 0, 10_000));
     assert_eq!((res, size()), (0, 3));
 }
 
+#[case(since = "5.6")]
 fn fallocate_punches_a_hole(cx: &Context) {
     let file = file("f", &[7; 8192]);
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -184,22 +165,26 @@ fn fallocate_punches_a_hole(cx: &Context) {
     assert_eq!((content[4095], content[4096], content.len()), (7, 0, 8192));
 }
 
+#[case]
 fn fallocate_unknown_mode_is_eopnotsupp(cx: &Context) {
     let file = file("f", b"abc");
     assert_eq!(cx.ring(4).run(fallocate(fd(&file), 1 << 20, 0, 10)), -EOPNOTSUPP);
 }
 
+#[case]
 fn fallocate_of_a_pipe_is_espipe(cx: &Context) {
     let (_reader, writer) = pipe();
     assert_eq!(cx.ring(4).run(fallocate(fd(&writer), 0, 0, 10)), -ESPIPE);
 }
 
+#[case]
 fn fallocate_of_nothing_is_einval(cx: &Context) {
     let file = file("f", b"abc");
     assert_eq!(cx.ring(4).run(fallocate(fd(&file), 0, 0, 0)), -EINVAL);
     assert_eq!(cx.ring(4).run(fallocate(fd(&file), 0, 0, 10).op_flags(1)), -EINVAL);
 }
 
+#[case]
 fn fallocate_read_only_is_ebadf(cx: &Context) {
     drop(file("f", b"abc"));
     let file = std::fs::File::open("f").expect("open");
@@ -210,6 +195,7 @@ fn fadvise(fd: i32, advice: i32) -> Sqe {
     prep(Opcode::Fadvise, fd, 0, 4096, 0).op_flags(advice as u32)
 }
 
+#[case(since = "5.6")]
 fn fadvise_of_a_file(cx: &Context) {
     let (file, mut ring) = (file("f", b"abc"), cx.ring(8));
     let advices = [libc::POSIX_FADV_NORMAL, libc::POSIX_FADV_WILLNEED, libc::POSIX_FADV_DONTNEED];
@@ -218,12 +204,14 @@ fn fadvise_of_a_file(cx: &Context) {
     }
 }
 
+#[case]
 fn fadvise_unknown_advice_is_einval(cx: &Context) {
     let file = file("f", b"abc");
     assert_eq!(cx.ring(4).run(fadvise(fd(&file), 77)), -EINVAL);
     assert_eq!(cx.ring(4).run(fadvise(fd(&file), 0).buffer(1)), -EINVAL);
 }
 
+#[case]
 fn fadvise_of_a_pipe_is_espipe(cx: &Context) {
     let (reader, _writer) = pipe();
     assert_eq!(cx.ring(4).run(fadvise(fd(&reader), libc::POSIX_FADV_NORMAL)), -ESPIPE);
@@ -233,6 +221,7 @@ fn madvise(addr: u64, length: u32, advice: i32) -> Sqe {
     prep(Opcode::Madvise, -1, addr, length, 0).op_flags(advice as u32)
 }
 
+#[case(since = "5.6")]
 fn madvise_drops_pages(cx: &Context) {
     let memory = pages(1);
     memory[0] = 7;
@@ -241,11 +230,13 @@ fn madvise_drops_pages(cx: &Context) {
     assert_eq!(unsafe { memory.as_ptr().read_volatile() }, 0);
 }
 
+#[case]
 fn madvise_unknown_advice_is_einval(cx: &Context) {
     assert_eq!(cx.ring(4).run(madvise(address(pages(1)), 4096, 777)), -EINVAL);
     assert_eq!(cx.ring(4).run(madvise(address(pages(1)), 4096, 0).buffer(1)), -EINVAL);
 }
 
+#[case]
 fn madvise_of_nothing_mapped_is_enomem(cx: &Context) {
     let mut ring = cx.ring(4);
     let memory = address(pages(1));
@@ -254,10 +245,12 @@ fn madvise_of_nothing_mapped_is_enomem(cx: &Context) {
     assert_eq!(ring.run(madvise(memory, 4096, libc::MADV_DONTNEED)), -ENOMEM);
 }
 
+#[case]
 fn madvise_unaligned_is_einval(cx: &Context) {
     assert_eq!(cx.ring(4).run(madvise(address(pages(1)) + 1, 4096, libc::MADV_DONTNEED)), -EINVAL);
 }
 
+#[case(since = "5.6")]
 fn async_sync_operations(cx: &Context) {
     let (file, mut ring) = (file("f", b"abc"), cx.ring(8));
     for sqe in [
@@ -271,6 +264,7 @@ fn async_sync_operations(cx: &Context) {
     }
 }
 
+#[case(own_flags)]
 fn fsync_of_a_negative_range_is_refused_at_submission(cx: &Context) {
     let (file, mut ring) = (file("f", b"abc"), cx.ring(4));
     ring.push(Sqe { off: 1 << 63, ..sqe::fsync(fd(&file), 0) }.data(1));

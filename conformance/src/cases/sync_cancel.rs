@@ -3,30 +3,7 @@
 use super::prelude::*;
 use std::time::{Duration, Instant};
 
-cases! {
-    any_flags: [
-        by_user_data,
-        of_nothing_is_enoent,
-        of_all_of_nothing_is_zero,
-        ends_one_of_several,
-        by_descriptor_counts_with_all,
-        by_descriptor_and_user_data,
-        by_fixed_descriptor,
-        by_opcode,
-        any_ends_everything,
-        any_looks_at_no_other_key,
-        of_a_timeout,
-        of_a_bad_descriptor_is_ebadf,
-        of_a_slot_that_is_not_is_ebadf,
-        unknown_flag_is_einval,
-        reserved_is_einval,
-        bad_address_is_efault,
-        needs_no_timeout,
-        of_what_a_worker_sleeps_in,
-        time_before_now_is_over,
-    ],
-    own_flags: [],
-}
+topic!(since: "6.0", source: "io_uring_register_sync_cancel(3), io_uring/cancel.c");
 
 /// `struct io_uring_sync_cancel_reg`.
 #[repr(C)]
@@ -84,18 +61,22 @@ impl Pending {
     }
 }
 
+#[case]
 fn by_user_data(cx: &Context) {
     assert_eq!(Pending::new(cx).cancel(sync(10, -1, 0)), (0, vec![10]));
 }
 
+#[case]
 fn of_nothing_is_enoent(cx: &Context) {
     assert_eq!(Pending::new(cx).cancel(sync(99, -1, 0)), (-ENOENT, vec![]));
 }
 
+#[case]
 fn of_all_of_nothing_is_zero(cx: &Context) {
     assert_eq!(Pending::new(cx).cancel(sync(99, -1, IORING_ASYNC_CANCEL_ALL)), (0, vec![]));
 }
 
+#[case]
 fn ends_one_of_several(cx: &Context) {
     let mut pending = Pending::new(cx);
     let argument = sync(0, fd(&pending.pipes[0].0), IORING_ASYNC_CANCEL_FD);
@@ -103,12 +84,14 @@ fn ends_one_of_several(cx: &Context) {
     assert_eq!((answer, ended.len()), (0, 1));
 }
 
+#[case]
 fn by_descriptor_counts_with_all(cx: &Context) {
     let mut pending = Pending::new(cx);
     let argument = sync(0, fd(&pending.pipes[0].0), IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ALL);
     assert_eq!(pending.cancel(argument), (2, vec![10, 11]));
 }
 
+#[case(since = "6.6")]
 fn by_descriptor_and_user_data(cx: &Context) {
     let mut pending = Pending::new(cx);
     let flags = IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_USERDATA;
@@ -116,6 +99,7 @@ fn by_descriptor_and_user_data(cx: &Context) {
     assert_eq!(pending.cancel(argument), (0, vec![11]));
 }
 
+#[case]
 fn by_fixed_descriptor(cx: &Context) {
     let mut pending = Pending::new(cx);
     pending.ring.register_files(&[fd(&pending.pipes[1].0)]);
@@ -123,16 +107,19 @@ fn by_fixed_descriptor(cx: &Context) {
     assert_eq!(pending.cancel(sync(0, 0, flags)), (0, vec![12]));
 }
 
+#[case(since = "6.6")]
 fn by_opcode(cx: &Context) {
     let flags = IORING_ASYNC_CANCEL_OP | IORING_ASYNC_CANCEL_ALL;
     let argument = SyncCancel { opcode: Opcode::Read as u8, ..sync(0, -1, flags) };
     assert_eq!(Pending::new(cx).cancel(argument), (2, vec![10, 11]));
 }
 
+#[case]
 fn any_ends_everything(cx: &Context) {
     assert_eq!(Pending::new(cx).cancel(sync(0, -1, IORING_ASYNC_CANCEL_ANY)), (3, vec![10, 11, 12]));
 }
 
+#[case(since = "6.6")]
 fn any_looks_at_no_other_key(cx: &Context) {
     let mut pending = Pending::new(cx);
     let keys = IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_OP | IORING_ASYNC_CANCEL_USERDATA;
@@ -140,6 +127,7 @@ fn any_looks_at_no_other_key(cx: &Context) {
     assert_eq!(pending.cancel(argument), (3, vec![10, 11, 12]));
 }
 
+#[case]
 fn of_a_timeout(cx: &Context) {
     let (mut ring, long) = (cx.ring(4), ms(10_000));
     ring.go(sqe::timeout(&long, 0, 0).data(7));
@@ -147,19 +135,23 @@ fn of_a_timeout(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(7, -ECANCELED)]);
 }
 
+#[case]
 fn of_a_bad_descriptor_is_ebadf(cx: &Context) {
     assert_eq!(Pending::new(cx).cancel(sync(0, 9999, IORING_ASYNC_CANCEL_FD)), (-EBADF, vec![]));
 }
 
+#[case]
 fn of_a_slot_that_is_not_is_ebadf(cx: &Context) {
     let flags = IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_FD_FIXED;
     assert_eq!(Pending::new(cx).cancel(sync(0, 3, flags)), (-EBADF, vec![]));
 }
 
+#[case]
 fn unknown_flag_is_einval(cx: &Context) {
     assert_eq!(Pending::new(cx).cancel(sync(10, -1, 1 << 10)), (-EINVAL, vec![]));
 }
 
+#[case]
 fn reserved_is_einval(cx: &Context) {
     let ring = cx.ring(4);
     assert_eq!(sync_cancel(&ring, SyncCancel { pad2: [1, 0, 0], ..sync(1, -1, 0) }), -EINVAL);
@@ -168,10 +160,12 @@ fn reserved_is_einval(cx: &Context) {
     assert_eq!(ring.register(IORING_REGISTER_SYNC_CANCEL, &raw const ring as usize, 2) as i32, -EINVAL);
 }
 
+#[case]
 fn bad_address_is_efault(cx: &Context) {
     assert_eq!(cx.ring(4).register(IORING_REGISTER_SYNC_CANCEL, bad_address() as usize, 1) as i32, -EFAULT);
 }
 
+#[case]
 fn needs_no_timeout(cx: &Context) {
     let argument = SyncCancel { timeout: Timespec::default(), ..sync(10, -1, 0) };
     assert_eq!(Pending::new(cx).cancel(argument), (0, vec![10]));
@@ -179,10 +173,12 @@ fn needs_no_timeout(cx: &Context) {
 
 /// Whether a worker that sleeps in the call could be interrupted in time decides between 0 and ETIME. A FIFO's open
 /// waits there.
+#[case]
 fn of_what_a_worker_sleeps_in(cx: &Context) {
     answers_in_time(cx, ms(50));
 }
 
+#[case]
 fn time_before_now_is_over(cx: &Context) {
     for (tv_sec, tv_nsec) in [(-5, 0), (-1, 0), (0, -1), (i64::MIN, 0)] {
         answers_in_time(cx, Timespec { tv_sec, tv_nsec });

@@ -3,55 +3,9 @@
 use super::prelude::*;
 use std::time::{Duration, Instant};
 
-cases! {
-    any_flags: [
-        remove_with_unused_fields_is_einval,
-        padding_is_einval,
-        relative_timeout_is_etime,
-        zero_timeout_fires_at_once,
-        timeout_takes_its_time,
-        absolute_monotonic,
-        absolute_realtime,
-        absolute_boottime,
-        absolute_time_in_the_past_fires_at_once,
-        two_clocks_are_einval,
-        unknown_flag_is_einval,
-        negative_nanoseconds_are_einval,
-        negative_seconds_are_einval,
-        bad_timespec_address_is_efault,
-        length_must_be_one,
-        fd_is_not_looked_at,
-        buf_index_is_einval,
-        count_completes_with_zero,
-        count_of_several,
-        count_that_is_not_reached_is_etime,
-        shorter_timeouts_fire_first,
-        remove_cancels_the_timeout,
-        remove_of_nothing_is_enoent,
-        remove_of_a_fired_timeout_is_enoent,
-        remove_with_flags_is_einval,
-        remove_takes_the_first_of_that_name,
-        update_makes_it_sooner,
-        update_makes_it_later,
-        update_to_an_absolute_time,
-        update_of_nothing_is_enoent,
-        update_with_a_bad_time_is_einval,
-        update_with_unknown_flags_is_einval,
-        update_of_a_link_timeout_needs_its_flag,
-        etime_success_is_still_etime,
-        multishot_fires_again_and_again,
-        multishot_count_limits_the_shots,
-        multishot_ends_at_removal,
-        multishot_with_absolute_time_is_einval,
-        firing_timeout_wakes_a_waiter_for_more,
-        timespec_may_be_reused_after_submit,
-        async_timeout_fires,
-        remove_may_come_in_the_same_submission,
-        timeout_waits_for_completions_after_it_only,
-    ],
-    own_flags: [],
-}
+topic!(since: "5.4", source: "io_uring_enter(2), io_uring/timeout.c");
 
+#[case]
 fn relative_timeout_is_etime(cx: &Context) {
     let mut ring = cx.ring(4);
     let ts = ms(5);
@@ -60,10 +14,12 @@ fn relative_timeout_is_etime(cx: &Context) {
     assert_eq!((cqe.user_data, cqe.res, cqe.flags), (4, -ETIME, 0));
 }
 
+#[case]
 fn zero_timeout_fires_at_once(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::timeout(&ms(0), 0, 0)), -ETIME);
 }
 
+#[case]
 fn timeout_takes_its_time(cx: &Context) {
     let (mut ring, start, ts) = (cx.ring(4), Instant::now(), ms(25));
     assert_eq!(ring.run(sqe::timeout(&ts, 0, 0)), -ETIME);
@@ -84,47 +40,57 @@ fn absolute(cx: &Context, clock: i32, flags: u32) {
     assert!(elapsed > Duration::from_millis(15) && elapsed < crate::ring::PATIENCE, "{elapsed:?}");
 }
 
+#[case(since = "5.5")]
 fn absolute_monotonic(cx: &Context) {
     absolute(cx, libc::CLOCK_MONOTONIC, 0);
 }
 
+#[case(since = "5.15")]
 fn absolute_realtime(cx: &Context) {
     absolute(cx, libc::CLOCK_REALTIME, IORING_TIMEOUT_REALTIME);
 }
 
+#[case(since = "5.15")]
 fn absolute_boottime(cx: &Context) {
     absolute(cx, libc::CLOCK_BOOTTIME, IORING_TIMEOUT_BOOTTIME);
 }
 
+#[case(since = "5.5")]
 fn absolute_time_in_the_past_fires_at_once(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::timeout(&ms(1), 0, IORING_TIMEOUT_ABS)), -ETIME);
 }
 
+#[case]
 fn two_clocks_are_einval(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::timeout(&ms(1), 0, IORING_TIMEOUT_CLOCK_MASK)), -EINVAL);
 }
 
+#[case]
 fn unknown_flag_is_einval(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::timeout(&ms(1), 0, 1 << 20)), -EINVAL);
     assert_eq!(cx.ring(4).run(sqe::timeout(&ms(1), 0, IORING_TIMEOUT_UPDATE)), -EINVAL);
 }
 
+#[case]
 fn negative_nanoseconds_are_einval(cx: &Context) {
     let mut ring = cx.ring(4);
     let ts = Timespec { tv_sec: 0, tv_nsec: -1 };
     assert_eq!(ring.run(sqe::timeout(&ts, 0, 0)), -EINVAL);
 }
 
+#[case]
 fn negative_seconds_are_einval(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::timeout(&Timespec { tv_sec: -1, tv_nsec: 0 }, 0, 0)), -EINVAL);
 }
 
+#[case]
 fn bad_timespec_address_is_efault(cx: &Context) {
     let mut ring = cx.ring(4);
     assert_eq!(ring.run(prep(Opcode::Timeout, -1, bad_address(), 1, 0)), -EFAULT);
     assert_eq!(ring.run(prep(Opcode::Timeout, -1, 0, 1, 0)), -EFAULT);
 }
 
+#[case]
 fn length_must_be_one(cx: &Context) {
     let (mut ring, ts) = (cx.ring(4), ms(1));
     for len in [0, 2] {
@@ -132,15 +98,18 @@ fn length_must_be_one(cx: &Context) {
     }
 }
 
+#[case]
 fn fd_is_not_looked_at(cx: &Context) {
     let ts = ms(1);
     assert_eq!(cx.ring(4).run(Sqe { fd: 9999, ..sqe::timeout(&ts, 0, 0) }), -ETIME);
 }
 
+#[case]
 fn buf_index_is_einval(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::timeout(&ms(1), 0, 0).buffer(1)), -EINVAL);
 }
 
+#[case]
 fn count_completes_with_zero(cx: &Context) {
     let (mut ring, long) = (cx.ring(4), ms(10_000));
     ring.go(sqe::timeout(&long, 1, 0).data(1));
@@ -149,6 +118,7 @@ fn count_completes_with_zero(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, 0), (2, 0)]);
 }
 
+#[case]
 fn count_of_several(cx: &Context) {
     let (mut ring, long) = (cx.ring(8), ms(10_000));
     ring.go(sqe::timeout(&long, 3, 0).data(1));
@@ -159,6 +129,7 @@ fn count_of_several(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, 0), (4, 0)]);
 }
 
+#[case]
 fn count_that_is_not_reached_is_etime(cx: &Context) {
     let (mut ring, ts) = (cx.ring(4), ms(20));
     ring.go(sqe::timeout(&ts, 2, 0).data(1));
@@ -166,6 +137,7 @@ fn count_that_is_not_reached_is_etime(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(2, 0), (1, -ETIME)]);
 }
 
+#[case]
 fn shorter_timeouts_fire_first(cx: &Context) {
     let (mut ring, times) = (cx.ring(4), [ms(60), ms(5), ms(30)]);
     for (n, ts) in times.iter().enumerate() {
@@ -175,6 +147,7 @@ fn shorter_timeouts_fire_first(cx: &Context) {
     assert_eq!(ring.wait_ordered(3), [(1, -ETIME), (2, -ETIME), (0, -ETIME)]);
 }
 
+#[case(since = "5.5")]
 fn remove_cancels_the_timeout(cx: &Context) {
     let (mut ring, long) = (cx.ring(4), ms(10_000));
     ring.go(sqe::timeout(&long, 0, 0).data(1));
@@ -182,21 +155,25 @@ fn remove_cancels_the_timeout(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
 }
 
+#[case]
 fn remove_of_nothing_is_enoent(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::timeout_remove(1)), -ENOENT);
 }
 
+#[case]
 fn remove_of_a_fired_timeout_is_enoent(cx: &Context) {
     let (mut ring, ts) = (cx.ring(4), ms(1));
     assert_eq!(ring.run(sqe::timeout(&ts, 0, 0).data(1)), -ETIME);
     assert_eq!(ring.run(sqe::timeout_remove(1)), -ENOENT);
 }
 
+#[case]
 fn remove_with_flags_is_einval(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::timeout_remove(1).op_flags(IORING_TIMEOUT_ABS)), -EINVAL);
     assert_eq!(cx.ring(4).run(Sqe { len: 1, ..sqe::timeout_remove(1) }), -EINVAL);
 }
 
+#[case(since = "5.5")]
 fn remove_takes_the_first_of_that_name(cx: &Context) {
     let (mut ring, long) = (cx.ring(4), ms(10_000));
     ring.go_all(&[sqe::timeout(&long, 0, 0).data(1), sqe::timeout(&long, 0, 0).data(1)]);
@@ -205,6 +182,23 @@ fn remove_takes_the_first_of_that_name(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case(since = "5.15")]
+fn update_of_a_linked_one_alone_is_a_removal(cx: &Context) {
+    let (mut ring, long, soon) = (cx.ring(4), ms(10_000), ms(5));
+    let with_flags = |flags| sqe::timeout_update(1, &soon, 0).op_flags(flags).data(2);
+    ring.go(sqe::timeout(&long, 0, 0).data(1));
+    ring.go(with_flags(IORING_LINK_TIMEOUT_UPDATE));
+    assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
+    // Its time is read all the same.
+    assert_eq!(ring.run(Sqe { off: 8, ..with_flags(IORING_LINK_TIMEOUT_UPDATE) }), -EFAULT);
+    let (reader, _writer) = pipe();
+    let mut byte = [0; 1];
+    let read = sqe::read(fd(&reader), &mut byte, 0).with(IOSQE_IO_LINK).data(3);
+    ring.go_all(&[read, sqe::link_timeout(&long).data(1)]);
+    assert_eq!(ring.run(with_flags(IORING_LINK_TIMEOUT_UPDATE)), -ENOENT);
+}
+
+#[case(since = "5.11")]
 fn update_makes_it_sooner(cx: &Context) {
     let (mut ring, long, soon) = (cx.ring(4), ms(10_000), ms(5));
     ring.go(sqe::timeout(&long, 0, 0).data(1));
@@ -212,6 +206,7 @@ fn update_makes_it_sooner(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(1, -ETIME)]);
 }
 
+#[case(since = "5.11")]
 fn update_makes_it_later(cx: &Context) {
     let (mut ring, soon, long) = (cx.ring(4), ms(300), ms(10_000));
     ring.go(sqe::timeout(&soon, 0, 0).data(1));
@@ -219,6 +214,7 @@ fn update_makes_it_later(cx: &Context) {
     assert_eq!(ring.wait_for(Duration::from_millis(350)), None);
 }
 
+#[case(since = "5.11")]
 fn update_to_an_absolute_time(cx: &Context) {
     let (mut ring, long) = (cx.ring(4), ms(10_000));
     ring.go(sqe::timeout(&long, 0, 0).data(1));
@@ -227,10 +223,12 @@ fn update_to_an_absolute_time(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(1, -ETIME)]);
 }
 
+#[case]
 fn update_of_nothing_is_enoent(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::timeout_update(1, &ms(5), 0)), -ENOENT);
 }
 
+#[case]
 fn update_with_a_bad_time_is_einval(cx: &Context) {
     let bad = Timespec { tv_sec: -1, tv_nsec: 0 };
     assert_eq!(cx.ring(4).run(sqe::timeout_update(1, &bad, 0)), -EINVAL);
@@ -238,11 +236,13 @@ fn update_with_a_bad_time_is_einval(cx: &Context) {
     assert_eq!(cx.ring(4).run(unreadable), -EFAULT);
 }
 
+#[case]
 fn update_with_unknown_flags_is_einval(cx: &Context) {
     assert_eq!(cx.ring(4).run(sqe::timeout_update(1, &ms(5), 1 << 20)), -EINVAL);
     assert_eq!(cx.ring(4).run(sqe::timeout_update(1, &ms(5), IORING_TIMEOUT_CLOCK_MASK)), -EINVAL);
 }
 
+#[case(since = "5.15")]
 fn update_of_a_link_timeout_needs_its_flag(cx: &Context) {
     let ((reader, _writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     let (long, soon) = (ms(10_000), ms(5));
@@ -255,6 +255,7 @@ fn update_of_a_link_timeout_needs_its_flag(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -ETIME)]);
 }
 
+#[case(since = "5.16")]
 fn etime_success_is_still_etime(cx: &Context) {
     let (mut ring, ts) = (cx.ring(4), ms(1));
     ring.go_all(&[
@@ -266,6 +267,7 @@ fn etime_success_is_still_etime(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(1, -ETIME), (2, -ECANCELED)]);
 }
 
+#[case(since = "6.4")]
 fn multishot_fires_again_and_again(cx: &Context) {
     let (mut ring, ts) = (cx.ring(4), ms(5));
     ring.go(sqe::timeout(&ts, 0, IORING_TIMEOUT_MULTISHOT).data(1));
@@ -275,6 +277,7 @@ fn multishot_fires_again_and_again(cx: &Context) {
     }
 }
 
+#[case(since = "6.4")]
 fn multishot_count_limits_the_shots(cx: &Context) {
     let (mut ring, ts) = (cx.ring(4), ms(5));
     ring.go(sqe::timeout(&ts, 3, IORING_TIMEOUT_MULTISHOT).data(1));
@@ -283,6 +286,7 @@ fn multishot_count_limits_the_shots(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case(since = "6.4")]
 fn multishot_ends_at_removal(cx: &Context) {
     let (mut ring, ts) = (cx.ring(4), ms(200));
     ring.go(sqe::timeout(&ts, 0, IORING_TIMEOUT_MULTISHOT).data(1));
@@ -291,11 +295,13 @@ fn multishot_ends_at_removal(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
 }
 
+#[case]
 fn multishot_with_absolute_time_is_einval(cx: &Context) {
     let flags = IORING_TIMEOUT_MULTISHOT | IORING_TIMEOUT_ABS;
     assert_eq!(cx.ring(4).run(sqe::timeout(&ms(1), 0, flags)), -EINVAL);
 }
 
+#[case]
 fn firing_timeout_wakes_a_waiter_for_more(cx: &Context) {
     let (mut ring, ts, start) = (cx.ring(4), ms(10), Instant::now());
     ring.push(sqe::timeout(&ts, 0, 0));
@@ -304,6 +310,7 @@ fn firing_timeout_wakes_a_waiter_for_more(cx: &Context) {
     assert!(start.elapsed() < Duration::from_secs(2));
 }
 
+#[case]
 fn timespec_may_be_reused_after_submit(cx: &Context) {
     let mut ring = cx.ring(4);
     let mut ts = ms(5);
@@ -314,17 +321,20 @@ fn timespec_may_be_reused_after_submit(cx: &Context) {
     assert_eq!(ring.wait().res, -ETIME);
 }
 
+#[case(since = "5.6")]
 fn async_timeout_fires(cx: &Context) {
     let ts = ms(5);
     assert_eq!(cx.ring(4).run(sqe::timeout(&ts, 0, 0).with(IOSQE_ASYNC)), -ETIME);
 }
 
+#[case(since = "5.5")]
 fn remove_may_come_in_the_same_submission(cx: &Context) {
     let (mut ring, long) = (cx.ring(4), ms(10_000));
     ring.go_all(&[sqe::timeout(&long, 0, 0).data(1), sqe::timeout_remove(1).data(2)]);
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, 0)]);
 }
 
+#[case]
 fn timeout_waits_for_completions_after_it_only(cx: &Context) {
     let (mut ring, ts) = (cx.ring(8), ms(30));
     ring.go_all(&[sqe::nop().data(1), sqe::nop().data(2)]);
@@ -333,6 +343,7 @@ fn timeout_waits_for_completions_after_it_only(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(3, -ETIME)]);
 }
 
+#[case]
 fn padding_is_einval(cx: &Context) {
     let (mut ring, ts) = (cx.ring(4), ms(1));
     assert_eq!(ring.run(Sqe { pad2: 1, ..sqe::timeout(&ts, 0, 0) }), -EINVAL);
@@ -340,8 +351,20 @@ fn padding_is_einval(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -EINVAL)]);
 }
 
+#[case]
 fn remove_with_unused_fields_is_einval(cx: &Context) {
     let mut ring = cx.ring(4);
     assert_eq!(ring.run(Sqe { addr3: 1, ..sqe::timeout_remove(9) }), -EINVAL);
     assert_eq!(ring.run(Sqe { pad2: 1, ..sqe::timeout_remove(9) }), -EINVAL);
+}
+
+/// It goes on for good.
+#[case(since = "6.4")]
+fn update_of_a_multishot_forgets_its_count(cx: &Context) {
+    let (mut ring, long, soon) = (cx.ring(8), ms(10_000), ms(5));
+    ring.go(sqe::timeout(&long, 2, IORING_TIMEOUT_MULTISHOT).data(1));
+    assert_eq!(ring.run(sqe::timeout_update(1, &soon, 0).data(2)), 0);
+    for shot in ring.wait_all(5) {
+        assert_eq!((shot.user_data, shot.res, shot.flags), (1, -ETIME, IORING_CQE_F_MORE));
+    }
 }

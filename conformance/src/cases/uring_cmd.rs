@@ -2,40 +2,7 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [
-        bytes_to_receive,
-        bytes_to_send,
-        datagram_to_receive,
-        of_a_listener_is_einval,
-        gets_an_option,
-        gets_part_of_an_option,
-        gets_options_of_the_socket_only,
-        sets_an_option,
-        sets_an_option_of_tcp,
-        bad_options,
-        bad_addresses_are_efault,
-        with_async,
-        of_a_registered_file,
-        unknown_commands_are_eopnotsupp,
-        other_families,
-        of_other_files_is_eopnotsupp,
-        of_the_null_device_is_zero,
-        of_a_ring_is_eopnotsupp,
-        bad_descriptor_is_ebadf,
-        with_unused_fields,
-        unknown_flags_are_einval,
-        fixed_is_for_drivers,
-        multishot_needs_buffers,
-        goes_on_with_its_link,
-        timestamps_need_large_cqes,
-        discard_of_other_files_is_eopnotsupp,
-    ],
-    own_flags: [
-        discards,
-        timestamps_of_large_cqes,
-    ],
-}
+topic!(since: "6.7", source: "io_uring_enter(2), io_uring/cmd_net.c, io_uring/uring_cmd.c");
 
 fn command(fd: i32, command: u32) -> Sqe {
     prep(Opcode::UringCmd, fd, 0, 0, command.into())
@@ -62,6 +29,7 @@ fn plain_option(file: &impl std::os::fd::AsRawFd, level: i32, name: i32) -> i32 
     value
 }
 
+#[case]
 fn bytes_to_receive(cx: &Context) {
     let ((client, mut server), mut ring) = (tcp_pair(), cx.ring(4));
     assert_eq!(ring.run(command(fd(&client), SOCKET_URING_OP_SIOCINQ)), 0);
@@ -70,6 +38,7 @@ fn bytes_to_receive(cx: &Context) {
     assert_eq!(ring.run(command(fd(&client), SOCKET_URING_OP_SIOCINQ)), 5);
 }
 
+#[case]
 fn bytes_to_send(cx: &Context) {
     let ((mut client, server), mut ring) = (tcp_pair(), cx.ring(4));
     assert_eq!(ring.run(command(fd(&client), SOCKET_URING_OP_SIOCOUTQ)), 0);
@@ -85,6 +54,7 @@ fn bytes_to_send(cx: &Context) {
     drop(server);
 }
 
+#[case]
 fn datagram_to_receive(cx: &Context) {
     let receiver = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
     let mut ring = cx.ring(4);
@@ -95,12 +65,14 @@ fn datagram_to_receive(cx: &Context) {
     assert_eq!(ring.run(command(fd(&receiver), SOCKET_URING_OP_SIOCOUTQ)), 0);
 }
 
+#[case]
 fn of_a_listener_is_einval(cx: &Context) {
     let (listener, _) = listener();
     assert_eq!(cx.ring(4).run(command(fd(&listener), SOCKET_URING_OP_SIOCINQ)), -EINVAL);
     assert_eq!(cx.ring(4).run(command(fd(&listener), SOCKET_URING_OP_SIOCOUTQ)), -EINVAL);
 }
 
+#[case]
 fn gets_an_option(cx: &Context) {
     let ((client, _server), mut value, mut ring) = (tcp_pair(), 0, cx.ring(4));
     assert_eq!(ring.run(get(fd(&client), libc::SO_TYPE, &mut value)), 4); // its size
@@ -109,6 +81,7 @@ fn gets_an_option(cx: &Context) {
     assert_eq!(std::hint::black_box(value), plain_option(&client, libc::SOL_SOCKET, libc::SO_RCVBUF));
 }
 
+#[case]
 fn gets_part_of_an_option(cx: &Context) {
     let ((client, _server), mut value, mut ring) = (tcp_pair(), [0u8; 16], cx.ring(4));
     let room = |bytes, value: &mut [u8; 16]| {
@@ -120,34 +93,47 @@ fn gets_part_of_an_option(cx: &Context) {
     assert_eq!(ring.run(room(u32::MAX as usize, &mut value)), -EINVAL);
 }
 
+#[case]
 fn gets_options_of_the_socket_only(cx: &Context) {
     let ((client, _server), mut value, mut ring) = (tcp_pair(), 0, cx.ring(4));
-    let nodelay = option(fd(&client), SOCKET_URING_OP_GETSOCKOPT, libc::IPPROTO_TCP, libc::TCP_NODELAY, address_mut(&mut value), 4);
+    let nodelay = option(
+        fd(&client),
+        SOCKET_URING_OP_GETSOCKOPT,
+        libc::IPPROTO_TCP,
+        libc::TCP_NODELAY,
+        address_mut(&mut value),
+        4,
+    );
     assert_eq!(ring.run(nodelay), -EOPNOTSUPP);
 }
 
+#[case]
 fn sets_an_option(cx: &Context) {
     let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
     assert_eq!(ring.run(set(fd(&client), libc::SOL_SOCKET, libc::SO_KEEPALIVE, &1)), 0);
     assert_eq!(plain_option(&client, libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1);
 }
 
+#[case]
 fn sets_an_option_of_tcp(cx: &Context) {
     let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
     assert_eq!(ring.run(set(fd(&client), libc::IPPROTO_TCP, libc::TCP_NODELAY, &1)), 0);
     assert_eq!(plain_option(&client, libc::IPPROTO_TCP, libc::TCP_NODELAY), 1);
 }
 
+#[case]
 fn bad_options(cx: &Context) {
     let ((client, _server), mut value, mut ring) = (tcp_pair(), 0, cx.ring(4));
     assert_eq!(ring.run(get(fd(&client), 9999, &mut value)), -libc::ENOPROTOOPT);
     assert_eq!(ring.run(set(fd(&client), libc::SOL_SOCKET, 9999, &1)), -libc::ENOPROTOOPT);
     assert_eq!(ring.run(set(fd(&client), 9999, 1, &1)), -libc::ENOPROTOOPT);
-    let short = option(fd(&client), SOCKET_URING_OP_SETSOCKOPT, libc::SOL_SOCKET, libc::SO_KEEPALIVE, address(&1i32), 2);
+    let short =
+        option(fd(&client), SOCKET_URING_OP_SETSOCKOPT, libc::SOL_SOCKET, libc::SO_KEEPALIVE, address(&1i32), 2);
     assert_eq!(ring.run(short), -EINVAL);
     assert_eq!(ring.run(short.file_index(u32::MAX)), -EINVAL);
 }
 
+#[case]
 fn bad_addresses_are_efault(cx: &Context) {
     let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
     for which in [SOCKET_URING_OP_GETSOCKOPT, SOCKET_URING_OP_SETSOCKOPT] {
@@ -157,6 +143,7 @@ fn bad_addresses_are_efault(cx: &Context) {
     }
 }
 
+#[case]
 fn with_async(cx: &Context) {
     let ((client, _server), mut value, mut ring) = (tcp_pair(), 0, cx.ring(4));
     assert_eq!(ring.run(get(fd(&client), libc::SO_TYPE, &mut value).with(IOSQE_ASYNC)), 4);
@@ -165,6 +152,7 @@ fn with_async(cx: &Context) {
     assert_eq!(ring.run(command(9999, SOCKET_URING_OP_SIOCINQ).with(IOSQE_ASYNC)), -EBADF);
 }
 
+#[case]
 fn of_a_registered_file(cx: &Context) {
     let ((client, mut server), mut ring) = (tcp_pair(), cx.ring(4));
     ring.register_files(&[fd(&client)]);
@@ -174,6 +162,7 @@ fn of_a_registered_file(cx: &Context) {
     assert_eq!(ring.run(command(1, SOCKET_URING_OP_SIOCINQ).with(IOSQE_FIXED_FILE)), -EBADF);
 }
 
+#[case]
 fn unknown_commands_are_eopnotsupp(cx: &Context) {
     let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
     for which in [5, 6, 100, u32::MAX] {
@@ -182,6 +171,7 @@ fn unknown_commands_are_eopnotsupp(cx: &Context) {
 }
 
 /// Options have all sockets, bytes in queues only those whose protocol counts them.
+#[case]
 fn other_families(cx: &Context) {
     let (mut value, mut ring) = (0, cx.ring(4));
     let (one, other) = unix_pair(libc::SOCK_STREAM);
@@ -199,6 +189,7 @@ fn other_families(cx: &Context) {
     assert_eq!(ring.run(Sqe { addr: libc::IPPROTO_TCP as u64, ..bad }), -EOPNOTSUPP);
 }
 
+#[case]
 fn of_other_files_is_eopnotsupp(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
     let zero = std::fs::File::open("/dev/zero").expect("open");
@@ -212,6 +203,7 @@ fn of_other_files_is_eopnotsupp(cx: &Context) {
     assert_eq!(ring.run(command(fd(&zero), SOCKET_URING_OP_SIOCINQ).with(IOSQE_ASYNC)), -EOPNOTSUPP);
 }
 
+#[case]
 fn of_the_null_device_is_zero(cx: &Context) {
     let (null, mut ring) = (std::fs::File::open("/dev/null").expect("open"), cx.ring(4));
     assert_eq!(ring.run(command(fd(&null), 0)), 0);
@@ -219,6 +211,7 @@ fn of_the_null_device_is_zero(cx: &Context) {
     assert_eq!(ring.run(command(fd(&null), 1).op_flags(IORING_URING_CMD_FIXED).buffer(7)), 0);
 }
 
+#[case]
 fn of_a_ring_is_eopnotsupp(cx: &Context) {
     let (mut ring, other) = (cx.ring(4), cx.ring(4));
     let mut value = 0;
@@ -228,11 +221,13 @@ fn of_a_ring_is_eopnotsupp(cx: &Context) {
     assert_eq!(ring.run(get(other.fd, libc::SO_TYPE, &mut value).with(IOSQE_ASYNC)), -EOPNOTSUPP);
 }
 
+#[case]
 fn bad_descriptor_is_ebadf(cx: &Context) {
     assert_eq!(cx.ring(4).run(command(9999, SOCKET_URING_OP_SIOCINQ)), -EBADF);
     assert_eq!(cx.ring(4).run(command(-1, SOCKET_URING_OP_SIOCINQ)), -EBADF);
 }
 
+#[case]
 fn with_unused_fields(cx: &Context) {
     let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
     let good = command(fd(&client), SOCKET_URING_OP_SIOCINQ);
@@ -242,6 +237,7 @@ fn with_unused_fields(cx: &Context) {
     assert_eq!(ring.run(Sqe { addr: 1, len: 1, addr3: 1, ..good }.buffer(1).file_index(1)), 0);
 }
 
+#[case]
 fn unknown_flags_are_einval(cx: &Context) {
     let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
     for flag in [4, 8, 1 << 16, 1 << 31] {
@@ -250,6 +246,7 @@ fn unknown_flags_are_einval(cx: &Context) {
 }
 
 /// A registered buffer that no command of a socket uses.
+#[case]
 fn fixed_is_for_drivers(cx: &Context) {
     let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
     let good = command(fd(&client), SOCKET_URING_OP_SIOCINQ).op_flags(IORING_URING_CMD_FIXED);
@@ -257,6 +254,7 @@ fn fixed_is_for_drivers(cx: &Context) {
     assert_eq!(ring.run(good.op_flags(IORING_URING_CMD_FIXED | IORING_URING_CMD_MULTISHOT)), -EINVAL);
 }
 
+#[case]
 fn multishot_needs_buffers(cx: &Context) {
     let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
     let good = command(fd(&client), SOCKET_URING_OP_SIOCINQ);
@@ -265,6 +263,7 @@ fn multishot_needs_buffers(cx: &Context) {
     assert_eq!(ring.run(good.op_flags(IORING_URING_CMD_FIXED).with(IOSQE_BUFFER_SELECT)), -EINVAL);
 }
 
+#[case]
 fn goes_on_with_its_link(cx: &Context) {
     let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
     let linked = |which| command(fd(&client), which).data(1).with(IOSQE_IO_LINK);
@@ -274,6 +273,7 @@ fn goes_on_with_its_link(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -EOPNOTSUPP), (2, -ECANCELED)]);
 }
 
+#[case]
 fn timestamps_need_large_cqes(cx: &Context) {
     let ((client, _server), mut ring) = (tcp_pair(), cx.ring(4));
     if ring.params.flags & (IORING_SETUP_CQE32 | IORING_SETUP_CQE_MIXED) == 0 {
@@ -282,11 +282,13 @@ fn timestamps_need_large_cqes(cx: &Context) {
 }
 
 /// BLOCK_URING_CMD_DISCARD.
+#[case]
 fn discard_of_other_files_is_eopnotsupp(cx: &Context) {
     let (file, mut ring) = (file("file", b"1234"), cx.ring(4));
     assert_eq!(ring.run(command(fd(&file), 0x1200)), -EOPNOTSUPP);
 }
 
+#[case(own_flags)]
 fn discards(cx: &Context) {
     let (device, mut ring) = (loop_device(64), cx.ring(4));
     let discard = |start: u64, bytes: u64| Sqe { addr: start, addr3: bytes, ..command(fd(&device), 0x1200) };
@@ -304,6 +306,7 @@ fn discards(cx: &Context) {
 }
 
 /// With CQEs of 32 bytes it tells when what was sent left, until it is cancelled.
+#[case(own_flags, since = "6.17")]
 fn timestamps_of_large_cqes(cx: &Context) {
     let (client, _server) = tcp_pair();
     let wanted = libc::SOF_TIMESTAMPING_TX_SOFTWARE

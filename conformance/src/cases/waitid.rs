@@ -1,53 +1,11 @@
 //! WAITID: waitid(2) as a request.
 
 use super::prelude::*;
+use crate::buffers::BufferRing;
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-cases! {
-    any_flags: [
-        child_that_has_exited,
-        child_that_exits_later,
-        child_that_is_killed,
-        with_async,
-        without_infop,
-        bad_infop_is_efault_and_reaps,
-        nohang_finds_nothing,
-        nohang_finds_it,
-        nowait_leaves_it,
-        stopped_and_continued,
-        waits_for_a_stop,
-        by_pidfd,
-        by_pidfd_later,
-        by_nonblocking_pidfd,
-        by_another_descriptor_is_ebadf,
-        by_group,
-        by_own_group,
-        any_child,
-        any_child_later,
-        without_children_is_echild,
-        of_a_stranger_is_echild,
-        bad_kinds_are_einval,
-        bad_options_are_einval,
-        with_unused_fields_is_einval,
-        two_wait_for_one,
-        taken_by_a_plain_wait,
-        is_cancelled_and_reaps_nothing,
-        any_child_is_cancelled,
-        all_are_counted_once,
-        link_timeout_ends_it,
-        goes_on_with_its_link,
-        error_breaks_its_link,
-        that_skips_success,
-        close_reaps_nothing,
-        many_children,
-        clone_children_only,
-    ],
-    own_flags: [
-        of_any_thread,
-        of_own_thread_only,
-    ],
-}
+topic!(since: "6.7", source: "io_uring_enter(2), io_uring/waitid.c");
 
 /// A child that ends with `status` once the pipe is written to.
 pub(super) struct Child {
@@ -139,6 +97,7 @@ fn seen(info: &libc::siginfo_t) -> [i32; 4] {
 
 const EXITED: i32 = libc::WEXITED;
 
+#[case]
 fn child_that_has_exited(cx: &Context) {
     let (child, mut info) = (Child::ended(7), none());
     assert_eq!(cx.ring(4).run(wait(libc::P_PID, child.pid, EXITED, &mut info)), 0);
@@ -157,14 +116,33 @@ fn later(cx: &Context, flags: u8) {
     assert!(!child.reap());
 }
 
+#[case]
 fn child_that_exits_later(cx: &Context) {
     later(cx, 0);
 }
 
+#[case]
 fn with_async(cx: &Context) {
     later(cx, IOSQE_ASYNC);
 }
 
+/// What was meant for the read must not befall the next request: it waits, and a look in between does not end.
+#[case]
+fn behind_a_multishot_read_that_failed(cx: &Context) {
+    let (mut child, mut info, mut ring) = (Child::new(4), none(), cx.ring(4));
+    let _buffers = BufferRing::filled(&ring, 1, 2, 16);
+    let read = prep(Opcode::ReadMultishot, 9999, 0, 0, 0).with(IOSQE_BUFFER_SELECT).buffer(1);
+    assert_eq!(ring.run(read), -EBADF);
+    ring.go(wait(libc::P_PID, child.pid, EXITED, &mut info));
+    for _ in 0..3 {
+        assert_eq!(ring.enter(0, 0, IORING_ENTER_GETEVENTS, 0, 0), 0);
+    }
+    ring.expect_quiet();
+    child.end();
+    assert_eq!(ring.wait().res, 0);
+}
+
+#[case]
 fn child_that_is_killed(cx: &Context) {
     let (child, mut info, mut ring) = (Child::new(0), none(), cx.ring(4));
     ring.go(wait(libc::P_PID, child.pid, EXITED, &mut info));
@@ -173,18 +151,24 @@ fn child_that_is_killed(cx: &Context) {
     assert_eq!(seen(&info), [libc::SIGCHLD, libc::CLD_KILLED, child.pid, libc::SIGKILL]);
 }
 
+#[case]
 fn without_infop(cx: &Context) {
     let mut child = Child::ended(0);
     assert_eq!(cx.ring(4).run(Sqe { off: 0, ..wait(libc::P_PID, child.pid, EXITED, &mut none()) }), 0);
     assert!(!child.reap());
 }
 
+#[case]
 fn bad_infop_is_efault_and_reaps(cx: &Context) {
     let mut child = Child::ended(0);
-    assert_eq!(cx.ring(4).run(Sqe { off: bad_address(), ..wait(libc::P_PID, child.pid, EXITED, &mut none()) }), -EFAULT);
+    assert_eq!(
+        cx.ring(4).run(Sqe { off: bad_address(), ..wait(libc::P_PID, child.pid, EXITED, &mut none()) }),
+        -EFAULT
+    );
     assert!(!child.reap());
 }
 
+#[case]
 fn nohang_finds_nothing(cx: &Context) {
     let (mut child, mut info) = (Child::new(0), none());
     assert_eq!(cx.ring(4).run(wait(libc::P_PID, child.pid, EXITED | libc::WNOHANG, &mut info)), 0);
@@ -192,12 +176,14 @@ fn nohang_finds_nothing(cx: &Context) {
     assert!(child.reap());
 }
 
+#[case]
 fn nohang_finds_it(cx: &Context) {
     let (child, mut info) = (Child::ended(1), none());
     assert_eq!(cx.ring(4).run(wait(libc::P_ALL, 0, EXITED | libc::WNOHANG, &mut info)), 0);
     assert_eq!(seen(&info), [libc::SIGCHLD, libc::CLD_EXITED, child.pid, 1]);
 }
 
+#[case]
 fn nowait_leaves_it(cx: &Context) {
     let (mut child, mut info, mut ring) = (Child::new(9), none(), cx.ring(4));
     ring.go(wait(libc::P_PID, child.pid, EXITED | libc::WNOWAIT, &mut info));
@@ -207,6 +193,7 @@ fn nowait_leaves_it(cx: &Context) {
     assert!(child.reap());
 }
 
+#[case]
 fn stopped_and_continued(cx: &Context) {
     let (mut child, mut info, mut ring) = (Child::new(0), none(), cx.ring(4));
     child.signal(libc::SIGSTOP);
@@ -218,6 +205,7 @@ fn stopped_and_continued(cx: &Context) {
     assert!(child.reap());
 }
 
+#[case]
 fn waits_for_a_stop(cx: &Context) {
     let (mut child, mut info, mut ring) = (Child::new(0), none(), cx.ring(4));
     ring.go(wait(libc::P_PID, child.pid, libc::WSTOPPED, &mut info));
@@ -229,12 +217,14 @@ fn waits_for_a_stop(cx: &Context) {
     assert!(child.reap());
 }
 
+#[case]
 fn by_pidfd(cx: &Context) {
     let (child, mut info) = (Child::ended(5), none());
     assert_eq!(cx.ring(4).run(wait(libc::P_PIDFD, fd(&child.pidfd(0)), EXITED, &mut info)), 0);
     assert_eq!(seen(&info), [libc::SIGCHLD, libc::CLD_EXITED, child.pid, 5]);
 }
 
+#[case]
 fn by_pidfd_later(cx: &Context) {
     let (mut child, mut info, mut ring) = (Child::new(5), none(), cx.ring(4));
     let pidfd = child.pidfd(0);
@@ -246,6 +236,7 @@ fn by_pidfd_later(cx: &Context) {
     assert_eq!(seen(&info), [libc::SIGCHLD, libc::CLD_EXITED, child.pid, 5]);
 }
 
+#[case]
 fn by_nonblocking_pidfd(cx: &Context) {
     let (mut child, mut info, mut ring) = (Child::new(5), none(), cx.ring(4));
     let pidfd = child.pidfd(libc::O_NONBLOCK);
@@ -257,6 +248,7 @@ fn by_nonblocking_pidfd(cx: &Context) {
     assert_eq!(seen(&info)[2], child.pid);
 }
 
+#[case]
 fn by_another_descriptor_is_ebadf(cx: &Context) {
     let ((reader, _writer), mut ring) = (pipe(), cx.ring(4));
     assert_eq!(ring.run(wait(libc::P_PIDFD, fd(&reader), EXITED, &mut none())), -EBADF);
@@ -264,6 +256,7 @@ fn by_another_descriptor_is_ebadf(cx: &Context) {
     assert_eq!(ring.run(wait(libc::P_PIDFD, -1, EXITED, &mut none())), -EINVAL);
 }
 
+#[case]
 fn by_group(cx: &Context) {
     let (mut child, mut info, mut ring) = (Child::new(6), none(), cx.ring(4));
     // SAFETY: no pointers.
@@ -276,12 +269,14 @@ fn by_group(cx: &Context) {
     assert_eq!(seen(&info), [libc::SIGCHLD, libc::CLD_EXITED, child.pid, 6]);
 }
 
+#[case]
 fn by_own_group(cx: &Context) {
     let (child, mut info) = (Child::ended(6), none());
     assert_eq!(cx.ring(4).run(wait(libc::P_PGID, 0, EXITED, &mut info)), 0);
     assert_eq!(seen(&info)[2], child.pid);
 }
 
+#[case]
 fn any_child(cx: &Context) {
     let (child, mut info) = (Child::ended(2), none());
     assert_eq!(cx.ring(4).run(wait(libc::P_ALL, 0, EXITED, &mut info)), 0);
@@ -289,6 +284,7 @@ fn any_child(cx: &Context) {
     assert_eq!(cx.ring(4).run(wait(libc::P_ALL, 4711, EXITED, &mut info)), -libc::ECHILD);
 }
 
+#[case]
 fn any_child_later(cx: &Context) {
     let (mut first, mut second, mut info, mut ring) = (Child::new(1), Child::new(2), none(), cx.ring(4));
     ring.go(wait(libc::P_ALL, 0, EXITED, &mut info));
@@ -302,6 +298,7 @@ fn any_child_later(cx: &Context) {
     assert_eq!(seen(&info)[2], first.pid);
 }
 
+#[case]
 fn without_children_is_echild(cx: &Context) {
     let mut info = none();
     assert_eq!(cx.ring(4).run(wait(libc::P_ALL, 0, EXITED, &mut info)), -libc::ECHILD);
@@ -309,12 +306,14 @@ fn without_children_is_echild(cx: &Context) {
     assert_eq!(cx.ring(4).run(wait(libc::P_ALL, 0, EXITED, &mut info).with(IOSQE_ASYNC)), -libc::ECHILD);
 }
 
+#[case]
 fn of_a_stranger_is_echild(cx: &Context) {
     // SAFETY: no arguments.
     let parent = unsafe { libc::getppid() };
     assert_eq!(cx.ring(4).run(wait(libc::P_PID, parent, EXITED, &mut none())), -libc::ECHILD);
 }
 
+#[case]
 fn bad_kinds_are_einval(cx: &Context) {
     let mut ring = cx.ring(4);
     assert_eq!(ring.run(wait(4, 1, EXITED, &mut none())), -EINVAL);
@@ -324,6 +323,7 @@ fn bad_kinds_are_einval(cx: &Context) {
     assert_eq!(ring.run(wait(libc::P_PGID, -1, EXITED, &mut none())), -EINVAL);
 }
 
+#[case]
 fn bad_options_are_einval(cx: &Context) {
     let (_child, mut ring) = (Child::ended(0), cx.ring(4));
     for options in [0, libc::WNOHANG, libc::WNOWAIT, EXITED | 0x10, EXITED | 0x1000, EXITED | 1 << 28] {
@@ -333,6 +333,7 @@ fn bad_options_are_einval(cx: &Context) {
     }
 }
 
+#[case]
 fn with_unused_fields_is_einval(cx: &Context) {
     let (child, mut info, mut ring) = (Child::ended(0), none(), cx.ring(4));
     let good = wait(libc::P_PID, child.pid, EXITED, &mut info);
@@ -343,6 +344,7 @@ fn with_unused_fields_is_einval(cx: &Context) {
     assert_eq!(ring.run(good.ioprio(1)), -EINVAL);
 }
 
+#[case]
 fn two_wait_for_one(cx: &Context) {
     let (mut child, mut infos, mut ring) = (Child::new(0), [none(), none()], cx.ring(4));
     let [first, second] = &mut infos;
@@ -357,6 +359,7 @@ fn two_wait_for_one(cx: &Context) {
     assert_eq!(results, [-libc::ECHILD, 0]);
 }
 
+#[case]
 fn taken_by_a_plain_wait(cx: &Context) {
     let (mut child, mut other, mut info, mut ring) = (Child::new(0), Child::new(0), none(), cx.ring(4));
     // Nobody knows who comes first: either way one of the two reaps it.
@@ -383,14 +386,17 @@ fn cancelled(cx: &Context, kind: libc::idtype_t, options: i32) {
     assert!(child.reap());
 }
 
+#[case]
 fn is_cancelled_and_reaps_nothing(cx: &Context) {
     cancelled(cx, libc::P_PID, EXITED);
 }
 
+#[case]
 fn any_child_is_cancelled(cx: &Context) {
     cancelled(cx, libc::P_ALL, EXITED | libc::WSTOPPED);
 }
 
+#[case]
 fn all_are_counted_once(cx: &Context) {
     let (mut child, mut infos, mut ring) = (Child::new(0), [none(), none()], cx.ring(4));
     let [first, second] = &mut infos;
@@ -400,6 +406,7 @@ fn all_are_counted_once(cx: &Context) {
     assert!(child.reap());
 }
 
+#[case]
 fn link_timeout_ends_it(cx: &Context) {
     let (mut child, mut info, mut ring, limit) = (Child::new(0), none(), cx.ring(4), ms(20));
     for (kind, id) in [(libc::P_PID, child.pid), (libc::P_ALL, 0)] {
@@ -410,6 +417,7 @@ fn link_timeout_ends_it(cx: &Context) {
     assert!(child.reap());
 }
 
+#[case]
 fn goes_on_with_its_link(cx: &Context) {
     let (mut child, mut info, mut ring) = (Child::new(4), none(), cx.ring(4));
     let waits = wait(libc::P_ALL, 0, EXITED, &mut info).data(1).with(IOSQE_IO_LINK);
@@ -419,6 +427,7 @@ fn goes_on_with_its_link(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, 0), (2, 0)]);
 }
 
+#[case]
 fn error_breaks_its_link(cx: &Context) {
     let (mut info, mut ring) = (none(), cx.ring(4));
     let waits = wait(libc::P_ALL, 0, EXITED, &mut info).data(1).with(IOSQE_IO_LINK);
@@ -426,6 +435,7 @@ fn error_breaks_its_link(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -libc::ECHILD), (2, -ECANCELED)]);
 }
 
+#[case]
 fn that_skips_success(cx: &Context) {
     let (mut child, mut info, mut ring) = (Child::new(4), none(), cx.ring(4));
     ring.go(wait(libc::P_PID, child.pid, EXITED, &mut info).with(IOSQE_CQE_SKIP_SUCCESS));
@@ -437,6 +447,7 @@ fn that_skips_success(cx: &Context) {
     }
 }
 
+#[case]
 fn close_reaps_nothing(cx: &Context) {
     let (mut child, mut infos, mut ring) = (Child::new(0), [none(), none()], cx.ring(4));
     let [first, second] = &mut infos;
@@ -450,6 +461,7 @@ fn close_reaps_nothing(cx: &Context) {
     assert!(child.reap());
 }
 
+#[case]
 fn many_children(cx: &Context) {
     const COUNT: usize = 50;
     let mut children: Vec<_> = (0..COUNT).map(|status| Child::new(status as i32)).collect();
@@ -468,6 +480,7 @@ fn many_children(cx: &Context) {
 }
 
 /// The parent of a child is the process, not the thread that forked.
+#[case(own_flags)]
 fn of_any_thread(cx: &Context) {
     let (forked, end) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
     let forker = std::thread::spawn(move || {
@@ -486,6 +499,7 @@ fn of_any_thread(cx: &Context) {
     forker.join().expect("the thread");
 }
 
+#[case]
 fn clone_children_only(cx: &Context) {
     let (mut child, mut info, mut ring) = (Child::ended(1), none(), cx.ring(4));
     assert_eq!(ring.run(wait(libc::P_PID, child.pid, EXITED | libc::__WCLONE, &mut info)), -libc::ECHILD);
@@ -493,6 +507,7 @@ fn clone_children_only(cx: &Context) {
     assert!(!child.reap());
 }
 
+#[case(own_flags)]
 fn of_own_thread_only(cx: &Context) {
     let (mut child, mut info, mut ring) = (Child::new(1), none(), cx.ring(4));
     ring.go(wait(libc::P_PID, child.pid, EXITED | libc::__WNOTHREAD, &mut info));

@@ -3,27 +3,7 @@
 use super::prelude::*;
 use std::time::{Duration, Instant};
 
-cases! {
-    any_flags: [
-        minimum_over_with_nothing_goes_on_to_the_timeout,
-        minimum_over_with_nothing_ends_at_the_first_completion,
-        minimum_without_a_timeout_is_etime,
-        minimum_ends_early_with_enough,
-        clock_of_waits_is_chosen,
-        absolute_wait_by_the_chosen_clock,
-        other_clocks_are_einval,
-        region_of_the_programs_memory,
-        region_of_the_rings_memory,
-        region_needs_a_disabled_ring_for_waits,
-        region_twice_is_ebusy,
-        region_arguments_are_checked,
-        region_of_read_only_memory_is_efault,
-        registered_wait_without_a_region_is_efault,
-        registered_wait_outside_the_region_is_efault,
-        registered_wait_with_a_minimum,
-    ],
-    own_flags: [],
-}
+topic!(since: "5.11", source: "io_uring_enter2(2), io_uring/io_uring.c");
 
 fn enter(ring: &Ring, count: u32, flags: u32, arg: u64, size: usize) -> i32 {
     let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG | flags;
@@ -35,6 +15,7 @@ fn wait(ring: &Ring, count: u32, arg: GeteventsArg) -> (i32, Duration) {
     (enter(ring, count, 0, address(&arg), size_of::<GeteventsArg>()), start.elapsed())
 }
 
+#[case]
 fn minimum_over_with_nothing_goes_on_to_the_timeout(cx: &Context) {
     let (ring, time) = (cx.ring(4), ms(60));
     let arg = GeteventsArg { ts: address(&time), min_wait_usec: 5_000, ..GeteventsArg::default() };
@@ -42,6 +23,7 @@ fn minimum_over_with_nothing_goes_on_to_the_timeout(cx: &Context) {
     assert!(answer == -ETIME && waited >= Duration::from_millis(60), "{answer} after {waited:?}");
 }
 
+#[case]
 fn minimum_over_with_nothing_ends_at_the_first_completion(cx: &Context) {
     let mut ring = cx.ring(4);
     let (later, long) = (ms(50), ms(5_000));
@@ -59,12 +41,14 @@ fn minimum_over_with_nothing_ends_at_the_first_completion(cx: &Context) {
     feeder.join().expect("the feeder");
 }
 
+#[case]
 fn minimum_without_a_timeout_is_etime(cx: &Context) {
     let ring = cx.ring(4);
     let (answer, waited) = wait(&ring, 1, GeteventsArg { min_wait_usec: 20_000, ..GeteventsArg::default() });
     assert!(answer == -ETIME && waited >= Duration::from_millis(20), "{answer} after {waited:?}");
 }
 
+#[case]
 fn minimum_ends_early_with_enough(cx: &Context) {
     let mut ring = cx.ring(4);
     ring.go_all(&[sqe::nop(), sqe::nop()]);
@@ -77,6 +61,7 @@ fn choose(ring: &Ring, id: i32) -> i32 {
     ring.register(IORING_REGISTER_CLOCK, &raw const argument as usize, 0) as i32
 }
 
+#[case(since = "6.12")]
 fn clock_of_waits_is_chosen(cx: &Context) {
     let (ring, time) = (cx.ring(4), ms(10));
     for id in [libc::CLOCK_BOOTTIME, libc::CLOCK_MONOTONIC] {
@@ -86,6 +71,7 @@ fn clock_of_waits_is_chosen(cx: &Context) {
     }
 }
 
+#[case(since = "6.12")]
 fn absolute_wait_by_the_chosen_clock(cx: &Context) {
     let ring = cx.ring(4);
     assert_eq!(choose(&ring, libc::CLOCK_BOOTTIME), 0);
@@ -97,6 +83,7 @@ fn absolute_wait_by_the_chosen_clock(cx: &Context) {
     assert!(answer == -ETIME && start.elapsed() > Duration::from_millis(900), "{answer}");
 }
 
+#[case]
 fn other_clocks_are_einval(cx: &Context) {
     let ring = cx.ring(4);
     assert_eq!(choose(&ring, libc::CLOCK_REALTIME), -EINVAL);
@@ -156,6 +143,7 @@ fn ring_with_waits(cx: &Context, entries: &[RegisteredWait]) -> Ring {
     ring
 }
 
+#[case(since = "6.13")]
 fn region_of_the_programs_memory(cx: &Context) {
     let entry = RegisteredWait { time: ms(20), flags: IORING_REG_WAIT_TS, ..RegisteredWait::default() };
     let ring = ring_with_waits(cx, &[RegisteredWait { flags: 2, ..entry }, entry]);
@@ -166,6 +154,7 @@ fn region_of_the_programs_memory(cx: &Context) {
     assert_eq!(enter(&ring, 1, IORING_ENTER_EXT_ARG_REG, ENTRY as u64, 24), -EINVAL, "another size");
 }
 
+#[case(since = "6.13")]
 fn region_of_the_rings_memory(cx: &Context) {
     let ring = disabled(cx);
     let mut description = Description { size: 4096, ..Description::default() };
@@ -182,6 +171,7 @@ fn region_of_the_rings_memory(cx: &Context) {
     assert!(start.elapsed() >= Duration::from_millis(20));
 }
 
+#[case(since = "6.13")]
 fn region_needs_a_disabled_ring_for_waits(cx: &Context) {
     let ring = cx.ring(4);
     let mut description = Description { size: 4096, ..Description::default() };
@@ -190,6 +180,7 @@ fn region_needs_a_disabled_ring_for_waits(cx: &Context) {
     assert_eq!(enter(&ring, 1, IORING_ENTER_EXT_ARG_REG, 0, ENTRY), -EFAULT);
 }
 
+#[case(since = "6.13")]
 fn region_twice_is_ebusy(cx: &Context) {
     let ring = cx.ring(4);
     for answer in [0, -EBUSY] {
@@ -197,6 +188,7 @@ fn region_twice_is_ebusy(cx: &Context) {
     }
 }
 
+#[case]
 fn region_arguments_are_checked(cx: &Context) {
     let (ring, page) = (cx.ring(4), pages(2));
     let own = Description { size: 4096, ..Description::default() };
@@ -222,6 +214,7 @@ fn region_arguments_are_checked(cx: &Context) {
     assert_eq!(ring.register(IORING_REGISTER_MEM_REGION, bad_address() as usize, 1) as i32, -EFAULT);
 }
 
+#[case(since = "6.13")]
 fn region_of_read_only_memory_is_efault(cx: &Context) {
     let (ring, memory) = (cx.ring(4), pages(2));
     protect(&memory[4096..], libc::PROT_READ);
@@ -232,10 +225,12 @@ fn region_of_read_only_memory_is_efault(cx: &Context) {
     assert_eq!(region(&ring, &mut description, 0), 0, "the first page alone");
 }
 
+#[case]
 fn registered_wait_without_a_region_is_efault(cx: &Context) {
     assert_eq!(enter(&cx.ring(4), 1, IORING_ENTER_EXT_ARG_REG, 0, ENTRY), -EFAULT);
 }
 
+#[case(since = "6.13")]
 fn registered_wait_outside_the_region_is_efault(cx: &Context) {
     let ring = ring_with_waits(cx, &[]);
     for offset in [4096, 4096 - 8, 4, u64::MAX - 7] {
@@ -243,6 +238,7 @@ fn registered_wait_outside_the_region_is_efault(cx: &Context) {
     }
 }
 
+#[case(since = "6.13")]
 fn registered_wait_with_a_minimum(cx: &Context) {
     let mut ring = ring_with_waits(cx, &[RegisteredWait { min_wait_usec: 20_000, ..RegisteredWait::default() }]);
     ring.go(sqe::nop());

@@ -3,18 +3,9 @@
 
 use super::prelude::*;
 
-cases! {
-    any_flags: [
-        receive_without_a_queue_is_einval,
-        registration_fails,
-        registration_of_shared_memory_fails,
-        registration_without_an_argument_is_einval,
-    ],
-    own_flags: [
-        registration_fails_on_a_ring_that_is_made_for_it,
-    ],
-}
+topic!(since: "6.15", source: "io_uring/zcrx.c");
 
+#[case]
 fn receive_without_a_queue_is_einval(cx: &Context) {
     let ((a, b), mut ring) = (pair(), cx.ring(4));
     put(&b, b"abc");
@@ -55,13 +46,8 @@ fn registered(ring: &Ring, flags: u32) -> i32 {
     let area = Area { addr: address(memory), len: 16 * 4096, flags, ..Area::default() };
     // struct io_uring_region_desc, of the program's memory.
     let region = [address(pages(1)), 4096, u64::from(IORING_MEM_REGION_TYPE_USER), 0, 0, 0, 0, 0];
-    let queue = Queue {
-        interface: 1,
-        entries: 64,
-        area: address(&area),
-        region: address(&region),
-        ..Queue::default()
-    };
+    let queue =
+        Queue { interface: 1, entries: 64, area: address(&area), region: address(&region), ..Queue::default() };
     ring.register(IORING_REGISTER_ZCRX_IFQ, &raw const queue as usize, 1) as i32
 }
 
@@ -71,16 +57,19 @@ fn refused(answer: i32) -> bool {
     [EOPNOTSUPP, libc::EPERM, EINVAL, libc::ENODEV].contains(&-answer)
 }
 
+#[case]
 fn registration_fails(cx: &Context) {
     let answer = registered(&cx.ring(4), 0);
     assert!(refused(answer), "{answer}");
 }
 
+#[case]
 fn registration_of_shared_memory_fails(cx: &Context) {
     let answer = registered(&cx.ring(4), IORING_ZCRX_AREA_DMABUF);
     assert!(refused(answer), "{answer}");
 }
 
+#[case]
 fn registration_without_an_argument_is_einval(cx: &Context) {
     let ring = cx.ring(4);
     assert_eq!(ring.register(IORING_REGISTER_ZCRX_IFQ, 0, 1) as i32, -EINVAL);
@@ -88,6 +77,7 @@ fn registration_without_an_argument_is_einval(cx: &Context) {
     assert_eq!(ring.register(IORING_REGISTER_ZCRX_IFQ, &raw const queue as usize, 2) as i32, -EINVAL);
 }
 
+#[case(own_flags)]
 fn registration_fails_on_a_ring_that_is_made_for_it(cx: &Context) {
     let flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_CQE32;
     let answer = registered(&cx.ring_with(4, flags), 0);

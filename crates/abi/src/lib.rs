@@ -6,6 +6,7 @@ mod aio;
 mod constants;
 pub mod interface;
 mod opcode;
+pub mod since;
 mod types;
 
 pub use aio::*;

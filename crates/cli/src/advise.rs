@@ -3,7 +3,7 @@
 use crate::cli::{AdviseOperation, AdviseOptions};
 use crate::doctor::Server;
 use crate::failure::{Failure, USAGE};
-use crate::{lab, library, run};
+use crate::{lab, library, output, run};
 use anyring_lab::advise::{self, report, subject, Wish};
 use anyring_lab::backend::Backend;
 use anyring_lab::message::Transferring;
@@ -26,14 +26,14 @@ pub fn run(options: &AdviseOptions) -> Result<i32, Failure> {
                 subject::Fault::Refused(message) => Failure::own(message),
             },
         )?;
-    let backend = match run::server_of_rings(options.backend)? {
+    let backend = match run::server_of_rings(run::chosen(options.backend, "ANYRING_BACKEND")?)? {
         Server::Kernel => Backend::Kernel,
         Server::User => Backend::Anyring,
     };
     let rounds = u32::from(options.rounds);
     let wish = Wish { backend, operation, sizes: options.sizes.clone(), direct: options.direct, rounds };
     let sizes = advise::sizes(&subject, &wish).map_err(usage)?;
-    let library = library::find().map_err(Failure::own)?;
+    let library = library::find_loadable().map_err(Failure::own)?;
     let launcher = Launcher::new(&library).map_err(Failure::own)?;
     lab::note_interruptions();
     let bar = lab::progress("advise", advise::steps(&subject, &wish, &sizes));
@@ -43,9 +43,10 @@ pub fn run(options: &AdviseOptions) -> Result<i32, Failure> {
     });
     bar.finish_and_clear();
     let report = measured.map_err(lab::failed)?;
-    match options.json {
-        true => println!("{}", lab::json(&report)?),
-        false => print!("{}", report::text(&report)),
-    }
+    let text = match options.json {
+        true => lab::json(&report)?,
+        false => report::text(&report),
+    };
+    output::print(&text)?;
     Ok(0)
 }

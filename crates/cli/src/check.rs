@@ -3,6 +3,7 @@
 use crate::cli::CheckOptions;
 use crate::failure::Failure;
 use crate::trace::{self, Whom};
+use crate::{output, run};
 use anyring_trace::{Kinds, Report};
 
 /// Some stated expectation did not hold.
@@ -10,11 +11,19 @@ const FAILED: i32 = 1;
 
 /// Runs the program and compares. The answer is its exit status, where that is not 0, else whether all held.
 pub fn run(options: &CheckOptions) -> Result<i32, Failure> {
-    let watched = trace::watch(options.backend, Whom::Program(&options.program), |_, _| {}, |_| {})?;
+    let watched = trace::watch(
+        run::chosen(options.backend, "ANYRING_BACKEND")?,
+        Whom::Program(&options.program),
+        |_, _| true,
+        |_| {},
+    )?;
     let report = &watched.report;
     let broken = broken(options, report);
+    if let Some(why) = watched.not_kernel().filter(|_| !broken.is_empty()) {
+        output::complain(&format!("anyring check: served by {}: {why}", watched.backend()));
+    }
     for line in &broken {
-        eprintln!("anyring check: {line}");
+        output::complain(&format!("anyring check: {line}"));
     }
     let status = watched.end_as_it_did()?;
     if status != 0 {

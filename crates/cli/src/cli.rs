@@ -44,12 +44,13 @@ cannot be served (statically linked, set-user-ID ...), 127 when it was not found
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES, override_usage = "anyring run [OPTIONS] -- PROGRAM [ARGS]...")]
 pub struct RunOptions {
-    /// Who serves io_uring (ANYRING_BACKEND)
-    #[arg(long, value_enum, default_value_t = Backend::Auto)]
-    pub backend: Backend,
-    /// Who serves Linux AIO: io_setup, io_submit and the others (ANYRING_AIO)
-    #[arg(long, value_enum, default_value_t = Backend::Auto)]
-    pub aio: Backend,
+    /// Who serves io_uring; where the kernel serves both, the program is started plainly [default: ANYRING_BACKEND, else
+    /// auto]
+    #[arg(long, value_enum)]
+    pub backend: Option<Backend>,
+    /// Who serves Linux AIO: io_setup, io_submit and the others [default: ANYRING_AIO, else auto]
+    #[arg(long, value_enum)]
+    pub aio: Option<Backend>,
     /// Keep counters of what anyring served in FILE (ANYRING_STATS)
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
@@ -68,7 +69,7 @@ pub struct RunOptions {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
-    /// The kernel where its own works (of both: the program is then started plainly), otherwise anyring
+    /// The kernel where its own works, otherwise anyring
     Auto,
     /// The kernel; fail where its own does not work
     Kernel,
@@ -202,9 +203,10 @@ when the program cannot be executed or cannot be served, 127 when it was not fou
 #[derive(Debug, Args)]
 #[command(after_help = TRACE_EXAMPLES, override_usage = "anyring trace [OPTIONS] -- PROGRAM [ARGS]...\n       anyring trace [OPTIONS] --pid PID")]
 pub struct TraceOptions {
-    /// Who serves io_uring: auto takes the kernel where its io_uring works and can be traced
-    #[arg(long, value_enum, default_value_t = Backend::Auto)]
-    pub backend: Backend,
+    /// Who serves io_uring: auto takes the kernel where its io_uring works and can be traced [default: ANYRING_BACKEND,
+    /// else auto]
+    #[arg(long, value_enum)]
+    pub backend: Option<Backend>,
     /// Print each event as a line, as bpftrace names it, instead of the summary
     #[arg(long)]
     pub events: bool,
@@ -224,7 +226,7 @@ pub struct TraceOptions {
     #[arg(long, conflicts_with = "events")]
     pub live: bool,
     /// Trace the running process PID, until it ends or anyring gets SIGINT
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Option<i32>,
     /// The program, looked up in PATH, and its arguments
     #[arg(required_unless_present = "pid", conflicts_with = "pid", trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"], num_args = 1..)]
@@ -246,9 +248,10 @@ proven: events were lost, or no ring was made. The rest as for trace.";
 #[command(after_help = CHECK_EXAMPLES, override_usage = "anyring check [OPTIONS] -- PROGRAM [ARGS]...")]
 #[group(id = "expectations", required = true, multiple = true, args = ["no_punts", "max_worker_share", "no_overflow", "max_p99"])]
 pub struct CheckOptions {
-    /// Who serves io_uring: auto takes the kernel where its io_uring works and can be traced
-    #[arg(long, value_enum, default_value_t = Backend::Auto)]
-    pub backend: Backend,
+    /// Who serves io_uring: auto takes the kernel where its io_uring works and can be traced [default: ANYRING_BACKEND,
+    /// else auto]
+    #[arg(long, value_enum)]
+    pub backend: Option<Backend>,
     /// No request goes to a worker
     #[arg(long)]
     pub no_punts: bool,
@@ -289,12 +292,14 @@ Workloads:
   echo     a TCP server: 1 to 256 connections, small and large messages, plain and multishot
   timers   arming, cancelling and firing timeouts
   polls    up to 10,000 idle descriptors of which few become ready
+  pipetest tokens that go round 128 pipes, beside up to 10,000 that stay empty, as published
   idle     memory and CPU of rings that nobody uses
   msg      messages from ring to ring, as published in 2024
   async    O_DIRECT writes with and without IOSQE_ASYNC (on a loop device when root)
   load     loading libanyring.so into a process that never uses io_uring
 
-Backends: anyring, kernel, epoll, libuv, posix-aio, kernel-aio, threads, futex, libc; each where it has a meaning.
+Backends: anyring, kernel, epoll, poll, libuv, posix-aio, anyring-aio, anyring-aio-poll, kernel-aio, kernel-aio-poll,
+threads, futex, libc; each where it has a meaning.
 
 Examples:
   anyring lab nop load
@@ -377,10 +382,10 @@ pub struct AdviseOptions {
     /// Permit writes: what is there is read and written again, so nobody else may write it meanwhile
     #[arg(long)]
     pub rewrite: bool,
-    /// Who serves io_uring
-    #[arg(long, value_enum, default_value_t = Backend::Auto)]
-    pub backend: Backend,
-    /// Pairs of requests, without and with IOSQE_ASYNC, for each size; fewer where they take long
+    /// Who serves io_uring [default: ANYRING_BACKEND, else auto]
+    #[arg(long, value_enum)]
+    pub backend: Option<Backend>,
+    /// Pairs of requests, without and with IOSQE_ASYNC, for each size, at least 15; fewer where they take long
     #[arg(long, value_name = "N", default_value_t = 150, value_parser = clap::value_parser!(u16).range(15..))]
     pub rounds: u16,
     /// Print the report as JSON (docs/advise.md describes it)
@@ -403,8 +408,13 @@ fn parse_size(text: &str) -> Result<u32, String> {
         Some(number) => (number, 1 << 20),
         None => (text, 1),
     };
-    let bytes = number.parse::<u32>().ok().and_then(|number| number.checked_mul(unit)).filter(|bytes| *bytes > 0);
-    bytes.ok_or_else(|| "a number of bytes, as 4096, 64K or 1M".to_owned())
+    let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    let bytes = number.parse::<u32>().ok().and_then(|number| number.checked_mul(unit));
+    match bytes {
+        Some(bytes) if bytes > 0 => Ok(bytes),
+        None if digits => Err("a request has less than 4 GiB".to_owned()),
+        _ => Err("a number of bytes, as 4096, 64K or 1M".to_owned()),
+    }
 }
 
 /// A way into the library. The names are those of the hidden subcommand and of the JSON.

@@ -1,6 +1,8 @@
 //! Whether LD_PRELOAD reaches a program, read from its file: a dynamically linked ELF file for this machine, started
 //! by glibc's loader, that gives no privileges.
 
+use crate::exec::is_executable;
+use crate::output::complain;
 use object::elf::{FileHeader32, FileHeader64, ET_DYN, PT_INTERP};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::read::{FileKind, ReadCache, ReadRef};
@@ -8,7 +10,7 @@ use object::{Endian, Endianness};
 use rustix::fs::StatVfsMountFlags;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -32,10 +34,30 @@ pub fn check_preloadable(program: &Path) -> Result<(), String> {
             None => break,
         }
     }
-    let obstacle = File::open(&file).ok().and_then(|opened| obstacle(opened)).or_else(|| privileges(&file));
+    let opened = File::open(&file);
+    if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) && is_executable(&file) {
+        let file = file.display();
+        complain(&format!("anyring: {file} may be executed but not read: it cannot be told whether it is served"));
+    }
+    let obstacle = opened.ok().and_then(|opened| obstacle(opened)).or_else(|| privileges(&file));
     let Some((what, advice)) = obstacle else { return Ok(()) };
     let through = if file == program { String::new() } else { format!(" (run by `{}`)", program.display()) };
     Err(format!("cannot serve `{}`{through}: it is {what}; {advice}", file.display()))
+}
+
+/// Whether a file is a shared library for this machine; `Err` says what it is.
+pub fn check_library(library: &Path) -> Result<(), String> {
+    let file = File::open(library).map_err(|error| crate::errno::of(&error))?;
+    let data = ReadCache::new(file);
+    let foreign = || "it is not a shared library".to_owned();
+    let FileKind::Elf64 = FileKind::parse(&data).map_err(|_| foreign())? else { return Err(foreign()) };
+    let header = FileHeader64::<Endianness>::parse(&data).map_err(|_| foreign())?;
+    let endian = header.endian().map_err(|_| foreign())?;
+    match (header.e_type(endian), header.e_machine(endian)) {
+        (ET_DYN, machine) if machine == MACHINE.0 && endian.is_little_endian() => Ok(()),
+        (ET_DYN, machine) => Err(format!("it is for {}, not {}", machine_name(machine), MACHINE.1)),
+        _ => Err(foreign()),
+    }
 }
 
 /// The file that a script's `#!` line names.
@@ -83,6 +105,10 @@ fn linkage<'data>(header: &FileHeader64<Endianness>, data: impl ReadRef<'data>) 
     if loader.file_name()?.as_bytes().starts_with(b"ld-musl") {
         return Some((format!("linked with musl (its loader is {})", loader.display()), OTHER_BUILD));
     }
+    if !loader.exists() {
+        let what = format!("a program of which the loader, {}, is missing", loader.display());
+        return Some((what, "install the C library that it was built with"));
+    }
     None
 }
 
@@ -124,6 +150,6 @@ fn privileges(file: &Path) -> Option<Obstacle> {
     };
     Some((
         format!("{what}, so the loader ignores LD_PRELOAD"),
-        "run it as the user it would become, from a copy without them",
+        "make a copy of it, which has no such privileges, and run that as a user who has them",
     ))
 }

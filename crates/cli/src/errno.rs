@@ -23,6 +23,11 @@ pub fn signal_name(signal: i32) -> String {
     known.map_or_else(|| format!("signal {signal}"), str::to_owned)
 }
 
+/// What an error says, without its number.
+pub fn of(error: &std::io::Error) -> String {
+    error.raw_os_error().map_or_else(|| error.to_string(), describe)
+}
+
 /// The calling thread's errno.
 pub fn last() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)

@@ -19,13 +19,24 @@ pub fn exec(program: &Program) -> Result<Infallible, Failure> {
     // SAFETY: argv is null-terminated and points into `words`, both alive until the call returns; clap requires at
     // least one word, so argv[0] is a string.
     unsafe { libc::execvp(argv[0], argv.as_ptr()) };
-    let code = errno::last();
+    Err(refusal(program, errno::last()))
+}
+
+fn refusal(program: &Program, code: i32) -> Failure {
     let reason = match code {
         libc::ENOENT => "no such file or directory".to_owned(),
         code => errno::describe(code),
     };
     let status = if code == libc::ENOENT { NOT_FOUND } else { CANNOT_EXECUTE };
-    Err(Failure { status, message: format!("cannot execute `{}`: {reason}", program.words[0].to_string_lossy()) })
+    Failure { status, message: format!("cannot execute `{}`: {reason}", program.words[0].to_string_lossy()) }
+}
+
+/// Fails as [`exec`] would where there is no such program, before anything is done for it.
+pub fn check_found(program: &Program) -> Result<(), Failure> {
+    match resolve(&program.words[0]) {
+        Some(file) if std::fs::exists(&file).unwrap_or(true) => Ok(()),
+        _ => Err(refusal(program, libc::ENOENT)),
+    }
 }
 
 /// The file that execvp(3) would take for `name`, or `None` when it would find none.
@@ -38,7 +49,8 @@ pub fn resolve(name: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| is_executable(file))
 }
 
-fn is_executable(file: &Path) -> bool {
+/// Whether we may execute it.
+pub fn is_executable(file: &Path) -> bool {
     file.is_file() && accessat(CWD, file, Access::EXEC_OK, AtFlags::EACCESS).is_ok()
 }
 

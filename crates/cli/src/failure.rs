@@ -14,11 +14,18 @@ pub const NOT_FOUND: i32 = 127;
 pub struct Failure {
     /// Exit status.
     pub status: i32,
-    /// The line for standard error, without the leading `anyring: `.
+    /// The line for standard error, without the leading `anyring: `; empty where nothing is to be said.
     pub message: String,
 }
 
 impl Failure {
+    /// Says it on standard error.
+    pub fn say(&self) {
+        if !self.message.is_empty() {
+            crate::output::complain(&format!("anyring: {}", self.message));
+        }
+    }
+
     /// anyring itself could not do its part.
     pub fn own(message: impl Into<String>) -> Self {
         Failure { status: OWN_FAILURE, message: message.into() }

@@ -2,7 +2,7 @@
 
 use crate::cli::{LabDoor, LabOptions};
 use crate::failure::{Failure, USAGE};
-use crate::library;
+use crate::{library, output};
 use anyring_lab::backend::Backend;
 use anyring_lab::machine::Machine;
 use anyring_lab::measure::{self, Measured, Options};
@@ -22,7 +22,7 @@ pub fn run(options: &LabOptions) -> Result<i32, Failure> {
     let workloads = selected(options)?;
     let backends = options.backends.as_ref().map(|names| names.iter().map(|name| backend(name)).collect());
     let backends: Option<Vec<Backend>> = backends.transpose()?;
-    let library = library::find().map_err(Failure::own)?;
+    let library = library::find_loadable().map_err(Failure::own)?;
     let launcher = Launcher::new(&library).map_err(Failure::own)?;
     if let Some(folder) = &options.out {
         std::fs::create_dir_all(folder).map_err(|error| of_file(folder, error))?;
@@ -62,13 +62,15 @@ pub fn run(options: &LabOptions) -> Result<i32, Failure> {
     if report.workloads.is_empty() {
         return Err(Failure::own(report.skipped.join("; ")));
     }
-    match options.json {
-        true => println!("{}", json(&report)?),
-        false => print!("{}", text::report(&report)),
-    }
+    // First: what took an hour to measure is not to be lost with whoever reads the tables.
     if let Some(folder) = &options.out {
         write(&report, folder)?;
     }
+    let text = match options.json {
+        true => json(&report)?,
+        false => text::report(&report),
+    };
+    output::print(&text)?;
     Ok(0)
 }
 
@@ -141,9 +143,10 @@ pub fn progress(name: &str, steps: u64) -> ProgressBar {
     bar.with_message(name.to_owned())
 }
 
-/// For a terminal, too.
+/// With an end of line, for a terminal.
 pub fn json(report: &impl serde::Serialize) -> Result<String, Failure> {
-    serde_json::to_string_pretty(report).map_err(|error| Failure::own(error.to_string()))
+    let text = serde_json::to_string_pretty(report).map_err(|error| Failure::own(error.to_string()))?;
+    Ok(text + "\n")
 }
 
 fn of_file(path: &Path, error: std::io::Error) -> Failure {
@@ -155,7 +158,7 @@ fn write(report: &Report, folder: &Path) -> Result<(), Failure> {
         let path = folder.join(name);
         std::fs::write(&path, bytes).map_err(|error| of_file(&path, error))
     };
-    file("report.json", format!("{}\n", json(report)?).as_bytes())?;
+    file("report.json", json(report)?.as_bytes())?;
     file("report.html", html::page(report).map_err(Failure::own)?.as_bytes())?;
     for chart in report.workloads.iter().flat_map(chart::of) {
         let name = chart.file_name();

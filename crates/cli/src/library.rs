@@ -17,6 +17,9 @@ pub fn find() -> Result<PathBuf, String> {
         Some(named) => vec![PathBuf::from(named)],
         None => beside_executable()?,
     };
+    if let Some(named) = std::env::var_os("ANYRING_LIBRARY").map(PathBuf::from).filter(|named| named.is_dir()) {
+        return Err(format!("ANYRING_LIBRARY={}: it is a directory, not {NAME}", named.display()));
+    }
     let Some(found) = candidates.iter().find(|path| path.is_file()) else {
         let looked: Vec<_> = candidates.iter().map(|path| path.display().to_string()).collect();
         return Err(format!("{NAME} not found: looked for {} (ANYRING_LIBRARY=FILE names it)", looked.join(", ")));
@@ -30,6 +33,17 @@ pub fn find() -> Result<PathBuf, String> {
         ));
     }
     Ok(path)
+}
+
+/// [`find`], and that the loader would take it: of a file that it cannot load it says so itself, in the program's output,
+/// and starts the program without it.
+pub fn find_loadable() -> Result<PathBuf, String> {
+    let library = find()?;
+    let why = match crate::elf::check_library(&library) {
+        Ok(()) => return Ok(library),
+        Err(why) => why,
+    };
+    Err(format!("{} cannot be preloaded: {why} (ANYRING_LIBRARY=FILE names another)", library.display()))
 }
 
 /// The file of this process. Without /proc it is what execve(2) was given, as the auxiliary vector keeps it.

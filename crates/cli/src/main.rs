@@ -18,6 +18,7 @@ mod failure;
 mod filter;
 mod lab;
 mod library;
+mod output;
 mod ring;
 mod run;
 mod stats;
@@ -28,13 +29,14 @@ use clap::Parser;
 use cli::{Cli, Command};
 use failure::Failure;
 use std::ffi::{c_char, c_int};
+use std::io::Write;
 
 /// The C entry point. `std::env::args_os` needs no help here: glibc hands the arguments to std's initializer.
 #[no_mangle]
 extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
     let outcome = parse().and_then(dispatch);
     let status = outcome.unwrap_or_else(|failure| {
-        eprintln!("anyring: {}", failure.message);
+        failure.say();
         failure.status
     });
     // Not a return: this flushes standard output, which std otherwise does in the start that we replaced.
@@ -59,7 +61,10 @@ fn dispatch(command: Command) -> Result<i32, Failure> {
 fn parse() -> Result<Command, Failure> {
     Cli::try_parse().map(|cli| cli.command).map_err(|error| {
         if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-            error.exit();
+            match error.print().and_then(|()| std::io::stdout().flush()) {
+                Ok(()) => std::process::exit(error.exit_code()),
+                Err(why) => return output::unwritten("standard output", &why),
+            }
         }
         let text = error.to_string();
         // clap says what is wrong in its first paragraph; usage and hints follow.

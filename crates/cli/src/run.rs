@@ -3,25 +3,45 @@
 use crate::cli::{Backend, RunOptions};
 use crate::doctor::{self, Server};
 use crate::exec::{exec, resolve};
-use crate::failure::{Failure, CANNOT_EXECUTE};
-use crate::{elf, library, ring};
+use crate::failure::{Failure, CANNOT_EXECUTE, USAGE};
+use crate::{elf, errno, library, ring, stats};
+use clap::ValueEnum;
 use std::convert::Infallible;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Executes the program plainly where the kernel serves it, else with libanyring.so preloaded.
 pub fn run(options: &RunOptions) -> Result<Infallible, Failure> {
-    let rings = server_of_rings(options.backend)?;
-    let aio = server_of_aio(options.aio)?;
+    let rings = server_of_rings(chosen(options.backend, "ANYRING_BACKEND")?)?;
+    let aio = server_of_aio(chosen(options.aio, "ANYRING_AIO")?)?;
     if (rings, aio) == (Server::Kernel, Server::Kernel) {
         return exec(&options.program);
     }
-    let library = library::find().map_err(Failure::own)?;
+    let library = library::find_loadable().map_err(Failure::own)?;
     // A program that is not found is left to exec, which says so.
     if let Some(file) = resolve(&options.program.words[0]) {
         elf::check_preloadable(&file).map_err(|message| Failure { status: CANNOT_EXECUTE, message })?;
+        check_files(options)?;
     }
     set_environment(options, &library, rings, aio)?;
     exec(&options.program)
+}
+
+/// What the flag says, or else the variable, which the library reads by itself where there is no `run`.
+pub fn chosen(flag: Option<Backend>, variable: &str) -> Result<Backend, Failure> {
+    if let Some(backend) = flag {
+        return Ok(backend);
+    }
+    let Some(value) = std::env::var_os(variable).filter(|value| !value.is_empty()) else {
+        return Ok(Backend::Auto);
+    };
+    let known = value.to_str().and_then(|value| Backend::from_str(value, false).ok());
+    known.ok_or_else(|| Failure {
+        status: USAGE,
+        message: format!("{variable}={}: it must be auto, kernel or user", value.to_string_lossy()),
+    })
 }
 
 /// Who serves io_uring, or why nobody does as was asked for.
@@ -52,6 +72,33 @@ fn server_of_aio(choice: Backend) -> Result<Server, Failure> {
 
 fn refusal(what: &str, why: &str) -> Failure {
     Failure::own(format!("the kernel's {what} does not work here: {why} (`anyring doctor` says more)"))
+}
+
+/// The library says nothing where it cannot use these files, since a program's output is not its own.
+fn check_files(options: &RunOptions) -> Result<(), Failure> {
+    let refused = |flag: &str, file: &Path, why: String| {
+        Err(Failure::own(format!("--{flag}: cannot use {}: {why}", file.display())))
+    };
+    for (flag, file) in [("stats", &options.stats), ("log", &options.log)] {
+        let Some(file) = file else { continue };
+        let usable = match (file.to_str(), flag) {
+            (None, _) => Err("its name is not UTF-8".to_owned()),
+            (_, "stats") => stats::check_usable(file),
+            _ => check_log(file).map_err(|error| errno::of(&error)),
+        };
+        if let Err(why) = usable {
+            return refused(flag, file, why);
+        }
+    }
+    Ok(())
+}
+
+/// Opened as the library does, but without waiting for the reader of a FIFO. Writing nothing already fails where nothing
+/// can be written.
+fn check_log(file: &Path) -> std::io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o644).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    options.open(file)?.write(&[]).map(|_| ())
 }
 
 fn set_environment(options: &RunOptions, library: &Path, rings: Server, aio: Server) -> Result<(), Failure> {

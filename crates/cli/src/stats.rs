@@ -3,15 +3,23 @@
 use crate::cli::StatsOptions;
 use crate::errno;
 use crate::failure::Failure;
+use crate::output;
 use anyring_abi::Opcode;
-use anyring_engine::stats::Snapshot;
+use anyring_engine::stats::{Snapshot, Stats};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::fs::OpenOptions;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// The version of the form below, which changes when a field changes or goes away.
+const SCHEMA: u32 = 1;
 
 /// The JSON of `anyring stats --json`.
 #[derive(Serialize)]
 struct Counters {
+    schema: u32,
     kernel_refused_errno: u64,
     rings: u64,
     enters: u64,
@@ -33,12 +41,14 @@ struct Paths {
 /// Prints the counters in the file.
 pub fn run(options: &StatsOptions) -> Result<i32, Failure> {
     let counters = read(options)?;
-    if options.json {
-        let text = serde_json::to_string_pretty(&counters).map_err(|error| Failure::own(error.to_string()))?;
-        println!("{text}");
-    } else {
-        print!("{}", table(&counters));
-    }
+    let text = match options.json {
+        true => {
+            let json = serde_json::to_string_pretty(&counters);
+            json.map_err(|error| Failure::own(error.to_string()))? + "\n"
+        }
+        false => table(&counters),
+    };
+    output::print(&text)?;
     Ok(0)
 }
 
@@ -47,14 +57,34 @@ const LIMIT_BYTES: u64 = 1 << 20;
 
 fn read(options: &StatsOptions) -> Result<Counters, Failure> {
     let failure = |why: &dyn std::fmt::Display| Failure::own(format!("{}: {why}", options.file.display()));
-    let mut bytes = Vec::new();
-    std::fs::File::open(&options.file)
-        .and_then(|file| file.take(LIMIT_BYTES).read_to_end(&mut bytes))
-        .map_err(|error| failure(&error.raw_os_error().map_or(error.to_string(), errno::describe)))?;
+    let bytes = bytes(&options.file, OpenOptions::new().read(true)).map_err(|why| failure(&why))?;
     if bytes.is_empty() {
         return Err(failure(&"the file is empty: nothing was counted"));
     }
     Snapshot::from_bytes(&bytes).map(Counters::from).map_err(|why| failure(&why))
+}
+
+/// The bytes of a regular file: opening another may wait for ever (a FIFO) or have an effect (a device).
+fn bytes(file: &Path, options: &OpenOptions) -> Result<Vec<u8>, String> {
+    match std::fs::metadata(file) {
+        Ok(found) if found.is_dir() => return Err("it is a directory".to_owned()),
+        Ok(found) if !found.is_file() => return Err("it is not a regular file".to_owned()),
+        _ => {}
+    }
+    let mut bytes = Vec::new();
+    let read = options.open(file).and_then(|file| file.take(LIMIT_BYTES).read_to_end(&mut bytes));
+    read.map(|_| bytes).map_err(|error| errno::of(&error))
+}
+
+/// Whether the library can count in this file, which is made if it is missing: `Err` says why not.
+pub fn check_usable(file: &Path) -> Result<(), String> {
+    let mut options = OpenOptions::new();
+    let bytes = bytes(file, options.read(true).write(true).create(true).mode(0o644))?;
+    // Made just now, perhaps by another program that is about to write its first word.
+    if bytes.is_empty() || bytes.len() == size_of::<Stats>() && bytes.starts_with(&[0; 8]) {
+        return Ok(());
+    }
+    Snapshot::from_bytes(&bytes).map(|_| ()).map_err(|why| why.to_string())
 }
 
 impl From<Snapshot> for Counters {
@@ -62,6 +92,7 @@ impl From<Snapshot> for Counters {
         let by_opcode = Opcode::ALL.iter().zip(snapshot.completions);
         let occurred = by_opcode.filter(|(_, paths)| paths.iter().any(|count| *count > 0));
         Counters {
+            schema: SCHEMA,
             kernel_refused_errno: snapshot.kernel_refused_errno,
             rings: snapshot.rings,
             enters: snapshot.enters,

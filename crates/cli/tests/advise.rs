@@ -2,7 +2,7 @@
 
 mod common;
 
-use anyring_lab::scratch::{limit_requests, Scratch};
+use anyring_lab::scratch::Scratch;
 use common::{anyring, kernel_works, lab_worker, one_line_failure, output, skipped, stdout, ANYRING};
 use serde_json::Value;
 use std::os::unix::fs::OpenOptionsExt;
@@ -167,6 +167,7 @@ fn what_cannot_or_must_not_be_asked_is_named() {
         (&[file, "--direct", "--size", "100"], 2, "multiples of"),
         (&[file, "--size", "4KB"], 2, "a number of bytes"),
         (&[file, "--size", "0"], 2, "a number of bytes"),
+        (&[file, "--size", "1000000M"], 2, "less than 4 GiB"),
         (&[file, "--rewrite"], 2, "--op write"),
         (&[file, "--op", "send"], 2, "ask about tcp"),
         (&["pipe", "--direct"], 2, "--direct is for files"),
@@ -200,7 +201,7 @@ fn the_threshold_of_a_loop_device_follows_its_limit() {
     let mut scratch = Scratch::new().expect("a folder");
     let Some(device) = loop_device(&mut scratch, WHAT) else { return };
     for limit_kib in [256, 128] {
-        let limits = limit_requests(Path::new(&device), limit_kib);
+        let limits = scratch.limit_requests(Path::new(&device), limit_kib);
         if limits.is_none_or(|limits| limits.sectors_kib != limit_kib || limits.segments_kib < limit_kib) {
             return skipped(&format!("{WHAT}: max_sectors_kb cannot be set: {limits:?}"));
         }

@@ -444,3 +444,13 @@ fn the_report_is_written_with_a_picture_of_each_chart() {
         assert!(png.starts_with(b"\x89PNG\r\n\x1a\n") && png.len() > 5_000, "{chart}: {} bytes", png.len());
     }
 }
+
+#[test]
+fn the_help_names_every_workload_and_backend() {
+    let help = stdout(&output(&mut anyring(&["lab", "--help"])));
+    let words: Vec<&str> = help.split(|letter: char| !letter.is_alphanumeric() && letter != '-').collect();
+    let workloads = anyring_lab::workloads::ALL.iter().map(|workload| workload.name);
+    for name in workloads.chain(anyring_lab::backend::Backend::ALL.iter().map(|backend| backend.name())) {
+        assert!(words.contains(&name), "{name} is missing: {help}");
+    }
+}

@@ -139,6 +139,53 @@ fn a_missing_library_is_one_line() {
 }
 
 #[test]
+fn a_library_that_is_none_is_one_line() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name);
+    std::fs::write(path("text"), "not a library").expect("write");
+    let foreign = Elf { kind: 3, machine: 183, ..Elf::new(calling(0)) }.write(&path("foreign"));
+    let cases = [
+        (path("text"), "not a shared library"),
+        (foreign, "for aarch64, not x86-64"),
+        (directory.path().to_owned(), "it is a directory"),
+    ];
+    for (library, expected) in cases {
+        for words in
+            [&["run", "--backend", "user", "--", "true"][..], &["trace", "--backend", "user", "--", "true"]]
+        {
+            let why = one_line_failure(&output(anyring(words).env("ANYRING_LIBRARY", &library)), 125);
+            assert!(why.contains(expected) && why.contains(&*library.to_string_lossy()), "{expected}: {why}");
+        }
+    }
+}
+
+/// Of its file nothing can be read, so that it may be one that is not served.
+#[test]
+fn a_program_that_may_only_be_executed_is_said_to_be_unknown() {
+    library();
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    let program = install(&std::fs::read("/bin/true").expect("read"), &directory.path().join("program"));
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o711)).expect("chmod");
+    let mut command = run("user", &[&program.to_string_lossy()]);
+    if rustix::process::getuid().is_root() {
+        let copies = [(ANYRING, "anyring"), (library().to_str().expect("UTF-8"), "libanyring.so")];
+        let [anyring, library] =
+            copies.map(|(file, name)| install(&std::fs::read(file).expect("read"), &directory.path().join(name)));
+        let mut of_nobody = Command::new(anyring);
+        of_nobody.args(["run", "--backend", "user", "--"]).arg(&program).uid(65534).gid(65534);
+        of_nobody.env("ANYRING_LIBRARY", library).current_dir("/");
+        command = of_nobody;
+    } else {
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o111)).expect("chmod");
+    }
+    let output = output(&mut command);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "it is started all the same: {said}");
+    assert!(said.contains("executed but not read") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
 fn a_program_that_cannot_be_started_is_one_line() {
     for backend in BACKENDS {
         one_line_failure(&output(&mut run(backend, &["/nonexistent/program"])), 127);
@@ -165,6 +212,7 @@ fn programs_out_of_reach_are_refused() {
         (Elf { class_64: false, ..native() }, "32-bit program (x86-64)"),
         (Elf { machine: 183, ..native() }, "for aarch64, not x86-64"),
         (Elf { interpreter: Some("/lib/ld-musl-x86_64.so.1"), ..native() }, "musl"),
+        (Elf { interpreter: Some("/nonexistent/ld.so"), ..native() }, "the loader, /nonexistent/ld.so, is missing"),
     ];
     for (elf, expected) in cases {
         let said = refusal(&elf.write(&file));
@@ -258,5 +306,64 @@ fn a_program_with_file_capabilities_is_refused() {
 fn bad_usage_is_one_line_and_status_2() {
     for words in [&["run"][..], &["run", "--backend", "magic", "--", "true"], &["run", "--stats"]] {
         one_line_failure(&output(&mut anyring(words)), 2);
+    }
+}
+
+#[test]
+fn a_variable_counts_where_there_is_no_flag() {
+    library();
+    let show = "echo $ANYRING_BACKEND $ANYRING_AIO $LD_PRELOAD";
+    let with = |words: &[&str], backend: &str, aio: &str| {
+        let mut command = anyring(&[&["run"], words, &["--", "sh", "-c", show]].concat());
+        output(command.env("ANYRING_BACKEND", backend).env("ANYRING_AIO", aio))
+    };
+    let by_variables = stdout(&with(&[], "user", "user"));
+    assert_eq!(by_variables, format!("user user {}\n", library().display()));
+    assert_eq!(stdout(&with(&["--backend", "user", "--aio", "user"], "wrong", "wrong")), by_variables);
+    let empty = with(&["--aio", "user"], "", "");
+    assert!(stdout(&empty).contains(" user "), "an empty variable is none: {empty:?}");
+    let why = one_line_failure(&with(&[], "kernel-only", "user"), 2);
+    assert!(why.contains("ANYRING_BACKEND=kernel-only"), "{why}");
+    let why = one_line_failure(&with(&["--backend", "user"], "", "on"), 2);
+    assert!(why.contains("ANYRING_AIO=on"), "{why}");
+    for words in [&["trace", "--", "true"][..], &["check", "--no-punts", "--", "true"], &["advise", "pipe"]] {
+        let why = one_line_failure(&output(anyring(words).env("ANYRING_BACKEND", "wrong")), 2);
+        assert!(why.contains("ANYRING_BACKEND=wrong"), "{words:?}: {why}");
+    }
+}
+
+/// The library itself cannot say so: its words would be the program's.
+#[test]
+fn files_that_cannot_be_used_are_refused_before_the_program_starts() {
+    library();
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).to_str().expect("UTF-8").to_owned();
+    let (foreign, other, fifo) = (path("foreign"), path("other"), path("fifo"));
+    std::fs::write(&foreign, "root:x:0:0:root").expect("write");
+    std::fs::write(&other, b"anyring\x63").expect("write");
+    assert!(Command::new("mkfifo").arg(&fifo).status().expect("start mkfifo").success());
+    let with = |flag: &str, file: &str| {
+        output(&mut anyring(&["run", "--backend", "user", flag, file, "--", "sh", "-c", "echo started"]))
+    };
+    let cases = [
+        ("--stats", "/nonexistent/x", "no such file"),
+        ("--stats", "/", "directory"),
+        ("--stats", "/dev/full", "regular file"),
+        ("--stats", &fifo, "regular file"),
+        ("--stats", &foreign, "not a counters file"),
+        ("--stats", &other, "layout version 99"),
+        ("--log", "/nonexistent/x", "no such file"),
+        ("--log", "/", "directory"),
+        ("--log", "/dev/full", "no space"),
+        ("--log", &fifo, "no such device"),
+    ];
+    for (flag, file, expected) in cases {
+        let why = one_line_failure(&with(flag, file), 125);
+        assert!(why.contains(flag) && why.contains(file) && why.contains(expected), "{expected}: {why}");
+    }
+    for (flag, file) in [("--stats", path("counters")), ("--log", path("log")), ("--log", foreign)] {
+        for _ in 0..2 {
+            assert_eq!(stdout(&with(flag, &file)), "started\n", "{flag} {file}");
+        }
     }
 }

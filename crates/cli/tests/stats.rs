@@ -32,7 +32,7 @@ fn counters_are_printed_as_they_were_counted() {
     stats::shard().enters.store(40, Ordering::Relaxed);
     stats::stats().overflows.store(5, Ordering::Relaxed);
     let expected = json!({
-        "kernel_refused_errno": libc::ENOSYS, "rings": 3, "enters": 40, "overflows": 5, "errors": 1,
+        "schema": 1, "kernel_refused_errno": libc::ENOSYS, "rings": 3, "enters": 40, "overflows": 5, "errors": 1,
         "completions": {
             "READ": {"inline": 1, "poll": 0, "kernel_aio": 1, "worker": 2},
             "POLL_ADD": {"inline": 0, "poll": 1, "kernel_aio": 0, "worker": 0},
@@ -104,6 +104,9 @@ fn what_holds_no_counters_is_named() {
         let message = one_line_failure(&output(anyring(&["stats"]).arg(&file)), 125);
         assert!(message.contains(why) && message.contains(name), "{message}");
     }
+    let fifo = directory.path().join("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().expect("start mkfifo").success());
+    assert!(one_line_failure(&output(anyring(&["stats"]).arg(&fifo)), 125).contains("not a regular file"));
     let missing = output(&mut anyring(&["stats", "/nonexistent/counters"]));
     assert!(one_line_failure(&missing, 125).contains("no such file"));
     assert!(one_line_failure(&output(&mut anyring(&["stats", "/"])), 125).contains("directory"));

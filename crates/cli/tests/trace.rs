@@ -40,8 +40,83 @@ fn the_programs_end_is_ours() {
         assert_eq!(output.status.code(), status, "{output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("No ring was made."));
     }
-    let missing = output(&mut anyring(&["trace", "--backend", "user", "--", "no-such-program"]));
-    assert_eq!(missing.status.code(), Some(127), "{missing:?}");
+}
+
+#[test]
+fn a_program_that_cannot_be_started_has_no_report() {
+    library();
+    let directory = tempfile::tempdir().expect("a directory");
+    let (report, script) = (directory.path().join("report"), directory.path().join("script"));
+    std::fs::write(&report, "of yesterday").expect("write");
+    common::install(b"#!/nonexistent/interpreter\n", &script);
+    let with = |program: &Path| {
+        let mut command = anyring(&["trace", "--backend", "user", "-o"]);
+        one_line_failure(&output(command.arg(&report).arg("--").arg(program)), 127)
+    };
+    assert!(with(Path::new("no-such-program")).contains("no-such-program"));
+    assert_eq!(std::fs::read_to_string(&report).expect("read"), "of yesterday");
+    assert!(with(&script).contains("script"));
+    assert_eq!(std::fs::read_to_string(&report).expect("read"), "", "no report of a program that never ran");
+}
+
+#[test]
+fn two_reports_in_one_file_are_a_usage_error() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("report");
+    for flag in ["--html", "--perfetto"] {
+        let mut command = anyring(&["trace", "-o"]);
+        let why = one_line_failure(&output(command.arg(&file).arg(flag).arg(&file).args(["--", "true"])), 2);
+        assert!(why.contains("--output") && why.contains(flag), "{why}");
+        assert!(!file.exists(), "nothing was made");
+    }
+}
+
+#[test]
+fn the_report_says_why_the_kernels_io_uring_was_not_traced() {
+    library();
+    let trace = |form: &[&str]| {
+        let words = [&["deny", "--", common::ANYRING, "trace"], form, &["--", "true"]].concat();
+        String::from_utf8(output(&mut anyring(&words)).stderr).expect("UTF-8")
+    };
+    let why = "the kernel's io_uring does not work here: io_uring_setup answered EPERM";
+    assert!(trace(&[]).starts_with(&format!("served by anyring: {why}\n")), "{}", trace(&[]));
+    let report: serde_json::Value = serde_json::from_str(&trace(&["--json"])).expect("JSON");
+    assert_eq!((&report["schema"], &report["not_kernel"]), (&1.into(), &why.into()));
+    assert!(trace(&["--backend", "user"]).starts_with("served by anyring\n"), "it was asked for");
+}
+
+#[test]
+fn a_report_that_cannot_be_written_takes_nothing_with_it() {
+    library();
+    for form in [&["--events"][..], &["--json"], &[]] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = anyring(&[&["trace", "--backend", "user"], form, &["--"]].concat());
+        command.arg(conformance()).args(["--quiet", "--filter", "nop::completes_with_zero"]);
+        let mut tracer = command.stderr(writer).stdout(Stdio::null()).spawn().expect("start");
+        drop(command); // our own end of the pipe
+        let (status, file) = (tracer.wait().expect("wait"), format!("anyring-trace-{}-", tracer.id()));
+        assert_eq!(status.code(), Some(128 + libc::SIGPIPE), "{form:?}: not killed by it");
+        let left: Vec<_> = files_of_events().into_iter().filter(|name| name.contains(&file)).collect();
+        assert!(left.is_empty(), "{form:?}: left behind: {left:?}");
+    }
+    let output = output(&mut anyring(&["trace", "--backend", "user", "-o", "/dev/full", "--", "true"]));
+    assert!(one_line_failure(&output, 125).contains("/dev/full"), "{output:?}");
+}
+
+/// Else the kernel goes on recording for nobody.
+#[test]
+fn instances_of_killed_tracers_are_removed() {
+    let places = ["/sys/kernel/tracing/instances", "/sys/kernel/debug/tracing/instances"];
+    let Some(place) = places.map(Path::new).into_iter().find(|place| place.is_dir()) else {
+        return common::skipped("instances of killed tracers: tracefs is not mounted, or only for root");
+    };
+    let mut ended = Command::new("true").spawn().expect("start true");
+    ended.wait().expect("wait");
+    let left = place.join(format!("anyring-trace-{}-own", ended.id()));
+    std::fs::create_dir(&left).expect("an instance");
+    output(&mut anyring(&["trace", "--backend", "kernel", "--", "true"]));
+    assert!(!left.exists());
 }
 
 #[test]
@@ -161,8 +236,28 @@ fn the_summary_says_which_path_each_kind_of_request_took() {
 }
 
 #[test]
+fn nops_on_the_kernels_rings_are_inline_and_finished_though_the_cq_is_full() {
+    const WHAT: &str = "the kernel's NOPs";
+    if !common::kernel_works(WHAT) {
+        return;
+    }
+    if !tracefs_is_there() {
+        return common::skipped(&format!("{WHAT}: tracefs is not mounted, or only for root"));
+    }
+    let text =
+        trace("kernel", "--json", &["overflow::every_cqe_is_delivered_in_order", "nop::completes_with_zero"]);
+    let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let rings = report["rings"].as_array().expect("rings");
+    assert!(rings.iter().any(|ring| ring["overflows"].as_u64() > Some(0)), "{text}");
+    for kind in rings.iter().flat_map(|ring| ring["kinds"].as_array().expect("kinds")) {
+        assert_eq!((&kind["opcode"], &kind["unfinished"]), (&"NOP".into(), &0.into()), "{text}");
+        assert_eq!(kind["inline"], kind["count"], "{text}");
+    }
+}
+
+#[test]
 fn requests_of_linux_aio_have_events_and_a_summary() {
-    let waiting = "aio_requests::poll_waits_for_data";
+    let waiting = "aio_polls::poll_waits_for_data";
     let full = "aio_calls::submit_is_refused_once_there_is_no_room";
     let direct = "aio_requests::direct_read_and_write";
     let events = trace("user", "--events", &[waiting]);
@@ -279,7 +374,13 @@ fn a_running_process_is_joined_until_it_ends_or_a_signal_comes() {
 
 #[test]
 fn who_cannot_be_joined_is_said_in_one_line() {
-    one_line_failure(&output(&mut anyring(&["trace", "--pid", "0"])), 125);
+    for number in ["0", "-1"] {
+        one_line_failure(&output(&mut anyring(&["trace", &format!("--pid={number}")])), 2);
+    }
+    if !tracefs_is_there() {
+        let own = std::process::id().to_string();
+        assert!(one_line_failure(&output(&mut anyring(&["trace", "--pid", &own])), 125).contains("no ring now"));
+    }
     one_line_failure(&output(&mut anyring(&["trace", "--pid", "1", "--backend", "user"])), 125);
     assert_eq!(output(&mut anyring(&["trace", "--pid", "1", "--", "true"])).status.code(), Some(2));
 }
@@ -293,7 +394,7 @@ fn a_live_table_needs_a_terminal() {
 /// A ring that a child inherited is the same ring, and its requests are others.
 #[test]
 fn a_child_that_inherited_a_ring_is_heard() {
-    let events = trace("user", "--events", &["hostile::words_of_a_ring_in_two_processes"]);
+    let events = trace("user", "--events", &["ring_memory::words_of_a_ring_in_two_processes"]);
     let field = |line: &str, key: &str| {
         let mut words = line.split(' ').skip_while(|word| *word != key);
         words.nth(1).unwrap_or_default().to_owned()

@@ -4,10 +4,11 @@
 //! expects. Ring descriptors, which the program uses, come from [`RING_NUMBERS`], the first 512 of which are good for
 //! select(2), or, when those are all taken, from the rest of [`KNOWN_NUMBERS`].
 
+use crate::mutation::{mutated, Mutation};
 use crate::os::{Os, Sys};
 use crate::Errno;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::process::Resource;
 
@@ -96,6 +97,9 @@ pub fn to_top_from(fd: Own) -> Result<Own, Errno> {
 fn duplicate_to_top(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
     let limit = rustix::process::getrlimit(Resource::Nofile).current.map_or(TOP, |n| n.min(TOP as u64) as i32);
     let mut lowest = (limit - TOP_ROOM).max(limit / 2);
+    if mutated(Mutation::OwnNumbersAreLow) {
+        lowest = lowest.min(3);
+    }
     loop {
         match rustix::io::fcntl_dupfd_cloexec(fd, lowest) {
             Ok(moved) => {
@@ -146,8 +150,19 @@ pub fn duplicate(fd: i32) -> Result<i32, Errno> {
     Ok(duplicate_to_top(borrowed)?.into_raw_fd())
 }
 
+/// Says whether [`close`] closes nothing, for as long as a forked child forgets what its parent has: they share their
+/// descriptors.
+pub fn leave_alone(left_alone: bool) {
+    LEFT_ALONE.store(left_alone, Relaxed);
+}
+
+static LEFT_ALONE: AtomicBool = AtomicBool::new(false);
+
 /// Closes one of the engine's own descriptors.
 pub fn close(fd: i32) {
+    if LEFT_ALONE.load(Relaxed) {
+        return;
+    }
     if let Some((word, bit)) = own_bit(fd) {
         word.fetch_and(!bit, Relaxed);
     }

@@ -10,6 +10,7 @@ pub mod event;
 pub mod forced;
 pub mod lock;
 pub mod log;
+pub mod mutation;
 pub mod op;
 pub mod os;
 pub mod path;
@@ -19,7 +20,7 @@ pub mod resource;
 pub mod ring;
 pub mod stats;
 mod sync;
-mod thread;
+pub mod thread;
 
 pub use resource::register::register;
 pub use ring::enter::{enter, Enter};

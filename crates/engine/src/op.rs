@@ -24,8 +24,9 @@ pub mod uring_cmd;
 pub mod waitid;
 pub mod xattr;
 
-pub use table::{definition, is_served, on_iopoll, Definition, FileUse};
+pub use table::{definition, is_hashed, is_served, on_iopoll, Definition, FileUse};
 
+use crate::mutation::{mutated, Mutation};
 use crate::os::check;
 use crate::resource::buf_ring::Selection;
 use crate::Errno;
@@ -218,7 +219,7 @@ impl Op {
     #[inline]
     pub fn depends_on_caller(&self) -> bool {
         match self {
-            Op::Fs(op) => !matches!(op, fs::Fs::Close { .. }),
+            Op::Fs(op) => !matches!(op, fs::Fs::Close { .. }) && !mutated(Mutation::PathsByAnyWorker),
             Op::Net(op) => matches!(op, net::Net::Connect(_) | net::Net::Bind(_) | net::Net::Socket(_)),
             Op::Xattr(_) => true,
             _ => false,

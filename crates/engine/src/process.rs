@@ -7,10 +7,11 @@
 use crate::descriptors;
 use crate::forced::{point, Point};
 use crate::lock::Lock;
+use crate::mutation::{mutated, Mutation};
 use crate::os::{check, syscall, ForkPage, Look, Os, Sys};
 use crate::ring::broken::contain_any;
 use crate::ring::{Ring, State};
-use crate::{aio, path, Errno};
+use crate::{aio, path, thread, Errno};
 use anyring_abi::{IORING_OFF_MMAP_MASK, IORING_OFF_PBUF_RING, IORING_OFF_PBUF_SHIFT};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -132,7 +133,7 @@ pub fn rings() -> Vec<&'static Ring> {
 
 /// Whether the process has a ring: without one, threads of the engine have nothing to stay for.
 pub fn has_rings() -> bool {
-    LIVE.lock().is_some_and(|live| !live.is_empty())
+    LIVE.lock().is_some_and(|live| !live.is_empty() || mutated(Mutation::ThreadsOutstayTheLastRing))
 }
 
 /// The ring that an unknown number names as a duplicate (dup(2), or inherited): from now on the number is known.
@@ -180,7 +181,7 @@ pub fn set_closes_are_seen(seen: bool) {
 /// Whether what was learned of a number holds until the program is seen to close it.
 #[inline]
 pub fn closes_are_seen() -> bool {
-    CLOSES_SEEN.load(Ordering::Relaxed) != 0
+    CLOSES_SEEN.load(Ordering::Relaxed) != 0 || mutated(Mutation::NothingIsVerified)
 }
 
 /// Whether two numbers name the same open file description: F_DUPFD_QUERY (Linux 6.10), else kcmp(2), else epoll,
@@ -257,7 +258,7 @@ pub fn closing(fd: i32) {
 #[cold]
 fn closing_known(fd: i32) {
     // A child of vfork(2) shares this memory but not the descriptors: what it closes stays open here.
-    if OWNER.load(Ordering::Relaxed) != Sys::process_id() {
+    if OWNER.load(Ordering::Relaxed) != Sys::process_id() && !mutated(Mutation::VforkChildrenClose) {
         return;
     }
     // A number that the program used before and that is the engine's now: the program cannot close it.
@@ -349,7 +350,7 @@ fn closing_ring(fd: i32, ring: &'static Ring) {
 /// last does it then.
 pub fn end_if_unused(ring: &'static Ring) {
     let Ok(mut guard) = ring.lock() else { return };
-    // Acquire: partner of the Release in `driver::Sleep::end`.
+    // Acquire: partner of the Release in `asleep::Sleep::end`.
     if !guard.closed || ring.sleepers.load(Ordering::Acquire) != 0 {
         return;
     }
@@ -493,6 +494,10 @@ fn after_fork(word: &AtomicU32) {
         return;
     }
     let _ = THREAD_ID.try_with(|id| id.set(0));
+    thread::reset_after_fork();
+    let shared = shares_descriptors_with(OWNER.load(Ordering::Relaxed));
+    SHARES_DESCRIPTORS.store(shared.into(), Ordering::Relaxed);
+    descriptors::leave_alone(shared);
     // SAFETY: the word is zero only in a child that has made no entry yet, where the forking thread is alone.
     unsafe {
         POOL.reset();
@@ -512,8 +517,25 @@ fn after_fork(word: &AtomicU32) {
         crate::event::reset_after_fork(); // behind the rings, which have given up their recorders
         path::sqpoll::after_fork(&rings);
     }
+    descriptors::leave_alone(false);
     OWNER.store(Sys::process_id(), Ordering::Relaxed);
     word.store(1, Ordering::Release); // partner: the Acquire loads above
+}
+
+/// Not 0 in a forked child that has its table of descriptors together with its parent.
+static SHARES_DESCRIPTORS: AtomicU32 = AtomicU32::new(0);
+
+/// Whether this process, a forked child, has its table of descriptors together with its parent.
+pub fn shares_descriptors() -> bool {
+    SHARES_DESCRIPTORS.load(Ordering::Relaxed) != 0
+}
+
+/// Whether this process has one table of descriptors with `parent`, by clone(2) with CLONE_FILES: then what the parent has open
+/// is not the child's to close. No where kcmp(2) is refused.
+fn shares_descriptors_with(parent: u32) -> bool {
+    const KCMP_FILES: usize = 2;
+    let args = [Sys::process_id() as usize, parent as usize, KCMP_FILES, 0, 0, 0];
+    syscall(libc::SYS_kcmp, args) == 0
 }
 
 #[cfg(test)]

@@ -52,6 +52,16 @@ pub enum State {
     Direct,
     /// Waits for a deadline or a count of completions.
     Timed,
+    /// Was cancelled. It completes once what submits now is done, as natively by task work: its CQE comes behind that of
+    /// the request that cancelled it.
+    Cancelled {
+        /// What its CQE says.
+        result: i32,
+        /// Whether that breaks its chain.
+        failed: bool,
+        /// Whether another cancel still finds it: a poll stays in the kernel's table until its task work runs.
+        found: bool,
+    },
 }
 
 /// The lists of a descriptor's entry.
@@ -134,6 +144,8 @@ pub struct Request {
     pub cqe_flags: u32,
     /// The next request of its chain.
     pub next: Option<Id>,
+    /// Natively a worker issues it: see `path::in_worker`.
+    pub in_worker: bool,
     /// A chain member that already failed at submission: the result it will complete with.
     pub failed: Option<i32>,
     /// The LINK_TIMEOUT that guards it, once armed.
@@ -165,6 +177,7 @@ impl Request {
             state: State::Issuing,
             path: Path::Inline,
             next: None,
+            in_worker: false,
             failed: None,
             guard: None,
             guarded: None,

@@ -18,6 +18,7 @@ pub mod control;
 pub mod cq;
 pub mod enter;
 pub mod layout;
+pub mod level;
 mod life;
 pub mod member;
 pub mod memory;
@@ -36,6 +37,7 @@ use crate::path::kernel_aio::KernelAio;
 use crate::path::readiness::Entries;
 use crate::path::spin::Spin;
 use crate::path::sqpoll::Poller;
+use crate::path::stalls::Stalls;
 use crate::path::worker::Job;
 use crate::request::drain::Drain;
 use crate::request::link::Chain;
@@ -126,6 +128,8 @@ pub struct State {
     pub attempt_put_off: bool,
     /// The request about to be armed asked for no attempt: its registration is to tell what is there already.
     pub arm_anew: bool,
+    /// How long calls on names take.
+    pub stalls: Stalls,
     /// Transfers that the kernel's AIO makes.
     pub kernel_aio: KernelAio,
     /// Deadlines.
@@ -134,6 +138,12 @@ pub struct State {
     pub counting: Vec<(Id, u64)>,
     /// Completions so far that are not timeouts': what those count.
     pub completions: u64,
+    /// While requests go together (those of a submission, or what is ready): `completions` when they began.
+    pub counted_before: Option<u64>,
+    /// What goes on behind those of its requests that have ended.
+    pub successors: Vec<Id>,
+    /// Multishot POLL_ADDs that it armed: what they found is answered behind it.
+    pub found_polls: Vec<Id>,
     /// The chain under construction.
     pub chain: Option<Chain>,
     /// What the present holder of the lock submitted that depends on who it is.
@@ -158,6 +168,8 @@ pub struct State {
     pub groups: Groups,
     /// Registered eventfd (a private duplicate), and whether only asynchronous completions signal it.
     pub eventfd: Option<(i32, bool)>,
+    /// It was signalled since the poll set last told of an event that polls wait for.
+    pub signalled: bool,
     /// On a polled ring: the eventfd that wakes whoever waits with a signal mask.
     pub bell: Option<i32>,
     /// The thread that may submit (`IORING_SETUP_SINGLE_ISSUER`): its id, 0 while the ring is disabled or for any thread.
@@ -462,14 +474,27 @@ impl RingGuard {
         }
         // A polling thread goes on after it has let others have the lock.
         let mut left = if self.is_polled() { POLLER_SHARE } else { usize::MAX };
+        // What is there goes together, as task work does, and what that makes ready behind it.
+        let mut together = 0;
+        let in_submission = self.counted_before.is_some(); // its first SQE has what happened before told
         while left != 0 {
+            if together == 0 {
+                self.end_together();
+                together = self.ready.len();
+                self.counted_before = Some(self.completions);
+            }
             let Some(id) = self.ready.pop_front() else { break };
+            together -= 1;
             left -= 1;
             if self.entries.armed() != 0 {
                 self.serve_before(id);
             }
             self.issue(id);
             self.look_at_gathered();
+        }
+        self.end_together();
+        if in_submission {
+            self.counted_before = Some(self.completions);
         }
     }
 

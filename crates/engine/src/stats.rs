@@ -161,7 +161,7 @@ pub fn open(file: Option<&str>) -> Result<(), Errno> {
     if found.st_size != 0 && found.st_size != size_of::<Stats>() as i64 {
         return Err(Errno::INVAL);
     }
-    rustix::fs::ftruncate(&fd, size_of::<Stats>() as u64)?;
+    with_file_size(size_of::<Stats>() as u64, || rustix::fs::ftruncate(&fd, size_of::<Stats>() as u64))?;
     // SAFETY: a new mapping at an address that the kernel chooses; the descriptor may be closed, the mapping stays.
     let block = unsafe { map(core::ptr::null_mut(), MapFlags::SHARED, fd.as_fd()) }?;
     // SAFETY: the mapping is as large as a Stats, of atomics, for which any bytes are values.

@@ -1,6 +1,11 @@
 //! Threads of the engine's own: made only when needed, detached, with every signal masked that could otherwise be
 //! delivered to them instead of to the program's threads.
 
+mod count;
+
+pub use count::{exiting, reset_after_fork};
+
+use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, Os, Sys};
 use crate::Errno;
 
@@ -50,23 +55,55 @@ fn change_mask(mask: u64) -> u64 {
     old
 }
 
+/// What a new thread of ours leaves open.
+fn open_signals() -> u64 {
+    match OPEN {
+        _ if mutated(Mutation::ThreadsTakeSignals) => !0,
+        open if mutated(Mutation::ThreadsBlockSetxid) => open & !bit(33),
+        open => open,
+    }
+}
+
 /// Starts a detached thread; false when the system refuses one.
 pub fn spawn(entry: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void, argument: *mut libc::c_void) -> bool {
-    let old = change_mask(!OPEN);
+    let old = change_mask(!open_signals());
     // SAFETY: the attribute object is initialised before use and destroyed after, and `entry` has the type that
     // pthread_create calls.
     let started = unsafe {
+        let start = Box::into_raw(Box::new(Start { entry, argument }));
+        count::prepare();
         let mut attributes = core::mem::zeroed();
         libc::pthread_attr_init(&mut attributes);
         libc::pthread_attr_setstacksize(&mut attributes, STACK_BYTES);
         libc::pthread_attr_setdetachstate(&mut attributes, libc::PTHREAD_CREATE_DETACHED);
         let mut thread = core::mem::zeroed();
-        let answer = libc::pthread_create(&mut thread, &attributes, entry, argument);
+        let answer = libc::pthread_create(&mut thread, &attributes, begin, start.cast());
         libc::pthread_attr_destroy(&mut attributes);
+        if answer != 0 {
+            drop(Box::from_raw(start));
+        }
         answer == 0
     };
+    if started {
+        count::started();
+    }
     change_mask(old);
     started
+}
+
+/// What a new thread is told.
+struct Start {
+    entry: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
+    argument: *mut libc::c_void,
+}
+
+extern "C" fn begin(start: *mut libc::c_void) -> *mut libc::c_void {
+    // SAFETY: `spawn` gave this thread, and nobody else, the box.
+    let Start { entry, argument } = *unsafe { Box::from_raw(start.cast::<Start>()) };
+    count::began();
+    let answer = entry(argument);
+    count::ends();
+    answer
 }
 
 /// Gives the calling thread a name of at most 15 bytes.

@@ -8,6 +8,8 @@ extern "C" fn constructor() {
     backend::quieten_panics();
     entry::aside(|| {
         point(Point::Constructor);
+        #[cfg(feature = "mutations")]
+        loader::stay();
         for resolve in [
             descriptor::resolve,
             jump::resolve,

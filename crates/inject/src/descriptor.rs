@@ -10,6 +10,7 @@ use crate::door;
 use crate::next::{missing, next};
 use crate::{entry, sys};
 use anyring_engine::forced::{point, Point};
+use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::Errno;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -48,7 +49,7 @@ pub fn rings_exist() -> bool {
 
 /// The program is about to close number `fd`. EBADF for one of the engine's own, which is not to be closed.
 pub fn before_close(fd: i32) -> Result<(), Errno> {
-    if door::is_own(fd) {
+    if door::is_own(fd) && !mutated(Mutation::OwnNumbersAreClosed) {
         return Err(Errno::BADF);
     }
     point(Point::Close);
@@ -261,7 +262,7 @@ fn close_piece(first: u32, last: u32) {
 
 /// The number inside `stream`, about to be closed by libc itself.
 fn before_stream_close(stream: *mut FILE) {
-    if stream.is_null() {
+    if stream.is_null() || mutated(Mutation::StreamsCloseUnseen) {
         return;
     }
     entry::aside(|| {

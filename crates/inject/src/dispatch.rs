@@ -61,6 +61,10 @@ pub fn call(number: i64, args: [usize; 6]) -> isize {
         NR_IO_SETUP | NR_IO_DESTROY | NR_IO_GETEVENTS | NR_IO_SUBMIT | NR_IO_CANCEL | NR_IO_PGETEVENTS => {
             door::aio(number, args)
         }
+        libc::SYS_exit => {
+            entry::aside(|| door::exiting(a as i32));
+            kernel(number, args)
+        }
         libc::SYS_rt_sigaction => entry::answer_any(|| signals::action::system_call(args)),
         libc::SYS_rt_sigprocmask => entry::answer_any(|| signals::mask::system_call(args)),
         libc::SYS_rt_sigsuspend => {

@@ -53,6 +53,7 @@ macro_rules! in_the_callers_name {
             "2:",
             "push rax",
             ".cfi_adjust_cfa_offset 8",
+            "mov rdi, rax",
             "call {opened}",
             "pop rax",
             ".cfi_adjust_cfa_offset -8",
@@ -84,6 +85,29 @@ pub unsafe extern "C" fn dlmopen(namespace: isize, name: *const c_char, flags: c
     in_the_callers_name!(before_dlmopen)
 }
 
+/// Keeps the library mapped. Only the build with mutations needs it: it is linked without `-z nodelete` (build.rs), so that
+/// one of them can be that the library goes.
+#[cfg(all(feature = "mutations", not(test)))]
+pub(crate) fn stay() {
+    use anyring_engine::mutation::{mutated, Mutation};
+    if mutated(Mutation::LibraryIsUnmapped) {
+        return;
+    }
+    let mut found = libc::Dl_info {
+        dli_fname: core::ptr::null(),
+        dli_fbase: core::ptr::null_mut(),
+        dli_sname: core::ptr::null(),
+        dli_saddr: core::ptr::null_mut(),
+    };
+    // SAFETY: an address of this library's, and a structure for the answer.
+    let known = unsafe { libc::dladdr(stay as *const c_void, &mut found) } != 0;
+    let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+    if let Some(next) = DLOPEN.get().filter(|_| known) {
+        // SAFETY: the name that the loader has for this library; nothing is loaded.
+        unsafe { next(found.dli_fname, flags) };
+    }
+}
+
 extern "C" fn before_dlopen(caller: usize) -> Onward {
     onward(caller, DLOPEN.get().map(|next| next as usize))
 }
@@ -109,10 +133,10 @@ extern "C" fn nothing() -> *mut c_void {
     core::ptr::null_mut()
 }
 
-extern "C" fn opened() {
+extern "C" fn opened(handle: *mut c_void) {
     entry::aside(|| {
         point(Point::Dlopen);
-        raw::look_again();
+        raw::look_again(handle);
     });
 }
 

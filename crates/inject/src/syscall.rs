@@ -7,7 +7,8 @@ use crate::{dispatch, entry};
 use anyring_engine::forced::{point, Point};
 use core::arch::naked_asm;
 
-/// One bit for each number in [`dispatch::NUMBERS`].
+/// One bit for each number in [`dispatch::NUMBERS`], and for exit(2), which only concerns us by this way: a thread that makes it
+/// by an instruction may have no stack any more to trap on.
 static OURS: [u64; LIMIT / 64] = ours();
 const LIMIT: usize = 512;
 
@@ -19,6 +20,7 @@ const fn ours() -> [u64; LIMIT / 64] {
         map[number / 64] |= 1 << (number % 64);
         index += 1;
     }
+    map[libc::SYS_exit as usize / 64] |= 1 << (libc::SYS_exit as usize % 64);
     map
 }
 

@@ -6,9 +6,10 @@ use crate::door::{self, RING_NUMBERS};
 use crate::next::{missing, next};
 use crate::{descriptor, entry, signals, sys};
 use anyring_engine::forced::{point, Point};
+use anyring_engine::mutation::{mutated, Mutation};
+use anyring_engine::ring::level;
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use libc::{epoll_event, fd_set, pollfd, sigset_t, timespec, timeval};
 
 next! {
@@ -26,39 +27,7 @@ next! {
         fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t) -> c_int;
 }
 
-/// The ring numbers that were ever added level-triggered to an epoll set and not closed since: one bit each. Bits are
-/// only hints for [`door::settle`], which verifies the number itself, so Relaxed is enough.
-static LEVEL: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
-/// Whether a bit of [`LEVEL`] was ever set; spares every other process the walk.
-static ANY_LEVEL: AtomicBool = AtomicBool::new(false);
-const WORDS: usize = (RING_NUMBERS.end - RING_NUMBERS.start) as usize / 64;
-const _: () = assert!((RING_NUMBERS.end - RING_NUMBERS.start) % 64 == 0);
-
-/// Where number `fd` stands in [`LEVEL`].
-fn place(fd: i32) -> Option<(&'static AtomicU64, u64)> {
-    let index = RING_NUMBERS.contains(&fd).then(|| (fd - RING_NUMBERS.start) as usize)?;
-    Some((&LEVEL[index / 64], 1 << (index % 64)))
-}
-
-/// Number `fd` is being closed.
-pub fn forget(fd: i32) {
-    if !ANY_LEVEL.load(Ordering::Relaxed) {
-        return;
-    }
-    if let Some((word, bit)) = place(fd) {
-        word.fetch_and(!bit, Ordering::Relaxed);
-    }
-}
-
-/// The numbers `first..=last` are being closed.
-pub fn forget_range(first: u32, last: u32) {
-    if !ANY_LEVEL.load(Ordering::Relaxed) {
-        return;
-    }
-    for fd in RING_NUMBERS.filter(|fd| (first..=last).contains(&(*fd as u32))) {
-        forget(fd);
-    }
-}
+pub use anyring_engine::ring::level::{forget, forget_range};
 
 /// epoll_ctl(2) is about to be called.
 pub fn before_epoll_ctl(operation: i32, fd: i32, event: *const epoll_event) {
@@ -72,9 +41,8 @@ pub fn before_epoll_ctl(operation: i32, fd: i32, event: *const epoll_event) {
     };
     let edge_triggered = events & libc::EPOLLET as u32 != 0;
     door::watch(fd, edge_triggered);
-    if let (false, Some((word, bit))) = (edge_triggered, place(fd)) {
-        word.fetch_or(bit, Ordering::Relaxed);
-        ANY_LEVEL.store(true, Ordering::Relaxed);
+    if !edge_triggered {
+        level::note(fd);
     }
 }
 
@@ -82,23 +50,18 @@ pub fn before_epoll_ctl(operation: i32, fd: i32, event: *const epoll_event) {
 #[inline]
 pub fn before_epoll_wait() {
     point(Point::EpollWait);
-    if ANY_LEVEL.load(Ordering::Relaxed) {
+    if level::any() && !mutated(Mutation::LevelIsNotSettled) {
         settle_all();
     }
 }
 
 #[cold]
 fn settle_all() {
-    for (index, word) in LEVEL.iter().enumerate() {
-        let mut bits = word.load(Ordering::Relaxed);
-        while bits != 0 {
-            let fd = RING_NUMBERS.start + (index * 64) as i32 + bits.trailing_zeros() as i32;
-            bits &= bits - 1;
-            if door::is_ring(fd) {
-                door::settle(fd);
-            }
+    level::for_each(|fd| {
+        if door::is_ring(fd) {
+            door::settle(fd);
         }
-    }
+    });
 }
 
 /// poll(2) or ppoll(2) is about to be called.

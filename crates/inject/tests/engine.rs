@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{built, compile, no_liburing, no_reference, scratch, skip, text};
+use common::{built, compile, no_liburing, no_reference, patience, scratch, skip, text};
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A program that runs longer hangs: the longest takes a second or two, its own waits give up after 30.
+/// A program that runs longer hangs, if nothing else is said: the longest takes a second or two, its own waits give up
+/// after 30.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often to look whether a program has ended.
 const LOOK: Duration = Duration::from_millis(2);
@@ -26,11 +27,11 @@ fn backtraces(process: u32) -> String {
     }
 }
 
-/// Waits for a program, at most [`PATIENCE`]. What it prints fits into its pipes.
+/// Waits for a program, but not for ever. What it prints fits into its pipes.
 fn finish(mut child: Child, what: &str) -> Output {
-    let begin = Instant::now();
+    let (begin, patience) = (Instant::now(), patience(PATIENCE));
     while child.try_wait().expect("look after the program").is_none() {
-        if begin.elapsed() > PATIENCE {
+        if begin.elapsed() > patience {
             let backtraces = backtraces(child.id());
             // SAFETY: the group was made for this child, which has not been waited for, so the number is still its own.
             unsafe { libc::killpg(child.id() as i32, libc::SIGKILL) };
@@ -178,10 +179,22 @@ cases! {
 
     a_handler_submits_to_the_ring_it_interrupts: "handlers" "submits";
     a_handler_waits_on_the_ring_it_interrupts: "handlers" "waits";
+    a_handler_waits_on_another_ring: "handlers" "waits-elsewhere";
+    a_handler_jumps_out_of_a_wait_after_its_own: "handlers" "jumps-after-a-wait";
+    a_handler_jumps_out_of_two_waits: "handlers" "jumps-over-two-waits";
     a_signal_is_no_answer_to_a_poll: "handlers" "interrupts-polls";
     a_handler_jumps_out_of_a_wait_and_the_thread_waits_again: "handlers" "jumps";
     a_handler_jumps_out_of_a_wait_and_the_program_only_looks: "handlers" "jumps-and-looks";
     a_handler_jumps_out_of_a_wait_and_another_thread_waits: "handlers" "jumps-another-waits";
+
+    a_process_ends_with_its_last_thread: "ends" "pthread-exit";
+    a_process_ends_with_the_return_of_its_last_thread: "ends" "last-return";
+    a_process_ends_with_the_status_of_exit: "ends" "exit";
+    a_process_without_rings_ends_with_the_status_of_exit: "ends" "exit-without-ring";
+    a_process_goes_on_behind_the_exit_of_a_thread: "ends" "first-exit";
+    a_cloned_process_ends_with_its_own_status: "ends" "clone";
+    a_child_that_shares_descriptors_closes_none: "ends" "shared-descriptors";
+    a_first_ring_is_made_where_files_have_to_be_small: "ends" "file-size";
 
     a_ring_made_after_closing_everything_is_served: "wholesale" "ring-afterwards";
     numbers_free_after_closing_everything_are_the_programs: "wholesale" "free-numbers";

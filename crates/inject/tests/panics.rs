@@ -6,7 +6,7 @@ mod common;
 
 use anyring_engine::forced::{Breaks, POINTS};
 use anyring_xtask::{artifacts, symbols};
-use common::{compile, no_liburing, no_reference, scratch, skip, text};
+use common::{compile, no_liburing, no_reference, patience, scratch, skip, text, LIBRARY};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// A program that runs longer hangs; workers are given 5 s to end.
+/// A program that runs longer hangs, if nothing else is said; workers are given 5 s to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Programs that run at the same time: they mostly sleep.
 const TOGETHER: usize = 12;
@@ -60,13 +60,15 @@ const POLLED: [&str; 21] = [
     "worker-inside",
     "worker-after",
 ];
+/// A point that alone is tried.
+const ONLY: &str = "ANYRING_TEST_POINT";
 /// Points that are passed before the program can arm one.
 const FROM_THE_START: [&str; 2] = ["constructor", "helper-start"];
 
 /// The library that can be made to panic.
 fn forced_library() -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("forced");
-    artifacts::build_with_forced_panics(&target).expect("build it")
+    let named = std::env::var_os(LIBRARY).map(PathBuf::from);
+    named.unwrap_or_else(|| artifacts::build_for_tests().expect("build it"))
 }
 
 fn start(program: &Path, library: &Path, point: &str, breaks: &str, deferral: &str) -> (Child, PathBuf) {
@@ -84,9 +86,9 @@ fn start(program: &Path, library: &Path, point: &str, breaks: &str, deferral: &s
 }
 
 fn finish(mut child: Child) -> Output {
-    let begin = Instant::now();
+    let (begin, patience) = (Instant::now(), patience(PATIENCE));
     while child.try_wait().expect("look after the program").is_none() {
-        if begin.elapsed() > PATIENCE {
+        if begin.elapsed() > patience {
             // SAFETY: the group was made for this child, which has not been waited for, so the number is still its own.
             unsafe { libc::killpg(child.id() as i32, libc::SIGKILL) };
             break;
@@ -145,6 +147,10 @@ fn a_panic_anywhere_breaks_one_ring_at_most() {
     );
     // The ring that is struck is named by the thread's own table here.
     runs.push(("enter", Breaks::Ring, "registered"));
+    if let Ok(only) = std::env::var(ONLY) {
+        runs.retain(|(point, ..)| *point == only);
+        assert!(!runs.is_empty(), "{ONLY}={only} names no point");
+    }
     let (next, complaints) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..TOGETHER {
@@ -162,8 +168,8 @@ fn a_panic_anywhere_breaks_one_ring_at_most() {
 
 /// The check that `cargo xtask check-symbols` makes of what is installed can tell the two builds apart.
 #[test]
-fn only_the_build_for_this_test_can_be_made_to_panic() {
+fn only_the_build_for_tests_can_be_made_to_panic_or_break() {
     let forced = forced_library();
-    assert_eq!(symbols::check_unforced(&forced).expect("read it").len(), 1);
-    assert!(symbols::check_unforced(&common::built().shared).expect("read it").is_empty());
+    assert_eq!(symbols::check_not_for_tests(&forced).expect("read it").len(), 2);
+    assert!(symbols::check_not_for_tests(&common::built().shared).expect("read it").is_empty());
 }

@@ -69,6 +69,8 @@ cases! {
     registers_and_red_zone_survive: "registers" "";
     a_filter_and_sigsys_handler_of_the_program_work: "signals" "own-filter";
     blocked_and_ignored_sigsys_stays_so_for_the_program: "signals" "blocked";
+    sigsys_blocked_by_instruction_kills_nobody: "signals" "blocked-by-instruction";
+    a_process_with_the_same_memory_traps_with_all_blocked: "signals" "traced";
     a_handler_submits_during_a_blocked_enter: "signals" "interrupted";
     leaving_blocked_enters_by_longjmp_leaks_nothing: "signals" "jumped";
     leaving_them_from_the_alternate_stack_leaks_nothing: "signals" "jumped-on-alternate-stack";
@@ -86,6 +88,10 @@ cases! {
     a_sigbus_that_was_raised_kills: "faults" "raised" dies by SIGBUS;
     calls_are_patched_where_that_is_safe: "patched" "shapes";
     threads_call_while_it_is_patched: "patched" "threads";
+    threads_call_while_a_part_of_a_jump_is_written: "patched" "threads-straddling";
+    threads_call_while_a_load_is_moved: "patched" "threads-loading";
+    a_fault_in_what_was_moved_is_told_where_it_stood: "patched" "faults";
+    a_fault_in_what_was_moved_kills: "patched" "dies" dies by SIGSEGV;
     a_handler_submits_during_a_patched_enter: "patched" "interrupted";
     leaving_patched_enters_by_longjmp_leaks_nothing: "patched" "jumped";
     leaving_patched_ones_from_the_alternate_stack_leaks_nothing: "patched" "jumped-on-alternate-stack";
@@ -133,6 +139,15 @@ fn a_program_linked_with_liburing_gets_no_filter() {
 }
 
 #[test]
+fn functions_of_a_linked_liburing_are_served_by_its_handle() {
+    const NAME: &str = "functions_of_a_linked_liburing_are_served_by_its_handle";
+    if let Some(reason) = obstacle().or_else(no_liburing) {
+        return skip(NAME, reason);
+    }
+    same_both_ways(&compile("handle", "handle", &["-luring", "-Wno-error", "-Wno-pedantic"]), &[], None);
+}
+
+#[test]
 fn anyring_raw_0_leaves_instructions_alone() {
     if let Some(reason) = obstacle() {
         return skip("anyring_raw_0_leaves_instructions_alone", reason);
@@ -141,6 +156,19 @@ fn anyring_raw_0_leaves_instructions_alone() {
     for (name, value) in [("ANYRING_RAW", "0"), ("ANYRING_BACKEND", "kernel"), ("ANYRING_BACKEND", "auto")] {
         let output = trapped(&program).env("EXPECT_TRAP", "0").env(name, value).output().expect("run it");
         assert!(output.status.success(), "{name}={value}: {}", text(&output));
+    }
+}
+
+#[test]
+fn who_enters_by_instructions_that_are_left_alone_gets_no_ring() {
+    const NAME: &str = "who_enters_by_instructions_that_are_left_alone_gets_no_ring";
+    if let Some(reason) = obstacle() {
+        return skip(NAME, reason);
+    }
+    let program = compile("mixed", NAME, &[]);
+    for (trapping, status) in [("1", 0), ("0", 3)] {
+        let ended = trapped(&program).env("ANYRING_RAW", trapping).status().expect("run it");
+        assert_eq!(ended.code(), Some(status), "ANYRING_RAW={trapping}");
     }
 }
 
@@ -167,7 +195,7 @@ fn the_log_says_why_a_call_keeps_trapping() {
     let log = scratch("raw").join("patch.log");
     for (case, reasons) in [
         ("refused", &["code must not be writable here"][..]),
-        ("shapes", &["cannot be replaced at once", "no instruction that loads its number is directly before it"]),
+        ("shapes", &["no instruction that may be done elsewhere is directly before it"]),
     ] {
         let _ = std::fs::remove_file(&log); // of an earlier run
         let output = trapped(&program).env("ANYRING_LOG", &log).arg(case).output().expect("run it");

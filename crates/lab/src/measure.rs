@@ -76,6 +76,7 @@ pub fn run(
     mut progress: impl FnMut() -> Result<(), String>,
 ) -> Result<Measured, String> {
     let mut all: Vec<_> = plan.measurements.iter().map(|measurement| options.turns(measurement)).collect();
+    all.retain(|turns| !turns.sides.is_empty());
     let planned = all.iter().map(|turns| turns.runs).max().unwrap_or(0);
     let mut begun = Instant::now();
     let mut taken = 0;

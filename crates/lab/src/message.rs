@@ -210,7 +210,7 @@ pub struct TokenPasses {
 
 /// Messages at a steady rate. The figures: percentiles of what sending cost the sender, percentiles of the time until
 /// the receiver had it (both [`crate::statistics::PERCENTILES`], ns), messages not sent in % of those that the time
-/// had room for, CPU us a message.
+/// had room for, CPU us a message. [`Program::Libc`] sends nothing: the third of them alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Messages {
     /// From when one message was sent until the next one is. What the sender itself takes to note a time is not counted.

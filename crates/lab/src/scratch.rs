@@ -16,8 +16,19 @@ pub fn word_at(offset: u64) -> u64 {
 #[derive(Debug)]
 pub struct Scratch {
     folder: tempfile::TempDir,
+    /// Limits of devices, each in its file of sysfs, as they were before. A device keeps what it is given, for whoever has
+    /// it next.
+    limits: Vec<(PathBuf, String)>,
     /// Held open: a loop device that clears itself does so at the last close.
     devices: Vec<File>,
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        for (file, before) in self.limits.drain(..).rev() {
+            let _ = std::fs::write(file, before);
+        }
+    }
 }
 
 impl Scratch {
@@ -28,7 +39,7 @@ impl Scratch {
         let parent = named.or_else(on_disk).unwrap_or_else(|| PathBuf::from("/tmp"));
         let folder = tempfile::Builder::new().prefix("anyring-lab-").tempdir_in(&parent);
         let folder = folder.map_err(|error| format!("a folder in {}: {error}", parent.display()))?;
-        Ok(Scratch { folder, devices: Vec::new() })
+        Ok(Scratch { folder, limits: Vec::new(), devices: Vec::new() })
     }
 
     /// A file of `bytes` bytes (a multiple of 8), as [`word_at`] says, on the disk.
@@ -57,6 +68,19 @@ impl Scratch {
         let (device, name) = attach(&backing).map_err(|error| format!("a loop device: {error}"))?;
         self.devices.push(device);
         Ok(name)
+    }
+
+    /// Has a device of [`loop_device`](Self::loop_device) take this much in one request as long as we live, if sysfs lets
+    /// us, and tells what holds now.
+    pub fn limit_requests(&mut self, device: &Path, sectors_kib: u64) -> Option<RequestLimits> {
+        let queue = Path::new("/sys/block").join(device.file_name()?).join("queue");
+        let file = queue.join("max_sectors_kb");
+        let before = std::fs::read_to_string(&file).ok()?;
+        // Where it is read-only the device's own limit is told.
+        if std::fs::write(&file, sectors_kib.to_string()).is_ok() {
+            self.limits.push((file, before));
+        }
+        request_limits(&queue)
     }
 }
 
@@ -126,14 +150,6 @@ pub struct RequestLimits {
     pub segments_kib: u64,
 }
 
-/// Has one of our devices take this much in one request, if sysfs lets us, and tells what holds now.
-pub fn limit_requests(device: &Path, sectors_kib: u64) -> Option<RequestLimits> {
-    let queue = Path::new("/sys/block").join(device.file_name()?).join("queue");
-    // Where it is read-only the device's own limit is told.
-    let _ = std::fs::write(queue.join("max_sectors_kb"), sectors_kib.to_string());
-    request_limits(&queue)
-}
-
 /// What a device's folder `queue` in sysfs says.
 pub fn request_limits(queue: &Path) -> Option<RequestLimits> {
     let number = |name: &str| std::fs::read_to_string(queue.join(name)).ok()?.trim().parse::<u64>().ok();
@@ -154,5 +170,25 @@ mod tests {
         assert_ne!(bytes[..8], bytes[8..16]);
         drop(scratch);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_device_gets_its_limit_back() {
+        let mut scratch = Scratch::new().expect("a folder");
+        let Ok(device) = scratch.loop_device(1 << 20) else {
+            eprintln!("SKIPPED: a device's limit: no loop device can be made");
+            return;
+        };
+        let name = device.file_name().expect("a name");
+        let file = Path::new("/sys/block").join(name).join("queue/max_sectors_kb");
+        let before = std::fs::read_to_string(&file).expect("its limit");
+        let limits = scratch.limit_requests(&device, 64).expect("limits");
+        if limits.sectors_kib != 64 {
+            eprintln!("SKIPPED: a device's limit: sysfs cannot be written");
+            return;
+        }
+        let _still_attached = std::mem::take(&mut scratch.devices);
+        drop(scratch);
+        assert_eq!(std::fs::read_to_string(&file).expect("its limit"), before);
     }
 }

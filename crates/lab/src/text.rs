@@ -95,8 +95,10 @@ pub fn punted(column: &Column) -> Option<String> {
     match (column.counts.get(PUNTED), workers) {
         (Some(punted), _) => Some(format!("{punted} punted")),
         (None, Some(0)) => Some("0 punted (no io-wq thread)".to_owned()),
-        (None, Some(1)) => Some("punted to an io-wq thread (root could count)".to_owned()),
-        (None, Some(threads)) => Some(format!("punted to {threads} io-wq threads (root could count)")),
+        (None, Some(1)) => Some("punted to an io-wq thread (to count them takes root and tracefs)".to_owned()),
+        (None, Some(threads)) => {
+            Some(format!("punted to {threads} io-wq threads (to count them takes root and tracefs)"))
+        }
         (None, None) => None,
     }
 }

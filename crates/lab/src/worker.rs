@@ -97,8 +97,9 @@ impl Launcher {
         if backend.is_ours() {
             command.env("LD_PRELOAD", &self.library).env("ANYRING_BACKEND", "user").env("ANYRING_AIO", "user");
             command.env("ANYRING_STATS", counters);
-            // The worker holds instructions for the raw door; they concern no program that comes by another.
-            command.env("ANYRING_RAW", if task.door == Door::Raw { "1" } else { "0" });
+            // The worker holds instructions for the raw door; they concern no program that comes by liburing. One that comes
+            // by libc's syscall() is taken for one that enters by them.
+            command.env("ANYRING_RAW", if task.door == Door::Liburing { "0" } else { "1" });
             let sleeps = matches!(&task.work, Work::Messages(messages) if messages.receiver == Receiver::Sleeps);
             command.env("ANYRING_SPIN", if sleeps { "0" } else { "1" });
         }

@@ -1,14 +1,36 @@
 //! Events of our engine: a file in memory that the traced processes map.
 
-use crate::{now_ns, take_older, Event, Source};
+use crate::{now_ns, take_older, was_left_behind, Event, Source, FILE_PREFIX};
 use anyring_engine::event::Reader;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// The file, which is removed when this is dropped.
 #[derive(Debug)]
 pub struct EngineSource {
     file: PathBuf,
+    /// Locked as long as this lives.
+    _lock: Option<File>,
     stream: Stream,
+}
+
+/// The file, if nobody has locked it; then it is ours.
+fn lock(file: &Path) -> Option<File> {
+    let options = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(file, options, Mode::empty()).ok()?;
+    rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive).ok()?;
+    Some(opened.into())
+}
+
+/// Removes the files of tracers that were killed, 16 MiB of memory each. Not by the process number alone: where the folder
+/// is shared with another PID namespace, that tells nothing of its tracers.
+fn remove_left_behind(folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        if was_left_behind(&entry.file_name()) && lock(&entry.path()).is_some() {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 impl EngineSource {
@@ -20,9 +42,10 @@ impl EngineSource {
         let folders = [Path::new("/dev/shm").to_owned(), std::env::temp_dir()];
         let mut why = String::new();
         for folder in folders {
-            let file = folder.join(format!("anyring-trace-{}-{}", std::process::id(), now_ns()));
+            remove_left_behind(&folder);
+            let file = folder.join(format!("{FILE_PREFIX}{}-{}", std::process::id(), now_ns()));
             match Reader::create(&file) {
-                Ok(reader) => return Ok(EngineSource { file, stream: Stream::new(reader) }),
+                Ok(reader) => return Ok(EngineSource { _lock: lock(&file), file, stream: Stream::new(reader) }),
                 Err(error) => why = format!("{}: {error}", file.display()),
             }
         }
@@ -94,5 +117,33 @@ impl Source for EngineSource {
 impl Drop for EngineSource {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.file); // perhaps the program did
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_tracer_left_is_removed_and_nothing_else() {
+        let folder = std::env::temp_dir().join(format!("anyring-left-behind-{}", std::process::id()));
+        std::fs::create_dir(&folder).expect("a folder");
+        let mut ended = std::process::Command::new("true").spawn().expect("start true");
+        ended.wait().expect("wait");
+        let names = [
+            (format!("{FILE_PREFIX}{}-1", ended.id()), false),
+            (format!("{FILE_PREFIX}{}-2", ended.id()), true),
+            (format!("{FILE_PREFIX}{}-1", std::process::id()), true),
+            (format!("{FILE_PREFIX}notes"), true),
+            ("other".to_owned(), true),
+        ];
+        names.iter().for_each(|(name, _)| std::fs::write(folder.join(name), "").expect("write"));
+        // A tracer of another PID namespace.
+        let _locked = lock(&folder.join(&names[1].0)).expect("the lock");
+        remove_left_behind(&folder);
+        for (name, stays) in &names {
+            assert_eq!(folder.join(name).exists(), *stays, "{name}");
+        }
+        std::fs::remove_dir_all(&folder).expect("remove");
     }
 }

@@ -1,7 +1,7 @@
 //! What could be better, in plain words: read off what a ring's events added up to, with the numbers that say so and the
 //! flag or call that changes it. Nothing is said of what happened a few times only.
 
-use crate::report::{time, Interface, Kinds, RingReport};
+use crate::report::{time, told, Interface, Kinds, RingReport};
 use anyring_abi::{
     IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_IOPOLL, IORING_SETUP_SINGLE_ISSUER, IORING_SETUP_SQPOLL,
 };
@@ -142,22 +142,27 @@ fn punted_writes(kinds: &Kinds) -> Found {
         kinds.kind,
         time(kinds.worker_p50_ns)
     );
-    let advice =
-        "allocate the file before (fallocate), or write with O_DIRECT, in pieces no larger than the device takes \
-                  at once (max_sectors_kb); IOSQE_ASYNC spares the attempt";
+    let advice = "write with O_DIRECT, in pieces no larger than the device takes at once (max_sectors_kb); or, on a file \
+                  system that can write to the page cache without waiting (RWF_NOWAIT: XFS, Btrfs), allocate the file \
+                  before (fallocate). Where it cannot (ext4), each write through the page cache goes to a worker, and \
+                  IOSQE_ASYNC spares the attempt";
     Some(("writes_punted", evidence, advice))
 }
 
 fn overflows(ring: &RingReport) -> Found {
-    let evidence =
-        format!("{} of {} CQEs found the CQ of {} entries full", ring.overflows, ring.cqes, ring.cq_entries);
+    let entries = ring.cq_entries.map_or(String::new(), |entries| format!(" of {entries} entries"));
+    let evidence = format!("{} of {} CQEs found the CQ{entries} full", ring.overflows, ring.cqes);
     let advice = "make the CQ larger (IORING_SETUP_CQSIZE), or reap completions more often";
     (ring.overflows != 0).then_some(("cq_overflow", evidence, advice))
 }
 
 fn one_enter_each(ring: &RingReport) -> Found {
     let (each, batch) = (ring.enters_per_request?, ring.sqes_per_enter?);
-    if ring.submitted < FEW || each < 0.9 || batch > 1.5 || ring.setup_flags & IORING_SETUP_SQPOLL != 0 {
+    if ring.submitted < FEW
+        || each < 0.9
+        || batch > 1.5
+        || ring.setup_flags.is_some_and(|flags| flags & IORING_SETUP_SQPOLL != 0)
+    {
         return None;
     }
     let (calls, entries, advice) = match ring.interface {
@@ -174,17 +179,19 @@ fn one_enter_each(ring: &RingReport) -> Found {
     };
     let evidence = format!(
         "{} requests took {} {calls} calls: {each:.2} each, {batch:.2} {entries} in a submission",
-        ring.submitted, ring.enters
+        ring.submitted,
+        told(ring.enters)
     );
     Some(("one_enter_each", evidence, advice))
 }
 
 fn one_submitter(ring: &RingReport) -> Found {
     let others = IORING_SETUP_SQPOLL | IORING_SETUP_IOPOLL | IORING_SETUP_DEFER_TASKRUN;
-    if !ring.one_submitter || ring.submitted < FEW || ring.setup_flags & others != 0 {
+    let flags = ring.setup_flags?;
+    if !ring.one_submitter || ring.submitted < FEW || flags & others != 0 {
         return None;
     }
-    let (submitted, has) = (ring.submitted, ring.setup_flags & IORING_SETUP_SINGLE_ISSUER != 0);
+    let (submitted, has) = (ring.submitted, flags & IORING_SETUP_SINGLE_ISSUER != 0);
     let evidence = format!(
         "one thread submitted all {submitted} requests, and the ring has {} IORING_SETUP_DEFER_TASKRUN",
         if has { "IORING_SETUP_SINGLE_ISSUER but not" } else { "neither IORING_SETUP_SINGLE_ISSUER nor" }

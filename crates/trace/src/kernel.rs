@@ -8,10 +8,10 @@
 //!
 //! The pages read from `trace_pipe_raw` are as `events/header_page` and `events/header_event` in tracefs describe them.
 
-use crate::{now_ns, take_older, Event, Source};
+use crate::{now_ns, take_older, was_left_behind, Event, Source, FILE_PREFIX};
 use anyring_abi::IORING_ENTER_REGISTERED_RING;
 use anyring_engine::event::{FileKind, Kind};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -27,9 +27,31 @@ const BUFFER_KIB: &str = "8192";
 
 /// The folder for instances, or one line that says why there is none for us.
 fn find_tracefs() -> Result<PathBuf, String> {
-    let mounted = MOUNTS.iter().map(Path::new).find(|place| place.join("events/io_uring").is_dir());
-    let place = mounted.ok_or("tracefs is not mounted with io_uring's tracepoints, or only for root")?;
-    Ok(place.join("instances"))
+    let found = |place: &Path| fs::metadata(place.join("events/io_uring")).map(|_| place.join("instances"));
+    if let Some(instances) = MOUNTS.iter().find_map(|place| found(Path::new(place)).ok()) {
+        return Ok(instances);
+    }
+    let is_mounted = |place: &str| Path::new(place).join("events").is_dir();
+    let is_closed =
+        |place: &str| found(Path::new(place)).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
+    Err(if let Some(place) = MOUNTS.iter().find(|place| is_mounted(place)) {
+        format!(
+            "this kernel has no tracepoints of io_uring in {place}/events (CONFIG_IO_URING, CONFIG_EVENT_TRACING)"
+        )
+    } else if MOUNTS.iter().any(|place| is_closed(place)) || !rustix::process::geteuid().is_root() {
+        "only root may use tracefs".to_owned()
+    } else {
+        format!("tracefs is not mounted (mount -t tracefs nodev {})", MOUNTS[0])
+    })
+}
+
+/// Removes the instances of tracers that were killed, which would go on recording. The kernel refuses it for those in use.
+fn remove_left_behind(instances: &Path) {
+    for entry in fs::read_dir(instances).into_iter().flatten().flatten() {
+        if was_left_behind(&entry.file_name()) {
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
 }
 
 /// A tracepoint's fields: where each is in the record.
@@ -111,6 +133,8 @@ struct Names {
     requests: HashMap<u64, u32>,
     last_ring: u32,
     last_request: u32,
+    /// Threads of the kernel that submit for one of them (IORING_SETUP_SQPOLL).
+    pollers: HashSet<u32>,
     /// Which process a thread is of.
     processes: HashMap<u32, u32>,
     /// Which ring a process knows by a number.
@@ -140,7 +164,15 @@ impl Names {
                 }
                 false
             }
-            (Whose::All, _) => self.ours.contains_key(&ring),
+            // It names no ring.
+            (Whose::All, Kind::TaskWorkRun) => self.pollers.contains(&(thread as u32)),
+            (Whose::All, kind) => {
+                let concerns = self.ours.contains_key(&ring);
+                if concerns && kind == Kind::SubmitReq {
+                    self.pollers.insert(thread as u32);
+                }
+                concerns
+            }
         }
     }
 
@@ -203,7 +235,7 @@ impl Whose {
     fn tells(self, kind: Kind) -> bool {
         match self {
             Whose::Own => kind != Kind::TaskAdd,
-            Whose::All => !matches!(kind, Kind::TaskWorkRun | Kind::Enter),
+            Whose::All => kind != Kind::Enter,
         }
     }
 
@@ -228,7 +260,9 @@ impl Instance {
     /// Of `threads` and what they start, where it is not for all.
     fn new(whose: Whose, threads: &str, formats: &mut HashMap<u16, Format>) -> Result<Instance, String> {
         let suffix = if whose == Whose::Own { "own" } else { "all" };
-        let folder = find_tracefs()?.join(format!("anyring-trace-{}-{suffix}", std::process::id()));
+        let instances = find_tracefs()?;
+        remove_left_behind(&instances);
+        let folder = instances.join(format!("{FILE_PREFIX}{}-{suffix}", std::process::id()));
         fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let mut instance = Instance { folder, pipes: Vec::new() };
         instance.write("trace_clock", "mono")?;

@@ -4,10 +4,12 @@
 //! runs already), `kernel` reads the
 //! kernel's own tracepoints.
 
+mod class;
 mod engine;
 mod findings;
 mod joined;
 mod kernel;
+mod later;
 mod line;
 mod page;
 mod perfetto;
@@ -41,6 +43,16 @@ pub trait Source {
     fn refusal(&self) -> Option<String> {
         None
     }
+}
+
+/// Begins the names of what a tracer makes for the time of a trace; its process number follows.
+const FILE_PREFIX: &str = "anyring-trace-";
+
+/// Whether this is the name of what a tracer made that has ended: it was killed, or it would have taken it away.
+fn was_left_behind(name: &std::ffi::OsStr) -> bool {
+    let number = name.to_str().and_then(|name| name.strip_prefix(FILE_PREFIX)?.split('-').next()?.parse().ok());
+    let maker = number.and_then(rustix::process::Pid::from_raw);
+    maker.is_some_and(|maker| rustix::process::test_kill_process(maker) == Err(rustix::io::Errno::SRCH))
 }
 
 /// Events that are younger than the moment at which the buffers began to be read wait for the next time: another

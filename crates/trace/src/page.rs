@@ -1,7 +1,7 @@
 //! The report as one HTML page with everything in it: no script, nothing to fetch, colours that follow the reader's
 //! scheme. Shares of the paths are bars, latencies are columns in powers of two.
 
-use crate::report::{average, time, Interface, Kinds, Report, RingReport};
+use crate::report::{average, time, told, Interface, Kinds, Report, RingReport};
 use std::fmt::Write;
 
 const STYLE: &str = "
@@ -41,12 +41,9 @@ pub fn page(report: &Report, backend: &str, program: &str) -> String {
         escape(program),
         escape(backend)
     );
-    for (path, what) in PATHS.into_iter().zip([
-        "in the submitting call",
-        "after waiting",
-        "by the kernel's Linux AIO",
-        "by a worker",
-    ]) {
+    for (path, what) in
+        PATHS.into_iter().zip(["in the submitting call", "after waiting", "later, by the kernel", "by a worker"])
+    {
         let _ = write!(page, "<span class=\"{path}\"></span>{path} ({what})");
     }
     page.push_str("</span></p>\n");
@@ -74,14 +71,14 @@ fn section(ring: &RingReport, report: &Report, page: &mut String) {
     let _ = match ring.interface {
         Interface::IoUring => write!(
             page,
-            "<section>\n<h2>Ring {}</h2>\n<p>SQ {}, CQ {}, flags {:#x}. {} requests in {} enter calls ({} SQEs each \
+            "<section>\n<h2>Ring {}</h2>\n<p>SQ {}, CQ {}, flags {}. {} requests in {} enter calls ({} SQEs each \
              submission), {} CQEs, {} waits ({} CQEs each), {} overflows, {} refused, at most {} with workers.</p>\n",
             ring.ring,
-            ring.sq_entries,
-            ring.cq_entries,
-            ring.setup_flags,
+            told(ring.sq_entries),
+            told(ring.cq_entries),
+            ring.flags(),
             ring.submitted,
-            ring.enters,
+            told(ring.enters),
             average(ring.sqes_per_enter),
             ring.cqes,
             ring.waits,
@@ -95,9 +92,9 @@ fn section(ring: &RingReport, report: &Report, page: &mut String) {
             "<section>\n<h2>AIO context {}</h2>\n<p>For {} requests. {} requests in {} calls ({} iocbs each \
              submission), {} events, {} waits ({} events each), {} refused, at most {} with workers.</p>\n",
             ring.ring,
-            ring.sq_entries,
+            told(ring.sq_entries),
             ring.submitted,
-            ring.enters,
+            told(ring.enters),
             average(ring.sqes_per_enter),
             ring.cqes,
             ring.waits,

@@ -39,14 +39,14 @@ pub struct RingReport {
     pub fd: Option<i32>,
     /// The thread that made it, if that was seen.
     pub thread: Option<u32>,
-    /// Entries of the SQ, or the requests that io_setup(2) was asked for.
-    pub sq_entries: u64,
-    /// Entries of the CQ, or places in the completion ring.
-    pub cq_entries: u64,
-    /// `IORING_SETUP_*`.
-    pub setup_flags: u32,
-    /// io_uring_enter(2) calls, or those of io_submit(2) and io_getevents(2).
-    pub enters: u64,
+    /// Entries of the SQ, or the requests that io_setup(2) was asked for, if its making was seen.
+    pub sq_entries: Option<u64>,
+    /// Entries of the CQ, or places in the completion ring, if its making was seen.
+    pub cq_entries: Option<u64>,
+    /// `IORING_SETUP_*`, if its making was seen.
+    pub setup_flags: Option<u32>,
+    /// io_uring_enter(2) calls, or those of io_submit(2) and io_getevents(2), if they can be told to be this ring's.
+    pub enters: Option<u64>,
     /// SQEs that were submitted.
     pub submitted: u64,
     /// SQEs a submitting enter call, on average.
@@ -107,7 +107,8 @@ pub struct Kinds {
     pub inline: u64,
     /// Of these, after waiting for readiness, a time or another event.
     pub poll: u64,
-    /// Of these, by the kernel's AIO.
+    /// Of these, by the kernel later, without anybody waiting in between: by its AIO for our engine, and of its own rings
+    /// what a device completed.
     pub kernel_aio: u64,
     /// Of these, by a worker.
     pub worker: u64,
@@ -173,6 +174,11 @@ pub fn time(ns: Option<u64>) -> String {
     }
 }
 
+/// "-" for what is not known.
+pub(crate) fn told(value: Option<impl std::fmt::Display>) -> String {
+    value.map_or("-".to_owned(), |value| value.to_string())
+}
+
 pub(crate) fn average(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.2}"))
 }
@@ -211,6 +217,10 @@ impl std::fmt::Display for RingReport {
 }
 
 impl RingReport {
+    pub(crate) fn flags(&self) -> String {
+        told(self.setup_flags.map(|flags| format!("{flags:#x}")))
+    }
+
     fn write_head(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.interface == Interface::Aio {
             return writeln!(
@@ -218,9 +228,9 @@ impl RingReport {
                 "AIO context {} (for {}): {} requests, {} calls ({} each request, {} iocbs each submission), {} events, \
                  {} waits ({} events each), {} refused",
                 self.ring,
-                self.sq_entries,
+                told(self.sq_entries),
                 self.submitted,
-                self.enters,
+                told(self.enters),
                 average(self.enters_per_request),
                 average(self.sqes_per_enter),
                 self.cqes,
@@ -229,17 +239,17 @@ impl RingReport {
                 self.refused,
             );
         }
-        let fd = self.fd.map_or("-".to_owned(), |fd| fd.to_string());
         writeln!(
             formatter,
-            "ring {} (fd {fd}, SQ {}, CQ {}, flags {:#x}): {} requests, {} enter calls ({} each request, {} SQEs each \
+            "ring {} (fd {}, SQ {}, CQ {}, flags {}): {} requests, {} enter calls ({} each request, {} SQEs each \
              submission), {} CQEs, {} waits ({} CQEs each), {} overflows, {} refused",
             self.ring,
-            self.sq_entries,
-            self.cq_entries,
-            self.setup_flags,
+            told(self.fd),
+            told(self.sq_entries),
+            told(self.cq_entries),
+            self.flags(),
             self.submitted,
-            self.enters,
+            told(self.enters),
             average(self.enters_per_request),
             average(self.sqes_per_enter),
             self.cqes,

@@ -1,14 +1,15 @@
 //! What events add up to: per ring, and per kind of request on it.
 
+use crate::class::{counts_bytes, waits, SizeClass};
 use crate::findings;
-use crate::line::{opcode_name, ring_opcode};
+use crate::later::{Moment, Threads};
+use crate::line::opcode_name;
 use crate::report::{Interface, Kinds, Latencies, Lookups, Report, RequestKind, RingReport};
 use crate::Event;
 use anyring_abi::{
-    Opcode, IOCB_CMD_POLL, IOCB_CMD_PREAD, IOCB_CMD_PWRITE, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IOSQE_ASYNC,
-    IOSQE_CQE_SKIP_SUCCESS,
+    IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IORING_SETUP_IOPOLL, IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS,
 };
-use anyring_engine::event::{FileKind, Kind, AIO};
+use anyring_engine::event::{FileKind, Kind};
 use hdrhistogram::Histogram;
 use std::collections::{BTreeMap, HashMap};
 
@@ -35,17 +36,6 @@ struct Key {
     opcode: u16,
     file: FileKind,
     size: SizeClass,
-}
-
-/// The most bytes that requests of one kind ask for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum SizeClass {
-    Untold,
-    Upto512,
-    Upto4K,
-    Upto64K,
-    Upto1M,
-    Above,
 }
 
 #[derive(Debug, Clone)]
@@ -115,6 +105,17 @@ struct InFlight {
     queued_ns: u64,
     in_queue_ns: Option<u64>,
     several: bool,
+    user_data: u64,
+    /// When it was submitted, by what its thread did.
+    moment: Moment,
+}
+
+/// A completion of which the path is not told yet.
+#[derive(Debug, Clone)]
+struct Untold {
+    ring: u32,
+    key: Key,
+    latency_ns: Option<u64>,
 }
 
 /// Adds events up.
@@ -126,48 +127,8 @@ pub struct Summary {
     forget_at: usize,
     unattributed_enters: u64,
     has_sizes: bool,
-}
-
-/// Whether an SQE's `len` is a number of bytes.
-fn counts_bytes(opcode: u16) -> bool {
-    use Opcode::*;
-    const IN_AIO: [u16; 2] = [AIO | IOCB_CMD_PREAD, AIO | IOCB_CMD_PWRITE];
-    let by_ring = matches!(
-        ring_opcode(opcode),
-        Some(Read | Write | ReadFixed | WriteFixed | Send | Recv | SendZc | Splice | Tee)
-    );
-    by_ring || IN_AIO.contains(&opcode)
-}
-
-/// Whether it waits by its nature, without being armed for its file.
-fn waits(opcode: u16) -> bool {
-    use Opcode::*;
-    let by_ring =
-        matches!(ring_opcode(opcode), Some(PollAdd | Timeout | LinkTimeout | FutexWait | FutexWaitv | Waitid));
-    by_ring || opcode == AIO | IOCB_CMD_POLL
-}
-
-impl SizeClass {
-    fn of(bytes: u32) -> SizeClass {
-        match bytes {
-            0..=512 => SizeClass::Upto512,
-            513..=4_096 => SizeClass::Upto4K,
-            4_097..=65_536 => SizeClass::Upto64K,
-            65_537..=1_048_576 => SizeClass::Upto1M,
-            _ => SizeClass::Above,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            SizeClass::Untold => "-",
-            SizeClass::Upto512 => "<=512",
-            SizeClass::Upto4K => "<=4K",
-            SizeClass::Upto64K => "<=64K",
-            SizeClass::Upto1M => "<=1M",
-            SizeClass::Above => ">1M",
-        }
-    }
+    /// Of the kernel's requests.
+    threads: Threads<Untold>,
 }
 
 impl InFlight {
@@ -186,6 +147,9 @@ impl Summary {
 
     /// Adds one event; those of a ring must come in the order of time.
     pub fn add(&mut self, event: &Event) {
+        if !self.has_sizes {
+            self.follow_thread(event);
+        }
         if event.ring == 0 {
             self.unattributed_enters += u64::from(event.kind == Kind::Enter);
             return;
@@ -259,6 +223,36 @@ impl Summary {
         }
     }
 
+    /// What the kernel's events say of completions before them: see `later`.
+    fn follow_thread(&mut self, event: &Event) {
+        let [inline, later] = match event.kind {
+            Kind::Enter | Kind::CqringWait => [self.threads.step(event.thread), Vec::new()],
+            Kind::TaskWorkRun | Kind::LocalWorkRun => self.threads.task_work(event.thread, event.len),
+            _ => return,
+        };
+        self.settle(inline, Path::Inline);
+        self.settle(later, Path::KernelAio);
+    }
+
+    fn settle(&mut self, done: Vec<Option<Untold>>, path: Path) {
+        for Untold { ring, key, latency_ns } in done.into_iter().flatten() {
+            if let Some(ring) = self.rings.get_mut(&ring) {
+                ring.kinds.entry(key).or_default().took(path, latency_ns);
+            }
+        }
+    }
+
+    /// The request of an event. That the CQ was full is told without its address: then it is the first with that user_data.
+    fn request_of(&self, event: &Event) -> u32 {
+        if event.request != 0 || event.kind != Kind::CqeOverflow {
+            return event.request;
+        }
+        let of_it = |((ring, _), request): &(&(u32, u32), &InFlight)| {
+            *ring == event.ring && request.user_data == event.user_data
+        };
+        self.in_flight.iter().filter(of_it).map(|((_, number), _)| *number).min().unwrap_or(0)
+    }
+
     fn submit(&mut self, event: &Event) {
         let waits = waits(event.opcode);
         let request = InFlight {
@@ -271,6 +265,8 @@ impl Summary {
             queued_ns: 0,
             in_queue_ns: None,
             several: false,
+            user_data: event.user_data,
+            moment: self.threads.moment(event.thread),
         };
         if self.in_flight.len() >= self.forget_at {
             self.in_flight.retain(|_, request| request.flags & u32::from(IOSQE_CQE_SKIP_SUCCESS) == 0);
@@ -280,34 +276,48 @@ impl Summary {
     }
 
     fn complete(&mut self, event: &Event) {
-        let key = (event.ring, event.request);
+        let key = (event.ring, self.request_of(event));
         if event.flags & (IORING_CQE_F_MORE | IORING_CQE_F_NOTIF) != 0 {
             if let Some(request) = self.in_flight.get_mut(&key).filter(|_| event.flags & IORING_CQE_F_MORE != 0) {
                 request.several = true;
             }
+            if !self.has_sizes {
+                self.threads.complete(event.thread, None);
+            }
             return;
         }
-        let Some(request) = self.in_flight.remove(&key) else { return };
+        let Some(mut request) = self.in_flight.remove(&key) else { return };
         let key = request.key(self.has_sizes);
         let short = key.size != SizeClass::Untold && event.result >= 0 && (event.result as u32) < request.len;
+        let now = self.threads.moment(event.thread);
         let Some(ring) = self.rings.get_mut(&event.ring) else { return };
+        let polled = ring.flags & IORING_SETUP_IOPOLL != 0;
+        if !self.has_sizes && request.path == Path::Inline && (request.moment != now || polled) {
+            request.path = Path::KernelAio;
+        }
         ring.with_workers -= u64::from(request.path == Path::Worker && ring.with_workers != 0);
         let tally = ring.kinds.entry(key).or_default();
-        tally.paths[request.path as usize] += 1;
         tally.forced += u64::from(request.flags & u32::from(IOSQE_ASYNC) != 0);
         tally.errors += u64::from(event.result < 0);
         tally.short += u64::from(short);
         if let Some(in_queue_ns) = request.in_queue_ns {
             let _ = tally.queued_ns.record(in_queue_ns.max(1));
         }
-        if !request.several {
-            let _ = tally.latency_ns[request.path as usize]
-                .record(event.time_ns.saturating_sub(request.submitted_ns).max(1));
+        let latency_ns = event.time_ns.saturating_sub(request.submitted_ns).max(1);
+        let latency_ns = (!request.several).then_some(latency_ns);
+        let open = !self.has_sizes && request.path == Path::Inline;
+        if !open {
+            tally.took(request.path, latency_ns);
+        }
+        if !self.has_sizes {
+            self.threads.complete(event.thread, open.then_some(Untold { ring: event.ring, key, latency_ns }));
         }
     }
 
     /// What it all adds up to.
     pub fn report(mut self, events_lost: u64) -> Report {
+        let inline = self.threads.finish();
+        self.settle(inline, Path::Inline);
         for ((ring, _), request) in self.in_flight.drain() {
             let key = request.key(self.has_sizes);
             if let Some(ring) = self.rings.get_mut(&ring) {
@@ -344,13 +354,13 @@ impl RingTally {
             interface: self.interface,
             fd: (self.known && self.interface == Interface::IoUring).then_some(self.fd),
             thread: self.known.then_some(self.thread),
-            sq_entries: self.entries[0],
-            cq_entries: self.entries[1],
-            setup_flags: self.flags,
-            enters: self.enters,
+            sq_entries: self.known.then_some(self.entries[0]),
+            cq_entries: self.known.then_some(self.entries[1]),
+            setup_flags: self.known.then_some(self.flags),
+            enters: (self.known || self.enters != 0).then_some(self.enters),
             submitted: self.submitted,
             sqes_per_enter: ratio(self.submitted, self.submitting_enters),
-            enters_per_request: ratio(self.enters, self.submitted),
+            enters_per_request: ratio(self.enters, self.submitted).filter(|_| self.known || self.enters != 0),
             waits: self.waits,
             cqes: self.cqes,
             cqes_per_wait: ratio(self.cqes, self.waits),
@@ -365,6 +375,14 @@ impl RingTally {
 }
 
 impl Tally {
+    /// A request has completed by this path.
+    fn took(&mut self, path: Path, latency_ns: Option<u64>) {
+        self.paths[path as usize] += 1;
+        if let Some(latency_ns) = latency_ns {
+            let _ = self.latency_ns[path as usize].record(latency_ns);
+        }
+    }
+
     fn report(self, key: Key) -> Kinds {
         let quantile = |of: &Histogram<u64>, q| (!of.is_empty()).then(|| of.value_at_quantile(q));
         let [inline, poll, kernel_aio, worker] = self.paths;
@@ -419,6 +437,8 @@ fn spread(paths: &[Histogram<u64>; PATHS]) -> Vec<Latencies> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anyring_abi::{Opcode, IOCB_CMD_PREAD};
+    use anyring_engine::event::AIO;
 
     fn event(kind: Kind, request: u32, time_ns: u64) -> Event {
         Event { ring: 1, request, time_ns, opcode: Opcode::Read as u16, len: 4096, ..Event::new(kind) }
@@ -452,7 +472,7 @@ mod tests {
         events.iter().for_each(|event| summary.add(event));
         let report = summary.report(0);
         let ring = &report.rings[0];
-        assert_eq!((ring.submitted, ring.enters, ring.waits, ring.cqes), (5, 1, 1, 4));
+        assert_eq!((ring.submitted, ring.enters, ring.waits, ring.cqes), (5, Some(1), 1, 4));
         let kinds = &ring.kinds[0];
         assert_eq!((kinds.kind.opcode.as_str(), kinds.kind.size), ("READ", "<=4K"));
         assert_eq!((kinds.inline, kinds.poll, kinds.kernel_aio, kinds.worker), (1, 1, 1, 1));
@@ -481,7 +501,66 @@ mod tests {
         let [kinds] = &ring.kinds[..] else { panic!("one kind: {ring:?}") };
         assert_eq!((kinds.kind.opcode.as_str(), kinds.kind.size), ("PREAD", "<=4K"));
         assert_eq!((kinds.count, kinds.inline, kinds.unfinished), (1, 1, 0));
-        assert!(report.to_string().starts_with("AIO context 1 (for 0): 3 requests, 1 calls"));
+        assert!(report.to_string().starts_with("AIO context 1 (for -): 3 requests, 1 calls"));
+    }
+
+    /// As the kernel's tracepoints tell it: READs of a device, and one of the page cache.
+    #[test]
+    fn what_a_device_completes_later_is_not_inline() {
+        let mut summary = Summary::new(false);
+        let work = |count, time_ns| Event { len: count, ..event(Kind::LocalWorkRun, 0, time_ns) };
+        let events = [
+            event(Kind::Enter, 0, 1),
+            event(Kind::SubmitReq, 1, 10),
+            event(Kind::SubmitReq, 2, 11),
+            event(Kind::SubmitReq, 3, 12),
+            event(Kind::SubmitReq, 4, 13),
+            complete(1, 20, 4096), // in the call
+            complete(2, 30, 4096), // by task work on the way out of it
+            work(1, 31),
+            event(Kind::CqringWait, 0, 40),
+            complete(3, 50, 4096),
+            work(1, 51),
+            event(Kind::Enter, 0, 60),
+            event(Kind::SubmitReq, 5, 61),
+            complete(4, 70, 4096), // while others are submitted
+            complete(5, 71, 4096), // in the call, and the trace ends
+        ];
+        events.iter().for_each(|event| summary.add(event));
+        let report = summary.report(0);
+        let kinds = &report.rings[0].kinds[0];
+        assert_eq!((kinds.count, kinds.inline, kinds.kernel_aio), (5, 2, 3));
+        assert_eq!((kinds.inline_p50_ns, kinds.kernel_aio_p50_ns), (Some(10), Some(38)));
+    }
+
+    /// The kernel tells of an overflow without saying which request it is of.
+    #[test]
+    fn a_request_whose_cqe_found_the_cq_full_is_finished() {
+        let mut summary = Summary::new(false);
+        let of = |kind, request, user_data| Event { user_data, ..event(kind, request, 10) };
+        for request in 1..=4 {
+            summary.add(&of(Kind::SubmitReq, request, 7));
+        }
+        summary.add(&of(Kind::SubmitReq, 5, 8));
+        summary.add(&of(Kind::Complete, 1, 7));
+        for user_data in [7, 7, 8] {
+            summary.add(&of(Kind::CqeOverflow, 0, user_data));
+        }
+        let report = summary.report(0);
+        let (ring, kinds) = (&report.rings[0], &report.rings[0].kinds[0]);
+        assert_eq!((ring.cqes, ring.overflows, kinds.count, kinds.unfinished), (4, 3, 4, 1));
+    }
+
+    #[test]
+    fn what_was_made_before_the_trace_is_not_told_as_zero() {
+        let mut summary = Summary::new(false);
+        summary.add(&event(Kind::SubmitReq, 1, 10));
+        let report = summary.report(0);
+        let ring = &report.rings[0];
+        assert_eq!((ring.sq_entries, ring.setup_flags, ring.enters), (None, None, None));
+        assert_eq!(ring.enters_per_request, None);
+        let text = report.to_string();
+        assert!(text.starts_with("ring 1 (fd -, SQ -, CQ -, flags -): 1 requests, - enter calls"), "{text}");
     }
 
     #[test]

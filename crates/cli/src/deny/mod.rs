@@ -7,6 +7,7 @@ use crate::cli::{DenyErrno, DenyOptions, Profile};
 use crate::exec::exec;
 use crate::failure::Failure;
 use crate::filter::{self, Rule};
+use crate::output;
 use anyring_abi::{NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use linux_raw_sys::general::{
     __NR_io_cancel, __NR_io_destroy, __NR_io_getevents, __NR_io_pgetevents, __NR_io_setup, __NR_io_submit,
@@ -25,7 +26,7 @@ pub fn run(options: &DenyOptions) -> Result<Infallible, Failure> {
     if options.profile == Some(Profile::Minimal) {
         // Said and gone on with: the rest of the profile holds.
         if let Err(why) = proc::hide() {
-            eprintln!("anyring: /proc stays visible: {why}");
+            output::complain(&format!("anyring: /proc stays visible: {why}"));
         }
     }
     let errno = options.errno.unwrap_or(match options.profile {

@@ -10,10 +10,9 @@ pub use probe::kernel_aio;
 
 use crate::cli::{DoctorOptions, EntryPoint};
 use crate::failure::Failure;
-use crate::{library, ring};
+use crate::{library, output, ring};
 use cause::{Cause, Evidence};
 use serde::Serialize;
-use std::io::Write;
 use std::path::PathBuf;
 
 /// A system call number that no kernel uses.
@@ -97,8 +96,7 @@ pub fn run(options: &DoctorOptions) -> Result<i32, Failure> {
     } else {
         report::text(&report)
     };
-    let printed = std::io::stdout().write_all(text.as_bytes());
-    printed.map_err(|error| Failure::own(format!("cannot write to standard output: {error}")))?;
+    output::print(&text)?;
     Ok(i32::from(!report.verdict.runs))
 }
 

@@ -6,13 +6,15 @@
 use crate::cli::{Backend, Program, TraceOptions};
 use crate::exec::resolve;
 use crate::failure::{Failure, CANNOT_EXECUTE, USAGE};
-use crate::{elf, library, ring};
+use crate::run::chosen;
+use crate::{elf, exec, library, output, ring};
 use anyring_trace::{
     line, page, EngineSource, Event, JoinedSource, KernelSource, Perfetto, Report, Source, Summary,
 };
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 mod subject;
@@ -32,6 +34,7 @@ pub enum Whom<'a> {
 pub struct Watched {
     pub report: Report,
     by_kernel: bool,
+    not_kernel: Option<String>,
     subject: Subject,
     status: i32,
 }
@@ -46,6 +49,11 @@ impl Watched {
         }
     }
 
+    /// Why it was not the kernel, where that was to be if it could.
+    pub fn not_kernel(&self) -> Option<&str> {
+        self.not_kernel.as_deref()
+    }
+
     /// The program's exit status, or its death by the same signal.
     pub fn end_as_it_did(&self) -> Result<i32, Failure> {
         self.subject.end_as_it_did(self.status)
@@ -53,22 +61,21 @@ impl Watched {
 }
 
 /// Runs the program, or joins the process, and hands each event to `each`, with whether its SUBMIT_REQ tells what is in the
-/// SQE, and what they add up to so far to `glance`, every period.
+/// SQE, and what they add up to so far to `glance`, every period. A process that runs is left when `each` answers false.
 pub fn watch(
     backend: Backend,
     whom: Whom<'_>,
-    mut each: impl FnMut(&Event, bool),
+    mut each: impl FnMut(&Event, bool) -> bool,
     mut glance: impl FnMut(&Summary),
 ) -> Result<Watched, Failure> {
-    let (mut source, by_kernel, mut subject) = match whom {
+    let (Chosen { mut source, by_kernel, not_kernel }, mut subject) = match whom {
         Whom::Program(program) => {
-            let (source, by_kernel) = choose(backend, program)?;
-            (source, by_kernel, Subject::Child(Child::start(program)?))
+            let chosen = choose(backend, program)?;
+            (chosen, Subject::Child(Child::start(program)?))
         }
         Whom::Process(pid) => {
             let subject = Subject::Running(Running::join(pid)?);
-            let (source, by_kernel) = join(backend, pid)?;
-            (source, by_kernel, subject)
+            (join(backend, pid)?, subject)
         }
     };
     let mut summary = Summary::new(!by_kernel);
@@ -83,7 +90,9 @@ pub fn watch(
             None => source.drain(&mut events),
         };
         for event in events.drain(..) {
-            each(&event, !by_kernel);
+            if !each(&event, !by_kernel) {
+                subject.leave();
+            }
             summary.add(&event);
         }
         if let Some(why) = source.refusal() {
@@ -97,48 +106,91 @@ pub fn watch(
         }
     };
     let report = summary.report(source.dropped());
-    Ok(Watched { report, by_kernel, subject, status })
+    Ok(Watched { report, by_kernel, not_kernel, subject, status })
 }
 
 /// Runs the program and reports. The answer is its exit status.
 pub fn run(options: &TraceOptions) -> Result<i32, Failure> {
     let program = Program { words: options.words.clone() };
     let whom = options.pid.map_or(Whom::Program(&program), Whom::Process);
+    let backend = chosen(options.backend, "ANYRING_BACKEND")?;
+    // Before the files of an earlier trace are emptied.
+    if let Whom::Program(program) = whom {
+        exec::check_found(program)?;
+    }
+    check_files(options)?;
     let mut output = open_output(options)?;
     let mut page = options.html.as_deref().map(create).transpose()?;
     let mut screen = options.live.then(Screen::new).transpose()?;
+    let unwritten = |file: &Option<PathBuf>, error: std::io::Error| {
+        let name = file.as_ref().map_or("standard error".to_owned(), |file| file.display().to_string());
+        output::unwritten(&name, &error)
+    };
+    let (to_output, to_perfetto) =
+        (|error| unwritten(&options.output, error), |error| unwritten(&options.perfetto, error));
     let mut perfetto = match &options.perfetto {
-        Some(file) => Some(Perfetto::new(BufWriter::new(create(file)?)).map_err(unwritten)?),
+        Some(file) => Some(Perfetto::new(BufWriter::new(create(file)?)).map_err(to_perfetto)?),
         None => None,
     };
     let mut written = Ok(());
     let each = |event: &Event, has_sqe: bool| {
         if options.events && written.is_ok() {
-            written = writeln!(output, "{}", line(event, has_sqe));
+            written = writeln!(output, "{}", line(event, has_sqe)).map_err(to_output);
         }
         if let (Some(perfetto), true) = (&mut perfetto, written.is_ok()) {
-            written = perfetto.add(event, has_sqe);
+            written = perfetto.add(event, has_sqe).map_err(to_perfetto);
         }
+        written.is_ok()
     };
     let glance = |summary: &Summary| screen.iter_mut().for_each(|screen| screen.show(summary));
-    let watched = watch(options.backend, whom, each, glance)?;
-    let (report, backend) = (&watched.report, watched.backend());
-    let written = written.and_then(|()| perfetto.map_or(Ok(()), Perfetto::finish));
-    let written = written.and_then(|()| match &mut page {
-        Some(file) => file.write_all(page_of(report, backend, whom).as_bytes()),
-        None => Ok(()),
-    });
-    let written = written.and_then(|()| match (options.events, options.json) {
-        (true, _) if report.events_lost == 0 => Ok(()),
-        (true, _) => writeln!(output, "{} events were lost (the program was faster)", report.events_lost),
-        (false, true) => serde_json::to_string_pretty(&JsonReport { backend, report })
-            .map_err(std::io::Error::from)
-            .and_then(|text| writeln!(output, "{text}")),
-        (false, false) => write!(output, "served by {backend}\n{report}"),
-    });
-    written.and_then(|()| output.flush()).map_err(unwritten)?;
+    let watched = watch(backend, whom, each, glance)?;
+    written?;
+    perfetto.map_or(Ok(()), Perfetto::finish).map_err(to_perfetto)?;
+    if let Some(file) = &mut page {
+        let text = page_of(&watched.report, watched.backend(), whom);
+        file.write_all(text.as_bytes()).map_err(|error| unwritten(&options.html, error))?;
+    }
+    write_report(options, &watched, &mut output).and_then(|()| output.flush()).map_err(to_output)?;
     drop(output);
     watched.end_as_it_did()
+}
+
+fn write_report(options: &TraceOptions, watched: &Watched, output: &mut impl Write) -> std::io::Result<()> {
+    let (report, backend, not_kernel) = (&watched.report, watched.backend(), watched.not_kernel());
+    if options.events {
+        return match report.events_lost {
+            0 => Ok(()),
+            lost => writeln!(output, "{lost} events were lost (the program was faster)"),
+        };
+    }
+    if options.json {
+        let text = serde_json::to_string_pretty(&JsonReport { schema: SCHEMA, backend, not_kernel, report })?;
+        return writeln!(output, "{text}");
+    }
+    let why = not_kernel.map_or(String::new(), |why| format!(": {why}"));
+    write!(output, "served by {backend}{why}\n{report}")
+}
+
+/// Two of them in one file would be neither.
+fn check_files(options: &TraceOptions) -> Result<(), Failure> {
+    let files = [("--output", &options.output), ("--perfetto", &options.perfetto), ("--html", &options.html)];
+    let named: Vec<_> = files.iter().filter_map(|(flag, file)| Some((flag, file.as_deref()?))).collect();
+    for (index, (flag, file)) in named.iter().enumerate() {
+        if let Some((other, _)) = named[..index].iter().find(|(_, before)| is_same(before, file)) {
+            let message = format!("{other} and {flag} name the same file: {}", file.display());
+            return Err(Failure { status: USAGE, message });
+        }
+    }
+    Ok(())
+}
+
+/// Whether both are one regular file, there already or not.
+fn is_same(one: &Path, other: &Path) -> bool {
+    match (std::fs::metadata(one), std::fs::metadata(other)) {
+        (Ok(one), Ok(other)) => one.is_file() && (one.dev(), one.ino()) == (other.dev(), other.ino()),
+        (Err(_), Err(_)) => std::path::absolute(one).ok() == std::path::absolute(other).ok(),
+        _ => false,
+    }
 }
 
 fn page_of(report: &Report, backend: &str, whom: Whom<'_>) -> String {
@@ -180,10 +232,15 @@ impl Screen {
     }
 }
 
+/// The version of the form below, which changes when a field changes or goes away.
+const SCHEMA: u32 = 1;
+
 /// The JSON of `anyring trace --json`.
 #[derive(serde::Serialize)]
 struct JsonReport<'a> {
+    schema: u32,
     backend: &'static str,
+    not_kernel: Option<&'a str>,
     #[serde(flatten)]
     report: &'a Report,
 }
@@ -201,16 +258,22 @@ fn create(file: &Path) -> Result<File, Failure> {
     File::create(file).map_err(|error| Failure::own(format!("{}: {error}", file.display())))
 }
 
-fn unwritten(error: std::io::Error) -> Failure {
-    Failure::own(format!("the report: {error}"))
+/// Where the events come from.
+struct Chosen {
+    source: Box<dyn Source>,
+    by_kernel: bool,
+    /// Why the kernel could not be chosen, where it was to be if it could.
+    not_kernel: Option<String>,
 }
 
-/// The events of a process that runs: our engine's if it serves that, else the kernel's, and whether they are those.
-fn join(backend: Backend, pid: i32) -> Result<(Box<dyn Source>, bool), Failure> {
+/// The events of a process that runs: our engine's if it serves that, else the kernel's.
+fn join(backend: Backend, pid: i32) -> Result<Chosen, Failure> {
     let refused = |why: String| Failure::own(format!("--pid {pid}: {why}"));
     if backend != Backend::Kernel {
         match JoinedSource::of_process(pid) {
-            Ok(Some(source)) => return Ok((Box::new(source), false)),
+            Ok(Some(source)) => {
+                return Ok(Chosen { source: Box::new(source), by_kernel: false, not_kernel: None });
+            }
             Ok(None) if backend == Backend::User => {
                 return Err(refused("anyring does not serve it, or it has no ring now".to_owned()));
             }
@@ -218,38 +281,48 @@ fn join(backend: Backend, pid: i32) -> Result<(Box<dyn Source>, bool), Failure> 
             Err(why) => return Err(refused(why)),
         }
     }
-    let source = KernelSource::of_process(pid);
-    let source = source.map_err(|why| refused(format!("the kernel cannot be traced here: {why}")))?;
-    Ok((Box::new(source), true))
+    let source = KernelSource::of_process(pid).map_err(|why| match has_ring(pid) {
+        true => refused(format!("the kernel cannot be traced here: {why}")),
+        false => refused(format!(
+            "it has no ring now, neither of anyring nor of the kernel, and those to come cannot be traced here: {why}"
+        )),
+    })?;
+    Ok(Chosen { source: Box::new(source), by_kernel: true, not_kernel: None })
 }
 
-/// Where the events come from, and whether that is the kernel.
-fn choose(backend: Backend, program: &Program) -> Result<(Box<dyn Source>, bool), Failure> {
+/// Whether the process has a ring of the kernel's open, as far as that can be seen.
+fn has_ring(pid: i32) -> bool {
+    let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return true };
+    let mut links = files.flatten().filter_map(|file| std::fs::read_link(file.path()).ok());
+    links.any(|link| link.as_os_str() == "anon_inode:[io_uring]")
+}
+
+/// The events of a program that is to be started, which is prepared for it.
+fn choose(backend: Backend, program: &Program) -> Result<Chosen, Failure> {
+    let mut not_kernel = None;
     if backend != Backend::User {
         let trial = ring::try_here();
-        let works = ring::kernel_works(&trial);
-        if !works && backend == Backend::Kernel {
-            let why = ring::describe(&trial);
-            return Err(Failure::own(format!("the kernel's io_uring does not work here: {why}")));
-        }
-        match works.then(KernelSource::new) {
-            Some(Ok(source)) => return Ok((Box::new(source), true)),
-            Some(Err(why)) if backend == Backend::Kernel => {
-                return Err(Failure::own(format!("the kernel cannot be traced here: {why}")));
-            }
-            _ => {}
+        let source = match ring::kernel_works(&trial) {
+            true => KernelSource::new().map_err(|why| format!("the kernel cannot be traced here: {why}")),
+            false => Err(format!("the kernel's io_uring does not work here: {}", ring::describe(&trial))),
+        };
+        match source {
+            Ok(source) => return Ok(Chosen { source: Box::new(source), by_kernel: true, not_kernel }),
+            Err(why) if backend == Backend::Kernel => return Err(Failure::own(why)),
+            Err(why) => not_kernel = Some(why),
         }
     }
-    let library = library::find().map_err(Failure::own)?;
+    let library = library::find_loadable().map_err(Failure::own)?;
     if let Some(file) = resolve(&program.words[0]) {
         elf::check_preloadable(&file).map_err(|message| Failure { status: CANNOT_EXECUTE, message })?;
     }
     let source = EngineSource::new().map_err(Failure::own)?;
     std::env::set_var("LD_PRELOAD", library::preload_list(&library));
     std::env::set_var("ANYRING_BACKEND", "user");
-    if std::env::var_os("ANYRING_AIO").is_none() {
+    chosen(None, "ANYRING_AIO")?;
+    if std::env::var_os("ANYRING_AIO").is_none_or(|value| value.is_empty()) {
         std::env::set_var("ANYRING_AIO", "user"); // the kernel tells nothing of its own
     }
     std::env::set_var("ANYRING_TRACE", source.file());
-    Ok((Box::new(source), false))
+    Ok(Chosen { source: Box::new(source), by_kernel: false, not_kernel })
 }

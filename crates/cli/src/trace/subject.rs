@@ -6,6 +6,7 @@ use crate::exec::exec;
 use crate::failure::Failure;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::fd::OwnedFd;
+use rustix::pipe::{pipe_with, PipeFlags};
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
 /// How often the events are collected while the program runs, in nanoseconds.
@@ -49,6 +50,13 @@ impl Subject {
         }
     }
 
+    /// Leaves a process that runs. A program of ours is waited for, whatever becomes of its trace.
+    pub fn leave(&mut self) {
+        if let Subject::Running(running) = self {
+            running.over = true;
+        }
+    }
+
     /// Our exit status after a program that ended with `status`, or our death by the same signal.
     pub fn end_as_it_did(&self, status: i32) -> Result<i32, Failure> {
         match self {
@@ -65,6 +73,18 @@ fn sleep_for_signals(signals: &libc::sigset_t) -> (i32, libc::siginfo_t) {
     unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
         (libc::sigtimedwait(signals, &mut info, &period), info)
+    }
+}
+
+/// Has writing to a pipe that nobody reads fail, instead of ending us: what was made for the trace is to be taken away
+/// first. Blocked and not ignored, since the mask is what the program gets back.
+fn block_sigpipe() {
+    // SAFETY: the set is written before it is read, and the number is a signal.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGPIPE);
+        libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
     }
 }
 
@@ -91,6 +111,7 @@ impl Running {
             libc::sigprocmask(libc::SIG_BLOCK, &signals, std::ptr::null_mut());
             signals
         };
+        block_sigpipe();
         Ok(Running { process, signals, over: false })
     }
 
@@ -127,6 +148,9 @@ impl Child {
             libc::sigprocmask(libc::SIG_BLOCK, &signals, &mut mask);
             (signals, mask, libc::signal(libc::SIGCHLD, libc::SIG_DFL))
         };
+        block_sigpipe();
+        let (failed, fails) = pipe_with(PipeFlags::CLOEXEC)
+            .map_err(|error| Failure::own(format!("pipe: {}", errno::describe(error.raw_os_error()))))?;
         // SAFETY: this process has one thread, so the child may do whatever we may.
         match unsafe { libc::fork() } {
             -1 => Err(Failure::own(format!("fork: {}", errno::describe(errno::last())))),
@@ -139,15 +163,32 @@ impl Child {
                 let status = match exec(program) {
                     Ok(never) => match never {},
                     Err(failure) => {
-                        eprintln!("anyring: {}", failure.message);
+                        failure.say();
+                        let _ = rustix::io::write(&fails, &[1]);
                         failure.status
                     }
                 };
                 // SAFETY: ends the child without what the parent registered for its own exit.
                 unsafe { libc::_exit(status) }
             }
-            pid => Ok(Child { pid, signals, mask }),
+            pid => {
+                drop(fails);
+                let child = Child { pid, signals, mask };
+                // Closed without a word once the program runs.
+                match rustix::io::retry_on_intr(|| rustix::io::read(&failed, &mut [0u8])) {
+                    Ok(1) => Err(child.failure_to_start()),
+                    _ => Ok(child),
+                }
+            }
         }
+    }
+
+    /// After it has said why: its exit status.
+    fn failure_to_start(&self) -> Failure {
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        while unsafe { libc::waitpid(self.pid, &mut status, 0) } == -1 && errno::last() == libc::EINTR {}
+        Failure { status: libc::WEXITSTATUS(status), message: String::new() }
     }
 
     /// Its status as waitpid(2) gives it, once it has ended.

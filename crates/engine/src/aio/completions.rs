@@ -1,6 +1,7 @@
 //! The completion ring: where events are for the program to read, in memory that it may write to, move or unmap. The
 //! engine has a mapping of its own of the same pages.
 
+use crate::mutation::{mutated, Mutation};
 use crate::os::{user_move, user_write, user_write_slice, GuardedWords};
 use crate::Errno;
 use anyring_abi::{AioRing, IoEvent, AIO_RING_COMPAT_FEATURES, AIO_RING_MAGIC};
@@ -66,7 +67,7 @@ impl Completions {
         let told = GuardedWords::store(self.base + word, ANOTHER);
         let seen = GuardedWords::load(address.wrapping_add(word));
         let _ = GuardedWords::store(self.base + word, AIO_RING_COMPAT_FEATURES);
-        let moved = told.is_ok() && seen == Ok(ANOTHER);
+        let moved = told.is_ok() && seen == Ok(ANOTHER) && !mutated(Mutation::MovedContextIsUnknown);
         if moved {
             self.address = address;
         }
@@ -160,7 +161,9 @@ impl Completions {
             head = (taken - before_the_end) as u32;
             user_move(to.wrapping_add(before_the_end * EVENT as u64), self.place(0), head as usize * EVENT)?;
         }
-        GuardedWords::store(self.base + offset_of!(AioRing, head), head)?;
+        if !mutated(Mutation::EventsAreReadAgain) {
+            GuardedWords::store(self.base + offset_of!(AioRing, head), head)?;
+        }
         Ok(taken)
     }
 }

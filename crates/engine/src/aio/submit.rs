@@ -4,11 +4,12 @@
 //! event: an error of the transfer itself is an event.
 
 use super::{find, lock, Pending};
+use crate::mutation::{mutated, Mutation};
 use crate::op::poll::PollAdd;
 use crate::op::rw::{check_priority, is_file, Rw};
 use crate::op::sync::Sync;
 use crate::op::{call, Context, Direction, Op, Verdict};
-use crate::os::{user_read, GuardedWords};
+use crate::os::{user_read, GuardedWords, Os, Sys};
 use crate::request::{Path, Request, Target};
 use crate::resource::files::FixedFile;
 use crate::ring::broken::Unanswered;
@@ -19,10 +20,13 @@ use anyring_abi::{
     IOCB_CMD_PWRITE, IOCB_CMD_PWRITEV, IOCB_FLAG_IOPRIO, IOCB_FLAG_RESFD, IORING_FSYNC_DATASYNC,
 };
 use core::mem::offset_of;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 /// `RWF_HIPRI` of preadv2(2): nobody polls a device for a request here.
 const RWF_HIPRI: u32 = 0x1;
+/// `RWF_ATOMIC` of pwritev2(2).
+const RWF_ATOMIC: u32 = 0x40;
 /// `RWF_SUPPORTED` of Linux 6.18: all flags of preadv2(2) and pwritev2(2).
 const RWF_SUPPORTED: u32 = 0x1ff;
 /// The most bytes one request transfers (`MAX_RW_COUNT`).
@@ -143,7 +147,9 @@ impl RingGuard {
                 pending.eventfd = Some(eventfd);
             }
         }
-        GuardedWords::store((address as usize).wrapping_add(offset_of!(Iocb, key)), 0)?;
+        if !mutated(Mutation::KeyIsNotCleared) {
+            GuardedWords::store((address as usize).wrapping_add(offset_of!(Iocb, key)), 0)?;
+        }
         let (opcode, mut op) = prepare(iocb, flags)?;
         let transfers = matches!(op, Op::Rw(_));
         let on_its_way = Unanswered::new(self.ring(), place.into(), None);
@@ -323,7 +329,9 @@ fn transfer(opcode: Opcode, iocb: &Iocb, flags: Flags) -> Result<(Opcode, Op), E
     let write = matches!(opcode, Opcode::Write | Opcode::Writev);
     let ioprio = if iocb.flags & IOCB_FLAG_IOPRIO != 0 { iocb.priority } else { 0 };
     check_priority(ioprio)?;
-    if iocb.rw_flags & !RWF_SUPPORTED != 0 {
+    // `kiocb_set_rw_flags` in include/linux/fs.h: RWF_ATOMIC is for direct writes.
+    let refused = iocb.rw_flags & RWF_ATOMIC != 0 && !(write && flags.direct());
+    if iocb.rw_flags & !RWF_SUPPORTED != 0 || refused {
         return Err(Errno::OPNOTSUPP);
     }
     if !flags.permits(write) {
@@ -377,6 +385,8 @@ fn settle_attempt(verdict: Verdict, op: &mut Op, fd: i32, flags: Flags, pollable
         Op::Rw(_) if may_be_directory(verdict) && kind_of(fd) == libc::S_IFDIR => Err(Errno::INVAL), // it has no read_iter
         // The flags are looked at before the transfer: `kiocb_set_rw_flags` in include/linux/fs.h.
         Op::Rw(_) if failed(Errno::OPNOTSUPP) => Err(Errno::OPNOTSUPP),
+        // What the file's own write answers is told by the event.
+        Op::Rw(rw) if failed(Errno::AGAIN) && rw.knows_no_nowait() => Ok(Verdict::error(Errno::OPNOTSUPP)),
         Op::Rw(_) if flags.nonblocking() => Ok(without_waiting(verdict, op, fd)),
         Op::Sync(sync) if verdict == Verdict::NeedsWorker => match kind_of(fd) {
             libc::S_IFREG | libc::S_IFDIR | libc::S_IFBLK => Ok(verdict),
@@ -390,11 +400,21 @@ fn settle_attempt(verdict: Verdict, op: &mut Op, fd: i32, flags: Flags, pollable
         },
         // These are always ready, and for nothing else: `aio_poll` finds no queue to wait in.
         Op::Poll(_) if matches!(verdict, Verdict::WouldBlock(_)) && !pollable => match kind_of(fd) {
-            libc::S_IFREG | libc::S_IFDIR => Err(Errno::INVAL),
+            libc::S_IFREG | libc::S_IFDIR | libc::S_IFCHR | libc::S_IFBLK if !can_be_polled(fd) => {
+                Err(Errno::INVAL)
+            }
             _ => Ok(verdict),
         },
         _ => Ok(verdict),
     }
+}
+
+/// Whether epoll(7) takes the file, for which it has to have a wait queue.
+#[cold]
+fn can_be_polled(fd: i32) -> bool {
+    use rustix::event::epoll;
+    let Ok(set) = epoll::create(epoll::CreateFlags::CLOEXEC).map(descriptors::for_now) else { return true };
+    Sys::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, 0, 0) != Err(Errno::PERM)
 }
 
 /// What an attempt at a transfer may have led to on a directory.

@@ -12,6 +12,7 @@
 use super::session::Room;
 use super::{Event, FileKind, Kind, AIO};
 use crate::descriptors::{for_now, Own};
+use crate::mutation::{mutated, Mutation};
 use crate::os::{Os, Sys};
 use crate::{process, sync, Errno};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -278,6 +279,7 @@ impl Writer {
     pub fn put<const HAS: u8>(&mut self, event: &Event) {
         if self.words.len() - self.at < MOST && !self.change_chunk() {
             let events = if HAS & has::FILE != 0 { 2 } else { 1 };
+            let events = if mutated(Mutation::DroppedEventsAreNotCounted) { 0 } else { events };
             self.block.dropped.fetch_add(events, Ordering::Relaxed);
             if let Some(room) = &self.room {
                 room.starve();
@@ -467,7 +469,7 @@ impl Reader {
         let (head, words) = (&self.block.heads[index], &self.block.chunks[index]);
         let process = head.process.load(Ordering::Relaxed);
         // Asked before its last words are looked at.
-        let is_left = crowded && is_dead(process);
+        let is_left = crowded && is_dead(process) && !mutated(Mutation::ChunksOfTheDeadStay);
         // Acquire pairs with the Release in `tell` and in `close`.
         let written = head.written.load(Ordering::Acquire);
         let mut cursor = self.cursors[index];

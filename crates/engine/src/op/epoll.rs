@@ -2,7 +2,8 @@
 
 use super::{call, reject_unused, Context, Direction, Field, Verdict};
 use crate::os::{user_read_slice, EpollEvent};
-use crate::Errno;
+use crate::ring::level;
+use crate::{process, Errno};
 use anyring_abi::Sqe;
 
 /// Changes an epoll instance. Source: io_uring_enter(2), IORING_OP_EPOLL_CTL; io_uring/epoll.c.
@@ -27,8 +28,28 @@ impl EpollCtl {
         Ok(EpollCtl { epoll: sqe.fd, operation, fd: sqe.off as i32, event })
     }
 
+    /// The ring that is watched from now on, and whether edge-triggered. A level-triggered watcher is noted.
+    pub fn watches_ring(&self) -> Option<(i32, bool)> {
+        let adds = matches!(self.operation, libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD);
+        if !adds || !process::is_ring(self.fd) {
+            return None;
+        }
+        let [a, b, c, d, ..] = self.event;
+        let edge_triggered = u32::from_ne_bytes([a, b, c, d]) & libc::EPOLLET as u32 != 0;
+        if !edge_triggered {
+            level::note(self.fd);
+        }
+        Some((self.fd, edge_triggered))
+    }
+
     /// Makes the call: it takes the instance's mutex, which nobody holds for long.
-    pub fn issue(&mut self, _context: Context) -> Verdict {
+    pub fn issue(&mut self, context: Context) -> Verdict {
+        if let (false, Some((ring, edge_triggered))) = (context.nonblock, self.watches_ring()) {
+            // Here no lock is held.
+            if let Some(watched) = process::ring(ring) {
+                watched.watch_from_elsewhere(edge_triggered);
+            }
+        }
         let args = [self.epoll, self.operation, self.fd].map(|value| value as usize);
         let event = self.event.as_ptr() as usize;
         Verdict::of(call(libc::SYS_epoll_ctl, [args[0], args[1], args[2], event, 0, 0]))

@@ -1,8 +1,8 @@
 //! OPENAT, OPENAT2, CLOSE, STATX, RENAMEAT, UNLINKAT, MKDIRAT, SYMLINKAT, LINKAT.
 //!
 //! The calls are made in the thread that submits, with its credentials and working directory; the kernel sends most of
-//! them to a worker that has the same. Paths are copied when the SQE is read, as the kernel does, so the program may
-//! reuse that memory.
+//! them to a worker that has the same, and so do we while they take long (`path::stalls`). Paths are copied when the SQE
+//! is read, as the kernel does, so the program may reuse that memory.
 //!
 //! Opening is the one call that may wait for somebody else (the other end of a FIFO, a lease, a modem line). The kernel
 //! attempts it with O_NONBLOCK in the submitting thread and takes that flag off the new file again, so a FIFO opened for
@@ -10,6 +10,7 @@
 //! makes the plain call on a worker, which then waits. [`Open`] leads to the same results.
 
 use super::{call, reject_fixed_file, reject_unused, Context, Field, Verdict};
+use crate::mutation::{mutated, Mutation};
 use crate::os::{user_read, user_read_slice};
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe};
@@ -58,6 +59,15 @@ pub enum Fs {
 }
 
 impl Fs {
+    /// Whether a worker of the kernel's makes it from the start.
+    pub fn is_forced_to_worker(&self) -> bool {
+        match self {
+            Fs::Open(open) => open.how.is_forced_to_worker(),
+            Fs::Close { .. } => false,
+            _ => true,
+        }
+    }
+
     /// Reads the SQE. Source: io_uring_enter(2); the checks are those of io_uring/openclose.c, fs.c and statx.c.
     pub fn prep(opcode: Opcode, sqe: &Sqe) -> Result<Fs, Errno> {
         reject_unused(sqe, unused_fields(opcode))?;
@@ -121,7 +131,9 @@ impl Fs {
                 (libc::SYS_renameat2, args)
             }
             Fs::Unlink { dirfd, path, flags } => {
-                (libc::SYS_unlinkat, [at(*dirfd), path.address(), *flags as usize, 0, 0, 0])
+                let ignored =
+                    if mutated(Mutation::UnlinkRemovesNoDirectory) { libc::AT_REMOVEDIR as u32 } else { 0 };
+                (libc::SYS_unlinkat, [at(*dirfd), path.address(), (*flags & !ignored) as usize, 0, 0, 0])
             }
             Fs::Mkdir { dirfd, path, mode } => {
                 (libc::SYS_mkdirat, [at(*dirfd), path.address(), *mode as usize, 0, 0, 0])

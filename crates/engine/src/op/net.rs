@@ -264,6 +264,10 @@ impl Connect {
         if context.nonblock && waits_for_peer(context.fd) {
             return Verdict::NeedsWorker;
         }
+        // Not asked by another call, after which the socket would be as if it had never begun to connect.
+        if self.in_progress && Sys::poll_now(context.fd, 0).is_ok_and(|seen| seen & libc::POLLERR as u16 != 0) {
+            return Self::ended(context.fd);
+        }
         let args = [context.fd as usize, self.address.pointer(), self.address.bytes(), 0, 0, 0];
         match call(libc::SYS_connect, args) {
             // An interrupted connect goes on in the kernel.
@@ -271,14 +275,19 @@ impl Connect {
             Err(Errno::ALREADY) if self.in_progress => {}
             Err(Errno::CONNABORTED) if !self.aborted => self.aborted = true,
             Err(Errno::ISCONN | Errno::BADFD) if self.in_progress => {
-                return match socket_option(context.fd, libc::SO_ERROR) {
-                    Ok(error) => Verdict::Done(-error),
-                    Err(error) => Verdict::error(error),
-                };
+                return Self::ended(context.fd);
             }
             answer => return Verdict::of(answer),
         }
         Verdict::WouldBlock(Direction::Write)
+    }
+
+    /// How it ended, as the socket tells.
+    fn ended(fd: i32) -> Verdict {
+        match socket_option(fd, libc::SO_ERROR) {
+            Ok(error) => Verdict::Done(-error),
+            Err(error) => Verdict::error(error),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! POLL_ADD and POLL_REMOVE: arguments and checks. Arming is `path::readiness`'s, finding is `request::cancel`'s.
 
 use super::{reject_unused, Context, Direction, Field, Verdict};
+use crate::mutation::{mutated, Mutation};
 use crate::os::{Os, Sys};
 use crate::Errno;
 use anyring_abi::{
@@ -17,10 +18,14 @@ pub struct PollAdd {
     pub multishot: bool,
     /// Events answered whether asked for or not.
     always: u16,
+    /// What it finds when it is armed, multishot, it answers as what is there, not as what woke it.
+    found: bool,
 }
 
 /// Events that poll(2) answers whether asked for or not.
 const ALWAYS: u16 = (libc::POLLERR | libc::POLLHUP) as u16;
+/// What says that data came to a socket: the key with which it wakes (`sock_def_readable` in net/core/sock.c).
+const DATA: u16 = (libc::POLLIN | libc::POLLPRI | libc::POLLRDNORM | libc::POLLRDBAND) as u16;
 
 impl PollAdd {
     /// Reads the SQE.
@@ -33,12 +38,17 @@ impl PollAdd {
         if multishot && sqe.flags & IOSQE_CQE_SKIP_SUCCESS != 0 {
             return Err(Errno::INVAL);
         }
-        Ok(PollAdd { events: sqe.op_flags as u16, multishot, always: ALWAYS | libc::POLLRDHUP as u16 })
+        Ok(PollAdd {
+            events: sqe.op_flags as u16,
+            multishot,
+            always: ALWAYS | libc::POLLRDHUP as u16,
+            found: false,
+        })
     }
 
     /// IOCB_CMD_POLL. Source: `aio_poll` in fs/aio.c.
     pub fn of_aio(events: u16) -> PollAdd {
-        PollAdd { events, multishot: false, always: ALWAYS }
+        PollAdd { events, multishot: false, always: ALWAYS, found: false }
     }
 
     /// Whether it waits, once, for nothing but something to read.
@@ -53,6 +63,36 @@ impl PollAdd {
         seen & (self.events | self.always)
     }
 
+    /// What an event of the file it waits on is to this request: one that is armed answers the key of the socket that woke it
+    /// (`io_poll_wake` in io_uring/poll.c stashes it), in which are bits that poll(2) would not find.
+    pub fn woken(&mut self, seen: u16, is_socket: impl FnOnce() -> bool) -> u16 {
+        const ENDS: u16 = (libc::POLLERR | libc::POLLHUP | libc::POLLRDHUP) as u16;
+        const BESIDES: u16 = (libc::POLLPRI | libc::POLLRDBAND) as u16;
+        let found = core::mem::take(&mut self.found);
+        let by_data = seen & libc::POLLIN as u16 != 0 && seen & ENDS == 0;
+        // Without POLLIN the event may be one of data that lay there before.
+        let tells = self.events & libc::POLLIN as u16 != 0 && self.events & BESIDES != 0;
+        if !found && by_data && tells && is_socket() {
+            return seen | DATA;
+        }
+        seen
+    }
+
+    /// Whether it was armed when its file was ready, and has not answered yet.
+    pub fn found_at_once(&self) -> bool {
+        self.found
+    }
+
+    /// The answer where there is nothing to wait for: epoll(7) refuses the file, which has no wait queue either. Source:
+    /// `__io_arm_poll_handler` in io_uring/poll.c, without entries.
+    pub fn issue_unarmed(&mut self, context: Context) -> Verdict {
+        self.multishot = false;
+        match self.issue(context) {
+            Verdict::WouldBlock(_) => Verdict::error(Errno::INVAL),
+            verdict => verdict,
+        }
+    }
+
     /// Looks once, without waiting.
     pub fn issue(&mut self, context: Context) -> Verdict {
         if context.fd < 0 {
@@ -61,8 +101,12 @@ impl PollAdd {
         match Sys::poll_now(context.fd, self.events | self.always) {
             Ok(seen) if seen & libc::POLLNVAL as u16 != 0 => Verdict::error(Errno::BADF),
             // Arming a multishot request answers what is there already.
-            Ok(_) if self.multishot => Verdict::WouldBlock(Direction::Read),
+            Ok(seen) if self.multishot => {
+                self.found = seen != 0;
+                Verdict::WouldBlock(Direction::Read)
+            }
             Ok(0) => Verdict::WouldBlock(Direction::Read),
+            Ok(seen) if mutated(Mutation::PollWithoutHangUp) => Verdict::Done((seen & self.events).into()),
             Ok(seen) => Verdict::Done(seen.into()),
             Err(error) => Verdict::error(error),
         }

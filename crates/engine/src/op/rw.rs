@@ -10,6 +10,7 @@ mod substitute;
 
 use super::net::is_blocking;
 use super::{call, Context, Direction, Verdict};
+use crate::mutation::{mutated, Mutation};
 use crate::os::{flags_are_ignored, user_read, user_read_slice};
 use crate::resource::buf_ring::Selection;
 use crate::resource::buffers::Buffer;
@@ -25,6 +26,8 @@ const RWF_NOWAIT: u32 = 0x8;
 /// `RWF_ATOMIC` and `RWF_DONTCACHE` of preadv2(2): for files and block devices only (`kiocb_set_rw_flags` in
 /// include/linux/fs.h).
 const RWF_OF_FILES: u32 = 0x40 | 0x80;
+/// `RWF_DSYNC`, `RWF_SYNC`, `RWF_APPEND` and `RWF_NOAPPEND`: about what is written to files.
+const RWF_OF_WRITES: u32 = 0x2 | 0x4 | 0x10 | 0x20;
 /// `RWF_SUPPORTED` of Linux 6.18: all flags of preadv2(2) and pwritev2(2).
 const RWF_SUPPORTED: u32 = 0x1ff;
 /// The most bytes one request transfers (`MAX_RW_COUNT`).
@@ -60,6 +63,11 @@ pub struct Rw {
     stream: bool,
     /// With protection information, which no file that is reached here takes.
     protected: bool,
+    /// A worker is to make it (IOSQE_ASYNC): what RWF_NOWAIT asks for is then only whether the file knows it (`io_read` and
+    /// `io_write` in io_uring/rw.c take IOCB_NOWAIT back).
+    by_worker: bool,
+    /// RWF_NOWAIT was what the file's writes through the page cache do not know.
+    unknown_nowait: bool,
     /// It can be a transfer to or from a device directly: address, length and offset are those of whole sectors.
     aligned: bool,
     /// I/O priority, 0 for the thread's own.
@@ -111,7 +119,7 @@ impl Rw {
         Ok(Rw {
             write,
             flags: sqe.op_flags,
-            offset: sqe.off,
+            offset: offset_of(sqe),
             buffers,
             registered,
             vectored: matches!(opcode, Opcode::ReadvFixed | Opcode::WritevFixed),
@@ -120,6 +128,8 @@ impl Rw {
             multishot,
             polled: false,
             submitted: multishot && sqe.flags & IOSQE_ASYNC == 0,
+            by_worker: sqe.flags & IOSQE_ASYNC != 0,
+            unknown_nowait: false,
             stream: false,
             protected,
             aligned,
@@ -196,9 +206,14 @@ impl Rw {
         self.multishot && !core::mem::replace(&mut self.polled, true)
     }
 
-    /// Once for a READ_MULTISHOT: this attempt is that of its submission.
+    /// Once for a READ_MULTISHOT: this attempt, or result, is that of its submission.
     pub fn take_submitted(&mut self) -> bool {
         core::mem::take(&mut self.submitted)
+    }
+
+    /// The attempt of its submission has a result: until that is posted, [`take_submitted`](Self::take_submitted) says so.
+    pub fn shoots_once(&mut self) {
+        self.submitted = true;
     }
 
     /// See [`super::Op::transferred`].
@@ -237,7 +252,14 @@ impl Rw {
     #[inline]
     pub fn waits_for(&self) -> Option<Direction> {
         let polls_first = self.multishot && !self.polled;
-        (self.flags & (RWF_NOWAIT | RWF_OF_FILES) == 0 && !polls_first).then(|| self.direction())
+        let known = self.flags & (RWF_NOWAIT | RWF_OF_FILES) == 0 && !polls_first && !self.is_of_nothing();
+        known.then(|| self.direction())
+    }
+
+    /// A transfer of no bytes, which waits for nothing.
+    #[inline]
+    fn is_of_nothing(&self) -> bool {
+        matches!(self.buffers, Buffers::One([_, 0])) && self.selection.is_none()
     }
 
     /// Transfers, going on after short counts on files that have a position.
@@ -292,6 +314,11 @@ impl Rw {
     /// The attempt for a file that does not know RWF_NOWAIT; else who can make the transfer.
     #[cold]
     fn without_nowait(&mut self, fd: i32, total: u64) -> Result<Result<usize, Errno>, Verdict> {
+        if self.flags & RWF_OF_WRITES != 0 && self.flags & !(RWF_OF_WRITES | RWF_NOWAIT) == 0 && !is_file(fd) {
+            // preadv2(2) knows no flags of a file without read_iter, where `loop_rw_iter` in io_uring/rw.c ignores these.
+            self.flags &= !RWF_OF_WRITES;
+            return self.without_nowait(fd, total);
+        }
         if self.flags & !RWF_NOWAIT != 0 {
             // Another flag may be what is not supported: the worker's call tells.
             return Err(self.to_worker(Verdict::NeedsWorkerWhenReady(self.direction())));
@@ -305,8 +332,28 @@ impl Rw {
         match substitute::transfer(fd, self.write, self.offset, iovecs, count, total - self.done) {
             Substitute::Answer(answer) => Ok(answer),
             Substitute::NoneYetReady => Err(self.to_worker(Verdict::NeedsWorkerWhenReady(self.direction()))),
+            Substitute::None if self.flags & RWF_NOWAIT != 0 && self.write && takes_nowait(fd) => {
+                Err(self.without_asked_nowait())
+            }
             Substitute::None => Err(self.to_worker(Verdict::NeedsWorker)),
         }
+    }
+
+    /// A write with RWF_NOWAIT through the page cache of a file whose writes there always may wait. Source: `io_write` in
+    /// io_uring/rw.c, FOP_BUFFER_WASYNC.
+    #[cold]
+    fn without_asked_nowait(&mut self) -> Verdict {
+        if self.by_worker {
+            self.flags &= !RWF_NOWAIT;
+            return Verdict::NeedsWorker;
+        }
+        self.unknown_nowait = true;
+        self.finish_error(Errno::AGAIN, self.total())
+    }
+
+    /// Whether it ended with `EAGAIN` since no write to the file can be made without waiting.
+    pub fn knows_no_nowait(&self) -> bool {
+        self.unknown_nowait
     }
 
     /// `verdict`, unless the program asked not to wait.
@@ -321,6 +368,8 @@ impl Rw {
     #[inline]
     fn attempt(&mut self, context: Context) -> Result<usize, Errno> {
         match self.transfer(context, self.offset) {
+            // `rw_verify_area` in fs/read_write.c looks at the offset, whatever the file makes of it.
+            Err(Errno::SPIPE) if self.offset != CURRENT_POSITION && self.ends_beyond_all() => Err(Errno::INVAL),
             // A socket takes no offset but 0 (`sock_read_iter` in net/socket.c), a pipe ignores it.
             Err(Errno::SPIPE)
                 if self.offset != CURRENT_POSITION && (self.offset == 0 || !is_socket(context.fd)) =>
@@ -334,6 +383,12 @@ impl Rw {
             }
             answer => answer,
         }
+    }
+
+    /// Offset and length come to more than an offset can be.
+    #[cold]
+    fn ends_beyond_all(&self) -> bool {
+        self.offset.checked_add(self.total() - self.done).is_none_or(|end| i64::try_from(end).is_err())
     }
 
     /// Nothing to transfer: preadv2(2) and pwritev2(2) then do not ask the file, but `io_read` and `io_write` do.
@@ -351,7 +406,8 @@ impl Rw {
         let number = if self.write { libc::SYS_pwritev2 } else { libc::SYS_preadv2 };
         // A synchronous call polls no device.
         let wished = self.flags & !RWF_HIPRI;
-        let flags = if context.nonblock { wished | RWF_NOWAIT } else { wished };
+        let nonblock = context.nonblock && !mutated(Mutation::PlainAttempts);
+        let flags = if nonblock { wished | RWF_NOWAIT } else { wished };
         if flags & RWF_NOWAIT != 0 && flags_are_ignored() {
             return Err(Errno::OPNOTSUPP); // it would wait
         }
@@ -408,7 +464,8 @@ impl Rw {
     /// What was transferred; less than was asked for breaks a chain of links.
     #[inline]
     fn finish(&self, total: u64) -> Verdict {
-        if self.done == total || self.multishot {
+        let keeps_chain = mutated(Mutation::ShortReadKeepsChain) && !self.write;
+        if self.done == total || self.multishot || keeps_chain {
             Verdict::Done(self.done as i32)
         } else {
             Verdict::DoneShort(self.done as i32)
@@ -421,6 +478,15 @@ impl Rw {
             return self.finish(total);
         }
         Verdict::error(error)
+    }
+}
+
+/// Where the SQE has the transfer begin.
+fn offset_of(sqe: &Sqe) -> u64 {
+    match sqe.off {
+        CURRENT_POSITION if mutated(Mutation::OwnPositionIsTheStart) => 0,
+        _ if mutated(Mutation::AsyncForgetsTheOffset) && sqe.flags & IOSQE_ASYNC != 0 => CURRENT_POSITION,
+        offset => offset,
     }
 }
 
@@ -440,6 +506,26 @@ fn reads_whole_records(fd: i32) -> bool {
     const KINDS: [&str; 3] = ["anon_inode:[eventfd]", "anon_inode:[timerfd]", "anon_inode:[signalfd]"];
     let link = std::fs::read_link(format!("/proc/self/fd/{fd}"));
     link.is_ok_and(|link| KINDS.iter().any(|kind| link.as_os_str() == *kind))
+}
+
+/// Whether RWF_NOWAIT means something to a file that has refused it for a write (FMODE_NOWAIT): then a read takes it. Of what
+/// cannot be read from it is known of ext4, whose writes through the page cache do not take it.
+#[cold]
+fn takes_nowait(fd: i32) -> bool {
+    const BEYOND_ALL: usize = i64::MAX as usize - 1;
+    const EXT4: i64 = 0xef53;
+    let mut byte = [0u8; 1];
+    let iovec = [byte.as_mut_ptr() as usize, 1];
+    let args = [fd as usize, iovec.as_ptr() as usize, 1, BEYOND_ALL, 0, RWF_NOWAIT as usize];
+    match call(libc::SYS_preadv2, args) {
+        Err(Errno::OPNOTSUPP) => false,
+        Err(Errno::BADF) => {
+            // SAFETY: the number is only borrowed for the call, which answers EBADF if it is not open.
+            let about = rustix::fs::fstatfs(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) });
+            about.is_ok_and(|about| about.f_type == EXT4)
+        }
+        _ => true,
+    }
 }
 
 fn is_socket(fd: i32) -> bool {

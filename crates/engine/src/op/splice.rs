@@ -9,6 +9,7 @@
 //! call, the worker sleeps until more data arrives, as the kernel's would.
 
 use super::{call, Context, Direction, Verdict};
+use crate::mutation::{mutated, Mutation};
 use crate::resource::files::FixedFile;
 use crate::{descriptors, Errno};
 use anyring_abi::{Opcode, Sqe, SPLICE_F_FD_IN_FIXED};
@@ -136,10 +137,16 @@ impl Splice {
     fn transfer(&self, output: i32, flags: u32) -> Result<usize, Errno> {
         let (input, output, bytes, flags) =
             (self.input_fd() as usize, output as usize, self.bytes as usize, flags as usize);
+        if self.tee && mutated(Mutation::TeeConsumes) {
+            return call(libc::SYS_splice, [input, 0, output, 0, bytes, flags]);
+        }
         if self.tee {
             return call(libc::SYS_tee, [input, output, bytes, flags, 0, 0]);
         }
         let mut offsets = [self.input_offset, self.output_offset];
+        if mutated(Mutation::SpliceForgetsTheOffset) {
+            offsets[0] = NO_OFFSET;
+        }
         let [from, to] = offsets.each_mut().map(|offset| match *offset {
             NO_OFFSET => 0,
             _ => offset as *mut u64 as usize,

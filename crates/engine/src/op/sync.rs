@@ -1,6 +1,7 @@
 //! FSYNC, SYNC_FILE_RANGE, FALLOCATE, FTRUNCATE, FADVISE, MADVISE: calls that may sleep and have no nonblocking form.
 
 use super::{call, reject_unused, Context, Field, Verdict};
+use crate::mutation::{mutated, Mutation};
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe, IORING_FSYNC_DATASYNC};
 
@@ -75,7 +76,8 @@ impl Sync {
             }
             Opcode::Fallocate => {
                 reject_unused(sqe, &[Field::OpFlags])?;
-                Sync::Fallocate { offset: sqe.off, bytes: sqe.addr, mode: sqe.len }
+                let mode = if mutated(Mutation::FallocateIgnoresItsMode) { 0 } else { sqe.len };
+                Sync::Fallocate { offset: sqe.off, bytes: sqe.addr, mode }
             }
             Opcode::Ftruncate => {
                 reject_unused(sqe, &[Field::OpFlags, Field::Addr, Field::Len, Field::Addr3])?;

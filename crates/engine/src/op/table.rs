@@ -64,6 +64,13 @@ const fn of_ring(row: Option<Definition>) -> Option<Definition> {
     }
 }
 
+/// Whether workers make it one after the other with others on the same regular file. Source: `hash_reg_file` in
+/// io_uring/opdef.c; what is sent to a worker without an attempt has no file yet by which it could be told.
+pub fn is_hashed(opcode: Opcode) -> bool {
+    use Opcode as O;
+    matches!(opcode, O::Write | O::Writev | O::WriteFixed | O::WritevFixed | O::Splice | O::Tee)
+}
+
 /// Whether a ring of polled devices (`IORING_SETUP_IOPOLL`) takes it. Source: `iopoll` in io_uring/opdef.c.
 pub fn on_iopoll(opcode: Opcode) -> bool {
     use Opcode as O;

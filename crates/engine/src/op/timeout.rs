@@ -7,7 +7,7 @@ use crate::Errno;
 use anyring_abi::{
     Sqe, Timespec, IORING_LINK_TIMEOUT_UPDATE, IORING_TIMEOUT_ABS, IORING_TIMEOUT_BOOTTIME,
     IORING_TIMEOUT_CLOCK_MASK, IORING_TIMEOUT_ETIME_SUCCESS, IORING_TIMEOUT_MULTISHOT, IORING_TIMEOUT_REALTIME,
-    IORING_TIMEOUT_UPDATE_MASK, IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE,
+    IORING_TIMEOUT_UPDATE, IORING_TIMEOUT_UPDATE_MASK, IOSQE_BUFFER_SELECT, IOSQE_FIXED_FILE,
 };
 
 /// A point in time, or a span from when the request is issued.
@@ -104,6 +104,9 @@ impl TimeoutRemove {
             return Err(Errno::INVAL);
         }
         let when = When::read(sqe.off, flags & IORING_TIMEOUT_ABS != 0)?;
-        Ok(TimeoutRemove { target: sqe.addr, update: Some((when, flags & IORING_LINK_TIMEOUT_UPDATE != 0)) })
+        // IORING_LINK_TIMEOUT_UPDATE alone is checked as an update and is none (`io_timeout_remove` in io_uring/timeout.c).
+        let updates = flags & IORING_TIMEOUT_UPDATE != 0;
+        let update = updates.then_some((when, flags & IORING_LINK_TIMEOUT_UPDATE != 0));
+        Ok(TimeoutRemove { target: sqe.addr, update })
     }
 }

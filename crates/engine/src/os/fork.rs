@@ -6,6 +6,7 @@
 //! or mincore(2) tells, and the child maps a new one.
 
 use super::{check, syscall, GuardedWords};
+use crate::mutation::{mutated, Mutation};
 use crate::Errno;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -99,7 +100,8 @@ fn map(word: u32) -> Result<usize, Errno> {
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
     let page = check(syscall(libc::SYS_mmap, [0, PAGE, protection, flags, usize::MAX, 0]))?;
     let advise = |advice: i32| check(syscall(libc::SYS_madvise, [page, PAGE, advice as usize, 0, 0, 0]));
-    let absent = advise(libc::MADV_WIPEONFORK).is_err();
+    let wipe = if mutated(Mutation::ForkLeavesTheWord) { libc::MADV_DOFORK } else { libc::MADV_WIPEONFORK };
+    let absent = advise(wipe).is_err();
     if absent {
         advise(libc::MADV_DONTFORK)?;
     }

@@ -6,6 +6,7 @@
 //! process_vm_writev(2), which check the address in the kernel and cost a microsecond.
 
 use super::{check, syscall};
+use crate::mutation::{mutated, Mutation};
 use crate::Errno;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -89,7 +90,8 @@ pub fn user_copy_fault(address: usize) -> Option<usize> {
     {
         let first = anyring_user_copy as *const () as usize;
         let last = anyring_user_copy_fault as *const () as usize;
-        (first..last).contains(&address).then_some(last)
+        let ours = (first..last).contains(&address) && !mutated(Mutation::FaultsAreNotRecovered);
+        ours.then_some(last)
     }
     #[cfg(not(target_arch = "x86_64"))]
     {

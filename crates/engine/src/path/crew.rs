@@ -17,6 +17,7 @@
 use super::worker::{self, Job, MAX_THREADS};
 use crate::forced::{point, Point};
 use crate::lock::Lock;
+use crate::mutation::{mutated, Mutation};
 use crate::os::{Os, Sys};
 use crate::request::{Id, State};
 use crate::resource::personality::Credentials;
@@ -252,7 +253,7 @@ pub struct Submission {
 impl RingGuard {
     /// Notes a request that may be issued by another thread, if that would make a difference.
     pub fn note_submitter(&mut self, id: Id) {
-        if self.slab[id].op.depends_on_caller() {
+        if self.slab[id].op.depends_on_caller() && !mutated(Mutation::ChainGoesOnAsWhoever) {
             self.submission.get_or_insert_default().waiting.push(id);
         }
     }
@@ -302,7 +303,7 @@ mod tests {
         let crew = Crew::with(0, Some(Credentials::of_caller().expect("credentials")));
         let request = Request::new(Op::placeholder(), anyring_abi::Opcode::Nop, 0, 0, Target::None);
         let id = Slab::default().insert(request);
-        let job = Job::new(process::unborn_ring(), 0, id, Op::placeholder(), -1, Approach::Plain, None);
+        let job = Job::new((process::unborn_ring(), 0, id), Op::placeholder(), (-1, None), Approach::Plain, None);
         let held = crew.queue.lock().expect("free");
         assert!(!crew.queue(job.clone()));
         assert!(!job.has_finished() && job.cancel(), "nobody has begun with it");

@@ -3,20 +3,21 @@
 //! [`Handover`] says who that is. It says who *sleeps* on the poll set: looking at it and serving events happens under the
 //! ring's lock whoever does it, so a hand-over in the middle loses nothing: events are hints that lead to another attempt.
 
+use super::asleep::{Awake, Kind, Sleep};
 use super::handover::{Handover, Taken};
 use super::spin::LONGEST_NS;
 use crate::forced::{point, Point};
+use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::request::timer::Clock;
 use crate::ring::control::Control;
 use crate::ring::layout::word;
-use crate::ring::{member, Ring, RingGuard};
+use crate::ring::{member, RingGuard};
 use crate::thread::SignalsHeld;
 use crate::{process, Errno};
-use core::cell::Cell;
 use core::sync::atomic::{fence, AtomicBool, AtomicI32, AtomicU32, Ordering};
 
-const AWAKE: u32 = 0;
+pub(super) const AWAKE: u32 = 0;
 const IN_FUTEX: u32 = 1;
 const IN_EPOLL: u32 = 2;
 const SPINNING: u32 = 3;
@@ -26,7 +27,7 @@ pub struct Driver {
     /// Who it is.
     pub handover: Handover,
     /// How the driving thread sleeps. Changes under the ring's lock; read there, and by `wake` after a post.
-    sleeping: AtomicU32,
+    pub(super) sleeping: AtomicU32,
     /// The descriptor that ends its epoll wait.
     kick: AtomicI32,
     announced: AtomicBool,
@@ -92,7 +93,7 @@ impl Driver {
     #[cold]
     pub fn wake_from_epoll(&self) -> bool {
         let in_epoll = self.sleeping.load(Ordering::Relaxed) == IN_EPOLL;
-        if in_epoll {
+        if in_epoll && !mutated(Mutation::SleeperIsNotKicked) {
             let one = 1u64;
             let kick = self.kick.load(Ordering::Relaxed) as usize;
             syscall(libc::SYS_write, [kick, &one as *const u64 as usize, 8, 0, 0, 0]);
@@ -344,76 +345,11 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u32>) -> Res
 }
 
 /// Somebody else who waits on this ring becomes its driver.
-fn pass_role_on(guard: &RingGuard) {
+pub(super) fn pass_role_on(guard: &RingGuard) {
     let control = guard.control;
     if control.header().waiters.waiting.load(Ordering::Relaxed) != 0 {
         control.lock_post().waiters().bump();
         guard.ring().driver.wake(&control);
-    }
-}
-
-/// A thread's sleep, as the others see it.
-#[derive(Clone, Copy)]
-struct Sleep {
-    ring: &'static Ring,
-    control: Control,
-    kind: Kind,
-    driving: bool,
-}
-
-/// How a thread waits.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// On the futex word.
-    Futex,
-    /// In an epoll wait, or in poll.
-    Epoll,
-    /// Not asleep: nobody has to wake it.
-    Spin,
-}
-
-thread_local! {
-    /// The sleep that the calling thread is in.
-    static ASLEEP: Cell<Option<Sleep>> = const { Cell::new(None) };
-}
-
-impl Sleep {
-    /// Takes the sleeper out of the books.
-    fn end(self) {
-        if self.driving {
-            self.ring.driver.sleeping.store(AWAKE, Ordering::Relaxed);
-        }
-        if self.kind != Kind::Spin {
-            self.control.leave(self.kind == Kind::Futex);
-        }
-        // Release: whoever ended by a jump, without the lock, touches nothing of the ring after this. Partner: the load in
-        // `end_if_unused`.
-        self.ring.sleepers.fetch_sub(1, Ordering::Release);
-    }
-}
-
-/// Ends the sleep that the calling thread is in, unless a jump has; also when a panic comes through here.
-struct Awake;
-
-impl Drop for Awake {
-    fn drop(&mut self) {
-        if let Some(sleep) = ASLEEP.try_with(|asleep| asleep.take()).unwrap_or(None) {
-            sleep.end();
-        }
-    }
-}
-
-/// The calling thread is about to leave by longjmp(3), perhaps out of a wait: what it held there is given up. If the jump
-/// stays inside a signal handler, the wait goes on without it and notices.
-pub fn leaving_by_jump() {
-    let Some(sleep) = ASLEEP.try_with(|asleep| asleep.take()).unwrap_or(None) else { return };
-    sleep.end();
-    if sleep.driving {
-        sleep.ring.driver.handover.give_back_if_mine(process::thread_id());
-    }
-    if let Ok(mut guard) = sleep.ring.lock() {
-        pass_role_on(&guard);
-        guard.call_helper();
     }
 }
 
@@ -435,9 +371,7 @@ pub fn wait_for_room(mut guard: RingGuard) -> Option<RingGuard> {
             post.register_waiter(target, true)
         };
         ring.sleepers.fetch_add(1, Ordering::Relaxed);
-        let sleep = Sleep { ring, control, kind: Kind::Futex, driving: false };
-        let _ = ASLEEP.try_with(|asleep| asleep.set(Some(sleep)));
-        let awake = Awake;
+        let awake = Awake::after(Sleep { ring, control, kind: Kind::Futex, driving: false });
         // Partner: the fence in `announce_room`.
         fence(Ordering::SeqCst);
         let full = guard.sq_is_full();
@@ -490,9 +424,7 @@ fn spin(
         ring.driver.sleeping.store(SPINNING, Ordering::Relaxed);
     }
     ring.sleepers.fetch_add(1, Ordering::Relaxed);
-    let sleep = Sleep { ring, control, kind: Kind::Spin, driving };
-    let _ = ASLEEP.try_with(|asleep| asleep.set(Some(sleep)));
-    let awake = Awake;
+    let awake = Awake::after(Sleep { ring, control, kind: Kind::Spin, driving });
     let header = control.header();
     let sequence = header.waiters.sequence.load(Ordering::Relaxed);
     drop(guard);
@@ -539,7 +471,8 @@ fn sleep(
         return (Some(guard), Err(Errno::TIME));
     }
     let by_epoll = driving && (guard.awaits_events() || wish.sigmask.is_some());
-    let timer_ns = if driving && !polled { guard.timers.next_ns() } else { None };
+    let heeds_timers = driving && !polled && !mutated(Mutation::DriverSleepsBeyondTimers);
+    let timer_ns = if heeds_timers { guard.timers.next_ns() } else { None };
     let timer_ns = timer_ns.map(|left_ns| Sys::sleep_ns(left_ns, by_epoll));
     let engine_end = guard.engine_end;
     // The poll set of a polled ring is its thread's.
@@ -566,8 +499,7 @@ fn sleep(
     ring.sleepers.fetch_add(1, Ordering::Relaxed);
     let shared = guard.is_shared();
     let kind = if by_epoll { Kind::Epoll } else { Kind::Futex };
-    let _ = ASLEEP.try_with(|asleep| asleep.set(Some(Sleep { ring, control, kind, driving })));
-    let awake = Awake;
+    let awake = Awake::after(Sleep { ring, control, kind, driving });
     point(Point::Sleep);
     drop(guard);
     let mut events = [EpollEvent::default(); 128];

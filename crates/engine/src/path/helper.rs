@@ -13,6 +13,7 @@
 use super::handover::{Call, Desk, Duty};
 use crate::forced::{point, Point};
 use crate::lock::{Held, Lock};
+use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::path::kernel_aio;
 use crate::ring::broken::{contain, contain_any};
@@ -48,7 +49,8 @@ impl RingGuard {
     /// Leaves the ring to the helper if something is pending that the program may never come back for.
     #[inline]
     pub fn call_helper(&mut self) {
-        if self.has_pending() && !self.ring().driver.handover.is_seen_to() {
+        let always = mutated(Mutation::EachEnterCallsTheHelper) && !self.is_polled();
+        if (self.has_pending() && !self.ring().driver.handover.is_seen_to()) || always {
             self.leave_to_helper();
         }
     }
@@ -217,8 +219,11 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     syscall(libc::SYS_prctl, [libc::PR_SET_TIMERSLACK as usize, 1, 0, 0, 0, 0]);
     let mut wards = Wards(Vec::new());
     // A panic outside of every ring has cost none of them anything: on with them.
-    let ended = (0..LIVES).find_map(|_| contain_any(|| wards.watch())).unwrap_or(Err(Errno::IO));
-    if let Err(error) = ended {
+    let ended = (0..LIVES).find_map(|_| match mutated(Mutation::HelpersPanicEscapes) {
+        true => Some(wards.watch()),
+        false => contain_any(|| wards.watch()),
+    });
+    if let Err(error) = ended.unwrap_or(Err(Errno::IO)) {
         crate::log::line(&format!("the helper ended: {error}"));
         let _ = contain_any(|| wards.give_up());
     }
@@ -341,7 +346,11 @@ impl Ward {
     /// [`Ward::tick`]; a panic in it breaks that ring, which is looked at once more when its requests have been ended.
     fn tick_contained(&mut self, now_ns: u64) -> bool {
         let ring = self.ring;
-        if let Some(stays) = contain(|| Some(ring), || self.tick(now_ns)) {
+        let ticked = match mutated(Mutation::HelpersPanicEscapes) {
+            true => Some(self.tick(now_ns)),
+            false => contain(|| Some(ring), || self.tick(now_ns)),
+        };
+        if let Some(stays) = ticked {
             return stays;
         }
         if core::mem::replace(&mut self.struck, true) {
@@ -480,7 +489,8 @@ impl Ward {
     /// Sleeps on the ring's poll set from now on.
     fn watch(&mut self, guard: &mut RingGuard) {
         guard.attach();
-        self.due_ns = guard.timers.next_ns().map(|next_ns| now_ns().saturating_add(next_ns));
+        let next_ns = guard.timers.next_ns().filter(|_| !mutated(Mutation::HelperSleepsBeyondTimers));
+        self.due_ns = next_ns.map(|next_ns| now_ns().saturating_add(next_ns));
         self.ring.driver.handover.watch(self.due_ns.unwrap_or(u64::MAX));
     }
 

@@ -13,6 +13,7 @@
 
 use super::driver::{wait_until, Wish};
 use super::worker::Job;
+use crate::mutation::{mutated, Mutation};
 use crate::op::rw::Rw;
 use crate::op::{call, Op, Verdict};
 use crate::os::user_read;
@@ -94,7 +95,7 @@ impl RingGuard {
             Ok(flags) => flags as i32,
             Err(error) => return Some(error),
         };
-        if flags & libc::O_DIRECT == 0 {
+        if flags & libc::O_DIRECT == 0 && !mutated(Mutation::BufferedFilesArePolled) {
             return Some(Errno::OPNOTSUPP);
         }
         // SAFETY: the number was open just now; the calls answer EBADF for one that is not.
@@ -123,6 +124,7 @@ impl RingGuard {
     #[cold]
     pub fn receive_polled(&mut self, job: Arc<Job>) {
         let keeps = self.iopoll.as_ref().is_some_and(|iopoll| !iopoll.by_thread && iopoll.asking == 0);
+        let keeps = keeps && !mutated(Mutation::PostsWhatNobodyAskedFor);
         if keeps && !self.is_broken() && is_transfer_done(&job) {
             if let Some(iopoll) = &mut self.iopoll {
                 return iopoll.found.push(job);

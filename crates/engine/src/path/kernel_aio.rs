@@ -20,6 +20,7 @@ mod context;
 pub use context::{destroy_spare, reset_after_fork, rings_are_gone};
 
 use crate::forced::{point, Point};
+use crate::mutation::{mutated, Mutation};
 use crate::op::rw::Rw;
 use crate::op::Op;
 use crate::os::{Os, Sys};
@@ -271,6 +272,9 @@ impl RingGuard {
             Some(verdict) => {
                 request.path = Path::KernelAio;
                 self.follow(id, verdict);
+            }
+            None if mutated(Mutation::DeviceRefusalIsTheAnswer) => {
+                self.finish(id, -Errno::AGAIN.raw_os_error(), true)
             }
             None if broken => self.finish(id, -Errno::IO.raw_os_error(), true),
             None => self.punt(id, Approach::Plain),

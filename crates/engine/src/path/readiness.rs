@@ -7,7 +7,8 @@
 //! EPOLL_CTL_MOD, which finds a reused number (ENOENT) and polls the file again.
 //!
 //! `readiness/armed.rs` is about the requests that wait, `readiness/alone.rs` about those of Linux AIO that wait alone,
-//! `readiness/emptied.rs` about receives that need no attempt, `readiness/looks.rs` about polls that are looked at together.
+//! `readiness/emptied.rs` about receives that need no attempt, `readiness/looks.rs` about polls that are looked at together,
+//! `readiness/turns.rs` about who goes first.
 //!
 //! All of this is part of a ring's state: touched under its lock only. `epoll_wait` alone is called outside it.
 
@@ -15,9 +16,11 @@ mod alone;
 mod armed;
 mod emptied;
 mod looks;
+mod turns;
 
 pub use alone::Alone;
 
+use crate::mutation::{mutated, Mutation};
 use crate::op::rw::is_file;
 use crate::op::Direction;
 use crate::os::{syscall, EpollEvent, Os, Sys};
@@ -57,6 +60,8 @@ struct Entry {
     empty_streak: u8,
     /// A read (of Linux AIO: or a poll) was armed without an attempt, which is made before anybody sleeps.
     put_off: bool,
+    /// How often an attempt was put off.
+    times_put_off: u8,
     /// How many looks of POLL_ADDs in a row found nothing, see [`looks`].
     looks_in_vain: u8,
     /// What a receive that empties the socket says of the next one.
@@ -115,10 +120,16 @@ pub struct Entries {
     put_off: VecDeque<i32>,
     /// A request was armed without an attempt since the poll set was last looked at.
     unlooked: bool,
+    /// A READ_MULTISHOT goes on behind its submission: its event is in the poll set, behind those of others.
+    pub goes_on: bool,
+    /// The poll set is looked at for such requests, at the end of their submission.
+    looking: bool,
     /// Polls of the submission at work that are yet to be looked at.
     gathered: Vec<libc::pollfd>,
     /// Looks at the poll set while there was something in one of the two.
     looks: u32,
+    /// For whom something may be there that is yet to be served.
+    due: turns::Due,
     /// Requests that wait for readiness.
     armed: u32,
     /// Room for what a look at the poll set finds.
@@ -142,10 +153,17 @@ impl Entries {
     /// standing registration will tell when there is something. An attempt that finds nothing costs as much as a read. It is
     /// made up for before anybody sleeps (`RingGuard::verify`), or in its turn where nobody has to ([`Entries::is_turn`]), so
     /// at worst data that was there already is found a little later.
+    /// Once in a while one is attempted all the same: where there is something by now, all are again.
     #[inline]
-    pub fn puts_off(&self, fd: i32) -> bool {
+    pub fn puts_off(&mut self, fd: i32) -> bool {
         const STREAK: u8 = 4;
-        matches!(self.entries.get(fd as usize), Some(Some(entry)) if entry.empty_streak >= STREAK && entry.registered != 0)
+        const TRIAL: u8 = 64;
+        let Some(Some(entry)) = self.entries.get_mut(fd as usize) else { return false };
+        if entry.empty_streak < STREAK || entry.registered == 0 {
+            return false;
+        }
+        entry.times_put_off = entry.times_put_off.wrapping_add(1);
+        !entry.times_put_off.is_multiple_of(TRIAL)
     }
 
     /// What a first attempt to read, or a poll's first look, led to.
@@ -160,6 +178,13 @@ impl Entries {
     /// Whether a first attempt was put off and not made up for.
     pub fn has_put_off(&self) -> bool {
         !self.put_off.is_empty()
+    }
+
+    /// The attempt that was put off on `fd` is made, or left to an event of its registration.
+    pub fn forget_put_off(&mut self, fd: i32) {
+        if self.existing(fd).is_some_and(|entry| core::mem::take(&mut entry.put_off)) {
+            self.put_off.retain(|other| *other != fd);
+        }
     }
 
     /// A transfer found that the file has no position. Trusted only where every close of the number is seen.
@@ -336,6 +361,9 @@ impl Entries {
     /// `fd` names another file than before: what is remembered of it does not count, nor do events still to come. An
     /// epoll registration that the old file left behind is found when the number is registered anew.
     pub fn forget(&mut self, fd: i32) {
+        if mutated(Mutation::OwnNumbersStayKnown) && descriptors::is_own(fd) {
+            return;
+        }
         if let Some(entry) = self.existing(fd) {
             entry.generation = entry.generation.wrapping_add(1);
             (entry.registered, entry.read_empty, entry.write_full) = (0, false, false);

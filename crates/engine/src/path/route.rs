@@ -1,46 +1,24 @@
 //! Routing: what a verdict leads to. The only place that picks a path, finishes a request and goes on with its chain.
 
 use crate::forced::{point, Point};
+use crate::mutation::{mutated, Mutation};
 use crate::op::msg_ring::MsgRing;
 use crate::op::net::Net;
 use crate::op::poll::PollAdd;
 use crate::op::rw::Rw;
 use crate::op::{definition, fs, Context, Direction, FileUse, Op, Verdict};
-use crate::path::worker::{self, Approach, Job};
-use crate::path::{child, helper, watch};
+use crate::os::{Os, Sys};
+use crate::path::punt::refused_number;
+use crate::path::worker::{self, Approach};
 use crate::request::{Id, ListKind, Path, Request, State, Target};
-use crate::ring::arrivals::Arrivals;
 use crate::ring::broken::Unanswered;
 use crate::ring::control::{RECORD_FREE, RECORD_IN_FLIGHT};
 use crate::ring::RingGuard;
 use crate::{descriptors, process, stats, Errno};
 use anyring_abi::{
-    Cqe, IORING_CQE_F_32, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IOSQE_ASYNC, IOSQE_BUFFER_SELECT,
-    IOSQE_IO_HARDLINK, IOSQE_IO_LINK,
+    Cqe, IORING_CQE_F_32, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IOSQE_ASYNC, IOSQE_IO_HARDLINK, IOSQE_IO_LINK,
 };
 use core::sync::atomic::Ordering;
-use std::collections::VecDeque;
-use std::sync::Arc;
-
-/// What was taken and is not received yet; after a panic it has to be found again.
-struct Rest<T: 'static> {
-    of: &'static Arrivals<T>,
-    things: VecDeque<T>,
-}
-
-impl<T> Rest<T> {
-    fn take(of: &'static Arrivals<T>) -> Self {
-        Rest { of, things: of.take() }
-    }
-}
-
-impl<T> Drop for Rest<T> {
-    fn drop(&mut self) {
-        if !self.things.is_empty() {
-            let _ = self.of.put(self.things.drain(..));
-        }
-    }
-}
 
 impl RingGuard {
     /// Gives a request its place and its shared record.
@@ -63,6 +41,12 @@ impl RingGuard {
     /// Issues a request: its turn has come.
     pub fn issue(&mut self, id: Id) {
         let Some(request) = self.slab.get_mut(id) else { return };
+        if let State::Cancelled { result, failed, .. } = request.state {
+            return self.finish(id, result, failed);
+        }
+        if matches!(request.state, State::Armed { .. }) {
+            return self.look_for_found();
+        }
         request.state = State::Issuing;
         if let Some(result) = request.failed {
             // A chain of which an SQE was refused ends as a whole, hard links too: `io_queue_sqe_fallback`.
@@ -81,11 +65,13 @@ impl RingGuard {
         }
         let request = &self.slab[id];
         if let Some(row) = row.filter(|row| row.on_worker) {
-            if request.flags & IOSQE_ASYNC != 0 && request.op.sends_bundle() {
+            if (request.flags & IOSQE_ASYNC != 0 || request.in_worker) && request.op.sends_bundle() {
                 // A worker of io-wq makes no request that answers several times (`io_wq_submit_work`).
                 return self.finish(id, -Errno::CANCELED.raw_os_error(), true);
             }
-            if request.flags & IOSQE_ASYNC != 0 && request.path == Path::Inline && !request.op.is_multishot() {
+            let polls_first = matches!(&request.op, Op::Net(net) if net.will_poll_first());
+            let alone = !request.op.is_multishot() && !polls_first; // the others are only armed there
+            if request.flags & IOSQE_ASYNC != 0 && request.path == Path::Inline && alone {
                 // Without a file there is nothing to poll: opening a FIFO, say, waits on the worker.
                 let plain = row.file == FileUse::None;
                 self.punt(id, if plain { Approach::Plain } else { Approach::AttemptFirst });
@@ -120,7 +106,10 @@ impl RingGuard {
         if first {
             self.record_of(id, |it| it.file_get(&target));
         }
-        let verdict = self.attempt(&mut op, &target, first);
+        let mut verdict = self.attempt(&mut op, &target, first);
+        if let Op::Cancel(cancel) = &op {
+            verdict = self.after_cancel(id, cancel, verdict);
+        }
         // A close of the ring itself cannot have happened: the guard holds it.
         self.slab[id].op = op;
         verdict
@@ -151,12 +140,13 @@ impl RingGuard {
         }
         let waits_for = if first { op.waits_for() } else { None };
         if let Some(direction) = waits_for {
-            if self.entries.known_not_ready(fd, direction) && self.finds_buffer(op) {
+            if self.entries.known_not_ready(fd, direction) && self.may_wait_unattempted(op) {
                 self.entries.note_unlooked(direction);
                 return Verdict::WouldBlock(direction);
             }
-            if direction == Direction::Read && self.entries.puts_off(fd) && self.finds_buffer(op) {
+            if direction == Direction::Read && self.entries.puts_off(fd) && self.may_wait_unattempted(op) {
                 self.attempt_put_off = true;
+                self.entries.note_unlooked(direction);
                 return Verdict::WouldBlock(direction);
             }
         }
@@ -216,8 +206,15 @@ impl RingGuard {
             Op::TimeoutRemove(remove) => self.remove_timeout(remove),
             Op::Cancel(cancel) => self.cancel_requests(cancel),
             Op::Fs(fs::Fs::Close { fd, slot }) => self.close_file(*fd, *slot),
+            Op::Fs(names) if names.is_forced_to_worker() => self.call_on_names(op, fd),
             Op::MsgRing(message) => self.send_message(message, fd),
             Op::FilesUpdate(update) => Verdict::of(self.issue_files_update(*update)),
+            Op::EpollCtl(change) => {
+                if let Some((ring, edge_triggered)) = change.watches_ring() {
+                    self.watch_ring(ring, edge_triggered);
+                }
+                change.issue(Context { fd, nonblock: true })
+            }
             Op::Buffers(change) => Verdict::of(change.apply(&mut self.groups)),
             Op::Pipe(pipe) if pipe.slot != 0 => self.make_registered_pipe(pipe),
             Op::Splice(splice) => match self.look_up_input(splice) {
@@ -257,21 +254,17 @@ impl RingGuard {
     /// A poll's look in its turn.
     pub fn look(&mut self, poll: &mut PollAdd, fd: i32) -> Verdict {
         if process::is_ring(fd) {
-            self.watch_ring(fd);
+            self.watch_ring(fd, true);
         }
         poll.issue(Context { fd, nonblock: true })
     }
 
-    /// A request polls ring `fd` (perhaps this one): CQEs make it readable from now on.
-    fn watch_ring(&mut self, fd: i32) {
-        let Some(polled) = process::ring(fd) else { return };
-        if core::ptr::eq(polled, self.ring()) {
-            return self.watch(true);
-        }
-        polled.polled_by_ring.store(true, Ordering::Relaxed);
-        // If somebody holds that ring now, its next post sees the flag: two rings are never locked in turn.
-        if let Some(mut guard) = polled.try_lock() {
-            guard.watch(true);
+    /// A request has ring `fd` (perhaps this one) watched: CQEs make it readable from now on.
+    fn watch_ring(&mut self, fd: i32, edge_triggered: bool) {
+        match process::ring(fd) {
+            Some(watched) if core::ptr::eq(watched, self.ring()) => self.watch(edge_triggered),
+            Some(watched) => watched.watch_from_elsewhere(edge_triggered),
+            None => {}
         }
     }
 
@@ -327,9 +320,24 @@ impl RingGuard {
             }
             Verdict::NeedsWorker => self.punt(id, Approach::Plain),
             Verdict::NeedsDevice => self.stage(id),
-            Verdict::WouldBlock(direction) => self.wait_for(id, direction, false),
-            Verdict::NeedsWorkerWhenReady(direction) => self.wait_for(id, direction, true),
+            Verdict::WouldBlock(direction) => self.wait_for(id, direction, false, false),
+            Verdict::NeedsWorkerWhenReady(direction) if self.is_ready(id, direction) => {
+                self.punt(id, Approach::Plain)
+            }
+            Verdict::NeedsWorkerWhenReady(direction) => self.wait_for(id, direction, true, false),
         }
+    }
+
+    /// Whether a transfer, which only a plain call can make, is ready now, or its turn comes after others at a worker: then
+    /// it is queued in its order, where those that wait are served last come first.
+    fn is_ready(&mut self, id: Id, direction: Direction) -> bool {
+        let request = &self.slab[id];
+        let number =
+            request.target.number().filter(|_| matches!(request.op, Op::Rw(_)) && !request.op.is_multishot());
+        let Some(fd) = number else { return false };
+        let events = if direction == Direction::Write { libc::POLLOUT } else { libc::POLLIN } as u16;
+        // In this order: a terminal is not ready while one of those writes.
+        self.is_behind_others(id, fd) || Sys::poll_now(fd, events).is_ok_and(|seen| seen & events != 0)
     }
 
     /// A transfer ended short: the kernel says so of writes to what has blocks.
@@ -356,222 +364,72 @@ impl RingGuard {
         }
     }
 
-    /// Arms a request for readiness; where the file cannot be polled a worker takes it.
-    fn wait_for(&mut self, id: Id, direction: Direction, worker_when_ready: bool) {
+    /// Arms a request for readiness; where the file cannot be polled a worker takes it, unless one has made the plain call
+    /// already (`plainly`).
+    pub(super) fn wait_for(&mut self, id: Id, direction: Direction, worker_when_ready: bool, plainly: bool) {
         let list = match self.slab[id].op {
             Op::Poll(_) => ListKind::Poll,
             _ => direction.into(),
         };
+        if self.slab[id].in_worker && !plainly && self.gives_up_in_worker(id) {
+            return;
+        }
         self.note_held_buffer(id);
         let multishot = self.slab[id].op.is_multishot();
-        let at_once = multishot && self.attempt_put_off;
+        let first_look = multishot && self.attempt_put_off;
         let armed = self.keep_file(id).and_then(|()| self.arm(id, list, worker_when_ready));
+        if armed.is_err() {
+            (self.attempt_put_off, self.arm_anew) = (false, false); // they are not the next one's
+        }
         match armed {
             Ok(()) => {
                 self.arm_link_timeout(id);
                 // It may have completed while it was armed: an attempt that was put off is made up for at once where
                 // somebody sleeps already.
                 if self.slab.get(id).is_some_and(|it| matches!(&it.op, Op::Poll(poll) if poll.multishot)) {
-                    // What is there already is answered at once, by the event of the registration.
-                    self.poll_now();
+                    // What is there already is answered by the event of the registration.
+                    match self.counted_before {
+                        Some(_) => {
+                            self.found_polls.push(id);
+                            self.ready.push_back(id);
+                        }
+                        None => self.look_for_found(),
+                    }
                 }
-                if at_once {
-                    self.retry_armed(id);
+                if first_look {
+                    self.retry_first(id);
                 }
+            }
+            Err(Errno::PERM) if matches!(self.slab[id].op, Op::Poll(_)) => {
+                let fd = self.slab[id].target.number().unwrap_or(-1);
+                let Op::Poll(poll) = &mut self.slab[id].op else { return };
+                let verdict = poll.issue_unarmed(Context { fd, nonblock: true });
+                self.follow(id, verdict);
             }
             // Only with POLL_FIRST is anything but a socket waited for.
             Err(Errno::PERM) if matches!(self.slab[id].op, Op::Net(_)) && !multishot => {
                 self.finish(id, -Errno::AGAIN.raw_os_error(), true);
             }
             Err(Errno::PERM) if multishot => self.finish(id, -Errno::BADFD.raw_os_error(), true),
+            // A worker's plain call has found nothing: another would not either (`io_wq_submit_work`).
+            Err(Errno::PERM) if plainly => self.finish(id, -Errno::AGAIN.raw_os_error(), true),
             Err(Errno::PERM) if worker_when_ready => self.punt(id, Approach::Plain),
             Err(Errno::PERM) => self.punt(id, worker::approach_to_missed(&self.slab[id].op)),
             Err(error) => self.finish(id, -error.raw_os_error(), true),
         }
     }
 
-    /// A WAITID whose child has nothing to tell yet, or that was sent here unasked: it waits for the child's descriptor
-    /// where there is one that tells, else a thread waits for it.
-    #[cold]
-    fn wait_for_child(&mut self, id: Id) {
-        let mut op = core::mem::replace(&mut self.slab[id].op, Op::placeholder());
-        let Op::Waitid(waitid) = &mut op else { return };
-        if let Some(new) = waitid.hold_child() {
-            self.entries.forget(new.fd);
-        }
-        // Perhaps for the first time, or it has exited before it was held.
-        let verdict = waitid.issue(Context { fd: -1, nonblock: true });
-        let to_poll = waitid.to_poll().cloned();
-        self.slab[id].op = op;
-        match (verdict, to_poll) {
-            (Verdict::NeedsWorker, Some(pidfd)) => {
-                self.slab[id].target = Target::Private(pidfd);
-                self.wait_for(id, Direction::Read, false);
-            }
-            (Verdict::NeedsWorker, None) => self.punt_to_waiter(id),
-            (verdict, _) => self.follow(id, verdict),
-        }
-    }
-
-    /// A thread of its own waits for the request.
-    fn punt_to_waiter(&mut self, id: Id) {
-        let op = core::mem::replace(&mut self.slab[id].op, Op::placeholder());
-        let by_watcher = matches!(op, Op::FutexWait(_));
-        let job = Job::new(self.ring(), self.cookie, id, op, -1, Approach::Plain, None);
-        self.slab[id].path = Path::Worker;
-        self.slab[id].state = State::Queued(job.clone());
-        point(Point::Punt);
-        self.arm_link_timeout(id);
-        let waits = if by_watcher { watch::arm(&job) } else { child::wait(&job) };
-        if let Err(error) = waits {
-            self.finish(id, -error.raw_os_error(), true);
-        }
-    }
-
-    /// Queues a request to a worker.
-    pub fn punt(&mut self, id: Id, approach: Approach) {
-        match self.slab[id].op {
-            Op::FutexWait(_) => return self.punt_to_waiter(id),
-            Op::Waitid(_) => return self.wait_for_child(id),
-            _ => {}
-        }
-        if let Err(error) = self.keep_file(id) {
-            return self.finish(id, -error.raw_os_error(), true);
-        }
-        let request = &mut self.slab[id];
-        let (fd, file) = match &request.target {
-            Target::None | Target::Index(_) => (-1, None),
-            Target::Number(fd) => (*fd, None),
-            Target::Fixed(file) | Target::Private(file) => (file.fd, Some(file.clone())),
-        };
-        let mut op = core::mem::replace(&mut request.op, Op::placeholder());
-        let (flags, target) = (request.flags, request.target.clone());
-        let unattempted =
-            core::mem::replace(&mut request.path, Path::Worker) == Path::Inline && flags & IOSQE_ASYNC != 0;
-        if !matches!(op, Op::NopWith(_)) {
-            self.record_of(id, |it| it.queue_async_work(flags));
-        }
-        if unattempted {
-            self.record_of(id, |it| it.file_get(&target)); // natively by the worker
-        }
-        let by_number = matches!(self.slab[id].target, Target::Number(_));
-        let refused = if by_number { refused_number(fd, &op) } else { None };
-        let refused = match &op {
-            Op::Rw(rw) if self.iopoll.is_some() => refused.or_else(|| self.refused_transfer(rw, fd)),
-            _ => refused,
-        };
-        let ready = match (refused, &mut op) {
-            (Some(error), _) => Err(error),
-            (None, Op::Splice(splice)) => self.look_up_input(splice),
-            (None, op) if self.slab[id].flags & IOSQE_BUFFER_SELECT != 0 => self.hold_buffer(id, op),
-            (None, Op::Rw(rw)) => self.find_buffer(rw, fd),
-            (None, Op::Net(Net::Transfer(transfer))) => transfer.find_buffer(fd, self.buffers.as_ref()),
-            (None, Op::NopWith(nop)) => {
-                self.look_up_nop(nop);
-                Ok(())
-            }
-            (None, _) => Ok(()),
-        };
-        if let Err(error) = ready {
-            return self.finish(id, -error.raw_os_error(), true);
-        }
-        let ring = self.ring();
-        let by_task_work = approach == Approach::Plain && matches!(op, Op::NopWith(_));
-        let by_crew = op.depends_on_caller();
-        if by_crew || approach == Approach::AttemptFirst {
-            // It may come back to be armed, or open a file beside what is armed next: the poll set is made before, since for
-            // a moment it takes the number that the program's next open expects. Where there is no room for it, arming says
-            // so.
-            let engine_end = self.engine_end;
-            let _ = self.entries.make_epoll(engine_end);
-        }
-        if by_crew {
-            helper::stand_by();
-        }
-        let approach = if by_crew { Approach::Plain } else { approach };
-        let job = Job::new(ring, self.cookie, id, op, fd, approach, file);
-        self.slab[id].state = State::Queued(job.clone());
-        point(Point::Punt);
-        self.entries.note_use(fd);
-        self.arm_link_timeout(id);
-        if by_task_work {
-            worker::run_alone(job);
-        } else if !by_crew {
-            worker::queue(job);
-        } else if !self.queue_to_crew(id, job) {
-            self.finish(id, -Errno::AGAIN.raw_os_error(), true);
-        }
-    }
-
-    /// Completes what workers brought back, and posts messages.
-    pub fn complete_arrived(&mut self) {
-        self.post_messages();
-        let mut rest = Rest::take(&self.ring().arrived);
-        if !rest.things.is_empty() {
-            let (count, deferred) = (rest.things.len(), self.ring().defers());
-            self.record(|it| it.work_run(count, deferred));
-        }
-        while let Some(job) = rest.things.pop_front() {
-            self.receive(job);
-        }
-        if !self.ring().driver.handover.has_thread() {
-            // A worker may have sent a request back to be armed, or released one, when no enter is on its way.
-            self.issue_ready();
-            self.call_helper();
-        }
-    }
-
-    /// Posts messages that were left for the holder of the ring, in the order in which they were.
-    #[inline]
-    pub fn post_messages(&mut self) {
-        let messages = &self.ring().messages;
-        if !messages.any() {
-            return;
-        }
-        let mut rest = Rest::take(messages);
-        while let Some(cqe) = rest.things.pop_front() {
-            self.post_message(cqe);
-        }
-    }
-
-    /// Takes in a worker's result.
-    pub fn receive(&mut self, job: Arc<Job>) {
-        match self.iopoll {
-            Some(_) => self.receive_polled(job),
-            None => self.bring_back(job),
-        }
-    }
-
-    /// Follows a job's verdict, if its request still is there.
-    pub(super) fn bring_back(&mut self, job: Arc<Job>) {
-        // A result that comes after its ring ended must not meet a request of the ring's next life.
-        if job.cookie != self.cookie {
-            return;
-        }
-        let id = job.request;
-        let broken = self.is_broken();
-        if let Some(times) = job.work_times() {
-            self.record_of(id, |it| it.task_add_of_worker(times));
-        }
-        let Some(request) = self.slab.get_mut(id) else { return };
-        if let Some(mut op) = job.op.lock() {
-            request.op = core::mem::replace(&mut *op, Op::placeholder());
-        }
-        request.state = State::Issuing;
-        let verdict = job.verdict.lock().and_then(|mut verdict| verdict.take());
-        drop(job);
-        match verdict {
-            Some(verdict) if !broken || verdict.is_final() => {
-                let verdict = self.settle_arrived(id, verdict);
-                self.follow(id, verdict);
-            }
-            _ => self.finish(id, -Errno::IO.raw_os_error(), true),
-        }
+    /// Lets a multishot POLL_ADD answer what was there when it was armed. In a submission it has its turn behind that, natively
+    /// by task work (`__io_arm_poll_handler` in io_uring/poll.c).
+    fn look_for_found(&mut self) {
+        self.signalled = false;
+        self.poll_now();
     }
 
     /// Completes a request: its CQE, its LINK_TIMEOUT, its successors, and whoever drains behind it. `failed` breaks
     /// soft links.
     pub fn finish(&mut self, id: Id, result: i32, failed: bool) {
+        let to_worker = self.slab[id].next.is_some() && self.hands_chain_to_worker(id, result);
         let request = &mut self.slab[id];
         let quiet = failed && request.skips_success();
         let next = request.next.take();
@@ -589,7 +447,7 @@ impl RingGuard {
                 self.slab[next].opcode == anyring_abi::Opcode::LinkTimeout && self.slab[next].failed.is_none();
             let next = if guards {
                 let behind = self.slab[next].next.take();
-                self.end(next, -Errno::CANCELED.raw_os_error(), false, false);
+                self.end_in_turn(next, -Errno::CANCELED.raw_os_error(), false);
                 behind
             } else {
                 Some(next)
@@ -601,7 +459,8 @@ impl RingGuard {
                 self.fail_links(next, quiet);
             } else if let Some(next) = next {
                 self.slab[next].state = State::Issuing;
-                self.ready.push_back(next);
+                self.slab[next].in_worker = to_worker;
+                self.follows(next);
             }
         }
         if !self.drain.is_idle() {
@@ -617,7 +476,8 @@ impl RingGuard {
         let on_its_way = Unanswered::new(self.ring(), request.user_data, request.record);
         point(Point::Finish);
         stats::completed(request.opcode, request.path, result);
-        let posts = !quiet && (failed || !request.skips_success());
+        let skips = request.skips_success() && !mutated(Mutation::SkipPostsAllTheSame);
+        let posts = !quiet && (failed || !skips);
         if !posts {
             self.record(|it| it.ends_quietly());
         }
@@ -632,7 +492,8 @@ impl RingGuard {
             if let Some(record) = request.record {
                 self.batch.ends(record);
             }
-            if matches!(request.op, Op::Timeout(_)) {
+            // One that is removed counts as any other request (`io_timeout_extract` in io_uring/timeout.c).
+            if matches!(request.op, Op::Timeout(_)) && result != -Errno::CANCELED.raw_os_error() {
                 self.count_timeout();
             }
         } else if let Some((chunk, index)) = request.record {
@@ -645,22 +506,5 @@ impl RingGuard {
             self.post_notification(request.user_data, request.cqe_flags);
         }
         on_its_way.answered();
-    }
-}
-
-/// Why an operation may not work on this number of the program's, if so.
-#[inline]
-fn refused_number(fd: i32, op: &Op) -> Option<Errno> {
-    if descriptors::is_own(fd) {
-        return Some(Errno::BADF); // for the program the number is not open
-    }
-    if !process::is_ring(fd) {
-        return None;
-    }
-    // What is in a ring's socket is the engine's own. Natively a ring has no read, write or command either.
-    match op {
-        Op::Rw(_) | Op::Net(_) => Some(Errno::INVAL),
-        Op::UringCmd(_) => Some(Errno::OPNOTSUPP),
-        _ => None,
     }
 }

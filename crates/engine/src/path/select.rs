@@ -4,6 +4,7 @@
 //! waits; it is taken off its ring for good (committed) when it was used, when a transfer that goes on has begun to fill
 //! it, or when a worker gets it. A bundle (IORING_RECVSEND_BUNDLE) chooses as many as it has data for.
 
+use crate::mutation::{mutated, Mutation};
 use crate::op::net::{Net, Transfer};
 use crate::op::{call, Context, Direction, Op, Verdict};
 use crate::os::{Os, Sys};
@@ -16,7 +17,7 @@ use anyring_abi::{
 };
 use core::ops::ControlFlow;
 
-/// Results that a multishot request posts in a row before others have their turn (`MULTISHOT_MAX_RETRY`).
+/// Results that a multishot receive posts in a row before others have their turn (`MULTISHOT_MAX_RETRY`).
 const SHOTS_TOGETHER: u32 = 32;
 
 /// A verdict on an attempt that chose its buffer, before it is known what becomes of the buffer.
@@ -71,9 +72,20 @@ impl RingGuard {
                 _ => op.issue(Context { fd, nonblock: true }),
             };
             if let ControlFlow::Break(verdict) = self.settle_buffers(op, fd, verdict, true) {
+                if let (Op::Rw(rw), Verdict::Shot { .. }, true) = (op, verdict, submitted) {
+                    rw.shoots_once(); // what is behind is not the submission's
+                }
                 return verdict;
             }
         }
+    }
+
+    /// Whether it is armed as it is where nothing is there: its attempt would not end for want of a buffer, nor keep one, as
+    /// that of a READ does with a provided buffer (see `settle_buffers`).
+    pub fn may_wait_unattempted(&self, op: &mut Op) -> bool {
+        let reads = matches!(op, Op::Rw(_)) && !op.is_multishot();
+        let keeps = op.selection().is_some_and(|it| reads && it.held.is_none() && self.groups.is_listed(it.group));
+        !keeps && self.finds_buffer(op)
     }
 
     /// Whether its attempt would not end for want of a buffer.
@@ -144,6 +156,10 @@ impl RingGuard {
         let Some(selection) = op.selection() else { return ControlFlow::Break(verdict) };
         let group = selection.group;
         let Some(mut held) = selection.held.take() else { return ControlFlow::Break(verdict) };
+        if multishot && reads {
+            // Natively it has no worker, and takes its buffer once it has read (`io_read_mshot`).
+            self.groups.take_back(group, &mut held);
+        }
         let nothing = transferred == 0 && !held.committed && (multishot || !reads || !held.listed);
         let attempted = match Attempted::of(verdict) {
             Some(attempted) => attempted,
@@ -213,7 +229,8 @@ impl RingGuard {
         let (user_data, opcode, path) = (request.user_data, request.opcode, request.path);
         stats::completed(opcode, path, result);
         self.record_of(id, |it| it.shoots());
-        self.post(Cqe { user_data, res: result, flags: flags | IORING_CQE_F_MORE }, path != Path::Inline);
+        let more = if mutated(Mutation::ShotWithoutMore) { 0 } else { IORING_CQE_F_MORE };
+        self.post(Cqe { user_data, res: result, flags: flags | more }, path != Path::Inline);
         true
     }
 
@@ -233,16 +250,33 @@ impl RingGuard {
 
     /// A multishot request has a result: posts it and attempts the next one, until there is nothing or it ends.
     pub fn shoot(&mut self, id: Id, mut result: i32, mut flags: u32) {
-        let rounds = if self.slab[id].op.sends_bundle() { u32::MAX } else { SHOTS_TOGETHER };
+        let request = &mut self.slab[id];
+        let submitted = if let Op::Rw(rw) = &mut request.op { rw.take_submitted() } else { false };
+        let rounds = match &request.op {
+            Op::Rw(_) if submitted => 0,
+            // Until there is nothing (`io_poll_multishot_retry`).
+            Op::Rw(_) => u32::MAX,
+            op if op.sends_bundle() => u32::MAX,
+            _ => SHOTS_TOGETHER,
+        };
         // From its first answer on no worker arms it: see `arm_link_timeout`.
-        self.slab[id].flags &= !IOSQE_ASYNC;
-        for _ in 0..rounds {
+        request.flags &= !IOSQE_ASYNC;
+        let mut left = rounds;
+        while left != 0 {
+            left -= 1;
             if !self.shot(id, result, flags) {
                 self.slab[id].cqe_flags = flags;
                 return self.finish(id, result, false);
             }
             self.slab[id].cqe_flags = 0;
-            let verdict = match self.attempt_after_shot(id) {
+            let verdict = match self.receive_several(id, left) {
+                Some((posted, verdict)) => {
+                    left -= posted;
+                    verdict
+                }
+                None => self.attempt_after_shot(id),
+            };
+            let verdict = match verdict {
                 Verdict::Descriptor(fd) => self.install_descriptor(id, fd),
                 verdict => verdict,
             };
@@ -255,12 +289,17 @@ impl RingGuard {
             self.slab[id].cqe_flags = flags;
             return self.finish(id, result, false);
         }
+        if submitted && matches!(&self.slab[id].op, Op::Rw(rw) if rw.may_not_wait()) {
+            return self.follow(id, Verdict::error(Errno::AGAIN)); // nor is it armed (`io_queue_async`)
+        }
         // There may be more: an event will say so.
+        self.slab[id].op.forget_transferred(); // that has had its CQE
         self.follow(id, Verdict::WouldBlock(Direction::Read));
         if let Some(State::Armed { fd, .. }) = self.slab.get(id).map(|request| &request.state) {
             let fd = *fd;
             self.entries.renew(fd);
         }
+        self.entries.goes_on |= submitted;
     }
 }
 

@@ -11,6 +11,7 @@
 //!
 //! All of a [`Spin`] is part of a ring's state, behind its lock.
 
+use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, usable_cpus};
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -71,7 +72,9 @@ impl Spin {
             self.needed = (self.needed - u16::from(spun)).max(ENOUGH);
             self.earned = (self.earned + 1).min(2 * self.needed);
         } else {
-            self.earned /= 2;
+            if !mutated(Mutation::IdleRingsSpin) {
+                self.earned /= 2;
+            }
             if spun && self.earned < self.needed {
                 // Where sender and spinner have to share a CPU, waits are short until one spins.
                 self.needed = (2 * self.needed).min(ENOUGH_AT_MOST);

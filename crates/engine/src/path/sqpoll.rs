@@ -21,6 +21,7 @@ mod served;
 use crate::descriptors::{self, Own};
 use crate::forced::{point, Point};
 use crate::lock::Lock;
+use crate::mutation::{mutated, Mutation};
 use crate::os::{check, syscall, Os, Sys};
 use crate::ring::broken::contain_any;
 use crate::ring::enter::Enter;
@@ -487,7 +488,7 @@ impl RingGuard {
 
     /// The ring is closed and nobody is inside a call on it.
     fn is_abandoned(&self) -> bool {
-        // Acquire: partner of the Release in `driver::Sleep::end`.
+        // Acquire: partner of the Release in `asleep::Sleep::end`.
         self.closed && self.ring().sleepers.load(Ordering::Acquire) == 0
     }
 
@@ -496,7 +497,8 @@ impl RingGuard {
         // Partner: the fence in `wait_for_room`. Either the new head is seen there, or the waiter here.
         fence(Ordering::SeqCst);
         let control = self.control;
-        if control.header().room_waiters.load(Ordering::Relaxed) != 0 {
+        let waits = control.header().room_waiters.load(Ordering::Relaxed) != 0;
+        if waits && !mutated(Mutation::RoomIsNotAnnounced) {
             control.lock_post().waiters().bump();
             self.wake();
         }

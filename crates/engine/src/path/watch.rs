@@ -21,6 +21,7 @@
 
 use super::worker::{self, Job};
 use crate::lock::Lock;
+use crate::mutation::{mutated, Mutation};
 use crate::op::futex::{Word, ANY, PRIVATE_U32, SYS_FUTEX_REQUEUE, SYS_FUTEX_WAIT, WORDS_MAX};
 use crate::op::{Op, Verdict};
 use crate::os::{check, interrupt, interruptible, syscall, Os, Sys};
@@ -149,7 +150,8 @@ pub fn arm(job: &Arc<Job>) -> Result<(), Errno> {
         let op = job.op.lock().ok_or(Errno::INVAL)?;
         let Op::FutexWait(wait) = &*op else { return Err(Errno::INVAL) };
         wait.check()?;
-        (wait.words().copied().collect::<Vec<_>>(), wait.mask)
+        let mask = if mutated(Mutation::BitsDoNotMatter) { ANY } else { wait.mask };
+        (wait.words().copied().collect::<Vec<_>>(), mask)
     };
     let (watcher, first) = take(job, &words, mask)?;
     job.watched_by(&watcher);

@@ -3,17 +3,20 @@
 //! One pool a process. What a worker runs is a [`Job`] (`worker/job.rs`).
 
 mod begun;
+pub mod hashed;
 mod job;
 mod number;
 
 use crate::forced::{point, Point};
 use crate::lock::Lock;
+use crate::mutation::{mutated, Mutation};
 use crate::op::Verdict;
 use crate::os::{Os, Sys};
 use crate::request::timer::Clock;
 use crate::ring::broken::{contain, contain_any};
 use crate::ring::Ring;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use hashed::{Hashed, Inode};
 use job::Left;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +26,10 @@ pub use job::{Approach, Job};
 
 /// The queue and its threads.
 struct Pool {
+    /// Jobs whose turn has come.
     jobs: VecDeque<Arc<Job>>,
+    /// Jobs behind others on the same inode.
+    hashed: Hashed,
     threads: u32,
     /// Threads that sleep for want of jobs.
     idle: u32,
@@ -49,6 +55,7 @@ struct Pool {
 impl Pool {
     const EMPTY: Pool = Pool {
         jobs: VecDeque::new(),
+        hashed: Hashed::NONE,
         threads: 0,
         idle: 0,
         looking: false,
@@ -111,10 +118,17 @@ impl Pool {
         fits.then(|| self.jobs.pop_front())?
     }
 
+    /// A job is queued: at once, or behind others on its inode.
+    fn add(&mut self, job: Arc<Job>) {
+        self.jobs.extend(self.hashed.admit(job));
+        self.learn();
+    }
+
     /// A thread has done what it took.
     fn done(&mut self, ran: Ran) {
         self.running[ran.class] -= 1;
         self.waiting -= u32::from(ran.begun);
+        self.jobs.extend(ran.inode.and_then(|inode| self.hashed.done(inode)));
     }
 
     /// Whether a thread is needed for what is queued: not while one is awake that only makes attempts and will come for
@@ -130,11 +144,15 @@ impl Pool {
 struct Ran {
     class: usize,
     begun: bool,
+    /// Where its job, made alone then, keeps others waiting.
+    inode: Option<Inode>,
 }
 
 impl Ran {
-    fn of(job: &Job) -> Ran {
-        Ran { class: job.class, begun: job.approach == Approach::Begun }
+    /// `None` of no job.
+    fn of(jobs: &[Arc<Job>]) -> Option<Ran> {
+        let first = jobs.first()?;
+        Some(Ran { class: first.class, begun: first.approach == Approach::Begun, inode: first.inode })
     }
 }
 
@@ -221,8 +239,7 @@ pub fn queue(job: Arc<Job>) {
         run_together(vec![job]);
         return;
     };
-    pool.jobs.push_back(job);
-    pool.learn();
+    pool.add(job);
     QUEUED_JOBS.fetch_add(1, Ordering::Relaxed);
     let need = Need::of(&mut pool);
     drop(pool);
@@ -232,19 +249,16 @@ pub fn queue(job: Arc<Job>) {
 /// No thread can be had (RLIMIT_NPROC, say). If there is none at all, the caller does the work: late, but done.
 #[cold]
 fn do_without_thread() {
-    let jobs = POOL.lock().map(|mut pool| {
-        pool.threads -= 1;
-        if pool.threads == 0 {
-            pool.take()
-        } else {
-            Vec::new()
-        }
-    });
-    let jobs = jobs.unwrap_or_default();
-    let Some(ran) = jobs.first().map(|job| Ran::of(job)) else { return };
-    run_together(jobs);
     if let Some(mut pool) = POOL.lock() {
-        pool.done(ran);
+        pool.threads -= 1;
+    }
+    loop {
+        let jobs = POOL.lock().filter(|pool| pool.threads == 0).map(|mut pool| pool.take()).unwrap_or_default();
+        let Some(ran) = Ran::of(&jobs) else { return };
+        run_together(jobs);
+        if let Some(mut pool) = POOL.lock() {
+            pool.done(ran);
+        }
     }
 }
 
@@ -283,7 +297,7 @@ pub fn limit(limits: [u32; 2]) -> [u32; 2] {
 pub fn pin(cpus: &[u8]) {
     if let Some(mut pool) = POOL.lock() {
         pool.cpus = cpus.to_vec();
-        pool.cpus_version += 1;
+        pool.cpus_version += u32::from(!mutated(Mutation::WorkersAreNotPinned));
     }
 }
 
@@ -403,7 +417,7 @@ fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
         }
         let jobs = pool.take();
         if let Some(job) = jobs.first() {
-            *ran = Some(Ran::of(job));
+            *ran = Ran::of(&jobs);
             of_aio = job.ring.fd.load(Ordering::Relaxed) == Ring::NO_NUMBER;
             drop(pool);
             run_together(jobs);
@@ -449,6 +463,7 @@ pub unsafe fn reset_after_fork() {
     unsafe { POOL.reset() };
     if let Some(mut pool) = POOL.lock() {
         core::mem::forget(core::mem::take(&mut pool.jobs));
+        core::mem::forget(core::mem::replace(&mut pool.hashed, Hashed::NONE));
         (pool.threads, pool.idle, pool.looking) = (0, 0, false);
         (pool.asleep, pool.waiting, pool.running) = (0, 0, [0; 2]);
     }

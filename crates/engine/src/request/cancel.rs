@@ -2,13 +2,14 @@
 
 use super::{Id, Request, State};
 use crate::forced::{point, Point};
+use crate::mutation::{mutated, Mutation};
 use crate::op::cancel::Cancel;
 use crate::op::poll::PollRemove;
 use crate::op::{Op, Verdict};
 use crate::request::Target;
 use crate::ring::RingGuard;
 use crate::Errno;
-use anyring_abi::Opcode;
+use anyring_abi::{Opcode, IORING_SETUP_DEFER_TASKRUN};
 
 /// Which list of its own the kernel keeps such a request on, if it does (`futex_list` and `waitid_list` of io_ring_ctx).
 fn list_of(opcode: Opcode) -> Option<Opcode> {
@@ -21,18 +22,55 @@ fn list_of(opcode: Opcode) -> Option<Opcode> {
 
 /// Whether a cancel may find the request: it waits for something.
 fn is_reachable(request: &Request) -> bool {
-    matches!(request.state, State::Armed { .. } | State::Timed | State::Queued(_))
+    match request.state {
+        State::Armed { .. } | State::Timed | State::Queued(_) => true,
+        State::Cancelled { found, .. } => found,
+        _ => false,
+    }
+}
+
+/// Whether its time has passed. Such a TIMEOUT is found no more: natively its interrupt has taken it off the list.
+pub(super) fn is_due(request: &Request) -> bool {
+    match &request.op {
+        Op::Timeout(timeout) | Op::LinkTimeout(timeout) if matches!(request.state, State::Timed) => {
+            request.deadline_ns <= timeout.clock.now_ns()
+        }
+        _ => false,
+    }
+}
+
+/// Whether requests of this opcode end others.
+pub fn ends_others(opcode: u8) -> bool {
+    [Opcode::AsyncCancel, Opcode::PollRemove, Opcode::TimeoutRemove].iter().any(|known| *known as u8 == opcode)
 }
 
 impl RingGuard {
-    /// Ends one request with -ECANCELED. `EALREADY` when it is past the point where it can be stopped. What it comes to
-    /// for whoever asked: 0, but 1 for those that the kernel keeps on lists of their own and counts (io_cancel_remove).
+    /// Before a call that ends requests: completes what has become ready or due, as task work has natively when the call
+    /// comes in. With `IORING_SETUP_DEFER_TASKRUN` it has not.
+    #[cold]
+    pub fn catch_up(&mut self) {
+        if self.ring().has(IORING_SETUP_DEFER_TASKRUN) {
+            return;
+        }
+        self.attempt_unlooked();
+        if self.entries.armed() != 0 {
+            self.poll_now();
+        }
+        self.fire_timers();
+        self.issue_ready();
+    }
+
+    /// Ends one request with -ECANCELED, which is told when `ready` is gone through. `EALREADY` when it is past the point
+    /// where it can be stopped. What it comes to for whoever asked: 0, but 1 for those that the kernel keeps on lists of
+    /// their own and counts (io_cancel_remove).
     pub fn cancel_one(&mut self, id: Id) -> Result<i32, Errno> {
         let mut result = -Errno::CANCELED.raw_os_error();
         let listed = self.slab.get(id).is_some_and(|request| list_of(request.opcode).is_some());
+        let mut found = false;
         match &self.slab.get(id).ok_or(Errno::NOENT)?.state {
             State::Armed { .. } => {
                 self.disarm(id);
+                found = !listed;
                 // What was transferred of a MSG_WAITALL (`io_sendrecv_fail` in io_uring/net.c).
                 let done = self.slab[id].op.transferred();
                 if done != 0 {
@@ -50,6 +88,8 @@ impl RingGuard {
                     return Err(if listed { Errno::NOENT } else { Errno::ALREADY });
                 }
             }
+            State::Cancelled { found: true, .. } => return Ok(0),
+            State::Cancelled { .. } => return Err(Errno::NOENT),
             // The kernel's io_uring has no list that such a transfer could be found on, either.
             State::Direct | State::Deferred | State::Chained | State::Issuing => return Err(Errno::NOENT),
         }
@@ -59,8 +99,16 @@ impl RingGuard {
         point(Point::Cancel);
         // A futex wait's chain goes on (`__io_futex_cancel` in io_uring/futex.c does not mark it as failed).
         let failed = list_of(self.slab[id].opcode) != Some(Opcode::FutexWait);
-        self.finish(id, result, failed);
+        self.slab[id].state = State::Cancelled { result, failed, found };
+        self.ready.push_back(id);
         Ok(listed.into())
+    }
+
+    /// A removed poll is found by no cancel any more.
+    fn hide_cancelled(&mut self, id: Id) {
+        if let State::Cancelled { found, .. } = &mut self.slab[id].state {
+            *found = false;
+        }
     }
 
     /// A WAITID that is cancelled leaves zeroes. Source: `io_waitid_complete` in io_uring/waitid.c.
@@ -99,7 +147,7 @@ impl RingGuard {
             let Some(request) = self.slab.get(id) else { continue };
             let guard = request.opcode == Opcode::LinkTimeout;
             let timer_by_file = matches!(request.state, State::Timed) && cancel.fd.is_some() && !cancel.any;
-            if !is_reachable(request) || guard || timer_by_file {
+            if !is_reachable(request) || guard || timer_by_file || is_due(request) {
                 continue;
             }
             // A WAITID's descriptor is ours alone.
@@ -118,7 +166,7 @@ impl RingGuard {
                 }
                 Err(error) => refused = Some(error),
             }
-            if !cancel.all {
+            if !cancel.all || (mutated(Mutation::CancelAllMissesSome) && ended == 2) {
                 break;
             }
         }
@@ -130,13 +178,17 @@ impl RingGuard {
     }
 
     /// When a cancel comes to a request: the kernel looks among its workers' first, then on its lists, to which the youngest
-    /// are added in front, but to that of timeouts behind. Source: `io_try_cancel` in io_uring/cancel.c.
-    fn turn(&self, id: Id) -> (u8, u32) {
+    /// are added in front, but to that of timeouts behind, where those that count come first (`io_timeout` in
+    /// io_uring/timeout.c). Source: `io_try_cancel` in io_uring/cancel.c.
+    pub(super) fn turn(&self, id: Id) -> (u8, u32) {
         let age = self.slab.age(id);
         match (&self.slab[id].state, list_of(self.slab[id].opcode)) {
             (_, Some(Opcode::Waitid)) => (2, age),
             (_, Some(_)) => (3, age),
-            (State::Timed, None) => (4, u32::MAX - age),
+            (State::Timed, None) => match self.counting.iter().position(|(counting, _)| *counting == id) {
+                Some(place) => (4, place as u32),
+                None => (5, u32::MAX - age),
+            },
             (State::Queued(_), None) => (0, u32::MAX - age),
             _ => (1, age),
         }
@@ -172,14 +224,24 @@ impl RingGuard {
     /// POLL_REMOVE: ends a poll request, or changes its events or user_data. Source: io_uring_enter(2);
     /// `io_poll_remove` in io_uring/poll.c.
     pub fn remove_poll(&mut self, remove: &PollRemove) -> Verdict {
-        let wanted =
-            |request: &Request| matches!(request.state, State::Armed { .. }) && matches!(request.op, Op::Poll(_));
+        let wanted = |request: &Request| {
+            matches!(request.state, State::Armed { .. } | State::Cancelled { found: true, .. })
+                && matches!(request.op, Op::Poll(_))
+        };
         let Some(id) = self.slab.with_user_data(remove.target, wanted).first().copied() else {
             return Verdict::error(Errno::NOENT);
         };
+        let found = matches!(&self.slab[id].op, Op::Poll(poll) if poll.found_at_once());
+        let answers = found && self.found_polls.contains(&id);
+        if answers || matches!(self.slab[id].state, State::Cancelled { .. }) {
+            return Verdict::error(Errno::ALREADY); // its task work has it (`io_poll_disarm`)
+        }
         if remove.events.is_none() && remove.user_data.is_none() {
             return match self.cancel_one(id) {
-                Ok(_) => Verdict::Done(0),
+                Ok(_) => {
+                    self.hide_cancelled(id);
+                    Verdict::Done(0)
+                }
                 Err(error) => Verdict::error(error),
             };
         }

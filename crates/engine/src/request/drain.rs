@@ -5,6 +5,7 @@
 //! queue, and on to io-wq as if it had IOSQE_ASYNC. What leaves the queue is issued after the submission.
 
 use super::{Id, Request, State};
+use crate::mutation::{mutated, Mutation};
 use crate::ring::RingGuard;
 use crate::Errno;
 use anyring_abi::{IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_DRAIN};
@@ -103,7 +104,8 @@ impl RingGuard {
         while let Some(id) = self.drain.queue.front().copied() {
             waits |= self.slab[id].flags & IOSQE_IO_DRAIN != 0;
             let in_flight = self.slab.len() - self.drain.held;
-            if waits && (in_flight != 0 || self.drain.passed_by) {
+            let passes = mutated(Mutation::DrainPasses) && in_flight < 1_000;
+            if waits && ((in_flight != 0 && !passes) || self.drain.passed_by) {
                 return;
             }
             self.drain.queue.pop_front();

@@ -62,6 +62,15 @@ impl RingGuard {
         }
     }
 
+    /// The submission ends in the middle of a chain: natively that goes to a worker (`io_submit_state_end`).
+    pub fn end_open_chain(&mut self) {
+        if let Some(chain) = &self.chain {
+            let head = chain.head;
+            self.slab[head].in_worker = self.drain.is_idle();
+            self.end_chain();
+        }
+    }
+
     /// The last SQE of the chain was consumed, or of the whole submission.
     pub fn end_chain(&mut self) {
         if let Some(chain) = self.chain.take() {
@@ -85,7 +94,8 @@ impl RingGuard {
         self.chain.as_ref().map(|chain| chain.head)
     }
 
-    /// Fails what is linked behind a request that failed. Source: `io_fail_links` in io_uring/io_uring.c.
+    /// Fails what is linked behind a request that failed. What is told is told in its turn, natively by task work: behind
+    /// the rest of the submission at work. Source: `io_fail_links` in io_uring/timeout.c.
     pub fn fail_links(&mut self, first: Option<Id>, quietly: bool) {
         let state = &mut **self;
         if let Some(recorder) = &mut state.recorder {
@@ -99,8 +109,47 @@ impl RingGuard {
             let result = request.failed.unwrap_or(-Errno::CANCELED.raw_os_error());
             // It says nothing of its notification, which comes all the same.
             request.cqe_flags &= !IORING_CQE_F_MORE;
-            self.end(id, result, true, quietly);
+            match quietly {
+                true => self.end(id, result, true, true),
+                false => self.end_in_turn(id, result, true),
+            }
         }
+    }
+
+    /// Ends a request that nothing follows when what became ready is gone through.
+    pub fn end_in_turn(&mut self, id: Id, result: i32, failed: bool) {
+        self.slab[id].state = State::Cancelled { result, failed, found: false };
+        self.follows(id);
+    }
+
+    /// A request goes on behind another of its chain, natively by task work that is queued when the CQEs of those that go
+    /// together are posted (`io_free_batch_list` in io_uring/io_uring.c).
+    pub fn follows(&mut self, id: Id) {
+        match self.counted_before {
+            Some(_) => self.successors.push(id),
+            None => self.ready.push_back(id),
+        }
+    }
+
+    /// Requests that went together have had their turn.
+    #[inline]
+    pub fn end_together(&mut self) {
+        self.counted_before = None;
+        if !self.found_polls.is_empty() {
+            self.found_polls.clear();
+        }
+        if !self.successors.is_empty() {
+            self.queue_successors();
+        }
+    }
+
+    #[cold]
+    fn queue_successors(&mut self) {
+        if !self.counting.is_empty() {
+            self.flush(); // TIMEOUTs whose count that reaches come before
+        }
+        let state = &mut **self;
+        state.ready.extend(state.successors.drain(..));
     }
 
     /// Arms the LINK_TIMEOUT behind `id`, if there is one, now that `id` has been issued and is still in flight.

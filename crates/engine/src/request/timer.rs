@@ -1,8 +1,10 @@
 //! Deadlines of a ring's TIMEOUT and LINK_TIMEOUT requests: one heap a clock, with each request knowing its place, so
 //! that arming and cancelling cost the logarithm of their number.
 
+use super::cancel::is_due;
 use super::{Id, Path, Request, Slab, State};
 use crate::forced::{point, Point};
+use crate::mutation::{mutated, Mutation};
 use crate::op::timeout::TimeoutRemove;
 use crate::op::{Op, Verdict};
 use crate::os::{Os, Sys};
@@ -134,7 +136,8 @@ fn sift_down(heap: &mut [(u64, u64, Id)], slab: &mut Slab, mut at: usize) {
 impl RingGuard {
     /// Starts the timer of a TIMEOUT or LINK_TIMEOUT.
     pub fn start_timer(&mut self, id: Id) {
-        let completions = self.completions;
+        // Natively what goes together is posted together, so all of that counts.
+        let completions = self.counted_before.unwrap_or(self.completions);
         let state = &mut **self;
         let (Op::Timeout(timeout) | Op::LinkTimeout(timeout)) = &state.slab[id].op else { return };
         let (clock, when, count) = (timeout.clock, timeout.when, counts(&state.slab[id].op));
@@ -143,7 +146,10 @@ impl RingGuard {
         request.state = State::Timed;
         request.path = Path::Poll;
         if let Some(count) = count {
-            state.counting.push((id, completions + u64::from(count.get())));
+            // Those that need fewer end first, and are found first.
+            let target = completions + u64::from(count.get()) + u64::from(mutated(Mutation::TimeoutCountsOneMore));
+            let place = state.counting.partition_point(|(_, other)| *other <= target);
+            state.counting.insert(place, (id, target));
         }
         state.timers.insert(&mut state.slab, clock, id);
         self.work_appeared(true);
@@ -209,6 +215,7 @@ impl RingGuard {
             request.guard = None;
         }
         let result = match self.cancel_one(guarded) {
+            Ok(0) if mutated(Mutation::LinkTimeoutIsCancelled) => -Errno::CANCELED.raw_os_error(),
             Ok(0) => -Errno::TIME.raw_os_error(),
             Ok(count) => count,
             Err(error) => -error.raw_os_error(),
@@ -239,9 +246,10 @@ impl RingGuard {
     pub fn remove_timeout(&mut self, remove: &TimeoutRemove) -> Verdict {
         let linked = remove.update.is_some_and(|(_, linked)| linked);
         let kind = if linked { Opcode::LinkTimeout } else { Opcode::Timeout };
-        // The kernel's list begins with the oldest one.
-        let wanted = |request: &Request| request.opcode == kind && matches!(request.state, State::Timed);
-        let found = self.slab.with_user_data(remove.target, wanted).pop();
+        // The first of the kernel's list: see `turn`.
+        let wanted =
+            |request: &Request| request.opcode == kind && matches!(request.state, State::Timed) && !is_due(request);
+        let found = self.slab.with_user_data(remove.target, wanted).into_iter().min_by_key(|id| self.turn(*id));
         let Some(id) = found else { return Verdict::error(Errno::NOENT) };
         let Some((when, _)) = remove.update else {
             return match self.cancel_one(id) {
@@ -252,9 +260,7 @@ impl RingGuard {
         self.stop_timer(id);
         if let Op::Timeout(timeout) | Op::LinkTimeout(timeout) = &mut self.slab[id].op {
             timeout.when = when;
-            if !timeout.multishot {
-                timeout.count = 0;
-            }
+            timeout.count = 0; // a multishot one goes on for good (`io_timeout_update`)
         }
         self.start_timer(id);
         Verdict::Done(0)

@@ -5,6 +5,7 @@
 //! tail the program writes and whose head is ours. Ring memory is the program's, or a mapping of a memfd that it may
 //! have mapped, too: only guarded accessors touch it. Everything is part of a ring's state and changes under its lock.
 
+use crate::mutation::{mutated, Mutation};
 use crate::os::{check_writable, user_read, user_write, GuardedWords};
 use crate::ring::memory::SharedArea;
 use crate::Errno;
@@ -19,6 +20,8 @@ const BYTES_MAX: u32 = 0x7fff_f000;
 /// The most buffers of a bundle (`PEEK_MAX_IMPORT`), and of one whose length is not known (`UIO_MAXIOV`).
 const BUNDLE_MAX: usize = 256;
 const IOVECS_MAX: u16 = 1024;
+/// The most buffers that are looked at ahead: so many cost nothing to keep on the stack.
+const UPCOMING_MAX: usize = 32;
 /// Bytes of `struct io_uring_buf`: address (8), length (4), id (2), padding (2).
 const ENTRY_BYTES: u64 = 16;
 /// Where in the first entry the word is whose upper half is the ring's tail.
@@ -79,6 +82,8 @@ pub struct Selection {
     pub ended: bool,
     /// A multishot receive has had a result since it chose a buffer.
     pub follows_shot: bool,
+    /// Whether it receives from a plain TCP socket, once that was asked.
+    pub plain_tcp: Option<bool>,
 }
 
 impl Selection {
@@ -95,6 +100,7 @@ impl Selection {
             limit: None,
             ended: false,
             follows_shot: false,
+            plain_tcp: None,
         })
     }
 
@@ -150,8 +156,20 @@ impl Held {
     /// How a CQE names the buffer, or the first of several.
     pub fn cqe_flags(&self) -> u32 {
         let more = if self.more { IORING_CQE_F_BUF_MORE } else { 0 };
-        IORING_CQE_F_BUFFER | more | u32::from(self.id) << IORING_CQE_BUFFER_SHIFT
+        let id = self.id ^ u16::from(mutated(Mutation::NamesAnotherBuffer));
+        IORING_CQE_F_BUFFER | more | u32::from(id) << IORING_CQE_BUFFER_SHIFT
     }
+}
+
+/// Buffers at the head of a buffer ring, in their order, not taken off it.
+#[derive(Default)]
+pub struct Upcoming {
+    /// Their addresses, and how much of each is used.
+    pub ranges: [[usize; 2]; UPCOMING_MAX],
+    /// `IORING_CQE_F_BUFFER` and the id of each.
+    pub cqe_flags: [u32; UPCOMING_MAX],
+    /// How many there are.
+    pub count: usize,
 }
 
 /// How buffers are chosen.
@@ -176,6 +194,11 @@ impl Groups {
         })
     }
 
+    /// Whether it is a list of provided buffers.
+    pub fn is_listed(&self, group: u16) -> bool {
+        matches!(self.0.get(&group), Some(Group::Listed(_)))
+    }
+
     /// The next buffer of `group`, or several of them; `ranges` is what of them may be used.
     ///
     /// # Errors
@@ -196,6 +219,33 @@ impl Groups {
         }
     }
 
+    /// The next buffers of a ring, for receives of `wanted` bytes each (0 for as many as a buffer has): as many as `bytes`
+    /// reach into, and at most `most`. None of a list, nor of a ring whose buffers are used up piece by piece.
+    pub fn look_ahead(&self, group: u16, wanted: usize, bytes: usize, most: usize, to: &mut Upcoming) {
+        let Ok(ring) = self.ring(group) else { return };
+        let Ok(tail) = ring.tail() else { return };
+        let available = usize::from(tail.wrapping_sub(ring.head)).min(most).min(UPCOMING_MAX);
+        let mut left = bytes;
+        while !ring.incremental && left != 0 && to.count < available {
+            let Ok((address, room, id)) = ring.read(ring.head.wrapping_add(to.count as u16)) else { break };
+            let used = if wanted == 0 { room as usize } else { wanted.min(room as usize) };
+            if used == 0 {
+                break; // a receive that ends the request
+            }
+            to.ranges[to.count] = [address as usize, used];
+            to.cqe_flags[to.count] = Held::new(address, id, room).cqe_flags();
+            to.count += 1;
+            left = left.saturating_sub(used);
+        }
+    }
+
+    /// Takes the next `count` buffers off their ring, which [`look_ahead`](Self::look_ahead) has found.
+    pub fn take(&mut self, group: u16, count: u16) {
+        if let Some(Group::Ring(ring)) = self.0.get_mut(&group) {
+            ring.advance(0, count);
+        }
+    }
+
     /// `bytes` of the first `count` buffers are used: takes them, or that part of them, off their ring. Called again for a
     /// transfer that went on, it takes what was added since, unless another request has taken that.
     pub fn commit(&mut self, group: u16, held: &mut Held, bytes: usize, count: u16) {
@@ -212,8 +262,22 @@ impl Groups {
         held.committed = true;
     }
 
+    /// Undoes the [`commit`](Self::commit) of a whole buffer, unless another request has taken one since.
+    pub fn take_back(&mut self, group: u16, held: &mut Held) {
+        if !held.committed || held.listed {
+            return;
+        }
+        let Some(Group::Ring(ring)) = self.0.get_mut(&group).filter(|_| held.taken.1 == 1) else { return };
+        if ring.head == held.head && ring.give_back(held) {
+            (held.committed, held.taken) = (false, (0, 0));
+        }
+    }
+
     /// Gives back a buffer that was not used. Those of a ring have not been taken off it.
     pub fn give_back(&mut self, group: u16, held: Held) {
+        if mutated(Mutation::LosesABuffer) {
+            return;
+        }
         if let (true, Some(Group::Listed(list))) = (held.listed, self.0.get_mut(&group)) {
             list.push_front(Listed { address: held.address, bytes: held.whole_bytes, id: held.id });
         }
@@ -374,6 +438,20 @@ impl BufferRing {
         }
         held.last = next == tail;
         Ok(held)
+    }
+
+    /// Moves the head back to a buffer that was used up. False where the entry there is another one by now.
+    fn give_back(&mut self, held: &Held) -> bool {
+        let before = self.head.wrapping_sub(1);
+        let whole = if self.incremental { 0 } else { held.whole_bytes };
+        if self.read(before) != Ok((held.address, whole, held.id)) {
+            return false;
+        }
+        if self.incremental && user_write(self.entry(before) + 8, &held.whole_bytes).is_err() {
+            return false;
+        }
+        self.head = before;
+        true
     }
 
     /// Moves the head on after `bytes` of `count` buffers were used. False when the entry at the head has some left.

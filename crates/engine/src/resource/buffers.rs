@@ -2,6 +2,7 @@
 //! nothing is pinned, and the kernel checks the addresses again at each transfer.
 
 use super::tag::Tag;
+use crate::mutation::{mutated, Mutation};
 use crate::os::user_read;
 use crate::ring::Ring;
 use crate::Errno;
@@ -35,6 +36,9 @@ impl Buffers {
     /// Registers `count` iovecs found at `address`, with their tags (0, or missing, for none). An `address` of 0 leaves
     /// all slots empty.
     pub fn new(ring: &'static Ring, address: u64, count: u32, tags: &[u64]) -> Result<Buffers, Errno> {
+        if address == 0 && tags.iter().any(|tag| *tag != 0) {
+            return Err(Errno::INVAL); // `io_sqe_buffers_register` in io_uring/rsrc.c: a tag needs a buffer
+        }
         let mut buffers = Buffers { slots: (0..count).map(|_| None).collect() };
         if address != 0 {
             let done = buffers.fill(ring, 0, address, count, tags)?;
@@ -107,7 +111,8 @@ impl Buffers {
     pub fn find(&self, index: u16, address: u64, bytes: u64) -> Result<&Arc<Buffer>, Errno> {
         let buffer = self.get(index)?;
         let end = address.checked_add(bytes).ok_or(Errno::FAULT)?;
-        if address < buffer.address || end > buffer.address + buffer.bytes {
+        let outside = mutated(Mutation::FirstByteIsOutside) && address == buffer.address;
+        if address < buffer.address || end > buffer.address + buffer.bytes || outside {
             return Err(Errno::FAULT);
         }
         Ok(buffer)

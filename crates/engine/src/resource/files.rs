@@ -5,6 +5,7 @@
 //! has the poll set forget what it knows of the number (`Entries::forget`).
 
 use super::tag::Tag;
+use crate::mutation::{mutated, Mutation};
 use crate::ring::Ring;
 use crate::{descriptors, Errno};
 use anyring_abi::{IORING_FILE_INDEX_ALLOC, IORING_REGISTER_FILES_SKIP};
@@ -86,8 +87,8 @@ pub struct Files {
     slots: Vec<Option<Arc<FixedFile>>>,
     /// Where allocation (`IORING_FILE_INDEX_ALLOC`) looks.
     range: Range<usize>,
-    /// Where it begins: behind the slot that was filled last, or at the one that was emptied last, if that was later; so
-    /// it may lie outside of the range. Source: `alloc_hint` in io_uring/filetable.h.
+    /// Where it begins, if that is in the range: behind the slot that was filled last, or at the one that was emptied last,
+    /// if that was later. Source: `alloc_hint` in io_uring/filetable.h.
     hint: usize,
 }
 
@@ -144,7 +145,9 @@ impl Files {
                 IORING_REGISTER_FILES_SKIP if tag == 0 => continue,
                 IORING_REGISTER_FILES_SKIP => Err(Errno::INVAL),
                 fd => {
-                    self.empty(index);
+                    if !mutated(Mutation::StaleRegisteredFile) {
+                        self.empty(index);
+                    }
                     open(ring, fd, tag)
                 }
             };
@@ -179,12 +182,15 @@ impl Files {
     /// An empty slot. Source: `io_file_bitmap_get` in io_uring/filetable.c.
     fn find_free(&mut self) -> Option<usize> {
         let Range { start, end } = self.range.clone();
+        if !self.range.contains(&self.hint) {
+            self.hint = start;
+        }
         let free = |slots: Range<usize>| slots.into_iter().find(|slot| self.slots[*slot].is_none());
-        let behind = free(self.hint..end.max(self.hint));
+        let behind = free(self.hint..end);
         if behind.is_some() || self.hint == start {
             return behind;
         }
-        let before = free(start..self.hint.max(start));
+        let before = free(start..self.hint);
         self.hint = start;
         before
     }

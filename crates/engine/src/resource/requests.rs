@@ -56,8 +56,10 @@ impl RingGuard {
                 match pipe.tell([read_slot, write_slot]) {
                     Ok(()) => return Verdict::Done(0),
                     Err(error) => {
+                        // In this order: free slots are looked for from the last one on.
+                        let _ = files.remove(read_slot as u32);
                         let _ = files.remove(write_slot as u32);
-                        error
+                        return Verdict::error(error);
                     }
                 }
             }

@@ -23,6 +23,7 @@ pub fn cancel(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
         return Err(Errno::INVAL);
     }
     let cancel = Cancel::with_flags((keys >> 32) as u32, user_data, keys as i32, opcode as u32)?;
+    guard.catch_up();
     let mut answer = ended(guard.cancel_requests(&cancel));
     if answer != Err(Errno::ALREADY) {
         return answer;

@@ -32,6 +32,7 @@
 
 use super::layout::word;
 use super::{Ring, RingGuard};
+use crate::mutation::{mutated, Mutation};
 use crate::path::worker::Job;
 use crate::request::{Path, Request, State};
 use crate::{log, process, stats, Errno};
@@ -195,6 +196,9 @@ impl RingGuard {
     /// Whether the ring was struck by a panic, in this process or another.
     #[inline]
     pub fn is_broken(&self) -> bool {
+        if mutated(Mutation::OthersAreNotToldOfPanics) {
+            return self.ring.health.0.load(Ordering::Relaxed) == ENDED;
+        }
         self.control.header().broken.load(Ordering::Relaxed) != 0
     }
 
@@ -244,6 +248,9 @@ impl RingGuard {
         let ring = self.ring;
         let state = &mut **self;
         state.ready.clear();
+        state.successors.clear();
+        state.found_polls.clear();
+        state.counted_before = None;
         state.counting.clear();
         state.chain = None;
         state.drain = Default::default();
@@ -259,7 +266,8 @@ impl RingGuard {
         state.entries.forget_requests();
         let alone = state.aio.as_mut().map(|context| context.take_alone()).unwrap_or_default();
         let mut finished = Vec::new();
-        let ended = state.slab.sweep(|request| stays(request, &mut finished));
+        let all_stay = mutated(Mutation::BrokenRingKeepsRequests);
+        let ended = state.slab.sweep(|request| stays(request, &mut finished) || all_stay);
         if let Some(mut unanswered) = ring.unanswered.lock() {
             unanswered.extend(ended.iter().map(|request| (request.user_data, request.record)));
             unanswered.extend(alone.iter().map(|(place, _)| (u64::from(*place), None)));

@@ -23,6 +23,7 @@
 //! holder is a process.
 
 use super::waiters::Waiters;
+use crate::mutation::{mutated, Mutation};
 use crate::os::{Os, Sys};
 use crate::Errno;
 use anyring_abi::Cqe;
@@ -66,6 +67,9 @@ pub struct Header {
     pub submitter: AtomicU32,
     /// Not 0 once the process that made the ring has died.
     pub maker_died: AtomicU32,
+    /// Not 0 once a member shares its descriptors with another: record locks do not conflict between these, so that they no
+    /// longer tell who lives.
+    pub locks_are_blind: AtomicU32,
     /// How often a process woke another's epoll wait through the socket pair.
     pub kicks: AtomicU32,
     /// How often the ring was resized. This and the two below are stored while `submitter` is set, by a process that is
@@ -249,7 +253,7 @@ impl Control {
             if poster == 0 {
                 return;
             }
-            if !super::member::lives(self.lock_file, poster - 1) {
+            if !self.lives(poster - 1) {
                 let post = self.lock_post_among_others();
                 // Acquire: partner is the Release store below, of another one that waited.
                 if word.load(Ordering::Acquire) == poster {
@@ -270,7 +274,9 @@ impl Control {
             let holder = word.load(Ordering::Relaxed);
             // Acquire pairs with the Release store in PostLock's drop; from a dead holder, with whatever it stored last:
             // every step under the lock leaves a state that the next holder can go on from (see `position`).
-            let dead = holder != 0 && round % 1000 == 0 && !super::member::lives(self.lock_file, holder - 1);
+            let stays = mutated(Mutation::DeadHolderKeepsTheLock);
+            assert!(!stays || round < 10_000, "who waits for a dead holder waits for ever");
+            let dead = holder != 0 && round % 1000 == 0 && !self.lives(holder - 1) && !stays;
             let free = holder == 0 || dead;
             let taken = free
                 && word.compare_exchange(holder, self.member + 1, Ordering::Acquire, Ordering::Relaxed).is_ok();

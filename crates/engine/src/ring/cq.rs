@@ -11,6 +11,7 @@ use super::layout::word;
 use super::view::View;
 use super::{Records, RingGuard};
 use crate::forced::{point, Point};
+use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, Os, Sys};
 use crate::{process, stats};
 use anyring_abi::{
@@ -291,6 +292,9 @@ impl RingGuard {
                 if !post.push_backlog(batch.cqes[batch.posted], batch.extra) {
                     break;
                 }
+                if mutated(Mutation::OverflowPostsTwice) {
+                    let _ = post.push_backlog(batch.cqes[batch.posted], batch.extra);
+                }
                 batch.posted += 1;
                 point(Point::Backlog);
             }
@@ -373,6 +377,7 @@ impl RingGuard {
             let disabled = self.memory.view.load(word::CQ_FLAGS).unwrap_or(0) & IORING_CQ_EVENTFD_DISABLED != 0;
             if !disabled && (asynchronous || !only_asynchronous) {
                 signal(eventfd, 1);
+                self.signalled = true;
             }
         }
         if self.ring().polled_by_ring.load(Ordering::Relaxed) {
@@ -422,11 +427,18 @@ impl RingGuard {
 
     /// Whether one more CQE would find room in the CQ.
     pub fn has_room(&self) -> bool {
+        self.room() != 0
+    }
+
+    /// How many CQEs would find room in the CQ.
+    pub fn room(&self) -> u32 {
         let (tail, backlog) = self.posted();
+        let Ok(ready) = self.cq_ready(tail) else { return 0 };
+        if backlog != 0 || !self.spill.is_empty() {
+            return 0;
+        }
         let entries = self.memory.view.layout().cq_entries;
-        let ahead = self.batch.count as u32;
-        let room = self.cq_ready(tail).is_ok_and(|ready| ready.saturating_add(ahead) < entries);
-        room && backlog == 0 && self.spill.is_empty()
+        entries.saturating_sub(ready.saturating_add(self.batch.count as u32))
     }
 
     /// Whether CQEs wait for room in the CQ.

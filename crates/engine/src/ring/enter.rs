@@ -2,6 +2,7 @@
 
 use super::layout::word;
 use super::{LockFailure, Ring, RingGuard};
+use crate::mutation::{mutated, Mutation};
 use crate::os::{check, syscall, user_read};
 use crate::path::driver::{wait, Wish};
 use crate::path::{iopoll, sqpoll};
@@ -47,7 +48,9 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
         // A signal handler interrupted the engine on this very ring: the interrupted call consumes these SQEs before it
         // lets go, so they are as good as submitted; waiting is impossible.
         Err(LockFailure::Reentry) if call.to_submit != 0 => {
-            ring.owed.fetch_add(call.to_submit, Ordering::Relaxed);
+            if !mutated(Mutation::HandlersSqesForgotten) {
+                ring.owed.fetch_add(call.to_submit, Ordering::Relaxed);
+            }
             return Ok(call.to_submit);
         }
         Err(failure) => return Err(failure.into()),
@@ -70,6 +73,9 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
         guard.submits_and_waits = call.flags & IORING_ENTER_GETEVENTS != 0;
         submitted = guard.submit(call.to_submit)?;
         guard.settle();
+        if guard.submits_and_waits || !ring.defers() {
+            guard.go_on();
+        }
         if submitted != call.to_submit {
             guard.call_helper();
             return Ok(submitted);

@@ -1,6 +1,7 @@
 //! How a ring's life begins and ends, and what a forked child takes over of it.
 
 use super::{control, Ring, RingGuard, State};
+use crate::mutation::{mutated, Mutation};
 use crate::request::{self, Slab};
 use core::sync::atomic::Ordering;
 
@@ -35,7 +36,9 @@ impl Ring {
         // SAFETY: no other thread exists. The state may be in the middle of a change by a thread that the child does not
         // have; all that is kept of it are plain numbers and mappings, the rest is forgotten, not dropped.
         unsafe {
-            self.state.reset();
+            if !mutated(Mutation::LocksStayHeldAfterFork) {
+                self.state.reset();
+            }
             self.arrived.reset();
             self.unanswered.reset();
             self.retired.reset();
@@ -63,6 +66,7 @@ impl RingGuard {
         }
         self.abandoned = true;
         self.ready.clear();
+        self.successors.clear();
         self.chain = None;
         self.submission = None;
         drop(core::mem::take(&mut self.drain));
@@ -108,6 +112,9 @@ impl State {
     fn forget_flight(&mut self) {
         core::mem::forget(core::mem::take(&mut self.slab));
         core::mem::forget(core::mem::take(&mut self.ready));
+        core::mem::forget(core::mem::take(&mut self.successors));
+        core::mem::forget(core::mem::take(&mut self.found_polls));
+        self.counted_before = None;
         core::mem::forget(core::mem::take(&mut self.timers));
         core::mem::take(&mut self.entries).abandon();
         core::mem::take(&mut self.kernel_aio).abandon();

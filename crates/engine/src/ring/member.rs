@@ -15,8 +15,9 @@
 
 use super::control::{Control, MEMBERS, NO_MEMBER, RECORD_FREE};
 use super::RingGuard;
+use crate::mutation::{mutated, Mutation};
 use crate::os::{check, syscall, Os, Sys};
-use crate::Errno;
+use crate::{process, Errno};
 use anyring_abi::Cqe;
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -45,16 +46,19 @@ fn record_lock(file: i32, operation: i32, kind: i32, number: u32) -> Result<libc
     check(syscall(libc::SYS_fcntl, args)).map(|_| lock)
 }
 
-/// Whether the process with member number `number` lives. Not to be asked about oneself: one's own lock does not conflict.
-/// Where the kernel does not tell, it does.
-pub fn lives(lock_file: i32, number: u32) -> bool {
-    match record_lock(lock_file, libc::F_GETLK, libc::F_WRLCK, number) {
-        Ok(lock) => lock.l_type != libc::F_UNLCK as _,
-        Err(_) => true,
-    }
-}
-
 impl Control {
+    /// Whether the process with member number `number` lives. Not to be asked about oneself: one's own lock does not
+    /// conflict. Where the kernel does not tell, it does.
+    pub fn lives(&self, number: u32) -> bool {
+        if self.header().locks_are_blind.load(Ordering::Relaxed) != 0 {
+            return true;
+        }
+        match record_lock(self.lock_file, libc::F_GETLK, libc::F_WRLCK, number) {
+            Ok(lock) => lock.l_type != libc::F_UNLCK as _,
+            Err(_) => true,
+        }
+    }
+
     /// Makes the calling process, which has just made the ring, its first member.
     pub fn found(&mut self) {
         let _ = record_lock(self.lock_file, libc::F_SETLK, libc::F_WRLCK, MAKER);
@@ -69,7 +73,7 @@ impl Control {
             let joined = self.member(number).joined.load(Ordering::Relaxed) != 0;
             // A number that is taken is asked about first: taking the lock of a live member fails anyway, but this is the
             // usual case when many processes share a ring, and a failed F_SETLK allocates.
-            if joined && lives(self.lock_file, number) {
+            if joined && self.lives(number) {
                 continue;
             }
             if record_lock(self.lock_file, libc::F_SETLK, libc::F_WRLCK, number).is_ok() {
@@ -95,7 +99,7 @@ impl Control {
         }
         loop {
             let submitter = header.submitter.load(Ordering::Acquire); // partner: the Release store of 0 after a submission
-            if submitter == 0 || !lives(self.lock_file, submitter - 1) {
+            if submitter == 0 || !self.lives(submitter - 1) {
                 break;
             }
             let _ = Sys::futex_wait(&header.submitter, submitter, Some(50_000));
@@ -109,6 +113,9 @@ impl Control {
     /// number of the ring's descriptor, `engine_end` the other end, in which the bytes arrive and which every poll set
     /// watches.
     fn kick_others(&self, program_end: i32, engine_end: i32) {
+        if mutated(Mutation::OtherProcessesSleepOn) {
+            return;
+        }
         let byte = 1u8;
         let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
         let send = [program_end as usize, &byte as *const u8 as usize, 1, flags, 0, 0];
@@ -142,11 +149,15 @@ impl RingGuard {
     pub fn maker_lives(&self) -> bool {
         let control = self.control;
         let died = control.header().maker_died.load(Ordering::Relaxed) != 0;
-        !died && (control.member == MAKER || lives(control.lock_file, MAKER))
+        !died && (control.member == MAKER || control.lives(MAKER))
     }
 
     /// Makes the process, a forked child, a member of the ring.
     pub(super) fn join(&mut self) -> Result<(), Errno> {
+        if process::shares_descriptors() {
+            // Relaxed: whoever does not see it yet has looked at the lock before this process is a member.
+            self.control.header().locks_are_blind.store(1, Ordering::Relaxed);
+        }
         let number = self.control.take_number()?;
         self.control.member = number;
         if self.control.begin_sharing() {
@@ -168,10 +179,13 @@ impl RingGuard {
     /// Looks for members that died and takes over what they left.
     #[cold]
     pub fn look_for_the_dead(&mut self) {
+        if mutated(Mutation::TheDeadAreNotBuried) {
+            return;
+        }
         let control = self.control;
         for number in 0..control.header().members_end.load(Ordering::Relaxed).min(MEMBERS) {
             let joined = control.member(number).joined.load(Ordering::Relaxed) != 0;
-            if number == control.member || !joined || lives(control.lock_file, number) {
+            if number == control.member || !joined || control.lives(number) {
                 continue;
             }
             // Its lock makes this process the only one that buries it.

@@ -28,14 +28,17 @@ pub struct Memory {
 }
 
 /// Runs `grow` under a file size limit of at least `bytes`: RLIMIT_FSIZE counts memfds too, and a file beyond it raises
-/// SIGXFSZ in the program.
+/// SIGXFSZ in the program. ENOMEM where the hard limit is lower.
 pub fn with_file_size<T>(bytes: u64, grow: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
     let limit = getrlimit(Resource::Fsize);
     if limit.current.is_none_or(|current| current >= bytes) {
         return grow();
     }
-    setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), ..limit })?;
+    if setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), ..limit }).is_err() {
+        crate::log::line(&format!("no memory for a ring: the hard limit RLIMIT_FSIZE is below {bytes} bytes"));
+        return Err(Errno::NOMEM);
+    }
     let answer = grow();
     setrlimit(Resource::Fsize, limit)?;
     answer

@@ -12,6 +12,7 @@ use crate::path::kernel_aio::KernelAio;
 use crate::path::readiness::Entries;
 use crate::path::spin::Spin;
 use crate::path::sqpoll;
+use crate::path::stalls::Stalls;
 use crate::request::drain::Drain;
 use crate::request::timer::{Clock, Timers};
 use crate::request::Slab;
@@ -150,6 +151,7 @@ fn new_state(flags: u32, memory: Memory, control: Control, engine_end: i32, cook
         slab: Slab::default(),
         ready: VecDeque::new(),
         entries: Entries::default(),
+        stalls: Stalls::default(),
         kernel_aio: KernelAio::default(),
         submits_and_waits: false,
         attempt_put_off: false,
@@ -157,6 +159,9 @@ fn new_state(flags: u32, memory: Memory, control: Control, engine_end: i32, cook
         timers: Timers::default(),
         counting: Vec::new(),
         completions: 0,
+        counted_before: None,
+        successors: Vec::new(),
+        found_polls: Vec::new(),
         chain: None,
         submission: None,
         drain: Drain::default(),
@@ -169,6 +174,7 @@ fn new_state(flags: u32, memory: Memory, control: Control, engine_end: i32, cook
         buffers: None,
         groups: crate::resource::buf_ring::Groups::default(),
         eventfd: None,
+        signalled: false,
         bell: None,
         issuer: if flags & (IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_R_DISABLED) == IORING_SETUP_SINGLE_ISSUER {
             process::thread_id()

@@ -7,6 +7,7 @@ use crate::forced::{point, Point};
 use crate::op::net::refused_flags;
 use crate::op::{definition, on_iopoll, Definition, FileUse, Op, Verdict};
 use crate::path::crew::Hold;
+use crate::request::cancel::ends_others;
 use crate::request::{Path, Request, Target};
 use crate::{stats, Errno};
 use anyring_abi::{
@@ -36,6 +37,15 @@ impl RingGuard {
     /// Consumes up to `to_submit` SQEs; answers how many. Source: `io_submit_sqes` in io_uring/io_uring.c.
     #[inline]
     pub fn submit(&mut self, to_submit: u32) -> Result<u32, Errno> {
+        self.entries.begin_turns();
+        self.counted_before = Some(self.completions);
+        let submitted = self.consume(to_submit);
+        self.end_together();
+        submitted
+    }
+
+    #[inline]
+    fn consume(&mut self, to_submit: u32) -> Result<u32, Errno> {
         let view = self.memory.view;
         let tail = view.load(word::SQ_TAIL)?;
         let control = self.control;
@@ -60,7 +70,7 @@ impl RingGuard {
     /// What follows a submission, whoever made it.
     fn end_submission(&mut self) {
         self.look_at_gathered();
-        self.end_chain();
+        self.end_open_chain();
         self.look_at_gathered(); // the head of a chain that ends here
         if !self.drain.is_idle() {
             self.release_submitted();
@@ -92,6 +102,9 @@ impl RingGuard {
             let copied = view.sqe(index);
             let sqe = copied.as_ref().map_err(|error| *error)?;
             submitted += 1;
+            if submitted == 1 && ends_others(sqe.opcode) {
+                self.catch_up();
+            }
             let accepted = self.accept(sqe);
             if !accepted && !self.ring().has(IORING_SETUP_SUBMIT_ALL) {
                 break;
@@ -117,6 +130,9 @@ impl RingGuard {
                 break;
             }
             submitted += 1;
+            if submitted == 1 && ends_others(sqe.opcode) {
+                self.catch_up();
+            }
             let accepted = self.accept(&sqe);
             if !accepted && !self.ring().has(IORING_SETUP_SUBMIT_ALL) {
                 break;
@@ -175,12 +191,13 @@ impl RingGuard {
         if let Err(error) = self.check_op(op) {
             return self.refuse(sqe, error, 0, on_its_way);
         }
+        let target = row.target(sqe);
+        self.serve_turns(op, &target);
         let alone = sqe.flags & NOT_ALONE == 0 && self.chain.is_none() && self.drain.is_idle();
         if !alone || row.own_place || sqe.personality != 0 {
             self.accept_in_order(op, opcode, row, sqe, on_its_way);
             return true;
         }
-        let target = row.target(sqe);
         self.record(|it| it.submit_alone(sqe, &target));
         match self.attempt(op, &target, true) {
             Verdict::Done(result) => {

@@ -8,6 +8,7 @@ use anyring_abi::{Cqe, GeteventsArg, Opcode, Sqe, Timespec};
 use anyring_abi::{IORING_CQE_F_SKIP, IORING_ENTER_EXT_ARG, IORING_ENTER_EXT_ARG_REG, IORING_ENTER_GETEVENTS};
 use anyring_abi::{IORING_ENTER_SQ_WAIT, IORING_ENTER_SQ_WAKEUP, IORING_FEAT_EXT_ARG, IORING_FEAT_MIN_TIMEOUT};
 use anyring_abi::{IORING_SETUP_SQPOLL, IORING_SQ_CQ_OVERFLOW, IORING_SQ_NEED_WAKEUP, IORING_SQ_TASKRUN};
+use anyring_engine::mutation::{mutated, Mutation};
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::{null, null_mut};
 use core::sync::atomic::{fence, Ordering};
@@ -230,7 +231,8 @@ fn queue_timeout(ring: &Ring, wait_nr: u32, ts: *const Timespec) -> Result<u32, 
 #[inline]
 pub(super) fn get_sqe(ring: &Ring) -> *mut Sqe {
     let tail = ring.sq.sqe_tail.get();
-    if tail.wrapping_sub(ring.sq_head()) >= ring.sq.ring_entries {
+    let most = ring.sq.ring_entries + u32::from(mutated(Mutation::OneSqeTooMany));
+    if tail.wrapping_sub(ring.sq_head()) >= most {
         return null_mut();
     }
     ring.sq.sqe_tail.set(tail.wrapping_add(1));

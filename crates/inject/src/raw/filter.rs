@@ -8,6 +8,7 @@ use super::object::Object;
 use crate::backend;
 use crate::door::{KNOWN_NUMBERS, RING_NUMBERS};
 use anyring_abi::{AIO_CALLS, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
+use anyring_engine::mutation::{mutated, Mutation};
 use core::mem::offset_of;
 use libc::{seccomp_data, sock_filter};
 
@@ -30,8 +31,9 @@ const ON_RINGS: [(i64, usize); 6] = [
     (libc::SYS_epoll_ctl, 2),
     (libc::SYS_fcntl, 0),
 ];
-/// Numbers that are trapped whatever their arguments: rare ones that may concern rings or our handler.
-const ALWAYS: [i64; 2] = [libc::SYS_close_range, libc::SYS_rt_sigaction];
+/// Numbers that are trapped whatever their arguments: rare ones that may concern rings or our handler. A mask that blocked
+/// SIGSYS would make the next trap kill the program.
+const ALWAYS: [i64; 3] = [libc::SYS_close_range, libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask];
 
 /// Builds the programs that trap the calls of [`crate::dispatch`], but for waits, at `objects`: as few as the length
 /// limit allows.
@@ -156,7 +158,7 @@ fn search(program: &mut Vec<sock_filter>, range: &Addresses) {
     let from = program.len();
     let size = size_of_search(range) as u32;
     program.push(load(offset_of!(seccomp_data, instruction_pointer) + 4));
-    program.push(jump(EQUAL, range.high, 1, 0));
+    program.push(same(range.high, 1));
     program.push(skip(size - 3));
     program.push(load(offset_of!(seccomp_data, instruction_pointer)));
     if range.exact.is_empty() {
@@ -169,6 +171,14 @@ fn search(program: &mut Vec<sock_filter>, range: &Addresses) {
     debug_assert_eq!(program.len(), from + size as usize);
 }
 
+/// Jumps over `over` instructions where a half of the address is `half`.
+fn same(half: u32, over: u8) -> sock_filter {
+    match mutated(Mutation::FilterIgnoresTheAddress) {
+        true => jump(AT_LEAST, 0, over, 0),
+        false => jump(EQUAL, half, over, 0),
+    }
+}
+
 /// How many addresses are compared one after the other at the end of a binary search.
 const LEAF: usize = 16;
 
@@ -177,7 +187,7 @@ fn tree(program: &mut Vec<sock_filter>, exact: &[u32], end: usize) {
     if exact.len() <= LEAF {
         for (index, address) in exact.iter().enumerate() {
             // Over the comparisons left and the jump to the end.
-            program.push(jump(EQUAL, *address, (exact.len() - index) as u8, 0));
+            program.push(same(*address, (exact.len() - index) as u8));
         }
         program.push(skip((end - program.len() - 1) as u32));
         program.push(answer(TRAP));

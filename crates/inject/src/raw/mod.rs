@@ -13,16 +13,20 @@
 //! io_uring itself.
 
 mod filter;
+mod island;
 mod object;
 mod patch;
 pub(crate) mod probe;
+mod run;
 mod scan;
 mod stack;
 mod trap;
 
 use crate::{backend, descriptor, signals, sys};
 use anyring_engine::lock::Lock;
+use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::{os, process};
+use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{sock_filter, sock_fprog};
 use object::{Known, Object};
@@ -42,8 +46,8 @@ pub fn installed() -> bool {
     INSTALLED.load(Ordering::Relaxed)
 }
 
-/// Whether an instruction that makes io_uring_enter(2) is mapped, and no filter of ours could be installed: a ring that
-/// such a program made by libc's `syscall()` would never be served.
+/// Whether an instruction that makes io_uring_enter(2) is mapped, and no filter of ours traps it: a ring that such a program
+/// made by libc's `syscall()` would never be served.
 pub fn enters_unseen() -> bool {
     ENTERS_UNSEEN.load(Ordering::Relaxed)
 }
@@ -63,10 +67,13 @@ pub fn start() {
     }
 }
 
-/// Looks through what dlopen(3) has just mapped.
-pub fn look_again() {
+/// Looks through what dlopen(3), which answered `handle`, has just mapped.
+pub fn look_again(handle: *mut c_void) {
     if let Some(known) = KNOWN.lock().as_deref_mut().and_then(Option::as_mut) {
-        cover(known);
+        object::opened(known, handle);
+        if !mutated(Mutation::PluginsAreNotScanned) {
+            cover(known);
+        }
     }
 }
 
@@ -92,13 +99,20 @@ fn cover(known: &mut Known) {
         process::set_closes_are_seen(!known.may_close);
     }
     let objects = &known.objects[first_new..];
-    if objects.is_empty() || DECLINED.load(Ordering::Relaxed) || !(installed() || backend::serves_instructions()) {
+    if mutated(Mutation::EveryProcessGetsAFilter) && objects.is_empty() {
+        const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+        install(&[sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: ALLOW }]);
+    }
+    if objects.is_empty() || !(installed() || backend::serves_instructions()) {
         return;
     }
-    if !trap_calls(objects) && objects.iter().any(|object| object.enters) {
+    let declined = DECLINED.load(Ordering::Relaxed);
+    if (declined || !trap_calls(objects)) && objects.iter().any(|object| object.enters) {
         ENTERS_UNSEEN.store(true, Ordering::Relaxed);
     }
-    trap_waits(known, first_new);
+    if !declined {
+        trap_waits(known, first_new);
+    }
 }
 
 /// Has io_uring's calls trapped in these objects. False where that is not possible for all of them.
@@ -155,7 +169,7 @@ fn install(program: &[sock_filter]) -> bool {
 
 /// Whether raw instructions are left alone by the program's environment.
 fn declined() -> bool {
-    std::env::var_os("ANYRING_RAW").is_some_and(|value| value == "0")
+    std::env::var_os("ANYRING_RAW").is_some_and(|value| value == "0" && !mutated(Mutation::RawZeroIsIgnored))
 }
 
 /// Whether the program's environment says that nothing is served here.

@@ -27,6 +27,8 @@ pub struct Known {
     pub may_close: bool,
     /// Whether waits at those sites are trapped, too.
     pub waits_are_trapped: bool,
+    /// Whether a library was passed over at start since this one stands before all its functions.
+    passed_over: bool,
     segments: Vec<Seen>,
     /// The loader's count of objects ever added.
     additions: u64,
@@ -67,6 +69,28 @@ pub fn look(known: &mut Known) -> usize {
     first_new
 }
 
+/// dlopen(3) has answered `handle`. If it is a library's that was passed over, its functions can be had by the handle, past our
+/// symbols: the next [`look`] looks it through, though nothing was added.
+pub fn opened(known: &mut Known, handle: *mut c_void) {
+    // The beginning of link.h's struct link_map.
+    #[repr(C)]
+    struct LinkMap {
+        _address: usize,
+        name: *const core::ffi::c_char,
+    }
+    if !known.passed_over || handle.is_null() {
+        return;
+    }
+    let mut map: *const LinkMap = core::ptr::null();
+    // SAFETY: a handle that the loader has just answered; it fills in the pointer.
+    let told = unsafe { libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut map).cast()) } == 0;
+    // SAFETY: what the loader told lives as long as the handle, which is the caller's.
+    if told && !map.is_null() && known_function(unsafe { (*map).name }).is_some() {
+        known.passed_over = false;
+        known.additions = u64::MAX; // as many as there never are
+    }
+}
+
 unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
     // SAFETY: the loader passes a valid object description and our own argument, and calls from one thread.
     let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
@@ -83,6 +107,7 @@ unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, search: *mut c
         unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize) }
     };
     if search.at_start && is_replaced(info.dlpi_name) {
+        search.known.passed_over = true;
         return 0;
     }
     let code = headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0);

@@ -1,15 +1,16 @@
 //! Trapped instructions that become jumps: a trap costs 2.7 us, a jump next to nothing.
 //!
-//! Where `mov $number, %eax` is directly before a `syscall`, its five bytes can hold `jmp rel32`. [`is_due`] counts the
-//! traps of each instruction, without a lock, in the handler; after [`TRAPS`] of them the trapped thread, already
-//! outside the handler, calls [`apply`] before it makes its call. The jump leads to an island, a page of ours within
-//! reach of it, and that to [`patched`], which takes a stack, builds the frame that a trap builds, and goes on where
-//! the trapped do. It leaves the same behind as the instruction: rax, the return address in rcx, the flags in r11.
+//! [`is_due`] counts the traps of each instruction, without a lock, in the handler; after [`TRAPS`] of them the trapped
+//! thread, already outside the handler, calls [`apply`] before it makes its call. That replaces one of the instructions
+//! directly before the `syscall` (`run.rs`) with `jmp rel32` to an island within its reach (`island.rs`), which has a copy
+//! of what stands from there to the `syscall`. If the number then is the one that trapped, it jumps to [`patched`], which
+//! takes a stack, builds the frame that a trap builds, and goes on where the trapped do, else to the `syscall` itself. It
+//! leaves the same behind as the instruction: rax, the return address in rcx, the flags in r11.
 //!
-//! Other threads may be anywhere meanwhile. The `syscall` stays in its place, so one that has executed the mov, or a
-//! branch that leads directly to the `syscall`, traps as before. The five bytes change by one store to the aligned
-//! eight that they lie in, which an instruction fetch sees as a whole or not at all; an instruction that straddles two
-//! such words keeps trapping. That a core may go on with the old bytes for a while does no harm. For the moment of the
+//! Other threads may be anywhere meanwhile. What is behind the replaced instruction stays in its place, so one that has
+//! executed that, or a branch that leads behind it, traps as before. Only bytes of this one instruction change, by one
+//! store to the aligned eight that they lie in, which an instruction fetch sees as a whole or not at all; what of the jump
+//! is beyond keeps its value. That a core may go on with the old bytes for a while does no harm. For the moment of the
 //! store the page is writable as well as executable. Where that is refused (SELinux's execmod, or a filter, which may
 //! kill for it: a child tries first) nothing changes.
 //!
@@ -22,7 +23,9 @@
 //! [`COUNTERS`] is written by handlers of any thread. [`apply`] runs under the lock of [`super::KNOWN`] with all
 //! signals blocked, since a handler that jumps away would keep the lock.
 
+use super::island::{self, Call, Island, Jump, JUMP, PAGE};
 use super::object::Object;
+use super::run::{self, Start};
 use super::stack::{self, Hint};
 use super::trap::{self, asm_on_registers, Registers};
 use super::{probe, scan, KNOWN};
@@ -34,9 +37,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 
 /// How often an instruction has to trap before it is patched.
 const TRAPS: u32 = 64;
-const PAGE: usize = 4096;
-/// The bytes of `syscall`.
-const SYSCALL_LENGTH: usize = 2;
+/// How many instructions are counted; others keep trapping.
+pub const COUNTED: usize = 64;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
 
@@ -46,8 +48,8 @@ struct Counter {
     traps: AtomicU32,
 }
 
-/// Instructions beyond these keep trapping.
-static COUNTERS: [Counter; 64] = [const { Counter { behind: AtomicUsize::new(0), traps: AtomicU32::new(0) } }; 64];
+static COUNTERS: [Counter; COUNTED] =
+    [const { Counter { behind: AtomicUsize::new(0), traps: AtomicU32::new(0) } }; COUNTED];
 
 /// Reads `ANYRING_PATCH`. Before the first trap.
 pub fn prepare() {
@@ -78,16 +80,17 @@ fn counter(behind: usize) -> Option<&'static Counter> {
     })
 }
 
-/// Patches the instruction before `behind`, at which this thread has trapped. Where that is not possible it keeps
-/// trapping, and the log says why.
-pub fn apply(behind: usize) {
+/// Patches the instruction before `behind`, at which this thread has trapped with a call of `number`. Where that is not
+/// possible it keeps trapping, and the log says why.
+pub fn apply(behind: usize, number: u32) {
+    let faults_are_told = island::guard_faults(); // before the mask changes, which a guard looks at
     let mask = set_mask(u64::MAX);
     match KNOWN.try_lock() {
         Some(known) => {
-            let site = behind - SYSCALL_LENGTH;
+            let site = behind - scan::SYSCALL.len();
             let objects = known.as_ref().map_or(&[][..], |known| &known.objects);
             if let Some(object) = objects.iter().find(|object| object.sites.contains(&site)) {
-                if let Err(reason) = patch(object, site) {
+                if let Err(reason) = patch(object, site, number, faults_are_told) {
                     log::line(&format!("the system call at {site:#x} keeps trapping: {reason}"));
                 }
             }
@@ -102,128 +105,84 @@ pub fn apply(behind: usize) {
     set_mask(mask);
 }
 
-fn patch(object: &Object, site: usize) -> Result<(), &'static str> {
+fn patch(object: &Object, site: usize, number: u32, faults_are_told: bool) -> Result<(), &'static str> {
     if !object.is_plain {
         return Err("its code is writable");
     }
     // SAFETY: the object is mapped readable, at least as long as the call of this thread, which comes from it, is not
     // made; nobody but us writes to it.
     let code = unsafe { core::slice::from_raw_parts(object.code.start as *const u8, object.code.len()) };
-    let number = scan::number_loaded_before(code, site - object.code.start)
-        .ok_or("no instruction that loads its number is directly before it")?;
-    let load = site - scan::LOAD_LENGTH;
-    let (word, shift) = (load & !7, load % 8);
-    if shift + scan::LOAD_LENGTH > 8 {
-        return Err("the instruction before it cannot be replaced at once");
+    let offset = site - object.code.start;
+    let first = offset.saturating_sub(run::AROUND + run::MOVED_AT_MOST);
+    let base = object.code.start + first;
+    let mut code = code[first..code.len().min(offset + run::AROUND)].to_vec();
+    island::restore(&mut code, base);
+    let starts = run::starts(&code, site - base, faults_are_told);
+    if starts.is_empty() {
+        return Err("no instruction that may be done elsewhere is directly before it");
+    }
+    let jumps = jumps(&code, base, &starts, site - base);
+    if jumps.is_empty() {
+        return Err("nothing before it can be replaced at once");
     }
     if probe::patching_refusal() != 0 {
         return Err("code must not be writable here");
     }
-    let island = Island::build(number, site)?;
-    let distance = (island as isize - site as isize) as i32; // as `reachable` guarantees; relative to the jump's end
-    let [a, b, c, d] = distance.to_le_bytes();
+    let mut refusal = "";
+    for jump in jumps {
+        let moved = &code[jump.from - base..site - base];
+        match Island::build(&jump, number, site, moved) {
+            Ok(island) => return store(&jump, island).inspect_err(|_| Island::remove(island)),
+            Err(reason) => refusal = reason,
+        }
+    }
+    Err(refusal)
+}
+
+/// Where the `syscall` at `site` can be patched, in order of preference: where every call comes by; where the island may be
+/// anywhere, or below the program; as late as possible, since what is before is passed by computed branches as well.
+fn jumps(code: &[u8], base: usize, starts: &[Start], site: usize) -> Vec<Jump> {
+    let possible = starts.iter().filter_map(|start| Some((start, Jump::new(code, base, start, site)?)));
+    let mut possible: Vec<(&Start, Jump)> = possible.collect();
+    possible.sort_by_key(|(start, jump)| (start.is_passed, !jump.is_free(), jump.leads_up()));
+    possible.into_iter().map(|(_, jump)| jump).collect()
+}
+
+/// Makes the program jump to `island`.
+fn store(jump: &Jump, island: usize) -> Result<(), &'static str> {
+    let (word, shift) = (jump.from & !7, jump.from % 8);
+    let new = jump.bytes(island);
     let protect = |protection: i32| {
         let start = word & !(PAGE - 1);
         // SAFETY: the page holds code of the object, which stays readable and executable throughout.
         unsafe { sys::call(libc::SYS_mprotect, [start, PAGE, protection as usize, 0, 0, 0]) == 0 }
     };
+    // SAFETY: the bytes of the jump belong to code that the caller has looked through.
+    let there = unsafe { core::slice::from_raw_parts(jump.from as *const u8, JUMP) };
+    if there[jump.written..] != new[jump.written..] {
+        return Err("the bytes behind it have changed meanwhile");
+    }
     if !protect(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) {
-        Island::remove(island);
         return Err("its page cannot be made writable");
     }
     // SAFETY: eight aligned bytes of the page that was just made writable. What others do with them is fetching.
     let code = unsafe { AtomicU64::from_ptr(word as *mut u64) };
     let old = code.load(Ordering::Relaxed);
     let mut bytes = old.to_le_bytes();
-    bytes[shift..shift + scan::LOAD_LENGTH].copy_from_slice(&[0xe9, a, b, c, d]);
+    bytes[shift..shift + jump.written].copy_from_slice(&new[..jump.written]);
     // Release: the island was written before.
     let stored = code.compare_exchange(old, u64::from_le_bytes(bytes), Ordering::Release, Ordering::Relaxed);
     if !protect(libc::PROT_READ | libc::PROT_EXEC) {
         log::line("a page of code stays writable: its protection could not be restored");
     }
-    stored.map(drop).map_err(|_| {
-        Island::remove(island);
-        "its bytes have changed meanwhile"
-    })
-}
-
-/// The page to which one patched instruction jumps.
-#[repr(C)]
-struct Island {
-    /// Loads the address of `call` and jumps to [`patched`].
-    code: [u8; 16],
-    /// The address of [`patched`].
-    entry: usize,
-    call: Call,
-}
-
-/// What [`patched`] has to know about the instruction that was patched.
-#[repr(C)]
-struct Call {
-    /// The address of the `syscall`.
-    site: usize,
-    /// The address behind it.
-    behind: usize,
-    number: u64,
-}
-
-impl Island {
-    /// Maps an island for the `syscall` of `number` at `site`, and answers its address.
-    fn build(number: u32, site: usize) -> Result<usize, &'static str> {
-        let page = reachable(site).ok_or("there is no free page in reach of it")?;
-        // lea (call - 7)(%rip), %r11; jmp *(entry - 13)(%rip)
-        let (call, entry) = (offset_of!(Island, call) as u8 - 7, offset_of!(Island, entry) as u8 - 13);
-        let code = [0x4c, 0x8d, 0x1d, call, 0, 0, 0, 0xff, 0x25, entry, 0, 0, 0, 0xcc, 0xcc, 0xcc];
-        let call = Call { site, behind: site + SYSCALL_LENGTH, number: u64::from(number) };
-        // SAFETY: the page is new, writable, larger than an island, and nobody else knows it.
-        unsafe { (page as *mut Island).write(Island { code, entry: patched as *const () as usize, call }) };
-        let protection = (libc::PROT_READ | libc::PROT_EXEC) as usize;
-        // SAFETY: the same page.
-        if unsafe { sys::call(libc::SYS_mprotect, [page, PAGE, protection, 0, 0, 0]) } < 0 {
-            Island::remove(page);
-            return Err("new code cannot be made executable");
-        }
-        Ok(page)
-    }
-
-    fn remove(page: usize) {
-        // SAFETY: called with an island to which no jump was stored.
-        unsafe { sys::call(libc::SYS_munmap, [page, PAGE, 0, 0, 0, 0]) };
-    }
-}
-
-/// Maps a page to which a jump at `site` reaches. Rather below it: above the program itself its heap grows.
-fn reachable(site: usize) -> Option<usize> {
-    const STEP: usize = 1 << 20;
-    const REACH: usize = (1 << 31) - 2 * STEP;
-    // A null pointer with an offset should keep faulting.
-    const LOWEST: usize = STEP;
-    let here = site & !(STEP - 1);
-    let below = (1..REACH / STEP).map_while(|steps| here.checked_sub(steps * STEP)).filter(|at| *at >= LOWEST);
-    let above = (1..REACH / STEP).map_while(|steps| here.checked_add(steps * STEP));
-    below.chain(above).find(|at| map_at(*at))
-}
-
-fn map_at(address: usize) -> bool {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-    let args = [address, PAGE, protection as usize, flags as usize, usize::MAX, 0];
-    // SAFETY: a new private mapping, which replaces none. A kernel older than MAP_FIXED_NOREPLACE takes the address as
-    // a hint; what it mapped elsewhere is unmapped again.
-    unsafe {
-        let mapped = sys::call(libc::SYS_mmap, args);
-        if mapped > 0 && mapped as usize != address {
-            sys::call(libc::SYS_munmap, [mapped as usize, PAGE, 0, 0, 0, 0]);
-        }
-        mapped == address as isize
-    }
+    stored.map(drop).map_err(|_| "its bytes have changed meanwhile")
 }
 
 /// From an island: r11 points to its [`Call`]; rax and rcx are free, as after the mov and under the `syscall` that they
 /// were meant for; all else is the program's. No flag changes before they are saved, and nothing is pushed on the
 /// program's stack.
 #[unsafe(naked)]
-unsafe extern "C" fn patched() {
+pub unsafe extern "C" fn patched() {
     asm_on_registers!(
         "endbr64",
         // A hint counts if its complement and this process add up to -1.

@@ -12,9 +12,9 @@ use yaxpeax_arch::LengthedInstruction;
 use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode, Operand, RegSpec};
 
 /// `syscall`.
-const SYSCALL: [u8; 2] = [0x0f, 0x05];
+pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// How many bytes before a candidate decoding starts, at each place in turn.
-const STARTS: core::ops::Range<usize> = 16..48;
+pub const STARTS: core::ops::Range<usize> = 16..48;
 /// How many bytes after it have to be code.
 const AFTER: usize = 24;
 const LONGEST_INSTRUCTION: usize = 15;
@@ -44,47 +44,11 @@ fn concerned_sites(code: &[u8], found: Vec<Site>) -> Vec<usize> {
 
 /// `mov $number, %eax`: this byte and four of the number.
 const LOAD: u8 = 0xb8;
-/// The bytes of that instruction.
-pub const LOAD_LENGTH: usize = 5;
-
-/// The number that an instruction of [`LOAD_LENGTH`] bytes directly before the `syscall` at `offset` loads, if that
-/// is what stands there, it is one of ours, and no branch nearby leads into its middle.
-pub fn number_loaded_before(code: &[u8], offset: usize) -> Option<u32> {
-    let start = offset.checked_sub(LOAD_LENGTH)?;
-    let bytes = code.get(start..offset + SYSCALL.len())?;
-    let number = u32::from_le_bytes(bytes[1..LOAD_LENGTH].try_into().ok()?);
-    let written_out = bytes[0] == LOAD && is_ours(u64::from(number)) && bytes[LOAD_LENGTH..] == SYSCALL;
-    // A prefix before the byte would make it a part of another instruction.
-    (written_out && arrivals(code, start).is_some() && !is_branched_into(code, start + 1..offset)).then_some(number)
-}
 
 /// Whether the bytes of the instruction directly before the `syscall` at `offset` load the number of io_uring_enter(2).
 pub fn follows_load_of_enter(code: &[u8], offset: usize) -> bool {
     let [a, b, c, d] = (NR_IO_URING_ENTER as u32).to_le_bytes();
     code[..offset].ends_with(&[LOAD, a, b, c, d])
-}
-
-/// Whether a branch of the code around leads to one of the `offsets`.
-fn is_branched_into(code: &[u8], offsets: core::ops::Range<usize>) -> bool {
-    const AROUND: usize = 4096;
-    let end = code.len().min(offsets.end + AROUND);
-    let mut at = offsets.start.saturating_sub(AROUND);
-    while at < end {
-        let Some(instruction) = decode(code, at) else {
-            at += 1;
-            continue;
-        };
-        at += length(&instruction);
-        let distance = match instruction.operand(0) {
-            Operand::ImmediateI8 { imm } => imm as isize,
-            Operand::ImmediateI32 { imm } => imm as isize,
-            _ => continue,
-        };
-        if offsets.contains(&at.wrapping_add_signed(distance)) {
-            return true;
-        }
-    }
-    false
 }
 
 /// Where the two bytes are. The plain SSE2 searcher that every x86-64 has: choosing a better one takes several CPUID
@@ -191,12 +155,14 @@ fn code_follows(code: &[u8], from: usize) -> bool {
     true
 }
 
-fn decode(code: &[u8], at: usize) -> Option<Instruction> {
+/// The instruction at `at`, if the bytes there are one.
+pub fn decode(code: &[u8], at: usize) -> Option<Instruction> {
     let end = code.len().min(at + LONGEST_INSTRUCTION);
     InstDecoder::default().decode_slice(&code[at..end]).ok()
 }
 
-fn length(instruction: &Instruction) -> usize {
+/// How many bytes it has.
+pub fn length(instruction: &Instruction) -> usize {
     instruction.len().to_const() as usize
 }
 
@@ -247,23 +213,6 @@ mod tests {
     fn finds_a_call_whose_number_comes_in_a_register() {
         let (code, start) = between_code(&[0x48, 0x89, 0xf8, 0x0f, 0x05]);
         assert_eq!(sites(&code).0, [start + 3]);
-    }
-
-    #[test]
-    fn knows_the_number_that_is_loaded_directly_before() {
-        let number = |middle: &[u8]| {
-            let (code, start) = between_code(middle);
-            number_loaded_before(&code, start + middle.len() - SYSCALL.len())
-        };
-        assert_eq!(number(&[0xb8, 0xaa, 0x01, 0, 0, 0x0f, 0x05]), Some(0x1aa));
-        // Another number; mov to r8d; to rax with eight bytes; something in between.
-        assert_eq!(number(&[0xb8, 0xca, 0, 0, 0, 0x0f, 0x05]), None);
-        assert_eq!(number(&[0x41, 0xb8, 0xaa, 0x01, 0, 0, 0x0f, 0x05]), None);
-        assert_eq!(number(&[0x48, 0xc7, 0xc0, 0xaa, 0x01, 0, 0, 0x0f, 0x05]), None);
-        assert_eq!(number(&[0xb8, 0xaa, 0x01, 0, 0, 0x89, 0xea, 0x0f, 0x05]), None);
-        // A jump over the first byte of the mov, and one to the syscall, which stays what it is.
-        assert_eq!(number(&[0xeb, 0x01, 0xb8, 0xaa, 0x01, 0, 0, 0x0f, 0x05]), None);
-        assert_eq!(number(&[0xeb, 0x05, 0xb8, 0xaa, 0x01, 0, 0, 0x0f, 0x05]), Some(0x1aa));
     }
 
     #[test]

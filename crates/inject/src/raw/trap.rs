@@ -11,8 +11,9 @@ use super::patch;
 use super::stack::{self, Slot};
 use crate::{dispatch, entry, sys};
 use anyring_engine::forced::{point, Point};
+use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::ring::broken::contain_any;
-use core::mem::{offset_of, size_of};
+use core::mem::{align_of, offset_of, size_of};
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{siginfo_t, ucontext_t};
 
@@ -45,6 +46,10 @@ static STATE_SIZE: AtomicU32 = AtomicU32::new(0);
 /// Not 0 when the processor has xsavec, which leaves out what is in its initial state.
 static COMPACTS: AtomicU32 = AtomicU32::new(0);
 
+/// How the trampoline saves the extended state where the upper halves of the registers are unused: not at all differently
+/// (0), registers 0 to 15 (1), also 16 to 31 and the masks (2). See [`moves`].
+static MOVES: AtomicU32 = AtomicU32::new(0);
+
 /// SYS_SECCOMP: si_code of a trap by a filter.
 const SYS_SECCOMP: i32 = 1;
 
@@ -60,7 +65,39 @@ pub fn prepare() -> bool {
         (core::arch::x86_64::__cpuid_count(0xd, 0), core::arch::x86_64::__cpuid_count(0xd, 1));
     COMPACTS.store(compacted.eax & XSAVEC, Ordering::Relaxed);
     STATE_SIZE.store(standard.ebx.max(compacted.ebx), Ordering::Relaxed);
+    MOVES.store(moves(compacted.eax), Ordering::Relaxed);
     true
+}
+
+/// Which of the ways of [`MOVES`] there is; `extensions` of xsave as CPUID tells them. xrstor takes longer than all the
+/// other work of a call, and moves take a tenth of that, but would mark the upper halves as used, which makes each SSE
+/// instruction of the program slower: so they are done only where these are unused, which xgetbv has to tell. The rest of
+/// the state (x87, protection keys, tiles) nothing here touches.
+fn moves(extensions: u32) -> u32 {
+    const XGETBV_OF_USED: u32 = 1 << 2;
+    const AVX: u32 = 0b111;
+    const AVX512: u32 = 0b111 << 5;
+    // Bound registers, protection keys, tiles.
+    const UNTOUCHED: u32 = 0b11 << 3 | 1 << 9 | 0b11 << 17;
+    const AVX512_F_AND_BW: u32 = 1 << 16 | 1 << 30;
+    let enabled = core::arch::x86_64::__cpuid_count(0xd, 0).eax & enabled();
+    if extensions & XGETBV_OF_USED == 0 || enabled & AVX != AVX || enabled & !(AVX | AVX512 | UNTOUCHED) != 0 {
+        return 0;
+    }
+    let features = core::arch::x86_64::__cpuid_count(7, 0).ebx;
+    match enabled & AVX512 {
+        0 => 1,
+        AVX512 if features & AVX512_F_AND_BW == AVX512_F_AND_BW => 2,
+        _ => 0,
+    }
+}
+
+/// The parts of the extended state that the kernel enabled (XCR0, its lower half).
+fn enabled() -> u32 {
+    let low: u32;
+    // SAFETY: reads a register, which is there: OSXSAVE was seen.
+    unsafe { core::arch::asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") _, options(nomem, nostack)) };
+    low
 }
 
 /// The part of siginfo_t that a SIGSYS fills (sigaction(2)).
@@ -121,8 +158,12 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
         slot,
         patch: u64::from(patch::is_due(info.number, register(libc::REG_RIP) as usize)),
     };
-    let frame = (slot.top() - size_of::<Registers>()) as *mut Registers;
-    // SAFETY: the stack is mapped, was just taken by this thread, and its top is aligned to a page.
+    let frame = match mutated(Mutation::TrampolineOnTheProgramsStack) {
+        true => (trapped_at as usize - size_of::<Registers>()) & !(align_of::<Registers>() - 1),
+        false => slot.top() - size_of::<Registers>(),
+    } as *mut Registers;
+    // SAFETY: the stack is mapped, was just taken by this thread, and its top is aligned to a page. With the mutation it is the
+    // stack that the program has trapped on, below its pointer.
     unsafe { frame.write(saved) };
     gregs[libc::REG_RSP as usize] = frame as i64;
     gregs[libc::REG_RIP as usize] = trampoline as *const () as i64;
@@ -163,19 +204,36 @@ pub unsafe extern "C" fn trampoline() {
     asm_on_registers!(
         "cld",
         "mov rbx, rsp",
+        "cmp dword ptr [rip + {moves}], 0",
+        "je 2f",
+        "mov ecx, 1",
+        "xgetbv",
+        "test eax, 0x44", // the upper halves of registers 0 to 15
+        "jne 2f",
+        "sub rsp, 1344",
+        "and rsp, -64",
+        ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\nmovaps [rsp + 16*\\n], xmm\\n\n.endr",
+        "cmp dword ptr [rip + {moves}], 2",
+        "jne 3f",
+        ".irp n,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\nvmovdqa64 [rsp + 64*\\n - 768], zmm\\n\n.endr",
+        ".irp n,0,1,2,3,4,5,6,7\nkmovq [rsp + 8*\\n + 1280], k\\n\n.endr",
+        "3:",
+        "mov rdi, rbx",
+        "call {emulate}",
+        "vzeroupper",
+        ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\nmovaps xmm\\n, [rsp + 16*\\n]\n.endr",
+        "cmp dword ptr [rip + {moves}], 2",
+        "jne 4f",
+        ".irp n,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\nvmovdqa64 zmm\\n, [rsp + 64*\\n - 768]\n.endr",
+        ".irp n,0,1,2,3,4,5,6,7\nkmovq k\\n, [rsp + 8*\\n + 1280]\n.endr",
+        "jmp 4f",
+        "2:",
         "mov eax, dword ptr [rip + {size}]",
         "sub rsp, rax",
         "and rsp, -64",
         // Saving leaves parts of the header alone, and xrstor refuses one that is not zero there.
         "xor eax, eax",
-        "mov [rsp + 512], rax",
-        "mov [rsp + 520], rax",
-        "mov [rsp + 528], rax",
-        "mov [rsp + 536], rax",
-        "mov [rsp + 544], rax",
-        "mov [rsp + 552], rax",
-        "mov [rsp + 560], rax",
-        "mov [rsp + 568], rax",
+        ".irp n,512,520,528,536,544,552,560,568\nmov [rsp + \\n], rax\n.endr",
         "mov eax, -1",
         "mov edx, -1",
         "cmp dword ptr [rip + {compacts}], 0",
@@ -190,6 +248,7 @@ pub unsafe extern "C" fn trampoline() {
         "mov eax, -1",
         "mov edx, -1",
         "xrstor64 [rsp]",
+        "4:",
         "mov rsp, rbx",
         "push qword ptr [rsp + {flags}]",
         "popfq", // no instruction below changes a flag
@@ -214,6 +273,7 @@ pub unsafe extern "C" fn trampoline() {
         "mov qword ptr [r11 + {owner}], 0",
         "mov r11, [r11 + {slot_flags}]",
         "notrack jmp rcx";
+        moves = sym MOVES,
         size = sym STATE_SIZE,
         compacts = sym COMPACTS,
         emulate = sym emulate,
@@ -226,10 +286,11 @@ pub unsafe extern "C" fn trampoline() {
 unsafe extern "C" fn emulate(registers: *mut Registers) {
     // SAFETY: the trampoline passes the frame at the top of its own stack.
     let registers = unsafe { &mut *registers };
+    let saved = mutated(Mutation::ExtendedStateIsLost).then(|| area_of(registers)).flatten();
     let args = [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9];
     let errno = sys::errno();
     if registers.patch != 0 {
-        entry::aside(|| patch::apply(registers.rip as usize));
+        entry::aside(|| patch::apply(registers.rip as usize, registers.rax as u32));
     }
     let answer = entry::answer_any(|| {
         point(Point::Trap);
@@ -237,4 +298,25 @@ unsafe extern "C" fn emulate(registers: *mut Registers) {
     });
     sys::set_errno(errno);
     registers.rax = answer as u64;
+    if let Some(area) = saved {
+        // SAFETY: the header of the area that the trampoline has filled below `registers`; xrstor takes a component whose bit
+        // here is 0 to its initial state.
+        unsafe { area.add(512).cast::<u64>().write(0) };
+    }
+}
+
+/// Where the trampoline has saved the extended state by xsave, if it has: not where it only moves registers. Asked before
+/// anything else, which may use their upper halves.
+fn area_of(registers: &Registers) -> Option<*mut u8> {
+    const UPPER_HALVES: u32 = 0x44;
+    if MOVES.load(Ordering::Relaxed) != 0 {
+        let used: u32;
+        // SAFETY: reads a register, which is there: `moves` has asked.
+        unsafe { core::arch::asm!("xgetbv", in("ecx") 1, out("eax") used, out("edx") _, options(nomem, nostack)) };
+        if used & UPPER_HALVES == 0 {
+            return None;
+        }
+    }
+    let top = core::ptr::from_ref(registers) as usize;
+    Some(((top - STATE_SIZE.load(Ordering::Relaxed) as usize) & !63) as *mut u8)
 }

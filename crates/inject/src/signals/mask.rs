@@ -4,6 +4,7 @@
 
 use super::{bit, guarded, in_borrowed_memory, index, GUARDABLE};
 use crate::sys;
+use anyring_engine::mutation::{mutated, Mutation};
 use core::ffi::c_int;
 use core::sync::atomic::{compiler_fence, AtomicU64, Ordering};
 use libc::{siginfo_t, sigset_t};
@@ -111,7 +112,7 @@ pub fn held() -> u64 {
 /// Whether masks need any care in this process.
 #[inline]
 pub fn active() -> bool {
-    guarded() != 0 && !in_borrowed_memory()
+    guarded() != 0 && !in_borrowed_memory() && !mutated(Mutation::ProgramBlocksSigsys)
 }
 
 /// The mask to really set where the program asks for `set`, `how` as in sigprocmask(2).

@@ -5,6 +5,7 @@ use super::{bit, guarded, mask};
 use crate::next::{missing, next};
 use crate::{entry, sys};
 use anyring_engine::forced::{point, Point};
+use anyring_engine::mutation::{mutated, Mutation};
 use core::ffi::c_int;
 use libc::{sighandler_t, sigset_t};
 
@@ -51,7 +52,7 @@ pub unsafe extern "C-unwind" fn sigaction(
     let Some(next) = SIGACTION.get() else {
         return missing();
     };
-    if guarded() == 0 || super::in_borrowed_memory() {
+    if guarded() == 0 || super::in_borrowed_memory() || mutated(Mutation::ProgramTakesSigsys) {
         // SAFETY: the caller's own arguments.
         return unsafe { next(signal, new, old) };
     }

@@ -5,17 +5,36 @@ use anyring_xtask::artifacts::Artifacts;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
+
+/// Another libanyring.so to test than the one of this build.
+pub const LIBRARY: &str = "ANYRING_TEST_LIBRARY";
+/// Another folder for what tests make, so that several of them can run at the same time.
+const SCRATCH: &str = "ANYRING_TEST_SCRATCH";
+/// After how many seconds a program hangs.
+const PATIENCE: &str = "ANYRING_TEST_PATIENCE";
 
 /// The libraries of this build: beside the test, not one level up, which `cargo test` does not bring up to date.
 pub fn built() -> Artifacts {
     let test = std::env::current_exe().expect("the test has a path");
     let built = test.parent().map(Artifacts::in_directory).expect("target/PROFILE/deps/TEST");
-    built.expect("libanyring.so and libanyring.a")
+    let built = built.expect("libanyring.so and libanyring.a");
+    match std::env::var_os(LIBRARY) {
+        Some(named) => Artifacts { shared: named.into(), ..built },
+        None => built,
+    }
+}
+
+/// A program that runs longer than this hangs.
+pub fn patience(usual: Duration) -> Duration {
+    let named = std::env::var(PATIENCE).ok().and_then(|seconds| seconds.parse().ok());
+    named.map_or(usual, Duration::from_secs)
 }
 
 /// A directory of that name for a test's files.
 pub fn scratch(name: &str) -> PathBuf {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let all = std::env::var_os(SCRATCH).unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
+    let directory = Path::new(&all).join(name);
     std::fs::create_dir_all(&directory).expect("a scratch directory");
     directory
 }

@@ -4,7 +4,7 @@ use super::{Measurement, Plan, Setting, Workload};
 use crate::backend::Backend::*;
 use crate::message::{DirectWrites, Files, Work};
 use crate::report::{Figure, Mark, Published, WorkloadReport};
-use crate::scratch::{limit_requests, RequestLimits};
+use crate::scratch::RequestLimits;
 use crate::worker::PUNTED;
 
 /// The workload `files`.
@@ -123,7 +123,7 @@ fn plan_async(setting: &mut Setting) -> Result<Plan, String> {
     let (path, smallest) = match setting.scratch.loop_device(bytes) {
         Ok(device) => {
             plan.notes.push("On a loop device of its own, with that limit where sysfs can be written.".to_owned());
-            if let Some(limits) = limit_requests(&device, PUBLISHED_LIMIT_KIB) {
+            if let Some(limits) = setting.scratch.limit_requests(&device, PUBLISHED_LIMIT_KIB) {
                 let RequestLimits { sectors_kib, segments_kib } = limits;
                 plan.marks.push(Mark { x: sectors_kib as f64, label: format!("max_sectors_kb {sectors_kib}") });
                 if segments_kib < sectors_kib {

@@ -51,9 +51,10 @@ impl Header {
         })
     }
 
-    /// recvmsg(2) into one range of program memory: the count, and `MSG_*` that it answered.
-    pub(super) fn receive_into(fd: i32, iovec: [usize; 2], flags: u32) -> Result<(usize, u32), Errno> {
-        let mut header = Header { iovecs: iovec.as_ptr() as usize, iovec_count: 1, ..Header::default() };
+    /// recvmsg(2) into ranges of program memory: the count, and `MSG_*` that it answered.
+    pub(super) fn receive_into(fd: i32, iovecs: &[[usize; 2]], flags: u32) -> Result<(usize, u32), Errno> {
+        let (address, iovec_count) = (iovecs.as_ptr() as usize, iovecs.len());
+        let mut header = Header { iovecs: address, iovec_count, ..Header::default() };
         let count = header.receive(fd, flags)?;
         Ok((count, header.flags))
     }

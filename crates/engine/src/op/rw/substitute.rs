@@ -12,6 +12,7 @@
 //! readers raises SIGPIPE as write(2) does, and one of PIPE_BUF bytes or fewer is atomic.
 
 use crate::descriptors::{for_now, Own};
+use crate::mutation::{mutated, Mutation};
 use crate::op::call;
 use crate::os::{check, syscall, Os, Sys};
 use crate::Errno;
@@ -67,7 +68,7 @@ fn by_status(
         Ok(flags) => flags as i32,
         Err(error) => return Some(Err(error)),
     };
-    if flags & libc::O_NONBLOCK != 0 {
+    if flags & libc::O_NONBLOCK != 0 || (pipe && mutated(Mutation::PlainCallOnFifos)) {
         let number = if write { libc::SYS_writev } else { libc::SYS_readv };
         return Some(call(number, [fd as usize, iovecs as usize, count, 0, 0, 0]));
     }

@@ -1,7 +1,8 @@
 //! Requests that wait for readiness: arming, serving the poll set's events, and taking a number away from under them.
 
-use super::{DEVICE, EDGE, ENDED, FOREIGN_KICK, KICK, READ, WRITE};
+use super::{Entry, DEVICE, EDGE, ENDED, FOREIGN_KICK, KICK, READ, WRITE};
 use crate::forced::{point, Point};
+use crate::mutation::{mutated, Mutation};
 use crate::op::net::socket_option;
 use crate::op::poll::PollAdd;
 use crate::op::{Op, Verdict};
@@ -12,7 +13,7 @@ use crate::request::{Id, ListKind, Path, State, Target};
 use crate::resource::files::FixedFile;
 use crate::ring::RingGuard;
 use crate::{descriptors, process, Errno};
-use anyring_abi::Opcode;
+use anyring_abi::{Opcode, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
 use std::sync::Arc;
 
 /// Events that are taken at a time.
@@ -30,6 +31,19 @@ pub(super) fn events_for(op: &Op, list: ListKind) -> u32 {
 /// The same for a poll.
 pub(super) fn events_of(poll: &PollAdd) -> u32 {
     u32::from(poll.events) | ENDED | libc::EPOLLRDHUP as u32
+}
+
+/// What arming never does to the program's file (decision 13 in ARCHITECTURE.md).
+#[inline]
+fn spoil_file(fd: i32) {
+    if mutated(Mutation::DescriptionsMadeNonblocking) {
+        let args = [fd as usize, libc::F_SETFL as usize, libc::O_NONBLOCK as usize, 0, 0, 0];
+        crate::os::syscall(libc::SYS_fcntl, args);
+    }
+    if mutated(Mutation::PipesOpenedAnew) {
+        let mut both = std::fs::OpenOptions::new();
+        std::mem::forget(both.read(true).write(true).open(format!("/proc/self/fd/{fd}")));
+    }
 }
 
 impl RingGuard {
@@ -55,6 +69,7 @@ impl RingGuard {
         };
         self.entries.check_new(fd)?;
         self.join_list(fd);
+        spoil_file(fd);
         let state = &mut **self;
         let (fresh, shut_down) =
             state.entries.existing(fd).map_or((true, false), |entry| (entry.registered == 0, entry.shut_down));
@@ -83,9 +98,12 @@ impl RingGuard {
                 ListKind::Poll => {}
             }
         }
-        match state.slab[id].opcode {
-            // Waiters for a connection are served in order, as exclusive entries of a wait queue.
-            Opcode::Accept => entry.list(list).push(&mut state.slab, id),
+        let request = &state.slab[id];
+        let keeps_its_place =
+            request.path != Path::Inline && request.flags & IOSQE_ASYNC == 0 && request.op.is_multishot();
+        match request.opcode {
+            // Waiters for a connection are served in order, as exclusive entries of a wait queue, where a multishot one stays.
+            Opcode::Accept if !keeps_its_place => entry.list(list).push(&mut state.slab, id),
             // The kernel's wait queues take io_uring's entries at their head: the last that came is served first.
             _ => entry.list(list).push_front(&mut state.slab, id),
         }
@@ -149,7 +167,12 @@ impl RingGuard {
     #[cold]
     pub fn serve_before(&mut self, id: Id) {
         let Some(request) = self.slab.get(id) else { return };
+        if matches!(request.state, State::Cancelled { .. }) {
+            return;
+        }
         let fd = match (&request.op, &request.target) {
+            // Others may choose from the same group.
+            _ if request.flags & IOSQE_BUFFER_SELECT != 0 => None,
             (Op::Cancel(_) | Op::PollRemove(_), _) => None,
             (Op::Rw(_) | Op::Net(_), Target::Number(fd)) => Some(*fd),
             (Op::Rw(_) | Op::Net(_), Target::Fixed(file) | Target::Private(file)) => Some(file.fd),
@@ -191,11 +214,16 @@ impl RingGuard {
 
     fn serve_one(&mut self, fd: i32, generation: u32, seen: u32) -> bool {
         point(Point::Serve);
-        let Some(entry) = self.entries.existing(fd).filter(|entry| entry.generation == generation) else {
+        let looking = self.entries.looking;
+        let known = |entry: &&mut Entry| entry.generation == generation || mutated(Mutation::StaleEventsCount);
+        let Some(entry) = self.entries.existing(fd).filter(known) else {
             return false;
         };
         if seen & (READ | ENDED) != 0 {
             entry.read_empty = false;
+            if looking && entry.put_off {
+                entry.empty_streak = 0; // it was there: attempt at once again
+            }
             entry.emptied.note_event(seen);
         }
         if seen & (WRITE | ENDED) != 0 {
@@ -217,7 +245,7 @@ impl RingGuard {
         if seen & (WRITE | ENDED) != 0 {
             self.retry(fd, ListKind::Write);
         }
-        self.answer_polls(fd, seen as u16);
+        self.wake_polls(fd, seen as u16);
         true
     }
 
@@ -279,12 +307,11 @@ impl RingGuard {
         }
     }
 
-    /// A multishot request that has just taken what there was waits there again: its last attempt speaks for the others.
+    /// A request that waits there again has found nothing more, and speaks for the others: a multishot one that has just
+    /// taken what there was, a WAITID whose child has nothing to tell.
     fn is_armed_again(&self, id: Id, fd: i32, list: ListKind) -> bool {
         self.slab.get(id).is_some_and(|request| match request.state {
-            State::Armed { fd: on, list: of, worker_when_ready: false } => {
-                (on, of) == (fd, list) && request.op.is_multishot()
-            }
+            State::Armed { fd: on, list: of, worker_when_ready: false } => (on, of) == (fd, list),
             _ => false,
         })
     }
@@ -297,13 +324,60 @@ impl RingGuard {
         }
     }
 
-    /// Answers the poll requests of a descriptor that `seen` concerns.
+    /// The first look of a READ_MULTISHOT that was armed without one. A worker of io-wq only arms it (`io_wq_submit_work`):
+    /// what is there already is task work, and why it may not read, too, is found when there is something.
+    pub fn retry_first(&mut self, id: Id) {
+        let Some((fd, by_worker)) = self.slab.get(id).and_then(|request| match request.state {
+            State::Armed { fd, .. } => Some((fd, request.flags & IOSQE_ASYNC != 0)),
+            _ => None,
+        }) else {
+            return;
+        };
+        self.entries.forget_put_off(fd);
+        if !by_worker {
+            return self.retry_armed(id);
+        }
+        if Sys::poll_now(fd, libc::POLLIN as u16) == Ok(0) {
+            self.entries.entry(fd).read_empty = true; // what comes from now on makes an event
+        } else {
+            self.entries.goes_on = true;
+        }
+    }
+
+    /// Answers the poll requests of a descriptor that an event concerns.
+    fn wake_polls(&mut self, fd: i32, seen: u16) {
+        let by_itself = self.signalled && self.signals(fd);
+        self.signalled &= !by_itself;
+        self.answer(fd, |poll| {
+            // What comes of its own CQEs is the last (EPOLL_URING_WAKE in `io_poll_wake`): it would go round for ever.
+            let last = poll.multishot && by_itself && !poll.found_at_once();
+            let is_socket = || !process::is_ring(fd) && socket_option(fd, libc::SO_TYPE).is_ok();
+            (poll.woken(seen, is_socket), last)
+        });
+    }
+
+    /// Whether `fd`, where a multishot poll waits, is the eventfd that this ring's CQEs signal.
+    fn signals(&mut self, fd: i32) -> bool {
+        let state = &mut **self;
+        let Some(entry) = state.entries.existing(fd) else { return false };
+        let mut polls = core::iter::successors(entry.polls.first(), |id| List::after(&state.slab, *id));
+        let multishot = polls.any(|id| matches!(&state.slab[id].op, Op::Poll(poll) if poll.multishot));
+        multishot && state.eventfd.is_some_and(|(eventfd, _)| process::same_description(eventfd, fd))
+    }
+
+    /// Answers the poll requests of a descriptor that `seen` concerns, as a look found it.
     pub(super) fn answer_polls(&mut self, fd: i32, seen: u16) {
+        self.answer(fd, |_| (seen, false));
+    }
+
+    /// Answers with what `judge` says that each is told, and whether it is the last that it hears.
+    fn answer(&mut self, fd: i32, mut judge: impl FnMut(&mut PollAdd) -> (u16, bool)) {
         let mut next = self.entries.existing(fd).and_then(|entry| entry.polls.first());
         while let Some(id) = next {
             next = List::after(&self.slab, id);
-            let Some(Op::Poll(poll)) = self.slab.get(id).map(|request| &request.op) else { continue };
-            let (answer, multishot) = (poll.matching(seen), poll.multishot);
+            let Some(Op::Poll(poll)) = self.slab.get_mut(id).map(|request| &mut request.op) else { continue };
+            let (seen, last) = judge(poll);
+            let (answer, multishot) = (poll.matching(seen), poll.multishot && !last);
             if answer == 0 {
                 continue;
             }
@@ -326,6 +400,9 @@ impl RingGuard {
     }
 
     pub(super) fn attempt_all_put_off(&mut self) {
+        if mutated(Mutation::PutOffIsNotMadeUpFor) {
+            return;
+        }
         for _ in 0..self.entries.put_off.len() {
             self.attempt_next_put_off();
         }
@@ -433,7 +510,7 @@ impl RingGuard {
             }
             let armed = matches!(self.slab[id].state, State::Armed { .. });
             let queued = matches!(&self.slab[id].state, State::Queued(_) | State::Direct);
-            if !(armed || queued) {
+            if !(armed || queued) || mutated(Mutation::NoPrivateDuplicate) {
                 continue;
             }
             let private = match &file {
@@ -467,21 +544,9 @@ impl RingGuard {
             }
             return;
         }
-        let State::Queued(job) = &self.slab[id].state else {
-            self.slab[id].target = Target::Private(private); // if a worker has to go on
-            return;
-        };
-        // One that no worker has begun is queued anew.
-        if !job.cancel() {
-            job.move_to(&private);
-            self.slab[id].target = Target::Private(private);
-            return;
+        if let State::Queued(job) = &self.slab[id].state {
+            job.move_to(&private); // it keeps its turn
         }
-        let op = job.op.lock().map(|mut op| core::mem::replace(&mut *op, Op::placeholder()));
-        if let Some(op) = op {
-            self.slab[id].op = op;
-        }
-        self.slab[id].target = Target::Private(private);
-        self.punt(id, Approach::Plain);
+        self.slab[id].target = Target::Private(private); // if a worker has to go on
     }
 }

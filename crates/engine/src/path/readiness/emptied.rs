@@ -16,6 +16,7 @@
 //! Part of a ring's state, as all of `path::readiness`.
 
 use super::{Entries, ENDED, READ};
+use crate::mutation::{mutated, Mutation};
 use crate::op::net::{is_plain_tcp, unread_bytes};
 use crate::op::{net, Direction};
 use crate::process;
@@ -41,7 +42,7 @@ impl Emptied {
     /// The poll set told of these events.
     #[inline]
     pub fn note_event(&mut self, seen: u32) {
-        self.doubtful |= seen & BESIDE_DATA != 0;
+        self.doubtful |= seen & BESIDE_DATA != 0 && !mutated(Mutation::EndIsNoDoubt);
     }
 }
 
@@ -101,7 +102,18 @@ impl RingGuard {
     #[inline]
     pub fn look_for_unlooked(&mut self) {
         if core::mem::take(&mut self.entries.unlooked) {
+            self.entries.looking = true;
             self.poll_now();
+            self.entries.looking = false;
+        }
+    }
+
+    /// At the end of a submission: what became ready before it, and what its READ_MULTISHOTs have left behind, has its turn.
+    #[inline]
+    pub fn go_on(&mut self) {
+        if core::mem::take(&mut self.entries.goes_on) {
+            self.poll_now();
+            self.settle();
         }
     }
 

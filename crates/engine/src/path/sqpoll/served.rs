@@ -2,6 +2,7 @@
 
 use super::FAIR_SHARE;
 use crate::forced::{point, Point};
+use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::process;
 use crate::ring::broken::{contain, contain_any};
@@ -178,6 +179,7 @@ impl Served {
 
     /// Says whether the program must enter to have its SQEs seen.
     pub fn need_wakeup(&mut self, needed: bool) {
+        let needed = needed && !mutated(Mutation::AsleepWithoutSayingSo);
         let (set, clear) = if needed { (IORING_SQ_NEED_WAKEUP, 0) } else { (0, IORING_SQ_NEED_WAKEUP) };
         self.with(|guard| {
             let control = guard.control;

@@ -8,6 +8,7 @@
 //! | queued | the worker that takes it / a cancellation, by compare-and-swap | running / cancelled |
 //! | running | its worker | finished, when the verdict is on its way to the ring |
 
+use super::hashed::Inode;
 use super::number::Number;
 use super::{begun, class_of, Asleep};
 use crate::event::WorkTimes;
@@ -64,6 +65,8 @@ pub struct Job {
     pub(super) approach: Approach,
     /// Which of the two limits of IORING_REGISTER_IOWQ_MAX_WORKERS it counts against.
     pub(super) class: usize,
+    /// What it has to be made in its order for.
+    pub(super) inode: Option<Inode>,
     stage: AtomicU32,
     /// When a worker had it.
     times: WorkTimes,
@@ -78,15 +81,13 @@ impl core::fmt::Debug for Job {
 }
 
 impl Job {
-    /// A job that has not been queued yet.
+    /// A job that has not been queued yet. `file` keeps the number open, if it is none of the program's.
     pub fn new(
-        ring: &'static Ring,
-        cookie: u64,
-        request: Id,
+        (ring, cookie, request): (&'static Ring, u64, Id),
         op: Op,
-        fd: i32,
+        (fd, file): (i32, Option<Arc<FixedFile>>),
         approach: Approach,
-        file: Option<Arc<FixedFile>>,
+        inode: Option<Inode>,
     ) -> Arc<Job> {
         let (op, verdict) = (Lock::new(op), Lock::new(None));
         Arc::new(Job {
@@ -98,6 +99,7 @@ impl Job {
             number: Number::new(fd, file),
             approach,
             class: class_of(fd),
+            inode,
             stage: AtomicU32::new(QUEUED),
             times: WorkTimes::default(),
             waiter: OnceLock::new(),
@@ -156,6 +158,11 @@ impl Job {
             self.times.begin();
         }
         begins
+    }
+
+    /// Whether its call is one that sleeps if it has to.
+    pub fn is_plain(&self) -> bool {
+        self.approach != Approach::AttemptFirst
     }
 
     /// When a worker had it, unless it is a thread that only waited for it.

@@ -11,6 +11,7 @@
 //!
 //! Each does its two in this order, and all four are sequentially consistent: so the worker reads the duplicate, or is seen.
 
+use crate::mutation::{mutated, Mutation};
 use crate::process;
 use crate::resource::files::FixedFile;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
@@ -52,6 +53,9 @@ impl Number {
     pub fn replace(&self, private: &Arc<FixedFile>) {
         if self.kept.set(private.clone()).is_err() {
             return; // it was none of the program's
+        }
+        if mutated(Mutation::JobKeepsTheNumber) {
+            return;
         }
         self.fd.store(private.fd, SeqCst);
         let caller = self.caller.load(SeqCst);

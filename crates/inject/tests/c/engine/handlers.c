@@ -1,6 +1,8 @@
 /* Signal handlers that use the ring which they interrupt. */
 #include "engine.h"
 
+#include "holdings.h"
+
 #define ROUNDS 60000
 #define NOPS 16
 
@@ -197,6 +199,108 @@ static void another_thread_waits_after_the_jump(void)
 	CHECK(pthread_join(other, NULL) == 0);
 }
 
+static struct io_uring other;
+
+static void wait_elsewhere_in_handler(int signal)
+{
+	struct __kernel_timespec soon = {0, 1000000};
+	struct io_uring_cqe *cqe;
+
+	(void)signal;
+	CHECK(io_uring_wait_cqe_timeout(&other, &cqe, &soon) == -ETIME);
+	seen_by_handler++;
+}
+
+/* The handler waits on another ring than its thread sleeps on, which ends all the same when it is closed. */
+static void handler_waits_elsewhere(void)
+{
+	const int rings = 20;
+	struct io_uring_cqe *cqe;
+	int descriptors, ms = 0;
+
+	need_proc();
+	CHECK(pipe(pipes) == 0);
+	init_ring(&other, 8, 0);
+	submit_read(&other, pipes[0], buffer, 1, 1);
+	on_alarm(wait_elsewhere_in_handler);
+	descriptors = entries_of("/proc/self/fd");
+	for (int round = 0; round < rings; round++) {
+		init_ring(&ring, 8, 0);
+		submit_read(&ring, pipes[0], buffer, 1, 2);
+		alarm_us(3000, 0);
+		CHECK(io_uring_wait_cqe(&ring, &cqe) == -EINTR);
+		io_uring_queue_exit(&ring);
+	}
+	CHECK(seen_by_handler == rings);
+	/* The helper's and the first ring's own are there by now. */
+	while (entries_of("/proc/self/fd") > descriptors + 6 && ms++ < LONG_MS)
+		usleep(1000);
+	CHECK(entries_of("/proc/self/fd") <= descriptors + 6);
+	write_all(pipes[1], "x");
+	expect(&other, 1, 1);
+}
+
+static void jump_after_a_wait(int signal)
+{
+	wait_elsewhere_in_handler(signal);
+	siglongjmp(before_the_wait, 1);
+}
+
+static void jump_while_waiting(int signal)
+{
+	struct io_uring_cqe *cqe;
+
+	(void)signal;
+	if (!seen_by_handler++) {
+		alarm_us(3000, 0);
+		io_uring_wait_cqe(&other, &cqe);
+		CHECK(!"the wait in the handler returned");
+	}
+	siglongjmp(before_the_wait, 1);
+}
+
+/* A jump leaves a wait behind a handler's that is over, or two waits at once. */
+static void jumps_over_waits(void (*handler)(int))
+{
+	struct sigaction action = {.sa_handler = handler, .sa_flags = SA_NODEFER};
+	struct io_uring_cqe *cqe;
+	volatile int descriptors = 0;
+
+	need_proc();
+	CHECK(pipe(pipes) == 0);
+	init_ring(&other, 8, 0);
+	submit_read(&other, pipes[0], buffer, 1, 1);
+	CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+	for (volatile int round = 0; round < 20; round++) {
+		init_ring(&ring, 8, 0);
+		submit_read(&ring, pipes[0], buffer, 1, 2);
+		seen_by_handler = 0;
+		if (sigsetjmp(before_the_wait, 1) == 0) {
+			alarm_us(3000, 0);
+			io_uring_wait_cqe(&ring, &cqe);
+			CHECK(!"the wait returned, though the pipe is empty");
+		}
+		io_uring_queue_exit(&ring);
+		if (round == 3)
+			descriptors = entries_of("/proc/self/fd");
+	}
+	for (int ms = 0; entries_of("/proc/self/fd") > descriptors + 6 && ms < LONG_MS; ms++)
+		usleep(1000);
+	CHECK(entries_of("/proc/self/fd") <= descriptors + 6);
+	write_all(pipes[1], "x");
+	expect(&other, 1, 1);
+}
+
+static void jumps_after_a_wait(void)
+{
+	jumps_over_waits(jump_after_a_wait);
+}
+
+static void jumps_over_two_waits(void)
+{
+	jumps_over_waits(jump_while_waiting);
+}
+
 static void nothing(int signal)
 {
 	(void)signal;
@@ -229,6 +333,9 @@ static void interrupts_polls(void)
 
 CASES({"submits", handler_submits},
       {"waits", handler_waits},
+      {"waits-elsewhere", handler_waits_elsewhere},
+      {"jumps-after-a-wait", jumps_after_a_wait},
+      {"jumps-over-two-waits", jumps_over_two_waits},
       {"interrupts-polls", interrupts_polls},
       {"jumps", wait_after_the_jump},
       {"jumps-and-looks", only_look_after_the_jump},

@@ -5,25 +5,44 @@
 #include <stddef.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 
-/* io_uring_enter by a call that can be patched, by one whose mov straddles eight bytes, by one with an instruction in
- * between, and by one that is reached past its mov. */
+/* io_uring_enter by a call that can be patched; by one before which no five bytes lie in one aligned word; by ones with
+ * instructions in between that may stand elsewhere and that may not; by ones that are reached past what is replaced; by one
+ * that loads its arguments in between, and by one whose number comes in a register. */
 long enter(long fd, long submit, long wait, long flags, long set, long size);
 long enter_straddling(long fd, long submit, long wait, long flags, long set, long size);
 long enter_apart(long fd, long submit, long wait, long flags, long set, long size);
 long enter_behind(long fd, long submit, long wait, long flags, long set, long size);
-extern const unsigned char enter_call[], straddling_call[], apart_call[];
-__asm__(".text\n.globl enter, enter_straddling, enter_apart, enter_behind\n"
+long enter_moved(long fd, long submit, long flags, long wait, long set, long size);
+long enter_behind_moved(long fd, long submit, long flags, long wait, long set, long size);
+long enter_loaded(const long arguments[5], const long *size);
+long any_call(long fd, long submit, long wait, long flags, long set, long number);
+extern const unsigned char enter_call[], straddling_or[], apart_call[], moved_load[], moved_call[], loaded_load[],
+	loaded_size[], any_size[];
+__asm__(".text\n.globl enter, enter_straddling, enter_apart, enter_behind, enter_moved, enter_behind_moved\n"
+	/* The fourth argument comes third: what is in between has to be done. */
+	".p2align 6\nenter_moved: mov %rdx, %r10\n.p2align 3\nmoved_load: mov $426, %eax\nmov %ecx, %edx\nxor %r8d, %r8d\n"
+	"moved_call: syscall\nret\n"
+	".p2align 6\nenter_behind_moved: mov %rdx, %r10\nmov $426, %eax\nmov %ecx, %edx\njmp moved_call\n"
 	".p2align 6\nenter: mov %rcx, %r10\n.p2align 3\nmov $426, %eax\nenter_call: syscall\nret\n"
 	".p2align 6\nenter_behind: mov %rcx, %r10\nmov $426, %eax\njmp enter_call\n"
-	".p2align 6\nenter_straddling: mov %rcx, %r10\n.p2align 3\nnop\nnop\nnop\nnop\n"
-	"mov $426, %eax\nstraddling_call: syscall\nret\n"
-	".p2align 6\nenter_apart: mov %rcx, %r10\n.p2align 3\nmov $426, %eax\nmov %r8, %r8\napart_call: syscall\nret\n");
+	/* What is left of a jump at the `or`, 0xb8, leads 1.2 GB down. */
+	".p2align 6\nenter_straddling: mov %rcx, %r10\npush %r11\npop %r11\nnop\nstraddling_or: or $0, %r10d\n"
+	"mov $426, %eax\nsyscall\nret\n"
+	".p2align 6\nenter_apart: mov %rcx, %r10\n.p2align 3\nmov $426, %eax\npush %r8\npop %r8\napart_call: syscall\nret\n"
+	".p2align 6\nenter_loaded: mov %rsi, %rcx\nmov 16(%rdi), %rdx\nmov 24(%rdi), %r10\nmov 32(%rdi), %r8\n.p2align 3\n"
+	"loaded_load: mov $426, %eax\nmov %r8, -8(%rsp)\nloaded_size: mov (%rcx), %r9\nmov 8(%rdi), %rsi\n"
+	/* Nothing else has five bytes in one word. */
+	"mov %rdx, %rdx\n"
+	"mov -8(%rsp), %r8\nmov (%rdi), %edi\nsyscall\nret\n"
+	".p2align 6\nany_call: mov %rcx, %r10\nmov %r9d, %eax\n.p2align 3\nany_size: mov $8, %r9d\nsyscall\nret\n");
 
 typedef long (*entrance)(long, long, long, long, long, long);
 
 static struct ring ring, other;
 static volatile int calls;
+static long *size; /* on a page of its own */
 static sigjmp_buf out;
 
 static void nops_by(entrance enter, struct ring *ring, int count)
@@ -46,6 +65,48 @@ static void nops(struct ring *ring, int count)
 	nops_by(enter, ring, count);
 }
 
+static long by_moved(long fd, long submit, long wait, long flags, long set, long size)
+{
+	return enter_moved(fd, submit, flags, wait, set, size);
+}
+
+static long behind_moved(long fd, long submit, long wait, long flags, long set, long size)
+{
+	return enter_behind_moved(fd, submit, flags, wait, set, size);
+}
+
+static long by_loaded(long fd, long submit, long wait, long flags, long set, long size_of_set)
+{
+	const long arguments[5] = { fd, submit, wait, flags, set };
+
+	*size = size_of_set;
+	return enter_loaded(arguments, size);
+}
+
+static long by_loaded_of_thread(long fd, long submit, long wait, long flags, long set, long size_of_set)
+{
+	const long arguments[5] = { fd, submit, wait, flags, set };
+
+	return enter_loaded(arguments, &size_of_set);
+}
+
+static long by_any(long fd, long submit, long wait, long flags, long set, long size_of_set)
+{
+	(void)size_of_set;
+	return any_call(fd, submit, wait, flags, set, __NR_io_uring_enter);
+}
+
+/* A call whose number comes in a register makes others as well. */
+static void any(void)
+{
+	nops_by(by_any, &ring, 300);
+	expect_patched(any_size + 5);
+	CHECK(any_call(0, 0, 0, 0, 0, __NR_getpid) == getpid());
+	CHECK(any_call(12345, 0, 0, 0, 0, __NR_io_uring_register) == -EBADF);
+	CHECK(any_call(-1, 0, 0, 0, 0, __NR_io_uring_enter) == -EBADF);
+	nops_by(by_any, &ring, 10);
+}
+
 static void shapes(void)
 {
 	nops(&ring, 20);
@@ -54,9 +115,21 @@ static void shapes(void)
 	expect_patched(enter_call);
 	nops_by(enter_behind, &ring, 300);
 	nops_by(enter_straddling, &ring, 300);
-	CHECK(!is_patched(straddling_call));
+	expect_patched(straddling_or + 5);
+	nops_by(enter_straddling, &ring, 300);
 	nops_by(enter_apart, &ring, 300);
 	CHECK(!is_patched(apart_call));
+	nops_by(by_loaded, &ring, 300);
+	expect_patched(loaded_load + 5);
+	nops_by(by_loaded, &ring, 300);
+	any();
+	nops_by(by_moved, &ring, 300);
+	expect_patched(moved_load + 5);
+	nops_by(by_moved, &ring, 300);
+	nops_by(behind_moved, &ring, 300);
+	/* The set of signals is cleared in between. */
+	CHECK(enter_moved(ring.fd, 0, IORING_ENTER_GETEVENTS, 0, 1, 0) == 0);
+	CHECK(enter_moved(ring.fd, 0, 1 << 30, 0, 0, 0) == -EINVAL);
 	errno = 77;
 	CHECK(enter(-1, 0, 0, 0, 0, 0) == -EBADF);
 	CHECK(enter(ring.fd, 0, 0, 1 << 30, 0, 0) == -EINVAL);
@@ -74,7 +147,63 @@ static void expect_success(pid_t child)
 	}
 }
 
+/* What an instruction reads cannot be read when it has been moved, too: the handler sees it where it stands. */
+static void allow_reading(int sig, siginfo_t *info, void *context)
+{
+	const greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
+
+	(void)sig;
+	CHECK(info->si_addr == size && info->si_code == SEGV_ACCERR);
+	CHECK(registers[REG_RIP] == (greg_t)loaded_size);
+	CHECK(registers[REG_RAX] == __NR_io_uring_enter && registers[REG_RCX] == (greg_t)size);
+	CHECK(mprotect(size, 4096, PROT_READ | PROT_WRITE) == 0);
+	calls++;
+}
+
+static void leave(int sig, siginfo_t *info, void *context)
+{
+	allow_reading(sig, info, context);
+	siglongjmp(out, 1);
+}
+
+static void faults(void)
+{
+	struct sigaction action = { .sa_sigaction = allow_reading, .sa_flags = SA_SIGINFO };
+	const long arguments[5] = { ring.fd, 0, 0, 0, 0 };
+
+	nops_by(by_loaded, &ring, 300);
+	expect_patched(loaded_load + 5);
+	*size = 0;
+	CHECK(sigaction(SIGSEGV, &action, NULL) == 0);
+	for (int i = 1; i <= 10; i++) {
+		CHECK(mprotect(size, 4096, PROT_NONE) == 0);
+		CHECK(enter_loaded(arguments, size) == 0 && calls == i);
+	}
+	action.sa_sigaction = leave;
+	CHECK(sigaction(SIGSEGV, &action, NULL) == 0);
+	for (volatile int i = 11; i <= 20; i++) {
+		CHECK(mprotect(size, 4096, PROT_NONE) == 0);
+		if (sigsetjmp(out, 1) == 0) {
+			enter_loaded(arguments, size);
+			CHECK(!"read what may not be read");
+		}
+		CHECK(calls == i);
+	}
+	nops_by(by_loaded, &ring, 300);
+}
+
+static void dies(void)
+{
+	const long arguments[5] = { ring.fd, 0, 0, 0, 0 };
+
+	nops_by(by_loaded, &ring, 300);
+	expect_patched(loaded_load + 5);
+	CHECK(mprotect(size, 4096, PROT_NONE) == 0);
+	enter_loaded(arguments, size);
+}
+
 static pthread_barrier_t start;
+static entrance used;
 
 static void *in_thread(void *data)
 {
@@ -83,14 +212,15 @@ static void *in_thread(void *data)
 	(void)data;
 	CHECK(ring_open(&own, 4) == 0);
 	pthread_barrier_wait(&start);
-	nops(&own, 300);
+	nops_by(used, &own, 300);
 	close(own.fd);
 	return NULL;
 }
 
 /* Threads that are everywhere in and around the call while it is patched, in a new process each time. */
-static void threads(void)
+static void threads(entrance enter, const unsigned char *behind)
 {
+	used = enter;
 	for (int round = 0; round < 20; round++) {
 		pid_t child = fork();
 
@@ -102,11 +232,11 @@ static void threads(void)
 				CHECK(pthread_create(&ids[i], NULL, in_thread, NULL) == 0);
 			for (int i = 0; i < 6; i++)
 				CHECK(pthread_join(ids[i], NULL) == 0);
-			expect_patched(enter_call);
+			expect_patched(behind);
 			_exit(0);
 		}
 		expect_success(child);
-		CHECK(!is_patched(enter_call));
+		CHECK(!is_patched(behind));
 	}
 }
 
@@ -274,13 +404,23 @@ int main(int argc, char **argv)
 
 	expect_trap();
 	CHECK(ring_open(&ring, 8) == 0 && ring_open(&other, 8) == 0);
+	size = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(size != MAP_FAILED);
 	if (!strcmp(name, "shapes")) {
 		shapes();
 	} else if (!strcmp(name, "silent-shapes")) {
 		shapes();
 		return 0;
 	} else if (!strcmp(name, "threads")) {
-		threads();
+		threads(enter, enter_call);
+	} else if (!strcmp(name, "threads-straddling")) {
+		threads(enter_straddling, straddling_or + 5);
+	} else if (!strcmp(name, "threads-loading")) {
+		threads(by_loaded_of_thread, loaded_load + 5);
+	} else if (!strcmp(name, "faults")) {
+		faults();
+	} else if (!strcmp(name, "dies")) {
+		dies();
 	} else if (!strcmp(name, "interrupted")) {
 		interrupted();
 	} else if (!strcmp(name, "jumped")) {

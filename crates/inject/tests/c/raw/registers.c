@@ -49,6 +49,44 @@ __asm__(".text\n.globl probe\nprobe:\n"
 	"pop %r15\npop %r14\npop %r13\npop %r12\npop %rbp\npop %rbx\nret\n"
 	".local stored_rcx\n.comm stored_rcx,8,8\n");
 
+/* Vector registers whose upper halves are unused, as most programs leave them, and, if `wide`, those beyond 15 and the
+ * masks. */
+struct vectors {
+	unsigned char low[16][32], high[16][64];
+	uint64_t masks[8];
+};
+_Static_assert(offsetof(struct vectors, high) == 512 && offsetof(struct vectors, masks) == 1536, "offsets");
+long probe_vectors(struct vectors *before, struct vectors *after, int wide);
+extern const unsigned char vectors_call[];
+__asm__(".text\n.globl probe_vectors\nprobe_vectors:\n"
+	"vzeroupper\n"
+	".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\nmovups \\n*32(%rdi), %xmm\\n\n.endr\n"
+	"test %edx, %edx\nje 1f\n"
+	".irp n,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\nvmovdqu64 512+(\\n-16)*64(%rdi), %zmm\\n\n.endr\n"
+	".irp n,0,1,2,3,4,5,6,7\nkmovq 1536+\\n*8(%rdi), %k\\n\n.endr\n"
+	"1: push %rsi\npush %rdx\nmov $-1, %edi\nxor %r10d, %r10d\n"
+	".p2align 3\nmov $426, %eax\nvectors_call: syscall\n"
+	"pop %rdx\npop %rsi\n"
+	".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\nvmovdqu %ymm\\n, \\n*32(%rsi)\n.endr\n"
+	"test %edx, %edx\nje 2f\n"
+	".irp n,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\nvmovdqu64 %zmm\\n, 512+(\\n-16)*64(%rsi)\n.endr\n"
+	".irp n,0,1,2,3,4,5,6,7\nkmovq %k\\n, 1536+\\n*8(%rsi)\n.endr\n"
+	"2: ret\n");
+
+static void vectors_once(int seed)
+{
+	static struct vectors before, after;
+	const int wide = __builtin_cpu_supports("avx512bw") != 0;
+
+	for (size_t i = 0; i < sizeof(before); i++)
+		((unsigned char *)&before)[i] = (unsigned char)(i * 5 + i / 64 + (size_t)seed);
+	for (int i = 0; i < 16; i++)
+		memset(before.low[i] + 16, 0, 16);
+	memset(&after, 0, sizeof(after));
+	CHECK(probe_vectors(&before, &after, wide) == -EBADF);
+	CHECK(memcmp(&before, &after, wide ? sizeof(before) : sizeof(before.low)) == 0);
+}
+
 static int is_close(const unsigned char *x87, long double value)
 {
 	return memcmp(x87, &value, 10) == 0;
@@ -90,9 +128,12 @@ static void set_rounding(unsigned mode)
 int main(void)
 {
 	expect_trap();
-	for (int i = 0; i < 500; i++)
+	for (int i = 0; i < 500; i++) {
 		once(i);
+		vectors_once(i);
+	}
 	expect_patched(probe_call);
+	expect_patched(vectors_call);
 	set_rounding(0x800); /* upwards */
 	for (int i = 0; i < 500; i++)
 		once(i);

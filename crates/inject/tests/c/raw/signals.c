@@ -4,8 +4,10 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <poll.h>
+#include <sched.h>
 #include <stddef.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <ucontext.h>
 
 static struct ring ring, other;
@@ -119,6 +121,48 @@ static void blocked(void)
 	CHECK(signal(999, SIG_IGN) == SIG_ERR && errno == EINVAL);
 }
 
+/* Without a ring, too: each call after the first is trapped. */
+static void blocked_by_instruction(void)
+{
+	uint64_t all = ~0ul, none = 0, mask = 0;
+	char action[32] = { 0 };
+	sigset_t pending;
+
+	CHECK(raw6(__NR_rt_sigprocmask, SIG_SETMASK, (long)&all, 0, 8, 0, 0) == 0);
+	CHECK(raw6(__NR_rt_sigaction, SIGUSR1, 0, (long)action, 8, 0, 0) == 0);
+	CHECK(raw6(__NR_rt_sigprocmask, SIG_BLOCK, 0, (long)&mask, 8, 0, 0) == 0);
+	CHECK(mask == (all & ~(1ul << (SIGKILL - 1) | 1ul << (SIGSTOP - 1))));
+	CHECK(raise(SIGSYS) == 0 && sigpending(&pending) == 0 && sigismember(&pending, SIGSYS));
+	install(SIGSYS, nop_handler, 0);
+	CHECK(ring_open(&other, 8) == 0);
+	ring_nop(&other, 1);
+	CHECK(calls == 0);
+	CHECK(raw6(__NR_rt_sigprocmask, SIG_SETMASK, (long)&none, 0, 8, 0, 0) == 0);
+	CHECK(calls == 1);
+}
+
+static int trace(void *data)
+{
+	char action[32] = { 0 };
+
+	(void)data;
+	return raw6(__NR_rt_sigaction, SIGUSR1, 0, (long)action, 8, 0, 0) == 0 ? 5 : 6;
+}
+
+/* As LeakSanitizer looks at a process that ends: from a process with the same memory, with all signals blocked. */
+static void traced(void)
+{
+	uint64_t all = ~0ul;
+	char *stack = malloc(1 << 18);
+	int status, tracer;
+
+	CHECK(stack && raw6(__NR_rt_sigprocmask, SIG_BLOCK, (long)&all, 0, 8, 0, 0) == 0);
+	tracer = clone(trace, stack + (1 << 18), CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_UNTRACED | SIGCHLD, NULL);
+	CHECK(tracer > 0 && waitpid(tracer, &status, 0) == tracer);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 5);
+	CHECK(trace(NULL) == 5);
+}
+
 /* A handler that makes raw calls of its own while the thread is in a blocking one. */
 static void interrupted(void)
 {
@@ -202,6 +246,11 @@ int main(int argc, char **argv)
 	const char *name = argc > 1 ? argv[1] : "";
 
 	expect_trap();
+	if (!strcmp(name, "blocked-by-instruction") || !strcmp(name, "traced")) {
+		name[0] == 'b' ? blocked_by_instruction() : traced();
+		puts("done");
+		return 0;
+	}
 	CHECK(ring_open(&ring, 8) == 0 && ring_open(&other, 8) == 0);
 	if (!strcmp(name, "own-filter")) {
 		own_filter();

@@ -13,6 +13,7 @@ use crate::outcome::{expect, Outcome, Stop};
 use crate::peer::not_for;
 use anyring_lab::message::{Door, Measured, Messages, Program, Proof, Receiver};
 use anyring_lab::statistics::percentiles;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What the two threads have in common.
 trait Channel: Sync {
@@ -47,6 +48,7 @@ pub fn run(program: Program, door: Door, work: &Messages) -> Outcome<Measured> {
         Program::Uring => both(uring::Rings::new(door), *work),
         Program::Epoll => both(queue::WithEventfd::new(1)?, *work),
         Program::Futex => both(queue::WithFutex::new(1), *work),
+        Program::Libc => neither(*work),
         other => not_for(other),
     }
 }
@@ -54,7 +56,79 @@ pub fn run(program: Program, door: Door, work: &Messages) -> Outcome<Measured> {
 /// The number of the message that ends it.
 const LAST: u32 = 0x7fff_ffff;
 
+/// What two threads did with a channel.
+struct Traffic {
+    /// What sending each message took.
+    sender_ns: Vec<f64>,
+    /// The time until each was received.
+    receiver_ns: Vec<f64>,
+    cpu_us: f64,
+    proof: Option<Proof>,
+}
+
 fn both<C: Channel + 'static>(channel: C, work: Messages) -> Outcome<Measured> {
+    let Traffic { sender_ns, receiver_ns, cpu_us, proof } = traffic(channel, work)?;
+    let count = sender_ns.len();
+    expect(count > 0 && count == receiver_ns.len(), || {
+        format!("{count} messages were sent and {} received", receiver_ns.len())
+    })?;
+    let mut figures = percentiles(&sender_ns);
+    figures.extend(percentiles(&receiver_ns));
+    figures.push(undelivered(count, &work));
+    figures.push(cpu_us / count as f64);
+    Ok(Measured { figures, proof, ..Measured::default() })
+}
+
+/// The sender's loop sends nothing, while the other thread looks: what no channel can do better.
+fn neither(work: Messages) -> Outcome<Measured> {
+    let traffic = traffic(Nothing::default(), work)?;
+    Ok(Measured { figures: vec![undelivered(traffic.sender_ns.len(), &work)], ..Measured::default() })
+}
+
+/// Messages that were not sent, in % of those that the time had room for.
+fn undelivered(count: usize, work: &Messages) -> f64 {
+    let expected = f64::from(work.for_ms) * 1000.0 / f64::from(work.delay_us);
+    (100.0 * (1.0 - count as f64 / expected)).max(0.0)
+}
+
+/// Carries nothing but the end.
+#[derive(Default)]
+struct Nothing {
+    ended: AtomicBool,
+}
+
+impl Channel for Nothing {
+    type Sender = ();
+    type Receiver = ();
+
+    fn receiver(&self) -> Outcome<()> {
+        Ok(())
+    }
+
+    fn sender(&self) -> Outcome<()> {
+        Ok(())
+    }
+
+    fn send(&self, _: &mut (), _sent_ns: u64, number: u32) -> Outcome<()> {
+        if number == LAST {
+            self.ended.store(true, Ordering::Relaxed); // nothing else is handed over
+        }
+        Ok(())
+    }
+
+    fn receive(&self, _: &mut (), _: bool, each: &mut dyn FnMut(u64, u32) -> Outcome<()>) -> Outcome<()> {
+        while !self.ended.load(Ordering::Relaxed) {
+            std::hint::spin_loop();
+        }
+        each(0, LAST)
+    }
+
+    fn proof(&self, _: &(), _: ()) -> Option<Proof> {
+        None
+    }
+}
+
+fn traffic<C: Channel + 'static>(channel: C, work: Messages) -> Outcome<Traffic> {
     // Not freed, and its receiver not waited for, where something fails: the process ends then.
     let channel: &'static C = Box::leak(Box::new(channel));
     let begin_us = cpu_us();
@@ -69,17 +143,8 @@ fn both<C: Channel + 'static>(channel: C, work: Messages) -> Outcome<Measured> {
     }
     let (sent, received) = (send(channel, &work)?, join()?);
     let ((sender_ns, sender), (receiver_ns, receiver)) = (sent, received);
-    let cpu = cpu_us() - begin_us;
-    let count = sender_ns.len();
-    expect(count > 0 && count == receiver_ns.len(), || {
-        format!("{count} messages were sent and {} received", receiver_ns.len())
-    })?;
-    let expected = f64::from(work.for_ms) * 1000.0 / f64::from(work.delay_us);
-    let mut figures = percentiles(&sender_ns);
-    figures.extend(percentiles(&receiver_ns));
-    figures.push((100.0 * (1.0 - count as f64 / expected)).max(0.0));
-    figures.push(cpu / count as f64);
-    Ok(Measured { figures, proof: channel.proof(&sender, receiver), ..Measured::default() })
+    let cpu_us = cpu_us() - begin_us;
+    Ok(Traffic { sender_ns, receiver_ns, cpu_us, proof: channel.proof(&sender, receiver) })
 }
 
 fn send<C: Channel>(channel: &C, work: &Messages) -> Outcome<(Vec<f64>, C::Sender)> {

@@ -1,0 +1,266 @@
+//! The oracle: what each case's runs on the kernel answered, in a committed file that ours are held against.
+//!
+//! `make oracle` makes it (`anyring-conformance --record FILE`): every case that passes natively, through each door, with
+//! each flag set, several times. What came in each run is one thing, what came in some runs only is another: where natively
+//! either of two outcomes happens, the record holds both.
+
+use crate::evidence::{Evidence, Set};
+use crate::report::{Outcome, Report};
+use anyring_abi::interface::{self, Name};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// A set of names, or of answers.
+type Words = BTreeSet<String>;
+
+/// What the kernel answered in one case.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Recorded {
+    /// Why it could not be tried, if so; all else is empty then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<String>,
+    /// It holds for every set of setup flags.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub any_flags: bool,
+    /// Names of the interface with which something succeeded in each run.
+    #[serde(skip_serializing_if = "Words::is_empty")]
+    pub works: Words,
+    /// Names with which something succeeded in some runs, with plain setup flags.
+    #[serde(skip_serializing_if = "Words::is_empty")]
+    pub sometimes: Words,
+    /// Names that were tried, and with which nothing ever succeeded.
+    #[serde(skip_serializing_if = "Words::is_empty")]
+    pub refused: Words,
+    /// What was answered in each run.
+    #[serde(skip_serializing_if = "Words::is_empty")]
+    pub answers: Words,
+    /// What was answered in some runs only.
+    #[serde(skip_serializing_if = "Words::is_empty")]
+    pub either: Words,
+}
+
+/// The names in a set, but for those that tell of every ring alike: [`of_every_ring`].
+fn words(set: &Set) -> Words {
+    set.names().filter(|name| !tells_of_every_ring(name)).map(ToString::to_string).collect()
+}
+
+/// Whether a name is among what any ring has: features, and the areas that are mapped first of all.
+fn tells_of_every_ring(name: &Name) -> bool {
+    let areas = ["IORING_OFF_SQ_RING", "IORING_OFF_SQES"];
+    interface::FEATURES.contains(name) || interface::AREAS.contains(name) && areas.contains(&name.name)
+}
+
+/// The other names in a set: none if no ring was made.
+fn of_every_ring(set: &Set) -> Words {
+    set.names().filter(|name| tells_of_every_ring(name)).map(ToString::to_string).collect()
+}
+
+impl Recorded {
+    /// Of one run.
+    fn of_run(run: &Evidence) -> Recorded {
+        let (tried, works) = (words(&run.tried), words(&run.succeeded));
+        let refused = tried.difference(&works).cloned().collect();
+        Recorded { works, refused, answers: run.answers.clone(), ..Recorded::default() }
+    }
+
+    /// Adds further runs. What names such of other flag sets than the plain one use is not kept.
+    fn add(&mut self, other: &Recorded, plain: bool) {
+        let common = |a: &Words, b: &Words| a.intersection(b).cloned().collect::<Words>();
+        let works = common(&self.works, &other.works);
+        self.sometimes.extend(self.works.difference(&works).cloned());
+        if plain {
+            self.sometimes.extend(other.works.difference(&works).cloned());
+            self.refused.extend(other.refused.iter().cloned());
+        }
+        self.sometimes.extend(other.sometimes.iter().cloned());
+        self.works = works;
+        self.sometimes = self.sometimes.difference(&self.works).cloned().collect();
+        let answers = common(&self.answers, &other.answers);
+        self.either.extend(self.answers.symmetric_difference(&other.answers).cloned());
+        self.either.extend(other.either.iter().cloned());
+        self.answers = answers;
+        self.refused.retain(|name| !self.works.contains(name) && !self.sometimes.contains(name));
+    }
+
+    /// What is in `run` that the kernel never answered, or lacks what it always did. None if it agrees.
+    fn disagrees(&self, run: &Evidence) -> Option<String> {
+        let mut complaints = Vec::new();
+        let mut complain = |what: &str, words: Vec<&String>| {
+            if !words.is_empty() {
+                let words: Vec<_> = words.into_iter().map(String::as_str).collect();
+                complaints.push(format!("{what}: {}", words.join(", ")));
+            }
+        };
+        // Answers of which there were too many to keep are about chance.
+        let none_kept = run.answers.is_empty() || self.answers.is_empty() && self.either.is_empty();
+        if !none_kept {
+            let known = |answer: &&String| !self.answers.contains(*answer) && !self.either.contains(*answer);
+            complain("answered, natively never", run.answers.iter().filter(known).collect());
+            complain("not answered, natively each time", self.answers.difference(&run.answers).collect());
+        }
+        // When a bit of the SQ's flags can be seen is a matter of time; cases about them assert them.
+        let works = words(&run.succeeded);
+        let lacks = self.works.difference(&works).filter(|name| !name.starts_with("IORING_SQ_"));
+        complain("did not succeed, natively each time", lacks.collect());
+        (!complaints.is_empty()).then(|| complaints.join("\n"))
+    }
+}
+
+/// The record of all cases.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Oracle {
+    /// The release of the kernel that answered.
+    pub kernel: String,
+    /// What every ring has: its features, and the areas that can be mapped. The cases leave these names out.
+    pub every_ring: Words,
+    /// The cases, by name.
+    pub cases: BTreeMap<String, Recorded>,
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("words and sets of words")
+}
+
+/// The release of the running kernel, without what its builder adds: `6.18.44`.
+pub fn running_kernel() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let digits = release.split(|c: char| !c.is_ascii_digit() && c != '.').next();
+    digits.filter(|digits| !digits.is_empty()).unwrap_or("unknown").to_owned()
+}
+
+impl Oracle {
+    /// Of these reports, each of a case that passed, if only when it ran again, or was skipped.
+    pub fn of(reports: &[Report]) -> Oracle {
+        let mut oracle = Oracle { kernel: running_kernel(), ..Oracle::default() };
+        // The plain runs come first, so that what they use is known.
+        let plain = |report: &Report| matches!(report.flag_set, None | Some("plain"));
+        let (first, then): (Vec<_>, Vec<_>) = reports.iter().partition(|report| plain(report));
+        for report in first.into_iter().chain(then) {
+            if let Outcome::Skipped(reason) = &report.outcome {
+                let skipped = Recorded { skipped: Some(reason.clone()), ..Recorded::default() };
+                oracle.cases.entry(report.case.to_owned()).or_insert(skipped);
+                continue;
+            }
+            for run in &report.runs {
+                oracle.every_ring.extend(of_every_ring(&run.succeeded));
+                let recorded = Recorded { any_flags: report.flag_set.is_some(), ..Recorded::of_run(run) };
+                oracle.add(report.case, recorded, plain(report));
+            }
+        }
+        oracle
+    }
+
+    fn add(&mut self, case: &str, recorded: Recorded, plain: bool) {
+        match self.cases.get_mut(case) {
+            Some(known) if known.skipped.is_none() => known.add(&recorded, plain),
+            _ => drop(self.cases.insert(case.to_owned(), recorded)),
+        }
+    }
+
+    /// Adds what `earlier`, a record of the same kernel, holds of the cases that this one has, too.
+    pub fn extend(&mut self, earlier: &Oracle) {
+        for (case, recorded) in &mut self.cases {
+            match earlier.cases.get(case) {
+                Some(known) if known.skipped.is_none() && recorded.skipped.is_none() => recorded.add(known, true),
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads a record.
+    pub fn read(path: &Path) -> Result<Oracle, String> {
+        let in_file = |error: String| format!("{}: {error}", path.display());
+        let text = std::fs::read_to_string(path).map_err(|error| in_file(error.to_string()))?;
+        serde_json::from_str(&text).map_err(|error| in_file(error.to_string()))
+    }
+
+    /// Writes the record, one line a case, so that a difference of two can be read.
+    pub fn write(&self, path: &Path) -> Result<(), String> {
+        let line = |(name, case)| format!("{}:{}", json(name), json(case));
+        let cases: Vec<_> = self.cases.iter().map(line).collect();
+        let head = format!("\"kernel\":{},\n\"every_ring\":{}", json(&self.kernel), json(&self.every_ring));
+        let text = format!("{{{head},\n\"cases\":{{\n{}\n}}}}\n", cases.join(",\n"));
+        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// How the rings of this run differ from the kernel's, if they do.
+    fn other_ring(&self, run: &Evidence) -> Option<String> {
+        let seen = of_every_ring(&run.succeeded);
+        let features =
+            |words: &Words| words.iter().filter(|name| name.contains("_FEAT_")).cloned().collect::<Words>();
+        let (ours, natively) = (features(&seen), features(&self.every_ring));
+        (!ours.is_empty() && ours != natively).then(|| format!("the rings have {ours:?}, natively {natively:?}"))
+    }
+
+    /// Holds a report that passed against the record.
+    pub fn judge(&self, report: &mut Report) {
+        if report.outcome != Outcome::Passed {
+            return;
+        }
+        let complaint = match self.cases.get(report.case) {
+            None => Some("conformance/oracle.json has no such case: `make oracle` adds it".to_owned()),
+            Some(recorded) if recorded.skipped.is_some() => None,
+            Some(recorded) => {
+                report.runs.iter().find_map(|run| recorded.disagrees(run).or_else(|| self.other_ring(run)))
+            }
+        };
+        if let Some(complaint) = complaint {
+            report.outcome = Outcome::Otherwise(complaint);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(answers: &[&str]) -> Evidence {
+        Evidence { answers: answers.iter().map(ToString::to_string).collect(), ..Evidence::default() }
+    }
+
+    fn report(runs: Vec<Evidence>) -> Report {
+        Report { runs, ..Report::of("a::b", Outcome::Passed) }
+    }
+
+    fn outcome(oracle: &Oracle, answers: &[&str]) -> Outcome {
+        let mut report = report(vec![run(answers)]);
+        oracle.judge(&mut report);
+        report.outcome
+    }
+
+    #[test]
+    fn what_came_in_some_runs_may_come_and_what_came_in_each_must() {
+        let oracle = Oracle::of(&[report(vec![run(&["NOP 0", "READ +"]), run(&["NOP 0", "READ 0"])])]);
+        assert_eq!(outcome(&oracle, &["NOP 0"]), Outcome::Passed);
+        assert_eq!(outcome(&oracle, &["NOP 0", "READ 0"]), Outcome::Passed);
+        assert!(matches!(outcome(&oracle, &["READ 0"]), Outcome::Otherwise(_)));
+        assert!(matches!(outcome(&oracle, &["NOP 0", "READ -EIO"]), Outcome::Otherwise(_)));
+    }
+
+    #[test]
+    fn runs_that_are_added_later_widen_the_record() {
+        let earlier = Oracle::of(&[report(vec![run(&["NOP 0", "READ +"])])]);
+        let mut oracle = Oracle::of(&[report(vec![run(&["NOP 0"])])]);
+        oracle.extend(&earlier);
+        let case = &oracle.cases["a::b"];
+        assert_eq!((case.answers.len(), case.either.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_case_that_the_record_lacks_fails() {
+        assert!(matches!(outcome(&Oracle::default(), &["NOP 0"]), Outcome::Otherwise(_)));
+    }
+
+    #[test]
+    fn a_record_comes_back_as_it_was_written() {
+        let oracle =
+            Oracle::of(&[report(vec![run(&["NOP 0"])]), Report::of("a::c", Outcome::Skipped("no".into()))]);
+        let path = std::env::temp_dir().join(format!("anyring-oracle-{}", std::process::id()));
+        oracle.write(&path).expect("write it");
+        let read = Oracle::read(&path);
+        std::fs::remove_file(&path).expect("remove it");
+        assert_eq!(read.expect("read it").cases, oracle.cases);
+    }
+}

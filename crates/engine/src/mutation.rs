@@ -1,0 +1,381 @@
+//! Mutations: bugs that a test chooses, and the check that must find each.
+//!
+//! Only the build with the feature `mutations` has them; in every other one [`mutated`] is false at compile time. The variable
+//! `ANYRING_MUTATION` names one for the whole process. `cargo xtask mutations` runs each check without the mutation, where it
+//! must pass, and with it, where it must fail.
+//!
+//! Each mutation is a point in the code of the engine or of `crates/inject`. Two stand apart from what they break:
+//!
+//! - The library of this build is linked without `-z nodelete`, and keeps itself mapped by dlopen(3) instead, unless
+//!   [`Mutation::LibraryIsUnmapped`] is chosen (`crates/inject/src/loader.rs`).
+//! - The trampoline of trapped instructions is assembly. [`Mutation::ExtendedStateIsLost`] spoils the state that it has saved
+//!   (`crates/inject/src/raw/trap.rs`).
+//!
+//! Every part of the sources (a *room*: a folder, or a file with a job of its own) has a mutation.
+
+/// What must fail because of a mutation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Check {
+    /// A conformance case, `TOPIC::NAME`, through the door and with the flags that it has in `make test`.
+    Case(&'static str),
+    /// A conformance case in `anyring-conformance-plain`, where every close of a descriptor is seen.
+    Plain(&'static str),
+    /// A test of `crates/inject/tests/engine.rs`.
+    Engine(&'static str),
+    /// A test of `crates/inject/tests/raw.rs`.
+    Raw(&'static str),
+    /// `crates/inject/tests/panics.rs`, at this point of [`crate::forced::POINTS`].
+    Panic(&'static str),
+    /// A unit test of this crate.
+    Unit(&'static str),
+}
+
+/// A row of [`MUTATIONS`].
+#[derive(Debug, Clone, Copy)]
+pub struct Row {
+    /// The mutation.
+    pub mutation: Mutation,
+    /// What `ANYRING_MUTATION` calls it.
+    pub name: &'static str,
+    /// The part of the sources in which it is.
+    pub room: &'static str,
+    /// What it breaks.
+    pub what: &'static str,
+    /// What must fail.
+    pub check: Check,
+}
+
+macro_rules! mutations {
+    ($($room:literal { $($mutation:ident $name:literal $kind:ident $of:literal, $what:literal;)* })*) => {
+        /// The bugs that can be chosen.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Mutation { $($(#[doc = $what] $mutation,)*)* }
+
+        /// Every mutation, by room.
+        pub const MUTATIONS: &[Row] = &[$($(Row {
+            mutation: Mutation::$mutation,
+            name: $name,
+            room: $room,
+            what: $what,
+            check: Check::$kind($of),
+        },)*)*];
+    };
+}
+
+mutations! {
+    "ring" {
+        OverflowPostsTwice "overflow-posts-twice" Case "overflow::every_cqe_is_delivered_in_order",
+            "A CQE that overflows is kept twice.";
+        HandlersSqesForgotten "handlers-sqes-forgotten" Engine "a_handler_submits_to_the_ring_it_interrupts",
+            "Decision 11: what a signal handler submits in the middle of a submission is forgotten.";
+        LocksStayHeldAfterFork "locks-stay-held-after-fork" Engine "a_fork_while_threads_hold_locks_leaves_none_held",
+            "Decision 11: a forked child inherits locks that nobody gives back.";
+        DeadHolderKeepsTheLock "dead-holder-keeps-the-lock"
+            Unit "ring::control::tests::a_dead_holder_is_replaced_and_what_it_did_not_publish_is_in_flight",
+            "Decision 11: the post lock of a dead process stays taken.";
+        OtherProcessesSleepOn "other-processes-sleep-on" Engine "a_sleeper_is_woken_by_what_another_process_posts",
+            "A CQE wakes nobody who sleeps in an epoll wait of another process.";
+        TheDeadAreNotBuried "the-dead-are-not-buried" Engine "requests_of_a_killed_owner_end",
+            "Requests of a process that died stay in flight.";
+        BrokenRingKeepsRequests "broken-ring-keeps-requests" Panic "arm",
+            "Decision 14: what is in flight on a broken ring stays so.";
+        OthersAreNotToldOfPanics "others-are-not-told-of-panics" Panic "post",
+            "Decision 14: the other processes that have a broken ring are not told.";
+    }
+    "request" {
+        CancelAllMissesSome "cancel-all-misses-some" Case "in_flight::cancel_all_posts_every_one",
+            "ASYNC_CANCEL with IORING_ASYNC_CANCEL_ALL ends no more than two requests.";
+        DrainPasses "drain-passes" Case "link::drain_waits_for_what_came_before",
+            "IOSQE_IO_DRAIN does not wait for requests in flight.";
+        TimeoutCountsOneMore "timeout-counts-one-more" Case "timeout::count_of_several",
+            "A TIMEOUT that counts completions waits for one too many.";
+        LinkTimeoutIsCancelled "link-timeout-is-cancelled" Case "link::link_timeout_cancels_its_request",
+            "A LINK_TIMEOUT that fires answers ECANCELED, not ETIME.";
+    }
+    "op" {
+        ShortReadKeepsChain "short-read-keeps-chain" Case "link::short_read_breaks_the_chain",
+            "A chain goes on behind a short read.";
+        PollWithoutHangUp "poll-without-hang-up" Case "poll::a_peer_that_stopped_sending_is_always_reported",
+            "POLL_ADD answers only the events that it was asked for, no hang-up.";
+        OwnPositionIsTheStart "own-position-is-the-start" Case "rw_file::read_at_minus_one_advances_the_position",
+            "A transfer at the file's own position is made at its start, and moves nothing.";
+        AsyncForgetsTheOffset "async-forgets-the-offset" Case "rw_file::async_read_of_a_file",
+            "IOSQE_ASYNC makes a transfer at the file's own position.";
+        ReceiveWithoutPeek "receive-without-peek" Case "net_data::recv_peek_leaves_the_data",
+            "RECV and RECVMSG ignore MSG_PEEK.";
+        SpliceForgetsTheOffset "splice-forgets-the-offset" Case "splice::splice_file_to_pipe",
+            "SPLICE reads at the file's own position in spite of the offset.";
+        TeeConsumes "tee-consumes" Case "splice::tee_duplicates",
+            "TEE takes the data out of the pipe.";
+        FallocateIgnoresItsMode "fallocate-ignores-its-mode" Case "sync::fallocate_keep_size",
+            "FALLOCATE ignores its mode.";
+        UnlinkRemovesNoDirectory "unlink-removes-no-directory" Case "fs::unlinkat_of_a_directory",
+            "UNLINKAT ignores AT_REMOVEDIR.";
+        PathsByAnyWorker "paths-by-any-worker" Engine "workers_have_the_directory_and_umask_of_the_submitter",
+            "Decision 12: path operations are made by whichever worker.";
+        PlainAttempts "plain-attempts" Engine "losing_a_pipe_to_another_reader_keeps_nobody",
+            "Decision 13: an attempt is a plain call.";
+        PlainCallOnFifos "plain-call-on-fifos" Engine "losing_a_fifo_to_another_reader_keeps_nobody",
+            "Decision 13: what has no nonblocking form is made plainly in the program's thread.";
+    }
+    "path" {
+        SkipPostsAllTheSame "skip-posts-all-the-same" Case "link::skip_success_of_a_pending_read",
+            "IOSQE_CQE_SKIP_SUCCESS is ignored: a success posts its CQE.";
+        ShotWithoutMore "shot-without-more" Case "multishot_recv::recv_answers_each_time",
+            "A result of a multishot request lacks IORING_CQE_F_MORE.";
+        ChainGoesOnAsWhoever "chain-goes-on-as-whoever" Engine "a_chain_that_nobody_waits_for_stays_its_submitters",
+            "Decision 12: a chain goes on with the identity of whoever goes on with it.";
+    }
+    "readiness" {
+        StaleEventsCount "stale-events-count" Engine "events_of_a_file_closed_unseen_do_not_count",
+            "Decision 9: events of a file that had the number before count.";
+        OwnNumbersStayKnown "own-numbers-stay-known" Engine "a_slot_holds_one_file_after_the_other",
+            "Decision 9: what was known of a number of ours counts for its next file.";
+        NoPrivateDuplicate "no-private-duplicate" Engine "the_number_of_a_waiting_read_is_used_again",
+            "Decision 9: a request whose number is closed keeps no duplicate.";
+        PutOffIsNotMadeUpFor "put-off-is-not-made-up-for" Engine "a_poll_of_linux_aio_finds_what_is_left",
+            "An attempt that was put off is not made before a sleep.";
+        EndIsNoDoubt "end-is-no-doubt" Plain "net_receive::the_end_together_with_data",
+            "A receive makes no attempt although an event told of the end of the stream.";
+        LateComersGoFirst "late-comers-go-first" Case "order_of_waiting::read_that_waited_has_the_first_byte",
+            "A read that is submitted goes before one that waits for the same.";
+        DescriptionsMadeNonblocking "descriptions-made-nonblocking" Engine "flags_of_descriptions_stay",
+            "Decision 13: descriptions of the program are made nonblocking.";
+        PipesOpenedAnew "pipes-opened-anew" Engine "pipes_have_no_other_ends_than_the_programs",
+            "Decision 13: pipes of the program are opened anew.";
+    }
+    "driver" {
+        DriverSleepsBeyondTimers "driver-sleeps-beyond-timers" Case "timeout::timeout_takes_its_time",
+            "A thread that waits in enter sleeps beyond the ring's next timer.";
+        SleeperIsNotKicked "sleeper-is-not-kicked" Case "msg_ring_targets::a_wait_with_a_mask_ends",
+            "A CQE wakes nobody who sleeps on the ring's poll set.";
+        IdleRingsSpin "idle-rings-spin" Unit "path::spin::tests::two_long_waits_end_it",
+            "A ring whose messages stop goes on spinning.";
+        JumpLeavesTheSleeper "jump-leaves-the-sleeper"
+            Engine "a_handler_jumps_out_of_a_wait_and_another_thread_waits",
+            "A longjmp(3) out of a wait leaves the thread counted as asleep.";
+    }
+    "helper" {
+        EachEnterCallsTheHelper "each-enter-calls-the-helper" Engine "threads_are_made_when_needed",
+            "Decision 12: each enter calls the helper.";
+        HelperSleepsBeyondTimers "helper-sleeps-beyond-timers" Case "delivery::cq_is_filled_without_a_call_for_a_timeout",
+            "Timers of a program that only looks at the CQ do not fire.";
+        HelpersPanicEscapes "helpers-panic-escapes" Panic "helper-tick",
+            "Decision 14: a panic in the helper is not caught.";
+    }
+    "worker" {
+        WritesToOneFileAtOnce "writes-to-one-file-at-once"
+            Unit "path::worker::hashed::tests::jobs_of_one_inode_come_one_by_one_and_in_order",
+            "Workers make writes to one file side by side.";
+        JobKeepsTheNumber "job-keeps-the-number" Unit "path::worker::number::tests::a_number_that_is_replaced_is_not_used_again",
+            "A job goes on with a number that the program has closed.";
+        WorkersAreNotPinned "workers-are-not-pinned" Case "io_wq::affinity_holds_for_workers",
+            "IORING_REGISTER_IOWQ_AFF keeps no worker on its CPUs.";
+    }
+    "kernel-aio" {
+        DeviceRefusalIsTheAnswer "device-refusal-is-the-answer" Case "rw_direct::write_into_a_hole",
+            "EAGAIN of the kernel's AIO is the request's result instead of a worker's turn.";
+    }
+    "sqpoll" {
+        RoomIsNotAnnounced "room-is-not-announced" Case "sqpoll::sq_wait_waits_for_room",
+            "The polling thread wakes nobody who waits for room in the SQ.";
+        AsleepWithoutSayingSo "asleep-without-saying-so" Case "sqpoll::sleeps_after_the_idle_time_and_says_so",
+            "The polling thread goes to sleep without IORING_SQ_NEED_WAKEUP.";
+    }
+    "watch" {
+        BitsDoNotMatter "bits-do-not-matter" Case "futex::bits_must_meet",
+            "A FUTEX_WAIT is woken by whoever wakes the word, whatever the bits.";
+    }
+    "iopoll" {
+        BufferedFilesArePolled "buffered-files-are-polled" Case "iopoll::buffered_files_are_eopnotsupp",
+            "A ring of polled devices takes transfers without O_DIRECT.";
+        PostsWhatNobodyAskedFor "posts-what-nobody-asked-for" Case "iopoll::enter_without_getevents_finds_nothing",
+            "A ring of polled devices posts completions that nobody asked for.";
+    }
+    "resource" {
+        NamesAnotherBuffer "names-another-buffer" Case "buffer_rings_select::read_takes_the_first_buffer",
+            "A CQE names the buffer beside the one that was used.";
+        LosesABuffer "loses-a-buffer" Case "buffers_provided::recv_at_the_end_gives_it_back",
+            "A provided buffer that was not used is lost to its group.";
+        StaleRegisteredFile "stale-registered-file" Case "register::files_update_clears_with_minus_one",
+            "Registering -1 leaves the file that was in the slot.";
+        FirstByteIsOutside "first-byte-is-outside" Case "rw_file::write_fixed_from_a_registered_buffer",
+            "The first byte of a registered buffer is taken for one outside.";
+    }
+    "aio" {
+        KeyIsNotCleared "key-is-not-cleared" Case "aio_calls::submit_clears_the_key",
+            "io_submit(2) leaves the iocb's key as it was.";
+        EventsAreReadAgain "events-are-read-again" Case "aio_events::most_bounds_what_is_read",
+            "What io_getevents(2) has read stays in the completion ring.";
+        MovedContextIsUnknown "moved-context-is-unknown"
+            Unit "aio::tests::a_completion_ring_that_the_program_moved_goes_on",
+            "A completion ring that the program moved by mremap(2) is no context.";
+    }
+    "event" {
+        DroppedEventsAreNotCounted "dropped-events-are-not-counted"
+            Unit "event::tests::a_full_file_drops_and_counts_and_goes_on_when_it_was_read",
+            "Events that find no room are not counted.";
+        ChunksOfTheDeadStay "chunks-of-the-dead-stay" Unit "event::tests::chunks_of_dead_processes_are_used_again",
+            "Chunks of processes that died stay in use.";
+    }
+    "os" {
+        ForkLeavesTheWord "fork-leaves-the-word" Engine "a_raw_fork_is_noticed",
+            "Decision 11: a fork leaves the word that tells of it alone.";
+        FaultsAreNotRecovered "faults-are-not-recovered" Case "timeout::bad_timespec_address_is_efault",
+            "Decision 5: a bad pointer of the program's crashes it.";
+    }
+    "process" {
+        NothingIsVerified "nothing-is-verified" Engine "a_number_that_is_reused_unseen_is_found",
+            "Decision 9: no registration is looked at again before a sleep.";
+        VforkChildrenClose "vfork-children-close" Engine "a_vfork_child_closes_the_pipe_that_is_read",
+            "Decision 11: what a child of vfork(2) closes counts.";
+        ThreadsOutstayTheLastRing "threads-outstay-the-last-ring" Engine "a_thousand_rings_that_exit_leave_nothing",
+            "Decision 12: threads of ours outstay the last ring.";
+        OwnNumbersAreLow "own-numbers-are-low" Engine "the_lowest_number_is_the_programs",
+            "Decision 12: descriptors of ours take the numbers that the program expects.";
+    }
+    "thread" {
+        ThreadsTakeSignals "threads-take-signals" Engine "signals_wait_for_the_program",
+            "Decision 12: threads of ours take the program's signals.";
+        ThreadsBlockSetxid "threads-block-setxid" Engine "every_thread_answers_setgid",
+            "Decision 12: threads of ours block the C library's signal for setgid(2).";
+        ThreadsOfOursCount "threads-of-ours-count" Engine "a_process_ends_with_its_last_thread",
+            "Decision 12: threads of ours keep the process from ending with its last thread.";
+    }
+    "inject" {
+        OwnNumbersAreClosed "own-numbers-are-closed" Raw "descriptors_of_the_engine_survive_closing_wholesale",
+            "Decision 12: the program closes descriptors of ours.";
+        StreamsCloseUnseen "streams-close-unseen" Engine "the_number_of_a_waiting_read_is_used_again",
+            "Decision 9: what fclose(3) closes is not seen.";
+        RingsArePassed "rings-are-passed" Case "lifetime::ring_cannot_be_passed_over_a_socket",
+            "sendmsg(2) passes a ring to another process.";
+        LevelIsNotSettled "level-is-not-settled" Case "delivery::level_epoll_reports_until_reaped",
+            "epoll_wait(2) reports a ring whose CQ is empty.";
+        LibraryIsUnmapped "library-is-unmapped" Engine "a_library_that_is_closed_stays",
+            "Decision 11: dlclose(3) unmaps the library.";
+    }
+    "liburing" {
+        OneSqeTooMany "one-sqe-too-many" Case "liburing::get_sqe_ends_when_the_sq_is_full",
+            "io_uring_get_sqe(3) hands out an SQE more than the SQ has.";
+    }
+    "signals" {
+        ProgramTakesSigsys "program-takes-sigsys" Raw "a_filter_and_sigsys_handler_of_the_program_work",
+            "Decision 10: the program sets the real action of SIGSYS.";
+        ProgramBlocksSigsys "program-blocks-sigsys" Raw "blocked_and_ignored_sigsys_stays_so_for_the_program",
+            "Decision 10: the program blocks SIGSYS for real.";
+    }
+    "raw" {
+        FilterIgnoresTheAddress "filter-ignores-the-address"
+            Raw "children_under_an_outer_filter_are_served_or_see_its_errno",
+            "Decision 10: calls are trapped by number alone.";
+        PluginsAreNotScanned "plugins-are-not-scanned" Raw "a_plugin_is_looked_through_when_it_is_loaded",
+            "Decision 10: what dlopen(3) maps is not looked through.";
+        ExtendedStateIsLost "extended-state-is-lost" Raw "registers_and_red_zone_survive",
+            "Decision 10: vector and floating-point registers are not restored.";
+        TrampolineOnTheProgramsStack "trampoline-on-the-programs-stack" Raw "registers_and_red_zone_survive",
+            "Decision 10: the trampoline works on the program's stack.";
+        EveryProcessGetsAFilter "every-process-gets-a-filter" Raw "a_program_without_raw_instructions_gets_no_filter",
+            "Decision 10: every process gets a filter.";
+        RawZeroIsIgnored "raw-zero-is-ignored" Raw "anyring_raw_0_leaves_instructions_alone",
+            "Decision 10: ANYRING_RAW=0 is not heeded.";
+    }
+}
+
+/// Whether the process is to have this bug.
+#[cfg(not(feature = "mutations"))]
+#[inline(always)]
+pub const fn mutated(_: Mutation) -> bool {
+    false
+}
+
+#[cfg(feature = "mutations")]
+pub use chosen::mutated;
+
+#[cfg(feature = "mutations")]
+mod chosen {
+    use super::{Mutation, MUTATIONS};
+    use core::ffi::CStr;
+    use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    const VARIABLE: &CStr = c"ANYRING_MUTATION";
+    const NONE: u32 = u32::MAX;
+    const UNASKED: u32 = u32::MAX - 1;
+    /// The mutation's place in [`MUTATIONS`], which is its discriminant. Whoever asks first asks the environment: two threads
+    /// find the same there.
+    static CHOSEN: AtomicU32 = AtomicU32::new(UNASKED);
+
+    /// Whether the process is to have this bug. Takes no lock and no memory: it is asked in signal handlers, and by children
+    /// of vfork(2).
+    #[inline]
+    pub fn mutated(mutation: Mutation) -> bool {
+        let chosen = match CHOSEN.load(Relaxed) {
+            UNASKED => ask(),
+            chosen => chosen,
+        };
+        chosen == mutation as u32
+    }
+
+    #[cold]
+    fn ask() -> u32 {
+        // SAFETY: a C string. The first to ask is the library's constructor, or a test's first thread: nobody changes the
+        // environment meanwhile.
+        let wanted = unsafe { libc::getenv(VARIABLE.as_ptr()) };
+        let chosen = match wanted.is_null() {
+            true => NONE,
+            // SAFETY: what getenv(3) answers is a C string.
+            false => place(unsafe { CStr::from_ptr(wanted) }.to_bytes()),
+        };
+        CHOSEN.store(chosen, Relaxed);
+        chosen
+    }
+
+    /// Ends the process where there is no such mutation: a check must not pass for want of the bug.
+    fn place(wanted: &[u8]) -> u32 {
+        if let Some(place) = MUTATIONS.iter().position(|row| row.name.as_bytes() == wanted) {
+            return place as u32;
+        }
+        let complaint = b"anyring: ANYRING_MUTATION names no mutation\n";
+        crate::os::syscall(libc::SYS_write, [2, complaint.as_ptr() as usize, complaint.len(), 0, 0, 0]);
+        // SAFETY: ends the process.
+        unsafe { libc::abort() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    /// Rooms that are files.
+    const FILES: [&str; 5] = ["driver", "helper", "watch", "iopoll", "inject"];
+
+    /// The folders in `folder`, as rooms are called.
+    fn folders(folder: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(folder).expect("the sources").map(|entry| entry.expect("an entry"));
+        let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        folders.map(|entry| entry.file_name().into_string().expect("UTF-8").replace('_', "-")).collect()
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let names: BTreeSet<_> = MUTATIONS.iter().map(|row| row.name).collect();
+        assert_eq!(names.len(), MUTATIONS.len());
+        for (place, row) in MUTATIONS.iter().enumerate() {
+            assert_eq!(row.mutation as usize, place, "{}", row.name);
+            let variant = row.name.split('-').map(|word| word[..1].to_uppercase() + &word[1..]).collect::<String>();
+            assert_eq!(format!("{:?}", row.mutation), variant);
+        }
+    }
+
+    #[test]
+    fn every_room_has_a_mutation() {
+        let engine = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let inject = engine.join("../../inject/src");
+        let found = [&engine, &engine.join("path"), &inject].map(|folder| folders(folder)).concat();
+        let found = found.iter().map(String::as_str).chain(FILES);
+        let rooms: BTreeSet<_> = found.collect();
+        let of_mutations: BTreeSet<_> = MUTATIONS.iter().map(|row| row.room).collect();
+        assert_eq!(of_mutations, rooms);
+    }
+}

@@ -1,0 +1,70 @@
+//! Rings that are watched by others than the program's own calls, and which rings' descriptors are in epoll sets
+//! level-triggered: their readability is brought up to date before each wait.
+
+use crate::descriptors::RING_NUMBERS;
+use crate::ring::Ring;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+impl Ring {
+    /// A request of another ring has this one watched: CQEs make its descriptor readable from now on. If somebody holds it
+    /// now, the next post sees the flag: two rings are never locked in turn.
+    pub fn watch_from_elsewhere(&'static self, edge_triggered: bool) {
+        self.polled_by_ring.store(true, Ordering::Relaxed);
+        if let Some(mut guard) = self.try_lock() {
+            guard.watch(edge_triggered);
+        }
+    }
+}
+
+/// The ring numbers that were ever added level-triggered to an epoll set and not closed since: one bit each. Bits are
+/// only hints, since who settles a ring verifies the number itself, so Relaxed is enough.
+static LEVEL: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+/// Whether a bit of [`LEVEL`] was ever set; spares every other process the walk.
+static ANY: AtomicBool = AtomicBool::new(false);
+const WORDS: usize = (RING_NUMBERS.end - RING_NUMBERS.start) as usize / 64;
+const _: () = assert!((RING_NUMBERS.end - RING_NUMBERS.start) % 64 == 0);
+
+/// Where number `fd` stands in [`LEVEL`].
+fn place(fd: i32) -> Option<(&'static AtomicU64, u64)> {
+    let index = RING_NUMBERS.contains(&fd).then(|| (fd - RING_NUMBERS.start) as usize)?;
+    Some((&LEVEL[index / 64], 1 << (index % 64)))
+}
+
+/// Number `fd` is added level-triggered.
+pub fn note(fd: i32) {
+    if let Some((word, bit)) = place(fd) {
+        word.fetch_or(bit, Ordering::Relaxed);
+        ANY.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether any ever was.
+#[inline]
+pub fn any() -> bool {
+    ANY.load(Ordering::Relaxed)
+}
+
+/// Number `fd` is being closed.
+pub fn forget(fd: i32) {
+    if let (true, Some((word, bit))) = (any(), place(fd)) {
+        word.fetch_and(!bit, Ordering::Relaxed);
+    }
+}
+
+/// The numbers `first..=last` are being closed.
+pub fn forget_range(first: u32, last: u32) {
+    if any() {
+        RING_NUMBERS.filter(|fd| (first..=last).contains(&(*fd as u32))).for_each(forget);
+    }
+}
+
+/// Calls `settle` for each.
+pub fn for_each(mut settle: impl FnMut(i32)) {
+    for (index, word) in LEVEL.iter().enumerate() {
+        let mut bits = word.load(Ordering::Relaxed);
+        while bits != 0 {
+            settle(RING_NUMBERS.start + (index * 64) as i32 + bits.trailing_zeros() as i32);
+            bits &= bits - 1;
+        }
+    }
+}

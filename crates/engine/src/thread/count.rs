@@ -1,0 +1,149 @@
+//! Threads of ours do not count: when the program's last thread leaves, the process ends, as it would without us.
+//!
+//! Natively the workers of io_uring are the kernel's. pthread_exit(3) by the last thread, or its return, calls exit(0), and
+//! exit(2) by it ends the process with its status. glibc counts the threads that it started, in a variable that it shares
+//! with its debugging library: ours are taken out of it. exit(2) by libc's `syscall()` is told to [`exiting`].
+
+use crate::mutation::{mutated, Mutation};
+use crate::os::{syscall, Os, Sys};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use rustix::fs::{Mode, OFlags};
+use std::io::Read;
+
+/// Threads of ours that run: never more than there are. Relaxed, as all here: counts, which order nothing.
+static RUNNING: AtomicU32 = AtomicU32::new(0);
+/// Where glibc's count is, or one of these.
+static LIBC_COUNT: AtomicUsize = AtomicUsize::new(UNKNOWN);
+const UNKNOWN: usize = 0;
+const MISSING: usize = 1;
+/// What is more cannot be a count of threads: /proc/sys/kernel/threads-max is lower.
+const MOST_THREADS: u32 = 1 << 24;
+
+/// Before the process's first thread of ours: finds glibc's count. In another libc, or one that keeps it elsewhere, threads
+/// of ours count.
+pub fn prepare() {
+    if LIBC_COUNT.load(Ordering::Relaxed) != UNKNOWN {
+        return;
+    }
+    // SAFETY: a C string; no other library has a symbol of that name. Not by dlvsym(3), without which musl would not load us.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr()) };
+    let is_count = !found.is_null() && found.cast::<AtomicU32>().is_aligned() && {
+        // SAFETY: the variable lives as long as libc, and libc changes it atomically.
+        let threads = unsafe { &*found.cast::<AtomicU32>() }.load(Ordering::Relaxed);
+        (1..MOST_THREADS).contains(&threads)
+    };
+    LIBC_COUNT.store(if is_count { found as usize } else { MISSING }, Ordering::Relaxed);
+}
+
+fn libc_count() -> Option<&'static AtomicU32> {
+    if mutated(Mutation::ThreadsOfOursCount) {
+        return None;
+    }
+    match LIBC_COUNT.load(Ordering::Relaxed) {
+        UNKNOWN | MISSING => None,
+        // SAFETY: as in `prepare`, which has stored it.
+        address => Some(unsafe { &*(address as *const AtomicU32) }),
+    }
+}
+
+/// A thread of ours was started.
+pub fn started() {
+    // From a thread of ours, and the program's last one has left meanwhile: it took that one for one of the program's.
+    if libc_count().is_some_and(|count| count.fetch_sub(1, Ordering::Relaxed) == 1) {
+        // SAFETY: what the program's last thread would have called.
+        unsafe { libc::exit(0) };
+    }
+}
+
+/// The calling thread is one of ours, and runs.
+pub fn began() {
+    RUNNING.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The calling thread of ours is about to end.
+pub fn ends() {
+    if RUNNING.load(Ordering::Relaxed) == 1 && threads() == Some(2) && leader_has_left() {
+        // The program's last thread has left unseen, by exit(2).
+        if let Some(status) = status_of_leader().filter(|status| *status != 0) {
+            end_process(status);
+        }
+    }
+    RUNNING.fetch_sub(1, Ordering::Relaxed);
+    // libc takes it for one of those that it counted.
+    if let Some(count) = libc_count() {
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// In a forked child, which has no thread of ours.
+pub fn reset_after_fork() {
+    RUNNING.store(0, Ordering::Relaxed);
+}
+
+/// A thread of the program's is about to call exit(2): does not come back where it is the last one.
+pub fn exiting(status: i32) {
+    let ours = RUNNING.load(Ordering::Relaxed);
+    if ours == 0 {
+        return;
+    }
+    let is_leader = Sys::thread_id() == Sys::process_id();
+    let alone = match threads() {
+        Some(threads) if is_leader => threads == ours + 1,
+        Some(threads) => threads == ours + 2 && leader_has_left(),
+        None => false,
+    };
+    if alone {
+        end_process(status);
+    }
+}
+
+fn end_process(status: i32) {
+    syscall(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]);
+}
+
+/// How many threads the process has, with a leader that has left before others. The folder of them has a link for each, and
+/// two more: asking takes no descriptor, whose number the program might expect.
+fn threads() -> Option<u32> {
+    let links = rustix::fs::stat(c"/proc/self/task").ok()?.st_nlink;
+    u32::try_from(links).ok()?.checked_sub(2)
+}
+
+/// Whether the thread that the process began with has left: it has no working directory then.
+fn leader_has_left() -> bool {
+    let mut target = [0u8; 1];
+    let args = [c"/proc/self/cwd".as_ptr() as usize, target.as_mut_ptr() as usize, target.len(), 0, 0, 0];
+    syscall(libc::SYS_readlink, args) == -(libc::ENOENT as isize)
+}
+
+/// What the leader left with, by exit(2). proc_pid_stat(5): the last field, as wait(2) tells it. No thread of the program's is
+/// left that could miss a number.
+fn status_of_leader() -> Option<i32> {
+    let file = rustix::fs::open(c"/proc/self/stat", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut line = String::new();
+    std::fs::File::from(file).read_to_string(&mut line).ok()?;
+    let status: i32 = line.rsplit(' ').next()?.trim().parse().ok()?;
+    libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_process_is_seen_as_it_is() {
+        let before = threads().expect("/proc");
+        assert!(before >= 1);
+        std::thread::scope(|scope| {
+            let (tell, told) = std::sync::mpsc::channel::<()>();
+            scope.spawn(move || told.recv());
+            // Other tests' threads come and go.
+            assert!((0..1000).any(|_| threads() > Some(1)));
+            drop(tell);
+        });
+        assert!(!leader_has_left());
+        assert_eq!(status_of_leader(), Some(0));
+        prepare();
+        let counted = libc_count().expect("glibc's count").load(Ordering::Relaxed);
+        assert!((1..MOST_THREADS).contains(&counted));
+    }
+}

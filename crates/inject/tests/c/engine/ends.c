@@ -1,0 +1,213 @@
+/* How a process ends whose last thread leaves, and what its limits and its parent's descriptors have to do with a ring. */
+#include "engine.h"
+
+#include <linux/kcmp.h>
+#include <sched.h>
+
+/* Natively it takes no time at all; a thread of the engine's stays idle for two seconds. */
+#define SOON_MS 1000
+#define IDLE_MS 8000
+
+static char buffer[8];
+static int pipes[2], told[2];
+static struct io_uring ring;
+
+static void tell(void)
+{
+	write_all(told[1], "a");
+}
+
+/* A ring with a READ that never completes. */
+static void make_ring(void)
+{
+	init_ring(&ring, 8, 0);
+	submit_read(&ring, pipes[0], buffer, 1, 1);
+	usleep(10000);
+}
+
+/* Makes a process that is to end by `leave`, with `status`, and whether it runs what atexit(3) was told. */
+static void ends(void (*leave)(void), int status, int at_exit, int patience_ms)
+{
+	pid_t child;
+	int seen, ms = 0;
+
+	CHECK(pipe(pipes) == 0 && pipe2(told, O_NONBLOCK) == 0);
+	child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		CHECK(atexit(tell) == 0);
+		leave();
+		_exit(99);
+	}
+	while (waitpid(child, &seen, WNOHANG) == 0 && ms++ < patience_ms)
+		usleep(1000);
+	if (ms > patience_ms)
+		kill(child, SIGKILL);
+	CHECK(ms <= patience_ms);
+	CHECK(WIFEXITED(seen));
+	errno = WEXITSTATUS(seen);
+	CHECK(errno == status);
+	CHECK(read(told[0], buffer, sizeof(buffer)) == (at_exit ? 1 : -1));
+}
+
+static void leave_by_pthread_exit(void)
+{
+	make_ring();
+	pthread_exit(NULL);
+}
+
+static void by_pthread_exit(void)
+{
+	ends(leave_by_pthread_exit, 0, 1, SOON_MS);
+}
+
+static void *last(void *unused)
+{
+	usleep(50000);
+	return unused;
+}
+
+static void leave_before_another(void)
+{
+	pthread_t other;
+
+	make_ring();
+	CHECK(pthread_create(&other, NULL, last, NULL) == 0);
+	pthread_exit(NULL);
+}
+
+static void by_the_last_return(void)
+{
+	ends(leave_before_another, 0, 1, SOON_MS);
+}
+
+static void leave_by_exit(void)
+{
+	make_ring();
+	syscall(__NR_exit, 7);
+}
+
+static void by_exit(void)
+{
+	ends(leave_by_exit, 7, 0, SOON_MS);
+}
+
+static void leave_without_ring(void)
+{
+	make_ring();
+	io_uring_queue_exit(&ring);
+	syscall(__NR_exit, 7);
+}
+
+static void by_exit_without_ring(void)
+{
+	ends(leave_without_ring, 7, 0, SOON_MS);
+}
+
+/* Other threads of the program's go on. What the one that ends had in flight is cancelled, natively. */
+static void *goes_on(void *unused)
+{
+	usleep(100000);
+	prepare_nop(&ring, 2);
+	submit(&ring, 1);
+	exit(4);
+	return unused;
+}
+
+static void leave_one_that_goes_on(void)
+{
+	pthread_t other;
+
+	make_ring();
+	CHECK(pthread_create(&other, NULL, goes_on, NULL) == 0);
+	syscall(__NR_exit, 7);
+}
+
+static void not_by_the_first_exit(void)
+{
+	ends(leave_one_that_goes_on, 4, 1, SOON_MS);
+}
+
+static int use_a_ring(void *unused)
+{
+	(void)unused;
+	init_ring(&ring, 8, 0);
+	submit_read(&ring, pipes[0], buffer, 1, 1);
+	usleep(10000);
+	write_all(pipes[1], "x");
+	expect(&ring, 1, 1);
+	io_uring_queue_exit(&ring);
+	return 5;
+}
+
+static void leave_by_cloned_child(void)
+{
+	const size_t size = 1 << 18;
+	char *stack = malloc(size);
+	int status, child;
+
+	make_ring();
+	io_uring_queue_exit(&ring);
+	child = clone(use_a_ring, stack + size, SIGCHLD, NULL);
+	CHECK(child > 0 && waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 5);
+	exit(0);
+}
+
+/* exit(2) by libc itself is not seen: it is found when the engine's threads have been idle. */
+static void by_return_of_a_clone(void)
+{
+	ends(leave_by_cloned_child, 0, 1, IDLE_MS);
+}
+
+static int enter_the_parents(void *unused)
+{
+	(void)unused;
+	return syscall(__NR_io_uring_enter, ring.ring_fd, 0, 0, 0, NULL, 0) == 0 ? 5 : 6;
+}
+
+/* A child that shares its parent's descriptors closes none of the ring's. */
+static void child_shares_descriptors(void)
+{
+	const size_t size = 1 << 18;
+	char *stack = malloc(size);
+	int status, child;
+
+	if (syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILES, 0, 0) != 0) {
+		puts("skipped: kcmp(2) is refused: nothing tells that descriptors are shared");
+		exit(0);
+	}
+	CHECK(pipe(pipes) == 0);
+	make_ring();
+	child = clone(enter_the_parents, stack + size, CLONE_FILES | SIGCHLD, NULL);
+	CHECK(child > 0 && waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 5);
+	write_all(pipes[1], "x");
+	expect(&ring, 1, 1);
+	submit_read(&ring, pipes[0], buffer, 1, 2);
+	write_all(pipes[1], "y");
+	only_look(&ring);
+	take(&ring, 2, 1);
+}
+
+/* The ring is the first of the process, and all that it takes is larger than a file may be. */
+static void files_are_small(void)
+{
+	struct rlimit limit = {100, 1 << 30};
+
+	CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+	CHECK(pipe(pipes) == 0);
+	make_ring();
+	write_all(pipes[1], "x");
+	expect(&ring, 1, 1);
+	CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur == 100);
+}
+
+CASES({"pthread-exit", by_pthread_exit},
+      {"last-return", by_the_last_return},
+      {"exit", by_exit},
+      {"exit-without-ring", by_exit_without_ring},
+      {"first-exit", not_by_the_first_exit},
+      {"clone", by_return_of_a_clone},
+      {"shared-descriptors", child_shares_descriptors},
+      {"file-size", files_are_small})

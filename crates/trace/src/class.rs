@@ -1,0 +1,61 @@
+//! Classes of requests: by how many bytes they ask for, and by whether they wait by their nature.
+
+use crate::line::ring_opcode;
+use anyring_abi::{Opcode, IOCB_CMD_POLL, IOCB_CMD_PREAD, IOCB_CMD_PWRITE};
+use anyring_engine::event::AIO;
+
+/// Whether an SQE's `len` is a number of bytes.
+pub fn counts_bytes(opcode: u16) -> bool {
+    use Opcode::*;
+    const IN_AIO: [u16; 2] = [AIO | IOCB_CMD_PREAD, AIO | IOCB_CMD_PWRITE];
+    let by_ring = matches!(
+        ring_opcode(opcode),
+        Some(Read | Write | ReadFixed | WriteFixed | Send | Recv | SendZc | Splice | Tee)
+    );
+    by_ring || IN_AIO.contains(&opcode)
+}
+
+/// Whether it waits by its nature, without being armed for its file.
+pub fn waits(opcode: u16) -> bool {
+    use Opcode::*;
+    let by_ring =
+        matches!(ring_opcode(opcode), Some(PollAdd | Timeout | LinkTimeout | FutexWait | FutexWaitv | Waitid));
+    by_ring || opcode == AIO | IOCB_CMD_POLL
+}
+
+/// The most bytes that requests of one kind ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)] // each is named as its bound
+pub enum SizeClass {
+    Untold,
+    Upto512,
+    Upto4K,
+    Upto64K,
+    Upto1M,
+    Above,
+}
+
+impl SizeClass {
+    /// The class of so many.
+    pub fn of(bytes: u32) -> SizeClass {
+        match bytes {
+            0..=512 => SizeClass::Upto512,
+            513..=4_096 => SizeClass::Upto4K,
+            4_097..=65_536 => SizeClass::Upto64K,
+            65_537..=1_048_576 => SizeClass::Upto1M,
+            _ => SizeClass::Above,
+        }
+    }
+
+    /// For people, and in the JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            SizeClass::Untold => "-",
+            SizeClass::Upto512 => "<=512",
+            SizeClass::Upto4K => "<=4K",
+            SizeClass::Upto64K => "<=64K",
+            SizeClass::Upto1M => "<=1M",
+            SizeClass::Above => ">1M",
+        }
+    }
+}
