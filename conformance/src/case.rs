@@ -25,7 +25,7 @@ pub struct Case {
     pub door: Option<Door>,
 }
 
-/// What the cases of one file have in common. [`topic!`] makes it.
+/// What the cases of one file have in common. `topic!` makes it.
 pub struct Topic {
     /// The module.
     pub path: &'static str,
