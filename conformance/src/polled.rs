@@ -50,6 +50,12 @@ pub fn wait_asleep(ring: &Ring) {
     look("the thread's sleep", || sleeps(ring));
 }
 
+/// Looks until the thread has taken every SQE that was published. It moves the head behind them only after it ran them, so
+/// their CQEs may be there before.
+pub fn wait_taken(ring: &Ring) {
+    look("the head at the tail", || ring.sq_ready() == 0);
+}
+
 /// Publishes what was pushed and wakes the thread if it asks for that, as liburing does.
 pub fn publish(ring: &mut Ring) {
     ring.publish();

@@ -85,6 +85,11 @@ impl Ring {
         self.word(self.params.sq_off.head).load(Ordering::Acquire)
     }
 
+    /// How many pushed SQEs were not taken yet.
+    pub fn sq_ready(&self) -> u32 {
+        self.sq_tail.wrapping_sub(self.sq_head())
+    }
+
     /// `IORING_SQ_*` in the SQ's flags word.
     pub fn sq_flags(&self) -> u32 {
         fence(Ordering::SeqCst);
@@ -135,7 +140,7 @@ impl Ring {
 
     /// Puts an SQE at the SQ's tail without telling the kernel. Panics when the SQ is full.
     pub fn push(&mut self, sqe: Sqe) {
-        assert!(self.sq_tail.wrapping_sub(self.sq_head()) < self.params.sq_entries, "the SQ has room");
+        assert!(self.sq_ready() < self.params.sq_entries, "the SQ has room");
         let slot = self.sq_tail & (self.params.sq_entries - 1);
         self.set_sqe(slot, sqe);
         if self.params.flags & IORING_SETUP_NO_SQARRAY == 0 {

@@ -17,7 +17,7 @@ fn submits_without_a_call(cx: &Context) {
         publish(&mut ring);
         assert_eq!(seen(&mut ring).user_data, n);
     }
-    look("the head", || ring.sq_head() == 101);
+    wait_taken(&ring);
 }
 
 #[case(own_flags)]
@@ -50,7 +50,7 @@ fn ticks_of(thread: i32) -> u64 {
 fn sleeping_thread_uses_no_time(cx: &Context) {
     let ((reader, _writer), (mut ring, thread), mut buffer) = (pipe(), polled_by(cx), [0; 1]);
     go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0)]);
-    look("the head", || ring.sq_head() == 1);
+    wait_taken(&ring);
     wait_asleep(&ring);
     std::thread::sleep(Duration::from_millis(20));
     let before = ticks_of(thread);
