@@ -75,6 +75,7 @@ fn path(file: &tempfile::NamedTempFile) -> &str {
 }
 
 #[test]
+#[ignore = "soak: it measures"]
 fn cached_reads_complete_inline_where_rwf_nowait_works() {
     let file = file(1 << 20);
     for backend in backends("advise on the kernel's io_uring") {
@@ -98,6 +99,7 @@ fn cached_reads_complete_inline_where_rwf_nowait_works() {
 }
 
 #[test]
+#[ignore = "soak: it measures"]
 fn streams_complete_inline_when_ready_and_by_poll_when_not() {
     for backend in backends("advise on the kernel's io_uring") {
         for arguments in [
@@ -136,6 +138,7 @@ fn the_backend_is_chosen_as_by_run_and_told() {
 }
 
 #[test]
+#[ignore = "soak: it measures"]
 fn writes_need_the_flag_and_leave_what_was_there() {
     let file = file(1 << 20);
     let before = std::fs::read(file.path()).expect("read");
@@ -193,6 +196,7 @@ fn loop_device(scratch: &mut Scratch, left_out: &str) -> Option<String> {
 
 /// The published experiment: 512 blocks inline, 513 on a worker, and the cut moves with max_sectors_kb.
 #[test]
+#[ignore = "soak: it measures"]
 fn the_threshold_of_a_loop_device_follows_its_limit() {
     const WHAT: &str = "the threshold of a loop device";
     if !kernel_works(WHAT) {

@@ -53,7 +53,8 @@ fn served(mode: &str) -> Ended {
 #[test]
 #[ignore = "is what the other tests trace"]
 fn program() {
-    let mode = std::env::var(MODE).expect("is started by the other tests");
+    // `make soak` runs whatever is ignored.
+    let Ok(mode) = std::env::var(MODE) else { return };
     let (flags, wakeup) = if mode == "poll" { (IORING_SETUP_SQPOLL, IORING_ENTER_SQ_WAKEUP) } else { (0, 0) };
     let mut ring = Ring::new(Door::Libc, 8, flags).expect("a ring");
     let aio = Aio::new(Door::Libc, 8);

@@ -120,6 +120,7 @@ fn brightness(colour: &Value) -> u32 {
 }
 
 #[test]
+#[ignore = "soak: it measures, and needs a Chromium"]
 fn the_page_is_readable_wide_on_a_phone_and_in_the_dark() {
     let Some(browser) = browser() else {
         return skipped("the report in a browser: no Chromium here; on Debian: apt-get install chromium");
