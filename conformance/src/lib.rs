@@ -15,6 +15,8 @@ pub mod ring;
 pub mod sqe;
 pub mod sys;
 
+#[allow(dead_code)]
+mod asleep;
 mod cases;
 mod polled;
 mod runner;

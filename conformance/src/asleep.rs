@@ -1,0 +1,50 @@
+//! When a thread sleeps in a call: what a case waits for before it does what that thread is to be woken by.
+//!
+//! Any door may put the thread to sleep in another system call, so this looks at what holds for all of them: the
+//! scheduler's state of the thread, and how often it was switched away from.
+
+use crate::ring::PATIENCE;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Looks, one after another, that have to find a thread asleep, without it having run between them.
+const LOOKS: u32 = 5;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
+
+/// Waits until the thread, or the process of one thread, `tid` sleeps (proc_pid_stat(5): state S or D) and stays asleep.
+/// Returns when it has ended, too. Where there is no /proc it gives the thread 20 ms.
+pub fn wait_thread_asleep(tid: i32) {
+    if !std::path::Path::new("/proc/self/status").exists() {
+        return std::thread::sleep(Duration::from_millis(20));
+    }
+    let start = Instant::now();
+    let (mut last, mut looks) = (None, 0);
+    while looks < LOOKS {
+        assert!(start.elapsed() < PATIENCE, "thread {tid} never sleeps");
+        let Some((asleep, switches)) = state_of(tid) else { return };
+        looks = if asleep && last == Some(switches) { looks + 1 } else { 0 };
+        last = Some(switches);
+        std::thread::sleep(BETWEEN_LOOKS);
+    }
+}
+
+/// Runs `action` in another thread once this one sleeps.
+pub fn once_asleep<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    let tid = crate::sys::gettid();
+    std::thread::spawn(move || {
+        wait_thread_asleep(tid);
+        action()
+    })
+}
+
+/// Whether the thread sleeps, and how often it gave the processor up; None when it has ended.
+fn state_of(tid: i32) -> Option<(bool, u64)> {
+    // A process's own threads are not listed in /proc itself, but found there.
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let state = field("State:")?;
+    match state.chars().next()? {
+        'Z' | 'X' => None,
+        state => Some((matches!(state, 'S' | 'D'), field("voluntary_ctxt_switches:")?.parse().ok()?)),
+    }
+}
