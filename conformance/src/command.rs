@@ -152,6 +152,9 @@ fn run(options: &Options) -> Result<bool, String> {
         read_differences(path, &mut differences)?;
     }
     let oracle = options.oracle.as_deref().map(Oracle::read).transpose()?;
+    if oracle.is_none() {
+        differences::forget_answers(&mut differences);
+    }
     let mut printer = Printer::new(options.format, &differences, options.quiet);
     let reports = run_all(options, &jobs, &differences, oracle.as_ref(), &mut printer);
     if let Some(path) = &options.record {
