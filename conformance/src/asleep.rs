@@ -37,6 +37,17 @@ pub fn once_asleep<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'stati
     })
 }
 
+/// Runs `action` in another thread; returns once that thread sleeps, or has ended.
+pub fn asleep_in<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    let (tell, told) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        tell.send(crate::sys::gettid()).expect("tell the id");
+        action()
+    });
+    wait_thread_asleep(told.recv().expect("the thread's id"));
+    thread
+}
+
 /// Whether the thread sleeps, and how often it gave the processor up; None when it has ended.
 fn state_of(tid: i32) -> Option<(bool, u64)> {
     // A process's own threads are not listed in /proc itself, but found there.

@@ -157,7 +157,7 @@ fn ext_arg_bad_timespec_address_is_efault(cx: &Context) {
 fn signal_ends_the_wait_with_eintr(cx: &Context) {
     count_signal(libc::SIGUSR1);
     let ring = cx.ring(8);
-    let sender = signal_later(gettid(), libc::SIGUSR1, Duration::from_millis(20));
+    let sender = signal_once_asleep(libc::SIGUSR1);
     assert_eq!(ring.enter(0, 1, IORING_ENTER_GETEVENTS, 0, 0) as i32, -EINTR);
     assert_eq!(SIGNALS.load(std::sync::atomic::Ordering::SeqCst), 1);
     sender.join().expect("the sender");
@@ -181,7 +181,7 @@ fn sigmask_keeps_a_signal_out(cx: &Context) {
     let ring = cx.ring(8);
     let (set, ts) = (kernel_set(libc::SIGUSR1), ms(60));
     let arg = GeteventsArg { sigmask: address(&set), sigmask_sz: 8, ts: address(&ts), ..GeteventsArg::default() };
-    let sender = signal_later(gettid(), libc::SIGUSR1, Duration::from_millis(10));
+    let sender = signal_once_asleep(libc::SIGUSR1);
     assert_eq!(enter_with(&ring, 1, arg), -ETIME);
     sender.join().expect("the sender");
     assert_eq!(SIGNALS.load(std::sync::atomic::Ordering::SeqCst), 1, "it came after the wait");
@@ -236,9 +236,10 @@ fn waits_for_as_many_as_asked(cx: &Context) {
     for (n, byte) in bytes.iter_mut().enumerate() {
         ring.push(sqe::read(fd(&reader), byte, 0).data(n as u64));
     }
+    let tid = gettid();
     let feeder = std::thread::spawn(move || {
         for byte in [b"a", b"b", b"c"] {
-            std::thread::sleep(Duration::from_millis(10));
+            wait_thread_asleep(tid);
             writer.write_all(byte).expect("write");
         }
         writer
