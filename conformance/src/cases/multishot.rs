@@ -2,6 +2,7 @@
 
 use super::prelude::*;
 use crate::buffers::*;
+use crate::ring::QUIET;
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
@@ -455,7 +456,7 @@ fn nearly_full(cx: &Context) -> Ring {
 fn behind_the_nops(ring: &mut Ring) -> Vec<Cqe> {
     // The kernel looks at its task work in an enter.
     ring.enter(0, 0, IORING_ENTER_GETEVENTS, 0, 0);
-    std::thread::sleep(Duration::from_millis(30));
+    std::thread::sleep(QUIET); // in which more would be queued for it
     ring.enter(0, 0, IORING_ENTER_GETEVENTS, 0, 0);
     let mut cqes = Vec::new();
     while let Some(cqe) = ring.wait_for(Duration::from_millis(50)) {
