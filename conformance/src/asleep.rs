@@ -28,6 +28,17 @@ pub fn wait_thread_asleep(tid: i32) {
     }
 }
 
+/// Waits until each thread of this process sleeps but this one and `awake`: the workers, the kernel's or ours, have come as
+/// far as they get, if the thread that they were asked for by has entered since.
+pub fn wait_others_asleep(awake: &[i32]) {
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
+        return std::thread::sleep(Duration::from_millis(20));
+    };
+    let own = crate::sys::gettid();
+    let ids: Vec<i32> = tasks.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    ids.into_iter().filter(|id| *id != own && !awake.contains(id)).for_each(wait_thread_asleep);
+}
+
 /// Runs `action` in another thread once this one sleeps.
 pub fn once_asleep<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     let tid = crate::sys::gettid();

@@ -21,13 +21,14 @@ fn feed_later(mut writer: std::fs::File) -> std::thread::JoinHandle<std::fs::Fil
 /// Whether the case's thread has begun to look at memory.
 static LOOKS: AtomicBool = AtomicBool::new(false);
 
-/// Writes one byte from another thread once this one looks at memory, and `more` time has passed.
-fn feed_who_looks(mut writer: std::fs::File, more: Duration) -> std::thread::JoinHandle<std::fs::File> {
+/// Writes one byte from another thread once this one looks at memory, and no other thread has anything to do.
+fn feed_who_looks(mut writer: std::fs::File) -> std::thread::JoinHandle<std::fs::File> {
+    let tid = gettid();
     std::thread::spawn(move || {
         while !LOOKS.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
-        std::thread::sleep(more);
+        wait_others_asleep(&[tid]);
         writer.write_all(b"x").expect("write");
         writer
     })
@@ -47,7 +48,7 @@ fn spin(mut done: impl FnMut() -> bool) {
 fn cq_is_filled_without_a_call(cx: &Context) {
     let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, 0), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
-    let feeder = feed_who_looks(writer, Duration::ZERO);
+    let feeder = feed_who_looks(writer);
     spin(|| ring.cq_ready() == 1);
     assert_eq!(ring.peek().map(|cqe| cqe.res), Some(1));
     feeder.join().expect("the feeder");
@@ -65,8 +66,7 @@ fn cq_is_filled_without_a_call_for_a_timeout(cx: &Context) {
 fn cq_is_filled_without_a_call_for_an_async_read(cx: &Context) {
     let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, 0), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0).with(IOSQE_ASYNC));
-    // A worker has found the pipe empty by then, which nothing tells.
-    let feeder = feed_who_looks(writer, Duration::from_millis(20));
+    let feeder = feed_who_looks(writer);
     spin(|| ring.cq_ready() == 1);
     assert_eq!(ring.peek().map(|cqe| cqe.res), Some(1));
     feeder.join().expect("the feeder");
@@ -76,7 +76,7 @@ fn cq_is_filled_without_a_call_for_an_async_read(cx: &Context) {
 fn coop_taskrun_needs_some_call(cx: &Context) {
     let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, IORING_SETUP_COOP_TASKRUN), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
-    let feeder = feed_who_looks(writer, Duration::ZERO);
+    let feeder = feed_who_looks(writer);
     LOOKS.store(true, Ordering::SeqCst);
     let start = Instant::now();
     while ring.cq_ready() == 0 {
@@ -133,7 +133,7 @@ fn taskrun_flag_with_coop(cx: &Context) {
     let flags = IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
     let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, flags), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
-    let feeder = feed_who_looks(writer, Duration::ZERO);
+    let feeder = feed_who_looks(writer);
     // An interrupt may run the work before the flag is seen: then the CQE is there.
     spin(|| ring.sq_flags() & IORING_SQ_TASKRUN != 0 || ring.cq_ready() == 1);
     assert_eq!(ring.enter(0, 0, IORING_ENTER_GETEVENTS, 0, 0), 0);

@@ -246,6 +246,7 @@ fn async_link_timeout_starts_with_the_first_answer(cx: &Context) {
         let guarded = request.data(1).with(IOSQE_ASYNC | IOSQE_IO_LINK);
         ring.go_all(&[guarded, sqe::link_timeout(&soon).data(2)]);
         assert_eq!(ring.wait_for(Duration::from_millis(40)), None, "{request:?}");
+        wait_others_asleep(&[]); // a worker has found nothing
         let client = match request.opcode {
             opcode if opcode == Opcode::Accept as u8 => Some(connect(&listener)),
             opcode if opcode == Opcode::Recv as u8 => {
