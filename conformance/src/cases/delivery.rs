@@ -112,7 +112,7 @@ fn defer_taskrun_ring_is_readable_before_the_enter(cx: &Context) {
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
     assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 0), 0);
     writer.write_all(b"x").expect("write");
-    assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 1000), READABLE);
+    assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 10_000), READABLE);
     assert_eq!(ring.wait().res, 1);
 }
 
@@ -240,8 +240,8 @@ fn ring_descriptor_is_readable_with_a_cqe(cx: &Context) {
     let mut ring = cx.ring(4);
     assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 0), 0);
     ring.go(sqe::nop());
-    assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 1000), READABLE);
-    assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 1000), READABLE, "as long as it is there");
+    assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 10_000), READABLE);
+    assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 10_000), READABLE, "as long as it is there");
     ring.wait();
     assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 0), 0);
 }
@@ -264,7 +264,7 @@ fn poll_of_the_ring_wakes(cx: &Context) {
     let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
     let feeder = feed_later(writer);
-    assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 3000), READABLE);
+    assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 10_000), READABLE);
     assert_eq!(ring.wait().res, 1);
     feeder.join().expect("the feeder");
 }
@@ -276,8 +276,8 @@ fn level_epoll_reports_until_reaped(cx: &Context) {
     assert_eq!(cx.door.epoll_wait(fd(&epoll), 0), 0);
     ring.go_all(&[sqe::nop(), sqe::nop()]);
     for _ in 0..2 {
-        assert_eq!(cx.door.epoll_wait(fd(&epoll), 1000), READABLE);
-        assert_eq!(cx.door.epoll_wait(fd(&epoll), 1000), READABLE);
+        assert_eq!(cx.door.epoll_wait(fd(&epoll), 10_000), READABLE);
+        assert_eq!(cx.door.epoll_wait(fd(&epoll), 10_000), READABLE);
         ring.wait();
     }
     assert_eq!(cx.door.epoll_wait(fd(&epoll), 0), 0);
@@ -290,13 +290,13 @@ fn edge_epoll_reports_each_batch(cx: &Context) {
     assert_eq!(cx.door.epoll_add(fd(&epoll), ring.fd, events), 0);
     for round in 0..3 {
         ring.go(sqe::nop());
-        assert_eq!(cx.door.epoll_wait(fd(&epoll), 1000), READABLE, "round {round}, nothing was reaped");
+        assert_eq!(cx.door.epoll_wait(fd(&epoll), 10_000), READABLE, "round {round}, nothing was reaped");
         assert_eq!(cx.door.epoll_wait(fd(&epoll), 0), 0, "one edge a batch");
     }
     ring.wait_all(3);
     assert_eq!(cx.door.epoll_wait(fd(&epoll), 0), 0);
     ring.go(sqe::nop());
-    assert_eq!(cx.door.epoll_wait(fd(&epoll), 1000), READABLE);
+    assert_eq!(cx.door.epoll_wait(fd(&epoll), 10_000), READABLE);
 }
 
 /// Whether an epoll that watches the ring for `events` reports a read that completes while it waits. Nothing is claimed
@@ -307,7 +307,7 @@ fn epoll_wakes(cx: &Context, mut ring: Ring, events: i32) -> bool {
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
     let feeder = feed_later(writer);
     // Task work may interrupt the wait, as a signal would.
-    let mut answers = std::iter::repeat_with(|| cx.door.epoll_wait(fd(&epoll), 1000));
+    let mut answers = std::iter::repeat_with(|| cx.door.epoll_wait(fd(&epoll), 10_000));
     let answer = answers.find(|answer| *answer != -EINTR as isize);
     assert_eq!(ring.wait().res, 1);
     feeder.join().expect("the feeder");
@@ -345,7 +345,7 @@ fn eventfd_is_signalled(cx: &Context) {
     let (mut ring, file) = with_eventfd(cx.ring(4), IORING_REGISTER_EVENTFD);
     for _ in 0..3 {
         ring.go(sqe::nop());
-        assert!(signalled(cx, &file, 1000));
+        assert!(signalled(cx, &file, 10_000));
         assert!(!signalled(cx, &file, 10));
     }
 }
@@ -357,7 +357,7 @@ fn eventfd_is_signalled_for_a_pending_read(cx: &Context) {
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
     assert!(!signalled(cx, &file, 10));
     let feeder = feed_later(writer);
-    assert!(signalled(cx, &file, 2000));
+    assert!(signalled(cx, &file, 10_000));
     assert_eq!(ring.wait().res, 1);
     feeder.join().expect("the feeder");
 }
@@ -370,7 +370,7 @@ fn eventfd_disabled_is_quiet(cx: &Context) {
     assert!(!signalled(cx, &file, 10));
     ring.set_cq_flags(0);
     ring.go(sqe::nop());
-    assert!(signalled(cx, &file, 1000));
+    assert!(signalled(cx, &file, 10_000));
 }
 
 #[case(since = "5.6")]
@@ -386,7 +386,7 @@ fn eventfd_async_signals_pending_ones(cx: &Context) {
     let (mut ring, file) = with_eventfd(cx.ring_with(4, 0), IORING_REGISTER_EVENTFD_ASYNC);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0).with(IOSQE_ASYNC));
     let feeder = feed_later(writer);
-    assert!(signalled(cx, &file, 2000));
+    assert!(signalled(cx, &file, 10_000));
     feeder.join().expect("the feeder");
 }
 

@@ -51,7 +51,7 @@ pub(super) fn wake_in_time(word: &AtomicU32, count: i32) {
     let (begun, mut woken) = (Instant::now(), 0);
     while woken < count {
         woken += wake_now(word, count - woken, u32::MAX, WAKE_PRIVATE);
-        assert!(begun.elapsed() < Duration::from_secs(3), "{woken} of {count} were woken");
+        assert!(begun.elapsed() < crate::ring::PATIENCE, "{woken} of {count} were woken");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -137,7 +137,7 @@ fn wakes_a_thread(cx: &Context) {
     static WORD: AtomicU32 = AtomicU32::new(0);
     let (sleeper, mut ring, begun) = (sleep_on(&WORD), cx.ring(4), Instant::now());
     while ring.run(wake(&WORD, 1)) == 0 {
-        assert!(begun.elapsed() < Duration::from_secs(3), "the thread sleeps at last");
+        assert!(begun.elapsed() < crate::ring::PATIENCE, "the thread sleeps at last");
     }
     assert_eq!(sleeper.join().expect("the thread"), 0);
 }
@@ -464,7 +464,7 @@ pub(super) fn waiters(word: &AtomicU32) -> i32 {
 pub(super) fn nobody_waits_soon(word: &AtomicU32) {
     let begun = Instant::now();
     while waiters(word) != 0 {
-        assert!(begun.elapsed() < Duration::from_secs(3), "the waits end with the ring");
+        assert!(begun.elapsed() < crate::ring::PATIENCE, "the waits end with the ring");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -215,7 +215,7 @@ fn makes_the_targets_descriptor_readable(cx: &Context) {
     assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 0) }, 0);
     assert_eq!(sender.run(data(&target, 1, 2)), 0);
     // SAFETY: as above.
-    assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 1000) }, 1);
+    assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 10_000) }, 1);
     assert_eq!(got(&mut target), (1, 2, 0));
 }
 
