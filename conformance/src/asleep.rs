@@ -28,6 +28,17 @@ pub fn wait_thread_asleep(tid: i32) {
     }
 }
 
+/// Waits until each thread of this process sleeps but this one and `awake`: the workers, the kernel's or ours, have come as
+/// far as they get, if the thread that they were asked for by has entered since.
+pub fn wait_others_asleep(awake: &[i32]) {
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
+        return std::thread::sleep(Duration::from_millis(20));
+    };
+    let own = crate::sys::gettid();
+    let ids: Vec<i32> = tasks.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    ids.into_iter().filter(|id| *id != own && !awake.contains(id)).for_each(wait_thread_asleep);
+}
+
 /// Runs `action` in another thread once this one sleeps.
 pub fn once_asleep<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     let tid = crate::sys::gettid();
@@ -35,6 +46,17 @@ pub fn once_asleep<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'stati
         wait_thread_asleep(tid);
         action()
     })
+}
+
+/// Runs `action` in another thread; returns once that thread sleeps, or has ended.
+pub fn asleep_in<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    let (tell, told) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        tell.send(crate::sys::gettid()).expect("tell the id");
+        action()
+    });
+    wait_thread_asleep(told.recv().expect("the thread's id"));
+    thread
 }
 
 /// Whether the thread sleeps, and how often it gave the processor up; None when it has ended.

@@ -15,7 +15,6 @@ pub mod ring;
 pub mod sqe;
 pub mod sys;
 
-#[allow(dead_code)]
 mod asleep;
 mod cases;
 mod polled;

@@ -1,5 +1,6 @@
 //! A ring with IORING_SETUP_SQPOLL as the cases about polling threads use it: mostly without any call.
 
+use crate::asleep::wait_thread_asleep;
 use crate::case::Context;
 use crate::ring::{Ring, PATIENCE};
 use anyring_abi::*;
@@ -48,6 +49,14 @@ pub fn sleeps(ring: &Ring) -> bool {
 /// Looks until the thread asks to be woken.
 pub fn wait_asleep(ring: &Ring) {
     look("the thread's sleep", || sleeps(ring));
+}
+
+/// Looks until the thread asks to be woken, and waits until it sleeps: it raises the flag first, then looks at the tail once
+/// more.
+pub fn wait_blocked(ring: &Ring) {
+    wait_asleep(ring);
+    let thread = if std::path::Path::new("/proc/self/task").exists() { pollers()[0] } else { 0 };
+    wait_thread_asleep(thread);
 }
 
 /// Looks until the thread has taken every SQE that was published. It moves the head behind them only after it ran them, so

@@ -253,13 +253,16 @@ pub fn block_signal(signal: i32) {
     }
 }
 
-/// Sends `signal` to the thread `tid` of this process after `delay`, from another thread.
-pub fn signal_later(tid: i32, signal: i32, delay: std::time::Duration) -> std::thread::JoinHandle<()> {
-    std::thread::spawn(move || {
-        std::thread::sleep(delay);
-        // SAFETY: no pointers; a signal that the case handles goes to a thread of its own process.
-        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, signal) };
-    })
+/// Sends `signal` to the calling thread, from another one, once it sleeps.
+pub fn signal_once_asleep(signal: i32) -> std::thread::JoinHandle<()> {
+    let tid = gettid();
+    crate::asleep::once_asleep(move || signal_thread(tid, signal))
+}
+
+/// Sends `signal` to the thread `tid` of this process.
+fn signal_thread(tid: i32, signal: i32) {
+    // SAFETY: no pointers; a signal that the case handles goes to a thread of its own process.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, signal) };
 }
 
 /// This thread's id.

@@ -81,8 +81,7 @@ fn wait_without_timeout(cx: &Context) {
     let (reader, writer) = pipe();
     let mut polls = [poll(&reader, libc::POLLIN)];
     assert_eq!(aio.submit(&mut polls), 1);
-    let later = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(50));
+    let later = once_asleep(move || {
         (&writer).write_all(b"x").expect("write");
         writer
     });
@@ -98,10 +97,11 @@ fn waits_for_the_least(cx: &Context) {
     let pipes: Vec<_> = (0..3).map(|_| pipe()).collect();
     let mut polls: Vec<Iocb> = pipes.iter().map(|(reader, _)| poll(reader, libc::POLLIN)).collect();
     assert_eq!(aio.submit(&mut polls), 3);
+    let tid = gettid();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for (_, writer) in &pipes {
-                std::thread::sleep(Duration::from_millis(20));
+                wait_thread_asleep(tid);
                 let mut writer = writer;
                 writer.write_all(b"x").expect("write");
             }
@@ -143,7 +143,7 @@ fn several_threads_wait(cx: &Context) {
 fn signal_ends_the_wait(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     count_signal(libc::SIGUSR1);
-    let sender = signal_later(gettid(), libc::SIGUSR1, Duration::from_millis(50));
+    let sender = signal_once_asleep(libc::SIGUSR1);
     assert_eq!(aio.get(1, 8, 10_000), Err(-EINTR as isize));
     sender.join().expect("the sender");
 }
@@ -155,8 +155,9 @@ fn signal_with_some_of_the_events(cx: &Context) {
     let mut buffer = [0; 4];
     assert_eq!(aio.submit(&mut [pread(&file, &mut buffer, 0)]), 1);
     count_signal(libc::SIGUSR1);
-    let sender = signal_later(gettid(), libc::SIGUSR1, Duration::from_millis(50));
+    let sender = signal_once_asleep(libc::SIGUSR1);
     assert_eq!(aio.get(2, 8, 10_000).map(|events| events.len()), Ok(1));
+    assert_eq!(SIGNALS.load(std::sync::atomic::Ordering::SeqCst), 1);
     sender.join().expect("the sender");
 }
 
@@ -177,7 +178,7 @@ fn masked_at(aio: &Aio, set: usize, timeout_ms: i64) -> isize {
 fn mask_holds_a_signal_back(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     count_signal(libc::SIGUSR1);
-    let sender = signal_later(gettid(), libc::SIGUSR1, Duration::from_millis(30));
+    let sender = signal_once_asleep(libc::SIGUSR1);
     let mask = kernel_set(libc::SIGUSR1);
     assert_eq!(masked(&aio, &raw const mask as usize, 8, 120), 0);
     sender.join().expect("the sender");
@@ -221,9 +222,13 @@ fn mask_at_a_bad_address_is_efault(cx: &Context) {
 #[case(own_flags)]
 fn destroy_ends_a_wait(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
+    let (tell, told) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| aio.get(1, 8, 10_000));
-        std::thread::sleep(Duration::from_millis(80));
+        let waiter = scope.spawn(|| {
+            tell.send(gettid()).expect("tell the id");
+            aio.get(1, 8, 10_000)
+        });
+        wait_thread_asleep(told.recv().expect("the waiter's id"));
         assert_eq!(aio.destroy(), 0);
         assert_eq!(waiter.join().expect("the waiter"), Err(-EINVAL as isize));
     });

@@ -4,7 +4,6 @@ use super::prelude::*;
 use crate::aio::{pread, pwrite, sync, vector, Aio};
 use std::io::Seek;
 use std::os::fd::AsRawFd;
-use std::time::Duration;
 
 topic!(since: "4.13", source: "io_submit(2), fs/aio.c");
 
@@ -238,12 +237,12 @@ fn read_of_a_nonblocking_empty_pipe_is_eagain(cx: &Context) {
 fn read_of_a_pipe_turned_nonblocking_is_eagain(cx: &Context) {
     let aio = Aio::new(cx.door, 8);
     let (reader, writer) = pipe();
-    let mut buffer = [0; 8];
+    let (tid, mut buffer) = (gettid(), [0; 8]);
     for _ in 0..8 {
         // Natively io_submit(2) waits for it.
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                std::thread::sleep(Duration::from_millis(3));
+                wait_thread_asleep(tid);
                 (&writer).write_all(b"x").expect("write");
             });
             assert_eq!(aio.run(pread(&reader, &mut buffer, 0)), 1);

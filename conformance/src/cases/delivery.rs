@@ -1,6 +1,8 @@
 //! How a program learns of a completion: the CQ alone, the ring's descriptor, an eventfd, task work, other threads.
 
 use super::prelude::*;
+use crate::ring::QUIET;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 topic!(since: "5.1", source: "io_uring_setup(2), io_uring_register(2), io_uring/eventfd.c");
@@ -8,10 +10,25 @@ topic!(since: "5.1", source: "io_uring_setup(2), io_uring_register(2), io_uring/
 const READABLE: isize = libc::POLLIN as isize;
 const DEFER: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
 
-/// Writes one byte from another thread after 20 ms.
+/// Writes one byte from another thread once this one sleeps.
 fn feed_later(mut writer: std::fs::File) -> std::thread::JoinHandle<std::fs::File> {
+    once_asleep(move || {
+        writer.write_all(b"x").expect("write");
+        writer
+    })
+}
+
+/// Whether the case's thread has begun to look at memory.
+static LOOKS: AtomicBool = AtomicBool::new(false);
+
+/// Writes one byte from another thread once this one looks at memory, and no other thread has anything to do.
+fn feed_who_looks(mut writer: std::fs::File) -> std::thread::JoinHandle<std::fs::File> {
+    let tid = gettid();
     std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(20));
+        while !LOOKS.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        wait_others_asleep(&[tid]);
         writer.write_all(b"x").expect("write");
         writer
     })
@@ -19,6 +36,7 @@ fn feed_later(mut writer: std::fs::File) -> std::thread::JoinHandle<std::fs::Fil
 
 /// Looks only at memory until `done` holds; no system call is made (the clock is read in the vDSO).
 fn spin(mut done: impl FnMut() -> bool) {
+    LOOKS.store(true, Ordering::SeqCst);
     let start = Instant::now();
     while !done() {
         assert!(start.elapsed() < crate::ring::PATIENCE, "it never came");
@@ -30,7 +48,7 @@ fn spin(mut done: impl FnMut() -> bool) {
 fn cq_is_filled_without_a_call(cx: &Context) {
     let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, 0), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
-    let feeder = feed_later(writer);
+    let feeder = feed_who_looks(writer);
     spin(|| ring.cq_ready() == 1);
     assert_eq!(ring.peek().map(|cqe| cqe.res), Some(1));
     feeder.join().expect("the feeder");
@@ -48,7 +66,7 @@ fn cq_is_filled_without_a_call_for_a_timeout(cx: &Context) {
 fn cq_is_filled_without_a_call_for_an_async_read(cx: &Context) {
     let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, 0), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0).with(IOSQE_ASYNC));
-    let feeder = feed_later(writer);
+    let feeder = feed_who_looks(writer);
     spin(|| ring.cq_ready() == 1);
     assert_eq!(ring.peek().map(|cqe| cqe.res), Some(1));
     feeder.join().expect("the feeder");
@@ -58,7 +76,8 @@ fn cq_is_filled_without_a_call_for_an_async_read(cx: &Context) {
 fn coop_taskrun_needs_some_call(cx: &Context) {
     let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, IORING_SETUP_COOP_TASKRUN), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
-    let feeder = feed_later(writer);
+    let feeder = feed_who_looks(writer);
+    LOOKS.store(true, Ordering::SeqCst);
     let start = Instant::now();
     while ring.cq_ready() == 0 {
         assert!(start.elapsed() < crate::ring::PATIENCE, "it never came");
@@ -72,7 +91,7 @@ fn defer_taskrun_needs_an_enter(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, DEFER), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
     writer.write_all(b"x").expect("write");
-    std::thread::sleep(Duration::from_millis(20));
+    std::thread::sleep(QUIET);
     assert_eq!(ring.cq_ready(), 0, "other system calls do not run deferred work");
     assert_eq!(ring.enter(0, 1, IORING_ENTER_GETEVENTS, 0, 0), 0);
     assert_eq!(ring.peek().map(|cqe| cqe.res), Some(1));
@@ -93,7 +112,7 @@ fn defer_taskrun_ring_is_readable_before_the_enter(cx: &Context) {
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
     assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 0), 0);
     writer.write_all(b"x").expect("write");
-    assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 1000), READABLE);
+    assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 10_000), READABLE);
     assert_eq!(ring.wait().res, 1);
 }
 
@@ -114,7 +133,7 @@ fn taskrun_flag_with_coop(cx: &Context) {
     let flags = IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
     let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, flags), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
-    let feeder = feed_later(writer);
+    let feeder = feed_who_looks(writer);
     // An interrupt may run the work before the flag is seen: then the CQE is there.
     spin(|| ring.sq_flags() & IORING_SQ_TASKRUN != 0 || ring.cq_ready() == 1);
     assert_eq!(ring.enter(0, 0, IORING_ENTER_GETEVENTS, 0, 0), 0);
@@ -170,16 +189,16 @@ fn register_from_another_thread_is_eexist(cx: &Context) {
     assert_eq!(answer as i32, -EEXIST);
 }
 
+/// A thread that waits for a CQE; returns once it sleeps.
 fn wait_in_thread(cx: &Context, number: i32) -> std::thread::JoinHandle<isize> {
     let door = cx.door;
-    std::thread::spawn(move || door.enter(number, 0, 1, IORING_ENTER_GETEVENTS, 0, 0))
+    asleep_in(move || door.enter(number, 0, 1, IORING_ENTER_GETEVENTS, 0, 0))
 }
 
 #[case(own_flags)]
 fn another_thread_may_wait(cx: &Context) {
     let mut ring = cx.ring_with(4, 0);
     let waiter = wait_in_thread(cx, ring.fd);
-    std::thread::sleep(Duration::from_millis(20));
     assert!(!waiter.is_finished());
     ring.go(sqe::nop());
     assert_eq!(waiter.join().expect("the waiter"), 0);
@@ -189,7 +208,6 @@ fn another_thread_may_wait(cx: &Context) {
 fn two_threads_may_wait(cx: &Context) {
     let mut ring = cx.ring_with(4, 0);
     let waiters = [wait_in_thread(cx, ring.fd), wait_in_thread(cx, ring.fd)];
-    std::thread::sleep(Duration::from_millis(20));
     ring.go(sqe::nop());
     for waiter in waiters {
         assert_eq!(waiter.join().expect("the waiter"), 0, "the CQE is still there for both");
@@ -222,8 +240,8 @@ fn ring_descriptor_is_readable_with_a_cqe(cx: &Context) {
     let mut ring = cx.ring(4);
     assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 0), 0);
     ring.go(sqe::nop());
-    assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 1000), READABLE);
-    assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 1000), READABLE, "as long as it is there");
+    assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 10_000), READABLE);
+    assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 10_000), READABLE, "as long as it is there");
     ring.wait();
     assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 0), 0);
 }
@@ -246,7 +264,7 @@ fn poll_of_the_ring_wakes(cx: &Context) {
     let ((reader, writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
     let feeder = feed_later(writer);
-    assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 3000), READABLE);
+    assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 10_000), READABLE);
     assert_eq!(ring.wait().res, 1);
     feeder.join().expect("the feeder");
 }
@@ -258,8 +276,8 @@ fn level_epoll_reports_until_reaped(cx: &Context) {
     assert_eq!(cx.door.epoll_wait(fd(&epoll), 0), 0);
     ring.go_all(&[sqe::nop(), sqe::nop()]);
     for _ in 0..2 {
-        assert_eq!(cx.door.epoll_wait(fd(&epoll), 1000), READABLE);
-        assert_eq!(cx.door.epoll_wait(fd(&epoll), 1000), READABLE);
+        assert_eq!(cx.door.epoll_wait(fd(&epoll), 10_000), READABLE);
+        assert_eq!(cx.door.epoll_wait(fd(&epoll), 10_000), READABLE);
         ring.wait();
     }
     assert_eq!(cx.door.epoll_wait(fd(&epoll), 0), 0);
@@ -272,13 +290,13 @@ fn edge_epoll_reports_each_batch(cx: &Context) {
     assert_eq!(cx.door.epoll_add(fd(&epoll), ring.fd, events), 0);
     for round in 0..3 {
         ring.go(sqe::nop());
-        assert_eq!(cx.door.epoll_wait(fd(&epoll), 1000), READABLE, "round {round}, nothing was reaped");
+        assert_eq!(cx.door.epoll_wait(fd(&epoll), 10_000), READABLE, "round {round}, nothing was reaped");
         assert_eq!(cx.door.epoll_wait(fd(&epoll), 0), 0, "one edge a batch");
     }
     ring.wait_all(3);
     assert_eq!(cx.door.epoll_wait(fd(&epoll), 0), 0);
     ring.go(sqe::nop());
-    assert_eq!(cx.door.epoll_wait(fd(&epoll), 1000), READABLE);
+    assert_eq!(cx.door.epoll_wait(fd(&epoll), 10_000), READABLE);
 }
 
 /// Whether an epoll that watches the ring for `events` reports a read that completes while it waits. Nothing is claimed
@@ -289,7 +307,7 @@ fn epoll_wakes(cx: &Context, mut ring: Ring, events: i32) -> bool {
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
     let feeder = feed_later(writer);
     // Task work may interrupt the wait, as a signal would.
-    let mut answers = std::iter::repeat_with(|| cx.door.epoll_wait(fd(&epoll), 1000));
+    let mut answers = std::iter::repeat_with(|| cx.door.epoll_wait(fd(&epoll), 10_000));
     let answer = answers.find(|answer| *answer != -EINTR as isize);
     assert_eq!(ring.wait().res, 1);
     feeder.join().expect("the feeder");
@@ -327,7 +345,7 @@ fn eventfd_is_signalled(cx: &Context) {
     let (mut ring, file) = with_eventfd(cx.ring(4), IORING_REGISTER_EVENTFD);
     for _ in 0..3 {
         ring.go(sqe::nop());
-        assert!(signalled(cx, &file, 1000));
+        assert!(signalled(cx, &file, 10_000));
         assert!(!signalled(cx, &file, 10));
     }
 }
@@ -339,7 +357,7 @@ fn eventfd_is_signalled_for_a_pending_read(cx: &Context) {
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));
     assert!(!signalled(cx, &file, 10));
     let feeder = feed_later(writer);
-    assert!(signalled(cx, &file, 2000));
+    assert!(signalled(cx, &file, 10_000));
     assert_eq!(ring.wait().res, 1);
     feeder.join().expect("the feeder");
 }
@@ -352,7 +370,7 @@ fn eventfd_disabled_is_quiet(cx: &Context) {
     assert!(!signalled(cx, &file, 10));
     ring.set_cq_flags(0);
     ring.go(sqe::nop());
-    assert!(signalled(cx, &file, 1000));
+    assert!(signalled(cx, &file, 10_000));
 }
 
 #[case(since = "5.6")]
@@ -368,7 +386,7 @@ fn eventfd_async_signals_pending_ones(cx: &Context) {
     let (mut ring, file) = with_eventfd(cx.ring_with(4, 0), IORING_REGISTER_EVENTFD_ASYNC);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0).with(IOSQE_ASYNC));
     let feeder = feed_later(writer);
-    assert!(signalled(cx, &file, 2000));
+    assert!(signalled(cx, &file, 10_000));
     feeder.join().expect("the feeder");
 }
 

@@ -118,7 +118,7 @@ fn abs_timer_takes_an_absolute_time(cx: &Context) {
     let (start, flags) = (Instant::now(), EXT | IORING_ENTER_ABS_TIMER);
     let answer = ring.enter(0, 1, flags, &raw const arg as usize, size_of::<GeteventsArg>());
     assert_eq!(answer as i32, -ETIME);
-    assert!(start.elapsed() < Duration::from_secs(1));
+    assert!(start.elapsed() < crate::ring::PATIENCE);
     let now = clock(libc::CLOCK_MONOTONIC);
     assert!((now.tv_sec, now.tv_nsec) >= (until.tv_sec, until.tv_nsec));
 }
@@ -157,7 +157,7 @@ fn ext_arg_bad_timespec_address_is_efault(cx: &Context) {
 fn signal_ends_the_wait_with_eintr(cx: &Context) {
     count_signal(libc::SIGUSR1);
     let ring = cx.ring(8);
-    let sender = signal_later(gettid(), libc::SIGUSR1, Duration::from_millis(20));
+    let sender = signal_once_asleep(libc::SIGUSR1);
     assert_eq!(ring.enter(0, 1, IORING_ENTER_GETEVENTS, 0, 0) as i32, -EINTR);
     assert_eq!(SIGNALS.load(std::sync::atomic::Ordering::SeqCst), 1);
     sender.join().expect("the sender");
@@ -181,7 +181,7 @@ fn sigmask_keeps_a_signal_out(cx: &Context) {
     let ring = cx.ring(8);
     let (set, ts) = (kernel_set(libc::SIGUSR1), ms(60));
     let arg = GeteventsArg { sigmask: address(&set), sigmask_sz: 8, ts: address(&ts), ..GeteventsArg::default() };
-    let sender = signal_later(gettid(), libc::SIGUSR1, Duration::from_millis(10));
+    let sender = signal_once_asleep(libc::SIGUSR1);
     assert_eq!(enter_with(&ring, 1, arg), -ETIME);
     sender.join().expect("the sender");
     assert_eq!(SIGNALS.load(std::sync::atomic::Ordering::SeqCst), 1, "it came after the wait");
@@ -236,9 +236,10 @@ fn waits_for_as_many_as_asked(cx: &Context) {
     for (n, byte) in bytes.iter_mut().enumerate() {
         ring.push(sqe::read(fd(&reader), byte, 0).data(n as u64));
     }
+    let tid = gettid();
     let feeder = std::thread::spawn(move || {
         for byte in [b"a", b"b", b"c"] {
-            std::thread::sleep(Duration::from_millis(10));
+            wait_thread_asleep(tid);
             writer.write_all(byte).expect("write");
         }
         writer
@@ -251,12 +252,12 @@ fn waits_for_as_many_as_asked(cx: &Context) {
 #[case(since = "5.11")]
 fn min_wait_returns_what_came(cx: &Context) {
     let mut ring = cx.ring(8);
-    let (soon, long) = (ms(5), ms(2000));
+    let (soon, long) = (ms(5), ms(20_000));
     ring.go(sqe::timeout(&soon, 0, 0));
     let arg = GeteventsArg { ts: address(&long), min_wait_usec: 30_000, ..GeteventsArg::default() };
     let start = Instant::now();
     assert_eq!(enter_with(&ring, 2, arg), 0, "one of the two came within the minimum wait");
-    assert!(start.elapsed() < Duration::from_secs(1));
+    assert!(start.elapsed() < crate::ring::PATIENCE);
     assert_eq!(ring.cq_ready(), 1);
 }
 

@@ -51,7 +51,7 @@ pub(super) fn wake_in_time(word: &AtomicU32, count: i32) {
     let (begun, mut woken) = (Instant::now(), 0);
     while woken < count {
         woken += wake_now(word, count - woken, u32::MAX, WAKE_PRIVATE);
-        assert!(begun.elapsed() < Duration::from_secs(3), "{woken} of {count} were woken");
+        assert!(begun.elapsed() < crate::ring::PATIENCE, "{woken} of {count} were woken");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -123,9 +123,9 @@ fn wakes_no_more_than_asked(cx: &Context) {
     assert_eq!(ring.wait().user_data, 3);
 }
 
-/// Waits in a thread until it is woken.
+/// Waits in a thread until it is woken; returns once that thread sleeps.
 fn sleep_on(word: &'static AtomicU32) -> std::thread::JoinHandle<i64> {
-    std::thread::spawn(move || {
+    asleep_in(move || {
         let operation = libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG;
         // SAFETY: the word lives for ever, and there is no timeout.
         unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, 0, 0usize, 0usize, u32::MAX) }
@@ -137,7 +137,7 @@ fn wakes_a_thread(cx: &Context) {
     static WORD: AtomicU32 = AtomicU32::new(0);
     let (sleeper, mut ring, begun) = (sleep_on(&WORD), cx.ring(4), Instant::now());
     while ring.run(wake(&WORD, 1)) == 0 {
-        assert!(begun.elapsed() < Duration::from_secs(3), "the thread sleeps at last");
+        assert!(begun.elapsed() < crate::ring::PATIENCE, "the thread sleeps at last");
     }
     assert_eq!(sleeper.join().expect("the thread"), 0);
 }
@@ -464,7 +464,7 @@ pub(super) fn waiters(word: &AtomicU32) -> i32 {
 pub(super) fn nobody_waits_soon(word: &AtomicU32) {
     let begun = Instant::now();
     while waiters(word) != 0 {
-        assert!(begun.elapsed() < Duration::from_secs(3), "the waits end with the ring");
+        assert!(begun.elapsed() < crate::ring::PATIENCE, "the waits end with the ring");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -477,7 +477,6 @@ fn wait_of_a_thread_and_of_a_ring(cx: &Context) {
     std::thread::spawn(|| {}).join().expect("the first thread");
     ring.go(wait_on(&WORD, 0).data(1));
     let sleeper = sleep_on(&WORD);
-    std::thread::sleep(Duration::from_millis(20));
     assert_eq!(wake_one(&WORD), 1);
     assert_eq!(ring.wait().res, 0); // it came first
     wake_in_time(&WORD, 1);
@@ -550,7 +549,7 @@ pub(super) fn stop_for_a_moment() {
         let child = libc::fork();
         if child == 0 {
             libc::kill(parent, libc::SIGSTOP);
-            libc::usleep(20_000);
+            libc::usleep(20_000); // how long it is stopped
             libc::kill(parent, libc::SIGCONT);
             libc::_exit(0);
         }

@@ -7,7 +7,7 @@ topic!(since: "5.1", source: "io_uring_setup(2), io_uring/rw.c");
 
 const DEFERRED: u32 = IORING_SETUP_IOPOLL | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
 
-/// How long a transfer of a few pages takes at most.
+/// How long a transfer of a few pages takes at most: nothing tells when it is done but to ask the ring.
 const LONG: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// A file of 64 KiB in the case's directory, opened with O_DIRECT, and a buffer as long. Skips where it cannot be polled.

@@ -81,7 +81,7 @@ mod zero_copy_receive;
 
 /// What nearly every case uses.
 mod prelude {
-    pub(crate) use crate::asleep::{once_asleep, wait_thread_asleep};
+    pub(crate) use crate::asleep::{asleep_in, once_asleep, wait_others_asleep, wait_thread_asleep};
     pub(crate) use crate::case::{topic, Context};
     pub(crate) use crate::ring::Ring;
     pub(crate) use crate::sqe::{self, address, address_mut, fd, iovec, iovec_mut, ms, prep, SqeFields};

@@ -89,11 +89,11 @@ fn to_a_deferred_ring(cx: &Context) {
 #[case(since = "6.1")]
 fn to_a_deferred_ring_that_waits(cx: &Context) {
     let mut target = deferred(cx);
-    let number = target.fd;
+    let (number, tid) = (target.fd, gettid());
     std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
             let mut sender = cx.ring(4);
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            wait_thread_asleep(tid);
             sender.run(prep(Opcode::MsgRing, number, IORING_MSG_DATA, 2, 1))
         });
         assert_eq!(target.submit_and_wait(1), 0);
@@ -110,6 +110,7 @@ fn to_a_ring_that_waits_in_another_thread(cx: &Context) {
         let sender = scope.spawn(|| {
             let mut sender = cx.ring(4);
             for n in 0..50u32 {
+                // Some come before the target's thread sleeps, some behind.
                 std::thread::sleep(std::time::Duration::from_micros(200));
                 assert_eq!(sender.run(prep(Opcode::MsgRing, number, IORING_MSG_DATA, n, n.into())), 0);
             }
@@ -214,7 +215,7 @@ fn makes_the_targets_descriptor_readable(cx: &Context) {
     assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 0) }, 0);
     assert_eq!(sender.run(data(&target, 1, 2)), 0);
     // SAFETY: as above.
-    assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 1000) }, 1);
+    assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 10_000) }, 1);
     assert_eq!(got(&mut target), (1, 2, 0));
 }
 

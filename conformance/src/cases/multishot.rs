@@ -2,6 +2,7 @@
 
 use super::prelude::*;
 use crate::buffers::*;
+use crate::ring::QUIET;
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
@@ -245,6 +246,7 @@ fn async_link_timeout_starts_with_the_first_answer(cx: &Context) {
         let guarded = request.data(1).with(IOSQE_ASYNC | IOSQE_IO_LINK);
         ring.go_all(&[guarded, sqe::link_timeout(&soon).data(2)]);
         assert_eq!(ring.wait_for(Duration::from_millis(40)), None, "{request:?}");
+        wait_others_asleep(&[]); // a worker has found nothing
         let client = match request.opcode {
             opcode if opcode == Opcode::Accept as u8 => Some(connect(&listener)),
             opcode if opcode == Opcode::Recv as u8 => {
@@ -455,7 +457,7 @@ fn nearly_full(cx: &Context) -> Ring {
 fn behind_the_nops(ring: &mut Ring) -> Vec<Cqe> {
     // The kernel looks at its task work in an enter.
     ring.enter(0, 0, IORING_ENTER_GETEVENTS, 0, 0);
-    std::thread::sleep(Duration::from_millis(30));
+    std::thread::sleep(QUIET); // in which more would be queued for it
     ring.enter(0, 0, IORING_ENTER_GETEVENTS, 0, 0);
     let mut cqes = Vec::new();
     while let Some(cqe) = ring.wait_for(Duration::from_millis(50)) {

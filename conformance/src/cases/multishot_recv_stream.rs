@@ -8,7 +8,7 @@ use std::time::Duration;
 
 topic!(since: "6.0", source: "io_recv_finish in io_uring/net.c");
 
-/// Until what was sent on loopback has surely arrived.
+/// Until what was sent on loopback has surely arrived: nothing tells, since a receive may take it at once.
 fn let_arrive() {
     std::thread::sleep(Duration::from_millis(5));
 }

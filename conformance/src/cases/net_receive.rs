@@ -27,7 +27,7 @@ fn receive_often(ring: &mut Ring, a: &TcpStream, mut b: &TcpStream, room: usize)
     }
 }
 
-/// Until what was sent on loopback has surely arrived.
+/// Until what was sent on loopback has surely arrived: nothing tells, since a receive may take it at once.
 fn let_arrive() {
     std::thread::sleep(Duration::from_millis(5));
 }
@@ -380,7 +380,7 @@ fn a_stream_in_pieces(cx: &Context) {
             b.write_all(&bytes).expect("send");
             at += bytes.len();
             if step.is_multiple_of(11) {
-                std::thread::sleep(Duration::from_micros(200));
+                std::thread::sleep(Duration::from_micros(200)); // the receiver comes first here
             }
         }
     });

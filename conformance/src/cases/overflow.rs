@@ -141,7 +141,7 @@ fn ring_descriptor_stays_readable_until_flushed(cx: &Context) {
         ring.go(sqe::nop().data(n));
     }
     take_all(&mut ring);
-    assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 1000), isize::from(libc::POLLIN));
+    assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 10_000), isize::from(libc::POLLIN));
     flush(&ring);
     assert_eq!(take_all(&mut ring), [8]);
     assert_eq!(ring.door.poll(ring.fd, libc::POLLIN, 0), 0);

@@ -155,7 +155,7 @@ fn armed_answers_data_that_the_program_took_meanwhile(cx: &Context) {
         ring.go(sqe::poll_add(fd(&reader), IN, flags));
         writer.write_all(b"x").expect("write");
         reader.read_exact(&mut [0]).expect("read");
-        let cqe = ring.wait_for(std::time::Duration::from_secs(1)).expect("the wake is an answer");
+        let cqe = ring.wait_for(crate::ring::PATIENCE).expect("the wake is an answer");
         assert_eq!(cqe.res, i32::from(IN));
     }
 }

@@ -265,7 +265,7 @@ fn eventfd_and_epoll_stay(cx: &Context) {
     let mut count = [0; 8];
     assert_eq!((&event).read(&mut count).ok(), Some(8));
     assert_eq!(u64::from_ne_bytes(count), 2);
-    assert_eq!(ring.door.epoll_wait(fd(&epoll), 1000), libc::EPOLLIN as isize);
+    assert_eq!(ring.door.epoll_wait(fd(&epoll), 10_000), libc::EPOLLIN as isize);
 }
 
 #[case(own_flags)]

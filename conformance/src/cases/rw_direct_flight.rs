@@ -312,7 +312,7 @@ fn ring_closed_with_fixed_resources_in_flight(cx: &Context) {
     drop(ring);
     // SAFETY: the case's own mapping, to which nothing refers any more.
     unsafe { libc::munmap(bytes.as_mut_ptr().cast(), bytes.len()) };
-    std::thread::sleep(Duration::from_millis(50));
+    std::thread::sleep(Duration::from_millis(50)); // in which the transfers end: nothing tells when
 }
 
 #[case(since = "5.6")]
@@ -337,7 +337,7 @@ fn no_cqe_in_memory_of_a_closed_ring(cx: &Context) {
         ring.close_fd();
         let memory = ring.other_memory_there();
         memory.fill(0xee);
-        std::thread::sleep(Duration::from_millis(60));
+        std::thread::sleep(Duration::from_millis(60)); // in which the transfers end: nothing tells when
         let changed = memory.iter().filter(|byte| **byte != 0xee).count();
         assert_eq!(changed, 0, "bytes were written");
     }
@@ -407,14 +407,10 @@ fn thread_waits_for_anothers(cx: &Context) {
     for _ in 0..20 {
         let before = ring.cq_ready();
         assert_eq!(before, 0);
-        std::thread::scope(|scope| {
-            let number = ring.fd;
-            let door = cx.door;
-            let waiter = scope.spawn(move || door.enter(number, 0, 1, IORING_ENTER_GETEVENTS, 0, 0));
-            std::thread::sleep(Duration::from_micros(300));
-            ring.go(sqe::read(fd(&file), bytes, 4096).data(1));
-            assert_eq!(waiter.join().expect("it returned"), 0);
-        });
+        let (number, door) = (ring.fd, cx.door);
+        let waiter = asleep_in(move || door.enter(number, 0, 1, IORING_ENTER_GETEVENTS, 0, 0));
+        ring.go(sqe::read(fd(&file), bytes, 4096).data(1));
+        assert_eq!(waiter.join().expect("it returned"), 0);
         assert_eq!(ring.wait_ordered(1), [(1, 4096)]);
     }
 }

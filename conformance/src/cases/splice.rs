@@ -265,7 +265,7 @@ fn epoll_ctl_adds(cx: &Context) {
     assert_eq!(cx.ring(4).run(add), 0);
     assert_eq!(cx.door.epoll_wait(fd(&epoll), 0), 0);
     writer.write_all(b"x").expect("write");
-    assert_eq!(cx.door.epoll_wait(fd(&epoll), 1000), libc::EPOLLIN as isize);
+    assert_eq!(cx.door.epoll_wait(fd(&epoll), 10_000), libc::EPOLLIN as isize);
 }
 
 #[case]

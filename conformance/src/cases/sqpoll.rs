@@ -34,7 +34,7 @@ fn sleeps_after_the_idle_time_and_says_so(cx: &Context) {
     go(&mut ring, &[sqe::nop()]);
     seen(&mut ring);
     wait_asleep(&ring);
-    std::thread::sleep(Duration::from_millis(50));
+    std::thread::sleep(Duration::from_millis(50)); // longer than the idle time: nothing else wakes it
     assert!(sleeps(&ring), "it went on sleeping");
 }
 
@@ -51,18 +51,16 @@ fn sleeping_thread_uses_no_time(cx: &Context) {
     let ((reader, _writer), (mut ring, thread), mut buffer) = (pipe(), polled_by(cx), [0; 1]);
     go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0)]);
     wait_taken(&ring);
-    wait_asleep(&ring);
-    std::thread::sleep(Duration::from_millis(20));
+    wait_blocked(&ring);
     let before = ticks_of(thread);
-    std::thread::sleep(Duration::from_millis(300));
+    std::thread::sleep(Duration::from_millis(300)); // thirty ticks
     assert_eq!((ticks_of(thread), sleeps(&ring)), (before, true));
 }
 
 #[case(own_flags)]
 fn sleeping_thread_does_not_look_at_the_tail(cx: &Context) {
     let mut ring = polled(cx, 4);
-    wait_asleep(&ring);
-    std::thread::sleep(Duration::from_millis(5));
+    wait_blocked(&ring);
     ring.push(sqe::nop());
     ring.publish();
     std::thread::sleep(QUIET);
@@ -82,8 +80,7 @@ fn wakeup_flag_wakes_it(cx: &Context) {
 #[case(own_flags)]
 fn enter_without_the_wakeup_flag_does_not_wake_it(cx: &Context) {
     let mut ring = polled(cx, 4);
-    wait_asleep(&ring);
-    std::thread::sleep(Duration::from_millis(5));
+    wait_blocked(&ring);
     ring.push(sqe::nop());
     ring.publish();
     assert_eq!(ring.enter(1, 0, 0, 0, 0), 1);
@@ -119,10 +116,11 @@ fn enter_answers_to_submit_and_waits(cx: &Context) {
 
 #[case(own_flags)]
 fn wait_sleeps_until_the_thread_posts(cx: &Context) {
-    let ((reader, mut writer), mut ring, mut buffer) = (pipe(), polled(cx, 4), [0; 4]);
+    let ((reader, mut writer), (mut ring, thread), mut buffer) = (pipe(), polled_by(cx), [0; 4]);
     go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0).data(9)]);
-    let feeder = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(60)); // the thread sleeps by then
+    wait_taken(&ring);
+    let feeder = once_asleep(move || {
+        wait_thread_asleep(thread);
         writer.write_all(b"fed").expect("write");
     });
     let cqe = ring.wait();
@@ -148,7 +146,7 @@ fn wait_times_out(cx: &Context) {
 fn wait_is_interrupted_by_a_signal(cx: &Context) {
     let ring = polled(cx, 4);
     count_signal(libc::SIGUSR1);
-    let sender = signal_later(gettid(), libc::SIGUSR1, Duration::from_millis(30));
+    let sender = signal_once_asleep(libc::SIGUSR1);
     assert_eq!(ring.enter(0, 1, IORING_ENTER_GETEVENTS, 0, 0) as i32, -EINTR);
     sender.join().expect("the sender");
 }
@@ -160,10 +158,7 @@ fn wait_with_a_mask_is_woken(cx: &Context) {
     for round in 0..3 {
         go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0).data(round)]);
         let mut other = writer.try_clone().expect("a duplicate");
-        let feeder = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(40));
-            other.write_all(b"x").expect("write");
-        });
+        let feeder = once_asleep(move || other.write_all(b"x").expect("write"));
         assert_eq!(ring.enter(0, 1, IORING_ENTER_GETEVENTS, &raw const mask as usize, 8), 0);
         assert_eq!(ring.peek().map(|cqe| (cqe.user_data, cqe.res)), Some((round, 1)));
         feeder.join().expect("the feeder");
@@ -185,8 +180,7 @@ fn wait_with_a_mask_is_interrupted_by_what_it_admits(cx: &Context) {
 /// A ring whose SQ is full and whose thread sleeps.
 fn full(cx: &Context) -> Ring {
     let mut ring = polled(cx, 4);
-    wait_asleep(&ring);
-    std::thread::sleep(Duration::from_millis(5));
+    wait_blocked(&ring);
     (0..4).for_each(|n| ring.push(sqe::nop().data(n)));
     ring.publish();
     ring
@@ -214,10 +208,9 @@ fn sq_wait_with_room_returns_at_once(cx: &Context) {
 fn sq_wait_is_ended_by_a_signal(cx: &Context) {
     let ring = full(cx);
     count_signal(libc::SIGUSR1);
-    let sender = signal_later(gettid(), libc::SIGUSR1, Duration::from_millis(30));
-    let start = Instant::now();
+    let sender = signal_once_asleep(libc::SIGUSR1);
     assert_eq!(ring.enter(0, 0, IORING_ENTER_SQ_WAIT, 0, 0), 0, "no error");
-    assert!(start.elapsed() >= Duration::from_millis(20), "it waited");
+    assert_eq!(SIGNALS.load(std::sync::atomic::Ordering::SeqCst), 1, "it waited");
     assert_eq!(ring.sq_head(), 0);
     sender.join().expect("the sender");
 }

@@ -2,7 +2,7 @@
 
 use super::prelude::*;
 use crate::polled::*;
-use crate::ring::QUIET;
+use crate::ring::{PATIENCE, QUIET};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -232,20 +232,21 @@ fn eventfd_is_signalled(cx: &Context) {
 
 #[case(own_flags)]
 fn descriptor_is_readable(cx: &Context) {
-    let mut ring = polled(cx, 4);
+    let (mut ring, thread) = polled_by(cx);
     let poll = |ring: &Ring, timeout_ms| cx.door.poll(ring.fd, libc::POLLIN, timeout_ms);
     assert_eq!(poll(&ring, 0), 0);
     go(&mut ring, &[sqe::nop()]);
-    assert_eq!(poll(&ring, 3000), libc::POLLIN as isize);
+    assert_eq!(poll(&ring, PATIENCE.as_millis() as i32), libc::POLLIN as isize);
     ring.peek().expect("a CQE");
     assert_eq!(poll(&ring, 0), 0);
     let ((reader, mut writer), mut buffer) = (pipe(), [0; 1]);
     go(&mut ring, &[sqe::read(fd(&reader), &mut buffer, 0)]);
-    let feeder = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(50));
+    wait_taken(&ring);
+    let feeder = once_asleep(move || {
+        wait_thread_asleep(thread);
         writer.write_all(b"x").expect("write");
     });
-    assert_eq!(poll(&ring, 3000), libc::POLLIN as isize);
+    assert_eq!(poll(&ring, PATIENCE.as_millis() as i32), libc::POLLIN as isize);
     feeder.join().expect("the feeder");
 }
 

@@ -194,7 +194,7 @@ fn attached_ring_shares_the_thread(cx: &Context) {
     let (first, thread) = polled_by(cx);
     let _second = attached(cx, &first, 0);
     let _third = attached(cx, &first, IORING_SETUP_R_DISABLED);
-    std::thread::sleep(Duration::from_millis(5));
+    std::thread::sleep(Duration::from_millis(5)); // in which another thread would have got its name
     assert_eq!(pollers(), [thread]);
     let _another = polled(cx, 4);
     look("a second thread", || pollers().len() == 2);
@@ -220,7 +220,7 @@ fn attached_ring_outlives_the_first(cx: &Context) {
     let first = polled(cx, 4);
     let mut second = attached(cx, &first, 0);
     drop(first);
-    std::thread::sleep(QUIET);
+    std::thread::sleep(QUIET); // in which the kernel takes the closed ring apart
     go(&mut second, &[sqe::nop().data(8)]);
     assert_eq!((second.wait().user_data, pollers().len()), (8, 1));
     let mut third = attached(cx, &second, 0);
@@ -267,7 +267,7 @@ fn idle_time_is_the_longest_of_the_attached(cx: &Context) {
     let _second = ring_of(cx, 4, long);
     go(&mut first, &[sqe::nop()]);
     seen(&mut first);
-    std::thread::sleep(Duration::from_millis(100));
+    std::thread::sleep(Duration::from_millis(100)); // much more than the shorter idle time
     assert!(!sleeps(&first));
     first.push(sqe::nop());
     first.publish();
