@@ -184,7 +184,7 @@ static void set_up(struct subject *s, int number, int drains)
 	submit(&s->ring, drains ? 10 : 9);
 	for (int ms = 0; polled && ms < LONG_MS && *s->ring.sq.khead != s->prepared; ms++)
 		usleep(1000);
-	usleep(20000); /* the worker is in its call, the helper has the ring */
+	wait_others_asleep(0); /* the worker is in its call, the helper has the ring */
 	CHECK(io_uring_cq_ready(&s->ring) == 0);
 }
 
@@ -322,7 +322,7 @@ static void trigger(struct subject *s)
 		write_all(s->pipes[0][1], "abcd");
 		if (!strncmp(point, "helper", 6)) {
 			wait_for_log();
-			usleep(50000);
+			wait_others_asleep(0);
 		} else {
 			CHECK(enter(s, 0, 60, IORING_ENTER_GETEVENTS) == -EIO);
 		}
@@ -613,12 +613,12 @@ int main(int argc, char **argv)
 	has_open = !at_one_of(" helper-start helper-tick helper-ring ");
 	set_up(victim, 0, drains);
 	set_up(other, 1, 0);
-	usleep(30000);
+	wait_others_asleep(0);
 
 	with_waiter = is_ring_point() && !deferred && !at("backlog") && strncmp(point, "helper", 6) && !at("close-ring");
 	if (with_waiter) {
 		CHECK(pthread_create(&waiter, NULL, wait_for_many, victim) == 0);
-		usleep(30000);
+		wait_others_asleep(0);
 	}
 	if (is_ring_point() && !at("close-ring")) {
 		CHECK(pipe(tell) == 0);
@@ -653,7 +653,7 @@ int main(int argc, char **argv)
 		int fd = open(victim->fifo, O_RDWR | O_NONBLOCK);
 
 		CHECK(fd >= 0);
-		usleep(50000);
+		wait_others_asleep(0);
 		close(fd);
 		unlink(victim->fifo);
 	} else {

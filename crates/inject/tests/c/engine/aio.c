@@ -58,10 +58,10 @@ static void poll_often(const int ends[2])
 	}
 }
 
-/* A write soon, while io_submit of a read waits, natively, or io_getevents. */
-static void *write_soon(void *end)
+/* A write while io_submit of a read waits, natively, or io_getevents. */
+static void *write_late(void *end)
 {
-	usleep(3000);
+	wait_asleep(getpid());
 	write_all(*(int *)end, "x");
 	return NULL;
 }
@@ -73,7 +73,7 @@ static void read_often(const int ends[2])
 	for (int i = 0; i < MANY; i++) {
 		pthread_t writer;
 
-		CHECK(pthread_create(&writer, NULL, write_soon, (void *)&ends[1]) == 0);
+		CHECK(pthread_create(&writer, NULL, write_late, (void *)&ends[1]) == 0);
 		CHECK(ask(&request) == 1 && result_of(&request) == 1);
 		CHECK(pthread_join(writer, NULL) == 0);
 	}

@@ -22,7 +22,7 @@ static void make_ring(void)
 {
 	init_ring(&ring, 8, 0);
 	submit_read(&ring, pipes[0], buffer, 1, 1);
-	usleep(10000);
+	wait_others_asleep(0);
 }
 
 /* Makes a process that is to end by `leave`, with `status`, and whether it runs what atexit(3) was told. */
@@ -133,7 +133,7 @@ static int use_a_ring(void *unused)
 	(void)unused;
 	init_ring(&ring, 8, 0);
 	submit_read(&ring, pipes[0], buffer, 1, 1);
-	usleep(10000);
+	wait_others_asleep(0);
 	write_all(pipes[1], "x");
 	expect(&ring, 1, 1);
 	io_uring_queue_exit(&ring);

@@ -17,8 +17,6 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-/* How long to wait for what has to come: only a completion that never comes takes that long. */
-#define LONG_MS 30000
 #define DEFERRED (IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN)
 
 struct test {
@@ -135,47 +133,6 @@ static inline void only_look(struct io_uring *ring)
 	for (int ms = 0; ms < LONG_MS && !io_uring_cq_ready(ring); ms++)
 		usleep(1000);
 	CHECK(io_uring_cq_ready(ring) > 0);
-}
-
-/* How often the thread, or the process of one thread, gave the processor up while it sleeps (proc_pid_status(5): state S or
- * D); -1 while it runs, -2 when it has ended. */
-static inline long switches_asleep(pid_t tid)
-{
-	char path[64], line[256], state = 0;
-	long switches = -2;
-	FILE *status;
-
-	snprintf(path, sizeof(path), "/proc/%d/status", (int)tid);
-	status = fopen(path, "r");
-	if (!status)
-		return -2;
-	while (fgets(line, sizeof(line), status)) {
-		sscanf(line, "State: %c", &state);
-		sscanf(line, "voluntary_ctxt_switches: %ld", &switches);
-	}
-	fclose(status);
-	if (state == 'Z' || state == 'X')
-		return -2;
-	return state == 'S' || state == 'D' ? switches : -1;
-}
-
-/* Waits until that thread sleeps and stays asleep for five looks, or has ended: before the caller does what it is to be
- * woken by. */
-static inline void wait_asleep(pid_t tid)
-{
-	long last = -1;
-	int looks = 0;
-
-	for (int ms = 0; looks < 5; ms++) {
-		long switches = switches_asleep(tid);
-
-		if (switches == -2)
-			return;
-		CHECK(ms < LONG_MS);
-		looks = switches >= 0 && switches == last ? looks + 1 : 0;
-		last = switches;
-		usleep(1000);
-	}
 }
 
 static inline void write_all(int fd, const char *text)

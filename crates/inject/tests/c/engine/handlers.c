@@ -194,7 +194,7 @@ static void another_thread_waits_after_the_jump(void)
 
 	jump_out_of_a_wait(0);
 	CHECK(pthread_create(&other, NULL, wait_elsewhere, NULL) == 0);
-	usleep(20000);
+	wait_others_asleep(0);
 	write_all(pipes[1], "x");
 	CHECK(pthread_join(other, NULL) == 0);
 }

@@ -204,7 +204,7 @@ static void submit_behind_a_read(unsigned read_flags, unsigned flags)
 /* Stays away from the ring, though not from the kernel: natively that is where the second request is made. */
 static void stay_away(void)
 {
-	submitted = 1;
+	submitted = gettid();
 	while (!stop)
 		usleep(1000);
 }
@@ -244,7 +244,7 @@ static void completed_by_others(void *(*run)(void *), int wait_in_enter)
 	CHECK(pthread_create(&thread, NULL, run, NULL) == 0);
 	while (!submitted)
 		usleep(1000);
-	usleep(20000);
+	wait_others_asleep(submitted);
 	write_all(pipes[1], "x");
 	if (!wait_in_enter)
 		for (int ms = 0; ms < LONG_MS && io_uring_cq_ready(&ring) < 2; ms++)

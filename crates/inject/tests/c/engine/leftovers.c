@@ -242,12 +242,13 @@ static void with_a_killed_child(struct made *made)
 			prepare_read(&made->ring, pipes[0], buffers[7], 1, 7)->flags |= IOSQE_ASYNC;
 			io_uring_submit(&made->ring);
 		}
+		while (io_uring_wait_cqe(&made->ring, &cqe) == 0)
+			io_uring_cqe_seen(&made->ring, cqe); /* of the parent's requests, or it would not sleep */
 		for (;;) /* where another may not wait (DEFER_TASKRUN) it just stays */
-			if (io_uring_wait_cqe(&made->ring, &cqe) != 0)
-				usleep(LONG_MS);
+			pause();
 	}
 	CHECK(child > 0);
-	usleep(2000);
+	wait_asleep(child);
 	CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
 	by_exit(made);
 }

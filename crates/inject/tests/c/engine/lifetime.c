@@ -104,10 +104,10 @@ static void leaves_nothing(void (*end)(struct io_uring *), int with_drain)
 			prepare_read(&ring, pipes[0], buffer, 1, 2)->flags |= IOSQE_IO_DRAIN;
 		submit(&ring, 1 + with_drain);
 		if (i % 4 == 0)
-			usleep(3000);
+			wait_others_asleep(0);
 		end(&ring);
 		if (i == -1) { /* what the process makes once and keeps is there now */
-			usleep(50000);
+			wait_others_asleep(0);
 			before = look();
 		}
 	}
@@ -172,7 +172,7 @@ static void a_late_connect_meets_no_other_ring(void)
 	sqe->flags |= IOSQE_ASYNC;
 	sqe->user_data = 1;
 	submit(&old, 1);
-	usleep(50000); /* until a worker sleeps in it */
+	wait_others_asleep(0); /* until a worker sleeps in it */
 	io_uring_queue_exit(&old);
 
 	CHECK(pipe(pipes) == 0);

@@ -102,7 +102,7 @@ static void an_earlier_timeout(void)
 	init_ring(&ring, 8, 0);
 	io_uring_prep_timeout(next_sqe(&ring), &long_time, 0, 0);
 	submit(&ring, 1);
-	usleep(20000);
+	wait_others_asleep(0);
 	for (int round = 1; round < 10; round++) {
 		sqe = next_sqe(&ring);
 		io_uring_prep_timeout(sqe, &short_time, 0, 0);
@@ -260,7 +260,7 @@ static void waiting_again(void)
 		poll_eventfd(fds[0], 0);
 		poll_eventfd(fds[1], 1);
 		submit(&ring, 2);
-		usleep(5000);
+		wait_others_asleep(0);
 		CHECK(write(fds[0], &value, sizeof(value)) == sizeof(value));
 		only_look(&ring);
 		begin_ns = now_ns();

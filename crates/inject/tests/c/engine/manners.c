@@ -23,7 +23,7 @@ static void stay_away_with_requests(void)
 	submit_read(&ring, pipes[0], buffer, 1, 1);
 	io_uring_prep_timeout(next_sqe(&ring), &long_time, 0, 0);
 	submit(&ring, 1);
-	usleep(20000);
+	wait_others_asleep(0);
 }
 
 /* What completes in the submitting call, and what the program itself waits for, takes no thread. A second one makes
@@ -85,8 +85,8 @@ static void every_thread_answers_setgid(void)
 	submit(&ring, 1);
 	prepare_read(&ring, pipes[0], buffer, 1, 9)->flags |= IOSQE_ASYNC;
 	submit(&ring, 1);
-	usleep(20000);
-	alarm(10); /* its handler is the default: a hang ends the program */
+	wait_others_asleep(0);
+	alarm(LONG_MS / 1000); /* its handler is the default: a hang ends the program */
 	CHECK(pthread_create(&thread, NULL, set_group, NULL) == 0);
 	CHECK(pthread_join(thread, NULL) == 0);
 	alarm(0);
@@ -118,7 +118,7 @@ static void signals_wait_for_the_program(void)
 	CHECK(sigprocmask(SIG_BLOCK, &all, NULL) == 0);
 	for (unsigned i = 0; i < 5; i++)
 		CHECK(kill(getpid(), signals[i]) == 0);
-	usleep(50000);
+	usleep(50000); /* in which another thread would take them */
 	CHECK(handled == 0);
 	CHECK(sigpending(&pending) == 0);
 	for (unsigned i = 0; i < 5; i++)
@@ -181,7 +181,7 @@ static void flags_of_descriptions_stay(void)
 	submit(&ring, 4);
 	for (int i = 0; i < 4; i++)
 		CHECK(fcntl(fds[i], F_GETFL) == before[i]);
-	usleep(20000);
+	wait_others_asleep(0);
 	for (int i = 0; i < 4; i++)
 		CHECK(fcntl(fds[i], F_GETFL) == before[i]);
 }
@@ -202,7 +202,7 @@ static void pipes_end(void)
 	CHECK(write(full[1], page, sizeof(page)) == sizeof(page));
 	io_uring_prep_write(next_sqe(&ring), full[1], page, sizeof(page), 0);
 	submit(&ring, 1);
-	usleep(20000);
+	wait_others_asleep(0);
 	CHECK(close(full[0]) == 0);
 	expect(&ring, 0, -EPIPE);
 }
@@ -242,7 +242,7 @@ static void losing_to_another_reader(int in, int out)
 			won++;
 		}
 	}
-	usleep(20000);
+	wait_others_asleep(0); /* the thread has what it could get */
 	while (won + taken_elsewhere < ROUNDS) {
 		expect(&ring, 1, 1);
 		pending = 0;

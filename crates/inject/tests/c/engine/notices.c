@@ -19,10 +19,10 @@ static void eventfd_of_a_deferred_ring(void)
 	CHECK(answer(io_uring_register_eventfd(&ring, polled.fd)) == 0);
 	for (int round = 0; round < 4; round++) {
 		submit_read(&ring, pipes[0], buffer, 4, round);
-		usleep(5000);
+		wait_others_asleep(0);
 		write_all(pipes[1], "abcd");
 		CHECK(poll(&polled, 1, LONG_MS) == 1);
-		usleep(20000);
+		wait_others_asleep(0);
 		CHECK(io_uring_get_events(&ring) >= 0);
 		take(&ring, round, 4);
 		while (read(polled.fd, &count, sizeof(count)) == sizeof(count))
@@ -64,9 +64,9 @@ static void timer_after_a_wait(void)
 	CHECK(pipe(pipes) == 0);
 	init_ring(&ring, 8, 0);
 	submit_read(&ring, pipes[0], buffer, 4, 1);
-	usleep(20000);
+	wait_others_asleep(0);
 	CHECK(wait_ms(&ring, &cqe, 5) == -ETIME);
-	usleep(20000);
+	wait_others_asleep(0);
 	sqe = next_sqe(&ring);
 	io_uring_prep_timeout(sqe, &five_ms, 0, 0);
 	sqe->user_data = 2;
@@ -85,9 +85,9 @@ static void level_epoll_on_a_deferred_ring(void)
 	init_ring(&ring, 8, DEFERRED);
 	CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, ring.ring_fd, &event) == 0);
 	submit_read(&ring, pipes[0], buffer, 4, 1);
-	usleep(5000);
+	wait_others_asleep(0);
 	write_all(pipes[1], "abcd");
-	usleep(50000);
+	wait_others_asleep(0);
 	CHECK(epoll_wait(epoll, &event, 1, LONG_MS) == 1);
 	CHECK(epoll_wait(epoll, &event, 1, LONG_MS) == 1);
 	CHECK(io_uring_get_events(&ring) >= 0);

@@ -317,7 +317,7 @@ static void killed_during_the_wait(bool child_comes_late)
 
 	if (child == 0) {
 		if (child_comes_late)
-			usleep(30000);
+			wait_asleep(getppid());
 		submit_read(&pair->ring, pair->to_read[0], pair->text, 4, FROM_PIPE);
 		write_all(pair->started[1], "s");
 		for (;;)
@@ -329,7 +329,7 @@ static void killed_during_the_wait(bool child_comes_late)
 	if (killer == 0) {
 		if (child_comes_late)
 			wait_until_started(pair);
-		usleep(50000);
+		wait_asleep(getppid());
 		CHECK(kill(child, SIGKILL) == 0);
 		wait_until_dead(child);
 		let_it_run(pair->to_read[1]);

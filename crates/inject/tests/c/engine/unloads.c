@@ -22,7 +22,7 @@ int main(int argc, char **argv)
 	CHECK(answer(make(8, &ring, 0)) == 0);
 	prepare_read(&ring, pipes[0], buffer, 1, 1);
 	CHECK(answer(enter(&ring)) == 1);
-	usleep(20000);
+	wait_others_asleep(0);
 	CHECK(dlclose(library) == 0);
 	write_all(pipes[1], "x");
 	only_look(&ring);

@@ -216,7 +216,7 @@ static void signals_while_waiting(void)
 	CHECK(pthread_sigmask(SIG_BLOCK, &set, NULL) == 0);
 	wait_for_all(&ring, words, child);
 	CHECK(setgid(getgid()) == 0);
-	usleep(20000);
+	wait_others_asleep(0);
 	CHECK(wake(&words[0], 10) == 1);
 	expect(&ring, 1, 0);
 	for (uint64_t target = 2; target <= 4; target++)

@@ -9,7 +9,7 @@ static void begin_read(struct io_uring *ring)
 	CHECK(pipe(pipes) == 0);
 	init_ring(ring, 8, 0);
 	submit_read(ring, pipes[0], buffer, 1, 1);
-	usleep(20000); /* until everything has seen it that watches pending requests */
+	wait_others_asleep(0); /* until everything has seen it that watches pending requests */
 }
 
 static void close_everything(void)
@@ -18,7 +18,7 @@ static void close_everything(void)
 		CHECK(errno == ENOSYS);
 		closefrom(3);
 	}
-	usleep(20000);
+	wait_others_asleep(0);
 }
 
 /* The next ring is served as the first was, by whatever serves programs that stay away. */

@@ -1,6 +1,7 @@
 /* What the programs here share: io_uring by `syscall` instructions of their own, and checks that say where they
  * failed. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <linux/io_uring.h>
 #include <pthread.h>
@@ -22,6 +23,9 @@
 			_exit(1);                                                                                      \
 		}                                                                                                      \
 	} while (0)
+
+/* How long to wait for what has to come: only a completion that never comes takes that long. */
+#define LONG_MS 30000
 
 static inline __attribute__((always_inline)) long raw6(long nr, long a, long b, long c, long d, long e, long f)
 {
@@ -143,4 +147,90 @@ static inline void expect_patched(const unsigned char *call)
 
 	CHECK(trapped);
 	CHECK(is_patched(call) == (atoi(trapped) && !(patch && !strcmp(patch, "0"))));
+}
+
+/* Where there is no /proc that would say who sleeps: what those who are to sleep get for it. */
+#define BLIND_MS 20
+
+static inline int is_blind(void)
+{
+	return access("/proc/self/task", R_OK) != 0;
+}
+
+/* How often the thread, or the process of one thread, gave the processor up while it sleeps (proc_pid_status(5): state S or
+ * D); -1 while it runs, -2 when it has ended. */
+static inline long switches_asleep(pid_t tid)
+{
+	char path[64], line[256], state = 0;
+	long switches = -2;
+	FILE *status;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)tid);
+	status = fopen(path, "r");
+	if (!status)
+		return -2;
+	while (fgets(line, sizeof(line), status)) {
+		sscanf(line, "State: %c", &state);
+		sscanf(line, "voluntary_ctxt_switches: %ld", &switches);
+	}
+	fclose(status);
+	if (state == 'Z' || state == 'X')
+		return -2;
+	return state == 'S' || state == 'D' ? switches : -1;
+}
+
+/* The same of all threads of this process but the caller and `busy` (0: none), together; never -2. */
+static inline long others_switches_asleep(pid_t busy)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	struct dirent *task;
+	long all = 0;
+
+	CHECK(tasks);
+	while (all >= 0 && (task = readdir(tasks))) {
+		pid_t tid = atoi(task->d_name);
+		long switches = tid && tid != busy && tid != gettid() ? switches_asleep(tid) : -2;
+
+		if (switches == -1)
+			all = -1;
+		else if (switches >= 0)
+			all += 1 + switches; /* so that one more thread makes a difference, too */
+	}
+	closedir(tasks);
+	return all;
+}
+
+/* Waits until `look` answers five times in a row that the same sleep lasts, or that there is nobody any more. */
+static inline void wait_for_sleep(long (*look)(pid_t), pid_t tid)
+{
+	long last = -1;
+	int looks = 0;
+
+	if (is_blind()) {
+		usleep(BLIND_MS * 1000);
+		return;
+	}
+	for (int ms = 0; looks < 5; ms++) {
+		long switches = look(tid);
+
+		if (switches == -2)
+			return;
+		CHECK(ms < LONG_MS);
+		looks = switches >= 0 && switches == last ? looks + 1 : 0;
+		last = switches;
+		usleep(1000);
+	}
+}
+
+/* Waits until that thread sleeps and stays asleep, or has ended: before the caller does what it is to be woken by. */
+static inline void wait_asleep(pid_t tid)
+{
+	wait_for_sleep(switches_asleep, tid);
+}
+
+/* Waits until all other threads of this process do so: whoever serves a ring in it then has seen what was submitted (a
+ * worker sleeps in its call, the helper has the ring). `busy`, if not 0, is a thread that need not sleep. */
+static inline void wait_others_asleep(pid_t busy)
+{
+	wait_for_sleep(others_switches_asleep, busy);
 }

@@ -168,7 +168,7 @@ static void edge(void)
 static void *complete_later(void *data)
 {
 	(void)data;
-	usleep(20000);
+	wait_asleep(getpid());
 	complete();
 	return NULL;
 }
