@@ -133,6 +133,13 @@ fn links_of(process: u32) -> Vec<String> {
     links.map(|link| link.to_string_lossy().into_owned()).chain(maps.lines().map(str::to_owned)).collect()
 }
 
+/// How often the process has gone to sleep: each round of a [`program`] that stays does.
+fn sleeps_of(process: &Ended) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.0.id())).expect("its status");
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.and_then(|count| count.trim().parse().ok()).expect("a count")
+}
+
 fn is_heard(process: &Ended) -> bool {
     links_of(process.0.id()).iter().filter(|link| link.contains("anyring-events")).count() >= 2
 }
@@ -157,7 +164,8 @@ fn a_served_process_is_joined_again_and_again() {
         let file = directory.path().join(format!("report-{round}"));
         let mut tracer = tracer(&process, "--json", &file);
         wait_until("it is heard", || is_heard(&process));
-        std::thread::sleep(Duration::from_millis(300));
+        let before = sleeps_of(&process);
+        wait_until("it goes round", || sleeps_of(&process) > before + 10);
         // While it is there, nobody else is let in.
         let number = process.0.id().to_string();
         let second = output(&mut anyring(&["trace", "--backend", "user", "--pid", &number]));
@@ -189,6 +197,7 @@ fn the_tracer_ends_with_the_process_and_a_killed_one_is_no_harm() {
     killed.0.kill().expect("kill");
     killed.status();
     let mut tracer = tracer(&process, "--json", &file);
+    // Long enough to join: what the killed one left looks no different from what this one makes.
     std::thread::sleep(Duration::from_millis(300));
     process.0.kill().expect("kill the cases");
     assert_eq!(tracer.status(), Some(0));
@@ -230,7 +239,11 @@ fn who_cannot_be_joined_is_said_in_one_line() {
     // A preloaded library alone is not enough: it needs a ring.
     let mut idle = anyring(&["run", "--backend", "user", "--", "sleep", "1000"]);
     let idle = Ended(idle.spawn().expect("start"));
-    std::thread::sleep(Duration::from_millis(200));
+    let is_loaded = || {
+        let links = links_of(idle.0.id());
+        ["/sleep", "/libanyring.so"].iter().all(|name| links.iter().any(|link| link.ends_with(name)))
+    };
+    wait_until("the library", is_loaded);
     let line = one_line_failure(&join(&idle.0.id().to_string()), 125);
     assert!(line.contains("has no ring now"), "{line}");
 }

@@ -78,7 +78,7 @@ fn what_a_worker_noted_comes_back_as_times_of_the_clock() {
     let mut reader = reader();
     let mut writer = reader.writer();
     let (begun, before) = (reader.now_ticks(), now_ns());
-    std::thread::sleep(std::time::Duration::from_millis(20));
+    std::thread::sleep(std::time::Duration::from_millis(20)); // so that the two clocks can drift apart
     let took = reader.now_ticks() - begun;
     let outcome = (took as u32 as i32, (took >> 32) as u32);
     let sent = Event { offset: begun, result: outcome.0, flags: outcome.1, fd: 77, ..Event::new(Kind::TaskAdd) };

@@ -107,7 +107,9 @@ mod tests {
             let argument = [source as u64, 0, 0, 0];
             crate::register(target as u32, IORING_REGISTER_CLONE_BUFFERS, argument.as_ptr() as u64, 1)
         });
-        std::thread::sleep(Duration::from_millis(50)); // it waits for the source's lock
+        while !process::ring(source).expect("a ring").is_contended() {
+            std::thread::yield_now();
+        }
         close(target);
         let another = make();
         assert!(core::ptr::eq(process::ring(another).expect("a ring"), place), "nothing was tried");

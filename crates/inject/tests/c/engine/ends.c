@@ -63,7 +63,7 @@ static void by_pthread_exit(void)
 
 static void *last(void *unused)
 {
-	usleep(50000);
+	wait_asleep(getpid()); /* or its end, which is what comes */
 	return unused;
 }
 
@@ -107,7 +107,7 @@ static void by_exit_without_ring(void)
 /* Other threads of the program's go on. What the one that ends had in flight is cancelled, natively. */
 static void *goes_on(void *unused)
 {
-	usleep(100000);
+	wait_asleep(getpid()); /* or its end, which is what comes */
 	prepare_nop(&ring, 2);
 	submit(&ring, 1);
 	exit(4);

@@ -153,7 +153,7 @@ static void in_turns(void)
 		}
 		submit_read(&ring, pipes[0], buffer, 1, round);
 		if (round % 7 == 0)
-			usleep(2000);
+			usleep(2000); /* some rounds come late */
 		write_all(pipes[1], "x");
 		if (round % 5 == 0)
 			expect(&ring, round, 1);
@@ -294,7 +294,7 @@ static void idle(void)
 	CHECK(pipe(pipes) == 0);
 	init_ring(&ring, 8, 0);
 	submit_read(&ring, pipes[0], buffer, 1, 1);
-	usleep(100000);
+	usleep(100000); /* longer than any period of the helper's; then as long as shows that it has none */
 	helper_ran(&before_ns, &before);
 	usleep(300000);
 	helper_ran(&ran_ns, &slices);
