@@ -133,11 +133,14 @@ fn links_of(process: u32) -> Vec<String> {
     links.map(|link| link.to_string_lossy().into_owned()).chain(maps.lines().map(str::to_owned)).collect()
 }
 
-/// How often the process has gone to sleep: each round of a [`program`] that stays does.
+/// How often the threads of the process have gone to sleep: one of them does in each round of a [`program`] that stays.
 fn sleeps_of(process: &Ended) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", process.0.id())).expect("its status");
-    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    count.and_then(|count| count.trim().parse().ok()).expect("a count")
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", process.0.id())).expect("its threads");
+    let counts = tasks.flatten().filter_map(|task| {
+        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?.trim().parse::<u64>().ok()
+    });
+    counts.sum()
 }
 
 fn is_heard(process: &Ended) -> bool {

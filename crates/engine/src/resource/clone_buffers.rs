@@ -82,7 +82,6 @@ mod tests {
     use super::*;
     use crate::os::{Os, Sys};
     use anyring_abi::{Params, IORING_REGISTER_CLONE_BUFFERS};
-    use std::time::Duration;
 
     fn make() -> i32 {
         let mut params = Params::default();
