@@ -41,6 +41,10 @@ struct Registered(Cell<[i32; REGISTERED_RINGS]>);
 
 impl Drop for Registered {
     fn drop(&mut self) {
+        // In a forked child they are the parent's thread's: `after_fork` gives them back, if the child does anything at all.
+        if !is_noticed() {
+            return;
+        }
         for number in self.0.get().into_iter().filter(|number| descriptors::is_own(*number)) {
             // The C library runs this at the end of the thread: a panic must not go on into it.
             let drop = || {
@@ -257,8 +261,7 @@ pub fn closing(fd: i32) {
 
 #[cold]
 fn closing_known(fd: i32) {
-    // A child of vfork(2) shares this memory but not the descriptors: what it closes stays open here.
-    if OWNER.load(Ordering::Relaxed) != Sys::process_id() && !mutated(Mutation::VforkChildrenClose) {
+    if !owns_this_memory() && !mutated(Mutation::VforkChildrenClose) {
         return;
     }
     // A number that the program used before and that is the engine's now: the program cannot close it.
@@ -298,18 +301,13 @@ pub fn ring_mapping(fd: i32, offset: u64) -> Option<(i32, u64)> {
 /// busy: two rings are never locked in turn, so the caller lets go of its own first.
 #[must_use]
 pub fn closing_elsewhere(fd: i32, except: &Ring) -> bool {
-    rings().into_iter().filter(|ring| !core::ptr::eq(*ring, except)).all(|ring| match ring.try_lock() {
-        Some(mut guard) => {
-            guard.detach_number(fd);
-            true
-        }
-        None => false,
-    })
+    let others = rings().into_iter().filter(|ring| !core::ptr::eq(*ring, except) && !ring.is_unused_inheritance());
+    others.map(Ring::try_lock).all(|guard| guard.map(|mut guard| guard.detach_number(fd)).is_some())
 }
 
 /// Tells every ring that the program closes `fd`, which is no ring's number.
 fn closing_file(fd: i32) {
-    for ring in rings() {
+    for ring in rings().into_iter().filter(|ring| !ring.is_unused_inheritance()) {
         if let Ok(mut guard) = ring.lock() {
             guard.detach_number(fd);
         }
@@ -319,8 +317,17 @@ fn closing_file(fd: i32) {
     }
 }
 
-/// The program closes a ring's number: the ring ends if that was its last copy, and is watched by the helper if not.
+/// The program closes a ring's number: the ring ends if that was its last copy, and is watched by the helper if not. A forked
+/// child that has nothing in flight on the ring gives it up with the last number that it knows: nothing of the ring stays
+/// open or mapped there, whatever the child becomes.
 fn closing_ring(fd: i32, ring: &'static Ring) {
+    if ring.is_unused_inheritance() {
+        TABLE[fd as usize].store(core::ptr::null_mut(), Ordering::Release);
+        if ring.numbers.fetch_sub(1, Ordering::Relaxed) == 1 {
+            drop(ring.leave_unused().map(|state| Remains { ring, state }));
+        }
+        return;
+    }
     let Ok(mut guard) = ring.lock() else { return };
     point(Point::CloseRing);
     TABLE[fd as usize].store(core::ptr::null_mut(), Ordering::Release);
@@ -336,7 +343,7 @@ fn closing_ring(fd: i32, ring: &'static Ring) {
     let known = |slot: &usize| core::ptr::eq(TABLE[*slot].load(Ordering::Relaxed), ring);
     let other = others.then(|| (0..TABLE_SIZE).find(known)).flatten().map_or(-1, |slot| slot as i32);
     let _ = ring.fd.compare_exchange(fd, other, Ordering::Relaxed, Ordering::Relaxed);
-    if last_copy_gone(guard.engine_end) {
+    if last_copy_gone(guard.engine_end) || (!others && guard.is_left_by_child()) {
         guard.closed = true;
         drop(guard);
         end_if_unused(ring);
@@ -478,6 +485,39 @@ pub fn notice_fork() {
     }
 }
 
+/// Whether the calling process is the one that the tables belong to: not one that shares their memory (vfork(2)), nor a
+/// forked child that has not been noticed.
+fn is_noticed() -> bool {
+    let word = FORK_PAGE.word(Look::ByLoad).map(|word| word.load(Ordering::Relaxed));
+    word == Some(1) && OWNER.load(Ordering::Relaxed) == Sys::process_id()
+}
+
+/// Whether what the calling process closes is what the tables tell of: a forked child is noticed by this. A child of vfork(2)
+/// has the tables in its memory, and descriptors of its own.
+fn owns_this_memory() -> bool {
+    match FORK_PAGE.word(Look::ByLoad) {
+        Some(word) if word.load(Ordering::Relaxed) != 1 => {
+            // Of a child that libc's fork made the page tells the process id: where that is another one, this is that child's
+            // child of vfork.
+            let forked = FORK_PAGE.child().map_or(0, |child| child.load(Ordering::Relaxed));
+            let owns = forked == 0 || forked == Sys::process_id();
+            if owns {
+                after_fork(word);
+            }
+            owns
+        }
+        _ => OWNER.load(Ordering::Relaxed) == Sys::process_id(),
+    }
+}
+
+/// libc's fork(3) has returned in the child. Only what tells the child from its children of vfork(2) is noted: most children
+/// execute another program.
+pub fn forked() {
+    if let Some(child) = FORK_PAGE.child() {
+        child.store(Sys::process_id(), Ordering::Relaxed);
+    }
+}
+
 #[cold]
 fn make_fork_word() {
     OWNER.store(Sys::process_id(), Ordering::Relaxed);
@@ -513,6 +553,7 @@ fn after_fork(word: &AtomicU32) {
         if let Some(mut live) = LIVE.lock() {
             aio::reset_after_fork(&mut live);
         }
+        drop_registered_numbers();
         crate::stats::reset_after_fork();
         crate::event::reset_after_fork(); // behind the rings, which have given up their recorders
         path::sqpoll::after_fork(&rings);
@@ -520,6 +561,23 @@ fn after_fork(word: &AtomicU32) {
     descriptors::leave_alone(false);
     OWNER.store(Sys::process_id(), Ordering::Relaxed);
     word.store(1, Ordering::Release); // partner: the Acquire loads above
+}
+
+/// No thread of a forked child has registered a ring: what the parent's threads had is closed.
+///
+/// # Safety
+/// Only the forking thread may exist in the process.
+unsafe fn drop_registered_numbers() {
+    let _ = REGISTERED.try_with(|Registered(cell)| cell.set([-1; REGISTERED_RINGS]));
+    let mut first = 0;
+    while let Some(own) = descriptors::next_own(first, TABLE_SIZE as u32 - 1) {
+        if let Some(ring) = ring(own as i32) {
+            TABLE[own as usize].store(core::ptr::null_mut(), Ordering::Relaxed);
+            ring.numbers.fetch_sub(1, Ordering::Relaxed);
+            descriptors::close(own as i32);
+        }
+        first = own + 1;
+    }
 }
 
 /// Not 0 in a forked child that has its table of descriptors together with its parent.

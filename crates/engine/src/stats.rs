@@ -13,7 +13,7 @@ use crate::request::Path;
 use crate::ring::memory::with_file_size;
 use crate::{process, Errno};
 use anyring_abi::Opcode;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -229,18 +229,39 @@ fn show_file(path: &str, identity: [u64; 2]) -> Result<Own, Errno> {
     if [found.st_dev, found.st_ino] != identity {
         return Err(Errno::NOENT);
     }
+    // SAFETY: over the mapping that `open` made, which has this size and which nobody unmaps: the same counters, or, in a
+    // forked child that had parted with them, those of a few calls without a ring, which are lost.
+    unsafe { map(BLOCK.load(Ordering::Relaxed), MapFlags::SHARED | MapFlags::FIXED, fd.as_fd()) }?;
     descriptors::to_top_from(fd)
 }
 
 /// The last ring may have gone: then nothing stays open, unless a tracer is there, who may see the next one.
 pub fn rings_are_gone() {
-    let Some(_source) = SOURCE.lock() else { return };
-    if stats().tracer.wanted.load(Ordering::Relaxed) == 0 && process::rings().is_empty() {
+    let Some(source) = SOURCE.lock() else { return };
+    let are_parents = ARE_PARENTS.load(Ordering::Relaxed);
+    if (are_parents || stats().tracer.wanted.load(Ordering::Relaxed) == 0) && process::rings().is_empty() {
         let file = FILE.swap(-1, Ordering::Relaxed);
         if file >= 0 {
             descriptors::close(file);
         }
+        if are_parents && !matches!(*source, Source::Nowhere) {
+            let _ = part_with_parent();
+        }
     }
+}
+
+/// The counters are those of the process that forked this one.
+static ARE_PARENTS: AtomicBool = AtomicBool::new(false);
+
+/// From now on a forked child that has given up its parent's rings counts for itself.
+fn part_with_parent() -> Result<(), Errno> {
+    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
+    let block = BLOCK.load(Ordering::Relaxed);
+    // SAFETY: over the mapping that `open` made, which has this size and which nobody unmaps; zeroes are a value of a Stats.
+    unsafe { rustix::mm::mmap_anonymous(block.cast(), size_of::<Stats>(), prot, flags) }?;
+    stats().magic.store(MAGIC, Ordering::Relaxed);
+    ARE_PARENTS.store(false, Ordering::Relaxed);
+    Ok(())
 }
 
 /// In a forked child.
@@ -250,6 +271,7 @@ pub fn rings_are_gone() {
 pub unsafe fn reset_after_fork() {
     // SAFETY: no other thread exists; the value is changed by `open` only, before the first ring.
     unsafe { SOURCE.reset() };
+    ARE_PARENTS.store(true, Ordering::Relaxed);
 }
 
 /// Whether a tracer has locked the counters: those of another process are asked for.

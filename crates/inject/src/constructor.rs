@@ -27,9 +27,16 @@ extern "C" fn constructor() {
         if !musl::is_glibc() {
             backend::leave_to_kernel();
         } else {
+            // SAFETY: the handler is there for as long as the process: the library is never unloaded. Where it cannot be
+            // had, a fork is noticed without it.
+            unsafe { libc::pthread_atfork(None, None, Some(forked)) };
             raw::start();
         }
     });
+}
+
+unsafe extern "C" fn forked() {
+    anyring_engine::process::forked();
 }
 
 #[used]

@@ -146,6 +146,12 @@ cases! {
     a_vfork_child_closes_the_pipe_that_is_read: "forks" "vfork-closes-pipe";
     a_vfork_child_closes_everything_and_execs: "forks" "vfork-closes-all";
 
+    rings_that_a_child_exits_leave_it_nothing: "children" "exits";
+    rings_that_a_child_closes_leave_it_nothing: "children" "closes";
+    deferred_rings_that_a_child_closes_leave_it_nothing: "children" "closes-deferred";
+    polled_rings_that_a_child_closes_leave_it_nothing: "children" "closes-polled";
+    a_child_keeps_one_ring_of_two: "children" "keeps-one";
+
     processes_submit_to_one_ring_at_once: "processes" "submit-at-once";
     a_child_collects_while_the_owner_computes: "processes" "child-collects";
     requests_of_a_killed_owner_end: "processes" "owner-was-killed";
