@@ -10,12 +10,12 @@ use crate::descriptors::{self, Own};
 use crate::lock::Lock;
 use crate::os::{check, syscall};
 use crate::request::Path;
-use crate::ring::memory::with_file_size;
+use crate::ring::memory::{sealed_memfd, with_file_size};
 use crate::{process, Errno};
 use anyring_abi::Opcode;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
-use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// First word of the block: "anyring" and the layout's version, which changes whenever [`Stats`] does.
@@ -155,7 +155,7 @@ pub fn completed(opcode: Opcode, path: Path, result: i32) {
 pub fn open(file: Option<&str>) -> Result<(), Errno> {
     let fd = match file {
         Some(path) => rustix::fs::open(path, OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC, Mode::from(0o644))?,
-        None => rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC)?,
+        None => sealed_memfd(NAME, size_of::<Stats>() as u64)?,
     };
     let found = rustix::fs::fstat(&fd)?;
     if found.st_size != 0 && found.st_size != size_of::<Stats>() as i64 {
@@ -211,11 +211,11 @@ pub fn ring_made() {
 
 /// A new memfd in place of the one that was closed, with the same counters at the same address.
 fn show_memfd() -> Result<Own, Errno> {
-    let fd = descriptors::for_now(rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC)?);
+    let fd = descriptors::for_now(sealed_memfd(NAME, size_of::<Stats>() as u64)?);
     let block = BLOCK.load(Ordering::Relaxed);
     // By the kernel, for which it does not matter that somebody may be counting.
     let args = [fd.as_raw_fd() as usize, block as usize, size_of::<Stats>(), 0, 0, 0];
-    with_file_size(size_of::<Stats>() as u64, || check(syscall(libc::SYS_pwrite64, args)))?;
+    check(syscall(libc::SYS_pwrite64, args))?;
     // SAFETY: over the mapping that `open` made, which has this size and which nobody unmaps: another one of the same
     // counters. No ring lived until now, so hardly anybody counts.
     unsafe { map(block, MapFlags::SHARED | MapFlags::FIXED, fd.as_fd()) }?;

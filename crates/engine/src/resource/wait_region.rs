@@ -120,7 +120,6 @@ impl RingGuard {
 
 /// A memfd of `bytes` at the top of the table.
 fn make(bytes: u64) -> Result<i32, Errno> {
-    let memfd = rustix::fs::memfd_create("anyring-region", MemfdFlags::CLOEXEC)?;
-    crate::ring::memory::with_file_size(bytes, || rustix::fs::ftruncate(&memfd, bytes))?;
+    let memfd = crate::ring::memory::sealed_memfd("anyring-region", bytes)?;
     Ok(descriptors::to_top(memfd)?.into_raw_fd())
 }

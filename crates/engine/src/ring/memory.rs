@@ -44,10 +44,19 @@ pub fn with_file_size<T>(bytes: u64, grow: impl FnOnce() -> Result<T, Errno>) ->
     answer
 }
 
+/// A new memfd of `bytes` bytes that nobody can make smaller, nor keep from growing: a process that has it, or had it before it
+/// gave up its rights, could otherwise end whoever has it mapped, by SIGBUS. Source: memfd_create(2), File sealing.
+pub fn sealed_memfd(name: impl rustix::path::Arg, bytes: u64) -> Result<OwnedFd, Errno> {
+    use rustix::fs::SealFlags;
+    let memfd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    with_file_size(bytes, || rustix::fs::ftruncate(&memfd, bytes))?;
+    rustix::fs::fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::SEAL)?;
+    Ok(memfd)
+}
+
 /// A new memfd of `bytes` bytes and where it is mapped.
 fn map_memfd(name: &core::ffi::CStr, bytes: usize) -> Result<(OwnedFd, usize), Errno> {
-    let memfd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
-    with_file_size(bytes as u64, || rustix::fs::ftruncate(&memfd, bytes as u64))?;
+    let memfd = sealed_memfd(name, bytes as u64)?;
     let base = map_range(memfd.as_fd(), 0, bytes)?;
     Ok((memfd, base))
 }
@@ -85,7 +94,7 @@ impl SharedArea {
         Ok(area)
     }
 
-    /// Where the engine's mapping is. The program can shrink the memfd: only guarded accessors may touch it.
+    /// Where the engine's mapping is. Only guarded accessors may touch it: the program can write there.
     pub fn address(&self) -> usize {
         self.address
     }

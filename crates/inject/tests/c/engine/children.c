@@ -174,7 +174,100 @@ static void child_keeps_one_of_two(void)
 	expect(&other.ring, 1, 4);
 }
 
-CASES({"exits", child_exits_rings},
+/* Shared mappings that this process has. */
+struct area {
+	unsigned long from, to;
+};
+
+static int shared_areas(struct area *areas, int room)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[512], permissions[8];
+	int count = 0;
+
+	CHECK(maps);
+	while (count < room && fgets(line, sizeof(line), maps)) {
+		CHECK(sscanf(line, "%lx-%lx %7s", &areas[count].from, &areas[count].to, permissions) == 3);
+		count += !strncmp(permissions, "rw-s", 4);
+	}
+	fclose(maps);
+	return count;
+}
+
+/* Makes every file that it has smaller, if it may. */
+static void truncate_all(void)
+{
+	for (int fd = 3; fd < 4096; fd++)
+		if (ftruncate(fd, 0) && errno == EPERM)
+			continue;
+}
+
+/* Writes into all memory that it shares with its parent, for as long as that lets it: now here and now there. */
+static void scribble(unsigned seed, atomic_int *times)
+{
+	struct area areas[64];
+	int count = shared_areas(areas, 64);
+
+	for (;; ++*times)
+		for (int i = 0; i < count; i++) {
+			if (areas[i].from <= (unsigned long)times && (unsigned long)times < areas[i].to)
+				continue;
+			unsigned *words = (unsigned *)areas[i].from;
+			/* What means something is mostly at the beginning. */
+			unsigned range = rand_r(&seed) % 2 ? 256 : (areas[i].to - areas[i].from) / 4;
+			unsigned word = rand_r(&seed);
+
+			words[rand_r(&seed) % range] = rand_r(&seed) % 3 ? word % 8 : word << 16 ^ rand_r(&seed);
+		}
+}
+
+/* Whatever a child does to what it shares, the parent is not ended by it, and its next ring is whole. A ring itself is the
+ * child's as well, so what its requests answer is not looked at. */
+static void parent_outlives_a_hostile_child(void)
+{
+	atomic_int *times = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	need_proc();
+	CHECK(times != MAP_FAILED && pipe(pipes) == 0);
+	for (unsigned round = 0; round < 20; round++) {
+		struct __kernel_timespec short_while = {0, 1000000};
+		struct io_uring_cqe *cqe;
+		struct full full;
+		pid_t child;
+
+		fill(&full, round % 2 ? DEFERRED : 0);
+		child = fork();
+		CHECK(child >= 0);
+		if (child == 0) {
+			truncate_all();
+			if (round % 4 >= 2) {
+				io_uring_submit(&full.ring); /* it takes part */
+			}
+			scribble(round + 1, times);
+		}
+		for (*times = 0; *times < 20000;) {
+			struct io_uring_sqe *sqe = io_uring_get_sqe(&full.ring);
+
+			if (sqe)
+				io_uring_prep_nop(sqe);
+			io_uring_submit(&full.ring);
+			if (!io_uring_wait_cqe_timeout(&full.ring, &cqe, &short_while))
+				io_uring_cqe_seen(&full.ring, cqe);
+		}
+		CHECK(kill(child, SIGKILL) == 0);
+		CHECK(waitpid(child, NULL, 0) == child);
+		CHECK(close(full.ring.ring_fd) == 0);
+		CHECK(close(full.eventfd) == 0);
+		init_ring(&full.ring, 4, 0);
+		prepare_nop(&full.ring, 7);
+		submit(&full.ring, 1);
+		expect(&full.ring, 7, 0);
+		io_uring_queue_exit(&full.ring);
+	}
+}
+
+CASES({"hostile", parent_outlives_a_hostile_child},
+      {"exits", child_exits_rings},
       {"closes", child_closes_rings},
       {"closes-deferred", child_closes_deferred_rings},
       {"closes-polled", child_closes_polled_rings},
