@@ -8,13 +8,13 @@
 
 use crate::descriptors::{self, Own};
 use crate::lock::Lock;
-use crate::os::{check, syscall};
+use crate::os::{backing, check, syscall};
 use crate::request::Path;
 use crate::ring::memory::{sealed_memfd, with_file_size};
 use crate::{process, Errno};
 use anyring_abi::Opcode;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -161,13 +161,17 @@ pub fn open(file: Option<&str>) -> Result<(), Errno> {
     if found.st_size != 0 && found.st_size != size_of::<Stats>() as i64 {
         return Err(Errno::INVAL);
     }
-    with_file_size(size_of::<Stats>() as u64, || rustix::fs::ftruncate(&fd, size_of::<Stats>() as u64))?;
+    if file.is_some() {
+        make_room(&fd)?;
+    }
     // SAFETY: a new mapping at an address that the kernel chooses; the descriptor may be closed, the mapping stays.
     let block = unsafe { map(core::ptr::null_mut(), MapFlags::SHARED, fd.as_fd()) }?;
+    backing::note(block as usize, size_of::<Stats>());
     // SAFETY: the mapping is as large as a Stats, of atomics, for which any bytes are values.
     let magic = unsafe { &(*block).magic };
     // Another process may be doing the same just now.
     if magic.compare_exchange(0, MAGIC, Ordering::Relaxed, Ordering::Relaxed).is_err_and(|found| found != MAGIC) {
+        backing::forget(block as usize);
         // SAFETY: the mapping made above, which nothing refers to any more.
         unsafe { rustix::mm::munmap(block.cast(), size_of::<Stats>()) }?;
         return Err(Errno::INVAL);
@@ -181,6 +185,17 @@ pub fn open(file: Option<&str>) -> Result<(), Errno> {
     }
     descriptors::close_quietly(fd);
     Ok(())
+}
+
+/// Makes the counters' file as large as they are, with blocks where its file system gives them in advance: a full disk is
+/// told here, and not by SIGBUS (see `os::backing`).
+fn make_room(fd: &OwnedFd) -> Result<(), Errno> {
+    use rustix::fs::{fallocate, ftruncate, FallocateFlags};
+    let bytes = size_of::<Stats>() as u64;
+    with_file_size(bytes, || match fallocate(fd, FallocateFlags::empty(), 0, bytes) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => ftruncate(fd, bytes),
+        answer => answer,
+    })
 }
 
 /// # Safety

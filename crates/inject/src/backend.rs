@@ -119,6 +119,7 @@ pub fn prepare_engine() {
     // Forced: what a panic interrupted is done by the next ring.
     PREPARED.call_once_force(|_| {
         open_log();
+        guard_copies();
         let file = variable("ANYRING_STATS");
         if let Err(error) = stats::open(file.as_deref()) {
             log::line(&format!("the counters are kept in private memory: {error}"));
@@ -133,7 +134,6 @@ pub fn prepare_engine() {
                 log::line(&format!("there are no events: {file}: {error}"));
             }
         }
-        guard_copies();
     });
 }
 
@@ -145,8 +145,11 @@ pub fn guard_copies() {
     }
 }
 
+/// sigaction(2): the address has nothing behind it. The libc crate lacks it here.
+const BUS_ADRERR: i32 = 2;
+
 /// A fault inside the engine's copy routine: the thread goes on at its error exit. Or a signal by which the engine ends a
-/// call that a thread of its own sleeps in.
+/// call that a thread of its own sleeps in. Or a page of a file that somebody else made smaller.
 ///
 /// # Safety
 /// Called in a signal handler with the context of the interrupted instruction.
@@ -165,5 +168,8 @@ unsafe fn recover_copy(context: &mut ucontext_t, info: &siginfo_t) -> bool {
             return true;
         }
     }
-    false
+    // SAFETY: every siginfo has the bytes of an address; which signals say one by it, the code tells.
+    info.si_signo == libc::SIGBUS
+        && info.si_code == BUS_ADRERR
+        && os::backing::replace_page(unsafe { info.si_addr() } as usize)
 }

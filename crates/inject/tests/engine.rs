@@ -271,3 +271,32 @@ fn a_library_that_is_closed_stays() {
     let output = run(&program("unloads"), library, &[("ANYRING_BACKEND", Path::new("user"))]);
     assert!(output.status.success(), "{}", text(&output));
 }
+
+/// What the engine writes for whoever watches the program is taken from under it.
+fn goes_on_without(test: &str, case: &str, variable: &str, file: &Path) {
+    if let Some(reason) = no_reference().or_else(no_liburing) {
+        return skip(test, reason);
+    }
+    let library = built().shared;
+    let environment =
+        [("LD_PRELOAD", library.as_path()), ("ANYRING_BACKEND", Path::new("user")), (variable, file)];
+    let output = run(&program("lost"), case, &environment);
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(!file.exists(), "the program truncates and removes the file that it finds");
+}
+
+#[test]
+fn a_truncated_file_of_counters_ends_nobody() {
+    let file = scratch("engine").join("lost-counters");
+    let _ = std::fs::remove_file(&file); // of a run that failed
+    goes_on_without("a_truncated_file_of_counters_ends_nobody", "counters", "ANYRING_STATS", &file);
+}
+
+#[test]
+fn a_truncated_file_of_events_ends_nobody() {
+    let file = scratch("engine").join("lost-events");
+    let _ = std::fs::remove_file(&file); // of a run that failed
+    let reader = anyring_engine::event::Reader::create(&file).expect("a file for events");
+    goes_on_without("a_truncated_file_of_events_ends_nobody", "events", "ANYRING_TRACE", &file);
+    drop(reader);
+}

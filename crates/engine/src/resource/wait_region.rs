@@ -6,7 +6,6 @@ use crate::ring::RingGuard;
 use crate::{descriptors, Errno};
 use anyring_abi::{IORING_MAP_OFF_PARAM_REGION, IORING_MEM_REGION_REG_WAIT_ARG, IORING_MEM_REGION_TYPE_USER};
 use rustix::fd::IntoRawFd;
-use rustix::fs::MemfdFlags;
 
 /// mmap(2) offset of a region that the engine made.
 pub const MAP_OFFSET: u64 = IORING_MAP_OFF_PARAM_REGION;
