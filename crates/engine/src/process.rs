@@ -143,6 +143,7 @@ pub fn has_rings() -> bool {
 /// The ring that an unknown number names as a duplicate (dup(2), or inherited): from now on the number is known.
 #[cold]
 pub fn adopt(fd: i32) -> Option<&'static Ring> {
+    notice_fork();
     let cookie = cookie_of(fd)?;
     let found = rings().into_iter().find(|ring| ring.cookie.load(Ordering::Relaxed) == cookie)?;
     publish(fd, found).ok()?;
@@ -485,6 +486,45 @@ pub fn notice_fork() {
     }
 }
 
+/// Gives up a ring of which the process, a forked child, has no memory.
+fn forget_ring(ring: &'static Ring) {
+    for slot in &TABLE {
+        let known = core::ptr::from_ref(ring).cast_mut();
+        let _ = slot.compare_exchange(known, core::ptr::null_mut(), Ordering::Relaxed, Ordering::Relaxed);
+    }
+    drop(ring.leave_unused().map(|state| Remains { ring, state }));
+}
+
+/// The program keeps what it has mapped at `address` from forked children (MADV_DONTFORK). If that is a ring's memory, so does
+/// the engine with what it has of the ring: no such child can reach it.
+pub fn keep_from_children(address: usize) {
+    notice_fork();
+    let Some(inode) = inode_mapped_at(address) else { return };
+    for ring in rings().into_iter().filter(|ring| !ring.is_unused_inheritance()) {
+        let Ok(guard) = ring.lock() else { continue };
+        if guard.memory.memfd.and_then(inode_of) == Some(inode) {
+            let _ = guard.keep_from_children();
+        }
+    }
+}
+
+/// The inode of the file that is mapped at `address`; None where there is no /proc.
+fn inode_mapped_at(address: usize) -> Option<u64> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    maps.lines().find_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        let (first, last) = fields.next()?.split_once('-')?;
+        let bound = |text| usize::from_str_radix(text, 16).ok();
+        let is_it = (bound(first)?..bound(last)?).contains(&address);
+        is_it.then(|| fields.nth(3)?.parse().ok()).flatten()
+    })
+}
+
+fn inode_of(fd: i32) -> Option<u64> {
+    // SAFETY: the number is only borrowed for the call, which answers EBADF if it is not open.
+    rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }).ok().map(|stat| stat.st_ino)
+}
+
 /// Whether the calling process is the one that the tables belong to: not one that shares their memory (vfork(2)), nor a
 /// forked child that has not been noticed.
 fn is_noticed() -> bool {
@@ -557,6 +597,8 @@ fn after_fork(word: &AtomicU32) {
         crate::stats::reset_after_fork();
         crate::event::reset_after_fork(); // behind the rings, which have given up their recorders
         path::sqpoll::after_fork(&rings);
+        // Relaxed: the process has one thread.
+        rings.into_iter().filter(|ring| ring.kept_from_children.load(Ordering::Relaxed)).for_each(forget_ring);
     }
     descriptors::leave_alone(false);
     OWNER.store(Sys::process_id(), Ordering::Relaxed);

@@ -150,6 +150,8 @@ cases! {
     rings_that_a_child_closes_leave_it_nothing: "children" "closes";
     deferred_rings_that_a_child_closes_leave_it_nothing: "children" "closes-deferred";
     polled_rings_that_a_child_closes_leave_it_nothing: "children" "closes-polled";
+    a_child_that_rings_are_kept_from_has_nothing: "children" "kept";
+    a_parent_outlives_a_hostile_child: "children" "hostile";
     a_child_keeps_one_ring_of_two: "children" "keeps-one";
 
     processes_submit_to_one_ring_at_once: "processes" "submit-at-once";

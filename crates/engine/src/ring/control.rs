@@ -142,6 +142,9 @@ const RECORD_OFFSET: usize = BACKLOG_OFFSET + BACKLOG_BYTES;
 const BYTES: usize = RECORD_OFFSET + RECORD_BYTES;
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
 
+/// In [`Control`]: the area was kept from this process.
+const KEPT: usize = 0;
+
 /// A ring's control mapping in this process.
 #[derive(Clone, Copy)]
 pub struct Control {
@@ -165,8 +168,21 @@ impl Control {
 
     /// Unmaps the area. The caller makes sure that no copy of this `Control` is used afterwards.
     pub fn unmap(self) {
+        if self.base == KEPT {
+            return;
+        }
         // SAFETY: the range was mapped by `new`; the caller gives up every use of it.
         let _ = unsafe { rustix::mm::munmap(self.base as *mut _, BYTES) };
+    }
+
+    /// Keeps the area from children that are forked from now on.
+    pub fn keep_from_children(&self) -> Result<(), Errno> {
+        super::memory::keep_from_children(self.base, BYTES)
+    }
+
+    /// In a forked child from which the area was kept: something else may be there. The caller makes sure that it is not used.
+    pub fn note_kept(&mut self) {
+        self.base = KEPT;
     }
 
     /// The shared words.

@@ -21,6 +21,7 @@ impl Ring {
             // What a former life of this ring left behind.
             drop((self.arrived.take(), self.messages.take(), self.retired.take()));
             self.inherited.store(false, Ordering::Relaxed);
+            self.kept_from_children.store(false, Ordering::Relaxed);
             self.polled_by_ring.store(false, Ordering::Relaxed);
             self.cookie.store(state.cookie, Ordering::Relaxed);
             *held = Some(Box::new(state));
@@ -52,6 +53,10 @@ impl Ring {
         if let Some(mut held) = self.state.lock() {
             if let Some(state) = held.as_mut() {
                 state.forget_flight();
+                if self.kept_from_children.load(Ordering::Relaxed) {
+                    state.memory.note_kept();
+                    state.control.note_kept();
+                }
             }
         }
     }
@@ -80,6 +85,18 @@ impl Ring {
 }
 
 impl RingGuard {
+    /// From now on forked children have none of the ring's memory, and so not the ring.
+    ///
+    /// # Errors
+    /// What madvise(2) answered.
+    pub fn keep_from_children(&self) -> Result<(), crate::Errno> {
+        self.memory.keep_from_children()?;
+        self.control.keep_from_children()?;
+        // Relaxed: read by a child that this process forks later.
+        self.ring.kept_from_children.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Whether the process, a forked child, has nothing to do with the ring any more: nothing of its own is in flight, nor
     /// waits for room in the CQ.
     pub fn is_left_by_child(&self) -> bool {

@@ -78,6 +78,12 @@ fn punch(memfd: BorrowedFd, offset: u64, bytes: u64) -> Result<(), Errno> {
     }
 }
 
+/// madvise(2) with MADV_DONTFORK.
+pub(super) fn keep_from_children(base: usize, bytes: usize) -> Result<(), Errno> {
+    // SAFETY: a whole mapping of the engine's, whose content the call leaves alone.
+    unsafe { rustix::mm::madvise(base as *mut _, bytes, rustix::mm::Advice::LinuxDontFork) }
+}
+
 /// Memory that the program maps by the ring's descriptor, and that ends on its own.
 pub struct SharedArea {
     memfd: i32,
@@ -232,6 +238,19 @@ impl Memory {
             // SAFETY: the range was mapped by `map_range`; the caller gives up every use of it.
             let _ = unsafe { rustix::mm::munmap(base as *mut _, bytes) };
         }
+    }
+
+    /// Keeps the engine's mapping from children that are forked from now on.
+    pub fn keep_from_children(&self) -> Result<(), Errno> {
+        match self.mapped {
+            Some((base, bytes)) => keep_from_children(base, bytes),
+            None => Ok(()),
+        }
+    }
+
+    /// In a forked child from which the mapping was kept: something else may be there.
+    pub fn note_kept(&mut self) {
+        self.mapped = None;
     }
 
     /// Unmaps and closes what the engine made. The caller makes sure that the view is not used any more.

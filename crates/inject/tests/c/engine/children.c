@@ -130,6 +130,37 @@ static void child_leaves(unsigned flags, int by_close)
 	empty(&other);
 }
 
+/* It has no ring memory either, and nothing to do for that. */
+static void child_is_kept_from_rings(void)
+{
+	struct io_uring ring;
+	int mappings;
+	pid_t child;
+
+	need_proc();
+	mappings = shared_mappings();
+	init_ring(&ring, 8, 0);
+	CHECK(io_uring_ring_dontfork(&ring) == 0);
+	child = fork();
+	if (child == 0) {
+		struct io_uring own;
+
+		CHECK(close(ring.ring_fd) == 0);
+		CHECK(shared_mappings() == mappings && holds("anyring") == 0);
+		init_ring(&own, 8, 0);
+		prepare_nop(&own, 1);
+		submit(&own, 1);
+		expect(&own, 1, 0);
+		io_uring_queue_exit(&own);
+		_exit(0);
+	}
+	wait_for_child(child);
+	prepare_nop(&ring, 1);
+	submit(&ring, 1);
+	expect(&ring, 1, 0);
+	io_uring_queue_exit(&ring);
+}
+
 static void child_exits_rings(void)
 {
 	child_leaves(0, 0);
@@ -267,6 +298,7 @@ static void parent_outlives_a_hostile_child(void)
 }
 
 CASES({"hostile", parent_outlives_a_hostile_child},
+      {"kept", child_is_kept_from_rings},
       {"exits", child_exits_rings},
       {"closes", child_closes_rings},
       {"closes-deferred", child_closes_deferred_rings},
