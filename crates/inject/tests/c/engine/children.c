@@ -246,9 +246,11 @@ static void scribble(unsigned seed, atomic_int *times)
 			unsigned *words = (unsigned *)areas[i].from;
 			/* What means something is mostly at the beginning. */
 			unsigned range = rand_r(&seed) % 2 ? 256 : (areas[i].to - areas[i].from) / 4;
-			unsigned word = rand_r(&seed);
+			unsigned index = rand_r(&seed) % range, word = rand_r(&seed);
 
-			words[rand_r(&seed) % range] = rand_r(&seed) % 3 ? word % 8 : word << 16 ^ rand_r(&seed);
+			word = rand_r(&seed) % 3 ? word % 8 : word << 16 ^ rand_r(&seed);
+			/* An SQE stays a NOP: the kernel, too, would do to the parent what it says. */
+			words[index] = index % 16 ? word : word & ~0xff;
 		}
 }
 
