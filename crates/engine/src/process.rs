@@ -550,6 +550,23 @@ fn owns_this_memory() -> bool {
     }
 }
 
+/// What others have to put in order in a forked child.
+static AT_FORK: [AtomicPtr<()>; 2] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 2];
+
+/// Has `renew` run in a forked child before anything else of the engine's does there. False where there is no room for it.
+/// From now on [`notice_fork`] notices.
+///
+/// `renew` is called while the child has one thread at most that calls on the engine: the one that forked.
+pub fn at_fork(renew: fn()) -> bool {
+    notice_fork();
+    let renew = renew as *mut ();
+    // Release pairs with the Acquire in `after_fork`, of a child that another thread makes.
+    let claim = |slot: &AtomicPtr<()>| {
+        slot.compare_exchange(core::ptr::null_mut(), renew, Ordering::Release, Ordering::Relaxed).is_ok()
+    };
+    AT_FORK.iter().any(claim)
+}
+
 /// libc's fork(3) has returned in the child. Only what tells the child from its children of vfork(2) is noted: most children
 /// execute another program.
 pub fn forked() {
@@ -601,6 +618,10 @@ fn after_fork(word: &AtomicU32) {
         rings.into_iter().filter(|ring| ring.kept_from_children.load(Ordering::Relaxed)).for_each(forget_ring);
     }
     descriptors::leave_alone(false);
+    for renew in AT_FORK.iter().map(|slot| slot.load(Ordering::Acquire)).filter(|renew| !renew.is_null()) {
+        // SAFETY: only functions of this type are stored there.
+        unsafe { core::mem::transmute::<*mut (), fn()>(renew)() };
+    }
     OWNER.store(Sys::process_id(), Ordering::Relaxed);
     word.store(1, Ordering::Release); // partner: the Acquire loads above
 }

@@ -141,6 +141,9 @@ cases! {
     a_child_exits_the_ring: "forks" "exits-ring";
     a_child_makes_rings_of_its_own: "forks" "makes-rings";
     a_fork_while_threads_hold_locks_leaves_none_held: "forks" "locks";
+    a_child_exits_whose_thread_registered_the_ring: "forks" "registered";
+    a_child_makes_the_first_ring_while_libraries_are_loaded: "forks" "first-ring";
+    a_child_of_vfork_in_a_child_closes_its_own: "forks" "borrows";
     a_raw_fork_is_noticed: "forks" "raw";
     three_generations_take_turns_on_one_ring: "forks" "turns";
     a_vfork_child_closes_the_pipe_that_is_read: "forks" "vfork-closes-pipe";
@@ -280,8 +283,7 @@ fn goes_on_without(test: &str, case: &str, variable: &str, file: &Path) {
         return skip(test, reason);
     }
     let library = built().shared;
-    let environment =
-        [("LD_PRELOAD", library.as_path()), ("ANYRING_BACKEND", Path::new("user")), (variable, file)];
+    let environment = [("LD_PRELOAD", library.as_path()), ("ANYRING_BACKEND", Path::new("user")), (variable, file)];
     let output = run(&program("lost"), case, &environment);
     assert!(output.status.success(), "{}", text(&output));
     assert!(!file.exists(), "the program truncates and removes the file that it finds");

@@ -184,7 +184,7 @@ impl Memory {
         with_file_size(offset + bytes, || rustix::fs::ftruncate(memfd, offset + bytes))?;
         // An attempt that failed may have left something there.
         punch(memfd, offset, bytes)?;
-        let memory = self.known_at(layout, offset, 0)?;
+        let memory = self.known_at(layout, offset)?;
         memory.view.initialise()?;
         Ok(memory)
     }
@@ -195,25 +195,20 @@ impl Memory {
         Ok(Memory { view, mapped: None, generation: self.generation + 1, ..*self })
     }
 
-    /// The areas that another process made: `rings` and `sqes` are what [`areas`](Self::areas) told there.
-    pub fn known_at(&self, layout: Layout, rings: u64, sqes: u64) -> Result<Memory, Errno> {
+    /// The areas at an offset in the memfd, perhaps of another process's making, which may say anything. INVAL where the file
+    /// does not hold them, or where they are in that process's own memory.
+    pub fn known_at(&self, layout: Layout, rings: u64) -> Result<Memory, Errno> {
         let generation = self.generation + 1;
-        if self.memfd.is_none() {
-            let view = View::new(rings as usize, sqes as usize, true, layout);
-            return Ok(Memory { view, mapped: None, generation, ..*self });
-        }
         let bytes = layout.rings_bytes + layout.sqes_bytes;
-        let base = map_range(self.borrow_memfd()?, rings, bytes)?;
+        let memfd = self.borrow_memfd()?;
+        // The file cannot become smaller.
+        let size = rustix::fs::fstat(memfd)?.st_size as u64;
+        if rings.checked_add(bytes as u64).is_none_or(|end| end > size) {
+            return Err(Errno::INVAL);
+        }
+        let base = map_range(memfd, rings, bytes)?;
         let view = View::new(base, base + layout.rings_bytes, false, layout);
         Ok(Memory { view, mapped: Some((base, bytes)), offset: rings, generation, ..*self })
-    }
-
-    /// Where the areas are, for other processes: their offset in the memfd, or the program's two addresses.
-    pub fn areas(&self) -> [u64; 2] {
-        match self.memfd {
-            Some(_) => [self.offset, 0],
-            None => self.view.addresses().map(|address| address as u64),
-        }
     }
 
     /// From now on the ring is at `new`. The program may have the areas mapped that it was at; those before them are given

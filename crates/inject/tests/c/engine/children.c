@@ -2,6 +2,7 @@
 #include "engine.h"
 #include "holdings.h"
 
+
 static char buffer[64];
 static int pipes[2];
 
@@ -272,6 +273,7 @@ static void parent_outlives_a_hostile_child(void)
 		child = fork();
 		CHECK(child >= 0);
 		if (child == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			truncate_all();
 			if (round % 4 >= 2) {
 				io_uring_submit(&full.ring); /* it takes part */
