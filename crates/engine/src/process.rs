@@ -581,8 +581,13 @@ fn make_fork_word() {
     let _ = FORK_PAGE.map(1); // out of memory: the next entry tries again
 }
 
+/// Not to be interrupted by a handler: its calls would wait for this very thread.
 #[cold]
 fn after_fork(word: &AtomicU32) {
+    thread::uninterrupted(|| put_in_order(word));
+}
+
+fn put_in_order(word: &AtomicU32) {
     // 2: a thread of the child that came first is at it.
     if word.compare_exchange(0, 2, Ordering::Acquire, Ordering::Relaxed).is_err() {
         while word.load(Ordering::Acquire) != 1 {
@@ -598,6 +603,7 @@ fn after_fork(word: &AtomicU32) {
     // SAFETY: the word is zero only in a child that has made no entry yet, where the forking thread is alone.
     unsafe {
         POOL.reset();
+        crate::ring::memory::reset_after_fork();
         path::worker::reset_after_fork();
         path::watch::reset_after_fork();
         path::child::reset_after_fork();

@@ -206,6 +206,7 @@ cases! {
     a_cloned_process_ends_with_its_own_status: "ends" "clone";
     a_child_that_shares_descriptors_closes_none: "ends" "shared-descriptors";
     a_first_ring_is_made_where_files_have_to_be_small: "ends" "file-size";
+    rings_made_at_once_leave_the_limit_on_files: "ends" "file-size-at-once";
 
     a_ring_made_after_closing_everything_is_served: "wholesale" "ring-afterwards";
     numbers_free_after_closing_everything_are_the_programs: "wholesale" "free-numbers";

@@ -2,6 +2,7 @@
 
 use super::layout::Layout;
 use super::view::View;
+use crate::lock::Lock;
 use crate::os::check_writable;
 use crate::{descriptors, Errno};
 use anyring_abi::Params;
@@ -27,10 +28,24 @@ pub struct Memory {
     pub view: View,
 }
 
+/// Held while the file size limit may be raised.
+static FILE_SIZE: Lock<()> = Lock::new(());
+
+/// In a forked child: whoever held the lock is the parent's.
+///
+/// # Safety
+/// Only the forking thread may exist in the process.
+pub unsafe fn reset_after_fork() {
+    // SAFETY: the contract; there is no value.
+    unsafe { FILE_SIZE.reset() };
+}
+
 /// Runs `grow` under a file size limit of at least `bytes`: RLIMIT_FSIZE counts memfds too, and a file beyond it raises
 /// SIGXFSZ in the program. ENOMEM where the hard limit is lower.
 pub fn with_file_size<T>(bytes: u64, grow: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+    // One at a time: another would take the raised limit for the program's.
+    let _one = FILE_SIZE.lock();
     let limit = getrlimit(Resource::Fsize);
     if limit.current.is_none_or(|current| current >= bytes) {
         return grow();
@@ -54,9 +69,9 @@ pub fn sealed_memfd(name: impl rustix::path::Arg, bytes: u64) -> Result<OwnedFd,
     Ok(memfd)
 }
 
-/// A new memfd of `bytes` bytes and where it is mapped.
-fn map_memfd(name: &core::ffi::CStr, bytes: usize) -> Result<(OwnedFd, usize), Errno> {
-    let memfd = sealed_memfd(name, bytes as u64)?;
+/// A new memfd of `bytes` bytes, at the top of the table, and where it is mapped.
+fn map_memfd(name: &core::ffi::CStr, bytes: usize) -> Result<(descriptors::Own, usize), Errno> {
+    let memfd = descriptors::to_top(sealed_memfd(name, bytes as u64)?)?;
     let base = map_range(memfd.as_fd(), 0, bytes)?;
     Ok((memfd, base))
 }
@@ -95,9 +110,7 @@ impl SharedArea {
     /// New zeroed memory of whole pages.
     pub fn create(name: &core::ffi::CStr, bytes: usize) -> Result<SharedArea, Errno> {
         let (memfd, address) = map_memfd(name, bytes)?;
-        let mut area = SharedArea { memfd: -1, address, bytes };
-        area.memfd = descriptors::to_top(memfd)?.into_raw_fd();
-        Ok(area)
+        Ok(SharedArea { memfd: memfd.into_raw_fd(), address, bytes })
     }
 
     /// Where the engine's mapping is. Only guarded accessors may touch it: the program can write there.
@@ -147,11 +160,9 @@ impl Memory {
         let (memfd, base) = map_memfd(c"anyring", bytes)?;
         let view = View::new(base, base + layout.rings_bytes, false, layout);
         let mapped = Some((base, bytes));
-        let mut memory = Memory { memfd: None, lock_file: -1, offset: 0, generation: 0, mapped, view };
-        memory.lock_file = descriptors::to_top(memfd)?.into_raw_fd();
-        memory.memfd = Some(memory.lock_file);
-        view.initialise()?;
-        Ok(memory)
+        view.initialise()?; // of memory of our own, so that nothing is to be given back
+        let memfd = memfd.into_raw_fd();
+        Ok(Memory { memfd: Some(memfd), lock_file: memfd, offset: 0, generation: 0, mapped, view })
     }
 
     /// Areas that nobody else knows of.
