@@ -106,6 +106,11 @@ impl<T> Lock<T> {
         }
     }
 
+    /// Whether some thread holds the lock, or did when the process was forked.
+    pub fn is_held(&self) -> bool {
+        self.word.load(Ordering::Relaxed) != FREE
+    }
+
     /// Makes the lock free in a forked child, where the holder does not exist any more.
     ///
     /// # Safety

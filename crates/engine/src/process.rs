@@ -41,6 +41,10 @@ struct Registered(Cell<[i32; REGISTERED_RINGS]>);
 
 impl Drop for Registered {
     fn drop(&mut self) {
+        // In a forked child they are the parent's thread's: `after_fork` gives them back, if the child does anything at all.
+        if !is_noticed() {
+            return;
+        }
         for number in self.0.get().into_iter().filter(|number| descriptors::is_own(*number)) {
             // The C library runs this at the end of the thread: a panic must not go on into it.
             let drop = || {
@@ -139,6 +143,7 @@ pub fn has_rings() -> bool {
 /// The ring that an unknown number names as a duplicate (dup(2), or inherited): from now on the number is known.
 #[cold]
 pub fn adopt(fd: i32) -> Option<&'static Ring> {
+    notice_fork();
     let cookie = cookie_of(fd)?;
     let found = rings().into_iter().find(|ring| ring.cookie.load(Ordering::Relaxed) == cookie)?;
     publish(fd, found).ok()?;
@@ -257,8 +262,7 @@ pub fn closing(fd: i32) {
 
 #[cold]
 fn closing_known(fd: i32) {
-    // A child of vfork(2) shares this memory but not the descriptors: what it closes stays open here.
-    if OWNER.load(Ordering::Relaxed) != Sys::process_id() && !mutated(Mutation::VforkChildrenClose) {
+    if !owns_this_memory() && !mutated(Mutation::VforkChildrenClose) {
         return;
     }
     // A number that the program used before and that is the engine's now: the program cannot close it.
@@ -298,18 +302,13 @@ pub fn ring_mapping(fd: i32, offset: u64) -> Option<(i32, u64)> {
 /// busy: two rings are never locked in turn, so the caller lets go of its own first.
 #[must_use]
 pub fn closing_elsewhere(fd: i32, except: &Ring) -> bool {
-    rings().into_iter().filter(|ring| !core::ptr::eq(*ring, except)).all(|ring| match ring.try_lock() {
-        Some(mut guard) => {
-            guard.detach_number(fd);
-            true
-        }
-        None => false,
-    })
+    let others = rings().into_iter().filter(|ring| !core::ptr::eq(*ring, except) && !ring.is_unused_inheritance());
+    others.map(Ring::try_lock).all(|guard| guard.map(|mut guard| guard.detach_number(fd)).is_some())
 }
 
 /// Tells every ring that the program closes `fd`, which is no ring's number.
 fn closing_file(fd: i32) {
-    for ring in rings() {
+    for ring in rings().into_iter().filter(|ring| !ring.is_unused_inheritance()) {
         if let Ok(mut guard) = ring.lock() {
             guard.detach_number(fd);
         }
@@ -319,8 +318,17 @@ fn closing_file(fd: i32) {
     }
 }
 
-/// The program closes a ring's number: the ring ends if that was its last copy, and is watched by the helper if not.
+/// The program closes a ring's number: the ring ends if that was its last copy, and is watched by the helper if not. A forked
+/// child that has nothing in flight on the ring gives it up with the last number that it knows: nothing of the ring stays
+/// open or mapped there, whatever the child becomes.
 fn closing_ring(fd: i32, ring: &'static Ring) {
+    if ring.is_unused_inheritance() {
+        TABLE[fd as usize].store(core::ptr::null_mut(), Ordering::Release);
+        if ring.numbers.fetch_sub(1, Ordering::Relaxed) == 1 {
+            drop(ring.leave_unused().map(|state| Remains { ring, state }));
+        }
+        return;
+    }
     let Ok(mut guard) = ring.lock() else { return };
     point(Point::CloseRing);
     TABLE[fd as usize].store(core::ptr::null_mut(), Ordering::Release);
@@ -336,7 +344,7 @@ fn closing_ring(fd: i32, ring: &'static Ring) {
     let known = |slot: &usize| core::ptr::eq(TABLE[*slot].load(Ordering::Relaxed), ring);
     let other = others.then(|| (0..TABLE_SIZE).find(known)).flatten().map_or(-1, |slot| slot as i32);
     let _ = ring.fd.compare_exchange(fd, other, Ordering::Relaxed, Ordering::Relaxed);
-    if last_copy_gone(guard.engine_end) {
+    if last_copy_gone(guard.engine_end) || (!others && guard.is_left_by_child()) {
         guard.closed = true;
         drop(guard);
         end_if_unused(ring);
@@ -478,14 +486,108 @@ pub fn notice_fork() {
     }
 }
 
+/// Gives up a ring of which the process, a forked child, has no memory.
+fn forget_ring(ring: &'static Ring) {
+    for slot in &TABLE {
+        let known = core::ptr::from_ref(ring).cast_mut();
+        let _ = slot.compare_exchange(known, core::ptr::null_mut(), Ordering::Relaxed, Ordering::Relaxed);
+    }
+    drop(ring.leave_unused().map(|state| Remains { ring, state }));
+}
+
+/// The program keeps what it has mapped at `address` from forked children (MADV_DONTFORK). If that is a ring's memory, so does
+/// the engine with what it has of the ring: no such child can reach it.
+pub fn keep_from_children(address: usize) {
+    notice_fork();
+    let Some(inode) = inode_mapped_at(address) else { return };
+    for ring in rings().into_iter().filter(|ring| !ring.is_unused_inheritance()) {
+        let Ok(guard) = ring.lock() else { continue };
+        if guard.memory.memfd.and_then(inode_of) == Some(inode) {
+            let _ = guard.keep_from_children();
+        }
+    }
+}
+
+/// The inode of the file that is mapped at `address`; None where there is no /proc.
+fn inode_mapped_at(address: usize) -> Option<u64> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    maps.lines().find_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        let (first, last) = fields.next()?.split_once('-')?;
+        let bound = |text| usize::from_str_radix(text, 16).ok();
+        let is_it = (bound(first)?..bound(last)?).contains(&address);
+        is_it.then(|| fields.nth(3)?.parse().ok()).flatten()
+    })
+}
+
+fn inode_of(fd: i32) -> Option<u64> {
+    // SAFETY: the number is only borrowed for the call, which answers EBADF if it is not open.
+    rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }).ok().map(|stat| stat.st_ino)
+}
+
+/// Whether the calling process is the one that the tables belong to: not one that shares their memory (vfork(2)), nor a
+/// forked child that has not been noticed.
+fn is_noticed() -> bool {
+    let word = FORK_PAGE.word(Look::ByLoad).map(|word| word.load(Ordering::Relaxed));
+    word == Some(1) && OWNER.load(Ordering::Relaxed) == Sys::process_id()
+}
+
+/// Whether what the calling process closes is what the tables tell of: a forked child is noticed by this. A child of vfork(2)
+/// has the tables in its memory, and descriptors of its own.
+fn owns_this_memory() -> bool {
+    match FORK_PAGE.word(Look::ByLoad) {
+        Some(word) if word.load(Ordering::Relaxed) != 1 => {
+            // Of a child that libc's fork made the page tells the process id: where that is another one, this is that child's
+            // child of vfork.
+            let forked = FORK_PAGE.child().map_or(0, |child| child.load(Ordering::Relaxed));
+            let owns = forked == 0 || forked == Sys::process_id();
+            if owns {
+                after_fork(word);
+            }
+            owns
+        }
+        _ => OWNER.load(Ordering::Relaxed) == Sys::process_id(),
+    }
+}
+
+/// What others have to put in order in a forked child.
+static AT_FORK: [AtomicPtr<()>; 2] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 2];
+
+/// Has `renew` run in a forked child before anything else of the engine's does there. False where there is no room for it.
+/// From now on [`notice_fork`] notices.
+///
+/// `renew` is called while the child has one thread at most that calls on the engine: the one that forked.
+pub fn at_fork(renew: fn()) -> bool {
+    notice_fork();
+    let renew = renew as *mut ();
+    // Release pairs with the Acquire in `after_fork`, of a child that another thread makes.
+    let claim = |slot: &AtomicPtr<()>| {
+        slot.compare_exchange(core::ptr::null_mut(), renew, Ordering::Release, Ordering::Relaxed).is_ok()
+    };
+    AT_FORK.iter().any(claim)
+}
+
+/// libc's fork(3) has returned in the child. Only what tells the child from its children of vfork(2) is noted: most children
+/// execute another program.
+pub fn forked() {
+    if let Some(child) = FORK_PAGE.child() {
+        child.store(Sys::process_id(), Ordering::Relaxed);
+    }
+}
+
 #[cold]
 fn make_fork_word() {
     OWNER.store(Sys::process_id(), Ordering::Relaxed);
     let _ = FORK_PAGE.map(1); // out of memory: the next entry tries again
 }
 
+/// Not to be interrupted by a handler: its calls would wait for this very thread.
 #[cold]
 fn after_fork(word: &AtomicU32) {
+    thread::uninterrupted(|| put_in_order(word));
+}
+
+fn put_in_order(word: &AtomicU32) {
     // 2: a thread of the child that came first is at it.
     if word.compare_exchange(0, 2, Ordering::Acquire, Ordering::Relaxed).is_err() {
         while word.load(Ordering::Acquire) != 1 {
@@ -501,6 +603,7 @@ fn after_fork(word: &AtomicU32) {
     // SAFETY: the word is zero only in a child that has made no entry yet, where the forking thread is alone.
     unsafe {
         POOL.reset();
+        crate::ring::memory::reset_after_fork();
         path::worker::reset_after_fork();
         path::watch::reset_after_fork();
         path::child::reset_after_fork();
@@ -513,13 +616,37 @@ fn after_fork(word: &AtomicU32) {
         if let Some(mut live) = LIVE.lock() {
             aio::reset_after_fork(&mut live);
         }
+        drop_registered_numbers();
         crate::stats::reset_after_fork();
         crate::event::reset_after_fork(); // behind the rings, which have given up their recorders
         path::sqpoll::after_fork(&rings);
+        // Relaxed: the process has one thread.
+        rings.into_iter().filter(|ring| ring.kept_from_children.load(Ordering::Relaxed)).for_each(forget_ring);
     }
     descriptors::leave_alone(false);
+    for renew in AT_FORK.iter().map(|slot| slot.load(Ordering::Acquire)).filter(|renew| !renew.is_null()) {
+        // SAFETY: only functions of this type are stored there.
+        unsafe { core::mem::transmute::<*mut (), fn()>(renew)() };
+    }
     OWNER.store(Sys::process_id(), Ordering::Relaxed);
     word.store(1, Ordering::Release); // partner: the Acquire loads above
+}
+
+/// No thread of a forked child has registered a ring: what the parent's threads had is closed.
+///
+/// # Safety
+/// Only the forking thread may exist in the process.
+unsafe fn drop_registered_numbers() {
+    let _ = REGISTERED.try_with(|Registered(cell)| cell.set([-1; REGISTERED_RINGS]));
+    let mut first = 0;
+    while let Some(own) = descriptors::next_own(first, TABLE_SIZE as u32 - 1) {
+        if let Some(ring) = ring(own as i32) {
+            TABLE[own as usize].store(core::ptr::null_mut(), Ordering::Relaxed);
+            ring.numbers.fetch_sub(1, Ordering::Relaxed);
+            descriptors::close(own as i32);
+        }
+        first = own + 1;
+    }
 }
 
 /// Not 0 in a forked child that has its table of descriptors together with its parent.

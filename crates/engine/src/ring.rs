@@ -96,6 +96,8 @@ pub struct Ring {
     pub wake_owed: AtomicBool,
     /// The process got the ring by a fork.
     inherited: AtomicBool,
+    /// The program keeps the ring's memory from forked children, and so does the engine with its own of it.
+    pub kept_from_children: AtomicBool,
     /// A request of some ring polls this one's descriptor. Set without this ring's lock, seen at its next post.
     pub polled_by_ring: AtomicBool,
     /// Requests that a panic met on their way to a place or a CQE.
@@ -294,6 +296,7 @@ impl Ring {
             polled_by: AtomicU32::new(0),
             wake_owed: AtomicBool::new(false),
             inherited: AtomicBool::new(false),
+            kept_from_children: AtomicBool::new(false),
             polled_by_ring: AtomicBool::new(false),
             unanswered: Lock::new(Vec::new()),
             health: Health::new(),

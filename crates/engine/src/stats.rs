@@ -8,14 +8,14 @@
 
 use crate::descriptors::{self, Own};
 use crate::lock::Lock;
-use crate::os::{check, syscall};
+use crate::os::{backing, check, syscall};
 use crate::request::Path;
-use crate::ring::memory::with_file_size;
+use crate::ring::memory::{sealed_memfd, with_file_size};
 use crate::{process, Errno};
 use anyring_abi::Opcode;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
-use rustix::fs::{MemfdFlags, Mode, OFlags};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// First word of the block: "anyring" and the layout's version, which changes whenever [`Stats`] does.
@@ -155,19 +155,23 @@ pub fn completed(opcode: Opcode, path: Path, result: i32) {
 pub fn open(file: Option<&str>) -> Result<(), Errno> {
     let fd = match file {
         Some(path) => rustix::fs::open(path, OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC, Mode::from(0o644))?,
-        None => rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC)?,
+        None => sealed_memfd(NAME, size_of::<Stats>() as u64)?,
     };
     let found = rustix::fs::fstat(&fd)?;
     if found.st_size != 0 && found.st_size != size_of::<Stats>() as i64 {
         return Err(Errno::INVAL);
     }
-    with_file_size(size_of::<Stats>() as u64, || rustix::fs::ftruncate(&fd, size_of::<Stats>() as u64))?;
+    if file.is_some() {
+        make_room(&fd)?;
+    }
     // SAFETY: a new mapping at an address that the kernel chooses; the descriptor may be closed, the mapping stays.
     let block = unsafe { map(core::ptr::null_mut(), MapFlags::SHARED, fd.as_fd()) }?;
+    backing::note(block as usize, size_of::<Stats>());
     // SAFETY: the mapping is as large as a Stats, of atomics, for which any bytes are values.
     let magic = unsafe { &(*block).magic };
     // Another process may be doing the same just now.
     if magic.compare_exchange(0, MAGIC, Ordering::Relaxed, Ordering::Relaxed).is_err_and(|found| found != MAGIC) {
+        backing::forget(block as usize);
         // SAFETY: the mapping made above, which nothing refers to any more.
         unsafe { rustix::mm::munmap(block.cast(), size_of::<Stats>()) }?;
         return Err(Errno::INVAL);
@@ -181,6 +185,17 @@ pub fn open(file: Option<&str>) -> Result<(), Errno> {
     }
     descriptors::close_quietly(fd);
     Ok(())
+}
+
+/// Makes the counters' file as large as they are, with blocks where its file system gives them in advance: a full disk is
+/// told here, and not by SIGBUS (see `os::backing`).
+fn make_room(fd: &OwnedFd) -> Result<(), Errno> {
+    use rustix::fs::{fallocate, ftruncate, FallocateFlags};
+    let bytes = size_of::<Stats>() as u64;
+    with_file_size(bytes, || match fallocate(fd, FallocateFlags::empty(), 0, bytes) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => ftruncate(fd, bytes),
+        answer => answer,
+    })
 }
 
 /// # Safety
@@ -211,11 +226,11 @@ pub fn ring_made() {
 
 /// A new memfd in place of the one that was closed, with the same counters at the same address.
 fn show_memfd() -> Result<Own, Errno> {
-    let fd = descriptors::for_now(rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC)?);
+    let fd = descriptors::for_now(sealed_memfd(NAME, size_of::<Stats>() as u64)?);
     let block = BLOCK.load(Ordering::Relaxed);
     // By the kernel, for which it does not matter that somebody may be counting.
     let args = [fd.as_raw_fd() as usize, block as usize, size_of::<Stats>(), 0, 0, 0];
-    with_file_size(size_of::<Stats>() as u64, || check(syscall(libc::SYS_pwrite64, args)))?;
+    check(syscall(libc::SYS_pwrite64, args))?;
     // SAFETY: over the mapping that `open` made, which has this size and which nobody unmaps: another one of the same
     // counters. No ring lived until now, so hardly anybody counts.
     unsafe { map(block, MapFlags::SHARED | MapFlags::FIXED, fd.as_fd()) }?;
@@ -229,18 +244,39 @@ fn show_file(path: &str, identity: [u64; 2]) -> Result<Own, Errno> {
     if [found.st_dev, found.st_ino] != identity {
         return Err(Errno::NOENT);
     }
+    // SAFETY: over the mapping that `open` made, which has this size and which nobody unmaps: the same counters, or, in a
+    // forked child that had parted with them, those of a few calls without a ring, which are lost.
+    unsafe { map(BLOCK.load(Ordering::Relaxed), MapFlags::SHARED | MapFlags::FIXED, fd.as_fd()) }?;
     descriptors::to_top_from(fd)
 }
 
 /// The last ring may have gone: then nothing stays open, unless a tracer is there, who may see the next one.
 pub fn rings_are_gone() {
-    let Some(_source) = SOURCE.lock() else { return };
-    if stats().tracer.wanted.load(Ordering::Relaxed) == 0 && process::rings().is_empty() {
+    let Some(source) = SOURCE.lock() else { return };
+    let are_parents = ARE_PARENTS.load(Ordering::Relaxed);
+    if (are_parents || stats().tracer.wanted.load(Ordering::Relaxed) == 0) && process::rings().is_empty() {
         let file = FILE.swap(-1, Ordering::Relaxed);
         if file >= 0 {
             descriptors::close(file);
         }
+        if are_parents && !matches!(*source, Source::Nowhere) {
+            let _ = part_with_parent();
+        }
     }
+}
+
+/// The counters are those of the process that forked this one.
+static ARE_PARENTS: AtomicBool = AtomicBool::new(false);
+
+/// From now on a forked child that has given up its parent's rings counts for itself.
+fn part_with_parent() -> Result<(), Errno> {
+    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
+    let block = BLOCK.load(Ordering::Relaxed);
+    // SAFETY: over the mapping that `open` made, which has this size and which nobody unmaps; zeroes are a value of a Stats.
+    unsafe { rustix::mm::mmap_anonymous(block.cast(), size_of::<Stats>(), prot, flags) }?;
+    stats().magic.store(MAGIC, Ordering::Relaxed);
+    ARE_PARENTS.store(false, Ordering::Relaxed);
+    Ok(())
 }
 
 /// In a forked child.
@@ -250,6 +286,7 @@ pub fn rings_are_gone() {
 pub unsafe fn reset_after_fork() {
     // SAFETY: no other thread exists; the value is changed by `open` only, before the first ring.
     unsafe { SOURCE.reset() };
+    ARE_PARENTS.store(true, Ordering::Relaxed);
 }
 
 /// Whether a tracer has locked the counters: those of another process are asked for.

@@ -48,6 +48,14 @@ impl Drop for SignalsHeld {
     }
 }
 
+/// Runs `work` while no signal handler can interrupt it.
+pub fn uninterrupted<T>(work: impl FnOnce() -> T) -> T {
+    let old = change_mask(!0);
+    let answer = work();
+    change_mask(old);
+    answer
+}
+
 fn change_mask(mask: u64) -> u64 {
     let mut old = 0u64;
     let args = [libc::SIG_SETMASK as usize, &mask as *const u64 as usize, &mut old as *mut u64 as usize, 8, 0, 0];

@@ -2,11 +2,11 @@
 //! program makes its first ring (decision 8 in ARCHITECTURE.md).
 
 use crate::{raw, signals};
+use anyring_engine::lock::Lock;
 use anyring_engine::path::spin;
 use anyring_engine::{event, log, os, stats};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::{c_int, siginfo_t, ucontext_t};
-use std::sync::Once;
 
 const UNDECIDED: u32 = 0;
 const KERNEL: u32 = 1;
@@ -113,28 +113,40 @@ fn open_log() {
     }
 }
 
+/// Whether [`prepare_engine`] has done it. Held while it does.
+static PREPARED: Lock<bool> = Lock::new(false);
+
+/// In a forked child: whoever was preparing the engine when it was forked is the parent's.
+pub fn renew_after_fork() {
+    if PREPARED.is_held() {
+        // SAFETY: the child has no other thread that calls on us, and both values are sound.
+        unsafe { PREPARED.reset() };
+    }
+}
+
 /// Opens the log, the counters and the events, and guards the engine's copies of program memory: once, before the first ring.
+/// A signal handler that interrupts this in its own thread goes on without.
 pub fn prepare_engine() {
-    static PREPARED: Once = Once::new();
     // Forced: what a panic interrupted is done by the next ring.
-    PREPARED.call_once_force(|_| {
-        open_log();
-        let file = variable("ANYRING_STATS");
-        if let Err(error) = stats::open(file.as_deref()) {
-            log::line(&format!("the counters are kept in private memory: {error}"));
+    anyring_engine::process::notice_fork();
+    let Some(mut prepared) = PREPARED.lock().filter(|prepared| !**prepared) else { return };
+    open_log();
+    guard_copies();
+    let file = variable("ANYRING_STATS");
+    if let Err(error) = stats::open(file.as_deref()) {
+        log::line(&format!("the counters are kept in private memory: {error}"));
+    }
+    if file.is_some() {
+        let refusal = raw::probe::kernel_refusal();
+        stats::stats().kernel_refused_errno.store(refusal as u64, Ordering::Relaxed);
+    }
+    spin::allow(variable("ANYRING_SPIN").as_deref() != Some("0"));
+    if let Some(file) = variable("ANYRING_TRACE") {
+        if let Err(error) = event::open(&file) {
+            log::line(&format!("there are no events: {file}: {error}"));
         }
-        if file.is_some() {
-            let refusal = raw::probe::kernel_refusal();
-            stats::stats().kernel_refused_errno.store(refusal as u64, Ordering::Relaxed);
-        }
-        spin::allow(variable("ANYRING_SPIN").as_deref() != Some("0"));
-        if let Some(file) = variable("ANYRING_TRACE") {
-            if let Err(error) = event::open(&file) {
-                log::line(&format!("there are no events: {file}: {error}"));
-            }
-        }
-        guard_copies();
-    });
+    }
+    *prepared = true;
 }
 
 /// Makes bad addresses in the engine's copies harmless. May be called again.
@@ -145,8 +157,11 @@ pub fn guard_copies() {
     }
 }
 
+/// sigaction(2): the address has nothing behind it. The libc crate lacks it here.
+const BUS_ADRERR: i32 = 2;
+
 /// A fault inside the engine's copy routine: the thread goes on at its error exit. Or a signal by which the engine ends a
-/// call that a thread of its own sleeps in.
+/// call that a thread of its own sleeps in. Or a page of a file that somebody else made smaller.
 ///
 /// # Safety
 /// Called in a signal handler with the context of the interrupted instruction.
@@ -165,5 +180,8 @@ unsafe fn recover_copy(context: &mut ucontext_t, info: &siginfo_t) -> bool {
             return true;
         }
     }
-    false
+    // SAFETY: every siginfo has the bytes of an address; which signals say one by it, the code tells.
+    info.si_signo == libc::SIGBUS
+        && info.si_code == BUS_ADRERR
+        && os::backing::replace_page(unsafe { info.si_addr() } as usize)
 }

@@ -182,6 +182,11 @@ pub fn settle(fd: i32) {
     }
 }
 
+/// The program keeps what is mapped at `address` from forked children.
+pub fn keep_from_children(address: usize) {
+    process::keep_from_children(address);
+}
+
 /// One system call made from our own code: never seen by our wrappers or our filter. The answer is the register.
 fn raw(number: i64, args: [usize; 6]) -> isize {
     // SAFETY: the kernel checks every argument of the calls made here, which are the program's own.

@@ -85,6 +85,13 @@ pub unsafe extern "C" fn dlmopen(namespace: isize, name: *const c_char, flags: c
     in_the_callers_name!(before_dlmopen)
 }
 
+/// A handle, to be closed, of the object with this name, or of the program, if it is loaded. By libc's own function.
+pub(crate) fn object_named(name: *const c_char) -> Option<*mut c_void> {
+    // SAFETY: a name that the loader has told, or null; nothing is loaded.
+    let handle = unsafe { DLOPEN.get()?(name, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    (!handle.is_null()).then_some(handle)
+}
+
 /// Keeps the library mapped. Only the build with mutations needs it: it is linked without `-z nodelete` (build.rs), so that
 /// one of them can be that the library goes.
 #[cfg(all(feature = "mutations", not(test)))]

@@ -1,12 +1,13 @@
-//! mmap(2): a mapping of a ring's descriptor is a mapping of the memory behind it.
+//! mmap(2): a mapping of a ring's descriptor is a mapping of the memory behind it. madvise(2): what is kept from children.
 
 use crate::next::{missing, next};
-use crate::{door, entry};
+use crate::{descriptor, door, entry};
 use anyring_engine::forced::{point, Point};
 use core::ffi::{c_int, c_void};
 
 next! {
     MMAP = c"mmap": fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void;
+    MADVISE = c"madvise": fn(*mut c_void, usize, c_int) -> c_int;
 }
 
 /// mmap(2)'s arguments with the descriptor and offset of a ring replaced by those of its memory, or `-errno` where a
@@ -73,4 +74,25 @@ pub unsafe extern "C" fn mmap64(
 ) -> *mut c_void {
     // SAFETY: the caller's contract is the same.
     unsafe { mmap(address, length, protection, flags, fd, offset) }
+}
+
+/// The program advised the kernel so: what it keeps from children, the engine does, too.
+pub fn advised(address: usize, advice: c_int) {
+    if advice == libc::MADV_DONTFORK && descriptor::rings_exist() {
+        entry::aside(|| door::keep_from_children(address));
+    }
+}
+
+/// madvise(2).
+///
+/// # Safety
+/// As libc's `madvise`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_int) -> c_int {
+    // SAFETY: the caller's own arguments.
+    let answer = MADVISE.get().map_or_else(missing, |next| unsafe { next(address, length, advice) });
+    if answer == 0 {
+        advised(address as usize, advice);
+    }
+    answer
 }

@@ -141,10 +141,21 @@ cases! {
     a_child_exits_the_ring: "forks" "exits-ring";
     a_child_makes_rings_of_its_own: "forks" "makes-rings";
     a_fork_while_threads_hold_locks_leaves_none_held: "forks" "locks";
+    a_child_exits_whose_thread_registered_the_ring: "forks" "registered";
+    a_child_makes_the_first_ring_while_libraries_are_loaded: "forks" "first-ring";
+    a_child_of_vfork_in_a_child_closes_its_own: "forks" "borrows";
     a_raw_fork_is_noticed: "forks" "raw";
     three_generations_take_turns_on_one_ring: "forks" "turns";
     a_vfork_child_closes_the_pipe_that_is_read: "forks" "vfork-closes-pipe";
     a_vfork_child_closes_everything_and_execs: "forks" "vfork-closes-all";
+
+    rings_that_a_child_exits_leave_it_nothing: "children" "exits";
+    rings_that_a_child_closes_leave_it_nothing: "children" "closes";
+    deferred_rings_that_a_child_closes_leave_it_nothing: "children" "closes-deferred";
+    polled_rings_that_a_child_closes_leave_it_nothing: "children" "closes-polled";
+    a_child_that_rings_are_kept_from_has_nothing: "children" "kept";
+    a_parent_outlives_a_hostile_child: "children" "hostile";
+    a_child_keeps_one_ring_of_two: "children" "keeps-one";
 
     processes_submit_to_one_ring_at_once: "processes" "submit-at-once";
     a_child_collects_while_the_owner_computes: "processes" "child-collects";
@@ -195,6 +206,7 @@ cases! {
     a_cloned_process_ends_with_its_own_status: "ends" "clone";
     a_child_that_shares_descriptors_closes_none: "ends" "shared-descriptors";
     a_first_ring_is_made_where_files_have_to_be_small: "ends" "file-size";
+    rings_made_at_once_leave_the_limit_on_files: "ends" "file-size-at-once";
 
     a_ring_made_after_closing_everything_is_served: "wholesale" "ring-afterwards";
     numbers_free_after_closing_everything_are_the_programs: "wholesale" "free-numbers";
@@ -264,4 +276,32 @@ fn a_library_that_is_closed_stays() {
     let library = library.to_str().expect("a path in UTF-8");
     let output = run(&program("unloads"), library, &[("ANYRING_BACKEND", Path::new("user"))]);
     assert!(output.status.success(), "{}", text(&output));
+}
+
+/// What the engine writes for whoever watches the program is taken from under it.
+fn goes_on_without(test: &str, case: &str, variable: &str, file: &Path) {
+    if let Some(reason) = no_reference().or_else(no_liburing) {
+        return skip(test, reason);
+    }
+    let library = built().shared;
+    let environment = [("LD_PRELOAD", library.as_path()), ("ANYRING_BACKEND", Path::new("user")), (variable, file)];
+    let output = run(&program("lost"), case, &environment);
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(!file.exists(), "the program truncates and removes the file that it finds");
+}
+
+#[test]
+fn a_truncated_file_of_counters_ends_nobody() {
+    let file = scratch("engine").join("lost-counters");
+    let _ = std::fs::remove_file(&file); // of a run that failed
+    goes_on_without("a_truncated_file_of_counters_ends_nobody", "counters", "ANYRING_STATS", &file);
+}
+
+#[test]
+fn a_truncated_file_of_events_ends_nobody() {
+    let file = scratch("engine").join("lost-events");
+    let _ = std::fs::remove_file(&file); // of a run that failed
+    let reader = anyring_engine::event::Reader::create(&file).expect("a file for events");
+    goes_on_without("a_truncated_file_of_events_ends_nobody", "events", "ANYRING_TRACE", &file);
+    drop(reader);
 }

@@ -13,7 +13,7 @@ use super::session::Room;
 use super::{Event, FileKind, Kind, AIO};
 use crate::descriptors::{for_now, Own};
 use crate::mutation::{mutated, Mutation};
-use crate::os::{Os, Sys};
+use crate::os::{backing, Os, Sys};
 use crate::{process, sync, Errno};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use rustix::fd::AsFd;
@@ -117,6 +117,7 @@ impl Block {
     /// # Safety
     /// It was made by [`map`], and nothing refers to it any more.
     pub(super) unsafe fn unmap(block: *mut Block) {
+        backing::forget(block as usize);
         // SAFETY: as the contract says; the size is that of every such mapping.
         let _ = unsafe { rustix::mm::munmap(block.cast(), size_of::<Block>()) };
     }
@@ -186,6 +187,7 @@ fn map_checked(fd: &Own) -> Result<&'static Block, Errno> {
         return Err(Errno::INVAL);
     }
     let block = map(fd)?;
+    backing::note(block as usize, size_of::<Block>());
     // SAFETY: mapped just now, as large as a Block, of atomics only. Who has it unmapped later gives up its uses first.
     Ok(unsafe { &*block })
 }

@@ -58,6 +58,13 @@ impl ForkPage {
         Some(unsafe { &*(page as *const AtomicU32) })
     }
 
+    /// A word for the id of the process, 0 in a forked child as the first is. `None` where [`ForkPage::word`] has to look.
+    pub fn child(&self) -> Option<&AtomicU32> {
+        let word = self.wiped_word()?;
+        // SAFETY: the third word of the same page, which is only touched as an atomic.
+        Some(unsafe { &*word.add(2) })
+    }
+
     /// The word's address where no look is needed: in a forked child it reads 0. `None` where the page may be absent.
     pub fn wiped_word(&self) -> Option<*mut AtomicU32> {
         let page = self.page.load(Ordering::Acquire); // partner: the Release in `replace`

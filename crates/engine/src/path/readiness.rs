@@ -29,7 +29,7 @@ use crate::request::ListKind;
 use crate::{descriptors, process, Errno};
 use emptied::Emptied;
 use rustix::event::epoll;
-use rustix::fd::IntoRawFd;
+use rustix::fd::{AsRawFd, IntoRawFd};
 use std::collections::VecDeque;
 
 const READ: u32 =
@@ -307,12 +307,14 @@ impl Entries {
         let set = descriptors::to_top(epoll::create(epoll::CreateFlags::CLOEXEC)?)?;
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let kick = descriptors::to_top(rustix::event::eventfd(0, flags)?)?;
-        let (set, kick) = (set.into_raw_fd(), kick.into_raw_fd());
-        Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, kick, libc::EPOLLIN as u32 | EDGE, KICK)?;
+        let add =
+            |fd, data| Sys::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32 | EDGE, data);
+        add(kick.as_raw_fd(), KICK)?;
         if engine_end >= 0 {
-            Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, engine_end, libc::EPOLLIN as u32 | EDGE, FOREIGN_KICK)?;
+            add(engine_end, FOREIGN_KICK)?;
         }
-        (self.epoll, self.kick) = (Some(set), Some(kick));
+        let set = set.into_raw_fd();
+        (self.epoll, self.kick) = (Some(set), Some(kick.into_raw_fd()));
         Ok(set)
     }
 
@@ -427,5 +429,24 @@ impl Entries {
             descriptors::close(fd);
         }
         self.entries.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::refusing::refusing;
+
+    #[test]
+    fn a_poll_set_that_cannot_be_made_leaves_no_descriptors() {
+        refusing(&[(libc::SYS_epoll_ctl, None, libc::ENOSPC)], || {
+            // A table of its own, so that no other test opens or closes in it meanwhile.
+            // SAFETY: the thread is this test's; nothing that it shares is closed by this.
+            unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.expect("unshare");
+            let open = || std::fs::read_dir("/proc/thread-self/fd").expect("descriptors").count();
+            let before = open();
+            assert_eq!(Entries::default().make_epoll(-1), Err(Errno::NOSPC));
+            assert_eq!(open(), before);
+        });
     }
 }

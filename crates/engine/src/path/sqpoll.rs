@@ -433,7 +433,8 @@ impl Ring {
         }
     }
 
-    fn clear_poller(&self) {
+    /// The ring has no polling thread from now on.
+    pub fn clear_poller(&self) {
         self.polled_by.store(0, Ordering::Relaxed);
         let poller = self.poller.lock().and_then(|mut held| held.take());
         drop(poller);

@@ -6,7 +6,6 @@ use crate::ring::RingGuard;
 use crate::{descriptors, Errno};
 use anyring_abi::{IORING_MAP_OFF_PARAM_REGION, IORING_MEM_REGION_REG_WAIT_ARG, IORING_MEM_REGION_TYPE_USER};
 use rustix::fd::IntoRawFd;
-use rustix::fs::MemfdFlags;
 
 /// mmap(2) offset of a region that the engine made.
 pub const MAP_OFFSET: u64 = IORING_MAP_OFF_PARAM_REGION;
@@ -120,7 +119,6 @@ impl RingGuard {
 
 /// A memfd of `bytes` at the top of the table.
 fn make(bytes: u64) -> Result<i32, Errno> {
-    let memfd = rustix::fs::memfd_create("anyring-region", MemfdFlags::CLOEXEC)?;
-    crate::ring::memory::with_file_size(bytes, || rustix::fs::ftruncate(&memfd, bytes))?;
+    let memfd = crate::ring::memory::sealed_memfd("anyring-region", bytes)?;
     Ok(descriptors::to_top(memfd)?.into_raw_fd())
 }

@@ -9,7 +9,7 @@
 //! | `position`, `backlog_tail`, backlog slots | the holder of `post_lock` | while it holds it |
 //! | `sq_head` | the process that submits, under its ring lock | by compare-and-swap once `shared` is set |
 //! | `shared`, `submitter` | see `ring::member` | |
-//! | `generation`, `entries`, `areas` | a process that resizes the ring and is alone | see `ring::resize` |
+//! | `generation`, `entries`, `area` | a process that resizes the ring and is alone | see `ring::resize` |
 //! | `waiters` | the holder of `post_lock`; see [`Waiters`] | |
 //! | `room_waiters` | whoever waits for room in the SQ, for itself | read by the polling thread after it consumed SQEs |
 //! | `watched` | any process whose program watches the descriptor | set once, never cleared |
@@ -77,8 +77,8 @@ pub struct Header {
     pub generation: AtomicU32,
     /// SQ and CQ entries, once it was.
     pub entries: [AtomicU32; 2],
-    /// Where its areas are then: see `Memory::areas`.
-    pub areas: [AtomicU64; 2],
+    /// Where in its memfd they are then.
+    pub area: AtomicU64,
     /// Members were ever numbered below this.
     pub members_end: AtomicU32,
     /// CQ tail in the low half, backlog head in the high half: one word, so that a death between two stores cannot
@@ -142,6 +142,9 @@ const RECORD_OFFSET: usize = BACKLOG_OFFSET + BACKLOG_BYTES;
 const BYTES: usize = RECORD_OFFSET + RECORD_BYTES;
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
 
+/// In [`Control`]: the area was kept from this process.
+const KEPT: usize = 0;
+
 /// A ring's control mapping in this process.
 #[derive(Clone, Copy)]
 pub struct Control {
@@ -165,8 +168,21 @@ impl Control {
 
     /// Unmaps the area. The caller makes sure that no copy of this `Control` is used afterwards.
     pub fn unmap(self) {
+        if self.base == KEPT {
+            return;
+        }
         // SAFETY: the range was mapped by `new`; the caller gives up every use of it.
         let _ = unsafe { rustix::mm::munmap(self.base as *mut _, BYTES) };
+    }
+
+    /// Keeps the area from children that are forked from now on.
+    pub fn keep_from_children(&self) -> Result<(), Errno> {
+        super::memory::keep_from_children(self.base, BYTES)
+    }
+
+    /// In a forked child from which the area was kept: something else may be there. The caller makes sure that it is not used.
+    pub fn note_kept(&mut self) {
+        self.base = KEPT;
     }
 
     /// The shared words.
@@ -321,11 +337,11 @@ impl PostLock<'_> {
         self.header.position.load(Ordering::Relaxed) as u32
     }
 
-    /// CQEs in the backlog.
+    /// CQEs in the backlog. Never more than it holds, whatever another process wrote there.
     #[inline]
     pub fn backlog(&self) -> u32 {
         let head = (self.header.position.load(Ordering::Relaxed) >> 32) as u32;
-        self.header.backlog_tail.load(Ordering::Relaxed).wrapping_sub(head)
+        self.header.backlog_tail.load(Ordering::Relaxed).wrapping_sub(head).min(BACKLOG_ENTRIES)
     }
 
     /// Advances the CQ tail and drops `taken` CQEs from the front of the backlog, in one store.

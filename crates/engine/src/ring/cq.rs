@@ -147,7 +147,7 @@ fn move_backlog(post: &mut PostLock, view: &View) -> bool {
     let used = view.load(word::CQ_HEAD).map_or(entries, |head| before.wrapping_sub(head));
     let (mut tail, mut room) = (before, entries.saturating_sub(used));
     let mut moved = 0;
-    while moved != post.backlog() {
+    while moved < post.backlog() {
         let (cqe, extra) = post.backlog_entry(moved);
         let double = view.is_double(&cqe);
         let (place, fits) = if double { view.place_double(tail, room) } else { (tail, room) };

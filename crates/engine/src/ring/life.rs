@@ -21,6 +21,7 @@ impl Ring {
             // What a former life of this ring left behind.
             drop((self.arrived.take(), self.messages.take(), self.retired.take()));
             self.inherited.store(false, Ordering::Relaxed);
+            self.kept_from_children.store(false, Ordering::Relaxed);
             self.polled_by_ring.store(false, Ordering::Relaxed);
             self.cookie.store(state.cookie, Ordering::Relaxed);
             *held = Some(Box::new(state));
@@ -52,12 +53,57 @@ impl Ring {
         if let Some(mut held) = self.state.lock() {
             if let Some(state) = held.as_mut() {
                 state.forget_flight();
+                if self.kept_from_children.load(Ordering::Relaxed) {
+                    state.memory.note_kept();
+                    state.control.note_kept();
+                }
             }
         }
     }
 }
 
+impl Ring {
+    /// Whether the process, a forked child, has the ring from its parent and has not used it. Taking the lock makes it a member.
+    pub fn is_unused_inheritance(&'static self) -> bool {
+        let unused = |state: &State| state.control.member == control::NO_MEMBER;
+        // Relaxed: set before the child can have a second thread.
+        self.inherited.load(Ordering::Relaxed)
+            && self.state.lock().is_some_and(|held| held.as_deref().is_some_and(unused))
+    }
+
+    /// Takes the state of such a ring: for this process it has ended. What the parent has of it stays.
+    pub fn leave_unused(&'static self) -> Option<Box<State>> {
+        if !self.is_unused_inheritance() {
+            return None;
+        }
+        let state = self.state.lock()?.take();
+        self.fd.store(-1, Ordering::Relaxed);
+        self.cookie.store(0, Ordering::Relaxed);
+        self.clear_poller();
+        state
+    }
+}
+
 impl RingGuard {
+    /// From now on forked children have none of the ring's memory, and so not the ring.
+    ///
+    /// # Errors
+    /// What madvise(2) answered.
+    pub fn keep_from_children(&self) -> Result<(), crate::Errno> {
+        self.memory.keep_from_children()?;
+        self.control.keep_from_children()?;
+        // Relaxed: read by a child that this process forks later.
+        self.ring.kept_from_children.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether the process, a forked child, has nothing to do with the ring any more: nothing of its own is in flight, nor
+    /// waits for room in the CQ.
+    pub fn is_left_by_child(&self) -> bool {
+        // Relaxed: as in `is_unused_inheritance`.
+        self.ring.inherited.load(Ordering::Relaxed) && self.slab.is_empty() && self.spill.is_empty()
+    }
+
     /// The ring is closed: ends every request that neither a worker nor the kernel has, without a CQE that anybody could see.
     /// Nothing new is issued.
     pub fn abandon_requests(&mut self) {

@@ -2,6 +2,7 @@
 
 use super::layout::Layout;
 use super::view::View;
+use crate::lock::Lock;
 use crate::os::check_writable;
 use crate::{descriptors, Errno};
 use anyring_abi::Params;
@@ -27,10 +28,24 @@ pub struct Memory {
     pub view: View,
 }
 
+/// Held while the file size limit may be raised.
+static FILE_SIZE: Lock<()> = Lock::new(());
+
+/// In a forked child: whoever held the lock is the parent's.
+///
+/// # Safety
+/// Only the forking thread may exist in the process.
+pub unsafe fn reset_after_fork() {
+    // SAFETY: the contract; there is no value.
+    unsafe { FILE_SIZE.reset() };
+}
+
 /// Runs `grow` under a file size limit of at least `bytes`: RLIMIT_FSIZE counts memfds too, and a file beyond it raises
 /// SIGXFSZ in the program. ENOMEM where the hard limit is lower.
 pub fn with_file_size<T>(bytes: u64, grow: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+    // One at a time: another would take the raised limit for the program's.
+    let _one = FILE_SIZE.lock();
     let limit = getrlimit(Resource::Fsize);
     if limit.current.is_none_or(|current| current >= bytes) {
         return grow();
@@ -44,10 +59,19 @@ pub fn with_file_size<T>(bytes: u64, grow: impl FnOnce() -> Result<T, Errno>) ->
     answer
 }
 
-/// A new memfd of `bytes` bytes and where it is mapped.
-fn map_memfd(name: &core::ffi::CStr, bytes: usize) -> Result<(OwnedFd, usize), Errno> {
-    let memfd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
-    with_file_size(bytes as u64, || rustix::fs::ftruncate(&memfd, bytes as u64))?;
+/// A new memfd of `bytes` bytes that nobody can make smaller, nor keep from growing: a process that has it, or had it before it
+/// gave up its rights, could otherwise end whoever has it mapped, by SIGBUS. Source: memfd_create(2), File sealing.
+pub fn sealed_memfd(name: impl rustix::path::Arg, bytes: u64) -> Result<OwnedFd, Errno> {
+    use rustix::fs::SealFlags;
+    let memfd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    with_file_size(bytes, || rustix::fs::ftruncate(&memfd, bytes))?;
+    rustix::fs::fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::SEAL)?;
+    Ok(memfd)
+}
+
+/// A new memfd of `bytes` bytes, at the top of the table, and where it is mapped.
+fn map_memfd(name: &core::ffi::CStr, bytes: usize) -> Result<(descriptors::Own, usize), Errno> {
+    let memfd = descriptors::to_top(sealed_memfd(name, bytes as u64)?)?;
     let base = map_range(memfd.as_fd(), 0, bytes)?;
     Ok((memfd, base))
 }
@@ -69,6 +93,12 @@ fn punch(memfd: BorrowedFd, offset: u64, bytes: u64) -> Result<(), Errno> {
     }
 }
 
+/// madvise(2) with MADV_DONTFORK.
+pub(super) fn keep_from_children(base: usize, bytes: usize) -> Result<(), Errno> {
+    // SAFETY: a whole mapping of the engine's, whose content the call leaves alone.
+    unsafe { rustix::mm::madvise(base as *mut _, bytes, rustix::mm::Advice::LinuxDontFork) }
+}
+
 /// Memory that the program maps by the ring's descriptor, and that ends on its own.
 pub struct SharedArea {
     memfd: i32,
@@ -80,12 +110,10 @@ impl SharedArea {
     /// New zeroed memory of whole pages.
     pub fn create(name: &core::ffi::CStr, bytes: usize) -> Result<SharedArea, Errno> {
         let (memfd, address) = map_memfd(name, bytes)?;
-        let mut area = SharedArea { memfd: -1, address, bytes };
-        area.memfd = descriptors::to_top(memfd)?.into_raw_fd();
-        Ok(area)
+        Ok(SharedArea { memfd: memfd.into_raw_fd(), address, bytes })
     }
 
-    /// Where the engine's mapping is. The program can shrink the memfd: only guarded accessors may touch it.
+    /// Where the engine's mapping is. Only guarded accessors may touch it: the program can write there.
     pub fn address(&self) -> usize {
         self.address
     }
@@ -132,11 +160,9 @@ impl Memory {
         let (memfd, base) = map_memfd(c"anyring", bytes)?;
         let view = View::new(base, base + layout.rings_bytes, false, layout);
         let mapped = Some((base, bytes));
-        let mut memory = Memory { memfd: None, lock_file: -1, offset: 0, generation: 0, mapped, view };
-        memory.lock_file = descriptors::to_top(memfd)?.into_raw_fd();
-        memory.memfd = Some(memory.lock_file);
-        view.initialise()?;
-        Ok(memory)
+        view.initialise()?; // of memory of our own, so that nothing is to be given back
+        let memfd = memfd.into_raw_fd();
+        Ok(Memory { memfd: Some(memfd), lock_file: memfd, offset: 0, generation: 0, mapped, view })
     }
 
     /// Areas that nobody else knows of.
@@ -169,7 +195,7 @@ impl Memory {
         with_file_size(offset + bytes, || rustix::fs::ftruncate(memfd, offset + bytes))?;
         // An attempt that failed may have left something there.
         punch(memfd, offset, bytes)?;
-        let memory = self.known_at(layout, offset, 0)?;
+        let memory = self.known_at(layout, offset)?;
         memory.view.initialise()?;
         Ok(memory)
     }
@@ -180,25 +206,20 @@ impl Memory {
         Ok(Memory { view, mapped: None, generation: self.generation + 1, ..*self })
     }
 
-    /// The areas that another process made: `rings` and `sqes` are what [`areas`](Self::areas) told there.
-    pub fn known_at(&self, layout: Layout, rings: u64, sqes: u64) -> Result<Memory, Errno> {
+    /// The areas at an offset in the memfd, perhaps of another process's making, which may say anything. INVAL where the file
+    /// does not hold them, or where they are in that process's own memory.
+    pub fn known_at(&self, layout: Layout, rings: u64) -> Result<Memory, Errno> {
         let generation = self.generation + 1;
-        if self.memfd.is_none() {
-            let view = View::new(rings as usize, sqes as usize, true, layout);
-            return Ok(Memory { view, mapped: None, generation, ..*self });
-        }
         let bytes = layout.rings_bytes + layout.sqes_bytes;
-        let base = map_range(self.borrow_memfd()?, rings, bytes)?;
+        let memfd = self.borrow_memfd()?;
+        // The file cannot become smaller.
+        let size = rustix::fs::fstat(memfd)?.st_size as u64;
+        if rings.checked_add(bytes as u64).is_none_or(|end| end > size) {
+            return Err(Errno::INVAL);
+        }
+        let base = map_range(memfd, rings, bytes)?;
         let view = View::new(base, base + layout.rings_bytes, false, layout);
         Ok(Memory { view, mapped: Some((base, bytes)), offset: rings, generation, ..*self })
-    }
-
-    /// Where the areas are, for other processes: their offset in the memfd, or the program's two addresses.
-    pub fn areas(&self) -> [u64; 2] {
-        match self.memfd {
-            Some(_) => [self.offset, 0],
-            None => self.view.addresses().map(|address| address as u64),
-        }
     }
 
     /// From now on the ring is at `new`. The program may have the areas mapped that it was at; those before them are given
@@ -223,6 +244,19 @@ impl Memory {
             // SAFETY: the range was mapped by `map_range`; the caller gives up every use of it.
             let _ = unsafe { rustix::mm::munmap(base as *mut _, bytes) };
         }
+    }
+
+    /// Keeps the engine's mapping from children that are forked from now on.
+    pub fn keep_from_children(&self) -> Result<(), Errno> {
+        match self.mapped {
+            Some((base, bytes)) => keep_from_children(base, bytes),
+            None => Ok(()),
+        }
+    }
+
+    /// In a forked child from which the mapping was kept: something else may be there.
+    pub fn note_kept(&mut self) {
+        self.mapped = None;
     }
 
     /// Unmaps and closes what the engine made. The caller makes sure that the view is not used any more.

@@ -112,10 +112,10 @@ impl RingGuard {
             return Ok(());
         }
         let [sq_entries, cq_entries] = header.entries.each_ref().map(|entries| entries.load(Ordering::Relaxed));
-        let [rings, sqes] = header.areas.each_ref().map(|area| area.load(Ordering::Relaxed));
+        let area = header.area.load(Ordering::Relaxed);
         let flags = self.ring().flags.load(Ordering::Relaxed) & KEPT | IORING_SETUP_CQSIZE;
         let layout = Layout::new(sq_entries, &Params { flags, cq_entries, ..Params::default() })?;
-        let new = self.memory.known_at(layout, rings, sqes)?;
+        let new = self.memory.known_at(layout, area)?;
         self.memory.give_way_to(new);
         self.memory.generation = generation;
         Ok(())
@@ -126,10 +126,8 @@ impl Control {
     /// Tells whoever joins later where the ring's areas are.
     fn tell_areas(&self, memory: &Memory) {
         let header = self.header();
-        let [rings, sqes] = memory.areas();
         let layout = memory.view.layout();
-        header.areas[0].store(rings, Ordering::Relaxed);
-        header.areas[1].store(sqes, Ordering::Relaxed);
+        header.area.store(memory.offset, Ordering::Relaxed);
         header.entries[0].store(layout.sq_entries, Ordering::Relaxed);
         header.entries[1].store(layout.cq_entries, Ordering::Relaxed);
         header.generation.store(memory.generation, Ordering::Relaxed);

@@ -207,11 +207,6 @@ impl View {
         Ok(())
     }
 
-    /// Where the two areas are in this process: the rings, the SQEs.
-    pub fn addresses(&self) -> [usize; 2] {
-        [self.rings, self.sqes]
-    }
-
     /// Copies the SQE at `position` of the SQ to the same position of another ring's.
     pub fn copy_sqe_to(&self, to: &View, position: u32) -> Result<(), Errno> {
         debug_assert!(self.layout.sqe_shift == to.layout.sqe_shift);

@@ -4,8 +4,8 @@
 use super::layout::{cqe_shift, sqe_shift, Cq, Ring, Sq, Word};
 use super::layout::{INT_CQ_NEEDS_ENTER, INT_ENTER_REGISTERED, INT_PROGRAM_MEMORY, INT_REGISTER_REGISTERED};
 use super::{guard, register, ring as borrow};
-use crate::door;
 use crate::next::next;
+use crate::{door, memory};
 use anyring_abi::IORING_SETUP_SQPOLL;
 use anyring_abi::{Cqe, Params, Sqe, IORING_FEAT_NATIVE_WORKERS, IORING_FEAT_SINGLE_MMAP};
 use anyring_abi::{
@@ -210,6 +210,7 @@ pub unsafe extern "C" fn io_uring_ring_dontfork(ring: *mut Ring) -> c_int {
                 return -errno.raw_os_error();
             }
         }
+        memory::advised(sq.sqes as usize, libc::MADV_DONTFORK);
         0
     })
 }

@@ -41,6 +41,18 @@ static DECLINED: AtomicBool = AtomicBool::new(false);
 /// Relaxed, as INSTALLED: each is a fact of its own, and never taken back.
 static ENTERS_UNSEEN: AtomicBool = AtomicBool::new(false);
 
+/// In a forked child: where a thread of the parent's was looking, what it had found by then is forgotten, and looked for again.
+pub fn renew_after_fork() {
+    if KNOWN.is_held() {
+        // SAFETY: the child has no other thread that calls on us, and the value is replaced right away.
+        unsafe { KNOWN.reset() };
+        if let Some(mut known) = KNOWN.lock() {
+            // Not dropped: it may be half changed.
+            core::mem::forget(known.replace(Known::default()));
+        }
+    }
+}
+
 /// Whether this process has a filter of ours, and with it no_new_privs.
 pub fn installed() -> bool {
     INSTALLED.load(Ordering::Relaxed)
@@ -69,6 +81,7 @@ pub fn start() {
 
 /// Looks through what dlopen(3), which answered `handle`, has just mapped.
 pub fn look_again(handle: *mut c_void) {
+    process::notice_fork();
     if let Some(known) = KNOWN.lock().as_deref_mut().and_then(Option::as_mut) {
         object::opened(known, handle);
         if !mutated(Mutation::PluginsAreNotScanned) {

@@ -1,10 +1,11 @@
 //! The objects mapped into the process whose code may hold raw `syscall` instructions.
 
 use super::scan;
-use crate::{backend, sys};
+use crate::{backend, loader, sys};
 use core::ffi::{c_int, c_void, CStr};
 use core::ops::Range;
 use libc::dl_phdr_info;
+use std::ffi::CString;
 
 /// One executable segment with its `syscall` instructions.
 pub struct Object {
@@ -41,32 +42,109 @@ struct Seen {
     name: u64,
 }
 
-struct Search<'a> {
-    known: &'a mut Known,
-    present: Vec<Seen>,
-    found: Vec<Object>,
-    first: bool,
-    /// Everything present was loaded with the program, so that its symbols were bound after ours.
-    at_start: bool,
+/// An executable segment, as the loader told of it under its lock. What takes longer than that is done without: a thread that
+/// forks meanwhile would leave the lock held in its child.
+struct Listed {
+    seen: Seen,
+    /// The object's name, which is empty for the program itself.
+    path: CString,
+    /// `PF_*`.
+    flags: u32,
+}
+
+struct Search {
+    /// The loader's count when last looked.
+    known_additions: u64,
+    additions: u64,
+    listed: Vec<Listed>,
 }
 
 /// Brings `known` up to date; answers where in its `objects` those begin that were mapped since the last time.
 pub fn look(known: &mut Known) -> usize {
-    let present = Vec::with_capacity(known.segments.len().max(16));
-    let at_start = known.additions == 0;
-    let mut search = Search { known, present, found: Vec::new(), first: true, at_start };
-    // SAFETY: `visit` is called back with `search`, for each object, before this returns.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
-    let Search { present, found, known, .. } = search;
-    if !present.is_empty() {
-        known.segments = present;
+    let mut search = Search { known_additions: known.additions, additions: known.additions, listed: Vec::new() };
+    // SAFETY: `list` is called back with `search`, for each object, before this returns.
+    unsafe { libc::dl_iterate_phdr(Some(list), (&raw mut search).cast()) };
+    let at_start = core::mem::replace(&mut known.additions, search.additions) == 0;
+    if search.listed.is_empty() {
+        return known.objects.len();
     }
+    let (mut present, mut found) = (Vec::with_capacity(search.listed.len()), Vec::new());
+    for segment in search.listed {
+        // Everything present at the start was loaded with the program, so that its symbols were bound after ours.
+        if at_start && is_replaced(&segment.path) {
+            known.passed_over = true;
+            continue;
+        }
+        let is_new = !known.segments.contains(&segment.seen);
+        present.push(segment.seen.clone());
+        if is_new && !is_exempt(&segment.seen.code) {
+            found.extend(look_through(known, &segment, at_start));
+        }
+    }
+    known.segments = present;
     let Known { objects, segments, .. } = known;
     let is_new = |code: &Range<usize>| found.iter().any(|object: &Object| object.code == *code);
     objects.retain(|object| segments.iter().any(|seen| seen.code == object.code) && !is_new(&object.code));
     let first_new = objects.len();
     objects.extend(found);
     first_new
+}
+
+/// Scans a segment.
+fn look_through(known: &mut Known, segment: &Listed, at_start: bool) -> Option<Object> {
+    let range = &segment.seen.code;
+    if segment.flags & libc::PF_R == 0 {
+        known.may_close = true; // nobody can look
+        return None;
+    }
+    if range.len() >= LARGE {
+        if !backend::serves_instructions() {
+            return None; // nobody is going to ask for the sites
+        }
+        populate(range);
+    }
+    // What the program was started with stays; another thread may be closing a library that was added.
+    let _kept = if at_start { Kept::of_start() } else { Kept::take(segment)? };
+    // SAFETY: the loader mapped these bytes readable, and does not unmap the object while `_kept` is there. A program
+    // that rewrites its own code meanwhile may spoil the finding, but no memory.
+    let code = unsafe { core::slice::from_raw_parts(range.start as *const u8, range.len()) };
+    let (sites, may_close) = scan::sites(code);
+    known.may_close |= may_close && !closes_rings_only(&segment.path);
+    if sites.is_empty() {
+        return None;
+    }
+    let enters = sites.iter().any(|site| scan::follows_load_of_enter(code, *site));
+    let sites = sites.into_iter().map(|offset| range.start + offset).collect();
+    Some(Object { code: range.clone(), sites, is_plain: segment.flags & libc::PF_W == 0, enters })
+}
+
+/// Keeps an object from being unmapped.
+struct Kept(*mut c_void);
+
+impl Kept {
+    fn of_start() -> Kept {
+        Kept(core::ptr::null_mut())
+    }
+
+    /// None when the segment's object is gone.
+    fn take(segment: &Listed) -> Option<Kept> {
+        let name = if segment.path.is_empty() { core::ptr::null() } else { segment.path.as_ptr() };
+        let kept = Kept(loader::object_named(name)?);
+        let mut told = no_info();
+        // SAFETY: an address that is only looked up, and a structure for the answer.
+        let known = unsafe { libc::dladdr(segment.seen.code.start as *const c_void, &mut told) } != 0;
+        // Another object may be there by now, under the same name at another place.
+        (known && (segment.path.is_empty() || hash(told.dli_fname) == segment.seen.name)).then_some(kept)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: a handle of our own, made by `take`.
+            unsafe { libc::dlclose(self.0) };
+        }
+    }
 }
 
 /// dlopen(3) has answered `handle`. If it is a library's that was passed over, its functions can be had by the handle, past our
@@ -84,62 +162,40 @@ pub fn opened(known: &mut Known, handle: *mut c_void) {
     let mut map: *const LinkMap = core::ptr::null();
     // SAFETY: a handle that the loader has just answered; it fills in the pointer.
     let told = unsafe { libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut map).cast()) } == 0;
-    // SAFETY: what the loader told lives as long as the handle, which is the caller's.
-    if told && !map.is_null() && known_function(unsafe { (*map).name }).is_some() {
+    if !told || map.is_null() {
+        return;
+    }
+    // SAFETY: what the loader told lives as long as the handle, which is the caller's; it names objects by C strings.
+    let path = unsafe { (!(*map).name.is_null()).then(|| CStr::from_ptr((*map).name)) };
+    if path.and_then(known_function).is_some() {
         known.passed_over = false;
         known.additions = u64::MAX; // as many as there never are
     }
 }
 
-unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
+unsafe extern "C" fn list(info: *mut dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
     // SAFETY: the loader passes a valid object description and our own argument, and calls from one thread.
     let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
-    if core::mem::take(&mut search.first) {
-        if search.known.additions == info.dlpi_adds {
-            return 1;
-        }
-        search.known.additions = info.dlpi_adds;
+    if search.known_additions == info.dlpi_adds {
+        return 1;
     }
+    search.additions = info.dlpi_adds;
     let headers = if info.dlpi_phdr.is_null() {
         &[]
     } else {
         // SAFETY: the loader keeps the program headers mapped and says how many there are.
         unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize) }
     };
-    if search.at_start && is_replaced(info.dlpi_name) {
-        search.known.passed_over = true;
-        return 0;
-    }
-    let code = headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0);
-    for header in code {
+    let name = match info.dlpi_name.is_null() {
+        true => c"",
+        // SAFETY: the loader names objects by C strings.
+        false => unsafe { CStr::from_ptr(info.dlpi_name) },
+    };
+    for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0)
+    {
         let start = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
-        let range = start..start + header.p_filesz as usize;
-        let seen = Seen { code: range.clone(), name: hash(info.dlpi_name) };
-        let is_new = !search.known.segments.contains(&seen);
-        search.present.push(seen);
-        if !is_new || is_exempt(&range) {
-            continue;
-        }
-        if header.p_flags & libc::PF_R == 0 {
-            search.known.may_close = true; // nobody can look
-            continue;
-        }
-        if range.len() >= LARGE {
-            if !backend::serves_instructions() {
-                return 1; // nobody is going to ask for the sites
-            }
-            populate(&range);
-        }
-        // SAFETY: the loader mapped these bytes readable, and does not unmap an object while it calls us. A program
-        // that rewrites its own code meanwhile may spoil the finding, but no memory.
-        let code = unsafe { core::slice::from_raw_parts(start as *const u8, range.len()) };
-        let (sites, may_close) = scan::sites(code);
-        search.known.may_close |= may_close && !closes_rings_only(info.dlpi_name);
-        if !sites.is_empty() {
-            let enters = sites.iter().any(|site| scan::follows_load_of_enter(code, *site));
-            let sites = sites.into_iter().map(|offset| start + offset).collect();
-            search.found.push(Object { code: range, sites, is_plain: header.p_flags & libc::PF_W == 0, enters });
-        }
+        let seen = Seen { code: start..start + header.p_filesz as usize, name: hash(info.dlpi_name) };
+        search.listed.push(Listed { seen, path: name.to_owned(), flags: header.p_flags });
     }
     0
 }
@@ -155,40 +211,34 @@ fn populate(code: &Range<usize>) {
     unsafe { sys::call(libc::SYS_madvise, [start, code.end - start, libc::MADV_POPULATE_READ as usize, 0, 0, 0]) };
 }
 
-/// Whether `name` is a liburing or libaio all of whose functions this library stands before, so that its instructions are never
+/// Whether `path` is a liburing or libaio all of whose functions this library stands before, so that its instructions are never
 /// reached: a filter for them would cost a program like qemu its setuid helpers for nothing. One that is loaded by
 /// dlopen later may be used by its handle, past our symbols, and is looked through.
-fn is_replaced(name: *const core::ffi::c_char) -> bool {
-    let Some(function) = known_function(name) else { return false };
-    let mut first: libc::Dl_info = libc::Dl_info {
-        dli_fname: core::ptr::null(),
-        dli_fbase: core::ptr::null_mut(),
-        dli_sname: core::ptr::null(),
-        dli_saddr: core::ptr::null_mut(),
-    };
-    let mut ours = first;
-    // SAFETY: C strings and locals; the loader's lock, which its callback runs under, may be taken again.
+fn is_replaced(path: &CStr) -> bool {
+    let Some(function) = known_function(path) else { return false };
+    let (mut first, mut ours) = (no_info(), no_info());
+    // SAFETY: C strings and locals.
     unsafe {
         let submit = libc::dlsym(libc::RTLD_DEFAULT, function.as_ptr());
         let known = libc::dladdr(submit, &mut first) != 0;
-        known && libc::dladdr(visit as *const c_void, &mut ours) != 0 && first.dli_fbase == ours.dli_fbase
+        known && libc::dladdr(list as *const c_void, &mut ours) != 0 && first.dli_fbase == ours.dli_fbase
     }
 }
 
-/// Whether `name` is a liburing or libaio. The one closes the descriptors of its rings and nothing else (io_uring_queue_exit(3),
+/// Whether `path` is a liburing or libaio. The one closes the descriptors of its rings and nothing else (io_uring_queue_exit(3),
 /// io_uring_close_ring_fd(3) and setup that failed), the other none: neither takes a file away from under a request.
-fn closes_rings_only(name: *const core::ffi::c_char) -> bool {
-    known_function(name).is_some()
+fn closes_rings_only(path: &CStr) -> bool {
+    known_function(path).is_some()
 }
 
-/// By its file's name: a function of the liburing or libaio that `name` is.
-fn known_function(name: *const core::ffi::c_char) -> Option<&'static CStr> {
-    if name.is_null() {
-        return None;
-    }
-    // SAFETY: the loader names objects by C strings.
-    let path = unsafe { CStr::from_ptr(name) }.to_bytes();
-    let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+fn no_info() -> libc::Dl_info {
+    let (name, address) = (core::ptr::null(), core::ptr::null_mut());
+    libc::Dl_info { dli_fname: name, dli_fbase: address, dli_sname: name, dli_saddr: address }
+}
+
+/// By its file's name: a function of the liburing or libaio that `path` is.
+fn known_function(path: &CStr) -> Option<&'static CStr> {
+    let file = path.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     let libraries = [
         (&b"liburing.so"[..], c"io_uring_submit"),
         (b"liburing-ffi.so", c"io_uring_submit"),
@@ -203,7 +253,7 @@ fn is_exempt(code: &Range<usize>) -> bool {
     // SAFETY: reads the auxiliary vector.
     let (vdso, loader) = unsafe { (libc::getauxval(libc::AT_SYSINFO_EHDR), libc::getauxval(libc::AT_BASE)) };
     let same_object = |base: u64| base != 0 && (base as usize..base as usize + LOADER_SPAN).contains(&code.start);
-    let functions = [visit as *const () as usize, libc::getauxval as *const () as usize];
+    let functions = [list as *const () as usize, libc::getauxval as *const () as usize];
     functions.iter().any(|function| code.contains(function)) || same_object(vdso) || same_object(loader)
 }
 

@@ -203,7 +203,34 @@ static void files_are_small(void)
 	CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur == 100);
 }
 
-CASES({"pthread-exit", by_pthread_exit},
+static void *make_rings(void *unused)
+{
+	for (int i = 0; i < 500; i++) {
+		struct io_uring own;
+
+		init_ring(&own, 4, 0);
+		io_uring_queue_exit(&own);
+	}
+	return unused;
+}
+
+/* Whoever makes a ring leaves the limit as it was, also when several do at once. */
+static void files_stay_small(void)
+{
+	struct rlimit limit = {100, 1 << 30};
+	pthread_t threads[3];
+
+	CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+	for (int i = 0; i < 3; i++)
+		CHECK(pthread_create(&threads[i], NULL, make_rings, NULL) == 0);
+	for (int i = 0; i < 3; i++)
+		CHECK(pthread_join(threads[i], NULL) == 0);
+	CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0);
+	CHECK(limit.rlim_cur == 100);
+}
+
+CASES({"file-size-at-once", files_stay_small},
+      {"pthread-exit", by_pthread_exit},
       {"last-return", by_the_last_return},
       {"exit", by_exit},
       {"exit-without-ring", by_exit_without_ring},

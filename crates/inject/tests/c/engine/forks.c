@@ -1,6 +1,8 @@
 /* A child closes, uses or leaves alone what it inherited; the parent's requests do not notice. */
 #include "engine.h"
 
+#include <dlfcn.h>
+
 static char buffer[8];
 static int pipes[2];
 static struct io_uring ring;
@@ -228,7 +230,99 @@ static void vfork_child_closes_everything_and_execs(void)
 	expect(&ring, 1, 4);
 }
 
-CASES({"closes-pipe", child_closes_the_pipe},
+/* What a thread registered it gives back when it ends; in a child, this one has nothing to give back. */
+static void a_child_exits_whose_thread_registered_the_ring(void)
+{
+	pthread_t thread;
+
+	init_ring(&ring, 8, 0);
+	CHECK(pthread_create(&thread, NULL, hammer, NULL) == 0);
+	for (int round = 0; round < 200; round++) {
+		struct io_uring own = ring;
+		pid_t child;
+
+		CHECK(io_uring_register_ring_fd(&own) == 1);
+		child = fork();
+		if (child == 0) {
+			alarm(20);
+			exit(0);
+		}
+		wait_for_child(child);
+		CHECK(io_uring_unregister_ring_fd(&own) == 1);
+	}
+	stop = 1;
+	CHECK(pthread_join(thread, NULL) == 0);
+}
+
+/* Any library that is not loaded and not small. */
+static const char *const LIBRARIES[] = {"libcrypto.so.3", "libstdc++.so.6", "libm.so.6"};
+
+static void *load_and_unload(void *unused)
+{
+	while (!stop)
+		for (size_t i = 0; i < sizeof(LIBRARIES) / sizeof(LIBRARIES[0]); i++) {
+			void *handle = dlopen(LIBRARIES[i], RTLD_LAZY | RTLD_LOCAL);
+
+			if (handle)
+				dlclose(handle);
+		}
+	return unused;
+}
+
+/* The process's first ring is the child's, while a thread of the parent's was loading a library. */
+static void a_first_ring_behind_a_fork_while_libraries_are_loaded(void)
+{
+	pthread_t thread;
+
+	CHECK(pthread_create(&thread, NULL, load_and_unload, NULL) == 0);
+	for (int round = 0; round < 200; round++) {
+		pid_t child = fork();
+
+		if (child == 0) {
+			alarm(20);
+			init_ring(&ring, 8, 0);
+			prepare_nop(&ring, 1);
+			submit(&ring, 1);
+			expect(&ring, 1, 0);
+			io_uring_queue_exit(&ring);
+			_exit(0);
+		}
+		wait_for_child(child);
+	}
+	stop = 1;
+	CHECK(pthread_join(thread, NULL) == 0);
+}
+
+/* By fork and then vfork: the grandchild's closes are its own, the child's are seen. */
+static void a_child_of_a_child_borrows_its_memory(void)
+{
+	pid_t child;
+
+	begin_read();
+	child = fork();
+	if (child == 0) {
+		pid_t borrower = vfork();
+
+		if (borrower == 0) {
+			close(ring.ring_fd);
+			close(pipes[0]);
+			_exit(0);
+		}
+		wait_for_child(borrower);
+		prepare_nop(&ring, 2);
+		submit(&ring, 1);
+		expect(&ring, 2, 0);
+		CHECK(close(ring.ring_fd) == 0);
+		_exit(0);
+	}
+	wait_for_child(child);
+	finish_read();
+}
+
+CASES({"registered", a_child_exits_whose_thread_registered_the_ring},
+      {"first-ring", a_first_ring_behind_a_fork_while_libraries_are_loaded},
+      {"borrows", a_child_of_a_child_borrows_its_memory},
+      {"closes-pipe", child_closes_the_pipe},
       {"closes-ring", child_closes_the_ring},
       {"exits-ring", child_exits_the_ring},
       {"makes-rings", child_makes_rings},

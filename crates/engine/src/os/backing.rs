@@ -1,0 +1,78 @@
+//! Shared mappings of files that somebody else can make smaller, or whose disk is full: the page that is touched then is gone,
+//! which is SIGBUS (mmap(2)). What is noted here gets an empty page of the process's own in its place, so that the program
+//! goes on and only what the file would have told is lost.
+//!
+//! Read by a signal handler: atomics, and one system call.
+
+use super::syscall;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+const PAGE: usize = 4096;
+
+/// Where noted mappings begin and end; 0 for none. The end is stored first and taken away last.
+static NOTED: [[AtomicUsize; 2]; 4] = [const { [const { AtomicUsize::new(0) }; 2] }; 4];
+
+/// Notes a mapping of whole pages; false where there is no room for one more.
+pub fn note(address: usize, bytes: usize) -> bool {
+    let end = address + bytes.next_multiple_of(PAGE);
+    NOTED.iter().any(|[first, last]| {
+        // Acquire pairs with the Release in `forget`; Release with the Acquire in `replace_page`.
+        let taken = last.compare_exchange(0, end, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if taken {
+            first.store(address, Ordering::Release);
+        }
+        taken
+    })
+}
+
+/// The mapping that was noted at this address is unmapped now.
+pub fn forget(address: usize) {
+    for [first, last] in &NOTED {
+        if first.compare_exchange(address, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            last.store(0, Ordering::Release); // partner: the Acquire in `note`
+            return;
+        }
+    }
+}
+
+/// For the SIGBUS handler: puts an empty page where `address` is, if that is in a noted mapping, so that the instruction can
+/// be made again. False where it is not, or no page can be had.
+pub fn replace_page(address: usize) -> bool {
+    let page = address & !(PAGE - 1);
+    let is_noted = NOTED.iter().any(|[first, last]| {
+        // Acquire pairs with the Release in `note`.
+        let first = first.load(Ordering::Acquire);
+        first != 0 && (first..last.load(Ordering::Relaxed)).contains(&page)
+    });
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as usize;
+    is_noted && syscall(libc::SYS_mmap, [page, PAGE, protection, flags, usize::MAX, 0]) == page as isize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_pages_of_noted_mappings_are_replaced() {
+        use rustix::mm::{mmap_anonymous, munmap, MapFlags, ProtFlags};
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let mapped = unsafe { mmap_anonymous(core::ptr::null_mut(), 2 * PAGE, prot, MapFlags::PRIVATE) };
+        let mapped = mapped.expect("two pages").cast::<AtomicUsize>();
+        // SAFETY: an aligned word of that mapping.
+        let word = unsafe { &*mapped };
+        let address = mapped as usize;
+        word.store(7, Ordering::Relaxed);
+        assert!(!replace_page(address));
+        assert!(note(address, 1));
+        assert!(!replace_page(address + PAGE) && !replace_page(address - 1));
+        assert_eq!(word.load(Ordering::Relaxed), 7);
+        assert!(replace_page(address + 5));
+        assert_eq!(word.load(Ordering::Relaxed), 0);
+        forget(address);
+        assert!(!replace_page(address));
+        // SAFETY: the mapping made above, whose word is not used any more.
+        unsafe { munmap(mapped.cast(), 2 * PAGE) }.expect("munmap");
+    }
+}

@@ -1,0 +1,46 @@
+/* Files that anyring writes for whoever watches the program are taken from under it: the program goes on. Natively there are
+ * none. */
+#include "engine.h"
+
+static struct io_uring ring;
+
+static void use_the_ring(void)
+{
+	for (int i = 0; i < 100; i++) {
+		prepare_nop(&ring, i);
+		submit(&ring, 1);
+		expect(&ring, i, 0);
+	}
+	io_uring_queue_exit(&ring);
+	init_ring(&ring, 8, 0);
+	prepare_nop(&ring, 1);
+	submit(&ring, 1);
+	expect(&ring, 1, 0);
+}
+
+/* The file that `variable` names, opened by its maker's hand, too. */
+static void file_is_truncated(const char *variable)
+{
+	const char *name = getenv(variable);
+
+	init_ring(&ring, 8, 0);
+	use_the_ring();
+	if (name) {
+		CHECK(truncate(name, 0) == 0);
+		use_the_ring();
+		CHECK(unlink(name) == 0);
+	}
+	use_the_ring();
+}
+
+static void counters_are_truncated(void)
+{
+	file_is_truncated("ANYRING_STATS");
+}
+
+static void events_are_truncated(void)
+{
+	file_is_truncated("ANYRING_TRACE");
+}
+
+CASES({"counters", counters_are_truncated}, {"events", events_are_truncated})
