@@ -1,6 +1,7 @@
 //! Who serves this process: the kernel where its io_uring works, else our engine. Decided once, at the latest when the
 //! program makes its first ring (decision 8 in ARCHITECTURE.md).
 
+use crate::environment::variable;
 use crate::{raw, signals};
 use anyring_engine::lock::Lock;
 use anyring_engine::path::spin;
@@ -90,10 +91,6 @@ pub fn aio_is_chosen() -> bool {
 /// Whether our engine may serve anything that raw instructions ask for.
 pub fn serves_instructions() -> bool {
     is_user() || aio_is_chosen()
-}
-
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// What a panic of ours says goes to the log, if there is one, and nowhere else.

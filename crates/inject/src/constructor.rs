@@ -28,13 +28,28 @@ extern "C" fn constructor() {
         if !musl::is_glibc() {
             backend::leave_to_kernel();
         } else {
-            // SAFETY: the handler is there for as long as the process: the library is never unloaded. Where it cannot be
-            // had, a fork is noticed without it.
-            unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+            register_forked();
             process::at_fork(renew_after_fork);
             raw::start();
         }
     });
+}
+
+/// Has libc's fork(3) call [`forked`] in the child. Where it cannot be had, a fork is noticed without it.
+fn register_forked() {
+    type Handler = Option<unsafe extern "C" fn()>;
+    // By name: glibc's pthread_atfork is a static function around this one, which the loader of another libc would miss.
+    // SAFETY: a C string; the first definition in the process is asked for.
+    let register = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__register_atfork".as_ptr()) };
+    if !register.is_null() {
+        // SAFETY: glibc's own function of that name has this type. The handler is there for as long as the process: the
+        // library is never unloaded, and belongs to no object by the last argument.
+        unsafe {
+            let register: unsafe extern "C" fn(Handler, Handler, Handler, *const ()) -> i32 =
+                core::mem::transmute(register);
+            register(None, None, Some(forked), core::ptr::null());
+        }
+    }
 }
 
 unsafe extern "C" fn forked() {

@@ -9,6 +9,7 @@ pub mod descriptor;
 pub mod dispatch;
 pub mod door;
 mod entry;
+mod environment;
 #[cfg(feature = "forced-panics")]
 pub mod forced;
 pub mod jump;

@@ -235,6 +235,7 @@ cases! {
     every_thread_answers_setgid: "manners" "setgid";
     signals_wait_for_the_program: "manners" "signals";
     the_lowest_number_is_the_programs: "manners" "lowest";
+    masks_that_cannot_be_read_are_refused: "manners" "bad-masks";
     flags_of_descriptions_stay: "manners" "flags";
     pipes_have_no_other_ends_than_the_programs: "manners" "ends";
     losing_a_pipe_to_another_reader_keeps_nobody: "manners" "faster-pipe";

@@ -10,6 +10,8 @@ use common::{built, no_liburing, no_reference, scratch, skip, text};
 use std::collections::BTreeMap;
 use std::fs;
 use std::mem::offset_of;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -160,4 +162,47 @@ fn every_library_exports_what_its_map_says() {
         None => skip("check_replaces", "liburing.so.2 is not installed (Debian: liburing2)"),
     }
     assert_eq!(complaints, Vec::<String>::new());
+}
+
+/// A program that anybody may start with root's rights, built to find the drop-in by itself.
+fn set_user_id_program(folder: &Path) -> PathBuf {
+    let program = folder.join("secure");
+    let libraries = libraries();
+    for library in &libraries.dropins {
+        fs::copy(library, folder.join(library.file_name().expect("a name"))).expect("copy the drop-in");
+    }
+    let runpath = format!("-Wl,-rpath,{}", folder.display());
+    let library = folder.join(libraries.dropins[0].file_name().expect("a name"));
+    common::compile("secure", &program, &[library.to_str().expect("a readable path"), &runpath]);
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).expect("chmod");
+    program
+}
+
+#[test]
+fn a_program_with_more_rights_than_its_caller_hears_no_variable() {
+    const NAME: &str = "a_program_with_more_rights_than_its_caller_hears_no_variable";
+    // SAFETY: takes no arguments.
+    let reason =
+        if unsafe { libc::geteuid() } == 0 { obstacle() } else { Some("only root can make such a program") };
+    if let Some(reason) = reason {
+        return skip(NAME, reason);
+    }
+    let folder = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("chmod");
+    let program = set_user_id_program(folder.path());
+    let [log, stats] = ["log", "stats"].map(|name| folder.path().join(name));
+    let run = |user: u32| {
+        let mut command = Command::new(&program);
+        command.uid(user).gid(user).env("ANYRING_BACKEND", "user").env("ANYRING_AIO", "user");
+        text(&command.env("ANYRING_LOG", &log).env("ANYRING_STATS", &stats).output().expect("run it"))
+    };
+    let secure = run(65534);
+    if secure.contains("not secure") {
+        return skip(NAME, "the folder for temporary files is mounted nosuid");
+    }
+    assert!(secure.contains("secure: 0"), "{secure}");
+    assert!(!log.exists() && !stats.exists(), "{secure}");
+    // The same program is served where nobody gains anything.
+    let plain = run(0);
+    assert!(plain.contains("not secure: 0") && stats.exists(), "{plain}");
 }

@@ -22,6 +22,7 @@ mod scan;
 mod stack;
 mod trap;
 
+use crate::environment::variable_os;
 use crate::{backend, descriptor, signals, sys};
 use anyring_engine::lock::Lock;
 use anyring_engine::mutation::{mutated, Mutation};
@@ -182,10 +183,10 @@ fn install(program: &[sock_filter]) -> bool {
 
 /// Whether raw instructions are left alone by the program's environment.
 fn declined() -> bool {
-    std::env::var_os("ANYRING_RAW").is_some_and(|value| value == "0" && !mutated(Mutation::RawZeroIsIgnored))
+    variable_os("ANYRING_RAW").is_some_and(|value| value == "0" && !mutated(Mutation::RawZeroIsIgnored))
 }
 
 /// Whether the program's environment says that nothing is served here.
 fn leaves_all_to_the_kernel() -> bool {
-    !backend::aio_is_chosen() && std::env::var_os("ANYRING_BACKEND").is_some_and(|value| value == "kernel")
+    !backend::aio_is_chosen() && variable_os("ANYRING_BACKEND").is_some_and(|value| value == "kernel")
 }

@@ -53,7 +53,7 @@ static COUNTERS: [Counter; COUNTED] =
 
 /// Reads `ANYRING_PATCH`. Before the first trap.
 pub fn prepare() {
-    let declined = std::env::var_os("ANYRING_PATCH").is_some_and(|value| value == "0");
+    let declined = crate::environment::variable_os("ANYRING_PATCH").is_some_and(|value| value == "0");
     ENABLED.store(!declined, Ordering::Relaxed);
 }
 

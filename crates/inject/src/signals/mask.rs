@@ -5,6 +5,7 @@
 use super::{bit, guarded, in_borrowed_memory, index, GUARDABLE};
 use crate::sys;
 use anyring_engine::mutation::{mutated, Mutation};
+use anyring_engine::os;
 use core::ffi::c_int;
 use core::sync::atomic::{compiler_fence, AtomicU64, Ordering};
 use libc::{siginfo_t, sigset_t};
@@ -185,8 +186,10 @@ pub fn with_temporary_set(mask: *const sigset_t, wait: impl FnOnce(*const sigset
     if mask.is_null() || !active() {
         return wait(mask);
     }
-    // SAFETY: the caller of the wrapped function vouches for its mask, of which the kernel reads eight bytes.
-    let wanted = unsafe { *mask.cast::<u64>() };
+    // Eight bytes, as the kernel reads. A bad pointer is its to answer.
+    let Ok(wanted) = os::user_read::<u64>(mask as u64) else {
+        return wait(mask);
+    };
     temporarily(wanted, || wait(&as_set(wanted & !guarded()))).unwrap_or_else(|| {
         sys::set_errno(libc::EINTR);
         -1

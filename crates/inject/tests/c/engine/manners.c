@@ -275,7 +275,32 @@ static void a_faster_reader_of_a_fifo(void)
 	losing_to_another_reader(in, out);
 }
 
-CASES({"threads", threads_are_made_when_needed},
+/* A mask that cannot be read is the kernel's to refuse, and nobody's to read. */
+static void bad_masks_are_refused(void)
+{
+	const sigset_t *nowhere = (const sigset_t *)8;
+	struct timespec at_once = {0, 0};
+	struct epoll_event event;
+	struct pollfd polled;
+	int set;
+
+	init_ring(&ring, 8, 0);
+	CHECK(pipe(pipes) == 0);
+	set = epoll_create1(EPOLL_CLOEXEC);
+	polled = (struct pollfd){pipes[0], POLLIN, 0};
+	CHECK(set >= 0);
+	CHECK(ppoll(&polled, 1, &at_once, nowhere) == -1 && errno == EFAULT);
+	CHECK(epoll_pwait(set, &event, 1, 0, nowhere) == -1 && errno == EFAULT);
+	CHECK(sigsuspend(nowhere) == -1 && errno == EFAULT);
+	polled.fd = ring.ring_fd;
+	CHECK(ppoll(&polled, 1, &at_once, nowhere) == -1 && errno == EFAULT);
+	prepare_nop(&ring, 1);
+	submit(&ring, 1);
+	expect(&ring, 1, 0);
+}
+
+CASES({"bad-masks", bad_masks_are_refused},
+      {"threads", threads_are_made_when_needed},
       {"setgid", every_thread_answers_setgid},
       {"signals", signals_wait_for_the_program},
       {"lowest", the_lowest_number_is_the_programs},

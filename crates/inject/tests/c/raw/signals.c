@@ -5,6 +5,7 @@
 #include <linux/seccomp.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -190,25 +191,47 @@ static int mappings(void)
 	return lines;
 }
 
+/* The thread that is to be interrupted, and in which round it is. */
+static pid_t waiter;
+static atomic_int round_of_waiter;
+
+/* Interrupts the waiter once in each round, when it sleeps. */
+static void *interrupt_sleeps(void *data)
+{
+	int last = *(int *)data;
+
+	for (int round = 1; round <= last; round++) {
+		while (atomic_load(&round_of_waiter) < round || switches_asleep(waiter) < 0)
+			sched_yield();
+		CHECK(syscall(SYS_tgkill, getpid(), waiter, SIGALRM) == 0);
+		while (atomic_load(&round_of_waiter) == round && round < last)
+			sched_yield();
+	}
+	return NULL;
+}
+
 /* Leaving a blocking call for good, more often than there are stacks. The signal comes when the call is asleep: a
  * handler that jumps out of what the engine does before leaves the ring's lock behind, which the kernel cannot. */
 static void jumped(int flags)
 {
-	struct itimerval off = { 0 }, soon = { .it_value.tv_usec = 1500 };
+	static int rounds = 1200;
 	volatile int first = 0;
+	pthread_t thread;
 
+	waiter = gettid();
 	install(SIGALRM, jump_handler, flags);
-	for (volatile int i = 0; i < 1200; i++) {
+	CHECK(pthread_create(&thread, NULL, interrupt_sleeps, &rounds) == 0);
+	for (volatile int i = 1; i <= rounds; i++) {
 		if (sigsetjmp(out, 1) == 0) {
-			CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+			atomic_store(&round_of_waiter, i);
 			ring_enter(&ring, 0, 1);
 			CHECK(!"waited for nothing and got it");
 		}
-		CHECK(setitimer(ITIMER_REAL, &off, NULL) == 0);
 		if (i == 10)
 			first = mappings();
 	}
-	CHECK(calls == 1200);
+	CHECK(pthread_join(thread, NULL) == 0);
+	CHECK(calls == rounds);
 	CHECK(mappings() <= first + 8);
 	ring_nop(&ring, 9);
 }

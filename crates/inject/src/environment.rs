@@ -1,0 +1,22 @@
+//! What the environment asks of this library: variables whose names begin with ANYRING_.
+//!
+//! A program that runs with more rights than whoever started it (AT_SECURE of getauxval(3): set-user-ID, file capabilities) hears
+//! none of them, however the library came into it (as a liburing.so.2 in its search path, by /etc/ld.so.preload): they name files
+//! to be written and say who serves.
+
+use std::ffi::OsString;
+
+/// The variable's value, if it has one that is to be heeded.
+pub fn variable_os(name: &str) -> Option<OsString> {
+    // SAFETY: reads the auxiliary vector.
+    let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    if is_secure {
+        return None;
+    }
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// The same of text.
+pub fn variable(name: &str) -> Option<String> {
+    variable_os(name)?.into_string().ok()
+}
