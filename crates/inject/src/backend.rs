@@ -124,7 +124,7 @@ pub fn renew_after_fork() {
 /// Opens the log, the counters and the events, and guards the engine's copies of program memory: once, before the first ring.
 /// A signal handler that interrupts this in its own thread goes on without.
 pub fn prepare_engine() {
-    // Forced: what a panic interrupted is done by the next ring.
+    // What a panic interrupted is done by the next ring.
     anyring_engine::process::notice_fork();
     let Some(mut prepared) = PREPARED.lock().filter(|prepared| !**prepared) else { return };
     open_log();

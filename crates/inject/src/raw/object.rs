@@ -35,7 +35,7 @@ pub struct Known {
     additions: u64,
 }
 
-#[derive(Clone, PartialEq)]
+#[derive(PartialEq)]
 struct Seen {
     code: Range<usize>,
     /// Tells an object from another that was loaded at the same place later.
@@ -75,11 +75,16 @@ pub fn look(known: &mut Known) -> usize {
             known.passed_over = true;
             continue;
         }
-        let is_new = !known.segments.contains(&segment.seen);
-        present.push(segment.seen.clone());
-        if is_new && !is_exempt(&segment.seen.code) {
-            found.extend(look_through(known, &segment, at_start));
+        if !known.segments.contains(&segment.seen) && !is_exempt(&segment.seen.code) {
+            // What the program was started with stays; another thread may be closing a library that was added. One that is
+            // gone has not been seen: it may come back to the same place.
+            let kept = if at_start { None } else { Some(Kept::take(&segment)) };
+            if matches!(kept, Some(None)) {
+                continue;
+            }
+            found.extend(look_through(known, &segment));
         }
+        present.push(segment.seen);
     }
     known.segments = present;
     let Known { objects, segments, .. } = known;
@@ -90,8 +95,8 @@ pub fn look(known: &mut Known) -> usize {
     first_new
 }
 
-/// Scans a segment.
-fn look_through(known: &mut Known, segment: &Listed, at_start: bool) -> Option<Object> {
+/// Scans a segment, whose object stays mapped meanwhile.
+fn look_through(known: &mut Known, segment: &Listed) -> Option<Object> {
     let range = &segment.seen.code;
     if segment.flags & libc::PF_R == 0 {
         known.may_close = true; // nobody can look
@@ -103,9 +108,7 @@ fn look_through(known: &mut Known, segment: &Listed, at_start: bool) -> Option<O
         }
         populate(range);
     }
-    // What the program was started with stays; another thread may be closing a library that was added.
-    let _kept = if at_start { Kept::of_start() } else { Kept::take(segment)? };
-    // SAFETY: the loader mapped these bytes readable, and does not unmap the object while `_kept` is there. A program
+    // SAFETY: the loader mapped these bytes readable, and does not unmap the object while the caller keeps it. A program
     // that rewrites its own code meanwhile may spoil the finding, but no memory.
     let code = unsafe { core::slice::from_raw_parts(range.start as *const u8, range.len()) };
     let (sites, may_close) = scan::sites(code);
@@ -122,10 +125,6 @@ fn look_through(known: &mut Known, segment: &Listed, at_start: bool) -> Option<O
 struct Kept(*mut c_void);
 
 impl Kept {
-    fn of_start() -> Kept {
-        Kept(core::ptr::null_mut())
-    }
-
     /// None when the segment's object is gone.
     fn take(segment: &Listed) -> Option<Kept> {
         let name = if segment.path.is_empty() { core::ptr::null() } else { segment.path.as_ptr() };
@@ -140,10 +139,8 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        if !self.0.is_null() {
-            // SAFETY: a handle of our own, made by `take`.
-            unsafe { libc::dlclose(self.0) };
-        }
+        // SAFETY: a handle of our own, made by `take`.
+        unsafe { libc::dlclose(self.0) };
     }
 }
 
