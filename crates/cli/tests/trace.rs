@@ -104,6 +104,15 @@ fn a_report_that_cannot_be_written_takes_nothing_with_it() {
     assert!(one_line_failure(&output, 125).contains("/dev/full"), "{output:?}");
 }
 
+#[test]
+fn a_program_that_makes_the_file_of_events_smaller_does_not_end_the_tracer() {
+    library();
+    let script = ": > \"$ANYRING_TRACE\"; exit 7";
+    let output = output(&mut anyring(&["trace", "--backend", "user", "--", "sh", "-c", script]));
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("No ring was made."));
+}
+
 /// Else the kernel goes on recording for nobody.
 #[test]
 fn instances_of_killed_tracers_are_removed() {

@@ -154,9 +154,6 @@ pub fn guard_copies() {
     }
 }
 
-/// sigaction(2): the address has nothing behind it. The libc crate lacks it here.
-const BUS_ADRERR: i32 = 2;
-
 /// A fault inside the engine's copy routine: the thread goes on at its error exit. Or a signal by which the engine ends a
 /// call that a thread of its own sleeps in. Or a page of a file that somebody else made smaller.
 ///
@@ -179,6 +176,6 @@ unsafe fn recover_copy(context: &mut ucontext_t, info: &siginfo_t) -> bool {
     }
     // SAFETY: every siginfo has the bytes of an address; which signals say one by it, the code tells.
     info.si_signo == libc::SIGBUS
-        && info.si_code == BUS_ADRERR
+        && info.si_code == os::backing::BUS_ADRERR
         && os::backing::replace_page(unsafe { info.si_addr() } as usize)
 }

@@ -8,6 +8,7 @@ use crate::exec::resolve;
 use crate::failure::{Failure, CANNOT_EXECUTE, USAGE};
 use crate::run::chosen;
 use crate::{elf, exec, library, output, ring};
+use anyring_engine::os::backing::handle_faults;
 use anyring_trace::{
     line, page, EngineSource, Event, JoinedSource, KernelSource, Perfetto, Report, Source, Summary,
 };
@@ -316,6 +317,8 @@ fn choose(backend: Backend, program: &Program) -> Result<Chosen, Failure> {
     if let Some(file) = resolve(&program.words[0]) {
         elf::check_preloadable(&file).map_err(|message| Failure { status: CANNOT_EXECUTE, message })?;
     }
+    // The program knows the file, and may make it smaller while we read.
+    handle_faults().map_err(|error| Failure::own(format!("no handler for SIGBUS: {error}")))?;
     let source = EngineSource::new().map_err(Failure::own)?;
     std::env::set_var("LD_PRELOAD", library::preload_list(&library));
     std::env::set_var("ANYRING_BACKEND", "user");

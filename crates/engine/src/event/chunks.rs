@@ -430,6 +430,7 @@ impl Reader {
         rustix::fs::fallocate(fd, rustix::fs::FallocateFlags::empty(), 0, size_of::<Block>() as u64)?;
         seal()?;
         let block = map(fd)?;
+        backing::note(block as usize, size_of::<Block>());
         // SAFETY: mapped just now, unmapped only when the reader ends, of atomics only.
         let block: &'static Block = unsafe { &*block };
         block.by_counter.store(counter_is_a_clock().into(), Ordering::Relaxed);

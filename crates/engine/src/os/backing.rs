@@ -49,6 +49,39 @@ pub fn replace_page(address: usize) -> bool {
     is_noted && syscall(libc::SYS_mmap, [page, PAGE, protection, flags, usize::MAX, 0]) == page as isize
 }
 
+/// For a program of ours that reads such files, without the library's handler: from now on SIGBUS does as this module's head
+/// says, and ends the process where it is about something else.
+///
+/// # Errors
+/// What sigaction(2) answered.
+pub fn handle_faults() -> std::io::Result<()> {
+    // SAFETY: all zeros are a valid sigaction: no flags, no mask, the default action.
+    let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+    action.sa_sigaction = on_bus_error as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO;
+    // SAFETY: the action is complete, and its handler is async-signal-safe.
+    match unsafe { libc::sigaction(libc::SIGBUS, &raw const action, core::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// `si_code` of a SIGBUS for a page that a mapped file does not have. Source: sigaction(2); the libc crate lacks it.
+pub const BUS_ADRERR: i32 = 2;
+
+extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel passes a siginfo to a handler with SA_SIGINFO, and one with this code has an address.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    if code != BUS_ADRERR || !replace_page(address) {
+        // SAFETY: async-signal-safe; the instruction is made again, or the signal raised again, and ends the process.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        if code <= 0 {
+            // SAFETY: as above.
+            unsafe { libc::raise(signal) };
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
