@@ -49,6 +49,8 @@ class Image:
         self.env = dict(parent.env) if parent else {"PATH": PATH}
         self.user, self.folder = (parent.user, parent.folder) if parent else ("0:0", "/")
         self.entrypoint, self.command = (parent.entrypoint, parent.command) if parent else ([], [])
+        # Whether this stage has a CMD of its own: an ENTRYPOINT takes away one that its parent had.
+        self.has_command = False
         # What made the folder so far, while that is known by its text alone: the key of a kept layer.
         self.history = parent.history and list(parent.history) if parent else []
 
@@ -141,8 +143,12 @@ class Engine:
                 image.inside(".").mkdir(parents=True, exist_ok=True)
             elif name == "USER":
                 image.user = text
-            elif name in ("ENTRYPOINT", "CMD"):
-                setattr(image, "entrypoint" if name == "ENTRYPOINT" else "command", json.loads(text))
+            elif name == "ENTRYPOINT":
+                image.entrypoint = json.loads(text)
+                if not image.has_command:
+                    image.command = []
+            elif name == "CMD":
+                image.command, image.has_command = json.loads(text), True
             else:
                 raise AssertionError(f"{dockerfile.name}: {name} is not known here; teach packaging/in_chroot.py")
 
