@@ -358,7 +358,7 @@ fn destroy(ring: &'static Ring) {
     guard.settle();
     // What a worker has begun uses the program's memory.
     while !guard.slab.is_empty() && !guard.is_broken() {
-        let target = guard.cq_tail().wrapping_add(1);
+        let target = guard.cq_total() + 1;
         let clock = Clock::Monotonic;
         let wish = Wish { min_complete: 1, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
         let _ = wait_until(guard, &wish, Some(target)); // a signal does not end it: the kernel's wait is uninterruptible
@@ -453,7 +453,7 @@ impl RingGuard {
             }
         }
         post.advance(tail, 0);
-        let wake = post.waiters().are_told(tail, 0);
+        let wake = post.waiters().are_told(|| post.cq_total(), 0);
         let count = state.batch.clear(&control, &mut state.records);
         drop(post);
         if let Some(recorder) = &mut state.recorder {

@@ -270,6 +270,8 @@ mutations! {
             "Decision 10: calls are trapped by number alone.";
         PluginsAreNotScanned "plugins-are-not-scanned" Raw "a_plugin_is_looked_through_when_it_is_loaded",
             "Decision 10: what dlopen(3) maps is not looked through.";
+        FiltersPileUp "filters-pile-up" Raw "plugins_that_come_and_go_add_few_filters",
+            "Decision 10: every dlopen(3) of code with raw instructions adds a filter.";
         ExtendedStateIsLost "extended-state-is-lost" Raw "registers_and_red_zone_survive",
             "Decision 10: vector and floating-point registers are not restored.";
         TrampolineOnTheProgramsStack "trampoline-on-the-programs-stack" Raw "registers_and_red_zone_survive",

@@ -25,6 +25,8 @@ pub mod memory;
 mod resize;
 pub mod setup;
 pub mod sq;
+#[cfg(test)]
+mod tests;
 pub mod view;
 pub mod waiters;
 

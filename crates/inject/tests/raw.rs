@@ -130,6 +130,20 @@ fn a_plugin_is_looked_through_when_it_is_loaded() {
 }
 
 #[test]
+fn plugins_that_come_and_go_add_few_filters() {
+    const NAME: &str = "plugins_that_come_and_go_add_few_filters";
+    if let Some(reason) = obstacle() {
+        return skip(NAME, reason);
+    }
+    for (index, bytes) in [16, 8_000, 100_000].iter().enumerate() {
+        let bytes = format!("-DBYTES={bytes}");
+        compile("plugin", &format!("libreload{index}.so"), &["-shared", "-fPIC", &bytes]);
+    }
+    let run_path = format!("-Wl,--enable-new-dtags,-rpath,{}", scratch("raw").display());
+    same_both_ways(&compile("reloads", NAME, &[&run_path]), &[], None);
+}
+
+#[test]
 fn a_program_linked_with_liburing_gets_no_filter() {
     const NAME: &str = "a_program_linked_with_liburing_gets_no_filter";
     if let Some(reason) = obstacle().or_else(no_liburing) {

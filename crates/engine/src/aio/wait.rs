@@ -74,7 +74,7 @@ fn read_events(wait: &Wait, span_ns: Option<u64>, sigmask: Option<u64>) -> Resul
     guard.record(|it| it.io_getevents(at_least, sigmask.is_some()));
     if at_least == 0 || span_ns == Some(0) {
         // Who never waits wants what is there now.
-        let tail = guard.cq_tail();
+        let tail = guard.cq_total();
         let look = Wish { min_complete: 0, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
         wait_until(guard, &look, Some(tail))?;
         guard = lock_again(ring, wait.context, life)?;
@@ -99,7 +99,7 @@ fn read_events(wait: &Wait, span_ns: Option<u64>, sigmask: Option<u64>) -> Resul
             continue;
         }
         let missing = u32::try_from((at_least - got).min(1 << 29)).unwrap_or(1);
-        let target = guard.cq_tail().wrapping_add(missing);
+        let target = guard.cq_total() + u64::from(missing);
         let wish = Wish { min_complete: missing, deadline_ns, minimum_ns: None, clock, sigmask };
         let waited = wait_until(guard, &wish, Some(target));
         guard = match (lock_again(ring, wait.context, life), waited) {

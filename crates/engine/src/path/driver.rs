@@ -210,21 +210,27 @@ impl RingGuard {
         self.control.lock_post().cq_tail()
     }
 
+    /// The same counted without end: what a wait has for a target.
+    pub fn cq_total(&self) -> u64 {
+        self.control.lock_post().cq_total()
+    }
+
     /// Whether the CQ holds what is waited for, or a timeout completed since the wait began.
-    fn satisfied(&self, target: u32, timeouts: u32) -> bool {
+    fn satisfied(&self, target: u64, timeouts: u32) -> bool {
         let post = self.control.lock_post();
-        let reached = post.cq_tail().wrapping_sub(target) as i32 >= 0;
+        let reached = post.cq_total() >= target;
         reached || self.control.header().waiters.timeouts.load(Ordering::Relaxed) != timeouts
     }
 
-    /// The CQ's tail that ends a wait for `min_complete` CQEs. What is there already counts by the words in ring memory: of a
+    /// The total of the CQ that ends a wait for `min_complete` CQEs. What is there already counts by the words in ring memory: of a
     /// head beyond the tail the difference is as large as can be, and there is nothing to wait for.
-    fn wait_target(&self, min_complete: u32) -> Result<u32, Errno> {
+    fn wait_target(&self, min_complete: u32) -> Result<u64, Errno> {
         let view = self.memory.view;
         let wanted = min_complete.min(view.layout().cq_entries);
         let head = view.load(word::CQ_HEAD)?;
         let ready = view.load(word::CQ_TAIL)?.wrapping_sub(head);
-        Ok(if ready >= wanted { self.cq_tail() } else { head.wrapping_add(wanted) })
+        let post = self.control.lock_post();
+        Ok(if ready >= wanted { post.cq_total() } else { post.total_at(head.wrapping_add(wanted)) })
     }
 
     pub(super) fn cq_is_empty(&self) -> bool {
@@ -237,8 +243,8 @@ pub fn wait(guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
     wait_until(guard, wish, None)
 }
 
-/// Waits until the CQ's tail has come to `target`, or as [`wait`] does.
-pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u32>) -> Result<(), Errno> {
+/// Waits until the total of the CQ has come to `target`, or as [`wait`] does.
+pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Result<(), Errno> {
     let ring = guard.ring();
     let mut wish = *wish;
     ring.driver.handover.visit();
@@ -322,7 +328,7 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u32>) -> Res
         if let Err(error) = slept {
             let minimum_over = error == Errno::TIME && wish.minimum_ns.take().is_some();
             if minimum_over && wish.deadline_ns.is_some() && guard.cq_is_empty() {
-                target = guard.cq_tail().wrapping_add(1);
+                target = guard.cq_total() + 1;
                 continue;
             }
             // io_getevents(2) looks for itself.
@@ -364,13 +370,12 @@ const FOR_EVER_NS: u64 = 1 << 55;
 pub fn wait_for_room(mut guard: RingGuard) -> Option<RingGuard> {
     let (ring, control) = (guard.ring(), guard.control);
     // Nobody waits for this many CQEs: only `announce_room` and a signal end the sleep.
-    const NEVER: u32 = 1 << 30;
+    const NEVER: u64 = u64::MAX;
     while guard.sq_is_full() && !guard.is_broken() {
         control.header().room_waiters.fetch_add(1, Ordering::Relaxed);
         let sequence = {
             let mut post = control.lock_post();
-            let target = post.cq_tail().wrapping_add(NEVER);
-            post.register_waiter(target, true)
+            post.register_waiter(NEVER, true)
         };
         ring.sleepers.fetch_add(1, Ordering::Relaxed);
         let awake = Awake::after(Sleep { ring, control, kind: Kind::Futex, driving: false });
@@ -413,7 +418,7 @@ impl RingGuard {
 /// ended a sleep.
 fn spin(
     guard: RingGuard,
-    target: u32,
+    target: u64,
     timeouts: u32,
     driving: bool,
     begin_ns: u64,
@@ -431,7 +436,8 @@ fn spin(
     let sequence = header.waiters.sequence.load(Ordering::Relaxed);
     drop(guard);
     let held = SignalsHeld::hold();
-    let posted = || control.posted().wrapping_sub(target) as i32 >= 0;
+    // The total was below the target a moment ago.
+    let posted = || control.posted().wrapping_sub(target as u32) as i32 >= 0;
     // Where a message is seen. The other words are in lines that the sender writes before: it would have to get each back
     // from this core.
     let left = || ring.keeps_messages() && ring.messages.any();
@@ -459,7 +465,7 @@ fn spin(
 fn sleep(
     mut guard: RingGuard,
     wish: &Wish,
-    target: u32,
+    target: u64,
     timeouts: u32,
     driving: bool,
 ) -> (Option<RingGuard>, Result<(), Errno>) {
@@ -486,7 +492,7 @@ fn sleep(
     let control = guard.control;
     let sequence = {
         let mut post = control.lock_post();
-        let reached = post.cq_tail().wrapping_sub(target) as i32 >= 0;
+        let reached = post.cq_total() >= target;
         if reached || control.header().waiters.timeouts.load(Ordering::Relaxed) != timeouts {
             drop(post);
             return (Some(guard), Ok(()));

@@ -168,8 +168,8 @@ impl RingGuard {
         user_read::<GeteventsArg>(call.arg).map(|_| ())
     }
 
-    /// Posts what there is. The CQ tail to sleep for, if there is something to wait for.
-    fn find(&mut self, call: &Enter) -> Result<Option<u32>, Errno> {
+    /// Posts what there is. The total of the CQ to sleep for, if there is something to wait for.
+    fn find(&mut self, call: &Enter) -> Result<Option<u64>, Errno> {
         self.check_argument(call)?;
         self.flush_overflow();
         if !self.cq_is_empty() {
@@ -181,7 +181,7 @@ impl RingGuard {
         let found = self.cq_tail().wrapping_sub(before);
         let wanted = call.min_complete.min(self.memory.view.layout().cq_entries);
         let missing = wanted.saturating_sub(found).min(self.transfers());
-        Ok((missing != 0).then(|| self.cq_tail().wrapping_add(missing)))
+        Ok((missing != 0).then(|| self.cq_total() + u64::from(missing)))
     }
 }
 

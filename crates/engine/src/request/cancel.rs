@@ -180,16 +180,16 @@ impl RingGuard {
     /// When a cancel comes to a request: the kernel looks among its workers' first, then on its lists, to which the youngest
     /// are added in front, but to that of timeouts behind, where those that count come first (`io_timeout` in
     /// io_uring/timeout.c). Source: `io_try_cancel` in io_uring/cancel.c.
-    pub(super) fn turn(&self, id: Id) -> (u8, u32) {
+    pub(super) fn turn(&self, id: Id) -> (u8, u64) {
         let age = self.slab.age(id);
         match (&self.slab[id].state, list_of(self.slab[id].opcode)) {
             (_, Some(Opcode::Waitid)) => (2, age),
             (_, Some(_)) => (3, age),
             (State::Timed, None) => match self.counting.iter().position(|(counting, _)| *counting == id) {
-                Some(place) => (4, place as u32),
-                None => (5, u32::MAX - age),
+                Some(place) => (4, place as u64),
+                None => (5, u64::MAX - age),
             },
-            (State::Queued(_), None) => (0, u32::MAX - age),
+            (State::Queued(_), None) => (0, u64::MAX - age),
             _ => (1, age),
         }
     }

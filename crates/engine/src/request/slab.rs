@@ -34,7 +34,7 @@ struct Slot {
     before: u32,
     after: u32,
     /// [`Slab::arrivals`] when the request came.
-    arrival: u32,
+    arrival: u64,
     /// The request's, so that a search by it looks at slots only.
     user_data: u64,
     request: Option<Box<Request>>,
@@ -55,7 +55,7 @@ pub struct Slab {
     /// all are looked at, and what comes and goes pays nothing for an order that nobody may ask for.
     buckets: Vec<u32>,
     /// Requests that came so far.
-    arrivals: u32,
+    arrivals: u64,
 }
 
 const SPARE: usize = 1024;
@@ -74,7 +74,7 @@ impl Slab {
             self.slots.push(Slot::default());
             self.slots.len() as u32 - 1
         });
-        self.arrivals = self.arrivals.wrapping_add(1);
+        self.arrivals += 1;
         let slot = &mut self.slots[index as usize];
         (slot.user_data, slot.arrival) = (user_data, self.arrivals);
         slot.request = Some(boxed);
@@ -164,8 +164,8 @@ impl Slab {
     }
 
     /// How many requests have come since this one.
-    pub fn age(&self, id: Id) -> u32 {
-        self.arrivals.wrapping_sub(self.slots[id.index as usize].arrival)
+    pub fn age(&self, id: Id) -> u64 {
+        self.arrivals - self.slots[id.index as usize].arrival
     }
 
     /// The ids of those `wanted` of the requests with this user_data, the youngest first.

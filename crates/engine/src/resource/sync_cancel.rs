@@ -38,7 +38,7 @@ pub fn cancel(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
         }
         let until_ns = deadline_ns.min(now_ns.saturating_add(LOOK_NS));
         let wish = Wish { min_complete: 1, deadline_ns: Some(until_ns), minimum_ns: None, clock, sigmask: None };
-        let next = guard.cq_tail().wrapping_add(1);
+        let next = guard.cq_total() + 1;
         match wait_until(guard, &wish, Some(next)) {
             Ok(()) | Err(Errno::TIME) => {}
             Err(error) => return Err(error),

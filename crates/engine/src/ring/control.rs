@@ -84,6 +84,9 @@ pub struct Header {
     /// CQ tail in the low half, backlog head in the high half: one word, so that a death between two stores cannot
     /// duplicate or lose a CQE that moves from the backlog to the CQ.
     position: AtomicU64,
+    /// The CQ tail counted without end, as of a recent [`PostLock::advance`]. `position` alone counts after a death between
+    /// the two stores.
+    cq_total: AtomicU64,
     backlog_tail: AtomicU32,
     /// The member, plus 1, that each record chunk belongs to; 0 for a free one.
     pub chunk_owner: [AtomicU32; RECORD_CHUNKS],
@@ -337,6 +340,19 @@ impl PostLock<'_> {
         self.header.position.load(Ordering::Relaxed) as u32
     }
 
+    /// The same counted without end: how many CQEs the CQ ever got.
+    #[inline]
+    pub fn cq_total(&self) -> u64 {
+        let recent = self.header.cq_total.load(Ordering::Relaxed);
+        recent.wrapping_add(self.cq_tail().wrapping_sub(recent as u32).into())
+    }
+
+    /// When [`PostLock::cq_total`] gets to a CQ tail of `position`, which is less than 2^31 CQEs away.
+    pub fn total_at(&self, position: u32) -> u64 {
+        let distance = position.wrapping_sub(self.cq_tail()) as i32;
+        self.cq_total().saturating_add_signed(distance.into())
+    }
+
     /// CQEs in the backlog. Never more than it holds, whatever another process wrote there.
     #[inline]
     pub fn backlog(&self) -> u32 {
@@ -347,10 +363,13 @@ impl PostLock<'_> {
     /// Advances the CQ tail and drops `taken` CQEs from the front of the backlog, in one store.
     #[inline]
     pub fn advance(&mut self, cq_tail: u32, taken: u32) {
+        let total = self.cq_total();
+        let total = total.wrapping_add(cq_tail.wrapping_sub(total as u32).into());
         let head = (self.header.position.load(Ordering::Relaxed) >> 32) as u32;
         let head = u64::from(head.wrapping_add(taken));
         // Release pairs with the Acquire of the next lock holder, should this one die before it unlocks.
         self.header.position.store(head << 32 | u64::from(cq_tail), Ordering::Release);
+        self.header.cq_total.store(total, Ordering::Relaxed);
     }
 
     /// The CQE `ahead` places behind the front of the backlog.
@@ -408,7 +427,7 @@ impl PostLock<'_> {
     }
 
     /// Registers a waiter of this process: see [`Waiters::register`].
-    pub fn register_waiter(&mut self, target: u32, by_futex: bool) -> u32 {
+    pub fn register_waiter(&mut self, target: u64, by_futex: bool) -> u32 {
         let sequence = self.header.waiters.register(target, by_futex);
         // After the totals, as in `leave`.
         let me = self.control.member(self.control.member);
@@ -487,6 +506,28 @@ mod tests {
         post.advance(5, 7);
         assert_eq!((post.cq_tail(), post.backlog()), (5, BACKLOG_ENTRIES - 7));
         assert_eq!(post.backlog_entry(0).0.user_data, 7);
+        drop(post);
+        end(control);
+    }
+
+    #[test]
+    fn the_total_goes_on_where_the_tail_comes_round() {
+        const ROUND: u64 = 1 << 32;
+        let control = joined(0);
+        let mut post = control.lock_post();
+        for tail in [5, 1 << 31, u32::MAX - 2] {
+            post.advance(tail, 0);
+            assert_eq!((post.cq_tail(), post.cq_total()), (tail, tail.into()));
+        }
+        assert_eq!((post.total_at(u32::MAX), post.total_at(3)), (ROUND - 1, ROUND + 3));
+        post.advance(2, 0);
+        assert_eq!((post.cq_tail(), post.cq_total()), (2, ROUND + 2));
+        assert_eq!((post.total_at(u32::MAX), post.total_at(3)), (ROUND - 1, ROUND + 3));
+        // Who advanced it has died between the two stores.
+        control.header().position.store(9, Ordering::Relaxed);
+        assert_eq!(post.cq_total(), ROUND + 9);
+        post.advance(1 << 31, 0);
+        assert_eq!(post.cq_total(), ROUND + (1 << 31));
         drop(post);
         end(control);
     }

@@ -303,7 +303,7 @@ impl RingGuard {
         if timeouts != 0 {
             control.header().waiters.timeouts.fetch_add(timeouts, Ordering::Relaxed);
         }
-        let wake = post.waiters().are_told(tail.wrapping_add(left), timeouts);
+        let wake = post.waiters().are_told(|| post.cq_total() + u64::from(left), timeouts);
         if batch.ended_count != 0 {
             batch.free_ended(&control, &mut state.records);
         }
@@ -359,8 +359,7 @@ impl RingGuard {
             }
         }
         let empty = post.backlog() == 0 && state.spill.is_empty();
-        let tail = post.cq_tail();
-        let wake = post.waiters().are_told(tail, 0);
+        let wake = post.waiters().are_told(|| post.cq_total(), 0);
         if empty {
             let _ = view.change_bits(word::SQ_FLAGS, 0, IORING_SQ_CQ_OVERFLOW);
         }
@@ -503,7 +502,7 @@ impl RingGuard {
         let only_messages = left != 0 && !self.ring().arrived.any() && !self.is_shared();
         let control = self.control;
         let post = control.lock_post();
-        let tail = post.cq_tail().wrapping_add(left);
+        let tail = post.cq_total() + u64::from(left);
         let wake = !only_messages || post.waiters().are_satisfied_by(tail);
         if wake {
             post.waiters().bump();

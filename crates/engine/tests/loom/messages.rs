@@ -100,7 +100,7 @@ impl Ring {
             return state.backlog.push_back(message);
         }
         self.publish(state, message);
-        if self.waiters.are_told(state.cq_tail + self.messages.number() as u32, 0) {
+        if self.waiters.are_told(|| u64::from(state.cq_tail) + self.messages.number() as u64, 0) {
             self.wake(state);
         }
     }
@@ -118,7 +118,7 @@ impl Ring {
             let Some(message) = state.backlog.pop_front() else { break };
             self.publish(state, message);
         }
-        if self.waiters.are_told(state.cq_tail, 0) {
+        if self.waiters.are_told(|| state.cq_tail.into(), 0) {
             self.wake(state);
         }
     }
@@ -135,7 +135,7 @@ impl Ring {
         if self.untold.load(Ordering::Relaxed) && self.untold.swap(false, Ordering::Acquire) {
             // `announce_work`
             self.assert_mapped();
-            if self.waiters.are_satisfied_by(state.cq_tail + self.messages.number() as u32) {
+            if self.waiters.are_satisfied_by(u64::from(state.cq_tail) + self.messages.number() as u64) {
                 self.waiters.bump();
                 self.wake(state);
             }
@@ -217,7 +217,7 @@ impl Ring {
                     continue;
                 }
             }
-            let sequence = self.waiters.register(target, true);
+            let sequence = self.waiters.register(target.into(), true);
             self.sleepers.fetch_add(1, Ordering::Relaxed);
             self.let_go(held);
             self.assert_mapped();

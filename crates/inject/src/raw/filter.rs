@@ -3,6 +3,9 @@
 //! It judges by number first, so that the kernel can answer for every other number without running it, then by the
 //! descriptor argument, and last by the address of the instruction. Everything else is allowed: an exec'ed program
 //! has its code elsewhere, so its calls pass this filter and meet whatever filter lies outside.
+//!
+//! An address is compared as a whole, or by its window of 4 GiB and its place in the page ([`Precision`]): the loader maps
+//! whole pages, so a library that comes back elsewhere has its instructions at the same places of other pages.
 
 use super::object::Object;
 use crate::backend;
@@ -10,6 +13,7 @@ use crate::door::{KNOWN_NUMBERS, RING_NUMBERS};
 use anyring_abi::{AIO_CALLS, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use anyring_engine::mutation::{mutated, Mutation};
 use core::mem::offset_of;
+use core::ops::Range;
 use libc::{seccomp_data, sock_filter};
 
 /// The most instructions that one filter may have (BPF_MAXINSNS).
@@ -34,64 +38,128 @@ const ON_RINGS: [(i64, usize); 6] = [
 /// Numbers that are trapped whatever their arguments: rare ones that may concern rings or our handler. A mask that blocked
 /// SIGSYS would make the next trap kill the program.
 const ALWAYS: [i64; 3] = [libc::SYS_close_range, libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask];
+/// Waits of which a filter cannot see whether a ring is among their descriptors.
+const WAITS: [i64; 2] = [libc::SYS_poll, libc::SYS_ppoll];
+/// Those whose first argument has to reach to the numbers of rings.
+const SELECTS: [i64; 2] = [libc::SYS_select, libc::SYS_pselect6];
 
-/// Builds the programs that trap the calls of [`crate::dispatch`], but for waits, at `objects`: as few as the length
-/// limit allows.
-pub fn programs<'a>(objects: impl IntoIterator<Item = &'a Object>) -> Vec<Vec<sock_filter>> {
-    searching(head, objects)
+/// Which calls a filter traps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calls {
+    /// Those of [`crate::dispatch`], but for waits.
+    OnRings,
+    /// Waits on a ring's descriptor, which only matter once there is a ring.
+    Waits,
+    All,
 }
 
-/// The same for waits on a ring's descriptor, which only matter once there is a ring.
-pub fn programs_for_waits<'a>(objects: impl IntoIterator<Item = &'a Object>) -> Vec<Vec<sock_filter>> {
-    searching(head_for_waits, objects)
+impl Calls {
+    pub fn include(self, other: Self) -> bool {
+        self == Self::All || self == other
+    }
 }
 
-fn searching<'a>(
-    head: fn() -> Vec<sock_filter>,
+/// How exactly a filter says where it traps.
+#[derive(Clone, Copy)]
+pub enum Precision<'a> {
+    /// At the addresses of the instructions.
+    Address,
+    /// At the same places in all pages of the 4 GiB around, but for this code, which has to reach the kernel.
+    PlaceInPage { exempt: &'a [Range<usize>] },
+}
+
+/// A program for the kernel, and where it traps.
+pub struct Filter {
+    pub program: Vec<sock_filter>,
+    pub calls: Calls,
+    at: Vec<Addresses>,
+}
+
+impl Filter {
+    /// Whether it traps the instruction before the address `behind`.
+    pub fn traps_at(&self, behind: usize) -> bool {
+        self.at.iter().any(|range| range.contains(behind))
+    }
+}
+
+/// Builds the filters that trap `calls` at `objects`, as few as the length limit allows. Instructions that
+/// `are_trapped`, by the address behind them, are left out.
+pub fn filters<'a>(
+    calls: Calls,
+    precision: Precision,
     objects: impl IntoIterator<Item = &'a Object>,
-) -> Vec<Vec<sock_filter>> {
-    let ranges = objects.into_iter().flat_map(addresses);
-    let mut ranges: Vec<Addresses> = ranges.filter(|range| !range.exact.is_empty()).collect();
-    // An object with more sites than one program can list is trapped as a whole: a superset.
-    for range in &mut ranges {
-        if size_of_search(range) + head().len() > LIMIT {
-            range.exact.clear();
+    are_trapped: impl Fn(usize) -> bool,
+) -> Vec<Filter> {
+    let mut head = head(calls);
+    let mask = match precision {
+        Precision::Address => u32::MAX,
+        Precision::PlaceInPage { exempt } => {
+            let exempt = exempt.iter().flat_map(|code| addresses(code, [].into_iter(), u32::MAX));
+            exempt.for_each(|range| search(&mut head, &range, ALLOW));
+            IN_PAGE
         }
-    }
-    let mut programs = Vec::new();
-    let mut program = head();
-    for range in &ranges {
-        if program.len() + size_of_search(range) + 1 > LIMIT {
-            program.push(answer(ALLOW));
-            programs.push(core::mem::replace(&mut program, head()));
+    };
+    let ranges = objects.into_iter().flat_map(|object| {
+        let behind = object.sites.iter().map(|site| site + 2).filter(|behind| !are_trapped(*behind));
+        addresses(&object.code, behind, mask).filter(|range| !range.exact.is_empty())
+    });
+    let (mut filters, empty) = (Vec::new(), || Filter { program: head.clone(), calls, at: Vec::new() });
+    let mut filter = empty();
+    for mut range in ranges {
+        // An object with more sites than one program can list is trapped as a whole: a superset.
+        if size_of_search(&range) + head.len() >= LIMIT {
+            (range.exact, range.mask) = (Vec::new(), u32::MAX);
         }
-        search(&mut program, range);
+        if filter.program.len() + size_of_search(&range) + 1 > LIMIT {
+            filters.push(core::mem::replace(&mut filter, empty()));
+        }
+        search(&mut filter.program, &range, TRAP);
+        filter.at.push(range);
     }
-    if program.len() > head().len() {
-        program.push(answer(ALLOW));
-        programs.push(program);
-    }
-    programs
+    filters.push(filter);
+    filters.retain(|filter| !filter.at.is_empty());
+    filters.iter_mut().for_each(|filter| filter.program.push(answer(ALLOW)));
+    filters
 }
+
+/// The bits of an address that say where in its page it is.
+const IN_PAGE: u32 = 0xfff;
 
 /// Where one object's sites are, as the kernel reports them: the address behind the instruction, in two halves.
 struct Addresses {
     high: u32,
     /// The whole executable segment.
     low: (u32, u32),
-    /// The exact addresses, sorted; none for the whole segment.
+    /// What the lower half, masked, is compared with, sorted; none for the whole segment.
     exact: Vec<u32>,
+    mask: u32,
+}
+
+impl Addresses {
+    fn contains(&self, address: usize) -> bool {
+        let low = address as u32;
+        let found = match self.exact.is_empty() {
+            true => (self.low.0..=self.low.1).contains(&low),
+            false => self.exact.binary_search(&(low & self.mask)).is_ok(),
+        };
+        found && address >> 32 == self.high as usize
+    }
 }
 
 /// One entry for each 4 GiB that the segment touches: one, or two.
-fn addresses(object: &Object) -> impl Iterator<Item = Addresses> + '_ {
-    let last = object.code.end.saturating_sub(1);
-    (object.code.start >> 32..=last >> 32).map(move |high| {
+fn addresses(
+    code: &Range<usize>,
+    behind: impl Iterator<Item = usize> + Clone,
+    mask: u32,
+) -> impl Iterator<Item = Addresses> {
+    let (start, last) = (code.start, code.end.saturating_sub(1));
+    (start >> 32..=last >> 32).map(move |high| {
         let within = |address: usize| address.clamp(high << 32, (high << 32) | 0xffff_ffff) as u32;
-        let behind = object.sites.iter().map(|site| site + 2);
-        let mut exact: Vec<u32> = behind.filter(|at| at >> 32 == high).map(|at| at as u32).collect();
+        let here = behind.clone().filter(|at| at >> 32 == high);
+        let mut exact: Vec<u32> = here.map(|at| at as u32 & mask).collect();
         exact.sort_unstable();
-        Addresses { high: high as u32, low: (within(object.code.start), within(last)), exact }
+        exact.dedup();
+        Addresses { high: high as u32, low: (within(start), within(last)), exact, mask }
     })
 }
 
@@ -102,59 +170,54 @@ fn start() -> [sock_filter; 4] {
 }
 
 /// Loads and checks that come before any address.
-fn head() -> Vec<sock_filter> {
+fn head(calls: Calls) -> Vec<sock_filter> {
     let mut program = start().to_vec();
+    let (mut numbers, mut blocks) = (Vec::new(), Vec::new());
+    let on_rings = calls.include(Calls::OnRings);
+    if on_rings {
+        numbers.extend(ALWAYS);
+        numbers.extend(if backend::aio_is_chosen() { &AIO_CALLS[..] } else { &[] });
+        blocks.extend(ON_RINGS.iter().map(|(number, argument)| within(*number, *argument, KNOWN_NUMBERS)));
+    }
+    if calls.include(Calls::Waits) {
+        numbers.extend(WAITS);
+        blocks.extend(SELECTS.iter().map(|number| within(*number, 0, RING_NUMBERS.start + 1..i32::MAX)));
+    }
     // Each test of a number jumps over the blocks that follow to the address search behind them.
-    let blocks: Vec<[sock_filter; 5]> =
-        ON_RINGS.iter().map(|(number, argument)| on_ring(*number, *argument)).collect();
     let behind_blocks = blocks.len() * 5 + 1;
-    let of_aio = if backend::aio_is_chosen() { &AIO_CALLS[..] } else { &[] };
-    let tests = ALWAYS.len() + of_aio.len() + 2;
-    for (index, number) in ALWAYS.iter().chain(of_aio).enumerate() {
+    let tests = numbers.len() + if on_rings { 2 } else { 0 };
+    for (index, number) in numbers.iter().enumerate() {
         program.push(jump(EQUAL, *number as u32, (behind_blocks + tests - 1 - index) as u8, 0));
     }
-    program.push(jump(AT_LEAST, NR_IO_URING_SETUP as u32, 0, 1));
-    program.push(jump(AT_LEAST, NR_IO_URING_REGISTER as u32 + 1, 0, behind_blocks as u8));
-    for (index, block) in blocks.iter().enumerate() {
-        let mut block = *block;
+    if on_rings {
+        program.push(jump(AT_LEAST, NR_IO_URING_SETUP as u32, 0, 1));
+        program.push(jump(AT_LEAST, NR_IO_URING_REGISTER as u32 + 1, 0, behind_blocks as u8));
+    }
+    let count = blocks.len();
+    for (index, mut block) in blocks.into_iter().enumerate() {
         // The last test of a block that holds leads to the search.
-        block[3].jf = ((blocks.len() - 1 - index) * 5 + 2) as u8;
+        block[3].jf = ((count - 1 - index) * 5 + 2) as u8;
         program.extend(block);
     }
     program.push(answer(ALLOW));
     program
 }
 
-/// The same for poll, ppoll, and those of select and pselect6 whose first argument reaches to the numbers of rings.
-fn head_for_waits() -> Vec<sock_filter> {
-    let mut program = start().to_vec();
-    program.extend([
-        jump(EQUAL, libc::SYS_poll as u32, 7, 0),
-        jump(EQUAL, libc::SYS_ppoll as u32, 6, 0),
-        jump(EQUAL, libc::SYS_select as u32, 2, 0),
-        jump(EQUAL, libc::SYS_pselect6 as u32, 1, 0),
-        answer(ALLOW),
-        load(offset_of!(seccomp_data, args)),
-        jump(ABOVE, RING_NUMBERS.start as u32, 1, 0),
-        answer(ALLOW),
-    ]);
-    program
-}
-
-/// Allows `number` unless its argument is in the range of ring numbers; other numbers go on behind the block.
-fn on_ring(number: i64, argument: usize) -> [sock_filter; 5] {
+/// Allows `number` unless its argument is in `range`; other numbers go on behind the block.
+fn within(number: i64, argument: usize, range: Range<i32>) -> [sock_filter; 5] {
     let low_half = offset_of!(seccomp_data, args) + argument * 8;
     [
         jump(EQUAL, number as u32, 0, 4),
         load(low_half),
-        jump(AT_LEAST, KNOWN_NUMBERS.start as u32, 0, 1),
-        jump(AT_LEAST, KNOWN_NUMBERS.end as u32, 0, 0), // its false branch is set by `head`
+        jump(AT_LEAST, range.start as u32, 0, 1),
+        jump(AT_LEAST, range.end as u32, 0, 0), // its false branch is set by `head`
         answer(ALLOW),
     ]
 }
 
-/// Appends the search for one object's addresses; control reaches its end when the address is none of them.
-fn search(program: &mut Vec<sock_filter>, range: &Addresses) {
+/// Appends the search for one object's addresses, which ends the program with `action`; control reaches its end when the
+/// address is none of them.
+fn search(program: &mut Vec<sock_filter>, range: &Addresses, action: u32) {
     let from = program.len();
     let size = size_of_search(range) as u32;
     program.push(load(offset_of!(seccomp_data, instruction_pointer) + 4));
@@ -164,8 +227,11 @@ fn search(program: &mut Vec<sock_filter>, range: &Addresses) {
     if range.exact.is_empty() {
         program.push(jump(AT_LEAST, range.low.0, 0, 2));
         program.push(jump(ABOVE, range.low.1, 1, 0));
-        program.push(answer(TRAP));
+        program.push(answer(action));
     } else {
+        if range.mask != u32::MAX {
+            program.push(instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, range.mask, 0, 0));
+        }
         tree(program, &range.exact, from + size as usize);
     }
     debug_assert_eq!(program.len(), from + size as usize);
@@ -209,7 +275,8 @@ fn size_of_tree(addresses: usize) -> usize {
 }
 
 fn size_of_search(range: &Addresses) -> usize {
-    4 + if range.exact.is_empty() { 3 } else { size_of_tree(range.exact.len()) }
+    let masking = usize::from(range.mask != u32::MAX);
+    4 + if range.exact.is_empty() { 3 } else { masking + size_of_tree(range.exact.len()) }
 }
 
 const EQUAL: u32 = libc::BPF_JEQ;
@@ -254,6 +321,10 @@ mod tests {
                     accumulator = words[k as usize / 4];
                     continue;
                 }
+                code if code == libc::BPF_ALU | libc::BPF_AND | libc::BPF_K => {
+                    accumulator &= k;
+                    continue;
+                }
                 code if code == libc::BPF_JMP | libc::BPF_JA => {
                     at += k as usize;
                     continue;
@@ -265,6 +336,10 @@ mod tests {
             };
             at += usize::from(if test { jt } else { jf });
         }
+    }
+
+    fn programs(calls: Calls, precision: Precision, objects: &[Object]) -> Vec<Vec<sock_filter>> {
+        filters(calls, precision, objects, |_| false).into_iter().map(|filter| filter.program).collect()
     }
 
     fn verdict(programs: &[Vec<sock_filter>], nr: i64, args: [u64; 6], site: usize) -> u32 {
@@ -281,7 +356,7 @@ mod tests {
     #[test]
     fn traps_ring_calls_at_sites_only() {
         let object = object(0x7f12_3400_0000, (0..100).map(|index| index * 48 + 7));
-        let programs = programs(std::slice::from_ref(&object));
+        let programs = programs(Calls::OnRings, Precision::Address, std::slice::from_ref(&object));
         assert_eq!(programs.len(), 1);
         for nr in 420..432 {
             let expected = if (425..=427).contains(&nr) { TRAP } else { ALLOW };
@@ -296,7 +371,7 @@ mod tests {
     #[test]
     fn traps_other_calls_by_descriptor() {
         let object = object(0x5555_0000_0000, [16, 90].into_iter());
-        let programs = programs(std::slice::from_ref(&object));
+        let programs = programs(Calls::OnRings, Precision::Address, std::slice::from_ref(&object));
         for (number, argument) in ON_RINGS {
             for (value, expected) in
                 [(511, ALLOW), (512, TRAP), (4096, TRAP), (65_535, TRAP), (65_536, ALLOW), (u64::MAX, ALLOW)]
@@ -317,7 +392,7 @@ mod tests {
     #[test]
     fn traps_waits_that_may_be_on_a_ring() {
         let object = object(0x5555_0000_0000, [16, 90].into_iter());
-        let programs = programs_for_waits(std::slice::from_ref(&object));
+        let programs = programs(Calls::Waits, Precision::Address, std::slice::from_ref(&object));
         let cases = [
             (libc::SYS_poll, 0, TRAP),
             (libc::SYS_ppoll, 0, TRAP),
@@ -339,16 +414,58 @@ mod tests {
     fn splits_many_sites_and_widens_too_many() {
         let many: Vec<Object> =
             (0..4).map(|index| object(0x7f00_0000_0000 + (index << 28), (0..1500).map(|at| at * 8))).collect();
-        let split = programs(&many);
+        let split = programs(Calls::OnRings, Precision::Address, &many);
         assert!(split.len() > 1 && split.iter().all(|program| program.len() <= LIMIT));
         for object in &many {
             assert_eq!(verdict(&split, 426, [0; 6], object.sites[1499]), TRAP);
             assert_eq!(verdict(&split, 426, [0; 6], object.sites[1499] + 4), ALLOW);
         }
         let huge = object(0x7f00_0000_0000, (0..9000).map(|at| at * 8));
-        let wide = programs(std::slice::from_ref(&huge));
+        let wide = programs(Calls::OnRings, Precision::Address, std::slice::from_ref(&huge));
         assert_eq!(wide.len(), 1);
         assert_eq!(verdict(&wide, 426, [0; 6], huge.sites[3] + 1), TRAP);
         assert_eq!(verdict(&wide, 426, [0; 6], huge.code.end), ALLOW);
+    }
+    #[test]
+    fn one_filter_traps_all() {
+        let object = object(0x5555_0000_0000, [16, 90].into_iter());
+        let all = programs(Calls::All, Precision::Address, std::slice::from_ref(&object));
+        assert_eq!(all.len(), 1);
+        let numbers = ALWAYS.iter().chain(&WAITS).copied().chain(ON_RINGS.map(|(number, _)| number)).chain(SELECTS);
+        for number in numbers.chain([425, 426, 427]) {
+            assert_eq!(verdict(&all, number, [600; 6], object.sites[1]), TRAP, "{number}");
+            assert_eq!(verdict(&all, number, [600; 6], object.sites[1] + 4), ALLOW, "{number}");
+        }
+        for number in [0, 1, 17, 202, 257, 424, 428] {
+            assert_eq!(verdict(&all, number, [600; 6], object.sites[1]), ALLOW, "{number}");
+        }
+    }
+
+    #[test]
+    fn what_comes_back_elsewhere_is_trapped() {
+        const WINDOW: usize = 0x7f12_0000_0000;
+        let plugin = object(WINDOW + 0x3400_0000, [16, 90, 0x1010, 0x2345].into_iter());
+        let exempt = [WINDOW + 0x8000..WINDOW + 0xa000, 0x7f13_0000_0000..0x7f13_0000_1000];
+        let precision = Precision::PlaceInPage { exempt: &exempt };
+        let built = filters(Calls::OnRings, precision, std::slice::from_ref(&plugin), |_| false);
+        let traps_at = |behind| built.iter().any(|filter| filter.traps_at(behind));
+        let programs: Vec<_> = built.iter().map(|filter| filter.program.clone()).collect();
+        assert_eq!(programs.len(), 1);
+        for base in [WINDOW, WINDOW + 0x7000, WINDOW + 0xa000, WINDOW + 0x3400_0000, WINDOW + 0xffff_0000] {
+            for site in [16, 90, 0x345] {
+                assert_eq!(verdict(&programs, 426, [0; 6], base + site), TRAP, "{base:#x} {site}");
+                assert!(traps_at(base + site + 2));
+            }
+            for other in [0, 14, 18, 91, 0x346] {
+                assert_eq!(verdict(&programs, 426, [0; 6], base + other), ALLOW, "{base:#x} {other}");
+                assert!(!traps_at(base + other + 2));
+            }
+        }
+        for elsewhere in [WINDOW + 0x8000, WINDOW + 0x9000, 0x7f13_0000_0000, 0x7f13_0000_1000, 0x40_0000] {
+            assert_eq!(verdict(&programs, 426, [0; 6], elsewhere + 16), ALLOW, "{elsewhere:#x}");
+        }
+        // Nothing is left to trap.
+        let moved = object(WINDOW + 0x5678_0000, [16, 90, 0x1010].into_iter());
+        assert!(filters(Calls::OnRings, precision, std::slice::from_ref(&moved), traps_at).is_empty());
     }
 }

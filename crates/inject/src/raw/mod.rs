@@ -3,7 +3,8 @@
 //! Nothing at all happens in a process without such an instruction. Where there is one, [`start`] and [`look_again`]
 //! guard SIGSYS, set no_new_privs, which an unprivileged filter needs, and add a filter for all threads. They run
 //! under one lock, at start-up and after dlopen(3). [`ring_made`] adds a second filter with the first ring: poll and
-//! select cost a trap each from then on, since a filter cannot see whether a ring is among their descriptors. An
+//! select cost a trap each from then on, since a filter cannot see whether a ring is among their descriptors. What a
+//! filter traps is remembered (`installed.rs`), so that libraries that come and go do not add more and more. An
 //! instruction that keeps making one of the three calls is replaced by a jump (`patch.rs`).
 //!
 //! Not trapped, and thus different from a kernel's io_uring: epoll_wait by raw instruction, which a program with an
@@ -13,6 +14,7 @@
 //! io_uring itself.
 
 mod filter;
+mod installed;
 mod island;
 mod object;
 mod patch;
@@ -26,11 +28,12 @@ use crate::environment::variable_os;
 use crate::{backend, descriptor, signals, sys};
 use anyring_engine::lock::Lock;
 use anyring_engine::mutation::{mutated, Mutation};
-use anyring_engine::{os, process};
+use anyring_engine::{log, os, process};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};
+use filter::Calls;
 use libc::{sock_filter, sock_fprog};
-use object::{Known, Object};
+use object::Known;
 
 /// What was scanned so far. Taken in the constructor, after dlopen and with the first ring, by threads that hold no
 /// other lock of ours; taking it fails in a handler that interrupted one of these. A trapped call that is to be
@@ -94,7 +97,9 @@ pub fn look_again(handle: *mut c_void) {
 /// The process's first ring is there, and [`descriptor::rings_exist`] says so: from now on it may be waited for.
 pub fn ring_made() {
     if let Some(known) = KNOWN.lock().as_deref_mut().and_then(Option::as_mut) {
-        trap_waits(known, known.objects.len());
+        if installed() {
+            trap(known, 0, Calls::Waits);
+        }
     }
 }
 
@@ -120,32 +125,53 @@ fn cover(known: &mut Known) {
     if objects.is_empty() || !(installed() || backend::serves_instructions()) {
         return;
     }
-    let declined = DECLINED.load(Ordering::Relaxed);
-    if (declined || !trap_calls(objects)) && objects.iter().any(|object| object.enters) {
+    let calls = if descriptor::rings_exist() { Calls::All } else { Calls::OnRings };
+    let trapped = !DECLINED.load(Ordering::Relaxed) && trap(known, first_new, calls);
+    if !trapped && objects.iter().any(|object| object.enters) {
         ENTERS_UNSEEN.store(true, Ordering::Relaxed);
-    }
-    if !declined {
-        trap_waits(known, first_new);
     }
 }
 
-/// Has io_uring's calls trapped in these objects. False where that is not possible for all of them.
-fn trap_calls(objects: &[Object]) -> bool {
+/// Has these calls trapped in the objects from `first` on. False where that is not possible for all of them.
+fn trap(known: &Known, first: usize, calls: Calls) -> bool {
+    let sites = || known.objects[first..].iter().flat_map(|object| &object.sites);
+    if sites().all(|site| installed::trap_at(calls, site + scan::SYSCALL.len())) {
+        return true;
+    }
+    let Some(precision) = installed::next_precision(known) else {
+        log::line(
+            "there are too many seccomp filters for another: the system calls of new code are left to the kernel",
+        );
+        return false;
+    };
+    if !traps_are_possible() {
+        return false;
+    }
+    let are_trapped = |behind| installed::trap_at(calls, behind);
+    let mut all = true;
+    for filter in filter::filters(calls, precision, &known.objects[first..], are_trapped) {
+        if install(&filter.program) {
+            INSTALLED.store(true, Ordering::Relaxed);
+            installed::note(filter);
+        } else {
+            all = false;
+        }
+    }
+    all
+}
+
+/// Whether a filter may be installed and its traps are handled.
+fn traps_are_possible() -> bool {
+    if installed() {
+        return true;
+    }
     if !filters_are_permitted() || !trap::prepare() || signals::install_guard(libc::SIGSYS, trap::guard).is_err() {
         return false;
     }
     if !os::kernel_copies() {
         backend::guard_copies(); // the wrappers around a guarded signal read the program's memory from now on
     }
-    let mut all = true;
-    for program in filter::programs(objects) {
-        if install(&program) {
-            INSTALLED.store(true, Ordering::Relaxed);
-        } else {
-            all = false;
-        }
-    }
-    all
+    true
 }
 
 /// Whether seccomp(2) is there and not refused by an outer filter: asked first, so that no_new_privs is not set for nothing.
@@ -156,17 +182,6 @@ fn filters_are_permitted() -> bool {
     // SAFETY: the call reads one word, `action`.
     let answer = unsafe { sys::call(libc::SYS_seccomp, question) };
     answer == 0 || answer == -(libc::EINVAL as isize)
-}
-
-/// Traps waits at the objects from `first_new` on; the first time, at all.
-fn trap_waits(known: &mut Known, first_new: usize) {
-    if !installed() || !descriptor::rings_exist() {
-        return;
-    }
-    let first = if core::mem::replace(&mut known.waits_are_trapped, true) { first_new } else { 0 };
-    for program in filter::programs_for_waits(&known.objects[first..]) {
-        install(&program);
-    }
 }
 
 /// Adds a filter to all threads.

@@ -26,8 +26,8 @@ pub struct Known {
     pub objects: Vec<Object>,
     /// Whether some instruction, here or elsewhere, may close a descriptor without a wrapper or the filter seeing it.
     pub may_close: bool,
-    /// Whether waits at those sites are trapped, too.
-    pub waits_are_trapped: bool,
+    /// The code that must reach the kernel as it is ([`is_exempt`]). It is never unmapped.
+    pub exempt: Vec<Range<usize>>,
     /// Whether a library was passed over at start since this one stands before all its functions.
     passed_over: bool,
     segments: Vec<Seen>,
@@ -75,7 +75,10 @@ pub fn look(known: &mut Known) -> usize {
             known.passed_over = true;
             continue;
         }
-        if !known.segments.contains(&segment.seen) && !is_exempt(&segment.seen.code) {
+        let is_new = !known.segments.contains(&segment.seen);
+        if is_new && is_exempt(&segment.seen.code) {
+            known.exempt.push(segment.seen.code.clone());
+        } else if is_new {
             // What the program was started with stays; another thread may be closing a library that was added. One that is
             // gone has not been seen: it may come back to the same place.
             let kept = if at_start { None } else { Some(Kept::take(&segment)) };

@@ -2,6 +2,13 @@
 #include "raw.h"
 #include <poll.h>
 
+#ifdef BYTES
+/* What makes one plugin larger than another, and puts its code elsewhere in the page. */
+#define TEXT_OF(number) #number
+#define TEXT(number) TEXT_OF(number)
+__asm__(".text\n.skip " TEXT(BYTES) ", 0x90");
+#endif
+
 int plugin_nops(int count)
 {
 	struct ring ring;
@@ -26,4 +33,26 @@ int plugin_polls(void)
 	CHECK(ring_enter(&ring, 1, 0) == 1);
 	fd.fd = ring.fd;
 	return raw6(SYS_poll, (long)&fd, 1, 0, 0, 0, 0) == 1 && fd.revents == POLLIN;
+}
+
+
+/* Whether a ring works: it is entered, a poll(2) by instruction sees it, and it is closed by instruction. */
+int plugin_runs(void)
+{
+	struct ring ring;
+	struct pollfd fd = { .events = POLLIN };
+	uint64_t seen;
+	int res;
+
+	if (ring_open(&ring, 4) != 0)
+		return -1;
+	ring_nop(&ring, 1);
+	ring_sqe(&ring)->opcode = IORING_OP_NOP;
+	ring_push(&ring);
+	CHECK(ring_enter(&ring, 1, 0) == 1);
+	fd.fd = ring.fd;
+	CHECK(raw6(SYS_poll, (long)&fd, 1, 0, 0, 0, 0) == 1 && fd.revents == POLLIN);
+	CHECK(ring_reap(&ring, &seen, &res) && res == 0);
+	ring_close(&ring);
+	return 1;
 }

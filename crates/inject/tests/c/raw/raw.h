@@ -43,6 +43,8 @@ static inline __attribute__((always_inline)) long raw6(long nr, long a, long b, 
 
 struct ring {
 	int fd;
+	void *rings;
+	size_t size, sqes_size;
 	unsigned *sq_tail, *sq_mask, *sq_array, *cq_head, *cq_tail, *cq_mask;
 	struct io_uring_sqe *sqes;
 	struct io_uring_cqe *cqes;
@@ -63,7 +65,10 @@ static inline int ring_open(struct ring *ring, unsigned entries)
 		size = p.sq_off.array + p.sq_entries * sizeof(unsigned);
 	rings = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring->fd, IORING_OFF_SQ_RING);
 	CHECK(rings != MAP_FAILED);
-	ring->sqes = mmap(NULL, p.sq_entries * sizeof(struct io_uring_sqe), PROT_READ | PROT_WRITE,
+	ring->rings = rings;
+	ring->size = size;
+	ring->sqes_size = p.sq_entries * sizeof(struct io_uring_sqe);
+	ring->sqes = mmap(NULL, ring->sqes_size, PROT_READ | PROT_WRITE,
 			  MAP_SHARED | MAP_POPULATE, ring->fd, IORING_OFF_SQES);
 	CHECK(ring->sqes != MAP_FAILED);
 	ring->sq_tail = (unsigned *)(rings + p.sq_off.tail);
@@ -74,6 +79,12 @@ static inline int ring_open(struct ring *ring, unsigned entries)
 	ring->cq_mask = (unsigned *)(rings + p.cq_off.ring_mask);
 	ring->cqes = (struct io_uring_cqe *)(rings + p.cq_off.cqes);
 	return 0;
+}
+
+static inline void ring_close(struct ring *ring)
+{
+	CHECK(munmap(ring->rings, ring->size) == 0 && munmap(ring->sqes, ring->sqes_size) == 0);
+	CHECK(raw6(SYS_close, ring->fd, 0, 0, 0, 0, 0) == 0);
 }
 
 static inline struct io_uring_sqe *ring_sqe(struct ring *ring)

@@ -1,0 +1,124 @@
+//! A ring in the test's own memory, through the calls that programs make, where its positions come round.
+
+use super::enter::{enter, Enter};
+use super::layout::word;
+use super::Ring;
+use crate::os::{Os, Sys};
+use crate::process;
+use anyring_abi::{Params, Sqe, IORING_ENTER_GETEVENTS, IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY};
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const ENTRIES: u32 = 8;
+
+/// Zeroed memory of a ring of [`ENTRIES`], page-aligned, kept for ever.
+#[repr(align(4096))]
+struct Areas([AtomicU32; 2048]);
+
+struct Program {
+    areas: &'static Areas,
+    fd: i32,
+}
+
+impl Program {
+    /// A ring with CQ positions from `start` on.
+    fn starting_at(start: u32) -> Program {
+        let areas: &'static Areas = Box::leak(Box::new(Areas([const { AtomicU32::new(0) }; 2048])));
+        let base = areas.0.as_ptr() as u64;
+        let flags = IORING_SETUP_NO_MMAP | IORING_SETUP_NO_SQARRAY;
+        let mut params = Params { flags, ..Params::default() };
+        (params.cq_off.user_addr, params.sq_off.user_addr) = (base, base + 4096);
+        let fd = crate::setup(ENTRIES, &raw mut params as u64).expect("a ring");
+        let program = Program { areas, fd };
+        program.complete_until(start);
+        program
+    }
+
+    fn ring(&self) -> &'static Ring {
+        process::ring(self.fd).expect("a ring")
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        &self.areas.0[offset / 4]
+    }
+
+    /// As if so many CQEs had been posted and taken that the CQ's tail is at `position`.
+    fn complete_until(&self, position: u32) {
+        let guard = self.ring().lock().expect("the ring");
+        guard.control.lock_post().advance(position, 0);
+        self.word(word::CQ_TAIL).store(position, Ordering::Release);
+        self.word(word::CQ_HEAD).store(position, Ordering::Release);
+    }
+
+    fn wait_for(&self, min_complete: u32) {
+        let (fd, flags) = (self.fd as u32, IORING_ENTER_GETEVENTS);
+        enter(&Enter { fd, to_submit: 0, min_complete, flags, arg: 0, arg_size: 0 }).expect("a wait");
+    }
+
+    fn nop(&self) {
+        let tail = self.word(word::SQ_TAIL).load(Ordering::Relaxed);
+        let slot = 4096 + 64 * (tail % ENTRIES) as usize;
+        // SAFETY: the slot is free and inside the areas, which are plain words.
+        unsafe { (self.areas.0.as_ptr().byte_add(slot) as *mut Sqe).write_volatile(Sqe::default()) };
+        self.word(word::SQ_TAIL).store(tail + 1, Ordering::Release);
+        let call = Enter { fd: self.fd as u32, to_submit: 1, min_complete: 0, flags: 0, arg: 0, arg_size: 0 };
+        assert_eq!(enter(&call), Ok(1));
+    }
+
+    fn asleep(&self) -> u32 {
+        let guard = self.ring().lock().expect("the ring");
+        guard.control.header().waiters.waiting.load(Ordering::Relaxed)
+    }
+
+    fn close(&self) {
+        process::closing(self.fd);
+        Sys::close(self.fd);
+    }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let patience = Instant::now() + Duration::from_secs(30);
+    while !done() {
+        assert!(Instant::now() < patience, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Positions at which one of 32 bits, or the sign of their difference, comes round.
+const STARTS: [u32; 4] = [0, (1 << 31) - 2, 1 << 31, u32::MAX - 1];
+
+/// Not a scope's thread: where the wait does not end, the test does.
+fn spawn_wait(program: &'static Program, count: u32) -> JoinHandle<()> {
+    std::thread::spawn(move || program.wait_for(count))
+}
+
+#[test]
+fn waits_end_where_positions_come_round() {
+    for start in STARTS {
+        let program: &Program = Box::leak(Box::new(Program::starting_at(start)));
+        let waits = [2, 4].map(|count| spawn_wait(program, count));
+        until("two threads wait", || program.asleep() == 2);
+        program.nop();
+        program.nop();
+        until("the wait for two ends", || waits[0].is_finished());
+        program.nop();
+        assert!(!waits[1].is_finished(), "from {start:#x}");
+        program.nop();
+        until("the wait for four ends", || waits[1].is_finished());
+        program.close();
+    }
+}
+
+#[test]
+fn a_wait_ends_though_2_to_the_31_completions_went_by() {
+    for start in STARTS {
+        let program: &Program = Box::leak(Box::new(Program::starting_at(start)));
+        let wait = spawn_wait(program, 4);
+        until("a thread waits", || program.asleep() == 1);
+        program.complete_until(start.wrapping_add(1 << 31).wrapping_add(10));
+        program.nop();
+        until("the wait ends", || wait.is_finished());
+        program.close();
+    }
+}

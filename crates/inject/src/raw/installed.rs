@@ -1,0 +1,59 @@
+//! The filters that this process has. None can be taken away again and each makes calls slower, so an instruction that
+//! one of them traps already needs no other, and there is an end to them.
+//!
+//! The first [`BY_ADDRESS`] trap at exact addresses. Programs that load and unload libraries get to the later ones, which
+//! also trap a library that comes back elsewhere in the same 4 GiB: a few hold for all that such a program loads.
+//!
+//! Written under the lock of [`super::KNOWN`]. A child forked meanwhile has what was published until then.
+
+use super::filter::{Calls, Filter, Precision};
+use super::object::Known;
+use anyring_engine::mutation::{mutated, Mutation};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// How many filters compare whole addresses.
+const BY_ADDRESS: usize = 4;
+/// How many filters there are at most. Each costs about 50 ns of every call that it has to look at, such as close(2).
+const MOST: usize = 32;
+
+/// Those that are installed, at the beginning; none is ever freed.
+static FILTERS: [AtomicPtr<Filter>; MOST] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MOST];
+
+fn all() -> impl Iterator<Item = &'static Filter> {
+    // Acquire pairs with the Release in `note`.
+    let filters = FILTERS.iter().map_while(|filter| core::ptr::NonNull::new(filter.load(Ordering::Acquire)));
+    // SAFETY: `note` leaks what it publishes, and nobody changes it.
+    filters.map(|filter| unsafe { filter.as_ref() })
+}
+
+/// Whether these calls by the instruction before the address `behind` are trapped.
+pub fn trap_at(calls: Calls, behind: usize) -> bool {
+    if mutated(Mutation::FiltersPileUp) {
+        return false;
+    }
+    let trapped = |calls: Calls| all().any(|filter| filter.calls.include(calls) && filter.traps_at(behind));
+    match calls {
+        Calls::All => trapped(Calls::OnRings) && trapped(Calls::Waits),
+        calls => trapped(calls),
+    }
+}
+
+/// How exactly the next filter says where it traps; `None` when there may be no other.
+pub fn next_precision(known: &Known) -> Option<Precision<'_>> {
+    match all().count() {
+        _ if mutated(Mutation::FiltersPileUp) => Some(Precision::Address),
+        0..BY_ADDRESS => Some(Precision::Address),
+        BY_ADDRESS..MOST => Some(Precision::PlaceInPage { exempt: &known.exempt }),
+        _ => None,
+    }
+}
+
+/// A filter was installed.
+pub fn note(mut filter: Filter) {
+    filter.program = Vec::new();
+    let filter = Box::into_raw(Box::new(filter));
+    if let Some(free) = FILTERS.iter().find(|free| free.load(Ordering::Relaxed).is_null()) {
+        // Release pairs with the Acquire in `all`.
+        free.store(filter, Ordering::Release);
+    }
+}
