@@ -68,7 +68,7 @@ pub fn enters_unseen() -> bool {
 /// Looks through everything mapped at start-up: also where instructions are left alone, since it has to be known whether one
 /// may close a descriptor. From now on [`look_again`] does the same for what is added.
 pub fn start() {
-    if leaves_all_to_the_kernel() || !owns_the_symbols() {
+    if leaves_all_to_the_kernel() || !signals::owns_the_symbols() {
         return;
     }
     match declined() {
@@ -96,14 +96,6 @@ pub fn ring_made() {
     if let Some(known) = KNOWN.lock().as_deref_mut().and_then(Option::as_mut) {
         trap_waits(known, known.objects.len());
     }
-}
-
-/// Whether the process's signal functions are the ones of this library: without them (as a drop-in liburing.so.2,
-/// which exports liburing's functions alone) a program could take SIGSYS from us and be killed by the next trap.
-fn owns_the_symbols() -> bool {
-    // SAFETY: a C string; the first definition in the process is asked for.
-    let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"sigaction".as_ptr()) };
-    first as usize == signals::wrapper_of_sigaction()
 }
 
 fn cover(known: &mut Known) {
