@@ -126,6 +126,7 @@ pub fn renew_after_fork() {
 pub fn prepare_engine() {
     // What a panic interrupted is done by the next ring.
     anyring_engine::process::notice_fork();
+    signals::action::take_back();
     let Some(mut prepared) = PREPARED.lock().filter(|prepared| !**prepared) else { return };
     open_log();
     guard_copies();

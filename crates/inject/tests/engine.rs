@@ -147,6 +147,7 @@ cases! {
     a_bad_pointer_of_a_thread_that_blocked_faults_early_is_efault: "faults" "blocked-before-the-first-ring";
     a_bad_pointer_of_a_thread_whose_maker_blocked_faults_is_efault: "faults" "blocked-by-a-maker";
     a_bad_pointer_of_a_thread_that_blocked_faults_unseen_is_efault: "faults" "blocked-unseen";
+    a_bad_pointer_behind_a_handler_set_unseen_is_efault: "faults" "handled-unseen";
 
     workers_have_the_credentials_of_the_submitter: "identity" "credentials";
     workers_have_the_directory_and_umask_of_the_submitter: "identity" "directory";

@@ -2,7 +2,7 @@
 //!
 //! Writers hold [`Lock`]; the handler of a signal reads without it, by sequence number.
 
-use super::{bit, guarded, on_signal};
+use super::{bit, guarded, on_signal, GUARDABLE};
 use crate::next::next;
 use crate::sys;
 use anyring_engine::thread::handlers;
@@ -224,6 +224,22 @@ fn installed(signal: c_int) -> Result<Action, c_int> {
     match kernel(signal, None, Some(&mut action)) {
         0.. => Ok(action),
         error => Err(-error as c_int),
+    }
+}
+
+/// Looks whether the program has set an action of a guarded signal past us: that becomes the one which is kept, and ours
+/// comes in front of it.
+pub fn take_back() {
+    let is_lost =
+        |signal: &c_int| installed(*signal).is_ok_and(|real| real.handler != on_signal as *const () as u64);
+    if guarded() == 0 || super::in_borrowed_memory() || !GUARDABLE.iter().any(is_lost) {
+        return;
+    }
+    let lock = Lock::take();
+    for signal in GUARDABLE.into_iter().filter(is_lost) {
+        let Ok(program) = installed(signal) else { continue };
+        KEPT[signal as usize].write(&lock, &program);
+        kernel(signal, Some(&real(signal, &program)), None);
     }
 }
 

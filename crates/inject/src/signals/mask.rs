@@ -2,7 +2,7 @@
 //! the thread's real mask, in thread-local memory of the initial-exec kind, which needs neither an allocation nor a
 //! lock and is thus fit for signal handlers. Only the owning thread and its handlers touch it.
 
-use super::{bit, guarded, in_borrowed_memory, index, GUARDABLE};
+use super::{action, bit, guarded, in_borrowed_memory, index, GUARDABLE};
 use crate::sys;
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::os;
@@ -73,6 +73,7 @@ pub fn open_here() -> bool {
     if !active() {
         return false;
     }
+    action::take_back();
     let mut real = 0_u64;
     let ask = [libc::SIG_BLOCK as usize, 0, &raw mut real as usize, 8, 0, 0];
     // SAFETY: the set is a local.

@@ -109,6 +109,51 @@ static void blocked_unseen(void)
 	run_thread(block_unseen);
 }
 
+static void never(int signal)
+{
+	(void)signal;
+	CHECK(!"the program handles a fault that is none of its own");
+}
+
+static sigjmp_buf before_the_fault;
+
+static void jump(int signal)
+{
+	(void)signal;
+	siglongjmp(before_the_fault, 1);
+}
+
+/* From the next call on that makes a ring, registers something, or is a thread's first. */
+static void handled_unseen(void)
+{
+	struct io_uring second;
+	struct sigaction action;
+	int *volatile bad = (int *)8;
+
+	init_ring(&ring, 8, 0);
+	expect_efault();
+	for (int round = 0; round < 2; round++) {
+		set_handler_unseen(SIGSEGV, never, 0);
+		set_handler_unseen(SIGBUS, never, 0);
+		if (round == 0)
+			init_ring(&second, 8, 0);
+		else
+			CHECK(io_uring_register(ring.ring_fd, IORING_REGISTER_PROBE, (void *)8, 1) == -EFAULT);
+		expect_efault();
+		CHECK(sigaction(SIGSEGV, NULL, &action) == 0 && action.sa_handler == never);
+	}
+	/* A fault of its own is the program's. */
+	set_handler_unseen(SIGSEGV, jump, 0);
+	io_uring_queue_exit(&second);
+	init_ring(&second, 8, 0);
+	if (sigsetjmp(before_the_fault, 1) == 0) {
+		*bad = 1;
+		CHECK(!"a fault goes on");
+	}
+	expect_efault();
+}
+
 CASES({"blocked-before-the-first-ring", blocked_before_the_first_ring},
       {"blocked-by-a-maker", blocked_by_a_maker},
-      {"blocked-unseen", blocked_unseen})
+      {"blocked-unseen", blocked_unseen},
+      {"handled-unseen", handled_unseen})
