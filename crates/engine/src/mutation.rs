@@ -278,6 +278,9 @@ mutations! {
             "Decision 10: the trampoline works on the program's stack.";
         EveryProcessGetsAFilter "every-process-gets-a-filter" Raw "a_program_without_raw_instructions_gets_no_filter",
             "Decision 10: every process gets a filter.";
+        AlternateStackStaysEnabled "alternate-stack-stays-enabled"
+            Raw "a_handler_on_the_alternate_stack_keeps_its_frames",
+            "Decision 10: a handler overwrites another one, whose call is emulated, on the alternate stack.";
         RawZeroIsIgnored "raw-zero-is-ignored" Raw "anyring_raw_0_leaves_instructions_alone",
             "Decision 10: ANYRING_RAW=0 is not heeded.";
     }

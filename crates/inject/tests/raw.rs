@@ -74,6 +74,11 @@ cases! {
     a_handler_submits_during_a_blocked_enter: "signals" "interrupted";
     leaving_blocked_enters_by_longjmp_leaks_nothing: "signals" "jumped";
     leaving_them_from_the_alternate_stack_leaks_nothing: "signals" "jumped-on-alternate-stack";
+    a_handler_on_the_alternate_stack_keeps_its_frames: "alternate" "trapped";
+    a_handler_on_the_alternate_stack_keeps_its_frames_during_patched_calls: "alternate" "patched";
+    jumping_over_two_handlers_leaves_the_alternate_stack: "alternate" "trapped-jumps";
+    jumping_over_two_handlers_from_patched_calls_leaves_the_alternate_stack: "alternate" "patched-jumps";
+    a_call_on_the_alternate_stack_changes_mask_and_registers_as_natively: "alternate" "looks";
     threads_trap_at_the_same_time: "signals" "threads";
     an_unhandled_trap_of_the_program_kills_it: "signals" "dies-by-own-filter" dies by SIGSYS;
     a_blocked_trap_of_the_program_kills_it: "signals" "dies-blocking-own-filter" dies by SIGSYS;

@@ -31,9 +31,10 @@ const ON_RINGS: [(i64, usize); 6] = [
     (libc::SYS_epoll_ctl, 2),
     (libc::SYS_fcntl, 0),
 ];
-/// Numbers that are trapped whatever their arguments: rare ones that may concern rings or our handler. A mask that blocked
-/// SIGSYS would make the next trap kill the program.
-const ALWAYS: [i64; 3] = [libc::SYS_close_range, libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask];
+/// Numbers that are trapped whatever their arguments: rare ones that may concern rings, our handler, or where a patched call
+/// may be made. A mask that blocked SIGSYS would make the next trap kill the program.
+const ALWAYS: [i64; 4] =
+    [libc::SYS_close_range, libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask, libc::SYS_sigaltstack];
 
 /// Builds the programs that trap the calls of [`crate::dispatch`], but for waits, at `objects`: as few as the length
 /// limit allows.

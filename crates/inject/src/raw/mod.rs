@@ -32,6 +32,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{sock_filter, sock_fprog};
 use object::{Known, Object};
 
+pub use stack::{leaving_by_jump, note_alternate};
+
 /// What was scanned so far. Taken in the constructor, after dlopen and with the first ring, by threads that hold no
 /// other lock of ours; taking it fails in a handler that interrupted one of these. A trapped call that is to be
 /// patched takes it only if it is free.

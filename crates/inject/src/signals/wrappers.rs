@@ -3,12 +3,12 @@
 use super::action::{self, Action, SIGACTION};
 use super::{bit, guarded, mask};
 use crate::next::{missing, next};
-use crate::{entry, sys};
+use crate::{entry, raw, sys};
 use anyring_engine::forced::{point, Point};
 use anyring_engine::mutation::{mutated, Mutation};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
-use libc::{sighandler_t, sigset_t};
+use libc::{sighandler_t, sigset_t, stack_t};
 
 next! {
     SIGNAL = c"signal": fn(c_int, sighandler_t) -> sighandler_t;
@@ -20,6 +20,7 @@ next! {
     SIGINTERRUPT = c"siginterrupt": fn(c_int, c_int) -> c_int;
     SIGPROCMASK = c"sigprocmask": fn(c_int, *const sigset_t, *mut sigset_t) -> c_int;
     PTHREAD_SIGMASK = c"pthread_sigmask": fn(c_int, *const sigset_t, *mut sigset_t) -> c_int;
+    SIGALTSTACK = c"sigaltstack": fn(*const stack_t, *mut stack_t) -> c_int;
     SIGSUSPEND = c"sigsuspend": fn(*const sigset_t) -> c_int;
     SIGPENDING = c"sigpending": fn(*mut sigset_t) -> c_int;
 }
@@ -306,6 +307,21 @@ pub unsafe extern "C-unwind" fn sigprocmask(how: c_int, set: *const sigset_t, ol
 pub unsafe extern "C-unwind" fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
     // SAFETY: the caller's own arguments.
     PTHREAD_SIGMASK.get().map_or(libc::ENOSYS, |next| unsafe { change_mask(next, how, set, old) })
+}
+
+/// sigaltstack(2): where it is has to be known to patched calls.
+///
+/// # Safety
+/// As libc's `sigaltstack`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn sigaltstack(new: *const stack_t, old: *mut stack_t) -> c_int {
+    // SAFETY: the caller's own arguments.
+    let answer = SIGALTSTACK.get().map_or_else(missing, |next| unsafe { next(new, old) });
+    if answer == 0 && !new.is_null() {
+        // SAFETY: the kernel has just read it.
+        raw::note_alternate(unsafe { &*new });
+    }
+    answer
 }
 
 /// sigsuspend(2).
