@@ -278,6 +278,8 @@ mutations! {
             "Decision 10: the trampoline works on the program's stack.";
         EveryProcessGetsAFilter "every-process-gets-a-filter" Raw "a_program_without_raw_instructions_gets_no_filter",
             "Decision 10: every process gets a filter.";
+        TrapsKill "traps-kill" Raw "a_plugin_is_loaded_while_a_thread_blocks_everything",
+            "Decision 10: calls of a thread that blocks SIGSYS are trapped.";
         AlternateStackStaysEnabled "alternate-stack-stays-enabled"
             Raw "a_handler_on_the_alternate_stack_keeps_its_frames",
             "Decision 10: a handler overwrites another one, whose call is emulated, on the alternate stack.";

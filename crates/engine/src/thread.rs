@@ -3,8 +3,10 @@
 
 mod count;
 pub mod handlers;
+mod masks;
 
 pub use count::{exiting, reset_after_fork};
+pub use masks::another_blocks;
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, Os, Sys};

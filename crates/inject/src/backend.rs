@@ -103,7 +103,7 @@ pub fn quieten_panics() {
 }
 
 /// Opens the log where `ANYRING_LOG` names one: before the first ring, or for what is to be said earlier.
-fn open_log() {
+pub fn open_log() {
     static OPENED: AtomicBool = AtomicBool::new(false);
     if let Some(path) = variable("ANYRING_LOG").filter(|_| !OPENED.swap(true, Ordering::Relaxed)) {
         let _ = log::open(&path);

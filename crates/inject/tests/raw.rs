@@ -135,6 +135,24 @@ fn a_plugin_is_looked_through_when_it_is_loaded() {
 }
 
 #[test]
+fn a_plugin_is_loaded_while_a_thread_blocks_everything() {
+    const NAME: &str = "a_plugin_is_loaded_while_a_thread_blocks_everything";
+    if let Some(reason) = obstacle() {
+        return skip(NAME, reason);
+    }
+    let plugins = scratch("raw").join("blocked-plugins");
+    std::fs::create_dir_all(&plugins).expect("a folder");
+    compile("plugin", "blocked-plugins/libplugin.so", &["-shared", "-fPIC"]);
+    let run_path = format!("-Wl,--enable-new-dtags,-rpath,{}", plugins.display());
+    let (program, log) = (compile("blocked", NAME, &[&run_path]), plugins.join("log"));
+    same_both_ways(&program, &[], None);
+    let output = trapped(&program).env("ANYRING_LOG", &log).output().expect("run it");
+    assert!(output.status.success(), "{}", text(&output));
+    let told = std::fs::read_to_string(&log).expect("read the log");
+    assert!(told.contains("instructions are left alone"), "{told}");
+}
+
+#[test]
 fn a_program_linked_with_liburing_gets_no_filter() {
     const NAME: &str = "a_program_linked_with_liburing_gets_no_filter";
     if let Some(reason) = obstacle().or_else(no_liburing) {

@@ -26,7 +26,7 @@ use crate::environment::variable_os;
 use crate::{backend, descriptor, signals, sys};
 use anyring_engine::lock::Lock;
 use anyring_engine::mutation::{mutated, Mutation};
-use anyring_engine::{os, process};
+use anyring_engine::{log, os, process, thread};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{sock_filter, sock_fprog};
@@ -130,6 +130,12 @@ fn trap_calls(objects: &[Object]) -> bool {
     }
     if !os::kernel_copies() {
         backend::guard_copies(); // the wrappers around a guarded signal read the program's memory from now on
+    }
+    // A trap is a signal that kills where it is blocked. From the guard on no thread comes to block it, but one may have.
+    if thread::another_blocks(libc::SIGSYS) && !mutated(Mutation::TrapsKill) {
+        backend::open_log();
+        log::line("instructions are left alone: a thread that is not in the engine blocks SIGSYS");
+        return false;
     }
     let mut all = true;
     for program in filter::programs(objects) {
