@@ -1,8 +1,10 @@
-//! The engine's mutex: a futex word and the holder's thread pointer, so that re-entry by the same thread (a signal
-//! handler that submits while the interrupted code was submitting) is recognised instead of hanging.
+//! The engine's mutex: a futex word and the holder's thread pointer, so that re-entry by the same thread is recognised
+//! instead of hanging. Signal handlers wait until their thread holds none (`thread::handlers`), but for those that the
+//! program set past us.
 
 use crate::sync::{
-    constructor, fence_after_swap, futex_wait, futex_wake_one, thread_pointer, AtomicUsize, Ordering, SPINS,
+    constructor, fence_after_swap, futex_wait, futex_wake_one, hold, let_go, thread_pointer, AtomicUsize, Ordering,
+    SPINS,
 };
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -38,9 +40,11 @@ impl<T> Lock<T> {
     /// Waits for the lock; `None` when this very thread holds it already.
     #[inline]
     pub fn lock(&self) -> Option<Held<'_, T>> {
+        hold();
         // Acquire pairs with the Release swap in `drop`.
         if self.word.compare_exchange(FREE, thread_pointer(), Ordering::Acquire, Ordering::Relaxed).is_err() {
             if self.held_by_me() {
+                let_go();
                 return None;
             }
             self.wait();
@@ -51,8 +55,12 @@ impl<T> Lock<T> {
     /// The lock if it is free now.
     #[inline]
     pub fn try_lock(&self) -> Option<Held<'_, T>> {
+        hold();
         // Acquire pairs with the Release swap in `drop`.
-        self.word.compare_exchange(FREE, thread_pointer(), Ordering::Acquire, Ordering::Relaxed).ok()?;
+        if self.word.compare_exchange(FREE, thread_pointer(), Ordering::Acquire, Ordering::Relaxed).is_err() {
+            let_go();
+            return None;
+        }
         Some(Held { lock: self })
     }
 
@@ -144,6 +152,7 @@ impl<T> Drop for Held<'_, T> {
         if self.lock.word.swap(FREE, Ordering::Release) & CONTENDED != 0 {
             futex_wake_one(&self.lock.word);
         }
+        let_go();
     }
 }
 

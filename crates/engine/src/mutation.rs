@@ -66,8 +66,8 @@ mutations! {
     "ring" {
         OverflowPostsTwice "overflow-posts-twice" Case "overflow::every_cqe_is_delivered_in_order",
             "A CQE that overflows is kept twice.";
-        HandlersSqesForgotten "handlers-sqes-forgotten" Engine "a_handler_submits_to_the_ring_it_interrupts",
-            "Decision 11: what a signal handler submits in the middle of a submission is forgotten.";
+        HandlersSqesForgotten "handlers-sqes-forgotten" Engine "an_unseen_handler_submits_to_the_ring_it_interrupts",
+            "Decision 11: what a signal handler that was set past us submits in the middle of a submission is forgotten.";
         LocksStayHeldAfterFork "locks-stay-held-after-fork" Engine "a_fork_while_threads_hold_locks_leaves_none_held",
             "Decision 11: a forked child inherits locks that nobody gives back.";
         DeadHolderKeepsTheLock "dead-holder-keeps-the-lock"
@@ -259,6 +259,8 @@ mutations! {
             "io_uring_get_sqe(3) hands out an SQE more than the SQ has.";
     }
     "signals" {
+        HandlersInterruptTheEngine "handlers-interrupt-the-engine" Engine "a_handler_closes_what_its_thread_submits",
+            "Decision 11: a signal handler runs in the middle of a call.";
         ProgramTakesSigsys "program-takes-sigsys" Raw "a_filter_and_sigsys_handler_of_the_program_work",
             "Decision 10: the program sets the real action of SIGSYS.";
         ProgramBlocksSigsys "program-blocks-sigsys" Raw "blocked_and_ignored_sigsys_stays_so_for_the_program",
@@ -278,6 +280,11 @@ mutations! {
             "Decision 10: the trampoline works on the program's stack.";
         EveryProcessGetsAFilter "every-process-gets-a-filter" Raw "a_program_without_raw_instructions_gets_no_filter",
             "Decision 10: every process gets a filter.";
+        TrapsKill "traps-kill" Raw "a_plugin_is_loaded_while_a_thread_blocks_everything",
+            "Decision 10: calls of a thread that blocks SIGSYS are trapped.";
+        AlternateStackStaysEnabled "alternate-stack-stays-enabled"
+            Raw "a_handler_on_the_alternate_stack_keeps_its_frames",
+            "Decision 10: a handler overwrites another one, whose call is emulated, on the alternate stack.";
         RawZeroIsIgnored "raw-zero-is-ignored" Raw "anyring_raw_0_leaves_instructions_alone",
             "Decision 10: ANYRING_RAW=0 is not heeded.";
     }

@@ -2,6 +2,7 @@
 //! a simulated futex in place of this module.
 
 use crate::os::{Os, Sys};
+pub use crate::thread::handlers::{hold, let_go};
 pub use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Rounds that a thread spins for a lock before it sleeps.

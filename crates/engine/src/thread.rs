@@ -2,8 +2,11 @@
 //! delivered to them instead of to the program's threads.
 
 mod count;
+pub mod handlers;
+mod masks;
 
 pub use count::{exiting, reset_after_fork};
+pub use masks::another_blocks;
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, Os, Sys};
@@ -60,7 +63,7 @@ fn change_mask(mask: u64) -> u64 {
     let mut old = 0u64;
     let args = [libc::SIG_SETMASK as usize, &mask as *const u64 as usize, &mut old as *mut u64 as usize, 8, 0, 0];
     syscall(libc::SYS_rt_sigprocmask, args);
-    old
+    old & !handlers::deferred()
 }
 
 /// What a new thread of ours leaves open.

@@ -103,7 +103,7 @@ pub fn quieten_panics() {
 }
 
 /// Opens the log where `ANYRING_LOG` names one: before the first ring, or for what is to be said earlier.
-fn open_log() {
+pub fn open_log() {
     static OPENED: AtomicBool = AtomicBool::new(false);
     if let Some(path) = variable("ANYRING_LOG").filter(|_| !OPENED.swap(true, Ordering::Relaxed)) {
         let _ = log::open(&path);
@@ -126,6 +126,7 @@ pub fn renew_after_fork() {
 pub fn prepare_engine() {
     // What a panic interrupted is done by the next ring.
     anyring_engine::process::notice_fork();
+    signals::action::take_back();
     let Some(mut prepared) = PREPARED.lock().filter(|prepared| !**prepared) else { return };
     open_log();
     guard_copies();

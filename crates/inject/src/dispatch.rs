@@ -9,7 +9,7 @@ use anyring_abi::{
 use anyring_engine::Errno;
 
 /// The numbers that [`call`] treats in some way of its own. Every other one may go straight to the kernel.
-pub const NUMBERS: [i64; 28] = [
+pub const NUMBERS: [i64; 29] = [
     NR_IO_URING_SETUP,
     NR_IO_URING_ENTER,
     NR_IO_URING_REGISTER,
@@ -38,6 +38,7 @@ pub const NUMBERS: [i64; 28] = [
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigsuspend,
+    libc::SYS_sigaltstack,
 ];
 
 /// No ring, since the program would enter it past us: what the kernel refuses with, or EPERM where it would not.
@@ -69,6 +70,14 @@ pub fn call(number: i64, args: [usize; 6]) -> isize {
         libc::SYS_rt_sigprocmask => entry::answer_any(|| signals::mask::system_call(args)),
         libc::SYS_rt_sigsuspend => {
             signals::mask::with_temporary(a as *const u64, b, |mask| kernel(number, [mask as usize, b, c, d, e, f]))
+        }
+        libc::SYS_sigaltstack => {
+            let answer = kernel(number, args);
+            if answer == 0 && a != 0 {
+                // SAFETY: the kernel has just read it.
+                raw::note_alternate(unsafe { &*(a as *const libc::stack_t) });
+            }
+            answer
         }
         libc::SYS_mmap => {
             let mut really = Ok(args);

@@ -4,7 +4,7 @@
 //! io_uring_register(2), the answer as the kernel's register would hold it (a value, or `-errno`), errno untouched.
 //! Nothing here may be called while a lock of ours is held.
 
-use crate::{backend, descriptor, entry, sys};
+use crate::{backend, descriptor, entry, signals, sys};
 use anyring_abi::{
     Params, NR_IO_CANCEL, NR_IO_DESTROY, NR_IO_GETEVENTS, NR_IO_PGETEVENTS, NR_IO_SETUP, NR_IO_SUBMIT,
     NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP,
@@ -73,6 +73,7 @@ pub fn register(fd: u32, opcode: u32, arg: *mut c_void, nr_args: u32) -> isize {
     }
     let serve = || {
         point(Point::RegisterDoor);
+        signals::action::take_back(); // what is registered is copied, and no call that has to be fast
         if fd == u32::MAX {
             // A call without a ring may come before the first one.
             backend::prepare_engine();

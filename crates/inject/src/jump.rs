@@ -1,7 +1,7 @@
 //! longjmp(3) and its relatives: a signal handler that jumps out of a wait leaves nothing behind there.
 
 use crate::next::next;
-use crate::{door, entry};
+use crate::{door, entry, raw};
 use core::ffi::{c_int, c_void};
 
 next! {
@@ -19,7 +19,10 @@ macro_rules! jumps {
         /// As longjmp(3): the environment was filled by a function that has not returned.
         #[cfg_attr(not(test), no_mangle)]
         pub unsafe extern "C-unwind" fn $name(environment: *mut c_void, value: c_int) {
-            entry::aside(door::leaving_by_jump);
+            entry::aside(|| {
+                door::leaving_by_jump();
+                raw::leaving_by_jump();
+            });
             if let Some(next) = $next.get() {
                 // SAFETY: the caller's own arguments; this frame holds nothing that would have to be dropped.
                 unsafe { next(environment, value) }

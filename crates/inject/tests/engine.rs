@@ -129,6 +129,26 @@ cases! {
     rings_of_killed_children_leave_nothing: "leftovers" "killed-child";
     no_files_are_left: "leftovers" "files";
 
+    a_handler_closes_what_its_thread_submits: "interrupted" "closes";
+    a_handler_closes_by_syscall_what_its_thread_submits: "interrupted" "closes-by-syscall";
+    a_handler_replaces_what_its_thread_submits: "interrupted" "replaces";
+    a_handler_closes_a_range_of_what_its_thread_submits: "interrupted" "closes-range";
+    a_handler_shuts_down_what_its_thread_submits: "interrupted" "shuts-down";
+    a_handler_closes_the_ring_to_which_its_thread_submits: "interrupted" "closes-ring";
+    a_handler_enters_the_ring_to_which_its_thread_submits: "interrupted" "enters";
+    a_handler_registers_with_the_ring_to_which_its_thread_submits: "interrupted" "registers";
+    a_handler_forks_while_its_thread_submits: "interrupted" "forks";
+    a_handler_starts_a_program_while_its_thread_submits: "interrupted" "spawns";
+    a_handler_jumps_out_of_a_submission: "interrupted" "jumps";
+    a_handler_of_many_signals_loses_none: "interrupted" "queues";
+    a_handler_submits_to_the_context_it_interrupts: "interrupted" "io-submit";
+    a_handler_destroys_the_context_it_interrupts: "interrupted" "io-destroy";
+
+    a_bad_pointer_of_a_thread_that_blocked_faults_early_is_efault: "faults" "blocked-before-the-first-ring";
+    a_bad_pointer_of_a_thread_whose_maker_blocked_faults_is_efault: "faults" "blocked-by-a-maker";
+    a_bad_pointer_of_a_thread_that_blocked_faults_unseen_is_efault: "faults" "blocked-unseen";
+    a_bad_pointer_behind_a_handler_set_unseen_is_efault: "faults" "handled-unseen";
+
     workers_have_the_credentials_of_the_submitter: "identity" "credentials";
     workers_have_the_directory_and_umask_of_the_submitter: "identity" "directory";
     a_chain_that_nobody_waits_for_stays_its_submitters: "identity" "chain";
@@ -189,6 +209,7 @@ cases! {
     each_read_finds_an_event_that_was_there_already: "transfers" "inotify";
 
     a_handler_submits_to_the_ring_it_interrupts: "handlers" "submits";
+    an_unseen_handler_submits_to_the_ring_it_interrupts: "handlers" "submits-unseen";
     a_handler_waits_on_the_ring_it_interrupts: "handlers" "waits";
     a_handler_waits_on_another_ring: "handlers" "waits-elsewhere";
     a_handler_jumps_out_of_a_wait_after_its_own: "handlers" "jumps-after-a-wait";

@@ -74,6 +74,11 @@ cases! {
     a_handler_submits_during_a_blocked_enter: "signals" "interrupted";
     leaving_blocked_enters_by_longjmp_leaks_nothing: "signals" "jumped";
     leaving_them_from_the_alternate_stack_leaks_nothing: "signals" "jumped-on-alternate-stack";
+    a_handler_on_the_alternate_stack_keeps_its_frames: "alternate" "trapped";
+    a_handler_on_the_alternate_stack_keeps_its_frames_during_patched_calls: "alternate" "patched";
+    jumping_over_two_handlers_leaves_the_alternate_stack: "alternate" "trapped-jumps";
+    jumping_over_two_handlers_from_patched_calls_leaves_the_alternate_stack: "alternate" "patched-jumps";
+    a_call_on_the_alternate_stack_changes_mask_and_registers_as_natively: "alternate" "looks";
     threads_trap_at_the_same_time: "signals" "threads";
     an_unhandled_trap_of_the_program_kills_it: "signals" "dies-by-own-filter" dies by SIGSYS;
     a_blocked_trap_of_the_program_kills_it: "signals" "dies-blocking-own-filter" dies by SIGSYS;
@@ -141,6 +146,24 @@ fn plugins_that_come_and_go_add_few_filters() {
     }
     let run_path = format!("-Wl,--enable-new-dtags,-rpath,{}", scratch("raw").display());
     same_both_ways(&compile("reloads", NAME, &[&run_path]), &[], None);
+}
+
+#[test]
+fn a_plugin_is_loaded_while_a_thread_blocks_everything() {
+    const NAME: &str = "a_plugin_is_loaded_while_a_thread_blocks_everything";
+    if let Some(reason) = obstacle() {
+        return skip(NAME, reason);
+    }
+    let plugins = scratch("raw").join("blocked-plugins");
+    std::fs::create_dir_all(&plugins).expect("a folder");
+    compile("plugin", "blocked-plugins/libplugin.so", &["-shared", "-fPIC"]);
+    let run_path = format!("-Wl,--enable-new-dtags,-rpath,{}", plugins.display());
+    let (program, log) = (compile("blocked", NAME, &[&run_path]), plugins.join("log"));
+    same_both_ways(&program, &[], None);
+    let output = trapped(&program).env("ANYRING_LOG", &log).output().expect("run it");
+    assert!(output.status.success(), "{}", text(&output));
+    let told = std::fs::read_to_string(&log).expect("read the log");
+    assert!(told.contains("instructions are left alone"), "{told}");
 }
 
 #[test]

@@ -7,6 +7,7 @@
 
 use super::{check, syscall};
 use crate::mutation::{mutated, Mutation};
+use crate::thread::handlers;
 use crate::Errno;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -136,6 +137,7 @@ fn copy(to: usize, from: usize, bytes: usize, write: bool) -> Result<(), Errno> 
     }
     #[cfg(target_arch = "x86_64")]
     if HANDLER.load(Ordering::Acquire) {
+        handlers::see();
         // SAFETY: a fault in the routine is answered by its error exit (the handler is installed), and a side that is
         // ours is valid for `bytes`, as the callers below make sure.
         let missing = unsafe { anyring_user_copy(to, from, bytes) };
@@ -204,6 +206,7 @@ impl GuardedWords {
     pub fn load(address: usize) -> Result<u32, Errno> {
         #[cfg(target_arch = "x86_64")]
         if HANDLER.load(Ordering::Acquire) {
+            handlers::see();
             // SAFETY: a fault is answered by the error exit, which no 32-bit value can look like.
             let value = unsafe { anyring_user_load(address) };
             core::sync::atomic::compiler_fence(Ordering::Acquire);
@@ -217,6 +220,7 @@ impl GuardedWords {
     pub fn store(address: usize, value: u32) -> Result<(), Errno> {
         #[cfg(target_arch = "x86_64")]
         if HANDLER.load(Ordering::Acquire) {
+            handlers::see();
             core::sync::atomic::compiler_fence(Ordering::Release);
             // SAFETY: a fault is answered by the error exit.
             let failed = unsafe { anyring_user_store(address, value) };
@@ -238,6 +242,7 @@ pub fn check_writable(address: u64, bytes: u64) -> Result<(), Errno> {
 fn touch(address: u64) -> Result<(), Errno> {
     #[cfg(target_arch = "x86_64")]
     if HANDLER.load(Ordering::Acquire) {
+        handlers::see();
         // SAFETY: a fault is answered by the error exit, and the word keeps its value.
         let failed = unsafe { anyring_user_touch(address as usize) };
         return if failed == 0 { Ok(()) } else { Err(Errno::FAULT) };

@@ -25,6 +25,11 @@ pub fn fence_after_swap() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
+/// No signals here.
+pub fn hold() {}
+/// See [`hold`].
+pub fn let_go() {}
+
 loom::lazy_static! {
     /// All sleepers: whoever is woken for nothing looks again, as with the real one.
     static ref FUTEX: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());

@@ -35,9 +35,10 @@ const ON_RINGS: [(i64, usize); 6] = [
     (libc::SYS_epoll_ctl, 2),
     (libc::SYS_fcntl, 0),
 ];
-/// Numbers that are trapped whatever their arguments: rare ones that may concern rings or our handler. A mask that blocked
-/// SIGSYS would make the next trap kill the program.
-const ALWAYS: [i64; 3] = [libc::SYS_close_range, libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask];
+/// Numbers that are trapped whatever their arguments: rare ones that may concern rings, our handler, or where a patched call
+/// may be made. A mask that blocked SIGSYS would make the next trap kill the program.
+const ALWAYS: [i64; 4] =
+    [libc::SYS_close_range, libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask, libc::SYS_sigaltstack];
 /// Waits of which a filter cannot see whether a ring is among their descriptors.
 const WAITS: [i64; 2] = [libc::SYS_poll, libc::SYS_ppoll];
 /// Those whose first argument has to reach to the numbers of rings.

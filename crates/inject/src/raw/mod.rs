@@ -28,12 +28,14 @@ use crate::environment::variable_os;
 use crate::{backend, descriptor, signals, sys};
 use anyring_engine::lock::Lock;
 use anyring_engine::mutation::{mutated, Mutation};
-use anyring_engine::{log, os, process};
+use anyring_engine::{log, os, process, thread};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};
 use filter::Calls;
 use libc::{sock_filter, sock_fprog};
 use object::Known;
+
+pub use stack::{leaving_by_jump, note_alternate};
 
 /// What was scanned so far. Taken in the constructor, after dlopen and with the first ring, by threads that hold no
 /// other lock of ours; taking it fails in a handler that interrupted one of these. A trapped call that is to be
@@ -71,7 +73,7 @@ pub fn enters_unseen() -> bool {
 /// Looks through everything mapped at start-up: also where instructions are left alone, since it has to be known whether one
 /// may close a descriptor. From now on [`look_again`] does the same for what is added.
 pub fn start() {
-    if leaves_all_to_the_kernel() || !owns_the_symbols() {
+    if leaves_all_to_the_kernel() || !signals::owns_the_symbols() {
         return;
     }
     match declined() {
@@ -101,14 +103,6 @@ pub fn ring_made() {
             trap(known, 0, Calls::Waits);
         }
     }
-}
-
-/// Whether the process's signal functions are the ones of this library: without them (as a drop-in liburing.so.2,
-/// which exports liburing's functions alone) a program could take SIGSYS from us and be killed by the next trap.
-fn owns_the_symbols() -> bool {
-    // SAFETY: a C string; the first definition in the process is asked for.
-    let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"sigaction".as_ptr()) };
-    first as usize == signals::wrapper_of_sigaction()
 }
 
 fn cover(known: &mut Known) {
@@ -170,6 +164,12 @@ fn traps_are_possible() -> bool {
     }
     if !os::kernel_copies() {
         backend::guard_copies(); // the wrappers around a guarded signal read the program's memory from now on
+    }
+    // A trap is a signal that kills where it is blocked. From the guard on no thread comes to block it, but one may have.
+    if thread::another_blocks(libc::SIGSYS) && !mutated(Mutation::TrapsKill) {
+        backend::open_log();
+        log::line("instructions are left alone: a thread that is not in the engine blocks SIGSYS");
+        return false;
     }
     true
 }

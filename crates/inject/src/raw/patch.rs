@@ -53,7 +53,9 @@ static COUNTERS: [Counter; COUNTED] =
 
 /// Reads `ANYRING_PATCH`. Before the first trap.
 pub fn prepare() {
-    let declined = crate::environment::variable_os("ANYRING_PATCH").is_some_and(|value| value == "0");
+    const LAHF: u32 = 1; // not in the first processors of the kind
+    let declined = crate::environment::variable_os("ANYRING_PATCH").is_some_and(|value| value == "0")
+        || core::arch::x86_64::__cpuid(0x8000_0001).ecx & LAHF == 0;
     ENABLED.store(!declined, Ordering::Relaxed);
 }
 
@@ -185,6 +187,21 @@ fn store(jump: &Jump, island: usize) -> Result<(), &'static str> {
 pub unsafe extern "C" fn patched() {
     asm_on_registers!(
         "endbr64",
+        // On its alternate signal stack, where that is known: the instruction itself, which traps. The flags are in rax
+        // meanwhile.
+        "lahf",
+        "seto al",
+        "mov rcx, [rip + anyring_thread_stack@GOTTPOFF]",
+        "cmp rsp, fs:[rcx + {hint_alternate_top}]",
+        "jae 7f",
+        "cmp rsp, fs:[rcx + {hint_alternate}]",
+        "jb 7f",
+        "add al, 127", // sets the overflow flag where al is 1
+        "sahf",
+        "jmp 9f",
+        "7:",
+        "add al, 127",
+        "sahf",
         // A hint counts if its complement and this process add up to -1.
         "mov rax, [rip + anyring_thread_stack@GOTTPOFF]",
         "mov eax, fs:[rax + {hint_process}]",
@@ -223,6 +240,7 @@ pub unsafe extern "C" fn patched() {
         "mov [rsp + {rax}], rax",
         "mov [rsp + {rip}], rcx",
         "mov qword ptr [rsp + {patch}], 0",
+        "mov qword ptr [rsp + {context}], 0",
         "mov [rsp + {rdi}], rdi",
         "mov [rsp + {rsi}], rsi",
         "mov [rsp + {rdx}], rdx",
@@ -237,6 +255,8 @@ pub unsafe extern "C" fn patched() {
         "mov [rsp + {r15}], r15",
         "jmp {trampoline}";
         hint_process = const offset_of!(Hint, not_process),
+        hint_alternate = const offset_of!(Hint, alternate),
+        hint_alternate_top = const offset_of!(Hint, alternate_top),
         hint_slot = const offset_of!(Hint, slot),
         hint_thread = const offset_of!(Hint, thread),
         process = sym signals::PROCESS,

@@ -9,6 +9,14 @@
 //! thread that ended in the middle of one is noticed when the stacks run out. This only concerns the stack: what the
 //! engine held at that moment, the ring's lock say, stays held.
 //!
+//! To the kernel a thread on one of these is off its alternate signal stack: the next handler would begin at the top of that,
+//! over the frames of one that is there and whose call is emulated. So for a call from there the alternate stack is disabled
+//! meanwhile, and a handler then runs on the stack of ours. The trap returns with all signals blocked until that is done. Its
+//! frame stays where it is: its rt_sigreturn(2) ends the emulation, too, and takes stack and alternate stack back in one
+//! step. A handler that jumps away has it
+//! enabled before ([`leaving_by_jump`]), or by the next trap of the thread. A patched call from an alternate stack is left to
+//! the trap: the hint says where that is, as sigaltstack(2) was last heard to set it.
+//!
 //! A patched call (see [`super::patch`]) takes its stack without a system call and without changing a flag: by the
 //! thread's [`Hint`], which [`take`] leaves in thread-local memory. Whoever swaps a 1 into `busy` has the stack, then
 //! fills in `trapped_at`, and `owner` last, since only a slot with an owner can be recognised as abandoned. A handler
@@ -16,9 +24,11 @@
 
 use crate::signals::action::thread_lives;
 use crate::{signals, sys};
+use anyring_engine::mutation::{mutated, Mutation};
 use core::mem::offset_of;
 use core::ops::Range;
-use core::sync::atomic::{compiler_fence, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{compiler_fence, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use libc::stack_t;
 
 /// Usable bytes of a stack: handlers of the program that interrupt an emulation run on it too.
 pub const SIZE: usize = 1 << 20;
@@ -41,6 +51,8 @@ pub struct Slot {
     base: AtomicUsize,
     /// The thread whose [`Hint`] leads here, which others leave it to as long as there are enough.
     keeper: AtomicU32,
+    /// The alternate signal stack that is disabled meanwhile (address, size, flags); size 0 for none.
+    alternate: [AtomicUsize; 3],
 }
 
 /// Offsets for the assembly. A store of 8 zero bytes at `OWNER` gives the slot back.
@@ -53,6 +65,8 @@ pub const FLAGS: usize = offset_of!(Slot, flags);
 pub const TRAPPED_AT: usize = offset_of!(Slot, trapped_at);
 /// See [`OWNER`].
 pub const BASE: usize = offset_of!(Slot, base);
+/// See [`OWNER`]: the size of the alternate signal stack, to be cleared when that is enabled again.
+pub const ALTERNATE_SIZE: usize = offset_of!(Slot, alternate) + 8;
 const _: () = assert!(OWNER.is_multiple_of(8) && BUSY == OWNER + 4);
 
 /// Which stack a thread took last. In thread-local memory of the initial-exec kind; only the owning thread and its
@@ -65,6 +79,10 @@ pub struct Hint {
     pub thread: u32,
     /// The complement of the process's id: after a fork a hint names a thread of the parent's.
     pub not_process: u32,
+    /// The thread's alternate signal stack, from here up to `alternate_top`; both 0 for none.
+    pub alternate: usize,
+    /// See `alternate`.
+    pub alternate_top: usize,
 }
 
 core::arch::global_asm!(
@@ -88,19 +106,23 @@ static SLOTS: [Slot; STACKS] = [const {
         trapped_at: AtomicUsize::new(0),
         base: AtomicUsize::new(0),
         keeper: AtomicU32::new(0),
+        alternate: [const { AtomicUsize::new(0) }; 3],
     }
 }; STACKS];
 /// Slots from here on were never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// Takes a stack for the calling thread, which trapped with stack pointer `trapped_at` and `flags`; `alternate` is
-/// its alternate signal stack. `None` when there is none. Async-signal-safe.
-pub fn take(trapped_at: usize, flags: u64, alternate: Range<usize>) -> Option<&'static Slot> {
+/// its alternate signal stack, as it will be again. `None` when there is none. Async-signal-safe.
+pub fn take(trapped_at: usize, flags: u64, alternate: &mut stack_t) -> Option<&'static Slot> {
     let me = sys::thread_id() as u32;
     let used = &SLOTS[..USED.load(Ordering::Relaxed).min(STACKS)];
     let mut is_nested = false;
     for slot in used.iter().filter(|slot| slot.owner.load(Ordering::Relaxed) == me) {
-        if slot.is_abandoned(trapped_at, used, &alternate) {
+        if slot.is_abandoned(trapped_at, used, alternate) {
+            if let Some(disabled) = slot.disabled_alternate() {
+                *alternate = disabled;
+            }
             slot.give_back();
         } else {
             is_nested = true;
@@ -114,6 +136,9 @@ pub fn take(trapped_at: usize, flags: u64, alternate: Range<usize>) -> Option<&'
     slot.trapped_at.store(trapped_at, Ordering::Relaxed);
     // Release keeps it behind the stores above, for a handler on this thread that calls `is_abandoned`.
     slot.owner.store(me, Ordering::Release);
+    if !is_nested {
+        note_alternate(alternate);
+    }
     // Else the hint stays on a stack in use: as long as that may be an abandoned one, every call has to come here.
     if !is_nested {
         remember(slot, me);
@@ -175,6 +200,43 @@ fn hint() -> *mut Hint {
     hint
 }
 
+/// The calling thread's alternate signal stack is this one from now on.
+pub fn note_alternate(alternate: &stack_t) {
+    let Range { start, end } = range_of(alternate);
+    let hint = hint();
+    // SAFETY: thread-local memory, which only this thread and its handlers touch.
+    unsafe { ((*hint).alternate, (*hint).alternate_top) = (start, end) };
+}
+
+/// Where an alternate signal stack is.
+fn range_of(alternate: &stack_t) -> Range<usize> {
+    match alternate.ss_flags & libc::SS_DISABLE {
+        0 => {
+            let start = alternate.ss_sp as usize;
+            start..start.wrapping_add(alternate.ss_size)
+        }
+        _ => 0..0,
+    }
+}
+
+/// Some slot has kept an alternate signal stack.
+static DISABLED: AtomicBool = AtomicBool::new(false);
+
+/// The calling thread is about to leave by longjmp(3), perhaps a handler whose call is emulated: its alternate signal stack is
+/// enabled.
+pub fn leaving_by_jump() {
+    if !DISABLED.load(Ordering::Relaxed) {
+        return;
+    }
+    let me = sys::thread_id() as u32;
+    for slot in SLOTS.iter().filter(|slot| slot.owner.load(Ordering::Relaxed) == me) {
+        if let Some(alternate) = slot.disabled_alternate() {
+            // SAFETY: what the program had set; refused while the thread is on it.
+            unsafe { sys::call(libc::SYS_sigaltstack, [&raw const alternate as usize, 0, 0, 0, 0, 0]) };
+        }
+    }
+}
+
 fn reclaim_from_the_dead() {
     for slot in &SLOTS {
         let owner = slot.owner.load(Ordering::Relaxed);
@@ -191,9 +253,30 @@ fn reclaim_from_the_dead() {
 impl Slot {
     /// Makes the slot free. Only for whoever has it.
     fn give_back(&self) {
+        self.alternate[1].store(0, Ordering::Relaxed);
         self.owner.store(0, Ordering::Relaxed);
         // Release pairs with the Acquire in `claim`.
         self.busy.store(0, Ordering::Release);
+    }
+
+    /// Notes that `alternate` is to be disabled while the slot is in use, if that is where the thread trapped: then true.
+    pub fn note_disabled(&self, trapped_at: usize, alternate: &stack_t) -> bool {
+        if !range_of(alternate).contains(&trapped_at) || mutated(Mutation::AlternateStackStaysEnabled) {
+            return false;
+        }
+        self.alternate[0].store(alternate.ss_sp as usize, Ordering::Relaxed);
+        self.alternate[2].store(alternate.ss_flags as usize, Ordering::Relaxed);
+        // Last, for a handler on this thread.
+        compiler_fence(Ordering::Release);
+        self.alternate[1].store(alternate.ss_size, Ordering::Relaxed);
+        DISABLED.store(true, Ordering::Relaxed);
+        true
+    }
+
+    /// The alternate stack that is disabled meanwhile.
+    pub fn disabled_alternate(&self) -> Option<stack_t> {
+        let [address, size, flags] = [0, 1, 2].map(|at: usize| self.alternate[at].load(Ordering::Relaxed));
+        (size != 0).then_some(stack_t { ss_sp: address as *mut _, ss_flags: flags as i32, ss_size: size })
     }
 
     /// The first address above the stack.
@@ -207,9 +290,14 @@ impl Slot {
     }
 
     /// Whether the emulation on this stack can no longer be running beneath a trap of its thread at `now`.
-    fn is_abandoned(&self, now: usize, used: &[Slot], alternate: &Range<usize>) -> bool {
+    fn is_abandoned(&self, now: usize, used: &[Slot], alternate: &stack_t) -> bool {
         let on_ours = used.iter().any(|slot| slot.contains(now));
         let then = self.trapped_at.load(Ordering::Relaxed);
+        if let Some(disabled) = self.disabled_alternate() {
+            // What interrupts the emulation is on a stack of ours.
+            return !on_ours && (!range_of(&disabled).contains(&now) || now >= then);
+        }
+        let alternate = range_of(alternate);
         let comparable = alternate.contains(&now) == alternate.contains(&then);
         !on_ours && comparable && now >= then
     }

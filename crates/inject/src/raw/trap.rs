@@ -9,7 +9,7 @@
 use super::filter::MARK;
 use super::patch;
 use super::stack::{self, Slot};
-use crate::{dispatch, entry, sys};
+use crate::{dispatch, entry, signals, sys};
 use anyring_engine::forced::{point, Point};
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::ring::broken::contain_any;
@@ -39,6 +39,11 @@ pub struct Registers {
     pub slot: *const Slot,
     /// 1 when the instruction is to be patched before the call is made.
     pub patch: u64,
+    /// The context of the trap by whose rt_sigreturn(2) the emulation ends, if the program was on its alternate signal stack,
+    /// on which that frame stays; else 0.
+    pub context: u64,
+    /// Then: the program's signal mask.
+    pub mask: u64,
 }
 
 /// Bytes of the extended state that the kernel enabled; 0 when this processor cannot save it in one instruction.
@@ -124,18 +129,18 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
     if info.code != SYS_SECCOMP || info.errno != i32::from(MARK) {
         return false;
     }
-    let alternate = context.uc_stack.ss_sp as usize;
-    let alternate = alternate..alternate.wrapping_add(context.uc_stack.ss_size);
-    let gregs = &mut context.uc_mcontext.gregs;
+    let this = core::ptr::from_mut(context) as u64;
+    let alternate = &mut context.uc_stack;
+    let gregs = context.uc_mcontext.gregs;
     let register = |index: i32| gregs[index as usize] as u64;
     let (trapped_at, flags) = (register(libc::REG_RSP), register(libc::REG_EFL));
     // Without a stack, or if taking one panics, the call is made here.
-    let slot = contain_any(|| stack::take(trapped_at as usize, flags, alternate.clone())).flatten();
+    let slot = contain_any(|| stack::take(trapped_at as usize, flags, alternate)).flatten();
     let Some(slot) = slot else {
         let args = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9];
         let args = args.map(|index| register(index) as usize);
         let answer = entry::answer_any(|| dispatch::call(i64::from(info.number), args));
-        gregs[libc::REG_RAX as usize] = answer as i64;
+        context.uc_mcontext.gregs[libc::REG_RAX as usize] = answer as i64;
         return true;
     };
     let saved = Registers {
@@ -157,7 +162,14 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
         flags,
         slot,
         patch: u64::from(patch::is_due(info.number, register(libc::REG_RIP) as usize)),
+        context: if slot.note_disabled(trapped_at as usize, alternate) { this } else { 0 },
+        // SAFETY: the first word of uc_sigmask is all that the kernel has filled in.
+        mask: unsafe { (&raw const context.uc_sigmask).cast::<u64>().read() },
     };
+    if saved.context != 0 {
+        // SAFETY: as above; rt_sigreturn reads it.
+        unsafe { (&raw mut context.uc_sigmask).cast::<u64>().write(u64::MAX) };
+    }
     let frame = match mutated(Mutation::TrampolineOnTheProgramsStack) {
         true => (trapped_at as usize - size_of::<Registers>()) & !(align_of::<Registers>() - 1),
         false => slot.top() - size_of::<Registers>(),
@@ -165,8 +177,8 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
     // SAFETY: the stack is mapped, was just taken by this thread, and its top is aligned to a page. With the mutation it is the
     // stack that the program has trapped on, below its pointer.
     unsafe { frame.write(saved) };
-    gregs[libc::REG_RSP as usize] = frame as i64;
-    gregs[libc::REG_RIP as usize] = trampoline as *const () as i64;
+    context.uc_mcontext.gregs[libc::REG_RSP as usize] = frame as i64;
+    context.uc_mcontext.gregs[libc::REG_RIP as usize] = trampoline as *const () as i64;
     true
 }
 
@@ -192,6 +204,7 @@ macro_rules! asm_on_registers {
             rip = const offset_of!(Registers, rip),
             flags = const offset_of!(Registers, flags),
             slot = const offset_of!(Registers, slot),
+            context = const offset_of!(Registers, context),
             $($operands)*
         )
     };
@@ -250,6 +263,8 @@ pub unsafe extern "C" fn trampoline() {
         "xrstor64 [rsp]",
         "4:",
         "mov rsp, rbx",
+        "cmp qword ptr [rsp + {context}], 0",
+        "jne 5f",
         "push qword ptr [rsp + {flags}]",
         "popfq", // no instruction below changes a flag
         "mov rax, [rsp + {rax}]",
@@ -272,7 +287,18 @@ pub unsafe extern "C" fn trampoline() {
         // then r11 gets the flags of that call, which no program can rely on.
         "mov qword ptr [r11 + {owner}], 0",
         "mov r11, [r11 + {slot_flags}]",
-        "notrack jmp rcx";
+        "notrack jmp rcx",
+        // Back in the frame of the trap, on the alternate stack, which is disabled until the call below: give the stack back.
+        "5:",
+        "mov r11, [rsp + {slot}]",
+        "mov rsp, [rsp + {context}]",
+        "mov qword ptr [r11 + {alternate_size}], 0",
+        "mov qword ptr [r11 + {owner}], 0",
+        "mov eax, {sigreturn}",
+        "syscall",
+        "ud2";
+        alternate_size = const stack::ALTERNATE_SIZE,
+        sigreturn = const libc::SYS_rt_sigreturn,
         moves = sym MOVES,
         size = sym STATE_SIZE,
         compacts = sym COMPACTS,
@@ -289,6 +315,9 @@ unsafe extern "C" fn emulate(registers: *mut Registers) {
     let saved = mutated(Mutation::ExtendedStateIsLost).then(|| area_of(registers)).flatten();
     let args = [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9];
     let errno = sys::errno();
+    if registers.context != 0 {
+        disable_alternate(registers.mask);
+    }
     if registers.patch != 0 {
         entry::aside(|| patch::apply(registers.rip as usize, registers.rax as u32));
     }
@@ -298,10 +327,43 @@ unsafe extern "C" fn emulate(registers: *mut Registers) {
     });
     sys::set_errno(errno);
     registers.rax = answer as u64;
+    if registers.context != 0 {
+        // SAFETY: the frame of the trap, which nothing touches while the alternate stack is disabled.
+        unsafe { end_by_sigreturn(registers, &mut *(registers.context as *mut ucontext_t)) };
+    }
     if let Some(area) = saved {
         // SAFETY: the header of the area that the trampoline has filled below `registers`; xrstor takes a component whose bit
         // here is 0 to its initial state.
         unsafe { area.add(512).cast::<u64>().write(0) };
+    }
+}
+
+/// No alternate signal stack from now on, and the program's mask: the thread is off that stack by now, with all signals blocked.
+fn disable_alternate(mask: u64) {
+    let disabled = libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+    // SAFETY: a local, which the kernel reads. What was set is in the slot.
+    unsafe { sys::call(libc::SYS_sigaltstack, [&raw const disabled as usize, 0, 0, 0, 0, 0]) };
+    signals::action::set_mask(mask);
+}
+
+/// Makes the context of the trap the one in which the program goes on behind its instruction: with the mask that it has now,
+/// which the call may have changed. Its alternate stack is as it was.
+///
+/// # Safety
+/// `registers` and `context` are those of one trap.
+unsafe fn end_by_sigreturn(registers: &Registers, context: &mut ucontext_t) {
+    let gregs = &mut context.uc_mcontext.gregs;
+    for (index, value) in
+        [(libc::REG_RAX, registers.rax), (libc::REG_RSP, registers.rsp), (libc::REG_RIP, registers.rip)]
+    {
+        gregs[index as usize] = value as i64;
+    }
+    let mut mask = 0_u64;
+    let ask = [libc::SIG_BLOCK as usize, 0, &raw mut mask as usize, 8, 0, 0];
+    // SAFETY: the set is a local; the first word of uc_sigmask is all that rt_sigreturn reads.
+    unsafe {
+        sys::call(libc::SYS_rt_sigprocmask, ask);
+        (&raw mut context.uc_sigmask).cast::<u64>().write(mask);
     }
 }
 

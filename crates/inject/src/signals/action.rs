@@ -1,10 +1,11 @@
-//! The program's own actions for guarded signals, and what is really installed for them.
+//! The program's own actions, and what is really installed for them.
 //!
-//! Writers hold [`Lock`]; the handler of a guarded signal reads without it, by sequence number.
+//! Writers hold [`Lock`]; the handler of a signal reads without it, by sequence number.
 
-use super::{bit, guarded, index, on_signal, GUARDABLE};
+use super::{bit, guarded, on_signal, GUARDABLE};
 use crate::next::next;
 use crate::sys;
+use anyring_engine::thread::handlers;
 use core::ffi::c_int;
 use core::sync::atomic::{fence, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -42,11 +43,9 @@ struct Kept {
     words: [AtomicU64; 4],
 }
 
-static KEPT: [Kept; GUARDABLE.len()] =
-    [const { Kept { sequence: AtomicU32::new(0), words: [const { AtomicU64::new(0) }; 4] } }; GUARDABLE.len()];
-
-/// For each signal, which guarded ones the program put into its sa_mask: they are not really there.
-static WISHED: [AtomicU64; SIGNALS as usize + 1] = [const { AtomicU64::new(0) }; SIGNALS as usize + 1];
+/// By signal number.
+static KEPT: [Kept; SIGNALS as usize + 1] =
+    [const { Kept { sequence: AtomicU32::new(0), words: [const { AtomicU64::new(0) }; 4] } }; SIGNALS as usize + 1];
 
 /// Where libc's handlers return to, so that unwinders and debuggers know our frames as well.
 static RESTORER: AtomicU64 = AtomicU64::new(0);
@@ -131,13 +130,13 @@ pub(crate) fn thread_lives(id: usize) -> bool {
     unsafe { sys::call(libc::SYS_tgkill, [sys::process_id() as usize, id, 0, 0, 0, 0]) != -(libc::ESRCH as isize) }
 }
 
-/// Sets the thread's real mask and answers the old one.
+/// Sets the thread's real mask and answers the old one, without what is blocked for a moment only ([`handlers`]).
 pub fn set_mask(new: u64) -> u64 {
     let mut old = 0_u64;
     let args = [libc::SIG_SETMASK as usize, &raw const new as usize, &raw mut old as usize, SET_SIZE, 0, 0];
     // SAFETY: both sets are locals of the size named.
     unsafe { sys::call(libc::SYS_rt_sigprocmask, args) };
-    old
+    old & !handlers::deferred()
 }
 
 /// rt_sigaction(2) itself.
@@ -148,14 +147,15 @@ fn kernel(signal: c_int, new: Option<&Action>, old: Option<&mut Action>) -> isiz
     unsafe { sys::call(libc::SYS_rt_sigaction, [signal as usize, new, old, SET_SIZE, 0, 0]) }
 }
 
-/// What is really installed when the program's own action is `program`: our handler, with every flag of the program's
-/// that shapes the frame. Without a handler of the program's there is nothing to preserve, and an alternate stack is
-/// the safest place.
+/// What is really installed when the program's own action is `program`: our handler in place of one of the program's and for
+/// every guarded signal, with the flags of the program's but for SA_RESETHAND, which [`reset`] does. Where a guarded signal
+/// has no handler of the program's there is nothing to preserve, and an alternate stack is the safest place.
 fn real(signal: c_int, program: &Action) -> Action {
-    let shaping = libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
+    let is_guarded = guarded() & bit(signal) != 0;
     let mut flags = match program.handler {
+        SIG_DFL | SIG_IGN if !is_guarded => return *program,
         SIG_DFL | SIG_IGN => (libc::SA_ONSTACK | libc::SA_RESTART) as u64,
-        _ => program.flags & shaping as u32 as u64,
+        _ => program.flags & !(libc::SA_RESETHAND as u32 as u64),
     };
     if signal == libc::SIGSYS {
         // The program's SIGSYS handler may itself make a call that is trapped.
@@ -179,14 +179,14 @@ fn unblocking(signal: c_int, mask: u64) -> u64 {
     }
 }
 
-/// The program's own action for guarded `signal`. For use in a signal handler too.
+/// The program's own action for `signal`, which is kept here. For use in a signal handler too.
 pub fn of_program(signal: c_int) -> Action {
-    index(signal).map_or_else(Action::default, |index| KEPT[index].read())
+    KEPT.get(signal as usize).map_or_else(Action::default, Kept::read)
 }
 
 /// SA_RESETHAND: the handler is about to run for the last time. As the kernel does, flags and mask stay.
 pub fn reset(signal: c_int) {
-    exchange_guarded(signal, |old| Some(Action { handler: SIG_DFL, ..*old }));
+    exchange_kept(signal, |old| Some(Action { handler: SIG_DFL, ..*old }));
 }
 
 /// Installs `action` for real, past everything here.
@@ -194,29 +194,58 @@ pub fn set_real(signal: c_int, action: &Action) {
     kernel(signal, Some(action), None);
 }
 
-/// Puts our handler in place of the program's for `signal`, which `now_guarded` records as guarded in between, and
-/// frees every sa_mask of the process from it.
-pub fn take_over(lock: &Lock, signal: c_int, now_guarded: impl FnOnce()) -> Result<(), c_int> {
-    let mut program = Action::default();
-    let answer = kernel(signal, None, Some(&mut program));
-    let Some(index) = index(signal).filter(|_| answer == 0) else {
-        return Err(-answer as c_int);
-    };
-    KEPT[index].write(lock, &program);
-    now_guarded();
-    install_through_libc(signal)?;
-    let answer = kernel(signal, Some(&real(signal, &program)), None);
-    if answer < 0 {
-        return Err(-answer as c_int);
+/// Takes over the actions of all signals but the kernel's and glibc's own, which `now_kept` records in between: every handler
+/// of the program's has ours in front of it, and no sa_mask holds a guarded signal. Where the program's sigaction(2) is not
+/// the one of this library (a drop-in liburing.so.2), it would read ours: there the guarded signals alone are taken over.
+pub fn take_over(lock: &Lock, now_kept: impl FnOnce()) -> Result<(), c_int> {
+    for signal in of_programs() {
+        KEPT[signal as usize].write(lock, &installed(signal)?);
     }
-    for other in (1..=SIGNALS).filter(|other| guarded() & bit(*other) == 0) {
-        let mut action = Action::default();
-        if kernel(other, None, Some(&mut action)) == 0 && action.mask & guarded() != 0 {
-            // It was valid a moment ago, so it can be set again.
-            let _ = exchange_other(other, Some(action));
+    now_kept();
+    install_through_libc(libc::SIGSYS)?;
+    let all = super::owns_the_symbols();
+    for signal in of_programs().filter(|signal| all || guarded() & bit(*signal) != 0) {
+        let program = of_program(signal);
+        let real = real(signal, &program);
+        if real == program {
+            continue; // as it is
+        }
+        let answer = kernel(signal, Some(&real), None);
+        if answer < 0 {
+            return Err(-answer as c_int);
         }
     }
     Ok(())
+}
+
+/// What is really installed for `signal`.
+fn installed(signal: c_int) -> Result<Action, c_int> {
+    let mut action = Action::default();
+    match kernel(signal, None, Some(&mut action)) {
+        0.. => Ok(action),
+        error => Err(-error as c_int),
+    }
+}
+
+/// Looks whether the program has set an action of a guarded signal past us: that becomes the one which is kept, and ours
+/// comes in front of it.
+pub fn take_back() {
+    let is_lost =
+        |signal: &c_int| installed(*signal).is_ok_and(|real| real.handler != on_signal as *const () as u64);
+    if guarded() == 0 || super::in_borrowed_memory() || !GUARDABLE.iter().any(is_lost) {
+        return;
+    }
+    let lock = Lock::take();
+    for signal in GUARDABLE.into_iter().filter(is_lost) {
+        let Ok(program) = installed(signal) else { continue };
+        KEPT[signal as usize].write(&lock, &program);
+        kernel(signal, Some(&real(signal, &program)), None);
+    }
+}
+
+/// The signals whose actions are kept here: not 32 and 33, which glibc handles itself.
+fn of_programs() -> impl Iterator<Item = c_int> {
+    (1..=SIGNALS).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP, 32, 33].contains(signal))
 }
 
 /// Installs our handler by way of libc once, to learn the restorer that libc uses.
@@ -237,54 +266,34 @@ fn install_through_libc(signal: c_int) -> Result<(), c_int> {
     Ok(())
 }
 
-/// Reads the program's action for a guarded signal and, if `change` answers one, replaces it.
-fn exchange_guarded(signal: c_int, change: impl FnOnce(&Action) -> Option<Action>) -> Action {
+/// Reads the program's action for a signal that is kept and, if `change` answers one, replaces it.
+fn exchange_kept(signal: c_int, change: impl FnOnce(&Action) -> Option<Action>) -> Action {
     let lock = Lock::take();
-    let Some(index) = index(signal) else {
-        return Action::default();
-    };
-    let old = KEPT[index].read();
+    let kept = &KEPT[signal as usize];
+    let old = kept.read();
     if let Some(mut new) = change(&old) {
         // As the kernel does with every mask.
         new.mask &= !(bit(libc::SIGKILL) | bit(libc::SIGSTOP));
-        KEPT[index].write(&lock, &new);
+        kept.write(&lock, &new);
         kernel(signal, Some(&real(signal, &new)), None);
     }
     old
 }
 
-/// The same for any other signal, whose sa_mask must not hold a guarded one.
-fn exchange_other(signal: c_int, new: Option<Action>) -> Result<Action, isize> {
-    let mut old = Action::default();
-    let really = new.map(|new| Action { mask: unblocking(signal, new.mask), ..new });
-    let answer = kernel(signal, really.as_ref(), Some(&mut old));
-    if answer < 0 {
-        return Err(answer);
-    }
-    old.mask |= wished(signal, new.map(|new| new.mask));
-    Ok(old)
-}
-
-/// The guarded signals that the program put into the sa_mask of `signal`; notes those of a `new` mask.
-pub fn wished(signal: c_int, new: Option<u64>) -> u64 {
-    let Some(word) = WISHED.get(signal as usize) else {
-        return 0;
-    };
-    match new {
-        Some(mask) => word.swap(mask & guarded(), Ordering::Relaxed),
-        None => word.load(Ordering::Relaxed),
-    }
-}
-
 /// Whether `signal` is one whose action is kept here, for this process.
 pub fn is_kept(signal: c_int) -> bool {
-    (1..=SIGNALS).contains(&signal) && guarded() & bit(signal) != 0 && !super::in_borrowed_memory()
+    guarded() != 0 && of_programs().any(|kept| kept == signal) && !super::in_borrowed_memory()
+}
+
+/// Whether `signal` is guarded, in this process.
+pub fn is_guarded(signal: c_int) -> bool {
+    is_kept(signal) && guarded() & bit(signal) != 0
 }
 
 /// sigaction(2) for a signal of which [`is_kept`] holds: the old action, and `new` in its place.
 pub fn exchange(signal: c_int, new: Option<Action>) -> Action {
     let restorer = RESTORER.load(Ordering::Relaxed);
-    exchange_guarded(signal, |_| {
+    exchange_kept(signal, |_| {
         new.map(|new| match new.restorer {
             0 => Action { flags: new.flags | SA_RESTORER, restorer, ..new },
             _ => new,
@@ -296,7 +305,7 @@ pub fn exchange(signal: c_int, new: Option<Action>) -> Action {
 pub fn system_call(args: [usize; 6]) -> isize {
     let [signal, new, old, size, ..] = args;
     let signal = signal as c_int;
-    if guarded() == 0 || size != SET_SIZE || !(1..=SIGNALS).contains(&signal) || super::in_borrowed_memory() {
+    if size != SET_SIZE || !is_kept(signal) {
         // SAFETY: the program's own call.
         return unsafe { sys::call(libc::SYS_rt_sigaction, args) };
     }
@@ -307,14 +316,7 @@ pub fn system_call(args: [usize; 6]) -> isize {
             None => return -(libc::EFAULT as isize),
         },
     };
-    let before = if is_kept(signal) {
-        exchange_guarded(signal, |_| wanted)
-    } else {
-        match exchange_other(signal, wanted) {
-            Ok(before) => before,
-            Err(answer) => return answer,
-        }
-    };
+    let before = exchange_kept(signal, |_| wanted);
     if old != 0 && !sys::write_program(old as *mut Action, before) {
         return -(libc::EFAULT as isize);
     }

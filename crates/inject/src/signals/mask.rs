@@ -2,7 +2,7 @@
 //! the thread's real mask, in thread-local memory of the initial-exec kind, which needs neither an allocation nor a
 //! lock and is thus fit for signal handlers. Only the owning thread and its handlers touch it.
 
-use super::{bit, guarded, in_borrowed_memory, index, GUARDABLE};
+use super::{action, bit, guarded, in_borrowed_memory, index, GUARDABLE};
 use crate::sys;
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::os;
@@ -62,9 +62,30 @@ pub fn wished() -> u64 {
     words().0.load(Ordering::Relaxed)
 }
 
-/// Some signals have just become guarded: what the thread blocks of them becomes a wish.
+/// What the thread blocks of the guarded signals becomes a wish.
 pub fn take_over(blocked: u64) {
     words().0.fetch_or(blocked, Ordering::Relaxed);
+}
+
+/// What the calling thread really blocks of the guarded signals, since it has done so from before they were guarded or by an
+/// instruction that nobody saw, becomes a wish. False in a process whose masks are not kept here.
+pub fn open_here() -> bool {
+    if !active() {
+        return false;
+    }
+    action::take_back();
+    let mut real = 0_u64;
+    let ask = [libc::SIG_BLOCK as usize, 0, &raw mut real as usize, 8, 0, 0];
+    // SAFETY: the set is a local.
+    unsafe { sys::call(libc::SYS_rt_sigprocmask, ask) };
+    let blocked = real & guarded();
+    if blocked != 0 {
+        take_over(blocked); // before anything arrives that was pending
+        let open = [libc::SIG_UNBLOCK as usize, &raw const blocked as usize, 0, 8, 0, 0];
+        // SAFETY: as above.
+        unsafe { sys::call(libc::SYS_rt_sigprocmask, open) };
+    }
+    true
 }
 
 /// Keeps a signal that came while the thread wished to block it. As in the kernel, one of a kind is enough.

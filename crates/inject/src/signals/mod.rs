@@ -1,11 +1,14 @@
 //! Guarded signals: those that we need for ourselves while the program goes on believing that they are its own.
 //!
-//! SIGSYS is guarded once raw instructions are trapped, SIGSEGV and SIGBUS once the engine copies from memory that may
-//! be a bad pointer. Until a guard is installed every wrapper here is a plain pass-through. From then on
+//! SIGSYS is needed once raw instructions are trapped, SIGSEGV and SIGBUS once the engine copies from memory that may
+//! be a bad pointer: the first guard that is installed takes over all three. Until then every wrapper here is a plain
+//! pass-through. From then on
 //!
-//! - the real action is `on_signal`, with the flags and the mask that the program asked for where they can be seen
-//!   (SA_ONSTACK, SA_NODEFER, SA_RESTART, sa_mask), so that a handler of the program that it calls runs in the frame
-//!   that the kernel would have built for it; the program's own action is kept in [`action`];
+//! - the real action is `on_signal`, with the flags and the mask that the program asked for, so that a handler of the
+//!   program that it calls runs in the frame that the kernel would have built for it; the program's own action is kept in
+//!   [`action`];
+//! - the same stands in front of every handler of the program's for other signals, which is not to run in the middle of a
+//!   call of the engine's: see `thread::handlers` in the engine;
 //! - the real mask of a thread never holds a guarded signal by the program's wish: a forced signal that is blocked
 //!   kills. The wish is kept for each thread in [`mask`], reads back, and decides what a signal does.
 //!
@@ -20,7 +23,9 @@ pub mod wrappers;
 
 use crate::sys;
 use action::{Action, SIG_DFL, SIG_IGN};
+use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::os::{ForkPage, Look};
+use anyring_engine::thread::handlers;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use libc::{siginfo_t, ucontext_t};
@@ -34,8 +39,10 @@ pub type Guard = unsafe fn(&mut ucontext_t, &siginfo_t) -> bool;
 /// The signals that can be guarded.
 const GUARDABLE: [c_int; 3] = [libc::SIGBUS, libc::SIGSEGV, libc::SIGSYS];
 const GUARDS_A_SIGNAL: usize = 2;
+/// Signals that are not guarded and come from an instruction, which cannot go on before they are handled.
+const FAULTS: [c_int; 3] = [libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
 
-/// The guarded signals, as a mask. Written under [`action::Lock`], and only ever grows.
+/// The guarded signals, as a mask: none, or all. Written under [`action::Lock`].
 static GUARDED: AtomicU64 = AtomicU64::new(0);
 
 static GUARDS: [[AtomicPtr<()>; GUARDS_A_SIGNAL]; GUARDABLE.len()] =
@@ -82,14 +89,14 @@ pub fn install_guard(signal: c_int, guard: Guard) -> Result<(), c_int> {
     note_process()?;
     // Release pairs with the Acquire in `on_signal`: whatever the guard's owner prepared is visible to the guard.
     free.store(guard, Ordering::Release);
-    if guarded() & bit(signal) == 0 {
-        if let Err(errno) = action::take_over(&lock, signal, || {
-            GUARDED.fetch_or(bit(signal), Ordering::Relaxed);
-        }) {
+    if guarded() == 0 {
+        let all = GUARDABLE.iter().fold(0, |all, signal| all | bit(*signal));
+        if let Err(errno) = action::take_over(&lock, || GUARDED.store(all, Ordering::Relaxed)) {
             free.store(core::ptr::null_mut(), Ordering::Relaxed);
             return Err(errno);
         }
-        mask::take_over(lock.leave_open(bit(signal)));
+        mask::take_over(lock.leave_open(all));
+        handlers::at_first_hold(mask::open_here);
     }
     Ok(())
 }
@@ -125,10 +132,15 @@ pub(crate) fn in_borrowed_memory() -> bool {
     false
 }
 
-/// The action of every guarded signal.
+/// The action of every guarded signal, and of every other one for which the program has a handler.
 unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
     let errno = sys::errno();
     let Some(index) = index(signal) else {
+        // SAFETY: both are the kernel's own, in this very frame, and not otherwise referenced here.
+        if !unsafe { defer(signal, info, context) } {
+            // SAFETY: as above.
+            unsafe { deliver(signal, info, context) };
+        }
         return;
     };
     for slot in &GUARDS[index] {
@@ -150,6 +162,32 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mu
     unsafe { deliver(signal, info, context) };
 }
 
+/// Whether the program's handler has to wait: then the signal comes again when this thread holds no lock of the engine's.
+/// errno stays.
+///
+/// # Safety
+/// As [`deliver`].
+unsafe fn defer(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) -> bool {
+    // SAFETY: the caller vouches for `info`.
+    let is_fault = FAULTS.contains(&signal) && unsafe { (*info).si_code } > 0;
+    if is_fault || mutated(Mutation::HandlersInterruptTheEngine) || !handlers::defer(signal) {
+        return false;
+    }
+    let block = bit(signal);
+    let target = [sys::process_id() as usize, sys::thread_id() as usize, signal as usize, info as usize, 0, 0];
+    // SAFETY: `block` is read only, `info` is the kernel's own, and the frame's mask is ours to change.
+    unsafe {
+        let how = libc::SIG_BLOCK as usize; // with SA_NODEFER it is not blocked here
+        sys::call(libc::SYS_rt_sigprocmask, [how, &raw const block as usize, 0, 8, 0, 0]);
+        if sys::call(libc::SYS_rt_tgsigqueueinfo, target) < 0 {
+            handlers::defer_not(signal);
+            return false;
+        }
+        *(&raw mut (*context).uc_sigmask).cast::<u64>() |= block;
+    }
+    true
+}
+
 /// Does with a signal that is not ours what the kernel would have done by the program's own action and mask.
 ///
 /// # Safety
@@ -157,7 +195,7 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mu
 unsafe fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
     let program = action::of_program(signal);
     // SAFETY: the caller vouches for `info`.
-    let forced = unsafe { (*info).si_code } > 0;
+    let forced = index(signal).is_some() && unsafe { (*info).si_code } > 0;
     let blocked = mask::wished() & bit(signal) != 0;
     match (forced, blocked, program.handler) {
         (false, true, _) => {
@@ -205,7 +243,10 @@ unsafe fn end_by(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) 
     }
 }
 
-/// The address of our `sigaction`, to tell whether the program uses it.
-pub(crate) fn wrapper_of_sigaction() -> usize {
-    wrappers::sigaction as *const () as usize
+/// Whether the process's signal functions are the ones of this library: without them (as a drop-in liburing.so.2,
+/// which exports liburing's functions alone) a program could take SIGSYS from us and be killed by the next trap.
+pub(crate) fn owns_the_symbols() -> bool {
+    // SAFETY: a C string; the first definition in the process is asked for.
+    let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"sigaction".as_ptr()) };
+    first as usize == wrappers::sigaction as *const () as usize
 }

@@ -1,13 +1,14 @@
-//! libc's functions on signal actions and masks. Each leaves everything to libc unless it concerns a guarded signal.
+//! libc's functions on signal actions and masks. Each leaves everything to libc until the first guard is installed.
 
 use super::action::{self, Action, SIGACTION};
 use super::{bit, guarded, mask};
 use crate::next::{missing, next};
-use crate::{entry, sys};
+use crate::{entry, raw, sys};
 use anyring_engine::forced::{point, Point};
 use anyring_engine::mutation::{mutated, Mutation};
 use core::ffi::c_int;
-use libc::{sighandler_t, sigset_t};
+use core::sync::atomic::{AtomicU64, Ordering};
+use libc::{sighandler_t, sigset_t, stack_t};
 
 next! {
     SIGNAL = c"signal": fn(c_int, sighandler_t) -> sighandler_t;
@@ -19,9 +20,13 @@ next! {
     SIGINTERRUPT = c"siginterrupt": fn(c_int, c_int) -> c_int;
     SIGPROCMASK = c"sigprocmask": fn(c_int, *const sigset_t, *mut sigset_t) -> c_int;
     PTHREAD_SIGMASK = c"pthread_sigmask": fn(c_int, *const sigset_t, *mut sigset_t) -> c_int;
+    SIGALTSTACK = c"sigaltstack": fn(*const stack_t, *mut stack_t) -> c_int;
     SIGSUSPEND = c"sigsuspend": fn(*const sigset_t) -> c_int;
     SIGPENDING = c"sigpending": fn(*mut sigset_t) -> c_int;
 }
+
+/// Signals of which siginterrupt(3) says that handlers set by signal(3) interrupt calls.
+static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 
 /// What `signal` and its relatives answer when they fail.
 const SIG_ERR: sighandler_t = usize::MAX;
@@ -52,14 +57,10 @@ pub unsafe extern "C-unwind" fn sigaction(
     let Some(next) = SIGACTION.get() else {
         return missing();
     };
-    if guarded() == 0 || super::in_borrowed_memory() || mutated(Mutation::ProgramTakesSigsys) {
-        // SAFETY: the caller's own arguments.
-        return unsafe { next(signal, new, old) };
-    }
     let mut kept = None;
     entry::aside(|| {
         point(Point::Sigaction);
-        if action::is_kept(signal) {
+        if action::is_kept(signal) && !mutated(Mutation::ProgramTakesSigsys) {
             // SAFETY: the caller vouches for `new`, which is null or valid.
             let wanted = unsafe { new.as_ref() }.map(from_libc);
             kept = Some(action::exchange(signal, wanted));
@@ -67,47 +68,12 @@ pub unsafe extern "C-unwind" fn sigaction(
     });
     // SAFETY: the caller vouches for `new` and `old`, each null or valid.
     unsafe {
-        let Some(before) = kept else { return unguarded(next, signal, new, old) };
+        let Some(before) = kept else { return next(signal, new, old) };
         if !old.is_null() {
             write_libc(&before, &mut *old);
         }
     }
     0
-}
-
-type NextSigaction = unsafe extern "C-unwind" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
-
-/// sigaction(2) for a signal that is the program's alone, but whose sa_mask must leave the guarded ones open.
-///
-/// # Safety
-/// As libc's `sigaction`.
-unsafe fn unguarded(
-    next: NextSigaction,
-    signal: c_int,
-    new: *const libc::sigaction,
-    old: *mut libc::sigaction,
-) -> c_int {
-    // SAFETY: the caller vouches for `new` and `old`, each null or valid.
-    unsafe {
-        if new.is_null() {
-            let answer = next(signal, new, old);
-            if answer == 0 && !old.is_null() {
-                *(&raw mut (*old).sa_mask).cast::<u64>() |= action::wished(signal, None);
-            }
-            return answer;
-        }
-        let mut really = *new;
-        let wanted = word(&really.sa_mask);
-        really.sa_mask = mask::as_set(wanted & !guarded());
-        let answer = next(signal, &really, old);
-        if answer == 0 {
-            let before = action::wished(signal, Some(wanted));
-            if !old.is_null() {
-                *(&raw mut (*old).sa_mask).cast::<u64>() |= before;
-            }
-        }
-        answer
-    }
 }
 
 fn from_libc(action: &libc::sigaction) -> Action {
@@ -128,7 +94,7 @@ fn write_libc(action: &Action, into: &mut libc::sigaction) {
     into.sa_mask = mask::as_set(action.mask);
 }
 
-/// What signal(3) in its different forms does to a guarded signal.
+/// What signal(3) in its different forms does to a signal whose action is kept here.
 fn set_simply(signal: c_int, handler: sighandler_t, flags: c_int, mask: u64) -> sighandler_t {
     if handler == SIG_ERR {
         sys::set_errno(libc::EINVAL);
@@ -150,7 +116,8 @@ fn set_simply(signal: c_int, handler: sighandler_t, flags: c_int, mask: u64) -> 
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
     if action::is_kept(signal) {
-        return set_simply(signal, handler, libc::SA_RESTART, bit(signal));
+        let interrupts = INTERRUPTING.load(Ordering::Relaxed) & bit(signal) != 0;
+        return set_simply(signal, handler, if interrupts { 0 } else { libc::SA_RESTART }, bit(signal));
     }
     // SAFETY: the caller's own arguments.
     SIGNAL.get().map_or_else(|| missing() as sighandler_t, |next| unsafe { next(signal, handler) })
@@ -215,10 +182,13 @@ pub unsafe extern "C-unwind" fn sigset(signal: c_int, disposition: sighandler_t)
     } else {
         (libc::SIG_UNBLOCK, set_simply(signal, disposition, 0, 0))
     };
-    if before == SIG_ERR {
+    let (set, mut old) = (mask::as_set(bit(signal)), mask::as_set(0));
+    // SAFETY: both sets are locals.
+    if before == SIG_ERR || unsafe { sigprocmask(how, &set, &mut old) } != 0 {
         return SIG_ERR;
     }
-    if mask::changed(how, Some(bit(signal))) & bit(signal) != 0 {
+    // SAFETY: a local.
+    if unsafe { word(&old) } & bit(signal) != 0 {
         SIG_HOLD
     } else {
         before
@@ -231,7 +201,7 @@ pub unsafe extern "C-unwind" fn sigset(signal: c_int, disposition: sighandler_t)
 /// As libc's `sighold`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn sighold(signal: c_int) -> c_int {
-    if action::is_kept(signal) {
+    if action::is_guarded(signal) {
         mask::changed(libc::SIG_BLOCK, Some(bit(signal)));
         return 0;
     }
@@ -245,7 +215,7 @@ pub unsafe extern "C-unwind" fn sighold(signal: c_int) -> c_int {
 /// As libc's `sigrelse`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn sigrelse(signal: c_int) -> c_int {
-    if action::is_kept(signal) {
+    if action::is_guarded(signal) {
         mask::changed(libc::SIG_UNBLOCK, Some(bit(signal)));
         return 0;
     }
@@ -278,6 +248,10 @@ pub unsafe extern "C-unwind" fn siginterrupt(signal: c_int, interrupts: c_int) -
         return SIGINTERRUPT.get().map_or_else(missing, |next| unsafe { next(signal, interrupts) });
     }
     let restart = libc::SA_RESTART as u64;
+    match interrupts {
+        0 => INTERRUPTING.fetch_and(!bit(signal), Ordering::Relaxed),
+        _ => INTERRUPTING.fetch_or(bit(signal), Ordering::Relaxed),
+    };
     let before = action::exchange(signal, None);
     let flags = if interrupts != 0 { before.flags & !restart } else { before.flags | restart };
     action::exchange(signal, Some(Action { flags, ..before }));
@@ -333,6 +307,21 @@ pub unsafe extern "C-unwind" fn sigprocmask(how: c_int, set: *const sigset_t, ol
 pub unsafe extern "C-unwind" fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
     // SAFETY: the caller's own arguments.
     PTHREAD_SIGMASK.get().map_or(libc::ENOSYS, |next| unsafe { change_mask(next, how, set, old) })
+}
+
+/// sigaltstack(2): where it is has to be known to patched calls.
+///
+/// # Safety
+/// As libc's `sigaltstack`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn sigaltstack(new: *const stack_t, old: *mut stack_t) -> c_int {
+    // SAFETY: the caller's own arguments.
+    let answer = SIGALTSTACK.get().map_or_else(missing, |next| unsafe { next(new, old) });
+    if answer == 0 && !new.is_null() {
+        // SAFETY: the kernel has just read it.
+        raw::note_alternate(unsafe { &*new });
+    }
+    answer
 }
 
 /// sigsuspend(2).

@@ -40,20 +40,6 @@ static void submit_in_handler(int signal)
 	errno = saved;
 }
 
-/* Makes the prepared SQEs visible in the SQ, as io_uring_submit does before it enters; answers how many. A liburing that
- * knows IORING_SETUP_NO_SQARRAY leaves the index array away. */
-static unsigned publish(void)
-{
-	unsigned count = ring.sq.sqe_tail - ring.sq.sqe_head;
-	unsigned tail = *ring.sq.ktail;
-
-	for (unsigned i = 0; i < count; i++, tail++, ring.sq.sqe_head++)
-		if (ring.sq.array)
-			ring.sq.array[tail & *ring.sq.kring_mask] = ring.sq.sqe_head & *ring.sq.kring_mask;
-	__atomic_store_n(ring.sq.ktail, tail, __ATOMIC_RELEASE);
-	return count;
-}
-
 static long take_nops(void)
 {
 	struct io_uring_cqe *cqe;
@@ -68,7 +54,7 @@ static long take_nops(void)
 
 /* The handler submits while its thread is in enter for the same ring, and only there, since liburing's own state is
  * changed with the signal blocked. Each SQE is consumed once, whoever published it. */
-static void handler_submits(void)
+static void submit_with(void (*install)(void (*handler)(int)))
 {
 	long taken = 0;
 	sigset_t alarms;
@@ -77,7 +63,7 @@ static void handler_submits(void)
 	sigemptyset(&alarms);
 	sigaddset(&alarms, SIGALRM);
 	CHECK(sigprocmask(SIG_BLOCK, &alarms, NULL) == 0);
-	on_alarm(submit_in_handler);
+	install(submit_in_handler);
 	alarm_us(60, 60);
 	for (int round = 0; round < ROUNDS; round++) {
 		unsigned published;
@@ -85,7 +71,7 @@ static void handler_submits(void)
 
 		for (int i = 0; i < NOPS; i++)
 			io_uring_prep_nop(next_sqe(&ring)); /* there is room unless some are never consumed */
-		published = publish();
+		published = publish(&ring);
 		sigprocmask(SIG_UNBLOCK, &alarms, NULL);
 		consumed = syscall(__NR_io_uring_enter, ring.ring_fd, published, 0, 0, NULL, 0);
 		sigprocmask(SIG_BLOCK, &alarms, NULL);
@@ -102,6 +88,23 @@ static void handler_submits(void)
 	CHECK(io_uring_sq_ready(&ring) == 0);
 	CHECK(submitted_by_handler > 0);
 	CHECK(taken == (long)ROUNDS * NOPS + submitted_by_handler);
+}
+
+static void handler_submits(void)
+{
+	submit_with(on_alarm);
+}
+
+static void on_alarm_unseen(void (*handler)(int))
+{
+	set_handler_unseen(SIGALRM, handler, SA_RESTART);
+}
+
+/* Nothing stands in front of such a handler, which so may run in the middle of the call that it interrupts. */
+static void unseen_handler_submits(void)
+{
+	init_ring(&ring, 8, 0); /* whatever is done with the first ring */
+	submit_with(on_alarm_unseen);
 }
 
 static atomic_int seen_by_handler;
@@ -332,6 +335,7 @@ static void interrupts_polls(void)
 }
 
 CASES({"submits", handler_submits},
+      {"submits-unseen", unseen_handler_submits},
       {"waits", handler_waits},
       {"waits-elsewhere", handler_waits_elsewhere},
       {"jumps-after-a-wait", jumps_after_a_wait},

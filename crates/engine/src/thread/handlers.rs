@@ -1,0 +1,188 @@
+//! The program's signal handlers wait while their thread holds a lock of the engine's.
+//!
+//! In the kernel a signal is handled when the system call that it meets is over, or sleeps. Here a handler could run in the
+//! middle of a call: what it closes would be gone before the call is done with it, it would find a ring in the middle of a
+//! change, and leave it locked for good by siglongjmp(3). So each thread counts the locks that it holds. The preloaded
+//! library, whose handler stands in front of the program's, asks [`defer`]; then it blocks the signal, sends it to the thread
+//! once more, and whoever lets go of the last lock unblocks it. A handler that nobody stands in front of is not deferred; what
+//! it calls on then is `ring::LockFailure::Reentry`.
+//!
+//! The count is thread-local memory of the initial-exec kind, which needs neither an allocation nor a lock. Only the owning
+//! thread and its handlers touch it, and what a handler counts up it has counted down when it returns: so plain loads and
+//! stores do.
+
+use core::sync::atomic::{compiler_fence, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// What a thread keeps of this.
+#[repr(C)]
+struct Thread {
+    /// How many locks it holds, and [`SEEN`].
+    holds: AtomicU32,
+    _padding: u32,
+    /// Signals that wait for the last one.
+    deferred: AtomicU64,
+}
+
+/// In [`Thread::holds`]: the hook of [`at_first_hold`] has been called in this thread.
+const SEEN: u32 = 1 << 31;
+
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".section .tbss,\"awT\",@nobits",
+    ".p2align 4",
+    ".type anyring_thread_handlers,@object",
+    ".size anyring_thread_handlers,{size}",
+    ".globl anyring_thread_handlers",
+    ".hidden anyring_thread_handlers",
+    "anyring_thread_handlers:",
+    ".zero {size}",
+    ".text",
+    size = const size_of::<Thread>(),
+);
+
+/// The calling thread's record.
+#[inline(always)]
+fn thread() -> &'static Thread {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let record: *const Thread;
+        // SAFETY: reads the thread pointer and the offset that the loader filled in.
+        unsafe {
+            core::arch::asm!(
+                "mov {record}, [rip + anyring_thread_handlers@GOTTPOFF]",
+                "add {record}, fs:[0]",
+                record = out(reg) record, options(pure, readonly, nostack),
+            );
+        }
+        // SAFETY: thread-local memory lives as long as the thread, which hands this reference to no other.
+        unsafe { &*record }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        // Nobody stands in front of a handler there.
+        static NONE: Thread = Thread { holds: AtomicU32::new(SEEN), _padding: 0, deferred: AtomicU64::new(0) };
+        &NONE
+    }
+}
+
+/// What [`at_first_hold`] was given.
+static FIRST: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Has `look` run in each thread before it takes its next lock of the engine's, or copies memory of the program's: once, if
+/// that answers true.
+pub fn at_first_hold(look: fn() -> bool) {
+    FIRST.store(look as *mut (), Ordering::Release); // partner: the Acquire load in `look_at_thread`
+}
+
+/// The calling thread is seen by the hook of [`at_first_hold`], if it was not yet.
+#[inline(always)]
+pub fn see() {
+    if thread().holds.load(Ordering::Relaxed) & SEEN == 0 {
+        look_at_thread();
+    }
+}
+
+#[cold]
+fn look_at_thread() {
+    let look = FIRST.load(Ordering::Acquire); // partner: the Release store in `at_first_hold`
+    if look.is_null() {
+        return;
+    }
+    // SAFETY: only functions of this type are stored there.
+    if unsafe { core::mem::transmute::<*mut (), fn() -> bool>(look)() } {
+        let holds = &thread().holds;
+        holds.store(holds.load(Ordering::Relaxed) | SEEN, Ordering::Relaxed);
+    }
+}
+
+/// From now on handlers wait, until [`let_go`] was called as often.
+#[inline(always)]
+pub fn hold() {
+    let holds = &thread().holds;
+    let before = holds.load(Ordering::Relaxed);
+    holds.store(before.wrapping_add(1), Ordering::Relaxed);
+    // A handler sees the count before anything that is done under the lock.
+    compiler_fence(Ordering::SeqCst);
+    if before & SEEN == 0 {
+        look_at_thread();
+    }
+}
+
+/// The counterpart of [`hold`]: behind the last one, handlers run that came meanwhile.
+#[inline(always)]
+pub fn let_go() {
+    let thread = thread();
+    compiler_fence(Ordering::SeqCst);
+    let left = thread.holds.load(Ordering::Relaxed).wrapping_sub(1);
+    thread.holds.store(left, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    if thread.deferred.load(Ordering::Relaxed) != 0 && left & !SEEN == 0 {
+        admit(thread);
+    }
+}
+
+/// Handlers wait until it is dropped.
+pub struct HandlersWait(());
+
+impl HandlersWait {
+    /// From now on.
+    #[inline(always)]
+    pub fn begin() -> HandlersWait {
+        hold();
+        HandlersWait(())
+    }
+}
+
+impl Drop for HandlersWait {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let_go();
+    }
+}
+
+/// Unblocks what was deferred: the kernel delivers it before the call returns.
+#[cold]
+fn admit(thread: &Thread) {
+    let due = thread.deferred.swap(0, Ordering::Relaxed);
+    let args = [libc::SIG_UNBLOCK as usize, &raw const due as usize, 0, 8, 0, 0];
+    crate::os::syscall(libc::SYS_rt_sigprocmask, args);
+}
+
+/// For the handler that stands in front of the program's: whether the thread holds a lock of the engine's. Then that handler
+/// has to block `signal`, to send it to the thread once more, and to return.
+pub fn defer(signal: i32) -> bool {
+    let thread = thread();
+    if thread.holds.load(Ordering::Relaxed) & !SEEN == 0 {
+        return false;
+    }
+    thread.deferred.fetch_or(1 << (signal - 1), Ordering::Relaxed);
+    true
+}
+
+/// The signal could not be sent once more, and is not deferred.
+pub fn defer_not(signal: i32) {
+    thread().deferred.fetch_and(!(1 << (signal - 1)), Ordering::Relaxed);
+}
+
+/// Signals that are blocked by [`defer`] only: they do not belong into a mask that is kept and set again.
+pub fn deferred() -> u64 {
+    thread().deferred.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_is_deferred_until_the_last_lock_is_free() {
+        assert!(!defer(libc::SIGUSR1));
+        let outer = HandlersWait::begin();
+        let inner = HandlersWait::begin();
+        assert!(defer(libc::SIGUSR1));
+        drop(inner);
+        assert_eq!(deferred(), 1 << (libc::SIGUSR1 - 1));
+        drop(outer);
+        assert_eq!(deferred(), 0);
+        assert!(!defer(libc::SIGUSR1));
+    }
+}

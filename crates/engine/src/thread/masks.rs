@@ -1,0 +1,77 @@
+//! What the other threads of the process really block, as /proc/self/task tells it.
+
+use crate::descriptors;
+use crate::os::{syscall, Os, Sys};
+use core::mem::MaybeUninit;
+use rustix::fs::{Mode, OFlags, RawDir};
+
+/// libc blocks everything for a moment where it starts a thread, forks or cancels: who blocks longer means it.
+const LOOKS: u32 = 20;
+const PAUSE_NS: i64 = 1_000_000;
+
+/// Whether another thread of this process blocks `signal`. No where there is no /proc.
+pub fn another_blocks(signal: i32) -> bool {
+    (0..LOOKS).all(|look| {
+        if look != 0 {
+            let pause = [0, PAUSE_NS];
+            syscall(libc::SYS_nanosleep, [pause.as_ptr() as usize, 0, 0, 0, 0, 0]);
+        }
+        super::count::threads() != Some(1) && blocked_now(signal).unwrap_or(false)
+    })
+}
+
+/// One look at all of them. The numbers that this opens the program has for itself again at once.
+fn blocked_now(signal: i32) -> Option<bool> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = descriptors::for_now(rustix::fs::open(c"/proc/self/task", flags, Mode::empty()).ok()?);
+    let mut room = [MaybeUninit::<u8>::uninit(); 2048];
+    let mut entries = RawDir::new(&folder, &mut room);
+    let me = Sys::thread_id();
+    while let Some(Ok(entry)) = entries.next() {
+        let thread = entry.file_name().to_str().ok().and_then(|name| name.parse::<u32>().ok());
+        let mask = thread.filter(|thread| *thread != me).and_then(mask_of);
+        if mask.is_some_and(|mask| mask & (1 << (signal - 1)) != 0) {
+            return Some(true);
+        }
+    }
+    Some(false)
+}
+
+/// proc_pid_status(5): the line `SigBlk`. `None` for a thread that has ended.
+fn mask_of(thread: u32) -> Option<u64> {
+    let path = format!("/proc/self/task/{thread}/status");
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let file = descriptors::for_now(file);
+    let mut text = [0u8; 4096];
+    let length = rustix::io::read(&file, &mut text).ok()?;
+    let text = core::str::from_utf8(&text[..length]).ok()?;
+    let (_, rest) = text.split_once("\nSigBlk:\t")?;
+    u64::from_str_radix(rest.get(..16)?, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::thread::uninterrupted;
+    use std::sync::Barrier;
+
+    #[test]
+    fn a_blocked_signal_of_another_thread_is_seen() {
+        let barrier = Barrier::new(2);
+        assert!(!another_blocks(libc::SIGSYS));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                uninterrupted(|| {
+                    barrier.wait();
+                    assert!(!another_blocks(libc::SIGSYS));
+                    barrier.wait();
+                });
+                barrier.wait();
+            });
+            barrier.wait();
+            assert!(another_blocks(libc::SIGSYS));
+            barrier.wait();
+            barrier.wait();
+        });
+    }
+}

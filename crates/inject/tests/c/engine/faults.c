@@ -1,0 +1,159 @@
+/* A bad pointer is EFAULT, whatever the thread that names it blocks or handles. */
+#include "engine.h"
+
+#include <semaphore.h>
+
+static struct io_uring ring;
+static sem_t go, made;
+
+/* A wait whose argument is a bad pointer. */
+static void expect_efault(void)
+{
+	unsigned flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
+
+	CHECK(syscall(__NR_io_uring_enter, ring.ring_fd, 0, 1, flags, 8, sizeof(struct io_uring_getevents_arg)) == -1);
+	CHECK(errno == EFAULT);
+}
+
+static void block_all(sigset_t *old)
+{
+	sigset_t all;
+
+	sigfillset(&all);
+	CHECK(pthread_sigmask(SIG_SETMASK, &all, old) == 0);
+}
+
+/* What is blocked stays so for the program: sent to itself it waits. */
+static void expect_blocked(void)
+{
+	sigset_t now, pending;
+
+	CHECK(pthread_sigmask(SIG_BLOCK, NULL, &now) == 0);
+	CHECK(sigismember(&now, SIGSEGV) && sigismember(&now, SIGBUS) && sigismember(&now, SIGSYS));
+	CHECK(sigismember(&now, SIGTERM));
+	CHECK(pthread_kill(pthread_self(), SIGSEGV) == 0 && pthread_kill(pthread_self(), SIGSYS) == 0);
+	CHECK(sigpending(&pending) == 0 && sigismember(&pending, SIGSEGV) && sigismember(&pending, SIGSYS));
+	expect_efault();
+}
+
+static void *fault_when_told(void *unused)
+{
+	while (sem_wait(&go) != 0)
+		CHECK(errno == EINTR);
+	expect_efault();
+	expect_efault();
+	expect_blocked();
+	return unused;
+}
+
+static void run_thread(void *(*body)(void *))
+{
+	pthread_t thread;
+
+	CHECK(pthread_create(&thread, NULL, body, NULL) == 0);
+	CHECK(sem_post(&go) == 0);
+	CHECK(pthread_join(thread, NULL) == 0);
+}
+
+/* As a program that leaves signals to a thread of their own: its threads begin with all blocked, before the first ring. */
+static void blocked_before_the_first_ring(void)
+{
+	pthread_t thread;
+	sigset_t old;
+
+	CHECK(sem_init(&go, 0, 0) == 0);
+	block_all(&old);
+	CHECK(pthread_create(&thread, NULL, fault_when_told, NULL) == 0);
+	CHECK(pthread_sigmask(SIG_SETMASK, &old, NULL) == 0);
+	init_ring(&ring, 8, 0);
+	expect_efault();
+	CHECK(sem_post(&go) == 0);
+	CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static void *inherit(void *unused)
+{
+	while (sem_wait(&made) != 0)
+		CHECK(errno == EINTR);
+	run_thread(fault_when_told);
+	return unused;
+}
+
+/* A thread that never enters a ring starts one that does. */
+static void blocked_by_a_maker(void)
+{
+	pthread_t thread;
+	sigset_t old;
+
+	CHECK(sem_init(&go, 0, 0) == 0 && sem_init(&made, 0, 0) == 0);
+	block_all(&old);
+	CHECK(pthread_create(&thread, NULL, inherit, NULL) == 0);
+	CHECK(pthread_sigmask(SIG_SETMASK, &old, NULL) == 0);
+	init_ring(&ring, 8, 0);
+	CHECK(sem_post(&made) == 0);
+	CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static void *block_unseen(void *unused)
+{
+	uint64_t all = ~0ul;
+
+	CHECK(unseen6(__NR_rt_sigprocmask, SIG_SETMASK, (long)&all, 0, 8, 0, 0) == 0);
+	return fault_when_told(unused);
+}
+
+static void blocked_unseen(void)
+{
+	CHECK(sem_init(&go, 0, 0) == 0);
+	init_ring(&ring, 8, 0);
+	run_thread(block_unseen);
+}
+
+static void never(int signal)
+{
+	(void)signal;
+	CHECK(!"the program handles a fault that is none of its own");
+}
+
+static sigjmp_buf before_the_fault;
+
+static void jump(int signal)
+{
+	(void)signal;
+	siglongjmp(before_the_fault, 1);
+}
+
+/* From the next call on that makes a ring, registers something, or is a thread's first. */
+static void handled_unseen(void)
+{
+	struct io_uring second;
+	struct sigaction action;
+	int *volatile bad = (int *)8;
+
+	init_ring(&ring, 8, 0);
+	expect_efault();
+	for (int round = 0; round < 2; round++) {
+		set_handler_unseen(SIGSEGV, never, 0);
+		set_handler_unseen(SIGBUS, never, 0);
+		if (round == 0)
+			init_ring(&second, 8, 0);
+		else
+			CHECK(io_uring_register(ring.ring_fd, IORING_REGISTER_PROBE, (void *)8, 1) == -EFAULT);
+		expect_efault();
+		CHECK(sigaction(SIGSEGV, NULL, &action) == 0 && action.sa_handler == never);
+	}
+	/* A fault of its own is the program's. */
+	set_handler_unseen(SIGSEGV, jump, 0);
+	io_uring_queue_exit(&second);
+	init_ring(&second, 8, 0);
+	if (sigsetjmp(before_the_fault, 1) == 0) {
+		*bad = 1;
+		CHECK(!"a fault goes on");
+	}
+	expect_efault();
+}
+
+CASES({"blocked-before-the-first-ring", blocked_before_the_first_ring},
+      {"blocked-by-a-maker", blocked_by_a_maker},
+      {"blocked-unseen", blocked_unseen},
+      {"handled-unseen", handled_unseen})
