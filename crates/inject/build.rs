@@ -23,6 +23,9 @@ fn main() {
     // The unwinder that stops panics is linked in: the shared one would cost every program that we are preloaded into
     // half as much again to load.
     println!("cargo::rustc-link-lib=static:-bundle=gcc_eh");
+    // Of the linkers, this one tells unwinders of the stubs by which other libraries are called (.plt): a thread that ends may
+    // have been interrupted in one (src/unwind.rs).
+    println!("cargo::rustc-cdylib-link-arg=-fuse-ld=bfd");
     // In place of the system's libc.so, a linker script that names glibc's loader, too: as a library needed it would
     // end every musl program that inherits LD_PRELOAD (src/musl.rs). What is taken from the loader (__tls_get_addr)
     // stays undefined and is found in it all the same, as it is in musl.

@@ -265,6 +265,8 @@ mutations! {
             "Decision 10: the program sets the real action of SIGSYS.";
         ProgramBlocksSigsys "program-blocks-sigsys" Raw "blocked_and_ignored_sigsys_stays_so_for_the_program",
             "Decision 10: the program blocks SIGSYS for real.";
+        InterruptedCallsAreLeft "interrupted-calls-are-left" Engine "a_thread_is_cancelled_anywhere_in_a_call",
+            "A thread that ends in a call leaves what it holds there.";
     }
     "raw" {
         FilterIgnoresTheAddress "filter-ignores-the-address"

@@ -15,7 +15,7 @@ pub use guard::{
     check_writable, copy_by_kernel, handler_installed, kernel_copies, user_copy_fault, user_move, user_read,
     user_read_slice, user_write, user_write_slice, GuardedWords, Plain,
 };
-pub use interrupt::{can_interrupt, interrupt, interrupted, interruptible};
+pub use interrupt::{can_interrupt, end_waits, interrupt, interrupted, interruptible, wait, wait_again};
 pub use linux::{flags_are_ignored, flags_are_looked_at, probe_flags, syscall, usable_cpus, Linux};
 
 use crate::Errno;

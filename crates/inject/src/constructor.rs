@@ -1,6 +1,8 @@
 //! What happens when the library is loaded: as little as possible.
 
-use crate::{backend, descriptor, entry, jump, liburing, loader, memory, musl, passing, raw, signals, wait};
+use crate::{
+    backend, descriptor, entry, jump, liburing, loader, memory, musl, passing, raw, signals, unwind, wait,
+};
 use anyring_engine::forced::{point, Point};
 use anyring_engine::process;
 
@@ -21,6 +23,7 @@ extern "C" fn constructor() {
             passing::resolve,
             signals::action::resolve,
             signals::wrappers::resolve,
+            unwind::resolve,
             wait::resolve,
         ] {
             resolve();
@@ -30,6 +33,7 @@ extern "C" fn constructor() {
         } else {
             register_forked();
             process::at_fork(renew_after_fork);
+            unwind::prepare();
             raw::start();
         }
     });

@@ -6,7 +6,7 @@ use anyring_abi::{
     NR_IO_CANCEL, NR_IO_DESTROY, NR_IO_GETEVENTS, NR_IO_PGETEVENTS, NR_IO_SETUP, NR_IO_SUBMIT, NR_IO_URING_ENTER,
     NR_IO_URING_REGISTER, NR_IO_URING_SETUP,
 };
-use anyring_engine::Errno;
+use anyring_engine::{os, Errno};
 
 /// The numbers that [`call`] treats in some way of its own. Every other one may go straight to the kernel.
 pub const NUMBERS: [i64; 29] = [
@@ -68,9 +68,9 @@ pub fn call(number: i64, args: [usize; 6]) -> isize {
         }
         libc::SYS_rt_sigaction => entry::answer_any(|| signals::action::system_call(args)),
         libc::SYS_rt_sigprocmask => entry::answer_any(|| signals::mask::system_call(args)),
-        libc::SYS_rt_sigsuspend => {
-            signals::mask::with_temporary(a as *const u64, b, |mask| kernel(number, [mask as usize, b, c, d, e, f]))
-        }
+        libc::SYS_rt_sigsuspend => signals::mask::with_temporary(a as *const u64, b, |mask| {
+            waiting(number, [mask as usize, b, c, d, e, f])
+        }),
         libc::SYS_sigaltstack => {
             let answer = kernel(number, args);
             if answer == 0 && a != 0 {
@@ -88,7 +88,7 @@ pub fn call(number: i64, args: [usize; 6]) -> isize {
             let mut count = Ok(c as u32);
             entry::aside(|| count = passing::sendable(b as *const _, c as u32));
             match count {
-                Ok(count) => kernel(number, [a, b, count as usize, d, e, f]),
+                Ok(count) => waiting(number, [a, b, count as usize, d, e, f]),
                 Err(error) => -(error.raw_os_error() as isize),
             }
         }
@@ -129,20 +129,23 @@ fn prepare(number: i64, [a, b, c, d, _, _]: [usize; 6]) -> Result<(), Errno> {
 fn wait_or_pass(number: i64, args: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = args;
     match number {
-        libc::SYS_ppoll => {
-            signals::mask::with_temporary(d as *const u64, e, |mask| kernel(number, [a, b, c, mask as usize, e, f]))
-        }
+        libc::SYS_ppoll => signals::mask::with_temporary(d as *const u64, e, |mask| {
+            waiting(number, [a, b, c, mask as usize, e, f])
+        }),
         libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => {
-            signals::mask::with_temporary(e as *const u64, f, |mask| kernel(number, [a, b, c, d, mask as usize, f]))
+            signals::mask::with_temporary(e as *const u64, f, |mask| {
+                waiting(number, [a, b, c, d, mask as usize, f])
+            })
         }
         libc::SYS_pselect6 => pselect6(args),
-        _ => kernel(number, args),
+        libc::SYS_close | libc::SYS_dup2 | libc::SYS_dup3 => kernel(number, args),
+        _ => waiting(number, args),
     }
 }
 
 /// pselect6(2): its sixth argument points to the mask's address and size.
 fn pselect6([a, b, c, d, e, f]: [usize; 6]) -> isize {
-    let kernel_call = |sixth: usize| kernel(libc::SYS_pselect6, [a, b, c, d, e, sixth]);
+    let kernel_call = |sixth: usize| waiting(libc::SYS_pselect6, [a, b, c, d, e, sixth]);
     let Some(mask) = sys::read_program(f as *const u64) else {
         return kernel_call(f);
     };
@@ -155,6 +158,12 @@ fn pselect6([a, b, c, d, e, f]: [usize; 6]) -> isize {
     })
 }
 
+/// A call that may wait: when the thread is to end it is over.
+fn waiting(number: i64, args: [usize; 6]) -> isize {
+    os::wait(number, args)
+}
+
+/// A call that is made whatever else happens.
 fn kernel(number: i64, args: [usize; 6]) -> isize {
     // SAFETY: the program asked for this very call with these arguments (a substituted one only names a descriptor,
     // an offset or a mask of ours); the kernel checks them.

@@ -12,7 +12,6 @@ use anyring_abi::{
 use anyring_engine::aio as engine_aio;
 use anyring_engine::forced::{point, Point};
 use anyring_engine::resource::register::registering;
-use anyring_engine::ring::broken::contain;
 use anyring_engine::ring::enter::struck_ring;
 use anyring_engine::{process, Enter, Errno};
 use core::ffi::c_void;
@@ -63,7 +62,7 @@ pub fn enter(fd: u32, to_submit: u32, min_complete: u32, flags: u32, arg: *const
         point(Point::EnterDoor);
         register_of(anyring_engine::enter(&call))
     };
-    contain(|| struck_ring(&call), serve).unwrap_or(BROKEN)
+    entry::contain(|| struck_ring(&call), serve).unwrap_or(BROKEN)
 }
 
 /// io_uring_register(2): the operation's answer, or `-errno`.
@@ -80,7 +79,7 @@ pub fn register(fd: u32, opcode: u32, arg: *mut c_void, nr_args: u32) -> isize {
         }
         register_of(anyring_engine::register(fd, opcode, arg as u64, nr_args))
     };
-    contain(|| registering(fd, opcode).ok(), serve).unwrap_or(BROKEN)
+    entry::contain(|| registering(fd, opcode).ok(), serve).unwrap_or(BROKEN)
 }
 
 /// A call of Linux AIO by its number, with the arguments of its man page: its answer, or `-errno`.

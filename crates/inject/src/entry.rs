@@ -6,8 +6,21 @@
 //!
 //! libc's own function is never called inside: it may be a cancellation point, whose unwinding must not be caught.
 
-use crate::sys;
-use anyring_engine::ring::broken::contain_any;
+use crate::{sys, unwind};
+use anyring_engine::ring::{broken, Ring};
+
+/// Runs what an entry point has to do, as [`broken::contain`] does. If the thread was to end meanwhile, it does so then.
+#[inline]
+pub fn contain<T>(named: impl FnOnce() -> Option<&'static Ring>, work: impl FnOnce() -> T) -> Option<T> {
+    let answer = broken::contain(named, || unwind::inside(work));
+    unwind::go_on();
+    answer
+}
+
+#[inline]
+fn contain_any<T>(work: impl FnOnce() -> T) -> Option<T> {
+    contain(|| None, work)
+}
 
 /// Runs an entry point's body; a panic in it becomes -EIO.
 #[inline]

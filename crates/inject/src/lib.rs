@@ -24,4 +24,5 @@ pub mod raw;
 pub mod signals;
 mod sys;
 pub mod syscall;
+mod unwind;
 pub mod wait;

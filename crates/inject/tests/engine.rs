@@ -67,7 +67,8 @@ fn program(source: &str) -> PathBuf {
     let path = scratch("engine").join(source);
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     if !compiled.iter().any(|known| known == source) {
-        compile(&format!("engine/{source}"), &path, &["-Wl,--as-needed", "-luring"]);
+        // So that threads which end clean up variables of C.
+        compile(&format!("engine/{source}"), &path, &["-fexceptions", "-Wl,--as-needed", "-luring"]);
         compiled.push(source.to_owned());
     }
     path
@@ -218,6 +219,20 @@ cases! {
     a_handler_jumps_out_of_a_wait_and_the_thread_waits_again: "handlers" "jumps";
     a_handler_jumps_out_of_a_wait_and_the_program_only_looks: "handlers" "jumps-and-looks";
     a_handler_jumps_out_of_a_wait_and_another_thread_waits: "handlers" "jumps-another-waits";
+
+    a_thread_is_cancelled_in_a_wait: "threads" "ends-waits";
+    a_thread_exits_in_a_handler_in_a_wait: "threads" "exits-in-waits";
+    a_thread_is_cancelled_in_a_wait_of_a_handler: "threads" "ends-nested-waits";
+    a_thread_is_cancelled_in_a_wait_of_linux_aio: "threads" "ends-aio";
+    a_thread_is_cancelled_anywhere_in_a_call: "threads" "ends-anywhere";
+    a_thread_exits_in_a_handler_anywhere_in_a_call: "threads" "exits-anywhere";
+    a_thread_is_cancelled_while_it_submits: "threads" "ends-submissions";
+    a_thread_exits_in_a_handler_while_it_submits: "threads" "exits-in-submissions";
+    a_handler_in_which_a_thread_exits_cleans_up_once: "threads" "exits-with-cleanup";
+    io_uring_enter_is_no_cancellation_point: "threads" "is-no-point";
+    cancellation_points_stay_some: "threads" "points";
+    a_thread_exits_in_a_handler_in_cancellation_points: "threads" "exits-in-points";
+    close_is_a_cancellation_point: "threads" "ends-in-close";
 
     a_process_ends_with_its_last_thread: "ends" "pthread-exit";
     a_process_ends_with_the_return_of_its_last_thread: "ends" "last-return";

@@ -4,9 +4,16 @@
 //! and sends the thread a SIGBUS that says whose it is. The chained handler that the preloaded library installs moves a
 //! thread that has not left the range to its end ([`interrupted`]): so nothing is lost between the look and the call, and
 //! no call is restarted. Where there is no such handler nothing can be interrupted.
+//!
+//! The waits of a thread of the program's are made by the same routine, with a word of the thread's own: [`end_waits`].
 
 use super::syscall;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+thread_local! {
+    /// Not 0 when the calling thread is to wait for nothing any more. Only the thread and its handlers touch it.
+    static WAITS_END: AtomicU32 = const { AtomicU32::new(0) };
+}
 
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
@@ -15,7 +22,10 @@ core::arch::global_asm!(
     ".globl anyring_interruptible",
     ".type anyring_interruptible, @function",
     "anyring_interruptible:",
+    ".cfi_startproc",
     "push rbx",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_rel_offset rbx, 0",
     "mov rbx, rdi",
     "mov rax, rsi",
     "mov r11, rdx",
@@ -34,14 +44,21 @@ core::arch::global_asm!(
     ".hidden anyring_interruptible_last",
     ".globl anyring_interruptible_last",
     "anyring_interruptible_last:",
+    ".cfi_remember_state",
     "pop rbx",
+    ".cfi_adjust_cfa_offset -8",
+    ".cfi_restore rbx",
     "ret",
+    ".cfi_restore_state",
     ".hidden anyring_interruptible_end",
     ".globl anyring_interruptible_end",
     "anyring_interruptible_end:",
     "mov rax, -4",
     "pop rbx",
+    ".cfi_adjust_cfa_offset -8",
+    ".cfi_restore rbx",
     "ret",
+    ".cfi_endproc",
 );
 
 #[cfg(target_arch = "x86_64")]
@@ -84,6 +101,42 @@ pub fn interruptible(stop: &AtomicU32, number: libc::c_long, args: [usize; 6]) -
     }
 }
 
+/// A call that ends with `EINTR` once [`end_waits`] has been called in this thread.
+pub fn wait(number: libc::c_long, args: [usize; 6]) -> isize {
+    match WAITS_END.try_with(|word| interruptible(word, number, args)) {
+        Ok(answer) => answer,
+        Err(_) => syscall(number, args),
+    }
+}
+
+/// The calling thread waits no more until [`wait_again`]. It goes on at the instruction that is the answer instead of at
+/// `address`, where it was interrupted: an interrupted [`wait`] is over.
+pub fn end_waits(address: usize) -> usize {
+    let _ = WAITS_END.try_with(|word| word.store(1, Ordering::Relaxed));
+    out_of_the_call(address).unwrap_or(address)
+}
+
+/// Takes [`end_waits`] back: whether it was called.
+pub fn wait_again() -> bool {
+    WAITS_END.try_with(|word| word.swap(0, Ordering::Relaxed) != 0).unwrap_or(false)
+}
+
+/// Where a thread that was interrupted at `address` goes on if that is in an [`interruptible`] call that is not over.
+fn out_of_the_call(address: usize) -> Option<usize> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let first = anyring_interruptible_first as *const () as usize;
+        let last = anyring_interruptible_last as *const () as usize;
+        let end = anyring_interruptible_end as *const () as usize;
+        (first..last).contains(&address).then_some(end)
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = address;
+        None
+    }
+}
+
 /// Whether calls can be interrupted. Not where the program has put a handler of its own past every wrapper.
 pub fn can_interrupt() -> bool {
     let known = KNOWING.load(Ordering::Relaxed);
@@ -112,13 +165,5 @@ pub fn interrupted(code: i32, value: usize, address: usize) -> Option<usize> {
     if code != libc::SI_QUEUE || value != &raw const MARK as usize {
         return None;
     }
-    #[cfg(target_arch = "x86_64")]
-    {
-        let first = anyring_interruptible_first as *const () as usize;
-        let last = anyring_interruptible_last as *const () as usize;
-        if (first..last).contains(&address) {
-            return Some(anyring_interruptible_end as *const () as usize);
-        }
-    }
-    Some(address)
+    Some(out_of_the_call(address).unwrap_or(address))
 }

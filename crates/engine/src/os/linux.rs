@@ -1,6 +1,6 @@
 //! Linux itself.
 
-use super::{check, EpollEvent, Os};
+use super::{check, wait, EpollEvent, Os};
 use crate::Errno;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -109,7 +109,7 @@ impl Os for Linux {
         let timeout = timeout_ns.map(timespec);
         let timeout = timeout.as_ref().map_or(0, |t| t.as_ptr() as usize);
         let args = [word.as_ptr() as usize, libc::FUTEX_WAIT as usize, expected as usize, timeout, 0, 0];
-        check(syscall(libc::SYS_futex, args)).map(|_| ())
+        check(wait(libc::SYS_futex, args)).map(|_| ())
     }
 
     fn sleep_ns(left_ns: u64, polls: bool) -> u64 {
@@ -145,22 +145,24 @@ impl Os for Linux {
         if timed && NO_EPOLL_PWAIT2.load(Relaxed) == 0 {
             let timeout = timeout_ns.map(timespec);
             let timeout = timeout.as_ref().map_or(0, |t| t.as_ptr() as usize);
-            match check(syscall(libc::SYS_epoll_pwait2, [epoll as usize, buffer, room, timeout, mask, 8])) {
+            match check(wait(libc::SYS_epoll_pwait2, [epoll as usize, buffer, room, timeout, mask, 8])) {
                 Err(Errno::NOSYS) | Err(Errno::PERM) => NO_EPOLL_PWAIT2.store(1, Relaxed),
                 answer => return answer,
             }
         }
+        let by = |timeout_ms: isize| if timeout_ms == 0 { syscall } else { wait };
         let wait = |timeout_ms: isize| {
             // The plain call costs a little less, on machines that have it.
             #[cfg(target_arch = "x86_64")]
             if sigmask.is_none() {
                 let args = [epoll as usize, buffer, room, timeout_ms as usize, 0, 0];
-                match check(syscall(libc::SYS_epoll_wait, args)) {
+                match check(by(timeout_ms)(libc::SYS_epoll_wait, args)) {
                     Err(Errno::NOSYS) | Err(Errno::PERM) => {} // a filter that knows the newer one only
                     answer => return answer,
                 }
             }
-            check(syscall(libc::SYS_epoll_pwait, [epoll as usize, buffer, room, timeout_ms as usize, mask, 8]))
+            let args = [epoll as usize, buffer, room, timeout_ms as usize, mask, 8];
+            check(by(timeout_ms)(libc::SYS_epoll_pwait, args))
         };
         match timeout_ns {
             None => wait(-1),
@@ -183,10 +185,11 @@ impl Os for Linux {
     }
 
     fn poll(set: &mut [libc::pollfd], timeout_ns: Option<u64>, sigmask: Option<&u64>) -> Result<usize, Errno> {
+        let by = if timeout_ns == Some(0) { syscall } else { wait };
         let timeout = timeout_ns.map(timespec);
         let timeout = timeout.as_ref().map_or(0, |t| t.as_ptr() as usize);
         let mask = sigmask.map_or(0, |m| m as *const u64 as usize);
-        check(syscall(libc::SYS_ppoll, [set.as_mut_ptr() as usize, set.len(), timeout, mask, 8, 0]))
+        check(by(libc::SYS_ppoll, [set.as_mut_ptr() as usize, set.len(), timeout, mask, 8, 0]))
     }
 
     fn poll_now(fd: i32, events: u16) -> Result<u16, Errno> {

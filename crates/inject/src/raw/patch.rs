@@ -186,6 +186,11 @@ fn store(jump: &Jump, island: usize) -> Result<(), &'static str> {
 #[unsafe(naked)]
 pub unsafe extern "C" fn patched() {
     asm_on_registers!(
+        // As in `trampoline`: on the program's stack, and then on ours. The `Call` has the instruction pointer.
+        ".cfi_startproc",
+        ".cfi_signal_frame",
+        ".cfi_def_cfa rsp, 0",
+        ".cfi_escape 0x10, 16, 3, 0x7b, {behind} + 128, 0",
         "endbr64",
         // On its alternate signal stack, where that is known: the instruction itself, which traps. The flags are in rax
         // meanwhile.
@@ -230,8 +235,11 @@ pub unsafe extern "C" fn patched() {
         "lea rcx, [rcx + {frame}]",
         "mov [rcx + {rsp}], rsp",
         "mov rsp, rcx",
+        ".cfi_escape 0x0f, 4, 0x77, {rsp} + 128, 0, 6",
         "pushfq",
+        ".cfi_escape 0x0f, 4, 0x77, {rsp} + 136, 0, 6",
         "pop rcx",
+        ".cfi_escape 0x0f, 4, 0x77, {rsp} + 128, 0, 6",
         "mov [rsp + {flags}], rcx",
         "mov [rax + {slot_flags}], rcx",
         "mov [rsp + {slot}], rax",
@@ -253,7 +261,8 @@ pub unsafe extern "C" fn patched() {
         "mov [rsp + {r13}], r13",
         "mov [rsp + {r14}], r14",
         "mov [rsp + {r15}], r15",
-        "jmp {trampoline}";
+        "jmp {trampoline}",
+        ".cfi_endproc";
         hint_process = const offset_of!(Hint, not_process),
         hint_alternate = const offset_of!(Hint, alternate),
         hint_alternate_top = const offset_of!(Hint, alternate_top),

@@ -214,9 +214,33 @@ pub(super) use asm_on_registers;
 /// Where a trapped thread goes on: rsp points to its [`Registers`], the extended state is as the program left it.
 #[unsafe(naked)]
 pub unsafe extern "C" fn trampoline() {
+    // What unwinders and debuggers need to know: the program's stack pointer is the frame's address, and where the registers
+    // are that a function keeps. As with a signal frame, the instruction pointer is no return address.
+    const _: () = assert!(offset_of!(Registers, rip) < 128, "each offset is `offset + 128, 0` as a signed LEB128");
     asm_on_registers!(
+        ".cfi_startproc",
+        ".cfi_signal_frame",
+        // Of each line, the second number is the register that points to the frame: rsp.
+        ".cfi_escape 0x0f, 4, 0x77, {rsp} + 128, 0, 6",
+        ".cfi_escape 0x10, 3, 3, 0x77, {rbx} + 128, 0",
+        ".cfi_escape 0x10, 6, 3, 0x77, {rbp} + 128, 0",
+        ".cfi_escape 0x10, 12, 3, 0x77, {r12} + 128, 0",
+        ".cfi_escape 0x10, 13, 3, 0x77, {r13} + 128, 0",
+        ".cfi_escape 0x10, 14, 3, 0x77, {r14} + 128, 0",
+        ".cfi_escape 0x10, 15, 3, 0x77, {r15} + 128, 0",
+        ".cfi_escape 0x10, 16, 3, 0x77, {rip} + 128, 0",
         "cld",
         "mov rbx, rsp",
+        ".cfi_remember_state",
+        // The same by rbx.
+        ".cfi_escape 0x0f, 4, 0x73, {rsp} + 128, 0, 6",
+        ".cfi_escape 0x10, 3, 3, 0x73, {rbx} + 128, 0",
+        ".cfi_escape 0x10, 6, 3, 0x73, {rbp} + 128, 0",
+        ".cfi_escape 0x10, 12, 3, 0x73, {r12} + 128, 0",
+        ".cfi_escape 0x10, 13, 3, 0x73, {r13} + 128, 0",
+        ".cfi_escape 0x10, 14, 3, 0x73, {r14} + 128, 0",
+        ".cfi_escape 0x10, 15, 3, 0x73, {r15} + 128, 0",
+        ".cfi_escape 0x10, 16, 3, 0x73, {rip} + 128, 0",
         "cmp dword ptr [rip + {moves}], 0",
         "je 2f",
         "mov ecx, 1",
@@ -267,6 +291,8 @@ pub unsafe extern "C" fn trampoline() {
         "jne 5f",
         "push qword ptr [rsp + {flags}]",
         "popfq", // no instruction below changes a flag
+        ".cfi_restore_state",
+        ".cfi_remember_state",
         "mov rax, [rsp + {rax}]",
         "mov rdi, [rsp + {rdi}]",
         "mov rsi, [rsp + {rsi}]",
@@ -283,6 +309,9 @@ pub unsafe extern "C" fn trampoline() {
         "mov rcx, [rsp + {rip}]",
         "mov r11, [rsp + {slot}]",
         "mov rsp, [rsp + {rsp}]",
+        ".cfi_def_cfa rsp, 0",
+        ".irp n,rbx,rbp,r12,r13,r14,r15\n.cfi_same_value \\n\n.endr",
+        ".cfi_register rip, rcx",
         // Off the stack: give it back. Its next user may be a handler on this thread, before the next instruction;
         // then r11 gets the flags of that call, which no program can rely on.
         "mov qword ptr [r11 + {owner}], 0",
@@ -290,13 +319,15 @@ pub unsafe extern "C" fn trampoline() {
         "notrack jmp rcx",
         // Back in the frame of the trap, on the alternate stack, which is disabled until the call below: give the stack back.
         "5:",
+        ".cfi_restore_state",
         "mov r11, [rsp + {slot}]",
         "mov rsp, [rsp + {context}]",
         "mov qword ptr [r11 + {alternate_size}], 0",
         "mov qword ptr [r11 + {owner}], 0",
         "mov eax, {sigreturn}",
         "syscall",
-        "ud2";
+        "ud2",
+        ".cfi_endproc";
         alternate_size = const stack::ALTERNATE_SIZE,
         sigreturn = const libc::SYS_rt_sigreturn,
         moves = sym MOVES,

@@ -133,7 +133,7 @@ pub(crate) fn in_borrowed_memory() -> bool {
 }
 
 /// The action of every guarded signal, and of every other one for which the program has a handler.
-unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
+unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
     let errno = sys::errno();
     let Some(index) = index(signal) else {
         // SAFETY: both are the kernel's own, in this very frame, and not otherwise referenced here.

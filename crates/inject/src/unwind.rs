@@ -1,0 +1,226 @@
+//! Threads that end inside our code: by pthread_cancel(3), or in a signal handler by pthread_exit(3) or at a cancellation
+//! point.
+//!
+//! libc ends a thread by unwinding its stack by force: frame by frame, from the signal handler on. What a signal has
+//! interrupted of ours cannot be cleaned up there, between any two instructions, and no catch may see such an unwinding. So
+//!
+//! - **an interrupted call is completed first.** When the unwinder comes to [`inside`] it has dealt with the handler's frames.
+//!   The thread then goes on in the call as if the handler had returned; waits are over, with EINTR; and when the call is
+//!   through, [`go_on`] ends the thread from there;
+//! - **all other frames of ours hold nothing**, and are passed as those of C are: [`personality`] stands in front of the
+//!   standard library's.
+//!
+//! Nothing of this runs before a thread ends, but one load in each call.
+#![cfg_attr(test, allow(dead_code))] // unit tests leave the standard library's personality alone
+
+use crate::next::next;
+use anyring_engine::mutation::{mutated, Mutation};
+use anyring_engine::os;
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicU32, Ordering};
+use libc::ucontext_t;
+
+next! {
+    UNWIND_NEXT = c"__pthread_unwind_next": fn(*mut Cleanup) -> !;
+    REGISTER_CANCEL = c"__pthread_register_cancel": fn(*mut Cleanup);
+    UNREGISTER_CANCEL = c"__pthread_unregister_cancel": fn(*mut Cleanup);
+}
+
+/// How many threads of the process are to end when their calls are through.
+static DUE: AtomicU32 = AtomicU32::new(0);
+
+/// Runs what is to be completed before a thread ends that is interrupted in it. Unwinders know it by its section.
+#[inline(never)]
+#[link_section = "anyring_inside"]
+pub fn inside<T>(work: impl FnOnce() -> T) -> T {
+    let answer = work();
+    // SAFETY: does nothing. `work` is not the last thing here, so that this frame stays on the stack.
+    unsafe { core::arch::asm!("", options(nomem, nostack, preserves_flags)) };
+    answer
+}
+
+/// After a call: ends the thread if that was put off.
+#[inline]
+pub fn go_on() {
+    if DUE.load(Ordering::Relaxed) != 0 {
+        end_if_due();
+    }
+}
+
+#[cold]
+fn end_if_due() {
+    if os::wait_again() {
+        DUE.fetch_sub(1, Ordering::Relaxed);
+        let mut first = Cleanup::FREE;
+        note_first(&mut first);
+        if let Some(unwind) = UNWIND_NEXT.get() {
+            // SAFETY: what libc calls when it has run a handler for cleanup, to go on with what is noted behind that one.
+            unsafe { unwind(&mut first) }
+        }
+    }
+}
+
+/// What unwinders call for a frame: the version, `_UA_*`, the exception's class, the exception, the frame.
+type Personality = extern "C" fn(c_int, c_int, u64, *mut c_void, *mut Context) -> c_int;
+
+/// An unwinder's view of a frame (`struct _Unwind_Context`).
+#[repr(C)]
+pub struct Context([u8; 0]);
+
+/// _UA_FORCE_UNWIND, _URC_CONTINUE_UNWIND, _URC_NORMAL_STOP (unwind.h).
+const FORCE_UNWIND: c_int = 8;
+const CONTINUE_UNWIND: c_int = 8;
+const NORMAL_STOP: c_int = 4;
+
+unsafe extern "C" {
+    /// Where the frames of this library find their personality. The compiler makes it, and nothing else reads it.
+    #[link_name = "DW.ref.rust_eh_personality"]
+    static mut PERSONALITY: Personality;
+    fn rust_eh_personality(
+        version: c_int,
+        actions: c_int,
+        class: u64,
+        exception: *mut c_void,
+        context: *mut Context,
+    ) -> c_int;
+    fn _Unwind_Backtrace(step: extern "C" fn(*mut Context, *mut Walk) -> c_int, walk: *mut Walk) -> c_int;
+    fn _Unwind_GetIPInfo(context: *mut Context, is_interrupted: *mut c_int) -> usize;
+    fn _Unwind_GetCFA(context: *mut Context) -> usize;
+    /// The linker's names for the ends of the section.
+    fn __start_anyring_inside();
+    fn __stop_anyring_inside();
+}
+
+/// Has unwinders ask [`personality`] about the frames of this library.
+#[cfg(not(test))]
+pub fn prepare() {
+    // SAFETY: a word of this library's own writable data, which unwinders only read. No other thread of the program's runs
+    // in this library yet.
+    unsafe { (&raw mut PERSONALITY).write(personality) };
+}
+
+extern "C" fn personality(
+    version: c_int,
+    actions: c_int,
+    class: u64,
+    exception: *mut c_void,
+    context: *mut Context,
+) -> c_int {
+    if actions & FORCE_UNWIND == 0 {
+        // SAFETY: the unwinder's own arguments.
+        return unsafe { rust_eh_personality(version, actions, class, exception, context) };
+    }
+    // SAFETY: the unwinder's own context, of a frame that is on the stack.
+    let found = interrupted_inside(unsafe { _Unwind_GetCFA(context) });
+    if let Some(signal_frame) = found.filter(|_| !mutated(Mutation::InterruptedCallsAreLeft)) {
+        // SAFETY: the frame was found on the stack, and the handler's frames behind it have been unwound.
+        unsafe { complete(signal_frame) };
+    }
+    CONTINUE_UNWIND
+}
+
+/// A walk over the stack from here to one frame.
+#[repr(C)]
+struct Walk {
+    /// The stack pointer in that frame.
+    until: usize,
+    /// That of the frame before the current one.
+    before: usize,
+    /// The last signal frame that was passed.
+    signal_frame: usize,
+    /// Whether [`inside`] was seen behind it.
+    is_inside: bool,
+    has_arrived: bool,
+}
+
+/// The signal frame that interrupted the frame with this stack pointer, or what that one called, if [`inside`] is among them.
+fn interrupted_inside(until: usize) -> Option<usize> {
+    let mut walk = Walk { until, before: 0, signal_frame: 0, is_inside: false, has_arrived: false };
+    // SAFETY: `step` gets what is passed, which lives as long as the walk.
+    unsafe { _Unwind_Backtrace(step, &mut walk) };
+    (walk.has_arrived && walk.is_inside && walk.signal_frame != 0).then_some(walk.signal_frame)
+}
+
+extern "C" fn step(context: *mut Context, walk: *mut Walk) -> c_int {
+    let mut is_interrupted = 0;
+    // SAFETY: the unwinder's own context, and what `interrupted_inside` passed.
+    let (walk, instruction, pointer) =
+        unsafe { (&mut *walk, _Unwind_GetIPInfo(context, &mut is_interrupted), _Unwind_GetCFA(context)) };
+    if is_interrupted != 0 {
+        // A handler returns to the code that makes rt_sigreturn(2) with its stack pointer at the ucontext.
+        (walk.signal_frame, walk.is_inside) = (walk.before, false);
+    }
+    let section = __start_anyring_inside as *const () as usize..__stop_anyring_inside as *const () as usize;
+    walk.is_inside |= section.contains(&(instruction - usize::from(is_interrupted == 0)));
+    walk.has_arrived = pointer == walk.until;
+    walk.before = pointer;
+    if walk.has_arrived {
+        NORMAL_STOP
+    } else {
+        0
+    }
+}
+
+/// Where libc notes cleanup handlers of C (`__pthread_unwind_buf_t` in pthread.h).
+#[repr(C, align(16))]
+pub(crate) struct Cleanup {
+    registers: [u64; 8],
+    mask_was_saved: c_int,
+    outer: *mut Cleanup,
+    private: [usize; 3],
+}
+
+/// Goes on where the signal whose frame this is has interrupted the thread, to end it afterwards.
+///
+/// # Safety
+/// `signal_frame` is the address of the ucontext_t in a signal frame of this thread's, whose handler has been unwound.
+unsafe fn complete(signal_frame: usize) -> ! {
+    forget_cleanups(signal_frame);
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        let context = &mut *(signal_frame as *mut ucontext_t);
+        let instruction = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
+        *instruction = os::end_waits(*instruction as usize) as i64;
+        DUE.fetch_add(1, Ordering::Relaxed);
+        core::arch::asm!(
+            "mov rsp, {frame}",
+            "mov eax, {rt_sigreturn}",
+            "syscall",
+            frame = in(reg) signal_frame,
+            rt_sigreturn = const libc::SYS_rt_sigreturn,
+            options(noreturn),
+        );
+    }
+}
+
+impl Cleanup {
+    const FREE: Cleanup =
+        Cleanup { registers: [0; 8], mask_was_saved: 0, outer: core::ptr::null_mut(), private: [0; 3] };
+}
+
+/// Fills in `own` as if it were the first on libc's list.
+fn note_first(own: &mut Cleanup) {
+    if let (Some(register), Some(unregister)) = (REGISTER_CANCEL.get(), UNREGISTER_CANCEL.get()) {
+        // SAFETY: libc's own functions on a buffer of the right size, which is taken off the list at once.
+        unsafe {
+            register(own);
+            unregister(own);
+        }
+    }
+}
+
+/// Takes the handlers for cleanup that have run from libc's list: those of frames between here and the signal's.
+fn forget_cleanups(signal_frame: usize) {
+    let mut own = Cleanup::FREE;
+    loop {
+        note_first(&mut own);
+        let here = &raw const own as usize;
+        if !(here..signal_frame).contains(&(own.outer as usize)) {
+            return;
+        }
+        if let Some(unregister) = UNREGISTER_CANCEL.get() {
+            // SAFETY: it is the first on the list, and in a frame that is gone, whose memory is as that left it.
+            unsafe { unregister(own.outer) };
+        }
+    }
+}
