@@ -68,6 +68,8 @@ mutations! {
             "A CQE that overflows is kept twice.";
         HandlersSqesForgotten "handlers-sqes-forgotten" Engine "a_handler_submits_to_the_ring_it_interrupts",
             "Decision 11: what a signal handler submits in the middle of a submission is forgotten.";
+        ChildrenKeepFilesInFlight "children-keep-files-in-flight" Engine "a_child_has_no_files_of_requests",
+            "A forked child keeps the files open that its parent's requests work on.";
         LocksStayHeldAfterFork "locks-stay-held-after-fork" Engine "a_fork_while_threads_hold_locks_leaves_none_held",
             "Decision 11: a forked child inherits locks that nobody gives back.";
         DeadHolderKeepsTheLock "dead-holder-keeps-the-lock"

@@ -228,6 +228,7 @@ cases! {
     an_open_that_sleeps_looks_in_its_directory_closed_unseen_after_a_stop: "numbers" "open-unseen";
     a_splice_that_waits_for_its_output_keeps_its_input: "numbers" "splice";
     record_locks_stay_whatever_a_worker_does: "numbers" "locks";
+    a_child_has_no_files_of_requests: "numbers" "fork";
     a_number_that_is_reused_unseen_is_found: "unseen" "reused";
     events_of_a_file_closed_unseen_do_not_count: "unseen" "stale";
 

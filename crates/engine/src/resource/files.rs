@@ -26,9 +26,15 @@ impl FixedFile {
         Arc::new(FixedFile { fd, tag })
     }
 
+    /// Takes ownership of `fd`, at the top of the table, for a request in flight: a forked child closes it.
+    pub fn in_flight(fd: i32) -> Arc<FixedFile> {
+        descriptors::note_in_flight(fd);
+        FixedFile::new(fd, None)
+    }
+
     /// A duplicate of `fd`, a number of the program's, for a request in flight.
     pub fn private(fd: i32) -> Result<Arc<FixedFile>, Errno> {
-        descriptors::duplicate(fd).map(|fd| FixedFile::new(fd, None))
+        descriptors::duplicate(fd).map(FixedFile::in_flight)
     }
 }
 

@@ -276,8 +276,37 @@ static void a_splice_waits_for_its_output(void)
 	CHECK(read(pipes[0], text, 3) == 3 && !memcmp(text, "old", 3));
 }
 
+/* A child that calls nothing keeps none of the files open that the parent's requests work on. */
+static void a_child_has_no_files_of_requests(void)
+{
+	int pipes[2], control[2];
+	char byte;
+	pid_t child;
+
+	CHECK(signal(SIGPIPE, SIG_IGN) != SIG_ERR);
+	CHECK(pipe(pipes) == 0 && pipe(control) == 0);
+	init_ring(&ring, 8, 0);
+	submit_read(&ring, pipes[0], &byte, 1, 1);
+	CHECK(close(pipes[0]) == 0);
+	child = fork();
+	if (child == 0) {
+		CHECK(close(pipes[1]) == 0 && close(control[1]) == 0);
+		CHECK(read(control[0], &byte, 1) == 0);
+		_exit(0);
+	}
+	write_all(pipes[1], "x");
+	expect(&ring, 1, 1);
+	for (int ms = 0; write(pipes[1], "y", 1) == 1; ms++) {
+		CHECK(ms < 10000);
+		usleep(1000);
+	}
+	CHECK(errno == EPIPE);
+	CHECK(close(control[1]) == 0);
+	wait_for_child(child);
+}
+
 CASES({"write", a_write_sleeps_on_a_closed_number}, {"write-unseen", a_write_sleeps_on_a_number_closed_unseen},
       {"connect", a_connect_sleeps_on_a_closed_number},
       {"connect-unseen", a_connect_sleeps_on_a_number_closed_unseen},
       {"open", an_open_sleeps_below_a_closed_number}, {"open-unseen", an_open_sleeps_below_a_number_closed_unseen},
-      {"locks", locks_stay}, {"splice", a_splice_waits_for_its_output})
+      {"locks", locks_stay}, {"splice", a_splice_waits_for_its_output}, {"fork", a_child_has_no_files_of_requests})
