@@ -70,6 +70,8 @@ mutations! {
             "Decision 11: what a signal handler submits in the middle of a submission is forgotten.";
         ChildrenKeepFilesInFlight "children-keep-files-in-flight" Engine "a_child_has_no_files_of_requests",
             "A forked child keeps the files open that its parent's requests work on.";
+        ClosedRingsStayWithTheProgram "closed-rings-stay-with-the-program" Engine "a_closed_ring_leaves_the_memory_alone",
+            "A ring that is closed while a thread waits writes CQEs to where its memory was.";
         LocksStayHeldAfterFork "locks-stay-held-after-fork" Engine "a_fork_while_threads_hold_locks_leaves_none_held",
             "Decision 11: a forked child inherits locks that nobody gives back.";
         DeadHolderKeepsTheLock "dead-holder-keeps-the-lock"

@@ -345,7 +345,7 @@ fn closing_ring(fd: i32, ring: &'static Ring) {
     let other = others.then(|| (0..TABLE_SIZE).find(known)).flatten().map_or(-1, |slot| slot as i32);
     let _ = ring.fd.compare_exchange(fd, other, Ordering::Relaxed, Ordering::Relaxed);
     if last_copy_gone(guard.engine_end) || (!others && guard.is_left_by_child()) {
-        guard.closed = true;
+        guard.note_closed();
         drop(guard);
         end_if_unused(ring);
     } else {

@@ -229,6 +229,10 @@ cases! {
     a_splice_that_waits_for_its_output_keeps_its_input: "numbers" "splice";
     record_locks_stay_whatever_a_worker_does: "numbers" "locks";
     a_child_has_no_files_of_requests: "numbers" "fork";
+    a_closed_ring_leaves_the_memory_alone: "closed" "shared";
+    a_closed_ring_leaves_private_memory_alone: "closed" "private";
+    who_waits_on_a_closed_ring_finds_the_completion: "closed" "stays";
+    a_worker_of_a_closed_ring_leaves_the_memory_alone: "closed" "worker";
     a_number_that_is_reused_unseen_is_found: "unseen" "reused";
     events_of_a_file_closed_unseen_do_not_count: "unseen" "stale";
 
