@@ -30,6 +30,11 @@ static OWN: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 /// One past the highest number that was ever the engine's own: spares range searches the rest of [`OWN`].
 static OWN_END: AtomicU32 = AtomicU32::new(0);
 
+/// Bit n: number n is a private duplicate that a request in flight works on. A forked child has no such requests.
+static IN_FLIGHT: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+/// One past the highest number that ever was in flight.
+static IN_FLIGHT_END: AtomicU32 = AtomicU32::new(0);
+
 /// A descriptor of the engine's own, closed when it is dropped.
 pub struct Own(RawFd);
 
@@ -150,6 +155,26 @@ pub fn duplicate(fd: i32) -> Result<i32, Errno> {
     Ok(duplicate_to_top(borrowed)?.into_raw_fd())
 }
 
+/// A request in flight works on `fd`, one of the engine's own, until it is closed.
+pub fn note_in_flight(fd: i32) {
+    if let Some(word) = IN_FLIGHT.get(fd as usize / 64) {
+        word.fetch_or(1 << (fd % 64), Relaxed);
+        IN_FLIGHT_END.fetch_max(fd as u32 + 1, Relaxed);
+    }
+}
+
+/// In a forked child: closes what the parent's requests in flight work on. Nobody in the child knows the numbers any more.
+pub fn close_in_flight() {
+    if mutated(Mutation::ChildrenKeepFilesInFlight) {
+        return;
+    }
+    for fd in 0..IN_FLIGHT_END.load(Relaxed) {
+        if IN_FLIGHT[fd as usize / 64].load(Relaxed) & (1 << (fd % 64)) != 0 {
+            close(fd as i32);
+        }
+    }
+}
+
 /// Says whether [`close`] closes nothing, for as long as a forked child forgets what its parent has: they share their
 /// descriptors.
 pub fn leave_alone(left_alone: bool) {
@@ -165,6 +190,10 @@ pub fn close(fd: i32) {
     }
     if let Some((word, bit)) = own_bit(fd) {
         word.fetch_and(!bit, Relaxed);
+        let in_flight = &IN_FLIGHT[fd as usize / 64];
+        if in_flight.load(Relaxed) & bit != 0 {
+            in_flight.fetch_and(!bit, Relaxed);
+        }
     }
     Sys::close(fd);
 }

@@ -68,6 +68,10 @@ mutations! {
             "A CQE that overflows is kept twice.";
         HandlersSqesForgotten "handlers-sqes-forgotten" Engine "an_unseen_handler_submits_to_the_ring_it_interrupts",
             "Decision 11: what a signal handler that was set past us submits in the middle of a submission is forgotten.";
+        ChildrenKeepFilesInFlight "children-keep-files-in-flight" Engine "a_child_has_no_files_of_requests",
+            "A forked child keeps the files open that its parent's requests work on.";
+        ClosedRingsStayWithTheProgram "closed-rings-stay-with-the-program" Engine "a_closed_ring_leaves_the_memory_alone",
+            "A ring that is closed while a thread waits writes CQEs to where its memory was.";
         LocksStayHeldAfterFork "locks-stay-held-after-fork" Engine "a_fork_while_threads_hold_locks_leaves_none_held",
             "Decision 11: a forked child inherits locks that nobody gives back.";
         DeadHolderKeepsTheLock "dead-holder-keeps-the-lock"
@@ -169,6 +173,8 @@ mutations! {
             "Workers make writes to one file side by side.";
         JobKeepsTheNumber "job-keeps-the-number" Unit "path::worker::number::tests::a_number_that_is_replaced_is_not_used_again",
             "A job goes on with a number that the program has closed.";
+        SleepsOnTheNumber "sleeps-on-the-number" Engine "a_write_that_sleeps_goes_to_its_file_after_a_stop",
+            "A worker sleeps in a call on a number of the program's.";
         WorkersAreNotPinned "workers-are-not-pinned" Case "io_wq::affinity_holds_for_workers",
             "IORING_REGISTER_IOWQ_AFF keeps no worker on its CPUs.";
     }

@@ -226,6 +226,12 @@ impl Op {
         }
     }
 
+    /// A call of a worker's may sleep until somebody else does something to its file.
+    #[inline]
+    pub fn may_sleep_on_file(&self) -> bool {
+        matches!(self, Op::Rw(_) | Op::Net(_) | Op::Splice(_))
+    }
+
     /// With IOSQE_BUFFER_SELECT: the group it chooses from and the buffer it has.
     pub fn selection(&mut self) -> Option<&mut Selection> {
         match self {

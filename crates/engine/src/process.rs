@@ -345,7 +345,7 @@ fn closing_ring(fd: i32, ring: &'static Ring) {
     let other = others.then(|| (0..TABLE_SIZE).find(known)).flatten().map_or(-1, |slot| slot as i32);
     let _ = ring.fd.compare_exchange(fd, other, Ordering::Relaxed, Ordering::Relaxed);
     if last_copy_gone(guard.engine_end) || (!others && guard.is_left_by_child()) {
-        guard.closed = true;
+        guard.note_closed();
         drop(guard);
         end_if_unused(ring);
     } else {
@@ -567,9 +567,10 @@ pub fn at_fork(renew: fn()) -> bool {
     AT_FORK.iter().any(claim)
 }
 
-/// libc's fork(3) has returned in the child. Only what tells the child from its children of vfork(2) is noted: most children
-/// execute another program.
+/// libc's fork(3) has returned in the child. Only what tells the child from its children of vfork(2) is noted, and what would
+/// keep files of the parent's open is closed: most children execute another program.
 pub fn forked() {
+    descriptors::close_in_flight();
     if let Some(child) = FORK_PAGE.child() {
         child.store(Sys::process_id(), Ordering::Relaxed);
     }
@@ -617,6 +618,7 @@ fn put_in_order(word: &AtomicU32) {
             aio::reset_after_fork(&mut live);
         }
         drop_registered_numbers();
+        descriptors::close_in_flight();
         crate::stats::reset_after_fork();
         crate::event::reset_after_fork(); // behind the rings, which have given up their recorders
         path::sqpoll::after_fork(&rings);

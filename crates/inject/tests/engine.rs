@@ -256,6 +256,19 @@ cases! {
     threads_replace_files_of_rings_of_their_own: "files" "at-once";
     a_slot_holds_one_file_after_the_other: "files" "replaced";
     the_number_of_a_waiting_read_is_used_again: "files" "reused";
+    a_write_that_sleeps_goes_to_its_file_after_a_stop: "numbers" "write";
+    a_write_that_sleeps_goes_to_its_file_closed_unseen_after_a_stop: "numbers" "write-unseen";
+    a_connect_that_sleeps_connects_its_socket_after_a_stop: "numbers" "connect";
+    a_connect_that_sleeps_connects_its_socket_closed_unseen_after_a_stop: "numbers" "connect-unseen";
+    an_open_that_sleeps_looks_in_its_directory_after_a_stop: "numbers" "open";
+    an_open_that_sleeps_looks_in_its_directory_closed_unseen_after_a_stop: "numbers" "open-unseen";
+    a_splice_that_waits_for_its_output_keeps_its_input: "numbers" "splice";
+    record_locks_stay_whatever_a_worker_does: "numbers" "locks";
+    a_child_has_no_files_of_requests: "numbers" "fork";
+    a_closed_ring_leaves_the_memory_alone: "closed" "shared";
+    a_closed_ring_leaves_private_memory_alone: "closed" "private";
+    who_waits_on_a_closed_ring_finds_the_completion: "closed" "stays";
+    a_worker_of_a_closed_ring_leaves_the_memory_alone: "closed" "worker";
     a_number_that_is_reused_unseen_is_found: "unseen" "reused";
     events_of_a_file_closed_unseen_do_not_count: "unseen" "stale";
 

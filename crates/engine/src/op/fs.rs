@@ -12,8 +12,10 @@
 use super::{call, reject_fixed_file, reject_unused, Context, Field, Verdict};
 use crate::mutation::{mutated, Mutation};
 use crate::os::{user_read, user_read_slice};
+use crate::resource::files::FixedFile;
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe};
+use std::sync::Arc;
 
 /// `PATH_MAX` of limits.h: the longest path the kernel takes, with its terminating zero.
 const PATH_BYTES_MAX: usize = libc::PATH_MAX as usize;
@@ -108,6 +110,16 @@ impl Fs {
         match self {
             Fs::Open(open) => open.slot,
             _ => 0,
+        }
+    }
+
+    /// A worker may sleep in the call, which SIGSTOP interrupts and SIGCONT begins anew: the directory is the request's own
+    /// from now on. Where there is no room for it the program's number has to do.
+    pub fn hold_directory(&mut self) {
+        if let Fs::Open(open) = self {
+            if open.dirfd >= 0 && !open.path.is_absolute() {
+                open.directory = FixedFile::private(open.dirfd).ok();
+            }
         }
     }
 
@@ -206,6 +218,10 @@ impl Path {
         self.0.len() == 1
     }
 
+    fn is_absolute(&self) -> bool {
+        self.0.first() == Some(&b'/')
+    }
+
     /// Where the copy is.
     pub(super) fn address(&self) -> usize {
         self.0.as_ptr() as usize
@@ -268,6 +284,8 @@ impl OpenHow {
 #[derive(Debug)]
 pub struct Open {
     dirfd: i32,
+    /// In its place, once a worker is to make the call.
+    directory: Option<Arc<FixedFile>>,
     path: Path,
     how: OpenHow,
     /// openat2(2), which refuses flags that openat(2) ignores.
@@ -281,7 +299,7 @@ impl Open {
         if sqe.file_index != 0 && how.has(libc::O_CLOEXEC) {
             return Err(Errno::INVAL);
         }
-        Ok(Open { dirfd: sqe.fd, path, how, strict, slot: sqe.file_index })
+        Ok(Open { dirfd: sqe.fd, directory: None, path, how, strict, slot: sqe.file_index })
     }
 
     fn issue(&self, context: Context) -> Verdict {
@@ -308,11 +326,15 @@ impl Open {
         }
     }
 
+    fn dirfd(&self) -> usize {
+        self.directory.as_ref().map_or(self.dirfd, |directory| directory.fd) as usize
+    }
+
     /// Looks before a FIFO is opened for reading: an attempt would wake a writer that waits for a reader to stay.
     fn names_a_fifo(&self) -> bool {
         // SAFETY: an all-zero `stat` is a value: it has only integers.
         let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-        let args = [self.dirfd as usize, self.path.address(), &mut stat as *mut libc::stat as usize, 0, 0, 0];
+        let args = [self.dirfd(), self.path.address(), &mut stat as *mut libc::stat as usize, 0, 0, 0];
         call(libc::SYS_newfstatat, args).is_ok() && stat.st_mode & libc::S_IFMT == libc::S_IFIFO
     }
 
@@ -320,7 +342,7 @@ impl Open {
     fn open(&self, extra: i32) -> Result<usize, Errno> {
         let slot_flags = if self.slot != 0 { libc::O_CLOEXEC } else { 0 };
         let how = OpenHow { flags: self.how.flags | (extra | slot_flags) as u64, ..self.how };
-        let (dirfd, path) = (self.dirfd as usize, self.path.address());
+        let (dirfd, path) = (self.dirfd(), self.path.address());
         loop {
             let strict = [dirfd, path, &how as *const OpenHow as usize, size_of::<OpenHow>(), 0, 0];
             let plain = [dirfd, path, how.flags as usize, how.mode as usize, 0, 0];

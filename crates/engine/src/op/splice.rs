@@ -11,7 +11,7 @@
 use super::{call, Context, Direction, Verdict};
 use crate::mutation::{mutated, Mutation};
 use crate::resource::files::FixedFile;
-use crate::{descriptors, Errno};
+use crate::Errno;
 use anyring_abi::{Opcode, Sqe, SPLICE_F_FD_IN_FIXED};
 use std::sync::Arc;
 
@@ -84,15 +84,20 @@ impl Splice {
         self.input = Input::File(file);
     }
 
+    /// The program's number of the input, unless it is held.
+    pub fn input_number(&self) -> Option<i32> {
+        match self.input {
+            Input::Number(fd) => Some(fd),
+            _ => None,
+        }
+    }
+
     /// The descriptor to wait for after `WouldBlock(Read)`: the request's own, since the program may close its number
     /// meanwhile, and the kernel's request would still have the file. Errors: those of dup(2).
     pub fn hold_input(&mut self) -> Result<HeldInput, Errno> {
-        let number = match self.input {
-            Input::Number(fd) => Some(fd),
-            _ => None,
-        };
+        let number = self.input_number();
         if let Some(fd) = number {
-            self.input = Input::File(FixedFile::new(descriptors::duplicate(fd)?, None));
+            self.input = Input::File(FixedFile::private(fd)?);
         }
         Ok(HeldInput { fd: self.input_fd(), is_new: number.is_some() })
     }
@@ -310,7 +315,7 @@ mod tests {
         let sqe = Sqe { addr: NO_OFFSET, off: NO_OFFSET, len: 1, file_index: 7, ..Sqe::default() };
         let mut op = Splice::prep(Opcode::Splice, &Sqe { op_flags: SPLICE_F_FD_IN_FIXED, ..sqe }).unwrap();
         assert_eq!(op.input_index(), Some(7));
-        op.set_input(FixedFile::new(descriptors::duplicate(from.as_raw_fd()).unwrap(), None));
+        op.set_input(FixedFile::private(from.as_raw_fd()).unwrap());
         assert_eq!(op.input_index(), None);
         write(&feed, b"x").unwrap();
         assert_eq!(op.issue(on_worker(to.as_raw_fd())), Verdict::Done(1));

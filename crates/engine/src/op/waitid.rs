@@ -129,7 +129,7 @@ impl Waitid {
             }
             _ => return None,
         };
-        self.pidfd = Some(FixedFile::new(number, None));
+        self.pidfd = Some(FixedFile::in_flight(number));
         self.pidfd.clone()
     }
 

@@ -500,8 +500,8 @@ impl Ward {
             let (set, data) = (SET.load(Ordering::Relaxed), self.address() | ENGINE_END);
             self.orphan = Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, guard.engine_end, 0, data).is_ok();
         }
-        guard.closed = process::last_copy_gone(guard.engine_end) || guard.is_left_by_child();
-        if guard.closed {
+        if process::last_copy_gone(guard.engine_end) || guard.is_left_by_child() {
+            guard.note_closed();
             // The last number may have been closed unseen. Relaxed: a worker that has one of the ring's jobs ends the ring.
             self.ring.fd.store(-1, Ordering::Relaxed);
         }

@@ -4,7 +4,7 @@ use crate::forced::{point, Point};
 use crate::op::net::Net;
 use crate::op::{Context, Direction, Op, Verdict};
 use crate::path::worker::{self, Approach, Job};
-use crate::path::{child, helper, watch};
+use crate::path::{child, helper, registered, watch};
 use crate::request::{Id, Path, State, Target};
 use crate::ring::arrivals::Arrivals;
 use crate::ring::RingGuard;
@@ -106,7 +106,13 @@ impl RingGuard {
         };
         let ready = match (refused, &mut op) {
             (Some(error), _) => Err(error),
-            (None, Op::Splice(splice)) => self.look_up_input(splice),
+            (None, Op::Splice(splice)) => {
+                self.look_up_input(splice).map(|()| registered::hold_input(&mut self.entries, splice))
+            }
+            (None, Op::Fs(fs)) => {
+                fs.hold_directory();
+                Ok(())
+            }
             (None, op) if self.slab[id].flags & IOSQE_BUFFER_SELECT != 0 => {
                 // That there is no such file is found before a buffer is taken.
                 descriptors::check_open(fd).and_then(|()| self.hold_buffer(id, op))

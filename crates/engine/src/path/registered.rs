@@ -3,8 +3,9 @@
 use crate::op::nop::NopWith;
 use crate::op::rw::Rw;
 use crate::op::splice::Splice;
+use crate::path::readiness::Entries;
 use crate::request::{Id, Target};
-use crate::resource::files::FixedFile;
+use crate::resource::files::{is_locked, FixedFile};
 use crate::ring::RingGuard;
 use crate::{descriptors, Errno};
 use anyring_abi::IORING_FILE_INDEX_ALLOC;
@@ -95,5 +96,17 @@ impl RingGuard {
             }
         };
         installed
+    }
+}
+
+/// Somebody may wait for a splice's output, or sleep in the call: its input is the request's own from now on. Only a file with a
+/// lock stays the program's, since a duplicate could not be closed before the lock has gone.
+pub(super) fn hold_input(entries: &mut Entries, splice: &mut Splice) {
+    if splice.input_number().is_some_and(is_locked) {
+        return;
+    }
+    // That it is not open, say, the call will tell.
+    if let Some(input) = splice.hold_input().ok().filter(|input| input.is_new) {
+        entries.forget(input.fd);
     }
 }

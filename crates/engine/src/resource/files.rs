@@ -25,6 +25,17 @@ impl FixedFile {
     pub fn new(fd: i32, tag: Option<Tag>) -> Arc<FixedFile> {
         Arc::new(FixedFile { fd, tag })
     }
+
+    /// Takes ownership of `fd`, at the top of the table, for a request in flight: a forked child closes it.
+    pub fn in_flight(fd: i32) -> Arc<FixedFile> {
+        descriptors::note_in_flight(fd);
+        FixedFile::new(fd, None)
+    }
+
+    /// A duplicate of `fd`, a number of the program's, for a request in flight.
+    pub fn private(fd: i32) -> Result<Arc<FixedFile>, Errno> {
+        descriptors::duplicate(fd).map(FixedFile::in_flight)
+    }
 }
 
 impl Drop for FixedFile {
@@ -41,15 +52,12 @@ impl Drop for FixedFile {
 /// lock counts.
 fn holds_lock(fd: i32) -> bool {
     use rustix::fs::{Mode, OFlags};
-    // SAFETY: the descriptor is the engine's own and open.
-    let Ok(stat) = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }) else { return false };
-    if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
-        return false;
-    }
     // First, since most files have no locks: a file that is opened takes the lowest number for a moment.
     if !is_locked(fd) {
         return false;
     }
+    // SAFETY: the descriptor is the engine's own and open.
+    let Ok(stat) = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }) else { return false };
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let locks = rustix::fs::open("/proc/locks", flags, Mode::empty()).map(descriptors::for_now);
     let Ok(locks) = locks else { return true };
@@ -69,7 +77,7 @@ fn holds_lock(fd: i32) -> bool {
 
 /// Whether a lock of the whole file by the description of `fd` would be refused: by a lock of this process, too, since
 /// the two kinds conflict. Of several locks the kernel names one, so they cannot be told apart.
-fn is_locked(fd: i32) -> bool {
+pub fn is_locked(fd: i32) -> bool {
     let mut lock = libc::flock {
         l_type: libc::F_WRLCK as i16,
         l_whence: libc::SEEK_SET as i16,

@@ -1,17 +1,21 @@
 //! A ring's memory: a memfd laid out as the kernel lays its rings out, or the program's own areas.
 
 use super::layout::Layout;
-use super::view::View;
+use super::view::{copy_words, View};
 use crate::lock::Lock;
+use crate::mutation::{mutated, Mutation};
 use crate::os::check_writable;
 use crate::{descriptors, Errno};
 use anyring_abi::Params;
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::MemfdFlags;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 
 /// In place of a descriptor: there is none.
 pub const NO_FILE: i32 = -1;
+
+/// An address at which every access faults, whatever the offset of a word in a ring.
+const NOWHERE: usize = 1 << 63;
 
 /// Where the areas came from, and so what ends with the ring.
 pub struct Memory {
@@ -230,6 +234,40 @@ impl Memory {
         }
         self.unmap();
         *self = new;
+    }
+
+    /// The ring is closed, but a thread waits on it or requests are in flight: from now on it is not at the program's own
+    /// addresses, under which there may soon be something else. Memory that can be shared is mapped once more, so that a
+    /// thread that waits finds its CQEs there, as natively where the kernel has the pages; of other memory the ring gets a
+    /// copy. Where there is no room for either, CQEs go to the backlog. The caller holds the ring.
+    pub fn leave_program(&mut self) {
+        const PAGE_BYTES: usize = 4096;
+        if self.mapped.is_some() || !self.view.is_of_program() || mutated(Mutation::ClosedRingsStayWithTheProgram) {
+            return;
+        }
+        let (rings, bytes) = (self.view.rings(), self.view.layout().rings_bytes.next_multiple_of(PAGE_BYTES));
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let base = unsafe { rustix::mm::mmap_anonymous(core::ptr::null_mut(), bytes, prot, flags) };
+        let Ok(base) = base.map(|base| base as usize) else {
+            self.view = self.view.with_rings_at(NOWHERE);
+            return;
+        };
+        for offset in (0..bytes).step_by(PAGE_BYTES) {
+            let (old, new) = (rings + offset, base + offset);
+            // Of no bytes: the old mapping stays, and there is another of the same page, if that can be shared (mremap(2)).
+            // SAFETY: the page that is replaced is one of those just mapped, of which nobody else knows.
+            let shared = unsafe {
+                rustix::mm::mremap_fixed(old as *mut _, 0, PAGE_BYTES, MremapFlags::MAYMOVE, new as *mut _)
+            };
+            if shared.is_err() {
+                let left = self.view.layout().rings_bytes.saturating_sub(offset).min(PAGE_BYTES);
+                let _ = copy_words(old as u64, new as u64, (left & !15) as u64);
+                // what is unmapped already is zero
+            }
+        }
+        self.view = self.view.with_rings_at(base);
+        self.mapped = Some((base, bytes));
     }
 
     fn borrow_memfd(&self) -> Result<BorrowedFd<'static>, Errno> {

@@ -25,6 +25,21 @@ impl View {
         View { rings, sqes, guarded, layout }
     }
 
+    /// Whether the areas are the program's own.
+    pub fn is_of_program(&self) -> bool {
+        self.guarded
+    }
+
+    /// Where the rings are.
+    pub fn rings(&self) -> usize {
+        self.rings
+    }
+
+    /// The same with the rings at another place.
+    pub fn with_rings_at(&self, rings: usize) -> View {
+        View { rings, ..*self }
+    }
+
     /// The sizes and positions this view was made with.
     #[inline]
     pub fn layout(&self) -> &Layout {
@@ -237,7 +252,7 @@ impl View {
 }
 
 /// Copies `bytes` bytes, a multiple of 16, by the guarded accessor, wherever they are.
-fn copy_words(from: u64, to: u64, bytes: u64) -> Result<(), Errno> {
+pub(super) fn copy_words(from: u64, to: u64, bytes: u64) -> Result<(), Errno> {
     for offset in (0..bytes).step_by(16) {
         let words: [u64; 2] = user_read(from + offset)?;
         user_write(to + offset, &words)?;

@@ -7,6 +7,7 @@ use crate::op::net::socket_option;
 use crate::op::poll::PollAdd;
 use crate::op::{Op, Verdict};
 use crate::os::{EpollEvent, Os, Sys};
+use crate::path::registered;
 use crate::path::worker::Approach;
 use crate::request::slab::List;
 use crate::request::{Id, ListKind, Path, State, Target};
@@ -57,13 +58,18 @@ impl RingGuard {
         };
         let events = events_for(&request.op, list);
         // A splice whose input is not ready waits for that one, not for the output that its SQE names as its file.
-        let fd = match &mut self.slab[id].op {
+        let state = &mut **self;
+        let fd = match &mut state.slab[id].op {
             Op::Splice(splice) if list == ListKind::Read => {
                 let input = splice.hold_input()?;
                 if input.is_new {
-                    self.entries.forget(input.fd);
+                    state.entries.forget(input.fd);
                 }
                 input.fd
+            }
+            Op::Splice(splice) => {
+                registered::hold_input(&mut state.entries, splice);
+                fd
             }
             _ => fd,
         };
@@ -515,10 +521,10 @@ impl RingGuard {
             }
             let private = match &file {
                 Some(file) => file.clone(),
-                None => match descriptors::duplicate(fd) {
+                None => match FixedFile::private(fd) {
                     Ok(duplicate) => {
-                        self.entries.forget(duplicate);
-                        file.insert(FixedFile::new(duplicate, None)).clone()
+                        self.entries.forget(duplicate.fd);
+                        file.insert(duplicate).clone()
                     }
                     Err(_) => continue,
                 },

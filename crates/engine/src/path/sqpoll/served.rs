@@ -89,7 +89,7 @@ impl Served {
     }
 
     fn note(&mut self, guard: &RingGuard) {
-        self.disabled = guard.disabled;
+        self.disabled = guard.disabled || !guard.has_sqes();
         self.left = !guard.ready.is_empty();
         self.epoll = if guard.awaits_events() { guard.entries.epoll() } else { None };
         self.unverified = guard.entries.has_unverified();
@@ -104,7 +104,7 @@ impl Served {
         }
         let most = if shared { FAIR_SHARE } else { u32::MAX };
         self.with(|guard| {
-            if !guard.disabled && !guard.is_abandoned() {
+            if !guard.disabled && !guard.is_abandoned() && guard.has_sqes() {
                 guard.listen();
                 let _ = guard.submit(most); // an error is that of unmapped ring memory: there is nothing then
                 guard.announce_room();

@@ -89,6 +89,10 @@ impl Job {
         approach: Approach,
         inode: Option<Inode>,
     ) -> Arc<Job> {
+        let number = Number::new(fd, file);
+        if approach == Approach::Plain && op.may_sleep_on_file() {
+            number.hold();
+        }
         let (op, verdict) = (Lock::new(op), Lock::new(None));
         Arc::new(Job {
             ring,
@@ -96,7 +100,7 @@ impl Job {
             request,
             op,
             verdict,
-            number: Number::new(fd, file),
+            number,
             approach,
             class: class_of(fd),
             inode,
@@ -191,7 +195,12 @@ impl Job {
     /// One call after the other until there is a verdict.
     fn call(&self, op: &mut Op, before_waiting: Option<&mut dyn FnMut()>) -> Verdict {
         let attempt = |op: &mut Op| self.number.call_with(|fd| op.issue(Context { fd, nonblock: true }));
-        let plain = |op: &mut Op| self.number.call_with(|fd| op.issue(Context { fd, nonblock: false }));
+        let plain = |op: &mut Op| {
+            if op.may_sleep_on_file() {
+                self.number.hold(); // a job that was to be attempted first has none yet
+            }
+            self.number.call_with(|fd| op.issue(Context { fd, nonblock: false }))
+        };
         let plain_asleep = |op: &mut Op| {
             let _asleep = Asleep::new();
             plain(op)

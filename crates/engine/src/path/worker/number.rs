@@ -1,8 +1,9 @@
 //! The descriptor that a job works on. The program may close its number, and open another file under it, while a worker is on
-//! its way into the call: what works there must not meet the other file.
+//! its way into the call, or sleeps in it: what works there must not meet the other file.
 //!
-//! Whoever closes the number gives the job a private duplicate first ([`Number::replace`]). A worker that has read the number
-//! before that is waited for until it is inside the system call, which holds the file, or has left it:
+//! Whoever queues a call that can be interrupted in its sleep has the job hold a private duplicate from the start
+//! ([`Number::hold`]). For others whoever closes the number gives the job one first ([`Number::replace`]). A worker that has read
+//! the number before that is waited for until it is inside the system call, which holds the file, or has left it:
 //!
 //! | worker | who closes |
 //! |---|---|
@@ -39,6 +40,30 @@ impl Number {
     /// The number, for saying it only.
     pub fn get(&self) -> i32 {
         self.fd.load(SeqCst)
+    }
+
+    /// The call that comes may sleep where SIGSTOP interrupts it: after SIGCONT the kernel restarts it, and takes what then has
+    /// the number. So it gets a private duplicate, unless a file is held already.
+    ///
+    /// A regular file, a directory and a device of blocks stay under the program's number: their calls are not interrupted but
+    /// by a signal that kills, and closing a duplicate of a file would give up the process's POSIX locks on it. Where there is
+    /// no room in the table the number has to do.
+    pub fn hold(&self) {
+        if self.kept.get().is_some() || self.get() < 0 || mutated(Mutation::SleepsOnTheNumber) {
+            return;
+        }
+        let private = self.call_with(|fd| {
+            // SAFETY: only borrowed for the call; a number that is not open is an error.
+            let stat = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }).ok()?;
+            let stays = matches!(stat.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFDIR | libc::S_IFBLK);
+            (!stays).then(|| FixedFile::private(fd).ok())?
+        });
+        // If the number was replaced meanwhile, this may be a duplicate of another file.
+        if let Some(private) = private {
+            if self.kept.set(private.clone()).is_ok() {
+                self.fd.store(private.fd, SeqCst);
+            }
+        }
     }
 
     /// Calls `call` with the number, which stays this file's until the call has been made.
@@ -100,14 +125,13 @@ fn sleeps_in_call(thread: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::descriptors;
     use std::io::{Read, Write};
     use std::os::fd::AsRawFd;
     use std::sync::atomic::Ordering::SeqCst;
     use std::time::Duration;
 
     fn private_of(fd: i32) -> Arc<FixedFile> {
-        FixedFile::new(descriptors::duplicate(fd).expect("a duplicate"), None)
+        FixedFile::private(fd).expect("a duplicate")
     }
 
     #[test]
@@ -122,6 +146,21 @@ mod tests {
         let number = Number::new(own.fd, Some(own.clone()));
         number.replace(&private);
         assert_eq!(number.call_with(|fd| fd), own.fd);
+    }
+
+    #[test]
+    fn what_a_call_may_sleep_on_is_held_but_no_regular_file() {
+        let (reader, _writer) = std::io::pipe().expect("a pipe");
+        let number = Number::new(reader.as_raw_fd(), None);
+        number.hold();
+        let held = number.call_with(|fd| fd);
+        assert!(held != reader.as_raw_fd() && process::same_description(held, reader.as_raw_fd()));
+        number.replace(&private_of(reader.as_raw_fd()));
+        assert_eq!(number.call_with(|fd| fd), held);
+        let file = std::fs::File::open("/proc/self/exe").expect("a file");
+        let number = Number::new(file.as_raw_fd(), None);
+        number.hold();
+        assert_eq!(number.call_with(|fd| fd), file.as_raw_fd());
     }
 
     #[test]
