@@ -129,6 +129,19 @@ cases! {
     rings_of_killed_children_leave_nothing: "leftovers" "killed-child";
     no_files_are_left: "leftovers" "files";
 
+    polls_without_end_find_no_memory: "memory" "polls";
+    deferred_polls_without_end_find_no_memory: "memory" "deferred-polls";
+    vectors_without_end_find_no_memory: "memory" "vectors";
+    timeouts_without_end_find_no_memory: "memory" "timeouts";
+    chains_without_end_find_no_memory: "memory" "chains";
+    workers_find_no_memory: "memory" "workers";
+    buffers_without_end_find_no_memory: "memory" "provides";
+    rings_without_end_find_no_memory: "memory" "setups";
+    tables_without_end_find_no_memory: "memory" "registers";
+    iocbs_without_end_find_no_memory: "memory" "aio";
+    a_child_finds_no_memory: "memory" "forks";
+    no_mapping_is_left: "memory" "mappings";
+
     workers_have_the_credentials_of_the_submitter: "identity" "credentials";
     workers_have_the_directory_and_umask_of_the_submitter: "identity" "directory";
     a_chain_that_nobody_waits_for_stays_its_submitters: "identity" "chain";

@@ -89,7 +89,9 @@ fn addresses(object: &Object) -> impl Iterator<Item = Addresses> + '_ {
     (object.code.start >> 32..=last >> 32).map(move |high| {
         let within = |address: usize| address.clamp(high << 32, (high << 32) | 0xffff_ffff) as u32;
         let behind = object.sites.iter().map(|site| site + 2);
-        let mut exact: Vec<u32> = behind.filter(|at| at >> 32 == high).map(|at| at as u32).collect();
+        // No more than tell that they are too many for a program.
+        let behind = behind.filter(|at| at >> 32 == high).take(2 * LIMIT);
+        let mut exact: Vec<u32> = behind.map(|at| at as u32).collect();
         exact.sort_unstable();
         Addresses { high: high as u32, low: (within(object.code.start), within(last)), exact }
     })
