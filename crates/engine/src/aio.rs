@@ -85,6 +85,11 @@ impl Context {
     /// A place for one more request, if its event is sure to find room. Source: `get_reqs_available` in fs/aio.c.
     fn take_place(&mut self, pending: Pending) -> Result<u32, Errno> {
         let in_flight = (self.pending.len() - self.free.len()) as u32;
+        if self.free.is_empty() && self.pending.len() == self.pending.capacity() {
+            let size = (2 * self.pending.len()).max(4);
+            self.free.try_reserve(size).map_err(|_| Errno::AGAIN)?;
+            self.pending.try_reserve(size - self.pending.len()).map_err(|_| Errno::AGAIN)?;
+        }
         if in_flight + self.completions.unread() >= self.completions.places() - 1 {
             return Err(Errno::AGAIN);
         }
@@ -263,6 +268,7 @@ fn lock(ring: &'static Ring, address: u64, reentry: Errno) -> Result<RingGuard, 
 pub fn io_setup(requests: u32, context: u64) -> Result<(), Errno> {
     process::notice_fork();
     crate::os::probe_flags();
+    crate::alloc::reserve()?;
     if user_read::<u64>(context)? != 0 || requests == 0 {
         return Err(Errno::INVAL);
     }
@@ -352,7 +358,9 @@ fn destroy(ring: &'static Ring) {
         context.dead = true;
     }
     guard.join_lists();
-    for id in guard.slab.ids() {
+    let mut place = 0;
+    while let Some(id) = guard.slab.next_from(place) {
+        place = id.place() + 1;
         let _ = guard.cancel_one(id);
     }
     guard.settle();
@@ -413,7 +421,10 @@ impl RingGuard {
         if let Some(fd) = pending.and_then(|pending| pending.alone.as_ref()).map(|alone| alone.fd) {
             self.join_list(fd);
         }
-        let Some(id) = self.slab.with_user_data(place, |_| true).first().copied() else { return false };
+        let Some(id) = self.slab.with_user_data(place, |_| true).ok().and_then(|found| found.first().copied())
+        else {
+            return false;
+        };
         if let (Op::Poll(_), State::Armed { .. }) = (&self.slab[id].op, &self.slab[id].state) {
             // A cancelled poll has seen nothing: `aio_poll_complete_work` in fs/aio.c.
             self.disarm(id);

@@ -5,6 +5,7 @@
 //! See ARCHITECTURE.md for the way of a request through the files.
 
 pub mod aio;
+pub mod alloc;
 pub mod descriptors;
 pub mod event;
 pub mod forced;

@@ -24,12 +24,14 @@ pub mod member;
 pub mod memory;
 mod resize;
 pub mod setup;
+mod spill;
 pub mod sq;
 #[cfg(test)]
 mod tests;
 pub mod view;
 pub mod waiters;
 
+use crate::alloc;
 use crate::forced::{point, Point};
 use crate::lock::{Held, Lock};
 use crate::path::crew::Submission;
@@ -63,6 +65,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use cq::Batch;
 use memory::Memory;
+use spill::Spill;
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -89,6 +92,8 @@ pub struct Ring {
     /// Something that `settle` has to look at: results that the owner of a deferred ring has not been told of, or a panic
     /// in a thread that did not hold the ring.
     untold: AtomicBool,
+    /// There was no memory for the CQE of some tag, and the program has not been told. Relaxed: it says nothing of anything else.
+    pub dropped: AtomicBool,
     /// SQEs that a signal handler submitted while the interrupted thread held the ring.
     pub owed: AtomicU32,
     /// The thread that polls the ring (`IORING_SETUP_SQPOLL`).
@@ -164,7 +169,7 @@ pub struct State {
     /// CQEs not yet posted.
     pub batch: Batch,
     /// CQEs that found the shared backlog full.
-    pub spill: VecDeque<(Cqe, [u64; 2])>,
+    pub spill: Spill,
     /// Registered files.
     pub files: Option<Files>,
     /// Registered buffers.
@@ -219,6 +224,7 @@ impl Records {
     /// A free record, if there is one; a request without one is only missed by waiters of other processes.
     pub fn take(&mut self, control: &Control) -> Option<(u8, u8)> {
         if self.free.is_empty() {
+            self.free.try_reserve(control::CHUNK_RECORDS).ok()?;
             let chunk = control.claim_chunk()?;
             self.free.extend(records_of(chunk).rev());
         }
@@ -294,6 +300,7 @@ impl Ring {
             retired: Arrivals::new(),
             driver: Driver::new(),
             untold: AtomicBool::new(false),
+            dropped: AtomicBool::new(false),
             owed: AtomicU32::new(0),
             poller: Lock::new(None),
             polled_by: AtomicU32::new(0),
@@ -350,8 +357,12 @@ impl Ring {
     /// Brings finished jobs back. The worker itself completes them, unless somebody holds the ring (who will look before
     /// letting go) or completions wait for the program to ask for them (`IORING_SETUP_DEFER_TASKRUN`).
     pub fn deliver(&'static self, jobs: Vec<Arc<Job>>) {
-        let brought = self.arrived.put(jobs);
-        debug_assert!(brought, "a worker does not interrupt itself");
+        // A worker does not interrupt itself: where there is no room, whoever holds the ring makes some.
+        let mut jobs = jobs.into_iter();
+        while let Err(left) = self.arrived.put(jobs) {
+            jobs = left;
+            alloc::wait();
+        }
         if self.defers() {
             self.signal_deferred();
         } else if !self.completes_here() {
@@ -369,7 +380,7 @@ impl Ring {
     /// call of this in the same thread.
     #[must_use]
     pub fn leave_message(&'static self, cqe: Cqe) -> bool {
-        if !self.messages.put([cqe]) {
+        if self.messages.put([cqe].into_iter()).is_err() {
             return false;
         }
         match self.keeps_messages() {
@@ -398,7 +409,9 @@ impl Ring {
 
     /// A tagged resource is not used any more: its tag is posted now, or by whoever holds the ring before letting go.
     pub fn retire(&'static self, tag: u64) {
-        self.retired.put([tag]);
+        if self.retired.put([tag].into_iter()).is_err() {
+            self.dropped.store(true, Ordering::Relaxed);
+        }
         // While a panic unwinds no guard is made: its drop could not tell that it is not the one that was struck.
         if !std::thread::panicking() {
             drop(self.try_lock());

@@ -126,7 +126,7 @@ mod arrivals {
 
         /// `Ring::deliver` and `Ring::signal_deferred`.
         fn deliver(&self, thing: u32, deferred: bool) {
-            self.arrived.put([thing]);
+            let _ = self.arrived.put([thing].into_iter());
             if deferred {
                 self.untold.swap(true, Ordering::SeqCst);
                 sync::fence_after_swap();

@@ -4,7 +4,7 @@ use crate::{
     backend, descriptor, entry, jump, liburing, loader, memory, musl, passing, raw, signals, unwind, wait,
 };
 use anyring_engine::forced::{point, Point};
-use anyring_engine::process;
+use anyring_engine::{alloc, process};
 
 /// Runs when the loader has mapped everything the program starts with, before its main function.
 extern "C" fn constructor() {
@@ -28,7 +28,8 @@ extern "C" fn constructor() {
         ] {
             resolve();
         }
-        if !musl::is_glibc() {
+        // Where there is no memory at the start, there is none for a ring.
+        if !musl::is_glibc() || alloc::reserve().is_err() {
             backend::leave_to_kernel();
         } else {
             register_forked();

@@ -1,6 +1,7 @@
-//! How a test program chooses the moment of a panic. Only in the build with the feature `forced-panics`.
+//! How a test program chooses the moment of a panic, or of failing memory. Only in the build with the feature `forced-panics`.
 
-use core::ffi::{c_char, c_int, CStr};
+use anyring_engine::alloc::failing;
+use core::ffi::{c_char, c_int, c_long, CStr};
 
 /// Arms `POINT` or `POINT:N` of `anyring_engine::forced` from now on; -1 when there is no such point.
 ///
@@ -14,4 +15,13 @@ pub unsafe extern "C" fn anyring_force_panic(wanted: *const c_char) -> c_int {
         true => 0,
         false => -1,
     }
+}
+
+/// After `before` more of what asks for memory that may be refused, `count` in a row fail. From now on; 1 if one has failed
+/// since the last call of this.
+#[no_mangle]
+pub extern "C" fn anyring_fail_memory(before: c_long, count: c_long) -> c_int {
+    let has_failed = failing::has_failed();
+    failing::fail(before, count);
+    has_failed.into()
 }

@@ -1,7 +1,6 @@
 //! libanyring.so: the ways in. Every file here is an entry point or what an entry point needs to stay invisible to
 //! the program; all of them end in [`door`], which hands the call to the engine or to the kernel.
 
-pub mod alloc;
 pub mod backend;
 #[cfg(not(test))]
 mod constructor;
@@ -26,3 +25,7 @@ mod sys;
 pub mod syscall;
 mod unwind;
 pub mod wait;
+
+#[cfg(all(not(test), feature = "allocator"))]
+#[global_allocator]
+static GLOBAL: anyring_engine::alloc::Global = anyring_engine::alloc::Global;

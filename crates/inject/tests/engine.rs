@@ -150,6 +150,19 @@ cases! {
     a_bad_pointer_of_a_thread_that_blocked_faults_unseen_is_efault: "faults" "blocked-unseen";
     a_bad_pointer_behind_a_handler_set_unseen_is_efault: "faults" "handled-unseen";
 
+    polls_without_end_find_no_memory: "memory" "polls";
+    deferred_polls_without_end_find_no_memory: "memory" "deferred-polls";
+    vectors_without_end_find_no_memory: "memory" "vectors";
+    timeouts_without_end_find_no_memory: "memory" "timeouts";
+    chains_without_end_find_no_memory: "memory" "chains";
+    workers_find_no_memory: "memory" "workers";
+    buffers_without_end_find_no_memory: "memory" "provides";
+    rings_without_end_find_no_memory: "memory" "setups";
+    tables_without_end_find_no_memory: "memory" "registers";
+    iocbs_without_end_find_no_memory: "memory" "aio";
+    a_child_finds_no_memory: "memory" "forks";
+    no_mapping_is_left: "memory" "mappings";
+
     workers_have_the_credentials_of_the_submitter: "identity" "credentials";
     workers_have_the_directory_and_umask_of_the_submitter: "identity" "directory";
     a_chain_that_nobody_waits_for_stays_its_submitters: "identity" "chain";

@@ -50,7 +50,8 @@ pub fn io_submit(context: u64, count: i64, iocbs: u64) -> Result<u64, Errno> {
     let mut refused = None;
     let mut submitted = 0;
     while submitted < (count as u64).min(places.into()) {
-        let address = user_read::<u64>(iocbs.wrapping_add(submitted * 8));
+        let room = guard.make_room().map_err(|_| Errno::AGAIN);
+        let address = room.and_then(|()| user_read::<u64>(iocbs.wrapping_add(submitted * 8)));
         if let Err(error) = address.and_then(|address| guard.accept_iocb(address)) {
             guard.record(|it| it.iocb_refused(error));
             refused = Some(error);

@@ -578,7 +578,7 @@ fn import(address: u64, count: u32) -> Result<Buffers, Errno> {
     if count > MAX_IOVECS {
         return Err(Errno::INVAL);
     }
-    let mut iovecs = vec![[0usize; 2]; count as usize].into_boxed_slice();
+    let mut iovecs = crate::alloc::filled([0usize; 2], count as usize)?.into_boxed_slice();
     user_read_slice(address, &mut iovecs)?;
     if iovecs.iter().any(|iovec| iovec[1] > isize::MAX as usize) {
         return Err(Errno::INVAL);

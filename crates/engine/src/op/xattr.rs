@@ -91,7 +91,7 @@ fn value(address: u64, bytes: u32) -> Result<Box<[u8]>, Errno> {
     if bytes as usize > VALUE_BYTES_MAX {
         return Err(Errno::TOOBIG);
     }
-    let mut value = vec![0u8; bytes as usize].into_boxed_slice();
+    let mut value = crate::alloc::filled(0u8, bytes as usize)?.into_boxed_slice();
     user_read_slice(address, &mut value)?;
     Ok(value)
 }

@@ -15,6 +15,7 @@
 //! | `changed` | futex word of members without work; changes under `queue`'s lock |
 
 use super::worker::{self, Job, MAX_THREADS};
+use crate::alloc;
 use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
@@ -105,6 +106,9 @@ impl Crew {
         };
         let may_start = self.is_mine() && queue.idle == 0;
         if queue.threads == 0 && !may_start {
+            return false;
+        }
+        if queue.jobs.try_reserve(1).is_err() {
             return false;
         }
         queue.jobs.push_back(job);
@@ -254,7 +258,8 @@ impl RingGuard {
     /// Notes a request that may be issued by another thread, if that would make a difference.
     pub fn note_submitter(&mut self, id: Id) {
         if self.slab[id].op.depends_on_caller() && !mutated(Mutation::ChainGoesOnAsWhoever) {
-            self.submission.get_or_insert_default().waiting.push(id);
+            // Where there is no memory nobody holds a crew for it: it ends with an error if it has to wait.
+            let _ = alloc::push(&mut self.submission.get_or_insert_default().waiting, id);
         }
     }
 

@@ -150,7 +150,7 @@ impl RingGuard {
 
     /// How many CQEs come for transfers under way.
     fn transfers(&self) -> u32 {
-        let under_way = self.slab.ids().into_iter().filter(|id| {
+        let under_way = self.slab.ids().filter(|id| {
             let request = &self.slab[*id];
             matches!(request.state, State::Queued(_)) && !request.skips_success()
         });

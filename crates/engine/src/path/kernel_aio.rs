@@ -41,7 +41,7 @@ pub struct KernelAio {
     /// The ring was refused a context.
     refused: bool,
     /// Transfers whose turn has come.
-    staged: VecDeque<Id>,
+    pub staged: VecDeque<Id>,
     /// Transfers of which the kernel has not been seen to end.
     in_flight: u32,
     /// An event was taken of which the poll set has not told yet.

@@ -28,7 +28,7 @@ impl<T> Rest<T> {
 impl<T> Drop for Rest<T> {
     fn drop(&mut self) {
         if !self.things.is_empty() {
-            let _ = self.of.put(self.things.drain(..));
+            let _ = self.of.put(self.things.drain(..)).is_ok();
         }
     }
 }
@@ -150,9 +150,10 @@ impl RingGuard {
         self.arm_link_timeout(id);
         if by_task_work {
             worker::run_alone(job);
-        } else if !by_crew {
-            worker::queue(job);
-        } else if !self.queue_to_crew(id, job) {
+            return;
+        }
+        let queued = if by_crew { self.queue_to_crew(id, job) } else { worker::queue(job) };
+        if !queued {
             self.finish(id, -Errno::AGAIN.raw_os_error(), true);
         }
     }

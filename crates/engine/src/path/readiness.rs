@@ -26,7 +26,7 @@ use crate::op::Direction;
 use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::request::slab::List;
 use crate::request::ListKind;
-use crate::{descriptors, process, Errno};
+use crate::{alloc, descriptors, process, Errno};
 use emptied::Emptied;
 use rustix::event::epoll;
 use rustix::fd::{AsRawFd, IntoRawFd};
@@ -190,7 +190,9 @@ impl Entries {
     /// A transfer found that the file has no position. Trusted only where every close of the number is seen.
     pub fn note_stream(&mut self, fd: i32) {
         process::note_use(fd);
-        self.entry(fd).stream = true;
+        if self.make_room(fd).is_ok() {
+            self.entry(fd).stream = true;
+        }
     }
 
     /// Whether the file is known to have no position.
@@ -251,7 +253,9 @@ impl Entries {
             _ => Direct::Yes,
         };
         process::note_use(fd);
-        self.entry(fd).direct = Some(direct);
+        if self.make_room(fd).is_ok() {
+            self.entry(fd).direct = Some(direct);
+        }
         direct != Direct::No
     }
 
@@ -323,21 +327,26 @@ impl Entries {
         process::note_use(fd);
     }
 
-    /// `EBADF` for a number beyond the table that is not open: the table would grow up to it.
-    fn check_new(&self, fd: i32) -> Result<(), Errno> {
-        match usize::try_from(fd).is_ok_and(|index| index < self.entries.len()) {
-            true => Ok(()),
-            false => descriptors::check_open(fd),
+    /// Makes room for what is remembered of a number. `EBADF` for one beyond the table that is not open: the table would
+    /// grow up to it.
+    fn make_room(&mut self, fd: i32) -> Result<(), Errno> {
+        if usize::try_from(fd).is_ok_and(|index| index < self.entries.len()) {
+            return Ok(());
         }
+        descriptors::check_open(fd)?;
+        let size = fd as usize + 1;
+        // Each number is once in either queue.
+        for queue in [&mut self.unverified, &mut self.put_off] {
+            queue.try_reserve(size - queue.len()).map_err(alloc::refused)?;
+        }
+        self.entries.try_reserve(size - self.entries.len()).map_err(alloc::refused)?;
+        self.entries.resize_with(size, || None);
+        Ok(())
     }
 
-    /// What is remembered of a number that is or was open.
+    /// What is remembered of a number for which there is room.
     fn entry(&mut self, fd: i32) -> &mut Entry {
-        let index = fd as usize;
-        if self.entries.len() <= index {
-            self.entries.resize_with(index + 1, || None);
-        }
-        self.entries[index].get_or_insert_with(Box::default)
+        self.entries[fd as usize].get_or_insert_with(Box::default)
     }
 
     fn existing(&mut self, fd: i32) -> Option<&mut Entry> {

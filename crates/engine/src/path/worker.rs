@@ -118,10 +118,16 @@ impl Pool {
         fits.then(|| self.jobs.pop_front())?
     }
 
-    /// A job is queued: at once, or behind others on its inode.
-    fn add(&mut self, job: Arc<Job>) {
-        self.jobs.extend(self.hashed.admit(job));
+    /// A job is queued: at once, or behind others on its inode. False where there is no memory for that.
+    fn add(&mut self, job: Arc<Job>) -> bool {
+        // Those that wait behind others come here later.
+        if self.jobs.try_reserve(self.hashed.waiting() + 1).is_err() {
+            return false;
+        }
+        let Ok(job) = self.hashed.admit(job) else { return false };
+        self.jobs.extend(job);
         self.learn();
+        true
     }
 
     /// A thread has done what it took.
@@ -232,18 +238,22 @@ impl Need {
     }
 }
 
-/// Queues a job, and wakes or makes a thread for it where needed.
-pub fn queue(job: Arc<Job>) {
+/// Queues a job, and wakes or makes a thread for it where needed. False where there is no memory for that.
+#[must_use]
+pub fn queue(job: Arc<Job>) -> bool {
     let Some(mut pool) = POOL.lock() else {
         // A signal handler interrupted this very function: the job is done here and now.
         run_together(vec![job]);
-        return;
+        return true;
     };
-    pool.add(job);
+    if !pool.add(job) {
+        return false;
+    }
     QUEUED_JOBS.fetch_add(1, Ordering::Relaxed);
     let need = Need::of(&mut pool);
     drop(pool);
     need.meet();
+    true
 }
 
 /// No thread can be had (RLIMIT_NPROC, say). If there is none at all, the caller does the work: late, but done.

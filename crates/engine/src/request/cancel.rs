@@ -1,6 +1,7 @@
 //! Ending requests that are in flight: ASYNC_CANCEL, POLL_REMOVE, and what a firing LINK_TIMEOUT does.
 
 use super::{Id, Request, State};
+use crate::alloc;
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
 use crate::op::cancel::Cancel;
@@ -43,6 +44,9 @@ pub(super) fn is_due(request: &Request) -> bool {
 pub fn ends_others(opcode: u8) -> bool {
     [Opcode::AsyncCancel, Opcode::PollRemove, Opcode::TimeoutRemove].iter().any(|known| *known as u8 == opcode)
 }
+
+/// When a cancel comes to a request, among all: its place's kind, and its place there.
+type Turn = (u8, u32);
 
 impl RingGuard {
     /// Before a call that ends requests: completes what has become ready or due, as task work has natively when the call
@@ -137,13 +141,12 @@ impl RingGuard {
         let mut refused = None;
         // With IORING_ASYNC_CANCEL_ALL each of the kernel's lists is gone through once.
         let mut lists_counted = Vec::new();
-        let mut candidates = match cancel.user_data {
-            // What waits behind an IOSQE_IO_DRAIN is not: that may be thousands.
-            Some(user_data) => self.slab.with_user_data(user_data, is_reachable),
-            None => self.slab.ids(),
+        let mut candidates = match self.candidates(cancel) {
+            Ok(candidates) => candidates,
+            Err(error) => return Verdict::error(error),
         };
-        candidates.sort_by_cached_key(|id| self.turn(*id));
-        for id in candidates {
+        candidates.sort_unstable_by_key(|(turn, _)| *turn); // no two are the same
+        for (_, id) in candidates {
             let Some(request) = self.slab.get(id) else { continue };
             let guard = request.opcode == Opcode::LinkTimeout;
             let timer_by_file = matches!(request.state, State::Timed) && cancel.fd.is_some() && !cancel.any;
@@ -177,10 +180,24 @@ impl RingGuard {
         }
     }
 
+    /// The requests that a cancel may be about, each with its turn.
+    fn candidates(&self, cancel: &Cancel) -> Result<Vec<(Turn, Id)>, Errno> {
+        let mut candidates = Vec::new();
+        let mut add = |id| alloc::push(&mut candidates, (self.turn(id), id));
+        match cancel.user_data {
+            // What waits behind an IOSQE_IO_DRAIN is not: that may be thousands.
+            Some(user_data) => {
+                self.slab.with_user_data(user_data, is_reachable)?.into_iter().try_for_each(&mut add)?
+            }
+            None => self.slab.ids().try_for_each(&mut add)?,
+        }
+        Ok(candidates)
+    }
+
     /// When a cancel comes to a request: the kernel looks among its workers' first, then on its lists, to which the youngest
     /// are added in front, but to that of timeouts behind, where those that count come first (`io_timeout` in
     /// io_uring/timeout.c). Source: `io_try_cancel` in io_uring/cancel.c.
-    pub(super) fn turn(&self, id: Id) -> (u8, u64) {
+    pub(super) fn turn(&self, id: Id) -> Turn {
         let age = self.slab.age(id);
         match (&self.slab[id].state, list_of(self.slab[id].opcode)) {
             (_, Some(Opcode::Waitid)) => (2, age),
@@ -228,8 +245,12 @@ impl RingGuard {
             matches!(request.state, State::Armed { .. } | State::Cancelled { found: true, .. })
                 && matches!(request.op, Op::Poll(_))
         };
-        let Some(id) = self.slab.with_user_data(remove.target, wanted).first().copied() else {
-            return Verdict::error(Errno::NOENT);
+        let id = match self.slab.with_user_data(remove.target, wanted) {
+            Err(error) => return Verdict::error(error),
+            Ok(found) => match found.first() {
+                Some(id) => *id,
+                None => return Verdict::error(Errno::NOENT),
+            },
         };
         let found = matches!(&self.slab[id].op, Op::Poll(poll) if poll.found_at_once());
         let answers = found && self.found_polls.contains(&id);

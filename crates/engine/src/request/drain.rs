@@ -14,7 +14,8 @@ use std::collections::VecDeque;
 /// Heads of chains (or single requests) that wait for earlier ones.
 #[derive(Default)]
 pub struct Drain {
-    queue: VecDeque<Id>,
+    /// The first is let go first.
+    pub queue: VecDeque<Id>,
     /// Requests go through `queue`. Source: `drain_active` in io_uring/io_uring.c.
     active: bool,
     /// Requests inside `queue`, with the rest of their chains.

@@ -2,6 +2,9 @@
 //! intrusive lists through them.
 
 use super::Request;
+use crate::alloc;
+use crate::Errno;
+use std::collections::TryReserveError;
 
 /// Names a request; a stale one names nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -63,6 +66,28 @@ const SPARE: usize = 1024;
 const SLOTS_WITHOUT_BUCKETS: usize = 64;
 
 impl Slab {
+    /// Whether one more request finds a place without memory for the slots.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        !self.free.is_empty() || self.slots.len() != self.slots.capacity()
+    }
+
+    /// For how many requests there is to be room when there is none for one more.
+    pub fn next_size(&self) -> usize {
+        (2 * self.slots.len()).max(4)
+    }
+
+    /// Makes room for so many requests in all.
+    pub fn grow(&mut self, size: usize) -> Result<(), TryReserveError> {
+        if size > SLOTS_WITHOUT_BUCKETS {
+            let buckets = (2 * size).next_power_of_two();
+            self.buckets.try_reserve_exact(buckets - self.buckets.len())?;
+        }
+        self.free.try_reserve_exact(size)?; // it is empty now
+                                            // The last: only they say that there is room.
+        self.slots.try_reserve_exact(size - self.slots.len())
+    }
+
     /// Puts a request into a free slot.
     pub fn insert(&mut self, request: Request) -> Id {
         let user_data = request.user_data;
@@ -159,8 +184,15 @@ impl Slab {
     }
 
     /// Every request's id, oldest slot first.
-    pub fn ids(&self) -> Vec<Id> {
-        self.slots_where(|_| true).collect()
+    pub fn ids(&self) -> impl Iterator<Item = Id> + '_ {
+        self.slots_where(|_| true)
+    }
+
+    /// The first request's id from this slot on, to go through all of them while they change.
+    pub fn next_from(&self, place: usize) -> Option<Id> {
+        let mut slots = (place..).zip(self.slots.get(place..)?);
+        let (index, slot) = slots.find(|(_, slot)| slot.request.is_some())?;
+        Some(Id { index: index as u32, generation: slot.generation })
     }
 
     /// How many requests have come since this one.
@@ -168,23 +200,25 @@ impl Slab {
         self.arrivals - self.slots[id.index as usize].arrival
     }
 
-    /// The ids of those `wanted` of the requests with this user_data, the youngest first.
-    pub fn with_user_data(&self, user_data: u64, wanted: impl Fn(&Request) -> bool) -> Vec<Id> {
+    /// The ids of those `wanted` of the requests with this user_data, the youngest first. NOMEM where there are too many.
+    pub fn with_user_data(&self, user_data: u64, wanted: impl Fn(&Request) -> bool) -> Result<Vec<Id>, Errno> {
         let same = |slot: &Slot| slot.user_data == user_data && slot.request.as_deref().is_some_and(&wanted);
         let mut found = Vec::new();
         if self.buckets.is_empty() {
-            found.extend(self.slots_where(same));
+            for id in self.slots_where(same) {
+                alloc::push(&mut found, id)?;
+            }
         } else {
             let mut next = self.buckets[self.bucket(user_data)];
             while let Some(slot) = self.slots.get(next as usize) {
                 if same(slot) {
-                    found.push(Id { index: next, generation: slot.generation });
+                    alloc::push(&mut found, Id { index: next, generation: slot.generation })?;
                 }
                 next = slot.after;
             }
         }
         found.sort_unstable_by_key(|id| self.age(*id));
-        found
+        Ok(found)
     }
 
     fn slots_where<'a>(&'a self, wanted: impl Fn(&Slot) -> bool + 'a) -> impl Iterator<Item = Id> + 'a {
@@ -341,7 +375,7 @@ mod tests {
         let second = slab.insert(request(2));
         assert!(slab.get(first).is_none() && slab.remove(first).is_none());
         assert_eq!(slab[second].user_data, 2);
-        assert_eq!((slab.len(), slab.ids().len()), (1, 1));
+        assert_eq!((slab.len(), slab.ids().count()), (1, 1));
     }
 
     #[test]
@@ -351,8 +385,11 @@ mod tests {
         slab.rename(ids[1], 7);
         slab.rename(ids[2], 9);
         slab.remove(ids[3]);
-        assert_eq!(slab.with_user_data(7, |_| true), [ids[1], ids[0]]);
-        assert_eq!((slab.with_user_data(8, |_| true), slab.with_user_data(9, |_| true)), (vec![], vec![ids[2]]));
+        assert_eq!(slab.with_user_data(7, |_| true), Ok(vec![ids[1], ids[0]]));
+        assert_eq!(
+            (slab.with_user_data(8, |_| true), slab.with_user_data(9, |_| true)),
+            (Ok(vec![]), Ok(vec![ids[2]]))
+        );
     }
 
     #[test]
@@ -387,7 +424,7 @@ mod tests {
             let wanted = if choice % 2 == 0 { choice % 50 } else { live.first().map_or(0, |one| one.1) };
             let mut expected: Vec<Id> = live.iter().filter(|one| one.1 == wanted).map(|one| one.0).collect();
             expected.sort_unstable_by_key(|id| slab.age(*id));
-            assert_eq!(slab.with_user_data(wanted, |_| true), expected);
+            assert_eq!(slab.with_user_data(wanted, |_| true), Ok(expected));
         }
         assert!(slab.slots.len() > SLOTS_WITHOUT_BUCKETS && !slab.buckets.is_empty());
     }

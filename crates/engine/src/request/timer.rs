@@ -3,6 +3,7 @@
 
 use super::cancel::is_due;
 use super::{Id, Path, Request, Slab, State};
+use crate::alloc;
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
 use crate::op::timeout::TimeoutRemove;
@@ -54,6 +55,15 @@ impl Timers {
     /// Whether no timer is armed.
     pub fn is_empty(&self) -> bool {
         self.heaps.iter().all(|heap| heap.entries.is_empty())
+    }
+
+    /// Makes room for one more timer, when as many may be armed as there are `requests`.
+    ///
+    /// # Errors
+    /// NOMEM.
+    fn make_room(&mut self, clock: Clock, requests: usize) -> Result<(), Errno> {
+        let heap = &mut self.heaps[clock as usize].entries;
+        heap.try_reserve((requests + 1).saturating_sub(heap.len())).map_err(alloc::refused)
     }
 
     /// Arms `id` for its `deadline_ns`.
@@ -134,6 +144,20 @@ fn sift_down(heap: &mut [(u64, u64, Id)], slab: &mut Slab, mut at: usize) {
 }
 
 impl RingGuard {
+    /// Makes room for the timer of an operation that has one, before it is taken in.
+    ///
+    /// # Errors
+    /// NOMEM, as natively where there is no memory for the timer's data (`__io_timeout_prep` in io_uring/timeout.c).
+    pub fn make_room_for_timer(&mut self, op: &Op) -> Result<(), Errno> {
+        let (Op::Timeout(timeout) | Op::LinkTimeout(timeout)) = op else { return Ok(()) };
+        let requests = self.slab.len();
+        if counts(op).is_some() {
+            let counting = &mut self.counting;
+            counting.try_reserve((requests + 1).saturating_sub(counting.len())).map_err(alloc::refused)?;
+        }
+        self.timers.make_room(timeout.clock, requests)
+    }
+
     /// Starts the timer of a TIMEOUT or LINK_TIMEOUT.
     pub fn start_timer(&mut self, id: Id) {
         // Natively what goes together is posted together, so all of that counts.
@@ -249,8 +273,14 @@ impl RingGuard {
         // The first of the kernel's list: see `turn`.
         let wanted =
             |request: &Request| request.opcode == kind && matches!(request.state, State::Timed) && !is_due(request);
-        let found = self.slab.with_user_data(remove.target, wanted).into_iter().min_by_key(|id| self.turn(*id));
-        let Some(id) = found else { return Verdict::error(Errno::NOENT) };
+        let found = match self.slab.with_user_data(remove.target, wanted) {
+            Ok(found) => found.into_iter().min_by_key(|id| self.turn(*id)).ok_or(Errno::NOENT),
+            Err(error) => Err(error),
+        };
+        let id = match found {
+            Ok(id) => id,
+            Err(error) => return Verdict::error(error),
+        };
         let Some((when, _)) = remove.update else {
             return match self.cancel_one(id) {
                 Ok(_) => Verdict::Done(0),

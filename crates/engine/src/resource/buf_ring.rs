@@ -293,6 +293,9 @@ impl Groups {
             if list.len() == usize::from(u16::MAX) {
                 return if place == 0 { Err(Errno::OVERFLOW) } else { Ok(0) };
             }
+            if list.try_reserve(1).is_err() {
+                return if place == 0 { Err(Errno::NOMEM) } else { Ok(0) };
+            }
             list.push_back(Listed {
                 address: first.address + u64::from(first.bytes) * u64::from(place),
                 bytes: first.bytes.min(BYTES_MAX),
@@ -334,6 +337,7 @@ impl Groups {
             Some(Group::Listed(list)) if !list.is_empty() => return Err(Errno::EXIST),
             _ => {}
         }
+        crate::alloc::reserve()?;
         let bytes = (u64::from(entries) * ENTRY_BYTES).next_multiple_of(PAGE);
         let area = match address {
             None => Some(SharedArea::create(c"anyring-buffers", bytes as usize)?),

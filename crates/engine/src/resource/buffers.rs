@@ -2,10 +2,12 @@
 //! nothing is pinned, and the kernel checks the addresses again at each transfer.
 
 use super::tag::Tag;
+use crate::alloc;
 use crate::mutation::{mutated, Mutation};
 use crate::os::user_read;
 use crate::ring::Ring;
 use crate::Errno;
+use core::ops::Range;
 use std::sync::Arc;
 
 /// The most buffers a ring takes (`IORING_MAX_REG_BUFFERS`).
@@ -39,12 +41,12 @@ impl Buffers {
         if address == 0 && tags.iter().any(|tag| *tag != 0) {
             return Err(Errno::INVAL); // `io_sqe_buffers_register` in io_uring/rsrc.c: a tag needs a buffer
         }
-        let mut buffers = Buffers { slots: (0..count).map(|_| None).collect() };
+        let mut buffers = Buffers { slots: alloc::filled(None, count as usize)? };
         if address != 0 {
-            let done = buffers.fill(ring, 0, address, count, tags)?;
-            if done != count as usize {
+            let filled = buffers.fill_slots(ring, 0..count, address, tags);
+            if let (_, Err(error)) = filled {
                 buffers.slots.iter().flatten().flat_map(|buffer| &buffer.tag).for_each(Tag::forget);
-                return Err(user_range(address, done as u64).err().unwrap_or(Errno::INVAL));
+                return Err(error);
             }
         }
         Ok(buffers)
@@ -60,23 +62,37 @@ impl Buffers {
         tags: &[u64],
     ) -> Result<usize, Errno> {
         let end = first.checked_add(count).ok_or(Errno::OVERFLOW)?;
-        let slots = self.slots.get_mut(first as usize..end as usize).ok_or(Errno::INVAL)?;
+        if end as usize > self.slots.len() {
+            return Err(Errno::INVAL);
+        }
+        match self.fill_slots(ring, first..end, address, tags) {
+            (0, Err(error)) => Err(error),
+            (done, _) => Ok(done),
+        }
+    }
+
+    /// The same for slots that there are: how many were done, and what ended it.
+    fn fill_slots(
+        &mut self,
+        ring: &'static Ring,
+        slots: Range<u32>,
+        address: u64,
+        tags: &[u64],
+    ) -> (usize, Result<(), Errno>) {
+        let slots = &mut self.slots[slots.start as usize..slots.end as usize];
         for (done, slot) in slots.iter_mut().enumerate() {
             let tag = tags.get(done).copied().unwrap_or(0);
-            let range = user_range(address, done as u64).and_then(|range| match range {
-                None if tag != 0 => Err(Errno::INVAL),
-                range => Ok(range),
-            });
+            let range = alloc::reserve().and_then(|()| user_range(address, done as u64));
             match range {
+                Ok(None) if tag != 0 => return (done, Err(Errno::INVAL)),
                 Ok(range) => {
                     *slot =
                         range.map(|(address, bytes)| Arc::new(Buffer { address, bytes, tag: Tag::new(ring, tag) }));
                 }
-                Err(error) if done == 0 => return Err(error),
-                Err(_) => return Ok(done),
+                Err(error) => return (done, Err(error)),
             }
         }
-        Ok(count as usize)
+        (slots.len(), Ok(()))
     }
 
     /// How many slots there are.
@@ -90,20 +106,28 @@ impl Buffers {
     }
 
     /// The ranges (address, bytes) in these slots, with the empty ones as `None`.
-    pub fn ranges(&self, slots: core::ops::Range<u32>) -> Vec<Option<(u64, u64)>> {
+    pub fn ranges(&self, slots: Range<u32>) -> Result<Vec<Option<(u64, u64)>>, Errno> {
         let slots = &self.slots[slots.start as usize..slots.end as usize];
-        slots.iter().map(|slot| slot.as_ref().map(|buffer| (buffer.address, buffer.bytes))).collect()
+        let mut ranges = Vec::new();
+        ranges.try_reserve_exact(slots.len()).map_err(alloc::refused)?;
+        ranges.extend(slots.iter().map(|slot| slot.as_ref().map(|buffer| (buffer.address, buffer.bytes))));
+        Ok(ranges)
     }
 
     /// Puts untagged buffers of these ranges into the slots from `first` on, and makes the table larger where needed.
-    pub fn place(&mut self, first: u32, ranges: &[Option<(u64, u64)>]) {
+    ///
+    /// # Errors
+    /// NOMEM: some may have been placed.
+    pub fn place(&mut self, first: u32, ranges: &[Option<(u64, u64)>]) -> Result<(), Errno> {
         let first = first as usize;
-        if self.slots.len() < first + ranges.len() {
-            self.slots.resize(first + ranges.len(), None);
-        }
+        let size = self.slots.len().max(first + ranges.len());
+        self.slots.try_reserve_exact(size - self.slots.len()).map_err(alloc::refused)?;
+        self.slots.resize(size, None);
         for (slot, range) in self.slots[first..].iter_mut().zip(ranges) {
+            alloc::reserve()?;
             *slot = range.map(|(address, bytes)| Arc::new(Buffer { address, bytes, tag: None }));
         }
+        Ok(())
     }
 
     /// The buffer with index `index`, which `address..address + bytes` must lie in. Source: `io_import_fixed` in

@@ -53,7 +53,7 @@ pub fn clone(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
         }
         ranges
     };
-    guard.buffers.get_or_insert_with(Buffers::default).place(to, &ranges);
+    guard.buffers.get_or_insert_with(Buffers::default).place(to, &ranges)?;
     Ok(0)
 }
 
@@ -73,7 +73,7 @@ impl RingGuard {
         if to.checked_add(count).ok_or(Errno::OVERFLOW)? > MAX_BUFFERS {
             return Err(Errno::INVAL);
         }
-        Ok(buffers.ranges(from..end))
+        buffers.ranges(from..end)
     }
 }
 

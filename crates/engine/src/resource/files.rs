@@ -5,6 +5,7 @@
 //! has the poll set forget what it knows of the number (`Entries::forget`).
 
 use super::tag::Tag;
+use crate::alloc;
 use crate::mutation::{mutated, Mutation};
 use crate::ring::Ring;
 use crate::{descriptors, Errno};
@@ -112,7 +113,8 @@ impl Files {
     /// Registers `fds` with their tags (0, or missing, for none); -1 leaves a slot empty.
     pub fn new(ring: &'static Ring, fds: &[i32], tags: &[u64]) -> Result<Files, Errno> {
         let tag = |slot: usize| tags.get(slot).copied().unwrap_or(0);
-        let mut slots: Vec<Option<Arc<FixedFile>>> = Vec::with_capacity(fds.len());
+        let mut slots: Vec<Option<Arc<FixedFile>>> = Vec::new();
+        slots.try_reserve_exact(fds.len()).map_err(alloc::refused)?;
         for (slot, fd) in fds.iter().enumerate() {
             match open(ring, *fd, tag(slot)) {
                 Ok(file) => slots.push(file),
@@ -245,6 +247,7 @@ fn open(ring: &'static Ring, fd: i32, tag: u64) -> Result<Option<Arc<FixedFile>>
         // The kernel refuses to register a ring in a ring.
         fd if crate::process::is_ring(fd) => Err(Errno::BADF),
         fd => {
+            alloc::reserve()?;
             let duplicate = descriptors::duplicate(fd)?;
             Ok(Some(FixedFile::new(duplicate, Tag::new(ring, tag))))
         }

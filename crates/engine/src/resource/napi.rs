@@ -2,6 +2,7 @@
 //! waits here never poll a queue, which is what the kernel's do for sockets without one (loopback, Unix). Source:
 //! io_uring/napi.c.
 
+use crate::alloc;
 use crate::os::{user_read, user_write};
 use crate::Errno;
 use anyring_abi::*;
@@ -35,6 +36,7 @@ impl Napi {
         if padding != [0; 2] || tail >> 32 != 0 {
             return Err(Errno::INVAL);
         }
+        alloc::reserve()?;
         user_write(arg, &self.as_words(self.tracking))?;
         let parameter = tail as u32;
         match operation {

@@ -4,6 +4,7 @@
 //! libc's setuid(3) and its like change every thread that libc knows, members of crews too. Before each request a member
 //! takes its own on again; where the process has given them up for good the request fails (EPERM).
 
+use crate::alloc;
 use crate::op::call;
 use crate::path::crew::Hold;
 use crate::Errno;
@@ -23,6 +24,8 @@ impl Personalities {
         for _ in 0..u16::MAX {
             id = id.wrapping_add(1).max(1);
             if self.find(id).is_err() {
+                alloc::reserve()?;
+                self.held.try_reserve(1).map_err(alloc::refused)?;
                 self.held.push((id, Hold::on_credentials()?));
                 self.last = id;
                 return Ok(id.into());
@@ -61,7 +64,7 @@ impl Credentials {
     /// The calling thread's.
     pub fn of_caller() -> Result<Credentials, Errno> {
         let count = call(libc::SYS_getgroups, [0; 6])?;
-        let mut supplementary = vec![0u32; count];
+        let mut supplementary = alloc::filled(0u32, count)?;
         let count = call(libc::SYS_getgroups, [count, supplementary.as_mut_ptr() as usize, 0, 0, 0, 0])?;
         supplementary.truncate(count);
         // An id that is none changes nothing, and the answer is the present one.

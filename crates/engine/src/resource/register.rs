@@ -3,6 +3,7 @@
 use super::buffers::{Buffers, MAX_BUFFERS};
 use super::files::{Files, MAX_FILES};
 use super::restrictions::Restrictions;
+use crate::alloc;
 use crate::forced::{point, Point};
 use crate::op::msg_ring::MsgRing;
 use crate::op::{is_served, Context, Verdict};
@@ -240,14 +241,14 @@ impl Table {
         if self.tags == 0 {
             return Ok(Vec::new());
         }
-        let mut tags = vec![0u64; self.count as usize];
+        let mut tags = alloc::filled(0u64, self.count as usize)?;
         user_read_slice(self.tags, &mut tags)?;
         Ok(tags)
     }
 
     /// The descriptors of a table of files.
     fn fds(&self) -> Result<Vec<i32>, Errno> {
-        let mut fds = vec![0i32; self.count as usize];
+        let mut fds = alloc::filled(0i32, self.count as usize)?;
         user_read_slice(self.address, &mut fds)?;
         Ok(fds)
     }
@@ -255,7 +256,7 @@ impl Table {
 
 impl Update {
     /// The slot behind the last. To be compared with the slots that there are before memory is had for the table: the count
-    /// is the program's, and an allocation that cannot be made ends the process.
+    /// is the program's.
     fn end(&self) -> Result<u32, Errno> {
         self.first.checked_add(self.table.count).ok_or(Errno::OVERFLOW)
     }
@@ -372,7 +373,7 @@ impl RingGuard {
         if table.count > MAX_FILES || u64::from(table.count) > descriptor_limit() {
             return Err(Errno::MFILE);
         }
-        let fds = if sparse { vec![-1; table.count as usize] } else { table.fds()? };
+        let fds = if sparse { alloc::filled(-1, table.count as usize)? } else { table.fds()? };
         self.files = Some(Files::new(self.ring(), &fds, &table.tags()?)?);
         self.forget_before(0..MAX_FILES);
         Ok(0)

@@ -23,16 +23,22 @@ impl<T> Arrivals<T> {
         }
     }
 
-    /// Adds things; the caller then tries the ring's lock. False in a signal handler that interrupted this very function.
-    pub fn put(&self, things: impl IntoIterator<Item = T>) -> bool {
-        let Some(mut queue) = self.queue.lock() else { return false };
+    /// Adds things; the caller then tries the ring's lock.
+    ///
+    /// # Errors
+    /// The things, in a signal handler that interrupted this very function, and where there is no memory.
+    pub fn put<I: ExactSizeIterator<Item = T>>(&self, things: I) -> Result<(), I> {
+        let Some(mut queue) = self.queue.lock() else { return Err(things) };
+        if queue.try_reserve(things.len()).is_err() {
+            return Err(things);
+        }
         queue.extend(things);
         // SeqCst, and the fence: either the holder of the ring sees the count after it let go, or our caller gets the
         // ring. Partner: the fence in `lock_again_if`.
         self.count.fetch_add(1, Ordering::SeqCst);
         drop(queue);
         fence_after_swap();
-        true
+        Ok(())
     }
 
     /// Whether there is something.

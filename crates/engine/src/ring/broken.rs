@@ -23,8 +23,7 @@
 //! its real result, or with -EIO if that is not final, when that is there. A connect touches no memory of the program's and
 //! ends at once.
 //!
-//! **The small locks** (`lock.rs`) are released by unwinding. Under each of them a panic can only come from an allocation,
-//! which aborts instead, so none of their values is ever half changed: LIVE, both POOLs and RINGS are lists pushed to and
+//! **The small locks** (`lock.rs`) are released by unwinding. Under none of them can a panic come from anywhere, so none of their values is ever half changed: LIVE, both POOLs and RINGS are lists pushed to and
 //! taken from, with counts beside them that are changed by guards; `arrived`, `messages` and `retired` are pushed to
 //! or taken whole. Only a job's operation is worked on under its lock; a job that panicked answers -EIO and its operation is
 //! dropped without being looked at. The post lock is released by its guard, and every store under it leaves a whole state
@@ -311,7 +310,9 @@ impl RingGuard {
     #[cold]
     pub fn submit_owed(&mut self, owed: u32) {
         match self.is_broken() {
-            false => drop(self.submit(owed)),
+            // Who has been told that they are consumed cannot be told that there is no memory.
+            false if self.submit(owed) == Err(Errno::AGAIN) => self.answer_owed(owed),
+            false => {}
             true => self.answer_owed(owed),
         }
     }

@@ -312,8 +312,8 @@ impl RingGuard {
             let _ = view.change_bits(word::SQ_FLAGS, IORING_SQ_CQ_OVERFLOW, 0);
         }
         drop(post);
-        if overflowed != 0 {
-            state.spill.extend(batch.cqes[batch.posted..batch.count].iter().map(|cqe| (*cqe, batch.extra)));
+        for cqe in &batch.cqes[batch.posted..batch.count] {
+            state.spill.push((*cqe, batch.extra));
         }
         if let Some(recorder) = &mut state.recorder {
             recorder.complete(&batch.cqes[..batch.count], written);
@@ -348,11 +348,11 @@ impl RingGuard {
             return;
         }
         loop {
-            while let Some((cqe, extra)) = state.spill.front().copied() {
+            while let Some((cqe, extra)) = state.spill.front() {
                 if !post.push_backlog(cqe, extra) {
                     break;
                 }
-                state.spill.pop_front();
+                state.spill.pop();
             }
             if !move_backlog(&mut post, &view) {
                 break;

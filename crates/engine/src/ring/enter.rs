@@ -100,6 +100,12 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
 
 /// IORING_ENTER_GETEVENTS: waits as the call asks.
 pub fn wait_for_events(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> {
+    let dropped = &guard.ring().dropped;
+    if dropped.load(Ordering::Relaxed) {
+        // Told once, as natively (`io_cqring_wait` in io_uring/io_uring.c).
+        dropped.store(false, Ordering::Relaxed);
+        return Err(Errno::BADR);
+    }
     if guard.is_asked() {
         guard.check_waiter().inspect_err(|_| guard.call_helper())?;
         return iopoll::ask(guard, call);

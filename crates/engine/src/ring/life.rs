@@ -17,6 +17,7 @@ impl Ring {
             self.sleepers.store(0, Ordering::Relaxed);
             self.numbers.store(0, Ordering::Relaxed);
             self.untold.store(false, Ordering::Relaxed);
+            self.dropped.store(false, Ordering::Relaxed);
             self.owed.store(0, Ordering::Relaxed);
             // What a former life of this ring left behind.
             drop((self.arrived.take(), self.messages.take(), self.retired.take()));
@@ -142,7 +143,9 @@ impl RingGuard {
             drop(state.slab.remove(id));
         }
         self.reap();
-        for id in self.slab.ids() {
+        let mut place = 0;
+        while let Some(id) = self.slab.next_from(place) {
+            place = id.place() + 1;
             match &self.slab[id].state {
                 request::State::Queued(job) if !job.cancel() => continue,
                 request::State::Direct => continue,

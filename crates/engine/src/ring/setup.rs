@@ -70,6 +70,7 @@ pub const FLAGS: u32 = IORING_SETUP_IOPOLL
 pub fn setup(entries: u32, params: u64) -> Result<i32, Errno> {
     process::notice_fork();
     crate::os::probe_flags();
+    crate::alloc::reserve()?;
     let mut given: Params = user_read(params)?;
     if given.resv != [0; 3] || given.flags & !FLAGS != 0 {
         return Err(Errno::INVAL);
@@ -169,7 +170,7 @@ fn new_state(flags: u32, memory: Memory, control: Control, engine_end: i32, cook
         recorder: None,
         heard: 0,
         batch: Batch::default(),
-        spill: VecDeque::new(),
+        spill: Default::default(),
         files: None,
         buffers: None,
         groups: crate::resource::buf_ring::Groups::default(),

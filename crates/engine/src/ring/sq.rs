@@ -8,8 +8,9 @@ use crate::op::net::refused_flags;
 use crate::op::{definition, on_iopoll, Definition, FileUse, Op, Verdict};
 use crate::path::crew::Hold;
 use crate::request::cancel::ends_others;
+use crate::request::drain::Drain;
 use crate::request::{Path, Request, Target};
-use crate::{stats, Errno};
+use crate::{alloc, stats, Errno};
 use anyring_abi::{
     Cqe, Opcode, Sqe, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IORING_SETUP_CQE32, IORING_SETUP_CQE_MIXED,
     IORING_SETUP_SUBMIT_ALL, IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE,
@@ -78,6 +79,32 @@ impl RingGuard {
         self.tally.flush();
     }
 
+    /// Makes sure of the memory for one more request, before its SQE is taken: see the head of `alloc.rs`. The SQE then stays
+    /// where it is, as natively (`io_alloc_req` in io_uring/io_uring.c).
+    #[inline]
+    pub fn make_room(&mut self) -> Result<(), Errno> {
+        alloc::reserve()?;
+        match self.slab.has_room() {
+            true => Ok(()),
+            false => self.grow(),
+        }
+    }
+
+    /// Every queue that has each request once at most grows with the slots, which have room only if all of them have.
+    #[cold]
+    fn grow(&mut self) -> Result<(), Errno> {
+        let state = &mut **self;
+        let size = state.slab.next_size();
+        let Drain { queue, .. } = &mut state.drain;
+        for queue in [&mut state.ready, queue, &mut state.kernel_aio.staged] {
+            queue.try_reserve(size.saturating_sub(queue.len())).map_err(alloc::refused)?;
+        }
+        for list in [&mut state.successors, &mut state.found_polls] {
+            list.try_reserve(size.saturating_sub(list.len())).map_err(alloc::refused)?;
+        }
+        state.slab.grow(size).map_err(alloc::refused)
+    }
+
     #[inline]
     fn submit_alone(&mut self, to_submit: u32, tail: u32) -> Result<u32, Errno> {
         let view = self.memory.view;
@@ -86,8 +113,13 @@ impl RingGuard {
         let mut head = shared_head.load(Ordering::Relaxed);
         let available = tail.wrapping_sub(head).min(view.layout().sq_entries);
         let mut submitted = 0;
+        let mut refused = Ok(());
         while submitted < to_submit.min(available) {
             point(Point::Intake);
+            refused = self.make_room();
+            if refused.is_err() {
+                break;
+            }
             let position = head;
             head = head.wrapping_add(1);
             // Before the SQE is taken in: a signal handler's submission follows this one, it does not repeat it.
@@ -112,7 +144,7 @@ impl RingGuard {
         }
         self.end_submission();
         view.store(word::SQ_HEAD, head)?;
-        Ok(submitted)
+        answer(submitted, refused)
     }
 
     /// [`submit`](Self::submit) where other processes may submit at the same time.
@@ -121,8 +153,13 @@ impl RingGuard {
         let view = self.memory.view;
         let control = self.control;
         let mut submitted = 0;
+        let mut refused = Ok(());
         while submitted < to_submit.min(view.layout().sq_entries) {
             point(Point::Intake);
+            refused = self.make_room();
+            if refused.is_err() {
+                break;
+            }
             let Some((index, sqe)) = self.take_sqe()? else { break };
             if index >= view.layout().sq_entries {
                 let dropped = view.load(word::SQ_DROPPED)?;
@@ -143,7 +180,7 @@ impl RingGuard {
         let post = control.lock_post();
         let stored = view.store(word::SQ_HEAD, control.header().sq_head.load(Ordering::Relaxed));
         drop(post);
-        stored.map(|()| submitted)
+        stored.and_then(|()| answer(submitted, refused))
     }
 
     /// Takes the next SQE, which is read before it is taken: once the head has passed it the program may reuse it.
@@ -259,9 +296,10 @@ impl RingGuard {
 
     /// What only the ring can tell of an operation.
     #[inline]
-    fn check_op(&self, op: &Op) -> Result<(), Errno> {
+    fn check_op(&mut self, op: &Op) -> Result<(), Errno> {
         match op {
-            Op::LinkTimeout(_) => self.check_link_timeout(),
+            Op::LinkTimeout(_) => self.check_link_timeout().and_then(|()| self.make_room_for_timer(op)),
+            Op::Timeout(_) => self.make_room_for_timer(op),
             // RWF_HIPRI is for rings of polled devices.
             Op::Rw(rw) if rw.is_polled() && self.iopoll.is_none() => Err(Errno::INVAL),
             Op::NopWith(nop) if nop.extra.is_some() && !self.ring().has(LARGE_CQES) => Err(Errno::INVAL),
@@ -347,6 +385,14 @@ impl RingGuard {
         }
         on_its_way.answered();
         false
+    }
+}
+
+/// How many SQEs were taken in, or why there is no memory for the first one: `io_submit_sqes` in io_uring/io_uring.c.
+fn answer(submitted: u32, refused: Result<(), Errno>) -> Result<u32, Errno> {
+    match refused {
+        Err(_) if submitted == 0 => Err(Errno::AGAIN),
+        _ => Ok(submitted),
     }
 }
 

@@ -175,7 +175,7 @@ impl Ring {
                 return self.let_go(held);
             }
         }
-        self.messages.put([message]);
+        let _ = self.messages.put([message].into_iter());
         if self.deferred {
             self.untold.swap(true, Ordering::SeqCst);
             sync::fence_after_swap();

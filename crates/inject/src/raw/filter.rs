@@ -156,7 +156,8 @@ fn addresses(
     let (start, last) = (code.start, code.end.saturating_sub(1));
     (start >> 32..=last >> 32).map(move |high| {
         let within = |address: usize| address.clamp(high << 32, (high << 32) | 0xffff_ffff) as u32;
-        let here = behind.clone().filter(|at| at >> 32 == high);
+        // No more than tell that they are too many for a program.
+        let here = behind.clone().filter(|at| at >> 32 == high).take(2 * LIMIT);
         let mut exact: Vec<u32> = here.map(|at| at as u32 & mask).collect();
         exact.sort_unstable();
         exact.dedup();

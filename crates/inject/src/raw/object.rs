@@ -2,6 +2,7 @@
 
 use super::scan;
 use crate::{backend, loader, sys};
+use anyring_engine::{alloc, Errno};
 use core::ffi::{c_int, c_void, CStr};
 use core::ops::Range;
 use libc::dl_phdr_info;
@@ -56,20 +57,30 @@ struct Search {
     /// The loader's count when last looked.
     known_additions: u64,
     additions: u64,
-    listed: Vec<Listed>,
+    listed: Result<Vec<Listed>, Errno>,
 }
 
-/// Brings `known` up to date; answers where in its `objects` those begin that were mapped since the last time.
+/// Brings `known` up to date; answers where in its `objects` those begin that were mapped since the last time. What there is no
+/// memory for is looked at the next time.
 pub fn look(known: &mut Known) -> usize {
-    let mut search = Search { known_additions: known.additions, additions: known.additions, listed: Vec::new() };
+    let mut search =
+        Search { known_additions: known.additions, additions: known.additions, listed: Ok(Vec::new()) };
     // SAFETY: `list` is called back with `search`, for each object, before this returns.
     unsafe { libc::dl_iterate_phdr(Some(list), (&raw mut search).cast()) };
+    let (mut present, mut found) = (Vec::new(), Vec::new());
+    let listed = search.listed.and_then(|listed| {
+        present.try_reserve_exact(listed.len()).map_err(alloc::refused)?;
+        Ok(listed)
+    });
+    let Ok(listed) = listed else {
+        known.may_close = true; // nobody has looked
+        return known.objects.len();
+    };
     let at_start = core::mem::replace(&mut known.additions, search.additions) == 0;
-    if search.listed.is_empty() {
+    if listed.is_empty() {
         return known.objects.len();
     }
-    let (mut present, mut found) = (Vec::with_capacity(search.listed.len()), Vec::new());
-    for segment in search.listed {
+    for segment in listed {
         // Everything present at the start was loaded with the program, so that its symbols were bound after ours.
         if at_start && is_replaced(&segment.path) {
             known.passed_over = true;
@@ -85,7 +96,13 @@ pub fn look(known: &mut Known) -> usize {
             if matches!(kept, Some(None)) {
                 continue;
             }
-            found.extend(look_through(known, &segment));
+            match look_through(known, &segment) {
+                Ok(object) => found.extend(object),
+                Err(_) => {
+                    known.may_close = true; // nobody has looked
+                    continue;
+                }
+            }
         }
         present.push(segment.seen);
     }
@@ -99,29 +116,29 @@ pub fn look(known: &mut Known) -> usize {
 }
 
 /// Scans a segment, whose object stays mapped meanwhile.
-fn look_through(known: &mut Known, segment: &Listed) -> Option<Object> {
+fn look_through(known: &mut Known, segment: &Listed) -> Result<Option<Object>, Errno> {
     let range = &segment.seen.code;
     if segment.flags & libc::PF_R == 0 {
         known.may_close = true; // nobody can look
-        return None;
+        return Ok(None);
     }
     if range.len() >= LARGE {
         if !backend::serves_instructions() {
-            return None; // nobody is going to ask for the sites
+            return Ok(None); // nobody is going to ask for the sites
         }
         populate(range);
     }
     // SAFETY: the loader mapped these bytes readable, and does not unmap the object while the caller keeps it. A program
     // that rewrites its own code meanwhile may spoil the finding, but no memory.
     let code = unsafe { core::slice::from_raw_parts(range.start as *const u8, range.len()) };
-    let (sites, may_close) = scan::sites(code);
+    let (sites, may_close) = scan::sites(code)?;
     known.may_close |= may_close && !closes_rings_only(&segment.path);
     if sites.is_empty() {
-        return None;
+        return Ok(None);
     }
     let enters = sites.iter().any(|site| scan::follows_load_of_enter(code, *site));
     let sites = sites.into_iter().map(|offset| range.start + offset).collect();
-    Some(Object { code: range.clone(), sites, is_plain: segment.flags & libc::PF_W == 0, enters })
+    Ok(Some(Object { code: range.clone(), sites, is_plain: segment.flags & libc::PF_W == 0, enters }))
 }
 
 /// Keeps an object from being unmapped.
@@ -195,7 +212,12 @@ unsafe extern "C" fn list(info: *mut dl_phdr_info, _size: usize, search: *mut c_
     {
         let start = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
         let seen = Seen { code: start..start + header.p_filesz as usize, name: hash(info.dlpi_name) };
-        search.listed.push(Listed { seen, path: name.to_owned(), flags: header.p_flags });
+        let room = alloc::reserve();
+        let Ok(listed) = &mut search.listed else { return 1 };
+        let one = Listed { seen, path: name.to_owned(), flags: header.p_flags };
+        if let Err(error) = room.and_then(|()| alloc::push(listed, one)) {
+            search.listed = Err(error);
+        }
     }
     0
 }

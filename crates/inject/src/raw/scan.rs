@@ -7,6 +7,7 @@
 
 use crate::backend;
 use anyring_abi::{AIO_CALLS, NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
+use anyring_engine::{alloc, Errno};
 use memchr::arch::x86_64::sse2::packedpair::Finder;
 use yaxpeax_arch::LengthedInstruction;
 use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode, Operand, RegSpec};
@@ -22,10 +23,16 @@ const LONGEST_INSTRUCTION: usize = 15;
 /// The offsets in `code` of the `syscall` instructions that may make one of our calls. Empty when there are some, but
 /// each loads another number itself and none of our numbers occurs near one (a futex call written out, say). Also whether
 /// one of the instructions may close or replace a descriptor.
-pub fn sites(code: &[u8]) -> (Vec<usize>, bool) {
-    let found: Vec<Site> = candidates(code).filter_map(|offset| examine(code, offset)).collect();
-    let may_close = found.iter().any(|site| site.number.is_none_or(closes));
-    (concerned_sites(code, found), may_close)
+///
+/// # Errors
+/// NOMEM where there are too many.
+pub fn sites(code: &[u8]) -> Result<(Vec<usize>, bool), Errno> {
+    let mut found = Vec::new();
+    for site in candidates(code).filter_map(|offset| examine(code, offset)) {
+        alloc::push(&mut found, site)?;
+    }
+    let may_close = found.iter().any(|site: &Site| site.number.is_none_or(closes));
+    Ok((concerned_sites(code, found), may_close))
 }
 
 /// Whether a system call gives a descriptor number up.
@@ -192,6 +199,10 @@ fn effect_on_rax(instruction: &Instruction) -> Option<Option<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn sites(code: &[u8]) -> (Vec<usize>, bool) {
+        super::sites(code).expect("memory")
+    }
 
     /// Some plain code on both sides of `middle`, with the offset at which `middle` starts.
     fn between_code(middle: &[u8]) -> (Vec<u8>, usize) {

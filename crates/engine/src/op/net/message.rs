@@ -233,7 +233,7 @@ impl Message {
 
 /// Copies `count` iovecs with the checks that the kernel makes of them; `cut` to what one call transfers.
 fn import_iovecs(address: u64, count: usize, cut: bool) -> Result<Vec<[usize; 2]>, Errno> {
-    let mut iovecs = vec![[0usize; 2]; count];
+    let mut iovecs = crate::alloc::filled([0usize; 2], count)?;
     user_read_slice(address, &mut iovecs)?;
     let mut room = BYTES_MAX;
     for [_, bytes] in &mut iovecs {

@@ -73,7 +73,7 @@ impl RingGuard {
             }
             _ => fd,
         };
-        self.entries.check_new(fd)?;
+        self.entries.make_room(fd)?;
         self.join_list(fd);
         spoil_file(fd);
         let state = &mut **self;
@@ -510,7 +510,9 @@ impl RingGuard {
         self.join_list(fd);
         self.record(|it| it.forget_file(fd));
         let mut file: Option<Arc<FixedFile>> = None;
-        for id in self.slab.ids() {
+        let mut place = 0;
+        while let Some(id) = self.slab.next_from(place) {
+            place = id.place() + 1;
             if !matches!(self.slab[id].target, Target::Number(number) if number == fd) {
                 continue;
             }

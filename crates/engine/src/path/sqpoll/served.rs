@@ -1,15 +1,16 @@
 //! One ring in a polling thread's care. Only that thread touches a [`Served`].
 
 use super::FAIR_SHARE;
+use crate::alloc;
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, EpollEvent, Os, Sys};
-use crate::process;
 use crate::ring::broken::{contain, contain_any};
 use crate::ring::control::Control;
 use crate::ring::layout::word;
 use crate::ring::view::View;
 use crate::ring::{Ring, RingGuard};
+use crate::{process, Errno};
 use anyring_abi::IORING_SQ_NEED_WAKEUP;
 use core::sync::atomic::Ordering;
 
@@ -103,13 +104,18 @@ impl Served {
             return false;
         }
         let most = if shared { FAIR_SHARE } else { u32::MAX };
+        let mut refused = false;
         self.with(|guard| {
             if !guard.disabled && !guard.is_abandoned() && guard.has_sqes() {
                 guard.listen();
-                let _ = guard.submit(most); // an error is that of unmapped ring memory: there is nothing then
+                // Another error is that of unmapped ring memory: there is nothing then.
+                refused = guard.submit(most) == Err(Errno::AGAIN);
                 guard.announce_room();
             }
         });
+        if refused {
+            alloc::wait();
+        }
         true
     }
 

@@ -10,41 +10,56 @@ use crate::op;
 use crate::request::Id;
 use crate::ring::RingGuard;
 use anyring_abi::Opcode;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, TryReserveError, VecDeque};
 use std::sync::Arc;
 
 /// The file that a job changes: its device and its number there.
 pub type Inode = (u64, u64);
 
 /// By inode the jobs that wait behind another. An inode is here as long as a job of it has its turn, or runs.
-pub struct Hashed(BTreeMap<Inode, VecDeque<Arc<Job>>>);
+pub struct Hashed {
+    behind: BTreeMap<Inode, VecDeque<Arc<Job>>>,
+    /// How many wait in all.
+    waiting: usize,
+}
 
 impl Hashed {
     /// Nothing is queued or running.
-    pub const NONE: Hashed = Hashed(BTreeMap::new());
+    pub const NONE: Hashed = Hashed { behind: BTreeMap::new(), waiting: 0 };
+
+    /// How many jobs wait behind others.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
 
     /// The job, if its turn has come already.
-    pub fn admit(&mut self, job: Arc<Job>) -> Option<Arc<Job>> {
+    ///
+    /// # Errors
+    /// There is no memory for it to wait.
+    pub fn admit(&mut self, job: Arc<Job>) -> Result<Option<Arc<Job>>, TryReserveError> {
         let inode = job.inode.filter(|_| !mutated(Mutation::WritesToOneFileAtOnce));
-        let Some(inode) = inode else { return Some(job) };
-        if let Some(behind) = self.0.get_mut(&inode) {
+        let Some(inode) = inode else { return Ok(Some(job)) };
+        if let Some(behind) = self.behind.get_mut(&inode) {
+            behind.try_reserve(1)?;
             behind.push_back(job);
-            return None;
+            self.waiting += 1;
+            return Ok(None);
         }
-        self.0.insert(inode, VecDeque::new());
-        Some(job)
+        self.behind.insert(inode, VecDeque::new());
+        Ok(Some(job))
     }
 
     /// Whether a job of this inode is queued, or runs.
     pub fn has(&self, inode: Inode) -> bool {
-        self.0.contains_key(&inode)
+        self.behind.contains_key(&inode)
     }
 
     /// A job of this inode has been made: the next one whose turn has come.
     pub fn done(&mut self, inode: Inode) -> Option<Arc<Job>> {
-        let next = self.0.get_mut(&inode)?.pop_front();
-        if next.is_none() {
-            self.0.remove(&inode);
+        let next = self.behind.get_mut(&inode)?.pop_front();
+        match next {
+            Some(_) => self.waiting -= 1,
+            None => drop(self.behind.remove(&inode)),
         }
         next
     }
@@ -91,14 +106,14 @@ mod tests {
     fn jobs_of_one_inode_come_one_by_one_and_in_order() {
         let mut hashed = Hashed::NONE;
         let jobs: Vec<_> = (0..3).map(|_| job(Some((1, 2)))).collect();
-        let turns: Vec<bool> = jobs.iter().map(|job| hashed.admit(job.clone()).is_some()).collect();
+        let turns: Vec<bool> = jobs.iter().map(|job| hashed.admit(job.clone()).unwrap().is_some()).collect();
         assert_eq!(turns, [true, false, false]);
-        assert!(hashed.admit(job(Some((1, 3)))).is_some(), "another file");
-        assert!(hashed.admit(job(None)).is_some(), "no file");
+        assert!(hashed.admit(job(Some((1, 3)))).unwrap().is_some(), "another file");
+        assert!(hashed.admit(job(None)).unwrap().is_some(), "no file");
         for next in &jobs[1..] {
             assert!(hashed.done((1, 2)).is_some_and(|job| Arc::ptr_eq(&job, next)));
         }
         assert!(hashed.done((1, 2)).is_none());
-        assert!(hashed.admit(jobs[0].clone()).is_some(), "nobody is before it any more");
+        assert!(hashed.admit(jobs[0].clone()).unwrap().is_some(), "nobody is before it any more");
     }
 }

@@ -6,15 +6,25 @@
 //!
 //! Sizes up to `LARGEST` are rounded up to a power of two and come from a stack of free blocks for each power;
 //! chunks are never given back to the kernel. Everything larger is a mapping of its own.
+//!
+//! **When the kernel gives no more.** `Vec::push`, `Box::new` and the like end the process where they get no memory, so
+//! up to `LARGEST` they always get it: from a reserve of chunks, mapped in advance, which is used for nothing else. Whoever
+//! is about to take something in from the program (an SQE, an iocb, a call that makes or registers something) asks
+//! [`reserve`] first, and refuses as the kernel does if the reserve is begun and neither can be filled up nor is made up
+//! for by blocks that are free. What is larger than `LARGEST`, or grows with what the program asks for, is allocated by
+//! `try_reserve` ([`filled`]), and its failure is an error of the request or call. A thread that meets an empty reserve all
+//! the same waits for memory: there is nobody whom it could tell.
 
-use crate::sys;
+use crate::mutation::{mutated, Mutation};
+use crate::os::syscall;
+use crate::Errno;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes of the smallest and of the largest block that is not a mapping of its own.
 const SMALLEST: usize = 16;
-const LARGEST: usize = 4096;
+const LARGEST: usize = 32 * 1024;
 const CLASSES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
 /// Blocks are cut from chunks of this size and alignment.
 const CHUNK: usize = 64 * 1024;
@@ -22,12 +32,62 @@ const CHUNK: usize = 64 * 1024;
 const CHUNKS: usize = 16;
 const PAGE: usize = 4096;
 
+/// The library's memory.
+pub static MEMORY: Slab = Slab::new();
+
+/// Says that what a request takes can be had without the kernel: see the module's head. One load where nothing is wrong.
+///
+/// # Errors
+/// NOMEM.
+#[inline]
+pub fn reserve() -> Result<(), Errno> {
+    #[cfg(feature = "forced-panics")]
+    if failing::fails() {
+        return Err(Errno::NOMEM);
+    }
+    match MEMORY.filled.load(Ordering::Relaxed) {
+        true => Ok(()),
+        false => MEMORY.fill(),
+    }
+}
+
+/// What a failed `try_reserve` is for the program.
+pub fn refused(_: std::collections::TryReserveError) -> Errno {
+    Errno::NOMEM
+}
+
+/// Adds one more thing to a vector.
+///
+/// # Errors
+/// NOMEM.
+pub fn push<T>(vector: &mut Vec<T>, thing: T) -> Result<(), Errno> {
+    vector.try_reserve(1).map_err(refused)?;
+    vector.push(thing);
+    Ok(())
+}
+
+/// A vector of `count` times `value`.
+///
+/// # Errors
+/// NOMEM.
+pub fn filled<T: Clone>(value: T, count: usize) -> Result<Vec<T>, Errno> {
+    let mut vector = Vec::new();
+    vector.try_reserve_exact(count).map_err(refused)?;
+    vector.resize(count, value);
+    Ok(vector)
+}
+
 /// See the module's head.
 pub struct Slab {
     classes: [Class; CLASSES],
-    /// The next chunk's address, with the number of chunks left in the low bits that its alignment leaves free.
-    chunks: AtomicUsize,
+    chunks: Chunks,
+    reserve: Chunks,
+    /// The reserve is complete, or was when the kernel last refused memory.
+    filled: AtomicBool,
 }
+
+/// Chunks that follow each other: the next one's address, with their number in the low bits that its alignment leaves free.
+struct Chunks(AtomicUsize);
 
 /// One size of blocks.
 struct Class {
@@ -59,6 +119,7 @@ impl FreeBlocks {
     }
 
     /// Replaces the head `old` by `new`, or answers what the head is.
+    #[cfg(target_arch = "x86_64")]
     fn replace(&self, old: [u64; 2], new: [u64; 2]) -> Result<(), [u64; 2]> {
         let (low, high): (u64, u64);
         let replaced: u8;
@@ -75,6 +136,33 @@ impl FreeBlocks {
             );
         }
         if replaced != 0 {
+            Ok(())
+        } else {
+            Err([low, high])
+        }
+    }
+
+    /// Replaces the head `old` by `new`, or answers what the head is.
+    #[cfg(target_arch = "aarch64")]
+    fn replace(&self, old: [u64; 2], new: [u64; 2]) -> Result<(), [u64; 2]> {
+        let (low, high): (u64, u64);
+        // SAFETY: the head is 16 bytes, aligned to 16 by its type. The pair of loads acquires, that of stores releases.
+        unsafe {
+            core::arch::asm!(
+                "2:",
+                "ldaxp {low}, {high}, [{head}]",
+                "cmp {low}, {old_low}",
+                "ccmp {high}, {old_high}, #0, eq",
+                "b.ne 3f",
+                "stlxp {failed:w}, {new_low}, {new_high}, [{head}]",
+                "cbnz {failed:w}, 2b",
+                "3:",
+                low = out(reg) low, high = out(reg) high, failed = out(reg) _, head = in(reg) self.0.get(),
+                old_low = in(reg) old[0], old_high = in(reg) old[1], new_low = in(reg) new[0], new_high = in(reg) new[1],
+                options(nostack),
+            );
+        }
+        if [low, high] == old {
             Ok(())
         } else {
             Err([low, high])
@@ -115,58 +203,139 @@ impl Class {
         Class { free: FreeBlocks::new(), cursor: AtomicUsize::new(0) }
     }
 
-    fn take(&self, size: usize, chunks: &AtomicUsize) -> *mut u8 {
+    /// A block, for which `supply` gives a chunk where one is needed.
+    fn take(&self, size: usize, supply: impl Fn() -> Option<usize>) -> Option<*mut u8> {
         if let Some(block) = self.free.pop() {
-            return block;
+            return Some(block);
         }
         let mut cursor = self.cursor.load(Ordering::Relaxed);
         loop {
-            let block = if cursor.is_multiple_of(CHUNK) { take_chunk(chunks) } else { Some(cursor) };
-            let Some(block) = block else {
-                return core::ptr::null_mut();
-            };
+            let block = if cursor.is_multiple_of(CHUNK) { supply()? } else { cursor };
             // Relaxed: a fresh block's memory is reached by nothing but this address. A chunk that was taken for
             // nothing, because another thread was faster, stays unused: it never had a page.
             match self.cursor.compare_exchange(cursor, block + size, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return block as *mut u8,
+                Ok(_) => return Some(block as *mut u8),
                 Err(now) => cursor = now,
             }
         }
     }
 }
 
-fn take_chunk(chunks: &AtomicUsize) -> Option<usize> {
-    let mut word = chunks.load(Ordering::Relaxed);
-    loop {
-        let (next, left) = (word & !(CHUNK - 1), word & (CHUNK - 1));
-        let new_mapping = if left == 0 { Some(map_chunks()?) } else { None };
-        let (chunk, left) = new_mapping
-            .map_or((next, left.wrapping_sub(1)), |mapping| (mapping.next_multiple_of(CHUNK), CHUNKS - 1));
-        // Relaxed as in `Class::take`.
-        match chunks.compare_exchange(word, (chunk + CHUNK) | left, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => return Some(chunk),
-            Err(now) => {
-                if let Some(mapping) = new_mapping {
-                    unmap(mapping, MAPPED_CHUNKS);
-                }
-                word = now;
+impl Chunks {
+    const fn none() -> Chunks {
+        Chunks(AtomicUsize::new(0))
+    }
+
+    /// The next chunk, if one is left.
+    fn take(&self) -> Option<usize> {
+        let mut word = self.0.load(Ordering::Relaxed);
+        while word & (CHUNK - 1) != 0 {
+            // Relaxed as in `Class::take`.
+            match self.0.compare_exchange(word, word + CHUNK - 1, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some(word & !(CHUNK - 1)),
+                Err(now) => word = now,
             }
         }
+        None
+    }
+
+    /// Maps new ones in place of what is left. False where the kernel gives no memory.
+    fn map(&self, old: usize) -> bool {
+        let Some(mapping) = map(MAPPED_CHUNKS, PAGE) else { return false };
+        let first = mapping.next_multiple_of(CHUNK);
+        let (unused, left) =
+            match self.0.compare_exchange(old, first | CHUNKS, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(old) => (old & !(CHUNK - 1), (old & (CHUNK - 1)) * CHUNK),
+                Err(_) => (mapping, MAPPED_CHUNKS), // another thread was faster
+            };
+        unmap(unused, left);
+        true
     }
 }
 
 /// Room for the chunks wherever the mapping lies; what is too much is never touched.
 const MAPPED_CHUNKS: usize = (CHUNKS + 1) * CHUNK;
 
-fn map_chunks() -> Option<usize> {
-    map(MAPPED_CHUNKS, PAGE)
-}
-
 impl Slab {
     /// An allocator that has no memory yet.
     pub const fn new() -> Self {
-        Slab { classes: [const { Class::new() }; CLASSES], chunks: AtomicUsize::new(0) }
+        Slab {
+            classes: [const { Class::new() }; CLASSES],
+            chunks: Chunks::none(),
+            reserve: Chunks::none(),
+            filled: AtomicBool::new(false),
+        }
     }
+
+    /// Fills the reserve up. Where the kernel gives nothing, blocks that were given back do as well.
+    #[cold]
+    fn fill(&self) -> Result<(), Errno> {
+        let word = self.reserve.0.load(Ordering::Relaxed);
+        if word & (CHUNK - 1) == CHUNKS || self.reserve.map(word) {
+            self.filled.store(true, Ordering::Relaxed);
+            return Ok(());
+        }
+        let enough = (0..CLASSES).all(|class| self.has_blocks(class));
+        enough.then_some(()).ok_or(Errno::NOMEM)
+    }
+
+    /// Whether some blocks of this class can be had without the kernel. Those that were never used are then free, so that
+    /// no other class gets their chunk.
+    fn has_blocks(&self, class: usize) -> bool {
+        const MOST: usize = 64;
+        const BYTES: usize = 64 * 1024;
+        let size = SMALLEST << class;
+        let mut taken = [core::ptr::null_mut(); MOST];
+        let wanted = &mut taken[..(BYTES / size).min(MOST)];
+        let supply = || self.chunks.take().or_else(|| self.reserve.take());
+        let found = wanted.iter_mut().map_while(|block| {
+            *block = self.classes[class].take(size, supply)?;
+            Some(())
+        });
+        let (found, enough) = (found.count(), wanted.len());
+        for block in &taken[..found] {
+            // SAFETY: just taken, as large as any block, and nobody else knows it.
+            unsafe { self.classes[class].free.push(*block) };
+        }
+        found == enough
+    }
+
+    /// A chunk that need not be refused: from the kernel, or from the reserve.
+    fn take_chunk(&self) -> Option<usize> {
+        loop {
+            let word = self.chunks.0.load(Ordering::Relaxed);
+            if let Some(chunk) = self.chunks.take() {
+                return Some(chunk);
+            }
+            if word & (CHUNK - 1) == 0 && !self.chunks.map(word) {
+                self.filled.store(false, Ordering::Relaxed);
+                if mutated(Mutation::NoReserve) {
+                    return None;
+                }
+                return self.reserve.take();
+            }
+        }
+    }
+
+    /// A block of a class, for which the thread waits if it has to.
+    fn take(&self, class: usize) -> *mut u8 {
+        loop {
+            if let Some(block) = self.classes[class].take(SMALLEST << class, || self.take_chunk()) {
+                return block;
+            }
+            if mutated(Mutation::NoReserve) {
+                return core::ptr::null_mut();
+            }
+            wait();
+        }
+    }
+}
+
+/// Waits: memory may come by whatever the program or another thread gives back.
+#[cold]
+pub fn wait() {
+    let millisecond: [i64; 2] = [0, 1_000_000];
+    syscall(libc::SYS_nanosleep, [millisecond.as_ptr() as usize, 0, 0, 0, 0, 0]);
 }
 
 impl Default for Slab {
@@ -193,7 +362,7 @@ fn mapped_size(layout: Layout) -> usize {
 unsafe impl GlobalAlloc for Slab {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match class_of(layout) {
-            Some((class, size)) => self.classes[class].take(size, &self.chunks),
+            Some((class, _)) => self.take(class),
             None => {
                 map(mapped_size(layout), layout.align()).map_or(core::ptr::null_mut(), |address| address as *mut u8)
             }
@@ -229,6 +398,9 @@ unsafe impl GlobalAlloc for Slab {
         if fits {
             return block;
         }
+        if class_of(layout).is_none() && class_of(new_layout).is_none() && layout.align() <= PAGE {
+            return remap(block as usize, mapped_size(layout), mapped_size(new_layout));
+        }
         // SAFETY: a new block, distinct from the old one; both hold the bytes copied; the old one is given back once.
         unsafe {
             let new = self.alloc(new_layout);
@@ -243,13 +415,16 @@ unsafe impl GlobalAlloc for Slab {
 
 /// New zeroed memory, aligned to `alignment` (a power of two).
 fn map(size: usize, alignment: usize) -> Option<usize> {
+    #[cfg(feature = "forced-panics")]
+    if failing::fails() {
+        return None;
+    }
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let surplus = alignment.saturating_sub(PAGE);
     let whole = size.checked_add(surplus)?;
-    let args = [0, whole, protection as usize, flags as usize, usize::MAX, 0];
-    // SAFETY: a new private mapping at a place of the kernel's choice.
-    let address = unsafe { sys::call(libc::SYS_mmap, args) };
+    // A new private mapping at a place of the kernel's choice.
+    let address = syscall(libc::SYS_mmap, [0, whole, protection as usize, flags as usize, usize::MAX, 0]);
     if (-4095..0).contains(&address) {
         return None;
     }
@@ -260,16 +435,80 @@ fn map(size: usize, alignment: usize) -> Option<usize> {
     Some(start)
 }
 
-fn unmap(address: usize, size: usize) {
-    if size > 0 {
-        // SAFETY: callers pass memory that they mapped and that nobody uses.
-        unsafe { sys::call(libc::SYS_munmap, [address, size, 0, 0, 0, 0]) };
+/// A mapping of ours with another size, perhaps at another place; null if that cannot be had, and it stays as it was.
+fn remap(address: usize, old: usize, new: usize) -> *mut u8 {
+    #[cfg(feature = "forced-panics")]
+    if new > old && failing::fails() {
+        return core::ptr::null_mut();
+    }
+    let moved = syscall(libc::SYS_mremap, [address, old, new, libc::MREMAP_MAYMOVE as usize, 0, 0]);
+    match moved {
+        -4095..0 => core::ptr::null_mut(),
+        moved => moved as *mut u8,
     }
 }
 
-#[cfg(all(not(test), feature = "allocator"))]
-#[global_allocator]
-static GLOBAL: Slab = Slab::new();
+/// Of memory that we mapped and that nobody uses.
+fn unmap(address: usize, size: usize) {
+    if size > 0 {
+        syscall(libc::SYS_munmap, [address, size, 0, 0, 0, 0]);
+    }
+}
+
+/// The library's global allocator.
+pub struct Global;
+
+// SAFETY: as `Slab`'s, which it is.
+unsafe impl GlobalAlloc for Global {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise; so in all of these.
+        unsafe { MEMORY.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { MEMORY.dealloc(block, layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe { MEMORY.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe { MEMORY.realloc(block, layout, size) }
+    }
+}
+
+/// Failures on demand, in the build that has `forced-panics`: whatever asks the kernel for memory, or for a reserve, is
+/// counted, and fails from one of them on.
+#[cfg(feature = "forced-panics")]
+pub mod failing {
+    use core::sync::atomic::{AtomicI64, Ordering};
+
+    static BEFORE: AtomicI64 = AtomicI64::new(i64::MAX);
+    static ENDS: AtomicI64 = AtomicI64::new(0);
+
+    /// After `before` more of them, `count` in a row fail.
+    pub fn fail(before: i64, count: i64) {
+        ENDS.store(-count, Ordering::Relaxed);
+        BEFORE.store(before, Ordering::Relaxed);
+    }
+
+    /// Whether one has failed since.
+    pub fn has_failed() -> bool {
+        BEFORE.load(Ordering::Relaxed) < 0
+    }
+
+    pub(super) fn fails() -> bool {
+        if BEFORE.load(Ordering::Relaxed) == i64::MAX {
+            return false;
+        }
+        let left = BEFORE.fetch_sub(1, Ordering::Relaxed) - 1;
+        left < 0 && left >= ENDS.load(Ordering::Relaxed)
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,87 @@
+//! CQEs that found the shared backlog full, in order.
+//!
+//! There is always memory for them, also where the kernel gives none: a block is as large as a request's place, and takes the
+//! CQEs of several requests that have ended.
+
+use crate::request::Request;
+use anyring_abi::Cqe;
+use std::collections::LinkedList;
+
+/// A CQE with the second half of a large one.
+type Spilled = (Cqe, [u64; 2]);
+
+/// What a list's node has besides a block, and the block besides its CQEs.
+const OVERHEAD: usize = 2 * size_of::<usize>() + 2 * size_of::<usize>();
+const BLOCK: usize = (size_of::<Request>().next_power_of_two() - OVERHEAD) / size_of::<Spilled>();
+const _: () = assert!(BLOCK > 1);
+
+struct Block {
+    cqes: [Spilled; BLOCK],
+    /// Those that are left of it.
+    first: usize,
+    end: usize,
+}
+
+/// See the module's head.
+#[derive(Default)]
+pub struct Spill(LinkedList<Block>);
+
+impl Spill {
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds one behind all others.
+    pub fn push(&mut self, cqe: Spilled) {
+        if self.0.back().is_none_or(|block| block.end == BLOCK) {
+            self.0.push_back(Block { cqes: [Default::default(); BLOCK], first: 0, end: 0 });
+        }
+        if let Some(block) = self.0.back_mut() {
+            block.cqes[block.end] = cqe;
+            block.end += 1;
+        }
+    }
+
+    /// The first of them.
+    pub fn front(&self) -> Option<Spilled> {
+        self.0.front().map(|block| block.cqes[block.first])
+    }
+
+    /// Takes the first away.
+    pub fn pop(&mut self) {
+        let Some(block) = self.0.front_mut() else { return };
+        block.first += 1;
+        if block.first == block.end {
+            self.0.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn they_come_out_in_order() {
+        let mut spill = Spill::default();
+        let (mut pushed, mut popped) = (0, 0);
+        for round in 1..4 * BLOCK as u64 {
+            for _ in 0..round {
+                spill.push((Cqe { user_data: pushed, ..Cqe::default() }, [pushed; 2]));
+                pushed += 1;
+            }
+            for _ in 0..round - 1 {
+                assert_eq!(spill.front().map(|(cqe, extra)| (cqe.user_data, extra)), Some((popped, [popped; 2])));
+                spill.pop();
+                popped += 1;
+            }
+        }
+        while spill.front().is_some_and(|(cqe, _)| cqe.user_data == popped) {
+            spill.pop();
+            popped += 1;
+        }
+        assert!(spill.is_empty() && popped == pushed);
+    }
+}

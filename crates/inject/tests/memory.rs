@@ -1,0 +1,35 @@
+//! Decision 19 in ARCHITECTURE.md: whatever asks for memory and gets none, the program goes on, and every request that was
+//! taken in has its CQE. Each such place fails in turn, in the build of the library that has the feature `forced-panics`.
+//! What programs find that have used all their memory up is in `engine.rs`.
+
+mod common;
+
+use anyring_xtask::artifacts;
+use common::{compile, no_liburing, no_reference, scratch, skip, text, LIBRARY};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[test]
+fn memory_may_fail_anywhere() {
+    const NAME: &str = "memory_may_fail_anywhere";
+    if let Some(reason) = no_reference().or_else(no_liburing) {
+        return skip(NAME, reason);
+    }
+    let named = std::env::var_os(LIBRARY).map(PathBuf::from);
+    let library = named.unwrap_or_else(|| artifacts::build_for_tests().expect("build it"));
+    let program = scratch("memory").join("failing");
+    compile("failing", &program, &["-luring"]);
+    let user = Path::new("user");
+    let engine = [("LD_PRELOAD", library.as_path()), ("ANYRING_BACKEND", user), ("ANYRING_AIO", user)];
+    // It tells a hang itself: each child has its alarm.
+    for (how, environment) in [("natively", &[][..]), ("on the engine", &engine)] {
+        for (flags, in_a_row) in [("plain", "1"), ("plain", "1000000"), ("deferred", "1"), ("deferred", "1000000")]
+        {
+            let mut command = Command::new(&program);
+            command.args([flags, in_a_row]).envs(environment.iter().copied()).current_dir(scratch("memory"));
+            let output = command.output().expect("run it");
+            let whole = output.status.success() && output.stdout == b"done\n" && output.stderr.is_empty();
+            assert!(whole, "{how}, {flags}, {in_a_row} in a row: {}", text(&output));
+        }
+    }
+}
