@@ -8,6 +8,7 @@ pub mod aio;
 pub mod descriptors;
 pub mod event;
 pub mod forced;
+pub mod identity;
 pub mod lock;
 pub mod log;
 pub mod mutation;

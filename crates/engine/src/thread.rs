@@ -3,7 +3,7 @@
 
 mod count;
 
-pub use count::{exiting, reset_after_fork};
+pub use count::{exiting, is_alone, reset_after_fork};
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, Os, Sys};

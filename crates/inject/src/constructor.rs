@@ -1,6 +1,8 @@
 //! What happens when the library is loaded: as little as possible.
 
-use crate::{backend, descriptor, entry, jump, liburing, loader, memory, musl, passing, raw, signals, wait};
+use crate::{
+    backend, descriptor, entry, identity, jump, liburing, loader, memory, musl, passing, raw, signals, wait,
+};
 use anyring_engine::forced::{point, Point};
 use anyring_engine::process;
 
@@ -13,6 +15,7 @@ extern "C" fn constructor() {
         loader::stay();
         for resolve in [
             descriptor::resolve,
+            identity::resolve,
             jump::resolve,
             liburing::setup::resolve,
             loader::resolve,

@@ -8,6 +8,7 @@ use super::object::Object;
 use crate::backend;
 use crate::door::{KNOWN_NUMBERS, RING_NUMBERS};
 use anyring_abi::{AIO_CALLS, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
+use anyring_engine::identity;
 use anyring_engine::mutation::{mutated, Mutation};
 use core::mem::offset_of;
 use libc::{seccomp_data, sock_filter};
@@ -31,9 +32,15 @@ const ON_RINGS: [(i64, usize); 6] = [
     (libc::SYS_epoll_ctl, 2),
     (libc::SYS_fcntl, 0),
 ];
-/// Numbers that are trapped whatever their arguments: rare ones that may concern rings or our handler. A mask that blocked
-/// SIGSYS would make the next trap kill the program.
+/// Numbers that are trapped whatever their arguments, as [`identity::NUMBERS`]: rare ones that may concern rings or our
+/// handler. A mask that blocked SIGSYS would make the next trap kill the program.
 const ALWAYS: [i64; 3] = [libc::SYS_close_range, libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask];
+
+/// Every number that is trapped whatever its arguments.
+fn always() -> impl Iterator<Item = i64> {
+    let of_aio = if backend::aio_is_chosen() { &AIO_CALLS[..] } else { &[] };
+    ALWAYS.into_iter().chain(identity::NUMBERS).chain(of_aio.iter().copied())
+}
 
 /// Builds the programs that trap the calls of [`crate::dispatch`], but for waits, at `objects`: as few as the length
 /// limit allows.
@@ -108,10 +115,9 @@ fn head() -> Vec<sock_filter> {
     let blocks: Vec<[sock_filter; 5]> =
         ON_RINGS.iter().map(|(number, argument)| on_ring(*number, *argument)).collect();
     let behind_blocks = blocks.len() * 5 + 1;
-    let of_aio = if backend::aio_is_chosen() { &AIO_CALLS[..] } else { &[] };
-    let tests = ALWAYS.len() + of_aio.len() + 2;
-    for (index, number) in ALWAYS.iter().chain(of_aio).enumerate() {
-        program.push(jump(EQUAL, *number as u32, (behind_blocks + tests - 1 - index) as u8, 0));
+    let tests = always().count() + 2;
+    for (index, number) in always().enumerate() {
+        program.push(jump(EQUAL, number as u32, (behind_blocks + tests - 1 - index) as u8, 0));
     }
     program.push(jump(AT_LEAST, NR_IO_URING_SETUP as u32, 0, 1));
     program.push(jump(AT_LEAST, NR_IO_URING_REGISTER as u32 + 1, 0, behind_blocks as u8));
@@ -275,7 +281,7 @@ mod tests {
 
     fn object(start: usize, sites: impl Iterator<Item = usize>) -> Object {
         let sites = sites.map(|offset| start + offset).collect();
-        Object { code: start..start + 0x100_0000, sites, is_plain: true, enters: false }
+        Object { code: start..start + 0x100_0000, sites, is_plain: true, enters: false, may_change_identity: false }
     }
 
     #[test]
@@ -307,7 +313,7 @@ mod tests {
                 assert_eq!(verdict(&programs, number, args, object.sites[1] + 4), ALLOW);
             }
         }
-        for number in ALWAYS {
+        for number in always() {
             assert_eq!(verdict(&programs, number, [0; 6], object.sites[0]), TRAP);
             assert_eq!(verdict(&programs, number, [0; 6], 16), ALLOW);
         }

@@ -26,7 +26,7 @@ use crate::environment::variable_os;
 use crate::{backend, descriptor, signals, sys};
 use anyring_engine::lock::Lock;
 use anyring_engine::mutation::{mutated, Mutation};
-use anyring_engine::{os, process};
+use anyring_engine::{identity, os, process};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{sock_filter, sock_fprog};
@@ -111,6 +111,9 @@ fn cover(known: &mut Known) {
     if backend::serves_instructions() {
         // Everything mapped has been looked at, and dlopen(3) brings us here again.
         process::set_closes_are_seen(!known.may_close);
+        if known.may_change_identity {
+            identity::may_change_unseen();
+        }
     }
     let objects = &known.objects[first_new..];
     if mutated(Mutation::EveryProcessGetsAFilter) && objects.is_empty() {
@@ -121,8 +124,13 @@ fn cover(known: &mut Known) {
         return;
     }
     let declined = DECLINED.load(Ordering::Relaxed);
-    if (declined || !trap_calls(objects)) && objects.iter().any(|object| object.enters) {
-        ENTERS_UNSEEN.store(true, Ordering::Relaxed);
+    if declined || !trap_calls(objects) {
+        if objects.iter().any(|object| object.enters) {
+            ENTERS_UNSEEN.store(true, Ordering::Relaxed);
+        }
+        if objects.iter().any(|object| object.may_change_identity) {
+            identity::may_change_unseen();
+        }
     }
     if !declined {
         trap_waits(known, first_new);
