@@ -9,6 +9,7 @@ pub mod alloc;
 pub mod descriptors;
 pub mod event;
 pub mod forced;
+pub mod identity;
 pub mod lock;
 pub mod log;
 pub mod mutation;

@@ -129,6 +129,9 @@ mutations! {
             "IOSQE_CQE_SKIP_SUCCESS is ignored: a success posts its CQE.";
         ShotWithoutMore "shot-without-more" Case "multishot_recv::recv_answers_each_time",
             "A result of a multishot request lacks IORING_CQE_F_MORE.";
+        WorkersKeepTheirMakersRights "workers-keep-their-makers-rights"
+            Engine "workers_write_with_the_rights_of_the_submitter",
+            "Decision 16: workers do what depends on rights with those of their maker.";
         ChainGoesOnAsWhoever "chain-goes-on-as-whoever" Engine "a_chain_that_nobody_waits_for_stays_its_submitters",
             "Decision 12: a chain goes on with the identity of whoever goes on with it.";
     }

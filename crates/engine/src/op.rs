@@ -26,6 +26,7 @@ pub mod xattr;
 
 pub use table::{definition, is_hashed, is_served, on_iopoll, Definition, FileUse};
 
+use crate::identity;
 use crate::mutation::{mutated, Mutation};
 use crate::os::check;
 use crate::resource::buf_ring::Selection;
@@ -218,6 +219,12 @@ impl Op {
     /// What it leads to depends on the calling thread's credentials and directory: see `path::crew`.
     #[inline]
     pub fn depends_on_caller(&self) -> bool {
+        self.is_on_names() || (identity::may_differ() && self.acts())
+    }
+
+    /// It looks up a name, or makes a socket or says who is at its end.
+    #[inline]
+    pub fn is_on_names(&self) -> bool {
         match self {
             Op::Fs(op) => !matches!(op, fs::Fs::Close { .. }) && !mutated(Mutation::PathsByAnyWorker),
             Op::Net(op) => matches!(op, net::Net::Connect(_) | net::Net::Bind(_) | net::Net::Socket(_)),
@@ -230,6 +237,26 @@ impl Op {
     #[inline]
     pub fn may_sleep_on_file(&self) -> bool {
         matches!(self, Op::Rw(_) | Op::Net(_) | Op::Splice(_))
+    }
+
+    /// The calling thread's rights may decide what it does, or it tells others whose they are.
+    pub fn acts(&self) -> bool {
+        match self {
+            Op::Rw(op) => !op.is_multishot(),
+            Op::Sync(_) | Op::Splice(_) | Op::UringCmd(_) => true,
+            Op::Pipe(op) => op.slot == 0,
+            _ => self.is_on_names() || self.acts_when_ready(),
+        }
+    }
+
+    /// The same of one that waits for readiness: it sends, writes, or makes a file. A bundle is the ring's to send.
+    pub fn acts_when_ready(&self) -> bool {
+        match self {
+            Op::Rw(op) => op.direction() == Direction::Write,
+            Op::Net(net::Net::Transfer(op)) => op.direction() == Direction::Write && !op.is_bundle(),
+            Op::Net(net::Net::Accept(_)) | Op::Splice(_) => true,
+            _ => false,
+        }
     }
 
     /// With IOSQE_BUFFER_SELECT: the group it chooses from and the buffer it has.

@@ -609,6 +609,7 @@ fn put_in_order(word: &AtomicU32) {
         path::watch::reset_after_fork();
         path::child::reset_after_fork();
         path::crew::reset_after_fork();
+        crate::identity::reset_after_fork();
         path::helper::reset_after_fork();
         path::kernel_aio::reset_after_fork();
         LIVE.reset();

@@ -5,7 +5,7 @@ mod count;
 pub mod handlers;
 mod masks;
 
-pub use count::{exiting, reset_after_fork};
+pub use count::{exiting, is_alone, reset_after_fork};
 pub use masks::another_blocks;
 
 use crate::mutation::{mutated, Mutation};

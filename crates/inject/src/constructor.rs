@@ -1,7 +1,7 @@
 //! What happens when the library is loaded: as little as possible.
 
 use crate::{
-    backend, descriptor, entry, jump, liburing, loader, memory, musl, passing, raw, signals, unwind, wait,
+    backend, descriptor, entry, identity, jump, liburing, loader, memory, musl, passing, raw, signals, unwind, wait,
 };
 use anyring_engine::forced::{point, Point};
 use anyring_engine::{alloc, process};
@@ -15,6 +15,7 @@ extern "C" fn constructor() {
         loader::stay();
         for resolve in [
             descriptor::resolve,
+            identity::resolve,
             jump::resolve,
             liburing::setup::resolve,
             loader::resolve,

@@ -11,6 +11,7 @@ mod entry;
 mod environment;
 #[cfg(feature = "forced-panics")]
 pub mod forced;
+pub mod identity;
 pub mod jump;
 pub mod libaio;
 pub mod liburing;

@@ -5,22 +5,26 @@
 
 use crate::{dispatch, entry};
 use anyring_engine::forced::{point, Point};
+use anyring_engine::identity;
 use core::arch::naked_asm;
 
-/// One bit for each number in [`dispatch::NUMBERS`], and for exit(2), which only concerns us by this way: a thread that makes it
+/// One bit for each number in [`dispatch::NUMBERS`] and [`identity::NUMBERS`], and for exit(2), which only concerns us by this way: a thread that makes it
 /// by an instruction may have no stack any more to trap on.
 static OURS: [u64; LIMIT / 64] = ours();
 const LIMIT: usize = 512;
 
 const fn ours() -> [u64; LIMIT / 64] {
-    let mut map = [0; LIMIT / 64];
+    let map = with(with([0; LIMIT / 64], &dispatch::NUMBERS), &identity::NUMBERS);
+    with(map, &[libc::SYS_exit])
+}
+
+const fn with(mut map: [u64; LIMIT / 64], numbers: &[i64]) -> [u64; LIMIT / 64] {
     let mut index = 0;
-    while index < dispatch::NUMBERS.len() {
-        let number = dispatch::NUMBERS[index] as usize;
+    while index < numbers.len() {
+        let number = numbers[index] as usize;
         map[number / 64] |= 1 << (number % 64);
         index += 1;
     }
-    map[libc::SYS_exit as usize / 64] |= 1 << (libc::SYS_exit as usize % 64);
     map
 }
 

@@ -170,6 +170,14 @@ cases! {
     both_ends_of_a_fifo_are_opened_by_one_thread: "identity" "fifo";
     a_connection_is_its_submitters: "identity" "connect";
 
+    workers_write_with_the_rights_of_the_submitter: "rights" "changes";
+    what_waits_its_turn_is_made_with_the_rights_of_its_submitter: "rights" "turn";
+    a_polling_thread_has_the_rights_of_each_rings_maker: "rights" "polled";
+    a_message_that_had_to_wait_tells_who_submitted_it: "rights" "messages";
+    accepted_sockets_belong_to_the_submitter: "rights" "accepted";
+    an_instruction_that_is_not_trapped_may_change_the_user: "rights_unseen" "write";
+    an_instruction_that_is_trapped_may_change_the_user: "rights_trapped" "write";
+
     a_child_closes_the_pipe_that_is_read: "forks" "closes-pipe";
     a_child_closes_the_ring: "forks" "closes-ring";
     a_child_exits_the_ring: "forks" "exits-ring";

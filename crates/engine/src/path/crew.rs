@@ -9,22 +9,28 @@
 //! A request that has to wait its turn (in a chain, behind a drain) may be issued by another thread later. It holds a
 //! crew that was started while its submitter was still there.
 //!
+//! Where threads may differ (`identity`) so is everything that acts for its submitter; one that waits for readiness holds a
+//! crew if it sends, writes or makes a file.
+//!
 //! | field | who touches it |
 //! |---|---|
 //! | `queue` | the submitter, members, and whoever issues a request that holds the crew; a leaf lock |
 //! | `changed` | futex word of members without work; changes under `queue`'s lock |
+//! | `TURNS` | whoever queues a job that changes a file, and the thread that has made one; before `queue` |
 
+use super::worker::hashed::{Hashed, Inode};
 use super::worker::{self, Job, MAX_THREADS};
 use crate::alloc;
 use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
+use crate::op::Verdict;
 use crate::os::{Os, Sys};
-use crate::request::{Id, State};
+use crate::request::{Id, Request, State};
 use crate::resource::personality::Credentials;
 use crate::ring::broken::contain_any;
 use crate::ring::RingGuard;
-use crate::{process, thread, Errno};
+use crate::{identity, process, thread, Errno};
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,6 +44,8 @@ static MEMBERS: AtomicU32 = AtomicU32::new(0);
 pub struct Crew {
     /// Whose identity it has; 0 for a personality, which only its members can pass on.
     submitter: u32,
+    /// How often threads had changed theirs by then.
+    changes: u32,
     /// What a personality's members see to that they have.
     credentials: Option<Credentials>,
     queue: Lock<Queue>,
@@ -85,26 +93,50 @@ impl Crew {
     }
 
     fn with(submitter: u32, credentials: Option<Credentials>) -> Arc<Crew> {
-        Arc::new(Crew { submitter, credentials, queue: Lock::new(Queue::default()), changed: AtomicU32::new(0) })
+        let (queue, changed) = (Lock::new(Queue::default()), AtomicU32::new(0));
+        Arc::new(Crew { submitter, changes: identity::changes(), credentials, queue, changed })
     }
 
+    /// Whether the calling thread has this identity still, as far as is known.
     fn is_mine(&self) -> bool {
-        self.submitter == process::thread_id()
+        self.submitter == process::thread_id() && self.changes == identity::changes()
     }
 
-    /// Queues a job. False when no thread has this identity any more, nor can the calling one make any.
+    /// Queues a job, in its turn. `fresh`: the calling thread has made the crew in this call. False when no thread has this
+    /// identity any more, nor can the calling one make any.
     #[must_use]
-    pub fn queue(self: &Arc<Crew>, job: Arc<Job>) -> bool {
+    fn queue(self: &Arc<Crew>, job: Arc<Job>, fresh: bool) -> bool {
+        job.set_crew(self);
+        let inode = job.inode;
+        let Ok(job) = self.wait_for_turn(job) else { return false };
+        let begins = job.is_none_or(|job| self.begin_with(job, fresh));
+        if !begins {
+            end_turn(inode);
+        }
+        begins
+    }
+
+    /// The job, if no other has to be made before it; else it is queued when that is done. NOMEM where it cannot wait.
+    fn wait_for_turn(self: &Arc<Crew>, job: Arc<Job>) -> Result<Option<Arc<Job>>, Errno> {
+        let Some(inode) = job.inode else { return Ok(Some(job)) };
+        // A signal handler that interrupted this very function does without.
+        let Some(mut turns) = TURNS.lock() else { return Ok(Some(job)) };
+        if turns.has(inode) {
+            job.set_hold(Hold::new(self));
+        }
+        turns.admit(job).map_err(|_| Errno::NOMEM)
+    }
+
+    fn begin_with(self: &Arc<Crew>, job: Arc<Job>, fresh: bool) -> bool {
         let Some(mut queue) = self.queue.lock() else {
             // A signal handler interrupted this very function, in the submitter: the job is done here and now, unless it
-            // is to be done with other credentials.
-            if self.credentials.is_some() {
-                return false;
+            // is to be done with another identity.
+            if fresh {
+                make(job);
             }
-            worker::run_alone(job);
-            return true;
+            return fresh;
         };
-        let may_start = self.is_mine() && queue.idle == 0;
+        let may_start = fresh && queue.idle == 0;
         if queue.threads == 0 && !may_start {
             return false;
         }
@@ -149,7 +181,7 @@ impl Crew {
     #[cold]
     fn do_without_members(&self) {
         while let Some(job) = self.queue.lock().and_then(|mut queue| queue.jobs.pop_front()) {
-            worker::run_alone(job);
+            make(job);
         }
     }
 
@@ -165,8 +197,8 @@ impl Crew {
                     self.start_member();
                 }
                 match self.credentials.as_ref().map_or(Ok(()), Credentials::take_on) {
-                    Ok(()) => worker::run_alone(job),
-                    Err(error) => worker::refuse(job, error),
+                    Ok(()) => make(job),
+                    Err(error) => refuse(job, error),
                 }
                 continue;
             }
@@ -184,9 +216,47 @@ impl Crew {
     }
 }
 
+/// Jobs of all crews that change a file, by file: see `worker::hashed`. A crew's do not wait for the pool's, nor those for
+/// them.
+static TURNS: Lock<Hashed> = Lock::new(Hashed::NONE);
+
+/// Makes a job, on a thread of the right identity.
+fn make(job: Arc<Job>) {
+    let inode = job.inode;
+    worker::run_alone(job);
+    end_turn(inode);
+}
+
+fn refuse(job: Arc<Job>, error: Errno) {
+    let inode = job.inode;
+    worker::refuse(job, error);
+    end_turn(inode);
+}
+
+/// A job that changes a file is done with: the next one has its turn.
+fn end_turn(inode: Option<Inode>) {
+    let next = |inode| TURNS.lock()?.done(inode);
+    while let Some(job) = inode.and_then(next) {
+        let (crew, hold) = (job.crew(), job.take_hold());
+        if crew.is_some_and(|crew| crew.begin_with(job.clone(), false)) {
+            return;
+        }
+        worker::refuse(job, Errno::AGAIN);
+        drop(hold);
+    }
+}
+
 /// In a forked child there are no members.
-pub fn reset_after_fork() {
+///
+/// # Safety
+/// Only the forking thread may exist in the process.
+pub unsafe fn reset_after_fork() {
     MEMBERS.store(0, Ordering::Relaxed);
+    // SAFETY: no other thread exists, and the value is replaced right away.
+    unsafe { TURNS.reset() };
+    if let Some(mut turns) = TURNS.lock() {
+        core::mem::forget(core::mem::replace(&mut *turns, Hashed::NONE));
+    }
 }
 
 extern "C" fn work(crew: *mut libc::c_void) -> *mut libc::c_void {
@@ -203,7 +273,8 @@ extern "C" fn work(crew: *mut libc::c_void) -> *mut libc::c_void {
 pub struct Hold(Arc<Crew>);
 
 impl Hold {
-    fn new(crew: &Arc<Crew>) -> Hold {
+    /// `crew` has members, or is the calling thread's own.
+    pub(super) fn new(crew: &Arc<Crew>) -> Hold {
         let start = crew.queue.lock().is_some_and(|mut queue| {
             queue.holds += 1;
             queue.threads == 0 && queue.admit()
@@ -231,7 +302,7 @@ impl Hold {
         Hold::new(&self.0)
     }
 
-    /// Whether the calling thread submitted the request.
+    /// Whether the calling thread has the identity with which the request was submitted.
     pub fn is_mine(&self) -> bool {
         self.0.is_mine()
     }
@@ -267,27 +338,76 @@ impl RingGuard {
     #[cold]
     pub fn leave_submission(&mut self) {
         let Some(mut submission) = self.submission.take() else { return };
+        for id in submission.waiting {
+            self.hold_crew(id, &mut submission.crew);
+        }
+    }
+
+    /// The calling thread is about to change its identity, as the first one: what is in flight keeps the one that all have.
+    #[cold]
+    pub fn keep_identity(&mut self) {
+        if self.ring().defers() {
+            return; // whoever submitted it completes it
+        }
+        let (mut place, mut crew) = (0, None);
+        while let Some(id) = self.slab.next_from(place) {
+            place = id.place() + 1;
+            let request = &self.slab[id];
+            let acts = match request.state {
+                State::Armed { .. } | State::Direct => request.op.acts_when_ready(),
+                _ => request.op.depends_on_caller(),
+            };
+            if acts {
+                self.hold_crew(id, &mut crew);
+            }
+        }
+    }
+
+    /// Has a request that waits hold `crew`, which is the calling thread's, or a new one.
+    fn hold_crew(&mut self, id: Id, crew: &mut Option<Arc<Crew>>) {
         if self.is_polled() {
             return; // the thread that submitted goes on with it itself
         }
-        for id in submission.waiting {
+        let waits = |request: &&mut Request| {
             let waits =
-                |request: &&mut crate::request::Request| matches!(request.state, State::Chained | State::Deferred);
-            let waits = |request: &&mut crate::request::Request| waits(request) && request.hold.is_none();
-            if let Some(request) = self.slab.get_mut(id).filter(waits) {
-                request.hold = Some(Hold::new(submission.crew.get_or_insert_with(Crew::new)));
-            }
+                matches!(request.state, State::Chained | State::Deferred | State::Armed { .. } | State::Direct);
+            waits && request.hold.is_none()
+        };
+        if let Some(request) = self.slab.get_mut(id).filter(waits) {
+            request.hold = Some(Hold::new(crew.get_or_insert_with(Crew::new)));
+        }
+    }
+
+    /// A request is going to wait until it can act: notes it, if another thread might do so for it.
+    #[inline]
+    pub fn note_waiting(&mut self, id: Id) {
+        if identity::may_differ() && self.slab[id].op.acts_when_ready() && !self.ring().defers() {
+            self.note_submitter(id);
         }
     }
 
     /// Queues a request to a crew of its submitter. False when there cannot be one any more.
     pub fn queue_to_crew(&mut self, id: Id, job: Arc<Job>) -> bool {
-        let hold = self.slab[id].hold.take().filter(|hold| !hold.is_mine());
-        let crew = match &hold {
-            Some(Hold(crew)) => crew.clone(),
-            None => self.submission.get_or_insert_default().crew.get_or_insert_with(Crew::new).clone(),
-        };
-        crew.queue(job)
+        match self.slab[id].hold.take().filter(|hold| !hold.is_mine()) {
+            Some(hold) => hold.0.queue(job, false),
+            None => {
+                let submission = self.submission.get_or_insert_default();
+                submission.crew.get_or_insert_with(Crew::new).clone().queue(job, true)
+            }
+        }
+    }
+
+    /// What comes of an attempt that the calling thread may not make: the event that says when there is something, of what
+    /// is there already, too, has a member of the crew make it.
+    #[cold]
+    pub(super) fn leave_to_crew(&mut self, id: Id) -> Verdict {
+        match self.slab[id].op.waits_for() {
+            Some(direction) => {
+                self.arm_anew = true;
+                Verdict::WouldBlock(direction)
+            }
+            None => Verdict::NeedsWorker,
+        }
     }
 
     /// Whether a request must be made by a crew, since another thread than its submitter issues it.
@@ -301,7 +421,7 @@ mod tests {
     use super::*;
     use crate::op::Op;
     use crate::path::worker::Approach;
-    use crate::request::{Request, Slab, Target};
+    use crate::request::{Slab, Target};
 
     #[test]
     fn who_interrupts_a_submitter_makes_no_call_with_other_credentials() {
@@ -310,8 +430,27 @@ mod tests {
         let id = Slab::default().insert(request);
         let job = Job::new((process::unborn_ring(), 0, id), Op::placeholder(), (-1, None), Approach::Plain, None);
         let held = crew.queue.lock().expect("free");
-        assert!(!crew.queue(job.clone()));
+        assert!(!crew.queue(job.clone(), false));
         assert!(!job.has_finished() && job.cancel(), "nobody has begun with it");
         drop(held);
+    }
+
+    #[test]
+    fn a_job_that_changes_a_file_waits_for_that_of_another_crew() {
+        const INODE: Inode = (7, 7);
+        let of = || (process::unborn_ring(), 0, Id::from_word(0));
+        let job = || Job::new(of(), Op::placeholder(), (-1, None), Approach::Plain, Some(INODE));
+        let is_taken = || TURNS.lock().expect("nobody interrupts").has(INODE);
+        assert!(Crew::new().wait_for_turn(job()).is_some());
+        let (crew, second) = (Crew::new(), job());
+        assert!(crew.queue(second.clone(), true));
+        assert!(crew.queue.lock().expect("nobody interrupts").jobs.is_empty(), "its turn has not come");
+        assert!(second.cancel(), "nobody has begun with it");
+        end_turn(Some(INODE));
+        let begin = std::time::Instant::now();
+        while is_taken() {
+            assert!(begin.elapsed() < std::time::Duration::from_secs(30), "a member ends its turn");
+            std::thread::yield_now();
+        }
     }
 }

@@ -158,6 +158,7 @@ impl RingGuard {
         }
         self.slab[id].state = request::State::Direct;
         self.kernel_aio.staged.push_back(id);
+        self.note_waiting(id);
         point(Point::Stage);
         if let Some(fd) = self.slab[id].target.number() {
             self.entries.note_use(fd);

@@ -130,7 +130,7 @@ impl RingGuard {
         }
         let ring = self.ring();
         let by_task_work = approach == Approach::Plain && matches!(op, Op::NopWith(_));
-        let by_crew = op.depends_on_caller();
+        let by_crew = op.depends_on_caller() || self.slab[id].hold.is_some();
         if by_crew || approach == Approach::AttemptFirst {
             // It may come back to be armed, or open a file beside what is armed next: the poll set is made before, since for
             // a moment it takes the number that the program's next open expects. Where there is no room for it, arming says
@@ -141,7 +141,11 @@ impl RingGuard {
         if by_crew {
             helper::stand_by();
         }
-        let approach = if by_crew { Approach::Plain } else { approach };
+        let approach = match approach {
+            Approach::AttemptFirst if !op.is_on_names() => approach,
+            _ if by_crew => Approach::Plain,
+            _ => approach,
+        };
         let inode = self.inode_of(id, fd, approach);
         let job = Job::new((ring, self.cookie, id), op, (fd, file), approach, inode);
         self.slab[id].state = State::Queued(job.clone());
@@ -213,6 +217,7 @@ impl RingGuard {
             request.op = core::mem::replace(&mut *op, Op::placeholder());
         }
         request.state = State::Issuing;
+        request.hold = job.take_hold();
         let verdict = job.verdict.lock().and_then(|mut verdict| verdict.take());
         let plainly = job.is_plain();
         drop(job);

@@ -61,7 +61,7 @@ impl RingGuard {
         }
         let row = definition(request.opcode as u8).map(|(_, row)| row);
         if self.is_others(id) {
-            return self.punt(id, Approach::Plain);
+            return self.punt(id, Approach::AttemptFirst);
         }
         let request = &self.slab[id];
         if let Some(row) = row.filter(|row| row.on_worker) {
@@ -100,6 +100,9 @@ impl RingGuard {
     }
 
     fn attempt_request(&mut self, id: Id, first: bool) -> Verdict {
+        if self.is_others(id) {
+            return self.leave_to_crew(id);
+        }
         let request = &mut self.slab[id];
         let mut op = core::mem::replace(&mut request.op, Op::placeholder());
         let target = request.target.clone();

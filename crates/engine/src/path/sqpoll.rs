@@ -27,7 +27,7 @@ use crate::ring::broken::contain_any;
 use crate::ring::enter::Enter;
 use crate::ring::layout::word;
 use crate::ring::{Ring, RingGuard};
-use crate::{process, stats, thread, Errno};
+use crate::{identity, process, stats, thread, Errno};
 use anyring_abi::{
     Params, IORING_ENTER_GETEVENTS, IORING_ENTER_SQ_WAIT, IORING_ENTER_SQ_WAKEUP, IORING_SETUP_ATTACH_WQ,
     IORING_SETUP_SQPOLL, IORING_SETUP_SQ_AFF,
@@ -94,8 +94,8 @@ pub fn wish(params: &Params) -> Result<Option<Wish>, Errno> {
         let ring = process::verified_ring(fd).or_else(|| process::adopt(fd)).ok_or_else(|| no_ring(fd))?;
         if polls {
             let poller = ring.poller().ok_or(Errno::INVAL)?;
-            // Another process's thread cannot be shared: a new one is made.
-            shared = (!poller.inherited).then_some(poller);
+            // Another process's thread cannot be shared, nor one of another identity: a new one is made.
+            shared = (!poller.inherited && !identity::may_differ()).then_some(poller);
         }
     }
     let affine = params.flags & IORING_SETUP_SQ_AFF != 0;

@@ -46,7 +46,7 @@ pub fn ends_others(opcode: u8) -> bool {
 }
 
 /// When a cancel comes to a request, among all: its place's kind, and its place there.
-type Turn = (u8, u32);
+type Turn = (u8, u64);
 
 impl RingGuard {
     /// Before a call that ends requests: completes what has become ready or due, as task work has natively when the call

@@ -108,6 +108,11 @@ pub(super) fn threads() -> Option<u32> {
     u32::try_from(links).ok()?.checked_sub(2)
 }
 
+/// Whether the process has no thread but the calling one. No where it cannot be told.
+pub fn is_alone() -> bool {
+    threads() == Some(1)
+}
+
 /// Whether the thread that the process began with has left: it has no working directory then.
 fn leader_has_left() -> bool {
     let mut target = [0u8; 1];

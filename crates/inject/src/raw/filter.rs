@@ -11,6 +11,7 @@ use super::object::Object;
 use crate::backend;
 use crate::door::{KNOWN_NUMBERS, RING_NUMBERS};
 use anyring_abi::{AIO_CALLS, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
+use anyring_engine::identity;
 use anyring_engine::mutation::{mutated, Mutation};
 use core::mem::offset_of;
 use core::ops::Range;
@@ -35,8 +36,8 @@ const ON_RINGS: [(i64, usize); 6] = [
     (libc::SYS_epoll_ctl, 2),
     (libc::SYS_fcntl, 0),
 ];
-/// Numbers that are trapped whatever their arguments: rare ones that may concern rings, our handler, or where a patched call
-/// may be made. A mask that blocked SIGSYS would make the next trap kill the program.
+/// Numbers that are trapped whatever their arguments, as [`identity::NUMBERS`]: rare ones that may concern rings, our handler,
+/// or where a patched call may be made. A mask that blocked SIGSYS would make the next trap kill the program.
 const ALWAYS: [i64; 4] =
     [libc::SYS_close_range, libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask, libc::SYS_sigaltstack];
 /// Waits of which a filter cannot see whether a ring is among their descriptors.
@@ -178,6 +179,7 @@ fn head(calls: Calls) -> Vec<sock_filter> {
     let on_rings = calls.include(Calls::OnRings);
     if on_rings {
         numbers.extend(ALWAYS);
+        numbers.extend(identity::NUMBERS);
         numbers.extend(if backend::aio_is_chosen() { &AIO_CALLS[..] } else { &[] });
         blocks.extend(ON_RINGS.iter().map(|(number, argument)| within(*number, *argument, KNOWN_NUMBERS)));
     }
@@ -352,7 +354,7 @@ mod tests {
 
     fn object(start: usize, sites: impl Iterator<Item = usize>) -> Object {
         let sites = sites.map(|offset| start + offset).collect();
-        Object { code: start..start + 0x100_0000, sites, is_plain: true, enters: false }
+        Object { code: start..start + 0x100_0000, sites, is_plain: true, enters: false, may_change_identity: false }
     }
 
     #[test]
@@ -384,7 +386,7 @@ mod tests {
                 assert_eq!(verdict(&programs, number, args, object.sites[1] + 4), ALLOW);
             }
         }
-        for number in ALWAYS {
+        for number in ALWAYS.into_iter().chain(identity::NUMBERS) {
             assert_eq!(verdict(&programs, number, [0; 6], object.sites[0]), TRAP);
             assert_eq!(verdict(&programs, number, [0; 6], 16), ALLOW);
         }

@@ -28,7 +28,7 @@ use crate::environment::variable_os;
 use crate::{backend, descriptor, signals, sys};
 use anyring_engine::lock::Lock;
 use anyring_engine::mutation::{mutated, Mutation};
-use anyring_engine::{log, os, process, thread};
+use anyring_engine::{identity, log, os, process, thread};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};
 use filter::Calls;
@@ -110,6 +110,9 @@ fn cover(known: &mut Known) {
     if backend::serves_instructions() {
         // Everything mapped has been looked at, and dlopen(3) brings us here again.
         process::set_closes_are_seen(!known.may_close);
+        if known.may_change_identity {
+            identity::may_change_unseen();
+        }
     }
     let objects = &known.objects[first_new..];
     if mutated(Mutation::EveryProcessGetsAFilter) && objects.is_empty() {
@@ -121,8 +124,13 @@ fn cover(known: &mut Known) {
     }
     let calls = if descriptor::rings_exist() { Calls::All } else { Calls::OnRings };
     let trapped = !DECLINED.load(Ordering::Relaxed) && trap(known, first_new, calls);
-    if !trapped && objects.iter().any(|object| object.enters) {
-        ENTERS_UNSEEN.store(true, Ordering::Relaxed);
+    if !trapped {
+        if objects.iter().any(|object| object.enters) {
+            ENTERS_UNSEEN.store(true, Ordering::Relaxed);
+        }
+        if objects.iter().any(|object| object.may_change_identity) {
+            identity::may_change_unseen();
+        }
     }
 }
 

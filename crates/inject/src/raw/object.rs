@@ -1,6 +1,6 @@
 //! The objects mapped into the process whose code may hold raw `syscall` instructions.
 
-use super::scan;
+use super::scan::{self, Sites};
 use crate::{backend, loader, sys};
 use anyring_engine::{alloc, Errno};
 use core::ffi::{c_int, c_void, CStr};
@@ -18,6 +18,8 @@ pub struct Object {
     pub is_plain: bool,
     /// Whether one of the instructions is sure to make io_uring_enter(2).
     pub enters: bool,
+    /// Whether one may change the identity of its thread.
+    pub may_change_identity: bool,
 }
 
 /// What was looked at before: a segment is scanned once, as long as it stays mapped.
@@ -27,6 +29,8 @@ pub struct Known {
     pub objects: Vec<Object>,
     /// Whether some instruction, here or elsewhere, may close a descriptor without a wrapper or the filter seeing it.
     pub may_close: bool,
+    /// Whether some instruction elsewhere may change the identity of its thread.
+    pub may_change_identity: bool,
     /// The code that must reach the kernel as it is ([`is_exempt`]). It is never unmapped.
     pub exempt: Vec<Range<usize>>,
     /// Whether a library was passed over at start since this one stands before all its functions.
@@ -119,7 +123,7 @@ pub fn look(known: &mut Known) -> usize {
 fn look_through(known: &mut Known, segment: &Listed) -> Result<Option<Object>, Errno> {
     let range = &segment.seen.code;
     if segment.flags & libc::PF_R == 0 {
-        known.may_close = true; // nobody can look
+        (known.may_close, known.may_change_identity) = (true, true); // nobody can look
         return Ok(None);
     }
     if range.len() >= LARGE {
@@ -131,14 +135,21 @@ fn look_through(known: &mut Known, segment: &Listed) -> Result<Option<Object>, E
     // SAFETY: the loader mapped these bytes readable, and does not unmap the object while the caller keeps it. A program
     // that rewrites its own code meanwhile may spoil the finding, but no memory.
     let code = unsafe { core::slice::from_raw_parts(range.start as *const u8, range.len()) };
-    let (sites, may_close) = scan::sites(code)?;
+    let Sites { offsets: sites, may_close, may_change_identity } = scan::sites(code)?;
     known.may_close |= may_close && !closes_rings_only(&segment.path);
     if sites.is_empty() {
+        known.may_change_identity |= may_change_identity;
         return Ok(None);
     }
     let enters = sites.iter().any(|site| scan::follows_load_of_enter(code, *site));
     let sites = sites.into_iter().map(|offset| range.start + offset).collect();
-    Ok(Some(Object { code: range.clone(), sites, is_plain: segment.flags & libc::PF_W == 0, enters }))
+    Ok(Some(Object {
+        code: range.clone(),
+        sites,
+        is_plain: segment.flags & libc::PF_W == 0,
+        enters,
+        may_change_identity,
+    }))
 }
 
 /// Keeps an object from being unmapped.

@@ -7,7 +7,7 @@
 
 use crate::backend;
 use anyring_abi::{AIO_CALLS, NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
-use anyring_engine::{alloc, Errno};
+use anyring_engine::{alloc, identity, Errno};
 use memchr::arch::x86_64::sse2::packedpair::Finder;
 use yaxpeax_arch::LengthedInstruction;
 use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode, Operand, RegSpec};
@@ -20,19 +20,30 @@ pub const STARTS: core::ops::Range<usize> = 16..48;
 const AFTER: usize = 24;
 const LONGEST_INSTRUCTION: usize = 15;
 
-/// The offsets in `code` of the `syscall` instructions that may make one of our calls. Empty when there are some, but
-/// each loads another number itself and none of our numbers occurs near one (a futex call written out, say). Also whether
-/// one of the instructions may close or replace a descriptor.
+/// The `syscall` instructions of some code.
+pub struct Sites {
+    /// The offsets of those that may make one of our calls. Empty when there are some, but each loads another number itself
+    /// and none of our numbers occurs near one (a futex call written out, say).
+    pub offsets: Vec<usize>,
+    /// Whether one, of these or others, may close or replace a descriptor.
+    pub may_close: bool,
+    /// Whether one may change the identity of the thread that makes it.
+    pub may_change_identity: bool,
+}
+
+/// Looks for them.
 ///
 /// # Errors
 /// NOMEM where there are too many.
-pub fn sites(code: &[u8]) -> Result<(Vec<usize>, bool), Errno> {
-    let mut found = Vec::new();
+pub fn sites(code: &[u8]) -> Result<Sites, Errno> {
+    let mut found: Vec<Site> = Vec::new();
     for site in candidates(code).filter_map(|offset| examine(code, offset)) {
         alloc::push(&mut found, site)?;
     }
-    let may_close = found.iter().any(|site: &Site| site.number.is_none_or(closes));
-    Ok((concerned_sites(code, found), may_close))
+    let may = |make: fn(u64) -> bool| found.iter().any(|site| site.number.is_none_or(make));
+    let changes_identity = |number| identity::NUMBERS.contains(&(number as i64));
+    let (may_close, may_change_identity) = (may(closes), may(changes_identity));
+    Ok(Sites { offsets: concerned_sites(code, found), may_close, may_change_identity })
 }
 
 /// Whether a system call gives a descriptor number up.
@@ -200,7 +211,7 @@ fn effect_on_rax(instruction: &Instruction) -> Option<Option<u64>> {
 mod tests {
     use super::*;
 
-    fn sites(code: &[u8]) -> (Vec<usize>, bool) {
+    fn sites(code: &[u8]) -> Sites {
         super::sites(code).expect("memory")
     }
 
@@ -216,23 +227,23 @@ mod tests {
     #[test]
     fn finds_a_written_out_call() {
         let (code, start) = between_code(&[0xb8, 0xaa, 0x01, 0, 0, 0x0f, 0x05]);
-        assert_eq!(sites(&code).0, [start + 5]);
+        assert_eq!(sites(&code).offsets, [start + 5]);
         assert!(follows_load_of_enter(&code, start + 5) && !follows_load_of_enter(&code, start));
     }
 
     #[test]
     fn finds_a_call_whose_number_comes_in_a_register() {
         let (code, start) = between_code(&[0x48, 0x89, 0xf8, 0x0f, 0x05]);
-        assert_eq!(sites(&code).0, [start + 3]);
+        assert_eq!(sites(&code).offsets, [start + 3]);
     }
 
     #[test]
     fn leaves_calls_that_can_only_be_others() {
         let futex = [0xb8, 0xca, 0, 0, 0, 0x0f, 0x05];
-        assert!(sites(&between_code(&futex).0).0.is_empty());
+        assert!(sites(&between_code(&futex).0).offsets.is_empty());
         // The same beside an io_uring_enter: a compiler may have merged their ends, so all count.
         let both = [&futex[..], &[0xb8, 0xaa, 0x01, 0, 0, 0x0f, 0x05]].concat();
-        assert_eq!(sites(&between_code(&both).0).0.len(), 2);
+        assert_eq!(sites(&between_code(&both).0).offsets.len(), 2);
     }
 
     #[test]
@@ -243,7 +254,7 @@ mod tests {
             &[0x48, 0x8d, 0x05, 0x0f, 0x05, 0x00, 0x00],
             &[0x48, 0xb9, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05],
         ] {
-            assert!(sites(&between_code(other).0).0.is_empty(), "{other:02x?}");
+            assert!(sites(&between_code(other).0).offsets.is_empty(), "{other:02x?}");
         }
     }
 }

@@ -123,6 +123,7 @@ impl RingGuard {
         state.slab[id].state = State::Armed { fd, list, worker_when_ready };
         state.slab[id].path = Path::Poll;
         process::note_use(fd);
+        self.note_waiting(id);
         self.work_appeared(false);
         Ok(())
     }
@@ -282,9 +283,9 @@ impl RingGuard {
     fn retry(&mut self, fd: i32, list: ListKind) {
         while let Some(id) = self.entries.existing(fd).and_then(|entry| entry.list(list).first()) {
             let State::Armed { worker_when_ready, .. } = self.slab[id].state else { return };
-            if worker_when_ready {
+            if worker_when_ready || self.is_others(id) {
                 self.disarm(id);
-                self.punt(id, Approach::Plain);
+                self.punt(id, if worker_when_ready { Approach::Plain } else { Approach::AttemptFirst });
                 continue;
             }
             let request = &mut self.slab[id];

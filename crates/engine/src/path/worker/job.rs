@@ -16,6 +16,7 @@ use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::op::{Context, Op, Verdict};
 use crate::path::child::Sleeper;
+use crate::path::crew::{Crew, Hold};
 use crate::path::watch::Watcher;
 use crate::request::Id;
 use crate::resource::files::FixedFile;
@@ -66,12 +67,16 @@ pub struct Job {
     /// Which of the two limits of IORING_REGISTER_IOWQ_MAX_WORKERS it counts against.
     pub(super) class: usize,
     /// What it has to be made in its order for.
-    pub(super) inode: Option<Inode>,
+    pub(in crate::path) inode: Option<Inode>,
     stage: AtomicU32,
     /// When a worker had it.
     times: WorkTimes,
     /// The thread that waits for it, if it is none of the pool's.
     waiter: OnceLock<Waiter>,
+    /// The threads one of which makes it, if they are none of the pool's.
+    crew: OnceLock<Arc<Crew>>,
+    /// A claim to them, where it has to wait for its turn, or its request goes on.
+    hold: Lock<Option<Hold>>,
 }
 
 impl core::fmt::Debug for Job {
@@ -107,6 +112,8 @@ impl Job {
             stage: AtomicU32::new(QUEUED),
             times: WorkTimes::default(),
             waiter: OnceLock::new(),
+            crew: OnceLock::new(),
+            hold: Lock::new(None),
         })
     }
 
@@ -136,6 +143,27 @@ impl Job {
     /// This thread waits for the job's child.
     pub fn slept_for(&self, sleeper: &Arc<Sleeper>) {
         let _ = self.waiter.set(Waiter::Child(sleeper.clone()));
+    }
+
+    /// A member of this crew makes it.
+    pub(in crate::path) fn set_crew(&self, crew: &Arc<Crew>) {
+        let _ = self.crew.set(crew.clone());
+    }
+
+    pub(in crate::path) fn crew(&self) -> Option<&Arc<Crew>> {
+        self.crew.get()
+    }
+
+    /// Keeps a claim to its crew.
+    pub(in crate::path) fn set_hold(&self, hold: Hold) {
+        if let Some(mut kept) = self.hold.lock() {
+            *kept = Some(hold);
+        }
+    }
+
+    /// The claim that it keeps.
+    pub(in crate::path) fn take_hold(&self) -> Option<Hold> {
+        self.hold.lock()?.take()
     }
 
     /// Has a wait on futexes leave their queues, for a cancellation: if it has been woken it can't be cancelled afterwards.
@@ -182,10 +210,15 @@ impl Job {
         }
         let _left = Left(self);
         point(Point::WorkerInside);
-        let verdict = {
+        let (verdict, goes_on) = {
             let mut op = self.op.lock().expect("only the worker that started a job touches its operation");
-            self.call(&mut op, before_waiting)
+            let verdict = self.call(&mut op, before_waiting);
+            // A connection that has begun is its maker's already.
+            (verdict, (op.is_multishot() || !verdict.is_final()) && !op.is_on_names())
         };
+        if let Some(crew) = self.crew().filter(|_| goes_on) {
+            self.set_hold(Hold::new(crew)); // while this member is there
+        }
         *self.verdict.lock().expect("nobody else has seen the job finished") = Some(verdict);
         true
     }
@@ -202,7 +235,7 @@ impl Job {
             self.number.call_with(|fd| op.issue(Context { fd, nonblock: false }))
         };
         let plain_asleep = |op: &mut Op| {
-            let _asleep = Asleep::new();
+            let _asleep = self.crew().is_none().then(Asleep::new);
             plain(op)
         };
         match (self.approach, before_waiting) {

@@ -1,50 +1,10 @@
 /* Operations whose outcome depends on who makes them, submitted by threads that are not like the others: their
  * credentials, directory or umask are their own. Workers and whoever completes a chain must not put in theirs. */
-#include "engine.h"
-
-#include <linux/capability.h>
-#include <sched.h>
-#include <sys/fsuid.h>
-#include <sys/stat.h>
-
-#define NOBODY 65534
+#include "identity.h"
 
 static char buffer[8];
 static int pipes[2];
 static struct io_uring ring;
-
-static void in_a_thread(void *(*run)(void *))
-{
-	pthread_t thread;
-
-	CHECK(pthread_create(&thread, NULL, run, NULL) == 0);
-	CHECK(pthread_join(thread, NULL) == 0);
-}
-
-/* A new directory as the working directory, of the process so far. */
-static void enter_new_directory(mode_t mode)
-{
-	char name[] = "identity-XXXXXX";
-
-	CHECK(mkdtemp(name) && chmod(name, mode) == 0 && chdir(name) == 0);
-}
-
-static void leave_and_remove(void)
-{
-	char name[4096], command[5000];
-
-	CHECK(getcwd(name, sizeof(name)) && chdir("..") == 0);
-	snprintf(command, sizeof(command), "rm -rf '%s'", name);
-	CHECK(system(command) == 0);
-}
-
-static struct stat stat_of(const char *path)
-{
-	struct stat result;
-
-	CHECK(stat(path, &result) == 0);
-	return result;
-}
 
 /* Makes a directory through the ring, with IOSQE_ASYNC. */
 static void make_directory(const char *path, int expected)
@@ -56,13 +16,6 @@ static void make_directory(const char *path, int expected)
 	sqe->user_data = 5;
 	submit(&ring, 1);
 	expect(&ring, 5, expected);
-}
-
-static void become_nobody(void)
-{
-	/* By system call: the C library would change all threads. */
-	CHECK(syscall(SYS_setresgid, NOBODY, NOBODY, NOBODY) == 0);
-	CHECK(syscall(SYS_setresuid, NOBODY, NOBODY, NOBODY) == 0);
 }
 
 static void *as_nobody(void *unused)
@@ -92,14 +45,6 @@ static void *without_capabilities(void *unused)
 	CHECK(syscall(SYS_capset, &header, none) == 0);
 	make_directory("closed/inside", -EACCES);
 	return unused;
-}
-
-static void root_only(void)
-{
-	if (geteuid() != 0) {
-		puts("skipped: only root can change the credentials of a thread");
-		exit(0);
-	}
 }
 
 /* Between the others, root's own threads keep what they are. */

@@ -1,0 +1,76 @@
+//! Calls by which a thread changes its own identity beside others: the engine hears of each before it happens; the call
+//! itself stays libc's. See `anyring_engine::identity`. The calls that libc makes for all threads (setuid(3) and its like)
+//! are no business of ours.
+
+use crate::entry;
+use crate::next::{missing, next};
+use anyring_engine::identity;
+use core::ffi::{c_int, c_void};
+
+next! {
+    SETFSUID = c"setfsuid": fn(u32) -> c_int;
+    SETFSGID = c"setfsgid": fn(u32) -> c_int;
+    CAPSET = c"capset": fn(*mut c_void, *const c_void) -> c_int;
+    UNSHARE = c"unshare": fn(c_int) -> c_int;
+    SETNS = c"setns": fn(c_int, c_int) -> c_int;
+}
+
+/// The program is about to make one of [`identity::NUMBERS`].
+pub fn before(number: i64, first: usize) {
+    entry::aside(|| identity::before(number, first));
+}
+
+/// setfsuid(2).
+///
+/// # Safety
+/// As libc's `setfsuid`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn setfsuid(user: u32) -> c_int {
+    before(libc::SYS_setfsuid, user as usize);
+    // SAFETY: the caller's own argument.
+    SETFSUID.get().map_or_else(missing, |next| unsafe { next(user) })
+}
+
+/// setfsgid(2).
+///
+/// # Safety
+/// As libc's `setfsgid`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn setfsgid(group: u32) -> c_int {
+    before(libc::SYS_setfsgid, group as usize);
+    // SAFETY: the caller's own argument.
+    SETFSGID.get().map_or_else(missing, |next| unsafe { next(group) })
+}
+
+/// capset(2).
+///
+/// # Safety
+/// As libc's `capset`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn capset(header: *mut c_void, data: *const c_void) -> c_int {
+    before(libc::SYS_capset, 0);
+    // SAFETY: the caller's own arguments.
+    CAPSET.get().map_or_else(missing, |next| unsafe { next(header, data) })
+}
+
+/// unshare(2).
+///
+/// # Safety
+/// As libc's `unshare`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
+    before(libc::SYS_unshare, flags as usize);
+    // SAFETY: the caller's own argument.
+    UNSHARE.get().map_or_else(missing, |next| unsafe { next(flags) })
+}
+
+/// setns(2).
+///
+/// # Safety
+/// As libc's `setns`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn setns(fd: c_int, kind: c_int) -> c_int {
+    before(libc::SYS_setns, 0);
+    // SAFETY: the caller's own arguments.
+    SETNS.get().map_or_else(missing, |next| unsafe { next(fd, kind) })
+}
