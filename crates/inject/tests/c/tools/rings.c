@@ -1,0 +1,106 @@
+/* What sanitizers and tracers watch. The first argument says how the ring is used: "none", "liburing", or "instruction"; the
+ * second what happens else: "leaks" memory, "asks" for leaks first, or "reads" a byte of the standard input at last. The
+ * program has instructions of its own in any case, so they are trapped. */
+#include "../engine/engine.h"
+
+static char buffer[8];
+static struct io_uring ring;
+static struct ring raw_ring;
+
+/* For breakpoints. */
+__attribute__((noinline)) void round_begins(int round)
+{
+	__asm__ volatile("" : : "r"(round) : "memory");
+}
+
+static __attribute__((noinline)) void use_liburing(void)
+{
+	int pipes[2];
+
+	CHECK(pipe(pipes) == 0);
+	init_ring(&ring, 8, 0);
+	for (int round = 0; round < 100; round++) {
+		round_begins(round);
+		submit_read(&ring, pipes[0], buffer, 1, round);
+		write_all(pipes[1], "x");
+		expect(&ring, round, 1);
+		prepare_nop(&ring, round);
+		ring.sq.sqes[(ring.sq.sqe_tail - 1) & *ring.sq.kring_mask].flags |= IOSQE_ASYNC;
+		submit(&ring, 1);
+		expect(&ring, round, 0);
+	}
+	/* It stays: the helper and a worker are there at the end. */
+	submit_read(&ring, pipes[0], buffer, 1, 1);
+}
+
+static __attribute__((noinline)) void use_instructions(void)
+{
+	CHECK(ring_open(&raw_ring, 8) == 0);
+	for (int round = 0; round < 100; round++) {
+		round_begins(round);
+		ring_sqe(&raw_ring)->opcode = IORING_OP_NOP;
+		ring_push(&raw_ring);
+		CHECK(raw6(__NR_io_uring_enter, raw_ring.fd, 1, 1, IORING_ENTER_GETEVENTS, 0, 0) == 1);
+		CHECK(*raw_ring.cq_tail == (unsigned)round + 1);
+		*raw_ring.cq_head = *raw_ring.cq_tail;
+	}
+}
+
+/* A byte of the standard input, waited for on a ring; debuggers stop the wait. */
+static void read_a_byte(bool by_instruction)
+{
+	if (by_instruction) {
+		struct io_uring_sqe *sqe = ring_sqe(&raw_ring);
+
+		sqe->opcode = IORING_OP_READ;
+		sqe->addr = (uintptr_t)buffer;
+		sqe->len = 1;
+		ring_push(&raw_ring);
+		CHECK(raw6(__NR_io_uring_enter, raw_ring.fd, 1, 0, 0, 0, 0) == 1);
+		while (*raw_ring.cq_tail == *raw_ring.cq_head)
+			raw6(__NR_io_uring_enter, raw_ring.fd, 0, 1, IORING_ENTER_GETEVENTS, 0, 0);
+	} else {
+		submit_read(&ring, 0, buffer, 1, 2);
+		expect(&ring, 2, 1);
+	}
+	CHECK(buffer[0] == 'x');
+}
+
+/* Only programs with a sanitizer have it. */
+int __lsan_do_recoverable_leak_check(void) __attribute__((weak));
+
+__attribute__((noinline)) static void leak(void)
+{
+	volatile char *lost = malloc(1234);
+
+	lost[0] = 1;
+}
+
+/* Nothing on the stack leads to the memory any more. */
+__attribute__((noinline)) static void clear_the_stack(void)
+{
+	volatile char cleared[4096];
+
+	memset((void *)cleared, 0, sizeof(cleared));
+}
+
+int main(int argc, char **argv)
+{
+	CHECK(argc == 3);
+	if (!strcmp(argv[1], "liburing"))
+		use_liburing();
+	if (!strcmp(argv[1], "instruction"))
+		use_instructions();
+	if (!strcmp(argv[2], "asks"))
+		CHECK(__lsan_do_recoverable_leak_check && __lsan_do_recoverable_leak_check() == 0);
+	CHECK(strcmp(argv[1], "none") || strcmp(argv[2], "reads"));
+	if (!strcmp(argv[2], "reads"))
+		read_a_byte(!strcmp(argv[1], "instruction"));
+	if (!strcmp(argv[2], "leaks")) {
+		leak();
+		clear_the_stack();
+	}
+	puts("done");
+	fflush(stdout); /* a sanitizer that has found a leak does not do it */
+	return 0;
+}

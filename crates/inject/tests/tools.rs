@@ -1,0 +1,210 @@
+//! Programs with LeakSanitizer in them, and programs under tracers and debuggers: the tools do on the engine what they do
+//! natively. The program is `tests/c/tools/rings.c`.
+
+mod common;
+
+use common::{built, compile_with, no_liburing, no_reference, patience, scratch, skip, text};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How the program uses its ring.
+const USES: [&str; 3] = ["none", "liburing", "instruction"];
+
+/// Why a test of `tool` cannot run here, if it cannot.
+fn obstacle(tool: &str) -> Option<String> {
+    if let Some(reason) = no_reference().or_else(no_liburing) {
+        return Some(reason.to_owned());
+    }
+    Command::new(tool).arg("--version").output().err().map(|error| format!("{tool} cannot be run: {error}"))
+}
+
+/// The program, built in a way of its own.
+fn program(name: &str, compiler: &str, flags: &[&str]) -> PathBuf {
+    let program = scratch("tools").join(name);
+    let all = [flags, &["-luring"]].concat();
+    compile_with(compiler, "tools/rings", &program, &all);
+    program
+}
+
+fn natively(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    // A test that is traced itself, or runs where ptrace(2) is refused, is told so by the sanitizer, natively too.
+    command.current_dir(scratch("tools")).stdin(Stdio::null()).env("ASAN_OPTIONS", "verify_asan_link_order=0");
+    command
+}
+
+fn on_the_engine(program: &Path) -> Command {
+    let mut command = natively(program);
+    command.env("LD_PRELOAD", built().shared).env("ANYRING_BACKEND", "user");
+    command
+}
+
+/// A tool that runs the program, on the engine: the library is loaded into the tool as well.
+fn under(tool: &[&str], program: &Path, arguments: [&str; 2]) -> Output {
+    let mut command = on_the_engine(Path::new(tool[0]));
+    command.args(&tool[1..]).arg(program).args(arguments).output().expect("run the tool")
+}
+
+/// The program with LeakSanitizer reports what it leaks, and ends with the sanitizer's code; one that leaks nothing ends well.
+fn leaks_are_found(test: &str, compiler: &str, flags: &[&str]) {
+    if let Some(reason) = obstacle(compiler) {
+        return skip(test, &reason);
+    }
+    let program = program(test, compiler, flags);
+    for use_of_ring in USES {
+        for (case, leaks) in [("leaks", true), ("asks", false), ("ends", false)] {
+            let outputs = [natively(&program), on_the_engine(&program)]
+                .map(|mut command| command.args([use_of_ring, case]).output().expect("run it"));
+            if text(&outputs[0]).contains("LeakSanitizer has encountered a fatal error") {
+                return skip(test, "LeakSanitizer does not work here: is the test traced, or ptrace(2) refused?");
+            }
+            for (how, output) in ["natively", "on the engine"].iter().zip(&outputs) {
+                let what = format!("{how}, {use_of_ring} {case}: {}", text(output));
+                assert_eq!(output.status.code(), outputs[0].status.code(), "{what}");
+                assert_eq!(output.status.success(), !leaks, "{what}");
+                assert_eq!(output.stdout, b"done\n", "{what}");
+                assert_eq!(text(output).contains("1234 byte(s) leaked in 1 allocation(s)"), leaks, "{what}");
+                assert_eq!(output.stderr.is_empty(), !leaks, "{what}");
+            }
+        }
+    }
+}
+
+macro_rules! sanitizers {
+    ($($test:ident: $compiler:literal $($flag:literal)*;)*) => {$(
+        #[test]
+        fn $test() {
+            leaks_are_found(stringify!($test), $compiler, &[$($flag),*]);
+        }
+    )*};
+}
+
+sanitizers! {
+    leaks_are_found_by_gccs_address_sanitizer: "gcc" "-fsanitize=address";
+    leaks_are_found_by_gccs_static_address_sanitizer: "gcc" "-fsanitize=address" "-static-libasan";
+    leaks_are_found_by_gccs_leak_sanitizer: "gcc" "-fsanitize=leak";
+    leaks_are_found_by_clangs_address_sanitizer: "clang" "-fsanitize=address";
+    leaks_are_found_by_clangs_leak_sanitizer: "clang" "-fsanitize=leak";
+}
+
+#[test]
+fn leaks_are_found_by_clangs_shared_address_sanitizer() {
+    const NAME: &str = "leaks_are_found_by_clangs_shared_address_sanitizer";
+    if let Some(reason) = obstacle("clang") {
+        return skip(NAME, &reason);
+    }
+    let run_time = Command::new("clang").arg("-print-file-name=libclang_rt.asan-x86_64.so").output();
+    let run_time = run_time.expect("run clang").stdout;
+    let run_time = String::from_utf8_lossy(&run_time);
+    let Some(folder) = Path::new(run_time.trim()).parent().filter(|folder| folder.is_absolute()) else {
+        return skip(NAME, "clang's run-time libraries are not installed (Debian: libclang-rt-14-dev)");
+    };
+    let path = format!("-Wl,-rpath,{}", folder.display());
+    leaks_are_found(NAME, "clang", &["-fsanitize=address", "-shared-libasan", &path]);
+}
+
+#[test]
+fn strace_follows_a_program() {
+    const NAME: &str = "strace_follows_a_program";
+    if let Some(reason) = obstacle("strace") {
+        return skip(NAME, &reason);
+    }
+    let program = program(NAME, "cc", &[]);
+    for use_of_ring in USES {
+        let output = under(&["strace", "-f", "-o", "strace.log"], &program, [use_of_ring, "ends"]);
+        assert!(output.status.success() && output.stdout == b"done\n", "{use_of_ring}: {}", text(&output));
+    }
+}
+
+/// valgrind lacks seccomp(2), so only what comes through liburing or libc is served. Nothing of ours is an error to it.
+#[test]
+fn valgrind_runs_a_program() {
+    const NAME: &str = "valgrind_runs_a_program";
+    if let Some(reason) = obstacle("valgrind") {
+        return skip(NAME, &reason);
+    }
+    let program = program(NAME, "cc", &[]);
+    let memcheck: &[&str] = &["valgrind", "-q", "--error-exitcode=9"];
+    let callgrind: &[&str] = &["valgrind", "-q", "--tool=callgrind", "--callgrind-out-file=callgrind.out"];
+    for tool in [memcheck, callgrind] {
+        for use_of_ring in ["none", "liburing"] {
+            let output = under(tool, &program, [use_of_ring, "ends"]);
+            assert!(output.status.success() && output.stdout == b"done\n", "{tool:?}: {}", text(&output));
+        }
+    }
+}
+
+/// What gdb says when it runs the program, on the engine, and does `commands`.
+fn gdb(program: &Path, arguments: [&str; 2], commands: &[&str]) -> String {
+    let library = format!("set environment LD_PRELOAD {}", built().shared.display());
+    let mut command = Command::new("gdb");
+    command.args(["-nx", "-batch", "-ex", &library, "-ex", "set environment ANYRING_BACKEND user"]);
+    // A trapped instruction is a signal, which no debugger need stop at.
+    command.args(["-ex", "handle SIGSYS nostop noprint pass", "-ex", "set debuginfod enabled off"]);
+    commands.iter().for_each(|each| _ = command.args(["-ex", each]));
+    let output = command.arg("--args").arg(program).args(arguments).stdin(Stdio::null()).output();
+    text(&output.expect("run gdb"))
+}
+
+#[test]
+fn gdb_stops_and_goes_on() {
+    const NAME: &str = "gdb_stops_and_goes_on";
+    if let Some(reason) = obstacle("gdb") {
+        return skip(NAME, &reason);
+    }
+    let program = program(NAME, "cc", &[]);
+    // Steps over a round, with its waits. Over a trapped instruction a step leads into the handler, as with any signal.
+    let steps = ["next"; 6];
+    for (use_of_ring, function, steps) in
+        [("liburing", "use_liburing", &steps[..]), ("instruction", "use_instructions", &[])]
+    {
+        let mut commands = vec!["break round_begins if round == 3", "run", "finish"];
+        commands.extend(steps);
+        commands.extend(["info symbol $pc", "delete", "catch syscall write", "continue", "delete", "detach"]);
+        let said = gdb(&program, [use_of_ring, "ends"], &commands);
+        assert!(said.contains(&format!("{function} + ")), "{use_of_ring}: {said}");
+        assert!(said.contains("call to syscall write"), "{use_of_ring}: {said}");
+        // Without gdb, which at times loses a process with threads when that ends.
+        assert!(said.contains("done\n"), "{use_of_ring}: {said}");
+    }
+}
+
+/// A debugger comes while the program sleeps in a wait, sees where, and goes: the wait goes on.
+#[test]
+fn gdb_comes_and_goes() {
+    const NAME: &str = "gdb_comes_and_goes";
+    if let Some(reason) = obstacle("gdb") {
+        return skip(NAME, &reason);
+    }
+    let program = program(NAME, "cc", &[]);
+    for use_of_ring in ["liburing", "instruction"] {
+        let mut child = on_the_engine(&program)
+            .args([use_of_ring, "reads"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("run it");
+        let process = child.id().to_string();
+        let mut said = String::new();
+        // Until it is there.
+        let begin = Instant::now();
+        while !said.contains("read_a_byte") && child.try_wait().expect("look after it").is_none() {
+            assert!(begin.elapsed() < patience(Duration::from_secs(60)), "{use_of_ring}: no wait is seen: {said}");
+            let mut gdb = Command::new("gdb");
+            gdb.args(["-nx", "-batch", "-p", &process, "-ex", "backtrace", "-ex", "detach"]).stdin(Stdio::null());
+            let gdb = gdb.output().expect("run gdb");
+            said = text(&gdb);
+            if said.contains("ptrace: Operation not permitted") {
+                child.kill().and_then(|()| child.wait()).expect("end it");
+                return skip(NAME, "gdb may not attach to a program here");
+            }
+        }
+        assert!(said.contains("main ("), "{use_of_ring}: the program's frames behind ours: {said}");
+        child.stdin.take().expect("a pipe").write_all(b"x").expect("write to it");
+        let output = child.wait_with_output().expect("its output");
+        assert!(output.status.success() && output.stdout == b"done\n", "{use_of_ring}: {}", text(&output));
+    }
+}
