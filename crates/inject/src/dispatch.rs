@@ -9,7 +9,7 @@ use anyring_abi::{
 use anyring_engine::Errno;
 
 /// The numbers that [`call`] treats in some way of its own. Every other one may go straight to the kernel.
-pub const NUMBERS: [i64; 28] = [
+pub const NUMBERS: [i64; 29] = [
     NR_IO_URING_SETUP,
     NR_IO_URING_ENTER,
     NR_IO_URING_REGISTER,
@@ -24,6 +24,7 @@ pub const NUMBERS: [i64; 28] = [
     libc::SYS_dup2,
     libc::SYS_dup3,
     libc::SYS_close_range,
+    libc::SYS_unshare,
     libc::SYS_fcntl,
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_wait,
@@ -87,6 +88,9 @@ pub fn call(number: i64, args: [usize; 6]) -> isize {
             let close =
                 |first, last, flags| kernel(number, [first as usize, last as usize, flags as usize, d, e, f]);
             descriptor::close_range_by(a as u32, b as u32, c as u32, close)
+        }
+        libc::SYS_unshare => {
+            descriptor::unshare_by(a as u32, |flags| kernel(number, [flags as usize, b, c, d, e, f]))
         }
         _ => {
             let mut verdict = Ok(());

@@ -33,7 +33,8 @@ const ON_RINGS: [(i64, usize); 6] = [
 ];
 /// Numbers that are trapped whatever their arguments: rare ones that may concern rings or our handler. A mask that blocked
 /// SIGSYS would make the next trap kill the program.
-const ALWAYS: [i64; 3] = [libc::SYS_close_range, libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask];
+const ALWAYS: [i64; 4] =
+    [libc::SYS_close_range, libc::SYS_unshare, libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask];
 
 /// Builds the programs that trap the calls of [`crate::dispatch`], but for waits, at `objects`: as few as the length
 /// limit allows.
