@@ -6,6 +6,7 @@
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::{Os, Sys};
+use crate::process::tables;
 use crate::Errno;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -107,6 +108,11 @@ fn duplicate_to_top(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
     }
     loop {
         match rustix::io::fcntl_dupfd_cloexec(fd, lowest) {
+            // Of another table, where it is open.
+            Ok(moved) if tables::differ() && is_own(moved.as_raw_fd()) => {
+                lowest = moved.as_raw_fd() + 1;
+                close_quietly(moved);
+            }
             Ok(moved) => {
                 remember(moved.as_raw_fd());
                 return Ok(Own(moved.into_raw_fd()));
@@ -119,13 +125,21 @@ fn duplicate_to_top(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
 
 /// Moves a descriptor into [`RING_NUMBERS`], or wherever there is room when that range is out of the limit's reach.
 pub fn to_ring_number(fd: OwnedFd) -> Result<OwnedFd, Errno> {
-    for lowest in [RING_NUMBERS.start, 64, 0] {
+    let mut lowests = [RING_NUMBERS.start, 64, 0].into_iter();
+    let mut next = lowests.next();
+    while let Some(lowest) = next.take() {
         match rustix::io::fcntl_dupfd_cloexec(&fd, lowest) {
+            // Of another table.
+            Ok(moved) if tables::differ() && crate::process::is_ring(moved.as_raw_fd()) => {
+                next = Some(moved.as_raw_fd() + 1);
+                close_quietly(moved);
+                continue;
+            }
             Ok(moved) => {
                 close_quietly(fd);
                 return Ok(moved);
             }
-            Err(Errno::MFILE | Errno::INVAL) => {}
+            Err(Errno::MFILE | Errno::INVAL) => next = lowests.next(),
             Err(error) => return Err(error),
         }
     }

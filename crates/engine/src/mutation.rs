@@ -178,6 +178,8 @@ mutations! {
             "Workers make writes to one file side by side.";
         JobKeepsTheNumber "job-keeps-the-number" Unit "path::worker::number::tests::a_number_that_is_replaced_is_not_used_again",
             "A job goes on with a number that the program has closed.";
+        TablesDoNotDiffer "tables-do-not-differ" Engine "a_thread_of_several_gets_a_table_of_its_own",
+            "What a thread with a table of descriptors of its own submits is made in another table.";
         SleepsOnTheNumber "sleeps-on-the-number" Engine "a_write_that_sleeps_goes_to_its_file_after_a_stop",
             "A worker sleeps in a call on a number of the program's.";
         WorkersAreNotPinned "workers-are-not-pinned" Case "io_wq::affinity_holds_for_workers",

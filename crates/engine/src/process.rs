@@ -270,7 +270,9 @@ fn closing_known(fd: i32) {
         return;
     }
     if let Some(ring) = ring(fd) {
-        closing_ring(fd, ring);
+        if ring.is_of_my_table() {
+            closing_ring(fd, ring); // else another table has the number, too, and keeps it
+        }
     } else {
         closing_file(fd);
     }
@@ -302,18 +304,21 @@ pub fn ring_mapping(fd: i32, offset: u64) -> Option<(i32, u64)> {
 /// busy: two rings are never locked in turn, so the caller lets go of its own first.
 #[must_use]
 pub fn closing_elsewhere(fd: i32, except: &Ring) -> bool {
-    let others = rings().into_iter().filter(|ring| !core::ptr::eq(*ring, except) && !ring.is_unused_inheritance());
+    let concerns = |ring: &&'static Ring| {
+        !core::ptr::eq(*ring, except) && ring.is_of_my_table() && !ring.is_unused_inheritance()
+    };
+    let others = rings().into_iter().filter(concerns);
     others.map(Ring::try_lock).all(|guard| guard.map(|mut guard| guard.detach_number(fd)).is_some())
 }
 
 /// Tells every ring that the program closes `fd`, which is no ring's number.
 fn closing_file(fd: i32) {
-    for ring in rings().into_iter().filter(|ring| !ring.is_unused_inheritance()) {
+    for ring in rings().into_iter().filter(|ring| ring.is_of_my_table() && !ring.is_unused_inheritance()) {
         if let Ok(mut guard) = ring.lock() {
             guard.detach_number(fd);
         }
     }
-    if let Some(word) = USED.get(fd as usize / 64) {
+    if let Some(word) = USED.get(fd as usize / 64).filter(|_| !tables::differ()) {
         word.fetch_and(!(1 << (fd % 64)), Ordering::Relaxed);
     }
 }
@@ -604,6 +609,7 @@ fn put_in_order(word: &AtomicU32) {
     // SAFETY: the word is zero only in a child that has made no entry yet, where the forking thread is alone.
     unsafe {
         POOL.reset();
+        tables::reset_after_fork();
         crate::ring::memory::reset_after_fork();
         path::worker::reset_after_fork();
         path::watch::reset_after_fork();
@@ -668,5 +674,6 @@ fn shares_descriptors_with(parent: u32) -> bool {
     syscall(libc::SYS_kcmp, args) == 0
 }
 
+pub mod tables;
 #[cfg(test)]
 mod tests;

@@ -43,6 +43,7 @@ use crate::path::spin::Spin;
 use crate::path::sqpoll::Poller;
 use crate::path::stalls::Stalls;
 use crate::path::worker::Job;
+use crate::process::tables;
 use crate::request::drain::Drain;
 use crate::request::link::Chain;
 use crate::request::timer::{Clock, Timers};
@@ -104,6 +105,8 @@ pub struct Ring {
     pub wake_owed: AtomicBool,
     /// The process got the ring by a fork.
     inherited: AtomicBool,
+    /// Whose table of descriptors has the ring's: [`process::tables`](crate::process::tables).
+    pub table: AtomicU32,
     /// The program keeps the ring's memory from forked children, and so does the engine with its own of it.
     pub kept_from_children: AtomicBool,
     /// A request of some ring polls this one's descriptor. Set without this ring's lock, seen at its next post.
@@ -306,12 +309,19 @@ impl Ring {
             polled_by: AtomicU32::new(0),
             wake_owed: AtomicBool::new(false),
             inherited: AtomicBool::new(false),
+            table: AtomicU32::new(tables::FIRST),
             kept_from_children: AtomicBool::new(false),
             polled_by_ring: AtomicBool::new(false),
             unanswered: Lock::new(Vec::new()),
             health: Health::new(),
             sleepers: AtomicU32::new(0),
         }
+    }
+
+    /// Whether the calling thread has the table of descriptors that the ring's are in.
+    #[inline]
+    pub fn is_of_my_table(&self) -> bool {
+        self.table.load(Ordering::Relaxed) == tables::mine()
     }
 
     /// Waits for the ring's state.

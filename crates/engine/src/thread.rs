@@ -5,11 +5,12 @@ mod count;
 pub mod handlers;
 mod masks;
 
-pub use count::{exiting, is_alone, reset_after_fork};
+pub use count::{are_there, exiting, is_alone, is_only_one_of_program, reset_after_fork};
 pub use masks::another_blocks;
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, Os, Sys};
+use crate::process::tables;
 use crate::Errno;
 
 const STACK_BYTES: usize = 256 * 1024;
@@ -81,16 +82,18 @@ pub fn spawn(entry: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void, argum
     // SAFETY: the attribute object is initialised before use and destroyed after, and `entry` has the type that
     // pthread_create calls.
     let started = unsafe {
-        let start = Box::into_raw(Box::new(Start { entry, argument }));
+        let start = Box::into_raw(Box::new(Start { entry, argument, table: tables::mine() }));
         count::prepare();
         let mut attributes = core::mem::zeroed();
         libc::pthread_attr_init(&mut attributes);
         libc::pthread_attr_setstacksize(&mut attributes, STACK_BYTES);
         libc::pthread_attr_setdetachstate(&mut attributes, libc::PTHREAD_CREATE_DETACHED);
         let mut thread = core::mem::zeroed();
+        count::starts();
         let answer = libc::pthread_create(&mut thread, &attributes, begin, start.cast());
         libc::pthread_attr_destroy(&mut attributes);
         if answer != 0 {
+            count::failed();
             drop(Box::from_raw(start));
         }
         answer == 0
@@ -106,18 +109,26 @@ pub fn spawn(entry: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void, argum
 struct Start {
     entry: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
     argument: *mut libc::c_void,
+    /// The maker's.
+    table: u32,
 }
 
 extern "C" fn begin(start: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `spawn` gave this thread, and nobody else, the box.
-    let Start { entry, argument } = *unsafe { Box::from_raw(start.cast::<Start>()) };
+    let Start { entry, argument, table } = *unsafe { Box::from_raw(start.cast::<Start>()) };
+    tables::set_mine(table);
+    name(NAMES[0]); // from now on it is told from the program's by its name
     count::began();
     let answer = entry(argument);
     count::ends();
     answer
 }
 
-/// Gives the calling thread a name of at most 15 bytes.
+/// What threads of ours are called.
+const NAMES: [&core::ffi::CStr; 5] =
+    [c"anyring-worker", c"anyring-helper", c"anyring-futex", c"anyring-waitid", c"anyring-sqpoll"];
+
+/// Gives the calling thread a name of at most 15 bytes, one of [`NAMES`].
 pub fn name(name: &core::ffi::CStr) {
     syscall(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name.as_ptr() as usize, 0, 0, 0, 0]);
 }

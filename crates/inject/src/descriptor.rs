@@ -8,7 +8,7 @@
 
 use crate::door;
 use crate::next::{missing, next};
-use crate::{entry, sys};
+use crate::{entry, identity, sys};
 use anyring_engine::forced::{point, Point};
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::Errno;
@@ -22,6 +22,7 @@ next! {
     DUP2 = c"dup2": fn(c_int, c_int) -> c_int;
     DUP3 = c"dup3": fn(c_int, c_int, c_int) -> c_int;
     CLOSE_RANGE = c"close_range": fn(u32, u32, c_int) -> c_int;
+    UNSHARE = c"unshare": fn(c_int) -> c_int;
     CLOSEFROM = c"closefrom": fn(c_int);
     FCLOSE = c"fclose": fn(*mut FILE) -> c_int;
     PCLOSE = c"pclose": fn(*mut FILE) -> c_int;
@@ -69,16 +70,39 @@ pub fn before_dup(old: i32, new: i32, flags: i32) -> Result<(), Errno> {
     before_close(new).map_err(|_| Errno::BUSY)
 }
 
+/// unshare(2) through `call`, which makes the call itself and answers as the kernel's register. The calling thread has a table
+/// of descriptors of its own already where only threads of ours share it: one that is alone in its program keeps it, with them.
+pub fn unshare_by(flags: u32, call: impl FnOnce(u32) -> isize) -> isize {
+    let tables = flags & libc::CLONE_FILES as u32;
+    if tables == 0 {
+        return call(flags);
+    }
+    if door::shares_table_with_engine_only() {
+        return call(flags & !tables);
+    }
+    let answer = call(flags);
+    if answer >= 0 {
+        entry::aside(door::table_unshared);
+    }
+    answer
+}
+
 /// close_range(2) through `call`, which makes the call itself and answers as the kernel's register: closes what is in
 /// the range but the engine's own.
 pub fn close_range_by(first: u32, last: u32, flags: u32, mut call: impl FnMut(u32, u32, u32) -> isize) -> isize {
-    let closes = flags & !libc::CLOSE_RANGE_UNSHARE == 0;
-    if !closes || first > last {
-        return call(first, last, flags); // the engine's own are close-on-exec already
+    let mut flags = flags;
+    if flags & libc::CLOSE_RANGE_UNSHARE != 0 && door::shares_table_with_engine_only() {
+        flags &= !libc::CLOSE_RANGE_UNSHARE; // as in `unshare_by`
     }
-    // On no descriptor at all: tells whether there is such a call, and unshares the table before anything in it ends.
-    let answer = call(u32::MAX, u32::MAX, flags);
-    if answer < 0 {
+    let unshares = flags & libc::CLOSE_RANGE_UNSHARE != 0;
+    let closes = flags & !libc::CLOSE_RANGE_UNSHARE == 0;
+    // On no descriptor at all: tells whether there is such a call, and unshares the table before anything in it ends. The
+    // engine's own are close-on-exec already.
+    let answer = if closes && first <= last { call(u32::MAX, u32::MAX, flags) } else { call(first, last, flags) };
+    if unshares && answer >= 0 {
+        entry::aside(door::table_unshared);
+    }
+    if answer < 0 || !closes {
         return answer;
     }
     entry::aside(|| before_close_range(first, last));
@@ -219,6 +243,30 @@ pub unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int)
     let answer = close_range_by(first, last, flags as u32, |first, last, flags| {
         // SAFETY: the caller's own range, or a part of it.
         let answer = unsafe { next(first, last, flags as c_int) };
+        if answer < 0 {
+            -(sys::errno() as isize)
+        } else {
+            answer as isize
+        }
+    });
+    sys::set_errno(errno);
+    entry::libc_answer(answer) as c_int
+}
+
+/// unshare(2).
+///
+/// # Safety
+/// As libc's `unshare`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
+    let Some(next) = UNSHARE.get() else {
+        return missing();
+    };
+    identity::before(libc::SYS_unshare, flags as usize);
+    let errno = sys::errno();
+    let answer = unshare_by(flags as u32, |flags| {
+        // SAFETY: the caller's own flags, or some of them.
+        let answer = unsafe { next(flags as c_int) };
         if answer < 0 {
             -(sys::errno() as isize)
         } else {

@@ -98,6 +98,10 @@ pub fn call(number: i64, args: [usize; 6]) -> isize {
                 |first, last, flags| kernel(number, [first as usize, last as usize, flags as usize, d, e, f]);
             descriptor::close_range_by(a as u32, b as u32, c as u32, close)
         }
+        libc::SYS_unshare => {
+            crate::identity::before(number, a);
+            descriptor::unshare_by(a as u32, |flags| kernel(number, [flags as usize, b, c, d, e, f]))
+        }
         _ => {
             let mut verdict = Ok(());
             entry::aside(|| verdict = prepare(number, args));

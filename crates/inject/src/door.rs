@@ -148,6 +148,16 @@ pub fn closing_range(first: u32, last: u32) {
     process::closing_range(first, last);
 }
 
+/// Whether nobody but threads of the engine's has the calling thread's table of descriptors together with it.
+pub fn shares_table_with_engine_only() -> bool {
+    process::tables::is_engines_only()
+}
+
+/// The calling thread has got a table of descriptors of its own (unshare(2)).
+pub fn table_unshared() {
+    process::tables::unshared();
+}
+
 /// The program watches ring `fd` for readability (epoll_ctl, poll, select, F_SETFL with O_ASYNC): from now on a CQE
 /// makes the descriptor readable. `edge_triggered` when the watcher wants an edge for each batch (EPOLLET).
 pub fn watch(fd: i32, edge_triggered: bool) {

@@ -11,7 +11,6 @@ next! {
     SETFSUID = c"setfsuid": fn(u32) -> c_int;
     SETFSGID = c"setfsgid": fn(u32) -> c_int;
     CAPSET = c"capset": fn(*mut c_void, *const c_void) -> c_int;
-    UNSHARE = c"unshare": fn(c_int) -> c_int;
     SETNS = c"setns": fn(c_int, c_int) -> c_int;
 }
 
@@ -51,17 +50,6 @@ pub unsafe extern "C-unwind" fn capset(header: *mut c_void, data: *const c_void)
     before(libc::SYS_capset, 0);
     // SAFETY: the caller's own arguments.
     CAPSET.get().map_or_else(missing, |next| unsafe { next(header, data) })
-}
-
-/// unshare(2).
-///
-/// # Safety
-/// As libc's `unshare`.
-#[cfg_attr(not(test), no_mangle)]
-pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
-    before(libc::SYS_unshare, flags as usize);
-    // SAFETY: the caller's own argument.
-    UNSHARE.get().map_or_else(missing, |next| unsafe { next(flags) })
 }
 
 /// setns(2).

@@ -290,6 +290,10 @@ cases! {
     a_closed_ring_leaves_private_memory_alone: "closed" "private";
     who_waits_on_a_closed_ring_finds_the_completion: "closed" "stays";
     a_worker_of_a_closed_ring_leaves_the_memory_alone: "closed" "worker";
+    the_only_thread_gets_a_table_of_its_own: "tables" "only";
+    the_only_thread_gets_a_table_of_its_own_before_its_first_ring: "tables" "early";
+    a_thread_of_several_gets_a_table_of_its_own: "tables" "several";
+    a_close_in_another_table_ends_nothing: "tables" "elsewhere";
     a_number_that_is_reused_unseen_is_found: "unseen" "reused";
     events_of_a_file_closed_unseen_do_not_count: "unseen" "stale";
 

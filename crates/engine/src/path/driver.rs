@@ -9,12 +9,13 @@ use super::spin::LONGEST_NS;
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, EpollEvent, Os, Sys};
+use crate::process::{self, tables};
 use crate::request::timer::Clock;
 use crate::ring::control::Control;
 use crate::ring::layout::word;
 use crate::ring::{member, RingGuard};
 use crate::thread::SignalsHeld;
-use crate::{process, Errno};
+use crate::Errno;
 use core::sync::atomic::{fence, AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 pub(super) const AWAKE: u32 = 0;
@@ -512,7 +513,8 @@ fn sleep(
     drop(guard);
     let mut events = [EpollEvent::default(); 128];
     // Another process's death is announced by nobody.
-    let look_ns = shared.then_some(member::LOOK_NS);
+    // What a thread with another table posts may wake nobody.
+    let look_ns = (shared || tables::differ()).then_some(member::LOOK_NS);
     let timeout_ns = left_ns.into_iter().chain(timer_ns).chain(look_ns).min();
     let slept = match watched {
         Some(bell) if polled => {

@@ -16,6 +16,7 @@ use crate::lock::{Held, Lock};
 use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::path::kernel_aio;
+use crate::process::tables;
 use crate::ring::broken::{contain, contain_any};
 use crate::ring::{Ring, RingGuard};
 use crate::{descriptors, process, thread, Errno};
@@ -142,6 +143,8 @@ fn now_ns() -> u64 {
 /// Does what a call of the helper asks for. The caller holds the ring.
 fn answer(ring: &'static Ring, call: Call) {
     match call {
+        // The helper has the first table of descriptors.
+        Call::HandOver if ring.table.load(Ordering::Relaxed) != tables::FIRST => ring.driver.handover.forget(),
         Call::Nothing => {}
         Call::Wake => nudge(),
         Call::HandOver => match DESK.lock() {
@@ -170,7 +173,8 @@ pub fn stand_by() -> bool {
 }
 
 fn start(desk: &mut Desk<&'static Ring>) -> bool {
-    let started = open().is_ok() && thread::spawn(run, core::ptr::null_mut());
+    // It would have its maker's table.
+    let started = tables::mine() == tables::FIRST && open().is_ok() && thread::spawn(run, core::ptr::null_mut());
     if !started {
         close();
         desk.close();

@@ -5,10 +5,11 @@ use crate::op::net::Net;
 use crate::op::{Context, Direction, Op, Verdict};
 use crate::path::worker::{self, Approach, Job};
 use crate::path::{child, helper, registered, watch};
+use crate::process::{self, tables};
 use crate::request::{Id, Path, State, Target};
 use crate::ring::arrivals::Arrivals;
 use crate::ring::RingGuard;
-use crate::{descriptors, process, Errno};
+use crate::{descriptors, Errno};
 use anyring_abi::{IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -130,7 +131,8 @@ impl RingGuard {
         }
         let ring = self.ring();
         let by_task_work = approach == Approach::Plain && matches!(op, Op::NopWith(_));
-        let by_crew = op.depends_on_caller() || self.slab[id].hold.is_some();
+        let as_caller = op.depends_on_caller() || self.slab[id].hold.is_some();
+        let by_crew = as_caller || tables::mine() != tables::FIRST; // which workers have
         if by_crew || approach == Approach::AttemptFirst {
             // It may come back to be armed, or open a file beside what is armed next: the poll set is made before, since for
             // a moment it takes the number that the program's next open expects. Where there is no room for it, arming says

@@ -173,7 +173,9 @@ impl Asleep {
         let mut needed = Need::Nothing;
         if let Some(mut pool) = POOL.lock() {
             pool.asleep += 1;
-            needed = Need::of(&mut pool);
+            if crate::process::tables::mine() == crate::process::tables::FIRST {
+                needed = Need::of(&mut pool);
+            }
         }
         needed.meet();
         Asleep

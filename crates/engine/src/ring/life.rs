@@ -2,6 +2,7 @@
 
 use super::{control, Ring, RingGuard, State};
 use crate::mutation::{mutated, Mutation};
+use crate::process::tables;
 use crate::request::{self, Slab};
 use core::sync::atomic::Ordering;
 
@@ -22,6 +23,7 @@ impl Ring {
             // What a former life of this ring left behind.
             drop((self.arrived.take(), self.messages.take(), self.retired.take()));
             self.inherited.store(false, Ordering::Relaxed);
+            self.table.store(tables::mine(), Ordering::Relaxed);
             self.kept_from_children.store(false, Ordering::Relaxed);
             self.polled_by_ring.store(false, Ordering::Relaxed);
             self.cookie.store(state.cookie, Ordering::Relaxed);
@@ -49,6 +51,7 @@ impl Ring {
             self.health.reset_after_fork();
         }
         self.inherited.store(true, Ordering::Relaxed);
+        self.table.store(tables::FIRST, Ordering::Relaxed);
         self.sleepers.store(0, Ordering::Relaxed);
         self.driver.reset();
         if let Some(mut held) = self.state.lock() {

@@ -6,12 +6,15 @@
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, Os, Sys};
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use rustix::fs::{Mode, OFlags};
 use std::io::Read;
 
 /// Threads of ours that run: never more than there are. Relaxed, as all here: counts, which order nothing.
 static RUNNING: AtomicU32 = AtomicU32::new(0);
+/// Threads of ours that were made, or are about to be, and have not run yet: they have their maker's name.
+static STARTING: AtomicU32 = AtomicU32::new(0);
 /// Where glibc's count is, or one of these.
 static LIBC_COUNT: AtomicUsize = AtomicUsize::new(UNKNOWN);
 const UNKNOWN: usize = 0;
@@ -46,6 +49,16 @@ fn libc_count() -> Option<&'static AtomicU32> {
     }
 }
 
+/// A thread of ours is about to be started.
+pub fn starts() {
+    STARTING.fetch_add(1, Ordering::Relaxed);
+}
+
+/// It could not be.
+pub fn failed() {
+    STARTING.fetch_sub(1, Ordering::Relaxed);
+}
+
 /// A thread of ours was started.
 pub fn started() {
     // From a thread of ours, and the program's last one has left meanwhile: it took that one for one of the program's.
@@ -58,6 +71,7 @@ pub fn started() {
 /// The calling thread is one of ours, and runs.
 pub fn began() {
     RUNNING.fetch_add(1, Ordering::Relaxed);
+    STARTING.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// The calling thread of ours is about to end.
@@ -78,6 +92,7 @@ pub fn ends() {
 /// In a forked child, which has no thread of ours.
 pub fn reset_after_fork() {
     RUNNING.store(0, Ordering::Relaxed);
+    STARTING.store(0, Ordering::Relaxed);
 }
 
 /// A thread of the program's is about to call exit(2): does not come back where it is the last one.
@@ -95,6 +110,42 @@ pub fn exiting(status: i32) {
     if alone {
         end_process(status);
     }
+}
+
+/// Whether there are threads of ours.
+pub fn are_there() -> bool {
+    RUNNING.load(Ordering::Relaxed) + STARTING.load(Ordering::Relaxed) != 0
+}
+
+/// Whether the calling thread is the only one of the program's. What cannot be told is no.
+pub fn is_only_one_of_program() -> bool {
+    loop {
+        let starting = STARTING.load(Ordering::Relaxed);
+        let Some(unnamed) = others_without_our_names() else { return false };
+        if starting == STARTING.load(Ordering::Relaxed) {
+            return unnamed <= starting;
+        }
+    }
+}
+
+/// How many other threads the process has that are not called as ours are. Those that end have their names to the last.
+fn others_without_our_names() -> Option<u32> {
+    let (me, flags) = (Sys::thread_id(), OFlags::RDONLY | OFlags::CLOEXEC);
+    let open = |path: &CStr| rustix::fs::open(path, flags, Mode::empty()).map(crate::descriptors::for_now);
+    let tasks = open(c"/proc/self/task").ok()?;
+    let mut space = [core::mem::MaybeUninit::<u8>::uninit(); 2048];
+    let mut entries = rustix::fs::RawDir::new(&tasks, &mut space);
+    let mut others = 0;
+    while let Some(entry) = entries.next() {
+        let thread = entry.ok()?.file_name().to_str().ok().and_then(|name| name.parse::<u32>().ok());
+        let Some(thread) = thread.filter(|thread| *thread != me) else { continue }; // "." and ".."
+        let path = std::ffi::CString::new(format!("/proc/self/task/{thread}/comm")).ok()?;
+        let Ok(file) = open(&path) else { continue }; // it has ended
+        let mut name = [0u8; 17];
+        let bytes = rustix::io::read(&file, &mut name).unwrap_or(0);
+        others += u32::from(!super::NAMES.iter().any(|ours| name[..bytes].trim_ascii_end() == ours.to_bytes()));
+    }
+    Some(others)
 }
 
 fn end_process(status: i32) {

@@ -1,0 +1,106 @@
+//! Descriptor tables: threads of the program's that have one of their own (unshare(2) with CLONE_FILES, close_range(2)
+//! with CLOSE_RANGE_UNSHARE).
+//!
+//! A number means a file in one table. A ring belongs to the table of the thread that made it: its own descriptors are
+//! there, and the requests that its threads submit name files there. So what others do for it is done by threads that
+//! such a thread makes, which have its table: crews make its workers' calls, and no helper drives it.
+//!
+//! While there is one table, which is the rule, all this costs a load.
+
+use crate::lock::Lock;
+use crate::mutation::{mutated, Mutation};
+use crate::os::{syscall, Os, Sys};
+use crate::thread;
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// The table that the process began with.
+pub const FIRST: u32 = 0;
+/// It is not known yet which table the thread has.
+const UNKNOWN: u32 = u32::MAX;
+
+/// How many tables threads have got for themselves. Changes under the lock of `THREADS`. Relaxed, as all here: a thread asks
+/// for its own table only.
+static MADE: AtomicU32 = AtomicU32::new(0);
+/// Of those that live, the number of the table, from 1 on, and the thread that got it.
+static THREADS: Lock<Vec<(u32, u32)>> = Lock::new(Vec::new());
+
+thread_local! {
+    static MINE: Cell<u32> = const { Cell::new(UNKNOWN) };
+}
+
+/// Whether there are several.
+#[inline]
+pub fn differ() -> bool {
+    MADE.load(Relaxed) != 0
+}
+
+/// The calling thread's table.
+#[inline]
+pub fn mine() -> u32 {
+    if differ() {
+        find()
+    } else {
+        FIRST
+    }
+}
+
+/// A thread that was made by one with a table of its own has the same: kcmp(2) tells. Where that is refused it counts as
+/// one with the first table.
+#[cold]
+fn find() -> u32 {
+    const KCMP_FILES: usize = 2;
+    let known = MINE.try_with(Cell::get).unwrap_or(UNKNOWN);
+    if known != UNKNOWN {
+        return known;
+    }
+    let me = Sys::thread_id() as usize;
+    let same = |other: u32| syscall(libc::SYS_kcmp, [me, other as usize, KCMP_FILES, 0, 0, 0]) == 0;
+    let Some(threads) = THREADS.lock() else { return FIRST };
+    let table = threads.iter().find(|(_, thread)| same(*thread)).map_or(FIRST, |(table, _)| *table);
+    drop(threads);
+    set_mine(table);
+    table
+}
+
+/// The calling thread was made by one with this table.
+pub fn set_mine(table: u32) {
+    let _ = MINE.try_with(|mine| mine.set(table));
+}
+
+/// Whether nobody but threads of ours has the calling thread's table.
+pub fn is_engines_only() -> bool {
+    thread::are_there() && !super::shares_descriptors() && thread::is_only_one_of_program()
+}
+
+/// The calling thread has got a table of its own. Nobody stays with the old one where it is alone, in a child of vfork(2), say.
+pub fn unshared() {
+    let is_borrowed = super::OWNER.load(Relaxed) != 0 && !super::owns_this_memory();
+    if is_borrowed || !thread::are_there() && thread::is_only_one_of_program() {
+        return;
+    }
+    if mutated(Mutation::TablesDoNotDiffer) {
+        return;
+    }
+    let Some(mut threads) = THREADS.lock() else { return };
+    let process = Sys::process_id() as usize;
+    threads.retain(|(_, thread)| syscall(libc::SYS_tgkill, [process, *thread as usize, 0, 0, 0, 0]) == 0);
+    let table = MADE.load(Relaxed) + 1;
+    threads.push((table, Sys::thread_id()));
+    MADE.store(table, Relaxed);
+    set_mine(table);
+}
+
+/// A forked child has one table.
+///
+/// # Safety
+/// Only the forking thread may exist in the process.
+pub unsafe fn reset_after_fork() {
+    // SAFETY: the contract; the list is emptied.
+    unsafe { THREADS.reset() };
+    if let Some(mut threads) = THREADS.lock() {
+        core::mem::forget(core::mem::take(&mut *threads));
+    }
+    MADE.store(0, Relaxed);
+    set_mine(UNKNOWN);
+}
