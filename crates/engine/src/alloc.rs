@@ -48,10 +48,16 @@ pub fn reserve() -> Result<(), Errno> {
     if failing::fails() {
         return Err(Errno::NOMEM);
     }
-    match MEMORY.filled.load(Ordering::Relaxed) {
+    match is_whole() {
         true => Ok(()),
         false => MEMORY.fill(),
     }
+}
+
+/// Whether [`reserve`] has nothing to do.
+#[inline]
+pub fn is_whole() -> bool {
+    !cfg!(feature = "forced-panics") & MEMORY.filled.load(Ordering::Relaxed)
 }
 
 /// What a failed `try_reserve` is for the program.

@@ -64,7 +64,7 @@ macro_rules! mutations {
 
 mutations! {
     "alloc" {
-        NoReserve "no-reserve" Engine "polls_without_end_find_no_memory",
+        NoReserve "no-reserve" Engine "tables_without_end_find_no_memory",
             "Decision 19: what cannot be refused finds no memory where mmap(2) fails.";
     }
     "ring" {

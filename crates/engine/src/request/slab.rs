@@ -59,6 +59,8 @@ pub struct Slab {
     buckets: Vec<u32>,
     /// Requests that came so far.
     arrivals: u32,
+    /// See [`has_room`](Self::has_room).
+    has_room: bool,
 }
 
 const SPARE: usize = 1024;
@@ -66,10 +68,14 @@ const SPARE: usize = 1024;
 const SLOTS_WITHOUT_BUCKETS: usize = 64;
 
 impl Slab {
-    /// Whether one more request finds a place without memory for the slots.
+    /// Whether one more request finds a place without memory for the slots. One load: it is asked for each SQE.
     #[inline]
     pub fn has_room(&self) -> bool {
-        !self.free.is_empty() || self.slots.len() != self.slots.capacity()
+        self.has_room
+    }
+
+    fn note_room(&mut self) {
+        self.has_room = !self.free.is_empty() || self.slots.len() != self.slots.capacity();
     }
 
     /// For how many requests there is to be room when there is none for one more.
@@ -85,7 +91,9 @@ impl Slab {
         }
         self.free.try_reserve_exact(size)?; // it is empty now
                                             // The last: only they say that there is room.
-        self.slots.try_reserve_exact(size - self.slots.len())
+        let grown = self.slots.try_reserve_exact(size - self.slots.len());
+        self.note_room();
+        grown
     }
 
     /// Puts a request into a free slot.
@@ -99,6 +107,7 @@ impl Slab {
             self.slots.push(Slot::default());
             self.slots.len() as u32 - 1
         });
+        self.note_room();
         self.arrivals = self.arrivals.wrapping_add(1);
         let slot = &mut self.slots[index as usize];
         (slot.user_data, slot.arrival) = (user_data, self.arrivals);
@@ -132,6 +141,7 @@ impl Slab {
         slot.generation = slot.generation.wrapping_add(1);
         self.leave_bucket(id.index);
         self.free.push(id.index);
+        self.has_room = true;
         let (request, spare) = {
             let spare: *mut Request = Box::into_raw(boxed);
             // SAFETY: the value is moved out exactly once, and the allocation goes on as uninitialised memory of the
@@ -160,6 +170,7 @@ impl Slab {
             self.free.clear(); // it has room for all slots
             let free = (0..).zip(&self.slots).filter(|(_, slot)| slot.request.is_none());
             self.free.extend(free.map(|(index, _)| index));
+            self.note_room();
             if !self.buckets.is_empty() {
                 self.fill_buckets();
             }
