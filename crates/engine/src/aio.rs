@@ -114,16 +114,16 @@ impl Context {
         Some(&mut self.pending.get_mut(place as usize)?.as_mut()?.alone)
     }
 
-    /// Every request that waits alone: its place and its descriptor.
-    pub fn waiting_alone(&self) -> Vec<(u32, i32)> {
+    /// The descriptor of the first request from this place on that waits alone, and its place.
+    pub fn waiting_alone(&self, from: usize) -> Option<(usize, i32)> {
         let fd = |pending: &Option<Pending>| Some(pending.as_ref()?.alone.as_ref()?.fd);
-        (0..).zip(&self.pending).filter_map(|(place, pending)| Some((place, fd(pending)?))).collect()
+        (from..).zip(self.pending.iter().skip(from)).find_map(|(place, pending)| Some((place, fd(pending)?)))
     }
 
-    /// Takes out every request that waits alone: its place and opcode.
-    pub fn take_alone(&mut self) -> Vec<(u32, Opcode)> {
-        let places = (0..).zip(&mut self.pending);
-        places.filter_map(|(place, pending)| Some((place, pending.as_mut()?.alone.take()?.opcode))).collect()
+    /// Takes out a request that waits alone: its place and opcode.
+    pub fn take_alone(&mut self) -> Option<(u32, Opcode)> {
+        let mut places = (0..).zip(&mut self.pending);
+        places.find_map(|(place, pending)| Some((place, pending.as_mut()?.alone.take()?.opcode)))
     }
 
     /// The duplicate of an eventfd that was named before.
@@ -138,6 +138,8 @@ impl Context {
 }
 
 /// The contexts of the process, by the index that is in the completion ring's `id`.
+/// The most contexts of a process: what lists them all is never larger than what the allocator's reserve is for.
+const CONTEXTS_MAX: usize = 2048;
 static CONTEXTS: Lock<Contexts> = Lock::new(Contexts { named: Vec::new(), free: Vec::new() });
 
 struct Contexts {
@@ -188,14 +190,21 @@ impl Contexts {
     }
 
     /// Puts a context in; its index.
-    fn add(&mut self, named: Named) -> u32 {
-        let id = self.free.pop().unwrap_or_else(|| {
-            self.named.push(None);
-            self.named.len() as u32 - 1
-        });
+    ///
+    /// # Errors
+    /// NOMEM; AGAIN where there are too many.
+    fn add(&mut self, named: Named) -> Result<u32, Errno> {
+        let id = match self.free.pop() {
+            Some(id) => id,
+            None if self.named.len() == CONTEXTS_MAX => return Err(Errno::AGAIN),
+            None => {
+                crate::alloc::push(&mut self.named, None)?;
+                self.named.len() as u32 - 1
+            }
+        };
         self.named[id as usize] = Some(named);
         note_near(id, Some(named));
-        id
+        Ok(id)
     }
 
     /// The context with this index is known by another address from now on, or by none, if it was known by `before`.
@@ -294,7 +303,7 @@ pub fn io_setup(requests: u32, context: u64) -> Result<(), Errno> {
 
 /// Puts a context into the table, and its index there into its completion ring.
 fn name(ring: &'static Ring, address: u64) -> Result<(), Errno> {
-    let id = CONTEXTS.lock().ok_or(Errno::AGAIN)?.add(Named { address, ring });
+    let id = CONTEXTS.lock().ok_or(Errno::AGAIN)?.add(Named { address, ring })?;
     let guard = ring.lock().map_err(|_| Errno::AGAIN)?;
     guard.aio.as_ref().map_or(Err(Errno::INVAL), |context| context.completions.set_id(id))
 }
@@ -400,15 +409,12 @@ pub fn io_cancel(address: u64, iocb: u64) -> Result<(), Errno> {
         return Err(Errno::INVAL);
     }
     let mut guard = lock(find(address)?, address, Errno::AGAIN)?;
-    let places: Vec<u64> = match &guard.aio {
-        None => Vec::new(),
-        Some(context) => {
-            let is_it = |pending: &Option<Pending>| pending.as_ref().is_some_and(|pending| pending.obj == iocb);
-            let places = context.pending.iter().enumerate().filter(|(_, pending)| is_it(pending));
-            places.map(|(place, _)| place as u64).collect()
-        }
-    };
-    let cancelled = places.into_iter().any(|place| guard.cancel_place(place));
+    let places = guard.aio.as_ref().map_or(0, |context| context.pending.len());
+    let is_it = |pending: &Pending| pending.obj == iocb;
+    let cancelled = (0..places).any(|place| {
+        let pending = guard.aio.as_ref().and_then(|context| context.pending.get(place)?.as_ref());
+        pending.is_some_and(is_it) && guard.cancel_place(place as u64)
+    });
     guard.settle();
     guard.call_helper();
     Err(if cancelled { Errno::INPROGRESS } else { Errno::INVAL })

@@ -15,6 +15,9 @@
 //! `try_reserve` ([`filled`]), and its failure is an error of the request or call. A thread that meets an empty reserve all
 //! the same waits for memory: there is nobody whom it could tell.
 
+#[cfg(feature = "forced-panics")]
+pub mod failing;
+
 use crate::mutation::{mutated, Mutation};
 use crate::os::syscall;
 use crate::Errno;
@@ -45,10 +48,16 @@ pub fn reserve() -> Result<(), Errno> {
     if failing::fails() {
         return Err(Errno::NOMEM);
     }
-    match MEMORY.filled.load(Ordering::Relaxed) {
+    match is_whole() {
         true => Ok(()),
         false => MEMORY.fill(),
     }
+}
+
+/// Whether [`reserve`] has nothing to do.
+#[inline]
+pub fn is_whole() -> bool {
+    !cfg!(feature = "forced-panics") & MEMORY.filled.load(Ordering::Relaxed)
 }
 
 /// What a failed `try_reserve` is for the program.
@@ -478,35 +487,6 @@ unsafe impl GlobalAlloc for Global {
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: as above.
         unsafe { MEMORY.realloc(block, layout, size) }
-    }
-}
-
-/// Failures on demand, in the build that has `forced-panics`: whatever asks the kernel for memory, or for a reserve, is
-/// counted, and fails from one of them on.
-#[cfg(feature = "forced-panics")]
-pub mod failing {
-    use core::sync::atomic::{AtomicI64, Ordering};
-
-    static BEFORE: AtomicI64 = AtomicI64::new(i64::MAX);
-    static ENDS: AtomicI64 = AtomicI64::new(0);
-
-    /// After `before` more of them, `count` in a row fail.
-    pub fn fail(before: i64, count: i64) {
-        ENDS.store(-count, Ordering::Relaxed);
-        BEFORE.store(before, Ordering::Relaxed);
-    }
-
-    /// Whether one has failed since.
-    pub fn has_failed() -> bool {
-        BEFORE.load(Ordering::Relaxed) < 0
-    }
-
-    pub(super) fn fails() -> bool {
-        if BEFORE.load(Ordering::Relaxed) == i64::MAX {
-            return false;
-        }
-        let left = BEFORE.fetch_sub(1, Ordering::Relaxed) - 1;
-        left < 0 && left >= ENDS.load(Ordering::Relaxed)
     }
 }
 

@@ -63,6 +63,10 @@ macro_rules! mutations {
 }
 
 mutations! {
+    "alloc" {
+        NoReserve "no-reserve" Engine "tables_without_end_find_no_memory",
+            "Decision 19: what cannot be refused finds no memory where mmap(2) fails.";
+    }
     "ring" {
         OverflowPostsTwice "overflow-posts-twice" Case "overflow::every_cqe_is_delivered_in_order",
             "A CQE that overflows is kept twice.";
@@ -74,8 +78,6 @@ mutations! {
             "A ring that is closed while a thread waits writes CQEs to where its memory was.";
         LocksStayHeldAfterFork "locks-stay-held-after-fork" Engine "a_fork_while_threads_hold_locks_leaves_none_held",
             "Decision 11: a forked child inherits locks that nobody gives back.";
-        NoReserve "no-reserve" Engine "polls_without_end_find_no_memory",
-            "Decision 19: what cannot be refused finds no memory where mmap(2) fails.";
         DeadHolderKeepsTheLock "dead-holder-keeps-the-lock"
             Unit "ring::control::tests::a_dead_holder_is_replaced_and_what_it_did_not_publish_is_in_flight",
             "Decision 11: the post lock of a dead process stays taken.";

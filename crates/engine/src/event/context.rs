@@ -13,10 +13,13 @@ use std::sync::Arc;
 /// The request at hand is the one in this place from now on, and at hand no more.
 #[cold]
 pub(super) fn keep(iocbs: &mut Vec<Known>, place: usize, at_hand: &mut Known) {
-    if iocbs.len() <= place {
+    if iocbs.len() <= place && iocbs.try_reserve(place + 1 - iocbs.len()).is_ok() {
         iocbs.resize(place + 1, Known::default());
     }
-    iocbs[place] = core::mem::take(at_hand);
+    let known = core::mem::take(at_hand);
+    if let Some(kept) = iocbs.get_mut(place) {
+        *kept = known;
+    }
 }
 
 impl Recorder {

@@ -246,10 +246,13 @@ impl Recorder {
     #[cold]
     pub fn admitted(&mut self, id: Id) {
         let place = id.place();
-        if self.placed.len() <= place {
+        if self.placed.len() <= place && self.placed.try_reserve(place + 1 - self.placed.len()).is_ok() {
             self.placed.resize(place + 1, 0);
         }
-        self.placed[place] = self.at_hand.request;
+        // Without memory its events do not say which request it is.
+        if let Some(placed) = self.placed.get_mut(place) {
+            *placed = self.at_hand.request;
+        }
         self.posting = Known::default(); // of a refused one: it ends as a part of its chain
         if let Some(iocbs) = &mut self.iocbs {
             context::keep(iocbs, place, &mut self.at_hand);
@@ -278,10 +281,12 @@ impl Recorder {
         let kind = FileKind::of_mode(found.st_mode);
         if process::closes_are_seen() {
             process::note_use(fd); // so that a close makes the ring forget it
-            if self.files.len() <= place {
+            if self.files.len() <= place && self.files.try_reserve(place + 1 - self.files.len()).is_ok() {
                 self.files.resize(place + 1, FileKind::Unknown);
             }
-            self.files[place] = kind;
+            if let Some(known) = self.files.get_mut(place) {
+                *known = kind;
+            }
         }
         kind
     }

@@ -359,6 +359,11 @@ impl<T> Desk<T> {
         !core::mem::replace(&mut self.running, true)
     }
 
+    /// How much was handed over.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// What was handed over.
     pub fn take(&mut self) -> Vec<T> {
         core::mem::take(&mut self.waiting)

@@ -301,7 +301,10 @@ impl Wards {
 
     fn take_in(&mut self) {
         if let Some(mut desk) = DESK.lock() {
-            self.0.extend(desk.take().into_iter().map(Ward::new));
+            // Where there is no memory they wait for the next round.
+            if self.0.try_reserve(desk.waiting()).is_ok() {
+                self.0.extend(desk.take().into_iter().map(Ward::new));
+            }
         }
     }
 

@@ -126,8 +126,11 @@ impl RingGuard {
         let keeps = self.iopoll.as_ref().is_some_and(|iopoll| !iopoll.by_thread && iopoll.asking == 0);
         let keeps = keeps && !mutated(Mutation::PostsWhatNobodyAskedFor);
         if keeps && !self.is_broken() && is_transfer_done(&job) {
+            // Where there is no memory to keep it, it is posted now.
             if let Some(iopoll) = &mut self.iopoll {
-                return iopoll.found.push(job);
+                if iopoll.found.try_reserve(1).is_ok() {
+                    return iopoll.found.push(job);
+                }
             }
         }
         self.bring_back(job);

@@ -59,6 +59,8 @@ pub struct Slab {
     buckets: Vec<u32>,
     /// Requests that came so far.
     arrivals: u64,
+    /// See [`has_room`](Self::has_room).
+    has_room: bool,
 }
 
 const SPARE: usize = 1024;
@@ -66,10 +68,14 @@ const SPARE: usize = 1024;
 const SLOTS_WITHOUT_BUCKETS: usize = 64;
 
 impl Slab {
-    /// Whether one more request finds a place without memory for the slots.
+    /// Whether one more request finds a place without memory for the slots. One load: it is asked for each SQE.
     #[inline]
     pub fn has_room(&self) -> bool {
-        !self.free.is_empty() || self.slots.len() != self.slots.capacity()
+        self.has_room
+    }
+
+    fn note_room(&mut self) {
+        self.has_room = !self.free.is_empty() || self.slots.len() != self.slots.capacity();
     }
 
     /// For how many requests there is to be room when there is none for one more.
@@ -85,7 +91,9 @@ impl Slab {
         }
         self.free.try_reserve_exact(size)?; // it is empty now
                                             // The last: only they say that there is room.
-        self.slots.try_reserve_exact(size - self.slots.len())
+        let grown = self.slots.try_reserve_exact(size - self.slots.len());
+        self.note_room();
+        grown
     }
 
     /// Puts a request into a free slot.
@@ -99,6 +107,7 @@ impl Slab {
             self.slots.push(Slot::default());
             self.slots.len() as u32 - 1
         });
+        self.note_room();
         self.arrivals += 1;
         let slot = &mut self.slots[index as usize];
         (slot.user_data, slot.arrival) = (user_data, self.arrivals);
@@ -132,6 +141,7 @@ impl Slab {
         slot.generation = slot.generation.wrapping_add(1);
         self.leave_bucket(id.index);
         self.free.push(id.index);
+        self.has_room = true;
         let (request, spare) = {
             let spare: *mut Request = Box::into_raw(boxed);
             // SAFETY: the value is moved out exactly once, and the allocation goes on as uninitialised memory of the
@@ -144,22 +154,28 @@ impl Slab {
         Some(request)
     }
 
-    /// Takes out every request that does not stay. Relies on nothing but the slots themselves, so that it can follow a
-    /// panic; the ids of those that stay go on naming them.
-    pub fn sweep(&mut self, mut stays: impl FnMut(&mut Request) -> bool) -> Vec<Request> {
-        let mut ended = Vec::new();
-        for slot in &mut self.slots {
-            if slot.request.as_deref_mut().is_some_and(|request| !stays(request)) {
-                slot.generation = slot.generation.wrapping_add(1);
-                ended.extend(slot.request.take().map(|boxed| *boxed));
+    /// Takes out the first request from slot `place` on that does not stay, and answers where to go on. Relies on nothing but
+    /// the slots themselves, so that it can follow a panic; the ids of those that stay go on naming them. When there is none
+    /// left, the rest of the slab follows from the slots again.
+    pub fn sweep(&mut self, place: usize, mut stays: impl FnMut(&mut Request) -> bool) -> Option<(usize, Request)> {
+        let mut slots = (place..).zip(self.slots.iter_mut().skip(place));
+        let found = slots.find_map(|(place, slot)| {
+            if slot.request.as_deref_mut().is_none_or(&mut stays) {
+                return None;
+            }
+            slot.generation = slot.generation.wrapping_add(1);
+            slot.request.take().map(|boxed| (place + 1, *boxed))
+        });
+        if found.is_none() {
+            self.free.clear(); // it has room for all slots
+            let free = (0..).zip(&self.slots).filter(|(_, slot)| slot.request.is_none());
+            self.free.extend(free.map(|(index, _)| index));
+            self.note_room();
+            if !self.buckets.is_empty() {
+                self.fill_buckets();
             }
         }
-        let free = self.slots.iter().enumerate().filter(|(_, slot)| slot.request.is_none());
-        self.free = free.map(|(index, _)| index as u32).collect();
-        if !self.buckets.is_empty() {
-            self.fill_buckets();
-        }
-        ended
+        found
     }
 
     /// Gives a request another user_data.
@@ -363,6 +379,15 @@ mod tests {
     use crate::op::Op;
     use anyring_abi::Opcode;
 
+    fn sweep_all(slab: &mut Slab, mut stays: impl FnMut(&mut Request) -> bool) -> Vec<Request> {
+        let (mut ended, mut place) = (Vec::new(), 0);
+        while let Some((next, request)) = slab.sweep(place, &mut stays) {
+            place = next;
+            ended.push(request);
+        }
+        ended
+    }
+
     fn request(user_data: u64) -> Request {
         Request::new(Op::placeholder(), Opcode::Nop, 0, user_data, Target::None)
     }
@@ -408,7 +433,7 @@ mod tests {
                     slab.rename(live[at].0, live[at].1);
                 }
                 1 if turn % 1000 == 1 => {
-                    slab.sweep(|request| request.user_data != choice % 50);
+                    sweep_all(&mut slab, |request| request.user_data != choice % 50);
                     live.retain(|(_, user_data)| *user_data != choice % 50);
                 }
                 2..=5 if grows => {
@@ -434,7 +459,7 @@ mod tests {
         let mut slab = Slab::default();
         let ids: Vec<Id> = (0..4).map(|n| slab.insert(request(n))).collect();
         slab.free.push(ids[1].index); // as a panic might leave it
-        let ended = slab.sweep(|request| request.user_data == 2);
+        let ended = sweep_all(&mut slab, |request| request.user_data == 2);
         assert_eq!(ended.iter().map(|request| request.user_data).collect::<Vec<_>>(), [0, 1, 3]);
         assert_eq!((slab.len(), slab[ids[2]].user_data), (1, 2));
         assert!([0, 1, 3].iter().all(|n| slab.get(ids[*n]).is_none()));

@@ -65,6 +65,9 @@ fn holds_lock(fd: i32) -> bool {
     let mut text = Vec::new();
     let mut portion = [0u8; 4096];
     while let Ok(bytes @ 1..) = rustix::io::read(&locks, &mut portion) {
+        if text.try_reserve(bytes).is_err() {
+            return true; // perhaps
+        }
         text.extend_from_slice(&portion[..bytes]);
     }
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));

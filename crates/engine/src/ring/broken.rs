@@ -37,6 +37,7 @@ use crate::request::{Path, Request, State};
 use crate::{log, process, stats, Errno};
 use anyring_abi::{Cqe, Opcode, IORING_SETUP_DEFER_TASKRUN};
 use core::sync::atomic::{AtomicU32, Ordering};
+use std::collections::LinkedList;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 
@@ -263,21 +264,24 @@ impl RingGuard {
             }
         }
         state.entries.forget_requests();
-        let alone = state.aio.as_mut().map(|context| context.take_alone()).unwrap_or_default();
-        let mut finished = Vec::new();
-        let all_stay = mutated(Mutation::BrokenRingKeepsRequests);
-        let ended = state.slab.sweep(|request| stays(request, &mut finished) || all_stay);
-        if let Some(mut unanswered) = ring.unanswered.lock() {
-            unanswered.extend(ended.iter().map(|request| (request.user_data, request.record)));
-            unanswered.extend(alone.iter().map(|(place, _)| (u64::from(*place), None)));
-        }
-        for (_, opcode) in alone {
+        while let Some((place, opcode)) = self.aio.as_mut().and_then(|context| context.take_alone()) {
             stats::completed(opcode, Path::Poll, -Errno::IO.raw_os_error());
+            self.answer_left((place.into(), None));
         }
-        for request in &ended {
+        let mut finished = LinkedList::new();
+        let all_stay = mutated(Mutation::BrokenRingKeepsRequests);
+        let mut place = 0;
+        while let Some((next, request)) =
+            self.slab.sweep(place, |request| stays(request, &mut finished) || all_stay)
+        {
+            place = next;
+            let left = (request.user_data, request.record);
+            let unanswered = Unanswered::new(ring, left.0, left.1); // in case its drop panics
             stats::completed(request.opcode, request.path, -Errno::IO.raw_os_error());
+            drop(request);
+            unanswered.answered();
+            self.answer_left(left);
         }
-        drop(ended);
         let owed = ring.owed.swap(0, Ordering::Relaxed);
         self.answer_owed(owed);
         while let Some(left) = ring.unanswered.lock().and_then(|mut unanswered| unanswered.pop()) {
@@ -330,14 +334,14 @@ impl RingGuard {
 
 /// Whether a request of a broken ring stays for now: the kernel's AIO has it, or a worker is in its call, or has left it and
 /// the job is added to `finished`.
-fn stays(request: &mut Request, finished: &mut Vec<Arc<Job>>) -> bool {
+fn stays(request: &mut Request, finished: &mut LinkedList<Arc<Job>>) -> bool {
     (request.next, request.guard, request.guarded) = (None, None, None);
     let State::Queued(job) = &request.state else { return matches!(request.state, State::Direct) };
     if job.cancel() || !job.has_begun() {
         return false;
     }
     if job.has_finished() {
-        finished.push(job.clone());
+        finished.push_back(job.clone());
         return true;
     }
     request.opcode != Opcode::Connect

@@ -81,7 +81,6 @@ impl RingGuard {
 
     /// Makes sure of the memory for one more request, before its SQE is taken: see the head of `alloc.rs`. The SQE then stays
     /// where it is, as natively (`io_alloc_req` in io_uring/io_uring.c).
-    #[inline]
     pub fn make_room(&mut self) -> Result<(), Errno> {
         alloc::reserve()?;
         match self.slab.has_room() {
@@ -116,9 +115,11 @@ impl RingGuard {
         let mut refused = Ok(());
         while submitted < to_submit.min(available) {
             point(Point::Intake);
-            refused = self.make_room();
-            if refused.is_err() {
-                break;
+            if !(alloc::is_whole() & self.slab.has_room()) {
+                refused = self.make_room();
+                if refused.is_err() {
+                    break;
+                }
             }
             let position = head;
             head = head.wrapping_add(1);
@@ -156,9 +157,11 @@ impl RingGuard {
         let mut refused = Ok(());
         while submitted < to_submit.min(view.layout().sq_entries) {
             point(Point::Intake);
-            refused = self.make_room();
-            if refused.is_err() {
-                break;
+            if !(alloc::is_whole() & self.slab.has_room()) {
+                refused = self.make_room();
+                if refused.is_err() {
+                    break;
+                }
             }
             let Some((index, sqe)) = self.take_sqe()? else { break };
             if index >= view.layout().sq_entries {

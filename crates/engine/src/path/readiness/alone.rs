@@ -10,7 +10,6 @@
 
 use super::armed::events_for;
 use super::{EDGE, ENDED, READ, WRITE};
-use crate::aio::Context;
 use crate::forced::{point, Point};
 use crate::op::{Direction, Op, Verdict};
 use crate::os::{Os, Sys};
@@ -186,8 +185,9 @@ impl RingGuard {
 
     /// Makes every request of the context one of the slab's.
     pub fn join_lists(&mut self) {
-        let waiting = self.aio.as_deref().map_or_else(Vec::new, Context::waiting_alone);
-        for (_, fd) in waiting {
+        let mut from = 0;
+        while let Some((place, fd)) = self.aio.as_deref().and_then(|context| context.waiting_alone(from)) {
+            from = place + 1;
             self.join_list(fd);
         }
     }

@@ -125,6 +125,7 @@ static void submits_polls(void)
 	unsigned long taken = submit_many(&ring, prepare_poll, 0, MANY);
 	write_all(ends[1], "x");
 	collect(&ring, taken, POLLIN, POLLIN);
+	works(&ring); /* what the polls had is there again */
 	unlimit();
 	works(&ring);
 }
@@ -155,6 +156,7 @@ static void submits_vectors(void)
 	unsigned long taken = submit_many(&ring, prepare_vectors, 0, 5000);
 	CHECK(close(ends[1]) == 0);
 	collect(&ring, taken, 0, 0);
+	works(&ring);
 	unlimit();
 	works(&ring);
 }
@@ -196,6 +198,7 @@ static void submits_chains(void)
 	unsigned long taken = submit_many(&ring, prepare_poll, IOSQE_IO_LINK, MANY);
 	write_all(ends[1], "x");
 	collect(&ring, taken, POLLIN, -ECANCELED);
+	works(&ring);
 	unlimit();
 	works(&ring);
 }

@@ -1,0 +1,26 @@
+//! Failures on demand, in the build that has `forced-panics`: whatever asks the kernel for memory, or for a reserve, is
+//! counted, and fails from one of them on.
+
+use core::sync::atomic::{AtomicI64, Ordering};
+
+static BEFORE: AtomicI64 = AtomicI64::new(i64::MAX);
+static ENDS: AtomicI64 = AtomicI64::new(0);
+
+/// After `before` more of them, `count` in a row fail.
+pub fn fail(before: i64, count: i64) {
+    ENDS.store(-count, Ordering::Relaxed);
+    BEFORE.store(before, Ordering::Relaxed);
+}
+
+/// Whether one has failed since.
+pub fn has_failed() -> bool {
+    BEFORE.load(Ordering::Relaxed) < 0
+}
+
+pub(super) fn fails() -> bool {
+    if BEFORE.load(Ordering::Relaxed) == i64::MAX {
+        return false;
+    }
+    let left = BEFORE.fetch_sub(1, Ordering::Relaxed) - 1;
+    left < 0 && left >= ENDS.load(Ordering::Relaxed)
+}
