@@ -207,7 +207,7 @@ pub fn user_move(to: u64, from: u64, bytes: usize) -> Result<(), Errno> {
 }
 
 /// Loads of words in memory that the program owns (rings made with `IORING_SETUP_NO_MMAP`), which it may unmap at any
-/// moment.
+/// moment. Only for threads that have taken a lock of the engine's, so that none blocks the faults.
 pub struct GuardedWords;
 
 impl GuardedWords {
@@ -216,7 +216,6 @@ impl GuardedWords {
     pub fn load(address: usize) -> Result<u32, Errno> {
         #[cfg(target_arch = "x86_64")]
         if HANDLER.load(Ordering::Acquire) {
-            handlers::see();
             // SAFETY: a fault is answered by the error exit, which no 32-bit value can look like.
             let value = unsafe { anyring_user_load(address) };
             core::sync::atomic::compiler_fence(Ordering::Acquire);
@@ -230,7 +229,6 @@ impl GuardedWords {
     pub fn store(address: usize, value: u32) -> Result<(), Errno> {
         #[cfg(target_arch = "x86_64")]
         if HANDLER.load(Ordering::Acquire) {
-            handlers::see();
             core::sync::atomic::compiler_fence(Ordering::Release);
             // SAFETY: a fault is answered by the error exit.
             let failed = unsafe { anyring_user_store(address, value) };

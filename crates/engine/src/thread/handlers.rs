@@ -8,10 +8,9 @@
 //! it calls on then is `ring::LockFailure::Reentry`.
 //!
 //! The count is thread-local memory of the initial-exec kind, which needs neither an allocation nor a lock. Only the owning
-//! thread and its handlers touch it, and what a handler counts up it has counted down when it returns: so plain loads and
-//! stores do.
+//! thread and its handlers touch it, so single instructions without the lock prefix do.
 
-use core::sync::atomic::{compiler_fence, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// What a thread keeps of this.
 #[repr(C)]
@@ -39,6 +38,21 @@ core::arch::global_asm!(
     ".text",
     size = const size_of::<Thread>(),
 );
+
+/// Where the calling thread's record is, seen from the thread pointer.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn offset() -> usize {
+    let offset: usize;
+    // SAFETY: reads what the loader filled in.
+    unsafe {
+        core::arch::asm!(
+            "mov {offset}, [rip + anyring_thread_handlers@GOTTPOFF]",
+            offset = out(reg) offset, options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    offset
+}
 
 /// The calling thread's record.
 #[inline(always)]
@@ -98,26 +112,35 @@ fn look_at_thread() {
 /// From now on handlers wait, until [`let_go`] was called as often.
 #[inline(always)]
 pub fn hold() {
-    let holds = &thread().holds;
-    let before = holds.load(Ordering::Relaxed);
-    holds.store(before.wrapping_add(1), Ordering::Relaxed);
-    // A handler sees the count before anything that is done under the lock.
-    compiler_fence(Ordering::SeqCst);
-    if before & SEEN == 0 {
-        look_at_thread();
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: counts in the thread's own memory. One instruction, and a fence to the compiler as all such asm: a handler sees
+    // the count before anything that is done under the lock. The sign is SEEN.
+    unsafe {
+        core::arch::asm!(
+            "inc dword ptr fs:[{offset}]",
+            "jns {unseen}",
+            offset = in(reg) offset(),
+            unseen = label { look_at_thread() },
+            options(nostack),
+        );
     }
 }
 
 /// The counterpart of [`hold`]: behind the last one, handlers run that came meanwhile.
 #[inline(always)]
 pub fn let_go() {
-    let thread = thread();
-    compiler_fence(Ordering::SeqCst);
-    let left = thread.holds.load(Ordering::Relaxed).wrapping_sub(1);
-    thread.holds.store(left, Ordering::Relaxed);
-    compiler_fence(Ordering::SeqCst);
-    if thread.deferred.load(Ordering::Relaxed) != 0 && left & !SEEN == 0 {
-        admit(thread);
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as in `hold`, and reads the record's other word.
+    unsafe {
+        core::arch::asm!(
+            "dec dword ptr fs:[{offset}]",
+            "cmp qword ptr fs:[{offset} + {deferred}], 0",
+            "jne {due}",
+            offset = in(reg) offset(),
+            deferred = const core::mem::offset_of!(Thread, deferred),
+            due = label { admit() },
+            options(nostack),
+        );
     }
 }
 
@@ -140,9 +163,13 @@ impl Drop for HandlersWait {
     }
 }
 
-/// Unblocks what was deferred: the kernel delivers it before the call returns.
+/// Unblocks what was deferred, unless another lock is held: the kernel delivers it before the call returns.
 #[cold]
-fn admit(thread: &Thread) {
+fn admit() {
+    let thread = thread();
+    if thread.holds.load(Ordering::Relaxed) & !SEEN != 0 {
+        return;
+    }
     let due = thread.deferred.swap(0, Ordering::Relaxed);
     let args = [libc::SIG_UNBLOCK as usize, &raw const due as usize, 0, 8, 0, 0];
     crate::os::syscall(libc::SYS_rt_sigprocmask, args);

@@ -266,11 +266,15 @@ fn install_through_libc(signal: c_int) -> Result<(), c_int> {
     Ok(())
 }
 
-/// Reads the program's action for a signal that is kept and, if `change` answers one, replaces it.
+/// Reads the program's action for a signal that is kept and, if `change` answers one, replaces it. One that was set past us
+/// is what it says.
 fn exchange_kept(signal: c_int, change: impl FnOnce(&Action) -> Option<Action>) -> Action {
     let lock = Lock::take();
     let kept = &KEPT[signal as usize];
-    let old = kept.read();
+    let mut old = kept.read();
+    if let Some(past) = installed(signal).ok().filter(|now| now.handler != real(signal, &old).handler) {
+        old = past;
+    }
     if let Some(mut new) = change(&old) {
         // As the kernel does with every mask.
         new.mask &= !(bit(libc::SIGKILL) | bit(libc::SIGSTOP));

@@ -248,5 +248,5 @@ unsafe fn end_by(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) 
 pub(crate) fn owns_the_symbols() -> bool {
     // SAFETY: a C string; the first definition in the process is asked for.
     let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"sigaction".as_ptr()) };
-    first as usize == wrappers::sigaction as *const () as usize
+    core::ptr::eq(first.cast_const().cast(), wrappers::sigaction as *const ())
 }

@@ -141,6 +141,8 @@ static void handled_unseen(void)
 			CHECK(io_uring_register(ring.ring_fd, IORING_REGISTER_PROBE, (void *)8, 1) == -EFAULT);
 		expect_efault();
 		CHECK(sigaction(SIGSEGV, NULL, &action) == 0 && action.sa_handler == never);
+		set_handler_unseen(SIGUSR1, never, 0);
+		CHECK(sigaction(SIGUSR1, NULL, &action) == 0 && action.sa_handler == never);
 	}
 	/* A fault of its own is the program's. */
 	set_handler_unseen(SIGSEGV, jump, 0);
