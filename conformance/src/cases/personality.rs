@@ -186,3 +186,118 @@ fn bind_without_the_callers_rights(cx: &Context) {
     let bind = prep(Opcode::Bind, fd(&socket), address(&name), 0, size);
     assert_eq!(ring.run(with_credentials(bind, id)), -EACCES);
 }
+
+const SETUID_MODE: u32 = 0o4777;
+
+/// A file with the set-user-ID bit, which a write by one without CAP_FSETID takes away.
+fn setuid_file() -> std::fs::File {
+    use std::os::unix::fs::PermissionsExt;
+    let file = sys::file("setuid", b"content");
+    file.set_permissions(std::fs::Permissions::from_mode(SETUID_MODE)).expect("chmod");
+    file
+}
+
+fn keeps_bit(file: &std::fs::File) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    file.metadata().expect("stat").mode() & libc::S_ISUID != 0
+}
+
+/// Runs each kind of change of such a file with these credentials: whether the bit stays.
+fn changes_keep_bit(ring: &mut Ring, id: i32) -> Vec<bool> {
+    let change = |file: &std::fs::File, kind| match kind {
+        0 => sqe::write(fd(file), b"x", 0),
+        1 => sqe::write(fd(file), b"x", 0).with(IOSQE_ASYNC),
+        _ => prep(Opcode::Fallocate, fd(file), 4096, 0, 0),
+    };
+    let changed = (0..3).map(|kind| {
+        let file = setuid_file();
+        let result = ring.run(with_credentials(change(&file, kind), id));
+        assert!(result >= 0, "change {kind}: {result}");
+        keeps_bit(&file)
+    });
+    changed.collect()
+}
+
+#[case]
+fn write_without_the_callers_rights(cx: &Context) {
+    let (mut ring, id) = with_registered_nobody(cx);
+    assert_eq!(changes_keep_bit(&mut ring, id), [false; 3]);
+    assert_eq!(changes_keep_bit(&mut ring, 0), [true; 3]);
+}
+
+/// Sets or clears a capability of the calling thread's effective ones.
+fn make_effective(capability: u32, effective: bool) {
+    let mut header = [0x2008_0522u32, 0]; // _LINUX_CAPABILITY_VERSION_3
+    let mut sets = [0u32; 6];
+    // SAFETY: the header and both sets of that version, as linux/capability.h has them.
+    unsafe {
+        assert_eq!(libc::syscall(libc::SYS_capget, &raw mut header, &raw mut sets), 0, "capget");
+        sets[0] = sets[0] & !(1 << capability) | u32::from(effective) << capability;
+        assert_eq!(libc::syscall(libc::SYS_capset, &raw mut header, &raw const sets), 0, "capset");
+    }
+}
+
+/// CAP_FSETID of linux/capability.h.
+const CAP_FSETID: u32 = 4;
+
+#[case]
+fn capabilities_are_registered_with_the_ids(cx: &Context) {
+    needs_root(cx);
+    let mut ring = cx.ring(4);
+    make_effective(CAP_FSETID, false);
+    let id = register(&ring);
+    make_effective(CAP_FSETID, true);
+    // Changes every thread's, there and back.
+    become_user(NOBODY);
+    become_user(0);
+    assert_eq!(changes_keep_bit(&mut ring, id), [false; 3]);
+    assert_eq!(changes_keep_bit(&mut ring, 0), [true; 3]);
+}
+
+/// Receives until the message of one byte: the user who sent it.
+fn sender(socket: &std::os::fd::OwnedFd) -> u32 {
+    const CONTROL: usize = 32; // CMSG_SPACE of a struct ucred
+    loop {
+        let (mut bytes, mut control) = (vec![0u8; 65_536], [0u64; CONTROL / 8]);
+        let mut vectors = [iovec_mut(&mut bytes)];
+        let mut message = sys::message(&mut vectors);
+        (message.msg_control, message.msg_controllen) = ((&raw mut control).cast(), CONTROL as _);
+        // SAFETY: the message names buffers that outlive the call.
+        let got = unsafe { libc::recvmsg(fd(socket), &raw mut message, 0) };
+        assert!(got > 0, "recvmsg");
+        if got == 1 {
+            // Length, level and type, then the process, user and group.
+            assert_eq!((control[1] >> 32) as i32, libc::SCM_CREDENTIALS);
+            return (control[2] >> 32) as u32;
+        }
+    }
+}
+
+/// As [`become_user`], with the real id, too.
+fn become_really(id: u32) {
+    // SAFETY: no pointers.
+    assert_eq!(unsafe { libc::setresuid(id, id, 0) }, 0, "setresuid({id})");
+}
+
+#[case]
+fn message_tells_the_registered_user(cx: &Context) {
+    needs_root(cx);
+    let mut ring = cx.ring(4);
+    // A message has the real user's id.
+    become_really(NOBODY);
+    let id = register(&ring);
+    become_really(0);
+    let (from, to) = unix_pair(libc::SOCK_SEQPACKET);
+    sys::set_option(&to, libc::SOL_SOCKET, libc::SO_PASSCRED, &1i32);
+    let send = || sqe::send(fd(&from), b"x", 0);
+    assert_eq!(ring.run(with_credentials(send(), id)), 1);
+    assert_eq!(sender(&to), NOBODY);
+    assert_eq!(ring.run(send()), 1);
+    assert_eq!(sender(&to), 0);
+    sys::fill(&from);
+    ring.go(with_credentials(send(), id));
+    assert!(ring.peek().is_none(), "there is no room");
+    let receiving = std::thread::spawn(move || sender(&to));
+    assert_eq!(ring.wait().res, 1);
+    assert_eq!(receiving.join().expect("the receiver"), NOBODY);
+}

@@ -44,7 +44,7 @@ impl Personalities {
     }
 }
 
-/// The ids of a thread; its capabilities follow from them.
+/// The ids and capabilities of a thread. Whatever else is a thread's own (its keyring, say) members have from their creator.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// Real, effective and saved.
@@ -53,7 +53,11 @@ pub struct Credentials {
     /// Of the file system: user and group.
     files: [u32; 2],
     supplementary: Vec<u32>,
+    capabilities: Capabilities,
 }
+
+/// Effective, permitted and inheritable ones, twice: the lower and the upper 32. capget(2).
+type Capabilities = [u32; 6];
 
 const NO_CHANGE: usize = u32::MAX as usize;
 
@@ -72,6 +76,7 @@ impl Credentials {
             groups: three(libc::SYS_getresgid)?,
             files: [user? as u32, group? as u32],
             supplementary,
+            capabilities: capabilities()?,
         })
     }
 
@@ -93,12 +98,26 @@ impl Credentials {
         let [user, group] = self.files;
         let _ = call(libc::SYS_setfsgid, [group as usize, 0, 0, 0, 0, 0]);
         let _ = call(libc::SYS_setfsuid, [user as usize, 0, 0, 0, 0, 0]);
+        // Last, since each id may have changed them: none that the thread has lost is among those permitted.
+        let (header, sets) = (CAPABILITY_HEADER, self.capabilities);
+        let _ = call(libc::SYS_capset, [&raw const header as usize, &raw const sets as usize, 0, 0, 0, 0]);
         if *self == Credentials::of_caller()? {
             Ok(())
         } else {
             Err(Errno::PERM)
         }
     }
+}
+
+/// `_LINUX_CAPABILITY_VERSION_3` of linux/capability.h, and the calling thread.
+const CAPABILITY_HEADER: [u32; 2] = [0x2008_0522, 0];
+
+/// capget(2).
+fn capabilities() -> Result<Capabilities, Errno> {
+    let (mut header, mut sets): ([u32; 2], Capabilities) = (CAPABILITY_HEADER, [0; 6]);
+    call(libc::SYS_capget, [&raw mut header as usize, &raw mut sets as usize, 0, 0, 0, 0])?;
+    // SAFETY: the array is alive, and the call that wrote it has returned.
+    Ok(unsafe { (&raw const sets).read_volatile() })
 }
 
 /// getresuid(2) or getresgid(2).

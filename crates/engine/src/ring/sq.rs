@@ -244,7 +244,7 @@ impl RingGuard {
         self.look_at_gathered();
         self.record(|it| it.submit_req(sqe));
         let mut request = take_request(op, opcode, row, sqe);
-        if sqe.personality != 0 && request.op.depends_on_caller() {
+        if sqe.personality != 0 && request.op.acts() {
             // Found by `check`.
             request.hold = self.personalities.find(sqe.personality).ok().map(Hold::another);
         }
