@@ -141,6 +141,8 @@ cases! {
     a_polling_thread_has_the_rights_of_each_rings_maker: "rights" "polled";
     a_message_that_had_to_wait_tells_who_submitted_it: "rights" "messages";
     accepted_sockets_belong_to_the_submitter: "rights" "accepted";
+    an_instruction_that_is_not_trapped_may_change_the_user: "rights_unseen" "write";
+    an_instruction_that_is_trapped_may_change_the_user: "rights_trapped" "write";
 
     a_child_closes_the_pipe_that_is_read: "forks" "closes-pipe";
     a_child_closes_the_ring: "forks" "closes-ring";

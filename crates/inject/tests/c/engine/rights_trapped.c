@@ -1,0 +1,12 @@
+/* As rights_unseen.c, by an instruction whose number nobody can tell beforehand. */
+static volatile long number;
+#define NUMBER number
+#define main unused_main
+#include "rights_unseen.c"
+#undef main
+
+int main(int argc, char **argv)
+{
+	number = SYS_setresuid;
+	return unused_main(argc, argv);
+}
