@@ -350,7 +350,7 @@ mod tests {
 
     fn object(start: usize, sites: impl Iterator<Item = usize>) -> Object {
         let sites = sites.map(|offset| start + offset).collect();
-        Object { code: start..start + 0x100_0000, sites, is_plain: true, enters: false }
+        Object { code: start..start + 0x100_0000, sites, is_plain: true, enters: false, name: 0 }
     }
 
     #[test]

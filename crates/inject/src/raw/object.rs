@@ -17,6 +17,15 @@ pub struct Object {
     pub is_plain: bool,
     /// Whether one of the instructions is sure to make io_uring_enter(2).
     pub enters: bool,
+    /// A hash of the name of what was loaded there.
+    pub name: u64,
+}
+
+impl Object {
+    /// Tells it from another object, or the same at another place.
+    pub fn identity(&self) -> u64 {
+        self.name ^ self.code.start as u64
+    }
 }
 
 /// What was looked at before: a segment is scanned once, as long as it stays mapped.
@@ -121,7 +130,8 @@ fn look_through(known: &mut Known, segment: &Listed) -> Option<Object> {
     }
     let enters = sites.iter().any(|site| scan::follows_load_of_enter(code, *site));
     let sites = sites.into_iter().map(|offset| range.start + offset).collect();
-    Some(Object { code: range.clone(), sites, is_plain: segment.flags & libc::PF_W == 0, enters })
+    let (is_plain, name) = (segment.flags & libc::PF_W == 0, segment.seen.name);
+    Some(Object { code: range.clone(), sites, is_plain, enters, name })
 }
 
 /// Keeps an object from being unmapped.
