@@ -354,7 +354,8 @@ mod tests {
 
     fn object(start: usize, sites: impl Iterator<Item = usize>) -> Object {
         let sites = sites.map(|offset| start + offset).collect();
-        Object { code: start..start + 0x100_0000, sites, is_plain: true, enters: false, may_change_identity: false }
+        let code = start..start + 0x100_0000;
+        Object { code, sites, is_plain: true, enters: false, may_change_identity: false, name: 0 }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::scan::SYSCALL;
 use crate::signals;
 use crate::sys;
 use core::mem::{offset_of, size_of};
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use libc::{siginfo_t, ucontext_t};
 
 pub const PAGE: usize = 4096;
@@ -86,6 +86,14 @@ impl Jump {
         (0..tries).map(|index| first.next_multiple_of(alignment) + index * step).collect()
     }
 
+    /// Whether its bytes that stay let it lead to `island`.
+    fn leads_from(&self, island: usize) -> bool {
+        let distance = (island as isize).wrapping_sub((self.from + JUMP) as isize);
+        i32::try_from(distance).is_ok()
+            && (self.is_free()
+                || (self.distance..).contains(&distance) && distance - self.distance < self.window as isize)
+    }
+
     /// The bytes that make it lead to `island`, of which [`Jump::written`] are to be written.
     pub fn bytes(&self, island: usize) -> [u8; JUMP] {
         let distance = (island as isize - (self.from + JUMP) as isize) as i32; // `places` are in reach
@@ -144,7 +152,7 @@ fn code_of(number: u32, moved: &[u8]) -> [u8; CODE_LENGTH] {
 impl Island {
     /// Maps an island for `jump` and the `syscall` of `number` at the address `site`, before which `moved` is done, and
     /// answers its address. Faults there are told as the program's from now on.
-    pub fn build(jump: &Jump, number: u32, site: usize, moved: &[u8]) -> Result<usize, &'static str> {
+    pub fn build(object: u64, jump: &Jump, number: u32, site: usize, moved: &[u8]) -> Result<usize, &'static str> {
         let address =
             jump.places().into_iter().find(|at| map_at(*at)).ok_or("there is no free page in reach of it")?;
         let call = Call { site, behind: site + SYSCALL.len(), number: u64::from(number) };
@@ -158,7 +166,7 @@ impl Island {
             Self::unmap(address);
             return Err("new code cannot be made executable");
         }
-        if !note_origin(address, moved.len(), jump.from) {
+        if !note_origin(object, address, moved.len(), jump.from) {
             Self::unmap(address);
             return Err("too many others are patched");
         }
@@ -173,6 +181,38 @@ impl Island {
             }
         }
         Self::unmap(address);
+    }
+
+    /// Removes those of objects that `is_mapped` does not know any more.
+    pub fn remove_unmapped(is_mapped: impl Fn(u64) -> bool) {
+        for origin in &ORIGINS {
+            let island = origin.island.load(Ordering::Relaxed);
+            if island != 0 && !is_mapped(origin.object.load(Ordering::Relaxed)) {
+                Self::remove(island);
+            }
+        }
+    }
+
+    /// Whether there is one for the `syscall` before the address `behind`.
+    pub fn has_site_before(behind: usize) -> bool {
+        let islands = ORIGINS.iter().map(|origin| origin.island.load(Ordering::Relaxed));
+        // SAFETY: `build` has put an island there, which stays until it is removed, under the same lock.
+        islands
+            .filter(|address| *address != 0)
+            .any(|address| unsafe { (*(address as *const Self)).call.behind } == behind)
+    }
+
+    /// One that was built for the same: the object was mapped anew since, at its place. Perhaps a jump leads to it.
+    pub fn built_before(jump: &Jump, number: u32, site: usize, moved: &[u8]) -> Option<usize> {
+        let code = code_of(number, moved);
+        ORIGINS.iter().map(|origin| origin.island.load(Ordering::Relaxed)).find(|address| {
+            if *address == 0 {
+                return false;
+            }
+            // SAFETY: `build` has put an island there, which stays until it is removed, under the same lock.
+            let island = unsafe { &*(*address as *const Self) };
+            island.code == code && island.call.site == site && jump.leads_from(*address)
+        })
     }
 
     fn unmap(address: usize) {
@@ -208,17 +248,25 @@ fn map_at(address: usize) -> bool {
 struct Origin {
     /// Its address, or 0 before the first use.
     island: AtomicUsize,
+    /// [`super::object::Object::identity`].
+    object: AtomicU64,
     length: AtomicUsize,
     address: AtomicUsize,
 }
 
 /// As many as instructions are counted. Filled under the lock of [`super::KNOWN`].
-static ORIGINS: [Origin; super::patch::COUNTED] =
-    [const { Origin { island: AtomicUsize::new(0), length: AtomicUsize::new(0), address: AtomicUsize::new(0) } };
-        super::patch::COUNTED];
+static ORIGINS: [Origin; super::patch::COUNTED] = [const {
+    Origin {
+        island: AtomicUsize::new(0),
+        object: AtomicU64::new(0),
+        length: AtomicUsize::new(0),
+        address: AtomicUsize::new(0),
+    }
+}; super::patch::COUNTED];
 
-fn note_origin(island: usize, length: usize, address: usize) -> bool {
+fn note_origin(object: u64, island: usize, length: usize, address: usize) -> bool {
     let Some(free) = ORIGINS.iter().find(|origin| origin.island.load(Ordering::Relaxed) == 0) else { return false };
+    free.object.store(object, Ordering::Relaxed);
     free.length.store(length, Ordering::Relaxed);
     free.address.store(address, Ordering::Relaxed);
     // Release pairs with the Acquire in `tell_origin`.
@@ -370,7 +418,7 @@ mod tests {
         let distance = ((island - from - JUMP) as u32).to_le_bytes();
         let patched = [&[0x90, 0xe9][..], &distance, &moved[JUMP..], &SYSCALL].concat();
         let original = [&[0x90][..], &moved, &SYSCALL].concat();
-        assert!(note_origin(island, moved.len(), from));
+        assert!(note_origin(1, island, moved.len(), from));
         let mut code = patched.clone();
         restore(&mut code, from - 1);
         assert_eq!(code, original);
@@ -387,7 +435,7 @@ mod tests {
 
     #[test]
     fn a_copy_is_known_by_its_original() {
-        assert!(note_origin(0x7000, 12, 0x5000));
+        assert!(note_origin(1, 0x7000, 12, 0x5000));
         assert_eq!([0x6fff, 0x7000, 0x700b, 0x700c].map(origin_of), [None, Some(0x5000), Some(0x500b), None]);
     }
 }

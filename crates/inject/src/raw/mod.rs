@@ -107,6 +107,7 @@ pub fn ring_made() {
 
 fn cover(known: &mut Known) {
     let first_new = object::look(known);
+    patch::forget_unmapped(&known.objects);
     if backend::serves_instructions() {
         // Everything mapped has been looked at, and dlopen(3) brings us here again.
         process::set_closes_are_seen(!known.may_close);

@@ -20,6 +20,15 @@ pub struct Object {
     pub enters: bool,
     /// Whether one may change the identity of its thread.
     pub may_change_identity: bool,
+    /// A hash of the name of what was loaded there.
+    pub name: u64,
+}
+
+impl Object {
+    /// Tells it from another object, or the same at another place.
+    pub fn identity(&self) -> u64 {
+        self.name ^ self.code.start as u64
+    }
 }
 
 /// What was looked at before: a segment is scanned once, as long as it stays mapped.
@@ -143,13 +152,8 @@ fn look_through(known: &mut Known, segment: &Listed) -> Result<Option<Object>, E
     }
     let enters = sites.iter().any(|site| scan::follows_load_of_enter(code, *site));
     let sites = sites.into_iter().map(|offset| range.start + offset).collect();
-    Ok(Some(Object {
-        code: range.clone(),
-        sites,
-        is_plain: segment.flags & libc::PF_W == 0,
-        enters,
-        may_change_identity,
-    }))
+    let (is_plain, name) = (segment.flags & libc::PF_W == 0, segment.seen.name);
+    Ok(Some(Object { code: range.clone(), sites, is_plain, enters, may_change_identity, name }))
 }
 
 /// Keeps an object from being unmapped.

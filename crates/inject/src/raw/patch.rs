@@ -16,8 +16,8 @@
 //!
 //! What can go wrong on the short way is left to the long one: without a [`stack::Hint`] that holds (a thread's first
 //! call, the first after a fork, a handler's call in the middle of another), `patched` goes to the `syscall`, which
-//! traps. A forked child has the patched page and the islands as its parent has them. An island stays mapped when
-//! dlclose(3) unmaps the object it belongs to. Shadow stacks see nothing of a jump, and indirect branch tracking asks
+//! traps. A forked child has the patched page and the islands as its parent has them. An island of an object that
+//! dlclose(3) has unmapped stays until the next object is looked through. Shadow stacks see nothing of a jump, and indirect branch tracking asks
 //! for an endbr behind indirect jumps only: the island's is a landing pad, those back to the program are `notrack`.
 //!
 //! [`COUNTERS`] is written by handlers of any thread. [`apply`] runs under the lock of [`super::KNOWN`] with all
@@ -70,16 +70,30 @@ pub fn is_due(number: i32, behind: usize) -> bool {
 }
 
 fn counter(behind: usize) -> Option<&'static Counter> {
-    COUNTERS.iter().find(|counter| {
-        let seen = counter.behind.load(Ordering::Relaxed);
-        let mine = |seen| seen == 0 || seen == behind;
-        seen == behind
-            || (seen == 0
-                && counter
-                    .behind
-                    .compare_exchange(0, behind, Ordering::Relaxed, Ordering::Relaxed)
-                    .map_or_else(mine, mine))
+    let own = COUNTERS.iter().find(|counter| counter.behind.load(Ordering::Relaxed) == behind);
+    own.or_else(|| {
+        COUNTERS.iter().find(|counter| {
+            let mine = |seen| seen == 0 || seen == behind;
+            counter.behind.compare_exchange(0, behind, Ordering::Relaxed, Ordering::Relaxed).map_or_else(mine, mine)
+        })
     })
+}
+
+/// Gives up what belongs to objects that are not mapped any more: their counters and islands are there for others. Under the
+/// lock of [`super::KNOWN`], after a look.
+pub fn forget_unmapped(objects: &[Object]) {
+    Island::remove_unmapped(|identity| objects.iter().any(|object| object.identity() == identity));
+    for counter in &COUNTERS {
+        let behind = counter.behind.load(Ordering::Relaxed);
+        let of_site = |object: &Object| object.code.contains(&(behind - scan::SYSCALL.len()));
+        if behind != 0 && !objects.iter().any(of_site) {
+            counter.traps.store(0, Ordering::Relaxed);
+            counter.behind.store(0, Ordering::Relaxed);
+        } else if Island::has_site_before(behind) {
+            // The object may have been mapped anew at its place: where the jump is there still, hardly anything traps.
+            counter.traps.store(0, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Patches the instruction before `behind`, at which this thread has trapped with a call of `number`. Where that is not
@@ -133,7 +147,10 @@ fn patch(object: &Object, site: usize, number: u32, faults_are_told: bool) -> Re
     let mut refusal = "";
     for jump in jumps {
         let moved = &code[jump.from - base..site - base];
-        match Island::build(&jump, number, site, moved) {
+        if let Some(island) = Island::built_before(&jump, number, site, moved) {
+            return store(&jump, island);
+        }
+        match Island::build(object.identity(), &jump, number, site, moved) {
             Ok(island) => return store(&jump, island).inspect_err(|_| Island::remove(island)),
             Err(reason) => refusal = reason,
         }

@@ -36,6 +36,25 @@ int plugin_polls(void)
 }
 
 
+/* An io_uring_enter that can be patched. */
+extern long plugin_enter(long fd, long submit, long wait, long flags, long set, long size);
+extern const unsigned char plugin_enter_call[];
+__asm__(".text\n.globl plugin_enter\n.hidden plugin_enter, plugin_enter_call\n"
+	".p2align 6\nplugin_enter: mov %rcx, %r10\n.p2align 3\nmov $426, %eax\nplugin_enter_call: syscall\nret\n");
+
+/* Whether that call, made often, is patched. */
+int plugin_is_patched(void)
+{
+	struct ring ring;
+
+	if (ring_open(&ring, 4) != 0)
+		return -1;
+	for (int i = 0; i < 100; i++)
+		CHECK(plugin_enter(ring.fd, 0, 0, 0, 0, 0) == 0);
+	ring_close(&ring);
+	return is_patched(plugin_enter_call);
+}
+
 /* Whether a ring works: it is entered, a poll(2) by instruction sees it, and it is closed by instruction. */
 int plugin_runs(void)
 {

@@ -1,4 +1,5 @@
-/* A program that loads and unloads plugins all the time: each round they are elsewhere, and their rings work. */
+/* A program that loads and unloads plugins all the time: each round they are elsewhere, and their rings work,
+ * and calls that are made often are patched. */
 #include "raw.h"
 #include <dlfcn.h>
 #include <sys/wait.h>
@@ -34,6 +35,14 @@ static void move_on(int round)
 	CHECK(*mine != MAP_FAILED);
 }
 
+/* Whether calls are replaced by jumps that were made often enough. */
+static int patches(void)
+{
+	const char *patch = getenv("ANYRING_PATCH");
+
+	return atoi(getenv("EXPECT_TRAP")) && !(patch && !strcmp(patch, "0"));
+}
+
 static void one_round(int round)
 {
 	void *plugins[PLUGINS];
@@ -48,6 +57,8 @@ static void one_round(int round)
 		CHECK(plugins[which]);
 		runs = (int (*)(void))dlsym(plugins[which], "plugin_runs");
 		CHECK(runs && runs() == 1);
+		runs = (int (*)(void))dlsym(plugins[which], "plugin_is_patched");
+		CHECK(runs && (round % 100 || runs() == patches()));
 	}
 	for (int i = 0; i < PLUGINS; i++)
 		CHECK(dlclose(plugins[(round * 7 + i) % PLUGINS]) == 0);
