@@ -4,7 +4,7 @@
 use super::Request;
 
 /// Names a request; a stale one names nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id {
     index: u32,
     generation: u32,

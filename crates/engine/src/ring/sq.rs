@@ -40,6 +40,26 @@ impl RingGuard {
         self.entries.begin_turns();
         self.counted_before = Some(self.completions);
         let submitted = self.consume(to_submit);
+        if self.calls_at_once {
+            return self.submit_behind_calls(to_submit, submitted);
+        }
+        self.end_together();
+        submitted
+    }
+
+    /// Goes on with a submission that stops for calls.
+    #[cold]
+    fn submit_behind_calls(&mut self, to_submit: u32, mut submitted: Result<u32, Errno>) -> Result<u32, Errno> {
+        while let Ok(count) = submitted {
+            if !self.stops_for_calls() {
+                break;
+            }
+            self.make_calls();
+            if self.closed || self.is_broken() {
+                break;
+            }
+            submitted = self.consume(to_submit - count).map(|more| count + more).or(Ok(count));
+        }
         self.end_together();
         submitted
     }
@@ -88,6 +108,7 @@ impl RingGuard {
         let mut submitted = 0;
         while submitted < to_submit.min(available) {
             point(Point::Intake);
+            self.heed_notes();
             let position = head;
             head = head.wrapping_add(1);
             // Before the SQE is taken in: a signal handler's submission follows this one, it does not repeat it.
@@ -106,7 +127,7 @@ impl RingGuard {
                 self.catch_up();
             }
             let accepted = self.accept(sqe);
-            if !accepted && !self.ring().has(IORING_SETUP_SUBMIT_ALL) {
+            if !accepted && self.stops_here() {
                 break;
             }
         }
@@ -123,6 +144,7 @@ impl RingGuard {
         let mut submitted = 0;
         while submitted < to_submit.min(view.layout().sq_entries) {
             point(Point::Intake);
+            self.heed_notes();
             let Some((index, sqe)) = self.take_sqe()? else { break };
             if index >= view.layout().sq_entries {
                 let dropped = view.load(word::SQ_DROPPED)?;
@@ -134,7 +156,7 @@ impl RingGuard {
                 self.catch_up();
             }
             let accepted = self.accept(&sqe);
-            if !accepted && !self.ring().has(IORING_SETUP_SUBMIT_ALL) {
+            if !accepted && self.stops_here() {
                 break;
             }
         }
@@ -170,7 +192,14 @@ impl RingGuard {
         }
     }
 
-    /// Takes one SQE in. False when it was refused: its CQE says why, and the kernel stops consuming there.
+    /// Whether an SQE that was refused, or leads to a call, is the last for now.
+    #[cold]
+    fn stops_here(&self) -> bool {
+        self.stops_for_calls() || !self.ring().has(IORING_SETUP_SUBMIT_ALL)
+    }
+
+    /// Takes one SQE in. False when it was refused (its CQE says why, and the kernel stops consuming there), or when it leads to
+    /// a call that comes before the next one.
     #[inline]
     fn accept(&mut self, sqe: &Sqe) -> bool {
         let on_its_way = Unanswered::new(self.ring(), sqe.user_data, None);
@@ -196,7 +225,7 @@ impl RingGuard {
         let alone = sqe.flags & NOT_ALONE == 0 && self.chain.is_none() && self.drain.is_idle();
         if !alone || row.own_place || sqe.personality != 0 {
             self.accept_in_order(op, opcode, row, sqe, on_its_way);
-            return true;
+            return !self.stops_for_calls();
         }
         self.record(|it| it.submit_alone(sqe, &target));
         match self.attempt(op, &target, true) {
@@ -217,6 +246,7 @@ impl RingGuard {
                 if self.entries.has_gathered() && (self.entries.has_gathered_most() || !self.is_poll_next()) {
                     self.look_at_gathered();
                 }
+                return !self.stops_for_calls();
             }
         }
         true
