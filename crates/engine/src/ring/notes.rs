@@ -150,10 +150,16 @@ impl Ring {
 }
 
 impl RingGuard {
+    /// Whether notes were left.
+    #[inline]
+    pub fn has_notes(&self) -> bool {
+        self.ring.notes.any()
+    }
+
     /// Acts on the notes that were left.
     #[inline]
     pub fn heed_notes(&mut self) {
-        if self.ring.notes.any() {
+        if self.has_notes() {
             self.act_on_notes();
         }
     }

@@ -58,7 +58,8 @@ impl RingGuard {
             if self.closed || self.is_broken() {
                 break;
             }
-            submitted = self.consume(to_submit - count).map(|more| count + more).or(Ok(count));
+            // As if others submitted, too: other threads may have, meanwhile.
+            submitted = self.submit_among_others(to_submit - count).map(|more| count + more).or(Ok(count));
         }
         self.end_together();
         submitted
@@ -108,7 +109,6 @@ impl RingGuard {
         let mut submitted = 0;
         while submitted < to_submit.min(available) {
             point(Point::Intake);
-            self.heed_notes();
             let position = head;
             head = head.wrapping_add(1);
             // Before the SQE is taken in: a signal handler's submission follows this one, it does not repeat it.
@@ -144,7 +144,6 @@ impl RingGuard {
         let mut submitted = 0;
         while submitted < to_submit.min(view.layout().sq_entries) {
             point(Point::Intake);
-            self.heed_notes();
             let Some((index, sqe)) = self.take_sqe()? else { break };
             if index >= view.layout().sq_entries {
                 let dropped = view.load(word::SQ_DROPPED)?;
