@@ -258,7 +258,7 @@ fn follow_move(named: Named, id: u32, address: u64) -> Result<(), Errno> {
 /// that interrupted another call on it in its own thread.
 fn lock(ring: &'static Ring, address: u64, reentry: Errno) -> Result<RingGuard, Errno> {
     let mut guard = ring.lock().map_err(|failure| match failure {
-        LockFailure::Reentry => reentry,
+        LockFailure::Reentry | LockFailure::Busy => reentry,
         LockFailure::Ended | LockFailure::Crowded => Errno::INVAL,
     })?;
     if guard.aio.as_ref().is_none_or(|context| context.address() != address || context.dead) {

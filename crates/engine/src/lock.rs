@@ -64,6 +64,17 @@ impl<T> Lock<T> {
         Some(Held { lock: self })
     }
 
+    /// The lock if whoever has it lets go within moments: never sleeps.
+    pub fn lock_soon(&self) -> Option<Held<'_, T>> {
+        for _ in 0..SPINS {
+            if let Some(held) = self.try_lock() {
+                return Some(held);
+            }
+            core::hint::spin_loop();
+        }
+        None
+    }
+
     /// For a thread that has just let go of the lock: takes it again if there is something `left` to do that arrived
     /// meanwhile, and nobody else has it, who will look then. Partner: the fence of whoever left it before a `try_lock`.
     #[inline]

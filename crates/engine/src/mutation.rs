@@ -85,6 +85,10 @@ mutations! {
             "A CQE wakes nobody who sleeps in an epoll wait of another process.";
         TheDeadAreNotBuried "the-dead-are-not-buried" Engine "requests_of_a_killed_owner_end",
             "Requests of a process that died stay in flight.";
+        WaitsForBusyRings "waits-for-busy-rings" Engine "a_close_waits_for_no_ring",
+            "Who closes a descriptor, or serves several rings, waits for the holder of each.";
+        CallsUnderTheLock "calls-under-the-lock" Engine "a_call_that_sleeps_keeps_nobody_from_its_ring",
+            "The submitting thread holds its ring during a call on a name.";
         BrokenRingKeepsRequests "broken-ring-keeps-requests" Panic "arm",
             "Decision 14: what is in flight on a broken ring stays so.";
         OthersAreNotToldOfPanics "others-are-not-told-of-panics" Panic "post",

@@ -59,6 +59,8 @@ pub enum Verdict {
     NeedsWorkerWhenReady(Direction),
     /// Only a thread that may sleep can do this.
     NeedsWorker,
+    /// The submitting thread can do this, once it has let go of the ring; another is a worker.
+    NeedsCaller,
     /// The kernel's AIO is to make the transfer.
     NeedsDevice,
     /// Finished, with flags for the CQE (a buffer that was chosen). `failed` breaks links. `IORING_CQE_F_32` says that the

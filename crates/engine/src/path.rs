@@ -1,6 +1,7 @@
 //! The paths a request can take, and the one place that picks among them.
 
 pub mod asleep;
+pub mod calls;
 pub mod child;
 pub mod crew;
 pub mod driver;

@@ -10,7 +10,8 @@ use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
 use crate::os::{check, syscall, ForkPage, Look, Os, Sys};
 use crate::ring::broken::contain_any;
-use crate::ring::{Ring, State};
+use crate::ring::notes::{Closing, Note};
+use crate::ring::{LockFailure, Ring, State};
 use crate::{aio, path, thread, Errno};
 use anyring_abi::{IORING_OFF_MMAP_MASK, IORING_OFF_PBUF_RING, IORING_OFF_PBUF_SHIFT};
 use core::cell::Cell;
@@ -95,8 +96,8 @@ pub fn is_ring(fd: i32) -> bool {
 pub fn verified_ring(fd: i32) -> Option<&'static Ring> {
     notice_fork();
     let ring = ring(fd)?;
-    let guard = ring.lock().ok()?;
-    (cookie_of(fd) == Some(guard.cookie)).then_some(ring)
+    // Not from the state, whose lock somebody may keep. Relaxed: 0 at the latest when the ring has ended.
+    (cookie_of(fd) == Some(ring.cookie.load(Ordering::Relaxed))).then_some(ring)
 }
 
 /// A ring without state, from the pool or new.
@@ -300,23 +301,11 @@ pub fn ring_mapping(fd: i32, offset: u64) -> Option<(i32, u64)> {
     Some((guard.memory.memfd?, guard.memory.offset + offset))
 }
 
-/// Tells every ring but `except`, which the caller holds and which knows, that the program closes `fd`. False if one is
-/// busy: two rings are never locked in turn, so the caller lets go of its own first.
-#[must_use]
-pub fn closing_elsewhere(fd: i32, except: &Ring) -> bool {
-    let concerns = |ring: &&'static Ring| {
-        !core::ptr::eq(*ring, except) && ring.is_of_my_table() && !ring.is_unused_inheritance()
-    };
-    let others = rings().into_iter().filter(concerns);
-    others.map(Ring::try_lock).all(|guard| guard.map(|mut guard| guard.detach_number(fd)).is_some())
-}
-
 /// Tells every ring that the program closes `fd`, which is no ring's number.
 fn closing_file(fd: i32) {
+    let mut closing = Closing::new(fd);
     for ring in rings().into_iter().filter(|ring| ring.is_of_my_table() && !ring.is_unused_inheritance()) {
-        if let Ok(mut guard) = ring.lock() {
-            guard.detach_number(fd);
-        }
+        ring.close_number(&mut closing);
     }
     if let Some(word) = USED.get(fd as usize / 64).filter(|_| !tables::differ()) {
         word.fetch_and(!(1 << (fd % 64)), Ordering::Relaxed);
@@ -334,14 +323,19 @@ fn closing_ring(fd: i32, ring: &'static Ring) {
         }
         return;
     }
-    let Ok(mut guard) = ring.lock() else { return };
+    let guard = match ring.lock_soon() {
+        Ok(guard) => Some(guard),
+        Err(LockFailure::Busy) => None,
+        Err(_) => return,
+    };
     point(Point::CloseRing);
     TABLE[fd as usize].store(core::ptr::null_mut(), Ordering::Release);
     // If the number was closed unseen, it names another file by now: then it is only forgotten.
-    if cookie_of(fd) == Some(guard.cookie) {
+    if cookie_of(fd) == Some(ring.cookie.load(Ordering::Relaxed)) {
         // Replaces the program's copy by one of our end, which the program is about to close: so it can be seen now
         // whether another copy is left.
-        let args = [guard.engine_end as usize, fd as usize, libc::O_CLOEXEC as usize, 0, 0, 0];
+        let args =
+            [ring.engine_end.load(Ordering::Relaxed) as usize, fd as usize, libc::O_CLOEXEC as usize, 0, 0, 0];
         syscall(libc::SYS_dup3, args);
     }
     // Another number of the ring, if one is known, is the one to receive from.
@@ -349,20 +343,21 @@ fn closing_ring(fd: i32, ring: &'static Ring) {
     let known = |slot: &usize| core::ptr::eq(TABLE[*slot].load(Ordering::Relaxed), ring);
     let other = others.then(|| (0..TABLE_SIZE).find(known)).flatten().map_or(-1, |slot| slot as i32);
     let _ = ring.fd.compare_exchange(fd, other, Ordering::Relaxed, Ordering::Relaxed);
-    if last_copy_gone(guard.engine_end) || (!others && guard.is_left_by_child()) {
-        guard.note_closed();
-        drop(guard);
-        end_if_unused(ring);
-    } else {
-        guard.orphan = true;
-        guard.call_helper_now();
+    match guard {
+        Some(mut guard) => guard.lose_number(others),
+        None => ring.leave_note(Note::LostNumber(others)),
     }
 }
 
 /// Releases everything of a closed ring, unless a thread sleeps on it or a worker has one of its requests: whoever is
 /// last does it then.
 pub fn end_if_unused(ring: &'static Ring) {
-    let Ok(mut guard) = ring.lock() else { return };
+    let mut guard = match ring.lock_soon() {
+        Ok(guard) => guard,
+        // Whoever holds it comes back to this.
+        Err(LockFailure::Busy) => return ring.leave_note(Note::End),
+        Err(_) => return,
+    };
     // Acquire: partner of the Release in `asleep::Sleep::end`.
     if !guard.closed || ring.sleepers.load(Ordering::Acquire) != 0 {
         return;
@@ -505,9 +500,11 @@ fn forget_ring(ring: &'static Ring) {
 pub fn keep_from_children(address: usize) {
     notice_fork();
     let Some(inode) = inode_mapped_at(address) else { return };
-    for ring in rings().into_iter().filter(|ring| !ring.is_unused_inheritance()) {
-        let Ok(guard) = ring.lock() else { continue };
-        if guard.memory.memfd.and_then(inode_of) == Some(inode) {
+    // Only the ring that is meant is locked: a call on it waits for its holder, as every other. Relaxed: the program knows the
+    // memory of a ring that is complete.
+    let is_meant = |ring: &&'static Ring| inode_of(ring.memfd.load(Ordering::Relaxed)) == Some(inode);
+    for ring in rings().into_iter().filter(is_meant).filter(|ring| !ring.is_unused_inheritance()) {
+        if let Ok(guard) = ring.lock() {
             let _ = guard.keep_from_children();
         }
     }
@@ -526,6 +523,9 @@ fn inode_mapped_at(address: usize) -> Option<u64> {
 }
 
 fn inode_of(fd: i32) -> Option<u64> {
+    if fd < 0 {
+        return None;
+    }
     // SAFETY: the number is only borrowed for the call, which answers EBADF if it is not open.
     rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }).ok().map(|stat| stat.st_ino)
 }

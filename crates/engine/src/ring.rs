@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`State`]: requests, poll set, timers, registered things | `state`, the lock that the kernel calls uring_lock |
 //! | CQ tail, backlog, waiters' words | the post lock in [`control`], shared between processes |
-//! | `arrived`: what workers bring back; `messages` | each its own lock; drained by whoever holds `state` |
+//! | `arrived`: what workers bring back; `messages`; `notes` | each its own lock; drained by whoever holds `state` |
 //! | `driver`, `sleeping` | atomics, see `path::driver` |
 //!
 //! `broken` says what a panic has done to the ring, see there.
@@ -22,6 +22,7 @@ pub mod level;
 mod life;
 pub mod member;
 pub mod memory;
+pub mod notes;
 mod resize;
 pub mod setup;
 mod spill;
@@ -34,6 +35,7 @@ pub mod waiters;
 use crate::alloc;
 use crate::forced::{point, Point};
 use crate::lock::{Held, Lock};
+use crate::path::calls::Call;
 use crate::path::crew::Submission;
 use crate::path::driver::Driver;
 use crate::path::iopoll::IoPoll;
@@ -55,7 +57,7 @@ use crate::resource::napi::Napi;
 use crate::resource::personality::Personalities;
 use crate::resource::restrictions::Restrictions;
 use crate::resource::wait_region::Region;
-use crate::sync::fence_after_swap;
+use crate::sync::{fence_after_swap, thread_pointer};
 use crate::thread::handlers::HandlersWait;
 use crate::Errno;
 use anyring_abi::Cqe;
@@ -63,9 +65,10 @@ use arrivals::Arrivals;
 use broken::{Health, LeftOver, Strike};
 use control::Control;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use cq::Batch;
 use memory::Memory;
+use notes::{Due, Note};
 use spill::Spill;
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -88,6 +91,15 @@ pub struct Ring {
     pub messages: Arrivals<Cqe>,
     /// Tags of resources that nobody uses any more, to be posted by whoever holds `state` next.
     retired: Arrivals<u64>,
+    /// What others want of the ring who do not wait for its holder.
+    notes: Arrivals<Note>,
+    /// The last holder's thread pointer and thread id. Both change under `state`.
+    holder: AtomicUsize,
+    holder_id: AtomicU32,
+    /// The engine's end of the descriptor, as in the state.
+    pub engine_end: AtomicI32,
+    /// Its memory's memfd, as in the state; -1 for none.
+    pub memfd: AtomicI32,
     /// Who polls and fires timers, and how whoever waits sleeps.
     pub driver: Driver,
     /// Something that `settle` has to look at: results that the owner of a deferred ring has not been told of, or a panic
@@ -115,8 +127,10 @@ pub struct Ring {
     unanswered: Lock<Vec<LeftOver>>,
     /// Whether a panic struck the ring, and its requests have been ended: [`broken`].
     health: Health,
-    /// Threads asleep on something of this ring, outside the lock. Goes up under the lock.
+    /// Threads asleep on something of this ring, or in a call for it, outside the lock. Goes up under the lock.
     pub sleepers: AtomicU32,
+    /// Those in a call: nobody of them takes over anything.
+    pub callers: AtomicU32,
 }
 
 /// What the ring's lock guards.
@@ -159,6 +173,14 @@ pub struct State {
     pub found_polls: Vec<Id>,
     /// The chain under construction.
     pub chain: Option<Chain>,
+    /// The present holder is in a submission of its own: it makes calls itself.
+    pub makes_calls: bool,
+    /// Calls that the present holder of the lock makes when it lets go, see `path::calls`.
+    pub calls: Vec<Call>,
+    /// One of them comes before the next SQE.
+    pub calls_at_once: bool,
+    /// What is to be done once the ring is let go of.
+    pub due: Due,
     /// What the present holder of the lock submitted that depends on who it is.
     pub submission: Option<Box<Submission>>,
     /// Requests held back by IOSQE_IO_DRAIN.
@@ -269,6 +291,8 @@ pub struct RingGuard {
 pub enum LockFailure {
     /// The calling thread holds it already: a signal handler interrupted the engine.
     Reentry,
+    /// Somebody keeps it, and the caller does not wait.
+    Busy,
     /// The ring has ended.
     Ended,
     /// The process inherited the ring, and as many others use it as can.
@@ -279,7 +303,7 @@ pub enum LockFailure {
 impl From<LockFailure> for Errno {
     fn from(failure: LockFailure) -> Errno {
         match failure {
-            LockFailure::Reentry => Errno::INTR,
+            LockFailure::Reentry | LockFailure::Busy => Errno::INTR,
             LockFailure::Ended => Errno::BADF,
             LockFailure::Crowded => Errno::NOMEM,
         }
@@ -301,6 +325,11 @@ impl Ring {
             arrived: Arrivals::new(),
             messages: Arrivals::new(),
             retired: Arrivals::new(),
+            notes: Arrivals::new(),
+            holder: AtomicUsize::new(0),
+            holder_id: AtomicU32::new(0),
+            engine_end: AtomicI32::new(-1),
+            memfd: AtomicI32::new(-1),
             driver: Driver::new(),
             untold: AtomicBool::new(false),
             dropped: AtomicBool::new(false),
@@ -315,6 +344,7 @@ impl Ring {
             unanswered: Lock::new(Vec::new()),
             health: Health::new(),
             sleepers: AtomicU32::new(0),
+            callers: AtomicU32::new(0),
         }
     }
 
@@ -325,10 +355,17 @@ impl Ring {
     }
 
     /// Waits for the ring's state.
-    #[inline]
+    #[inline(always)] // it is in every call's way
     pub fn lock(&'static self) -> Result<RingGuard, LockFailure> {
-        let mut held = self.state.lock().ok_or(LockFailure::Reentry)?;
+        self.guard(self.state.lock().ok_or(LockFailure::Reentry)?)
+    }
+
+    #[inline(always)]
+    fn guard(&'static self, mut held: Held<'static, Option<Box<State>>>) -> Result<RingGuard, LockFailure> {
         let state = held.as_deref_mut().map(NonNull::from).ok_or(LockFailure::Ended)?;
+        if self.holder.load(Ordering::Relaxed) != thread_pointer() {
+            self.note_holder();
+        }
         let guard = RingGuard { ring: self, state, held: Some(held) };
         if !self.health.is_whole() {
             return guard.in_order();
@@ -339,13 +376,7 @@ impl Ring {
     /// The ring's state if nobody has it now.
     #[inline]
     pub fn try_lock(&'static self) -> Option<RingGuard> {
-        let mut held = self.state.try_lock()?;
-        let state = held.as_deref_mut().map(NonNull::from)?;
-        let guard = RingGuard { ring: self, state, held: Some(held) };
-        if !self.health.is_whole() {
-            return guard.in_order().ok();
-        }
-        Some(guard)
+        self.guard(self.state.try_lock()?).ok()
     }
 
     /// Whether somebody may sleep until the ring's lock, which is held, is free.
@@ -439,7 +470,7 @@ impl Ring {
     }
 
     /// Whether the calling thread may complete what workers brought back.
-    fn completes_here(&self) -> bool {
+    pub fn completes_here(&self) -> bool {
         let polled_by = self.polled_by.load(Ordering::Relaxed);
         let polled_elsewhere = polled_by != 0 && polled_by != crate::process::thread_id();
         // The thread that polls an inherited ring is the parent's: it sees nothing of what arrives in the child.
@@ -468,7 +499,7 @@ impl State {
     }
 
     /// CQEs the program has not consumed.
-    #[inline]
+    #[inline(always)] // for an enter that only looks
     pub fn cq_ready(&self, tail: u32) -> Result<u32, Errno> {
         Ok(tail.wrapping_sub(self.memory.view.load(layout::word::CQ_HEAD)?))
     }
@@ -550,7 +581,8 @@ impl RingGuard {
     #[cold]
     fn attend(&mut self) {
         self.put_in_order();
-        if !self.is_broken() && !self.abandoned {
+        self.heed_notes();
+        if !self.is_broken() && !self.abandoned && self.ring.has_arrived() {
             self.announce_work();
         }
     }
@@ -610,23 +642,7 @@ impl Drop for RingGuard {
         let _wait = HandlersWait::begin();
         // For a panic in what follows, which does not come through here again.
         let struck = Strike(self.ring);
-        while self.held.is_some() {
-            self.settle();
-            let due = self.take_due_wake();
-            self.held = None;
-            if let Some(due) = due {
-                due.wake();
-            }
-            let Some(mut held) = self.ring.state.lock_again_if(|| self.ring.has_left_overs()) else { break };
-            let Some(state) = held.as_deref_mut().map(NonNull::from) else { break };
-            self.state = state;
-            self.held = Some(held);
-            self.put_in_order();
-            let owed = self.ring.owed.swap(0, Ordering::Relaxed);
-            if owed != 0 {
-                self.submit_owed(owed);
-            }
-        }
+        self.let_go();
         struck.averted();
     }
 }

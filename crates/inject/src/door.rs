@@ -161,8 +161,10 @@ pub fn table_unshared() {
 /// The program watches ring `fd` for readability (epoll_ctl, poll, select, F_SETFL with O_ASYNC): from now on a CQE
 /// makes the descriptor readable. `edge_triggered` when the watcher wants an edge for each batch (EPOLLET).
 pub fn watch(fd: i32, edge_triggered: bool) {
-    if let Some(mut guard) = process::verified_ring(fd).and_then(|ring| ring.lock().ok()) {
-        guard.watch(edge_triggered);
+    let Some(ring) = process::verified_ring(fd) else { return };
+    match ring.lock_soon() {
+        Ok(mut guard) => guard.watch(edge_triggered),
+        Err(_) => ring.watch_from_elsewhere(edge_triggered),
     }
 }
 
@@ -187,7 +189,8 @@ pub fn duplicated(fd: i32) {
 /// Makes the descriptor's readability agree with the CQ: call before the program waits on ring `fd` with a
 /// level-triggered primitive.
 pub fn settle(fd: i32) {
-    if let Some(mut guard) = process::verified_ring(fd).and_then(|ring| ring.lock().ok()) {
+    // A ring that somebody keeps is left as it is: natively nobody waits here for one either.
+    if let Some(mut guard) = process::verified_ring(fd).and_then(|ring| ring.lock_soon().ok()) {
         guard.settle_readability();
     }
 }

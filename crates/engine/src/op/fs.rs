@@ -1,7 +1,7 @@
 //! OPENAT, OPENAT2, CLOSE, STATX, RENAMEAT, UNLINKAT, MKDIRAT, SYMLINKAT, LINKAT.
 //!
-//! The calls are made in the thread that submits, with its credentials and working directory; the kernel sends most of
-//! them to a worker that has the same, and so do we while they take long (`path::stalls`). Paths are copied when the SQE
+//! The calls are made in the thread that submits (`path::calls`), with its credentials and working directory; the kernel sends
+//! most of them to a worker that has the same, and so do we while they take long (`path::stalls`). Paths are copied when the SQE
 //! is read, as the kernel does, so the program may reuse that memory.
 //!
 //! Opening is the one call that may wait for somebody else (the other end of a FIFO, a lease, a modem line). The kernel
@@ -129,7 +129,6 @@ impl Fs {
         let (number, args) = match self {
             Fs::Open(open) => return open.issue(context),
             // Closing concerns the ring's registered files and remembered readiness: `path::route` makes it.
-            // Reached on a worker only: the route could not tell every ring of the close without waiting.
             Fs::Close { fd, .. } => {
                 crate::process::closing(*fd);
                 return Fs::close_now(*fd);

@@ -30,6 +30,8 @@ pub(super) enum Kind {
     Epoll,
     /// Not asleep: nobody has to wake it.
     Spin,
+    /// In a call for one of the ring's requests (`path::calls`): nobody can wake it.
+    Call,
 }
 
 /// How many sleeps of one thread its books hold: a signal handler may wait while its thread sleeps, and be interrupted in
@@ -88,8 +90,10 @@ impl Sleep {
         if self.driving {
             self.ring.driver.sleeping.store(AWAKE, Ordering::Relaxed);
         }
-        if self.kind != Kind::Spin {
-            self.control.leave(self.kind == Kind::Futex);
+        match self.kind {
+            Kind::Futex | Kind::Epoll => self.control.leave(self.kind == Kind::Futex),
+            Kind::Spin => {}
+            Kind::Call => drop(self.ring.callers.fetch_sub(1, Ordering::Relaxed)),
         }
         // Release: whoever ended by a jump, without the lock, touches nothing of the ring after this. Partner: the load in
         // `end_if_unused`.

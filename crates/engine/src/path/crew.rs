@@ -325,6 +325,16 @@ pub struct Submission {
     waiting: Vec<Id>,
 }
 
+impl Submission {
+    /// Keeps the requests of which `keeps` is true; answers the others.
+    pub fn split(&mut self, keeps: impl Fn(Id) -> bool) -> Option<Submission> {
+        let (kept, others) = core::mem::take(&mut self.waiting).into_iter().partition(|id| keeps(*id));
+        self.waiting = kept;
+        let others: Vec<Id> = others;
+        (!others.is_empty()).then(|| Submission { crew: self.crew.clone(), waiting: others })
+    }
+}
+
 impl RingGuard {
     /// Notes a request that may be issued by another thread, if that would make a difference.
     pub fn note_submitter(&mut self, id: Id) {

@@ -18,7 +18,8 @@ use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::path::kernel_aio;
 use crate::process::tables;
 use crate::ring::broken::{contain, contain_any};
-use crate::ring::{Ring, RingGuard};
+use crate::ring::notes::Note;
+use crate::ring::{LockFailure, Ring, RingGuard};
 use crate::{descriptors, process, thread, Errno};
 use anyring_abi::{IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG};
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -72,7 +73,9 @@ impl RingGuard {
         if let Ok(head) = self.consumed() {
             handover.note_head(head);
         }
-        answer(ring, handover.leave(self.ring().sleepers.load(Ordering::Relaxed)));
+        // Who is in a call takes over nothing.
+        let in_calls = ring.callers.load(Ordering::Relaxed);
+        answer(ring, handover.leave(ring.sleepers.load(Ordering::Relaxed).saturating_sub(in_calls)));
     }
 
     /// Whether somebody may be told of completions by another file.
@@ -257,6 +260,10 @@ struct Ward {
     orphan: bool,
     /// A look at it has panicked.
     struck: bool,
+    /// Somebody keeps it and has a note to tell the helper.
+    busy: bool,
+    /// Its poll set, once that was in the helper's.
+    poll_set: i32,
 }
 
 impl Wards {
@@ -294,6 +301,7 @@ impl Wards {
         if data == WOKEN {
             let mut value = 0u64;
             syscall(libc::SYS_read, [wake as usize, &mut value as *mut u64 as usize, 8, 0, 0, 0]);
+            self.0.iter_mut().for_each(Ward::try_again);
         } else if let Some(ward) = self.0.iter_mut().find(|ward| ward.address() == data & !ENGINE_END) {
             ward.event = true;
         }
@@ -325,11 +333,10 @@ impl Wards {
     /// The thread ends before its time: whoever leaves something pending next starts a new one.
     fn give_up(&mut self) {
         loop {
-            for ward in self.0.drain(..) {
-                if let Ok(mut guard) = ward.ring.lock() {
-                    guard.detach();
-                    ward.ring.driver.handover.forget();
-                }
+            for mut ward in self.0.drain(..) {
+                let _held = ward.ring.lock_soon();
+                ward.detach_unlocked();
+                ward.ring.driver.handover.forget();
             }
             if self.leave() {
                 return;
@@ -343,7 +350,18 @@ impl Ward {
     fn new(ring: &'static Ring) -> Ward {
         let visits = ring.driver.handover.visits();
         let (period_ns, due_ns) = (PERIOD_NS, None);
-        Ward { ring, visits, period_ns, due_ns, event: false, idle: false, orphan: false, struck: false }
+        Ward {
+            ring,
+            visits,
+            period_ns,
+            due_ns,
+            event: false,
+            idle: false,
+            orphan: false,
+            struck: false,
+            busy: false,
+            poll_set: -1,
+        }
     }
 
     fn address(&self) -> u64 {
@@ -370,6 +388,9 @@ impl Ward {
 
     /// Does what is to be done now. False when the helper is done with the ring.
     fn tick(&mut self, now_ns: u64) -> bool {
+        if self.busy {
+            return true;
+        }
         let handover = &self.ring.driver.handover;
         let due = core::mem::take(&mut self.event) || self.due_ns.is_some_and(|due_ns| due_ns <= now_ns);
         match handover.duty() {
@@ -401,7 +422,11 @@ impl Ward {
 
     /// Looks at the ring, under its lock. False when the helper is done with it.
     fn look(&mut self, duty: Duty, now_ns: u64) -> bool {
-        let Ok(mut guard) = self.ring.lock() else { return false };
+        let mut guard = match self.ring.lock_soon() {
+            Ok(guard) => guard,
+            Err(LockFailure::Busy) => return self.put_off(),
+            Err(_) => return false,
+        };
         point(Point::HelperRing);
         if guard.closed || (guard.orphan && self.last_copy_went(&mut guard)) {
             if guard.abandoned && self.waits_for_device(&mut guard) {
@@ -431,6 +456,36 @@ impl Ward {
             self.stand_in(&mut guard);
         }
         true
+    }
+
+    /// Somebody keeps the ring, perhaps asleep: the helper goes on with the others until it is told.
+    fn put_off(&mut self) -> bool {
+        self.busy = true;
+        (self.event, self.due_ns) = (true, None);
+        // What is ready there would keep the helper awake.
+        self.detach_unlocked();
+        self.ring.leave_note(Note::Helper);
+        true
+    }
+
+    /// Takes the ring's descriptors out of the helper's poll set. They are open as long as the helper knows the ring.
+    fn detach_unlocked(&mut self) {
+        let set = SET.load(Ordering::Relaxed);
+        if self.ring.driver.handover.set_attached(false) {
+            let _ = Sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, self.poll_set, 0, 0);
+        }
+        if core::mem::take(&mut self.orphan) {
+            let engine_end = self.ring.engine_end.load(Ordering::Relaxed);
+            let _ = Sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, engine_end, 0, 0);
+        }
+    }
+
+    /// The helper was told of something: perhaps that a ring is busy no more.
+    fn try_again(&mut self) {
+        if core::mem::take(&mut self.busy) {
+            self.event = true;
+            self.idle = false;
+        }
     }
 
     /// Nobody uses the ring any more, but the kernel's AIO still has transfers of it: its end waits for them.
@@ -496,6 +551,7 @@ impl Ward {
     /// Sleeps on the ring's poll set from now on.
     fn watch(&mut self, guard: &mut RingGuard) {
         guard.attach();
+        self.poll_set = guard.entries.epoll().unwrap_or(-1);
         let next_ns = guard.timers.next_ns().filter(|_| !mutated(Mutation::HelperSleepsBeyondTimers));
         self.due_ns = next_ns.map(|next_ns| now_ns().saturating_add(next_ns));
         self.ring.driver.handover.watch(self.due_ns.unwrap_or(u64::MAX));
@@ -528,7 +584,11 @@ impl Ward {
 
     /// Forgets a ring that needs no helper; false when it does after all.
     fn let_go(&mut self) -> bool {
-        let Ok(mut guard) = self.ring.lock() else { return true };
+        let mut guard = match self.ring.lock_soon() {
+            Ok(guard) => guard,
+            Err(LockFailure::Busy) => return false, // looked at again after another idle time
+            Err(_) => return true,
+        };
         let handover = &self.ring.driver.handover;
         let unused = handover.is_resting() || (handover.is_watching() && !guard.has_pending());
         if guard.closed || guard.orphan || !unused {

@@ -40,6 +40,7 @@ impl RingGuard {
 
     /// Issues a request: its turn has come.
     pub fn issue(&mut self, id: Id) {
+        self.heed_notes();
         let Some(request) = self.slab.get_mut(id) else { return };
         if let State::Cancelled { result, failed, .. } = request.state {
             return self.finish(id, result, failed);
@@ -209,7 +210,8 @@ impl RingGuard {
             Op::TimeoutRemove(remove) => self.remove_timeout(remove),
             Op::Cancel(cancel) => self.cancel_requests(cancel),
             Op::Fs(fs::Fs::Close { fd, slot }) => self.close_file(*fd, *slot),
-            Op::Fs(names) if names.is_forced_to_worker() => self.call_on_names(op, fd),
+            Op::Fs(names) => self.caller_of(names),
+            Op::Xattr(_) => Verdict::NeedsCaller,
             Op::MsgRing(message) => self.send_message(message, fd),
             Op::FilesUpdate(update) => Verdict::of(self.issue_files_update(*update)),
             Op::EpollCtl(change) => {
@@ -297,11 +299,7 @@ impl RingGuard {
         if process::is_ring(fd) || descriptors::is_own(fd) {
             return Verdict::error(Errno::BADF);
         }
-        self.detach_number(fd);
-        if !process::closing_elsewhere(fd, self.ring()) {
-            return Verdict::NeedsWorker;
-        }
-        fs::Fs::close_now(fd)
+        Verdict::NeedsCaller // it may have to write back, or to linger
     }
 
     /// Follows a verdict on a request that has a place.
@@ -322,6 +320,7 @@ impl RingGuard {
                 self.follow(id, verdict);
             }
             Verdict::NeedsWorker => self.punt(id, Approach::Plain),
+            Verdict::NeedsCaller => self.leave_to_caller(id),
             Verdict::NeedsDevice => self.stage(id),
             Verdict::WouldBlock(direction) => self.wait_for(id, direction, false, false),
             Verdict::NeedsWorkerWhenReady(direction) if self.is_ready(id, direction) => {

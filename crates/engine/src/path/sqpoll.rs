@@ -342,10 +342,10 @@ impl Poller {
         if !self.again.load(Ordering::Relaxed)
             && !served.iter().any(|served| served.has_work() || served.is_broken())
         {
-            let watched = served.iter().filter_map(|served| served.epoll).chain([wake]);
+            let watched = served.iter().filter_map(|served| served.awaited().0).chain([wake]);
             let mut set: Vec<libc::pollfd> =
                 watched.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
-            let due_ns = served.iter().filter_map(|served| served.due_ns).min();
+            let due_ns = served.iter().filter_map(|served| served.awaited().1).min();
             let left_ns = due_ns.map(|due_ns| due_ns.saturating_sub(Sys::clock_ns(libc::CLOCK_MONOTONIC)));
             let _ = Sys::poll(&mut set, left_ns.map(|left_ns| Sys::sleep_ns(left_ns, true)), None);
         }

@@ -1,13 +1,9 @@
 //! Calls on names (STATX, UNLINKAT, OPENAT with O_CREAT ...) that natively a worker makes and here the submitting thread, since
-//! each takes a tenth of what it costs to wake a worker. Not where the disk is busy: a call that has to wait for the file
+//! each takes a tenth of what it costs to wake a worker (`path::calls`). Not where the disk is busy: a call that has to wait for the file
 //! system's journal holds up whatever else the thread has to submit. So it is measured how long they take, and after long ones
 //! the next go to a worker, too.
 //!
 //! Part of a ring's state.
-
-use crate::op::{Context, Op, Verdict};
-use crate::request::timer::Clock;
-use crate::ring::RingGuard;
 
 /// A call that takes so long waited for something: ten times what a worker takes to wake.
 const LONG_NS: u64 = 500_000;
@@ -26,30 +22,17 @@ pub struct Stalls {
 }
 
 impl Stalls {
-    fn goes_to_worker(&mut self) -> bool {
+    pub(super) fn goes_to_worker(&mut self) -> bool {
         let goes = self.by_worker != 0;
         self.by_worker = self.by_worker.saturating_sub(1);
         goes
     }
 
-    fn note(&mut self, took_ns: u64) {
+    pub(super) fn note(&mut self, took_ns: u64) {
         self.long = self.long << 1 | u8::from(took_ns >= LONG_NS);
         if self.long.count_ones() >= SEVERAL {
             *self = Stalls { long: 0, by_worker: BY_WORKER };
         }
-    }
-}
-
-impl RingGuard {
-    /// Makes a call that natively a worker makes.
-    pub(super) fn call_on_names(&mut self, op: &mut Op, fd: i32) -> Verdict {
-        if self.stalls.goes_to_worker() {
-            return Verdict::NeedsWorker;
-        }
-        let begin_ns = Clock::Monotonic.now_ns();
-        let verdict = op.issue(Context { fd, nonblock: true });
-        self.stalls.note(Clock::Monotonic.now_ns().saturating_sub(begin_ns));
-        verdict
     }
 }
 

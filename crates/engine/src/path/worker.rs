@@ -367,6 +367,19 @@ fn deliver(ring: &'static Ring, finished: Vec<Arc<Job>>) {
     );
 }
 
+/// Makes a job's call, which may panic like every other. False when it was cancelled. After a panic there is no verdict, and
+/// the request ends with EIO.
+pub fn make(job: &Arc<Job>) -> bool {
+    let ran = contain(
+        || Some(job.ring),
+        || {
+            point(Point::WorkerBefore);
+            job.run(None)
+        },
+    );
+    ran.unwrap_or(true)
+}
+
 /// Runs a job with the plain call on a thread that is none of the pool's.
 pub fn run_alone(job: Arc<Job>) {
     run(vec![job], None);

@@ -7,7 +7,7 @@ use crate::Errno;
 use std::collections::TryReserveError;
 
 /// Names a request; a stale one names nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id {
     index: u32,
     generation: u32,

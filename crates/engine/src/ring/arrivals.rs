@@ -41,6 +41,11 @@ impl<T> Arrivals<T> {
         Ok(())
     }
 
+    /// Whether the calling thread is inside one of these functions.
+    pub fn held_by_me(&self) -> bool {
+        self.queue.held_by_me()
+    }
+
     /// Whether there is something.
     #[inline]
     pub fn any(&self) -> bool {

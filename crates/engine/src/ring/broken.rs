@@ -166,7 +166,7 @@ fn after_panic(named: impl FnOnce() -> Option<&'static Ring>) {
         }
         for ring in process::rings() {
             // Locking puts a struck ring in order; if this very thread holds it further out, that guard's drop does.
-            if ring.health.is_struck() && ring.lock().is_ok_and(|guard| guard.closed) {
+            if ring.health.is_struck() && ring.lock_soon().is_ok_and(|guard| guard.closed) {
                 process::end_if_unused(ring);
             }
         }
@@ -258,6 +258,7 @@ impl RingGuard {
         state.attempt_put_off = false;
         state.arm_anew = false;
         state.submission = None;
+        (state.calls, state.calls_at_once, state.makes_calls) = (Vec::new(), false, false);
         for id in state.kernel_aio.unstage() {
             if let Some(request) = state.slab.get_mut(id) {
                 request.state = State::Issuing;

@@ -71,8 +71,7 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
     if call.to_submit != 0 {
         guard.check_issuer()?;
         guard.submits_and_waits = call.flags & IORING_ENTER_GETEVENTS != 0;
-        submitted = guard.submit(call.to_submit)?;
-        guard.settle();
+        submitted = guard.submit_and_call(call.to_submit)?;
         if guard.submits_and_waits || !ring.defers() {
             guard.go_on();
         }
@@ -159,6 +158,19 @@ pub fn not_a_ring(fd: i32) -> Errno {
 }
 
 impl RingGuard {
+    /// Submits, and makes the calls that this thread makes itself.
+    #[inline(always)]
+    fn submit_and_call(&mut self, to_submit: u32) -> Result<u32, Errno> {
+        self.makes_calls = true;
+        let submitted = self.submit(to_submit);
+        self.settle();
+        if !self.calls.is_empty() {
+            self.make_calls();
+        }
+        self.makes_calls = false;
+        submitted
+    }
+
     /// `EEXIST` when another thread is this ring's only submitter.
     #[inline]
     fn check_issuer(&mut self) -> Result<(), Errno> {

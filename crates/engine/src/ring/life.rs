@@ -1,5 +1,6 @@
 //! How a ring's life begins and ends, and what a forked child takes over of it.
 
+use super::notes::Due;
 use super::{control, Ring, RingGuard, State};
 use crate::mutation::{mutated, Mutation};
 use crate::process::tables;
@@ -16,12 +17,15 @@ impl Ring {
                 unanswered.clear();
             }
             self.sleepers.store(0, Ordering::Relaxed);
+            self.callers.store(0, Ordering::Relaxed);
+            self.engine_end.store(state.engine_end, Ordering::Relaxed);
+            self.memfd.store(state.memory.memfd.unwrap_or(-1), Ordering::Relaxed);
             self.numbers.store(0, Ordering::Relaxed);
             self.untold.store(false, Ordering::Relaxed);
             self.dropped.store(false, Ordering::Relaxed);
             self.owed.store(0, Ordering::Relaxed);
             // What a former life of this ring left behind.
-            drop((self.arrived.take(), self.messages.take(), self.retired.take()));
+            drop((self.arrived.take(), self.messages.take(), self.retired.take(), self.notes.take()));
             self.inherited.store(false, Ordering::Relaxed);
             self.table.store(tables::mine(), Ordering::Relaxed);
             self.kept_from_children.store(false, Ordering::Relaxed);
@@ -47,12 +51,15 @@ impl Ring {
             self.unanswered.reset();
             self.retired.reset();
             self.messages.reset();
+            self.notes.reset();
+            self.holder.store(0, Ordering::Relaxed);
             self.poller.reset();
             self.health.reset_after_fork();
         }
         self.inherited.store(true, Ordering::Relaxed);
         self.table.store(tables::FIRST, Ordering::Relaxed);
         self.sleepers.store(0, Ordering::Relaxed);
+        self.callers.store(0, Ordering::Relaxed);
         self.driver.reset();
         if let Some(mut held) = self.state.lock() {
             if let Some(state) = held.as_mut() {
@@ -72,7 +79,8 @@ impl Ring {
         let unused = |state: &State| state.control.member == control::NO_MEMBER;
         // Relaxed: set before the child can have a second thread.
         self.inherited.load(Ordering::Relaxed)
-            && self.state.lock().is_some_and(|held| held.as_deref().is_some_and(unused))
+            // One that is held is used.
+            && self.state.lock_soon().is_some_and(|held| held.as_deref().is_some_and(unused))
     }
 
     /// Takes the state of such a ring: for this process it has ended. What the parent has of it stays.
@@ -133,6 +141,7 @@ impl RingGuard {
         self.successors.clear();
         self.chain = None;
         self.submission = None;
+        self.calls.clear();
         drop(core::mem::take(&mut self.drain));
         let kept = self.iopoll.as_mut().map(|iopoll| iopoll.take_found()).unwrap_or_default();
         drop(self.ring.messages.take());
@@ -188,6 +197,9 @@ impl State {
         core::mem::forget(core::mem::take(&mut self.drain));
         core::mem::forget(core::mem::take(&mut self.spill));
         core::mem::forget(self.submission.take());
+        core::mem::forget(core::mem::take(&mut self.calls));
+        (self.calls_at_once, self.makes_calls) = (false, false);
+        self.due = Due::NOTHING;
         core::mem::forget(core::mem::take(&mut self.personalities));
         core::mem::forget(core::mem::take(&mut self.records));
         self.recorder = self.recorder.take().and_then(crate::event::Recorder::in_child);

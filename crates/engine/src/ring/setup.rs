@@ -3,6 +3,7 @@
 use super::cq::Batch;
 use super::layout::Layout;
 use super::memory::{Memory, NO_FILE};
+use super::notes::Due;
 use super::{control::Control, Records, State};
 use crate::event::Recorder;
 use crate::forced::{point, Point};
@@ -164,6 +165,10 @@ fn new_state(flags: u32, memory: Memory, control: Control, engine_end: i32, cook
         successors: Vec::new(),
         found_polls: Vec::new(),
         chain: None,
+        makes_calls: false,
+        calls: Vec::new(),
+        calls_at_once: false,
+        due: Due::NOTHING,
         submission: None,
         drain: Drain::default(),
         tally: stats::Tally::default(),

@@ -41,6 +41,27 @@ impl RingGuard {
         self.entries.begin_turns();
         self.counted_before = Some(self.completions);
         let submitted = self.consume(to_submit);
+        if self.calls_at_once {
+            return self.submit_behind_calls(to_submit, submitted);
+        }
+        self.end_together();
+        submitted
+    }
+
+    /// Goes on with a submission that stops for calls.
+    #[cold]
+    fn submit_behind_calls(&mut self, to_submit: u32, mut submitted: Result<u32, Errno>) -> Result<u32, Errno> {
+        while let Ok(count) = submitted {
+            if !self.stops_for_calls() {
+                break;
+            }
+            self.make_calls();
+            if self.closed || self.is_broken() {
+                break;
+            }
+            // As if others submitted, too: other threads may have, meanwhile.
+            submitted = self.submit_among_others(to_submit - count).map(|more| count + more).or(Ok(count));
+        }
         self.end_together();
         submitted
     }
@@ -139,7 +160,7 @@ impl RingGuard {
                 self.catch_up();
             }
             let accepted = self.accept(sqe);
-            if !accepted && !self.ring().has(IORING_SETUP_SUBMIT_ALL) {
+            if !accepted && self.stops_here() {
                 break;
             }
         }
@@ -174,7 +195,7 @@ impl RingGuard {
                 self.catch_up();
             }
             let accepted = self.accept(&sqe);
-            if !accepted && !self.ring().has(IORING_SETUP_SUBMIT_ALL) {
+            if !accepted && self.stops_here() {
                 break;
             }
         }
@@ -210,7 +231,14 @@ impl RingGuard {
         }
     }
 
-    /// Takes one SQE in. False when it was refused: its CQE says why, and the kernel stops consuming there.
+    /// Whether an SQE that was refused, or leads to a call, is the last for now.
+    #[cold]
+    fn stops_here(&self) -> bool {
+        self.stops_for_calls() || !self.ring().has(IORING_SETUP_SUBMIT_ALL)
+    }
+
+    /// Takes one SQE in. False when it was refused (its CQE says why, and the kernel stops consuming there), or when it leads to
+    /// a call that comes before the next one.
     #[inline]
     fn accept(&mut self, sqe: &Sqe) -> bool {
         let on_its_way = Unanswered::new(self.ring(), sqe.user_data, None);
@@ -236,7 +264,7 @@ impl RingGuard {
         let alone = sqe.flags & NOT_ALONE == 0 && self.chain.is_none() && self.drain.is_idle();
         if !alone || row.own_place || sqe.personality != 0 {
             self.accept_in_order(op, opcode, row, sqe, on_its_way);
-            return true;
+            return !self.stops_for_calls();
         }
         self.record(|it| it.submit_alone(sqe, &target));
         match self.attempt(op, &target, true) {
@@ -257,6 +285,7 @@ impl RingGuard {
                 if self.entries.has_gathered() && (self.entries.has_gathered_most() || !self.is_poll_next()) {
                     self.look_at_gathered();
                 }
+                return !self.stops_for_calls();
             }
         }
         true

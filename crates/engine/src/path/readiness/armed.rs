@@ -221,6 +221,7 @@ impl RingGuard {
 
     fn serve_one(&mut self, fd: i32, generation: u32, seen: u32) -> bool {
         point(Point::Serve);
+        self.heed_notes();
         let looking = self.entries.looking;
         let known = |entry: &&mut Entry| entry.generation == generation || mutated(Mutation::StaleEventsCount);
         let Some(entry) = self.entries.existing(fd).filter(known) else {
@@ -281,6 +282,7 @@ impl RingGuard {
 
     /// Attempts the requests that wait on one list, in its order, until one finds nothing.
     fn retry(&mut self, fd: i32, list: ListKind) {
+        self.heed_notes();
         while let Some(id) = self.entries.existing(fd).and_then(|entry| entry.list(list).first()) {
             let State::Armed { worker_when_ready, .. } = self.slab[id].state else { return };
             if worker_when_ready || self.is_others(id) {
@@ -308,6 +310,7 @@ impl RingGuard {
             self.record_of(id, |it| it.task_add());
             self.disarm(id);
             self.follow(id, verdict);
+            self.heed_notes();
             if self.is_armed_again(id, fd, list) {
                 return;
             }
@@ -503,14 +506,18 @@ impl RingGuard {
     }
 
     /// The program is about to close `fd`: requests in flight on it keep a private duplicate, and nothing that was
-    /// remembered of the number counts any more.
-    pub fn detach_number(&mut self, fd: i32) {
+    /// remembered of the number counts any more. Where it has been closed already, `private` is what the closer left.
+    pub fn detach_number(&mut self, fd: i32, private: Option<Option<Arc<FixedFile>>>) {
         if let Some(context) = &mut self.aio {
             context.forget(fd);
         }
         self.join_list(fd);
         self.record(|it| it.forget_file(fd));
-        let mut file: Option<Arc<FixedFile>> = None;
+        let closed = private.is_some();
+        let mut file = private.flatten();
+        if let Some(file) = &file {
+            self.entries.forget(file.fd);
+        }
         let mut place = 0;
         while let Some(id) = self.slab.next_from(place) {
             place = id.place() + 1;
@@ -524,6 +531,7 @@ impl RingGuard {
             }
             let private = match &file {
                 Some(file) => file.clone(),
+                None if closed => continue, // the number names another file by now
                 None => match FixedFile::private(fd) {
                     Ok(duplicate) => {
                         self.entries.forget(duplicate.fd);

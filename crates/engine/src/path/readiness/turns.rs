@@ -36,15 +36,20 @@ impl Entries {
 }
 
 impl RingGuard {
-    /// An operation is about to be issued that was just submitted: those that wait for the same go first.
+    /// An operation is about to be issued that was just submitted: those that wait for the same go first, and notes are heeded.
     #[inline]
     pub fn serve_turns(&mut self, op: &Op, target: &Target) {
-        if self.entries.armed() != 0 && (self.entries.due.read || self.entries.due.write) {
-            self.serve_those_before(op, target);
+        let due = self.entries.armed() != 0 && (self.entries.due.read || self.entries.due.write);
+        if due || self.has_notes() {
+            self.serve_those_before(due, op, target);
         }
     }
 
-    fn serve_those_before(&mut self, op: &Op, target: &Target) {
+    fn serve_those_before(&mut self, due: bool, op: &Op, target: &Target) {
+        self.heed_notes();
+        if !due {
+            return;
+        }
         let direction = match op {
             Op::Nop(_) | Op::Poll(_) | Op::Timeout(_) => return,
             Op::Net(Net::Accept(_)) => Some(Direction::Read),

@@ -8,8 +8,9 @@ use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::ring::broken::{contain, contain_any};
 use crate::ring::control::Control;
 use crate::ring::layout::word;
+use crate::ring::notes::Note;
 use crate::ring::view::View;
-use crate::ring::{Ring, RingGuard};
+use crate::ring::{LockFailure, Ring, RingGuard};
 use crate::{process, Errno};
 use anyring_abi::IORING_SQ_NEED_WAKEUP;
 use core::sync::atomic::Ordering;
@@ -26,11 +27,15 @@ pub struct Served {
     /// Requests are left that became ready.
     left: bool,
     /// The poll set, while requests are armed.
-    pub epoll: Option<i32>,
+    epoll: Option<i32>,
     /// Entries of the poll set wait to be verified, or reads for their first attempt.
     unverified: bool,
     /// When the next timer is due, CLOCK_MONOTONIC.
-    pub due_ns: Option<u64>,
+    due_ns: Option<u64>,
+    /// Somebody keeps the ring, and has a note to nudge the thread.
+    busy: bool,
+    /// The program has to enter to have its SQEs seen. Said as soon as the ring is to be had.
+    asleep: bool,
 }
 
 impl Served {
@@ -48,6 +53,8 @@ impl Served {
             epoll: None,
             unverified: false,
             due_ns: None,
+            busy: false,
+            asleep: false,
         })
     }
 
@@ -60,12 +67,26 @@ impl Served {
 
     /// Whether there is something to submit, or to issue.
     pub fn has_work(&self) -> bool {
-        self.left || !self.disabled && self.entries() != 0
+        !self.busy && (self.left || !self.disabled && self.entries() != 0)
+    }
+
+    /// What ends the thread's sleep for this ring's sake: its poll set, while requests are armed, and the next timer.
+    pub fn awaited(&self) -> (Option<i32>, Option<u64>) {
+        if self.busy {
+            return (None, None);
+        }
+        (self.epoll, self.due_ns)
+    }
+
+    /// Somebody keeps the ring, perhaps asleep: the thread goes on with the others until it is nudged.
+    fn put_off(&mut self) {
+        self.busy = true;
+        self.ring.leave_note(Note::Poller);
     }
 
     /// Whether a panic broke the ring, in whatever thread or process.
     pub fn is_broken(&self) -> bool {
-        self.control.header().broken.load(Ordering::Relaxed) != 0
+        !self.busy && self.control.header().broken.load(Ordering::Relaxed) != 0
     }
 
     /// Runs `work` on the ring. A panic in it breaks the ring and no other. Whoever waits for the ring's lock gets a chance
@@ -76,7 +97,14 @@ impl Served {
         contain(
             || Some(ring),
             || {
-                let Ok(mut guard) = ring.lock() else { return };
+                if self.busy {
+                    return;
+                }
+                let mut guard = match ring.lock_soon() {
+                    Ok(guard) => guard,
+                    Err(LockFailure::Busy) => return self.put_off(),
+                    Err(_) => return,
+                };
                 point(Point::PollerRing);
                 work(&mut guard);
                 guard.settle();
@@ -121,7 +149,7 @@ impl Served {
 
     /// Serves events. False when there were none.
     pub fn serve_events(&mut self) -> bool {
-        let Some(epoll) = self.epoll else { return false };
+        let (Some(epoll), false) = (self.epoll, self.busy) else { return false };
         if self.unverified {
             self.with(|guard| {
                 if !guard.poll_now() {
@@ -142,7 +170,7 @@ impl Served {
 
     /// Fires what is due. False when nothing was.
     pub fn fire_timers(&mut self, now_ns: u64) -> bool {
-        let due = self.due_ns.is_some_and(|due_ns| due_ns <= now_ns);
+        let due = !self.busy && self.due_ns.is_some_and(|due_ns| due_ns <= now_ns);
         if due {
             self.with(|guard| guard.fire_timers());
         }
@@ -152,13 +180,21 @@ impl Served {
     /// Looks at everything. False when the ring is closed or broken: it is not served any more.
     pub fn look_again(&mut self) -> bool {
         let ring = self.ring;
-        let Ok(guard) = ring.lock() else { return false };
+        self.busy = false;
+        let guard = match ring.lock_soon() {
+            Ok(guard) => guard,
+            Err(LockFailure::Busy) => {
+                self.put_off();
+                return true;
+            }
+            Err(_) => return false,
+        };
         let (broken, abandoned) = (guard.is_broken(), guard.is_abandoned());
         drop(guard);
         if broken || abandoned {
-            let _ = contain_any(|| self.leave(broken));
-            return false;
+            return contain_any(|| self.leave(broken)).is_some_and(|left| !left);
         }
+        self.say_wakeup();
         self.with(|guard| {
             guard.poll_now();
             guard.fire_timers();
@@ -166,14 +202,21 @@ impl Served {
         true
     }
 
-    /// Lets go of the ring: from here on whoever calls deals with it.
-    fn leave(&mut self, broken: bool) {
+    /// Lets go of the ring: from here on whoever calls deals with it. False where the ring is busy.
+    fn leave(&mut self, broken: bool) -> bool {
         let ring = self.ring;
         if broken {
             // The program is to enter, and be told.
             self.need_wakeup(true);
         }
-        let Ok(mut guard) = ring.lock() else { return };
+        let mut guard = match ring.lock_soon() {
+            Ok(guard) => guard,
+            Err(LockFailure::Busy) => {
+                self.put_off();
+                return false;
+            }
+            Err(_) => return true,
+        };
         if broken {
             let _ = guard.refuse_call(); // ends the requests, if the panic was in another process
         }
@@ -181,11 +224,17 @@ impl Served {
         guard.call_helper(); // what the kernel's AIO has still ends
         drop(guard);
         process::end_if_unused(ring);
+        true
     }
 
     /// Says whether the program must enter to have its SQEs seen.
     pub fn need_wakeup(&mut self, needed: bool) {
-        let needed = needed && !mutated(Mutation::AsleepWithoutSayingSo);
+        self.asleep = needed && !mutated(Mutation::AsleepWithoutSayingSo);
+        self.say_wakeup();
+    }
+
+    fn say_wakeup(&mut self) {
+        let needed = self.asleep;
         let (set, clear) = if needed { (IORING_SQ_NEED_WAKEUP, 0) } else { (0, IORING_SQ_NEED_WAKEUP) };
         self.with(|guard| {
             let control = guard.control;

@@ -46,6 +46,8 @@ pub enum Approach {
     /// The attempt missed the page cache and has begun the transfer: the plain call waits for it. One worker waits for
     /// several, in their order (`worker/begun.rs`).
     Begun,
+    /// The thread that submitted it makes the nonblocking attempt, and no other (`path::calls`).
+    ByCaller,
     /// As `Begun`, but to find out whether attempts begin transfers here.
     Trial,
 }
@@ -194,12 +196,13 @@ impl Job {
 
     /// Whether its call is one that sleeps if it has to.
     pub fn is_plain(&self) -> bool {
-        self.approach != Approach::AttemptFirst
+        !matches!(self.approach, Approach::AttemptFirst | Approach::ByCaller)
     }
 
-    /// When a worker had it, unless it is a thread that only waited for it.
+    /// When a worker had it, unless it is a thread that only waited for it, or the submitter.
     pub fn work_times(&self) -> Option<&WorkTimes> {
-        self.waiter.get().is_none().then_some(&self.times)
+        let by_worker = self.waiter.get().is_none() && self.approach != Approach::ByCaller;
+        by_worker.then_some(&self.times)
     }
 
     /// Makes the call, unless the job was cancelled. False when there is nothing to deliver. `before_waiting` is called, and
@@ -240,6 +243,7 @@ impl Job {
         };
         match (self.approach, before_waiting) {
             (Approach::Plain, _) => plain(op),
+            (Approach::ByCaller, _) => attempt(op),
             (Approach::Trial, _) => begun::attempt_for_a_while(|| attempt(op)).unwrap_or_else(|| plain(op)),
             (Approach::AttemptFirst, _) => match attempt(op) {
                 Verdict::NeedsWorker => plain_asleep(op),

@@ -13,8 +13,8 @@
 //! Each does its two in this order, and all four are sequentially consistent: so the worker reads the duplicate, or is seen.
 
 use crate::mutation::{mutated, Mutation};
-use crate::process;
 use crate::resource::files::FixedFile;
+use crate::{process, thread};
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 
@@ -89,14 +89,14 @@ impl Number {
         }
     }
 
-    /// Waits until this thread is inside a system call, or outside of `call_with`. That is a matter of some instructions, unless
-    /// it was preempted right there.
+    /// Waits until this thread sleeps, which it does inside its system call only, or is outside of `call_with`. That is a matter
+    /// of some instructions, unless it was preempted right there.
     fn wait_for(&self, caller: u32) {
         /// Where the kernel does not tell: so long is enough for a thread that has a core.
         const MOST_LOOKS: u32 = 2000;
         for _ in 0..MOST_LOOKS {
             crate::os::syscall(libc::SYS_sched_yield, [0; 6]);
-            if self.caller.load(SeqCst) != caller || sleeps_in_call(caller) {
+            if self.caller.load(SeqCst) != caller || thread::sleeps(caller) {
                 return;
             }
         }
@@ -109,17 +109,6 @@ impl Drop for Left<'_> {
     fn drop(&mut self) {
         self.0.store(0, SeqCst);
     }
-}
-
-/// Whether a thread of this process sleeps inside a system call. Source: proc_pid_syscall(5).
-fn sleeps_in_call(thread: u32) -> bool {
-    use rustix::fs::{Mode, OFlags};
-    let path = format!("/proc/self/task/{thread}/syscall");
-    let Ok(file) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
-    let file = crate::descriptors::for_now(file);
-    let mut text = [0u8; 32];
-    // "running", "-1 ..." for a thread that sleeps elsewhere, or the number of the call and its arguments.
-    rustix::io::read(&file, &mut text).is_ok_and(|count| count > 0 && text[0].is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -182,7 +171,7 @@ mod tests {
             while inside.load(SeqCst) == 0 {
                 std::thread::yield_now();
             }
-            assert!(!sleeps_in_call(inside.load(SeqCst)));
+            assert!(!thread::sleeps(inside.load(SeqCst)));
             number.replace(&private_of(reader.as_raw_fd()));
             replaced.store(1, SeqCst);
         });
@@ -200,7 +189,7 @@ mod tests {
                 let read = number.call_with(|_| reader.read(&mut [0]));
                 assert_eq!(read.expect("what was written"), 1);
             });
-            while !sleeps_in_call(caller.load(SeqCst)) {
+            while !thread::sleeps(caller.load(SeqCst)) {
                 std::thread::yield_now();
             }
             number.replace(&private);

@@ -1,0 +1,247 @@
+//! Notes for a ring that somebody keeps. Its holder may sleep: in a page fault of the program's memory (userfaultfd(2), a
+//! file on a server that is gone), in the device. Who closes a descriptor, serves several rings or works for all of them
+//! waits for no ring ([`Ring::lock_soon`]): it leaves a note, and whoever holds the ring acts on it.
+//!
+//! A note is heeded before the ring is let go of, and before each SQE, event and request that is taken up, so that nothing
+//! goes on with a number that has been closed meanwhile.
+
+use super::{LockFailure, Ring, RingGuard};
+use crate::alloc;
+use crate::mutation::{mutated, Mutation};
+use crate::path::helper;
+use crate::path::worker::Job;
+use crate::request::timer::Clock;
+use crate::resource::files::FixedFile;
+use crate::sync::{fence_after_swap, thread_pointer};
+use crate::{process, thread};
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// What somebody wanted of a ring that was busy.
+pub enum Note {
+    /// The program closed this number. What is in flight on it goes on with the duplicate, if there could be one.
+    Closed(i32, Option<Arc<FixedFile>>),
+    /// A number of the ring's own was closed; whether the process has others.
+    LostNumber(bool),
+    /// Whoever worked on the ring last has left it: it may be possible to end it.
+    End,
+    /// The helper has something to do on it.
+    Helper,
+    /// So has the thread that polls it.
+    Poller,
+}
+
+/// A number that is being closed, and the one duplicate of it for all rings that are busy.
+pub struct Closing {
+    fd: i32,
+    private: Option<Option<Arc<FixedFile>>>,
+}
+
+impl Closing {
+    /// The program is about to close `fd`.
+    pub fn new(fd: i32) -> Closing {
+        Closing { fd, private: None }
+    }
+
+    fn private(&mut self) -> Option<Arc<FixedFile>> {
+        let fd = self.fd;
+        self.private.get_or_insert_with(|| FixedFile::private(fd).ok()).clone()
+    }
+}
+
+/// What is to be done once the ring is let go of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Due(u8);
+
+impl Due {
+    /// Nothing.
+    pub const NOTHING: Due = Due(0);
+    /// End the ring if nobody uses it any more.
+    pub const END: Due = Due(1);
+    /// Wake the helper, which wants the ring.
+    const HELPER: Due = Due(2);
+    /// Wake the thread that polls it, for the same.
+    const POLLER: Due = Due(4);
+
+    /// This, too.
+    pub fn add(&mut self, other: Due) {
+        self.0 |= other.0;
+    }
+
+    /// Does it. The caller has let go of the ring.
+    #[cold]
+    fn act(self, ring: &'static Ring) {
+        if self.0 & Due::HELPER.0 != 0 {
+            helper::nudge();
+        }
+        if self.0 & Due::POLLER.0 != 0 {
+            ring.nudge_poller();
+        }
+        if self.0 & Due::END.0 != 0 {
+            process::end_if_unused(ring);
+        }
+    }
+}
+
+impl Ring {
+    /// The ring's state unless somebody keeps it: for those who must not wait for one ring. `Busy` then, also in a signal
+    /// handler that interrupted the holder.
+    pub fn lock_soon(&'static self) -> Result<RingGuard, LockFailure> {
+        if mutated(Mutation::WaitsForBusyRings) {
+            return self.lock();
+        }
+        self.guard(self.state.lock_soon().ok_or(LockFailure::Busy)?)
+    }
+
+    /// Leaves a note, for the holder if there is one.
+    pub fn leave_note(&'static self, note: Note) {
+        let mut left = [note].into_iter();
+        while let Err(note) = self.notes.put(left) {
+            if self.notes.held_by_me() {
+                return; // a handler that was set past us interrupted this very function
+            }
+            left = note;
+            alloc::wait();
+        }
+        self.look_at_notes();
+    }
+
+    /// Notes are heeded now, or by whoever holds the ring before letting go.
+    fn look_at_notes(&'static self) {
+        // SeqCst: partner is the fence in RingGuard's drop, and the Acquire in `settle`.
+        self.untold.swap(true, Ordering::SeqCst);
+        fence_after_swap();
+        drop(self.try_lock());
+    }
+
+    /// The program is about to close a number that is none of the ring's.
+    pub fn close_number(&'static self, closing: &mut Closing) {
+        match self.lock_soon() {
+            Ok(mut guard) => guard.detach_number(closing.fd, None),
+            Err(LockFailure::Busy) => {
+                let stuck = self.notes.any();
+                self.leave_note(Note::Closed(closing.fd, closing.private()));
+                if !stuck && !self.held_by_me() {
+                    self.wait_for_holder();
+                }
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Waits until the holder has come across the notes, or sleeps. It may be about to use the number that is being closed, some
+    /// instructions away from the system call: natively it has the file by then.
+    fn wait_for_holder(&'static self) {
+        /// Where the kernel does not tell whether it sleeps: long enough for some instructions.
+        const LONG_NS: u64 = 10_000_000;
+        let begin_ns = Clock::Monotonic.now_ns();
+        while self.notes.any()
+            && !thread::sleeps(self.holder_id.load(Ordering::Relaxed))
+            && Clock::Monotonic.now_ns().saturating_sub(begin_ns) < LONG_NS
+        {
+            crate::os::syscall(libc::SYS_sched_yield, [0; 6]);
+            drop(self.try_lock());
+        }
+    }
+
+    /// Another thread than the last one has taken the ring. (A new thread in an ended one's place is taken for that one: it is
+    /// not found asleep, then.)
+    #[cold]
+    pub(super) fn note_holder(&self) {
+        self.holder.store(thread_pointer(), Ordering::Relaxed);
+        self.holder_id.store(process::thread_id(), Ordering::Relaxed);
+    }
+}
+
+impl RingGuard {
+    /// Whether notes were left.
+    #[inline]
+    pub fn has_notes(&self) -> bool {
+        self.ring.notes.any()
+    }
+
+    /// Acts on the notes that were left.
+    #[inline]
+    pub fn heed_notes(&mut self) {
+        if self.has_notes() {
+            self.act_on_notes();
+        }
+    }
+
+    #[cold]
+    fn act_on_notes(&mut self) {
+        for note in self.ring.notes.take() {
+            match note {
+                Note::Closed(fd, private) => self.detach_number(fd, Some(private)),
+                Note::LostNumber(others) => self.lose_number(others),
+                Note::End => self.due.add(Due::END),
+                Note::Helper => self.due.add(Due::HELPER),
+                Note::Poller => self.due.add(Due::POLLER),
+            }
+        }
+    }
+
+    /// A number of the ring's was closed: if that was the last copy the ring ends, once it is let go of; if not the helper
+    /// watches for it.
+    pub fn lose_number(&mut self, others: bool) {
+        if process::last_copy_gone(self.engine_end) || (!others && self.is_left_by_child()) {
+            self.note_closed();
+            self.due.add(Due::END);
+        } else {
+            self.orphan = true;
+            self.call_helper_now();
+        }
+    }
+}
+
+impl RingGuard {
+    /// Lets go of the ring, with all that somebody left for whoever does.
+    #[inline]
+    pub fn let_go(&mut self) {
+        while self.held.is_some() {
+            self.settle();
+            let due = self.take_due_wake();
+            let later = self.due;
+            if later != Due::NOTHING {
+                self.due = Due::NOTHING;
+            }
+            self.held = None;
+            if let Some(due) = due {
+                due.wake();
+            }
+            if later != Due::NOTHING {
+                later.act(self.ring);
+            }
+            let Some(mut held) = self.ring.state.lock_again_if(|| self.ring.has_left_overs()) else { break };
+            let Some(state) = held.as_deref_mut().map(NonNull::from) else { break };
+            self.state = state;
+            self.held = Some(held);
+            self.put_in_order();
+            let owed = self.ring.owed.swap(0, Ordering::Relaxed);
+            if owed != 0 {
+                self.submit_owed(owed);
+            }
+        }
+    }
+
+    /// Takes the ring again after [`let_go`](Self::let_go), by a thread that is counted as using it: so it has not ended.
+    pub fn take_again(&mut self) {
+        let mut held = self.ring.state.lock().expect("this thread has let go of it");
+        self.state = held.as_deref_mut().map(NonNull::from).expect("a ring that is in use does not end");
+        self.held = Some(held);
+        self.put_in_order();
+    }
+
+    /// Brings a job back that this very thread has done.
+    pub fn bring_here(&mut self, job: Arc<Job>) {
+        if self.ring.completes_here() {
+            return self.receive(job);
+        }
+        // Where there is no memory to keep it, it is received early.
+        if let Err(left) = self.ring.arrived.put([job].into_iter()) {
+            return left.for_each(|job| self.receive(job));
+        }
+        self.ring.untold.store(true, Ordering::Relaxed); // for `settle`, which this thread comes to
+    }
+}

@@ -1,0 +1,239 @@
+/* A thread is stuck in a call on its ring: in a page fault that nobody answers yet, as on a file system whose server is gone,
+ * or in a close that lingers. Nobody else waits for it: not who closes descriptors or forks, nor other rings. */
+#include "engine.h"
+
+#include <linux/userfaultfd.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+
+static int faults;
+static char *page;
+static struct io_uring ring, other;
+static pthread_t submitter;
+static long tid;
+
+static void cannot(const char *why)
+{
+	printf("skipped: %s\n", why);
+	exit(0);
+}
+
+/* A page that nobody has touched: who does sleeps until the fault is answered. */
+static void make_page(void)
+{
+	struct uffdio_api api = {.api = UFFD_API};
+	struct uffdio_register range = {.mode = UFFDIO_REGISTER_MODE_MISSING};
+
+	faults = syscall(__NR_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+	if (faults < 0)
+		cannot("no userfaultfd(2) for the kernel's own faults");
+	CHECK(ioctl(faults, UFFDIO_API, &api) == 0);
+	page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(page != MAP_FAILED);
+	range.range.start = (uintptr_t)page;
+	range.range.len = 4096;
+	CHECK(ioctl(faults, UFFDIO_REGISTER, &range) == 0);
+}
+
+static void wait_for_fault(void)
+{
+	struct pollfd event = {.fd = faults, .events = POLLIN};
+	struct uffd_msg message;
+
+	CHECK(poll(&event, 1, LONG_MS) == 1);
+	CHECK(read(faults, &message, sizeof(message)) == sizeof(message));
+	CHECK(message.event == UFFD_EVENT_PAGEFAULT);
+}
+
+static void answer_fault(void)
+{
+	struct uffdio_zeropage zero = {.range = {.start = (uintptr_t)page, .len = 4096}};
+
+	CHECK(ioctl(faults, UFFDIO_ZEROPAGE, &zero) == 0);
+}
+
+static void *submits(void *unused)
+{
+	__atomic_store_n(&tid, syscall(SYS_gettid), __ATOMIC_RELEASE);
+	submit(&ring, io_uring_sq_ready(&ring));
+	return unused;
+}
+
+/* Another thread submits what has been prepared. */
+static void submit_elsewhere(void)
+{
+	CHECK(pthread_create(&submitter, NULL, submits, NULL) == 0);
+}
+
+static void others_go_on(void)
+{
+	struct __kernel_timespec soon = {.tv_nsec = 2000000};
+	int first[2], second[2], set = epoll_create1(EPOLL_CLOEXEC), event = eventfd(1, 0);
+	struct epoll_event readable = {.events = EPOLLIN};
+	char byte;
+	pid_t child;
+
+	/* A ring completes what it is asked for, and its timer fires though nobody enters. */
+	prepare_nop(&other, 10);
+	submit(&other, 1);
+	expect(&other, 10, 0);
+	io_uring_prep_timeout(next_sqe(&other), &soon, 0, 0);
+	submit(&other, 1);
+	only_look(&other);
+	take(&other, 0, -ETIME);
+	/* Descriptors that it uses are closed. */
+	CHECK(pipe(first) == 0 && pipe(second) == 0);
+	submit_read(&other, first[0], &byte, 1, 11);
+	CHECK(close(first[0]) == 0 && close(second[0]) == 0 && close(second[1]) == 0);
+	write_all(first[1], "x");
+	expect(&other, 11, 1);
+	CHECK(close(first[1]) == 0);
+	/* The ring that is stuck is in a set. */
+	CHECK(epoll_ctl(set, EPOLL_CTL_ADD, ring.ring_fd, &readable) == 0);
+	CHECK(epoll_ctl(set, EPOLL_CTL_ADD, event, &readable) == 0);
+	CHECK(epoll_wait(set, &readable, 1, LONG_MS) == 1);
+	CHECK(close(set) == 0 && close(event) == 0);
+	/* A child has rings. */
+	child = fork();
+	if (!child) {
+		struct io_uring own;
+
+		init_ring(&own, 8, 0);
+		prepare_nop(&own, 12);
+		submit(&own, 1);
+		expect(&own, 12, 0);
+		CHECK(close(faults) == 0);
+		io_uring_queue_exit(&own);
+		io_uring_queue_exit(&other);
+		_exit(0);
+	}
+	wait_for_child(child);
+	/* A ring begins and ends. */
+	io_uring_queue_exit(&other);
+	init_ring(&other, 8, 0);
+}
+
+/* The page is where a transfer goes, which natively is made under the ring's lock, too. A read that waits on the same ring
+ * goes on with its pipe, whatever has that number by then. */
+static void transfers(void)
+{
+	int sockets[2], waits[2], file;
+	char byte = 0;
+
+	make_page();
+	init_ring(&ring, 8, 0);
+	init_ring(&other, 8, 0);
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0 && pipe(waits) == 0);
+	prepare_read(&ring, waits[0], &byte, 1, 2);
+	write_all(sockets[1], "abc");
+	io_uring_prep_recv(next_sqe(&ring), sockets[0], page, 3, 0);
+	submit_elsewhere();
+	wait_for_fault();
+	CHECK(close(waits[0]) == 0);
+	file = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+	CHECK(file == waits[0]);
+	write_all(waits[1], "y");
+	others_go_on();
+	answer_fault();
+	CHECK(pthread_join(submitter, NULL) == 0);
+	expect(&ring, 0, 3);
+	expect(&ring, 2, 1);
+	CHECK(byte == 'y' && !memcmp(page, "abc", 3));
+	CHECK(close(file) == 0);
+	io_uring_queue_exit(&ring);
+}
+
+/* The ring itself is closed meanwhile. */
+static void ends(void)
+{
+	int sockets[2], number;
+
+	make_page();
+	init_ring(&ring, 8, 0);
+	init_ring(&other, 8, 0);
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
+	write_all(sockets[1], "abc");
+	io_uring_prep_recv(next_sqe(&ring), sockets[0], page, 3, 0);
+	submit_elsewhere();
+	wait_for_fault();
+	number = ring.ring_fd;
+	CHECK(close(number) == 0);
+	CHECK(fcntl(number, F_GETFD) == -1 && errno == EBADF);
+	answer_fault();
+	CHECK(pthread_join(submitter, NULL) == 0);
+	CHECK(!memcmp(page, "abc", 3));
+	prepare_nop(&other, 10);
+	submit(&other, 1);
+	expect(&other, 10, 0);
+}
+
+/* The page is where the answer of a call on a name goes. Natively a worker makes it: the ring is free. */
+static void names(void)
+{
+	struct __kernel_timespec soon = {.tv_nsec = 2000000};
+
+	make_page();
+	init_ring(&ring, 8, 0);
+	init_ring(&other, 8, 0);
+	io_uring_prep_statx(next_sqe(&ring), AT_FDCWD, "/", 0, STATX_TYPE, (struct statx *)page);
+	submit_elsewhere();
+	wait_for_fault();
+	prepare_nop(&ring, 1);
+	submit(&ring, 1);
+	expect(&ring, 1, 0);
+	io_uring_prep_timeout(next_sqe(&ring), &soon, 0, 0);
+	ring.sq.sqes[(ring.sq.sqe_tail - 1) & *ring.sq.kring_mask].user_data = 2;
+	submit(&ring, 1);
+	expect(&ring, 2, -ETIME);
+	others_go_on();
+	answer_fault();
+	CHECK(pthread_join(submitter, NULL) == 0);
+	expect(&ring, 0, 0);
+	CHECK(S_ISDIR(((struct statx *)page)->stx_mode));
+	io_uring_queue_exit(&ring);
+}
+
+/* A close lingers: natively the submitter does so on its way out of the call, and the ring is free. */
+static void lingers(void)
+{
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct linger linger = {1, LONG_MS / 1000};
+	socklen_t length = sizeof(address);
+	int listener = socket(AF_INET, SOCK_STREAM, 0), from = socket(AF_INET, SOCK_STREAM, 0), to;
+	static char data[65536];
+
+	init_ring(&ring, 8, 0);
+	init_ring(&other, 8, 0);
+	CHECK(bind(listener, (struct sockaddr *)&address, length) == 0 && listen(listener, 1) == 0);
+	CHECK(getsockname(listener, (struct sockaddr *)&address, &length) == 0);
+	CHECK(connect(from, (struct sockaddr *)&address, length) == 0);
+	to = accept(listener, NULL, NULL);
+	CHECK(to >= 0);
+	while (send(from, data, sizeof(data), MSG_DONTWAIT) > 0)
+		;
+	CHECK(setsockopt(from, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)) == 0);
+	io_uring_prep_close(next_sqe(&ring), from);
+	submit_elsewhere();
+	while (!__atomic_load_n(&tid, __ATOMIC_ACQUIRE))
+		sched_yield();
+	while (fcntl(from, F_GETFD) >= 0)
+		sched_yield();
+	wait_asleep(tid);
+	prepare_nop(&ring, 1);
+	submit(&ring, 1);
+	for (int taken = 0; !taken;) {
+		struct io_uring_cqe *cqe;
+
+		CHECK(wait_ms(&ring, &cqe, LONG_MS) == 0);
+		taken = cqe->user_data == 1;
+		CHECK(cqe->res == 0);
+		io_uring_cqe_seen(&ring, cqe);
+	}
+	CHECK(close(to) == 0 && close(listener) == 0); /* with data unread: a reset */
+	CHECK(pthread_join(submitter, NULL) == 0);
+	io_uring_queue_exit(&ring);
+}
+
+CASES({"transfers", transfers}, {"ends", ends}, {"names", names}, {"lingers", lingers})
