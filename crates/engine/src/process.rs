@@ -407,6 +407,7 @@ impl Drop for Remains {
         state.release_resources();
         state.control.unmap();
         ring.driver.reset();
+        ring.forget_notes_if_ended();
         if let Some(mut pool) = POOL.lock() {
             pool.push(ring);
         }

@@ -112,7 +112,21 @@ impl Ring {
         // SeqCst: partner is the fence in RingGuard's drop, and the Acquire in `settle`.
         self.untold.swap(true, Ordering::SeqCst);
         fence_after_swap();
-        drop(self.try_lock());
+        match self.try_lock() {
+            Some(guard) => drop(guard),
+            None => self.forget_notes_if_ended(),
+        }
+    }
+
+    /// Notes for a ring that has ended concern nobody, and must not meet its next life. Called by whoever ended it, too, after
+    /// letting go: so one of both finds the lock free and the notes.
+    pub fn forget_notes_if_ended(&self) {
+        fence_after_swap();
+        let notes = match self.state.try_lock() {
+            Some(held) if held.is_none() => self.notes.take(),
+            _ => return,
+        };
+        drop(notes); // closes files, so not under the lock
     }
 
     /// The program is about to close a number that is none of the ring's.
@@ -243,5 +257,20 @@ impl RingGuard {
             return left.for_each(|job| self.receive(job));
         }
         self.ring.untold.store(true, Ordering::Relaxed); // for `settle`, which this thread comes to
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_note_for_a_ring_that_has_ended_is_forgotten() {
+        let (reader, _writer) = std::io::pipe().expect("a pipe");
+        let file = FixedFile::private(reader.as_raw_fd()).expect("a duplicate");
+        let known = Arc::downgrade(&file);
+        process::unborn_ring().leave_note(Note::Closed(reader.as_raw_fd(), Some(file)));
+        assert!(known.upgrade().is_none(), "the file would stay open");
     }
 }

@@ -105,7 +105,6 @@ impl Served {
                     Err(LockFailure::Busy) => return self.put_off(),
                     Err(_) => return,
                 };
-                point(Point::PollerRing);
                 work(&mut guard);
                 guard.settle();
                 self.note(&guard);
@@ -134,6 +133,7 @@ impl Served {
         let most = if shared { FAIR_SHARE } else { u32::MAX };
         let mut refused = false;
         self.with(|guard| {
+            point(Point::PollerRing);
             if !guard.disabled && !guard.is_abandoned() && guard.has_sqes() {
                 guard.listen();
                 // Another error is that of unmapped ring memory: there is nothing then.
