@@ -470,6 +470,7 @@ impl Ring {
     }
 
     /// Whether the calling thread may complete what workers brought back.
+    #[inline(never)] // else the place of the thread's id is found before each look at what arrived
     pub fn completes_here(&self) -> bool {
         let polled_by = self.polled_by.load(Ordering::Relaxed);
         let polled_elsewhere = polled_by != 0 && polled_by != crate::process::thread_id();

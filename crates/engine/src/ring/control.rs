@@ -237,6 +237,14 @@ impl Control {
         self.header().position.load(Ordering::Relaxed) as u32
     }
 
+    /// CQEs in the backlog. Never more than it holds, whatever another process wrote there.
+    #[inline]
+    pub fn backlog(&self) -> u32 {
+        let header = self.header();
+        let head = (header.position.load(Ordering::Relaxed) >> 32) as u32;
+        header.backlog_tail.load(Ordering::Relaxed).wrapping_sub(head).min(BACKLOG_ENTRIES)
+    }
+
     /// Takes the post lock. The caller holds the ring's lock: within the process nobody else wants this one.
     #[inline]
     pub fn lock_post(&self) -> PostLock<'_> {
@@ -353,11 +361,10 @@ impl PostLock<'_> {
         self.cq_total().saturating_add_signed(distance.into())
     }
 
-    /// CQEs in the backlog. Never more than it holds, whatever another process wrote there.
+    /// [`Control::backlog`], which does not change meanwhile.
     #[inline]
     pub fn backlog(&self) -> u32 {
-        let head = (self.header.position.load(Ordering::Relaxed) >> 32) as u32;
-        self.header.backlog_tail.load(Ordering::Relaxed).wrapping_sub(head).min(BACKLOG_ENTRIES)
+        self.control.backlog()
     }
 
     /// Advances the CQ tail and drops `taken` CQEs from the front of the backlog, in one store.

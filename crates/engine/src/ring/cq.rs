@@ -373,17 +373,22 @@ impl RingGuard {
     #[inline]
     fn tell_watchers(&mut self, asynchronous: bool) {
         if let Some((eventfd, only_asynchronous)) = self.eventfd {
-            let disabled = self.memory.view.load(word::CQ_FLAGS).unwrap_or(0) & IORING_CQ_EVENTFD_DISABLED != 0;
-            if !disabled && (asynchronous || !only_asynchronous) {
-                signal(eventfd, 1);
-                self.signalled = true;
-            }
+            self.signal_eventfd(eventfd, asynchronous || !only_asynchronous);
         }
         if self.ring().polled_by_ring.load(Ordering::Relaxed) {
             self.control.header().watched.fetch_or(WATCHED_EDGE, Ordering::Relaxed);
         }
         if self.control.header().watched.load(Ordering::Relaxed) != 0 {
             self.make_readable();
+        }
+    }
+
+    #[cold]
+    fn signal_eventfd(&mut self, eventfd: i32, wanted: bool) {
+        let disabled = self.memory.view.load(word::CQ_FLAGS).unwrap_or(0) & IORING_CQ_EVENTFD_DISABLED != 0;
+        if !disabled && wanted {
+            signal(eventfd, 1);
+            self.signalled = true;
         }
     }
 
@@ -444,6 +449,12 @@ impl RingGuard {
     #[inline]
     pub fn has_backlog(&self) -> bool {
         !self.spill.is_empty() || self.posted().1 != 0
+    }
+
+    /// The same on a ring that no other process shares.
+    #[inline]
+    pub fn has_own_backlog(&self) -> bool {
+        !self.spill.is_empty() || self.control.backlog() != 0
     }
 
     /// The CQ's tail, and how many CQEs wait behind it.
