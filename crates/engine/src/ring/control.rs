@@ -254,7 +254,7 @@ impl Control {
             // No barrier before the second look: whoever sets `shared` forces one (`begin_sharing`).
             compiler_fence(Ordering::SeqCst);
             if header.shared.load(Ordering::Relaxed) == 0 {
-                return PostLock { control: *self, header, word: &header.poster };
+                return PostLock { control: self, header, word: &header.poster };
             }
             header.poster.store(0, Ordering::Relaxed);
         }
@@ -268,7 +268,7 @@ impl Control {
         if header.post_lock.compare_exchange(0, self.member + 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.wait_for_post_lock();
         }
-        PostLock { control: *self, header, word: &header.post_lock }
+        PostLock { control: self, header, word: &header.post_lock }
     }
 
     /// Waits until nobody posts who did not see that the ring is shared.
@@ -309,7 +309,7 @@ impl Control {
                 && word.compare_exchange(holder, self.member + 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
             if taken {
                 if dead {
-                    PostLock { control: *self, header: self.header(), word }.repair(holder - 1);
+                    PostLock { control: self, header: self.header(), word }.repair(holder - 1);
                     continue; // dropping it gave the lock up
                 }
                 return;
@@ -335,7 +335,7 @@ impl Control {
 /// The right to change the CQ tail, the backlog and the waiters' words. Held while CQEs are copied and for nothing else:
 /// no system call, no allocation and no wake happens under it.
 pub struct PostLock<'a> {
-    control: Control,
+    control: &'a Control,
     header: &'a Header,
     /// The word that holds it: `post_lock`, or `poster`.
     word: &'a AtomicU32,
