@@ -156,13 +156,38 @@ impl<T> DerefMut for Held<'_, T> {
     }
 }
 
-impl<T> Drop for Held<'_, T> {
+impl<T> Held<'_, T> {
+    /// Lets go of the lock. Handlers wait on until the answer is dropped.
     #[inline]
-    fn drop(&mut self) {
+    pub fn release(self) -> Released {
+        self.free();
+        core::mem::forget(self);
+        Released(())
+    }
+
+    #[inline]
+    fn free(&self) {
         // Release pairs with the Acquire of the next holder.
         if self.lock.word.swap(FREE, Ordering::Release) & CONTENDED != 0 {
             futex_wake_one(&self.lock.word);
         }
+    }
+}
+
+impl<T> Drop for Held<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.free();
+        let_go();
+    }
+}
+
+/// A [`Lock`] that the thread has let go of still counts for its handlers, until this is dropped.
+pub struct Released(());
+
+impl Drop for Released {
+    #[inline]
+    fn drop(&mut self) {
         let_go();
     }
 }

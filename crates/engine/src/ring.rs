@@ -58,7 +58,6 @@ use crate::resource::personality::Personalities;
 use crate::resource::restrictions::Restrictions;
 use crate::resource::wait_region::Region;
 use crate::sync::{fence_after_swap, thread_pointer};
-use crate::thread::handlers::HandlersWait;
 use crate::Errno;
 use anyring_abi::Cqe;
 use arrivals::Arrivals;
@@ -470,6 +469,7 @@ impl Ring {
     }
 
     /// Whether the calling thread may complete what workers brought back.
+    #[inline(never)] // else the place of the thread's id is found before each look at what arrived
     pub fn completes_here(&self) -> bool {
         let polled_by = self.polled_by.load(Ordering::Relaxed);
         let polled_elsewhere = polled_by != 0 && polled_by != crate::process::thread_id();
@@ -638,8 +638,6 @@ impl Drop for RingGuard {
         if std::thread::panicking() {
             return self.ring.health.strike();
         }
-        // A handler that jumps away has nothing behind it left undone.
-        let _wait = HandlersWait::begin();
         // For a panic in what follows, which does not come through here again.
         let struck = Strike(self.ring);
         self.let_go();

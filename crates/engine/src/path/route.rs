@@ -157,7 +157,6 @@ impl RingGuard {
         point(Point::Attempt);
         // The commonest ones here, where their verdict stays in registers.
         let verdict = match op {
-            Op::Nop(nop) => return nop.issue(),
             Op::Rw(rw) if !rw.selects() => self.issue_transfer(rw, fd),
             Op::Net(_) => self.attempt_on_socket(op, fd),
             Op::Poll(poll) if first => self.look_or_gather(poll, fd),

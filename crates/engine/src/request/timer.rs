@@ -258,6 +258,7 @@ impl RingGuard {
     }
 
     /// Completes the TIMEOUTs whose count of completions has been reached.
+    #[cold]
     pub fn fire_counting(&mut self) {
         let completions = self.completions;
         while let Some((id, _)) = self.counting.iter().copied().find(|(_, target)| *target <= completions) {

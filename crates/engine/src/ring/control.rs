@@ -237,6 +237,14 @@ impl Control {
         self.header().position.load(Ordering::Relaxed) as u32
     }
 
+    /// CQEs in the backlog. Never more than it holds, whatever another process wrote there.
+    #[inline]
+    pub fn backlog(&self) -> u32 {
+        let header = self.header();
+        let head = (header.position.load(Ordering::Relaxed) >> 32) as u32;
+        header.backlog_tail.load(Ordering::Relaxed).wrapping_sub(head).min(BACKLOG_ENTRIES)
+    }
+
     /// Takes the post lock. The caller holds the ring's lock: within the process nobody else wants this one.
     #[inline]
     pub fn lock_post(&self) -> PostLock<'_> {
@@ -246,7 +254,7 @@ impl Control {
             // No barrier before the second look: whoever sets `shared` forces one (`begin_sharing`).
             compiler_fence(Ordering::SeqCst);
             if header.shared.load(Ordering::Relaxed) == 0 {
-                return PostLock { control: *self, header, word: &header.poster };
+                return PostLock { control: self, header, word: &header.poster };
             }
             header.poster.store(0, Ordering::Relaxed);
         }
@@ -260,7 +268,7 @@ impl Control {
         if header.post_lock.compare_exchange(0, self.member + 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.wait_for_post_lock();
         }
-        PostLock { control: *self, header, word: &header.post_lock }
+        PostLock { control: self, header, word: &header.post_lock }
     }
 
     /// Waits until nobody posts who did not see that the ring is shared.
@@ -301,7 +309,7 @@ impl Control {
                 && word.compare_exchange(holder, self.member + 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
             if taken {
                 if dead {
-                    PostLock { control: *self, header: self.header(), word }.repair(holder - 1);
+                    PostLock { control: self, header: self.header(), word }.repair(holder - 1);
                     continue; // dropping it gave the lock up
                 }
                 return;
@@ -327,7 +335,7 @@ impl Control {
 /// The right to change the CQ tail, the backlog and the waiters' words. Held while CQEs are copied and for nothing else:
 /// no system call, no allocation and no wake happens under it.
 pub struct PostLock<'a> {
-    control: Control,
+    control: &'a Control,
     header: &'a Header,
     /// The word that holds it: `post_lock`, or `poster`.
     word: &'a AtomicU32,
@@ -353,11 +361,10 @@ impl PostLock<'_> {
         self.cq_total().saturating_add_signed(distance.into())
     }
 
-    /// CQEs in the backlog. Never more than it holds, whatever another process wrote there.
+    /// [`Control::backlog`], which does not change meanwhile.
     #[inline]
     pub fn backlog(&self) -> u32 {
-        let head = (self.header.position.load(Ordering::Relaxed) >> 32) as u32;
-        self.header.backlog_tail.load(Ordering::Relaxed).wrapping_sub(head).min(BACKLOG_ENTRIES)
+        self.control.backlog()
     }
 
     /// Advances the CQ tail and drops `taken` CQEs from the front of the backlog, in one store.

@@ -9,7 +9,7 @@ use super::control::{
 };
 use super::layout::word;
 use super::view::View;
-use super::{Records, RingGuard};
+use super::{Records, RingGuard, State};
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, Os, Sys};
@@ -251,27 +251,25 @@ impl RingGuard {
         if self.aio.is_some() {
             return self.flush_events();
         }
-        let control = self.control;
-        let view = self.memory.view;
         let left = self.entries_left();
-        let state = &mut **self;
-        let batch = &mut state.batch;
+        let State { batch, control, memory, spill, completions, records, recorder, .. } = &mut **self;
+        let view = &memory.view;
         let mut post = control.lock_post();
         point(Point::Post);
         let mut tail = post.cq_tail();
         let shared = control.header().shared.load(Ordering::Relaxed) != 0;
-        let mut room = batch.room(&view, tail, shared);
-        if post.backlog() != 0 || !state.spill.is_empty() {
+        let mut room = batch.room(view, tail, shared);
+        if post.backlog() != 0 || !spill.is_empty() {
             room = 0;
         }
         let double = batch.limit == 1 && view.is_double(&batch.cqes[0]);
         if double {
             let place = view.place_double(tail, room);
-            state.completions += u64::from(place.0.wrapping_sub(tail));
+            *completions += u64::from(place.0.wrapping_sub(tail));
             (tail, room) = place;
         }
         if batch.ended_count != 0 {
-            batch.locate_ended(&control, tail, room, post.backlog_tail());
+            batch.locate_ended(control, tail, room, post.backlog_tail());
         }
         let mut written = batch.posted;
         for cqe in &batch.cqes[batch.posted..batch.count] {
@@ -288,7 +286,7 @@ impl RingGuard {
         point(Point::Posted);
         let overflowed = batch.count - written;
         if overflowed != 0 {
-            while state.spill.is_empty() && batch.posted != batch.count {
+            while spill.is_empty() && batch.posted != batch.count {
                 if !post.push_backlog(batch.cqes[batch.posted], batch.extra) {
                     break;
                 }
@@ -305,7 +303,7 @@ impl RingGuard {
         }
         let wake = post.waiters().are_told(|| post.cq_total() + u64::from(left), timeouts);
         if batch.ended_count != 0 {
-            batch.free_ended(&control, &mut state.records);
+            batch.free_ended(control, records);
         }
         if overflowed != 0 {
             // Under the lock, as in `flush_overflow`: another process must not clear what this one has just set.
@@ -313,9 +311,9 @@ impl RingGuard {
         }
         drop(post);
         for cqe in &batch.cqes[batch.posted..batch.count] {
-            state.spill.push((*cqe, batch.extra));
+            spill.push((*cqe, batch.extra));
         }
-        if let Some(recorder) = &mut state.recorder {
+        if let Some(recorder) = recorder {
             recorder.complete(&batch.cqes[..batch.count], written);
         }
         (batch.count, batch.posted) = (0, 0);
@@ -373,17 +371,22 @@ impl RingGuard {
     #[inline]
     fn tell_watchers(&mut self, asynchronous: bool) {
         if let Some((eventfd, only_asynchronous)) = self.eventfd {
-            let disabled = self.memory.view.load(word::CQ_FLAGS).unwrap_or(0) & IORING_CQ_EVENTFD_DISABLED != 0;
-            if !disabled && (asynchronous || !only_asynchronous) {
-                signal(eventfd, 1);
-                self.signalled = true;
-            }
+            self.signal_eventfd(eventfd, asynchronous || !only_asynchronous);
         }
         if self.ring().polled_by_ring.load(Ordering::Relaxed) {
             self.control.header().watched.fetch_or(WATCHED_EDGE, Ordering::Relaxed);
         }
         if self.control.header().watched.load(Ordering::Relaxed) != 0 {
             self.make_readable();
+        }
+    }
+
+    #[cold]
+    fn signal_eventfd(&mut self, eventfd: i32, wanted: bool) {
+        let disabled = self.memory.view.load(word::CQ_FLAGS).unwrap_or(0) & IORING_CQ_EVENTFD_DISABLED != 0;
+        if !disabled && wanted {
+            signal(eventfd, 1);
+            self.signalled = true;
         }
     }
 
@@ -444,6 +447,12 @@ impl RingGuard {
     #[inline]
     pub fn has_backlog(&self) -> bool {
         !self.spill.is_empty() || self.posted().1 != 0
+    }
+
+    /// The same on a ring that no other process shares.
+    #[inline]
+    pub fn has_own_backlog(&self) -> bool {
+        !self.spill.is_empty() || self.control.backlog() != 0
     }
 
     /// The CQ's tail, and how many CQEs wait behind it.

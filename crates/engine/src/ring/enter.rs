@@ -186,8 +186,12 @@ impl RingGuard {
     fn has_enough_for(&mut self, call: &Enter) -> bool {
         let ring = self.ring();
         let plain = call.flags & IORING_ENTER_EXT_ARG == 0 && call.arg == 0 && call.min_complete != 0;
-        let pending = self.has_pending() || ring.has_arrived() || ring.driver.is_announced() || self.has_backlog();
-        if !plain || pending || self.iopoll.is_some() || self.is_shared() || self.check_waiter().is_err() {
+        let pending = self.has_pending() || ring.has_arrived() || ring.driver.is_announced();
+        // A ring of this process alone: nobody moves the backlog meanwhile.
+        if !plain || pending || self.iopoll.is_some() || self.is_shared() || self.has_own_backlog() {
+            return false;
+        }
+        if self.check_waiter().is_err() {
             return false;
         }
         let wanted = call.min_complete.min(self.memory.view.layout().cq_entries);
@@ -196,6 +200,7 @@ impl RingGuard {
     }
 
     /// With `IORING_SETUP_DEFER_TASKRUN` only the submitter may wait.
+    #[inline]
     fn check_waiter(&mut self) -> Result<(), Errno> {
         if self.ring().has(IORING_SETUP_DEFER_TASKRUN) {
             return self.check_issuer();

@@ -7,6 +7,7 @@
 
 use super::{LockFailure, Ring, RingGuard};
 use crate::alloc;
+use crate::lock::Held;
 use crate::mutation::{mutated, Mutation};
 use crate::path::helper;
 use crate::path::worker::Job;
@@ -220,7 +221,8 @@ impl RingGuard {
             if later != Due::NOTHING {
                 self.due = Due::NOTHING;
             }
-            self.held = None;
+            // A handler that jumps away has nothing behind it left undone.
+            let _handlers_wait = self.held.take().map(Held::release);
             if let Some(due) = due {
                 due.wake();
             }

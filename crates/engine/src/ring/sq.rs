@@ -1,6 +1,7 @@
 //! Intake: each SQE is copied once, checked, and either finished on the spot or made a request.
 
 use super::broken::Unanswered;
+use super::cq::BATCH;
 use super::layout::word;
 use super::RingGuard;
 use crate::forced::{point, Point};
@@ -102,7 +103,16 @@ impl RingGuard {
 
     /// Makes sure of the memory for one more request, before its SQE is taken: see the head of `alloc.rs`. The SQE then stays
     /// where it is, as natively (`io_alloc_req` in io_uring/io_uring.c).
+    #[inline]
     pub fn make_room(&mut self) -> Result<(), Errno> {
+        if alloc::is_whole() & self.slab.has_room() {
+            return Ok(());
+        }
+        self.make_more_room()
+    }
+
+    #[cold]
+    fn make_more_room(&mut self) -> Result<(), Errno> {
         alloc::reserve()?;
         match self.slab.has_room() {
             true => Ok(()),
@@ -132,41 +142,44 @@ impl RingGuard {
         let shared_head = &control.header().sq_head;
         let mut head = shared_head.load(Ordering::Relaxed);
         let available = tail.wrapping_sub(head).min(view.layout().sq_entries);
+        let wanted = to_submit.min(available);
         let mut submitted = 0;
-        let mut refused = Ok(());
-        while submitted < to_submit.min(available) {
-            point(Point::Intake);
-            if !(alloc::is_whole() & self.slab.has_room()) {
-                refused = self.make_room();
-                if refused.is_err() {
-                    break;
+        let mut room = self.make_room();
+        'all: while submitted < wanted && room.is_ok() {
+            // What is answered takes nothing but a place in the batch.
+            let end = wanted.min(submitted + BATCH as u32);
+            while submitted < end {
+                point(Point::Intake);
+                let position = head;
+                head = head.wrapping_add(1);
+                // Before the SQE is taken in: a signal handler's submission follows this one, it does not repeat it.
+                shared_head.store(head, Ordering::Relaxed);
+                let index = view.sq_index(position)?;
+                if index >= view.layout().sq_entries {
+                    let dropped = view.load(word::SQ_DROPPED)?;
+                    view.store(word::SQ_DROPPED, dropped.wrapping_add(1))?;
+                    break 'all;
+                }
+                // Not moved out of its result: see `accept`.
+                let copied = view.sqe(index);
+                let sqe = copied.as_ref().map_err(|error| *error)?;
+                submitted += 1;
+                if submitted == 1 && ends_others(sqe.opcode) {
+                    self.catch_up();
+                }
+                match self.accept(sqe) {
+                    Accepted::Nop => continue,
+                    Accepted::Last if self.stops_here() => break 'all,
+                    _ => break,
                 }
             }
-            let position = head;
-            head = head.wrapping_add(1);
-            // Before the SQE is taken in: a signal handler's submission follows this one, it does not repeat it.
-            shared_head.store(head, Ordering::Relaxed);
-            let index = view.sq_index(position)?;
-            if index >= view.layout().sq_entries {
-                let dropped = view.load(word::SQ_DROPPED)?;
-                view.store(word::SQ_DROPPED, dropped.wrapping_add(1))?;
-                break;
-            }
-            // Not moved out of its result: see `accept`.
-            let copied = view.sqe(index);
-            let sqe = copied.as_ref().map_err(|error| *error)?;
-            submitted += 1;
-            if submitted == 1 && ends_others(sqe.opcode) {
-                self.catch_up();
-            }
-            let accepted = self.accept(sqe);
-            if !accepted && self.stops_here() {
-                break;
+            if submitted < wanted {
+                room = self.make_room();
             }
         }
         self.end_submission();
         view.store(word::SQ_HEAD, head)?;
-        answer(submitted, refused)
+        answer(submitted, room)
     }
 
     /// [`submit`](Self::submit) where other processes may submit at the same time.
@@ -178,11 +191,9 @@ impl RingGuard {
         let mut refused = Ok(());
         while submitted < to_submit.min(view.layout().sq_entries) {
             point(Point::Intake);
-            if !(alloc::is_whole() & self.slab.has_room()) {
-                refused = self.make_room();
-                if refused.is_err() {
-                    break;
-                }
+            refused = self.make_room();
+            if refused.is_err() {
+                break;
             }
             let Some((index, sqe)) = self.take_sqe()? else { break };
             if index >= view.layout().sq_entries {
@@ -194,8 +205,7 @@ impl RingGuard {
             if submitted == 1 && ends_others(sqe.opcode) {
                 self.catch_up();
             }
-            let accepted = self.accept(&sqe);
-            if !accepted && self.stops_here() {
+            if self.accept(&sqe) == Accepted::Last && self.stops_here() {
                 break;
             }
         }
@@ -237,10 +247,9 @@ impl RingGuard {
         self.stops_for_calls() || !self.ring().has(IORING_SETUP_SUBMIT_ALL)
     }
 
-    /// Takes one SQE in. False when it was refused (its CQE says why, and the kernel stops consuming there), or when it leads to
-    /// a call that comes before the next one.
+    /// Takes one SQE in.
     #[inline]
-    fn accept(&mut self, sqe: &Sqe) -> bool {
+    fn accept(&mut self, sqe: &Sqe) -> Accepted {
         let on_its_way = Unanswered::new(self.ring(), sqe.user_data, None);
         point(Point::Prep);
         let (opcode, row) = match self.check(sqe) {
@@ -256,18 +265,25 @@ impl RingGuard {
                 return self.refuse(sqe, error, refused_flags(opcode, sqe), on_its_way);
             }
         };
-        if let Err(error) = self.check_op(op) {
-            return self.refuse(sqe, error, 0, on_its_way);
-        }
         let target = row.target(sqe);
-        self.serve_turns(op, &target);
+        // A NOP concerns neither the ring nor a number, and waits for nobody's turn.
+        if !matches!(op, Op::Nop(_)) {
+            if let Err(error) = self.check_op(op) {
+                return self.refuse(sqe, error, 0, on_its_way);
+            }
+            self.serve_turns(op, &target);
+        }
         let alone = sqe.flags & NOT_ALONE == 0 && self.chain.is_none() && self.drain.is_idle();
         if !alone || row.own_place || sqe.personality != 0 {
             self.accept_in_order(op, opcode, row, sqe, on_its_way);
-            return !self.stops_for_calls();
+            return self.taken();
         }
         self.record(|it| it.submit_alone(sqe, &target));
-        match self.attempt(op, &target, true) {
+        let verdict = match op {
+            Op::Nop(nop) => nop.issue(),
+            _ => self.attempt(op, &target, true),
+        };
+        match verdict {
             Verdict::Done(result) => {
                 self.tally(opcode, result);
                 if result < 0 || sqe.flags & IOSQE_CQE_SKIP_SUCCESS == 0 {
@@ -277,7 +293,9 @@ impl RingGuard {
                 on_its_way.answered();
                 if matches!(op, Op::Nop(_)) {
                     core::mem::forget(prepared); // it holds nothing
+                    return Accepted::Nop;
                 }
+                Accepted::Taken
             }
             verdict => {
                 let id = self.admit(take_request(op, opcode, row, sqe), on_its_way);
@@ -285,10 +303,17 @@ impl RingGuard {
                 if self.entries.has_gathered() && (self.entries.has_gathered_most() || !self.is_poll_next()) {
                     self.look_at_gathered();
                 }
-                return !self.stops_for_calls();
+                self.taken()
             }
         }
-        true
+    }
+
+    fn taken(&self) -> Accepted {
+        if self.stops_for_calls() {
+            Accepted::Last
+        } else {
+            Accepted::Taken
+        }
     }
 
     /// Whether the next SQE is a POLL_ADD. A guess: the program may change it, and this call may end before it.
@@ -391,7 +416,7 @@ impl RingGuard {
     /// Posts the error of an SQE that was refused; one in a chain breaks the chain instead. `cqe_flags` as in
     /// [`Op::cqe_flags`].
     #[cold]
-    fn refuse(&mut self, sqe: &Sqe, error: Errno, cqe_flags: u32, on_its_way: Unanswered) -> bool {
+    fn refuse(&mut self, sqe: &Sqe, error: Errno, cqe_flags: u32, on_its_way: Unanswered) -> Accepted {
         let result = -error.raw_os_error();
         self.look_at_gathered();
         self.record(|it| it.req_failed(sqe, result));
@@ -402,9 +427,9 @@ impl RingGuard {
             let mut request = Request::new(Op::placeholder(), opcode, sqe.flags, sqe.user_data, Target::None);
             request.failed = Some(result);
             request.cqe_flags = cqe_flags;
-            let goes_on = request.links();
+            let accepted = if request.links() { Accepted::Taken } else { Accepted::Last };
             self.take_in_order(request, on_its_way);
-            return goes_on;
+            return accepted;
         }
         match known {
             Some(opcode) => stats::completed(opcode, Path::Inline, result),
@@ -416,8 +441,19 @@ impl RingGuard {
             self.post_notification(sqe.user_data, cqe_flags);
         }
         on_its_way.answered();
-        false
+        Accepted::Last
     }
+}
+
+/// What became of an SQE.
+#[derive(PartialEq, Eq)]
+enum Accepted {
+    /// A NOP was answered.
+    Nop,
+    /// It was answered, or became a request.
+    Taken,
+    /// It was refused (its CQE says why, and the kernel stops consuming there), or leads to a call before the next one.
+    Last,
 }
 
 /// How many SQEs were taken in, or why there is no memory for the first one: `io_submit_sqes` in io_uring/io_uring.c.

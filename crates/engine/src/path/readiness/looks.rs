@@ -79,10 +79,14 @@ impl RingGuard {
     }
 
     /// Makes the looks that were gathered, and answers in the order of their SQEs.
+    #[inline]
     pub fn look_at_gathered(&mut self) {
-        if !self.entries.has_gathered() {
-            return;
+        if self.entries.has_gathered() {
+            self.look_at_all_gathered();
         }
+    }
+
+    fn look_at_all_gathered(&mut self) {
         let mut gathered = core::mem::take(&mut self.entries.gathered);
         let looked = loop {
             match Sys::poll(&mut gathered, Some(0), None) {
