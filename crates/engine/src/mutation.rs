@@ -286,6 +286,8 @@ mutations! {
             "Decision 10: the program blocks SIGSYS for real.";
         InterruptedCallsAreLeft "interrupted-calls-are-left" Engine "a_thread_is_cancelled_anywhere_in_a_call",
             "A thread that ends in a call leaves what it holds there.";
+        ThrowsAreCaught "throws-are-caught" Engine "a_handler_throws_out_of_a_wait",
+            "An exception of C++ that comes through our frames meets a catch of panics.";
     }
     "raw" {
         FilterIgnoresTheAddress "filter-ignores-the-address"
