@@ -265,6 +265,9 @@ cases! {
     a_thread_exits_in_a_handler_in_cancellation_points: "threads" "exits-in-points";
     close_is_a_cancellation_point: "threads" "ends-in-close";
 
+    a_handler_switches_between_user_threads: "contexts" "own-rings";
+    a_handler_switches_between_user_threads_of_one_ring: "contexts" "one-ring";
+
     a_handler_throws_out_of_a_fault: "throws" "faults";
     a_handler_throws_out_of_a_wait: "throws" "waits";
     a_handler_throws_out_of_a_submission: "throws" "submissions";
