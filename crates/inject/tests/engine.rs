@@ -153,6 +153,7 @@ cases! {
     a_handler_jumps_out_of_a_submission: "interrupted" "jumps";
     a_handler_of_many_signals_loses_none: "interrupted" "queues";
     a_handler_submits_to_the_context_it_interrupts: "interrupted" "io-submit";
+    a_handler_that_comes_while_its_thread_submits_ends_its_wait: "interrupted" "waits";
     a_handler_destroys_the_context_it_interrupts: "interrupted" "io-destroy";
 
     a_bad_pointer_of_a_thread_that_blocked_faults_early_is_efault: "faults" "blocked-before-the-first-ring";

@@ -24,7 +24,7 @@ pub mod wrappers;
 use crate::sys;
 use action::{Action, SIG_DFL, SIG_IGN};
 use anyring_engine::mutation::{mutated, Mutation};
-use anyring_engine::os::{ForkPage, Look};
+use anyring_engine::os::{self, ForkPage, Look};
 use anyring_engine::thread::handlers;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -217,6 +217,11 @@ unsafe fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t)
                 let handler: extern "C-unwind" fn(c_int, *mut siginfo_t, *mut ucontext_t) =
                     core::mem::transmute(handler);
                 handler(signal, info, context);
+                let registers = &mut (*context).uc_mcontext.gregs;
+                let (address, rbx) = (registers[libc::REG_RIP as usize], registers[libc::REG_RBX as usize]);
+                if !mutated(Mutation::HandlersBeforeASleepEndNothing) {
+                    registers[libc::REG_RIP as usize] = os::handled(address as usize, rbx as usize) as i64;
+                }
             }
         }
     }

@@ -472,6 +472,46 @@ static void io_destroys(void)
 	}
 }
 
+static volatile sig_atomic_t ran_behind;
+
+static void count_behind(void)
+{
+	ran_behind += *ring.sq.khead == *ring.sq.ktail;
+}
+
+static long enter_and_wait(void)
+{
+	return syscall(__NR_io_uring_enter, ring.ring_fd, NOPS, 2 * NOPS, IORING_ENTER_GETEVENTS, NULL, 0);
+}
+
+/* The call waits for more than it submits. A handler that comes when it has begun ends it; one that came before leaves that to
+ * the next. */
+static void round_of_waits(long us)
+{
+	struct itimerval timer = {{0, 50000}, {0, us}}, off = {{0, 0}, {0, 0}};
+	struct timespec now = {0, 0};
+
+	if (!ring.ring_fd)
+		init_ring(&ring, 4096, 0);
+	in_handler = count_behind;
+	prepare_nops(NOPS);
+	publish(&ring);
+	ran = behind = ran_behind = 0;
+	CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
+	sigprocmask(SIG_UNBLOCK, &alarms, NULL);
+	CHECK(enter_and_wait() == NOPS);
+	sigprocmask(SIG_BLOCK, &alarms, NULL);
+	CHECK(ran_behind == 1);
+	CHECK(setitimer(ITIMER_REAL, &off, NULL) == 0);
+	sigtimedwait(&alarms, NULL, &now);
+	io_uring_cq_advance(&ring, io_uring_cq_ready(&ring));
+}
+
+static void waits(void)
+{
+	rounds(round_of_waits);
+}
+
 CASES({"closes", closes},
       {"closes-by-syscall", closes_by_syscall},
       {"replaces", replaces},
@@ -485,4 +525,5 @@ CASES({"closes", closes},
       {"jumps", jumps},
       {"queues", queues},
       {"io-submit", io_submits},
-      {"io-destroy", io_destroys})
+      {"io-destroy", io_destroys},
+      {"waits", waits})
