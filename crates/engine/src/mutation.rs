@@ -289,6 +289,9 @@ mutations! {
             "Decision 10: the program blocks SIGSYS for real.";
         InterruptedCallsAreLeft "interrupted-calls-are-left" Engine "a_thread_is_cancelled_anywhere_in_a_call",
             "A thread that ends in a call leaves what it holds there.";
+        DeferredSignalsComeLast "deferred-signals-come-last"
+            Engine "real_time_signals_come_in_order_while_their_thread_submits",
+            "A signal whose handler has to wait comes behind those that were sent since.";
         ThrowsAreCaught "throws-are-caught" Engine "a_handler_throws_out_of_a_wait",
             "An exception of C++ that comes through our frames meets a catch of panics.";
     }
