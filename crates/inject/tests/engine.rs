@@ -273,6 +273,7 @@ cases! {
     a_handler_throws_out_of_a_fault: "throws" "faults";
     a_handler_throws_out_of_a_wait: "throws" "waits";
     a_handler_throws_out_of_a_submission: "throws" "submissions";
+    a_thread_that_ends_in_a_handler_destroys_its_frames: "throws" "ends";
 
     a_process_ends_with_its_last_thread: "ends" "pthread-exit";
     a_process_ends_with_the_return_of_its_last_thread: "ends" "last-return";

@@ -255,6 +255,126 @@ static void submissions()
 	}
 }
 
+/* Threads that end in a handler: what their frames hold is destroyed, whatever the handler interrupts. */
+static volatile bool has_started;
+static bool is_cancelled;
+static void (*volatile in_thread)();
+
+static void end_thread(int)
+{
+	void (*volatile point)() = pthread_testcancel;
+	Destroyed here;
+
+	if (!is_cancelled)
+		pthread_exit(&ring);
+	pthread_cancel(pthread_self());
+	point();
+}
+
+static void end_thread_with_info(int signal, siginfo_t *info, void *)
+{
+	CHECK(info->si_signo == signal);
+	end_thread(signal);
+}
+
+static void end_in_inner_handler(int)
+{
+	int (*volatile send)(int) = raise;
+	Destroyed here;
+
+	send(SIGUSR1);
+}
+
+/* Nothing here is to be cleaned up. */
+static void compute()
+{
+	has_started = true;
+	for (;;)
+		;
+}
+
+static void wait_for_none()
+{
+	io_uring_cqe *cqe;
+
+	has_started = true;
+	io_uring_wait_cqe(&ring, &cqe);
+}
+
+static void enter_for_ever()
+{
+	has_started = true;
+	for (;;)
+		syscall(__NR_io_uring_enter, ring.ring_fd, 0, 0, IORING_ENTER_GETEVENTS, nullptr, 0);
+}
+
+static void set_cleaned(void *cleaned)
+{
+	*static_cast<bool *>(cleaned) = true;
+}
+
+static void *thread_that_ends(void *cleaned)
+{
+	Destroyed here;
+	static char alternate[1 << 16]; /* one thread after the other */
+	stack_t stack{};
+
+	stack.ss_size = sizeof(alternate);
+	stack.ss_sp = alternate;
+	CHECK(sigaltstack(&stack, nullptr) == 0);
+	pthread_cleanup_push(set_cleaned, cleaned);
+	in_thread();
+	pthread_cleanup_pop(0);
+	return nullptr;
+}
+
+static void check_end(int flags, bool with_info, int by)
+{
+	struct sigaction action{};
+	bool is_cleaned = false;
+	pthread_t thread;
+	void *result;
+
+	action.sa_flags = flags | (with_info ? SA_SIGINFO : 0);
+	if (with_info)
+		action.sa_sigaction = end_thread_with_info;
+	else
+		action.sa_handler = end_thread;
+	CHECK(sigaction(SIGUSR1, &action, nullptr) == 0);
+	action.sa_flags = flags;
+	action.sa_handler = end_in_inner_handler;
+	CHECK(sigaction(SIGUSR2, &action, nullptr) == 0);
+	has_started = false;
+	destroyed = 0;
+	CHECK(pthread_create(&thread, nullptr, thread_that_ends, &is_cleaned) == 0);
+	while (!has_started)
+		sched_yield();
+	CHECK(pthread_kill(thread, by) == 0);
+	CHECK(pthread_join(thread, &result) == 0);
+	CHECK(result == (is_cancelled ? PTHREAD_CANCELED : &ring));
+	CHECK(is_cleaned && destroyed == (by == SIGUSR1 ? 2 : 3));
+}
+
+static void check_ends(std::initializer_list<void (*)()> all)
+{
+	for (void (*what)() : all)
+		for (int flags : {0, SA_ONSTACK, SA_NODEFER, static_cast<int>(SA_RESETHAND), SA_ONSTACK | SA_NODEFER})
+			for (int choice = 0; choice < 8; choice++) {
+				in_thread = what;
+				is_cancelled = choice & 4;
+				check_end(flags, choice & 1, choice & 2 ? SIGUSR1 : SIGUSR2);
+			}
+}
+
+static void ends()
+{
+	check_ends({compute});
+	CHECK(io_uring_queue_init(8, &ring, 0) == 0);
+	check_ends({compute, wait_for_none, enter_for_ever});
+	submit_nop();
+	take();
+}
+
 int main(int argc, char **argv)
 {
 	stack_t stack{};
@@ -267,7 +387,9 @@ int main(int argc, char **argv)
 		faults();
 	else if (!strcmp(argv[1], "waits"))
 		waits();
-	else
+	else if (!strcmp(argv[1], "submissions"))
 		submissions();
+	else
+		ends();
 	puts("done");
 }
