@@ -169,6 +169,9 @@ mutations! {
         JumpLeavesTheSleeper "jump-leaves-the-sleeper"
             Engine "a_handler_jumps_out_of_a_wait_and_another_thread_waits",
             "A longjmp(3) out of a wait leaves the thread counted as asleep.";
+        HandlersBeforeASleepEndNothing "handlers-before-a-sleep-end-nothing"
+            Engine "a_handler_that_comes_while_its_thread_submits_ends_its_wait",
+            "A handler that ran after io_uring_enter(2) had begun, before it sleeps, does not end the wait.";
     }
     "helper" {
         EachEnterCallsTheHelper "each-enter-calls-the-helper" Engine "threads_are_made_when_needed",
@@ -286,6 +289,11 @@ mutations! {
             "Decision 10: the program blocks SIGSYS for real.";
         InterruptedCallsAreLeft "interrupted-calls-are-left" Engine "a_thread_is_cancelled_anywhere_in_a_call",
             "A thread that ends in a call leaves what it holds there.";
+        DeferredSignalsComeLast "deferred-signals-come-last"
+            Engine "real_time_signals_come_in_order_while_their_thread_submits",
+            "A signal whose handler has to wait comes behind those that were sent since.";
+        ThrowsAreCaught "throws-are-caught" Engine "a_handler_throws_out_of_a_wait",
+            "An exception of C++ that comes through our frames meets a catch of panics.";
     }
     "raw" {
         FilterIgnoresTheAddress "filter-ignores-the-address"

@@ -15,7 +15,8 @@ pub use guard::{
     check_writable, copy_by_kernel, handler_installed, kernel_copies, user_copy_fault, user_move, user_read,
     user_read_slice, user_write, user_write_slice, GuardedWords, Plain,
 };
-pub use interrupt::{can_interrupt, end_waits, interrupt, interrupted, interruptible, wait, wait_again};
+pub use interrupt::{can_interrupt, end_waits, handled, has_handled, heed_handlers, interrupt, interrupted};
+pub use interrupt::{interruptible, wait, wait_again, wait_interruptibly};
 pub use linux::{flags_are_ignored, flags_are_looked_at, probe_flags, syscall, usable_cpus, Linux};
 
 use crate::Errno;
@@ -56,6 +57,12 @@ pub trait Os {
     /// Sleeps while `word` holds `expected`; FUTEX_WAIT on a word that other processes may share. `timeout_ns` is
     /// relative. `Err(INTR)` when a signal handler ran, `Err(TIMEDOUT)`, `Err(AGAIN)` when the word differed.
     fn futex_wait(
+        word: &core::sync::atomic::AtomicU32,
+        expected: u32,
+        timeout_ns: Option<u64>,
+    ) -> Result<(), Errno>;
+    /// The same, and `Err(INTR)` also when one has run since [`heed_handlers`], as of [`Os::epoll_wait`] and [`Os::poll`].
+    fn futex_sleep(
         word: &core::sync::atomic::AtomicU32,
         expected: u32,
         timeout_ns: Option<u64>,

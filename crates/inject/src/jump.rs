@@ -11,6 +11,14 @@ next! {
     LONGJMP_CHK = c"__longjmp_chk": fn(*mut c_void, c_int);
 }
 
+/// Gives up what the calling thread holds in the calls that it is about to leave.
+pub fn leaving() {
+    entry::aside(|| {
+        door::leaving_by_jump();
+        raw::leaving_by_jump();
+    });
+}
+
 macro_rules! jumps {
     ($($name:ident = $next:ident;)*) => { $(
         /// As libc's function of that name, which it calls after the engine has been told.
@@ -19,10 +27,7 @@ macro_rules! jumps {
         /// As longjmp(3): the environment was filled by a function that has not returned.
         #[cfg_attr(not(test), no_mangle)]
         pub unsafe extern "C-unwind" fn $name(environment: *mut c_void, value: c_int) {
-            entry::aside(|| {
-                door::leaving_by_jump();
-                raw::leaving_by_jump();
-            });
+            leaving();
             if let Some(next) = $next.get() {
                 // SAFETY: the caller's own arguments; this frame holds nothing that would have to be dropped.
                 unsafe { next(environment, value) }

@@ -10,9 +10,13 @@
 //! - **all other frames of ours hold nothing**, and are passed as those of C are: [`personality`] stands in front of the
 //!   standard library's.
 //!
+//! An exception that a handler throws (C++) out of the function that it interrupts passes the same way, and leaves a call as
+//! siglongjmp(3) does.
+//!
 //! Nothing of this runs before a thread ends, but one load in each call.
 #![cfg_attr(test, allow(dead_code))] // unit tests leave the standard library's personality alone
 
+use crate::jump;
 use crate::next::next;
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::os;
@@ -67,7 +71,11 @@ type Personality = extern "C" fn(c_int, c_int, u64, *mut c_void, *mut Context) -
 #[repr(C)]
 pub struct Context([u8; 0]);
 
-/// _UA_FORCE_UNWIND, _URC_CONTINUE_UNWIND, _URC_NORMAL_STOP (unwind.h).
+/// The class of exceptions that are Rust's panics: the standard library has written it in both ways.
+const PANICS: [u64; 2] = [u64::from_ne_bytes(*b"MOZ\0RUST"), u64::from_be_bytes(*b"MOZ\0RUST")];
+
+/// _UA_SEARCH_PHASE, _UA_FORCE_UNWIND, _URC_CONTINUE_UNWIND, _URC_NORMAL_STOP (unwind.h).
+const SEARCH_PHASE: c_int = 1;
 const FORCE_UNWIND: c_int = 8;
 const CONTINUE_UNWIND: c_int = 8;
 const NORMAL_STOP: c_int = 4;
@@ -106,15 +114,22 @@ extern "C" fn personality(
     exception: *mut c_void,
     context: *mut Context,
 ) -> c_int {
-    if actions & FORCE_UNWIND == 0 {
+    let is_forced = actions & FORCE_UNWIND != 0;
+    if !is_forced && (PANICS.contains(&class) || mutated(Mutation::ThrowsAreCaught)) {
         // SAFETY: the unwinder's own arguments.
         return unsafe { rust_eh_personality(version, actions, class, exception, context) };
     }
+    if actions & SEARCH_PHASE != 0 {
+        return CONTINUE_UNWIND;
+    }
     // SAFETY: the unwinder's own context, of a frame that is on the stack.
-    let found = interrupted_inside(unsafe { _Unwind_GetCFA(context) });
-    if let Some(signal_frame) = found.filter(|_| !mutated(Mutation::InterruptedCallsAreLeft)) {
-        // SAFETY: the frame was found on the stack, and the handler's frames behind it have been unwound.
-        unsafe { complete(signal_frame) };
+    match interrupted_inside(unsafe { _Unwind_GetCFA(context) }) {
+        Some(signal_frame) if is_forced && !mutated(Mutation::InterruptedCallsAreLeft) => {
+            // SAFETY: the frame was found on the stack, and the handler's frames behind it have been unwound.
+            unsafe { complete(signal_frame) }
+        }
+        Some(_) if !is_forced => jump::leaving(),
+        _ => {}
     }
     CONTINUE_UNWIND
 }

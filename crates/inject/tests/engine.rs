@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{built, compile, no_liburing, no_reference, patience, scratch, skip, text};
+use common::{built, compile_with, no_cxx, no_liburing, no_reference, patience, scratch, skip, text};
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -61,14 +61,19 @@ fn run(program: &Path, case: &str, environment: &[(&str, &Path)]) -> Output {
     finish(child.expect("run it"), &format!("{program:?} {case} with {environment:?}"))
 }
 
+/// Programs in C++.
+const IN_CXX: [&str; 1] = ["throws"];
+
 /// The program, compiled once for all its cases.
 fn program(source: &str) -> PathBuf {
     static COMPILED: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let path = scratch("engine").join(source);
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     if !compiled.iter().any(|known| known == source) {
-        // So that threads which end clean up variables of C.
-        compile(&format!("engine/{source}"), &path, &["-fexceptions", "-Wl,--as-needed", "-luring"]);
+        // So that threads which end clean up variables of C, and handlers of faults can throw.
+        let (compiler, exceptions) =
+            if IN_CXX.contains(&source) { ("c++", "-fnon-call-exceptions") } else { ("cc", "-fexceptions") };
+        compile_with(compiler, &format!("engine/{source}"), &path, &[exceptions, "-Wl,--as-needed", "-luring"]);
         compiled.push(source.to_owned());
     }
     path
@@ -79,7 +84,8 @@ static COUNTING: Mutex<()> = Mutex::new(());
 
 /// Runs one case natively and on the engine.
 fn same_both_ways(test: &str, source: &str, case: &str) {
-    if let Some(reason) = no_reference().or_else(no_liburing) {
+    let no_compiler = || no_cxx().filter(|_| IN_CXX.contains(&source));
+    if let Some(reason) = no_reference().or_else(no_liburing).or_else(no_compiler) {
         return skip(test, reason);
     }
     let _alone = (source == "leftovers").then(|| COUNTING.lock().unwrap_or_else(PoisonError::into_inner));
@@ -147,6 +153,8 @@ cases! {
     a_handler_jumps_out_of_a_submission: "interrupted" "jumps";
     a_handler_of_many_signals_loses_none: "interrupted" "queues";
     a_handler_submits_to_the_context_it_interrupts: "interrupted" "io-submit";
+    a_handler_that_comes_while_its_thread_submits_ends_its_wait: "interrupted" "waits";
+    real_time_signals_come_in_order_while_their_thread_submits: "interrupted" "orders";
     a_handler_destroys_the_context_it_interrupts: "interrupted" "io-destroy";
 
     a_bad_pointer_of_a_thread_that_blocked_faults_early_is_efault: "faults" "blocked-before-the-first-ring";
@@ -258,6 +266,14 @@ cases! {
     cancellation_points_stay_some: "threads" "points";
     a_thread_exits_in_a_handler_in_cancellation_points: "threads" "exits-in-points";
     close_is_a_cancellation_point: "threads" "ends-in-close";
+
+    a_handler_switches_between_user_threads: "contexts" "own-rings";
+    a_handler_switches_between_user_threads_of_one_ring: "contexts" "one-ring";
+
+    a_handler_throws_out_of_a_fault: "throws" "faults";
+    a_handler_throws_out_of_a_wait: "throws" "waits";
+    a_handler_throws_out_of_a_submission: "throws" "submissions";
+    a_thread_that_ends_in_a_handler_destroys_its_frames: "throws" "ends";
 
     a_process_ends_with_its_last_thread: "ends" "pthread-exit";
     a_process_ends_with_the_return_of_its_last_thread: "ends" "last-return";

@@ -13,6 +13,8 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 thread_local! {
     /// Not 0 when the calling thread is to wait for nothing any more. Only the thread and its handlers touch it.
     static WAITS_END: AtomicU32 = const { AtomicU32::new(0) };
+    /// The same, and not 0 either when a handler of the program's has run in it since [`heed_handlers`].
+    static INTERRUPTED: AtomicU32 = const { AtomicU32::new(0) };
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -109,10 +111,44 @@ pub fn wait(number: libc::c_long, args: [usize; 6]) -> isize {
     }
 }
 
+/// From now on a handler that runs in the calling thread ends its next [`wait_interruptibly`], as one does in the kernel that
+/// comes at any time after the call has begun.
+pub fn heed_handlers() {
+    let ends = WAITS_END.try_with(|word| word.load(Ordering::Relaxed)).unwrap_or(0);
+    let _ = INTERRUPTED.try_with(|word| word.store(ends, Ordering::Relaxed));
+}
+
+/// Whether one has run since.
+pub fn has_handled() -> bool {
+    INTERRUPTED.try_with(|word| word.load(Ordering::Relaxed) != 0).unwrap_or(false)
+}
+
+/// A [`wait`] that ends with `EINTR` also when a handler of the program's has run since [`heed_handlers`].
+pub fn wait_interruptibly(number: libc::c_long, args: [usize; 6]) -> isize {
+    match INTERRUPTED.try_with(|word| interruptible(word, number, args)) {
+        Ok(answer) => answer,
+        Err(_) => syscall(number, args),
+    }
+}
+
+/// A handler of the program's has run in the calling thread, which it interrupted at `address`, with `register` in RBX: where
+/// the thread goes on, since a [`wait_interruptibly`] that had not begun is over.
+pub fn handled(address: usize, register: usize) -> usize {
+    let is_its = INTERRUPTED.try_with(|word| {
+        word.store(1, Ordering::Relaxed);
+        word.as_ptr() as usize == register
+    });
+    match is_its {
+        Ok(true) => out_of_the_call(address).unwrap_or(address),
+        _ => address,
+    }
+}
+
 /// The calling thread waits no more until [`wait_again`]. It goes on at the instruction that is the answer instead of at
 /// `address`, where it was interrupted: an interrupted [`wait`] is over.
 pub fn end_waits(address: usize) -> usize {
     let _ = WAITS_END.try_with(|word| word.store(1, Ordering::Relaxed));
+    let _ = INTERRUPTED.try_with(|word| word.store(1, Ordering::Relaxed));
     out_of_the_call(address).unwrap_or(address)
 }
 

@@ -1,6 +1,6 @@
 //! Linux itself.
 
-use super::{check, wait, EpollEvent, Os};
+use super::{check, wait, wait_interruptibly, EpollEvent, Os};
 use crate::Errno;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -89,6 +89,15 @@ pub fn flags_are_looked_at() -> bool {
     syscall(libc::SYS_preadv2, [fd, iovec.as_ptr() as usize, 1, NO_OFFSET, 0, UNKNOWN_FLAG]) < 0
 }
 
+type Call = fn(libc::c_long, [usize; 6]) -> isize;
+
+fn futex_wait_by(call: Call, word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) -> Result<(), Errno> {
+    let timeout = timeout_ns.map(timespec);
+    let timeout = timeout.as_ref().map_or(0, |t| t.as_ptr() as usize);
+    let args = [word.as_ptr() as usize, libc::FUTEX_WAIT as usize, expected as usize, timeout, 0, 0];
+    check(call(libc::SYS_futex, args)).map(|_| ())
+}
+
 impl Os for Linux {
     fn clock_ns(clock: i32) -> u64 {
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -106,10 +115,11 @@ impl Os for Linux {
     }
 
     fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) -> Result<(), Errno> {
-        let timeout = timeout_ns.map(timespec);
-        let timeout = timeout.as_ref().map_or(0, |t| t.as_ptr() as usize);
-        let args = [word.as_ptr() as usize, libc::FUTEX_WAIT as usize, expected as usize, timeout, 0, 0];
-        check(wait(libc::SYS_futex, args)).map(|_| ())
+        futex_wait_by(wait, word, expected, timeout_ns)
+    }
+
+    fn futex_sleep(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) -> Result<(), Errno> {
+        futex_wait_by(wait_interruptibly, word, expected, timeout_ns)
     }
 
     fn sleep_ns(left_ns: u64, polls: bool) -> u64 {
@@ -145,12 +155,15 @@ impl Os for Linux {
         if timed && NO_EPOLL_PWAIT2.load(Relaxed) == 0 {
             let timeout = timeout_ns.map(timespec);
             let timeout = timeout.as_ref().map_or(0, |t| t.as_ptr() as usize);
-            match check(wait(libc::SYS_epoll_pwait2, [epoll as usize, buffer, room, timeout, mask, 8])) {
+            match check(wait_interruptibly(
+                libc::SYS_epoll_pwait2,
+                [epoll as usize, buffer, room, timeout, mask, 8],
+            )) {
                 Err(Errno::NOSYS) | Err(Errno::PERM) => NO_EPOLL_PWAIT2.store(1, Relaxed),
                 answer => return answer,
             }
         }
-        let by = |timeout_ms: isize| if timeout_ms == 0 { syscall } else { wait };
+        let by = |timeout_ms: isize| if timeout_ms == 0 { syscall } else { wait_interruptibly };
         let wait = |timeout_ms: isize| {
             // The plain call costs a little less, on machines that have it.
             #[cfg(target_arch = "x86_64")]
@@ -185,7 +198,7 @@ impl Os for Linux {
     }
 
     fn poll(set: &mut [libc::pollfd], timeout_ns: Option<u64>, sigmask: Option<&u64>) -> Result<usize, Errno> {
-        let by = if timeout_ns == Some(0) { syscall } else { wait };
+        let by = if timeout_ns == Some(0) { syscall } else { wait_interruptibly };
         let timeout = timeout_ns.map(timespec);
         let timeout = timeout.as_ref().map_or(0, |t| t.as_ptr() as usize);
         let mask = sigmask.map_or(0, |m| m as *const u64 as usize);

@@ -10,7 +10,7 @@ use crate::process;
 use crate::ring::control::Control;
 use crate::ring::Ring;
 use core::cell::Cell;
-use core::sync::atomic::{compiler_fence, Ordering};
+use core::sync::atomic::{compiler_fence, AtomicU32, Ordering};
 
 /// A thread's sleep, as the others see it.
 #[derive(Clone, Copy)]
@@ -38,49 +38,71 @@ pub(super) enum Kind {
 /// turn. One that is deeper still ends as every other, but a jump out of it leaves it counted.
 const DEEPEST: usize = 8;
 
-/// The sleeps that a thread is in, from the outermost to that of the innermost handler. A handler may come between any two
-/// instructions: it finds a place taken before anything is in it, and leaves it taken no longer than its own.
-struct Sleeps {
-    taken: Cell<usize>,
-    places: [Cell<Option<Sleep>>; DEEPEST],
+/// The sleeps that a thread is in. They need not end in turn: a handler may switch to another user thread by swapcontext(3),
+/// which sleeps itself and is switched from. A handler may come between any two instructions.
+struct Sleeps([Place; DEEPEST]);
+
+struct Place {
+    /// How it is used, by its last two bits, and how often it was. Relaxed throughout: of this thread and its handlers.
+    usage: AtomicU32,
+    sleep: Cell<Option<Sleep>>,
+}
+
+const USAGE: u32 = 3;
+const FREE: u32 = 0;
+const BEING_NOTED: u32 = 1;
+const NOTED: u32 = 2;
+
+/// A sleep in the books.
+struct Note {
+    place: usize,
+    usage: u32,
 }
 
 thread_local! {
     /// Those of the calling thread.
-    static ASLEEP: Sleeps =
-        const { Sleeps { taken: Cell::new(0), places: [const { Cell::new(None) }; DEEPEST] } };
+    static ASLEEP: Sleeps = const {
+        Sleeps([const { Place { usage: AtomicU32::new(FREE), sleep: Cell::new(None) } }; DEEPEST])
+    };
+}
+
+impl Place {
+    /// From one usage to another, unless something has come between.
+    fn pass(&self, from: u32, to: u32) -> bool {
+        self.usage.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Free for the next, if it is still used so.
+    fn free(&self, usage: u32) -> bool {
+        self.pass(usage, (usage & !USAGE).wrapping_add(USAGE + 1))
+    }
 }
 
 impl Sleeps {
-    /// Notes `sleep`: where.
-    fn push(&self, sleep: Sleep) -> usize {
-        let place = self.taken.get();
-        self.taken.set(place + 1);
-        // Only now: what a handler notes from here on comes behind it.
-        compiler_fence(Ordering::SeqCst);
-        if let Some(slot) = self.places.get(place) {
-            slot.set(Some(sleep));
-            compiler_fence(Ordering::SeqCst);
-        }
-        place
+    /// Notes `sleep`: where, if there is room.
+    fn note(&self, sleep: Sleep) -> Option<Note> {
+        let (place, free) = self.0.iter().enumerate().find_map(|(place, it)| {
+            let usage = it.usage.load(Ordering::Relaxed);
+            (usage & USAGE == FREE && it.pass(usage, usage | BEING_NOTED)).then_some((place, usage))
+        })?;
+        self.0[place].sleep.set(Some(sleep));
+        compiler_fence(Ordering::SeqCst); // a handler that sees it noted finds it
+        self.0[place].usage.store(free | NOTED, Ordering::Relaxed);
+        Some(Note { place, usage: free | NOTED })
     }
 
-    /// Forgets the sleep at `place`, and any above it that were left in ways which nobody sees. False if a jump has.
-    fn pop(&self, place: usize) -> bool {
-        let noted = self.taken.get() > place;
-        if noted {
-            self.places.iter().skip(place).for_each(|slot| slot.set(None));
-            compiler_fence(Ordering::SeqCst);
-            self.taken.set(place);
-        }
-        noted
+    /// Forgets the sleep. False if a jump has.
+    fn forget(&self, note: &Note) -> bool {
+        self.0[note.place].free(note.usage)
     }
 
-    /// Forgets all of them: the outermost first.
-    fn leave(&self) -> [Option<Sleep>; DEEPEST] {
-        let all = core::array::from_fn(|place| self.places[place].take());
-        self.taken.set(0);
-        all
+    /// Forgets one that is noted, the innermost first.
+    fn leave(&self) -> Option<Sleep> {
+        self.0.iter().rev().find_map(|place| {
+            let usage = place.usage.load(Ordering::Relaxed);
+            let sleep = place.sleep.get();
+            (usage & USAGE == NOTED && place.free(usage)).then_some(sleep).flatten()
+        })
     }
 }
 
@@ -116,20 +138,21 @@ impl Sleep {
 /// Ends a sleep of the calling thread, unless a jump has; also when a panic comes through here.
 pub(super) struct Awake {
     sleep: Sleep,
-    place: usize,
+    note: Option<Note>,
 }
 
 impl Awake {
     /// From now on the calling thread counts as asleep.
     pub fn after(sleep: Sleep) -> Awake {
-        Awake { place: ASLEEP.try_with(|asleep| asleep.push(sleep)).unwrap_or(DEEPEST), sleep }
+        Awake { note: ASLEEP.try_with(|asleep| asleep.note(sleep)).ok().flatten(), sleep }
     }
 }
 
 impl Drop for Awake {
     fn drop(&mut self) {
         // A thread that is being torn down may have lost its books.
-        if ASLEEP.try_with(|asleep| asleep.pop(self.place)).unwrap_or(true) {
+        let is_mine = |note: &Note| ASLEEP.try_with(|asleep| asleep.forget(note)).unwrap_or(true);
+        if self.note.as_ref().is_none_or(is_mine) {
             self.sleep.end();
         }
     }
@@ -141,7 +164,7 @@ pub fn leaving_by_jump() {
     if mutated(Mutation::JumpLeavesTheSleeper) {
         return;
     }
-    let _ = ASLEEP
-        .try_with(|asleep| asleep.leave())
-        .map(|all| all.into_iter().rev().flatten().for_each(Sleep::end_by_jump));
+    while let Ok(Some(sleep)) = ASLEEP.try_with(|asleep| asleep.leave()) {
+        sleep.end_by_jump();
+    }
 }

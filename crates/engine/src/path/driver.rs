@@ -8,7 +8,7 @@ use super::handover::{Handover, Taken};
 use super::spin::LONGEST_NS;
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
-use crate::os::{syscall, EpollEvent, Os, Sys};
+use crate::os::{self, syscall, EpollEvent, Os, Sys};
 use crate::process::{self, tables};
 use crate::request::timer::Clock;
 use crate::ring::control::Control;
@@ -256,6 +256,9 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
     guard.collect();
     // Whatever another process does to the words that they share, who asks for nothing is not kept waiting.
     let only_asks = target.is_none() && wish.min_complete == 0;
+    if !only_asks {
+        os::heed_handlers();
+    }
     let mut target = match target.map_or_else(|| guard.wait_target(wish.min_complete), Ok) {
         Ok(target) => target,
         Err(error) => {
@@ -372,6 +375,7 @@ pub fn wait_for_room(mut guard: RingGuard) -> Option<RingGuard> {
     let (ring, control) = (guard.ring(), guard.control);
     // Nobody waits for this many CQEs: only `announce_room` and a signal end the sleep.
     const NEVER: u64 = u64::MAX;
+    os::heed_handlers();
     while guard.sq_is_full() && !guard.is_broken() {
         control.header().room_waiters.fetch_add(1, Ordering::Relaxed);
         let sequence = {
@@ -385,7 +389,7 @@ pub fn wait_for_room(mut guard: RingGuard) -> Option<RingGuard> {
         let full = guard.sq_is_full();
         drop(guard);
         let word = &control.header().waiters.sequence;
-        let slept = if full { Sys::futex_wait(word, sequence, Some(FOR_EVER_NS)) } else { Ok(()) };
+        let slept = if full { Sys::futex_sleep(word, sequence, Some(FOR_EVER_NS)) } else { Ok(()) };
         let again = ring.lock(); // as in `sleep`
         control.header().room_waiters.fetch_sub(1, Ordering::Relaxed);
         drop(awake);
@@ -455,7 +459,7 @@ fn spin(
     }) && !is_over()
     {}
     // A handler that runs once the CQEs are there ends nothing.
-    let interrupted = !posted() && held.let_in();
+    let interrupted = !posted() && (held.let_in() || os::has_handled());
     drop(held);
     let again = ring.lock(); // as in `sleep`
     drop(awake);
@@ -527,7 +531,7 @@ fn sleep(
         Some(epoll) => Sys::epoll_wait(epoll, &mut events, timeout_ns, wish.sigmask.as_ref()),
         None => {
             let word = &control.header().waiters.sequence;
-            Sys::futex_wait(word, sequence, Some(timeout_ns.unwrap_or(FOR_EVER_NS))).map(|_| 0)
+            Sys::futex_sleep(word, sequence, Some(timeout_ns.unwrap_or(FOR_EVER_NS))).map(|_| 0)
         }
     };
     // Before the sleep ends in the books: until then the ring cannot end.

@@ -24,7 +24,7 @@ pub mod wrappers;
 use crate::sys;
 use action::{Action, SIG_DFL, SIG_IGN};
 use anyring_engine::mutation::{mutated, Mutation};
-use anyring_engine::os::{ForkPage, Look};
+use anyring_engine::os::{self, ForkPage, Look};
 use anyring_engine::thread::handlers;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -41,6 +41,9 @@ const GUARDABLE: [c_int; 3] = [libc::SIGBUS, libc::SIGSEGV, libc::SIGSYS];
 const GUARDS_A_SIGNAL: usize = 2;
 /// Signals that are not guarded and come from an instruction, which cannot go on before they are handled.
 const FAULTS: [c_int; 3] = [libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
+
+/// The first real-time signal, of which more than one can be pending (SIGRTMIN in the kernel).
+const REAL_TIME: c_int = 32;
 
 /// The guarded signals, as a mask: none, or all. Written under [`action::Lock`].
 static GUARDED: AtomicU64 = AtomicU64::new(0);
@@ -174,18 +177,57 @@ unsafe fn defer(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) -
         return false;
     }
     let block = bit(signal);
-    let target = [sys::process_id() as usize, sys::thread_id() as usize, signal as usize, info as usize, 0, 0];
     // SAFETY: `block` is read only, `info` is the kernel's own, and the frame's mask is ours to change.
     unsafe {
         let how = libc::SIG_BLOCK as usize; // with SA_NODEFER it is not blocked here
         sys::call(libc::SYS_rt_sigprocmask, [how, &raw const block as usize, 0, 8, 0, 0]);
-        if sys::call(libc::SYS_rt_tgsigqueueinfo, target) < 0 {
+        if !send_before_others(signal, info) {
             handlers::defer_not(signal);
             return false;
         }
         *(&raw mut (*context).uc_sigmask).cast::<u64>() |= block;
     }
     true
+}
+
+/// Sends the calling thread a signal that it blocks; false if the system has no room.
+///
+/// # Safety
+/// `info` is that of the signal.
+unsafe fn send(signal: c_int, info: *const siginfo_t) -> bool {
+    let target = [sys::process_id() as usize, sys::thread_id() as usize, signal as usize, info as usize, 0, 0];
+    // SAFETY: the kernel reads `info`.
+    unsafe { sys::call(libc::SYS_rt_tgsigqueueinfo, target) >= 0 }
+}
+
+/// Has a signal come before those of its number that the thread has been sent since: of the real-time ones each is handled, in
+/// the order in which they were sent. So those are sent once more behind it, up to a mark.
+///
+/// # Safety
+/// As [`send`].
+unsafe fn send_before_others(signal: c_int, info: *const siginfo_t) -> bool {
+    static MARK: u8 = 0;
+    let mut pending = 0_u64;
+    // SAFETY: the sets and what is sent are locals of the sizes named.
+    unsafe {
+        sys::call(libc::SYS_rt_sigpending, [&raw mut pending as usize, 8, 0, 0, 0, 0]);
+        if signal < REAL_TIME || pending & bit(signal) == 0 || mutated(Mutation::DeferredSignalsComeLast) {
+            return send(signal, info);
+        }
+        // struct siginfo as the kernel takes it: signal, errno, code, padding, then sender and value.
+        let value = &raw const MARK as u64;
+        let mut mark = [0_u64; 16];
+        mark[..4].copy_from_slice(&[signal as u64, libc::SI_QUEUE as u32 as u64, sys::process_id() as u64, value]);
+        let is_marked = send(signal, mark.as_ptr().cast());
+        let is_sent = send(signal, info);
+        let (only, now, mut other) = (bit(signal), [0_u64; 2], [0_u64; 16]);
+        let next = [&raw const only as usize, &raw mut other as usize, now.as_ptr() as usize, 8, 0, 0];
+        // What was sent to the thread comes before what was sent to the process.
+        while is_marked && sys::call(libc::SYS_rt_sigtimedwait, next) > 0 && other[3] != value {
+            send(signal, other.as_ptr().cast());
+        }
+        is_sent
+    }
 }
 
 /// Does with a signal that is not ours what the kernel would have done by the program's own action and mask.
@@ -217,6 +259,11 @@ unsafe fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t)
                 let handler: extern "C-unwind" fn(c_int, *mut siginfo_t, *mut ucontext_t) =
                     core::mem::transmute(handler);
                 handler(signal, info, context);
+                let registers = &mut (*context).uc_mcontext.gregs;
+                let (address, rbx) = (registers[libc::REG_RIP as usize], registers[libc::REG_RBX as usize]);
+                if !mutated(Mutation::HandlersBeforeASleepEndNothing) {
+                    registers[libc::REG_RIP as usize] = os::handled(address as usize, rbx as usize) as i64;
+                }
             }
         }
     }

@@ -70,13 +70,20 @@ pub fn compile(source: &str, program: &Path, arguments: &[&str]) {
     compile_with("cc", source, program, arguments);
 }
 
-/// Compiles as [`compile`] does, with another compiler.
+/// Compiles as [`compile`] does, with another compiler; that of C++ `tests/c/SOURCE.cc`.
 pub fn compile_with(compiler: &str, source: &str, program: &Path, arguments: &[&str]) {
-    let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source).with_extension("c");
+    let (extension, standard) = if compiler == "c++" { ("cc", "-std=gnu++17") } else { ("c", "-std=gnu17") };
+    let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source).with_extension(extension);
     let mut cc = Command::new(compiler);
-    cc.args(["-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]);
-    let output = cc.arg(text).arg("-o").arg(program).args(arguments).output().expect("run the compiler");
-    assert!(output.status.success(), "{compiler} {source}.c: {}", String::from_utf8_lossy(&output.stderr));
+    cc.args([standard, "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]);
+    let output = cc.arg(&text).arg("-o").arg(program).args(arguments).output().expect("run the compiler");
+    assert!(output.status.success(), "{compiler} {text:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Why programs in C++ cannot be compiled here, if they cannot.
+pub fn no_cxx() -> Option<&'static str> {
+    let compiler = Command::new("c++").arg("--version").output();
+    compiler.is_err().then_some("there is no C++ compiler")
 }
 
 /// How a program ended and what it printed.

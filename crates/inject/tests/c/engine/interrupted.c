@@ -472,6 +472,100 @@ static void io_destroys(void)
 	}
 }
 
+static volatile sig_atomic_t ran_behind;
+
+static void count_behind(void)
+{
+	ran_behind += *ring.sq.khead == *ring.sq.ktail;
+}
+
+static long enter_and_wait(void)
+{
+	return syscall(__NR_io_uring_enter, ring.ring_fd, NOPS, 2 * NOPS, IORING_ENTER_GETEVENTS, NULL, 0);
+}
+
+/* The call waits for more than it submits. A handler that comes when it has begun ends it; one that came before leaves that to
+ * the next. */
+static void round_of_waits(long us)
+{
+	struct itimerval timer = {{0, 50000}, {0, us}}, off = {{0, 0}, {0, 0}};
+	struct timespec now = {0, 0};
+
+	if (!ring.ring_fd)
+		init_ring(&ring, 4096, 0);
+	in_handler = count_behind;
+	prepare_nops(NOPS);
+	publish(&ring);
+	ran = behind = ran_behind = 0;
+	CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
+	sigprocmask(SIG_UNBLOCK, &alarms, NULL);
+	CHECK(enter_and_wait() == NOPS);
+	sigprocmask(SIG_BLOCK, &alarms, NULL);
+	CHECK(ran_behind == 1);
+	CHECK(setitimer(ITIMER_REAL, &off, NULL) == 0);
+	sigtimedwait(&alarms, NULL, &now);
+	io_uring_cq_advance(&ring, io_uring_cq_ready(&ring));
+}
+
+static void waits(void)
+{
+	rounds(round_of_waits);
+}
+
+#define SIGNALS 40
+#define BURSTS 25
+
+static atomic_int next_burst;
+static volatile sig_atomic_t handled;
+static pthread_t target;
+
+static void check_order(int signal, siginfo_t *info, void *context)
+{
+	(void)signal;
+	(void)context;
+	CHECK(info->si_code == SI_QUEUE && info->si_pid == getpid() && info->si_uid == getuid());
+	CHECK(info->si_value.sival_int == handled);
+	handled++;
+}
+
+static void *send_bursts(void *unused)
+{
+	(void)unused;
+	for (int burst = 0; burst < BURSTS; burst++) {
+		while (next_burst <= burst)
+			;
+		for (int i = 0; i < SIGNALS; i++) {
+			union sigval value = {.sival_int = burst * SIGNALS + i};
+
+			CHECK(pthread_sigqueue(target, SIGRTMIN, value) == 0);
+		}
+	}
+	return NULL;
+}
+
+/* Signals that a thread is sent while it submits are handled in their order, each once, and with what the sender said. */
+static void orders(void)
+{
+	struct sigaction action = {.sa_sigaction = check_order, .sa_flags = SA_SIGINFO | SA_RESTART};
+	pthread_t sender;
+
+	CHECK(sigaction(SIGRTMIN, &action, NULL) == 0);
+	init_ring(&ring, 4096, 0);
+	target = pthread_self();
+	CHECK(pthread_create(&sender, NULL, send_bursts, NULL) == 0);
+	while (next_burst < BURSTS) {
+		next_burst++;
+		while (handled < next_burst * SIGNALS) {
+			prepare_nops(NOPS);
+			publish(&ring);
+			while (*ring.sq.khead != *ring.sq.ktail)
+				enter();
+			io_uring_cq_advance(&ring, io_uring_cq_ready(&ring));
+		}
+	}
+	CHECK(pthread_join(sender, NULL) == 0);
+}
+
 CASES({"closes", closes},
       {"closes-by-syscall", closes_by_syscall},
       {"replaces", replaces},
@@ -485,4 +579,5 @@ CASES({"closes", closes},
       {"jumps", jumps},
       {"queues", queues},
       {"io-submit", io_submits},
-      {"io-destroy", io_destroys})
+      {"io-destroy", io_destroys},
+      {"waits", waits}, {"orders", orders})
