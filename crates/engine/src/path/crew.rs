@@ -451,7 +451,7 @@ mod tests {
         let of = || (process::unborn_ring(), 0, Id::from_word(0));
         let job = || Job::new(of(), Op::placeholder(), (-1, None), Approach::Plain, Some(INODE));
         let is_taken = || TURNS.lock().expect("nobody interrupts").has(INODE);
-        assert!(Crew::new().wait_for_turn(job()).is_some());
+        assert!(matches!(Crew::new().wait_for_turn(job()), Ok(Some(_))));
         let (crew, second) = (Crew::new(), job());
         assert!(crew.queue(second.clone(), true));
         assert!(crew.queue.lock().expect("nobody interrupts").jobs.is_empty(), "its turn has not come");
