@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 /// A program that runs longer hangs, if nothing else is said: the longest takes a second or two, its own waits give up
 /// after 30.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The same where it goes round for minutes.
+const SOAK_PATIENCE: Duration = Duration::from_secs(3600);
 /// How often to look whether a program has ended.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -28,8 +30,8 @@ fn backtraces(process: u32) -> String {
 }
 
 /// Waits for a program, but not for ever. What it prints fits into its pipes.
-fn finish(mut child: Child, what: &str) -> Output {
-    let (begin, patience) = (Instant::now(), patience(PATIENCE));
+fn finish(mut child: Child, patience: Duration, what: &str) -> Output {
+    let begin = Instant::now();
     while child.try_wait().expect("look after the program").is_none() {
         if begin.elapsed() > patience {
             let backtraces = backtraces(child.id());
@@ -52,13 +54,14 @@ fn run(program: &Path, case: &str, environment: &[(&str, &Path)]) -> Output {
     let mut words = outer.split_whitespace().map(OsStr::new).chain([program.as_os_str()]);
     let mut command = Command::new(words.next().expect("the program at least"));
     command.args(words).arg(case).envs(environment.iter().copied()).current_dir(scratch("engine")).process_group(0);
-    if program.ends_with("leftovers") {
-        // It counts mappings: libc is to keep no stack of a thread that has ended, and no heap for each that has run beside
+    if COUNT.iter().any(|count| program.ends_with(count)) {
+        // They count mappings: libc is to keep no stack of a thread that has ended, and no heap for each that has run beside
         // others, which it would use again.
         command.env("GLIBC_TUNABLES", "glibc.pthread.stack_cache_size=0:glibc.malloc.arena_max=1");
     }
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    finish(child.expect("run it"), &format!("{program:?} {case} with {environment:?}"))
+    let patience = if case == "soak" { SOAK_PATIENCE } else { patience(PATIENCE) };
+    finish(child.expect("run it"), patience, &format!("{program:?} {case} with {environment:?}"))
 }
 
 /// The program, compiled once for all its cases.
@@ -74,6 +77,9 @@ fn program(source: &str) -> PathBuf {
     path
 }
 
+/// Programs that count what they hold.
+const COUNT: [&str; 2] = ["leftovers", "wear"];
+
 /// Held by the one program at a time that counts what is left of its rings a second after the last of them.
 static COUNTING: Mutex<()> = Mutex::new(());
 
@@ -82,7 +88,7 @@ fn same_both_ways(test: &str, source: &str, case: &str) {
     if let Some(reason) = no_reference().or_else(no_liburing) {
         return skip(test, reason);
     }
-    let _alone = (source == "leftovers").then(|| COUNTING.lock().unwrap_or_else(PoisonError::into_inner));
+    let _alone = COUNT.contains(&source).then(|| COUNTING.lock().unwrap_or_else(PoisonError::into_inner));
     let (program, library) = (program(source), built().shared);
     let user = Path::new("user");
     let engine = [("LD_PRELOAD", library.as_path()), ("ANYRING_BACKEND", user), ("ANYRING_AIO", user)];
@@ -133,6 +139,7 @@ cases! {
     a_thousand_rings_that_threads_registered_leave_nothing: "leftovers" "thread";
     rings_of_killed_children_leave_nothing: "leftovers" "killed-child";
     no_files_are_left: "leftovers" "files";
+    rounds_wear_nothing_out: "wear" "short";
 
     a_handler_closes_what_its_thread_submits: "interrupted" "closes";
     a_handler_closes_by_syscall_what_its_thread_submits: "interrupted" "closes-by-syscall";
@@ -329,6 +336,12 @@ cases! {
     a_futex_wait_is_either_woken_or_cancelled: "waiters" "race";
     ending_waits_disturbs_no_signals: "waiters" "signals";
     a_wait_on_unmapped_memory_can_be_cancelled: "waiters" "unmap";
+}
+
+#[test]
+#[ignore = "soak: it goes round for minutes"]
+fn rounds_without_end_wear_nothing_out() {
+    same_both_ways("rounds_without_end_wear_nothing_out", "wear", "soak");
 }
 
 /// Whether every close is seen is known also where instructions are left alone.
