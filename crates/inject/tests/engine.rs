@@ -119,6 +119,10 @@ cases! {
     a_ring_is_closed_while_its_holder_sleeps: "stuck" "ends";
     a_call_that_sleeps_keeps_nobody_from_its_ring: "stuck" "names";
     a_close_that_lingers_keeps_nobody_from_its_ring: "stuck" "lingers";
+    a_registered_file_that_lingers_keeps_nobody_from_its_ring: "stuck" "unregistered";
+    a_slot_whose_file_lingers_keeps_nobody_from_its_ring: "stuck" "cleared";
+    a_transfer_without_a_worker_keeps_nobody_from_its_ring: "stuck" "no-worker";
+    a_call_on_a_name_without_a_thread_keeps_nobody_from_its_ring: "stuck" "no-crew";
     rings_that_exit_leave_nothing: "lifetime" "leak-exit";
     rings_that_are_closed_leave_nothing: "lifetime" "leak-close";
     rings_that_are_closed_by_syscall_leave_nothing: "lifetime" "leak-syscall";

@@ -13,6 +13,7 @@ use crate::path::worker::Job;
 use crate::request::timer::Clock;
 use crate::resource::files::FixedFile;
 use crate::sync::{fence_after_swap, thread_pointer};
+use crate::thread::handlers::{self, HandlersWait};
 use crate::{process, thread};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
@@ -199,12 +200,16 @@ impl RingGuard {
     /// Lets go of the ring, with all that somebody left for whoever does.
     #[inline]
     pub fn let_go(&mut self) {
+        let mut wait = None;
         while self.held.is_some() {
             self.settle();
             let due = self.take_due_wake();
             let later = self.due;
             if later != Due::NOTHING {
                 self.due = Due::NOTHING;
+            }
+            if wait.is_none() && handlers::has_left() {
+                wait = Some(HandlersWait::begin()); // what is left may sleep: it comes behind everything here
             }
             self.held = None;
             if let Some(due) = due {
