@@ -7,6 +7,7 @@
 use crate::mutation::{mutated, Mutation};
 use crate::os::{Os, Sys};
 use crate::process::tables;
+use crate::thread::handlers;
 use crate::Errno;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -166,7 +167,12 @@ pub fn duplicate(fd: i32) -> Result<i32, Errno> {
     // SAFETY: only borrowed for the call; a number that is not open makes it fail with EBADF.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     // In one step: closing an intermediate duplicate would give up the program's POSIX locks on the file.
-    Ok(duplicate_to_top(borrowed)?.into_raw_fd())
+    let mut duplicate = duplicate_to_top(borrowed);
+    if matches!(duplicate, Err(Errno::MFILE)) && handlers::has_left() {
+        handlers::do_what_is_left(); // closes, those of the files that this one takes the place of, say
+        duplicate = duplicate_to_top(borrowed);
+    }
+    Ok(duplicate?.into_raw_fd())
 }
 
 /// A request in flight works on `fd`, one of the engine's own, until it is closed.

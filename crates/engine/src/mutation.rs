@@ -261,6 +261,8 @@ mutations! {
             "Decision 12: threads of ours take the program's signals.";
         ThreadsBlockSetxid "threads-block-setxid" Engine "every_thread_answers_setgid",
             "Decision 12: threads of ours block the C library's signal for setgid(2).";
+        SleepsUnderTheLock "sleeps-under-the-lock" Engine "a_registered_file_that_lingers_keeps_nobody_from_its_ring",
+            "Decision 17: the last close of a file is made under a ring's lock.";
         ThreadsOfOursCount "threads-of-ours-count" Engine "a_process_ends_with_its_last_thread",
             "Decision 12: threads of ours keep the process from ending with its last thread.";
     }

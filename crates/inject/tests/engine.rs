@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 /// A program that runs longer hangs, if nothing else is said: the longest takes a second or two, its own waits give up
 /// after 30.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The same where it goes round for minutes.
+const SOAK_PATIENCE: Duration = Duration::from_secs(3600);
 /// How often to look whether a program has ended.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -28,8 +30,8 @@ fn backtraces(process: u32) -> String {
 }
 
 /// Waits for a program, but not for ever. What it prints fits into its pipes.
-fn finish(mut child: Child, what: &str) -> Output {
-    let (begin, patience) = (Instant::now(), patience(PATIENCE));
+fn finish(mut child: Child, patience: Duration, what: &str) -> Output {
+    let begin = Instant::now();
     while child.try_wait().expect("look after the program").is_none() {
         if begin.elapsed() > patience {
             let backtraces = backtraces(child.id());
@@ -52,13 +54,14 @@ fn run(program: &Path, case: &str, environment: &[(&str, &Path)]) -> Output {
     let mut words = outer.split_whitespace().map(OsStr::new).chain([program.as_os_str()]);
     let mut command = Command::new(words.next().expect("the program at least"));
     command.args(words).arg(case).envs(environment.iter().copied()).current_dir(scratch("engine")).process_group(0);
-    if program.ends_with("leftovers") {
-        // It counts mappings: libc is to keep no stack of a thread that has ended, and no heap for each that has run beside
+    if COUNT.iter().any(|count| program.ends_with(count)) {
+        // They count mappings: libc is to keep no stack of a thread that has ended, and no heap for each that has run beside
         // others, which it would use again.
         command.env("GLIBC_TUNABLES", "glibc.pthread.stack_cache_size=0:glibc.malloc.arena_max=1");
     }
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    finish(child.expect("run it"), &format!("{program:?} {case} with {environment:?}"))
+    let patience = if case == "soak" { SOAK_PATIENCE } else { patience(PATIENCE) };
+    finish(child.expect("run it"), patience, &format!("{program:?} {case} with {environment:?}"))
 }
 
 /// Programs in C++.
@@ -79,6 +82,9 @@ fn program(source: &str) -> PathBuf {
     path
 }
 
+/// Programs that count what they hold.
+const COUNT: [&str; 2] = ["leftovers", "wear"];
+
 /// Held by the one program at a time that counts what is left of its rings a second after the last of them.
 static COUNTING: Mutex<()> = Mutex::new(());
 
@@ -88,7 +94,7 @@ fn same_both_ways(test: &str, source: &str, case: &str) {
     if let Some(reason) = no_reference().or_else(no_liburing).or_else(no_compiler) {
         return skip(test, reason);
     }
-    let _alone = (source == "leftovers").then(|| COUNTING.lock().unwrap_or_else(PoisonError::into_inner));
+    let _alone = COUNT.contains(&source).then(|| COUNTING.lock().unwrap_or_else(PoisonError::into_inner));
     let (program, library) = (program(source), built().shared);
     let user = Path::new("user");
     let engine = [("LD_PRELOAD", library.as_path()), ("ANYRING_BACKEND", user), ("ANYRING_AIO", user)];
@@ -119,6 +125,10 @@ cases! {
     a_ring_is_closed_while_its_holder_sleeps: "stuck" "ends";
     a_call_that_sleeps_keeps_nobody_from_its_ring: "stuck" "names";
     a_close_that_lingers_keeps_nobody_from_its_ring: "stuck" "lingers";
+    a_registered_file_that_lingers_keeps_nobody_from_its_ring: "stuck" "unregistered";
+    a_slot_whose_file_lingers_keeps_nobody_from_its_ring: "stuck" "cleared";
+    a_transfer_without_a_worker_keeps_nobody_from_its_ring: "stuck" "no-worker";
+    a_call_on_a_name_without_a_thread_keeps_nobody_from_its_ring: "stuck" "no-crew";
     rings_that_exit_leave_nothing: "lifetime" "leak-exit";
     rings_that_are_closed_leave_nothing: "lifetime" "leak-close";
     rings_that_are_closed_by_syscall_leave_nothing: "lifetime" "leak-syscall";
@@ -139,6 +149,7 @@ cases! {
     a_thousand_rings_that_threads_registered_leave_nothing: "leftovers" "thread";
     rings_of_killed_children_leave_nothing: "leftovers" "killed-child";
     no_files_are_left: "leftovers" "files";
+    rounds_wear_nothing_out: "wear" "short";
 
     a_handler_closes_what_its_thread_submits: "interrupted" "closes";
     a_handler_closes_by_syscall_what_its_thread_submits: "interrupted" "closes-by-syscall";
@@ -345,6 +356,12 @@ cases! {
     a_futex_wait_is_either_woken_or_cancelled: "waiters" "race";
     ending_waits_disturbs_no_signals: "waiters" "signals";
     a_wait_on_unmapped_memory_can_be_cancelled: "waiters" "unmap";
+}
+
+#[test]
+#[ignore = "soak: it goes round for minutes"]
+fn rounds_without_end_wear_nothing_out() {
+    same_both_ways("rounds_without_end_wear_nothing_out", "wear", "soak");
 }
 
 /// Whether every close is seen is known also where instructions are left alone.

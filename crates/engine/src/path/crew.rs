@@ -30,6 +30,7 @@ use crate::request::{Id, Request, State};
 use crate::resource::personality::Credentials;
 use crate::ring::broken::contain_any;
 use crate::ring::RingGuard;
+use crate::thread::handlers;
 use crate::{identity, process, thread, Errno};
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::VecDeque;
@@ -179,10 +180,13 @@ impl Crew {
 
     /// No thread can be had: the caller, who has the right identity, does the work. Late, but done.
     #[cold]
-    fn do_without_members(&self) {
-        while let Some(job) = self.queue.lock().and_then(|mut queue| queue.jobs.pop_front()) {
-            make(job);
-        }
+    fn do_without_members(self: &Arc<Crew>) {
+        let crew = self.clone();
+        handlers::without_locks(move || {
+            while let Some(job) = crew.queue.lock().and_then(|mut queue| queue.jobs.pop_front()) {
+                make(job);
+            }
+        });
     }
 
     /// A member's life: until there is nothing to do, and nothing to come for which no other member stays.

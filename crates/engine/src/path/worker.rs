@@ -15,6 +15,7 @@ use crate::os::{Os, Sys};
 use crate::request::timer::Clock;
 use crate::ring::broken::{contain, contain_any};
 use crate::ring::Ring;
+use crate::thread::handlers;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use hashed::{Hashed, Inode};
 use job::Left;
@@ -264,6 +265,11 @@ fn do_without_thread() {
     if let Some(mut pool) = POOL.lock() {
         pool.threads -= 1;
     }
+    handlers::without_locks(make_queued);
+}
+
+/// Does what is queued as long as there are no threads.
+fn make_queued() {
     loop {
         let jobs = POOL.lock().filter(|pool| pool.threads == 0).map(|mut pool| pool.take()).unwrap_or_default();
         let Some(ran) = Ran::of(&jobs) else { return };

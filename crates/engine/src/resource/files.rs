@@ -8,6 +8,7 @@ use super::tag::Tag;
 use crate::alloc;
 use crate::mutation::{mutated, Mutation};
 use crate::ring::Ring;
+use crate::thread::handlers;
 use crate::{descriptors, Errno};
 use anyring_abi::{IORING_FILE_INDEX_ALLOC, IORING_REGISTER_FILES_SKIP};
 use core::ops::Range;
@@ -41,11 +42,15 @@ impl FixedFile {
 
 impl Drop for FixedFile {
     fn drop(&mut self) {
-        // Closing any descriptor of a file gives up the process's POSIX locks on it (fcntl(2)): where the program holds
-        // one, ours stays open.
-        if !holds_lock(self.fd) {
-            descriptors::close(self.fd);
-        }
+        let fd = self.fd;
+        // A close may linger, write back or wait for a server. Natively it is made on the way out of the system call.
+        handlers::without_locks(move || {
+            // Closing any descriptor of a file gives up the process's POSIX locks on it (fcntl(2)): where the program holds
+            // one, ours stays open.
+            if !holds_lock(fd) {
+                descriptors::close(fd);
+            }
+        });
     }
 }
 

@@ -7,9 +7,12 @@
 //! once more, and whoever lets go of the last lock unblocks it. A handler that nobody stands in front of is not deferred; what
 //! it calls on then is `ring::LockFailure::Reentry`.
 //!
+//! What may sleep and is not to keep others from a lock waits as well ([`without_locks`]).
+//!
 //! The count is thread-local memory of the initial-exec kind, which needs neither an allocation nor a lock. Only the owning
 //! thread and its handlers touch it, so single instructions without the lock prefix do.
 
+use crate::mutation::{mutated, Mutation};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// What a thread keeps of this.
@@ -18,9 +21,20 @@ struct Thread {
     /// How many locks it holds, and [`SEEN`].
     holds: AtomicU32,
     _padding: u32,
-    /// Signals that wait for the last one.
+    /// Signals that wait for the last one, and [`LEFT`].
     deferred: AtomicU64,
+    /// What else does, the latest first.
+    left: AtomicPtr<Left>,
 }
+
+/// Something that waits until its thread holds no lock.
+struct Left {
+    act: Box<dyn FnOnce()>,
+    next: *mut Left,
+}
+
+/// In [`Thread::deferred`]: there is something in `left`. The place of a signal that has no handlers.
+const LEFT: u64 = 1 << (libc::SIGKILL - 1);
 
 /// In [`Thread::holds`]: the hook of [`at_first_hold`] has been called in this thread.
 const SEEN: u32 = 1 << 31;
@@ -74,7 +88,12 @@ fn thread() -> &'static Thread {
     #[cfg(not(target_arch = "x86_64"))]
     {
         // Nobody stands in front of a handler there.
-        static NONE: Thread = Thread { holds: AtomicU32::new(SEEN), _padding: 0, deferred: AtomicU64::new(0) };
+        static NONE: Thread = Thread {
+            holds: AtomicU32::new(SEEN),
+            _padding: 0,
+            deferred: AtomicU64::new(0),
+            left: AtomicPtr::new(core::ptr::null_mut()),
+        };
         &NONE
     }
 }
@@ -144,12 +163,62 @@ pub fn let_go() {
     }
 }
 
-/// Unblocks what was deferred, unless another lock is held: the kernel delivers it before the call returns.
+/// Does something that may sleep, in this thread: at once, or as soon as it holds no lock.
+pub fn without_locks(act: impl FnOnce() + 'static) {
+    let thread = thread();
+    if thread.holds.load(Ordering::Relaxed) & !SEEN == 0 || mutated(Mutation::SleepsUnderTheLock) {
+        return act();
+    }
+    let left = Box::new(Left { act: Box::new(act), next: thread.left.load(Ordering::Relaxed) });
+    thread.left.store(Box::into_raw(left), Ordering::Relaxed);
+    thread.deferred.fetch_or(LEFT, Ordering::Relaxed);
+}
+
+/// Whether something waits until the thread holds no lock.
+#[inline(always)]
+pub fn has_left() -> bool {
+    thread().deferred.load(Ordering::Relaxed) & LEFT != 0
+}
+
+/// Does what waits in its order, whatever locks are held.
+#[cold]
+pub fn do_what_is_left() {
+    let thread = thread();
+    thread.deferred.fetch_and(!LEFT, Ordering::Relaxed);
+    let mut left = thread.left.swap(core::ptr::null_mut(), Ordering::Relaxed);
+    let mut acts = None;
+    while !left.is_null() {
+        // SAFETY: boxed by `without_locks`, and taken from the list above.
+        let mut first = unsafe { Box::from_raw(left) };
+        left = core::mem::replace(&mut first.next, core::ptr::null_mut());
+        first.next = acts.map_or(core::ptr::null_mut(), Box::into_raw);
+        acts = Some(first);
+    }
+    while let Some(first) = acts {
+        // SAFETY: boxed, and in this list only.
+        acts = (!first.next.is_null()).then(|| unsafe { Box::from_raw(first.next) });
+        (first.act)();
+    }
+}
+
+/// Does what waits, and unblocks what was deferred, unless another lock is held: the kernel delivers it before the call returns.
 #[cold]
 fn admit() {
     let thread = thread();
     if thread.holds.load(Ordering::Relaxed) & !SEEN != 0 {
         return;
+    }
+    if has_left() {
+        // A handler that jumps out would leave the rest. Whoever lets go comes here again for the signals.
+        struct LetGo;
+        impl Drop for LetGo {
+            fn drop(&mut self) {
+                let_go();
+            }
+        }
+        hold();
+        let _let_go = LetGo;
+        return do_what_is_left();
     }
     let due = thread.deferred.swap(0, Ordering::Relaxed);
     let args = [libc::SIG_UNBLOCK as usize, &raw const due as usize, 0, 8, 0, 0];
@@ -174,7 +243,7 @@ pub fn defer_not(signal: i32) {
 
 /// Signals that are blocked by [`defer`] only: they do not belong into a mask that is kept and set again.
 pub fn deferred() -> u64 {
-    thread().deferred.load(Ordering::Relaxed)
+    thread().deferred.load(Ordering::Relaxed) & !LEFT
 }
 
 #[cfg(test)]

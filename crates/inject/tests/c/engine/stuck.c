@@ -2,9 +2,13 @@
  * or in a close that lingers. Nobody else waits for it: not who closes descriptors or forks, nor other rings. */
 #include "engine.h"
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <linux/userfaultfd.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <semaphore.h>
+#include <stddef.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 
@@ -195,25 +199,34 @@ static void names(void)
 	io_uring_queue_exit(&ring);
 }
 
-/* A close lingers: natively the submitter does so on its way out of the call, and the ring is free. */
-static void lingers(void)
+/* A stream socket with data that nobody reads: its last close lingers until `*to` is closed. */
+static int lingering_socket(int *to, int *listener)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	struct linger linger = {1, LONG_MS / 1000};
 	socklen_t length = sizeof(address);
-	int listener = socket(AF_INET, SOCK_STREAM, 0), from = socket(AF_INET, SOCK_STREAM, 0), to;
+	int from = socket(AF_INET, SOCK_STREAM, 0);
 	static char data[65536];
 
-	init_ring(&ring, 8, 0);
-	init_ring(&other, 8, 0);
-	CHECK(bind(listener, (struct sockaddr *)&address, length) == 0 && listen(listener, 1) == 0);
-	CHECK(getsockname(listener, (struct sockaddr *)&address, &length) == 0);
+	*listener = socket(AF_INET, SOCK_STREAM, 0);
+	CHECK(bind(*listener, (struct sockaddr *)&address, length) == 0 && listen(*listener, 1) == 0);
+	CHECK(getsockname(*listener, (struct sockaddr *)&address, &length) == 0);
 	CHECK(connect(from, (struct sockaddr *)&address, length) == 0);
-	to = accept(listener, NULL, NULL);
-	CHECK(to >= 0);
+	*to = accept(*listener, NULL, NULL);
+	CHECK(*to >= 0);
 	while (send(from, data, sizeof(data), MSG_DONTWAIT) > 0)
 		;
 	CHECK(setsockopt(from, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)) == 0);
+	return from;
+}
+
+/* A close lingers: natively the submitter does so on its way out of the call, and the ring is free. */
+static void lingers(void)
+{
+	int to, listener, from = lingering_socket(&to, &listener);
+
+	init_ring(&ring, 8, 0);
+	init_ring(&other, 8, 0);
 	io_uring_prep_close(next_sqe(&ring), from);
 	submit_elsewhere();
 	while (!__atomic_load_n(&tid, __ATOMIC_ACQUIRE))
@@ -236,4 +249,128 @@ static void lingers(void)
 	io_uring_queue_exit(&ring);
 }
 
-CASES({"transfers", transfers}, {"ends", ends}, {"names", names}, {"lingers", lingers})
+static void *unregisters(void *unused)
+{
+	__atomic_store_n(&tid, syscall(SYS_gettid), __ATOMIC_RELEASE);
+	CHECK(answer(io_uring_unregister_files(&ring)) == 0);
+	return unused;
+}
+
+static void *clears_slots(void *unused)
+{
+	int none[] = {-1};
+
+	__atomic_store_n(&tid, syscall(SYS_gettid), __ATOMIC_RELEASE);
+	CHECK(answer(io_uring_register_files_update(&ring, 0, none, 1)) == 1);
+	return unused;
+}
+
+/* The last close of a registered file lingers: natively on the way out of the call that takes it out of the table. */
+static void registered_file_lingers(void *(*gives_up)(void *))
+{
+	int to, listener, from = lingering_socket(&to, &listener);
+
+	init_ring(&ring, 8, 0);
+	CHECK(answer(io_uring_register_files(&ring, &from, 1)) == 0);
+	CHECK(close(from) == 0);
+	CHECK(pthread_create(&submitter, NULL, gives_up, NULL) == 0);
+	while (!__atomic_load_n(&tid, __ATOMIC_ACQUIRE))
+		sched_yield();
+	wait_asleep(tid);
+	prepare_nop(&ring, 1);
+	submit(&ring, 1);
+	expect(&ring, 1, 0);
+	CHECK(close(to) == 0 && close(listener) == 0);
+	CHECK(pthread_join(submitter, NULL) == 0);
+	io_uring_queue_exit(&ring);
+}
+
+static void unregistered_file_lingers(void)
+{
+	registered_file_lingers(unregisters);
+}
+
+static void cleared_slot_lingers(void)
+{
+	registered_file_lingers(clears_slots);
+}
+
+static sem_t go_on, end;
+
+/* Natively what a thread has submitted ends with it: it stays. */
+static void *submits_when_told(void *unused)
+{
+	while (sem_wait(&go_on) != 0)
+		;
+	submits(unused);
+	while (sem_wait(&end) != 0)
+		;
+	return unused;
+}
+
+/* No thread can be made any more. (Natively those of io_uring do not come by a call of the program's.) */
+static void refuse_threads(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 2, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 1, 0),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAGAIN),
+	};
+	struct sock_fprog program = {sizeof(code) / sizeof(code[0]), code};
+
+	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+	CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0);
+}
+
+/* What a worker would do sleeps, and there can be no worker. */
+static void sleeps_without_threads(int received)
+{
+	make_page();
+	init_ring(&ring, 8, 0);
+	CHECK(sem_init(&go_on, 0, 0) == 0 && sem_init(&end, 0, 0) == 0);
+	CHECK(pthread_create(&submitter, NULL, submits_when_told, NULL) == 0);
+	if (received) {
+		int sockets[2];
+		struct io_uring_sqe *sqe = next_sqe(&ring);
+
+		CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) == 0);
+		write_all(sockets[1], "abc");
+		io_uring_prep_recv(sqe, sockets[0], page, 3, 0);
+		sqe->user_data = 2;
+		sqe->flags |= IOSQE_ASYNC;
+	} else {
+		struct io_uring_sqe *sqe = next_sqe(&ring);
+
+		io_uring_prep_statx(sqe, AT_FDCWD, "/", 0, STATX_TYPE, (struct statx *)page);
+		sqe->user_data = 2;
+		sqe->flags |= IOSQE_ASYNC;
+	}
+	refuse_threads();
+	CHECK(sem_post(&go_on) == 0);
+	wait_for_fault();
+	prepare_nop(&ring, 1);
+	submit(&ring, 1);
+	expect(&ring, 1, 0);
+	answer_fault();
+	expect(&ring, 2, received);
+	CHECK(sem_post(&end) == 0 && pthread_join(submitter, NULL) == 0);
+	io_uring_queue_exit(&ring);
+}
+
+static void receives_without_threads(void)
+{
+	sleeps_without_threads(3);
+}
+
+static void looks_without_threads(void)
+{
+	sleeps_without_threads(0);
+}
+
+CASES({"transfers", transfers}, {"ends", ends}, {"names", names}, {"lingers", lingers},
+      {"unregistered", unregistered_file_lingers},
+      {"cleared", cleared_slot_lingers},
+      {"no-worker", receives_without_threads},
+      {"no-crew", looks_without_threads})
