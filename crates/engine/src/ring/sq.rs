@@ -280,7 +280,10 @@ impl RingGuard {
         }
         self.record(|it| it.submit_alone(sqe, &target));
         let verdict = match op {
-            Op::Nop(nop) => nop.issue(),
+            Op::Nop(nop) => {
+                point(Point::Attempt);
+                nop.issue()
+            }
             _ => self.attempt(op, &target, true),
         };
         match verdict {
