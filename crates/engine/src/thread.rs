@@ -141,7 +141,7 @@ pub fn sleeps(thread: u32) -> bool {
 const NAMES: [&core::ffi::CStr; 5] =
     [c"anyring-worker", c"anyring-helper", c"anyring-futex", c"anyring-waitid", c"anyring-sqpoll"];
 
-/// Gives the calling thread a name of at most 15 bytes, one of [`NAMES`].
+/// Gives the calling thread a name of at most 15 bytes, one of `NAMES`.
 pub fn name(name: &core::ffi::CStr) {
     syscall(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name.as_ptr() as usize, 0, 0, 0, 0]);
 }

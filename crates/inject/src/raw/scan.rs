@@ -27,7 +27,8 @@ pub struct Sites {
     pub offsets: Vec<usize>,
     /// Whether one, of these or others, may close or replace a descriptor.
     pub may_close: bool,
-    /// Whether one may change the identity of the thread that makes it.
+    /// Whether one changes the identity of the thread that makes it. What has its number from elsewhere is not taken for such:
+    /// nearly all of those never do, and were it believed each call that leaves something to a worker would make a thread.
     pub may_change_identity: bool,
 }
 
@@ -40,9 +41,9 @@ pub fn sites(code: &[u8]) -> Result<Sites, Errno> {
     for site in candidates(code).filter_map(|offset| examine(code, offset)) {
         alloc::push(&mut found, site)?;
     }
-    let may = |make: fn(u64) -> bool| found.iter().any(|site| site.number.is_none_or(make));
+    let may_close = found.iter().any(|site| site.number.is_none_or(closes));
     let changes_identity = |number| identity::NUMBERS.contains(&(number as i64));
-    let (may_close, may_change_identity) = (may(closes), may(changes_identity));
+    let may_change_identity = found.iter().any(|site| site.number.is_some_and(changes_identity));
     Ok(Sites { offsets: concerned_sites(code, found), may_close, may_change_identity })
 }
 
