@@ -165,7 +165,7 @@ cases! {
     a_handler_of_many_signals_loses_none: "interrupted" "queues";
     a_handler_submits_to_the_context_it_interrupts: "interrupted" "io-submit";
     a_handler_that_comes_while_its_thread_submits_ends_its_wait: "interrupted" "waits";
-    real_time_signals_come_in_order_while_their_thread_submits: "interrupted" "orders";
+    real_time_signals_come_in_order_while_their_thread_submits: "stuck" "signals";
     a_handler_destroys_the_context_it_interrupts: "interrupted" "io-destroy";
 
     a_bad_pointer_of_a_thread_that_blocked_faults_early_is_efault: "faults" "blocked-before-the-first-ring";

@@ -512,60 +512,6 @@ static void waits(void)
 	rounds(round_of_waits);
 }
 
-#define SIGNALS 40
-#define BURSTS 25
-
-static atomic_int next_burst;
-static volatile sig_atomic_t handled;
-static pthread_t target;
-
-static void check_order(int signal, siginfo_t *info, void *context)
-{
-	(void)signal;
-	(void)context;
-	CHECK(info->si_code == SI_QUEUE && info->si_pid == getpid() && info->si_uid == getuid());
-	CHECK(info->si_value.sival_int == handled);
-	handled++;
-}
-
-static void *send_bursts(void *unused)
-{
-	(void)unused;
-	for (int burst = 0; burst < BURSTS; burst++) {
-		while (next_burst <= burst)
-			;
-		for (int i = 0; i < SIGNALS; i++) {
-			union sigval value = {.sival_int = burst * SIGNALS + i};
-
-			CHECK(pthread_sigqueue(target, SIGRTMIN, value) == 0);
-		}
-	}
-	return NULL;
-}
-
-/* Signals that a thread is sent while it submits are handled in their order, each once, and with what the sender said. */
-static void orders(void)
-{
-	struct sigaction action = {.sa_sigaction = check_order, .sa_flags = SA_SIGINFO | SA_RESTART};
-	pthread_t sender;
-
-	CHECK(sigaction(SIGRTMIN, &action, NULL) == 0);
-	init_ring(&ring, 4096, 0);
-	target = pthread_self();
-	CHECK(pthread_create(&sender, NULL, send_bursts, NULL) == 0);
-	while (next_burst < BURSTS) {
-		next_burst++;
-		while (handled < next_burst * SIGNALS) {
-			prepare_nops(NOPS);
-			publish(&ring);
-			while (*ring.sq.khead != *ring.sq.ktail)
-				enter();
-			io_uring_cq_advance(&ring, io_uring_cq_ready(&ring));
-		}
-	}
-	CHECK(pthread_join(sender, NULL) == 0);
-}
-
 CASES({"closes", closes},
       {"closes-by-syscall", closes_by_syscall},
       {"replaces", replaces},
@@ -580,4 +526,4 @@ CASES({"closes", closes},
       {"queues", queues},
       {"io-submit", io_submits},
       {"io-destroy", io_destroys},
-      {"waits", waits}, {"orders", orders})
+      {"waits", waits})

@@ -14,7 +14,8 @@
  * happened to run at once. Anything that each ring left, or each of one kind, would be more. */
 #define FEW 40
 #define FEW_KIB 16384
-#define SOON_MS 1000
+/* Less than the 5 s after which a worker without work ends where rings are left, and enough on a busy machine. */
+#define SOON_MS 4000
 /* What becomes of the kernel's own pollers and workers is its business: they may take longer on a busy machine. */
 #define NATIVELY_MS 10000
 

@@ -369,8 +369,44 @@ static void looks_without_threads(void)
 	sleeps_without_threads(0);
 }
 
+#define SIGNALS 40
+
+static volatile sig_atomic_t handled;
+
+static void check_order(int signal, siginfo_t *info, void *context)
+{
+	(void)signal;
+	(void)context;
+	CHECK(info->si_code == SI_QUEUE && info->si_pid == getpid() && info->si_uid == getuid());
+	CHECK(info->si_value.sival_int == handled);
+	handled++;
+}
+
+/* Signals that the thread is sent meanwhile are handled in their order, each once, and with what the sender said. */
+static void signals(void)
+{
+	struct sigaction action = {.sa_sigaction = check_order, .sa_flags = SA_SIGINFO | SA_RESTART};
+	int sockets[2];
+
+	make_page();
+	CHECK(sigaction(SIGRTMIN, &action, NULL) == 0);
+	init_ring(&ring, 8, 0);
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
+	write_all(sockets[1], "abc");
+	io_uring_prep_recv(next_sqe(&ring), sockets[0], page, 3, 0);
+	submit_elsewhere();
+	wait_for_fault();
+	for (int i = 0; i < SIGNALS; i++)
+		CHECK(pthread_sigqueue(submitter, SIGRTMIN, (union sigval){.sival_int = i}) == 0);
+	CHECK(handled == 0);
+	answer_fault();
+	CHECK(pthread_join(submitter, NULL) == 0);
+	CHECK(handled == SIGNALS);
+	expect(&ring, 0, 3);
+}
+
 CASES({"transfers", transfers}, {"ends", ends}, {"names", names}, {"lingers", lingers},
       {"unregistered", unregistered_file_lingers},
       {"cleared", cleared_slot_lingers},
       {"no-worker", receives_without_threads},
-      {"no-crew", looks_without_threads})
+      {"no-crew", looks_without_threads}, {"signals", signals})
