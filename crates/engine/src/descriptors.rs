@@ -71,11 +71,11 @@ fn own_bit(fd: i32) -> Option<(&'static AtomicU64, u64)> {
     Some((word, 1 << (fd % 64)))
 }
 
-fn remember(fd: i32) {
-    if let Some((word, bit)) = own_bit(fd) {
-        word.fetch_or(bit, Relaxed);
-        OWN_END.fetch_max(fd as u32 + 1, Relaxed);
-    }
+/// False if the number was remembered already.
+fn remember(fd: i32) -> bool {
+    let Some((word, bit)) = own_bit(fd) else { return true };
+    OWN_END.fetch_max(fd as u32 + 1, Relaxed);
+    word.fetch_or(bit, Relaxed) & bit == 0
 }
 
 /// Whether number `fd` is a descriptor of the engine's own, which the program must not close or replace.
@@ -109,15 +109,12 @@ fn duplicate_to_top(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
     }
     loop {
         match rustix::io::fcntl_dupfd_cloexec(fd, lowest) {
-            // Of another table, where it is open.
-            Ok(moved) if tables::differ() && is_own(moved.as_raw_fd()) => {
+            // Another table's, where it is open.
+            Ok(moved) if !remember(moved.as_raw_fd()) && tables::differ() => {
                 lowest = moved.as_raw_fd() + 1;
                 close_quietly(moved);
             }
-            Ok(moved) => {
-                remember(moved.as_raw_fd());
-                return Ok(Own(moved.into_raw_fd()));
-            }
+            Ok(moved) => return Ok(Own(moved.into_raw_fd())),
             Err(Errno::MFILE | Errno::INVAL) if lowest > 3 => lowest /= 2,
             Err(error) => return Err(error),
         }

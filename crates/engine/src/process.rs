@@ -612,6 +612,7 @@ fn put_in_order(word: &AtomicU32) {
         POOL.reset();
         tables::reset_after_fork();
         crate::ring::memory::reset_after_fork();
+        crate::ring::setup::reset_after_fork();
         path::worker::reset_after_fork();
         path::watch::reset_after_fork();
         path::child::reset_after_fork();

@@ -7,6 +7,7 @@ use super::notes::Due;
 use super::{control::Control, Records, State};
 use crate::event::Recorder;
 use crate::forced::{point, Point};
+use crate::lock::Lock;
 use crate::os::{user_read, user_write};
 use crate::path::iopoll::IoPoll;
 use crate::path::kernel_aio::KernelAio;
@@ -216,11 +217,25 @@ pub fn private_state() -> Result<State, Errno> {
     Ok(new_state(0, memory, control, NO_FILE, LIVES.fetch_add(1, Ordering::Relaxed)))
 }
 
+/// Held from the choice of a ring's number until it is published: threads with descriptor tables of their own could choose the
+/// same at the same time.
+static NUMBERS: Lock<()> = Lock::new(());
+
+/// In a forked child nobody is choosing.
+///
+/// # Safety
+/// Only the forking thread may exist in the process.
+pub unsafe fn reset_after_fork() {
+    // SAFETY: the contract; there is nothing in it.
+    unsafe { NUMBERS.reset() };
+}
+
 /// Makes the descriptor and puts the ring into the process's table.
 fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> Result<i32, Errno> {
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     let engine_end = descriptors::to_top(ours)?;
+    let choosing = NUMBERS.lock();
     let program_end = descriptors::to_ring_number(theirs)?;
     let fd = program_end.as_raw_fd();
     made.program_end = Some(program_end);
@@ -246,6 +261,7 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> 
         }
     }
     process::publish(fd, ring)?; // the number was checked to fit
+    drop(choosing);
     stats::ring_made();
     let _ = made.program_end.take().map(OwnedFd::into_raw_fd);
     if flags & IORING_SETUP_REGISTERED_FD_ONLY != 0 {
