@@ -30,6 +30,10 @@ pub struct Served {
     epoll: Option<i32>,
     /// Entries of the poll set wait to be verified, or reads for their first attempt.
     unverified: bool,
+    /// What was last taken from the poll set, and how much of it is not served yet, since the ring was busy: nothing tells
+    /// of it again.
+    events: Box<[EpollEvent; 128]>,
+    unserved: usize,
     /// When the next timer is due, CLOCK_MONOTONIC.
     due_ns: Option<u64>,
     /// Somebody keeps the ring, and has a note to nudge the thread.
@@ -52,6 +56,8 @@ impl Served {
             left: false,
             epoll: None,
             unverified: false,
+            events: Box::new([EpollEvent::default(); 128]),
+            unserved: 0,
             due_ns: None,
             busy: false,
             asleep: false,
@@ -89,8 +95,8 @@ impl Served {
         !self.busy && self.control.header().broken.load(Ordering::Relaxed) != 0
     }
 
-    /// Runs `work` on the ring. A panic in it breaks the ring and no other. Whoever waits for the ring's lock gets a chance
-    /// then, however much work there is.
+    /// Serves what was taken from the poll set, and runs `work` on the ring. A panic in it breaks the ring and no other.
+    /// Whoever waits for the ring's lock gets a chance then, however much work there is.
     pub fn with<R>(&mut self, work: impl FnOnce(&mut RingGuard) -> R) {
         let ring = self.ring;
         let mut contended = false;
@@ -105,6 +111,10 @@ impl Served {
                     Err(LockFailure::Busy) => return self.put_off(),
                     Err(_) => return,
                 };
+                let taken = core::mem::take(&mut self.unserved);
+                if taken != 0 {
+                    guard.serve(&self.events[..taken]);
+                }
                 work(&mut guard);
                 guard.settle();
                 self.note(&guard);
@@ -158,14 +168,12 @@ impl Served {
             });
             return true;
         }
-        let mut events = [EpollEvent::default(); 128];
-        match Sys::epoll_wait(epoll, &mut events, Some(0), None) {
-            Ok(count) if count != 0 => {
-                self.with(|guard| guard.serve(&events[..count]));
-                true
-            }
-            _ => false,
+        self.unserved = Sys::epoll_wait(epoll, &mut self.events[..], Some(0), None).unwrap_or(0);
+        let any = self.unserved != 0;
+        if any {
+            self.with(|_| {});
         }
+        any
     }
 
     /// Fires what is due. False when nothing was.

@@ -200,6 +200,35 @@ static void names(void)
 }
 
 /* A stream socket with data that nobody reads: its last close lingers until `*to` is closed. */
+static void *registers(void *unused)
+{
+	CHECK(answer(io_uring_register_files(&ring, (const int *)page, 1)) == 0);
+	return unused;
+}
+
+/* A ring is kept by a thread in io_uring_register(2) while a descriptor of its requests becomes ready. Who polls the ring,
+ * which looks without pause for the first second, has seen that by then, and is not told again. */
+static void events_of_a_polled_ring(void)
+{
+	int waits[2];
+	char byte;
+
+	make_page();
+	CHECK(pipe(waits) == 0);
+	init_ring(&ring, 8, IORING_SETUP_SQPOLL);
+	prepare_read(&ring, waits[0], &byte, 1, 1);
+	prepare_nop(&ring, 2);
+	submit(&ring, 2);
+	expect(&ring, 2, 0);
+	CHECK(pthread_create(&submitter, NULL, registers, NULL) == 0);
+	wait_for_fault();
+	write_all(waits[1], "x");
+	wait_others_asleep(0);
+	answer_fault();
+	CHECK(pthread_join(submitter, NULL) == 0);
+	expect(&ring, 1, 1);
+}
+
 static int lingering_socket(int *to, int *listener)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -409,4 +438,4 @@ CASES({"transfers", transfers}, {"ends", ends}, {"names", names}, {"lingers", li
       {"unregistered", unregistered_file_lingers},
       {"cleared", cleared_slot_lingers},
       {"no-worker", receives_without_threads},
-      {"no-crew", looks_without_threads}, {"signals", signals})
+      {"no-crew", looks_without_threads}, {"polled", events_of_a_polled_ring}, {"signals", signals})
