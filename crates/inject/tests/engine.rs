@@ -315,6 +315,8 @@ cases! {
     a_connect_that_sleeps_connects_its_socket_closed_unseen_after_a_stop: "numbers" "connect-unseen";
     an_open_that_sleeps_looks_in_its_directory_after_a_stop: "numbers" "open";
     an_open_that_sleeps_looks_in_its_directory_closed_unseen_after_a_stop: "numbers" "open-unseen";
+    reads_that_wait_read_their_files_after_a_stop: "numbers" "reads";
+    reads_that_wait_in_workers_read_their_files_after_a_stop: "numbers" "reads-async";
     a_splice_that_waits_for_its_output_keeps_its_input: "numbers" "splice";
     record_locks_stay_whatever_a_worker_does: "numbers" "locks";
     a_child_has_no_files_of_requests: "numbers" "fork";

@@ -305,7 +305,59 @@ static void a_child_has_no_files_of_requests(void)
 	wait_for_child(child);
 }
 
-CASES({"write", a_write_sleeps_on_a_closed_number}, {"write-unseen", a_write_sleeps_on_a_number_closed_unseen},
+/* A read of `number` waits for what is written to `writer`; by then the number names /dev/zero. */
+static void a_read_waits(int number, int writer, unsigned flags)
+{
+	char byte = 0;
+	int other;
+
+	CHECK(number >= 0 && writer >= 0);
+	prepare_read(&ring, number, &byte, 1, 1)->flags |= flags;
+	submit(&ring, 1);
+	wait_others_asleep(0);
+	close_number(number, 0);
+	other = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+	CHECK(other == number);
+	stop_and_go_on();
+	if (!has_been_interrupted()) {
+		write_all(writer, "x\n");
+		expect(&ring, 1, 1);
+		CHECK(byte == 'x');
+	}
+	CHECK(close(other) == 0 && close(writer) == 0);
+}
+
+static void reads_wait(unsigned flags)
+{
+	char name[] = "/tmp/anyring-numbers-XXXXXX", fifo[sizeof(name) + 5];
+	int sockets[2], terminal;
+
+	init_ring(&ring, 8, 0);
+	CHECK(mkdtemp(name));
+	snprintf(fifo, sizeof(fifo), "%s/fifo", name);
+	CHECK(mkfifo(fifo, 0600) == 0);
+	terminal = open(fifo, O_RDWR);
+	a_read_waits(open(fifo, O_RDWR), terminal, flags);
+	CHECK(unlink(fifo) == 0 && rmdir(name) == 0);
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
+	a_read_waits(sockets[0], sockets[1], flags);
+	terminal = posix_openpt(O_RDWR | O_NOCTTY);
+	CHECK(grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+	a_read_waits(open(ptsname(terminal), O_RDWR | O_NOCTTY), terminal, flags);
+}
+
+static void reads_wait_in_the_poll_set(void)
+{
+	reads_wait(0);
+}
+
+static void reads_wait_in_workers(void)
+{
+	reads_wait(IOSQE_ASYNC);
+}
+
+CASES({"reads", reads_wait_in_the_poll_set}, {"reads-async", reads_wait_in_workers},
+      {"write", a_write_sleeps_on_a_closed_number}, {"write-unseen", a_write_sleeps_on_a_number_closed_unseen},
       {"connect", a_connect_sleeps_on_a_closed_number},
       {"connect-unseen", a_connect_sleeps_on_a_number_closed_unseen},
       {"open", an_open_sleeps_below_a_closed_number}, {"open-unseen", an_open_sleeps_below_a_number_closed_unseen},
