@@ -285,6 +285,9 @@ mutations! {
     "signals" {
         HandlersInterruptTheEngine "handlers-interrupt-the-engine" Engine "a_handler_closes_what_its_thread_submits",
             "Decision 11: a signal handler runs in the middle of a call.";
+        HandlersLeaveFaultsBlocked "handlers-leave-faults-blocked"
+            Engine "a_bad_pointer_where_a_handler_of_faults_was_left_is_efault",
+            "A handler of SIGSEGV that is left by a jump leaves it blocked: the next bad pointer kills.";
         ProgramTakesSigsys "program-takes-sigsys" Raw "a_filter_and_sigsys_handler_of_the_program_work",
             "Decision 10: the program sets the real action of SIGSYS.";
         ProgramBlocksSigsys "program-blocks-sigsys" Raw "blocked_and_ignored_sigsys_stays_so_for_the_program",

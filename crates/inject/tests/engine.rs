@@ -141,7 +141,9 @@ cases! {
     a_bad_pointer_of_a_thread_that_blocked_faults_early_is_efault: "faults" "blocked-before-the-first-ring";
     a_bad_pointer_of_a_thread_whose_maker_blocked_faults_is_efault: "faults" "blocked-by-a-maker";
     a_bad_pointer_of_a_thread_that_blocked_faults_unseen_is_efault: "faults" "blocked-unseen";
+    a_bad_pointer_of_a_thread_that_blocked_faults_and_comes_in_a_handler_is_efault: "faults" "blocked-in-a-handler";
     a_bad_pointer_behind_a_handler_set_unseen_is_efault: "faults" "handled-unseen";
+    a_bad_pointer_where_a_handler_of_faults_was_left_is_efault: "faults" "left";
 
     polls_without_end_find_no_memory: "memory" "polls";
     deferred_polls_without_end_find_no_memory: "memory" "deferred-polls";

@@ -115,6 +115,20 @@ pub fn see() {
     }
 }
 
+/// Whether the hook has seen the calling thread.
+pub fn is_seen() -> bool {
+    thread().holds.load(Ordering::Relaxed) & SEEN != 0
+}
+
+/// Whether it counts as seen from now on: a thread whose signal mask changes unseen does not.
+pub fn set_seen(seen: bool) {
+    let holds = &thread().holds;
+    match seen {
+        true => holds.fetch_or(SEEN, Ordering::Relaxed),
+        false => holds.fetch_and(!SEEN, Ordering::Relaxed),
+    };
+}
+
 #[cold]
 fn look_at_thread() {
     let look = FIRST.load(Ordering::Acquire); // partner: the Release store in `at_first_hold`
@@ -123,8 +137,7 @@ fn look_at_thread() {
     }
     // SAFETY: only functions of this type are stored there.
     if unsafe { core::mem::transmute::<*mut (), fn() -> bool>(look)() } {
-        let holds = &thread().holds;
-        holds.store(holds.load(Ordering::Relaxed) | SEEN, Ordering::Relaxed);
+        set_seen(true);
     }
 }
 

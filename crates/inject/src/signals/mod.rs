@@ -258,7 +258,9 @@ unsafe fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t)
             unsafe {
                 let handler: extern "C-unwind" fn(c_int, *mut siginfo_t, *mut ucontext_t) =
                     core::mem::transmute(handler);
+                let interrupted = mask::Interrupted::by_handler(action::blocking(signal, &program));
                 handler(signal, info, context);
+                interrupted.go_on();
                 let registers = &mut (*context).uc_mcontext.gregs;
                 let (address, rbx) = (registers[libc::REG_RIP as usize], registers[libc::REG_RBX as usize]);
                 if !mutated(Mutation::HandlersBeforeASleepEndNothing) {
