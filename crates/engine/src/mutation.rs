@@ -169,6 +169,9 @@ mutations! {
         JumpLeavesTheSleeper "jump-leaves-the-sleeper"
             Engine "a_handler_jumps_out_of_a_wait_and_another_thread_waits",
             "A longjmp(3) out of a wait leaves the thread counted as asleep.";
+        HandlersAnswerTheirWaits "handlers-answer-their-waits"
+            Engine "what_a_handler_posts_is_no_answer_to_the_wait_it_interrupts",
+            "A wait that a signal ends is answered with what the handler has posted.";
         HandlersBeforeASleepEndNothing "handlers-before-a-sleep-end-nothing"
             Engine "a_handler_that_comes_while_its_thread_submits_ends_its_wait",
             "A handler that ran after io_uring_enter(2) had begun, before it sleeps, does not end the wait.";

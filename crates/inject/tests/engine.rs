@@ -228,6 +228,7 @@ cases! {
     a_handler_submits_to_the_ring_it_interrupts: "handlers" "submits";
     an_unseen_handler_submits_to_the_ring_it_interrupts: "handlers" "submits-unseen";
     a_handler_waits_on_the_ring_it_interrupts: "handlers" "waits";
+    what_a_handler_posts_is_no_answer_to_the_wait_it_interrupts: "handlers" "posts";
     a_handler_waits_on_another_ring: "handlers" "waits-elsewhere";
     a_handler_jumps_out_of_a_wait_after_its_own: "handlers" "jumps-after-a-wait";
     a_handler_jumps_out_of_two_waits: "handlers" "jumps-over-two-waits";

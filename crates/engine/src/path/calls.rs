@@ -128,7 +128,7 @@ impl RingGuard {
         let (ring, control) = (self.ring(), self.control);
         ring.sleepers.fetch_add(1, Ordering::Relaxed);
         ring.callers.fetch_add(1, Ordering::Relaxed);
-        let awake = Awake::after(Sleep { ring, control, kind: Kind::Call, driving: false });
+        let awake = Awake::after(Sleep { ring, control, kind: Kind::Call, driving: false, view: self.memory.view });
         self.makes_calls = false;
         self.let_go();
         let result = call();
