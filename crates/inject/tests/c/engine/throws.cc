@@ -13,13 +13,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#define CHECK(condition)                                                                                               \
-	do {                                                                                                           \
-		if (!(condition)) {                                                                                    \
-			fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno);              \
-			_exit(1);                                                                                      \
-		}                                                                                                      \
-	} while (0)
+#include "../check.h"
 
 struct Thrown {
 	int signal;
