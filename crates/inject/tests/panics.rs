@@ -16,7 +16,10 @@ use std::sync::Mutex;
 /// Programs that run at the same time: they mostly sleep.
 const TOGETHER: usize = 12;
 /// Points that also strike a ring whose completions wait for its owner.
-const DEFERRED: [&str; 15] = [
+const DEFERRED: [&str; 18] = [
+    "room",
+    "calls",
+    "left",
     "intake",
     "prep",
     "attempt",
@@ -34,7 +37,9 @@ const DEFERRED: [&str; 15] = [
     "sleep",
 ];
 /// Points that also strike a ring that a thread polls, most of them in that thread, which serves the other ring too.
-const POLLED: [&str; 21] = [
+const POLLED: [&str; 23] = [
+    "room",
+    "left",
     "sqpoll-round",
     "sqpoll-ring",
     "enter",
