@@ -48,6 +48,9 @@ points! {
     Jump "jump" Nothing, "longjmp(3).";
     Dlopen "dlopen" Nothing, "dlopen(3).";
     ThreadExit "thread-exit" Nothing, "A thread that registered rings for itself ends.";
+    Identity "identity" Nothing, "A thread is about to change its identity, beside others.";
+    Table "table" Nothing, "A thread has got a table of descriptors of its own.";
+    Room "room" Ring, "Memory for the next request is made sure of.";
     Intake "intake" Ring, "An SQE is consumed.";
     Prep "prep" Ring, "It was copied and is prepared.";
     Attempt "attempt" Ring, "A request is attempted.";
@@ -63,6 +66,8 @@ points! {
     Post "post" Ring, "The post lock is held, nothing is posted.";
     Posted "posted" Ring, "The post lock is held, the tail has moved.";
     Backlog "backlog" Ring, "The post lock is held, one CQE is in the backlog.";
+    Calls "calls" Ring, "The thread that submitted is about to make a call.";
+    Left "left" Ring, "No lock is held any more: what has waited for that is done.";
     Settle "settle" Ring, "The ring's lock is about to be released.";
     Sleep "sleep" Ring, "A waiter is in the books and about to sleep.";
     Register "register-locked" Ring, "io_uring_register(2) holds the ring.";

@@ -7,17 +7,20 @@
 //! libc's setuid(3) and its like change all threads and make no difference between them. Source of what is a thread's own:
 //! credentials(7), clone(2), unshare(2).
 
+use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
 use crate::{process, thread};
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// [`CHANGED`], [`UNSEEN`], or both. Relaxed: a thread that changes its identity sets it before that, and takes each ring's
+/// Of [`CHANGED`], [`UNSEEN`] and [`KEPT`]. Relaxed: a thread that changes its identity sets it before that, and takes each ring's
 /// lock afterwards; who has one of these locks later, and any thread that was told of the change, sees it set.
 static DIFFER: AtomicU32 = AtomicU32::new(0);
 /// A thread was about to change its own.
 const CHANGED: u32 = 1;
 /// An instruction of the program's may do so without anybody seeing it.
 const UNSEEN: u32 = 2;
+/// What was in flight then keeps the identity that all had: who comes before that, or again since a panic struck, sees to it, too.
+const KEPT: u32 = 4;
 
 /// How many changes were seen.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
@@ -69,14 +72,16 @@ pub fn before(number: i64, argument: usize) {
 
 /// The calling thread is about to change its identity, beside others.
 fn changing() {
-    let former = DIFFER.fetch_or(CHANGED, Ordering::Relaxed);
-    if former & CHANGED == 0 {
+    DIFFER.fetch_or(CHANGED, Ordering::Relaxed);
+    point(Point::Identity);
+    if DIFFER.load(Ordering::Relaxed) & KEPT == 0 {
         // What is in flight was submitted with the identity that all have.
         for ring in process::rings() {
             if let Ok(mut guard) = ring.lock() {
                 guard.keep_identity();
             }
         }
+        DIFFER.fetch_or(KEPT, Ordering::Relaxed);
     }
     CHANGES.fetch_add(1, Ordering::Relaxed);
 }

@@ -169,6 +169,9 @@ mutations! {
         JumpLeavesTheSleeper "jump-leaves-the-sleeper"
             Engine "a_handler_jumps_out_of_a_wait_and_another_thread_waits",
             "A longjmp(3) out of a wait leaves the thread counted as asleep.";
+        HandlersAnswerTheirWaits "handlers-answer-their-waits"
+            Engine "what_a_handler_posts_is_no_answer_to_the_wait_it_interrupts",
+            "A wait that a signal ends is answered with what the handler has posted.";
         HandlersBeforeASleepEndNothing "handlers-before-a-sleep-end-nothing"
             Engine "a_handler_that_comes_while_its_thread_submits_ends_its_wait",
             "A handler that ran after io_uring_enter(2) had begun, before it sleeps, does not end the wait.";
@@ -285,6 +288,9 @@ mutations! {
     "signals" {
         HandlersInterruptTheEngine "handlers-interrupt-the-engine" Engine "a_handler_closes_what_its_thread_submits",
             "Decision 11: a signal handler runs in the middle of a call.";
+        HandlersLeaveFaultsBlocked "handlers-leave-faults-blocked"
+            Engine "a_bad_pointer_where_a_handler_of_faults_was_left_is_efault",
+            "A handler of SIGSEGV that is left by a jump leaves it blocked: the next bad pointer kills.";
         ProgramTakesSigsys "program-takes-sigsys" Raw "a_filter_and_sigsys_handler_of_the_program_work",
             "Decision 10: the program sets the real action of SIGSYS.";
         ProgramBlocksSigsys "program-blocks-sigsys" Raw "blocked_and_ignored_sigsys_stays_so_for_the_program",

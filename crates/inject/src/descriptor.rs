@@ -230,6 +230,22 @@ fn duplicated(old: c_int, new: c_int) -> c_int {
     new
 }
 
+/// libc's answer to a call, as the kernel's register holds it.
+fn register_of(answer: c_int) -> isize {
+    match answer {
+        ..0 => -(sys::errno() as isize),
+        _ => answer as isize,
+    }
+}
+
+/// What `calls` answers, which makes its calls by libc, as libc answers it: errno is that of the answer alone.
+fn by_libc(calls: impl FnOnce() -> isize) -> c_int {
+    let errno = sys::errno();
+    let answer = calls();
+    sys::set_errno(errno);
+    entry::libc_answer(answer) as c_int
+}
+
 /// close_range(2).
 ///
 /// # Safety
@@ -239,18 +255,12 @@ pub unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int)
     let Some(next) = CLOSE_RANGE.get() else {
         return missing();
     };
-    let errno = sys::errno();
-    let answer = close_range_by(first, last, flags as u32, |first, last, flags| {
-        // SAFETY: the caller's own range, or a part of it.
-        let answer = unsafe { next(first, last, flags as c_int) };
-        if answer < 0 {
-            -(sys::errno() as isize)
-        } else {
-            answer as isize
-        }
-    });
-    sys::set_errno(errno);
-    entry::libc_answer(answer) as c_int
+    by_libc(|| {
+        close_range_by(first, last, flags as u32, |first, last, flags| {
+            // SAFETY: the caller's own range, or a part of it.
+            register_of(unsafe { next(first, last, flags as c_int) })
+        })
+    })
 }
 
 /// unshare(2).
@@ -263,18 +273,12 @@ pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
         return missing();
     };
     identity::before(libc::SYS_unshare, flags as usize);
-    let errno = sys::errno();
-    let answer = unshare_by(flags as u32, |flags| {
-        // SAFETY: the caller's own flags, or some of them.
-        let answer = unsafe { next(flags as c_int) };
-        if answer < 0 {
-            -(sys::errno() as isize)
-        } else {
-            answer as isize
-        }
-    });
-    sys::set_errno(errno);
-    entry::libc_answer(answer) as c_int
+    by_libc(|| {
+        unshare_by(flags as u32, |flags| {
+            // SAFETY: the caller's own flags, or some of them.
+            register_of(unsafe { next(flags as c_int) })
+        })
+    })
 }
 
 /// closefrom(3).

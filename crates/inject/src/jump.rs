@@ -1,6 +1,7 @@
 //! longjmp(3) and its relatives: a signal handler that jumps out of a wait leaves nothing behind there.
 
 use crate::next::next;
+use crate::signals::mask;
 use crate::{door, entry, raw};
 use core::ffi::{c_int, c_void};
 
@@ -30,7 +31,10 @@ macro_rules! jumps {
             leaving();
             if let Some(next) = $next.get() {
                 // SAFETY: the caller's own arguments; this frame holds nothing that would have to be dropped.
-                unsafe { next(environment, value) }
+                unsafe {
+                    mask::leaving_by_jump(environment);
+                    next(environment, value)
+                }
             }
         }
     )* };

@@ -3,46 +3,16 @@
 
 mod common;
 
-use common::{built, compile_with, no_cxx, no_liburing, no_reference, patience, scratch, skip, text};
+use common::running::{Running, USUAL};
+use common::{built, compile_with, no_cxx, no_liburing, no_reference, scratch, skip, text};
 use std::ffi::OsStr;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// A program that runs longer hangs, if nothing else is said: the longest takes a second or two, its own waits give up
-/// after 30.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// The same where it goes round for minutes.
+/// After what time a program hangs that goes round for minutes.
 const SOAK_PATIENCE: Duration = Duration::from_secs(3600);
-/// How often to look whether a program has ended.
-const LOOK: Duration = Duration::from_millis(2);
-
-/// What the threads of a process that hangs are doing, as gdb sees them.
-fn backtraces(process: u32) -> String {
-    let mut gdb = Command::new("gdb");
-    gdb.args(["-nx", "-batch", "-p", &process.to_string(), "-ex", "thread apply all backtrace"]);
-    match gdb.stdin(Stdio::null()).output() {
-        Ok(output) => text(&output),
-        Err(error) => format!("no backtraces, since gdb cannot be run: {error}"),
-    }
-}
-
-/// Waits for a program, but not for ever. What it prints fits into its pipes.
-fn finish(mut child: Child, patience: Duration, what: &str) -> Output {
-    let begin = Instant::now();
-    while child.try_wait().expect("look after the program").is_none() {
-        if begin.elapsed() > patience {
-            let backtraces = backtraces(child.id());
-            // SAFETY: the group was made for this child, which has not been waited for, so the number is still its own.
-            unsafe { libc::killpg(child.id() as i32, libc::SIGKILL) };
-            panic!("{what} hangs: {}\n{backtraces}", text(&child.wait_with_output().expect("its output")));
-        }
-        std::thread::sleep(LOOK);
-    }
-    child.wait_with_output().expect("its output")
-}
 
 /// The command to run a program by on the engine, as words of this variable: `anyring deny --profile minimal --`, say, for
 /// an environment in which something is missing (scripts/profiles.sh).
@@ -53,15 +23,15 @@ fn run(program: &Path, case: &str, environment: &[(&str, &Path)]) -> Output {
     let outer = if environment.is_empty() { "" } else { below.as_str() };
     let mut words = outer.split_whitespace().map(OsStr::new).chain([program.as_os_str()]);
     let mut command = Command::new(words.next().expect("the program at least"));
-    command.args(words).arg(case).envs(environment.iter().copied()).current_dir(scratch("engine")).process_group(0);
+    command.args(words).arg(case).envs(environment.iter().copied()).current_dir(scratch("engine"));
     if COUNT.iter().any(|count| program.ends_with(count)) {
         // They count mappings: libc is to keep no stack of a thread that has ended, and no heap for each that has run beside
         // others, which it would use again.
         command.env("GLIBC_TUNABLES", "glibc.pthread.stack_cache_size=0:glibc.malloc.arena_max=1");
     }
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let patience = if case == "soak" { SOAK_PATIENCE } else { patience(PATIENCE) };
-    finish(child.expect("run it"), patience, &format!("{program:?} {case} with {environment:?}"))
+    let output =
+        Running::start(command.stdin(Stdio::null())).output(if case == "soak" { SOAK_PATIENCE } else { USUAL });
+    output.unwrap_or_else(|why| panic!("{program:?} {case} with {environment:?} {why}"))
 }
 
 /// Programs in C++.
@@ -172,7 +142,9 @@ cases! {
     a_bad_pointer_of_a_thread_that_blocked_faults_early_is_efault: "faults" "blocked-before-the-first-ring";
     a_bad_pointer_of_a_thread_whose_maker_blocked_faults_is_efault: "faults" "blocked-by-a-maker";
     a_bad_pointer_of_a_thread_that_blocked_faults_unseen_is_efault: "faults" "blocked-unseen";
+    a_bad_pointer_of_a_thread_that_blocked_faults_and_comes_in_a_handler_is_efault: "faults" "blocked-in-a-handler";
     a_bad_pointer_behind_a_handler_set_unseen_is_efault: "faults" "handled-unseen";
+    a_bad_pointer_where_a_handler_of_faults_was_left_is_efault: "faults" "left";
 
     polls_without_end_find_no_memory: "memory" "polls";
     deferred_polls_without_end_find_no_memory: "memory" "deferred-polls";
@@ -257,6 +229,7 @@ cases! {
     a_handler_submits_to_the_ring_it_interrupts: "handlers" "submits";
     an_unseen_handler_submits_to_the_ring_it_interrupts: "handlers" "submits-unseen";
     a_handler_waits_on_the_ring_it_interrupts: "handlers" "waits";
+    what_a_handler_posts_is_no_answer_to_the_wait_it_interrupts: "handlers" "posts";
     a_handler_waits_on_another_ring: "handlers" "waits-elsewhere";
     a_handler_jumps_out_of_a_wait_after_its_own: "handlers" "jumps-after-a-wait";
     a_handler_jumps_out_of_two_waits: "handlers" "jumps-over-two-waits";
@@ -365,6 +338,13 @@ cases! {
 #[ignore = "soak: it goes round for minutes"]
 fn rounds_without_end_wear_nothing_out() {
     same_both_ways("rounds_without_end_wear_nothing_out", "wear", "soak");
+}
+
+/// Its output ends only once nothing of it is left.
+#[test]
+fn what_a_program_leaves_running_ends_with_it() {
+    let output = common::running::output(Command::new("sh").args(["-c", "sleep 1000 & echo begun"]));
+    assert_eq!(text(&output), "exit status: 0: begun\n");
 }
 
 /// Whether every close is seen is known also where instructions are left alone.

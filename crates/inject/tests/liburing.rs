@@ -6,6 +6,7 @@ mod common;
 use anyring::liburing::layout::{Cq, Ring, Sq};
 use anyring_xtask::artifacts::Artifacts;
 use anyring_xtask::{dropin, symbols};
+use common::running::output;
 use common::{built, no_liburing, no_reference, scratch, skip, text};
 use std::collections::BTreeMap;
 use std::fs;
@@ -53,7 +54,7 @@ fn compile(name: &str, arguments: &[&str]) -> PathBuf {
 fn run(program: &Path, arguments: &[&Path], environment: &[(&str, &Path)]) -> String {
     let mut command = Command::new(program);
     command.args(arguments).env("ANYRING_BACKEND", "kernel").envs(environment.iter().copied());
-    let output = command.output().expect("run the compiled program");
+    let output = output(&mut command);
     assert!(output.status.success(), "{program:?} with {environment:?}: {}", text(&output));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{program:?} with {environment:?} wrote to stderr");
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -194,7 +195,7 @@ fn a_program_with_more_rights_than_its_caller_hears_no_variable() {
     let run = |user: u32| {
         let mut command = Command::new(&program);
         command.uid(user).gid(user).env("ANYRING_BACKEND", "user").env("ANYRING_AIO", "user");
-        text(&command.env("ANYRING_LOG", &log).env("ANYRING_STATS", &stats).output().expect("run it"))
+        text(&output(command.env("ANYRING_LOG", &log).env("ANYRING_STATS", &stats)))
     };
     let secure = run(65534);
     if secure.contains("not secure") {

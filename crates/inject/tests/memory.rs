@@ -5,9 +5,10 @@
 mod common;
 
 use anyring_xtask::artifacts;
+use common::running::{Running, USUAL};
 use common::{compile, no_liburing, no_reference, scratch, skip, text, LIBRARY};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 #[test]
 fn memory_may_fail_anywhere() {
@@ -27,7 +28,9 @@ fn memory_may_fail_anywhere() {
         {
             let mut command = Command::new(&program);
             command.args([flags, in_a_row]).envs(environment.iter().copied()).current_dir(scratch("memory"));
-            let output = command.output().expect("run it");
+            // It goes through all its places.
+            let output =
+                Running::start(command.stdin(Stdio::null())).output(10 * USUAL).expect("a program that ends");
             let whole = output.status.success() && output.stdout == b"done\n" && output.stderr.is_empty();
             assert!(whole, "{how}, {flags}, {in_a_row} in a row: {}", text(&output));
         }

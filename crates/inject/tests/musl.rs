@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::running::output;
 use common::{built, scratch, skip, text};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -23,7 +24,7 @@ fn run(words: &[&Path], preload: Option<&Path>) -> Output {
     if let Some(library) = preload {
         command.env("LD_PRELOAD", library);
     }
-    command.output().expect("run the program")
+    output(&mut command)
 }
 
 fn runs_as_without(program: &Path) {

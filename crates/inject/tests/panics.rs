@@ -6,20 +6,20 @@ mod common;
 
 use anyring_engine::forced::{Breaks, POINTS};
 use anyring_xtask::{artifacts, symbols};
-use common::{compile, no_liburing, no_reference, patience, scratch, skip, text, LIBRARY};
-use std::os::unix::process::CommandExt;
+use common::running::{Running, USUAL};
+use common::{compile, no_liburing, no_reference, scratch, skip, text, LIBRARY};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
-/// A program that runs longer hangs, if nothing else is said; workers are given 5 s to end.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Programs that run at the same time: they mostly sleep.
 const TOGETHER: usize = 12;
 /// Points that also strike a ring whose completions wait for its owner.
-const DEFERRED: [&str; 15] = [
+const DEFERRED: [&str; 18] = [
+    "room",
+    "calls",
+    "left",
     "intake",
     "prep",
     "attempt",
@@ -37,7 +37,9 @@ const DEFERRED: [&str; 15] = [
     "sleep",
 ];
 /// Points that also strike a ring that a thread polls, most of them in that thread, which serves the other ring too.
-const POLLED: [&str; 21] = [
+const POLLED: [&str; 23] = [
+    "room",
+    "left",
     "sqpoll-round",
     "sqpoll-ring",
     "enter",
@@ -71,31 +73,17 @@ fn forced_library() -> PathBuf {
     named.unwrap_or_else(|| artifacts::build_for_tests().expect("build it"))
 }
 
-fn start(program: &Path, library: &Path, point: &str, breaks: &str, deferral: &str) -> (Child, PathBuf) {
+fn start(program: &Path, library: &Path, point: &str, breaks: &str, deferral: &str) -> (Running, PathBuf) {
     let log = scratch("panics").join(format!("{point}-{deferral}.log"));
     let _ = std::fs::remove_file(&log); // of an earlier run
     let mut command = Command::new(program);
-    command.args([point, breaks, deferral]).current_dir(scratch("panics")).process_group(0);
+    command.args([point, breaks, deferral]).current_dir(scratch("panics"));
     command.env("LD_PRELOAD", library).env("ANYRING_BACKEND", "user").env("ANYRING_LOG", &log);
     command.env_remove("ANYRING_PANIC").env("RUST_BACKTRACE", "0");
     if FROM_THE_START.contains(&point) {
         command.env("ANYRING_PANIC", point);
     }
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    (child.expect("run it"), log)
-}
-
-fn finish(mut child: Child) -> Output {
-    let (begin, patience) = (Instant::now(), patience(PATIENCE));
-    while child.try_wait().expect("look after the program").is_none() {
-        if begin.elapsed() > patience {
-            // SAFETY: the group was made for this child, which has not been waited for, so the number is still its own.
-            unsafe { libc::killpg(child.id() as i32, libc::SIGKILL) };
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    child.wait_with_output().expect("its output")
+    (Running::start(command.stdin(Stdio::null())), log)
 }
 
 /// What is wrong after a panic at this point, if anything is.
@@ -104,8 +92,11 @@ fn complaint(program: &Path, library: &Path, point: &str, breaks: Breaks, deferr
         Breaks::Ring => "ring",
         Breaks::Nothing => "nothing",
     };
-    let (child, log) = start(program, library, point, breaks, deferral);
-    let output = finish(child);
+    let (running, log) = start(program, library, point, breaks, deferral);
+    let output = match running.output(USUAL) {
+        Ok(output) => output,
+        Err(why) => return Some(format!("{point}, {deferral}: {why}")),
+    };
     if output.status.code() == Some(77) {
         eprintln!("skipped {point}, {deferral}: no file here that the kernel's AIO reads without waiting");
         return None;

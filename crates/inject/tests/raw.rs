@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::running::output;
 use common::{built, no_liburing, no_reference, scratch, skip, text};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -36,8 +37,8 @@ fn trapped(program: &Path) -> Command {
 
 /// Runs `program` natively and trapped: neither complains, and both end by `signal`, or by success.
 fn same_both_ways(program: &Path, arguments: &[&str], signal: Option<i32>) {
-    let native = Command::new(program).env("EXPECT_TRAP", "0").args(arguments).output().expect("run it natively");
-    let ours = trapped(program).args(arguments).output().expect("run it trapped");
+    let native = output(Command::new(program).env("EXPECT_TRAP", "0").args(arguments));
+    let ours = output(trapped(program).args(arguments));
     for (how, output) in [("natively", native), ("trapped", ours)] {
         assert_eq!(output.status.signal(), signal, "{how}, {program:?} {arguments:?}: {}", text(&output));
         if signal.is_none() {
@@ -160,7 +161,7 @@ fn a_plugin_is_loaded_while_a_thread_blocks_everything() {
     let run_path = format!("-Wl,--enable-new-dtags,-rpath,{}", plugins.display());
     let (program, log) = (compile("blocked", NAME, &[&run_path]), plugins.join("log"));
     same_both_ways(&program, &[], None);
-    let output = trapped(&program).env("ANYRING_LOG", &log).output().expect("run it");
+    let output = output(trapped(&program).env("ANYRING_LOG", &log));
     assert!(output.status.success(), "{}", text(&output));
     let told = std::fs::read_to_string(&log).expect("read the log");
     assert!(told.contains("instructions are left alone"), "{told}");
@@ -191,7 +192,7 @@ fn anyring_raw_0_leaves_instructions_alone() {
     }
     let program = compile("nop", "untrapped", &[]);
     for (name, value) in [("ANYRING_RAW", "0"), ("ANYRING_BACKEND", "kernel"), ("ANYRING_BACKEND", "auto")] {
-        let output = trapped(&program).env("EXPECT_TRAP", "0").env(name, value).output().expect("run it");
+        let output = output(trapped(&program).env("EXPECT_TRAP", "0").env(name, value));
         assert!(output.status.success(), "{name}={value}: {}", text(&output));
     }
 }
@@ -204,8 +205,8 @@ fn who_enters_by_instructions_that_are_left_alone_gets_no_ring() {
     }
     let program = compile("mixed", NAME, &[]);
     for (trapping, status) in [("1", 0), ("0", 3)] {
-        let ended = trapped(&program).env("ANYRING_RAW", trapping).status().expect("run it");
-        assert_eq!(ended.code(), Some(status), "ANYRING_RAW={trapping}");
+        let ended = output(trapped(&program).env("ANYRING_RAW", trapping));
+        assert_eq!(ended.status.code(), Some(status), "ANYRING_RAW={trapping}");
     }
 }
 
@@ -217,7 +218,7 @@ fn anyring_patch_0_leaves_calls_trapping() {
     }
     for (source, case) in [("patched", "shapes"), ("patched", "forked"), ("registers", "")] {
         let program = compile(source, &format!("{NAME}-{source}-{case}"), &[]);
-        let output = trapped(&program).env("ANYRING_PATCH", "0").arg(case).output().expect("run it");
+        let output = output(trapped(&program).env("ANYRING_PATCH", "0").arg(case));
         assert!(output.status.success(), "{source} {case}: {}", text(&output));
     }
 }
@@ -235,7 +236,7 @@ fn the_log_says_why_a_call_keeps_trapping() {
         ("shapes", &["no instruction that may be done elsewhere is directly before it"]),
     ] {
         let _ = std::fs::remove_file(&log); // of an earlier run
-        let output = trapped(&program).env("ANYRING_LOG", &log).arg(case).output().expect("run it");
+        let output = output(trapped(&program).env("ANYRING_LOG", &log).arg(case));
         assert!(output.status.success(), "{case}: {}", text(&output));
         let lines = std::fs::read_to_string(&log).expect("read the log");
         let kept: Vec<&str> = lines.lines().filter(|line| line.contains("keeps trapping")).collect();
@@ -248,8 +249,7 @@ fn the_log_says_why_a_call_keeps_trapping() {
 
 #[test]
 fn a_program_without_raw_instructions_gets_no_filter() {
-    let mut command = trapped(Path::new("/bin/cat"));
-    let output = command.arg("/proc/self/status").output().expect("run cat");
+    let output = output(trapped(Path::new("/bin/cat")).arg("/proc/self/status"));
     let status = String::from_utf8_lossy(&output.stdout);
     for line in ["Seccomp:\t0", "NoNewPrivs:\t0", "SigCgt:\t0000000000000000"] {
         let (name, _) = line.split_once('\t').expect("a name");
@@ -280,7 +280,7 @@ fn a_rust_program_still_reports_its_stack_overflow() {
     let this = std::env::current_exe().expect("the test has a path");
     let mut command = trapped(&this);
     command.args(["--exact", "a_rust_program_still_reports_its_stack_overflow"]).env(OVERFLOW, "1");
-    let output = command.output().expect("run the child");
+    let output = output(&mut command);
     assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{}", text(&output));
     assert!(text(&output).contains("has overflowed its stack"), "{}", text(&output));
 }

@@ -3,11 +3,12 @@
 
 mod common;
 
-use common::{built, compile_with, no_liburing, no_reference, patience, scratch, skip, text};
+use common::running::{output, patience, Running, USUAL};
+use common::{built, compile_with, no_liburing, no_reference, scratch, skip, text};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// How the program uses its ring.
 const USES: [&str; 3] = ["none", "liburing", "instruction"];
@@ -44,7 +45,7 @@ fn on_the_engine(program: &Path) -> Command {
 /// A tool that runs the program, on the engine: the library is loaded into the tool as well.
 fn under(tool: &[&str], program: &Path, arguments: [&str; 2]) -> Output {
     let mut command = on_the_engine(Path::new(tool[0]));
-    command.args(&tool[1..]).arg(program).args(arguments).output().expect("run the tool")
+    output(command.args(&tool[1..]).arg(program).args(arguments))
 }
 
 /// The program with LeakSanitizer reports what it leaks, and ends with the sanitizer's code; one that leaks nothing ends well.
@@ -56,7 +57,7 @@ fn leaks_are_found(test: &str, compiler: &str, flags: &[&str]) {
     for use_of_ring in USES {
         for (case, leaks) in [("leaks", true), ("asks", false), ("ends", false)] {
             let outputs = [natively(&program), on_the_engine(&program)]
-                .map(|mut command| command.args([use_of_ring, case]).output().expect("run it"));
+                .map(|mut command| output(command.args([use_of_ring, case])));
             if text(&outputs[0]).contains("LeakSanitizer has encountered a fatal error") {
                 return skip(test, "LeakSanitizer does not work here: is the test traced, or ptrace(2) refused?");
             }
@@ -144,8 +145,7 @@ fn gdb(program: &Path, arguments: [&str; 2], commands: &[&str]) -> String {
     // A trapped instruction is a signal, which no debugger need stop at.
     command.args(["-ex", "handle SIGSYS nostop noprint pass", "-ex", "set debuginfod enabled off"]);
     commands.iter().for_each(|each| _ = command.args(["-ex", each]));
-    let output = command.arg("--args").arg(program).args(arguments).stdin(Stdio::null()).output();
-    text(&output.expect("run gdb"))
+    text(&output(command.arg("--args").arg(program).args(arguments)))
 }
 
 #[test]
@@ -180,31 +180,24 @@ fn gdb_comes_and_goes() {
     }
     let program = program(NAME, "cc", &[]);
     for use_of_ring in ["liburing", "instruction"] {
-        let mut child = on_the_engine(&program)
-            .args([use_of_ring, "reads"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("run it");
-        let process = child.id().to_string();
+        let mut program =
+            Running::start(on_the_engine(&program).args([use_of_ring, "reads"]).stdin(Stdio::piped()));
+        let process = program.id().to_string();
         let mut said = String::new();
         // Until it is there.
         let begin = Instant::now();
-        while !said.contains("read_a_byte") && child.try_wait().expect("look after it").is_none() {
-            assert!(begin.elapsed() < patience(Duration::from_secs(60)), "{use_of_ring}: no wait is seen: {said}");
+        while !said.contains("read_a_byte") && !program.has_ended() {
+            assert!(begin.elapsed() < patience(USUAL), "{use_of_ring}: no wait is seen: {said}");
             let mut gdb = Command::new("gdb");
-            gdb.args(["-nx", "-batch", "-p", &process, "-ex", "backtrace", "-ex", "detach"]).stdin(Stdio::null());
-            let gdb = gdb.output().expect("run gdb");
-            said = text(&gdb);
+            gdb.args(["-nx", "-batch", "-p", &process, "-ex", "backtrace", "-ex", "detach"]);
+            said = text(&output(&mut gdb));
             if said.contains("ptrace: Operation not permitted") {
-                child.kill().and_then(|()| child.wait()).expect("end it");
                 return skip(NAME, "gdb may not attach to a program here");
             }
         }
         assert!(said.contains("main ("), "{use_of_ring}: the program's frames behind ours: {said}");
-        child.stdin.take().expect("a pipe").write_all(b"x").expect("write to it");
-        let output = child.wait_with_output().expect("its output");
+        program.stdin().expect("a pipe").write_all(b"x").expect("write to it");
+        let output = program.output(USUAL).expect("a program that ends");
         assert!(output.status.success() && output.stdout == b"done\n", "{use_of_ring}: {}", text(&output));
     }
 }

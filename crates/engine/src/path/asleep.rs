@@ -8,6 +8,7 @@ use super::driver::{pass_role_on, AWAKE};
 use crate::mutation::{mutated, Mutation};
 use crate::process;
 use crate::ring::control::Control;
+use crate::ring::view::View;
 use crate::ring::Ring;
 use core::cell::Cell;
 use core::sync::atomic::{compiler_fence, AtomicU32, Ordering};
@@ -19,6 +20,7 @@ pub(super) struct Sleep {
     pub control: Control,
     pub kind: Kind,
     pub driving: bool,
+    pub view: View,
 }
 
 /// How a thread waits.
@@ -46,6 +48,8 @@ struct Place {
     /// How it is used, by its last two bits, and how often it was. Relaxed throughout: of this thread and its handlers.
     usage: AtomicU32,
     sleep: Cell<Option<Sleep>>,
+    /// Whether the CQ held anything when the first handler began that interrupted the sleep.
+    held_cqes: Cell<Option<bool>>,
 }
 
 const USAGE: u32 = 3;
@@ -62,7 +66,7 @@ struct Note {
 thread_local! {
     /// Those of the calling thread.
     static ASLEEP: Sleeps = const {
-        Sleeps([const { Place { usage: AtomicU32::new(FREE), sleep: Cell::new(None) } }; DEEPEST])
+        Sleeps([const { Place { usage: AtomicU32::new(FREE), sleep: Cell::new(None), held_cqes: Cell::new(None) } }; DEEPEST])
     };
 }
 
@@ -86,9 +90,20 @@ impl Sleeps {
             (usage & USAGE == FREE && it.pass(usage, usage | BEING_NOTED)).then_some((place, usage))
         })?;
         self.0[place].sleep.set(Some(sleep));
+        self.0[place].held_cqes.set(None);
         compiler_fence(Ordering::SeqCst); // a handler that sees it noted finds it
         self.0[place].usage.store(free | NOTED, Ordering::Relaxed);
         Some(Note { place, usage: free | NOTED })
+    }
+
+    /// Notes what the CQs hold that the thread sleeps on.
+    fn look(&self) {
+        for place in &self.0 {
+            let is_noted = place.usage.load(Ordering::Relaxed) & USAGE == NOTED && place.held_cqes.get().is_none();
+            if let Some(sleep) = place.sleep.get().filter(|_| is_noted) {
+                place.held_cqes.set(Some(!sleep.view.cq_is_empty()));
+            }
+        }
     }
 
     /// Forgets the sleep. False if a jump has.
@@ -148,6 +163,20 @@ impl Awake {
     }
 }
 
+impl Awake {
+    /// Whether the CQ held anything when a handler of the program's began to run, if one did. What that has posted is no answer to
+    /// the wait: in the kernel it would have run when the call was over.
+    pub fn held_cqes(&self) -> Option<bool> {
+        let of = |note: &Note| {
+            ASLEEP.try_with(|asleep| {
+                let place = &asleep.0[note.place];
+                place.held_cqes.get().filter(|_| place.usage.load(Ordering::Relaxed) == note.usage)
+            })
+        };
+        self.note.as_ref().and_then(|note| of(note).ok().flatten())
+    }
+}
+
 impl Drop for Awake {
     fn drop(&mut self) {
         // A thread that is being torn down may have lost its books.
@@ -155,6 +184,13 @@ impl Drop for Awake {
         if self.note.as_ref().is_none_or(is_mine) {
             self.sleep.end();
         }
+    }
+}
+
+/// A handler of the program's is about to run in the calling thread.
+pub fn handler_begins() {
+    if !mutated(Mutation::HandlersAnswerTheirWaits) {
+        let _ = ASLEEP.try_with(Sleeps::look);
     }
 }
 

@@ -87,6 +87,7 @@ impl RingGuard {
             calls.extend(core::mem::take(&mut self.calls));
             self.calls_at_once = false;
             let Some(Call { job, is_measured }) = calls.pop_front() else { break };
+            point(Point::Calls);
             let begin_ns = if is_measured { Clock::Monotonic.now_ns() } else { 0 };
             let made = self.without_ring(|| worker::make(&job));
             if is_measured {
@@ -128,7 +129,7 @@ impl RingGuard {
         let (ring, control) = (self.ring(), self.control);
         ring.sleepers.fetch_add(1, Ordering::Relaxed);
         ring.callers.fetch_add(1, Ordering::Relaxed);
-        let awake = Awake::after(Sleep { ring, control, kind: Kind::Call, driving: false });
+        let awake = Awake::after(Sleep { ring, control, kind: Kind::Call, driving: false, view: self.memory.view });
         self.makes_calls = false;
         self.let_go();
         let result = call();

@@ -329,15 +329,16 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
             let took_ns = Clock::Monotonic.now_ns().saturating_sub(begin_ns);
             guard.spin.note_wait(messages, took_ns);
         }
-        if let Err(error) = slept {
+        if let Err(Ended { why: error, held_cqes }) = slept {
             let minimum_over = error == Errno::TIME && wish.minimum_ns.take().is_some();
             if minimum_over && wish.deadline_ns.is_some() && guard.cq_is_empty() {
                 target = guard.cq_total() + 1;
                 continue;
             }
             // io_getevents(2) looks for itself.
-            let some = guard.aio.is_none() && !guard.cq_is_empty();
-            let done = some || guard.satisfied(target, timeouts);
+            let of_aio = guard.aio.is_some();
+            let now = || !of_aio && !guard.cq_is_empty() || guard.satisfied(target, timeouts);
+            let done = held_cqes.filter(|_| !of_aio).unwrap_or_else(now);
             break if done { Ok(()) } else { Err(error) };
         }
     };
@@ -354,6 +355,19 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
         process::end_if_unused(ring);
     }
     result
+}
+
+/// Why a thread sleeps no more.
+struct Ended {
+    why: Errno,
+    /// See [`Awake::held_cqes`].
+    held_cqes: Option<bool>,
+}
+
+impl From<Errno> for Ended {
+    fn from(why: Errno) -> Ended {
+        Ended { why, held_cqes: None }
+    }
 }
 
 /// Somebody else who waits on this ring becomes its driver.
@@ -383,7 +397,8 @@ pub fn wait_for_room(mut guard: RingGuard) -> Option<RingGuard> {
             post.register_waiter(NEVER, true)
         };
         ring.sleepers.fetch_add(1, Ordering::Relaxed);
-        let awake = Awake::after(Sleep { ring, control, kind: Kind::Futex, driving: false });
+        let awake =
+            Awake::after(Sleep { ring, control, kind: Kind::Futex, driving: false, view: guard.memory.view });
         // Partner: the fence in `announce_room`.
         fence(Ordering::SeqCst);
         let full = guard.sq_is_full();
@@ -427,7 +442,7 @@ fn spin(
     timeouts: u32,
     driving: bool,
     begin_ns: u64,
-) -> (Option<RingGuard>, Result<(), Errno>) {
+) -> (Option<RingGuard>, Result<(), Ended>) {
     let (ring, control) = (guard.ring(), guard.control);
     if !ring.driver.handover.may_sleep(ring.has_arrived()) {
         return (Some(guard), Ok(()));
@@ -436,7 +451,7 @@ fn spin(
         ring.driver.sleeping.store(SPINNING, Ordering::Relaxed);
     }
     ring.sleepers.fetch_add(1, Ordering::Relaxed);
-    let awake = Awake::after(Sleep { ring, control, kind: Kind::Spin, driving });
+    let awake = Awake::after(Sleep { ring, control, kind: Kind::Spin, driving, view: guard.memory.view });
     let header = control.header();
     let sequence = header.waiters.sequence.load(Ordering::Relaxed);
     drop(guard);
@@ -462,8 +477,9 @@ fn spin(
     let interrupted = !posted() && (held.let_in() || os::has_handled());
     drop(held);
     let again = ring.lock(); // as in `sleep`
+    let ended = Ended { why: Errno::INTR, held_cqes: awake.held_cqes() };
     drop(awake);
-    (again.ok(), if interrupted { Err(Errno::INTR) } else { Ok(()) })
+    (again.ok(), if interrupted { Err(ended) } else { Ok(()) })
 }
 
 /// Sleeps once, without the ring's lock, and serves what the sleep brought. `Err` for a signal or the deadline.
@@ -473,7 +489,7 @@ fn sleep(
     target: u64,
     timeouts: u32,
     driving: bool,
-) -> (Option<RingGuard>, Result<(), Errno>) {
+) -> (Option<RingGuard>, Result<(), Ended>) {
     let (ring, polled) = (guard.ring(), guard.is_polled());
     if !polled && !ring.driver.handover.may_sleep(ring.has_arrived()) {
         return (Some(guard), Ok(()));
@@ -481,7 +497,7 @@ fn sleep(
     let until_ns = wish.minimum_ns.or(wish.deadline_ns);
     let left_ns = until_ns.map(|deadline_ns| deadline_ns.saturating_sub(wish.clock.now_ns()));
     if left_ns == Some(0) {
-        return (Some(guard), Err(Errno::TIME));
+        return (Some(guard), Err(Errno::TIME.into()));
     }
     let by_epoll = driving && (guard.awaits_events() || wish.sigmask.is_some());
     let heeds_timers = driving && !polled && !mutated(Mutation::DriverSleepsBeyondTimers);
@@ -492,7 +508,7 @@ fn sleep(
     let made = by_epoll.then(|| if polled { guard.make_bell() } else { guard.entries.make_epoll(engine_end) });
     let watched = match made.transpose() {
         Ok(watched) => watched,
-        Err(error) => return (Some(guard), Err(error)),
+        Err(error) => return (Some(guard), Err(error.into())),
     };
     let control = guard.control;
     let sequence = {
@@ -512,7 +528,7 @@ fn sleep(
     ring.sleepers.fetch_add(1, Ordering::Relaxed);
     let shared = guard.is_shared();
     let kind = if by_epoll { Kind::Epoll } else { Kind::Futex };
-    let awake = Awake::after(Sleep { ring, control, kind, driving });
+    let awake = Awake::after(Sleep { ring, control, kind, driving, view: guard.memory.view });
     point(Point::Sleep);
     drop(guard);
     let mut events = [EpollEvent::default(); 128];
@@ -536,9 +552,10 @@ fn sleep(
     };
     // Before the sleep ends in the books: until then the ring cannot end.
     let again = ring.lock();
+    let held_cqes = awake.held_cqes();
     // A signal handler that jumped (but not out of here) has ended this sleep in the books already.
     drop(awake);
-    let Ok(mut guard) = again else { return (None, Err(Errno::BADF)) };
+    let Ok(mut guard) = again else { return (None, Err(Errno::BADF.into())) };
     if shared && matches!(slept, Ok(0) | Err(Errno::TIMEDOUT)) {
         guard.look_for_the_dead();
     }
@@ -547,8 +564,8 @@ fn sleep(
             guard.serve(&events[..count]);
             (Some(guard), Ok(()))
         }
-        Err(Errno::INTR) => (Some(guard), Err(Errno::INTR)),
+        Err(Errno::INTR) => (Some(guard), Err(Ended { why: Errno::INTR, held_cqes })),
         Err(Errno::TIMEDOUT | Errno::AGAIN) => (Some(guard), Ok(())),
-        Err(error) => (Some(guard), Err(error)),
+        Err(error) => (Some(guard), Err(error.into())),
     }
 }

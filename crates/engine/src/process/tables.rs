@@ -7,6 +7,7 @@
 //!
 //! While there is one table, which is the rule, all this costs a load.
 
+use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, Os, Sys};
@@ -82,6 +83,7 @@ pub fn unshared() {
     if mutated(Mutation::TablesDoNotDiffer) {
         return;
     }
+    point(Point::Table);
     let Some(mut threads) = THREADS.lock() else { return };
     let process = Sys::process_id() as usize;
     threads.retain(|(_, thread)| syscall(libc::SYS_tgkill, [process, *thread as usize, 0, 0, 0, 0]) == 0);

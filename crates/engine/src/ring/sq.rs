@@ -105,6 +105,7 @@ impl RingGuard {
     /// where it is, as natively (`io_alloc_req` in io_uring/io_uring.c).
     #[inline]
     pub fn make_room(&mut self) -> Result<(), Errno> {
+        point(Point::Room);
         if alloc::is_whole() & self.slab.has_room() {
             return Ok(());
         }

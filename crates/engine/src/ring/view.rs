@@ -63,6 +63,12 @@ impl View {
         Ok(self.atomic(offset).load(Ordering::Acquire))
     }
 
+    /// Whether the CQ is empty. A head that cannot be read says nothing of the kind.
+    pub fn cq_is_empty(&self) -> bool {
+        let words = [word::CQ_HEAD, word::CQ_TAIL].map(|word| self.load(word));
+        words[0].is_ok() && words[0] == words[1]
+    }
+
     /// Release store of a word: pairs with the program's acquire load of it (`io_uring_smp_load_acquire`).
     #[inline]
     pub fn store(&self, offset: usize, value: u32) -> Result<(), Errno> {

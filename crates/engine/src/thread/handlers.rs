@@ -12,6 +12,7 @@
 //! The count is thread-local memory of the initial-exec kind, which needs neither an allocation nor a lock. Only the owning
 //! thread and its handlers touch it, so single instructions without the lock prefix do.
 
+use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -115,6 +116,20 @@ pub fn see() {
     }
 }
 
+/// Whether the hook has seen the calling thread.
+pub fn is_seen() -> bool {
+    thread().holds.load(Ordering::Relaxed) & SEEN != 0
+}
+
+/// Whether it counts as seen from now on: a thread whose signal mask changes unseen does not.
+pub fn set_seen(seen: bool) {
+    let holds = &thread().holds;
+    match seen {
+        true => holds.fetch_or(SEEN, Ordering::Relaxed),
+        false => holds.fetch_and(!SEEN, Ordering::Relaxed),
+    };
+}
+
 #[cold]
 fn look_at_thread() {
     let look = FIRST.load(Ordering::Acquire); // partner: the Release store in `at_first_hold`
@@ -123,8 +138,7 @@ fn look_at_thread() {
     }
     // SAFETY: only functions of this type are stored there.
     if unsafe { core::mem::transmute::<*mut (), fn() -> bool>(look)() } {
-        let holds = &thread().holds;
-        holds.store(holds.load(Ordering::Relaxed) | SEEN, Ordering::Relaxed);
+        set_seen(true);
     }
 }
 
@@ -186,18 +200,41 @@ pub fn do_what_is_left() {
     let thread = thread();
     thread.deferred.fetch_and(!LEFT, Ordering::Relaxed);
     let mut left = thread.left.swap(core::ptr::null_mut(), Ordering::Relaxed);
-    let mut acts = None;
+    let mut acts = Acts(None);
     while !left.is_null() {
         // SAFETY: boxed by `without_locks`, and taken from the list above.
         let mut first = unsafe { Box::from_raw(left) };
         left = core::mem::replace(&mut first.next, core::ptr::null_mut());
-        first.next = acts.map_or(core::ptr::null_mut(), Box::into_raw);
-        acts = Some(first);
+        first.next = acts.0.take().map_or(core::ptr::null_mut(), Box::into_raw);
+        acts.0 = Some(first);
     }
-    while let Some(first) = acts {
-        // SAFETY: boxed, and in this list only.
-        acts = (!first.next.is_null()).then(|| unsafe { Box::from_raw(first.next) });
+    while let Some(first) = acts.next() {
         (first.act)();
+        point(Point::Left);
+    }
+}
+
+/// What waited, the earliest first.
+struct Acts(Option<Box<Left>>);
+
+impl Acts {
+    fn next(&mut self) -> Option<Box<Left>> {
+        let first = self.0.take()?;
+        // SAFETY: boxed, and in this list only.
+        self.0 = (!first.next.is_null()).then(|| unsafe { Box::from_raw(first.next) });
+        Some(first)
+    }
+}
+
+impl Drop for Acts {
+    /// Behind one that panicked the others wait again.
+    fn drop(&mut self) {
+        let thread = thread();
+        while let Some(mut first) = self.next() {
+            first.next = thread.left.load(Ordering::Relaxed);
+            thread.left.store(Box::into_raw(first), Ordering::Relaxed);
+            thread.deferred.fetch_or(LEFT, Ordering::Relaxed);
+        }
     }
 }
 

@@ -179,6 +179,13 @@ fn unblocking(signal: c_int, mask: u64) -> u64 {
     }
 }
 
+/// The guarded signals that are really blocked while a handler of `signal` runs, when the program's action is `program`.
+pub fn blocking(signal: c_int, program: &Action) -> u64 {
+    let real = real(signal, program);
+    let own = if real.flags & libc::SA_NODEFER as u64 == 0 { bit(signal) } else { 0 };
+    (real.mask | own) & guarded()
+}
+
 /// The program's own action for `signal`, which is kept here. For use in a signal handler too.
 pub fn of_program(signal: c_int) -> Action {
     KEPT.get(signal as usize).map_or_else(Action::default, Kept::read)

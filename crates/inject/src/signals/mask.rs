@@ -6,7 +6,8 @@ use super::{action, bit, guarded, in_borrowed_memory, index, GUARDABLE};
 use crate::sys;
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::os;
-use core::ffi::c_int;
+use anyring_engine::thread::handlers;
+use core::ffi::{c_int, c_void};
 use core::sync::atomic::{compiler_fence, AtomicU64, Ordering};
 use libc::{siginfo_t, sigset_t};
 
@@ -17,11 +18,14 @@ struct Thread {
     wished: AtomicU64,
     /// Of these, the ones that arrived meanwhile.
     held: AtomicU64,
+    /// Guarded signals that are blocked since handlers of them run, or were left otherwise than by return; not by the wish that
+    /// the thread had before.
+    by_handlers: AtomicU64,
     /// How each of these arrived.
     infos: [core::mem::MaybeUninit<siginfo_t>; GUARDABLE.len()],
 }
 
-const SIZE: usize = 16 + 3 * 128;
+const SIZE: usize = 24 + 3 * 128;
 const _: () = assert!(size_of::<Thread>() == SIZE && align_of::<Thread>() <= 16);
 
 core::arch::global_asm!(
@@ -57,6 +61,11 @@ fn words() -> (&'static AtomicU64, &'static AtomicU64) {
     unsafe { (&(*thread).wished, &(*thread).held) }
 }
 
+fn by_handlers() -> &'static AtomicU64 {
+    // SAFETY: as above.
+    unsafe { &(*thread()).by_handlers }
+}
+
 /// The guarded signals that the calling thread wishes to block.
 pub fn wished() -> u64 {
     words().0.load(Ordering::Relaxed)
@@ -86,6 +95,55 @@ pub fn open_here() -> bool {
         unsafe { sys::call(libc::SYS_rt_sigprocmask, open) };
     }
     true
+}
+
+/// How a thread blocks what is guarded when a handler of the program's begins: what it does again when that returns.
+pub struct Interrupted {
+    wished: u64,
+    by_handlers: u64,
+    seen: bool,
+}
+
+impl Interrupted {
+    /// A handler begins that really blocks these guarded signals: whoever is to copy from memory that may be a bad pointer, in
+    /// the handler or where it was left for, opens them first.
+    pub fn by_handler(blocking: u64) -> Interrupted {
+        let (wished, by_handlers) = (wished(), by_handlers());
+        let before =
+            Interrupted { wished, by_handlers: by_handlers.load(Ordering::Relaxed), seen: handlers::is_seen() };
+        if blocking != 0 && !mutated(Mutation::HandlersLeaveFaultsBlocked) {
+            by_handlers.fetch_or(blocking & !wished, Ordering::Relaxed);
+            handlers::set_seen(false);
+        }
+        before
+    }
+
+    /// The handler is about to return, by which the kernel sets the mask.
+    pub fn go_on(self) {
+        words().0.store(self.wished, Ordering::Relaxed);
+        by_handlers().store(self.by_handlers, Ordering::Relaxed);
+        handlers::set_seen(self.seen);
+        deliver_held();
+    }
+}
+
+/// The calling thread is about to leave by longjmp(3) to where `environment` was filled: if the mask was saved there, it is the
+/// one from before the handlers that are left.
+///
+/// # Safety
+/// `environment` is a jmp_buf that has been filled.
+pub unsafe fn leaving_by_jump(environment: *const c_void) {
+    /// Behind eight registers (glibc's bits/types/struct___jmp_buf_tag.h).
+    const MASK_WAS_SAVED: usize = 64;
+    if !active() {
+        return;
+    }
+    // SAFETY: the caller vouches for it.
+    let was_saved = unsafe { environment.byte_add(MASK_WAS_SAVED).cast::<c_int>().read() };
+    if was_saved != 0 {
+        words().0.fetch_and(!by_handlers().swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        handlers::set_seen(false);
+    }
 }
 
 /// Keeps a signal that came while the thread wished to block it. As in the kernel, one of a kind is enough.
@@ -159,6 +217,8 @@ pub fn changed(how: c_int, set: Option<u64>) -> u64 {
         _ => set,
     };
     wished.store(now, Ordering::Relaxed);
+    let said = if how == libc::SIG_SETMASK { u64::MAX } else { set };
+    by_handlers().fetch_and(!said, Ordering::Relaxed);
     deliver_held();
     before
 }

@@ -25,6 +25,7 @@ use crate::sys;
 use action::{Action, SIG_DFL, SIG_IGN};
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::os::{self, ForkPage, Look};
+use anyring_engine::path::asleep;
 use anyring_engine::thread::handlers;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -258,7 +259,12 @@ unsafe fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t)
             unsafe {
                 let handler: extern "C-unwind" fn(c_int, *mut siginfo_t, *mut ucontext_t) =
                     core::mem::transmute(handler);
+                if index(signal).is_none() {
+                    asleep::handler_begins(); // in one of a fault, another would kill
+                }
+                let interrupted = mask::Interrupted::by_handler(action::blocking(signal, &program));
                 handler(signal, info, context);
+                interrupted.go_on();
                 let registers = &mut (*context).uc_mcontext.gregs;
                 let (address, rbx) = (registers[libc::REG_RIP as usize], registers[libc::REG_RBX as usize]);
                 if !mutated(Mutation::HandlersBeforeASleepEndNothing) {

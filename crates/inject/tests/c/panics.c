@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 #include <linux/aio_abi.h>
+#include <sys/fsuid.h>
 #include <sys/stat.h>
 #include <sys/select.h>
 
@@ -227,6 +228,22 @@ static void *register_and_exit(void *victim)
 	return NULL;
 }
 
+static void *unshare_and_exit(void *unused)
+{
+	CHECK(unshare(CLONE_FILES) == 0);
+	return unused;
+}
+
+/* Registers the two ends of a pipe and closes them. */
+static void give_files_away(struct subject *s)
+{
+	int ends[2];
+
+	CHECK(pipe(ends) == 0);
+	CHECK(answer(io_uring_register_files(&s->ring, ends, 2)) == 0);
+	CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
+}
+
 /* Submits `count` NOPs, linked so that each gets a place of its own if `flags` say so. */
 static int submit_nops(struct subject *s, int count, unsigned flags)
 {
@@ -300,13 +317,26 @@ static void wait_for_log(void)
 /* Does to ring `s` what leads to the point. What that call answers is checked where it says something. */
 static void trigger(struct subject *s)
 {
+	static struct statx status;
 	struct io_uring_sqe *sqe;
 	int answer = 0;
 
+	if (at("left"))
+		give_files_away(s);
 	arm_point();
-	if (at_one_of(" intake prep attempt post posted settle sqpoll-ring ")) {
+	if (at_one_of(" intake room prep attempt post posted settle sqpoll-ring ")) {
 		answer = submit_nops(s, 3, 0);
 		CHECK(answer_of_submitting(s, answer) == -EIO);
+	} else if (at("calls")) {
+		for (int i = 0; i < 3; i++) {
+			sqe = sqe_of(s);
+			io_uring_prep_statx(sqe, AT_FDCWD, "/", 0, STATX_TYPE, &status);
+			with(s, sqe, TRIGGERS + s->prepared, 0);
+		}
+		CHECK(answer_of_submitting(s, io_uring_submit(&s->ring)) == -EIO);
+	} else if (at("left")) {
+		/* Two files of which the ring has the last descriptors are closed once nobody holds it. */
+		CHECK(io_uring_unregister_files(&s->ring) == -EIO);
 	} else if (at("finish")) {
 		CHECK(answer_of_submitting(s, submit_nops(s, 3, IOSQE_IO_LINK)) == -EIO);
 	} else if (at("backlog")) {
@@ -449,6 +479,13 @@ static void trigger(struct subject *s)
 		pthread_t thread;
 
 		CHECK(pthread_create(&thread, NULL, register_and_exit, s) == 0);
+		CHECK(pthread_join(thread, NULL) == 0);
+	} else if (at("identity")) {
+		CHECK(setfsuid(getuid()) == (int)getuid());
+	} else if (at("table")) {
+		pthread_t thread;
+
+		CHECK(pthread_create(&thread, NULL, unshare_and_exit, NULL) == 0);
 		CHECK(pthread_join(thread, NULL) == 0);
 	} else if (at("close-ring") || at("teardown")) {
 		CHECK(close(s->fd) == 0);

@@ -1,18 +1,17 @@
 //! What the tests that run C programs share: this build's libraries, the compiler, and honest skips.
 #![allow(dead_code)] // each test file uses its own part
 
+pub mod running;
+
 use anyring_xtask::artifacts::Artifacts;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Duration;
 
 /// Another libanyring.so to test than the one of this build.
 pub const LIBRARY: &str = "ANYRING_TEST_LIBRARY";
 /// Another folder for what tests make, so that several of them can run at the same time.
 const SCRATCH: &str = "ANYRING_TEST_SCRATCH";
-/// After how many seconds a program hangs.
-const PATIENCE: &str = "ANYRING_TEST_PATIENCE";
 
 /// The libraries of this build: beside the test, not one level up, which `cargo test` does not bring up to date.
 pub fn built() -> Artifacts {
@@ -23,12 +22,6 @@ pub fn built() -> Artifacts {
         Some(named) => Artifacts { shared: named.into(), ..built },
         None => built,
     }
-}
-
-/// A program that runs longer than this hangs.
-pub fn patience(usual: Duration) -> Duration {
-    let named = std::env::var(PATIENCE).ok().and_then(|seconds| seconds.parse().ok());
-    named.map_or(usual, Duration::from_secs)
 }
 
 /// A directory of that name for a test's files.

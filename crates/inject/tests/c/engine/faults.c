@@ -155,7 +155,134 @@ static void handled_unseen(void)
 	expect_efault();
 }
 
+/* A first look at the ring in a handler, by a thread that blocked the faults before the first ring. */
+static void expect_efault_in_handler(int signal)
+{
+	(void)signal;
+	expect_efault();
+}
+
+static void *handle_when_told(void *unused)
+{
+	sigset_t open;
+
+	while (sem_wait(&go) != 0)
+		CHECK(errno == EINTR);
+	sigemptyset(&open);
+	sigaddset(&open, SIGUSR1);
+	CHECK(pthread_sigmask(SIG_UNBLOCK, &open, NULL) == 0);
+	CHECK(raise(SIGUSR1) == 0);
+	expect_efault();
+	expect_blocked();
+	return unused;
+}
+
+static void blocked_in_handler(void)
+{
+	struct sigaction action = {.sa_handler = expect_efault_in_handler};
+	pthread_t thread;
+	sigset_t old;
+
+	CHECK(sem_init(&go, 0, 0) == 0 && sigaction(SIGUSR1, &action, NULL) == 0);
+	block_all(&old);
+	CHECK(pthread_create(&thread, NULL, handle_when_told, NULL) == 0);
+	CHECK(pthread_sigmask(SIG_SETMASK, &old, NULL) == 0);
+	init_ring(&ring, 8, 0);
+	CHECK(sem_post(&go) == 0);
+	CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static sigjmp_buf out;
+static int handled, uses_ring, leaves;
+
+static void leave(int signal)
+{
+	(void)signal;
+	handled++;
+	if (uses_ring)
+		expect_efault();
+	if (leaves)
+		siglongjmp(out, 1);
+}
+
+static void expect_mask(int segv, int bus)
+{
+	sigset_t now;
+
+	CHECK(pthread_sigmask(SIG_BLOCK, NULL, &now) == 0);
+	CHECK(sigismember(&now, SIGSEGV) == segv && sigismember(&now, SIGBUS) == bus);
+}
+
+static void open_again(void)
+{
+	sigset_t both;
+
+	sigemptyset(&both);
+	sigaddset(&both, SIGSEGV);
+	sigaddset(&both, SIGBUS);
+	CHECK(pthread_sigmask(SIG_UNBLOCK, &both, NULL) == 0);
+}
+
+/* Leaves a handler of SIGSEGV, with the mask from before or with that of the handler, or returns from it. */
+static void leave_once(int flags, int blocks_bus, int saves)
+{
+	struct sigaction action = {.sa_handler = leave, .sa_flags = flags};
+	int stays = leaves && !saves;
+
+	if (blocks_bus)
+		sigaddset(&action.sa_mask, SIGBUS);
+	CHECK(sigaction(SIGSEGV, &action, NULL) == 0);
+	handled = 0;
+	if (sigsetjmp(out, saves) == 0)
+		CHECK(raise(SIGSEGV) == 0 && !leaves);
+	CHECK(handled == 1);
+	for (int i = 0; i < 2; i++) {
+		expect_mask(stays && !(flags & SA_NODEFER), stays && blocks_bus);
+		expect_efault();
+	}
+	open_again();
+	expect_mask(0, 0);
+	expect_efault();
+}
+
+/* With the signal blocked a fault of its own kills, as one in the handler. */
+static void die_of_the_next(void)
+{
+	int *volatile bad = (int *)8;
+	pid_t child = fork();
+	int status;
+
+	if (!child) {
+		struct sigaction action = {.sa_handler = leave};
+
+		CHECK(sigaction(SIGSEGV, &action, NULL) == 0);
+		if (sigsetjmp(out, 0) == 0)
+			*bad = 1;
+		expect_efault();
+		*bad = 1;
+		_exit(0);
+	}
+	CHECK(child > 0 && waitpid(child, &status, 0) == child);
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+}
+
+static void left(void)
+{
+	init_ring(&ring, 8, 0);
+	expect_efault();
+	for (int choice = 0; choice < 32; choice++) {
+		uses_ring = choice & 1;
+		leaves = choice & 2;
+		leave_once(choice & 4 ? SA_NODEFER : 0, !!(choice & 8), !!(choice & 16));
+	}
+	leaves = 1;
+	for (uses_ring = 0; uses_ring < 2; uses_ring++)
+		die_of_the_next();
+}
+
 CASES({"blocked-before-the-first-ring", blocked_before_the_first_ring},
       {"blocked-by-a-maker", blocked_by_a_maker},
       {"blocked-unseen", blocked_unseen},
-      {"handled-unseen", handled_unseen})
+      {"blocked-in-a-handler", blocked_in_handler},
+      {"handled-unseen", handled_unseen},
+      {"left", left})

@@ -13,13 +13,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#define CHECK(condition)                                                                                               \
-	do {                                                                                                           \
-		if (!(condition)) {                                                                                    \
-			fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno);              \
-			_exit(1);                                                                                      \
-		}                                                                                                      \
-	} while (0)
+#include "../check.h"
 
 struct Thrown {
 	int signal;
@@ -80,6 +74,15 @@ __attribute__((noinline)) static int fault(int signal)
 	return signal == SIGFPE ? 1 / zero : *nowhere;
 }
 
+/* A wait whose argument is a bad pointer. */
+static void expect_efault()
+{
+	unsigned flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
+
+	CHECK(syscall(__NR_io_uring_enter, ring.ring_fd, 0, 1, flags, 8, sizeof(io_uring_getevents_arg)) == -1);
+	CHECK(errno == EFAULT);
+}
+
 static void check_fault(int signal, int flags)
 {
 	int seen = 0;
@@ -91,6 +94,8 @@ static void check_fault(int signal, int flags)
 		seen = thrown.signal;
 	}
 	CHECK(seen == signal && destroyed == 2);
+	if (ring.ring_fd)
+		expect_efault();
 	open_again(signal, !(flags & SA_NODEFER));
 }
 

@@ -16,13 +16,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define CHECK(condition)                                                                                               \
-	do {                                                                                                           \
-		if (!(condition)) {                                                                                    \
-			fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition, errno);              \
-			_exit(1);                                                                                      \
-		}                                                                                                      \
-	} while (0)
+#include "../check.h"
 
 /* How long to wait for what has to come: only a completion that never comes takes that long. */
 #define LONG_MS 30000
