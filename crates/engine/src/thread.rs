@@ -124,17 +124,18 @@ extern "C" fn begin(start: *mut libc::c_void) -> *mut libc::c_void {
     answer
 }
 
-/// Whether a thread of this process sleeps: inside a system call, or in a page fault. False where there is no /proc.
-pub fn sleeps(thread: u32) -> bool {
+/// Whether a thread of this process sleeps: inside a system call, or in a page fault. None where there is no /proc, or no
+/// such thread.
+pub fn sleeps(thread: u32) -> Option<bool> {
     use rustix::fs::{Mode, OFlags};
     let path = format!("/proc/self/task/{thread}/stat");
-    let Ok(file) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let file = crate::descriptors::for_now(file);
     let mut text = [0u8; 64];
-    let bytes = rustix::io::read(&file, &mut text).unwrap_or(0);
+    let bytes = rustix::io::read(&file, &mut text).ok()?;
     // "1234 (name) S ...", where the name may hold anything. Source: proc_pid_stat(5).
-    let after_name = text[..bytes].iter().rposition(|byte| *byte == b')');
-    after_name.is_some_and(|end| matches!(text.get(end + 2), Some(b'S' | b'D')))
+    let after_name = text[..bytes].iter().rposition(|byte| *byte == b')')?;
+    Some(matches!(text.get(after_name + 2), Some(b'S' | b'D')))
 }
 
 /// What threads of ours are called.

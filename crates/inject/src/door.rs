@@ -190,7 +190,7 @@ pub fn duplicated(fd: i32) {
 /// level-triggered primitive.
 pub fn settle(fd: i32) {
     // A ring that somebody keeps is left as it is: natively nobody waits here for one either.
-    if let Some(mut guard) = process::verified_ring(fd).and_then(|ring| ring.lock_soon().ok()) {
+    if let Some(mut guard) = process::verified_ring(fd).and_then(|ring| ring.lock_unless_asleep().ok()) {
         guard.settle_readability();
     }
 }

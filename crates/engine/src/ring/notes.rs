@@ -145,19 +145,36 @@ impl Ring {
         }
     }
 
+    /// The ring's state unless its holder sleeps, perhaps for long: for those who have to know how it stands now, and must not
+    /// wait for a ring that somebody keeps. `Busy` then.
+    pub fn lock_unless_asleep(&'static self) -> Result<RingGuard, LockFailure> {
+        let begin_ns = Clock::Monotonic.now_ns();
+        loop {
+            match self.lock_soon() {
+                Err(LockFailure::Busy) if !self.held_by_me() && !self.holder_sleeps(begin_ns) => {
+                    crate::os::syscall(libc::SYS_sched_yield, [0; 6]);
+                }
+                answer => return answer,
+            }
+        }
+    }
+
     /// Waits until the holder has come across the notes, or sleeps. It may be about to use the number that is being closed, some
     /// instructions away from the system call: natively it has the file by then.
     fn wait_for_holder(&'static self) {
-        /// Where the kernel does not tell whether it sleeps: long enough for some instructions.
-        const LONG_NS: u64 = 10_000_000;
         let begin_ns = Clock::Monotonic.now_ns();
-        while self.notes.any()
-            && !thread::sleeps(self.holder_id.load(Ordering::Relaxed))
-            && Clock::Monotonic.now_ns().saturating_sub(begin_ns) < LONG_NS
-        {
+        while self.notes.any() && !self.holder_sleeps(begin_ns) {
             crate::os::syscall(libc::SYS_sched_yield, [0; 6]);
             drop(self.try_lock());
         }
+    }
+
+    /// Whether the holder, who has been waited for since `begin_ns`, sleeps.
+    fn holder_sleeps(&self, begin_ns: u64) -> bool {
+        /// Where the kernel does not tell: long enough for some instructions.
+        const LONG_NS: u64 = 10_000_000;
+        let told = thread::sleeps(self.holder_id.load(Ordering::Relaxed));
+        told.unwrap_or_else(|| Clock::Monotonic.now_ns().saturating_sub(begin_ns) >= LONG_NS)
     }
 
     /// Another thread than the last one has taken the ring. (A new thread in an ended one's place is taken for that one: it is

@@ -96,7 +96,7 @@ impl Number {
         const MOST_LOOKS: u32 = 2000;
         for _ in 0..MOST_LOOKS {
             crate::os::syscall(libc::SYS_sched_yield, [0; 6]);
-            if self.caller.load(SeqCst) != caller || thread::sleeps(caller) {
+            if self.caller.load(SeqCst) != caller || thread::sleeps(caller) == Some(true) {
                 return;
             }
         }
@@ -171,7 +171,7 @@ mod tests {
             while inside.load(SeqCst) == 0 {
                 std::thread::yield_now();
             }
-            assert!(!thread::sleeps(inside.load(SeqCst)));
+            assert_eq!(thread::sleeps(inside.load(SeqCst)), Some(false));
             number.replace(&private_of(reader.as_raw_fd()));
             replaced.store(1, SeqCst);
         });
@@ -189,7 +189,7 @@ mod tests {
                 let read = number.call_with(|_| reader.read(&mut [0]));
                 assert_eq!(read.expect("what was written"), 1);
             });
-            while !thread::sleeps(caller.load(SeqCst)) {
+            while thread::sleeps(caller.load(SeqCst)) != Some(true) {
                 std::thread::yield_now();
             }
             number.replace(&private);

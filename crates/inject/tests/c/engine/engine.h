@@ -83,9 +83,12 @@ static inline struct io_uring_sqe *prepare_read(struct io_uring *ring, int fd, v
 	return sqe;
 }
 
+/* On a ring that is polled the answer counts SQEs of earlier calls that the thread has not taken yet. */
 static inline void submit(struct io_uring *ring, int expected)
 {
-	CHECK(answer(io_uring_submit(ring)) == expected);
+	int submitted = answer(io_uring_submit(ring));
+
+	CHECK(submitted == expected || (submitted > expected && ring->flags & IORING_SETUP_SQPOLL));
 }
 
 static inline void submit_read(struct io_uring *ring, int fd, void *buffer, unsigned size, uint64_t user_data)
