@@ -129,6 +129,7 @@ cases! {
     a_slot_whose_file_lingers_keeps_nobody_from_its_ring: "stuck" "cleared";
     a_transfer_without_a_worker_keeps_nobody_from_its_ring: "stuck" "no-worker";
     a_call_on_a_name_without_a_thread_keeps_nobody_from_its_ring: "stuck" "no-crew";
+    a_file_whose_server_is_gone_keeps_nobody_from_its_ring: "servers" "transfers";
     rings_that_exit_leave_nothing: "lifetime" "leak-exit";
     rings_that_are_closed_leave_nothing: "lifetime" "leak-close";
     rings_that_are_closed_by_syscall_leave_nothing: "lifetime" "leak-syscall";

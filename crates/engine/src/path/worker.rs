@@ -11,7 +11,7 @@ use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
 use crate::op::Verdict;
-use crate::os::{Os, Sys};
+use crate::os::{file_status, Os, Sys};
 use crate::request::timer::Clock;
 use crate::ring::broken::{contain, contain_any};
 use crate::ring::Ring;
@@ -288,10 +288,7 @@ fn class_of(fd: i32) -> usize {
     if fd < 0 || !LIMITED.load(Ordering::Relaxed) {
         return 0;
     }
-    // SAFETY: a number of the program's, or kept open by the job: at worst it is not open, which is an error.
-    let stat = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) });
-    let kind = stat.map_or(0, |stat| stat.st_mode & libc::S_IFMT);
-    usize::from(kind != libc::S_IFREG && kind != libc::S_IFBLK)
+    usize::from(!file_status(fd).is_ok_and(|status| status.has_blocks()))
 }
 
 /// IORING_REGISTER_IOWQ_MAX_WORKERS: how many workers may run for regular files and block devices, and for the rest; 0

@@ -7,6 +7,7 @@
 use super::tag::Tag;
 use crate::alloc;
 use crate::mutation::{mutated, Mutation};
+use crate::os::file_status;
 use crate::ring::Ring;
 use crate::thread::handlers;
 use crate::{descriptors, Errno};
@@ -62,8 +63,7 @@ fn holds_lock(fd: i32) -> bool {
     if !is_locked(fd) {
         return false;
     }
-    // SAFETY: the descriptor is the engine's own and open.
-    let Ok(stat) = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }) else { return false };
+    let Ok(status) = file_status(fd) else { return false };
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let locks = rustix::fs::open("/proc/locks", flags, Mode::empty()).map(descriptors::for_now);
     let Ok(locks) = locks else { return true };
@@ -75,8 +75,8 @@ fn holds_lock(fd: i32) -> bool {
         }
         text.extend_from_slice(&portion[..bytes]);
     }
-    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
-    let file = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
+    let (major, minor) = (rustix::fs::major(status.device), rustix::fs::minor(status.device));
+    let file = format!("{major:02x}:{minor:02x}:{}", status.inode);
     let pid = std::process::id().to_string();
     String::from_utf8_lossy(&text).lines().any(|line| {
         let mut words = line.split_whitespace();
