@@ -129,6 +129,9 @@ cases! {
     a_slot_whose_file_lingers_keeps_nobody_from_its_ring: "stuck" "cleared";
     a_transfer_without_a_worker_keeps_nobody_from_its_ring: "stuck" "no-worker";
     a_call_on_a_name_without_a_thread_keeps_nobody_from_its_ring: "stuck" "no-crew";
+    files_for_a_ring_that_is_kept_keep_no_worker: "stuck" "messages";
+    a_file_for_a_ring_that_ends_is_answered: "stuck" "last-message";
+    a_file_for_a_ring_that_is_kept_can_be_taken_back: "stuck" "cancelled-message";
     a_file_whose_server_is_gone_keeps_nobody_from_its_ring: "servers" "transfers";
     rings_that_exit_leave_nothing: "lifetime" "leak-exit";
     rings_that_are_closed_leave_nothing: "lifetime" "leak-close";
