@@ -127,6 +127,7 @@ cases! {
     a_close_that_lingers_keeps_nobody_from_its_ring: "stuck" "lingers";
     a_registered_file_that_lingers_keeps_nobody_from_its_ring: "stuck" "unregistered";
     a_slot_whose_file_lingers_keeps_nobody_from_its_ring: "stuck" "cleared";
+    a_file_of_a_request_that_lingers_keeps_no_other_ring: "stuck" "received";
     a_transfer_without_a_worker_keeps_nobody_from_its_ring: "stuck" "no-worker";
     a_call_on_a_name_without_a_thread_keeps_nobody_from_its_ring: "stuck" "no-crew";
     files_for_a_ring_that_is_kept_keep_no_worker: "stuck" "messages";

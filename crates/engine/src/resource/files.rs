@@ -8,6 +8,7 @@ use super::tag::Tag;
 use crate::alloc;
 use crate::mutation::{mutated, Mutation};
 use crate::os::file_status;
+use crate::path::{helper, worker};
 use crate::ring::Ring;
 use crate::thread::handlers;
 use crate::{descriptors, Errno};
@@ -44,14 +45,21 @@ impl FixedFile {
 impl Drop for FixedFile {
     fn drop(&mut self) {
         let fd = self.fd;
-        // A close may linger, write back or wait for a server. Natively it is made on the way out of the system call.
+        // A close may linger, write back or wait for a server. Natively it is made on the way out of the system call. The
+        // helper has the other rings to see to.
         handlers::without_locks(move || {
-            // Closing any descriptor of a file gives up the process's POSIX locks on it (fcntl(2)): where the program holds
-            // one, ours stays open.
-            if !holds_lock(fd) {
-                descriptors::close(fd);
+            if !(helper::is_this_thread() && !mutated(Mutation::HelperClosesFiles) && worker::queue_close(fd)) {
+                close(fd);
             }
         });
+    }
+}
+
+/// Closes a descriptor of a program's file. Closing any gives up the process's POSIX locks on the file (fcntl(2)): where the
+/// program holds one, it stays open.
+pub fn close(fd: i32) {
+    if !holds_lock(fd) {
+        descriptors::close(fd);
     }
 }
 

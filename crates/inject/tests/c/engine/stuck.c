@@ -203,7 +203,7 @@ static void names(void)
 static int lingering_socket(int *to, int *listener)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	struct linger linger = {1, LONG_MS / 1000};
+	struct linger linger = {1, 10 * LONG_MS / 1000}; /* longer than anybody waits */
 	socklen_t length = sizeof(address);
 	int from = socket(AF_INET, SOCK_STREAM, 0);
 	static char data[65536];
@@ -296,6 +296,51 @@ static void cleared_slot_lingers(void)
 }
 
 static sem_t go_on, end;
+
+static char received;
+
+/* Natively what a thread has submitted ends with it, and it closes what its request had: it stays. */
+static void *receives(void *unused)
+{
+	struct io_uring_sqe *sqe = next_sqe(&ring);
+
+	io_uring_prep_recv(sqe, 0, &received, 1, 0);
+	sqe->flags |= IOSQE_FIXED_FILE;
+	submit(&ring, 1);
+	CHECK(sem_post(&go_on) == 0);
+	while (sem_wait(&end) != 0)
+		;
+	return unused;
+}
+
+/* The last close of a file lingers that a request had which nobody of the program completes: other rings are served. */
+static void received_file_lingers(void)
+{
+	struct __kernel_timespec soon = {.tv_nsec = 2000000};
+	int to, listener, from = lingering_socket(&to, &listener), none[] = {-1};
+
+	init_ring(&ring, 8, 0);
+	init_ring(&other, 8, 0);
+	CHECK(sem_init(&go_on, 0, 0) == 0 && sem_init(&end, 0, 0) == 0);
+	CHECK(answer(io_uring_register_files(&ring, &from, 1)) == 0);
+	CHECK(pthread_create(&submitter, NULL, receives, NULL) == 0);
+	while (sem_wait(&go_on) != 0)
+		;
+	CHECK(answer(io_uring_register_files_update(&ring, 0, none, 1)) == 1);
+	CHECK(close(from) == 0);
+	write_all(to, "x");
+	only_look(&ring);
+	take(&ring, 0, 1);
+	io_uring_prep_timeout(next_sqe(&other), &soon, 0, 0);
+	submit(&other, 1);
+	only_look(&other);
+	take(&other, 0, -ETIME);
+	CHECK(received == 'x');
+	CHECK(close(to) == 0 && close(listener) == 0);
+	CHECK(sem_post(&end) == 0 && pthread_join(submitter, NULL) == 0);
+	io_uring_queue_exit(&other);
+	io_uring_queue_exit(&ring);
+}
 
 /* Natively what a thread has submitted ends with it: it stays. */
 static void *submits_when_told(void *unused)
@@ -556,6 +601,7 @@ static void signals(void)
 CASES({"transfers", transfers}, {"ends", ends}, {"names", names}, {"lingers", lingers},
       {"unregistered", unregistered_file_lingers},
       {"cleared", cleared_slot_lingers},
+      {"received", received_file_lingers},
       {"no-worker", receives_without_threads},
       {"no-crew", looks_without_threads}, {"signals", signals},
       {"messages", messages}, {"last-message", last_message}, {"cancelled-message", cancelled_message})
