@@ -183,6 +183,8 @@ mutations! {
             "Timers of a program that only looks at the CQ do not fire.";
         HelpersPanicEscapes "helpers-panic-escapes" Panic "helper-tick",
             "Decision 14: a panic in the helper is not caught.";
+        HelperClosesFiles "helper-closes-files" Engine "a_file_of_a_request_that_lingers_keeps_no_other_ring",
+            "The helper makes the last close of a file itself, however long that takes.";
     }
     "worker" {
         WritesToOneFileAtOnce "writes-to-one-file-at-once"
@@ -244,6 +246,8 @@ mutations! {
             "Chunks of processes that died stay in use.";
     }
     "os" {
+        ServersAreAsked "servers-are-asked" Engine "a_file_whose_server_is_gone_keeps_nobody_from_its_ring",
+            "What a descriptor names is asked of its file's server, under a ring's lock.";
         ForkLeavesTheWord "fork-leaves-the-word" Engine "a_raw_fork_is_noticed",
             "Decision 11: a fork leaves the word that tells of it alone.";
         FaultsAreNotRecovered "faults-are-not-recovered" Case "timeout::bad_timespec_address_is_efault",

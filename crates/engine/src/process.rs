@@ -8,7 +8,7 @@ use crate::descriptors;
 use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
-use crate::os::{check, syscall, ForkPage, Look, Os, Sys};
+use crate::os::{check, file_status, syscall, ForkPage, Look, Os, Sys};
 use crate::ring::broken::contain_any;
 use crate::ring::notes::{Closing, Note};
 use crate::ring::{LockFailure, Ring, State};
@@ -168,12 +168,8 @@ pub fn cookie_of(fd: i32) -> Option<u64> {
 
 #[cold]
 fn inode_of_socket(fd: i32) -> Option<u64> {
-    if fd < 0 {
-        return None;
-    }
-    // SAFETY: the number is only borrowed for the call, which answers EBADF if it is not open.
-    let stat = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }).ok()?;
-    (stat.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some(stat.st_ino)
+    let status = file_status(fd).ok()?;
+    (status.kind == libc::S_IFSOCK).then_some(status.inode)
 }
 
 /// 1 while every close of a descriptor is seen: no `syscall` instruction of the program's could make one.
@@ -503,7 +499,8 @@ pub fn keep_from_children(address: usize) {
     let Some(inode) = inode_mapped_at(address) else { return };
     // Only the ring that is meant is locked: a call on it waits for its holder, as every other. Relaxed: the program knows the
     // memory of a ring that is complete.
-    let is_meant = |ring: &&'static Ring| inode_of(ring.memfd.load(Ordering::Relaxed)) == Some(inode);
+    let inode_of = |fd| file_status(fd).map(|status| status.inode);
+    let is_meant = |ring: &&'static Ring| inode_of(ring.memfd.load(Ordering::Relaxed)) == Ok(inode);
     for ring in rings().into_iter().filter(is_meant).filter(|ring| !ring.is_unused_inheritance()) {
         if let Ok(guard) = ring.lock() {
             let _ = guard.keep_from_children();
@@ -521,14 +518,6 @@ fn inode_mapped_at(address: usize) -> Option<u64> {
         let is_it = (bound(first)?..bound(last)?).contains(&address);
         is_it.then(|| fields.nth(3)?.parse().ok()).flatten()
     })
-}
-
-fn inode_of(fd: i32) -> Option<u64> {
-    if fd < 0 {
-        return None;
-    }
-    // SAFETY: the number is only borrowed for the call, which answers EBADF if it is not open.
-    rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }).ok().map(|stat| stat.st_ino)
 }
 
 /// Whether the calling process is the one that the tables belong to: not one that shares their memory (vfork(2)), nor a

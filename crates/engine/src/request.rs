@@ -108,6 +108,14 @@ impl Target {
             Target::None | Target::Index(_) => None,
         }
     }
+
+    /// The number for a job, -1 for none, and what keeps it open unless it is the program's.
+    pub fn for_job(&self) -> (i32, Option<Arc<FixedFile>>) {
+        match self {
+            Target::Fixed(file) | Target::Private(file) => (file.fd, Some(file.clone())),
+            other => (other.number().unwrap_or(-1), None),
+        }
+    }
 }
 
 /// Which path completed a request, for the counters.

@@ -9,7 +9,7 @@ use crate::op::poll::PollAdd;
 use crate::op::rw::{check_priority, is_file, Rw};
 use crate::op::sync::Sync;
 use crate::op::{call, Context, Direction, Op, Verdict};
-use crate::os::{user_read, GuardedWords, Os, Sys};
+use crate::os::{file_status, user_read, GuardedWords, Os, Sys};
 use crate::request::{Path, Request, Target};
 use crate::resource::files::FixedFile;
 use crate::ring::broken::Unanswered;
@@ -105,9 +105,7 @@ impl Flags {
 
 /// `S_IF*` of an open descriptor.
 fn kind_of(fd: i32) -> u32 {
-    // SAFETY: the number is only borrowed for the call, which answers EBADF if it is not open.
-    let stat = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) });
-    stat.map_or(0, |stat| stat.st_mode & libc::S_IFMT)
+    file_status(fd).map_or(0, |status| status.kind)
 }
 
 impl RingGuard {

@@ -180,7 +180,9 @@ pub(super) fn map_prepared(memfd: &Own) -> Result<&'static Block, Errno> {
 
 fn map_checked(fd: &Own) -> Result<&'static Block, Errno> {
     let mut magic = [0u8; 8];
-    if rustix::fs::fstat(fd)?.st_size != size_of::<Block>() as i64
+    #[expect(clippy::disallowed_methods, reason = "a file of the engine's own")]
+    let bytes = rustix::fs::fstat(fd)?.st_size;
+    if bytes != size_of::<Block>() as i64
         || rustix::io::pread(fd, &mut magic, 0)? != magic.len()
         || u64::from_ne_bytes(magic) != MAGIC
     {

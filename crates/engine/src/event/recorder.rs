@@ -4,6 +4,7 @@
 use super::chunks::{has, Writer};
 use super::session::{self, Room};
 use super::{context, Event, FileKind, Kind, WorkTimes};
+use crate::os::file_status;
 use crate::request::{Id, Target};
 use crate::ring::cq::BATCH;
 use crate::ring::enter::Enter;
@@ -275,10 +276,8 @@ impl Recorder {
             Some(kind) if *kind != FileKind::Unknown => return *kind,
             _ => {}
         }
-        // SAFETY: only the number is borrowed, for one call, which answers EBADF where it names nothing.
-        let number = unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) };
-        let Ok(found) = rustix::fs::fstat(number) else { return FileKind::Unknown };
-        let kind = FileKind::of_mode(found.st_mode);
+        let Ok(status) = file_status(fd) else { return FileKind::Unknown };
+        let kind = FileKind::of_mode(status.kind);
         if process::closes_are_seen() {
             process::note_use(fd); // so that a close makes the ring forget it
             if self.files.len() <= place && self.files.try_reserve(place + 1 - self.files.len()).is_ok() {

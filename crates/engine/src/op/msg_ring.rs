@@ -2,12 +2,13 @@
 //!
 //! The sender never waits for the target's lock while it holds its own: it posts if nobody holds the target, else leaves the
 //! message for whoever does, who posts it before letting go (`ring::arrivals`). A ring whose completions wait for its
-//! owner (`IORING_SETUP_DEFER_TASKRUN`) always gets its messages left. What the sender stored before it sent is visible
+//! owner (`IORING_SETUP_DEFER_TASKRUN`) always gets its messages left. A file likewise: the request is left as a job that
+//! whoever holds the target makes (`ring::notes`). What the sender stored before it sent is visible
 //! to whoever sees the CQE: the locks on the way, and the release store of the CQ tail, order them.
 
 use super::{call, Context, Verdict};
 use crate::resource::files::FixedFile;
-use crate::ring::Ring;
+use crate::ring::{Ring, RingGuard};
 use crate::{descriptors, process, Errno};
 use anyring_abi::*;
 use std::sync::Arc;
@@ -67,7 +68,7 @@ impl MsgRing {
         };
         match self.command {
             IORING_MSG_DATA => Verdict::of(self.send_data(target).map(|()| 0)),
-            IORING_MSG_SEND_FD => self.send_file(target, context.nonblock),
+            IORING_MSG_SEND_FD => self.send_file(target),
             _ => Verdict::error(Errno::INVAL),
         }
     }
@@ -83,35 +84,47 @@ impl MsgRing {
         leave(target, Cqe { user_data: self.user_data, res: self.len as i32, flags })
     }
 
-    /// Installs the file in the target's table, which takes its lock: a worker may wait for that.
-    fn send_file(&self, target: &'static Ring, nonblock: bool) -> Verdict {
-        if self.len != 0 {
-            return Verdict::error(Errno::INVAL);
-        }
-        if let Err(error) = check_enabled(target) {
+    /// Installs the file in the target's table, if nobody holds that.
+    fn send_file(&self, target: &'static Ring) -> Verdict {
+        if let Err(error) = self.check_file(target) {
             return Verdict::error(error);
         }
-        let Some(file) = &self.file else { return Verdict::error(Errno::BADF) };
-        let guard = if nonblock { target.try_lock() } else { target.lock().ok() };
-        let Some(mut guard) = guard else {
-            return if nonblock { Verdict::NeedsWorker } else { Verdict::error(Errno::BADFD) };
-        };
-        let installed = match guard.files.as_mut() {
-            Some(files) => descriptors::duplicate(file.fd).and_then(|fd| files.install(fd, self.target)),
-            None if self.target == IORING_FILE_INDEX_ALLOC as u32 => Err(Errno::NFILE),
-            None => Err(Errno::NXIO),
-        };
-        drop(guard);
-        let told = installed.and_then(|slot| match self.flags & IORING_MSG_RING_CQE_SKIP {
-            0 => leave(target, Cqe { user_data: self.user_data, res: slot, flags: 0 }).map(|()| slot),
-            _ => Ok(slot),
-        });
-        Verdict::of(told.map(|slot| slot as usize))
+        match target.try_lock() {
+            Some(mut guard) => Verdict::of(self.hand_over(&mut guard)),
+            None => Verdict::NeedsWorker, // that is, its holder
+        }
+    }
+
+    /// The file to send, if it may be.
+    fn check_file(&self, target: &Ring) -> Result<&Arc<FixedFile>, Errno> {
+        if self.len != 0 {
+            return Err(Errno::INVAL);
+        }
+        check_enabled(target)?;
+        self.file.as_ref().ok_or(Errno::BADF)
+    }
+
+    /// Installs the file in the table of the ring that `to` holds, and tells it. Answers what the sender is told.
+    pub fn hand_over(&self, to: &mut RingGuard) -> Result<usize, Errno> {
+        if to.is_broken() {
+            return Err(Errno::IO);
+        }
+        let file = self.check_file(to.ring())?;
+        let files = to.files.as_mut().ok_or(match self.target == IORING_FILE_INDEX_ALLOC as u32 {
+            true => Errno::NFILE,
+            false => Errno::NXIO,
+        })?;
+        let slot = files.install(descriptors::duplicate(file.fd)?, self.target)?;
+        let cqe = Cqe { user_data: self.user_data, res: slot, flags: 0 };
+        if self.flags & IORING_MSG_RING_CQE_SKIP == 0 && !to.ring().leave_message(cqe) {
+            return Err(Errno::AGAIN); // as in `leave`
+        }
+        Ok(slot as usize)
     }
 }
 
 /// The ring that the program's number `fd` names: EBADFD for another file.
-fn target(fd: i32) -> Result<&'static Ring, Errno> {
+pub fn target(fd: i32) -> Result<&'static Ring, Errno> {
     if let Some(ring) = process::ring(fd).or_else(|| process::adopt(fd)) {
         return Ok(ring);
     }

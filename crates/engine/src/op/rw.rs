@@ -11,7 +11,7 @@ mod substitute;
 use super::net::is_blocking;
 use super::{call, Context, Direction, Verdict};
 use crate::mutation::{mutated, Mutation};
-use crate::os::{flags_are_ignored, user_read, user_read_slice};
+use crate::os::{file_status, flags_are_ignored, user_read, user_read_slice};
 use crate::resource::buf_ring::Selection;
 use crate::resource::buffers::Buffer;
 use crate::Errno;
@@ -493,12 +493,7 @@ fn offset_of(sqe: &Sqe) -> u64 {
 /// Whether a short count may be one in the middle of the data: only asked after one. Source: `need_complete_io` in
 /// io_uring/rw.c.
 pub fn is_file(fd: i32) -> bool {
-    if fd < 0 {
-        return false;
-    }
-    // SAFETY: the descriptor is only borrowed for the call, which answers EBADF for a number that is not open.
-    let fd = unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) };
-    rustix::fs::fstat(fd).is_ok_and(|stat| matches!(stat.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK))
+    file_status(fd).is_ok_and(|status| status.has_blocks())
 }
 
 /// An eventfd, timerfd or signalfd, for which a read of nothing is too short; false where there is no /proc.
@@ -519,11 +514,7 @@ fn takes_nowait(fd: i32) -> bool {
     let args = [fd as usize, iovec.as_ptr() as usize, 1, BEYOND_ALL, 0, RWF_NOWAIT as usize];
     match call(libc::SYS_preadv2, args) {
         Err(Errno::OPNOTSUPP) => false,
-        Err(Errno::BADF) => {
-            // SAFETY: the number is only borrowed for the call, which answers EBADF if it is not open.
-            let about = rustix::fs::fstatfs(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) });
-            about.is_ok_and(|about| about.f_type == EXT4)
-        }
+        Err(Errno::BADF) => file_status(fd).is_ok_and(|status| status.file_system(fd) == Some(EXT4)),
         _ => true,
     }
 }

@@ -10,6 +10,7 @@
 
 use super::{call, Context, Direction, Verdict};
 use crate::mutation::{mutated, Mutation};
+use crate::os::file_status;
 use crate::resource::files::FixedFile;
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe, SPLICE_F_FD_IN_FIXED};
@@ -231,11 +232,7 @@ fn has_position(fd: i32) -> bool {
 
 /// Whether two pipe descriptors are ends of one pipe.
 fn same_pipe(one: i32, other: i32) -> bool {
-    let [one, other] = [one, other].map(|fd| {
-        // SAFETY: only borrowed for the call; fcntl(2) knew it as a pipe, so it is not the number -1.
-        let stat = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) });
-        stat.map(|stat| (stat.st_dev, stat.st_ino))
-    });
+    let [one, other] = [one, other].map(|fd| file_status(fd).map(|status| (status.device, status.inode)));
     one == other
 }
 

@@ -2,6 +2,7 @@
 //! on a kernel without them.
 
 use super::{call, Context, Verdict};
+use crate::os::file_status;
 use crate::Errno;
 use anyring_abi::{
     Sqe, IORING_URING_CMD_FIXED, IORING_URING_CMD_MULTISHOT, IOSQE_BUFFER_SELECT, SOCKET_URING_OP_GETSOCKOPT,
@@ -79,13 +80,11 @@ impl UringCmd {
     }
 
     fn of_other(&self, context: Context) -> Verdict {
-        // SAFETY: a number of the program's, or a registered file that is open: at worst it is not open, which is an error.
-        let file = unsafe { rustix::fd::BorrowedFd::borrow_raw(context.fd) };
-        let stat = match rustix::fs::fstat(file) {
-            Ok(stat) => stat,
+        let status = match file_status(context.fd) {
+            Ok(status) => status,
             Err(error) => return Verdict::error(error),
         };
-        match stat.st_mode & libc::S_IFMT {
+        match status.kind {
             libc::S_IFBLK if self.command != DISCARD || !self.rest_is_zero => Verdict::error(Errno::INVAL),
             libc::S_IFBLK if context.nonblock => Verdict::NeedsWorker,
             libc::S_IFBLK => {
@@ -96,7 +95,7 @@ impl UringCmd {
                 ))
             }
             // `uring_cmd_null` in drivers/char/mem.c
-            libc::S_IFCHR if stat.st_rdev == rustix::fs::makedev(1, 3) => Verdict::Done(0),
+            libc::S_IFCHR if status.special == rustix::fs::makedev(1, 3) => Verdict::Done(0),
             _ => Verdict::error(Errno::OPNOTSUPP),
         }
     }

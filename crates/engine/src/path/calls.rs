@@ -18,7 +18,7 @@ use crate::mutation::{mutated, Mutation};
 use crate::op::fs::Fs;
 use crate::op::{Op, Verdict};
 use crate::request::timer::Clock;
-use crate::request::{Id, State, Target};
+use crate::request::{Id, State};
 use crate::ring::notes::Due;
 use crate::ring::RingGuard;
 use core::sync::atomic::Ordering;
@@ -51,11 +51,7 @@ impl RingGuard {
             return self.finish(id, -error.raw_os_error(), true);
         }
         let request = &mut self.slab[id];
-        let (fd, file) = match &request.target {
-            Target::None | Target::Index(_) => (-1, None),
-            Target::Number(fd) => (*fd, None),
-            Target::Fixed(file) | Target::Private(file) => (file.fd, Some(file.clone())),
-        };
+        let (fd, file) = request.target.for_job();
         let op = core::mem::replace(&mut request.op, Op::placeholder());
         let (is_measured, at_once) = match &op {
             Op::Fs(op) => (op.is_forced_to_worker(), !op.is_forced_to_worker()),

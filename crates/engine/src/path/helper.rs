@@ -20,9 +20,10 @@ use crate::process::tables;
 use crate::ring::broken::{contain, contain_any};
 use crate::ring::notes::Note;
 use crate::ring::{LockFailure, Ring, RingGuard};
+use crate::sync::thread_pointer;
 use crate::{descriptors, process, thread, Errno};
 use anyring_abi::{IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG};
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use rustix::event::{epoll, EventfdFlags};
 use rustix::fd::IntoRawFd;
 
@@ -46,6 +47,13 @@ static DESK: Lock<Desk<&'static Ring>> = Lock::new(Desk::NEW);
 /// The eventfd that wakes the helper, and its poll set; -1 when there is none. Opened and closed under `DESK`.
 static WAKE: AtomicI32 = AtomicI32::new(-1);
 static SET: AtomicI32 = AtomicI32::new(-1);
+/// The helper's thread pointer; 0 when there is none. Relaxed: a thread finds what it has stored itself, or no pointer of its own.
+static THREAD: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether the calling thread is the helper, which must not sleep but for events.
+pub fn is_this_thread() -> bool {
+    THREAD.load(Ordering::Relaxed) == thread_pointer()
+}
 
 impl RingGuard {
     /// Leaves the ring to the helper if something is pending that the program may never come back for.
@@ -222,6 +230,7 @@ fn close() {
 
 extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     thread::name(c"anyring-helper");
+    THREAD.store(thread_pointer(), Ordering::Relaxed);
     // Deadlines are met as the kernel's own timers do, not up to 50 us later.
     syscall(libc::SYS_prctl, [libc::PR_SET_TIMERSLACK as usize, 1, 0, 0, 0, 0]);
     let mut wards = Wards(Vec::new());
@@ -234,6 +243,8 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         crate::log::line(&format!("the helper ended: {error}"));
         let _ = contain_any(|| wards.give_up());
     }
+    // Another helper may have begun since this one has left the desk.
+    let _ = THREAD.compare_exchange(thread_pointer(), 0, Ordering::Relaxed, Ordering::Relaxed);
     if !process::has_rings() {
         // As late as this, since it takes a while: a new ring gets another helper.
         kernel_aio::destroy_spare();
@@ -608,6 +619,7 @@ impl Ward {
 pub unsafe fn reset_after_fork() {
     // SAFETY: no other thread exists, and the value is put in order right away.
     unsafe { DESK.reset() };
+    THREAD.store(0, Ordering::Relaxed); // a thread of the child's may get this pointer
     if let Some(mut desk) = DESK.lock() {
         desk.close();
         close(); // the child's copies; the parent's helper has its own

@@ -16,7 +16,7 @@ use super::worker::Job;
 use crate::mutation::{mutated, Mutation};
 use crate::op::rw::Rw;
 use crate::op::{call, Op, Verdict};
-use crate::os::user_read;
+use crate::os::{file_status, user_read};
 use crate::request::State;
 use crate::ring::enter::Enter;
 use crate::ring::RingGuard;
@@ -98,19 +98,21 @@ impl RingGuard {
         if flags & libc::O_DIRECT == 0 && !mutated(Mutation::BufferedFilesArePolled) {
             return Some(Errno::OPNOTSUPP);
         }
-        // SAFETY: the number was open just now; the calls answer EBADF for one that is not.
-        let file = unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) };
-        let stat = match rustix::fs::fstat(file) {
-            Ok(stat) => stat,
+        let status = match file_status(fd) {
+            Ok(status) => status,
             Err(error) => return Some(error),
         };
-        let (device, end) = match stat.st_mode & libc::S_IFMT {
-            libc::S_IFBLK => (stat.st_rdev, u64::MAX),
-            libc::S_IFREG if on_polled_file_system(file) => (stat.st_dev, stat.st_size as u64),
+        let (device, end) = match status.kind {
+            libc::S_IFBLK => (status.special, u64::MAX),
+            libc::S_IFREG if status.file_system(fd).is_some_and(|kind| FILE_SYSTEMS.contains(&kind)) => {
+                (status.device, status.size)
+            }
             _ => return Some(Errno::OPNOTSUPP),
         };
         let position = match rw.reads_at()? {
-            u64::MAX => rustix::fs::tell(file).unwrap_or(0),
+            u64::MAX => {
+                call(libc::SYS_lseek, [fd as usize, 0, libc::SEEK_CUR as usize, 0, 0, 0]).unwrap_or(0) as u64
+            }
             position => position,
         };
         // Nothing is read there, or the call refuses it before it comes to the device.
@@ -212,10 +214,6 @@ pub fn ask(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> {
         }
     }
     waited
-}
-
-fn on_polled_file_system(file: rustix::fd::BorrowedFd) -> bool {
-    rustix::fs::fstatfs(file).is_ok_and(|stat| FILE_SYSTEMS.contains(&stat.f_type))
 }
 
 /// Whether a worker made a transfer, which the device would have to be polled for.

@@ -7,32 +7,11 @@ use crate::path::worker::{self, Approach, Job};
 use crate::path::{child, helper, registered, watch};
 use crate::process::{self, tables};
 use crate::request::{Id, Path, State, Target};
-use crate::ring::arrivals::Arrivals;
+use crate::ring::arrivals::Rest;
 use crate::ring::RingGuard;
 use crate::{descriptors, Errno};
 use anyring_abi::{IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
-use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// What was taken and is not received yet; after a panic it has to be found again.
-struct Rest<T: 'static> {
-    of: &'static Arrivals<T>,
-    things: VecDeque<T>,
-}
-
-impl<T> Rest<T> {
-    fn take(of: &'static Arrivals<T>) -> Self {
-        Rest { of, things: of.take() }
-    }
-}
-
-impl<T> Drop for Rest<T> {
-    fn drop(&mut self) {
-        if !self.things.is_empty() {
-            let _ = self.of.put(self.things.drain(..)).is_ok();
-        }
-    }
-}
 
 impl RingGuard {
     /// A WAITID whose child has nothing to tell yet, or that was sent here unasked: it waits for the child's descriptor
@@ -84,11 +63,7 @@ impl RingGuard {
             return self.finish(id, -error.raw_os_error(), true);
         }
         let request = &mut self.slab[id];
-        let (fd, file) = match &request.target {
-            Target::None | Target::Index(_) => (-1, None),
-            Target::Number(fd) => (*fd, None),
-            Target::Fixed(file) | Target::Private(file) => (file.fd, Some(file.clone())),
-        };
+        let (fd, file) = request.target.for_job();
         let mut op = core::mem::replace(&mut request.op, Op::placeholder());
         let (flags, target) = (request.flags, request.target.clone());
         let unattempted =
@@ -105,6 +80,7 @@ impl RingGuard {
             Op::Rw(rw) if self.iopoll.is_some() => refused.or_else(|| self.refused_transfer(rw, fd)),
             _ => refused,
         };
+        let mut receiver = None;
         let ready = match (refused, &mut op) {
             (Some(error), _) => Err(error),
             (None, Op::Splice(splice)) => {
@@ -123,6 +99,9 @@ impl RingGuard {
             (None, Op::NopWith(nop)) => {
                 self.look_up_nop(nop);
                 Ok(())
+            }
+            (None, Op::MsgRing(message)) if message.sends_file() => {
+                self.look_up_sent(message, fd).map(|target| receiver = Some(target))
             }
             (None, _) => Ok(()),
         };
@@ -158,7 +137,11 @@ impl RingGuard {
             worker::run_alone(job);
             return;
         }
-        let queued = if by_crew { self.queue_to_crew(id, job) } else { worker::queue(job) };
+        let queued = match receiver {
+            Some(receiver) => receiver.leave_file(job),
+            _ if by_crew => self.queue_to_crew(id, job),
+            _ => worker::queue(job),
+        };
         if !queued {
             self.finish(id, -Errno::AGAIN.raw_os_error(), true);
         }

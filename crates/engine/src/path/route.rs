@@ -2,7 +2,7 @@
 
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
-use crate::op::msg_ring::MsgRing;
+use crate::op::msg_ring::{self, MsgRing};
 use crate::op::net::Net;
 use crate::op::poll::PollAdd;
 use crate::op::rw::Rw;
@@ -13,7 +13,7 @@ use crate::path::worker::{self, Approach};
 use crate::request::{Id, ListKind, Path, Request, State, Target};
 use crate::ring::broken::Unanswered;
 use crate::ring::control::{RECORD_FREE, RECORD_IN_FLIGHT};
-use crate::ring::RingGuard;
+use crate::ring::{Ring, RingGuard};
 use crate::{descriptors, process, stats, Errno};
 use anyring_abi::{
     Cqe, IORING_CQE_F_32, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IOSQE_ASYNC, IOSQE_IO_HARDLINK, IOSQE_IO_LINK,
@@ -277,16 +277,25 @@ impl RingGuard {
     fn send_message(&mut self, message: &mut MsgRing, fd: i32) -> Verdict {
         let to_itself = process::ring(fd).is_some_and(|target| core::ptr::eq(target, self.ring()));
         if message.sends_file() {
-            if to_itself {
-                return Verdict::error(Errno::INVAL);
+            if let Err(error) = self.look_up_sent(message, fd) {
+                return Verdict::error(error);
             }
-            message.file = self.fixed_file(message.source).ok();
         }
         let verdict = message.issue(Context { fd, nonblock: true });
         if to_itself && !self.ring().keeps_messages() {
             self.post_messages();
         }
         verdict
+    }
+
+    /// A MSG_RING on `fd` finds the file that it sends, if there is one: answers the ring that it is for.
+    pub(super) fn look_up_sent(&self, message: &mut MsgRing, fd: i32) -> Result<&'static Ring, Errno> {
+        let target = msg_ring::target(fd)?;
+        if core::ptr::eq(target, self.ring()) {
+            return Err(Errno::INVAL);
+        }
+        message.file = self.fixed_file(message.source).ok();
+        Ok(target)
     }
 
     /// CLOSE. Source: io_uring_enter(2), IORING_OP_CLOSE; a ring's own descriptor is refused as in io_uring/openclose.c.

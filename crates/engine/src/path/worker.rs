@@ -7,12 +7,14 @@ pub mod hashed;
 mod job;
 mod number;
 
+use crate::descriptors;
 use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
 use crate::op::Verdict;
-use crate::os::{Os, Sys};
+use crate::os::{file_status, Os, Sys};
 use crate::request::timer::Clock;
+use crate::resource::files;
 use crate::ring::broken::{contain, contain_any};
 use crate::ring::Ring;
 use crate::thread::handlers;
@@ -29,6 +31,8 @@ pub use job::{Approach, Job};
 struct Pool {
     /// Jobs whose turn has come.
     jobs: VecDeque<Arc<Job>>,
+    /// Descriptors of ours to be closed.
+    closes: VecDeque<i32>,
     /// Jobs behind others on the same inode.
     hashed: Hashed,
     threads: u32,
@@ -56,6 +60,7 @@ struct Pool {
 impl Pool {
     const EMPTY: Pool = Pool {
         jobs: VecDeque::new(),
+        closes: VecDeque::new(),
         hashed: Hashed::NONE,
         threads: 0,
         idle: 0,
@@ -143,7 +148,8 @@ impl Pool {
     fn wants_thread(&self) -> bool {
         let awake = self.threads.saturating_sub(self.idle + self.asleep);
         let next = self.next().map(|place| &self.jobs[place]);
-        next.is_some_and(|job| awake == 0 || matches!(job.approach, Approach::Plain | Approach::Trial))
+        !self.closes.is_empty()
+            || next.is_some_and(|job| awake == 0 || matches!(job.approach, Approach::Plain | Approach::Trial))
     }
 }
 
@@ -259,6 +265,21 @@ pub fn queue(job: Arc<Job>) -> bool {
     true
 }
 
+/// Has a worker close a descriptor of ours, which may take as long as it likes. False where there is no memory for that.
+pub fn queue_close(fd: i32) -> bool {
+    let Some(mut pool) = POOL.lock() else { return false };
+    if pool.closes.try_reserve(1).is_err() {
+        return false;
+    }
+    descriptors::note_in_flight(fd); // a child that is forked meanwhile closes its copy
+    pool.closes.push_back(fd);
+    QUEUED_JOBS.fetch_add(1, Ordering::Relaxed);
+    let need = Need::of(&mut pool);
+    drop(pool);
+    need.meet();
+    true
+}
+
 /// No thread can be had (RLIMIT_NPROC, say). If there is none at all, the caller does the work: late, but done.
 #[cold]
 fn do_without_thread() {
@@ -271,7 +292,14 @@ fn do_without_thread() {
 /// Does what is queued as long as there are no threads.
 fn make_queued() {
     loop {
-        let jobs = POOL.lock().filter(|pool| pool.threads == 0).map(|mut pool| pool.take()).unwrap_or_default();
+        let Some(mut pool) = POOL.lock().filter(|pool| pool.threads == 0) else { return };
+        if let Some(fd) = pool.closes.pop_front() {
+            drop(pool);
+            files::close(fd);
+            continue;
+        }
+        let jobs = pool.take();
+        drop(pool);
         let Some(ran) = Ran::of(&jobs) else { return };
         run_together(jobs);
         if let Some(mut pool) = POOL.lock() {
@@ -288,10 +316,7 @@ fn class_of(fd: i32) -> usize {
     if fd < 0 || !LIMITED.load(Ordering::Relaxed) {
         return 0;
     }
-    // SAFETY: a number of the program's, or kept open by the job: at worst it is not open, which is an error.
-    let stat = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) });
-    let kind = stat.map_or(0, |stat| stat.st_mode & libc::S_IFMT);
-    usize::from(kind != libc::S_IFREG && kind != libc::S_IFBLK)
+    usize::from(!file_status(fd).is_ok_and(|status| status.has_blocks()))
 }
 
 /// IORING_REGISTER_IOWQ_MAX_WORKERS: how many workers may run for regular files and block devices, and for the rest; 0
@@ -446,6 +471,12 @@ fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
             let args = [0, pool.cpus.len(), pool.cpus.as_ptr() as usize, 0, 0, 0];
             crate::os::syscall(libc::SYS_sched_setaffinity, args);
         }
+        if let Some(fd) = pool.closes.pop_front() {
+            drop(pool);
+            let _asleep = Asleep::new();
+            files::close(fd);
+            continue;
+        }
         let jobs = pool.take();
         if let Some(job) = jobs.first() {
             *ran = Ran::of(&jobs);
@@ -472,7 +503,7 @@ fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
         let slept = Sys::futex_wait(&QUEUED_JOBS, seen, Some(idle_ns));
         let mut pool = POOL.lock().expect("a worker does not interrupt itself");
         pool.idle -= 1;
-        if slept == Err(crate::Errno::TIMEDOUT) && pool.next().is_none() {
+        if slept == Err(crate::Errno::TIMEDOUT) && pool.next().is_none() && pool.closes.is_empty() {
             pool.threads -= 1;
             return;
         }
@@ -494,6 +525,7 @@ pub unsafe fn reset_after_fork() {
     unsafe { POOL.reset() };
     if let Some(mut pool) = POOL.lock() {
         core::mem::forget(core::mem::take(&mut pool.jobs));
+        core::mem::forget(core::mem::take(&mut pool.closes));
         core::mem::forget(core::mem::replace(&mut pool.hashed, Hashed::NONE));
         (pool.threads, pool.idle, pool.looking) = (0, 0, false);
         (pool.asleep, pool.waiting, pool.running) = (0, 0, [0; 2]);

@@ -7,6 +7,8 @@
 use super::tag::Tag;
 use crate::alloc;
 use crate::mutation::{mutated, Mutation};
+use crate::os::file_status;
+use crate::path::{helper, worker};
 use crate::ring::Ring;
 use crate::thread::handlers;
 use crate::{descriptors, Errno};
@@ -43,14 +45,21 @@ impl FixedFile {
 impl Drop for FixedFile {
     fn drop(&mut self) {
         let fd = self.fd;
-        // A close may linger, write back or wait for a server. Natively it is made on the way out of the system call.
+        // A close may linger, write back or wait for a server. Natively it is made on the way out of the system call. The
+        // helper has the other rings to see to.
         handlers::without_locks(move || {
-            // Closing any descriptor of a file gives up the process's POSIX locks on it (fcntl(2)): where the program holds
-            // one, ours stays open.
-            if !holds_lock(fd) {
-                descriptors::close(fd);
+            if !(helper::is_this_thread() && !mutated(Mutation::HelperClosesFiles) && worker::queue_close(fd)) {
+                close(fd);
             }
         });
+    }
+}
+
+/// Closes a descriptor of a program's file. Closing any gives up the process's POSIX locks on the file (fcntl(2)): where the
+/// program holds one, it stays open.
+pub fn close(fd: i32) {
+    if !holds_lock(fd) {
+        descriptors::close(fd);
     }
 }
 
@@ -62,8 +71,7 @@ fn holds_lock(fd: i32) -> bool {
     if !is_locked(fd) {
         return false;
     }
-    // SAFETY: the descriptor is the engine's own and open.
-    let Ok(stat) = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }) else { return false };
+    let Ok(status) = file_status(fd) else { return false };
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let locks = rustix::fs::open("/proc/locks", flags, Mode::empty()).map(descriptors::for_now);
     let Ok(locks) = locks else { return true };
@@ -75,8 +83,8 @@ fn holds_lock(fd: i32) -> bool {
         }
         text.extend_from_slice(&portion[..bytes]);
     }
-    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
-    let file = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
+    let (major, minor) = (rustix::fs::major(status.device), rustix::fs::minor(status.device));
+    let file = format!("{major:02x}:{minor:02x}:{}", status.inode);
     let pid = std::process::id().to_string();
     String::from_utf8_lossy(&text).lines().any(|line| {
         let mut words = line.split_whitespace();

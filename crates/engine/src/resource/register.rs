@@ -7,7 +7,7 @@ use crate::alloc;
 use crate::forced::{point, Point};
 use crate::op::msg_ring::MsgRing;
 use crate::op::{is_served, Context, Verdict};
-use crate::os::{user_read, user_read_slice, user_write};
+use crate::os::{file_status, user_read, user_read_slice, user_write};
 use crate::path::worker;
 use crate::request::timer::Clock;
 use crate::ring::{Ring, RingGuard};
@@ -479,9 +479,9 @@ fn is_eventfd(fd: i32) -> bool {
     if let Ok(link) = std::fs::read_link(format!("/proc/self/fd/{fd}")) {
         return link.to_string_lossy().contains("[eventfd");
     }
+    let untyped = file_status(fd).is_ok_and(|status| status.kind == 0);
     // SAFETY: the caller's own duplicate, which stays open meanwhile.
     let fd = unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) };
-    let untyped = rustix::fs::fstat(fd).is_ok_and(|stat| stat.st_mode & libc::S_IFMT == 0);
     untyped && rustix::io::write(fd, &[0; 4]) == Err(Errno::INVAL)
 }
 

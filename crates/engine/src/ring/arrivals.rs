@@ -74,3 +74,25 @@ impl<T> Arrivals<T> {
         core::mem::forget(self.take());
     }
 }
+
+/// What was taken and is not received yet; after a panic it has to be found again.
+pub struct Rest<T: 'static> {
+    of: &'static Arrivals<T>,
+    /// The next one first.
+    pub things: VecDeque<T>,
+}
+
+impl<T> Rest<T> {
+    /// Takes everything.
+    pub fn take(of: &'static Arrivals<T>) -> Self {
+        Rest { of, things: of.take() }
+    }
+}
+
+impl<T> Drop for Rest<T> {
+    fn drop(&mut self) {
+        if !self.things.is_empty() {
+            let _ = self.of.put(self.things.drain(..)).is_ok();
+        }
+    }
+}

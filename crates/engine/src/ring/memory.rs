@@ -217,6 +217,7 @@ impl Memory {
         let bytes = layout.rings_bytes + layout.sqes_bytes;
         let memfd = self.borrow_memfd()?;
         // The file cannot become smaller.
+        #[expect(clippy::disallowed_methods, reason = "a file of the engine's own")]
         let size = rustix::fs::fstat(memfd)?.st_size as u64;
         if rings.checked_add(bytes as u64).is_none_or(|end| end > size) {
             return Err(Errno::INVAL);

@@ -5,16 +5,18 @@
 //! A note is heeded before the ring is let go of, and before each SQE, event and request that is taken up, so that nothing
 //! goes on with a number that has been closed meanwhile.
 
+use super::arrivals::Rest;
 use super::{LockFailure, Ring, RingGuard};
-use crate::alloc;
 use crate::lock::Held;
 use crate::mutation::{mutated, Mutation};
+use crate::op::{Op, Verdict};
 use crate::path::helper;
-use crate::path::worker::Job;
+use crate::path::worker::{self, Job};
 use crate::request::timer::Clock;
 use crate::resource::files::FixedFile;
 use crate::sync::{fence_after_swap, thread_pointer};
-use crate::{process, thread};
+use crate::thread::handlers;
+use crate::{alloc, process, thread, Errno};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -31,6 +33,8 @@ pub enum Note {
     Helper,
     /// So has the thread that polls it.
     Poller,
+    /// Another ring sends a file: its MSG_RING, which whoever holds this one makes.
+    File(Arc<Job>),
 }
 
 /// A number that is being closed, and the one duplicate of it for all rings that are busy.
@@ -108,6 +112,17 @@ impl Ring {
         self.look_at_notes();
     }
 
+    /// Leaves another ring's request that sends a file. False where there is no memory for it, and in a signal handler that
+    /// interrupted this very function.
+    #[must_use]
+    pub fn leave_file(&'static self, job: Arc<Job>) -> bool {
+        let left = self.notes.put([Note::File(job)].into_iter()).is_ok();
+        if left {
+            self.look_at_notes();
+        }
+        left
+    }
+
     /// Notes are heeded now, or by whoever holds the ring before letting go.
     fn look_at_notes(&'static self) {
         // SeqCst: partner is the fence in RingGuard's drop, and the Acquire in `settle`.
@@ -127,7 +142,12 @@ impl Ring {
             Some(held) if held.is_none() => self.notes.take(),
             _ => return,
         };
-        drop(notes); // closes files, so not under the lock
+        for note in notes {
+            // What was held is closed, so not under the lock.
+            if let Note::File(job) = note {
+                worker::refuse(job, Errno::BADFD);
+            }
+        }
     }
 
     /// The program is about to close a number that is none of the ring's.
@@ -203,15 +223,29 @@ impl RingGuard {
 
     #[cold]
     fn act_on_notes(&mut self) {
-        for note in self.ring.notes.take() {
+        let mut rest = Rest::take(&self.ring.notes);
+        while let Some(note) = rest.things.pop_front() {
             match note {
                 Note::Closed(fd, private) => self.detach_number(fd, Some(private)),
                 Note::LostNumber(others) => self.lose_number(others),
                 Note::End => self.due.add(Due::END),
                 Note::Helper => self.due.add(Due::HELPER),
                 Note::Poller => self.due.add(Due::POLLER),
+                Note::File(job) => self.take_file(job),
             }
         }
+    }
+
+    /// Makes the request of another ring that sends a file, unless it was cancelled. Its ring is told once this one is let go of.
+    fn take_file(&mut self, job: Arc<Job>) {
+        if !job.begin() {
+            return;
+        }
+        let sent = job.op.lock().and_then(|op| match &*op {
+            Op::MsgRing(message) => Some(message.hand_over(self)),
+            _ => None,
+        });
+        handlers::without_locks(move || worker::conclude(job, Verdict::of(sent.unwrap_or(Err(Errno::INVAL)))));
     }
 
     /// A number of the ring's was closed: if that was the last copy the ring ends, once it is let go of; if not the helper

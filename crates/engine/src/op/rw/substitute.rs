@@ -14,7 +14,7 @@
 use crate::descriptors::{for_now, Own};
 use crate::mutation::{mutated, Mutation};
 use crate::op::call;
-use crate::os::{check, syscall, Os, Sys};
+use crate::os::{check, file_status, syscall, Os, Sys};
 use crate::Errno;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::pipe::{pipe_with, PipeFlags, SpliceFlags};
@@ -39,15 +39,11 @@ pub fn transfer(
     count: usize,
     bytes: u64,
 ) -> Substitute {
-    if fd < 0 {
-        return Substitute::Answer(Err(Errno::BADF));
-    }
-    // SAFETY: the number is only borrowed for the call, which answers EBADF if it is not open.
-    let stat = match rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) }) {
-        Ok(stat) => stat,
+    let kind = match file_status(fd) {
+        Ok(status) => status.kind,
         Err(error) => return Substitute::Answer(Err(error)),
     };
-    let answer = match stat.st_mode & libc::S_IFMT {
+    let answer = match kind {
         libc::S_IFSOCK => Some(by_message(fd, write, offset, iovecs, count, bytes)),
         libc::S_IFREG | libc::S_IFBLK => return Substitute::None,
         kind => by_status(fd, kind == libc::S_IFIFO, write, iovecs, count, bytes),

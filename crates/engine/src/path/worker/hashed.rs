@@ -7,6 +7,7 @@
 use super::{Approach, Job, POOL};
 use crate::mutation::{mutated, Mutation};
 use crate::op;
+use crate::os::file_status;
 use crate::request::Id;
 use crate::ring::RingGuard;
 use anyring_abi::Opcode;
@@ -72,16 +73,15 @@ impl RingGuard {
         if fd < 0 || approach != Approach::Plain || !op::is_hashed(opcode) {
             return None;
         }
-        // SAFETY: a number of the program's, or kept open by the request: at worst it is not open, which is an error.
-        let stat = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }).ok()?;
-        let in_turn = match stat.st_mode & libc::S_IFMT {
+        let status = file_status(fd).ok()?;
+        let in_turn = match status.kind {
             // File systems make direct writes to one file at the same time (`FOP_DIO_PARALLEL_WRITE`).
             libc::S_IFREG => !self.entries.is_direct(fd),
             // Natively one worker, which does not have to wait, makes all that are queued.
             libc::S_IFCHR | libc::S_IFIFO => !matches!(opcode, Opcode::Splice | Opcode::Tee),
             _ => false,
         };
-        in_turn.then_some((stat.st_dev, stat.st_ino))
+        in_turn.then_some((status.device, status.inode))
     }
 
     /// Whether a request would be behind others at a worker.

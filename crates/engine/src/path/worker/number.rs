@@ -13,6 +13,7 @@
 //! Each does its two in this order, and all four are sequentially consistent: so the worker reads the duplicate, or is seen.
 
 use crate::mutation::{mutated, Mutation};
+use crate::os::file_status;
 use crate::resource::files::FixedFile;
 use crate::{process, thread};
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
@@ -53,9 +54,8 @@ impl Number {
             return;
         }
         let private = self.call_with(|fd| {
-            // SAFETY: only borrowed for the call; a number that is not open is an error.
-            let stat = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }).ok()?;
-            let stays = matches!(stat.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFDIR | libc::S_IFBLK);
+            let status = file_status(fd).ok()?;
+            let stays = status.has_blocks() || status.kind == libc::S_IFDIR;
             (!stays).then(|| FixedFile::private(fd).ok())?
         });
         // If the number was replaced meanwhile, this may be a duplicate of another file.

@@ -232,7 +232,7 @@ static void events_of_a_polled_ring(void)
 static int lingering_socket(int *to, int *listener)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	struct linger linger = {1, LONG_MS / 1000};
+	struct linger linger = {1, 10 * LONG_MS / 1000}; /* longer than anybody waits */
 	socklen_t length = sizeof(address);
 	int from = socket(AF_INET, SOCK_STREAM, 0);
 	static char data[65536];
@@ -326,6 +326,51 @@ static void cleared_slot_lingers(void)
 
 static sem_t go_on, end;
 
+static char received;
+
+/* Natively what a thread has submitted ends with it, and it closes what its request had: it stays. */
+static void *receives(void *unused)
+{
+	struct io_uring_sqe *sqe = next_sqe(&ring);
+
+	io_uring_prep_recv(sqe, 0, &received, 1, 0);
+	sqe->flags |= IOSQE_FIXED_FILE;
+	submit(&ring, 1);
+	CHECK(sem_post(&go_on) == 0);
+	while (sem_wait(&end) != 0)
+		;
+	return unused;
+}
+
+/* The last close of a file lingers that a request had which nobody of the program completes: other rings are served. */
+static void received_file_lingers(void)
+{
+	struct __kernel_timespec soon = {.tv_nsec = 2000000};
+	int to, listener, from = lingering_socket(&to, &listener), none[] = {-1};
+
+	init_ring(&ring, 8, 0);
+	init_ring(&other, 8, 0);
+	CHECK(sem_init(&go_on, 0, 0) == 0 && sem_init(&end, 0, 0) == 0);
+	CHECK(answer(io_uring_register_files(&ring, &from, 1)) == 0);
+	CHECK(pthread_create(&submitter, NULL, receives, NULL) == 0);
+	while (sem_wait(&go_on) != 0)
+		;
+	CHECK(answer(io_uring_register_files_update(&ring, 0, none, 1)) == 1);
+	CHECK(close(from) == 0);
+	write_all(to, "x");
+	only_look(&ring);
+	take(&ring, 0, 1);
+	io_uring_prep_timeout(next_sqe(&other), &soon, 0, 0);
+	submit(&other, 1);
+	only_look(&other);
+	take(&other, 0, -ETIME);
+	CHECK(received == 'x');
+	CHECK(close(to) == 0 && close(listener) == 0);
+	CHECK(sem_post(&end) == 0 && pthread_join(submitter, NULL) == 0);
+	io_uring_queue_exit(&other);
+	io_uring_queue_exit(&ring);
+}
+
 /* Natively what a thread has submitted ends with it: it stays. */
 static void *submits_when_told(void *unused)
 {
@@ -398,6 +443,154 @@ static void looks_without_threads(void)
 	sleeps_without_threads(0);
 }
 
+/* More than there are workers. */
+#define SENT 40
+
+/* Sends file 0 of `other` to `ring`, into whichever slot is free. */
+static struct io_uring_sqe *prepare_message(uint64_t told, uint64_t user_data)
+{
+	struct io_uring_sqe *sqe = next_sqe(&other);
+
+	io_uring_prep_msg_ring(sqe, ring.ring_fd, 0, told, 0);
+	sqe->addr = 1; /* IORING_MSG_SEND_FD */
+	sqe->file_index = IORING_FILE_INDEX_ALLOC;
+	sqe->user_data = user_data;
+	return sqe;
+}
+
+static void *sends_files(void *unused)
+{
+	for (int i = 0; i < SENT; i++)
+		prepare_message(100 + i, i)->flags |= i % 2 ? IOSQE_ASYNC : 0;
+	submit(&other, SENT);
+	CHECK(sem_post(&go_on) == 0);
+	/* Natively what a thread has submitted ends with it. */
+	for (int i = 0; i < SENT; i++) {
+		struct io_uring_cqe *cqe;
+
+		CHECK(wait_ms(&other, &cqe, LONG_MS) == 0);
+		CHECK(answer(cqe->res) >= 0 && cqe->res < SENT);
+		io_uring_cqe_seen(&other, cqe);
+	}
+	return unused;
+}
+
+/* The ring is sent files meanwhile: they wait for it. (Natively in workers of the sender's own.) What others leave to workers
+ * is done. */
+static void messages(void)
+{
+	int sockets[2], file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC), slots[SENT] = {0};
+	struct io_uring third;
+	pthread_t sender;
+	char byte;
+
+	make_page();
+	init_ring(&ring, 64, 0);
+	init_ring(&other, 64, 0);
+	init_ring(&third, 8, 0);
+	CHECK(sem_init(&go_on, 0, 0) == 0);
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
+	CHECK(answer(io_uring_register_files_sparse(&ring, SENT)) == 0);
+	CHECK(answer(io_uring_register_files(&other, sockets, 1)) == 0);
+	write_all(sockets[1], "abc");
+	io_uring_prep_recv(next_sqe(&ring), sockets[0], page, 3, 0);
+	submit_elsewhere();
+	wait_for_fault();
+	CHECK(pthread_create(&sender, NULL, sends_files, NULL) == 0);
+	while (sem_wait(&go_on) != 0)
+		;
+	prepare_read(&third, file, &byte, 1, 1)->flags |= IOSQE_ASYNC;
+	submit(&third, 1);
+	expect(&third, 1, 1);
+	CHECK(!io_uring_cq_ready(&other));
+	answer_fault();
+	CHECK(pthread_join(submitter, NULL) == 0 && pthread_join(sender, NULL) == 0);
+	for (int i = 0; i < SENT + 1; i++) {
+		struct io_uring_cqe *cqe;
+
+		CHECK(wait_ms(&ring, &cqe, LONG_MS) == 0);
+		if (cqe->user_data == 0) {
+			CHECK(answer(cqe->res) == 3);
+		} else {
+			CHECK(cqe->user_data >= 100 && cqe->user_data < 100 + SENT);
+			CHECK(cqe->res >= 0 && cqe->res < SENT && !slots[cqe->res]++);
+		}
+		io_uring_cqe_seen(&ring, cqe);
+	}
+	/* They are there. */
+	write_all(sockets[1], "d");
+	prepare_read(&ring, SENT - 1, &byte, 1, 1)->flags |= IOSQE_FIXED_FILE;
+	submit(&ring, 1);
+	expect(&ring, 1, 1);
+	CHECK(byte == 'd');
+	io_uring_queue_exit(&ring);
+}
+
+/* The ring that is sent a file ends instead: the sender is told, or the file has been taken in unseen. */
+static void last_message(void)
+{
+	struct io_uring_cqe *cqe;
+	int sockets[2];
+
+	make_page();
+	init_ring(&ring, 8, 0);
+	init_ring(&other, 8, 0);
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
+	CHECK(answer(io_uring_register_files_sparse(&ring, 1)) == 0);
+	CHECK(answer(io_uring_register_files(&other, sockets, 1)) == 0);
+	write_all(sockets[1], "abc");
+	io_uring_prep_recv(next_sqe(&ring), sockets[0], page, 3, 0);
+	submit_elsewhere();
+	wait_for_fault();
+	prepare_message(100, 1);
+	submit(&other, 1);
+	CHECK(close(ring.ring_fd) == 0);
+	answer_fault();
+	CHECK(wait_ms(&other, &cqe, LONG_MS) == 0);
+	CHECK(cqe->res == 0 || cqe->res == -EBADFD);
+	CHECK(pthread_join(submitter, NULL) == 0);
+}
+
+/* One that waits for the ring can be taken back. */
+static void cancelled_message(void)
+{
+	int sockets[2], gone = 0;
+	struct io_uring_sqe *sqe;
+
+	make_page();
+	init_ring(&ring, 8, 0);
+	init_ring(&other, 8, 0);
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
+	CHECK(answer(io_uring_register_files_sparse(&ring, 1)) == 0);
+	CHECK(answer(io_uring_register_files(&other, sockets, 1)) == 0);
+	write_all(sockets[1], "abc");
+	io_uring_prep_recv(next_sqe(&ring), sockets[0], page, 3, 0);
+	submit_elsewhere();
+	wait_for_fault();
+	prepare_message(100, 1);
+	submit(&other, 1);
+	sqe = next_sqe(&other);
+	io_uring_prep_cancel64(sqe, 1, 0);
+	sqe->user_data = 2;
+	submit(&other, 1);
+	answer_fault();
+	CHECK(pthread_join(submitter, NULL) == 0);
+	for (int i = 0; i < 2; i++) {
+		struct io_uring_cqe *cqe;
+
+		CHECK(wait_ms(&other, &cqe, LONG_MS) == 0);
+		if (cqe->user_data == 2) /* natively a worker may sleep for it by now */
+			CHECK(cqe->res == 0 || cqe->res == -EALREADY);
+		else
+			gone = cqe->res == -ECANCELED;
+		io_uring_cqe_seen(&other, cqe);
+	}
+	expect(&ring, 0, 3);
+	if (!gone)
+		expect(&ring, 100, 0);
+	CHECK(!io_uring_cq_ready(&ring));
+}
+
 #define SIGNALS 40
 
 static volatile sig_atomic_t handled;
@@ -437,5 +630,8 @@ static void signals(void)
 CASES({"transfers", transfers}, {"ends", ends}, {"names", names}, {"lingers", lingers},
       {"unregistered", unregistered_file_lingers},
       {"cleared", cleared_slot_lingers},
+      {"received", received_file_lingers},
       {"no-worker", receives_without_threads},
-      {"no-crew", looks_without_threads}, {"polled", events_of_a_polled_ring}, {"signals", signals})
+      {"no-crew", looks_without_threads}, {"polled", events_of_a_polled_ring},
+      {"signals", signals},
+      {"messages", messages}, {"last-message", last_message}, {"cancelled-message", cancelled_message})

@@ -1,0 +1,130 @@
+//! What a descriptor names, for decisions that are taken under locks.
+
+use super::{check, syscall};
+use crate::mutation::{mutated, Mutation};
+use crate::Errno;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// What the kernel knows of an open file by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileStatus {
+    /// `S_IF*`, 0 for an anonymous inode.
+    pub kind: u32,
+    /// `st_dev`.
+    pub device: u64,
+    /// `st_ino`.
+    pub inode: u64,
+    /// `st_rdev`.
+    pub special: u64,
+    /// `st_size`; of a file on a server what was known last.
+    pub size: u64,
+    /// Its file system answers by itself, too: it is on a device of blocks, or keeps flags that servers do not have.
+    is_local: bool,
+}
+
+impl FileStatus {
+    /// A regular file, or a device of blocks.
+    pub fn has_blocks(&self) -> bool {
+        matches!(self.kind, libc::S_IFREG | libc::S_IFBLK)
+    }
+
+    /// The file system of `fd`, whose status this is, by the magic number of statfs(2); none that would have to ask a server.
+    #[expect(clippy::disallowed_methods, reason = "it is local")]
+    pub fn file_system(&self, fd: i32) -> Option<i64> {
+        if !self.is_local {
+            return None;
+        }
+        // SAFETY: the number is only borrowed for the call, which answers EBADF if it is not open; it was open just now.
+        rustix::fs::fstatfs(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }).ok().map(|about| about.f_type)
+    }
+}
+
+/// statx(2) was refused: there is none before Linux 4.11, nor behind some filters.
+static NO_STATX: AtomicBool = AtomicBool::new(false);
+
+/// fstat(2) that waits for no server: on network file systems and FUSE fstat(2) asks theirs, which may be gone, while a ring
+/// or the pool is locked.
+pub fn file_status(fd: i32) -> Result<FileStatus, Errno> {
+    if fd < 0 {
+        return Err(Errno::BADF); // AT_FDCWD is the directory to statx(2)
+    }
+    if !NO_STATX.load(Relaxed) && !mutated(Mutation::ServersAreAsked) {
+        match by_statx(fd) {
+            Err(Errno::NOSYS | Errno::PERM) => NO_STATX.store(true, Relaxed),
+            answer => return answer,
+        }
+    }
+    by_fstat(fd)
+}
+
+fn by_statx(fd: i32) -> Result<FileStatus, Errno> {
+    const WANTED: u32 = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_SIZE;
+    const FLAGS: i32 = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    let mut found = MaybeUninit::<libc::statx>::uninit();
+    let args =
+        [fd as usize, c"".as_ptr() as usize, FLAGS as usize, WANTED as usize, found.as_mut_ptr() as usize, 0];
+    check(syscall(libc::SYS_statx, args))?;
+    // SAFETY: the call has filled it in.
+    let found = unsafe { found.assume_init() };
+    Ok(FileStatus {
+        kind: u32::from(found.stx_mode) & libc::S_IFMT,
+        device: rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor),
+        inode: found.stx_ino,
+        special: rustix::fs::makedev(found.stx_rdev_major, found.stx_rdev_minor),
+        size: found.stx_size,
+        is_local: found.stx_dev_major != 0 || found.stx_attributes_mask & libc::STATX_ATTR_NODUMP as u64 != 0,
+    })
+}
+
+#[expect(clippy::disallowed_methods, reason = "there is nothing else")]
+fn by_fstat(fd: i32) -> Result<FileStatus, Errno> {
+    // SAFETY: the number is only borrowed for the call, which answers EBADF if it is not open; it is not -1.
+    let found = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) })?;
+    Ok(FileStatus {
+        kind: found.st_mode & libc::S_IFMT,
+        device: found.st_dev,
+        inode: found.st_ino,
+        special: found.st_rdev,
+        size: found.st_size as u64,
+        is_local: true, // so far as can be told
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::refusing::refusing;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn both_ways_answer_the_same() {
+        let (pipe, _writer) = std::io::pipe().expect("a pipe");
+        let open = |path: &str| std::fs::File::open(path).expect("a file that is everywhere");
+        let (program, null) = (open("/proc/self/exe"), open("/dev/null"));
+        for fd in [pipe.as_raw_fd(), program.as_raw_fd(), null.as_raw_fd()] {
+            let (one, other) = (by_statx(fd).expect("statx"), by_fstat(fd).expect("fstat"));
+            assert_eq!(FileStatus { is_local: true, ..one }, other);
+        }
+        assert!(by_statx(program.as_raw_fd()).is_ok_and(|status| status.has_blocks()));
+        assert_eq!(by_statx(null.as_raw_fd()).map(|status| status.special), Ok(rustix::fs::makedev(1, 3)));
+    }
+
+    #[test]
+    fn a_number_that_is_not_open_is_an_error() {
+        for fd in [-1, libc::AT_FDCWD, i32::MAX] {
+            assert_eq!(file_status(fd), Err(Errno::BADF));
+        }
+    }
+
+    #[test]
+    fn where_there_is_no_statx_fstat_answers() {
+        for refused in [&[(libc::SYS_statx, None, libc::ENOSYS)], &[(libc::SYS_statx, None, libc::EPERM)]] {
+            refusing(refused, || {
+                let null = std::fs::File::open("/dev/null").expect("a file that is everywhere");
+                assert!(file_status(null.as_raw_fd()).is_ok_and(|status| status.kind == libc::S_IFCHR));
+                assert!(NO_STATX.swap(false, Relaxed), "it is not asked for again");
+            });
+        }
+    }
+}
