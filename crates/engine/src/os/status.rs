@@ -45,6 +45,7 @@ static NO_STATX: AtomicBool = AtomicBool::new(false);
 
 /// fstat(2) that waits for no server: on network file systems and FUSE fstat(2) asks theirs, which may be gone, while a ring
 /// or the pool is locked.
+#[inline(never)] // what asks is part of long functions
 pub fn file_status(fd: i32) -> Result<FileStatus, Errno> {
     if fd < 0 {
         return Err(Errno::BADF); // AT_FDCWD is the directory to statx(2)
