@@ -29,6 +29,11 @@ impl FileStatus {
         matches!(self.kind, libc::S_IFREG | libc::S_IFBLK)
     }
 
+    /// A regular file that may be on a server.
+    pub fn is_remote(&self) -> bool {
+        self.kind == libc::S_IFREG && !self.is_local
+    }
+
     /// The file system of `fd`, whose status this is, by the magic number of statfs(2); none that would have to ask a server.
     #[expect(clippy::disallowed_methods, reason = "it is local")]
     pub fn file_system(&self, fd: i32) -> Option<i64> {
@@ -45,7 +50,6 @@ static NO_STATX: AtomicBool = AtomicBool::new(false);
 
 /// fstat(2) that waits for no server: on network file systems and FUSE fstat(2) asks theirs, which may be gone, while a ring
 /// or the pool is locked.
-#[inline(never)] // what asks is part of long functions
 pub fn file_status(fd: i32) -> Result<FileStatus, Errno> {
     if fd < 0 {
         return Err(Errno::BADF); // AT_FDCWD is the directory to statx(2)

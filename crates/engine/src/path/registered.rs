@@ -3,6 +3,7 @@
 use crate::op::nop::NopWith;
 use crate::op::rw::Rw;
 use crate::op::splice::Splice;
+use crate::os::file_status;
 use crate::path::readiness::Entries;
 use crate::request::{Id, Target};
 use crate::resource::files::{is_locked, FixedFile};
@@ -100,9 +101,11 @@ impl RingGuard {
 }
 
 /// Somebody may wait for a splice's output, or sleep in the call: its input is the request's own from now on. Only a file with a
-/// lock stays the program's, since a duplicate could not be closed before the lock has gone.
+/// lock stays the program's, or on a server that may know one, since a duplicate could not be closed before the lock has gone.
 pub(super) fn hold_input(entries: &mut Entries, splice: &mut Splice) {
-    if splice.input_number().is_some_and(is_locked) {
+    // A server cannot be asked for its locks under the ring's.
+    let may_be_locked = |fd| file_status(fd).is_ok_and(|status| status.is_remote()) || is_locked(fd);
+    if splice.input_number().is_some_and(may_be_locked) {
         return;
     }
     // That it is not open, say, the call will tell.

@@ -289,7 +289,6 @@ impl RingGuard {
     }
 
     /// A MSG_RING on `fd` finds the file that it sends, if there is one: answers the ring that it is for.
-    #[cold]
     pub(super) fn look_up_sent(&self, message: &mut MsgRing, fd: i32) -> Result<&'static Ring, Errno> {
         let target = msg_ring::target(fd)?;
         if core::ptr::eq(target, self.ring()) {
