@@ -135,7 +135,8 @@ impl Interrupted {
 pub unsafe fn leaving_by_jump(environment: *const c_void) {
     /// Behind eight registers (glibc's bits/types/struct___jmp_buf_tag.h).
     const MASK_WAS_SAVED: usize = 64;
-    if !active() {
+    // First: coroutines jump all the time, and to know whether masks are ours to keep takes a system call.
+    if by_handlers().load(Ordering::Relaxed) == 0 || !active() {
         return;
     }
     // SAFETY: the caller vouches for it.

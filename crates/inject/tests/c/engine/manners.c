@@ -3,6 +3,10 @@
 
 #include "holdings.h"
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <setjmp.h>
+#include <stddef.h>
 #include <sys/stat.h>
 
 static char buffer[64];
@@ -299,7 +303,37 @@ static void bad_masks_are_refused(void)
 	expect(&ring, 1, 0);
 }
 
-CASES({"bad-masks", bad_masks_are_refused},
+/* Coroutines switch by jumps all the time. */
+static void jumps_make_no_call(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit_group, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+	};
+	struct sock_fprog program = {sizeof(code) / sizeof(code[0]), code};
+	volatile int jumps = 0;
+	sigjmp_buf here;
+	pid_t child = fork();
+
+	if (!child) {
+		init_ring(&ring, 8, 0);
+		prepare_nop(&ring, 1);
+		submit(&ring, 1);
+		expect(&ring, 1, 0);
+		CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+		CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0);
+		sigsetjmp(here, 0);
+		if (++jumps < 100)
+			siglongjmp(here, 1);
+		_exit(0);
+	}
+	wait_for_child(child);
+}
+
+CASES({"jumps", jumps_make_no_call},
+      {"bad-masks", bad_masks_are_refused},
       {"threads", threads_are_made_when_needed},
       {"setgid", every_thread_answers_setgid},
       {"signals", signals_wait_for_the_program},
