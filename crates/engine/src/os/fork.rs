@@ -13,9 +13,6 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 const PAGE: usize = 4096;
 /// Set in [`ForkPage::page`] where the page is absent in a forked child.
 const ABSENT: usize = 1;
-/// The second word of a page that may be absent: what else a forked child may have mapped there meanwhile lacks it.
-const OURS: u32 = 0x6172_666b;
-
 /// How a page that may be absent is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
@@ -42,7 +39,7 @@ impl ForkPage {
     /// # Errors
     /// What mmap(2) answered.
     pub fn map(&self, word: u32) -> Result<(), Errno> {
-        self.replace(ABSENT, map(word)?);
+        self.replace(ABSENT, self.new_page(word)?);
         Ok(())
     }
 
@@ -77,9 +74,9 @@ impl ForkPage {
         if address == 0 {
             return None;
         }
-        let seen = look == Look::ByLoad && GuardedWords::load(address + 4) == Ok(OURS);
-        if !seen && !is_ours(address) {
-            self.replace(page, map(0).ok()?);
+        let seen = look == Look::ByLoad && GuardedWords::load(address + 4) == Ok(self.mark());
+        if !seen && !self.is_there(address) {
+            self.replace(page, self.new_page(0).ok()?);
         }
         // Acquire: partner as in `word`; another thread of the child may have been first.
         let address = self.page.load(Ordering::Acquire) & !ABSENT;
@@ -93,38 +90,45 @@ impl ForkPage {
             syscall(libc::SYS_munmap, [new & !ABSENT, PAGE, 0, 0, 0, 0]);
         }
     }
+
+    /// The second word of a page that may be absent: what else a forked child may have mapped there meanwhile lacks it, another
+    /// `ForkPage`'s new page, too, which takes the first gap that there is.
+    fn mark(&self) -> u32 {
+        0x6172_666b ^ core::ptr::from_ref(self) as usize as u32
+    }
+
+    /// A new page with `word` in it, and [`ABSENT`] where that is its kind.
+    fn new_page(&self, word: u32) -> Result<usize, Errno> {
+        let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
+        let page = check(syscall(libc::SYS_mmap, [0, PAGE, protection, flags, usize::MAX, 0]))?;
+        let advise = |advice: i32| check(syscall(libc::SYS_madvise, [page, PAGE, advice as usize, 0, 0, 0]));
+        let wipe = if mutated(Mutation::ForkLeavesTheWord) { libc::MADV_DOFORK } else { libc::MADV_WIPEONFORK };
+        let absent = advise(wipe).is_err();
+        if absent {
+            advise(libc::MADV_DONTFORK)?;
+        }
+        // SAFETY: two words of the page just mapped, which nobody else knows yet.
+        unsafe {
+            *(page as *mut u32) = word;
+            *((page + 4) as *mut u32) = self.mark();
+        }
+        Ok(page | usize::from(absent))
+    }
+
+    /// Whether the page at `address` is there, asked without a fault.
+    fn is_there(&self, address: usize) -> bool {
+        let mut resident = 0u8;
+        let args = [address, PAGE, &mut resident as *mut u8 as usize, 0, 0, 0];
+        // SAFETY: mapped, as the call just said. Another mapping of this young child's may be there, whose bytes are only
+        // looked at.
+        syscall(libc::SYS_mincore, args) == 0
+            && unsafe { ((address + 4) as *const u32).read_volatile() } == self.mark()
+    }
 }
 
 impl Default for ForkPage {
     fn default() -> Self {
         ForkPage::new()
     }
-}
-
-/// A new page with `word` in it, and [`ABSENT`] where that is its kind.
-fn map(word: u32) -> Result<usize, Errno> {
-    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
-    let page = check(syscall(libc::SYS_mmap, [0, PAGE, protection, flags, usize::MAX, 0]))?;
-    let advise = |advice: i32| check(syscall(libc::SYS_madvise, [page, PAGE, advice as usize, 0, 0, 0]));
-    let wipe = if mutated(Mutation::ForkLeavesTheWord) { libc::MADV_DOFORK } else { libc::MADV_WIPEONFORK };
-    let absent = advise(wipe).is_err();
-    if absent {
-        advise(libc::MADV_DONTFORK)?;
-    }
-    // SAFETY: two words of the page just mapped, which nobody else knows yet.
-    unsafe {
-        *(page as *mut u32) = word;
-        *((page + 4) as *mut u32) = OURS;
-    }
-    Ok(page | usize::from(absent))
-}
-
-/// Whether the page at `address` is there and ours, asked without a fault.
-fn is_ours(address: usize) -> bool {
-    let mut resident = 0u8;
-    let args = [address, PAGE, &mut resident as *mut u8 as usize, 0, 0, 0];
-    // SAFETY: mapped, as the call just said. Another mapping of this young child's may be there, whose bytes are only
-    // looked at.
-    syscall(libc::SYS_mincore, args) == 0 && unsafe { ((address + 4) as *const u32).read_volatile() } == OURS
 }

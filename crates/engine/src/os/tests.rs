@@ -57,6 +57,29 @@ fn a_fork_is_noticed_by_a_page_that_is_absent() {
     refusing(NO_WIPEONFORK, || a_fork_is_noticed(false));
 }
 
+/// In a child the new page of one takes the gap that the other's has left.
+#[test]
+fn absent_pages_are_not_taken_for_each_other() {
+    refusing(NO_WIPEONFORK, || {
+        let pages = [ForkPage::new(), ForkPage::new()];
+        pages.iter().for_each(|page| page.map(5).expect("room for a page"));
+        for [first, second] in [[0, 1], [1, 0]] {
+            // SAFETY: the child makes system calls only.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let stored = pages[first].word(Look::ByCall).map(|word| word.store(7, Ordering::Relaxed));
+                let found = pages[second].word(Look::ByCall).map(|word| word.load(Ordering::Relaxed));
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(i32::from((stored, found) != (Some(()), Some(0)))) };
+            }
+            let mut status = 0;
+            // SAFETY: our own child, and room for its status.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0);
+        }
+    });
+}
+
 fn epoll_waits() {
     let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).expect("an epoll set");
     let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
