@@ -475,6 +475,21 @@ static void *sends_files(void *unused)
 	return unused;
 }
 
+/* The ring, which has room for files, is kept by a thread that waits for the page; the other one has a file to send. */
+static void keep_ring_from_files(int *sockets)
+{
+	make_page();
+	init_ring(&ring, 64, 0);
+	init_ring(&other, 64, 0);
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
+	CHECK(answer(io_uring_register_files_sparse(&ring, SENT)) == 0);
+	CHECK(answer(io_uring_register_files(&other, sockets, 1)) == 0);
+	write_all(sockets[1], "abc");
+	io_uring_prep_recv(next_sqe(&ring), sockets[0], page, 3, 0);
+	submit_elsewhere();
+	wait_for_fault();
+}
+
 /* The ring is sent files meanwhile: they wait for it. (Natively in workers of the sender's own.) What others leave to workers
  * is done. */
 static void messages(void)
@@ -484,18 +499,9 @@ static void messages(void)
 	pthread_t sender;
 	char byte;
 
-	make_page();
-	init_ring(&ring, 64, 0);
-	init_ring(&other, 64, 0);
 	init_ring(&third, 8, 0);
 	CHECK(sem_init(&go_on, 0, 0) == 0);
-	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
-	CHECK(answer(io_uring_register_files_sparse(&ring, SENT)) == 0);
-	CHECK(answer(io_uring_register_files(&other, sockets, 1)) == 0);
-	write_all(sockets[1], "abc");
-	io_uring_prep_recv(next_sqe(&ring), sockets[0], page, 3, 0);
-	submit_elsewhere();
-	wait_for_fault();
+	keep_ring_from_files(sockets);
 	CHECK(pthread_create(&sender, NULL, sends_files, NULL) == 0);
 	while (sem_wait(&go_on) != 0)
 		;
@@ -532,16 +538,7 @@ static void last_message(void)
 	struct io_uring_cqe *cqe;
 	int sockets[2];
 
-	make_page();
-	init_ring(&ring, 8, 0);
-	init_ring(&other, 8, 0);
-	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
-	CHECK(answer(io_uring_register_files_sparse(&ring, 1)) == 0);
-	CHECK(answer(io_uring_register_files(&other, sockets, 1)) == 0);
-	write_all(sockets[1], "abc");
-	io_uring_prep_recv(next_sqe(&ring), sockets[0], page, 3, 0);
-	submit_elsewhere();
-	wait_for_fault();
+	keep_ring_from_files(sockets);
 	prepare_message(100, 1);
 	submit(&other, 1);
 	CHECK(close(ring.ring_fd) == 0);
@@ -557,16 +554,7 @@ static void cancelled_message(void)
 	int sockets[2], gone = 0;
 	struct io_uring_sqe *sqe;
 
-	make_page();
-	init_ring(&ring, 8, 0);
-	init_ring(&other, 8, 0);
-	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
-	CHECK(answer(io_uring_register_files_sparse(&ring, 1)) == 0);
-	CHECK(answer(io_uring_register_files(&other, sockets, 1)) == 0);
-	write_all(sockets[1], "abc");
-	io_uring_prep_recv(next_sqe(&ring), sockets[0], page, 3, 0);
-	submit_elsewhere();
-	wait_for_fault();
+	keep_ring_from_files(sockets);
 	prepare_message(100, 1);
 	submit(&other, 1);
 	sqe = next_sqe(&other);

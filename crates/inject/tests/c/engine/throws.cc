@@ -40,15 +40,16 @@ static void throw_with_info(int signal, siginfo_t *info, void *)
 	throw_it(signal);
 }
 
-static void install(int signal, int flags, bool with_info)
+static void install(int signal, int flags, bool with_info, void (*handler)(int) = throw_it,
+		    void (*handler_with_info)(int, siginfo_t *, void *) = throw_with_info)
 {
 	struct sigaction action{};
 
 	action.sa_flags = flags | (with_info ? SA_SIGINFO : 0);
 	if (with_info)
-		action.sa_sigaction = throw_with_info;
+		action.sa_sigaction = handler_with_info;
 	else
-		action.sa_handler = throw_it;
+		action.sa_handler = handler;
 	CHECK(sigaction(signal, &action, nullptr) == 0);
 }
 
@@ -335,20 +336,12 @@ static void *thread_that_ends(void *cleaned)
 
 static void check_end(int flags, bool with_info, int by)
 {
-	struct sigaction action{};
 	bool is_cleaned = false;
 	pthread_t thread;
 	void *result;
 
-	action.sa_flags = flags | (with_info ? SA_SIGINFO : 0);
-	if (with_info)
-		action.sa_sigaction = end_thread_with_info;
-	else
-		action.sa_handler = end_thread;
-	CHECK(sigaction(SIGUSR1, &action, nullptr) == 0);
-	action.sa_flags = flags;
-	action.sa_handler = end_in_inner_handler;
-	CHECK(sigaction(SIGUSR2, &action, nullptr) == 0);
+	install(SIGUSR1, flags, with_info, end_thread, end_thread_with_info);
+	install(SIGUSR2, flags, false, end_in_inner_handler);
 	has_started = false;
 	destroyed = 0;
 	CHECK(pthread_create(&thread, nullptr, thread_that_ends, &is_cleaned) == 0);
