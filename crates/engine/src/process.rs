@@ -534,7 +534,7 @@ fn owns_this_memory() -> bool {
         Some(word) if word.load(Ordering::Relaxed) != 1 => {
             // Of a child that libc's fork made the page tells the process id: where that is another one, this is that child's
             // child of vfork.
-            let forked = FORK_PAGE.child().map_or(0, |child| child.load(Ordering::Relaxed));
+            let forked = FORK_PAGE.child(Look::ByLoad).map_or(0, |child| child.load(Ordering::Relaxed));
             let owns = forked == 0 || forked == Sys::process_id();
             if owns {
                 after_fork(word);
@@ -566,7 +566,8 @@ pub fn at_fork(renew: fn()) -> bool {
 /// keep files of the parent's open is closed: most children execute another program.
 pub fn forked() {
     descriptors::close_in_flight();
-    if let Some(child) = FORK_PAGE.child() {
+    // By call: the program may have blocked SIGSEGV.
+    if let Some(child) = FORK_PAGE.child(Look::ByCall) {
         child.store(Sys::process_id(), Ordering::Relaxed);
     }
 }

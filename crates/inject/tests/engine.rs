@@ -188,6 +188,11 @@ cases! {
     a_child_makes_the_first_ring_while_libraries_are_loaded: "forks" "first-ring";
     a_child_of_vfork_in_a_child_closes_its_own: "forks" "borrows";
     a_raw_fork_is_noticed: "forks" "raw";
+    a_child_of_vfork_closes_its_own_where_no_page_is_wiped: "forks" "unwiped-borrows";
+    a_child_closes_the_pipe_where_no_page_is_wiped: "forks" "unwiped-closes-pipe";
+    a_raw_fork_is_noticed_where_no_page_is_wiped: "forks" "unwiped-raw";
+    three_generations_take_turns_where_no_page_is_wiped: "forks" "unwiped-turns";
+    a_vfork_child_closes_the_pipe_where_no_page_is_wiped: "forks" "unwiped-vfork";
     three_generations_take_turns_on_one_ring: "forks" "turns";
     a_vfork_child_closes_the_pipe_that_is_read: "forks" "vfork-closes-pipe";
     a_vfork_child_closes_everything_and_execs: "forks" "vfork-closes-all";

@@ -3,7 +3,7 @@
 //!
 //! Its word reads 0 in a forked child until the child stores something. Where the kernel has MADV_WIPEONFORK (Linux
 //! 4.14) it does that. Elsewhere (gVisor) the page is marked MADV_DONTFORK, so that the child lacks it: a guarded load
-//! or mincore(2) tells, and the child maps a new one.
+//! or futex(2) tells, and the child maps a new one.
 
 use super::{check, syscall, GuardedWords};
 use crate::mutation::{mutated, Mutation};
@@ -18,7 +18,7 @@ const ABSENT: usize = 1;
 pub enum Look {
     /// By a guarded load: a few nanoseconds, but a fault if the page is absent.
     ByLoad,
-    /// By mincore(2), so that no signal is raised.
+    /// By futex(2), so that no signal is raised.
     ByCall,
 }
 
@@ -55,9 +55,9 @@ impl ForkPage {
         Some(unsafe { &*(page as *const AtomicU32) })
     }
 
-    /// A word for the id of the process, 0 in a forked child as the first is. `None` where [`ForkPage::word`] has to look.
-    pub fn child(&self) -> Option<&AtomicU32> {
-        let word = self.wiped_word()?;
+    /// A word for the id of the process, 0 in a forked child as the first is. `None` before [`ForkPage::map`].
+    pub fn child(&self, look: Look) -> Option<&AtomicU32> {
+        let word = core::ptr::from_ref(self.word(look)?);
         // SAFETY: the third word of the same page, which is only touched as an atomic.
         Some(unsafe { &*word.add(2) })
     }
@@ -116,14 +116,12 @@ impl ForkPage {
         Ok(page | usize::from(absent))
     }
 
-    /// Whether the page at `address` is there, asked without a fault.
+    /// Whether the page at `address` is there, asked without a fault: what the child has mapped there may be unreadable.
     fn is_there(&self, address: usize) -> bool {
-        let mut resident = 0u8;
-        let args = [address, PAGE, &mut resident as *mut u8 as usize, 0, 0, 0];
-        // SAFETY: mapped, as the call just said. Another mapping of this young child's may be there, whose bytes are only
-        // looked at.
-        syscall(libc::SYS_mincore, args) == 0
-            && unsafe { ((address + 4) as *const u32).read_volatile() } == self.mark()
+        let operation = (libc::FUTEX_CMP_REQUEUE | libc::FUTEX_PRIVATE_FLAG) as usize;
+        let (mark, no_one) = (address + 4, 0);
+        // Compares, and has nobody to wake: EAGAIN for another word, EFAULT for none.
+        syscall(libc::SYS_futex, [mark, operation, no_one, no_one, mark, self.mark() as usize]) == 0
     }
 }
 

@@ -57,6 +57,20 @@ fn a_fork_is_noticed_by_a_page_that_is_absent() {
     refusing(NO_WIPEONFORK, || a_fork_is_noticed(false));
 }
 
+/// Runs `is_right` in a forked child, where it makes system calls only.
+fn in_child(is_right: impl FnOnce() -> bool) {
+    // SAFETY: the child makes system calls only.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!is_right())) };
+    }
+    let mut status = 0;
+    // SAFETY: our own child, and room for its status.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+}
+
 /// In a child the new page of one takes the gap that the other's has left.
 #[test]
 fn absent_pages_are_not_taken_for_each_other() {
@@ -64,18 +78,29 @@ fn absent_pages_are_not_taken_for_each_other() {
         let pages = [ForkPage::new(), ForkPage::new()];
         pages.iter().for_each(|page| page.map(5).expect("room for a page"));
         for [first, second] in [[0, 1], [1, 0]] {
-            // SAFETY: the child makes system calls only.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
+            in_child(|| {
                 let stored = pages[first].word(Look::ByCall).map(|word| word.store(7, Ordering::Relaxed));
                 let found = pages[second].word(Look::ByCall).map(|word| word.load(Ordering::Relaxed));
-                // SAFETY: ends the child.
-                unsafe { libc::_exit(i32::from((stored, found) != (Some(()), Some(0)))) };
-            }
-            let mut status = 0;
-            // SAFETY: our own child, and room for its status.
-            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-            assert_eq!(status, 0);
+                (stored, found) == (Some(()), Some(0))
+            });
+        }
+    });
+}
+
+/// What the program maps in the gap of a child may be anything.
+#[test]
+fn an_unreadable_page_is_not_taken_for_an_absent_one() {
+    refusing(NO_WIPEONFORK, || {
+        for look in [Look::ByLoad, Look::ByCall] {
+            let page = ForkPage::new();
+            page.map(5).expect("room for a page");
+            let word = page.word(look).expect("a page");
+            in_child(|| {
+                let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as usize;
+                let gap = core::ptr::from_ref(word) as usize;
+                let mapped = syscall(libc::SYS_mmap, [gap, 4096, libc::PROT_NONE as usize, flags, usize::MAX, 0]);
+                mapped == gap as isize && page.word(look).map(|word| word.load(Ordering::Relaxed)) == Some(0)
+            });
         }
     });
 }

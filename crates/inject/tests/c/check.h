@@ -1,7 +1,8 @@
-/* A check that says where it failed, for programs in C and C++. */
+/* A check that says where it failed, and an end that says why there is nothing to check, for programs in C and C++. */
 #pragma once
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #define CHECK(condition)                                                                                               \
@@ -11,3 +12,16 @@
 			_exit(1);                                                                                      \
 		}                                                                                                      \
 	} while (0)
+
+/* Ends the program: what it checks cannot be tried here. */
+static inline void skip(const char *why)
+{
+	printf("skipped: %s\n", why);
+	exit(0);
+}
+
+static inline void need_proc(void)
+{
+	if (access("/proc/self/fd", X_OK))
+		skip("there is no /proc here");
+}

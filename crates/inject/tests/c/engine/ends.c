@@ -173,10 +173,8 @@ static void child_shares_descriptors(void)
 	char *stack = malloc(size);
 	int status, child;
 
-	if (syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILES, 0, 0) != 0) {
-		puts("skipped: kcmp(2) is refused: nothing tells that descriptors are shared");
-		exit(0);
-	}
+	if (syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILES, 0, 0) != 0)
+		skip("kcmp(2) is refused: nothing tells that descriptors are shared");
 	CHECK(pipe(pipes) == 0);
 	make_ring();
 	child = clone(enter_the_parents, stack + size, CLONE_FILES | SIGCHLD, NULL);

@@ -2,6 +2,10 @@
 #include "engine.h"
 
 #include <dlfcn.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/mman.h>
 
 static char buffer[8];
 static int pipes[2];
@@ -319,7 +323,56 @@ static void a_child_of_a_child_borrows_its_memory(void)
 	finish_read();
 }
 
-CASES({"registered", a_child_exits_whose_thread_registered_the_ring},
+/* The same from the start of the program, where the kernel wipes no pages of a child (MADV_WIPEONFORK, which gVisor lacks). */
+static void without_wiped_pages(const char *name)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 3),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, MADV_WIPEONFORK, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = {sizeof(code) / sizeof(code[0]), code};
+
+	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+	CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0);
+	execl(program_invocation_name, "forks", name, NULL);
+	CHECK(!"executed");
+}
+
+static void unwiped_borrows(void)
+{
+	without_wiped_pages("borrows");
+}
+
+static void unwiped_closes_pipe(void)
+{
+	without_wiped_pages("closes-pipe");
+}
+
+static void unwiped_raw(void)
+{
+	without_wiped_pages("raw");
+}
+
+static void unwiped_turns(void)
+{
+	without_wiped_pages("turns");
+}
+
+static void unwiped_vfork(void)
+{
+	without_wiped_pages("vfork-closes-pipe");
+}
+
+CASES({"unwiped-borrows", unwiped_borrows},
+      {"unwiped-closes-pipe", unwiped_closes_pipe},
+      {"unwiped-raw", unwiped_raw},
+      {"unwiped-turns", unwiped_turns},
+      {"unwiped-vfork", unwiped_vfork},
+      {"registered", a_child_exits_whose_thread_registered_the_ring},
       {"first-ring", a_first_ring_behind_a_fork_while_libraries_are_loaded},
       {"borrows", a_child_of_a_child_borrows_its_memory},
       {"closes-pipe", child_closes_the_pipe},

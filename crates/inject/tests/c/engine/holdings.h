@@ -9,15 +9,6 @@ struct holdings {
 	int contexts;
 };
 
-/* Ends the case where nothing can be counted. */
-static inline void need_proc(void)
-{
-	if (access("/proc/self/fd", X_OK)) {
-		puts("skipped: there is no /proc here");
-		exit(0);
-	}
-}
-
 /* Entries of a directory, without `.` and `..`. */
 static inline int entries_of(const char *directory)
 {

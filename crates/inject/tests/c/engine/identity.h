@@ -50,8 +50,6 @@ static inline void become_nobody(void)
 
 static inline void root_only(void)
 {
-	if (geteuid() != 0) {
-		puts("skipped: only root can change the credentials of a thread");
-		exit(0);
-	}
+	if (geteuid() != 0)
+		skip("only root can change the credentials of a thread");
 }

@@ -14,8 +14,10 @@ static struct rlimit unlimited;
 static void limit(long bytes)
 {
 	unsigned long pages;
-	FILE *statm = fopen("/proc/self/statm", "r");
+	FILE *statm;
 
+	need_proc();
+	statm = fopen("/proc/self/statm", "r");
 	CHECK(statm && fscanf(statm, "%lu", &pages) == 1);
 	fclose(statm);
 	CHECK(getrlimit(RLIMIT_AS, &unlimited) == 0);

@@ -18,12 +18,6 @@ static struct io_uring ring, other;
 static pthread_t submitter;
 static long tid;
 
-static void cannot(const char *why)
-{
-	printf("skipped: %s\n", why);
-	exit(0);
-}
-
 /* A page that nobody has touched: who does sleeps until the fault is answered. */
 static void make_page(void)
 {
@@ -32,7 +26,7 @@ static void make_page(void)
 
 	faults = syscall(__NR_userfaultfd, O_CLOEXEC | O_NONBLOCK);
 	if (faults < 0)
-		cannot("no userfaultfd(2) for the kernel's own faults");
+		skip("no userfaultfd(2) for the kernel's own faults");
 	CHECK(ioctl(faults, UFFDIO_API, &api) == 0);
 	page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(page != MAP_FAILED);

@@ -199,6 +199,7 @@ static void check_wait(int flags, bool is_armed)
 /* Of a ring that serves for itself, and of one that a thread polls. */
 static void waits()
 {
+	need_proc();
 	process = gettid();
 	waiter = pthread_self();
 	for (unsigned flags : {0U, IORING_SETUP_SQPOLL}) {
