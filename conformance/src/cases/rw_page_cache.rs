@@ -119,8 +119,9 @@ fn their_descriptor_may_be_closed_and_its_number_reused(cx: &Context) {
     let number = file.into_raw_fd();
     // SAFETY: the number is owned here.
     unsafe { libc::close(number) };
-    let other = sys::memfd();
-    assert_eq!(fd(&other), number);
+    // The C library may have the number for a moment: malloc(3) opens a file when threads have made eight arenas.
+    let other = std::iter::repeat_with(sys::memfd).take(1000).find(|other| fd(other) == number);
+    assert!(other.is_some(), "number {number} is not free");
     check(&ring.wait_sorted(32), &buffers);
 }
 

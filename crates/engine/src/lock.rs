@@ -94,6 +94,11 @@ impl<T> Lock<T> {
         self.word.load(Ordering::Relaxed) & !CONTENDED == thread_pointer()
     }
 
+    /// The thread pointer of whoever holds the lock; 0 for nobody.
+    pub fn holder(&self) -> usize {
+        self.word.load(Ordering::Relaxed) & !CONTENDED
+    }
+
     /// Whether somebody may be asleep on the lock, which is held.
     pub fn is_contended(&self) -> bool {
         self.word.load(Ordering::Relaxed) & CONTENDED != 0

@@ -92,6 +92,10 @@ pub struct Ring {
     retired: Arrivals<u64>,
     /// What others want of the ring who do not wait for its holder.
     notes: Arrivals<Note>,
+    /// Its holder acts on notes that it has taken from there.
+    heeds: AtomicBool,
+    /// Somebody whose note nobody has acted on found the holder asleep: others need not wait for it, too.
+    left_alone: AtomicBool,
     /// The last holder's thread pointer and thread id. Both change under `state`.
     holder: AtomicUsize,
     holder_id: AtomicU32,
@@ -325,6 +329,8 @@ impl Ring {
             messages: Arrivals::new(),
             retired: Arrivals::new(),
             notes: Arrivals::new(),
+            heeds: AtomicBool::new(false),
+            left_alone: AtomicBool::new(false),
             holder: AtomicUsize::new(0),
             holder_id: AtomicU32::new(0),
             engine_end: AtomicI32::new(-1),

@@ -52,6 +52,8 @@ impl Ring {
             self.retired.reset();
             self.messages.reset();
             self.notes.reset();
+            self.heeds.store(false, Ordering::Relaxed);
+            self.left_alone.store(false, Ordering::Relaxed);
             self.holder.store(0, Ordering::Relaxed);
             self.poller.reset();
             self.health.reset_after_fork();

@@ -18,7 +18,7 @@ use crate::sync::{fence_after_swap, thread_pointer};
 use crate::thread::handlers;
 use crate::{alloc, process, thread, Errno};
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 
 /// What somebody wanted of a ring that was busy.
@@ -155,9 +155,11 @@ impl Ring {
         match self.lock_soon() {
             Ok(mut guard) => guard.detach_number(closing.fd, None),
             Err(LockFailure::Busy) => {
-                let stuck = self.notes.any();
+                if !self.has_unheeded_notes() {
+                    self.left_alone.store(false, Ordering::Relaxed);
+                }
                 self.leave_note(Note::Closed(closing.fd, closing.private()));
-                if !stuck && !self.held_by_me() {
+                if !self.held_by_me() {
                     self.wait_for_holder();
                 }
             }
@@ -179,30 +181,72 @@ impl Ring {
         }
     }
 
-    /// Waits until the holder has come across the notes, or sleeps. It may be about to use the number that is being closed, some
+    /// Waits until the holder has acted on the notes, or sleeps. It may be about to use the number that is being closed, some
     /// instructions away from the system call: natively it has the file by then.
     fn wait_for_holder(&'static self) {
         let begin_ns = Clock::Monotonic.now_ns();
-        while self.notes.any() && !self.holder_sleeps(begin_ns) {
+        while self.has_unheeded_notes() && !self.left_alone.load(Ordering::Relaxed) {
+            // What it calls to act on notes is short, and needs the number as it is.
+            let at_it = self.heeds.load(Ordering::Relaxed) && !is_long_since(begin_ns);
+            if !at_it && self.holder_sleeps(begin_ns) {
+                return self.left_alone.store(true, Ordering::Relaxed);
+            }
             crate::os::syscall(libc::SYS_sched_yield, [0; 6]);
             drop(self.try_lock());
         }
     }
 
+    /// Whether nobody has come to the end of some notes.
+    fn has_unheeded_notes(&self) -> bool {
+        // In this order: who takes the notes has said before that it heeds them. The fence's partner is in `Heeding::begin`,
+        // the Acquire's in its drop.
+        self.notes.any() || {
+            fence(Ordering::Acquire);
+            self.heeds.load(Ordering::Acquire)
+        }
+    }
+
     /// Whether the holder, who has been waited for since `begin_ns`, sleeps.
     fn holder_sleeps(&self, begin_ns: u64) -> bool {
-        /// Where the kernel does not tell: long enough for some instructions.
-        const LONG_NS: u64 = 10_000_000;
-        let told = thread::sleeps(self.holder_id.load(Ordering::Relaxed));
-        told.unwrap_or_else(|| Clock::Monotonic.now_ns().saturating_sub(begin_ns) >= LONG_NS)
+        let noted = self.holder.load(Ordering::Acquire); // partner: the Release in `note_holder`
+        match thread::sleeps(self.holder_id.load(Ordering::Relaxed)) {
+            // A holder that has not noted itself yet is awake.
+            Some(sleeps) => sleeps && noted == self.state.holder(),
+            None => is_long_since(begin_ns), // the kernel does not tell
+        }
     }
 
     /// Another thread than the last one has taken the ring. (A new thread in an ended one's place is taken for that one: it is
     /// not found asleep, then.)
     #[cold]
     pub(super) fn note_holder(&self) {
-        self.holder.store(thread_pointer(), Ordering::Relaxed);
         self.holder_id.store(process::thread_id(), Ordering::Relaxed);
+        self.holder.store(thread_pointer(), Ordering::Release); // partner: the Acquire in `holder_sleeps`
+    }
+}
+
+/// Whether the time since `begin_ns` is enough for a thread to have got a core and made some short calls.
+fn is_long_since(begin_ns: u64) -> bool {
+    const LONG_NS: u64 = 10_000_000;
+    Clock::Monotonic.now_ns().saturating_sub(begin_ns) >= LONG_NS
+}
+
+/// The holder acts on notes, for as long as this lives.
+struct Heeding(&'static Ring);
+
+impl Heeding {
+    fn begin(ring: &'static Ring) -> Heeding {
+        ring.heeds.store(true, Ordering::Relaxed);
+        // Whoever finds no notes any more sees this. Partner: the fence in `has_unheeded_notes`.
+        fence(Ordering::Release);
+        Heeding(ring)
+    }
+}
+
+impl Drop for Heeding {
+    fn drop(&mut self) {
+        self.0.left_alone.store(false, Ordering::Relaxed);
+        self.0.heeds.store(false, Ordering::Release); // partner: the Acquire in `has_unheeded_notes`
     }
 }
 
@@ -223,6 +267,8 @@ impl RingGuard {
 
     #[cold]
     fn act_on_notes(&mut self) {
+        // Put down last: what a panic leaves here is back among the notes by then.
+        let _heeding = Heeding::begin(self.ring);
         let mut rest = Rest::take(&self.ring.notes);
         while let Some(note) = rest.things.pop_front() {
             match note {
@@ -317,6 +363,61 @@ impl RingGuard {
 mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
+    use std::sync::atomic::{AtomicBool, AtomicU32};
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_close_waits_until_its_note_has_been_acted_on() {
+        let (reader, _writer) = std::io::pipe().expect("a pipe");
+        let (ring, closed) = (process::unborn_ring(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let held = ring.state.lock().expect("a ring that nobody knows");
+            ring.note_holder();
+            scope.spawn(|| {
+                ring.close_number(&mut Closing::new(reader.as_raw_fd()));
+                closed.store(true, Ordering::Release);
+            });
+            while !ring.has_unheeded_notes() {
+                std::thread::yield_now();
+            }
+            let heeding = Heeding::begin(ring);
+            assert_eq!(ring.notes.take().len(), 1);
+            // Runs, so that it does not look asleep.
+            let until = Instant::now() + Duration::from_millis(2);
+            while Instant::now() < until {
+                assert!(!closed.load(Ordering::Acquire), "the number is still in use");
+            }
+            drop(heeding);
+            drop(held);
+        });
+        assert!(closed.into_inner() && !ring.has_unheeded_notes());
+    }
+
+    #[test]
+    fn a_holder_that_has_not_noted_itself_is_not_found_asleep() {
+        let (ring, sleeper) = (process::unborn_ring(), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            let (wakes, awake) = std::sync::mpsc::channel::<()>();
+            let sleeper = &sleeper;
+            scope.spawn(move || {
+                drop(ring.state.lock());
+                ring.note_holder();
+                sleeper.store(process::thread_id(), Ordering::Release);
+                let _ = awake.recv();
+            });
+            while !is_asleep(sleeper) {
+                std::thread::yield_now();
+            }
+            let held = ring.state.lock();
+            assert!(!ring.holder_sleeps(Clock::Monotonic.now_ns()));
+            drop((held, wakes));
+        });
+    }
+
+    fn is_asleep(thread: &AtomicU32) -> bool {
+        let thread = thread.load(Ordering::Acquire);
+        thread != 0 && thread::sleeps(thread) == Some(true)
+    }
 
     #[test]
     fn a_note_for_a_ring_that_has_ended_is_forgotten() {
