@@ -4,4 +4,5 @@
 pub mod artifacts;
 pub mod conformance;
 pub mod dropin;
+pub mod rooms;
 pub mod symbols;

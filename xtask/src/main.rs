@@ -4,7 +4,7 @@ mod manual;
 mod mutations;
 
 use anyhow::{ensure, Context, Result};
-use anyring_xtask::{artifacts, conformance, dropin, symbols};
+use anyring_xtask::{artifacts, conformance, dropin, rooms, symbols};
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
 
@@ -43,6 +43,8 @@ enum Task {
     },
     /// Write CONFORMANCE.md anew; fails while a name is not served or has no case
     Conformance,
+    /// Print which rooms of the engine import which, and what
+    Rooms,
     /// Prove that what is to find each bug of crates/engine/src/mutation.rs fails with it, and only then
     Mutations(mutations::Options),
 }
@@ -84,6 +86,7 @@ fn main() -> Result<()> {
             println!("all symbols of libanyring.so, liburing.so.2 and liburing-ffi.so.2 are as they should be");
         }
         Task::Conformance => make_conformance()?,
+        Task::Rooms => print_rooms()?,
         Task::Mutations(options) => mutations::prove(&options)?,
     }
     Ok(())
@@ -95,5 +98,23 @@ fn make_conformance() -> Result<()> {
     std::fs::write(root.join("CONFORMANCE.md"), text)?;
     complaints.iter().for_each(|complaint| println!("{complaint}"));
     ensure!(complaints.is_empty(), "not every name is as it should be");
+    Ok(())
+}
+
+fn print_rooms() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask/ is in the repository")?;
+    let rooms = rooms::Rooms::read(&root.join("crates/engine/src"))?;
+    let arrows = rooms.arrows();
+    for ((from, to), lines) in &arrows {
+        println!("{from} -> {to}");
+        lines.iter().for_each(|line| println!("    {line}"));
+    }
+    let names = rooms.names().len();
+    let pairs: std::collections::BTreeSet<_> = arrows.keys().map(|(a, b)| (a.min(b), a.max(b))).collect();
+    println!("{names} rooms, {} of {} pairs know each other", pairs.len(), names * (names - 1) / 2);
+    for circle in rooms.circles() {
+        println!("circle: {circle:?}");
+    }
+    println!("{} files extend RingGuard", rooms.files.iter().filter(|file| file.extends_guard).count());
     Ok(())
 }

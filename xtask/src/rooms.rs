@@ -1,0 +1,202 @@
+//! How the engine's rooms depend on each other, by their imports. A room is a file or a folder directly in
+//! `crates/engine/src`; tests are none of it.
+
+use anyhow::{Context, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use syn::visit::{self, Visit};
+
+/// What one file takes from another room: room, then the names.
+type Imports = BTreeMap<String, BTreeSet<String>>;
+
+/// One source file.
+pub struct File {
+    /// Below the folder of the crate's sources.
+    pub path: PathBuf,
+    /// The room that it is in.
+    pub room: String,
+    imports: Imports,
+    /// Whether it extends `RingGuard`.
+    pub extends_guard: bool,
+}
+
+/// All files of the engine.
+pub struct Rooms {
+    /// In the order of their paths.
+    pub files: Vec<File>,
+}
+
+impl Rooms {
+    /// Reads the sources below `folder`.
+    pub fn read(folder: &Path) -> Result<Rooms> {
+        let mut paths = Vec::new();
+        list(folder, &mut paths)?;
+        paths.sort();
+        let files: Result<Vec<Option<File>>> = paths.into_iter().map(|path| File::read(folder, &path)).collect();
+        let mut rooms = Rooms { files: files?.into_iter().flatten().collect() };
+        let names: BTreeSet<String> = rooms.files.iter().map(|file| file.room.clone()).collect();
+        for file in &mut rooms.files {
+            let own = file.room.clone();
+            file.imports.retain(|room, _| *room != own && names.contains(room));
+        }
+        Ok(rooms)
+    }
+
+    /// The names of the rooms.
+    pub fn names(&self) -> BTreeSet<&str> {
+        self.files.iter().map(|file| file.room.as_str()).collect()
+    }
+
+    /// Which room takes what from which: pairs of rooms, with `file: names`.
+    pub fn arrows(&self) -> BTreeMap<(&str, &str), Vec<String>> {
+        let mut arrows: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
+        for file in &self.files {
+            for (room, names) in &file.imports {
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                let line = format!("{}: {}", file.path.display(), names.join(", "));
+                arrows.entry((&file.room, room)).or_default().push(line);
+            }
+        }
+        arrows
+    }
+
+    /// Circles: sets of rooms each of which leads to each other one.
+    pub fn circles(&self) -> Vec<BTreeSet<&str>> {
+        let arrows = self.arrows();
+        let reach = |from: &str| {
+            let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+            while let Some(room) = next.pop() {
+                for (_, to) in arrows.keys().filter(|(of, _)| *of == room) {
+                    if seen.insert(*to) {
+                        next.push(to);
+                    }
+                }
+            }
+            seen
+        };
+        let reached: BTreeMap<&str, BTreeSet<&str>> =
+            self.names().into_iter().map(|room| (room, reach(room))).collect();
+        let circle_of = |room: &str| -> BTreeSet<&str> {
+            let there = reached[room].iter().copied();
+            there.filter(|other| reached[other].contains(room)).collect()
+        };
+        let all: BTreeSet<_> = self.names().into_iter().map(circle_of).filter(|circle| circle.len() > 1).collect();
+        all.into_iter().collect()
+    }
+}
+
+fn list(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in std::fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            list(&path, files)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("tests.rs") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+impl File {
+    /// None for the crate's root, which only lists the rooms.
+    fn read(folder: &Path, path: &Path) -> Result<Option<File>> {
+        let below = path.strip_prefix(folder)?;
+        let first = below.components().next().context("a file in the folder")?;
+        let room = Path::new(&first).with_extension("").to_string_lossy().into_owned();
+        if room == "lib" {
+            return Ok(None);
+        }
+        let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+        let parsed = syn::parse_file(&text).with_context(|| format!("parse {}", path.display()))?;
+        let mut module: Vec<String> =
+            below.with_extension("").iter().map(|part| part.to_string_lossy().into()).collect();
+        if module.last().is_some_and(|last| last == "mod") {
+            module.pop();
+        }
+        let mut finder = Finder { module, imports: Imports::new(), extends_guard: false };
+        finder.visit_file(&parsed);
+        let (imports, extends_guard) = (finder.imports, finder.extends_guard);
+        Ok(Some(File { path: below.to_owned(), room, imports, extends_guard }))
+    }
+}
+
+struct Finder {
+    /// Where the names that are read stand.
+    module: Vec<String>,
+    imports: Imports,
+    extends_guard: bool,
+}
+
+fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
+    attributes
+        .iter()
+        .any(|one| one.path().is_ident("cfg") && one.parse_args::<syn::Ident>().is_ok_and(|word| word == "test"))
+}
+
+impl Finder {
+    /// A name that is used: `crate::room::...`, or by `super`.
+    fn note(&mut self, path: &[String]) {
+        let mut at: Vec<String> = match path.first().map(String::as_str) {
+            Some("crate") => Vec::new(),
+            Some("super") => self.module[..self.module.len().saturating_sub(1)].to_vec(),
+            _ => return,
+        };
+        for part in &path[1..] {
+            match part.as_str() {
+                "super" => drop(at.pop()),
+                part => at.push(part.to_owned()),
+            }
+        }
+        if let Some((room, rest)) = at.split_first() {
+            self.imports.entry(room.clone()).or_default().insert(rest.join("::"));
+        }
+    }
+
+    fn note_tree(&mut self, before: &[String], tree: &syn::UseTree) {
+        let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
+        match tree {
+            syn::UseTree::Path(path) => self.note_tree(&with(&path.ident), &path.tree),
+            syn::UseTree::Name(name) if name.ident == "self" => self.note(before),
+            syn::UseTree::Name(name) => self.note(&with(&name.ident)),
+            syn::UseTree::Rename(name) if name.ident == "self" => self.note(before),
+            syn::UseTree::Rename(name) => self.note(&with(&name.ident)),
+            syn::UseTree::Glob(_) => self.note(before),
+            syn::UseTree::Group(group) => group.items.iter().for_each(|tree| self.note_tree(before, tree)),
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Finder {
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !is_for_tests(&item.attrs) {
+            self.module.push(item.ident.to_string());
+            visit::visit_item_mod(self, item);
+            self.module.pop();
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        if !is_for_tests(&item.attrs) {
+            self.note_tree(&[], &item.tree);
+        }
+    }
+
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        if !is_for_tests(&item.attrs) {
+            visit::visit_item_fn(self, item);
+        }
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        if let (None, syn::Type::Path(of)) = (&item.trait_, &*item.self_ty) {
+            self.extends_guard |= of.path.segments.last().is_some_and(|last| last.ident == "RingGuard");
+        }
+        visit::visit_item_impl(self, item);
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let path_of: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        self.note(&path_of);
+        visit::visit_path(self, path);
+    }
+}
