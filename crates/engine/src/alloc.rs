@@ -587,19 +587,14 @@ mod tests {
                 }
             });
             for _ in 0..100 {
-                // SAFETY: the child only uses this allocator, which takes no lock, and ends without running anything.
-                unsafe {
-                    let child = libc::fork();
-                    if child == 0 {
-                        for _ in 0..1000 {
-                            slab.dealloc(slab.alloc(layout(64, 8)), layout(64, 8));
-                        }
-                        libc::_exit(0);
+                let child = || {
+                    for _ in 0..1000 {
+                        // SAFETY: not of size zero, and given back once.
+                        unsafe { slab.dealloc(slab.alloc(layout(64, 8)), layout(64, 8)) };
                     }
-                    let mut status = -1;
-                    assert_eq!(libc::waitpid(child, &mut status, 0), child);
-                    assert_eq!(status, 0);
-                }
+                    0
+                };
+                assert_eq!(crate::os::in_child::in_child(child), 0);
             }
             stop.store(true, Ordering::Relaxed);
         });

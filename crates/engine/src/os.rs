@@ -95,6 +95,8 @@ pub trait Os {
 }
 
 #[cfg(test)]
+pub mod in_child;
+#[cfg(test)]
 pub mod refusing;
 #[cfg(test)]
 mod tests;

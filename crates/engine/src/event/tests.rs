@@ -1,5 +1,6 @@
 use super::chunks::{has, CHUNKS, WORDS};
 use super::*;
+use crate::os::in_child::in_child;
 use crate::Errno;
 use std::path::PathBuf;
 
@@ -154,23 +155,15 @@ fn chunks_of_dead_processes_are_used_again() {
     // Twice as many as there are chunks, each of them left in use.
     for _ in 0..2 * CHUNKS / 64 {
         let mut writers: Vec<_> = (0..64).map(|_| reader.writer()).collect();
-        // SAFETY: the child makes no call that another thread could be in the middle of: it writes to shared memory, and
-        // ends without running anything else.
-        match unsafe { libc::fork() } {
-            0 => {
-                for writer in &mut writers {
-                    let mut child = writer.in_child().expect("there, too");
-                    child.put::<ALL>(&event(1));
-                    core::mem::forget(child);
-                }
-                // SAFETY: as above.
-                unsafe { libc::_exit(0) }
+        let child = || {
+            for writer in &mut writers {
+                let mut child = writer.in_child().expect("there, too");
+                child.put::<ALL>(&event(1));
+                core::mem::forget(child);
             }
-            child => {
-                // SAFETY: a null status is not written.
-                assert_eq!(unsafe { libc::waitpid(child, core::ptr::null_mut(), 0) }, child);
-            }
-        }
+            0
+        };
+        assert_eq!(in_child(child), 0);
         let events = drained(&mut reader);
         assert_eq!((events.len(), reader.dropped()), (64, 0));
     }

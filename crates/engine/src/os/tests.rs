@@ -1,5 +1,6 @@
 //! What stands in for system calls that are missing, below filters that take them away.
 
+use super::in_child::in_child;
 use super::refusing::{refusing, Refusal};
 use super::*;
 use core::sync::atomic::Ordering;
@@ -13,23 +14,20 @@ const FLAGS_IGNORED: &[Refusal] = &[(libc::SYS_preadv2, Some((5, 1 << 31)), 0)];
 
 /// The word as a forked child finds it.
 fn word_in_child(page: &ForkPage, look: Look) -> u32 {
-    // SAFETY: the child makes system calls only.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
+    let child = || {
         let word = page.word(look).map_or(99, |word| word.load(Ordering::Relaxed));
         // A second look finds the same page, and what was stored in it.
         let kept = page.word(look).is_some_and(|word| {
             word.store(word.load(Ordering::Relaxed) + 7, Ordering::Relaxed);
             page.word(look).is_some_and(|again| again.load(Ordering::Relaxed) == word.load(Ordering::Relaxed))
         });
-        // SAFETY: ends the child.
-        unsafe { libc::_exit(if kept { word as i32 } else { 98 }) };
-    }
-    let mut status = 0;
-    // SAFETY: our own child, and room for its status.
-    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    assert!(libc::WIFEXITED(status), "{status:#x}");
-    libc::WEXITSTATUS(status) as u32
+        if kept {
+            word as u8
+        } else {
+            98
+        }
+    };
+    in_child(child).into()
 }
 
 fn a_fork_is_noticed(wiped: bool) {
@@ -57,20 +55,6 @@ fn a_fork_is_noticed_by_a_page_that_is_absent() {
     refusing(NO_WIPEONFORK, || a_fork_is_noticed(false));
 }
 
-/// Runs `is_right` in a forked child, where it makes system calls only.
-fn in_child(is_right: impl FnOnce() -> bool) {
-    // SAFETY: the child makes system calls only.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        // SAFETY: ends the child.
-        unsafe { libc::_exit(i32::from(!is_right())) };
-    }
-    let mut status = 0;
-    // SAFETY: our own child, and room for its status.
-    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    assert_eq!(status, 0);
-}
-
 /// In a child the new page of one takes the gap that the other's has left.
 #[test]
 fn absent_pages_are_not_taken_for_each_other() {
@@ -78,11 +62,12 @@ fn absent_pages_are_not_taken_for_each_other() {
         let pages = [ForkPage::new(), ForkPage::new()];
         pages.iter().for_each(|page| page.map(5).expect("room for a page"));
         for [first, second] in [[0, 1], [1, 0]] {
-            in_child(|| {
+            let wrong = in_child(|| {
                 let stored = pages[first].word(Look::ByCall).map(|word| word.store(7, Ordering::Relaxed));
                 let found = pages[second].word(Look::ByCall).map(|word| word.load(Ordering::Relaxed));
-                (stored, found) == (Some(()), Some(0))
+                u8::from((stored, found) != (Some(()), Some(0)))
             });
+            assert_eq!(wrong, 0);
         }
     });
 }
@@ -95,12 +80,14 @@ fn an_unreadable_page_is_not_taken_for_an_absent_one() {
             let page = ForkPage::new();
             page.map(5).expect("room for a page");
             let word = page.word(look).expect("a page");
-            in_child(|| {
+            let wrong = in_child(|| {
                 let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as usize;
                 let gap = core::ptr::from_ref(word) as usize;
                 let mapped = syscall(libc::SYS_mmap, [gap, 4096, libc::PROT_NONE as usize, flags, usize::MAX, 0]);
-                mapped == gap as isize && page.word(look).map(|word| word.load(Ordering::Relaxed)) == Some(0)
+                let found = page.word(look).map(|word| word.load(Ordering::Relaxed));
+                u8::from((mapped, found) != (gap as isize, Some(0)))
             });
+            assert_eq!(wrong, 0);
         }
     });
 }

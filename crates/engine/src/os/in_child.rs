@@ -1,0 +1,19 @@
+//! For tests: a forked child of a process in which other tests run.
+
+/// The exit status of a forked child that runs `body`, which makes system calls only. The child shares the table of descriptors:
+/// in a copy of it what other tests close would stay open meanwhile.
+pub fn in_child(body: impl FnOnce() -> u8) -> u8 {
+    let flags = i64::from(libc::CLONE_FILES | libc::SIGCHLD);
+    // SAFETY: as fork(2): no stack, so the child has a copy of this one, and of everything else.
+    let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } as i32;
+    if child == 0 {
+        let status = body();
+        // SAFETY: ends the child, and nothing else of the test's.
+        unsafe { libc::_exit(status.into()) };
+    }
+    let mut status = 0;
+    // SAFETY: our own child, and room for its status.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status), "{status:#x}");
+    libc::WEXITSTATUS(status) as u8
+}
