@@ -1,7 +1,7 @@
 //! Whether threads of the process may differ in identity: credentials, and directory, root and umask.
 //!
 //! While none does, which is so in nearly every program, any thread may make a request, but for operations on names: see
-//! `path::crew`. A thread that is about to change its own identity, beside others, says so here first. From then on each
+//! `wq::creds`. A thread that is about to change its own identity, beside others, says so here first. From then on each
 //! request that acts for its submitter is made by a thread with the identity of its submission.
 //!
 //! libc's setuid(3) and its like change all threads and make no difference between them. Source of what is a thread's own:

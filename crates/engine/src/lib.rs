@@ -7,22 +7,27 @@
 pub mod aio;
 pub mod alloc;
 pub mod descriptors;
+pub mod device;
 pub mod event;
 pub mod forced;
 pub mod identity;
+pub mod issue;
 pub mod lock;
 pub mod log;
 pub mod mutation;
 pub mod op;
 pub mod os;
-pub mod path;
+pub mod poll;
 pub mod process;
 pub mod request;
 pub mod resource;
 pub mod ring;
+pub mod shared;
 pub mod stats;
 mod sync;
 pub mod thread;
+pub mod wait;
+pub mod wq;
 
 pub use resource::register::register;
 pub use ring::enter::{enter, Enter};

@@ -78,13 +78,6 @@ mutations! {
             "A ring that is closed while a thread waits writes CQEs to where its memory was.";
         LocksStayHeldAfterFork "locks-stay-held-after-fork" Engine "a_fork_while_threads_hold_locks_leaves_none_held",
             "Decision 11: a forked child inherits locks that nobody gives back.";
-        DeadHolderKeepsTheLock "dead-holder-keeps-the-lock"
-            Unit "ring::control::tests::a_dead_holder_is_replaced_and_what_it_did_not_publish_is_in_flight",
-            "Decision 11: the post lock of a dead process stays taken.";
-        OtherProcessesSleepOn "other-processes-sleep-on" Engine "a_sleeper_is_woken_by_what_another_process_posts",
-            "A CQE wakes nobody who sleeps in an epoll wait of another process.";
-        TheDeadAreNotBuried "the-dead-are-not-buried" Engine "requests_of_a_killed_owner_end",
-            "Requests of a process that died stay in flight.";
         WaitsForBusyRings "waits-for-busy-rings" Engine "a_close_waits_for_no_ring",
             "Who closes a descriptor, or serves several rings, waits for the holder of each.";
         CallsUnderTheLock "calls-under-the-lock" Engine "a_call_that_sleeps_keeps_nobody_from_its_ring",
@@ -93,6 +86,15 @@ mutations! {
             "Decision 14: what is in flight on a broken ring stays so.";
         OthersAreNotToldOfPanics "others-are-not-told-of-panics" Panic "post",
             "Decision 14: the other processes that have a broken ring are not told.";
+    }
+    "shared" {
+        DeadHolderKeepsTheLock "dead-holder-keeps-the-lock"
+            Unit "shared::control::tests::a_dead_holder_is_replaced_and_what_it_did_not_publish_is_in_flight",
+            "Decision 11: the post lock of a dead process stays taken.";
+        OtherProcessesSleepOn "other-processes-sleep-on" Engine "a_sleeper_is_woken_by_what_another_process_posts",
+            "A CQE wakes nobody who sleeps in an epoll wait of another process.";
+        TheDeadAreNotBuried "the-dead-are-not-buried" Engine "requests_of_a_killed_owner_end",
+            "Requests of a process that died stay in flight.";
     }
     "request" {
         CancelAllMissesSome "cancel-all-misses-some" Case "in_flight::cancel_all_posts_every_one",
@@ -130,7 +132,7 @@ mutations! {
         PlainCallOnFifos "plain-call-on-fifos" Engine "losing_a_fifo_to_another_reader_keeps_nobody",
             "Decision 13: what has no nonblocking form is made plainly in the program's thread.";
     }
-    "path" {
+    "issue" {
         SkipPostsAllTheSame "skip-posts-all-the-same" Case "link::skip_success_of_a_pending_read",
             "IOSQE_CQE_SKIP_SUCCESS is ignored: a success posts its CQE.";
         ShotWithoutMore "shot-without-more" Case "multishot_recv::recv_answers_each_time",
@@ -141,7 +143,7 @@ mutations! {
         ChainGoesOnAsWhoever "chain-goes-on-as-whoever" Engine "a_chain_that_nobody_waits_for_stays_its_submitters",
             "Decision 12: a chain goes on with the identity of whoever goes on with it.";
     }
-    "readiness" {
+    "poll" {
         StaleEventsCount "stale-events-count" Engine "events_of_a_file_closed_unseen_do_not_count",
             "Decision 9: events of a file that had the number before count.";
         OwnNumbersStayKnown "own-numbers-stay-known" Engine "a_slot_holds_one_file_after_the_other",
@@ -159,12 +161,12 @@ mutations! {
         PipesOpenedAnew "pipes-opened-anew" Engine "pipes_have_no_other_ends_than_the_programs",
             "Decision 13: pipes of the program are opened anew.";
     }
-    "driver" {
+    "wait" {
         DriverSleepsBeyondTimers "driver-sleeps-beyond-timers" Case "timeout::timeout_takes_its_time",
             "A thread that waits in enter sleeps beyond the ring's next timer.";
         SleeperIsNotKicked "sleeper-is-not-kicked" Case "msg_ring_targets::a_wait_with_a_mask_ends",
             "A CQE wakes nobody who sleeps on the ring's poll set.";
-        IdleRingsSpin "idle-rings-spin" Unit "path::spin::tests::two_long_waits_end_it",
+        IdleRingsSpin "idle-rings-spin" Unit "wait::spin::tests::two_long_waits_end_it",
             "A ring whose messages stop goes on spinning.";
         JumpLeavesTheSleeper "jump-leaves-the-sleeper"
             Engine "a_handler_jumps_out_of_a_wait_and_another_thread_waits",
@@ -175,8 +177,6 @@ mutations! {
         HandlersBeforeASleepEndNothing "handlers-before-a-sleep-end-nothing"
             Engine "a_handler_that_comes_while_its_thread_submits_ends_its_wait",
             "A handler that ran after io_uring_enter(2) had begun, before it sleeps, does not end the wait.";
-    }
-    "helper" {
         EachEnterCallsTheHelper "each-enter-calls-the-helper" Engine "threads_are_made_when_needed",
             "Decision 12: each enter calls the helper.";
         HelperSleepsBeyondTimers "helper-sleeps-beyond-timers" Case "delivery::cq_is_filled_without_a_call_for_a_timeout",
@@ -185,12 +185,20 @@ mutations! {
             "Decision 14: a panic in the helper is not caught.";
         HelperClosesFiles "helper-closes-files" Engine "a_file_of_a_request_that_lingers_keeps_no_other_ring",
             "The helper makes the last close of a file itself, however long that takes.";
+        RoomIsNotAnnounced "room-is-not-announced" Case "sqpoll::sq_wait_waits_for_room",
+            "The polling thread wakes nobody who waits for room in the SQ.";
+        AsleepWithoutSayingSo "asleep-without-saying-so" Case "sqpoll::sleeps_after_the_idle_time_and_says_so",
+            "The polling thread goes to sleep without IORING_SQ_NEED_WAKEUP.";
+        BufferedFilesArePolled "buffered-files-are-polled" Case "iopoll::buffered_files_are_eopnotsupp",
+            "A ring of polled devices takes transfers without O_DIRECT.";
+        PostsWhatNobodyAskedFor "posts-what-nobody-asked-for" Case "iopoll::enter_without_getevents_finds_nothing",
+            "A ring of polled devices posts completions that nobody asked for.";
     }
-    "worker" {
+    "wq" {
         WritesToOneFileAtOnce "writes-to-one-file-at-once"
-            Unit "path::worker::hashed::tests::jobs_of_one_inode_come_one_by_one_and_in_order",
+            Unit "wq::hashed::tests::jobs_of_one_inode_come_one_by_one_and_in_order",
             "Workers make writes to one file side by side.";
-        JobKeepsTheNumber "job-keeps-the-number" Unit "path::worker::number::tests::a_number_that_is_replaced_is_not_used_again",
+        JobKeepsTheNumber "job-keeps-the-number" Unit "wq::fd::tests::a_number_that_is_replaced_is_not_used_again",
             "A job goes on with a number that the program has closed.";
         TablesDoNotDiffer "tables-do-not-differ" Engine "a_thread_of_several_gets_a_table_of_its_own",
             "What a thread with a table of descriptors of its own submits is made in another table.";
@@ -198,26 +206,12 @@ mutations! {
             "A worker sleeps in a call on a number of the program's.";
         WorkersAreNotPinned "workers-are-not-pinned" Case "io_wq::affinity_holds_for_workers",
             "IORING_REGISTER_IOWQ_AFF keeps no worker on its CPUs.";
-    }
-    "kernel-aio" {
-        DeviceRefusalIsTheAnswer "device-refusal-is-the-answer" Case "rw_direct::write_into_a_hole",
-            "EAGAIN of the kernel's AIO is the request's result instead of a worker's turn.";
-    }
-    "sqpoll" {
-        RoomIsNotAnnounced "room-is-not-announced" Case "sqpoll::sq_wait_waits_for_room",
-            "The polling thread wakes nobody who waits for room in the SQ.";
-        AsleepWithoutSayingSo "asleep-without-saying-so" Case "sqpoll::sleeps_after_the_idle_time_and_says_so",
-            "The polling thread goes to sleep without IORING_SQ_NEED_WAKEUP.";
-    }
-    "watch" {
         BitsDoNotMatter "bits-do-not-matter" Case "futex::bits_must_meet",
             "A FUTEX_WAIT is woken by whoever wakes the word, whatever the bits.";
     }
-    "iopoll" {
-        BufferedFilesArePolled "buffered-files-are-polled" Case "iopoll::buffered_files_are_eopnotsupp",
-            "A ring of polled devices takes transfers without O_DIRECT.";
-        PostsWhatNobodyAskedFor "posts-what-nobody-asked-for" Case "iopoll::enter_without_getevents_finds_nothing",
-            "A ring of polled devices posts completions that nobody asked for.";
+    "device" {
+        DeviceRefusalIsTheAnswer "device-refusal-is-the-answer" Case "rw_direct::write_into_a_hole",
+            "EAGAIN of the kernel's AIO is the request's result instead of a worker's turn.";
     }
     "resource" {
         NamesAnotherBuffer "names-another-buffer" Case "buffer_rings_select::read_takes_the_first_buffer",
@@ -397,8 +391,8 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
 
-    /// Rooms that are files.
-    const FILES: [&str; 5] = ["driver", "helper", "watch", "iopoll", "inject"];
+    /// The room of files that are in no folder.
+    const FILES: [&str; 1] = ["inject"];
 
     /// The folders in `folder`, as rooms are called.
     fn folders(folder: &Path) -> Vec<String> {
@@ -422,7 +416,7 @@ mod tests {
     fn every_room_has_a_mutation() {
         let engine = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let inject = engine.join("../../inject/src");
-        let found = [&engine, &engine.join("path"), &inject].map(|folder| folders(folder)).concat();
+        let found = [&engine, &inject].map(|folder| folders(folder)).concat();
         let found = found.iter().map(String::as_str).chain(FILES);
         let rooms: BTreeSet<_> = found.collect();
         let of_mutations: BTreeSet<_> = MUTATIONS.iter().map(|row| row.room).collect();

@@ -2,7 +2,7 @@
 //!
 //! One file a family. An operation owns its arguments, `prep` and `issue`: `prep` reads each SQE field once and rejects
 //! what it does not know; `issue` attempts the operation and answers a [`Verdict`]. An operation never posts a CQE, never
-//! picks a path and never takes a lock of a ring: `path::route` alone decides what a verdict leads to.
+//! picks a path and never takes a lock of a ring: `issue` alone decides what a verdict leads to.
 
 pub mod buffers;
 pub mod cancel;
@@ -168,7 +168,7 @@ pub enum Op {
 
 impl Op {
     /// Attempts an operation that is nothing but system calls. Operations on the ring itself (timeouts, poll requests,
-    /// cancellations) are issued by `path::route`, which holds the ring.
+    /// cancellations) are issued by `issue`, which holds the ring.
     #[inline]
     pub fn issue(&mut self, context: Context) -> Verdict {
         match self {
@@ -218,7 +218,7 @@ impl Op {
         }
     }
 
-    /// What it leads to depends on the calling thread's credentials and directory: see `path::crew`.
+    /// What it leads to depends on the calling thread's credentials and directory: see `wq::creds`.
     #[inline]
     pub fn depends_on_caller(&self) -> bool {
         self.is_on_names() || (identity::may_differ() && self.acts())

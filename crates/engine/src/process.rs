@@ -12,7 +12,7 @@ use crate::os::{check, file_status, syscall, ForkPage, Look, Os, Sys};
 use crate::ring::broken::contain_any;
 use crate::ring::notes::{Closing, Note};
 use crate::ring::{LockFailure, Ring, State};
-use crate::{aio, path, thread, Errno};
+use crate::{aio, thread, Errno};
 use anyring_abi::{IORING_OFF_MMAP_MASK, IORING_OFF_PBUF_RING, IORING_OFF_PBUF_SHIFT};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -354,7 +354,7 @@ pub fn end_if_unused(ring: &'static Ring) {
         Err(LockFailure::Busy) => return ring.leave_note(Note::End),
         Err(_) => return,
     };
-    // Acquire: partner of the Release in `asleep::Sleep::end`.
+    // Acquire: partner of the Release in `sleeps::Sleep::end`.
     if !guard.closed || ring.sleepers.load(Ordering::Acquire) != 0 {
         return;
     }
@@ -409,10 +409,10 @@ impl Drop for Remains {
         }
         if last {
             crate::stats::rings_are_gone();
-            path::worker::rings_are_gone();
-            path::watch::rings_are_gone();
-            path::kernel_aio::rings_are_gone();
-            path::helper::nudge();
+            crate::wq::rings_are_gone();
+            crate::wq::futex::rings_are_gone();
+            crate::device::rings_are_gone();
+            crate::wait::helper::nudge();
         }
     }
 }
@@ -603,13 +603,13 @@ fn put_in_order(word: &AtomicU32) {
         tables::reset_after_fork();
         crate::ring::memory::reset_after_fork();
         crate::ring::setup::reset_after_fork();
-        path::worker::reset_after_fork();
-        path::watch::reset_after_fork();
-        path::child::reset_after_fork();
-        path::crew::reset_after_fork();
+        crate::wq::reset_after_fork();
+        crate::wq::futex::reset_after_fork();
+        crate::wq::waitid::reset_after_fork();
+        crate::wq::creds::reset_after_fork();
         crate::identity::reset_after_fork();
-        path::helper::reset_after_fork();
-        path::kernel_aio::reset_after_fork();
+        crate::wait::helper::reset_after_fork();
+        crate::device::reset_after_fork();
         LIVE.reset();
         let rings = rings();
         rings.iter().for_each(|ring| ring.reset_after_fork());
@@ -620,7 +620,7 @@ fn put_in_order(word: &AtomicU32) {
         descriptors::close_in_flight();
         crate::stats::reset_after_fork();
         crate::event::reset_after_fork(); // behind the rings, which have given up their recorders
-        path::sqpoll::after_fork(&rings);
+        crate::wait::sqpoll::after_fork(&rings);
         // Relaxed: the process has one thread.
         rings.into_iter().filter(|ring| ring.kept_from_children.load(Ordering::Relaxed)).for_each(forget_ring);
     }

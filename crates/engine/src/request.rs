@@ -22,9 +22,9 @@ pub mod timer;
 pub use slab::{Id, Slab};
 
 use crate::op::{Direction, Op};
-use crate::path::crew::Hold;
-use crate::path::worker::Job;
 use crate::resource::files::FixedFile;
+use crate::wq::creds::Hold;
+use crate::wq::Job;
 use anyring_abi::{Opcode, IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
 use std::sync::Arc;
 
@@ -152,7 +152,7 @@ pub struct Request {
     pub cqe_flags: u32,
     /// The next request of its chain.
     pub next: Option<Id>,
-    /// Natively a worker issues it: see `path::in_worker`.
+    /// Natively a worker issues it: see `issue::in_worker`.
     pub in_worker: bool,
     /// A chain member that already failed at submission: the result it will complete with.
     pub failed: Option<i32>,

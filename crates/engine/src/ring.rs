@@ -5,7 +5,7 @@
 //! | [`State`]: requests, poll set, timers, registered things | `state`, the lock that the kernel calls uring_lock |
 //! | CQ tail, backlog, waiters' words | the post lock in [`control`], shared between processes |
 //! | `arrived`: what workers bring back; `messages`; `notes` | each its own lock; drained by whoever holds `state` |
-//! | `driver`, `sleeping` | atomics, see `path::driver` |
+//! | `driver`, `sleeping` | atomics, see `wait::enter_wait` |
 //!
 //! `broken` says what a panic has done to the ring, see there.
 //!
@@ -14,13 +14,11 @@
 
 pub mod arrivals;
 pub mod broken;
-pub mod control;
 pub mod cq;
 pub mod enter;
 pub mod layout;
 pub mod level;
 mod life;
-pub mod member;
 pub mod memory;
 pub mod notes;
 mod resize;
@@ -30,21 +28,14 @@ pub mod sq;
 #[cfg(test)]
 mod tests;
 pub mod view;
-pub mod waiters;
 
 use crate::alloc;
+use crate::device::KernelAio;
 use crate::forced::{point, Point};
+use crate::issue::calls::Call;
+use crate::issue::stalls::Stalls;
 use crate::lock::{Held, Lock};
-use crate::path::calls::Call;
-use crate::path::crew::Submission;
-use crate::path::driver::Driver;
-use crate::path::iopoll::IoPoll;
-use crate::path::kernel_aio::KernelAio;
-use crate::path::readiness::Entries;
-use crate::path::spin::Spin;
-use crate::path::sqpoll::Poller;
-use crate::path::stalls::Stalls;
-use crate::path::worker::Job;
+use crate::poll::Entries;
 use crate::process::tables;
 use crate::request::drain::Drain;
 use crate::request::link::Chain;
@@ -57,12 +48,18 @@ use crate::resource::napi::Napi;
 use crate::resource::personality::Personalities;
 use crate::resource::restrictions::Restrictions;
 use crate::resource::wait_region::Region;
+use crate::shared::control::{self, Control};
 use crate::sync::{fence_after_swap, thread_pointer};
+use crate::wait::enter_wait::Driver;
+use crate::wait::iopoll::IoPoll;
+use crate::wait::spin::Spin;
+use crate::wait::sqpoll::Poller;
+use crate::wq::creds::Submission;
+use crate::wq::Job;
 use crate::Errno;
 use anyring_abi::Cqe;
 use arrivals::Arrivals;
 use broken::{Health, LeftOver, Strike};
-use control::Control;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use cq::Batch;
@@ -178,7 +175,7 @@ pub struct State {
     pub chain: Option<Chain>,
     /// The present holder is in a submission of its own: it makes calls itself.
     pub makes_calls: bool,
-    /// Calls that the present holder of the lock makes when it lets go, see `path::calls`.
+    /// Calls that the present holder of the lock makes when it lets go, see `issue::calls`.
     pub calls: Vec<Call>,
     /// One of them comes before the next SQE.
     pub calls_at_once: bool,
@@ -260,7 +257,7 @@ impl Records {
     }
 
     /// Forgets the records of a chunk, all of them free, that is given up.
-    fn lose(&mut self, chunk: usize) {
+    pub(crate) fn lose(&mut self, chunk: usize) {
         self.free.retain(|(of, _)| usize::from(*of) != chunk);
     }
 
@@ -271,7 +268,7 @@ impl Records {
 }
 
 /// The records of a chunk.
-fn records_of(chunk: usize) -> impl DoubleEndedIterator<Item = (u8, u8)> {
+pub(crate) fn records_of(chunk: usize) -> impl DoubleEndedIterator<Item = (u8, u8)> {
     (0..control::CHUNK_RECORDS).map(move |index| (chunk as u8, index as u8))
 }
 

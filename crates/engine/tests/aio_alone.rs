@@ -1,4 +1,4 @@
-//! Reads of Linux AIO that wait alone on a pipe (`path::readiness::alone`), where closes are seen. In a process of its own:
+//! Reads of Linux AIO that wait alone on a pipe (`poll::alone`), where closes are seen. In a process of its own:
 //! in that of the unit tests nobody tells of closes.
 
 use anyring_abi::{AioRing, IoEvent, Iocb, Timespec, IOCB_CMD_POLL, IOCB_CMD_PREAD};

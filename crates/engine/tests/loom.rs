@@ -7,19 +7,19 @@
 #![cfg(loom)]
 #![allow(dead_code)] // of each file a part is used
 
-#[path = "../src/path/handover.rs"]
-mod handover;
 #[path = "../src/lock.rs"]
 mod lock;
+#[path = "../src/wait/owner.rs"]
+mod owner;
 #[path = "loom/ring.rs"]
 mod ring;
 #[path = "loom/sync.rs"]
 mod sync;
 
-use handover::{Call, Desk, Duty, Handover, Taken};
 use lock::{Held, Lock};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
+use owner::{Call, Desk, Duty, Handover, Taken};
 use ring::arrivals::Arrivals;
 use sync::{AtomicBool, AtomicU32, Ordering};
 

@@ -171,7 +171,7 @@ pub fn watch(fd: i32, edge_triggered: bool) {
 /// The calling thread is about to leave whatever it is in by longjmp(3).
 pub fn leaving_by_jump() {
     point(Point::Jump);
-    anyring_engine::path::asleep::leaving_by_jump();
+    anyring_engine::wait::sleeps::leaving_by_jump();
 }
 
 /// The calling thread is about to end by exit(2) with `status`: does not come back if only threads of the engine's would be

@@ -2,9 +2,9 @@
 
 use super::{find, lock};
 use crate::os::user_read;
-use crate::path::driver::{wait_until, Wish};
 use crate::request::timer::Clock;
 use crate::ring::{Ring, RingGuard};
+use crate::wait::enter_wait::{wait_until, Wish};
 use crate::Errno;
 use anyring_abi::{IoEvent, Timespec};
 

@@ -1,4 +1,4 @@
-//! PROVIDE_BUFFERS and REMOVE_BUFFERS: arguments and checks. The groups are the ring's, so `path::route` makes the change.
+//! PROVIDE_BUFFERS and REMOVE_BUFFERS: arguments and checks. The groups are the ring's, so `issue` makes the change.
 
 use super::{reject_unused, Field};
 use crate::resource::buf_ring::{Groups, Listed, MAX_BUFFERS};

@@ -4,7 +4,7 @@ use super::{call, reject_unused, Context, Field, Verdict};
 use crate::Errno;
 use anyring_abi::{Sqe, IORING_FIXED_FD_NO_CLOEXEC, IOSQE_FIXED_FILE};
 
-/// Replaces registered files; issued by `path::route`, which has them. Source: io_uring_enter(2),
+/// Replaces registered files; issued by `issue`, which has them. Source: io_uring_enter(2),
 /// IORING_OP_FILES_UPDATE; `io_files_update` in io_uring/rsrc.c.
 #[derive(Debug, Clone, Copy)]
 pub struct FilesUpdate {

@@ -1,7 +1,7 @@
 //! OPENAT, OPENAT2, CLOSE, STATX, RENAMEAT, UNLINKAT, MKDIRAT, SYMLINKAT, LINKAT.
 //!
-//! The calls are made in the thread that submits (`path::calls`), with its credentials and working directory; the kernel sends
-//! most of them to a worker that has the same, and so do we while they take long (`path::stalls`). Paths are copied when the SQE
+//! The calls are made in the thread that submits (`issue::calls`), with its credentials and working directory; the kernel sends
+//! most of them to a worker that has the same, and so do we while they take long (`issue::stalls`). Paths are copied when the SQE
 //! is read, as the kernel does, so the program may reuse that memory.
 //!
 //! Opening is the one call that may wait for somebody else (the other end of a FIFO, a lease, a modem line). The kernel
@@ -33,7 +33,7 @@ const OPEN_FLAGS: u64 = 0x7f_ffc3;
 pub enum Fs {
     /// openat(2) and openat2(2).
     Open(Open),
-    /// close(2), or the emptying of a slot of the registered files. `path::route` makes it: see [`Fs::close_now`].
+    /// close(2), or the emptying of a slot of the registered files. `issue` makes it: see [`Fs::close_now`].
     Close {
         /// The descriptor, 0 when `slot` is not.
         fd: i32,
@@ -128,7 +128,7 @@ impl Fs {
         let at = |dirfd: i32| dirfd as usize;
         let (number, args) = match self {
             Fs::Open(open) => return open.issue(context),
-            // Closing concerns the ring's registered files and remembered readiness: `path::route` makes it.
+            // Closing concerns the ring's registered files and remembered readiness: `issue` makes it.
             Fs::Close { fd, .. } => {
                 crate::process::closing(*fd);
                 return Fs::close_now(*fd);
@@ -160,7 +160,7 @@ impl Fs {
         Verdict::uncounted(call(number, args))
     }
 
-    /// The plain close of an ordinary descriptor, for `path::route` once nothing of the engine's hangs on it.
+    /// The plain close of an ordinary descriptor, for `issue` once nothing of the engine's hangs on it.
     pub fn close_now(fd: i32) -> Verdict {
         Verdict::of(call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]))
     }

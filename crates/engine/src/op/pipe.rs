@@ -28,7 +28,7 @@ impl Pipe {
         Ok(Pipe { fds: sqe.addr, flags: sqe.op_flags, slot: sqe.file_index })
     }
 
-    /// Makes a pipe of ordinary descriptors; one for slots is `path::route`'s, which has the registered files.
+    /// Makes a pipe of ordinary descriptors; one for slots is `issue`'s, which has the registered files.
     pub fn issue(&mut self, _context: Context) -> Verdict {
         match self.make(self.flags) {
             Ok(ends) => match self.tell(ends) {

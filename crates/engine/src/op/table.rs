@@ -169,10 +169,9 @@ static TABLE: [Option<Definition>; Opcode::COUNT] = {
     table
 };
 
-/// Whether an opcode can succeed here. FUTEX_WAITV needs a call of the kernel's (`path::watch`).
+/// Whether an opcode can succeed here. FUTEX_WAITV needs a call of the kernel's (`wq::futex`).
 pub fn is_served(opcode: u8) -> bool {
-    definition(opcode).is_some()
-        && (opcode != Opcode::FutexWaitv as u8 || crate::path::watch::can_wait_for_several())
+    definition(opcode).is_some() && (opcode != Opcode::FutexWaitv as u8 || crate::wq::futex::can_wait_for_several())
 }
 
 /// The row of the opcode that an SQE's byte names.

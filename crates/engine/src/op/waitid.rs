@@ -1,4 +1,4 @@
-//! WAITID: waitid(2). An attempt never sleeps; who waits for a child that has nothing to tell yet is `path::child`'s.
+//! WAITID: waitid(2). An attempt never sleeps; who waits for a child that has nothing to tell yet is `wq::waitid`'s.
 
 use super::{reject_unused, Context, Field, Verdict};
 use crate::os::{check, syscall, user_write_slice};

@@ -8,9 +8,10 @@ use super::tag::Tag;
 use crate::alloc;
 use crate::mutation::{mutated, Mutation};
 use crate::os::file_status;
-use crate::path::{helper, worker};
 use crate::ring::Ring;
 use crate::thread::handlers;
+use crate::wait::helper;
+use crate::wq;
 use crate::{descriptors, Errno};
 use anyring_abi::{IORING_FILE_INDEX_ALLOC, IORING_REGISTER_FILES_SKIP};
 use core::ops::Range;
@@ -48,7 +49,7 @@ impl Drop for FixedFile {
         // A close may linger, write back or wait for a server. Natively it is made on the way out of the system call. The
         // helper has the other rings to see to.
         handlers::without_locks(move || {
-            if !(helper::is_this_thread() && !mutated(Mutation::HelperClosesFiles) && worker::queue_close(fd)) {
+            if !(helper::is_this_thread() && !mutated(Mutation::HelperClosesFiles) && wq::queue_close(fd)) {
                 close(fd);
             }
         });

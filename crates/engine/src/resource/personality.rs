@@ -1,12 +1,12 @@
 //! Personalities: io_uring_register(2), IORING_REGISTER_PERSONALITY. Credentials belong to threads, so a registered
-//! personality is a crew (`path::crew`) that the registering thread starts and that keeps its credentials.
+//! personality is a crew (`wq::creds`) that the registering thread starts and that keeps its credentials.
 //!
 //! libc's setuid(3) and its like change every thread that libc knows, members of crews too. Before each request a member
 //! takes its own on again; where the process has given them up for good the request fails (EPERM).
 
 use crate::alloc;
 use crate::op::call;
-use crate::path::crew::Hold;
+use crate::wq::creds::Hold;
 use crate::Errno;
 
 /// A ring's registered credentials, by their ids.

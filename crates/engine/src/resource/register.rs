@@ -8,9 +8,9 @@ use crate::forced::{point, Point};
 use crate::op::msg_ring::MsgRing;
 use crate::op::{is_served, Context, Verdict};
 use crate::os::{file_status, user_read, user_read_slice, user_write};
-use crate::path::worker;
 use crate::request::timer::Clock;
 use crate::ring::{Ring, RingGuard};
+use crate::wq;
 use crate::{descriptors, event, process, Errno};
 use anyring_abi::*;
 use core::sync::atomic::Ordering;
@@ -121,7 +121,7 @@ fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result
         IORING_REGISTER_IOWQ_AFF => pin_workers(arg, count),
         IORING_UNREGISTER_IOWQ_AFF => {
             no_argument(arg, count)?;
-            worker::pin(&[0xff; MAX_CPU_BYTES]);
+            wq::pin(&[0xff; MAX_CPU_BYTES]);
             Ok(0)
         }
         IORING_REGISTER_NAPI => {
@@ -179,7 +179,7 @@ fn limit_workers(arg: u64, count: u32) -> Result<u32, Errno> {
     if limits.iter().any(|limit| *limit > i32::MAX as u32) {
         return Err(Errno::INVAL);
     }
-    user_write(arg, &worker::limit(limits)).map(|()| 0)
+    user_write(arg, &wq::limit(limits)).map(|()| 0)
 }
 
 /// IORING_REGISTER_IOWQ_AFF: a CPU mask of `bytes`.
@@ -189,7 +189,7 @@ fn pin_workers(arg: u64, bytes: u32) -> Result<u32, Errno> {
     }
     let mut cpus = [0u8; MAX_CPU_BYTES];
     user_read_slice(arg, &mut cpus[..MAX_CPU_BYTES.min(bytes as usize)])?;
-    worker::pin(&cpus);
+    wq::pin(&cpus);
     Ok(0)
 }
 

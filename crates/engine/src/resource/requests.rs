@@ -1,4 +1,4 @@
-//! Requests that change the registered files: FILES_UPDATE, and PIPE into two slots. Made by `path::route`, which holds the
+//! Requests that change the registered files: FILES_UPDATE, and PIPE into two slots. Made by `issue`, which holds the
 //! ring; they never leave the submitter.
 
 use super::files::Files;

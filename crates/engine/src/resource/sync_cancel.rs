@@ -3,9 +3,9 @@
 use crate::op::cancel::Cancel;
 use crate::op::Verdict;
 use crate::os::user_read;
-use crate::path::driver::{wait_until, Wish};
 use crate::request::timer::Clock;
 use crate::ring::RingGuard;
+use crate::wait::enter_wait::{wait_until, Wish};
 use crate::Errno;
 
 /// `struct io_uring_sync_cancel_reg` in words of eight bytes: addr; fd, flags; the timeout; opcode and padding; padding.

@@ -27,13 +27,13 @@
 //! taken from, with counts beside them that are changed by guards; `arrived`, `messages` and `retired` are pushed to
 //! or taken whole. Only a job's operation is worked on under its lock; a job that panicked answers -EIO and its operation is
 //! dropped without being looked at. The post lock is released by its guard, and every store under it leaves a whole state
-//! (`ring::control`).
+//! (`shared::control`).
 
 use super::layout::word;
 use super::{Ring, RingGuard};
 use crate::mutation::{mutated, Mutation};
-use crate::path::worker::Job;
 use crate::request::{Path, Request, State};
+use crate::wq::Job;
 use crate::{log, process, stats, Errno};
 use anyring_abi::{Cqe, Opcode, IORING_SETUP_DEFER_TASKRUN};
 use core::sync::atomic::{AtomicU32, Ordering};

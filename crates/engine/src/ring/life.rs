@@ -1,10 +1,11 @@
 //! How a ring's life begins and ends, and what a forked child takes over of it.
 
 use super::notes::Due;
-use super::{control, Ring, RingGuard, State};
 use crate::mutation::{mutated, Mutation};
 use crate::process::tables;
 use crate::request::{self, Slab};
+use crate::ring::{Ring, RingGuard, State};
+use crate::shared::control;
 use core::sync::atomic::Ordering;
 
 impl Ring {

@@ -98,7 +98,7 @@ fn punch(memfd: BorrowedFd, offset: u64, bytes: u64) -> Result<(), Errno> {
 }
 
 /// madvise(2) with MADV_DONTFORK.
-pub(super) fn keep_from_children(base: usize, bytes: usize) -> Result<(), Errno> {
+pub(crate) fn keep_from_children(base: usize, bytes: usize) -> Result<(), Errno> {
     // SAFETY: a whole mapping of the engine's, whose content the call leaves alone.
     unsafe { rustix::mm::madvise(base as *mut _, bytes, rustix::mm::Advice::LinuxDontFork) }
 }

@@ -10,12 +10,12 @@ use super::{LockFailure, Ring, RingGuard};
 use crate::lock::Held;
 use crate::mutation::{mutated, Mutation};
 use crate::op::{Op, Verdict};
-use crate::path::helper;
-use crate::path::worker::{self, Job};
 use crate::request::timer::Clock;
 use crate::resource::files::FixedFile;
 use crate::sync::{fence_after_swap, thread_pointer};
 use crate::thread::handlers;
+use crate::wait::helper;
+use crate::wq::{self, Job};
 use crate::{alloc, process, thread, Errno};
 use core::ptr::NonNull;
 use core::sync::atomic::{fence, Ordering};
@@ -145,7 +145,7 @@ impl Ring {
         for note in notes {
             // What was held is closed, so not under the lock.
             if let Note::File(job) = note {
-                worker::refuse(job, Errno::BADFD);
+                wq::refuse(job, Errno::BADFD);
             }
         }
     }
@@ -219,7 +219,7 @@ impl Ring {
     /// Another thread than the last one has taken the ring. (A new thread in an ended one's place is taken for that one: it is
     /// not found asleep, then.)
     #[cold]
-    pub(super) fn note_holder(&self) {
+    pub(crate) fn note_holder(&self) {
         self.holder_id.store(process::thread_id(), Ordering::Relaxed);
         self.holder.store(thread_pointer(), Ordering::Release); // partner: the Acquire in `holder_sleeps`
     }
@@ -291,7 +291,7 @@ impl RingGuard {
             Op::MsgRing(message) => Some(message.hand_over(self)),
             _ => None,
         });
-        handlers::without_locks(move || worker::conclude(job, Verdict::of(sent.unwrap_or(Err(Errno::INVAL)))));
+        handlers::without_locks(move || wq::conclude(job, Verdict::of(sent.unwrap_or(Err(Errno::INVAL)))));
     }
 
     /// A number of the ring's was closed: if that was the last copy the ring ends, once it is let go of; if not the helper

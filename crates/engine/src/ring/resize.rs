@@ -5,12 +5,12 @@
 //! until the ring is resized once more. Who is asleep in enter or submits holds no position in the old areas: only rings
 //! with one submitter can be resized, by that thread.
 
-use super::control::Control;
 use super::layout::{word, Layout};
 use super::memory::Memory;
 use super::view::View;
 use super::RingGuard;
 use crate::os::{user_read, user_write};
+use crate::shared::control::Control;
 use crate::Errno;
 use anyring_abi::*;
 use core::sync::atomic::{compiler_fence, Ordering};
@@ -105,7 +105,7 @@ impl RingGuard {
     }
 
     /// For a process that has just joined: the areas as they are by now.
-    pub(super) fn follow_areas(&mut self) -> Result<(), Errno> {
+    pub(crate) fn follow_areas(&mut self) -> Result<(), Errno> {
         let header = self.control.header();
         let generation = header.generation.load(Ordering::Relaxed); // ordered by `begin_sharing`
         if generation == self.memory.generation {

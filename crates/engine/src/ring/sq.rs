@@ -7,10 +7,10 @@ use super::RingGuard;
 use crate::forced::{point, Point};
 use crate::op::net::refused_flags;
 use crate::op::{definition, on_iopoll, Definition, FileUse, Op, Verdict};
-use crate::path::crew::Hold;
 use crate::request::cancel::ends_others;
 use crate::request::drain::Drain;
 use crate::request::{Path, Request, Target};
+use crate::wq::creds::Hold;
 use crate::{alloc, stats, Errno};
 use anyring_abi::{
     Cqe, Opcode, Sqe, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IORING_SETUP_CQE32, IORING_SETUP_CQE_MIXED,
@@ -219,7 +219,7 @@ impl RingGuard {
     }
 
     /// Takes the next SQE, which is read before it is taken: once the head has passed it the program may reuse it.
-    pub(super) fn take_sqe(&mut self) -> Result<Option<(u32, Sqe)>, Errno> {
+    pub(crate) fn take_sqe(&mut self) -> Result<Option<(u32, Sqe)>, Errno> {
         let view = self.memory.view;
         let control = self.control;
         let shared_head = &control.header().sq_head;

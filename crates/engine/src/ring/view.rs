@@ -258,7 +258,7 @@ impl View {
 }
 
 /// Copies `bytes` bytes, a multiple of 16, by the guarded accessor, wherever they are.
-pub(super) fn copy_words(from: u64, to: u64, bytes: u64) -> Result<(), Errno> {
+pub(crate) fn copy_words(from: u64, to: u64, bytes: u64) -> Result<(), Errno> {
     for offset in (0..bytes).step_by(16) {
         let words: [u64; 2] = user_read(from + offset)?;
         user_write(to + offset, &words)?;

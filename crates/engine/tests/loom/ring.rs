@@ -3,5 +3,5 @@
 #[path = "../../src/ring/arrivals.rs"]
 pub mod arrivals;
 
-#[path = "../../src/ring/waiters.rs"]
+#[path = "../../src/shared/waiters.rs"]
 pub mod waiters;

@@ -25,8 +25,8 @@ use crate::sys;
 use action::{Action, SIG_DFL, SIG_IGN};
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::os::{self, ForkPage, Look};
-use anyring_engine::path::asleep;
 use anyring_engine::thread::handlers;
+use anyring_engine::wait::sleeps;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use libc::{siginfo_t, ucontext_t};
@@ -260,7 +260,7 @@ unsafe fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t)
                 let handler: extern "C-unwind" fn(c_int, *mut siginfo_t, *mut ucontext_t) =
                     core::mem::transmute(handler);
                 if index(signal).is_none() {
-                    asleep::handler_begins(); // in one of a fault, another would kill
+                    sleeps::handler_begins(); // in one of a fault, another would kill
                 }
                 let interrupted = mask::Interrupted::by_handler(action::blocking(signal, &program));
                 handler(signal, info, context);

@@ -1,0 +1,528 @@
+//! Routing: what a verdict leads to. The only place that picks a path, finishes a request and goes on with its chain.
+
+pub mod calls;
+mod in_worker;
+pub mod punt;
+pub(crate) mod registered;
+mod select;
+mod shots;
+pub mod stalls;
+
+use crate::forced::{point, Point};
+use crate::issue::punt::refused_number;
+use crate::mutation::{mutated, Mutation};
+use crate::op::msg_ring::{self, MsgRing};
+use crate::op::net::Net;
+use crate::op::poll::PollAdd;
+use crate::op::rw::Rw;
+use crate::op::{definition, fs, Context, Direction, FileUse, Op, Verdict};
+use crate::os::{Os, Sys};
+use crate::request::{Id, ListKind, Path, Request, State, Target};
+use crate::ring::broken::Unanswered;
+use crate::ring::{Ring, RingGuard};
+use crate::shared::control::{RECORD_FREE, RECORD_IN_FLIGHT};
+use crate::wq::{self, Approach};
+use crate::{descriptors, process, stats, Errno};
+use anyring_abi::{
+    Cqe, IORING_CQE_F_32, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IOSQE_ASYNC, IOSQE_IO_HARDLINK, IOSQE_IO_LINK,
+};
+use core::sync::atomic::Ordering;
+
+impl RingGuard {
+    /// Gives a request its place and its shared record.
+    pub fn admit(&mut self, mut request: Request, on_its_way: Unanswered) -> Id {
+        let control = self.control;
+        let record = self.records.take(&control);
+        if let Some((chunk, index)) = record {
+            let shared = control.record(chunk.into(), index.into());
+            shared.user_data.store(request.user_data, Ordering::Relaxed);
+            // Release: partner is the Acquire load of a waiter that finds this process dead.
+            shared.state.store(RECORD_IN_FLIGHT, Ordering::Release);
+        }
+        request.record = record;
+        let id = self.slab.insert(request);
+        self.record(|it| it.admitted(id));
+        on_its_way.answered();
+        id
+    }
+
+    /// Issues a request: its turn has come.
+    pub fn issue(&mut self, id: Id) {
+        self.heed_notes();
+        let Some(request) = self.slab.get_mut(id) else { return };
+        if let State::Cancelled { result, failed, .. } = request.state {
+            return self.finish(id, result, failed);
+        }
+        if matches!(request.state, State::Armed { .. }) {
+            return self.look_for_found();
+        }
+        request.state = State::Issuing;
+        if let Some(result) = request.failed {
+            // A chain of which an SQE was refused ends as a whole, hard links too: `io_queue_sqe_fallback`.
+            request.flags = request.flags & !IOSQE_IO_HARDLINK | IOSQE_IO_LINK;
+            self.finish(id, result, true);
+            return;
+        }
+        if request.op.needs_request() {
+            self.start_timer(id);
+            self.arm_link_timeout(id);
+            return;
+        }
+        let row = definition(request.opcode as u8).map(|(_, row)| row);
+        if self.is_others(id) {
+            return self.punt(id, Approach::AttemptFirst);
+        }
+        let request = &self.slab[id];
+        if let Some(row) = row.filter(|row| row.on_worker) {
+            if (request.flags & IOSQE_ASYNC != 0 || request.in_worker) && request.op.sends_bundle() {
+                // A worker of io-wq makes no request that answers several times (`io_wq_submit_work`).
+                return self.finish(id, -Errno::CANCELED.raw_os_error(), true);
+            }
+            let polls_first = matches!(&request.op, Op::Net(net) if net.will_poll_first());
+            let alone = !request.op.is_multishot() && !polls_first; // the others are only armed there
+            if request.flags & IOSQE_ASYNC != 0 && request.path == Path::Inline && alone {
+                // Without a file there is nothing to poll: opening a FIFO, say, waits on the worker.
+                let plain = row.file == FileUse::None;
+                self.punt(id, if plain { Approach::Plain } else { Approach::AttemptFirst });
+                return;
+            }
+        }
+        self.reissue(id);
+    }
+
+    /// Attempts a request that has a place and follows the verdict.
+    pub fn reissue(&mut self, id: Id) {
+        if let Err(error) = self.keep_file(id) {
+            return self.finish(id, -error.raw_os_error(), true);
+        }
+        let first = self.slab[id].path == Path::Inline;
+        let verdict = self.attempt_request(id, first);
+        self.follow(id, verdict);
+    }
+
+    /// A multishot request's next attempt.
+    pub fn attempt_again(&mut self, id: Id) -> Verdict {
+        match self.keep_file(id) {
+            Ok(()) => self.attempt_request(id, false),
+            Err(error) => Verdict::error(error),
+        }
+    }
+
+    fn attempt_request(&mut self, id: Id, first: bool) -> Verdict {
+        if self.is_others(id) {
+            return self.leave_to_crew(id);
+        }
+        let request = &mut self.slab[id];
+        let mut op = core::mem::replace(&mut request.op, Op::placeholder());
+        let target = request.target.clone();
+        if first {
+            self.record_of(id, |it| it.file_get(&target));
+        }
+        let mut verdict = self.attempt(&mut op, &target, first);
+        if let Op::Cancel(cancel) = &op {
+            verdict = self.after_cancel(id, cancel, verdict);
+        }
+        // A close of the ring itself cannot have happened: the guard holds it.
+        self.slab[id].op = op;
+        verdict
+    }
+
+    /// One nonblocking attempt. The `first` of a request is saved where it is known, or very likely, to find nothing.
+    #[inline]
+    pub fn attempt(&mut self, op: &mut Op, target: &Target, first: bool) -> Verdict {
+        let fd = match target {
+            Target::None => -1,
+            Target::Number(fd) => *fd,
+            Target::Fixed(file) | Target::Private(file) => file.fd,
+            Target::Index(index) => {
+                match self.files.as_ref().ok_or(Errno::BADF).and_then(|files| files.get(*index)) {
+                    Ok(file) => file.fd,
+                    Err(error) => return Verdict::error(error),
+                }
+            }
+        };
+        // Before anything is put off: what is refused is refused at submission, and a registered buffer is kept from then.
+        if let (Target::Number(_), Some(error)) = (target, refused_number(fd, op)) {
+            return Verdict::error(error);
+        }
+        if let Op::Rw(rw) = op {
+            if let Err(error) = self.find_buffer(rw, fd) {
+                return Verdict::error(error);
+            }
+        }
+        let waits_for = if first { op.waits_for() } else { None };
+        if let Some(direction) = waits_for {
+            if self.entries.known_not_ready(fd, direction) && self.may_wait_unattempted(op) {
+                self.entries.note_unlooked(direction);
+                return Verdict::WouldBlock(direction);
+            }
+            if direction == Direction::Read && self.entries.puts_off(fd) && self.may_wait_unattempted(op) {
+                self.attempt_put_off = true;
+                self.entries.note_unlooked(direction);
+                return Verdict::WouldBlock(direction);
+            }
+        }
+        point(Point::Attempt);
+        // The commonest ones here, where their verdict stays in registers.
+        let verdict = match op {
+            Op::Rw(rw) if !rw.selects() => self.issue_transfer(rw, fd),
+            Op::Net(_) => self.attempt_on_socket(op, fd),
+            Op::Poll(poll) if first => self.look_or_gather(poll, fd),
+            op => self.attempt_now(op, fd),
+        };
+        if waits_for == Some(Direction::Read) {
+            self.entries.note_first_read(fd, verdict == Verdict::WouldBlock(Direction::Read));
+        }
+        verdict
+    }
+
+    /// An attempt, and what it teaches of the socket.
+    fn attempt_on_socket(&mut self, op: &mut Op, fd: i32) -> Verdict {
+        let verdict = self.attempt_now(op, fd);
+        let Op::Net(Net::Transfer(transfer)) = op else { return verdict };
+        if let Some(emptied) = transfer.take_emptied() {
+            // Who submits to a deferred ring without waiting sees what is there by an attempt only.
+            if self.submits_and_waits || !self.ring().defers() {
+                self.entries.note_emptied(fd, emptied);
+            }
+        } else if transfer.takes_urgent_data() {
+            self.entries.doubt_emptied(fd);
+        }
+        verdict
+    }
+
+    fn attempt_now(&mut self, op: &mut Op, fd: i32) -> Verdict {
+        if let Op::Net(net) = op {
+            self.arm_anew = net.will_poll_first();
+        }
+        match op {
+            Op::Poll(poll) => self.look(poll, fd),
+            Op::Rw(rw) if rw.selects() => self.issue_selecting(op, fd),
+            Op::Rw(rw) => self.issue_transfer(rw, fd),
+            Op::Net(Net::Transfer(transfer)) if transfer.selects() => self.issue_selecting(op, fd),
+            Op::Net(Net::Transfer(transfer)) if transfer.is_zero_copy() => {
+                match transfer.find_buffer(fd, self.buffers.as_ref()) {
+                    Ok(()) => op.issue(Context { fd, nonblock: true }),
+                    Err(error) => Verdict::error(error),
+                }
+            }
+            Op::NopWith(nop) => {
+                if let Some((fd, false)) = nop.file {
+                    self.record(|it| it.file_get(&Target::Number(fd)));
+                }
+                self.look_up_nop(nop);
+                nop.issue(Context { fd, nonblock: true })
+            }
+            Op::PollRemove(remove) => self.remove_poll(remove),
+            Op::TimeoutRemove(remove) => self.remove_timeout(remove),
+            Op::Cancel(cancel) => self.cancel_requests(cancel),
+            Op::Fs(fs::Fs::Close { fd, slot }) => self.close_file(*fd, *slot),
+            Op::Fs(names) => self.caller_of(names),
+            Op::Xattr(_) => Verdict::NeedsCaller,
+            Op::MsgRing(message) => self.send_message(message, fd),
+            Op::FilesUpdate(update) => Verdict::of(self.issue_files_update(*update)),
+            Op::EpollCtl(change) => {
+                if let Some((ring, edge_triggered)) = change.watches_ring() {
+                    self.watch_ring(ring, edge_triggered);
+                }
+                change.issue(Context { fd, nonblock: true })
+            }
+            Op::Buffers(change) => Verdict::of(change.apply(&mut self.groups)),
+            Op::Pipe(pipe) if pipe.slot != 0 => self.make_registered_pipe(pipe),
+            Op::Splice(splice) => match self.look_up_input(splice) {
+                Ok(()) => splice.issue(Context { fd, nonblock: true }),
+                Err(error) => Verdict::error(error),
+            },
+            op => op.issue(Context { fd, nonblock: true }),
+        }
+    }
+
+    /// A read or write: first what is known of the descriptor, then the attempt, then what it taught.
+    #[inline]
+    pub(crate) fn issue_transfer(&mut self, rw: &mut Rw, fd: i32) -> Verdict {
+        if self.iopoll.is_some() {
+            if let Some(error) = self.refused_transfer(rw, fd) {
+                return Verdict::error(error);
+            }
+        }
+        if rw.may_be_direct() && self.entries.is_direct(fd) {
+            if self.takes_directly(rw, fd) {
+                return Verdict::NeedsDevice;
+            }
+            if !rw.may_not_wait() {
+                return Verdict::NeedsWorker;
+            }
+        }
+        if self.entries.is_stream(fd) {
+            rw.assume_stream();
+        }
+        let verdict = rw.issue(Context { fd, nonblock: true });
+        if rw.found_stream() && process::closes_are_seen() {
+            self.entries.note_stream(fd);
+        }
+        verdict
+    }
+
+    /// A poll's look in its turn.
+    pub fn look(&mut self, poll: &mut PollAdd, fd: i32) -> Verdict {
+        if process::is_ring(fd) {
+            self.watch_ring(fd, true);
+        }
+        poll.issue(Context { fd, nonblock: true })
+    }
+
+    /// A request has ring `fd` (perhaps this one) watched: CQEs make it readable from now on.
+    fn watch_ring(&mut self, fd: i32, edge_triggered: bool) {
+        match process::ring(fd) {
+            Some(watched) if core::ptr::eq(watched, self.ring()) => self.watch(edge_triggered),
+            Some(watched) => watched.watch_from_elsewhere(edge_triggered),
+            None => {}
+        }
+    }
+
+    /// MSG_RING: what only the sender's ring has is looked up first; a message to itself is posted at once, as the kernel
+    /// does, unless it has to wait for the owner.
+    fn send_message(&mut self, message: &mut MsgRing, fd: i32) -> Verdict {
+        let to_itself = process::ring(fd).is_some_and(|target| core::ptr::eq(target, self.ring()));
+        if message.sends_file() {
+            if let Err(error) = self.look_up_sent(message, fd) {
+                return Verdict::error(error);
+            }
+        }
+        let verdict = message.issue(Context { fd, nonblock: true });
+        if to_itself && !self.ring().keeps_messages() {
+            self.post_messages();
+        }
+        verdict
+    }
+
+    /// A MSG_RING on `fd` finds the file that it sends, if there is one: answers the ring that it is for.
+    pub(crate) fn look_up_sent(&self, message: &mut MsgRing, fd: i32) -> Result<&'static Ring, Errno> {
+        let target = msg_ring::target(fd)?;
+        if core::ptr::eq(target, self.ring()) {
+            return Err(Errno::INVAL);
+        }
+        message.file = self.fixed_file(message.source).ok();
+        Ok(target)
+    }
+
+    /// CLOSE. Source: io_uring_enter(2), IORING_OP_CLOSE; a ring's own descriptor is refused as in io_uring/openclose.c.
+    fn close_file(&mut self, fd: i32, slot: u32) -> Verdict {
+        if slot != 0 {
+            let files = self.files.as_mut().ok_or(Errno::NXIO);
+            return Verdict::of(files.and_then(|files| files.remove(slot - 1)).map(|_| 0));
+        }
+        if process::is_ring(fd) || descriptors::is_own(fd) {
+            return Verdict::error(Errno::BADF);
+        }
+        Verdict::NeedsCaller // it may have to write back, or to linger
+    }
+
+    /// Follows a verdict on a request that has a place.
+    pub fn follow(&mut self, id: Id, verdict: Verdict) {
+        match verdict {
+            Verdict::Done(result) => self.finish(id, result, result < 0),
+            Verdict::DoneShort(result) => {
+                self.record_short(id, result);
+                self.finish(id, result, true);
+            }
+            Verdict::DoneWith { result, flags, failed } => {
+                self.slab[id].cqe_flags = flags;
+                self.finish(id, result, failed);
+            }
+            Verdict::Shot { result, flags } => self.shoot(id, result, flags),
+            Verdict::Descriptor(fd) => {
+                let verdict = self.install_descriptor(id, fd);
+                self.follow(id, verdict);
+            }
+            Verdict::NeedsWorker => self.punt(id, Approach::Plain),
+            Verdict::NeedsCaller => self.leave_to_caller(id),
+            Verdict::NeedsDevice => self.stage(id),
+            Verdict::WouldBlock(direction) => self.wait_for(id, direction, false, false),
+            Verdict::NeedsWorkerWhenReady(direction) if self.is_ready(id, direction) => {
+                self.punt(id, Approach::Plain)
+            }
+            Verdict::NeedsWorkerWhenReady(direction) => self.wait_for(id, direction, true, false),
+        }
+    }
+
+    /// Whether a transfer, which only a plain call can make, is ready now, or its turn comes after others at a worker: then
+    /// it is queued in its order, where those that wait are served last come first.
+    fn is_ready(&mut self, id: Id, direction: Direction) -> bool {
+        let request = &self.slab[id];
+        let number =
+            request.target.number().filter(|_| matches!(request.op, Op::Rw(_)) && !request.op.is_multishot());
+        let Some(fd) = number else { return false };
+        let events = if direction == Direction::Write { libc::POLLOUT } else { libc::POLLIN } as u16;
+        // In this order: a terminal is not ready while one of those writes.
+        self.is_behind_others(id, fd) || Sys::poll_now(fd, events).is_ok_and(|seen| seen & events != 0)
+    }
+
+    /// A transfer ended short: the kernel says so of writes to what has blocks.
+    fn record_short(&mut self, id: Id, result: i32) {
+        let Some(request) = self.slab.get(id).filter(|_| self.recorder.is_some()) else { return };
+        let Some(fd) = request.target.number() else { return };
+        if let Some(wanted) = request.op.wanted_to_write() {
+            self.record_of(id, |it| it.short_write_to(fd, wanted, result));
+        }
+    }
+
+    /// A new descriptor becomes the result, or a registered file.
+    pub(crate) fn install_descriptor(&mut self, id: Id, fd: i32) -> Verdict {
+        let slot = self.slab[id].op.slot();
+        let installed = if slot == 0 { Ok(fd) } else { self.install_in_slot(fd, slot) };
+        let op = &self.slab[id].op;
+        let flags = if let Op::Net(net) = op { net.descriptor_flags() } else { 0 };
+        match installed {
+            Ok(result) if op.is_multishot() => Verdict::Shot { result, flags },
+            Ok(result) => Verdict::DoneWith { result, flags, failed: false },
+            // SOCKET answers it without `req_set_fail`.
+            Err(error) if matches!(op, Op::Net(Net::Socket(_))) => Verdict::uncounted(Err(error)),
+            Err(error) => Verdict::error(error),
+        }
+    }
+
+    /// Arms a request for readiness; where the file cannot be polled a worker takes it, unless one has made the plain call
+    /// already (`plainly`).
+    pub(crate) fn wait_for(&mut self, id: Id, direction: Direction, worker_when_ready: bool, plainly: bool) {
+        let list = match self.slab[id].op {
+            Op::Poll(_) => ListKind::Poll,
+            _ => direction.into(),
+        };
+        if self.slab[id].in_worker && !plainly && self.gives_up_in_worker(id) {
+            return;
+        }
+        self.note_held_buffer(id);
+        let multishot = self.slab[id].op.is_multishot();
+        let first_look = multishot && self.attempt_put_off;
+        let armed = self.keep_file(id).and_then(|()| self.arm(id, list, worker_when_ready));
+        if armed.is_err() {
+            (self.attempt_put_off, self.arm_anew) = (false, false); // they are not the next one's
+        }
+        match armed {
+            Ok(()) => {
+                self.arm_link_timeout(id);
+                // It may have completed while it was armed: an attempt that was put off is made up for at once where
+                // somebody sleeps already.
+                if self.slab.get(id).is_some_and(|it| matches!(&it.op, Op::Poll(poll) if poll.multishot)) {
+                    // What is there already is answered by the event of the registration.
+                    match self.counted_before {
+                        Some(_) => {
+                            self.found_polls.push(id);
+                            self.ready.push_back(id);
+                        }
+                        None => self.look_for_found(),
+                    }
+                }
+                if first_look {
+                    self.retry_first(id);
+                }
+            }
+            Err(Errno::PERM) if matches!(self.slab[id].op, Op::Poll(_)) => {
+                let fd = self.slab[id].target.number().unwrap_or(-1);
+                let Op::Poll(poll) = &mut self.slab[id].op else { return };
+                let verdict = poll.issue_unarmed(Context { fd, nonblock: true });
+                self.follow(id, verdict);
+            }
+            // Only with POLL_FIRST is anything but a socket waited for.
+            Err(Errno::PERM) if matches!(self.slab[id].op, Op::Net(_)) && !multishot => {
+                self.finish(id, -Errno::AGAIN.raw_os_error(), true);
+            }
+            Err(Errno::PERM) if multishot => self.finish(id, -Errno::BADFD.raw_os_error(), true),
+            // A worker's plain call has found nothing: another would not either (`io_wq_submit_work`).
+            Err(Errno::PERM) if plainly => self.finish(id, -Errno::AGAIN.raw_os_error(), true),
+            Err(Errno::PERM) if worker_when_ready => self.punt(id, Approach::Plain),
+            Err(Errno::PERM) => self.punt(id, wq::approach_to_missed(&self.slab[id].op)),
+            Err(error) => self.finish(id, -error.raw_os_error(), true),
+        }
+    }
+
+    /// Lets a multishot POLL_ADD answer what was there when it was armed. In a submission it has its turn behind that, natively
+    /// by task work (`__io_arm_poll_handler` in io_uring/poll.c).
+    fn look_for_found(&mut self) {
+        self.signalled = false;
+        self.poll_now();
+    }
+
+    /// Completes a request: its CQE, its LINK_TIMEOUT, its successors, and whoever drains behind it. `failed` breaks
+    /// soft links.
+    pub fn finish(&mut self, id: Id, result: i32, failed: bool) {
+        let to_worker = self.slab[id].next.is_some() && self.hands_chain_to_worker(id, result);
+        let request = &mut self.slab[id];
+        let quiet = failed && request.skips_success();
+        let next = request.next.take();
+        let guard = request.guard.take();
+        let hard = request.hard_links();
+        let links = request.links();
+        self.end(id, result, failed, false);
+        self.record(|it| it.may_fail_links());
+        if let Some(guard) = guard {
+            self.disarm_guard(guard);
+        }
+        if let Some(next) = next {
+            // A LINK_TIMEOUT that was never armed ends with the request it would have guarded.
+            let guards =
+                self.slab[next].opcode == anyring_abi::Opcode::LinkTimeout && self.slab[next].failed.is_none();
+            let next = if guards {
+                let behind = self.slab[next].next.take();
+                self.end_in_turn(next, -Errno::CANCELED.raw_os_error(), false);
+                behind
+            } else {
+                Some(next)
+            };
+            if failed && links && !hard {
+                if self.recorder.is_some() {
+                    self.flush(); // what it takes with it is said after its own end, as natively
+                }
+                self.fail_links(next, quiet);
+            } else if let Some(next) = next {
+                self.slab[next].state = State::Issuing;
+                self.slab[next].in_worker = to_worker;
+                self.follows(next);
+            }
+        }
+        if !self.drain.is_idle() {
+            self.release_held();
+        }
+    }
+
+    /// Posts a request's CQE and gives its place back. No CQE when it is to be `quiet`, or when it did not fail and asked
+    /// for none.
+    pub fn end(&mut self, id: Id, result: i32, failed: bool, quiet: bool) {
+        self.record_of(id, |it| it.ends());
+        let Some(request) = self.slab.remove(id) else { return };
+        let on_its_way = Unanswered::new(self.ring(), request.user_data, request.record);
+        point(Point::Finish);
+        stats::completed(request.opcode, request.path, result);
+        let skips = request.skips_success() && !mutated(Mutation::SkipPostsAllTheSame);
+        let posts = !quiet && (failed || !skips);
+        if !posts {
+            self.record(|it| it.ends_quietly());
+        }
+        if posts {
+            let asynchronous = request.path != Path::Inline;
+            let cqe = Cqe { user_data: request.user_data, res: result, flags: request.cqe_flags };
+            match request.cqe_flags & (IORING_CQE_F_32 | IORING_CQE_F_NOTIF) {
+                0 => self.post(cqe, asynchronous),
+                IORING_CQE_F_32 => self.post_large(cqe, request.op.extra().unwrap_or_default(), asynchronous),
+                _ => self.post(Cqe { flags: cqe.flags & IORING_CQE_F_MORE, ..cqe }, asynchronous),
+            }
+            if let Some(record) = request.record {
+                self.batch.ends(record);
+            }
+            // One that is removed counts as any other request (`io_timeout_extract` in io_uring/timeout.c).
+            if matches!(request.op, Op::Timeout(_)) && result != -Errno::CANCELED.raw_os_error() {
+                self.count_timeout();
+            }
+        } else if let Some((chunk, index)) = request.record {
+            let control = self.control;
+            // Release: partner as in `admit`.
+            control.record(chunk.into(), index.into()).state.store(RECORD_FREE, Ordering::Release);
+            self.records.give((chunk, index));
+        }
+        if request.cqe_flags & IORING_CQE_F_NOTIF != 0 {
+            self.post_notification(request.user_data, request.cqe_flags);
+        }
+        on_its_way.answered();
+    }
+}

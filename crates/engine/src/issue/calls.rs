@@ -1,0 +1,141 @@
+//! Calls that may sleep, made by the submitting thread (OPENAT, STATX, UNLINKAT, CLOSE ...). Natively a worker of io-wq makes
+//! most of them; waking one costs ten times what such a call takes. But whoever makes one may sleep for ever, on a server
+//! that is gone, so nobody holds a ring meanwhile: the request is put in flight as one at a worker is, the submission goes on,
+//! and when the ring is let go of anyway the calls are made, in their order, and each result is brought back.
+//!
+//! An OPENAT and a CLOSE natively are done before the next SQE is looked at (where the path is cached, or the file has nothing
+//! to write back): for them the submission is interrupted ([`RingGuard::stops_for_calls`]). Another thread that enters
+//! meanwhile takes the next SQEs.
+//!
+//! Only a thread inside io_uring_enter(2) makes such calls. What becomes due elsewhere (in a chain, on a polled ring) goes to
+//! a worker, or a crew of the submitter's.
+
+use crate::forced::{point, Point};
+use crate::mutation::{mutated, Mutation};
+use crate::op::fs::Fs;
+use crate::op::{Op, Verdict};
+use crate::request::timer::Clock;
+use crate::request::{Id, State};
+use crate::ring::notes::Due;
+use crate::ring::RingGuard;
+use crate::wait::sleeps::{Awake, Kind, Sleep};
+use crate::wq::creds::Submission;
+use crate::wq::{self, Approach, Job};
+use core::sync::atomic::Ordering;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// A call that the holder of the ring makes when it lets go.
+#[derive(Debug)]
+pub struct Call {
+    job: Arc<Job>,
+    /// How long it takes tells whether the next ones go to a worker.
+    is_measured: bool,
+}
+
+impl RingGuard {
+    /// Who makes a call of this family.
+    pub(crate) fn caller_of(&mut self, op: &Fs) -> Verdict {
+        match op.is_forced_to_worker() && self.stalls.goes_to_worker() {
+            true => Verdict::NeedsWorker,
+            false => Verdict::NeedsCaller,
+        }
+    }
+
+    /// Puts a request in flight whose call this thread makes, if it may.
+    pub(crate) fn leave_to_caller(&mut self, id: Id) {
+        if !self.makes_calls {
+            return self.punt(id, Approach::Plain);
+        }
+        if let Err(error) = self.keep_file(id) {
+            return self.finish(id, -error.raw_os_error(), true);
+        }
+        let request = &mut self.slab[id];
+        let (fd, file) = request.target.for_job();
+        let op = core::mem::replace(&mut request.op, Op::placeholder());
+        let (is_measured, at_once) = match &op {
+            Op::Fs(op) => (op.is_forced_to_worker(), !op.is_forced_to_worker()),
+            _ => (false, false),
+        };
+        let job = Job::new((self.ring(), self.cookie, id), op, (fd, file), Approach::ByCaller, None);
+        self.slab[id].state = State::Queued(job.clone());
+        point(Point::Punt);
+        self.entries.note_use(fd);
+        self.arm_link_timeout(id);
+        self.calls.push(Call { job, is_measured });
+        self.calls_at_once |= at_once;
+    }
+
+    /// Whether the next SQE has to wait for a call.
+    #[cold]
+    pub fn stops_for_calls(&self) -> bool {
+        self.calls_at_once && self.chain.is_none() && self.drain.is_idle()
+    }
+
+    /// Makes the calls that were left, those which they lead to included.
+    #[cold]
+    pub fn make_calls(&mut self) {
+        let counted_before = self.counted_before.take();
+        let mut own = self.keep_own_chains();
+        let mut calls = VecDeque::new();
+        loop {
+            // None stays in the state, where another thread that submits would take it for its own.
+            calls.extend(core::mem::take(&mut self.calls));
+            self.calls_at_once = false;
+            let Some(Call { job, is_measured }) = calls.pop_front() else { break };
+            point(Point::Calls);
+            let begin_ns = if is_measured { Clock::Monotonic.now_ns() } else { 0 };
+            let made = self.without_ring(|| wq::make(&job));
+            if is_measured {
+                self.stalls.note(Clock::Monotonic.now_ns().saturating_sub(begin_ns));
+            }
+            // What else is in the same chain is still this thread's.
+            self.submission = own.take();
+            if made {
+                self.bring_here(job);
+            }
+            self.issue_ready();
+            own = self.submission.take();
+        }
+        self.submission = own;
+        self.counted_before = counted_before;
+    }
+
+    /// Takes those of what this thread submitted and has yet to be issued that come after a call of its own: nobody else issues
+    /// them meanwhile. The rest may be, and gets a crew.
+    fn keep_own_chains(&mut self) -> Option<Box<Submission>> {
+        let mut submission = self.submission.take()?;
+        let mut behind = BTreeSet::new();
+        for call in &self.calls {
+            let mut next = self.slab.get(call.job.request).and_then(|request| request.next);
+            while let Some(id) = next {
+                behind.insert(id);
+                next = self.slab.get(id).and_then(|request| request.next);
+            }
+        }
+        self.submission = submission.split(|id| behind.contains(&id)).map(Box::new);
+        Some(submission)
+    }
+
+    /// Makes a call while nobody holds the ring, which does not end meanwhile.
+    fn without_ring<T>(&mut self, call: impl FnOnce() -> T) -> T {
+        if mutated(Mutation::CallsUnderTheLock) {
+            return call();
+        }
+        let (ring, control) = (self.ring(), self.control);
+        ring.sleepers.fetch_add(1, Ordering::Relaxed);
+        ring.callers.fetch_add(1, Ordering::Relaxed);
+        let awake = Awake::after(Sleep { ring, control, kind: Kind::Call, driving: false, view: self.memory.view });
+        self.makes_calls = false;
+        self.let_go();
+        let result = call();
+        self.take_again();
+        self.makes_calls = true;
+        drop(awake);
+        // Who closed it left its end to this thread.
+        if self.closed {
+            self.due.add(Due::END);
+        }
+        result
+    }
+}

@@ -1,0 +1,244 @@
+//! Requests that a worker makes, or that a thread of ours waits for, on their way there and back.
+
+use crate::forced::{point, Point};
+use crate::issue::registered;
+use crate::op::net::Net;
+use crate::op::{Context, Direction, Op, Verdict};
+use crate::process::{self, tables};
+use crate::request::{Id, Path, State, Target};
+use crate::ring::arrivals::Rest;
+use crate::ring::RingGuard;
+use crate::wait::helper;
+use crate::wq::{self, Approach, Job};
+use crate::wq::{futex, waitid};
+use crate::{descriptors, Errno};
+use anyring_abi::{IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
+use std::sync::Arc;
+
+impl RingGuard {
+    /// A WAITID whose child has nothing to tell yet, or that was sent here unasked: it waits for the child's descriptor
+    /// where there is one that tells, else a thread waits for it.
+    #[cold]
+    pub(crate) fn wait_for_child(&mut self, id: Id) {
+        let mut op = core::mem::replace(&mut self.slab[id].op, Op::placeholder());
+        let Op::Waitid(waitid) = &mut op else { return };
+        if let Some(new) = waitid.hold_child() {
+            self.entries.forget(new.fd);
+        }
+        // Perhaps for the first time, or it has exited before it was held.
+        let verdict = waitid.issue(Context { fd: -1, nonblock: true });
+        let to_poll = waitid.to_poll().cloned();
+        self.slab[id].op = op;
+        match (verdict, to_poll) {
+            (Verdict::NeedsWorker, Some(pidfd)) => {
+                self.slab[id].target = Target::Private(pidfd);
+                self.wait_for(id, Direction::Read, false, false);
+            }
+            (Verdict::NeedsWorker, None) => self.punt_to_waiter(id),
+            (verdict, _) => self.follow(id, verdict),
+        }
+    }
+
+    /// A thread of its own waits for the request.
+    fn punt_to_waiter(&mut self, id: Id) {
+        let op = core::mem::replace(&mut self.slab[id].op, Op::placeholder());
+        let by_watcher = matches!(op, Op::FutexWait(_));
+        let job = Job::new((self.ring(), self.cookie, id), op, (-1, None), Approach::Plain, None);
+        self.slab[id].path = Path::Worker;
+        self.slab[id].state = State::Queued(job.clone());
+        point(Point::Punt);
+        self.arm_link_timeout(id);
+        let waits = if by_watcher { futex::arm(&job) } else { waitid::wait(&job) };
+        if let Err(error) = waits {
+            self.finish(id, -error.raw_os_error(), true);
+        }
+    }
+
+    /// Queues a request to a worker.
+    pub fn punt(&mut self, id: Id, approach: Approach) {
+        match self.slab[id].op {
+            Op::FutexWait(_) => return self.punt_to_waiter(id),
+            Op::Waitid(_) => return self.wait_for_child(id),
+            _ => {}
+        }
+        if let Err(error) = self.keep_file(id) {
+            return self.finish(id, -error.raw_os_error(), true);
+        }
+        let request = &mut self.slab[id];
+        let (fd, file) = request.target.for_job();
+        let mut op = core::mem::replace(&mut request.op, Op::placeholder());
+        let (flags, target) = (request.flags, request.target.clone());
+        let unattempted =
+            core::mem::replace(&mut request.path, Path::Worker) == Path::Inline && flags & IOSQE_ASYNC != 0;
+        if !matches!(op, Op::NopWith(_)) {
+            self.record_of(id, |it| it.queue_async_work(flags));
+        }
+        if unattempted {
+            self.record_of(id, |it| it.file_get(&target)); // natively by the worker
+        }
+        let by_number = matches!(self.slab[id].target, Target::Number(_));
+        let refused = if by_number { refused_number(fd, &op) } else { None };
+        let refused = match &op {
+            Op::Rw(rw) if self.iopoll.is_some() => refused.or_else(|| self.refused_transfer(rw, fd)),
+            _ => refused,
+        };
+        let mut receiver = None;
+        let ready = match (refused, &mut op) {
+            (Some(error), _) => Err(error),
+            (None, Op::Splice(splice)) => {
+                self.look_up_input(splice).map(|()| registered::hold_input(&mut self.entries, splice))
+            }
+            (None, Op::Fs(fs)) => {
+                fs.hold_directory();
+                Ok(())
+            }
+            (None, op) if self.slab[id].flags & IOSQE_BUFFER_SELECT != 0 => {
+                // That there is no such file is found before a buffer is taken.
+                descriptors::check_open(fd).and_then(|()| self.hold_buffer(id, op))
+            }
+            (None, Op::Rw(rw)) => self.find_buffer(rw, fd),
+            (None, Op::Net(Net::Transfer(transfer))) => transfer.find_buffer(fd, self.buffers.as_ref()),
+            (None, Op::NopWith(nop)) => {
+                self.look_up_nop(nop);
+                Ok(())
+            }
+            (None, Op::MsgRing(message)) if message.sends_file() => {
+                self.look_up_sent(message, fd).map(|target| receiver = Some(target))
+            }
+            (None, _) => Ok(()),
+        };
+        if let Err(error) = ready {
+            return self.finish(id, -error.raw_os_error(), true);
+        }
+        let ring = self.ring();
+        let by_task_work = approach == Approach::Plain && matches!(op, Op::NopWith(_));
+        let as_caller = op.depends_on_caller() || self.slab[id].hold.is_some();
+        let by_crew = as_caller || tables::mine() != tables::FIRST; // which workers have
+        if by_crew || approach == Approach::AttemptFirst {
+            // It may come back to be armed, or open a file beside what is armed next: the poll set is made before, since for
+            // a moment it takes the number that the program's next open expects. Where there is no room for it, arming says
+            // so.
+            let engine_end = self.engine_end;
+            let _ = self.entries.make_epoll(engine_end);
+        }
+        if by_crew {
+            helper::stand_by();
+        }
+        let approach = match approach {
+            Approach::AttemptFirst if !op.is_on_names() => approach,
+            _ if by_crew => Approach::Plain,
+            _ => approach,
+        };
+        let inode = self.inode_of(id, fd, approach);
+        let job = Job::new((ring, self.cookie, id), op, (fd, file), approach, inode);
+        self.slab[id].state = State::Queued(job.clone());
+        point(Point::Punt);
+        self.entries.note_use(fd);
+        self.arm_link_timeout(id);
+        if by_task_work {
+            wq::run_alone(job);
+            return;
+        }
+        let queued = match receiver {
+            Some(receiver) => receiver.leave_file(job),
+            _ if by_crew => self.queue_to_crew(id, job),
+            _ => wq::queue(job),
+        };
+        if !queued {
+            self.finish(id, -Errno::AGAIN.raw_os_error(), true);
+        }
+    }
+
+    /// Completes what workers brought back, and posts messages.
+    pub fn complete_arrived(&mut self) {
+        self.post_messages();
+        let mut rest = Rest::take(&self.ring().arrived);
+        if !rest.things.is_empty() {
+            let (count, deferred) = (rest.things.len(), self.ring().defers());
+            self.record(|it| it.work_run(count, deferred));
+        }
+        while let Some(job) = rest.things.pop_front() {
+            self.receive(job);
+        }
+        if !self.ring().driver.handover.has_thread() {
+            // A worker may have sent a request back to be armed, or released one, when no enter is on its way.
+            self.issue_ready();
+            self.call_helper();
+        }
+    }
+
+    /// Posts messages that were left for the holder of the ring, in the order in which they were.
+    #[inline]
+    pub fn post_messages(&mut self) {
+        let messages = &self.ring().messages;
+        if !messages.any() {
+            return;
+        }
+        let mut rest = Rest::take(messages);
+        while let Some(cqe) = rest.things.pop_front() {
+            self.post_message(cqe);
+        }
+    }
+
+    /// Takes in a worker's result.
+    pub fn receive(&mut self, job: Arc<Job>) {
+        match self.iopoll {
+            Some(_) => self.receive_polled(job),
+            None => self.bring_back(job),
+        }
+    }
+
+    /// Follows a job's verdict, if its request still is there.
+    pub(crate) fn bring_back(&mut self, job: Arc<Job>) {
+        // A result that comes after its ring ended must not meet a request of the ring's next life.
+        if job.cookie != self.cookie {
+            return;
+        }
+        let id = job.request;
+        let broken = self.is_broken();
+        if let Some(times) = job.work_times() {
+            self.record_of(id, |it| it.task_add_of_worker(times));
+        }
+        let Some(request) = self.slab.get_mut(id) else { return };
+        if let Some(mut op) = job.op.lock() {
+            request.op = core::mem::replace(&mut *op, Op::placeholder());
+        }
+        request.state = State::Issuing;
+        request.hold = job.take_hold();
+        let verdict = job.verdict.lock().and_then(|mut verdict| verdict.take());
+        let plainly = job.is_plain();
+        drop(job);
+        match verdict {
+            Some(Verdict::WouldBlock(direction)) if plainly && !broken => {
+                // Of a description with O_NONBLOCK.
+                match self.settle_arrived(id, Verdict::WouldBlock(direction)) {
+                    Verdict::WouldBlock(direction) => self.wait_for(id, direction, false, true),
+                    verdict => self.follow(id, verdict),
+                }
+            }
+            Some(verdict) if !broken || verdict.is_final() => {
+                let verdict = self.settle_arrived(id, verdict);
+                self.follow(id, verdict);
+            }
+            _ => self.finish(id, -Errno::IO.raw_os_error(), true),
+        }
+    }
+}
+
+/// Why an operation may not work on this number of the program's, if so.
+#[inline]
+pub(crate) fn refused_number(fd: i32, op: &Op) -> Option<Errno> {
+    if descriptors::is_own(fd) {
+        return Some(Errno::BADF); // for the program the number is not open
+    }
+    if !process::is_ring(fd) {
+        return None;
+    }
+    // What is in a ring's socket is the engine's own. Natively a ring has no read, write or command either.
+    match op {
+        Op::Rw(_) => Some(Errno::INVAL),
+        Op::Net(_) => Some(Errno::NOTSOCK),
+        Op::UringCmd(_) => Some(Errno::OPNOTSUPP),
+        _ => None,
+    }
+}

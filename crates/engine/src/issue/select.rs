@@ -1,0 +1,400 @@
+//! Requests that choose a buffer (IOSQE_BUFFER_SELECT), and multishot ones. Source: io_uring/kbuf.c, net.c and rw.c.
+//!
+//! A buffer is chosen for each attempt and given back when that found nothing, so that none is tied up by a request that
+//! waits; it is taken off its ring for good (committed) when it was used, when a transfer that goes on has begun to fill
+//! it, or when a worker gets it. A bundle (IORING_RECVSEND_BUNDLE) chooses as many as it has data for.
+
+use crate::mutation::{mutated, Mutation};
+use crate::op::net::{Net, Transfer};
+use crate::op::{call, Context, Direction, Op, Verdict};
+use crate::os::{Os, Sys};
+use crate::request::{Id, Path, State};
+use crate::resource::buf_ring::{Choice, Held};
+use crate::ring::RingGuard;
+use crate::{stats, Errno};
+use anyring_abi::{
+    Cqe, IORING_CQE_F_BUF_MORE, IORING_CQE_F_MORE, IORING_CQE_F_SOCK_NONEMPTY, IOSQE_ASYNC, IOSQE_BUFFER_SELECT,
+};
+use core::ops::ControlFlow;
+
+/// Results that a multishot receive posts in a row before others have their turn (`MULTISHOT_MAX_RETRY`).
+const SHOTS_TOGETHER: u32 = 32;
+
+/// A verdict on an attempt that chose its buffer, before it is known what becomes of the buffer.
+#[derive(Clone, Copy)]
+struct Attempted {
+    result: i32,
+    /// The kernel counts it as a failure.
+    failed: bool,
+    /// `IORING_CQE_F_*` besides the buffer's.
+    flags: u32,
+}
+
+impl Attempted {
+    /// `None` when the request is not at its end.
+    fn of(verdict: Verdict) -> Option<Attempted> {
+        let (result, failed, flags) = match verdict {
+            Verdict::Done(result) => (result, result < 0, 0),
+            Verdict::DoneShort(result) => (result, true, 0),
+            Verdict::DoneWith { result, flags, failed } => (result, failed, flags),
+            _ => return None,
+        };
+        Some(Attempted { result, failed, flags })
+    }
+
+    fn verdict(self) -> Verdict {
+        Verdict::DoneWith { result: self.result, flags: self.flags, failed: self.failed }
+    }
+}
+
+impl RingGuard {
+    /// One nonblocking attempt of a request that chooses a buffer; for a bundle a second one, for what the first has left.
+    pub fn issue_selecting(&mut self, op: &mut Op, fd: i32) -> Verdict {
+        let polls_first = match op {
+            Op::Net(Net::Transfer(transfer)) => transfer.polls_first(fd),
+            Op::Rw(rw) => rw.polls_first().then_some(Verdict::WouldBlock(Direction::Read)),
+            _ => None,
+        };
+        if let Some(verdict) = polls_first {
+            // It is armed without an attempt; for READ_MULTISHOT that tells whether the file can be polled.
+            self.attempt_put_off = verdict == Verdict::WouldBlock(Direction::Read);
+            // What is there already may have had its event.
+            self.arm_anew = self.attempt_put_off;
+            return verdict;
+        }
+        let submitted = if let Op::Rw(rw) = op { rw.take_submitted() } else { false };
+        loop {
+            if let Err(error) = self.choose_buffers(op, true) {
+                return without_buffer(op, fd, submitted, error);
+            }
+            let verdict = match op {
+                Op::Rw(rw) => self.issue_transfer(rw, fd),
+                _ => op.issue(Context { fd, nonblock: true }),
+            };
+            if let ControlFlow::Break(verdict) = self.settle_buffers(op, fd, verdict, true) {
+                if let (Op::Rw(rw), Verdict::Shot { .. }, true) = (op, verdict, submitted) {
+                    rw.shoots_once(); // what is behind is not the submission's
+                }
+                return verdict;
+            }
+        }
+    }
+
+    /// Whether it is armed as it is where nothing is there: its attempt would not end for want of a buffer, nor keep one, as
+    /// that of a READ does with a provided buffer (see `settle_buffers`).
+    pub fn may_wait_unattempted(&self, op: &mut Op) -> bool {
+        let reads = matches!(op, Op::Rw(_)) && !op.is_multishot();
+        let keeps = op.selection().is_some_and(|it| reads && it.held.is_none() && self.groups.is_listed(it.group));
+        !keeps && self.finds_buffer(op)
+    }
+
+    /// Whether its attempt would not end for want of a buffer.
+    pub fn finds_buffer(&self, op: &mut Op) -> bool {
+        op.selection().is_none_or(|selection| selection.held.is_some() || self.groups.has_buffers(selection.group))
+    }
+
+    /// Chooses a buffer, unless the request has one from before; `several` where it may take them for a bundle.
+    fn choose_buffers(&mut self, op: &mut Op, several: bool) -> Result<(), Errno> {
+        let (sends, bundle) = match op {
+            Op::Net(Net::Transfer(transfer)) => (transfer.direction() == Direction::Write, transfer.is_bundle()),
+            _ => (false, false),
+        };
+        let Some(selection) = op.selection().filter(|selection| selection.held.is_none()) else { return Ok(()) };
+        let bundle = bundle && several;
+        let mut wanted = selection.wanted;
+        if bundle && !sends {
+            if selection.gathered.is_some() || (wanted == 0 && selection.unread > 1) {
+                wanted = selection.unread;
+            }
+            if let Some(limit) = selection.limit.map(|limit| limit.get() as usize) {
+                wanted = if wanted == 0 { limit } else { wanted.min(limit) };
+            }
+        } else if sends && wanted == 0 {
+            wanted = i32::MAX as usize;
+        }
+        let choice = Choice { wanted, sends, bundle, before: selection.most_ranges };
+        let mut held = self.groups.choose(selection.group, choice, &mut selection.ranges)?;
+        selection.follows_shot = false;
+        selection.most_ranges = selection.most_ranges.max(selection.ranges.len() as u16);
+        if sends {
+            // Not given back: data that waits to be sent is tied up anyway.
+            let (bytes, count) = (held.bytes, selection.ranges.len() as u16);
+            self.groups.commit(selection.group, &mut held, bytes, count);
+        }
+        selection.held = Some(held);
+        op.use_buffers();
+        Ok(())
+    }
+
+    /// A worker gets the request: it keeps its buffer, which its CQE names whatever becomes of it.
+    pub fn hold_buffer(&mut self, id: Id, op: &mut Op) -> Result<(), Errno> {
+        self.choose_buffers(op, false)?;
+        if let Some(selection) = op.selection() {
+            let group = selection.group;
+            if let Some(held) = &mut selection.held {
+                let bytes = held.bytes;
+                self.groups.commit(group, held, bytes, 1);
+                self.slab[id].cqe_flags = held.cqe_flags();
+            }
+        }
+        Ok(())
+    }
+
+    /// A request waits: its CQE names the buffer that it has, if it has begun to use one.
+    pub fn note_held_buffer(&mut self, id: Id) {
+        let request = &mut self.slab[id];
+        if request.flags & IOSQE_BUFFER_SELECT != 0 {
+            let held = request.op.selection().and_then(|selection| selection.held);
+            request.cqe_flags = held.map_or(0, |held| held.cqe_flags());
+        }
+    }
+
+    /// What becomes of the buffers after an attempt, and what the CQE says of them. It goes on where a bundle is to have
+    /// what its socket has left, too (with `appends`).
+    fn settle_buffers(&mut self, op: &mut Op, fd: i32, verdict: Verdict, appends: bool) -> ControlFlow<Verdict> {
+        let (transferred, multishot, reads) = (op.transferred(), op.is_multishot(), matches!(op, Op::Rw(_)));
+        let Some(selection) = op.selection() else { return ControlFlow::Break(verdict) };
+        let group = selection.group;
+        let Some(mut held) = selection.held.take() else { return ControlFlow::Break(verdict) };
+        if multishot && reads {
+            // Natively it has no worker, and takes its buffer once it has read (`io_read_mshot`).
+            self.groups.take_back(group, &mut held);
+        }
+        let nothing = transferred == 0 && !held.committed && (multishot || !reads || !held.listed);
+        let attempted = match Attempted::of(verdict) {
+            Some(attempted) => attempted,
+            // Somebody else took what was left for the second attempt.
+            None if nothing && selection.gathered.is_some() => Attempted { result: 0, failed: false, flags: 0 },
+            None if nothing && !matches!(verdict, Verdict::NeedsWorker) => {
+                self.groups.give_back(group, held);
+                return ControlFlow::Break(verdict);
+            }
+            None => {
+                // A READ keeps a provided buffer, too, while it waits (io_uring/rw.c gives back only those of rings).
+                if transferred != 0 || held.listed {
+                    let bytes = if reads { held.bytes } else { transferred };
+                    self.groups.commit(group, &mut held, bytes, used_buffers(&selection.ranges, bytes));
+                }
+                selection.held = Some(held);
+                return ControlFlow::Break(verdict);
+            }
+        };
+        let result = attempted.result;
+        // A file that cannot be polled takes its buffer before it is read.
+        let matters = reads && !multishot && (result < 0 || self.groups.is_incremental(group));
+        let at_once = matters && crate::op::rw::is_file(fd);
+        let used = match reads && !multishot {
+            true => result >= 0 || held.listed || at_once,
+            false => result > 0,
+        };
+        if !used && (!held.committed || held.listed) {
+            self.groups.give_back(group, held);
+            let gathered = selection.gathered.take();
+            let answer = |(result, flags)| Attempted { result: result as i32, flags, ..attempted }.verdict();
+            return ControlFlow::Break(gathered.map_or(attempted.verdict(), answer));
+        }
+        let bytes = if at_once { held.bytes } else { result.max(0) as usize };
+        self.groups.commit(group, &mut held, bytes, used_buffers(&selection.ranges, bytes));
+        let attempted = Attempted { flags: held.cqe_flags() | attempted.flags, ..attempted };
+        match op {
+            Op::Net(Net::Transfer(transfer)) => settle_transfer(transfer, attempted, held, appends),
+            _ if multishot && result > 0 => ControlFlow::Break(Verdict::Shot { result, flags: attempted.flags }),
+            _ => ControlFlow::Break(attempted.verdict()),
+        }
+    }
+
+    /// The same for what a worker brought back.
+    pub(crate) fn settle_arrived(&mut self, id: Id, verdict: Verdict) -> Verdict {
+        if self.slab[id].flags & IOSQE_BUFFER_SELECT == 0 {
+            return verdict;
+        }
+        let mut op = core::mem::replace(&mut self.slab[id].op, Op::placeholder());
+        // The worker's buffer is committed: it makes no difference what file it was.
+        let verdict = match self.settle_buffers(&mut op, -1, verdict, false) {
+            ControlFlow::Break(verdict) => verdict,
+            ControlFlow::Continue(()) => verdict, // not without `appends`
+        };
+        self.slab[id].op = op;
+        verdict
+    }
+
+    /// Posts a result of a multishot request, which goes on. False when the CQ is full or the ring broken: then it ends
+    /// with this result.
+    #[must_use]
+    pub fn shot(&mut self, id: Id, result: i32, flags: u32) -> bool {
+        if !self.has_room() || self.is_broken() {
+            return false;
+        }
+        let request = &self.slab[id];
+        let (user_data, opcode, path) = (request.user_data, request.opcode, request.path);
+        stats::completed(opcode, path, result);
+        self.record_of(id, |it| it.shoots());
+        let more = if mutated(Mutation::ShotWithoutMore) { 0 } else { IORING_CQE_F_MORE };
+        self.post(Cqe { user_data, res: result, flags: flags | more }, path != Path::Inline);
+        true
+    }
+
+    /// The next attempt, unless the last one has left nothing there: `io_recv_finish` in io_uring/net.c makes none then either.
+    fn attempt_after_shot(&mut self, id: Id) -> Verdict {
+        let request = &self.slab[id];
+        let waits_to_receive =
+            matches!(request.op, Op::Net(Net::Transfer(_))) && request.op.waits_for() == Some(Direction::Read);
+        match request.target.number() {
+            Some(fd) if waits_to_receive && self.entries.known_not_ready(fd, Direction::Read) => {
+                self.slab[id].op.forget_transferred(); // that has had its CQE
+                Verdict::WouldBlock(Direction::Read)
+            }
+            _ => self.attempt_again(id),
+        }
+    }
+
+    /// A multishot request has a result: posts it and attempts the next one, until there is nothing or it ends.
+    pub fn shoot(&mut self, id: Id, mut result: i32, mut flags: u32) {
+        let request = &mut self.slab[id];
+        let submitted = if let Op::Rw(rw) = &mut request.op { rw.take_submitted() } else { false };
+        let rounds = match &request.op {
+            Op::Rw(_) if submitted => 0,
+            // Until there is nothing (`io_poll_multishot_retry`).
+            Op::Rw(_) => u32::MAX,
+            op if op.sends_bundle() => u32::MAX,
+            _ => SHOTS_TOGETHER,
+        };
+        // From its first answer on no worker arms it: see `arm_link_timeout`.
+        request.flags &= !IOSQE_ASYNC;
+        let mut left = rounds;
+        while left != 0 {
+            left -= 1;
+            if !self.shot(id, result, flags) {
+                self.slab[id].cqe_flags = flags;
+                return self.finish(id, result, false);
+            }
+            self.slab[id].cqe_flags = 0;
+            let verdict = match self.receive_several(id, left) {
+                Some((posted, verdict)) => {
+                    left -= posted;
+                    verdict
+                }
+                None => self.attempt_after_shot(id),
+            };
+            let verdict = match verdict {
+                Verdict::Descriptor(fd) => self.install_descriptor(id, fd),
+                verdict => verdict,
+            };
+            match verdict {
+                Verdict::Shot { result: next, flags: with } => (result, flags) = (next, with),
+                verdict => return self.follow(id, verdict),
+            }
+        }
+        if !self.shot(id, result, flags) {
+            self.slab[id].cqe_flags = flags;
+            return self.finish(id, result, false);
+        }
+        if submitted && matches!(&self.slab[id].op, Op::Rw(rw) if rw.may_not_wait()) {
+            return self.follow(id, Verdict::error(Errno::AGAIN)); // nor is it armed (`io_queue_async`)
+        }
+        // There may be more: an event will say so.
+        self.slab[id].op.forget_transferred(); // that has had its CQE
+        self.follow(id, Verdict::WouldBlock(Direction::Read));
+        if let Some(State::Armed { fd, .. }) = self.slab.get(id).map(|request| &request.state) {
+            let fd = *fd;
+            self.entries.renew(fd);
+        }
+        self.entries.goes_on |= submitted;
+    }
+}
+
+/// How many buffers `bytes` reach into (`io_bundle_nbufs`).
+fn used_buffers(ranges: &[[usize; 2]], bytes: usize) -> u16 {
+    let (mut left, mut count) = (bytes, 1);
+    for [_, room] in ranges {
+        if left <= *room {
+            break;
+        }
+        left -= room;
+        count += 1;
+    }
+    count.min(ranges.len().max(1)) as u16
+}
+
+/// What becomes of a transfer that used its buffers. Source: `io_send_finish` and `io_recv_finish` in io_uring/net.c.
+fn settle_transfer(
+    transfer: &mut Transfer,
+    attempted: Attempted,
+    held: Held,
+    appends: bool,
+) -> ControlFlow<Verdict> {
+    let (multishot, bundle) = (transfer.is_multishot(), transfer.is_bundle());
+    let goes_on = transfer.sends_on();
+    let Attempted { result, flags, .. } = attempted;
+    let shot = |result: usize, flags| ControlFlow::Break(Verdict::Shot { result: result as i32, flags });
+    if transfer.direction() == Direction::Write {
+        if result > 0 && goes_on && !held.last {
+            if let Some(selection) = transfer.selection() {
+                selection.wanted = 0; // it was for the first result
+            }
+            return shot(result as usize, flags);
+        }
+        return ControlFlow::Break(attempted.verdict());
+    }
+    let received = result.max(0) as usize;
+    let Some(selection) = transfer.selection() else { return ControlFlow::Break(attempted.verdict()) };
+    let ended = selection.ends_with(received) || result <= 0;
+    selection.follows_shot = multishot && !ended;
+    if !bundle {
+        return if selection.follows_shot {
+            shot(received, flags)
+        } else {
+            ControlFlow::Break(attempted.verdict())
+        };
+    }
+    let again = selection.gathered.is_some();
+    let (before, first) = selection.gathered.take().unwrap_or((0, flags));
+    // The first buffer is named; how far the last one is used up, and what the socket has left, is as of now.
+    let flags = first | flags & (IORING_CQE_F_BUF_MORE | IORING_CQE_F_SOCK_NONEMPTY);
+    let total = before + received;
+    let capped = multishot && selection.wanted != 0 && total >= selection.wanted;
+    let filled = received != 0 && received >= held.bytes && selection.unread > 1;
+    if held.last {
+        return ControlFlow::Break(Attempted { result: total as i32, flags, ..attempted }.verdict());
+    }
+    if appends && filled && !again && !held.partial && !capped && !ended {
+        selection.gathered = Some((total, flags & !(IORING_CQE_F_BUF_MORE | IORING_CQE_F_SOCK_NONEMPTY)));
+        return ControlFlow::Continue(());
+    }
+    if multishot && !ended {
+        return shot(total, flags);
+    }
+    ControlFlow::Break(Attempted { result: total as i32, flags, ..attempted }.verdict())
+}
+
+/// What becomes of a request that found no buffer, which is an `error` unless it has an answer to give first, or is not to
+/// look for one yet.
+#[cold]
+fn without_buffer(op: &mut Op, fd: i32, submitted: bool, error: Errno) -> Verdict {
+    let Some(selection) = op.selection() else { return Verdict::error(error) };
+    if let Some((result, flags)) = selection.gathered.take() {
+        return Attempted { result: result as i32, failed: true, flags }.verdict();
+    }
+    let follows_shot = core::mem::take(&mut selection.follows_shot);
+    let looks_when_ready = match op {
+        // Once submitted it polls before each look (`io_poll_check_events`).
+        Op::Rw(rw) => rw.is_multishot() && !submitted,
+        // After a shot, where the socket tells that it has nothing left (`io_recv_finish`).
+        _ => follows_shot && crate::op::net::socket_option(fd, libc::SO_TYPE) == Ok(libc::SOCK_STREAM),
+    };
+    if looks_when_ready && Sys::poll_now(fd, libc::POLLIN as u16) == Ok(0) {
+        op.forget_transferred();
+        return Verdict::WouldBlock(Direction::Read);
+    }
+    Verdict::error(refusal_before_buffers(op, fd).unwrap_or(error))
+}
+
+/// Why a request that found no buffer would have failed before it looked for one, if so.
+fn refusal_before_buffers(op: &Op, fd: i32) -> Option<Errno> {
+    let open = call(libc::SYS_fcntl, [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]);
+    let socket = match op {
+        Op::Net(_) => crate::op::net::socket_option(fd, libc::SO_TYPE).err(),
+        _ => None,
+    };
+    open.err().or(socket)
+}

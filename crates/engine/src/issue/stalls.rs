@@ -1,0 +1,67 @@
+//! Calls on names (STATX, UNLINKAT, OPENAT with O_CREAT ...) that natively a worker makes and here the submitting thread, since
+//! each takes a tenth of what it costs to wake a worker (`issue::calls`). Not where the disk is busy: a call that has to wait for the file
+//! system's journal holds up whatever else the thread has to submit. So it is measured how long they take, and after long ones
+//! the next go to a worker, too.
+//!
+//! Part of a ring's state.
+
+/// A call that takes so long waited for something: ten times what a worker takes to wake.
+const LONG_NS: u64 = 500_000;
+/// So many long ones of the last eight are not chance (a thread is also kept from running now and then).
+const SEVERAL: u32 = 2;
+/// So many calls workers make then, before it is tried again.
+const BY_WORKER: u8 = 64;
+
+/// How long the last calls took.
+#[derive(Debug, Default)]
+pub struct Stalls {
+    /// A bit for each of the last eight: whether it was a long one.
+    long: u8,
+    /// Calls that are yet to go to a worker.
+    by_worker: u8,
+}
+
+impl Stalls {
+    pub(crate) fn goes_to_worker(&mut self) -> bool {
+        let goes = self.by_worker != 0;
+        self.by_worker = self.by_worker.saturating_sub(1);
+        goes
+    }
+
+    pub(crate) fn note(&mut self, took_ns: u64) {
+        self.long = self.long << 1 | u8::from(took_ns >= LONG_NS);
+        if self.long.count_ones() >= SEVERAL {
+            *self = Stalls { long: 0, by_worker: BY_WORKER };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls_by_worker(stalls: &mut Stalls) -> usize {
+        (0..1000).take_while(|_| stalls.goes_to_worker()).count()
+    }
+
+    #[test]
+    fn one_long_call_is_chance() {
+        let mut stalls = Stalls::default();
+        for took_ns in [LONG_NS, 0, 0, 0, 0, 0, 0, 0, 0, LONG_NS, 0] {
+            stalls.note(took_ns);
+            assert_eq!(calls_by_worker(&mut stalls), 0);
+        }
+    }
+
+    #[test]
+    fn after_several_workers_make_the_next_and_then_it_is_tried_again() {
+        let mut stalls = Stalls::default();
+        for _ in 0..3 {
+            stalls.note(LONG_NS);
+            stalls.note(LONG_NS - 1);
+            assert_eq!(calls_by_worker(&mut stalls), 0);
+            stalls.note(2 * LONG_NS);
+            assert_eq!(calls_by_worker(&mut stalls), usize::from(BY_WORKER));
+        }
+    }
+}

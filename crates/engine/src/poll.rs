@@ -1,0 +1,461 @@
+//! Waiting for readiness: a ring's poll set, and what is remembered of each descriptor.
+//!
+//! Every pollable descriptor that a request ever waited for keeps a standing edge-triggered registration, so that arming
+//! again costs nothing. What is remembered of it is a hint: the kernel keys a registration by (file, number), and a close
+//! that was not seen leaves the entry naming another file. So each entry carries a generation that comes back with every
+//! event, stale events are ignored, and before a thread sleeps every entry armed since it was last checked gets one
+//! EPOLL_CTL_MOD, which finds a reused number (ENOENT) and polls the file again.
+//!
+//! `readiness/armed.rs` is about the requests that wait, `readiness/alone.rs` about those of Linux AIO that wait alone,
+//! `readiness/emptied.rs` about receives that need no attempt, `readiness/looks.rs` about polls that are looked at together,
+//! `readiness/turns.rs` about who goes first.
+//!
+//! All of this is part of a ring's state: touched under its lock only. `epoll_wait` alone is called outside it.
+
+mod alone;
+mod batch;
+mod emptied;
+mod turns;
+mod wait;
+
+pub use alone::Alone;
+
+use crate::mutation::{mutated, Mutation};
+use crate::op::rw::is_file;
+use crate::op::Direction;
+use crate::os::{syscall, EpollEvent, Os, Sys};
+use crate::request::slab::List;
+use crate::request::ListKind;
+use crate::{alloc, descriptors, process, Errno};
+use emptied::Emptied;
+use rustix::event::epoll;
+use rustix::fd::{AsRawFd, IntoRawFd};
+use std::collections::VecDeque;
+
+const READ: u32 =
+    (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDHUP | libc::EPOLLRDNORM | libc::EPOLLRDBAND) as u32;
+const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM | libc::EPOLLWRBAND) as u32;
+const ENDED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+const EDGE: u32 = libc::EPOLLET as u32;
+
+/// Data of the wake-up descriptor's registration: no descriptor has this number.
+const KICK: u64 = u64::MAX;
+/// Data of the engine end's registration, through which other processes wake this one (`shared::member`).
+const FOREIGN_KICK: u64 = u64::MAX - 1;
+
+/// Data of the registration through which the kernel's AIO tells of completions.
+pub const DEVICE: u64 = u64::MAX - 2;
+
+/// What is known of one descriptor number.
+#[derive(Default)]
+struct Entry {
+    /// Comes back with every event; changes when the number is found to name another file.
+    generation: u32,
+    /// Events that the standing registration asks for, 0 for none.
+    registered: u32,
+    /// The last attempt in this direction found nothing or left nothing, and no event has come since.
+    read_empty: bool,
+    write_full: bool,
+    /// How many first attempts to read in a row found nothing: the next one is put off, see [`Entries::puts_off`].
+    empty_streak: u8,
+    /// A read (of Linux AIO: or a poll) was armed without an attempt, which is made before anybody sleeps.
+    put_off: bool,
+    /// How often an attempt was put off.
+    times_put_off: u8,
+    /// How many looks of POLL_ADDs in a row found nothing, see [`looks`].
+    looks_in_vain: u8,
+    /// What a receive that empties the socket says of the next one.
+    emptied: Emptied,
+    /// The file has no position (a pipe, a socket, a terminal).
+    stream: bool,
+    /// Whether the file was opened with O_DIRECT; asked once, a hint about speed only.
+    direct: Option<Direct>,
+    /// How the file was opened (`O_ACCMODE`), once a request of Linux AIO asked.
+    access: Option<i32>,
+    /// A socket of datagrams that was shut down for reading, see `RingGuard::end_receives`.
+    shut_down: bool,
+    /// On the list of entries to verify before a sleep.
+    unverified: bool,
+    /// The place of a request that waits here alone, in the ring's context of Linux AIO: then the lists are empty.
+    alone: Option<u32>,
+    readers: List,
+    writers: List,
+    polls: List,
+}
+
+/// How the data of a file is moved.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direct {
+    /// Through the page cache, or it is no file with data.
+    No,
+    /// Without it (O_DIRECT).
+    Yes,
+    /// Without it, by a device: the kernel's AIO does not wait for that.
+    Device,
+}
+
+impl Entry {
+    fn list(&mut self, kind: ListKind) -> &mut List {
+        match kind {
+            ListKind::Read => &mut self.readers,
+            ListKind::Write => &mut self.writers,
+            ListKind::Poll => &mut self.polls,
+        }
+    }
+
+    fn idle(&self) -> bool {
+        self.readers.is_empty() && self.writers.is_empty() && self.polls.is_empty() && self.alone.is_none()
+    }
+}
+
+/// A ring's poll set.
+#[derive(Default)]
+pub struct Entries {
+    /// By descriptor number.
+    entries: Vec<Option<Box<Entry>>>,
+    epoll: Option<i32>,
+    kick: Option<i32>,
+    unverified: VecDeque<i32>,
+    /// Entries with a request whose first attempt was put off.
+    put_off: VecDeque<i32>,
+    /// A request was armed without an attempt since the poll set was last looked at.
+    unlooked: bool,
+    /// A READ_MULTISHOT goes on behind its submission: its event is in the poll set, behind those of others.
+    pub goes_on: bool,
+    /// The poll set is looked at for such requests, at the end of their submission.
+    looking: bool,
+    /// Polls of the submission at work that are yet to be looked at.
+    gathered: Vec<libc::pollfd>,
+    /// Looks at the poll set while there was something in one of the two.
+    looks: u32,
+    /// For whom something may be there that is yet to be served.
+    due: turns::Due,
+    /// Requests that wait for readiness.
+    armed: u32,
+    /// Room for what a look at the poll set finds.
+    seen: Vec<EpollEvent>,
+}
+
+impl Entries {
+    /// The last attempt found nothing there, or left nothing, and no event has said otherwise since.
+    #[inline]
+    pub fn known_not_ready(&self, fd: i32, direction: Direction) -> bool {
+        match self.entries.get(fd as usize) {
+            Some(Some(entry)) => match direction {
+                Direction::Read => entry.read_empty,
+                Direction::Write => entry.write_full,
+            },
+            _ => false,
+        }
+    }
+
+    /// Whether the first attempt at a read, or a poll's first look, is better put off: the last few found nothing, and the
+    /// standing registration will tell when there is something. An attempt that finds nothing costs as much as a read. It is
+    /// made up for before anybody sleeps (`RingGuard::verify`), or in its turn where nobody has to ([`Entries::is_turn`]), so
+    /// at worst data that was there already is found a little later.
+    /// Once in a while one is attempted all the same: where there is something by now, all are again.
+    #[inline]
+    pub fn puts_off(&mut self, fd: i32) -> bool {
+        const STREAK: u8 = 4;
+        const TRIAL: u8 = 64;
+        let Some(Some(entry)) = self.entries.get_mut(fd as usize) else { return false };
+        if entry.empty_streak < STREAK || entry.registered == 0 {
+            return false;
+        }
+        entry.times_put_off = entry.times_put_off.wrapping_add(1);
+        !entry.times_put_off.is_multiple_of(TRIAL)
+    }
+
+    /// What a first attempt to read, or a poll's first look, led to.
+    #[inline]
+    pub fn note_first_read(&mut self, fd: i32, found_nothing: bool) {
+        if let Some(Some(entry)) = self.entries.get_mut(fd as usize) {
+            let counts = found_nothing && entry.registered != 0;
+            entry.empty_streak = if counts { entry.empty_streak.saturating_add(1) } else { 0 };
+        }
+    }
+
+    /// Whether a first attempt was put off and not made up for.
+    pub fn has_put_off(&self) -> bool {
+        !self.put_off.is_empty()
+    }
+
+    /// The attempt that was put off on `fd` is made, or left to an event of its registration.
+    pub fn forget_put_off(&mut self, fd: i32) {
+        if self.existing(fd).is_some_and(|entry| core::mem::take(&mut entry.put_off)) {
+            self.put_off.retain(|other| *other != fd);
+        }
+    }
+
+    /// A transfer found that the file has no position. Trusted only where every close of the number is seen.
+    pub fn note_stream(&mut self, fd: i32) {
+        process::note_use(fd);
+        if self.make_room(fd).is_ok() {
+            self.entry(fd).stream = true;
+        }
+    }
+
+    /// Whether the file is known to have no position.
+    #[inline]
+    pub fn is_stream(&self, fd: i32) -> bool {
+        matches!(self.entries.get(fd as usize), Some(Some(entry)) if entry.stream)
+    }
+
+    /// Whether the number is known to be open and to name a file that can be polled: it is registered, and was not closed
+    /// since.
+    #[inline]
+    pub fn is_pollable(&self, fd: i32) -> bool {
+        let registered = matches!(self.entries.get(fd as usize), Some(Some(entry)) if entry.registered != 0);
+        registered && process::closes_are_seen()
+    }
+
+    /// How the file was opened (`O_ACCMODE`), where that is remembered. Trusted only where every close of the number is seen.
+    #[inline]
+    pub fn access(&self, fd: i32) -> Option<i32> {
+        self.entries.get(fd as usize)?.as_ref()?.access
+    }
+
+    /// Remembers how the file of a registered number was opened.
+    pub fn note_access(&mut self, fd: i32, access: i32) {
+        if let Some(entry) = self.existing(fd).filter(|entry| entry.registered != 0) {
+            entry.access = Some(access);
+        }
+    }
+
+    /// The description was found to be a nonblocking one: that is asked each time from now on, and no attempt put off.
+    pub fn forget_access(&mut self, fd: i32) {
+        if let Some(entry) = self.existing(fd) {
+            (entry.access, entry.empty_streak) = (None, 0);
+        }
+    }
+
+    /// Whether the file was opened with O_DIRECT.
+    #[inline]
+    pub fn is_direct(&mut self, fd: i32) -> bool {
+        match self.entries.get(fd as usize) {
+            Some(Some(entry)) if entry.stream => false,
+            Some(Some(entry)) if entry.direct.is_some() => entry.direct != Some(Direct::No),
+            _ if fd < 0 => false,
+            _ => self.ask_direct(fd),
+        }
+    }
+
+    #[cold]
+    fn ask_direct(&mut self, fd: i32) -> bool {
+        let args = [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0];
+        let flags = syscall(libc::SYS_fcntl, args);
+        if flags < 0 {
+            return false; // not open: nothing is remembered of it
+        }
+        let direct = match flags & libc::O_DIRECT as isize {
+            0 => Direct::No,
+            _ if is_file(fd) => Direct::Device,
+            _ => Direct::Yes,
+        };
+        process::note_use(fd);
+        if self.make_room(fd).is_ok() {
+            self.entry(fd).direct = Some(direct);
+        }
+        direct != Direct::No
+    }
+
+    /// Whether the kernel's AIO may be asked for direct transfers of the file.
+    pub fn has_device(&self, fd: i32) -> bool {
+        matches!(self.entries.get(fd as usize), Some(Some(entry)) if entry.direct == Some(Direct::Device))
+    }
+
+    /// The kernel's AIO would wait for them.
+    pub fn note_no_device(&mut self, fd: i32) {
+        if let Some(entry) = self.existing(fd).filter(|entry| entry.direct == Some(Direct::Device)) {
+            entry.direct = Some(Direct::Yes);
+        }
+    }
+
+    /// How many requests wait for readiness.
+    pub fn armed(&self) -> u32 {
+        self.armed
+    }
+
+    /// The poll set's descriptor, once there is one.
+    pub fn epoll(&self) -> Option<i32> {
+        self.epoll
+    }
+
+    /// The descriptor that ends an epoll wait of this ring, once there is one.
+    pub fn kick(&self) -> Option<i32> {
+        self.kick
+    }
+
+    /// Whether entries wait to be verified, or reads for their first attempt.
+    pub fn has_unverified(&self) -> bool {
+        !self.unverified.is_empty() || !self.put_off.is_empty()
+    }
+
+    /// Whether it is the turn of the one that waits longest to be verified or attempted: where others are always ready
+    /// nobody ever sleeps.
+    #[inline]
+    pub fn is_turn(&mut self) -> bool {
+        const TURN: u32 = 32; // what is in vain then costs each look a percent or two
+        if !self.has_unverified() {
+            return false;
+        }
+        self.looks = self.looks.wrapping_add(1);
+        self.looks.is_multiple_of(TURN)
+    }
+
+    /// Makes the poll set and its wake-up descriptor. Other processes wake it through `engine_end`, where there is one.
+    pub fn make_epoll(&mut self, engine_end: i32) -> Result<i32, Errno> {
+        if let Some(epoll) = self.epoll {
+            return Ok(epoll);
+        }
+        let set = descriptors::to_top(epoll::create(epoll::CreateFlags::CLOEXEC)?)?;
+        let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+        let kick = descriptors::to_top(rustix::event::eventfd(0, flags)?)?;
+        let add =
+            |fd, data| Sys::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32 | EDGE, data);
+        add(kick.as_raw_fd(), KICK)?;
+        if engine_end >= 0 {
+            add(engine_end, FOREIGN_KICK)?;
+        }
+        let set = set.into_raw_fd();
+        (self.epoll, self.kick) = (Some(set), Some(kick.into_raw_fd()));
+        Ok(set)
+    }
+
+    /// Remembers that the number is in use, so that a close of it asks this ring.
+    pub fn note_use(&mut self, fd: i32) {
+        process::note_use(fd);
+    }
+
+    /// Makes room for what is remembered of a number. `EBADF` for one beyond the table that is not open: the table would
+    /// grow up to it.
+    fn make_room(&mut self, fd: i32) -> Result<(), Errno> {
+        if usize::try_from(fd).is_ok_and(|index| index < self.entries.len()) {
+            return Ok(());
+        }
+        descriptors::check_open(fd)?;
+        let size = fd as usize + 1;
+        // Each number is once in either queue.
+        for queue in [&mut self.unverified, &mut self.put_off] {
+            queue.try_reserve(size - queue.len()).map_err(alloc::refused)?;
+        }
+        self.entries.try_reserve(size - self.entries.len()).map_err(alloc::refused)?;
+        self.entries.resize_with(size, || None);
+        Ok(())
+    }
+
+    /// What is remembered of a number for which there is room.
+    fn entry(&mut self, fd: i32) -> &mut Entry {
+        self.entries[fd as usize].get_or_insert_with(Box::default)
+    }
+
+    fn existing(&mut self, fd: i32) -> Option<&mut Entry> {
+        self.entries.get_mut(usize::try_from(fd).ok()?)?.as_deref_mut()
+    }
+
+    /// Makes the standing registration ask for `events` too. `EPERM` when the file cannot be polled.
+    fn register(&mut self, epoll: i32, fd: i32, events: u32, attempted_now: bool) -> Result<(), Errno> {
+        let entry = self.entry(fd);
+        let wanted = entry.registered | events | EDGE;
+        if wanted == entry.registered {
+            // An attempt under this very hold of the lock, on a number that cannot have changed unseen, needs no check.
+            let sure = attempted_now && process::closes_are_seen();
+            if !sure && !entry.unverified {
+                entry.unverified = true;
+                self.unverified.push_back(fd);
+            }
+            return Ok(());
+        }
+        self.control_registration(epoll, fd, wanted)
+    }
+
+    /// `fd` names another file than before: what is remembered of it does not count, nor do events still to come. An
+    /// epoll registration that the old file left behind is found when the number is registered anew.
+    pub fn forget(&mut self, fd: i32) {
+        if mutated(Mutation::OwnNumbersStayKnown) && descriptors::is_own(fd) {
+            return;
+        }
+        if let Some(entry) = self.existing(fd) {
+            entry.generation = entry.generation.wrapping_add(1);
+            (entry.registered, entry.read_empty, entry.write_full) = (0, false, false);
+            (entry.stream, entry.direct, entry.access, entry.empty_streak) = (false, None, None, 0);
+            (entry.emptied, entry.looks_in_vain) = (Emptied::default(), 0);
+        }
+    }
+
+    /// Adds or changes the registration, whichever the kernel accepts: a number may have been reused, or its file may
+    /// still be registered through a duplicate.
+    fn control_registration(&mut self, epoll: i32, fd: i32, wanted: u32) -> Result<(), Errno> {
+        let entry = self.entry(fd);
+        let data = |entry: &Entry| u64::from(entry.generation) << 32 | fd as u64;
+        let known = entry.registered != 0;
+        let (first, second) = match known {
+            true => (libc::EPOLL_CTL_MOD, libc::EPOLL_CTL_ADD),
+            false => (libc::EPOLL_CTL_ADD, libc::EPOLL_CTL_MOD),
+        };
+        let mut answer = Sys::epoll_ctl(epoll, first, fd, wanted, data(entry));
+        if matches!(answer, Err(Errno::NOENT | Errno::EXIST)) {
+            // Another file than the one we knew: events of the old one must not count.
+            entry.generation = entry.generation.wrapping_add(1);
+            (entry.read_empty, entry.write_full, entry.access) = (false, false, None);
+            (entry.emptied, entry.looks_in_vain) = (Emptied::default(), 0);
+            answer = Sys::epoll_ctl(epoll, second, fd, wanted, data(entry));
+        }
+        entry.registered = if answer.is_ok() { wanted } else { 0 };
+        answer
+    }
+
+    /// Makes what is there already on `fd` an event.
+    pub fn renew(&mut self, fd: i32) {
+        let (Some(epoll), Some(entry)) = (self.epoll, self.existing(fd)) else { return };
+        (entry.read_empty, entry.write_full) = (false, false);
+        let wanted = entry.registered;
+        // A number that cannot be registered any more is found out before the next sleep.
+        let _ = self.control_registration(epoll, fd, wanted);
+    }
+
+    /// In a forked child: gives up the child's numbers of what the parent goes on using. What is remembered may be in the
+    /// middle of a change by a thread that the child does not have, and is not looked at.
+    pub fn abandon(mut self) {
+        for fd in [self.epoll.take(), self.kick.take()].into_iter().flatten() {
+            descriptors::close(fd);
+        }
+        core::mem::forget(self);
+    }
+
+    /// Forgets everything but the poll set itself, on which somebody may be asleep.
+    pub fn forget_requests(&mut self) {
+        self.entries.clear();
+        self.unverified.clear();
+        self.put_off.clear();
+        self.gathered.clear();
+        self.armed = 0;
+    }
+
+    /// Closes what the set holds.
+    pub fn release(&mut self) {
+        for fd in [self.epoll.take(), self.kick.take()].into_iter().flatten() {
+            descriptors::close(fd);
+        }
+        self.entries.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::refusing::refusing;
+
+    #[test]
+    fn a_poll_set_that_cannot_be_made_leaves_no_descriptors() {
+        refusing(&[(libc::SYS_epoll_ctl, None, libc::ENOSPC)], || {
+            // A table of its own, so that no other test opens or closes in it meanwhile.
+            // SAFETY: the thread is this test's; nothing that it shares is closed by this.
+            unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.expect("unshare");
+            let open = || std::fs::read_dir("/proc/thread-self/fd").expect("descriptors").count();
+            let before = open();
+            assert_eq!(Entries::default().make_epoll(-1), Err(Errno::NOSPC));
+            assert_eq!(open(), before);
+        });
+    }
+}

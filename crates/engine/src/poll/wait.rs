@@ -1,0 +1,569 @@
+//! Requests that wait for readiness: arming, serving the poll set's events, and taking a number away from under them.
+
+use crate::forced::{point, Point};
+use crate::issue::registered;
+use crate::mutation::{mutated, Mutation};
+use crate::op::net::socket_option;
+use crate::op::poll::PollAdd;
+use crate::op::{Op, Verdict};
+use crate::os::{EpollEvent, Os, Sys};
+use crate::poll::{Entry, DEVICE, EDGE, ENDED, FOREIGN_KICK, KICK, READ, WRITE};
+use crate::request::slab::List;
+use crate::request::{Id, ListKind, Path, State, Target};
+use crate::resource::files::FixedFile;
+use crate::ring::RingGuard;
+use crate::wq::Approach;
+use crate::{descriptors, process, Errno};
+use anyring_abi::{Opcode, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
+use std::sync::Arc;
+
+/// Events that are taken at a time.
+const EVENTS: usize = 128;
+
+/// What the registration of a descriptor asks for, for an operation that waits there.
+pub(crate) fn events_for(op: &Op, list: ListKind) -> u32 {
+    match (op, list) {
+        (Op::Poll(poll), _) => events_of(poll),
+        (_, ListKind::Write) => WRITE,
+        _ => READ & !(libc::EPOLLPRI as u32),
+    }
+}
+
+/// The same for a poll.
+pub(crate) fn events_of(poll: &PollAdd) -> u32 {
+    u32::from(poll.events) | ENDED | libc::EPOLLRDHUP as u32
+}
+
+/// What arming never does to the program's file (decision 13 in ARCHITECTURE.md).
+#[inline]
+fn spoil_file(fd: i32) {
+    if mutated(Mutation::DescriptionsMadeNonblocking) {
+        let args = [fd as usize, libc::F_SETFL as usize, libc::O_NONBLOCK as usize, 0, 0, 0];
+        crate::os::syscall(libc::SYS_fcntl, args);
+    }
+    if mutated(Mutation::PipesOpenedAnew) {
+        let mut both = std::fs::OpenOptions::new();
+        std::mem::forget(both.read(true).write(true).open(format!("/proc/self/fd/{fd}")));
+    }
+}
+
+impl RingGuard {
+    /// Makes a request wait for readiness. `EPERM` when its file cannot be polled.
+    pub fn arm(&mut self, id: Id, list: ListKind, worker_when_ready: bool) -> Result<(), Errno> {
+        let request = &self.slab[id];
+        let fd = match &request.target {
+            Target::Number(fd) => *fd,
+            Target::Fixed(file) | Target::Private(file) => file.fd,
+            Target::None | Target::Index(_) => return Err(Errno::PERM),
+        };
+        let events = events_for(&request.op, list);
+        // A splice whose input is not ready waits for that one, not for the output that its SQE names as its file.
+        let state = &mut **self;
+        let fd = match &mut state.slab[id].op {
+            Op::Splice(splice) if list == ListKind::Read => {
+                let input = splice.hold_input()?;
+                if input.is_new {
+                    state.entries.forget(input.fd);
+                }
+                input.fd
+            }
+            Op::Splice(splice) => {
+                registered::hold_input(&mut state.entries, splice);
+                fd
+            }
+            _ => fd,
+        };
+        self.entries.make_room(fd)?;
+        self.join_list(fd);
+        spoil_file(fd);
+        let state = &mut **self;
+        let (fresh, shut_down) =
+            state.entries.existing(fd).map_or((true, false), |entry| (entry.registered == 0, entry.shut_down));
+        let epoll = state.entries.make_epoll(state.engine_end)?;
+        let anew = core::mem::take(&mut state.arm_anew) || worker_when_ready || shut_down;
+        if anew || matches!(&state.slab[id].op, Op::Poll(poll) if poll.multishot) {
+            // No attempt could be made: the registration is renewed so that what is there already makes an event.
+            let wanted = state.entries.entry(fd).registered | events | EDGE;
+            state.entries.control_registration(epoll, fd, wanted)?;
+        } else {
+            let attempted_now = state.slab[id].path != Path::Worker;
+            state.entries.register(epoll, fd, events, attempted_now)?;
+        }
+        let put_off = core::mem::take(&mut state.attempt_put_off);
+        if put_off && !core::mem::replace(&mut state.entries.entry(fd).put_off, true) {
+            state.entries.put_off.push_back(fd);
+        }
+        let entry = state.entries.entry(fd);
+        if put_off {
+            // Nothing is known of the file: the attempt is yet to come.
+        } else if !fresh && !anew {
+            // The attempt came after the registration: what arrives from now on makes an event.
+            match list {
+                ListKind::Read => entry.read_empty = true,
+                ListKind::Write => entry.write_full = true,
+                ListKind::Poll => {}
+            }
+        }
+        let request = &state.slab[id];
+        let keeps_its_place =
+            request.path != Path::Inline && request.flags & IOSQE_ASYNC == 0 && request.op.is_multishot();
+        match request.opcode {
+            // Waiters for a connection are served in order, as exclusive entries of a wait queue, where a multishot one stays.
+            Opcode::Accept if !keeps_its_place => entry.list(list).push(&mut state.slab, id),
+            // The kernel's wait queues take io_uring's entries at their head: the last that came is served first.
+            _ => entry.list(list).push_front(&mut state.slab, id),
+        }
+        point(Point::Arm);
+        // A multishot request stays armed natively, and of POLL_ADD the kernel says nothing.
+        let again = state.slab[id].path == Path::Poll && state.slab[id].op.is_multishot();
+        if list != ListKind::Poll && !again {
+            state.record_of(id, |it| it.poll_arm(events));
+        }
+        state.entries.armed += 1;
+        state.slab[id].state = State::Armed { fd, list, worker_when_ready };
+        state.slab[id].path = Path::Poll;
+        process::note_use(fd);
+        self.note_waiting(id);
+        self.work_appeared(false);
+        Ok(())
+    }
+
+    /// Takes an armed request off its list; it stays a request.
+    pub fn disarm(&mut self, id: Id) {
+        let state = &mut **self;
+        let State::Armed { fd, list, .. } = state.slab[id].state else { return };
+        if let Some(entry) = state.entries.existing(fd) {
+            entry.list(list).remove(&mut state.slab, id);
+            state.entries.armed -= 1;
+        }
+        state.slab[id].state = State::Issuing;
+    }
+
+    /// Looks at the poll set without waiting and serves what is ready. True when there was something.
+    pub fn poll_now(&mut self) -> bool {
+        let reaped = self.reap();
+        if self.entries.armed() == 0 && !self.kernel_aio.is_untold() {
+            return reaped;
+        }
+        let served = self.take_events() | reaped;
+        if self.entries.is_turn() {
+            self.attempt_next_put_off();
+            self.verify_next();
+        }
+        served
+    }
+
+    /// Takes what is in the poll set, whether or not anything is armed, and serves it. True when there was something.
+    pub fn take_events(&mut self) -> bool {
+        let Some(epoll) = self.entries.epoll() else { return false };
+        self.entries.unlooked = false;
+        // Kept, since it costs more to clear than to use.
+        let mut events = core::mem::take(&mut self.entries.seen);
+        events.resize(EVENTS, EpollEvent::default());
+        let served = match Sys::epoll_wait(epoll, &mut events, Some(0), None) {
+            Ok(count) => self.serve(&events[..count]),
+            Err(_) => false,
+        };
+        self.entries.seen = events;
+        self.kernel_aio.told();
+        served
+    }
+
+    /// Serves what happened before the turn of `id` came, where it may make a difference to it: the kernel queues the next
+    /// of a chain behind the requests that the one before it has made ready.
+    #[cold]
+    pub fn serve_before(&mut self, id: Id) {
+        let Some(request) = self.slab.get(id) else { return };
+        if matches!(request.state, State::Cancelled { .. }) {
+            return;
+        }
+        let fd = match (&request.op, &request.target) {
+            // Others may choose from the same group.
+            _ if request.flags & IOSQE_BUFFER_SELECT != 0 => None,
+            (Op::Cancel(_) | Op::PollRemove(_), _) => None,
+            (Op::Rw(_) | Op::Net(_), Target::Number(fd)) => Some(*fd),
+            (Op::Rw(_) | Op::Net(_), Target::Fixed(file) | Target::Private(file)) => Some(file.fd),
+            _ => return,
+        };
+        if fd.is_none_or(|fd| self.entries.existing(fd).is_some_and(|entry| !entry.idle())) {
+            self.poll_now();
+        }
+    }
+
+    /// Serves events of the poll set.
+    pub fn serve(&mut self, events: &[EpollEvent]) -> bool {
+        let mut served = false;
+        self.record(|it| it.awoke());
+        for event in events {
+            let (seen, data) = (event.events, event.data);
+            if data == KICK {
+                let mut count = 0u64;
+                if let Some(kick) = self.entries.kick() {
+                    crate::os::syscall(
+                        libc::SYS_read,
+                        [kick as usize, &mut count as *mut u64 as usize, 8, 0, 0, 0],
+                    );
+                }
+                continue;
+            }
+            if data == FOREIGN_KICK {
+                continue; // the bytes stay: see `Control::kick_others`
+            }
+            if data == DEVICE {
+                served |= self.reap();
+                self.kernel_aio.told();
+                continue;
+            }
+            served |= self.serve_one(data as u32 as i32, (data >> 32) as u32, seen);
+        }
+        served
+    }
+
+    fn serve_one(&mut self, fd: i32, generation: u32, seen: u32) -> bool {
+        point(Point::Serve);
+        self.heed_notes();
+        let looking = self.entries.looking;
+        let known = |entry: &&mut Entry| entry.generation == generation || mutated(Mutation::StaleEventsCount);
+        let Some(entry) = self.entries.existing(fd).filter(known) else {
+            return false;
+        };
+        if seen & (READ | ENDED) != 0 {
+            entry.read_empty = false;
+            if looking && entry.put_off {
+                entry.empty_streak = 0; // it was there: attempt at once again
+            }
+            entry.emptied.note_event(seen);
+        }
+        if seen & (WRITE | ENDED) != 0 {
+            entry.write_full = false;
+        }
+        if entry.alone.is_some() {
+            if seen & libc::EPOLLRDHUP as u32 == 0 {
+                self.serve_alone(fd, seen);
+                return true;
+            }
+            self.join_list(fd);
+        }
+        if seen & (READ | ENDED) != 0 {
+            self.retry(fd, ListKind::Read);
+        }
+        if seen & libc::EPOLLRDHUP as u32 != 0 {
+            self.end_receives(fd);
+        }
+        if seen & (WRITE | ENDED) != 0 {
+            self.retry(fd, ListKind::Write);
+        }
+        self.wake_polls(fd, seen as u16);
+        true
+    }
+
+    /// What is still waited for on a socket of datagrams that was shut down for reading will not come. Natively a worker's
+    /// call answers that (`__skb_wait_for_more_packets` in net/core/datagram.c); with MSG_DONTWAIT it is EAGAIN for ever.
+    #[cold]
+    fn end_receives(&mut self, fd: i32) {
+        let Some(entry) = self.entries.existing(fd).filter(|entry| !entry.readers.is_empty()) else { return };
+        if socket_option(fd, libc::SO_TYPE) != Ok(libc::SOCK_DGRAM) {
+            return;
+        }
+        entry.shut_down = true;
+        let mut next = entry.readers.first();
+        while let Some(id) = next {
+            next = List::after(&self.slab, id);
+            let mut op = core::mem::replace(&mut self.slab[id].op, Op::placeholder());
+            let verdict = op.end_of_datagrams(fd);
+            let held = if verdict.is_some() { self.hold_buffer(id, &mut op) } else { Ok(()) };
+            self.slab[id].op = op;
+            let Some(verdict) = verdict else { continue };
+            self.disarm(id);
+            let verdict = held.map_or_else(Verdict::error, |()| self.settle_arrived(id, verdict));
+            self.follow(id, verdict);
+        }
+    }
+
+    /// Attempts the requests that wait on one list, in its order, until one finds nothing.
+    fn retry(&mut self, fd: i32, list: ListKind) {
+        self.heed_notes();
+        while let Some(id) = self.entries.existing(fd).and_then(|entry| entry.list(list).first()) {
+            let State::Armed { worker_when_ready, .. } = self.slab[id].state else { return };
+            if worker_when_ready || self.is_others(id) {
+                self.disarm(id);
+                self.punt(id, if worker_when_ready { Approach::Plain } else { Approach::AttemptFirst });
+                continue;
+            }
+            let request = &mut self.slab[id];
+            let mut op = core::mem::replace(&mut request.op, Op::placeholder());
+            let target = request.target.clone();
+            point(Point::Retry);
+            let verdict = self.attempt(&mut op, &target, false);
+            self.slab[id].op = op;
+            if let Verdict::WouldBlock(direction) = verdict {
+                if ListKind::from(direction) == list {
+                    self.note_held_buffer(id);
+                    let entry = self.entries.entry(fd);
+                    match list {
+                        ListKind::Read => entry.read_empty = true,
+                        _ => entry.write_full = true,
+                    }
+                    return;
+                }
+            }
+            self.record_of(id, |it| it.task_add());
+            self.disarm(id);
+            self.follow(id, verdict);
+            self.heed_notes();
+            if self.is_armed_again(id, fd, list) {
+                return;
+            }
+        }
+    }
+
+    /// A request that waits there again has found nothing more, and speaks for the others: a multishot one that has just
+    /// taken what there was, a WAITID whose child has nothing to tell.
+    fn is_armed_again(&self, id: Id, fd: i32, list: ListKind) -> bool {
+        self.slab.get(id).is_some_and(|request| match request.state {
+            State::Armed { fd: on, list: of, worker_when_ready: false } => (on, of) == (fd, list),
+            _ => false,
+        })
+    }
+
+    /// Attempts a request that was armed without one.
+    pub fn retry_armed(&mut self, id: Id) {
+        if let Some(State::Armed { fd, list, .. }) = self.slab.get(id).map(|request| &request.state) {
+            let (fd, list) = (*fd, *list);
+            self.retry(fd, list);
+        }
+    }
+
+    /// The first look of a READ_MULTISHOT that was armed without one. A worker of io-wq only arms it (`io_wq_submit_work`):
+    /// what is there already is task work, and why it may not read, too, is found when there is something.
+    pub fn retry_first(&mut self, id: Id) {
+        let Some((fd, by_worker)) = self.slab.get(id).and_then(|request| match request.state {
+            State::Armed { fd, .. } => Some((fd, request.flags & IOSQE_ASYNC != 0)),
+            _ => None,
+        }) else {
+            return;
+        };
+        self.entries.forget_put_off(fd);
+        if !by_worker {
+            return self.retry_armed(id);
+        }
+        if Sys::poll_now(fd, libc::POLLIN as u16) == Ok(0) {
+            self.entries.entry(fd).read_empty = true; // what comes from now on makes an event
+        } else {
+            self.entries.goes_on = true;
+        }
+    }
+
+    /// Answers the poll requests of a descriptor that an event concerns.
+    fn wake_polls(&mut self, fd: i32, seen: u16) {
+        let by_itself = self.signalled && self.signals(fd);
+        self.signalled &= !by_itself;
+        self.answer(fd, |poll| {
+            // What comes of its own CQEs is the last (EPOLL_URING_WAKE in `io_poll_wake`): it would go round for ever.
+            let last = poll.multishot && by_itself && !poll.found_at_once();
+            let is_socket = || !process::is_ring(fd) && socket_option(fd, libc::SO_TYPE).is_ok();
+            (poll.woken(seen, is_socket), last)
+        });
+    }
+
+    /// Whether `fd`, where a multishot poll waits, is the eventfd that this ring's CQEs signal.
+    fn signals(&mut self, fd: i32) -> bool {
+        let state = &mut **self;
+        let Some(entry) = state.entries.existing(fd) else { return false };
+        let mut polls = core::iter::successors(entry.polls.first(), |id| List::after(&state.slab, *id));
+        let multishot = polls.any(|id| matches!(&state.slab[id].op, Op::Poll(poll) if poll.multishot));
+        multishot && state.eventfd.is_some_and(|(eventfd, _)| process::same_description(eventfd, fd))
+    }
+
+    /// Answers the poll requests of a descriptor that `seen` concerns, as a look found it.
+    pub(crate) fn answer_polls(&mut self, fd: i32, seen: u16) {
+        self.answer(fd, |_| (seen, false));
+    }
+
+    /// Answers with what `judge` says that each is told, and whether it is the last that it hears.
+    fn answer(&mut self, fd: i32, mut judge: impl FnMut(&mut PollAdd) -> (u16, bool)) {
+        let mut next = self.entries.existing(fd).and_then(|entry| entry.polls.first());
+        while let Some(id) = next {
+            next = List::after(&self.slab, id);
+            let Some(Op::Poll(poll)) = self.slab.get_mut(id).map(|request| &mut request.op) else { continue };
+            let (seen, last) = judge(poll);
+            let (answer, multishot) = (poll.matching(seen), poll.multishot && !last);
+            if answer == 0 {
+                continue;
+            }
+            self.record_of(id, |it| it.task_add());
+            if multishot && self.shot(id, answer.into(), 0) {
+                continue;
+            }
+            self.disarm(id);
+            self.finish(id, answer.into(), false);
+        }
+    }
+
+    /// Before a sleep: makes sure that every entry armed since it was last looked at still names the file that its
+    /// requests wait for, and makes the first attempts that were put off, where no event has made them yet.
+    pub fn verify(&mut self) {
+        self.attempt_all_put_off();
+        for _ in 0..self.entries.unverified.len() {
+            self.verify_next();
+        }
+    }
+
+    pub(crate) fn attempt_all_put_off(&mut self) {
+        if mutated(Mutation::PutOffIsNotMadeUpFor) {
+            return;
+        }
+        for _ in 0..self.entries.put_off.len() {
+            self.attempt_next_put_off();
+        }
+    }
+
+    fn verify_next(&mut self) {
+        let Some(fd) = self.entries.unverified.pop_front() else { return };
+        let (Some(epoll), Some(entry)) = (self.entries.epoll(), self.entries.existing(fd)) else { return };
+        entry.unverified = false;
+        if entry.idle() {
+            return;
+        }
+        let wanted = entry.registered;
+        if self.entries.control_registration(epoll, fd, wanted).is_err() {
+            // The number names something else now, or nothing: attempt the requests, they will find out.
+            self.reissue_all(fd);
+        }
+    }
+
+    fn attempt_next_put_off(&mut self) {
+        let Some(fd) = self.entries.put_off.pop_front() else { return };
+        let Some(entry) = self.entries.existing(fd) else { return };
+        entry.put_off = false;
+        if entry.alone.is_some() {
+            return self.attempt_alone(fd);
+        }
+        if !entry.polls.is_empty() {
+            self.look_for_polls(fd);
+        }
+        let Some(entry) = self.entries.existing(fd) else { return };
+        let waiting = entry.readers.first();
+        let Some(first) = waiting else { return };
+        if !entry.read_empty {
+            if self.wants_buffer(first) && Sys::poll_now(fd, libc::POLLIN as u16) == Ok(0) {
+                return; // its event will find that there is none
+            }
+            self.retry(fd, ListKind::Read);
+        }
+        match self.entries.existing(fd) {
+            Some(entry) if entry.readers.first() != waiting => entry.empty_streak = 0, // attempt at once again
+            _ => self.end_nonblocking_reads(fd),
+        }
+    }
+
+    /// The look that was put off of Linux AIO's polls.
+    fn look_for_polls(&mut self, fd: i32) {
+        if self.aio.is_none() {
+            return;
+        }
+        let Ok(seen @ 1..) = Sys::poll_now(fd, (READ | WRITE) as u16) else { return };
+        let first = self.entries.existing(fd).and_then(|entry| entry.polls.first());
+        self.answer_polls(fd, seen);
+        if let Some(entry) = self.entries.existing(fd).filter(|entry| entry.polls.first() != first) {
+            entry.empty_streak = 0; // there was something: look at once again
+        }
+    }
+
+    /// Reads of Linux AIO that found nothing end where the description has become a nonblocking one: io_submit(2) would
+    /// have answered so, had it not put the attempt off.
+    pub(crate) fn end_nonblocking_reads(&mut self, fd: i32) {
+        if self.aio.is_none() || !descriptors::is_nonblocking(fd) {
+            return;
+        }
+        self.join_list(fd);
+        self.entries.forget_access(fd);
+        while let Some(id) = self.entries.existing(fd).and_then(|entry| entry.readers.first()) {
+            self.disarm(id);
+            self.finish(id, -Errno::AGAIN.raw_os_error(), true);
+        }
+    }
+
+    /// It has no buffer and finds none.
+    fn wants_buffer(&mut self, id: Id) -> bool {
+        let mut op = core::mem::replace(&mut self.slab[id].op, Op::placeholder());
+        let wants = !self.finds_buffer(&mut op);
+        self.slab[id].op = op;
+        wants
+    }
+
+    pub(crate) fn reissue_all(&mut self, fd: i32) {
+        self.join_list(fd);
+        for list in [ListKind::Read, ListKind::Write, ListKind::Poll] {
+            while let Some(id) = self.entries.existing(fd).and_then(|entry| entry.list(list).first()) {
+                self.disarm(id);
+                self.ready.push_back(id);
+            }
+        }
+        if let Some(entry) = self.entries.existing(fd) {
+            (entry.read_empty, entry.write_full) = (false, false);
+        }
+    }
+
+    /// The program is about to close `fd`: requests in flight on it keep a private duplicate, and nothing that was
+    /// remembered of the number counts any more. Where it has been closed already, `private` is what the closer left.
+    pub fn detach_number(&mut self, fd: i32, private: Option<Option<Arc<FixedFile>>>) {
+        if let Some(context) = &mut self.aio {
+            context.forget(fd);
+        }
+        self.join_list(fd);
+        self.record(|it| it.forget_file(fd));
+        let closed = private.is_some();
+        let mut file = private.flatten();
+        if let Some(file) = &file {
+            self.entries.forget(file.fd);
+        }
+        let mut place = 0;
+        while let Some(id) = self.slab.next_from(place) {
+            place = id.place() + 1;
+            if !matches!(self.slab[id].target, Target::Number(number) if number == fd) {
+                continue;
+            }
+            let armed = matches!(self.slab[id].state, State::Armed { .. });
+            let queued = matches!(&self.slab[id].state, State::Queued(_) | State::Direct);
+            if !(armed || queued) || mutated(Mutation::NoPrivateDuplicate) {
+                continue;
+            }
+            let private = match &file {
+                Some(file) => file.clone(),
+                None if closed => continue, // the number names another file by now
+                None => match FixedFile::private(fd) {
+                    Ok(duplicate) => {
+                        self.entries.forget(duplicate.fd);
+                        file.insert(duplicate).clone()
+                    }
+                    Err(_) => continue,
+                },
+            };
+            self.move_to(id, private, armed);
+        }
+        let epoll = self.entries.epoll;
+        if let Some(entry) = self.entries.existing(fd) {
+            if let (Some(epoll), true) = (epoll, entry.registered != 0) {
+                let _ = Sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            }
+        }
+        self.entries.forget(fd);
+    }
+
+    fn move_to(&mut self, id: Id, private: Arc<FixedFile>, armed: bool) {
+        if armed {
+            let State::Armed { list, worker_when_ready, .. } = self.slab[id].state else { return };
+            self.disarm(id);
+            self.slab[id].target = Target::Private(private);
+            if self.arm(id, list, worker_when_ready).is_err() {
+                self.ready.push_back(id);
+            }
+            return;
+        }
+        if let State::Queued(job) = &self.slab[id].state {
+            job.move_to(&private); // it keeps its turn
+        }
+        self.slab[id].target = Target::Private(private); // if a worker has to go on
+    }
+}

@@ -1,0 +1,541 @@
+//! What several processes share about a ring besides its memory: who takes part, who posts, the overflow backlog, who
+//! waits, and a record of every request that outlived its submitting call. One anonymous shared mapping a ring, inherited
+//! over fork.
+//!
+//! | field | who writes | when |
+//! |---|---|---|
+//! | `post_lock` | whoever posts or starts to wait | holder's member number plus 1; see [`PostLock`] |
+//! | `poster` | the same, while no other process has joined | stands for `post_lock`, without compare-and-swap |
+//! | `position`, `backlog_tail`, backlog slots | the holder of `post_lock` | while it holds it |
+//! | `sq_head` | the process that submits, under its ring lock | by compare-and-swap once `shared` is set |
+//! | `shared`, `submitter` | see `shared::member` | |
+//! | `generation`, `entries`, `area` | a process that resizes the ring and is alone | see `ring::resize` |
+//! | `waiters` | the holder of `post_lock`; see [`Waiters`] | |
+//! | `room_waiters` | whoever waits for room in the SQ, for itself | read by the polling thread after it consumed SQEs |
+//! | `watched` | any process whose program watches the descriptor | set once, never cleared |
+//! | `byte_pending` | whoever sends or receives the readiness byte | while it holds its process's ring lock |
+//! | `broken` | a process in which a panic struck this ring, under its ring lock | set once, never cleared |
+//! | a member's words | the process that has its lock, see `shared::member` | |
+//! | record chunk owner | the member that claimed the chunk, by compare-and-swap; who outlives it takes the chunk over | |
+//! | record | its chunk's owner | read by whoever finds the owner dead |
+//!
+//! Within one process everything here is touched under the ring's lock, so `post_lock` keeps processes apart, and its
+//! holder is a process.
+
+use crate::mutation::{mutated, Mutation};
+use crate::os::{Os, Sys};
+use crate::shared::waiters::Waiters;
+use crate::Errno;
+use anyring_abi::Cqe;
+use core::sync::atomic::{compiler_fence, AtomicU32, AtomicU64, Ordering};
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// CQEs that the shared backlog holds; what is beyond it stays in the posting process until there is room.
+pub const BACKLOG_ENTRIES: u32 = 16_384;
+/// Records of requests in flight, in chunks that processes claim.
+const RECORD_CHUNKS: usize = 64;
+/// Records in one chunk.
+pub const CHUNK_RECORDS: usize = 256;
+
+/// The program polls the descriptor level-triggered (a bit of [`Header::watched`]).
+pub const WATCHED_LEVEL: u32 = 1;
+/// The program polls the descriptor edge-triggered (a bit of [`Header::watched`]).
+pub const WATCHED_EDGE: u32 = 2;
+
+/// The first words of the mapping.
+#[repr(C)]
+pub struct Header {
+    post_lock: AtomicU32,
+    /// The member, plus 1, that posts without compare-and-swap.
+    poster: AtomicU32,
+    /// 1 once a panic struck this ring, in whatever process: every call on it answers EIO.
+    pub broken: AtomicU32,
+    /// Next SQ position to consume, whatever the program wrote into ring memory: one process goes on where another
+    /// stopped.
+    pub sq_head: AtomicU32,
+    /// Who waits for completions.
+    pub waiters: Waiters,
+    /// Threads in enter that wait for room in the SQ (IORING_ENTER_SQ_WAIT), asleep on the same futex word.
+    pub room_waiters: AtomicU32,
+    /// `WATCHED_*`.
+    pub watched: AtomicU32,
+    /// 1 while a readiness byte is in the descriptor.
+    pub byte_pending: AtomicU32,
+    /// Not 0 once a second process has joined; never cleared.
+    pub shared: AtomicU32,
+    /// The member, plus 1, that submits without compare-and-swap.
+    pub submitter: AtomicU32,
+    /// Not 0 once the process that made the ring has died.
+    pub maker_died: AtomicU32,
+    /// Not 0 once a member shares its descriptors with another: record locks do not conflict between these, so that they no
+    /// longer tell who lives.
+    pub locks_are_blind: AtomicU32,
+    /// How often a process woke another's epoll wait through the socket pair.
+    pub kicks: AtomicU32,
+    /// How often the ring was resized. This and the two below are stored while `submitter` is set, by a process that is
+    /// alone, and read by one that joins.
+    pub generation: AtomicU32,
+    /// SQ and CQ entries, once it was.
+    pub entries: [AtomicU32; 2],
+    /// Where in its memfd they are then.
+    pub area: AtomicU64,
+    /// Members were ever numbered below this.
+    pub members_end: AtomicU32,
+    /// CQ tail in the low half, backlog head in the high half: one word, so that a death between two stores cannot
+    /// duplicate or lose a CQE that moves from the backlog to the CQ.
+    position: AtomicU64,
+    /// The CQ tail counted without end, as of a recent [`PostLock::advance`]. `position` alone counts after a death between
+    /// the two stores.
+    cq_total: AtomicU64,
+    backlog_tail: AtomicU32,
+    /// The member, plus 1, that each record chunk belongs to; 0 for a free one.
+    pub chunk_owner: [AtomicU32; RECORD_CHUNKS],
+}
+
+/// One process that uses the ring.
+#[repr(C)]
+pub struct Member {
+    /// 1 from when a process took this number until its death was seen.
+    pub joined: AtomicU32,
+    /// Its part of [`Waiters::waiting`]: what is taken back when it has died.
+    pub waiting: AtomicU32,
+    /// Its part of [`Waiters::in_futex`].
+    pub in_futex: AtomicU32,
+    unused: u32,
+}
+
+/// A CQE in the backlog.
+#[repr(C)]
+struct Slot {
+    words: [AtomicU64; 4],
+}
+
+/// A request that left the call which submitted it. Source: decision 3 of ARCHITECTURE.md.
+#[repr(C)]
+pub struct Record {
+    /// For the CQE that a dead owner could not post.
+    pub user_data: AtomicU64,
+    /// [`RECORD_FREE`], [`RECORD_IN_FLIGHT`], or one of [`RECORD_IN_CQ`] and [`RECORD_IN_BACKLOG`] with a position. Release
+    /// store by the owner pairs with the Acquire load of whoever finds it dead.
+    pub state: AtomicU64,
+}
+
+/// No request.
+pub const RECORD_FREE: u64 = 0;
+/// A request without a CQE.
+pub const RECORD_IN_FLIGHT: u64 = 1;
+/// Its CQE was written at the CQ position in the low half; it counts once the tail has passed that. Such states are seen
+/// by others only when the owner died inside the post lock.
+pub const RECORD_IN_CQ: u64 = 2 << 32;
+/// Its CQE was written at the backlog position in the low half; it counts once the backlog's tail has passed that.
+pub const RECORD_IN_BACKLOG: u64 = 3 << 32;
+
+/// Processes that may use a ring at one time.
+pub const MEMBERS: u32 = 4096;
+/// Not a member yet: a forked child that made no entry.
+pub const NO_MEMBER: u32 = u32::MAX;
+
+/// The first members are in the same page, so that a ring which nobody shares touches one.
+const HEADER_BYTES: usize = 512;
+const MEMBER_BYTES: usize = MEMBERS as usize * size_of::<Member>();
+const BACKLOG_BYTES: usize = BACKLOG_ENTRIES as usize * size_of::<Slot>();
+const RECORD_BYTES: usize = RECORD_CHUNKS * CHUNK_RECORDS * size_of::<Record>();
+const BACKLOG_OFFSET: usize = HEADER_BYTES + MEMBER_BYTES;
+const RECORD_OFFSET: usize = BACKLOG_OFFSET + BACKLOG_BYTES;
+const BYTES: usize = RECORD_OFFSET + RECORD_BYTES;
+const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
+
+/// In [`Control`]: the area was kept from this process.
+const KEPT: usize = 0;
+
+/// A ring's control mapping in this process.
+#[derive(Clone, Copy)]
+pub struct Control {
+    base: usize,
+    /// The memfd in which every member holds a record lock, see `shared::member`.
+    pub lock_file: i32,
+    /// This process's number among the ring's, or [`NO_MEMBER`].
+    pub member: u32,
+}
+
+impl Control {
+    /// Maps a zeroed control area (shared and anonymous: only touched pages take memory). Nobody is a member yet.
+    pub fn new(lock_file: i32) -> Result<Control, Errno> {
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a new anonymous mapping at an address that the kernel chooses.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(core::ptr::null_mut(), BYTES, ProtFlags::READ | ProtFlags::WRITE, flags)
+        }?;
+        Ok(Control { base: base as usize, lock_file, member: NO_MEMBER })
+    }
+
+    /// Unmaps the area. The caller makes sure that no copy of this `Control` is used afterwards.
+    pub fn unmap(self) {
+        if self.base == KEPT {
+            return;
+        }
+        // SAFETY: the range was mapped by `new`; the caller gives up every use of it.
+        let _ = unsafe { rustix::mm::munmap(self.base as *mut _, BYTES) };
+    }
+
+    /// Keeps the area from children that are forked from now on.
+    pub fn keep_from_children(&self) -> Result<(), Errno> {
+        crate::ring::memory::keep_from_children(self.base, BYTES)
+    }
+
+    /// In a forked child from which the area was kept: something else may be there. The caller makes sure that it is not used.
+    pub fn note_kept(&mut self) {
+        self.base = KEPT;
+    }
+
+    /// The shared words.
+    #[inline]
+    pub fn header(&self) -> &Header {
+        // SAFETY: the mapping starts with a zero-initialised Header, all of whose fields are atomics.
+        unsafe { &*(self.base as *const Header) }
+    }
+
+    /// Member `number`, below [`MEMBERS`].
+    pub fn member(&self, number: u32) -> &Member {
+        assert!(number < MEMBERS);
+        let offset = HEADER_BYTES + number as usize * size_of::<Member>();
+        // SAFETY: the number was checked, and the members follow the header.
+        unsafe { &*((self.base + offset) as *const Member) }
+    }
+
+    fn slot(&self, index: u32) -> &Slot {
+        let offset = BACKLOG_OFFSET + (index % BACKLOG_ENTRIES) as usize * size_of::<Slot>();
+        // SAFETY: the index is taken modulo the number of slots.
+        unsafe { &*((self.base + offset) as *const Slot) }
+    }
+
+    /// Record `index` of chunk `chunk`.
+    pub fn record(&self, chunk: usize, index: usize) -> &Record {
+        assert!(chunk < RECORD_CHUNKS && index < CHUNK_RECORDS);
+        let offset = RECORD_OFFSET + (chunk * CHUNK_RECORDS + index) * size_of::<Record>();
+        // SAFETY: both indices were checked, and the records are the last part of the mapping.
+        unsafe { &*((self.base + offset) as *const Record) }
+    }
+
+    /// Claims a free chunk of records for this process.
+    pub fn claim_chunk(&self) -> Option<usize> {
+        self.header().chunk_owner.iter().position(|owner| {
+            // Relaxed: the word alone is claimed.
+            owner.compare_exchange(0, self.member + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        })
+    }
+
+    /// The chunks of records that member `number` has.
+    pub fn chunks_of(&self, number: u32) -> impl Iterator<Item = usize> + '_ {
+        let owners = self.header().chunk_owner.iter().enumerate();
+        owners.filter(move |(_, owner)| owner.load(Ordering::Relaxed) == number + 1).map(|(chunk, _)| chunk)
+    }
+
+    /// The CQ's tail. For a thread that looks without the post lock, and takes it then.
+    #[inline]
+    pub fn posted(&self) -> u32 {
+        self.header().position.load(Ordering::Relaxed) as u32
+    }
+
+    /// CQEs in the backlog. Never more than it holds, whatever another process wrote there.
+    #[inline]
+    pub fn backlog(&self) -> u32 {
+        let header = self.header();
+        let head = (header.position.load(Ordering::Relaxed) >> 32) as u32;
+        header.backlog_tail.load(Ordering::Relaxed).wrapping_sub(head).min(BACKLOG_ENTRIES)
+    }
+
+    /// Takes the post lock. The caller holds the ring's lock: within the process nobody else wants this one.
+    #[inline]
+    pub fn lock_post(&self) -> PostLock<'_> {
+        let header = self.header();
+        if header.shared.load(Ordering::Relaxed) == 0 {
+            header.poster.store(self.member + 1, Ordering::Relaxed);
+            // No barrier before the second look: whoever sets `shared` forces one (`begin_sharing`).
+            compiler_fence(Ordering::SeqCst);
+            if header.shared.load(Ordering::Relaxed) == 0 {
+                return PostLock { control: self, header, word: &header.poster };
+            }
+            header.poster.store(0, Ordering::Relaxed);
+        }
+        self.lock_post_among_others()
+    }
+
+    /// [`lock_post`](Self::lock_post) where other processes may post at the same time.
+    fn lock_post_among_others(&self) -> PostLock<'_> {
+        let header = self.header();
+        // Acquire pairs with the Release store in PostLock's drop.
+        if header.post_lock.compare_exchange(0, self.member + 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.wait_for_post_lock();
+        }
+        PostLock { control: self, header, word: &header.post_lock }
+    }
+
+    /// Waits until nobody posts who did not see that the ring is shared.
+    pub(crate) fn wait_for_poster(&self) {
+        let word = &self.header().poster;
+        loop {
+            // Acquire pairs with the Release store in PostLock's drop.
+            let poster = word.load(Ordering::Acquire);
+            if poster == 0 {
+                return;
+            }
+            if !self.lives(poster - 1) {
+                let post = self.lock_post_among_others();
+                // Acquire: partner is the Release store below, of another one that waited.
+                if word.load(Ordering::Acquire) == poster {
+                    post.repair(poster - 1);
+                    word.store(0, Ordering::Release);
+                }
+                return;
+            }
+            let _ = Sys::futex_wait(word, poster, Some(50_000));
+        }
+    }
+
+    /// The lock is held for tens of nanoseconds at a time: spin, then look whether the holder still lives.
+    #[cold]
+    fn wait_for_post_lock(&self) {
+        let word = &self.header().post_lock;
+        for round in 1u32.. {
+            let holder = word.load(Ordering::Relaxed);
+            // Acquire pairs with the Release store in PostLock's drop; from a dead holder, with whatever it stored last:
+            // every step under the lock leaves a state that the next holder can go on from (see `position`).
+            let stays = mutated(Mutation::DeadHolderKeepsTheLock);
+            assert!(!stays || round < 10_000, "who waits for a dead holder waits for ever");
+            let dead = holder != 0 && round % 1000 == 0 && !self.lives(holder - 1) && !stays;
+            let free = holder == 0 || dead;
+            let taken = free
+                && word.compare_exchange(holder, self.member + 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+            if taken {
+                if dead {
+                    PostLock { control: self, header: self.header(), word }.repair(holder - 1);
+                    continue; // dropping it gave the lock up
+                }
+                return;
+            }
+            match round % 100 {
+                0 => drop(Sys::futex_wait(word, holder, Some(50_000))),
+                _ => core::hint::spin_loop(),
+            }
+        }
+    }
+
+    /// A waiter that registered is awake again.
+    pub fn leave(&self, by_futex: bool) {
+        // The member's part first: should the process die in between, the totals stay too high, which costs needless
+        // wakes, never too low.
+        let me = self.member(self.member);
+        me.in_futex.fetch_sub(by_futex.into(), Ordering::Relaxed);
+        me.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.header().waiters.leave(1, by_futex.into());
+    }
+}
+
+/// The right to change the CQ tail, the backlog and the waiters' words. Held while CQEs are copied and for nothing else:
+/// no system call, no allocation and no wake happens under it.
+pub struct PostLock<'a> {
+    control: &'a Control,
+    header: &'a Header,
+    /// The word that holds it: `post_lock`, or `poster`.
+    word: &'a AtomicU32,
+}
+
+impl PostLock<'_> {
+    /// The tail that the CQ really has, whatever the program wrote into ring memory.
+    #[inline]
+    pub fn cq_tail(&self) -> u32 {
+        self.header.position.load(Ordering::Relaxed) as u32
+    }
+
+    /// The same counted without end: how many CQEs the CQ ever got.
+    #[inline]
+    pub fn cq_total(&self) -> u64 {
+        let recent = self.header.cq_total.load(Ordering::Relaxed);
+        recent.wrapping_add(self.cq_tail().wrapping_sub(recent as u32).into())
+    }
+
+    /// When [`PostLock::cq_total`] gets to a CQ tail of `position`, which is less than 2^31 CQEs away.
+    pub fn total_at(&self, position: u32) -> u64 {
+        let distance = position.wrapping_sub(self.cq_tail()) as i32;
+        self.cq_total().saturating_add_signed(distance.into())
+    }
+
+    /// [`Control::backlog`], which does not change meanwhile.
+    #[inline]
+    pub fn backlog(&self) -> u32 {
+        self.control.backlog()
+    }
+
+    /// Advances the CQ tail and drops `taken` CQEs from the front of the backlog, in one store.
+    #[inline]
+    pub fn advance(&mut self, cq_tail: u32, taken: u32) {
+        let total = self.cq_total();
+        let total = total.wrapping_add(cq_tail.wrapping_sub(total as u32).into());
+        let head = (self.header.position.load(Ordering::Relaxed) >> 32) as u32;
+        let head = u64::from(head.wrapping_add(taken));
+        // Release pairs with the Acquire of the next lock holder, should this one die before it unlocks.
+        self.header.position.store(head << 32 | u64::from(cq_tail), Ordering::Release);
+        self.header.cq_total.store(total, Ordering::Relaxed);
+    }
+
+    /// The CQE `ahead` places behind the front of the backlog.
+    pub fn backlog_entry(&self, ahead: u32) -> (Cqe, [u64; 2]) {
+        let head = (self.header.position.load(Ordering::Relaxed) >> 32) as u32;
+        let words = &self.control.slot(head.wrapping_add(ahead)).words;
+        let word = |i: usize| words[i].load(Ordering::Relaxed);
+        (Cqe { user_data: word(0), res: word(1) as i32, flags: (word(1) >> 32) as u32 }, [word(2), word(3)])
+    }
+
+    /// Puts a CQE at the end of the backlog; false when that is full.
+    pub fn push_backlog(&mut self, cqe: Cqe, extra: [u64; 2]) -> bool {
+        if self.backlog() >= BACKLOG_ENTRIES {
+            return false;
+        }
+        let tail = self.header.backlog_tail.load(Ordering::Relaxed);
+        let words = &self.control.slot(tail).words;
+        words[0].store(cqe.user_data, Ordering::Relaxed);
+        words[1].store(u64::from(cqe.flags) << 32 | u64::from(cqe.res as u32), Ordering::Relaxed);
+        words[2].store(extra[0], Ordering::Relaxed);
+        words[3].store(extra[1], Ordering::Relaxed);
+        // Release pairs with the Acquire of the next lock holder, should this one die before it unlocks.
+        self.header.backlog_tail.store(tail.wrapping_add(1), Ordering::Release);
+        true
+    }
+
+    /// The position at which the next CQE in the backlog goes.
+    pub fn backlog_tail(&self) -> u32 {
+        self.header.backlog_tail.load(Ordering::Relaxed)
+    }
+
+    /// A member died while it held the lock: what it was about to publish and did not is in flight again.
+    fn repair(&self, dead: u32) {
+        let (cq_tail, backlog_tail) = (self.cq_tail(), self.backlog_tail());
+        for chunk in self.control.chunks_of(dead) {
+            for index in 0..CHUNK_RECORDS {
+                let state = &self.control.record(chunk, index).state;
+                let seen = state.load(Ordering::Acquire); // partner: the Release store by the owner
+                let end = match seen & !u64::from(u32::MAX) {
+                    RECORD_IN_CQ => cq_tail,
+                    RECORD_IN_BACKLOG => backlog_tail,
+                    _ => continue,
+                };
+                let published = (end.wrapping_sub(seen as u32) as i32) > 0;
+                let now = if published { RECORD_FREE } else { RECORD_IN_FLIGHT };
+                state.store(now, Ordering::Release); // partner: the Acquire load of whoever reaps
+            }
+        }
+    }
+
+    /// The words of those who wait.
+    #[inline]
+    pub fn waiters(&self) -> &Waiters {
+        &self.header.waiters
+    }
+
+    /// Registers a waiter of this process: see [`Waiters::register`].
+    pub fn register_waiter(&mut self, target: u64, by_futex: bool) -> u32 {
+        let sequence = self.header.waiters.register(target, by_futex);
+        // After the totals, as in `leave`.
+        let me = self.control.member(self.control.member);
+        me.waiting.fetch_add(1, Ordering::Relaxed);
+        me.in_futex.fetch_add(by_futex.into(), Ordering::Relaxed);
+        sequence
+    }
+}
+
+impl Drop for PostLock<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release pairs with the Acquire of the next holder. Sleepers are bounded to 50 us: no wake is needed.
+        self.word.store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A control area whose lock file is a memfd, joined as member `number`.
+    fn joined(number: u32) -> Control {
+        let file = rustix::fs::memfd_create("locks", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd_create");
+        let mut control = Control::new(rustix::fd::IntoRawFd::into_raw_fd(file)).expect("a mapping");
+        control.member = number;
+        control
+    }
+
+    fn end(control: Control) {
+        control.unmap();
+        Sys::close(control.lock_file);
+    }
+
+    #[test]
+    fn a_dead_holder_is_replaced_and_what_it_did_not_publish_is_in_flight() {
+        let control = joined(0);
+        control.header().shared.store(1, Ordering::Relaxed);
+        control.header().post_lock.store(7, Ordering::Relaxed); // member 6, whose lock nobody has
+        control.header().chunk_owner[3].store(7, Ordering::Relaxed);
+        control.header().position.store(5, Ordering::Relaxed);
+        let states = [RECORD_IN_FLIGHT, RECORD_IN_CQ | 4, RECORD_IN_CQ | 5, RECORD_IN_BACKLOG, RECORD_FREE];
+        for (index, state) in states.into_iter().enumerate() {
+            control.record(3, index).state.store(state, Ordering::Relaxed);
+        }
+        assert_eq!(control.lock_post().cq_tail(), 5);
+        let repaired = [RECORD_IN_FLIGHT, RECORD_FREE, RECORD_IN_FLIGHT, RECORD_IN_FLIGHT, RECORD_FREE];
+        for (index, state) in repaired.into_iter().enumerate() {
+            assert_eq!(control.record(3, index).state.load(Ordering::Relaxed), state, "record {index}");
+        }
+        end(control);
+    }
+
+    #[test]
+    fn what_a_dead_maker_was_posting_is_in_flight_for_the_first_that_joins() {
+        let control = joined(1);
+        control.header().poster.store(1, Ordering::Relaxed); // member 0, whose lock nobody has
+        control.header().chunk_owner[3].store(1, Ordering::Relaxed);
+        control.record(3, 0).state.store(RECORD_IN_CQ, Ordering::Relaxed);
+        control.header().shared.store(1, Ordering::Relaxed);
+        control.wait_for_poster();
+        assert_eq!(control.record(3, 0).state.load(Ordering::Relaxed), RECORD_IN_FLIGHT);
+        assert_eq!(control.lock_post().word.as_ptr(), control.header().post_lock.as_ptr());
+        end(control);
+    }
+
+    #[test]
+    fn the_backlog_keeps_order_and_is_bounded() {
+        let control = joined(0);
+        let mut post = control.lock_post();
+        for n in 0..BACKLOG_ENTRIES {
+            assert!(post.push_backlog(Cqe { user_data: n.into(), res: -(n as i32), flags: n }, [1, 2]));
+        }
+        assert!(!post.push_backlog(Cqe::default(), [0; 2]));
+        assert_eq!(post.backlog_entry(7), (Cqe { user_data: 7, res: -7, flags: 7 }, [1, 2]));
+        post.advance(5, 7);
+        assert_eq!((post.cq_tail(), post.backlog()), (5, BACKLOG_ENTRIES - 7));
+        assert_eq!(post.backlog_entry(0).0.user_data, 7);
+        drop(post);
+        end(control);
+    }
+
+    #[test]
+    fn the_total_goes_on_where_the_tail_comes_round() {
+        const ROUND: u64 = 1 << 32;
+        let control = joined(0);
+        let mut post = control.lock_post();
+        for tail in [5, 1 << 31, u32::MAX - 2] {
+            post.advance(tail, 0);
+            assert_eq!((post.cq_tail(), post.cq_total()), (tail, tail.into()));
+        }
+        assert_eq!((post.total_at(u32::MAX), post.total_at(3)), (ROUND - 1, ROUND + 3));
+        post.advance(2, 0);
+        assert_eq!((post.cq_tail(), post.cq_total()), (2, ROUND + 2));
+        assert_eq!((post.total_at(u32::MAX), post.total_at(3)), (ROUND - 1, ROUND + 3));
+        // Who advanced it has died between the two stores.
+        control.header().position.store(9, Ordering::Relaxed);
+        assert_eq!(post.cq_total(), ROUND + 9);
+        post.advance(1 << 31, 0);
+        assert_eq!(post.cq_total(), ROUND + (1 << 31));
+        drop(post);
+        end(control);
+    }
+}

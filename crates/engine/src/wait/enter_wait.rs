@@ -1,0 +1,572 @@
+//! The driver: exactly one thread of a process sleeps on a ring's poll set and fires its timers.
+//!
+//! [`Handover`] says who that is. It says who *sleeps* on the poll set: looking at it and serving events happens under the
+//! ring's lock whoever does it, so a hand-over in the middle loses nothing: events are hints that lead to another attempt.
+
+use crate::forced::{point, Point};
+use crate::mutation::{mutated, Mutation};
+use crate::os::{self, syscall, EpollEvent, Os, Sys};
+use crate::process::{self, tables};
+use crate::request::timer::Clock;
+use crate::ring::layout::word;
+use crate::ring::RingGuard;
+use crate::shared::control::Control;
+use crate::shared::member;
+use crate::thread::SignalsHeld;
+use crate::wait::owner::{Handover, Taken};
+use crate::wait::sleeps::{Awake, Kind, Sleep};
+use crate::wait::spin::LONGEST_NS;
+use crate::Errno;
+use core::sync::atomic::{fence, AtomicBool, AtomicI32, AtomicU32, Ordering};
+
+pub(crate) const AWAKE: u32 = 0;
+const IN_FUTEX: u32 = 1;
+const IN_EPOLL: u32 = 2;
+const SPINNING: u32 = 3;
+
+/// Who drives a ring, and how it sleeps.
+pub struct Driver {
+    /// Who it is.
+    pub handover: Handover,
+    /// How the driving thread sleeps. Changes under the ring's lock; read there, and by `wake` after a post.
+    pub(crate) sleeping: AtomicU32,
+    /// The descriptor that ends its epoll wait.
+    kick: AtomicI32,
+    announced: AtomicBool,
+}
+
+/// What io_uring_enter(2) was asked to wait for.
+#[derive(Clone, Copy)]
+pub struct Wish {
+    /// Completions that must be there.
+    pub min_complete: u32,
+    /// When to give up, by `clock`.
+    pub deadline_ns: Option<u64>,
+    /// The end of the minimum wait, by `clock`: until then only `min_complete` ends the wait, from then on any completion.
+    pub minimum_ns: Option<u64>,
+    /// The clock of both.
+    pub clock: Clock,
+    /// The signal mask while asleep.
+    pub sigmask: Option<u64>,
+}
+
+impl Driver {
+    /// Nobody drives.
+    #[allow(clippy::new_without_default)] // `Ring` makes the only ones
+    pub fn new() -> Driver {
+        Driver {
+            handover: Handover::new(),
+            sleeping: AtomicU32::new(AWAKE),
+            kick: AtomicI32::new(-1),
+            announced: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the owner of a deferred ring has been told that there is work and has not been there since.
+    pub fn is_announced(&self) -> bool {
+        self.announced.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether the owner was told, or has been there.
+    pub fn set_announced(&self, announced: bool) {
+        self.announced.store(announced, Ordering::Relaxed);
+    }
+
+    /// In a forked child: the parent's threads are not here.
+    pub fn reset(&self) {
+        self.handover.reset();
+        self.sleeping.store(AWAKE, Ordering::Relaxed);
+        self.announced.store(false, Ordering::Relaxed);
+    }
+
+    /// Wakes whoever sleeps on the ring; the futex word has been changed under the post lock.
+    /// True when a thread of this process sleeps in an epoll wait there.
+    #[cold]
+    pub fn wake(&self, control: &Control) -> bool {
+        let header = control.header();
+        let in_epoll = self.wake_from_epoll();
+        if header.waiters.in_futex.load(Ordering::Relaxed) != 0 {
+            Sys::futex_wake(&header.waiters.sequence, i32::MAX as u32);
+        }
+        in_epoll
+    }
+
+    /// Wakes the thread of this process that sleeps in an epoll wait there; false when none does.
+    #[cold]
+    pub fn wake_from_epoll(&self) -> bool {
+        let in_epoll = self.sleeping.load(Ordering::Relaxed) == IN_EPOLL;
+        if in_epoll && !mutated(Mutation::SleeperIsNotKicked) {
+            let one = 1u64;
+            let kick = self.kick.load(Ordering::Relaxed) as usize;
+            syscall(libc::SYS_write, [kick, &one as *const u64 as usize, 8, 0, 0, 0]);
+        }
+        in_epoll
+    }
+}
+
+/// Sleepers that are to be woken once the ring's lock is free, which each of them takes first: woken before, they would go to
+/// sleep again, on the lock.
+#[must_use]
+pub struct DueWake {
+    /// The address of their futex word. The ring may have ended by then, and its memory with it: that is EFAULT, or wakes
+    /// somebody for no reason, as every user of futex(2) has to expect.
+    word: usize,
+}
+
+impl DueWake {
+    /// The lock is free.
+    #[cold]
+    pub fn wake(self) {
+        syscall(libc::SYS_futex, [self.word, libc::FUTEX_WAKE as usize, i32::MAX as usize, 0, 0, 0]);
+    }
+}
+
+impl RingGuard {
+    /// Who has to be woken when the lock has been let go of.
+    #[inline]
+    pub fn take_due_wake(&mut self) -> Option<DueWake> {
+        if !self.wake_due {
+            return None;
+        }
+        self.wake_due = false;
+        Some(DueWake { word: self.control.header().waiters.sequence.as_ptr() as usize })
+    }
+
+    /// A poll was armed or a timer started: whoever sleeps without regard to it must look again.
+    pub fn work_appeared(&mut self, is_timer: bool) {
+        if self.is_polled() {
+            // Its thread looks at what it did itself before it goes on.
+            if !self.serves_here() {
+                self.ring().nudge_poller();
+            }
+            return;
+        }
+        let driver = &self.ring().driver;
+        let sleeping = driver.sleeping.load(Ordering::Relaxed);
+        if sleeping == IN_EPOLL && !is_timer {
+            // The sleeper verified before it slept: what arrived between this request's attempt and its arming has made
+            // its event already.
+            return self.verify();
+        }
+        if sleeping != AWAKE {
+            let control = self.control;
+            control.lock_post().waiters().bump();
+            driver.wake(&control);
+        } else if driver.handover.is_watching() {
+            self.tell_watching_helper(is_timer);
+        }
+    }
+
+    /// Completes everything that can be completed without waiting, except what the poll set knows.
+    pub(crate) fn collect(&mut self) {
+        if self.is_polled() {
+            return self.flush_overflow(); // the rest is its thread's
+        }
+        if self.ring().has_arrived() {
+            self.clear_announcement();
+            self.complete_arrived();
+        }
+        self.reap();
+        if !self.timers.is_empty() {
+            self.fire_timers();
+        }
+        self.settle();
+        self.flush_overflow();
+    }
+
+    /// Runs what is due.
+    fn drive(&mut self) {
+        self.poll_now();
+        self.collect();
+    }
+
+    /// What [`wait_until`] begins with where something is to be made up for before a sleep, and ends with where there was
+    /// something: without giving up the lock, nor taking the role. False when it is better called.
+    pub fn look_first(&mut self) -> bool {
+        let handover = &self.ring().driver.handover;
+        if !self.entries.has_unverified() || handover.is_attached() {
+            return false;
+        }
+        handover.visit();
+        let served = self.poll_now();
+        self.collect();
+        served
+    }
+
+    /// The helper's turn: runs what is due, and leaves nothing that a sleep on the poll set would not see.
+    pub fn stand_in(&mut self) {
+        loop {
+            // Also with nothing armed: what stays in the poll set keeps the helper's own from sleeping.
+            self.take_events();
+            self.collect();
+            if !self.entries.has_unverified() {
+                return;
+            }
+            self.verify();
+            self.collect();
+        }
+    }
+
+    /// The CQ's tail.
+    pub fn cq_tail(&self) -> u32 {
+        self.control.lock_post().cq_tail()
+    }
+
+    /// The same counted without end: what a wait has for a target.
+    pub fn cq_total(&self) -> u64 {
+        self.control.lock_post().cq_total()
+    }
+
+    /// Whether the CQ holds what is waited for, or a timeout completed since the wait began.
+    fn satisfied(&self, target: u64, timeouts: u32) -> bool {
+        let post = self.control.lock_post();
+        let reached = post.cq_total() >= target;
+        reached || self.control.header().waiters.timeouts.load(Ordering::Relaxed) != timeouts
+    }
+
+    /// The total of the CQ that ends a wait for `min_complete` CQEs. What is there already counts by the words in ring memory: of a
+    /// head beyond the tail the difference is as large as can be, and there is nothing to wait for.
+    fn wait_target(&self, min_complete: u32) -> Result<u64, Errno> {
+        let view = self.memory.view;
+        let wanted = min_complete.min(view.layout().cq_entries);
+        let head = view.load(word::CQ_HEAD)?;
+        let ready = view.load(word::CQ_TAIL)?.wrapping_sub(head);
+        let post = self.control.lock_post();
+        Ok(if ready >= wanted { post.cq_total() } else { post.total_at(head.wrapping_add(wanted)) })
+    }
+
+    pub(crate) fn cq_is_empty(&self) -> bool {
+        self.cq_ready(self.cq_tail()) == Ok(0)
+    }
+}
+
+/// Waits as io_uring_enter(2) with IORING_ENTER_GETEVENTS does. Source: `io_cqring_wait` in io_uring/io_uring.c.
+pub fn wait(guard: RingGuard, wish: &Wish) -> Result<(), Errno> {
+    wait_until(guard, wish, None)
+}
+
+/// Waits until the total of the CQ has come to `target`, or as [`wait`] does.
+pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Result<(), Errno> {
+    let ring = guard.ring();
+    let mut wish = *wish;
+    ring.driver.handover.visit();
+    if wish.min_complete != 0 {
+        guard.dismiss_helper();
+    }
+    guard.clear_announcement();
+    guard.collect();
+    // Whatever another process does to the words that they share, who asks for nothing is not kept waiting.
+    let only_asks = target.is_none() && wish.min_complete == 0;
+    if !only_asks {
+        os::heed_handlers();
+    }
+    let mut target = match target.map_or_else(|| guard.wait_target(wish.min_complete), Ok) {
+        Ok(target) => target,
+        Err(error) => {
+            guard.call_helper();
+            return Err(error);
+        }
+    };
+    let timeouts = guard.control.header().waiters.timeouts.load(Ordering::Relaxed);
+    let polled = guard.is_polled();
+    // Completions must not keep what is ready behind them from being seen for ever.
+    if !polled && (wish.min_complete == 0 || ring.driver.handover.visits().is_multiple_of(8)) {
+        guard.drive();
+    }
+    if !polled && wish.min_complete == 0 && guard.entries.has_put_off() {
+        // The program asks what there is now: attempts that were put off are due.
+        guard.verify();
+        guard.collect();
+    }
+    let frame = 0u8;
+    let mut taken = Taken::No;
+    let (mut spun, mut begin_ns) = (false, 0);
+    let mut said = false;
+    let result = loop {
+        if only_asks || guard.satisfied(target, timeouts) {
+            break Ok(());
+        }
+        // On a polled ring the role only says who sleeps with a signal mask.
+        if taken == Taken::No && (!polled || wish.sigmask.is_some()) {
+            taken = ring.driver.handover.take(process::thread_id(), &raw const frame as usize);
+            guard.leave_helper();
+        }
+        let driving = taken != Taken::No;
+        if driving && !polled && guard.entries.has_unverified() {
+            if guard.poll_now() {
+                guard.collect();
+                continue;
+            }
+            guard.verify();
+            guard.collect();
+            if guard.satisfied(target, timeouts) {
+                break Ok(());
+            }
+        }
+        if !core::mem::replace(&mut said, true) {
+            guard.record(|it| it.cqring_wait(wish.min_complete));
+        }
+        let messages = guard.spin.messages();
+        // Only of a ring that gets messages it is measured how long its waits take.
+        if messages != 0 && !spun {
+            begin_ns = Clock::Monotonic.now_ns();
+        }
+        let spins = messages != 0 && !spun && guard.should_spin(&wish, driving);
+        let (again, slept) = match spins {
+            true => spin(guard, target, timeouts, driving, begin_ns),
+            false => sleep(guard, &wish, target, timeouts, driving),
+        };
+        guard = match again {
+            Some(guard) => guard,
+            None => return Err(Errno::BADF),
+        };
+        if guard.is_broken() {
+            break Err(guard.refuse_call());
+        }
+        guard.collect();
+        // After a spin that found nothing comes a sleep, and what is learned of both together.
+        spun = spins && messages == guard.spin.messages();
+        if messages != 0 && !spun {
+            let took_ns = Clock::Monotonic.now_ns().saturating_sub(begin_ns);
+            guard.spin.note_wait(messages, took_ns);
+        }
+        if let Err(Ended { why: error, held_cqes }) = slept {
+            let minimum_over = error == Errno::TIME && wish.minimum_ns.take().is_some();
+            if minimum_over && wish.deadline_ns.is_some() && guard.cq_is_empty() {
+                target = guard.cq_total() + 1;
+                continue;
+            }
+            // io_getevents(2) looks for itself.
+            let of_aio = guard.aio.is_some();
+            let now = || !of_aio && !guard.cq_is_empty() || guard.satisfied(target, timeouts);
+            let done = held_cqes.filter(|_| !of_aio).unwrap_or_else(now);
+            break if done { Ok(()) } else { Err(error) };
+        }
+    };
+    guard.settle_readability();
+    if taken == Taken::Mine {
+        ring.driver.handover.give_back();
+        pass_role_on(&guard);
+    }
+    guard.call_helper();
+    let closed = guard.closed;
+    drop(guard);
+    if closed {
+        // Another thread closed the ring meanwhile: this call was its last user.
+        process::end_if_unused(ring);
+    }
+    result
+}
+
+/// Why a thread sleeps no more.
+struct Ended {
+    why: Errno,
+    /// See [`Awake::held_cqes`].
+    held_cqes: Option<bool>,
+}
+
+impl From<Errno> for Ended {
+    fn from(why: Errno) -> Ended {
+        Ended { why, held_cqes: None }
+    }
+}
+
+/// Somebody else who waits on this ring becomes its driver.
+pub(crate) fn pass_role_on(guard: &RingGuard) {
+    let control = guard.control;
+    if control.header().waiters.waiting.load(Ordering::Relaxed) != 0 {
+        control.lock_post().waiters().bump();
+        guard.ring().driver.wake(&control);
+    }
+}
+
+/// A futex wait always has a timeout: the kernel restarts one without after a signal handler with SA_RESTART, where
+/// io_uring_enter(2) returns EINTR.
+const FOR_EVER_NS: u64 = 1 << 55;
+
+/// IORING_ENTER_SQ_WAIT: waits until the thread that polls the ring has made room in its SQ, or a signal came. `None` when
+/// the ring has ended. Source: `io_sqpoll_wait_sq` in io_uring/sqpoll.c.
+pub fn wait_for_room(mut guard: RingGuard) -> Option<RingGuard> {
+    let (ring, control) = (guard.ring(), guard.control);
+    // Nobody waits for this many CQEs: only `announce_room` and a signal end the sleep.
+    const NEVER: u64 = u64::MAX;
+    os::heed_handlers();
+    while guard.sq_is_full() && !guard.is_broken() {
+        control.header().room_waiters.fetch_add(1, Ordering::Relaxed);
+        let sequence = {
+            let mut post = control.lock_post();
+            post.register_waiter(NEVER, true)
+        };
+        ring.sleepers.fetch_add(1, Ordering::Relaxed);
+        let awake =
+            Awake::after(Sleep { ring, control, kind: Kind::Futex, driving: false, view: guard.memory.view });
+        // Partner: the fence in `announce_room`.
+        fence(Ordering::SeqCst);
+        let full = guard.sq_is_full();
+        drop(guard);
+        let word = &control.header().waiters.sequence;
+        let slept = if full { Sys::futex_sleep(word, sequence, Some(FOR_EVER_NS)) } else { Ok(()) };
+        let again = ring.lock(); // as in `sleep`
+        control.header().room_waiters.fetch_sub(1, Ordering::Relaxed);
+        drop(awake);
+        guard = again.ok()?;
+        if slept == Err(Errno::INTR) {
+            break;
+        }
+    }
+    Some(guard)
+}
+
+impl RingGuard {
+    /// Whether a thread about to sleep spins first: for messages only, and only where nothing else could end the sleep. A
+    /// deadline that is near, a descriptor, a signal mask, a thread that polls the ring and another process need the real
+    /// sleep.
+    fn should_spin(&mut self, wish: &Wish, driving: bool) -> bool {
+        let near = |span_ns: u64| span_ns <= 2 * LONGEST_NS;
+        if wish.sigmask.is_some() || self.is_polled() || self.is_shared() || driving && self.awaits_events() {
+            return false;
+        }
+        let until_ns = wish.minimum_ns.or(wish.deadline_ns);
+        let left_ns = until_ns.map(|until_ns| until_ns.saturating_sub(wish.clock.now_ns()));
+        let due = left_ns.is_some_and(near) || self.timers.next_ns().is_some_and(near);
+        !due && self.spin.is_worth_it()
+    }
+}
+
+/// Spins without the ring's lock until what is waited for is there, or something else that the holder has to look at, for
+/// [`LONGEST_NS`] after `begin_ns` at most. Nobody need wake the thread: it is counted with those who use the ring, not
+/// with those who sleep. Signals are held meanwhile, so that none goes unnoticed: `Err` when a handler ran that would have
+/// ended a sleep.
+fn spin(
+    guard: RingGuard,
+    target: u64,
+    timeouts: u32,
+    driving: bool,
+    begin_ns: u64,
+) -> (Option<RingGuard>, Result<(), Ended>) {
+    let (ring, control) = (guard.ring(), guard.control);
+    if !ring.driver.handover.may_sleep(ring.has_arrived()) {
+        return (Some(guard), Ok(()));
+    }
+    if driving {
+        ring.driver.sleeping.store(SPINNING, Ordering::Relaxed);
+    }
+    ring.sleepers.fetch_add(1, Ordering::Relaxed);
+    let awake = Awake::after(Sleep { ring, control, kind: Kind::Spin, driving, view: guard.memory.view });
+    let header = control.header();
+    let sequence = header.waiters.sequence.load(Ordering::Relaxed);
+    drop(guard);
+    let held = SignalsHeld::hold();
+    // The total was below the target a moment ago.
+    let posted = || control.posted().wrapping_sub(target as u32) as i32 >= 0;
+    // Where a message is seen. The other words are in lines that the sender writes before: it would have to get each back
+    // from this core.
+    let left = || ring.keeps_messages() && ring.messages.any();
+    let is_over = || {
+        ring.has_arrived()
+            || header.waiters.sequence.load(Ordering::Relaxed) != sequence
+            || header.waiters.timeouts.load(Ordering::Relaxed) != timeouts
+            || Clock::Monotonic.now_ns().saturating_sub(begin_ns) >= LONGEST_NS
+    };
+    const ROUNDS: u32 = 32; // a look at the clock costs as much as these
+    while !(0..ROUNDS).any(|_| {
+        core::hint::spin_loop();
+        posted() || left()
+    }) && !is_over()
+    {}
+    // A handler that runs once the CQEs are there ends nothing.
+    let interrupted = !posted() && (held.let_in() || os::has_handled());
+    drop(held);
+    let again = ring.lock(); // as in `sleep`
+    let ended = Ended { why: Errno::INTR, held_cqes: awake.held_cqes() };
+    drop(awake);
+    (again.ok(), if interrupted { Err(ended) } else { Ok(()) })
+}
+
+/// Sleeps once, without the ring's lock, and serves what the sleep brought. `Err` for a signal or the deadline.
+fn sleep(
+    mut guard: RingGuard,
+    wish: &Wish,
+    target: u64,
+    timeouts: u32,
+    driving: bool,
+) -> (Option<RingGuard>, Result<(), Ended>) {
+    let (ring, polled) = (guard.ring(), guard.is_polled());
+    if !polled && !ring.driver.handover.may_sleep(ring.has_arrived()) {
+        return (Some(guard), Ok(()));
+    }
+    let until_ns = wish.minimum_ns.or(wish.deadline_ns);
+    let left_ns = until_ns.map(|deadline_ns| deadline_ns.saturating_sub(wish.clock.now_ns()));
+    if left_ns == Some(0) {
+        return (Some(guard), Err(Errno::TIME.into()));
+    }
+    let by_epoll = driving && (guard.awaits_events() || wish.sigmask.is_some());
+    let heeds_timers = driving && !polled && !mutated(Mutation::DriverSleepsBeyondTimers);
+    let timer_ns = if heeds_timers { guard.timers.next_ns() } else { None };
+    let timer_ns = timer_ns.map(|left_ns| Sys::sleep_ns(left_ns, by_epoll));
+    let engine_end = guard.engine_end;
+    // The poll set of a polled ring is its thread's.
+    let made = by_epoll.then(|| if polled { guard.make_bell() } else { guard.entries.make_epoll(engine_end) });
+    let watched = match made.transpose() {
+        Ok(watched) => watched,
+        Err(error) => return (Some(guard), Err(error.into())),
+    };
+    let control = guard.control;
+    let sequence = {
+        let mut post = control.lock_post();
+        let reached = post.cq_total() >= target;
+        if reached || control.header().waiters.timeouts.load(Ordering::Relaxed) != timeouts {
+            drop(post);
+            return (Some(guard), Ok(()));
+        }
+        post.register_waiter(target, !by_epoll)
+    };
+    if driving {
+        let kick = if polled { watched } else { guard.entries.kick() };
+        ring.driver.kick.store(kick.unwrap_or(-1), Ordering::Relaxed);
+        ring.driver.sleeping.store(if by_epoll { IN_EPOLL } else { IN_FUTEX }, Ordering::Relaxed);
+    }
+    ring.sleepers.fetch_add(1, Ordering::Relaxed);
+    let shared = guard.is_shared();
+    let kind = if by_epoll { Kind::Epoll } else { Kind::Futex };
+    let awake = Awake::after(Sleep { ring, control, kind, driving, view: guard.memory.view });
+    point(Point::Sleep);
+    drop(guard);
+    let mut events = [EpollEvent::default(); 128];
+    // Another process's death is announced by nobody.
+    // What a thread with another table posts may wake nobody.
+    let look_ns = (shared || tables::differ()).then_some(member::LOOK_NS);
+    let timeout_ns = left_ns.into_iter().chain(timer_ns).chain(look_ns).min();
+    let slept = match watched {
+        Some(bell) if polled => {
+            let mut set = [libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 }];
+            let rung = Sys::poll(&mut set, timeout_ns, wish.sigmask.as_ref());
+            let mut count = 0u64;
+            syscall(libc::SYS_read, [bell as usize, &raw mut count as usize, 8, 0, 0, 0]);
+            rung.map(|_| 0)
+        }
+        Some(epoll) => Sys::epoll_wait(epoll, &mut events, timeout_ns, wish.sigmask.as_ref()),
+        None => {
+            let word = &control.header().waiters.sequence;
+            Sys::futex_sleep(word, sequence, Some(timeout_ns.unwrap_or(FOR_EVER_NS))).map(|_| 0)
+        }
+    };
+    // Before the sleep ends in the books: until then the ring cannot end.
+    let again = ring.lock();
+    let held_cqes = awake.held_cqes();
+    // A signal handler that jumped (but not out of here) has ended this sleep in the books already.
+    drop(awake);
+    let Ok(mut guard) = again else { return (None, Err(Errno::BADF.into())) };
+    if shared && matches!(slept, Ok(0) | Err(Errno::TIMEDOUT)) {
+        guard.look_for_the_dead();
+    }
+    match slept {
+        Ok(count) => {
+            guard.serve(&events[..count]);
+            (Some(guard), Ok(()))
+        }
+        Err(Errno::INTR) => (Some(guard), Err(Ended { why: Errno::INTR, held_cqes })),
+        Err(Errno::TIMEDOUT | Errno::AGAIN) => (Some(guard), Ok(())),
+        Err(error) => (Some(guard), Err(error.into())),
+    }
+}

@@ -1,0 +1,627 @@
+//! The helper: one thread a process that drives rings whose program stays away.
+//!
+//! The first call that leaves something pending, or files to be opened by a worker, starts it. It takes a ring's driver
+//! role only after the program has stayed away for a period, unless the program is known to look at the CQ only; it loses
+//! the role to the next thread that waits in enter, which takes the ring's poll set out of the helper's. A program that
+//! waits in enter meets it less and less: the period doubles each time it has come by itself, and a look that finds it so
+//! takes no lock. With nothing pending, or a thread asleep in enter, the helper does not tick. On a ring whose completions
+//! wait for its owner (`IORING_SETUP_DEFER_TASKRUN`) it only signals.
+//!
+//! What both sides know of each other is in `wait::owner`, under the ring's lock. `DESK` is where rings are handed
+//! over; its lock comes after a ring's. A `Ward` belongs to the helper thread alone.
+
+use crate::device;
+use crate::forced::{point, Point};
+use crate::lock::{Held, Lock};
+use crate::mutation::{mutated, Mutation};
+use crate::os::{syscall, EpollEvent, Os, Sys};
+use crate::process::tables;
+use crate::ring::broken::{contain, contain_any};
+use crate::ring::notes::Note;
+use crate::ring::{LockFailure, Ring, RingGuard};
+use crate::sync::thread_pointer;
+use crate::wait::owner::{Call, Desk, Duty};
+use crate::{descriptors, process, thread, Errno};
+use anyring_abi::{IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG};
+use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use rustix::event::{epoll, EventfdFlags};
+use rustix::fd::IntoRawFd;
+
+/// How long a program may stay away before the helper takes over, in nanoseconds.
+const PERIOD_NS: u64 = 1_000_000;
+/// The longest period, for programs that have waited in enter for longer than that.
+const LONGEST_PERIOD_NS: u64 = 64 * PERIOD_NS;
+/// How often it starts anew after a panic outside of every ring.
+const LIVES: usize = 8;
+/// The helper ends after this long with nothing to do, in nanoseconds.
+const IDLE_NS: u64 = 2_000_000_000;
+/// The same once the process has no ring at all.
+const LINGER_NS: u64 = 100_000_000;
+
+/// What the helper is woken by, in its poll set; other data are a ring's address, odd for its engine end.
+const WOKEN: u64 = 0;
+const ENGINE_END: u64 = 1;
+
+/// Where rings are handed over.
+static DESK: Lock<Desk<&'static Ring>> = Lock::new(Desk::NEW);
+/// The eventfd that wakes the helper, and its poll set; -1 when there is none. Opened and closed under `DESK`.
+static WAKE: AtomicI32 = AtomicI32::new(-1);
+static SET: AtomicI32 = AtomicI32::new(-1);
+/// The helper's thread pointer; 0 when there is none. Relaxed: a thread finds what it has stored itself, or no pointer of its own.
+static THREAD: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether the calling thread is the helper, which must not sleep but for events.
+pub fn is_this_thread() -> bool {
+    THREAD.load(Ordering::Relaxed) == thread_pointer()
+}
+
+impl RingGuard {
+    /// Leaves the ring to the helper if something is pending that the program may never come back for.
+    #[inline]
+    pub fn call_helper(&mut self) {
+        let always = mutated(Mutation::EachEnterCallsTheHelper) && !self.is_polled();
+        if (self.has_pending() && !self.ring().driver.handover.is_seen_to()) || always {
+            self.leave_to_helper();
+        }
+    }
+
+    /// Whether requests are armed, or timers run, for which somebody of this process has to look.
+    #[inline]
+    pub fn has_pending(&self) -> bool {
+        (self.awaits_events() || !self.timers.is_empty()) && !self.is_polled()
+    }
+
+    #[cold]
+    fn leave_to_helper(&mut self) {
+        let ring = self.ring();
+        let handover = &ring.driver.handover;
+        if ring.has(IORING_SETUP_DEFER_TASKRUN) && !self.is_watched() && !ring.has(IORING_SETUP_TASKRUN_FLAG) {
+            return; // nobody could be told
+        }
+        if let Ok(head) = self.consumed() {
+            handover.note_head(head);
+        }
+        // Who is in a call takes over nothing.
+        let in_calls = ring.callers.load(Ordering::Relaxed);
+        answer(ring, handover.leave(ring.sleepers.load(Ordering::Relaxed).saturating_sub(in_calls)));
+    }
+
+    /// Whether somebody may be told of completions by another file.
+    fn is_watched(&self) -> bool {
+        self.eventfd.is_some() || self.control.header().watched.load(Ordering::Relaxed) != 0
+    }
+
+    /// A thread asks for completions and is ready to wait: the helper need not be there before it, unless somebody is told of
+    /// what it posts.
+    #[inline]
+    pub fn dismiss_helper(&mut self) {
+        let handover = &self.ring().driver.handover;
+        if handover.is_helpers() && !self.is_watched() && handover.dismiss() {
+            self.detach();
+        }
+    }
+
+    /// Makes the helper look at the ring now, to watch for its end.
+    pub fn call_helper_now(&mut self) {
+        answer(self.ring(), self.ring().driver.handover.call(true));
+    }
+
+    /// The helper sleeps on the ring's poll set, and a poll was armed or a timer started.
+    #[cold]
+    pub fn tell_watching_helper(&mut self, is_timer: bool) {
+        let handover = &self.ring().driver.handover;
+        if !is_timer && handover.is_attached() {
+            return self.verify();
+        }
+        let next_ns = self.timers.next_ns().filter(|_| is_timer);
+        if next_ns.is_none_or(|next_ns| now_ns().saturating_add(next_ns) < handover.watches_until_ns()) {
+            self.call_helper_now();
+        }
+    }
+
+    /// The calling thread drives from now on: events are not the helper's any more.
+    #[inline]
+    pub fn leave_helper(&mut self) {
+        if self.ring().driver.handover.is_attached() && self.ring().driver.handover.has_thread() {
+            self.detach();
+        }
+    }
+
+    #[cold]
+    fn detach(&mut self) {
+        if self.ring().driver.handover.set_attached(false) {
+            if let Some(epoll) = self.entries.epoll() {
+                let _ = Sys::epoll_ctl(SET.load(Ordering::Relaxed), libc::EPOLL_CTL_DEL, epoll, 0, 0);
+            }
+        }
+    }
+
+    /// Puts the ring's poll set into the helper's.
+    fn attach(&mut self) {
+        let Some(epoll) = self.entries.epoll() else { return };
+        if !self.ring().driver.handover.is_attached() {
+            let (set, data) = (SET.load(Ordering::Relaxed), core::ptr::from_ref(self.ring()) as u64);
+            let added = Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, epoll, libc::EPOLLIN as u32, data);
+            self.ring().driver.handover.set_attached(added.is_ok());
+        }
+    }
+}
+
+fn now_ns() -> u64 {
+    Sys::clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// Does what a call of the helper asks for. The caller holds the ring.
+fn answer(ring: &'static Ring, call: Call) {
+    match call {
+        // The helper has the first table of descriptors.
+        Call::HandOver if ring.table.load(Ordering::Relaxed) != tables::FIRST => ring.driver.handover.forget(),
+        Call::Nothing => {}
+        Call::Wake => nudge(),
+        Call::HandOver => match DESK.lock() {
+            Some(desk) => hand_over(ring, desk),
+            // A signal handler interrupted a hand-over in its own thread: the next call tries again.
+            None => ring.driver.handover.forget(),
+        },
+    }
+}
+
+fn hand_over(ring: &'static Ring, mut desk: Held<'static, Desk<&'static Ring>>) {
+    if !desk.hand_over(ring) {
+        return wake();
+    }
+    if !start(&mut desk) {
+        ring.driver.handover.forget();
+    }
+}
+
+/// Starts the thread, if there is none, before a worker opens files for the program: for a moment its descriptors take
+/// the lowest numbers, which those files would have natively. False if there cannot be one.
+pub fn stand_by() -> bool {
+    // Where the desk cannot be had, this very thread is at it, and starts the helper.
+    let Some(mut desk) = DESK.lock() else { return true };
+    !desk.start() || start(&mut desk)
+}
+
+fn start(desk: &mut Desk<&'static Ring>) -> bool {
+    // It would have its maker's table.
+    let started = tables::mine() == tables::FIRST && open().is_ok() && thread::spawn(run, core::ptr::null_mut());
+    if !started {
+        close();
+        desk.close();
+    }
+    started
+}
+
+/// Makes the helper, if there is one, look at what it has been told.
+pub fn nudge() {
+    // Held, so that the number is not closed, and perhaps another file's, before the write. Where it cannot be had, this
+    // very thread holds it.
+    let _desk = DESK.lock();
+    wake();
+}
+
+fn wake() {
+    let wake = WAKE.load(Ordering::Relaxed);
+    if wake >= 0 {
+        let one = 1u64;
+        syscall(libc::SYS_write, [wake as usize, &one as *const u64 as usize, 8, 0, 0, 0]);
+    }
+}
+
+fn open() -> Result<(), Errno> {
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    let wake = descriptors::to_top(rustix::event::eventfd(0, flags)?)?;
+    let set = descriptors::to_top(epoll::create(epoll::CreateFlags::CLOEXEC)?)?;
+    let (wake, set) = (wake.into_raw_fd(), set.into_raw_fd());
+    WAKE.store(wake, Ordering::Relaxed);
+    SET.store(set, Ordering::Relaxed);
+    Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, wake, libc::EPOLLIN as u32, WOKEN)
+}
+
+fn close() {
+    for descriptor in [&WAKE, &SET] {
+        let number = descriptor.swap(-1, Ordering::Relaxed);
+        if number >= 0 {
+            descriptors::close(number);
+        }
+    }
+}
+
+extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
+    thread::name(c"anyring-helper");
+    THREAD.store(thread_pointer(), Ordering::Relaxed);
+    // Deadlines are met as the kernel's own timers do, not up to 50 us later.
+    syscall(libc::SYS_prctl, [libc::PR_SET_TIMERSLACK as usize, 1, 0, 0, 0, 0]);
+    let mut wards = Wards(Vec::new());
+    // A panic outside of every ring has cost none of them anything: on with them.
+    let ended = (0..LIVES).find_map(|_| match mutated(Mutation::HelpersPanicEscapes) {
+        true => Some(wards.watch()),
+        false => contain_any(|| wards.watch()),
+    });
+    if let Err(error) = ended.unwrap_or(Err(Errno::IO)) {
+        crate::log::line(&format!("the helper ended: {error}"));
+        let _ = contain_any(|| wards.give_up());
+    }
+    // Another helper may have begun since this one has left the desk.
+    let _ = THREAD.compare_exchange(thread_pointer(), 0, Ordering::Relaxed, Ordering::Relaxed);
+    if !process::has_rings() {
+        // As late as this, since it takes a while: a new ring gets another helper.
+        device::destroy_spare();
+    }
+    core::ptr::null_mut()
+}
+
+/// The rings in the helper's care.
+struct Wards(Vec<Ward>);
+
+/// A ring in the helper's care.
+struct Ward {
+    ring: &'static Ring,
+    /// The program's visits when last looked.
+    visits: u32,
+    period_ns: u64,
+    /// When to look again without being told, by CLOCK_MONOTONIC.
+    due_ns: Option<u64>,
+    /// An event of the ring's poll set or engine end came.
+    event: bool,
+    /// Nothing is pending, or a thread of the program sees to it.
+    idle: bool,
+    /// Closed under a number, waiting for its last copy to go: its engine end is registered.
+    orphan: bool,
+    /// A look at it has panicked.
+    struck: bool,
+    /// Somebody keeps it and has a note to tell the helper.
+    busy: bool,
+    /// Its poll set, once that was in the helper's.
+    poll_set: i32,
+}
+
+impl Wards {
+    /// The helper's loop.
+    fn watch(&mut self) -> Result<(), Errno> {
+        point(Point::HelperStart);
+        let (set, wake) = (SET.load(Ordering::Relaxed), WAKE.load(Ordering::Relaxed));
+        let mut events = [EpollEvent::default(); 32];
+        loop {
+            self.take_in();
+            point(Point::HelperTick);
+            let now_ns = now_ns();
+            self.0.retain_mut(|ward| ward.tick_contained(now_ns));
+            let due_ns = self.0.iter().filter_map(|ward| ward.due_ns).min();
+            let idle = self.0.iter().all(|ward| ward.idle);
+            let timeout_ns = match due_ns {
+                None if idle => Some(if process::has_rings() { IDLE_NS } else { LINGER_NS }),
+                due_ns => due_ns.map(|due_ns| Sys::sleep_ns(due_ns.saturating_sub(now_ns), true)),
+            };
+            let count = match Sys::epoll_wait(set, &mut events, timeout_ns, None) {
+                Ok(count) => count,
+                Err(Errno::INTR) => 0,
+                Err(error) => return Err(error),
+            };
+            if count == 0 && idle && self.leave() {
+                return Ok(());
+            }
+            for event in &events[..count] {
+                self.note(event.data, wake);
+            }
+        }
+    }
+
+    fn note(&mut self, data: u64, wake: i32) {
+        if data == WOKEN {
+            let mut value = 0u64;
+            syscall(libc::SYS_read, [wake as usize, &mut value as *mut u64 as usize, 8, 0, 0, 0]);
+            self.0.iter_mut().for_each(Ward::try_again);
+        } else if let Some(ward) = self.0.iter_mut().find(|ward| ward.address() == data & !ENGINE_END) {
+            ward.event = true;
+        }
+    }
+
+    fn take_in(&mut self) {
+        if let Some(mut desk) = DESK.lock() {
+            // Where there is no memory they wait for the next round.
+            if self.0.try_reserve(desk.waiting()).is_ok() {
+                self.0.extend(desk.take().into_iter().map(Ward::new));
+            }
+        }
+    }
+
+    /// Ends the thread unless something is to be done.
+    fn leave(&mut self) -> bool {
+        self.0.retain_mut(|ward| !ward.let_go());
+        if !self.0.is_empty() {
+            return false;
+        }
+        let Some(mut desk) = DESK.lock() else { return false };
+        let ends = desk.leave();
+        if ends {
+            close();
+        }
+        ends
+    }
+
+    /// The thread ends before its time: whoever leaves something pending next starts a new one.
+    fn give_up(&mut self) {
+        loop {
+            for mut ward in self.0.drain(..) {
+                let _held = ward.ring.lock_soon();
+                ward.detach_unlocked();
+                ward.ring.driver.handover.forget();
+            }
+            if self.leave() {
+                return;
+            }
+            self.take_in();
+        }
+    }
+}
+
+impl Ward {
+    fn new(ring: &'static Ring) -> Ward {
+        let visits = ring.driver.handover.visits();
+        let (period_ns, due_ns) = (PERIOD_NS, None);
+        Ward {
+            ring,
+            visits,
+            period_ns,
+            due_ns,
+            event: false,
+            idle: false,
+            orphan: false,
+            struck: false,
+            busy: false,
+            poll_set: -1,
+        }
+    }
+
+    fn address(&self) -> u64 {
+        core::ptr::from_ref(self.ring) as u64
+    }
+
+    /// [`Ward::tick`]; a panic in it breaks that ring, which is looked at once more when its requests have been ended.
+    fn tick_contained(&mut self, now_ns: u64) -> bool {
+        let ring = self.ring;
+        let ticked = match mutated(Mutation::HelpersPanicEscapes) {
+            true => Some(self.tick(now_ns)),
+            false => contain(|| Some(ring), || self.tick(now_ns)),
+        };
+        if let Some(stays) = ticked {
+            return stays;
+        }
+        if core::mem::replace(&mut self.struck, true) {
+            ring.driver.handover.forget();
+            return false;
+        }
+        (self.due_ns, self.idle) = (Some(now_ns), false);
+        true
+    }
+
+    /// Does what is to be done now. False when the helper is done with the ring.
+    fn tick(&mut self, now_ns: u64) -> bool {
+        if self.busy {
+            return true;
+        }
+        let handover = &self.ring.driver.handover;
+        let due = core::mem::take(&mut self.event) || self.due_ns.is_some_and(|due_ns| due_ns <= now_ns);
+        match handover.duty() {
+            Duty::Begin => {
+                self.visits = handover.visits();
+                self.due_ns = Some(now_ns + self.period_ns);
+                self.idle = false;
+                true
+            }
+            Duty::LookWhenDue if due && !self.orphan && self.came() => {
+                self.wait_longer(now_ns);
+                true
+            }
+            Duty::LookWhenDue | Duty::Watch if !due => true,
+            duty => self.look(duty, now_ns),
+        }
+    }
+
+    /// Whether the program has asked for events since this was last asked.
+    fn came(&mut self) -> bool {
+        let visits = self.ring.driver.handover.visits();
+        core::mem::replace(&mut self.visits, visits) != visits
+    }
+
+    fn wait_longer(&mut self, now_ns: u64) {
+        self.period_ns = (2 * self.period_ns).min(LONGEST_PERIOD_NS);
+        self.due_ns = Some(now_ns + self.period_ns);
+    }
+
+    /// Looks at the ring, under its lock. False when the helper is done with it.
+    fn look(&mut self, duty: Duty, now_ns: u64) -> bool {
+        let mut guard = match self.ring.lock_soon() {
+            Ok(guard) => guard,
+            Err(LockFailure::Busy) => return self.put_off(),
+            Err(_) => return false,
+        };
+        point(Point::HelperRing);
+        if guard.closed || (guard.orphan && self.last_copy_went(&mut guard)) {
+            if guard.abandoned && self.waits_for_device(&mut guard) {
+                return true;
+            }
+            self.end(guard);
+            return false;
+        }
+        let handover = &self.ring.driver.handover;
+        // What appears from here on, under this hold of the lock, is seen before the helper sleeps.
+        handover.look_later();
+        if let Ok(head) = guard.consumed() {
+            handover.note_head(head);
+        }
+        self.due_ns = None;
+        if !guard.has_pending() || handover.has_thread() {
+            // Also where it drives: what makes events with nothing pending is nothing that anybody waits for. And a thread
+            // that sleeps in enter calls when it leaves something pending.
+            self.rest(&mut guard);
+        } else if duty == Duty::LookWhenDue && self.came() {
+            self.wait_longer(now_ns); // it came while the helper waited for the lock
+        } else {
+            if duty == Duty::LookWhenDue {
+                handover.note_away();
+                self.period_ns = PERIOD_NS;
+            }
+            self.stand_in(&mut guard);
+        }
+        true
+    }
+
+    /// Somebody keeps the ring, perhaps asleep: the helper goes on with the others until it is told.
+    fn put_off(&mut self) -> bool {
+        self.busy = true;
+        (self.event, self.due_ns) = (true, None);
+        // What is ready there would keep the helper awake.
+        self.detach_unlocked();
+        self.ring.leave_note(Note::Helper);
+        true
+    }
+
+    /// Takes the ring's descriptors out of the helper's poll set. They are open as long as the helper knows the ring.
+    fn detach_unlocked(&mut self) {
+        let set = SET.load(Ordering::Relaxed);
+        if self.ring.driver.handover.set_attached(false) {
+            let _ = Sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, self.poll_set, 0, 0);
+        }
+        if core::mem::take(&mut self.orphan) {
+            let engine_end = self.ring.engine_end.load(Ordering::Relaxed);
+            let _ = Sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, engine_end, 0, 0);
+        }
+    }
+
+    /// The helper was told of something: perhaps that a ring is busy no more.
+    fn try_again(&mut self) {
+        if core::mem::take(&mut self.busy) {
+            self.event = true;
+            self.idle = false;
+        }
+    }
+
+    /// Nobody uses the ring any more, but the kernel's AIO still has transfers of it: its end waits for them.
+    fn waits_for_device(&mut self, guard: &mut RingGuard) -> bool {
+        guard.take_events();
+        guard.reap();
+        if guard.kernel_aio.in_flight() == 0 {
+            return false;
+        }
+        self.idle = false;
+        self.watch(guard);
+        true
+    }
+
+    fn rest(&mut self, guard: &mut RingGuard) {
+        guard.detach();
+        self.ring.driver.handover.rest();
+        self.idle = !self.orphan;
+    }
+
+    /// Nobody of the program sees to what is pending.
+    fn stand_in(&mut self, guard: &mut RingGuard) {
+        let handover = &self.ring.driver.handover;
+        self.idle = false;
+        if self.ring.has(IORING_SETUP_DEFER_TASKRUN) {
+            return self.signal(guard);
+        }
+        if !handover.take_for_helper() {
+            return self.rest(guard); // a thread has it after all, and calls
+        }
+        let before = guard.cq_tail();
+        guard.stand_in();
+        let tail = guard.cq_tail();
+        if tail != before {
+            handover.note_posted(tail);
+        }
+        if !guard.has_pending() && !handover.only_looks() {
+            return self.rest(guard);
+        }
+        self.watch(guard);
+        self.idle = !guard.has_pending() && !self.orphan;
+    }
+
+    /// A deferred ring: tell its owner once that there is something, then wait until it has been there.
+    fn signal(&mut self, guard: &mut RingGuard) {
+        if self.ring.driver.is_announced() {
+            return self.rest(guard);
+        }
+        // A put-off attempt is the owner's to make: its completion would be.
+        let put_off = guard.entries.has_put_off();
+        if !put_off {
+            guard.verify();
+        }
+        let ready = put_off
+            || guard.entries.epoll().is_some_and(|epoll| Sys::poll_now(epoll, libc::POLLIN as u16) != Ok(0));
+        if ready || guard.timers.next_ns() == Some(0) {
+            guard.announce_work();
+            return self.rest(guard); // the owner calls again when it has been there
+        }
+        self.watch(guard);
+    }
+
+    /// Sleeps on the ring's poll set from now on.
+    fn watch(&mut self, guard: &mut RingGuard) {
+        guard.attach();
+        self.poll_set = guard.entries.epoll().unwrap_or(-1);
+        let next_ns = guard.timers.next_ns().filter(|_| !mutated(Mutation::HelperSleepsBeyondTimers));
+        self.due_ns = next_ns.map(|next_ns| now_ns().saturating_add(next_ns));
+        self.ring.driver.handover.watch(self.due_ns.unwrap_or(u64::MAX));
+    }
+
+    /// Registers the engine's end of a ring with other copies once; true when the last of them is gone.
+    fn last_copy_went(&mut self, guard: &mut RingGuard) -> bool {
+        if !self.orphan {
+            let (set, data) = (SET.load(Ordering::Relaxed), self.address() | ENGINE_END);
+            self.orphan = Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, guard.engine_end, 0, data).is_ok();
+        }
+        if process::last_copy_gone(guard.engine_end) || guard.is_left_by_child() {
+            guard.note_closed();
+            // The last number may have been closed unseen. Relaxed: a worker that has one of the ring's jobs ends the ring.
+            self.ring.fd.store(-1, Ordering::Relaxed);
+        }
+        guard.closed
+    }
+
+    fn end(&mut self, mut guard: RingGuard) {
+        if self.orphan {
+            let set = SET.load(Ordering::Relaxed);
+            let _ = Sys::epoll_ctl(set, libc::EPOLL_CTL_DEL, guard.engine_end, 0, 0);
+        }
+        guard.detach();
+        self.ring.driver.handover.forget();
+        drop(guard);
+        process::end_if_unused(self.ring);
+    }
+
+    /// Forgets a ring that needs no helper; false when it does after all.
+    fn let_go(&mut self) -> bool {
+        let mut guard = match self.ring.lock_soon() {
+            Ok(guard) => guard,
+            Err(LockFailure::Busy) => return false, // looked at again after another idle time
+            Err(_) => return true,
+        };
+        let handover = &self.ring.driver.handover;
+        let unused = handover.is_resting() || (handover.is_watching() && !guard.has_pending());
+        if guard.closed || guard.orphan || !unused {
+            self.idle = false;
+            return false;
+        }
+        guard.detach();
+        handover.forget();
+        true
+    }
+}
+
+/// Forgets the parent's helper in a forked child.
+///
+/// # Safety
+/// Only the forking thread may exist in the process.
+pub unsafe fn reset_after_fork() {
+    // SAFETY: no other thread exists, and the value is put in order right away.
+    unsafe { DESK.reset() };
+    THREAD.store(0, Ordering::Relaxed); // a thread of the child's may get this pointer
+    if let Some(mut desk) = DESK.lock() {
+        desk.close();
+        close(); // the child's copies; the parent's helper has its own
+    }
+}

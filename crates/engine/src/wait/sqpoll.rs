@@ -1,0 +1,546 @@
+//! SQPOLL: a thread that consumes SQEs as soon as the program has published them, without an enter.
+//!
+//! One [`Poller`] serves the rings that were attached to each other (`IORING_SETUP_ATTACH_WQ`). Its thread is the only
+//! one that issues and completes requests of its rings, as natively: workers and callers of enter and register leave
+//! that to it ([`RingGuard::serves_here`]) and [`Poller::nudge`] it. While it finds nothing to do it spins for the rings'
+//! idle time, then sets IORING_SQ_NEED_WAKEUP and sleeps until it is nudged, a descriptor of an armed request becomes
+//! ready, or a timer is due.
+//!
+//! | part | who may touch it |
+//! |---|---|
+//! | `waiting` | whoever attaches a ring, and the thread; its own lock |
+//! | `again`, `sleeping` | the thread and whoever nudges it, see [`Poller::nudge`] |
+//! | `Served` | the thread |
+//! | `Ring::poller`, `Ring::polled_by` | set before the ring is published, cleared by the thread under the ring's lock |
+//!
+//! The thread keeps the memory of a ring mapped that it serves: a closed ring ends only after the thread let go of it.
+//! It also lets go of a ring that a panic broke (`ring::broken`).
+
+mod served;
+
+use crate::descriptors::{self, Own};
+use crate::forced::{point, Point};
+use crate::lock::Lock;
+use crate::mutation::{mutated, Mutation};
+use crate::os::{check, syscall, Os, Sys};
+use crate::ring::broken::contain_any;
+use crate::ring::enter::Enter;
+use crate::ring::layout::word;
+use crate::ring::{Ring, RingGuard};
+use crate::{identity, process, stats, thread, Errno};
+use anyring_abi::{
+    Params, IORING_ENTER_GETEVENTS, IORING_ENTER_SQ_WAIT, IORING_ENTER_SQ_WAKEUP, IORING_SETUP_ATTACH_WQ,
+    IORING_SETUP_SQPOLL, IORING_SETUP_SQ_AFF,
+};
+use core::sync::atomic::{fence, AtomicBool, AtomicU32, Ordering};
+use rustix::event::EventfdFlags;
+use rustix::fd::{AsRawFd, IntoRawFd};
+use served::Served;
+use std::sync::Arc;
+
+/// `Poller::thread` before the thread has begun.
+const STARTING: u32 = 0;
+/// `Poller::thread` when there is none any more.
+const ENDED: u32 = u32::MAX;
+
+/// SQEs that one ring may submit at a time while others share the thread (`IORING_SQPOLL_CAP_ENTRIES_VALUE`).
+const FAIR_SHARE: u32 = 8;
+/// Rounds without work after which the clock is read: some microseconds.
+const ROUNDS: u32 = 64;
+/// Rounds without work after which the core is offered to others, for machines that have one: about 100 us.
+const YIELD_ROUNDS: u32 = 32 * ROUNDS;
+/// How often the thread starts anew after a panic outside of every ring.
+const LIVES: usize = 8;
+/// sched_setaffinity(2) takes this many CPUs.
+const CPUS: usize = 8192;
+
+/// A polling thread, as the others see it.
+pub struct Poller {
+    waiting: Lock<Waiting>,
+    /// The eventfd that ends the thread's sleep.
+    wake: Own,
+    /// Its thread id, [`STARTING`] or [`ENDED`]; a futex word while it starts.
+    thread: AtomicU32,
+    /// Something changed that the thread does not see by itself: it must look at all its rings.
+    again: AtomicBool,
+    /// The thread sleeps or is about to.
+    sleeping: AtomicBool,
+    /// The thread is that of the process from which this one was forked.
+    inherited: bool,
+}
+
+/// Rings that the thread has not taken in yet.
+struct Waiting {
+    rings: Vec<(&'static Ring, u64)>,
+    /// The thread is on its way out and takes none.
+    ended: bool,
+}
+
+/// How io_uring_setup(2) was asked to poll.
+pub struct Wish {
+    /// Whose thread to share.
+    shared: Option<Arc<Poller>>,
+    cpu: Option<u32>,
+    idle_ns: u64,
+}
+
+/// What setup's parameters say of polling and attaching. Source: `io_sq_offload_create` in io_uring/sqpoll.c.
+pub fn wish(params: &Params) -> Result<Option<Wish>, Errno> {
+    let polls = params.flags & IORING_SETUP_SQPOLL != 0;
+    let mut shared = None;
+    if params.flags & IORING_SETUP_ATTACH_WQ != 0 {
+        // Without SQPOLL it shares io-wq, of which there is one a process anyway.
+        let fd = params.wq_fd as i32;
+        let ring = process::verified_ring(fd).or_else(|| process::adopt(fd)).ok_or_else(|| no_ring(fd))?;
+        if polls {
+            let poller = ring.poller().ok_or(Errno::INVAL)?;
+            // Another process's thread cannot be shared, nor one of another identity: a new one is made.
+            shared = (!poller.inherited && !identity::may_differ()).then_some(poller);
+        }
+    }
+    let affine = params.flags & IORING_SETUP_SQ_AFF != 0;
+    if !polls {
+        return if affine { Err(Errno::INVAL) } else { Ok(None) };
+    }
+    let idle_ms = if params.sq_thread_idle == 0 { 1000 } else { params.sq_thread_idle };
+    let cpu = affine.then_some(params.sq_thread_cpu);
+    Ok(Some(Wish { shared, cpu, idle_ns: u64::from(idle_ms) * 1_000_000 }))
+}
+
+/// Why a number does not name a ring to attach to.
+fn no_ring(fd: i32) -> Errno {
+    let open = crate::ring::enter::not_a_ring(fd) == Errno::OPNOTSUPP && !descriptors::is_own(fd);
+    if open {
+        Errno::INVAL
+    } else {
+        Errno::NXIO
+    }
+}
+
+/// Has a new ring polled. `EINVAL` for a CPU that the thread may not run on, `EAGAIN` where no thread can be made.
+pub fn begin(ring: &'static Ring, wish: Wish) -> Result<(), Errno> {
+    if let Ok(mut guard) = ring.lock() {
+        // Not left to the thread: for a moment it takes the number that the program's next open expects.
+        let engine_end = guard.engine_end;
+        guard.entries.make_epoll(engine_end)?;
+    }
+    let waiting = (ring, wish.idle_ns);
+    let poller = match wish.shared {
+        Some(poller) => {
+            poller.attach(waiting)?;
+            poller.nudge();
+            poller
+        }
+        None => Poller::start(waiting, wish.cpu)?,
+    };
+    ring.set_poller(&poller);
+    Ok(())
+}
+
+impl Poller {
+    fn start(first: (&'static Ring, u64), cpu: Option<u32>) -> Result<Arc<Poller>, Errno> {
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let poller = Arc::new(Poller {
+            waiting: Lock::new(Waiting { rings: vec![first], ended: false }),
+            wake: descriptors::to_top(wake)?,
+            thread: AtomicU32::new(STARTING),
+            again: AtomicBool::new(true),
+            sleeping: AtomicBool::new(false),
+            inherited: false,
+        });
+        let argument = Box::into_raw(Box::new(Start { poller: poller.clone(), cpu }));
+        if !thread::spawn(run, argument.cast()) {
+            // SAFETY: no thread was made that could have taken the box.
+            drop(unsafe { Box::from_raw(argument) });
+            return Err(Errno::AGAIN);
+        }
+        // Acquire pairs with the thread's Release: its affinity is settled.
+        while poller.thread.load(Ordering::Acquire) == STARTING {
+            let _ = Sys::futex_wait(&poller.thread, STARTING, None);
+        }
+        // The thread only ends by itself before its first ring if the CPU is not to be had.
+        if cpu.is_some() && poller.thread.load(Ordering::Relaxed) == ENDED {
+            return Err(Errno::INVAL);
+        }
+        Ok(poller)
+    }
+
+    /// Gives the thread another ring; `ENXIO` if it is ending.
+    fn attach(&self, ring: (&'static Ring, u64)) -> Result<(), Errno> {
+        let mut waiting = self.waiting.lock().ok_or(Errno::NXIO)?;
+        if waiting.ended {
+            return Err(Errno::NXIO);
+        }
+        waiting.rings.push(ring);
+        Ok(())
+    }
+
+    /// Makes the thread look at its rings again, whatever it is doing.
+    pub fn nudge(&self) {
+        self.again.store(true, Ordering::Relaxed); // ordered by the fence in `wake`
+        self.wake();
+    }
+
+    /// Ends the thread's sleep, as IORING_ENTER_SQ_WAKEUP asks.
+    fn wake(&self) {
+        // Partner: the fence in `sleep`. Either the thread sees what was stored before (`again`, an SQ tail), or it is seen
+        // asleep here.
+        fence(Ordering::SeqCst);
+        if self.inherited || self.sleeping.load(Ordering::Relaxed) {
+            let one = 1u64;
+            syscall(libc::SYS_write, [self.wake.as_raw_fd() as usize, &raw const one as usize, 8, 0, 0, 0]);
+        }
+    }
+
+    /// Whether the thread exists. Another process's does as long as that process.
+    fn lives(&self, guard: &RingGuard) -> bool {
+        self.thread.load(Ordering::Relaxed) != ENDED && (!self.inherited || guard.maker_lives())
+    }
+
+    /// Another process's thread, as a forked child knows it.
+    fn inherited(&self) -> Result<Arc<Poller>, Errno> {
+        // SAFETY: the number is the eventfd's for as long as `self` lives; it is only borrowed to be duplicated.
+        let wake = unsafe { rustix::fd::BorrowedFd::borrow_raw(self.wake.as_raw_fd()) };
+        Ok(Arc::new(Poller {
+            waiting: Lock::new(Waiting { rings: Vec::new(), ended: true }),
+            wake: descriptors::to_top(rustix::io::fcntl_dupfd_cloexec(wake, 0)?)?,
+            thread: AtomicU32::new(self.thread.load(Ordering::Relaxed)),
+            again: AtomicBool::new(false),
+            sleeping: AtomicBool::new(false),
+            inherited: true,
+        }))
+    }
+}
+
+/// What the thread begins with.
+struct Start {
+    poller: Arc<Poller>,
+    cpu: Option<u32>,
+}
+
+extern "C" fn run(argument: *mut libc::c_void) -> *mut libc::c_void {
+    // SAFETY: `start` made this box for this thread alone.
+    let Start { poller, cpu } = *unsafe { Box::from_raw(argument.cast::<Start>()) };
+    thread::name(c"anyring-sqpoll");
+    // Without IORING_SETUP_SQ_AFF it may run where its maker may, as the kernel's thread.
+    let placed = cpu.is_none_or(|cpu| place(cpu).is_ok());
+    let id = if placed { process::thread_id() } else { ENDED };
+    poller.thread.store(id, Ordering::Release); // partner: the Acquire load in `start`
+    Sys::futex_wake(&poller.thread, 1);
+    if placed {
+        let mut served = Vec::new();
+        // A panic outside of every ring has cost none of them anything: on with them.
+        let ended = (0..LIVES).any(|_| contain_any(|| poller.poll(&mut served)).is_some());
+        poller.thread.store(ENDED, Ordering::Relaxed);
+        if !ended {
+            let _ = contain_any(|| poller.give_up(&mut served));
+        }
+    }
+    core::ptr::null_mut()
+}
+
+/// Keeps the calling thread on one CPU. `EINVAL` when that is not online or not in the thread's cpuset.
+fn place(cpu: u32) -> Result<(), Errno> {
+    let mut set = [0u64; CPUS / 64];
+    *set.get_mut(cpu as usize / 64).ok_or(Errno::INVAL)? = 1 << (cpu % 64);
+    let args = [0, size_of_val(&set), set.as_ptr() as usize, 0, 0, 0];
+    check(syscall(libc::SYS_sched_setaffinity, args)).map(|_| ())
+}
+
+impl Poller {
+    /// The thread's loop. Source: `io_sq_thread` in io_uring/sqpoll.c.
+    fn poll(&self, served: &mut Vec<Served>) {
+        let (mut rounds, mut busy_rounds) = (0u32, 0u32);
+        // The kernel's thread begins by going to sleep, too.
+        let mut idle_since_ns = Some(0);
+        loop {
+            if self.again.load(Ordering::Relaxed) || served.iter().any(Served::is_broken) {
+                point(Point::PollerRound);
+                self.again.store(false, Ordering::Relaxed);
+                // Partner: the fence in `wake`. What was stored before the nudge is seen from here on.
+                fence(Ordering::SeqCst);
+                self.take_in(served);
+                served.retain_mut(Served::look_again);
+                if served.is_empty() && self.end() {
+                    return;
+                }
+            }
+            let shared = served.len() > 1;
+            let mut worked = false;
+            // A program that never stops submitting keeps nothing else waiting for long.
+            let all = busy_rounds.is_multiple_of(ROUNDS);
+            for served in &mut *served {
+                let submitted = served.submit(shared);
+                worked |= submitted || served.serve_events();
+                if submitted && all {
+                    served.serve_events();
+                    served.fire_timers(Sys::clock_ns(libc::CLOCK_MONOTONIC));
+                }
+            }
+            if worked {
+                busy_rounds = busy_rounds.wrapping_add(1);
+                (rounds, idle_since_ns) = (0, None);
+                continue;
+            }
+            core::hint::spin_loop();
+            rounds = rounds.wrapping_add(1);
+            if !rounds.is_multiple_of(ROUNDS) {
+                continue;
+            }
+            let now_ns = Sys::clock_ns(libc::CLOCK_MONOTONIC);
+            let fired = served.iter_mut().fold(false, |fired, served| fired | served.fire_timers(now_ns));
+            let since_ns = match idle_since_ns {
+                Some(since_ns) if !fired => since_ns,
+                _ => *idle_since_ns.insert(now_ns),
+            };
+            let idle_ns = served.iter().map(|served| served.idle_ns).max().unwrap_or(0);
+            if now_ns - since_ns <= idle_ns {
+                if rounds.is_multiple_of(YIELD_ROUNDS) {
+                    syscall(libc::SYS_sched_yield, [0; 6]);
+                }
+                continue;
+            }
+            self.sleep(served);
+            idle_since_ns = None;
+        }
+    }
+
+    fn take_in(&self, served: &mut Vec<Served>) {
+        let Some(mut waiting) = self.waiting.lock() else { return };
+        let rings = core::mem::take(&mut waiting.rings);
+        drop(waiting);
+        served.extend(rings.into_iter().filter_map(|(ring, idle_ns)| Served::new(ring, idle_ns)));
+    }
+
+    /// The thread ends by panics outside of every ring: its rings have nobody else, so they are broken.
+    fn give_up(&self, served: &mut Vec<Served>) {
+        if let Some(mut waiting) = self.waiting.lock() {
+            waiting.ended = true;
+        }
+        self.take_in(served);
+        served.iter().for_each(|served| served.ring.strike());
+        served.retain_mut(Served::look_again);
+    }
+
+    /// Ends the thread, unless a ring was attached meanwhile.
+    fn end(&self) -> bool {
+        let Some(mut waiting) = self.waiting.lock() else { return false };
+        waiting.ended = waiting.rings.is_empty();
+        waiting.ended
+    }
+
+    /// Sleeps until there is something to do.
+    fn sleep(&self, served: &mut [Served]) {
+        self.sleeping.store(true, Ordering::Relaxed);
+        served.iter_mut().for_each(|served| served.need_wakeup(true));
+        let mut count = 0u64;
+        let wake = self.wake.as_raw_fd();
+        syscall(libc::SYS_read, [wake as usize, &raw mut count as usize, 8, 0, 0, 0]);
+        // Partners: the program's fence between its store of the SQ's tail and its load of the flags, and the fence in
+        // `wake`. Either the flag and `sleeping` are seen there, or the tail and `again` are seen here.
+        fence(Ordering::SeqCst);
+        if !self.again.load(Ordering::Relaxed)
+            && !served.iter().any(|served| served.has_work() || served.is_broken())
+        {
+            let watched = served.iter().filter_map(|served| served.awaited().0).chain([wake]);
+            let mut set: Vec<libc::pollfd> =
+                watched.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+            let due_ns = served.iter().filter_map(|served| served.awaited().1).min();
+            let left_ns = due_ns.map(|due_ns| due_ns.saturating_sub(Sys::clock_ns(libc::CLOCK_MONOTONIC)));
+            let _ = Sys::poll(&mut set, left_ns.map(|left_ns| Sys::sleep_ns(left_ns, true)), None);
+        }
+        self.sleeping.store(false, Ordering::Relaxed);
+        served.iter_mut().for_each(|served| served.need_wakeup(false));
+    }
+}
+
+/// io_uring_enter(2) on a ring that a thread polls. Source: `io_uring_enter` in io_uring/io_uring.c.
+#[cold]
+pub fn enter(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
+    if ring.held_by_me() || ring.poller.held_by_me() {
+        return enter_again(ring, call);
+    }
+    let poller = ring.poller();
+    let mut guard = ring.lock()?;
+    if guard.closed {
+        return Err(Errno::BADF);
+    }
+    if guard.is_broken() {
+        return Err(guard.refuse_call());
+    }
+    if guard.disabled {
+        return Err(Errno::BADFD);
+    }
+    stats::shard().enters.fetch_add(1, Ordering::Relaxed);
+    guard.listen();
+    guard.record(|it| it.enter(call));
+    let poller = poller.filter(|poller| poller.lives(&guard)).ok_or(Errno::OWNERDEAD)?;
+    if call.flags & IORING_ENTER_SQ_WAKEUP != 0 {
+        poller.wake();
+    }
+    if call.flags & IORING_ENTER_SQ_WAIT != 0 {
+        guard = match crate::wait::enter_wait::wait_for_room(guard) {
+            Some(guard) => guard,
+            None => return Ok(call.to_submit),
+        };
+    }
+    let broken = guard.is_broken().then(|| guard.refuse_call());
+    if broken.is_some() || call.flags & IORING_ENTER_GETEVENTS == 0 {
+        let closed = guard.closed;
+        drop(guard);
+        if closed {
+            // Another thread closed the ring while this one waited: it was its last user.
+            process::end_if_unused(ring);
+        }
+        return broken.map_or(Ok(call.to_submit), Err);
+    }
+    match crate::ring::enter::wait_for_events(guard, call) {
+        Err(error) if call.to_submit == 0 => Err(error),
+        _ => Ok(call.to_submit),
+    }
+}
+
+/// The same from a signal handler that interrupted the engine on this very ring: submitting takes no lock, waiting is
+/// impossible.
+fn enter_again(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
+    if call.flags & IORING_ENTER_SQ_WAKEUP != 0 {
+        ring.wake_owed.store(true, Ordering::Relaxed);
+        if let Some(poller) = ring.poller() {
+            poller.wake();
+        }
+    }
+    match call.flags & IORING_ENTER_GETEVENTS {
+        0 => Ok(call.to_submit),
+        _ if call.to_submit != 0 => Ok(call.to_submit),
+        _ => Err(Errno::INTR),
+    }
+}
+
+impl Ring {
+    /// The thread that polls this ring, if one does. None also in a signal handler that interrupted this very function.
+    pub fn poller(&self) -> Option<Arc<Poller>> {
+        let poller = self.poller.lock()?.clone();
+        if self.wake_owed.load(Ordering::Relaxed) && self.wake_owed.swap(false, Ordering::Relaxed) {
+            poller.iter().for_each(|poller| poller.wake());
+        }
+        poller
+    }
+
+    fn set_poller(&self, poller: &Arc<Poller>) {
+        self.polled_by.store(poller.thread.load(Ordering::Relaxed), Ordering::Relaxed);
+        if let Some(mut held) = self.poller.lock() {
+            *held = Some(poller.clone());
+        }
+    }
+
+    /// The ring has no polling thread from now on.
+    pub fn clear_poller(&self) {
+        self.polled_by.store(0, Ordering::Relaxed);
+        let poller = self.poller.lock().and_then(|mut held| held.take());
+        drop(poller);
+    }
+
+    /// Tells the thread that polls this ring that there is something to do.
+    #[cold]
+    pub fn nudge_poller(&self) {
+        if let Some(poller) = self.poller() {
+            poller.nudge();
+        }
+    }
+
+    /// A closed ring is about to end. False when its thread serves it still, which then ends it.
+    pub fn leave_poller(&self) -> bool {
+        match self.poller() {
+            Some(poller) if !poller.inherited => {
+                poller.nudge();
+                false
+            }
+            Some(_) => {
+                self.clear_poller();
+                true
+            }
+            None => true,
+        }
+    }
+}
+
+impl RingGuard {
+    /// Whether a thread polls the ring: nobody else issues or completes its requests then.
+    #[inline]
+    pub fn is_polled(&self) -> bool {
+        self.ring().polled_by.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the calling thread may issue and complete requests.
+    #[inline]
+    pub fn serves_here(&self) -> bool {
+        let thread = self.ring().polled_by.load(Ordering::Relaxed);
+        thread == 0 || thread == process::thread_id()
+    }
+
+    /// The eventfd on which a thread waits that gave a signal mask.
+    pub fn make_bell(&mut self) -> Result<i32, Errno> {
+        if let Some(bell) = self.bell {
+            return Ok(bell);
+        }
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(*self.bell.insert(descriptors::to_top(bell)?.into_raw_fd()))
+    }
+
+    /// The ring is closed and nobody is inside a call on it.
+    fn is_abandoned(&self) -> bool {
+        // Acquire: partner of the Release in `sleeps::Sleep::end`.
+        self.closed && self.ring().sleepers.load(Ordering::Acquire) == 0
+    }
+
+    /// SQEs were consumed: whoever waits for room looks.
+    fn announce_room(&mut self) {
+        // Partner: the fence in `wait_for_room`. Either the new head is seen there, or the waiter here.
+        fence(Ordering::SeqCst);
+        let control = self.control;
+        let waits = control.header().room_waiters.load(Ordering::Relaxed) != 0;
+        if waits && !mutated(Mutation::RoomIsNotAnnounced) {
+            control.lock_post().waiters().bump();
+            self.wake();
+        }
+    }
+
+    /// Whether the program has published as many SQEs as the SQ holds (`io_sqring_full` in io_uring/io_uring.c).
+    pub fn sq_is_full(&self) -> bool {
+        let view = self.memory.view;
+        match (view.load(word::SQ_TAIL), view.load(word::SQ_HEAD)) {
+            (Ok(tail), Ok(head)) => tail.wrapping_sub(head) == view.layout().sq_entries,
+            _ => false,
+        }
+    }
+}
+
+/// In a forked child: the threads are the parent's. The child can wake them and wait for what they post.
+///
+/// # Safety
+/// Only the forking thread may exist in the process, and the locks of `rings` must be free.
+pub unsafe fn after_fork(rings: &[&'static Ring]) {
+    let mut known: Vec<(Arc<Poller>, Option<Arc<Poller>>)> = Vec::new();
+    for ring in rings {
+        let Some(mut held) = ring.poller.lock() else { continue };
+        let Some(old) = held.take() else { continue };
+        let found = known.iter().find(|(other, _)| Arc::ptr_eq(other, &old)).map(|(_, new)| new.clone());
+        let new = found.unwrap_or_else(|| {
+            let new = old.inherited().ok();
+            known.push((old.clone(), new.clone()));
+            new
+        });
+        // No thread of the child's has this number, whatever its pid namespace.
+        ring.polled_by.store(ENDED, Ordering::Relaxed);
+        *held = new;
+        core::mem::forget(old);
+    }
+    for (old, _) in known {
+        // The parent's thread never gives its share back here: the descriptor is closed by hand.
+        descriptors::close(old.wake.as_raw_fd());
+        core::mem::forget(old);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,253 @@
+//! One ring in a polling thread's care. Only that thread touches a [`Served`].
+
+use crate::alloc;
+use crate::forced::{point, Point};
+use crate::mutation::{mutated, Mutation};
+use crate::os::{syscall, EpollEvent, Os, Sys};
+use crate::ring::broken::{contain, contain_any};
+use crate::ring::layout::word;
+use crate::ring::notes::Note;
+use crate::ring::view::View;
+use crate::ring::{LockFailure, Ring, RingGuard};
+use crate::shared::control::Control;
+use crate::wait::sqpoll::FAIR_SHARE;
+use crate::{process, Errno};
+use anyring_abi::IORING_SQ_NEED_WAKEUP;
+use core::sync::atomic::Ordering;
+
+/// A ring in the thread's care, and what the thread saw of it when it last had its lock.
+pub struct Served {
+    /// Which.
+    pub ring: &'static Ring,
+    view: View,
+    control: Control,
+    /// How long its program wants the thread to spin without work.
+    pub idle_ns: u64,
+    disabled: bool,
+    /// Requests are left that became ready.
+    left: bool,
+    /// The poll set, while requests are armed.
+    epoll: Option<i32>,
+    /// Entries of the poll set wait to be verified, or reads for their first attempt.
+    unverified: bool,
+    /// What was last taken from the poll set, and how much of it is not served yet, since the ring was busy: nothing tells
+    /// of it again.
+    events: Box<[EpollEvent; 128]>,
+    unserved: usize,
+    /// When the next timer is due, CLOCK_MONOTONIC.
+    due_ns: Option<u64>,
+    /// Somebody keeps the ring, and has a note to nudge the thread.
+    busy: bool,
+    /// The program has to enter to have its SQEs seen. Said as soon as the ring is to be had.
+    asleep: bool,
+}
+
+impl Served {
+    /// Takes a ring in; `None` when it has ended.
+    pub fn new(ring: &'static Ring, idle_ns: u64) -> Option<Served> {
+        let guard = ring.lock().ok()?;
+        let (view, control) = (guard.memory.view, guard.control);
+        Some(Served {
+            ring,
+            view,
+            control,
+            idle_ns,
+            disabled: true,
+            left: false,
+            epoll: None,
+            unverified: false,
+            events: Box::new([EpollEvent::default(); 128]),
+            unserved: 0,
+            due_ns: None,
+            busy: false,
+            asleep: false,
+        })
+    }
+
+    /// SQEs that the program has published and nobody consumed.
+    fn entries(&self) -> u32 {
+        let head = self.control.header().sq_head.load(Ordering::Relaxed);
+        let tail = self.view.load(word::SQ_TAIL).unwrap_or(head);
+        tail.wrapping_sub(head).min(self.view.layout().sq_entries)
+    }
+
+    /// Whether there is something to submit, or to issue.
+    pub fn has_work(&self) -> bool {
+        !self.busy && (self.left || !self.disabled && self.entries() != 0)
+    }
+
+    /// What ends the thread's sleep for this ring's sake: its poll set, while requests are armed, and the next timer.
+    pub fn awaited(&self) -> (Option<i32>, Option<u64>) {
+        if self.busy {
+            return (None, None);
+        }
+        (self.epoll, self.due_ns)
+    }
+
+    /// Somebody keeps the ring, perhaps asleep: the thread goes on with the others until it is nudged.
+    fn put_off(&mut self) {
+        self.busy = true;
+        self.ring.leave_note(Note::Poller);
+    }
+
+    /// Whether a panic broke the ring, in whatever thread or process.
+    pub fn is_broken(&self) -> bool {
+        !self.busy && self.control.header().broken.load(Ordering::Relaxed) != 0
+    }
+
+    /// Serves what was taken from the poll set, and runs `work` on the ring. A panic in it breaks the ring and no other.
+    /// Whoever waits for the ring's lock gets a chance then, however much work there is.
+    pub fn with<R>(&mut self, work: impl FnOnce(&mut RingGuard) -> R) {
+        let ring = self.ring;
+        let mut contended = false;
+        contain(
+            || Some(ring),
+            || {
+                if self.busy {
+                    return;
+                }
+                let mut guard = match ring.lock_soon() {
+                    Ok(guard) => guard,
+                    Err(LockFailure::Busy) => return self.put_off(),
+                    Err(_) => return,
+                };
+                let taken = core::mem::take(&mut self.unserved);
+                if taken != 0 {
+                    guard.serve(&self.events[..taken]);
+                }
+                work(&mut guard);
+                guard.settle();
+                self.note(&guard);
+                contended = ring.is_contended();
+            },
+        );
+        if contended {
+            syscall(libc::SYS_sched_yield, [0; 6]);
+        }
+    }
+
+    fn note(&mut self, guard: &RingGuard) {
+        self.disabled = guard.disabled || !guard.has_sqes();
+        self.left = !guard.ready.is_empty();
+        self.epoll = if guard.awaits_events() { guard.entries.epoll() } else { None };
+        self.unverified = guard.entries.has_unverified();
+        let next_ns = guard.timers.next_ns();
+        self.due_ns = next_ns.map(|next_ns| Sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(next_ns));
+    }
+
+    /// Consumes SQEs, and goes on with what became ready. False when there was neither.
+    pub fn submit(&mut self, shared: bool) -> bool {
+        if !self.has_work() {
+            return false;
+        }
+        let most = if shared { FAIR_SHARE } else { u32::MAX };
+        let mut refused = false;
+        self.with(|guard| {
+            point(Point::PollerRing);
+            if !guard.disabled && !guard.is_abandoned() && guard.has_sqes() {
+                guard.listen();
+                // Another error is that of unmapped ring memory: there is nothing then.
+                refused = guard.submit(most) == Err(Errno::AGAIN);
+                guard.announce_room();
+            }
+        });
+        if refused {
+            alloc::wait();
+        }
+        true
+    }
+
+    /// Serves events. False when there were none.
+    pub fn serve_events(&mut self) -> bool {
+        let (Some(epoll), false) = (self.epoll, self.busy) else { return false };
+        if self.unverified {
+            self.with(|guard| {
+                if !guard.poll_now() {
+                    guard.verify();
+                }
+            });
+            return true;
+        }
+        self.unserved = Sys::epoll_wait(epoll, &mut self.events[..], Some(0), None).unwrap_or(0);
+        let any = self.unserved != 0;
+        if any {
+            self.with(|_| {});
+        }
+        any
+    }
+
+    /// Fires what is due. False when nothing was.
+    pub fn fire_timers(&mut self, now_ns: u64) -> bool {
+        let due = !self.busy && self.due_ns.is_some_and(|due_ns| due_ns <= now_ns);
+        if due {
+            self.with(|guard| guard.fire_timers());
+        }
+        due
+    }
+
+    /// Looks at everything. False when the ring is closed or broken: it is not served any more.
+    pub fn look_again(&mut self) -> bool {
+        let ring = self.ring;
+        self.busy = false;
+        let guard = match ring.lock_soon() {
+            Ok(guard) => guard,
+            Err(LockFailure::Busy) => {
+                self.put_off();
+                return true;
+            }
+            Err(_) => return false,
+        };
+        let (broken, abandoned) = (guard.is_broken(), guard.is_abandoned());
+        drop(guard);
+        if broken || abandoned {
+            return contain_any(|| self.leave(broken)).is_some_and(|left| !left);
+        }
+        self.say_wakeup();
+        self.with(|guard| {
+            guard.poll_now();
+            guard.fire_timers();
+        });
+        true
+    }
+
+    /// Lets go of the ring: from here on whoever calls deals with it. False where the ring is busy.
+    fn leave(&mut self, broken: bool) -> bool {
+        let ring = self.ring;
+        if broken {
+            // The program is to enter, and be told.
+            self.need_wakeup(true);
+        }
+        let mut guard = match ring.lock_soon() {
+            Ok(guard) => guard,
+            Err(LockFailure::Busy) => {
+                self.put_off();
+                return false;
+            }
+            Err(_) => return true,
+        };
+        if broken {
+            let _ = guard.refuse_call(); // ends the requests, if the panic was in another process
+        }
+        ring.clear_poller();
+        guard.call_helper(); // what the kernel's AIO has still ends
+        drop(guard);
+        process::end_if_unused(ring);
+        true
+    }
+
+    /// Says whether the program must enter to have its SQEs seen.
+    pub fn need_wakeup(&mut self, needed: bool) {
+        self.asleep = needed && !mutated(Mutation::AsleepWithoutSayingSo);
+        self.say_wakeup();
+    }
+
+    fn say_wakeup(&mut self) {
+        let needed = self.asleep;
+        let (set, clear) = if needed { (IORING_SQ_NEED_WAKEUP, 0) } else { (0, IORING_SQ_NEED_WAKEUP) };
+        self.with(|guard| {
+            let control = guard.control;
+            let _post = control.lock_post(); // another process may be changing the overflow flag
+            guard.memory.view.change_bits(word::SQ_FLAGS, set, clear)
+        });
+    }
+}

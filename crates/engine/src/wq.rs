@@ -1,0 +1,536 @@
+//! io-wq: threads that make the calls which may sleep.
+//!
+//! One pool a process. What a worker runs is a [`Job`] (`worker/job.rs`).
+
+mod cold;
+pub mod creds;
+mod fd;
+pub mod futex;
+pub mod hashed;
+mod job;
+pub mod waitid;
+
+use crate::descriptors;
+use crate::forced::{point, Point};
+use crate::lock::Lock;
+use crate::mutation::{mutated, Mutation};
+use crate::op::Verdict;
+use crate::os::{file_status, Os, Sys};
+use crate::request::timer::Clock;
+use crate::resource::files;
+use crate::ring::broken::{contain, contain_any};
+use crate::ring::Ring;
+use crate::thread::handlers;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use hashed::{Hashed, Inode};
+use job::Left;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+pub use cold::approach_to_missed;
+pub use job::{Approach, Job};
+
+/// The queue and its threads.
+struct Pool {
+    /// Jobs whose turn has come.
+    jobs: VecDeque<Arc<Job>>,
+    /// Descriptors of ours to be closed.
+    closes: VecDeque<i32>,
+    /// Jobs behind others on the same inode.
+    hashed: Hashed,
+    threads: u32,
+    /// Threads that sleep for want of jobs.
+    idle: u32,
+    /// A thread without jobs looks for the next one before it sleeps, and nobody counts on it yet.
+    looking: bool,
+    /// When a thread went to sleep for want of jobs after one of Linux AIO, if none was queued since; else 0.
+    dry_ns: u64,
+    /// The last time that was so, the next job came soon.
+    next_comes_soon: bool,
+    /// Threads inside a call that may sleep.
+    asleep: u32,
+    /// Threads that have begun jobs.
+    waiting: u32,
+    /// Threads that have jobs, by the jobs' class.
+    running: [u32; 2],
+    /// The most of them: for regular files and block devices, and for everything else.
+    limits: [u32; 2],
+    /// On which CPUs workers run, as sched_setaffinity(2) takes it, and how often that was changed.
+    cpus: Vec<u8>,
+    cpus_version: u32,
+}
+
+impl Pool {
+    const EMPTY: Pool = Pool {
+        jobs: VecDeque::new(),
+        closes: VecDeque::new(),
+        hashed: Hashed::NONE,
+        threads: 0,
+        idle: 0,
+        looking: false,
+        dry_ns: 0,
+        next_comes_soon: false,
+        asleep: 0,
+        waiting: 0,
+        running: [0; 2],
+        limits: [MAX_THREADS; 2],
+        cpus: Vec::new(),
+        cpus_version: 0,
+    };
+
+    /// The first job that the limits let run.
+    fn next(&self) -> Option<usize> {
+        self.jobs.iter().position(|job| {
+            self.running[job.class] < self.limits[job.class]
+                && (job.approach != Approach::Begun || self.waiting < cold::most_workers())
+        })
+    }
+
+    /// A job has been queued: it tells whether it would have paid to look for it.
+    fn learn(&mut self) {
+        if self.dry_ns != 0 {
+            self.next_comes_soon = Clock::Monotonic.now_ns() - self.dry_ns < LOOK_NS;
+            self.dry_ns = 0;
+        }
+    }
+
+    fn most_threads(&self) -> u32 {
+        MAX_THREADS.min(self.limits[0] + self.limits[1])
+    }
+
+    /// Jobs for one worker: a single one, or several attempts for one ring, which end soon and are brought back together.
+    /// They count as running until [`done`](Self::done).
+    fn take(&mut self) -> Vec<Arc<Job>> {
+        let mut jobs = Vec::new();
+        let Some(place) = self.next() else { return jobs };
+        while let Some(job) = self.jobs.get(place) {
+            let attempt = job.approach == Approach::AttemptFirst;
+            let fits = |first: &Arc<Job>| core::ptr::eq(first.ring, job.ring) && first.class == job.class;
+            let first = jobs.first().is_none_or(|first| attempt && fits(first));
+            if !first || jobs.len() == TOGETHER {
+                break;
+            }
+            jobs.extend(self.jobs.remove(place));
+            if !attempt {
+                break;
+            }
+        }
+        self.running[jobs[0].class] += 1;
+        self.waiting += u32::from(jobs[0].approach == Approach::Begun);
+        jobs
+    }
+
+    /// The next job, for the worker that has done this begun one, if it is one more of that ring.
+    fn take_another(&mut self, done: &Job) -> Option<Arc<Job>> {
+        let job = self.jobs.front()?;
+        let fits = job.approach == done.approach && job.class == done.class && core::ptr::eq(job.ring, done.ring);
+        fits.then(|| self.jobs.pop_front())?
+    }
+
+    /// A job is queued: at once, or behind others on its inode. False where there is no memory for that.
+    fn add(&mut self, job: Arc<Job>) -> bool {
+        // Those that wait behind others come here later.
+        if self.jobs.try_reserve(self.hashed.waiting() + 1).is_err() {
+            return false;
+        }
+        let Ok(job) = self.hashed.admit(job) else { return false };
+        self.jobs.extend(job);
+        self.learn();
+        true
+    }
+
+    /// A thread has done what it took.
+    fn done(&mut self, ran: Ran) {
+        self.running[ran.class] -= 1;
+        self.waiting -= u32::from(ran.begun);
+        self.jobs.extend(ran.inode.and_then(|inode| self.hashed.done(inode)));
+    }
+
+    /// Whether a thread is needed for what is queued: not while one is awake that only makes attempts and will come for
+    /// more.
+    fn wants_thread(&self) -> bool {
+        let awake = self.threads.saturating_sub(self.idle + self.asleep);
+        let next = self.next().map(|place| &self.jobs[place]);
+        !self.closes.is_empty()
+            || next.is_some_and(|job| awake == 0 || matches!(job.approach, Approach::Plain | Approach::Trial))
+    }
+}
+
+/// What counts as running of the jobs that a thread took.
+struct Ran {
+    class: usize,
+    begun: bool,
+    /// Where its job, made alone then, keeps others waiting.
+    inode: Option<Inode>,
+}
+
+impl Ran {
+    /// `None` of no job.
+    fn of(jobs: &[Arc<Job>]) -> Option<Ran> {
+        let first = jobs.first()?;
+        Some(Ran { class: first.class, begun: first.approach == Approach::Begun, inode: first.inode })
+    }
+}
+
+/// Attempts that one worker takes at a time.
+const TOGETHER: usize = 16;
+
+/// The calling worker is inside a call that may sleep, for as long as this lives.
+struct Asleep;
+
+impl Asleep {
+    fn new() -> Asleep {
+        let mut needed = Need::Nothing;
+        if let Some(mut pool) = POOL.lock() {
+            pool.asleep += 1;
+            if crate::process::tables::mine() == crate::process::tables::FIRST {
+                needed = Need::of(&mut pool);
+            }
+        }
+        needed.meet();
+        Asleep
+    }
+}
+
+impl Drop for Asleep {
+    fn drop(&mut self) {
+        if let Some(mut pool) = POOL.lock() {
+            pool.asleep -= 1;
+        }
+    }
+}
+
+static POOL: Lock<Pool> = Lock::new(Pool::EMPTY);
+/// Futex word: changes with every job queued, and when the last ring has ended.
+static QUEUED_JOBS: AtomicU32 = AtomicU32::new(0);
+
+/// The most threads; beyond it jobs wait. The kernel bounds its bounded workers by 4 a CPU.
+pub const MAX_THREADS: u32 = 32;
+/// A worker without work ends after this long, in nanoseconds (the kernel's io-wq waits 5 s).
+const IDLE_NS: u64 = 5_000_000_000;
+/// The same once the process has no ring: long enough for a program that makes one ring after the other.
+const LINGER_NS: u64 = 100_000_000;
+
+/// What it takes to get the queued jobs done.
+enum Need {
+    Nothing,
+    Wake,
+    Thread,
+}
+
+impl Need {
+    fn of(pool: &mut Pool) -> Need {
+        if !pool.wants_thread() {
+            return Need::Nothing;
+        }
+        if core::mem::take(&mut pool.looking) {
+            QUEUED_JOBS.fetch_add(1, Ordering::Relaxed); // what that thread looks at
+            return Need::Nothing;
+        }
+        if pool.idle > 0 {
+            return Need::Wake;
+        }
+        if pool.threads < pool.most_threads() {
+            pool.threads += 1;
+            return Need::Thread;
+        }
+        Need::Nothing
+    }
+
+    fn meet(self) {
+        match self {
+            Need::Nothing => {}
+            Need::Wake => Sys::futex_wake(&QUEUED_JOBS, 1),
+            Need::Thread => {
+                if !crate::thread::spawn(work, core::ptr::null_mut()) {
+                    do_without_thread();
+                }
+            }
+        }
+    }
+}
+
+/// Queues a job, and wakes or makes a thread for it where needed. False where there is no memory for that.
+#[must_use]
+pub fn queue(job: Arc<Job>) -> bool {
+    let Some(mut pool) = POOL.lock() else {
+        // A signal handler interrupted this very function: the job is done here and now.
+        run_together(vec![job]);
+        return true;
+    };
+    if !pool.add(job) {
+        return false;
+    }
+    QUEUED_JOBS.fetch_add(1, Ordering::Relaxed);
+    let need = Need::of(&mut pool);
+    drop(pool);
+    need.meet();
+    true
+}
+
+/// Has a worker close a descriptor of ours, which may take as long as it likes. False where there is no memory for that.
+pub fn queue_close(fd: i32) -> bool {
+    let Some(mut pool) = POOL.lock() else { return false };
+    if pool.closes.try_reserve(1).is_err() {
+        return false;
+    }
+    descriptors::note_in_flight(fd); // a child that is forked meanwhile closes its copy
+    pool.closes.push_back(fd);
+    QUEUED_JOBS.fetch_add(1, Ordering::Relaxed);
+    let need = Need::of(&mut pool);
+    drop(pool);
+    need.meet();
+    true
+}
+
+/// No thread can be had (RLIMIT_NPROC, say). If there is none at all, the caller does the work: late, but done.
+#[cold]
+fn do_without_thread() {
+    if let Some(mut pool) = POOL.lock() {
+        pool.threads -= 1;
+    }
+    handlers::without_locks(make_queued);
+}
+
+/// Does what is queued as long as there are no threads.
+fn make_queued() {
+    loop {
+        let Some(mut pool) = POOL.lock().filter(|pool| pool.threads == 0) else { return };
+        if let Some(fd) = pool.closes.pop_front() {
+            drop(pool);
+            files::close(fd);
+            continue;
+        }
+        let jobs = pool.take();
+        drop(pool);
+        let Some(ran) = Ran::of(&jobs) else { return };
+        run_together(jobs);
+        if let Some(mut pool) = POOL.lock() {
+            pool.done(ran);
+        }
+    }
+}
+
+/// Some limit was set: from then on it matters what a job works on.
+static LIMITED: AtomicBool = AtomicBool::new(false);
+
+/// The class of jobs on this descriptor: 0 for regular files, block devices and none at all, else 1.
+fn class_of(fd: i32) -> usize {
+    if fd < 0 || !LIMITED.load(Ordering::Relaxed) {
+        return 0;
+    }
+    usize::from(!file_status(fd).is_ok_and(|status| status.has_blocks()))
+}
+
+/// IORING_REGISTER_IOWQ_MAX_WORKERS: how many workers may run for regular files and block devices, and for the rest; 0
+/// changes nothing. Answers what held before. Never more than [`MAX_THREADS`].
+pub fn limit(limits: [u32; 2]) -> [u32; 2] {
+    let Some(mut pool) = POOL.lock() else { return [0; 2] };
+    let former = pool.limits;
+    for (held, limit) in pool.limits.iter_mut().zip(limits) {
+        if limit != 0 {
+            *held = limit.min(MAX_THREADS);
+            LIMITED.store(true, Ordering::Relaxed);
+        }
+    }
+    let need = Need::of(&mut pool);
+    drop(pool);
+    need.meet();
+    former
+}
+
+/// IORING_REGISTER_IOWQ_AFF: on which CPUs workers run from their next job on.
+pub fn pin(cpus: &[u8]) {
+    if let Some(mut pool) = POOL.lock() {
+        pool.cpus = cpus.to_vec();
+        pool.cpus_version += u32::from(!mutated(Mutation::WorkersAreNotPinned));
+    }
+}
+
+/// For how long a worker that has run out of jobs looks for the next one. Waking a thread costs the submitter ten
+/// microseconds and more where a core has to leave its idle state first, several times what else io_submit(2) does.
+const LOOK_NS: u64 = 100_000;
+
+/// Looks for a job instead of sleeping; whether one came in time.
+fn look_for_job(seen: u32) -> bool {
+    const ROUNDS: u32 = 50;
+    let until_ns = Clock::Monotonic.now_ns() + LOOK_NS;
+    while Clock::Monotonic.now_ns() < until_ns {
+        for _ in 0..ROUNDS {
+            if QUEUED_JOBS.load(Ordering::Relaxed) != seen {
+                return true;
+            }
+            core::hint::spin_loop();
+        }
+        crate::os::syscall(libc::SYS_sched_yield, [0; 6]); // the program may want this core
+    }
+    false
+}
+
+/// Runs jobs of one ring on a worker of the pool.
+fn run_together(jobs: Vec<Arc<Job>>) {
+    let sleeps = |job: &Arc<Job>| matches!(job.approach, Approach::Plain | Approach::Trial);
+    let asleep = jobs.first().is_some_and(sleeps).then(Asleep::new);
+    run(jobs, asleep);
+}
+
+/// Ends a job with an error instead of running it.
+pub fn refuse(job: Arc<Job>, error: crate::Errno) {
+    if job.begin() {
+        conclude(job, Verdict::error(error));
+    }
+}
+
+/// Brings a job back that has begun, with its verdict.
+pub fn conclude(job: Arc<Job>, verdict: Verdict) {
+    let left = Left(&job);
+    *job.verdict.lock().expect("nobody else has seen the job finished") = Some(verdict);
+    drop(left);
+    deliver(job.ring, vec![job]);
+}
+
+/// Brings jobs of a ring back. A panic here leaves them finished but not delivered: the ending of the ring's requests finds
+/// them.
+fn deliver(ring: &'static Ring, finished: Vec<Arc<Job>>) {
+    contain(
+        || Some(ring),
+        || {
+            point(Point::WorkerAfter);
+            ring.deliver(finished);
+        },
+    );
+}
+
+/// Makes a job's call, which may panic like every other. False when it was cancelled. After a panic there is no verdict, and
+/// the request ends with EIO.
+pub fn make(job: &Arc<Job>) -> bool {
+    let ran = contain(
+        || Some(job.ring),
+        || {
+            point(Point::WorkerBefore);
+            job.run(None)
+        },
+    );
+    ran.unwrap_or(true)
+}
+
+/// Runs a job with the plain call on a thread that is none of the pool's.
+pub fn run_alone(job: Arc<Job>) {
+    run(vec![job], None);
+}
+
+/// Runs jobs of one ring and brings them back together. A job that panics breaks its ring.
+fn run(jobs: Vec<Arc<Job>>, asleep: Option<Asleep>) {
+    let Some(ring) = jobs.first().map(|job| job.ring) else { return };
+    let mut finished = Vec::with_capacity(jobs.len());
+    let mut jobs = jobs.into_iter();
+    let mut next = jobs.next();
+    while let Some(job) = next {
+        // What has ended does not wait with the worker.
+        let some = !finished.is_empty();
+        let mut hand_over = || deliver(ring, core::mem::take(&mut finished));
+        let ran = contain(
+            || Some(ring),
+            || {
+                point(Point::WorkerBefore);
+                job.run(some.then_some(&mut hand_over))
+            },
+        );
+        next = jobs.next();
+        if job.approach == Approach::Begun && finished.len() < TOGETHER {
+            next = POOL.lock().and_then(|mut pool| pool.take_another(&job));
+        }
+        // After a panic there is no verdict, and the request ends with EIO.
+        if ran.unwrap_or(true) {
+            finished.push(job);
+        }
+    }
+    drop(asleep);
+    deliver(ring, finished);
+}
+
+extern "C" fn work(_: *mut libc::c_void) -> *mut libc::c_void {
+    crate::thread::name(c"anyring-worker");
+    // A panic out here has cost no job and no ring anything: the thread goes on.
+    let (mut ran, mut cpus_version) = (None, 0);
+    while contain_any(|| work_until_idle(&mut ran, &mut cpus_version)).is_none() {}
+    core::ptr::null_mut()
+}
+
+/// A worker's life: until there has been nothing to do for a while. `ran` are the jobs that it took last, until it has
+/// said that they are done.
+fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
+    // Programs that use Linux AIO submit one by one, often as soon as they have seen the last one's event.
+    let mut of_aio = false;
+    loop {
+        point(Point::WorkerIdle);
+        let mut pool = POOL.lock().expect("a worker does not interrupt itself");
+        if let Some(ran) = ran.take() {
+            pool.done(ran);
+        }
+        if *cpus_version != pool.cpus_version {
+            *cpus_version = pool.cpus_version;
+            // Where none of the CPUs is there the worker stays where it is, as the kernel's do.
+            let args = [0, pool.cpus.len(), pool.cpus.as_ptr() as usize, 0, 0, 0];
+            crate::os::syscall(libc::SYS_sched_setaffinity, args);
+        }
+        if let Some(fd) = pool.closes.pop_front() {
+            drop(pool);
+            let _asleep = Asleep::new();
+            files::close(fd);
+            continue;
+        }
+        let jobs = pool.take();
+        if let Some(job) = jobs.first() {
+            *ran = Ran::of(&jobs);
+            of_aio = job.ring.fd.load(Ordering::Relaxed) == Ring::NO_NUMBER;
+            drop(pool);
+            run_together(jobs);
+            continue;
+        }
+        let seen = QUEUED_JOBS.load(Ordering::Relaxed);
+        if of_aio && pool.next_comes_soon && !pool.looking {
+            pool.looking = true;
+            drop(pool);
+            let came = look_for_job(seen);
+            let mut pool = POOL.lock().expect("a worker does not interrupt itself");
+            (pool.looking, pool.next_comes_soon) = (false, came);
+            continue; // whoever counts on a thread that looks has queued a job by now
+        }
+        if of_aio {
+            pool.dry_ns = Clock::Monotonic.now_ns();
+        }
+        pool.idle += 1;
+        drop(pool);
+        let idle_ns = if crate::process::has_rings() { IDLE_NS } else { LINGER_NS };
+        let slept = Sys::futex_wait(&QUEUED_JOBS, seen, Some(idle_ns));
+        let mut pool = POOL.lock().expect("a worker does not interrupt itself");
+        pool.idle -= 1;
+        if slept == Err(crate::Errno::TIMEDOUT) && pool.next().is_none() && pool.closes.is_empty() {
+            pool.threads -= 1;
+            return;
+        }
+    }
+}
+
+/// The process's last ring has ended: workers that sleep for want of jobs need not stay as long as they meant to.
+pub fn rings_are_gone() {
+    QUEUED_JOBS.fetch_add(1, Ordering::Relaxed);
+    Sys::futex_wake(&QUEUED_JOBS, i32::MAX as u32);
+}
+
+/// Forgets the threads and jobs of the parent in a forked child.
+///
+/// # Safety
+/// Only the forking thread may exist in the process.
+pub unsafe fn reset_after_fork() {
+    // SAFETY: no other thread exists, and the value is replaced right away.
+    unsafe { POOL.reset() };
+    if let Some(mut pool) = POOL.lock() {
+        core::mem::forget(core::mem::take(&mut pool.jobs));
+        core::mem::forget(core::mem::take(&mut pool.closes));
+        core::mem::forget(core::mem::replace(&mut pool.hashed, Hashed::NONE));
+        (pool.threads, pool.idle, pool.looking) = (0, 0, false);
+        (pool.asleep, pool.waiting, pool.running) = (0, 0, [0; 2]);
+    }
+}

@@ -1,0 +1,470 @@
+//! Workers with the identity of one thread.
+//!
+//! What an open or a connect leads to depends on the calling thread: its credentials and its directory, root and umask,
+//! which threads may have of their own (setfsuid(2), unshare(2) with CLONE_FS). The kernel's workers take these over from
+//! the task that submitted. A thread can only get them from its creator, and there is no cheap way to compare them. So
+//! such operations are made by the submitting thread itself; where they may have to sleep, by a crew that this thread
+//! starts for one call of its own, and that ends with its work.
+//!
+//! A request that has to wait its turn (in a chain, behind a drain) may be issued by another thread later. It holds a
+//! crew that was started while its submitter was still there.
+//!
+//! Where threads may differ (`identity`) so is everything that acts for its submitter; one that waits for readiness holds a
+//! crew if it sends, writes or makes a file.
+//!
+//! | field | who touches it |
+//! |---|---|
+//! | `queue` | the submitter, members, and whoever issues a request that holds the crew; a leaf lock |
+//! | `changed` | futex word of members without work; changes under `queue`'s lock |
+//! | `TURNS` | whoever queues a job that changes a file, and the thread that has made one; before `queue` |
+
+use crate::alloc;
+use crate::forced::{point, Point};
+use crate::lock::Lock;
+use crate::mutation::{mutated, Mutation};
+use crate::op::Verdict;
+use crate::os::{Os, Sys};
+use crate::request::{Id, Request, State};
+use crate::resource::personality::Credentials;
+use crate::ring::broken::contain_any;
+use crate::ring::RingGuard;
+use crate::thread::handlers;
+use crate::wq::hashed::{Hashed, Inode};
+use crate::wq::{self, Job, MAX_THREADS};
+use crate::{identity, process, thread, Errno};
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Threads in all crews together, at most: beyond it the submitter does the work itself.
+const MAX_MEMBERS: u32 = 256;
+/// How many there are.
+static MEMBERS: AtomicU32 = AtomicU32::new(0);
+
+/// The threads that one thread started for one call, or for a registered personality.
+pub struct Crew {
+    /// Whose identity it has; 0 for a personality, which only its members can pass on.
+    submitter: u32,
+    /// How often threads had changed theirs by then.
+    changes: u32,
+    /// What a personality's members see to that they have.
+    credentials: Option<Credentials>,
+    queue: Lock<Queue>,
+    changed: AtomicU32,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Arc<Job>>,
+    threads: u32,
+    /// Members that sleep for want of jobs.
+    idle: u32,
+    /// Requests that have yet to come: one member stays for them.
+    holds: u32,
+}
+
+impl core::fmt::Debug for Crew {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Crew of {}", self.submitter)
+    }
+}
+
+impl Queue {
+    /// Counts one more member, if there may be one.
+    fn admit(&mut self) -> bool {
+        let admitted = self.threads < MAX_THREADS && MEMBERS.fetch_add(1, Ordering::Relaxed) < MAX_MEMBERS;
+        if admitted {
+            self.threads += 1;
+        } else if self.threads < MAX_THREADS {
+            MEMBERS.fetch_sub(1, Ordering::Relaxed);
+        }
+        admitted
+    }
+
+    fn dismiss(&mut self) {
+        self.threads -= 1;
+        MEMBERS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Crew {
+    /// A crew of the calling thread, without members yet.
+    fn new() -> Arc<Crew> {
+        Crew::with(process::thread_id(), None)
+    }
+
+    fn with(submitter: u32, credentials: Option<Credentials>) -> Arc<Crew> {
+        let (queue, changed) = (Lock::new(Queue::default()), AtomicU32::new(0));
+        Arc::new(Crew { submitter, changes: identity::changes(), credentials, queue, changed })
+    }
+
+    /// Whether the calling thread has this identity still, as far as is known.
+    fn is_mine(&self) -> bool {
+        self.submitter == process::thread_id() && self.changes == identity::changes()
+    }
+
+    /// Queues a job, in its turn. `fresh`: the calling thread has made the crew in this call. False when no thread has this
+    /// identity any more, nor can the calling one make any.
+    #[must_use]
+    fn queue(self: &Arc<Crew>, job: Arc<Job>, fresh: bool) -> bool {
+        job.set_crew(self);
+        let inode = job.inode;
+        let Ok(job) = self.wait_for_turn(job) else { return false };
+        let begins = job.is_none_or(|job| self.begin_with(job, fresh));
+        if !begins {
+            end_turn(inode);
+        }
+        begins
+    }
+
+    /// The job, if no other has to be made before it; else it is queued when that is done. NOMEM where it cannot wait.
+    fn wait_for_turn(self: &Arc<Crew>, job: Arc<Job>) -> Result<Option<Arc<Job>>, Errno> {
+        let Some(inode) = job.inode else { return Ok(Some(job)) };
+        // A signal handler that interrupted this very function does without.
+        let Some(mut turns) = TURNS.lock() else { return Ok(Some(job)) };
+        if turns.has(inode) {
+            job.set_hold(Hold::new(self));
+        }
+        turns.admit(job).map_err(|_| Errno::NOMEM)
+    }
+
+    fn begin_with(self: &Arc<Crew>, job: Arc<Job>, fresh: bool) -> bool {
+        let Some(mut queue) = self.queue.lock() else {
+            // A signal handler interrupted this very function, in the submitter: the job is done here and now, unless it
+            // is to be done with another identity.
+            if fresh {
+                make(job);
+            }
+            return fresh;
+        };
+        let may_start = fresh && queue.idle == 0;
+        if queue.threads == 0 && !may_start {
+            return false;
+        }
+        if queue.jobs.try_reserve(1).is_err() {
+            return false;
+        }
+        queue.jobs.push_back(job);
+        let start = may_start && queue.admit();
+        let alone = queue.threads == 0;
+        drop(queue);
+        match (start, alone) {
+            (true, _) => self.start_member(),
+            (false, true) => self.do_without_members(),
+            (false, false) => self.wake(),
+        }
+        true
+    }
+
+    fn wake(&self) {
+        self.changed.fetch_add(1, Ordering::Relaxed);
+        Sys::futex_wake(&self.changed, 1);
+    }
+
+    /// Starts a member that was counted already. Only called by a thread of the right identity.
+    fn start_member(self: &Arc<Crew>) {
+        let argument = Arc::into_raw(self.clone());
+        if thread::spawn(work, argument.cast_mut().cast()) {
+            return;
+        }
+        // SAFETY: `argument` came from `into_raw` above, and no thread was started that would take it.
+        drop(unsafe { Arc::from_raw(argument) });
+        let alone = self.queue.lock().is_some_and(|mut queue| {
+            queue.dismiss();
+            queue.threads == 0
+        });
+        if alone {
+            self.do_without_members();
+        }
+    }
+
+    /// No thread can be had: the caller, who has the right identity, does the work. Late, but done.
+    #[cold]
+    fn do_without_members(self: &Arc<Crew>) {
+        let crew = self.clone();
+        handlers::without_locks(move || {
+            while let Some(job) = crew.queue.lock().and_then(|mut queue| queue.jobs.pop_front()) {
+                make(job);
+            }
+        });
+    }
+
+    /// A member's life: until there is nothing to do, and nothing to come for which no other member stays.
+    fn serve(self: &Arc<Crew>) {
+        while let Some(mut queue) = self.queue.lock() {
+            point(Point::CrewIdle);
+            if let Some(job) = queue.jobs.pop_front() {
+                // This call may sleep for ever, on what one of the others waits to do.
+                let start = (!queue.jobs.is_empty() || queue.holds > 0) && queue.idle == 0 && queue.admit();
+                drop(queue);
+                if start {
+                    self.start_member();
+                }
+                match self.credentials.as_ref().map_or(Ok(()), Credentials::take_on) {
+                    Ok(()) => make(job),
+                    Err(error) => refuse(job, error),
+                }
+                continue;
+            }
+            if queue.holds == 0 || queue.idle > 0 {
+                return queue.dismiss();
+            }
+            queue.idle += 1;
+            let seen = self.changed.load(Ordering::Relaxed);
+            drop(queue);
+            let _ = Sys::futex_wait(&self.changed, seen, None);
+            if let Some(mut queue) = self.queue.lock() {
+                queue.idle -= 1;
+            }
+        }
+    }
+}
+
+/// Jobs of all crews that change a file, by file: see `wq::hashed`. A crew's do not wait for the pool's, nor those for
+/// them.
+static TURNS: Lock<Hashed> = Lock::new(Hashed::NONE);
+
+/// Makes a job, on a thread of the right identity.
+fn make(job: Arc<Job>) {
+    let inode = job.inode;
+    wq::run_alone(job);
+    end_turn(inode);
+}
+
+fn refuse(job: Arc<Job>, error: Errno) {
+    let inode = job.inode;
+    wq::refuse(job, error);
+    end_turn(inode);
+}
+
+/// A job that changes a file is done with: the next one has its turn.
+fn end_turn(inode: Option<Inode>) {
+    let next = |inode| TURNS.lock()?.done(inode);
+    while let Some(job) = inode.and_then(next) {
+        let (crew, hold) = (job.crew(), job.take_hold());
+        if crew.is_some_and(|crew| crew.begin_with(job.clone(), false)) {
+            return;
+        }
+        wq::refuse(job, Errno::AGAIN);
+        drop(hold);
+    }
+}
+
+/// In a forked child there are no members.
+///
+/// # Safety
+/// Only the forking thread may exist in the process.
+pub unsafe fn reset_after_fork() {
+    MEMBERS.store(0, Ordering::Relaxed);
+    // SAFETY: no other thread exists, and the value is replaced right away.
+    unsafe { TURNS.reset() };
+    if let Some(mut turns) = TURNS.lock() {
+        core::mem::forget(core::mem::replace(&mut *turns, Hashed::NONE));
+    }
+}
+
+extern "C" fn work(crew: *mut libc::c_void) -> *mut libc::c_void {
+    thread::name(c"anyring-worker");
+    // SAFETY: `start_member` made the pointer by `into_raw` from a reference of its own, for this thread alone.
+    let crew = unsafe { Arc::from_raw(crew.cast_const().cast::<Crew>()) };
+    // A panic out here has cost no job and no ring anything: the thread goes on.
+    while contain_any(|| crew.serve()).is_none() {}
+    core::ptr::null_mut()
+}
+
+/// A request's claim to be made by a thread of its submitter's identity, whoever issues it.
+#[derive(Debug)]
+pub struct Hold(Arc<Crew>);
+
+impl Hold {
+    /// `crew` has members, or is the calling thread's own.
+    pub(crate) fn new(crew: &Arc<Crew>) -> Hold {
+        let start = crew.queue.lock().is_some_and(|mut queue| {
+            queue.holds += 1;
+            queue.threads == 0 && queue.admit()
+        });
+        if start {
+            crew.start_member();
+        }
+        Hold(crew.clone())
+    }
+
+    /// A claim to a crew that keeps the credentials that the calling thread has now. `EAGAIN` when no thread can be made.
+    pub fn on_credentials() -> Result<Hold, Errno> {
+        let crew = Crew::with(0, Some(Credentials::of_caller()?));
+        let hold = Hold::new(&crew);
+        let manned = crew.queue.lock().is_some_and(|queue| queue.threads != 0);
+        if manned {
+            Ok(hold)
+        } else {
+            Err(Errno::AGAIN)
+        }
+    }
+
+    /// Another claim to the same crew.
+    pub fn another(&self) -> Hold {
+        Hold::new(&self.0)
+    }
+
+    /// Whether the calling thread has the identity with which the request was submitted.
+    pub fn is_mine(&self) -> bool {
+        self.0.is_mine()
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if let Some(mut queue) = self.0.queue.lock() {
+            queue.holds -= 1;
+        }
+        self.0.wake();
+    }
+}
+
+/// What the present holder of a ring's lock submitted that depends on who it is.
+#[derive(Default)]
+pub struct Submission {
+    crew: Option<Arc<Crew>>,
+    /// Requests that may have to wait their turn.
+    waiting: Vec<Id>,
+}
+
+impl Submission {
+    /// Keeps the requests of which `keeps` is true; answers the others.
+    pub fn split(&mut self, keeps: impl Fn(Id) -> bool) -> Option<Submission> {
+        let (kept, others) = core::mem::take(&mut self.waiting).into_iter().partition(|id| keeps(*id));
+        self.waiting = kept;
+        let others: Vec<Id> = others;
+        (!others.is_empty()).then(|| Submission { crew: self.crew.clone(), waiting: others })
+    }
+}
+
+impl RingGuard {
+    /// Notes a request that may be issued by another thread, if that would make a difference.
+    pub fn note_submitter(&mut self, id: Id) {
+        if self.slab[id].op.depends_on_caller() && !mutated(Mutation::ChainGoesOnAsWhoever) {
+            // Where there is no memory nobody holds a crew for it: it ends with an error if it has to wait.
+            let _ = alloc::push(&mut self.submission.get_or_insert_default().waiting, id);
+        }
+    }
+
+    /// The calling thread is about to let go of the ring: what it submitted and was not issued holds a crew.
+    #[cold]
+    pub fn leave_submission(&mut self) {
+        let Some(mut submission) = self.submission.take() else { return };
+        for id in submission.waiting {
+            self.hold_crew(id, &mut submission.crew);
+        }
+    }
+
+    /// The calling thread is about to change its identity, as the first one: what is in flight keeps the one that all have.
+    #[cold]
+    pub fn keep_identity(&mut self) {
+        if self.ring().defers() {
+            return; // whoever submitted it completes it
+        }
+        let (mut place, mut crew) = (0, None);
+        while let Some(id) = self.slab.next_from(place) {
+            place = id.place() + 1;
+            let request = &self.slab[id];
+            let acts = match request.state {
+                State::Armed { .. } | State::Direct => request.op.acts_when_ready(),
+                _ => request.op.depends_on_caller(),
+            };
+            if acts {
+                self.hold_crew(id, &mut crew);
+            }
+        }
+    }
+
+    /// Has a request that waits hold `crew`, which is the calling thread's, or a new one.
+    fn hold_crew(&mut self, id: Id, crew: &mut Option<Arc<Crew>>) {
+        if self.is_polled() {
+            return; // the thread that submitted goes on with it itself
+        }
+        let waits = |request: &&mut Request| {
+            let waits =
+                matches!(request.state, State::Chained | State::Deferred | State::Armed { .. } | State::Direct);
+            waits && request.hold.is_none()
+        };
+        if let Some(request) = self.slab.get_mut(id).filter(waits) {
+            request.hold = Some(Hold::new(crew.get_or_insert_with(Crew::new)));
+        }
+    }
+
+    /// A request is going to wait until it can act: notes it, if another thread might do so for it.
+    #[inline]
+    pub fn note_waiting(&mut self, id: Id) {
+        if identity::may_differ() && self.slab[id].op.acts_when_ready() && !self.ring().defers() {
+            self.note_submitter(id);
+        }
+    }
+
+    /// Queues a request to a crew of its submitter. False when there cannot be one any more.
+    pub fn queue_to_crew(&mut self, id: Id, job: Arc<Job>) -> bool {
+        match self.slab[id].hold.take().filter(|hold| !hold.is_mine()) {
+            Some(hold) => hold.0.queue(job, false),
+            None => {
+                let submission = self.submission.get_or_insert_default();
+                submission.crew.get_or_insert_with(Crew::new).clone().queue(job, true)
+            }
+        }
+    }
+
+    /// What comes of an attempt that the calling thread may not make: the event that says when there is something, of what
+    /// is there already, too, has a member of the crew make it.
+    #[cold]
+    pub(crate) fn leave_to_crew(&mut self, id: Id) -> Verdict {
+        match self.slab[id].op.waits_for() {
+            Some(direction) => {
+                self.arm_anew = true;
+                Verdict::WouldBlock(direction)
+            }
+            None => Verdict::NeedsWorker,
+        }
+    }
+
+    /// Whether a request must be made by a crew, since another thread than its submitter issues it.
+    pub fn is_others(&self, id: Id) -> bool {
+        self.slab[id].hold.as_ref().is_some_and(|hold| !hold.is_mine())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Op;
+    use crate::request::{Slab, Target};
+    use crate::wq::Approach;
+
+    #[test]
+    fn who_interrupts_a_submitter_makes_no_call_with_other_credentials() {
+        let crew = Crew::with(0, Some(Credentials::of_caller().expect("credentials")));
+        let request = Request::new(Op::placeholder(), anyring_abi::Opcode::Nop, 0, 0, Target::None);
+        let id = Slab::default().insert(request);
+        let job = Job::new((process::unborn_ring(), 0, id), Op::placeholder(), (-1, None), Approach::Plain, None);
+        let held = crew.queue.lock().expect("free");
+        assert!(!crew.queue(job.clone(), false));
+        assert!(!job.has_finished() && job.cancel(), "nobody has begun with it");
+        drop(held);
+    }
+
+    #[test]
+    fn a_job_that_changes_a_file_waits_for_that_of_another_crew() {
+        const INODE: Inode = (7, 7);
+        let of = || (process::unborn_ring(), 0, Id::from_word(0));
+        let job = || Job::new(of(), Op::placeholder(), (-1, None), Approach::Plain, Some(INODE));
+        let is_taken = || TURNS.lock().expect("nobody interrupts").has(INODE);
+        assert!(matches!(Crew::new().wait_for_turn(job()), Ok(Some(_))));
+        let (crew, second) = (Crew::new(), job());
+        assert!(crew.queue(second.clone(), true));
+        assert!(crew.queue.lock().expect("nobody interrupts").jobs.is_empty(), "its turn has not come");
+        assert!(second.cancel(), "nobody has begun with it");
+        end_turn(Some(INODE));
+        let begin = std::time::Instant::now();
+        while is_taken() {
+            assert!(begin.elapsed() < std::time::Duration::from_secs(30), "a member ends its turn");
+            std::thread::yield_now();
+        }
+    }
+}

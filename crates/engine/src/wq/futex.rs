@@ -1,0 +1,584 @@
+//! Threads that wait on futexes for FUTEX_WAIT and FUTEX_WAITV: nothing else stands in the kernel's queue of a futex.
+//!
+//! A [`Watcher`] sleeps on words of its own before anybody needs it. A request is put into the queue of the program's
+//! futex by moving the sleeping thread there (FUTEX_CMP_REQUEUE): that is one call of the submitter's, after which the wait
+//! is queued, in its turn among all others, as natively. Then the own word is set to 1, so that a thread whose sleep the
+//! kernel begins anew (after SIGSTOP, say) does not sleep there again, but on the program's word.
+//!
+//! | kind | sleeps by | is ended by |
+//! |---|---|---|
+//! | plain | futex_waitv(2) on its `control` word, then one word a slot | a wake of `control` |
+//! | with bits, or without futex_waitv(2), or for 128 words | FUTEX_WAIT_BITSET, or futex_waitv(2) without `control` | `os::interrupt` |
+//!
+//! A watcher has one request, so that it knows exactly what was woken. Beyond `ALONE_MAX` of them requests share
+//! watchers, by 127. One that is woken leaves all its queues for a moment: what is woken then is found by its changed value
+//! only. Requests for the same word are kept apart; once there are no more threads to be had they are woken together.
+//!
+//! Who wakes a word may meet a thread whose request has just been cancelled: that wake is passed on.
+//!
+//! `slots` says which request waits in which slot, and is a small lock: it is taken under a ring's, and held over calls that
+//! do not sleep. The thread takes it between two sleeps, and never has it when it brings a result to a ring.
+
+use crate::lock::Lock;
+use crate::mutation::{mutated, Mutation};
+use crate::op::futex::{Word, ANY, PRIVATE_U32, SYS_FUTEX_REQUEUE, SYS_FUTEX_WAIT, WORDS_MAX};
+use crate::op::{Op, Verdict};
+use crate::os::{check, interrupt, interruptible, syscall, Os, Sys};
+use crate::ring::broken::contain_any;
+use crate::wq::{self, Job};
+use crate::Errno;
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::Arc;
+
+/// Watchers that have one request each.
+const ALONE_MAX: u32 = 128;
+/// All watchers. Beyond it a wait is refused with ENOMEM.
+const THREADS_MAX: u32 = 512;
+/// Watchers kept for the next request while the process has rings.
+const IDLE_MAX: usize = 4;
+/// Slots of a watcher that is shared.
+const SHARED_SLOTS: usize = WORDS_MAX - 1;
+/// How long a cancellation waits for the thread to have left the futex.
+const LEAVE_NS: u64 = 100_000_000;
+/// How long a submission waits for a new thread to fall asleep.
+const BEGIN_NS: u64 = 5_000_000_000;
+
+/// `struct futex_waitv`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    value: u64,
+    address: u64,
+    flags: u32,
+    reserved: u32,
+}
+
+/// A word of the watcher's, and the node that a futex with FUTEX2_NUMA has behind it.
+#[repr(C, align(8))]
+struct Own {
+    word: AtomicU32,
+    node: AtomicU32,
+}
+
+impl Own {
+    fn new() -> Own {
+        Own { word: AtomicU32::new(0), node: AtomicU32::new(u32::MAX) } // FUTEX_NO_NODE
+    }
+
+    /// Whether there is a word of the program's to sleep on. Relaxed: it changes under the lock of the slots.
+    fn is_armed(&self) -> bool {
+        self.word.load(Ordering::Relaxed) != 0
+    }
+
+    fn set_armed(&self, armed: bool) {
+        self.word.store(armed.into(), Ordering::Relaxed);
+    }
+}
+
+/// A request in a slot.
+struct Occupant {
+    job: Arc<Job>,
+    word: Word,
+    /// Its place in the request's vector.
+    index: u32,
+    /// It is to leave the queue.
+    leaves: bool,
+}
+
+/// What the lock of a watcher guards.
+struct Slots {
+    occupants: Vec<Option<Occupant>>,
+    /// The thread is to end when nothing is left.
+    ends: bool,
+}
+
+impl Slots {
+    fn are_free(&self) -> bool {
+        self.occupants.iter().all(Option::is_none)
+    }
+}
+
+/// A thread that waits on futexes.
+pub struct Watcher {
+    /// Changed and woken to make the thread look at its slots.
+    control: AtomicU32,
+    /// Not 0: an interruptible sleep is over.
+    stop: AtomicU32,
+    /// The thread's id, once it runs.
+    thread: AtomicU32,
+    /// How often it has looked at its slots; a futex word.
+    turns: AtomicU32,
+    /// The error that ended it, if one has.
+    failed: AtomicI32,
+    /// For each slot the word slept on until there is one of the program's: 0, and 1 once there is.
+    own: Box<[Own]>,
+    /// For each of them its `FUTEX2_*` flags: only like is moved to like.
+    kinds: Box<[u32]>,
+    mask: u32,
+    slots: Lock<Slots>,
+}
+
+/// The process's watchers.
+struct Pool {
+    idle: Vec<Arc<Watcher>>,
+    shared: Vec<Arc<Watcher>>,
+    threads: u32,
+}
+
+static POOL: Lock<Pool> = Lock::new(Pool { idle: Vec::new(), shared: Vec::new(), threads: 0 });
+
+/// Whether futex_waitv(2) is there: Linux 5.16, and no filter against it.
+pub fn can_wait_for_several() -> bool {
+    const UNKNOWN: u32 = 0;
+    const THERE: u32 = 1;
+    const MISSING: u32 = 2;
+    static KNOWN: AtomicU32 = AtomicU32::new(UNKNOWN);
+    if KNOWN.load(Ordering::Relaxed) == UNKNOWN {
+        // A vector of nothing is EINVAL.
+        let there = check(syscall(libc::SYS_futex_waitv, [0; 6])) == Err(Errno::INVAL);
+        KNOWN.store(if there { THERE } else { MISSING }, Ordering::Relaxed);
+    }
+    KNOWN.load(Ordering::Relaxed) == THERE
+}
+
+/// Queues a job's wait on the program's futexes.
+///
+/// # Errors
+/// What the request is to be answered with: EAGAIN, EINVAL, EFAULT; ENOMEM where no thread can be had.
+pub fn arm(job: &Arc<Job>) -> Result<(), Errno> {
+    let (words, mask) = {
+        let op = job.op.lock().ok_or(Errno::INVAL)?;
+        let Op::FutexWait(wait) = &*op else { return Err(Errno::INVAL) };
+        wait.check()?;
+        let mask = if mutated(Mutation::BitsDoNotMatter) { ANY } else { wait.mask };
+        (wait.words().copied().collect::<Vec<_>>(), mask)
+    };
+    let (watcher, first) = take(job, &words, mask)?;
+    job.watched_by(&watcher);
+    let queued = words.iter().enumerate().try_for_each(|(index, word)| watcher.queue(first + index, word));
+    // What changed before it was queued has perhaps been woken before, too.
+    let Err(error) = queued.and_then(|()| words.iter().try_for_each(Word::check)) else { return Ok(()) };
+    watcher.withdraw(job);
+    match job.cancel() {
+        true => Err(error),
+        false => Ok(()), // it was woken meanwhile
+    }
+}
+
+/// A watcher with slots for these words from the answered one on, which the job has from now on.
+fn take(job: &Arc<Job>, words: &[Word], mask: u32) -> Result<(Arc<Watcher>, usize), Errno> {
+    let mut pool = POOL.lock().ok_or(Errno::NOMEM)?;
+    let kind = words[0].flags;
+    let plain = words.len() == 1 && mask == ANY && can_wait_for_several();
+    let of_kind = |watcher: &Arc<Watcher>| watcher.kinds[0] == kind;
+    if let Some(place) = pool.idle.iter().position(|it| plain && of_kind(it)) {
+        let watcher = pool.idle.swap_remove(place);
+        watcher.occupy(job, 0, words);
+        return Ok((watcher, 0));
+    }
+    let share = plain && pool.threads >= ALONE_MAX;
+    if share {
+        for watcher in pool.shared.iter().filter(|watcher| of_kind(watcher)) {
+            if let Some(slot) = watcher.occupy_free(job, words, pool.threads < THREADS_MAX) {
+                return Ok((watcher.clone(), slot));
+            }
+        }
+    }
+    if pool.threads >= THREADS_MAX {
+        return Err(Errno::NOMEM);
+    }
+    let kinds = match share {
+        true => vec![kind; SHARED_SLOTS],
+        false => words.iter().map(|word| word.flags).collect(),
+    };
+    let watcher = Arc::new(Watcher::new(kinds, mask));
+    watcher.occupy(job, 0, words);
+    let argument = Arc::into_raw(watcher.clone()).cast_mut().cast();
+    if !crate::thread::spawn(live, argument) {
+        // SAFETY: no thread has taken the reference over.
+        drop(unsafe { Arc::from_raw(argument.cast_const().cast::<Watcher>()) });
+        return Err(Errno::NOMEM);
+    }
+    pool.threads += 1;
+    if share {
+        pool.shared.push(watcher.clone());
+    }
+    Ok((watcher, 0))
+}
+
+extern "C" fn live(argument: *mut libc::c_void) -> *mut libc::c_void {
+    // SAFETY: `take` has given this reference to the thread.
+    let watcher = unsafe { Arc::from_raw(argument.cast_const().cast::<Watcher>()) };
+    crate::thread::name(c"anyring-futex");
+    watcher.thread.store(Sys::thread_id(), Ordering::Release); // partner: the load in `wake`
+    while contain_any(|| watcher.live()).is_none() {}
+    core::ptr::null_mut()
+}
+
+impl Watcher {
+    fn new(kinds: Vec<u32>, mask: u32) -> Watcher {
+        let occupants = kinds.iter().map(|_| None).collect();
+        Watcher {
+            control: AtomicU32::new(0),
+            stop: AtomicU32::new(0),
+            thread: AtomicU32::new(0),
+            turns: AtomicU32::new(0),
+            failed: AtomicI32::new(0),
+            own: kinds.iter().map(|_| Own::new()).collect(),
+            kinds: kinds.into(),
+            mask,
+            slots: Lock::new(Slots { occupants, ends: false }),
+        }
+    }
+
+    /// It sleeps by futex_waitv(2).
+    fn by_vector(&self) -> bool {
+        self.mask == ANY && can_wait_for_several()
+    }
+
+    /// The first entry of its vector is `control`.
+    fn has_control(&self) -> bool {
+        self.by_vector() && self.own.len() < WORDS_MAX
+    }
+
+    fn occupy(&self, job: &Arc<Job>, first: usize, words: &[Word]) {
+        let Some(mut slots) = self.slots.lock() else { return };
+        for (index, word) in words.iter().enumerate() {
+            let occupant = Occupant { job: job.clone(), word: *word, index: index as u32, leaves: false };
+            slots.occupants[first + index] = Some(occupant);
+        }
+    }
+
+    /// Gives a free slot to a job; `apart` only where no other waits for the same word.
+    fn occupy_free(&self, job: &Arc<Job>, words: &[Word], apart: bool) -> Option<usize> {
+        let slot = {
+            let slots = self.slots.lock()?;
+            let mut others = slots.occupants.iter().flatten();
+            if slots.ends || apart && others.any(|it| it.word.address == words[0].address) {
+                return None;
+            }
+            slots.occupants.iter().position(Option::is_none)?
+        };
+        // Only the holder of the pool gives slots away.
+        self.occupy(job, slot, words);
+        Some(slot)
+    }
+
+    /// Moves the thread, which sleeps on the slot's own word or soon will, to the program's.
+    fn queue(&self, slot: usize, word: &Word) -> Result<(), Errno> {
+        let own = &self.own[slot];
+        let begun_ns = Sys::clock_ns(libc::CLOCK_MONOTONIC);
+        for tries in 0u32.. {
+            {
+                let slots = self.slots.lock().ok_or(Errno::NOMEM)?;
+                if slots.occupants[slot].is_none() || is_asleep(own, word)? && move_to(own, 0, word)? != 0 {
+                    if slots.occupants[slot].is_some() {
+                        own.set_armed(true);
+                        // If its sleep was begun anew just before the store, it is back.
+                        let _ = move_to(own, 1, word);
+                    }
+                    return Ok(());
+                }
+            }
+            match self.failed.load(Ordering::Relaxed) {
+                0 => {}
+                error => return Err(Errno::from_raw_os_error(error)),
+            }
+            if Sys::clock_ns(libc::CLOCK_MONOTONIC) - begun_ns > BEGIN_NS {
+                return Err(Errno::NOMEM);
+            }
+            nap(tries);
+        }
+        Ok(())
+    }
+
+    /// The thread looks at its slots now.
+    fn wake(&self) {
+        if self.has_control() {
+            self.control.fetch_add(1, Ordering::Release); // partner: the load in `live`
+            let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+            syscall(libc::SYS_futex, [self.control.as_ptr() as usize, operation as usize, 1, 0, 0, 0]);
+        } else {
+            self.stop.store(1, Ordering::Relaxed); // the signal comes after it
+                                                   // Acquire: partner is the store in `live`. Not there yet: then the thread will take the lock after us.
+            match self.thread.load(Ordering::Acquire) {
+                0 => {} // it has not slept yet
+                thread => interrupt(thread),
+            }
+        }
+    }
+
+    /// Tells the thread that a job's wait is over; answers its turn before that, or `None` when it knew already.
+    pub fn release(&self, job: &Job) -> Option<u32> {
+        let turn = {
+            let mut slots = self.slots.lock()?;
+            let mut found = false;
+            for occupant in slots.occupants.iter_mut().flatten().filter(|it| core::ptr::eq(&*it.job, job)) {
+                found = !core::mem::replace(&mut occupant.leaves, true) || found;
+            }
+            found.then(|| self.turns.load(Ordering::Relaxed))?
+        };
+        self.wake();
+        Some(turn)
+    }
+
+    /// Takes a job's wait out of its queues, unless it has been woken. After a while it goes on although the thread has
+    /// not done it: a wake that meets it then is passed on.
+    pub fn withdraw(&self, job: &Job) {
+        let Some(turn) = self.release(job) else { return };
+        let until_ns = Sys::clock_ns(libc::CLOCK_MONOTONIC) + LEAVE_NS;
+        // Acquire: partner is the change in `look`.
+        while self.turns.load(Ordering::Acquire) == turn {
+            let now_ns = Sys::clock_ns(libc::CLOCK_MONOTONIC);
+            if now_ns >= until_ns {
+                return;
+            }
+            let _ = Sys::futex_wait(&self.turns, turn, Some(until_ns - now_ns));
+        }
+    }
+
+    /// The thread's life: until nobody needs it.
+    fn live(self: &Arc<Watcher>) {
+        loop {
+            let seen = self.control.load(Ordering::Acquire); // partner: the change in `wake`
+            let Some(entries) = self.look(seen) else { return };
+            let slept = self.sleep(&entries);
+            let finished = self.after(slept);
+            for (job, verdict) in finished {
+                wq::conclude(job, verdict);
+            }
+        }
+    }
+
+    /// Between two sleeps: what leaves is dropped. The next sleep's vector, or `None` when the thread ends.
+    fn look(self: &Arc<Watcher>, seen: u32) -> Option<Vec<Entry>> {
+        let mut gone = Vec::new();
+        let mut slots = self.slots.lock().expect("a watcher does not interrupt itself");
+        self.stop.store(0, Ordering::Relaxed);
+        for (occupant, own) in slots.occupants.iter_mut().zip(&self.own) {
+            if occupant.as_ref().is_some_and(|it| it.leaves) {
+                gone.extend(occupant.take());
+                own.set_armed(false);
+            }
+        }
+        // Release: who sees the turn finds the futexes left. Partner: the load in `withdraw`.
+        self.turns.fetch_add(1, Ordering::Release);
+        Sys::futex_wake(&self.turns, i32::MAX as u32);
+        let free = slots.are_free();
+        drop(slots);
+        drop(gone);
+        if free && !self.rest() {
+            return None;
+        }
+        let slots = self.slots.lock().expect("a watcher does not interrupt itself");
+        let control =
+            Entry { value: seen.into(), address: address(&self.control), flags: PRIVATE_U32, reserved: 0 };
+        let mut entries = Vec::with_capacity(self.own.len() + 1);
+        entries.extend(self.has_control().then_some(control));
+        for (slot, own) in self.own.iter().enumerate() {
+            let of_program = slots.occupants[slot].as_ref().filter(|_| own.is_armed());
+            entries.push(match of_program {
+                Some(Occupant { word, .. }) => {
+                    Entry { value: word.value.into(), address: word.address, flags: word.flags, reserved: 0 }
+                }
+                None => Entry { value: 0, address: address(&own.word), flags: self.kinds[slot], reserved: 0 },
+            });
+        }
+        Some(entries)
+    }
+
+    /// The thread has nothing to wait for: whether it stays for the next request.
+    fn rest(self: &Arc<Watcher>) -> bool {
+        let mut pool = POOL.lock().expect("a watcher does not interrupt itself");
+        let slots = self.slots.lock().expect("a watcher does not interrupt itself");
+        if !slots.are_free() {
+            return true; // it got one just now
+        }
+        let known = pool.idle.iter().any(|it| Arc::ptr_eq(it, self));
+        let wanted = !slots.ends && crate::process::has_rings() && self.own.len() == 1 && self.has_control();
+        if known && wanted {
+            return true;
+        }
+        if wanted && pool.idle.len() < IDLE_MAX {
+            pool.idle.push(self.clone());
+            return true;
+        }
+        pool.idle.retain(|it| !Arc::ptr_eq(it, self));
+        pool.shared.retain(|it| !Arc::ptr_eq(it, self));
+        pool.threads -= 1;
+        false
+    }
+
+    /// Sleeps until a word is woken: the slot, or `None` for `control`.
+    fn sleep(&self, entries: &[Entry]) -> Result<Option<usize>, Errno> {
+        if self.by_vector() {
+            let args = [entries.as_ptr() as usize, entries.len(), 0, 0, 0, 0];
+            let place = check(interruptible(&self.stop, libc::SYS_futex_waitv, args))?;
+            return Ok(place.checked_sub(self.has_control().into()));
+        }
+        let Entry { value, address, flags, .. } = entries[0];
+        let word = Word { address, value: value as u32, flags };
+        let (address, value, mask) = (address as usize, value as usize, self.mask as usize);
+        let answer = if word.has_node() {
+            let args = [address, value, mask, flags as usize, 0, libc::CLOCK_MONOTONIC as usize];
+            interruptible(&self.stop, SYS_FUTEX_WAIT, args)
+        } else {
+            let operation = libc::FUTEX_WAIT_BITSET | word.private_flag();
+            interruptible(&self.stop, libc::SYS_futex, [address, operation as usize, value, 0, 0, mask])
+        };
+        check(answer).map(|_| Some(0))
+    }
+
+    /// What a sleep has ended, with its results.
+    fn after(&self, slept: Result<Option<usize>, Errno>) -> Vec<(Arc<Job>, Verdict)> {
+        let mut finished = Vec::new();
+        let mut slots = self.slots.lock().expect("a watcher does not interrupt itself");
+        match slept {
+            Ok(None) | Err(Errno::INTR) => {}
+            Ok(Some(slot)) => {
+                let slot = first_of_same(&slots, slot);
+                if let Some(Occupant { job, word, index, .. }) = slots.occupants[slot].take() {
+                    let verdict = Verdict::Done(index as i32);
+                    if !job.begin() {
+                        pass_on(&word);
+                    } else {
+                        finished.push((job.clone(), verdict));
+                    }
+                    self.free(&mut slots, &job);
+                    self.own[slot].set_armed(false);
+                    self.wake_companions(&mut slots, &word, &mut finished);
+                }
+            }
+            // One of the values has changed, or a word cannot be read any more.
+            Err(Errno::AGAIN | Errno::FAULT) => self.find_changed(&mut slots, &mut finished),
+            Err(error) => {
+                self.failed.store(error.raw_os_error(), Ordering::Relaxed);
+                slots.ends = true;
+                for occupant in slots.occupants.iter_mut().filter_map(Option::take) {
+                    if occupant.job.begin() {
+                        finished.push((occupant.job, Verdict::error(error)));
+                    }
+                }
+            }
+        }
+        finished
+    }
+
+    fn find_changed(&self, slots: &mut Slots, finished: &mut Vec<(Arc<Job>, Verdict)>) {
+        for slot in 0..self.own.len() {
+            let Some(occupant) = &slots.occupants[slot] else { continue };
+            if !self.own[slot].is_armed() {
+                continue;
+            }
+            let verdict = match occupant.word.check() {
+                Ok(()) => continue,
+                // It was queued with its value: whoever changed that has woken it, or will.
+                Err(Errno::AGAIN) => Verdict::Done(occupant.index as i32),
+                Err(error) => Verdict::error(error),
+            };
+            let job = occupant.job.clone();
+            self.free(slots, &job);
+            if job.begin() {
+                finished.push((job, verdict));
+            }
+        }
+    }
+
+    /// Other requests for a word that was woken: whether they were is not known, and a wake too many is no error.
+    fn wake_companions(&self, slots: &mut Slots, word: &Word, finished: &mut Vec<(Arc<Job>, Verdict)>) {
+        for (occupant, own) in slots.occupants.iter_mut().zip(&self.own) {
+            let armed = own.is_armed();
+            if !occupant.as_ref().is_some_and(|it| armed && it.word.address == word.address) {
+                continue;
+            }
+            own.set_armed(false);
+            finished.extend(occupant.take().filter(|it| it.job.begin()).map(|it| (it.job, Verdict::Done(0))));
+        }
+    }
+
+    /// Takes a job out of all its slots.
+    fn free(&self, slots: &mut Slots, job: &Arc<Job>) {
+        for (occupant, own) in slots.occupants.iter_mut().zip(&self.own) {
+            if occupant.as_ref().is_some_and(|it| Arc::ptr_eq(&it.job, job)) {
+                *occupant = None;
+                own.set_armed(false);
+            }
+        }
+    }
+}
+
+/// Where a word stands more than once in a vector its first place is woken first, but the last one is told.
+fn first_of_same(slots: &Slots, woken: usize) -> usize {
+    let Some(occupant) = &slots.occupants[woken] else { return woken };
+    let same = |it: &Occupant| Arc::ptr_eq(&it.job, &occupant.job) && it.word.address == occupant.word.address;
+    slots.occupants.iter().position(|it| it.as_ref().is_some_and(same)).unwrap_or(woken)
+}
+
+fn address(word: &AtomicU32) -> u64 {
+    word.as_ptr() as u64
+}
+
+/// Moves a sleeper from `own`, which holds `value`, to `word`: how many were moved, 0 or 1.
+fn move_to(own: &Own, value: u32, word: &Word) -> Result<usize, Errno> {
+    let (from, to) = (address(&own.word) as usize, word.address as usize);
+    if word.has_node() {
+        let from = Entry { value: value.into(), address: from as u64, flags: word.flags, reserved: 0 };
+        let to = Entry { value: 0, address: to as u64, flags: word.flags, reserved: 0 };
+        let both = [from, to];
+        return match check(syscall(SYS_FUTEX_REQUEUE, [both.as_ptr() as usize, 0, 0, 1, 0, 0])) {
+            Err(Errno::NOSYS | Errno::PERM) => Err(Errno::INVAL),
+            answer => answer,
+        };
+    }
+    let operation = libc::FUTEX_CMP_REQUEUE | word.private_flag();
+    check(syscall(libc::SYS_futex, [from, operation as usize, 0, 1, to, value as usize]))
+}
+
+/// Whether a thread sleeps on `own`. Not moving it says so, too: a sleeper that is moved while it makes sure that it is still
+/// queued, just before it sleeps, finds itself in neither queue for a moment (`futex_do_wait` in kernel/futex/waitwake.c),
+/// leaves, and a wake of the program's meets nobody. After this call it is past that.
+fn is_asleep(own: &Own, kind: &Word) -> Result<bool, Errno> {
+    let own_word = Word { address: address(&own.word), ..*kind };
+    move_to(own, 0, &own_word).map(|moved| moved != 0)
+}
+
+/// A wake has met a thread that does not wait for anybody any more: the next one gets it.
+fn pass_on(word: &Word) {
+    let operation = libc::FUTEX_WAKE | word.private_flag();
+    syscall(libc::SYS_futex, [word.address as usize, operation as usize, 1, 0, 0, 0]);
+}
+
+/// Lets others run, for longer the more often it was tried.
+fn nap(tries: u32) {
+    if tries < 4 {
+        syscall(libc::SYS_sched_yield, [0; 6]);
+        return;
+    }
+    let pause = [0i64, if tries < 40 { 20_000 } else { 1_000_000 }];
+    syscall(libc::SYS_nanosleep, [pause.as_ptr() as usize, 0, 0, 0, 0, 0]);
+}
+
+/// The process's last ring has ended: the watchers that are kept for the next request go.
+pub fn rings_are_gone() {
+    let idle = POOL.lock().map(|mut pool| core::mem::take(&mut pool.idle));
+    for watcher in idle.unwrap_or_default() {
+        if let Some(mut slots) = watcher.slots.lock() {
+            slots.ends = true;
+        }
+        watcher.wake();
+    }
+}
+
+/// Forgets the threads of the parent in a forked child.
+///
+/// # Safety
+/// Only the forking thread may exist in the process.
+pub unsafe fn reset_after_fork() {
+    // SAFETY: no other thread exists, and the value is replaced right away.
+    unsafe { POOL.reset() };
+    if let Some(mut pool) = POOL.lock() {
+        core::mem::forget(core::mem::take(&mut pool.idle));
+        core::mem::forget(core::mem::take(&mut pool.shared));
+        pool.threads = 0;
+    }
+}

@@ -1,0 +1,119 @@
+//! Jobs that change one file are made one after the other, in the order in which they were queued: two writes to the same
+//! page, or a write and the truncation after it, leave what they leave natively. Source: `io_prep_async_work` in
+//! io_uring/io_uring.c, `io_wq_hash_work` in io_uring/io-wq.c.
+//!
+//! Part of the pool, under its lock.
+
+use crate::mutation::{mutated, Mutation};
+use crate::op;
+use crate::os::file_status;
+use crate::request::Id;
+use crate::ring::RingGuard;
+use crate::wq::{Approach, Job, POOL};
+use anyring_abi::Opcode;
+use std::collections::{BTreeMap, TryReserveError, VecDeque};
+use std::sync::Arc;
+
+/// The file that a job changes: its device and its number there.
+pub type Inode = (u64, u64);
+
+/// By inode the jobs that wait behind another. An inode is here as long as a job of it has its turn, or runs.
+pub struct Hashed {
+    behind: BTreeMap<Inode, VecDeque<Arc<Job>>>,
+    /// How many wait in all.
+    waiting: usize,
+}
+
+impl Hashed {
+    /// Nothing is queued or running.
+    pub const NONE: Hashed = Hashed { behind: BTreeMap::new(), waiting: 0 };
+
+    /// How many jobs wait behind others.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// The job, if its turn has come already.
+    ///
+    /// # Errors
+    /// There is no memory for it to wait.
+    pub fn admit(&mut self, job: Arc<Job>) -> Result<Option<Arc<Job>>, TryReserveError> {
+        let inode = job.inode.filter(|_| !mutated(Mutation::WritesToOneFileAtOnce));
+        let Some(inode) = inode else { return Ok(Some(job)) };
+        if let Some(behind) = self.behind.get_mut(&inode) {
+            behind.try_reserve(1)?;
+            behind.push_back(job);
+            self.waiting += 1;
+            return Ok(None);
+        }
+        self.behind.insert(inode, VecDeque::new());
+        Ok(Some(job))
+    }
+
+    /// Whether a job of this inode is queued, or runs.
+    pub fn has(&self, inode: Inode) -> bool {
+        self.behind.contains_key(&inode)
+    }
+
+    /// A job of this inode has been made: the next one whose turn has come.
+    pub fn done(&mut self, inode: Inode) -> Option<Arc<Job>> {
+        let next = self.behind.get_mut(&inode)?.pop_front();
+        match next {
+            Some(_) => self.waiting -= 1,
+            None => drop(self.behind.remove(&inode)),
+        }
+        next
+    }
+}
+
+impl RingGuard {
+    /// The inode that a request, which a worker is to make on `fd`, has to have its turn at.
+    pub fn inode_of(&mut self, id: Id, fd: i32, approach: Approach) -> Option<Inode> {
+        let opcode = self.slab[id].opcode;
+        if fd < 0 || approach != Approach::Plain || !op::is_hashed(opcode) {
+            return None;
+        }
+        let status = file_status(fd).ok()?;
+        let in_turn = match status.kind {
+            // File systems make direct writes to one file at the same time (`FOP_DIO_PARALLEL_WRITE`).
+            libc::S_IFREG => !self.entries.is_direct(fd),
+            // Natively one worker, which does not have to wait, makes all that are queued.
+            libc::S_IFCHR | libc::S_IFIFO => !matches!(opcode, Opcode::Splice | Opcode::Tee),
+            _ => false,
+        };
+        in_turn.then_some((status.device, status.inode))
+    }
+
+    /// Whether a request would be behind others at a worker.
+    pub fn is_behind_others(&mut self, id: Id, fd: i32) -> bool {
+        let inode = self.inode_of(id, fd, Approach::Plain);
+        inode.is_some_and(|inode| POOL.lock().is_some_and(|pool| pool.hashed.has(inode)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Op;
+    use crate::process;
+
+    fn job(inode: Option<Inode>) -> Arc<Job> {
+        let of = (process::unborn_ring(), 0, Id::from_word(0));
+        Job::new(of, Op::placeholder(), (-1, None), Approach::Plain, inode)
+    }
+
+    #[test]
+    fn jobs_of_one_inode_come_one_by_one_and_in_order() {
+        let mut hashed = Hashed::NONE;
+        let jobs: Vec<_> = (0..3).map(|_| job(Some((1, 2)))).collect();
+        let turns: Vec<bool> = jobs.iter().map(|job| hashed.admit(job.clone()).unwrap().is_some()).collect();
+        assert_eq!(turns, [true, false, false]);
+        assert!(hashed.admit(job(Some((1, 3)))).unwrap().is_some(), "another file");
+        assert!(hashed.admit(job(None)).unwrap().is_some(), "no file");
+        for next in &jobs[1..] {
+            assert!(hashed.done((1, 2)).is_some_and(|job| Arc::ptr_eq(&job, next)));
+        }
+        assert!(hashed.done((1, 2)).is_none());
+        assert!(hashed.admit(jobs[0].clone()).unwrap().is_some(), "nobody is before it any more");
+    }
+}

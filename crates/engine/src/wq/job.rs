@@ -1,0 +1,273 @@
+//! An operation on its way to a worker and back.
+//!
+//! A [`Job`] carries the operation away from its request and brings it back with a verdict; its `stage` word decides between
+//! the worker that starts it and a cancellation:
+//!
+//! | stage | who may move it | to |
+//! |---|---|---|
+//! | queued | the worker that takes it / a cancellation, by compare-and-swap | running / cancelled |
+//! | running | its worker | finished, when the verdict is on its way to the ring |
+
+use crate::event::WorkTimes;
+use crate::forced::{point, Point};
+use crate::lock::Lock;
+use crate::op::{Context, Op, Verdict};
+use crate::request::Id;
+use crate::resource::files::FixedFile;
+use crate::ring::Ring;
+use crate::wq::creds::{Crew, Hold};
+use crate::wq::fd::Number;
+use crate::wq::futex::Watcher;
+use crate::wq::hashed::Inode;
+use crate::wq::waitid::Sleeper;
+use crate::wq::{class_of, cold, Asleep};
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+const QUEUED: u32 = 0;
+const RUNNING: u32 = 1;
+const FINISHED: u32 = 2;
+const CANCELLED: u32 = 3;
+
+/// A thread that waits for one job's sake.
+enum Waiter {
+    Futex(Arc<Watcher>),
+    Child(Arc<Sleeper>),
+}
+
+/// How a worker goes about a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Approach {
+    /// The plain call, which may sleep.
+    Plain,
+    /// IOSQE_ASYNC: a nonblocking attempt first, so that a pollable file goes back to be armed instead of occupying a
+    /// worker (`io_wq_submit_work` in io_uring/io_uring.c does the same).
+    AttemptFirst,
+    /// The attempt missed the page cache and has begun the transfer: the plain call waits for it. One worker waits for
+    /// several, in their order (`worker/begun.rs`).
+    Begun,
+    /// The thread that submitted it makes the nonblocking attempt, and no other (`issue::calls`).
+    ByCaller,
+    /// As `Begun`, but to find out whether attempts begin transfers here.
+    Trial,
+}
+
+/// An operation on its way to a worker and back.
+pub struct Job {
+    /// The ring to bring the verdict to. Rings are never freed, and a ring with jobs is not reused.
+    pub ring: &'static Ring,
+    /// In which of the ring's lives: its cookie then.
+    pub cookie: u64,
+    /// The request it belongs to.
+    pub request: Id,
+    /// The operation; the worker holds it while it runs, the ring afterwards.
+    pub op: Lock<Op>,
+    /// What it answered, once finished.
+    pub verdict: Lock<Option<Verdict>>,
+    number: Number,
+    pub(crate) approach: Approach,
+    /// Which of the two limits of IORING_REGISTER_IOWQ_MAX_WORKERS it counts against.
+    pub(crate) class: usize,
+    /// What it has to be made in its order for.
+    pub(crate) inode: Option<Inode>,
+    stage: AtomicU32,
+    /// When a worker had it.
+    times: WorkTimes,
+    /// The thread that waits for it, if it is none of the pool's.
+    waiter: OnceLock<Waiter>,
+    /// The threads one of which makes it, if they are none of the pool's.
+    crew: OnceLock<Arc<Crew>>,
+    /// A claim to them, where it has to wait for its turn, or its request goes on.
+    hold: Lock<Option<Hold>>,
+}
+
+impl core::fmt::Debug for Job {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Job({:?} on {})", self.request, self.number.get())
+    }
+}
+
+impl Job {
+    /// A job that has not been queued yet. `file` keeps the number open, if it is none of the program's.
+    pub fn new(
+        (ring, cookie, request): (&'static Ring, u64, Id),
+        op: Op,
+        (fd, file): (i32, Option<Arc<FixedFile>>),
+        approach: Approach,
+        inode: Option<Inode>,
+    ) -> Arc<Job> {
+        let number = Number::new(fd, file);
+        if approach == Approach::Plain && op.may_sleep_on_file() {
+            number.hold();
+        }
+        let (op, verdict) = (Lock::new(op), Lock::new(None));
+        Arc::new(Job {
+            ring,
+            cookie,
+            request,
+            op,
+            verdict,
+            number,
+            approach,
+            class: class_of(fd),
+            inode,
+            stage: AtomicU32::new(QUEUED),
+            times: WorkTimes::default(),
+            waiter: OnceLock::new(),
+            crew: OnceLock::new(),
+            hold: Lock::new(None),
+        })
+    }
+
+    /// Takes a job that no worker has started away from the workers; false when one has.
+    pub fn cancel(&self) -> bool {
+        // Relaxed: the word alone decides, the operation behind it is handed over by its own lock.
+        let cancelled =
+            self.stage.compare_exchange(QUEUED, CANCELLED, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        match self.waiter.get().filter(|_| cancelled) {
+            Some(Waiter::Futex(watcher)) => drop(watcher.release(self)),
+            Some(Waiter::Child(sleeper)) => sleeper.release(),
+            None => {}
+        }
+        cancelled
+    }
+
+    /// The program closes the number that a job works on which a worker has begun: it goes on with this duplicate.
+    pub fn move_to(&self, private: &Arc<FixedFile>) {
+        self.number.replace(private);
+    }
+
+    /// This thread waits on the job's futexes.
+    pub fn watched_by(&self, watcher: &Arc<Watcher>) {
+        let _ = self.waiter.set(Waiter::Futex(watcher.clone()));
+    }
+
+    /// This thread waits for the job's child.
+    pub fn slept_for(&self, sleeper: &Arc<Sleeper>) {
+        let _ = self.waiter.set(Waiter::Child(sleeper.clone()));
+    }
+
+    /// A member of this crew makes it.
+    pub(crate) fn set_crew(&self, crew: &Arc<Crew>) {
+        let _ = self.crew.set(crew.clone());
+    }
+
+    pub(crate) fn crew(&self) -> Option<&Arc<Crew>> {
+        self.crew.get()
+    }
+
+    /// Keeps a claim to its crew.
+    pub(crate) fn set_hold(&self, hold: Hold) {
+        if let Some(mut kept) = self.hold.lock() {
+            *kept = Some(hold);
+        }
+    }
+
+    /// The claim that it keeps.
+    pub(crate) fn take_hold(&self) -> Option<Hold> {
+        self.hold.lock()?.take()
+    }
+
+    /// Has a wait on futexes leave their queues, for a cancellation: if it has been woken it can't be cancelled afterwards.
+    pub fn withdraw(&self) {
+        if let Some(Waiter::Futex(watcher)) = self.waiter.get() {
+            watcher.withdraw(self);
+        }
+    }
+
+    /// Whether a worker has begun with it (and may be in its call).
+    pub fn has_begun(&self) -> bool {
+        self.stage.load(Ordering::Relaxed) != CANCELLED
+    }
+
+    /// Whether its worker has left it: with a verdict, or by a panic.
+    pub fn has_finished(&self) -> bool {
+        self.stage.load(Ordering::Acquire) == FINISHED // partner: the Release store in `Left`
+    }
+
+    /// From now on it can't be cancelled any more. False when it was.
+    pub fn begin(&self) -> bool {
+        let begins = self.stage.compare_exchange(QUEUED, RUNNING, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if begins {
+            self.times.begin();
+        }
+        begins
+    }
+
+    /// Whether its call is one that sleeps if it has to.
+    pub fn is_plain(&self) -> bool {
+        !matches!(self.approach, Approach::AttemptFirst | Approach::ByCaller)
+    }
+
+    /// When a worker had it, unless it is a thread that only waited for it, or the submitter.
+    pub fn work_times(&self) -> Option<&WorkTimes> {
+        let by_worker = self.waiter.get().is_none() && self.approach != Approach::ByCaller;
+        by_worker.then_some(&self.times)
+    }
+
+    /// Makes the call, unless the job was cancelled. False when there is nothing to deliver. `before_waiting` is called, and
+    /// may be none, when it comes to waiting for what was begun.
+    pub(crate) fn run(&self, before_waiting: Option<&mut dyn FnMut()>) -> bool {
+        if !self.begin() {
+            return false;
+        }
+        let _left = Left(self);
+        point(Point::WorkerInside);
+        let (verdict, goes_on) = {
+            let mut op = self.op.lock().expect("only the worker that started a job touches its operation");
+            let verdict = self.call(&mut op, before_waiting);
+            // A connection that has begun is its maker's already.
+            (verdict, (op.is_multishot() || !verdict.is_final()) && !op.is_on_names())
+        };
+        if let Some(crew) = self.crew().filter(|_| goes_on) {
+            self.set_hold(Hold::new(crew)); // while this member is there
+        }
+        *self.verdict.lock().expect("nobody else has seen the job finished") = Some(verdict);
+        true
+    }
+}
+
+impl Job {
+    /// One call after the other until there is a verdict.
+    fn call(&self, op: &mut Op, before_waiting: Option<&mut dyn FnMut()>) -> Verdict {
+        let attempt = |op: &mut Op| self.number.call_with(|fd| op.issue(Context { fd, nonblock: true }));
+        let plain = |op: &mut Op| {
+            if op.may_sleep_on_file() {
+                self.number.hold(); // a job that was to be attempted first has none yet
+            }
+            self.number.call_with(|fd| op.issue(Context { fd, nonblock: false }))
+        };
+        let plain_asleep = |op: &mut Op| {
+            let _asleep = self.crew().is_none().then(Asleep::new);
+            plain(op)
+        };
+        match (self.approach, before_waiting) {
+            (Approach::Plain, _) => plain(op),
+            (Approach::ByCaller, _) => attempt(op),
+            (Approach::Trial, _) => cold::attempt_for_a_while(|| attempt(op)).unwrap_or_else(|| plain(op)),
+            (Approach::AttemptFirst, _) => match attempt(op) {
+                Verdict::NeedsWorker => plain_asleep(op),
+                verdict => verdict,
+            },
+            (Approach::Begun, None) => plain_asleep(op),
+            (Approach::Begun, Some(before_waiting)) => match attempt(op) {
+                Verdict::WouldBlock(_) | Verdict::NeedsWorker | Verdict::NeedsWorkerWhenReady(_) => {
+                    before_waiting();
+                    plain_asleep(op)
+                }
+                verdict => verdict,
+            },
+        }
+    }
+}
+
+/// The worker leaves a job that it has begun, also by a panic.
+pub(crate) struct Left<'a>(pub(crate) &'a Job);
+
+impl Drop for Left<'_> {
+    fn drop(&mut self) {
+        self.0.times.end();
+        // Release: who sees it finds the verdict. Partner: the load in `has_finished`.
+        self.0.stage.store(FINISHED, Ordering::Release);
+    }
+}

@@ -1,0 +1,99 @@
+//! Threads that wait for children, for WAITIDs of which no descriptor tells: of any child or a group's, for stops.
+//!
+//! One thread a request. It only waits until there is something (WNOWAIT); the request then looks by itself, under the
+//! ring's lock, if it still is there. So a cancelled one never takes a child away.
+
+use crate::op::{Op, Verdict};
+use crate::os::{check, interrupt, interruptible, Os, Sys};
+use crate::ring::broken::contain_any;
+use crate::wq::{self, Job};
+use crate::Errno;
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+/// The most such threads; beyond it a wait is refused with ENOMEM.
+const THREADS_MAX: u32 = 256;
+static THREADS: AtomicU32 = AtomicU32::new(0);
+
+/// A thread in waitid(2).
+pub struct Sleeper {
+    /// Not 0: it is to leave.
+    stop: AtomicU32,
+    /// The thread's id, once it runs.
+    thread: AtomicU32,
+}
+
+impl Sleeper {
+    /// Has the thread leave its call.
+    pub fn release(&self) {
+        self.stop.store(1, Ordering::SeqCst); // partner: the look in the interruptible call
+                                              // SeqCst: partner is the store in `sleep`. One of the two sees what the other has stored.
+        match self.thread.load(Ordering::SeqCst) {
+            0 => {} // it has not slept yet
+            thread => interrupt(thread),
+        }
+    }
+}
+
+/// What a new thread is given.
+struct Task {
+    job: Arc<Job>,
+    sleeper: Arc<Sleeper>,
+    args: [usize; 6],
+}
+
+/// Starts a thread that sleeps for a job.
+///
+/// # Errors
+/// ENOMEM where there are too many, or none can be had.
+pub fn wait(job: &Arc<Job>) -> Result<(), Errno> {
+    let args = match &*job.op.lock().ok_or(Errno::INVAL)? {
+        Op::Waitid(waitid) => waitid.sleeping(),
+        _ => return Err(Errno::INVAL),
+    };
+    if THREADS.fetch_add(1, Ordering::Relaxed) >= THREADS_MAX {
+        THREADS.fetch_sub(1, Ordering::Relaxed);
+        return Err(Errno::NOMEM);
+    }
+    let sleeper = Arc::new(Sleeper { stop: AtomicU32::new(0), thread: AtomicU32::new(0) });
+    job.slept_for(&sleeper);
+    let task = Box::into_raw(Box::new(Task { job: job.clone(), sleeper, args }));
+    if crate::thread::spawn(live, task.cast()) {
+        return Ok(());
+    }
+    // SAFETY: no thread has taken it over.
+    drop(unsafe { Box::from_raw(task) });
+    THREADS.fetch_sub(1, Ordering::Relaxed);
+    Err(Errno::NOMEM)
+}
+
+extern "C" fn live(argument: *mut libc::c_void) -> *mut libc::c_void {
+    // SAFETY: `wait` has given the box to the thread.
+    let task = unsafe { Box::from_raw(argument.cast::<Task>()) };
+    crate::thread::name(c"anyring-waitid");
+    contain_any(|| task.sleep());
+    THREADS.fetch_sub(1, Ordering::Relaxed);
+    core::ptr::null_mut()
+}
+
+impl Task {
+    fn sleep(&self) {
+        let Sleeper { stop, thread } = &*self.sleeper;
+        thread.store(Sys::thread_id(), Ordering::SeqCst); // partner: the load in `release`
+                                                          // A signal of libc's own may end the call, too.
+        while check(interruptible(stop, libc::SYS_waitid, self.args)) == Err(Errno::INTR) {
+            if stop.load(Ordering::Relaxed) != 0 {
+                return;
+            }
+        }
+        if self.job.begin() {
+            // Found or not, the request looks itself.
+            wq::conclude(self.job.clone(), Verdict::NeedsWorker);
+        }
+    }
+}
+
+/// Forgets the threads of the parent in a forked child.
+pub fn reset_after_fork() {
+    THREADS.store(0, Ordering::Relaxed);
+}
