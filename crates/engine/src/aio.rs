@@ -431,9 +431,9 @@ impl RingGuard {
         else {
             return false;
         };
-        if let (Op::Poll(_), State::Armed { .. }) = (&self.slab[id].op, &self.slab[id].state) {
+        if let (Op::Poll(_), State::Armed { .. }) = (&self.slab[id].op, self.slab[id].state()) {
             // A cancelled poll has seen nothing: `aio_poll_complete_work` in fs/aio.c.
-            self.disarm(id);
+            let id = self.disarm(id).id();
             self.finish(id, 0, false);
             return true;
         }

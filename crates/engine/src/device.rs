@@ -25,7 +25,7 @@ use crate::op::rw::Rw;
 use crate::op::Op;
 use crate::os::{Os, Sys};
 use crate::poll::DEVICE;
-use crate::request::{self, Id, Path};
+use crate::request::{self, Detached, Id, Path};
 use crate::ring::{RingGuard, State};
 use crate::wq::Approach;
 use crate::{descriptors, Errno};
@@ -75,9 +75,9 @@ impl KernelAio {
         self.untold = false;
     }
 
-    /// Takes out what is staged.
-    pub fn unstage(&mut self) -> impl Iterator<Item = Id> + '_ {
-        self.staged.drain(..)
+    /// Takes what is staged out: it is not submitted.
+    pub fn unstage(&mut self) {
+        self.staged.clear();
     }
 
     /// The ring ends, with nothing in flight.
@@ -156,7 +156,7 @@ impl RingGuard {
         if let Err(error) = self.keep_file(id) {
             return self.finish(id, -error.raw_os_error(), true);
         }
-        self.slab[id].state = request::State::Direct;
+        self.slab[id].stage();
         self.kernel_aio.staged.push_back(id);
         self.note_waiting(id);
         point(Point::Stage);
@@ -192,18 +192,19 @@ impl RingGuard {
         aio.addresses.clear();
         aio.addresses.extend(aio.iocbs.iter().map(|iocb| &raw const *iocb as usize));
         let idle = aio.in_flight == 0;
-        let mut refused: Vec<(Id, Errno)> = Vec::new();
+        let mut refused: Vec<(Detached, Errno)> = Vec::new();
         let mut next = 0;
         while next < aio.addresses.len() {
             match context.submit(&aio.addresses[next..]) {
                 Ok(taken @ 1..) => {
+                    let ids = aio.iocbs[next..next + taken].iter().map(|iocb| Id::from_word(iocb.data));
+                    ids.for_each(|id| state.slab[id].submit_to_device());
                     next += taken;
                     aio.in_flight += taken as u32;
                 }
                 answer => {
                     let id = Id::from_word(aio.iocbs[next].data);
-                    state.slab[id].state = request::State::Issuing;
-                    refused.push((id, answer.err().unwrap_or(Errno::AGAIN)));
+                    refused.push((state.slab.detach(id), answer.err().unwrap_or(Errno::AGAIN)));
                     next += 1;
                 }
             }
@@ -211,7 +212,8 @@ impl RingGuard {
         if idle && aio.in_flight != 0 {
             self.work_appeared(false);
         }
-        for (id, error) in refused {
+        for (detached, error) in refused {
+            let id = detached.id();
             self.note_refusal(id, error);
             self.punt(id, Approach::Plain);
         }
@@ -255,11 +257,10 @@ impl RingGuard {
     fn complete_transfer(&mut self, event: &IoEvent) {
         let id = Id::from_word(event.data);
         let (broken, abandoned) = (self.is_broken(), self.abandoned);
-        let Some(request) = self.slab.get_mut(id) else { return };
-        if !matches!(request.state, request::State::Direct) {
+        if !self.slab.get(id).is_some_and(|request| matches!(request.state(), request::State::Submitted)) {
             return;
         }
-        request.state = request::State::Issuing;
+        let id = self.slab.detach(id).id();
         if abandoned {
             drop(self.slab.remove(id));
             return;

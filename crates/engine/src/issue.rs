@@ -17,7 +17,7 @@ use crate::op::poll::PollAdd;
 use crate::op::rw::Rw;
 use crate::op::{definition, fs, Context, Direction, FileUse, Op, Verdict};
 use crate::os::{Os, Sys};
-use crate::request::{Id, ListKind, Path, Request, State, Target};
+use crate::request::{Cancelled, Id, ListKind, Path, Request, State, Target};
 use crate::ring::broken::Unanswered;
 use crate::ring::{Ring, RingGuard};
 use crate::shared::control::{RECORD_FREE, RECORD_IN_FLIGHT};
@@ -50,13 +50,11 @@ impl RingGuard {
     pub fn issue(&mut self, id: Id) {
         self.heed_notes();
         let Some(request) = self.slab.get_mut(id) else { return };
-        if let State::Cancelled { result, failed, .. } = request.state {
-            return self.finish(id, result, failed);
+        match *request.state() {
+            State::Cancelled(Cancelled { result, failed, .. }) => return self.finish(id, result, failed),
+            State::Armed { .. } => return self.look_for_found(),
+            _ => request.take_up(),
         }
-        if matches!(request.state, State::Armed { .. }) {
-            return self.look_for_found();
-        }
-        request.state = State::Issuing;
         if let Some(result) = request.failed {
             // A chain of which an SQE was refused ends as a whole, hard links too: `io_queue_sqe_fallback`.
             request.flags = request.flags & !IOSQE_IO_HARDLINK | IOSQE_IO_LINK;
@@ -476,7 +474,7 @@ impl RingGuard {
                 }
                 self.fail_links(next, quiet);
             } else if let Some(next) = next {
-                self.slab[next].state = State::Issuing;
+                self.slab[next].make_ready();
                 self.slab[next].in_worker = to_worker;
                 self.follows(next);
             }

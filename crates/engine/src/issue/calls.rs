@@ -15,7 +15,7 @@ use crate::mutation::{mutated, Mutation};
 use crate::op::fs::Fs;
 use crate::op::{Op, Verdict};
 use crate::request::timer::Clock;
-use crate::request::{Id, State};
+use crate::request::Id;
 use crate::ring::notes::Due;
 use crate::ring::RingGuard;
 use crate::wait::sleeps::{Awake, Kind, Sleep};
@@ -58,7 +58,7 @@ impl RingGuard {
             _ => (false, false),
         };
         let job = Job::new((self.ring(), self.cookie, id), op, (fd, file), Approach::ByCaller, None);
-        self.slab[id].state = State::Queued(job.clone());
+        self.slab[id].queue(job.clone());
         point(Point::Punt);
         self.entries.note_use(fd);
         self.arm_link_timeout(id);

@@ -45,7 +45,7 @@ impl RingGuard {
         let by_watcher = matches!(op, Op::FutexWait(_));
         let job = Job::new((self.ring(), self.cookie, id), op, (-1, None), Approach::Plain, None);
         self.slab[id].path = Path::Worker;
-        self.slab[id].state = State::Queued(job.clone());
+        self.slab[id].queue(job.clone());
         point(Point::Punt);
         self.arm_link_timeout(id);
         let waits = if by_watcher { futex::arm(&job) } else { waitid::wait(&job) };
@@ -131,7 +131,7 @@ impl RingGuard {
         };
         let inode = self.inode_of(id, fd, approach);
         let job = Job::new((ring, self.cookie, id), op, (fd, file), approach, inode);
-        self.slab[id].state = State::Queued(job.clone());
+        self.slab[id].queue(job.clone());
         point(Point::Punt);
         self.entries.note_use(fd);
         self.arm_link_timeout(id);
@@ -199,11 +199,15 @@ impl RingGuard {
         if let Some(times) = job.work_times() {
             self.record_of(id, |it| it.task_add_of_worker(times));
         }
-        let Some(request) = self.slab.get_mut(id) else { return };
+        // A connect that was cancelled is left alone in its call: its result comes to nobody.
+        if !self.slab.get(id).is_some_and(|request| matches!(request.state(), State::Queued(_))) {
+            return;
+        }
+        let id = self.slab.detach(id).id();
+        let request = &mut self.slab[id];
         if let Some(mut op) = job.op.lock() {
             request.op = core::mem::replace(&mut *op, Op::placeholder());
         }
-        request.state = State::Issuing;
         request.hold = job.take_hold();
         let verdict = job.verdict.lock().and_then(|mut verdict| verdict.take());
         let plainly = job.is_plain();

@@ -295,7 +295,7 @@ impl RingGuard {
         // There may be more: an event will say so.
         self.slab[id].op.forget_transferred(); // that has had its CQE
         self.follow(id, Verdict::WouldBlock(Direction::Read));
-        if let Some(State::Armed { fd, .. }) = self.slab.get(id).map(|request| &request.state) {
+        if let Some(State::Armed { fd, .. }) = self.slab.get(id).map(|request| request.state()) {
             let fd = *fd;
             self.entries.renew(fd);
         }

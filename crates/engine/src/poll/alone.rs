@@ -13,7 +13,7 @@ use crate::op::{Direction, Op, Verdict};
 use crate::os::{Os, Sys};
 use crate::poll::wait::events_for;
 use crate::poll::{EDGE, ENDED, READ, WRITE};
-use crate::request::{ListKind, Path, Request, State, Target};
+use crate::request::{ListKind, Path, Request, Target};
 use crate::ring::broken::Unanswered;
 use crate::ring::RingGuard;
 use crate::{process, stats};
@@ -176,7 +176,7 @@ impl RingGuard {
         let Some((place, alone, on_its_way)) = self.take_alone(fd) else { return };
         let list = alone.list();
         let mut request = alone.into_request(place);
-        request.state = State::Armed { fd, list, worker_when_ready: false };
+        request.poll(fd, list, false);
         let id = self.admit(request, on_its_way);
         let state = &mut **self;
         state.entries.armed += 1;

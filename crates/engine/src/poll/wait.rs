@@ -9,7 +9,7 @@ use crate::op::{Op, Verdict};
 use crate::os::{EpollEvent, Os, Sys};
 use crate::poll::{Entry, DEVICE, EDGE, ENDED, FOREIGN_KICK, KICK, READ, WRITE};
 use crate::request::slab::List;
-use crate::request::{Id, ListKind, Path, State, Target};
+use crate::request::{Detached, Id, ListKind, Path, State, Target};
 use crate::resource::files::FixedFile;
 use crate::ring::RingGuard;
 use crate::wq::Approach;
@@ -120,7 +120,7 @@ impl RingGuard {
             state.record_of(id, |it| it.poll_arm(events));
         }
         state.entries.armed += 1;
-        state.slab[id].state = State::Armed { fd, list, worker_when_ready };
+        state.slab[id].poll(fd, list, worker_when_ready);
         state.slab[id].path = Path::Poll;
         process::note_use(fd);
         self.note_waiting(id);
@@ -129,14 +129,15 @@ impl RingGuard {
     }
 
     /// Takes an armed request off its list; it stays a request.
-    pub fn disarm(&mut self, id: Id) {
+    pub fn disarm(&mut self, id: Id) -> Detached {
         let state = &mut **self;
-        let State::Armed { fd, list, .. } = state.slab[id].state else { return };
-        if let Some(entry) = state.entries.existing(fd) {
-            entry.list(list).remove(&mut state.slab, id);
-            state.entries.armed -= 1;
+        if let State::Armed { fd, list, .. } = *state.slab[id].state() {
+            if let Some(entry) = state.entries.existing(fd) {
+                entry.list(list).remove(&mut state.slab, id);
+                state.entries.armed -= 1;
+            }
         }
-        state.slab[id].state = State::Issuing;
+        state.slab.detach(id)
     }
 
     /// Looks at the poll set without waiting and serves what is ready. True when there was something.
@@ -174,7 +175,7 @@ impl RingGuard {
     #[cold]
     pub fn serve_before(&mut self, id: Id) {
         let Some(request) = self.slab.get(id) else { return };
-        if matches!(request.state, State::Cancelled { .. }) {
+        if matches!(request.state(), State::Cancelled(_)) {
             return;
         }
         let fd = match (&request.op, &request.target) {
@@ -274,7 +275,7 @@ impl RingGuard {
             let held = if verdict.is_some() { self.hold_buffer(id, &mut op) } else { Ok(()) };
             self.slab[id].op = op;
             let Some(verdict) = verdict else { continue };
-            self.disarm(id);
+            let id = self.disarm(id).id();
             let verdict = held.map_or_else(Verdict::error, |()| self.settle_arrived(id, verdict));
             self.follow(id, verdict);
         }
@@ -284,9 +285,9 @@ impl RingGuard {
     fn retry(&mut self, fd: i32, list: ListKind) {
         self.heed_notes();
         while let Some(id) = self.entries.existing(fd).and_then(|entry| entry.list(list).first()) {
-            let State::Armed { worker_when_ready, .. } = self.slab[id].state else { return };
+            let State::Armed { worker_when_ready, .. } = *self.slab[id].state() else { return };
             if worker_when_ready || self.is_others(id) {
-                self.disarm(id);
+                let id = self.disarm(id).id();
                 self.punt(id, if worker_when_ready { Approach::Plain } else { Approach::AttemptFirst });
                 continue;
             }
@@ -308,7 +309,7 @@ impl RingGuard {
                 }
             }
             self.record_of(id, |it| it.task_add());
-            self.disarm(id);
+            let id = self.disarm(id).id();
             self.follow(id, verdict);
             self.heed_notes();
             if self.is_armed_again(id, fd, list) {
@@ -320,7 +321,7 @@ impl RingGuard {
     /// A request that waits there again has found nothing more, and speaks for the others: a multishot one that has just
     /// taken what there was, a WAITID whose child has nothing to tell.
     fn is_armed_again(&self, id: Id, fd: i32, list: ListKind) -> bool {
-        self.slab.get(id).is_some_and(|request| match request.state {
+        self.slab.get(id).is_some_and(|request| match *request.state() {
             State::Armed { fd: on, list: of, worker_when_ready: false } => (on, of) == (fd, list),
             _ => false,
         })
@@ -328,7 +329,7 @@ impl RingGuard {
 
     /// Attempts a request that was armed without one.
     pub fn retry_armed(&mut self, id: Id) {
-        if let Some(State::Armed { fd, list, .. }) = self.slab.get(id).map(|request| &request.state) {
+        if let Some(State::Armed { fd, list, .. }) = self.slab.get(id).map(|request| request.state()) {
             let (fd, list) = (*fd, *list);
             self.retry(fd, list);
         }
@@ -337,7 +338,7 @@ impl RingGuard {
     /// The first look of a READ_MULTISHOT that was armed without one. A worker of io-wq only arms it (`io_wq_submit_work`):
     /// what is there already is task work, and why it may not read, too, is found when there is something.
     pub fn retry_first(&mut self, id: Id) {
-        let Some((fd, by_worker)) = self.slab.get(id).and_then(|request| match request.state {
+        let Some((fd, by_worker)) = self.slab.get(id).and_then(|request| match *request.state() {
             State::Armed { fd, .. } => Some((fd, request.flags & IOSQE_ASYNC != 0)),
             _ => None,
         }) else {
@@ -395,7 +396,7 @@ impl RingGuard {
             if multishot && self.shot(id, answer.into(), 0) {
                 continue;
             }
-            self.disarm(id);
+            let id = self.disarm(id).id();
             self.finish(id, answer.into(), false);
         }
     }
@@ -479,7 +480,7 @@ impl RingGuard {
         self.join_list(fd);
         self.entries.forget_access(fd);
         while let Some(id) = self.entries.existing(fd).and_then(|entry| entry.readers.first()) {
-            self.disarm(id);
+            let id = self.disarm(id).id();
             self.finish(id, -Errno::AGAIN.raw_os_error(), true);
         }
     }
@@ -496,8 +497,8 @@ impl RingGuard {
         self.join_list(fd);
         for list in [ListKind::Read, ListKind::Write, ListKind::Poll] {
             while let Some(id) = self.entries.existing(fd).and_then(|entry| entry.list(list).first()) {
-                self.disarm(id);
-                self.ready.push_back(id);
+                let detached = self.disarm(id);
+                self.make_ready(detached);
             }
         }
         if let Some(entry) = self.entries.existing(fd) {
@@ -524,8 +525,8 @@ impl RingGuard {
             if !matches!(self.slab[id].target, Target::Number(number) if number == fd) {
                 continue;
             }
-            let armed = matches!(self.slab[id].state, State::Armed { .. });
-            let queued = matches!(&self.slab[id].state, State::Queued(_) | State::Direct);
+            let armed = matches!(self.slab[id].state(), State::Armed { .. });
+            let queued = matches!(self.slab[id].state(), State::Queued(_) | State::Staged | State::Submitted);
             if !(armed || queued) || mutated(Mutation::NoPrivateDuplicate) {
                 continue;
             }
@@ -553,15 +554,15 @@ impl RingGuard {
 
     fn move_to(&mut self, id: Id, private: Arc<FixedFile>, armed: bool) {
         if armed {
-            let State::Armed { list, worker_when_ready, .. } = self.slab[id].state else { return };
-            self.disarm(id);
+            let State::Armed { list, worker_when_ready, .. } = *self.slab[id].state() else { return };
+            let detached = self.disarm(id);
             self.slab[id].target = Target::Private(private);
             if self.arm(id, list, worker_when_ready).is_err() {
-                self.ready.push_back(id);
+                self.make_ready(detached);
             }
             return;
         }
-        if let State::Queued(job) = &self.slab[id].state {
+        if let State::Queued(job) = self.slab[id].state() {
             job.move_to(&private); // it keeps its turn
         }
         self.slab[id].target = Target::Private(private); // if a worker has to go on

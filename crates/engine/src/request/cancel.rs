@@ -1,6 +1,6 @@
 //! Ending requests that are in flight: ASYNC_CANCEL, POLL_REMOVE, and what a firing LINK_TIMEOUT does.
 
-use super::{Id, Request, State};
+use super::{Cancelled, Id, Request, State};
 use crate::alloc;
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
@@ -23,9 +23,9 @@ fn list_of(opcode: Opcode) -> Option<Opcode> {
 
 /// Whether a cancel may find the request: it waits for something.
 fn is_reachable(request: &Request) -> bool {
-    match request.state {
+    match request.state() {
         State::Armed { .. } | State::Timed | State::Queued(_) => true,
-        State::Cancelled { found, .. } => found,
+        State::Cancelled(how) => how.found,
         _ => false,
     }
 }
@@ -33,7 +33,7 @@ fn is_reachable(request: &Request) -> bool {
 /// Whether its time has passed. Such a TIMEOUT is found no more: natively its interrupt has taken it off the list.
 pub(super) fn is_due(request: &Request) -> bool {
     match &request.op {
-        Op::Timeout(timeout) | Op::LinkTimeout(timeout) if matches!(request.state, State::Timed) => {
+        Op::Timeout(timeout) | Op::LinkTimeout(timeout) if matches!(request.state(), State::Timed) => {
             request.deadline_ns <= timeout.clock.now_ns()
         }
         _ => false,
@@ -71,9 +71,9 @@ impl RingGuard {
         let mut result = -Errno::CANCELED.raw_os_error();
         let listed = self.slab.get(id).is_some_and(|request| list_of(request.opcode).is_some());
         let mut found = false;
-        match &self.slab.get(id).ok_or(Errno::NOENT)?.state {
+        match self.slab.get(id).ok_or(Errno::NOENT)?.state() {
             State::Armed { .. } => {
-                self.disarm(id);
+                let _cancelled_below = self.disarm(id);
                 found = !listed;
                 // What was transferred of a MSG_WAITALL (`io_sendrecv_fail` in io_uring/net.c).
                 let done = self.slab[id].op.transferred();
@@ -81,7 +81,9 @@ impl RingGuard {
                     result = done as i32;
                 }
             }
-            State::Timed => self.stop_timer(id),
+            State::Timed => {
+                let _cancelled_below = self.stop_timer(id);
+            }
             State::Queued(job) => {
                 let job = job.clone();
                 // A connect that sleeps touches nothing of the program's memory: it may be left alone, its late result
@@ -92,10 +94,11 @@ impl RingGuard {
                     return Err(if listed { Errno::NOENT } else { Errno::ALREADY });
                 }
             }
-            State::Cancelled { found: true, .. } => return Ok(0),
-            State::Cancelled { .. } => return Err(Errno::NOENT),
+            State::Cancelled(Cancelled { found: true, .. }) => return Ok(0),
+            State::Cancelled(_) => return Err(Errno::NOENT),
             // The kernel's io_uring has no list that such a transfer could be found on, either.
-            State::Direct | State::Deferred | State::Chained | State::Issuing => return Err(Errno::NOENT),
+            State::Staged | State::Submitted => return Err(Errno::NOENT),
+            State::Deferred | State::Chained | State::Ready | State::Issuing => return Err(Errno::NOENT),
         }
         if self.slab[id].opcode == Opcode::Waitid {
             self.tell_cancelled(id);
@@ -103,23 +106,16 @@ impl RingGuard {
         point(Point::Cancel);
         // A futex wait's chain goes on (`__io_futex_cancel` in io_uring/futex.c does not mark it as failed).
         let failed = list_of(self.slab[id].opcode) != Some(Opcode::FutexWait);
-        self.slab[id].state = State::Cancelled { result, failed, found };
+        self.slab[id].cancel(Cancelled { result, failed, found });
         self.ready.push_back(id);
         Ok(listed.into())
-    }
-
-    /// A removed poll is found by no cancel any more.
-    fn hide_cancelled(&mut self, id: Id) {
-        if let State::Cancelled { found, .. } = &mut self.slab[id].state {
-            *found = false;
-        }
     }
 
     /// A WAITID that is cancelled leaves zeroes. Source: `io_waitid_complete` in io_uring/waitid.c.
     #[cold]
     fn tell_cancelled(&self, id: Id) {
         let request = &self.slab[id];
-        match (&request.op, &request.state) {
+        match (&request.op, request.state()) {
             (Op::Waitid(waitid), _) => waitid.tell_nothing(),
             (_, State::Queued(job)) => {
                 if let Some(Op::Waitid(waitid)) = job.op.lock().as_deref() {
@@ -149,7 +145,7 @@ impl RingGuard {
         for (_, id) in candidates {
             let Some(request) = self.slab.get(id) else { continue };
             let guard = request.opcode == Opcode::LinkTimeout;
-            let timer_by_file = matches!(request.state, State::Timed) && cancel.fd.is_some() && !cancel.any;
+            let timer_by_file = matches!(request.state(), State::Timed) && cancel.fd.is_some() && !cancel.any;
             if !is_reachable(request) || guard || timer_by_file || is_due(request) {
                 continue;
             }
@@ -199,7 +195,7 @@ impl RingGuard {
     /// io_uring/timeout.c). Source: `io_try_cancel` in io_uring/cancel.c.
     pub(super) fn turn(&self, id: Id) -> Turn {
         let age = self.slab.age(id);
-        match (&self.slab[id].state, list_of(self.slab[id].opcode)) {
+        match (self.slab[id].state(), list_of(self.slab[id].opcode)) {
             (_, Some(Opcode::Waitid)) => (2, age),
             (_, Some(_)) => (3, age),
             (State::Timed, None) => match self.counting.iter().position(|(counting, _)| *counting == id) {
@@ -242,7 +238,7 @@ impl RingGuard {
     /// `io_poll_remove` in io_uring/poll.c.
     pub fn remove_poll(&mut self, remove: &PollRemove) -> Verdict {
         let wanted = |request: &Request| {
-            matches!(request.state, State::Armed { .. } | State::Cancelled { found: true, .. })
+            matches!(request.state(), State::Armed { .. } | State::Cancelled(Cancelled { found: true, .. }))
                 && matches!(request.op, Op::Poll(_))
         };
         let id = match self.slab.with_user_data(remove.target, wanted) {
@@ -254,19 +250,19 @@ impl RingGuard {
         };
         let found = matches!(&self.slab[id].op, Op::Poll(poll) if poll.found_at_once());
         let answers = found && self.found_polls.contains(&id);
-        if answers || matches!(self.slab[id].state, State::Cancelled { .. }) {
+        if answers || matches!(self.slab[id].state(), State::Cancelled(_)) {
             return Verdict::error(Errno::ALREADY); // its task work has it (`io_poll_disarm`)
         }
         if remove.events.is_none() && remove.user_data.is_none() {
             return match self.cancel_one(id) {
                 Ok(_) => {
-                    self.hide_cancelled(id);
+                    self.slab[id].hide_cancelled();
                     Verdict::Done(0)
                 }
                 Err(error) => Verdict::error(error),
             };
         }
-        self.disarm(id);
+        let id = self.disarm(id).id();
         if let Some(user_data) = remove.user_data {
             self.slab.rename(id, user_data);
         }

@@ -4,7 +4,7 @@
 //! From the first request that drains until one that does not finds nothing to wait for, every request goes through the
 //! queue, and on to io-wq as if it had IOSQE_ASYNC. What leaves the queue is issued after the submission.
 
-use super::{Id, Request, State};
+use super::{Id, Request};
 use crate::mutation::{mutated, Mutation};
 use crate::ring::RingGuard;
 use crate::Errno;
@@ -83,7 +83,7 @@ impl RingGuard {
     /// Puts the chain that starts with `id` into the queue, which it may leave at once.
     pub fn hold_back(&mut self, id: Id) {
         self.record_of(id, |it| it.defer());
-        self.slab[id].state = State::Deferred;
+        self.slab[id].defer();
         self.drain.held += self.chain_length(id);
         self.drain.queue.push_back(id);
         self.release_held();
@@ -111,7 +111,7 @@ impl RingGuard {
             }
             self.drain.queue.pop_front();
             self.drain.held -= self.chain_length(id);
-            self.slab[id].state = State::Issuing;
+            self.slab[id].make_ready();
             self.ready.push_back(id);
             waits = self.slab[id].flags & IOSQE_IO_DRAIN != 0;
         }

@@ -3,7 +3,7 @@
 //! A chain is put together while its SQEs are consumed and handed on whole at its end; from then on each request knows
 //! its successor, and `finish` issues or cancels that.
 
-use super::{Id, Request, State};
+use super::{Cancelled, Detached, Id, Request};
 use crate::ring::broken::Unanswered;
 use crate::ring::RingGuard;
 use crate::Errno;
@@ -43,7 +43,7 @@ impl RingGuard {
         }
         let Some(chain) = &mut self.chain else {
             if links {
-                self.slab[id].state = State::Chained;
+                self.slab[id].chain();
                 self.chain = Some(Chain { head: id, last: id });
             } else {
                 self.queue_head(id);
@@ -53,7 +53,7 @@ impl RingGuard {
         let last = core::mem::replace(&mut chain.last, id);
         let head = chain.head;
         self.slab[last].next = Some(id);
-        self.slab[id].state = State::Chained;
+        self.slab[id].chain();
         if failed && self.slab[head].failed.is_none() {
             self.slab[head].failed = Some(-Errno::CANCELED.raw_os_error());
         }
@@ -118,8 +118,15 @@ impl RingGuard {
 
     /// Ends a request that nothing follows when what became ready is gone through.
     pub fn end_in_turn(&mut self, id: Id, result: i32, failed: bool) {
-        self.slab[id].state = State::Cancelled { result, failed, found: false };
+        self.slab[id].cancel(Cancelled { result, failed, found: false });
         self.follows(id);
+    }
+
+    /// A request that hung somewhere has its turn, when what is ready is gone through.
+    pub fn make_ready(&mut self, detached: Detached) {
+        let id = detached.id();
+        self.slab[id].make_ready();
+        self.ready.push_back(id);
     }
 
     /// A request goes on behind another of its chain, natively by task work that is queued when the CQEs of those that go

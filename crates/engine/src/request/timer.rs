@@ -2,7 +2,7 @@
 //! that arming and cancelling cost the logarithm of their number.
 
 use super::cancel::is_due;
-use super::{Id, Path, Request, Slab, State};
+use super::{Detached, Id, Path, Request, Slab, State};
 use crate::alloc;
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
@@ -167,7 +167,7 @@ impl RingGuard {
         let (clock, when, count) = (timeout.clock, timeout.when, counts(&state.slab[id].op));
         let request = &mut state.slab[id];
         request.deadline_ns = deadline_ns(clock, when);
-        request.state = State::Timed;
+        request.time();
         request.path = Path::Poll;
         if let Some(count) = count {
             // Those that need fewer end first, and are found first.
@@ -180,15 +180,16 @@ impl RingGuard {
     }
 
     /// Takes a timer off; the request stays.
-    pub fn stop_timer(&mut self, id: Id) {
+    pub fn stop_timer(&mut self, id: Id) -> Detached {
         let state = &mut **self;
-        let (Op::Timeout(timeout) | Op::LinkTimeout(timeout)) = &state.slab[id].op else { return };
-        let clock = timeout.clock;
-        state.timers.remove(&mut state.slab, clock, id);
-        if counts(&state.slab[id].op).is_some() {
-            state.counting.retain(|(counting, _)| *counting != id);
+        if let Op::Timeout(timeout) | Op::LinkTimeout(timeout) = &state.slab[id].op {
+            let clock = timeout.clock;
+            state.timers.remove(&mut state.slab, clock, id);
+            if counts(&state.slab[id].op).is_some() {
+                state.counting.retain(|(counting, _)| *counting != id);
+            }
         }
-        state.slab[id].state = State::Issuing;
+        state.slab.detach(id)
     }
 
     /// Completes every timer whose deadline has passed. True when there was one.
@@ -202,7 +203,7 @@ impl RingGuard {
             let Some(id) = state.timers.pop_due(&mut state.slab) else { return fired };
             fired = true;
             point(Point::Timer);
-            self.stop_timer(id);
+            let id = self.stop_timer(id).id();
             if self.slab[id].opcode == Opcode::LinkTimeout {
                 self.fire_link_timeout(id);
             } else {
@@ -220,7 +221,7 @@ impl RingGuard {
             timeout.count = timeout.count.saturating_sub(1);
             let (clock, span_ns) = (timeout.clock, timeout.when.time_ns);
             request.deadline_ns = request.deadline_ns.saturating_add(span_ns).max(clock.now_ns());
-            request.state = State::Timed;
+            request.time();
             if !self.shot(id, expired, 0) {
                 return self.finish(id, expired, !success);
             }
@@ -253,7 +254,7 @@ impl RingGuard {
         if self.slab.get(guard).is_none() {
             return;
         }
-        self.stop_timer(guard);
+        let guard = self.stop_timer(guard).id();
         self.end(guard, -Errno::CANCELED.raw_os_error(), false, false);
     }
 
@@ -262,7 +263,7 @@ impl RingGuard {
     pub fn fire_counting(&mut self) {
         let completions = self.completions;
         while let Some((id, _)) = self.counting.iter().copied().find(|(_, target)| *target <= completions) {
-            self.stop_timer(id);
+            let id = self.stop_timer(id).id();
             self.finish(id, 0, false);
         }
     }
@@ -272,8 +273,9 @@ impl RingGuard {
         let linked = remove.update.is_some_and(|(_, linked)| linked);
         let kind = if linked { Opcode::LinkTimeout } else { Opcode::Timeout };
         // The first of the kernel's list: see `turn`.
-        let wanted =
-            |request: &Request| request.opcode == kind && matches!(request.state, State::Timed) && !is_due(request);
+        let wanted = |request: &Request| {
+            request.opcode == kind && matches!(request.state(), State::Timed) && !is_due(request)
+        };
         let found = match self.slab.with_user_data(remove.target, wanted) {
             Ok(found) => found.into_iter().min_by_key(|id| self.turn(*id)).ok_or(Errno::NOENT),
             Err(error) => Err(error),
@@ -288,7 +290,7 @@ impl RingGuard {
                 Err(error) => Verdict::error(error),
             };
         };
-        self.stop_timer(id);
+        let id = self.stop_timer(id).id();
         if let Op::Timeout(timeout) | Op::LinkTimeout(timeout) = &mut self.slab[id].op {
             timeout.when = when;
             timeout.count = 0; // a multishot one goes on for good (`io_timeout_update`)

@@ -259,11 +259,7 @@ impl RingGuard {
         state.arm_anew = false;
         state.submission = None;
         (state.calls, state.calls_at_once, state.makes_calls) = (Vec::new(), false, false);
-        for id in state.kernel_aio.unstage() {
-            if let Some(request) = state.slab.get_mut(id) {
-                request.state = State::Issuing;
-            }
-        }
+        state.kernel_aio.unstage(); // they end below
         state.entries.forget_requests();
         while let Some((place, opcode)) = self.aio.as_mut().and_then(|context| context.take_alone()) {
             stats::completed(opcode, Path::Poll, -Errno::IO.raw_os_error());
@@ -337,7 +333,7 @@ impl RingGuard {
 /// the job is added to `finished`.
 fn stays(request: &mut Request, finished: &mut LinkedList<Arc<Job>>) -> bool {
     (request.next, request.guard, request.guarded) = (None, None, None);
-    let State::Queued(job) = &request.state else { return matches!(request.state, State::Direct) };
+    let State::Queued(job) = request.state() else { return matches!(request.state(), State::Submitted) };
     if job.cancel() || !job.has_begun() {
         return false;
     }

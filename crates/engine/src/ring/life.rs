@@ -154,18 +154,20 @@ impl RingGuard {
             }
         }
         let state = &mut **self;
-        for id in state.kernel_aio.unstage() {
-            drop(state.slab.remove(id));
-        }
+        state.kernel_aio.unstage(); // they end below
         self.reap();
         let mut place = 0;
         while let Some(id) = self.slab.next_from(place) {
             place = id.place() + 1;
-            match &self.slab[id].state {
+            match self.slab[id].state() {
                 request::State::Queued(job) if !job.cancel() => continue,
-                request::State::Direct => continue,
-                request::State::Armed { .. } => self.disarm(id),
-                request::State::Timed => self.stop_timer(id),
+                request::State::Submitted => continue,
+                request::State::Armed { .. } => {
+                    let _removed_below = self.disarm(id);
+                }
+                request::State::Timed => {
+                    let _removed_below = self.stop_timer(id);
+                }
                 _ => {}
             }
             drop(self.slab.remove(id));

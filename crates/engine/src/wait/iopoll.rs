@@ -157,7 +157,7 @@ impl RingGuard {
     fn transfers(&self) -> u32 {
         let under_way = self.slab.ids().filter(|id| {
             let request = &self.slab[*id];
-            matches!(request.state, State::Queued(_)) && !request.skips_success()
+            matches!(request.state(), State::Queued(_)) && !request.skips_success()
         });
         under_way.count() as u32
     }

@@ -367,8 +367,8 @@ impl RingGuard {
         while let Some(id) = self.slab.next_from(place) {
             place = id.place() + 1;
             let request = &self.slab[id];
-            let acts = match request.state {
-                State::Armed { .. } | State::Direct => request.op.acts_when_ready(),
+            let acts = match request.state() {
+                State::Armed { .. } | State::Staged | State::Submitted => request.op.acts_when_ready(),
                 _ => request.op.depends_on_caller(),
             };
             if acts {
@@ -383,8 +383,10 @@ impl RingGuard {
             return; // the thread that submitted goes on with it itself
         }
         let waits = |request: &&mut Request| {
-            let waits =
-                matches!(request.state, State::Chained | State::Deferred | State::Armed { .. } | State::Direct);
+            let waits = match request.state() {
+                State::Chained | State::Deferred | State::Armed { .. } | State::Staged | State::Submitted => true,
+                State::Issuing | State::Ready | State::Queued(_) | State::Timed | State::Cancelled(_) => false,
+            };
             waits && request.hold.is_none()
         };
         if let Some(request) = self.slab.get_mut(id).filter(waits) {
