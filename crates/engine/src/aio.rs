@@ -431,7 +431,7 @@ impl RingGuard {
         else {
             return false;
         };
-        if let (Op::Poll(_), State::Armed { .. }) = (&self.slab[id].op, self.slab[id].state()) {
+        if let (Op::Poll(_), State::Polling(_)) = (&self.slab[id].op, self.slab[id].state()) {
             // A cancelled poll has seen nothing: `aio_poll_complete_work` in fs/aio.c.
             let id = self.disarm(id).id();
             self.finish(id, 0, false);

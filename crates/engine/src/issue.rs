@@ -15,9 +15,9 @@ use crate::op::msg_ring::{self, MsgRing};
 use crate::op::net::Net;
 use crate::op::poll::PollAdd;
 use crate::op::rw::Rw;
-use crate::op::{definition, fs, Context, Direction, FileUse, Op, Verdict};
+use crate::op::{definition, fs, Context, Direction, FileUse, Op, Skip, Verdict};
 use crate::os::{Os, Sys};
-use crate::request::{Cancelled, Id, ListKind, Path, Request, State, Target};
+use crate::request::{Cancelled, Id, ListKind, Path, Request, State, Target, Then, Tried};
 use crate::ring::broken::Unanswered;
 use crate::ring::{Ring, RingGuard};
 use crate::shared::control::{RECORD_FREE, RECORD_IN_FLIGHT};
@@ -52,7 +52,7 @@ impl RingGuard {
         let Some(request) = self.slab.get_mut(id) else { return };
         match *request.state() {
             State::Cancelled(Cancelled { result, failed, .. }) => return self.finish(id, result, failed),
-            State::Armed { .. } => return self.look_for_found(),
+            State::Polling { .. } => return self.look_for_found(),
             _ => request.take_up(),
         }
         if let Some(result) = request.failed {
@@ -152,12 +152,11 @@ impl RingGuard {
         if let Some(direction) = waits_for {
             if self.entries.known_not_ready(fd, direction) && self.may_wait_unattempted(op) {
                 self.entries.note_unlooked(direction);
-                return Verdict::WouldBlock(direction);
+                return Verdict::Skipped(direction, Skip::KnownEmpty);
             }
             if direction == Direction::Read && self.entries.puts_off(fd) && self.may_wait_unattempted(op) {
-                self.attempt_put_off = true;
                 self.entries.note_unlooked(direction);
-                return Verdict::WouldBlock(direction);
+                return Verdict::Skipped(direction, Skip::PutOff);
             }
         }
         point(Point::Attempt);
@@ -190,9 +189,6 @@ impl RingGuard {
     }
 
     fn attempt_now(&mut self, op: &mut Op, fd: i32) -> Verdict {
-        if let Op::Net(net) = op {
-            self.arm_anew = net.will_poll_first();
-        }
         match op {
             Op::Poll(poll) => self.look(poll, fd),
             Op::Rw(rw) if rw.selects() => self.issue_selecting(op, fd),
@@ -336,11 +332,14 @@ impl RingGuard {
             Verdict::NeedsWorker => self.punt(id, Approach::Plain),
             Verdict::NeedsCaller => self.leave_to_caller(id),
             Verdict::NeedsDevice => self.stage(id),
-            Verdict::WouldBlock(direction) => self.wait_for(id, direction, false, false),
+            Verdict::WouldBlock(direction) => self.wait_for(id, direction, Tried::Empty, Then::Retry),
+            Verdict::Skipped(direction, why) => self.wait_for(id, direction, Tried::Skipped(why), Then::Retry),
             Verdict::NeedsWorkerWhenReady(direction) if self.is_ready(id, direction) => {
                 self.punt(id, Approach::Plain)
             }
-            Verdict::NeedsWorkerWhenReady(direction) => self.wait_for(id, direction, true, false),
+            Verdict::NeedsWorkerWhenReady(direction) => {
+                self.wait_for(id, direction, Tried::Skipped(Skip::NoForm), Then::PlainCall)
+            }
         }
     }
 
@@ -381,22 +380,19 @@ impl RingGuard {
     }
 
     /// Arms a request for readiness; where the file cannot be polled a worker takes it, unless one has made the plain call
-    /// already (`plainly`).
-    pub(crate) fn wait_for(&mut self, id: Id, direction: Direction, worker_when_ready: bool, plainly: bool) {
+    /// already.
+    pub(crate) fn wait_for(&mut self, id: Id, direction: Direction, tried: Tried, then: Then) {
         let list = match self.slab[id].op {
             Op::Poll(_) => ListKind::Poll,
             _ => direction.into(),
         };
-        if self.slab[id].in_worker && !plainly && self.gives_up_in_worker(id) {
+        if self.slab[id].in_worker && tried != Tried::Plainly && self.gives_up_in_worker(id) {
             return;
         }
         self.note_held_buffer(id);
         let multishot = self.slab[id].op.is_multishot();
-        let first_look = multishot && self.attempt_put_off;
-        let armed = self.keep_file(id).and_then(|()| self.arm(id, list, worker_when_ready));
-        if armed.is_err() {
-            (self.attempt_put_off, self.arm_anew) = (false, false); // they are not the next one's
-        }
+        let first_look = multishot && matches!(tried, Tried::Skipped(why) if why.is_put_off());
+        let armed = self.keep_file(id).and_then(|()| self.arm(id, list, tried, then));
         match armed {
             Ok(()) => {
                 self.arm_link_timeout(id);
@@ -428,8 +424,8 @@ impl RingGuard {
             }
             Err(Errno::PERM) if multishot => self.finish(id, -Errno::BADFD.raw_os_error(), true),
             // A worker's plain call has found nothing: another would not either (`io_wq_submit_work`).
-            Err(Errno::PERM) if plainly => self.finish(id, -Errno::AGAIN.raw_os_error(), true),
-            Err(Errno::PERM) if worker_when_ready => self.punt(id, Approach::Plain),
+            Err(Errno::PERM) if tried == Tried::Plainly => self.finish(id, -Errno::AGAIN.raw_os_error(), true),
+            Err(Errno::PERM) if then == Then::PlainCall => self.punt(id, Approach::Plain),
             Err(Errno::PERM) => self.punt(id, wq::approach_to_missed(&self.slab[id].op)),
             Err(error) => self.finish(id, -error.raw_os_error(), true),
         }

@@ -42,6 +42,38 @@ pub enum Direction {
     Write,
 }
 
+/// Why an attempt was left out, and who makes up for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Skip {
+    /// The last one left nothing, and no event has come since: the next event leads to one.
+    KnownEmpty,
+    /// The last few found nothing: it is made before anybody sleeps.
+    PutOff,
+    /// A poll's look is made with those behind it.
+    Gathered,
+    /// The program asked to wait first (`IORING_RECVSEND_POLL_FIRST`, `IORING_ACCEPT_POLL_FIRST`): arming makes an event of what
+    /// is there.
+    PollFirst,
+    /// The same of one whose first look comes once it is armed, which tells whether the file can be polled.
+    LookOnceArmed,
+    /// Only a thread with its submitter's identity may make it: arming makes an event of what is there.
+    OthersIdentity,
+    /// There is no nonblocking form: arming makes an event of what is there.
+    NoForm,
+}
+
+impl Skip {
+    /// Arming makes an event of what is there already.
+    pub fn tells_anew(self) -> bool {
+        matches!(self, Skip::PollFirst | Skip::LookOnceArmed | Skip::OthersIdentity | Skip::NoForm)
+    }
+
+    /// The attempt is yet to be made, whether or not there is an event.
+    pub fn is_put_off(self) -> bool {
+        matches!(self, Skip::PutOff | Skip::LookOnceArmed)
+    }
+}
+
 /// What an attempt at an operation led to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
@@ -54,6 +86,8 @@ pub enum Verdict {
     /// A nonblocking attempt found nothing to do: wait for readiness and try again. Where the file cannot be polled, a
     /// worker does it.
     WouldBlock(Direction),
+    /// No attempt was made: wait for readiness, and for what is there already as [`Skip`] says.
+    Skipped(Direction, Skip),
     /// There is no nonblocking form of this call here (RWF_NOWAIT is not supported, say): wait for readiness if the file
     /// can be polled, then let a worker make the plain call, since another reader may win; else straight to a worker.
     NeedsWorkerWhenReady(Direction),
@@ -112,6 +146,22 @@ impl Verdict {
             }
         }
         Verdict::uncounted(result)
+    }
+
+    /// As the program has it wait before the first attempt.
+    fn unattempted(self) -> Verdict {
+        match self {
+            Verdict::WouldBlock(direction) => Verdict::Skipped(direction, Skip::PollFirst),
+            refused => refused,
+        }
+    }
+
+    /// Which readiness is waited for: an attempt found nothing, or none was made.
+    pub fn waits(self) -> Option<Direction> {
+        match self {
+            Verdict::WouldBlock(direction) | Verdict::Skipped(direction, _) => Some(direction),
+            _ => None,
+        }
     }
 
     /// Nothing has to be waited for any more.

@@ -11,7 +11,7 @@ mod state;
 pub mod timer;
 
 pub use slab::{Id, Slab};
-pub use state::{Cancelled, Detached, Request, State};
+pub use state::{Cancelled, Detached, Polling, Request, State, Then, Tried};
 
 use crate::op::Direction;
 use crate::resource::files::FixedFile;

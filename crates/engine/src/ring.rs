@@ -151,10 +151,6 @@ pub struct State {
     pub entries: Entries,
     /// The last call that submitted asked for events, too.
     pub submits_and_waits: bool,
-    /// The request being armed has made no attempt, see `Entries::puts_off`.
-    pub attempt_put_off: bool,
-    /// The request about to be armed asked for no attempt: its registration is to tell what is there already.
-    pub arm_anew: bool,
     /// How long calls on names take.
     pub stalls: Stalls,
     /// Transfers that the kernel's AIO makes.

@@ -8,7 +8,7 @@ use crate::mutation::{mutated, Mutation};
 use crate::op::poll::PollAdd;
 use crate::op::rw::{check_priority, is_file, Rw};
 use crate::op::sync::Sync;
-use crate::op::{call, Context, Direction, Op, Verdict};
+use crate::op::{call, Context, Direction, Op, Skip, Verdict};
 use crate::os::{file_status, user_read, GuardedWords, Os, Sys};
 use crate::request::{Path, Request, Target};
 use crate::resource::files::FixedFile;
@@ -195,10 +195,13 @@ impl RingGuard {
         on_its_way: Unanswered,
     ) {
         let on_its_way = match verdict {
-            Verdict::WouldBlock(Direction::Read) => match self.wait_alone(place, &mut op, opcode, fd, on_its_way) {
-                Ok(()) => return,
-                Err(on_its_way) => on_its_way,
-            },
+            Verdict::WouldBlock(Direction::Read) | Verdict::Skipped(Direction::Read, _) => {
+                let put_off = matches!(verdict, Verdict::Skipped(_, why) if why.is_put_off());
+                match self.wait_alone(place, &mut op, opcode, fd, put_off, on_its_way) {
+                    Ok(()) => return,
+                    Err(on_its_way) => on_its_way,
+                }
+            }
             _ => on_its_way,
         };
         let id = self.admit(Request::new(op, opcode, 0, place.into(), Target::Number(fd)), on_its_way);
@@ -210,8 +213,7 @@ impl RingGuard {
     fn first_attempt(&mut self, op: &mut Op, fd: i32, first: bool, pollable: bool) -> Verdict {
         let looks = pollable && matches!(op, Op::Poll(poll) if poll.waits_to_read());
         if looks && self.entries.puts_off(fd) {
-            self.attempt_put_off = true;
-            return Verdict::WouldBlock(Direction::Read);
+            return Verdict::Skipped(Direction::Read, Skip::PutOff);
         }
         let verdict = self.attempt(op, &Target::Number(fd), first);
         if looks {
@@ -224,8 +226,9 @@ impl RingGuard {
     /// where it matters; where the attempt is put off, when that is made up for (`RingGuard::end_nonblocking_reads`).
     fn attempt_remembered(&mut self, op: &mut Op, fd: i32, access: Flags) -> Result<Verdict, Errno> {
         let verdict = self.first_attempt(op, fd, true, true);
-        let waits = matches!(verdict, Verdict::WouldBlock(_) | Verdict::NeedsWorkerWhenReady(_));
-        if !waits || self.attempt_put_off || !matches!(op, Op::Rw(_)) {
+        let put_off = matches!(verdict, Verdict::Skipped(_, why) if why.is_put_off());
+        let waits = verdict.waits().is_some() || matches!(verdict, Verdict::NeedsWorkerWhenReady(_));
+        if !waits || put_off || !matches!(op, Op::Rw(_)) {
             return settle_attempt(verdict, op, fd, access, true);
         }
         let flags = Flags::of(fd)?;
@@ -259,7 +262,7 @@ impl RingGuard {
         }
         if let Some(context) = &mut self.aio {
             context.overdue += 1;
-            if verdict == Verdict::WouldBlock(Direction::Read) {
+            if verdict.waits() == Some(Direction::Read) {
                 context.cold.missed();
             }
         }
@@ -398,7 +401,7 @@ fn settle_attempt(verdict: Verdict, op: &mut Op, fd: i32, flags: Flags, pollable
             },
         },
         // These are always ready, and for nothing else: `aio_poll` finds no queue to wait in.
-        Op::Poll(_) if matches!(verdict, Verdict::WouldBlock(_)) && !pollable => match kind_of(fd) {
+        Op::Poll(_) if verdict.waits().is_some() && !pollable => match kind_of(fd) {
             libc::S_IFREG | libc::S_IFDIR | libc::S_IFCHR | libc::S_IFBLK if !can_be_polled(fd) => {
                 Err(Errno::INVAL)
             }
@@ -424,7 +427,7 @@ fn may_be_directory(verdict: Verdict) -> bool {
 /// A transfer on a description with O_NONBLOCK ends here and now, unless the file has no readiness.
 fn without_waiting(verdict: Verdict, op: &mut Op, fd: i32) -> Verdict {
     match verdict {
-        Verdict::WouldBlock(_) if !is_file(fd) => Verdict::error(Errno::AGAIN),
+        Verdict::WouldBlock(_) | Verdict::Skipped(..) if !is_file(fd) => Verdict::error(Errno::AGAIN),
         Verdict::NeedsWorkerWhenReady(_) if !is_file(fd) => match op.issue(Context { fd, nonblock: false }) {
             Verdict::WouldBlock(_) => Verdict::error(Errno::AGAIN),
             verdict => verdict,

@@ -46,9 +46,8 @@ impl RingGuard {
         if !gives_up {
             return false;
         }
-        (self.attempt_put_off, self.arm_anew) = (false, false);
         match self.attempt_again(id) {
-            Verdict::WouldBlock(_) | Verdict::NeedsWorkerWhenReady(_) => {}
+            Verdict::WouldBlock(_) | Verdict::Skipped(..) | Verdict::NeedsWorkerWhenReady(_) => {}
             verdict => {
                 self.follow(id, verdict);
                 return true;

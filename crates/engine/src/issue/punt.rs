@@ -5,7 +5,7 @@ use crate::issue::registered;
 use crate::op::net::Net;
 use crate::op::{Context, Direction, Op, Verdict};
 use crate::process::{self, tables};
-use crate::request::{Id, Path, State, Target};
+use crate::request::{Id, Path, State, Target, Then, Tried};
 use crate::ring::arrivals::Rest;
 use crate::ring::RingGuard;
 use crate::wait::helper;
@@ -32,7 +32,7 @@ impl RingGuard {
         match (verdict, to_poll) {
             (Verdict::NeedsWorker, Some(pidfd)) => {
                 self.slab[id].target = Target::Private(pidfd);
-                self.wait_for(id, Direction::Read, false, false);
+                self.wait_for(id, Direction::Read, Tried::Empty, Then::Retry);
             }
             (Verdict::NeedsWorker, None) => self.punt_to_waiter(id),
             (verdict, _) => self.follow(id, verdict),
@@ -214,9 +214,8 @@ impl RingGuard {
         drop(job);
         match verdict {
             Some(Verdict::WouldBlock(direction)) if plainly && !broken => {
-                // Of a description with O_NONBLOCK.
                 match self.settle_arrived(id, Verdict::WouldBlock(direction)) {
-                    Verdict::WouldBlock(direction) => self.wait_for(id, direction, false, true),
+                    Verdict::WouldBlock(direction) => self.wait_for(id, direction, Tried::Plainly, Then::Retry),
                     verdict => self.follow(id, verdict),
                 }
             }

@@ -6,9 +6,9 @@
 
 use crate::mutation::{mutated, Mutation};
 use crate::op::net::{Net, Transfer};
-use crate::op::{call, Context, Direction, Op, Verdict};
+use crate::op::{call, Context, Direction, Op, Skip, Verdict};
 use crate::os::{Os, Sys};
-use crate::request::{Id, Path, State};
+use crate::request::{Id, Path, Polling, State};
 use crate::resource::buf_ring::{Choice, Held};
 use crate::ring::RingGuard;
 use crate::{stats, Errno};
@@ -52,15 +52,15 @@ impl RingGuard {
     pub fn issue_selecting(&mut self, op: &mut Op, fd: i32) -> Verdict {
         let polls_first = match op {
             Op::Net(Net::Transfer(transfer)) => transfer.polls_first(fd),
-            Op::Rw(rw) => rw.polls_first().then_some(Verdict::WouldBlock(Direction::Read)),
+            Op::Rw(rw) => rw.polls_first().then_some(Verdict::Skipped(Direction::Read, Skip::LookOnceArmed)),
             _ => None,
         };
-        if let Some(verdict) = polls_first {
-            // It is armed without an attempt; for READ_MULTISHOT that tells whether the file can be polled.
-            self.attempt_put_off = verdict == Verdict::WouldBlock(Direction::Read);
-            // What is there already may have had its event.
-            self.arm_anew = self.attempt_put_off;
-            return verdict;
+        match polls_first {
+            Some(Verdict::Skipped(Direction::Read, _)) => {
+                return Verdict::Skipped(Direction::Read, Skip::LookOnceArmed)
+            }
+            Some(verdict) => return verdict,
+            None => {}
         }
         let submitted = if let Op::Rw(rw) = op { rw.take_submitted() } else { false };
         loop {
@@ -242,7 +242,7 @@ impl RingGuard {
         match request.target.number() {
             Some(fd) if waits_to_receive && self.entries.known_not_ready(fd, Direction::Read) => {
                 self.slab[id].op.forget_transferred(); // that has had its CQE
-                Verdict::WouldBlock(Direction::Read)
+                Verdict::Skipped(Direction::Read, Skip::KnownEmpty)
             }
             _ => self.attempt_again(id),
         }
@@ -295,7 +295,7 @@ impl RingGuard {
         // There may be more: an event will say so.
         self.slab[id].op.forget_transferred(); // that has had its CQE
         self.follow(id, Verdict::WouldBlock(Direction::Read));
-        if let Some(State::Armed { fd, .. }) = self.slab.get(id).map(|request| request.state()) {
+        if let Some(State::Polling(Polling { fd, .. })) = self.slab.get(id).map(|request| request.state()) {
             let fd = *fd;
             self.entries.renew(fd);
         }

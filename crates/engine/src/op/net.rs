@@ -197,7 +197,7 @@ impl Accept {
 
     fn issue(&mut self, context: Context) -> Verdict {
         if core::mem::take(&mut self.poll_first) {
-            return self.nothing();
+            return self.nothing().unattempted();
         }
         loop {
             if waits_for_connections(context.fd) {

@@ -13,7 +13,7 @@ use crate::op::{Direction, Op, Verdict};
 use crate::os::{Os, Sys};
 use crate::poll::wait::events_for;
 use crate::poll::{EDGE, ENDED, READ, WRITE};
-use crate::request::{ListKind, Path, Request, Target};
+use crate::request::{ListKind, Path, Polling, Request, Target, Then, Tried};
 use crate::ring::broken::Unanswered;
 use crate::ring::RingGuard;
 use crate::{process, stats};
@@ -52,6 +52,7 @@ impl RingGuard {
         op: &mut Op,
         opcode: Opcode,
         fd: i32,
+        put_off: bool,
         on_its_way: Unanswered,
     ) -> Result<(), Unanswered> {
         let wanted = events_for(op, ListKind::Read) | EDGE;
@@ -69,7 +70,7 @@ impl RingGuard {
         entry.alone = Some(place);
         state.entries.armed += 1;
         on_its_way.answered();
-        if !core::mem::take(&mut state.attempt_put_off) {
+        if !put_off {
             entry.read_empty |= opcode != Opcode::PollAdd;
         } else if !core::mem::replace(&mut entry.put_off, true) {
             state.entries.put_off.push_back(fd);
@@ -176,7 +177,7 @@ impl RingGuard {
         let Some((place, alone, on_its_way)) = self.take_alone(fd) else { return };
         let list = alone.list();
         let mut request = alone.into_request(place);
-        request.poll(fd, list, false);
+        request.poll(Polling { fd, list, tried: Tried::Empty, then: Then::Retry });
         let id = self.admit(request, on_its_way);
         let state = &mut **self;
         state.entries.armed += 1;

@@ -8,7 +8,7 @@
 //! Part of a ring's state, as all of `poll`; nothing is gathered whenever the ring's lock is free.
 
 use crate::op::poll::PollAdd;
-use crate::op::{Direction, Verdict};
+use crate::op::{Direction, Skip, Verdict};
 use crate::os::{Os, Sys};
 use crate::poll::wait::events_of;
 use crate::poll::{Entries, EDGE};
@@ -47,7 +47,7 @@ impl RingGuard {
     /// The first look of a poll: it is made, or gathered.
     pub fn look_or_gather(&mut self, poll: &mut PollAdd, fd: i32) -> Verdict {
         if self.gathers_look(poll, fd) {
-            return Verdict::WouldBlock(Direction::Read);
+            return Verdict::Skipped(Direction::Read, Skip::Gathered);
         }
         self.look_at_gathered();
         let verdict = self.look(poll, fd);

@@ -5,11 +5,11 @@ use crate::issue::registered;
 use crate::mutation::{mutated, Mutation};
 use crate::op::net::socket_option;
 use crate::op::poll::PollAdd;
-use crate::op::{Op, Verdict};
+use crate::op::{Op, Skip, Verdict};
 use crate::os::{EpollEvent, Os, Sys};
 use crate::poll::{Entry, DEVICE, EDGE, ENDED, FOREIGN_KICK, KICK, READ, WRITE};
 use crate::request::slab::List;
-use crate::request::{Detached, Id, ListKind, Path, State, Target};
+use crate::request::{Detached, Id, ListKind, Path, Polling, State, Target, Then, Tried};
 use crate::resource::files::FixedFile;
 use crate::ring::RingGuard;
 use crate::wq::Approach;
@@ -49,7 +49,7 @@ fn spoil_file(fd: i32) {
 
 impl RingGuard {
     /// Makes a request wait for readiness. `EPERM` when its file cannot be polled.
-    pub fn arm(&mut self, id: Id, list: ListKind, worker_when_ready: bool) -> Result<(), Errno> {
+    pub fn arm(&mut self, id: Id, list: ListKind, tried: Tried, then: Then) -> Result<(), Errno> {
         let request = &self.slab[id];
         let fd = match &request.target {
             Target::Number(fd) => *fd,
@@ -80,7 +80,8 @@ impl RingGuard {
         let (fresh, shut_down) =
             state.entries.existing(fd).map_or((true, false), |entry| (entry.registered == 0, entry.shut_down));
         let epoll = state.entries.make_epoll(state.engine_end)?;
-        let anew = core::mem::take(&mut state.arm_anew) || worker_when_ready || shut_down;
+        let skip = if let Tried::Skipped(why) = tried { Some(why) } else { None };
+        let anew = skip.is_some_and(Skip::tells_anew) || shut_down;
         if anew || matches!(&state.slab[id].op, Op::Poll(poll) if poll.multishot) {
             // No attempt could be made: the registration is renewed so that what is there already makes an event.
             let wanted = state.entries.entry(fd).registered | events | EDGE;
@@ -89,7 +90,7 @@ impl RingGuard {
             let attempted_now = state.slab[id].path != Path::Worker;
             state.entries.register(epoll, fd, events, attempted_now)?;
         }
-        let put_off = core::mem::take(&mut state.attempt_put_off);
+        let put_off = skip.is_some_and(Skip::is_put_off);
         if put_off && !core::mem::replace(&mut state.entries.entry(fd).put_off, true) {
             state.entries.put_off.push_back(fd);
         }
@@ -120,7 +121,7 @@ impl RingGuard {
             state.record_of(id, |it| it.poll_arm(events));
         }
         state.entries.armed += 1;
-        state.slab[id].poll(fd, list, worker_when_ready);
+        state.slab[id].poll(Polling { fd, list, tried, then });
         state.slab[id].path = Path::Poll;
         process::note_use(fd);
         self.note_waiting(id);
@@ -131,7 +132,7 @@ impl RingGuard {
     /// Takes an armed request off its list; it stays a request.
     pub fn disarm(&mut self, id: Id) -> Detached {
         let state = &mut **self;
-        if let State::Armed { fd, list, .. } = *state.slab[id].state() {
+        if let State::Polling(Polling { fd, list, .. }) = *state.slab[id].state() {
             if let Some(entry) = state.entries.existing(fd) {
                 entry.list(list).remove(&mut state.slab, id);
                 state.entries.armed -= 1;
@@ -285,10 +286,10 @@ impl RingGuard {
     fn retry(&mut self, fd: i32, list: ListKind) {
         self.heed_notes();
         while let Some(id) = self.entries.existing(fd).and_then(|entry| entry.list(list).first()) {
-            let State::Armed { worker_when_ready, .. } = *self.slab[id].state() else { return };
-            if worker_when_ready || self.is_others(id) {
+            let State::Polling(Polling { then, .. }) = *self.slab[id].state() else { return };
+            if then == Then::PlainCall || self.is_others(id) {
                 let id = self.disarm(id).id();
-                self.punt(id, if worker_when_ready { Approach::Plain } else { Approach::AttemptFirst });
+                self.punt(id, if then == Then::PlainCall { Approach::Plain } else { Approach::AttemptFirst });
                 continue;
             }
             let request = &mut self.slab[id];
@@ -299,6 +300,7 @@ impl RingGuard {
             self.slab[id].op = op;
             if let Verdict::WouldBlock(direction) = verdict {
                 if ListKind::from(direction) == list {
+                    self.slab[id].finds_nothing();
                     self.note_held_buffer(id);
                     let entry = self.entries.entry(fd);
                     match list {
@@ -322,16 +324,15 @@ impl RingGuard {
     /// taken what there was, a WAITID whose child has nothing to tell.
     fn is_armed_again(&self, id: Id, fd: i32, list: ListKind) -> bool {
         self.slab.get(id).is_some_and(|request| match *request.state() {
-            State::Armed { fd: on, list: of, worker_when_ready: false } => (on, of) == (fd, list),
+            State::Polling(it) => (it.fd, it.list, it.then) == (fd, list, Then::Retry),
             _ => false,
         })
     }
 
     /// Attempts a request that was armed without one.
     pub fn retry_armed(&mut self, id: Id) {
-        if let Some(State::Armed { fd, list, .. }) = self.slab.get(id).map(|request| request.state()) {
-            let (fd, list) = (*fd, *list);
-            self.retry(fd, list);
+        if let Some(State::Polling(it)) = self.slab.get(id).map(|request| request.state()) {
+            self.retry(it.fd, it.list);
         }
     }
 
@@ -339,7 +340,7 @@ impl RingGuard {
     /// what is there already is task work, and why it may not read, too, is found when there is something.
     pub fn retry_first(&mut self, id: Id) {
         let Some((fd, by_worker)) = self.slab.get(id).and_then(|request| match *request.state() {
-            State::Armed { fd, .. } => Some((fd, request.flags & IOSQE_ASYNC != 0)),
+            State::Polling(it) => Some((it.fd, request.flags & IOSQE_ASYNC != 0)),
             _ => None,
         }) else {
             return;
@@ -525,7 +526,7 @@ impl RingGuard {
             if !matches!(self.slab[id].target, Target::Number(number) if number == fd) {
                 continue;
             }
-            let armed = matches!(self.slab[id].state(), State::Armed { .. });
+            let armed = matches!(self.slab[id].state(), State::Polling(_));
             let queued = matches!(self.slab[id].state(), State::Queued(_) | State::Staged | State::Submitted);
             if !(armed || queued) || mutated(Mutation::NoPrivateDuplicate) {
                 continue;
@@ -554,10 +555,11 @@ impl RingGuard {
 
     fn move_to(&mut self, id: Id, private: Arc<FixedFile>, armed: bool) {
         if armed {
-            let State::Armed { list, worker_when_ready, .. } = *self.slab[id].state() else { return };
+            let State::Polling(Polling { list, then, .. }) = *self.slab[id].state() else { return };
+            let tried = if then == Then::PlainCall { Tried::Skipped(Skip::NoForm) } else { Tried::Empty };
             let detached = self.disarm(id);
             self.slab[id].target = Target::Private(private);
-            if self.arm(id, list, worker_when_ready).is_err() {
+            if self.arm(id, list, tried, then).is_err() {
                 self.make_ready(detached);
             }
             return;

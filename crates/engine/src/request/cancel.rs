@@ -24,7 +24,7 @@ fn list_of(opcode: Opcode) -> Option<Opcode> {
 /// Whether a cancel may find the request: it waits for something.
 fn is_reachable(request: &Request) -> bool {
     match request.state() {
-        State::Armed { .. } | State::Timed | State::Queued(_) => true,
+        State::Polling(_) | State::Timed | State::Queued(_) => true,
         State::Cancelled(how) => how.found,
         _ => false,
     }
@@ -72,7 +72,7 @@ impl RingGuard {
         let listed = self.slab.get(id).is_some_and(|request| list_of(request.opcode).is_some());
         let mut found = false;
         match self.slab.get(id).ok_or(Errno::NOENT)?.state() {
-            State::Armed { .. } => {
+            State::Polling(_) => {
                 let _cancelled_below = self.disarm(id);
                 found = !listed;
                 // What was transferred of a MSG_WAITALL (`io_sendrecv_fail` in io_uring/net.c).
@@ -238,7 +238,7 @@ impl RingGuard {
     /// `io_poll_remove` in io_uring/poll.c.
     pub fn remove_poll(&mut self, remove: &PollRemove) -> Verdict {
         let wanted = |request: &Request| {
-            matches!(request.state(), State::Armed { .. } | State::Cancelled(Cancelled { found: true, .. }))
+            matches!(request.state(), State::Polling(_) | State::Cancelled(Cancelled { found: true, .. }))
                 && matches!(request.op, Op::Poll(_))
         };
         let id = match self.slab.with_user_data(remove.target, wanted) {

@@ -20,7 +20,7 @@
 
 use super::slab::{self, Id, Slab};
 use super::{ListKind, Path, Target};
-use crate::op::Op;
+use crate::op::{Op, Skip};
 use crate::wq::creds::Hold;
 use crate::wq::Job;
 use anyring_abi::{Opcode, IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
@@ -37,15 +37,8 @@ pub enum State {
     Deferred,
     /// Its turn has come: it is issued when what is ready is gone through.
     Ready,
-    /// Waits for readiness of descriptor number `fd`.
-    Armed {
-        /// The number whose entry it hangs on.
-        fd: i32,
-        /// On which of the entry's lists.
-        list: ListKind,
-        /// When ready, a worker makes the call (there is no nonblocking form).
-        worker_when_ready: bool,
-    },
+    /// Waits for readiness.
+    Polling(Polling),
     /// A worker has it, or will.
     Queued(Arc<Job>),
     /// The kernel's AIO is about to get it.
@@ -57,6 +50,39 @@ pub enum State {
     /// Was cancelled. It completes once what submits now is done, as natively by task work: its CQE comes behind that of
     /// the request that cancelled it.
     Cancelled(Cancelled),
+}
+
+/// How a request waits for readiness.
+#[derive(Debug, Clone, Copy)]
+pub struct Polling {
+    /// The descriptor number whose entry it hangs on.
+    pub fd: i32,
+    /// On which of the entry's lists.
+    pub list: ListKind,
+    /// What is known of what is there.
+    pub tried: Tried,
+    /// What an event leads to.
+    pub then: Then,
+}
+
+/// Whether something was tried before a request waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tried {
+    /// An attempt found nothing.
+    Empty,
+    /// So did a worker's call that may sleep: the description has O_NONBLOCK.
+    Plainly,
+    /// Nothing was.
+    Skipped(Skip),
+}
+
+/// What an event leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    /// An attempt.
+    Retry,
+    /// A worker's plain call, since there is no nonblocking form.
+    PlainCall,
 }
 
 /// How a request ends that was cancelled.
@@ -174,8 +200,15 @@ impl Request {
     }
 
     /// It waits for readiness, on a list of the descriptor's entry.
-    pub fn poll(&mut self, fd: i32, list: ListKind, worker_when_ready: bool) {
-        self.state = State::Armed { fd, list, worker_when_ready };
+    pub fn poll(&mut self, how: Polling) {
+        self.state = State::Polling(how);
+    }
+
+    /// It waits on: an attempt has found nothing.
+    pub fn finds_nothing(&mut self) {
+        if let State::Polling(how) = &mut self.state {
+            how.tried = Tried::Empty;
+        }
     }
 
     /// A worker, or a thread that waits for it, gets it.
@@ -212,10 +245,7 @@ impl Request {
 
     /// Others move it on.
     fn waits(&self) -> bool {
-        matches!(
-            self.state,
-            State::Armed { .. } | State::Queued(_) | State::Staged | State::Submitted | State::Timed
-        )
+        matches!(self.state, State::Polling(_) | State::Queued(_) | State::Staged | State::Submitted | State::Timed)
     }
 
     /// A successor in the chain follows.

@@ -255,8 +255,6 @@ impl RingGuard {
         state.chain = None;
         state.drain = Default::default();
         state.timers = Default::default();
-        state.attempt_put_off = false;
-        state.arm_anew = false;
         state.submission = None;
         (state.calls, state.calls_at_once, state.makes_calls) = (Vec::new(), false, false);
         state.kernel_aio.unstage(); // they end below

@@ -162,7 +162,7 @@ impl RingGuard {
             match self.slab[id].state() {
                 request::State::Queued(job) if !job.cancel() => continue,
                 request::State::Submitted => continue,
-                request::State::Armed { .. } => {
+                request::State::Polling(_) => {
                     let _removed_below = self.disarm(id);
                 }
                 request::State::Timed => {

@@ -158,8 +158,6 @@ fn new_state(flags: u32, memory: Memory, control: Control, engine_end: i32, cook
         stalls: Stalls::default(),
         kernel_aio: KernelAio::default(),
         submits_and_waits: false,
-        attempt_put_off: false,
-        arm_anew: false,
         timers: Timers::default(),
         counting: Vec::new(),
         completions: 0,

@@ -22,7 +22,7 @@ use crate::alloc;
 use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
-use crate::op::Verdict;
+use crate::op::{Skip, Verdict};
 use crate::os::{Os, Sys};
 use crate::request::{Id, Request, State};
 use crate::resource::personality::Credentials;
@@ -368,7 +368,7 @@ impl RingGuard {
             place = id.place() + 1;
             let request = &self.slab[id];
             let acts = match request.state() {
-                State::Armed { .. } | State::Staged | State::Submitted => request.op.acts_when_ready(),
+                State::Polling(_) | State::Staged | State::Submitted => request.op.acts_when_ready(),
                 _ => request.op.depends_on_caller(),
             };
             if acts {
@@ -384,7 +384,7 @@ impl RingGuard {
         }
         let waits = |request: &&mut Request| {
             let waits = match request.state() {
-                State::Chained | State::Deferred | State::Armed { .. } | State::Staged | State::Submitted => true,
+                State::Chained | State::Deferred | State::Polling(_) | State::Staged | State::Submitted => true,
                 State::Issuing | State::Ready | State::Queued(_) | State::Timed | State::Cancelled(_) => false,
             };
             waits && request.hold.is_none()
@@ -418,10 +418,7 @@ impl RingGuard {
     #[cold]
     pub(crate) fn leave_to_crew(&mut self, id: Id) -> Verdict {
         match self.slab[id].op.waits_for() {
-            Some(direction) => {
-                self.arm_anew = true;
-                Verdict::WouldBlock(direction)
-            }
+            Some(direction) => Verdict::Skipped(direction, Skip::OthersIdentity),
             None => Verdict::NeedsWorker,
         }
     }

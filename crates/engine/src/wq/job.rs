@@ -251,7 +251,10 @@ impl Job {
             },
             (Approach::Begun, None) => plain_asleep(op),
             (Approach::Begun, Some(before_waiting)) => match attempt(op) {
-                Verdict::WouldBlock(_) | Verdict::NeedsWorker | Verdict::NeedsWorkerWhenReady(_) => {
+                Verdict::WouldBlock(_)
+                | Verdict::Skipped(..)
+                | Verdict::NeedsWorker
+                | Verdict::NeedsWorkerWhenReady(_) => {
                     before_waiting();
                     plain_asleep(op)
                 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::op::Skip;
 use crate::os::EpollEvent;
 use anyring_abi::{IORING_ACCEPT_MULTISHOT, IORING_RECVSEND_POLL_FIRST};
 use std::io::{Read, Write};
@@ -80,7 +81,7 @@ fn poll_first_waits_once_before_the_first_attempt() {
     let mut buffer = [0u8; 8];
     let sqe = Sqe { ioprio: IORING_RECVSEND_POLL_FIRST as u16, ..recv_sqe(&mut buffer, 0) };
     let mut recv = Net::prep(Opcode::Recv, &sqe).unwrap();
-    assert_eq!(recv.issue(inline(&near)), WOULD_READ);
+    assert_eq!(recv.issue(inline(&near)), Verdict::Skipped(Direction::Read, Skip::PollFirst));
     assert_eq!(recv.issue(inline(&near)), Verdict::Done(1));
     let impatient = Sqe { op_flags: libc::MSG_DONTWAIT as u32, ..sqe };
     let mut recv = Net::prep(Opcode::Recv, &impatient).unwrap();
@@ -306,7 +307,7 @@ fn accept_on_a_nonblocking_listener_is_inline() {
     assert_eq!(accept(IORING_ACCEPT_DONTWAIT).issue(inline(&listener)), Verdict::error(Errno::AGAIN));
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let mut late = accept(IORING_ACCEPT_POLL_FIRST);
-    assert_eq!(late.issue(inline(&listener)), WOULD_READ);
+    assert_eq!(late.issue(inline(&listener)), Verdict::Skipped(Direction::Read, Skip::PollFirst));
     let mut peer: TcpStream = descriptor(late.issue(inline(&listener))).into();
     drop(client);
     assert_eq!(peer.read(&mut [0; 4]).unwrap(), 0);

@@ -279,7 +279,7 @@ impl Transfer {
         } else {
             crate::descriptors::check_open(fd)
         };
-        Some(checked.map_or_else(Verdict::error, |()| self.nothing()))
+        Some(checked.map_or_else(Verdict::error, |()| self.nothing().unattempted()))
     }
 
     /// Whether a receive has just taken all that its socket had, if that is a stream.
