@@ -6,9 +6,9 @@
 //! event, stale events are ignored, and before a thread sleeps every entry armed since it was last checked gets one
 //! EPOLL_CTL_MOD, which finds a reused number (ENOENT) and polls the file again.
 //!
-//! `readiness/armed.rs` is about the requests that wait, `readiness/alone.rs` about those of Linux AIO that wait alone,
-//! `readiness/emptied.rs` about receives that need no attempt, `readiness/looks.rs` about polls that are looked at together,
-//! `readiness/turns.rs` about who goes first.
+//! `poll/wait.rs` is about the requests that wait, `poll/alone.rs` about those of Linux AIO that wait alone,
+//! `poll/emptied.rs` about receives that need no attempt, `poll/batch.rs` about polls that are looked at together,
+//! `poll/turns.rs` about who goes first.
 //!
 //! All of this is part of a ring's state: touched under its lock only. `epoll_wait` alone is called outside it.
 

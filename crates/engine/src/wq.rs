@@ -1,6 +1,6 @@
 //! io-wq: threads that make the calls which may sleep.
 //!
-//! One pool a process. What a worker runs is a [`Job`] (`worker/job.rs`).
+//! One pool a process. What a worker runs is a [`Job`] (`wq/job.rs`).
 
 mod cold;
 pub mod creds;

@@ -44,7 +44,7 @@ pub enum Approach {
     /// worker (`io_wq_submit_work` in io_uring/io_uring.c does the same).
     AttemptFirst,
     /// The attempt missed the page cache and has begun the transfer: the plain call waits for it. One worker waits for
-    /// several, in their order (`worker/begun.rs`).
+    /// several, in their order (`wq/cold.rs`).
     Begun,
     /// The thread that submitted it makes the nonblocking attempt, and no other (`issue::calls`).
     ByCaller,
