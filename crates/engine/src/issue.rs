@@ -52,7 +52,7 @@ impl RingGuard {
         let Some(request) = self.slab.get_mut(id) else { return };
         match *request.state() {
             State::Cancelled(Cancelled { result, failed, .. }) => return self.finish(id, result, failed),
-            State::Polling { .. } => return self.look_for_found(),
+            State::Polling(_) => return self.look_for_found(),
             _ => request.take_up(),
         }
         if let Some(result) = request.failed {

@@ -62,7 +62,7 @@ struct Entry {
     put_off: bool,
     /// How often an attempt was put off.
     times_put_off: u8,
-    /// How many looks of POLL_ADDs in a row found nothing, see [`looks`].
+    /// How many looks of POLL_ADDs in a row found nothing, see [`batch`].
     looks_in_vain: u8,
     /// What a receive that empties the socket says of the next one.
     emptied: Emptied,

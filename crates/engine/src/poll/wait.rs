@@ -350,6 +350,7 @@ impl RingGuard {
             return self.retry_armed(id);
         }
         if Sys::poll_now(fd, libc::POLLIN as u16) == Ok(0) {
+            self.slab[id].finds_nothing();
             self.entries.entry(fd).read_empty = true; // what comes from now on makes an event
         } else {
             self.entries.goes_on = true;
@@ -555,8 +556,7 @@ impl RingGuard {
 
     fn move_to(&mut self, id: Id, private: Arc<FixedFile>, armed: bool) {
         if armed {
-            let State::Polling(Polling { list, then, .. }) = *self.slab[id].state() else { return };
-            let tried = if then == Then::PlainCall { Tried::Skipped(Skip::NoForm) } else { Tried::Empty };
+            let State::Polling(Polling { list, tried, then, .. }) = *self.slab[id].state() else { return };
             let detached = self.disarm(id);
             self.slab[id].target = Target::Private(private);
             if self.arm(id, list, tried, then).is_err() {

@@ -111,8 +111,8 @@ impl RingGuard {
             }
             self.drain.queue.pop_front();
             self.drain.held -= self.chain_length(id);
-            self.slab[id].make_ready();
-            self.ready.push_back(id);
+            let detached = self.slab.detach(id);
+            self.make_ready(detached);
             waits = self.slab[id].flags & IOSQE_IO_DRAIN != 0;
         }
     }

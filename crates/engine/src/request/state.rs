@@ -243,9 +243,13 @@ impl Request {
         }
     }
 
-    /// Others move it on.
+    /// Something else than a predecessor, or the end of a submission, moves it on.
     fn waits(&self) -> bool {
-        matches!(self.state, State::Polling(_) | State::Queued(_) | State::Staged | State::Submitted | State::Timed)
+        match self.state {
+            State::Deferred | State::Polling(_) | State::Queued(_) => true,
+            State::Staged | State::Submitted | State::Timed => true,
+            State::Issuing | State::Chained | State::Ready | State::Cancelled(_) => false,
+        }
     }
 
     /// A successor in the chain follows.
@@ -273,7 +277,7 @@ impl Request {
 }
 
 impl Slab {
-    /// A request has left what it waited for: its list, its job, the device or the timers.
+    /// A request has left what it waited for: its list or queue, its job, the device or the timers.
     pub fn detach(&mut self, id: Id) -> Detached {
         debug_assert!(self[id].waits(), "{:?}", self[id].state);
         self[id].state = State::Issuing;

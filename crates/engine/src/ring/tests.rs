@@ -1,11 +1,15 @@
 //! A ring in the test's own memory, through the calls that programs make, where its positions come round.
 
+use super::broken::Unanswered;
 use super::enter::{enter, Enter};
 use super::layout::word;
 use super::Ring;
+use crate::op::{Op, Verdict};
 use crate::os::{Os, Sys};
 use crate::process;
-use anyring_abi::{Params, Sqe, IORING_ENTER_GETEVENTS, IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY};
+use crate::request::{Cancelled, Request, State, Target};
+use crate::wq::{Approach, Job};
+use anyring_abi::{Opcode, Params, Sqe, IORING_ENTER_GETEVENTS, IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY};
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -121,4 +125,25 @@ fn a_wait_ends_though_2_to_the_31_completions_went_by() {
         until("the wait ends", || wait.is_finished());
         program.close();
     }
+}
+
+/// A connect that sleeps is cancelled without its worker, which brings its result before the cancelled one has ended.
+#[test]
+fn a_result_that_comes_late_is_no_answer() {
+    let program = Program::starting_at(0);
+    let mut guard = program.ring().lock().expect("the ring");
+    let request = Request::new(Op::placeholder(), Opcode::Connect, 0, 7, Target::None);
+    let id = guard.admit(request, Unanswered::new(program.ring(), 7, None));
+    let of = (program.ring(), guard.cookie, id);
+    let job = Job::new(of, Op::placeholder(), (-1, None), Approach::Plain, None);
+    guard.slab[id].queue(job.clone());
+    assert!(job.begin());
+    assert_eq!(guard.cancel_one(id), Ok(0));
+    *job.verdict.lock().expect("nobody has it") = Some(Verdict::Done(0));
+    guard.receive(job);
+    assert!(
+        matches!(guard.slab[id].state(), State::Cancelled(Cancelled { result, .. }) if *result == -libc::ECANCELED)
+    );
+    drop(guard);
+    program.close();
 }

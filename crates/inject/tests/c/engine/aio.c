@@ -1,13 +1,10 @@
 /* Linux AIO of descriptors that are asked for again and again, where every close is seen: what is remembered of them saves
  * system calls, and must hide nothing. */
 #include "engine.h"
+#include "../filter.h"
 
 #include <dlfcn.h>
 #include <linux/aio_abi.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
-#include <sys/prctl.h>
 
 #define MANY 8 /* more than it takes for an attempt to be put off */
 
@@ -187,12 +184,10 @@ static void ask_nothing(void)
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
 	};
-	struct sock_fprog program = {sizeof(filter) / sizeof(filter[0]), filter};
 	static char buffer[BUFSIZ];
 
 	CHECK(setvbuf(stdout, buffer, _IOFBF, sizeof(buffer)) == 0); /* else the first output asks what stdout is */
-	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-	CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+	FILTER_CALLS(filter, 0);
 }
 
 static void polls_ask_nothing(void)

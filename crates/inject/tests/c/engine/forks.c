@@ -1,10 +1,8 @@
 /* A child closes, uses or leaves alone what it inherited; the parent's requests do not notice. */
 #include "engine.h"
+#include "../filter.h"
 
 #include <dlfcn.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
 #include <sys/mman.h>
 
 static char buffer[8];
@@ -334,10 +332,8 @@ static void without_wiped_pages(const char *name)
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
-	struct sock_fprog program = {sizeof(code) / sizeof(code[0]), code};
 
-	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-	CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0);
+	FILTER_CALLS(code, 0);
 	execl(program_invocation_name, "forks", name, NULL);
 	CHECK(!"executed");
 }

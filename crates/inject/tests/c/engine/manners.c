@@ -1,12 +1,10 @@
 /* What whoever serves a ring inside of a process must not do to it: to its threads, signals, descriptors and files. */
 #include "engine.h"
+#include "../filter.h"
 
 #include "holdings.h"
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <setjmp.h>
-#include <stddef.h>
 #include <sys/stat.h>
 
 static char buffer[64];
@@ -312,7 +310,6 @@ static void jumps_make_no_call(void)
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
 	};
-	struct sock_fprog program = {sizeof(code) / sizeof(code[0]), code};
 	volatile int jumps = 0;
 	sigjmp_buf here;
 	pid_t child = fork();
@@ -322,8 +319,7 @@ static void jumps_make_no_call(void)
 		prepare_nop(&ring, 1);
 		submit(&ring, 1);
 		expect(&ring, 1, 0);
-		CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-		CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0);
+		FILTER_CALLS(code, 0);
 		sigsetjmp(here, 0);
 		if (++jumps < 100)
 			siglongjmp(here, 1);

@@ -1,14 +1,12 @@
 /* A thread is stuck in a call on its ring: in a page fault that nobody answers yet, as on a file system whose server is gone,
  * or in a close that lingers. Nobody else waits for it: not who closes descriptors or forks, nor other rings. */
 #include "engine.h"
+#include "../filter.h"
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <linux/userfaultfd.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <semaphore.h>
-#include <stddef.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 
@@ -386,10 +384,8 @@ static void refuse_threads(void)
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAGAIN),
 	};
-	struct sock_fprog program = {sizeof(code) / sizeof(code[0]), code};
 
-	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-	CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0);
+	FILTER_CALLS(code, SECCOMP_FILTER_FLAG_TSYNC);
 }
 
 /* What a worker would do sleeps, and there can be no worker. */

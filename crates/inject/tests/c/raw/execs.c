@@ -1,9 +1,7 @@
 /* Under an outer filter that refuses io_uring with EPERM: where the library is loaded the calls are served, in this
  * process, its forks and the programs it starts; without it they see EPERM, and nobody is killed. */
 #include "raw.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
+#include "../filter.h"
 #include <sys/wait.h>
 
 extern char **environ;
@@ -17,10 +15,8 @@ static void deny(void)
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
-	struct sock_fprog program = { .len = 5, .filter = code };
 
-	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-	CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+	FILTER_CALLS(code, 0);
 }
 
 static void expect_answers(void)

@@ -1,8 +1,6 @@
 /* Calls that trap so often that they are patched, and what may happen around that. The first argument names the case. */
 #include "raw.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
+#include "../filter.h"
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <ucontext.h>
@@ -390,10 +388,8 @@ static void refused(unsigned action)
 		BPF_STMT(BPF_RET | BPF_K, action),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
-	struct sock_fprog program = { .len = 6, .filter = code };
 
-	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-	CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+	FILTER_CALLS(code, 0);
 	nops(&ring, 300);
 	CHECK(!is_patched(enter_call));
 }

@@ -1,12 +1,10 @@
 /* The program's own signals while its raw calls are trapped. The first argument names the case. */
 #include "raw.h"
+#include "../filter.h"
 #include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <ucontext.h>
@@ -45,10 +43,8 @@ static void trap_getppid(void)
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP | 33),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
-	struct sock_fprog program = { .len = 4, .filter = code };
 
-	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-	CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+	FILTER_CALLS(code, 0);
 }
 
 static void own_handler(int sig, siginfo_t *info, void *context)
