@@ -71,7 +71,7 @@ pub struct Poller {
 
 /// Rings that the thread has not taken in yet.
 struct Waiting {
-    rings: Vec<(&'static Ring, u64)>,
+    rings: Vec<Served>,
     /// The thread is on its way out and takes none.
     ended: bool,
 }
@@ -119,26 +119,27 @@ fn no_ring(fd: i32) -> Errno {
 
 /// Has a new ring polled. `EINVAL` for a CPU that the thread may not run on, `EAGAIN` where no thread can be made.
 pub fn begin(ring: &'static Ring, wish: Wish) -> Result<(), Errno> {
-    if let Ok(mut guard) = ring.lock() {
-        // Not left to the thread: for a moment it takes the number that the program's next open expects.
-        let engine_end = guard.engine_end;
-        guard.entries.make_epoll(engine_end)?;
-    }
-    let waiting = (ring, wish.idle_ns);
+    let mut guard = ring.lock()?;
+    // Neither is left to the thread: for a moment the poll set takes the number that the program's next open expects, and
+    // somebody may keep the ring by then, for whom the thread's other rings do not wait.
+    let engine_end = guard.engine_end;
+    guard.entries.make_epoll(engine_end)?;
+    let served = Served::new(&guard, wish.idle_ns);
+    drop(guard);
     let poller = match wish.shared {
         Some(poller) => {
-            poller.attach(waiting)?;
+            poller.attach(served)?;
             poller.nudge();
             poller
         }
-        None => Poller::start(waiting, wish.cpu)?,
+        None => Poller::start(served, wish.cpu)?,
     };
     ring.set_poller(&poller);
     Ok(())
 }
 
 impl Poller {
-    fn start(first: (&'static Ring, u64), cpu: Option<u32>) -> Result<Arc<Poller>, Errno> {
+    fn start(first: Served, cpu: Option<u32>) -> Result<Arc<Poller>, Errno> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let poller = Arc::new(Poller {
             waiting: Lock::new(Waiting { rings: vec![first], ended: false }),
@@ -166,7 +167,7 @@ impl Poller {
     }
 
     /// Gives the thread another ring; `ENXIO` if it is ending.
-    fn attach(&self, ring: (&'static Ring, u64)) -> Result<(), Errno> {
+    fn attach(&self, ring: Served) -> Result<(), Errno> {
         let mut waiting = self.waiting.lock().ok_or(Errno::NXIO)?;
         if waiting.ended {
             return Err(Errno::NXIO);
@@ -307,9 +308,7 @@ impl Poller {
 
     fn take_in(&self, served: &mut Vec<Served>) {
         let Some(mut waiting) = self.waiting.lock() else { return };
-        let rings = core::mem::take(&mut waiting.rings);
-        drop(waiting);
-        served.extend(rings.into_iter().filter_map(|(ring, idle_ns)| Served::new(ring, idle_ns)));
+        served.append(&mut waiting.rings);
     }
 
     /// The thread ends by panics outside of every ring: its rings have nobody else, so they are broken.

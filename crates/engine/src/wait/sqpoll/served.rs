@@ -1,4 +1,4 @@
-//! One ring in a polling thread's care. Only that thread touches a [`Served`].
+//! One ring in a polling thread's care. Only that thread touches a [`Served`], once it has taken it in.
 
 use crate::alloc;
 use crate::forced::{point, Point};
@@ -43,14 +43,12 @@ pub struct Served {
 }
 
 impl Served {
-    /// Takes a ring in; `None` when it has ended.
-    pub fn new(ring: &'static Ring, idle_ns: u64) -> Option<Served> {
-        let guard = ring.lock().ok()?;
-        let (view, control) = (guard.memory.view, guard.control);
-        Some(Served {
-            ring,
-            view,
-            control,
+    /// A ring that a thread is to take in: it does not end before that thread lets go of it.
+    pub fn new(guard: &RingGuard, idle_ns: u64) -> Served {
+        Served {
+            ring: guard.ring(),
+            view: guard.memory.view,
+            control: guard.control,
             idle_ns,
             disabled: true,
             left: false,
@@ -61,7 +59,7 @@ impl Served {
             due_ns: None,
             busy: false,
             asleep: false,
-        })
+        }
     }
 
     /// SQEs that the program has published and nobody consumed.

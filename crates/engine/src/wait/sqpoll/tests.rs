@@ -27,9 +27,13 @@ impl Poller {
 
 impl Program {
     fn with(flags: u32, more: Params) -> Result<Program, Errno> {
+        Program::make(flags | IORING_SETUP_SQPOLL, more)
+    }
+
+    fn make(flags: u32, more: Params) -> Result<Program, Errno> {
         let areas: &'static Areas = Box::leak(Box::new(Areas([const { AtomicU32::new(0) }; 2048])));
         let base = areas.0.as_ptr() as u64;
-        let flags = flags | IORING_SETUP_SQPOLL | IORING_SETUP_NO_MMAP | IORING_SETUP_NO_SQARRAY;
+        let flags = flags | IORING_SETUP_NO_MMAP | IORING_SETUP_NO_SQARRAY;
         let mut params = Params { flags, sq_thread_idle: 1, ..more };
         (params.cq_off.user_addr, params.sq_off.user_addr) = (base, base + 4096);
         let fd = crate::setup(ENTRIES, &raw mut params as u64)?;
@@ -141,9 +145,30 @@ fn the_thread_ends_with_its_last_ring() {
     second.nop(5);
     assert_eq!(second.reap(), Some(5));
     assert!(!poller.has_ended());
+    let late = Served::new(&second.ring().lock().expect("the ring"), 0);
     second.close();
     wait_for("the thread's end", || poller.has_ended());
-    assert_eq!(poller.attach((Box::leak(Box::new(Ring::unborn())), 0)), Err(Errno::NXIO));
+    assert_eq!(poller.attach(late), Err(Errno::NXIO));
+}
+
+#[test]
+fn a_ring_that_somebody_keeps_is_taken_in_without_waiting() {
+    let mut first = plain();
+    let poller = first.ring().poller().expect("a poller");
+    let kept = Program::make(0, Params::default()).expect("a ring");
+    let mut guard = kept.ring().lock().expect("the ring");
+    let engine_end = guard.engine_end;
+    guard.entries.make_epoll(engine_end).expect("a poll set");
+    poller.attach(Served::new(&guard, 0)).expect("it lives");
+    poller.nudge();
+    kept.ring().set_poller(&poller);
+    wait_for("it is taken in", || poller.waiting.lock().is_some_and(|waiting| waiting.rings.is_empty()));
+    first.nop(5);
+    assert_eq!(first.reap(), Some(5));
+    drop(guard);
+    first.close();
+    kept.close();
+    wait_for("the thread's end", || poller.has_ended());
 }
 
 #[test]
@@ -151,7 +176,7 @@ fn a_panic_breaks_its_ring_and_no_other() {
     let first = plain();
     let wq = Params { wq_fd: first.fd as u32, ..Params::default() };
     let mut second = Program::with(IORING_SETUP_ATTACH_WQ, wq).expect("an attached ring");
-    let mut served = Served::new(first.ring(), 0).expect("a ring that lives");
+    let mut served = Served::new(&first.ring().lock().expect("the ring"), 0);
     served.with(|_| panic!("as an operation might"));
     assert!(first.ring().lock().is_ok_and(|guard| guard.is_broken()));
     assert_eq!(first.enter(IORING_ENTER_SQ_WAKEUP), Err(Errno::IO));
