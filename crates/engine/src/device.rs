@@ -104,7 +104,7 @@ impl State {
     /// Whether somebody of this process has to look after the poll set: requests are armed, or the kernel has transfers.
     #[inline]
     pub fn awaits_events(&self) -> bool {
-        self.entries.armed() != 0 || self.kernel_aio.any()
+        self.poll_set.armed() != 0 || self.kernel_aio.any()
     }
 }
 
@@ -115,7 +115,7 @@ impl RingGuard {
         if self.kernel_aio.refused
             || self.iopoll.is_some()
             || !rw.suits_kernel_aio()
-            || !self.entries.has_device(fd)
+            || !self.poll_set.has_device(fd)
         {
             return false;
         }
@@ -131,7 +131,7 @@ impl RingGuard {
 
     fn make_context(&mut self) -> Result<(), Errno> {
         let engine_end = self.engine_end;
-        let epoll = self.entries.make_epoll(engine_end)?;
+        let epoll = self.poll_set.make_epoll(engine_end)?;
         let context = Context::get()?;
         let made = eventfd().and_then(|eventfd| {
             let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
@@ -161,7 +161,7 @@ impl RingGuard {
         self.note_waiting(id);
         point(Point::Stage);
         if let Some(fd) = self.slab[id].target.number() {
-            self.entries.note_use(fd);
+            self.poll_set.note_use(fd);
         }
         self.arm_link_timeout(id);
     }
@@ -226,7 +226,7 @@ impl RingGuard {
             // The file system has no RWF_NOWAIT: the call might wait there.
             Errno::OPNOTSUPP => {
                 if let Some(fd) = self.slab.get(id).and_then(|request| request.target.number()) {
-                    self.entries.note_no_device(fd);
+                    self.poll_set.note_no_device(fd);
                 }
             }
             Errno::NOSYS => self.kernel_aio.refused = true,

@@ -17,6 +17,7 @@ use crate::op::poll::PollAdd;
 use crate::op::rw::Rw;
 use crate::op::{definition, fs, Context, Direction, FileUse, Op, Skip, Verdict};
 use crate::os::{Os, Sys};
+use crate::poll::Arming;
 use crate::request::{Cancelled, Id, ListKind, Path, Request, State, Target, Then, Tried};
 use crate::ring::broken::Unanswered;
 use crate::ring::{Ring, RingGuard};
@@ -150,12 +151,12 @@ impl RingGuard {
         }
         let waits_for = if first { op.waits_for() } else { None };
         if let Some(direction) = waits_for {
-            if self.entries.known_not_ready(fd, direction) && self.may_wait_unattempted(op) {
-                self.entries.note_unlooked(direction);
+            if self.poll_set.known_not_ready(fd, direction) && self.may_wait_unattempted(op) {
+                self.poll_set.note_unlooked(direction);
                 return Verdict::Skipped(direction, Skip::KnownEmpty);
             }
-            if direction == Direction::Read && self.entries.puts_off(fd) && self.may_wait_unattempted(op) {
-                self.entries.note_unlooked(direction);
+            if direction == Direction::Read && self.poll_set.puts_off(fd) && self.may_wait_unattempted(op) {
+                self.poll_set.note_unlooked(direction);
                 return Verdict::Skipped(direction, Skip::PutOff);
             }
         }
@@ -168,7 +169,7 @@ impl RingGuard {
             op => self.attempt_now(op, fd),
         };
         if waits_for == Some(Direction::Read) {
-            self.entries.note_first_read(fd, verdict == Verdict::WouldBlock(Direction::Read));
+            self.poll_set.note_first_read(fd, verdict == Verdict::WouldBlock(Direction::Read));
         }
         verdict
     }
@@ -180,10 +181,10 @@ impl RingGuard {
         if let Some(emptied) = transfer.take_emptied() {
             // Who submits to a deferred ring without waiting sees what is there by an attempt only.
             if self.submits_and_waits || !self.ring().defers() {
-                self.entries.note_emptied(fd, emptied);
+                self.poll_set.note_emptied(fd, emptied);
             }
         } else if transfer.takes_urgent_data() {
-            self.entries.doubt_emptied(fd);
+            self.poll_set.doubt_emptied(fd);
         }
         verdict
     }
@@ -239,7 +240,7 @@ impl RingGuard {
                 return Verdict::error(error);
             }
         }
-        if rw.may_be_direct() && self.entries.is_direct(fd) {
+        if rw.may_be_direct() && self.poll_set.is_direct(fd) {
             if self.takes_directly(rw, fd) {
                 return Verdict::NeedsDevice;
             }
@@ -247,12 +248,12 @@ impl RingGuard {
                 return Verdict::NeedsWorker;
             }
         }
-        if self.entries.is_stream(fd) {
+        if self.poll_set.is_stream(fd) {
             rw.assume_stream();
         }
         let verdict = rw.issue(Context { fd, nonblock: true });
         if rw.found_stream() && process::closes_are_seen() {
-            self.entries.note_stream(fd);
+            self.poll_set.note_stream(fd);
         }
         verdict
     }
@@ -394,7 +395,7 @@ impl RingGuard {
         let first_look = multishot && matches!(tried, Tried::Skipped(why) if why.is_put_off());
         let armed = self.keep_file(id).and_then(|()| self.arm(id, list, tried, then));
         match armed {
-            Ok(()) => {
+            Ok(Arming::Waits) => {
                 self.arm_link_timeout(id);
                 // It may have completed while it was armed: an attempt that was put off is made up for at once where
                 // somebody sleeps already.
@@ -412,23 +413,31 @@ impl RingGuard {
                     self.retry_first(id);
                 }
             }
-            Err(Errno::PERM) if matches!(self.slab[id].op, Op::Poll(_)) => {
-                let fd = self.slab[id].target.number().unwrap_or(-1);
-                let Op::Poll(poll) = &mut self.slab[id].op else { return };
-                let verdict = poll.issue_unarmed(Context { fd, nonblock: true });
-                self.follow(id, verdict);
-            }
-            // Only with POLL_FIRST is anything but a socket waited for.
-            Err(Errno::PERM) if matches!(self.slab[id].op, Op::Net(_)) && !multishot => {
-                self.finish(id, -Errno::AGAIN.raw_os_error(), true);
-            }
-            Err(Errno::PERM) if multishot => self.finish(id, -Errno::BADFD.raw_os_error(), true),
-            // A worker's plain call has found nothing: another would not either (`io_wq_submit_work`).
-            Err(Errno::PERM) if tried == Tried::Plainly => self.finish(id, -Errno::AGAIN.raw_os_error(), true),
-            Err(Errno::PERM) if then == Then::PlainCall => self.punt(id, Approach::Plain),
-            Err(Errno::PERM) => self.punt(id, wq::approach_to_missed(&self.slab[id].op)),
+            Ok(Arming::CannotPoll) => self.go_on_unpolled(id, tried, then),
             Err(error) => self.finish(id, -error.raw_os_error(), true),
         }
+    }
+
+    /// A request that would wait for a file that cannot be polled.
+    fn go_on_unpolled(&mut self, id: Id, tried: Tried, then: Then) {
+        let request = &mut self.slab[id];
+        let multishot = request.op.is_multishot();
+        let verdict = match &mut request.op {
+            Op::Poll(poll) => {
+                poll.issue_unarmed(Context { fd: request.target.number().unwrap_or(-1), nonblock: true })
+            }
+            // Only with POLL_FIRST is anything but a socket waited for.
+            Op::Net(_) if !multishot => Verdict::error(Errno::AGAIN),
+            _ if multishot => Verdict::error(Errno::BADFD),
+            // A worker's plain call has found nothing: another would not either (`io_wq_submit_work`).
+            _ if tried == Tried::Plainly => Verdict::error(Errno::AGAIN),
+            _ if then == Then::PlainCall => return self.punt(id, Approach::Plain),
+            op => {
+                let approach = wq::approach_to_missed(op);
+                return self.punt(id, approach);
+            }
+        };
+        self.follow(id, verdict);
     }
 
     /// Lets a multishot POLL_ADD answer what was there when it was armed. In a submission it has its turn behind that, natively

@@ -15,19 +15,19 @@
 mod alone;
 mod batch;
 mod emptied;
+mod facts;
 mod turns;
 mod wait;
 
 pub use alone::Alone;
+pub use wait::Arming;
 
 use crate::mutation::{mutated, Mutation};
-use crate::op::rw::is_file;
-use crate::op::Direction;
-use crate::os::{syscall, EpollEvent, Os, Sys};
+use crate::os::{EpollEvent, Os, Sys};
 use crate::request::slab::List;
 use crate::request::ListKind;
 use crate::{alloc, descriptors, process, Errno};
-use emptied::Emptied;
+use facts::Facts;
 use rustix::event::epoll;
 use rustix::fd::{AsRawFd, IntoRawFd};
 use std::collections::VecDeque;
@@ -53,27 +53,9 @@ struct Entry {
     generation: u32,
     /// Events that the standing registration asks for, 0 for none.
     registered: u32,
-    /// The last attempt in this direction found nothing or left nothing, and no event has come since.
-    read_empty: bool,
-    write_full: bool,
-    /// How many first attempts to read in a row found nothing: the next one is put off, see [`Entries::puts_off`].
-    empty_streak: u8,
+    facts: Facts,
     /// A read (of Linux AIO: or a poll) was armed without an attempt, which is made before anybody sleeps.
     put_off: bool,
-    /// How often an attempt was put off.
-    times_put_off: u8,
-    /// How many looks of POLL_ADDs in a row found nothing, see [`batch`].
-    looks_in_vain: u8,
-    /// What a receive that empties the socket says of the next one.
-    emptied: Emptied,
-    /// The file has no position (a pipe, a socket, a terminal).
-    stream: bool,
-    /// Whether the file was opened with O_DIRECT; asked once, a hint about speed only.
-    direct: Option<Direct>,
-    /// How the file was opened (`O_ACCMODE`), once a request of Linux AIO asked.
-    access: Option<i32>,
-    /// A socket of datagrams that was shut down for reading, see `RingGuard::end_receives`.
-    shut_down: bool,
     /// On the list of entries to verify before a sleep.
     unverified: bool,
     /// The place of a request that waits here alone, in the ring's context of Linux AIO: then the lists are empty.
@@ -81,17 +63,6 @@ struct Entry {
     readers: List,
     writers: List,
     polls: List,
-}
-
-/// How the data of a file is moved.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Direct {
-    /// Through the page cache, or it is no file with data.
-    No,
-    /// Without it (O_DIRECT).
-    Yes,
-    /// Without it, by a device: the kernel's AIO does not wait for that.
-    Device,
 }
 
 impl Entry {
@@ -103,6 +74,12 @@ impl Entry {
         }
     }
 
+    /// Events of the file that it named before must not count, nor what was known of it.
+    fn names_another_file(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+        self.facts = Facts::default();
+    }
+
     fn idle(&self) -> bool {
         self.readers.is_empty() && self.writers.is_empty() && self.polls.is_empty() && self.alone.is_none()
     }
@@ -110,7 +87,7 @@ impl Entry {
 
 /// A ring's poll set.
 #[derive(Default)]
-pub struct Entries {
+pub struct PollSet {
     /// By descriptor number.
     entries: Vec<Option<Box<Entry>>>,
     epoll: Option<i32>,
@@ -136,45 +113,7 @@ pub struct Entries {
     seen: Vec<EpollEvent>,
 }
 
-impl Entries {
-    /// The last attempt found nothing there, or left nothing, and no event has said otherwise since.
-    #[inline]
-    pub fn known_not_ready(&self, fd: i32, direction: Direction) -> bool {
-        match self.entries.get(fd as usize) {
-            Some(Some(entry)) => match direction {
-                Direction::Read => entry.read_empty,
-                Direction::Write => entry.write_full,
-            },
-            _ => false,
-        }
-    }
-
-    /// Whether the first attempt at a read, or a poll's first look, is better put off: the last few found nothing, and the
-    /// standing registration will tell when there is something. An attempt that finds nothing costs as much as a read. It is
-    /// made up for before anybody sleeps (`RingGuard::verify`), or in its turn where nobody has to ([`Entries::is_turn`]), so
-    /// at worst data that was there already is found a little later.
-    /// Once in a while one is attempted all the same: where there is something by now, all are again.
-    #[inline]
-    pub fn puts_off(&mut self, fd: i32) -> bool {
-        const STREAK: u8 = 4;
-        const TRIAL: u8 = 64;
-        let Some(Some(entry)) = self.entries.get_mut(fd as usize) else { return false };
-        if entry.empty_streak < STREAK || entry.registered == 0 {
-            return false;
-        }
-        entry.times_put_off = entry.times_put_off.wrapping_add(1);
-        !entry.times_put_off.is_multiple_of(TRIAL)
-    }
-
-    /// What a first attempt to read, or a poll's first look, led to.
-    #[inline]
-    pub fn note_first_read(&mut self, fd: i32, found_nothing: bool) {
-        if let Some(Some(entry)) = self.entries.get_mut(fd as usize) {
-            let counts = found_nothing && entry.registered != 0;
-            entry.empty_streak = if counts { entry.empty_streak.saturating_add(1) } else { 0 };
-        }
-    }
-
+impl PollSet {
     /// Whether a first attempt was put off and not made up for.
     pub fn has_put_off(&self) -> bool {
         !self.put_off.is_empty()
@@ -184,90 +123,6 @@ impl Entries {
     pub fn forget_put_off(&mut self, fd: i32) {
         if self.existing(fd).is_some_and(|entry| core::mem::take(&mut entry.put_off)) {
             self.put_off.retain(|other| *other != fd);
-        }
-    }
-
-    /// A transfer found that the file has no position. Trusted only where every close of the number is seen.
-    pub fn note_stream(&mut self, fd: i32) {
-        process::note_use(fd);
-        if self.make_room(fd).is_ok() {
-            self.entry(fd).stream = true;
-        }
-    }
-
-    /// Whether the file is known to have no position.
-    #[inline]
-    pub fn is_stream(&self, fd: i32) -> bool {
-        matches!(self.entries.get(fd as usize), Some(Some(entry)) if entry.stream)
-    }
-
-    /// Whether the number is known to be open and to name a file that can be polled: it is registered, and was not closed
-    /// since.
-    #[inline]
-    pub fn is_pollable(&self, fd: i32) -> bool {
-        let registered = matches!(self.entries.get(fd as usize), Some(Some(entry)) if entry.registered != 0);
-        registered && process::closes_are_seen()
-    }
-
-    /// How the file was opened (`O_ACCMODE`), where that is remembered. Trusted only where every close of the number is seen.
-    #[inline]
-    pub fn access(&self, fd: i32) -> Option<i32> {
-        self.entries.get(fd as usize)?.as_ref()?.access
-    }
-
-    /// Remembers how the file of a registered number was opened.
-    pub fn note_access(&mut self, fd: i32, access: i32) {
-        if let Some(entry) = self.existing(fd).filter(|entry| entry.registered != 0) {
-            entry.access = Some(access);
-        }
-    }
-
-    /// The description was found to be a nonblocking one: that is asked each time from now on, and no attempt put off.
-    pub fn forget_access(&mut self, fd: i32) {
-        if let Some(entry) = self.existing(fd) {
-            (entry.access, entry.empty_streak) = (None, 0);
-        }
-    }
-
-    /// Whether the file was opened with O_DIRECT.
-    #[inline]
-    pub fn is_direct(&mut self, fd: i32) -> bool {
-        match self.entries.get(fd as usize) {
-            Some(Some(entry)) if entry.stream => false,
-            Some(Some(entry)) if entry.direct.is_some() => entry.direct != Some(Direct::No),
-            _ if fd < 0 => false,
-            _ => self.ask_direct(fd),
-        }
-    }
-
-    #[cold]
-    fn ask_direct(&mut self, fd: i32) -> bool {
-        let args = [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0];
-        let flags = syscall(libc::SYS_fcntl, args);
-        if flags < 0 {
-            return false; // not open: nothing is remembered of it
-        }
-        let direct = match flags & libc::O_DIRECT as isize {
-            0 => Direct::No,
-            _ if is_file(fd) => Direct::Device,
-            _ => Direct::Yes,
-        };
-        process::note_use(fd);
-        if self.make_room(fd).is_ok() {
-            self.entry(fd).direct = Some(direct);
-        }
-        direct != Direct::No
-    }
-
-    /// Whether the kernel's AIO may be asked for direct transfers of the file.
-    pub fn has_device(&self, fd: i32) -> bool {
-        matches!(self.entries.get(fd as usize), Some(Some(entry)) if entry.direct == Some(Direct::Device))
-    }
-
-    /// The kernel's AIO would wait for them.
-    pub fn note_no_device(&mut self, fd: i32) {
-        if let Some(entry) = self.existing(fd).filter(|entry| entry.direct == Some(Direct::Device)) {
-            entry.direct = Some(Direct::Yes);
         }
     }
 
@@ -353,8 +208,8 @@ impl Entries {
         self.entries.get_mut(usize::try_from(fd).ok()?)?.as_deref_mut()
     }
 
-    /// Makes the standing registration ask for `events` too. `EPERM` when the file cannot be polled.
-    fn register(&mut self, epoll: i32, fd: i32, events: u32, attempted_now: bool) -> Result<(), Errno> {
+    /// Makes the standing registration ask for `events` too. False where the file cannot be polled.
+    fn register(&mut self, epoll: i32, fd: i32, events: u32, attempted_now: bool) -> Result<bool, Errno> {
         let entry = self.entry(fd);
         let wanted = entry.registered | events | EDGE;
         if wanted == entry.registered {
@@ -364,7 +219,7 @@ impl Entries {
                 entry.unverified = true;
                 self.unverified.push_back(fd);
             }
-            return Ok(());
+            return Ok(true);
         }
         self.control_registration(epoll, fd, wanted)
     }
@@ -376,16 +231,14 @@ impl Entries {
             return;
         }
         if let Some(entry) = self.existing(fd) {
-            entry.generation = entry.generation.wrapping_add(1);
-            (entry.registered, entry.read_empty, entry.write_full) = (0, false, false);
-            (entry.stream, entry.direct, entry.access, entry.empty_streak) = (false, None, None, 0);
-            (entry.emptied, entry.looks_in_vain) = (Emptied::default(), 0);
+            entry.names_another_file();
+            entry.registered = 0;
         }
     }
 
     /// Adds or changes the registration, whichever the kernel accepts: a number may have been reused, or its file may
-    /// still be registered through a duplicate.
-    fn control_registration(&mut self, epoll: i32, fd: i32, wanted: u32) -> Result<(), Errno> {
+    /// still be registered through a duplicate. False where the file cannot be polled.
+    fn control_registration(&mut self, epoll: i32, fd: i32, wanted: u32) -> Result<bool, Errno> {
         let entry = self.entry(fd);
         let data = |entry: &Entry| u64::from(entry.generation) << 32 | fd as u64;
         let known = entry.registered != 0;
@@ -396,19 +249,24 @@ impl Entries {
         let mut answer = Sys::epoll_ctl(epoll, first, fd, wanted, data(entry));
         if matches!(answer, Err(Errno::NOENT | Errno::EXIST)) {
             // Another file than the one we knew: events of the old one must not count.
-            entry.generation = entry.generation.wrapping_add(1);
-            (entry.read_empty, entry.write_full, entry.access) = (false, false, None);
-            (entry.emptied, entry.looks_in_vain) = (Emptied::default(), 0);
+            entry.names_another_file();
             answer = Sys::epoll_ctl(epoll, second, fd, wanted, data(entry));
         }
-        entry.registered = if answer.is_ok() { wanted } else { 0 };
+        let answer = match answer {
+            Ok(()) => Ok(true),
+            Err(Errno::PERM) => Ok(false),
+            Err(error) => Err(error),
+        };
+        entry.registered = if answer == Ok(true) { wanted } else { 0 };
+        entry.facts.note_pollable(answer.ok());
+        process::note_use(fd);
         answer
     }
 
     /// Makes what is there already on `fd` an event.
     pub fn renew(&mut self, fd: i32) {
         let (Some(epoll), Some(entry)) = (self.epoll, self.existing(fd)) else { return };
-        (entry.read_empty, entry.write_full) = (false, false);
+        entry.facts.may_be_ready();
         let wanted = entry.registered;
         // A number that cannot be registered any more is found out before the next sleep.
         let _ = self.control_registration(epoll, fd, wanted);
@@ -454,7 +312,7 @@ mod tests {
             unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.expect("unshare");
             let open = || std::fs::read_dir("/proc/thread-self/fd").expect("descriptors").count();
             let before = open();
-            assert_eq!(Entries::default().make_epoll(-1), Err(Errno::NOSPC));
+            assert_eq!(PollSet::default().make_epoll(-1), Err(Errno::NOSPC));
             assert_eq!(open(), before);
         });
     }

@@ -391,7 +391,7 @@ impl Drop for Remains {
             live.retain(|known| !core::ptr::eq(*known, ring));
             live.is_empty()
         });
-        state.entries.release();
+        state.poll_set.release();
         state.kernel_aio.release();
         for eventfd in state.eventfd.take().map(|(eventfd, _)| eventfd).into_iter().chain(state.bell.take()) {
             descriptors::close(eventfd);

@@ -35,7 +35,7 @@ use crate::forced::{point, Point};
 use crate::issue::calls::Call;
 use crate::issue::stalls::Stalls;
 use crate::lock::{Held, Lock};
-use crate::poll::Entries;
+use crate::poll::PollSet;
 use crate::process::tables;
 use crate::request::drain::Drain;
 use crate::request::link::Chain;
@@ -148,7 +148,7 @@ pub struct State {
     /// Requests whose turn to be issued has come (successors in chains, released by drain).
     pub ready: VecDeque<Id>,
     /// Poll set and what is known of descriptors.
-    pub entries: Entries,
+    pub poll_set: PollSet,
     /// The last call that submitted asked for events, too.
     pub submits_and_waits: bool,
     /// How long calls on names take.
@@ -545,7 +545,7 @@ impl RingGuard {
             let Some(id) = self.ready.pop_front() else { break };
             together -= 1;
             left -= 1;
-            if self.entries.armed() != 0 {
+            if self.poll_set.armed() != 0 {
                 self.serve_before(id);
             }
             self.issue(id);

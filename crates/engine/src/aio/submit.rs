@@ -133,8 +133,8 @@ impl RingGuard {
 
     fn start_iocb(&mut self, iocb: &Iocb, address: u64, place: u32) -> Result<(), Errno> {
         let fd = iocb.fd as i32;
-        let pollable = self.entries.is_pollable(fd);
-        let remembered = self.entries.access(fd).filter(|_| pollable);
+        let pollable = self.poll_set.is_pollable(fd);
+        let remembered = self.poll_set.access(fd).filter(|_| pollable);
         let flags = match (iocb.opcode, remembered) {
             (IOCB_CMD_POLL, _) if pollable => Flags(0), // no flag matters to it
             (_, Some(access)) => Flags(access),
@@ -177,7 +177,7 @@ impl RingGuard {
                 }
                 self.follow_iocb(place, op, opcode, fd, verdict, on_its_way);
                 if transfers && remembered.is_none() {
-                    self.entries.note_access(fd, flags.access());
+                    self.poll_set.note_access(fd, flags.access());
                 }
             }
         }
@@ -212,12 +212,12 @@ impl RingGuard {
     /// nonblocking description: there it must not be `first`.
     fn first_attempt(&mut self, op: &mut Op, fd: i32, first: bool, pollable: bool) -> Verdict {
         let looks = pollable && matches!(op, Op::Poll(poll) if poll.waits_to_read());
-        if looks && self.entries.puts_off(fd) {
+        if looks && self.poll_set.puts_off(fd) {
             return Verdict::Skipped(Direction::Read, Skip::PutOff);
         }
         let verdict = self.attempt(op, &Target::Number(fd), first);
         if looks {
-            self.entries.note_first_read(fd, matches!(verdict, Verdict::WouldBlock(_)));
+            self.poll_set.note_first_read(fd, matches!(verdict, Verdict::WouldBlock(_)));
         }
         verdict
     }
@@ -235,7 +235,7 @@ impl RingGuard {
         if !flags.nonblocking() {
             return settle_attempt(verdict, op, fd, flags, true);
         }
-        self.entries.forget_access(fd);
+        self.poll_set.forget_access(fd);
         let verdict = self.first_attempt(op, fd, false, true);
         settle_attempt(verdict, op, fd, flags, true)
     }
@@ -281,7 +281,7 @@ impl RingGuard {
             return Err(Errno::INVAL);
         }
         let duplicate = descriptors::duplicate(fd)?;
-        self.entries.forget(duplicate);
+        self.poll_set.forget(duplicate);
         let file = FixedFile::new(duplicate, None);
         if let Some(context) = self.aio.as_mut().filter(|_| may_know) {
             process::note_use(fd);

@@ -60,7 +60,7 @@ impl RingGuard {
         let job = Job::new((self.ring(), self.cookie, id), op, (fd, file), Approach::ByCaller, None);
         self.slab[id].queue(job.clone());
         point(Point::Punt);
-        self.entries.note_use(fd);
+        self.poll_set.note_use(fd);
         self.arm_link_timeout(id);
         self.calls.push(Call { job, is_measured });
         self.calls_at_once |= at_once;

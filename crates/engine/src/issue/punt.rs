@@ -23,7 +23,7 @@ impl RingGuard {
         let mut op = core::mem::replace(&mut self.slab[id].op, Op::placeholder());
         let Op::Waitid(waitid) = &mut op else { return };
         if let Some(new) = waitid.hold_child() {
-            self.entries.forget(new.fd);
+            self.poll_set.forget(new.fd);
         }
         // Perhaps for the first time, or it has exited before it was held.
         let verdict = waitid.issue(Context { fd: -1, nonblock: true });
@@ -86,7 +86,7 @@ impl RingGuard {
         let ready = match (refused, &mut op) {
             (Some(error), _) => Err(error),
             (None, Op::Splice(splice)) => {
-                self.look_up_input(splice).map(|()| registered::hold_input(&mut self.entries, splice))
+                self.look_up_input(splice).map(|()| registered::hold_input(&mut self.poll_set, splice))
             }
             (None, Op::Fs(fs)) => {
                 fs.hold_directory();
@@ -119,7 +119,7 @@ impl RingGuard {
             // a moment it takes the number that the program's next open expects. Where there is no room for it, arming says
             // so.
             let engine_end = self.engine_end;
-            let _ = self.entries.make_epoll(engine_end);
+            let _ = self.poll_set.make_epoll(engine_end);
         }
         if by_crew {
             helper::stand_by();
@@ -133,7 +133,7 @@ impl RingGuard {
         let job = Job::new((ring, self.cookie, id), op, (fd, file), approach, inode);
         self.slab[id].queue(job.clone());
         point(Point::Punt);
-        self.entries.note_use(fd);
+        self.poll_set.note_use(fd);
         self.arm_link_timeout(id);
         if by_task_work {
             wq::run_alone(job);

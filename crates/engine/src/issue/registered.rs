@@ -4,7 +4,7 @@ use crate::op::nop::NopWith;
 use crate::op::rw::Rw;
 use crate::op::splice::Splice;
 use crate::os::file_status;
-use crate::poll::Entries;
+use crate::poll::PollSet;
 use crate::request::{Id, Target};
 use crate::resource::files::{is_locked, FixedFile};
 use crate::ring::RingGuard;
@@ -25,7 +25,7 @@ impl RingGuard {
     pub fn forget_before(&mut self, slots: core::ops::Range<u32>) {
         let state = &mut **self;
         for file in state.files.iter().flat_map(|files| files.in_slots(slots.clone())) {
-            state.entries.forget(file.fd);
+            state.poll_set.forget(file.fd);
         }
     }
 
@@ -102,7 +102,7 @@ impl RingGuard {
 
 /// Somebody may wait for a splice's output, or sleep in the call: its input is the request's own from now on. Only a file with a
 /// lock stays the program's, or on a server that may know one, since a duplicate could not be closed before the lock has gone.
-pub(crate) fn hold_input(entries: &mut Entries, splice: &mut Splice) {
+pub(crate) fn hold_input(poll_set: &mut PollSet, splice: &mut Splice) {
     // A server cannot be asked for its locks under the ring's.
     let may_be_locked = |fd| file_status(fd).is_ok_and(|status| status.is_remote()) || is_locked(fd);
     if splice.input_number().is_some_and(may_be_locked) {
@@ -110,6 +110,6 @@ pub(crate) fn hold_input(entries: &mut Entries, splice: &mut Splice) {
     }
     // That it is not open, say, the call will tell.
     if let Some(input) = splice.hold_input().ok().filter(|input| input.is_new) {
-        entries.forget(input.fd);
+        poll_set.forget(input.fd);
     }
 }

@@ -240,7 +240,7 @@ impl RingGuard {
         let waits_to_receive =
             matches!(request.op, Op::Net(Net::Transfer(_))) && request.op.waits_for() == Some(Direction::Read);
         match request.target.number() {
-            Some(fd) if waits_to_receive && self.entries.known_not_ready(fd, Direction::Read) => {
+            Some(fd) if waits_to_receive && self.poll_set.known_not_ready(fd, Direction::Read) => {
                 self.slab[id].op.forget_transferred(); // that has had its CQE
                 Verdict::Skipped(Direction::Read, Skip::KnownEmpty)
             }
@@ -297,9 +297,9 @@ impl RingGuard {
         self.follow(id, Verdict::WouldBlock(Direction::Read));
         if let Some(State::Polling(Polling { fd, .. })) = self.slab.get(id).map(|request| request.state()) {
             let fd = *fd;
-            self.entries.renew(fd);
+            self.poll_set.renew(fd);
         }
-        self.entries.goes_on |= submitted;
+        self.poll_set.goes_on |= submitted;
     }
 }
 

@@ -63,7 +63,7 @@ impl RingGuard {
             unread = transfer.note_several(fd, filled);
         }
         if unread == 0 && (self.submits_and_waits || !self.ring().defers()) {
-            self.entries.note_emptied(fd, if filled { Emptied::Surely } else { Emptied::Seemingly });
+            self.poll_set.note_emptied(fd, if filled { Emptied::Surely } else { Emptied::Seemingly });
         }
         for shot in 0..used {
             let flags = buffers.cqe_flags[shot] | IORING_CQE_F_SOCK_NONEMPTY;

@@ -57,8 +57,8 @@ impl RingGuard {
     ) -> Result<(), Unanswered> {
         let wanted = events_for(op, ListKind::Read) | EDGE;
         let state = &mut **self;
-        let entry = state.entries.entries.get_mut(fd as usize).and_then(|entry| entry.as_deref_mut());
-        let registered = entry.filter(|entry| entry.registered & wanted == wanted && !entry.shut_down);
+        let entry = state.poll_set.entries.get_mut(fd as usize).and_then(|entry| entry.as_deref_mut());
+        let registered = entry.filter(|entry| entry.registered & wanted == wanted && !entry.facts.is_shut_down());
         let (Some(entry), Some(context)) = (registered.filter(|entry| entry.idle()), &mut state.aio) else {
             return Err(on_its_way);
         };
@@ -68,12 +68,14 @@ impl RingGuard {
         }
         *alone = Some(Alone { op: core::mem::replace(op, Op::placeholder()), opcode, fd });
         entry.alone = Some(place);
-        state.entries.armed += 1;
+        state.poll_set.armed += 1;
         on_its_way.answered();
         if !put_off {
-            entry.read_empty |= opcode != Opcode::PollAdd;
+            if opcode != Opcode::PollAdd {
+                entry.facts.note_empty(ListKind::Read);
+            }
         } else if !core::mem::replace(&mut entry.put_off, true) {
-            state.entries.put_off.push_back(fd);
+            state.poll_set.put_off.push_back(fd);
         }
         point(Point::Arm);
         process::note_use(fd);
@@ -84,7 +86,7 @@ impl RingGuard {
     /// Whoever waits alone on `fd`.
     fn alone(&mut self, fd: i32) -> Option<(u32, &mut Option<Alone>)> {
         let state = &mut **self;
-        let place = state.entries.existing(fd)?.alone?;
+        let place = state.poll_set.existing(fd)?.alone?;
         Some((place, state.aio.as_deref_mut().and_then(|context| context.alone(place))?))
     }
 
@@ -94,9 +96,9 @@ impl RingGuard {
         let (place, alone) = self.alone(fd)?;
         let on_its_way = Unanswered::new(ring, place.into(), None);
         let alone = alone.take();
-        if let Some(entry) = self.entries.existing(fd) {
+        if let Some(entry) = self.poll_set.existing(fd) {
             entry.alone = None;
-            self.entries.armed -= 1;
+            self.poll_set.armed -= 1;
         }
         match alone {
             Some(alone) => Some((place, alone, on_its_way)),
@@ -144,11 +146,11 @@ impl RingGuard {
     fn put_back(&mut self, place: u32, alone: Alone, on_its_way: Unanswered) {
         let state = &mut **self;
         let place_of = state.aio.as_deref_mut().and_then(|context| context.alone(place));
-        let (Some(place_of), Some(entry)) = (place_of, state.entries.existing(alone.fd)) else { return };
-        entry.read_empty = true;
+        let (Some(place_of), Some(entry)) = (place_of, state.poll_set.existing(alone.fd)) else { return };
+        entry.facts.note_empty(ListKind::Read);
         entry.alone = Some(place);
         *place_of = Some(alone);
-        state.entries.armed += 1;
+        state.poll_set.armed += 1;
         on_its_way.answered();
     }
 
@@ -156,7 +158,7 @@ impl RingGuard {
     pub(crate) fn attempt_alone(&mut self, fd: i32) {
         let Some((place, Some(alone))) = self.alone(fd) else { return };
         let looks = alone.list() == ListKind::Poll;
-        let empty = self.entries.existing(fd).is_some_and(|entry| entry.read_empty);
+        let empty = self.poll_set.existing(fd).is_some_and(|entry| entry.facts.is_empty());
         match looks {
             true => match Sys::poll_now(fd, (READ | WRITE) as u16) {
                 Ok(seen @ 1..) => self.serve_alone(fd, seen.into()),
@@ -165,8 +167,8 @@ impl RingGuard {
             false if !empty => self.serve_alone(fd, READ),
             false => {}
         }
-        match self.entries.existing(fd) {
-            Some(entry) if entry.alone != Some(place) => entry.empty_streak = 0, // attempt at once again
+        match self.poll_set.existing(fd) {
+            Some(entry) if entry.alone != Some(place) => entry.facts.end_streak(), // attempt at once again
             _ if looks => {}
             _ => self.end_nonblocking_reads(fd),
         }
@@ -180,8 +182,8 @@ impl RingGuard {
         request.poll(Polling { fd, list, tried: Tried::Empty, then: Then::Retry });
         let id = self.admit(request, on_its_way);
         let state = &mut **self;
-        state.entries.armed += 1;
-        state.entries.entry(fd).list(list).push_front(&mut state.slab, id);
+        state.poll_set.armed += 1;
+        state.poll_set.entry(fd).list(list).push_front(&mut state.slab, id);
     }
 
     /// Makes every request of the context one of the slab's.

@@ -11,7 +11,7 @@ use crate::op::poll::PollAdd;
 use crate::op::{Direction, Skip, Verdict};
 use crate::os::{Os, Sys};
 use crate::poll::wait::events_of;
-use crate::poll::{Entries, EDGE};
+use crate::poll::{PollSet, EDGE};
 use crate::request::Path;
 use crate::ring::RingGuard;
 use crate::{process, Errno};
@@ -21,16 +21,7 @@ const IN_VAIN: u8 = 2;
 /// The most looks that are made together.
 const MOST: usize = 64;
 
-impl Entries {
-    /// What a poll's look in its turn led to.
-    #[inline]
-    pub fn note_look(&mut self, fd: i32, in_vain: bool) {
-        if let Some(Some(entry)) = self.entries.get_mut(fd as usize) {
-            let counts = in_vain && entry.registered != 0;
-            entry.looks_in_vain = if counts { entry.looks_in_vain.saturating_add(1) } else { 0 };
-        }
-    }
-
+impl PollSet {
     /// Whether looks are gathered and not made yet.
     #[inline]
     pub fn has_gathered(&self) -> bool {
@@ -51,14 +42,14 @@ impl RingGuard {
         }
         self.look_at_gathered();
         let verdict = self.look(poll, fd);
-        self.entries.note_look(fd, verdict == Verdict::WouldBlock(Direction::Read));
+        self.poll_set.note_look(fd, verdict == Verdict::WouldBlock(Direction::Read));
         verdict
     }
 
     /// Gathers the look of a poll that is about to be armed. False where it is to be made in its turn: its file is not known,
     /// or others wait there, who would be answered in another order.
     fn gathers_look(&mut self, poll: &PollAdd, fd: i32) -> bool {
-        let Some(entry) = self.entries.existing(fd).filter(|entry| entry.looks_in_vain >= IN_VAIN) else {
+        let Some(entry) = self.poll_set.existing(fd).filter(|entry| entry.facts.looks_in_vain() >= IN_VAIN) else {
             return false;
         };
         let wanted = events_of(poll) | EDGE;
@@ -67,13 +58,13 @@ impl RingGuard {
             return false;
         }
         let events = poll.matching(u16::MAX) as i16;
-        self.entries.gathered.push(libc::pollfd { fd, events, revents: 0 });
+        self.poll_set.gathered.push(libc::pollfd { fd, events, revents: 0 });
         true
     }
 
     /// The poll that waits alone on `fd` completes in the submitting call, as one that is looked at in its turn.
     fn complete_inline(&mut self, fd: i32) {
-        if let Some(id) = self.entries.existing(fd).and_then(|entry| entry.polls.first()) {
+        if let Some(id) = self.poll_set.existing(fd).and_then(|entry| entry.polls.first()) {
             self.slab[id].path = Path::Inline;
         }
     }
@@ -81,13 +72,13 @@ impl RingGuard {
     /// Makes the looks that were gathered, and answers in the order of their SQEs.
     #[inline]
     pub fn look_at_gathered(&mut self) {
-        if self.entries.has_gathered() {
+        if self.poll_set.has_gathered() {
             self.look_at_all_gathered();
         }
     }
 
     fn look_at_all_gathered(&mut self) {
-        let mut gathered = core::mem::take(&mut self.entries.gathered);
+        let mut gathered = core::mem::take(&mut self.poll_set.gathered);
         let looked = loop {
             match Sys::poll(&mut gathered, Some(0), None) {
                 Err(Errno::INTR) => {}
@@ -99,13 +90,13 @@ impl RingGuard {
                 self.reissue_all(look.fd);
                 continue;
             }
-            self.entries.note_look(look.fd, look.revents == 0);
+            self.poll_set.note_look(look.fd, look.revents == 0);
             if look.revents != 0 {
                 self.complete_inline(look.fd);
                 self.answer_polls(look.fd, look.revents as u16);
             }
         }
         gathered.clear();
-        self.entries.gathered = gathered;
+        self.poll_set.gathered = gathered;
     }
 }

@@ -18,8 +18,9 @@
 use crate::mutation::{mutated, Mutation};
 use crate::op::net::{is_plain_tcp, unread_bytes};
 use crate::op::{net, Direction};
-use crate::poll::{Entries, ENDED, READ};
+use crate::poll::{PollSet, ENDED, READ};
 use crate::process;
+use crate::request::ListKind;
 use crate::ring::RingGuard;
 
 /// How often a receive empties a socket before it is asked what that means.
@@ -28,7 +29,7 @@ const OFTEN: u8 = 4;
 const BESIDE_DATA: u32 = libc::EPOLLRDHUP as u32 | libc::EPOLLPRI as u32 | ENDED;
 
 /// What is known of a descriptor in this respect.
-#[derive(Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Emptied {
     /// How often that happened, up to [`OFTEN`].
     times: u8,
@@ -46,17 +47,19 @@ impl Emptied {
     }
 }
 
-impl Entries {
+impl PollSet {
     /// A receive has just emptied the socket, under this hold of the lock.
     #[inline]
     pub fn note_emptied(&mut self, fd: i32, emptied: net::Emptied) {
         let Some(Some(entry)) = self.entries.get_mut(fd as usize) else { return };
-        if entry.registered == 0 || entry.emptied.doubtful || !process::closes_are_seen() {
+        if entry.registered == 0 || entry.facts.emptied.doubtful || !process::closes_are_seen() {
             return;
         }
-        match entry.emptied.tells {
-            Some(true) => entry.read_empty |= emptied == net::Emptied::Surely || unread_bytes(fd) == 0,
-            Some(false) => {}
+        match entry.facts.emptied.tells {
+            Some(true) if emptied == net::Emptied::Surely || unread_bytes(fd) == 0 => {
+                entry.facts.note_empty(ListKind::Read);
+            }
+            Some(_) => {}
             None => self.ask_whether_it_tells(fd),
         }
     }
@@ -65,7 +68,7 @@ impl Entries {
     #[cold]
     pub fn doubt_emptied(&mut self, fd: i32) {
         if let Some(entry) = self.existing(fd) {
-            entry.emptied.doubtful = true;
+            entry.facts.emptied.doubtful = true;
         }
     }
 
@@ -84,15 +87,15 @@ impl Entries {
     #[cold]
     fn ask_whether_it_tells(&mut self, fd: i32) {
         let (Some(epoll), Some(entry)) = (self.epoll, self.existing(fd)) else { return };
-        entry.emptied.times += 1;
-        if entry.emptied.times < OFTEN {
+        entry.facts.emptied.times += 1;
+        if entry.facts.emptied.times < OFTEN {
             return;
         }
         // What the registration finds now is an event, which says whether there is any doubt.
         let wanted = entry.registered | READ;
-        let tells = is_plain_tcp(fd) && self.control_registration(epoll, fd, wanted).is_ok();
+        let tells = is_plain_tcp(fd) && self.control_registration(epoll, fd, wanted) == Ok(true);
         if let Some(entry) = self.existing(fd) {
-            entry.emptied.tells = Some(tells);
+            entry.facts.emptied.tells = Some(tells);
         }
     }
 }
@@ -101,17 +104,17 @@ impl RingGuard {
     /// Serves what is there already of requests that were armed without an attempt, if there are such.
     #[inline]
     pub fn look_for_unlooked(&mut self) {
-        if core::mem::take(&mut self.entries.unlooked) {
-            self.entries.looking = true;
+        if core::mem::take(&mut self.poll_set.unlooked) {
+            self.poll_set.looking = true;
             self.poll_now();
-            self.entries.looking = false;
+            self.poll_set.looking = false;
         }
     }
 
     /// At the end of a submission: what became ready before it, and what its READ_MULTISHOTs have left behind, has its turn.
     #[inline]
     pub fn go_on(&mut self) {
-        if core::mem::take(&mut self.entries.goes_on) {
+        if core::mem::take(&mut self.poll_set.goes_on) {
             self.poll_now();
             self.settle();
         }
@@ -120,7 +123,7 @@ impl RingGuard {
     /// The same before something ends requests: also first attempts that were put off are made.
     #[inline]
     pub fn attempt_unlooked(&mut self) {
-        if self.entries.has_unlooked() {
+        if self.poll_set.has_unlooked() {
             self.look_for_unlooked();
             self.attempt_all_put_off();
         }

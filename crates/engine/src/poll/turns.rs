@@ -8,7 +8,7 @@
 use crate::mutation::{mutated, Mutation};
 use crate::op::net::Net;
 use crate::op::{Direction, Op};
-use crate::poll::Entries;
+use crate::poll::PollSet;
 use crate::request::Target;
 use crate::ring::RingGuard;
 
@@ -19,7 +19,7 @@ pub struct Due {
     write: bool,
 }
 
-impl Entries {
+impl PollSet {
     /// A submission begins.
     #[inline]
     pub fn begin_turns(&mut self) {
@@ -39,7 +39,7 @@ impl RingGuard {
     /// An operation is about to be issued that was just submitted: those that wait for the same go first, and notes are heeded.
     #[inline]
     pub fn serve_turns(&mut self, op: &Op, target: &Target) {
-        let due = self.entries.armed() != 0 && (self.entries.due.read || self.entries.due.write);
+        let due = self.poll_set.armed() != 0 && (self.poll_set.due.read || self.poll_set.due.write);
         if due || self.has_notes() {
             self.serve_those_before(due, op, target);
         }
@@ -55,7 +55,7 @@ impl RingGuard {
             Op::Net(Net::Accept(_)) => Some(Direction::Read),
             op => op.waits_for(),
         };
-        let due = &mut self.entries.due;
+        let due = &mut self.poll_set.due;
         let Some(direction) = direction else {
             *due = Due::default(); // nobody knows what it makes ready
             return;
@@ -80,8 +80,8 @@ impl RingGuard {
             },
             Target::None => return,
         };
-        if was_due && self.entries.has_waiting(fd, direction) && !mutated(Mutation::LateComersGoFirst) {
-            self.entries.due = Due::default();
+        if was_due && self.poll_set.has_waiting(fd, direction) && !mutated(Mutation::LateComersGoFirst) {
+            self.poll_set.due = Due::default();
             self.poll_now();
         }
     }

@@ -20,6 +20,16 @@ use std::sync::Arc;
 /// Events that are taken at a time.
 const EVENTS: usize = 128;
 
+/// What becomes of a request that is to wait for readiness.
+#[must_use]
+#[derive(Debug, PartialEq, Eq)]
+pub enum Arming {
+    /// It waits.
+    Waits,
+    /// It does not: its file cannot be polled, or it has none.
+    CannotPoll,
+}
+
 /// What the registration of a descriptor asks for, for an operation that waits there.
 pub(crate) fn events_for(op: &Op, list: ListKind) -> u32 {
     match (op, list) {
@@ -48,62 +58,44 @@ fn spoil_file(fd: i32) {
 }
 
 impl RingGuard {
-    /// Makes a request wait for readiness. `EPERM` when its file cannot be polled.
-    pub fn arm(&mut self, id: Id, list: ListKind, tried: Tried, then: Then) -> Result<(), Errno> {
-        let request = &self.slab[id];
-        let fd = match &request.target {
-            Target::Number(fd) => *fd,
-            Target::Fixed(file) | Target::Private(file) => file.fd,
-            Target::None | Target::Index(_) => return Err(Errno::PERM),
-        };
-        let events = events_for(&request.op, list);
-        // A splice whose input is not ready waits for that one, not for the output that its SQE names as its file.
-        let state = &mut **self;
-        let fd = match &mut state.slab[id].op {
-            Op::Splice(splice) if list == ListKind::Read => {
-                let input = splice.hold_input()?;
-                if input.is_new {
-                    state.entries.forget(input.fd);
-                }
-                input.fd
-            }
-            Op::Splice(splice) => {
-                registered::hold_input(&mut state.entries, splice);
-                fd
-            }
-            _ => fd,
-        };
-        self.entries.make_room(fd)?;
+    /// Makes a request wait for readiness.
+    pub fn arm(&mut self, id: Id, list: ListKind, tried: Tried, then: Then) -> Result<Arming, Errno> {
+        let Some(fd) = self.polled_number(id, list)? else { return Ok(Arming::CannotPoll) };
+        let events = events_for(&self.slab[id].op, list);
+        self.poll_set.make_room(fd)?;
+        if self.poll_set.is_unpollable(fd) {
+            return Ok(Arming::CannotPoll);
+        }
         self.join_list(fd);
         spoil_file(fd);
         let state = &mut **self;
+        let entry = state.poll_set.existing(fd);
         let (fresh, shut_down) =
-            state.entries.existing(fd).map_or((true, false), |entry| (entry.registered == 0, entry.shut_down));
-        let epoll = state.entries.make_epoll(state.engine_end)?;
+            entry.map_or((true, false), |entry| (entry.registered == 0, entry.facts.is_shut_down()));
+        let epoll = state.poll_set.make_epoll(state.engine_end)?;
         let skip = if let Tried::Skipped(why) = tried { Some(why) } else { None };
         let anew = skip.is_some_and(Skip::tells_anew) || shut_down;
-        if anew || matches!(&state.slab[id].op, Op::Poll(poll) if poll.multishot) {
+        let registered = if anew || matches!(&state.slab[id].op, Op::Poll(poll) if poll.multishot) {
             // No attempt could be made: the registration is renewed so that what is there already makes an event.
-            let wanted = state.entries.entry(fd).registered | events | EDGE;
-            state.entries.control_registration(epoll, fd, wanted)?;
+            let wanted = state.poll_set.entry(fd).registered | events | EDGE;
+            state.poll_set.control_registration(epoll, fd, wanted)?
         } else {
             let attempted_now = state.slab[id].path != Path::Worker;
-            state.entries.register(epoll, fd, events, attempted_now)?;
+            state.poll_set.register(epoll, fd, events, attempted_now)?
+        };
+        if !registered {
+            return Ok(Arming::CannotPoll);
         }
         let put_off = skip.is_some_and(Skip::is_put_off);
-        if put_off && !core::mem::replace(&mut state.entries.entry(fd).put_off, true) {
-            state.entries.put_off.push_back(fd);
+        if put_off && !core::mem::replace(&mut state.poll_set.entry(fd).put_off, true) {
+            state.poll_set.put_off.push_back(fd);
         }
-        let entry = state.entries.entry(fd);
+        let entry = state.poll_set.entry(fd);
         if put_off {
             // Nothing is known of the file: the attempt is yet to come.
         } else if !fresh && !anew {
             // The attempt came after the registration: what arrives from now on makes an event.
-            match list {
-                ListKind::Read => entry.read_empty = true,
-                ListKind::Write => entry.write_full = true,
-                ListKind::Poll => {}
-            }
+            entry.facts.note_empty(list);
         }
         let request = &state.slab[id];
         let keeps_its_place =
@@ -120,22 +112,44 @@ impl RingGuard {
         if list != ListKind::Poll && !again {
             state.record_of(id, |it| it.poll_arm(events));
         }
-        state.entries.armed += 1;
+        state.poll_set.armed += 1;
         state.slab[id].poll(Polling { fd, list, tried, then });
         state.slab[id].path = Path::Poll;
         process::note_use(fd);
         self.note_waiting(id);
         self.work_appeared(false);
-        Ok(())
+        Ok(Arming::Waits)
+    }
+
+    /// The number of the file that a request would wait for, if it has one. A splice whose input is not ready waits for that
+    /// one, not for the output that its SQE names as its file.
+    fn polled_number(&mut self, id: Id, list: ListKind) -> Result<Option<i32>, Errno> {
+        let state = &mut **self;
+        let request = &mut state.slab[id];
+        let Some(fd) = request.target.number() else { return Ok(None) };
+        match &mut request.op {
+            Op::Splice(splice) if list == ListKind::Read => {
+                let input = splice.hold_input()?;
+                if input.is_new {
+                    state.poll_set.forget(input.fd);
+                }
+                Ok(Some(input.fd))
+            }
+            Op::Splice(splice) => {
+                registered::hold_input(&mut state.poll_set, splice);
+                Ok(Some(fd))
+            }
+            _ => Ok(Some(fd)),
+        }
     }
 
     /// Takes an armed request off its list; it stays a request.
     pub fn disarm(&mut self, id: Id) -> Detached {
         let state = &mut **self;
         if let State::Polling(Polling { fd, list, .. }) = *state.slab[id].state() {
-            if let Some(entry) = state.entries.existing(fd) {
+            if let Some(entry) = state.poll_set.existing(fd) {
                 entry.list(list).remove(&mut state.slab, id);
-                state.entries.armed -= 1;
+                state.poll_set.armed -= 1;
             }
         }
         state.slab.detach(id)
@@ -144,11 +158,11 @@ impl RingGuard {
     /// Looks at the poll set without waiting and serves what is ready. True when there was something.
     pub fn poll_now(&mut self) -> bool {
         let reaped = self.reap();
-        if self.entries.armed() == 0 && !self.kernel_aio.is_untold() {
+        if self.poll_set.armed() == 0 && !self.kernel_aio.is_untold() {
             return reaped;
         }
         let served = self.take_events() | reaped;
-        if self.entries.is_turn() {
+        if self.poll_set.is_turn() {
             self.attempt_next_put_off();
             self.verify_next();
         }
@@ -157,16 +171,16 @@ impl RingGuard {
 
     /// Takes what is in the poll set, whether or not anything is armed, and serves it. True when there was something.
     pub fn take_events(&mut self) -> bool {
-        let Some(epoll) = self.entries.epoll() else { return false };
-        self.entries.unlooked = false;
+        let Some(epoll) = self.poll_set.epoll() else { return false };
+        self.poll_set.unlooked = false;
         // Kept, since it costs more to clear than to use.
-        let mut events = core::mem::take(&mut self.entries.seen);
+        let mut events = core::mem::take(&mut self.poll_set.seen);
         events.resize(EVENTS, EpollEvent::default());
         let served = match Sys::epoll_wait(epoll, &mut events, Some(0), None) {
             Ok(count) => self.serve(&events[..count]),
             Err(_) => false,
         };
-        self.entries.seen = events;
+        self.poll_set.seen = events;
         self.kernel_aio.told();
         served
     }
@@ -187,7 +201,7 @@ impl RingGuard {
             (Op::Rw(_) | Op::Net(_), Target::Fixed(file) | Target::Private(file)) => Some(file.fd),
             _ => return,
         };
-        if fd.is_none_or(|fd| self.entries.existing(fd).is_some_and(|entry| !entry.idle())) {
+        if fd.is_none_or(|fd| self.poll_set.existing(fd).is_some_and(|entry| !entry.idle())) {
             self.poll_now();
         }
     }
@@ -200,7 +214,7 @@ impl RingGuard {
             let (seen, data) = (event.events, event.data);
             if data == KICK {
                 let mut count = 0u64;
-                if let Some(kick) = self.entries.kick() {
+                if let Some(kick) = self.poll_set.kick() {
                     crate::os::syscall(
                         libc::SYS_read,
                         [kick as usize, &mut count as *mut u64 as usize, 8, 0, 0, 0],
@@ -224,20 +238,14 @@ impl RingGuard {
     fn serve_one(&mut self, fd: i32, generation: u32, seen: u32) -> bool {
         point(Point::Serve);
         self.heed_notes();
-        let looking = self.entries.looking;
+        let looking = self.poll_set.looking;
         let known = |entry: &&mut Entry| entry.generation == generation || mutated(Mutation::StaleEventsCount);
-        let Some(entry) = self.entries.existing(fd).filter(known) else {
+        let Some(entry) = self.poll_set.existing(fd).filter(known) else {
             return false;
         };
-        if seen & (READ | ENDED) != 0 {
-            entry.read_empty = false;
-            if looking && entry.put_off {
-                entry.empty_streak = 0; // it was there: attempt at once again
-            }
-            entry.emptied.note_event(seen);
-        }
-        if seen & (WRITE | ENDED) != 0 {
-            entry.write_full = false;
+        entry.facts.note_event(seen);
+        if seen & (READ | ENDED) != 0 && looking && entry.put_off {
+            entry.facts.end_streak(); // it was there
         }
         if entry.alone.is_some() {
             if seen & libc::EPOLLRDHUP as u32 == 0 {
@@ -263,11 +271,11 @@ impl RingGuard {
     /// call answers that (`__skb_wait_for_more_packets` in net/core/datagram.c); with MSG_DONTWAIT it is EAGAIN for ever.
     #[cold]
     fn end_receives(&mut self, fd: i32) {
-        let Some(entry) = self.entries.existing(fd).filter(|entry| !entry.readers.is_empty()) else { return };
+        let Some(entry) = self.poll_set.existing(fd).filter(|entry| !entry.readers.is_empty()) else { return };
         if socket_option(fd, libc::SO_TYPE) != Ok(libc::SOCK_DGRAM) {
             return;
         }
-        entry.shut_down = true;
+        entry.facts.note_shut_down();
         let mut next = entry.readers.first();
         while let Some(id) = next {
             next = List::after(&self.slab, id);
@@ -285,7 +293,7 @@ impl RingGuard {
     /// Attempts the requests that wait on one list, in its order, until one finds nothing.
     fn retry(&mut self, fd: i32, list: ListKind) {
         self.heed_notes();
-        while let Some(id) = self.entries.existing(fd).and_then(|entry| entry.list(list).first()) {
+        while let Some(id) = self.poll_set.existing(fd).and_then(|entry| entry.list(list).first()) {
             let State::Polling(Polling { then, .. }) = *self.slab[id].state() else { return };
             if then == Then::PlainCall || self.is_others(id) {
                 let id = self.disarm(id).id();
@@ -302,11 +310,7 @@ impl RingGuard {
                 if ListKind::from(direction) == list {
                     self.slab[id].finds_nothing();
                     self.note_held_buffer(id);
-                    let entry = self.entries.entry(fd);
-                    match list {
-                        ListKind::Read => entry.read_empty = true,
-                        _ => entry.write_full = true,
-                    }
+                    self.poll_set.entry(fd).facts.note_empty(list);
                     return;
                 }
             }
@@ -345,15 +349,15 @@ impl RingGuard {
         }) else {
             return;
         };
-        self.entries.forget_put_off(fd);
+        self.poll_set.forget_put_off(fd);
         if !by_worker {
             return self.retry_armed(id);
         }
         if Sys::poll_now(fd, libc::POLLIN as u16) == Ok(0) {
             self.slab[id].finds_nothing();
-            self.entries.entry(fd).read_empty = true; // what comes from now on makes an event
+            self.poll_set.entry(fd).facts.note_empty(ListKind::Read);
         } else {
-            self.entries.goes_on = true;
+            self.poll_set.goes_on = true;
         }
     }
 
@@ -372,7 +376,7 @@ impl RingGuard {
     /// Whether `fd`, where a multishot poll waits, is the eventfd that this ring's CQEs signal.
     fn signals(&mut self, fd: i32) -> bool {
         let state = &mut **self;
-        let Some(entry) = state.entries.existing(fd) else { return false };
+        let Some(entry) = state.poll_set.existing(fd) else { return false };
         let mut polls = core::iter::successors(entry.polls.first(), |id| List::after(&state.slab, *id));
         let multishot = polls.any(|id| matches!(&state.slab[id].op, Op::Poll(poll) if poll.multishot));
         multishot && state.eventfd.is_some_and(|(eventfd, _)| process::same_description(eventfd, fd))
@@ -385,7 +389,7 @@ impl RingGuard {
 
     /// Answers with what `judge` says that each is told, and whether it is the last that it hears.
     fn answer(&mut self, fd: i32, mut judge: impl FnMut(&mut PollAdd) -> (u16, bool)) {
-        let mut next = self.entries.existing(fd).and_then(|entry| entry.polls.first());
+        let mut next = self.poll_set.existing(fd).and_then(|entry| entry.polls.first());
         while let Some(id) = next {
             next = List::after(&self.slab, id);
             let Some(Op::Poll(poll)) = self.slab.get_mut(id).map(|request| &mut request.op) else { continue };
@@ -407,7 +411,7 @@ impl RingGuard {
     /// requests wait for, and makes the first attempts that were put off, where no event has made them yet.
     pub fn verify(&mut self) {
         self.attempt_all_put_off();
-        for _ in 0..self.entries.unverified.len() {
+        for _ in 0..self.poll_set.unverified.len() {
             self.verify_next();
         }
     }
@@ -416,28 +420,28 @@ impl RingGuard {
         if mutated(Mutation::PutOffIsNotMadeUpFor) {
             return;
         }
-        for _ in 0..self.entries.put_off.len() {
+        for _ in 0..self.poll_set.put_off.len() {
             self.attempt_next_put_off();
         }
     }
 
     fn verify_next(&mut self) {
-        let Some(fd) = self.entries.unverified.pop_front() else { return };
-        let (Some(epoll), Some(entry)) = (self.entries.epoll(), self.entries.existing(fd)) else { return };
+        let Some(fd) = self.poll_set.unverified.pop_front() else { return };
+        let (Some(epoll), Some(entry)) = (self.poll_set.epoll(), self.poll_set.existing(fd)) else { return };
         entry.unverified = false;
         if entry.idle() {
             return;
         }
         let wanted = entry.registered;
-        if self.entries.control_registration(epoll, fd, wanted).is_err() {
+        if self.poll_set.control_registration(epoll, fd, wanted) != Ok(true) {
             // The number names something else now, or nothing: attempt the requests, they will find out.
             self.reissue_all(fd);
         }
     }
 
     fn attempt_next_put_off(&mut self) {
-        let Some(fd) = self.entries.put_off.pop_front() else { return };
-        let Some(entry) = self.entries.existing(fd) else { return };
+        let Some(fd) = self.poll_set.put_off.pop_front() else { return };
+        let Some(entry) = self.poll_set.existing(fd) else { return };
         entry.put_off = false;
         if entry.alone.is_some() {
             return self.attempt_alone(fd);
@@ -445,17 +449,17 @@ impl RingGuard {
         if !entry.polls.is_empty() {
             self.look_for_polls(fd);
         }
-        let Some(entry) = self.entries.existing(fd) else { return };
+        let Some(entry) = self.poll_set.existing(fd) else { return };
         let waiting = entry.readers.first();
         let Some(first) = waiting else { return };
-        if !entry.read_empty {
+        if !entry.facts.is_empty() {
             if self.wants_buffer(first) && Sys::poll_now(fd, libc::POLLIN as u16) == Ok(0) {
                 return; // its event will find that there is none
             }
             self.retry(fd, ListKind::Read);
         }
-        match self.entries.existing(fd) {
-            Some(entry) if entry.readers.first() != waiting => entry.empty_streak = 0, // attempt at once again
+        match self.poll_set.existing(fd) {
+            Some(entry) if entry.readers.first() != waiting => entry.facts.end_streak(),
             _ => self.end_nonblocking_reads(fd),
         }
     }
@@ -466,10 +470,10 @@ impl RingGuard {
             return;
         }
         let Ok(seen @ 1..) = Sys::poll_now(fd, (READ | WRITE) as u16) else { return };
-        let first = self.entries.existing(fd).and_then(|entry| entry.polls.first());
+        let first = self.poll_set.existing(fd).and_then(|entry| entry.polls.first());
         self.answer_polls(fd, seen);
-        if let Some(entry) = self.entries.existing(fd).filter(|entry| entry.polls.first() != first) {
-            entry.empty_streak = 0; // there was something: look at once again
+        if let Some(entry) = self.poll_set.existing(fd).filter(|entry| entry.polls.first() != first) {
+            entry.facts.end_streak();
         }
     }
 
@@ -480,8 +484,8 @@ impl RingGuard {
             return;
         }
         self.join_list(fd);
-        self.entries.forget_access(fd);
-        while let Some(id) = self.entries.existing(fd).and_then(|entry| entry.readers.first()) {
+        self.poll_set.forget_access(fd);
+        while let Some(id) = self.poll_set.existing(fd).and_then(|entry| entry.readers.first()) {
             let id = self.disarm(id).id();
             self.finish(id, -Errno::AGAIN.raw_os_error(), true);
         }
@@ -498,13 +502,13 @@ impl RingGuard {
     pub(crate) fn reissue_all(&mut self, fd: i32) {
         self.join_list(fd);
         for list in [ListKind::Read, ListKind::Write, ListKind::Poll] {
-            while let Some(id) = self.entries.existing(fd).and_then(|entry| entry.list(list).first()) {
+            while let Some(id) = self.poll_set.existing(fd).and_then(|entry| entry.list(list).first()) {
                 let detached = self.disarm(id);
                 self.make_ready(detached);
             }
         }
-        if let Some(entry) = self.entries.existing(fd) {
-            (entry.read_empty, entry.write_full) = (false, false);
+        if let Some(entry) = self.poll_set.existing(fd) {
+            entry.facts.may_be_ready();
         }
     }
 
@@ -519,7 +523,7 @@ impl RingGuard {
         let closed = private.is_some();
         let mut file = private.flatten();
         if let Some(file) = &file {
-            self.entries.forget(file.fd);
+            self.poll_set.forget(file.fd);
         }
         let mut place = 0;
         while let Some(id) = self.slab.next_from(place) {
@@ -537,7 +541,7 @@ impl RingGuard {
                 None if closed => continue, // the number names another file by now
                 None => match FixedFile::private(fd) {
                     Ok(duplicate) => {
-                        self.entries.forget(duplicate.fd);
+                        self.poll_set.forget(duplicate.fd);
                         file.insert(duplicate).clone()
                     }
                     Err(_) => continue,
@@ -545,13 +549,13 @@ impl RingGuard {
             };
             self.move_to(id, private, armed);
         }
-        let epoll = self.entries.epoll;
-        if let Some(entry) = self.entries.existing(fd) {
+        let epoll = self.poll_set.epoll;
+        if let Some(entry) = self.poll_set.existing(fd) {
             if let (Some(epoll), true) = (epoll, entry.registered != 0) {
                 let _ = Sys::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, 0, 0);
             }
         }
-        self.entries.forget(fd);
+        self.poll_set.forget(fd);
     }
 
     fn move_to(&mut self, id: Id, private: Arc<FixedFile>, armed: bool) {
@@ -559,7 +563,7 @@ impl RingGuard {
             let State::Polling(Polling { list, tried, then, .. }) = *self.slab[id].state() else { return };
             let detached = self.disarm(id);
             self.slab[id].target = Target::Private(private);
-            if self.arm(id, list, tried, then).is_err() {
+            if self.arm(id, list, tried, then) != Ok(Arming::Waits) {
                 self.make_ready(detached);
             }
             return;

@@ -57,7 +57,7 @@ impl RingGuard {
             return;
         }
         self.attempt_unlooked();
-        if self.entries.armed() != 0 {
+        if self.poll_set.armed() != 0 {
             self.poll_now();
         }
         self.fire_timers();

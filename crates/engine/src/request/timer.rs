@@ -195,7 +195,7 @@ impl RingGuard {
     /// Completes every timer whose deadline has passed. True when there was one.
     pub fn fire_timers(&mut self) -> bool {
         let mut fired = false;
-        if self.entries.has_unlooked() && self.timers.next_ns() == Some(0) {
+        if self.poll_set.has_unlooked() && self.timers.next_ns() == Some(0) {
             self.attempt_unlooked();
         }
         loop {

@@ -2,7 +2,7 @@
 //!
 //! A registered file is a private duplicate of the program's descriptor: it stays open whatever the program does with the
 //! number. Requests in flight keep theirs open (`Arc`). When one is closed another may get its number, so whoever makes one
-//! has the poll set forget what it knows of the number (`Entries::forget`).
+//! has the poll set forget what it knows of the number (`PollSet::forget`).
 
 use super::tag::Tag;
 use crate::alloc;

@@ -258,7 +258,7 @@ impl RingGuard {
         state.submission = None;
         (state.calls, state.calls_at_once, state.makes_calls) = (Vec::new(), false, false);
         state.kernel_aio.unstage(); // they end below
-        state.entries.forget_requests();
+        state.poll_set.forget_requests();
         while let Some((place, opcode)) = self.aio.as_mut().and_then(|context| context.take_alone()) {
             stats::completed(opcode, Path::Poll, -Errno::IO.raw_os_error());
             self.answer_left((place.into(), None));

@@ -196,7 +196,7 @@ impl State {
         core::mem::forget(core::mem::take(&mut self.found_polls));
         self.counted_before = None;
         core::mem::forget(core::mem::take(&mut self.timers));
-        core::mem::take(&mut self.entries).abandon();
+        core::mem::take(&mut self.poll_set).abandon();
         core::mem::take(&mut self.kernel_aio).abandon();
         core::mem::forget(core::mem::take(&mut self.counting));
         core::mem::forget(core::mem::take(&mut self.drain));

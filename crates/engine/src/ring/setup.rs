@@ -10,7 +10,7 @@ use crate::forced::{point, Point};
 use crate::issue::stalls::Stalls;
 use crate::lock::Lock;
 use crate::os::{user_read, user_write};
-use crate::poll::Entries;
+use crate::poll::PollSet;
 use crate::request::drain::Drain;
 use crate::request::timer::{Clock, Timers};
 use crate::request::Slab;
@@ -154,7 +154,7 @@ fn new_state(flags: u32, memory: Memory, control: Control, engine_end: i32, cook
         cookie,
         slab: Slab::default(),
         ready: VecDeque::new(),
-        entries: Entries::default(),
+        poll_set: PollSet::default(),
         stalls: Stalls::default(),
         kernel_aio: KernelAio::default(),
         submits_and_waits: false,

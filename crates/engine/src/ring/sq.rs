@@ -39,7 +39,7 @@ impl RingGuard {
     /// Consumes up to `to_submit` SQEs; answers how many. Source: `io_submit_sqes` in io_uring/io_uring.c.
     #[inline]
     pub fn submit(&mut self, to_submit: u32) -> Result<u32, Errno> {
-        self.entries.begin_turns();
+        self.poll_set.begin_turns();
         self.counted_before = Some(self.completions);
         let submitted = self.consume(to_submit);
         if self.calls_at_once {
@@ -304,7 +304,7 @@ impl RingGuard {
             verdict => {
                 let id = self.admit(take_request(op, opcode, row, sqe), on_its_way);
                 self.follow(id, verdict);
-                if self.entries.has_gathered() && (self.entries.has_gathered_most() || !self.is_poll_next()) {
+                if self.poll_set.has_gathered() && (self.poll_set.has_gathered_most() || !self.is_poll_next()) {
                     self.look_at_gathered();
                 }
                 self.taken()

@@ -184,7 +184,7 @@ impl RingGuard {
     /// something: without giving up the lock, nor taking the role. False when it is better called.
     pub fn look_first(&mut self) -> bool {
         let handover = &self.ring().driver.handover;
-        if !self.entries.has_unverified() || handover.is_attached() {
+        if !self.poll_set.has_unverified() || handover.is_attached() {
             return false;
         }
         handover.visit();
@@ -199,7 +199,7 @@ impl RingGuard {
             // Also with nothing armed: what stays in the poll set keeps the helper's own from sleeping.
             self.take_events();
             self.collect();
-            if !self.entries.has_unverified() {
+            if !self.poll_set.has_unverified() {
                 return;
             }
             self.verify();
@@ -273,7 +273,7 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
     if !polled && (wish.min_complete == 0 || ring.driver.handover.visits().is_multiple_of(8)) {
         guard.drive();
     }
-    if !polled && wish.min_complete == 0 && guard.entries.has_put_off() {
+    if !polled && wish.min_complete == 0 && guard.poll_set.has_put_off() {
         // The program asks what there is now: attempts that were put off are due.
         guard.verify();
         guard.collect();
@@ -292,7 +292,7 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
             guard.leave_helper();
         }
         let driving = taken != Taken::No;
-        if driving && !polled && guard.entries.has_unverified() {
+        if driving && !polled && guard.poll_set.has_unverified() {
             if guard.poll_now() {
                 guard.collect();
                 continue;
@@ -506,7 +506,7 @@ fn sleep(
     let timer_ns = timer_ns.map(|left_ns| Sys::sleep_ns(left_ns, by_epoll));
     let engine_end = guard.engine_end;
     // The poll set of a polled ring is its thread's.
-    let made = by_epoll.then(|| if polled { guard.make_bell() } else { guard.entries.make_epoll(engine_end) });
+    let made = by_epoll.then(|| if polled { guard.make_bell() } else { guard.poll_set.make_epoll(engine_end) });
     let watched = match made.transpose() {
         Ok(watched) => watched,
         Err(error) => return (Some(guard), Err(error.into())),
@@ -522,7 +522,7 @@ fn sleep(
         post.register_waiter(target, !by_epoll)
     };
     if driving {
-        let kick = if polled { watched } else { guard.entries.kick() };
+        let kick = if polled { watched } else { guard.poll_set.kick() };
         ring.driver.kick.store(kick.unwrap_or(-1), Ordering::Relaxed);
         ring.driver.sleeping.store(if by_epoll { IN_EPOLL } else { IN_FUTEX }, Ordering::Relaxed);
     }

@@ -130,7 +130,7 @@ impl RingGuard {
     #[cold]
     fn detach(&mut self) {
         if self.ring().driver.handover.set_attached(false) {
-            if let Some(epoll) = self.entries.epoll() {
+            if let Some(epoll) = self.poll_set.epoll() {
                 let _ = Sys::epoll_ctl(SET.load(Ordering::Relaxed), libc::EPOLL_CTL_DEL, epoll, 0, 0);
             }
         }
@@ -138,7 +138,7 @@ impl RingGuard {
 
     /// Puts the ring's poll set into the helper's.
     fn attach(&mut self) {
-        let Some(epoll) = self.entries.epoll() else { return };
+        let Some(epoll) = self.poll_set.epoll() else { return };
         if !self.ring().driver.handover.is_attached() {
             let (set, data) = (SET.load(Ordering::Relaxed), core::ptr::from_ref(self.ring()) as u64);
             let added = Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, epoll, libc::EPOLLIN as u32, data);
@@ -546,12 +546,12 @@ impl Ward {
             return self.rest(guard);
         }
         // A put-off attempt is the owner's to make: its completion would be.
-        let put_off = guard.entries.has_put_off();
+        let put_off = guard.poll_set.has_put_off();
         if !put_off {
             guard.verify();
         }
         let ready = put_off
-            || guard.entries.epoll().is_some_and(|epoll| Sys::poll_now(epoll, libc::POLLIN as u16) != Ok(0));
+            || guard.poll_set.epoll().is_some_and(|epoll| Sys::poll_now(epoll, libc::POLLIN as u16) != Ok(0));
         if ready || guard.timers.next_ns() == Some(0) {
             guard.announce_work();
             return self.rest(guard); // the owner calls again when it has been there
@@ -562,7 +562,7 @@ impl Ward {
     /// Sleeps on the ring's poll set from now on.
     fn watch(&mut self, guard: &mut RingGuard) {
         guard.attach();
-        self.poll_set = guard.entries.epoll().unwrap_or(-1);
+        self.poll_set = guard.poll_set.epoll().unwrap_or(-1);
         let next_ns = guard.timers.next_ns().filter(|_| !mutated(Mutation::HelperSleepsBeyondTimers));
         self.due_ns = next_ns.map(|next_ns| now_ns().saturating_add(next_ns));
         self.ring.driver.handover.watch(self.due_ns.unwrap_or(u64::MAX));

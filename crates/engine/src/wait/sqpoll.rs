@@ -123,7 +123,7 @@ pub fn begin(ring: &'static Ring, wish: Wish) -> Result<(), Errno> {
     // Neither is left to the thread: for a moment the poll set takes the number that the program's next open expects, and
     // somebody may keep the ring by then, for whom the thread's other rings do not wait.
     let engine_end = guard.engine_end;
-    guard.entries.make_epoll(engine_end)?;
+    guard.poll_set.make_epoll(engine_end)?;
     let served = Served::new(&guard, wish.idle_ns);
     drop(guard);
     let poller = match wish.shared {

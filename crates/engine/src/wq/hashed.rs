@@ -76,7 +76,7 @@ impl RingGuard {
         let status = file_status(fd).ok()?;
         let in_turn = match status.kind {
             // File systems make direct writes to one file at the same time (`FOP_DIO_PARALLEL_WRITE`).
-            libc::S_IFREG => !self.entries.is_direct(fd),
+            libc::S_IFREG => !self.poll_set.is_direct(fd),
             // Natively one worker, which does not have to wait, makes all that are queued.
             libc::S_IFCHR | libc::S_IFIFO => !matches!(opcode, Opcode::Splice | Opcode::Tee),
             _ => false,

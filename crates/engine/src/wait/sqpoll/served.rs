@@ -127,8 +127,8 @@ impl Served {
     fn note(&mut self, guard: &RingGuard) {
         self.disabled = guard.disabled || !guard.has_sqes();
         self.left = !guard.ready.is_empty();
-        self.epoll = if guard.awaits_events() { guard.entries.epoll() } else { None };
-        self.unverified = guard.entries.has_unverified();
+        self.epoll = if guard.awaits_events() { guard.poll_set.epoll() } else { None };
+        self.unverified = guard.poll_set.has_unverified();
         let next_ns = guard.timers.next_ns();
         self.due_ns = next_ns.map(|next_ns| Sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(next_ns));
     }

@@ -158,7 +158,7 @@ fn a_ring_that_somebody_keeps_is_taken_in_without_waiting() {
     let kept = Program::make(0, Params::default()).expect("a ring");
     let mut guard = kept.ring().lock().expect("the ring");
     let engine_end = guard.engine_end;
-    guard.entries.make_epoll(engine_end).expect("a poll set");
+    guard.poll_set.make_epoll(engine_end).expect("a poll set");
     poller.attach(Served::new(&guard, 0)).expect("it lives");
     poller.nudge();
     kept.ring().set_poller(&poller);

@@ -1,0 +1,304 @@
+//! What is remembered of the file behind a descriptor number. This is the only memory of it, and only this file writes it.
+//!
+//! Facts end together: when the number is closed, or when epoll(7) shows that it names another file ([`PollSet::forget`] and
+//! `PollSet::control_registration`). A close that was not seen leaves stale facts, so each is a hint, and whoever would answer
+//! wrongly by a stale one asks [`process::closes_are_seen`] first.
+//!
+//! Part of a ring's state, as all of `poll`: touched under its lock only.
+
+use super::emptied::Emptied;
+use super::{Entry, PollSet, ENDED, READ, WRITE};
+use crate::op::rw::is_file;
+use crate::op::Direction;
+use crate::os::syscall;
+use crate::process;
+use crate::request::ListKind;
+
+/// What is known of one file; nothing at first.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Facts {
+    /// Whether epoll(7) takes the file, by its last answer.
+    pollable: Option<bool>,
+    /// It has no position (a pipe, a socket, a terminal).
+    stream: bool,
+    /// Whether it was opened with O_DIRECT; asked once, a hint about speed only.
+    direct: Option<Direct>,
+    /// How it was opened (`O_ACCMODE`), once a request of Linux AIO asked.
+    access: Option<i32>,
+    /// A socket of datagrams that was shut down for reading, see `RingGuard::end_receives`.
+    shut_down: bool,
+    /// The last attempt in this direction found nothing or left nothing, and no event has come since.
+    read_empty: bool,
+    write_full: bool,
+    /// How many first attempts to read in a row found nothing: the next one is put off, see [`PollSet::puts_off`].
+    empty_streak: u8,
+    /// How often an attempt was put off.
+    times_put_off: u8,
+    /// How many looks of POLL_ADDs in a row found nothing, see `poll/batch.rs`.
+    looks_in_vain: u8,
+    /// What a receive that empties the socket says of the next one.
+    pub(super) emptied: Emptied,
+}
+
+/// How the data of a file is moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direct {
+    /// Through the page cache, or it is no file with data.
+    No,
+    /// Without it (O_DIRECT).
+    Yes,
+    /// Without it, by a device: the kernel's AIO does not wait for that.
+    Device,
+}
+
+impl Facts {
+    /// Whether epoll(7) took the file, where it said.
+    pub(super) fn note_pollable(&mut self, pollable: Option<bool>) {
+        self.pollable = pollable;
+    }
+
+    /// An attempt found nothing, or left nothing: what comes from now on makes an event. Polls tell nothing of that kind.
+    pub(super) fn note_empty(&mut self, list: ListKind) {
+        match list {
+            ListKind::Read => self.read_empty = true,
+            ListKind::Write => self.write_full = true,
+            ListKind::Poll => {}
+        }
+    }
+
+    /// epoll(7) told of these events.
+    #[inline]
+    pub(super) fn note_event(&mut self, seen: u32) {
+        if seen & (READ | ENDED) != 0 {
+            self.read_empty = false;
+            self.emptied.note_event(seen);
+        }
+        if seen & (WRITE | ENDED) != 0 {
+            self.write_full = false;
+        }
+    }
+
+    /// There may be something to read and room to write: somebody has to look.
+    pub(super) fn may_be_ready(&mut self) {
+        (self.read_empty, self.write_full) = (false, false);
+    }
+
+    /// The last attempt to read found nothing, or left nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.read_empty
+    }
+
+    /// A first attempt that was put off would have found something: the next ones are made at once.
+    pub(super) fn end_streak(&mut self) {
+        self.empty_streak = 0;
+    }
+
+    /// So many looks in a row found nothing.
+    pub(super) fn looks_in_vain(&self) -> u8 {
+        self.looks_in_vain
+    }
+
+    /// The socket of datagrams was shut down for reading.
+    pub(super) fn note_shut_down(&mut self) {
+        self.shut_down = true;
+    }
+
+    pub(super) fn is_shut_down(&self) -> bool {
+        self.shut_down
+    }
+}
+
+impl PollSet {
+    #[inline]
+    fn facts(&self, fd: i32) -> Option<&Facts> {
+        self.entries.get(fd as usize)?.as_deref().map(|entry| &entry.facts)
+    }
+
+    /// The last attempt found nothing there, or left nothing, and no event has said otherwise since.
+    #[inline]
+    pub fn known_not_ready(&self, fd: i32, direction: Direction) -> bool {
+        self.facts(fd).is_some_and(|facts| match direction {
+            Direction::Read => facts.read_empty,
+            Direction::Write => facts.write_full,
+        })
+    }
+
+    /// Whether the first attempt at a read, or a poll's first look, is better put off: the last few found nothing, and the
+    /// standing registration will tell when there is something. An attempt that finds nothing costs as much as a read. It is
+    /// made up for before anybody sleeps (`RingGuard::verify`), or in its turn where nobody has to ([`PollSet::is_turn`]), so
+    /// at worst data that was there already is found a little later.
+    /// Once in a while one is attempted all the same: where there is something by now, all are again.
+    #[inline]
+    pub fn puts_off(&mut self, fd: i32) -> bool {
+        const STREAK: u8 = 4;
+        const TRIAL: u8 = 64;
+        let Some(Some(entry)) = self.entries.get_mut(fd as usize) else { return false };
+        if entry.facts.empty_streak < STREAK || entry.registered == 0 {
+            return false;
+        }
+        entry.facts.times_put_off = entry.facts.times_put_off.wrapping_add(1);
+        !entry.facts.times_put_off.is_multiple_of(TRIAL)
+    }
+
+    /// What a first attempt to read, or a poll's first look, led to.
+    #[inline]
+    pub fn note_first_read(&mut self, fd: i32, found_nothing: bool) {
+        if let Some(Some(entry)) = self.entries.get_mut(fd as usize) {
+            let counts = found_nothing && entry.registered != 0;
+            entry.facts.empty_streak = if counts { entry.facts.empty_streak.saturating_add(1) } else { 0 };
+        }
+    }
+
+    /// What a poll's look in its turn led to.
+    #[inline]
+    pub fn note_look(&mut self, fd: i32, in_vain: bool) {
+        if let Some(Some(entry)) = self.entries.get_mut(fd as usize) {
+            let counts = in_vain && entry.registered != 0;
+            entry.facts.looks_in_vain = if counts { entry.facts.looks_in_vain.saturating_add(1) } else { 0 };
+        }
+    }
+
+    /// A transfer found that the file has no position. Trusted only where every close of the number is seen.
+    pub fn note_stream(&mut self, fd: i32) {
+        self.remember(fd, |facts| facts.stream = true);
+    }
+
+    /// Whether the file is known to have no position.
+    #[inline]
+    pub fn is_stream(&self, fd: i32) -> bool {
+        self.facts(fd).is_some_and(|facts| facts.stream)
+    }
+
+    /// Whether the number is known to be open and to name a file that can be polled: it is registered, and was not closed
+    /// since.
+    #[inline]
+    pub fn is_pollable(&self, fd: i32) -> bool {
+        self.facts(fd).is_some_and(|facts| facts.pollable == Some(true)) && process::closes_are_seen()
+    }
+
+    /// Whether the file is known to be one that cannot be polled: a regular file, a directory.
+    #[inline]
+    pub fn is_unpollable(&self, fd: i32) -> bool {
+        self.facts(fd).is_some_and(|facts| facts.pollable == Some(false)) && process::closes_are_seen()
+    }
+
+    /// How the file was opened (`O_ACCMODE`), where that is remembered. Trusted only where every close of the number is seen.
+    #[inline]
+    pub fn access(&self, fd: i32) -> Option<i32> {
+        self.facts(fd)?.access
+    }
+
+    /// Remembers how the file of a registered number was opened.
+    pub fn note_access(&mut self, fd: i32, access: i32) {
+        if let Some(entry) = self.existing(fd).filter(|entry| entry.registered != 0) {
+            entry.facts.access = Some(access);
+        }
+    }
+
+    /// The description was found to be a nonblocking one: that is asked each time from now on, and no attempt put off.
+    pub fn forget_access(&mut self, fd: i32) {
+        if let Some(Entry { facts, .. }) = self.existing(fd) {
+            (facts.access, facts.empty_streak) = (None, 0);
+        }
+    }
+
+    /// Whether the file was opened with O_DIRECT.
+    #[inline]
+    pub fn is_direct(&mut self, fd: i32) -> bool {
+        match self.facts(fd) {
+            Some(facts) if facts.stream => false,
+            Some(Facts { direct: Some(direct), .. }) => *direct != Direct::No,
+            _ if fd < 0 => false,
+            _ => self.ask_direct(fd),
+        }
+    }
+
+    #[cold]
+    fn ask_direct(&mut self, fd: i32) -> bool {
+        let flags = syscall(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]);
+        if flags < 0 {
+            return false; // not open: nothing is remembered of it
+        }
+        let direct = match flags & libc::O_DIRECT as isize {
+            0 => Direct::No,
+            _ if is_file(fd) => Direct::Device,
+            _ => Direct::Yes,
+        };
+        self.remember(fd, |facts| facts.direct = Some(direct));
+        direct != Direct::No
+    }
+
+    /// Whether the kernel's AIO may be asked for direct transfers of the file.
+    pub fn has_device(&self, fd: i32) -> bool {
+        self.facts(fd).is_some_and(|facts| facts.direct == Some(Direct::Device))
+    }
+
+    /// The kernel's AIO would wait for them.
+    pub fn note_no_device(&mut self, fd: i32) {
+        if let Some(entry) = self.existing(fd).filter(|entry| entry.facts.direct == Some(Direct::Device)) {
+            entry.facts.direct = Some(Direct::Yes);
+        }
+    }
+
+    /// Remembers something of a number that may have no entry yet, if there is memory for one.
+    fn remember(&mut self, fd: i32, note: impl FnOnce(&mut Facts)) {
+        process::note_use(fd);
+        if self.make_room(fd).is_ok() {
+            note(&mut self.entry(fd).facts);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::net;
+    use std::os::fd::AsRawFd;
+
+    fn set_for(fd: i32) -> (PollSet, i32) {
+        let mut set = PollSet::default();
+        let epoll = set.make_epoll(-1).expect("a poll set");
+        set.make_room(fd).expect("memory");
+        (set, epoll)
+    }
+
+    #[test]
+    fn a_regular_file_is_known_not_to_be_pollable_until_its_number_is_forgotten() {
+        let file = std::fs::File::open("/proc/self/exe").expect("a file");
+        let fd = file.as_raw_fd();
+        let (mut set, epoll) = set_for(fd);
+        assert_eq!(set.register(epoll, fd, READ, true), Ok(false));
+        assert_eq!(set.entry(fd).facts.pollable, Some(false));
+        assert!(!set.is_unpollable(fd), "the number may be closed unseen: epoll is asked each time");
+        set.forget(fd);
+        assert_eq!(set.entry(fd).facts.pollable, None);
+        set.release();
+    }
+
+    #[test]
+    fn a_number_that_is_forgotten_has_no_facts() {
+        let (reader, _writer) = std::io::pipe().expect("a pipe");
+        let fd = reader.as_raw_fd();
+        let (mut set, epoll) = set_for(fd);
+        assert_eq!(set.register(epoll, fd, READ, true), Ok(true));
+        for _ in 0..200 {
+            set.note_first_read(fd, true);
+            set.note_look(fd, true);
+            set.puts_off(fd);
+        }
+        set.note_stream(fd);
+        assert!(set.is_stream(fd) && !set.is_direct(fd));
+        set.note_access(fd, libc::O_RDONLY);
+        set.doubt_emptied(fd);
+        set.note_emptied(fd, net::Emptied::Surely);
+        let facts = &mut set.entry(fd).facts;
+        facts.note_empty(ListKind::Read);
+        facts.note_empty(ListKind::Write);
+        facts.note_shut_down();
+        facts.direct = Some(Direct::Device);
+        set.forget(fd);
+        assert_eq!(set.entry(fd).facts, Facts::default());
+        assert_eq!(set.entry(fd).registered, 0);
+        set.release();
+    }
+}
