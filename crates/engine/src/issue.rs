@@ -15,7 +15,7 @@ use crate::op::msg_ring::{self, MsgRing};
 use crate::op::net::Net;
 use crate::op::poll::PollAdd;
 use crate::op::rw::Rw;
-use crate::op::{definition, fs, Context, Direction, FileUse, Op, Skip, Verdict};
+use crate::op::{fs, row, Context, Direction, FileUse, Op, Skip, Verdict};
 use crate::os::{Os, Sys};
 use crate::poll::Arming;
 use crate::request::{Cancelled, Id, ListKind, Path, Request, State, Target, Then, Tried};
@@ -67,12 +67,11 @@ impl RingGuard {
             self.arm_link_timeout(id);
             return;
         }
-        let row = definition(request.opcode as u8).map(|(_, row)| row);
         if self.is_others(id) {
             return self.punt(id, Approach::AttemptFirst);
         }
         let request = &self.slab[id];
-        if let Some(row) = row.filter(|row| row.on_worker) {
+        if let Some(row) = row(request.opcode).filter(|row| row.on_worker) {
             if (request.flags & IOSQE_ASYNC != 0 || request.in_worker) && request.op.sends_bundle() {
                 // A worker of io-wq makes no request that answers several times (`io_wq_submit_work`).
                 return self.finish(id, -Errno::CANCELED.raw_os_error(), true);
@@ -212,8 +211,7 @@ impl RingGuard {
             Op::TimeoutRemove(remove) => self.remove_timeout(remove),
             Op::Cancel(cancel) => self.cancel_requests(cancel),
             Op::Fs(fs::Fs::Close { fd, slot }) => self.close_file(*fd, *slot),
-            Op::Fs(names) => self.caller_of(names),
-            Op::Xattr(_) => Verdict::NeedsCaller,
+            Op::Fs(_) | Op::Xattr(_) => Verdict::NeedsCaller,
             Op::MsgRing(message) => self.send_message(message, fd),
             Op::FilesUpdate(update) => Verdict::of(self.issue_files_update(*update)),
             Op::EpollCtl(change) => {

@@ -24,14 +24,14 @@ pub mod uring_cmd;
 pub mod waitid;
 pub mod xattr;
 
-pub use table::{definition, is_hashed, is_served, on_iopoll, Definition, FileUse};
+pub use table::{definition, is_served, row, Definition, FileUse, Identity};
 
 use crate::identity;
 use crate::mutation::{mutated, Mutation};
 use crate::os::check;
 use crate::resource::buf_ring::Selection;
 use crate::Errno;
-use anyring_abi::{Sqe, IOSQE_FIXED_FILE};
+use anyring_abi::{Opcode, Sqe, IOSQE_FIXED_FILE};
 
 /// Which readiness a request waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -268,47 +268,34 @@ impl Op {
         }
     }
 
-    /// What it leads to depends on the calling thread's credentials and directory: see `wq::creds`.
-    #[inline]
-    pub fn depends_on_caller(&self) -> bool {
-        self.is_on_names() || (identity::may_differ() && self.acts())
+    /// When its maker's identity counts (`wq::creds`): as the opcode's row says, but for what the ring itself makes.
+    pub fn identity(&self, opcode: Opcode) -> Identity {
+        match self {
+            Op::Net(net::Net::Transfer(op)) if op.is_bundle() => Identity::Never,
+            Op::Pipe(op) if op.slot != 0 => Identity::Never,
+            Op::Fs(_) if mutated(Mutation::PathsByAnyWorker) => Identity::Never,
+            _ => row(opcode).map_or(Identity::Never, |row| row.identity),
+        }
     }
 
-    /// It looks up a name, or makes a socket or says who is at its end.
-    #[inline]
-    pub fn is_on_names(&self) -> bool {
-        match self {
-            Op::Fs(op) => !matches!(op, fs::Fs::Close { .. }) && !mutated(Mutation::PathsByAnyWorker),
-            Op::Net(op) => matches!(op, net::Net::Connect(_) | net::Net::Bind(_) | net::Net::Socket(_)),
-            Op::Xattr(_) => true,
-            _ => false,
+    /// What it leads to depends on the calling thread's credentials and directory: see `wq::creds`.
+    pub fn depends_on_caller(&self, opcode: Opcode) -> bool {
+        match self.identity(opcode) {
+            Identity::Never => false,
+            Identity::Submitted | Identity::Ready => identity::may_differ(),
+            Identity::Names => true,
         }
+    }
+
+    /// Natively a worker makes it from the start (`REQ_F_FORCE_ASYNC`).
+    pub fn is_forced(&self, opcode: Opcode) -> bool {
+        matches!(self, Op::Fs(op) if op.may_make_a_file()) || row(opcode).is_some_and(|row| row.forced)
     }
 
     /// A call of a worker's may sleep until somebody else does something to its file.
     #[inline]
     pub fn may_sleep_on_file(&self) -> bool {
         matches!(self, Op::Rw(_) | Op::Net(_) | Op::Splice(_))
-    }
-
-    /// The calling thread's rights may decide what it does, or it tells others whose they are.
-    pub fn acts(&self) -> bool {
-        match self {
-            Op::Rw(op) => !op.is_multishot(),
-            Op::Sync(_) | Op::Splice(_) | Op::UringCmd(_) => true,
-            Op::Pipe(op) => op.slot == 0,
-            _ => self.is_on_names() || self.acts_when_ready(),
-        }
-    }
-
-    /// The same of one that waits for readiness: it sends, writes, or makes a file. A bundle is the ring's to send.
-    pub fn acts_when_ready(&self) -> bool {
-        match self {
-            Op::Rw(op) => op.direction() == Direction::Write,
-            Op::Net(net::Net::Transfer(op)) => op.direction() == Direction::Write && !op.is_bundle(),
-            Op::Net(net::Net::Accept(_)) | Op::Splice(_) => true,
-            _ => false,
-        }
     }
 
     /// With IOSQE_BUFFER_SELECT: the group it chooses from and the buffer it has.

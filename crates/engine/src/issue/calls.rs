@@ -12,8 +12,7 @@
 
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
-use crate::op::fs::Fs;
-use crate::op::{Op, Verdict};
+use crate::op::Op;
 use crate::request::timer::Clock;
 use crate::request::Id;
 use crate::ring::notes::Due;
@@ -34,30 +33,24 @@ pub struct Call {
 }
 
 impl RingGuard {
-    /// Who makes a call of this family.
-    pub(crate) fn caller_of(&mut self, op: &Fs) -> Verdict {
-        match op.is_forced_to_worker() && self.stalls.goes_to_worker() {
-            true => Verdict::NeedsWorker,
-            false => Verdict::NeedsCaller,
-        }
-    }
-
-    /// Puts a request in flight whose call this thread makes, if it may.
+    /// Puts a request in flight whose call this thread makes, if it may, and those before it did not take long.
     pub(crate) fn leave_to_caller(&mut self, id: Id) {
-        if !self.makes_calls {
+        let request = &self.slab[id];
+        let is_forced = request.op.is_forced(request.opcode);
+        let (is_measured, at_once) = match &request.op {
+            Op::Fs(_) => (is_forced, !is_forced),
+            _ => (false, false),
+        };
+        if !self.makes_calls || is_measured && self.stalls.goes_to_worker() {
             return self.punt(id, Approach::Plain);
         }
         if let Err(error) = self.keep_file(id) {
             return self.finish(id, -error.raw_os_error(), true);
         }
         let request = &mut self.slab[id];
-        let (fd, file) = request.target.for_job();
+        let (opcode, (fd, file)) = (request.opcode, request.target.for_job());
         let op = core::mem::replace(&mut request.op, Op::placeholder());
-        let (is_measured, at_once) = match &op {
-            Op::Fs(op) => (op.is_forced_to_worker(), !op.is_forced_to_worker()),
-            _ => (false, false),
-        };
-        let job = Job::new((self.ring(), self.cookie, id), op, (fd, file), Approach::ByCaller, None);
+        let job = Job::new((self.ring(), self.cookie, id), (opcode, op), (fd, file), Approach::ByCaller, None);
         self.slab[id].queue(job.clone());
         point(Point::Punt);
         self.poll_set.note_use(fd);

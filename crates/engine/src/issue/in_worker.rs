@@ -10,7 +10,7 @@ use crate::op::{Op, Verdict};
 use crate::request::{Id, Path, Request};
 use crate::ring::RingGuard;
 use crate::Errno;
-use anyring_abi::{Opcode, IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_IOPOLL, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
+use anyring_abi::{IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_IOPOLL, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
 
 impl RingGuard {
     /// Whether the next request of its chain is issued by the worker that completes this one. With these setup flags results
@@ -69,7 +69,7 @@ fn ends_in_worker(request: &Request, result: i32) -> bool {
     if request.failed.is_some() {
         return false;
     }
-    if is_forced(request) {
+    if request.op.is_forced(request.opcode) {
         return result != -Errno::BADF.raw_os_error(); // what has no file fails before the call
     }
     // Their errors, and what somebody else ends, are brought to the submitter.
@@ -87,16 +87,4 @@ fn ends_in_worker(request: &Request, result: i32) -> bool {
         Path::Poll | Path::KernelAio => false,
     };
     by_worker && !brought
-}
-
-/// Operations that always go to a worker: the kernel marks them so when they are submitted.
-fn is_forced(request: &Request) -> bool {
-    use Opcode as O;
-    match (&request.op, request.opcode) {
-        (Op::Fs(op), _) => op.is_forced_to_worker(),
-        (_, O::Fsync | O::SyncFileRange | O::Fallocate | O::Ftruncate | O::Madvise) => true,
-        (_, O::Splice | O::Tee | O::Shutdown) => true,
-        (_, O::Setxattr | O::Fsetxattr | O::Getxattr | O::Fgetxattr) => true,
-        _ => false,
-    }
 }

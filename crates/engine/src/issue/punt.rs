@@ -3,7 +3,7 @@
 use crate::forced::{point, Point};
 use crate::issue::registered;
 use crate::op::net::Net;
-use crate::op::{Context, Direction, Op, Verdict};
+use crate::op::{Context, Direction, Identity, Op, Verdict};
 use crate::process::{self, tables};
 use crate::request::{Id, Path, State, Target, Then, Tried};
 use crate::ring::arrivals::Rest;
@@ -43,7 +43,8 @@ impl RingGuard {
     fn punt_to_waiter(&mut self, id: Id) {
         let op = core::mem::replace(&mut self.slab[id].op, Op::placeholder());
         let by_watcher = matches!(op, Op::FutexWait(_));
-        let job = Job::new((self.ring(), self.cookie, id), op, (-1, None), Approach::Plain, None);
+        let job =
+            Job::new((self.ring(), self.cookie, id), (self.slab[id].opcode, op), (-1, None), Approach::Plain, None);
         self.slab[id].path = Path::Worker;
         self.slab[id].queue(job.clone());
         point(Point::Punt);
@@ -112,7 +113,7 @@ impl RingGuard {
         }
         let ring = self.ring();
         let by_task_work = approach == Approach::Plain && matches!(op, Op::NopWith(_));
-        let as_caller = op.depends_on_caller() || self.slab[id].hold.is_some();
+        let as_caller = op.depends_on_caller(self.slab[id].opcode) || self.slab[id].hold.is_some();
         let by_crew = as_caller || tables::mine() != tables::FIRST; // which workers have
         if by_crew || approach == Approach::AttemptFirst {
             // It may come back to be armed, or open a file beside what is armed next: the poll set is made before, since for
@@ -125,12 +126,12 @@ impl RingGuard {
             helper::stand_by();
         }
         let approach = match approach {
-            Approach::AttemptFirst if !op.is_on_names() => approach,
+            Approach::AttemptFirst if op.identity(self.slab[id].opcode) != Identity::Names => approach,
             _ if by_crew => Approach::Plain,
             _ => approach,
         };
         let inode = self.inode_of(id, fd, approach);
-        let job = Job::new((ring, self.cookie, id), op, (fd, file), approach, inode);
+        let job = Job::new((ring, self.cookie, id), (self.slab[id].opcode, op), (fd, file), approach, inode);
         self.slab[id].queue(job.clone());
         point(Point::Punt);
         self.poll_set.note_use(fd);

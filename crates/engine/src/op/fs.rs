@@ -61,13 +61,9 @@ pub enum Fs {
 }
 
 impl Fs {
-    /// Whether a worker of the kernel's makes it from the start.
-    pub fn is_forced_to_worker(&self) -> bool {
-        match self {
-            Fs::Open(open) => open.how.is_forced_to_worker(),
-            Fs::Close { .. } => false,
-            _ => true,
-        }
+    /// It opens a file that it may make or cut off: natively a worker does, from the start.
+    pub fn may_make_a_file(&self) -> bool {
+        matches!(self, Fs::Open(open) if open.how.is_forced_to_worker())
     }
 
     /// Reads the SQE. Source: io_uring_enter(2); the checks are those of io_uring/openclose.c, fs.c and statx.c.

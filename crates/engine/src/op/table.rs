@@ -1,4 +1,4 @@
-//! The one opcode table: for each opcode how it is prepared and what may be said of it before it is issued.
+//! The one opcode table: for each opcode how it is prepared, and all that may be said of it without looking at its operation.
 
 use super::{
     buffers, cancel, epoll, file_table, fs, futex, msg_ring, net, nop, pipe, poll, rw, splice, sync, timeout,
@@ -16,7 +16,21 @@ pub enum FileUse {
     File,
 }
 
+/// When the identity of the thread that makes an operation decides what it leads to: its credentials, directory and umask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Identity {
+    /// Never.
+    Never,
+    /// When it is submitted: once it waits for readiness it does nothing that depends on it.
+    Submitted,
+    /// Also after it has waited: it sends, writes, or makes a file.
+    Ready,
+    /// Always, since it looks up a name, makes a socket, or says who is at its end.
+    Names,
+}
+
 /// One opcode's row.
+#[derive(Clone, Copy)]
 pub struct Definition {
     /// Reads the SQE, or says with which error it is refused.
     pub prep: fn(Opcode, &Sqe) -> Result<Op, Errno>,
@@ -30,132 +44,164 @@ pub struct Definition {
     pub own_place: bool,
     /// `IOSQE_ASYNC` sends it to a worker; false for operations on the ring itself, which never leave the submitter.
     pub on_worker: bool,
+    /// Natively a worker always makes it: its `prep` in io_uring/ sets `REQ_F_FORCE_ASYNC`. Of OPENAT and OPENAT2 only some are
+    /// (`fs::Fs::may_make_a_file`).
+    pub forced: bool,
+    /// Workers make it one after the other with others on the same regular file. Source: `hash_reg_file` in
+    /// io_uring/opdef.c; what is sent to a worker without an attempt has no file yet by which it could be told.
+    pub hashed: bool,
+    /// A ring of polled devices (`IORING_SETUP_IOPOLL`) takes it. Source: `iopoll` in io_uring/opdef.c.
+    pub iopoll: bool,
+    /// It may end other requests.
+    pub ends_others: bool,
+    /// When its maker's identity counts; [`super::identity`] knows of the operations that are exceptions.
+    pub identity: Identity,
 }
 
-const fn row(prep: fn(Opcode, &Sqe) -> Result<Op, Errno>, file: FileUse) -> Option<Definition> {
-    Some(Definition { prep, file, ioprio: false, selects: false, own_place: false, on_worker: true })
-}
-
-const fn with_ioprio(row: Option<Definition>) -> Option<Definition> {
-    match row {
-        Some(row) => Some(Definition { ioprio: true, ..row }),
-        None => None,
+impl Definition {
+    /// An operation on a file.
+    const fn on_file(prep: fn(Opcode, &Sqe) -> Result<Op, Errno>) -> Definition {
+        Definition {
+            prep,
+            file: FileUse::File,
+            ioprio: false,
+            selects: false,
+            own_place: false,
+            on_worker: true,
+            forced: false,
+            hashed: false,
+            iopoll: false,
+            ends_others: false,
+            identity: Identity::Never,
+        }
     }
-}
 
-const fn selecting(row: Option<Definition>) -> Option<Definition> {
-    match row {
-        Some(row) => Some(Definition { selects: true, ..row }),
-        None => None,
+    /// One without a file.
+    const fn without_file(prep: fn(Opcode, &Sqe) -> Result<Op, Errno>) -> Definition {
+        Definition { file: FileUse::None, ..Definition::on_file(prep) }
     }
-}
 
-const fn with_own_place(row: Option<Definition>) -> Option<Definition> {
-    match row {
-        Some(row) => Some(Definition { own_place: true, ..row }),
-        None => None,
+    const fn ioprio(self) -> Definition {
+        Definition { ioprio: true, ..self }
     }
-}
 
-const fn of_ring(row: Option<Definition>) -> Option<Definition> {
-    match row {
-        Some(row) => Some(Definition { on_worker: false, ..row }),
-        None => None,
+    const fn selects(self) -> Definition {
+        Definition { selects: true, ..self }
     }
-}
 
-/// Whether workers make it one after the other with others on the same regular file. Source: `hash_reg_file` in
-/// io_uring/opdef.c; what is sent to a worker without an attempt has no file yet by which it could be told.
-pub fn is_hashed(opcode: Opcode) -> bool {
-    use Opcode as O;
-    matches!(opcode, O::Write | O::Writev | O::WriteFixed | O::WritevFixed | O::Splice | O::Tee)
-}
+    const fn own_place(self) -> Definition {
+        Definition { own_place: true, ..self }
+    }
 
-/// Whether a ring of polled devices (`IORING_SETUP_IOPOLL`) takes it. Source: `iopoll` in io_uring/opdef.c.
-pub fn on_iopoll(opcode: Opcode) -> bool {
-    use Opcode as O;
-    matches!(
-        opcode,
-        O::Nop
-            | O::Read
-            | O::Readv
-            | O::ReadFixed
-            | O::ReadvFixed
-            | O::Write
-            | O::Writev
-            | O::WriteFixed
-            | O::WritevFixed
-            | O::FilesUpdate
-            | O::ProvideBuffers
-            | O::RemoveBuffers
-            | O::MsgRing
-            | O::UringCmd
-    )
+    const fn of_ring(self) -> Definition {
+        Definition { on_worker: false, ..self }
+    }
+
+    const fn forced(self) -> Definition {
+        Definition { forced: true, ..self }
+    }
+
+    const fn hashed(self) -> Definition {
+        Definition { hashed: true, ..self }
+    }
+
+    const fn iopoll(self) -> Definition {
+        Definition { iopoll: true, ..self }
+    }
+
+    const fn ends_others(self) -> Definition {
+        Definition { ends_others: true, ..self }
+    }
+
+    const fn by(self, identity: Identity) -> Definition {
+        Definition { identity, ..self }
+    }
 }
 
 const fn define(opcode: Opcode) -> Option<Definition> {
-    use FileUse::{File, None as NoFile};
+    use Identity::{Names, Ready, Submitted};
     use Opcode as O;
-    match opcode {
-        O::Nop => row(|_, sqe| nop::prep(sqe), NoFile),
-        O::Read | O::Readv => {
-            selecting(with_ioprio(row(|opcode, sqe| rw::Rw::prep(opcode, sqe).map(Op::Rw), File)))
+    let rw = Definition::on_file(|opcode, sqe| rw::Rw::prep(opcode, sqe).map(Op::Rw));
+    let sync = Definition::on_file(|opcode, sqe| sync::Sync::prep(opcode, sqe).map(Op::Sync)).by(Submitted);
+    let net = Definition::on_file(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net));
+    let fs = Definition::without_file(|opcode, sqe| fs::Fs::prep(opcode, sqe).map(Op::Fs));
+    let xattr =
+        Definition::on_file(|opcode, sqe| xattr::Xattr::prep(opcode, sqe).map(Op::Xattr)).by(Names).forced();
+    Some(match opcode {
+        O::Nop => Definition::without_file(|_, sqe| nop::prep(sqe)).iopoll(),
+        O::Read | O::Readv => rw.by(Submitted).ioprio().selects().iopoll(),
+        O::ReadFixed | O::ReadvFixed => rw.by(Submitted).ioprio().iopoll(),
+        O::Write | O::Writev | O::WriteFixed | O::WritevFixed => rw.by(Ready).ioprio().iopoll().hashed(),
+        O::ReadMultishot => rw.selects(),
+        O::Fsync | O::SyncFileRange | O::Fallocate | O::Ftruncate => sync.forced(),
+        O::Fadvise => sync,
+        O::Madvise => Definition { file: FileUse::None, ..sync }.forced(),
+        O::PollAdd => Definition::on_file(|_, sqe| poll::PollAdd::prep(sqe).map(Op::Poll)).of_ring(),
+        O::PollRemove => Definition::without_file(|_, sqe| poll::PollRemove::prep(sqe).map(Op::PollRemove))
+            .of_ring()
+            .ends_others(),
+        O::Timeout => Definition::without_file(|_, sqe| timeout::Timeout::prep(sqe, false).map(Op::Timeout))
+            .of_ring()
+            .own_place(),
+        O::LinkTimeout => Definition::without_file(|_, sqe| timeout::Timeout::prep(sqe, true).map(Op::LinkTimeout))
+            .of_ring()
+            .own_place(),
+        O::TimeoutRemove => {
+            Definition::without_file(|_, sqe| timeout::TimeoutRemove::prep(sqe).map(Op::TimeoutRemove))
+                .of_ring()
+                .ends_others()
         }
-        O::ReadMultishot => selecting(row(|opcode, sqe| rw::Rw::prep(opcode, sqe).map(Op::Rw), File)),
-        O::Writev | O::ReadFixed | O::WriteFixed | O::ReadvFixed | O::WritevFixed | O::Write => {
-            with_ioprio(row(|opcode, sqe| rw::Rw::prep(opcode, sqe).map(Op::Rw), File))
+        O::AsyncCancel => {
+            Definition::without_file(|_, sqe| cancel::Cancel::prep(sqe).map(Op::Cancel)).of_ring().ends_others()
         }
-        O::Fsync | O::SyncFileRange | O::Fallocate | O::Ftruncate | O::Fadvise => {
-            row(|opcode, sqe| sync::Sync::prep(opcode, sqe).map(Op::Sync), File)
-        }
-        O::Madvise => row(|opcode, sqe| sync::Sync::prep(opcode, sqe).map(Op::Sync), NoFile),
-        O::PollAdd => of_ring(row(|_, sqe| poll::PollAdd::prep(sqe).map(Op::Poll), File)),
-        O::PollRemove => of_ring(row(|_, sqe| poll::PollRemove::prep(sqe).map(Op::PollRemove), NoFile)),
-        O::Timeout => {
-            with_own_place(of_ring(row(|_, sqe| timeout::Timeout::prep(sqe, false).map(Op::Timeout), NoFile)))
-        }
-        O::LinkTimeout => {
-            with_own_place(of_ring(row(|_, sqe| timeout::Timeout::prep(sqe, true).map(Op::LinkTimeout), NoFile)))
-        }
-        O::TimeoutRemove => of_ring(row(|_, sqe| timeout::TimeoutRemove::prep(sqe).map(Op::TimeoutRemove), NoFile)),
-        O::AsyncCancel => of_ring(row(|_, sqe| cancel::Cancel::prep(sqe).map(Op::Cancel), NoFile)),
-        O::Send | O::Recv | O::Recvmsg => {
-            selecting(with_ioprio(row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), File)))
-        }
-        O::Accept | O::Sendmsg => with_ioprio(row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), File)),
-        O::SendZc | O::SendmsgZc => {
-            with_own_place(with_ioprio(row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), File)))
-        }
-        O::Connect | O::Shutdown | O::Bind | O::Listen => {
-            row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), File)
-        }
-        O::Socket => row(|opcode, sqe| net::Net::prep(opcode, sqe).map(Op::Net), NoFile),
+        O::Recv | O::Recvmsg => net.ioprio().selects(),
+        O::Send => net.by(Ready).ioprio().selects(),
+        O::Sendmsg => net.by(Ready).ioprio(),
+        O::SendZc | O::SendmsgZc => net.by(Ready).ioprio().own_place(),
+        O::Accept => net.by(Ready).ioprio(),
+        O::Connect | O::Bind => net.by(Names),
+        O::Socket => Definition { file: FileUse::None, ..net }.by(Names),
+        O::Listen => net,
+        O::Shutdown => net.forced(),
         // Closing concerns the ring's registered files and what waits on the number: it never leaves the submitter.
-        O::Close => of_ring(row(|opcode, sqe| fs::Fs::prep(opcode, sqe).map(Op::Fs), NoFile)),
-        O::Openat | O::Openat2 | O::Statx | O::Renameat | O::Unlinkat | O::Mkdirat | O::Symlinkat | O::Linkat => {
-            row(|opcode, sqe| fs::Fs::prep(opcode, sqe).map(Op::Fs), NoFile)
+        O::Close => fs.of_ring(),
+        O::Openat | O::Openat2 => fs.by(Names),
+        O::Statx | O::Renameat | O::Unlinkat | O::Mkdirat | O::Symlinkat | O::Linkat => fs.by(Names).forced(),
+        O::Splice | O::Tee => Definition::on_file(|opcode, sqe| splice::Splice::prep(opcode, sqe).map(Op::Splice))
+            .by(Ready)
+            .forced()
+            .hashed(),
+        O::EpollCtl => Definition::without_file(|_, sqe| epoll::EpollCtl::prep(sqe).map(Op::EpollCtl)),
+        O::EpollWait => Definition::on_file(|_, sqe| epoll::EpollWait::prep(sqe).map(Op::EpollWait)),
+        O::Fsetxattr | O::Fgetxattr => xattr,
+        O::Setxattr | O::Getxattr => Definition { file: FileUse::None, ..xattr },
+        O::MsgRing => Definition::on_file(|_, sqe| msg_ring::MsgRing::prep(sqe).map(Op::MsgRing)).iopoll(),
+        O::FutexWait | O::FutexWaitv => {
+            Definition::without_file(|opcode, sqe| futex::prep_wait(opcode, sqe).map(Op::FutexWait))
         }
-        O::Splice | O::Tee => row(|opcode, sqe| splice::Splice::prep(opcode, sqe).map(Op::Splice), File),
-        O::EpollCtl => row(|_, sqe| epoll::EpollCtl::prep(sqe).map(Op::EpollCtl), NoFile),
-        O::EpollWait => row(|_, sqe| epoll::EpollWait::prep(sqe).map(Op::EpollWait), File),
-        O::Fsetxattr | O::Fgetxattr => row(|opcode, sqe| xattr::Xattr::prep(opcode, sqe).map(Op::Xattr), File),
-        O::Setxattr | O::Getxattr => row(|opcode, sqe| xattr::Xattr::prep(opcode, sqe).map(Op::Xattr), NoFile),
-        O::MsgRing => row(|_, sqe| msg_ring::MsgRing::prep(sqe).map(Op::MsgRing), File),
-        O::FutexWait | O::FutexWaitv => row(|opcode, sqe| futex::prep_wait(opcode, sqe).map(Op::FutexWait), NoFile),
-        O::FutexWake => row(|_, sqe| futex::Wake::prep(sqe).map(Op::FutexWake), NoFile),
-        O::UringCmd => selecting(row(|_, sqe| uring_cmd::UringCmd::prep(sqe).map(Op::UringCmd), File)),
-        O::Waitid => row(|_, sqe| waitid::Waitid::prep(sqe).map(Op::Waitid), NoFile),
+        O::FutexWake => Definition::without_file(|_, sqe| futex::Wake::prep(sqe).map(Op::FutexWake)),
+        O::UringCmd => Definition::on_file(|_, sqe| uring_cmd::UringCmd::prep(sqe).map(Op::UringCmd))
+            .by(Submitted)
+            .selects()
+            .iopoll(),
+        O::Waitid => Definition::without_file(|_, sqe| waitid::Waitid::prep(sqe).map(Op::Waitid)),
         // Of the registered files too: they never leave the submitter.
-        O::Pipe => of_ring(row(|_, sqe| pipe::Pipe::prep(sqe).map(Op::Pipe), NoFile)),
+        O::Pipe => Definition::without_file(|_, sqe| pipe::Pipe::prep(sqe).map(Op::Pipe)).by(Submitted).of_ring(),
         O::ProvideBuffers | O::RemoveBuffers => {
-            of_ring(row(|opcode, sqe| buffers::BuffersChange::prep(opcode, sqe).map(Op::Buffers), NoFile))
+            Definition::without_file(|opcode, sqe| buffers::BuffersChange::prep(opcode, sqe).map(Op::Buffers))
+                .of_ring()
+                .iopoll()
         }
-        O::FilesUpdate => of_ring(row(|_, sqe| file_table::FilesUpdate::prep(sqe).map(Op::FilesUpdate), NoFile)),
+        O::FilesUpdate => {
+            Definition::without_file(|_, sqe| file_table::FilesUpdate::prep(sqe).map(Op::FilesUpdate))
+                .of_ring()
+                .iopoll()
+        }
         O::FixedFdInstall => {
-            of_ring(row(|_, sqe| file_table::FixedFdInstall::prep(sqe).map(Op::FixedFdInstall), File))
+            Definition::on_file(|_, sqe| file_table::FixedFdInstall::prep(sqe).map(Op::FixedFdInstall)).of_ring()
         }
-        _ => None,
-    }
+        _ => return None,
+    })
 }
 
 /// Every opcode of the header; `None` where this engine answers as a kernel that does not have it.
@@ -172,6 +218,12 @@ static TABLE: [Option<Definition>; Opcode::COUNT] = {
 /// Whether an opcode can succeed here. FUTEX_WAITV needs a call of the kernel's (`wq::futex`).
 pub fn is_served(opcode: u8) -> bool {
     definition(opcode).is_some() && (opcode != Opcode::FutexWaitv as u8 || crate::wq::futex::can_wait_for_several())
+}
+
+/// The row of an opcode that requests have.
+#[inline]
+pub fn row(opcode: Opcode) -> Option<&'static Definition> {
+    TABLE[opcode as usize].as_ref()
 }
 
 /// The row of the opcode that an SQE's byte names.

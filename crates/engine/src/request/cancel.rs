@@ -40,11 +40,6 @@ pub(super) fn is_due(request: &Request) -> bool {
     }
 }
 
-/// Whether requests of this opcode end others.
-pub fn ends_others(opcode: u8) -> bool {
-    [Opcode::AsyncCancel, Opcode::PollRemove, Opcode::TimeoutRemove].iter().any(|known| *known as u8 == opcode)
-}
-
 /// When a cancel comes to a request, among all: its place's kind, and its place there.
 type Turn = (u8, u64);
 

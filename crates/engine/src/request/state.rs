@@ -20,7 +20,7 @@
 
 use super::slab::{self, Id, Slab};
 use super::{ListKind, Path, Target};
-use crate::op::{Op, Skip};
+use crate::op::{Identity, Op, Skip};
 use crate::wq::creds::Hold;
 use crate::wq::Job;
 use anyring_abi::{Opcode, IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
@@ -268,6 +268,16 @@ impl Request {
         if let Op::Rw(rw) = &mut self.op {
             rw.take_submitted();
         }
+    }
+
+    /// Its submitter's identity decides what it leads to: see `wq::creds`.
+    pub fn depends_on_caller(&self) -> bool {
+        self.op.depends_on_caller(self.opcode)
+    }
+
+    /// So it does after a wait for readiness.
+    pub fn acts_when_ready(&self) -> bool {
+        self.op.identity(self.opcode) == Identity::Ready
     }
 
     /// No CQE for success.

@@ -6,8 +6,7 @@ use super::layout::word;
 use super::RingGuard;
 use crate::forced::{point, Point};
 use crate::op::net::refused_flags;
-use crate::op::{definition, on_iopoll, Definition, FileUse, Op, Verdict};
-use crate::request::cancel::ends_others;
+use crate::op::{definition, Definition, FileUse, Identity, Op, Verdict};
 use crate::request::drain::Drain;
 use crate::request::{Path, Request, Target};
 use crate::wq::creds::Hold;
@@ -165,7 +164,7 @@ impl RingGuard {
                 let copied = view.sqe(index);
                 let sqe = copied.as_ref().map_err(|error| *error)?;
                 submitted += 1;
-                if submitted == 1 && ends_others(sqe.opcode) {
+                if submitted == 1 && ends_others(sqe) {
                     self.catch_up();
                 }
                 match self.accept(sqe) {
@@ -203,7 +202,7 @@ impl RingGuard {
                 break;
             }
             submitted += 1;
-            if submitted == 1 && ends_others(sqe.opcode) {
+            if submitted == 1 && ends_others(&sqe) {
                 self.catch_up();
             }
             if self.accept(&sqe) == Accepted::Last && self.stops_here() {
@@ -342,7 +341,7 @@ impl RingGuard {
         self.look_at_gathered();
         self.record(|it| it.submit_req(sqe));
         let mut request = take_request(op, opcode, row, sqe);
-        if sqe.personality != 0 && request.op.acts() {
+        if sqe.personality != 0 && request.op.identity(opcode) != Identity::Never {
             // Found by `check`.
             request.hold = self.personalities.find(sqe.personality).ok().map(Hold::another);
         }
@@ -401,7 +400,7 @@ impl RingGuard {
         if self.restrictions.is_some() | self.iopoll.is_some() | !self.drain.is_idle() {
             let in_chain = self.chain.is_some();
             self.drain.meet(in_chain);
-            if self.iopoll.is_some() && !on_iopoll(opcode) {
+            if self.iopoll.is_some() && !row.iopoll {
                 return Err(Errno::INVAL);
             }
             if let Some(restrictions) = &self.restrictions {
@@ -458,6 +457,12 @@ enum Accepted {
     Taken,
     /// It was refused (its CQE says why, and the kernel stops consuming there), or leads to a call before the next one.
     Last,
+}
+
+/// Whether the request may end others.
+#[inline]
+fn ends_others(sqe: &Sqe) -> bool {
+    definition(sqe.opcode).is_some_and(|(_, row)| row.ends_others)
 }
 
 /// How many SQEs were taken in, or why there is no memory for the first one: `io_submit_sqes` in io_uring/io_uring.c.

@@ -135,7 +135,7 @@ fn a_result_that_comes_late_is_no_answer() {
     let request = Request::new(Op::placeholder(), Opcode::Connect, 0, 7, Target::None);
     let id = guard.admit(request, Unanswered::new(program.ring(), 7, None));
     let of = (program.ring(), guard.cookie, id);
-    let job = Job::new(of, Op::placeholder(), (-1, None), Approach::Plain, None);
+    let job = Job::new(of, (Opcode::Nop, Op::placeholder()), (-1, None), Approach::Plain, None);
     guard.slab[id].queue(job.clone());
     assert!(job.begin());
     assert_eq!(guard.cancel_one(id), Ok(0));

@@ -342,7 +342,7 @@ impl Submission {
 impl RingGuard {
     /// Notes a request that may be issued by another thread, if that would make a difference.
     pub fn note_submitter(&mut self, id: Id) {
-        if self.slab[id].op.depends_on_caller() && !mutated(Mutation::ChainGoesOnAsWhoever) {
+        if self.slab[id].depends_on_caller() && !mutated(Mutation::ChainGoesOnAsWhoever) {
             // Where there is no memory nobody holds a crew for it: it ends with an error if it has to wait.
             let _ = alloc::push(&mut self.submission.get_or_insert_default().waiting, id);
         }
@@ -368,8 +368,8 @@ impl RingGuard {
             place = id.place() + 1;
             let request = &self.slab[id];
             let acts = match request.state() {
-                State::Polling(_) | State::Staged | State::Submitted => request.op.acts_when_ready(),
-                _ => request.op.depends_on_caller(),
+                State::Polling(_) | State::Staged | State::Submitted => request.acts_when_ready(),
+                _ => request.depends_on_caller(),
             };
             if acts {
                 self.hold_crew(id, &mut crew);
@@ -397,7 +397,7 @@ impl RingGuard {
     /// A request is going to wait until it can act: notes it, if another thread might do so for it.
     #[inline]
     pub fn note_waiting(&mut self, id: Id) {
-        if identity::may_differ() && self.slab[id].op.acts_when_ready() && !self.ring().defers() {
+        if identity::may_differ() && self.slab[id].acts_when_ready() && !self.ring().defers() {
             self.note_submitter(id);
         }
     }
@@ -432,6 +432,7 @@ impl RingGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anyring_abi::Opcode;
     use crate::op::Op;
     use crate::request::{Slab, Target};
     use crate::wq::Approach;
@@ -441,7 +442,13 @@ mod tests {
         let crew = Crew::with(0, Some(Credentials::of_caller().expect("credentials")));
         let request = Request::new(Op::placeholder(), anyring_abi::Opcode::Nop, 0, 0, Target::None);
         let id = Slab::default().insert(request);
-        let job = Job::new((process::unborn_ring(), 0, id), Op::placeholder(), (-1, None), Approach::Plain, None);
+        let job = Job::new(
+            (process::unborn_ring(), 0, id),
+            (Opcode::Nop, Op::placeholder()),
+            (-1, None),
+            Approach::Plain,
+            None,
+        );
         let held = crew.queue.lock().expect("free");
         assert!(!crew.queue(job.clone(), false));
         assert!(!job.has_finished() && job.cancel(), "nobody has begun with it");
@@ -452,7 +459,7 @@ mod tests {
     fn a_job_that_changes_a_file_waits_for_that_of_another_crew() {
         const INODE: Inode = (7, 7);
         let of = || (process::unborn_ring(), 0, Id::from_word(0));
-        let job = || Job::new(of(), Op::placeholder(), (-1, None), Approach::Plain, Some(INODE));
+        let job = || Job::new(of(), (Opcode::Nop, Op::placeholder()), (-1, None), Approach::Plain, Some(INODE));
         let is_taken = || TURNS.lock().expect("nobody interrupts").has(INODE);
         assert!(matches!(Crew::new().wait_for_turn(job()), Ok(Some(_))));
         let (crew, second) = (Crew::new(), job());

@@ -5,7 +5,7 @@
 //! Part of the pool, under its lock.
 
 use crate::mutation::{mutated, Mutation};
-use crate::op;
+use crate::op::row;
 use crate::os::file_status;
 use crate::request::Id;
 use crate::ring::RingGuard;
@@ -70,7 +70,7 @@ impl RingGuard {
     /// The inode that a request, which a worker is to make on `fd`, has to have its turn at.
     pub fn inode_of(&mut self, id: Id, fd: i32, approach: Approach) -> Option<Inode> {
         let opcode = self.slab[id].opcode;
-        if fd < 0 || approach != Approach::Plain || !op::is_hashed(opcode) {
+        if fd < 0 || approach != Approach::Plain || !row(opcode).is_some_and(|row| row.hashed) {
             return None;
         }
         let status = file_status(fd).ok()?;
@@ -99,7 +99,7 @@ mod tests {
 
     fn job(inode: Option<Inode>) -> Arc<Job> {
         let of = (process::unborn_ring(), 0, Id::from_word(0));
-        Job::new(of, Op::placeholder(), (-1, None), Approach::Plain, inode)
+        Job::new(of, (Opcode::Nop, Op::placeholder()), (-1, None), Approach::Plain, inode)
     }
 
     #[test]

@@ -11,7 +11,7 @@
 use crate::event::WorkTimes;
 use crate::forced::{point, Point};
 use crate::lock::Lock;
-use crate::op::{Context, Op, Verdict};
+use crate::op::{Context, Identity, Op, Verdict};
 use crate::request::Id;
 use crate::resource::files::FixedFile;
 use crate::ring::Ring;
@@ -21,6 +21,7 @@ use crate::wq::futex::Watcher;
 use crate::wq::hashed::Inode;
 use crate::wq::waitid::Sleeper;
 use crate::wq::{class_of, cold, Asleep};
+use anyring_abi::Opcode;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -64,6 +65,7 @@ pub struct Job {
     pub op: Lock<Op>,
     /// What it answered, once finished.
     pub verdict: Lock<Option<Verdict>>,
+    opcode: Opcode,
     number: Number,
     pub(crate) approach: Approach,
     /// Which of the two limits of IORING_REGISTER_IOWQ_MAX_WORKERS it counts against.
@@ -91,7 +93,7 @@ impl Job {
     /// A job that has not been queued yet. `file` keeps the number open, if it is none of the program's.
     pub fn new(
         (ring, cookie, request): (&'static Ring, u64, Id),
-        op: Op,
+        (opcode, op): (Opcode, Op),
         (fd, file): (i32, Option<Arc<FixedFile>>),
         approach: Approach,
         inode: Option<Inode>,
@@ -107,6 +109,7 @@ impl Job {
             request,
             op,
             verdict,
+            opcode,
             number,
             approach,
             class: class_of(fd),
@@ -217,7 +220,8 @@ impl Job {
             let mut op = self.op.lock().expect("only the worker that started a job touches its operation");
             let verdict = self.call(&mut op, before_waiting);
             // A connection that has begun is its maker's already.
-            (verdict, (op.is_multishot() || !verdict.is_final()) && !op.is_on_names())
+            let made_at_once = op.identity(self.opcode) == Identity::Names;
+            (verdict, (op.is_multishot() || !verdict.is_final()) && !made_at_once)
         };
         if let Some(crew) = self.crew().filter(|_| goes_on) {
             self.set_hold(Hold::new(crew)); // while this member is there
