@@ -24,7 +24,7 @@ use crate::mutation::{mutated, Mutation};
 use crate::op::rw::Rw;
 use crate::op::Op;
 use crate::os::{Os, Sys};
-use crate::poll::DEVICE;
+use crate::poll::{Medium, DEVICE};
 use crate::request::{self, Detached, Id, Path};
 use crate::ring::{RingGuard, State};
 use crate::wq::Approach;
@@ -115,7 +115,7 @@ impl RingGuard {
         if self.kernel_aio.refused
             || self.iopoll.is_some()
             || !rw.suits_kernel_aio()
-            || !self.poll_set.has_device(fd)
+            || self.poll_set.medium(fd) != Medium::Device
         {
             return false;
         }

@@ -2,6 +2,7 @@
 
 pub mod calls;
 mod in_worker;
+mod plan;
 pub mod punt;
 pub(crate) mod registered;
 mod select;
@@ -9,13 +10,14 @@ mod shots;
 pub mod stalls;
 
 use crate::forced::{point, Point};
+use crate::issue::plan::Step;
 use crate::issue::punt::refused_number;
 use crate::mutation::{mutated, Mutation};
 use crate::op::msg_ring::{self, MsgRing};
 use crate::op::net::Net;
 use crate::op::poll::PollAdd;
 use crate::op::rw::Rw;
-use crate::op::{fs, row, Context, Direction, FileUse, Op, Skip, Verdict};
+use crate::op::{fs, Context, Direction, Op, Skip, Verdict};
 use crate::os::{Os, Sys};
 use crate::poll::Arming;
 use crate::request::{Cancelled, Id, ListKind, Path, Request, State, Target, Then, Tried};
@@ -24,9 +26,7 @@ use crate::ring::{Ring, RingGuard};
 use crate::shared::control::{RECORD_FREE, RECORD_IN_FLIGHT};
 use crate::wq::{self, Approach};
 use crate::{descriptors, process, stats, Errno};
-use anyring_abi::{
-    Cqe, IORING_CQE_F_32, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IOSQE_ASYNC, IOSQE_IO_HARDLINK, IOSQE_IO_LINK,
-};
+use anyring_abi::{Cqe, IORING_CQE_F_32, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
 use core::sync::atomic::Ordering;
 
 impl RingGuard {
@@ -67,25 +67,11 @@ impl RingGuard {
             self.arm_link_timeout(id);
             return;
         }
-        if self.is_others(id) {
-            return self.punt(id, Approach::AttemptFirst);
+        match self.plan_turn(id) {
+            Step::Worker(approach) => self.punt_unattempted(id, approach),
+            Step::Refuse(error) => self.finish(id, -error.raw_os_error(), true),
+            Step::Attempt | Step::Wait(..) | Step::Device => self.reissue(id),
         }
-        let request = &self.slab[id];
-        if let Some(row) = row(request.opcode).filter(|row| row.on_worker) {
-            if (request.flags & IOSQE_ASYNC != 0 || request.in_worker) && request.op.sends_bundle() {
-                // A worker of io-wq makes no request that answers several times (`io_wq_submit_work`).
-                return self.finish(id, -Errno::CANCELED.raw_os_error(), true);
-            }
-            let polls_first = matches!(&request.op, Op::Net(net) if net.will_poll_first());
-            let alone = !request.op.is_multishot() && !polls_first; // the others are only armed there
-            if request.flags & IOSQE_ASYNC != 0 && request.path == Path::Inline && alone {
-                // Without a file there is nothing to poll: opening a FIFO, say, waits on the worker.
-                let plain = row.file == FileUse::None;
-                self.punt(id, if plain { Approach::Plain } else { Approach::AttemptFirst });
-                return;
-            }
-        }
-        self.reissue(id);
     }
 
     /// Attempts a request that has a place and follows the verdict.
@@ -107,7 +93,7 @@ impl RingGuard {
     }
 
     fn attempt_request(&mut self, id: Id, first: bool) -> Verdict {
-        if self.is_others(id) {
+        if self.is_others(id) && !self.slab[id].op.will_poll_first() {
             return self.leave_to_crew(id);
         }
         let request = &mut self.slab[id];
@@ -125,86 +111,71 @@ impl RingGuard {
         verdict
     }
 
-    /// One nonblocking attempt. The `first` of a request is saved where it is known, or very likely, to find nothing.
+    /// One nonblocking attempt, or what is done instead of it ([`RingGuard::plan`]).
     #[inline]
     pub fn attempt(&mut self, op: &mut Op, target: &Target, first: bool) -> Verdict {
-        let fd = match target {
-            Target::None => -1,
-            Target::Number(fd) => *fd,
-            Target::Fixed(file) | Target::Private(file) => file.fd,
-            Target::Index(index) => {
-                match self.files.as_ref().ok_or(Errno::BADF).and_then(|files| files.get(*index)) {
-                    Ok(file) => file.fd,
-                    Err(error) => return Verdict::error(error),
-                }
-            }
+        let fd = match self.number_of(target) {
+            Ok(fd) => fd,
+            Err(error) => return Verdict::error(error),
         };
         // Before anything is put off: what is refused is refused at submission, and a registered buffer is kept from then.
         if let (Target::Number(_), Some(error)) = (target, refused_number(fd, op)) {
             return Verdict::error(error);
         }
-        if let Op::Rw(rw) = op {
-            if let Err(error) = self.find_buffer(rw, fd) {
-                return Verdict::error(error);
-            }
+        if let Err(error) = self.look_up(op, fd) {
+            return Verdict::error(error);
         }
-        let waits_for = if first { op.waits_for() } else { None };
-        if let Some(direction) = waits_for {
-            if self.poll_set.known_not_ready(fd, direction) && self.may_wait_unattempted(op) {
-                self.poll_set.note_unlooked(direction);
-                return Verdict::Skipped(direction, Skip::KnownEmpty);
-            }
-            if direction == Direction::Read && self.poll_set.puts_off(fd) && self.may_wait_unattempted(op) {
-                self.poll_set.note_unlooked(direction);
-                return Verdict::Skipped(direction, Skip::PutOff);
-            }
+        match self.plan(op, fd, first) {
+            Step::Attempt => {}
+            Step::Wait(direction, why) => return Verdict::Skipped(direction, why),
+            Step::Worker(_) => return Verdict::NeedsWorker,
+            Step::Device => return Verdict::NeedsDevice,
+            Step::Refuse(error) => return Verdict::error(error),
         }
         point(Point::Attempt);
-        // The commonest ones here, where their verdict stays in registers.
-        let verdict = match op {
-            Op::Rw(rw) if !rw.selects() => self.issue_transfer(rw, fd),
-            Op::Net(_) => self.attempt_on_socket(op, fd),
-            Op::Poll(poll) if first => self.look_or_gather(poll, fd),
-            op => self.attempt_now(op, fd),
-        };
-        if waits_for == Some(Direction::Read) {
+        let read = first && op.waits_for() == Some(Direction::Read);
+        let verdict = self.attempt_now(op, fd, first);
+        if read {
             self.poll_set.note_first_read(fd, verdict == Verdict::WouldBlock(Direction::Read));
         }
         verdict
     }
 
-    /// An attempt, and what it teaches of the socket.
-    fn attempt_on_socket(&mut self, op: &mut Op, fd: i32) -> Verdict {
-        let verdict = self.attempt_now(op, fd);
-        let Op::Net(Net::Transfer(transfer)) = op else { return verdict };
-        if let Some(emptied) = transfer.take_emptied() {
-            // Who submits to a deferred ring without waiting sees what is there by an attempt only.
-            if self.submits_and_waits || !self.ring().defers() {
-                self.poll_set.note_emptied(fd, emptied);
+    /// Finds what an operation names of the ring's registered files and buffers. What it keeps of them it finds once.
+    #[inline]
+    pub(crate) fn look_up(&mut self, op: &mut Op, fd: i32) -> Result<(), Errno> {
+        match op {
+            Op::Rw(rw) => self.find_buffer(rw, fd),
+            Op::Net(Net::Transfer(transfer)) => transfer.find_buffer(fd, self.buffers.as_ref()),
+            Op::Splice(splice) => self.look_up_input(splice),
+            Op::NopWith(nop) => {
+                self.look_up_nop(nop);
+                Ok(())
             }
-        } else if transfer.takes_urgent_data() {
-            self.poll_set.doubt_emptied(fd);
+            Op::MsgRing(message) if message.sends_file() => self.look_up_sent(message, fd).map(|_| ()),
+            _ => Ok(()),
         }
-        verdict
     }
 
-    fn attempt_now(&mut self, op: &mut Op, fd: i32) -> Verdict {
+    /// The attempt itself, and what it teaches of the file: the one place where the submitter's operations are told apart.
+    #[inline]
+    fn attempt_now(&mut self, op: &mut Op, fd: i32, first: bool) -> Verdict {
         match op {
-            Op::Poll(poll) => self.look(poll, fd),
-            Op::Rw(rw) if rw.selects() => self.issue_selecting(op, fd),
-            Op::Rw(rw) => self.issue_transfer(rw, fd),
-            Op::Net(Net::Transfer(transfer)) if transfer.selects() => self.issue_selecting(op, fd),
-            Op::Net(Net::Transfer(transfer)) if transfer.is_zero_copy() => {
-                match transfer.find_buffer(fd, self.buffers.as_ref()) {
-                    Ok(()) => op.issue(Context { fd, nonblock: true }),
-                    Err(error) => Verdict::error(error),
-                }
+            // The commonest ones here, where their verdict stays in registers.
+            Op::Rw(rw) if !rw.selects() => self.attempt_transfer(rw, fd),
+            Op::Net(Net::Transfer(_)) => self.attempt_on_socket(op, fd),
+            Op::Rw(_) => self.issue_selecting(op, fd),
+            Op::Poll(poll) if first => {
+                self.look_at_gathered();
+                let verdict = self.look(poll, fd);
+                self.poll_set.note_look(fd, verdict == Verdict::WouldBlock(Direction::Read));
+                verdict
             }
+            Op::Poll(poll) => self.look(poll, fd),
             Op::NopWith(nop) => {
-                if let Some((fd, false)) = nop.file {
-                    self.record(|it| it.file_get(&Target::Number(fd)));
+                if let Some((number, false)) = nop.file {
+                    self.record(|it| it.file_get(&Target::Number(number)));
                 }
-                self.look_up_nop(nop);
                 nop.issue(Context { fd, nonblock: true })
             }
             Op::PollRemove(remove) => self.remove_poll(remove),
@@ -222,36 +193,35 @@ impl RingGuard {
             }
             Op::Buffers(change) => Verdict::of(change.apply(&mut self.groups)),
             Op::Pipe(pipe) if pipe.slot != 0 => self.make_registered_pipe(pipe),
-            Op::Splice(splice) => match self.look_up_input(splice) {
-                Ok(()) => splice.issue(Context { fd, nonblock: true }),
-                Err(error) => Verdict::error(error),
-            },
             op => op.issue(Context { fd, nonblock: true }),
         }
     }
 
-    /// A read or write: first what is known of the descriptor, then the attempt, then what it taught.
+    /// A read or write: with what is known of the file, and then is.
     #[inline]
-    pub(crate) fn issue_transfer(&mut self, rw: &mut Rw, fd: i32) -> Verdict {
-        if self.iopoll.is_some() {
-            if let Some(error) = self.refused_transfer(rw, fd) {
-                return Verdict::error(error);
-            }
-        }
-        if rw.may_be_direct() && self.poll_set.is_direct(fd) {
-            if self.takes_directly(rw, fd) {
-                return Verdict::NeedsDevice;
-            }
-            if !rw.may_not_wait() {
-                return Verdict::NeedsWorker;
-            }
-        }
+    pub(crate) fn attempt_transfer(&mut self, rw: &mut Rw, fd: i32) -> Verdict {
         if self.poll_set.is_stream(fd) {
             rw.assume_stream();
         }
         let verdict = rw.issue(Context { fd, nonblock: true });
         if rw.found_stream() && process::closes_are_seen() {
             self.poll_set.note_stream(fd);
+        }
+        verdict
+    }
+
+    /// A send or receive, and what it teaches of the socket.
+    fn attempt_on_socket(&mut self, op: &mut Op, fd: i32) -> Verdict {
+        let selects = matches!(op, Op::Net(net) if net.selects());
+        let verdict = if selects { self.issue_selecting(op, fd) } else { op.issue(Context { fd, nonblock: true }) };
+        let Op::Net(Net::Transfer(transfer)) = op else { return verdict };
+        if let Some(emptied) = transfer.take_emptied() {
+            // Who submits to a deferred ring without waiting sees what is there by an attempt only.
+            if self.submits_and_waits || !self.ring().defers() {
+                self.poll_set.note_emptied(fd, emptied);
+            }
+        } else if transfer.takes_urgent_data() {
+            self.poll_set.doubt_emptied(fd);
         }
         verdict
     }
@@ -273,15 +243,9 @@ impl RingGuard {
         }
     }
 
-    /// MSG_RING: what only the sender's ring has is looked up first; a message to itself is posted at once, as the kernel
-    /// does, unless it has to wait for the owner.
+    /// MSG_RING: a message to itself is posted at once, as the kernel does, unless it has to wait for the owner.
     fn send_message(&mut self, message: &mut MsgRing, fd: i32) -> Verdict {
         let to_itself = process::ring(fd).is_some_and(|target| core::ptr::eq(target, self.ring()));
-        if message.sends_file() {
-            if let Err(error) = self.look_up_sent(message, fd) {
-                return Verdict::error(error);
-            }
-        }
         let verdict = message.issue(Context { fd, nonblock: true });
         if to_itself && !self.ring().keeps_messages() {
             self.post_messages();

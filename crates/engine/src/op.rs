@@ -148,14 +148,6 @@ impl Verdict {
         Verdict::uncounted(result)
     }
 
-    /// As the program has it wait before the first attempt.
-    fn unattempted(self) -> Verdict {
-        match self {
-            Verdict::WouldBlock(direction) => Verdict::Skipped(direction, Skip::PollFirst),
-            refused => refused,
-        }
-    }
-
     /// Which readiness is waited for: an attempt found nothing, or none was made.
     pub fn waits(self) -> Option<Direction> {
         match self {
@@ -363,6 +355,12 @@ impl Op {
             Op::Net(net::Net::Transfer(op)) => op.end_of_datagrams(fd),
             _ => None,
         }
+    }
+
+    /// It waits before its first attempt, which is yet to come: see `net::Net::polls_first`.
+    #[inline]
+    pub fn will_poll_first(&self) -> bool {
+        matches!(self, Op::Net(op) if op.will_poll_first())
     }
 
     /// Which readiness a nonblocking attempt would need, for operations on streams.

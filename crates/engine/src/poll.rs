@@ -28,6 +28,7 @@ use crate::request::slab::List;
 use crate::request::ListKind;
 use crate::{alloc, descriptors, process, Errno};
 use facts::Facts;
+pub use facts::Medium;
 use rustix::event::epoll;
 use rustix::fd::{AsRawFd, IntoRawFd};
 use std::collections::VecDeque;

@@ -2,7 +2,6 @@
 
 use crate::forced::{point, Point};
 use crate::issue::registered;
-use crate::op::net::Net;
 use crate::op::{Context, Direction, Identity, Op, Verdict};
 use crate::process::{self, tables};
 use crate::request::{Id, Path, State, Target, Then, Tried};
@@ -57,6 +56,15 @@ impl RingGuard {
 
     /// Queues a request to a worker.
     pub fn punt(&mut self, id: Id, approach: Approach) {
+        self.queue_to_worker(id, approach, false);
+    }
+
+    /// Queues a request to a worker before anything was tried.
+    pub(super) fn punt_unattempted(&mut self, id: Id, approach: Approach) {
+        self.queue_to_worker(id, approach, true);
+    }
+
+    fn queue_to_worker(&mut self, id: Id, approach: Approach, is_first: bool) {
         match self.slab[id].op {
             Op::FutexWait(_) => return self.punt_to_waiter(id),
             Op::Waitid(_) => return self.wait_for_child(id),
@@ -69,12 +77,11 @@ impl RingGuard {
         let (fd, file) = request.target.for_job();
         let mut op = core::mem::replace(&mut request.op, Op::placeholder());
         let (flags, target) = (request.flags, request.target.clone());
-        let unattempted =
-            core::mem::replace(&mut request.path, Path::Worker) == Path::Inline && flags & IOSQE_ASYNC != 0;
+        request.path = Path::Worker;
         if !matches!(op, Op::NopWith(_)) {
             self.record_of(id, |it| it.queue_async_work(flags));
         }
-        if unattempted {
+        if is_first && flags & IOSQE_ASYNC != 0 {
             self.record_of(id, |it| it.file_get(&target)); // natively by the worker
         }
         let by_number = matches!(self.slab[id].target, Target::Number(_));
@@ -97,16 +104,10 @@ impl RingGuard {
                 // That there is no such file is found before a buffer is taken.
                 descriptors::check_open(fd).and_then(|()| self.hold_buffer(id, op))
             }
-            (None, Op::Rw(rw)) => self.find_buffer(rw, fd),
-            (None, Op::Net(Net::Transfer(transfer))) => transfer.find_buffer(fd, self.buffers.as_ref()),
-            (None, Op::NopWith(nop)) => {
-                self.look_up_nop(nop);
-                Ok(())
-            }
             (None, Op::MsgRing(message)) if message.sends_file() => {
                 self.look_up_sent(message, fd).map(|target| receiver = Some(target))
             }
-            (None, _) => Ok(()),
+            (None, op) => self.look_up(op, fd),
         };
         if let Err(error) = ready {
             return self.finish(id, -error.raw_os_error(), true);

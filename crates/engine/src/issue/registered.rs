@@ -13,6 +13,19 @@ use anyring_abi::IORING_FILE_INDEX_ALLOC;
 use std::sync::Arc;
 
 impl RingGuard {
+    /// The number of the file that a target names, -1 for none.
+    #[inline]
+    pub(crate) fn number_of(&self, target: &Target) -> Result<i32, Errno> {
+        match target {
+            Target::None => Ok(-1),
+            Target::Number(fd) => Ok(*fd),
+            Target::Fixed(file) | Target::Private(file) => Ok(file.fd),
+            Target::Index(index) => {
+                self.files.as_ref().ok_or(Errno::BADF).and_then(|files| files.get(*index)).map(|file| file.fd)
+            }
+        }
+    }
+
     /// From now on the request keeps the registered file that its index names.
     pub(crate) fn keep_file(&mut self, id: Id) -> Result<(), Errno> {
         if let Target::Index(index) = self.slab[id].target {

@@ -50,25 +50,13 @@ impl Attempted {
 impl RingGuard {
     /// One nonblocking attempt of a request that chooses a buffer; for a bundle a second one, for what the first has left.
     pub fn issue_selecting(&mut self, op: &mut Op, fd: i32) -> Verdict {
-        let polls_first = match op {
-            Op::Net(Net::Transfer(transfer)) => transfer.polls_first(fd),
-            Op::Rw(rw) => rw.polls_first().then_some(Verdict::Skipped(Direction::Read, Skip::LookOnceArmed)),
-            _ => None,
-        };
-        match polls_first {
-            Some(Verdict::Skipped(Direction::Read, _)) => {
-                return Verdict::Skipped(Direction::Read, Skip::LookOnceArmed)
-            }
-            Some(verdict) => return verdict,
-            None => {}
-        }
         let submitted = if let Op::Rw(rw) = op { rw.take_submitted() } else { false };
         loop {
             if let Err(error) = self.choose_buffers(op, true) {
                 return without_buffer(op, fd, submitted, error);
             }
             let verdict = match op {
-                Op::Rw(rw) => self.issue_transfer(rw, fd),
+                Op::Rw(rw) => self.attempt_transfer(rw, fd),
                 _ => op.issue(Context { fd, nonblock: true }),
             };
             if let ControlFlow::Break(verdict) = self.settle_buffers(op, fd, verdict, true) {

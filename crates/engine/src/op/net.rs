@@ -77,6 +77,28 @@ impl Net {
         }
     }
 
+    /// Once where [`will_poll_first`](Self::will_poll_first) says so: what it waits for before its first attempt, or why not.
+    #[cold]
+    pub fn polls_first(&mut self, fd: i32) -> Result<Direction, Errno> {
+        match self {
+            Net::Accept(accept) => {
+                accept.poll_first = false;
+                if accept.dont_wait {
+                    Err(Errno::AGAIN)
+                } else {
+                    Ok(Direction::Read)
+                }
+            }
+            Net::Transfer(transfer) => transfer.polls_first(fd),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// Whether it chooses its buffer.
+    pub fn selects(&self) -> bool {
+        matches!(self, Net::Transfer(transfer) if transfer.selects())
+    }
+
     /// Reads the SQE.
     pub fn prep(opcode: Opcode, sqe: &Sqe) -> Result<Net, Errno> {
         Ok(match opcode {
@@ -196,9 +218,6 @@ impl Accept {
     }
 
     fn issue(&mut self, context: Context) -> Verdict {
-        if core::mem::take(&mut self.poll_first) {
-            return self.nothing().unattempted();
-        }
         loop {
             if waits_for_connections(context.fd) {
                 if Sys::poll_now(context.fd, libc::POLLIN as u16) == Ok(0) {

@@ -434,7 +434,7 @@ impl Rw {
 
     /// Bytes the program asked for, counting those already transferred.
     #[inline]
-    pub(super) fn total(&self) -> u64 {
+    pub fn total(&self) -> u64 {
         let left: usize = match &self.buffers {
             Buffers::One(iovec) => iovec[1],
             Buffers::Many(iovecs) => iovecs.iter().map(|iovec| iovec[1]).sum(),

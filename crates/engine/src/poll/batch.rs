@@ -8,7 +8,6 @@
 //! Part of a ring's state, as all of `poll`; nothing is gathered whenever the ring's lock is free.
 
 use crate::op::poll::PollAdd;
-use crate::op::{Direction, Skip, Verdict};
 use crate::os::{Os, Sys};
 use crate::poll::wait::events_of;
 use crate::poll::{PollSet, EDGE};
@@ -35,20 +34,9 @@ impl PollSet {
 }
 
 impl RingGuard {
-    /// The first look of a poll: it is made, or gathered.
-    pub fn look_or_gather(&mut self, poll: &mut PollAdd, fd: i32) -> Verdict {
-        if self.gathers_look(poll, fd) {
-            return Verdict::Skipped(Direction::Read, Skip::Gathered);
-        }
-        self.look_at_gathered();
-        let verdict = self.look(poll, fd);
-        self.poll_set.note_look(fd, verdict == Verdict::WouldBlock(Direction::Read));
-        verdict
-    }
-
     /// Gathers the look of a poll that is about to be armed. False where it is to be made in its turn: its file is not known,
     /// or others wait there, who would be answered in another order.
-    fn gathers_look(&mut self, poll: &PollAdd, fd: i32) -> bool {
+    pub(crate) fn gathers_look(&mut self, poll: &PollAdd, fd: i32) -> bool {
         let Some(entry) = self.poll_set.existing(fd).filter(|entry| entry.facts.looks_in_vain() >= IN_VAIN) else {
             return false;
         };

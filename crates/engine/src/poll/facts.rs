@@ -21,8 +21,8 @@ pub(super) struct Facts {
     pollable: Option<bool>,
     /// It has no position (a pipe, a socket, a terminal).
     stream: bool,
-    /// Whether it was opened with O_DIRECT; asked once, a hint about speed only.
-    direct: Option<Direct>,
+    /// How its data is moved; asked once, a hint about speed only.
+    medium: Option<Medium>,
     /// How it was opened (`O_ACCMODE`), once a request of Linux AIO asked.
     access: Option<i32>,
     /// A socket of datagrams that was shut down for reading, see `RingGuard::end_receives`.
@@ -40,14 +40,16 @@ pub(super) struct Facts {
     pub(super) emptied: Emptied,
 }
 
-/// How the data of a file is moved.
+/// What the data of a file is moved through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Direct {
-    /// Through the page cache, or it is no file with data.
-    No,
-    /// Without it (O_DIRECT).
-    Yes,
-    /// Without it, by a device: the kernel's AIO does not wait for that.
+pub enum Medium {
+    /// It is no file with data at positions.
+    None,
+    /// The page cache.
+    Cache,
+    /// Nothing (O_DIRECT), and the call waits for the device.
+    Direct,
+    /// Nothing, and the kernel's AIO does not wait.
     Device,
 }
 
@@ -202,41 +204,42 @@ impl PollSet {
         }
     }
 
+    /// What the data of the file is moved through.
+    #[inline]
+    pub fn medium(&mut self, fd: i32) -> Medium {
+        match self.facts(fd) {
+            Some(facts) if facts.stream => Medium::None,
+            Some(Facts { medium: Some(medium), .. }) => *medium,
+            _ if fd < 0 => Medium::None,
+            _ => self.ask_medium(fd),
+        }
+    }
+
     /// Whether the file was opened with O_DIRECT.
     #[inline]
     pub fn is_direct(&mut self, fd: i32) -> bool {
-        match self.facts(fd) {
-            Some(facts) if facts.stream => false,
-            Some(Facts { direct: Some(direct), .. }) => *direct != Direct::No,
-            _ if fd < 0 => false,
-            _ => self.ask_direct(fd),
-        }
+        matches!(self.medium(fd), Medium::Direct | Medium::Device)
     }
 
     #[cold]
-    fn ask_direct(&mut self, fd: i32) -> bool {
+    fn ask_medium(&mut self, fd: i32) -> Medium {
         let flags = syscall(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]);
         if flags < 0 {
-            return false; // not open: nothing is remembered of it
+            return Medium::None; // not open: nothing is remembered of it
         }
-        let direct = match flags & libc::O_DIRECT as isize {
-            0 => Direct::No,
-            _ if is_file(fd) => Direct::Device,
-            _ => Direct::Yes,
+        let medium = match flags & libc::O_DIRECT as isize {
+            _ if !is_file(fd) => Medium::None,
+            0 => Medium::Cache,
+            _ => Medium::Device,
         };
-        self.remember(fd, |facts| facts.direct = Some(direct));
-        direct != Direct::No
+        self.remember(fd, |facts| facts.medium = Some(medium));
+        medium
     }
 
-    /// Whether the kernel's AIO may be asked for direct transfers of the file.
-    pub fn has_device(&self, fd: i32) -> bool {
-        self.facts(fd).is_some_and(|facts| facts.direct == Some(Direct::Device))
-    }
-
-    /// The kernel's AIO would wait for them.
+    /// The kernel's AIO would wait for direct transfers of the file.
     pub fn note_no_device(&mut self, fd: i32) {
-        if let Some(entry) = self.existing(fd).filter(|entry| entry.facts.direct == Some(Direct::Device)) {
-            entry.facts.direct = Some(Direct::Yes);
+        if let Some(entry) = self.existing(fd).filter(|entry| entry.facts.medium == Some(Medium::Device)) {
+            entry.facts.medium = Some(Medium::Direct);
         }
     }
 
@@ -295,7 +298,7 @@ mod tests {
         facts.note_empty(ListKind::Read);
         facts.note_empty(ListKind::Write);
         facts.note_shut_down();
-        facts.direct = Some(Direct::Device);
+        facts.medium = Some(Medium::Device);
         set.forget(fd);
         assert_eq!(set.entry(fd).facts, Facts::default());
         assert_eq!(set.entry(fd).registered, 0);

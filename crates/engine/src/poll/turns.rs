@@ -71,15 +71,7 @@ impl RingGuard {
                 due.write
             }
         };
-        let fd = match target {
-            Target::Number(fd) => *fd,
-            Target::Fixed(file) | Target::Private(file) => file.fd,
-            Target::Index(index) => match self.files.as_ref().map(|files| files.get(*index)) {
-                Some(Ok(file)) => file.fd,
-                _ => return,
-            },
-            Target::None => return,
-        };
+        let Ok(fd) = self.number_of(target) else { return };
         if was_due && self.poll_set.has_waiting(fd, direction) && !mutated(Mutation::LateComersGoFirst) {
             self.poll_set.due = Due::default();
             self.poll_now();

@@ -432,10 +432,10 @@ impl RingGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anyring_abi::Opcode;
     use crate::op::Op;
     use crate::request::{Slab, Target};
     use crate::wq::Approach;
+    use anyring_abi::Opcode;
 
     #[test]
     fn who_interrupts_a_submitter_makes_no_call_with_other_credentials() {

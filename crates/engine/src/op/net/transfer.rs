@@ -173,12 +173,6 @@ impl Transfer {
         }
     }
 
-    /// SEND_ZC or SENDMSG_ZC.
-    #[inline]
-    pub(crate) fn is_zero_copy(&self) -> bool {
-        self.zero_copy.is_some()
-    }
-
     /// See [`crate::op::Op::cqe_flags`].
     pub(crate) fn cqe_flags(&self) -> u32 {
         self.zero_copy.as_ref().map_or(0, |zero_copy| zero_copy.cqe_flags())
@@ -269,17 +263,18 @@ impl Transfer {
         self.done = 0;
     }
 
-    /// Once with IORING_RECVSEND_POLL_FIRST: it waits before the first attempt. Only RECV does so on what is no socket.
-    pub(crate) fn polls_first(&mut self, fd: i32) -> Option<Verdict> {
-        if !core::mem::take(&mut self.poll_first) {
-            return None;
-        }
-        let checked = if self.direction == Direction::Write || matches!(self.data, Data::Message(_)) {
-            socket_option(fd, libc::SO_TYPE).map(|_| ())
+    /// See [`Net::polls_first`](super::Net::polls_first). Only RECV waits so on what is no socket.
+    pub(super) fn polls_first(&mut self, fd: i32) -> Result<Direction, Errno> {
+        self.poll_first = false;
+        if self.direction == Direction::Write || matches!(self.data, Data::Message(_)) {
+            socket_option(fd, libc::SO_TYPE)?;
         } else {
-            crate::descriptors::check_open(fd)
-        };
-        Some(checked.map_or_else(Verdict::error, |()| self.nothing().unattempted()))
+            crate::descriptors::check_open(fd)?;
+        }
+        match self.nothing() {
+            Verdict::WouldBlock(direction) => Ok(direction),
+            _ => Err(Errno::AGAIN),
+        }
     }
 
     /// Whether a receive has just taken all that its socket had, if that is a stream.
@@ -295,7 +290,7 @@ impl Transfer {
     }
 
     /// Whether [`polls_first`](Self::polls_first) is yet to come.
-    pub(crate) fn will_poll_first(&self) -> bool {
+    pub(super) fn will_poll_first(&self) -> bool {
         self.poll_first
     }
 
@@ -317,9 +312,6 @@ impl Transfer {
     /// Transfers what can be transferred now.
     #[inline]
     pub(super) fn issue(&mut self, context: Context) -> Verdict {
-        if let Some(verdict) = self.polls_first(context.fd) {
-            return verdict;
-        }
         loop {
             let room = self.data.bytes();
             let wanted = if self.flags & MSG_WAITALL != 0 { self.data.wanted(self.direction) } else { 0 };

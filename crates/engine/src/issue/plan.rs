@@ -1,0 +1,138 @@
+//! What comes next for a request, by what is asked and what is known, before anything is tried. Every decision to leave an
+//! attempt out is made here, and says why ([`Skip`]).
+//!
+//! Called with the ring's lock, as all that issues requests.
+
+use crate::op::{row, Direction, FileUse, Op, Skip};
+use crate::poll::Medium;
+use crate::request::{Id, Path};
+use crate::ring::RingGuard;
+use crate::wq::Approach;
+use crate::Errno;
+use anyring_abi::IOSQE_ASYNC;
+
+/// What is done next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// An attempt that does not wait.
+    Attempt,
+    /// Nothing is tried: it waits for readiness.
+    Wait(Direction, Skip),
+    /// A worker takes it.
+    Worker(Approach),
+    /// The kernel's AIO makes it.
+    Device,
+    /// It is refused.
+    Refuse(Errno),
+}
+
+impl RingGuard {
+    /// Who takes up a request whose turn has come: the holder of the ring by an attempt, or a worker.
+    pub(super) fn plan_turn(&mut self, id: Id) -> Step {
+        let request = &self.slab[id];
+        let polls_first = request.op.will_poll_first();
+        if self.is_others(id) && !polls_first {
+            return Step::Worker(Approach::AttemptFirst);
+        }
+        let Some(row) = row(request.opcode).filter(|row| row.on_worker) else { return Step::Attempt };
+        let is_async = request.flags & IOSQE_ASYNC != 0;
+        if (is_async || request.in_worker) && request.op.sends_bundle() {
+            // A worker of io-wq makes no request that answers several times (`io_wq_submit_work`).
+            return Step::Refuse(Errno::CANCELED);
+        }
+        // The others are only armed there.
+        let makes = !request.op.is_multishot() && !polls_first;
+        match is_async && request.path == Path::Inline && makes {
+            false => Step::Attempt,
+            true if self.needs_no_worker(id) => Step::Attempt,
+            // Without a file there is nothing to poll: opening a FIFO, say, waits on the worker.
+            true if row.file == FileUse::None => Step::Worker(Approach::Plain),
+            true => Step::Worker(Approach::AttemptFirst),
+        }
+    }
+
+    /// Whether a request with IOSQE_ASYNC is made without a worker all the same: nobody waits for it, and it takes less than
+    /// waking a worker. Writes through the page cache have their order among those that workers make.
+    fn needs_no_worker(&mut self, id: Id) -> bool {
+        /// What is copied in a tenth of the time that a worker takes to wake.
+        const SMALL_BYTES: u64 = 16 << 10;
+        let request = &self.slab[id];
+        match (&request.op, self.number_of(&request.target)) {
+            (Op::Nop(_), _) => true,
+            (Op::Rw(rw), Ok(fd)) if !rw.may_not_wait() && !rw.selects() => {
+                let (is_direct, is_small) = (rw.may_be_direct(), rw.total() <= SMALL_BYTES);
+                let is_small_read = is_small && rw.reads_at().is_some();
+                match self.poll_set.medium(fd) {
+                    Medium::Device => is_direct,
+                    Medium::Cache => is_small_read,
+                    Medium::Direct | Medium::None => false,
+                }
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether an attempt at an operation on `fd` is made. The `first` of a request is left out where it is known, or very
+    /// likely, to find nothing.
+    #[inline]
+    pub(super) fn plan(&mut self, op: &mut Op, fd: i32, first: bool) -> Step {
+        match op {
+            Op::Rw(rw) => {
+                if let Some(error) = self.iopoll.is_some().then(|| self.refused_transfer(rw, fd)).flatten() {
+                    return Step::Refuse(error);
+                }
+                if rw.polls_first() {
+                    return Step::Wait(Direction::Read, Skip::LookOnceArmed);
+                }
+            }
+            Op::Net(net) if net.will_poll_first() => {
+                return match net.polls_first(fd) {
+                    Ok(direction @ Direction::Read) if net.selects() => Step::Wait(direction, Skip::LookOnceArmed),
+                    Ok(direction) => Step::Wait(direction, Skip::PollFirst),
+                    Err(error) => Step::Refuse(error),
+                };
+            }
+            Op::Poll(poll) if first => {
+                return if self.gathers_look(poll, fd) {
+                    Step::Wait(Direction::Read, Skip::Gathered)
+                } else {
+                    Step::Attempt
+                };
+            }
+            _ => {}
+        }
+        if let Some(direction) = if first { op.waits_for() } else { None } {
+            if let Some(why) = self.leaves_out(op, fd, direction) {
+                return Step::Wait(direction, why);
+            }
+        }
+        if let Op::Rw(rw) = op {
+            if (rw.may_be_direct() || rw.selects()) && self.poll_set.is_direct(fd) {
+                if self.takes_directly(rw, fd) {
+                    return Step::Device;
+                }
+                if !rw.may_not_wait() {
+                    return Step::Worker(Approach::Plain);
+                }
+            }
+        }
+        Step::Attempt
+    }
+
+    /// Why a first attempt is better left out, if so.
+    #[inline]
+    fn leaves_out(&mut self, op: &mut Op, fd: i32, direction: Direction) -> Option<Skip> {
+        let why = if self.poll_set.known_not_ready(fd, direction) {
+            Skip::KnownEmpty
+        } else if direction == Direction::Read && self.poll_set.puts_off(fd) {
+            Skip::PutOff
+        } else {
+            return None;
+        };
+        if !self.may_wait_unattempted(op) {
+            return None;
+        }
+        self.poll_set.note_unlooked(direction);
+        Some(why)
+    }
+}
