@@ -16,6 +16,7 @@ pub mod nop;
 pub mod pipe;
 pub mod poll;
 pub mod rw;
+pub mod selection;
 pub mod splice;
 pub mod sync;
 mod table;
@@ -29,9 +30,9 @@ pub use table::{definition, is_served, row, Definition, FileUse, Identity};
 use crate::identity;
 use crate::mutation::{mutated, Mutation};
 use crate::os::check;
-use crate::resource::buf_ring::Selection;
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe, IOSQE_FIXED_FILE};
+use selection::Selection;
 
 /// Which readiness a request waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

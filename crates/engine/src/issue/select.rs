@@ -5,47 +5,18 @@
 //! it, or when a worker gets it. A bundle (IORING_RECVSEND_BUNDLE) chooses as many as it has data for.
 
 use crate::mutation::{mutated, Mutation};
-use crate::op::net::{Net, Transfer};
-use crate::op::{call, Context, Direction, Op, Skip, Verdict};
-use crate::os::{Os, Sys};
+use crate::op::net::{settle, Net};
+use crate::op::selection::{used_buffers, without_buffer, Attempted};
+use crate::op::{Context, Direction, Op, Skip, Verdict};
 use crate::request::{Id, Path, Polling, State};
-use crate::resource::buf_ring::{Choice, Held};
+use crate::resource::buf_ring::Choice;
 use crate::ring::RingGuard;
 use crate::{stats, Errno};
-use anyring_abi::{
-    Cqe, IORING_CQE_F_BUF_MORE, IORING_CQE_F_MORE, IORING_CQE_F_SOCK_NONEMPTY, IOSQE_ASYNC, IOSQE_BUFFER_SELECT,
-};
+use anyring_abi::{Cqe, IORING_CQE_F_MORE, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
 use core::ops::ControlFlow;
 
 /// Results that a multishot receive posts in a row before others have their turn (`MULTISHOT_MAX_RETRY`).
 const SHOTS_TOGETHER: u32 = 32;
-
-/// A verdict on an attempt that chose its buffer, before it is known what becomes of the buffer.
-#[derive(Clone, Copy)]
-struct Attempted {
-    result: i32,
-    /// The kernel counts it as a failure.
-    failed: bool,
-    /// `IORING_CQE_F_*` besides the buffer's.
-    flags: u32,
-}
-
-impl Attempted {
-    /// `None` when the request is not at its end.
-    fn of(verdict: Verdict) -> Option<Attempted> {
-        let (result, failed, flags) = match verdict {
-            Verdict::Done(result) => (result, result < 0, 0),
-            Verdict::DoneShort(result) => (result, true, 0),
-            Verdict::DoneWith { result, flags, failed } => (result, failed, flags),
-            _ => return None,
-        };
-        Some(Attempted { result, failed, flags })
-    }
-
-    fn verdict(self) -> Verdict {
-        Verdict::DoneWith { result: self.result, flags: self.flags, failed: self.failed }
-    }
-}
 
 impl RingGuard {
     /// One nonblocking attempt of a request that chooses a buffer; for a bundle a second one, for what the first has left.
@@ -185,7 +156,7 @@ impl RingGuard {
         self.groups.commit(group, &mut held, bytes, used_buffers(&selection.ranges, bytes));
         let attempted = Attempted { flags: held.cqe_flags() | attempted.flags, ..attempted };
         match op {
-            Op::Net(Net::Transfer(transfer)) => settle_transfer(transfer, attempted, held, appends),
+            Op::Net(Net::Transfer(transfer)) => settle(transfer, attempted, held, appends),
             _ if multishot && result > 0 => ControlFlow::Break(Verdict::Shot { result, flags: attempted.flags }),
             _ => ControlFlow::Break(attempted.verdict()),
         }
@@ -289,100 +260,4 @@ impl RingGuard {
         }
         self.poll_set.goes_on |= submitted;
     }
-}
-
-/// How many buffers `bytes` reach into (`io_bundle_nbufs`).
-fn used_buffers(ranges: &[[usize; 2]], bytes: usize) -> u16 {
-    let (mut left, mut count) = (bytes, 1);
-    for [_, room] in ranges {
-        if left <= *room {
-            break;
-        }
-        left -= room;
-        count += 1;
-    }
-    count.min(ranges.len().max(1)) as u16
-}
-
-/// What becomes of a transfer that used its buffers. Source: `io_send_finish` and `io_recv_finish` in io_uring/net.c.
-fn settle_transfer(
-    transfer: &mut Transfer,
-    attempted: Attempted,
-    held: Held,
-    appends: bool,
-) -> ControlFlow<Verdict> {
-    let (multishot, bundle) = (transfer.is_multishot(), transfer.is_bundle());
-    let goes_on = transfer.sends_on();
-    let Attempted { result, flags, .. } = attempted;
-    let shot = |result: usize, flags| ControlFlow::Break(Verdict::Shot { result: result as i32, flags });
-    if transfer.direction() == Direction::Write {
-        if result > 0 && goes_on && !held.last {
-            if let Some(selection) = transfer.selection() {
-                selection.wanted = 0; // it was for the first result
-            }
-            return shot(result as usize, flags);
-        }
-        return ControlFlow::Break(attempted.verdict());
-    }
-    let received = result.max(0) as usize;
-    let Some(selection) = transfer.selection() else { return ControlFlow::Break(attempted.verdict()) };
-    let ended = selection.ends_with(received) || result <= 0;
-    selection.follows_shot = multishot && !ended;
-    if !bundle {
-        return if selection.follows_shot {
-            shot(received, flags)
-        } else {
-            ControlFlow::Break(attempted.verdict())
-        };
-    }
-    let again = selection.gathered.is_some();
-    let (before, first) = selection.gathered.take().unwrap_or((0, flags));
-    // The first buffer is named; how far the last one is used up, and what the socket has left, is as of now.
-    let flags = first | flags & (IORING_CQE_F_BUF_MORE | IORING_CQE_F_SOCK_NONEMPTY);
-    let total = before + received;
-    let capped = multishot && selection.wanted != 0 && total >= selection.wanted;
-    let filled = received != 0 && received >= held.bytes && selection.unread > 1;
-    if held.last {
-        return ControlFlow::Break(Attempted { result: total as i32, flags, ..attempted }.verdict());
-    }
-    if appends && filled && !again && !held.partial && !capped && !ended {
-        selection.gathered = Some((total, flags & !(IORING_CQE_F_BUF_MORE | IORING_CQE_F_SOCK_NONEMPTY)));
-        return ControlFlow::Continue(());
-    }
-    if multishot && !ended {
-        return shot(total, flags);
-    }
-    ControlFlow::Break(Attempted { result: total as i32, flags, ..attempted }.verdict())
-}
-
-/// What becomes of a request that found no buffer, which is an `error` unless it has an answer to give first, or is not to
-/// look for one yet.
-#[cold]
-fn without_buffer(op: &mut Op, fd: i32, submitted: bool, error: Errno) -> Verdict {
-    let Some(selection) = op.selection() else { return Verdict::error(error) };
-    if let Some((result, flags)) = selection.gathered.take() {
-        return Attempted { result: result as i32, failed: true, flags }.verdict();
-    }
-    let follows_shot = core::mem::take(&mut selection.follows_shot);
-    let looks_when_ready = match op {
-        // Once submitted it polls before each look (`io_poll_check_events`).
-        Op::Rw(rw) => rw.is_multishot() && !submitted,
-        // After a shot, where the socket tells that it has nothing left (`io_recv_finish`).
-        _ => follows_shot && crate::op::net::socket_option(fd, libc::SO_TYPE) == Ok(libc::SOCK_STREAM),
-    };
-    if looks_when_ready && Sys::poll_now(fd, libc::POLLIN as u16) == Ok(0) {
-        op.forget_transferred();
-        return Verdict::WouldBlock(Direction::Read);
-    }
-    Verdict::error(refusal_before_buffers(op, fd).unwrap_or(error))
-}
-
-/// Why a request that found no buffer would have failed before it looked for one, if so.
-fn refusal_before_buffers(op: &Op, fd: i32) -> Option<Errno> {
-    let open = call(libc::SYS_fcntl, [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]);
-    let socket = match op {
-        Op::Net(_) => crate::op::net::socket_option(fd, libc::SO_TYPE).err(),
-        _ => None,
-    };
-    open.err().or(socket)
 }

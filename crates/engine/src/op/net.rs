@@ -13,9 +13,11 @@
 
 mod message;
 pub mod rights;
+mod settle;
 mod transfer;
 mod zero_copy;
 
+pub use settle::settle;
 pub use transfer::{unread_bytes, Emptied, Transfer};
 pub use zero_copy::refused_flags;
 

@@ -10,7 +10,6 @@ use crate::os::{check_writable, user_read, user_write, GuardedWords};
 use crate::ring::memory::SharedArea;
 use crate::Errno;
 use anyring_abi::{IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER, IORING_CQE_F_BUF_MORE};
-use core::num::NonZeroU32;
 use std::collections::{BTreeMap, VecDeque};
 
 /// One more than the most buffers of a group (`MAX_BIDS_PER_BGID`).
@@ -57,59 +56,6 @@ struct BufferRing {
     incremental: bool,
     /// The memory, where the engine made it (`IOU_PBUF_RING_MMAP`).
     area: Option<SharedArea>,
-}
-
-/// What a request with IOSQE_BUFFER_SELECT asks for, and what it has.
-#[derive(Debug)]
-pub struct Selection {
-    /// The group to choose from.
-    pub group: u16,
-    /// The most bytes to use, 0 for as many as the buffer has.
-    pub wanted: usize,
-    /// The buffer it has (several for a bundle): only during an attempt, unless it is `committed`.
-    pub held: Option<Held>,
-    /// Where the data goes or comes from: the held buffers, as far as they are used.
-    pub ranges: Vec<[usize; 2]>,
-    /// The most ranges that it had.
-    pub most_ranges: u16,
-    /// Bytes that the socket still had after the last receive, 0 where that is not known.
-    pub unread: usize,
-    /// Of a bundle: what it received so far of one result, and the flags that name its first buffer.
-    pub gathered: Option<(usize, u32)>,
-    /// Bytes after which a multishot receive ends, if there is a limit.
-    pub limit: Option<NonZeroU32>,
-    /// The message just received is the last of a multishot request.
-    pub ended: bool,
-    /// A multishot receive has had a result since it chose a buffer.
-    pub follows_shot: bool,
-    /// Whether it receives from a plain TCP socket, once that was asked.
-    pub plain_tcp: Option<bool>,
-}
-
-impl Selection {
-    /// Nothing is chosen yet.
-    pub fn new(group: u16, wanted: usize) -> Box<Selection> {
-        Box::new(Selection {
-            group,
-            wanted,
-            held: None,
-            ranges: Vec::new(),
-            most_ranges: 0,
-            unread: 0,
-            gathered: None,
-            limit: None,
-            ended: false,
-            follows_shot: false,
-            plain_tcp: None,
-        })
-    }
-
-    /// Whether the `bytes` just received are the last of a multishot request.
-    pub fn ends_with(&mut self, bytes: usize) -> bool {
-        let Some(limit) = self.limit else { return self.ended };
-        self.limit = NonZeroU32::new(limit.get().saturating_sub(bytes as u32));
-        self.limit.is_none()
-    }
 }
 
 /// A chosen buffer, or several that follow each other on their ring.

@@ -7,9 +7,9 @@ use super::message::{Header, Iovecs, Message, BYTES_MAX};
 use super::zero_copy::{self, ZeroCopy};
 use super::{is_blocking, is_plain_tcp, socket_option, Address};
 use crate::mutation::{mutated, Mutation};
+use crate::op::selection::Selection;
 use crate::op::{call, Context, Direction, Verdict};
 use crate::os::{Os, Sys};
-use crate::resource::buf_ring::Selection;
 use crate::resource::buffers::Buffers;
 use crate::Errno;
 use anyring_abi::{

@@ -1,0 +1,138 @@
+//! What a request with IOSQE_BUFFER_SELECT asks for, what it has, and what its answer says of that. Source: io_uring/kbuf.c,
+//! net.c and rw.c.
+//!
+//! Which buffer it gets is the ring's to say (`resource::buf_ring`).
+
+use super::net::socket_option;
+use super::{call, Direction, Op, Verdict};
+use crate::os::{Os, Sys};
+use crate::resource::buf_ring::Held;
+use crate::Errno;
+use core::num::NonZeroU32;
+
+/// What a request with IOSQE_BUFFER_SELECT asks for, and what it has.
+#[derive(Debug)]
+pub struct Selection {
+    /// The group to choose from.
+    pub group: u16,
+    /// The most bytes to use, 0 for as many as the buffer has.
+    pub wanted: usize,
+    /// The buffer it has (several for a bundle): only during an attempt, unless it is `committed`.
+    pub held: Option<Held>,
+    /// Where the data goes or comes from: the held buffers, as far as they are used.
+    pub ranges: Vec<[usize; 2]>,
+    /// The most ranges that it had.
+    pub most_ranges: u16,
+    /// Bytes that the socket still had after the last receive, 0 where that is not known.
+    pub unread: usize,
+    /// Of a bundle: what it received so far of one result, and the flags that name its first buffer.
+    pub gathered: Option<(usize, u32)>,
+    /// Bytes after which a multishot receive ends, if there is a limit.
+    pub limit: Option<NonZeroU32>,
+    /// The message just received is the last of a multishot request.
+    pub ended: bool,
+    /// A multishot receive has had a result since it chose a buffer.
+    pub follows_shot: bool,
+    /// Whether it receives from a plain TCP socket, once that was asked.
+    pub plain_tcp: Option<bool>,
+}
+
+impl Selection {
+    /// Nothing is chosen yet.
+    pub fn new(group: u16, wanted: usize) -> Box<Selection> {
+        Box::new(Selection {
+            group,
+            wanted,
+            held: None,
+            ranges: Vec::new(),
+            most_ranges: 0,
+            unread: 0,
+            gathered: None,
+            limit: None,
+            ended: false,
+            follows_shot: false,
+            plain_tcp: None,
+        })
+    }
+
+    /// Whether the `bytes` just received are the last of a multishot request.
+    pub fn ends_with(&mut self, bytes: usize) -> bool {
+        let Some(limit) = self.limit else { return self.ended };
+        self.limit = NonZeroU32::new(limit.get().saturating_sub(bytes as u32));
+        self.limit.is_none()
+    }
+}
+
+/// A verdict on an attempt that chose its buffer, before it is known what becomes of the buffer.
+#[derive(Clone, Copy)]
+pub struct Attempted {
+    /// What its CQE says.
+    pub result: i32,
+    /// The kernel counts it as a failure.
+    pub failed: bool,
+    /// `IORING_CQE_F_*` besides the buffer's.
+    pub flags: u32,
+}
+
+impl Attempted {
+    /// `None` when the request is not at its end.
+    pub fn of(verdict: Verdict) -> Option<Attempted> {
+        let (result, failed, flags) = match verdict {
+            Verdict::Done(result) => (result, result < 0, 0),
+            Verdict::DoneShort(result) => (result, true, 0),
+            Verdict::DoneWith { result, flags, failed } => (result, failed, flags),
+            _ => return None,
+        };
+        Some(Attempted { result, failed, flags })
+    }
+
+    /// The same once the buffer's flags are among its.
+    pub fn verdict(self) -> Verdict {
+        Verdict::DoneWith { result: self.result, flags: self.flags, failed: self.failed }
+    }
+}
+
+/// How many buffers `bytes` reach into (`io_bundle_nbufs`).
+pub fn used_buffers(ranges: &[[usize; 2]], bytes: usize) -> u16 {
+    let (mut left, mut count) = (bytes, 1);
+    for [_, room] in ranges {
+        if left <= *room {
+            break;
+        }
+        left -= room;
+        count += 1;
+    }
+    count.min(ranges.len().max(1)) as u16
+}
+
+/// What becomes of a request that found no buffer, which is an `error` unless it has an answer to give first, or is not to
+/// look for one yet.
+#[cold]
+pub fn without_buffer(op: &mut Op, fd: i32, submitted: bool, error: Errno) -> Verdict {
+    let Some(selection) = op.selection() else { return Verdict::error(error) };
+    if let Some((result, flags)) = selection.gathered.take() {
+        return Attempted { result: result as i32, failed: true, flags }.verdict();
+    }
+    let follows_shot = core::mem::take(&mut selection.follows_shot);
+    let looks_when_ready = match op {
+        // Once submitted it polls before each look (`io_poll_check_events`).
+        Op::Rw(rw) => rw.is_multishot() && !submitted,
+        // After a shot, where the socket tells that it has nothing left (`io_recv_finish`).
+        _ => follows_shot && socket_option(fd, libc::SO_TYPE) == Ok(libc::SOCK_STREAM),
+    };
+    if looks_when_ready && Sys::poll_now(fd, libc::POLLIN as u16) == Ok(0) {
+        op.forget_transferred();
+        return Verdict::WouldBlock(Direction::Read);
+    }
+    Verdict::error(refusal_before_buffers(op, fd).unwrap_or(error))
+}
+
+/// Why a request that found no buffer would have failed before it looked for one, if so.
+fn refusal_before_buffers(op: &Op, fd: i32) -> Option<Errno> {
+    let open = call(libc::SYS_fcntl, [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]);
+    let socket = match op {
+        Op::Net(_) => socket_option(fd, libc::SO_TYPE).err(),
+        _ => None,
+    };
+    open.err().or(socket)
+}
