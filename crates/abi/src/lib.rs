@@ -5,11 +5,13 @@
 mod aio;
 mod constants;
 pub mod interface;
+mod limits;
 mod opcode;
 pub mod since;
 mod types;
 
 pub use aio::*;
 pub use constants::*;
+pub use limits::*;
 pub use opcode::Opcode;
 pub use types::*;

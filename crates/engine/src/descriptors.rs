@@ -150,10 +150,15 @@ pub fn check_open(fd: i32) -> Result<(), Errno> {
     crate::os::check(crate::os::syscall(libc::SYS_fcntl, args)).map(|_| ())
 }
 
+/// `O_*` of the description that `fd` names (F_GETFL of fcntl(2)).
+pub fn status_flags(fd: i32) -> Result<i32, Errno> {
+    let args = [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0];
+    crate::os::check(crate::os::syscall(libc::SYS_fcntl, args)).map(|flags| flags as i32)
+}
+
 /// Whether `fd` names a description with O_NONBLOCK.
 pub fn is_nonblocking(fd: i32) -> bool {
-    let flags = crate::os::syscall(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]);
-    flags >= 0 && flags & libc::O_NONBLOCK as isize != 0
+    status_flags(fd).is_ok_and(|flags| flags & libc::O_NONBLOCK != 0)
 }
 
 /// A private duplicate of a descriptor of the program's, at the top of the table.

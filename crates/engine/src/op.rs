@@ -141,8 +141,8 @@ impl Verdict {
     /// it before the operation begins.
     pub fn uncounted_on(fd: i32, result: Result<usize, Errno>) -> Verdict {
         if result == Err(Errno::BADF) {
-            let flags = call(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]);
-            if flags.map_or(true, |flags| flags & libc::O_PATH as usize != 0) {
+            let flags = crate::descriptors::status_flags(fd);
+            if flags.map_or(true, |flags| flags & libc::O_PATH != 0) {
                 return Verdict::error(Errno::BADF);
             }
         }

@@ -6,7 +6,7 @@
 use super::{find, lock, Pending};
 use crate::mutation::{mutated, Mutation};
 use crate::op::poll::PollAdd;
-use crate::op::rw::{check_priority, is_file, Rw};
+use crate::op::rw::{check_priority, is_file, Rw, RWF_HIPRI, RWF_SUPPORTED};
 use crate::op::sync::Sync;
 use crate::op::{call, Context, Direction, Op, Skip, Verdict};
 use crate::os::{file_status, user_read, GuardedWords, Os, Sys};
@@ -17,20 +17,12 @@ use crate::ring::RingGuard;
 use crate::{descriptors, process, stats, Errno};
 use anyring_abi::{
     Cqe, Iocb, Opcode, Sqe, IOCB_CMD_FDSYNC, IOCB_CMD_FSYNC, IOCB_CMD_POLL, IOCB_CMD_PREAD, IOCB_CMD_PREADV,
-    IOCB_CMD_PWRITE, IOCB_CMD_PWRITEV, IOCB_FLAG_IOPRIO, IOCB_FLAG_RESFD, IORING_FSYNC_DATASYNC,
+    IOCB_CMD_PWRITE, IOCB_CMD_PWRITEV, IOCB_FLAG_IOPRIO, IOCB_FLAG_RESFD, IORING_FSYNC_DATASYNC, MAX_RW_COUNT,
 };
 use core::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// `RWF_HIPRI` of preadv2(2): nobody polls a device for a request here.
-const RWF_HIPRI: u32 = 0x1;
-/// `RWF_ATOMIC` of pwritev2(2).
-const RWF_ATOMIC: u32 = 0x40;
-/// `RWF_SUPPORTED` of Linux 6.18: all flags of preadv2(2) and pwritev2(2).
-const RWF_SUPPORTED: u32 = 0x1ff;
-/// The most bytes one request transfers (`MAX_RW_COUNT`).
-const MAX_BYTES: u64 = 0x7fff_f000;
 /// One past the highest address of a program (`TASK_SIZE_MAX`).
 const ADDRESSES_END: u64 = if cfg!(target_arch = "x86_64") { 0x7fff_ffff_f000 } else { 1 << 52 };
 
@@ -76,7 +68,7 @@ impl Flags {
         if descriptors::is_own(fd) {
             return Err(Errno::BADF); // for the program the number is not open
         }
-        let flags = call(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0])? as i32;
+        let flags = descriptors::status_flags(fd)?;
         match flags & libc::O_PATH {
             0 => Ok(Flags(flags)),
             _ => Err(Errno::BADF),
@@ -332,7 +324,7 @@ fn transfer(opcode: Opcode, iocb: &Iocb, flags: Flags) -> Result<(Opcode, Op), E
     let ioprio = if iocb.flags & IOCB_FLAG_IOPRIO != 0 { iocb.priority } else { 0 };
     check_priority(ioprio)?;
     // `kiocb_set_rw_flags` in include/linux/fs.h: RWF_ATOMIC is for direct writes.
-    let refused = iocb.rw_flags & RWF_ATOMIC != 0 && !(write && flags.direct());
+    let refused = iocb.rw_flags & libc::RWF_ATOMIC as u32 != 0 && !(write && flags.direct());
     if iocb.rw_flags & !RWF_SUPPORTED != 0 || refused {
         return Err(Errno::OPNOTSUPP);
     }
@@ -345,7 +337,7 @@ fn transfer(opcode: Opcode, iocb: &Iocb, flags: Flags) -> Result<(Opcode, Op), E
     }
     let len = match opcode {
         Opcode::Read | Opcode::Write => {
-            let bytes = iocb.bytes.min(MAX_BYTES);
+            let bytes = iocb.bytes.min(MAX_RW_COUNT as u64);
             if iocb.buf.checked_add(bytes).is_none_or(|end| end > ADDRESSES_END) {
                 return Err(Errno::FAULT);
             }
@@ -360,7 +352,7 @@ fn transfer(opcode: Opcode, iocb: &Iocb, flags: Flags) -> Result<(Opcode, Op), E
         off: iocb.offset as u64,
         addr: iocb.buf,
         len,
-        op_flags: iocb.rw_flags & !RWF_HIPRI,
+        op_flags: iocb.rw_flags & !RWF_HIPRI, // nobody polls a device for a request here
         ..Sqe::default()
     };
     let rw = Rw::prep(opcode, &sqe)?;

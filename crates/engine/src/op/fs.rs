@@ -406,9 +406,9 @@ mod tests {
     /// The file's flags as fcntl(2) answers them; closes it.
     fn flags_of(verdict: Verdict) -> i32 {
         let Verdict::Descriptor(fd) = verdict else { panic!("{verdict:?}") };
-        let flags = call(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]).unwrap();
+        let flags = crate::descriptors::status_flags(fd).unwrap();
         assert_eq!(Fs::close_now(fd), Verdict::Done(0));
-        flags as i32
+        flags
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! whoever holds the target makes (`ring::notes`). What the sender stored before it sent is visible
 //! to whoever sees the CQE: the locks on the way, and the release store of the CQ tail, order them.
 
-use super::{call, Context, Verdict};
+use super::{Context, Verdict};
 use crate::resource::files::FixedFile;
 use crate::ring::{Ring, RingGuard};
 use crate::{descriptors, process, Errno};
@@ -128,7 +128,7 @@ pub fn target(fd: i32) -> Result<&'static Ring, Errno> {
     if let Some(ring) = process::ring(fd).or_else(|| process::adopt(fd)) {
         return Ok(ring);
     }
-    call(libc::SYS_fcntl, [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0])?;
+    descriptors::check_open(fd)?;
     Err(Errno::BADFD)
 }
 

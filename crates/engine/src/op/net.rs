@@ -23,7 +23,7 @@ pub use zero_copy::refused_flags;
 
 use super::{call, reject_unused, Context, Direction, Field, Verdict};
 use crate::os::{user_read_slice, Os, Sys};
-use crate::Errno;
+use crate::{descriptors, Errno};
 use anyring_abi::{
     Opcode, Sqe, IORING_ACCEPT_DONTWAIT, IORING_ACCEPT_MULTISHOT, IORING_ACCEPT_POLL_FIRST,
     IORING_CQE_F_SOCK_NONEMPTY, IORING_FILE_INDEX_ALLOC,
@@ -386,8 +386,7 @@ impl Address {
 
 /// Whether calls on `fd` may sleep by its own flags.
 pub(crate) fn is_blocking(fd: i32) -> bool {
-    call(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0])
-        .is_ok_and(|flags| flags & libc::O_NONBLOCK as usize == 0)
+    descriptors::status_flags(fd).is_ok_and(|flags| flags & libc::O_NONBLOCK == 0)
 }
 
 /// An integer option of level SOL_SOCKET; `ENOTSOCK` when `fd` is something else. Source: socket(7).

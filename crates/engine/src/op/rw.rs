@@ -14,26 +14,22 @@ use crate::mutation::{mutated, Mutation};
 use crate::op::selection::Selection;
 use crate::os::{file_status, flags_are_ignored, user_read, user_read_slice};
 use crate::resource::buffers::Buffer;
-use crate::Errno;
-use anyring_abi::{Opcode, Sqe, IORING_RW_ATTR_FLAG_PI, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
+use crate::{descriptors, Errno};
+use anyring_abi::{Opcode, Sqe, IORING_RW_ATTR_FLAG_PI, IOSQE_ASYNC, IOSQE_BUFFER_SELECT, MAX_RW_COUNT};
 use std::sync::Arc;
 use substitute::Substitute;
 
-/// `RWF_HIPRI` of preadv2(2).
-const RWF_HIPRI: u32 = 0x1;
-/// `RWF_NOWAIT` of preadv2(2).
-const RWF_NOWAIT: u32 = 0x8;
-/// `RWF_ATOMIC` and `RWF_DONTCACHE` of preadv2(2): for files and block devices only (`kiocb_set_rw_flags` in
-/// include/linux/fs.h).
-const RWF_OF_FILES: u32 = 0x40 | 0x80;
-/// `RWF_DSYNC`, `RWF_SYNC`, `RWF_APPEND` and `RWF_NOAPPEND`: about what is written to files.
-const RWF_OF_WRITES: u32 = 0x2 | 0x4 | 0x10 | 0x20;
+/// Polls a device for the transfer (preadv2(2)).
+pub const RWF_HIPRI: u32 = libc::RWF_HIPRI as u32;
+const RWF_NOWAIT: u32 = libc::RWF_NOWAIT as u32;
+/// For files and block devices only (`kiocb_set_rw_flags` in include/linux/fs.h).
+const RWF_OF_FILES: u32 = (libc::RWF_ATOMIC | libc::RWF_DONTCACHE) as u32;
+/// About what is written to files.
+const RWF_OF_WRITES: u32 = (libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND | libc::RWF_NOAPPEND) as u32;
 /// `RWF_SUPPORTED` of Linux 6.18: all flags of preadv2(2) and pwritev2(2).
-const RWF_SUPPORTED: u32 = 0x1ff;
-/// The most bytes one request transfers (`MAX_RW_COUNT`).
-const MAX_BYTES: usize = 0x7fff_f000;
-/// The most iovecs a call takes (`UIO_MAXIOV`).
-const MAX_IOVECS: u32 = 1024;
+pub const RWF_SUPPORTED: u32 = 0x1ff;
+/// The most iovecs a call takes.
+const MAX_IOVECS: u32 = libc::UIO_MAXIOV as u32;
 /// The position that means "the file's own" (pread2(2), io_uring_enter(2)).
 const CURRENT_POSITION: u64 = u64::MAX;
 
@@ -98,7 +94,7 @@ impl Rw {
         let buffers = match opcode {
             Opcode::Readv if selects => Buffers::One(import_length(sqe.addr, sqe.len)?),
             Opcode::Readv | Opcode::Writev | Opcode::ReadvFixed | Opcode::WritevFixed => import(sqe.addr, sqe.len)?,
-            _ => Buffers::One([sqe.addr as usize, (sqe.len as usize).min(MAX_BYTES)]),
+            _ => Buffers::One([sqe.addr as usize, (sqe.len as usize).min(MAX_RW_COUNT)]),
         };
         check_priority(sqe.ioprio)?;
         let protected = sqe.pad2 != 0;
@@ -178,7 +174,7 @@ impl Rw {
         let Some([[address, bytes]]) = self.selection.as_ref().map(|selection| &selection.ranges[..]) else {
             return;
         };
-        self.buffers = Buffers::One([*address, (*bytes).min(MAX_BYTES)]);
+        self.buffers = Buffers::One([*address, (*bytes).min(MAX_RW_COUNT)]);
         self.aligned = (address | bytes | self.offset as usize).is_multiple_of(512);
         self.done = 0;
     }
@@ -526,10 +522,7 @@ fn is_socket(fd: i32) -> bool {
 /// What a transfer with protection information is refused with, once it was found well-formed.
 #[cold]
 fn refusal_of_protection(fd: i32) -> Errno {
-    match call(libc::SYS_fcntl, [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]) {
-        Ok(_) => Errno::INVAL,
-        Err(error) => error,
-    }
+    descriptors::check_open(fd).err().unwrap_or(Errno::INVAL)
 }
 
 /// Checks the attributes of a transfer, `sqe->attr_type_mask` and what is at `sqe->attr_ptr` (`struct io_uring_attr_pi`), as
@@ -561,7 +554,7 @@ fn import_length(address: u64, count: u32) -> Result<[usize; 2], Errno> {
         return Err(Errno::INVAL);
     }
     let [_, bytes]: [usize; 2] = user_read(address)?;
-    Ok([0, bytes.min(MAX_BYTES)])
+    Ok([0, bytes.min(MAX_RW_COUNT)])
 }
 
 /// Copies `count` iovecs from program memory, with the checks that the kernel makes of them.
@@ -574,7 +567,7 @@ fn import(address: u64, count: u32) -> Result<Buffers, Errno> {
     if iovecs.iter().any(|iovec| iovec[1] > isize::MAX as usize) {
         return Err(Errno::INVAL);
     }
-    let mut room = MAX_BYTES;
+    let mut room = MAX_RW_COUNT;
     for iovec in &mut iovecs {
         iovec[1] = iovec[1].min(room);
         room -= iovec[1];

@@ -4,10 +4,10 @@
 //! Which buffer it gets is the ring's to say (`resource::buf_ring`).
 
 use super::net::socket_option;
-use super::{call, Direction, Op, Verdict};
+use super::{Direction, Op, Verdict};
 use crate::os::{Os, Sys};
 use crate::resource::buf_ring::Held;
-use crate::Errno;
+use crate::{descriptors, Errno};
 use core::num::NonZeroU32;
 
 /// What a request with IOSQE_BUFFER_SELECT asks for, and what it has.
@@ -129,7 +129,7 @@ pub fn without_buffer(op: &mut Op, fd: i32, submitted: bool, error: Errno) -> Ve
 
 /// Why a request that found no buffer would have failed before it looked for one, if so.
 fn refusal_before_buffers(op: &Op, fd: i32) -> Option<Errno> {
-    let open = call(libc::SYS_fcntl, [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]);
+    let open = descriptors::check_open(fd);
     let socket = match op {
         Op::Net(_) => socket_option(fd, libc::SO_TYPE).err(),
         _ => None,

@@ -9,6 +9,7 @@
 //! call, the worker sleeps until more data arrives, as the kernel's would.
 
 use super::{call, Context, Direction, Verdict};
+use crate::descriptors::{check_open, is_nonblocking, status_flags};
 use crate::mutation::{mutated, Mutation};
 use crate::os::file_status;
 use crate::resource::files::FixedFile;
@@ -116,8 +117,7 @@ impl Splice {
     /// not to be ready although poll(2) still says so.
     pub fn issue(&mut self, context: Context) -> Verdict {
         if self.bytes == 0 {
-            let open = call(libc::SYS_fcntl, [self.input_fd() as usize, libc::F_GETFD as usize, 0, 0, 0, 0]);
-            return Verdict::of(open.map(|_| 0));
+            return Verdict::of(check_open(self.input_fd()).map(|()| 0));
         }
         let mut flags = self.flags | libc::SPLICE_F_NONBLOCK;
         loop {
@@ -216,14 +216,6 @@ impl Splice {
         let call_gives_up = self.flags & libc::SPLICE_F_NONBLOCK != 0 || (is_pipe(other) && is_nonblocking(other));
         is_nonblocking(own) || (obeys_the_call && call_gives_up)
     }
-}
-
-fn status_flags(fd: i32) -> Result<i32, Errno> {
-    call(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]).map(|flags| flags as i32)
-}
-
-fn is_nonblocking(fd: i32) -> bool {
-    status_flags(fd).is_ok_and(|flags| flags & libc::O_NONBLOCK != 0)
 }
 
 fn has_position(fd: i32) -> bool {

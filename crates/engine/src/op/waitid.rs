@@ -102,9 +102,7 @@ impl Waitid {
     /// A pidfd with O_NONBLOCK stands for WNOHANG.
     fn is_nonblocking(&self) -> bool {
         let number = self.pidfd.as_ref().map_or(self.id, |pidfd| pidfd.fd);
-        let args = [number as usize, libc::F_GETFL as usize, 0, 0, 0, 0];
-        let flags = if self.kind == libc::P_PIDFD { check(syscall(libc::SYS_fcntl, args)) } else { Ok(0) };
-        flags.is_ok_and(|flags| flags as i32 & libc::O_NONBLOCK != 0)
+        self.kind == libc::P_PIDFD && descriptors::is_nonblocking(number as i32)
     }
 
     /// Only the thread that forked could wait for such children, and threads of ours do.

@@ -8,9 +8,9 @@
 
 use super::emptied::Emptied;
 use super::{Entry, PollSet, ENDED, READ, WRITE};
+use crate::descriptors::status_flags;
 use crate::op::rw::is_file;
 use crate::op::Direction;
-use crate::os::syscall;
 use crate::process;
 use crate::request::ListKind;
 
@@ -223,11 +223,9 @@ impl PollSet {
 
     #[cold]
     fn ask_medium(&mut self, fd: i32) -> Medium {
-        let flags = syscall(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]);
-        if flags < 0 {
-            return Medium::None; // not open: nothing is remembered of it
-        }
-        let medium = match flags & libc::O_DIRECT as isize {
+        // Of one that is not open nothing is remembered.
+        let Ok(flags) = status_flags(fd) else { return Medium::None };
+        let medium = match flags & libc::O_DIRECT {
             _ if !is_file(fd) => Medium::None,
             0 => Medium::Cache,
             _ => Medium::Device,

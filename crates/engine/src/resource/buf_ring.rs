@@ -9,16 +9,14 @@ use crate::mutation::{mutated, Mutation};
 use crate::os::{check_writable, user_read, user_write, GuardedWords};
 use crate::ring::memory::SharedArea;
 use crate::Errno;
-use anyring_abi::{IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER, IORING_CQE_F_BUF_MORE};
+use anyring_abi::{IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER, IORING_CQE_F_BUF_MORE, MAX_RW_COUNT};
 use std::collections::{BTreeMap, VecDeque};
 
 /// One more than the most buffers of a group (`MAX_BIDS_PER_BGID`).
 pub const MAX_BUFFERS: u32 = 1 << 16;
-/// The most bytes of a provided buffer (`MAX_RW_COUNT` with pages of 4 KiB).
-const BYTES_MAX: u32 = 0x7fff_f000;
 /// The most buffers of a bundle (`PEEK_MAX_IMPORT`), and of one whose length is not known (`UIO_MAXIOV`).
 const BUNDLE_MAX: usize = 256;
-const IOVECS_MAX: u16 = 1024;
+const IOVECS_MAX: u16 = libc::UIO_MAXIOV as u16;
 /// The most buffers that are looked at ahead: so many cost nothing to keep on the stack.
 const UPCOMING_MAX: usize = 32;
 /// Bytes of `struct io_uring_buf`: address (8), length (4), id (2), padding (2).
@@ -244,7 +242,7 @@ impl Groups {
             }
             list.push_back(Listed {
                 address: first.address + u64::from(first.bytes) * u64::from(place),
-                bytes: first.bytes.min(BYTES_MAX),
+                bytes: first.bytes.min(MAX_RW_COUNT as u32),
                 id: first.id.wrapping_add(place as u16),
             });
         }

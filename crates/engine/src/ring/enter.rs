@@ -3,11 +3,11 @@
 use super::layout::word;
 use super::{LockFailure, Ring, RingGuard};
 use crate::mutation::{mutated, Mutation};
-use crate::os::{check, syscall, user_read};
+use crate::os::user_read;
 use crate::resource::wait_region;
 use crate::wait::enter_wait::{wait, Wish};
 use crate::wait::{iopoll, sqpoll};
-use crate::{process, stats, Errno};
+use crate::{descriptors, process, stats, Errno};
 use anyring_abi::*;
 use core::sync::atomic::Ordering;
 
@@ -153,8 +153,7 @@ fn named_ring(call: &Enter) -> Result<&'static Ring, Errno> {
 
 /// Why a number that names no ring is refused: an open descriptor with EOPNOTSUPP, a closed one with EBADF.
 pub fn not_a_ring(fd: i32) -> Errno {
-    let args = [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0];
-    check(syscall(libc::SYS_fcntl, args)).err().unwrap_or(Errno::OPNOTSUPP)
+    descriptors::check_open(fd).err().unwrap_or(Errno::OPNOTSUPP)
 }
 
 impl RingGuard {

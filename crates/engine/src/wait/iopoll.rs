@@ -91,8 +91,8 @@ impl RingGuard {
     /// Why a transfer cannot be made on this ring of polled devices, if so. Source: `io_rw_init_file` in io_uring/rw.c.
     #[cold]
     pub fn refused_transfer(&mut self, rw: &Rw, fd: i32) -> Option<Errno> {
-        let flags = match call(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]) {
-            Ok(flags) => flags as i32,
+        let flags = match descriptors::status_flags(fd) {
+            Ok(flags) => flags,
             Err(error) => return Some(error),
         };
         if flags & libc::O_DIRECT == 0 && !mutated(Mutation::BufferedFilesArePolled) {

@@ -6,13 +6,12 @@ use super::{rights, Address, ADDRESS_BYTES_MAX};
 use crate::op::{call, Direction};
 use crate::os::{user_read, user_read_slice, user_write, user_write_slice};
 use crate::Errno;
+use anyring_abi::MAX_RW_COUNT;
 
 const MSG_DONTWAIT: u32 = libc::MSG_DONTWAIT as u32;
 const MSG_NOSIGNAL: u32 = libc::MSG_NOSIGNAL as u32;
-/// The most iovecs a message has (`UIO_MAXIOV`).
-const IOVECS_MAX: usize = 1024;
-/// The most bytes a call transfers (`MAX_RW_COUNT` with pages of 4 KiB).
-pub(super) const BYTES_MAX: usize = 0x7fff_f000;
+/// The most iovecs a message has.
+const IOVECS_MAX: usize = libc::UIO_MAXIOV as usize;
 
 /// `struct msghdr` of sendmsg(2), with addresses as numbers: only the kernel follows them.
 #[derive(Debug, Clone, Copy, Default)]
@@ -235,7 +234,7 @@ impl Message {
 fn import_iovecs(address: u64, count: usize, cut: bool) -> Result<Vec<[usize; 2]>, Errno> {
     let mut iovecs = crate::alloc::filled([0usize; 2], count)?;
     user_read_slice(address, &mut iovecs)?;
-    let mut room = BYTES_MAX;
+    let mut room = MAX_RW_COUNT;
     for [_, bytes] in &mut iovecs {
         if *bytes > isize::MAX as usize {
             return Err(Errno::INVAL);

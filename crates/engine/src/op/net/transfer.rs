@@ -3,7 +3,7 @@
 //! With MSG_WAITALL a stream goes on after a short count, as io_uring/net.c does; what was transferred is kept here while
 //! the request waits for readiness.
 
-use super::message::{Header, Iovecs, Message, BYTES_MAX};
+use super::message::{Header, Iovecs, Message};
 use super::zero_copy::{self, ZeroCopy};
 use super::{is_blocking, is_plain_tcp, socket_option, Address};
 use crate::mutation::{mutated, Mutation};
@@ -15,7 +15,7 @@ use crate::Errno;
 use anyring_abi::{
     Opcode, Sqe, IORING_CQE_F_SOCK_NONEMPTY, IORING_RECVSEND_BUNDLE, IORING_RECVSEND_FIXED_BUF,
     IORING_RECVSEND_POLL_FIRST, IORING_RECV_MULTISHOT, IORING_SEND_VECTORIZED, IOSQE_BUFFER_SELECT,
-    IOSQE_CQE_SKIP_SUCCESS,
+    IOSQE_CQE_SKIP_SUCCESS, MAX_RW_COUNT,
 };
 use core::num::NonZeroU32;
 
@@ -43,7 +43,7 @@ pub struct Transfer {
     polled: bool,
     /// `MSG_*` as the program gave them; a bundle that is sent has MSG_WAITALL.
     flags: u32,
-    /// Bytes transferred by earlier attempts; less than [`BYTES_MAX`].
+    /// Bytes transferred by earlier attempts; less than [`MAX_RW_COUNT`].
     done: u32,
     /// With IOSQE_BUFFER_SELECT: what is chosen.
     selection: Option<Box<Selection>>,
@@ -143,7 +143,7 @@ impl Transfer {
             match vector && !selects {
                 true if fixed => return Err(Errno::INVAL),
                 true => Data::Message(Box::new(Message::vector(sqe.addr, sqe.len, destination)?)),
-                false => Data::of(sqe, if too_long { BYTES_MAX } else { sqe.len as usize }, destination),
+                false => Data::of(sqe, if too_long { MAX_RW_COUNT } else { sqe.len as usize }, destination),
             }
         };
         let all_of_a_bundle = if bundle { MSG_WAITALL } else { 0 };
@@ -545,7 +545,7 @@ impl Data {
     /// With MSG_WAITALL: the count below which the kernel goes on, or fails the links.
     fn wanted(&self, direction: Direction) -> usize {
         match self {
-            Data::Buffer { bytes, .. } => (*bytes).min(BYTES_MAX),
+            Data::Buffer { bytes, .. } => (*bytes).min(MAX_RW_COUNT),
             Data::Message(message) => message.wanted(direction),
         }
     }

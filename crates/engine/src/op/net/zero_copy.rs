@@ -5,13 +5,13 @@
 //! read, both of which the program would see. So the buffer is free again when the request completes, and the
 //! notification follows its CQE at once. With IORING_SEND_ZC_REPORT_USAGE it says that the data was copied.
 
-use super::message::BYTES_MAX;
 use super::{socket_option, Opcode, Sqe};
 use crate::resource::buffers::{Buffer, Buffers};
 use crate::Errno;
 use anyring_abi::{
     IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IORING_NOTIF_USAGE_ZC_COPIED, IORING_RECVSEND_FIXED_BUF,
     IORING_RECVSEND_POLL_FIRST, IORING_SEND_VECTORIZED, IORING_SEND_ZC_REPORT_USAGE, IOSQE_CQE_SKIP_SUCCESS,
+    MAX_RW_COUNT,
 };
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ impl ZeroCopy {
             buffer = buffers.find(index, *address as u64, *bytes as u64)?;
             total = total.checked_add(*bytes).ok_or(Errno::OVERFLOW)?;
         }
-        if total > BYTES_MAX {
+        if total > MAX_RW_COUNT {
             return Err(Errno::INVAL);
         }
         self.buffer = Some(buffer.clone());

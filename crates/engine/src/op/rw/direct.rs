@@ -5,8 +5,8 @@ use crate::op::Verdict;
 use crate::Errno;
 use anyring_abi::{Iocb, IOCB_CMD_PREAD, IOCB_CMD_PREADV, IOCB_CMD_PWRITE, IOCB_CMD_PWRITEV, IOCB_FLAG_IOPRIO};
 
-/// `RWF_DSYNC`, `RWF_SYNC`, `RWF_APPEND`: these and RWF_NOWAIT mean the same to io_submit(2).
-const RWF_OF_AIO: u32 = 0x2 | 0x4 | 0x10 | RWF_NOWAIT;
+/// What means the same to io_submit(2).
+const RWF_OF_AIO: u32 = (libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND | libc::RWF_NOWAIT) as u32;
 
 impl Rw {
     /// Whether it would wait for a device inside the system call, were the file opened with O_DIRECT: RWF_NOWAIT does not

@@ -11,7 +11,7 @@
 //! None of it changes the program's description, waits, or takes data that does not arrive. A write to a pipe without
 //! readers raises SIGPIPE as write(2) does, and one of PIPE_BUF bytes or fewer is atomic.
 
-use crate::descriptors::{for_now, Own};
+use crate::descriptors::{for_now, status_flags, Own};
 use crate::mutation::{mutated, Mutation};
 use crate::op::call;
 use crate::os::{check, file_status, syscall, Os, Sys};
@@ -60,8 +60,8 @@ fn by_status(
     count: usize,
     bytes: u64,
 ) -> Option<Result<usize, Errno>> {
-    let flags = match check(syscall(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0])) {
-        Ok(flags) => flags as i32,
+    let flags = match status_flags(fd) {
+        Ok(flags) => flags,
         Err(error) => return Some(Err(error)),
     };
     if flags & libc::O_NONBLOCK != 0 || (pipe && mutated(Mutation::PlainCallOnFifos)) {
