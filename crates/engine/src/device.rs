@@ -36,7 +36,7 @@ use std::collections::VecDeque;
 
 /// A ring's part of it.
 #[derive(Default)]
-pub struct KernelAio {
+pub struct Device {
     context: Option<(Context, i32)>,
     /// The ring was refused a context.
     refused: bool,
@@ -51,7 +51,7 @@ pub struct KernelAio {
     addresses: Vec<usize>,
 }
 
-impl KernelAio {
+impl Device {
     /// Transfers that the kernel has.
     #[inline]
     pub fn in_flight(&self) -> u32 {
@@ -104,7 +104,7 @@ impl State {
     /// Whether somebody of this process has to look after the poll set: requests are armed, or the kernel has transfers.
     #[inline]
     pub fn awaits_events(&self) -> bool {
-        self.poll_set.armed() != 0 || self.kernel_aio.any()
+        self.poll_set.armed() != 0 || self.device.any()
     }
 }
 
@@ -112,21 +112,21 @@ impl RingGuard {
     /// Whether the kernel's AIO takes this transfer on a file opened with O_DIRECT. Makes the context if there is none.
     #[cold]
     pub(crate) fn takes_directly(&mut self, rw: &Rw, fd: i32) -> bool {
-        if self.kernel_aio.refused
+        if self.device.refused
             || self.iopoll.is_some()
-            || !rw.suits_kernel_aio()
+            || !rw.suits_device()
             || self.poll_set.medium(fd) != Medium::Device
         {
             return false;
         }
-        if self.kernel_aio.context.is_none() {
+        if self.device.context.is_none() {
             match self.make_context() {
                 Ok(()) => {}
                 Err(Errno::BUSY) => return false, // another ring may have ended by the next transfer
-                Err(_) => self.kernel_aio.refused = true,
+                Err(_) => self.device.refused = true,
             }
         }
-        !self.kernel_aio.refused
+        !self.device.refused
     }
 
     fn make_context(&mut self) -> Result<(), Errno> {
@@ -141,7 +141,7 @@ impl RingGuard {
         });
         match made {
             Ok(eventfd) => {
-                self.kernel_aio.context = Some((context, eventfd));
+                self.device.context = Some((context, eventfd));
                 Ok(())
             }
             Err(error) => {
@@ -157,7 +157,7 @@ impl RingGuard {
             return self.finish(id, -error.raw_os_error(), true);
         }
         self.slab[id].stage();
-        self.kernel_aio.staged.push_back(id);
+        self.device.staged.push_back(id);
         self.note_waiting(id);
         point(Point::Stage);
         if let Some(fd) = self.slab[id].target.number() {
@@ -168,7 +168,7 @@ impl RingGuard {
 
     /// Submits what is staged, as far as there is room. False when there was nothing to submit.
     pub fn submit_staged(&mut self) -> bool {
-        if self.kernel_aio.staged.is_empty() || self.kernel_aio.in_flight == MOST {
+        if self.device.staged.is_empty() || self.device.in_flight == MOST {
             return false;
         }
         self.submit_some();
@@ -178,7 +178,7 @@ impl RingGuard {
     #[cold]
     fn submit_some(&mut self) {
         let state = &mut **self;
-        let aio = &mut state.kernel_aio;
+        let aio = &mut state.device;
         let Some((context, eventfd)) = &aio.context else { return };
         let count = aio.staged.len().min((MOST - aio.in_flight) as usize);
         aio.iocbs.clear();
@@ -229,7 +229,7 @@ impl RingGuard {
                     self.poll_set.note_no_device(fd);
                 }
             }
-            Errno::NOSYS => self.kernel_aio.refused = true,
+            Errno::NOSYS => self.device.refused = true,
             _ => {}
         }
     }
@@ -237,8 +237,8 @@ impl RingGuard {
     /// Completes the transfers that have ended. True when there were some.
     #[inline]
     pub fn reap(&mut self) -> bool {
-        let some = self.kernel_aio.in_flight != 0
-            && self.kernel_aio.context.as_ref().is_some_and(|(context, _)| context.has_events());
+        let some = self.device.in_flight != 0
+            && self.device.context.as_ref().is_some_and(|(context, _)| context.has_events());
         if some {
             self.reap_all();
         }
@@ -247,9 +247,9 @@ impl RingGuard {
 
     #[cold]
     fn reap_all(&mut self) {
-        self.kernel_aio.untold = true;
-        while let Some(event) = self.kernel_aio.context.as_mut().and_then(|(context, _)| context.take()) {
-            self.kernel_aio.in_flight -= 1;
+        self.device.untold = true;
+        while let Some(event) = self.device.context.as_mut().and_then(|(context, _)| context.take()) {
+            self.device.in_flight -= 1;
             self.complete_transfer(&event);
         }
     }
@@ -272,7 +272,7 @@ impl RingGuard {
         let verdict = rw.followed(event.res);
         match verdict {
             Some(verdict) => {
-                request.path = Path::KernelAio;
+                request.path = Path::Device;
                 self.follow(id, verdict);
             }
             None if mutated(Mutation::DeviceRefusalIsTheAnswer) => {

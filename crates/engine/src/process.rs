@@ -363,7 +363,7 @@ pub fn end_if_unused(ring: &'static Ring) {
     }
     guard.abandon_requests();
     if !guard.slab.is_empty() {
-        if guard.kernel_aio.in_flight() != 0 {
+        if guard.device.in_flight() != 0 {
             guard.call_helper_now(); // there is no worker to come back
         }
         return;
@@ -392,7 +392,7 @@ impl Drop for Remains {
             live.is_empty()
         });
         state.poll_set.release();
-        state.kernel_aio.release();
+        state.device.release();
         for eventfd in state.eventfd.take().map(|(eventfd, _)| eventfd).into_iter().chain(state.bell.take()) {
             descriptors::close(eventfd);
         }

@@ -79,7 +79,7 @@ pub enum Path {
     /// After readiness (or a timer).
     Poll,
     /// By the kernel's AIO.
-    KernelAio,
+    Device,
     /// By a worker.
     Worker,
 }

@@ -30,7 +30,7 @@ mod tests;
 pub mod view;
 
 use crate::alloc;
-use crate::device::KernelAio;
+use crate::device::Device;
 use crate::forced::{point, Point};
 use crate::issue::calls::Call;
 use crate::issue::stalls::Stalls;
@@ -154,7 +154,7 @@ pub struct State {
     /// How long calls on names take.
     pub stalls: Stalls,
     /// Transfers that the kernel's AIO makes.
-    pub kernel_aio: KernelAio,
+    pub device: Device,
     /// Deadlines.
     pub timers: Timers,
     /// TIMEOUTs that count completions, and the value of `completions` that each waits for.

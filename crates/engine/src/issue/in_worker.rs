@@ -84,7 +84,7 @@ fn ends_in_worker(request: &Request, result: i32) -> bool {
         Path::Inline => sent,
         // A read that missed the page cache, a write that has blocks to allocate.
         Path::Worker => sent || matches!(request.op, Op::Rw(_)) && request.target.number().is_some_and(is_file),
-        Path::Poll | Path::KernelAio => false,
+        Path::Poll | Path::Device => false,
     };
     by_worker && !brought
 }

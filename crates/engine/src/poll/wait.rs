@@ -158,7 +158,7 @@ impl RingGuard {
     /// Looks at the poll set without waiting and serves what is ready. True when there was something.
     pub fn poll_now(&mut self) -> bool {
         let reaped = self.reap();
-        if self.poll_set.armed() == 0 && !self.kernel_aio.is_untold() {
+        if self.poll_set.armed() == 0 && !self.device.is_untold() {
             return reaped;
         }
         let served = self.take_events() | reaped;
@@ -181,7 +181,7 @@ impl RingGuard {
             Err(_) => false,
         };
         self.poll_set.seen = events;
-        self.kernel_aio.told();
+        self.device.told();
         served
     }
 
@@ -227,7 +227,7 @@ impl RingGuard {
             }
             if data == DEVICE {
                 served |= self.reap();
-                self.kernel_aio.told();
+                self.device.told();
                 continue;
             }
             served |= self.serve_one(data as u32 as i32, (data >> 32) as u32, seen);

@@ -257,7 +257,7 @@ impl RingGuard {
         state.timers = Default::default();
         state.submission = None;
         (state.calls, state.calls_at_once, state.makes_calls) = (Vec::new(), false, false);
-        state.kernel_aio.unstage(); // they end below
+        state.device.unstage(); // they end below
         state.poll_set.forget_requests();
         while let Some((place, opcode)) = self.aio.as_mut().and_then(|context| context.take_alone()) {
             stats::completed(opcode, Path::Poll, -Errno::IO.raw_os_error());

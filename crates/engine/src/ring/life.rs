@@ -154,7 +154,7 @@ impl RingGuard {
             }
         }
         let state = &mut **self;
-        state.kernel_aio.unstage(); // they end below
+        state.device.unstage(); // they end below
         self.reap();
         let mut place = 0;
         while let Some(id) = self.slab.next_from(place) {
@@ -197,7 +197,7 @@ impl State {
         self.counted_before = None;
         core::mem::forget(core::mem::take(&mut self.timers));
         core::mem::take(&mut self.poll_set).abandon();
-        core::mem::take(&mut self.kernel_aio).abandon();
+        core::mem::take(&mut self.device).abandon();
         core::mem::forget(core::mem::take(&mut self.counting));
         core::mem::forget(core::mem::take(&mut self.drain));
         core::mem::forget(core::mem::take(&mut self.spill));

@@ -4,7 +4,7 @@ use super::cq::Batch;
 use super::layout::Layout;
 use super::memory::{Memory, NO_FILE};
 use super::notes::Due;
-use crate::device::KernelAio;
+use crate::device::Device;
 use crate::event::Recorder;
 use crate::forced::{point, Point};
 use crate::issue::stalls::Stalls;
@@ -156,7 +156,7 @@ fn new_state(flags: u32, memory: Memory, control: Control, engine_end: i32, cook
         ready: VecDeque::new(),
         poll_set: PollSet::default(),
         stalls: Stalls::default(),
-        kernel_aio: KernelAio::default(),
+        device: Device::default(),
         submits_and_waits: false,
         timers: Timers::default(),
         counting: Vec::new(),

@@ -126,7 +126,7 @@ impl RingGuard {
         let state = &mut **self;
         let size = state.slab.next_size();
         let Drain { queue, .. } = &mut state.drain;
-        for queue in [&mut state.ready, queue, &mut state.kernel_aio.staged] {
+        for queue in [&mut state.ready, queue, &mut state.device.staged] {
             queue.try_reserve(size.saturating_sub(queue.len())).map_err(alloc::refused)?;
         }
         for list in [&mut state.successors, &mut state.found_polls] {

@@ -503,7 +503,7 @@ impl Ward {
     fn waits_for_device(&mut self, guard: &mut RingGuard) -> bool {
         guard.take_events();
         guard.reap();
-        if guard.kernel_aio.in_flight() == 0 {
+        if guard.device.in_flight() == 0 {
             return false;
         }
         self.idle = false;

@@ -28,7 +28,7 @@ impl Rw {
     }
 
     /// Whether io_submit(2) can make it: with a position of its own, and something to transfer.
-    pub fn suits_kernel_aio(&self) -> bool {
+    pub fn suits_device(&self) -> bool {
         let positioned = i64::try_from(self.offset).is_ok();
         debug_assert!(!positioned || self.offset != CURRENT_POSITION);
         positioned
@@ -89,12 +89,12 @@ mod tests {
 
     #[test]
     fn what_io_submit_cannot_make_is_left_to_others() {
-        assert!(read(4096, 512, 0).suits_kernel_aio());
-        assert!(read(0, 512, RWF_NOWAIT).suits_kernel_aio());
-        assert!(!read(u64::MAX, 512, 0).suits_kernel_aio(), "the file's own position");
-        assert!(!read(1 << 63, 512, 0).suits_kernel_aio(), "no position");
-        assert!(!read(0, 0, 0).suits_kernel_aio(), "nothing to do");
-        assert!(!read(0, 512, 0x40).suits_kernel_aio(), "RWF_ATOMIC");
+        assert!(read(4096, 512, 0).suits_device());
+        assert!(read(0, 512, RWF_NOWAIT).suits_device());
+        assert!(!read(u64::MAX, 512, 0).suits_device(), "the file's own position");
+        assert!(!read(1 << 63, 512, 0).suits_device(), "no position");
+        assert!(!read(0, 0, 0).suits_device(), "nothing to do");
+        assert!(!read(0, 512, 0x40).suits_device(), "RWF_ATOMIC");
     }
 
     #[test]
