@@ -17,6 +17,8 @@ pub use recorder::Recorder;
 pub use session::{open, reset_after_fork, wanted, wish, REFUSED};
 pub use worked::{WorkTimes, Worked};
 
+use crate::op::Skip;
+
 /// What happened. All but the last are tracepoints of the kernel's group io_uring; see include/trace/events/io_uring.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
@@ -172,6 +174,7 @@ pub struct Event {
     /// wanted.
     pub len: u32,
     /// COMPLETE, CQE_OVERFLOW: the CQE's. REGISTER: the answer. REQ_FAILED: the error. SHORT_WRITE: bytes written.
+    /// POLL_ARM: see [`skip`](Event::skip).
     pub result: i32,
     /// SUBMIT_REQ, REQ_FAILED: `IOSQE_*`. COMPLETE, CQE_OVERFLOW: `IORING_CQE_F_*`. CREATE: `IORING_SETUP_*`. ENTER:
     /// `IORING_ENTER_*` (Linux AIO: IORING_ENTER_GETEVENTS for io_getevents(2), with IORING_ENTER_EXT_ARG for
@@ -203,6 +206,17 @@ impl Event {
             opcode: 0,
             file: FileKind::Unknown,
         }
+    }
+
+    /// POLL_ARM: why no attempt was made before the wait; `None` where one found nothing. The kernel's own always does.
+    pub fn skip(&self) -> Option<Skip> {
+        let index = usize::try_from(self.result).ok()?.checked_sub(1)?;
+        Skip::ALL.get(index).copied().filter(|_| self.kind == Kind::PollArm)
+    }
+
+    fn with_skip(self, skip: Option<Skip>) -> Event {
+        let place = skip.and_then(|skip| Skip::ALL.iter().position(|known| *known == skip));
+        Event { result: place.map_or(0, |place| place as i32 + 1), ..self }
     }
 
     /// Whether it is an AIO context's.

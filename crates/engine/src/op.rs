@@ -64,6 +64,30 @@ pub enum Skip {
 }
 
 impl Skip {
+    /// Every reason.
+    pub const ALL: [Skip; 7] = [
+        Skip::KnownEmpty,
+        Skip::PutOff,
+        Skip::Gathered,
+        Skip::PollFirst,
+        Skip::LookOnceArmed,
+        Skip::OthersIdentity,
+        Skip::NoForm,
+    ];
+
+    /// As a trace says it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Skip::KnownEmpty => "known_empty",
+            Skip::PutOff => "put_off",
+            Skip::Gathered => "gathered",
+            Skip::PollFirst => "poll_first",
+            Skip::LookOnceArmed => "look_once_armed",
+            Skip::OthersIdentity => "identity",
+            Skip::NoForm => "no_nonblocking_form",
+        }
+    }
+
     /// Arming makes an event of what is there already.
     pub fn tells_anew(self) -> bool {
         matches!(self, Skip::PollFirst | Skip::LookOnceArmed | Skip::OthersIdentity | Skip::NoForm)

@@ -96,7 +96,10 @@ fn write_fields(text: &mut String, event: &Event, has_sqe: bool) -> std::fmt::Re
             write!(text, " opcode {} flags {flags:#x} fd {fd} len {len} off {}", opcode(), offset as i64)
         }
         Kind::SubmitReq | Kind::QueueAsyncWork => write!(text, " opcode {} flags {flags:#x}", opcode()),
-        Kind::PollArm => write!(text, " opcode {} events {flags:#x}", opcode()),
+        Kind::PollArm => {
+            write!(text, " opcode {} events {flags:#x}", opcode())?;
+            event.skip().map_or(Ok(()), |skip| write!(text, " untried {}", skip.name()))
+        }
         Kind::TaskAdd => {
             write!(text, " opcode {}", opcode())?;
             match event.worked() {
@@ -152,6 +155,10 @@ mod tests {
         assert!(line(&wait, true).starts_with("tracepoint:syscalls:sys_enter_io_getevents "));
         assert!(line(&wait, true).ends_with(" min_nr 3"));
         assert_eq!(opcode_name(200), "200", "of a ring's SQE, which may have any");
+        let arm = Event { flags: 0x201b, ..Event::new(Kind::PollArm) };
+        assert!(line(&arm, true).ends_with(" events 0x201b"));
+        let untried = Event { result: 4, ..arm };
+        assert!(line(&untried, true).ends_with(" events 0x201b untried poll_first"));
         let enter = Event { ring: 1, len: 2, ..Event::new(Kind::Enter) };
         assert!(line(&enter, true).starts_with("tracepoint:syscalls:sys_enter_io_uring_enter time "));
     }

@@ -4,6 +4,7 @@
 use super::chunks::{has, Writer};
 use super::session::{self, Room};
 use super::{context, Event, FileKind, Kind, WorkTimes};
+use crate::op::Skip;
 use crate::os::file_status;
 use crate::request::{Id, Target};
 use crate::ring::cq::BATCH;
@@ -320,10 +321,10 @@ impl Recorder {
         self.writer.put::<{ has::TIME | has::USER_DATA | has::RESULT_FLAGS }>(&event);
     }
 
-    /// The request at hand waits for `events` of poll(2).
+    /// The request at hand waits for `events` of poll(2): an attempt found nothing, or none was made.
     #[cold]
-    pub fn poll_arm(&mut self, events: u32) {
-        let event = Event { flags: events, ..self.of_request(Kind::PollArm) };
+    pub fn poll_arm(&mut self, events: u32, skip: Option<Skip>) {
+        let event = Event { flags: events, ..self.of_request(Kind::PollArm) }.with_skip(skip);
         self.writer.put::<{ has::USER_DATA | has::RESULT_FLAGS }>(&event);
     }
 

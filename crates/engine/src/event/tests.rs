@@ -176,3 +176,13 @@ fn another_file_is_refused() {
     assert_eq!(open(file.to_str().expect("a name")), Err(Errno::INVAL));
     std::fs::remove_file(file).expect("removed");
 }
+
+#[test]
+fn an_event_says_why_nothing_was_tried() {
+    let arm = Event::new(Kind::PollArm);
+    assert_eq!(arm.with_skip(None).skip(), None);
+    for skip in Skip::ALL {
+        assert_eq!(arm.with_skip(Some(skip)).skip(), Some(skip));
+        assert_eq!(Event { kind: Kind::Complete, ..arm.with_skip(Some(skip)) }.skip(), None, "a result");
+    }
+}

@@ -110,7 +110,7 @@ impl RingGuard {
         // A multishot request stays armed natively, and of POLL_ADD the kernel says nothing.
         let again = state.slab[id].path == Path::Poll && state.slab[id].op.is_multishot();
         if list != ListKind::Poll && !again {
-            state.record_of(id, |it| it.poll_arm(events));
+            state.record_of(id, |it| it.poll_arm(events, skip));
         }
         state.poll_set.armed += 1;
         state.slab[id].poll(Polling { fd, list, tried, then });
