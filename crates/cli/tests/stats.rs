@@ -3,7 +3,7 @@
 mod common;
 
 use anyring_abi::Opcode;
-use anyring_engine::request::Path as Route;
+use anyring_engine::stats::Path as Route;
 use anyring_engine::stats;
 use common::{anyring, library, one_line_failure, output, stdout, ANYRING};
 use serde_json::json;
@@ -26,7 +26,7 @@ fn counters_are_printed_as_they_were_counted() {
     stats::completed(Opcode::Read, Route::Worker, 4096);
     stats::completed(Opcode::Read, Route::Worker, -libc::EIO);
     stats::completed(Opcode::PollAdd, Route::Poll, 1);
-    stats::completed(Opcode::Read, Route::KernelAio, 4096);
+    stats::completed(Opcode::Read, Route::Device, 4096);
     stats::stats().kernel_refused_errno.store(libc::ENOSYS as u64, Ordering::Relaxed);
     stats::stats().rings.store(3, Ordering::Relaxed);
     stats::shard().enters.store(40, Ordering::Relaxed);

@@ -25,13 +25,13 @@ pub use submit::io_submit;
 pub use wait::{io_getevents, io_pgetevents, Wait};
 
 use crate::lock::Lock;
+use crate::memory::layout::word;
 use crate::op::Op;
+use crate::os::Clock;
 use crate::os::{user_read, user_write, GuardedWords};
 use crate::poll::Alone;
-use crate::request::timer::Clock;
 use crate::request::State;
 use crate::resource::files::FixedFile;
-use crate::ring::layout::word;
 use crate::ring::setup::private_state;
 use crate::ring::{cq, LockFailure, Ring, RingGuard};
 use crate::wait::enter_wait::{wait_until, Wish};

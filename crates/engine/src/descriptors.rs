@@ -4,10 +4,16 @@
 //! expects. Ring descriptors, which the program uses, come from [`RING_NUMBERS`], the first 512 of which are good for
 //! select(2), or, when those are all taken, from the rest of [`KNOWN_NUMBERS`].
 
+mod description;
+pub mod numbers;
+
+pub use description::{cookie_of, last_copy_gone, same_description};
+pub use numbers::{closes_are_seen, is_ring, note_use, set_closes_are_seen};
+
 use crate::mutation::{mutated, Mutation};
+use crate::os::handlers;
 use crate::os::{Os, Sys};
-use crate::process::tables;
-use crate::thread::handlers;
+use crate::thread::tables;
 use crate::Errno;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -128,7 +134,7 @@ pub fn to_ring_number(fd: OwnedFd) -> Result<OwnedFd, Errno> {
     while let Some(lowest) = next.take() {
         match rustix::io::fcntl_dupfd_cloexec(&fd, lowest) {
             // Of another table.
-            Ok(moved) if tables::differ() && crate::process::is_ring(moved.as_raw_fd()) => {
+            Ok(moved) if tables::differ() && is_ring(moved.as_raw_fd()) => {
                 next = Some(moved.as_raw_fd() + 1);
                 close_quietly(moved);
                 continue;

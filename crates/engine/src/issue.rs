@@ -20,10 +20,11 @@ use crate::op::rw::Rw;
 use crate::op::{fs, Context, Direction, Op, Skip, Verdict};
 use crate::os::{Os, Sys};
 use crate::poll::Arming;
-use crate::request::{Cancelled, Id, ListKind, Path, Request, State, Target, Then, Tried};
+use crate::request::{Cancelled, Id, ListKind, Request, State, Target, Then, Tried};
 use crate::ring::broken::Unanswered;
 use crate::ring::{Ring, RingGuard};
 use crate::shared::control::{RECORD_FREE, RECORD_IN_FLIGHT};
+use crate::stats::Path;
 use crate::wq::{self, Approach};
 use crate::{descriptors, process, stats, Errno};
 use anyring_abi::{Cqe, IORING_CQE_F_32, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
@@ -204,7 +205,7 @@ impl RingGuard {
             rw.assume_stream();
         }
         let verdict = rw.issue(Context { fd, nonblock: true });
-        if rw.found_stream() && process::closes_are_seen() {
+        if rw.found_stream() && descriptors::closes_are_seen() {
             self.poll_set.note_stream(fd);
         }
         verdict
@@ -228,7 +229,7 @@ impl RingGuard {
 
     /// A poll's look in its turn.
     pub fn look(&mut self, poll: &mut PollAdd, fd: i32) -> Verdict {
-        if process::is_ring(fd) {
+        if descriptors::is_ring(fd) {
             self.watch_ring(fd, true);
         }
         poll.issue(Context { fd, nonblock: true })
@@ -269,7 +270,7 @@ impl RingGuard {
             let files = self.files.as_mut().ok_or(Errno::NXIO);
             return Verdict::of(files.and_then(|files| files.remove(slot - 1)).map(|_| 0));
         }
-        if process::is_ring(fd) || descriptors::is_own(fd) {
+        if descriptors::is_ring(fd) || descriptors::is_own(fd) {
             return Verdict::error(Errno::BADF);
         }
         Verdict::NeedsCaller // it may have to write back, or to linger

@@ -14,6 +14,7 @@ pub mod identity;
 pub mod issue;
 pub mod lock;
 pub mod log;
+pub mod memory;
 pub mod mutation;
 pub mod op;
 pub mod os;

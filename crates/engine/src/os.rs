@@ -5,12 +5,15 @@
 //! may have wrapped: calls are `syscall` instructions of this crate or of rustix's raw back end.
 
 pub mod backing;
+mod clock;
 mod fork;
 mod guard;
+pub mod handlers;
 mod interrupt;
 mod linux;
 mod status;
 
+pub use clock::Clock;
 pub use fork::{ForkPage, Look};
 pub use guard::{
     check_writable, copy_by_kernel, handler_installed, kernel_copies, user_copy_fault, user_move, user_read,

@@ -26,7 +26,7 @@ use crate::mutation::{mutated, Mutation};
 use crate::os::{EpollEvent, Os, Sys};
 use crate::request::slab::List;
 use crate::request::ListKind;
-use crate::{alloc, descriptors, process, Errno};
+use crate::{alloc, descriptors, Errno};
 use facts::Facts;
 pub use facts::Medium;
 use rustix::event::epoll;
@@ -180,7 +180,7 @@ impl PollSet {
 
     /// Remembers that the number is in use, so that a close of it asks this ring.
     pub fn note_use(&mut self, fd: i32) {
-        process::note_use(fd);
+        descriptors::note_use(fd);
     }
 
     /// Makes room for what is remembered of a number. `EBADF` for one beyond the table that is not open: the table would
@@ -215,7 +215,7 @@ impl PollSet {
         let wanted = entry.registered | events | EDGE;
         if wanted == entry.registered {
             // An attempt under this very hold of the lock, on a number that cannot have changed unseen, needs no check.
-            let sure = attempted_now && process::closes_are_seen();
+            let sure = attempted_now && descriptors::closes_are_seen();
             if !sure && !entry.unverified {
                 entry.unverified = true;
                 self.unverified.push_back(fd);
@@ -260,7 +260,7 @@ impl PollSet {
         };
         entry.registered = if answer == Ok(true) { wanted } else { 0 };
         entry.facts.note_pollable(answer.ok());
-        process::note_use(fd);
+        descriptors::note_use(fd);
         answer
     }
 

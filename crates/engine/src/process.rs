@@ -4,29 +4,25 @@
 //! The tables are atomics: a lookup is one load. A ring goes into the table when it is complete and leaves it before its
 //! end begins; whoever looked it up before finds a ring that has ended (`ring::LockFailure::Ended`).
 
-use crate::descriptors;
+use crate::descriptors::numbers::{forget_use, was_used, NUMBERS_END, RINGS, RINGS_END};
+use crate::descriptors::{self, cookie_of, is_ring};
 use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
-use crate::os::{check, file_status, syscall, ForkPage, Look, Os, Sys};
+use crate::os::{file_status, syscall, ForkPage, Look, Os, Sys};
 use crate::ring::broken::contain_any;
 use crate::ring::notes::{Closing, Note};
 use crate::ring::{LockFailure, Ring, State};
+use crate::thread::tables;
 use crate::{aio, thread, Errno};
 use anyring_abi::{IORING_OFF_MMAP_MASK, IORING_OFF_PBUF_RING, IORING_OFF_PBUF_SHIFT};
 use core::cell::Cell;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// One past the highest number that a ring can have.
-const TABLE_SIZE: usize = descriptors::KNOWN_NUMBERS.end as usize;
-static TABLE: [AtomicPtr<Ring>; TABLE_SIZE] = [const { AtomicPtr::new(core::ptr::null_mut()) }; TABLE_SIZE];
 /// Rings that live, whether or not a number of theirs is known.
 static LIVE: Lock<Vec<&'static Ring>> = Lock::new(Vec::new());
 /// Rings that have ended.
 static POOL: Lock<Vec<&'static Ring>> = Lock::new(Vec::new());
-
-/// Bit n: some ring used descriptor number n, so a close of it must be looked at.
-static USED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 
 /// A word that a forked child finds to be 0.
 static FORK_PAGE: ForkPage = ForkPage::new();
@@ -58,37 +54,17 @@ impl Drop for Registered {
 }
 
 thread_local! {
-    static THREAD_ID: Cell<u32> = const { Cell::new(0) };
     static REGISTERED: Registered = const { Registered(Cell::new([-1; REGISTERED_RINGS])) };
-}
-
-/// The calling thread's id, without a system call after the first time.
-#[inline]
-pub fn thread_id() -> u32 {
-    // A thread that is being torn down has lost its thread-locals: ask the kernel then.
-    let cached = THREAD_ID.try_with(|id| id.get()).unwrap_or(0);
-    if cached != 0 {
-        return cached;
-    }
-    let id = Sys::thread_id();
-    let _ = THREAD_ID.try_with(|cell| cell.set(id));
-    id
 }
 
 /// The ring with number `fd`.
 #[inline]
 pub fn ring(fd: i32) -> Option<&'static Ring> {
-    let slot = TABLE.get(usize::try_from(fd).ok()?)?;
+    let slot = RINGS.get(usize::try_from(fd).ok()?)?;
     // Acquire pairs with the Release store in `publish`.
-    let ring = slot.load(Ordering::Acquire);
-    // SAFETY: rings in the table come from Box::leak and are never freed.
+    let ring = slot.load(Ordering::Acquire).cast::<Ring>();
+    // SAFETY: only `publish` puts rings into the table, which come from Box::leak and are never freed.
     unsafe { ring.as_ref() }
-}
-
-/// Whether `fd` is the number of a ring of ours.
-#[inline]
-pub fn is_ring(fd: i32) -> bool {
-    ring(fd).is_some()
 }
 
 /// The ring with number `fd`, if that number still names it: a close that was not seen may have let the number go to
@@ -108,14 +84,14 @@ pub fn unborn_ring() -> &'static Ring {
 
 /// Whether a ring may have number `fd`.
 pub fn fits(fd: i32) -> bool {
-    (0..TABLE_SIZE as i32).contains(&fd)
+    (0..RINGS_END as i32).contains(&fd)
 }
 
 /// Makes a complete ring known under its number.
 pub fn publish(fd: i32, ring: &'static Ring) -> Result<(), Errno> {
-    let slot = TABLE.get(fd as usize).ok_or(Errno::MFILE)?;
+    let slot = RINGS.get(fd as usize).ok_or(Errno::MFILE)?;
     ring.numbers.fetch_add(1, Ordering::Relaxed);
-    slot.store(core::ptr::from_ref(ring).cast_mut(), Ordering::Release); // partner: the Acquire load in `ring`
+    slot.store(core::ptr::from_ref(ring).cast_mut().cast(), Ordering::Release); // partner: the Acquire load in `ring`
     if let Some(mut live) = LIVE.lock() {
         if !live.iter().any(|known| core::ptr::eq(*known, ring)) {
             live.push(ring);
@@ -153,101 +129,6 @@ pub fn adopt(fd: i32) -> Option<&'static Ring> {
     Some(found)
 }
 
-/// What tells the socket that number `fd` names from every other one, if it is a socket: SO_COOKIE, or where that is
-/// missing (gVisor) the number of its inode, which its file system gives out once.
-pub fn cookie_of(fd: i32) -> Option<u64> {
-    let (mut cookie, mut size) = (0u64, 8u32);
-    let (value, length) = (&mut cookie as *mut u64 as usize, &mut size as *mut u32 as usize);
-    let args = [fd as usize, libc::SOL_SOCKET as usize, libc::SO_COOKIE as usize, value, length, 0];
-    match check(syscall(libc::SYS_getsockopt, args)) {
-        Ok(_) => Some(cookie),
-        Err(Errno::NOPROTOOPT | Errno::PERM | Errno::OPNOTSUPP) => inode_of_socket(fd),
-        Err(_) => None,
-    }
-}
-
-#[cold]
-fn inode_of_socket(fd: i32) -> Option<u64> {
-    let status = file_status(fd).ok()?;
-    (status.kind == libc::S_IFSOCK).then_some(status.inode)
-}
-
-/// 1 while every close of a descriptor is seen: no `syscall` instruction of the program's could make one.
-static CLOSES_SEEN: AtomicU32 = AtomicU32::new(0);
-
-/// Says whether the entry points see every close of a descriptor number (those inside libc's stream functions too).
-pub fn set_closes_are_seen(seen: bool) {
-    CLOSES_SEEN.store(seen.into(), Ordering::Relaxed);
-}
-
-/// Whether what was learned of a number holds until the program is seen to close it.
-#[inline]
-pub fn closes_are_seen() -> bool {
-    CLOSES_SEEN.load(Ordering::Relaxed) != 0 || mutated(Mutation::NothingIsVerified)
-}
-
-/// Whether two numbers name the same open file description: F_DUPFD_QUERY (Linux 6.10), else kcmp(2), else epoll,
-/// which knows a description from another by itself. False for a file that none of them tells: epoll refuses regular
-/// files and directories.
-pub fn same_description(one: i32, other: i32) -> bool {
-    const F_DUPFD_QUERY: usize = 1027;
-    const KCMP_FILE: usize = 0;
-    if one == other {
-        return true;
-    }
-    let queried = syscall(libc::SYS_fcntl, [one as usize, F_DUPFD_QUERY, other as usize, 0, 0, 0]);
-    if queried >= 0 {
-        return queried == 1;
-    }
-    let pid = Sys::process_id() as usize;
-    match syscall(libc::SYS_kcmp, [pid, pid, KCMP_FILE, one as usize, other as usize, 0]) {
-        answer @ 0.. => answer == 0,
-        _ => same_for_epoll(one, other).unwrap_or(false),
-    }
-}
-
-/// epoll(7) keys what it watches by number and description: of one number that names first the one and then the other,
-/// the second is a new entry unless it is the same description.
-fn same_for_epoll(one: i32, other: i32) -> Result<bool, Errno> {
-    let epoll =
-        rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).map(descriptors::for_now)?;
-    let epoll = rustix::fd::AsRawFd::as_raw_fd(&epoll);
-    let watch = |number| Sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, number, 0, 0);
-    // Regular files end here: a duplicate of one, once closed, would give up the program's POSIX locks on it.
-    watch(one)?;
-    watch(other)?;
-    let number = descriptors::duplicate(one)?;
-    let compare = || {
-        watch(number)?;
-        check(syscall(libc::SYS_dup3, [other as usize, number as usize, libc::O_CLOEXEC as usize, 0, 0, 0]))?;
-        Ok(watch(number) == Err(Errno::EXIST))
-    };
-    let answer = compare();
-    descriptors::close(number);
-    answer
-}
-
-/// Whether the engine's end of a ring's socket pair has been hung up on: no copy of the ring's descriptor is left.
-pub fn last_copy_gone(engine_end: i32) -> bool {
-    Sys::poll_now(engine_end, 0).is_ok_and(|seen| seen & libc::POLLHUP as u16 != 0)
-}
-
-/// Remembers that a request used descriptor number `fd`.
-#[inline]
-pub fn note_use(fd: i32) {
-    if let Some(word) = USED.get(fd as usize / 64) {
-        let bit = 1 << (fd % 64);
-        if word.load(Ordering::Relaxed) & bit == 0 {
-            word.fetch_or(bit, Ordering::Relaxed);
-        }
-    }
-}
-
-fn was_used(fd: i32) -> bool {
-    // Numbers beyond the table are always looked at.
-    USED.get(fd as usize / 64).is_none_or(|word| word.load(Ordering::Relaxed) & (1 << (fd % 64)) != 0)
-}
-
 /// The program is about to close number `fd`, or to replace what it names.
 #[inline]
 pub fn closing(fd: i32) {
@@ -277,7 +158,7 @@ fn closing_known(fd: i32) {
 
 /// The program is about to close every number in `first..=last`.
 pub fn closing_range(first: u32, last: u32) {
-    let highest = TABLE_SIZE.max(64 * USED.len()) as u32;
+    let highest = NUMBERS_END as u32;
     for fd in first..=last.min(highest) {
         closing(fd as i32);
     }
@@ -303,8 +184,8 @@ fn closing_file(fd: i32) {
     for ring in rings().into_iter().filter(|ring| ring.is_of_my_table() && !ring.is_unused_inheritance()) {
         ring.close_number(&mut closing);
     }
-    if let Some(word) = USED.get(fd as usize / 64).filter(|_| !tables::differ()) {
-        word.fetch_and(!(1 << (fd % 64)), Ordering::Relaxed);
+    if !tables::differ() {
+        forget_use(fd);
     }
 }
 
@@ -313,7 +194,7 @@ fn closing_file(fd: i32) {
 /// open or mapped there, whatever the child becomes.
 fn closing_ring(fd: i32, ring: &'static Ring) {
     if ring.is_unused_inheritance() {
-        TABLE[fd as usize].store(core::ptr::null_mut(), Ordering::Release);
+        RINGS[fd as usize].store(core::ptr::null_mut(), Ordering::Release);
         if ring.numbers.fetch_sub(1, Ordering::Relaxed) == 1 {
             drop(ring.leave_unused().map(|state| Remains { ring, state }));
         }
@@ -325,7 +206,7 @@ fn closing_ring(fd: i32, ring: &'static Ring) {
         Err(_) => return,
     };
     point(Point::CloseRing);
-    TABLE[fd as usize].store(core::ptr::null_mut(), Ordering::Release);
+    RINGS[fd as usize].store(core::ptr::null_mut(), Ordering::Release);
     // If the number was closed unseen, it names another file by now: then it is only forgotten.
     if cookie_of(fd) == Some(ring.cookie.load(Ordering::Relaxed)) {
         // Replaces the program's copy by one of our end, which the program is about to close: so it can be seen now
@@ -336,8 +217,8 @@ fn closing_ring(fd: i32, ring: &'static Ring) {
     }
     // Another number of the ring, if one is known, is the one to receive from.
     let others = ring.numbers.fetch_sub(1, Ordering::Relaxed) > 1;
-    let known = |slot: &usize| core::ptr::eq(TABLE[*slot].load(Ordering::Relaxed), ring);
-    let other = others.then(|| (0..TABLE_SIZE).find(known)).flatten().map_or(-1, |slot| slot as i32);
+    let known = |slot: &usize| core::ptr::eq(RINGS[*slot].load(Ordering::Relaxed).cast(), ring);
+    let other = others.then(|| (0..RINGS_END).find(known)).flatten().map_or(-1, |slot| slot as i32);
     let _ = ring.fd.compare_exchange(fd, other, Ordering::Relaxed, Ordering::Relaxed);
     match guard {
         Some(mut guard) => guard.lose_number(others),
@@ -485,8 +366,8 @@ pub fn notice_fork() {
 
 /// Gives up a ring of which the process, a forked child, has no memory.
 fn forget_ring(ring: &'static Ring) {
-    for slot in &TABLE {
-        let known = core::ptr::from_ref(ring).cast_mut();
+    for slot in &RINGS {
+        let known = core::ptr::from_ref(ring).cast_mut().cast();
         let _ = slot.compare_exchange(known, core::ptr::null_mut(), Ordering::Relaxed, Ordering::Relaxed);
     }
     drop(ring.leave_unused().map(|state| Remains { ring, state }));
@@ -545,6 +426,11 @@ fn owns_this_memory() -> bool {
     }
 }
 
+/// The calling thread has got a table of descriptors of its own.
+pub fn unshared() {
+    tables::unshared(OWNER.load(Ordering::Relaxed) != 0 && !owns_this_memory());
+}
+
 /// What others have to put in order in a forked child.
 static AT_FORK: [AtomicPtr<()>; 2] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 2];
 
@@ -592,16 +478,14 @@ fn put_in_order(word: &AtomicU32) {
         }
         return;
     }
-    let _ = THREAD_ID.try_with(|id| id.set(0));
     thread::reset_after_fork();
-    let shared = shares_descriptors_with(OWNER.load(Ordering::Relaxed));
-    SHARES_DESCRIPTORS.store(shared.into(), Ordering::Relaxed);
+    let shared = tables::note_sharing_with(OWNER.load(Ordering::Relaxed));
     descriptors::leave_alone(shared);
     // SAFETY: the word is zero only in a child that has made no entry yet, where the forking thread is alone.
     unsafe {
         POOL.reset();
         tables::reset_after_fork();
-        crate::ring::memory::reset_after_fork();
+        crate::memory::reset_after_fork();
         crate::ring::setup::reset_after_fork();
         crate::wq::reset_after_fork();
         crate::wq::futex::reset_after_fork();
@@ -640,32 +524,12 @@ fn put_in_order(word: &AtomicU32) {
 unsafe fn drop_registered_numbers() {
     let _ = REGISTERED.try_with(|Registered(cell)| cell.set([-1; REGISTERED_RINGS]));
     let mut first = 0;
-    while let Some(own) = descriptors::next_own(first, TABLE_SIZE as u32 - 1) {
+    while let Some(own) = descriptors::next_own(first, RINGS_END as u32 - 1) {
         if let Some(ring) = ring(own as i32) {
-            TABLE[own as usize].store(core::ptr::null_mut(), Ordering::Relaxed);
+            RINGS[own as usize].store(core::ptr::null_mut(), Ordering::Relaxed);
             ring.numbers.fetch_sub(1, Ordering::Relaxed);
             descriptors::close(own as i32);
         }
         first = own + 1;
     }
 }
-
-/// Not 0 in a forked child that has its table of descriptors together with its parent.
-static SHARES_DESCRIPTORS: AtomicU32 = AtomicU32::new(0);
-
-/// Whether this process, a forked child, has its table of descriptors together with its parent.
-pub fn shares_descriptors() -> bool {
-    SHARES_DESCRIPTORS.load(Ordering::Relaxed) != 0
-}
-
-/// Whether this process has one table of descriptors with `parent`, by clone(2) with CLONE_FILES: then what the parent has open
-/// is not the child's to close. No where kcmp(2) is refused.
-fn shares_descriptors_with(parent: u32) -> bool {
-    const KCMP_FILES: usize = 2;
-    let args = [Sys::process_id() as usize, parent as usize, KCMP_FILES, 0, 0, 0];
-    syscall(libc::SYS_kcmp, args) == 0
-}
-
-pub mod tables;
-#[cfg(test)]
-mod tests;

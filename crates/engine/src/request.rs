@@ -70,16 +70,3 @@ impl Target {
         }
     }
 }
-
-/// Which path completed a request, for the counters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Path {
-    /// In the submitting call.
-    Inline,
-    /// After readiness (or a timer).
-    Poll,
-    /// By the kernel's AIO.
-    Device,
-    /// By a worker.
-    Worker,
-}

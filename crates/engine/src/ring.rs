@@ -16,10 +16,8 @@ pub mod arrivals;
 pub mod broken;
 pub mod cq;
 pub mod enter;
-pub mod layout;
 pub mod level;
 mod life;
-pub mod memory;
 pub mod notes;
 mod resize;
 pub mod setup;
@@ -27,7 +25,6 @@ mod spill;
 pub mod sq;
 #[cfg(test)]
 mod tests;
-pub mod view;
 
 use crate::alloc;
 use crate::device::Device;
@@ -35,11 +32,13 @@ use crate::forced::{point, Point};
 use crate::issue::calls::Call;
 use crate::issue::stalls::Stalls;
 use crate::lock::{Held, Lock};
+use crate::memory::layout::word;
+use crate::memory::Memory;
+use crate::os::Clock;
 use crate::poll::PollSet;
-use crate::process::tables;
 use crate::request::drain::Drain;
 use crate::request::link::Chain;
-use crate::request::timer::{Clock, Timers};
+use crate::request::timer::Timers;
 use crate::request::{Id, Slab};
 use crate::resource::buf_ring::Groups;
 use crate::resource::buffers::Buffers;
@@ -50,6 +49,7 @@ use crate::resource::restrictions::Restrictions;
 use crate::resource::wait_region::Region;
 use crate::shared::control::{self, Control};
 use crate::sync::{fence_after_swap, thread_pointer};
+use crate::thread::tables;
 use crate::wait::enter_wait::Driver;
 use crate::wait::iopoll::IoPoll;
 use crate::wait::spin::Spin;
@@ -63,7 +63,6 @@ use broken::{Health, LeftOver, Strike};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use cq::Batch;
-use memory::Memory;
 use notes::{Due, Note};
 use spill::Spill;
 use std::collections::VecDeque;
@@ -117,7 +116,7 @@ pub struct Ring {
     pub wake_owed: AtomicBool,
     /// The process got the ring by a fork.
     inherited: AtomicBool,
-    /// Whose table of descriptors has the ring's: [`process::tables`](crate::process::tables).
+    /// Whose table of descriptors has the ring's: [`thread::tables`](crate::thread::tables).
     pub table: AtomicU32,
     /// The program keeps the ring's memory from forked children, and so does the engine with its own of it.
     pub kept_from_children: AtomicBool,
@@ -471,7 +470,7 @@ impl Ring {
     #[inline(never)] // else the place of the thread's id is found before each look at what arrived
     pub fn completes_here(&self) -> bool {
         let polled_by = self.polled_by.load(Ordering::Relaxed);
-        let polled_elsewhere = polled_by != 0 && polled_by != crate::process::thread_id();
+        let polled_elsewhere = polled_by != 0 && polled_by != crate::thread::id();
         // The thread that polls an inherited ring is the parent's: it sees nothing of what arrives in the child.
         !self.defers() && (!polled_elsewhere || self.inherited.load(Ordering::Relaxed))
     }
@@ -500,7 +499,7 @@ impl State {
     /// CQEs the program has not consumed.
     #[inline(always)] // for an enter that only looks
     pub fn cq_ready(&self, tail: u32) -> Result<u32, Errno> {
-        Ok(tail.wrapping_sub(self.memory.view.load(layout::word::CQ_HEAD)?))
+        Ok(tail.wrapping_sub(self.memory.view.load(word::CQ_HEAD)?))
     }
 }
 

@@ -8,9 +8,8 @@
 
 use crate::descriptors::{self, Own};
 use crate::lock::Lock;
+use crate::memory::{sealed_memfd, with_file_size};
 use crate::os::{backing, check, syscall};
-use crate::request::Path;
-use crate::ring::memory::{sealed_memfd, with_file_size};
 use crate::{process, Errno};
 use anyring_abi::Opcode;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
@@ -47,6 +46,19 @@ pub struct Tracer {
     pub wanted: AtomicU64,
     /// What the process answered to the last wish for its events.
     pub answer: AtomicU64,
+}
+
+/// Which path completed a request, for the counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Path {
+    /// In the submitting call.
+    Inline,
+    /// After readiness (or a timer).
+    Poll,
+    /// By the kernel's AIO.
+    Device,
+    /// By a worker.
+    Worker,
 }
 
 /// How many there are.

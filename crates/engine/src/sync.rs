@@ -1,8 +1,8 @@
 //! What the files that `tests/loom.rs` model-checks need of the machine: that test compiles them with loom's atomics and
 //! a simulated futex in place of this module.
 
+pub use crate::os::handlers::{hold, let_go};
 use crate::os::{syscall, Os, Sys};
-pub use crate::thread::handlers::{hold, let_go};
 pub use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Rounds that a thread spins for a lock before it sleeps.

@@ -2,18 +2,41 @@
 //! delivered to them instead of to the program's threads.
 
 mod count;
-pub mod handlers;
 mod masks;
+pub mod tables;
 
-pub use count::{are_there, exiting, is_alone, is_only_one_of_program, reset_after_fork};
+pub use count::{are_there, exiting, is_alone, is_only_one_of_program};
 pub use masks::another_blocks;
 
 use crate::mutation::{mutated, Mutation};
-use crate::os::{syscall, Os, Sys};
-use crate::process::tables;
+use crate::os::{handlers, syscall, Os, Sys};
 use crate::Errno;
+use core::cell::Cell;
 
 const STACK_BYTES: usize = 256 * 1024;
+
+thread_local! {
+    static THREAD_ID: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The calling thread's id, without a system call after the first time.
+#[inline]
+pub fn id() -> u32 {
+    // A thread that is being torn down has lost its thread-locals: ask the kernel then.
+    let cached = THREAD_ID.try_with(|id| id.get()).unwrap_or(0);
+    if cached != 0 {
+        return cached;
+    }
+    let id = Sys::thread_id();
+    let _ = THREAD_ID.try_with(|cell| cell.set(id));
+    id
+}
+
+/// A forked child has one thread, with another id.
+pub fn reset_after_fork() {
+    let _ = THREAD_ID.try_with(|id| id.set(0));
+    count::reset_after_fork();
+}
 
 /// Synchronous faults (the guarded copies need them), and SIGSYS.
 const FAULTS: u64 =

@@ -15,12 +15,12 @@ use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
 use crate::op::Verdict;
+use crate::os::handlers;
+use crate::os::Clock;
 use crate::os::{file_status, Os, Sys};
-use crate::request::timer::Clock;
 use crate::resource::files;
 use crate::ring::broken::{contain, contain_any};
 use crate::ring::Ring;
-use crate::thread::handlers;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use hashed::{Hashed, Inode};
 use job::Left;
@@ -183,7 +183,7 @@ impl Asleep {
         let mut needed = Need::Nothing;
         if let Some(mut pool) = POOL.lock() {
             pool.asleep += 1;
-            if crate::process::tables::mine() == crate::process::tables::FIRST {
+            if crate::thread::tables::mine() == crate::thread::tables::FIRST {
                 needed = Need::of(&mut pool);
             }
         }

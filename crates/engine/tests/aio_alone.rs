@@ -4,7 +4,7 @@
 use anyring_abi::{AioRing, IoEvent, Iocb, Timespec, IOCB_CMD_POLL, IOCB_CMD_PREAD};
 use anyring_engine::aio::{io_cancel, io_destroy, io_getevents, io_setup, io_submit, Wait};
 use anyring_engine::ring::Ring;
-use anyring_engine::{process, Errno};
+use anyring_engine::{descriptors, process, Errno};
 use rustix::fd::{AsRawFd, OwnedFd};
 
 struct Program {
@@ -16,7 +16,7 @@ struct Program {
 impl Program {
     /// A pipe that was read often: the next read waits alone.
     fn new() -> Program {
-        process::set_closes_are_seen(true);
+        descriptors::set_closes_are_seen(true);
         let mut context = 0;
         io_setup(16, &raw mut context as u64).expect("io_setup");
         let (reader, writer) = rustix::pipe::pipe().expect("pipe");

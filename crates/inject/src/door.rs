@@ -13,7 +13,7 @@ use anyring_engine::aio as engine_aio;
 use anyring_engine::forced::{point, Point};
 use anyring_engine::resource::register::registering;
 use anyring_engine::ring::enter::struck_ring;
-use anyring_engine::{process, Enter, Errno};
+use anyring_engine::{descriptors, process, thread, Enter, Errno};
 use core::ffi::c_void;
 
 /// The descriptor numbers that rings get (decision 2 in ARCHITECTURE.md). They begin below 1,024 so that select(2) can
@@ -111,7 +111,7 @@ fn serve_aio(number: i64, [a, b, c, d, e, f]: [usize; 6]) -> isize {
 /// Whether `fd` is the number of a ring that our engine serves. One compare and one load: cheap enough for `close`.
 #[inline]
 pub fn is_ring(fd: i32) -> bool {
-    process::is_ring(fd)
+    descriptors::is_ring(fd)
 }
 
 /// Where the memory of ring `fd` really is: the descriptor and offset to map in place of `(fd, offset)`, or `None`
@@ -127,13 +127,13 @@ pub fn ring_mapping(fd: i32, offset: u64) -> Result<Option<(i32, u64)>, Errno> {
 /// Whether number `fd` is a descriptor of the engine's own: for the program it is not open.
 #[inline]
 pub fn is_own(fd: i32) -> bool {
-    anyring_engine::descriptors::is_own(fd)
+    descriptors::is_own(fd)
 }
 
 /// The lowest number in `first..=last` that is the engine's own.
 #[inline]
 pub fn next_own(first: u32, last: u32) -> Option<u32> {
-    anyring_engine::descriptors::next_own(first, last)
+    descriptors::next_own(first, last)
 }
 
 /// Must be called before the program closes (or replaces by dup2) descriptor number `fd`: ends a ring of that number,
@@ -150,12 +150,12 @@ pub fn closing_range(first: u32, last: u32) {
 
 /// Whether nobody but threads of the engine's has the calling thread's table of descriptors together with it.
 pub fn shares_table_with_engine_only() -> bool {
-    process::tables::is_engines_only()
+    thread::tables::is_engines_only()
 }
 
 /// The calling thread has got a table of descriptors of its own (unshare(2)).
 pub fn table_unshared() {
-    process::tables::unshared();
+    process::unshared();
 }
 
 /// The program watches ring `fd` for readability (epoll_ctl, poll, select, F_SETFL with O_ASYNC): from now on a CQE

@@ -10,11 +10,12 @@ use crate::op::rw::{check_priority, is_file, Rw, RWF_HIPRI, RWF_SUPPORTED};
 use crate::op::sync::Sync;
 use crate::op::{call, Context, Direction, Op, Skip, Verdict};
 use crate::os::{file_status, user_read, GuardedWords, Os, Sys};
-use crate::request::{Path, Request, Target};
+use crate::request::{Request, Target};
 use crate::resource::files::FixedFile;
 use crate::ring::broken::Unanswered;
 use crate::ring::RingGuard;
-use crate::{descriptors, process, stats, Errno};
+use crate::stats::Path;
+use crate::{descriptors, stats, Errno};
 use anyring_abi::{
     Cqe, Iocb, Opcode, Sqe, IOCB_CMD_FDSYNC, IOCB_CMD_FSYNC, IOCB_CMD_POLL, IOCB_CMD_PREAD, IOCB_CMD_PREADV,
     IOCB_CMD_PWRITE, IOCB_CMD_PWRITEV, IOCB_FLAG_IOPRIO, IOCB_FLAG_RESFD, IORING_FSYNC_DATASYNC, MAX_RW_COUNT,
@@ -263,7 +264,7 @@ impl RingGuard {
     /// A duplicate of the program's eventfd. Source: `eventfd_ctx_fdget` in fs/eventfd.c.
     fn eventfd_of(&mut self, fd: i32) -> Result<Arc<FixedFile>, Errno> {
         // A number that may be closed unseen names perhaps another file by now.
-        let may_know = process::closes_are_seen();
+        let may_know = descriptors::closes_are_seen();
         let known = self.aio.as_ref().filter(|_| may_know).and_then(|context| context.eventfd(fd));
         if let Some(known) = known {
             return Ok(known);
@@ -276,7 +277,7 @@ impl RingGuard {
         self.poll_set.forget(duplicate);
         let file = FixedFile::new(duplicate, None);
         if let Some(context) = self.aio.as_mut().filter(|_| may_know) {
-            process::note_use(fd);
+            descriptors::note_use(fd);
             context.eventfds.push((fd, file.clone()));
         }
         Ok(file)
@@ -332,7 +333,7 @@ fn transfer(opcode: Opcode, iocb: &Iocb, flags: Flags) -> Result<(Opcode, Op), E
         return Err(Errno::BADF);
     }
     let fd = iocb.fd as i32;
-    if process::is_ring(fd) {
+    if descriptors::is_ring(fd) {
         return Err(Errno::INVAL); // natively a ring has no read and no write
     }
     let len = match opcode {

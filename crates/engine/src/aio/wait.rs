@@ -2,7 +2,7 @@
 
 use super::{find, lock};
 use crate::os::user_read;
-use crate::request::timer::Clock;
+use crate::os::Clock;
 use crate::ring::{Ring, RingGuard};
 use crate::wait::enter_wait::{wait_until, Wish};
 use crate::Errno;

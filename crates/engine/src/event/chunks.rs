@@ -14,7 +14,7 @@ use super::{Event, FileKind, Kind, AIO};
 use crate::descriptors::{for_now, Own};
 use crate::mutation::{mutated, Mutation};
 use crate::os::{backing, Os, Sys};
-use crate::{process, sync, Errno};
+use crate::{sync, thread, Errno};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags, SealFlags};
@@ -272,7 +272,7 @@ impl Writer {
     /// The thread at work may be another one than its thread pointer tells: those of threads that have ended are used
     /// again.
     pub fn look_at_thread(&mut self) {
-        if process::thread_id() != self.thread {
+        if thread::id() != self.thread {
             self.thread_pointer = 0;
         }
     }
@@ -335,7 +335,7 @@ impl Writer {
 
     #[cold]
     fn name_thread(&mut self) {
-        (self.thread, self.thread_pointer) = (process::thread_id(), sync::thread_pointer());
+        (self.thread, self.thread_pointer) = (thread::id(), sync::thread_pointer());
         if let Some(word) = self.words.get(self.at) {
             word.store(u64::from(self.thread) << 32, Ordering::Relaxed);
             self.at += 1;

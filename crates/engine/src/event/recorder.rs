@@ -10,7 +10,7 @@ use crate::request::{Id, Target};
 use crate::ring::cq::BATCH;
 use crate::ring::enter::Enter;
 use crate::ring::State;
-use crate::{process, Errno};
+use crate::{descriptors, Errno};
 use anyring_abi::{Cqe, Opcode, Sqe, IORING_SETUP_SQPOLL, IOSQE_FIXED_FILE};
 use std::sync::Arc;
 
@@ -279,8 +279,8 @@ impl Recorder {
         }
         let Ok(status) = file_status(fd) else { return FileKind::Unknown };
         let kind = FileKind::of_mode(status.kind);
-        if process::closes_are_seen() {
-            process::note_use(fd); // so that a close makes the ring forget it
+        if descriptors::closes_are_seen() {
+            descriptors::note_use(fd); // so that a close makes the ring forget it
             if self.files.len() <= place && self.files.try_reserve(place + 1 - self.files.len()).is_ok() {
                 self.files.resize(place + 1, FileKind::Unknown);
             }

@@ -63,7 +63,7 @@ fn every_kind_comes_back_as_it_was_put_with_its_time_and_thread() {
     let after = now_ns();
     let events = drained(&mut reader);
     assert_eq!(events.iter().map(bare).collect::<Vec<_>>(), sent);
-    let thread = crate::process::thread_id();
+    let thread = crate::thread::id();
     for pair in events.windows(2) {
         assert!(pair[0].time_ns <= pair[1].time_ns, "time does not go back");
     }

@@ -2,7 +2,7 @@
 //! ring that gets the job back.
 
 use super::{session, Event};
-use crate::process;
+use crate::thread;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What a worker notes in a job. All zero where nobody listens. Relaxed everywhere: the job's stage and the way back to
@@ -19,7 +19,7 @@ impl WorkTimes {
     #[inline]
     pub fn begin(&self) {
         if session::wanted() {
-            self.thread.store(process::thread_id(), Ordering::Relaxed);
+            self.thread.store(thread::id(), Ordering::Relaxed);
             self.began_ticks.store(session::now_ticks(), Ordering::Relaxed);
         }
     }

@@ -13,7 +13,7 @@
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
 use crate::op::Op;
-use crate::request::timer::Clock;
+use crate::os::Clock;
 use crate::request::Id;
 use crate::ring::notes::Due;
 use crate::ring::RingGuard;

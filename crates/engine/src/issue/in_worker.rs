@@ -7,8 +7,9 @@ use crate::op::cancel::Cancel;
 use crate::op::net::{is_blocking, Net};
 use crate::op::rw::is_file;
 use crate::op::{Op, Verdict};
-use crate::request::{Id, Path, Request};
+use crate::request::{Id, Request};
 use crate::ring::RingGuard;
+use crate::stats::Path;
 use crate::Errno;
 use anyring_abi::{IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_IOPOLL, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
 

@@ -5,8 +5,9 @@
 
 use crate::op::{row, Direction, FileUse, Op, Skip};
 use crate::poll::Medium;
-use crate::request::{Id, Path};
+use crate::request::Id;
 use crate::ring::RingGuard;
+use crate::stats::Path;
 use crate::wq::Approach;
 use crate::Errno;
 use anyring_abi::IOSQE_ASYNC;

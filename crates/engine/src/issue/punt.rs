@@ -3,10 +3,11 @@
 use crate::forced::{point, Point};
 use crate::issue::registered;
 use crate::op::{Context, Direction, Identity, Op, Verdict};
-use crate::process::{self, tables};
-use crate::request::{Id, Path, State, Target, Then, Tried};
+use crate::request::{Id, State, Target, Then, Tried};
 use crate::ring::arrivals::Rest;
 use crate::ring::RingGuard;
+use crate::stats::Path;
+use crate::thread::tables;
 use crate::wait::helper;
 use crate::wq::{self, Approach, Job};
 use crate::wq::{futex, waitid};
@@ -236,7 +237,7 @@ pub(crate) fn refused_number(fd: i32, op: &Op) -> Option<Errno> {
     if descriptors::is_own(fd) {
         return Some(Errno::BADF); // for the program the number is not open
     }
-    if !process::is_ring(fd) {
+    if !descriptors::is_ring(fd) {
         return None;
     }
     // What is in a ring's socket is the engine's own. Natively a ring has no read, write or command either.

@@ -3,7 +3,7 @@
 use super::{call, reject_unused, Context, Direction, Field, Verdict};
 use crate::os::{user_read_slice, EpollEvent};
 use crate::ring::level;
-use crate::{process, Errno};
+use crate::{descriptors, process, Errno};
 use anyring_abi::Sqe;
 
 /// Changes an epoll instance. Source: io_uring_enter(2), IORING_OP_EPOLL_CTL; io_uring/epoll.c.
@@ -31,7 +31,7 @@ impl EpollCtl {
     /// The ring that is watched from now on, and whether edge-triggered. A level-triggered watcher is noted.
     pub fn watches_ring(&self) -> Option<(i32, bool)> {
         let adds = matches!(self.operation, libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD);
-        if !adds || !process::is_ring(self.fd) {
+        if !adds || !descriptors::is_ring(self.fd) {
             return None;
         }
         let [a, b, c, d, ..] = self.event;

@@ -516,7 +516,7 @@ fn takes_nowait(fd: i32) -> bool {
 }
 
 fn is_socket(fd: i32) -> bool {
-    crate::process::cookie_of(fd).is_some()
+    crate::descriptors::cookie_of(fd).is_some()
 }
 
 /// What a transfer with protection information is refused with, once it was found well-formed.

@@ -2,7 +2,7 @@
 
 use super::{reject_unused, Field};
 use crate::os::user_read;
-use crate::request::timer::Clock;
+use crate::os::Clock;
 use crate::Errno;
 use anyring_abi::{
     Sqe, Timespec, IORING_LINK_TIMEOUT_UPDATE, IORING_TIMEOUT_ABS, IORING_TIMEOUT_BOOTTIME,

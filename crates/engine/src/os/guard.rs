@@ -7,7 +7,7 @@
 
 use super::{check, syscall};
 use crate::mutation::{mutated, Mutation};
-use crate::thread::handlers;
+use crate::os::handlers;
 use crate::Errno;
 use core::sync::atomic::{AtomicBool, Ordering};
 

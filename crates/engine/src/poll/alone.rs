@@ -13,10 +13,11 @@ use crate::op::{Direction, Op, Verdict};
 use crate::os::{Os, Sys};
 use crate::poll::wait::events_for;
 use crate::poll::{EDGE, ENDED, READ, WRITE};
-use crate::request::{ListKind, Path, Polling, Request, Target, Then, Tried};
+use crate::request::{ListKind, Polling, Request, Target, Then, Tried};
 use crate::ring::broken::Unanswered;
 use crate::ring::RingGuard;
-use crate::{process, stats};
+use crate::stats::Path;
+use crate::{descriptors, stats};
 use anyring_abi::{Cqe, Opcode};
 
 /// A request that waits alone.
@@ -63,7 +64,7 @@ impl RingGuard {
             return Err(on_its_way);
         };
         let Some(alone) = context.alone(place) else { return Err(on_its_way) };
-        if state.recorder.is_some() || !process::closes_are_seen() {
+        if state.recorder.is_some() || !descriptors::closes_are_seen() {
             return Err(on_its_way);
         }
         *alone = Some(Alone { op: core::mem::replace(op, Op::placeholder()), opcode, fd });
@@ -78,7 +79,7 @@ impl RingGuard {
             state.poll_set.put_off.push_back(fd);
         }
         point(Point::Arm);
-        process::note_use(fd);
+        descriptors::note_use(fd);
         self.work_appeared(false);
         Ok(())
     }

@@ -11,9 +11,9 @@ use crate::op::poll::PollAdd;
 use crate::os::{Os, Sys};
 use crate::poll::wait::events_of;
 use crate::poll::{PollSet, EDGE};
-use crate::request::Path;
 use crate::ring::RingGuard;
-use crate::{process, Errno};
+use crate::stats::Path;
+use crate::{descriptors, Errno};
 
 /// Looks in vain in a row after which the next one is gathered.
 const IN_VAIN: u8 = 2;
@@ -41,8 +41,8 @@ impl RingGuard {
             return false;
         };
         let wanted = events_of(poll) | EDGE;
-        let known = entry.registered & wanted == wanted && entry.idle() && process::closes_are_seen();
-        if !known || poll.multishot || self.recorder.is_some() || self.aio.is_some() || process::is_ring(fd) {
+        let known = entry.registered & wanted == wanted && entry.idle() && descriptors::closes_are_seen();
+        if !known || poll.multishot || self.recorder.is_some() || self.aio.is_some() || descriptors::is_ring(fd) {
             return false;
         }
         let events = poll.matching(u16::MAX) as i16;

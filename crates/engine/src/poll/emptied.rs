@@ -15,11 +15,11 @@
 //!
 //! Part of a ring's state, as all of `poll`.
 
+use crate::descriptors;
 use crate::mutation::{mutated, Mutation};
 use crate::op::net::{is_plain_tcp, unread_bytes};
 use crate::op::{net, Direction};
 use crate::poll::{PollSet, ENDED, READ};
-use crate::process;
 use crate::request::ListKind;
 use crate::ring::RingGuard;
 
@@ -52,7 +52,7 @@ impl PollSet {
     #[inline]
     pub fn note_emptied(&mut self, fd: i32, emptied: net::Emptied) {
         let Some(Some(entry)) = self.entries.get_mut(fd as usize) else { return };
-        if entry.registered == 0 || entry.facts.emptied.doubtful || !process::closes_are_seen() {
+        if entry.registered == 0 || entry.facts.emptied.doubtful || !descriptors::closes_are_seen() {
             return;
         }
         match entry.facts.emptied.tells {

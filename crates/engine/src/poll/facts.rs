@@ -2,16 +2,16 @@
 //!
 //! Facts end together: when the number is closed, or when epoll(7) shows that it names another file ([`PollSet::forget`] and
 //! `PollSet::control_registration`). A close that was not seen leaves stale facts, so each is a hint, and whoever would answer
-//! wrongly by a stale one asks [`process::closes_are_seen`] first.
+//! wrongly by a stale one asks [`descriptors::closes_are_seen`] first.
 //!
 //! Part of a ring's state, as all of `poll`: touched under its lock only.
 
 use super::emptied::Emptied;
 use super::{Entry, PollSet, ENDED, READ, WRITE};
+use crate::descriptors;
 use crate::descriptors::status_flags;
 use crate::op::rw::is_file;
 use crate::op::Direction;
-use crate::process;
 use crate::request::ListKind;
 
 /// What is known of one file; nothing at first.
@@ -175,13 +175,13 @@ impl PollSet {
     /// since.
     #[inline]
     pub fn is_pollable(&self, fd: i32) -> bool {
-        self.facts(fd).is_some_and(|facts| facts.pollable == Some(true)) && process::closes_are_seen()
+        self.facts(fd).is_some_and(|facts| facts.pollable == Some(true)) && descriptors::closes_are_seen()
     }
 
     /// Whether the file is known to be one that cannot be polled: a regular file, a directory.
     #[inline]
     pub fn is_unpollable(&self, fd: i32) -> bool {
-        self.facts(fd).is_some_and(|facts| facts.pollable == Some(false)) && process::closes_are_seen()
+        self.facts(fd).is_some_and(|facts| facts.pollable == Some(false)) && descriptors::closes_are_seen()
     }
 
     /// How the file was opened (`O_ACCMODE`), where that is remembered. Trusted only where every close of the number is seen.
@@ -243,7 +243,7 @@ impl PollSet {
 
     /// Remembers something of a number that may have no entry yet, if there is memory for one.
     fn remember(&mut self, fd: i32, note: impl FnOnce(&mut Facts)) {
-        process::note_use(fd);
+        descriptors::note_use(fd);
         if self.make_room(fd).is_ok() {
             note(&mut self.entry(fd).facts);
         }

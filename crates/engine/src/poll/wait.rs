@@ -9,11 +9,12 @@ use crate::op::{Op, Skip, Verdict};
 use crate::os::{EpollEvent, Os, Sys};
 use crate::poll::{Entry, DEVICE, EDGE, ENDED, FOREIGN_KICK, KICK, READ, WRITE};
 use crate::request::slab::List;
-use crate::request::{Detached, Id, ListKind, Path, Polling, State, Target, Then, Tried};
+use crate::request::{Detached, Id, ListKind, Polling, State, Target, Then, Tried};
 use crate::resource::files::FixedFile;
 use crate::ring::RingGuard;
+use crate::stats::Path;
 use crate::wq::Approach;
-use crate::{descriptors, process, Errno};
+use crate::{descriptors, Errno};
 use anyring_abi::{Opcode, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
 use std::sync::Arc;
 
@@ -115,7 +116,7 @@ impl RingGuard {
         state.poll_set.armed += 1;
         state.slab[id].poll(Polling { fd, list, tried, then });
         state.slab[id].path = Path::Poll;
-        process::note_use(fd);
+        descriptors::note_use(fd);
         self.note_waiting(id);
         self.work_appeared(false);
         Ok(Arming::Waits)
@@ -368,7 +369,7 @@ impl RingGuard {
         self.answer(fd, |poll| {
             // What comes of its own CQEs is the last (EPOLL_URING_WAKE in `io_poll_wake`): it would go round for ever.
             let last = poll.multishot && by_itself && !poll.found_at_once();
-            let is_socket = || !process::is_ring(fd) && socket_option(fd, libc::SO_TYPE).is_ok();
+            let is_socket = || !descriptors::is_ring(fd) && socket_option(fd, libc::SO_TYPE).is_ok();
             (poll.woken(seen, is_socket), last)
         });
     }
@@ -379,7 +380,7 @@ impl RingGuard {
         let Some(entry) = state.poll_set.existing(fd) else { return false };
         let mut polls = core::iter::successors(entry.polls.first(), |id| List::after(&state.slab, *id));
         let multishot = polls.any(|id| matches!(&state.slab[id].op, Op::Poll(poll) if poll.multishot));
-        multishot && state.eventfd.is_some_and(|(eventfd, _)| process::same_description(eventfd, fd))
+        multishot && state.eventfd.is_some_and(|(eventfd, _)| descriptors::same_description(eventfd, fd))
     }
 
     /// Answers the poll requests of a descriptor that `seen` concerns, as a look found it.

@@ -221,9 +221,9 @@ impl RingGuard {
     fn same_file(&self, id: Id, fd: i32) -> bool {
         match &self.slab[id].target {
             Target::Number(number) if *number == fd => true,
-            Target::Number(number) => crate::process::same_description(*number, fd),
+            Target::Number(number) => crate::descriptors::same_description(*number, fd),
             Target::Fixed(file) | Target::Private(file) => {
-                file.fd == fd || crate::process::same_description(file.fd, fd)
+                file.fd == fd || crate::descriptors::same_description(file.fd, fd)
             }
             Target::None | Target::Index(_) => false,
         }

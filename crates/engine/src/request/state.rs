@@ -19,8 +19,9 @@
 //! What hangs nowhere any more is a [`Detached`]: the compiler complains where nothing is made of it.
 
 use super::slab::{self, Id, Slab};
-use super::{ListKind, Path, Target};
+use super::{ListKind, Target};
 use crate::op::{Identity, Op, Skip};
+use crate::stats::Path;
 use crate::wq::creds::Hold;
 use crate::wq::Job;
 use anyring_abi::{Opcode, IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};

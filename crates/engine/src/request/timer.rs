@@ -2,41 +2,18 @@
 //! that arming and cancelling cost the logarithm of their number.
 
 use super::cancel::is_due;
-use super::{Detached, Id, Path, Request, Slab, State};
+use super::{Detached, Id, Request, Slab, State};
 use crate::alloc;
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
 use crate::op::timeout::TimeoutRemove;
 use crate::op::{Op, Verdict};
-use crate::os::{Os, Sys};
+use crate::os::Clock;
 use crate::ring::RingGuard;
+use crate::stats::Path;
 use crate::Errno;
 use anyring_abi::Opcode;
 use core::num::NonZeroU32;
-
-/// The clocks a timeout can name. Source: io_uring_enter(2), IORING_OP_TIMEOUT.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Clock {
-    /// CLOCK_MONOTONIC.
-    Monotonic,
-    /// CLOCK_BOOTTIME.
-    Boottime,
-    /// CLOCK_REALTIME.
-    Realtime,
-}
-
-impl Clock {
-    const ALL: [Clock; 3] = [Clock::Monotonic, Clock::Boottime, Clock::Realtime];
-
-    /// The clock's reading in nanoseconds.
-    pub fn now_ns(self) -> u64 {
-        Sys::clock_ns(match self {
-            Clock::Monotonic => libc::CLOCK_MONOTONIC,
-            Clock::Boottime => libc::CLOCK_BOOTTIME,
-            Clock::Realtime => libc::CLOCK_REALTIME,
-        })
-    }
-}
 
 #[derive(Default)]
 struct Heap {

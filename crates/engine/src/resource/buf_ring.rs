@@ -5,9 +5,9 @@
 //! tail the program writes and whose head is ours. Ring memory is the program's, or a mapping of a memfd that it may
 //! have mapped, too: only guarded accessors touch it. Everything is part of a ring's state and changes under its lock.
 
+use crate::memory::SharedArea;
 use crate::mutation::{mutated, Mutation};
 use crate::os::{check_writable, user_read, user_write, GuardedWords};
-use crate::ring::memory::SharedArea;
 use crate::Errno;
 use anyring_abi::{IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER, IORING_CQE_F_BUF_MORE, MAX_RW_COUNT};
 use std::collections::{BTreeMap, VecDeque};

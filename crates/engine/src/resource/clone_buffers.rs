@@ -4,7 +4,7 @@
 use super::buffers::{Buffers, MAX_BUFFERS};
 use crate::os::user_read;
 use crate::ring::RingGuard;
-use crate::{process, Errno};
+use crate::{process, thread, Errno};
 use anyring_abi::{IORING_REGISTER_DST_REPLACE, IORING_REGISTER_SRC_REGISTERED};
 
 /// Takes buffers over as `struct io_uring_clone_buffers` says: source and flags; offsets there and here; count and padding.
@@ -41,7 +41,7 @@ pub fn clone(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
         let life = guard.cookie;
         drop(guard);
         let other = other.lock().map_err(|_| Errno::BADF)?;
-        if other.issuer != 0 && other.issuer != process::thread_id() {
+        if other.issuer != 0 && other.issuer != thread::id() {
             return Err(Errno::EXIST);
         }
         let ranges = other.registered_ranges(from, to, count)?;

@@ -8,8 +8,8 @@ use super::tag::Tag;
 use crate::alloc;
 use crate::mutation::{mutated, Mutation};
 use crate::os::file_status;
+use crate::os::handlers;
 use crate::ring::Ring;
-use crate::thread::handlers;
 use crate::wait::helper;
 use crate::wq;
 use crate::{descriptors, Errno};
@@ -262,7 +262,7 @@ fn open(ring: &'static Ring, fd: i32, tag: u64) -> Result<Option<Arc<FixedFile>>
         -1 if tag != 0 => Err(Errno::INVAL),
         -1 => Ok(None),
         // The kernel refuses to register a ring in a ring.
-        fd if crate::process::is_ring(fd) => Err(Errno::BADF),
+        fd if crate::descriptors::is_ring(fd) => Err(Errno::BADF),
         fd => {
             alloc::reserve()?;
             let duplicate = descriptors::duplicate(fd)?;

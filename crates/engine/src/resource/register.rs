@@ -7,11 +7,11 @@ use crate::alloc;
 use crate::forced::{point, Point};
 use crate::op::msg_ring::MsgRing;
 use crate::op::{is_served, Context, Verdict};
+use crate::os::Clock;
 use crate::os::{file_status, user_read, user_read_slice, user_write};
-use crate::request::timer::Clock;
 use crate::ring::{Ring, RingGuard};
 use crate::wq;
-use crate::{descriptors, event, process, Errno};
+use crate::{descriptors, event, process, thread, Errno};
 use anyring_abi::*;
 use core::sync::atomic::Ordering;
 
@@ -50,7 +50,7 @@ fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result
         return Err(guard.refuse_call());
     }
     point(Point::Register);
-    if guard.issuer != 0 && guard.issuer != process::thread_id() {
+    if guard.issuer != 0 && guard.issuer != thread::id() {
         return Err(Errno::EXIST);
     }
     if opcode >= REGISTER_CALLS {
@@ -415,7 +415,7 @@ impl RingGuard {
             return Err(Errno::BADFD);
         }
         if self.ring().has(IORING_SETUP_SINGLE_ISSUER) {
-            self.issuer = process::thread_id();
+            self.issuer = thread::id();
         }
         self.ring().flags.fetch_and(!IORING_SETUP_R_DISABLED, Ordering::Relaxed);
         if self.is_polled() {

@@ -8,7 +8,7 @@ use crate::op::pipe::Pipe;
 use crate::op::Verdict;
 use crate::os::{user_read, user_write};
 use crate::ring::RingGuard;
-use crate::{descriptors, process, Errno};
+use crate::{descriptors, Errno};
 use anyring_abi::IORING_FILE_INDEX_ALLOC;
 
 impl RingGuard {
@@ -73,7 +73,7 @@ impl RingGuard {
 /// Registers the file whose number is at `address` in a free slot, whose index replaces the number there.
 fn install_anywhere(files: &mut Files, address: u64) -> Result<(), Errno> {
     let fd: i32 = user_read(address)?;
-    if process::is_ring(fd) {
+    if descriptors::is_ring(fd) {
         return Err(Errno::BADF);
     }
     let slot = files.install(descriptors::duplicate(fd)?, IORING_FILE_INDEX_ALLOC as u32)?;

@@ -3,7 +3,7 @@
 use crate::op::cancel::Cancel;
 use crate::op::Verdict;
 use crate::os::user_read;
-use crate::request::timer::Clock;
+use crate::os::Clock;
 use crate::ring::RingGuard;
 use crate::wait::enter_wait::{wait_until, Wish};
 use crate::Errno;

@@ -119,6 +119,6 @@ impl RingGuard {
 
 /// A memfd of `bytes` at the top of the table.
 fn make(bytes: u64) -> Result<i32, Errno> {
-    let memfd = crate::ring::memory::sealed_memfd("anyring-region", bytes)?;
+    let memfd = crate::memory::sealed_memfd("anyring-region", bytes)?;
     Ok(descriptors::to_top(memfd)?.into_raw_fd())
 }

@@ -29,10 +29,11 @@
 //! dropped without being looked at. The post lock is released by its guard, and every store under it leaves a whole state
 //! (`shared::control`).
 
-use super::layout::word;
 use super::{Ring, RingGuard};
+use crate::memory::layout::word;
 use crate::mutation::{mutated, Mutation};
-use crate::request::{Path, Request, State};
+use crate::request::{Request, State};
+use crate::stats::Path;
 use crate::wq::Job;
 use crate::{log, process, stats, Errno};
 use anyring_abi::{Cqe, Opcode, IORING_SETUP_DEFER_TASKRUN};

@@ -4,16 +4,16 @@
 //! finds the CQ full, or others waiting before it, goes to the shared backlog (`IORING_FEAT_NODROP`), and from there to
 //! the CQ in order when the program asks for events. Whoever has to be told is told after the lock is released.
 
-use super::layout::word;
-use super::view::View;
 use super::{Records, RingGuard, State};
 use crate::forced::{point, Point};
+use crate::memory::layout::word;
+use crate::memory::view::View;
 use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, Os, Sys};
 use crate::shared::control::{
     Control, PostLock, RECORD_FREE, RECORD_IN_BACKLOG, RECORD_IN_CQ, WATCHED_EDGE, WATCHED_LEVEL,
 };
-use crate::{process, stats};
+use crate::{descriptors, stats};
 use anyring_abi::{
     Cqe, IORING_CQE_F_32, IORING_CQE_F_NOTIF, IORING_CQ_EVENTFD_DISABLED, IORING_NOTIF_USAGE_ZC_COPIED,
     IORING_SQ_CQ_OVERFLOW, IORING_SQ_TASKRUN,
@@ -465,7 +465,7 @@ impl RingGuard {
     fn drain_descriptor(&mut self) {
         let fd = self.ring().fd.load(Ordering::Relaxed);
         // The number may have been reused: only receive from our own socket.
-        if process::cookie_of(fd) != Some(self.cookie) {
+        if descriptors::cookie_of(fd) != Some(self.cookie) {
             return;
         }
         self.control.header().byte_pending.store(0, Ordering::Relaxed);

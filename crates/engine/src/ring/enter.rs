@@ -1,13 +1,13 @@
 //! io_uring_enter(2).
 
-use super::layout::word;
 use super::{LockFailure, Ring, RingGuard};
+use crate::memory::layout::word;
 use crate::mutation::{mutated, Mutation};
 use crate::os::user_read;
 use crate::resource::wait_region;
 use crate::wait::enter_wait::{wait, Wish};
 use crate::wait::{iopoll, sqpoll};
-use crate::{descriptors, process, stats, Errno};
+use crate::{descriptors, process, stats, thread, Errno};
 use anyring_abi::*;
 use core::sync::atomic::Ordering;
 
@@ -173,7 +173,7 @@ impl RingGuard {
     /// `EEXIST` when another thread is this ring's only submitter.
     #[inline]
     fn check_issuer(&mut self) -> Result<(), Errno> {
-        if self.issuer == 0 || self.issuer == process::thread_id() {
+        if self.issuer == 0 || self.issuer == thread::id() {
             return Ok(());
         }
         Err(Errno::EXIST)

@@ -2,10 +2,10 @@
 
 use super::notes::Due;
 use crate::mutation::{mutated, Mutation};
-use crate::process::tables;
 use crate::request::{self, Slab};
 use crate::ring::{Ring, RingGuard, State};
 use crate::shared::control;
+use crate::thread::tables;
 use core::sync::atomic::Ordering;
 
 impl Ring {

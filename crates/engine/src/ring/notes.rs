@@ -10,13 +10,13 @@ use super::{LockFailure, Ring, RingGuard};
 use crate::lock::Held;
 use crate::mutation::{mutated, Mutation};
 use crate::op::{Op, Verdict};
-use crate::request::timer::Clock;
+use crate::os::handlers;
+use crate::os::Clock;
 use crate::resource::files::FixedFile;
 use crate::sync::{fence_after_swap, thread_pointer};
-use crate::thread::handlers;
 use crate::wait::helper;
 use crate::wq::{self, Job};
-use crate::{alloc, process, thread, Errno};
+use crate::{alloc, descriptors, process, thread, Errno};
 use core::ptr::NonNull;
 use core::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
@@ -220,7 +220,7 @@ impl Ring {
     /// not found asleep, then.)
     #[cold]
     pub(crate) fn note_holder(&self) {
-        self.holder_id.store(process::thread_id(), Ordering::Relaxed);
+        self.holder_id.store(thread::id(), Ordering::Relaxed);
         self.holder.store(thread_pointer(), Ordering::Release); // partner: the Acquire in `holder_sleeps`
     }
 }
@@ -297,7 +297,7 @@ impl RingGuard {
     /// A number of the ring's was closed: if that was the last copy the ring ends, once it is let go of; if not the helper
     /// watches for it.
     pub fn lose_number(&mut self, others: bool) {
-        if process::last_copy_gone(self.engine_end) || (!others && self.is_left_by_child()) {
+        if descriptors::last_copy_gone(self.engine_end) || (!others && self.is_left_by_child()) {
             self.note_closed();
             self.due.add(Due::END);
         } else {
@@ -402,7 +402,7 @@ mod tests {
             scope.spawn(move || {
                 drop(ring.state.lock());
                 ring.note_holder();
-                sleeper.store(process::thread_id(), Ordering::Release);
+                sleeper.store(thread::id(), Ordering::Release);
                 let _ = awake.recv();
             });
             while !is_asleep(sleeper) {

@@ -5,10 +5,10 @@
 //! until the ring is resized once more. Who is asleep in enter or submits holds no position in the old areas: only rings
 //! with one submitter can be resized, by that thread.
 
-use super::layout::{word, Layout};
-use super::memory::Memory;
-use super::view::View;
 use super::RingGuard;
+use crate::memory::layout::{word, Layout};
+use crate::memory::view::View;
+use crate::memory::Memory;
 use crate::os::{user_read, user_write};
 use crate::shared::control::Control;
 use crate::Errno;

@@ -1,18 +1,19 @@
 //! io_uring_setup(2).
 
 use super::cq::Batch;
-use super::layout::Layout;
-use super::memory::{Memory, NO_FILE};
 use super::notes::Due;
 use crate::device::Device;
 use crate::event::Recorder;
 use crate::forced::{point, Point};
 use crate::issue::stalls::Stalls;
 use crate::lock::Lock;
+use crate::memory::layout::Layout;
+use crate::memory::{Memory, NO_FILE};
+use crate::os::Clock;
 use crate::os::{user_read, user_write};
 use crate::poll::PollSet;
 use crate::request::drain::Drain;
-use crate::request::timer::{Clock, Timers};
+use crate::request::timer::Timers;
 use crate::request::Slab;
 use crate::resource::napi::Napi;
 use crate::resource::personality::Personalities;
@@ -21,7 +22,7 @@ use crate::shared::control::Control;
 use crate::wait::iopoll::IoPoll;
 use crate::wait::spin::Spin;
 use crate::wait::sqpoll;
-use crate::{descriptors, process, stats, Errno};
+use crate::{descriptors, process, stats, thread, Errno};
 use anyring_abi::*;
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
@@ -183,7 +184,7 @@ fn new_state(flags: u32, memory: Memory, control: Control, engine_end: i32, cook
         signalled: false,
         bell: None,
         issuer: if flags & (IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_R_DISABLED) == IORING_SETUP_SINGLE_ISSUER {
-            process::thread_id()
+            thread::id()
         } else {
             0
         },
@@ -243,7 +244,7 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> 
     }
     point(Point::SetupMade);
     let (Some(memory), Some(control)) = (made.memory.take(), made.control.take()) else { return Err(Errno::INVAL) };
-    let cookie = process::cookie_of(fd).unwrap_or(0);
+    let cookie = descriptors::cookie_of(fd).unwrap_or(0);
     let layout = memory.view.layout();
     let recorder = Recorder::of_new_ring(fd, [layout.sq_entries, layout.cq_entries], flags);
     let mut state = new_state(flags, memory, control, engine_end.into_raw_fd(), cookie);

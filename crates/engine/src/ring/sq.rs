@@ -2,13 +2,14 @@
 
 use super::broken::Unanswered;
 use super::cq::BATCH;
-use super::layout::word;
 use super::RingGuard;
 use crate::forced::{point, Point};
+use crate::memory::layout::word;
 use crate::op::net::refused_flags;
 use crate::op::{definition, Definition, FileUse, Identity, Op, Verdict};
 use crate::request::drain::Drain;
-use crate::request::{Path, Request, Target};
+use crate::request::{Request, Target};
+use crate::stats::Path;
 use crate::wq::creds::Hold;
 use crate::{alloc, stats, Errno};
 use anyring_abi::{

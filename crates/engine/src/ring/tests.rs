@@ -2,8 +2,8 @@
 
 use super::broken::Unanswered;
 use super::enter::{enter, Enter};
-use super::layout::word;
 use super::Ring;
+use crate::memory::layout::word;
 use crate::op::{Op, Verdict};
 use crate::os::{Os, Sys};
 use crate::process;

@@ -180,7 +180,7 @@ impl Control {
 
     /// Keeps the area from children that are forked from now on.
     pub fn keep_from_children(&self) -> Result<(), Errno> {
-        crate::ring::memory::keep_from_children(self.base, BYTES)
+        crate::memory::keep_from_children(self.base, BYTES)
     }
 
     /// In a forked child from which the area was kept: something else may be there. The caller makes sure that it is not used.

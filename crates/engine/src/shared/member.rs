@@ -17,7 +17,7 @@ use crate::mutation::{mutated, Mutation};
 use crate::os::{check, syscall, Os, Sys};
 use crate::ring::RingGuard;
 use crate::shared::control::{Control, MEMBERS, NO_MEMBER, RECORD_FREE};
-use crate::{process, Errno};
+use crate::Errno;
 use anyring_abi::Cqe;
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -154,7 +154,7 @@ impl RingGuard {
 
     /// Makes the process, a forked child, a member of the ring.
     pub(crate) fn join(&mut self) -> Result<(), Errno> {
-        if process::shares_descriptors() {
+        if crate::thread::tables::shares_descriptors() {
             // Relaxed: whoever does not see it yet has looked at the lock before this process is a member.
             self.control.header().locks_are_blind.store(1, Ordering::Relaxed);
         }
@@ -247,7 +247,7 @@ impl RingGuard {
         }
         let program_end = self.ring().fd.load(Ordering::Relaxed);
         // The number may have been closed and reused unseen. Without one, the others find out when they next look.
-        if crate::process::cookie_of(program_end) == Some(self.cookie) {
+        if crate::descriptors::cookie_of(program_end) == Some(self.cookie) {
             control.kick_others(program_end, self.engine_end);
         }
     }

@@ -4,14 +4,16 @@
 //! ring's lock whoever does it, so a hand-over in the middle loses nothing: events are hints that lead to another attempt.
 
 use crate::forced::{point, Point};
+use crate::memory::layout::word;
 use crate::mutation::{mutated, Mutation};
+use crate::os::Clock;
 use crate::os::{self, syscall, EpollEvent, Os, Sys};
-use crate::process::{self, tables};
-use crate::request::timer::Clock;
-use crate::ring::layout::word;
+use crate::process;
 use crate::ring::RingGuard;
 use crate::shared::control::Control;
 use crate::shared::member;
+use crate::thread;
+use crate::thread::tables;
 use crate::thread::SignalsHeld;
 use crate::wait::owner::{Handover, Taken};
 use crate::wait::sleeps::{Awake, Kind, Sleep};
@@ -288,7 +290,7 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
         }
         // On a polled ring the role only says who sleeps with a signal mask.
         if taken == Taken::No && (!polled || wish.sigmask.is_some()) {
-            taken = ring.driver.handover.take(process::thread_id(), &raw const frame as usize);
+            taken = ring.driver.handover.take(thread::id(), &raw const frame as usize);
             guard.leave_helper();
         }
         let driving = taken != Taken::No;

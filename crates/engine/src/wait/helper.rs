@@ -15,11 +15,11 @@ use crate::forced::{point, Point};
 use crate::lock::{Held, Lock};
 use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, EpollEvent, Os, Sys};
-use crate::process::tables;
 use crate::ring::broken::{contain, contain_any};
 use crate::ring::notes::Note;
 use crate::ring::{LockFailure, Ring, RingGuard};
 use crate::sync::thread_pointer;
+use crate::thread::tables;
 use crate::wait::owner::{Call, Desk, Duty};
 use crate::{descriptors, process, thread, Errno};
 use anyring_abi::{IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG};
@@ -574,7 +574,7 @@ impl Ward {
             let (set, data) = (SET.load(Ordering::Relaxed), self.address() | ENGINE_END);
             self.orphan = Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, guard.engine_end, 0, data).is_ok();
         }
-        if process::last_copy_gone(guard.engine_end) || guard.is_left_by_child() {
+        if descriptors::last_copy_gone(guard.engine_end) || guard.is_left_by_child() {
             guard.note_closed();
             // The last number may have been closed unseen. Relaxed: a worker that has one of the ring's jobs ends the ring.
             self.ring.fd.store(-1, Ordering::Relaxed);

@@ -4,11 +4,11 @@
 //! sleeps at once, each of which has to be taken back: by the frame that sleeps, or where a jump leaves that frame for good,
 //! by [`leaving_by_jump`].
 
+use crate::memory::view::View;
 use crate::mutation::{mutated, Mutation};
-use crate::process;
-use crate::ring::view::View;
 use crate::ring::Ring;
 use crate::shared::control::Control;
+use crate::thread;
 use crate::wait::enter_wait::{pass_role_on, AWAKE};
 use core::cell::Cell;
 use core::sync::atomic::{compiler_fence, AtomicU32, Ordering};
@@ -141,7 +141,7 @@ impl Sleep {
     fn end_by_jump(self) {
         self.end();
         if self.driving {
-            self.ring.driver.handover.give_back_if_mine(process::thread_id());
+            self.ring.driver.handover.give_back_if_mine(thread::id());
         }
         if let Ok(mut guard) = self.ring.lock() {
             pass_role_on(&guard);

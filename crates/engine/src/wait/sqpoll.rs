@@ -21,11 +21,11 @@ mod served;
 use crate::descriptors::{self, Own};
 use crate::forced::{point, Point};
 use crate::lock::Lock;
+use crate::memory::layout::word;
 use crate::mutation::{mutated, Mutation};
 use crate::os::{check, syscall, Os, Sys};
 use crate::ring::broken::contain_any;
 use crate::ring::enter::Enter;
-use crate::ring::layout::word;
 use crate::ring::{Ring, RingGuard};
 use crate::{identity, process, stats, thread, Errno};
 use anyring_abi::{
@@ -225,7 +225,7 @@ extern "C" fn run(argument: *mut libc::c_void) -> *mut libc::c_void {
     thread::name(c"anyring-sqpoll");
     // Without IORING_SETUP_SQ_AFF it may run where its maker may, as the kernel's thread.
     let placed = cpu.is_none_or(|cpu| place(cpu).is_ok());
-    let id = if placed { process::thread_id() } else { ENDED };
+    let id = if placed { thread::id() } else { ENDED };
     poller.thread.store(id, Ordering::Release); // partner: the Acquire load in `start`
     Sys::futex_wake(&poller.thread, 1);
     if placed {
@@ -474,7 +474,7 @@ impl RingGuard {
     #[inline]
     pub fn serves_here(&self) -> bool {
         let thread = self.ring().polled_by.load(Ordering::Relaxed);
-        thread == 0 || thread == process::thread_id()
+        thread == 0 || thread == thread::id()
     }
 
     /// The eventfd on which a thread waits that gave a signal mask.

@@ -23,15 +23,15 @@ use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
 use crate::op::{Skip, Verdict};
+use crate::os::handlers;
 use crate::os::{Os, Sys};
 use crate::request::{Id, Request, State};
 use crate::resource::personality::Credentials;
 use crate::ring::broken::contain_any;
 use crate::ring::RingGuard;
-use crate::thread::handlers;
 use crate::wq::hashed::{Hashed, Inode};
 use crate::wq::{self, Job, MAX_THREADS};
-use crate::{identity, process, thread, Errno};
+use crate::{identity, thread, Errno};
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl Queue {
 impl Crew {
     /// A crew of the calling thread, without members yet.
     fn new() -> Arc<Crew> {
-        Crew::with(process::thread_id(), None)
+        Crew::with(thread::id(), None)
     }
 
     fn with(submitter: u32, credentials: Option<Credentials>) -> Arc<Crew> {
@@ -100,7 +100,7 @@ impl Crew {
 
     /// Whether the calling thread has this identity still, as far as is known.
     fn is_mine(&self) -> bool {
-        self.submitter == process::thread_id() && self.changes == identity::changes()
+        self.submitter == thread::id() && self.changes == identity::changes()
     }
 
     /// Queues a job, in its turn. `fresh`: the calling thread has made the crew in this call. False when no thread has this
@@ -433,6 +433,7 @@ impl RingGuard {
 mod tests {
     use super::*;
     use crate::op::Op;
+    use crate::process;
     use crate::request::{Slab, Target};
     use crate::wq::Approach;
     use anyring_abi::Opcode;

@@ -15,7 +15,7 @@
 use crate::mutation::{mutated, Mutation};
 use crate::os::file_status;
 use crate::resource::files::FixedFile;
-use crate::{process, thread};
+use crate::thread;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 
@@ -68,7 +68,7 @@ impl Number {
 
     /// Calls `call` with the number, which stays this file's until the call has been made.
     pub fn call_with<T>(&self, call: impl FnOnce(i32) -> T) -> T {
-        self.caller.store(process::thread_id(), SeqCst);
+        self.caller.store(thread::id(), SeqCst);
         let _left = Left(&self.caller);
         call(self.fd.load(SeqCst))
     }
@@ -84,7 +84,7 @@ impl Number {
         }
         self.fd.store(private.fd, SeqCst);
         let caller = self.caller.load(SeqCst);
-        if caller != 0 && caller != process::thread_id() {
+        if caller != 0 && caller != thread::id() {
             self.wait_for(caller);
         }
     }
@@ -114,6 +114,7 @@ impl Drop for Left<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::descriptors;
     use std::io::{Read, Write};
     use std::os::fd::AsRawFd;
     use std::sync::atomic::Ordering::SeqCst;
@@ -143,7 +144,7 @@ mod tests {
         let number = Number::new(reader.as_raw_fd(), None);
         number.hold();
         let held = number.call_with(|fd| fd);
-        assert!(held != reader.as_raw_fd() && process::same_description(held, reader.as_raw_fd()));
+        assert!(held != reader.as_raw_fd() && descriptors::same_description(held, reader.as_raw_fd()));
         number.replace(&private_of(reader.as_raw_fd()));
         assert_eq!(number.call_with(|fd| fd), held);
         let file = std::fs::File::open("/proc/self/exe").expect("a file");
@@ -160,7 +161,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 number.call_with(|_| {
-                    inside.store(process::thread_id(), SeqCst);
+                    inside.store(thread::id(), SeqCst);
                     // Runs, and is in no call.
                     let until = std::time::Instant::now() + Duration::from_micros(300);
                     while std::time::Instant::now() < until {
@@ -185,7 +186,7 @@ mod tests {
         let private = private_of(reader.as_raw_fd());
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                caller.store(process::thread_id(), SeqCst);
+                caller.store(thread::id(), SeqCst);
                 let read = number.call_with(|_| reader.read(&mut [0]));
                 assert_eq!(read.expect("what was written"), 1);
             });

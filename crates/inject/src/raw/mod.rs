@@ -28,7 +28,7 @@ use crate::environment::variable_os;
 use crate::{backend, descriptor, signals, sys};
 use anyring_engine::lock::Lock;
 use anyring_engine::mutation::{mutated, Mutation};
-use anyring_engine::{identity, log, os, process, thread};
+use anyring_engine::{descriptors, identity, log, os, process, thread};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};
 use filter::Calls;
@@ -110,7 +110,7 @@ fn cover(known: &mut Known) {
     patch::forget_unmapped(&known.objects);
     if backend::serves_instructions() {
         // Everything mapped has been looked at, and dlopen(3) brings us here again.
-        process::set_closes_are_seen(!known.may_close);
+        descriptors::set_closes_are_seen(!known.may_close);
         if known.may_change_identity {
             identity::may_change_unseen();
         }

@@ -5,7 +5,7 @@
 use super::{bit, guarded, on_signal, GUARDABLE};
 use crate::next::next;
 use crate::sys;
-use anyring_engine::thread::handlers;
+use anyring_engine::os::handlers;
 use core::ffi::c_int;
 use core::sync::atomic::{fence, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 

@@ -6,7 +6,7 @@ use super::{action, bit, guarded, in_borrowed_memory, index, GUARDABLE};
 use crate::sys;
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::os;
-use anyring_engine::thread::handlers;
+use anyring_engine::os::handlers;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{compiler_fence, AtomicU64, Ordering};
 use libc::{siginfo_t, sigset_t};

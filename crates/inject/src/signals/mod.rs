@@ -8,7 +8,7 @@
 //!   program that it calls runs in the frame that the kernel would have built for it; the program's own action is kept in
 //!   [`action`];
 //! - the same stands in front of every handler of the program's for other signals, which is not to run in the middle of a
-//!   call of the engine's: see `thread::handlers` in the engine;
+//!   call of the engine's: see `os::handlers` in the engine;
 //! - the real mask of a thread never holds a guarded signal by the program's wish: a forced signal that is blocked
 //!   kills. The wish is kept for each thread in [`mask`], reads back, and decides what a signal does.
 //!
@@ -24,8 +24,8 @@ pub mod wrappers;
 use crate::sys;
 use action::{Action, SIG_DFL, SIG_IGN};
 use anyring_engine::mutation::{mutated, Mutation};
+use anyring_engine::os::handlers;
 use anyring_engine::os::{self, ForkPage, Look};
-use anyring_engine::thread::handlers;
 use anyring_engine::wait::sleeps;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};

@@ -2,7 +2,7 @@
 //! and a ring that holds it could keep each other for ever.
 
 use crate::os::user_read;
-use crate::{descriptors, process, Errno};
+use crate::{descriptors, Errno};
 
 /// `sizeof(struct cmsghdr)`, in front of each control message. Source: cmsg(3).
 const HEADER_BYTES: u64 = 16;
@@ -38,7 +38,7 @@ pub fn check(control: u64, bytes: u64) -> Result<(), Errno> {
                 if descriptors::is_own(fd) {
                     return Err(Errno::BADF); // for the program the number is not open
                 }
-                if process::is_ring(fd) {
+                if descriptors::is_ring(fd) {
                     return Err(Errno::INVAL);
                 }
             }

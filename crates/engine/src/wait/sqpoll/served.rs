@@ -2,12 +2,12 @@
 
 use crate::alloc;
 use crate::forced::{point, Point};
+use crate::memory::layout::word;
+use crate::memory::view::View;
 use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::ring::broken::{contain, contain_any};
-use crate::ring::layout::word;
 use crate::ring::notes::Note;
-use crate::ring::view::View;
 use crate::ring::{LockFailure, Ring, RingGuard};
 use crate::shared::control::Control;
 use crate::wait::sqpoll::FAIR_SHARE;

@@ -1,15 +1,18 @@
 //! A ring's memory: a memfd laid out as the kernel lays its rings out, or the program's own areas.
 
-use super::layout::Layout;
-use super::view::{copy_words, View};
+pub mod layout;
+pub mod view;
+
 use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
 use crate::os::check_writable;
 use crate::{descriptors, Errno};
 use anyring_abi::Params;
+use layout::Layout;
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
+use view::{copy_words, View};
 
 /// In place of a descriptor: there is none.
 pub const NO_FILE: i32 = -1;

@@ -15,6 +15,8 @@ use crate::thread;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+/// `KCMP_FILES` of kcmp(2).
+const KCMP_FILES: usize = 2;
 /// The table that the process began with.
 pub const FIRST: u32 = 0;
 /// It is not known yet which table the thread has.
@@ -50,7 +52,6 @@ pub fn mine() -> u32 {
 /// one with the first table.
 #[cold]
 fn find() -> u32 {
-    const KCMP_FILES: usize = 2;
     let known = MINE.try_with(Cell::get).unwrap_or(UNKNOWN);
     if known != UNKNOWN {
         return known;
@@ -71,12 +72,12 @@ pub fn set_mine(table: u32) {
 
 /// Whether nobody but threads of ours has the calling thread's table.
 pub fn is_engines_only() -> bool {
-    thread::are_there() && !super::shares_descriptors() && thread::is_only_one_of_program()
+    thread::are_there() && !shares_descriptors() && thread::is_only_one_of_program()
 }
 
-/// The calling thread has got a table of its own. Nobody stays with the old one where it is alone, in a child of vfork(2), say.
-pub fn unshared() {
-    let is_borrowed = super::OWNER.load(Relaxed) != 0 && !super::owns_this_memory();
+/// The calling thread has got a table of its own. Nobody stays with the old one where it is alone, in a child of vfork(2),
+/// say, which only borrows the memory that this is in.
+pub fn unshared(is_borrowed: bool) {
     if is_borrowed || !thread::are_there() && thread::is_only_one_of_program() {
         return;
     }
@@ -105,4 +106,21 @@ pub unsafe fn reset_after_fork() {
     }
     MADE.store(0, Relaxed);
     set_mine(UNKNOWN);
+}
+
+/// Not 0 in a forked child that has its table of descriptors together with its parent.
+static SHARES_DESCRIPTORS: AtomicU32 = AtomicU32::new(0);
+
+/// Whether this process, a forked child, has its table of descriptors together with its parent.
+pub fn shares_descriptors() -> bool {
+    SHARES_DESCRIPTORS.load(Relaxed) != 0
+}
+
+/// Notes, in a forked child, whether it has one table of descriptors with its parent, by clone(2) with CLONE_FILES: then what
+/// the parent has open is not the child's to close. No where kcmp(2) is refused.
+pub fn note_sharing_with(parent: u32) -> bool {
+    let args = [Sys::process_id() as usize, parent as usize, KCMP_FILES, 0, 0, 0];
+    let shared = syscall(libc::SYS_kcmp, args) == 0;
+    SHARES_DESCRIPTORS.store(shared.into(), Relaxed);
+    shared
 }

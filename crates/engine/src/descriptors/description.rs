@@ -1,0 +1,72 @@
+//! Which file a number names.
+
+use crate::os::{check, file_status, syscall, Os, Sys};
+use crate::{descriptors, Errno};
+
+/// What tells the socket that number `fd` names from every other one, if it is a socket: SO_COOKIE, or where that is
+/// missing (gVisor) the number of its inode, which its file system gives out once.
+pub fn cookie_of(fd: i32) -> Option<u64> {
+    let (mut cookie, mut size) = (0u64, 8u32);
+    let (value, length) = (&mut cookie as *mut u64 as usize, &mut size as *mut u32 as usize);
+    let args = [fd as usize, libc::SOL_SOCKET as usize, libc::SO_COOKIE as usize, value, length, 0];
+    match check(syscall(libc::SYS_getsockopt, args)) {
+        Ok(_) => Some(cookie),
+        Err(Errno::NOPROTOOPT | Errno::PERM | Errno::OPNOTSUPP) => inode_of_socket(fd),
+        Err(_) => None,
+    }
+}
+
+#[cold]
+fn inode_of_socket(fd: i32) -> Option<u64> {
+    let status = file_status(fd).ok()?;
+    (status.kind == libc::S_IFSOCK).then_some(status.inode)
+}
+
+/// Whether two numbers name the same open file description: F_DUPFD_QUERY (Linux 6.10), else kcmp(2), else epoll,
+/// which knows a description from another by itself. False for a file that none of them tells: epoll refuses regular
+/// files and directories.
+pub fn same_description(one: i32, other: i32) -> bool {
+    const F_DUPFD_QUERY: usize = 1027;
+    const KCMP_FILE: usize = 0;
+    if one == other {
+        return true;
+    }
+    let queried = syscall(libc::SYS_fcntl, [one as usize, F_DUPFD_QUERY, other as usize, 0, 0, 0]);
+    if queried >= 0 {
+        return queried == 1;
+    }
+    let pid = Sys::process_id() as usize;
+    match syscall(libc::SYS_kcmp, [pid, pid, KCMP_FILE, one as usize, other as usize, 0]) {
+        answer @ 0.. => answer == 0,
+        _ => same_for_epoll(one, other).unwrap_or(false),
+    }
+}
+
+/// epoll(7) keys what it watches by number and description: of one number that names first the one and then the other,
+/// the second is a new entry unless it is the same description.
+fn same_for_epoll(one: i32, other: i32) -> Result<bool, Errno> {
+    let epoll =
+        rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).map(descriptors::for_now)?;
+    let epoll = rustix::fd::AsRawFd::as_raw_fd(&epoll);
+    let watch = |number| Sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, number, 0, 0);
+    // Regular files end here: a duplicate of one, once closed, would give up the program's POSIX locks on it.
+    watch(one)?;
+    watch(other)?;
+    let number = descriptors::duplicate(one)?;
+    let compare = || {
+        watch(number)?;
+        check(syscall(libc::SYS_dup3, [other as usize, number as usize, libc::O_CLOEXEC as usize, 0, 0, 0]))?;
+        Ok(watch(number) == Err(Errno::EXIST))
+    };
+    let answer = compare();
+    descriptors::close(number);
+    answer
+}
+
+/// Whether the engine's end of a ring's socket pair has been hung up on: no copy of the ring's descriptor is left.
+pub fn last_copy_gone(engine_end: i32) -> bool {
+    Sys::poll_now(engine_end, 0).is_ok_and(|seen| seen & libc::POLLHUP as u16 != 0)
+}
+
+#[cfg(test)]
+mod tests;
