@@ -3,8 +3,8 @@
 mod common;
 
 use anyring_abi::Opcode;
-use anyring_engine::stats::Path as Route;
 use anyring_engine::stats;
+use anyring_engine::stats::Path as Route;
 use common::{anyring, library, one_line_failure, output, stdout, ANYRING};
 use serde_json::json;
 use std::path::Path;

@@ -5,6 +5,7 @@
 //! select(2), or, when those are all taken, from the rest of [`KNOWN_NUMBERS`].
 
 mod description;
+pub mod level;
 pub mod numbers;
 
 pub use description::{cookie_of, last_copy_gone, same_description};

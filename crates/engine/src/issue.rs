@@ -2,6 +2,7 @@
 
 pub mod calls;
 mod in_worker;
+pub mod msg_ring;
 mod plan;
 pub mod punt;
 pub(crate) mod registered;
@@ -13,7 +14,6 @@ use crate::forced::{point, Point};
 use crate::issue::plan::Step;
 use crate::issue::punt::refused_number;
 use crate::mutation::{mutated, Mutation};
-use crate::op::msg_ring::{self, MsgRing};
 use crate::op::net::Net;
 use crate::op::poll::PollAdd;
 use crate::op::rw::Rw;
@@ -22,7 +22,7 @@ use crate::os::{Os, Sys};
 use crate::poll::Arming;
 use crate::request::{Cancelled, Id, ListKind, Request, State, Target, Then, Tried};
 use crate::ring::broken::Unanswered;
-use crate::ring::{Ring, RingGuard};
+use crate::ring::RingGuard;
 use crate::shared::control::{RECORD_FREE, RECORD_IN_FLIGHT};
 use crate::stats::Path;
 use crate::wq::{self, Approach};
@@ -153,6 +153,12 @@ impl RingGuard {
                 self.look_up_nop(nop);
                 Ok(())
             }
+            Op::EpollCtl(change) => {
+                if let Some((ring, edge_triggered)) = change.watches_ring() {
+                    self.watch_ring(ring, edge_triggered);
+                }
+                Ok(())
+            }
             Op::MsgRing(message) if message.sends_file() => self.look_up_sent(message, fd).map(|_| ()),
             _ => Ok(()),
         }
@@ -186,12 +192,6 @@ impl RingGuard {
             Op::Fs(_) | Op::Xattr(_) => Verdict::NeedsCaller,
             Op::MsgRing(message) => self.send_message(message, fd),
             Op::FilesUpdate(update) => Verdict::of(self.issue_files_update(*update)),
-            Op::EpollCtl(change) => {
-                if let Some((ring, edge_triggered)) = change.watches_ring() {
-                    self.watch_ring(ring, edge_triggered);
-                }
-                change.issue(Context { fd, nonblock: true })
-            }
             Op::Buffers(change) => Verdict::of(change.apply(&mut self.groups)),
             Op::Pipe(pipe) if pipe.slot != 0 => self.make_registered_pipe(pipe),
             op => op.issue(Context { fd, nonblock: true }),
@@ -242,26 +242,6 @@ impl RingGuard {
             Some(watched) => watched.watch_from_elsewhere(edge_triggered),
             None => {}
         }
-    }
-
-    /// MSG_RING: a message to itself is posted at once, as the kernel does, unless it has to wait for the owner.
-    fn send_message(&mut self, message: &mut MsgRing, fd: i32) -> Verdict {
-        let to_itself = process::ring(fd).is_some_and(|target| core::ptr::eq(target, self.ring()));
-        let verdict = message.issue(Context { fd, nonblock: true });
-        if to_itself && !self.ring().keeps_messages() {
-            self.post_messages();
-        }
-        verdict
-    }
-
-    /// A MSG_RING on `fd` finds the file that it sends, if there is one: answers the ring that it is for.
-    pub(crate) fn look_up_sent(&self, message: &mut MsgRing, fd: i32) -> Result<&'static Ring, Errno> {
-        let target = msg_ring::target(fd)?;
-        if core::ptr::eq(target, self.ring()) {
-            return Err(Errno::INVAL);
-        }
-        message.file = self.fixed_file(message.source).ok();
-        Ok(target)
     }
 
     /// CLOSE. Source: io_uring_enter(2), IORING_OP_CLOSE; a ring's own descriptor is refused as in io_uring/openclose.c.

@@ -246,12 +246,11 @@ impl Op {
             Op::Net(op) => op.issue(context),
             Op::Fs(op) => op.issue(context),
             Op::Splice(op) => op.issue(context),
-            Op::EpollCtl(op) => op.issue(context),
+            Op::EpollCtl(op) => op.issue(),
             Op::EpollWait(op) => op.issue(context),
             Op::Xattr(op) => op.issue(context),
             Op::Pipe(op) => op.issue(context),
             Op::FixedFdInstall(op) => op.issue(context),
-            Op::MsgRing(op) => op.issue(context),
             Op::FutexWait(op) => op.issue(),
             Op::FutexWake(op) => op.issue(context),
             Op::Waitid(op) => op.issue(context),
@@ -260,7 +259,7 @@ impl Op {
             Op::PollRemove(_) | Op::Timeout(_) | Op::TimeoutRemove(_) | Op::LinkTimeout(_) => {
                 Verdict::error(Errno::INVAL)
             }
-            Op::Cancel(_) | Op::FilesUpdate(_) | Op::Buffers(_) => Verdict::error(Errno::INVAL),
+            Op::Cancel(_) | Op::FilesUpdate(_) | Op::Buffers(_) | Op::MsgRing(_) => Verdict::error(Errno::INVAL),
         }
     }
 

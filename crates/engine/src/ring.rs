@@ -16,7 +16,6 @@ pub mod arrivals;
 pub mod broken;
 pub mod cq;
 pub mod enter;
-pub mod level;
 mod life;
 pub mod notes;
 mod resize;

@@ -5,9 +5,9 @@
 use crate::door::{self, RING_NUMBERS};
 use crate::next::{missing, next};
 use crate::{descriptor, entry, signals, sys};
+use anyring_engine::descriptors::level;
 use anyring_engine::forced::{point, Point};
 use anyring_engine::mutation::{mutated, Mutation};
-use anyring_engine::ring::level;
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use libc::{epoll_event, fd_set, pollfd, sigset_t, timespec, timeval};
@@ -27,7 +27,7 @@ next! {
         fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t) -> c_int;
 }
 
-pub use anyring_engine::ring::level::{forget, forget_range};
+pub use anyring_engine::descriptors::level::{forget, forget_range};
 
 /// epoll_ctl(2) is about to be called.
 pub fn before_epoll_ctl(operation: i32, fd: i32, event: *const epoll_event) {

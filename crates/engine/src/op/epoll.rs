@@ -1,9 +1,9 @@
 //! EPOLL_CTL and EPOLL_WAIT: epoll_ctl(2) and epoll_wait(2) on an epoll instance of the program's.
 
 use super::{call, reject_unused, Context, Direction, Field, Verdict};
+use crate::descriptors::{is_ring, level};
 use crate::os::{user_read_slice, EpollEvent};
-use crate::ring::level;
-use crate::{descriptors, process, Errno};
+use crate::Errno;
 use anyring_abi::Sqe;
 
 /// Changes an epoll instance. Source: io_uring_enter(2), IORING_OP_EPOLL_CTL; io_uring/epoll.c.
@@ -31,7 +31,7 @@ impl EpollCtl {
     /// The ring that is watched from now on, and whether edge-triggered. A level-triggered watcher is noted.
     pub fn watches_ring(&self) -> Option<(i32, bool)> {
         let adds = matches!(self.operation, libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD);
-        if !adds || !descriptors::is_ring(self.fd) {
+        if !adds || !is_ring(self.fd) {
             return None;
         }
         let [a, b, c, d, ..] = self.event;
@@ -43,13 +43,7 @@ impl EpollCtl {
     }
 
     /// Makes the call: it takes the instance's mutex, which nobody holds for long.
-    pub fn issue(&mut self, context: Context) -> Verdict {
-        if let (false, Some((ring, edge_triggered))) = (context.nonblock, self.watches_ring()) {
-            // Here no lock is held.
-            if let Some(watched) = process::ring(ring) {
-                watched.watch_from_elsewhere(edge_triggered);
-            }
-        }
+    pub fn issue(&mut self) -> Verdict {
         let args = [self.epoll, self.operation, self.fd].map(|value| value as usize);
         let event = self.event.as_ptr() as usize;
         Verdict::of(call(libc::SYS_epoll_ctl, [args[0], args[1], args[2], event, 0, 0]))
@@ -87,8 +81,6 @@ mod tests {
     use rustix::event::epoll::{create, CreateFlags};
     use std::os::fd::AsRawFd;
 
-    const CONTEXT: Context = Context { fd: -1, nonblock: true };
-
     #[test]
     fn adds_and_removes_with_the_event_as_it_was_at_submission() {
         let epoll = create(CreateFlags::CLOEXEC).unwrap();
@@ -104,14 +96,14 @@ mod tests {
         };
         let mut add = EpollCtl::prep(&sqe).unwrap();
         std::hint::black_box(&mut event).data = 78;
-        assert_eq!(add.issue(CONTEXT), Verdict::Done(0));
+        assert_eq!(add.issue(), Verdict::Done(0));
         let mut seen = [EpollEvent::default(); 4];
         assert_eq!(Sys::epoll_wait(epoll.as_raw_fd(), &mut seen, Some(0), None), Ok(1));
         assert_eq!({ seen[0].data }, 77);
 
         let remove = Sqe { len: libc::EPOLL_CTL_DEL as u32, addr: 0, ..sqe };
-        assert_eq!(EpollCtl::prep(&remove).unwrap().issue(CONTEXT), Verdict::Done(0));
-        assert_eq!(EpollCtl::prep(&remove).unwrap().issue(CONTEXT), Verdict::error(Errno::NOENT));
+        assert_eq!(EpollCtl::prep(&remove).unwrap().issue(), Verdict::Done(0));
+        assert_eq!(EpollCtl::prep(&remove).unwrap().issue(), Verdict::error(Errno::NOENT));
     }
 
     #[test]

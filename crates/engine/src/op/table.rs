@@ -175,7 +175,10 @@ const fn define(opcode: Opcode) -> Option<Definition> {
         O::EpollWait => Definition::on_file(|_, sqe| epoll::EpollWait::prep(sqe).map(Op::EpollWait)),
         O::Fsetxattr | O::Fgetxattr => xattr,
         O::Setxattr | O::Getxattr => Definition { file: FileUse::None, ..xattr },
-        O::MsgRing => Definition::on_file(|_, sqe| msg_ring::MsgRing::prep(sqe).map(Op::MsgRing)).iopoll(),
+        // It waits for nobody: the submitter sends it.
+        O::MsgRing => {
+            Definition::on_file(|_, sqe| msg_ring::MsgRing::prep(sqe).map(Op::MsgRing)).of_ring().iopoll()
+        }
         O::FutexWait | O::FutexWaitv => {
             Definition::without_file(|opcode, sqe| futex::prep_wait(opcode, sqe).map(Op::FutexWait))
         }

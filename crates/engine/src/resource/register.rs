@@ -5,8 +5,9 @@ use super::files::{Files, MAX_FILES};
 use super::restrictions::Restrictions;
 use crate::alloc;
 use crate::forced::{point, Point};
+use crate::issue::msg_ring;
 use crate::op::msg_ring::MsgRing;
-use crate::op::{is_served, Context, Verdict};
+use crate::op::{is_served, Verdict};
 use crate::os::Clock;
 use crate::os::{file_status, user_read, user_read_slice, user_write};
 use crate::ring::{Ring, RingGuard};
@@ -498,9 +499,9 @@ fn register_without_ring(opcode: u32, arg: u64, count: u32) -> Result<u32, Errno
     if sqe.flags != 0 || sqe.opcode != Opcode::MsgRing as u8 {
         return Err(Errno::INVAL);
     }
-    let mut message = MsgRing::prep(&sqe)?;
+    let message = MsgRing::prep(&sqe)?;
     message.check_is_data()?;
-    match message.issue(Context { fd: sqe.fd, nonblock: true }) {
+    match msg_ring::send(&message, sqe.fd) {
         Verdict::Done(result) if result < 0 => Err(Errno::from_raw_os_error(-result)),
         _ => Ok(0),
     }

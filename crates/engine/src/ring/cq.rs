@@ -4,7 +4,7 @@
 //! finds the CQ full, or others waiting before it, goes to the shared backlog (`IORING_FEAT_NODROP`), and from there to
 //! the CQ in order when the program asks for events. Whoever has to be told is told after the lock is released.
 
-use super::{Records, RingGuard, State};
+use super::{Records, Ring, RingGuard, State};
 use crate::forced::{point, Point};
 use crate::memory::layout::word;
 use crate::memory::view::View;
@@ -170,6 +170,17 @@ fn move_backlog(post: &mut PostLock, view: &View) -> bool {
 pub fn signal(eventfd: i32, count: u64) {
     if Sys::poll_now(eventfd, libc::POLLOUT as u16) != Ok(0) {
         syscall(libc::SYS_write, [eventfd as usize, &raw const count as usize, 8, 0, 0, 0]);
+    }
+}
+
+impl Ring {
+    /// A request of another ring has this one watched: CQEs make its descriptor readable from now on. If somebody holds it
+    /// now, the next post sees the flag: two rings are never locked in turn.
+    pub fn watch_from_elsewhere(&'static self, edge_triggered: bool) {
+        self.polled_by_ring.store(true, Ordering::Relaxed);
+        if let Some(mut guard) = self.try_lock() {
+            guard.watch(edge_triggered);
+        }
     }
 }
 

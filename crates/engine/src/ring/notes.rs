@@ -7,6 +7,7 @@
 
 use super::arrivals::Rest;
 use super::{LockFailure, Ring, RingGuard};
+use crate::issue::msg_ring;
 use crate::lock::Held;
 use crate::mutation::{mutated, Mutation};
 use crate::op::{Op, Verdict};
@@ -288,7 +289,7 @@ impl RingGuard {
             return;
         }
         let sent = job.op.lock().and_then(|op| match &*op {
-            Op::MsgRing(message) => Some(message.hand_over(self)),
+            Op::MsgRing(message) => Some(msg_ring::hand_over(message, self)),
             _ => None,
         });
         handlers::without_locks(move || wq::conclude(job, Verdict::of(sent.unwrap_or(Err(Errno::INVAL)))));

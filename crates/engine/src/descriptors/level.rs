@@ -1,20 +1,7 @@
-//! Rings that are watched by others than the program's own calls, and which rings' descriptors are in epoll sets
-//! level-triggered: their readability is brought up to date before each wait.
+//! Which rings' descriptors are in epoll sets level-triggered: their readability is brought up to date before each wait.
 
-use crate::descriptors::RING_NUMBERS;
-use crate::ring::Ring;
+use super::RING_NUMBERS;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-impl Ring {
-    /// A request of another ring has this one watched: CQEs make its descriptor readable from now on. If somebody holds it
-    /// now, the next post sees the flag: two rings are never locked in turn.
-    pub fn watch_from_elsewhere(&'static self, edge_triggered: bool) {
-        self.polled_by_ring.store(true, Ordering::Relaxed);
-        if let Some(mut guard) = self.try_lock() {
-            guard.watch(edge_triggered);
-        }
-    }
-}
 
 /// The ring numbers that were ever added level-triggered to an epoll set and not closed since: one bit each. Bits are
 /// only hints, since who settles a ring verifies the number itself, so Relaxed is enough.

@@ -1,0 +1,139 @@
+//! MSG_RING on its way: a CQE, and perhaps a registered file, for another ring.
+//!
+//! The sender never waits for the target's lock while it holds its own: it posts if nobody holds the target, else leaves the
+//! message for whoever does, who posts it before letting go (`ring::arrivals`). A ring whose completions wait for its
+//! owner (`IORING_SETUP_DEFER_TASKRUN`) always gets its messages left. A file likewise: the request is left as a job that
+//! whoever holds the target makes (`ring::notes`). What the sender stored before it sent is visible
+//! to whoever sees the CQE: the locks on the way, and the release store of the CQ tail, order them.
+//!
+//! Called with the sender's ring locked, or, for `IORING_REGISTER_SEND_MSG_RING`, with none.
+
+use crate::op::msg_ring::MsgRing;
+use crate::op::Verdict;
+use crate::resource::files::FixedFile;
+use crate::ring::{Ring, RingGuard};
+use crate::{descriptors, process, Errno};
+use anyring_abi::*;
+use std::sync::Arc;
+
+impl RingGuard {
+    /// MSG_RING: a message to itself is posted at once, as the kernel does, unless it has to wait for the owner.
+    pub(super) fn send_message(&mut self, message: &MsgRing, fd: i32) -> Verdict {
+        let to_itself = process::ring(fd).is_some_and(|target| core::ptr::eq(target, self.ring()));
+        let verdict = send(message, fd);
+        if to_itself && !self.ring().keeps_messages() {
+            self.post_messages();
+        }
+        verdict
+    }
+
+    /// A MSG_RING on `fd` finds the file that it sends, if there is one: answers the ring that it is for.
+    pub(crate) fn look_up_sent(&self, message: &mut MsgRing, fd: i32) -> Result<&'static Ring, Errno> {
+        let target = target(fd)?;
+        if core::ptr::eq(target, self.ring()) {
+            return Err(Errno::INVAL);
+        }
+        message.file = self.fixed_file(message.source).ok();
+        Ok(target)
+    }
+}
+
+/// Sends a message to the ring that `fd` names.
+pub fn send(message: &MsgRing, fd: i32) -> Verdict {
+    let target = match target(fd) {
+        Ok(target) => target,
+        Err(error) => return Verdict::error(error),
+    };
+    match message.command {
+        IORING_MSG_DATA => Verdict::of(send_data(message, target).map(|()| 0)),
+        IORING_MSG_SEND_FD => send_file(message, target),
+        _ => Verdict::error(Errno::INVAL),
+    }
+}
+
+fn send_data(message: &MsgRing, target: &'static Ring) -> Result<(), Errno> {
+    let passes_flags = message.flags & IORING_MSG_RING_FLAGS_PASS != 0;
+    let skips = message.flags & IORING_MSG_RING_CQE_SKIP != 0;
+    if message.source != 0 || skips || (!passes_flags && message.target != 0) {
+        return Err(Errno::INVAL);
+    }
+    check_enabled(target)?;
+    let flags = if passes_flags { message.target } else { 0 };
+    leave(target, Cqe { user_data: message.user_data, res: message.len as i32, flags })
+}
+
+/// Installs the file in the target's table, if nobody holds that.
+fn send_file(message: &MsgRing, target: &'static Ring) -> Verdict {
+    if let Err(error) = check_file(message, target) {
+        return Verdict::error(error);
+    }
+    match target.try_lock() {
+        Some(mut guard) => Verdict::of(hand_over(message, &mut guard)),
+        None => Verdict::NeedsWorker, // that is, its holder
+    }
+}
+
+/// The file to send, if it may be.
+fn check_file<'a>(message: &'a MsgRing, target: &Ring) -> Result<&'a Arc<FixedFile>, Errno> {
+    if message.len != 0 {
+        return Err(Errno::INVAL);
+    }
+    check_enabled(target)?;
+    message.file.as_ref().ok_or(Errno::BADF)
+}
+
+/// Installs the file in the table of the ring that `to` holds, and tells it. Answers what the sender is told.
+pub fn hand_over(message: &MsgRing, to: &mut RingGuard) -> Result<usize, Errno> {
+    if to.is_broken() {
+        return Err(Errno::IO);
+    }
+    let file = check_file(message, to.ring())?;
+    let files = to.files.as_mut().ok_or(match message.target == IORING_FILE_INDEX_ALLOC as u32 {
+        true => Errno::NFILE,
+        false => Errno::NXIO,
+    })?;
+    let slot = files.install(descriptors::duplicate(file.fd)?, message.target)?;
+    let cqe = Cqe { user_data: message.user_data, res: slot, flags: 0 };
+    if message.flags & IORING_MSG_RING_CQE_SKIP == 0 && !to.ring().leave_message(cqe) {
+        return Err(Errno::AGAIN); // as in `leave`
+    }
+    Ok(slot as usize)
+}
+
+/// The ring that the program's number `fd` names: EBADFD for another file.
+pub fn target(fd: i32) -> Result<&'static Ring, Errno> {
+    if let Some(ring) = process::ring(fd).or_else(|| process::adopt(fd)) {
+        return Ok(ring);
+    }
+    descriptors::check_open(fd)?;
+    Err(Errno::BADFD)
+}
+
+fn check_enabled(target: &Ring) -> Result<(), Errno> {
+    if target.has(IORING_SETUP_R_DISABLED) {
+        return Err(Errno::BADFD);
+    }
+    Ok(())
+}
+
+/// Posts a CQE to a ring, now or by whoever holds it.
+fn leave(target: &'static Ring, cqe: Cqe) -> Result<(), Errno> {
+    if target.is_struck_here() {
+        return Err(Errno::IO);
+    }
+    if !target.keeps_messages() {
+        if let Some(mut guard) = target.try_lock() {
+            if guard.is_broken() {
+                return Err(Errno::IO);
+            }
+            guard.expect_post();
+            guard.post_messages(); // what came before
+            guard.post_message(cqe);
+            return Ok(());
+        }
+    }
+    match target.leave_message(cqe) {
+        true => Ok(()),
+        false => Err(Errno::AGAIN), // from a signal handler that interrupted another sender in this very thread
+    }
+}
