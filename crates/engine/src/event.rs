@@ -14,6 +14,7 @@ mod worked;
 
 pub use chunks::Reader;
 pub use recorder::Recorder;
+pub(crate) use session::{follow, Room};
 pub use session::{open, reset_after_fork, wanted, wish, REFUSED};
 pub use worked::{WorkTimes, Worked};
 

@@ -9,7 +9,7 @@
 
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
-use crate::{process, thread};
+use crate::thread;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Of [`CHANGED`], [`UNSEEN`] and [`KEPT`]. Relaxed: a thread that changes its identity sets it before that, and takes each ring's
@@ -54,9 +54,8 @@ pub fn changes() -> u32 {
     CHANGES.load(Ordering::Relaxed)
 }
 
-/// The calling thread is about to make system call `number`, one of [`NUMBERS`], with this first argument.
-#[cold]
-pub fn before(number: i64, argument: usize) {
+/// Whether system call `number`, one of [`NUMBERS`], with this first argument makes the calling thread differ from others.
+pub fn is_changed_by(number: i64, argument: usize) -> bool {
     const KEYCTL_JOIN_SESSION_KEYRING: usize = 1;
     const NO_IDENTITY: i32 = libc::CLONE_FILES | libc::CLONE_SYSVSEM;
     let changes = match number {
@@ -65,22 +64,15 @@ pub fn before(number: i64, argument: usize) {
         libc::SYS_setfsuid | libc::SYS_setfsgid => argument as u32 != u32::MAX, // that only asks
         _ => true,
     };
-    if changes && !thread::is_alone() {
-        changing();
-    }
+    changes && !thread::is_alone()
 }
 
-/// The calling thread is about to change its identity, beside others.
-fn changing() {
+/// The calling thread is about to change its identity, beside others. `keep` has what is in flight keep the one that all have.
+pub fn changing(keep: impl FnOnce()) {
     DIFFER.fetch_or(CHANGED, Ordering::Relaxed);
     point(Point::Identity);
     if DIFFER.load(Ordering::Relaxed) & KEPT == 0 {
-        // What is in flight was submitted with the identity that all have.
-        for ring in process::rings() {
-            if let Ok(mut guard) = ring.lock() {
-                guard.keep_identity();
-            }
-        }
+        keep();
         DIFFER.fetch_or(KEPT, Ordering::Relaxed);
     }
     CHANGES.fetch_add(1, Ordering::Relaxed);

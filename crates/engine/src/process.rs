@@ -14,7 +14,7 @@ use crate::ring::broken::contain_any;
 use crate::ring::notes::{Closing, Note};
 use crate::ring::{LockFailure, Ring, State};
 use crate::thread::tables;
-use crate::{aio, thread, Errno};
+use crate::{aio, identity, thread, Errno};
 use anyring_abi::{IORING_OFF_MMAP_MASK, IORING_OFF_PBUF_RING, IORING_OFF_PBUF_SHIFT};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -289,7 +289,7 @@ impl Drop for Remains {
             pool.push(ring);
         }
         if last {
-            crate::stats::rings_are_gone();
+            crate::stats::rings_are_gone(|| rings().is_empty());
             crate::wq::rings_are_gone();
             crate::wq::futex::rings_are_gone();
             crate::device::rings_are_gone();
@@ -429,6 +429,20 @@ fn owns_this_memory() -> bool {
 /// The calling thread has got a table of descriptors of its own.
 pub fn unshared() {
     tables::unshared(OWNER.load(Ordering::Relaxed) != 0 && !owns_this_memory());
+}
+
+/// The calling thread is about to make system call `number`, one of [`identity::NUMBERS`], with this first argument.
+#[cold]
+pub fn before_identity_call(number: i64, argument: usize) {
+    if identity::is_changed_by(number, argument) {
+        identity::changing(|| {
+            for ring in rings() {
+                if let Ok(mut guard) = ring.lock() {
+                    guard.keep_identity();
+                }
+            }
+        });
+    }
 }
 
 /// What others have to put in order in a forked child.

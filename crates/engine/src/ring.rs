@@ -18,6 +18,7 @@ pub mod cq;
 pub mod enter;
 mod life;
 pub mod notes;
+mod record;
 mod resize;
 pub mod setup;
 mod spill;

@@ -10,7 +10,7 @@ use crate::descriptors::{self, Own};
 use crate::lock::Lock;
 use crate::memory::{sealed_memfd, with_file_size};
 use crate::os::{backing, check, syscall};
-use crate::{process, Errno};
+use crate::Errno;
 use anyring_abi::Opcode;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
@@ -264,11 +264,11 @@ fn show_file(path: &str, identity: [u64; 2]) -> Result<Own, Errno> {
     descriptors::to_top_from(fd)
 }
 
-/// The last ring may have gone: then nothing stays open, unless a tracer is there, who may see the next one.
-pub fn rings_are_gone() {
+/// The last ring may have gone, as `are_gone` says: then nothing stays open, unless a tracer is there, who may see the next one.
+pub fn rings_are_gone(are_gone: impl Fn() -> bool) {
     let Some(source) = SOURCE.lock() else { return };
     let are_parents = ARE_PARENTS.load(Ordering::Relaxed);
-    if (are_parents || stats().tracer.wanted.load(Ordering::Relaxed) == 0) && process::rings().is_empty() {
+    if (are_parents || stats().tracer.wanted.load(Ordering::Relaxed) == 0) && are_gone() {
         let file = FILE.swap(-1, Ordering::Relaxed);
         if file >= 0 {
             descriptors::close(file);

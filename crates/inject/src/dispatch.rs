@@ -6,7 +6,7 @@ use anyring_abi::{
     NR_IO_CANCEL, NR_IO_DESTROY, NR_IO_GETEVENTS, NR_IO_PGETEVENTS, NR_IO_SETUP, NR_IO_SUBMIT, NR_IO_URING_ENTER,
     NR_IO_URING_REGISTER, NR_IO_URING_SETUP,
 };
-use anyring_engine::{identity, os, Errno};
+use anyring_engine::{identity, os, process, Errno};
 
 /// The numbers that [`call`] treats in some way of its own, beside [`identity::NUMBERS`]. Every other one may go straight to
 /// the kernel.
@@ -125,7 +125,7 @@ fn prepare(number: i64, [a, b, c, d, _, _]: [usize; 6]) -> Result<(), Errno> {
         libc::SYS_epoll_wait | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => wait::before_epoll_wait(),
         libc::SYS_poll | libc::SYS_ppoll => wait::before_poll(a as *const _, b),
         libc::SYS_select | libc::SYS_pselect6 => wait::before_select(a as i32, b as *const _),
-        _ if identity::NUMBERS.contains(&number) => identity::before(number, a),
+        _ if identity::NUMBERS.contains(&number) => process::before_identity_call(number, a),
         _ => {}
     }
     Ok(())

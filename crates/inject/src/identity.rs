@@ -4,7 +4,7 @@
 
 use crate::entry;
 use crate::next::{missing, next};
-use anyring_engine::identity;
+use anyring_engine::process;
 use core::ffi::{c_int, c_void};
 
 next! {
@@ -14,9 +14,9 @@ next! {
     SETNS = c"setns": fn(c_int, c_int) -> c_int;
 }
 
-/// The program is about to make one of [`identity::NUMBERS`].
+/// The program is about to make one of `anyring_engine::identity::NUMBERS`.
 pub fn before(number: i64, first: usize) {
-    entry::aside(|| identity::before(number, first));
+    entry::aside(|| process::before_identity_call(number, first));
 }
 
 /// setfsuid(2).

@@ -30,7 +30,7 @@ impl Recorder {
     }
 
     /// Of a context whose events go into this room from now on: says that it is there.
-    pub(super) fn of_context(room: Arc<Room>, address: u64, requests: u32, places: u32) -> Box<Recorder> {
+    pub(crate) fn of_context(room: Arc<Room>, address: u64, requests: u32, places: u32) -> Box<Recorder> {
         let mut recorder = Recorder::by_writer(Writer::in_room(room, AIO), SHARING);
         recorder.iocbs = Some(Vec::new());
         let created =

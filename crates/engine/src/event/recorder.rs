@@ -1,15 +1,13 @@
 //! What a ring says of itself. Part of the ring's state and used under the ring's lock; each method is one tracepoint, called
-//! where the kernel has it, through [`State::record`], which costs one branch where nobody listens.
+//! where the kernel has it, through `State::record`, which costs one branch where nobody listens.
 
 use super::chunks::{has, Writer};
 use super::session::{self, Room};
 use super::{context, Event, FileKind, Kind, WorkTimes};
+use crate::memory::layout::BATCH;
 use crate::op::Skip;
 use crate::os::file_status;
 use crate::request::{Id, Target};
-use crate::ring::cq::BATCH;
-use crate::ring::enter::Enter;
-use crate::ring::State;
 use crate::{descriptors, Errno};
 use anyring_abi::{Cqe, Opcode, Sqe, IORING_SETUP_SQPOLL, IOSQE_FIXED_FILE};
 use std::sync::Arc;
@@ -71,28 +69,6 @@ fn is_short(sqe: &Sqe) -> bool {
     counts_bytes && sqe.len <= 4096 && sqe.flags & !IOSQE_FIXED_FILE == 0
 }
 
-impl State {
-    /// Lets `say` say something, if anybody listens.
-    #[inline]
-    pub fn record(&mut self, say: impl FnOnce(&mut Recorder)) {
-        if let Some(recorder) = &mut self.recorder {
-            say(recorder);
-        }
-    }
-
-    /// The same of a request that has a place.
-    #[inline]
-    pub fn record_of(&mut self, id: Id, say: impl FnOnce(&mut Recorder)) {
-        let Some(recorder) = &mut self.recorder else { return };
-        let Some(request) = self.slab.get(id) else { return };
-        let (user_data, opcode) = (request.user_data, request.opcode as u8);
-        let known = recorder.iocb_of(id).unwrap_or(Known { request: recorder.number_of(id), user_data, opcode });
-        let outer = core::mem::replace(&mut recorder.at_hand, known);
-        say(recorder);
-        recorder.at_hand = outer;
-    }
-}
-
 impl Recorder {
     /// Of a new ring, if events are wanted: says that it was made.
     pub fn of_new_ring(fd: i32, [sq_entries, cq_entries]: [u32; 2], flags: u32) -> Option<Box<Recorder>> {
@@ -100,7 +76,7 @@ impl Recorder {
     }
 
     /// Of a ring whose events go into this room from now on: says that it is there.
-    pub(super) fn of_ring(
+    pub(crate) fn of_ring(
         room: Arc<Room>,
         fd: i32,
         [sq_entries, cq_entries]: [u32; 2],
@@ -131,7 +107,7 @@ impl Recorder {
     }
 
     /// Whether its events go into this room.
-    pub(super) fn is_in(&self, room: &Arc<Room>) -> bool {
+    pub(crate) fn is_in(&self, room: &Arc<Room>) -> bool {
         self.writer.is_in(room)
     }
 
@@ -184,16 +160,24 @@ impl Recorder {
         number.max(1) // 0 is none; it comes up after four billion
     }
 
+    /// Lets `say` say something of a request that has a place, and which the ring knows by these.
+    pub fn of_placed(&mut self, id: Id, user_data: u64, opcode: Opcode, say: impl FnOnce(&mut Recorder)) {
+        let by_ring = Known { request: self.number_of(id), user_data, opcode: opcode as u8 };
+        let known = self.iocb_of(id).unwrap_or(by_ring);
+        let outer = core::mem::replace(&mut self.at_hand, known);
+        say(self);
+        self.at_hand = outer;
+    }
+
     fn number_of(&self, id: Id) -> u32 {
         self.placed.get(id.place()).copied().unwrap_or(0)
     }
 
     /// io_uring_enter(2) was called.
     #[cold]
-    pub fn enter(&mut self, call: &Enter) {
+    pub fn enter(&mut self, fd: i32, to_submit: u32, min_complete: u32, flags: u32) {
         self.writer.look_at_thread();
-        let (len, offset) = (call.to_submit, call.min_complete.into());
-        let event = Event { fd: call.fd as i32, len, offset, flags: call.flags, ..Event::new(Kind::Enter) };
+        let event = Event { fd, len: to_submit, offset: min_complete.into(), flags, ..Event::new(Kind::Enter) };
         self.writer.put::<{ has::TIME | has::OFFSET | has::FD_LEN | has::RESULT_FLAGS }>(&event);
         self.share_times();
     }

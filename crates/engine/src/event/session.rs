@@ -26,11 +26,9 @@
 //! | `MAPPED`, `NUMBER` | follow the room that joined last; read by a forked child, which has one thread |
 
 use super::chunks::{map_file, map_prepared, ticks, Block};
-use super::Recorder;
 use crate::descriptors::{self, Own};
 use crate::os::{Os, Sys};
-use crate::ring::{Ring, RingGuard};
-use crate::{process, stats, Errno};
+use crate::{stats, Errno};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use rustix::fd::AsRawFd;
 use rustix::fs::MemfdFlags;
@@ -61,7 +59,7 @@ pub struct Room {
 
 impl Room {
     /// Where the events are. The caller keeps the room as long as it uses the block.
-    pub fn block(&self) -> &'static Block {
+    pub(super) fn block(&self) -> &'static Block {
         self.block
     }
 
@@ -160,7 +158,7 @@ pub fn room() -> Option<Arc<Room>> {
 
 /// Does what `wanted` asks of this process: where events go from now on. AGAIN in a signal handler that interrupted this
 /// very function.
-fn follow(wanted: u64) -> Result<Option<Arc<Room>>, Errno> {
+pub(crate) fn follow(wanted: u64) -> Result<Option<Arc<Room>>, Errno> {
     let mut present = PRESENT.lock().ok_or(Errno::AGAIN)?;
     let number = (wanted >> 32) as u32;
     let is_meant = wanted != 0 && wanted as u32 == Sys::process_id();
@@ -215,56 +213,6 @@ fn join(number: u32, memfd: Own, answer: impl Fn(u32)) -> Present {
             answer(REFUSED);
             Present::Nothing
         }
-    }
-}
-
-impl RingGuard {
-    /// Looks whether somebody joined, or left.
-    #[inline]
-    pub fn listen(&mut self) {
-        if stats::stats().tracer.wanted.load(Ordering::Relaxed) != self.heard {
-            self.hear();
-        }
-    }
-
-    /// Also for the process's other rings: they may be used by workers and the helper only, for long.
-    #[cold]
-    #[inline(never)]
-    fn hear(&mut self) {
-        let wanted = stats::stats().tracer.wanted.load(Ordering::Relaxed);
-        let Ok(room) = follow(wanted) else { return };
-        self.record_into(wanted, room.as_ref());
-        let me = self.ring();
-        for ring in process::rings().into_iter().filter(|ring| !core::ptr::eq(*ring, me)) {
-            // One that is held follows at its own next call: two rings are never waited for in turn.
-            if let Some(mut other) = ring.try_lock() {
-                other.record_into(wanted, room.as_ref());
-            }
-        }
-    }
-
-    fn record_into(&mut self, wanted: u64, room: Option<&Arc<Room>>) {
-        self.heard = wanted;
-        let is_there = match (&self.recorder, room) {
-            (Some(recorder), Some(room)) => recorder.is_in(room),
-            (recorder, room) => recorder.is_none() && room.is_none(),
-        };
-        if is_there || self.closed && room.is_some() {
-            return;
-        }
-        self.recorder = room.map(|room| self.new_recorder(room.clone()));
-    }
-
-    /// A recorder of this ring, which was made before: it begins by saying so.
-    fn new_recorder(&self, room: Arc<Room>) -> Box<Recorder> {
-        let ring: &Ring = self.ring();
-        if let Some(context) = &self.aio {
-            let [requests, places] = context.size();
-            return Recorder::of_context(room, context.address(), requests, places);
-        }
-        let layout = self.memory.view.layout();
-        let flags = ring.flags.load(Ordering::Relaxed);
-        Recorder::of_ring(room, ring.fd.load(Ordering::Relaxed), [layout.sq_entries, layout.cq_entries], flags)
     }
 }
 

@@ -7,6 +7,9 @@ use anyring_abi::{
     IORING_SETUP_CQE32, IORING_SETUP_CQE_MIXED, IORING_SETUP_CQSIZE, IORING_SETUP_NO_SQARRAY, IORING_SETUP_SQE128,
 };
 
+/// CQEs that are published together.
+pub const BATCH: usize = 32;
+
 /// Byte offsets of the words at the start of the rings area.
 #[allow(missing_docs)] // the names are those of struct io_rings
 pub mod word {

@@ -6,7 +6,7 @@
 
 use super::{Records, Ring, RingGuard, State};
 use crate::forced::{point, Point};
-use crate::memory::layout::word;
+use crate::memory::layout::{word, BATCH};
 use crate::memory::view::View;
 use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, Os, Sys};
@@ -19,9 +19,6 @@ use anyring_abi::{
     IORING_SQ_CQ_OVERFLOW, IORING_SQ_TASKRUN,
 };
 use core::sync::atomic::Ordering;
-
-/// CQEs that are published together.
-pub const BATCH: usize = 32;
 
 /// Completions that were not copied to the CQ yet.
 pub struct Batch {

@@ -66,7 +66,7 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
     }
     stats::shard().enters.fetch_add(1, Ordering::Relaxed);
     guard.listen();
-    guard.record(|it| it.enter(call));
+    guard.record(|it| it.enter(call.fd as i32, call.to_submit, call.min_complete, call.flags));
     let mut submitted = 0;
     if call.to_submit != 0 {
         guard.check_issuer()?;

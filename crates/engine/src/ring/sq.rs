@@ -1,10 +1,9 @@
 //! Intake: each SQE is copied once, checked, and either finished on the spot or made a request.
 
 use super::broken::Unanswered;
-use super::cq::BATCH;
 use super::RingGuard;
 use crate::forced::{point, Point};
-use crate::memory::layout::word;
+use crate::memory::layout::{word, BATCH};
 use crate::op::net::refused_flags;
 use crate::op::{definition, Definition, FileUse, Identity, Op, Verdict};
 use crate::request::drain::Drain;

@@ -372,7 +372,7 @@ pub fn enter(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
     }
     stats::shard().enters.fetch_add(1, Ordering::Relaxed);
     guard.listen();
-    guard.record(|it| it.enter(call));
+    guard.record(|it| it.enter(call.fd as i32, call.to_submit, call.min_complete, call.flags));
     let poller = poller.filter(|poller| poller.lives(&guard)).ok_or(Errno::OWNERDEAD)?;
     if call.flags & IORING_ENTER_SQ_WAKEUP != 0 {
         poller.wake();
