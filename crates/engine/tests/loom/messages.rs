@@ -163,7 +163,7 @@ impl Ring {
         }
     }
 
-    /// MSG_RING: `leave` in op/msg_ring.rs, `Ring::leave_message`. What the sender wrote before goes with it.
+    /// MSG_RING: `leave` in issue/msg_ring.rs, `Ring::leave_message`. What the sender wrote before goes with it.
     fn send(&self, message: u32) {
         // SAFETY: what is being checked: nobody looks before the message is there.
         self.parcels[message as usize].with_mut(|parcel| unsafe { *parcel = message + 100 });
