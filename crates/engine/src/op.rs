@@ -202,6 +202,9 @@ pub struct Context {
     pub nonblock: bool,
 }
 
+/// What an operation on the ring itself answers where there is none.
+const RING_ONLY: Verdict = Verdict::Done(-libc::EINVAL);
+
 /// A prepared operation.
 #[derive(Debug)]
 #[allow(missing_docs)] // each variant is documented where its type is
@@ -256,10 +259,11 @@ impl Op {
             Op::Waitid(op) => op.issue(context),
             Op::UringCmd(op) => op.issue(context),
             Op::Poll(op) => op.issue(context),
-            Op::PollRemove(_) | Op::Timeout(_) | Op::TimeoutRemove(_) | Op::LinkTimeout(_) => {
-                Verdict::error(Errno::INVAL)
+            // The ring's own: `RingGuard::attempt_now` has them, and no worker ever gets one.
+            Op::PollRemove(_) | Op::Timeout(_) | Op::TimeoutRemove(_) | Op::LinkTimeout(_) | Op::Cancel(_) => {
+                RING_ONLY
             }
-            Op::Cancel(_) | Op::FilesUpdate(_) | Op::Buffers(_) | Op::MsgRing(_) => Verdict::error(Errno::INVAL),
+            Op::FilesUpdate(_) | Op::Buffers(_) | Op::MsgRing(_) => RING_ONLY,
         }
     }
 

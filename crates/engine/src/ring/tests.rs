@@ -9,8 +9,11 @@ use crate::os::{Os, Sys};
 use crate::process;
 use crate::request::{Cancelled, Request, State, Target};
 use crate::wq::{Approach, Job};
-use anyring_abi::{Opcode, Params, Sqe, IORING_ENTER_GETEVENTS, IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY};
+use anyring_abi::{
+    Opcode, Params, Sqe, IORING_ENTER_GETEVENTS, IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY, IOSQE_ASYNC,
+};
 use core::sync::atomic::{AtomicU32, Ordering};
+use std::os::fd::AsRawFd;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -61,13 +64,21 @@ impl Program {
     }
 
     fn nop(&self) {
+        self.submit(Sqe::default());
+    }
+
+    fn submit(&self, sqe: Sqe) {
         let tail = self.word(word::SQ_TAIL).load(Ordering::Relaxed);
         let slot = 4096 + 64 * (tail % ENTRIES) as usize;
         // SAFETY: the slot is free and inside the areas, which are plain words.
-        unsafe { (self.areas.0.as_ptr().byte_add(slot) as *mut Sqe).write_volatile(Sqe::default()) };
+        unsafe { (self.areas.0.as_ptr().byte_add(slot) as *mut Sqe).write_volatile(sqe) };
         self.word(word::SQ_TAIL).store(tail + 1, Ordering::Release);
         let call = Enter { fd: self.fd as u32, to_submit: 1, min_complete: 0, flags: 0, arg: 0, arg_size: 0 };
         assert_eq!(enter(&call), Ok(1));
+    }
+
+    fn posted(&self) -> u32 {
+        self.word(word::CQ_TAIL).load(Ordering::Acquire)
     }
 
     fn asleep(&self) -> u32 {
@@ -125,6 +136,27 @@ fn a_wait_ends_though_2_to_the_31_completions_went_by() {
         until("the wait ends", || wait.is_finished());
         program.close();
     }
+}
+
+/// IOSQE_ASYNC is a hint: what the CQ has when the call returns was made in it.
+#[test]
+fn what_takes_less_than_waking_a_worker_is_made_at_once() {
+    let file = std::fs::File::open("/proc/self/exe").expect("this program, which the page cache has");
+    let mut bytes = [0u8; 2];
+    let iovec = [bytes.as_mut_ptr() as usize, 1];
+    let args = [file.as_raw_fd() as usize, iovec.as_ptr() as usize, 1, 0, 0, libc::RWF_NOWAIT as usize];
+    if crate::os::syscall(libc::SYS_preadv2, args) != 1 {
+        return eprintln!("skipped: the file system of this program does not know RWF_NOWAIT");
+    }
+    let program = Program::starting_at(0);
+    program.submit(Sqe { flags: IOSQE_ASYNC, ..Sqe::default() });
+    assert_eq!(program.posted(), 1);
+    let addr = bytes[1..].as_mut_ptr() as u64;
+    let fd = file.as_raw_fd();
+    program.submit(Sqe { opcode: Opcode::Read as u8, flags: IOSQE_ASYNC, fd, addr, len: 1, ..Sqe::default() });
+    assert_eq!(program.posted(), 2);
+    assert_eq!(std::hint::black_box(bytes), [0x7f; 2], "the first byte of an ELF file");
+    program.close();
 }
 
 /// A connect that sleeps is cancelled without its worker, which brings its result before the cancelled one has ended.
