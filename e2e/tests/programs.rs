@@ -48,10 +48,11 @@ fn crate_tokio_uring(environment: Environment) {
     assert!(outcome.stdout.contains("checksums equal"), "{outcome}");
 }
 
-/// A ring a thread, which the other threads wake by its eventfd; reads are cancelled while they wait.
+/// A ring a thread, which the other threads wake by its eventfd; reads are cancelled while they wait. A thread that has yet to
+/// fall asleep needs no READ: of those that it is sent ten are usual, and one each is sure.
 fn crate_monoio(environment: Environment) {
     let minimum =
-        [("ACCEPT", 32), ("CONNECT", 32), ("SEND", 1280), ("RECV", 1280), ("ASYNC_CANCEL", 128), ("READ", 10)];
+        [("ACCEPT", 32), ("CONNECT", 32), ("SEND", 1280), ("RECV", 1280), ("ASYNC_CANCEL", 128), ("READ", 2)];
     let outcome = Stage::new(environment).serve(&Program::new(programs::client("monoio")), |_| minimum.to_vec());
     assert!(outcome.stdout.contains("all as they should be"), "{outcome}");
 }

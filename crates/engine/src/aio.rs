@@ -137,9 +137,9 @@ impl Context {
     }
 }
 
-/// The contexts of the process, by the index that is in the completion ring's `id`.
 /// The most contexts of a process: what lists them all is never larger than what the allocator's reserve is for.
 const CONTEXTS_MAX: usize = 2048;
+/// The contexts of the process, by the index that is in the completion ring's `id`.
 static CONTEXTS: Lock<Contexts> = Lock::new(Contexts { named: Vec::new(), free: Vec::new() });
 
 struct Contexts {
@@ -192,11 +192,11 @@ impl Contexts {
     /// Puts a context in; its index.
     ///
     /// # Errors
-    /// NOMEM; AGAIN where there are too many.
+    /// NOMEM, also where there are too many: AGAIN would say that `fs.aio-max-nr` is reached.
     fn add(&mut self, named: Named) -> Result<u32, Errno> {
         let id = match self.free.pop() {
             Some(id) => id,
-            None if self.named.len() == CONTEXTS_MAX => return Err(Errno::AGAIN),
+            None if self.named.len() == CONTEXTS_MAX => return Err(Errno::NOMEM),
             None => {
                 crate::alloc::push(&mut self.named, None)?;
                 self.named.len() as u32 - 1
