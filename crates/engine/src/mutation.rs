@@ -67,15 +67,23 @@ mutations! {
         NoReserve "no-reserve" Engine "tables_without_end_find_no_memory",
             "Decision 19: what cannot be refused finds no memory where mmap(2) fails.";
     }
+    "memory" {
+        ClosedRingsStayWithTheProgram "closed-rings-stay-with-the-program" Engine "a_closed_ring_leaves_the_memory_alone",
+            "A ring that is closed while a thread waits writes CQEs to where its memory was.";
+    }
+    "descriptors" {
+        ChildrenKeepFilesInFlight "children-keep-files-in-flight" Engine "a_child_has_no_files_of_requests",
+            "A forked child keeps the files open that its parent's requests work on.";
+        NothingIsVerified "nothing-is-verified" Engine "a_number_that_is_reused_unseen_is_found",
+            "Decision 9: no registration is looked at again before a sleep.";
+        OwnNumbersAreLow "own-numbers-are-low" Engine "the_lowest_number_is_the_programs",
+            "Decision 12: descriptors of ours take the numbers that the program expects.";
+    }
     "ring" {
         OverflowPostsTwice "overflow-posts-twice" Case "overflow::every_cqe_is_delivered_in_order",
             "A CQE that overflows is kept twice.";
         HandlersSqesForgotten "handlers-sqes-forgotten" Engine "an_unseen_handler_submits_to_the_ring_it_interrupts",
             "Decision 11: what a signal handler that was set past us submits in the middle of a submission is forgotten.";
-        ChildrenKeepFilesInFlight "children-keep-files-in-flight" Engine "a_child_has_no_files_of_requests",
-            "A forked child keeps the files open that its parent's requests work on.";
-        ClosedRingsStayWithTheProgram "closed-rings-stay-with-the-program" Engine "a_closed_ring_leaves_the_memory_alone",
-            "A ring that is closed while a thread waits writes CQEs to where its memory was.";
         LocksStayHeldAfterFork "locks-stay-held-after-fork" Engine "a_fork_while_threads_hold_locks_leaves_none_held",
             "Decision 11: a forked child inherits locks that nobody gives back.";
         WaitsForBusyRings "waits-for-busy-rings" Engine "a_close_waits_for_no_ring",
@@ -200,8 +208,6 @@ mutations! {
             "Workers make writes to one file side by side.";
         JobKeepsTheNumber "job-keeps-the-number" Unit "wq::fd::tests::a_number_that_is_replaced_is_not_used_again",
             "A job goes on with a number that the program has closed.";
-        TablesDoNotDiffer "tables-do-not-differ" Engine "a_thread_of_several_gets_a_table_of_its_own",
-            "What a thread with a table of descriptors of its own submits is made in another table.";
         SleepsOnTheNumber "sleeps-on-the-number" Engine "a_write_that_sleeps_goes_to_its_file_after_a_stop",
             "A worker sleeps in a call on a number of the program's.";
         WorkersAreNotPinned "workers-are-not-pinned" Case "io_wq::affinity_holds_for_workers",
@@ -240,6 +246,8 @@ mutations! {
             "Chunks of processes that died stay in use.";
     }
     "os" {
+        SleepsUnderTheLock "sleeps-under-the-lock" Engine "a_registered_file_that_lingers_keeps_nobody_from_its_ring",
+            "Decision 17: the last close of a file is made under a ring's lock.";
         ServersAreAsked "servers-are-asked" Engine "a_file_whose_server_is_gone_keeps_nobody_from_its_ring",
             "What a descriptor names is asked of its file's server, under a ring's lock.";
         ForkLeavesTheWord "fork-leaves-the-word" Engine "a_raw_fork_is_noticed",
@@ -248,22 +256,18 @@ mutations! {
             "Decision 5: a bad pointer of the program's crashes it.";
     }
     "process" {
-        NothingIsVerified "nothing-is-verified" Engine "a_number_that_is_reused_unseen_is_found",
-            "Decision 9: no registration is looked at again before a sleep.";
         VforkChildrenClose "vfork-children-close" Engine "a_vfork_child_closes_the_pipe_that_is_read",
             "Decision 11: what a child of vfork(2) closes counts.";
         ThreadsOutstayTheLastRing "threads-outstay-the-last-ring" Engine "a_thousand_rings_that_exit_leave_nothing",
             "Decision 12: threads of ours outstay the last ring.";
-        OwnNumbersAreLow "own-numbers-are-low" Engine "the_lowest_number_is_the_programs",
-            "Decision 12: descriptors of ours take the numbers that the program expects.";
     }
     "thread" {
+        TablesDoNotDiffer "tables-do-not-differ" Engine "a_thread_of_several_gets_a_table_of_its_own",
+            "What a thread with a table of descriptors of its own submits is made in another table.";
         ThreadsTakeSignals "threads-take-signals" Engine "signals_wait_for_the_program",
             "Decision 12: threads of ours take the program's signals.";
         ThreadsBlockSetxid "threads-block-setxid" Engine "every_thread_answers_setgid",
             "Decision 12: threads of ours block the C library's signal for setgid(2).";
-        SleepsUnderTheLock "sleeps-under-the-lock" Engine "a_registered_file_that_lingers_keeps_nobody_from_its_ring",
-            "Decision 17: the last close of a file is made under a ring's lock.";
         ThreadsOfOursCount "threads-of-ours-count" Engine "a_process_ends_with_its_last_thread",
             "Decision 12: threads of ours keep the process from ending with its last thread.";
     }
