@@ -1,7 +1,7 @@
 //! FUTEX_WAIT, FUTEX_WAITV, FUTEX_WAKE: arguments and checks. Waiting is `wq::futex`'s.
 
 use super::{call, reject_unused, Context, Field, Verdict};
-use crate::os::{user_read, GuardedWords};
+use crate::os::{can_wait_for_several, user_read, GuardedWords};
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe};
 
@@ -104,7 +104,7 @@ impl Wait {
     pub fn prep_vector(sqe: &Sqe) -> Result<Wait, Errno> {
         reject_unused(sqe, &[Field::BufIndex, Field::FileIndex, Field::Off, Field::OpFlags, Field::Addr3])?;
         let count = sqe.len as usize;
-        if sqe.fd != 0 || !(1..=WORDS_MAX).contains(&count) || !crate::wq::futex::can_wait_for_several() {
+        if sqe.fd != 0 || !(1..=WORDS_MAX).contains(&count) || !can_wait_for_several() {
             return Err(Errno::INVAL);
         }
         let mut words = Vec::with_capacity(count);

@@ -4,6 +4,7 @@ use super::{
     buffers, cancel, epoll, file_table, fs, futex, msg_ring, net, nop, pipe, poll, rw, splice, sync, timeout,
     uring_cmd, waitid, xattr, Op,
 };
+use crate::os::can_wait_for_several;
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe};
 
@@ -220,7 +221,7 @@ static TABLE: [Option<Definition>; Opcode::COUNT] = {
 
 /// Whether an opcode can succeed here. FUTEX_WAITV needs a call of the kernel's (`wq::futex`).
 pub fn is_served(opcode: u8) -> bool {
-    definition(opcode).is_some() && (opcode != Opcode::FutexWaitv as u8 || crate::wq::futex::can_wait_for_several())
+    definition(opcode).is_some() && (opcode != Opcode::FutexWaitv as u8 || can_wait_for_several())
 }
 
 /// The row of an opcode that requests have.

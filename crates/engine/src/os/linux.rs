@@ -98,6 +98,20 @@ fn futex_wait_by(call: Call, word: &AtomicU32, expected: u32, timeout_ns: Option
     check(call(libc::SYS_futex, args)).map(|_| ())
 }
 
+/// Whether futex_waitv(2) is there: Linux 5.16, and no filter against it.
+pub fn can_wait_for_several() -> bool {
+    const UNKNOWN: u32 = 0;
+    const THERE: u32 = 1;
+    const MISSING: u32 = 2;
+    static KNOWN: AtomicU32 = AtomicU32::new(UNKNOWN);
+    if KNOWN.load(Relaxed) == UNKNOWN {
+        // A vector of nothing is EINVAL.
+        let there = check(syscall(libc::SYS_futex_waitv, [0; 6])) == Err(Errno::INVAL);
+        KNOWN.store(if there { THERE } else { MISSING }, Relaxed);
+    }
+    KNOWN.load(Relaxed) == THERE
+}
+
 impl Os for Linux {
     fn clock_ns(clock: i32) -> u64 {
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -23,7 +23,7 @@ use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
 use crate::op::futex::{Word, ANY, PRIVATE_U32, SYS_FUTEX_REQUEUE, SYS_FUTEX_WAIT, WORDS_MAX};
 use crate::op::{Op, Verdict};
-use crate::os::{check, interrupt, interruptible, syscall, Os, Sys};
+use crate::os::{can_wait_for_several, check, interrupt, interruptible, syscall, Os, Sys};
 use crate::ring::broken::contain_any;
 use crate::wq::{self, Job};
 use crate::Errno;
@@ -126,20 +126,6 @@ struct Pool {
 }
 
 static POOL: Lock<Pool> = Lock::new(Pool { idle: Vec::new(), shared: Vec::new(), threads: 0 });
-
-/// Whether futex_waitv(2) is there: Linux 5.16, and no filter against it.
-pub fn can_wait_for_several() -> bool {
-    const UNKNOWN: u32 = 0;
-    const THERE: u32 = 1;
-    const MISSING: u32 = 2;
-    static KNOWN: AtomicU32 = AtomicU32::new(UNKNOWN);
-    if KNOWN.load(Ordering::Relaxed) == UNKNOWN {
-        // A vector of nothing is EINVAL.
-        let there = check(syscall(libc::SYS_futex_waitv, [0; 6])) == Err(Errno::INVAL);
-        KNOWN.store(if there { THERE } else { MISSING }, Ordering::Relaxed);
-    }
-    KNOWN.load(Ordering::Relaxed) == THERE
-}
 
 /// Queues a job's wait on the program's futexes.
 ///
