@@ -15,6 +15,7 @@ use crate::issue::plan::Step;
 use crate::issue::punt::refused_number;
 use crate::mutation::{mutated, Mutation};
 use crate::op::net::Net;
+use crate::op::nop::NopWith;
 use crate::op::poll::PollAdd;
 use crate::op::rw::Rw;
 use crate::op::{fs, Context, Direction, Op, Skip, Verdict};
@@ -123,6 +124,10 @@ impl RingGuard {
         if let (Target::Number(_), Some(error)) = (target, refused_number(fd, op)) {
             return Verdict::error(error);
         }
+        if let Op::NopWith(NopWith { file: Some((number, false)), .. }) = op {
+            let number = *number;
+            self.record(|it| it.file_get(&Target::Number(number)));
+        }
         if let Err(error) = self.look_up(op, fd) {
             return Verdict::error(error);
         }
@@ -179,12 +184,6 @@ impl RingGuard {
                 verdict
             }
             Op::Poll(poll) => self.look(poll, fd),
-            Op::NopWith(nop) => {
-                if let Some((number, false)) = nop.file {
-                    self.record(|it| it.file_get(&Target::Number(number)));
-                }
-                nop.issue(Context { fd, nonblock: true })
-            }
             Op::PollRemove(remove) => self.remove_poll(remove),
             Op::TimeoutRemove(remove) => self.remove_timeout(remove),
             Op::Cancel(cancel) => self.cancel_requests(cancel),
