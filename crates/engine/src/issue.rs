@@ -113,7 +113,7 @@ impl RingGuard {
         verdict
     }
 
-    /// One nonblocking attempt, or what is done instead of it ([`RingGuard::plan`]).
+    /// One nonblocking attempt, or what is done instead of it (`plan` in issue/plan.rs).
     #[inline]
     pub fn attempt(&mut self, op: &mut Op, target: &Target, first: bool) -> Verdict {
         let fd = match self.number_of(target) {

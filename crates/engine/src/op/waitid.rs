@@ -102,7 +102,7 @@ impl Waitid {
     /// A pidfd with O_NONBLOCK stands for WNOHANG.
     fn is_nonblocking(&self) -> bool {
         let number = self.pidfd.as_ref().map_or(self.id, |pidfd| pidfd.fd);
-        self.kind == libc::P_PIDFD && descriptors::is_nonblocking(number as i32)
+        self.kind == libc::P_PIDFD && descriptors::is_nonblocking(number)
     }
 
     /// Only the thread that forked could wait for such children, and threads of ours do.
