@@ -395,8 +395,8 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
 
-    /// The room of files that are in no folder.
-    const FILES: [&str; 1] = ["inject"];
+    /// The rooms of files that are in no folder.
+    const FILES: [&str; 2] = ["inject", "process"];
 
     /// The folders in `folder`, as rooms are called.
     fn folders(folder: &Path) -> Vec<String> {
