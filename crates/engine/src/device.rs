@@ -162,7 +162,7 @@ impl RingGuard {
         self.note_waiting(id);
         point(Point::Stage);
         if let Some(fd) = self.slab[id].target.number() {
-            self.poll_set.note_use(fd);
+            descriptors::note_use(fd);
         }
         self.arm_link_timeout(id);
     }

@@ -15,7 +15,6 @@ use crate::issue::plan::Step;
 use crate::issue::punt::refused_number;
 use crate::mutation::{mutated, Mutation};
 use crate::op::net::Net;
-use crate::op::nop::NopWith;
 use crate::op::poll::PollAdd;
 use crate::op::rw::Rw;
 use crate::op::{fs, Context, Direction, Op, Skip, Verdict};
@@ -124,10 +123,6 @@ impl RingGuard {
         if let (Target::Number(_), Some(error)) = (target, refused_number(fd, op)) {
             return Verdict::error(error);
         }
-        if let Op::NopWith(NopWith { file: Some((number, false)), .. }) = op {
-            let number = *number;
-            self.record(|it| it.file_get(&Target::Number(number)));
-        }
         if let Err(error) = self.look_up(op, fd) {
             return Verdict::error(error);
         }
@@ -155,6 +150,9 @@ impl RingGuard {
             Op::Net(Net::Transfer(transfer)) => transfer.find_buffer(fd, self.buffers.as_ref()),
             Op::Splice(splice) => self.look_up_input(splice),
             Op::NopWith(nop) => {
+                if let Some((number, false)) = nop.file {
+                    self.record(|it| it.file_get(&Target::Number(number)));
+                }
                 self.look_up_nop(nop);
                 Ok(())
             }

@@ -1,4 +1,4 @@
-//! Waiting for readiness: a ring's poll set, and what is remembered of each descriptor.
+//! Waiting for readiness: a ring's poll set.
 //!
 //! Every pollable descriptor that a request ever waited for keeps a standing edge-triggered registration, so that arming
 //! again costs nothing. What is remembered of it is a hint: the kernel keys a registration by (file, number), and a close
@@ -6,7 +6,7 @@
 //! event, stale events are ignored, and before a thread sleeps every entry armed since it was last checked gets one
 //! EPOLL_CTL_MOD, which finds a reused number (ENOENT) and polls the file again.
 //!
-//! `poll/wait.rs` is about the requests that wait, `poll/alone.rs` about those of Linux AIO that wait alone,
+//! `poll/facts.rs` has what is remembered of each file, `poll/wait.rs` is about the requests that wait, `poll/alone.rs` about those of Linux AIO that wait alone,
 //! `poll/emptied.rs` about receives that need no attempt, `poll/batch.rs` about polls that are looked at together,
 //! `poll/turns.rs` about who goes first.
 //!
@@ -178,11 +178,6 @@ impl PollSet {
         Ok(set)
     }
 
-    /// Remembers that the number is in use, so that a close of it asks this ring.
-    pub fn note_use(&mut self, fd: i32) {
-        descriptors::note_use(fd);
-    }
-
     /// Makes room for what is remembered of a number. `EBADF` for one beyond the table that is not open: the table would
     /// grow up to it.
     fn make_room(&mut self, fd: i32) -> Result<(), Errno> {
@@ -259,7 +254,7 @@ impl PollSet {
             Err(error) => Err(error),
         };
         entry.registered = if answer == Ok(true) { wanted } else { 0 };
-        entry.facts.note_pollable(answer.ok());
+        entry.facts.note_unpollable(answer == Ok(false));
         descriptors::note_use(fd);
         answer
     }

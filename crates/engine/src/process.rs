@@ -1,7 +1,6 @@
-//! What a process has of the engine: its rings by descriptor number, the numbers its requests use, and what a fork makes
-//! of all that.
+//! What a process has of the engine: its rings, what a close of a number means to them, and what a fork makes of all that.
 //!
-//! The tables are atomics: a lookup is one load. A ring goes into the table when it is complete and leaves it before its
+//! A ring goes into the table of numbers (`descriptors::numbers`) when it is complete and leaves it before its
 //! end begins; whoever looked it up before finds a ring that has ended (`ring::LockFailure::Ended`).
 
 use crate::descriptors::numbers::{forget_use, was_used, NUMBERS_END, RINGS, RINGS_END};

@@ -10,6 +10,7 @@
 //! Only a thread inside io_uring_enter(2) makes such calls. What becomes due elsewhere (in a chain, on a polled ring) goes to
 //! a worker, or a crew of the submitter's.
 
+use crate::descriptors;
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
 use crate::op::Op;
@@ -53,7 +54,7 @@ impl RingGuard {
         let job = Job::new((self.ring(), self.cookie, id), (opcode, op), (fd, file), Approach::ByCaller, None);
         self.slab[id].queue(job.clone());
         point(Point::Punt);
-        self.poll_set.note_use(fd);
+        descriptors::note_use(fd);
         self.arm_link_timeout(id);
         self.calls.push(Call { job, is_measured });
         self.calls_at_once |= at_once;

@@ -1,9 +1,10 @@
-//! What comes next for a request, by what is asked and what is known, before anything is tried. Every decision to leave an
-//! attempt out is made here, and says why ([`Skip`]).
+//! What comes next for a request, by what is asked and what is known, before anything is tried. The decision to leave an
+//! attempt out is made here, and says why ([`Skip`]); only who has just had a shot (`issue/select.rs`), and Linux AIO's polls
+//! (`aio/submit.rs`), know by themselves.
 //!
 //! Called with the ring's lock, as all that issues requests.
 
-use crate::op::{row, Direction, FileUse, Op, Skip};
+use crate::op::{row, Direction, FileUse, Op, Skip, Verdict};
 use crate::poll::Medium;
 use crate::request::Id;
 use crate::ring::RingGuard;
@@ -58,18 +59,28 @@ impl RingGuard {
         /// What is copied in a tenth of the time that a worker takes to wake.
         const SMALL_BYTES: u64 = 16 << 10;
         let request = &self.slab[id];
-        match (&request.op, self.number_of(&request.target)) {
-            (Op::Nop(_), _) => true,
-            (Op::Rw(rw), Ok(fd)) if !rw.may_not_wait() && !rw.selects() => {
-                let (is_direct, is_small) = (rw.may_be_direct(), rw.total() <= SMALL_BYTES);
-                let is_small_read = is_small && rw.reads_at().is_some();
-                match self.poll_set.medium(fd) {
-                    Medium::Device => is_direct,
-                    Medium::Cache => is_small_read,
-                    Medium::Direct | Medium::None => false,
-                }
-            }
-            _ => false,
+        let rw = match &request.op {
+            Op::Nop(_) => return true,
+            Op::Rw(rw) if !rw.may_not_wait() && !rw.selects() => rw,
+            _ => return false,
+        };
+        let Ok(fd) = self.number_of(&request.target) else { return false };
+        let is_aligned = rw.may_be_direct();
+        let is_small_read = rw.reads_at().is_some() && rw.total() <= SMALL_BYTES;
+        match self.poll_set.medium(fd) {
+            Medium::Device => is_aligned,
+            Medium::Cache => is_small_read && self.poll_set.has_blocks(fd),
+            Medium::Direct => false,
+        }
+    }
+
+    /// What comes of an attempt that the calling thread may not make: the event that says when there is something, of what
+    /// is there already, too, has a member of the crew make it.
+    #[cold]
+    pub(super) fn leave_to_crew(&mut self, id: Id) -> Verdict {
+        match self.slab[id].op.waits_for() {
+            Some(direction) => Verdict::Skipped(direction, Skip::OthersIdentity),
+            None => Verdict::NeedsWorker,
         }
     }
 

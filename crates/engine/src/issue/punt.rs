@@ -136,7 +136,7 @@ impl RingGuard {
         let job = Job::new((ring, self.cookie, id), (self.slab[id].opcode, op), (fd, file), approach, inode);
         self.slab[id].queue(job.clone());
         point(Point::Punt);
-        self.poll_set.note_use(fd);
+        descriptors::note_use(fd);
         self.arm_link_timeout(id);
         if by_task_work {
             wq::run_alone(job);

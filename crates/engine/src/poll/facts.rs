@@ -2,14 +2,13 @@
 //!
 //! Facts end together: when the number is closed, or when epoll(7) shows that it names another file ([`PollSet::forget`] and
 //! `PollSet::control_registration`). A close that was not seen leaves stale facts, so each is a hint, and whoever would answer
-//! wrongly by a stale one asks [`descriptors::closes_are_seen`] first.
+//! wrongly by a stale one asks [`closes_are_seen`] first.
 //!
 //! Part of a ring's state, as all of `poll`: touched under its lock only.
 
 use super::emptied::Emptied;
 use super::{Entry, PollSet, ENDED, READ, WRITE};
-use crate::descriptors;
-use crate::descriptors::status_flags;
+use crate::descriptors::{closes_are_seen, note_use, status_flags};
 use crate::op::rw::is_file;
 use crate::op::Direction;
 use crate::request::ListKind;
@@ -17,12 +16,14 @@ use crate::request::ListKind;
 /// What is known of one file; nothing at first.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Facts {
-    /// Whether epoll(7) takes the file, by its last answer.
-    pollable: Option<bool>,
+    /// epoll(7) does not take the file.
+    unpollable: bool,
     /// It has no position (a pipe, a socket, a terminal).
     stream: bool,
     /// How its data is moved; asked once, a hint about speed only.
     medium: Option<Medium>,
+    /// Whether it is a regular file or a block device; asked once, a hint about speed only.
+    has_blocks: Option<bool>,
     /// How it was opened (`O_ACCMODE`), once a request of Linux AIO asked.
     access: Option<i32>,
     /// A socket of datagrams that was shut down for reading, see `RingGuard::end_receives`.
@@ -43,9 +44,7 @@ pub(super) struct Facts {
 /// What the data of a file is moved through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
-    /// It is no file with data at positions.
-    None,
-    /// The page cache.
+    /// The page cache, or what a stream has instead.
     Cache,
     /// Nothing (O_DIRECT), and the call waits for the device.
     Direct,
@@ -54,9 +53,9 @@ pub enum Medium {
 }
 
 impl Facts {
-    /// Whether epoll(7) took the file, where it said.
-    pub(super) fn note_pollable(&mut self, pollable: Option<bool>) {
-        self.pollable = pollable;
+    /// Whether epoll(7) has refused the file.
+    pub(super) fn note_unpollable(&mut self, unpollable: bool) {
+        self.unpollable = unpollable;
     }
 
     /// An attempt found nothing, or left nothing: what comes from now on makes an event. Polls tell nothing of that kind.
@@ -175,13 +174,14 @@ impl PollSet {
     /// since.
     #[inline]
     pub fn is_pollable(&self, fd: i32) -> bool {
-        self.facts(fd).is_some_and(|facts| facts.pollable == Some(true)) && descriptors::closes_are_seen()
+        let registered = matches!(self.entries.get(fd as usize), Some(Some(entry)) if entry.registered != 0);
+        registered && closes_are_seen()
     }
 
     /// Whether the file is known to be one that cannot be polled: a regular file, a directory.
     #[inline]
     pub fn is_unpollable(&self, fd: i32) -> bool {
-        self.facts(fd).is_some_and(|facts| facts.pollable == Some(false)) && descriptors::closes_are_seen()
+        self.facts(fd).is_some_and(|facts| facts.unpollable) && closes_are_seen()
     }
 
     /// How the file was opened (`O_ACCMODE`), where that is remembered. Trusted only where every close of the number is seen.
@@ -208,9 +208,9 @@ impl PollSet {
     #[inline]
     pub fn medium(&mut self, fd: i32) -> Medium {
         match self.facts(fd) {
-            Some(facts) if facts.stream => Medium::None,
+            Some(facts) if facts.stream => Medium::Cache,
             Some(Facts { medium: Some(medium), .. }) => *medium,
-            _ if fd < 0 => Medium::None,
+            _ if fd < 0 => Medium::Cache,
             _ => self.ask_medium(fd),
         }
     }
@@ -224,14 +224,24 @@ impl PollSet {
     #[cold]
     fn ask_medium(&mut self, fd: i32) -> Medium {
         // Of one that is not open nothing is remembered.
-        let Ok(flags) = status_flags(fd) else { return Medium::None };
+        let Ok(flags) = status_flags(fd) else { return Medium::Cache };
         let medium = match flags & libc::O_DIRECT {
-            _ if !is_file(fd) => Medium::None,
             0 => Medium::Cache,
-            _ => Medium::Device,
+            _ if self.has_blocks(fd) => Medium::Device,
+            _ => Medium::Cache,
         };
         self.remember(fd, |facts| facts.medium = Some(medium));
         medium
+    }
+
+    /// Whether the file is a regular one or a block device.
+    pub fn has_blocks(&mut self, fd: i32) -> bool {
+        if let Some(Facts { has_blocks: Some(known), .. }) = self.facts(fd) {
+            return *known;
+        }
+        let has_blocks = is_file(fd);
+        self.remember(fd, |facts| facts.has_blocks = Some(has_blocks));
+        has_blocks
     }
 
     /// The kernel's AIO would wait for direct transfers of the file.
@@ -243,7 +253,7 @@ impl PollSet {
 
     /// Remembers something of a number that may have no entry yet, if there is memory for one.
     fn remember(&mut self, fd: i32, note: impl FnOnce(&mut Facts)) {
-        descriptors::note_use(fd);
+        note_use(fd);
         if self.make_room(fd).is_ok() {
             note(&mut self.entry(fd).facts);
         }
@@ -269,10 +279,10 @@ mod tests {
         let fd = file.as_raw_fd();
         let (mut set, epoll) = set_for(fd);
         assert_eq!(set.register(epoll, fd, READ, true), Ok(false));
-        assert_eq!(set.entry(fd).facts.pollable, Some(false));
+        assert!(set.entry(fd).facts.unpollable);
         assert!(!set.is_unpollable(fd), "the number may be closed unseen: epoll is asked each time");
         set.forget(fd);
-        assert_eq!(set.entry(fd).facts.pollable, None);
+        assert!(!set.entry(fd).facts.unpollable);
         set.release();
     }
 

@@ -22,7 +22,6 @@ use crate::alloc;
 use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
-use crate::op::{Skip, Verdict};
 use crate::os::handlers;
 use crate::os::{Os, Sys};
 use crate::request::{Id, Request, State};
@@ -410,16 +409,6 @@ impl RingGuard {
                 let submission = self.submission.get_or_insert_default();
                 submission.crew.get_or_insert_with(Crew::new).clone().queue(job, true)
             }
-        }
-    }
-
-    /// What comes of an attempt that the calling thread may not make: the event that says when there is something, of what
-    /// is there already, too, has a member of the crew make it.
-    #[cold]
-    pub(crate) fn leave_to_crew(&mut self, id: Id) -> Verdict {
-        match self.slab[id].op.waits_for() {
-            Some(direction) => Verdict::Skipped(direction, Skip::OthersIdentity),
-            None => Verdict::NeedsWorker,
         }
     }
 
