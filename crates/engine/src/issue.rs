@@ -7,7 +7,6 @@ mod plan;
 pub mod punt;
 pub(crate) mod registered;
 mod select;
-mod shots;
 pub mod stalls;
 
 use crate::forced::{point, Point};
@@ -211,17 +210,11 @@ impl RingGuard {
     /// A send or receive, and what it teaches of the socket.
     fn attempt_on_socket(&mut self, op: &mut Op, fd: i32) -> Verdict {
         let selects = matches!(op, Op::Net(net) if net.selects());
-        let verdict = if selects { self.issue_selecting(op, fd) } else { op.issue(Context { fd, nonblock: true }) };
-        let Op::Net(Net::Transfer(transfer)) = op else { return verdict };
-        if let Some(emptied) = transfer.take_emptied() {
-            // Who submits to a deferred ring without waiting sees what is there by an attempt only.
-            if self.submits_and_waits || !self.ring().defers() {
-                self.poll_set.note_emptied(fd, emptied);
-            }
-        } else if transfer.takes_urgent_data() {
-            self.poll_set.doubt_emptied(fd);
+        if selects {
+            self.issue_selecting(op, fd)
+        } else {
+            op.issue(Context { fd, nonblock: true })
         }
-        verdict
     }
 
     /// A poll's look in its turn.

@@ -160,8 +160,6 @@ mutations! {
             "Decision 9: a request whose number is closed keeps no duplicate.";
         PutOffIsNotMadeUpFor "put-off-is-not-made-up-for" Engine "a_poll_of_linux_aio_finds_what_is_left",
             "An attempt that was put off is not made before a sleep.";
-        EndIsNoDoubt "end-is-no-doubt" Plain "net_receive::the_end_together_with_data",
-            "A receive makes no attempt although an event told of the end of the stream.";
         LateComersGoFirst "late-comers-go-first" Case "order_of_waiting::read_that_waited_has_the_first_byte",
             "A read that is submitted goes before one that waits for the same.";
         DescriptionsMadeNonblocking "descriptions-made-nonblocking" Engine "flags_of_descriptions_stay",

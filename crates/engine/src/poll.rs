@@ -7,16 +7,16 @@
 //! EPOLL_CTL_MOD, which finds a reused number (ENOENT) and polls the file again.
 //!
 //! `poll/facts.rs` has what is remembered of each file, `poll/wait.rs` is about the requests that wait, `poll/alone.rs` about those of Linux AIO that wait alone,
-//! `poll/emptied.rs` about receives that need no attempt, `poll/batch.rs` about polls that are looked at together,
+//! `poll/untried.rs` about those that were armed without an attempt, `poll/batch.rs` about polls that are looked at together,
 //! `poll/turns.rs` about who goes first.
 //!
 //! All of this is part of a ring's state: touched under its lock only. `epoll_wait` alone is called outside it.
 
 mod alone;
 mod batch;
-mod emptied;
 mod facts;
 mod turns;
+mod untried;
 mod wait;
 
 pub use alone::Alone;

@@ -148,8 +148,6 @@ pub struct State {
     pub ready: VecDeque<Id>,
     /// Poll set and what is known of descriptors.
     pub poll_set: PollSet,
-    /// The last call that submitted asked for events, too.
-    pub submits_and_waits: bool,
     /// How long calls on names take.
     pub stalls: Stalls,
     /// Transfers that the kernel's AIO makes.

@@ -1,6 +1,6 @@
 //! What comes next for a request, by what is asked and what is known, before anything is tried. The decision to leave an
-//! attempt out is made here, and says why ([`Skip`]); only who has just had a shot (`issue/select.rs`), and Linux AIO's polls
-//! (`aio/submit.rs`), know by themselves.
+//! attempt out is made here, and says why ([`Skip`]); only Linux AIO's polls (`aio/submit.rs`) know by
+//! themselves.
 //!
 //! Called with the ring's lock, as all that issues requests.
 

@@ -7,7 +7,7 @@
 use crate::mutation::{mutated, Mutation};
 use crate::op::net::{settle, Net};
 use crate::op::selection::{used_buffers, without_buffer, Attempted};
-use crate::op::{Context, Direction, Op, Skip, Verdict};
+use crate::op::{Context, Direction, Op, Verdict};
 use crate::request::{Id, Polling, State};
 use crate::resource::buf_ring::Choice;
 use crate::ring::RingGuard;
@@ -194,20 +194,6 @@ impl RingGuard {
         true
     }
 
-    /// The next attempt, unless the last one has left nothing there: `io_recv_finish` in io_uring/net.c makes none then either.
-    fn attempt_after_shot(&mut self, id: Id) -> Verdict {
-        let request = &self.slab[id];
-        let waits_to_receive =
-            matches!(request.op, Op::Net(Net::Transfer(_))) && request.op.waits_for() == Some(Direction::Read);
-        match request.target.number() {
-            Some(fd) if waits_to_receive && self.poll_set.known_not_ready(fd, Direction::Read) => {
-                self.slab[id].op.forget_transferred(); // that has had its CQE
-                Verdict::Skipped(Direction::Read, Skip::KnownEmpty)
-            }
-            _ => self.attempt_again(id),
-        }
-    }
-
     /// A multishot request has a result: posts it and attempts the next one, until there is nothing or it ends.
     pub fn shoot(&mut self, id: Id, mut result: i32, mut flags: u32) {
         let request = &mut self.slab[id];
@@ -221,22 +207,13 @@ impl RingGuard {
         };
         // From its first answer on no worker arms it: see `arm_link_timeout`.
         request.flags &= !IOSQE_ASYNC;
-        let mut left = rounds;
-        while left != 0 {
-            left -= 1;
+        for _ in 0..rounds {
             if !self.shot(id, result, flags) {
                 self.slab[id].cqe_flags = flags;
                 return self.finish(id, result, false);
             }
             self.slab[id].cqe_flags = 0;
-            let verdict = match self.receive_several(id, left) {
-                Some((posted, verdict)) => {
-                    left -= posted;
-                    verdict
-                }
-                None => self.attempt_after_shot(id),
-            };
-            let verdict = match verdict {
+            let verdict = match self.attempt_again(id) {
                 Verdict::Descriptor(fd) => self.install_descriptor(id, fd),
                 verdict => verdict,
             };

@@ -18,7 +18,7 @@ mod transfer;
 mod zero_copy;
 
 pub use settle::settle;
-pub use transfer::{unread_bytes, Emptied, Transfer};
+pub use transfer::Transfer;
 pub use zero_copy::refused_flags;
 
 use super::{call, reject_unused, Context, Direction, Field, Verdict};
@@ -396,24 +396,6 @@ pub fn socket_option(fd: i32, option: i32) -> Result<i32, Errno> {
     let (to, room) = (&mut value as *mut i32 as usize, &mut length as *mut u32 as usize);
     call(libc::SYS_getsockopt, [fd as usize, libc::SOL_SOCKET as usize, option as usize, to, room, 0])?;
     Ok(value)
-}
-
-/// Whether it is a TCP socket on which nothing else reads records (`TCP_ULP`: kTLS and its like), and whose every byte is an
-/// event (`SO_RCVLOWAT`).
-pub fn is_plain_tcp(fd: i32) -> bool {
-    let is = |option, values: &[i32]| socket_option(fd, option).is_ok_and(|value| values.contains(&value));
-    is(libc::SO_PROTOCOL, &[libc::IPPROTO_TCP])
-        && is(libc::SO_DOMAIN, &[libc::AF_INET, libc::AF_INET6])
-        && is(libc::SO_RCVLOWAT, &[0, 1])
-        && !has_protocol_above(fd)
-}
-
-/// A kernel that does not know the option has none.
-fn has_protocol_above(fd: i32) -> bool {
-    let (mut name, mut length) = ([0u8; 16], 16u32);
-    let (to, room) = (name.as_mut_ptr() as usize, &raw mut length as usize);
-    let (level, option) = (libc::IPPROTO_TCP as usize, libc::TCP_ULP as usize);
-    call(libc::SYS_getsockopt, [fd as usize, level, option, to, room, 0]).is_ok() && length != 0
 }
 
 #[cfg(test)]

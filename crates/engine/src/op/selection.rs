@@ -33,8 +33,6 @@ pub struct Selection {
     pub ended: bool,
     /// A multishot receive has had a result since it chose a buffer.
     pub follows_shot: bool,
-    /// Whether it receives from a plain TCP socket, once that was asked.
-    pub plain_tcp: Option<bool>,
 }
 
 impl Selection {
@@ -51,7 +49,6 @@ impl Selection {
             limit: None,
             ended: false,
             follows_shot: false,
-            plain_tcp: None,
         })
     }
 

@@ -6,7 +6,6 @@
 //!
 //! Part of a ring's state, as all of `poll`: touched under its lock only.
 
-use super::emptied::Emptied;
 use super::{Entry, PollSet, ENDED, READ, WRITE};
 use crate::descriptors::{closes_are_seen, note_use, status_flags};
 use crate::op::rw::is_file;
@@ -37,8 +36,6 @@ pub(super) struct Facts {
     times_put_off: u8,
     /// How many looks of POLL_ADDs in a row found nothing, see `poll/batch.rs`.
     looks_in_vain: u8,
-    /// What a receive that empties the socket says of the next one.
-    pub(super) emptied: Emptied,
 }
 
 /// What the data of a file is moved through.
@@ -72,7 +69,6 @@ impl Facts {
     pub(super) fn note_event(&mut self, seen: u32) {
         if seen & (READ | ENDED) != 0 {
             self.read_empty = false;
-            self.emptied.note_event(seen);
         }
         if seen & (WRITE | ENDED) != 0 {
             self.write_full = false;
@@ -263,7 +259,6 @@ impl PollSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::net;
     use std::os::fd::AsRawFd;
 
     fn set_for(fd: i32) -> (PollSet, i32) {
@@ -300,8 +295,6 @@ mod tests {
         set.note_stream(fd);
         assert!(set.is_stream(fd) && !set.is_direct(fd));
         set.note_access(fd, libc::O_RDONLY);
-        set.doubt_emptied(fd);
-        set.note_emptied(fd, net::Emptied::Surely);
         let facts = &mut set.entry(fd).facts;
         facts.note_empty(ListKind::Read);
         facts.note_empty(ListKind::Write);

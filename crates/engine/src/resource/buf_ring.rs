@@ -17,8 +17,6 @@ pub const MAX_BUFFERS: u32 = 1 << 16;
 /// The most buffers of a bundle (`PEEK_MAX_IMPORT`), and of one whose length is not known (`UIO_MAXIOV`).
 const BUNDLE_MAX: usize = 256;
 const IOVECS_MAX: u16 = libc::UIO_MAXIOV as u16;
-/// The most buffers that are looked at ahead: so many cost nothing to keep on the stack.
-const UPCOMING_MAX: usize = 32;
 /// Bytes of `struct io_uring_buf`: address (8), length (4), id (2), padding (2).
 const ENTRY_BYTES: u64 = 16;
 /// Where in the first entry the word is whose upper half is the ring's tail.
@@ -105,17 +103,6 @@ impl Held {
     }
 }
 
-/// Buffers at the head of a buffer ring, in their order, not taken off it.
-#[derive(Default)]
-pub struct Upcoming {
-    /// Their addresses, and how much of each is used.
-    pub ranges: [[usize; 2]; UPCOMING_MAX],
-    /// `IORING_CQE_F_BUFFER` and the id of each.
-    pub cqe_flags: [u32; UPCOMING_MAX],
-    /// How many there are.
-    pub count: usize,
-}
-
 /// How buffers are chosen.
 #[derive(Debug, Clone, Copy)]
 pub struct Choice {
@@ -160,33 +147,6 @@ impl Groups {
                 Ok(Held { bytes: used, listed: true, last: list.is_empty(), ..Held::new(address, id, bytes) })
             }
             Group::Ring(ring) => ring.peek(choice, ranges),
-        }
-    }
-
-    /// The next buffers of a ring, for receives of `wanted` bytes each (0 for as many as a buffer has): as many as `bytes`
-    /// reach into, and at most `most`. None of a list, nor of a ring whose buffers are used up piece by piece.
-    pub fn look_ahead(&self, group: u16, wanted: usize, bytes: usize, most: usize, to: &mut Upcoming) {
-        let Ok(ring) = self.ring(group) else { return };
-        let Ok(tail) = ring.tail() else { return };
-        let available = usize::from(tail.wrapping_sub(ring.head)).min(most).min(UPCOMING_MAX);
-        let mut left = bytes;
-        while !ring.incremental && left != 0 && to.count < available {
-            let Ok((address, room, id)) = ring.read(ring.head.wrapping_add(to.count as u16)) else { break };
-            let used = if wanted == 0 { room as usize } else { wanted.min(room as usize) };
-            if used == 0 {
-                break; // a receive that ends the request
-            }
-            to.ranges[to.count] = [address as usize, used];
-            to.cqe_flags[to.count] = Held::new(address, id, room).cqe_flags();
-            to.count += 1;
-            left = left.saturating_sub(used);
-        }
-    }
-
-    /// Takes the next `count` buffers off their ring, which [`look_ahead`](Self::look_ahead) has found.
-    pub fn take(&mut self, group: u16, count: u16) {
-        if let Some(Group::Ring(ring)) = self.0.get_mut(&group) {
-            ring.advance(0, count);
         }
     }
 

@@ -70,9 +70,8 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
     let mut submitted = 0;
     if call.to_submit != 0 {
         guard.check_issuer()?;
-        guard.submits_and_waits = call.flags & IORING_ENTER_GETEVENTS != 0;
         submitted = guard.submit_and_call(call.to_submit)?;
-        if guard.submits_and_waits || !ring.defers() {
+        if call.flags & IORING_ENTER_GETEVENTS != 0 || !ring.defers() {
             guard.go_on();
         }
         if submitted != call.to_submit {

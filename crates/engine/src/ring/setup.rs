@@ -158,7 +158,6 @@ fn new_state(flags: u32, memory: Memory, control: Control, engine_end: i32, cook
         poll_set: PollSet::default(),
         stalls: Stalls::default(),
         device: Device::default(),
-        submits_and_waits: false,
         timers: Timers::default(),
         counting: Vec::new(),
         completions: 0,

@@ -5,7 +5,7 @@
 
 use super::message::{Header, Iovecs, Message};
 use super::zero_copy::{self, ZeroCopy};
-use super::{is_blocking, is_plain_tcp, socket_option, Address};
+use super::{is_blocking, socket_option, Address};
 use crate::mutation::{mutated, Mutation};
 use crate::op::selection::Selection;
 use crate::op::{call, Context, Direction, Verdict};
@@ -49,18 +49,7 @@ pub struct Transfer {
     selection: Option<Box<Selection>>,
     /// Of SEND_ZC and SENDMSG_ZC.
     zero_copy: Option<Box<ZeroCopy>>,
-    /// What the last attempt says of what the socket has left.
-    emptied: Option<Emptied>,
     data: Data,
-}
-
-/// A receive has taken all that its stream socket had.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Emptied {
-    /// FIONREAD says so.
-    Surely,
-    /// It got less than it had room for. It may have met an address that cannot be written to.
-    Seemingly,
 }
 
 #[derive(Debug)]
@@ -168,7 +157,6 @@ impl Transfer {
             done: 0,
             selection: None,
             zero_copy: None,
-            emptied: None,
             data,
         }
     }
@@ -277,18 +265,6 @@ impl Transfer {
         }
     }
 
-    /// Whether a receive has just taken all that its socket had, if that is a stream.
-    #[inline]
-    pub(crate) fn take_emptied(&mut self) -> Option<Emptied> {
-        self.emptied.take()
-    }
-
-    /// It takes urgent data (MSG_OOB), of whose place in the stream no event tells any more then.
-    #[inline]
-    pub(crate) fn takes_urgent_data(&self) -> bool {
-        self.flags & libc::MSG_OOB as u32 != 0
-    }
-
     /// Whether [`polls_first`](Self::polls_first) is yet to come.
     pub(super) fn will_poll_first(&self) -> bool {
         self.poll_first
@@ -354,14 +330,7 @@ impl Transfer {
     fn received(&mut self, fd: i32, filled: bool, cut: bool) -> Verdict {
         const STAYS: u32 = libc::MSG_PEEK as u32;
         let may_have_more = (filled || self.flags & STAYS != 0) && self.flags & BESIDE_THE_DATA == 0;
-        let unread = if may_have_more { self.unread_bytes(fd) } else { 0 };
-        // Of a message the bytes are those of its header, too.
-        let counts = matches!(self.data, Data::Buffer { .. }) && self.flags & (STAYS | BESIDE_THE_DATA) == 0;
-        self.emptied = match counts && unread == 0 && self.done != 0 {
-            true if filled => Some(Emptied::Surely),
-            true => Some(Emptied::Seemingly),
-            false => None,
-        };
+        let unread = if may_have_more { unread_bytes(fd) } else { 0 };
         if let Some(selection) = &mut self.selection {
             selection.unread = unread;
         }
@@ -371,47 +340,6 @@ impl Transfer {
             (0, true) => Verdict::DoneShort(result),
             _ => Verdict::DoneWith { result, flags: IORING_CQE_F_SOCK_NONEMPTY, failed: cut },
         }
-    }
-
-    /// What the socket has left.
-    #[inline]
-    fn unread_bytes(&self, fd: i32) -> usize {
-        match &self.selection {
-            Some(selection) if selection.plain_tcp == Some(true) => queued_bytes(fd),
-            _ => unread_bytes(fd),
-        }
-    }
-
-    /// Where one call may serve several shots of a multishot RECV: its group, the most bytes of a shot (0 for a buffer's), and
-    /// what the socket had left after the last one.
-    pub(crate) fn wants_several(&self) -> Option<(u16, usize, usize)> {
-        let plain = self.multishot && !self.bundle && self.flags == 0 && matches!(self.data, Data::Buffer { .. });
-        let selection = self.selection.as_deref().filter(|it| plain && it.unread > 1)?;
-        let may = selection.limit.is_none() && selection.plain_tcp != Some(false);
-        may.then_some((selection.group, selection.wanted, selection.unread))
-    }
-
-    /// Whether its socket is one of plain TCP: asked once, by a receive that has more than a buffer's bytes to expect.
-    pub(crate) fn is_on_plain_tcp(&mut self, fd: i32) -> bool {
-        let known = self.selection.as_deref_mut().map(|selection| &mut selection.plain_tcp);
-        known.is_some_and(|known| *known.get_or_insert_with(|| is_plain_tcp(fd)))
-    }
-
-    /// One call for several shots; `None` where a signal came before it, or one of the addresses is bad.
-    pub(crate) fn receive_several(&self, fd: i32, ranges: &[[usize; 2]]) -> Option<Result<usize, Errno>> {
-        match Header::receive_into(fd, ranges, 0) {
-            Err(Errno::INTR | Errno::FAULT) => None,
-            received => Some(received.map(|(count, _)| count)),
-        }
-    }
-
-    /// They were received, and `filled` their buffers: what the socket has left.
-    pub(crate) fn note_several(&mut self, fd: i32, filled: bool) -> usize {
-        let unread = if filled { self.unread_bytes(fd) } else { 0 };
-        if let Some(selection) = &mut self.selection {
-            (selection.unread, selection.follows_shot) = (unread, true);
-        }
-        unread
     }
 
     /// All of a send is done. A bundle without buffers to choose from then sends what is left of its own, which is nothing,
@@ -503,21 +431,16 @@ fn is_stream(fd: i32) -> bool {
 }
 
 /// What a stream socket has left to receive, 0 where that is not known. Source: tcp(7), unix(7), FIONREAD.
-pub fn unread_bytes(fd: i32) -> usize {
-    match queued_bytes(fd) {
+fn unread_bytes(fd: i32) -> usize {
+    let mut count = 0i32;
+    let answer =
+        call(libc::SYS_ioctl, [fd as usize, libc::FIONREAD as usize, &mut count as *mut i32 as usize, 0, 0, 0]);
+    match answer.map_or(0, |_| count.max(0) as usize) {
         0 => 0,
         // Of other sockets it is the next datagram's length, of which the kernel says nothing.
         _ if socket_option(fd, libc::SO_TYPE) != Ok(libc::SOCK_STREAM) => 0,
         count => count,
     }
-}
-
-/// FIONREAD's answer, 0 for an error.
-fn queued_bytes(fd: i32) -> usize {
-    let mut count = 0i32;
-    let answer =
-        call(libc::SYS_ioctl, [fd as usize, libc::FIONREAD as usize, &mut count as *mut i32 as usize, 0, 0, 0]);
-    answer.map_or(0, |_| count.max(0) as usize)
 }
 
 impl Data {
