@@ -172,8 +172,8 @@ impl RingGuard {
         match op {
             // The commonest ones here, where their verdict stays in registers.
             Op::Rw(rw) if !rw.selects() => self.attempt_transfer(rw, fd),
-            Op::Net(Net::Transfer(_)) => self.attempt_on_socket(op, fd),
             Op::Rw(_) => self.issue_selecting(op, fd),
+            Op::Net(net) if net.selects() => self.issue_selecting(op, fd),
             Op::Poll(poll) if first => {
                 self.look_at_gathered();
                 let verdict = self.look(poll, fd);
@@ -205,16 +205,6 @@ impl RingGuard {
             self.poll_set.note_stream(fd);
         }
         verdict
-    }
-
-    /// A send or receive, and what it teaches of the socket.
-    fn attempt_on_socket(&mut self, op: &mut Op, fd: i32) -> Verdict {
-        let selects = matches!(op, Op::Net(net) if net.selects());
-        if selects {
-            self.issue_selecting(op, fd)
-        } else {
-            op.issue(Context { fd, nonblock: true })
-        }
     }
 
     /// A poll's look in its turn.

@@ -46,7 +46,7 @@ pub enum Direction {
 /// Why an attempt was left out, and who makes up for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skip {
-    /// The last one left nothing, and no event has come since: the next event leads to one.
+    /// The last one found nothing, and no event has come since: the next event leads to one.
     KnownEmpty,
     /// The last few found nothing: it is made before anybody sleeps.
     PutOff,

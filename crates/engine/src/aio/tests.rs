@@ -4,15 +4,23 @@
 use super::*;
 use anyring_abi::{IOCB_CMD_POLL, IOCB_CMD_PREAD, IOCB_CMD_PWRITE, IOCB_FLAG_RESFD};
 use rustix::fd::{AsRawFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Tests that make contexts take turns: an address at which one has ended would be the next one's.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A context, through the calls that programs make.
-struct Program(u64);
+struct Program(u64, #[allow(dead_code)] MutexGuard<'static, ()>);
 
 impl Program {
     fn new() -> Program {
-        let mut context = 0;
+        let (mut context, turn) = (0, turn());
         io_setup(16, &raw mut context as u64).expect("io_setup");
-        Program(context)
+        Program(context, turn)
     }
 
     fn submit(&self, iocb: &Iocb) {
@@ -162,6 +170,7 @@ fn destroying_a_context_leaves_pending_reads_undone() {
 
 #[test]
 fn the_limit_of_all_contexts_is_given_back() {
+    let _turn = turn();
     for _ in 0..20 {
         let mut context = 0u64;
         let most = limit() as u32 / 2;

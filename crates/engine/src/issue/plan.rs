@@ -1,6 +1,5 @@
 //! What comes next for a request, by what is asked and what is known, before anything is tried. The decision to leave an
-//! attempt out is made here, and says why ([`Skip`]); only Linux AIO's polls (`aio/submit.rs`) know by
-//! themselves.
+//! attempt out is made here, and says why ([`Skip`]); only that of Linux AIO's polls is in `aio/submit.rs`.
 //!
 //! Called with the ring's lock, as all that issues requests.
 

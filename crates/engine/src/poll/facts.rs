@@ -27,7 +27,7 @@ pub(super) struct Facts {
     access: Option<i32>,
     /// A socket of datagrams that was shut down for reading, see `RingGuard::end_receives`.
     shut_down: bool,
-    /// The last attempt in this direction found nothing or left nothing, and no event has come since.
+    /// The last attempt in this direction found nothing, and no event has come since.
     read_empty: bool,
     write_full: bool,
     /// How many first attempts to read in a row found nothing: the next one is put off, see [`PollSet::puts_off`].
@@ -55,7 +55,7 @@ impl Facts {
         self.unpollable = unpollable;
     }
 
-    /// An attempt found nothing, or left nothing: what comes from now on makes an event. Polls tell nothing of that kind.
+    /// An attempt found nothing: what comes from now on makes an event. Polls tell nothing of that kind.
     pub(super) fn note_empty(&mut self, list: ListKind) {
         match list {
             ListKind::Read => self.read_empty = true,
@@ -80,7 +80,7 @@ impl Facts {
         (self.read_empty, self.write_full) = (false, false);
     }
 
-    /// The last attempt to read found nothing, or left nothing.
+    /// The last attempt to read found nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.read_empty
     }
@@ -111,7 +111,7 @@ impl PollSet {
         self.entries.get(fd as usize)?.as_deref().map(|entry| &entry.facts)
     }
 
-    /// The last attempt found nothing there, or left nothing, and no event has said otherwise since.
+    /// The last attempt found nothing there, and no event has said otherwise since.
     #[inline]
     pub fn known_not_ready(&self, fd: i32, direction: Direction) -> bool {
         self.facts(fd).is_some_and(|facts| match direction {

@@ -1,7 +1,6 @@
-//! Requests that were armed without an attempt, since nothing was known to be there: by then there may be something.
-//!
-//! Natively such a request would complete when it is submitted. So the poll set is looked at before a call returns that does
-//! not wait ([`RingGuard::look_for_unlooked`]), and before a request is cancelled or a timer fires.
+//! Requests that were armed without an attempt. There may be something for them all the same, and natively they would
+//! complete when they are submitted. So the poll set is looked at before a call returns that does not wait
+//! ([`RingGuard::look_for_unlooked`]), and before a request is cancelled or a timer fires.
 //!
 //! Part of a ring's state, as all of `poll`.
 
@@ -34,21 +33,21 @@ impl RingGuard {
         }
     }
 
-    /// At the end of a submission: what became ready before it, and what its READ_MULTISHOTs have left behind, has its turn.
-    #[inline]
-    pub fn go_on(&mut self) {
-        if core::mem::take(&mut self.poll_set.goes_on) {
-            self.poll_now();
-            self.settle();
-        }
-    }
-
     /// The same before something ends requests: also first attempts that were put off are made.
     #[inline]
     pub fn attempt_unlooked(&mut self) {
         if self.poll_set.has_unlooked() {
             self.look_for_unlooked();
             self.attempt_all_put_off();
+        }
+    }
+
+    /// At the end of a submission: what became ready before it, and what its READ_MULTISHOTs have left behind, has its turn.
+    #[inline]
+    pub fn go_on(&mut self) {
+        if core::mem::take(&mut self.poll_set.goes_on) {
+            self.poll_now();
+            self.settle();
         }
     }
 }

@@ -437,18 +437,10 @@ impl RingGuard {
 
     /// Whether one more CQE would find room in the CQ.
     pub fn has_room(&self) -> bool {
-        self.room() != 0
-    }
-
-    /// How many CQEs would find room in the CQ.
-    pub fn room(&self) -> u32 {
         let (tail, backlog) = self.posted();
-        let Ok(ready) = self.cq_ready(tail) else { return 0 };
-        if backlog != 0 || !self.spill.is_empty() {
-            return 0;
-        }
         let entries = self.memory.view.layout().cq_entries;
-        entries.saturating_sub(ready.saturating_add(self.batch.count as u32))
+        let has_place = |ready: u32| ready.saturating_add(self.batch.count as u32) < entries;
+        backlog == 0 && self.spill.is_empty() && self.cq_ready(tail).is_ok_and(has_place)
     }
 
     /// Whether CQEs wait for room in the CQ.
