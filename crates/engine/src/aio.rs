@@ -14,8 +14,6 @@
 //! | [`Context`] | the ring's lock |
 //! | the completion ring's head | stored by the program, or under the ring's lock; read as an untrusted word |
 
-mod cold;
-mod completions;
 mod submit;
 #[cfg(test)]
 mod tests;
@@ -24,118 +22,22 @@ mod wait;
 pub use submit::io_submit;
 pub use wait::{io_getevents, io_pgetevents, Wait};
 
+use crate::aio_ring::cold::Cold;
+use crate::aio_ring::completions::Completions;
+use crate::aio_ring::{Context, Counted, Pending, ASKED_FOR};
 use crate::lock::Lock;
-use crate::memory::layout::word;
 use crate::op::Op;
 use crate::os::Clock;
 use crate::os::{user_read, user_write, GuardedWords};
-use crate::poll::Alone;
 use crate::request::State;
-use crate::resource::files::FixedFile;
-use crate::ring::setup::private_state;
-use crate::ring::{cq, LockFailure, Ring, RingGuard};
+use crate::ring::table;
+use crate::ring::{LockFailure, Ring, RingGuard};
+use crate::setup::private_state;
 use crate::wait::enter_wait::{wait_until, Wish};
 use crate::{process, stats, Errno};
-use anyring_abi::{AioRing, IoEvent, Iocb, Opcode};
-use cold::Cold;
-use completions::Completions;
+use anyring_abi::{AioRing, Iocb};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::Arc;
-
-/// What a context has besides a ring's state.
-pub struct Context {
-    completions: Completions,
-    /// Requests without an event, by the `user_data` that the ring knows them under.
-    pending: Vec<Option<Pending>>,
-    /// Free places in `pending`.
-    free: Vec<u32>,
-    /// How many of the pending ones io_submit(2) would have waited for natively: transfers through the page cache.
-    overdue: u32,
-    cold: Cold,
-    /// Duplicates of eventfds that requests named, by the program's number.
-    eventfds: Vec<(i32, Arc<FixedFile>)>,
-    /// io_destroy(2) has begun.
-    dead: bool,
-    counted: Counted,
-}
-
-/// What an event tells of its request.
-struct Pending {
-    data: u64,
-    obj: u64,
-    eventfd: Option<Arc<FixedFile>>,
-    /// See [`Context::overdue`].
-    overdue: bool,
-    /// The request itself, where it waits alone on its descriptor.
-    alone: Option<Alone>,
-}
-
-impl Context {
-    /// Requests that it was asked for, and places for events.
-    pub fn size(&self) -> [u32; 2] {
-        [self.counted.0, self.completions.places()]
-    }
-
-    /// The address of the completion ring, by which the program knows the context.
-    pub fn address(&self) -> u64 {
-        self.completions.address()
-    }
-
-    /// A place for one more request, if its event is sure to find room. Source: `get_reqs_available` in fs/aio.c.
-    fn take_place(&mut self, pending: Pending) -> Result<u32, Errno> {
-        let in_flight = (self.pending.len() - self.free.len()) as u32;
-        if self.free.is_empty() && self.pending.len() == self.pending.capacity() {
-            let size = (2 * self.pending.len()).max(4);
-            self.free.try_reserve(size).map_err(|_| Errno::AGAIN)?;
-            self.pending.try_reserve(size - self.pending.len()).map_err(|_| Errno::AGAIN)?;
-        }
-        if in_flight + self.completions.unread() >= self.completions.places() - 1 {
-            return Err(Errno::AGAIN);
-        }
-        if let Some(place) = self.free.pop() {
-            self.pending[place as usize] = Some(pending);
-            return Ok(place);
-        }
-        self.pending.push(Some(pending));
-        Ok(self.pending.len() as u32 - 1)
-    }
-
-    /// The request in this place has its event, or never was.
-    fn give_place(&mut self, place: u64) -> Option<Pending> {
-        let pending = self.pending.get_mut(place as usize)?.take()?;
-        self.free.push(place as u32);
-        self.overdue -= u32::from(pending.overdue);
-        Some(pending)
-    }
-
-    /// Where the request of this place may wait alone.
-    pub fn alone(&mut self, place: u32) -> Option<&mut Option<Alone>> {
-        Some(&mut self.pending.get_mut(place as usize)?.as_mut()?.alone)
-    }
-
-    /// The descriptor of the first request from this place on that waits alone, and its place.
-    pub fn waiting_alone(&self, from: usize) -> Option<(usize, i32)> {
-        let fd = |pending: &Option<Pending>| Some(pending.as_ref()?.alone.as_ref()?.fd);
-        (from..).zip(self.pending.iter().skip(from)).find_map(|(place, pending)| Some((place, fd(pending)?)))
-    }
-
-    /// Takes out a request that waits alone: its place and opcode.
-    pub fn take_alone(&mut self) -> Option<(u32, Opcode)> {
-        let mut places = (0..).zip(&mut self.pending);
-        places.find_map(|(place, pending)| Some((place, pending.as_mut()?.alone.take()?.opcode)))
-    }
-
-    /// The duplicate of an eventfd that was named before.
-    fn eventfd(&self, fd: i32) -> Option<Arc<FixedFile>> {
-        self.eventfds.iter().find(|(number, _)| *number == fd).map(|(_, file)| file.clone())
-    }
-
-    /// The program closes `fd`.
-    pub fn forget(&mut self, fd: i32) {
-        self.eventfds.retain(|(number, _)| *number != fd);
-    }
-}
 
 /// The most contexts of a process: what lists them all is never larger than what the allocator's reserve is for.
 const CONTEXTS_MAX: usize = 2048;
@@ -275,7 +177,8 @@ fn lock(ring: &'static Ring, address: u64, reentry: Errno) -> Result<RingGuard, 
 /// # Errors
 /// As io_setup(2): FAULT, INVAL, AGAIN (beyond the limit of all contexts), NOMEM.
 pub fn io_setup(requests: u32, context: u64) -> Result<(), Errno> {
-    process::notice_fork();
+    crate::wait::begin();
+    let _ = process::at_fork(reset_after_fork); // which notices a fork
     crate::os::probe_flags();
     crate::alloc::reserve()?;
     if user_read::<u64>(context)? != 0 || requests == 0 {
@@ -288,11 +191,11 @@ pub fn io_setup(requests: u32, context: u64) -> Result<(), Errno> {
     let (pending, free, eventfds) = (Vec::new(), Vec::new(), Vec::new());
     let cold = Cold::default();
     let made = Context { completions, pending, free, overdue: 0, cold, eventfds, dead: false, counted };
-    state.recorder = crate::event::Recorder::of_new_context(address, requests, made.completions.places());
+    state.recorder = crate::ring::recorder::Recorder::of_new_context(address, requests, made.completions.places());
     state.aio = Some(Box::new(made));
-    let ring = process::unborn_ring();
+    let ring = table::unborn_ring();
     ring.bring_to_life(Ring::NO_NUMBER, 0, state);
-    process::keep(ring);
+    table::keep(ring);
     stats::ring_made();
     let stored = name(ring, address).and_then(|()| user_write(context, &address));
     if stored.is_err() && io_destroy(address).is_err() {
@@ -306,43 +209,6 @@ fn name(ring: &'static Ring, address: u64) -> Result<(), Errno> {
     let id = CONTEXTS.lock().ok_or(Errno::AGAIN)?.add(Named { address, ring })?;
     let guard = ring.lock().map_err(|_| Errno::AGAIN)?;
     guard.aio.as_ref().map_or(Err(Errno::INVAL), |context| context.completions.set_id(id))
-}
-
-/// Requests that all contexts were asked for.
-static ASKED_FOR: AtomicU64 = AtomicU64::new(0);
-
-/// A context's part of [`ASKED_FOR`].
-struct Counted(u32);
-
-impl Counted {
-    /// Source: `ioctx_alloc` in fs/aio.c.
-    fn new(requests: u32) -> Result<Counted, Errno> {
-        Completions::check(requests)?;
-        let before = ASKED_FOR.fetch_add(requests.into(), Ordering::Relaxed);
-        let counted = Counted(requests);
-        if before + u64::from(requests) > limit() {
-            return Err(Errno::AGAIN);
-        }
-        Ok(counted)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        ASKED_FOR.fetch_sub(self.0.into(), Ordering::Relaxed);
-    }
-}
-
-/// How many requests all contexts may ask for: `fs.aio-max-nr`, which counts here for each process, or its default where
-/// the kernel has no AIO.
-fn limit() -> u64 {
-    use rustix::fs::{Mode, OFlags};
-    const DEFAULT: u64 = 65_536;
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::open("/proc/sys/fs/aio-max-nr", flags, Mode::empty()).map(crate::descriptors::for_now);
-    let mut text = [0u8; 24];
-    let bytes = file.and_then(|file| rustix::io::read(&file, &mut text)).unwrap_or(0);
-    core::str::from_utf8(&text[..bytes]).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(DEFAULT)
 }
 
 /// Ends a context: cancels what can be cancelled, waits for the rest, and gives its memory back.
@@ -395,7 +261,7 @@ fn destroy(ring: &'static Ring) {
     drop(post);
     guard.wake();
     drop(guard);
-    process::end_if_unused(ring);
+    table::end_if_unused(ring);
 }
 
 /// Ends the request of the iocb at `iocb`, which gets an event: as by the kernel since Linux 4.19, nothing is stored
@@ -439,58 +305,11 @@ impl RingGuard {
         }
         self.cancel_one(id).is_ok()
     }
-
-    /// The word that tells how far the program has read: the CQ's head, or that of the completion ring.
-    pub fn consumed(&self) -> Result<u32, Errno> {
-        match &self.aio {
-            Some(context) => context.completions.head(),
-            None => self.memory.view.load(word::CQ_HEAD),
-        }
-    }
-
-    /// Copies the batch to the completion ring and tells whoever waits: what `flush` is where there is a CQ. There is
-    /// room, since no request was taken in without.
-    #[inline(never)] // for the sake of rings, where this is a part of `flush`
-    pub fn flush_events(&mut self) {
-        let control = self.control;
-        let state = &mut **self;
-        let Some(context) = &mut state.aio else { return };
-        let mut signals: Vec<(Arc<FixedFile>, u64)> = Vec::new();
-        let mut post = control.lock_post();
-        let mut tail = post.cq_tail();
-        while let Some(cqe) = state.batch.next_to_post() {
-            let Some(pending) = context.give_place(cqe.user_data) else { continue };
-            let (data, obj) = (pending.data, pending.obj);
-            context.completions.push(&IoEvent { data, obj, res: cqe.res.into(), res2: 0 });
-            tail = tail.wrapping_add(1);
-            match (pending.eventfd, signals.last_mut()) {
-                (Some(eventfd), Some((last, count))) if Arc::ptr_eq(&eventfd, last) => *count += 1,
-                (Some(eventfd), _) => signals.push((eventfd, 1)),
-                (None, _) => {}
-            }
-        }
-        post.advance(tail, 0);
-        let wake = post.waiters().are_told(|| post.cq_total(), 0);
-        let count = state.batch.clear(&control, &mut state.records);
-        drop(post);
-        if let Some(recorder) = &mut state.recorder {
-            recorder.complete(state.batch.cleared(count), count);
-        }
-        if wake {
-            self.wake();
-        }
-        for (eventfd, count) in signals {
-            cq::signal(eventfd.fd, count);
-        }
-    }
 }
 
-/// In a forked child: the contexts are the parent's. Answers their rings, of which the child has no use.
-///
-/// # Safety
-/// Only the forking thread may exist in the process.
-pub unsafe fn reset_after_fork(rings: &mut Vec<&'static Ring>) {
-    // SAFETY: no other thread exists.
+/// In a forked child: the contexts are the parent's, and the child has no use of their rings.
+fn reset_after_fork() {
+    // SAFETY: `at_fork` calls this while the child has one thread.
     unsafe { CONTEXTS.reset() };
     if let Some(mut contexts) = CONTEXTS.lock() {
         // Not dropped: a thread that the child does not have may have been changing it.
@@ -502,5 +321,5 @@ pub unsafe fn reset_after_fork(rings: &mut Vec<&'static Ring>) {
     }
     ASKED_FOR.store(0, Ordering::Relaxed);
     // Relaxed: the process has one thread.
-    rings.retain(|ring| ring.fd.load(Ordering::Relaxed) != Ring::NO_NUMBER);
+    table::retain(|ring| ring.fd.load(Ordering::Relaxed) != Ring::NO_NUMBER);
 }

@@ -14,12 +14,16 @@ pub use numbers::{closes_are_seen, is_ring, note_use, set_closes_are_seen};
 use crate::mutation::{mutated, Mutation};
 use crate::os::handlers;
 use crate::os::{Os, Sys};
+use crate::sync::Hook;
 use crate::thread::tables;
 use crate::Errno;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::process::Resource;
+
+/// An operation is about to close this number of the program's: the rings that have something on it are told.
+pub static CLOSING: Hook<i32, ()> = Hook::new();
 
 /// Numbers that ring descriptors may have.
 pub const RING_NUMBERS: Range<i32> = 512..4096;
@@ -100,11 +104,11 @@ pub fn next_own(first: u32, last: u32) -> Option<u32> {
 
 /// Moves a descriptor to the top of the table (close-on-exec), and remembers it as the engine's own.
 pub fn to_top(fd: OwnedFd) -> Result<Own, Errno> {
-    duplicate_to_top(for_now(fd).as_fd())
+    duplicate_to_top(crate::os::for_now(fd).as_fd())
 }
 
 /// The same of one that is the engine's own already, for a moment.
-pub fn to_top_from(fd: Own) -> Result<Own, Errno> {
+pub fn to_top_from(fd: crate::os::ForNow) -> Result<Own, Errno> {
     duplicate_to_top(fd.as_fd())
 }
 
@@ -225,12 +229,6 @@ pub fn close(fd: i32) {
         }
     }
     Sys::close(fd);
-}
-
-/// A descriptor that is needed for a moment only, where it is. An `OwnedFd` is closed by libc's `close`, and so by our
-/// wrapper, which takes the locks of rings: none may be dropped under one.
-pub fn for_now(fd: OwnedFd) -> Own {
-    Own(fd.into_raw_fd())
 }
 
 /// Closes a number without going through a symbol that we interpose.

@@ -6,14 +6,11 @@
 //! `worked` is what workers note. `context` has what only Linux AIO says, for which the kernel has no tracepoints: its
 //! contexts are rings with the same events ([`AIO`]).
 
-mod chunks;
-mod context;
-mod recorder;
-mod session;
+pub(crate) mod chunks;
+pub(crate) mod session;
 mod worked;
 
 pub use chunks::Reader;
-pub use recorder::Recorder;
 pub(crate) use session::{follow, Room};
 pub use session::{open, reset_after_fork, wanted, wish, REFUSED};
 pub use worked::{WorkTimes, Worked};
@@ -215,7 +212,7 @@ impl Event {
         Skip::ALL.get(index).copied().filter(|_| self.kind == Kind::PollArm)
     }
 
-    fn with_skip(self, skip: Option<Skip>) -> Event {
+    pub(crate) fn with_skip(self, skip: Option<Skip>) -> Event {
         let place = skip.and_then(|skip| Skip::ALL.iter().position(|known| *known == skip));
         Event { result: place.map_or(0, |place| place as i32 + 1), ..self }
     }

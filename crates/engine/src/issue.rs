@@ -1,15 +1,26 @@
 //! Routing: what a verdict leads to. The only place that picks a path, finishes a request and goes on with its chain.
 
+pub mod alone;
+pub mod arm;
+mod batch;
 pub mod calls;
+mod cancel;
+mod chain;
+mod device;
 mod in_worker;
+pub mod iopoll;
 pub mod msg_ring;
 mod plan;
 pub mod punt;
 pub(crate) mod registered;
 mod select;
 pub mod stalls;
+pub mod submitter;
+mod timer;
+mod turns;
 
 use crate::forced::{point, Point};
+use crate::issue::arm::Arming;
 use crate::issue::plan::Step;
 use crate::issue::punt::refused_number;
 use crate::mutation::{mutated, Mutation};
@@ -18,14 +29,14 @@ use crate::op::poll::PollAdd;
 use crate::op::rw::Rw;
 use crate::op::{fs, Context, Direction, Op, Skip, Verdict};
 use crate::os::{Os, Sys};
-use crate::poll::Arming;
 use crate::request::{Cancelled, Id, ListKind, Request, State, Target, Then, Tried};
 use crate::ring::broken::Unanswered;
+use crate::ring::table;
 use crate::ring::RingGuard;
 use crate::shared::control::{RECORD_FREE, RECORD_IN_FLIGHT};
 use crate::stats::Path;
 use crate::wq::{self, Approach};
-use crate::{descriptors, process, stats, Errno};
+use crate::{descriptors, stats, Errno};
 use anyring_abi::{Cqe, IORING_CQE_F_32, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
 use core::sync::atomic::Ordering;
 
@@ -217,7 +228,7 @@ impl RingGuard {
 
     /// A request has ring `fd` (perhaps this one) watched: CQEs make it readable from now on.
     fn watch_ring(&mut self, fd: i32, edge_triggered: bool) {
-        match process::ring(fd) {
+        match table::ring(fd) {
             Some(watched) if core::ptr::eq(watched, self.ring()) => self.watch(edge_triggered),
             Some(watched) => watched.watch_from_elsewhere(edge_triggered),
             None => {}

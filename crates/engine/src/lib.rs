@@ -5,9 +5,11 @@
 //! See ARCHITECTURE.md for the way of a request through the files.
 
 pub mod aio;
+pub mod aio_ring;
 pub mod alloc;
 pub mod descriptors;
 pub mod device;
+pub mod driver;
 pub mod event;
 pub mod forced;
 pub mod identity;
@@ -20,9 +22,11 @@ pub mod op;
 pub mod os;
 pub mod poll;
 pub mod process;
+pub mod register;
 pub mod request;
 pub mod resource;
 pub mod ring;
+pub mod setup;
 pub mod shared;
 pub mod stats;
 mod sync;
@@ -30,9 +34,9 @@ pub mod thread;
 pub mod wait;
 pub mod wq;
 
-pub use resource::register::register;
-pub use ring::enter::{enter, Enter};
-pub use ring::setup::setup;
+pub use register::register;
+pub use setup::setup;
+pub use wait::enter::{enter, Enter};
 
 /// An error number of errno(3).
 pub type Errno = rustix::io::Errno;

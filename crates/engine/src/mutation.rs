@@ -104,6 +104,10 @@ mutations! {
         TheDeadAreNotBuried "the-dead-are-not-buried" Engine "requests_of_a_killed_owner_end",
             "Requests of a process that died stay in flight.";
     }
+    "register" {
+        ProbeIsNotZeroed "probe-is-not-zeroed" Case "register::probe_that_is_not_zeroed_is_einval",
+            "IORING_REGISTER_PROBE takes an argument with something in it.";
+    }
     "request" {
         CancelAllMissesSome "cancel-all-misses-some" Case "in_flight::cancel_all_posts_every_one",
             "ASYNC_CANCEL with IORING_ASYNC_CANCEL_ALL ends no more than two requests.";
@@ -170,10 +174,6 @@ mutations! {
     "wait" {
         DriverSleepsBeyondTimers "driver-sleeps-beyond-timers" Case "timeout::timeout_takes_its_time",
             "A thread that waits in enter sleeps beyond the ring's next timer.";
-        SleeperIsNotKicked "sleeper-is-not-kicked" Case "msg_ring_targets::a_wait_with_a_mask_ends",
-            "A CQE wakes nobody who sleeps on the ring's poll set.";
-        IdleRingsSpin "idle-rings-spin" Unit "wait::spin::tests::two_long_waits_end_it",
-            "A ring whose messages stop goes on spinning.";
         JumpLeavesTheSleeper "jump-leaves-the-sleeper"
             Engine "a_handler_jumps_out_of_a_wait_and_another_thread_waits",
             "A longjmp(3) out of a wait leaves the thread counted as asleep.";
@@ -213,6 +213,12 @@ mutations! {
         BitsDoNotMatter "bits-do-not-matter" Case "futex::bits_must_meet",
             "A FUTEX_WAIT is woken by whoever wakes the word, whatever the bits.";
     }
+    "driver" {
+        SleeperIsNotKicked "sleeper-is-not-kicked" Case "msg_ring_targets::a_wait_with_a_mask_ends",
+            "A CQE wakes nobody who sleeps on the ring's poll set.";
+        IdleRingsSpin "idle-rings-spin" Unit "driver::spin::tests::two_long_waits_end_it",
+            "A ring whose messages stop goes on spinning.";
+    }
     "device" {
         DeviceRefusalIsTheAnswer "device-refusal-is-the-answer" Case "rw_direct::write_into_a_hole",
             "EAGAIN of the kernel's AIO is the request's result instead of a worker's turn.";
@@ -230,6 +236,8 @@ mutations! {
     "aio" {
         KeyIsNotCleared "key-is-not-cleared" Case "aio_calls::submit_clears_the_key",
             "io_submit(2) leaves the iocb's key as it was.";
+    }
+    "aio-ring" {
         EventsAreReadAgain "events-are-read-again" Case "aio_events::most_bounds_what_is_read",
             "What io_getevents(2) has read stays in the completion ring.";
         MovedContextIsUnknown "moved-context-is-unknown"
@@ -381,7 +389,8 @@ mod chosen {
             return place as u32;
         }
         let complaint = b"anyring: ANYRING_MUTATION names no mutation\n";
-        crate::os::syscall(libc::SYS_write, [2, complaint.as_ptr() as usize, complaint.len(), 0, 0, 0]);
+        // SAFETY: standard error is borrowed for the one call, which fails where there is none.
+        let _ = rustix::io::write(unsafe { rustix::fd::BorrowedFd::borrow_raw(2) }, complaint);
         // SAFETY: ends the process.
         unsafe { libc::abort() }
     }

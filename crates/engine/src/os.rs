@@ -22,7 +22,8 @@ pub use guard::{
 pub use interrupt::{can_interrupt, end_waits, handled, has_handled, heed_handlers, interrupt, interrupted};
 pub use interrupt::{interruptible, wait, wait_again, wait_interruptibly};
 pub use linux::{
-    can_wait_for_several, flags_are_ignored, flags_are_looked_at, probe_flags, syscall, usable_cpus, Linux,
+    can_wait_for_several, flags_are_ignored, flags_are_looked_at, for_now, probe_flags, syscall, usable_cpus,
+    ForNow, Linux,
 };
 pub use status::{file_status, FileStatus};
 

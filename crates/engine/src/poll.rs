@@ -12,17 +12,11 @@
 //!
 //! All of this is part of a ring's state: touched under its lock only. `epoll_wait` alone is called outside it.
 
-mod alone;
-mod batch;
-mod facts;
-mod turns;
-mod untried;
-mod wait;
-
-pub use alone::Alone;
-pub use wait::Arming;
+pub(crate) mod facts;
+pub(crate) mod turns;
 
 use crate::mutation::{mutated, Mutation};
+use crate::op::Direction;
 use crate::os::{EpollEvent, Os, Sys};
 use crate::request::slab::List;
 use crate::request::ListKind;
@@ -33,41 +27,44 @@ use rustix::event::epoll;
 use rustix::fd::{AsRawFd, IntoRawFd};
 use std::collections::VecDeque;
 
-const READ: u32 =
+pub(crate) const READ: u32 =
     (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDHUP | libc::EPOLLRDNORM | libc::EPOLLRDBAND) as u32;
-const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM | libc::EPOLLWRBAND) as u32;
-const ENDED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
-const EDGE: u32 = libc::EPOLLET as u32;
+pub(crate) const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM | libc::EPOLLWRBAND) as u32;
+pub(crate) const ENDED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+pub(crate) const EDGE: u32 = libc::EPOLLET as u32;
 
 /// Data of the wake-up descriptor's registration: no descriptor has this number.
-const KICK: u64 = u64::MAX;
+pub(crate) const KICK: u64 = u64::MAX;
 /// Data of the engine end's registration, through which other processes wake this one (`shared::member`).
-const FOREIGN_KICK: u64 = u64::MAX - 1;
+pub(crate) const FOREIGN_KICK: u64 = u64::MAX - 1;
 
 /// Data of the registration through which the kernel's AIO tells of completions.
 pub const DEVICE: u64 = u64::MAX - 2;
 
+/// The most looks that are made together.
+const GATHERED_MOST: usize = 64;
+
 /// What is known of one descriptor number.
 #[derive(Default)]
-struct Entry {
+pub(crate) struct Entry {
     /// Comes back with every event; changes when the number is found to name another file.
-    generation: u32,
+    pub(crate) generation: u32,
     /// Events that the standing registration asks for, 0 for none.
-    registered: u32,
-    facts: Facts,
+    pub(crate) registered: u32,
+    pub(crate) facts: Facts,
     /// A read (of Linux AIO: or a poll) was armed without an attempt, which is made before anybody sleeps.
-    put_off: bool,
+    pub(crate) put_off: bool,
     /// On the list of entries to verify before a sleep.
-    unverified: bool,
+    pub(crate) unverified: bool,
     /// The place of a request that waits here alone, in the ring's context of Linux AIO: then the lists are empty.
-    alone: Option<u32>,
-    readers: List,
-    writers: List,
-    polls: List,
+    pub(crate) alone: Option<u32>,
+    pub(crate) readers: List,
+    pub(crate) writers: List,
+    pub(crate) polls: List,
 }
 
 impl Entry {
-    fn list(&mut self, kind: ListKind) -> &mut List {
+    pub(crate) fn list(&mut self, kind: ListKind) -> &mut List {
         match kind {
             ListKind::Read => &mut self.readers,
             ListKind::Write => &mut self.writers,
@@ -81,7 +78,7 @@ impl Entry {
         self.facts = Facts::default();
     }
 
-    fn idle(&self) -> bool {
+    pub(crate) fn idle(&self) -> bool {
         self.readers.is_empty() && self.writers.is_empty() && self.polls.is_empty() && self.alone.is_none()
     }
 }
@@ -91,27 +88,27 @@ impl Entry {
 pub struct PollSet {
     /// By descriptor number.
     entries: Vec<Option<Box<Entry>>>,
-    epoll: Option<i32>,
+    pub(crate) epoll: Option<i32>,
     kick: Option<i32>,
-    unverified: VecDeque<i32>,
+    pub(crate) unverified: VecDeque<i32>,
     /// Entries with a request whose first attempt was put off.
-    put_off: VecDeque<i32>,
+    pub(crate) put_off: VecDeque<i32>,
     /// A request was armed without an attempt since the poll set was last looked at.
-    unlooked: bool,
+    pub(crate) unlooked: bool,
     /// A READ_MULTISHOT goes on behind its submission: its event is in the poll set, behind those of others.
     pub goes_on: bool,
     /// The poll set is looked at for such requests, at the end of their submission.
-    looking: bool,
+    pub(crate) looking: bool,
     /// Polls of the submission at work that are yet to be looked at.
-    gathered: Vec<libc::pollfd>,
+    pub(crate) gathered: Vec<libc::pollfd>,
     /// Looks at the poll set while there was something in one of the two.
     looks: u32,
     /// For whom something may be there that is yet to be served.
-    due: turns::Due,
+    pub(crate) due: turns::Due,
     /// Requests that wait for readiness.
-    armed: u32,
+    pub(crate) armed: u32,
     /// Room for what a look at the poll set finds.
-    seen: Vec<EpollEvent>,
+    pub(crate) seen: Vec<EpollEvent>,
 }
 
 impl PollSet {
@@ -125,6 +122,25 @@ impl PollSet {
         if self.existing(fd).is_some_and(|entry| core::mem::take(&mut entry.put_off)) {
             self.put_off.retain(|other| *other != fd);
         }
+    }
+
+    /// The first attempt on `fd` is put off: it is made before anybody sleeps.
+    pub(crate) fn put_off(&mut self, fd: i32) {
+        if !core::mem::replace(&mut self.entry(fd).put_off, true) {
+            self.put_off.push_back(fd);
+        }
+    }
+
+    /// Whether a request could wait alone on `fd` for the events `wanted`, which its registration has to ask for already.
+    pub(crate) fn has_room_alone(&mut self, fd: i32, wanted: u32) -> bool {
+        let entry = self.existing(fd).filter(|entry| entry.registered & wanted == wanted && entry.idle());
+        entry.is_some_and(|entry| !entry.facts.is_shut_down()) && descriptors::closes_are_seen()
+    }
+
+    /// The request at `place` in the ring's context waits alone on `fd`.
+    pub(crate) fn begin_alone(&mut self, fd: i32, place: u32) {
+        self.entry(fd).alone = Some(place);
+        self.armed += 1;
     }
 
     /// How many requests wait for readiness.
@@ -180,7 +196,7 @@ impl PollSet {
 
     /// Makes room for what is remembered of a number. `EBADF` for one beyond the table that is not open: the table would
     /// grow up to it.
-    fn make_room(&mut self, fd: i32) -> Result<(), Errno> {
+    pub(crate) fn make_room(&mut self, fd: i32) -> Result<(), Errno> {
         if usize::try_from(fd).is_ok_and(|index| index < self.entries.len()) {
             return Ok(());
         }
@@ -196,16 +212,22 @@ impl PollSet {
     }
 
     /// What is remembered of a number for which there is room.
-    fn entry(&mut self, fd: i32) -> &mut Entry {
+    pub(crate) fn entry(&mut self, fd: i32) -> &mut Entry {
         self.entries[fd as usize].get_or_insert_with(Box::default)
     }
 
-    fn existing(&mut self, fd: i32) -> Option<&mut Entry> {
+    pub(crate) fn existing(&mut self, fd: i32) -> Option<&mut Entry> {
         self.entries.get_mut(usize::try_from(fd).ok()?)?.as_deref_mut()
     }
 
     /// Makes the standing registration ask for `events` too. False where the file cannot be polled.
-    fn register(&mut self, epoll: i32, fd: i32, events: u32, attempted_now: bool) -> Result<bool, Errno> {
+    pub(crate) fn register(
+        &mut self,
+        epoll: i32,
+        fd: i32,
+        events: u32,
+        attempted_now: bool,
+    ) -> Result<bool, Errno> {
         let entry = self.entry(fd);
         let wanted = entry.registered | events | EDGE;
         if wanted == entry.registered {
@@ -234,7 +256,7 @@ impl PollSet {
 
     /// Adds or changes the registration, whichever the kernel accepts: a number may have been reused, or its file may
     /// still be registered through a duplicate. False where the file cannot be polled.
-    fn control_registration(&mut self, epoll: i32, fd: i32, wanted: u32) -> Result<bool, Errno> {
+    pub(crate) fn control_registration(&mut self, epoll: i32, fd: i32, wanted: u32) -> Result<bool, Errno> {
         let entry = self.entry(fd);
         let data = |entry: &Entry| u64::from(entry.generation) << 32 | fd as u64;
         let known = entry.registered != 0;
@@ -292,6 +314,33 @@ impl PollSet {
             descriptors::close(fd);
         }
         self.entries.clear();
+    }
+}
+
+impl PollSet {
+    /// Whether a request was armed without an attempt since the poll set was last looked at, or waits for its first one.
+    #[inline]
+    pub fn has_unlooked(&self) -> bool {
+        self.unlooked || self.has_put_off()
+    }
+
+    /// A request is armed without an attempt.
+    #[inline]
+    pub fn note_unlooked(&mut self, direction: Direction) {
+        self.unlooked |= direction == Direction::Read;
+    }
+}
+
+impl PollSet {
+    /// Whether looks are gathered and not made yet.
+    #[inline]
+    pub fn has_gathered(&self) -> bool {
+        !self.gathered.is_empty()
+    }
+
+    /// Whether as many looks are gathered as are made together.
+    pub fn has_gathered_most(&self) -> bool {
+        self.gathered.len() == GATHERED_MOST
     }
 }
 

@@ -3,9 +3,7 @@
 //! Everything here is part of a ring's state, and only touched under the ring's lock. `request/state.rs` tells the states of a
 //! request and who moves it on.
 
-pub mod cancel;
 pub mod drain;
-pub mod link;
 pub mod slab;
 mod state;
 pub mod timer;
@@ -69,4 +67,11 @@ impl Target {
             other => (other.number().unwrap_or(-1), None),
         }
     }
+}
+
+/// The chain under construction.
+#[derive(Debug, Clone, Copy)]
+pub struct Chain {
+    pub(crate) head: Id,
+    pub(crate) last: Id,
 }

@@ -15,47 +15,53 @@
 pub mod arrivals;
 pub mod broken;
 pub mod cq;
-pub mod enter;
+pub(crate) mod helper;
 mod life;
+mod member;
 pub mod notes;
+pub(crate) mod poller;
 mod record;
+pub(crate) mod recorder;
 mod resize;
-pub mod setup;
+pub mod sleeps;
 mod spill;
 pub mod sq;
+pub mod table;
 #[cfg(test)]
 mod tests;
+pub(crate) mod wake;
 
 use crate::alloc;
 use crate::device::Device;
+use crate::driver::spin::Spin;
+use crate::driver::Driver;
 use crate::forced::{point, Point};
 use crate::issue::calls::Call;
+use crate::issue::iopoll::IoPoll;
 use crate::issue::stalls::Stalls;
+use crate::issue::submitter::Submission;
 use crate::lock::{Held, Lock};
 use crate::memory::layout::word;
 use crate::memory::Memory;
 use crate::os::Clock;
 use crate::poll::PollSet;
 use crate::request::drain::Drain;
-use crate::request::link::Chain;
 use crate::request::timer::Timers;
+use crate::request::Chain;
 use crate::request::{Id, Slab};
 use crate::resource::buf_ring::Groups;
 use crate::resource::buffers::Buffers;
 use crate::resource::files::Files;
 use crate::resource::napi::Napi;
-use crate::resource::personality::Personalities;
 use crate::resource::restrictions::Restrictions;
+use crate::resource::tag::Tagged;
 use crate::resource::wait_region::Region;
+use crate::ring::poller::Poller;
 use crate::shared::control::{self, Control};
 use crate::sync::{fence_after_swap, thread_pointer};
 use crate::thread::tables;
-use crate::wait::enter_wait::Driver;
-use crate::wait::iopoll::IoPoll;
-use crate::wait::spin::Spin;
-use crate::wait::sqpoll::Poller;
-use crate::wq::creds::Submission;
-use crate::wq::Job;
+use crate::wq::personality::Personalities;
+use crate::wq::{Job, Origin};
 use crate::Errno;
 use anyring_abi::Cqe;
 use arrivals::Arrivals;
@@ -108,7 +114,7 @@ pub struct Ring {
     pub dropped: AtomicBool,
     /// SQEs that a signal handler submitted while the interrupted thread held the ring.
     pub owed: AtomicU32,
-    /// The thread that polls the ring (`IORING_SETUP_SQPOLL`).
+    /// The thread that polls the ring (`anyring_abi::IORING_SETUP_SQPOLL`).
     pub poller: Lock<Option<Arc<Poller>>>,
     /// That thread's id, 0 for a ring that nobody polls.
     pub polled_by: AtomicU32,
@@ -181,7 +187,7 @@ pub struct State {
     /// Completions not yet in the shared counters; empty between two submissions.
     pub tally: crate::stats::Tally,
     /// Who is told what happens here, if anybody wants to know.
-    pub recorder: Option<Box<crate::event::Recorder>>,
+    pub recorder: Option<Box<recorder::Recorder>>,
     /// Which wish for events the recorder follows: what `Tracer::wanted` was.
     pub heard: u64,
     /// CQEs not yet posted.
@@ -200,7 +206,7 @@ pub struct State {
     pub signalled: bool,
     /// On a polled ring: the eventfd that wakes whoever waits with a signal mask.
     pub bell: Option<i32>,
-    /// The thread that may submit (`IORING_SETUP_SINGLE_ISSUER`): its id, 0 while the ring is disabled or for any thread.
+    /// The thread that may submit (`anyring_abi::IORING_SETUP_SINGLE_ISSUER`): its id, 0 while the ring is disabled or for any thread.
     pub issuer: u32,
     /// Chunks of shared records that this process claimed, with their free entries.
     pub records: Records,
@@ -210,9 +216,9 @@ pub struct State {
     pub abandoned: bool,
     /// The last copy of the descriptor is gone: nothing new starts, memory goes when nobody uses it any more.
     pub closed: bool,
-    /// Made with `IORING_SETUP_R_DISABLED` and not enabled yet.
+    /// Made with `anyring_abi::IORING_SETUP_R_DISABLED` and not enabled yet.
     pub disabled: bool,
-    /// What a ring of polled devices has (`IORING_SETUP_IOPOLL`).
+    /// What a ring of polled devices has (`anyring_abi::IORING_SETUP_IOPOLL`).
     pub iopoll: Option<Box<IoPoll>>,
     /// What the program allowed the ring to be used for; holds while the ring is not disabled.
     pub restrictions: Option<Box<Restrictions>>,
@@ -229,7 +235,7 @@ pub struct State {
     /// The registered memory region.
     pub wait_region: Option<Region>,
     /// What makes the ring a context of Linux AIO.
-    pub aio: Option<Box<crate::aio::Context>>,
+    pub aio: Option<Box<crate::aio_ring::Context>>,
 }
 
 /// Free records of the chunks that this process claimed in the shared control area.
@@ -392,7 +398,7 @@ impl Ring {
 
     /// Brings finished jobs back. The worker itself completes them, unless somebody holds the ring (who will look before
     /// letting go) or completions wait for the program to ask for them (`IORING_SETUP_DEFER_TASKRUN`).
-    pub fn deliver(&'static self, jobs: Vec<Arc<Job>>) {
+    fn receive_all(&'static self, jobs: Vec<Arc<Job>>) {
         // A worker does not interrupt itself: where there is no room, whoever holds the ring makes some.
         let mut jobs = jobs.into_iter();
         while let Err(left) = self.arrived.put(jobs) {
@@ -408,7 +414,7 @@ impl Ring {
         }
         // Relaxed: -1 is seen at the latest by whoever closed the ring, after the job is back.
         if self.fd.load(Ordering::Relaxed) < 0 {
-            crate::process::end_if_unused(self);
+            table::end_if_unused(self);
         }
     }
 
@@ -441,17 +447,6 @@ impl Ring {
         self.untold.swap(true, Ordering::SeqCst);
         fence_after_swap();
         drop(self.try_lock());
-    }
-
-    /// A tagged resource is not used any more: its tag is posted now, or by whoever holds the ring before letting go.
-    pub fn retire(&'static self, tag: u64) {
-        if self.retired.put([tag].into_iter()).is_err() {
-            self.dropped.store(true, Ordering::Relaxed);
-        }
-        // While a panic unwinds no guard is made: its drop could not tell that it is not the one that was struck.
-        if !std::thread::panicking() {
-            drop(self.try_lock());
-        }
     }
 
     /// Whether results, tags or SQEs wait for the holder of the ring.
@@ -487,7 +482,101 @@ impl Ring {
     }
 }
 
+impl Tagged for Ring {
+    /// The tag is posted now, or by whoever holds the ring before letting go.
+    fn retire(&'static self, tag: u64) {
+        if self.retired.put([tag].into_iter()).is_err() {
+            self.dropped.store(true, Ordering::Relaxed);
+        }
+        // While a panic unwinds no guard is made: its drop could not tell that it is not the one that was struck.
+        if !std::thread::panicking() {
+            drop(self.try_lock());
+        }
+    }
+}
+
+impl Origin for Ring {
+    fn deliver(&'static self, jobs: Vec<Arc<Job>>) {
+        broken::contain(
+            || Some(self),
+            || {
+                point(Point::WorkerAfter);
+                self.receive_all(jobs);
+            },
+        );
+    }
+
+    fn strike(&'static self) {
+        broken::after_panic(|| Some(self));
+    }
+
+    fn submits_singly(&self) -> bool {
+        self.fd.load(Ordering::Relaxed) == Ring::NO_NUMBER
+    }
+}
+
 impl State {
+    /// The state of a ring on which nothing has happened.
+    pub fn new(flags: u32, memory: Memory, control: Control, engine_end: i32, cookie: u64) -> State {
+        State {
+            memory,
+            control,
+            engine_end,
+            cookie,
+            slab: Slab::default(),
+            ready: VecDeque::new(),
+            poll_set: PollSet::default(),
+            stalls: Stalls::default(),
+            device: Device::default(),
+            timers: Timers::default(),
+            counting: Vec::new(),
+            completions: 0,
+            counted_before: None,
+            successors: Vec::new(),
+            found_polls: Vec::new(),
+            chain: None,
+            makes_calls: false,
+            calls: Vec::new(),
+            calls_at_once: false,
+            due: Due::NOTHING,
+            submission: None,
+            drain: Drain::default(),
+            tally: crate::stats::Tally::default(),
+            recorder: None,
+            heard: 0,
+            batch: Batch::default(),
+            spill: Default::default(),
+            files: None,
+            buffers: None,
+            groups: crate::resource::buf_ring::Groups::default(),
+            eventfd: None,
+            signalled: false,
+            bell: None,
+            issuer: if flags & (anyring_abi::IORING_SETUP_SINGLE_ISSUER | anyring_abi::IORING_SETUP_R_DISABLED)
+                == anyring_abi::IORING_SETUP_SINGLE_ISSUER
+            {
+                crate::thread::id()
+            } else {
+                0
+            },
+            records: Records::default(),
+            disabled: flags & anyring_abi::IORING_SETUP_R_DISABLED != 0,
+            orphan: false,
+            closed: false,
+            abandoned: false,
+            iopoll: (flags & anyring_abi::IORING_SETUP_IOPOLL != 0)
+                .then(|| Box::new(IoPoll::new(flags & anyring_abi::IORING_SETUP_SQPOLL != 0))),
+            restrictions: None,
+            napi: Napi::default(),
+            personalities: Personalities::default(),
+            spin: Spin::default(),
+            wake_due: false,
+            clock: Clock::Monotonic,
+            wait_region: None,
+            aio: None,
+        }
+    }
+
     /// The restrictions that hold now.
     #[inline]
     pub fn enforced(&self) -> Option<&Restrictions> {
@@ -638,5 +727,13 @@ impl Drop for RingGuard {
         let struck = Strike(self.ring);
         self.let_go();
         struck.averted();
+    }
+}
+
+impl State {
+    /// Whether somebody of this process has to look after the poll set: requests are armed, or the kernel has transfers.
+    #[inline]
+    pub fn awaits_events(&self) -> bool {
+        self.poll_set.armed() != 0 || self.device.any()
     }
 }

@@ -239,7 +239,7 @@ pub fn ring_made() {
 
 /// A new memfd in place of the one that was closed, with the same counters at the same address.
 fn show_memfd() -> Result<Own, Errno> {
-    let fd = descriptors::for_now(sealed_memfd(NAME, size_of::<Stats>() as u64)?);
+    let fd = crate::os::for_now(sealed_memfd(NAME, size_of::<Stats>() as u64)?);
     let block = BLOCK.load(Ordering::Relaxed);
     // By the kernel, for which it does not matter that somebody may be counting.
     let args = [fd.as_raw_fd() as usize, block as usize, size_of::<Stats>(), 0, 0, 0];
@@ -252,7 +252,7 @@ fn show_memfd() -> Result<Own, Errno> {
 
 /// The file, if its name still leads to it.
 fn show_file(path: &str, identity: [u64; 2]) -> Result<Own, Errno> {
-    let fd = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map(descriptors::for_now)?;
+    let fd = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map(crate::os::for_now)?;
     #[expect(clippy::disallowed_methods, reason = "a file of the engine's own")]
     let found = rustix::fs::fstat(&fd)?;
     if [found.st_dev, found.st_ino] != identity {

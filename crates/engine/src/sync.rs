@@ -3,7 +3,9 @@
 
 pub use crate::os::handlers::{hold, let_go};
 use crate::os::{syscall, Os, Sys};
+use core::sync::atomic::AtomicPtr;
 pub use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::marker::PhantomData;
 
 /// Rounds that a thread spins for a lock before it sleeps.
 pub const SPINS: u32 = 100;
@@ -58,4 +60,33 @@ pub fn futex_wait(word: &AtomicUsize, expected: usize) {
 /// Wakes one sleeper on `word`.
 pub fn futex_wake_one(word: &AtomicUsize) {
     Sys::futex_wake(low_half(word), 1);
+}
+
+/// A function of a room above that this or another room below calls. None is called before the first ring is known.
+pub struct Hook<A, R> {
+    function: AtomicPtr<()>,
+    kind: PhantomData<fn(A) -> R>,
+}
+
+impl<A, R> Hook<A, R> {
+    /// Nobody is called.
+    pub const fn new() -> Hook<A, R> {
+        Hook { function: AtomicPtr::new(core::ptr::null_mut()), kind: PhantomData }
+    }
+
+    /// From now on it is `function` that is called.
+    pub fn set(&self, function: fn(A) -> R) {
+        self.function.store(function as *mut (), Ordering::Relaxed); // a function says nothing of other memory
+    }
+
+    /// What the function answers, if there is one.
+    pub fn call(&self, argument: A) -> Option<R> {
+        let function = self.function.load(Ordering::Relaxed);
+        if function.is_null() {
+            return None;
+        }
+        // SAFETY: `set` alone stores there, which takes functions of this very type.
+        let function = unsafe { core::mem::transmute::<*mut (), fn(A) -> R>(function) };
+        Some(function(argument))
+    }
 }

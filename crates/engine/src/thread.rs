@@ -12,6 +12,7 @@ use crate::mutation::{mutated, Mutation};
 use crate::os::{handlers, syscall, Os, Sys};
 use crate::Errno;
 use core::cell::Cell;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 const STACK_BYTES: usize = 256 * 1024;
 
@@ -153,7 +154,7 @@ pub fn sleeps(thread: u32) -> Option<bool> {
     use rustix::fs::{Mode, OFlags};
     let path = format!("/proc/self/task/{thread}/stat");
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let file = crate::descriptors::for_now(file);
+    let file = crate::os::for_now(file);
     let mut text = [0u8; 64];
     let bytes = rustix::io::read(&file, &mut text).ok()?;
     // "1234 (name) S ...", where the name may hold anything. Source: proc_pid_stat(5).
@@ -168,4 +169,21 @@ const NAMES: [&core::ffi::CStr; 5] =
 /// Gives the calling thread a name of at most 15 bytes, one of `NAMES`.
 pub fn name(name: &core::ffi::CStr) {
     syscall(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name.as_ptr() as usize, 0, 0, 0, 0]);
+}
+/// The process has a ring.
+static NEEDED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the process has a ring: without one, threads of the engine have nothing to stay for.
+pub fn is_needed() -> bool {
+    NEEDED.load(Ordering::Relaxed) || mutated(Mutation::ThreadsOutstayTheLastRing)
+}
+
+/// Notes whether it has. Called by whoever keeps the list of rings, under its lock.
+pub fn set_needed(needed: bool) {
+    NEEDED.store(needed, Ordering::Relaxed);
+}
+
+/// Does something that has no ring in its hand: a panic goes no further. None after one.
+pub fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).ok()
 }

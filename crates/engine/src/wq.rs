@@ -8,6 +8,7 @@ mod fd;
 pub mod futex;
 pub mod hashed;
 mod job;
+pub mod personality;
 pub mod waitid;
 
 use crate::descriptors;
@@ -19,8 +20,7 @@ use crate::os::handlers;
 use crate::os::Clock;
 use crate::os::{file_status, Os, Sys};
 use crate::resource::files;
-use crate::ring::broken::{contain, contain_any};
-use crate::ring::Ring;
+use crate::thread::{caught, is_needed};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use hashed::{Hashed, Inode};
 use job::Left;
@@ -28,7 +28,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 pub use cold::approach_to_missed;
-pub use job::{Approach, Job};
+pub use job::{Approach, Job, Origin};
 
 /// The queue and its threads.
 struct Pool {
@@ -198,6 +198,11 @@ impl Drop for Asleep {
             pool.asleep -= 1;
         }
     }
+}
+
+/// Whether a job that changes this file is queued, or runs.
+pub fn is_busy(inode: Inode) -> bool {
+    POOL.lock().is_some_and(|pool| pool.hashed.has(inode))
 }
 
 static POOL: Lock<Pool> = Lock::new(Pool::EMPTY);
@@ -386,31 +391,25 @@ pub fn conclude(job: Arc<Job>, verdict: Verdict) {
     let left = Left(&job);
     *job.verdict.lock().expect("nobody else has seen the job finished") = Some(verdict);
     drop(left);
-    deliver(job.ring, vec![job]);
+    job.ring.deliver(vec![job]);
 }
 
-/// Brings jobs of a ring back. A panic here leaves them finished but not delivered: the ending of the ring's requests finds
-/// them.
-fn deliver(ring: &'static Ring, finished: Vec<Arc<Job>>) {
-    contain(
-        || Some(ring),
-        || {
-            point(Point::WorkerAfter);
-            ring.deliver(finished);
-        },
-    );
+/// Does something for a ring's job: a panic strikes the ring, and goes no further.
+fn contain<T>(ring: &'static dyn Origin, work: impl FnOnce() -> T) -> Option<T> {
+    let done = caught(work);
+    if done.is_none() {
+        ring.strike();
+    }
+    done
 }
 
 /// Makes a job's call, which may panic like every other. False when it was cancelled. After a panic there is no verdict, and
 /// the request ends with EIO.
 pub fn make(job: &Arc<Job>) -> bool {
-    let ran = contain(
-        || Some(job.ring),
-        || {
-            point(Point::WorkerBefore);
-            job.run(None)
-        },
-    );
+    let ran = contain(job.ring, || {
+        point(Point::WorkerBefore);
+        job.run(None)
+    });
     ran.unwrap_or(true)
 }
 
@@ -428,14 +427,11 @@ fn run(jobs: Vec<Arc<Job>>, asleep: Option<Asleep>) {
     while let Some(job) = next {
         // What has ended does not wait with the worker.
         let some = !finished.is_empty();
-        let mut hand_over = || deliver(ring, core::mem::take(&mut finished));
-        let ran = contain(
-            || Some(ring),
-            || {
-                point(Point::WorkerBefore);
-                job.run(some.then_some(&mut hand_over))
-            },
-        );
+        let mut hand_over = || ring.deliver(core::mem::take(&mut finished));
+        let ran = contain(ring, || {
+            point(Point::WorkerBefore);
+            job.run(some.then_some(&mut hand_over))
+        });
         next = jobs.next();
         if job.approach == Approach::Begun && finished.len() < TOGETHER {
             next = POOL.lock().and_then(|mut pool| pool.take_another(&job));
@@ -446,22 +442,21 @@ fn run(jobs: Vec<Arc<Job>>, asleep: Option<Asleep>) {
         }
     }
     drop(asleep);
-    deliver(ring, finished);
+    ring.deliver(finished);
 }
 
 extern "C" fn work(_: *mut libc::c_void) -> *mut libc::c_void {
     crate::thread::name(c"anyring-worker");
     // A panic out here has cost no job and no ring anything: the thread goes on.
     let (mut ran, mut cpus_version) = (None, 0);
-    while contain_any(|| work_until_idle(&mut ran, &mut cpus_version)).is_none() {}
+    while caught(|| work_until_idle(&mut ran, &mut cpus_version)).is_none() {}
     core::ptr::null_mut()
 }
 
 /// A worker's life: until there has been nothing to do for a while. `ran` are the jobs that it took last, until it has
 /// said that they are done.
 fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
-    // Programs that use Linux AIO submit one by one, often as soon as they have seen the last one's event.
-    let mut of_aio = false;
+    let mut singly = false;
     loop {
         point(Point::WorkerIdle);
         let mut pool = POOL.lock().expect("a worker does not interrupt itself");
@@ -483,13 +478,13 @@ fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
         let jobs = pool.take();
         if let Some(job) = jobs.first() {
             *ran = Ran::of(&jobs);
-            of_aio = job.ring.fd.load(Ordering::Relaxed) == Ring::NO_NUMBER;
+            singly = job.ring.submits_singly();
             drop(pool);
             run_together(jobs);
             continue;
         }
         let seen = QUEUED_JOBS.load(Ordering::Relaxed);
-        if of_aio && pool.next_comes_soon && !pool.looking {
+        if singly && pool.next_comes_soon && !pool.looking {
             pool.looking = true;
             drop(pool);
             let came = look_for_job(seen);
@@ -497,12 +492,12 @@ fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
             (pool.looking, pool.next_comes_soon) = (false, came);
             continue; // whoever counts on a thread that looks has queued a job by now
         }
-        if of_aio {
+        if singly {
             pool.dry_ns = Clock::Monotonic.now_ns();
         }
         pool.idle += 1;
         drop(pool);
-        let idle_ns = if crate::process::has_rings() { IDLE_NS } else { LINGER_NS };
+        let idle_ns = if is_needed() { IDLE_NS } else { LINGER_NS };
         let slept = Sys::futex_wait(&QUEUED_JOBS, seen, Some(idle_ns));
         let mut pool = POOL.lock().expect("a worker does not interrupt itself");
         pool.idle -= 1;

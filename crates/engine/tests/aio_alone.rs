@@ -156,7 +156,7 @@ fn it_ends_with_eio_where_a_panic_struck_the_context() {
     let header = program.context as *const AioRing;
     // SAFETY: the completion ring is mapped as long as the context lives.
     let tail = || unsafe { core::ptr::read_volatile(&raw const (*header).tail) };
-    let (before, rings) = (tail(), process::rings());
+    let (before, rings) = (tail(), anyring_engine::ring::table::rings());
     // The tests run side by side: only the ring of this context is struck.
     let is_ours = |ring: &&'static Ring| {
         ring.lock()

@@ -9,7 +9,7 @@
 
 #[path = "../src/lock.rs"]
 mod lock;
-#[path = "../src/wait/owner.rs"]
+#[path = "../src/driver/owner.rs"]
 mod owner;
 #[path = "loom/ring.rs"]
 mod ring;

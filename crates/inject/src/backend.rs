@@ -3,8 +3,8 @@
 
 use crate::environment::variable;
 use crate::{raw, signals};
+use anyring_engine::driver::spin;
 use anyring_engine::lock::Lock;
-use anyring_engine::wait::spin;
 use anyring_engine::{event, log, os, stats};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::{c_int, siginfo_t, ucontext_t};

@@ -11,8 +11,8 @@ use anyring_abi::{
 };
 use anyring_engine::aio as engine_aio;
 use anyring_engine::forced::{point, Point};
-use anyring_engine::resource::register::registering;
-use anyring_engine::ring::enter::struck_ring;
+use anyring_engine::register::registering;
+use anyring_engine::wait::enter::struck_ring;
 use anyring_engine::{descriptors, process, thread, Enter, Errno};
 use core::ffi::c_void;
 
@@ -171,7 +171,7 @@ pub fn watch(fd: i32, edge_triggered: bool) {
 /// The calling thread is about to leave whatever it is in by longjmp(3).
 pub fn leaving_by_jump() {
     point(Point::Jump);
-    anyring_engine::wait::sleeps::leaving_by_jump();
+    anyring_engine::ring::sleeps::leaving_by_jump();
 }
 
 /// The calling thread is about to end by exit(2) with `status`: does not come back if only threads of the engine's would be

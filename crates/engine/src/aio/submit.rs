@@ -408,7 +408,7 @@ fn settle_attempt(verdict: Verdict, op: &mut Op, fd: i32, flags: Flags, pollable
 #[cold]
 fn can_be_polled(fd: i32) -> bool {
     use rustix::event::epoll;
-    let Ok(set) = epoll::create(epoll::CreateFlags::CLOEXEC).map(descriptors::for_now) else { return true };
+    let Ok(set) = epoll::create(epoll::CreateFlags::CLOEXEC).map(crate::os::for_now) else { return true };
     Sys::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, 0, 0) != Err(Errno::PERM)
 }
 

@@ -2,6 +2,8 @@
 //! wait outside of io_submit, and are cancelled.
 
 use super::*;
+use crate::aio_ring::limit;
+use anyring_abi::IoEvent;
 use anyring_abi::{IOCB_CMD_POLL, IOCB_CMD_PREAD, IOCB_CMD_PWRITE, IOCB_FLAG_RESFD};
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};

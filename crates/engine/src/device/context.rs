@@ -5,7 +5,6 @@
 
 use crate::lock::Lock;
 use crate::os::{check, syscall, usable_cpus};
-use crate::wait::helper;
 use crate::Errno;
 use anyring_abi::{
     AioRing, IoEvent, AIO_RING_COMPAT_FEATURES, AIO_RING_MAGIC, NR_IO_DESTROY, NR_IO_SETUP, NR_IO_SUBMIT,
@@ -149,12 +148,9 @@ fn most_contexts() -> u32 {
     FEWEST.max(2 * usable_cpus())
 }
 
-/// The process's last ring has ended: unless another one comes soon, the helper gives the contexts back when it ends.
-pub fn rings_are_gone() {
-    let any = SPARE.lock().is_some_and(|spare| !spare.is_empty());
-    if any && !helper::stand_by() {
-        destroy_spare();
-    }
+/// Whether there are contexts that no ring has.
+pub fn has_spare() -> bool {
+    SPARE.lock().is_some_and(|spare| !spare.is_empty())
 }
 
 /// Gives back the contexts that no ring has. It takes its time.

@@ -11,7 +11,7 @@
 
 use super::session::Room;
 use super::{Event, FileKind, Kind, AIO};
-use crate::descriptors::{for_now, Own};
+use crate::descriptors::Own;
 use crate::mutation::{mutated, Mutation};
 use crate::os::{backing, Os, Sys};
 use crate::{sync, thread, Errno};
@@ -70,7 +70,7 @@ struct Head {
 
 /// The file's layout; all words start at zero but those that [`Reader::create`] sets.
 #[repr(C)]
-pub(super) struct Block {
+pub(crate) struct Block {
     magic: AtomicU64,
     /// 1: times are the processor's time stamp counter. 0: CLOCK_MONOTONIC.
     by_counter: AtomicU32,
@@ -116,14 +116,14 @@ impl Block {
     ///
     /// # Safety
     /// It was made by [`map`], and nothing refers to it any more.
-    pub(super) unsafe fn unmap(block: *mut Block) {
+    pub(crate) unsafe fn unmap(block: *mut Block) {
         backing::forget(block as usize);
         // SAFETY: as the contract says; the size is that of every such mapping.
         let _ = unsafe { rustix::mm::munmap(block.cast(), size_of::<Block>()) };
     }
 
     /// Whether times are the processor's time stamp counter.
-    pub(super) fn goes_by_counter(&self) -> bool {
+    pub(crate) fn goes_by_counter(&self) -> bool {
         self.by_counter.load(Ordering::Relaxed) != 0
     }
 
@@ -134,7 +134,7 @@ impl Block {
 
 /// The time by one of two clocks.
 #[inline(always)]
-pub(super) fn ticks(by_counter: bool) -> u64 {
+pub(crate) fn ticks(by_counter: bool) -> u64 {
     #[cfg(target_arch = "x86_64")]
     if by_counter {
         // SAFETY: every x86-64 processor has the instruction, and libc's own clock uses it.
@@ -165,20 +165,20 @@ fn map(file: &impl rustix::fd::AsFd) -> Result<*mut Block, Errno> {
 }
 
 /// Maps `file`. EINVAL when it is none that [`Reader::create`] made.
-pub(super) fn map_file(file: &str) -> Result<&'static Block, Errno> {
-    let fd = rustix::fs::open(file, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map(for_now)?;
+pub(crate) fn map_file(file: &str) -> Result<&'static Block, Errno> {
+    let fd = rustix::fs::open(file, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map(crate::os::for_now)?;
     map_checked(&fd)
 }
 
 /// Maps what [`Reader::in_file`] made of a memfd. EINVAL when it is something else, or could still become smaller.
-pub(super) fn map_prepared(memfd: &Own) -> Result<&'static Block, Errno> {
+pub(crate) fn map_prepared(memfd: &Own) -> Result<&'static Block, Errno> {
     if !rustix::fs::fcntl_get_seals(memfd)?.contains(SealFlags::SHRINK) {
         return Err(Errno::INVAL);
     }
     map_checked(memfd)
 }
 
-fn map_checked(fd: &Own) -> Result<&'static Block, Errno> {
+fn map_checked(fd: &impl AsFd) -> Result<&'static Block, Errno> {
     let mut magic = [0u8; 8];
     #[expect(clippy::disallowed_methods, reason = "a file of the engine's own")]
     let bytes = rustix::fs::fstat(fd)?.st_size;
@@ -504,13 +504,13 @@ impl Reader {
 
     /// A writer of a new ring's.
     #[cfg(test)]
-    pub(super) fn writer(&self) -> Writer {
+    pub(crate) fn writer(&self) -> Writer {
         Writer::new(self.block, 0)
     }
 
     /// The time now, as in the file.
     #[cfg(test)]
-    pub(super) fn now_ticks(&self) -> u64 {
+    pub(crate) fn now_ticks(&self) -> u64 {
         self.block.ticks()
     }
 

@@ -59,7 +59,7 @@ pub struct Room {
 
 impl Room {
     /// Where the events are. The caller keeps the room as long as it uses the block.
-    pub(super) fn block(&self) -> &'static Block {
+    pub(crate) fn block(&self) -> &'static Block {
         self.block
     }
 

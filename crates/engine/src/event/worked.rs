@@ -33,7 +33,7 @@ impl WorkTimes {
     }
 
     /// In `event`, a TASK_ADD, as it stands in the file.
-    pub(super) fn put_into(&self, event: &mut Event) {
+    pub(crate) fn put_into(&self, event: &mut Event) {
         let began = self.began_ticks.load(Ordering::Relaxed);
         event.fd = self.thread.load(Ordering::Relaxed) as i32;
         event.offset = began;
@@ -61,7 +61,7 @@ impl Event {
     }
 
     /// Turns what [`worked`](Self::worked) tells from ticks into nanoseconds: a moment, and how long something took.
-    pub(super) fn convert_worked(&mut self, moment: impl Fn(u64) -> u64, rate: f64) {
+    pub(crate) fn convert_worked(&mut self, moment: impl Fn(u64) -> u64, rate: f64) {
         if let Some(worked) = self.worked() {
             self.offset = moment(worked.began_ns);
             set_took(self, (worked.took_ns as f64 * rate) as u64);

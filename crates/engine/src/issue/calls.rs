@@ -12,14 +12,14 @@
 
 use crate::descriptors;
 use crate::forced::{point, Point};
+use crate::issue::submitter::Submission;
 use crate::mutation::{mutated, Mutation};
 use crate::op::Op;
 use crate::os::Clock;
 use crate::request::Id;
 use crate::ring::notes::Due;
+use crate::ring::sleeps::{Awake, Kind, Sleep};
 use crate::ring::RingGuard;
-use crate::wait::sleeps::{Awake, Kind, Sleep};
-use crate::wq::creds::Submission;
 use crate::wq::{self, Approach, Job};
 use core::sync::atomic::Ordering;
 use std::collections::{BTreeSet, VecDeque};
@@ -51,7 +51,8 @@ impl RingGuard {
         let request = &mut self.slab[id];
         let (opcode, (fd, file)) = (request.opcode, request.target.for_job());
         let op = core::mem::replace(&mut request.op, Op::placeholder());
-        let job = Job::new((self.ring(), self.cookie, id), (opcode, op), (fd, file), Approach::ByCaller, None);
+        let job =
+            Job::new((self.ring(), self.cookie, id.to_word()), (opcode, op), (fd, file), Approach::ByCaller, None);
         self.slab[id].queue(job.clone());
         point(Point::Punt);
         descriptors::note_use(fd);
@@ -101,7 +102,7 @@ impl RingGuard {
         let mut submission = self.submission.take()?;
         let mut behind = BTreeSet::new();
         for call in &self.calls {
-            let mut next = self.slab.get(call.job.request).and_then(|request| request.next);
+            let mut next = self.slab.get(Id::from_word(call.job.request)).and_then(|request| request.next);
             while let Some(id) = next {
                 behind.insert(id);
                 next = self.slab.get(id).and_then(|request| request.next);

@@ -11,15 +11,16 @@
 use crate::op::msg_ring::MsgRing;
 use crate::op::Verdict;
 use crate::resource::files::FixedFile;
+use crate::ring::table;
 use crate::ring::{Ring, RingGuard};
-use crate::{descriptors, process, Errno};
+use crate::{descriptors, Errno};
 use anyring_abi::*;
 use std::sync::Arc;
 
 impl RingGuard {
     /// MSG_RING: a message to itself is posted at once, as the kernel does, unless it has to wait for the owner.
     pub(super) fn send_message(&mut self, message: &MsgRing, fd: i32) -> Verdict {
-        let to_itself = process::ring(fd).is_some_and(|target| core::ptr::eq(target, self.ring()));
+        let to_itself = table::ring(fd).is_some_and(|target| core::ptr::eq(target, self.ring()));
         let verdict = send(message, fd);
         if to_itself && !self.ring().keeps_messages() {
             self.post_messages();
@@ -102,7 +103,7 @@ pub fn hand_over(message: &MsgRing, to: &mut RingGuard) -> Result<usize, Errno> 
 
 /// The ring that the program's number `fd` names: EBADFD for another file.
 pub fn target(fd: i32) -> Result<&'static Ring, Errno> {
-    if let Some(ring) = process::ring(fd).or_else(|| process::adopt(fd)) {
+    if let Some(ring) = table::ring(fd).or_else(|| table::adopt(fd)) {
         return Ok(ring);
     }
     descriptors::check_open(fd)?;

@@ -2,17 +2,19 @@
 
 use crate::forced::{point, Point};
 use crate::issue::registered;
-use crate::op::{Context, Direction, Identity, Op, Verdict};
+use crate::op::{row, Context, Direction, Identity, Op, Verdict};
+use crate::os::file_status;
 use crate::request::{Id, State, Target, Then, Tried};
 use crate::ring::arrivals::Rest;
+use crate::ring::helper;
 use crate::ring::RingGuard;
 use crate::stats::Path;
 use crate::thread::tables;
-use crate::wait::helper;
+use crate::wq::hashed::Inode;
 use crate::wq::{self, Approach, Job};
 use crate::wq::{futex, waitid};
 use crate::{descriptors, Errno};
-use anyring_abi::{IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
+use anyring_abi::{Opcode, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
 use std::sync::Arc;
 
 impl RingGuard {
@@ -43,8 +45,13 @@ impl RingGuard {
     fn punt_to_waiter(&mut self, id: Id) {
         let op = core::mem::replace(&mut self.slab[id].op, Op::placeholder());
         let by_watcher = matches!(op, Op::FutexWait(_));
-        let job =
-            Job::new((self.ring(), self.cookie, id), (self.slab[id].opcode, op), (-1, None), Approach::Plain, None);
+        let job = Job::new(
+            (self.ring(), self.cookie, id.to_word()),
+            (self.slab[id].opcode, op),
+            (-1, None),
+            Approach::Plain,
+            None,
+        );
         self.slab[id].path = Path::Worker;
         self.slab[id].queue(job.clone());
         point(Point::Punt);
@@ -133,7 +140,8 @@ impl RingGuard {
             _ => approach,
         };
         let inode = self.inode_of(id, fd, approach);
-        let job = Job::new((ring, self.cookie, id), (self.slab[id].opcode, op), (fd, file), approach, inode);
+        let job =
+            Job::new((ring, self.cookie, id.to_word()), (self.slab[id].opcode, op), (fd, file), approach, inode);
         self.slab[id].queue(job.clone());
         point(Point::Punt);
         descriptors::note_use(fd);
@@ -197,7 +205,7 @@ impl RingGuard {
         if job.cookie != self.cookie {
             return;
         }
-        let id = job.request;
+        let id = Id::from_word(job.request);
         let broken = self.is_broken();
         if let Some(times) = job.work_times() {
             self.record_of(id, |it| it.task_add_of_worker(times));
@@ -246,5 +254,30 @@ pub(crate) fn refused_number(fd: i32, op: &Op) -> Option<Errno> {
         Op::Net(_) => Some(Errno::NOTSOCK),
         Op::UringCmd(_) => Some(Errno::OPNOTSUPP),
         _ => None,
+    }
+}
+
+impl RingGuard {
+    /// The inode that a request, which a worker is to make on `fd`, has to have its turn at.
+    pub fn inode_of(&mut self, id: Id, fd: i32, approach: Approach) -> Option<Inode> {
+        let opcode = self.slab[id].opcode;
+        if fd < 0 || approach != Approach::Plain || !row(opcode).is_some_and(|row| row.hashed) {
+            return None;
+        }
+        let status = file_status(fd).ok()?;
+        let in_turn = match status.kind {
+            // File systems make direct writes to one file at the same time (`FOP_DIO_PARALLEL_WRITE`).
+            libc::S_IFREG => !self.poll_set.is_direct(fd),
+            // Natively one worker, which does not have to wait, makes all that are queued.
+            libc::S_IFCHR | libc::S_IFIFO => !matches!(opcode, Opcode::Splice | Opcode::Tee),
+            _ => false,
+        };
+        in_turn.then_some((status.device, status.inode))
+    }
+
+    /// Whether a request would be behind others at a worker.
+    pub fn is_behind_others(&mut self, id: Id, fd: i32) -> bool {
+        let inode = self.inode_of(id, fd, Approach::Plain);
+        inode.is_some_and(wq::is_busy)
     }
 }

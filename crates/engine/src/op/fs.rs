@@ -126,7 +126,7 @@ impl Fs {
             Fs::Open(open) => return open.issue(context),
             // Closing concerns the ring's registered files and remembered readiness: `issue` makes it.
             Fs::Close { fd, .. } => {
-                crate::process::closing(*fd);
+                crate::descriptors::CLOSING.call(*fd);
                 return Fs::close_now(*fd);
             }
             Fs::Statx { dirfd, path, flags, mask, statxbuf } => {

@@ -1,8 +1,10 @@
 //! Linux itself.
 
 use super::{check, wait, wait_interruptibly, EpollEvent, Os};
+use crate::os::Sys;
 use crate::Errno;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
 /// The running kernel.
 pub struct Linux;
@@ -232,5 +234,33 @@ impl Os for Linux {
 
     fn close(fd: i32) {
         syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]);
+    }
+}
+
+/// A descriptor that is needed for a moment only, where it is. An `OwnedFd` is closed by libc's `close`, and so by our
+/// wrapper, which takes the locks of rings: none may be dropped under one.
+pub struct ForNow(RawFd);
+
+/// Keeps `fd` for a moment.
+pub fn for_now(fd: OwnedFd) -> ForNow {
+    ForNow(fd.into_raw_fd())
+}
+
+impl AsRawFd for ForNow {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0
+    }
+}
+
+impl AsFd for ForNow {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the number is open until this is dropped.
+        unsafe { BorrowedFd::borrow_raw(self.0) }
+    }
+}
+
+impl Drop for ForNow {
+    fn drop(&mut self) {
+        Sys::close(self.0);
     }
 }

@@ -14,7 +14,7 @@ use crate::request::ListKind;
 
 /// What is known of one file; nothing at first.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(crate) struct Facts {
     /// epoll(7) does not take the file.
     unpollable: bool,
     /// It has no position (a pipe, a socket, a terminal).
@@ -51,12 +51,12 @@ pub enum Medium {
 
 impl Facts {
     /// Whether epoll(7) has refused the file.
-    pub(super) fn note_unpollable(&mut self, unpollable: bool) {
+    pub(crate) fn note_unpollable(&mut self, unpollable: bool) {
         self.unpollable = unpollable;
     }
 
     /// An attempt found nothing: what comes from now on makes an event. Polls tell nothing of that kind.
-    pub(super) fn note_empty(&mut self, list: ListKind) {
+    pub(crate) fn note_empty(&mut self, list: ListKind) {
         match list {
             ListKind::Read => self.read_empty = true,
             ListKind::Write => self.write_full = true,
@@ -66,7 +66,7 @@ impl Facts {
 
     /// epoll(7) told of these events.
     #[inline]
-    pub(super) fn note_event(&mut self, seen: u32) {
+    pub(crate) fn note_event(&mut self, seen: u32) {
         if seen & (READ | ENDED) != 0 {
             self.read_empty = false;
         }
@@ -76,38 +76,38 @@ impl Facts {
     }
 
     /// There may be something to read and room to write: somebody has to look.
-    pub(super) fn may_be_ready(&mut self) {
+    pub(crate) fn may_be_ready(&mut self) {
         (self.read_empty, self.write_full) = (false, false);
     }
 
     /// The last attempt to read found nothing.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.read_empty
     }
 
     /// A first attempt that was put off would have found something: the next ones are made at once.
-    pub(super) fn end_streak(&mut self) {
+    pub(crate) fn end_streak(&mut self) {
         self.empty_streak = 0;
     }
 
     /// So many looks in a row found nothing.
-    pub(super) fn looks_in_vain(&self) -> u8 {
+    pub(crate) fn looks_in_vain(&self) -> u8 {
         self.looks_in_vain
     }
 
     /// The socket of datagrams was shut down for reading.
-    pub(super) fn note_shut_down(&mut self) {
+    pub(crate) fn note_shut_down(&mut self) {
         self.shut_down = true;
     }
 
-    pub(super) fn is_shut_down(&self) -> bool {
+    pub(crate) fn is_shut_down(&self) -> bool {
         self.shut_down
     }
 }
 
 impl PollSet {
     #[inline]
-    fn facts(&self, fd: i32) -> Option<&Facts> {
+    pub(crate) fn facts(&self, fd: i32) -> Option<&Facts> {
         self.entries.get(fd as usize)?.as_deref().map(|entry| &entry.facts)
     }
 
@@ -218,7 +218,7 @@ impl PollSet {
     }
 
     #[cold]
-    fn ask_medium(&mut self, fd: i32) -> Medium {
+    pub(crate) fn ask_medium(&mut self, fd: i32) -> Medium {
         // Of one that is not open nothing is remembered.
         let Ok(flags) = status_flags(fd) else { return Medium::Cache };
         let medium = match flags & libc::O_DIRECT {
@@ -248,7 +248,7 @@ impl PollSet {
     }
 
     /// Remembers something of a number that may have no entry yet, if there is memory for one.
-    fn remember(&mut self, fd: i32, note: impl FnOnce(&mut Facts)) {
+    pub(crate) fn remember(&mut self, fd: i32, note: impl FnOnce(&mut Facts)) {
         note_use(fd);
         if self.make_room(fd).is_ok() {
             note(&mut self.entry(fd).facts);
@@ -261,7 +261,7 @@ mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
 
-    fn set_for(fd: i32) -> (PollSet, i32) {
+    pub(crate) fn set_for(fd: i32) -> (PollSet, i32) {
         let mut set = PollSet::default();
         let epoll = set.make_epoll(-1).expect("a poll set");
         set.make_room(fd).expect("memory");
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_regular_file_is_known_not_to_be_pollable_until_its_number_is_forgotten() {
+    pub(crate) fn a_regular_file_is_known_not_to_be_pollable_until_its_number_is_forgotten() {
         let file = std::fs::File::open("/proc/self/exe").expect("a file");
         let fd = file.as_raw_fd();
         let (mut set, epoll) = set_for(fd);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_forgotten_has_no_facts() {
+    pub(crate) fn a_number_that_is_forgotten_has_no_facts() {
         let (reader, _writer) = std::io::pipe().expect("a pipe");
         let fd = reader.as_raw_fd();
         let (mut set, epoll) = set_for(fd);

@@ -1,19 +1,10 @@
 //! Deadlines of a ring's TIMEOUT and LINK_TIMEOUT requests: one heap a clock, with each request knowing its place, so
 //! that arming and cancelling cost the logarithm of their number.
 
-use super::cancel::is_due;
-use super::{Detached, Id, Request, Slab, State};
+use super::{Id, Slab};
 use crate::alloc;
-use crate::forced::{point, Point};
-use crate::mutation::{mutated, Mutation};
-use crate::op::timeout::TimeoutRemove;
-use crate::op::{Op, Verdict};
 use crate::os::Clock;
-use crate::ring::RingGuard;
-use crate::stats::Path;
 use crate::Errno;
-use anyring_abi::Opcode;
-use core::num::NonZeroU32;
 
 #[derive(Default)]
 struct Heap {
@@ -38,7 +29,7 @@ impl Timers {
     ///
     /// # Errors
     /// NOMEM.
-    fn make_room(&mut self, clock: Clock, requests: usize) -> Result<(), Errno> {
+    pub(crate) fn make_room(&mut self, clock: Clock, requests: usize) -> Result<(), Errno> {
         let heap = &mut self.heaps[clock as usize].entries;
         heap.try_reserve((requests + 1).saturating_sub(heap.len())).map_err(alloc::refused)
     }
@@ -118,176 +109,4 @@ fn sift_down(heap: &mut [(u64, u64, Id)], slab: &mut Slab, mut at: usize) {
         at = child;
     }
     slab[heap[at].2].timer_slot = at as u32;
-}
-
-impl RingGuard {
-    /// Makes room for the timer of an operation that has one, before it is taken in.
-    ///
-    /// # Errors
-    /// NOMEM, as natively where there is no memory for the timer's data (`__io_timeout_prep` in io_uring/timeout.c).
-    pub fn make_room_for_timer(&mut self, op: &Op) -> Result<(), Errno> {
-        let (Op::Timeout(timeout) | Op::LinkTimeout(timeout)) = op else { return Ok(()) };
-        let requests = self.slab.len();
-        if counts(op).is_some() {
-            let counting = &mut self.counting;
-            counting.try_reserve((requests + 1).saturating_sub(counting.len())).map_err(alloc::refused)?;
-        }
-        self.timers.make_room(timeout.clock, requests)
-    }
-
-    /// Starts the timer of a TIMEOUT or LINK_TIMEOUT.
-    pub fn start_timer(&mut self, id: Id) {
-        // Natively what goes together is posted together, so all of that counts.
-        let completions = self.counted_before.unwrap_or(self.completions);
-        let state = &mut **self;
-        let (Op::Timeout(timeout) | Op::LinkTimeout(timeout)) = &state.slab[id].op else { return };
-        let (clock, when, count) = (timeout.clock, timeout.when, counts(&state.slab[id].op));
-        let request = &mut state.slab[id];
-        request.deadline_ns = deadline_ns(clock, when);
-        request.time();
-        request.path = Path::Poll;
-        if let Some(count) = count {
-            // Those that need fewer end first, and are found first.
-            let target = completions + u64::from(count.get()) + u64::from(mutated(Mutation::TimeoutCountsOneMore));
-            let place = state.counting.partition_point(|(_, other)| *other <= target);
-            state.counting.insert(place, (id, target));
-        }
-        state.timers.insert(&mut state.slab, clock, id);
-        self.work_appeared(true);
-    }
-
-    /// Takes a timer off; the request stays.
-    pub fn stop_timer(&mut self, id: Id) -> Detached {
-        let state = &mut **self;
-        if let Op::Timeout(timeout) | Op::LinkTimeout(timeout) = &state.slab[id].op {
-            let clock = timeout.clock;
-            state.timers.remove(&mut state.slab, clock, id);
-            if counts(&state.slab[id].op).is_some() {
-                state.counting.retain(|(counting, _)| *counting != id);
-            }
-        }
-        state.slab.detach(id)
-    }
-
-    /// Completes every timer whose deadline has passed. True when there was one.
-    pub fn fire_timers(&mut self) -> bool {
-        let mut fired = false;
-        if self.poll_set.has_unlooked() && self.timers.next_ns() == Some(0) {
-            self.attempt_unlooked();
-        }
-        loop {
-            let state = &mut **self;
-            let Some(id) = state.timers.pop_due(&mut state.slab) else { return fired };
-            fired = true;
-            point(Point::Timer);
-            let id = self.stop_timer(id).id();
-            if self.slab[id].opcode == Opcode::LinkTimeout {
-                self.fire_link_timeout(id);
-            } else {
-                self.fire_timeout(id);
-            }
-        }
-    }
-
-    fn fire_timeout(&mut self, id: Id) {
-        let expired = -Errno::TIME.raw_os_error();
-        let request = &mut self.slab[id];
-        let Op::Timeout(timeout) = &mut request.op else { return };
-        let success = timeout.expiry_is_success;
-        if timeout.multishot && timeout.count != 1 {
-            timeout.count = timeout.count.saturating_sub(1);
-            let (clock, span_ns) = (timeout.clock, timeout.when.time_ns);
-            request.deadline_ns = request.deadline_ns.saturating_add(span_ns).max(clock.now_ns());
-            request.time();
-            if !self.shot(id, expired, 0) {
-                return self.finish(id, expired, !success);
-            }
-            self.count_timeout();
-            let state = &mut **self;
-            state.timers.insert(&mut state.slab, clock, id);
-            return;
-        }
-        self.finish(id, expired, !success);
-    }
-
-    /// Cancels the guarded request. Source: `io_req_task_link_timeout` in io_uring/timeout.c.
-    fn fire_link_timeout(&mut self, id: Id) {
-        let Some(guarded) = self.slab[id].guarded.take() else { return };
-        if let Some(request) = self.slab.get_mut(guarded) {
-            request.guard = None;
-        }
-        let result = match self.cancel_one(guarded) {
-            Ok(0) if mutated(Mutation::LinkTimeoutIsCancelled) => -Errno::CANCELED.raw_os_error(),
-            Ok(0) => -Errno::TIME.raw_os_error(),
-            Ok(count) => count,
-            Err(error) => -error.raw_os_error(),
-        };
-        // For the kernel no failure: IOSQE_CQE_SKIP_SUCCESS keeps its CQE back.
-        self.finish(id, result, false);
-    }
-
-    /// The guarded request has completed: its LINK_TIMEOUT ends.
-    pub fn disarm_guard(&mut self, guard: Id) {
-        if self.slab.get(guard).is_none() {
-            return;
-        }
-        let guard = self.stop_timer(guard).id();
-        self.end(guard, -Errno::CANCELED.raw_os_error(), false, false);
-    }
-
-    /// Completes the TIMEOUTs whose count of completions has been reached.
-    #[cold]
-    pub fn fire_counting(&mut self) {
-        let completions = self.completions;
-        while let Some((id, _)) = self.counting.iter().copied().find(|(_, target)| *target <= completions) {
-            let id = self.stop_timer(id).id();
-            self.finish(id, 0, false);
-        }
-    }
-
-    /// TIMEOUT_REMOVE: ends a timeout or moves it. Source: io_uring_enter(2); io_uring/timeout.c.
-    pub fn remove_timeout(&mut self, remove: &TimeoutRemove) -> Verdict {
-        let linked = remove.update.is_some_and(|(_, linked)| linked);
-        let kind = if linked { Opcode::LinkTimeout } else { Opcode::Timeout };
-        // The first of the kernel's list: see `turn`.
-        let wanted = |request: &Request| {
-            request.opcode == kind && matches!(request.state(), State::Timed) && !is_due(request)
-        };
-        let found = match self.slab.with_user_data(remove.target, wanted) {
-            Ok(found) => found.into_iter().min_by_key(|id| self.turn(*id)).ok_or(Errno::NOENT),
-            Err(error) => Err(error),
-        };
-        let id = match found {
-            Ok(id) => id,
-            Err(error) => return Verdict::error(error),
-        };
-        let Some((when, _)) = remove.update else {
-            return match self.cancel_one(id) {
-                Ok(_) => Verdict::Done(0),
-                Err(error) => Verdict::error(error),
-            };
-        };
-        let id = self.stop_timer(id).id();
-        if let Op::Timeout(timeout) | Op::LinkTimeout(timeout) = &mut self.slab[id].op {
-            timeout.when = when;
-            timeout.count = 0; // a multishot one goes on for good (`io_timeout_update`)
-        }
-        self.start_timer(id);
-        Verdict::Done(0)
-    }
-}
-
-/// How many completions end this operation, if it counts them.
-fn counts(op: &Op) -> Option<NonZeroU32> {
-    match op {
-        Op::Timeout(timeout) if !timeout.multishot => NonZeroU32::new(timeout.count),
-        _ => None,
-    }
-}
-
-fn deadline_ns(clock: Clock, when: crate::op::timeout::When) -> u64 {
-    match when.absolute {
-        true => when.time_ns,
-        false => clock.now_ns().saturating_add(when.time_ns),
-    }
 }

@@ -1,11 +1,10 @@
 //! Registered buffers: io_uring_register(2), IORING_REGISTER_BUFFERS and what works on it. Only the ranges are kept:
 //! nothing is pinned, and the kernel checks the addresses again at each transfer.
 
-use super::tag::Tag;
+use super::tag::{Tag, Tagged};
 use crate::alloc;
 use crate::mutation::{mutated, Mutation};
 use crate::os::user_read;
-use crate::ring::Ring;
 use crate::Errno;
 use core::ops::Range;
 use std::sync::Arc;
@@ -37,7 +36,7 @@ impl Buffers {
 
     /// Registers `count` iovecs found at `address`, with their tags (0, or missing, for none). An `address` of 0 leaves
     /// all slots empty.
-    pub fn new(ring: &'static Ring, address: u64, count: u32, tags: &[u64]) -> Result<Buffers, Errno> {
+    pub fn new(ring: &'static dyn Tagged, address: u64, count: u32, tags: &[u64]) -> Result<Buffers, Errno> {
         if address == 0 && tags.iter().any(|tag| *tag != 0) {
             return Err(Errno::INVAL); // `io_sqe_buffers_register` in io_uring/rsrc.c: a tag needs a buffer
         }
@@ -55,7 +54,7 @@ impl Buffers {
     /// Replaces `count` buffers from slot `first` on; answers how many were done before an error.
     pub fn fill(
         &mut self,
-        ring: &'static Ring,
+        ring: &'static dyn Tagged,
         first: u32,
         address: u64,
         count: u32,
@@ -74,7 +73,7 @@ impl Buffers {
     /// The same for slots that there are: how many were done, and what ended it.
     fn fill_slots(
         &mut self,
-        ring: &'static Ring,
+        ring: &'static dyn Tagged,
         slots: Range<u32>,
         address: u64,
         tags: &[u64],

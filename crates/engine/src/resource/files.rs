@@ -4,18 +4,19 @@
 //! number. Requests in flight keep theirs open (`Arc`). When one is closed another may get its number, so whoever makes one
 //! has the poll set forget what it knows of the number (`PollSet::forget`).
 
-use super::tag::Tag;
+use super::tag::{Tag, Tagged};
 use crate::alloc;
 use crate::mutation::{mutated, Mutation};
 use crate::os::file_status;
 use crate::os::handlers;
-use crate::ring::Ring;
-use crate::wait::helper;
-use crate::wq;
+use crate::sync::Hook;
 use crate::{descriptors, Errno};
 use anyring_abi::{IORING_FILE_INDEX_ALLOC, IORING_REGISTER_FILES_SKIP};
 use core::ops::Range;
 use std::sync::Arc;
+
+/// Whether another thread closes this descriptor, since the calling one has other rings to see to (`wait::helper`).
+pub static CLOSED_ELSEWHERE: Hook<i32, bool> = Hook::new();
 
 /// A descriptor of the engine's own, closed when nobody uses it any more.
 #[derive(Debug)]
@@ -46,10 +47,9 @@ impl FixedFile {
 impl Drop for FixedFile {
     fn drop(&mut self) {
         let fd = self.fd;
-        // A close may linger, write back or wait for a server. Natively it is made on the way out of the system call. The
-        // helper has the other rings to see to.
+        // A close may linger, write back or wait for a server. Natively it is made on the way out of the system call.
         handlers::without_locks(move || {
-            if !(helper::is_this_thread() && !mutated(Mutation::HelperClosesFiles) && wq::queue_close(fd)) {
+            if mutated(Mutation::HelperClosesFiles) || CLOSED_ELSEWHERE.call(fd) != Some(true) {
                 close(fd);
             }
         });
@@ -74,7 +74,7 @@ fn holds_lock(fd: i32) -> bool {
     }
     let Ok(status) = file_status(fd) else { return false };
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let locks = rustix::fs::open("/proc/locks", flags, Mode::empty()).map(descriptors::for_now);
+    let locks = rustix::fs::open("/proc/locks", flags, Mode::empty()).map(crate::os::for_now);
     let Ok(locks) = locks else { return true };
     let mut text = Vec::new();
     let mut portion = [0u8; 4096];
@@ -128,7 +128,7 @@ impl Files {
     }
 
     /// Registers `fds` with their tags (0, or missing, for none); -1 leaves a slot empty.
-    pub fn new(ring: &'static Ring, fds: &[i32], tags: &[u64]) -> Result<Files, Errno> {
+    pub fn new(ring: &'static dyn Tagged, fds: &[i32], tags: &[u64]) -> Result<Files, Errno> {
         let tag = |slot: usize| tags.get(slot).copied().unwrap_or(0);
         let mut slots: Vec<Option<Arc<FixedFile>>> = Vec::new();
         slots.try_reserve_exact(fds.len()).map_err(alloc::refused)?;
@@ -161,7 +161,13 @@ impl Files {
     }
 
     /// Replaces the files from slot `first` on; answers how many were done before an error.
-    pub fn update(&mut self, ring: &'static Ring, first: u32, fds: &[i32], tags: &[u64]) -> Result<usize, Errno> {
+    pub fn update(
+        &mut self,
+        ring: &'static dyn Tagged,
+        first: u32,
+        fds: &[i32],
+        tags: &[u64],
+    ) -> Result<usize, Errno> {
         let end = first.checked_add(fds.len() as u32).ok_or(Errno::OVERFLOW)?;
         if end as usize > self.slots.len() {
             return Err(Errno::INVAL);
@@ -257,7 +263,7 @@ impl Files {
     }
 }
 
-fn open(ring: &'static Ring, fd: i32, tag: u64) -> Result<Option<Arc<FixedFile>>, Errno> {
+fn open(ring: &'static dyn Tagged, fd: i32, tag: u64) -> Result<Option<Arc<FixedFile>>, Errno> {
     match fd {
         -1 if tag != 0 => Err(Errno::INVAL),
         -1 => Ok(None),

@@ -2,14 +2,15 @@
 //! the moment it is enabled. Source: `io_register_restrictions` in io_uring/register.c, `io_check_restriction` in
 //! io_uring/io_uring.c.
 
-use super::register::REGISTER_CALLS;
 use crate::os::user_read;
 use crate::Errno;
 use anyring_abi::{
-    Opcode, IORING_RESTRICTION_REGISTER_OP, IORING_RESTRICTION_SQE_FLAGS_ALLOWED,
+    Opcode, IORING_REGISTER_QUERY, IORING_RESTRICTION_REGISTER_OP, IORING_RESTRICTION_SQE_FLAGS_ALLOWED,
     IORING_RESTRICTION_SQE_FLAGS_REQUIRED, IORING_RESTRICTION_SQE_OP,
 };
 
+/// Calls of io_uring_register(2) that this engine knows of, the last one included.
+pub const REGISTER_CALLS: u32 = IORING_REGISTER_QUERY + 1;
 /// The most entries that one call takes.
 const MAX_ENTRIES: u32 = 4 + REGISTER_CALLS + Opcode::COUNT as u32;
 /// Bytes of `struct io_uring_restriction`.

@@ -2,19 +2,24 @@
 //! uses it any more, a CQE with the tag as its `user_data` says so. Source: io_uring_register(2),
 //! IORING_REGISTER_BUFFERS2.
 
-use crate::ring::Ring;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A ring with tagged resources.
+pub trait Tagged: Sync {
+    /// Nobody uses the resource with this tag any more: a CQE is to say so.
+    fn retire(&'static self, tag: u64);
+}
 
 /// A promise to post a CQE when it is dropped, from whatever thread drops the last user of the resource.
 pub struct Tag {
-    ring: &'static Ring,
+    ring: &'static dyn Tagged,
     /// 0 when there is nothing to say any more.
     value: AtomicU64,
 }
 
 impl Tag {
     /// The tag of a resource of `ring`; 0 stands for none.
-    pub fn new(ring: &'static Ring, value: u64) -> Option<Tag> {
+    pub fn new(ring: &'static dyn Tagged, value: u64) -> Option<Tag> {
         (value != 0).then(|| Tag { ring, value: value.into() })
     }
 

@@ -2,7 +2,6 @@
 //! (IORING_ENTER_EXT_ARG_REG). It is memory of the program's, or a memfd that the program maps by the ring's descriptor.
 
 use crate::os::{check_writable, user_read, user_write};
-use crate::ring::RingGuard;
 use crate::{descriptors, Errno};
 use anyring_abi::{IORING_MAP_OFF_PARAM_REGION, IORING_MEM_REGION_REG_WAIT_ARG, IORING_MEM_REGION_TYPE_USER};
 use rustix::fd::IntoRawFd;
@@ -70,18 +69,15 @@ impl Region {
     }
 }
 
-impl RingGuard {
-    /// `struct io_uring_mem_region_reg`: address of the description, flags, padding. Source: `io_register_mem_region` in
+impl Region {
+    /// The region that the program describes, for a ring that is still `disabled` or not. `struct io_uring_mem_region_reg`: address of the description, flags, padding. Source: `io_register_mem_region` in
     /// io_uring/register.c, `io_create_region` in io_uring/memmap.c.
-    pub fn register_region(&mut self, arg: u64) -> Result<u32, Errno> {
-        if self.wait_region.is_some() {
-            return Err(Errno::BUSY);
-        }
+    pub fn register(arg: u64, disabled: bool) -> Result<Region, Errno> {
         let [description, flags, padding @ ..]: [u64; 4] = user_read(arg)?;
         // struct io_uring_region_desc: user_addr, size, flags and id, mmap_offset, padding.
         let [address, bytes, kind, mmap_offset, reserved @ ..]: [u64; 8] = user_read(description)?;
         let waits = flags == IORING_MEM_REGION_REG_WAIT_ARG;
-        if padding != [0; 2] || flags & !IORING_MEM_REGION_REG_WAIT_ARG != 0 || (waits && !self.disabled) {
+        if padding != [0; 2] || flags & !IORING_MEM_REGION_REG_WAIT_ARG != 0 || (waits && !disabled) {
             return Err(Errno::INVAL);
         }
         let (kind, id) = (kind as u32, kind >> 32);
@@ -112,8 +108,7 @@ impl RingGuard {
         if own {
             user_write(description + 24, &MAP_OFFSET)?;
         }
-        self.wait_region = Some(region);
-        Ok(0)
+        Ok(region)
     }
 }
 

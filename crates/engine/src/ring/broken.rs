@@ -33,9 +33,10 @@ use super::{Ring, RingGuard};
 use crate::memory::layout::word;
 use crate::mutation::{mutated, Mutation};
 use crate::request::{Request, State};
+use crate::ring::table;
 use crate::stats::Path;
 use crate::wq::Job;
-use crate::{log, process, stats, Errno};
+use crate::{log, stats, Errno};
 use anyring_abi::{Cqe, Opcode, IORING_SETUP_DEFER_TASKRUN};
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::LinkedList;
@@ -160,15 +161,15 @@ pub fn contain_any<T>(work: impl FnOnce() -> T) -> Option<T> {
 }
 
 #[cold]
-fn after_panic(named: impl FnOnce() -> Option<&'static Ring>) {
+pub(crate) fn after_panic(named: impl FnOnce() -> Option<&'static Ring>) {
     let ended = catch_unwind(AssertUnwindSafe(|| {
         if let Some(ring) = named() {
             ring.strike();
         }
-        for ring in process::rings() {
+        for ring in table::rings() {
             // Locking puts a struck ring in order; if this very thread holds it further out, that guard's drop does.
             if ring.health.is_struck() && ring.lock_soon().is_ok_and(|guard| guard.closed) {
-                process::end_if_unused(ring);
+                table::end_if_unused(ring);
             }
         }
     }));

@@ -10,15 +10,18 @@ use crate::memory::layout::{word, BATCH};
 use crate::memory::view::View;
 use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, Os, Sys};
+use crate::resource::files::FixedFile;
 use crate::shared::control::{
     Control, PostLock, RECORD_FREE, RECORD_IN_BACKLOG, RECORD_IN_CQ, WATCHED_EDGE, WATCHED_LEVEL,
 };
+use crate::Errno;
 use crate::{descriptors, stats};
 use anyring_abi::{
-    Cqe, IORING_CQE_F_32, IORING_CQE_F_NOTIF, IORING_CQ_EVENTFD_DISABLED, IORING_NOTIF_USAGE_ZC_COPIED,
+    Cqe, IoEvent, IORING_CQE_F_32, IORING_CQE_F_NOTIF, IORING_CQ_EVENTFD_DISABLED, IORING_NOTIF_USAGE_ZC_COPIED,
     IORING_SQ_CQ_OVERFLOW, IORING_SQ_TASKRUN,
 };
 use core::sync::atomic::Ordering;
+use std::sync::Arc;
 
 /// Completions that were not copied to the CQ yet.
 pub struct Batch {
@@ -528,6 +531,68 @@ impl RingGuard {
         self.ring().driver.set_announced(false); // the helper is called again when this enter leaves something pending
         if self.ring().has(anyring_abi::IORING_SETUP_TASKRUN_FLAG) {
             let _ = self.memory.view.change_bits(word::SQ_FLAGS, 0, IORING_SQ_TASKRUN);
+        }
+    }
+}
+
+impl RingGuard {
+    /// The CQ's tail.
+    pub fn cq_tail(&self) -> u32 {
+        self.control.lock_post().cq_tail()
+    }
+
+    /// The same counted without end: what a wait has for a target.
+    pub fn cq_total(&self) -> u64 {
+        self.control.lock_post().cq_total()
+    }
+
+    pub(crate) fn cq_is_empty(&self) -> bool {
+        self.cq_ready(self.cq_tail()) == Ok(0)
+    }
+}
+
+impl RingGuard {
+    /// The word that tells how far the program has read: the CQ's head, or that of the completion ring.
+    pub fn consumed(&self) -> Result<u32, Errno> {
+        match &self.aio {
+            Some(context) => context.completions.head(),
+            None => self.memory.view.load(word::CQ_HEAD),
+        }
+    }
+
+    /// Copies the batch to the completion ring and tells whoever waits: what `flush` is where there is a CQ. There is
+    /// room, since no request was taken in without.
+    #[inline(never)] // for the sake of rings, where this is a part of `flush`
+    pub fn flush_events(&mut self) {
+        let control = self.control;
+        let state = &mut **self;
+        let Some(context) = &mut state.aio else { return };
+        let mut signals: Vec<(Arc<FixedFile>, u64)> = Vec::new();
+        let mut post = control.lock_post();
+        let mut tail = post.cq_tail();
+        while let Some(cqe) = state.batch.next_to_post() {
+            let Some(pending) = context.give_place(cqe.user_data) else { continue };
+            let (data, obj) = (pending.data, pending.obj);
+            context.completions.push(&IoEvent { data, obj, res: cqe.res.into(), res2: 0 });
+            tail = tail.wrapping_add(1);
+            match (pending.eventfd, signals.last_mut()) {
+                (Some(eventfd), Some((last, count))) if Arc::ptr_eq(&eventfd, last) => *count += 1,
+                (Some(eventfd), _) => signals.push((eventfd, 1)),
+                (None, _) => {}
+            }
+        }
+        post.advance(tail, 0);
+        let wake = post.waiters().are_told(|| post.cq_total(), 0);
+        let count = state.batch.clear(&control, &mut state.records);
+        drop(post);
+        if let Some(recorder) = &mut state.recorder {
+            recorder.complete(state.batch.cleared(count), count);
+        }
+        if wake {
+            self.wake();
+        }
+        for (eventfd, count) in signals {
+            signal(eventfd.fd, count);
         }
     }
 }

@@ -150,7 +150,7 @@ impl RingGuard {
         drop(self.ring.messages.take());
         for job in self.ring.arrived.take().into_iter().chain(kept) {
             if job.cookie == self.cookie {
-                drop(self.slab.remove(job.request));
+                drop(self.slab.remove(request::Id::from_word(job.request)));
             }
         }
         let state = &mut **self;
@@ -207,7 +207,7 @@ impl State {
         self.due = Due::NOTHING;
         core::mem::forget(core::mem::take(&mut self.personalities));
         core::mem::forget(core::mem::take(&mut self.records));
-        self.recorder = self.recorder.take().and_then(crate::event::Recorder::in_child);
+        self.recorder = self.recorder.take().and_then(crate::ring::recorder::Recorder::in_child);
         self.chain = None;
         if let Some(iopoll) = &mut self.iopoll {
             iopoll.forget_flight();

@@ -14,10 +14,11 @@ use crate::op::{Op, Verdict};
 use crate::os::handlers;
 use crate::os::Clock;
 use crate::resource::files::FixedFile;
+use crate::ring::helper;
+use crate::ring::table;
 use crate::sync::{fence_after_swap, thread_pointer};
-use crate::wait::helper;
 use crate::wq::{self, Job};
-use crate::{alloc, descriptors, process, thread, Errno};
+use crate::{alloc, descriptors, thread, Errno};
 use core::ptr::NonNull;
 use core::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
@@ -85,7 +86,7 @@ impl Due {
             ring.nudge_poller();
         }
         if self.0 & Due::END.0 != 0 {
-            process::end_if_unused(ring);
+            table::end_if_unused(ring);
         }
     }
 }
@@ -370,7 +371,7 @@ mod tests {
     #[test]
     fn a_close_waits_until_its_note_has_been_acted_on() {
         let (reader, _writer) = std::io::pipe().expect("a pipe");
-        let (ring, closed) = (process::unborn_ring(), AtomicBool::new(false));
+        let (ring, closed) = (table::unborn_ring(), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let held = ring.state.lock().expect("a ring that nobody knows");
             ring.note_holder();
@@ -396,7 +397,7 @@ mod tests {
 
     #[test]
     fn a_holder_that_has_not_noted_itself_is_not_found_asleep() {
-        let (ring, sleeper) = (process::unborn_ring(), AtomicU32::new(0));
+        let (ring, sleeper) = (table::unborn_ring(), AtomicU32::new(0));
         std::thread::scope(|scope| {
             let (wakes, awake) = std::sync::mpsc::channel::<()>();
             let sleeper = &sleeper;
@@ -425,7 +426,7 @@ mod tests {
         let (reader, _writer) = std::io::pipe().expect("a pipe");
         let file = FixedFile::private(reader.as_raw_fd()).expect("a duplicate");
         let known = Arc::downgrade(&file);
-        process::unborn_ring().leave_note(Note::Closed(reader.as_raw_fd(), Some(file)));
+        table::unborn_ring().leave_note(Note::Closed(reader.as_raw_fd(), Some(file)));
         assert!(known.upgrade().is_none(), "the file would stay open");
     }
 }

@@ -3,9 +3,11 @@
 //! Part of a ring's state: under its lock.
 
 use super::{Ring, RingGuard, State};
-use crate::event::{follow, Recorder, Room};
+use crate::event::{follow, Room};
 use crate::request::Id;
-use crate::{process, stats};
+use crate::ring::recorder::Recorder;
+use crate::ring::table;
+use crate::stats;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -45,7 +47,7 @@ impl RingGuard {
         let Ok(room) = follow(wanted) else { return };
         self.record_into(wanted, room.as_ref());
         let me = self.ring();
-        for ring in process::rings().into_iter().filter(|ring| !core::ptr::eq(*ring, me)) {
+        for ring in table::rings().into_iter().filter(|ring| !core::ptr::eq(*ring, me)) {
             // One that is held follows at its own next call: two rings are never waited for in turn.
             if let Some(mut other) = ring.try_lock() {
                 other.record_into(wanted, room.as_ref());

@@ -1,14 +1,15 @@
 //! A ring in the test's own memory, through the calls that programs make, where its positions come round.
 
 use super::broken::Unanswered;
-use super::enter::{enter, Enter};
 use super::Ring;
 use crate::memory::layout::word;
 use crate::op::{Op, Verdict};
 use crate::os::{Os, Sys};
 use crate::process;
 use crate::request::{Cancelled, Request, State, Target};
-use crate::wq::{Approach, Job};
+use crate::ring::table;
+use crate::wait::enter::{enter, Enter};
+use crate::wq::{Approach, Job, Origin};
 use anyring_abi::{
     Opcode, Params, Sqe, IORING_ENTER_GETEVENTS, IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY, IOSQE_ASYNC,
 };
@@ -43,7 +44,7 @@ impl Program {
     }
 
     fn ring(&self) -> &'static Ring {
-        process::ring(self.fd).expect("a ring")
+        table::ring(self.fd).expect("a ring")
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
@@ -166,7 +167,7 @@ fn a_result_that_comes_late_is_no_answer() {
     let mut guard = program.ring().lock().expect("the ring");
     let request = Request::new(Op::placeholder(), Opcode::Connect, 0, 7, Target::None);
     let id = guard.admit(request, Unanswered::new(program.ring(), 7, None));
-    let of = (program.ring(), guard.cookie, id);
+    let of: (&'static dyn Origin, u64, u64) = (program.ring(), guard.cookie, id.to_word());
     let job = Job::new(of, (Opcode::Nop, Op::placeholder()), (-1, None), Approach::Plain, None);
     guard.slab[id].queue(job.clone());
     assert!(job.begin());

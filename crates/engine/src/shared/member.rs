@@ -15,27 +15,25 @@
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::{check, syscall, Os, Sys};
-use crate::ring::RingGuard;
-use crate::shared::control::{Control, MEMBERS, NO_MEMBER, RECORD_FREE};
+use crate::shared::control::{Control, MEMBERS};
 use crate::Errno;
-use anyring_abi::Cqe;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// How long a thread that waits on a shared ring sleeps at most before it looks for dead members, in nanoseconds.
 pub const LOOK_NS: u64 = 100_000_000;
 
 /// The number of the process that made the ring.
-const MAKER: u32 = 0;
+pub(crate) const MAKER: u32 = 0;
 
 /// In `Header::shared`: nobody submits or posts without compare-and-swap any more.
-const SHARED: u32 = 2;
+pub(crate) const SHARED: u32 = 2;
 
 /// How many readiness bytes may pile up in the engine's end before they are taken out: few enough for the program's end
 /// to stay writable.
-const KICKS: u32 = 32;
+pub(crate) const KICKS: u32 = 32;
 
 /// fcntl(2) on the record lock of member `number`: `kind` is `F_WRLCK` or `F_UNLCK`.
-fn record_lock(file: i32, operation: i32, kind: i32, number: u32) -> Result<libc::flock, Errno> {
+pub(crate) fn record_lock(file: i32, operation: i32, kind: i32, number: u32) -> Result<libc::flock, Errno> {
     // SAFETY: all-zero bytes are a value of this C struct of integers.
     let mut lock: libc::flock = unsafe { core::mem::zeroed() };
     lock.l_type = kind as _;
@@ -68,7 +66,7 @@ impl Control {
     }
 
     /// Takes a number whose lock nobody has, the lowest that can be had.
-    fn take_number(&mut self) -> Result<u32, Errno> {
+    pub(crate) fn take_number(&mut self) -> Result<u32, Errno> {
         for number in 0..MEMBERS {
             let joined = self.member(number).joined.load(Ordering::Relaxed) != 0;
             // A number that is taken is asked about first: taking the lock of a live member fails anyway, but this is the
@@ -85,7 +83,7 @@ impl Control {
     }
 
     /// From now on every process takes SQEs and posts by compare-and-swap. False when it was so already.
-    fn begin_sharing(&self) -> bool {
+    pub(crate) fn begin_sharing(&self) -> bool {
         let header = self.header();
         if header.shared.load(Ordering::Acquire) == SHARED {
             return false; // partner: the Release store below
@@ -112,7 +110,7 @@ impl Control {
     /// Takes the readiness byte's road backwards: wakes epoll waits of other processes on this ring. `program_end` is a
     /// number of the ring's descriptor, `engine_end` the other end, in which the bytes arrive and which every poll set
     /// watches.
-    fn kick_others(&self, program_end: i32, engine_end: i32) {
+    pub(crate) fn kick_others(&self, program_end: i32, engine_end: i32) {
         if mutated(Mutation::OtherProcessesSleepOn) {
             return;
         }
@@ -136,119 +134,4 @@ fn take_bytes(socket: i32) {
     let mut bytes = [0u8; 64];
     let args = [socket as usize, bytes.as_mut_ptr() as usize, bytes.len(), libc::MSG_DONTWAIT as usize, 0, 0];
     while syscall(libc::SYS_recvfrom, args) == bytes.len() as isize {}
-}
-
-impl RingGuard {
-    /// Whether another process uses this ring, or did.
-    #[inline]
-    pub fn is_shared(&self) -> bool {
-        self.control.header().shared.load(Ordering::Relaxed) != 0
-    }
-
-    /// Whether the process that made the ring lives.
-    pub fn maker_lives(&self) -> bool {
-        let control = self.control;
-        let died = control.header().maker_died.load(Ordering::Relaxed) != 0;
-        !died && (control.member == MAKER || control.lives(MAKER))
-    }
-
-    /// Makes the process, a forked child, a member of the ring.
-    pub(crate) fn join(&mut self) -> Result<(), Errno> {
-        if crate::thread::tables::shares_descriptors() {
-            // Relaxed: whoever does not see it yet has looked at the lock before this process is a member.
-            self.control.header().locks_are_blind.store(1, Ordering::Relaxed);
-        }
-        let number = self.control.take_number()?;
-        self.control.member = number;
-        if self.control.begin_sharing() {
-            // Whoever sleeps on the ring by now sleeps without looking for the dead.
-            self.control.lock_post().waiters().bump();
-            self.wake();
-        }
-        if let Err(error) = self.follow_areas() {
-            self.control.member = NO_MEMBER;
-            return Err(error);
-        }
-        self.bury(number);
-        self.control.member(number).joined.store(1, Ordering::Relaxed);
-        // What others left would count against what the ring can keep account of.
-        self.look_for_the_dead();
-        Ok(())
-    }
-
-    /// Looks for members that died and takes over what they left.
-    #[cold]
-    pub fn look_for_the_dead(&mut self) {
-        if mutated(Mutation::TheDeadAreNotBuried) {
-            return;
-        }
-        let control = self.control;
-        for number in 0..control.header().members_end.load(Ordering::Relaxed).min(MEMBERS) {
-            let joined = control.member(number).joined.load(Ordering::Relaxed) != 0;
-            if number == control.member || !joined || control.lives(number) {
-                continue;
-            }
-            // Its lock makes this process the only one that buries it.
-            if record_lock(control.lock_file, libc::F_SETLK, libc::F_WRLCK, number).is_err() {
-                continue;
-            }
-            self.bury(number);
-            control.member(number).joined.store(0, Ordering::Relaxed);
-            let _ = record_lock(control.lock_file, libc::F_SETLK, libc::F_UNLCK, number);
-        }
-    }
-
-    /// Takes over what dead member `dead`, whose lock this process holds, left: its waiters are gone, its requests end.
-    fn bury(&mut self, dead: u32) {
-        let control = self.control;
-        let (header, member) = (control.header(), control.member(dead));
-        if dead == MAKER && member.joined.load(Ordering::Relaxed) != 0 {
-            header.maker_died.store(1, Ordering::Relaxed); // from now on the number may be another's
-        }
-        header.waiters.leave(member.waiting.swap(0, Ordering::Relaxed), member.in_futex.swap(0, Ordering::Relaxed));
-        for chunk in control.chunks_of(dead).collect::<Vec<_>>() {
-            // From here on the records are this process's: should it die now, its own heir goes on.
-            header.chunk_owner[chunk].store(control.member + 1, Ordering::Relaxed);
-            for record in crate::ring::records_of(chunk) {
-                let shared = control.record(record.0.into(), record.1.into());
-                // Acquire pairs with the Release stores of the owner and of `repair`.
-                if shared.state.load(Ordering::Acquire) == RECORD_FREE {
-                    continue;
-                }
-                let user_data = shared.user_data.load(Ordering::Relaxed);
-                let cqe = Cqe { user_data, res: -Errno::CANCELED.raw_os_error(), flags: 0 };
-                self.post(cqe, true);
-                self.batch.ends(record);
-            }
-            self.flush();
-            self.records.lose(chunk);
-            header.chunk_owner[chunk].store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// Wakes whoever waits on the ring, in this process and in others; the futex word has been changed under the post lock.
-    /// On a ring of this process alone, those who sleep on that word are woken when the lock is let go of.
-    pub fn wake(&mut self) {
-        let control = self.control;
-        let header = control.header();
-        if !self.is_shared() {
-            self.ring().driver.wake_from_epoll();
-            self.wake_due |= header.waiters.in_futex.load(Ordering::Relaxed) != 0;
-            return;
-        }
-        let asleep_here = self.ring().driver.wake(&control);
-        let in_epoll = header
-            .waiters
-            .waiting
-            .load(Ordering::Relaxed)
-            .wrapping_sub(header.waiters.in_futex.load(Ordering::Relaxed));
-        if in_epoll as i32 <= asleep_here.into() {
-            return;
-        }
-        let program_end = self.ring().fd.load(Ordering::Relaxed);
-        // The number may have been closed and reused unseen. Without one, the others find out when they next look.
-        if crate::descriptors::cookie_of(program_end) == Some(self.cookie) {
-            control.kick_others(program_end, self.engine_end);
-        }
-    }
 }

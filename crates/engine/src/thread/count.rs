@@ -131,7 +131,7 @@ pub fn is_only_one_of_program() -> bool {
 /// How many other threads the process has that are not called as ours are. Those that end have their names to the last.
 fn others_without_our_names() -> Option<u32> {
     let (me, flags) = (Sys::thread_id(), OFlags::RDONLY | OFlags::CLOEXEC);
-    let open = |path: &CStr| rustix::fs::open(path, flags, Mode::empty()).map(crate::descriptors::for_now);
+    let open = |path: &CStr| rustix::fs::open(path, flags, Mode::empty()).map(crate::os::for_now);
     let tasks = open(c"/proc/self/task").ok()?;
     let mut space = [core::mem::MaybeUninit::<u8>::uninit(); 2048];
     let mut entries = rustix::fs::RawDir::new(&tasks, &mut space);

@@ -1,6 +1,5 @@
 //! What the other threads of the process really block, as /proc/self/task tells it.
 
-use crate::descriptors;
 use crate::os::{syscall, Os, Sys};
 use core::mem::MaybeUninit;
 use rustix::fs::{Mode, OFlags, RawDir};
@@ -23,7 +22,7 @@ pub fn another_blocks(signal: i32) -> bool {
 /// One look at all of them. The numbers that this opens the program has for itself again at once.
 fn blocked_now(signal: i32) -> Option<bool> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = descriptors::for_now(rustix::fs::open(c"/proc/self/task", flags, Mode::empty()).ok()?);
+    let folder = crate::os::for_now(rustix::fs::open(c"/proc/self/task", flags, Mode::empty()).ok()?);
     let mut room = [MaybeUninit::<u8>::uninit(); 2048];
     let mut entries = RawDir::new(&folder, &mut room);
     let me = Sys::thread_id();
@@ -41,7 +40,7 @@ fn blocked_now(signal: i32) -> Option<bool> {
 fn mask_of(thread: u32) -> Option<u64> {
     let path = format!("/proc/self/task/{thread}/status");
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let file = descriptors::for_now(file);
+    let file = crate::os::for_now(file);
     let mut text = [0u8; 4096];
     let length = rustix::io::read(&file, &mut text).ok()?;
     let text = core::str::from_utf8(&text[..length]).ok()?;

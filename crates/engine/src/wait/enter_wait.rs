@@ -3,39 +3,24 @@
 //! [`Handover`] says who that is. It says who *sleeps* on the poll set: looking at it and serving events happens under the
 //! ring's lock whoever does it, so a hand-over in the middle loses nothing: events are hints that lead to another attempt.
 
+use crate::driver::owner::Taken;
+use crate::driver::spin::LONGEST_NS;
+use crate::driver::{IN_EPOLL, IN_FUTEX, SPINNING};
 use crate::forced::{point, Point};
 use crate::memory::layout::word;
 use crate::mutation::{mutated, Mutation};
 use crate::os::Clock;
 use crate::os::{self, syscall, EpollEvent, Os, Sys};
-use crate::process;
+use crate::ring::sleeps::{Awake, Kind, Sleep};
+use crate::ring::table;
+use crate::ring::wake::pass_role_on;
 use crate::ring::RingGuard;
-use crate::shared::control::Control;
 use crate::shared::member;
 use crate::thread;
 use crate::thread::tables;
 use crate::thread::SignalsHeld;
-use crate::wait::owner::{Handover, Taken};
-use crate::wait::sleeps::{Awake, Kind, Sleep};
-use crate::wait::spin::LONGEST_NS;
 use crate::Errno;
-use core::sync::atomic::{fence, AtomicBool, AtomicI32, AtomicU32, Ordering};
-
-pub(crate) const AWAKE: u32 = 0;
-const IN_FUTEX: u32 = 1;
-const IN_EPOLL: u32 = 2;
-const SPINNING: u32 = 3;
-
-/// Who drives a ring, and how it sleeps.
-pub struct Driver {
-    /// Who it is.
-    pub handover: Handover,
-    /// How the driving thread sleeps. Changes under the ring's lock; read there, and by `wake` after a post.
-    pub(crate) sleeping: AtomicU32,
-    /// The descriptor that ends its epoll wait.
-    kick: AtomicI32,
-    announced: AtomicBool,
-}
+use core::sync::atomic::{fence, Ordering};
 
 /// What io_uring_enter(2) was asked to wait for.
 #[derive(Clone, Copy)]
@@ -52,173 +37,7 @@ pub struct Wish {
     pub sigmask: Option<u64>,
 }
 
-impl Driver {
-    /// Nobody drives.
-    #[allow(clippy::new_without_default)] // `Ring` makes the only ones
-    pub fn new() -> Driver {
-        Driver {
-            handover: Handover::new(),
-            sleeping: AtomicU32::new(AWAKE),
-            kick: AtomicI32::new(-1),
-            announced: AtomicBool::new(false),
-        }
-    }
-
-    /// Whether the owner of a deferred ring has been told that there is work and has not been there since.
-    pub fn is_announced(&self) -> bool {
-        self.announced.load(Ordering::Relaxed)
-    }
-
-    /// Notes whether the owner was told, or has been there.
-    pub fn set_announced(&self, announced: bool) {
-        self.announced.store(announced, Ordering::Relaxed);
-    }
-
-    /// In a forked child: the parent's threads are not here.
-    pub fn reset(&self) {
-        self.handover.reset();
-        self.sleeping.store(AWAKE, Ordering::Relaxed);
-        self.announced.store(false, Ordering::Relaxed);
-    }
-
-    /// Wakes whoever sleeps on the ring; the futex word has been changed under the post lock.
-    /// True when a thread of this process sleeps in an epoll wait there.
-    #[cold]
-    pub fn wake(&self, control: &Control) -> bool {
-        let header = control.header();
-        let in_epoll = self.wake_from_epoll();
-        if header.waiters.in_futex.load(Ordering::Relaxed) != 0 {
-            Sys::futex_wake(&header.waiters.sequence, i32::MAX as u32);
-        }
-        in_epoll
-    }
-
-    /// Wakes the thread of this process that sleeps in an epoll wait there; false when none does.
-    #[cold]
-    pub fn wake_from_epoll(&self) -> bool {
-        let in_epoll = self.sleeping.load(Ordering::Relaxed) == IN_EPOLL;
-        if in_epoll && !mutated(Mutation::SleeperIsNotKicked) {
-            let one = 1u64;
-            let kick = self.kick.load(Ordering::Relaxed) as usize;
-            syscall(libc::SYS_write, [kick, &one as *const u64 as usize, 8, 0, 0, 0]);
-        }
-        in_epoll
-    }
-}
-
-/// Sleepers that are to be woken once the ring's lock is free, which each of them takes first: woken before, they would go to
-/// sleep again, on the lock.
-#[must_use]
-pub struct DueWake {
-    /// The address of their futex word. The ring may have ended by then, and its memory with it: that is EFAULT, or wakes
-    /// somebody for no reason, as every user of futex(2) has to expect.
-    word: usize,
-}
-
-impl DueWake {
-    /// The lock is free.
-    #[cold]
-    pub fn wake(self) {
-        syscall(libc::SYS_futex, [self.word, libc::FUTEX_WAKE as usize, i32::MAX as usize, 0, 0, 0]);
-    }
-}
-
 impl RingGuard {
-    /// Who has to be woken when the lock has been let go of.
-    #[inline]
-    pub fn take_due_wake(&mut self) -> Option<DueWake> {
-        if !self.wake_due {
-            return None;
-        }
-        self.wake_due = false;
-        Some(DueWake { word: self.control.header().waiters.sequence.as_ptr() as usize })
-    }
-
-    /// A poll was armed or a timer started: whoever sleeps without regard to it must look again.
-    pub fn work_appeared(&mut self, is_timer: bool) {
-        if self.is_polled() {
-            // Its thread looks at what it did itself before it goes on.
-            if !self.serves_here() {
-                self.ring().nudge_poller();
-            }
-            return;
-        }
-        let driver = &self.ring().driver;
-        let sleeping = driver.sleeping.load(Ordering::Relaxed);
-        if sleeping == IN_EPOLL && !is_timer {
-            // The sleeper verified before it slept: what arrived between this request's attempt and its arming has made
-            // its event already.
-            return self.verify();
-        }
-        if sleeping != AWAKE {
-            let control = self.control;
-            control.lock_post().waiters().bump();
-            driver.wake(&control);
-        } else if driver.handover.is_watching() {
-            self.tell_watching_helper(is_timer);
-        }
-    }
-
-    /// Completes everything that can be completed without waiting, except what the poll set knows.
-    pub(crate) fn collect(&mut self) {
-        if self.is_polled() {
-            return self.flush_overflow(); // the rest is its thread's
-        }
-        if self.ring().has_arrived() {
-            self.clear_announcement();
-            self.complete_arrived();
-        }
-        self.reap();
-        if !self.timers.is_empty() {
-            self.fire_timers();
-        }
-        self.settle();
-        self.flush_overflow();
-    }
-
-    /// Runs what is due.
-    fn drive(&mut self) {
-        self.poll_now();
-        self.collect();
-    }
-
-    /// What [`wait_until`] begins with where something is to be made up for before a sleep, and ends with where there was
-    /// something: without giving up the lock, nor taking the role. False when it is better called.
-    pub fn look_first(&mut self) -> bool {
-        let handover = &self.ring().driver.handover;
-        if !self.poll_set.has_unverified() || handover.is_attached() {
-            return false;
-        }
-        handover.visit();
-        let served = self.poll_now();
-        self.collect();
-        served
-    }
-
-    /// The helper's turn: runs what is due, and leaves nothing that a sleep on the poll set would not see.
-    pub fn stand_in(&mut self) {
-        loop {
-            // Also with nothing armed: what stays in the poll set keeps the helper's own from sleeping.
-            self.take_events();
-            self.collect();
-            if !self.poll_set.has_unverified() {
-                return;
-            }
-            self.verify();
-            self.collect();
-        }
-    }
-
-    /// The CQ's tail.
-    pub fn cq_tail(&self) -> u32 {
-        self.control.lock_post().cq_tail()
-    }
-
-    /// The same counted without end: what a wait has for a target.
-    pub fn cq_total(&self) -> u64 {
-        self.control.lock_post().cq_total()
-    }
-
     /// Whether the CQ holds what is waited for, or a timeout completed since the wait began.
     fn satisfied(&self, target: u64, timeouts: u32) -> bool {
         let post = self.control.lock_post();
@@ -235,10 +54,6 @@ impl RingGuard {
         let ready = view.load(word::CQ_TAIL)?.wrapping_sub(head);
         let post = self.control.lock_post();
         Ok(if ready >= wanted { post.cq_total() } else { post.total_at(head.wrapping_add(wanted)) })
-    }
-
-    pub(crate) fn cq_is_empty(&self) -> bool {
-        self.cq_ready(self.cq_tail()) == Ok(0)
     }
 }
 
@@ -355,7 +170,7 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
     drop(guard);
     if closed {
         // Another thread closed the ring meanwhile: this call was its last user.
-        process::end_if_unused(ring);
+        table::end_if_unused(ring);
     }
     result
 }
@@ -370,15 +185,6 @@ struct Ended {
 impl From<Errno> for Ended {
     fn from(why: Errno) -> Ended {
         Ended { why, held_cqes: None }
-    }
-}
-
-/// Somebody else who waits on this ring becomes its driver.
-pub(crate) fn pass_role_on(guard: &RingGuard) {
-    let control = guard.control;
-    if control.header().waiters.waiting.load(Ordering::Relaxed) != 0 {
-        control.lock_post().waiters().bump();
-        guard.ring().driver.wake(&control);
     }
 }
 

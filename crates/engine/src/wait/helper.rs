@@ -7,25 +7,25 @@
 //! takes no lock. With nothing pending, or a thread asleep in enter, the helper does not tick. On a ring whose completions
 //! wait for its owner (`IORING_SETUP_DEFER_TASKRUN`) it only signals.
 //!
-//! What both sides know of each other is in `wait::owner`, under the ring's lock. `DESK` is where rings are handed
+//! What both sides know of each other is in `driver::owner`, under the ring's lock. `DESK` is where rings are handed
 //! over; its lock comes after a ring's. A `Ward` belongs to the helper thread alone.
 
 use crate::device;
+use crate::driver::owner::Duty;
 use crate::forced::{point, Point};
-use crate::lock::{Held, Lock};
 use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, EpollEvent, Os, Sys};
+use crate::resource::files::CLOSED_ELSEWHERE;
 use crate::ring::broken::{contain, contain_any};
+use crate::ring::helper::{self, DESK, SET, WAKE, WOKEN};
 use crate::ring::notes::Note;
+use crate::ring::table;
 use crate::ring::{LockFailure, Ring, RingGuard};
 use crate::sync::thread_pointer;
-use crate::thread::tables;
-use crate::wait::owner::{Call, Desk, Duty};
-use crate::{descriptors, process, thread, Errno};
-use anyring_abi::{IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG};
-use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
-use rustix::event::{epoll, EventfdFlags};
-use rustix::fd::IntoRawFd;
+use crate::wq;
+use crate::{descriptors, thread, Errno};
+use anyring_abi::IORING_SETUP_DEFER_TASKRUN;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// How long a program may stay away before the helper takes over, in nanoseconds.
 const PERIOD_NS: u64 = 1_000_000;
@@ -38,199 +38,34 @@ const IDLE_NS: u64 = 2_000_000_000;
 /// The same once the process has no ring at all.
 const LINGER_NS: u64 = 100_000_000;
 
-/// What the helper is woken by, in its poll set; other data are a ring's address, odd for its engine end.
-const WOKEN: u64 = 0;
 const ENGINE_END: u64 = 1;
 
-/// Where rings are handed over.
-static DESK: Lock<Desk<&'static Ring>> = Lock::new(Desk::NEW);
-/// The eventfd that wakes the helper, and its poll set; -1 when there is none. Opened and closed under `DESK`.
-static WAKE: AtomicI32 = AtomicI32::new(-1);
-static SET: AtomicI32 = AtomicI32::new(-1);
 /// The helper's thread pointer; 0 when there is none. Relaxed: a thread finds what it has stored itself, or no pointer of its own.
 static THREAD: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether the calling thread is the helper, which must not sleep but for events.
-pub fn is_this_thread() -> bool {
+fn is_this_thread() -> bool {
     THREAD.load(Ordering::Relaxed) == thread_pointer()
-}
-
-impl RingGuard {
-    /// Leaves the ring to the helper if something is pending that the program may never come back for.
-    #[inline]
-    pub fn call_helper(&mut self) {
-        let always = mutated(Mutation::EachEnterCallsTheHelper) && !self.is_polled();
-        if (self.has_pending() && !self.ring().driver.handover.is_seen_to()) || always {
-            self.leave_to_helper();
-        }
-    }
-
-    /// Whether requests are armed, or timers run, for which somebody of this process has to look.
-    #[inline]
-    pub fn has_pending(&self) -> bool {
-        (self.awaits_events() || !self.timers.is_empty()) && !self.is_polled()
-    }
-
-    #[cold]
-    fn leave_to_helper(&mut self) {
-        let ring = self.ring();
-        let handover = &ring.driver.handover;
-        if ring.has(IORING_SETUP_DEFER_TASKRUN) && !self.is_watched() && !ring.has(IORING_SETUP_TASKRUN_FLAG) {
-            return; // nobody could be told
-        }
-        if let Ok(head) = self.consumed() {
-            handover.note_head(head);
-        }
-        // Who is in a call takes over nothing.
-        let in_calls = ring.callers.load(Ordering::Relaxed);
-        answer(ring, handover.leave(ring.sleepers.load(Ordering::Relaxed).saturating_sub(in_calls)));
-    }
-
-    /// Whether somebody may be told of completions by another file.
-    fn is_watched(&self) -> bool {
-        self.eventfd.is_some() || self.control.header().watched.load(Ordering::Relaxed) != 0
-    }
-
-    /// A thread asks for completions and is ready to wait: the helper need not be there before it, unless somebody is told of
-    /// what it posts.
-    #[inline]
-    pub fn dismiss_helper(&mut self) {
-        let handover = &self.ring().driver.handover;
-        if handover.is_helpers() && !self.is_watched() && handover.dismiss() {
-            self.detach();
-        }
-    }
-
-    /// Makes the helper look at the ring now, to watch for its end.
-    pub fn call_helper_now(&mut self) {
-        answer(self.ring(), self.ring().driver.handover.call(true));
-    }
-
-    /// The helper sleeps on the ring's poll set, and a poll was armed or a timer started.
-    #[cold]
-    pub fn tell_watching_helper(&mut self, is_timer: bool) {
-        let handover = &self.ring().driver.handover;
-        if !is_timer && handover.is_attached() {
-            return self.verify();
-        }
-        let next_ns = self.timers.next_ns().filter(|_| is_timer);
-        if next_ns.is_none_or(|next_ns| now_ns().saturating_add(next_ns) < handover.watches_until_ns()) {
-            self.call_helper_now();
-        }
-    }
-
-    /// The calling thread drives from now on: events are not the helper's any more.
-    #[inline]
-    pub fn leave_helper(&mut self) {
-        if self.ring().driver.handover.is_attached() && self.ring().driver.handover.has_thread() {
-            self.detach();
-        }
-    }
-
-    #[cold]
-    fn detach(&mut self) {
-        if self.ring().driver.handover.set_attached(false) {
-            if let Some(epoll) = self.poll_set.epoll() {
-                let _ = Sys::epoll_ctl(SET.load(Ordering::Relaxed), libc::EPOLL_CTL_DEL, epoll, 0, 0);
-            }
-        }
-    }
-
-    /// Puts the ring's poll set into the helper's.
-    fn attach(&mut self) {
-        let Some(epoll) = self.poll_set.epoll() else { return };
-        if !self.ring().driver.handover.is_attached() {
-            let (set, data) = (SET.load(Ordering::Relaxed), core::ptr::from_ref(self.ring()) as u64);
-            let added = Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, epoll, libc::EPOLLIN as u32, data);
-            self.ring().driver.handover.set_attached(added.is_ok());
-        }
-    }
 }
 
 fn now_ns() -> u64 {
     Sys::clock_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// Does what a call of the helper asks for. The caller holds the ring.
-fn answer(ring: &'static Ring, call: Call) {
-    match call {
-        // The helper has the first table of descriptors.
-        Call::HandOver if ring.table.load(Ordering::Relaxed) != tables::FIRST => ring.driver.handover.forget(),
-        Call::Nothing => {}
-        Call::Wake => nudge(),
-        Call::HandOver => match DESK.lock() {
-            Some(desk) => hand_over(ring, desk),
-            // A signal handler interrupted a hand-over in its own thread: the next call tries again.
-            None => ring.driver.handover.forget(),
-        },
-    }
+/// Starts the thread. False if there cannot be one.
+pub fn start((): ()) -> bool {
+    thread::spawn(run, core::ptr::null_mut())
 }
 
-fn hand_over(ring: &'static Ring, mut desk: Held<'static, Desk<&'static Ring>>) {
-    if !desk.hand_over(ring) {
-        return wake();
-    }
-    if !start(&mut desk) {
-        ring.driver.handover.forget();
-    }
-}
-
-/// Starts the thread, if there is none, before a worker opens files for the program: for a moment its descriptors take
-/// the lowest numbers, which those files would have natively. False if there cannot be one.
-pub fn stand_by() -> bool {
-    // Where the desk cannot be had, this very thread is at it, and starts the helper.
-    let Some(mut desk) = DESK.lock() else { return true };
-    !desk.start() || start(&mut desk)
-}
-
-fn start(desk: &mut Desk<&'static Ring>) -> bool {
-    // It would have its maker's table.
-    let started = tables::mine() == tables::FIRST && open().is_ok() && thread::spawn(run, core::ptr::null_mut());
-    if !started {
-        close();
-        desk.close();
-    }
-    started
-}
-
-/// Makes the helper, if there is one, look at what it has been told.
-pub fn nudge() {
-    // Held, so that the number is not closed, and perhaps another file's, before the write. Where it cannot be had, this
-    // very thread holds it.
-    let _desk = DESK.lock();
-    wake();
-}
-
-fn wake() {
-    let wake = WAKE.load(Ordering::Relaxed);
-    if wake >= 0 {
-        let one = 1u64;
-        syscall(libc::SYS_write, [wake as usize, &one as *const u64 as usize, 8, 0, 0, 0]);
-    }
-}
-
-fn open() -> Result<(), Errno> {
-    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-    let wake = descriptors::to_top(rustix::event::eventfd(0, flags)?)?;
-    let set = descriptors::to_top(epoll::create(epoll::CreateFlags::CLOEXEC)?)?;
-    let (wake, set) = (wake.into_raw_fd(), set.into_raw_fd());
-    WAKE.store(wake, Ordering::Relaxed);
-    SET.store(set, Ordering::Relaxed);
-    Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, wake, libc::EPOLLIN as u32, WOKEN)
-}
-
-fn close() {
-    for descriptor in [&WAKE, &SET] {
-        let number = descriptor.swap(-1, Ordering::Relaxed);
-        if number >= 0 {
-            descriptors::close(number);
-        }
-    }
+/// In a forked child there is no helper: a thread of the child's may get its pointer.
+pub fn reset_after_fork() {
+    THREAD.store(0, Ordering::Relaxed);
 }
 
 extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     thread::name(c"anyring-helper");
     THREAD.store(thread_pointer(), Ordering::Relaxed);
+    CLOSED_ELSEWHERE.set(|fd| is_this_thread() && wq::queue_close(fd));
     // Deadlines are met as the kernel's own timers do, not up to 50 us later.
     syscall(libc::SYS_prctl, [libc::PR_SET_TIMERSLACK as usize, 1, 0, 0, 0, 0]);
     let mut wards = Wards(Vec::new());
@@ -245,7 +80,7 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     }
     // Another helper may have begun since this one has left the desk.
     let _ = THREAD.compare_exchange(thread_pointer(), 0, Ordering::Relaxed, Ordering::Relaxed);
-    if !process::has_rings() {
+    if !thread::is_needed() {
         // As late as this, since it takes a while: a new ring gets another helper.
         device::destroy_spare();
     }
@@ -291,7 +126,7 @@ impl Wards {
             let due_ns = self.0.iter().filter_map(|ward| ward.due_ns).min();
             let idle = self.0.iter().all(|ward| ward.idle);
             let timeout_ns = match due_ns {
-                None if idle => Some(if process::has_rings() { IDLE_NS } else { LINGER_NS }),
+                None if idle => Some(if thread::is_needed() { IDLE_NS } else { LINGER_NS }),
                 due_ns => due_ns.map(|due_ns| Sys::sleep_ns(due_ns.saturating_sub(now_ns), true)),
             };
             let count = match Sys::epoll_wait(set, &mut events, timeout_ns, None) {
@@ -336,7 +171,7 @@ impl Wards {
         let Some(mut desk) = DESK.lock() else { return false };
         let ends = desk.leave();
         if ends {
-            close();
+            helper::close();
         }
         ends
     }
@@ -590,7 +425,7 @@ impl Ward {
         guard.detach();
         self.ring.driver.handover.forget();
         drop(guard);
-        process::end_if_unused(self.ring);
+        table::end_if_unused(self.ring);
     }
 
     /// Forgets a ring that needs no helper; false when it does after all.
@@ -609,19 +444,5 @@ impl Ward {
         guard.detach();
         handover.forget();
         true
-    }
-}
-
-/// Forgets the parent's helper in a forked child.
-///
-/// # Safety
-/// Only the forking thread may exist in the process.
-pub unsafe fn reset_after_fork() {
-    // SAFETY: no other thread exists, and the value is put in order right away.
-    unsafe { DESK.reset() };
-    THREAD.store(0, Ordering::Relaxed); // a thread of the child's may get this pointer
-    if let Some(mut desk) = DESK.lock() {
-        desk.close();
-        close(); // the child's copies; the parent's helper has its own
     }
 }

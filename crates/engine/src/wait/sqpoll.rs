@@ -18,15 +18,15 @@
 
 mod served;
 
-use crate::descriptors::{self, Own};
+use crate::descriptors::{self};
 use crate::forced::{point, Point};
 use crate::lock::Lock;
-use crate::memory::layout::word;
-use crate::mutation::{mutated, Mutation};
 use crate::os::{check, syscall, Os, Sys};
 use crate::ring::broken::contain_any;
-use crate::ring::enter::Enter;
-use crate::ring::{Ring, RingGuard};
+use crate::ring::poller::{Attached, Poller, Waiting, ENDED, STARTING};
+use crate::ring::table;
+use crate::ring::Ring;
+use crate::wait::enter::Enter;
 use crate::{identity, process, stats, thread, Errno};
 use anyring_abi::{
     Params, IORING_ENTER_GETEVENTS, IORING_ENTER_SQ_WAIT, IORING_ENTER_SQ_WAKEUP, IORING_SETUP_ATTACH_WQ,
@@ -34,14 +34,9 @@ use anyring_abi::{
 };
 use core::sync::atomic::{fence, AtomicBool, AtomicU32, Ordering};
 use rustix::event::EventfdFlags;
-use rustix::fd::{AsRawFd, IntoRawFd};
+use rustix::fd::AsRawFd;
 use served::Served;
 use std::sync::Arc;
-
-/// `Poller::thread` before the thread has begun.
-const STARTING: u32 = 0;
-/// `Poller::thread` when there is none any more.
-const ENDED: u32 = u32::MAX;
 
 /// SQEs that one ring may submit at a time while others share the thread (`IORING_SQPOLL_CAP_ENTRIES_VALUE`).
 const FAIR_SHARE: u32 = 8;
@@ -53,28 +48,6 @@ const YIELD_ROUNDS: u32 = 32 * ROUNDS;
 const LIVES: usize = 8;
 /// sched_setaffinity(2) takes this many CPUs.
 const CPUS: usize = 8192;
-
-/// A polling thread, as the others see it.
-pub struct Poller {
-    waiting: Lock<Waiting>,
-    /// The eventfd that ends the thread's sleep.
-    wake: Own,
-    /// Its thread id, [`STARTING`] or [`ENDED`]; a futex word while it starts.
-    thread: AtomicU32,
-    /// Something changed that the thread does not see by itself: it must look at all its rings.
-    again: AtomicBool,
-    /// The thread sleeps or is about to.
-    sleeping: AtomicBool,
-    /// The thread is that of the process from which this one was forked.
-    inherited: bool,
-}
-
-/// Rings that the thread has not taken in yet.
-struct Waiting {
-    rings: Vec<Served>,
-    /// The thread is on its way out and takes none.
-    ended: bool,
-}
 
 /// How io_uring_setup(2) was asked to poll.
 pub struct Wish {
@@ -91,7 +64,7 @@ pub fn wish(params: &Params) -> Result<Option<Wish>, Errno> {
     if params.flags & IORING_SETUP_ATTACH_WQ != 0 {
         // Without SQPOLL it shares io-wq, of which there is one a process anyway.
         let fd = params.wq_fd as i32;
-        let ring = process::verified_ring(fd).or_else(|| process::adopt(fd)).ok_or_else(|| no_ring(fd))?;
+        let ring = process::verified_ring(fd).or_else(|| table::adopt(fd)).ok_or_else(|| no_ring(fd))?;
         if polls {
             let poller = ring.poller().ok_or(Errno::INVAL)?;
             // Another process's thread cannot be shared, nor one of another identity: a new one is made.
@@ -109,7 +82,7 @@ pub fn wish(params: &Params) -> Result<Option<Wish>, Errno> {
 
 /// Why a number does not name a ring to attach to.
 fn no_ring(fd: i32) -> Errno {
-    let open = crate::ring::enter::not_a_ring(fd) == Errno::OPNOTSUPP && !descriptors::is_own(fd);
+    let open = crate::wait::enter::not_a_ring(fd) == Errno::OPNOTSUPP && !descriptors::is_own(fd);
     if open {
         Errno::INVAL
     } else {
@@ -124,22 +97,23 @@ pub fn begin(ring: &'static Ring, wish: Wish) -> Result<(), Errno> {
     // somebody may keep the ring by then, for whom the thread's other rings do not wait.
     let engine_end = guard.engine_end;
     guard.poll_set.make_epoll(engine_end)?;
-    let served = Served::new(&guard, wish.idle_ns);
+    let (view, control, idle_ns) = (guard.memory.view, guard.control, wish.idle_ns);
+    let attached = Attached { ring, view, control, idle_ns };
     drop(guard);
     let poller = match wish.shared {
         Some(poller) => {
-            poller.attach(served)?;
+            poller.attach(attached)?;
             poller.nudge();
             poller
         }
-        None => Poller::start(served, wish.cpu)?,
+        None => Poller::start(attached, wish.cpu)?,
     };
     ring.set_poller(&poller);
     Ok(())
 }
 
 impl Poller {
-    fn start(first: Served, cpu: Option<u32>) -> Result<Arc<Poller>, Errno> {
+    fn start(first: Attached, cpu: Option<u32>) -> Result<Arc<Poller>, Errno> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let poller = Arc::new(Poller {
             waiting: Lock::new(Waiting { rings: vec![first], ended: false }),
@@ -164,52 +138,6 @@ impl Poller {
             return Err(Errno::INVAL);
         }
         Ok(poller)
-    }
-
-    /// Gives the thread another ring; `ENXIO` if it is ending.
-    fn attach(&self, ring: Served) -> Result<(), Errno> {
-        let mut waiting = self.waiting.lock().ok_or(Errno::NXIO)?;
-        if waiting.ended {
-            return Err(Errno::NXIO);
-        }
-        waiting.rings.push(ring);
-        Ok(())
-    }
-
-    /// Makes the thread look at its rings again, whatever it is doing.
-    pub fn nudge(&self) {
-        self.again.store(true, Ordering::Relaxed); // ordered by the fence in `wake`
-        self.wake();
-    }
-
-    /// Ends the thread's sleep, as IORING_ENTER_SQ_WAKEUP asks.
-    fn wake(&self) {
-        // Partner: the fence in `sleep`. Either the thread sees what was stored before (`again`, an SQ tail), or it is seen
-        // asleep here.
-        fence(Ordering::SeqCst);
-        if self.inherited || self.sleeping.load(Ordering::Relaxed) {
-            let one = 1u64;
-            syscall(libc::SYS_write, [self.wake.as_raw_fd() as usize, &raw const one as usize, 8, 0, 0, 0]);
-        }
-    }
-
-    /// Whether the thread exists. Another process's does as long as that process.
-    fn lives(&self, guard: &RingGuard) -> bool {
-        self.thread.load(Ordering::Relaxed) != ENDED && (!self.inherited || guard.maker_lives())
-    }
-
-    /// Another process's thread, as a forked child knows it.
-    fn inherited(&self) -> Result<Arc<Poller>, Errno> {
-        // SAFETY: the number is the eventfd's for as long as `self` lives; it is only borrowed to be duplicated.
-        let wake = unsafe { rustix::fd::BorrowedFd::borrow_raw(self.wake.as_raw_fd()) };
-        Ok(Arc::new(Poller {
-            waiting: Lock::new(Waiting { rings: Vec::new(), ended: true }),
-            wake: descriptors::to_top(rustix::io::fcntl_dupfd_cloexec(wake, 0)?)?,
-            thread: AtomicU32::new(self.thread.load(Ordering::Relaxed)),
-            again: AtomicBool::new(false),
-            sleeping: AtomicBool::new(false),
-            inherited: true,
-        }))
     }
 }
 
@@ -308,7 +236,7 @@ impl Poller {
 
     fn take_in(&self, served: &mut Vec<Served>) {
         let Some(mut waiting) = self.waiting.lock() else { return };
-        served.append(&mut waiting.rings);
+        served.extend(waiting.rings.drain(..).map(Served::new));
     }
 
     /// The thread ends by panics outside of every ring: its rings have nobody else, so they are broken.
@@ -389,11 +317,11 @@ pub fn enter(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
         drop(guard);
         if closed {
             // Another thread closed the ring while this one waited: it was its last user.
-            process::end_if_unused(ring);
+            table::end_if_unused(ring);
         }
         return broken.map_or(Ok(call.to_submit), Err);
     }
-    match crate::ring::enter::wait_for_events(guard, call) {
+    match crate::wait::enter::wait_for_events(guard, call) {
         Err(error) if call.to_submit == 0 => Err(error),
         _ => Ok(call.to_submit),
     }
@@ -412,132 +340,6 @@ fn enter_again(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
         0 => Ok(call.to_submit),
         _ if call.to_submit != 0 => Ok(call.to_submit),
         _ => Err(Errno::INTR),
-    }
-}
-
-impl Ring {
-    /// The thread that polls this ring, if one does. None also in a signal handler that interrupted this very function.
-    pub fn poller(&self) -> Option<Arc<Poller>> {
-        let poller = self.poller.lock()?.clone();
-        if self.wake_owed.load(Ordering::Relaxed) && self.wake_owed.swap(false, Ordering::Relaxed) {
-            poller.iter().for_each(|poller| poller.wake());
-        }
-        poller
-    }
-
-    fn set_poller(&self, poller: &Arc<Poller>) {
-        self.polled_by.store(poller.thread.load(Ordering::Relaxed), Ordering::Relaxed);
-        if let Some(mut held) = self.poller.lock() {
-            *held = Some(poller.clone());
-        }
-    }
-
-    /// The ring has no polling thread from now on.
-    pub fn clear_poller(&self) {
-        self.polled_by.store(0, Ordering::Relaxed);
-        let poller = self.poller.lock().and_then(|mut held| held.take());
-        drop(poller);
-    }
-
-    /// Tells the thread that polls this ring that there is something to do.
-    #[cold]
-    pub fn nudge_poller(&self) {
-        if let Some(poller) = self.poller() {
-            poller.nudge();
-        }
-    }
-
-    /// A closed ring is about to end. False when its thread serves it still, which then ends it.
-    pub fn leave_poller(&self) -> bool {
-        match self.poller() {
-            Some(poller) if !poller.inherited => {
-                poller.nudge();
-                false
-            }
-            Some(_) => {
-                self.clear_poller();
-                true
-            }
-            None => true,
-        }
-    }
-}
-
-impl RingGuard {
-    /// Whether a thread polls the ring: nobody else issues or completes its requests then.
-    #[inline]
-    pub fn is_polled(&self) -> bool {
-        self.ring().polled_by.load(Ordering::Relaxed) != 0
-    }
-
-    /// Whether the calling thread may issue and complete requests.
-    #[inline]
-    pub fn serves_here(&self) -> bool {
-        let thread = self.ring().polled_by.load(Ordering::Relaxed);
-        thread == 0 || thread == thread::id()
-    }
-
-    /// The eventfd on which a thread waits that gave a signal mask.
-    pub fn make_bell(&mut self) -> Result<i32, Errno> {
-        if let Some(bell) = self.bell {
-            return Ok(bell);
-        }
-        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(*self.bell.insert(descriptors::to_top(bell)?.into_raw_fd()))
-    }
-
-    /// The ring is closed and nobody is inside a call on it.
-    fn is_abandoned(&self) -> bool {
-        // Acquire: partner of the Release in `sleeps::Sleep::end`.
-        self.closed && self.ring().sleepers.load(Ordering::Acquire) == 0
-    }
-
-    /// SQEs were consumed: whoever waits for room looks.
-    fn announce_room(&mut self) {
-        // Partner: the fence in `wait_for_room`. Either the new head is seen there, or the waiter here.
-        fence(Ordering::SeqCst);
-        let control = self.control;
-        let waits = control.header().room_waiters.load(Ordering::Relaxed) != 0;
-        if waits && !mutated(Mutation::RoomIsNotAnnounced) {
-            control.lock_post().waiters().bump();
-            self.wake();
-        }
-    }
-
-    /// Whether the program has published as many SQEs as the SQ holds (`io_sqring_full` in io_uring/io_uring.c).
-    pub fn sq_is_full(&self) -> bool {
-        let view = self.memory.view;
-        match (view.load(word::SQ_TAIL), view.load(word::SQ_HEAD)) {
-            (Ok(tail), Ok(head)) => tail.wrapping_sub(head) == view.layout().sq_entries,
-            _ => false,
-        }
-    }
-}
-
-/// In a forked child: the threads are the parent's. The child can wake them and wait for what they post.
-///
-/// # Safety
-/// Only the forking thread may exist in the process, and the locks of `rings` must be free.
-pub unsafe fn after_fork(rings: &[&'static Ring]) {
-    let mut known: Vec<(Arc<Poller>, Option<Arc<Poller>>)> = Vec::new();
-    for ring in rings {
-        let Some(mut held) = ring.poller.lock() else { continue };
-        let Some(old) = held.take() else { continue };
-        let found = known.iter().find(|(other, _)| Arc::ptr_eq(other, &old)).map(|(_, new)| new.clone());
-        let new = found.unwrap_or_else(|| {
-            let new = old.inherited().ok();
-            known.push((old.clone(), new.clone()));
-            new
-        });
-        // No thread of the child's has this number, whatever its pid namespace.
-        ring.polled_by.store(ENDED, Ordering::Relaxed);
-        *held = new;
-        core::mem::forget(old);
-    }
-    for (old, _) in known {
-        // The parent's thread never gives its share back here: the descriptor is closed by hand.
-        descriptors::close(old.wake.as_raw_fd());
-        core::mem::forget(old);
     }
 }
 

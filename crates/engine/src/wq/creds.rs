@@ -18,17 +18,13 @@
 //! | `changed` | futex word of members without work; changes under `queue`'s lock |
 //! | `TURNS` | whoever queues a job that changes a file, and the thread that has made one; before `queue` |
 
-use crate::alloc;
 use crate::forced::{point, Point};
 use crate::lock::Lock;
-use crate::mutation::{mutated, Mutation};
 use crate::os::handlers;
 use crate::os::{Os, Sys};
-use crate::request::{Id, Request, State};
-use crate::resource::personality::Credentials;
-use crate::ring::broken::contain_any;
-use crate::ring::RingGuard;
+use crate::thread::caught;
 use crate::wq::hashed::{Hashed, Inode};
+use crate::wq::personality::Credentials;
 use crate::wq::{self, Job, MAX_THREADS};
 use crate::{identity, thread, Errno};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -88,7 +84,7 @@ impl Queue {
 
 impl Crew {
     /// A crew of the calling thread, without members yet.
-    fn new() -> Arc<Crew> {
+    pub(crate) fn new() -> Arc<Crew> {
         Crew::with(thread::id(), None)
     }
 
@@ -105,7 +101,7 @@ impl Crew {
     /// Queues a job, in its turn. `fresh`: the calling thread has made the crew in this call. False when no thread has this
     /// identity any more, nor can the calling one make any.
     #[must_use]
-    fn queue(self: &Arc<Crew>, job: Arc<Job>, fresh: bool) -> bool {
+    pub(crate) fn queue(self: &Arc<Crew>, job: Arc<Job>, fresh: bool) -> bool {
         job.set_crew(self);
         let inode = job.inode;
         let Ok(job) = self.wait_for_turn(job) else { return false };
@@ -267,13 +263,13 @@ extern "C" fn work(crew: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `start_member` made the pointer by `into_raw` from a reference of its own, for this thread alone.
     let crew = unsafe { Arc::from_raw(crew.cast_const().cast::<Crew>()) };
     // A panic out here has cost no job and no ring anything: the thread goes on.
-    while contain_any(|| crew.serve()).is_none() {}
+    while caught(|| crew.serve()).is_none() {}
     core::ptr::null_mut()
 }
 
 /// A request's claim to be made by a thread of its submitter's identity, whoever issues it.
 #[derive(Debug)]
-pub struct Hold(Arc<Crew>);
+pub struct Hold(pub(crate) Arc<Crew>);
 
 impl Hold {
     /// `crew` has members, or is the calling thread's own.
@@ -320,125 +316,14 @@ impl Drop for Hold {
     }
 }
 
-/// What the present holder of a ring's lock submitted that depends on who it is.
-#[derive(Default)]
-pub struct Submission {
-    crew: Option<Arc<Crew>>,
-    /// Requests that may have to wait their turn.
-    waiting: Vec<Id>,
-}
-
-impl Submission {
-    /// Keeps the requests of which `keeps` is true; answers the others.
-    pub fn split(&mut self, keeps: impl Fn(Id) -> bool) -> Option<Submission> {
-        let (kept, others) = core::mem::take(&mut self.waiting).into_iter().partition(|id| keeps(*id));
-        self.waiting = kept;
-        let others: Vec<Id> = others;
-        (!others.is_empty()).then(|| Submission { crew: self.crew.clone(), waiting: others })
-    }
-}
-
-impl RingGuard {
-    /// Notes a request that may be issued by another thread, if that would make a difference.
-    pub fn note_submitter(&mut self, id: Id) {
-        if self.slab[id].depends_on_caller() && !mutated(Mutation::ChainGoesOnAsWhoever) {
-            // Where there is no memory nobody holds a crew for it: it ends with an error if it has to wait.
-            let _ = alloc::push(&mut self.submission.get_or_insert_default().waiting, id);
-        }
-    }
-
-    /// The calling thread is about to let go of the ring: what it submitted and was not issued holds a crew.
-    #[cold]
-    pub fn leave_submission(&mut self) {
-        let Some(mut submission) = self.submission.take() else { return };
-        for id in submission.waiting {
-            self.hold_crew(id, &mut submission.crew);
-        }
-    }
-
-    /// The calling thread is about to change its identity, as the first one: what is in flight keeps the one that all have.
-    #[cold]
-    pub fn keep_identity(&mut self) {
-        if self.ring().defers() {
-            return; // whoever submitted it completes it
-        }
-        let (mut place, mut crew) = (0, None);
-        while let Some(id) = self.slab.next_from(place) {
-            place = id.place() + 1;
-            let request = &self.slab[id];
-            let acts = match request.state() {
-                State::Polling(_) | State::Staged | State::Submitted => request.acts_when_ready(),
-                _ => request.depends_on_caller(),
-            };
-            if acts {
-                self.hold_crew(id, &mut crew);
-            }
-        }
-    }
-
-    /// Has a request that waits hold `crew`, which is the calling thread's, or a new one.
-    fn hold_crew(&mut self, id: Id, crew: &mut Option<Arc<Crew>>) {
-        if self.is_polled() {
-            return; // the thread that submitted goes on with it itself
-        }
-        let waits = |request: &&mut Request| {
-            let waits = match request.state() {
-                State::Chained | State::Deferred | State::Polling(_) | State::Staged | State::Submitted => true,
-                State::Issuing | State::Ready | State::Queued(_) | State::Timed | State::Cancelled(_) => false,
-            };
-            waits && request.hold.is_none()
-        };
-        if let Some(request) = self.slab.get_mut(id).filter(waits) {
-            request.hold = Some(Hold::new(crew.get_or_insert_with(Crew::new)));
-        }
-    }
-
-    /// A request is going to wait until it can act: notes it, if another thread might do so for it.
-    #[inline]
-    pub fn note_waiting(&mut self, id: Id) {
-        if identity::may_differ() && self.slab[id].acts_when_ready() && !self.ring().defers() {
-            self.note_submitter(id);
-        }
-    }
-
-    /// Queues a request to a crew of its submitter. False when there cannot be one any more.
-    pub fn queue_to_crew(&mut self, id: Id, job: Arc<Job>) -> bool {
-        match self.slab[id].hold.take().filter(|hold| !hold.is_mine()) {
-            Some(hold) => hold.0.queue(job, false),
-            None => {
-                let submission = self.submission.get_or_insert_default();
-                submission.crew.get_or_insert_with(Crew::new).clone().queue(job, true)
-            }
-        }
-    }
-
-    /// Whether a request must be made by a crew, since another thread than its submitter issues it.
-    pub fn is_others(&self, id: Id) -> bool {
-        self.slab[id].hold.as_ref().is_some_and(|hold| !hold.is_mine())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::Op;
-    use crate::process;
-    use crate::request::{Slab, Target};
-    use crate::wq::Approach;
-    use anyring_abi::Opcode;
 
     #[test]
     fn who_interrupts_a_submitter_makes_no_call_with_other_credentials() {
         let crew = Crew::with(0, Some(Credentials::of_caller().expect("credentials")));
-        let request = Request::new(Op::placeholder(), anyring_abi::Opcode::Nop, 0, 0, Target::None);
-        let id = Slab::default().insert(request);
-        let job = Job::new(
-            (process::unborn_ring(), 0, id),
-            (Opcode::Nop, Op::placeholder()),
-            (-1, None),
-            Approach::Plain,
-            None,
-        );
+        let job = Job::idle(None);
         let held = crew.queue.lock().expect("free");
         assert!(!crew.queue(job.clone(), false));
         assert!(!job.has_finished() && job.cancel(), "nobody has begun with it");
@@ -448,8 +333,7 @@ mod tests {
     #[test]
     fn a_job_that_changes_a_file_waits_for_that_of_another_crew() {
         const INODE: Inode = (7, 7);
-        let of = || (process::unborn_ring(), 0, Id::from_word(0));
-        let job = || Job::new(of(), (Opcode::Nop, Op::placeholder()), (-1, None), Approach::Plain, Some(INODE));
+        let job = || Job::idle(Some(INODE));
         let is_taken = || TURNS.lock().expect("nobody interrupts").has(INODE);
         assert!(matches!(Crew::new().wait_for_turn(job()), Ok(Some(_))));
         let (crew, second) = (Crew::new(), job());

@@ -24,7 +24,7 @@ use crate::mutation::{mutated, Mutation};
 use crate::op::futex::{Word, ANY, PRIVATE_U32, SYS_FUTEX_REQUEUE, SYS_FUTEX_WAIT, WORDS_MAX};
 use crate::op::{Op, Verdict};
 use crate::os::{can_wait_for_several, check, interrupt, interruptible, syscall, Os, Sys};
-use crate::ring::broken::contain_any;
+use crate::thread::caught;
 use crate::wq::{self, Job};
 use crate::Errno;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -197,7 +197,7 @@ extern "C" fn live(argument: *mut libc::c_void) -> *mut libc::c_void {
     let watcher = unsafe { Arc::from_raw(argument.cast_const().cast::<Watcher>()) };
     crate::thread::name(c"anyring-futex");
     watcher.thread.store(Sys::thread_id(), Ordering::Release); // partner: the load in `wake`
-    while contain_any(|| watcher.live()).is_none() {}
+    while caught(|| watcher.live()).is_none() {}
     core::ptr::null_mut()
 }
 
@@ -381,7 +381,7 @@ impl Watcher {
             return true; // it got one just now
         }
         let known = pool.idle.iter().any(|it| Arc::ptr_eq(it, self));
-        let wanted = !slots.ends && crate::process::has_rings() && self.own.len() == 1 && self.has_control();
+        let wanted = !slots.ends && crate::thread::is_needed() && self.own.len() == 1 && self.has_control();
         if known && wanted {
             return true;
         }

@@ -5,12 +5,7 @@
 //! Part of the pool, under its lock.
 
 use crate::mutation::{mutated, Mutation};
-use crate::op::row;
-use crate::os::file_status;
-use crate::request::Id;
-use crate::ring::RingGuard;
-use crate::wq::{Approach, Job, POOL};
-use anyring_abi::Opcode;
+use crate::wq::Job;
 use std::collections::{BTreeMap, TryReserveError, VecDeque};
 use std::sync::Arc;
 
@@ -66,50 +61,18 @@ impl Hashed {
     }
 }
 
-impl RingGuard {
-    /// The inode that a request, which a worker is to make on `fd`, has to have its turn at.
-    pub fn inode_of(&mut self, id: Id, fd: i32, approach: Approach) -> Option<Inode> {
-        let opcode = self.slab[id].opcode;
-        if fd < 0 || approach != Approach::Plain || !row(opcode).is_some_and(|row| row.hashed) {
-            return None;
-        }
-        let status = file_status(fd).ok()?;
-        let in_turn = match status.kind {
-            // File systems make direct writes to one file at the same time (`FOP_DIO_PARALLEL_WRITE`).
-            libc::S_IFREG => !self.poll_set.is_direct(fd),
-            // Natively one worker, which does not have to wait, makes all that are queued.
-            libc::S_IFCHR | libc::S_IFIFO => !matches!(opcode, Opcode::Splice | Opcode::Tee),
-            _ => false,
-        };
-        in_turn.then_some((status.device, status.inode))
-    }
-
-    /// Whether a request would be behind others at a worker.
-    pub fn is_behind_others(&mut self, id: Id, fd: i32) -> bool {
-        let inode = self.inode_of(id, fd, Approach::Plain);
-        inode.is_some_and(|inode| POOL.lock().is_some_and(|pool| pool.hashed.has(inode)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::Op;
-    use crate::process;
-
-    fn job(inode: Option<Inode>) -> Arc<Job> {
-        let of = (process::unborn_ring(), 0, Id::from_word(0));
-        Job::new(of, (Opcode::Nop, Op::placeholder()), (-1, None), Approach::Plain, inode)
-    }
 
     #[test]
     fn jobs_of_one_inode_come_one_by_one_and_in_order() {
         let mut hashed = Hashed::NONE;
-        let jobs: Vec<_> = (0..3).map(|_| job(Some((1, 2)))).collect();
+        let jobs: Vec<_> = (0..3).map(|_| Job::idle(Some((1, 2)))).collect();
         let turns: Vec<bool> = jobs.iter().map(|job| hashed.admit(job.clone()).unwrap().is_some()).collect();
         assert_eq!(turns, [true, false, false]);
-        assert!(hashed.admit(job(Some((1, 3)))).unwrap().is_some(), "another file");
-        assert!(hashed.admit(job(None)).unwrap().is_some(), "no file");
+        assert!(hashed.admit(Job::idle(Some((1, 3)))).unwrap().is_some(), "another file");
+        assert!(hashed.admit(Job::idle(None)).unwrap().is_some(), "no file");
         for next in &jobs[1..] {
             assert!(hashed.done((1, 2)).is_some_and(|job| Arc::ptr_eq(&job, next)));
         }

@@ -12,9 +12,7 @@ use crate::event::WorkTimes;
 use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::op::{Context, Identity, Op, Verdict};
-use crate::request::Id;
 use crate::resource::files::FixedFile;
-use crate::ring::Ring;
 use crate::wq::creds::{Crew, Hold};
 use crate::wq::fd::Number;
 use crate::wq::futex::Watcher;
@@ -53,14 +51,27 @@ pub enum Approach {
     Trial,
 }
 
+/// The ring that a job comes from, and goes back to.
+pub trait Origin: Sync {
+    /// Brings finished jobs back. A panic in here leaves them finished but not delivered, and goes no further: the ending of
+    /// the ring's requests finds them.
+    fn deliver(&'static self, jobs: Vec<Arc<Job>>);
+
+    /// A panic came through one of the ring's jobs.
+    fn strike(&'static self);
+
+    /// Whether its program submits one by one, often as soon as it has seen the last one's completion.
+    fn submits_singly(&self) -> bool;
+}
+
 /// An operation on its way to a worker and back.
 pub struct Job {
     /// The ring to bring the verdict to. Rings are never freed, and a ring with jobs is not reused.
-    pub ring: &'static Ring,
+    pub ring: &'static dyn Origin,
     /// In which of the ring's lives: its cookie then.
     pub cookie: u64,
-    /// The request it belongs to.
-    pub request: Id,
+    /// The request it belongs to: its id, as a word.
+    pub request: u64,
     /// The operation; the worker holds it while it runs, the ring afterwards.
     pub op: Lock<Op>,
     /// What it answered, once finished.
@@ -85,14 +96,14 @@ pub struct Job {
 
 impl core::fmt::Debug for Job {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Job({:?} on {})", self.request, self.number.get())
+        write!(f, "Job({:#x} on {})", self.request, self.number.get())
     }
 }
 
 impl Job {
     /// A job that has not been queued yet. `file` keeps the number open, if it is none of the program's.
     pub fn new(
-        (ring, cookie, request): (&'static Ring, u64, Id),
+        (ring, cookie, request): (&'static dyn Origin, u64, u64),
         (opcode, op): (Opcode, Op),
         (fd, file): (i32, Option<Arc<FixedFile>>),
         approach: Approach,
@@ -276,5 +287,26 @@ impl Drop for Left<'_> {
         self.0.times.end();
         // Release: who sees it finds the verdict. Partner: the load in `has_finished`.
         self.0.stage.store(FINISHED, Ordering::Release);
+    }
+}
+
+/// For tests: a ring to which nothing comes back.
+#[cfg(test)]
+pub(crate) struct Nowhere;
+
+#[cfg(test)]
+impl Origin for Nowhere {
+    fn deliver(&'static self, _: Vec<Arc<Job>>) {}
+    fn strike(&'static self) {}
+    fn submits_singly(&self) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+impl Job {
+    /// For tests: a job that does nothing, perhaps to a file.
+    pub(crate) fn idle(inode: Option<Inode>) -> Arc<Job> {
+        Job::new((&Nowhere, 0, 0), (Opcode::Nop, Op::placeholder()), (-1, None), Approach::Plain, inode)
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::op::{Op, Verdict};
 use crate::os::{check, interrupt, interruptible, Os, Sys};
-use crate::ring::broken::contain_any;
+use crate::thread::caught;
 use crate::wq::{self, Job};
 use crate::Errno;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -71,7 +71,7 @@ extern "C" fn live(argument: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `wait` has given the box to the thread.
     let task = unsafe { Box::from_raw(argument.cast::<Task>()) };
     crate::thread::name(c"anyring-waitid");
-    contain_any(|| task.sleep());
+    caught(|| task.sleep());
     THREADS.fetch_sub(1, Ordering::Relaxed);
     core::ptr::null_mut()
 }

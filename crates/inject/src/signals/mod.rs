@@ -26,7 +26,7 @@ use action::{Action, SIG_DFL, SIG_IGN};
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::os::handlers;
 use anyring_engine::os::{self, ForkPage, Look};
-use anyring_engine::wait::sleeps;
+use anyring_engine::ring::sleeps;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use libc::{siginfo_t, ucontext_t};

@@ -11,10 +11,11 @@
 //! None of it changes the program's description, waits, or takes data that does not arrive. A write to a pipe without
 //! readers raises SIGPIPE as write(2) does, and one of PIPE_BUF bytes or fewer is atomic.
 
-use crate::descriptors::{for_now, status_flags, Own};
+use crate::descriptors::status_flags;
 use crate::mutation::{mutated, Mutation};
 use crate::op::call;
 use crate::os::{check, file_status, syscall, Os, Sys};
+use crate::os::{for_now, ForNow};
 use crate::Errno;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::pipe::{pipe_with, PipeFlags, SpliceFlags};
@@ -126,9 +127,9 @@ fn through_pipe(
 }
 
 /// A pipe of ours for one call: a kept one would be shared with forked children. It does not wait.
-fn own_pipe() -> Option<(Own, Own)> {
+fn own_pipe() -> Option<(ForNow, ForNow)> {
     let (output, input) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
-    Some((for_now(output), for_now(input)))
+    Some((for_now(output), crate::os::for_now(input)))
 }
 
 fn into_pipe(fd: i32, iovecs: *const [usize; 2], count: usize) -> Option<Result<usize, Errno>> {
@@ -144,7 +145,7 @@ fn into_pipe(fd: i32, iovecs: *const [usize; 2], count: usize) -> Option<Result<
 
 /// tee(2) first, which takes nothing: a bad buffer is found with a copy of the data.
 fn out_of_pipe(fd: i32, iovecs: *const [usize; 2], count: usize, bytes: u64) -> Option<Result<usize, Errno>> {
-    let copy = |from: &Own| call(libc::SYS_readv, [from.as_raw_fd() as usize, iovecs as usize, count, 0, 0, 0]);
+    let copy = |from: &ForNow| call(libc::SYS_readv, [from.as_raw_fd() as usize, iovecs as usize, count, 0, 0, 0]);
     // SAFETY: the number is only borrowed for the calls, which answer EBADF if it is not open.
     let pipe = unsafe { BorrowedFd::borrow_raw(fd) };
     let (mut output, mut input) = own_pipe()?;

@@ -8,10 +8,12 @@ use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::ring::broken::{contain, contain_any};
 use crate::ring::notes::Note;
+use crate::ring::poller::Attached;
+use crate::ring::table;
 use crate::ring::{LockFailure, Ring, RingGuard};
 use crate::shared::control::Control;
 use crate::wait::sqpoll::FAIR_SHARE;
-use crate::{process, Errno};
+use crate::Errno;
 use anyring_abi::IORING_SQ_NEED_WAKEUP;
 use core::sync::atomic::Ordering;
 
@@ -43,12 +45,12 @@ pub struct Served {
 }
 
 impl Served {
-    /// A ring that a thread is to take in: it does not end before that thread lets go of it.
-    pub fn new(guard: &RingGuard, idle_ns: u64) -> Served {
+    /// Takes a ring in.
+    pub fn new(Attached { ring, view, control, idle_ns }: Attached) -> Served {
         Served {
-            ring: guard.ring(),
-            view: guard.memory.view,
-            control: guard.control,
+            ring,
+            view,
+            control,
             idle_ns,
             disabled: true,
             left: false,
@@ -229,7 +231,7 @@ impl Served {
         ring.clear_poller();
         guard.call_helper(); // what the kernel's AIO has still ends
         drop(guard);
-        process::end_if_unused(ring);
+        table::end_if_unused(ring);
         true
     }
 

@@ -1,6 +1,8 @@
 //! The polling thread with rings in the test's own memory, through the calls that programs make.
 
 use super::*;
+use crate::memory::layout::word;
+use crate::ring::RingGuard;
 use anyring_abi::{
     Cqe, Sqe, IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY, IORING_SETUP_R_DISABLED, IORING_SQ_NEED_WAKEUP,
 };
@@ -13,6 +15,10 @@ const ENTRIES: u32 = 8;
 struct Areas([AtomicU32; 2048]);
 
 /// A polled ring as a program has it: areas of its own, and the calls.
+fn attached(guard: &RingGuard) -> Attached {
+    Attached { ring: guard.ring(), view: guard.memory.view, control: guard.control, idle_ns: 0 }
+}
+
 struct Program {
     areas: &'static Areas,
     fd: i32,
@@ -45,7 +51,7 @@ impl Program {
     }
 
     fn ring(&self) -> &'static Ring {
-        process::ring(self.fd).expect("a ring")
+        table::ring(self.fd).expect("a ring")
     }
 
     fn enter(&self, flags: u32) -> Result<u32, Errno> {
@@ -145,7 +151,7 @@ fn the_thread_ends_with_its_last_ring() {
     second.nop(5);
     assert_eq!(second.reap(), Some(5));
     assert!(!poller.has_ended());
-    let late = Served::new(&second.ring().lock().expect("the ring"), 0);
+    let late = attached(&second.ring().lock().expect("the ring"));
     second.close();
     wait_for("the thread's end", || poller.has_ended());
     assert_eq!(poller.attach(late), Err(Errno::NXIO));
@@ -159,7 +165,7 @@ fn a_ring_that_somebody_keeps_is_taken_in_without_waiting() {
     let mut guard = kept.ring().lock().expect("the ring");
     let engine_end = guard.engine_end;
     guard.poll_set.make_epoll(engine_end).expect("a poll set");
-    poller.attach(Served::new(&guard, 0)).expect("it lives");
+    poller.attach(attached(&guard)).expect("it lives");
     poller.nudge();
     kept.ring().set_poller(&poller);
     wait_for("it is taken in", || poller.waiting.lock().is_some_and(|waiting| waiting.rings.is_empty()));
@@ -176,7 +182,7 @@ fn a_panic_breaks_its_ring_and_no_other() {
     let first = plain();
     let wq = Params { wq_fd: first.fd as u32, ..Params::default() };
     let mut second = Program::with(IORING_SETUP_ATTACH_WQ, wq).expect("an attached ring");
-    let mut served = Served::new(&first.ring().lock().expect("the ring"), 0);
+    let mut served = Served::new(attached(&first.ring().lock().expect("the ring")));
     served.with(|_| panic!("as an operation might"));
     assert!(first.ring().lock().is_ok_and(|guard| guard.is_broken()));
     assert_eq!(first.enter(IORING_ENTER_SQ_WAKEUP), Err(Errno::IO));

@@ -88,13 +88,11 @@ impl RingGuard {
             return Ok(Arming::CannotPoll);
         }
         let put_off = skip.is_some_and(Skip::is_put_off);
-        if put_off && !core::mem::replace(&mut state.poll_set.entry(fd).put_off, true) {
-            state.poll_set.put_off.push_back(fd);
+        if put_off {
+            state.poll_set.put_off(fd); // nothing is known of the file
         }
         let entry = state.poll_set.entry(fd);
-        if put_off {
-            // Nothing is known of the file: the attempt is yet to come.
-        } else if !fresh && !anew {
+        if !put_off && !fresh && !anew {
             // The attempt came after the registration: what arrives from now on makes an event.
             entry.facts.note_empty(list);
         }

@@ -1,9 +1,9 @@
 //! What a ring says of itself. Part of the ring's state and used under the ring's lock; each method is one tracepoint, called
 //! where the kernel has it, through `State::record`, which costs one branch where nobody listens.
 
-use super::chunks::{has, Writer};
-use super::session::{self, Room};
-use super::{context, Event, FileKind, Kind, WorkTimes};
+use crate::event::chunks::{has, Writer};
+use crate::event::session::{self, Room};
+use crate::event::{Event, FileKind, Kind, WorkTimes};
 use crate::memory::layout::BATCH;
 use crate::op::Skip;
 use crate::os::file_status;
@@ -11,6 +11,8 @@ use crate::request::{Id, Target};
 use crate::{descriptors, Errno};
 use anyring_abi::{Cqe, Opcode, Sqe, IORING_SETUP_SQPOLL, IOSQE_FIXED_FILE};
 use std::sync::Arc;
+
+mod context;
 
 /// How many request numbers a process takes from the file at a time.
 const NUMBERS: u32 = 4096;

@@ -1,23 +1,29 @@
 //! io_uring_register(2).
 
-use super::buffers::{Buffers, MAX_BUFFERS};
-use super::files::{Files, MAX_FILES};
-use super::restrictions::Restrictions;
+mod clone_buffers;
+mod query;
+mod requests;
+mod sync_cancel;
+
 use crate::alloc;
 use crate::forced::{point, Point};
 use crate::issue::msg_ring;
+use crate::mutation::{mutated, Mutation};
 use crate::op::msg_ring::MsgRing;
 use crate::op::{is_served, Verdict};
 use crate::os::Clock;
 use crate::os::{file_status, user_read, user_read_slice, user_write};
+use crate::resource::buffers::{Buffers, MAX_BUFFERS};
+use crate::resource::files::{Files, MAX_FILES};
+use crate::resource::restrictions::Restrictions;
+use crate::resource::restrictions::REGISTER_CALLS;
+use crate::resource::wait_region::Region;
+use crate::ring::table;
 use crate::ring::{Ring, RingGuard};
 use crate::wq;
 use crate::{descriptors, event, process, thread, Errno};
 use anyring_abi::*;
 use core::sync::atomic::Ordering;
-
-/// The calls that Linux 6.18 knows are numbered below this.
-pub const REGISTER_CALLS: u32 = IORING_REGISTER_QUERY + 1;
 
 /// Registers, unregisters or asks. `fd` is the ring's number, or the calling thread's registered index with
 /// `IORING_REGISTER_USE_REGISTERED_RING`.
@@ -99,7 +105,11 @@ fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result
         IORING_REGISTER_CLOCK => guard.choose_clock(arg, count),
         IORING_REGISTER_MEM_REGION => {
             one_argument(arg, count)?;
-            guard.register_region(arg)
+            if guard.wait_region.is_some() {
+                return Err(Errno::BUSY);
+            }
+            guard.wait_region = Some(Region::register(arg, guard.disabled)?);
+            Ok(0)
         }
         IORING_REGISTER_RESIZE_RINGS => {
             one_argument(arg, count)?;
@@ -107,9 +117,9 @@ fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result
         }
         IORING_REGISTER_CLONE_BUFFERS => {
             one_argument(arg, count)?;
-            super::clone_buffers::clone(guard, arg)
+            clone_buffers::clone(guard, arg)
         }
-        IORING_REGISTER_QUERY => super::query::query(arg, count),
+        IORING_REGISTER_QUERY => query::query(arg, count),
         IORING_REGISTER_PERSONALITY => {
             no_argument(arg, count)?;
             guard.personalities.register()
@@ -144,7 +154,7 @@ fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result
         IORING_UNREGISTER_RING_FDS => ring_numbers(arg, count, false),
         IORING_REGISTER_SYNC_CANCEL => {
             one_argument(arg, count)?;
-            super::sync_cancel::cancel(guard, arg)
+            sync_cancel::cancel(guard, arg)
         }
         IORING_REGISTER_ZCRX_IFQ => {
             one_argument(arg, count)?;
@@ -164,8 +174,8 @@ pub fn registering(fd: u32, opcode: u32) -> Result<&'static Ring, Errno> {
         true => process::registered_ring_number(fd).ok_or(Errno::BADF)?,
         false => fd as i32,
     };
-    let known = process::ring(number).or_else(|| process::adopt(number));
-    known.ok_or_else(|| crate::ring::enter::not_a_ring(number))
+    let known = table::ring(number).or_else(|| table::adopt(number));
+    known.ok_or_else(|| crate::wait::enter::not_a_ring(number))
 }
 
 /// The largest CPU mask that is looked at, in bytes.
@@ -490,7 +500,7 @@ fn is_eventfd(fd: i32) -> bool {
 /// io_uring/msg_ring.c.
 fn register_without_ring(opcode: u32, arg: u64, count: u32) -> Result<u32, Errno> {
     if opcode == IORING_REGISTER_QUERY {
-        return super::query::query(arg, count);
+        return query::query(arg, count);
     }
     if opcode != IORING_REGISTER_SEND_MSG_RING || count != 1 {
         return Err(Errno::INVAL);
@@ -515,7 +525,7 @@ fn probe(arg: u64, count: u32) -> Result<u32, Errno> {
         return Err(Errno::INVAL);
     }
     for word in 0..(2 + u64::from(count)) {
-        if user_read::<u64>(arg + 8 * word)? != 0 {
+        if user_read::<u64>(arg + 8 * word)? != 0 && !mutated(Mutation::ProbeIsNotZeroed) {
             return Err(Errno::INVAL);
         }
     }
@@ -558,8 +568,8 @@ fn register_one(entry: u64) -> Result<(), Errno> {
         return Err(Errno::INVAL);
     }
     let fd = data as i32;
-    if process::ring(fd).is_none() {
-        return Err(crate::ring::enter::not_a_ring(fd));
+    if table::ring(fd).is_none() {
+        return Err(crate::wait::enter::not_a_ring(fd));
     }
     let index = match index {
         u32::MAX => None,

@@ -7,32 +7,16 @@
 //!
 //! Part of a ring's state, as all of `poll`; nothing is gathered whenever the ring's lock is free.
 
+use crate::issue::arm::events_of;
 use crate::op::poll::PollAdd;
 use crate::os::{Os, Sys};
-use crate::poll::wait::events_of;
-use crate::poll::{PollSet, EDGE};
+use crate::poll::EDGE;
 use crate::ring::RingGuard;
 use crate::stats::Path;
 use crate::{descriptors, Errno};
 
 /// Looks in vain in a row after which the next one is gathered.
 const IN_VAIN: u8 = 2;
-/// The most looks that are made together.
-const MOST: usize = 64;
-
-impl PollSet {
-    /// Whether looks are gathered and not made yet.
-    #[inline]
-    pub fn has_gathered(&self) -> bool {
-        !self.gathered.is_empty()
-    }
-
-    /// Whether as many looks are gathered as are made together.
-    pub fn has_gathered_most(&self) -> bool {
-        self.gathered.len() == MOST
-    }
-}
-
 impl RingGuard {
     /// Gathers the look of a poll that is about to be armed. False where it is to be made in its turn: its file is not known,
     /// or others wait there, who would be answered in another order.

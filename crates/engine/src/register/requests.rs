@@ -1,12 +1,12 @@
 //! Requests that change the registered files: FILES_UPDATE, and PIPE into two slots. Made by `issue`, which holds the
 //! ring; they never leave the submitter.
 
-use super::files::Files;
-use super::register::{Table, Update};
+use super::{Table, Update};
 use crate::op::file_table::FilesUpdate;
 use crate::op::pipe::Pipe;
 use crate::op::Verdict;
 use crate::os::{user_read, user_write};
+use crate::resource::files::Files;
 use crate::ring::RingGuard;
 use crate::{descriptors, Errno};
 use anyring_abi::IORING_FILE_INDEX_ALLOC;

@@ -3,18 +3,12 @@
 //! A chain is put together while its SQEs are consumed and handed on whole at its end; from then on each request knows
 //! its successor, and `finish` issues or cancels that.
 
-use super::{Cancelled, Detached, Id, Request};
+use crate::mutation::{mutated, Mutation};
+use crate::request::{Cancelled, Chain, Detached, Id, Request};
 use crate::ring::broken::Unanswered;
 use crate::ring::RingGuard;
 use crate::Errno;
-use anyring_abi::{Opcode, IORING_CQE_F_MORE, IOSQE_ASYNC};
-
-/// The chain under construction.
-#[derive(Debug, Clone, Copy)]
-pub struct Chain {
-    head: Id,
-    last: Id,
-}
+use anyring_abi::{Opcode, IORING_CQE_F_MORE, IOSQE_ASYNC, IOSQE_IO_DRAIN};
 
 impl RingGuard {
     /// A LINK_TIMEOUT must follow a request that it can guard.
@@ -176,5 +170,58 @@ impl RingGuard {
         self.slab[id].guard = Some(next);
         self.slab[next].guarded = Some(id);
         self.start_timer(next);
+    }
+}
+
+impl RingGuard {
+    /// A request with IOSQE_IO_DRAIN was looked at, which may be refused yet. It stands for its chain.
+    pub fn begin_drain(&mut self) {
+        self.drain.active = true;
+        if let Some(head) = self.chain_head() {
+            self.slab[head].send_to_worker();
+            self.slab[head].flags |= IOSQE_IO_DRAIN;
+            self.drain.next = true;
+        }
+    }
+
+    /// Puts the chain that starts with `id` into the queue, which it may leave at once.
+    pub fn hold_back(&mut self, id: Id) {
+        self.record_of(id, |it| it.defer());
+        self.slab[id].defer();
+        self.drain.held += self.chain_length(id);
+        self.drain.queue.push_back(id);
+        self.release_held();
+        if self.drain.queue.is_empty() && self.slab[id].flags & IOSQE_IO_DRAIN == 0 {
+            self.drain.active = false;
+        }
+    }
+
+    /// A submission has ended.
+    pub fn release_submitted(&mut self) {
+        self.drain.passed_by = false;
+        self.release_held();
+    }
+
+    /// After a completion: lets go what no longer has to wait.
+    pub fn release_held(&mut self) {
+        // The first waits for all that were let go before it; those behind it go along, up to one that drains.
+        let mut waits = true;
+        while let Some(id) = self.drain.queue.front().copied() {
+            waits |= self.slab[id].flags & IOSQE_IO_DRAIN != 0;
+            let in_flight = self.slab.len() - self.drain.held;
+            let passes = mutated(Mutation::DrainPasses) && in_flight < 1_000;
+            if waits && ((in_flight != 0 && !passes) || self.drain.passed_by) {
+                return;
+            }
+            self.drain.queue.pop_front();
+            self.drain.held -= self.chain_length(id);
+            let detached = self.slab.detach(id);
+            self.make_ready(detached);
+            waits = self.slab[id].flags & IOSQE_IO_DRAIN != 0;
+        }
+    }
+
+    fn chain_length(&self, id: Id) -> usize {
+        core::iter::successors(Some(id), |member| self.slab[*member].next).count()
     }
 }

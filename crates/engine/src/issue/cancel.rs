@@ -1,13 +1,12 @@
 //! Ending requests that are in flight: ASYNC_CANCEL, POLL_REMOVE, and what a firing LINK_TIMEOUT does.
 
-use super::{Cancelled, Id, Request, State};
 use crate::alloc;
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
 use crate::op::cancel::Cancel;
 use crate::op::poll::PollRemove;
 use crate::op::{Op, Verdict};
-use crate::request::Target;
+use crate::request::{Cancelled, Id, Request, State, Target};
 use crate::ring::RingGuard;
 use crate::Errno;
 use anyring_abi::{Opcode, IORING_SETUP_DEFER_TASKRUN};

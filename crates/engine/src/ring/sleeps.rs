@@ -4,12 +4,13 @@
 //! sleeps at once, each of which has to be taken back: by the frame that sleeps, or where a jump leaves that frame for good,
 //! by [`leaving_by_jump`].
 
+use crate::driver::AWAKE;
 use crate::memory::view::View;
 use crate::mutation::{mutated, Mutation};
+use crate::ring::wake::pass_role_on;
 use crate::ring::Ring;
 use crate::shared::control::Control;
 use crate::thread;
-use crate::wait::enter_wait::{pass_role_on, AWAKE};
 use core::cell::Cell;
 use core::sync::atomic::{compiler_fence, AtomicU32, Ordering};
 

@@ -1,10 +1,11 @@
 //! io_uring_enter(2).
 
-use super::{LockFailure, Ring, RingGuard};
 use crate::memory::layout::word;
 use crate::mutation::{mutated, Mutation};
 use crate::os::user_read;
 use crate::resource::wait_region;
+use crate::ring::table;
+use crate::ring::{LockFailure, Ring, RingGuard};
 use crate::wait::enter_wait::{wait, Wish};
 use crate::wait::{iopoll, sqpoll};
 use crate::{descriptors, process, stats, thread, Errno};
@@ -147,7 +148,7 @@ fn named_ring(call: &Enter) -> Result<&'static Ring, Errno> {
     } else {
         call.fd as i32
     };
-    process::ring(fd).or_else(|| process::adopt(fd)).ok_or_else(|| not_a_ring(fd))
+    table::ring(fd).or_else(|| table::adopt(fd)).ok_or_else(|| not_a_ring(fd))
 }
 
 /// Why a number that names no ring is refused: an open descriptor with EOPNOTSUPP, a closed one with EBADF.

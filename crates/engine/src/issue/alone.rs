@@ -8,10 +8,11 @@
 //! Part of a ring's state, as all of `poll`. For a panic: while it is in neither place an [`Unanswered`] stands
 //! for it.
 
+use crate::aio_ring::Alone;
 use crate::forced::{point, Point};
+use crate::issue::arm::events_for;
 use crate::op::{Direction, Op, Verdict};
 use crate::os::{Os, Sys};
-use crate::poll::wait::events_for;
 use crate::poll::{EDGE, ENDED, READ, WRITE};
 use crate::request::{ListKind, Polling, Request, Target, Then, Tried};
 use crate::ring::broken::Unanswered;
@@ -19,15 +20,6 @@ use crate::ring::RingGuard;
 use crate::stats::Path;
 use crate::{descriptors, stats};
 use anyring_abi::{Cqe, Opcode};
-
-/// A request that waits alone.
-pub struct Alone {
-    op: Op,
-    /// With which it came.
-    pub opcode: Opcode,
-    /// The descriptor whose entry names its place.
-    pub fd: i32,
-}
 
 impl Alone {
     fn list(&self) -> ListKind {
@@ -58,25 +50,19 @@ impl RingGuard {
     ) -> Result<(), Unanswered> {
         let wanted = events_for(op, ListKind::Read) | EDGE;
         let state = &mut **self;
-        let entry = state.poll_set.entries.get_mut(fd as usize).and_then(|entry| entry.as_deref_mut());
-        let registered = entry.filter(|entry| entry.registered & wanted == wanted && !entry.facts.is_shut_down());
-        let (Some(entry), Some(context)) = (registered.filter(|entry| entry.idle()), &mut state.aio) else {
-            return Err(on_its_way);
-        };
-        let Some(alone) = context.alone(place) else { return Err(on_its_way) };
-        if state.recorder.is_some() || !descriptors::closes_are_seen() {
+        if state.recorder.is_some() || !state.poll_set.has_room_alone(fd, wanted) {
             return Err(on_its_way);
         }
+        let Some(alone) = state.aio.as_deref_mut().and_then(|context| context.alone(place)) else {
+            return Err(on_its_way);
+        };
         *alone = Some(Alone { op: core::mem::replace(op, Op::placeholder()), opcode, fd });
-        entry.alone = Some(place);
-        state.poll_set.armed += 1;
+        state.poll_set.begin_alone(fd, place);
         on_its_way.answered();
-        if !put_off {
-            if opcode != Opcode::PollAdd {
-                entry.facts.note_empty(ListKind::Read);
-            }
-        } else if !core::mem::replace(&mut entry.put_off, true) {
-            state.poll_set.put_off.push_back(fd);
+        if put_off {
+            state.poll_set.put_off(fd);
+        } else if opcode != Opcode::PollAdd {
+            state.poll_set.entry(fd).facts.note_empty(ListKind::Read);
         }
         point(Point::Arm);
         descriptors::note_use(fd);

@@ -1,8 +1,10 @@
 //! IORING_REGISTER_QUERY: what there is, asked with a ring or without one. Source: io_uring/query.c.
 
-use super::register::REGISTER_CALLS;
 use crate::os::{user_read, user_read_slice, user_write, user_write_slice};
-use crate::ring::{enter, setup, sq};
+use crate::resource::restrictions::REGISTER_CALLS;
+use crate::ring::sq;
+use crate::setup;
+use crate::wait::enter;
 use crate::Errno;
 use anyring_abi::{Opcode, IO_URING_QUERY_OPCODES};
 

@@ -1,8 +1,9 @@
 //! IORING_REGISTER_CLONE_BUFFERS: one ring takes over what is registered with another. Source:
 //! `io_register_clone_buffers` in io_uring/rsrc.c.
 
-use super::buffers::{Buffers, MAX_BUFFERS};
 use crate::os::user_read;
+use crate::resource::buffers::{Buffers, MAX_BUFFERS};
+use crate::ring::table;
 use crate::ring::RingGuard;
 use crate::{process, thread, Errno};
 use anyring_abi::{IORING_REGISTER_DST_REPLACE, IORING_REGISTER_SRC_REGISTERED};
@@ -30,9 +31,9 @@ pub fn clone(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
         _ if source >= process::REGISTERED_RINGS as u32 => return Err(Errno::INVAL),
         _ => process::registered_ring_number(source).ok_or(Errno::BADF)?,
     };
-    let other = process::ring(number)
-        .or_else(|| process::adopt(number))
-        .ok_or_else(|| crate::ring::enter::not_a_ring(number))?;
+    let other = table::ring(number)
+        .or_else(|| table::adopt(number))
+        .ok_or_else(|| crate::wait::enter::not_a_ring(number))?;
     let ring = guard.ring();
     let ranges = if core::ptr::eq(other, ring) {
         guard.registered_ranges(from, to, count)?
@@ -100,18 +101,18 @@ mod tests {
         let vector = [memory.as_ptr() as usize, memory.len()];
         crate::register(source as u32, anyring_abi::IORING_REGISTER_BUFFERS, vector.as_ptr() as u64, 1)
             .expect("one");
-        let held = process::ring(source).expect("a ring").lock().expect("free");
-        let place = process::ring(target).expect("a ring");
+        let held = table::ring(source).expect("a ring").lock().expect("free");
+        let place = table::ring(target).expect("a ring");
         let cloning = std::thread::spawn(move || {
             let argument = [source as u64, 0, 0, 0];
             crate::register(target as u32, IORING_REGISTER_CLONE_BUFFERS, argument.as_ptr() as u64, 1)
         });
-        while !process::ring(source).expect("a ring").is_contended() {
+        while !table::ring(source).expect("a ring").is_contended() {
             std::thread::yield_now();
         }
         close(target);
         let another = make();
-        assert!(core::ptr::eq(process::ring(another).expect("a ring"), place), "nothing was tried");
+        assert!(core::ptr::eq(table::ring(another).expect("a ring"), place), "nothing was tried");
         drop(held);
         assert_eq!(cloning.join().expect("no panic"), Err(Errno::BADF));
         assert!(place.lock().is_ok_and(|guard| guard.buffers.is_none()));

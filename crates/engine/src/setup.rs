@@ -1,33 +1,20 @@
 //! io_uring_setup(2).
 
-use super::cq::Batch;
-use super::notes::Due;
-use crate::device::Device;
-use crate::event::Recorder;
 use crate::forced::{point, Point};
-use crate::issue::stalls::Stalls;
 use crate::lock::Lock;
 use crate::memory::layout::Layout;
 use crate::memory::{Memory, NO_FILE};
-use crate::os::Clock;
 use crate::os::{user_read, user_write};
-use crate::poll::PollSet;
-use crate::request::drain::Drain;
-use crate::request::timer::Timers;
-use crate::request::Slab;
-use crate::resource::napi::Napi;
-use crate::resource::personality::Personalities;
-use crate::ring::{Records, State};
+use crate::ring::recorder::Recorder;
+use crate::ring::table;
+use crate::ring::State;
 use crate::shared::control::Control;
-use crate::wait::iopoll::IoPoll;
-use crate::wait::spin::Spin;
-use crate::wait::sqpoll;
-use crate::{descriptors, process, stats, thread, Errno};
+use crate::wait::{self, sqpoll};
+use crate::{descriptors, process, stats, Errno};
 use anyring_abi::*;
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use std::collections::VecDeque;
 
 /// What this engine has of the features that Linux 6.18 reports.
 pub const FEATURES: u32 = IORING_FEAT_SINGLE_MMAP
@@ -72,7 +59,8 @@ pub const FLAGS: u32 = IORING_SETUP_IOPOLL
 
 /// Makes a ring: its descriptor. `params` is the program's address of `struct io_uring_params`.
 pub fn setup(entries: u32, params: u64) -> Result<i32, Errno> {
-    process::notice_fork();
+    wait::begin();
+    let _ = process::at_fork(reset_after_fork); // which notices a fork
     crate::os::probe_flags();
     crate::alloc::reserve()?;
     let mut given: Params = user_read(params)?;
@@ -146,64 +134,6 @@ fn check_flags(flags: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The state of a ring on which nothing has happened.
-fn new_state(flags: u32, memory: Memory, control: Control, engine_end: i32, cookie: u64) -> State {
-    State {
-        memory,
-        control,
-        engine_end,
-        cookie,
-        slab: Slab::default(),
-        ready: VecDeque::new(),
-        poll_set: PollSet::default(),
-        stalls: Stalls::default(),
-        device: Device::default(),
-        timers: Timers::default(),
-        counting: Vec::new(),
-        completions: 0,
-        counted_before: None,
-        successors: Vec::new(),
-        found_polls: Vec::new(),
-        chain: None,
-        makes_calls: false,
-        calls: Vec::new(),
-        calls_at_once: false,
-        due: Due::NOTHING,
-        submission: None,
-        drain: Drain::default(),
-        tally: stats::Tally::default(),
-        recorder: None,
-        heard: 0,
-        batch: Batch::default(),
-        spill: Default::default(),
-        files: None,
-        buffers: None,
-        groups: crate::resource::buf_ring::Groups::default(),
-        eventfd: None,
-        signalled: false,
-        bell: None,
-        issuer: if flags & (IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_R_DISABLED) == IORING_SETUP_SINGLE_ISSUER {
-            thread::id()
-        } else {
-            0
-        },
-        records: Records::default(),
-        disabled: flags & IORING_SETUP_R_DISABLED != 0,
-        orphan: false,
-        closed: false,
-        abandoned: false,
-        iopoll: (flags & IORING_SETUP_IOPOLL != 0).then(|| Box::new(IoPoll::new(flags & IORING_SETUP_SQPOLL != 0))),
-        restrictions: None,
-        napi: Napi::default(),
-        personalities: Personalities::default(),
-        spin: Spin::default(),
-        wake_due: false,
-        clock: Clock::Monotonic,
-        wait_region: None,
-        aio: None,
-    }
-}
-
 /// The state of a ring that has no descriptor and no memory that a program could map.
 pub fn private_state() -> Result<State, Errno> {
     // What tells the lives of rings from each other: the cookies of sockets are counted from 1.
@@ -213,7 +143,7 @@ pub fn private_state() -> Result<State, Errno> {
     let mut control = Control::new(NO_FILE)?;
     control.found();
     let Some(memory) = made.memory.take() else { return Err(Errno::INVAL) };
-    Ok(new_state(0, memory, control, NO_FILE, LIVES.fetch_add(1, Ordering::Relaxed)))
+    Ok(State::new(0, memory, control, NO_FILE, LIVES.fetch_add(1, Ordering::Relaxed)))
 }
 
 /// Held from the choice of a ring's number until it is published: threads with descriptor tables of their own could choose the
@@ -221,11 +151,8 @@ pub fn private_state() -> Result<State, Errno> {
 static NUMBERS: Lock<()> = Lock::new(());
 
 /// In a forked child nobody is choosing.
-///
-/// # Safety
-/// Only the forking thread may exist in the process.
-pub unsafe fn reset_after_fork() {
-    // SAFETY: the contract; there is nothing in it.
+fn reset_after_fork() {
+    // SAFETY: `at_fork` calls this while the child has one thread; there is nothing in it.
     unsafe { NUMBERS.reset() };
 }
 
@@ -238,7 +165,7 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> 
     let program_end = descriptors::to_ring_number(theirs)?;
     let fd = program_end.as_raw_fd();
     made.program_end = Some(program_end);
-    if !process::fits(fd) {
+    if !table::fits(fd) {
         return Err(Errno::MFILE);
     }
     point(Point::SetupMade);
@@ -246,20 +173,20 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> 
     let cookie = descriptors::cookie_of(fd).unwrap_or(0);
     let layout = memory.view.layout();
     let recorder = Recorder::of_new_ring(fd, [layout.sq_entries, layout.cq_entries], flags);
-    let mut state = new_state(flags, memory, control, engine_end.into_raw_fd(), cookie);
+    let mut state = State::new(flags, memory, control, engine_end.into_raw_fd(), cookie);
     state.recorder = recorder;
-    let ring = process::unborn_ring();
+    let ring = table::unborn_ring();
     ring.bring_to_life(fd, flags, state);
     if let Some(polling) = polling {
         if let Err(error) = sqpoll::begin(ring, polling) {
             if let Ok(mut guard) = ring.lock() {
                 guard.closed = true;
             }
-            process::end_if_unused(ring);
+            table::end_if_unused(ring);
             return Err(error);
         }
     }
-    process::publish(fd, ring)?; // the number was checked to fit
+    table::publish(fd, ring)?; // the number was checked to fit
     drop(choosing);
     stats::ring_made();
     let _ = made.program_end.take().map(OwnedFd::into_raw_fd);

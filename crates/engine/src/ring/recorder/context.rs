@@ -1,10 +1,10 @@
 //! What an AIO context says of itself, besides what every ring says: calls and iocbs in place of enter calls and SQEs.
 //! Used under the lock of the context's ring.
 
-use super::chunks::{has, Writer};
-use super::recorder::{Known, OF_SQE, SHARING};
-use super::session::{self, Room};
-use super::{Event, Kind, Recorder, AIO};
+use super::{Known, Recorder, OF_SQE, SHARING};
+use crate::event::chunks::{has, Writer};
+use crate::event::session::{self, Room};
+use crate::event::{Event, Kind, AIO};
 use crate::request::Id;
 use crate::Errno;
 use anyring_abi::{Iocb, IOCB_CMD_PREAD, IOCB_CMD_PWRITE, IORING_ENTER_EXT_ARG, IORING_ENTER_GETEVENTS};

@@ -1,0 +1,85 @@
+//! Who drives a ring, and how that thread sleeps. The words here say who *sleeps* on the poll set: looking at it and serving
+//! events happens under the ring's lock whoever does it, so a hand-over in the middle loses nothing: events are hints that lead
+//! to another attempt.
+
+pub mod owner;
+pub mod spin;
+
+use crate::mutation::{mutated, Mutation};
+use crate::os::{syscall, Os, Sys};
+use crate::shared::control::Control;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use owner::Handover;
+
+pub(crate) const AWAKE: u32 = 0;
+
+pub(crate) const IN_FUTEX: u32 = 1;
+
+pub(crate) const IN_EPOLL: u32 = 2;
+
+pub(crate) const SPINNING: u32 = 3;
+
+/// Who drives a ring, and how it sleeps.
+pub struct Driver {
+    /// Who it is.
+    pub handover: Handover,
+    /// How the driving thread sleeps. Changes under the ring's lock; read there, and by `wake` after a post.
+    pub(crate) sleeping: AtomicU32,
+    /// The descriptor that ends its epoll wait.
+    pub(crate) kick: AtomicI32,
+    announced: AtomicBool,
+}
+
+impl Driver {
+    /// Nobody drives.
+    #[allow(clippy::new_without_default)] // `Ring` makes the only ones
+    pub fn new() -> Driver {
+        Driver {
+            handover: Handover::new(),
+            sleeping: AtomicU32::new(AWAKE),
+            kick: AtomicI32::new(-1),
+            announced: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the owner of a deferred ring has been told that there is work and has not been there since.
+    pub fn is_announced(&self) -> bool {
+        self.announced.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether the owner was told, or has been there.
+    pub fn set_announced(&self, announced: bool) {
+        self.announced.store(announced, Ordering::Relaxed);
+    }
+
+    /// In a forked child: the parent's threads are not here.
+    pub fn reset(&self) {
+        self.handover.reset();
+        self.sleeping.store(AWAKE, Ordering::Relaxed);
+        self.announced.store(false, Ordering::Relaxed);
+    }
+
+    /// Wakes whoever sleeps on the ring; the futex word has been changed under the post lock.
+    /// True when a thread of this process sleeps in an epoll wait there.
+    #[cold]
+    pub fn wake(&self, control: &Control) -> bool {
+        let header = control.header();
+        let in_epoll = self.wake_from_epoll();
+        if header.waiters.in_futex.load(Ordering::Relaxed) != 0 {
+            Sys::futex_wake(&header.waiters.sequence, i32::MAX as u32);
+        }
+        in_epoll
+    }
+
+    /// Wakes the thread of this process that sleeps in an epoll wait there; false when none does.
+    #[cold]
+    pub fn wake_from_epoll(&self) -> bool {
+        let in_epoll = self.sleeping.load(Ordering::Relaxed) == IN_EPOLL;
+        if in_epoll && !mutated(Mutation::SleeperIsNotKicked) {
+            let one = 1u64;
+            let kick = self.kick.load(Ordering::Relaxed) as usize;
+            syscall(libc::SYS_write, [kick, &one as *const u64 as usize, 8, 0, 0, 0]);
+        }
+        in_epoll
+    }
+}

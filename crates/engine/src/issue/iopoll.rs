@@ -1,0 +1,158 @@
+//! Rings of polled devices (IORING_SETUP_IOPOLL, and HYBRID_IOPOLL): they take O_DIRECT transfers and little else, and whoever
+//! wants a completion comes for it.
+//!
+//! Outside the kernel nobody can poll a device's queue: a worker waits for the transfer. What it brings is kept, as the
+//! kernel keeps it, until a thread asks in enter, or comes to the CQ at once while one does. With IORING_SETUP_SQPOLL the
+//! polling thread always asks. Errors from before the transfer, and other operations, come by themselves.
+//!
+//! Which files can be polled is what it is in the kernel: those opened with O_DIRECT on file systems that have the
+//! operation. A read needs a device with queues for it besides (`queue/io_poll` in sysfs) and is EOPNOTSUPP elsewhere; a
+//! write does more than its transfer, is not polled, and goes through (`iomap_dio_bio_iter` in fs/iomap/direct-io.c).
+//!
+//! All of this is part of a ring's state: touched under its lock only.
+
+use crate::mutation::{mutated, Mutation};
+use crate::op::rw::Rw;
+use crate::op::{call, Op, Verdict};
+use crate::os::file_status;
+use crate::ring::RingGuard;
+use crate::wq::Job;
+use crate::{descriptors, Errno};
+use std::sync::Arc;
+
+/// What a ring of polled devices has besides.
+#[derive(Default)]
+pub struct IoPoll {
+    /// A thread polls the ring: it finds everything by itself.
+    by_thread: bool,
+    /// Transfers that are done and that nobody has asked for.
+    found: Vec<Arc<Job>>,
+    /// Threads in enter that wait for more.
+    asking: u32,
+    /// Devices by number, and whether they have queues to poll.
+    devices: Vec<(u64, bool)>,
+}
+
+/// The file systems whose files have the operation `iopoll`, by statfs(2)'s magic numbers: ext4, XFS, btrfs, f2fs, GFS2,
+/// zonefs.
+const FILE_SYSTEMS: [i64; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0116_1970, 0x5a4f_4653];
+
+impl IoPoll {
+    /// For a new ring.
+    pub fn new(by_thread: bool) -> IoPoll {
+        IoPoll { by_thread, ..IoPoll::default() }
+    }
+
+    /// What was kept, for a ring that ends.
+    pub fn take_found(&mut self) -> Vec<Arc<Job>> {
+        core::mem::take(&mut self.found)
+    }
+
+    /// In a forked child: it is the parent that waits for transfers.
+    pub fn forget_flight(&mut self) {
+        core::mem::forget(self.take_found());
+        self.asking = 0;
+    }
+
+    fn polls(&mut self, device: u64) -> bool {
+        if let Some((_, polls)) = self.devices.iter().find(|(known, _)| *known == device) {
+            return *polls;
+        }
+        let polls = has_poll_queues(device);
+        self.devices.push((device, polls));
+        polls
+    }
+}
+
+/// What sysfs says of a block device. A partition has its disk's queue.
+fn has_poll_queues(device: u64) -> bool {
+    use rustix::fs::{major, minor, open, Mode, OFlags};
+    let (major, minor) = (major(device), minor(device));
+    ["queue", "../queue"].iter().any(|queue| {
+        let path = format!("/sys/dev/block/{major}:{minor}/{queue}/io_poll");
+        let Ok(file) = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
+        let mut text = [0u8; 1];
+        let polls = rustix::io::read(&file, &mut text) == Ok(1) && text == *b"1";
+        descriptors::close_quietly(file);
+        polls
+    })
+}
+
+/// Whether a worker made a transfer, which the device would have to be polled for.
+fn is_transfer_done(job: &Job) -> bool {
+    let transfers = job.op.lock().is_some_and(|op| matches!(*op, Op::Rw(_)));
+    let verdict = job.verdict.lock().and_then(|verdict| *verdict);
+    transfers && matches!(verdict, Some(Verdict::Done(0..) | Verdict::DoneShort(0..)))
+}
+
+impl RingGuard {
+    /// Whether completions of transfers wait until a thread asks for them.
+    pub fn is_asked(&self) -> bool {
+        self.iopoll.as_ref().is_some_and(|iopoll| !iopoll.by_thread)
+    }
+
+    /// Why a transfer cannot be made on this ring of polled devices, if so. Source: `io_rw_init_file` in io_uring/rw.c.
+    #[cold]
+    pub fn refused_transfer(&mut self, rw: &Rw, fd: i32) -> Option<Errno> {
+        let flags = match descriptors::status_flags(fd) {
+            Ok(flags) => flags,
+            Err(error) => return Some(error),
+        };
+        if flags & libc::O_DIRECT == 0 && !mutated(Mutation::BufferedFilesArePolled) {
+            return Some(Errno::OPNOTSUPP);
+        }
+        let status = match file_status(fd) {
+            Ok(status) => status,
+            Err(error) => return Some(error),
+        };
+        let (device, end) = match status.kind {
+            libc::S_IFBLK => (status.special, u64::MAX),
+            libc::S_IFREG if status.file_system(fd).is_some_and(|kind| FILE_SYSTEMS.contains(&kind)) => {
+                (status.device, status.size)
+            }
+            _ => return Some(Errno::OPNOTSUPP),
+        };
+        let position = match rw.reads_at()? {
+            u64::MAX => {
+                call(libc::SYS_lseek, [fd as usize, 0, libc::SEEK_CUR as usize, 0, 0, 0]).unwrap_or(0) as u64
+            }
+            position => position,
+        };
+        // Nothing is read there, or the call refuses it before it comes to the device.
+        if position >= end || !rw.is_aligned() || self.iopoll.as_mut()?.polls(device) {
+            return None;
+        }
+        Some(if rw.waits_for().is_none() { Errno::AGAIN } else { Errno::OPNOTSUPP })
+    }
+
+    /// Takes in what a worker brought to a ring of polled devices.
+    #[cold]
+    pub fn receive_polled(&mut self, job: Arc<Job>) {
+        let keeps = self.iopoll.as_ref().is_some_and(|iopoll| !iopoll.by_thread && iopoll.asking == 0);
+        let keeps = keeps && !mutated(Mutation::PostsWhatNobodyAskedFor);
+        if keeps && !self.is_broken() && is_transfer_done(&job) {
+            // Where there is no memory to keep it, it is posted now.
+            if let Some(iopoll) = &mut self.iopoll {
+                if iopoll.found.try_reserve(1).is_ok() {
+                    return iopoll.found.push(job);
+                }
+            }
+        }
+        self.bring_back(job);
+    }
+
+    /// A thread asks, or does not any more.
+    pub(crate) fn count_asking(&mut self, change: i32) {
+        if let Some(iopoll) = &mut self.iopoll {
+            iopoll.asking = iopoll.asking.saturating_add_signed(change);
+        }
+    }
+
+    /// Posts what was kept.
+    pub(crate) fn post_found(&mut self) {
+        for job in self.iopoll.as_mut().map(|iopoll| iopoll.take_found()).unwrap_or_default() {
+            self.bring_back(job);
+        }
+        self.settle();
+    }
+}

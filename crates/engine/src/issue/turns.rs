@@ -1,0 +1,136 @@
+//! Whose turn it is: a request that waits is served before one that is submitted after there was something for it, and before
+//! a call returns that does not wait, a request is cancelled, or a timer fires.
+//!
+//! Between two SQEs of one submission nobody runs natively (`io_async_wake` in io_uring/poll.c queues). So what one of them may
+//! have made ready is left for later.
+
+use crate::mutation::{mutated, Mutation};
+use crate::op::net::Net;
+use crate::op::{Direction, Op};
+use crate::poll::turns::Due;
+use crate::request::Target;
+use crate::ring::RingGuard;
+
+impl RingGuard {
+    /// Serves what is there already of requests that were armed without an attempt, if there are such.
+    #[inline]
+    pub fn look_for_unlooked(&mut self) {
+        if core::mem::take(&mut self.poll_set.unlooked) {
+            self.poll_set.looking = true;
+            self.poll_now();
+            self.poll_set.looking = false;
+        }
+    }
+
+    /// The same before something ends requests: also first attempts that were put off are made.
+    #[inline]
+    pub fn attempt_unlooked(&mut self) {
+        if self.poll_set.has_unlooked() {
+            self.look_for_unlooked();
+            self.attempt_all_put_off();
+        }
+    }
+
+    /// At the end of a submission: what became ready before it, and what its READ_MULTISHOTs have left behind, has its turn.
+    #[inline]
+    pub fn go_on(&mut self) {
+        if core::mem::take(&mut self.poll_set.goes_on) {
+            self.poll_now();
+            self.settle();
+        }
+    }
+}
+
+impl RingGuard {
+    /// An operation is about to be issued that was just submitted: those that wait for the same go first, and notes are heeded.
+    #[inline]
+    pub fn serve_turns(&mut self, op: &Op, target: &Target) {
+        let due = self.poll_set.armed() != 0 && (self.poll_set.due.read || self.poll_set.due.write);
+        if due || self.has_notes() {
+            self.serve_those_before(due, op, target);
+        }
+    }
+
+    fn serve_those_before(&mut self, due: bool, op: &Op, target: &Target) {
+        self.heed_notes();
+        if !due {
+            return;
+        }
+        let direction = match op {
+            Op::Nop(_) | Op::Poll(_) | Op::Timeout(_) => return,
+            Op::Net(Net::Accept(_)) => Some(Direction::Read),
+            op => op.waits_for(),
+        };
+        let due = &mut self.poll_set.due;
+        let Some(direction) = direction else {
+            *due = Due::default(); // nobody knows what it makes ready
+            return;
+        };
+        // A read makes room for others' writes, what is written others can read.
+        let was_due = match direction {
+            Direction::Read => {
+                due.write = false;
+                due.read
+            }
+            Direction::Write => {
+                due.read = false;
+                due.write
+            }
+        };
+        let Ok(fd) = self.number_of(target) else { return };
+        if was_due && self.poll_set.has_waiting(fd, direction) && !mutated(Mutation::LateComersGoFirst) {
+            self.poll_set.due = Due::default();
+            self.poll_now();
+        }
+    }
+
+    /// Completes everything that can be completed without waiting, except what the poll set knows.
+    pub(crate) fn collect(&mut self) {
+        if self.is_polled() {
+            return self.flush_overflow(); // the rest is its thread's
+        }
+        if self.ring().has_arrived() {
+            self.clear_announcement();
+            self.complete_arrived();
+        }
+        self.reap();
+        if !self.timers.is_empty() {
+            self.fire_timers();
+        }
+        self.settle();
+        self.flush_overflow();
+    }
+
+    /// Runs what is due.
+    pub(crate) fn drive(&mut self) {
+        self.poll_now();
+        self.collect();
+    }
+
+    /// What `wait_until` begins with where something is to be made up for before a sleep, and ends with where there was
+    /// something: without giving up the lock, nor taking the role. False when it is better called.
+    pub fn look_first(&mut self) -> bool {
+        let handover = &self.ring().driver.handover;
+        if !self.poll_set.has_unverified() || handover.is_attached() {
+            return false;
+        }
+        handover.visit();
+        let served = self.poll_now();
+        self.collect();
+        served
+    }
+
+    /// The helper's turn: runs what is due, and leaves nothing that a sleep on the poll set would not see.
+    pub fn stand_in(&mut self) {
+        loop {
+            // Also with nothing armed: what stays in the poll set keeps the helper's own from sleeping.
+            self.take_events();
+            self.collect();
+            if !self.poll_set.has_unverified() {
+                return;
+            }
+            self.verify();
+            self.collect();
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The thread that polls a ring (IORING_SETUP_SQPOLL), as others see it; `wait/sqpoll.rs` is what it does.
+
+use crate::descriptors::{self, Own};
+use crate::lock::Lock;
+use crate::memory::layout::word;
+use crate::memory::view::View;
+use crate::mutation::{mutated, Mutation};
+use crate::os::syscall;
+use crate::ring::{Ring, RingGuard};
+use crate::shared::control::Control;
+use crate::{thread, Errno};
+use core::sync::atomic::{fence, AtomicBool, AtomicU32, Ordering};
+use rustix::event::EventfdFlags;
+use rustix::fd::{AsRawFd, IntoRawFd};
+use std::sync::Arc;
+
+/// `Poller::thread` before the thread has begun.
+pub(crate) const STARTING: u32 = 0;
+
+/// `Poller::thread` when there is none any more.
+pub(crate) const ENDED: u32 = u32::MAX;
+
+/// A polling thread, as the others see it.
+pub struct Poller {
+    pub(crate) waiting: Lock<Waiting>,
+    /// The eventfd that ends the thread's sleep.
+    pub(crate) wake: Own,
+    /// Its thread id, [`STARTING`] or [`ENDED`]; a futex word while it starts.
+    pub(crate) thread: AtomicU32,
+    /// Something changed that the thread does not see by itself: it must look at all its rings.
+    pub(crate) again: AtomicBool,
+    /// The thread sleeps or is about to.
+    pub(crate) sleeping: AtomicBool,
+    /// The thread is that of the process from which this one was forked.
+    pub(crate) inherited: bool,
+}
+
+/// A ring that a thread is to take in: it does not end before that thread lets go of it.
+pub struct Attached {
+    /// Which.
+    pub ring: &'static Ring,
+    /// Its memory.
+    pub view: View,
+    /// What its processes share.
+    pub control: Control,
+    /// How long its program wants the thread to spin without work, in nanoseconds.
+    pub idle_ns: u64,
+}
+
+/// Rings that the thread has not taken in yet.
+pub(crate) struct Waiting {
+    pub(crate) rings: Vec<Attached>,
+    /// The thread is on its way out and takes none.
+    pub(crate) ended: bool,
+}
+
+impl Ring {
+    /// The thread that polls this ring, if one does. None also in a signal handler that interrupted this very function.
+    pub fn poller(&self) -> Option<Arc<Poller>> {
+        let poller = self.poller.lock()?.clone();
+        if self.wake_owed.load(Ordering::Relaxed) && self.wake_owed.swap(false, Ordering::Relaxed) {
+            poller.iter().for_each(|poller| poller.wake());
+        }
+        poller
+    }
+
+    pub(crate) fn set_poller(&self, poller: &Arc<Poller>) {
+        self.polled_by.store(poller.thread.load(Ordering::Relaxed), Ordering::Relaxed);
+        if let Some(mut held) = self.poller.lock() {
+            *held = Some(poller.clone());
+        }
+    }
+
+    /// The ring has no polling thread from now on.
+    pub fn clear_poller(&self) {
+        self.polled_by.store(0, Ordering::Relaxed);
+        let poller = self.poller.lock().and_then(|mut held| held.take());
+        drop(poller);
+    }
+
+    /// Tells the thread that polls this ring that there is something to do.
+    #[cold]
+    pub fn nudge_poller(&self) {
+        if let Some(poller) = self.poller() {
+            poller.nudge();
+        }
+    }
+
+    /// A closed ring is about to end. False when its thread serves it still, which then ends it.
+    pub fn leave_poller(&self) -> bool {
+        match self.poller() {
+            Some(poller) if !poller.inherited => {
+                poller.nudge();
+                false
+            }
+            Some(_) => {
+                self.clear_poller();
+                true
+            }
+            None => true,
+        }
+    }
+}
+
+/// In a forked child: the threads are the parent's. The child can wake them and wait for what they post.
+///
+/// # Safety
+/// Only the forking thread may exist in the process, and the locks of `rings` must be free.
+pub unsafe fn after_fork(rings: &[&'static Ring]) {
+    let mut known: Vec<(Arc<Poller>, Option<Arc<Poller>>)> = Vec::new();
+    for ring in rings {
+        let Some(mut held) = ring.poller.lock() else { continue };
+        let Some(old) = held.take() else { continue };
+        let found = known.iter().find(|(other, _)| Arc::ptr_eq(other, &old)).map(|(_, new)| new.clone());
+        let new = found.unwrap_or_else(|| {
+            let new = old.inherited().ok();
+            known.push((old.clone(), new.clone()));
+            new
+        });
+        // No thread of the child's has this number, whatever its pid namespace.
+        ring.polled_by.store(ENDED, Ordering::Relaxed);
+        *held = new;
+        core::mem::forget(old);
+    }
+    for (old, _) in known {
+        // The parent's thread never gives its share back here: the descriptor is closed by hand.
+        descriptors::close(old.wake.as_raw_fd());
+        core::mem::forget(old);
+    }
+}
+
+impl Poller {
+    /// Gives the thread another ring; `ENXIO` if it is ending.
+    pub(crate) fn attach(&self, ring: Attached) -> Result<(), Errno> {
+        let mut waiting = self.waiting.lock().ok_or(Errno::NXIO)?;
+        if waiting.ended {
+            return Err(Errno::NXIO);
+        }
+        waiting.rings.push(ring);
+        Ok(())
+    }
+
+    /// Makes the thread look at its rings again, whatever it is doing.
+    pub fn nudge(&self) {
+        self.again.store(true, Ordering::Relaxed); // ordered by the fence in `wake`
+        self.wake();
+    }
+
+    /// Ends the thread's sleep, as IORING_ENTER_SQ_WAKEUP asks.
+    pub(crate) fn wake(&self) {
+        // Partner: the fence in `sleep`. Either the thread sees what was stored before (`again`, an SQ tail), or it is seen
+        // asleep here.
+        fence(Ordering::SeqCst);
+        if self.inherited || self.sleeping.load(Ordering::Relaxed) {
+            let one = 1u64;
+            syscall(libc::SYS_write, [self.wake.as_raw_fd() as usize, &raw const one as usize, 8, 0, 0, 0]);
+        }
+    }
+
+    /// Whether the thread exists. Another process's does as long as that process.
+    pub(crate) fn lives(&self, guard: &RingGuard) -> bool {
+        self.thread.load(Ordering::Relaxed) != ENDED && (!self.inherited || guard.maker_lives())
+    }
+
+    /// Another process's thread, as a forked child knows it.
+    pub(crate) fn inherited(&self) -> Result<Arc<Poller>, Errno> {
+        // SAFETY: the number is the eventfd's for as long as `self` lives; it is only borrowed to be duplicated.
+        let wake = unsafe { rustix::fd::BorrowedFd::borrow_raw(self.wake.as_raw_fd()) };
+        Ok(Arc::new(Poller {
+            waiting: Lock::new(Waiting { rings: Vec::new(), ended: true }),
+            wake: descriptors::to_top(rustix::io::fcntl_dupfd_cloexec(wake, 0)?)?,
+            thread: AtomicU32::new(self.thread.load(Ordering::Relaxed)),
+            again: AtomicBool::new(false),
+            sleeping: AtomicBool::new(false),
+            inherited: true,
+        }))
+    }
+}
+
+impl RingGuard {
+    /// Whether a thread polls the ring: nobody else issues or completes its requests then.
+    #[inline]
+    pub fn is_polled(&self) -> bool {
+        self.ring().polled_by.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the calling thread may issue and complete requests.
+    #[inline]
+    pub fn serves_here(&self) -> bool {
+        let thread = self.ring().polled_by.load(Ordering::Relaxed);
+        thread == 0 || thread == thread::id()
+    }
+
+    /// The eventfd on which a thread waits that gave a signal mask.
+    pub fn make_bell(&mut self) -> Result<i32, Errno> {
+        if let Some(bell) = self.bell {
+            return Ok(bell);
+        }
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(*self.bell.insert(descriptors::to_top(bell)?.into_raw_fd()))
+    }
+
+    /// The ring is closed and nobody is inside a call on it.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        // Acquire: partner of the Release in `sleeps::Sleep::end`.
+        self.closed && self.ring().sleepers.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether the program has published as many SQEs as the SQ holds (`io_sqring_full` in io_uring/io_uring.c).
+    pub fn sq_is_full(&self) -> bool {
+        let view = self.memory.view;
+        match (view.load(word::SQ_TAIL), view.load(word::SQ_HEAD)) {
+            (Ok(tail), Ok(head)) => tail.wrapping_sub(head) == view.layout().sq_entries,
+            _ => false,
+        }
+    }
+
+    /// SQEs were consumed: whoever waits for room looks.
+    pub(crate) fn announce_room(&mut self) {
+        // Partner: the fence in `wait_for_room`. Either the new head is seen there, or the waiter here.
+        fence(Ordering::SeqCst);
+        let control = self.control;
+        let waits = control.header().room_waiters.load(Ordering::Relaxed) != 0;
+        if waits && !mutated(Mutation::RoomIsNotAnnounced) {
+            control.lock_post().waiters().bump();
+            self.wake();
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The rings of the process, by the numbers of their descriptors.
+//!
+//! A ring goes into the table of numbers (`descriptors::numbers`) when it is complete and leaves it before its end begins;
+//! whoever looked it up before finds a ring that has ended (`LockFailure::Ended`).
+
+use crate::descriptors::numbers::{forget_use, RINGS, RINGS_END};
+use crate::descriptors::{self, cookie_of};
+use crate::device;
+use crate::forced::{point, Point};
+use crate::lock::Lock;
+use crate::os::syscall;
+use crate::ring::helper;
+use crate::ring::notes::{Closing, Note};
+use crate::ring::{LockFailure, Ring, State};
+use crate::thread;
+use crate::thread::tables;
+use crate::Errno;
+use core::sync::atomic::Ordering;
+
+/// Rings that live, whether or not a number of theirs is known.
+static LIVE: Lock<Vec<&'static Ring>> = Lock::new(Vec::new());
+
+/// Rings that have ended.
+static POOL: Lock<Vec<&'static Ring>> = Lock::new(Vec::new());
+
+/// The ring with number `fd`.
+#[inline]
+pub fn ring(fd: i32) -> Option<&'static Ring> {
+    let slot = RINGS.get(usize::try_from(fd).ok()?)?;
+    // Acquire pairs with the Release store in `publish`.
+    let ring = slot.load(Ordering::Acquire).cast::<Ring>();
+    // SAFETY: only `publish` puts rings into the table, which come from Box::leak and are never freed.
+    unsafe { ring.as_ref() }
+}
+
+/// A ring without state, from the pool or new.
+pub fn unborn_ring() -> &'static Ring {
+    let pooled = POOL.lock().and_then(|mut pool| pool.pop());
+    pooled.unwrap_or_else(|| Box::leak(Box::new(Ring::unborn())))
+}
+
+/// Whether a ring may have number `fd`.
+pub fn fits(fd: i32) -> bool {
+    (0..RINGS_END as i32).contains(&fd)
+}
+
+/// Makes a complete ring known under its number.
+pub fn publish(fd: i32, ring: &'static Ring) -> Result<(), Errno> {
+    let slot = RINGS.get(fd as usize).ok_or(Errno::MFILE)?;
+    ring.numbers.fetch_add(1, Ordering::Relaxed);
+    slot.store(core::ptr::from_ref(ring).cast_mut().cast(), Ordering::Release); // partner: the Acquire load in `ring`
+    if let Some(mut live) = LIVE.lock() {
+        if !live.iter().any(|known| core::ptr::eq(*known, ring)) {
+            live.push(ring);
+        }
+        thread::set_needed(true);
+    }
+    Ok(())
+}
+
+/// Counts a new ring, which has no number, among those that live.
+pub fn keep(ring: &'static Ring) {
+    if let Some(mut live) = LIVE.lock() {
+        live.push(ring);
+        thread::set_needed(true);
+    }
+}
+
+/// Every ring of the process.
+pub fn rings() -> Vec<&'static Ring> {
+    LIVE.lock().map(|live| live.clone()).unwrap_or_default()
+}
+
+/// The ring that an unknown number names as a duplicate (dup(2), or inherited): from now on the number is known.
+#[cold]
+pub fn adopt(fd: i32) -> Option<&'static Ring> {
+    let cookie = cookie_of(fd)?;
+    let found = rings().into_iter().find(|ring| ring.cookie.load(Ordering::Relaxed) == cookie)?;
+    publish(fd, found).ok()?;
+    // Relaxed: `fd` names the ring for its own receive, under the ring's lock.
+    let _ = found.fd.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed);
+    Some(found)
+}
+
+/// Tells every ring that the program closes `fd`, which is no ring's number.
+pub(crate) fn closing_file(fd: i32) {
+    let mut closing = Closing::new(fd);
+    for ring in rings().into_iter().filter(|ring| ring.is_of_my_table() && !ring.is_unused_inheritance()) {
+        ring.close_number(&mut closing);
+    }
+    if !tables::differ() {
+        forget_use(fd);
+    }
+}
+
+/// The program closes a ring's number: the ring ends if that was its last copy, and is watched by the helper if not. A forked
+/// child that has nothing in flight on the ring gives it up with the last number that it knows: nothing of the ring stays
+/// open or mapped there, whatever the child becomes.
+pub(crate) fn closing_ring(fd: i32, ring: &'static Ring) {
+    if ring.is_unused_inheritance() {
+        RINGS[fd as usize].store(core::ptr::null_mut(), Ordering::Release);
+        if ring.numbers.fetch_sub(1, Ordering::Relaxed) == 1 {
+            drop(ring.leave_unused().map(|state| Remains { ring, state }));
+        }
+        return;
+    }
+    let guard = match ring.lock_soon() {
+        Ok(guard) => Some(guard),
+        Err(LockFailure::Busy) => None,
+        Err(_) => return,
+    };
+    point(Point::CloseRing);
+    RINGS[fd as usize].store(core::ptr::null_mut(), Ordering::Release);
+    // If the number was closed unseen, it names another file by now: then it is only forgotten.
+    if cookie_of(fd) == Some(ring.cookie.load(Ordering::Relaxed)) {
+        // Replaces the program's copy by one of our end, which the program is about to close: so it can be seen now
+        // whether another copy is left.
+        let args =
+            [ring.engine_end.load(Ordering::Relaxed) as usize, fd as usize, libc::O_CLOEXEC as usize, 0, 0, 0];
+        syscall(libc::SYS_dup3, args);
+    }
+    // Another number of the ring, if one is known, is the one to receive from.
+    let others = ring.numbers.fetch_sub(1, Ordering::Relaxed) > 1;
+    let known = |slot: &usize| core::ptr::eq(RINGS[*slot].load(Ordering::Relaxed).cast(), ring);
+    let other = others.then(|| (0..RINGS_END).find(known)).flatten().map_or(-1, |slot| slot as i32);
+    let _ = ring.fd.compare_exchange(fd, other, Ordering::Relaxed, Ordering::Relaxed);
+    match guard {
+        Some(mut guard) => guard.lose_number(others),
+        None => ring.leave_note(Note::LostNumber(others)),
+    }
+}
+
+/// Releases everything of a closed ring, unless a thread sleeps on it or a worker has one of its requests: whoever is
+/// last does it then.
+pub fn end_if_unused(ring: &'static Ring) {
+    let mut guard = match ring.lock_soon() {
+        Ok(guard) => guard,
+        // Whoever holds it comes back to this.
+        Err(LockFailure::Busy) => return ring.leave_note(Note::End),
+        Err(_) => return,
+    };
+    // Acquire: partner of the Release in `sleeps::Sleep::end`.
+    if !guard.closed || ring.sleepers.load(Ordering::Acquire) != 0 {
+        return;
+    }
+    if guard.is_polled() && !ring.leave_poller() {
+        return; // its thread lets go of it first
+    }
+    guard.abandon_requests();
+    if !guard.slab.is_empty() {
+        if guard.device.in_flight() != 0 {
+            guard.call_helper_now(); // there is no worker to come back
+        }
+        return;
+    }
+    if ring.driver.handover.is_known() {
+        return guard.call_helper_now();
+    }
+    let Some(state) = guard.end_ring() else { return };
+    let remains = Remains { ring, state };
+    point(Point::Teardown);
+    drop(remains);
+}
+
+/// What is left of a ring that has ended. Dropping it gives everything back, also when a panic does so; nothing in it
+/// can panic: system calls, and lists under leaf locks.
+struct Remains {
+    ring: &'static Ring,
+    state: Box<State>,
+}
+
+impl Drop for Remains {
+    fn drop(&mut self) {
+        let (ring, state) = (self.ring, &mut self.state);
+        let last = LIVE.lock().is_some_and(|mut live| {
+            live.retain(|known| !core::ptr::eq(*known, ring));
+            thread::set_needed(!live.is_empty());
+            live.is_empty()
+        });
+        state.poll_set.release();
+        state.device.release();
+        for eventfd in state.eventfd.take().map(|(eventfd, _)| eventfd).into_iter().chain(state.bell.take()) {
+            descriptors::close(eventfd);
+        }
+        if state.engine_end >= 0 {
+            descriptors::close(state.engine_end);
+        }
+        state.memory.release();
+        state.release_resources();
+        state.control.unmap();
+        ring.driver.reset();
+        ring.forget_notes_if_ended();
+        if let Some(mut pool) = POOL.lock() {
+            pool.push(ring);
+        }
+        if last {
+            crate::stats::rings_are_gone(|| rings().is_empty());
+            crate::wq::rings_are_gone();
+            crate::wq::futex::rings_are_gone();
+            // Unless another one comes soon, the helper gives the kernel's contexts back when it ends.
+            if device::has_spare() && !helper::stand_by() {
+                device::destroy_spare();
+            }
+            helper::nudge();
+        }
+    }
+}
+
+/// Gives up a ring of which the process, a forked child, has no memory.
+pub(crate) fn forget_ring(ring: &'static Ring) {
+    for slot in &RINGS {
+        let known = core::ptr::from_ref(ring).cast_mut().cast();
+        let _ = slot.compare_exchange(known, core::ptr::null_mut(), Ordering::Relaxed, Ordering::Relaxed);
+    }
+    drop(ring.leave_unused().map(|state| Remains { ring, state }));
+}
+
+/// In a forked child: makes the lists usable.
+///
+/// # Safety
+/// Only the forking thread may exist in the process.
+pub unsafe fn reset_after_fork() {
+    // SAFETY: no other thread exists; both are lists of references that only change by whole elements.
+    unsafe {
+        POOL.reset();
+        LIVE.reset();
+    }
+}
+
+/// Takes out of those that live the rings of which `ends` is true.
+pub fn retain(keeps: impl FnMut(&&'static Ring) -> bool) {
+    if let Some(mut live) = LIVE.lock() {
+        live.retain(keeps);
+        thread::set_needed(!live.is_empty());
+    }
+}
