@@ -279,32 +279,29 @@ pub fn io_cancel(address: u64, iocb: u64) -> Result<(), Errno> {
     let is_it = |pending: &Pending| pending.obj == iocb;
     let cancelled = (0..places).any(|place| {
         let pending = guard.aio.as_ref().and_then(|context| context.pending.get(place)?.as_ref());
-        pending.is_some_and(is_it) && guard.cancel_place(place as u64)
+        pending.is_some_and(is_it) && cancel_place(&mut guard, place as u64)
     });
     guard.settle();
     guard.call_helper();
     Err(if cancelled { Errno::INPROGRESS } else { Errno::INVAL })
 }
 
-impl RingGuard {
-    /// Ends the request in this place, if that is possible.
-    fn cancel_place(&mut self, place: u64) -> bool {
-        let pending = self.aio.as_ref().and_then(|context| context.pending.get(place as usize)?.as_ref());
-        if let Some(fd) = pending.and_then(|pending| pending.alone.as_ref()).map(|alone| alone.fd) {
-            self.join_list(fd);
-        }
-        let Some(id) = self.slab.with_user_data(place, |_| true).ok().and_then(|found| found.first().copied())
-        else {
-            return false;
-        };
-        if let (Op::Poll(_), State::Polling(_)) = (&self.slab[id].op, self.slab[id].state()) {
-            // A cancelled poll has seen nothing: `aio_poll_complete_work` in fs/aio.c.
-            let id = self.disarm(id).id();
-            self.finish(id, 0, false);
-            return true;
-        }
-        self.cancel_one(id).is_ok()
+/// Ends the request in this place, if that is possible.
+fn cancel_place(guard: &mut RingGuard, place: u64) -> bool {
+    let pending = guard.aio.as_ref().and_then(|context| context.pending.get(place as usize)?.as_ref());
+    if let Some(fd) = pending.and_then(|pending| pending.alone.as_ref()).map(|alone| alone.fd) {
+        guard.join_list(fd);
     }
+    let Some(id) = guard.slab.with_user_data(place, |_| true).ok().and_then(|found| found.first().copied()) else {
+        return false;
+    };
+    if let (Op::Poll(_), State::Polling(_)) = (&guard.slab[id].op, guard.slab[id].state()) {
+        // A cancelled poll has seen nothing: `aio_poll_complete_work` in fs/aio.c.
+        let id = guard.disarm(id).id();
+        guard.finish(id, 0, false);
+        return true;
+    }
+    guard.cancel_one(id).is_ok()
 }
 
 /// In a forked child: the contexts are the parent's, and the child has no use of their rings.

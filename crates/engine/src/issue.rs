@@ -7,6 +7,7 @@ pub mod calls;
 mod cancel;
 mod chain;
 mod device;
+pub mod files;
 mod in_worker;
 pub mod iopoll;
 pub mod msg_ring;
@@ -198,9 +199,9 @@ impl RingGuard {
             Op::Fs(fs::Fs::Close { fd, slot }) => self.close_file(*fd, *slot),
             Op::Fs(_) | Op::Xattr(_) => Verdict::NeedsCaller,
             Op::MsgRing(message) => self.send_message(message, fd),
-            Op::FilesUpdate(update) => Verdict::of(self.issue_files_update(*update)),
+            Op::FilesUpdate(update) => Verdict::of(files::issue_files_update(self, *update)),
             Op::Buffers(change) => Verdict::of(change.apply(&mut self.groups)),
-            Op::Pipe(pipe) if pipe.slot != 0 => self.make_registered_pipe(pipe),
+            Op::Pipe(pipe) if pipe.slot != 0 => files::make_registered_pipe(self, pipe),
             op => op.issue(Context { fd, nonblock: true }),
         }
     }

@@ -2,11 +2,11 @@
 
 mod clone_buffers;
 mod query;
-mod requests;
 mod sync_cancel;
 
 use crate::alloc;
 use crate::forced::{point, Point};
+use crate::issue::files::update_files;
 use crate::issue::msg_ring;
 use crate::mutation::{mutated, Mutation};
 use crate::op::msg_ring::MsgRing;
@@ -17,6 +17,7 @@ use crate::resource::buffers::{Buffers, MAX_BUFFERS};
 use crate::resource::files::{Files, MAX_FILES};
 use crate::resource::restrictions::Restrictions;
 use crate::resource::restrictions::REGISTER_CALLS;
+use crate::resource::table::{Table, Update};
 use crate::resource::wait_region::Region;
 use crate::ring::table;
 use crate::ring::{Ring, RingGuard};
@@ -67,30 +68,30 @@ fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result
         restrictions.check_register(opcode)?;
     }
     match opcode {
-        IORING_REGISTER_BUFFERS => guard.register_buffers(Table { address: arg, count, tags: 0 }, false),
+        IORING_REGISTER_BUFFERS => register_buffers(&mut guard, Table { address: arg, count, tags: 0 }, false),
         IORING_REGISTER_BUFFERS2 => {
             let (table, sparse) = Table::read(arg, count)?;
-            guard.register_buffers(table, sparse)
+            register_buffers(&mut guard, table, sparse)
         }
-        IORING_REGISTER_BUFFERS_UPDATE => guard.update_buffers(Update::read(arg, count)?),
+        IORING_REGISTER_BUFFERS_UPDATE => update_buffers(&mut guard, Update::read(arg, count)?),
         IORING_UNREGISTER_BUFFERS => {
             no_argument(arg, count)?;
             guard.buffers.take().map(|_| 0).ok_or(Errno::NXIO)
         }
-        IORING_REGISTER_FILES => guard.register_files(Table { address: arg, count, tags: 0 }, false),
+        IORING_REGISTER_FILES => register_files(&mut guard, Table { address: arg, count, tags: 0 }, false),
         IORING_REGISTER_FILES2 => {
             let (table, sparse) = Table::read(arg, count)?;
-            guard.register_files(table, sparse)
+            register_files(&mut guard, table, sparse)
         }
-        IORING_REGISTER_FILES_UPDATE => guard.update_files(Update::read_short(arg, count)?),
-        IORING_REGISTER_FILES_UPDATE2 => guard.update_files(Update::read(arg, count)?),
+        IORING_REGISTER_FILES_UPDATE => update_files(&mut guard, Update::read_short(arg, count)?),
+        IORING_REGISTER_FILES_UPDATE2 => update_files(&mut guard, Update::read(arg, count)?),
         IORING_UNREGISTER_FILES => {
             no_argument(arg, count)?;
             guard.files.take().map(|_| 0).ok_or(Errno::NXIO)
         }
-        IORING_REGISTER_FILE_ALLOC_RANGE => guard.set_alloc_range(arg, count),
-        IORING_REGISTER_EVENTFD => guard.register_eventfd(arg, count, false),
-        IORING_REGISTER_EVENTFD_ASYNC => guard.register_eventfd(arg, count, true),
+        IORING_REGISTER_FILE_ALLOC_RANGE => set_alloc_range(&mut guard, arg, count),
+        IORING_REGISTER_EVENTFD => register_eventfd(&mut guard, arg, count, false),
+        IORING_REGISTER_EVENTFD_ASYNC => register_eventfd(&mut guard, arg, count, true),
         IORING_UNREGISTER_EVENTFD => {
             no_argument(arg, count)?;
             let (eventfd, _) = guard.eventfd.take().ok_or(Errno::NXIO)?;
@@ -100,9 +101,9 @@ fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result
         IORING_REGISTER_PROBE => probe(arg, count),
         IORING_REGISTER_ENABLE_RINGS => {
             no_argument(arg, count)?;
-            guard.enable()
+            enable(&mut guard)
         }
-        IORING_REGISTER_CLOCK => guard.choose_clock(arg, count),
+        IORING_REGISTER_CLOCK => choose_clock(&mut guard, arg, count),
         IORING_REGISTER_MEM_REGION => {
             one_argument(arg, count)?;
             if guard.wait_region.is_some() {
@@ -140,8 +141,8 @@ fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result
             guard.napi.register(arg)
         }
         IORING_UNREGISTER_NAPI => guard.napi.unregister(arg, count),
-        IORING_REGISTER_RESTRICTIONS => guard.restrict(arg, count),
-        IORING_REGISTER_PBUF_RING => guard.register_buffer_ring(BufferRingRequest::read(arg, count)?),
+        IORING_REGISTER_RESTRICTIONS => restrict(&mut guard, arg, count),
+        IORING_REGISTER_PBUF_RING => register_buffer_ring(&mut guard, BufferRingRequest::read(arg, count)?),
         IORING_UNREGISTER_PBUF_RING => {
             let request = BufferRingRequest::read(arg, count)?;
             if request.flags != 0 {
@@ -149,7 +150,7 @@ fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result
             }
             guard.groups.unregister(request.group)
         }
-        IORING_REGISTER_PBUF_STATUS => guard.tell_buffer_ring(arg, count),
+        IORING_REGISTER_PBUF_STATUS => tell_buffer_ring(&mut guard, arg, count),
         IORING_REGISTER_RING_FDS => ring_numbers(arg, count, true),
         IORING_UNREGISTER_RING_FDS => ring_numbers(arg, count, false),
         IORING_REGISTER_SYNC_CANCEL => {
@@ -218,86 +219,6 @@ fn one_argument(arg: u64, count: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Resources to register: where their descriptions are and, if not 0, their tags.
-pub(super) struct Table {
-    pub(super) address: u64,
-    pub(super) count: u32,
-    pub(super) tags: u64,
-}
-
-/// Resources to replace, from slot `first` on.
-pub(super) struct Update {
-    pub(super) first: u32,
-    pub(super) table: Table,
-}
-
-impl Table {
-    /// `struct io_uring_rsrc_register`: count, flags, padding, addresses of data and tags. With
-    /// `IORING_RSRC_REGISTER_SPARSE` all slots are to be empty.
-    fn read(arg: u64, size: u32) -> Result<(Table, bool), Errno> {
-        if size != 32 {
-            return Err(Errno::INVAL);
-        }
-        let [head, padding, address, tags]: [u64; 4] = user_read(arg)?;
-        let (count, flags) = (head as u32, (head >> 32) as u32);
-        let sparse = flags == IORING_RSRC_REGISTER_SPARSE;
-        if count == 0 || padding != 0 || flags & !IORING_RSRC_REGISTER_SPARSE != 0 || (sparse && address != 0) {
-            return Err(Errno::INVAL);
-        }
-        Ok((Table { address, count, tags }, sparse))
-    }
-
-    /// The tags, or none.
-    fn tags(&self) -> Result<Vec<u64>, Errno> {
-        if self.tags == 0 {
-            return Ok(Vec::new());
-        }
-        let mut tags = alloc::filled(0u64, self.count as usize)?;
-        user_read_slice(self.tags, &mut tags)?;
-        Ok(tags)
-    }
-
-    /// The descriptors of a table of files.
-    fn fds(&self) -> Result<Vec<i32>, Errno> {
-        let mut fds = alloc::filled(0i32, self.count as usize)?;
-        user_read_slice(self.address, &mut fds)?;
-        Ok(fds)
-    }
-}
-
-impl Update {
-    /// The slot behind the last. To be compared with the slots that there are before memory is had for the table: the count
-    /// is the program's.
-    fn end(&self) -> Result<u32, Errno> {
-        self.first.checked_add(self.table.count).ok_or(Errno::OVERFLOW)
-    }
-
-    /// `struct io_uring_rsrc_update2`: first slot, padding, addresses of data and tags, count, padding.
-    fn read(arg: u64, size: u32) -> Result<Update, Errno> {
-        if size != 32 {
-            return Err(Errno::INVAL);
-        }
-        let [head, address, tags, tail]: [u64; 4] = user_read(arg)?;
-        let (first, count) = (head as u32, tail as u32);
-        if head >> 32 != 0 || tail >> 32 != 0 || count == 0 {
-            return Err(Errno::INVAL);
-        }
-        Ok(Update { first, table: Table { address, count, tags } })
-    }
-
-    /// `struct io_uring_files_update`: first slot, padding, address of the descriptors.
-    fn read_short(arg: u64, count: u32) -> Result<Update, Errno> {
-        if count == 0 {
-            return Err(Errno::INVAL);
-        }
-        let [head, address]: [u64; 2] = user_read(arg)?;
-        if head >> 32 != 0 {
-            return Err(Errno::INVAL);
-        }
-        Ok(Update { first: head as u32, table: Table { address, count, tags: 0 } })
-    }
-}
-
 /// `struct io_uring_buf_reg`: address, number of entries, group, flags, padding.
 struct BufferRingRequest {
     address: u64,
@@ -321,162 +242,146 @@ impl BufferRingRequest {
     }
 }
 
-impl RingGuard {
-    fn register_buffer_ring(&mut self, request: BufferRingRequest) -> Result<u32, Errno> {
-        if request.flags & !(IOU_PBUF_RING_MMAP | IOU_PBUF_RING_INC) != 0 {
-            return Err(Errno::INVAL);
-        }
-        let address = (request.flags & IOU_PBUF_RING_MMAP == 0).then_some(request.address);
-        let incremental = request.flags & IOU_PBUF_RING_INC != 0;
-        self.groups.register(request.group, address, request.entries, incremental)
+fn register_buffer_ring(guard: &mut RingGuard, request: BufferRingRequest) -> Result<u32, Errno> {
+    if request.flags & !(IOU_PBUF_RING_MMAP | IOU_PBUF_RING_INC) != 0 {
+        return Err(Errno::INVAL);
     }
+    let address = (request.flags & IOU_PBUF_RING_MMAP == 0).then_some(request.address);
+    let incremental = request.flags & IOU_PBUF_RING_INC != 0;
+    guard.groups.register(request.group, address, request.entries, incremental)
+}
 
-    /// `struct io_uring_buf_status`: group, head, padding.
-    fn tell_buffer_ring(&mut self, arg: u64, count: u32) -> Result<u32, Errno> {
-        if arg == 0 || count != 1 {
-            return Err(Errno::INVAL);
-        }
-        let group: u32 = user_read(arg)?;
-        let padding: [u64; 4] = user_read(arg + 8)?;
-        if padding != [0; 4] {
-            return Err(Errno::INVAL);
-        }
-        let head = self.groups.head(u16::try_from(group).map_err(|_| Errno::NOENT)?)?;
-        user_write(arg + 4, &u32::from(head)).map(|()| 0)
+/// `struct io_uring_buf_status`: group, head, padding.
+fn tell_buffer_ring(guard: &mut RingGuard, arg: u64, count: u32) -> Result<u32, Errno> {
+    if arg == 0 || count != 1 {
+        return Err(Errno::INVAL);
     }
+    let group: u32 = user_read(arg)?;
+    let padding: [u64; 4] = user_read(arg + 8)?;
+    if padding != [0; 4] {
+        return Err(Errno::INVAL);
+    }
+    let head = guard.groups.head(u16::try_from(group).map_err(|_| Errno::NOENT)?)?;
+    user_write(arg + 4, &u32::from(head)).map(|()| 0)
+}
 
-    fn register_buffers(&mut self, table: Table, sparse: bool) -> Result<u32, Errno> {
-        if table.address == 0 && !sparse {
-            return Err(Errno::FAULT);
-        }
-        if self.buffers.is_some() {
-            return Err(Errno::BUSY);
-        }
-        if table.count == 0 || table.count > MAX_BUFFERS {
-            return Err(Errno::INVAL);
-        }
-        let tags = table.tags()?;
-        self.buffers = Some(Buffers::new(self.ring(), table.address, table.count, &tags)?);
-        Ok(0)
+fn register_buffers(guard: &mut RingGuard, table: Table, sparse: bool) -> Result<u32, Errno> {
+    if table.address == 0 && !sparse {
+        return Err(Errno::FAULT);
     }
+    if guard.buffers.is_some() {
+        return Err(Errno::BUSY);
+    }
+    if table.count == 0 || table.count > MAX_BUFFERS {
+        return Err(Errno::INVAL);
+    }
+    let tags = table.tags()?;
+    guard.buffers = Some(Buffers::new(guard.ring(), table.address, table.count, &tags)?);
+    Ok(0)
+}
 
-    fn update_buffers(&mut self, update: Update) -> Result<u32, Errno> {
-        let end = update.end()?;
-        let (ring, table) = (self.ring(), update.table);
-        let buffers = self.buffers.as_mut().ok_or(Errno::NXIO)?;
-        if end > buffers.slot_count() {
-            return Err(Errno::INVAL);
-        }
-        let tags = table.tags()?;
-        buffers.fill(ring, update.first, table.address, table.count, &tags).map(|done| done as u32)
+fn update_buffers(guard: &mut RingGuard, update: Update) -> Result<u32, Errno> {
+    let end = update.end()?;
+    let (ring, table) = (guard.ring(), update.table);
+    let buffers = guard.buffers.as_mut().ok_or(Errno::NXIO)?;
+    if end > buffers.slot_count() {
+        return Err(Errno::INVAL);
     }
+    let tags = table.tags()?;
+    buffers.fill(ring, update.first, table.address, table.count, &tags).map(|done| done as u32)
+}
 
-    fn register_files(&mut self, table: Table, sparse: bool) -> Result<u32, Errno> {
-        if table.address == 0 && !sparse {
-            return Err(Errno::FAULT);
-        }
-        if self.files.is_some() {
-            return Err(Errno::BUSY);
-        }
-        if table.count == 0 {
-            return Err(Errno::INVAL);
-        }
-        if table.count > MAX_FILES || u64::from(table.count) > descriptor_limit() {
-            return Err(Errno::MFILE);
-        }
-        let fds = if sparse { alloc::filled(-1, table.count as usize)? } else { table.fds()? };
-        self.files = Some(Files::new(self.ring(), &fds, &table.tags()?)?);
-        self.forget_before(0..MAX_FILES);
-        Ok(0)
+fn register_files(guard: &mut RingGuard, table: Table, sparse: bool) -> Result<u32, Errno> {
+    if table.address == 0 && !sparse {
+        return Err(Errno::FAULT);
     }
+    if guard.files.is_some() {
+        return Err(Errno::BUSY);
+    }
+    if table.count == 0 {
+        return Err(Errno::INVAL);
+    }
+    if table.count > MAX_FILES || u64::from(table.count) > descriptor_limit() {
+        return Err(Errno::MFILE);
+    }
+    let fds = if sparse { alloc::filled(-1, table.count as usize)? } else { table.fds()? };
+    guard.files = Some(Files::new(guard.ring(), &fds, &table.tags()?)?);
+    guard.forget_before(0..MAX_FILES);
+    Ok(0)
+}
 
-    /// IORING_REGISTER_FILES_UPDATE: how many files were replaced.
-    pub(super) fn update_files(&mut self, update: Update) -> Result<u32, Errno> {
-        let end = update.end()?;
-        let (ring, table) = (self.ring(), update.table);
-        let files = self.files.as_mut().ok_or(Errno::NXIO)?;
-        if end > files.slot_count() {
-            return Err(Errno::INVAL);
-        }
-        let fds = table.fds()?;
-        let answer = files.update(ring, update.first, &fds, &table.tags()?).map(|done| done as u32);
-        self.forget_before(update.first..end);
-        answer
+/// `struct io_uring_file_index_range`: first slot, length, padding.
+fn set_alloc_range(guard: &mut RingGuard, arg: u64, count: u32) -> Result<u32, Errno> {
+    if arg == 0 || count != 0 {
+        return Err(Errno::INVAL);
     }
+    let [range, padding]: [u64; 2] = user_read(arg)?;
+    if padding != 0 {
+        return Err(Errno::INVAL);
+    }
+    match (guard.files.as_mut(), range) {
+        (Some(files), _) => files.set_range(range as u32, (range >> 32) as u32).map(|()| 0),
+        (None, 0) => Ok(0), // a range of nothing fits into nothing
+        (None, _) => Err(Errno::INVAL),
+    }
+}
 
-    /// `struct io_uring_file_index_range`: first slot, length, padding.
-    fn set_alloc_range(&mut self, arg: u64, count: u32) -> Result<u32, Errno> {
-        if arg == 0 || count != 0 {
-            return Err(Errno::INVAL);
-        }
-        let [range, padding]: [u64; 2] = user_read(arg)?;
-        if padding != 0 {
-            return Err(Errno::INVAL);
-        }
-        match (self.files.as_mut(), range) {
-            (Some(files), _) => files.set_range(range as u32, (range >> 32) as u32).map(|()| 0),
-            (None, 0) => Ok(0), // a range of nothing fits into nothing
-            (None, _) => Err(Errno::INVAL),
-        }
+/// `IORING_REGISTER_ENABLE_RINGS`: the thread that enables a ring for a single issuer is that issuer.
+fn enable(guard: &mut RingGuard) -> Result<u32, Errno> {
+    if !core::mem::take(&mut guard.disabled) {
+        return Err(Errno::BADFD);
     }
+    if guard.ring().has(IORING_SETUP_SINGLE_ISSUER) {
+        guard.issuer = thread::id();
+    }
+    guard.ring().flags.fetch_and(!IORING_SETUP_R_DISABLED, Ordering::Relaxed);
+    if guard.is_polled() {
+        guard.ring().nudge_poller();
+    }
+    Ok(0)
+}
 
-    /// `IORING_REGISTER_ENABLE_RINGS`: the thread that enables a ring for a single issuer is that issuer.
-    fn enable(&mut self) -> Result<u32, Errno> {
-        if !core::mem::take(&mut self.disabled) {
-            return Err(Errno::BADFD);
-        }
-        if self.ring().has(IORING_SETUP_SINGLE_ISSUER) {
-            self.issuer = thread::id();
-        }
-        self.ring().flags.fetch_and(!IORING_SETUP_R_DISABLED, Ordering::Relaxed);
-        if self.is_polled() {
-            self.ring().nudge_poller();
-        }
-        Ok(0)
+/// `IORING_REGISTER_RESTRICTIONS`.
+fn restrict(guard: &mut RingGuard, arg: u64, count: u32) -> Result<u32, Errno> {
+    if !guard.disabled {
+        return Err(Errno::BADFD);
     }
+    if guard.restrictions.is_some() {
+        return Err(Errno::BUSY);
+    }
+    guard.restrictions = Some(Box::new(Restrictions::read(arg, count)?));
+    Ok(0)
+}
 
-    /// `IORING_REGISTER_RESTRICTIONS`.
-    fn restrict(&mut self, arg: u64, count: u32) -> Result<u32, Errno> {
-        if !self.disabled {
-            return Err(Errno::BADFD);
-        }
-        if self.restrictions.is_some() {
-            return Err(Errno::BUSY);
-        }
-        self.restrictions = Some(Box::new(Restrictions::read(arg, count)?));
-        Ok(0)
+/// `IORING_REGISTER_CLOCK`: `struct io_uring_clock_register`, the clock's id and padding.
+fn choose_clock(guard: &mut RingGuard, arg: u64, count: u32) -> Result<u32, Errno> {
+    if arg == 0 || count != 0 {
+        return Err(Errno::INVAL);
     }
+    let [head, padding]: [u64; 2] = user_read(arg)?;
+    guard.clock = match (head, padding) {
+        (clock, 0) if clock == libc::CLOCK_MONOTONIC as u64 => Clock::Monotonic,
+        (clock, 0) if clock == libc::CLOCK_BOOTTIME as u64 => Clock::Boottime,
+        _ => return Err(Errno::INVAL),
+    };
+    Ok(0)
+}
 
-    /// `IORING_REGISTER_CLOCK`: `struct io_uring_clock_register`, the clock's id and padding.
-    fn choose_clock(&mut self, arg: u64, count: u32) -> Result<u32, Errno> {
-        if arg == 0 || count != 0 {
-            return Err(Errno::INVAL);
-        }
-        let [head, padding]: [u64; 2] = user_read(arg)?;
-        self.clock = match (head, padding) {
-            (clock, 0) if clock == libc::CLOCK_MONOTONIC as u64 => Clock::Monotonic,
-            (clock, 0) if clock == libc::CLOCK_BOOTTIME as u64 => Clock::Boottime,
-            _ => return Err(Errno::INVAL),
-        };
-        Ok(0)
+fn register_eventfd(guard: &mut RingGuard, arg: u64, count: u32, only_asynchronous: bool) -> Result<u32, Errno> {
+    if count != 1 {
+        return Err(Errno::INVAL);
     }
-
-    fn register_eventfd(&mut self, arg: u64, count: u32, only_asynchronous: bool) -> Result<u32, Errno> {
-        if count != 1 {
-            return Err(Errno::INVAL);
-        }
-        if self.eventfd.is_some() {
-            return Err(Errno::BUSY);
-        }
-        let fd: i32 = user_read(arg)?;
-        let eventfd = descriptors::duplicate(fd)?;
-        if !is_eventfd(eventfd) {
-            descriptors::close(eventfd);
-            return Err(Errno::INVAL);
-        }
-        self.eventfd = Some((eventfd, only_asynchronous));
-        Ok(0)
+    if guard.eventfd.is_some() {
+        return Err(Errno::BUSY);
     }
+    let fd: i32 = user_read(arg)?;
+    let eventfd = descriptors::duplicate(fd)?;
+    if !is_eventfd(eventfd) {
+        descriptors::close(eventfd);
+        return Err(Errno::INVAL);
+    }
+    guard.eventfd = Some((eventfd, only_asynchronous));
+    Ok(0)
 }
 
 /// RLIMIT_NOFILE, which also bounds the registered files.

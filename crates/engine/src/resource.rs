@@ -5,5 +5,6 @@ pub mod buffers;
 pub mod files;
 pub mod napi;
 pub mod restrictions;
+pub(crate) mod table;
 pub mod tag;
 pub mod wait_region;

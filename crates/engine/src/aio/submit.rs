@@ -45,7 +45,7 @@ pub fn io_submit(context: u64, count: i64, iocbs: u64) -> Result<u64, Errno> {
     while submitted < (count as u64).min(places.into()) {
         let room = guard.make_room().map_err(|_| Errno::AGAIN);
         let address = room.and_then(|()| user_read::<u64>(iocbs.wrapping_add(submitted * 8)));
-        if let Err(error) = address.and_then(|address| guard.accept_iocb(address)) {
+        if let Err(error) = address.and_then(|address| accept_iocb(&mut guard, address)) {
             guard.record(|it| it.iocb_refused(error));
             refused = Some(error);
             break;
@@ -101,187 +101,183 @@ fn kind_of(fd: i32) -> u32 {
     file_status(fd).map_or(0, |status| status.kind)
 }
 
-impl RingGuard {
-    /// Takes one iocb in. Source: `io_submit_one` in fs/aio.c.
-    fn accept_iocb(&mut self, address: u64) -> Result<(), Errno> {
-        let iocb: Iocb = user_read(address)?;
-        self.record(|it| it.submit_iocb(&iocb));
-        if iocb.reserved != 0 || i64::try_from(iocb.bytes).is_err() {
-            return Err(Errno::INVAL);
-        }
-        let Some(context) = &mut self.aio else { return Err(Errno::INVAL) };
-        let place = context.take_place(Pending {
-            data: iocb.data,
-            obj: address,
-            eventfd: None,
-            overdue: false,
-            alone: None,
-        })?;
-        let started = self.start_iocb(&iocb, address, place);
-        if let (Err(_), Some(context)) = (&started, &mut self.aio) {
-            context.give_place(place.into());
-        }
-        started
+/// Takes one iocb in. Source: `io_submit_one` in fs/aio.c.
+fn accept_iocb(guard: &mut RingGuard, address: u64) -> Result<(), Errno> {
+    let iocb: Iocb = user_read(address)?;
+    guard.record(|it| it.submit_iocb(&iocb));
+    if iocb.reserved != 0 || i64::try_from(iocb.bytes).is_err() {
+        return Err(Errno::INVAL);
     }
+    let Some(context) = &mut guard.aio else { return Err(Errno::INVAL) };
+    let place = context.take_place(Pending {
+        data: iocb.data,
+        obj: address,
+        eventfd: None,
+        overdue: false,
+        alone: None,
+    })?;
+    let started = start_iocb(guard, &iocb, address, place);
+    if let (Err(_), Some(context)) = (&started, &mut guard.aio) {
+        context.give_place(place.into());
+    }
+    started
+}
 
-    fn start_iocb(&mut self, iocb: &Iocb, address: u64, place: u32) -> Result<(), Errno> {
-        let fd = iocb.fd as i32;
-        let pollable = self.poll_set.is_pollable(fd);
-        let remembered = self.poll_set.access(fd).filter(|_| pollable);
-        let flags = match (iocb.opcode, remembered) {
-            (IOCB_CMD_POLL, _) if pollable => Flags(0), // no flag matters to it
-            (_, Some(access)) => Flags(access),
-            _ => Flags::of(fd)?,
-        };
-        if iocb.flags & IOCB_FLAG_RESFD != 0 {
-            let eventfd = self.eventfd_of(iocb.eventfd as i32)?;
-            if let Some(pending) = self.pending(place) {
-                pending.eventfd = Some(eventfd);
+fn start_iocb(guard: &mut RingGuard, iocb: &Iocb, address: u64, place: u32) -> Result<(), Errno> {
+    let fd = iocb.fd as i32;
+    let pollable = guard.poll_set.is_pollable(fd);
+    let remembered = guard.poll_set.access(fd).filter(|_| pollable);
+    let flags = match (iocb.opcode, remembered) {
+        (IOCB_CMD_POLL, _) if pollable => Flags(0), // no flag matters to it
+        (_, Some(access)) => Flags(access),
+        _ => Flags::of(fd)?,
+    };
+    if iocb.flags & IOCB_FLAG_RESFD != 0 {
+        let eventfd = eventfd_of(guard, iocb.eventfd as i32)?;
+        if let Some(pending) = pending(guard, place) {
+            pending.eventfd = Some(eventfd);
+        }
+    }
+    if !mutated(Mutation::KeyIsNotCleared) {
+        GuardedWords::store((address as usize).wrapping_add(offset_of!(Iocb, key)), 0)?;
+    }
+    let (opcode, mut op) = prepare(iocb, flags)?;
+    let transfers = matches!(op, Op::Rw(_));
+    let on_its_way = Unanswered::new(guard.ring(), place.into(), None);
+    let settled = if !pollable && would_miss(guard, &op, fd, flags) {
+        Ok(Verdict::NeedsWorker)
+    } else if remembered.is_some() {
+        attempt_remembered(guard, &mut op, fd, flags)
+    } else {
+        let verdict = first_attempt(guard, &mut op, fd, !flags.nonblocking(), pollable);
+        settle_attempt(verdict, &mut op, fd, flags, pollable)
+    };
+    match settled {
+        Err(error) => {
+            on_its_way.answered();
+            return Err(error);
+        }
+        Ok(Verdict::Done(result) | Verdict::DoneShort(result) | Verdict::DoneWith { result, .. }) => {
+            stats::completed(opcode, Path::Inline, result);
+            guard.record(|it| it.iocb_ends());
+            guard.post(Cqe { user_data: place.into(), res: result, flags: 0 }, false);
+            on_its_way.answered();
+        }
+        Ok(verdict) => {
+            if transfers && !flags.direct() && !pollable && is_file(fd) {
+                note_overdue(guard, place, verdict);
             }
-        }
-        if !mutated(Mutation::KeyIsNotCleared) {
-            GuardedWords::store((address as usize).wrapping_add(offset_of!(Iocb, key)), 0)?;
-        }
-        let (opcode, mut op) = prepare(iocb, flags)?;
-        let transfers = matches!(op, Op::Rw(_));
-        let on_its_way = Unanswered::new(self.ring(), place.into(), None);
-        let settled = if !pollable && self.would_miss(&op, fd, flags) {
-            Ok(Verdict::NeedsWorker)
-        } else if remembered.is_some() {
-            self.attempt_remembered(&mut op, fd, flags)
-        } else {
-            let verdict = self.first_attempt(&mut op, fd, !flags.nonblocking(), pollable);
-            settle_attempt(verdict, &mut op, fd, flags, pollable)
-        };
-        match settled {
-            Err(error) => {
-                on_its_way.answered();
-                return Err(error);
-            }
-            Ok(Verdict::Done(result) | Verdict::DoneShort(result) | Verdict::DoneWith { result, .. }) => {
-                stats::completed(opcode, Path::Inline, result);
-                self.record(|it| it.iocb_ends());
-                self.post(Cqe { user_data: place.into(), res: result, flags: 0 }, false);
-                on_its_way.answered();
-            }
-            Ok(verdict) => {
-                if transfers && !flags.direct() && !pollable && is_file(fd) {
-                    self.note_overdue(place, verdict);
-                }
-                self.follow_iocb(place, op, opcode, fd, verdict, on_its_way);
-                if transfers && remembered.is_none() {
-                    self.poll_set.note_access(fd, flags.access());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// What a first attempt did not finish waits alone, or becomes a request.
-    fn follow_iocb(
-        &mut self,
-        place: u32,
-        mut op: Op,
-        opcode: Opcode,
-        fd: i32,
-        verdict: Verdict,
-        on_its_way: Unanswered,
-    ) {
-        let on_its_way = match verdict {
-            Verdict::WouldBlock(Direction::Read) | Verdict::Skipped(Direction::Read, _) => {
-                let put_off = matches!(verdict, Verdict::Skipped(_, why) if why.is_put_off());
-                match self.wait_alone(place, &mut op, opcode, fd, put_off, on_its_way) {
-                    Ok(()) => return,
-                    Err(on_its_way) => on_its_way,
-                }
-            }
-            _ => on_its_way,
-        };
-        let id = self.admit(Request::new(op, opcode, 0, place.into(), Target::Number(fd)), on_its_way);
-        self.follow(id, verdict);
-    }
-
-    /// An attempt, or none where it is better put off. An attempt that is put off leaves a request pending, also on a
-    /// nonblocking description: there it must not be `first`.
-    fn first_attempt(&mut self, op: &mut Op, fd: i32, first: bool, pollable: bool) -> Verdict {
-        let looks = pollable && matches!(op, Op::Poll(poll) if poll.waits_to_read());
-        if looks && self.poll_set.puts_off(fd) {
-            return Verdict::Skipped(Direction::Read, Skip::PutOff);
-        }
-        let verdict = self.attempt(op, &Target::Number(fd), first);
-        if looks {
-            self.poll_set.note_first_read(fd, matches!(verdict, Verdict::WouldBlock(_)));
-        }
-        verdict
-    }
-
-    /// An attempt on a file of which it is remembered how it was opened. O_NONBLOCK, which others may change, is asked only
-    /// where it matters; where the attempt is put off, when that is made up for (`RingGuard::end_nonblocking_reads`).
-    fn attempt_remembered(&mut self, op: &mut Op, fd: i32, access: Flags) -> Result<Verdict, Errno> {
-        let verdict = self.first_attempt(op, fd, true, true);
-        let put_off = matches!(verdict, Verdict::Skipped(_, why) if why.is_put_off());
-        let waits = verdict.waits().is_some() || matches!(verdict, Verdict::NeedsWorkerWhenReady(_));
-        if !waits || put_off || !matches!(op, Op::Rw(_)) {
-            return settle_attempt(verdict, op, fd, access, true);
-        }
-        let flags = Flags::of(fd)?;
-        if !flags.nonblocking() {
-            return settle_attempt(verdict, op, fd, flags, true);
-        }
-        self.poll_set.forget_access(fd);
-        let verdict = self.first_attempt(op, fd, false, true);
-        settle_attempt(verdict, op, fd, flags, true)
-    }
-
-    /// The request in this place.
-    fn pending(&mut self, place: u32) -> Option<&mut Pending> {
-        self.aio.as_mut()?.pending.get_mut(place as usize)?.as_mut()
-    }
-
-    /// Whether it is a read that is known to need its device, so that no attempt shall start it here.
-    fn would_miss(&mut self, op: &Op, fd: i32, flags: Flags) -> bool {
-        match (op, &mut self.aio) {
-            (Op::Rw(rw), Some(context)) if !flags.direct() && !flags.nonblocking() => {
-                context.cold.would_miss(rw, fd)
-            }
-            _ => false,
-        }
-    }
-
-    /// The transfer in this place goes through the page cache and is left to a worker.
-    fn note_overdue(&mut self, place: u32, verdict: Verdict) {
-        if let Some(pending) = self.pending(place) {
-            pending.overdue = true;
-        }
-        if let Some(context) = &mut self.aio {
-            context.overdue += 1;
-            if verdict.waits() == Some(Direction::Read) {
-                context.cold.missed();
+            follow_iocb(guard, place, op, opcode, fd, verdict, on_its_way);
+            if transfers && remembered.is_none() {
+                guard.poll_set.note_access(fd, flags.access());
             }
         }
     }
+    Ok(())
+}
 
-    /// A duplicate of the program's eventfd. Source: `eventfd_ctx_fdget` in fs/eventfd.c.
-    fn eventfd_of(&mut self, fd: i32) -> Result<Arc<FixedFile>, Errno> {
-        // A number that may be closed unseen names perhaps another file by now.
-        let may_know = descriptors::closes_are_seen();
-        let known = self.aio.as_ref().filter(|_| may_know).and_then(|context| context.eventfd(fd));
-        if let Some(known) = known {
-            return Ok(known);
+/// What a first attempt did not finish waits alone, or becomes a request.
+fn follow_iocb(
+    guard: &mut RingGuard,
+    place: u32,
+    mut op: Op,
+    opcode: Opcode,
+    fd: i32,
+    verdict: Verdict,
+    on_its_way: Unanswered,
+) {
+    let on_its_way = match verdict {
+        Verdict::WouldBlock(Direction::Read) | Verdict::Skipped(Direction::Read, _) => {
+            let put_off = matches!(verdict, Verdict::Skipped(_, why) if why.is_put_off());
+            match guard.wait_alone(place, &mut op, opcode, fd, put_off, on_its_way) {
+                Ok(()) => return,
+                Err(on_its_way) => on_its_way,
+            }
         }
-        Flags::of(fd)?;
-        if !is_eventfd(fd) {
-            return Err(Errno::INVAL);
-        }
-        let duplicate = descriptors::duplicate(fd)?;
-        self.poll_set.forget(duplicate);
-        let file = FixedFile::new(duplicate, None);
-        if let Some(context) = self.aio.as_mut().filter(|_| may_know) {
-            descriptors::note_use(fd);
-            context.eventfds.push((fd, file.clone()));
-        }
-        Ok(file)
+        _ => on_its_way,
+    };
+    let id = guard.admit(Request::new(op, opcode, 0, place.into(), Target::Number(fd)), on_its_way);
+    guard.follow(id, verdict);
+}
+
+/// An attempt, or none where it is better put off. An attempt that is put off leaves a request pending, also on a
+/// nonblocking description: there it must not be `first`.
+fn first_attempt(guard: &mut RingGuard, op: &mut Op, fd: i32, first: bool, pollable: bool) -> Verdict {
+    let looks = pollable && matches!(op, Op::Poll(poll) if poll.waits_to_read());
+    if looks && guard.poll_set.puts_off(fd) {
+        return Verdict::Skipped(Direction::Read, Skip::PutOff);
     }
+    let verdict = guard.attempt(op, &Target::Number(fd), first);
+    if looks {
+        guard.poll_set.note_first_read(fd, matches!(verdict, Verdict::WouldBlock(_)));
+    }
+    verdict
+}
+
+/// An attempt on a file of which it is remembered how it was opened. O_NONBLOCK, which others may change, is asked only
+/// where it matters; where the attempt is put off, when that is made up for (`RingGuard::end_nonblocking_reads`).
+fn attempt_remembered(guard: &mut RingGuard, op: &mut Op, fd: i32, access: Flags) -> Result<Verdict, Errno> {
+    let verdict = first_attempt(guard, op, fd, true, true);
+    let put_off = matches!(verdict, Verdict::Skipped(_, why) if why.is_put_off());
+    let waits = verdict.waits().is_some() || matches!(verdict, Verdict::NeedsWorkerWhenReady(_));
+    if !waits || put_off || !matches!(op, Op::Rw(_)) {
+        return settle_attempt(verdict, op, fd, access, true);
+    }
+    let flags = Flags::of(fd)?;
+    if !flags.nonblocking() {
+        return settle_attempt(verdict, op, fd, flags, true);
+    }
+    guard.poll_set.forget_access(fd);
+    let verdict = first_attempt(guard, op, fd, false, true);
+    settle_attempt(verdict, op, fd, flags, true)
+}
+
+/// The request in this place.
+fn pending(guard: &mut RingGuard, place: u32) -> Option<&mut Pending> {
+    guard.aio.as_mut()?.pending.get_mut(place as usize)?.as_mut()
+}
+
+/// Whether it is a read that is known to need its device, so that no attempt shall start it here.
+fn would_miss(guard: &mut RingGuard, op: &Op, fd: i32, flags: Flags) -> bool {
+    match (op, &mut guard.aio) {
+        (Op::Rw(rw), Some(context)) if !flags.direct() && !flags.nonblocking() => context.cold.would_miss(rw, fd),
+        _ => false,
+    }
+}
+
+/// The transfer in this place goes through the page cache and is left to a worker.
+fn note_overdue(guard: &mut RingGuard, place: u32, verdict: Verdict) {
+    if let Some(pending) = pending(guard, place) {
+        pending.overdue = true;
+    }
+    if let Some(context) = &mut guard.aio {
+        context.overdue += 1;
+        if verdict.waits() == Some(Direction::Read) {
+            context.cold.missed();
+        }
+    }
+}
+
+/// A duplicate of the program's eventfd. Source: `eventfd_ctx_fdget` in fs/eventfd.c.
+fn eventfd_of(guard: &mut RingGuard, fd: i32) -> Result<Arc<FixedFile>, Errno> {
+    // A number that may be closed unseen names perhaps another file by now.
+    let may_know = descriptors::closes_are_seen();
+    let known = guard.aio.as_ref().filter(|_| may_know).and_then(|context| context.eventfd(fd));
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    Flags::of(fd)?;
+    if !is_eventfd(fd) {
+        return Err(Errno::INVAL);
+    }
+    let duplicate = descriptors::duplicate(fd)?;
+    guard.poll_set.forget(duplicate);
+    let file = FixedFile::new(duplicate, None);
+    if let Some(context) = guard.aio.as_mut().filter(|_| may_know) {
+        descriptors::note_use(fd);
+        context.eventfds.push((fd, file.clone()));
+    }
+    Ok(file)
 }
 
 /// Whether `fd` is an eventfd: /proc tells. Where there is none, a file without a type is one if 0 can be added to it, which

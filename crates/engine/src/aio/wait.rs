@@ -86,7 +86,7 @@ fn read_events(wait: &Wait, span_ns: Option<u64>, sigmask: Option<u64>) -> Resul
     }
     let mut got = 0;
     loop {
-        match guard.move_events(wait, &mut got) {
+        match move_events(&mut guard, wait, &mut got) {
             Err(error) if got == 0 => return Err(error),
             Err(_) => return Ok(got),
             Ok(()) if got >= at_least || deadline_ns.is_some_and(|ns| ns <= clock.now_ns()) => {
@@ -106,7 +106,7 @@ fn read_events(wait: &Wait, span_ns: Option<u64>, sigmask: Option<u64>) -> Resul
             (Ok(guard), Ok(()) | Err(Errno::TIME)) => guard,
             (Ok(mut guard), Err(error)) => {
                 // What came with the signal is told instead of it.
-                let _ = guard.move_events(wait, &mut got);
+                let _ = move_events(&mut guard, wait, &mut got);
                 return if got == 0 { Err(error) } else { Ok(got) };
             }
             (Err(error), _) => return if got == 0 { Err(error) } else { Ok(got) },
@@ -120,14 +120,12 @@ fn lock_again(ring: &'static Ring, address: u64, life: u64) -> Result<RingGuard,
         .and_then(|guard| if guard.cookie == life { Ok(guard) } else { Err(Errno::INVAL) })
 }
 
-impl RingGuard {
-    /// Moves events to the program, behind the `got` that are there.
-    fn move_events(&mut self, wait: &Wait, got: &mut u64) -> Result<(), Errno> {
-        let to = wait.events.wrapping_add(*got * size_of::<IoEvent>() as u64);
-        let room = wait.at_most as u64 - *got;
-        if let Some(context) = &mut self.aio {
-            *got += context.completions.take(to, room)?;
-        }
-        Ok(())
+/// Moves events to the program, behind the `got` that are there.
+fn move_events(guard: &mut RingGuard, wait: &Wait, got: &mut u64) -> Result<(), Errno> {
+    let to = wait.events.wrapping_add(*got * size_of::<IoEvent>() as u64);
+    let room = wait.at_most as u64 - *got;
+    if let Some(context) = &mut guard.aio {
+        *got += context.completions.take(to, room)?;
     }
+    Ok(())
 }

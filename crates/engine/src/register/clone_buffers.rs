@@ -36,7 +36,7 @@ pub fn clone(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
         .ok_or_else(|| crate::wait::enter::not_a_ring(number))?;
     let ring = guard.ring();
     let ranges = if core::ptr::eq(other, ring) {
-        guard.registered_ranges(from, to, count)?
+        registered_ranges(&guard, from, to, count)?
     } else {
         // Two rings are never locked in turn.
         let life = guard.cookie;
@@ -45,7 +45,7 @@ pub fn clone(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
         if other.issuer != 0 && other.issuer != thread::id() {
             return Err(Errno::EXIST);
         }
-        let ranges = other.registered_ranges(from, to, count)?;
+        let ranges = registered_ranges(&other, from, to, count)?;
         drop(other);
         // Another thread may have closed the ring, and another ring have been made in its place.
         guard = ring.lock().ok().filter(|guard| guard.cookie == life).ok_or(Errno::BADF)?;
@@ -58,24 +58,22 @@ pub fn clone(mut guard: RingGuard, arg: u64) -> Result<u32, Errno> {
     Ok(0)
 }
 
-impl RingGuard {
-    /// The buffers to copy from slot `from` on to slot `to` of another ring: all when `count` is 0.
-    fn registered_ranges(&self, from: u32, to: u32, count: u32) -> Result<Vec<Option<(u64, u64)>>, Errno> {
-        if count == 0 && (from, to) != (0, 0) {
-            return Err(Errno::INVAL);
-        }
-        let buffers = self.buffers.as_ref().ok_or(Errno::NXIO)?;
-        let slots = buffers.slot_count();
-        let count = if count == 0 { slots } else { count };
-        if count > slots {
-            return Err(Errno::INVAL);
-        }
-        let end = from.checked_add(count).filter(|end| *end <= slots).ok_or(Errno::OVERFLOW)?;
-        if to.checked_add(count).ok_or(Errno::OVERFLOW)? > MAX_BUFFERS {
-            return Err(Errno::INVAL);
-        }
-        buffers.ranges(from..end)
+/// The buffers to copy from slot `from` on to slot `to` of another ring: all when `count` is 0.
+fn registered_ranges(guard: &RingGuard, from: u32, to: u32, count: u32) -> Result<Vec<Option<(u64, u64)>>, Errno> {
+    if count == 0 && (from, to) != (0, 0) {
+        return Err(Errno::INVAL);
     }
+    let buffers = guard.buffers.as_ref().ok_or(Errno::NXIO)?;
+    let slots = buffers.slot_count();
+    let count = if count == 0 { slots } else { count };
+    if count > slots {
+        return Err(Errno::INVAL);
+    }
+    let end = from.checked_add(count).filter(|end| *end <= slots).ok_or(Errno::OVERFLOW)?;
+    if to.checked_add(count).ok_or(Errno::OVERFLOW)? > MAX_BUFFERS {
+        return Err(Errno::INVAL);
+    }
+    buffers.ranges(from..end)
 }
 
 #[cfg(test)]

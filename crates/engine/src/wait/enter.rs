@@ -70,8 +70,8 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
     guard.record(|it| it.enter(call.fd as i32, call.to_submit, call.min_complete, call.flags));
     let mut submitted = 0;
     if call.to_submit != 0 {
-        guard.check_issuer()?;
-        submitted = guard.submit_and_call(call.to_submit)?;
+        check_issuer(&mut guard)?;
+        submitted = submit_and_call(&mut guard, call.to_submit)?;
         if call.flags & IORING_ENTER_GETEVENTS != 0 || !ring.defers() {
             guard.go_on();
         }
@@ -87,7 +87,7 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
         guard.call_helper();
         return Ok(submitted);
     }
-    if guard.has_enough_for(call) {
+    if has_enough_for(&mut guard, call) {
         ring.driver.handover.visit();
         return Ok(submitted);
     }
@@ -106,10 +106,10 @@ pub fn wait_for_events(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> 
         return Err(Errno::BADR);
     }
     if guard.is_asked() {
-        guard.check_waiter().inspect_err(|_| guard.call_helper())?;
+        check_waiter(&mut guard).inspect_err(|_| guard.call_helper())?;
         return iopoll::ask(guard, call);
     }
-    match guard.check_waiter().and_then(|()| guard.wish(call)) {
+    match check_waiter(&mut guard).and_then(|()| wish(&guard, call)) {
         Ok((wish, Ok(sigmask))) => wait(guard, &Wish { sigmask, ..wish }),
         Ok((wish, Err(error))) => refuse_to_sleep(guard, &wish, error),
         Err(error) => {
@@ -156,56 +156,54 @@ pub fn not_a_ring(fd: i32) -> Errno {
     descriptors::check_open(fd).err().unwrap_or(Errno::OPNOTSUPP)
 }
 
-impl RingGuard {
-    /// Submits, and makes the calls that this thread makes itself.
-    #[inline(always)]
-    fn submit_and_call(&mut self, to_submit: u32) -> Result<u32, Errno> {
-        self.makes_calls = true;
-        let submitted = self.submit(to_submit);
-        self.settle();
-        if !self.calls.is_empty() {
-            self.make_calls();
-        }
-        self.makes_calls = false;
-        submitted
+/// Submits, and makes the calls that this thread makes itself.
+#[inline(always)]
+fn submit_and_call(guard: &mut RingGuard, to_submit: u32) -> Result<u32, Errno> {
+    guard.makes_calls = true;
+    let submitted = guard.submit(to_submit);
+    guard.settle();
+    if !guard.calls.is_empty() {
+        guard.make_calls();
     }
+    guard.makes_calls = false;
+    submitted
+}
 
-    /// `EEXIST` when another thread is this ring's only submitter.
-    #[inline]
-    fn check_issuer(&mut self) -> Result<(), Errno> {
-        if self.issuer == 0 || self.issuer == thread::id() {
-            return Ok(());
-        }
-        Err(Errno::EXIST)
+/// `EEXIST` when another thread is this ring's only submitter.
+#[inline]
+fn check_issuer(guard: &mut RingGuard) -> Result<(), Errno> {
+    if guard.issuer == 0 || guard.issuer == thread::id() {
+        return Ok(());
     }
+    Err(Errno::EXIST)
+}
 
-    /// Whether the CQ holds what the call waits for, and [`wait`] would find nothing else to do. Anything out of the ordinary
-    /// is left to it.
-    #[inline]
-    fn has_enough_for(&mut self, call: &Enter) -> bool {
-        let ring = self.ring();
-        let plain = call.flags & IORING_ENTER_EXT_ARG == 0 && call.arg == 0 && call.min_complete != 0;
-        let pending = self.has_pending() || ring.has_arrived() || ring.driver.is_announced();
-        // A ring of this process alone: nobody moves the backlog meanwhile.
-        if !plain || pending || self.iopoll.is_some() || self.is_shared() || self.has_own_backlog() {
-            return false;
-        }
-        if self.check_waiter().is_err() {
-            return false;
-        }
-        let wanted = call.min_complete.min(self.memory.view.layout().cq_entries);
-        let ready = self.memory.view.load(word::CQ_TAIL).and_then(|tail| self.cq_ready(tail));
-        !self.closed && ready.is_ok_and(|ready| ready >= wanted)
+/// Whether the CQ holds what the call waits for, and [`wait`] would find nothing else to do. Anything out of the ordinary
+/// is left to it.
+#[inline]
+fn has_enough_for(guard: &mut RingGuard, call: &Enter) -> bool {
+    let ring = guard.ring();
+    let plain = call.flags & IORING_ENTER_EXT_ARG == 0 && call.arg == 0 && call.min_complete != 0;
+    let pending = guard.has_pending() || ring.has_arrived() || ring.driver.is_announced();
+    // A ring of this process alone: nobody moves the backlog meanwhile.
+    if !plain || pending || guard.iopoll.is_some() || guard.is_shared() || guard.has_own_backlog() {
+        return false;
     }
+    if check_waiter(guard).is_err() {
+        return false;
+    }
+    let wanted = call.min_complete.min(guard.memory.view.layout().cq_entries);
+    let ready = guard.memory.view.load(word::CQ_TAIL).and_then(|tail| guard.cq_ready(tail));
+    !guard.closed && ready.is_ok_and(|ready| ready >= wanted)
+}
 
-    /// With `IORING_SETUP_DEFER_TASKRUN` only the submitter may wait.
-    #[inline]
-    fn check_waiter(&mut self) -> Result<(), Errno> {
-        if self.ring().has(IORING_SETUP_DEFER_TASKRUN) {
-            return self.check_issuer();
-        }
-        Ok(())
+/// With `IORING_SETUP_DEFER_TASKRUN` only the submitter may wait.
+#[inline]
+fn check_waiter(guard: &mut RingGuard) -> Result<(), Errno> {
+    if guard.ring().has(IORING_SETUP_DEFER_TASKRUN) {
+        return check_issuer(guard);
     }
+    Ok(())
 }
 
 /// The extended argument in either form: the signal mask's address and size, the minimum wait, and the timeout.
@@ -216,65 +214,63 @@ struct Extended {
     time: Option<Timespec>,
 }
 
-impl RingGuard {
-    /// What there is to wait for, and the signal mask or why it is none; reads the extended argument. Source:
-    /// `io_get_ext_arg` in io_uring/io_uring.c.
-    fn wish(&self, call: &Enter) -> Result<(Wish, Result<Option<u64>, Errno>), Errno> {
-        let clock = self.clock;
-        let min_complete = call.min_complete;
-        let mut wish = Wish { min_complete, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
-        let extended = self.extended_argument(call)?;
-        let sigmask = match (extended.mask, extended.mask_size) {
-            (0, _) => Ok(None),
-            // SIGSYS stays deliverable: the raw entry point lives on it.
-            (mask, 8) => user_read::<u64>(mask).map(|mask| Some(mask & !(1 << (libc::SIGSYS - 1)))),
-            _ => Err(Errno::INVAL),
-        };
-        if extended.time.is_none() && extended.minimum_us == 0 {
-            return Ok((wish, sigmask));
-        }
-        let now_ns = clock.now_ns();
-        if let Some(time) = extended.time {
-            let span_ns = (time.tv_sec.max(0) as u64).saturating_mul(1_000_000_000);
-            let span_ns = span_ns.saturating_add(time.tv_nsec.max(0) as u64);
-            let absolute = call.flags & IORING_ENTER_ABS_TIMER != 0;
-            wish.deadline_ns = Some(if absolute { span_ns } else { now_ns.saturating_add(span_ns) });
-        }
-        if extended.minimum_us != 0 {
-            wish.minimum_ns = Some(now_ns + u64::from(extended.minimum_us) * 1_000);
-        }
-        Ok((wish, sigmask))
+/// What there is to wait for, and the signal mask or why it is none; reads the extended argument. Source:
+/// `io_get_ext_arg` in io_uring/io_uring.c.
+fn wish(guard: &RingGuard, call: &Enter) -> Result<(Wish, Result<Option<u64>, Errno>), Errno> {
+    let clock = guard.clock;
+    let min_complete = call.min_complete;
+    let mut wish = Wish { min_complete, deadline_ns: None, minimum_ns: None, clock, sigmask: None };
+    let extended = extended_argument(guard, call)?;
+    let sigmask = match (extended.mask, extended.mask_size) {
+        (0, _) => Ok(None),
+        // SIGSYS stays deliverable: the raw entry point lives on it.
+        (mask, 8) => user_read::<u64>(mask).map(|mask| Some(mask & !(1 << (libc::SIGSYS - 1)))),
+        _ => Err(Errno::INVAL),
+    };
+    if extended.time.is_none() && extended.minimum_us == 0 {
+        return Ok((wish, sigmask));
     }
+    let now_ns = clock.now_ns();
+    if let Some(time) = extended.time {
+        let span_ns = (time.tv_sec.max(0) as u64).saturating_mul(1_000_000_000);
+        let span_ns = span_ns.saturating_add(time.tv_nsec.max(0) as u64);
+        let absolute = call.flags & IORING_ENTER_ABS_TIMER != 0;
+        wish.deadline_ns = Some(if absolute { span_ns } else { now_ns.saturating_add(span_ns) });
+    }
+    if extended.minimum_us != 0 {
+        wish.minimum_ns = Some(now_ns + u64::from(extended.minimum_us) * 1_000);
+    }
+    Ok((wish, sigmask))
+}
 
-    fn extended_argument(&self, call: &Enter) -> Result<Extended, Errno> {
-        if call.flags & IORING_ENTER_EXT_ARG == 0 {
-            return Ok(Extended { mask: call.arg, mask_size: call.arg_size, minimum_us: 0, time: None });
-        }
-        if call.flags & IORING_ENTER_EXT_ARG_REG != 0 {
-            return self.registered_argument(call);
-        }
-        if call.arg_size != size_of::<GeteventsArg>() {
-            return Err(Errno::INVAL);
-        }
-        let arg: GeteventsArg = user_read(call.arg)?;
-        let time = if arg.ts == 0 { None } else { Some(user_read(arg.ts)?) };
-        let mask_size = arg.sigmask_sz as usize;
-        Ok(Extended { mask: arg.sigmask, mask_size, minimum_us: arg.min_wait_usec, time })
+fn extended_argument(guard: &RingGuard, call: &Enter) -> Result<Extended, Errno> {
+    if call.flags & IORING_ENTER_EXT_ARG == 0 {
+        return Ok(Extended { mask: call.arg, mask_size: call.arg_size, minimum_us: 0, time: None });
     }
+    if call.flags & IORING_ENTER_EXT_ARG_REG != 0 {
+        return registered_argument(guard, call);
+    }
+    if call.arg_size != size_of::<GeteventsArg>() {
+        return Err(Errno::INVAL);
+    }
+    let arg: GeteventsArg = user_read(call.arg)?;
+    let time = if arg.ts == 0 { None } else { Some(user_read(arg.ts)?) };
+    let mask_size = arg.sigmask_sz as usize;
+    Ok(Extended { mask: arg.sigmask, mask_size, minimum_us: arg.min_wait_usec, time })
+}
 
-    /// IORING_ENTER_EXT_ARG_REG: `struct io_uring_reg_wait` at an offset in the registered region.
-    fn registered_argument(&self, call: &Enter) -> Result<Extended, Errno> {
-        if call.arg_size != wait_region::ENTRY_BYTES as usize {
-            return Err(Errno::INVAL);
-        }
-        let region = self.wait_region.as_ref().filter(|region| region.holds_waits()).ok_or(Errno::FAULT)?;
-        let [seconds, nanoseconds, head, mask, tail, ..] = region.entry(call.arg)?;
-        let (minimum_us, flags) = (head as u32, (head >> 32) as u32);
-        if flags & !IORING_REG_WAIT_TS != 0 {
-            return Err(Errno::INVAL);
-        }
-        let time = Timespec { tv_sec: seconds as i64, tv_nsec: nanoseconds as i64 };
-        let time = (flags & IORING_REG_WAIT_TS != 0).then_some(time);
-        Ok(Extended { mask, mask_size: tail as u32 as usize, minimum_us, time })
+/// IORING_ENTER_EXT_ARG_REG: `struct io_uring_reg_wait` at an offset in the registered region.
+fn registered_argument(guard: &RingGuard, call: &Enter) -> Result<Extended, Errno> {
+    if call.arg_size != wait_region::ENTRY_BYTES as usize {
+        return Err(Errno::INVAL);
     }
+    let region = guard.wait_region.as_ref().filter(|region| region.holds_waits()).ok_or(Errno::FAULT)?;
+    let [seconds, nanoseconds, head, mask, tail, ..] = region.entry(call.arg)?;
+    let (minimum_us, flags) = (head as u32, (head >> 32) as u32);
+    if flags & !IORING_REG_WAIT_TS != 0 {
+        return Err(Errno::INVAL);
+    }
+    let time = Timespec { tv_sec: seconds as i64, tv_nsec: nanoseconds as i64 };
+    let time = (flags & IORING_REG_WAIT_TS != 0).then_some(time);
+    Ok(Extended { mask, mask_size: tail as u32 as usize, minimum_us, time })
 }

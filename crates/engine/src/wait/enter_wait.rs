@@ -37,24 +37,22 @@ pub struct Wish {
     pub sigmask: Option<u64>,
 }
 
-impl RingGuard {
-    /// Whether the CQ holds what is waited for, or a timeout completed since the wait began.
-    fn satisfied(&self, target: u64, timeouts: u32) -> bool {
-        let post = self.control.lock_post();
-        let reached = post.cq_total() >= target;
-        reached || self.control.header().waiters.timeouts.load(Ordering::Relaxed) != timeouts
-    }
+/// Whether the CQ holds what is waited for, or a timeout completed since the wait began.
+fn satisfied(guard: &RingGuard, target: u64, timeouts: u32) -> bool {
+    let post = guard.control.lock_post();
+    let reached = post.cq_total() >= target;
+    reached || guard.control.header().waiters.timeouts.load(Ordering::Relaxed) != timeouts
+}
 
-    /// The total of the CQ that ends a wait for `min_complete` CQEs. What is there already counts by the words in ring memory: of a
-    /// head beyond the tail the difference is as large as can be, and there is nothing to wait for.
-    fn wait_target(&self, min_complete: u32) -> Result<u64, Errno> {
-        let view = self.memory.view;
-        let wanted = min_complete.min(view.layout().cq_entries);
-        let head = view.load(word::CQ_HEAD)?;
-        let ready = view.load(word::CQ_TAIL)?.wrapping_sub(head);
-        let post = self.control.lock_post();
-        Ok(if ready >= wanted { post.cq_total() } else { post.total_at(head.wrapping_add(wanted)) })
-    }
+/// The total of the CQ that ends a wait for `min_complete` CQEs. What is there already counts by the words in ring memory: of a
+/// head beyond the tail the difference is as large as can be, and there is nothing to wait for.
+fn wait_target(guard: &RingGuard, min_complete: u32) -> Result<u64, Errno> {
+    let view = guard.memory.view;
+    let wanted = min_complete.min(view.layout().cq_entries);
+    let head = view.load(word::CQ_HEAD)?;
+    let ready = view.load(word::CQ_TAIL)?.wrapping_sub(head);
+    let post = guard.control.lock_post();
+    Ok(if ready >= wanted { post.cq_total() } else { post.total_at(head.wrapping_add(wanted)) })
 }
 
 /// Waits as io_uring_enter(2) with IORING_ENTER_GETEVENTS does. Source: `io_cqring_wait` in io_uring/io_uring.c.
@@ -77,7 +75,7 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
     if !only_asks {
         os::heed_handlers();
     }
-    let mut target = match target.map_or_else(|| guard.wait_target(wish.min_complete), Ok) {
+    let mut target = match target.map_or_else(|| wait_target(&guard, wish.min_complete), Ok) {
         Ok(target) => target,
         Err(error) => {
             guard.call_helper();
@@ -100,7 +98,7 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
     let (mut spun, mut begin_ns) = (false, 0);
     let mut said = false;
     let result = loop {
-        if only_asks || guard.satisfied(target, timeouts) {
+        if only_asks || satisfied(&guard, target, timeouts) {
             break Ok(());
         }
         // On a polled ring the role only says who sleeps with a signal mask.
@@ -116,7 +114,7 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
             }
             guard.verify();
             guard.collect();
-            if guard.satisfied(target, timeouts) {
+            if satisfied(&guard, target, timeouts) {
                 break Ok(());
             }
         }
@@ -128,7 +126,7 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
         if messages != 0 && !spun {
             begin_ns = Clock::Monotonic.now_ns();
         }
-        let spins = messages != 0 && !spun && guard.should_spin(&wish, driving);
+        let spins = messages != 0 && !spun && should_spin(&mut guard, &wish, driving);
         let (again, slept) = match spins {
             true => spin(guard, target, timeouts, driving, begin_ns),
             false => sleep(guard, &wish, target, timeouts, driving),
@@ -155,7 +153,7 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
             }
             // io_getevents(2) looks for itself.
             let of_aio = guard.aio.is_some();
-            let now = || !of_aio && !guard.cq_is_empty() || guard.satisfied(target, timeouts);
+            let now = || !of_aio && !guard.cq_is_empty() || satisfied(&guard, target, timeouts);
             let done = held_cqes.filter(|_| !of_aio).unwrap_or_else(now);
             break if done { Ok(()) } else { Err(error) };
         }
@@ -225,20 +223,18 @@ pub fn wait_for_room(mut guard: RingGuard) -> Option<RingGuard> {
     Some(guard)
 }
 
-impl RingGuard {
-    /// Whether a thread about to sleep spins first: for messages only, and only where nothing else could end the sleep. A
-    /// deadline that is near, a descriptor, a signal mask, a thread that polls the ring and another process need the real
-    /// sleep.
-    fn should_spin(&mut self, wish: &Wish, driving: bool) -> bool {
-        let near = |span_ns: u64| span_ns <= 2 * LONGEST_NS;
-        if wish.sigmask.is_some() || self.is_polled() || self.is_shared() || driving && self.awaits_events() {
-            return false;
-        }
-        let until_ns = wish.minimum_ns.or(wish.deadline_ns);
-        let left_ns = until_ns.map(|until_ns| until_ns.saturating_sub(wish.clock.now_ns()));
-        let due = left_ns.is_some_and(near) || self.timers.next_ns().is_some_and(near);
-        !due && self.spin.is_worth_it()
+/// Whether a thread about to sleep spins first: for messages only, and only where nothing else could end the sleep. A
+/// deadline that is near, a descriptor, a signal mask, a thread that polls the ring and another process need the real
+/// sleep.
+fn should_spin(guard: &mut RingGuard, wish: &Wish, driving: bool) -> bool {
+    let near = |span_ns: u64| span_ns <= 2 * LONGEST_NS;
+    if wish.sigmask.is_some() || guard.is_polled() || guard.is_shared() || driving && guard.awaits_events() {
+        return false;
     }
+    let until_ns = wish.minimum_ns.or(wish.deadline_ns);
+    let left_ns = until_ns.map(|until_ns| until_ns.saturating_sub(wish.clock.now_ns()));
+    let due = left_ns.is_some_and(near) || guard.timers.next_ns().is_some_and(near);
+    !due && guard.spin.is_worth_it()
 }
 
 /// Spins without the ring's lock until what is waited for is there, or something else that the holder has to look at, for

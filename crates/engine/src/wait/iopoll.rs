@@ -19,42 +19,40 @@ use crate::wait::enter_wait::{wait_until, Wish};
 use crate::Errno;
 use anyring_abi::{GeteventsArg, IORING_ENTER_EXT_ARG, IORING_ENTER_EXT_ARG_REG};
 
-impl RingGuard {
-    /// How many CQEs come for transfers under way.
-    fn transfers(&self) -> u32 {
-        let under_way = self.slab.ids().filter(|id| {
-            let request = &self.slab[*id];
-            matches!(request.state(), State::Queued(_)) && !request.skips_success()
-        });
-        under_way.count() as u32
-    }
+/// How many CQEs come for transfers under way.
+fn transfers(guard: &RingGuard) -> u32 {
+    let under_way = guard.slab.ids().filter(|id| {
+        let request = &guard.slab[*id];
+        matches!(request.state(), State::Queued(_)) && !request.skips_success()
+    });
+    under_way.count() as u32
+}
 
-    /// What `io_validate_ext_arg` in io_uring/io_uring.c looks at: nothing in it matters to a polling wait.
-    fn check_argument(&self, call: &Enter) -> Result<(), Errno> {
-        if call.flags & IORING_ENTER_EXT_ARG == 0 {
-            return Ok(());
-        }
-        if call.flags & IORING_ENTER_EXT_ARG_REG != 0 || call.arg_size != size_of::<GeteventsArg>() {
-            return Err(Errno::INVAL);
-        }
-        user_read::<GeteventsArg>(call.arg).map(|_| ())
+/// What `io_validate_ext_arg` in io_uring/io_uring.c looks at: nothing in it matters to a polling wait.
+fn check_argument(_guard: &RingGuard, call: &Enter) -> Result<(), Errno> {
+    if call.flags & IORING_ENTER_EXT_ARG == 0 {
+        return Ok(());
     }
+    if call.flags & IORING_ENTER_EXT_ARG_REG != 0 || call.arg_size != size_of::<GeteventsArg>() {
+        return Err(Errno::INVAL);
+    }
+    user_read::<GeteventsArg>(call.arg).map(|_| ())
+}
 
-    /// Posts what there is. The total of the CQ to sleep for, if there is something to wait for.
-    fn find(&mut self, call: &Enter) -> Result<Option<u64>, Errno> {
-        self.check_argument(call)?;
-        self.flush_overflow();
-        if !self.cq_is_empty() {
-            return Ok(None);
-        }
-        let before = self.cq_tail();
-        self.collect();
-        self.post_found();
-        let found = self.cq_tail().wrapping_sub(before);
-        let wanted = call.min_complete.min(self.memory.view.layout().cq_entries);
-        let missing = wanted.saturating_sub(found).min(self.transfers());
-        Ok((missing != 0).then(|| self.cq_total() + u64::from(missing)))
+/// Posts what there is. The total of the CQ to sleep for, if there is something to wait for.
+fn find(guard: &mut RingGuard, call: &Enter) -> Result<Option<u64>, Errno> {
+    check_argument(guard, call)?;
+    guard.flush_overflow();
+    if !guard.cq_is_empty() {
+        return Ok(None);
     }
+    let before = guard.cq_tail();
+    guard.collect();
+    guard.post_found();
+    let found = guard.cq_tail().wrapping_sub(before);
+    let wanted = call.min_complete.min(guard.memory.view.layout().cq_entries);
+    let missing = wanted.saturating_sub(found).min(transfers(guard));
+    Ok((missing != 0).then(|| guard.cq_total() + u64::from(missing)))
 }
 
 /// IORING_ENTER_GETEVENTS on a ring of polled devices: returns when the CQ is not empty, when nothing is under way, or when
@@ -63,7 +61,7 @@ pub fn ask(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> {
     let (ring, clock, cookie, min_complete) = (guard.ring(), guard.clock, guard.cookie, call.min_complete);
     // From here on, so that what arrives while transfers are counted is posted, not kept and waited for.
     guard.count_asking(1);
-    let target = match guard.find(call) {
+    let target = match find(&mut guard, call) {
         Ok(Some(target)) => target,
         answer => {
             guard.count_asking(-1);
