@@ -2,13 +2,11 @@
 
 pub mod alone;
 pub mod arm;
-mod batch;
 pub mod calls;
 mod cancel;
-mod chain;
-mod device;
+mod complete;
+pub(crate) mod device;
 pub mod files;
-mod in_worker;
 pub mod iopoll;
 pub mod msg_ring;
 mod plan;
@@ -16,7 +14,6 @@ pub mod punt;
 pub(crate) mod registered;
 mod select;
 pub mod stalls;
-pub mod submitter;
 mod timer;
 mod turns;
 
@@ -24,7 +21,6 @@ use crate::forced::{point, Point};
 use crate::issue::arm::Arming;
 use crate::issue::plan::Step;
 use crate::issue::punt::refused_number;
-use crate::mutation::{mutated, Mutation};
 use crate::op::net::Net;
 use crate::op::poll::PollAdd;
 use crate::op::rw::Rw;
@@ -34,11 +30,11 @@ use crate::request::{Cancelled, Id, ListKind, Request, State, Target, Then, Trie
 use crate::ring::broken::Unanswered;
 use crate::ring::table;
 use crate::ring::RingGuard;
-use crate::shared::control::{RECORD_FREE, RECORD_IN_FLIGHT};
+use crate::shared::control::RECORD_IN_FLIGHT;
 use crate::stats::Path;
 use crate::wq::{self, Approach};
-use crate::{descriptors, stats, Errno};
-use anyring_abi::{Cqe, IORING_CQE_F_32, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
+use crate::{descriptors, Errno};
+use anyring_abi::{IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
 use core::sync::atomic::Ordering;
 
 impl RingGuard {
@@ -173,7 +169,7 @@ impl RingGuard {
                 }
                 Ok(())
             }
-            Op::MsgRing(message) if message.sends_file() => self.look_up_sent(message, fd).map(|_| ()),
+            Op::MsgRing(message) if message.sends_file() => msg_ring::look_up_sent(self, message, fd).map(|_| ()),
             _ => Ok(()),
         }
     }
@@ -198,7 +194,7 @@ impl RingGuard {
             Op::Cancel(cancel) => self.cancel_requests(cancel),
             Op::Fs(fs::Fs::Close { fd, slot }) => self.close_file(*fd, *slot),
             Op::Fs(_) | Op::Xattr(_) => Verdict::NeedsCaller,
-            Op::MsgRing(message) => self.send_message(message, fd),
+            Op::MsgRing(message) => msg_ring::send_message(self, message, fd),
             Op::FilesUpdate(update) => Verdict::of(files::issue_files_update(self, *update)),
             Op::Buffers(change) => Verdict::of(change.apply(&mut self.groups)),
             Op::Pipe(pipe) if pipe.slot != 0 => files::make_registered_pipe(self, pipe),
@@ -267,7 +263,7 @@ impl RingGuard {
             }
             Verdict::NeedsWorker => self.punt(id, Approach::Plain),
             Verdict::NeedsCaller => self.leave_to_caller(id),
-            Verdict::NeedsDevice => self.stage(id),
+            Verdict::NeedsDevice => device::stage(self, id),
             Verdict::WouldBlock(direction) => self.wait_for(id, direction, Tried::Empty, Then::Retry),
             Verdict::Skipped(direction, why) => self.wait_for(id, direction, Tried::Skipped(why), Then::Retry),
             Verdict::NeedsWorkerWhenReady(direction) if self.is_ready(id, direction) => {
@@ -380,87 +376,5 @@ impl RingGuard {
     fn look_for_found(&mut self) {
         self.signalled = false;
         self.poll_now();
-    }
-
-    /// Completes a request: its CQE, its LINK_TIMEOUT, its successors, and whoever drains behind it. `failed` breaks
-    /// soft links.
-    pub fn finish(&mut self, id: Id, result: i32, failed: bool) {
-        let to_worker = self.slab[id].next.is_some() && self.hands_chain_to_worker(id, result);
-        let request = &mut self.slab[id];
-        let quiet = failed && request.skips_success();
-        let next = request.next.take();
-        let guard = request.guard.take();
-        let hard = request.hard_links();
-        let links = request.links();
-        self.end(id, result, failed, false);
-        self.record(|it| it.may_fail_links());
-        if let Some(guard) = guard {
-            self.disarm_guard(guard);
-        }
-        if let Some(next) = next {
-            // A LINK_TIMEOUT that was never armed ends with the request it would have guarded.
-            let guards =
-                self.slab[next].opcode == anyring_abi::Opcode::LinkTimeout && self.slab[next].failed.is_none();
-            let next = if guards {
-                let behind = self.slab[next].next.take();
-                self.end_in_turn(next, -Errno::CANCELED.raw_os_error(), false);
-                behind
-            } else {
-                Some(next)
-            };
-            if failed && links && !hard {
-                if self.recorder.is_some() {
-                    self.flush(); // what it takes with it is said after its own end, as natively
-                }
-                self.fail_links(next, quiet);
-            } else if let Some(next) = next {
-                self.slab[next].make_ready();
-                self.slab[next].in_worker = to_worker;
-                self.follows(next);
-            }
-        }
-        if !self.drain.is_idle() {
-            self.release_held();
-        }
-    }
-
-    /// Posts a request's CQE and gives its place back. No CQE when it is to be `quiet`, or when it did not fail and asked
-    /// for none.
-    pub fn end(&mut self, id: Id, result: i32, failed: bool, quiet: bool) {
-        self.record_of(id, |it| it.ends());
-        let Some(request) = self.slab.remove(id) else { return };
-        let on_its_way = Unanswered::new(self.ring(), request.user_data, request.record);
-        point(Point::Finish);
-        stats::completed(request.opcode, request.path, result);
-        let skips = request.skips_success() && !mutated(Mutation::SkipPostsAllTheSame);
-        let posts = !quiet && (failed || !skips);
-        if !posts {
-            self.record(|it| it.ends_quietly());
-        }
-        if posts {
-            let asynchronous = request.path != Path::Inline;
-            let cqe = Cqe { user_data: request.user_data, res: result, flags: request.cqe_flags };
-            match request.cqe_flags & (IORING_CQE_F_32 | IORING_CQE_F_NOTIF) {
-                0 => self.post(cqe, asynchronous),
-                IORING_CQE_F_32 => self.post_large(cqe, request.op.extra().unwrap_or_default(), asynchronous),
-                _ => self.post(Cqe { flags: cqe.flags & IORING_CQE_F_MORE, ..cqe }, asynchronous),
-            }
-            if let Some(record) = request.record {
-                self.batch.ends(record);
-            }
-            // One that is removed counts as any other request (`io_timeout_extract` in io_uring/timeout.c).
-            if matches!(request.op, Op::Timeout(_)) && result != -Errno::CANCELED.raw_os_error() {
-                self.count_timeout();
-            }
-        } else if let Some((chunk, index)) = request.record {
-            let control = self.control;
-            // Release: partner as in `admit`.
-            control.record(chunk.into(), index.into()).state.store(RECORD_FREE, Ordering::Release);
-            self.records.give((chunk, index));
-        }
-        if request.cqe_flags & IORING_CQE_F_NOTIF != 0 {
-            self.post_notification(request.user_data, request.cqe_flags);
-        }
-        on_its_way.answered();
     }
 }

@@ -19,6 +19,7 @@ use crate::resource::restrictions::Restrictions;
 use crate::resource::restrictions::REGISTER_CALLS;
 use crate::resource::table::{Table, Update};
 use crate::resource::wait_region::Region;
+use crate::ring::resize;
 use crate::ring::table;
 use crate::ring::{Ring, RingGuard};
 use crate::wq;
@@ -114,7 +115,7 @@ fn register_on(ring: &'static Ring, opcode: u32, arg: u64, count: u32) -> Result
         }
         IORING_REGISTER_RESIZE_RINGS => {
             one_argument(arg, count)?;
-            guard.resize(arg)
+            resize::resize(&mut guard, arg)
         }
         IORING_REGISTER_CLONE_BUFFERS => {
             one_argument(arg, count)?;

@@ -17,50 +17,36 @@ pub mod broken;
 pub mod cq;
 pub(crate) mod helper;
 mod life;
-mod member;
 pub mod notes;
 pub(crate) mod poller;
 mod record;
 pub(crate) mod recorder;
-mod resize;
+pub(crate) mod resize;
 pub mod sleeps;
 mod spill;
 pub mod sq;
+mod state;
 pub mod table;
 #[cfg(test)]
 mod tests;
 pub(crate) mod wake;
 
 use crate::alloc;
-use crate::device::Device;
-use crate::driver::spin::Spin;
+use crate::descriptors;
 use crate::driver::Driver;
 use crate::forced::{point, Point};
-use crate::issue::calls::Call;
-use crate::issue::iopoll::IoPoll;
-use crate::issue::stalls::Stalls;
-use crate::issue::submitter::Submission;
+use crate::issue::{device, msg_ring};
 use crate::lock::{Held, Lock};
-use crate::memory::layout::word;
-use crate::memory::Memory;
-use crate::os::Clock;
-use crate::poll::PollSet;
-use crate::request::drain::Drain;
-use crate::request::timer::Timers;
-use crate::request::Chain;
-use crate::request::{Id, Slab};
-use crate::resource::buf_ring::Groups;
-use crate::resource::buffers::Buffers;
-use crate::resource::files::Files;
-use crate::resource::napi::Napi;
-use crate::resource::restrictions::Restrictions;
+use crate::op::{Op, Verdict};
+use crate::os::handlers;
 use crate::resource::tag::Tagged;
-use crate::resource::wait_region::Region;
+use crate::ring::arrivals::Rest;
 use crate::ring::poller::Poller;
-use crate::shared::control::{self, Control};
+use crate::shared::control::{self};
+use crate::stats;
 use crate::sync::{fence_after_swap, thread_pointer};
 use crate::thread::tables;
-use crate::wq::personality::Personalities;
+use crate::wq;
 use crate::wq::{Job, Origin};
 use crate::Errno;
 use anyring_abi::Cqe;
@@ -68,10 +54,9 @@ use arrivals::Arrivals;
 use broken::{Health, LeftOver, Strike};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use cq::Batch;
 use notes::{Due, Note};
-use spill::Spill;
-use std::collections::VecDeque;
+pub(crate) use state::records_of;
+pub use state::{Records, State};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -137,141 +122,6 @@ pub struct Ring {
     /// Those in a call: nobody of them takes over anything.
     pub callers: AtomicU32,
 }
-
-/// What the ring's lock guards.
-pub struct State {
-    /// Ring memory.
-    pub memory: Memory,
-    /// The shared control area.
-    pub control: Control,
-    /// The engine's end of the descriptor: its hang-up is the end of the ring.
-    pub engine_end: i32,
-    /// The same as the ring's.
-    pub cookie: u64,
-    /// Requests in flight in this process.
-    pub slab: Slab,
-    /// Requests whose turn to be issued has come (successors in chains, released by drain).
-    pub ready: VecDeque<Id>,
-    /// Poll set and what is known of descriptors.
-    pub poll_set: PollSet,
-    /// How long calls on names take.
-    pub stalls: Stalls,
-    /// Transfers that the kernel's AIO makes.
-    pub device: Device,
-    /// Deadlines.
-    pub timers: Timers,
-    /// TIMEOUTs that count completions, and the value of `completions` that each waits for.
-    pub counting: Vec<(Id, u64)>,
-    /// Completions so far that are not timeouts': what those count.
-    pub completions: u64,
-    /// While requests go together (those of a submission, or what is ready): `completions` when they began.
-    pub counted_before: Option<u64>,
-    /// What goes on behind those of its requests that have ended.
-    pub successors: Vec<Id>,
-    /// Multishot POLL_ADDs that it armed: what they found is answered behind it.
-    pub found_polls: Vec<Id>,
-    /// The chain under construction.
-    pub chain: Option<Chain>,
-    /// The present holder is in a submission of its own: it makes calls itself.
-    pub makes_calls: bool,
-    /// Calls that the present holder of the lock makes when it lets go, see `issue::calls`.
-    pub calls: Vec<Call>,
-    /// One of them comes before the next SQE.
-    pub calls_at_once: bool,
-    /// What is to be done once the ring is let go of.
-    pub due: Due,
-    /// What the present holder of the lock submitted that depends on who it is.
-    pub submission: Option<Box<Submission>>,
-    /// Requests held back by IOSQE_IO_DRAIN.
-    pub drain: Drain,
-    /// Completions not yet in the shared counters; empty between two submissions.
-    pub tally: crate::stats::Tally,
-    /// Who is told what happens here, if anybody wants to know.
-    pub recorder: Option<Box<recorder::Recorder>>,
-    /// Which wish for events the recorder follows: what `Tracer::wanted` was.
-    pub heard: u64,
-    /// CQEs not yet posted.
-    pub batch: Batch,
-    /// CQEs that found the shared backlog full.
-    pub spill: Spill,
-    /// Registered files.
-    pub files: Option<Files>,
-    /// Registered buffers.
-    pub buffers: Option<Buffers>,
-    /// Buffers to choose from (IOSQE_BUFFER_SELECT).
-    pub groups: Groups,
-    /// Registered eventfd (a private duplicate), and whether only asynchronous completions signal it.
-    pub eventfd: Option<(i32, bool)>,
-    /// It was signalled since the poll set last told of an event that polls wait for.
-    pub signalled: bool,
-    /// On a polled ring: the eventfd that wakes whoever waits with a signal mask.
-    pub bell: Option<i32>,
-    /// The thread that may submit (`anyring_abi::IORING_SETUP_SINGLE_ISSUER`): its id, 0 while the ring is disabled or for any thread.
-    pub issuer: u32,
-    /// Chunks of shared records that this process claimed, with their free entries.
-    pub records: Records,
-    /// A number of the descriptor was closed and copies are left: the helper watches for the last one.
-    pub orphan: bool,
-    /// It is closed, and nobody is inside a call on it: from now on its memory may be something else's.
-    pub abandoned: bool,
-    /// The last copy of the descriptor is gone: nothing new starts, memory goes when nobody uses it any more.
-    pub closed: bool,
-    /// Made with `anyring_abi::IORING_SETUP_R_DISABLED` and not enabled yet.
-    pub disabled: bool,
-    /// What a ring of polled devices has (`anyring_abi::IORING_SETUP_IOPOLL`).
-    pub iopoll: Option<Box<IoPoll>>,
-    /// What the program allowed the ring to be used for; holds while the ring is not disabled.
-    pub restrictions: Option<Box<Restrictions>>,
-    /// What the program set for busy polling.
-    pub napi: Napi,
-    /// Registered credentials.
-    pub personalities: Personalities,
-    /// Whether waits spin before they sleep.
-    pub spin: Spin,
-    /// Threads asleep on the futex word are to be woken when the lock is let go of.
-    pub wake_due: bool,
-    /// The clock of waits (`IORING_REGISTER_CLOCK`).
-    pub clock: Clock,
-    /// The registered memory region.
-    pub wait_region: Option<Region>,
-    /// What makes the ring a context of Linux AIO.
-    pub aio: Option<Box<crate::aio_ring::Context>>,
-}
-
-/// Free records of the chunks that this process claimed in the shared control area.
-#[derive(Default)]
-pub struct Records {
-    free: Vec<(u8, u8)>,
-}
-
-impl Records {
-    /// A free record, if there is one; a request without one is only missed by waiters of other processes.
-    pub fn take(&mut self, control: &Control) -> Option<(u8, u8)> {
-        if self.free.is_empty() {
-            self.free.try_reserve(control::CHUNK_RECORDS).ok()?;
-            let chunk = control.claim_chunk()?;
-            self.free.extend(records_of(chunk).rev());
-        }
-        self.free.pop()
-    }
-
-    /// Forgets the records of a chunk, all of them free, that is given up.
-    pub(crate) fn lose(&mut self, chunk: usize) {
-        self.free.retain(|(of, _)| usize::from(*of) != chunk);
-    }
-
-    /// Gives a record back.
-    pub fn give(&mut self, record: (u8, u8)) {
-        self.free.push(record);
-    }
-}
-
-/// The records of a chunk.
-pub(crate) fn records_of(chunk: usize) -> impl DoubleEndedIterator<Item = (u8, u8)> {
-    (0..control::CHUNK_RECORDS).map(move |index| (chunk as u8, index as u8))
-}
-
-const _: () = assert!(control::CHUNK_RECORDS == 256, "a record's index is a u8");
 
 /// What became ready of which a polling thread issues so much at a time (`IORING_TW_CAP_ENTRIES_VALUE` in io_uring/sqpoll.c).
 const POLLER_SHARE: usize = 32;
@@ -515,81 +365,6 @@ impl Origin for Ring {
     }
 }
 
-impl State {
-    /// The state of a ring on which nothing has happened.
-    pub fn new(flags: u32, memory: Memory, control: Control, engine_end: i32, cookie: u64) -> State {
-        State {
-            memory,
-            control,
-            engine_end,
-            cookie,
-            slab: Slab::default(),
-            ready: VecDeque::new(),
-            poll_set: PollSet::default(),
-            stalls: Stalls::default(),
-            device: Device::default(),
-            timers: Timers::default(),
-            counting: Vec::new(),
-            completions: 0,
-            counted_before: None,
-            successors: Vec::new(),
-            found_polls: Vec::new(),
-            chain: None,
-            makes_calls: false,
-            calls: Vec::new(),
-            calls_at_once: false,
-            due: Due::NOTHING,
-            submission: None,
-            drain: Drain::default(),
-            tally: crate::stats::Tally::default(),
-            recorder: None,
-            heard: 0,
-            batch: Batch::default(),
-            spill: Default::default(),
-            files: None,
-            buffers: None,
-            groups: crate::resource::buf_ring::Groups::default(),
-            eventfd: None,
-            signalled: false,
-            bell: None,
-            issuer: if flags & (anyring_abi::IORING_SETUP_SINGLE_ISSUER | anyring_abi::IORING_SETUP_R_DISABLED)
-                == anyring_abi::IORING_SETUP_SINGLE_ISSUER
-            {
-                crate::thread::id()
-            } else {
-                0
-            },
-            records: Records::default(),
-            disabled: flags & anyring_abi::IORING_SETUP_R_DISABLED != 0,
-            orphan: false,
-            closed: false,
-            abandoned: false,
-            iopoll: (flags & anyring_abi::IORING_SETUP_IOPOLL != 0)
-                .then(|| Box::new(IoPoll::new(flags & anyring_abi::IORING_SETUP_SQPOLL != 0))),
-            restrictions: None,
-            napi: Napi::default(),
-            personalities: Personalities::default(),
-            spin: Spin::default(),
-            wake_due: false,
-            clock: Clock::Monotonic,
-            wait_region: None,
-            aio: None,
-        }
-    }
-
-    /// The restrictions that hold now.
-    #[inline]
-    pub fn enforced(&self) -> Option<&Restrictions> {
-        self.restrictions.as_deref().filter(|_| !self.disabled)
-    }
-
-    /// CQEs the program has not consumed.
-    #[inline(always)] // for an enter that only looks
-    pub fn cq_ready(&self, tail: u32) -> Result<u32, Errno> {
-        Ok(tail.wrapping_sub(self.memory.view.load(word::CQ_HEAD)?))
-    }
-}
-
 impl RingGuard {
     /// What a new holder does first with a ring that is not whole: a forked child becomes a member of one that it
     /// inherited, and what a panic left is put in order.
@@ -688,7 +463,7 @@ impl RingGuard {
             if !self.ready.is_empty() {
                 self.issue_ready();
             }
-            if !self.submit_staged() {
+            if !device::submit_staged(self) {
                 break;
             }
         }
@@ -730,10 +505,134 @@ impl Drop for RingGuard {
     }
 }
 
-impl State {
-    /// Whether somebody of this process has to look after the poll set: requests are armed, or the kernel has transfers.
+impl RingGuard {
+    /// Looks whether somebody joined, or left.
     #[inline]
-    pub fn awaits_events(&self) -> bool {
-        self.poll_set.armed() != 0 || self.device.any()
+    pub fn listen(&mut self) {
+        if stats::stats().tracer.wanted.load(Ordering::Relaxed) != self.heard {
+            record::hear(self);
+        }
+    }
+
+    /// Whether a thread polls the ring: nobody else issues or completes its requests then.
+    #[inline]
+    pub fn is_polled(&self) -> bool {
+        self.ring().polled_by.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the calling thread may issue and complete requests.
+    #[inline]
+    pub fn serves_here(&self) -> bool {
+        let thread = self.ring().polled_by.load(Ordering::Relaxed);
+        thread == 0 || thread == crate::thread::id()
+    }
+}
+
+impl RingGuard {
+    /// Whether notes were left.
+    #[inline]
+    pub fn has_notes(&self) -> bool {
+        self.ring.notes.any()
+    }
+
+    /// Acts on the notes that were left.
+    #[inline]
+    pub fn heed_notes(&mut self) {
+        if self.has_notes() {
+            self.act_on_notes();
+        }
+    }
+
+    #[cold]
+    fn act_on_notes(&mut self) {
+        // Put down last: what a panic leaves here is back among the notes by then.
+        let _heeding = notes::Heeding::begin(self.ring);
+        let mut rest = Rest::take(&self.ring.notes);
+        while let Some(note) = rest.things.pop_front() {
+            match note {
+                Note::Closed(fd, private) => self.detach_number(fd, Some(private)),
+                Note::LostNumber(others) => self.lose_number(others),
+                Note::End => self.due.add(Due::END),
+                Note::Helper => self.due.add(Due::HELPER),
+                Note::Poller => self.due.add(Due::POLLER),
+                Note::File(job) => self.take_file(job),
+            }
+        }
+    }
+
+    /// Makes the request of another ring that sends a file, unless it was cancelled. Its ring is told once this one is let go of.
+    fn take_file(&mut self, job: Arc<Job>) {
+        if !job.begin() {
+            return;
+        }
+        let sent = job.op.lock().and_then(|op| match &*op {
+            Op::MsgRing(message) => Some(msg_ring::hand_over(message, self)),
+            _ => None,
+        });
+        handlers::without_locks(move || wq::conclude(job, Verdict::of(sent.unwrap_or(Err(Errno::INVAL)))));
+    }
+
+    /// A number of the ring's was closed: if that was the last copy the ring ends, once it is let go of; if not the helper
+    /// watches for it.
+    pub fn lose_number(&mut self, others: bool) {
+        if descriptors::last_copy_gone(self.engine_end) || (!others && self.is_left_by_child()) {
+            self.note_closed();
+            self.due.add(Due::END);
+        } else {
+            self.orphan = true;
+            self.call_helper_now();
+        }
+    }
+}
+
+impl RingGuard {
+    /// Lets go of the ring, with all that somebody left for whoever does.
+    #[inline]
+    pub fn let_go(&mut self) {
+        while self.held.is_some() {
+            self.settle();
+            let due = self.take_due_wake();
+            let later = self.due;
+            if later != Due::NOTHING {
+                self.due = Due::NOTHING;
+            }
+            // A handler that jumps away has nothing behind it left undone.
+            let _handlers_wait = self.held.take().map(Held::release);
+            if let Some(due) = due {
+                due.wake();
+            }
+            if later != Due::NOTHING {
+                later.act(self.ring);
+            }
+            let Some(mut held) = self.ring.state.lock_again_if(|| self.ring.has_left_overs()) else { break };
+            let Some(state) = held.as_deref_mut().map(NonNull::from) else { break };
+            self.state = state;
+            self.held = Some(held);
+            self.put_in_order();
+            let owed = self.ring.owed.swap(0, Ordering::Relaxed);
+            if owed != 0 {
+                self.submit_owed(owed);
+            }
+        }
+    }
+
+    /// Takes the ring again after [`let_go`](Self::let_go), by a thread that is counted as using it: so it has not ended.
+    pub fn take_again(&mut self) {
+        let mut held = self.ring.state.lock().expect("this thread has let go of it");
+        self.state = held.as_deref_mut().map(NonNull::from).expect("a ring that is in use does not end");
+        self.held = Some(held);
+        self.put_in_order();
+    }
+
+    /// Brings a job back that this very thread has done.
+    pub fn bring_here(&mut self, job: Arc<Job>) {
+        if self.ring.completes_here() {
+            return self.receive(job);
+        }
+        // Where there is no memory to keep it, it is received early.
+        if let Err(left) = self.ring.arrived.put([job].into_iter()) {
+            return left.for_each(|job| self.receive(job));
+        }
+        self.ring.untold.store(true, Ordering::Relaxed); // for `settle`, which this thread comes to
     }
 }

@@ -4,6 +4,7 @@
 //! event: an error of the transfer itself is an event.
 
 use super::{find, lock, Pending};
+use crate::issue::alone;
 use crate::mutation::{mutated, Mutation};
 use crate::op::poll::PollAdd;
 use crate::op::rw::{check_priority, is_file, Rw, RWF_HIPRI, RWF_SUPPORTED};
@@ -189,7 +190,7 @@ fn follow_iocb(
     let on_its_way = match verdict {
         Verdict::WouldBlock(Direction::Read) | Verdict::Skipped(Direction::Read, _) => {
             let put_off = matches!(verdict, Verdict::Skipped(_, why) if why.is_put_off());
-            match guard.wait_alone(place, &mut op, opcode, fd, put_off, on_its_way) {
+            match alone::wait_alone(guard, place, &mut op, opcode, fd, put_off, on_its_way) {
                 Ok(()) => return,
                 Err(on_its_way) => on_its_way,
             }

@@ -2,6 +2,7 @@
 
 use crate::forced::{point, Point};
 use crate::issue::registered;
+use crate::issue::{alone, device};
 use crate::mutation::{mutated, Mutation};
 use crate::op::net::socket_option;
 use crate::op::poll::PollAdd;
@@ -67,7 +68,7 @@ impl RingGuard {
         if self.poll_set.is_unpollable(fd) {
             return Ok(Arming::CannotPoll);
         }
-        self.join_list(fd);
+        alone::join_list(self, fd);
         spoil_file(fd);
         let state = &mut **self;
         let entry = state.poll_set.existing(fd);
@@ -156,7 +157,7 @@ impl RingGuard {
 
     /// Looks at the poll set without waiting and serves what is ready. True when there was something.
     pub fn poll_now(&mut self) -> bool {
-        let reaped = self.reap();
+        let reaped = device::reap(self);
         if self.poll_set.armed() == 0 && !self.device.is_untold() {
             return reaped;
         }
@@ -225,7 +226,7 @@ impl RingGuard {
                 continue; // the bytes stay: see `Control::kick_others`
             }
             if data == DEVICE {
-                served |= self.reap();
+                served |= device::reap(self);
                 self.device.told();
                 continue;
             }
@@ -248,10 +249,10 @@ impl RingGuard {
         }
         if entry.alone.is_some() {
             if seen & libc::EPOLLRDHUP as u32 == 0 {
-                self.serve_alone(fd, seen);
+                alone::serve_alone(self, fd, seen);
                 return true;
             }
-            self.join_list(fd);
+            alone::join_list(self, fd);
         }
         if seen & (READ | ENDED) != 0 {
             self.retry(fd, ListKind::Read);
@@ -443,7 +444,7 @@ impl RingGuard {
         let Some(entry) = self.poll_set.existing(fd) else { return };
         entry.put_off = false;
         if entry.alone.is_some() {
-            return self.attempt_alone(fd);
+            return alone::attempt_alone(self, fd);
         }
         if !entry.polls.is_empty() {
             self.look_for_polls(fd);
@@ -482,7 +483,7 @@ impl RingGuard {
         if self.aio.is_none() || !descriptors::is_nonblocking(fd) {
             return;
         }
-        self.join_list(fd);
+        alone::join_list(self, fd);
         self.poll_set.forget_access(fd);
         while let Some(id) = self.poll_set.existing(fd).and_then(|entry| entry.readers.first()) {
             let id = self.disarm(id).id();
@@ -499,7 +500,7 @@ impl RingGuard {
     }
 
     pub(crate) fn reissue_all(&mut self, fd: i32) {
-        self.join_list(fd);
+        alone::join_list(self, fd);
         for list in [ListKind::Read, ListKind::Write, ListKind::Poll] {
             while let Some(id) = self.poll_set.existing(fd).and_then(|entry| entry.list(list).first()) {
                 let detached = self.disarm(id);
@@ -517,7 +518,7 @@ impl RingGuard {
         if let Some(context) = &mut self.aio {
             context.forget(fd);
         }
-        self.join_list(fd);
+        alone::join_list(self, fd);
         self.record(|it| it.forget_file(fd));
         let closed = private.is_some();
         let mut file = private.flatten();

@@ -12,7 +12,7 @@
 
 use crate::descriptors;
 use crate::forced::{point, Point};
-use crate::issue::submitter::Submission;
+use crate::issue::punt::Submission;
 use crate::mutation::{mutated, Mutation};
 use crate::op::Op;
 use crate::os::Clock;

@@ -12,11 +12,90 @@ use crate::wq::Approach;
 use crate::{descriptors, Errno};
 use anyring_abi::IoEvent;
 
-impl RingGuard {
+/// The kernel is to make the transfer, as `takes_directly` said.
+pub(crate) fn stage(guard: &mut RingGuard, id: Id) {
+    if let Err(error) = guard.keep_file(id) {
+        return guard.finish(id, -error.raw_os_error(), true);
+    }
+    guard.slab[id].stage();
+    guard.device.staged.push_back(id);
+    guard.note_waiting(id);
+    point(Point::Stage);
+    if let Some(fd) = guard.slab[id].target.number() {
+        descriptors::note_use(fd);
+    }
+    guard.arm_link_timeout(id);
+}
+
+/// Submits what is staged, as far as there is room. False when there was nothing to submit.
+pub fn submit_staged(guard: &mut RingGuard) -> bool {
+    let state = &mut **guard;
+    if !state.device.has_to_submit() {
+        return false;
+    }
+    let idle = state.device.in_flight() == 0;
+    let refused = state.device.submit(&mut state.slab);
+    if idle && state.device.in_flight() != 0 {
+        guard.work_appeared(false);
+    }
+    for (detached, error) in refused {
+        let id = detached.id();
+        guard.note_refusal(id, error);
+        guard.punt(id, Approach::Plain);
+    }
+    reap(guard);
+    true
+}
+
+/// Completes the transfers that have ended. True when there were some.
+#[inline]
+pub fn reap(guard: &mut RingGuard) -> bool {
+    let some = guard.device.has_events();
+    if some {
+        reap_all(guard);
+    }
+    some
+}
+
+#[cold]
+fn reap_all(guard: &mut RingGuard) {
+    while let Some(event) = guard.device.take_event() {
+        complete_transfer(guard, &event);
+    }
+}
+
+fn complete_transfer(guard: &mut RingGuard, event: &IoEvent) {
+    let id = Id::from_word(event.data);
+    let (broken, abandoned) = (guard.is_broken(), guard.abandoned);
+    if !guard.slab.get(id).is_some_and(|request| matches!(request.state(), request::State::Submitted)) {
+        return;
+    }
+    let id = guard.slab.detach(id).id();
+    if abandoned {
+        drop(guard.slab.remove(id));
+        return;
+    }
+    point(Point::Reap);
+    guard.record_of(id, |it| it.task_add());
+    let request = &mut guard.slab[id];
+    let Op::Rw(rw) = &mut request.op else { return };
+    let verdict = rw.followed(event.res);
+    match verdict {
+        Some(verdict) => {
+            request.path = Path::Device;
+            guard.follow(id, verdict);
+        }
+        None if mutated(Mutation::DeviceRefusalIsTheAnswer) => guard.finish(id, -Errno::AGAIN.raw_os_error(), true),
+        None if broken => guard.finish(id, -Errno::IO.raw_os_error(), true),
+        None => guard.punt(id, Approach::Plain),
+    }
+}
+
+impl crate::ring::State {
     /// Whether the kernel's AIO takes this transfer on a file opened with O_DIRECT. Makes the context if there is none.
     #[cold]
     pub(crate) fn takes_directly(&mut self, rw: &Rw, fd: i32) -> bool {
-        let state = &mut **self;
+        let state = self;
         let suits = state.iopoll.is_none() && rw.suits_device() && state.poll_set.medium(fd) == Medium::Device;
         if !suits || !state.device.may_be_had() {
             return false;
@@ -31,41 +110,6 @@ impl RingGuard {
         }
     }
 
-    /// The kernel is to make the transfer, as `takes_directly` said.
-    pub(crate) fn stage(&mut self, id: Id) {
-        if let Err(error) = self.keep_file(id) {
-            return self.finish(id, -error.raw_os_error(), true);
-        }
-        self.slab[id].stage();
-        self.device.staged.push_back(id);
-        self.note_waiting(id);
-        point(Point::Stage);
-        if let Some(fd) = self.slab[id].target.number() {
-            descriptors::note_use(fd);
-        }
-        self.arm_link_timeout(id);
-    }
-
-    /// Submits what is staged, as far as there is room. False when there was nothing to submit.
-    pub fn submit_staged(&mut self) -> bool {
-        let state = &mut **self;
-        if !state.device.has_to_submit() {
-            return false;
-        }
-        let idle = state.device.in_flight() == 0;
-        let refused = state.device.submit(&mut state.slab);
-        if idle && state.device.in_flight() != 0 {
-            self.work_appeared(false);
-        }
-        for (detached, error) in refused {
-            let id = detached.id();
-            self.note_refusal(id, error);
-            self.punt(id, Approach::Plain);
-        }
-        self.reap();
-        true
-    }
-
     /// What a refusal says of the next transfers.
     fn note_refusal(&mut self, id: Id, error: Errno) {
         match error {
@@ -77,52 +121,6 @@ impl RingGuard {
             }
             Errno::NOSYS => self.device.refuse(),
             _ => {}
-        }
-    }
-
-    /// Completes the transfers that have ended. True when there were some.
-    #[inline]
-    pub fn reap(&mut self) -> bool {
-        let some = self.device.has_events();
-        if some {
-            self.reap_all();
-        }
-        some
-    }
-
-    #[cold]
-    fn reap_all(&mut self) {
-        while let Some(event) = self.device.take_event() {
-            self.complete_transfer(&event);
-        }
-    }
-
-    fn complete_transfer(&mut self, event: &IoEvent) {
-        let id = Id::from_word(event.data);
-        let (broken, abandoned) = (self.is_broken(), self.abandoned);
-        if !self.slab.get(id).is_some_and(|request| matches!(request.state(), request::State::Submitted)) {
-            return;
-        }
-        let id = self.slab.detach(id).id();
-        if abandoned {
-            drop(self.slab.remove(id));
-            return;
-        }
-        point(Point::Reap);
-        self.record_of(id, |it| it.task_add());
-        let request = &mut self.slab[id];
-        let Op::Rw(rw) = &mut request.op else { return };
-        let verdict = rw.followed(event.res);
-        match verdict {
-            Some(verdict) => {
-                request.path = Path::Device;
-                self.follow(id, verdict);
-            }
-            None if mutated(Mutation::DeviceRefusalIsTheAnswer) => {
-                self.finish(id, -Errno::AGAIN.raw_os_error(), true)
-            }
-            None if broken => self.finish(id, -Errno::IO.raw_os_error(), true),
-            None => self.punt(id, Approach::Plain),
         }
     }
 }

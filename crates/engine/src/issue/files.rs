@@ -81,7 +81,7 @@ fn install_anywhere(files: &mut Files, address: u64) -> Result<(), Errno> {
 }
 
 /// IORING_REGISTER_FILES_UPDATE: how many files were replaced.
-pub fn update_files(guard: &mut RingGuard, update: Update) -> Result<u32, Errno> {
+pub(crate) fn update_files(guard: &mut RingGuard, update: Update) -> Result<u32, Errno> {
     let end = update.end()?;
     let (ring, table) = (guard.ring(), update.table);
     let files = guard.files.as_mut().ok_or(Errno::NXIO)?;

@@ -85,7 +85,31 @@ fn is_transfer_done(job: &Job) -> bool {
     transfers && matches!(verdict, Some(Verdict::Done(0..) | Verdict::DoneShort(0..)))
 }
 
-impl RingGuard {
+/// Takes in what a worker brought to a ring of polled devices.
+#[cold]
+pub fn receive_polled(guard: &mut RingGuard, job: Arc<Job>) {
+    let keeps = guard.iopoll.as_ref().is_some_and(|iopoll| !iopoll.by_thread && iopoll.asking == 0);
+    let keeps = keeps && !mutated(Mutation::PostsWhatNobodyAskedFor);
+    if keeps && !guard.is_broken() && is_transfer_done(&job) {
+        // Where there is no memory to keep it, it is posted now.
+        if let Some(iopoll) = &mut guard.iopoll {
+            if iopoll.found.try_reserve(1).is_ok() {
+                return iopoll.found.push(job);
+            }
+        }
+    }
+    guard.bring_back(job);
+}
+
+/// Posts what was kept.
+pub(crate) fn post_found(guard: &mut RingGuard) {
+    for job in guard.iopoll.as_mut().map(|iopoll| iopoll.take_found()).unwrap_or_default() {
+        guard.bring_back(job);
+    }
+    guard.settle();
+}
+
+impl crate::ring::State {
     /// Whether completions of transfers wait until a thread asks for them.
     pub fn is_asked(&self) -> bool {
         self.iopoll.as_ref().is_some_and(|iopoll| !iopoll.by_thread)
@@ -125,34 +149,10 @@ impl RingGuard {
         Some(if rw.waits_for().is_none() { Errno::AGAIN } else { Errno::OPNOTSUPP })
     }
 
-    /// Takes in what a worker brought to a ring of polled devices.
-    #[cold]
-    pub fn receive_polled(&mut self, job: Arc<Job>) {
-        let keeps = self.iopoll.as_ref().is_some_and(|iopoll| !iopoll.by_thread && iopoll.asking == 0);
-        let keeps = keeps && !mutated(Mutation::PostsWhatNobodyAskedFor);
-        if keeps && !self.is_broken() && is_transfer_done(&job) {
-            // Where there is no memory to keep it, it is posted now.
-            if let Some(iopoll) = &mut self.iopoll {
-                if iopoll.found.try_reserve(1).is_ok() {
-                    return iopoll.found.push(job);
-                }
-            }
-        }
-        self.bring_back(job);
-    }
-
     /// A thread asks, or does not any more.
     pub(crate) fn count_asking(&mut self, change: i32) {
         if let Some(iopoll) = &mut self.iopoll {
             iopoll.asking = iopoll.asking.saturating_add_signed(change);
         }
-    }
-
-    /// Posts what was kept.
-    pub(crate) fn post_found(&mut self) {
-        for job in self.iopoll.as_mut().map(|iopoll| iopoll.take_found()).unwrap_or_default() {
-            self.bring_back(job);
-        }
-        self.settle();
     }
 }

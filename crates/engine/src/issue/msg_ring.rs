@@ -17,26 +17,24 @@ use crate::{descriptors, Errno};
 use anyring_abi::*;
 use std::sync::Arc;
 
-impl RingGuard {
-    /// MSG_RING: a message to itself is posted at once, as the kernel does, unless it has to wait for the owner.
-    pub(super) fn send_message(&mut self, message: &MsgRing, fd: i32) -> Verdict {
-        let to_itself = table::ring(fd).is_some_and(|target| core::ptr::eq(target, self.ring()));
-        let verdict = send(message, fd);
-        if to_itself && !self.ring().keeps_messages() {
-            self.post_messages();
-        }
-        verdict
+/// MSG_RING: a message to itself is posted at once, as the kernel does, unless it has to wait for the owner.
+pub(super) fn send_message(guard: &mut RingGuard, message: &MsgRing, fd: i32) -> Verdict {
+    let to_itself = table::ring(fd).is_some_and(|target| core::ptr::eq(target, guard.ring()));
+    let verdict = send(message, fd);
+    if to_itself && !guard.ring().keeps_messages() {
+        guard.post_messages();
     }
+    verdict
+}
 
-    /// A MSG_RING on `fd` finds the file that it sends, if there is one: answers the ring that it is for.
-    pub(crate) fn look_up_sent(&self, message: &mut MsgRing, fd: i32) -> Result<&'static Ring, Errno> {
-        let target = target(fd)?;
-        if core::ptr::eq(target, self.ring()) {
-            return Err(Errno::INVAL);
-        }
-        message.file = self.fixed_file(message.source).ok();
-        Ok(target)
+/// A MSG_RING on `fd` finds the file that it sends, if there is one: answers the ring that it is for.
+pub(crate) fn look_up_sent(guard: &RingGuard, message: &mut MsgRing, fd: i32) -> Result<&'static Ring, Errno> {
+    let target = target(fd)?;
+    if core::ptr::eq(target, guard.ring()) {
+        return Err(Errno::INVAL);
     }
+    message.file = guard.fixed_file(message.source).ok();
+    Ok(target)
 }
 
 /// Sends a message to the ring that `fd` names.

@@ -3,10 +3,14 @@
 //!
 //! Called with the ring's lock, as all that issues requests.
 
+use crate::descriptors;
+use crate::issue::arm::events_of;
+use crate::op::poll::PollAdd;
 use crate::op::{row, Direction, FileUse, Op, Skip, Verdict};
 use crate::poll::Medium;
+use crate::poll::EDGE;
 use crate::request::Id;
-use crate::ring::RingGuard;
+use crate::ring::State;
 use crate::stats::Path;
 use crate::wq::Approach;
 use crate::Errno;
@@ -27,7 +31,10 @@ pub enum Step {
     Refuse(Errno),
 }
 
-impl RingGuard {
+/// Looks in vain in a row after which the next one is gathered.
+const IN_VAIN: u8 = 2;
+
+impl State {
     /// Who takes up a request whose turn has come: the holder of the ring by an attempt, or a worker.
     pub(super) fn plan_turn(&mut self, id: Id) -> Step {
         let request = &self.slab[id];
@@ -145,5 +152,23 @@ impl RingGuard {
         }
         self.poll_set.note_unlooked(direction);
         Some(why)
+    }
+}
+
+impl State {
+    /// Gathers the look of a poll that is about to be armed. False where it is to be made in its turn: its file is not known,
+    /// or others wait there, who would be answered in another order.
+    pub(crate) fn gathers_look(&mut self, poll: &PollAdd, fd: i32) -> bool {
+        let Some(entry) = self.poll_set.existing(fd).filter(|entry| entry.facts.looks_in_vain() >= IN_VAIN) else {
+            return false;
+        };
+        let wanted = events_of(poll) | EDGE;
+        let known = entry.registered & wanted == wanted && entry.idle() && descriptors::closes_are_seen();
+        if !known || poll.multishot || self.recorder.is_some() || self.aio.is_some() || descriptors::is_ring(fd) {
+            return false;
+        }
+        let events = poll.matching(u16::MAX) as i16;
+        self.poll_set.gathered.push(libc::pollfd { fd, events, revents: 0 });
+        true
     }
 }

@@ -2,19 +2,27 @@
 
 use crate::forced::{point, Point};
 use crate::issue::registered;
+use crate::issue::{iopoll, msg_ring};
+use crate::mutation::{mutated, Mutation};
+use crate::op::cancel::Cancel;
+use crate::op::net::{is_blocking, Net};
+use crate::op::rw::is_file;
 use crate::op::{row, Context, Direction, Identity, Op, Verdict};
 use crate::os::file_status;
+use crate::request::Request;
 use crate::request::{Id, State, Target, Then, Tried};
 use crate::ring::arrivals::Rest;
 use crate::ring::helper;
 use crate::ring::RingGuard;
 use crate::stats::Path;
 use crate::thread::tables;
+use crate::wq::creds::{Crew, Hold};
 use crate::wq::hashed::Inode;
 use crate::wq::{self, Approach, Job};
 use crate::wq::{futex, waitid};
+use crate::{alloc, identity};
 use crate::{descriptors, Errno};
-use anyring_abi::{Opcode, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
+use anyring_abi::{Opcode, IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_IOPOLL, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
 use std::sync::Arc;
 
 impl RingGuard {
@@ -113,7 +121,7 @@ impl RingGuard {
                 descriptors::check_open(fd).and_then(|()| self.hold_buffer(id, op))
             }
             (None, Op::MsgRing(message)) if message.sends_file() => {
-                self.look_up_sent(message, fd).map(|target| receiver = Some(target))
+                msg_ring::look_up_sent(self, message, fd).map(|target| receiver = Some(target))
             }
             (None, op) => self.look_up(op, fd),
         };
@@ -194,7 +202,7 @@ impl RingGuard {
     /// Takes in a worker's result.
     pub fn receive(&mut self, job: Arc<Job>) {
         match self.iopoll {
-            Some(_) => self.receive_polled(job),
+            Some(_) => iopoll::receive_polled(self, job),
             None => self.bring_back(job),
         }
     }
@@ -279,5 +287,182 @@ impl RingGuard {
     pub fn is_behind_others(&mut self, id: Id, fd: i32) -> bool {
         let inode = self.inode_of(id, fd, Approach::Plain);
         inode.is_some_and(wq::is_busy)
+    }
+}
+
+impl RingGuard {
+    /// Whether the next request of its chain is issued by the worker that completes this one. With these setup flags results
+    /// go to the submitter first (`io_req_complete_post`).
+    pub(crate) fn hands_chain_to_worker(&self, id: Id, result: i32) -> bool {
+        let deferred = self.ring().has(IORING_SETUP_DEFER_TASKRUN) || self.ring().has(IORING_SETUP_IOPOLL);
+        !deferred && ends_in_worker(&self.slab[id], result)
+    }
+
+    /// What an ASYNC_CANCEL answers: one that a worker makes finds itself among those that workers are at, where it means
+    /// itself. Source: `__io_async_cancel` in io_uring/cancel.c.
+    pub(crate) fn after_cancel(&self, id: Id, cancel: &Cancel, verdict: Verdict) -> Verdict {
+        let request = &self.slab[id];
+        let by_worker = request.in_worker || request.flags & IOSQE_ASYNC != 0;
+        let means_itself = !cancel.all && cancel.matches(request.user_data, request.opcode, false);
+        if verdict == Verdict::error(Errno::NOENT) && by_worker && means_itself {
+            return Verdict::error(Errno::ALREADY);
+        }
+        verdict
+    }
+
+    /// A request that a worker issues found nothing: whether that is its end, or the look that was put off found something.
+    #[cold]
+    pub(crate) fn gives_up_in_worker(&mut self, id: Id) -> bool {
+        let request = &self.slab[id];
+        let gives_up = request.flags & IOSQE_ASYNC == 0
+            && !request.op.is_multishot()
+            && match &request.op {
+                Op::EpollWait(_) => true,
+                Op::Rw(_) | Op::Net(Net::Accept(_)) => request.target.number().is_some_and(|fd| !is_blocking(fd)),
+                _ => false,
+            };
+        if !gives_up {
+            return false;
+        }
+        match self.attempt_again(id) {
+            Verdict::WouldBlock(_) | Verdict::Skipped(..) | Verdict::NeedsWorkerWhenReady(_) => {}
+            verdict => {
+                self.follow(id, verdict);
+                return true;
+            }
+        }
+        if self.slab[id].flags & IOSQE_BUFFER_SELECT != 0 {
+            // A worker takes its buffer before it reads.
+            let mut op = core::mem::replace(&mut self.slab[id].op, Op::placeholder());
+            let _ = self.hold_buffer(id, &mut op); // the attempt has found one
+            self.slab[id].op = op;
+        }
+        self.finish(id, -Errno::AGAIN.raw_os_error(), true);
+        true
+    }
+}
+
+/// Whether a worker completes it, natively.
+fn ends_in_worker(request: &Request, result: i32) -> bool {
+    if request.failed.is_some() {
+        return false;
+    }
+    if request.op.is_forced(request.opcode) {
+        return result != -Errno::BADF.raw_os_error(); // what has no file fails before the call
+    }
+    // Their errors, and what somebody else ends, are brought to the submitter.
+    let brought = match request.op {
+        Op::Rw(_) | Op::EpollWait(_) => result < 0,
+        Op::Timeout(_) | Op::LinkTimeout(_) => true,
+        Op::FutexWait(_) | Op::Waitid(_) => request.path != Path::Inline,
+        _ => false,
+    };
+    let sent = request.in_worker || request.flags & IOSQE_ASYNC != 0;
+    let by_worker = match request.path {
+        Path::Inline => sent,
+        // A read that missed the page cache, a write that has blocks to allocate.
+        Path::Worker => sent || matches!(request.op, Op::Rw(_)) && request.target.number().is_some_and(is_file),
+        Path::Poll | Path::Device => false,
+    };
+    by_worker && !brought
+}
+
+/// What the present holder of a ring's lock submitted that depends on who it is.
+#[derive(Default)]
+pub struct Submission {
+    pub(crate) crew: Option<Arc<Crew>>,
+    /// Requests that may have to wait their turn.
+    pub(crate) waiting: Vec<Id>,
+}
+
+impl Submission {
+    /// Keeps the requests of which `keeps` is true; answers the others.
+    pub fn split(&mut self, keeps: impl Fn(Id) -> bool) -> Option<Submission> {
+        let (kept, others) = core::mem::take(&mut self.waiting).into_iter().partition(|id| keeps(*id));
+        self.waiting = kept;
+        let others: Vec<Id> = others;
+        (!others.is_empty()).then(|| Submission { crew: self.crew.clone(), waiting: others })
+    }
+}
+
+impl RingGuard {
+    /// Notes a request that may be issued by another thread, if that would make a difference.
+    pub fn note_submitter(&mut self, id: Id) {
+        if self.slab[id].depends_on_caller() && !mutated(Mutation::ChainGoesOnAsWhoever) {
+            // Where there is no memory nobody holds a crew for it: it ends with an error if it has to wait.
+            let _ = alloc::push(&mut self.submission.get_or_insert_default().waiting, id);
+        }
+    }
+
+    /// The calling thread is about to let go of the ring: what it submitted and was not issued holds a crew.
+    #[cold]
+    pub fn leave_submission(&mut self) {
+        let Some(mut submission) = self.submission.take() else { return };
+        for id in submission.waiting {
+            self.hold_crew(id, &mut submission.crew);
+        }
+    }
+
+    /// The calling thread is about to change its identity, as the first one: what is in flight keeps the one that all have.
+    #[cold]
+    pub fn keep_identity(&mut self) {
+        if self.ring().defers() {
+            return; // whoever submitted it completes it
+        }
+        let (mut place, mut crew) = (0, None);
+        while let Some(id) = self.slab.next_from(place) {
+            place = id.place() + 1;
+            let request = &self.slab[id];
+            let acts = match request.state() {
+                State::Polling(_) | State::Staged | State::Submitted => request.acts_when_ready(),
+                _ => request.depends_on_caller(),
+            };
+            if acts {
+                self.hold_crew(id, &mut crew);
+            }
+        }
+    }
+
+    /// Has a request that waits hold `crew`, which is the calling thread's, or a new one.
+    fn hold_crew(&mut self, id: Id, crew: &mut Option<Arc<Crew>>) {
+        if self.is_polled() {
+            return; // the thread that submitted goes on with it itself
+        }
+        let waits = |request: &&mut Request| {
+            let waits = match request.state() {
+                State::Chained | State::Deferred | State::Polling(_) | State::Staged | State::Submitted => true,
+                State::Issuing | State::Ready | State::Queued(_) | State::Timed | State::Cancelled(_) => false,
+            };
+            waits && request.hold.is_none()
+        };
+        if let Some(request) = self.slab.get_mut(id).filter(waits) {
+            request.hold = Some(Hold::new(crew.get_or_insert_with(Crew::new)));
+        }
+    }
+
+    /// A request is going to wait until it can act: notes it, if another thread might do so for it.
+    #[inline]
+    pub fn note_waiting(&mut self, id: Id) {
+        if identity::may_differ() && self.slab[id].acts_when_ready() && !self.ring().defers() {
+            self.note_submitter(id);
+        }
+    }
+
+    /// Queues a request to a crew of its submitter. False when there cannot be one any more.
+    pub fn queue_to_crew(&mut self, id: Id, job: Arc<Job>) -> bool {
+        match self.slab[id].hold.take().filter(|hold| !hold.is_mine()) {
+            Some(hold) => hold.0.queue(job, false),
+            None => {
+                let submission = self.submission.get_or_insert_default();
+                submission.crew.get_or_insert_with(Crew::new).clone().queue(job, true)
+            }
+        }
+    }
+}
+
+impl crate::ring::State {
+    /// Whether a request must be made by a crew, since another thread than its submitter issues it.
+    pub fn is_others(&self, id: Id) -> bool {
+        self.slab[id].hold.as_ref().is_some_and(|hold| !hold.is_mine())
     }
 }

@@ -7,12 +7,12 @@ use crate::os::file_status;
 use crate::poll::PollSet;
 use crate::request::{Id, Target};
 use crate::resource::files::{is_locked, FixedFile};
-use crate::ring::RingGuard;
+use crate::ring::State;
 use crate::{descriptors, Errno};
 use anyring_abi::IORING_FILE_INDEX_ALLOC;
 use std::sync::Arc;
 
-impl RingGuard {
+impl State {
     /// The number of the file that a target names, -1 for none.
     #[inline]
     pub(crate) fn number_of(&self, target: &Target) -> Result<i32, Errno> {
@@ -36,7 +36,7 @@ impl RingGuard {
 
     /// New files are in these slots: what is remembered of their numbers is of files that had them before.
     pub fn forget_before(&mut self, slots: core::ops::Range<u32>) {
-        let state = &mut **self;
+        let state = self;
         for file in state.files.iter().flat_map(|files| files.in_slots(slots.clone())) {
             state.poll_set.forget(file.fd);
         }

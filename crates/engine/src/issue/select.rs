@@ -40,19 +40,6 @@ impl RingGuard {
         }
     }
 
-    /// Whether it is armed as it is where nothing is there: its attempt would not end for want of a buffer, nor keep one, as
-    /// that of a READ does with a provided buffer (see `settle_buffers`).
-    pub fn may_wait_unattempted(&self, op: &mut Op) -> bool {
-        let reads = matches!(op, Op::Rw(_)) && !op.is_multishot();
-        let keeps = op.selection().is_some_and(|it| reads && it.held.is_none() && self.groups.is_listed(it.group));
-        !keeps && self.finds_buffer(op)
-    }
-
-    /// Whether its attempt would not end for want of a buffer.
-    pub fn finds_buffer(&self, op: &mut Op) -> bool {
-        op.selection().is_none_or(|selection| selection.held.is_some() || self.groups.has_buffers(selection.group))
-    }
-
     /// Chooses a buffer, unless the request has one from before; `several` where it may take them for a bundle.
     fn choose_buffers(&mut self, op: &mut Op, several: bool) -> Result<(), Errno> {
         let (sends, bundle) = match op {
@@ -237,5 +224,20 @@ impl RingGuard {
             self.poll_set.renew(fd);
         }
         self.poll_set.goes_on |= submitted;
+    }
+}
+
+impl crate::ring::State {
+    /// Whether its attempt would not end for want of a buffer.
+    pub fn finds_buffer(&self, op: &mut Op) -> bool {
+        op.selection().is_none_or(|selection| selection.held.is_some() || self.groups.has_buffers(selection.group))
+    }
+
+    /// Whether it is armed as it is where nothing is there: its attempt would not end for want of a buffer, nor keep one, as
+    /// that of a READ does with a provided buffer (see `settle_buffers`).
+    pub fn may_wait_unattempted(&self, op: &mut Op) -> bool {
+        let reads = matches!(op, Op::Rw(_)) && !op.is_multishot();
+        let keeps = op.selection().is_some_and(|it| reads && it.held.is_none() && self.groups.is_listed(it.group));
+        !keeps && self.finds_buffer(op)
     }
 }

@@ -4,12 +4,16 @@
 //! Between two SQEs of one submission nobody runs natively (`io_async_wake` in io_uring/poll.c queues). So what one of them may
 //! have made ready is left for later.
 
+use crate::issue::device;
 use crate::mutation::{mutated, Mutation};
 use crate::op::net::Net;
 use crate::op::{Direction, Op};
+use crate::os::{Os, Sys};
 use crate::poll::turns::Due;
 use crate::request::Target;
 use crate::ring::RingGuard;
+use crate::stats::Path;
+use crate::Errno;
 
 impl RingGuard {
     /// Serves what is there already of requests that were armed without an attempt, if there are such.
@@ -93,7 +97,7 @@ impl RingGuard {
             self.clear_announcement();
             self.complete_arrived();
         }
-        self.reap();
+        device::reap(self);
         if !self.timers.is_empty() {
             self.fire_timers();
         }
@@ -132,5 +136,45 @@ impl RingGuard {
             self.verify();
             self.collect();
         }
+    }
+}
+
+impl RingGuard {
+    /// The poll that waits alone on `fd` completes in the submitting call, as one that is looked at in its turn.
+    fn complete_inline(&mut self, fd: i32) {
+        if let Some(id) = self.poll_set.existing(fd).and_then(|entry| entry.polls.first()) {
+            self.slab[id].path = Path::Inline;
+        }
+    }
+
+    /// Makes the looks that were gathered, and answers in the order of their SQEs.
+    #[inline]
+    pub fn look_at_gathered(&mut self) {
+        if self.poll_set.has_gathered() {
+            self.look_at_all_gathered();
+        }
+    }
+
+    fn look_at_all_gathered(&mut self) {
+        let mut gathered = core::mem::take(&mut self.poll_set.gathered);
+        let looked = loop {
+            match Sys::poll(&mut gathered, Some(0), None) {
+                Err(Errno::INTR) => {}
+                looked => break looked,
+            }
+        };
+        for look in &gathered {
+            if looked.is_err() || look.revents & libc::POLLNVAL != 0 {
+                self.reissue_all(look.fd);
+                continue;
+            }
+            self.poll_set.note_look(look.fd, look.revents == 0);
+            if look.revents != 0 {
+                self.complete_inline(look.fd);
+                self.answer_polls(look.fd, look.revents as u16);
+            }
+        }
+        gathered.clear();
+        self.poll_set.gathered = gathered;
     }
 }

@@ -30,6 +30,7 @@
 //! (`shared::control`).
 
 use super::{Ring, RingGuard};
+use crate::issue::device;
 use crate::memory::layout::word;
 use crate::mutation::{mutated, Mutation};
 use crate::request::{Request, State};
@@ -219,7 +220,7 @@ impl RingGuard {
         if self.ring.health.0.load(Ordering::Relaxed) == WHOLE {
             self.end_requests(); // the panic was in another process
         }
-        self.reap();
+        device::reap(self);
         self.flush_overflow();
         Errno::IO
     }

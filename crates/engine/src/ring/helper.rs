@@ -2,13 +2,11 @@
 
 use crate::driver::owner::{Call, Desk};
 use crate::lock::{Held, Lock};
-use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, Os, Sys};
-use crate::ring::{Ring, RingGuard};
+use crate::ring::Ring;
 use crate::sync::Hook;
 use crate::thread::tables;
 use crate::{descriptors, Errno};
-use anyring_abi::{IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG};
 use core::sync::atomic::{AtomicI32, Ordering};
 use rustix::event::{epoll, EventfdFlags};
 use rustix::fd::IntoRawFd;
@@ -27,7 +25,7 @@ pub(crate) static WAKE: AtomicI32 = AtomicI32::new(-1);
 pub(crate) static SET: AtomicI32 = AtomicI32::new(-1);
 
 /// Does what a call of the helper asks for. The caller holds the ring.
-fn answer(ring: &'static Ring, call: Call) {
+pub(crate) fn answer(ring: &'static Ring, call: Call) {
     match call {
         // The helper has the first table of descriptors.
         Call::HandOver if ring.table.load(Ordering::Relaxed) != tables::FIRST => ring.driver.handover.forget(),
@@ -113,99 +111,5 @@ pub unsafe fn reset_after_fork() {
     if let Some(mut desk) = DESK.lock() {
         desk.close();
         close(); // the child's copies; the parent's helper has its own
-    }
-}
-
-impl RingGuard {
-    /// Leaves the ring to the helper if something is pending that the program may never come back for.
-    #[inline]
-    pub fn call_helper(&mut self) {
-        let always = mutated(Mutation::EachEnterCallsTheHelper) && !self.is_polled();
-        if (self.has_pending() && !self.ring().driver.handover.is_seen_to()) || always {
-            self.leave_to_helper();
-        }
-    }
-
-    /// Whether requests are armed, or timers run, for which somebody of this process has to look.
-    #[inline]
-    pub fn has_pending(&self) -> bool {
-        (self.awaits_events() || !self.timers.is_empty()) && !self.is_polled()
-    }
-
-    #[cold]
-    fn leave_to_helper(&mut self) {
-        let ring = self.ring();
-        let handover = &ring.driver.handover;
-        if ring.has(IORING_SETUP_DEFER_TASKRUN) && !self.is_watched() && !ring.has(IORING_SETUP_TASKRUN_FLAG) {
-            return; // nobody could be told
-        }
-        if let Ok(head) = self.consumed() {
-            handover.note_head(head);
-        }
-        // Who is in a call takes over nothing.
-        let in_calls = ring.callers.load(Ordering::Relaxed);
-        answer(ring, handover.leave(ring.sleepers.load(Ordering::Relaxed).saturating_sub(in_calls)));
-    }
-
-    /// Whether somebody may be told of completions by another file.
-    fn is_watched(&self) -> bool {
-        self.eventfd.is_some() || self.control.header().watched.load(Ordering::Relaxed) != 0
-    }
-
-    /// A thread asks for completions and is ready to wait: the helper need not be there before it, unless somebody is told of
-    /// what it posts.
-    #[inline]
-    pub fn dismiss_helper(&mut self) {
-        let handover = &self.ring().driver.handover;
-        if handover.is_helpers() && !self.is_watched() && handover.dismiss() {
-            self.detach();
-        }
-    }
-
-    /// Makes the helper look at the ring now, to watch for its end.
-    pub fn call_helper_now(&mut self) {
-        answer(self.ring(), self.ring().driver.handover.call(true));
-    }
-
-    /// The helper sleeps on the ring's poll set, and a poll was armed or a timer started.
-    #[cold]
-    pub fn tell_watching_helper(&mut self, is_timer: bool) {
-        let handover = &self.ring().driver.handover;
-        if !is_timer && handover.is_attached() {
-            return self.verify();
-        }
-        let next_ns = self.timers.next_ns().filter(|_| is_timer);
-        if next_ns.is_none_or(|next_ns| {
-            Sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(next_ns) < handover.watches_until_ns()
-        }) {
-            self.call_helper_now();
-        }
-    }
-
-    /// The calling thread drives from now on: events are not the helper's any more.
-    #[inline]
-    pub fn leave_helper(&mut self) {
-        if self.ring().driver.handover.is_attached() && self.ring().driver.handover.has_thread() {
-            self.detach();
-        }
-    }
-
-    #[cold]
-    pub(crate) fn detach(&mut self) {
-        if self.ring().driver.handover.set_attached(false) {
-            if let Some(epoll) = self.poll_set.epoll() {
-                let _ = Sys::epoll_ctl(SET.load(Ordering::Relaxed), libc::EPOLL_CTL_DEL, epoll, 0, 0);
-            }
-        }
-    }
-
-    /// Puts the ring's poll set into the helper's.
-    pub(crate) fn attach(&mut self) {
-        let Some(epoll) = self.poll_set.epoll() else { return };
-        if !self.ring().driver.handover.is_attached() {
-            let (set, data) = (SET.load(Ordering::Relaxed), core::ptr::from_ref(self.ring()) as u64);
-            let added = Sys::epoll_ctl(set, libc::EPOLL_CTL_ADD, epoll, libc::EPOLLIN as u32, data);
-            self.ring().driver.handover.set_attached(added.is_ok());
-        }
     }
 }

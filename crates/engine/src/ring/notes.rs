@@ -5,21 +5,15 @@
 //! A note is heeded before the ring is let go of, and before each SQE, event and request that is taken up, so that nothing
 //! goes on with a number that has been closed meanwhile.
 
-use super::arrivals::Rest;
 use super::{LockFailure, Ring, RingGuard};
-use crate::issue::msg_ring;
-use crate::lock::Held;
 use crate::mutation::{mutated, Mutation};
-use crate::op::{Op, Verdict};
-use crate::os::handlers;
 use crate::os::Clock;
 use crate::resource::files::FixedFile;
 use crate::ring::helper;
 use crate::ring::table;
 use crate::sync::{fence_after_swap, thread_pointer};
 use crate::wq::{self, Job};
-use crate::{alloc, descriptors, thread, Errno};
-use core::ptr::NonNull;
+use crate::{alloc, thread, Errno};
 use core::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 
@@ -67,9 +61,9 @@ impl Due {
     /// End the ring if nobody uses it any more.
     pub const END: Due = Due(1);
     /// Wake the helper, which wants the ring.
-    const HELPER: Due = Due(2);
+    pub(crate) const HELPER: Due = Due(2);
     /// Wake the thread that polls it, for the same.
-    const POLLER: Due = Due(4);
+    pub(crate) const POLLER: Due = Due(4);
 
     /// This, too.
     pub fn add(&mut self, other: Due) {
@@ -78,7 +72,7 @@ impl Due {
 
     /// Does it. The caller has let go of the ring.
     #[cold]
-    fn act(self, ring: &'static Ring) {
+    pub(crate) fn act(self, ring: &'static Ring) {
         if self.0 & Due::HELPER.0 != 0 {
             helper::nudge();
         }
@@ -234,10 +228,10 @@ fn is_long_since(begin_ns: u64) -> bool {
 }
 
 /// The holder acts on notes, for as long as this lives.
-struct Heeding(&'static Ring);
+pub(crate) struct Heeding(&'static Ring);
 
 impl Heeding {
-    fn begin(ring: &'static Ring) -> Heeding {
+    pub(crate) fn begin(ring: &'static Ring) -> Heeding {
         ring.heeds.store(true, Ordering::Relaxed);
         // Whoever finds no notes any more sees this. Partner: the fence in `has_unheeded_notes`.
         fence(Ordering::Release);
@@ -249,115 +243,6 @@ impl Drop for Heeding {
     fn drop(&mut self) {
         self.0.left_alone.store(false, Ordering::Relaxed);
         self.0.heeds.store(false, Ordering::Release); // partner: the Acquire in `has_unheeded_notes`
-    }
-}
-
-impl RingGuard {
-    /// Whether notes were left.
-    #[inline]
-    pub fn has_notes(&self) -> bool {
-        self.ring.notes.any()
-    }
-
-    /// Acts on the notes that were left.
-    #[inline]
-    pub fn heed_notes(&mut self) {
-        if self.has_notes() {
-            self.act_on_notes();
-        }
-    }
-
-    #[cold]
-    fn act_on_notes(&mut self) {
-        // Put down last: what a panic leaves here is back among the notes by then.
-        let _heeding = Heeding::begin(self.ring);
-        let mut rest = Rest::take(&self.ring.notes);
-        while let Some(note) = rest.things.pop_front() {
-            match note {
-                Note::Closed(fd, private) => self.detach_number(fd, Some(private)),
-                Note::LostNumber(others) => self.lose_number(others),
-                Note::End => self.due.add(Due::END),
-                Note::Helper => self.due.add(Due::HELPER),
-                Note::Poller => self.due.add(Due::POLLER),
-                Note::File(job) => self.take_file(job),
-            }
-        }
-    }
-
-    /// Makes the request of another ring that sends a file, unless it was cancelled. Its ring is told once this one is let go of.
-    fn take_file(&mut self, job: Arc<Job>) {
-        if !job.begin() {
-            return;
-        }
-        let sent = job.op.lock().and_then(|op| match &*op {
-            Op::MsgRing(message) => Some(msg_ring::hand_over(message, self)),
-            _ => None,
-        });
-        handlers::without_locks(move || wq::conclude(job, Verdict::of(sent.unwrap_or(Err(Errno::INVAL)))));
-    }
-
-    /// A number of the ring's was closed: if that was the last copy the ring ends, once it is let go of; if not the helper
-    /// watches for it.
-    pub fn lose_number(&mut self, others: bool) {
-        if descriptors::last_copy_gone(self.engine_end) || (!others && self.is_left_by_child()) {
-            self.note_closed();
-            self.due.add(Due::END);
-        } else {
-            self.orphan = true;
-            self.call_helper_now();
-        }
-    }
-}
-
-impl RingGuard {
-    /// Lets go of the ring, with all that somebody left for whoever does.
-    #[inline]
-    pub fn let_go(&mut self) {
-        while self.held.is_some() {
-            self.settle();
-            let due = self.take_due_wake();
-            let later = self.due;
-            if later != Due::NOTHING {
-                self.due = Due::NOTHING;
-            }
-            // A handler that jumps away has nothing behind it left undone.
-            let _handlers_wait = self.held.take().map(Held::release);
-            if let Some(due) = due {
-                due.wake();
-            }
-            if later != Due::NOTHING {
-                later.act(self.ring);
-            }
-            let Some(mut held) = self.ring.state.lock_again_if(|| self.ring.has_left_overs()) else { break };
-            let Some(state) = held.as_deref_mut().map(NonNull::from) else { break };
-            self.state = state;
-            self.held = Some(held);
-            self.put_in_order();
-            let owed = self.ring.owed.swap(0, Ordering::Relaxed);
-            if owed != 0 {
-                self.submit_owed(owed);
-            }
-        }
-    }
-
-    /// Takes the ring again after [`let_go`](Self::let_go), by a thread that is counted as using it: so it has not ended.
-    pub fn take_again(&mut self) {
-        let mut held = self.ring.state.lock().expect("this thread has let go of it");
-        self.state = held.as_deref_mut().map(NonNull::from).expect("a ring that is in use does not end");
-        self.held = Some(held);
-        self.put_in_order();
-    }
-
-    /// Brings a job back that this very thread has done.
-    pub fn bring_here(&mut self, job: Arc<Job>) {
-        if self.ring.completes_here() {
-            return self.receive(job);
-        }
-        // Where there is no memory to keep it, it is received early.
-        if let Err(left) = self.ring.arrived.put([job].into_iter()) {
-            return left.for_each(|job| self.receive(job));
-        }
-        self.ring.untold.store(true, Ordering::Relaxed); // for `settle`, which this thread comes to
     }
 }
 

@@ -4,11 +4,11 @@ use crate::descriptors::{self, Own};
 use crate::lock::Lock;
 use crate::memory::layout::word;
 use crate::memory::view::View;
-use crate::mutation::{mutated, Mutation};
 use crate::os::syscall;
+use crate::ring::State;
 use crate::ring::{Ring, RingGuard};
 use crate::shared::control::Control;
-use crate::{thread, Errno};
+use crate::Errno;
 use core::sync::atomic::{fence, AtomicBool, AtomicU32, Ordering};
 use rustix::event::EventfdFlags;
 use rustix::fd::{AsRawFd, IntoRawFd};
@@ -177,20 +177,7 @@ impl Poller {
     }
 }
 
-impl RingGuard {
-    /// Whether a thread polls the ring: nobody else issues or completes its requests then.
-    #[inline]
-    pub fn is_polled(&self) -> bool {
-        self.ring().polled_by.load(Ordering::Relaxed) != 0
-    }
-
-    /// Whether the calling thread may issue and complete requests.
-    #[inline]
-    pub fn serves_here(&self) -> bool {
-        let thread = self.ring().polled_by.load(Ordering::Relaxed);
-        thread == 0 || thread == thread::id()
-    }
-
+impl State {
     /// The eventfd on which a thread waits that gave a signal mask.
     pub fn make_bell(&mut self) -> Result<i32, Errno> {
         if let Some(bell) = self.bell {
@@ -200,30 +187,12 @@ impl RingGuard {
         Ok(*self.bell.insert(descriptors::to_top(bell)?.into_raw_fd()))
     }
 
-    /// The ring is closed and nobody is inside a call on it.
-    pub(crate) fn is_abandoned(&self) -> bool {
-        // Acquire: partner of the Release in `sleeps::Sleep::end`.
-        self.closed && self.ring().sleepers.load(Ordering::Acquire) == 0
-    }
-
     /// Whether the program has published as many SQEs as the SQ holds (`io_sqring_full` in io_uring/io_uring.c).
     pub fn sq_is_full(&self) -> bool {
         let view = self.memory.view;
         match (view.load(word::SQ_TAIL), view.load(word::SQ_HEAD)) {
             (Ok(tail), Ok(head)) => tail.wrapping_sub(head) == view.layout().sq_entries,
             _ => false,
-        }
-    }
-
-    /// SQEs were consumed: whoever waits for room looks.
-    pub(crate) fn announce_room(&mut self) {
-        // Partner: the fence in `wait_for_room`. Either the new head is seen there, or the waiter here.
-        fence(Ordering::SeqCst);
-        let control = self.control;
-        let waits = control.header().room_waiters.load(Ordering::Relaxed) != 0;
-        if waits && !mutated(Mutation::RoomIsNotAnnounced) {
-            control.lock_post().waiters().bump();
-            self.wake();
         }
     }
 }

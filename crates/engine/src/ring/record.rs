@@ -30,52 +30,42 @@ impl State {
     }
 }
 
-impl RingGuard {
-    /// Looks whether somebody joined, or left.
-    #[inline]
-    pub fn listen(&mut self) {
-        if stats::stats().tracer.wanted.load(Ordering::Relaxed) != self.heard {
-            self.hear();
+/// Also for the process's other rings: they may be used by workers and the helper only, for long.
+#[cold]
+#[inline(never)]
+pub(crate) fn hear(guard: &mut RingGuard) {
+    let wanted = stats::stats().tracer.wanted.load(Ordering::Relaxed);
+    let Ok(room) = follow(wanted) else { return };
+    record_into(guard, wanted, room.as_ref());
+    let me = guard.ring();
+    for ring in table::rings().into_iter().filter(|ring| !core::ptr::eq(*ring, me)) {
+        // One that is held follows at its own next call: two rings are never waited for in turn.
+        if let Some(mut other) = ring.try_lock() {
+            record_into(&mut other, wanted, room.as_ref());
         }
     }
+}
 
-    /// Also for the process's other rings: they may be used by workers and the helper only, for long.
-    #[cold]
-    #[inline(never)]
-    fn hear(&mut self) {
-        let wanted = stats::stats().tracer.wanted.load(Ordering::Relaxed);
-        let Ok(room) = follow(wanted) else { return };
-        self.record_into(wanted, room.as_ref());
-        let me = self.ring();
-        for ring in table::rings().into_iter().filter(|ring| !core::ptr::eq(*ring, me)) {
-            // One that is held follows at its own next call: two rings are never waited for in turn.
-            if let Some(mut other) = ring.try_lock() {
-                other.record_into(wanted, room.as_ref());
-            }
-        }
+fn record_into(guard: &mut RingGuard, wanted: u64, room: Option<&Arc<Room>>) {
+    guard.heard = wanted;
+    let is_there = match (&guard.recorder, room) {
+        (Some(recorder), Some(room)) => recorder.is_in(room),
+        (recorder, room) => recorder.is_none() && room.is_none(),
+    };
+    if is_there || guard.closed && room.is_some() {
+        return;
     }
+    guard.recorder = room.map(|room| new_recorder(guard, room.clone()));
+}
 
-    fn record_into(&mut self, wanted: u64, room: Option<&Arc<Room>>) {
-        self.heard = wanted;
-        let is_there = match (&self.recorder, room) {
-            (Some(recorder), Some(room)) => recorder.is_in(room),
-            (recorder, room) => recorder.is_none() && room.is_none(),
-        };
-        if is_there || self.closed && room.is_some() {
-            return;
-        }
-        self.recorder = room.map(|room| self.new_recorder(room.clone()));
+/// A recorder of this ring, which was made before: it begins by saying so.
+fn new_recorder(guard: &RingGuard, room: Arc<Room>) -> Box<Recorder> {
+    let ring: &Ring = guard.ring();
+    if let Some(context) = &guard.aio {
+        let [requests, places] = context.size();
+        return Recorder::of_context(room, context.address(), requests, places);
     }
-
-    /// A recorder of this ring, which was made before: it begins by saying so.
-    fn new_recorder(&self, room: Arc<Room>) -> Box<Recorder> {
-        let ring: &Ring = self.ring();
-        if let Some(context) = &self.aio {
-            let [requests, places] = context.size();
-            return Recorder::of_context(room, context.address(), requests, places);
-        }
-        let layout = self.memory.view.layout();
-        let flags = ring.flags.load(Ordering::Relaxed);
-        Recorder::of_ring(room, ring.fd.load(Ordering::Relaxed), [layout.sq_entries, layout.cq_entries], flags)
-    }
+    let layout = guard.memory.view.layout();
+    let flags = ring.flags.load(Ordering::Relaxed);
+    Recorder::of_ring(room, ring.fd.load(Ordering::Relaxed), [layout.sq_entries, layout.cq_entries], flags)
 }

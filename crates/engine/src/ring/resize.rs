@@ -25,101 +25,99 @@ const KEPT: u32 = IORING_SETUP_NO_SQARRAY
     | IORING_SETUP_NO_MMAP
     | IORING_SETUP_CQE_MIXED;
 
-impl RingGuard {
-    /// Resizes the ring to what `struct io_uring_params` at `address` asks for; answers there. `EOVERFLOW` where what is in
-    /// the queues would not fit, `EINVAL` without `IORING_SETUP_DEFER_TASKRUN`, and for a ring that another process uses.
-    /// Source: io_uring_register(2); `io_register_resize_rings` in io_uring/register.c.
-    pub fn resize(&mut self, address: u64) -> Result<u32, Errno> {
-        if !self.ring().has(IORING_SETUP_DEFER_TASKRUN) {
-            return Err(Errno::INVAL);
-        }
-        let mut params: Params = user_read(address)?;
-        if params.flags & !CHOSEN != 0 {
-            return Err(Errno::INVAL);
-        }
-        params.flags |= self.ring().flags.load(Ordering::Relaxed) & KEPT;
-        let layout = Layout::new(params.sq_entries, &params)?;
-        let control = self.control;
-        let header = control.header();
-        // As in `submit`: whoever joins waits until this is over, and finds the new areas.
-        header.submitter.store(control.member + 1, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
-        let resized = match header.shared.load(Ordering::Relaxed) {
-            0 => self.replace_areas(layout, params, address),
-            _ => Err(Errno::INVAL),
-        };
-        header.submitter.store(0, Ordering::Release); // partner: the Acquire load in `Control::begin_sharing`
-        resized.map(|()| 0)
+/// Resizes the ring to what `struct io_uring_params` at `address` asks for; answers there. `EOVERFLOW` where what is in
+/// the queues would not fit, `EINVAL` without `IORING_SETUP_DEFER_TASKRUN`, and for a ring that another process uses.
+/// Source: io_uring_register(2); `io_register_resize_rings` in io_uring/register.c.
+pub fn resize(guard: &mut RingGuard, address: u64) -> Result<u32, Errno> {
+    if !guard.ring().has(IORING_SETUP_DEFER_TASKRUN) {
+        return Err(Errno::INVAL);
     }
+    let mut params: Params = user_read(address)?;
+    if params.flags & !CHOSEN != 0 {
+        return Err(Errno::INVAL);
+    }
+    params.flags |= guard.ring().flags.load(Ordering::Relaxed) & KEPT;
+    let layout = Layout::new(params.sq_entries, &params)?;
+    let control = guard.control;
+    let header = control.header();
+    // As in `submit`: whoever joins waits until this is over, and finds the new areas.
+    header.submitter.store(control.member + 1, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    let resized = match header.shared.load(Ordering::Relaxed) {
+        0 => replace_areas(guard, layout, params, address),
+        _ => Err(Errno::INVAL),
+    };
+    header.submitter.store(0, Ordering::Release); // partner: the Acquire load in `Control::begin_sharing`
+    resized.map(|()| 0)
+}
 
-    fn replace_areas(&mut self, layout: Layout, mut params: Params, address: u64) -> Result<(), Errno> {
-        let mut new = match params.flags & IORING_SETUP_NO_MMAP {
-            0 => self.memory.another(layout)?,
-            _ => self.memory.another_of_program(layout, &params)?,
-        };
-        let addresses = (params.sq_off.user_addr, params.cq_off.user_addr);
-        (params.sq_entries, params.cq_entries) = (layout.sq_entries, layout.cq_entries);
-        // Linux 6.18 leaves the array's offset 0, where the head is that a program would then write over.
-        (params.sq_off, params.cq_off) = (layout.sq_offsets(), layout.cq_offsets());
-        if params.flags & IORING_SETUP_NO_MMAP != 0 {
-            (params.sq_off.user_addr, params.cq_off.user_addr) = addresses;
-        }
-        self.flush();
-        let copied = user_write(address, &params).and_then(|()| self.copy_to(&new.view));
-        if let Err(error) = copied {
-            new.unmap();
-            return Err(error);
-        }
-        self.memory.give_way_to(new);
-        self.control.tell_areas(&self.memory);
-        Ok(())
+fn replace_areas(guard: &mut RingGuard, layout: Layout, mut params: Params, address: u64) -> Result<(), Errno> {
+    let mut new = match params.flags & IORING_SETUP_NO_MMAP {
+        0 => guard.memory.another(layout)?,
+        _ => guard.memory.another_of_program(layout, &params)?,
+    };
+    let addresses = (params.sq_off.user_addr, params.cq_off.user_addr);
+    (params.sq_entries, params.cq_entries) = (layout.sq_entries, layout.cq_entries);
+    // Linux 6.18 leaves the array's offset 0, where the head is that a program would then write over.
+    (params.sq_off, params.cq_off) = (layout.sq_offsets(), layout.cq_offsets());
+    if params.flags & IORING_SETUP_NO_MMAP != 0 {
+        (params.sq_off.user_addr, params.cq_off.user_addr) = addresses;
     }
+    guard.flush();
+    let copied = user_write(address, &params).and_then(|()| copy_to(guard, &new.view));
+    if let Err(error) = copied {
+        new.unmap();
+        return Err(error);
+    }
+    guard.memory.give_way_to(new);
+    guard.control.tell_areas(&guard.memory);
+    Ok(())
+}
 
-    /// Copies what is in the queues, and the words beside them.
-    fn copy_to(&mut self, new: &View) -> Result<(), Errno> {
-        let old = self.memory.view;
-        let sq_head = self.control.header().sq_head.load(Ordering::Relaxed);
-        let sq_tail = old.load(word::SQ_TAIL)?;
-        let cq_tail = self.cq_tail();
-        let cq_head = old.load(word::CQ_HEAD)?;
-        let (submitted, completed) = (sq_tail.wrapping_sub(sq_head), cq_tail.wrapping_sub(cq_head));
-        let least = |old: u32, new: u32| old.min(new);
-        if submitted > least(old.layout().sq_entries, new.layout().sq_entries)
-            || completed > least(old.layout().cq_entries, new.layout().cq_entries)
-        {
-            return Err(Errno::OVERFLOW);
-        }
-        for ahead in 0..submitted {
-            old.copy_sqe_to(new, sq_head.wrapping_add(ahead))?;
-        }
-        for ahead in 0..completed {
-            old.copy_cqe_to(new, cq_head.wrapping_add(ahead))?;
-        }
-        for offset in [word::SQ_DROPPED, word::SQ_FLAGS, word::CQ_FLAGS, word::CQ_OVERFLOW] {
-            new.store(offset, old.load(offset)?)?;
-        }
-        new.store(word::SQ_HEAD, sq_head)?;
-        new.store(word::SQ_TAIL, sq_tail)?;
-        new.store(word::CQ_HEAD, cq_head)?;
-        new.store(word::CQ_TAIL, cq_tail)
+/// Copies what is in the queues, and the words beside them.
+fn copy_to(guard: &mut RingGuard, new: &View) -> Result<(), Errno> {
+    let old = guard.memory.view;
+    let sq_head = guard.control.header().sq_head.load(Ordering::Relaxed);
+    let sq_tail = old.load(word::SQ_TAIL)?;
+    let cq_tail = guard.cq_tail();
+    let cq_head = old.load(word::CQ_HEAD)?;
+    let (submitted, completed) = (sq_tail.wrapping_sub(sq_head), cq_tail.wrapping_sub(cq_head));
+    let least = |old: u32, new: u32| old.min(new);
+    if submitted > least(old.layout().sq_entries, new.layout().sq_entries)
+        || completed > least(old.layout().cq_entries, new.layout().cq_entries)
+    {
+        return Err(Errno::OVERFLOW);
     }
+    for ahead in 0..submitted {
+        old.copy_sqe_to(new, sq_head.wrapping_add(ahead))?;
+    }
+    for ahead in 0..completed {
+        old.copy_cqe_to(new, cq_head.wrapping_add(ahead))?;
+    }
+    for offset in [word::SQ_DROPPED, word::SQ_FLAGS, word::CQ_FLAGS, word::CQ_OVERFLOW] {
+        new.store(offset, old.load(offset)?)?;
+    }
+    new.store(word::SQ_HEAD, sq_head)?;
+    new.store(word::SQ_TAIL, sq_tail)?;
+    new.store(word::CQ_HEAD, cq_head)?;
+    new.store(word::CQ_TAIL, cq_tail)
+}
 
-    /// For a process that has just joined: the areas as they are by now.
-    pub(crate) fn follow_areas(&mut self) -> Result<(), Errno> {
-        let header = self.control.header();
-        let generation = header.generation.load(Ordering::Relaxed); // ordered by `begin_sharing`
-        if generation == self.memory.generation {
-            return Ok(());
-        }
-        let [sq_entries, cq_entries] = header.entries.each_ref().map(|entries| entries.load(Ordering::Relaxed));
-        let area = header.area.load(Ordering::Relaxed);
-        let flags = self.ring().flags.load(Ordering::Relaxed) & KEPT | IORING_SETUP_CQSIZE;
-        let layout = Layout::new(sq_entries, &Params { flags, cq_entries, ..Params::default() })?;
-        let new = self.memory.known_at(layout, area)?;
-        self.memory.give_way_to(new);
-        self.memory.generation = generation;
-        Ok(())
+/// For a process that has just joined: the areas as they are by now.
+pub(crate) fn follow_areas(guard: &mut RingGuard) -> Result<(), Errno> {
+    let header = guard.control.header();
+    let generation = header.generation.load(Ordering::Relaxed); // ordered by `begin_sharing`
+    if generation == guard.memory.generation {
+        return Ok(());
     }
+    let [sq_entries, cq_entries] = header.entries.each_ref().map(|entries| entries.load(Ordering::Relaxed));
+    let area = header.area.load(Ordering::Relaxed);
+    let flags = guard.ring().flags.load(Ordering::Relaxed) & KEPT | IORING_SETUP_CQSIZE;
+    let layout = Layout::new(sq_entries, &Params { flags, cq_entries, ..Params::default() })?;
+    let new = guard.memory.known_at(layout, area)?;
+    guard.memory.give_way_to(new);
+    guard.memory.generation = generation;
+    Ok(())
 }
 
 impl Control {

@@ -337,7 +337,7 @@ impl Ward {
     /// Nobody uses the ring any more, but the kernel's AIO still has transfers of it: its end waits for them.
     fn waits_for_device(&mut self, guard: &mut RingGuard) -> bool {
         guard.take_events();
-        guard.reap();
+        crate::issue::device::reap(guard);
         if guard.device.in_flight() == 0 {
             return false;
         }

@@ -11,6 +11,7 @@
 //!
 //! All of this is part of a ring's state: touched under its lock only.
 
+use crate::issue::iopoll;
 use crate::os::user_read;
 use crate::request::State;
 use crate::ring::RingGuard;
@@ -48,7 +49,7 @@ fn find(guard: &mut RingGuard, call: &Enter) -> Result<Option<u64>, Errno> {
     }
     let before = guard.cq_tail();
     guard.collect();
-    guard.post_found();
+    iopoll::post_found(guard);
     let found = guard.cq_tail().wrapping_sub(before);
     let wanted = call.min_complete.min(guard.memory.view.layout().cq_entries);
     let missing = wanted.saturating_sub(found).min(transfers(guard));

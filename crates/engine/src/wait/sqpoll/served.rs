@@ -15,6 +15,7 @@ use crate::shared::control::Control;
 use crate::wait::sqpoll::FAIR_SHARE;
 use crate::Errno;
 use anyring_abi::IORING_SQ_NEED_WAKEUP;
+use core::sync::atomic::fence;
 use core::sync::atomic::Ordering;
 
 /// A ring in the thread's care, and what the thread saw of it when it last had its lock.
@@ -144,11 +145,11 @@ impl Served {
         let mut refused = false;
         self.with(|guard| {
             point(Point::PollerRing);
-            if !guard.disabled && !guard.is_abandoned() && guard.has_sqes() {
+            if !guard.disabled && !is_abandoned(guard) && guard.has_sqes() {
                 guard.listen();
                 // Another error is that of unmapped ring memory: there is nothing then.
                 refused = guard.submit(most) == Err(Errno::AGAIN);
-                guard.announce_room();
+                announce_room(guard);
             }
         });
         if refused {
@@ -197,7 +198,7 @@ impl Served {
             }
             Err(_) => return false,
         };
-        let (broken, abandoned) = (guard.is_broken(), guard.is_abandoned());
+        let (broken, abandoned) = (guard.is_broken(), is_abandoned(&guard));
         drop(guard);
         if broken || abandoned {
             return contain_any(|| self.leave(broken)).is_some_and(|left| !left);
@@ -249,5 +250,23 @@ impl Served {
             let _post = control.lock_post(); // another process may be changing the overflow flag
             guard.memory.view.change_bits(word::SQ_FLAGS, set, clear)
         });
+    }
+}
+
+/// The ring is closed and nobody is inside a call on it.
+pub(crate) fn is_abandoned(guard: &RingGuard) -> bool {
+    // Acquire: partner of the Release in `sleeps::Sleep::end`.
+    guard.closed && guard.ring().sleepers.load(Ordering::Acquire) == 0
+}
+
+/// SQEs were consumed: whoever waits for room looks.
+pub(crate) fn announce_room(guard: &mut RingGuard) {
+    // Partner: the fence in `wait_for_room`. Either the new head is seen there, or the waiter here.
+    fence(Ordering::SeqCst);
+    let control = guard.control;
+    let waits = control.header().room_waiters.load(Ordering::Relaxed) != 0;
+    if waits && !mutated(Mutation::RoomIsNotAnnounced) {
+        control.lock_post().waiters().bump();
+        guard.wake();
     }
 }

@@ -3,12 +3,19 @@
 //! A chain is put together while its SQEs are consumed and handed on whole at its end; from then on each request knows
 //! its successor, and `finish` issues or cancels that.
 
+use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
+use crate::op::Op;
 use crate::request::{Cancelled, Chain, Detached, Id, Request};
 use crate::ring::broken::Unanswered;
 use crate::ring::RingGuard;
+use crate::shared::control::RECORD_FREE;
+use crate::stats::{self, Path};
 use crate::Errno;
-use anyring_abi::{Opcode, IORING_CQE_F_MORE, IOSQE_ASYNC, IOSQE_IO_DRAIN};
+use anyring_abi::{
+    Cqe, Opcode, IORING_CQE_F_32, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IOSQE_ASYNC, IOSQE_IO_DRAIN,
+};
+use core::sync::atomic::Ordering;
 
 impl RingGuard {
     /// A LINK_TIMEOUT must follow a request that it can guard.
@@ -223,5 +230,89 @@ impl RingGuard {
 
     fn chain_length(&self, id: Id) -> usize {
         core::iter::successors(Some(id), |member| self.slab[*member].next).count()
+    }
+}
+
+impl RingGuard {
+    /// Completes a request: its CQE, its LINK_TIMEOUT, its successors, and whoever drains behind it. `failed` breaks
+    /// soft links.
+    pub fn finish(&mut self, id: Id, result: i32, failed: bool) {
+        let to_worker = self.slab[id].next.is_some() && self.hands_chain_to_worker(id, result);
+        let request = &mut self.slab[id];
+        let quiet = failed && request.skips_success();
+        let next = request.next.take();
+        let guard = request.guard.take();
+        let hard = request.hard_links();
+        let links = request.links();
+        self.end(id, result, failed, false);
+        self.record(|it| it.may_fail_links());
+        if let Some(guard) = guard {
+            self.disarm_guard(guard);
+        }
+        if let Some(next) = next {
+            // A LINK_TIMEOUT that was never armed ends with the request it would have guarded.
+            let guards =
+                self.slab[next].opcode == anyring_abi::Opcode::LinkTimeout && self.slab[next].failed.is_none();
+            let next = if guards {
+                let behind = self.slab[next].next.take();
+                self.end_in_turn(next, -Errno::CANCELED.raw_os_error(), false);
+                behind
+            } else {
+                Some(next)
+            };
+            if failed && links && !hard {
+                if self.recorder.is_some() {
+                    self.flush(); // what it takes with it is said after its own end, as natively
+                }
+                self.fail_links(next, quiet);
+            } else if let Some(next) = next {
+                self.slab[next].make_ready();
+                self.slab[next].in_worker = to_worker;
+                self.follows(next);
+            }
+        }
+        if !self.drain.is_idle() {
+            self.release_held();
+        }
+    }
+
+    /// Posts a request's CQE and gives its place back. No CQE when it is to be `quiet`, or when it did not fail and asked
+    /// for none.
+    pub fn end(&mut self, id: Id, result: i32, failed: bool, quiet: bool) {
+        self.record_of(id, |it| it.ends());
+        let Some(request) = self.slab.remove(id) else { return };
+        let on_its_way = Unanswered::new(self.ring(), request.user_data, request.record);
+        point(Point::Finish);
+        stats::completed(request.opcode, request.path, result);
+        let skips = request.skips_success() && !mutated(Mutation::SkipPostsAllTheSame);
+        let posts = !quiet && (failed || !skips);
+        if !posts {
+            self.record(|it| it.ends_quietly());
+        }
+        if posts {
+            let asynchronous = request.path != Path::Inline;
+            let cqe = Cqe { user_data: request.user_data, res: result, flags: request.cqe_flags };
+            match request.cqe_flags & (IORING_CQE_F_32 | IORING_CQE_F_NOTIF) {
+                0 => self.post(cqe, asynchronous),
+                IORING_CQE_F_32 => self.post_large(cqe, request.op.extra().unwrap_or_default(), asynchronous),
+                _ => self.post(Cqe { flags: cqe.flags & IORING_CQE_F_MORE, ..cqe }, asynchronous),
+            }
+            if let Some(record) = request.record {
+                self.batch.ends(record);
+            }
+            // One that is removed counts as any other request (`io_timeout_extract` in io_uring/timeout.c).
+            if matches!(request.op, Op::Timeout(_)) && result != -Errno::CANCELED.raw_os_error() {
+                self.count_timeout();
+            }
+        } else if let Some((chunk, index)) = request.record {
+            let control = self.control;
+            // Release: partner as in `admit`.
+            control.record(chunk.into(), index.into()).state.store(RECORD_FREE, Ordering::Release);
+            self.records.give((chunk, index));
+        }
+        if request.cqe_flags & IORING_CQE_F_NOTIF != 0 {
+            self.post_notification(request.user_data, request.cqe_flags);
+        }
+        on_its_way.answered();
     }
 }

@@ -1,0 +1,248 @@
+//! What a ring's lock guards: the requests in flight in this process, and each part that they go through.
+
+use crate::device::Device;
+use crate::driver::spin::Spin;
+use crate::issue::calls::Call;
+use crate::issue::iopoll::IoPoll;
+use crate::issue::punt::Submission;
+use crate::issue::stalls::Stalls;
+use crate::memory::layout::word;
+use crate::memory::Memory;
+use crate::os::Clock;
+use crate::poll::PollSet;
+use crate::request::drain::Drain;
+use crate::request::timer::Timers;
+use crate::request::Chain;
+use crate::request::{Id, Slab};
+use crate::resource::buf_ring::Groups;
+use crate::resource::buffers::Buffers;
+use crate::resource::files::Files;
+use crate::resource::napi::Napi;
+use crate::resource::restrictions::Restrictions;
+use crate::resource::wait_region::Region;
+use crate::shared::control::{self, Control};
+use crate::wq::personality::Personalities;
+use crate::Errno;
+
+use super::cq::Batch;
+use super::notes::Due;
+use super::spill::Spill;
+use std::collections::VecDeque;
+
+/// What the ring's lock guards.
+pub struct State {
+    /// Ring memory.
+    pub memory: Memory,
+    /// The shared control area.
+    pub control: Control,
+    /// The engine's end of the descriptor: its hang-up is the end of the ring.
+    pub engine_end: i32,
+    /// The same as the ring's.
+    pub cookie: u64,
+    /// Requests in flight in this process.
+    pub slab: Slab,
+    /// Requests whose turn to be issued has come (successors in chains, released by drain).
+    pub ready: VecDeque<Id>,
+    /// Poll set and what is known of descriptors.
+    pub poll_set: PollSet,
+    /// How long calls on names take.
+    pub stalls: Stalls,
+    /// Transfers that the kernel's AIO makes.
+    pub device: Device,
+    /// Deadlines.
+    pub timers: Timers,
+    /// TIMEOUTs that count completions, and the value of `completions` that each waits for.
+    pub counting: Vec<(Id, u64)>,
+    /// Completions so far that are not timeouts': what those count.
+    pub completions: u64,
+    /// While requests go together (those of a submission, or what is ready): `completions` when they began.
+    pub counted_before: Option<u64>,
+    /// What goes on behind those of its requests that have ended.
+    pub successors: Vec<Id>,
+    /// Multishot POLL_ADDs that it armed: what they found is answered behind it.
+    pub found_polls: Vec<Id>,
+    /// The chain under construction.
+    pub chain: Option<Chain>,
+    /// The present holder is in a submission of its own: it makes calls itself.
+    pub makes_calls: bool,
+    /// Calls that the present holder of the lock makes when it lets go, see `issue::calls`.
+    pub calls: Vec<Call>,
+    /// One of them comes before the next SQE.
+    pub calls_at_once: bool,
+    /// What is to be done once the ring is let go of.
+    pub due: Due,
+    /// What the present holder of the lock submitted that depends on who it is.
+    pub submission: Option<Box<Submission>>,
+    /// Requests held back by IOSQE_IO_DRAIN.
+    pub drain: Drain,
+    /// Completions not yet in the shared counters; empty between two submissions.
+    pub tally: crate::stats::Tally,
+    /// Who is told what happens here, if anybody wants to know.
+    pub recorder: Option<Box<super::recorder::Recorder>>,
+    /// Which wish for events the recorder follows: what `Tracer::wanted` was.
+    pub heard: u64,
+    /// CQEs not yet posted.
+    pub batch: Batch,
+    /// CQEs that found the shared backlog full.
+    pub spill: Spill,
+    /// Registered files.
+    pub files: Option<Files>,
+    /// Registered buffers.
+    pub buffers: Option<Buffers>,
+    /// Buffers to choose from (IOSQE_BUFFER_SELECT).
+    pub groups: Groups,
+    /// Registered eventfd (a private duplicate), and whether only asynchronous completions signal it.
+    pub eventfd: Option<(i32, bool)>,
+    /// It was signalled since the poll set last told of an event that polls wait for.
+    pub signalled: bool,
+    /// On a polled ring: the eventfd that wakes whoever waits with a signal mask.
+    pub bell: Option<i32>,
+    /// The thread that may submit (`anyring_abi::IORING_SETUP_SINGLE_ISSUER`): its id, 0 while the ring is disabled or for any thread.
+    pub issuer: u32,
+    /// Chunks of shared records that this process claimed, with their free entries.
+    pub records: Records,
+    /// A number of the descriptor was closed and copies are left: the helper watches for the last one.
+    pub orphan: bool,
+    /// It is closed, and nobody is inside a call on it: from now on its memory may be something else's.
+    pub abandoned: bool,
+    /// The last copy of the descriptor is gone: nothing new starts, memory goes when nobody uses it any more.
+    pub closed: bool,
+    /// Made with `anyring_abi::IORING_SETUP_R_DISABLED` and not enabled yet.
+    pub disabled: bool,
+    /// What a ring of polled devices has (`anyring_abi::IORING_SETUP_IOPOLL`).
+    pub iopoll: Option<Box<IoPoll>>,
+    /// What the program allowed the ring to be used for; holds while the ring is not disabled.
+    pub restrictions: Option<Box<Restrictions>>,
+    /// What the program set for busy polling.
+    pub napi: Napi,
+    /// Registered credentials.
+    pub personalities: Personalities,
+    /// Whether waits spin before they sleep.
+    pub spin: Spin,
+    /// Threads asleep on the futex word are to be woken when the lock is let go of.
+    pub wake_due: bool,
+    /// The clock of waits (`IORING_REGISTER_CLOCK`).
+    pub clock: Clock,
+    /// The registered memory region.
+    pub wait_region: Option<Region>,
+    /// What makes the ring a context of Linux AIO.
+    pub aio: Option<Box<crate::aio_ring::Context>>,
+}
+
+/// Free records of the chunks that this process claimed in the shared control area.
+#[derive(Default)]
+pub struct Records {
+    free: Vec<(u8, u8)>,
+}
+
+impl Records {
+    /// A free record, if there is one; a request without one is only missed by waiters of other processes.
+    pub fn take(&mut self, control: &Control) -> Option<(u8, u8)> {
+        if self.free.is_empty() {
+            self.free.try_reserve(control::CHUNK_RECORDS).ok()?;
+            let chunk = control.claim_chunk()?;
+            self.free.extend(records_of(chunk).rev());
+        }
+        self.free.pop()
+    }
+
+    /// Forgets the records of a chunk, all of them free, that is given up.
+    pub(crate) fn lose(&mut self, chunk: usize) {
+        self.free.retain(|(of, _)| usize::from(*of) != chunk);
+    }
+
+    /// Gives a record back.
+    pub fn give(&mut self, record: (u8, u8)) {
+        self.free.push(record);
+    }
+}
+
+/// The records of a chunk.
+pub(crate) fn records_of(chunk: usize) -> impl DoubleEndedIterator<Item = (u8, u8)> {
+    (0..control::CHUNK_RECORDS).map(move |index| (chunk as u8, index as u8))
+}
+
+const _: () = assert!(control::CHUNK_RECORDS == 256, "a record's index is a u8");
+
+impl State {
+    /// The state of a ring on which nothing has happened.
+    pub fn new(flags: u32, memory: Memory, control: Control, engine_end: i32, cookie: u64) -> State {
+        State {
+            memory,
+            control,
+            engine_end,
+            cookie,
+            slab: Slab::default(),
+            ready: VecDeque::new(),
+            poll_set: PollSet::default(),
+            stalls: Stalls::default(),
+            device: Device::default(),
+            timers: Timers::default(),
+            counting: Vec::new(),
+            completions: 0,
+            counted_before: None,
+            successors: Vec::new(),
+            found_polls: Vec::new(),
+            chain: None,
+            makes_calls: false,
+            calls: Vec::new(),
+            calls_at_once: false,
+            due: Due::NOTHING,
+            submission: None,
+            drain: Drain::default(),
+            tally: crate::stats::Tally::default(),
+            recorder: None,
+            heard: 0,
+            batch: Batch::default(),
+            spill: Default::default(),
+            files: None,
+            buffers: None,
+            groups: crate::resource::buf_ring::Groups::default(),
+            eventfd: None,
+            signalled: false,
+            bell: None,
+            issuer: if flags & (anyring_abi::IORING_SETUP_SINGLE_ISSUER | anyring_abi::IORING_SETUP_R_DISABLED)
+                == anyring_abi::IORING_SETUP_SINGLE_ISSUER
+            {
+                crate::thread::id()
+            } else {
+                0
+            },
+            records: Records::default(),
+            disabled: flags & anyring_abi::IORING_SETUP_R_DISABLED != 0,
+            orphan: false,
+            closed: false,
+            abandoned: false,
+            iopoll: (flags & anyring_abi::IORING_SETUP_IOPOLL != 0)
+                .then(|| Box::new(IoPoll::new(flags & anyring_abi::IORING_SETUP_SQPOLL != 0))),
+            restrictions: None,
+            napi: Napi::default(),
+            personalities: Personalities::default(),
+            spin: Spin::default(),
+            wake_due: false,
+            clock: Clock::Monotonic,
+            wait_region: None,
+            aio: None,
+        }
+    }
+
+    /// The restrictions that hold now.
+    #[inline]
+    pub fn enforced(&self) -> Option<&Restrictions> {
+        self.restrictions.as_deref().filter(|_| !self.disabled)
+    }
+
+    /// CQEs the program has not consumed.
+    #[inline(always)] // for an enter that only looks
+    pub fn cq_ready(&self, tail: u32) -> Result<u32, Errno> {
+        Ok(tail.wrapping_sub(self.memory.view.load(word::CQ_HEAD)?))
+    }
+}
+
+impl State {
+    /// Whether somebody of this process has to look after the poll set: requests are armed, or the kernel has transfers.
+    #[inline]
+    pub fn awaits_events(&self) -> bool {
+        self.poll_set.armed() != 0 || self.device.any()
+    }
+}
