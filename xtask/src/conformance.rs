@@ -37,26 +37,39 @@ fn names_of(difference: &Difference) -> (Vec<&str>, &str) {
     of_names.map_or((Vec::new(), reason), |(names, rest)| (names.map(str::trim).collect(), rest))
 }
 
-/// What docs/limits.md says of names: the heading below which each word first stands.
+/// Where docs/limits.md tells of a word: the heading that its index names first, otherwise the one below which it first stands.
 struct Limits<'a>(BTreeMap<&'a str, String>);
 
 impl<'a> Limits<'a> {
     fn new(text: &'a str) -> Limits<'a> {
-        let (mut heading, mut words) = (String::new(), BTreeMap::new());
+        let (mut heading, mut is_index) = (String::new(), false);
+        let (mut indexed, mut below) = (BTreeMap::new(), BTreeMap::new());
         for line in text.lines() {
-            match line.strip_prefix("## ") {
-                Some(title) => heading = anchor(title),
-                None => line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').for_each(|word| {
-                    words.entry(word).or_insert_with(|| heading.clone());
-                }),
+            if let Some(title) = line.strip_prefix("## ").or_else(|| line.strip_prefix("### ")) {
+                is_index = if line.starts_with("### ") { is_index } else { title == "Index" };
+                heading = anchor(title);
+            } else if !is_index {
+                words(line).for_each(|word| {
+                    below.entry(word).or_insert_with(|| heading.clone());
+                });
+            } else if let Some((names, to)) = line.split_once(": [") {
+                let to = anchor(to.split(']').next().unwrap_or(to));
+                words(names).for_each(|word| {
+                    indexed.entry(word).or_insert_with(|| to.clone());
+                });
             }
         }
-        Limits(words)
+        below.extend(indexed);
+        Limits(below)
     }
 
     fn link(&self, name: &Name) -> Option<String> {
         self.0.get(name.name).map(|heading| format!("[limits](docs/limits.md#{heading})"))
     }
+}
+
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
 }
 
 /// A heading's anchor, as forges make it.
@@ -336,6 +349,29 @@ mod tests {
         let limits = Limits::new("## Rings, and more\nNOP is\n## Later\nNOP again");
         assert_eq!(limits.link(&OPCODES[0]).as_deref(), Some("[limits](docs/limits.md#rings-and-more)"));
         assert_eq!(limits.link(&OPCODES[1]), None);
+    }
+
+    #[test]
+    fn the_index_of_limits_goes_before_where_a_name_first_stands() {
+        let text =
+            "## Index\n### By name\n- NOP, READV: [Late I/O], [rings]\n## Rings\n### More\nNOP, READV and WRITEV\n";
+        let limits = Limits::new(text);
+        assert_eq!(limits.link(&OPCODES[0]).as_deref(), Some("[limits](docs/limits.md#late-io)"));
+        assert_eq!(limits.link(&OPCODES[1]).as_deref(), Some("[limits](docs/limits.md#late-io)"));
+        assert_eq!(limits.link(&OPCODES[2]).as_deref(), Some("[limits](docs/limits.md#more)"));
+    }
+
+    #[test]
+    fn links_within_limits_lead_to_headings() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask/ is in the repository");
+        let text = std::fs::read_to_string(root.join("docs/limits.md")).expect("the limits");
+        let titles = text.lines().filter(|line| line.starts_with('#'));
+        let headings: BTreeSet<_> = titles.map(|title| anchor(title.trim_start_matches('#').trim())).collect();
+        let links = text.split("](#").skip(1).chain(text.split("]: #").skip(1));
+        let targets = links.filter_map(|link| link.split([')', '\n']).next()).map(str::to_owned);
+        for target in targets.chain(Limits::new(&text).0.into_values().filter(|heading| !heading.is_empty())) {
+            assert!(headings.contains(&target), "{target}");
+        }
     }
 
     #[test]
