@@ -1,5 +1,5 @@
-//! What an AIO context says of itself, besides what every ring says: calls and iocbs in place of enter calls and SQEs.
-//! Used under the lock of the context's ring.
+//! Events that only a Linux AIO context has: calls and iocbs in place of enter calls and SQEs. Used under the lock of
+//! the context's ring.
 
 use super::chunks::{has, Writer};
 use super::recorder::{Known, OF_SQE, SHARING};

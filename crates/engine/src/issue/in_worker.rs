@@ -1,5 +1,5 @@
-//! What natively is issued by a worker of io-wq, though nobody asked for it: the next request of a chain after one that a
-//! worker has completed, and the head of a chain that the submission's end cuts off. Such a worker makes the plain call; what
+//! Requests that natively a worker of io-wq issues unasked: the next request of a chain after one that a worker has
+//! completed, and the head of a chain that the submission's end cuts off. Such a worker makes the plain call; what
 //! would wait on a file with O_NONBLOCK, or for events of an epoll set, answers EAGAIN there instead of being armed.
 //! Source: `io_wq_submit_work`, `io_wq_free_work` and `io_submit_state_end` in io_uring/io_uring.c.
 
