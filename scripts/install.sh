@@ -58,6 +58,7 @@ each() {
   # All that the README leads to.
   for file in *.md LICENSE-*; do "$1" 644 "$file" "$documents"; done
   for file in docs/*.md; do "$1" 644 "$file" "$documents/docs"; done
+  for file in docs/decisions/*.md; do "$1" 644 "$file" "$documents/docs/decisions"; done
   for file in docs/results/*; do "$1" 644 "$file" "$documents/docs/results"; done
   "$1" 644 conformance/README.md "$documents/conformance"
 }
@@ -83,8 +84,8 @@ case $action in
     rm -f "$share"/man/man1/anyring.1 "$share"/man/man1/anyring-*.1
     each remove
     # The folders that are ours alone. The others (bin, share/man/man1 ...) may have been there before.
-    for folder in "$private/dropin" "$private" "$documents/docs/results" "$documents/docs" "$documents/conformance" \
-      "$documents"; do
+    for folder in "$private/dropin" "$private" "$documents/docs/results" "$documents/docs/decisions" \
+      "$documents/docs" "$documents/conformance" "$documents"; do
       if [ -d "$folder" ]; then rmdir --ignore-fail-on-non-empty "$folder"; fi
     done
     echo "uninstalled anyring from $root$prefix"

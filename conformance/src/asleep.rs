@@ -1,4 +1,4 @@
-//! When a thread sleeps in a call: what a case waits for before it does what that thread is to be woken by.
+//! Waits until a thread sleeps in a call, before a case does what is to wake it.
 //!
 //! Any door may put the thread to sleep in another system call, so this looks at what holds for all of them: the
 //! scheduler's state of the thread, and how often it was switched away from.

@@ -1,6 +1,7 @@
-//! Whether a seed that seemed to diverge does. The kernel itself does not do the same each time with every program: what its
-//! workers do has no order, and for a busy machine a moment can be too short. So a pair of runs proves nothing. A seed
-//! diverges when the engine did, in any of its runs, what the kernel did in none of many, in a hurry and with time.
+//! Confirms that a seed which seemed to diverge does. The kernel itself does not do the same each time with every
+//! program: what its workers do has no order, and for a busy machine a moment can be too short. So a pair of runs
+//! proves nothing. A seed diverges when the engine did, in any of its runs, what the kernel did in none of many, in a
+//! hurry and with time.
 
 use crate::compare::{Runner, Side};
 use crate::known::Known;

@@ -1,4 +1,4 @@
-//! Makes a program of a seed.
+//! Makes a program from a seed.
 //!
 //! So that the kernel itself always does the same, requests of one submission that are not in one chain never share
 //! anything: each takes a claim on what it touches. What is free in the kernel's order is then only what the comparison

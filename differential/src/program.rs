@@ -1,4 +1,4 @@
-//! A program: what a seed stands for. Descriptors and memory are named, not numbered, so that the same program can be
+//! A program, as a seed defines it. Descriptors and memory are named, not numbered, so that the same program can be
 //! made on the kernel and on the engine, printed, and shrunk.
 
 use anyring_abi::Opcode;

@@ -1,6 +1,6 @@
-//! CONFORMANCE.md: a line for each name of the interface, made of committed files alone: the record of what the kernel
-//! answered (conformance/oracle.json), the list of known differences, the engine's opcode table and docs/limits.md. That ours
-//! answers what the record says, but for those differences, is what the conformance runs show.
+//! CONFORMANCE.md: a line for each name of the interface, made of committed files alone. These are the record of what the
+//! kernel answered (conformance/oracle.json), the list of known differences, the engine's opcode table and docs/limits.md.
+//! The conformance runs show that ours answers what the record says, but for those differences.
 
 use anyhow::{Context, Result};
 use anyring_abi::interface::{self, Name, OPCODES};

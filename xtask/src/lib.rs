@@ -4,5 +4,6 @@
 pub mod artifacts;
 pub mod conformance;
 pub mod dropin;
+pub mod heads;
 pub mod rooms;
 pub mod symbols;

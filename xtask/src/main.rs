@@ -1,10 +1,10 @@
-//! `cargo xtask`: see `--help`.
+//! `cargo xtask`: the command line of the build steps, see `--help`.
 
 mod manual;
 mod mutations;
 
 use anyhow::{ensure, Context, Result};
-use anyring_xtask::{artifacts, conformance, dropin, rooms, symbols};
+use anyring_xtask::{artifacts, conformance, dropin, heads, rooms, symbols};
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
 
@@ -44,7 +44,11 @@ enum Task {
     /// Write CONFORMANCE.md anew; fails while a name is not served or has no case
     Conformance,
     /// Print which rooms of the engine import which, and what
-    Rooms,
+    Rooms {
+        /// Write docs/rooms.md anew instead: each source file and the first sentence of its head
+        #[arg(long)]
+        list: bool,
+    },
     /// Prove that what is to find each bug of crates/engine/src/mutation.rs fails with it, and only then
     Mutations(mutations::Options),
 }
@@ -86,7 +90,8 @@ fn main() -> Result<()> {
             println!("all symbols of libanyring.so, liburing.so.2 and liburing-ffi.so.2 are as they should be");
         }
         Task::Conformance => make_conformance()?,
-        Task::Rooms => print_rooms()?,
+        Task::Rooms { list: true } => list_rooms()?,
+        Task::Rooms { list: false } => print_rooms()?,
         Task::Mutations(options) => mutations::prove(&options)?,
     }
     Ok(())
@@ -98,6 +103,12 @@ fn make_conformance() -> Result<()> {
     std::fs::write(root.join("CONFORMANCE.md"), text)?;
     complaints.iter().for_each(|complaint| println!("{complaint}"));
     ensure!(complaints.is_empty(), "not every name is as it should be");
+    Ok(())
+}
+
+fn list_rooms() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask/ is in the repository")?;
+    std::fs::write(root.join("docs/rooms.md"), heads::list(root)?)?;
     Ok(())
 }
 

@@ -29,10 +29,8 @@ pub struct Rooms {
 impl Rooms {
     /// Reads the sources below `folder`.
     pub fn read(folder: &Path) -> Result<Rooms> {
-        let mut paths = Vec::new();
-        list(folder, &mut paths)?;
-        paths.sort();
-        let files: Result<Vec<Option<File>>> = paths.into_iter().map(|path| File::read(folder, &path)).collect();
+        let files: Result<Vec<Option<File>>> =
+            sources(folder)?.into_iter().map(|path| File::read(folder, &path)).collect();
         let mut rooms = Rooms { files: files?.into_iter().flatten().collect() };
         let names: BTreeSet<String> = rooms.files.iter().map(|file| file.room.clone()).collect();
         for file in &mut rooms.files {
@@ -83,6 +81,14 @@ impl Rooms {
         let all: BTreeSet<_> = self.names().into_iter().map(circle_of).filter(|circle| circle.len() > 1).collect();
         all.into_iter().collect()
     }
+}
+
+/// The source files below `folder` but tests, in the order of their paths.
+pub fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    list(folder, &mut paths)?;
+    paths.sort();
+    Ok(paths)
 }
 
 fn list(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Panics on demand: the test of decision 14 in ARCHITECTURE.md makes each place named here panic once.
+//! Panics on demand: the test of decision 14 (docs/decisions) makes each place named here panic once.
 //!
 //! Only the build with the feature `forced-panics` does so; in every other one a [`point`] is nothing. The variable
 //! `ANYRING_PANIC` holds `POINT` or `POINT:N`: the N-th arrival there from the start of the process panics. A program

@@ -1,4 +1,4 @@
-//! The memory of a ring that all processes share which inherited it.
+//! What the processes that use a ring share: the control area, its members, its waiters.
 
 pub mod control;
 pub mod member;

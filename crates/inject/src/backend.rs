@@ -1,5 +1,5 @@
 //! Who serves this process: the kernel where its io_uring works, else our engine. Decided once, at the latest when the
-//! program makes its first ring (decision 8 in ARCHITECTURE.md).
+//! program makes its first ring (decision 8 in docs/decisions).
 
 use crate::environment::variable;
 use crate::{raw, signals};

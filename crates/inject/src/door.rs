@@ -16,7 +16,7 @@ use anyring_engine::wait::enter::struck_ring;
 use anyring_engine::{descriptors, process, thread, Enter, Errno};
 use core::ffi::c_void;
 
-/// The descriptor numbers that rings get (decision 2 in ARCHITECTURE.md). They begin below 1,024 so that select(2) can
+/// The descriptor numbers that rings get (decision 2 in docs/decisions). They begin below 1,024 so that select(2) can
 /// name some.
 pub use anyring_engine::descriptors::RING_NUMBERS;
 

@@ -1,4 +1,4 @@
-//! libaio's functions, written afresh on top of [`crate::door`]: preloaded they pre-empt the installed libaio's, linked
+//! libaio's functions, written afresh on top of [`crate::door`]. Preloaded they pre-empt the installed libaio's; linked
 //! with a version map (`cargo xtask dropin`) they are a `libaio.so.1`.
 //!
 //! As libaio's man pages say: results are a value or `-errno`, errno is never touched. Symbols of `LIBAIO_0.1` that a later

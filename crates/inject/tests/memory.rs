@@ -1,4 +1,4 @@
-//! Decision 19 in ARCHITECTURE.md: whatever asks for memory and gets none, the program goes on, and every request that was
+//! Decision 19 in docs/decisions: whatever asks for memory and gets none, the program goes on, and every request that was
 //! taken in has its CQE. Each such place fails in turn, in the build of the library that has the feature `forced-panics`.
 //! What programs find that have used all their memory up is in `engine.rs`.
 

@@ -1,4 +1,4 @@
-//! Decision 14 in ARCHITECTURE.md: a panic forced at each point of `anyring_engine::forced` leaves the host running,
+//! Decision 14 in docs/decisions: a panic forced at each point of `anyring_engine::forced` leaves the host running,
 //! with -EIO on that ring alone. The points come from the table itself, in a build of the library of its own that can be
 //! made to panic (feature `forced-panics`).
 

@@ -1,4 +1,4 @@
-//! Where the numbers come from.
+//! The machine that the numbers come from.
 
 use serde::Serialize;
 use std::fs;

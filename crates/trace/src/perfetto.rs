@@ -1,4 +1,4 @@
-//! Events as a file for the Perfetto UI (ui.perfetto.dev), in the JSON form of trace events: a ring is a process, the threads
+//! Events as a file for the Perfetto UI (ui.perfetto.dev), in the JSON form of trace events. A ring is a process, the threads
 //! that were at work on it are its tracks, and each request is a slice of its own with an arrow from its submission to its
 //! completion. What a request waited for stands inside its slice. The workers are a process of their own, where each is
 //! a track, with a slice for each request that it had, through which the arrow goes.

@@ -1,4 +1,4 @@
-//! Whether a read has to wait for a device, found out without touching the device: an attempt with RWF_NOWAIT that misses
+//! Whether a read has to wait for a device, found out without touching the device. An attempt with RWF_NOWAIT that misses
 //! the page cache starts the transfer, which takes longer than anything else that io_submit(2) does, and may wait for room
 //! in the device's queue. cachestat(2) looks only; it is there since Linux 6.5.
 

@@ -1,5 +1,5 @@
-//! When a worker had a request. It is noted in the job by whoever runs it, without a lock, and told with TASK_ADD by the
-//! ring that gets the job back.
+//! When a worker began and ended a request, for events. It is noted in the job by whoever runs it, without a lock, and
+//! told with TASK_ADD by the ring that gets the job back.
 
 use super::{session, Event};
 use crate::thread;

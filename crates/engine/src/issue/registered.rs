@@ -1,4 +1,4 @@
-//! What requests name of their ring's registered files and buffers, under the ring's lock.
+//! Finds the registered files and buffers that requests name, under the ring's lock.
 
 use crate::op::nop::NopWith;
 use crate::op::rw::Rw;

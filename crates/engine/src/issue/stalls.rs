@@ -1,7 +1,8 @@
-//! Calls on names (STATX, UNLINKAT, OPENAT with O_CREAT ...) that natively a worker makes and here the submitting thread, since
-//! each takes a tenth of what it costs to wake a worker (`issue::calls`). Not where the disk is busy: a call that has to wait for the file
-//! system's journal holds up whatever else the thread has to submit. So it is measured how long they take, and after long ones
-//! the next go to a worker, too.
+//! When calls on names (STATX, UNLINKAT, OPENAT with O_CREAT ...) go to a worker after all: while the disk is busy.
+//! Natively a worker makes them; here the submitting thread does (`issue::calls`), since each takes a tenth of what it
+//! costs to wake a worker. But where the disk is busy a call that has to wait for the file system's journal holds up
+//! whatever else the thread has to submit. So it is measured how long they take, and after long ones the next go to a
+//! worker, too.
 //!
 //! Part of a ring's state.
 

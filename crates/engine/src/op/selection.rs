@@ -1,5 +1,5 @@
-//! What a request with IOSQE_BUFFER_SELECT asks for, what it has, and what its answer says of that. Source: io_uring/kbuf.c,
-//! net.c and rw.c.
+//! The buffers of a request with IOSQE_BUFFER_SELECT: what it asks for, what it got, and what its CQE says of that.
+//! Source: io_uring/kbuf.c, net.c and rw.c.
 //!
 //! Which buffer it gets is the ring's to say (`resource::buf_ring`).
 

@@ -1,4 +1,4 @@
-//! Linux itself.
+//! The trait `Os` on Linux itself.
 
 use super::{check, wait, wait_interruptibly, EpollEvent, Os};
 use crate::os::Sys;

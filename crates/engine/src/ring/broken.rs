@@ -1,5 +1,5 @@
-//! What a panic leaves of a ring (decision 14 in ARCHITECTURE.md): its requests end with -EIO, a CQE each, later calls
-//! on it answer EIO, whoever sleeps on it is woken for that, and closing it gives back everything.
+//! What a panic leaves of a ring: its requests end with -EIO, a CQE each, and later calls on it answer EIO. Whoever sleeps
+//! on it is woken for that, and closing it gives back everything (decision 14 in docs/decisions).
 //!
 //! | `health` | meaning | who moves it on |
 //! |---|---|---|

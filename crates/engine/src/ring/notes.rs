@@ -1,6 +1,7 @@
-//! Notes for a ring that somebody keeps. Its holder may sleep: in a page fault of the program's memory (userfaultfd(2), a
-//! file on a server that is gone), in the device. Who closes a descriptor, serves several rings or works for all of them
-//! waits for no ring ([`Ring::lock_soon`]): it leaves a note, and whoever holds the ring acts on it.
+//! Notes for a ring that another thread holds. The holder may sleep: in a page fault of the program's memory
+//! (userfaultfd(2), a file on a server that is gone), in the device. Who closes a descriptor, serves several rings or
+//! works for all of them waits for no ring ([`Ring::lock_soon`]): it leaves a note, and whoever holds the ring acts on
+//! it.
 //!
 //! A note is heeded before the ring is let go of, and before each SQE, event and request that is taken up, so that nothing
 //! goes on with a number that has been closed meanwhile.

@@ -1,4 +1,4 @@
-//! Whether somebody wants to know what happens on the ring, and telling them: `event` says how.
+//! Tells a tracer what happens on the ring, if there is one; `event` says how.
 //!
 //! Part of a ring's state: under its lock.
 

@@ -1,5 +1,6 @@
-//! What a ring says of itself. Part of the ring's state and used under the ring's lock; each method is one tracepoint, called
-//! where the kernel has it, through `State::record`, which costs one branch where nobody listens.
+//! The recorder: what happens on a ring, as events. Part of the ring's state and used under the ring's lock; each
+//! method is one tracepoint, called where the kernel has it, through `State::record`, which costs one branch where
+//! nobody listens.
 
 use crate::event::chunks::{has, Writer};
 use crate::event::session::{self, Room};

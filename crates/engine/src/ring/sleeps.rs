@@ -1,4 +1,4 @@
-//! The sleeps of a thread, on the books of their rings.
+//! The sleeps that a thread is in, its signal handlers' included.
 //!
 //! A signal handler that interrupts a sleep may wait itself, on the same ring or another, so a thread can be in several
 //! sleeps at once, each of which has to be taken back: by the frame that sleeps, or where a jump leaves that frame for good,

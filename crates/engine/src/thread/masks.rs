@@ -1,4 +1,4 @@
-//! What the other threads of the process really block, as /proc/self/task tells it.
+//! The signals that other threads of the process really block, as /proc/self/task tells.
 
 use crate::os::{syscall, Os, Sys};
 use core::mem::MaybeUninit;

@@ -1,4 +1,4 @@
-//! Workers with the identity of one thread.
+//! Crews: workers with the identity of one thread.
 //!
 //! What an open or a connect leads to depends on the calling thread: its credentials and its directory, root and umask,
 //! which threads may have of their own (setfsuid(2), unshare(2) with CLONE_FS). The kernel's workers take these over from

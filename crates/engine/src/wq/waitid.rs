@@ -1,4 +1,4 @@
-//! Threads that wait for children, for WAITIDs of which no descriptor tells: of any child or a group's, for stops.
+//! Threads that wait for children where no descriptor tells: WAITIDs of any child or of a group, and for stops.
 //!
 //! One thread a request. It only waits until there is something (WNOWAIT); the request then looks by itself, under the
 //! ring's lock, if it still is there. So a cancelled one never takes a child away.

@@ -1,5 +1,5 @@
-//! liburing's exported functions, written afresh on top of [`crate::door`]: preloaded they pre-empt the installed
-//! liburing's, linked with a version map (`cargo xtask dropin`) they are a `liburing.so.2` and a `liburing-ffi.so.2`.
+//! liburing's exported functions, written afresh on top of [`crate::door`]. Preloaded they pre-empt the installed
+//! liburing's; linked with a version map (`cargo xtask dropin`) they are a `liburing.so.2` and a `liburing-ffi.so.2`.
 //!
 //! All functions follow liburing's man pages: results are a value or `-errno`, errno is never touched, nothing is
 //! allocated except the probe that the program frees, and there are no thread-locals. [`setup`] makes and unmakes a

@@ -1,5 +1,5 @@
-//! What is told: the structures are the JSON of docs/advise.md. Fields may be added; [`SCHEMA`] changes when one is removed
-//! or changes its meaning.
+//! The report: the structures are the JSON of docs/advise.md. Fields may be added; [`SCHEMA`] changes when one is
+//! removed or changes its meaning.
 
 use crate::advise::advice::Advice;
 use crate::advise::measuring::{Punts, Row, Side};

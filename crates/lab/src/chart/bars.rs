@@ -1,4 +1,4 @@
-//! Lying bars: one group of them for each row, with the least and the greatest run as a whisker.
+//! Horizontal bars: one group of them for each row, with the least and the greatest run as a whisker.
 
 use super::canvas::{Canvas, Ink};
 use crate::report::Row;

@@ -1,4 +1,4 @@
-//! What SEND_ZC and SENDMSG_ZC have besides a SEND or SENDMSG: two CQEs, and registered buffers.
+//! What SEND_ZC and SENDMSG_ZC add to SEND and SENDMSG: a second CQE, and registered buffers.
 //!
 //! The data is copied, as the kernel itself does where a device cannot send from program memory (to another socket of the
 //! machine, say). Sending from program memory would need SO_ZEROCOPY on the program's socket, and its error queue to be

@@ -1,5 +1,5 @@
-//! What an AIO context says of itself, besides what every ring says: calls and iocbs in place of enter calls and SQEs.
-//! Used under the lock of the context's ring.
+//! Events that only a Linux AIO context has: calls and iocbs in place of enter calls and SQEs. Used under the lock of
+//! the context's ring.
 
 use super::{Known, Recorder, OF_SQE, SHARING};
 use crate::event::chunks::{has, Writer};

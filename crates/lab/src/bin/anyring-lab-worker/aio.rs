@@ -1,5 +1,6 @@
-//! Linux AIO as a program uses it: libaio's functions where they are to be had, libc's `syscall()` or system call
-//! instructions of our own. Events are fetched by io_getevents(2) or read from the completion ring in memory, as fio does.
+//! Linux AIO as a program uses it: libaio's functions where they are installed, libc's `syscall()` or system call
+//! instructions of our own. Events are fetched by io_getevents(2) or read from the completion ring in memory, as fio
+//! does.
 //!
 //! One thread owns an [`Aio`]; the other side of its completion ring is the context's server.
 

@@ -1,4 +1,4 @@
-//! What the programs stand on that do not use io_uring, and what all have in common.
+//! What programs without io_uring stand on, and what all programs have in common.
 
 pub mod epoll;
 pub mod kernel_aio;

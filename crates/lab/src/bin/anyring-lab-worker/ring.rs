@@ -1,5 +1,5 @@
-//! A ring as a program uses it: what liburing's header has inline, written as a compiler would inline it, over one of
-//! three doors: liburing's functions by symbol, libc's `syscall()`, or system call instructions of our own.
+//! A ring as a program uses it, over one of three doors: liburing's functions by symbol, libc's `syscall()`, or system
+//! call instructions of our own. What liburing's header has inline is written here as a compiler would inline it.
 //!
 //! One thread owns a [`Ring`]; the other side of its memory is the ring's server.
 

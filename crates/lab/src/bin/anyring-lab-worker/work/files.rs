@@ -1,4 +1,4 @@
-//! Blocks of a file, so many in flight.
+//! Reads of a file in blocks, a number of them in flight.
 
 use crate::outcome::{expect, figure, Outcome, Stop};
 use crate::peer::kernel_aio::KernelAio;

@@ -1,4 +1,4 @@
-//! The client: one thread, epoll, a message in flight on each connection.
+//! The echo client: one thread, epoll, a message in flight on each connection.
 
 use crate::outcome::{expect, Outcome, Stop};
 use crate::peer::epoll::Epoll;

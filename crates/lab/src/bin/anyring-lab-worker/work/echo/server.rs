@@ -1,4 +1,4 @@
-//! The servers. Each ends when every connection was closed by the client.
+//! The echo servers. Each ends when every connection was closed by the client.
 
 use crate::outcome::{expect, Outcome, Stop};
 use crate::peer::epoll::Epoll;

@@ -1,4 +1,4 @@
-//! The client: one thread, epoll, a number of connections at the same time. Each carries one message.
+//! The fan-out client: one thread, epoll, a number of connections at the same time. Each carries one message.
 
 use super::BYTES;
 use crate::outcome::{expect, Outcome, Stop};

@@ -1,5 +1,5 @@
-//! The servers of the others: an epoll set in each thread with a queue and an eventfd between them, and a blocking
-//! acceptor with a pool of blocking threads.
+//! Fan-out servers without io_uring: an epoll set in each thread with a queue and an eventfd between them, and a
+//! blocking acceptor with a pool of blocking threads.
 
 use super::super::queue::WithEventfd;
 use super::super::Channel;

@@ -1,4 +1,4 @@
-//! The servers of the interface: a multishot ACCEPT, a MSG_RING with the descriptor's number for each connection, and
+//! Fan-out servers on io_uring: a multishot ACCEPT, a MSG_RING with the descriptor's number for each connection, and
 //! RECV, SEND and CLOSE on the ring that got it.
 
 use super::BYTES;
