@@ -120,9 +120,8 @@ fn print_rooms() -> Result<()> {
         println!("{from} -> {to}");
         lines.iter().for_each(|line| println!("    {line}"));
     }
-    let names = rooms.names().len();
-    let pairs: std::collections::BTreeSet<_> = arrows.keys().map(|(a, b)| (a.min(b), a.max(b))).collect();
-    println!("{names} rooms, {} of {} pairs know each other", pairs.len(), names * (names - 1) / 2);
+    let (known, all) = rooms.pairs();
+    println!("{} rooms, {known} of {all} pairs know each other", rooms.names().len());
     for circle in rooms.circles() {
         println!("circle: {circle:?}");
     }

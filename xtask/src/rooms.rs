@@ -58,6 +58,14 @@ impl Rooms {
         arrows
     }
 
+    /// How many pairs of rooms know each other, in either direction, and how many pairs there are.
+    pub fn pairs(&self) -> (usize, usize) {
+        let arrows = self.arrows();
+        let known: BTreeSet<_> = arrows.keys().map(|(a, b)| (a.min(b), a.max(b))).collect();
+        let rooms = self.names().len();
+        (known.len(), rooms * rooms.saturating_sub(1) / 2)
+    }
+
     /// Circles: sets of rooms each of which leads to each other one.
     pub fn circles(&self) -> Vec<BTreeSet<&str>> {
         let arrows = self.arrows();
@@ -204,5 +212,30 @@ impl<'ast> Visit<'ast> for Finder {
         let path_of: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
         self.note(&path_of);
         visit::visit_path(self, path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What knows no ring does not come to know one unseen: ARCHITECTURE.md says which rooms are where.
+    #[test]
+    fn the_engines_rooms_depend_one_way() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask/ is in the repository");
+        let rooms = Rooms::read(&root.join("crates/engine/src")).expect("the sources");
+        let circles = rooms.circles();
+        assert!(circles.len() <= 3, "as many arrows run back up: {circles:?}");
+        assert!(circles.iter().all(|circle| circle.len() <= 2), "{circles:?}");
+        let (known, all) = rooms.pairs();
+        assert!(2 * known < all, "{known} of {all} pairs know each other");
+    }
+
+    #[test]
+    fn few_files_extend_the_guard() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask/ is in the repository");
+        let rooms = Rooms::read(&root.join("crates/engine/src")).expect("the sources");
+        let files: Vec<_> = rooms.files.iter().filter(|file| file.extends_guard).map(|file| &file.path).collect();
+        assert!(files.len() <= 15, "a signature should say what it touches; {} files: {files:?}", files.len());
     }
 }

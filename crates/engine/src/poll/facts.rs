@@ -34,7 +34,7 @@ pub(crate) struct Facts {
     empty_streak: u8,
     /// How often an attempt was put off.
     times_put_off: u8,
-    /// How many looks of POLL_ADDs in a row found nothing, see `poll/batch.rs`.
+    /// How many looks of POLL_ADDs in a row found nothing, see `issue/turns.rs`.
     looks_in_vain: u8,
 }
 

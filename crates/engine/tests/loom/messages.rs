@@ -251,7 +251,7 @@ impl Ring {
         Some(message)
     }
 
-    /// `process::closing_ring`.
+    /// `ring::table::closing_ring`.
     fn close(&self) {
         let mut held = self.state.lock().unwrap();
         if let Some(state) = held.as_mut() {
@@ -261,7 +261,7 @@ impl Ring {
         self.end_if_unused();
     }
 
-    /// `process::end_if_unused`.
+    /// `ring::table::end_if_unused`.
     fn end_if_unused(&self) {
         let mut held = self.state.lock().unwrap();
         let Some(state) = held.as_ref() else { return };
