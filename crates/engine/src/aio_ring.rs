@@ -4,6 +4,7 @@
 pub(crate) mod cold;
 pub(crate) mod completions;
 
+use crate::event::Known;
 use crate::op::Op;
 use crate::resource::files::FixedFile;
 use crate::Errno;
@@ -15,6 +16,8 @@ use std::sync::Arc;
 
 /// A request that waits alone.
 pub struct Alone {
+    /// What its events are called, where somebody listens.
+    pub(crate) told: Known,
     pub(crate) op: Op,
     /// With which it came.
     pub opcode: Opcode,

@@ -17,6 +17,14 @@ pub use worked::{WorkTimes, Worked};
 
 use crate::op::Skip;
 
+/// What most events of a request say of it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Known {
+    pub request: u32,
+    pub user_data: u64,
+    pub opcode: u8,
+}
+
 /// What happened. All but the last are tracepoints of the kernel's group io_uring; see include/trace/events/io_uring.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]

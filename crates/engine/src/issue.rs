@@ -104,19 +104,26 @@ impl RingGuard {
         if self.is_others(id) && !self.slab[id].op.will_poll_first() {
             return self.leave_to_crew(id);
         }
-        let request = &mut self.slab[id];
-        let mut op = core::mem::replace(&mut request.op, Op::placeholder());
-        let target = request.target.clone();
+        let target = self.slab[id].target.clone();
         if first {
             self.record_of(id, |it| it.file_get(&target));
         }
-        let mut verdict = self.attempt(&mut op, &target, first);
-        if let Op::Cancel(cancel) = &op {
-            verdict = self.after_cancel(id, cancel, verdict);
-        }
-        // A close of the ring itself cannot have happened: the guard holds it.
-        self.slab[id].op = op;
-        verdict
+        self.with_op(id, |guard, op| {
+            let verdict = guard.attempt(op, &target, first);
+            match op {
+                Op::Cancel(cancel) => guard.after_cancel(id, cancel, verdict),
+                _ => verdict,
+            }
+        })
+    }
+
+    /// Does something with a request's operation in one hand and the ring in the other.
+    #[inline]
+    pub(crate) fn with_op<R>(&mut self, id: Id, work: impl FnOnce(&mut RingGuard, &mut Op) -> R) -> R {
+        let mut op = core::mem::take(&mut self.slab[id].op);
+        let result = work(self, &mut op);
+        self.slab[id].op = op; // its place is kept: who is at a request alone ends it
+        result
     }
 
     /// One nonblocking attempt, or what is done instead of it (`plan` in issue/plan.rs).

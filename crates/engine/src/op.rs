@@ -236,6 +236,13 @@ pub enum Op {
     UringCmd(uring_cmd::UringCmd),
 }
 
+/// NOP: what is left where an operation has been taken away, to a worker, say, and what an SQE that was refused has.
+impl Default for Op {
+    fn default() -> Op {
+        Op::Nop(nop::Nop::default())
+    }
+}
+
 impl Op {
     /// Attempts an operation that is nothing but system calls. Operations on the ring itself (timeouts, poll requests,
     /// cancellations) are issued by `issue`, which holds the ring.
@@ -265,11 +272,6 @@ impl Op {
             }
             Op::FilesUpdate(_) | Op::Buffers(_) | Op::MsgRing(_) => RING_ONLY,
         }
-    }
-
-    /// Stands where an operation has been taken away (it is on a worker, or its SQE was refused).
-    pub fn placeholder() -> Op {
-        Op::Nop(nop::Nop::default())
     }
 
     /// It can only be issued as a request with a place of its own: a timer.

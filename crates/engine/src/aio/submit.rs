@@ -189,8 +189,8 @@ fn follow_iocb(
 ) {
     let on_its_way = match verdict {
         Verdict::WouldBlock(Direction::Read) | Verdict::Skipped(Direction::Read, _) => {
-            let put_off = matches!(verdict, Verdict::Skipped(_, why) if why.is_put_off());
-            match alone::wait_alone(guard, place, &mut op, opcode, fd, put_off, on_its_way) {
+            let skip = if let Verdict::Skipped(_, why) = verdict { Some(why) } else { None };
+            match alone::wait_alone(guard, place, &mut op, opcode, fd, skip, on_its_way) {
                 Ok(()) => return,
                 Err(on_its_way) => on_its_way,
             }

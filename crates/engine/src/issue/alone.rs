@@ -11,7 +11,7 @@
 use crate::aio_ring::Alone;
 use crate::forced::{point, Point};
 use crate::issue::arm::events_for;
-use crate::op::{Direction, Op, Verdict};
+use crate::op::{Direction, Op, Skip, Verdict};
 use crate::os::{Os, Sys};
 use crate::poll::{EDGE, ENDED, READ, WRITE};
 use crate::request::{ListKind, Polling, Request, Target, Then, Tried};
@@ -44,18 +44,22 @@ pub fn wait_alone(
     op: &mut Op,
     opcode: Opcode,
     fd: i32,
-    put_off: bool,
+    skip: Option<Skip>,
     on_its_way: Unanswered,
 ) -> Result<(), Unanswered> {
-    let wanted = events_for(op, ListKind::Read) | EDGE;
+    let events = events_for(op, ListKind::Read);
+    let put_off = skip.is_some_and(Skip::is_put_off);
     let state = &mut **guard;
-    if state.recorder.is_some() || !state.poll_set.has_room_alone(fd, wanted) {
+    if !state.poll_set.has_room_alone(fd, events | EDGE) {
         return Err(on_its_way);
     }
     let Some(alone) = state.aio.as_deref_mut().and_then(|context| context.alone(place)) else {
         return Err(on_its_way);
     };
-    *alone = Some(Alone { op: core::mem::replace(op, Op::placeholder()), opcode, fd });
+    // Of a poll nothing is said, as natively.
+    let armed = (opcode != Opcode::PollAdd).then_some(events);
+    let told = state.recorder.as_mut().map(|recorder| recorder.waits_alone(armed, skip)).unwrap_or_default();
+    *alone = Some(Alone { op: core::mem::take(op), opcode, fd, told });
     state.poll_set.begin_alone(fd, place);
     on_its_way.answered();
     if put_off {
@@ -117,11 +121,13 @@ pub(crate) fn serve_alone(guard: &mut RingGuard, fd: i32, seen: u32) {
         Verdict::Done(result) => {
             point(Point::Finish);
             stats::completed(alone.opcode, Path::Poll, result);
+            guard.record(|it| it.alone_ends(alone.told));
             guard.post(Cqe { user_data: place.into(), res: result, flags: 0 }, true);
             on_its_way.answered();
         }
         Verdict::WouldBlock(Direction::Read) => put_back(guard, place, alone, on_its_way),
         verdict => {
+            guard.record(|it| it.joins(alone.told));
             let id = guard.admit(alone.into_request(place), on_its_way);
             guard.follow(id, verdict);
         }
@@ -164,6 +170,7 @@ pub(crate) fn attempt_alone(guard: &mut RingGuard, fd: i32) {
 pub fn join_list(guard: &mut RingGuard, fd: i32) {
     let Some((place, alone, on_its_way)) = take_alone(guard, fd) else { return };
     let list = alone.list();
+    guard.record(|it| it.joins(alone.told));
     let mut request = alone.into_request(place);
     request.poll(Polling { fd, list, tried: Tried::Empty, then: Then::Retry });
     let id = guard.admit(request, on_its_way);

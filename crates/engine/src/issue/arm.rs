@@ -279,10 +279,10 @@ impl RingGuard {
         let mut next = entry.readers.first();
         while let Some(id) = next {
             next = List::after(&self.slab, id);
-            let mut op = core::mem::replace(&mut self.slab[id].op, Op::placeholder());
-            let verdict = op.end_of_datagrams(fd);
-            let held = if verdict.is_some() { self.hold_buffer(id, &mut op) } else { Ok(()) };
-            self.slab[id].op = op;
+            let (verdict, held) = self.with_op(id, |guard, op| {
+                let verdict = op.end_of_datagrams(fd);
+                (verdict, if verdict.is_some() { guard.hold_buffer(id, op) } else { Ok(()) })
+            });
             let Some(verdict) = verdict else { continue };
             let id = self.disarm(id).id();
             let verdict = held.map_or_else(Verdict::error, |()| self.settle_arrived(id, verdict));
@@ -300,12 +300,9 @@ impl RingGuard {
                 self.punt(id, if then == Then::PlainCall { Approach::Plain } else { Approach::AttemptFirst });
                 continue;
             }
-            let request = &mut self.slab[id];
-            let mut op = core::mem::replace(&mut request.op, Op::placeholder());
-            let target = request.target.clone();
+            let target = self.slab[id].target.clone();
             point(Point::Retry);
-            let verdict = self.attempt(&mut op, &target, false);
-            self.slab[id].op = op;
+            let verdict = self.with_op(id, |guard, op| guard.attempt(op, &target, false));
             if let Verdict::WouldBlock(direction) = verdict {
                 if ListKind::from(direction) == list {
                     self.slab[id].finds_nothing();
@@ -398,7 +395,9 @@ impl RingGuard {
             if answer == 0 {
                 continue;
             }
-            self.record_of(id, |it| it.task_add());
+            if self.slab[id].path != Path::Inline {
+                self.record_of(id, |it| it.task_add()); // a look in the submitting call is no task work
+            }
             if multishot && self.shot(id, answer.into(), 0) {
                 continue;
             }
@@ -493,10 +492,7 @@ impl RingGuard {
 
     /// It has no buffer and finds none.
     fn wants_buffer(&mut self, id: Id) -> bool {
-        let mut op = core::mem::replace(&mut self.slab[id].op, Op::placeholder());
-        let wants = !self.finds_buffer(&mut op);
-        self.slab[id].op = op;
-        wants
+        self.with_op(id, |guard, op| !guard.finds_buffer(op))
     }
 
     pub(crate) fn reissue_all(&mut self, fd: i32) {

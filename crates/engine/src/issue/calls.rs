@@ -50,7 +50,7 @@ impl RingGuard {
         }
         let request = &mut self.slab[id];
         let (opcode, (fd, file)) = (request.opcode, request.target.for_job());
-        let op = core::mem::replace(&mut request.op, Op::placeholder());
+        let op = core::mem::take(&mut request.op);
         let job =
             Job::new((self.ring(), self.cookie, id.to_word()), (opcode, op), (fd, file), Approach::ByCaller, None);
         self.slab[id].queue(job.clone());

@@ -11,6 +11,8 @@
 //!
 //! All of this is part of a ring's state: touched under its lock only.
 
+use crate::request;
+use crate::ring::State;
 use crate::mutation::{mutated, Mutation};
 use crate::op::rw::Rw;
 use crate::op::{call, Op, Verdict};
@@ -109,7 +111,7 @@ pub(crate) fn post_found(guard: &mut RingGuard) {
     guard.settle();
 }
 
-impl crate::ring::State {
+impl State {
     /// Whether completions of transfers wait until a thread asks for them.
     pub fn is_asked(&self) -> bool {
         self.iopoll.as_ref().is_some_and(|iopoll| !iopoll.by_thread)
@@ -155,4 +157,13 @@ impl crate::ring::State {
             iopoll.asking = iopoll.asking.saturating_add_signed(change);
         }
     }
+}
+
+/// How many CQEs come for transfers under way.
+pub(crate) fn transfers(state: &State) -> u32 {
+    let under_way = state.slab.ids().filter(|id| {
+        let request = &state.slab[*id];
+        matches!(request.state(), request::State::Queued(_)) && !request.skips_success()
+    });
+    under_way.count() as u32
 }

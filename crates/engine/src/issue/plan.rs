@@ -164,7 +164,7 @@ impl State {
         };
         let wanted = events_of(poll) | EDGE;
         let known = entry.registered & wanted == wanted && entry.idle() && descriptors::closes_are_seen();
-        if !known || poll.multishot || self.recorder.is_some() || self.aio.is_some() || descriptors::is_ring(fd) {
+        if !known || poll.multishot || self.aio.is_some() || descriptors::is_ring(fd) {
             return false;
         }
         let events = poll.matching(u16::MAX) as i16;

@@ -30,15 +30,14 @@ impl RingGuard {
     /// where there is one that tells, else a thread waits for it.
     #[cold]
     pub(crate) fn wait_for_child(&mut self, id: Id) {
-        let mut op = core::mem::replace(&mut self.slab[id].op, Op::placeholder());
-        let Op::Waitid(waitid) = &mut op else { return };
+        let state = &mut **self;
+        let Op::Waitid(waitid) = &mut state.slab[id].op else { return };
         if let Some(new) = waitid.hold_child() {
-            self.poll_set.forget(new.fd);
+            state.poll_set.forget(new.fd);
         }
         // Perhaps for the first time, or it has exited before it was held.
         let verdict = waitid.issue(Context { fd: -1, nonblock: true });
         let to_poll = waitid.to_poll().cloned();
-        self.slab[id].op = op;
         match (verdict, to_poll) {
             (Verdict::NeedsWorker, Some(pidfd)) => {
                 self.slab[id].target = Target::Private(pidfd);
@@ -51,7 +50,7 @@ impl RingGuard {
 
     /// A thread of its own waits for the request.
     fn punt_to_waiter(&mut self, id: Id) {
-        let op = core::mem::replace(&mut self.slab[id].op, Op::placeholder());
+        let op = core::mem::take(&mut self.slab[id].op);
         let by_watcher = matches!(op, Op::FutexWait(_));
         let job = Job::new(
             (self.ring(), self.cookie, id.to_word()),
@@ -91,7 +90,7 @@ impl RingGuard {
         }
         let request = &mut self.slab[id];
         let (fd, file) = request.target.for_job();
-        let mut op = core::mem::replace(&mut request.op, Op::placeholder());
+        let mut op = core::mem::take(&mut request.op);
         let (flags, target) = (request.flags, request.target.clone());
         request.path = Path::Worker;
         if !matches!(op, Op::NopWith(_)) {
@@ -225,7 +224,7 @@ impl RingGuard {
         let id = self.slab.detach(id).id();
         let request = &mut self.slab[id];
         if let Some(mut op) = job.op.lock() {
-            request.op = core::mem::replace(&mut *op, Op::placeholder());
+            request.op = core::mem::take(&mut *op);
         }
         request.hold = job.take_hold();
         let verdict = job.verdict.lock().and_then(|mut verdict| verdict.take());
@@ -333,9 +332,7 @@ impl RingGuard {
         }
         if self.slab[id].flags & IOSQE_BUFFER_SELECT != 0 {
             // A worker takes its buffer before it reads.
-            let mut op = core::mem::replace(&mut self.slab[id].op, Op::placeholder());
-            let _ = self.hold_buffer(id, &mut op); // the attempt has found one
-            self.slab[id].op = op;
+            let _ = self.with_op(id, |guard, op| guard.hold_buffer(id, op)); // the attempt has found one
         }
         self.finish(id, -Errno::AGAIN.raw_os_error(), true);
         true

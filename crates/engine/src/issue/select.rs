@@ -155,14 +155,11 @@ impl RingGuard {
         if self.slab[id].flags & IOSQE_BUFFER_SELECT == 0 {
             return verdict;
         }
-        let mut op = core::mem::replace(&mut self.slab[id].op, Op::placeholder());
         // The worker's buffer is committed: it makes no difference what file it was.
-        let verdict = match self.settle_buffers(&mut op, -1, verdict, false) {
+        self.with_op(id, |guard, op| match guard.settle_buffers(op, -1, verdict, false) {
             ControlFlow::Break(verdict) => verdict,
             ControlFlow::Continue(()) => verdict, // not without `appends`
-        };
-        self.slab[id].op = op;
-        verdict
+        })
     }
 
     /// Posts a result of a multishot request, which goes on. False when the CQ is full or the ring broken: then it ends

@@ -389,7 +389,7 @@ mod tests {
     }
 
     fn request(user_data: u64) -> Request {
-        Request::new(Op::placeholder(), Opcode::Nop, 0, user_data, Target::None)
+        Request::new(Op::default(), Opcode::Nop, 0, user_data, Target::None)
     }
 
     #[test]

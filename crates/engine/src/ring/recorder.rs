@@ -4,7 +4,7 @@
 
 use crate::event::chunks::{has, Writer};
 use crate::event::session::{self, Room};
-use crate::event::{Event, FileKind, Kind, WorkTimes};
+use crate::event::{Event, Known, FileKind, Kind, WorkTimes};
 use crate::memory::layout::BATCH;
 use crate::op::Skip;
 use crate::os::file_status;
@@ -43,14 +43,6 @@ pub struct Recorder {
     batch: [Known; BATCH],
     /// What each descriptor names that was asked for.
     files: Vec<FileKind>,
-}
-
-/// What most events of a request say of it.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Known {
-    pub request: u32,
-    pub user_data: u64,
-    pub opcode: u8,
 }
 
 /// How many events share a time.

@@ -427,7 +427,7 @@ impl RingGuard {
         if self.chain.is_some() || sqe.flags & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0 {
             // An opcode that nobody knows has no row of its own in the counters.
             let opcode = known.unwrap_or(Opcode::Nop);
-            let mut request = Request::new(Op::placeholder(), opcode, sqe.flags, sqe.user_data, Target::None);
+            let mut request = Request::new(Op::default(), opcode, sqe.flags, sqe.user_data, Target::None);
             request.failed = Some(result);
             request.cqe_flags = cqe_flags;
             let accepted = if request.links() { Accepted::Taken } else { Accepted::Last };
@@ -475,7 +475,7 @@ fn answer(submitted: u32, refused: Result<(), Errno>) -> Result<u32, Errno> {
 
 /// The request that an SQE becomes, with its operation, which is left empty.
 fn take_request(op: &mut Op, opcode: Opcode, row: &Definition, sqe: &Sqe) -> Request {
-    let op = core::mem::replace(op, Op::placeholder());
+    let op = core::mem::take(op);
     Request::new(op, opcode, sqe.flags, sqe.user_data, row.target(sqe))
 }
 

@@ -165,10 +165,10 @@ fn what_takes_less_than_waking_a_worker_is_made_at_once() {
 fn a_result_that_comes_late_is_no_answer() {
     let program = Program::starting_at(0);
     let mut guard = program.ring().lock().expect("the ring");
-    let request = Request::new(Op::placeholder(), Opcode::Connect, 0, 7, Target::None);
+    let request = Request::new(Op::default(), Opcode::Connect, 0, 7, Target::None);
     let id = guard.admit(request, Unanswered::new(program.ring(), 7, None));
     let of: (&'static dyn Origin, u64, u64) = (program.ring(), guard.cookie, id.to_word());
-    let job = Job::new(of, (Opcode::Nop, Op::placeholder()), (-1, None), Approach::Plain, None);
+    let job = Job::new(of, (Opcode::Nop, Op::default()), (-1, None), Approach::Plain, None);
     guard.slab[id].queue(job.clone());
     assert!(job.begin());
     assert_eq!(guard.cancel_one(id), Ok(0));

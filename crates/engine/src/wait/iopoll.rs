@@ -13,24 +13,14 @@
 
 use crate::issue::iopoll;
 use crate::os::user_read;
-use crate::request::State;
 use crate::ring::RingGuard;
 use crate::wait::enter::Enter;
 use crate::wait::enter_wait::{wait_until, Wish};
 use crate::Errno;
 use anyring_abi::{GeteventsArg, IORING_ENTER_EXT_ARG, IORING_ENTER_EXT_ARG_REG};
 
-/// How many CQEs come for transfers under way.
-fn transfers(guard: &RingGuard) -> u32 {
-    let under_way = guard.slab.ids().filter(|id| {
-        let request = &guard.slab[*id];
-        matches!(request.state(), State::Queued(_)) && !request.skips_success()
-    });
-    under_way.count() as u32
-}
-
 /// What `io_validate_ext_arg` in io_uring/io_uring.c looks at: nothing in it matters to a polling wait.
-fn check_argument(_guard: &RingGuard, call: &Enter) -> Result<(), Errno> {
+fn check_argument(call: &Enter) -> Result<(), Errno> {
     if call.flags & IORING_ENTER_EXT_ARG == 0 {
         return Ok(());
     }
@@ -42,7 +32,7 @@ fn check_argument(_guard: &RingGuard, call: &Enter) -> Result<(), Errno> {
 
 /// Posts what there is. The total of the CQ to sleep for, if there is something to wait for.
 fn find(guard: &mut RingGuard, call: &Enter) -> Result<Option<u64>, Errno> {
-    check_argument(guard, call)?;
+    check_argument(call)?;
     guard.flush_overflow();
     if !guard.cq_is_empty() {
         return Ok(None);
@@ -52,7 +42,7 @@ fn find(guard: &mut RingGuard, call: &Enter) -> Result<Option<u64>, Errno> {
     iopoll::post_found(guard);
     let found = guard.cq_tail().wrapping_sub(before);
     let wanted = call.min_complete.min(guard.memory.view.layout().cq_entries);
-    let missing = wanted.saturating_sub(found).min(transfers(guard));
+    let missing = wanted.saturating_sub(found).min(iopoll::transfers(guard));
     Ok((missing != 0).then(|| guard.cq_total() + u64::from(missing)))
 }
 

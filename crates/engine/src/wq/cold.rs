@@ -82,7 +82,7 @@ mod tests {
         assert_eq!((come, attempts), (Some(Verdict::Done(7)), 3));
         assert!(TRIED.load(Ordering::Relaxed) == KNOWN && most_workers() >= LEAST_WORKERS);
         assert_eq!(attempt_for_a_while(|| Verdict::WouldBlock(crate::op::Direction::Read)), None);
-        assert_eq!(approach_to_missed(&Op::placeholder()), Approach::Plain, "it is no read");
+        assert_eq!(approach_to_missed(&Op::default()), Approach::Plain, "it is no read");
         let sqe = anyring_abi::Sqe { addr: 0x10000, len: 4096, ..Default::default() };
         let read = Op::Rw(Rw::prep(anyring_abi::Opcode::Read, &sqe).expect("a read"));
         assert_eq!(approach_to_missed(&read), Approach::Begun);

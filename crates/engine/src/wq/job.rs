@@ -307,6 +307,6 @@ impl Origin for Nowhere {
 impl Job {
     /// For tests: a job that does nothing, perhaps to a file.
     pub(crate) fn idle(inode: Option<Inode>) -> Arc<Job> {
-        Job::new((&Nowhere, 0, 0), (Opcode::Nop, Op::placeholder()), (-1, None), Approach::Plain, inode)
+        Job::new((&Nowhere, 0, 0), (Opcode::Nop, Op::default()), (-1, None), Approach::Plain, inode)
     }
 }

@@ -1,7 +1,9 @@
 //! Events that only a Linux AIO context has: calls and iocbs in place of enter calls and SQEs. Used under the lock of
 //! the context's ring.
 
-use super::{Known, Recorder, OF_SQE, SHARING};
+use crate::event::Known;
+use crate::op::Skip;
+use super::{Recorder, OF_SQE, SHARING};
 use crate::event::chunks::{has, Writer};
 use crate::event::session::{self, Room};
 use crate::event::{Event, Kind, AIO};
@@ -93,5 +95,28 @@ impl Recorder {
     pub fn iocb_ends(&mut self) {
         self.ends();
         self.at_hand = Known::default();
+    }
+
+    /// The iocb at hand waits alone from now on, for `events` of poll(2), without a place in the slab: what it is called.
+    #[cold]
+    pub(crate) fn waits_alone(&mut self, events: Option<u32>, skip: Option<Skip>) -> Known {
+        if let Some(events) = events {
+            self.poll_arm(events, skip);
+        }
+        core::mem::take(&mut self.at_hand)
+    }
+
+    /// What an iocb that waits alone waited for is there: it ends with the next event that is posted.
+    #[cold]
+    pub(crate) fn alone_ends(&mut self, known: Known) {
+        self.at_hand = known;
+        self.task_add();
+        self.iocb_ends();
+    }
+
+    /// An iocb that waited alone gets a place in the slab.
+    #[cold]
+    pub(crate) fn joins(&mut self, known: Known) {
+        self.at_hand = known;
     }
 }
