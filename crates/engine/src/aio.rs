@@ -25,7 +25,7 @@ pub use wait::{io_getevents, io_pgetevents, Wait};
 use crate::aio_ring::cold::Cold;
 use crate::aio_ring::completions::Completions;
 use crate::aio_ring::{Context, Counted, Pending, ASKED_FOR};
-use crate::issue::alone;
+use crate::issue::single;
 use crate::lock::Lock;
 use crate::op::Op;
 use crate::os::Clock;
@@ -233,7 +233,7 @@ fn destroy(ring: &'static Ring) {
     if let Some(context) = &mut guard.aio {
         context.dead = true;
     }
-    alone::join_lists(&mut guard);
+    single::join_lists(&mut guard);
     let mut place = 0;
     while let Some(id) = guard.slab.next_from(place) {
         place = id.place() + 1;
@@ -290,8 +290,8 @@ pub fn io_cancel(address: u64, iocb: u64) -> Result<(), Errno> {
 /// Ends the request in this place, if that is possible.
 fn cancel_place(guard: &mut RingGuard, place: u64) -> bool {
     let pending = guard.aio.as_ref().and_then(|context| context.pending.get(place as usize)?.as_ref());
-    if let Some(fd) = pending.and_then(|pending| pending.alone.as_ref()).map(|alone| alone.fd) {
-        alone::join_list(guard, fd);
+    if let Some(fd) = pending.and_then(|pending| pending.single.as_ref()).map(|single| single.fd) {
+        single::join_list(guard, fd);
     }
     let Some(id) = guard.slab.with_user_data(place, |_| true).ok().and_then(|found| found.first().copied()) else {
         return false;

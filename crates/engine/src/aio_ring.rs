@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// A request that waits alone.
-pub struct Alone {
+pub struct Single {
     /// What its events are called, where somebody listens.
     pub(crate) told: Known,
     pub(crate) op: Op,
@@ -50,7 +50,7 @@ pub(crate) struct Pending {
     /// See [`Context::overdue`].
     pub(crate) overdue: bool,
     /// The request itself, where it waits alone on its descriptor.
-    pub(crate) alone: Option<Alone>,
+    pub(crate) single: Option<Single>,
 }
 
 impl Context {
@@ -92,20 +92,20 @@ impl Context {
     }
 
     /// Where the request of this place may wait alone.
-    pub fn alone(&mut self, place: u32) -> Option<&mut Option<Alone>> {
-        Some(&mut self.pending.get_mut(place as usize)?.as_mut()?.alone)
+    pub fn single(&mut self, place: u32) -> Option<&mut Option<Single>> {
+        Some(&mut self.pending.get_mut(place as usize)?.as_mut()?.single)
     }
 
     /// The descriptor of the first request from this place on that waits alone, and its place.
-    pub fn waiting_alone(&self, from: usize) -> Option<(usize, i32)> {
-        let fd = |pending: &Option<Pending>| Some(pending.as_ref()?.alone.as_ref()?.fd);
+    pub fn waiting_singly(&self, from: usize) -> Option<(usize, i32)> {
+        let fd = |pending: &Option<Pending>| Some(pending.as_ref()?.single.as_ref()?.fd);
         (from..).zip(self.pending.iter().skip(from)).find_map(|(place, pending)| Some((place, fd(pending)?)))
     }
 
     /// Takes out a request that waits alone: its place and opcode.
-    pub fn take_alone(&mut self) -> Option<(u32, Opcode)> {
+    pub fn take_single(&mut self) -> Option<(u32, Opcode)> {
         let mut places = (0..).zip(&mut self.pending);
-        places.find_map(|(place, pending)| Some((place, pending.as_mut()?.alone.take()?.opcode)))
+        places.find_map(|(place, pending)| Some((place, pending.as_mut()?.single.take()?.opcode)))
     }
 
     /// The duplicate of an eventfd that was named before.

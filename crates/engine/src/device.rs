@@ -111,6 +111,7 @@ impl Device {
     }
 
     /// Whether something is staged that the context has room for.
+    #[inline]
     pub fn has_to_submit(&self) -> bool {
         !self.staged.is_empty() && self.in_flight != MOST
     }

@@ -1,6 +1,5 @@
 //! Routing: what a verdict leads to. The only place that picks a path, finishes a request and goes on with its chain.
 
-pub mod alone;
 pub mod arm;
 pub mod calls;
 mod cancel;
@@ -13,6 +12,7 @@ mod plan;
 pub mod punt;
 pub(crate) mod registered;
 mod select;
+pub mod single;
 pub mod stalls;
 mod timer;
 mod turns;
@@ -102,7 +102,7 @@ impl RingGuard {
 
     fn attempt_request(&mut self, id: Id, first: bool) -> Verdict {
         if self.is_others(id) && !self.slab[id].op.will_poll_first() {
-            return self.leave_to_crew(id);
+            return self.leave_to_creds_pool(id);
         }
         let target = self.slab[id].target.clone();
         if first {
@@ -190,7 +190,7 @@ impl RingGuard {
             Op::Rw(_) => self.issue_selecting(op, fd),
             Op::Net(net) if net.selects() => self.issue_selecting(op, fd),
             Op::Poll(poll) if first => {
-                self.look_at_gathered();
+                self.poll_batched();
                 let verdict = self.look(poll, fd);
                 self.poll_set.note_look(fd, verdict == Verdict::WouldBlock(Direction::Read));
                 verdict
@@ -330,7 +330,7 @@ impl RingGuard {
         }
         self.note_held_buffer(id);
         let multishot = self.slab[id].op.is_multishot();
-        let first_look = multishot && matches!(tried, Tried::Skipped(why) if why.is_put_off());
+        let first_look = multishot && matches!(tried, Tried::Skipped(why) if why.is_postponed());
         let armed = self.keep_file(id).and_then(|()| self.arm(id, list, tried, then));
         match armed {
             Ok(Arming::Waits) => {

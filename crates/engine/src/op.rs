@@ -49,9 +49,9 @@ pub enum Skip {
     /// The last one found nothing, and no event has come since: the next event leads to one.
     KnownEmpty,
     /// The last few found nothing: it is made before anybody sleeps.
-    PutOff,
+    Postponed,
     /// A poll's look is made with those behind it.
-    Gathered,
+    Batched,
     /// The program asked to wait first (`IORING_RECVSEND_POLL_FIRST`, `IORING_ACCEPT_POLL_FIRST`): arming makes an event of what
     /// is there.
     PollFirst,
@@ -67,8 +67,8 @@ impl Skip {
     /// Every reason.
     pub const ALL: [Skip; 7] = [
         Skip::KnownEmpty,
-        Skip::PutOff,
-        Skip::Gathered,
+        Skip::Postponed,
+        Skip::Batched,
         Skip::PollFirst,
         Skip::LookOnceArmed,
         Skip::OthersIdentity,
@@ -79,8 +79,8 @@ impl Skip {
     pub fn name(self) -> &'static str {
         match self {
             Skip::KnownEmpty => "known_empty",
-            Skip::PutOff => "put_off",
-            Skip::Gathered => "gathered",
+            Skip::Postponed => "postponed",
+            Skip::Batched => "batched",
             Skip::PollFirst => "poll_first",
             Skip::LookOnceArmed => "look_once_armed",
             Skip::OthersIdentity => "identity",
@@ -94,8 +94,8 @@ impl Skip {
     }
 
     /// The attempt is yet to be made, whether or not there is an event.
-    pub fn is_put_off(self) -> bool {
-        matches!(self, Skip::PutOff | Skip::LookOnceArmed)
+    pub fn is_postponed(self) -> bool {
+        matches!(self, Skip::Postponed | Skip::LookOnceArmed)
     }
 }
 

@@ -6,7 +6,7 @@
 //! event, stale events are ignored, and before a thread sleeps every entry armed since it was last checked gets one
 //! EPOLL_CTL_MOD, which finds a reused number (ENOENT) and polls the file again.
 //!
-//! `poll/facts.rs` has what is remembered of each file, `issue/arm.rs` is about the requests that wait, `issue/alone.rs` about those of Linux AIO that wait alone,
+//! `poll/facts.rs` has what is remembered of each file, `issue/arm.rs` is about the requests that wait, `issue/single.rs` about those of Linux AIO that wait alone,
 //! `issue/turns.rs` about those that were armed without an attempt, `issue/turns.rs` about polls that are looked at together,
 //! `poll/turns.rs` about who goes first.
 //!
@@ -42,7 +42,7 @@ pub(crate) const FOREIGN_KICK: u64 = u64::MAX - 1;
 pub const DEVICE: u64 = u64::MAX - 2;
 
 /// The most looks that are made together.
-const GATHERED_MOST: usize = 64;
+const BATCHED_MOST: usize = 64;
 
 /// What is known of one descriptor number.
 #[derive(Default)]
@@ -53,11 +53,11 @@ pub(crate) struct Entry {
     pub(crate) registered: u32,
     pub(crate) facts: Facts,
     /// A read (of Linux AIO: or a poll) was armed without an attempt, which is made before anybody sleeps.
-    pub(crate) put_off: bool,
+    pub(crate) postponed: bool,
     /// On the list of entries to verify before a sleep.
     pub(crate) unverified: bool,
     /// The place of a request that waits here alone, in the ring's context of Linux AIO: then the lists are empty.
-    pub(crate) alone: Option<u32>,
+    pub(crate) single: Option<u32>,
     pub(crate) readers: List,
     pub(crate) writers: List,
     pub(crate) polls: List,
@@ -79,7 +79,7 @@ impl Entry {
     }
 
     pub(crate) fn idle(&self) -> bool {
-        self.readers.is_empty() && self.writers.is_empty() && self.polls.is_empty() && self.alone.is_none()
+        self.readers.is_empty() && self.writers.is_empty() && self.polls.is_empty() && self.single.is_none()
     }
 }
 
@@ -92,7 +92,7 @@ pub struct PollSet {
     kick: Option<i32>,
     pub(crate) unverified: VecDeque<i32>,
     /// Entries with a request whose first attempt was put off.
-    pub(crate) put_off: VecDeque<i32>,
+    pub(crate) postponed: VecDeque<i32>,
     /// A request was armed without an attempt since the poll set was last looked at.
     pub(crate) unlooked: bool,
     /// A READ_MULTISHOT goes on behind its submission: its event is in the poll set, behind those of others.
@@ -100,7 +100,7 @@ pub struct PollSet {
     /// The poll set is looked at for such requests, at the end of their submission.
     pub(crate) looking: bool,
     /// Polls of the submission at work that are yet to be looked at.
-    pub(crate) gathered: Vec<libc::pollfd>,
+    pub(crate) batched: Vec<libc::pollfd>,
     /// Looks at the poll set while there was something in one of the two.
     looks: u32,
     /// For whom something may be there that is yet to be served.
@@ -113,33 +113,33 @@ pub struct PollSet {
 
 impl PollSet {
     /// Whether a first attempt was put off and not made up for.
-    pub fn has_put_off(&self) -> bool {
-        !self.put_off.is_empty()
+    pub fn has_postponed(&self) -> bool {
+        !self.postponed.is_empty()
     }
 
     /// The attempt that was put off on `fd` is made, or left to an event of its registration.
-    pub fn forget_put_off(&mut self, fd: i32) {
-        if self.existing(fd).is_some_and(|entry| core::mem::take(&mut entry.put_off)) {
-            self.put_off.retain(|other| *other != fd);
+    pub fn forget_postponed(&mut self, fd: i32) {
+        if self.existing(fd).is_some_and(|entry| core::mem::take(&mut entry.postponed)) {
+            self.postponed.retain(|other| *other != fd);
         }
     }
 
     /// The first attempt on `fd` is put off: it is made before anybody sleeps.
-    pub(crate) fn put_off(&mut self, fd: i32) {
-        if !core::mem::replace(&mut self.entry(fd).put_off, true) {
-            self.put_off.push_back(fd);
+    pub(crate) fn postpone(&mut self, fd: i32) {
+        if !core::mem::replace(&mut self.entry(fd).postponed, true) {
+            self.postponed.push_back(fd);
         }
     }
 
     /// Whether a request could wait alone on `fd` for the events `wanted`, which its registration has to ask for already.
-    pub(crate) fn has_room_alone(&mut self, fd: i32, wanted: u32) -> bool {
+    pub(crate) fn has_room_single(&mut self, fd: i32, wanted: u32) -> bool {
         let entry = self.existing(fd).filter(|entry| entry.registered & wanted == wanted && entry.idle());
         entry.is_some_and(|entry| !entry.facts.is_shut_down()) && descriptors::closes_are_seen()
     }
 
     /// The request at `place` in the ring's context waits alone on `fd`.
-    pub(crate) fn begin_alone(&mut self, fd: i32, place: u32) {
-        self.entry(fd).alone = Some(place);
+    pub(crate) fn begin_single(&mut self, fd: i32, place: u32) {
+        self.entry(fd).single = Some(place);
         self.armed += 1;
     }
 
@@ -160,7 +160,7 @@ impl PollSet {
 
     /// Whether entries wait to be verified, or reads for their first attempt.
     pub fn has_unverified(&self) -> bool {
-        !self.unverified.is_empty() || !self.put_off.is_empty()
+        !self.unverified.is_empty() || !self.postponed.is_empty()
     }
 
     /// Whether it is the turn of the one that waits longest to be verified or attempted: where others are always ready
@@ -203,7 +203,7 @@ impl PollSet {
         descriptors::check_open(fd)?;
         let size = fd as usize + 1;
         // Each number is once in either queue.
-        for queue in [&mut self.unverified, &mut self.put_off] {
+        for queue in [&mut self.unverified, &mut self.postponed] {
             queue.try_reserve(size - queue.len()).map_err(alloc::refused)?;
         }
         self.entries.try_reserve(size - self.entries.len()).map_err(alloc::refused)?;
@@ -303,8 +303,8 @@ impl PollSet {
     pub fn forget_requests(&mut self) {
         self.entries.clear();
         self.unverified.clear();
-        self.put_off.clear();
-        self.gathered.clear();
+        self.postponed.clear();
+        self.batched.clear();
         self.armed = 0;
     }
 
@@ -321,7 +321,7 @@ impl PollSet {
     /// Whether a request was armed without an attempt since the poll set was last looked at, or waits for its first one.
     #[inline]
     pub fn has_unlooked(&self) -> bool {
-        self.unlooked || self.has_put_off()
+        self.unlooked || self.has_postponed()
     }
 
     /// A request is armed without an attempt.
@@ -334,13 +334,13 @@ impl PollSet {
 impl PollSet {
     /// Whether looks are gathered and not made yet.
     #[inline]
-    pub fn has_gathered(&self) -> bool {
-        !self.gathered.is_empty()
+    pub fn has_batched(&self) -> bool {
+        !self.batched.is_empty()
     }
 
     /// Whether as many looks are gathered as are made together.
-    pub fn has_gathered_most(&self) -> bool {
-        self.gathered.len() == GATHERED_MOST
+    pub fn has_batched_most(&self) -> bool {
+        self.batched.len() == BATCHED_MOST
     }
 }
 

@@ -410,7 +410,7 @@ impl RingGuard {
                 self.serve_before(id);
             }
             self.issue(id);
-            self.look_at_gathered();
+            self.poll_batched();
         }
         self.end_together();
         if in_submission {

@@ -82,7 +82,7 @@ impl Pool {
     fn next(&self) -> Option<usize> {
         self.jobs.iter().position(|job| {
             self.running[job.class] < self.limits[job.class]
-                && (job.approach != Approach::Begun || self.waiting < cold::most_workers())
+                && (job.approach != Approach::Started || self.waiting < cold::most_workers())
         })
     }
 
@@ -116,7 +116,7 @@ impl Pool {
             }
         }
         self.running[jobs[0].class] += 1;
-        self.waiting += u32::from(jobs[0].approach == Approach::Begun);
+        self.waiting += u32::from(jobs[0].approach == Approach::Started);
         jobs
     }
 
@@ -142,7 +142,7 @@ impl Pool {
     /// A thread has done what it took.
     fn done(&mut self, ran: Ran) {
         self.running[ran.class] -= 1;
-        self.waiting -= u32::from(ran.begun);
+        self.waiting -= u32::from(ran.started);
         self.jobs.extend(ran.inode.and_then(|inode| self.hashed.done(inode)));
     }
 
@@ -159,7 +159,7 @@ impl Pool {
 /// What counts as running of the jobs that a thread took.
 struct Ran {
     class: usize,
-    begun: bool,
+    started: bool,
     /// Where its job, made alone then, keeps others waiting.
     inode: Option<Inode>,
 }
@@ -168,7 +168,7 @@ impl Ran {
     /// `None` of no job.
     fn of(jobs: &[Arc<Job>]) -> Option<Ran> {
         let first = jobs.first()?;
-        Some(Ran { class: first.class, begun: first.approach == Approach::Begun, inode: first.inode })
+        Some(Ran { class: first.class, started: first.approach == Approach::Started, inode: first.inode })
     }
 }
 
@@ -433,7 +433,7 @@ fn run(jobs: Vec<Arc<Job>>, asleep: Option<Asleep>) {
             job.run(some.then_some(&mut hand_over))
         });
         next = jobs.next();
-        if job.approach == Approach::Begun && finished.len() < TOGETHER {
+        if job.approach == Approach::Started && finished.len() < TOGETHER {
             next = POOL.lock().and_then(|mut pool| pool.take_another(&job));
         }
         // After a panic there is no verdict, and the request ends with EIO.

@@ -19,7 +19,7 @@ mod sync;
 use lock::{Held, Lock};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use owner::{Call, Desk, Duty, Handover, Taken};
+use owner::{Call, Duty, Handover, Mailbox, Taken};
 use ring::arrivals::Arrivals;
 use sync::{AtomicBool, AtomicU32, Ordering};
 
@@ -190,33 +190,33 @@ mod arrivals {
     }
 }
 
-mod desk {
+mod mailbox {
     use super::*;
 
     /// A ring that is handed over while the helper ends is taken by that one or by a new one, and only one runs.
     #[test]
     fn a_ring_handed_over_while_the_helper_ends_is_taken() {
         check(3, || {
-            let desk = Arc::new(Lock::new(Desk::NEW));
+            let mailbox = Arc::new(Lock::new(Mailbox::NEW));
             let (taken, running) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
             // `helper::watch`, without rings of its own to care for: it takes what there is and ends when it may.
             let helper = {
-                let (desk, taken, running) = (desk.clone(), taken.clone(), running.clone());
+                let (mailbox, taken, running) = (mailbox.clone(), taken.clone(), running.clone());
                 move || {
                     assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "two helpers");
                     loop {
-                        let rings = desk.lock().unwrap().take();
+                        let rings = mailbox.lock().unwrap().take();
                         taken.fetch_add(rings.len() as u32, Ordering::SeqCst);
-                        let mut desk = desk.lock().unwrap();
-                        if desk.leave() {
+                        let mut mailbox = mailbox.lock().unwrap();
+                        if mailbox.leave() {
                             running.fetch_sub(1, Ordering::SeqCst);
                             return;
                         }
                     }
                 }
             };
-            let hand_over = move |desk: &Lock<Desk<u32>>, ring| {
-                let mut held = desk.lock().unwrap();
+            let hand_over = move |mailbox: &Lock<Mailbox<u32>>, ring| {
+                let mut held = mailbox.lock().unwrap();
                 if held.hand_over(ring) {
                     let helper = helper.clone();
                     return Some(thread::spawn(helper));
@@ -224,10 +224,10 @@ mod desk {
                 None
             };
             let other = {
-                let (desk, hand_over) = (desk.clone(), hand_over.clone());
-                thread::spawn(move || hand_over(&desk, 1).map(|helper| helper.join().unwrap()))
+                let (mailbox, hand_over) = (mailbox.clone(), hand_over.clone());
+                thread::spawn(move || hand_over(&mailbox, 1).map(|helper| helper.join().unwrap()))
             };
-            let helper = hand_over(&desk, 2);
+            let helper = hand_over(&mailbox, 2);
             other.join().unwrap();
             helper.map(|helper| helper.join().unwrap());
             assert_eq!(taken.load(Ordering::SeqCst), 2);

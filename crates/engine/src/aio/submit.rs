@@ -4,7 +4,7 @@
 //! event: an error of the transfer itself is an event.
 
 use super::{find, lock, Pending};
-use crate::issue::alone;
+use crate::issue::single;
 use crate::mutation::{mutated, Mutation};
 use crate::op::poll::PollAdd;
 use crate::op::rw::{check_priority, is_file, Rw, RWF_HIPRI, RWF_SUPPORTED};
@@ -115,7 +115,7 @@ fn accept_iocb(guard: &mut RingGuard, address: u64) -> Result<(), Errno> {
         obj: address,
         eventfd: None,
         overdue: false,
-        alone: None,
+        single: None,
     })?;
     let started = start_iocb(guard, &iocb, address, place);
     if let (Err(_), Some(context)) = (&started, &mut guard.aio) {
@@ -190,7 +190,7 @@ fn follow_iocb(
     let on_its_way = match verdict {
         Verdict::WouldBlock(Direction::Read) | Verdict::Skipped(Direction::Read, _) => {
             let skip = if let Verdict::Skipped(_, why) = verdict { Some(why) } else { None };
-            match alone::wait_alone(guard, place, &mut op, opcode, fd, skip, on_its_way) {
+            match single::wait_singly(guard, place, &mut op, opcode, fd, skip, on_its_way) {
                 Ok(()) => return,
                 Err(on_its_way) => on_its_way,
             }
@@ -205,8 +205,8 @@ fn follow_iocb(
 /// nonblocking description: there it must not be `first`.
 fn first_attempt(guard: &mut RingGuard, op: &mut Op, fd: i32, first: bool, pollable: bool) -> Verdict {
     let looks = pollable && matches!(op, Op::Poll(poll) if poll.waits_to_read());
-    if looks && guard.poll_set.puts_off(fd) {
-        return Verdict::Skipped(Direction::Read, Skip::PutOff);
+    if looks && guard.poll_set.postpones(fd) {
+        return Verdict::Skipped(Direction::Read, Skip::Postponed);
     }
     let verdict = guard.attempt(op, &Target::Number(fd), first);
     if looks {
@@ -219,9 +219,9 @@ fn first_attempt(guard: &mut RingGuard, op: &mut Op, fd: i32, first: bool, polla
 /// where it matters; where the attempt is put off, when that is made up for (`RingGuard::end_nonblocking_reads`).
 fn attempt_remembered(guard: &mut RingGuard, op: &mut Op, fd: i32, access: Flags) -> Result<Verdict, Errno> {
     let verdict = first_attempt(guard, op, fd, true, true);
-    let put_off = matches!(verdict, Verdict::Skipped(_, why) if why.is_put_off());
+    let postponed = matches!(verdict, Verdict::Skipped(_, why) if why.is_postponed());
     let waits = verdict.waits().is_some() || matches!(verdict, Verdict::NeedsWorkerWhenReady(_));
-    if !waits || put_off || !matches!(op, Op::Rw(_)) {
+    if !waits || postponed || !matches!(op, Op::Rw(_)) {
         return settle_attempt(verdict, op, fd, access, true);
     }
     let flags = Flags::of(fd)?;

@@ -1,4 +1,4 @@
-//! The hand-over of a ring between threads that wait in enter and the helper: who drives, and how the helper cares.
+//! The hand-over of a ring between threads that wait in enter and the helper: who drives, and what the helper does.
 //!
 //! | `role` | meaning | who leaves it |
 //! |---|---|---|
@@ -6,7 +6,7 @@
 //! | a thread id | that thread drives, inside `driver::wait` | the thread, when it returns |
 //! | helper | the helper drives because the program stayed away | the next thread that asks to wait |
 //!
-//! | `care` | what the helper does about the ring | who leaves it |
+//! | `helper` | what the helper does about the ring | who leaves it |
 //! |---|---|---|
 //! | absent | does not know it | whoever leaves something pending hands it over |
 //! | resting | sleeps without regard to it | whoever leaves something pending calls |
@@ -73,11 +73,11 @@ pub enum Duty {
     Watch,
 }
 
-/// Who drives a ring, and how the helper cares for it.
+/// Who drives a ring, and what the helper does about it.
 #[derive(Debug)]
 pub struct Handover {
     role: AtomicU32,
-    care: AtomicU32,
+    helper: AtomicU32,
     /// The frame in which a thread took the role.
     frame: AtomicUsize,
     /// Times a thread asked for events.
@@ -101,7 +101,7 @@ impl Handover {
     pub fn new() -> Handover {
         Handover {
             role: AtomicU32::new(FREE),
-            care: AtomicU32::new(ABSENT),
+            helper: AtomicU32::new(ABSENT),
             frame: AtomicUsize::new(0),
             visits: AtomicU32::new(0),
             away: AtomicU32::new(0),
@@ -114,7 +114,7 @@ impl Handover {
     /// As new: for a forked child, which has no helper, and for a ring that has ended.
     pub fn reset(&self) {
         self.role.store(FREE, Ordering::Relaxed);
-        self.care.store(ABSENT, Ordering::Relaxed);
+        self.helper.store(ABSENT, Ordering::Relaxed);
         self.away.store(0, Ordering::Relaxed);
         self.attached.store(false, Ordering::Relaxed);
         self.posted.store(NOTHING_POSTED, Ordering::Relaxed);
@@ -132,8 +132,8 @@ impl Handover {
             return Taken::Shared;
         }
         self.frame.store(frame, Ordering::Relaxed);
-        if self.care.load(Ordering::Relaxed) == WATCHING {
-            self.care.store(RESTING, Ordering::Relaxed);
+        if self.helper.load(Ordering::Relaxed) == WATCHING {
+            self.helper.store(RESTING, Ordering::Relaxed);
         }
         Taken::Mine
     }
@@ -148,8 +148,8 @@ impl Handover {
         }
         self.away.store(0, Ordering::Relaxed);
         let left = self.role_from(HELPER, FREE);
-        if self.care.load(Ordering::Relaxed) == WATCHING {
-            self.care.store(RESTING, Ordering::Relaxed);
+        if self.helper.load(Ordering::Relaxed) == WATCHING {
+            self.helper.store(RESTING, Ordering::Relaxed);
         }
         left
     }
@@ -230,11 +230,11 @@ impl Handover {
     /// The helper is wanted for a ring that nobody may come back for: `now`, or once the program has stayed away.
     pub fn call(&self, now: bool) -> Call {
         let wanted = if now { URGENT } else { CALLED };
-        match self.care.load(Ordering::Relaxed) {
+        match self.helper.load(Ordering::Relaxed) {
             URGENT => Call::Nothing,
             CALLED if !now => Call::Nothing,
             // A swap: the helper may be stepping from called to looking. Release: partner is `duty`.
-            _ => match self.care.swap(wanted, Ordering::Release) {
+            _ => match self.helper.swap(wanted, Ordering::Release) {
                 ABSENT => Call::HandOver,
                 CALLED => Call::Nothing, // it was woken, and has not looked yet
                 _ => Call::Wake,
@@ -245,7 +245,7 @@ impl Handover {
     /// Whether the helper watches the ring, or looks soon and there is nothing new to tell it.
     #[inline]
     pub fn is_seen_to(&self) -> bool {
-        match self.care.load(Ordering::Relaxed) {
+        match self.helper.load(Ordering::Relaxed) {
             WATCHING | URGENT => true,
             CALLED | LOOKING => !self.only_looks() && self.posted.load(Ordering::Relaxed) == NOTHING_POSTED,
             _ => false,
@@ -254,7 +254,7 @@ impl Handover {
 
     /// A call leaves the ring with something pending, and `sleepers` threads asleep in enter, who take over.
     pub fn leave(&self, sleepers: u32) -> Call {
-        match self.care.load(Ordering::Relaxed) {
+        match self.helper.load(Ordering::Relaxed) {
             WATCHING => Call::Nothing,
             RESTING | ABSENT if sleepers != 0 => Call::Nothing,
             RESTING | ABSENT => self.call(self.only_looks()),
@@ -265,12 +265,12 @@ impl Handover {
 
     /// Whether the helper sleeps without regard to the ring.
     pub fn is_resting(&self) -> bool {
-        self.care.load(Ordering::Relaxed) == RESTING
+        self.helper.load(Ordering::Relaxed) == RESTING
     }
 
     /// Whether the helper sleeps on the ring's poll set.
     pub fn is_watching(&self) -> bool {
-        self.care.load(Ordering::Relaxed) == WATCHING
+        self.helper.load(Ordering::Relaxed) == WATCHING
     }
 
     /// When the helper wakes by itself while it watches, by CLOCK_MONOTONIC in nanoseconds.
@@ -280,7 +280,7 @@ impl Handover {
 
     /// Whether the helper knows the ring, which then does not end without it.
     pub fn is_known(&self) -> bool {
-        self.care.load(Ordering::Relaxed) != ABSENT
+        self.helper.load(Ordering::Relaxed) != ABSENT
     }
 
     /// Whether the ring's poll set is in the helper's.
@@ -298,7 +298,7 @@ impl Handover {
     /// For the helper, awake and without the ring's lock: what it is to do.
     pub fn duty(&self) -> Duty {
         // Acquire: partner is the Release in `call`.
-        match self.care.compare_exchange(CALLED, LOOKING, Ordering::Acquire, Ordering::Acquire) {
+        match self.helper.compare_exchange(CALLED, LOOKING, Ordering::Acquire, Ordering::Acquire) {
             Ok(_) => Duty::Begin,
             Err(URGENT) => Duty::Look,
             Err(LOOKING) => Duty::LookWhenDue,
@@ -314,37 +314,37 @@ impl Handover {
 
     /// The helper looks again after a period.
     pub fn look_later(&self) {
-        self.care.store(LOOKING, Ordering::Relaxed);
+        self.helper.store(LOOKING, Ordering::Relaxed);
     }
 
     /// The helper sleeps on the ring's poll set, until `until_ns` by CLOCK_MONOTONIC at the latest.
     pub fn watch(&self, until_ns: u64) {
         self.until_ns.store(until_ns, Ordering::Relaxed);
-        self.care.store(WATCHING, Ordering::Relaxed);
+        self.helper.store(WATCHING, Ordering::Relaxed);
     }
 
     /// The helper sleeps without regard to the ring, and does not drive.
     pub fn rest(&self) {
         let _ = self.role_from(HELPER, FREE);
-        self.care.store(RESTING, Ordering::Relaxed);
+        self.helper.store(RESTING, Ordering::Relaxed);
     }
 
     /// The helper forgets the ring.
     pub fn forget(&self) {
         let _ = self.role_from(HELPER, FREE);
-        self.care.store(ABSENT, Ordering::Relaxed);
+        self.helper.store(ABSENT, Ordering::Relaxed);
     }
 }
 
 /// Where rings are handed over to the helper, behind a lock that comes after a ring's.
-pub struct Desk<T> {
+pub struct Mailbox<T> {
     waiting: Vec<T>,
     running: bool,
 }
 
-impl<T> Desk<T> {
+impl<T> Mailbox<T> {
     /// No helper runs.
-    pub const NEW: Desk<T> = Desk { waiting: Vec::new(), running: false };
+    pub const NEW: Mailbox<T> = Mailbox { waiting: Vec::new(), running: false };
 
     /// Leaves a ring for the helper. True when one has to be started, which then counts as running.
     #[must_use]
@@ -378,6 +378,6 @@ impl<T> Desk<T> {
 
     /// No helper could be started, or only the parent of this process has one: nothing is handed over.
     pub fn close(&mut self) {
-        *self = Desk::NEW;
+        *self = Mailbox::NEW;
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::forced::{point, Point};
 use crate::issue::registered;
-use crate::issue::{alone, device};
+use crate::issue::{device, single};
 use crate::mutation::{mutated, Mutation};
 use crate::op::net::socket_option;
 use crate::op::poll::PollAdd;
@@ -68,7 +68,7 @@ impl RingGuard {
         if self.poll_set.is_unpollable(fd) {
             return Ok(Arming::CannotPoll);
         }
-        alone::join_list(self, fd);
+        single::join_list(self, fd);
         spoil_file(fd);
         let state = &mut **self;
         let entry = state.poll_set.existing(fd);
@@ -88,12 +88,12 @@ impl RingGuard {
         if !registered {
             return Ok(Arming::CannotPoll);
         }
-        let put_off = skip.is_some_and(Skip::is_put_off);
-        if put_off {
-            state.poll_set.put_off(fd); // nothing is known of the file
+        let postponed = skip.is_some_and(Skip::is_postponed);
+        if postponed {
+            state.poll_set.postpone(fd); // nothing is known of the file
         }
         let entry = state.poll_set.entry(fd);
-        if !put_off && !fresh && !anew {
+        if !postponed && !fresh && !anew {
             // The attempt came after the registration: what arrives from now on makes an event.
             entry.facts.note_empty(list);
         }
@@ -163,7 +163,7 @@ impl RingGuard {
         }
         let served = self.take_events() | reaped;
         if self.poll_set.is_turn() {
-            self.attempt_next_put_off();
+            self.attempt_next_postponed();
             self.verify_next();
         }
         served
@@ -244,15 +244,15 @@ impl RingGuard {
             return false;
         };
         entry.facts.note_event(seen);
-        if seen & (READ | ENDED) != 0 && looking && entry.put_off {
+        if seen & (READ | ENDED) != 0 && looking && entry.postponed {
             entry.facts.end_streak(); // it was there
         }
-        if entry.alone.is_some() {
+        if entry.single.is_some() {
             if seen & libc::EPOLLRDHUP as u32 == 0 {
-                alone::serve_alone(self, fd, seen);
+                single::serve_single(self, fd, seen);
                 return true;
             }
-            alone::join_list(self, fd);
+            single::join_list(self, fd);
         }
         if seen & (READ | ENDED) != 0 {
             self.retry(fd, ListKind::Read);
@@ -346,7 +346,7 @@ impl RingGuard {
         }) else {
             return;
         };
-        self.poll_set.forget_put_off(fd);
+        self.poll_set.forget_postponed(fd);
         if !by_worker {
             return self.retry_armed(id);
         }
@@ -409,18 +409,18 @@ impl RingGuard {
     /// Before a sleep: makes sure that every entry armed since it was last looked at still names the file that its
     /// requests wait for, and makes the first attempts that were put off, where no event has made them yet.
     pub fn verify(&mut self) {
-        self.attempt_all_put_off();
+        self.attempt_all_postponed();
         for _ in 0..self.poll_set.unverified.len() {
             self.verify_next();
         }
     }
 
-    pub(crate) fn attempt_all_put_off(&mut self) {
+    pub(crate) fn attempt_all_postponed(&mut self) {
         if mutated(Mutation::PutOffIsNotMadeUpFor) {
             return;
         }
-        for _ in 0..self.poll_set.put_off.len() {
-            self.attempt_next_put_off();
+        for _ in 0..self.poll_set.postponed.len() {
+            self.attempt_next_postponed();
         }
     }
 
@@ -438,12 +438,12 @@ impl RingGuard {
         }
     }
 
-    fn attempt_next_put_off(&mut self) {
-        let Some(fd) = self.poll_set.put_off.pop_front() else { return };
+    fn attempt_next_postponed(&mut self) {
+        let Some(fd) = self.poll_set.postponed.pop_front() else { return };
         let Some(entry) = self.poll_set.existing(fd) else { return };
-        entry.put_off = false;
-        if entry.alone.is_some() {
-            return alone::attempt_alone(self, fd);
+        entry.postponed = false;
+        if entry.single.is_some() {
+            return single::attempt_single(self, fd);
         }
         if !entry.polls.is_empty() {
             self.look_for_polls(fd);
@@ -482,7 +482,7 @@ impl RingGuard {
         if self.aio.is_none() || !descriptors::is_nonblocking(fd) {
             return;
         }
-        alone::join_list(self, fd);
+        single::join_list(self, fd);
         self.poll_set.forget_access(fd);
         while let Some(id) = self.poll_set.existing(fd).and_then(|entry| entry.readers.first()) {
             let id = self.disarm(id).id();
@@ -496,7 +496,7 @@ impl RingGuard {
     }
 
     pub(crate) fn reissue_all(&mut self, fd: i32) {
-        alone::join_list(self, fd);
+        single::join_list(self, fd);
         for list in [ListKind::Read, ListKind::Write, ListKind::Poll] {
             while let Some(id) = self.poll_set.existing(fd).and_then(|entry| entry.list(list).first()) {
                 let detached = self.disarm(id);
@@ -514,7 +514,7 @@ impl RingGuard {
         if let Some(context) = &mut self.aio {
             context.forget(fd);
         }
-        alone::join_list(self, fd);
+        single::join_list(self, fd);
         self.record(|it| it.forget_file(fd));
         let closed = private.is_some();
         let mut file = private.flatten();

@@ -8,7 +8,7 @@
 //! meanwhile takes the next SQEs.
 //!
 //! Only a thread inside io_uring_enter(2) makes such calls. What becomes due elsewhere (in a chain, on a polled ring) goes to
-//! a worker, or a crew of the submitter's.
+//! a worker, or a credentials pool of the submitter's.
 
 use crate::descriptors;
 use crate::forced::{point, Point};
@@ -97,7 +97,7 @@ impl RingGuard {
     }
 
     /// Takes those of what this thread submitted and has yet to be issued that come after a call of its own: nobody else issues
-    /// them meanwhile. The rest may be, and gets a crew.
+    /// them meanwhile. The rest may be, and gets a credentials pool.
     fn keep_own_chains(&mut self) -> Option<Box<Submission>> {
         let mut submission = self.submission.take()?;
         let mut behind = BTreeSet::new();

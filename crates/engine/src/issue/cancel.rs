@@ -82,9 +82,9 @@ impl RingGuard {
                 let job = job.clone();
                 // A connect that sleeps touches nothing of the program's memory: it may be left alone, its late result
                 // finds no request any more.
-                let sleeps_alone = self.slab[id].opcode == Opcode::Connect;
+                let sleeps_single = self.slab[id].opcode == Opcode::Connect;
                 job.withdraw();
-                if !job.cancel() && !sleeps_alone {
+                if !job.cancel() && !sleeps_single {
                     return Err(if listed { Errno::NOENT } else { Errno::ALREADY });
                 }
             }

@@ -28,11 +28,18 @@ pub(crate) fn stage(guard: &mut RingGuard, id: Id) {
 }
 
 /// Submits what is staged, as far as there is room. False when there was nothing to submit.
+#[inline]
 pub fn submit_staged(guard: &mut RingGuard) -> bool {
-    let state = &mut **guard;
-    if !state.device.has_to_submit() {
-        return false;
+    let some = guard.device.has_to_submit();
+    if some {
+        submit_some(guard);
     }
+    some
+}
+
+#[cold]
+fn submit_some(guard: &mut RingGuard) {
+    let state = &mut **guard;
     let idle = state.device.in_flight() == 0;
     let refused = state.device.submit(&mut state.slab);
     if idle && state.device.in_flight() != 0 {
@@ -44,7 +51,6 @@ pub fn submit_staged(guard: &mut RingGuard) -> bool {
         guard.punt(id, Approach::Plain);
     }
     reap(guard);
-    true
 }
 
 /// Completes the transfers that have ended. True when there were some.

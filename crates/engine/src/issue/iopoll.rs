@@ -11,13 +11,13 @@
 //!
 //! All of this is part of a ring's state: touched under its lock only.
 
-use crate::request;
-use crate::ring::State;
 use crate::mutation::{mutated, Mutation};
 use crate::op::rw::Rw;
 use crate::op::{call, Op, Verdict};
 use crate::os::file_status;
+use crate::request;
 use crate::ring::RingGuard;
+use crate::ring::State;
 use crate::wq::Job;
 use crate::{descriptors, Errno};
 use std::sync::Arc;

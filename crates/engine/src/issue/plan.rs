@@ -81,9 +81,9 @@ impl State {
     }
 
     /// What comes of an attempt that the calling thread may not make: the event that says when there is something, of what
-    /// is there already, too, has a member of the crew make it.
+    /// is there already, too, has a member of the credentials pool make it.
     #[cold]
-    pub(super) fn leave_to_crew(&mut self, id: Id) -> Verdict {
+    pub(super) fn leave_to_creds_pool(&mut self, id: Id) -> Verdict {
         match self.slab[id].op.waits_for() {
             Some(direction) => Verdict::Skipped(direction, Skip::OthersIdentity),
             None => Verdict::NeedsWorker,
@@ -111,8 +111,8 @@ impl State {
                 };
             }
             Op::Poll(poll) if first => {
-                return if self.gathers_look(poll, fd) {
-                    Step::Wait(Direction::Read, Skip::Gathered)
+                return if self.batches_poll(poll, fd) {
+                    Step::Wait(Direction::Read, Skip::Batched)
                 } else {
                     Step::Attempt
                 };
@@ -142,8 +142,8 @@ impl State {
     fn leaves_out(&mut self, op: &mut Op, fd: i32, direction: Direction) -> Option<Skip> {
         let why = if self.poll_set.known_not_ready(fd, direction) {
             Skip::KnownEmpty
-        } else if direction == Direction::Read && self.poll_set.puts_off(fd) {
-            Skip::PutOff
+        } else if direction == Direction::Read && self.poll_set.postpones(fd) {
+            Skip::Postponed
         } else {
             return None;
         };
@@ -158,7 +158,7 @@ impl State {
 impl State {
     /// Gathers the look of a poll that is about to be armed. False where it is to be made in its turn: its file is not known,
     /// or others wait there, who would be answered in another order.
-    pub(crate) fn gathers_look(&mut self, poll: &PollAdd, fd: i32) -> bool {
+    pub(crate) fn batches_poll(&mut self, poll: &PollAdd, fd: i32) -> bool {
         let Some(entry) = self.poll_set.existing(fd).filter(|entry| entry.facts.looks_in_vain() >= IN_VAIN) else {
             return false;
         };
@@ -168,7 +168,7 @@ impl State {
             return false;
         }
         let events = poll.matching(u16::MAX) as i16;
-        self.poll_set.gathered.push(libc::pollfd { fd, events, revents: 0 });
+        self.poll_set.batched.push(libc::pollfd { fd, events, revents: 0 });
         true
     }
 }

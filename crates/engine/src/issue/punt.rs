@@ -16,7 +16,7 @@ use crate::ring::helper;
 use crate::ring::RingGuard;
 use crate::stats::Path;
 use crate::thread::tables;
-use crate::wq::creds::{Crew, Hold};
+use crate::wq::creds::{CredsPool, Hold};
 use crate::wq::hashed::Inode;
 use crate::wq::{self, Approach, Job};
 use crate::wq::{futex, waitid};
@@ -51,7 +51,7 @@ impl RingGuard {
     /// A thread of its own waits for the request.
     fn punt_to_waiter(&mut self, id: Id) {
         let op = core::mem::take(&mut self.slab[id].op);
-        let by_watcher = matches!(op, Op::FutexWait(_));
+        let by_futex_waiter = matches!(op, Op::FutexWait(_));
         let job = Job::new(
             (self.ring(), self.cookie, id.to_word()),
             (self.slab[id].opcode, op),
@@ -63,7 +63,7 @@ impl RingGuard {
         self.slab[id].queue(job.clone());
         point(Point::Punt);
         self.arm_link_timeout(id);
-        let waits = if by_watcher { futex::arm(&job) } else { waitid::wait(&job) };
+        let waits = if by_futex_waiter { futex::arm(&job) } else { waitid::wait(&job) };
         if let Err(error) = waits {
             self.finish(id, -error.raw_os_error(), true);
         }
@@ -130,20 +130,20 @@ impl RingGuard {
         let ring = self.ring();
         let by_task_work = approach == Approach::Plain && matches!(op, Op::NopWith(_));
         let as_caller = op.depends_on_caller(self.slab[id].opcode) || self.slab[id].hold.is_some();
-        let by_crew = as_caller || tables::mine() != tables::FIRST; // which workers have
-        if by_crew || approach == Approach::AttemptFirst {
+        let by_creds_pool = as_caller || tables::mine() != tables::FIRST; // which workers have
+        if by_creds_pool || approach == Approach::AttemptFirst {
             // It may come back to be armed, or open a file beside what is armed next: the poll set is made before, since for
             // a moment it takes the number that the program's next open expects. Where there is no room for it, arming says
             // so.
             let engine_end = self.engine_end;
             let _ = self.poll_set.make_epoll(engine_end);
         }
-        if by_crew {
+        if by_creds_pool {
             helper::stand_by();
         }
         let approach = match approach {
             Approach::AttemptFirst if op.identity(self.slab[id].opcode) != Identity::Names => approach,
-            _ if by_crew => Approach::Plain,
+            _ if by_creds_pool => Approach::Plain,
             _ => approach,
         };
         let inode = self.inode_of(id, fd, approach);
@@ -159,7 +159,7 @@ impl RingGuard {
         }
         let queued = match receiver {
             Some(receiver) => receiver.leave_file(job),
-            _ if by_crew => self.queue_to_crew(id, job),
+            _ if by_creds_pool => self.queue_to_creds_pool(id, job),
             _ => wq::queue(job),
         };
         if !queued {
@@ -367,7 +367,7 @@ fn ends_in_worker(request: &Request, result: i32) -> bool {
 /// What the present holder of a ring's lock submitted that depends on who it is.
 #[derive(Default)]
 pub struct Submission {
-    pub(crate) crew: Option<Arc<Crew>>,
+    pub(crate) workers: Option<Arc<CredsPool>>,
     /// Requests that may have to wait their turn.
     pub(crate) waiting: Vec<Id>,
 }
@@ -378,7 +378,7 @@ impl Submission {
         let (kept, others) = core::mem::take(&mut self.waiting).into_iter().partition(|id| keeps(*id));
         self.waiting = kept;
         let others: Vec<Id> = others;
-        (!others.is_empty()).then(|| Submission { crew: self.crew.clone(), waiting: others })
+        (!others.is_empty()).then(|| Submission { workers: self.workers.clone(), waiting: others })
     }
 }
 
@@ -386,17 +386,17 @@ impl RingGuard {
     /// Notes a request that may be issued by another thread, if that would make a difference.
     pub fn note_submitter(&mut self, id: Id) {
         if self.slab[id].depends_on_caller() && !mutated(Mutation::ChainGoesOnAsWhoever) {
-            // Where there is no memory nobody holds a crew for it: it ends with an error if it has to wait.
+            // Where there is no memory nobody holds a credentials pool for it: it ends with an error if it has to wait.
             let _ = alloc::push(&mut self.submission.get_or_insert_default().waiting, id);
         }
     }
 
-    /// The calling thread is about to let go of the ring: what it submitted and was not issued holds a crew.
+    /// The calling thread is about to let go of the ring: what it submitted and was not issued holds a credentials pool.
     #[cold]
     pub fn leave_submission(&mut self) {
         let Some(mut submission) = self.submission.take() else { return };
         for id in submission.waiting {
-            self.hold_crew(id, &mut submission.crew);
+            self.hold_workers(id, &mut submission.workers);
         }
     }
 
@@ -406,7 +406,7 @@ impl RingGuard {
         if self.ring().defers() {
             return; // whoever submitted it completes it
         }
-        let (mut place, mut crew) = (0, None);
+        let (mut place, mut workers) = (0, None);
         while let Some(id) = self.slab.next_from(place) {
             place = id.place() + 1;
             let request = &self.slab[id];
@@ -415,13 +415,13 @@ impl RingGuard {
                 _ => request.depends_on_caller(),
             };
             if acts {
-                self.hold_crew(id, &mut crew);
+                self.hold_workers(id, &mut workers);
             }
         }
     }
 
-    /// Has a request that waits hold `crew`, which is the calling thread's, or a new one.
-    fn hold_crew(&mut self, id: Id, crew: &mut Option<Arc<Crew>>) {
+    /// Has a request that waits hold `workers`, which is the calling thread's, or a new one.
+    fn hold_workers(&mut self, id: Id, workers: &mut Option<Arc<CredsPool>>) {
         if self.is_polled() {
             return; // the thread that submitted goes on with it itself
         }
@@ -433,7 +433,7 @@ impl RingGuard {
             waits && request.hold.is_none()
         };
         if let Some(request) = self.slab.get_mut(id).filter(waits) {
-            request.hold = Some(Hold::new(crew.get_or_insert_with(Crew::new)));
+            request.hold = Some(Hold::new(workers.get_or_insert_with(CredsPool::new)));
         }
     }
 
@@ -445,20 +445,20 @@ impl RingGuard {
         }
     }
 
-    /// Queues a request to a crew of its submitter. False when there cannot be one any more.
-    pub fn queue_to_crew(&mut self, id: Id, job: Arc<Job>) -> bool {
+    /// Queues a request to a credentials pool of its submitter. False when there cannot be one any more.
+    pub fn queue_to_creds_pool(&mut self, id: Id, job: Arc<Job>) -> bool {
         match self.slab[id].hold.take().filter(|hold| !hold.is_mine()) {
             Some(hold) => hold.0.queue(job, false),
             None => {
                 let submission = self.submission.get_or_insert_default();
-                submission.crew.get_or_insert_with(Crew::new).clone().queue(job, true)
+                submission.workers.get_or_insert_with(CredsPool::new).clone().queue(job, true)
             }
         }
     }
 }
 
 impl crate::ring::State {
-    /// Whether a request must be made by a crew, since another thread than its submitter issues it.
+    /// Whether a request must be made by a credentials pool, since another thread than its submitter issues it.
     pub fn is_others(&self, id: Id) -> bool {
         self.slab[id].hold.as_ref().is_some_and(|hold| !hold.is_mine())
     }

@@ -31,7 +31,7 @@ impl RingGuard {
     pub fn attempt_unlooked(&mut self) {
         if self.poll_set.has_unlooked() {
             self.look_for_unlooked();
-            self.attempt_all_put_off();
+            self.attempt_all_postponed();
         }
     }
 
@@ -149,21 +149,21 @@ impl RingGuard {
 
     /// Makes the looks that were gathered, and answers in the order of their SQEs.
     #[inline]
-    pub fn look_at_gathered(&mut self) {
-        if self.poll_set.has_gathered() {
-            self.look_at_all_gathered();
+    pub fn poll_batched(&mut self) {
+        if self.poll_set.has_batched() {
+            self.poll_all_batched();
         }
     }
 
-    fn look_at_all_gathered(&mut self) {
-        let mut gathered = core::mem::take(&mut self.poll_set.gathered);
+    fn poll_all_batched(&mut self) {
+        let mut batched = core::mem::take(&mut self.poll_set.batched);
         let looked = loop {
-            match Sys::poll(&mut gathered, Some(0), None) {
+            match Sys::poll(&mut batched, Some(0), None) {
                 Err(Errno::INTR) => {}
                 looked => break looked,
             }
         };
-        for look in &gathered {
+        for look in &batched {
             if looked.is_err() || look.revents & libc::POLLNVAL != 0 {
                 self.reissue_all(look.fd);
                 continue;
@@ -174,7 +174,7 @@ impl RingGuard {
                 self.answer_polls(look.fd, look.revents as u16);
             }
         }
-        gathered.clear();
-        self.poll_set.gathered = gathered;
+        batched.clear();
+        self.poll_set.batched = batched;
     }
 }

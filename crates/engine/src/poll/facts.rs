@@ -30,10 +30,10 @@ pub(crate) struct Facts {
     /// The last attempt in this direction found nothing, and no event has come since.
     read_empty: bool,
     write_full: bool,
-    /// How many first attempts to read in a row found nothing: the next one is put off, see [`PollSet::puts_off`].
+    /// How many first attempts to read in a row found nothing: the next one is put off, see [`PollSet::postpones`].
     empty_streak: u8,
     /// How often an attempt was put off.
-    times_put_off: u8,
+    times_postponed: u8,
     /// How many looks of POLL_ADDs in a row found nothing, see `issue/turns.rs`.
     looks_in_vain: u8,
 }
@@ -126,15 +126,15 @@ impl PollSet {
     /// at worst data that was there already is found a little later.
     /// Once in a while one is attempted all the same: where there is something by now, all are again.
     #[inline]
-    pub fn puts_off(&mut self, fd: i32) -> bool {
+    pub fn postpones(&mut self, fd: i32) -> bool {
         const STREAK: u8 = 4;
         const TRIAL: u8 = 64;
         let Some(Some(entry)) = self.entries.get_mut(fd as usize) else { return false };
         if entry.facts.empty_streak < STREAK || entry.registered == 0 {
             return false;
         }
-        entry.facts.times_put_off = entry.facts.times_put_off.wrapping_add(1);
-        !entry.facts.times_put_off.is_multiple_of(TRIAL)
+        entry.facts.times_postponed = entry.facts.times_postponed.wrapping_add(1);
+        !entry.facts.times_postponed.is_multiple_of(TRIAL)
     }
 
     /// What a first attempt to read, or a poll's first look, led to.
@@ -290,7 +290,7 @@ mod tests {
         for _ in 0..200 {
             set.note_first_read(fd, true);
             set.note_look(fd, true);
-            set.puts_off(fd);
+            set.postpones(fd);
         }
         set.note_stream(fd);
         assert!(set.is_stream(fd) && !set.is_direct(fd));

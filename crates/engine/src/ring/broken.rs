@@ -262,7 +262,7 @@ impl RingGuard {
         (state.calls, state.calls_at_once, state.makes_calls) = (Vec::new(), false, false);
         state.device.unstage(); // they end below
         state.poll_set.forget_requests();
-        while let Some((place, opcode)) = self.aio.as_mut().and_then(|context| context.take_alone()) {
+        while let Some((place, opcode)) = self.aio.as_mut().and_then(|context| context.take_single()) {
             stats::completed(opcode, Path::Poll, -Errno::IO.raw_os_error());
             self.answer_left((place.into(), None));
         }

@@ -1,6 +1,6 @@
-//! Calling the helper (`wait/helper.rs`): rings are handed over at the desk, whose lock comes after a ring's.
+//! Calling the helper (`wait/helper.rs`): rings are handed over at the mailbox, whose lock comes after a ring's.
 
-use crate::driver::owner::{Call, Desk};
+use crate::driver::owner::{Call, Mailbox};
 use crate::lock::{Held, Lock};
 use crate::os::{syscall, Os, Sys};
 use crate::ring::Ring;
@@ -17,9 +17,9 @@ pub(crate) const WOKEN: u64 = 0;
 /// Starts the thread: whether there is one.
 pub static START: Hook<(), bool> = Hook::new();
 /// Where rings are handed over.
-pub(crate) static DESK: Lock<Desk<&'static Ring>> = Lock::new(Desk::NEW);
+pub(crate) static MAILBOX: Lock<Mailbox<&'static Ring>> = Lock::new(Mailbox::NEW);
 
-/// The eventfd that wakes the helper, and its poll set; -1 when there is none. Opened and closed under `DESK`.
+/// The eventfd that wakes the helper, and its poll set; -1 when there is none. Opened and closed under `MAILBOX`.
 pub(crate) static WAKE: AtomicI32 = AtomicI32::new(-1);
 
 pub(crate) static SET: AtomicI32 = AtomicI32::new(-1);
@@ -31,19 +31,19 @@ pub(crate) fn answer(ring: &'static Ring, call: Call) {
         Call::HandOver if ring.table.load(Ordering::Relaxed) != tables::FIRST => ring.driver.handover.forget(),
         Call::Nothing => {}
         Call::Wake => nudge(),
-        Call::HandOver => match DESK.lock() {
-            Some(desk) => hand_over(ring, desk),
+        Call::HandOver => match MAILBOX.lock() {
+            Some(mailbox) => hand_over(ring, mailbox),
             // A signal handler interrupted a hand-over in its own thread: the next call tries again.
             None => ring.driver.handover.forget(),
         },
     }
 }
 
-fn hand_over(ring: &'static Ring, mut desk: Held<'static, Desk<&'static Ring>>) {
-    if !desk.hand_over(ring) {
+fn hand_over(ring: &'static Ring, mut mailbox: Held<'static, Mailbox<&'static Ring>>) {
+    if !mailbox.hand_over(ring) {
         return wake();
     }
-    if !start(&mut desk) {
+    if !start(&mut mailbox) {
         ring.driver.handover.forget();
     }
 }
@@ -51,17 +51,17 @@ fn hand_over(ring: &'static Ring, mut desk: Held<'static, Desk<&'static Ring>>) 
 /// Starts the thread, if there is none, before a worker opens files for the program: for a moment its descriptors take
 /// the lowest numbers, which those files would have natively. False if there cannot be one.
 pub fn stand_by() -> bool {
-    // Where the desk cannot be had, this very thread is at it, and starts the helper.
-    let Some(mut desk) = DESK.lock() else { return true };
-    !desk.start() || start(&mut desk)
+    // Where the mailbox cannot be had, this very thread is at it, and starts the helper.
+    let Some(mut mailbox) = MAILBOX.lock() else { return true };
+    !mailbox.start() || start(&mut mailbox)
 }
 
-fn start(desk: &mut Desk<&'static Ring>) -> bool {
+fn start(mailbox: &mut Mailbox<&'static Ring>) -> bool {
     // It would have its maker's table.
     let started = tables::mine() == tables::FIRST && open().is_ok() && START.call(()) == Some(true);
     if !started {
         close();
-        desk.close();
+        mailbox.close();
     }
     started
 }
@@ -70,7 +70,7 @@ fn start(desk: &mut Desk<&'static Ring>) -> bool {
 pub fn nudge() {
     // Held, so that the number is not closed, and perhaps another file's, before the write. Where it cannot be had, this
     // very thread holds it.
-    let _desk = DESK.lock();
+    let _desk = MAILBOX.lock();
     wake();
 }
 
@@ -107,9 +107,9 @@ pub(crate) fn close() {
 /// Only the forking thread may exist in the process.
 pub unsafe fn reset_after_fork() {
     // SAFETY: no other thread exists, and the value is put in order right away.
-    unsafe { DESK.reset() };
-    if let Some(mut desk) = DESK.lock() {
-        desk.close();
+    unsafe { MAILBOX.reset() };
+    if let Some(mut mailbox) = MAILBOX.lock() {
+        mailbox.close();
         close(); // the child's copies; the parent's helper has its own
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::event::chunks::{has, Writer};
 use crate::event::session::{self, Room};
-use crate::event::{Event, Known, FileKind, Kind, WorkTimes};
+use crate::event::{Event, FileKind, Kind, Known, WorkTimes};
 use crate::memory::layout::BATCH;
 use crate::op::Skip;
 use crate::os::file_status;

@@ -78,12 +78,12 @@ impl RingGuard {
         if header.shared.load(Ordering::Relaxed) != 0 {
             header.submitter.store(0, Ordering::Relaxed);
             let submitted = self.submit_among_others(to_submit);
-            self.look_at_gathered(); // where it got no further
+            self.poll_batched(); // where it got no further
             return submitted;
         }
         let submitted = self.submit_alone(to_submit, tail);
         if submitted.is_err() {
-            self.look_at_gathered(); // it got no further
+            self.poll_batched(); // it got no further
         }
         header.submitter.store(0, Ordering::Release); // partner: the Acquire load in `Control::begin_sharing`
         submitted
@@ -91,9 +91,9 @@ impl RingGuard {
 
     /// What follows a submission, whoever made it.
     fn end_submission(&mut self) {
-        self.look_at_gathered();
+        self.poll_batched();
         self.end_open_chain();
-        self.look_at_gathered(); // the head of a chain that ends here
+        self.poll_batched(); // the head of a chain that ends here
         if !self.drain.is_idle() {
             self.release_submitted();
         }
@@ -303,8 +303,8 @@ impl RingGuard {
             verdict => {
                 let id = self.admit(take_request(op, opcode, row, sqe), on_its_way);
                 self.follow(id, verdict);
-                if self.poll_set.has_gathered() && (self.poll_set.has_gathered_most() || !self.is_poll_next()) {
-                    self.look_at_gathered();
+                if self.poll_set.has_batched() && (self.poll_set.has_batched_most() || !self.is_poll_next()) {
+                    self.poll_batched();
                 }
                 self.taken()
             }
@@ -338,7 +338,7 @@ impl RingGuard {
         sqe: &Sqe,
         on_its_way: Unanswered,
     ) {
-        self.look_at_gathered();
+        self.poll_batched();
         self.record(|it| it.submit_req(sqe));
         let mut request = take_request(op, opcode, row, sqe);
         if sqe.personality != 0 && request.op.identity(opcode) != Identity::Never {
@@ -351,7 +351,7 @@ impl RingGuard {
         } else {
             self.take_in_order(request, on_its_way);
         }
-        self.look_at_gathered();
+        self.poll_batched();
     }
 
     /// What only the ring can tell of an operation.
@@ -421,7 +421,7 @@ impl RingGuard {
     #[cold]
     fn refuse(&mut self, sqe: &Sqe, error: Errno, cqe_flags: u32, on_its_way: Unanswered) -> Accepted {
         let result = -error.raw_os_error();
-        self.look_at_gathered();
+        self.poll_batched();
         self.record(|it| it.req_failed(sqe, result));
         let known = Opcode::from_u8(sqe.opcode);
         if self.chain.is_some() || sqe.flags & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0 {

@@ -3,7 +3,7 @@
 //!
 //! A number means a file in one table. A ring belongs to the table of the thread that made it: its own descriptors are
 //! there, and the requests that its threads submit name files there. So what others do for it is done by threads that
-//! such a thread makes, which have its table: crews make its workers' calls, and no helper drives it.
+//! such a thread makes, which have its table: credentials pools make its workers' calls, and no helper drives it.
 //!
 //! While there is one table, which is the rule, all this costs a load.
 

@@ -88,7 +88,7 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
     if !polled && (wish.min_complete == 0 || ring.driver.handover.visits().is_multiple_of(8)) {
         guard.drive();
     }
-    if !polled && wish.min_complete == 0 && guard.poll_set.has_put_off() {
+    if !polled && wish.min_complete == 0 && guard.poll_set.has_postponed() {
         // The program asks what there is now: attempts that were put off are due.
         guard.verify();
         guard.collect();

@@ -7,8 +7,8 @@
 //! takes no lock. With nothing pending, or a thread asleep in enter, the helper does not tick. On a ring whose completions
 //! wait for its owner (`IORING_SETUP_DEFER_TASKRUN`) it only signals.
 //!
-//! What both sides know of each other is in `driver::owner`, under the ring's lock. `DESK` is where rings are handed
-//! over; its lock comes after a ring's. A `Ward` belongs to the helper thread alone.
+//! What both sides know of each other is in `driver::owner`, under the ring's lock. `MAILBOX` is where rings are handed
+//! over; its lock comes after a ring's. A `Driven` belongs to the helper thread alone.
 
 use crate::device;
 use crate::driver::owner::Duty;
@@ -17,7 +17,7 @@ use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::resource::files::CLOSED_ELSEWHERE;
 use crate::ring::broken::{contain, contain_any};
-use crate::ring::helper::{self, DESK, SET, WAKE, WOKEN};
+use crate::ring::helper::{self, MAILBOX, SET, WAKE, WOKEN};
 use crate::ring::notes::Note;
 use crate::ring::table;
 use crate::ring::{LockFailure, Ring, RingGuard};
@@ -68,17 +68,17 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     CLOSED_ELSEWHERE.set(|fd| is_this_thread() && wq::queue_close(fd));
     // Deadlines are met as the kernel's own timers do, not up to 50 us later.
     syscall(libc::SYS_prctl, [libc::PR_SET_TIMERSLACK as usize, 1, 0, 0, 0, 0]);
-    let mut wards = Wards(Vec::new());
+    let mut rings = DrivenRings(Vec::new());
     // A panic outside of every ring has cost none of them anything: on with them.
     let ended = (0..LIVES).find_map(|_| match mutated(Mutation::HelpersPanicEscapes) {
-        true => Some(wards.watch()),
-        false => contain_any(|| wards.watch()),
+        true => Some(rings.watch()),
+        false => contain_any(|| rings.watch()),
     });
     if let Err(error) = ended.unwrap_or(Err(Errno::IO)) {
         crate::log::line(&format!("the helper ended: {error}"));
-        let _ = contain_any(|| wards.give_up());
+        let _ = contain_any(|| rings.give_up());
     }
-    // Another helper may have begun since this one has left the desk.
+    // Another helper may have begun since this one has left the mailbox.
     let _ = THREAD.compare_exchange(thread_pointer(), 0, Ordering::Relaxed, Ordering::Relaxed);
     if !thread::is_needed() {
         // As late as this, since it takes a while: a new ring gets another helper.
@@ -87,11 +87,11 @@ extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
     core::ptr::null_mut()
 }
 
-/// The rings in the helper's care.
-struct Wards(Vec<Ward>);
+/// The rings that the helper knows.
+struct DrivenRings(Vec<Driven>);
 
-/// A ring in the helper's care.
-struct Ward {
+/// A ring that the helper knows.
+struct Driven {
     ring: &'static Ring,
     /// The program's visits when last looked.
     visits: u32,
@@ -112,7 +112,7 @@ struct Ward {
     poll_set: i32,
 }
 
-impl Wards {
+impl DrivenRings {
     /// The helper's loop.
     fn watch(&mut self) -> Result<(), Errno> {
         point(Point::HelperStart);
@@ -122,9 +122,9 @@ impl Wards {
             self.take_in();
             point(Point::HelperTick);
             let now_ns = now_ns();
-            self.0.retain_mut(|ward| ward.tick_contained(now_ns));
-            let due_ns = self.0.iter().filter_map(|ward| ward.due_ns).min();
-            let idle = self.0.iter().all(|ward| ward.idle);
+            self.0.retain_mut(|driven| driven.tick_contained(now_ns));
+            let due_ns = self.0.iter().filter_map(|driven| driven.due_ns).min();
+            let idle = self.0.iter().all(|driven| driven.idle);
             let timeout_ns = match due_ns {
                 None if idle => Some(if thread::is_needed() { IDLE_NS } else { LINGER_NS }),
                 due_ns => due_ns.map(|due_ns| Sys::sleep_ns(due_ns.saturating_sub(now_ns), true)),
@@ -147,29 +147,29 @@ impl Wards {
         if data == WOKEN {
             let mut value = 0u64;
             syscall(libc::SYS_read, [wake as usize, &mut value as *mut u64 as usize, 8, 0, 0, 0]);
-            self.0.iter_mut().for_each(Ward::try_again);
-        } else if let Some(ward) = self.0.iter_mut().find(|ward| ward.address() == data & !ENGINE_END) {
-            ward.event = true;
+            self.0.iter_mut().for_each(Driven::try_again);
+        } else if let Some(driven) = self.0.iter_mut().find(|driven| driven.address() == data & !ENGINE_END) {
+            driven.event = true;
         }
     }
 
     fn take_in(&mut self) {
-        if let Some(mut desk) = DESK.lock() {
+        if let Some(mut mailbox) = MAILBOX.lock() {
             // Where there is no memory they wait for the next round.
-            if self.0.try_reserve(desk.waiting()).is_ok() {
-                self.0.extend(desk.take().into_iter().map(Ward::new));
+            if self.0.try_reserve(mailbox.waiting()).is_ok() {
+                self.0.extend(mailbox.take().into_iter().map(Driven::new));
             }
         }
     }
 
     /// Ends the thread unless something is to be done.
     fn leave(&mut self) -> bool {
-        self.0.retain_mut(|ward| !ward.let_go());
+        self.0.retain_mut(|driven| !driven.let_go());
         if !self.0.is_empty() {
             return false;
         }
-        let Some(mut desk) = DESK.lock() else { return false };
-        let ends = desk.leave();
+        let Some(mut mailbox) = MAILBOX.lock() else { return false };
+        let ends = mailbox.leave();
         if ends {
             helper::close();
         }
@@ -179,10 +179,10 @@ impl Wards {
     /// The thread ends before its time: whoever leaves something pending next starts a new one.
     fn give_up(&mut self) {
         loop {
-            for mut ward in self.0.drain(..) {
-                let _held = ward.ring.lock_soon();
-                ward.detach_unlocked();
-                ward.ring.driver.handover.forget();
+            for mut driven in self.0.drain(..) {
+                let _held = driven.ring.lock_soon();
+                driven.detach_unlocked();
+                driven.ring.driver.handover.forget();
             }
             if self.leave() {
                 return;
@@ -192,11 +192,11 @@ impl Wards {
     }
 }
 
-impl Ward {
-    fn new(ring: &'static Ring) -> Ward {
+impl Driven {
+    fn new(ring: &'static Ring) -> Driven {
         let visits = ring.driver.handover.visits();
         let (period_ns, due_ns) = (PERIOD_NS, None);
-        Ward {
+        Driven {
             ring,
             visits,
             period_ns,
@@ -214,7 +214,7 @@ impl Ward {
         core::ptr::from_ref(self.ring) as u64
     }
 
-    /// [`Ward::tick`]; a panic in it breaks that ring, which is looked at once more when its requests have been ended.
+    /// [`Driven::tick`]; a panic in it breaks that ring, which is looked at once more when its requests have been ended.
     fn tick_contained(&mut self, now_ns: u64) -> bool {
         let ring = self.ring;
         let ticked = match mutated(Mutation::HelpersPanicEscapes) {
@@ -270,7 +270,7 @@ impl Ward {
     fn look(&mut self, duty: Duty, now_ns: u64) -> bool {
         let mut guard = match self.ring.lock_soon() {
             Ok(guard) => guard,
-            Err(LockFailure::Busy) => return self.put_off(),
+            Err(LockFailure::Busy) => return self.retry_later(),
             Err(_) => return false,
         };
         point(Point::HelperRing);
@@ -305,7 +305,7 @@ impl Ward {
     }
 
     /// Somebody keeps the ring, perhaps asleep: the helper goes on with the others until it is told.
-    fn put_off(&mut self) -> bool {
+    fn retry_later(&mut self) -> bool {
         self.busy = true;
         (self.event, self.due_ns) = (true, None);
         // What is ready there would keep the helper awake.
@@ -381,11 +381,11 @@ impl Ward {
             return self.rest(guard);
         }
         // A put-off attempt is the owner's to make: its completion would be.
-        let put_off = guard.poll_set.has_put_off();
-        if !put_off {
+        let postponed = guard.poll_set.has_postponed();
+        if !postponed {
             guard.verify();
         }
-        let ready = put_off
+        let ready = postponed
             || guard.poll_set.epoll().is_some_and(|epoll| Sys::poll_now(epoll, libc::POLLIN as u16) != Ok(0));
         if ready || guard.timers.next_ns() == Some(0) {
             guard.announce_work();

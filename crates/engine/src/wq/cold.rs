@@ -37,7 +37,7 @@ pub fn approach_to_missed(op: &Op) -> Approach {
     // Relaxed: whatever it is, the call that follows is right.
     match TRIED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
         Ok(_) => Approach::Trial,
-        Err(KNOWN) => Approach::Begun,
+        Err(KNOWN) => Approach::Started,
         Err(_) => Approach::Plain,
     }
 }
@@ -85,6 +85,6 @@ mod tests {
         assert_eq!(approach_to_missed(&Op::default()), Approach::Plain, "it is no read");
         let sqe = anyring_abi::Sqe { addr: 0x10000, len: 4096, ..Default::default() };
         let read = Op::Rw(Rw::prep(anyring_abi::Opcode::Read, &sqe).expect("a read"));
-        assert_eq!(approach_to_missed(&read), Approach::Begun);
+        assert_eq!(approach_to_missed(&read), Approach::Started);
     }
 }

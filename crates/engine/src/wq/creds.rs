@@ -1,20 +1,20 @@
-//! Crews: workers with the identity of one thread.
+//! Credentials pools: workers with the identity of one thread.
 //!
 //! What an open or a connect leads to depends on the calling thread: its credentials and its directory, root and umask,
 //! which threads may have of their own (setfsuid(2), unshare(2) with CLONE_FS). The kernel's workers take these over from
 //! the task that submitted. A thread can only get them from its creator, and there is no cheap way to compare them. So
-//! such operations are made by the submitting thread itself; where they may have to sleep, by a crew that this thread
+//! such operations are made by the submitting thread itself; where they may have to sleep, by a credentials pool that this thread
 //! starts for one call of its own, and that ends with its work.
 //!
 //! A request that has to wait its turn (in a chain, behind a drain) may be issued by another thread later. It holds a
-//! crew that was started while its submitter was still there.
+//! credentials pool that was started while its submitter was still there.
 //!
 //! Where threads may differ (`identity`) so is everything that acts for its submitter; one that waits for readiness holds a
-//! crew if it sends, writes or makes a file.
+//! credentials pool if it sends, writes or makes a file.
 //!
 //! | field | who touches it |
 //! |---|---|
-//! | `queue` | the submitter, members, and whoever issues a request that holds the crew; a leaf lock |
+//! | `queue` | the submitter, members, and whoever issues a request that holds the credentials pool; a leaf lock |
 //! | `changed` | futex word of members without work; changes under `queue`'s lock |
 //! | `TURNS` | whoever queues a job that changes a file, and the thread that has made one; before `queue` |
 
@@ -31,13 +31,13 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Threads in all crews together, at most: beyond it the submitter does the work itself.
+/// Threads in all credentials pools together, at most: beyond it the submitter does the work itself.
 const MAX_MEMBERS: u32 = 256;
 /// How many there are.
 static MEMBERS: AtomicU32 = AtomicU32::new(0);
 
 /// The threads that one thread started for one call, or for a registered personality.
-pub struct Crew {
+pub struct CredsPool {
     /// Whose identity it has; 0 for a personality, which only its members can pass on.
     submitter: u32,
     /// How often threads had changed theirs by then.
@@ -58,9 +58,9 @@ struct Queue {
     holds: u32,
 }
 
-impl core::fmt::Debug for Crew {
+impl core::fmt::Debug for CredsPool {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Crew of {}", self.submitter)
+        write!(f, "CredsPool of {}", self.submitter)
     }
 }
 
@@ -82,15 +82,15 @@ impl Queue {
     }
 }
 
-impl Crew {
-    /// A crew of the calling thread, without members yet.
-    pub(crate) fn new() -> Arc<Crew> {
-        Crew::with(thread::id(), None)
+impl CredsPool {
+    /// A credentials pool of the calling thread, without members yet.
+    pub(crate) fn new() -> Arc<CredsPool> {
+        CredsPool::with(thread::id(), None)
     }
 
-    fn with(submitter: u32, credentials: Option<Credentials>) -> Arc<Crew> {
+    fn with(submitter: u32, credentials: Option<Credentials>) -> Arc<CredsPool> {
         let (queue, changed) = (Lock::new(Queue::default()), AtomicU32::new(0));
-        Arc::new(Crew { submitter, changes: identity::changes(), credentials, queue, changed })
+        Arc::new(CredsPool { submitter, changes: identity::changes(), credentials, queue, changed })
     }
 
     /// Whether the calling thread has this identity still, as far as is known.
@@ -98,11 +98,11 @@ impl Crew {
         self.submitter == thread::id() && self.changes == identity::changes()
     }
 
-    /// Queues a job, in its turn. `fresh`: the calling thread has made the crew in this call. False when no thread has this
+    /// Queues a job, in its turn. `fresh`: the calling thread has made the credentials pool in this call. False when no thread has this
     /// identity any more, nor can the calling one make any.
     #[must_use]
-    pub(crate) fn queue(self: &Arc<Crew>, job: Arc<Job>, fresh: bool) -> bool {
-        job.set_crew(self);
+    pub(crate) fn queue(self: &Arc<CredsPool>, job: Arc<Job>, fresh: bool) -> bool {
+        job.set_workers(self);
         let inode = job.inode;
         let Ok(job) = self.wait_for_turn(job) else { return false };
         let begins = job.is_none_or(|job| self.begin_with(job, fresh));
@@ -113,7 +113,7 @@ impl Crew {
     }
 
     /// The job, if no other has to be made before it; else it is queued when that is done. NOMEM where it cannot wait.
-    fn wait_for_turn(self: &Arc<Crew>, job: Arc<Job>) -> Result<Option<Arc<Job>>, Errno> {
+    fn wait_for_turn(self: &Arc<CredsPool>, job: Arc<Job>) -> Result<Option<Arc<Job>>, Errno> {
         let Some(inode) = job.inode else { return Ok(Some(job)) };
         // A signal handler that interrupted this very function does without.
         let Some(mut turns) = TURNS.lock() else { return Ok(Some(job)) };
@@ -123,7 +123,7 @@ impl Crew {
         turns.admit(job).map_err(|_| Errno::NOMEM)
     }
 
-    fn begin_with(self: &Arc<Crew>, job: Arc<Job>, fresh: bool) -> bool {
+    fn begin_with(self: &Arc<CredsPool>, job: Arc<Job>, fresh: bool) -> bool {
         let Some(mut queue) = self.queue.lock() else {
             // A signal handler interrupted this very function, in the submitter: the job is done here and now, unless it
             // is to be done with another identity.
@@ -157,7 +157,7 @@ impl Crew {
     }
 
     /// Starts a member that was counted already. Only called by a thread of the right identity.
-    fn start_member(self: &Arc<Crew>) {
+    fn start_member(self: &Arc<CredsPool>) {
         let argument = Arc::into_raw(self.clone());
         if thread::spawn(work, argument.cast_mut().cast()) {
             return;
@@ -175,17 +175,17 @@ impl Crew {
 
     /// No thread can be had: the caller, who has the right identity, does the work. Late, but done.
     #[cold]
-    fn do_without_members(self: &Arc<Crew>) {
-        let crew = self.clone();
+    fn do_without_members(self: &Arc<CredsPool>) {
+        let workers = self.clone();
         handlers::without_locks(move || {
-            while let Some(job) = crew.queue.lock().and_then(|mut queue| queue.jobs.pop_front()) {
+            while let Some(job) = workers.queue.lock().and_then(|mut queue| queue.jobs.pop_front()) {
                 make(job);
             }
         });
     }
 
     /// A member's life: until there is nothing to do, and nothing to come for which no other member stays.
-    fn serve(self: &Arc<Crew>) {
+    fn serve(self: &Arc<CredsPool>) {
         while let Some(mut queue) = self.queue.lock() {
             point(Point::CrewIdle);
             if let Some(job) = queue.jobs.pop_front() {
@@ -215,7 +215,7 @@ impl Crew {
     }
 }
 
-/// Jobs of all crews that change a file, by file: see `wq::hashed`. A crew's do not wait for the pool's, nor those for
+/// Jobs of all credentials pools that change a file, by file: see `wq::hashed`. A credentials pool's do not wait for the pool's, nor those for
 /// them.
 static TURNS: Lock<Hashed> = Lock::new(Hashed::NONE);
 
@@ -236,8 +236,8 @@ fn refuse(job: Arc<Job>, error: Errno) {
 fn end_turn(inode: Option<Inode>) {
     let next = |inode| TURNS.lock()?.done(inode);
     while let Some(job) = inode.and_then(next) {
-        let (crew, hold) = (job.crew(), job.take_hold());
-        if crew.is_some_and(|crew| crew.begin_with(job.clone(), false)) {
+        let (workers, hold) = (job.workers(), job.take_hold());
+        if workers.is_some_and(|workers| workers.begin_with(job.clone(), false)) {
             return;
         }
         wq::refuse(job, Errno::AGAIN);
@@ -258,37 +258,37 @@ pub unsafe fn reset_after_fork() {
     }
 }
 
-extern "C" fn work(crew: *mut libc::c_void) -> *mut libc::c_void {
+extern "C" fn work(workers: *mut libc::c_void) -> *mut libc::c_void {
     thread::name(c"anyring-worker");
     // SAFETY: `start_member` made the pointer by `into_raw` from a reference of its own, for this thread alone.
-    let crew = unsafe { Arc::from_raw(crew.cast_const().cast::<Crew>()) };
+    let workers = unsafe { Arc::from_raw(workers.cast_const().cast::<CredsPool>()) };
     // A panic out here has cost no job and no ring anything: the thread goes on.
-    while caught(|| crew.serve()).is_none() {}
+    while caught(|| workers.serve()).is_none() {}
     core::ptr::null_mut()
 }
 
 /// A request's claim to be made by a thread of its submitter's identity, whoever issues it.
 #[derive(Debug)]
-pub struct Hold(pub(crate) Arc<Crew>);
+pub struct Hold(pub(crate) Arc<CredsPool>);
 
 impl Hold {
-    /// `crew` has members, or is the calling thread's own.
-    pub(crate) fn new(crew: &Arc<Crew>) -> Hold {
-        let start = crew.queue.lock().is_some_and(|mut queue| {
+    /// `workers` has members, or is the calling thread's own.
+    pub(crate) fn new(workers: &Arc<CredsPool>) -> Hold {
+        let start = workers.queue.lock().is_some_and(|mut queue| {
             queue.holds += 1;
             queue.threads == 0 && queue.admit()
         });
         if start {
-            crew.start_member();
+            workers.start_member();
         }
-        Hold(crew.clone())
+        Hold(workers.clone())
     }
 
-    /// A claim to a crew that keeps the credentials that the calling thread has now. `EAGAIN` when no thread can be made.
+    /// A claim to a credentials pool that keeps the credentials that the calling thread has now. `EAGAIN` when no thread can be made.
     pub fn on_credentials() -> Result<Hold, Errno> {
-        let crew = Crew::with(0, Some(Credentials::of_caller()?));
-        let hold = Hold::new(&crew);
-        let manned = crew.queue.lock().is_some_and(|queue| queue.threads != 0);
+        let workers = CredsPool::with(0, Some(Credentials::of_caller()?));
+        let hold = Hold::new(&workers);
+        let manned = workers.queue.lock().is_some_and(|queue| queue.threads != 0);
         if manned {
             Ok(hold)
         } else {
@@ -296,7 +296,7 @@ impl Hold {
         }
     }
 
-    /// Another claim to the same crew.
+    /// Another claim to the same credentials pool.
     pub fn another(&self) -> Hold {
         Hold::new(&self.0)
     }
@@ -322,10 +322,10 @@ mod tests {
 
     #[test]
     fn who_interrupts_a_submitter_makes_no_call_with_other_credentials() {
-        let crew = Crew::with(0, Some(Credentials::of_caller().expect("credentials")));
+        let workers = CredsPool::with(0, Some(Credentials::of_caller().expect("credentials")));
         let job = Job::idle(None);
-        let held = crew.queue.lock().expect("free");
-        assert!(!crew.queue(job.clone(), false));
+        let held = workers.queue.lock().expect("free");
+        assert!(!workers.queue(job.clone(), false));
         assert!(!job.has_finished() && job.cancel(), "nobody has begun with it");
         drop(held);
     }
@@ -335,10 +335,10 @@ mod tests {
         const INODE: Inode = (7, 7);
         let job = || Job::idle(Some(INODE));
         let is_taken = || TURNS.lock().expect("nobody interrupts").has(INODE);
-        assert!(matches!(Crew::new().wait_for_turn(job()), Ok(Some(_))));
-        let (crew, second) = (Crew::new(), job());
-        assert!(crew.queue(second.clone(), true));
-        assert!(crew.queue.lock().expect("nobody interrupts").jobs.is_empty(), "its turn has not come");
+        assert!(matches!(CredsPool::new().wait_for_turn(job()), Ok(Some(_))));
+        let (workers, second) = (CredsPool::new(), job());
+        assert!(workers.queue(second.clone(), true));
+        assert!(workers.queue.lock().expect("nobody interrupts").jobs.is_empty(), "its turn has not come");
         assert!(second.cancel(), "nobody has begun with it");
         end_turn(Some(INODE));
         let begin = std::time::Instant::now();

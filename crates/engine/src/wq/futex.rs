@@ -1,6 +1,6 @@
 //! Threads that wait on futexes for FUTEX_WAIT and FUTEX_WAITV: nothing else stands in the kernel's queue of a futex.
 //!
-//! A [`Watcher`] sleeps on words of its own before anybody needs it. A request is put into the queue of the program's
+//! A [`FutexWaiter`] sleeps on words of its own before anybody needs it. A request is put into the queue of the program's
 //! futex by moving the sleeping thread there (FUTEX_CMP_REQUEUE): that is one call of the submitter's, after which the wait
 //! is queued, in its turn among all others, as natively. Then the own word is set to 1, so that a thread whose sleep the
 //! kernel begins anew (after SIGSTOP, say) does not sleep there again, but on the program's word.
@@ -99,7 +99,7 @@ impl Slots {
 }
 
 /// A thread that waits on futexes.
-pub struct Watcher {
+pub struct FutexWaiter {
     /// Changed and woken to make the thread look at its slots.
     control: AtomicU32,
     /// Not 0: an interruptible sleep is over.
@@ -120,8 +120,8 @@ pub struct Watcher {
 
 /// The process's watchers.
 struct Pool {
-    idle: Vec<Arc<Watcher>>,
-    shared: Vec<Arc<Watcher>>,
+    idle: Vec<Arc<FutexWaiter>>,
+    shared: Vec<Arc<FutexWaiter>>,
     threads: u32,
 }
 
@@ -139,12 +139,12 @@ pub fn arm(job: &Arc<Job>) -> Result<(), Errno> {
         let mask = if mutated(Mutation::BitsDoNotMatter) { ANY } else { wait.mask };
         (wait.words().copied().collect::<Vec<_>>(), mask)
     };
-    let (watcher, first) = take(job, &words, mask)?;
-    job.watched_by(&watcher);
-    let queued = words.iter().enumerate().try_for_each(|(index, word)| watcher.queue(first + index, word));
+    let (waiter, first) = take(job, &words, mask)?;
+    job.waited_on_by(&waiter);
+    let queued = words.iter().enumerate().try_for_each(|(index, word)| waiter.queue(first + index, word));
     // What changed before it was queued has perhaps been woken before, too.
     let Err(error) = queued.and_then(|()| words.iter().try_for_each(Word::check)) else { return Ok(()) };
-    watcher.withdraw(job);
+    waiter.withdraw(job);
     match job.cancel() {
         true => Err(error),
         false => Ok(()), // it was woken meanwhile
@@ -152,21 +152,21 @@ pub fn arm(job: &Arc<Job>) -> Result<(), Errno> {
 }
 
 /// A watcher with slots for these words from the answered one on, which the job has from now on.
-fn take(job: &Arc<Job>, words: &[Word], mask: u32) -> Result<(Arc<Watcher>, usize), Errno> {
+fn take(job: &Arc<Job>, words: &[Word], mask: u32) -> Result<(Arc<FutexWaiter>, usize), Errno> {
     let mut pool = POOL.lock().ok_or(Errno::NOMEM)?;
     let kind = words[0].flags;
     let plain = words.len() == 1 && mask == ANY && can_wait_for_several();
-    let of_kind = |watcher: &Arc<Watcher>| watcher.kinds[0] == kind;
+    let of_kind = |waiter: &Arc<FutexWaiter>| waiter.kinds[0] == kind;
     if let Some(place) = pool.idle.iter().position(|it| plain && of_kind(it)) {
-        let watcher = pool.idle.swap_remove(place);
-        watcher.occupy(job, 0, words);
-        return Ok((watcher, 0));
+        let waiter = pool.idle.swap_remove(place);
+        waiter.occupy(job, 0, words);
+        return Ok((waiter, 0));
     }
     let share = plain && pool.threads >= ALONE_MAX;
     if share {
-        for watcher in pool.shared.iter().filter(|watcher| of_kind(watcher)) {
-            if let Some(slot) = watcher.occupy_free(job, words, pool.threads < THREADS_MAX) {
-                return Ok((watcher.clone(), slot));
+        for waiter in pool.shared.iter().filter(|waiter| of_kind(waiter)) {
+            if let Some(slot) = waiter.occupy_free(job, words, pool.threads < THREADS_MAX) {
+                return Ok((waiter.clone(), slot));
             }
         }
     }
@@ -177,34 +177,34 @@ fn take(job: &Arc<Job>, words: &[Word], mask: u32) -> Result<(Arc<Watcher>, usiz
         true => vec![kind; SHARED_SLOTS],
         false => words.iter().map(|word| word.flags).collect(),
     };
-    let watcher = Arc::new(Watcher::new(kinds, mask));
-    watcher.occupy(job, 0, words);
-    let argument = Arc::into_raw(watcher.clone()).cast_mut().cast();
+    let waiter = Arc::new(FutexWaiter::new(kinds, mask));
+    waiter.occupy(job, 0, words);
+    let argument = Arc::into_raw(waiter.clone()).cast_mut().cast();
     if !crate::thread::spawn(live, argument) {
         // SAFETY: no thread has taken the reference over.
-        drop(unsafe { Arc::from_raw(argument.cast_const().cast::<Watcher>()) });
+        drop(unsafe { Arc::from_raw(argument.cast_const().cast::<FutexWaiter>()) });
         return Err(Errno::NOMEM);
     }
     pool.threads += 1;
     if share {
-        pool.shared.push(watcher.clone());
+        pool.shared.push(waiter.clone());
     }
-    Ok((watcher, 0))
+    Ok((waiter, 0))
 }
 
 extern "C" fn live(argument: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `take` has given this reference to the thread.
-    let watcher = unsafe { Arc::from_raw(argument.cast_const().cast::<Watcher>()) };
+    let waiter = unsafe { Arc::from_raw(argument.cast_const().cast::<FutexWaiter>()) };
     crate::thread::name(c"anyring-futex");
-    watcher.thread.store(Sys::thread_id(), Ordering::Release); // partner: the load in `wake`
-    while caught(|| watcher.live()).is_none() {}
+    waiter.thread.store(Sys::thread_id(), Ordering::Release); // partner: the load in `wake`
+    while caught(|| waiter.live()).is_none() {}
     core::ptr::null_mut()
 }
 
-impl Watcher {
-    fn new(kinds: Vec<u32>, mask: u32) -> Watcher {
+impl FutexWaiter {
+    fn new(kinds: Vec<u32>, mask: u32) -> FutexWaiter {
         let occupants = kinds.iter().map(|_| None).collect();
-        Watcher {
+        FutexWaiter {
             control: AtomicU32::new(0),
             stop: AtomicU32::new(0),
             thread: AtomicU32::new(0),
@@ -324,7 +324,7 @@ impl Watcher {
     }
 
     /// The thread's life: until nobody needs it.
-    fn live(self: &Arc<Watcher>) {
+    fn live(self: &Arc<FutexWaiter>) {
         loop {
             let seen = self.control.load(Ordering::Acquire); // partner: the change in `wake`
             let Some(entries) = self.look(seen) else { return };
@@ -337,9 +337,9 @@ impl Watcher {
     }
 
     /// Between two sleeps: what leaves is dropped. The next sleep's vector, or `None` when the thread ends.
-    fn look(self: &Arc<Watcher>, seen: u32) -> Option<Vec<Entry>> {
+    fn look(self: &Arc<FutexWaiter>, seen: u32) -> Option<Vec<Entry>> {
         let mut gone = Vec::new();
-        let mut slots = self.slots.lock().expect("a watcher does not interrupt itself");
+        let mut slots = self.slots.lock().expect("a waiter does not interrupt itself");
         self.stop.store(0, Ordering::Relaxed);
         for (occupant, own) in slots.occupants.iter_mut().zip(&self.own) {
             if occupant.as_ref().is_some_and(|it| it.leaves) {
@@ -356,7 +356,7 @@ impl Watcher {
         if free && !self.rest() {
             return None;
         }
-        let slots = self.slots.lock().expect("a watcher does not interrupt itself");
+        let slots = self.slots.lock().expect("a waiter does not interrupt itself");
         let control =
             Entry { value: seen.into(), address: address(&self.control), flags: PRIVATE_U32, reserved: 0 };
         let mut entries = Vec::with_capacity(self.own.len() + 1);
@@ -374,9 +374,9 @@ impl Watcher {
     }
 
     /// The thread has nothing to wait for: whether it stays for the next request.
-    fn rest(self: &Arc<Watcher>) -> bool {
-        let mut pool = POOL.lock().expect("a watcher does not interrupt itself");
-        let slots = self.slots.lock().expect("a watcher does not interrupt itself");
+    fn rest(self: &Arc<FutexWaiter>) -> bool {
+        let mut pool = POOL.lock().expect("a waiter does not interrupt itself");
+        let slots = self.slots.lock().expect("a waiter does not interrupt itself");
         if !slots.are_free() {
             return true; // it got one just now
         }
@@ -418,7 +418,7 @@ impl Watcher {
     /// What a sleep has ended, with its results.
     fn after(&self, slept: Result<Option<usize>, Errno>) -> Vec<(Arc<Job>, Verdict)> {
         let mut finished = Vec::new();
-        let mut slots = self.slots.lock().expect("a watcher does not interrupt itself");
+        let mut slots = self.slots.lock().expect("a waiter does not interrupt itself");
         match slept {
             Ok(None) | Err(Errno::INTR) => {}
             Ok(Some(slot)) => {
@@ -547,11 +547,11 @@ fn nap(tries: u32) {
 /// The process's last ring has ended: the watchers that are kept for the next request go.
 pub fn rings_are_gone() {
     let idle = POOL.lock().map(|mut pool| core::mem::take(&mut pool.idle));
-    for watcher in idle.unwrap_or_default() {
-        if let Some(mut slots) = watcher.slots.lock() {
+    for waiter in idle.unwrap_or_default() {
+        if let Some(mut slots) = waiter.slots.lock() {
             slots.ends = true;
         }
-        watcher.wake();
+        waiter.wake();
     }
 }
 

@@ -13,9 +13,9 @@ use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::op::{Context, Identity, Op, Verdict};
 use crate::resource::files::FixedFile;
-use crate::wq::creds::{Crew, Hold};
+use crate::wq::creds::{CredsPool, Hold};
 use crate::wq::fd::Number;
-use crate::wq::futex::Watcher;
+use crate::wq::futex::FutexWaiter;
 use crate::wq::hashed::Inode;
 use crate::wq::waitid::Sleeper;
 use crate::wq::{class_of, cold, Asleep};
@@ -30,7 +30,7 @@ const CANCELLED: u32 = 3;
 
 /// A thread that waits for one job's sake.
 enum Waiter {
-    Futex(Arc<Watcher>),
+    Futex(Arc<FutexWaiter>),
     Child(Arc<Sleeper>),
 }
 
@@ -44,10 +44,10 @@ pub enum Approach {
     AttemptFirst,
     /// The attempt missed the page cache and has begun the transfer: the plain call waits for it. One worker waits for
     /// several, in their order (`wq/cold.rs`).
-    Begun,
+    Started,
     /// The thread that submitted it makes the nonblocking attempt, and no other (`issue::calls`).
     ByCaller,
-    /// As `Begun`, but to find out whether attempts begin transfers here.
+    /// As `Started`, but to find out whether attempts begin transfers here.
     Trial,
 }
 
@@ -89,7 +89,7 @@ pub struct Job {
     /// The thread that waits for it, if it is none of the pool's.
     waiter: OnceLock<Waiter>,
     /// The threads one of which makes it, if they are none of the pool's.
-    crew: OnceLock<Arc<Crew>>,
+    workers: OnceLock<Arc<CredsPool>>,
     /// A claim to them, where it has to wait for its turn, or its request goes on.
     hold: Lock<Option<Hold>>,
 }
@@ -128,7 +128,7 @@ impl Job {
             stage: AtomicU32::new(QUEUED),
             times: WorkTimes::default(),
             waiter: OnceLock::new(),
-            crew: OnceLock::new(),
+            workers: OnceLock::new(),
             hold: Lock::new(None),
         })
     }
@@ -139,7 +139,7 @@ impl Job {
         let cancelled =
             self.stage.compare_exchange(QUEUED, CANCELLED, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         match self.waiter.get().filter(|_| cancelled) {
-            Some(Waiter::Futex(watcher)) => drop(watcher.release(self)),
+            Some(Waiter::Futex(waiter)) => drop(waiter.release(self)),
             Some(Waiter::Child(sleeper)) => sleeper.release(),
             None => {}
         }
@@ -152,8 +152,8 @@ impl Job {
     }
 
     /// This thread waits on the job's futexes.
-    pub fn watched_by(&self, watcher: &Arc<Watcher>) {
-        let _ = self.waiter.set(Waiter::Futex(watcher.clone()));
+    pub fn waited_on_by(&self, waiter: &Arc<FutexWaiter>) {
+        let _ = self.waiter.set(Waiter::Futex(waiter.clone()));
     }
 
     /// This thread waits for the job's child.
@@ -161,16 +161,16 @@ impl Job {
         let _ = self.waiter.set(Waiter::Child(sleeper.clone()));
     }
 
-    /// A member of this crew makes it.
-    pub(crate) fn set_crew(&self, crew: &Arc<Crew>) {
-        let _ = self.crew.set(crew.clone());
+    /// A member of this credentials pool makes it.
+    pub(crate) fn set_workers(&self, workers: &Arc<CredsPool>) {
+        let _ = self.workers.set(workers.clone());
     }
 
-    pub(crate) fn crew(&self) -> Option<&Arc<Crew>> {
-        self.crew.get()
+    pub(crate) fn workers(&self) -> Option<&Arc<CredsPool>> {
+        self.workers.get()
     }
 
-    /// Keeps a claim to its crew.
+    /// Keeps a claim to its credentials pool.
     pub(crate) fn set_hold(&self, hold: Hold) {
         if let Some(mut kept) = self.hold.lock() {
             *kept = Some(hold);
@@ -184,8 +184,8 @@ impl Job {
 
     /// Has a wait on futexes leave their queues, for a cancellation: if it has been woken it can't be cancelled afterwards.
     pub fn withdraw(&self) {
-        if let Some(Waiter::Futex(watcher)) = self.waiter.get() {
-            watcher.withdraw(self);
+        if let Some(Waiter::Futex(waiter)) = self.waiter.get() {
+            waiter.withdraw(self);
         }
     }
 
@@ -234,8 +234,8 @@ impl Job {
             let made_at_once = op.identity(self.opcode) == Identity::Names;
             (verdict, (op.is_multishot() || !verdict.is_final()) && !made_at_once)
         };
-        if let Some(crew) = self.crew().filter(|_| goes_on) {
-            self.set_hold(Hold::new(crew)); // while this member is there
+        if let Some(workers) = self.workers().filter(|_| goes_on) {
+            self.set_hold(Hold::new(workers)); // while this member is there
         }
         *self.verdict.lock().expect("nobody else has seen the job finished") = Some(verdict);
         true
@@ -253,7 +253,7 @@ impl Job {
             self.number.call_with(|fd| op.issue(Context { fd, nonblock: false }))
         };
         let plain_asleep = |op: &mut Op| {
-            let _asleep = self.crew().is_none().then(Asleep::new);
+            let _asleep = self.workers().is_none().then(Asleep::new);
             plain(op)
         };
         match (self.approach, before_waiting) {
@@ -264,8 +264,8 @@ impl Job {
                 Verdict::NeedsWorker => plain_asleep(op),
                 verdict => verdict,
             },
-            (Approach::Begun, None) => plain_asleep(op),
-            (Approach::Begun, Some(before_waiting)) => match attempt(op) {
+            (Approach::Started, None) => plain_asleep(op),
+            (Approach::Started, Some(before_waiting)) => match attempt(op) {
                 Verdict::WouldBlock(_)
                 | Verdict::Skipped(..)
                 | Verdict::NeedsWorker

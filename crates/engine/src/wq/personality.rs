@@ -1,7 +1,7 @@
 //! Personalities: io_uring_register(2), IORING_REGISTER_PERSONALITY. Credentials belong to threads, so a registered
-//! personality is a crew (`wq::creds`) that the registering thread starts and that keeps its credentials.
+//! personality is a credentials pool (`wq::creds`) that the registering thread starts and that keeps its credentials.
 //!
-//! libc's setuid(3) and its like change every thread that libc knows, members of crews too. Before each request a member
+//! libc's setuid(3) and its like change every thread that libc knows, members of credentials pools too. Before each request a member
 //! takes its own on again; where the process has given them up for good the request fails (EPERM).
 
 use crate::alloc;

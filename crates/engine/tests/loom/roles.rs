@@ -37,7 +37,7 @@ struct World {
     state: Mutex<State>,
     kernel: Mutex<Kernel>,
     changed: Condvar,
-    desk: Lock<Desk<()>>,
+    mailbox: Lock<Mailbox<()>>,
     arrived: Arrivals<()>,
     helpers: Mutex<Vec<thread::JoinHandle<()>>>,
     /// The helper ends as soon as it may, not after two seconds.
@@ -51,7 +51,7 @@ impl World {
             state: Mutex::default(),
             kernel: Mutex::default(),
             changed: Condvar::new(),
-            desk: Lock::new(Desk::NEW),
+            mailbox: Lock::new(Mailbox::NEW),
             arrived: Arrivals::new(),
             helpers: Mutex::default(),
             impatient,
@@ -87,7 +87,7 @@ impl World {
             Call::Nothing => {}
             Call::Wake => world.change(|kernel| kernel.woken = true),
             Call::HandOver => {
-                if world.desk.lock().unwrap().hand_over(()) {
+                if world.mailbox.lock().unwrap().hand_over(()) {
                     let helped = world.clone();
                     world.helpers.lock().unwrap().push(thread::spawn(move || World::help(&helped)));
                 } else {
@@ -162,11 +162,11 @@ impl World {
         World::leave(world, &state);
     }
 
-    /// `helper::Wards::watch` for one ring. A period has passed as soon as it has begun.
+    /// `helper::DrivenRings::watch` for one ring. A period has passed as soon as it has begun.
     fn help(world: &Arc<Self>) {
         let (mut known, mut visits, mut event) = (false, 0, false);
         loop {
-            known |= !world.desk.lock().unwrap().take().is_empty();
+            known |= !world.mailbox.lock().unwrap().take().is_empty();
             if known {
                 match world.handover.duty() {
                     Duty::Begin => visits = world.handover.visits(),
@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    /// `Ward::look`.
+    /// `Driven::look`.
     fn look(&self, visits: &mut u32, due: bool) {
         let mut state = self.state.lock().unwrap();
         self.handover.look_later();
@@ -227,7 +227,7 @@ impl World {
         self.handover.watch(u64::MAX);
     }
 
-    /// `Wards::leave` with `Ward::let_go`.
+    /// `DrivenRings::leave` with `Driven::let_go`.
     fn try_to_end(&self, known: &mut bool) -> bool {
         if *known {
             let state = self.state.lock().unwrap();
@@ -239,7 +239,7 @@ impl World {
             self.handover.forget();
             *known = false;
         }
-        self.desk.lock().unwrap().leave()
+        self.mailbox.lock().unwrap().leave()
     }
 
     /// Data arrives: an event of the poll set.

@@ -1,12 +1,12 @@
 //! Events that only a Linux AIO context has: calls and iocbs in place of enter calls and SQEs. Used under the lock of
 //! the context's ring.
 
-use crate::event::Known;
-use crate::op::Skip;
 use super::{Recorder, OF_SQE, SHARING};
 use crate::event::chunks::{has, Writer};
 use crate::event::session::{self, Room};
+use crate::event::Known;
 use crate::event::{Event, Kind, AIO};
+use crate::op::Skip;
 use crate::request::Id;
 use crate::Errno;
 use anyring_abi::{Iocb, IOCB_CMD_PREAD, IOCB_CMD_PWRITE, IORING_ENTER_EXT_ARG, IORING_ENTER_GETEVENTS};
@@ -99,7 +99,7 @@ impl Recorder {
 
     /// The iocb at hand waits alone from now on, for `events` of poll(2), without a place in the slab: what it is called.
     #[cold]
-    pub(crate) fn waits_alone(&mut self, events: Option<u32>, skip: Option<Skip>) -> Known {
+    pub(crate) fn waits_singly(&mut self, events: Option<u32>, skip: Option<Skip>) -> Known {
         if let Some(events) = events {
             self.poll_arm(events, skip);
         }
@@ -108,7 +108,7 @@ impl Recorder {
 
     /// What an iocb that waits alone waited for is there: it ends with the next event that is posted.
     #[cold]
-    pub(crate) fn alone_ends(&mut self, known: Known) {
+    pub(crate) fn single_ends(&mut self, known: Known) {
         self.at_hand = known;
         self.task_add();
         self.iocb_ends();

@@ -1,4 +1,4 @@
-//! One ring in a polling thread's care. Only that thread touches a [`Served`], once it has taken it in.
+//! One ring that a polling thread serves. Only that thread touches a [`Served`], once it has taken it in.
 
 use crate::alloc;
 use crate::forced::{point, Point};
@@ -18,7 +18,7 @@ use anyring_abi::IORING_SQ_NEED_WAKEUP;
 use core::sync::atomic::fence;
 use core::sync::atomic::Ordering;
 
-/// A ring in the thread's care, and what the thread saw of it when it last had its lock.
+/// A ring that the thread serves, and what the thread saw of it when it last had its lock.
 pub struct Served {
     /// Which.
     pub ring: &'static Ring,
@@ -86,7 +86,7 @@ impl Served {
     }
 
     /// Somebody keeps the ring, perhaps asleep: the thread goes on with the others until it is nudged.
-    fn put_off(&mut self) {
+    fn retry_later(&mut self) {
         self.busy = true;
         self.ring.leave_note(Note::Poller);
     }
@@ -109,7 +109,7 @@ impl Served {
                 }
                 let mut guard = match ring.lock_soon() {
                     Ok(guard) => guard,
-                    Err(LockFailure::Busy) => return self.put_off(),
+                    Err(LockFailure::Busy) => return self.retry_later(),
                     Err(_) => return,
                 };
                 let taken = core::mem::take(&mut self.unserved);
@@ -193,7 +193,7 @@ impl Served {
         let guard = match ring.lock_soon() {
             Ok(guard) => guard,
             Err(LockFailure::Busy) => {
-                self.put_off();
+                self.retry_later();
                 return true;
             }
             Err(_) => return false,
@@ -221,7 +221,7 @@ impl Served {
         let mut guard = match ring.lock_soon() {
             Ok(guard) => guard,
             Err(LockFailure::Busy) => {
-                self.put_off();
+                self.retry_later();
                 return false;
             }
             Err(_) => return true,

@@ -8,7 +8,7 @@
 //! Part of a ring's state, as all of `poll`. For a panic: while it is in neither place an [`Unanswered`] stands
 //! for it.
 
-use crate::aio_ring::Alone;
+use crate::aio_ring::Single;
 use crate::forced::{point, Point};
 use crate::issue::arm::events_for;
 use crate::op::{Direction, Op, Skip, Verdict};
@@ -21,7 +21,7 @@ use crate::stats::Path;
 use crate::{descriptors, stats};
 use anyring_abi::{Cqe, Opcode};
 
-impl Alone {
+impl Single {
     fn list(&self) -> ListKind {
         match self.op {
             Op::Poll(_) => ListKind::Poll,
@@ -38,7 +38,7 @@ impl Alone {
 
 /// Leaves a request in its place, whose first attempt to read, or look, found nothing or was put off. `Err` where it has
 /// to become one of a list; then `op` is as it was.
-pub fn wait_alone(
+pub fn wait_singly(
     guard: &mut RingGuard,
     place: u32,
     op: &mut Op,
@@ -48,22 +48,22 @@ pub fn wait_alone(
     on_its_way: Unanswered,
 ) -> Result<(), Unanswered> {
     let events = events_for(op, ListKind::Read);
-    let put_off = skip.is_some_and(Skip::is_put_off);
+    let postponed = skip.is_some_and(Skip::is_postponed);
     let state = &mut **guard;
-    if !state.poll_set.has_room_alone(fd, events | EDGE) {
+    if !state.poll_set.has_room_single(fd, events | EDGE) {
         return Err(on_its_way);
     }
-    let Some(alone) = state.aio.as_deref_mut().and_then(|context| context.alone(place)) else {
+    let Some(single) = state.aio.as_deref_mut().and_then(|context| context.single(place)) else {
         return Err(on_its_way);
     };
     // Of a poll nothing is said, as natively.
     let armed = (opcode != Opcode::PollAdd).then_some(events);
-    let told = state.recorder.as_mut().map(|recorder| recorder.waits_alone(armed, skip)).unwrap_or_default();
-    *alone = Some(Alone { op: core::mem::take(op), opcode, fd, told });
-    state.poll_set.begin_alone(fd, place);
+    let told = state.recorder.as_mut().map(|recorder| recorder.waits_singly(armed, skip)).unwrap_or_default();
+    *single = Some(Single { op: core::mem::take(op), opcode, fd, told });
+    state.poll_set.begin_single(fd, place);
     on_its_way.answered();
-    if put_off {
-        state.poll_set.put_off(fd);
+    if postponed {
+        state.poll_set.postpone(fd);
     } else if opcode != Opcode::PollAdd {
         state.poll_set.entry(fd).facts.note_empty(ListKind::Read);
     }
@@ -74,24 +74,24 @@ pub fn wait_alone(
 }
 
 /// Whoever waits alone on `fd`.
-fn alone(guard: &mut RingGuard, fd: i32) -> Option<(u32, &mut Option<Alone>)> {
+fn single(guard: &mut RingGuard, fd: i32) -> Option<(u32, &mut Option<Single>)> {
     let state = &mut **guard;
-    let place = state.poll_set.existing(fd)?.alone?;
-    Some((place, state.aio.as_deref_mut().and_then(|context| context.alone(place))?))
+    let place = state.poll_set.existing(fd)?.single?;
+    Some((place, state.aio.as_deref_mut().and_then(|context| context.single(place))?))
 }
 
 /// Takes out whoever waits alone on `fd`.
-fn take_alone(guard: &mut RingGuard, fd: i32) -> Option<(u32, Alone, Unanswered)> {
+fn take_single(guard: &mut RingGuard, fd: i32) -> Option<(u32, Single, Unanswered)> {
     let ring = guard.ring();
-    let (place, alone) = alone(guard, fd)?;
+    let (place, single) = single(guard, fd)?;
     let on_its_way = Unanswered::new(ring, place.into(), None);
-    let alone = alone.take();
+    let single = single.take();
     if let Some(entry) = guard.poll_set.existing(fd) {
-        entry.alone = None;
+        entry.single = None;
         guard.poll_set.armed -= 1;
     }
-    match alone {
-        Some(alone) => Some((place, alone, on_its_way)),
+    match single {
+        Some(single) => Some((place, single, on_its_way)),
         None => {
             on_its_way.answered();
             None
@@ -100,67 +100,67 @@ fn take_alone(guard: &mut RingGuard, fd: i32) -> Option<(u32, Alone, Unanswered)
 }
 
 /// Serves an event of the descriptor on which a request waits alone.
-pub(crate) fn serve_alone(guard: &mut RingGuard, fd: i32, seen: u32) {
-    let answer = match alone(guard, fd) {
-        Some((_, Some(Alone { op: Op::Poll(poll), .. }))) => match poll.matching(seen as u16) {
+pub(crate) fn serve_single(guard: &mut RingGuard, fd: i32, seen: u32) {
+    let answer = match single(guard, fd) {
+        Some((_, Some(Single { op: Op::Poll(poll), .. }))) => match poll.matching(seen as u16) {
             0 => return,
             answer => Some(answer),
         },
         Some(_) if seen & (READ | ENDED) != 0 => None,
         _ => return,
     };
-    let Some((place, mut alone, on_its_way)) = take_alone(guard, fd) else { return };
+    let Some((place, mut single, on_its_way)) = take_single(guard, fd) else { return };
     let verdict = match answer {
         Some(answer) => Verdict::Done(answer.into()),
         None => {
             point(Point::Retry);
-            guard.attempt(&mut alone.op, &Target::Number(fd), false)
+            guard.attempt(&mut single.op, &Target::Number(fd), false)
         }
     };
     match verdict {
         Verdict::Done(result) => {
             point(Point::Finish);
-            stats::completed(alone.opcode, Path::Poll, result);
-            guard.record(|it| it.alone_ends(alone.told));
+            stats::completed(single.opcode, Path::Poll, result);
+            guard.record(|it| it.single_ends(single.told));
             guard.post(Cqe { user_data: place.into(), res: result, flags: 0 }, true);
             on_its_way.answered();
         }
-        Verdict::WouldBlock(Direction::Read) => put_back(guard, place, alone, on_its_way),
+        Verdict::WouldBlock(Direction::Read) => put_back(guard, place, single, on_its_way),
         verdict => {
-            guard.record(|it| it.joins(alone.told));
-            let id = guard.admit(alone.into_request(place), on_its_way);
+            guard.record(|it| it.joins(single.told));
+            let id = guard.admit(single.into_request(place), on_its_way);
             guard.follow(id, verdict);
         }
     }
 }
 
 /// The attempt found nothing: it waits on.
-fn put_back(guard: &mut RingGuard, place: u32, alone: Alone, on_its_way: Unanswered) {
+fn put_back(guard: &mut RingGuard, place: u32, single: Single, on_its_way: Unanswered) {
     let state = &mut **guard;
-    let place_of = state.aio.as_deref_mut().and_then(|context| context.alone(place));
-    let (Some(place_of), Some(entry)) = (place_of, state.poll_set.existing(alone.fd)) else { return };
+    let place_of = state.aio.as_deref_mut().and_then(|context| context.single(place));
+    let (Some(place_of), Some(entry)) = (place_of, state.poll_set.existing(single.fd)) else { return };
     entry.facts.note_empty(ListKind::Read);
-    entry.alone = Some(place);
-    *place_of = Some(alone);
+    entry.single = Some(place);
+    *place_of = Some(single);
     state.poll_set.armed += 1;
     on_its_way.answered();
 }
 
 /// Makes the attempt, or the look, that was put off.
-pub(crate) fn attempt_alone(guard: &mut RingGuard, fd: i32) {
-    let Some((place, Some(alone))) = alone(guard, fd) else { return };
-    let looks = alone.list() == ListKind::Poll;
+pub(crate) fn attempt_single(guard: &mut RingGuard, fd: i32) {
+    let Some((place, Some(single))) = single(guard, fd) else { return };
+    let looks = single.list() == ListKind::Poll;
     let empty = guard.poll_set.existing(fd).is_some_and(|entry| entry.facts.is_empty());
     match looks {
         true => match Sys::poll_now(fd, (READ | WRITE) as u16) {
-            Ok(seen @ 1..) => serve_alone(guard, fd, seen.into()),
+            Ok(seen @ 1..) => serve_single(guard, fd, seen.into()),
             _ => return,
         },
-        false if !empty => serve_alone(guard, fd, READ),
+        false if !empty => serve_single(guard, fd, READ),
         false => {}
     }
     match guard.poll_set.existing(fd) {
-        Some(entry) if entry.alone != Some(place) => entry.facts.end_streak(), // attempt at once again
+        Some(entry) if entry.single != Some(place) => entry.facts.end_streak(), // attempt at once again
         _ if looks => {}
         _ => guard.end_nonblocking_reads(fd),
     }
@@ -168,10 +168,10 @@ pub(crate) fn attempt_alone(guard: &mut RingGuard, fd: i32) {
 
 /// Makes whoever waits alone on `fd` a request on the entry's list.
 pub fn join_list(guard: &mut RingGuard, fd: i32) {
-    let Some((place, alone, on_its_way)) = take_alone(guard, fd) else { return };
-    let list = alone.list();
-    guard.record(|it| it.joins(alone.told));
-    let mut request = alone.into_request(place);
+    let Some((place, single, on_its_way)) = take_single(guard, fd) else { return };
+    let list = single.list();
+    guard.record(|it| it.joins(single.told));
+    let mut request = single.into_request(place);
     request.poll(Polling { fd, list, tried: Tried::Empty, then: Then::Retry });
     let id = guard.admit(request, on_its_way);
     let state = &mut **guard;
@@ -182,7 +182,7 @@ pub fn join_list(guard: &mut RingGuard, fd: i32) {
 /// Makes every request of the context one of the slab's.
 pub fn join_lists(guard: &mut RingGuard) {
     let mut from = 0;
-    while let Some((place, fd)) = guard.aio.as_deref().and_then(|context| context.waiting_alone(from)) {
+    while let Some((place, fd)) = guard.aio.as_deref().and_then(|context| context.waiting_singly(from)) {
         from = place + 1;
         join_list(guard, fd);
     }
