@@ -40,7 +40,7 @@ which rooms of the engine import which.
 ///
 /// # Errors
 ///
-/// A file that cannot be read, or whose head does not begin with one sentence of at most [`LONGEST`] characters.
+/// A file that cannot be read, or whose head does not begin with one sentence of at most `LONGEST` characters.
 pub fn list(root: &Path) -> Result<String> {
     let mut text = INTRODUCTION.to_owned();
     for crate_name in CRATES {

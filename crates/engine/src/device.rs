@@ -8,7 +8,7 @@
 //!
 //! Completions are read from the context's completion ring in memory, by whoever completes the ring's requests. Each signals
 //! an eventfd in the ring's poll set, edge-triggered and never read, which ends the sleep of a thread there; so a ring with
-//! transfers in flight is one that somebody has to look after ([`State::awaits_events`]), as if a request were armed.
+//! transfers in flight is one that somebody has to look after (`State::awaits_events`), as if a request were armed.
 //!
 //! A context is a ring's own, made for its first transfer, and goes to another ring when that one ends (`context.rs`).
 //! Nothing that is in flight can be stopped: a closed ring ends when its last transfer has.

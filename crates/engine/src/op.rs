@@ -10,6 +10,7 @@ pub mod epoll;
 pub mod file_table;
 pub mod fs;
 pub mod futex;
+mod iovecs;
 pub mod msg_ring;
 pub mod net;
 pub mod nop;

@@ -3,7 +3,7 @@
 //! Such a one needs nothing of what a [`Request`] has besides its operation: no neighbours, no chain, no shared record (a
 //! context belongs to one process). It stays in its place in the context, the descriptor's entry names that place, and
 //! readiness ends it there. Whatever else has to do with it (a cancellation, a close, a second request on the descriptor, a
-//! verdict that leads elsewhere) makes it a request on the entry's list first: [`RingGuard::join_list`].
+//! verdict that leads elsewhere) makes it a request on the entry's list first: [`join_list`].
 //!
 //! Part of a ring's state, as all of `poll`. For a panic: while it is in neither place an [`Unanswered`] stands
 //! for it.

@@ -11,8 +11,9 @@ mod substitute;
 use super::net::is_blocking;
 use super::{call, Context, Direction, Verdict};
 use crate::mutation::{mutated, Mutation};
+use crate::op::iovecs;
 use crate::op::selection::Selection;
-use crate::os::{file_status, flags_are_ignored, user_read, user_read_slice};
+use crate::os::{file_status, flags_are_ignored, user_read};
 use crate::resource::buffers::Buffer;
 use crate::{descriptors, Errno};
 use anyring_abi::{Opcode, Sqe, IORING_RW_ATTR_FLAG_PI, IOSQE_ASYNC, IOSQE_BUFFER_SELECT, MAX_RW_COUNT};
@@ -562,16 +563,7 @@ fn import(address: u64, count: u32) -> Result<Buffers, Errno> {
     if count > MAX_IOVECS {
         return Err(Errno::INVAL);
     }
-    let mut iovecs = crate::alloc::filled([0usize; 2], count as usize)?.into_boxed_slice();
-    user_read_slice(address, &mut iovecs)?;
-    if iovecs.iter().any(|iovec| iovec[1] > isize::MAX as usize) {
-        return Err(Errno::INVAL);
-    }
-    let mut room = MAX_RW_COUNT;
-    for iovec in &mut iovecs {
-        iovec[1] = iovec[1].min(room);
-        room -= iovec[1];
-    }
+    let iovecs = iovecs::import(address, count as usize, true)?.into_boxed_slice();
     Ok(match *iovecs {
         [one] => Buffers::One(one),
         _ => Buffers::Many(iovecs),

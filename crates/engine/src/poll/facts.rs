@@ -261,7 +261,7 @@ mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
 
-    pub(crate) fn set_for(fd: i32) -> (PollSet, i32) {
+    fn set_for(fd: i32) -> (PollSet, i32) {
         let mut set = PollSet::default();
         let epoll = set.make_epoll(-1).expect("a poll set");
         set.make_room(fd).expect("memory");
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    pub(crate) fn a_regular_file_is_known_not_to_be_pollable_until_its_number_is_forgotten() {
+    fn a_regular_file_is_known_not_to_be_pollable_until_its_number_is_forgotten() {
         let file = std::fs::File::open("/proc/self/exe").expect("a file");
         let fd = file.as_raw_fd();
         let (mut set, epoll) = set_for(fd);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    pub(crate) fn a_number_that_is_forgotten_has_no_facts() {
+    fn a_number_that_is_forgotten_has_no_facts() {
         let (reader, _writer) = std::io::pipe().expect("a pipe");
         let fd = reader.as_raw_fd();
         let (mut set, epoll) = set_for(fd);

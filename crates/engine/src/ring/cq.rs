@@ -446,13 +446,7 @@ impl RingGuard {
         backlog == 0 && self.spill.is_empty() && self.cq_ready(tail).is_ok_and(has_place)
     }
 
-    /// Whether CQEs wait for room in the CQ.
-    #[inline]
-    pub fn has_backlog(&self) -> bool {
-        !self.spill.is_empty() || self.posted().1 != 0
-    }
-
-    /// The same on a ring that no other process shares.
+    /// Whether CQEs wait for room in the CQ, on a ring that no other process shares.
     #[inline]
     pub fn has_own_backlog(&self) -> bool {
         !self.spill.is_empty() || self.control.backlog() != 0

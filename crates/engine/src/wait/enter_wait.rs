@@ -1,6 +1,6 @@
 //! The driver: exactly one thread of a process sleeps on a ring's poll set and fires its timers.
 //!
-//! [`Handover`] says who that is. It says who *sleeps* on the poll set: looking at it and serving events happens under the
+//! `driver::owner` says who that is. It says who *sleeps* on the poll set: looking at it and serving events happens under the
 //! ring's lock whoever does it, so a hand-over in the middle loses nothing: events are hints that lead to another attempt.
 
 use crate::driver::owner::Taken;

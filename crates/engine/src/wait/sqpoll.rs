@@ -1,15 +1,15 @@
 //! SQPOLL: a thread that consumes SQEs as soon as the program has published them, without an enter.
 //!
-//! One [`Poller`] serves the rings that were attached to each other (`IORING_SETUP_ATTACH_WQ`). Its thread is the only
+//! One `Poller` serves the rings that were attached to each other (`IORING_SETUP_ATTACH_WQ`). Its thread is the only
 //! one that issues and completes requests of its rings, as natively: workers and callers of enter and register leave
-//! that to it ([`RingGuard::serves_here`]) and [`Poller::nudge`] it. While it finds nothing to do it spins for the rings'
+//! that to it (`RingGuard::serves_here`) and `Poller::nudge` it. While it finds nothing to do it spins for the rings'
 //! idle time, then sets IORING_SQ_NEED_WAKEUP and sleeps until it is nudged, a descriptor of an armed request becomes
 //! ready, or a timer is due.
 //!
 //! | part | who may touch it |
 //! |---|---|
 //! | `waiting` | whoever attaches a ring, and the thread; its own lock |
-//! | `again`, `sleeping` | the thread and whoever nudges it, see [`Poller::nudge`] |
+//! | `again`, `sleeping` | the thread and whoever nudges it, see `Poller::nudge` |
 //! | `Served` | the thread |
 //! | `Ring::poller`, `Ring::polled_by` | set before the ring is published, cleared by the thread under the ring's lock |
 //!

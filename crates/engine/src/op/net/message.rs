@@ -3,10 +3,10 @@
 //! What recvmsg(2) answers in the header is written back to the program's when it succeeded.
 
 use super::{rights, Address, ADDRESS_BYTES_MAX};
+use crate::op::iovecs;
 use crate::op::{call, Direction};
-use crate::os::{user_read, user_read_slice, user_write, user_write_slice};
+use crate::os::{user_read, user_write, user_write_slice};
 use crate::Errno;
-use anyring_abi::MAX_RW_COUNT;
 
 const MSG_DONTWAIT: u32 = libc::MSG_DONTWAIT as u32;
 const MSG_NOSIGNAL: u32 = libc::MSG_NOSIGNAL as u32;
@@ -124,7 +124,7 @@ impl Message {
         if header.iovec_count > IOVECS_MAX {
             return Err(Errno::MSGSIZE);
         }
-        let iovecs = import_iovecs(header.iovecs as u64, header.iovec_count, iovecs != Iovecs::Registered)?;
+        let iovecs = iovecs::import(header.iovecs as u64, header.iovec_count, iovecs != Iovecs::Registered)?;
         Ok(Message { user: Some(user), header, iovecs, destination })
     }
 
@@ -136,7 +136,7 @@ impl Message {
     /// The ranges of a SEND with IORING_SEND_VECTORIZED.
     pub(super) fn vector(address: u64, count: u32, destination: Option<Address>) -> Result<Message, Errno> {
         let count = usize::try_from(count).ok().filter(|count| *count <= IOVECS_MAX).ok_or(Errno::INVAL)?;
-        Ok(Message::of(import_iovecs(address, count, true)?, destination))
+        Ok(Message::of(iovecs::import(address, count, true)?, destination))
     }
 
     pub(super) fn send(&mut self, fd: i32, flags: u32) -> Result<usize, Errno> {
@@ -228,21 +228,4 @@ impl Message {
             left -= step;
         }
     }
-}
-
-/// Copies `count` iovecs with the checks that the kernel makes of them; `cut` to what one call transfers.
-fn import_iovecs(address: u64, count: usize, cut: bool) -> Result<Vec<[usize; 2]>, Errno> {
-    let mut iovecs = crate::alloc::filled([0usize; 2], count)?;
-    user_read_slice(address, &mut iovecs)?;
-    let mut room = MAX_RW_COUNT;
-    for [_, bytes] in &mut iovecs {
-        if *bytes > isize::MAX as usize {
-            return Err(Errno::INVAL);
-        }
-        if cut {
-            *bytes = room.min(*bytes);
-            room -= *bytes;
-        }
-    }
-    Ok(iovecs)
 }
