@@ -127,8 +127,14 @@ impl RingGuard {
     }
 
     /// One nonblocking attempt, or what is done instead of it (`plan` in issue/plan.rs).
-    #[inline]
+    #[inline(never)] // the intake has a copy of its own
     pub fn attempt(&mut self, op: &mut Op, target: &Target, first: bool) -> Verdict {
+        self.attempt_inline(op, target, first)
+    }
+
+    /// The same, for the intake.
+    #[inline(always)] // else each SQE costs some 40 instructions more
+    pub(crate) fn attempt_inline(&mut self, op: &mut Op, target: &Target, first: bool) -> Verdict {
         let fd = match self.number_of(target) {
             Ok(fd) => fd,
             Err(error) => return Verdict::error(error),

@@ -362,7 +362,7 @@ impl Rw {
     }
 
     /// One system call, with the position if the file has one.
-    #[inline]
+    #[inline(always)] // in the attempt of each read and write
     fn attempt(&mut self, context: Context) -> Result<usize, Errno> {
         match self.transfer(context, self.offset) {
             // `rw_verify_area` in fs/read_write.c looks at the offset, whatever the file makes of it.

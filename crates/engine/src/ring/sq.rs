@@ -284,7 +284,7 @@ impl RingGuard {
                 point(Point::Attempt);
                 nop.issue()
             }
-            _ => self.attempt(op, &target, true),
+            _ => self.attempt_inline(op, &target, true),
         };
         match verdict {
             Verdict::Done(result) => {
