@@ -1,0 +1,62 @@
+//! Calls that the hostile program makes: the three of io_uring and those of Linux AIO by the door that its seed chose, and
+//! memory that may be gone by way of the kernel.
+
+use libc::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static RAW: AtomicBool = AtomicBool::new(false);
+
+/// Calls go by instructions from now on. Relaxed: before any thread is made.
+pub fn by_instructions(raw: bool) {
+    RAW.store(raw, Ordering::Relaxed);
+}
+
+/// The call, and what the kernel's register would hold: a value, or `-errno`.
+pub fn call(number: i64, args: [u64; 6]) -> i64 {
+    if RAW.load(Ordering::Relaxed) {
+        return instruction(number, args);
+    }
+    // SAFETY: the calls are those of io_uring and Linux AIO, and what they name is in the arena, whose content is nobody's, or
+    // nowhere.
+    let answer = unsafe { libc::syscall(number, args[0], args[1], args[2], args[3], args[4], args[5]) };
+    // SAFETY: errno is the thread's own.
+    if answer == -1 { -i64::from(unsafe { *libc::__errno_location() }) } else { answer }
+}
+
+fn instruction(number: i64, args: [u64; 6]) -> i64 {
+    let answer: i64;
+    // SAFETY: as in `call`; the asm declares all that the instruction changes.
+    unsafe {
+        core::arch::asm!("syscall", inlateout("rax") number => answer,
+            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2], in("r10") args[3], in("r8") args[4],
+            in("r9") args[5], lateout("rcx") _, lateout("r11") _);
+    }
+    answer
+}
+
+/// Writes to an address that may not be there: whether all of it was.
+pub fn poke(to: usize, bytes: &[u8]) -> bool {
+    let local = libc::iovec { iov_base: bytes.as_ptr() as *mut c_void, iov_len: bytes.len() };
+    let remote = libc::iovec { iov_base: to as *mut c_void, iov_len: bytes.len() };
+    // SAFETY: reads a slice; what it is written to is in the arena.
+    unsafe { libc::process_vm_writev(libc::getpid(), &local, 1, &remote, 1, 0) == bytes.len() as isize }
+}
+
+/// Reads from an address that may not be there: whether all of it was.
+pub fn peek(from: usize, bytes: &mut [u8]) -> bool {
+    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let remote = libc::iovec { iov_base: from as *mut c_void, iov_len: bytes.len() };
+    // SAFETY: writes to a slice.
+    unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) == bytes.len() as isize }
+}
+
+/// A word that may not be there.
+pub fn peek_u32(from: usize) -> Option<u32> {
+    let mut bytes = [0; 4];
+    peek(from, &mut bytes).then_some(u32::from_ne_bytes(bytes))
+}
+
+/// The same, written.
+pub fn poke_u32(to: usize, value: u32) {
+    poke(to, &value.to_ne_bytes());
+}

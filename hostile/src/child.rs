@@ -1,0 +1,367 @@
+//! The hostile program itself, as a process: what it has before its first step, and what is looked at after its last.
+
+use crate::arena;
+use crate::call;
+use crate::execute;
+use crate::generate;
+use crate::program::{FIRST_VICTIM, VICTIMS};
+use anyhow::Result;
+use libc::{c_int, c_void};
+use std::ffi::CStr;
+use std::io::Write;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+/// Where findings go, a line each, and "done" at the end.
+pub const REPORT_FD: c_int = 3;
+/// A page shared with whoever watches, which has the number of the step at hand.
+pub const PROGRESS_FD: c_int = 4;
+/// Descriptors that no request names, from here on: see [`Untouched`].
+const UNTOUCHED_FD: c_int = 5;
+/// How often the alarm ends what sleeps.
+const ALARM_US: i64 = 10_000;
+const FILE_LIMIT_BYTES: u64 = 16 << 20;
+const ADDRESS_LIMIT_BYTES: u64 = 6 << 30;
+
+/// What a process is to do.
+#[derive(clap::Args, Debug, Clone)]
+pub struct ChildOptions {
+    /// The seed
+    #[arg(long)]
+    pub seed: u64,
+    /// Steps that are left out
+    #[arg(long, value_delimiter = ',')]
+    pub without: Vec<usize>,
+    /// No alarm, no limits on time: for a debugger
+    #[arg(long)]
+    pub slowly: bool,
+}
+
+/// Runs the seed's program in the working directory, to its end.
+pub fn run(options: &ChildOptions) -> Result<()> {
+    let program = generate::program(options.seed).without(&options.without);
+    call::by_instructions(program.raw);
+    // SAFETY: plain numbers; this process has one thread.
+    unsafe {
+        libc::umask(0);
+        if program.unprivileged && libc::geteuid() == 0 {
+            let id = 60_000 + (options.seed % 1000) as libc::uid_t;
+            libc::setresgid(id, id, id);
+            libc::setresuid(id, id, id);
+            libc::prctl(libc::PR_SET_DUMPABLE, 1);
+        }
+    }
+    let untouched = Untouched::make();
+    make_files();
+    for victim in FIRST_VICTIM..FIRST_VICTIM + VICTIMS {
+        open_victim(victim, (victim - FIRST_VICTIM) as u8);
+    }
+    // SAFETY: a constant path.
+    let cut = unsafe { libc::open(c"cut".as_ptr(), libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC, 0o600) };
+    // SAFETY: the descriptor was just made.
+    unsafe { libc::ftruncate(cut, 2 * arena::PAGE as i64) };
+    arena::make(cut);
+    // SAFETY: as above.
+    unsafe { libc::close(cut) };
+    limit(libc::RLIMIT_FSIZE, FILE_LIMIT_BYTES);
+    limit(libc::RLIMIT_AS, ADDRESS_LIMIT_BYTES);
+    handle_signals();
+    let progress = Progress::map();
+    if !options.slowly {
+        set_alarm();
+    }
+    execute::run(&program, &progress, options.slowly);
+    if let Some(finding) = arena::changed() {
+        report(format_args!("memory: {finding}"));
+    }
+    untouched.check();
+    report_line(format_args!("done"));
+    // What is still in flight, the end of the process has to cope with.
+    let status = 0;
+    if options.seed % 2 == 0 {
+        // SAFETY: ends the process without exit handlers.
+        unsafe { libc::_exit(status) }
+    }
+    Ok(())
+}
+
+/// Tells of a finding, without allocating.
+pub fn report(what: std::fmt::Arguments) {
+    report_line(format_args!("finding {what}"));
+}
+
+fn report_line(what: std::fmt::Arguments) {
+    let mut line = [0u8; 400];
+    let mut room = &mut line[..399];
+    let _ = room.write_fmt(what); // what is too long is cut
+    let left = room.len();
+    let length = 399 - left;
+    line[length] = b'\n';
+    // SAFETY: writes from a local; the descriptor is the pipe of whoever watches.
+    unsafe { libc::write(REPORT_FD, line.as_ptr().cast(), length + 1) };
+}
+
+/// The page that tells how far the program is.
+pub struct Progress(*const AtomicU64);
+
+impl Progress {
+    fn map() -> Progress {
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping of the watcher's memfd, where there is one.
+        let page =
+            unsafe { libc::mmap(std::ptr::null_mut(), arena::PAGE, both, libc::MAP_SHARED, PROGRESS_FD, 0) };
+        Progress(if page == libc::MAP_FAILED { std::ptr::null() } else { page.cast() })
+    }
+
+    /// The step at hand.
+    pub fn at(&self, step: usize) {
+        // SAFETY: null, or a page mapped for good at an address that the kernel chose. Relaxed: it is only read by the
+        // watcher, which needs no more than the number.
+        if let Some(word) = unsafe { self.0.as_ref() } {
+            word.store(step as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Sets a soft limit.
+pub fn limit(resource: u32, value: u64) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` outlives both calls.
+    unsafe {
+        libc::getrlimit(resource, &mut limit);
+        limit.rlim_cur = value.min(limit.rlim_max);
+        libc::setrlimit(resource, &limit);
+    }
+}
+
+/// The ring that the handler of SIGUSR1 enters.
+pub static HANDLER_ENTERS: AtomicI32 = AtomicI32::new(-1);
+
+extern "C" fn on_alarm(_: c_int) {}
+
+extern "C" fn on_signal(_: c_int) {
+    // SAFETY: errno is the thread's own, and is put back.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let kept = unsafe { *errno };
+    let ring = HANDLER_ENTERS.load(Ordering::Relaxed);
+    if ring >= 0 {
+        call::call(anyring_abi::NR_IO_URING_ENTER, [ring as u64, 1, 0, 1, 0, 0]);
+    }
+    // SAFETY: as above.
+    unsafe { *errno = kept };
+}
+
+fn handle_signals() {
+    let handlers: [(c_int, usize); 2] =
+        [(libc::SIGALRM, on_alarm as *const () as usize), (libc::SIGUSR1, on_signal as *const () as usize)];
+    for (signal, handler) in handlers {
+        // SAFETY: all zeroes is a sigaction without flags; the handlers make system calls only.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler;
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+        }
+    }
+    // What natively comes of a request's broken pipe or a file's limit, or of O_ASYNC.
+    for signal in [libc::SIGPIPE, libc::SIGXFSZ, libc::SIGIO, libc::SIGURG] {
+        // SAFETY: no handler.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
+/// From now on whatever sleeps in this thread is interrupted soon. A forked child has to ask for it again.
+pub fn set_alarm() {
+    let interval = libc::timeval { tv_sec: 0, tv_usec: ALARM_US };
+    let timer = libc::itimerval { it_interval: interval, it_value: interval };
+    // SAFETY: a local that outlives the call. By system call: libc has no such function for this crate.
+    unsafe { libc::syscall(libc::SYS_setitimer, 0, &timer, std::ptr::null::<c_void>()) };
+}
+
+fn put(path: &CStr, bytes: usize) {
+    let data = [arena::DATA; 4096];
+    // SAFETY: a constant path, and a local to write from.
+    unsafe {
+        let file = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC, 0o666);
+        for _ in 0..bytes / data.len() {
+            libc::write(file, data.as_ptr().cast(), data.len());
+        }
+        libc::close(file);
+    }
+}
+
+fn make_files() {
+    for path in [c"a", c"b"] {
+        put(path, 64 << 10);
+    }
+    // SAFETY: constant paths.
+    unsafe {
+        libc::mkdir(c"folder".as_ptr(), 0o777);
+        put(c"folder/a", 8192);
+        libc::mkfifo(c"fifo".as_ptr(), 0o666);
+        libc::symlink(c"a".as_ptr(), c"link".as_ptr());
+        libc::symlink(c"loop".as_ptr(), c"loop".as_ptr());
+    }
+}
+
+/// Puts `fd` under the victim's number.
+fn place(fd: c_int, victim: c_int) {
+    // SAFETY: numbers only; the victim's is for anything.
+    unsafe {
+        if fd >= 0 && fd != victim {
+            libc::dup3(fd, victim, libc::O_CLOEXEC);
+            libc::close(fd);
+        }
+    }
+}
+
+/// Opens something of that kind under a victim's number, and where it has another end, under the next one's.
+pub fn open_victim(victim: c_int, kind: u8) {
+    let next = FIRST_VICTIM + (victim + 1 - FIRST_VICTIM) % VICTIMS;
+    let pair = |fds: [c_int; 2]| {
+        place(fds[0], victim);
+        place(fds[1], next);
+    };
+    let mut fds = [-1; 2];
+    let nonblocking = libc::SOCK_NONBLOCK;
+    // SAFETY: constant paths, and a local for two numbers.
+    unsafe {
+        let open = |path: &CStr, flags: c_int| libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, 0o666);
+        match kind {
+            // Every second victim of the first ones is another's other end.
+            0 | 2 | 4 => {
+                libc::pipe2(fds.as_mut_ptr(), if kind == 4 { libc::O_NONBLOCK } else { 0 });
+                pair(fds);
+            }
+            6 | 8 => {
+                libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM | if kind == 8 { nonblocking } else { 0 }, 0, fds.as_mut_ptr());
+                pair(fds);
+            }
+            10 => {
+                libc::socketpair(libc::AF_UNIX, libc::SOCK_DGRAM, 0, fds.as_mut_ptr());
+                pair(fds);
+            }
+            12 => {
+                libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, fds.as_mut_ptr());
+                pair(fds);
+            }
+            1 | 3 | 5 | 7 | 9 | 11 | 13 => {}
+            14 => pair(connection()),
+            15 | 37 => place(open(c"a", libc::O_RDWR), victim),
+            16 => place(open(c"b", libc::O_RDWR), victim),
+            17 => place(open(c"a", libc::O_RDWR | libc::O_DIRECT), victim),
+            18 => place(open(c"b", libc::O_WRONLY | libc::O_APPEND), victim),
+            19 => place(open(c"b", libc::O_RDONLY), victim),
+            20 => place(open(c"folder", libc::O_DIRECTORY), victim),
+            21 => place(libc::eventfd(3, libc::EFD_NONBLOCK), victim),
+            22 => place(libc::eventfd(0, 0), victim),
+            23 => place(libc::epoll_create1(0), victim),
+            24 => place(libc::timerfd_create(libc::CLOCK_MONOTONIC, 0), victim),
+            25 => place(open(c"fifo", libc::O_RDWR), victim),
+            26 => place(open(c"fifo", libc::O_RDONLY | libc::O_NONBLOCK), victim),
+            27 => place(open(c"/dev/null", libc::O_RDWR), victim),
+            28 => place(open(c"/dev/zero", libc::O_RDONLY), victim),
+            29 => place(libc::memfd_create(c"hostile".as_ptr(), 0), victim),
+            30 => place(libc::inotify_init1(0), victim),
+            31 => place(listener(0), victim),
+            32 => place(listener(nonblocking), victim),
+            33 => place(libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0), victim),
+            34 => place(libc::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0), victim),
+            35 => place(open(c"a", libc::O_PATH), victim),
+            36 => place(libc::socket(libc::AF_INET, libc::SOCK_STREAM | nonblocking, 0), victim),
+            _ => place(open(c"b", libc::O_RDWR | libc::O_NONBLOCK), victim),
+        }
+    }
+}
+
+/// A listening TCP socket on the loopback device.
+fn listener(flags: c_int) -> c_int {
+    // SAFETY: all zeroes is an address, and it outlives the calls.
+    unsafe {
+        let listener = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | flags, 0);
+        let mut address: libc::sockaddr_in = std::mem::zeroed();
+        address.sin_family = libc::AF_INET as u16;
+        address.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
+        libc::bind(listener, (&raw const address).cast(), size_of::<libc::sockaddr_in>() as u32);
+        libc::listen(listener, 4);
+        listener
+    }
+}
+
+/// Both ends of a TCP connection.
+fn connection() -> [c_int; 2] {
+    let listener = listener(0);
+    // SAFETY: as in `listener`. Accepting does not wait: a connection to a listener of this machine is there at once.
+    unsafe {
+        let client = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        let mut address: libc::sockaddr_in = std::mem::zeroed();
+        let mut length = size_of::<libc::sockaddr_in>() as u32;
+        libc::getsockname(listener, (&raw mut address).cast(), &mut length);
+        let connected = libc::connect(client, (&raw const address).cast(), length);
+        let server = if connected == 0 { libc::accept(listener, std::ptr::null_mut(), std::ptr::null_mut()) } else { -1 };
+        libc::close(listener);
+        [client, server]
+    }
+}
+
+/// Descriptors that nobody names, with what they are.
+struct Untouched {
+    identities: [(u64, u64); 9],
+}
+
+const UNTOUCHED_DATA: &[u8; 8] = b"untouch\n";
+
+impl Untouched {
+    /// A file, both ends of a pipe and an eventfd behind what the process was started with.
+    fn make() -> Untouched {
+        let expect = |fd: c_int, number: c_int| assert_eq!(fd, number, "descriptors begin behind {PROGRESS_FD}");
+        // SAFETY: constant names, a local for two numbers and a constant to write from.
+        unsafe {
+            libc::close_range(UNTOUCHED_FD as u32, 3000, 0);
+            expect(libc::memfd_create(c"untouched".as_ptr(), 0), UNTOUCHED_FD);
+            let mut ends = [0; 2];
+            libc::pipe(ends.as_mut_ptr());
+            expect(ends[1], UNTOUCHED_FD + 2);
+            expect(libc::eventfd(7, libc::EFD_NONBLOCK), UNTOUCHED_FD + 3);
+            for fd in [UNTOUCHED_FD, UNTOUCHED_FD + 2] {
+                libc::write(fd, UNTOUCHED_DATA.as_ptr().cast(), UNTOUCHED_DATA.len());
+            }
+        }
+        Untouched { identities: std::array::from_fn(|fd| identity(fd as c_int)) }
+    }
+
+    /// Reports what became of them.
+    fn check(&self) {
+        for (fd, known) in self.identities.iter().enumerate() {
+            if identity(fd as c_int) != *known {
+                report(format_args!("descriptor {fd}, which nobody named, is closed or another file"));
+                return;
+            }
+        }
+        let (mut content, mut count) = ([0u8; 16], 0u64);
+        // SAFETY: locals to read to. None of it waits: the pipe has data, or the first report was made.
+        unsafe {
+            let position = libc::lseek(UNTOUCHED_FD, 0, libc::SEEK_CUR);
+            let bytes = libc::pread(UNTOUCHED_FD, content.as_mut_ptr().cast(), 16, 0);
+            if position != 8 || bytes != 8 || content[..8] != *UNTOUCHED_DATA {
+                report(format_args!("a file that nobody named has {bytes} bytes and the position {position}"));
+            }
+            let mut held: c_int = 0;
+            libc::ioctl(UNTOUCHED_FD + 1, libc::FIONREAD, &mut held);
+            if held != 8 {
+                report(format_args!("a pipe that nobody named holds {held} bytes instead of 8"));
+            }
+            libc::read(UNTOUCHED_FD + 3, (&raw mut count).cast(), 8);
+            if count != 7 {
+                report(format_args!("an eventfd that nobody named holds {count} instead of 7"));
+            }
+        }
+    }
+}
+
+fn identity(fd: c_int) -> (u64, u64) {
+    // SAFETY: all zeroes is a stat, and it outlives the call.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        if libc::fstat(fd, &mut stat) != 0 { (0, 0) } else { (stat.st_dev, stat.st_ino) }
+    }
+}

@@ -1,0 +1,260 @@
+//! Runs a program's steps. Nothing here allocates: a limit on addresses may be in force.
+
+mod aio;
+mod nuisances;
+mod rings;
+
+use crate::arena::{self, Area};
+use crate::call::{self, poke, poke_u32};
+use crate::child::{self, report, Progress};
+use crate::program::*;
+use libc::c_int;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+/// After what time a program takes no further step.
+const STEPS: Duration = Duration::from_millis(1500);
+/// After what time a thread or a child that should have ended hangs. All that they wait for ends after milliseconds.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// How many children a process has at most.
+const CHILDREN: usize = 32;
+
+/// The soft limits that a program begins with.
+struct Limits([(u32, u64); 5]);
+
+impl Limits {
+    fn now() -> Limits {
+        let of = |resource: u32| {
+            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: a local that outlives the call.
+            unsafe { libc::getrlimit(resource, &mut limit) };
+            (resource, limit.rlim_cur)
+        };
+        let all =
+            [libc::RLIMIT_NOFILE, libc::RLIMIT_AS, libc::RLIMIT_FSIZE, libc::RLIMIT_NPROC, libc::RLIMIT_MEMLOCK];
+        Limits(all.map(of))
+    }
+
+    fn restore(&self, resource: Option<u32>) {
+        for (known, value) in self.0 {
+            if resource.is_none_or(|resource| resource == known) {
+                child::limit(known, value);
+            }
+        }
+    }
+}
+
+/// What a process has that runs steps.
+struct Runner {
+    limits: Limits,
+    children: [libc::pid_t; CHILDREN],
+    forked: bool,
+}
+
+/// Runs the steps, ends what they began, and reports what hangs.
+pub fn run(program: &Program, progress: &Progress, slowly: bool) {
+    let mut runner = Runner { limits: Limits::now(), children: [0; CHILDREN], forked: false };
+    let start = Instant::now();
+    let mut last = usize::MAX;
+    for (number, step) in program.steps.iter().enumerate() {
+        if !runner.forked {
+            progress.at(number);
+        }
+        if start.elapsed() > STEPS && !slowly {
+            break;
+        }
+        if number > last {
+            break;
+        }
+        if runner.step(step) {
+            if let Step::Fork { steps } = step {
+                last = number + usize::from(*steps);
+            }
+        }
+    }
+    if runner.forked {
+        // SAFETY: ends a forked child without its parent's exit handlers.
+        unsafe { libc::_exit(0) }
+    }
+    progress.at(10_000);
+    runner.limits.restore(None);
+    nuisances::end(PATIENCE);
+    progress.at(10_001);
+    runner.wait_for_children();
+    progress.at(10_002);
+    aio::destroy_all();
+    progress.at(10_003);
+    rings::close_all(program.seed);
+    progress.at(10_004);
+}
+
+impl Runner {
+    /// One step: whether this is a child that it has forked.
+    fn step(&mut self, step: &Step) -> bool {
+        match step {
+            Step::Setup { .. } | Step::Submit { .. } | Step::Enter(_) | Step::Register { .. } | Step::Reap { .. } => {
+                rings::step(step);
+            }
+            Step::MapBufferRing { .. } | Step::Poll { .. } => rings::step(step),
+            Step::AioSetup { .. } | Step::AioSubmit { .. } | Step::AioGetevents { .. } => aio::step(step),
+            Step::AioCancel { .. } | Step::AioDestroy { .. } | Step::AioScramble { .. } => aio::step(step),
+            Step::Write { at, words } => {
+                for (number, word) in words.iter().enumerate() {
+                    poke(resolve(*at) as usize + 8 * number, &resolve(*word).to_ne_bytes());
+                }
+            }
+            Step::Protect { area, page, pages, how } => protect(*area, *page, *pages, *how),
+            Step::Close(fd) => {
+                // SAFETY: a number from 10 on, of which nothing of this process's depends.
+                unsafe { libc::close(rings::number(*fd)) };
+            }
+            Step::CloseRange { first, last } => {
+                // SAFETY: victims.
+                unsafe { libc::close_range(*first as u32, *last as u32, 0) };
+            }
+            Step::Dup { from, onto } => {
+                let from = rings::number(*from);
+                // SAFETY: numbers; the second a victim's, or a new one from 10 on.
+                unsafe {
+                    match *onto {
+                        -1 => libc::fcntl(from, libc::F_DUPFD_CLOEXEC, 10),
+                        onto => libc::dup2(from, onto),
+                    }
+                };
+            }
+            Step::Reopen { victim, kind } => child::open_victim(*victim, *kind),
+            Step::Feed { victim, write, bytes } => feed(*victim, *write, *bytes),
+            Step::Limit { resource, value } => match value {
+                None => self.limits.restore(Some(*resource)),
+                Some(value) if *resource == libc::RLIMIT_AS => child::limit(*resource, used_bytes() + (value << 20)),
+                Some(value) => child::limit(*resource, *value),
+            },
+            Step::Fork { .. } => return self.fork(),
+            Step::Signal => {
+                // SAFETY: the program has a handler for it.
+                unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGUSR1) };
+            }
+            Step::Start(kind, seed) => {
+                if !self.forked {
+                    nuisances::start(*kind, *seed);
+                }
+            }
+            Step::Pause => std::thread::sleep(Duration::from_millis(2)),
+        }
+        false
+    }
+
+    /// Forks: whether this is the child.
+    fn fork(&mut self) -> bool {
+        let Some(free) = self.children.iter_mut().find(|child| **child == 0) else { return false };
+        if self.forked {
+            return false;
+        }
+        // SAFETY: the child runs steps, which take no lock that another thread could hold, and ends by _exit.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            self.forked = true;
+            child::set_alarm();
+            return true;
+        }
+        if child > 0 {
+            *free = child;
+        }
+        false
+    }
+
+    fn wait_for_children(&self) {
+        for child in self.children.iter().filter(|child| **child > 0) {
+            wait_for_child(*child, PATIENCE);
+        }
+    }
+}
+
+/// Waits for a child, which a WAITID request may have had before, and reports if it crashed or hangs.
+pub fn wait_for_child(child: libc::pid_t, patience: Duration) {
+    let start = Instant::now();
+    let mut status = 0;
+    loop {
+        // SAFETY: a local for the status.
+        match unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } {
+            0 => {}
+            -1 => return,
+            _ => break,
+        }
+        if start.elapsed() > patience {
+            report(format_args!("hang: forked child {child} does not end"));
+            // SAFETY: it is ours and was not waited for.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+            return;
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    if libc::WIFSIGNALED(status) {
+        report(format_args!("signal {} killed a forked child", libc::WTERMSIG(status)));
+    } else if libc::WEXITSTATUS(status) != 0 {
+        report(format_args!("exit: a forked child ended with {}", libc::WEXITSTATUS(status)));
+    }
+}
+
+/// The number or address.
+pub fn resolve(word: Word) -> u64 {
+    match word {
+        Word::Plain(value) => value,
+        Word::At(area, offset) => area.start() as u64 + u64::from(offset),
+    }
+}
+
+/// Does to pages of the arena what `how` says.
+pub fn protect(area: Area, page: u8, pages: u8, how: u8) {
+    let (start, both) = (area.start() + usize::from(page) * arena::PAGE, libc::PROT_READ | libc::PROT_WRITE);
+    let bytes = usize::from(pages) * arena::PAGE;
+    match how {
+        0 => arena::protect(start, bytes, libc::PROT_NONE),
+        1 => arena::protect(start, bytes, libc::PROT_READ),
+        2 | 3 => arena::protect(start, bytes, both),
+        // Nothing there, and yet nobody else's.
+        4 => {
+            arena::map(start, bytes, libc::PROT_NONE, -1, 0);
+        }
+        _ => {
+            arena::map(start, bytes, both, -1, 0);
+        }
+    }
+}
+
+/// Writes to a victim, or reads from it, without waiting.
+fn feed(victim: c_int, write: bool, bytes: u16) {
+    let mut data = [arena::DATA; 32 << 10];
+    let mut ready = libc::pollfd { fd: victim, events: if write { libc::POLLOUT } else { libc::POLLIN }, revents: 0 };
+    let length = usize::from(bytes).min(data.len());
+    // SAFETY: locals. What would wait after all, since another thread was faster, the alarm ends.
+    unsafe {
+        if libc::poll(&mut ready, 1, 0) != 1 {
+            return;
+        }
+        if write {
+            libc::write(victim, data.as_ptr().cast(), length);
+        } else {
+            libc::read(victim, data.as_mut_ptr().cast(), length);
+        }
+    }
+}
+
+/// How many bytes of addresses this process has in use.
+fn used_bytes() -> u64 {
+    let mut text = [0u8; 64];
+    // SAFETY: a constant path and a local to read to.
+    unsafe {
+        let file = libc::open(c"/proc/self/statm".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        libc::read(file, text.as_mut_ptr().cast(), text.len());
+        libc::close(file);
+    }
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit());
+    let pages = digits.fold(0u64, |number, digit| number * 10 + u64::from(digit - b'0'));
+    pages * arena::PAGE as u64
+}
+
+/// For words that several threads use: Relaxed, since a wrong one is as good as any.
+fn get(word: &AtomicI32) -> i32 {
+    word.load(Ordering::Relaxed)
+}

@@ -1,0 +1,58 @@
+//! `anyring-hostile`: random programs that do to io_uring and Linux AIO what no sane program does, each in a process of its
+//! own, and watched from outside. README.md of this crate says what counts as a finding.
+
+mod arena;
+mod call;
+mod child;
+mod execute;
+mod generate;
+mod program;
+mod shrink;
+mod watch;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Runs hostile io_uring programs, made by seed, and reports what breaks.
+#[derive(Parser)]
+#[command(version)]
+struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run many seeds and print each finding
+    Run(watch::WatchOptions),
+    /// Print the fewest steps of the first seed that still lead to its finding
+    Shrink(watch::WatchOptions),
+    /// Print a seed's steps
+    Show {
+        /// The seed
+        seed: u64,
+    },
+    /// Be the hostile program (what `run` starts)
+    #[command(hide = true)]
+    Child(child::ChildOptions),
+}
+
+fn main() -> ExitCode {
+    let done = match Options::parse().command {
+        Command::Run(options) => watch::run(&options),
+        Command::Shrink(options) => shrink::shrink(&options),
+        Command::Show { seed } => {
+            print!("{}", generate::program(seed));
+            Ok(true)
+        }
+        Command::Child(options) => child::run(&options).map(|()| true),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("anyring-hostile: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}

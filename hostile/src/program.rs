@@ -1,0 +1,220 @@
+//! A hostile program: steps that name memory and descriptors symbolically, so that each stays what it is when others are
+//! left out.
+
+use crate::arena::Area;
+use anyring_abi::Opcode;
+use std::fmt;
+
+/// How many rings a program has at a time.
+pub const RINGS: u8 = 6;
+/// How many contexts of Linux AIO.
+pub const CONTEXTS: u8 = 3;
+/// Descriptors that requests may name, and anybody may close or replace: numbers from here on.
+pub const FIRST_VICTIM: i32 = 100;
+/// How many of them.
+pub const VICTIMS: i32 = 40;
+
+/// A word: a number, or an address in the arena.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Word {
+    /// As it is.
+    Plain(u64),
+    /// So many bytes behind the beginning of an area.
+    At(Area, u32),
+}
+
+/// A descriptor.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Fd {
+    /// This number, whatever it is.
+    Number(i32),
+    /// The descriptor of the ring in this slot.
+    Ring(u8),
+}
+
+/// An SQE to be.
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)] // the fields of anyring_abi::Sqe
+pub struct Request {
+    pub opcode: u8,
+    pub flags: u8,
+    pub ioprio: u16,
+    pub fd: Fd,
+    pub off: Word,
+    pub addr: Word,
+    pub len: u32,
+    pub op_flags: u32,
+    pub user_data: u64,
+    pub buf_index: u16,
+    pub personality: u16,
+    pub file_index: Fd,
+    pub addr3: Word,
+    pub pad2: u64,
+}
+
+/// What io_uring_enter(2) gets.
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
+pub struct Enter {
+    pub ring: Fd,
+    pub to_submit: u32,
+    pub min_complete: u32,
+    pub flags: u32,
+    pub argument: Word,
+    pub size: u64,
+}
+
+/// What a thread does to the others until the program ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nuisance {
+    /// Changes addresses, lengths and descriptors in SQEs, vectors and buffer rings.
+    Rewrites,
+    /// Protects, unmaps and maps again the memory that is there for that.
+    Unmaps,
+    /// Closes descriptors, and opens others under their numbers.
+    Closes,
+    /// Enters rings, to wait and to submit.
+    Enters,
+    /// Sends signals to the first thread, whose handler enters a ring.
+    Signals,
+    /// Forks children, which enter and close rings.
+    Forks,
+    /// Overwrites the words of rings.
+    Scrambles,
+}
+
+/// One thing that a program does.
+#[derive(Debug, Clone)]
+pub enum Step {
+    /// io_uring_setup(2), and mmap(2) of what came of it.
+    Setup { slot: u8, entries: u32, cq_entries: u32, flags: u32, idle_ms: u32, attach: Fd, params: Option<Word>, map: bool },
+    /// SQEs into the ring's memory, then enter.
+    Submit { slot: u8, requests: Vec<Request>, enter: Enter },
+    /// io_uring_enter(2) alone.
+    Enter(Enter),
+    /// io_uring_register(2).
+    Register { ring: Fd, opcode: u32, argument: Word, count: u32 },
+    /// Words into memory.
+    Write { at: Word, words: Vec<Word> },
+    /// mmap(2) of a buffer ring that the kernel made.
+    MapBufferRing { slot: u8, group: u32, number: u8 },
+    /// Takes all CQEs, by the head.
+    Reap { slot: u8 },
+    /// Looks at descriptors of rings by poll(2), epoll(7), select(2), a few milliseconds at most.
+    Poll { slot: u8, how: u8 },
+    /// mprotect(2), or another mapping in its place.
+    Protect { area: Area, page: u8, pages: u8, how: u8 },
+    /// close(2).
+    Close(Fd),
+    /// close_range(2), of victims only.
+    CloseRange { first: i32, last: i32 },
+    /// dup3(2) onto a victim, or fcntl(F_DUPFD).
+    Dup { from: Fd, onto: i32 },
+    /// Something else under a victim's number.
+    Reopen { victim: i32, kind: u8 },
+    /// Something into, or out of, a pipe or socket.
+    Feed { victim: i32, write: bool, bytes: u16 },
+    /// setrlimit(2), the soft limit; without value the one that there was at first.
+    Limit { resource: u32, value: Option<u64> },
+    /// The following steps, so many, in a forked child.
+    Fork { steps: u8 },
+    /// A signal to this thread.
+    Signal,
+    /// A thread that is a nuisance from now on.
+    Start(Nuisance, u64),
+    /// io_setup(2).
+    AioSetup { slot: u8, events: u32, context: Option<Word> },
+    /// io_submit(2).
+    AioSubmit { slot: u8, count: i64, pointers: Word, context: Option<Word> },
+    /// io_getevents(2).
+    AioGetevents { slot: u8, min: i64, max: i64, events: Word, timeout: Word, context: Option<Word> },
+    /// io_cancel(2).
+    AioCancel { slot: u8, iocb: Word, result: Word, context: Option<Word> },
+    /// io_destroy(2).
+    AioDestroy { slot: u8, context: Option<Word> },
+    /// A word of a completion ring of Linux AIO.
+    AioScramble { slot: u8, word: u8, value: u32 },
+    /// Waits a little, so that others come to something.
+    Pause,
+}
+
+/// All of it.
+#[derive(Debug, Clone)]
+pub struct Program {
+    /// What it was made of.
+    pub seed: u64,
+    /// Calls by `syscall` instructions instead of libc's syscall().
+    pub raw: bool,
+    /// As a user without rights, so that RLIMIT_NPROC counts.
+    pub unprivileged: bool,
+    /// Its steps.
+    pub steps: Vec<Step>,
+}
+
+impl Program {
+    /// The program without these steps.
+    pub fn without(mut self, left_out: &[usize]) -> Program {
+        let mut number = 0;
+        self.steps.retain(|_| {
+            number += 1;
+            !left_out.contains(&(number - 1))
+        });
+        self
+    }
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Word::Plain(value) => write!(f, "{value:#x}"),
+            Word::At(area, offset) => write!(f, "{area:?}+{offset:#x}"),
+        }
+    }
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Opcode::from_u8(self.opcode).map_or("?", |opcode| opcode.name());
+        write!(
+            f,
+            "{name}({}) flags {:#x} ioprio {:#x} {:?} off {} addr {} len {:#x} op_flags {:#x} user_data {} buf {} \
+             personality {} index {:?} addr3 {} pad2 {:#x}",
+            self.opcode,
+            self.flags,
+            self.ioprio,
+            self.fd,
+            self.off,
+            self.addr,
+            self.len,
+            self.op_flags,
+            self.user_data,
+            self.buf_index,
+            self.personality,
+            self.file_index,
+            self.addr3,
+            self.pad2
+        )
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let by = if self.raw { "instructions" } else { "syscall()" };
+        writeln!(f, "seed {}, by {by}{}", self.seed, if self.unprivileged { ", unprivileged" } else { "" })?;
+        for (number, step) in self.steps.iter().enumerate() {
+            match step {
+                Step::Submit { slot, requests, enter } => {
+                    writeln!(f, "{number:4} Submit to {slot}, {enter:?}")?;
+                    requests.iter().try_for_each(|request| writeln!(f, "       {request}"))?;
+                }
+                Step::Write { at, words } => {
+                    write!(f, "{number:4} Write {at}:")?;
+                    words.iter().try_for_each(|word| write!(f, " {word}"))?;
+                    writeln!(f)?;
+                }
+                step => writeln!(f, "{number:4} {step:?}")?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,299 @@
+//! Starts hostile programs, each in a process of its own, and sees what becomes of them.
+
+use crate::child::{PROGRESS_FD, REPORT_FD};
+use crate::generate;
+use anyhow::{Context, Result};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Who serves the programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Backend {
+    /// The kernel, to see that the program itself is right: it must find nothing
+    Kernel,
+    /// anyring's library, preloaded
+    User,
+}
+
+/// What to run.
+#[derive(clap::Args, Debug, Clone)]
+pub struct WatchOptions {
+    /// The first seed
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// How many seeds
+    #[arg(long, default_value_t = 1)]
+    pub runs: u64,
+    /// End after so many seconds, with the seeds that were run by then
+    #[arg(long)]
+    pub seconds: Option<u64>,
+    /// Who serves them
+    #[arg(long, value_enum, default_value = "user")]
+    pub backend: Backend,
+    /// The library to preload; the one beside this program if not given
+    #[arg(long, value_name = "FILE")]
+    pub library: Option<PathBuf>,
+    /// Processes at a time
+    #[arg(long, default_value_t = 2)]
+    pub jobs: usize,
+    /// How many seconds a program may take that ends by itself after two
+    #[arg(long, default_value_t = 120)]
+    pub limit: u64,
+    /// How often each seed runs: what threads do has no order
+    #[arg(long, default_value_t = 1)]
+    pub times: u32,
+    /// Steps that are left out
+    #[arg(long, value_delimiter = ',')]
+    pub without: Vec<usize>,
+    /// Where gdb's word goes on programs that hang, and on cores that are left
+    #[arg(long, value_name = "FOLDER")]
+    pub traces: Option<PathBuf>,
+}
+
+/// What came of one run.
+pub struct Outcome {
+    /// What was found, a line each. The first word is its kind.
+    pub findings: Vec<String>,
+    /// The last step that was begun.
+    pub step: u64,
+}
+
+/// Runs the seeds: whether nothing was found.
+pub fn run(options: &WatchOptions) -> Result<bool> {
+    let watcher = Watcher::new(options.clone())?;
+    let (next, steps, found) = (AtomicU64::new(options.seed), AtomicU64::new(0), AtomicUsize::new(0));
+    let (start, failed) = (Instant::now(), Mutex::new(None));
+    let late = || options.seconds.is_some_and(|seconds| start.elapsed() > Duration::from_secs(seconds));
+    let ran = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    let work = || {
+        while !late() && !stop.load(Ordering::Relaxed) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= options.seed.saturating_add(options.runs) {
+                return;
+            }
+            for _ in 0..options.times {
+                match watcher.watch(seed, &options.without) {
+                    Ok(outcome) => {
+                        ran.fetch_add(1, Ordering::Relaxed);
+                        let length = generate::program(seed).steps.len() as u64;
+                        steps.fetch_add(outcome.step.min(length), Ordering::Relaxed);
+                        found.fetch_add(usize::from(!outcome.findings.is_empty()), Ordering::Relaxed);
+                        print(options, seed, &outcome);
+                    }
+                    Err(error) => {
+                        *failed.lock().expect("no thread panics") = Some(error);
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| (0..options.jobs.max(1)).for_each(|_| drop(scope.spawn(work))));
+    if let Some(error) = failed.into_inner().expect("no thread panics") {
+        return Err(error);
+    }
+    let (ran, steps, found) = (ran.into_inner(), steps.into_inner(), found.into_inner());
+    println!("{ran} runs, {steps} steps, {found} with findings, {} s", start.elapsed().as_secs());
+    Ok(found == 0)
+}
+
+/// One line a finding, with the command that runs it again.
+pub fn print(options: &WatchOptions, seed: u64, outcome: &Outcome) {
+    let backend = if options.backend == Backend::Kernel { " --backend kernel" } else { "" };
+    for finding in &outcome.findings {
+        println!("seed {seed}, step {}: {finding} (anyring-hostile run --seed {seed} --times 20{backend})", outcome.step);
+    }
+}
+
+/// Starts programs, in folders of their own.
+pub struct Watcher {
+    options: WatchOptions,
+    program: PathBuf,
+    library: PathBuf,
+    folder: PathBuf,
+    next: AtomicUsize,
+}
+
+impl Watcher {
+    /// With a folder for folders.
+    pub fn new(options: WatchOptions) -> Result<Watcher> {
+        let program = std::env::current_exe().context("this program's path")?;
+        let beside = program.with_file_name("libanyring.so");
+        let library = options.library.clone().unwrap_or(beside);
+        let library = std::path::absolute(&library)?;
+        if options.backend == Backend::User {
+            std::fs::metadata(&library).with_context(|| format!("the library {}", library.display()))?;
+        }
+        let folder = std::env::temp_dir().join(format!("anyring-hostile-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o755))?;
+        Ok(Watcher { options, program, library, folder, next: AtomicUsize::new(0) })
+    }
+
+    /// Runs the seed's program once.
+    pub fn watch(&self, seed: u64, without: &[usize]) -> Result<Outcome> {
+        let folder = self.folder.join(self.next.fetch_add(1, Ordering::Relaxed).to_string());
+        std::fs::create_dir(&folder).with_context(|| format!("make {}", folder.display()))?;
+        // It may be a user without rights.
+        std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o777))?;
+        let output = File::options().create(true).append(true).read(true).open(folder.with_extension("output"))?;
+        // What it says is read from a file as well: nobody that it leaves behind can keep it open.
+        let report = File::options().create(true).append(true).read(true).open(folder.with_extension("report"))?;
+        let progress = shared_page()?;
+        let mut child = self.start(seed, without, &folder, [&output, &report, &progress])?;
+        let status = self.wait_for(&mut child, seed);
+        let mut step = [0; 8];
+        progress.read_exact_at(&mut step, 0)?;
+        let mut outcome = Outcome { findings: Vec::new(), step: u64::from_ne_bytes(step) };
+        judge(&mut outcome, status, &text(&report)?, &text(&output)?);
+        if self.options.traces.is_some() {
+            self.trace_core(seed, &folder)?;
+        }
+        for file in [folder.with_extension("output"), folder.with_extension("report")] {
+            std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
+        }
+        std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+        Ok(outcome)
+    }
+
+    fn start(&self, seed: u64, without: &[usize], folder: &Path, files: [&File; 3]) -> Result<Child> {
+        let [output, report, progress] = files;
+        let mut command = Command::new(&self.program);
+        command.arg("child").arg("--seed").arg(seed.to_string()).current_dir(folder).process_group(0);
+        if !without.is_empty() {
+            let list: Vec<String> = without.iter().map(usize::to_string).collect();
+            command.arg("--without").arg(list.join(","));
+        }
+        for variable in ["LD_PRELOAD", "ANYRING_BACKEND", "ANYRING_AIO", "ANYRING_RAW"] {
+            command.env_remove(variable);
+        }
+        if self.options.backend == Backend::User {
+            command.env("LD_PRELOAD", &self.library).env("ANYRING_BACKEND", "user").env("ANYRING_AIO", "user");
+        }
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
+        let fds = [report.as_raw_fd(), progress.as_raw_fd()];
+        let pass = move || {
+            // SAFETY: numbers. Above all that is open first, so that neither is on the other's place.
+            unsafe {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                let high = fds.map(|fd| libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 600));
+                libc::dup2(high[0], REPORT_FD);
+                libc::dup2(high[1], PROGRESS_FD);
+            }
+            Ok(())
+        };
+        // SAFETY: between fork and exec it makes system calls only.
+        unsafe { command.pre_exec(pass) };
+        command.spawn().context("start the program")
+    }
+
+    /// How it ended; `None` if it had to be ended. Whatever is left of its group ends.
+    fn wait_for(&self, child: &mut Child, seed: u64) -> Option<ExitStatus> {
+        let (start, group) = (Instant::now(), child.id() as libc::pid_t);
+        let hangs = loop {
+            // SAFETY: all zeroes is a siginfo_t, and it outlives the call, which leaves the child to be waited for: its
+            // number, which is its group's, stays its own.
+            let ended = unsafe {
+                let mut info: libc::siginfo_t = std::mem::zeroed();
+                libc::waitid(libc::P_PID, child.id(), &mut info, libc::WEXITED | libc::WNOWAIT | libc::WNOHANG);
+                info.si_pid() != 0
+            };
+            if ended {
+                break false;
+            }
+            if start.elapsed() > Duration::from_secs(self.options.limit) {
+                break true;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        if hangs {
+            self.trace(seed, &["-p".to_owned(), child.id().to_string()]);
+        }
+        // SAFETY: the group of a process that was not waited for yet.
+        unsafe { libc::kill(-group, libc::SIGKILL) };
+        let status = child.wait().ok();
+        status.filter(|_| !hangs)
+    }
+
+    /// Where programs leave cores (`ulimit -c unlimited`, kernel.core_pattern without a folder), one is in its working directory.
+    fn trace_core(&self, seed: u64, folder: &Path) -> Result<()> {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("core")) {
+                self.trace(seed, &[self.program.display().to_string(), path.display().to_string()]);
+            }
+        }
+        Ok(())
+    }
+
+    /// What gdb says of a process or a core.
+    fn trace(&self, seed: u64, subject: &[String]) {
+        let Some(folder) = &self.options.traces else { return };
+        let commands = ["thread apply all bt 60", "print $_siginfo._sifields._sigfault", "x/3i $pc", "info registers"];
+        let commands = commands.iter().flat_map(|command| ["-ex", command]);
+        let gdb = Command::new("gdb").args(["-batch", "-nx"]).args(commands).args(subject).stdin(Stdio::null()).output();
+        let written = gdb.and_then(|gdb| {
+            std::fs::create_dir_all(folder)?;
+            let name = format!("{seed}-{}.txt", self.next.fetch_add(1, Ordering::Relaxed));
+            std::fs::write(folder.join(name), &gdb.stdout)
+        });
+        if let Err(error) = written {
+            eprintln!("anyring-hostile: gdb: {error:#}");
+        }
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder); // in the folder for what is temporary
+    }
+}
+
+/// What a run's end, its report and its output say.
+fn judge(outcome: &mut Outcome, status: Option<ExitStatus>, report: &str, output: &str) {
+    let findings = report.lines().filter_map(|line| line.strip_prefix("finding "));
+    outcome.findings.extend(findings.map(str::to_owned));
+    let done = report.lines().any(|line| line == "done");
+    match status {
+        None => outcome.findings.push("hang: still running at the limit".to_owned()),
+        Some(status) => match (status.signal(), status.code()) {
+            (Some(signal), _) => outcome.findings.push(format!("signal {signal} killed it")),
+            (_, Some(0)) if !done && outcome.findings.is_empty() => {
+                outcome.findings.push("exit: it ended before its end".to_owned());
+            }
+            (_, Some(0)) => {}
+            (_, code) => outcome.findings.push(format!("exit: it ended with {code:?}")),
+        },
+    }
+    if !output.is_empty() {
+        let start: String = output.chars().take(300).collect();
+        outcome.findings.push(format!("output: {start:?}"));
+    }
+}
+
+fn text(file: &File) -> Result<String> {
+    let mut bytes = Vec::new();
+    std::io::Seek::rewind(&mut &*file)?;
+    file.take(1 << 16).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// A page that the program counts its steps in.
+fn shared_page() -> Result<File> {
+    // SAFETY: a constant name; the descriptor is new and nobody else's.
+    let fd = unsafe { libc::memfd_create(c"progress".as_ptr(), libc::MFD_CLOEXEC) };
+    anyhow::ensure!(fd >= 0, "memfd_create: {}", std::io::Error::last_os_error());
+    // SAFETY: as above.
+    let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    file.set_len(4096)?;
+    Ok(file)
+}
