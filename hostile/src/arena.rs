@@ -95,6 +95,9 @@ pub fn map_as(start: usize, bytes: usize, protection: c_int, kind: c_int, fd: c_
     assert!(start >= BASE && start + bytes <= BASE + RESERVED, "only memory of the arena's");
     // SAFETY: MAP_FIXED inside the reservation, where no value of the program's lives: it goes there by `poke` and `peek`.
     let mapped = unsafe { libc::mmap(start as *mut c_void, bytes, protection, kind | MAP_FIXED, fd, offset) };
+    // Cores are to have room for the rest: the limit on files counts.
+    // SAFETY: what was just mapped.
+    unsafe { libc::madvise(mapped, bytes, libc::MADV_DONTDUMP) };
     mapped as usize == start
 }
 

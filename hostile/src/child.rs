@@ -19,7 +19,7 @@ pub const PROGRESS_FD: c_int = 4;
 const UNTOUCHED_FD: c_int = 5;
 /// How often the alarm ends what sleeps.
 const ALARM_US: i64 = 10_000;
-const FILE_LIMIT_BYTES: u64 = 16 << 20;
+const FILE_LIMIT_BYTES: u64 = 64 << 20;
 const ADDRESS_LIMIT_BYTES: u64 = 6 << 30;
 
 /// What a process is to do.
