@@ -248,6 +248,8 @@ cases! {
     a_handler_jumps_out_of_a_wait_and_the_program_only_looks: "handlers" "jumps-and-looks";
     a_handler_jumps_out_of_a_wait_and_another_thread_waits: "handlers" "jumps-another-waits";
 
+    a_handler_interrupts_the_trap_of_a_call_on_a_small_alternate_stack: "narrow" "handler-in-trap";
+
     a_thread_is_cancelled_in_a_wait: "threads" "ends-waits";
     a_thread_exits_in_a_handler_in_a_wait: "threads" "exits-in-waits";
     a_thread_is_cancelled_in_a_wait_of_a_handler: "threads" "ends-nested-waits";

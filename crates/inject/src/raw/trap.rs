@@ -9,6 +9,7 @@
 use super::filter::MARK;
 use super::patch;
 use super::stack::{self, Slot};
+use crate::signals::action;
 use crate::{dispatch, entry, signals, sys};
 use anyring_engine::forced::{point, Point};
 use anyring_engine::mutation::{mutated, Mutation};
@@ -139,6 +140,8 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
     let Some(slot) = slot else {
         let args = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9];
         let args = args.map(|index| register(index) as usize);
+        // SAFETY: the first word of uc_sigmask is all that the kernel has filled in.
+        action::set_mask(unsafe { (&raw const context.uc_sigmask).cast::<u64>().read() });
         let answer = entry::answer_any(|| dispatch::call(i64::from(info.number), args));
         context.uc_mcontext.gregs[libc::REG_RAX as usize] = answer as i64;
         return true;

@@ -161,11 +161,14 @@ fn real(signal: c_int, program: &Action) -> Action {
         // The program's SIGSYS handler may itself make a call that is trapped.
         flags |= libc::SA_NODEFER as u64;
     }
+    // A guarded signal comes from our own code and may be on a small alternate stack, where a handler of the program's for
+    // another signal, which natively is on the thread's stack, would have no room. [`deliver`](super) opens these again.
+    let mask = if is_guarded { !guarded() } else { unblocking(signal, program.mask) };
     Action {
         handler: on_signal as *const () as u64,
         flags: flags | libc::SA_SIGINFO as u64 | SA_RESTORER,
         restorer: RESTORER.load(Ordering::Relaxed),
-        mask: unblocking(signal, program.mask),
+        mask,
     }
 }
 
@@ -179,11 +182,10 @@ fn unblocking(signal: c_int, mask: u64) -> u64 {
     }
 }
 
-/// The guarded signals that are really blocked while a handler of `signal` runs, when the program's action is `program`.
+/// What is really blocked, besides what was, while the program's handler of `signal` runs, when its action is `program`.
 pub fn blocking(signal: c_int, program: &Action) -> u64 {
-    let real = real(signal, program);
-    let own = if real.flags & libc::SA_NODEFER as u64 == 0 { bit(signal) } else { 0 };
-    (real.mask | own) & guarded()
+    let stays_open = real(signal, program).flags & libc::SA_NODEFER as u64 != 0;
+    unblocking(signal, program.mask) | if stays_open { 0 } else { bit(signal) }
 }
 
 /// The program's own action for `signal`, which is kept here. For use in a signal handler too.

@@ -262,7 +262,12 @@ unsafe fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t)
                 if index(signal).is_none() {
                     sleeps::handler_begins(); // in one of a fault, another would kill
                 }
-                let interrupted = mask::Interrupted::by_handler(action::blocking(signal, &program));
+                let blocking = action::blocking(signal, &program);
+                let interrupted = mask::Interrupted::by_handler(blocking & guarded());
+                if index(signal).is_some() {
+                    // Everything is blocked until here: as the program's own action would have it.
+                    action::set_mask((&raw const (*context).uc_sigmask).cast::<u64>().read() | blocking);
+                }
                 handler(signal, info, context);
                 interrupted.go_on();
                 let registers = &mut (*context).uc_mcontext.gregs;
