@@ -151,14 +151,13 @@ fn claim(me: u32) -> Option<&'static Slot> {
     let free = |slot: &&Slot| slot.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
     let not_of_others = |slot: &&Slot| [0, me].contains(&slot.keeper.load(Ordering::Relaxed));
     let slot = SLOTS.iter().filter(not_of_others).find(free).or_else(|| SLOTS.iter().find(free))?;
-    // SAFETY: both pointers are into SLOTS.
-    let index = unsafe { core::ptr::from_ref(slot).offset_from(SLOTS.as_ptr()) } as usize;
-    USED.fetch_max(index + 1, Ordering::Relaxed);
-    if slot.base.load(Ordering::Relaxed) == 0 && !slot.map() {
-        slot.give_back();
-        return None;
+    if slot.base.load(Ordering::Relaxed) != 0 || slot.map() {
+        return Some(slot.used());
     }
-    Some(slot)
+    slot.give_back();
+    // No memory for another one (RLIMIT_AS, say): one that is there, whoever keeps it.
+    let is_mapped = |slot: &&Slot| slot.base.load(Ordering::Relaxed) != 0;
+    SLOTS.iter().filter(is_mapped).find(free).map(Slot::used)
 }
 
 /// Leaves a hint to `slot` for the next patched call of the calling thread, `me`.
@@ -208,6 +207,12 @@ pub fn note_alternate(alternate: &stack_t) {
     unsafe { ((*hint).alternate, (*hint).alternate_top) = (start, end) };
 }
 
+/// How many bytes of `alternate` are below `address`; `None` if that is elsewhere.
+pub fn room_on(alternate: &stack_t, address: usize) -> Option<usize> {
+    let range = range_of(alternate);
+    range.contains(&address).then(|| address - range.start)
+}
+
 /// Where an alternate signal stack is.
 fn range_of(alternate: &stack_t) -> Range<usize> {
     match alternate.ss_flags & libc::SS_DISABLE {
@@ -251,6 +256,14 @@ fn reclaim_from_the_dead() {
 }
 
 impl Slot {
+    /// Whoever looks for slots in use looks up to here at least.
+    fn used(&'static self) -> &'static Slot {
+        // SAFETY: both pointers are into SLOTS.
+        let index = unsafe { core::ptr::from_ref(self).offset_from(SLOTS.as_ptr()) } as usize;
+        USED.fetch_max(index + 1, Ordering::Relaxed);
+        self
+    }
+
     /// Makes the slot free. Only for whoever has it.
     fn give_back(&self) {
         self.alternate[1].store(0, Ordering::Relaxed);

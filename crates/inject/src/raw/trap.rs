@@ -8,6 +8,7 @@
 
 use super::filter::MARK;
 use super::patch;
+use super::scan;
 use super::stack::{self, Slot};
 use crate::signals::action;
 use crate::{dispatch, entry, signals, sys};
@@ -120,6 +121,10 @@ struct SigsysInfo {
 }
 const _: () = assert!(size_of::<SigsysInfo>() <= size_of::<siginfo_t>());
 
+/// Bytes of an alternate signal stack that a call of ours may need: with less it is refused, since there was no memory for a
+/// stack of its own.
+const ROOM: usize = 64 << 10;
+
 /// The guard on SIGSYS: true when the trap came from our filter.
 ///
 /// # Safety
@@ -135,11 +140,16 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
     let gregs = context.uc_mcontext.gregs;
     let register = |index: i32| gregs[index as usize] as u64;
     let (trapped_at, flags) = (register(libc::REG_RSP), register(libc::REG_EFL));
-    // Without a stack, or if taking one panics, the call is made here.
+    // Without a stack, or if taking one panics, the call is made here, if there is room.
     let slot = contain_any(|| stack::take(trapped_at as usize, flags, alternate)).flatten();
     let Some(slot) = slot else {
         let args = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9];
         let args = args.map(|index| register(index) as usize);
+        let number = info.number as u32;
+        if scan::is_ours(u64::from(number)) && stack::room_on(alternate, this as usize).is_some_and(|room| room < ROOM) {
+            context.uc_mcontext.gregs[libc::REG_RAX as usize] = -i64::from(libc::ENOMEM);
+            return true;
+        }
         // SAFETY: the first word of uc_sigmask is all that the kernel has filled in.
         action::set_mask(unsafe { (&raw const context.uc_sigmask).cast::<u64>().read() });
         let answer = entry::answer_any(|| dispatch::call(i64::from(info.number), args));
