@@ -46,6 +46,12 @@ const FAULTS: u64 =
 /// a thread blocks them).
 const OPEN: u64 = FAULTS | bit(32) | bit(33);
 
+/// What a program's signal mask for a wait really blocks: a handler that interrupts the wait runs with it, and copies memory of
+/// the program's (guarded, so that a bad pointer is a SIGSEGV or SIGBUS), or makes a call that is trapped (SIGSYS).
+pub fn mask_of_wait(mask: u64) -> u64 {
+    mask & !FAULTS
+}
+
 const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }

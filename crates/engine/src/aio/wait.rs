@@ -5,7 +5,7 @@ use crate::os::user_read;
 use crate::os::Clock;
 use crate::ring::{Ring, RingGuard};
 use crate::wait::enter_wait::{wait_until, Wish};
-use crate::Errno;
+use crate::{thread, Errno};
 use anyring_abi::{IoEvent, Timespec};
 
 /// Arguments of io_getevents(2), as the program passed them.
@@ -41,8 +41,7 @@ pub fn io_pgetevents(wait: &Wait, mask: u64) -> Result<u64, Errno> {
         0 => None,
         mask => match user_read::<[u64; 2]>(mask)? {
             [0, _] => None,
-            // SIGSYS stays deliverable: the raw entry point lives on it.
-            [mask, 8] => Some(user_read::<u64>(mask)? & !(1 << (libc::SIGSYS - 1))),
+            [mask, 8] => Some(thread::mask_of_wait(user_read::<u64>(mask)?)),
             _ => return Err(Errno::INVAL),
         },
     };

@@ -223,8 +223,7 @@ fn wish(guard: &RingGuard, call: &Enter) -> Result<(Wish, Result<Option<u64>, Er
     let extended = extended_argument(guard, call)?;
     let sigmask = match (extended.mask, extended.mask_size) {
         (0, _) => Ok(None),
-        // SIGSYS stays deliverable: the raw entry point lives on it.
-        (mask, 8) => user_read::<u64>(mask).map(|mask| Some(mask & !(1 << (libc::SIGSYS - 1)))),
+        (mask, 8) => user_read::<u64>(mask).map(|mask| Some(thread::mask_of_wait(mask))),
         _ => Err(Errno::INVAL),
     };
     if extended.time.is_none() && extended.minimum_us == 0 {
