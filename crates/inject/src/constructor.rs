@@ -4,6 +4,7 @@ use crate::{
     backend, descriptor, entry, identity, jump, liburing, loader, memory, musl, passing, raw, signals, unwind, wait,
 };
 use anyring_engine::forced::{point, Point};
+use anyring_engine::os::handlers;
 use anyring_engine::{alloc, process};
 
 /// Runs when the loader has mapped everything the program starts with, before its main function.
@@ -41,7 +42,8 @@ extern "C" fn constructor() {
     });
 }
 
-/// Has libc's fork(3) call [`forked`] in the child. Where it cannot be had, a fork is noticed without it.
+/// Has libc's fork(3) call [`forks`] before, [`has_forked`] and [`forked`] after it, in the child. Where it cannot be had, a fork is
+/// noticed without it.
 fn register_forked() {
     type Handler = Option<unsafe extern "C" fn()>;
     // By name: glibc's pthread_atfork is a static function around this one, which the loader of another libc would miss.
@@ -53,13 +55,24 @@ fn register_forked() {
         unsafe {
             let register: unsafe extern "C" fn(Handler, Handler, Handler, *const ()) -> i32 =
                 core::mem::transmute(register);
-            register(None, None, Some(forked), core::ptr::null());
+            register(Some(forks), Some(has_forked), Some(forked), core::ptr::null());
         }
     }
 }
 
+/// fork(3) is about to take malloc's locks. A handler that interrupted it, and called on a ring for which a thread has to be
+/// made, would wait for them for good: the program's handlers wait until they are free.
+unsafe extern "C" fn forks() {
+    handlers::hold();
+}
+
+unsafe extern "C" fn has_forked() {
+    handlers::let_go();
+}
+
 unsafe extern "C" fn forked() {
     process::forked();
+    handlers::let_go();
 }
 
 /// In a forked child, before anything else of ours.

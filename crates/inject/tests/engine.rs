@@ -251,6 +251,7 @@ cases! {
     a_handler_interrupts_the_trap_of_a_call_on_a_small_alternate_stack: "narrow" "handler-in-trap";
     a_call_is_trapped_where_there_is_no_memory_for_another_stack: "narrow" "trap-without-memory";
     a_wait_that_blocks_faults_meets_memory_that_is_gone: "narrow" "faults-blocked-in-wait";
+    a_handler_interrupts_fork_and_submits_what_takes_a_thread: "narrow" "handler-in-fork";
 
     a_thread_is_cancelled_in_a_wait: "threads" "ends-waits";
     a_thread_exits_in_a_handler_in_a_wait: "threads" "exits-in-waits";
