@@ -29,6 +29,15 @@ const CQ_TAIL: usize = 12;
 pub fn number(fd: Fd) -> c_int {
     match fd {
         Fd::Number(number) => number,
+        // An index into the rings that a thread has registered is no descriptor.
+        Fd::Ring(_) => Some(ring(fd)).filter(|number| *number >= 10).unwrap_or(-1),
+    }
+}
+
+/// The same as an argument of enter and register, which take such an index, too.
+fn ring(fd: Fd) -> c_int {
+    match fd {
+        Fd::Number(number) => number,
         Fd::Ring(slot) => get(&KNOWN[usize::from(slot)].fd),
     }
 }
@@ -51,7 +60,7 @@ pub fn step(step: &Step) {
             self::enter(enter);
         }
         Step::Register { ring, opcode, argument, count } => {
-            let ring = number(*ring) as u32;
+            let ring = self::ring(*ring) as u32;
             call::call(NR_IO_URING_REGISTER, [u64::from(ring), u64::from(*opcode), resolve(*argument), u64::from(*count), 0, 0]);
         }
         Step::MapBufferRing { slot, group, number } => {
@@ -89,7 +98,7 @@ fn setup(slot: u8, entries: u32, mut params: Params, elsewhere: Option<Word>, ma
     let known = &KNOWN[usize::from(slot)];
     // The one that was there stays open every second time, as one that was forgotten.
     let old = known.fd.swap(fd as i32, Ordering::Relaxed);
-    if entries % 2 == 0 && old >= 0 && old != fd as i32 {
+    if entries % 2 == 0 && old >= 10 && old != fd as i32 {
         // SAFETY: a ring's number, or by now something else's that nobody depends on.
         unsafe { libc::close(old) };
     }
@@ -161,7 +170,7 @@ fn submit(slot: u8, requests: &[Request], enter: &Enter) {
 /// io_uring_enter(2).
 pub fn enter(enter: &Enter) -> i64 {
     let Enter { ring, to_submit, min_complete, flags, argument, size } = *enter;
-    let numbers = [number(ring) as u32, to_submit, min_complete, flags].map(u64::from);
+    let numbers = [self::ring(ring) as u32, to_submit, min_complete, flags].map(u64::from);
     let [ring, to_submit, min_complete, flags] = numbers;
     call::call(NR_IO_URING_ENTER, [ring, to_submit, min_complete, flags, resolve(argument), size])
 }
