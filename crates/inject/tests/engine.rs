@@ -252,6 +252,7 @@ cases! {
     a_call_is_trapped_where_there_is_no_memory_for_another_stack: "narrow" "trap-without-memory";
     a_wait_that_blocks_faults_meets_memory_that_is_gone: "narrow" "faults-blocked-in-wait";
     a_handler_interrupts_fork_and_submits_what_takes_a_thread: "narrow" "handler-in-fork";
+    a_tail_that_is_nonsense_submits_one_ring_full: "narrow" "tail-far-ahead";
 
     a_thread_is_cancelled_in_a_wait: "threads" "ends-waits";
     a_thread_exits_in_a_handler_in_a_wait: "threads" "exits-in-waits";

@@ -51,6 +51,8 @@ impl RingGuard {
     /// Goes on with a submission that stops for calls.
     #[cold]
     fn submit_behind_calls(&mut self, to_submit: u32, mut submitted: Result<u32, Errno>) -> Result<u32, Errno> {
+        // In all: a tail that is nonsense makes a ring that never is empty.
+        let to_submit = to_submit.min(self.memory.view.layout().sq_entries);
         while let Ok(count) = submitted {
             if !self.stops_for_calls() {
                 break;

@@ -209,6 +209,24 @@ static void handler_in_fork(void)
 	}
 }
 
+/* The SQ's tail is nonsense: a call takes as many SQEs as there are entries, and each of these makes a call of its own. */
+static void tail_far_ahead(void)
+{
+	unsigned count = 0;
+
+	init_ring(&ring, 8, 0);
+	for (int i = 0; i < 8; i++)
+		io_uring_prep_openat(next_sqe(&ring), AT_FDCWD, ".", O_RDONLY | O_DIRECTORY, 0);
+	publish(&ring);
+	__atomic_store_n(ring.sq.ktail, *ring.sq.ktail + 0x40000000, __ATOMIC_RELEASE);
+	CHECK(syscall(__NR_io_uring_enter, ring.ring_fd, 0xffffffffU, 0, 0, NULL, 0) == 8);
+	for (struct io_uring_cqe *cqe; count < 8; count++) {
+		CHECK(wait_ms(&ring, &cqe, LONG_MS) == 0 && answer(cqe->res) >= 0);
+		io_uring_cqe_seen(&ring, cqe);
+	}
+	CHECK(io_uring_cq_ready(&ring) == 0);
+}
+
 static void run_named(const char *name, void (*run)(void))
 {
 	CHECK(setenv("CASE", name, 1) == 0);
@@ -226,4 +244,5 @@ static void without_memory(void)
 }
 
 CASES({"handler-in-trap", in_trap}, {"trap-without-memory", without_memory},
-      {"faults-blocked-in-wait", faults_blocked_in_wait}, {"handler-in-fork", handler_in_fork})
+      {"faults-blocked-in-wait", faults_blocked_in_wait}, {"handler-in-fork", handler_in_fork},
+      {"tail-far-ahead", tail_far_ahead})
