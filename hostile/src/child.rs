@@ -34,6 +34,9 @@ pub struct ChildOptions {
     /// No alarm, no limits on time: for a debugger
     #[arg(long)]
     pub slowly: bool,
+    /// Leave the words of rings alone, as the kernel has to be treated
+    #[arg(long)]
+    pub gentle: bool,
 }
 
 /// Runs the seed's program in the working directory, to its end.
@@ -69,7 +72,7 @@ pub fn run(options: &ChildOptions) -> Result<()> {
     if !options.slowly {
         set_alarm();
     }
-    execute::run(&program, &progress, options.slowly);
+    execute::run(&program, &progress, options.slowly, options.gentle);
     if let Some(finding) = arena::changed() {
         report(format_args!("memory: {finding}"));
     }

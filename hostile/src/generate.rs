@@ -36,7 +36,7 @@ pub fn program(seed: u64) -> Program {
     let unprivileged = generator.chance(1, 4);
     let mut steps = Vec::new();
     generator.structures(&mut steps);
-    for slot in 0..=generator.below(3) as u8 {
+    for slot in 0..=1 + generator.below(2) as u8 {
         steps.push(generator.good_setup(slot));
     }
     if generator.chance(1, 3) {
@@ -52,8 +52,13 @@ pub fn program(seed: u64) -> Program {
     }
     let length = steps.len() + 20 + generator.below(240) as usize;
     while steps.len() < length {
-        let step = generator.step();
-        steps.push(step);
+        match generator.below(10) {
+            0 => generator.registration(&mut steps),
+            _ => {
+                let step = generator.step();
+                steps.push(step);
+            }
+        }
     }
     Program { seed, raw, unprivileged, steps }
 }
@@ -83,7 +88,7 @@ impl Generator {
 
     fn slot(&mut self) -> u8 {
         // The first ones are there most often.
-        self.choose(&[0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 4, 5])
+        self.choose(&[0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 4, 5])
     }
 
     /// A number that limits tend to be at.
@@ -255,7 +260,10 @@ impl Generator {
                 }
                 Step::Write { at: Word::At(Area::BufferRing(self.below(4) as u8), 0), words }
             }
-            _ => self.blob(),
+            _ => {
+                let (blob, call) = (self.below(place::BLOBS_COUNT), self.below(36));
+                self.argument(blob, call)
+            }
         }
     }
 
@@ -432,8 +440,7 @@ impl Generator {
         match self.below(100) {
             0..=39 => self.submission(),
             40..=46 => Step::Enter(self.enter()),
-            47..=56 => self.registration(),
-            57..=62 => {
+            47..=62 => {
                 let kind = self.below(14);
                 self.structure(kind)
             }

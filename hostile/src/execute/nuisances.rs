@@ -1,6 +1,6 @@
 //! Threads that disturb the first one.
 
-use super::{call, poke, poke_u32, protect, rings, wait_for_child};
+use super::{call, is_gentle, poke, poke_u32, protect, rings, wait_for_child};
 use crate::arena::{self, Area};
 use crate::child::{self, report};
 use crate::generate::place;
@@ -130,6 +130,7 @@ fn once(kind: Nuisance, random: &mut fastrand::Rng) {
             std::thread::sleep(Duration::from_micros(random.u64(50..2000)));
         }
         Nuisance::Forks => fork(random),
+        Nuisance::Scrambles if is_gentle() => std::thread::sleep(Duration::from_millis(1)),
         Nuisance::Scrambles => {
             let slot = random.u8(0..3);
             let words = Area::Rings(slot).start();
