@@ -13,7 +13,7 @@ STEP = scripts/step.sh $(LOGS)
 STEPS := setup format lint doc build unit loom conformance e2e install-test
 # `make soak`: the rest, and then all of it again beside four processes that spin.
 SOAK := setup-soak build unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
-        differential e2e-soak containers
+        differential hostile e2e-soak containers
 LOADED := unit conformance e2e $(filter-out setup-soak build containers,$(SOAK))
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
@@ -69,7 +69,7 @@ doc: setup
 	@$(STEP) $@ scripts/doc.sh
 
 build: setup
-	@$(STEP) $@ scripts/build.sh $(TARGET) anyring-conformance anyring-differential
+	@$(STEP) $@ scripts/build.sh $(TARGET) anyring-conformance anyring-differential anyring-hostile
 
 # Unit and integration tests of all crates but the end-to-end ones. `unit-soak`: those that measure, or take long.
 UNIT := scripts/cargo-test.sh --locked --workspace --exclude anyring-e2e --no-fail-fast
@@ -101,6 +101,10 @@ mutations: build
 # Random programs, of 2,000 fixed seeds, on the kernel and on ours.
 differential: build
 	@$(STEP) $@ $(CHECK)/anyring-differential compare --expect differential/differences.txt
+
+# Hostile programs of 20,000 fixed seeds, on ours; a few run with the unit tests.
+hostile: build
+	@$(STEP) $@ $(CHECK)/anyring-hostile run --runs 20000 --jobs 4
 
 # The conformance cases where more than io_uring is missing.
 profiles: build

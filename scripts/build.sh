@@ -17,6 +17,6 @@ cargo run --locked --quiet -p anyring-xtask -- dist "$target/release"
 if [ $# = 0 ]; then exit; fi
 cargo build --locked "${@/#/--package=}"
 mkdir -p "$target/check"
-for program in release/{anyring,anyring-lab-worker,libanyring.so} debug/anyring-{conformance,conformance-plain,differential}; do
+for program in release/{anyring,anyring-lab-worker,libanyring.so} debug/anyring-{conformance,conformance-plain,differential,hostile}; do
   if [ -e "$target/$program" ]; then ln -f "$target/$program" "$target/check/"; fi
 done

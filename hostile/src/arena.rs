@@ -159,8 +159,22 @@ pub fn changed() -> Option<String> {
 
 /// Paths, all in the folder that the program runs in: see [`Area::Fixed`].
 pub const PATHS: [&[u8]; 16] = [
-    b"a\0", b"b\0", b"folder\0", b"folder/a\0", b"folder/new\0", b"fifo\0", b"link\0", b"loop\0", b"\0", b".\0",
-    b"missing/a\0", b"new\0", b"user.a\0", b"security.a\0", b"socket\0", b"a/b\0",
+    b"a\0",
+    b"b\0",
+    b"folder\0",
+    b"folder/a\0",
+    b"folder/new\0",
+    b"fifo\0",
+    b"link\0",
+    b"loop\0",
+    b"\0",
+    b".\0",
+    b"missing/a\0",
+    b"new\0",
+    b"user.a\0",
+    b"security.a\0",
+    b"socket\0",
+    b"a/b\0",
 ];
 /// Each has so many bytes.
 pub const PATH_ROOM: u32 = 32;

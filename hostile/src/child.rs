@@ -110,8 +110,7 @@ impl Progress {
     fn map() -> Progress {
         let both = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping of the watcher's memfd, where there is one.
-        let page =
-            unsafe { libc::mmap(std::ptr::null_mut(), arena::PAGE, both, libc::MAP_SHARED, PROGRESS_FD, 0) };
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), arena::PAGE, both, libc::MAP_SHARED, PROGRESS_FD, 0) };
         Progress(if page == libc::MAP_FAILED { std::ptr::null() } else { page.cast() })
     }
 
@@ -184,7 +183,8 @@ fn put(path: &CStr, bytes: usize) {
     let data = [arena::DATA; 4096];
     // SAFETY: a constant path, and a local to write from.
     unsafe {
-        let file = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC, 0o666);
+        let file =
+            libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC, 0o666);
         for _ in 0..bytes / data.len() {
             libc::write(file, data.as_ptr().cast(), data.len());
         }
@@ -236,7 +236,12 @@ pub fn open_victim(victim: c_int, kind: u8) {
                 pair(fds);
             }
             6 | 8 => {
-                libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM | if kind == 8 { nonblocking } else { 0 }, 0, fds.as_mut_ptr());
+                libc::socketpair(
+                    libc::AF_UNIX,
+                    libc::SOCK_STREAM | if kind == 8 { nonblocking } else { 0 },
+                    0,
+                    fds.as_mut_ptr(),
+                );
                 pair(fds);
             }
             10 => {
@@ -300,7 +305,8 @@ fn connection() -> [c_int; 2] {
         let mut length = size_of::<libc::sockaddr_in>() as u32;
         libc::getsockname(listener, (&raw mut address).cast(), &mut length);
         let connected = libc::connect(client, (&raw const address).cast(), length);
-        let server = if connected == 0 { libc::accept(listener, std::ptr::null_mut(), std::ptr::null_mut()) } else { -1 };
+        let server =
+            if connected == 0 { libc::accept(listener, std::ptr::null_mut(), std::ptr::null_mut()) } else { -1 };
         libc::close(listener);
         [client, server]
     }
@@ -365,6 +371,10 @@ fn identity(fd: c_int) -> (u64, u64) {
     // SAFETY: all zeroes is a stat, and it outlives the call.
     unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
-        if libc::fstat(fd, &mut stat) != 0 { (0, 0) } else { (stat.st_dev, stat.st_ino) }
+        if libc::fstat(fd, &mut stat) != 0 {
+            (0, 0)
+        } else {
+            (stat.st_dev, stat.st_ino)
+        }
     }
 }

@@ -101,7 +101,11 @@ impl Runner {
     /// One step: whether this is a child that it has forked.
     fn step(&mut self, step: &Step) -> bool {
         match step {
-            Step::Setup { .. } | Step::Submit { .. } | Step::Enter(_) | Step::Register { .. } | Step::Reap { .. } => {
+            Step::Setup { .. }
+            | Step::Submit { .. }
+            | Step::Enter(_)
+            | Step::Register { .. }
+            | Step::Reap { .. } => {
                 rings::step(step);
             }
             Step::MapBufferRing { .. } | Step::Poll { .. } => rings::step(step),
@@ -136,7 +140,9 @@ impl Runner {
             Step::Feed { victim, write, bytes } => feed(*victim, *write, *bytes),
             Step::Limit { resource, value } => match value {
                 None => self.limits.restore(Some(*resource)),
-                Some(value) if *resource == libc::RLIMIT_AS => child::limit(*resource, used_bytes() + (value << 20)),
+                Some(value) if *resource == libc::RLIMIT_AS => {
+                    child::limit(*resource, used_bytes() + (value << 20))
+                }
                 Some(value) => child::limit(*resource, *value),
             },
             Step::Fork { .. } => return self.fork(),
@@ -239,7 +245,8 @@ pub fn protect(area: Area, page: u8, pages: u8, how: u8) {
 /// Writes to a victim, or reads from it, without waiting.
 fn feed(victim: c_int, write: bool, bytes: u16) {
     let mut data = [arena::DATA; 32 << 10];
-    let mut ready = libc::pollfd { fd: victim, events: if write { libc::POLLOUT } else { libc::POLLIN }, revents: 0 };
+    let mut ready =
+        libc::pollfd { fd: victim, events: if write { libc::POLLOUT } else { libc::POLLIN }, revents: 0 };
     let length = usize::from(bytes).min(data.len());
     // SAFETY: locals. What would wait after all, since another thread was faster, the alarm ends.
     unsafe {

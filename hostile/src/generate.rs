@@ -94,8 +94,13 @@ impl Generator {
     /// A number that limits tend to be at.
     fn number(&mut self) -> u64 {
         let common = [0, 1, 2, 3, 4, 7, 8, 16, 64, 255, 256, 4095, 4096, 4097, 0x7fff, 0x8000, 0xffff, 0x1_0000];
-        let large = [0x7fff_ffff, 0x8000_0000, 0xffff_ffff, 1 << 32, i64::MAX as u64, 1 << 63, u64::MAX - 1, u64::MAX];
-        if self.chance(3, 4) { self.choose(&common) } else { self.choose(&large) }
+        let large =
+            [0x7fff_ffff, 0x8000_0000, 0xffff_ffff, 1 << 32, i64::MAX as u64, 1 << 63, u64::MAX - 1, u64::MAX];
+        if self.chance(3, 4) {
+            self.choose(&common)
+        } else {
+            self.choose(&large)
+        }
     }
 
     /// An address for anything, most often a good one.
@@ -124,7 +129,14 @@ impl Generator {
             27 => return Word::Plain(0),
             28 => Area::Fixed,
             29 => return Word::Plain(self.choose(&[1, 0xfff, 0x7fff_ffff_f000, 1 << 47, 0x8000_0000_0000_0000])),
-            30 => return Word::Plain(self.choose(&[0xffff_8000_0000_0000, u64::MAX, u64::MAX - 63, 0xffff_ffff_ff60_0000])),
+            30 => {
+                return Word::Plain(self.choose(&[
+                    0xffff_8000_0000_0000,
+                    u64::MAX,
+                    u64::MAX - 63,
+                    0xffff_ffff_ff60_0000,
+                ]))
+            }
             _ => Area::Scratch,
         };
         Word::At(area, offset(self, area))
@@ -211,7 +223,11 @@ impl Generator {
             }
             2 => {
                 let flags = self.open_flags();
-                let words = [u64::from(flags), self.choose(&[0, 0o600, 0o7777, 1 << 40]), self.choose(&[0, 0, 8, 0x10, 0x20, 0xff])];
+                let words = [
+                    u64::from(flags),
+                    self.choose(&[0, 0o600, 0o7777, 1 << 40]),
+                    self.choose(&[0, 0, 8, 0x10, 0x20, 0xff]),
+                ];
                 Step::Write { at: at(place::HOWS, 32, self.below(16)), words: words.map(Word::Plain).to_vec() }
             }
             3 => {
@@ -219,13 +235,21 @@ impl Generator {
                 Step::Write { at: at(place::EVENTS, 16, 0), words }
             }
             4 => {
-                let words = (0..8).map(|_| Word::Plain(self.choose(&[0, 1, 0, 1000, 999_999_999, 1 << 30, u64::MAX]))).collect();
+                let words = (0..8)
+                    .map(|_| Word::Plain(self.choose(&[0, 1, 0, 1000, 999_999_999, 1 << 30, u64::MAX])))
+                    .collect();
                 Step::Write { at: at(place::TIMES, 16, 4 * self.below(4)), words }
             }
             5 => {
                 let flags = [2, 2, 2 | 128, 0, 1, 3, 6, 0xff];
                 let words = (0..8)
-                    .flat_map(|_| [Word::Plain(self.choose(&[0, 0, DATA_WORD])), self.address(), Word::Plain(self.choose(&flags))])
+                    .flat_map(|_| {
+                        [
+                            Word::Plain(self.choose(&[0, 0, DATA_WORD])),
+                            self.address(),
+                            Word::Plain(self.choose(&flags)),
+                        ]
+                    })
                     .collect();
                 Step::Write { at: at(place::FUTEXES, 24, 0), words }
             }
@@ -237,8 +261,10 @@ impl Generator {
             8 => {
                 // A mask can keep the alarm out: always with a time that is short.
                 let masked = self.chance(1, 2);
-                let mask = if masked { Word::At(Area::Fixed, arena::MASKS + 8 * self.below(4)) } else { Word::Plain(0) };
-                let size = u64::from(self.choose(&[8u32, 8, 0, 4, 128])) | u64::from(self.choose(&[0u32, 100, 5000])) << 32;
+                let mask =
+                    if masked { Word::At(Area::Fixed, arena::MASKS + 8 * self.below(4)) } else { Word::Plain(0) };
+                let size = u64::from(self.choose(&[8u32, 8, 0, 4, 128]))
+                    | u64::from(self.choose(&[0u32, 100, 5000])) << 32;
                 let words = [mask, Word::Plain(size), self.time()];
                 Step::Write { at: at(place::WAITS, 32, self.below(8)), words: words.to_vec() }
             }
@@ -285,7 +311,8 @@ impl Generator {
     fn iocb(&mut self) -> Step {
         let number = self.below(32);
         let opcode = self.choose(&[0, 0, 0, 1, 1, 2, 3, 5, 5, 5, 6, 7, 7, 8, 8, 4, 99]);
-        let (rw_flags, priority) = (self.choose(&[0u64, 0, 0, 8, 1, 0x10, 0xffff_ffff]), self.choose(&[0u64, 0, 1, 0xffff]));
+        let (rw_flags, priority) =
+            (self.choose(&[0u64, 0, 0, 8, 1, 0x10, 0xffff_ffff]), self.choose(&[0u64, 0, 1, 0xffff]));
         let fd = u64::from(self.fd_number() as u32);
         let buffer = match opcode {
             5 => Word::Plain(self.choose(&[1, 4, 5, 0, 0xffff, u64::MAX])),
@@ -380,13 +407,23 @@ impl Generator {
         }
         let entries = self.choose(&[1, 2, 4, 8, 8, 8, 16, 32, 64]);
         let cq_entries = self.choose(&[64, 64, 128, 1024]);
-        Step::Setup { slot, entries, cq_entries, flags, idle_ms: 10, attach: Fd::Number(0), params: None, map: true }
+        Step::Setup {
+            slot,
+            entries,
+            cq_entries,
+            flags,
+            idle_ms: 10,
+            attach: Fd::Number(0),
+            params: None,
+            map: true,
+        }
     }
 
     fn enter(&mut self) -> Enter {
         let mut flags = if self.chance(1, 2) { IORING_ENTER_GETEVENTS } else { 0 };
         flags |= self.bits(&[IORING_ENTER_SQ_WAKEUP, IORING_ENTER_SQ_WAIT, 64, 128, 1 << 8], 1, 24);
-        flags |= self.bits(&[IORING_ENTER_REGISTERED_RING, IORING_ENTER_EXT_ARG_REG, IORING_ENTER_ABS_TIMER], 1, 30);
+        flags |=
+            self.bits(&[IORING_ENTER_REGISTERED_RING, IORING_ENTER_EXT_ARG_REG, IORING_ENTER_ABS_TIMER], 1, 30);
         let ring = if self.chance(1, 20) { self.fd() } else { Fd::Ring(self.slot()) };
         let (argument, size) = match self.below(8) {
             0..=3 => {
@@ -459,14 +496,20 @@ impl Generator {
                 let bytes = self.choose(&[1, 7, 64, 512, 4096, 20_000]);
                 Step::Feed { victim: self.victim(), write: self.chance(2, 3), bytes }
             }
-            82 if self.chance(1, 3) => Step::MapBufferRing { slot: self.slot(), group: self.below(5), number: self.below(4) as u8 },
+            82 if self.chance(1, 3) => {
+                Step::MapBufferRing { slot: self.slot(), group: self.below(5), number: self.below(4) as u8 }
+            }
             82 => self.limit(),
             83 => Step::Fork { steps: 1 + self.below(6) as u8 },
             84 => Step::Signal,
             85 => self.nuisance(),
             86..=88 => {
                 let slot = self.slot();
-                if self.chance(1, 2) { self.good_setup(slot) } else { self.setup(slot) }
+                if self.chance(1, 2) {
+                    self.good_setup(slot)
+                } else {
+                    self.setup(slot)
+                }
             }
             89..=97 => self.aio(),
             _ => Step::Pause,
@@ -475,7 +518,19 @@ impl Generator {
 
     fn scramble(&mut self) -> Step {
         let slot = self.slot();
-        let value = self.choose(&[0, 1, 2, 8, 0x7f, 0x1000, 0x7fff_ffff, 0x8000_0000, u32::MAX, u32::MAX - 1, u32::MAX - 8]);
+        let value = self.choose(&[
+            0,
+            1,
+            2,
+            8,
+            0x7f,
+            0x1000,
+            0x7fff_ffff,
+            0x8000_0000,
+            u32::MAX,
+            u32::MAX - 1,
+            u32::MAX - 8,
+        ]);
         let pair = u64::from(value) | u64::from(self.choose(&[0, 1, u32::MAX])) << 32;
         let at = match self.below(3) {
             0 => Word::At(Area::BufferRing(self.below(4) as u8), self.choose(&[0, 8, 16, 24, 32, 48])),
@@ -510,7 +565,8 @@ impl Generator {
                 Step::AioSubmit { slot, count, pointers: self.struct_at(place::POINTERS, 8, 64), context }
             }
             9..=11 => {
-                let (min, max) = (self.choose(&[0, 0, 1, 2, 100, -1, i64::MAX]), self.choose(&[0, 1, 4, 16, 64, -1, i64::MAX]));
+                let (min, max) =
+                    (self.choose(&[0, 0, 1, 2, 100, -1, i64::MAX]), self.choose(&[0, 1, 4, 16, 64, -1, i64::MAX]));
                 // Many events behind a good address: only where the area's end stops them.
                 Step::AioGetevents { slot, min, max, events: self.address(), timeout: self.time(), context }
             }

@@ -87,7 +87,16 @@ pub enum Nuisance {
 #[derive(Debug, Clone)]
 pub enum Step {
     /// io_uring_setup(2), and mmap(2) of what came of it.
-    Setup { slot: u8, entries: u32, cq_entries: u32, flags: u32, idle_ms: u32, attach: Fd, params: Option<Word>, map: bool },
+    Setup {
+        slot: u8,
+        entries: u32,
+        cq_entries: u32,
+        flags: u32,
+        idle_ms: u32,
+        attach: Fd,
+        params: Option<Word>,
+        map: bool,
+    },
     /// SQEs into the ring's memory, then enter.
     Submit { slot: u8, requests: Vec<Request>, enter: Enter },
     /// io_uring_enter(2) alone.

@@ -15,7 +15,8 @@ pub fn shrink(options: &WatchOptions) -> Result<bool> {
     let length = generate::program(seed).steps.len();
     let mut outcome = None;
     for _ in 0..times {
-        outcome = outcome.or(Some(watcher.watch(seed, &options.without)?).filter(|outcome| !outcome.findings.is_empty()));
+        outcome =
+            outcome.or(Some(watcher.watch(seed, &options.without)?).filter(|outcome| !outcome.findings.is_empty()));
     }
     let Some(mut outcome) = outcome else {
         println!("seed {seed}: nothing found in {times} runs");

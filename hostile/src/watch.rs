@@ -106,6 +106,8 @@ pub fn run(options: &WatchOptions) -> Result<bool> {
     }
     let (ran, steps, found) = (ran.into_inner(), steps.into_inner(), found.into_inner());
     println!("{ran} runs, {steps} steps, {found} with findings, {} s", start.elapsed().as_secs());
+    // As scripts/summary.sh counts.
+    println!("{} passed, {found} failed, 0 skipped", ran - found as u64);
     Ok(found == 0)
 }
 
@@ -116,7 +118,10 @@ pub fn print(options: &WatchOptions, seed: u64, outcome: &Outcome) {
         println!("seed {seed}, step {}, listed: {known}", outcome.step);
     }
     for finding in &outcome.findings {
-        println!("seed {seed}, step {}: {finding} (anyring-hostile run --seed {seed} --times 20{backend})", outcome.step);
+        println!(
+            "seed {seed}, step {}: {finding} (anyring-hostile run --seed {seed} --times 20{backend})",
+            outcome.step
+        );
     }
 }
 
@@ -250,9 +255,11 @@ impl Watcher {
     /// What gdb says of a process or a core.
     fn trace(&self, seed: u64, subject: &[String]) {
         let Some(folder) = &self.options.traces else { return };
-        let commands = ["thread apply all bt 60", "print $_siginfo._sifields._sigfault", "x/3i $pc", "info registers"];
+        let commands =
+            ["thread apply all bt 60", "print $_siginfo._sifields._sigfault", "x/3i $pc", "info registers"];
         let commands = commands.iter().flat_map(|command| ["-ex", command]);
-        let gdb = Command::new("gdb").args(["-batch", "-nx"]).args(commands).args(subject).stdin(Stdio::null()).output();
+        let gdb =
+            Command::new("gdb").args(["-batch", "-nx"]).args(commands).args(subject).stdin(Stdio::null()).output();
         let written = gdb.and_then(|gdb| {
             std::fs::create_dir_all(folder)?;
             let name = format!("{seed}-{}.txt", self.next.fetch_add(1, Ordering::Relaxed));
@@ -298,7 +305,8 @@ fn excuse(outcome: &mut Outcome, program: &Program) {
         matches!(step, Step::Limit { resource: libc::RLIMIT_AS | libc::RLIMIT_NPROC, value: Some(_) })
     };
     if program.steps.iter().any(limits) {
-        let (known, left) = std::mem::take(&mut outcome.findings).into_iter().partition(|finding| finding.starts_with("hang"));
+        let (known, left) =
+            std::mem::take(&mut outcome.findings).into_iter().partition(|finding| finding.starts_with("hang"));
         (outcome.known, outcome.findings) = (known, left);
     }
 }

@@ -74,7 +74,10 @@ pub fn end(patience: Duration) {
             libc::pthread_timedjoin_np(seat.thread.load(Ordering::Relaxed), std::ptr::null_mut(), &until)
         };
         if answer != 0 {
-            report(format_args!("hang: the thread that {:?} does not end", KINDS[seat.kind.load(Ordering::Relaxed)]));
+            report(format_args!(
+                "hang: the thread that {:?} does not end",
+                KINDS[seat.kind.load(Ordering::Relaxed)]
+            ));
             // What follows would meet it.
             // SAFETY: ends the process.
             unsafe { libc::_exit(0) }
@@ -101,7 +104,14 @@ fn once(kind: Nuisance, random: &mut fastrand::Rng) {
         Nuisance::Unmaps => {
             let slot = random.u8(0..2);
             let number = random.u8(0..4);
-            let areas = [Area::Shaky, Area::Shaky, Area::Shaky, Area::Rings(slot), Area::Sqes(slot), Area::BufferRing(number)];
+            let areas = [
+                Area::Shaky,
+                Area::Shaky,
+                Area::Shaky,
+                Area::Rings(slot),
+                Area::Sqes(slot),
+                Area::BufferRing(number),
+            ];
             let most = if random.u8(0..8) == 0 { areas.len() } else { 3 };
             let area = areas[random.usize(0..most)];
             protect(area, random.u8(0..4), random.u8(1..4), random.u8(0..6));

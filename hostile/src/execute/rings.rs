@@ -17,7 +17,12 @@ struct Ring {
 }
 
 static KNOWN: [Ring; RINGS as usize] = [const {
-    Ring { fd: AtomicI32::new(-1), flags: AtomicU32::new(0), sq_entries: AtomicU32::new(0), array: AtomicU32::new(0) }
+    Ring {
+        fd: AtomicI32::new(-1),
+        flags: AtomicU32::new(0),
+        sq_entries: AtomicU32::new(0),
+        array: AtomicU32::new(0),
+    }
 }; RINGS as usize];
 
 /// Where words are in the rings area, as Linux lays it out.
@@ -61,12 +66,22 @@ pub fn step(step: &Step) {
         }
         Step::Register { ring, opcode, argument, count } => {
             let ring = self::ring(*ring) as u32;
-            call::call(NR_IO_URING_REGISTER, [u64::from(ring), u64::from(*opcode), resolve(*argument), u64::from(*count), 0, 0]);
+            call::call(
+                NR_IO_URING_REGISTER,
+                [u64::from(ring), u64::from(*opcode), resolve(*argument), u64::from(*count), 0, 0],
+            );
         }
         Step::MapBufferRing { slot, group, number } => {
             let offset = IORING_OFF_PBUF_RING as i64 | i64::from(*group) << 16;
             let (area, fd) = (Area::BufferRing(*number), self::number(Fd::Ring(*slot)));
-            arena::map_as(area.start(), arena::PAGE, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, offset);
+            arena::map_as(
+                area.start(),
+                arena::PAGE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd,
+                offset,
+            );
         }
         Step::Reap { slot } => {
             let words = Area::Rings(*slot).start();

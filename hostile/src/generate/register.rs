@@ -71,14 +71,28 @@ impl Generator {
         let number = self.number();
         let small = u64::from(self.below(8));
         let mut words = match call {
-            IORING_REGISTER_FILES2 => vec![low(self.choose(&[1, 4, 16, 0, 1 << 20]), self.choose(&[0, 1, 2])), Word::Plain(0), numbers, Word::Plain(0)],
+            IORING_REGISTER_FILES2 => vec![
+                low(self.choose(&[1, 4, 16, 0, 1 << 20]), self.choose(&[0, 1, 2])),
+                Word::Plain(0),
+                numbers,
+                Word::Plain(0),
+            ],
             IORING_REGISTER_BUFFERS2 => {
                 let tags = if self.chance(1, 2) { Word::Plain(0) } else { self.address() };
-                vec![low(self.choose(&[1, 4, 16, 0, 1 << 20]), self.choose(&[0, 1, 2])), Word::Plain(0), self.vectors(), tags]
+                vec![
+                    low(self.choose(&[1, 4, 16, 0, 1 << 20]), self.choose(&[0, 1, 2])),
+                    Word::Plain(0),
+                    self.vectors(),
+                    tags,
+                ]
             }
             IORING_REGISTER_FILES_UPDATE => vec![low(small, 0), numbers],
-            IORING_REGISTER_FILES_UPDATE2 => vec![low(small, 0), numbers, Word::Plain(0), low(self.choose(&[1, 4, number]), 0)],
-            IORING_REGISTER_BUFFERS_UPDATE => vec![low(small, 0), self.vectors(), self.address(), low(self.choose(&[1, 4, number]), 0)],
+            IORING_REGISTER_FILES_UPDATE2 => {
+                vec![low(small, 0), numbers, Word::Plain(0), low(self.choose(&[1, 4, number]), 0)]
+            }
+            IORING_REGISTER_BUFFERS_UPDATE => {
+                vec![low(small, 0), self.vectors(), self.address(), low(self.choose(&[1, 4, number]), 0)]
+            }
             IORING_REGISTER_PBUF_RING | IORING_UNREGISTER_PBUF_RING | IORING_REGISTER_PBUF_STATUS => {
                 let mine = Word::At(Area::BufferRing(self.below(4) as u8), self.choose(&[0, 0, 0, 0, 0x1000, 64]));
                 let (flags, ring) = match self.below(10) {
@@ -114,7 +128,8 @@ impl Generator {
                 let size = self.choose(&[4096, 4096, 8192, 0, 1, number]);
                 let mut words = vec![at(64), Word::Plain(self.choose(&[0, 1, 2])), Word::Plain(0), Word::Plain(0)];
                 words.extend([Word::Plain(0); 4]);
-                let area = Word::At(self.choose(&[Area::Scratch, Area::Scratch, Area::Shaky]), 0x1000 * self.below(4));
+                let area =
+                    Word::At(self.choose(&[Area::Scratch, Area::Scratch, Area::Shaky]), 0x1000 * self.below(4));
                 words.extend([area, Word::Plain(size), low(self.choose(&[1, 1, 0, 2]), 0), Word::Plain(0)]);
                 words
             }
@@ -122,12 +137,16 @@ impl Generator {
                 let next = if self.chance(1, 2) { at(0) } else { Word::Plain(0) };
                 vec![next, self.address(), low(small % 4, self.choose(&[0, 8, 64, 4096]))]
             }
-            IORING_REGISTER_RESTRICTIONS => {
-                (0..8).flat_map(|_| [Word::Plain(u64::from(self.below(5)) | u64::from(self.below(64)) << 16), Word::Plain(0)]).collect()
-            }
+            IORING_REGISTER_RESTRICTIONS => (0..8)
+                .flat_map(|_| {
+                    [Word::Plain(u64::from(self.below(5)) | u64::from(self.below(64)) << 16), Word::Plain(0)]
+                })
+                .collect(),
             IORING_REGISTER_RING_FDS | IORING_UNREGISTER_RING_FDS => {
                 let fd = u64::from(9 + self.below(8));
-                (0..16).flat_map(|index| [low(self.choose(&[index, 0, u64::MAX]), 0), Word::Plain(512 + fd % 4)]).collect()
+                (0..16)
+                    .flat_map(|index| [low(self.choose(&[index, 0, u64::MAX]), 0), Word::Plain(512 + fd % 4)])
+                    .collect()
             }
             IORING_REGISTER_FILE_ALLOC_RANGE => vec![low(small, self.choose(&[1, 4, number]))],
             IORING_REGISTER_IOWQ_MAX_WORKERS => vec![low(self.choose(&[0, 1, 4, number]), self.choose(&[0, 1, 4]))],

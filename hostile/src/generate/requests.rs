@@ -42,7 +42,8 @@ impl Generator {
 
     fn request(&mut self) -> Request {
         let opcode = Opcode::ALL[self.below(Opcode::COUNT as u32) as usize];
-        let opcode = if self.chance(1, 4) { self.choose(&[Opcode::Read, Opcode::Recv, Opcode::Write]) } else { opcode };
+        let opcode =
+            if self.chance(1, 4) { self.choose(&[Opcode::Read, Opcode::Recv, Opcode::Write]) } else { opcode };
         let mut request = self.blank(opcode);
         self.fill(opcode, &mut request);
         let flags = [
@@ -80,12 +81,14 @@ impl Generator {
         match opcode {
             O::Read | O::Write | O::ReadFixed | O::WriteFixed | O::ReadMultishot => {
                 request.addr = self.address();
-                request.off = Word::Plain(self.choose(&[0, 0, u64::MAX, 4096, 1, 1 << 40, i64::MAX as u64, 1 << 63]));
+                request.off =
+                    Word::Plain(self.choose(&[0, 0, u64::MAX, 4096, 1, 1 << 40, i64::MAX as u64, 1 << 63]));
                 request.op_flags = self.choose(&[0, 0, 0, 0, 8, 1, 0x10, 0x40, u32::MAX]);
                 request.buf_index = if self.chance(1, 2) { self.below(6) as u16 } else { 0 };
             }
             O::Readv | O::Writev | O::ReadvFixed | O::WritevFixed => {
-                (request.addr, request.len) = (self.vectors(), self.choose(&[0, 1, 2, 8, 16, 64, 1024, 1025, u32::MAX]));
+                (request.addr, request.len) =
+                    (self.vectors(), self.choose(&[0, 1, 2, 8, 16, 64, 1024, 1025, u32::MAX]));
                 request.off = Word::Plain(self.choose(&[0, 0, u64::MAX, 4096]));
                 request.buf_index = self.below(4) as u16;
             }
@@ -127,7 +130,14 @@ impl Generator {
     fn fill_others(&mut self, opcode: Opcode, request: &mut Request) {
         use Opcode as O;
         match opcode {
-            O::Openat | O::Openat2 | O::Unlinkat | O::Mkdirat | O::Renameat | O::Symlinkat | O::Linkat | O::Statx => {
+            O::Openat
+            | O::Openat2
+            | O::Unlinkat
+            | O::Mkdirat
+            | O::Renameat
+            | O::Symlinkat
+            | O::Linkat
+            | O::Statx => {
                 self.fill_path(opcode, request);
             }
             O::Fsetxattr | O::Setxattr | O::Fgetxattr | O::Getxattr => {
@@ -177,7 +187,8 @@ impl Generator {
             O::MsgRing => {
                 request.fd = Fd::Ring(self.slot());
                 (request.addr, request.off) = (Word::Plain(self.choose(&[0, 0, 1, 2])), Word::Plain(self.recent()));
-                (request.addr3, request.file_index) = (Word::Plain(u64::from(self.below(9))), Fd::Number(self.below(9) as i32));
+                (request.addr3, request.file_index) =
+                    (Word::Plain(u64::from(self.below(9))), Fd::Number(self.below(9) as i32));
                 request.op_flags = self.choose(&[0, 0, 1, 2, 4]);
             }
             O::FilesUpdate => {
@@ -214,7 +225,8 @@ impl Generator {
 
     /// Flags of open(2), any that are harmless.
     pub fn open_flags(&mut self) -> u32 {
-        let flags = [libc::O_CREAT, libc::O_EXCL, libc::O_TRUNC, libc::O_APPEND, libc::O_DIRECTORY, libc::O_NOFOLLOW];
+        let flags =
+            [libc::O_CREAT, libc::O_EXCL, libc::O_TRUNC, libc::O_APPEND, libc::O_DIRECTORY, libc::O_NOFOLLOW];
         let flags = flags.map(|flag| flag as u32);
         let more = [libc::O_PATH, libc::O_TMPFILE, libc::O_DIRECT, libc::O_CLOEXEC, libc::O_NONBLOCK];
         self.below(4) | self.bits(&flags, 1, 6) | self.bits(&more.map(|flag| flag as u32), 1, 10)
@@ -230,7 +242,10 @@ impl Generator {
         request.file_index = Fd::Number(self.choose(&[0, 0, 0, 1, 4, -1, 100]));
         match opcode {
             Opcode::Openat => request.op_flags = self.open_flags(),
-            Opcode::Openat2 => (request.off, request.len) = (self.struct_at(place::HOWS, 32, 16), self.choose(&[24, 24, 32, 0, 4096])),
+            Opcode::Openat2 => {
+                (request.off, request.len) =
+                    (self.struct_at(place::HOWS, 32, 16), self.choose(&[24, 24, 32, 0, 4096]))
+            }
             Opcode::Renameat | Opcode::Linkat => request.len = libc::AT_FDCWD as u32,
             Opcode::Statx => (request.off, request.len) = (self.address(), self.choose(&[0x7ff, 0, 0x8000_0000])),
             _ => {}
@@ -241,7 +256,8 @@ impl Generator {
         match opcode {
             Opcode::Accept => {
                 let length = self.struct_at(place::NUMBERS, 8, 16);
-                (request.addr, request.off) = if self.chance(1, 2) { (self.address(), length) } else { (Word::Plain(0), Word::Plain(0)) };
+                (request.addr, request.off) =
+                    if self.chance(1, 2) { (self.address(), length) } else { (Word::Plain(0), Word::Plain(0)) };
                 (request.len, request.ioprio) = (0, self.choose(&[0, 0, 1, 2, 4]));
                 request.op_flags = self.choose(&[0, 0o4000, 0o2000000, u32::MAX]);
                 request.file_index = Fd::Number(self.choose(&[0, 0, 1, -1]));
@@ -254,10 +270,13 @@ impl Generator {
                 (request.off, request.len) = (Word::Plain(self.choose(&[16, 9, 0, 128, 129, u64::MAX])), 0);
             }
             Opcode::EpollCtl => {
-                (request.addr, request.off) = (self.struct_at(place::EVENTS, 16, 8), Word::Plain(self.fd_number() as u32 as u64));
+                (request.addr, request.off) =
+                    (self.struct_at(place::EVENTS, 16, 8), Word::Plain(self.fd_number() as u32 as u64));
                 (request.len, request.op_flags) = (self.choose(&[1, 1, 2, 3, 0]), 0);
             }
-            Opcode::EpollWait => (request.addr, request.len) = (self.address(), self.choose(&[1, 16, 64, 0, u32::MAX])),
+            Opcode::EpollWait => {
+                (request.addr, request.len) = (self.address(), self.choose(&[1, 16, 64, 0, u32::MAX]))
+            }
             Opcode::Socket => {
                 request.fd = Fd::Number(self.choose(&[1, 2, 10, 16, 99]));
                 (request.off, request.len) = (Word::Plain(self.choose(&[1, 2, 5, 0x801])), 0);
@@ -292,7 +311,11 @@ impl Generator {
     /// The `user_data` of something that was submitted lately, perhaps.
     fn recent(&mut self) -> u64 {
         let back = u64::from(self.below(24));
-        if self.chance(1, 10) { self.number() } else { self.next_id.saturating_sub(back) }
+        if self.chance(1, 10) {
+            self.number()
+        } else {
+            self.next_id.saturating_sub(back)
+        }
     }
 
     /// Makes one field anything.
@@ -338,7 +361,9 @@ fn keep_harmless(request: &mut Request) {
         request.op_flags %= 5;
         request.len %= 0x4001;
         request.off = Word::Plain(0); // the length, if it is not in `len`
-        if matches!(request.addr, Word::Plain(address) if address != 0) || matches!(request.addr, Word::At(Area::Fixed | Area::ReadOnly, _)) {
+        if matches!(request.addr, Word::Plain(address) if address != 0)
+            || matches!(request.addr, Word::At(Area::Fixed | Area::ReadOnly, _))
+        {
             request.addr = Word::At(Area::Scratch, 0);
         }
     }

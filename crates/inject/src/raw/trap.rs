@@ -146,7 +146,9 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
         let args = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9];
         let args = args.map(|index| register(index) as usize);
         let number = info.number as u32;
-        if scan::is_ours(u64::from(number)) && stack::room_on(alternate, this as usize).is_some_and(|room| room < ROOM) {
+        if scan::is_ours(u64::from(number))
+            && stack::room_on(alternate, this as usize).is_some_and(|room| room < ROOM)
+        {
             context.uc_mcontext.gregs[libc::REG_RAX as usize] = -i64::from(libc::ENOMEM);
             return true;
         }

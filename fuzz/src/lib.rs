@@ -1,5 +1,5 @@
 //! What must hold of the parts that only compute, whatever bytes they are given. Each check takes bytes and panics where it
-//! does not hold: libFuzzer calls it with what it finds (`fuzz/fuzz_targets/`), `cargo test` with bytes of fixed seeds.
+//! does not hold: libFuzzer calls it with what it finds (`libfuzzer/`), `cargo test` with bytes of fixed seeds.
 
 use anyring_abi::{Params, Sqe, IORING_SETUP_CQE32, IORING_SETUP_NO_SQARRAY, IORING_SETUP_SQE128};
 use anyring_engine::event::{Event, Reader};
@@ -8,7 +8,7 @@ use anyring_engine::op;
 use std::os::fd::AsFd;
 
 /// As the library has it, whose `crate::backend` it asks.
-#[path = "../../../crates/inject/src/raw/scan.rs"]
+#[path = "../../crates/inject/src/raw/scan.rs"]
 #[allow(dead_code)]
 mod scan;
 
