@@ -19,12 +19,11 @@ pub fn call(number: i64, args: [u64; 6]) -> i64 {
     // SAFETY: the calls are those of io_uring and Linux AIO, and what they name is in the arena, whose content is nobody's, or
     // nowhere.
     let answer = unsafe { libc::syscall(number, args[0], args[1], args[2], args[3], args[4], args[5]) };
-    // SAFETY: errno is the thread's own.
-    if answer == -1 {
-        -i64::from(unsafe { *libc::__errno_location() })
-    } else {
-        answer
+    if answer != -1 {
+        return answer;
     }
+    // SAFETY: errno is the thread's own.
+    -i64::from(unsafe { *libc::__errno_location() })
 }
 
 fn instruction(number: i64, args: [u64; 6]) -> i64 {

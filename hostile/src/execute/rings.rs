@@ -98,7 +98,8 @@ fn setup(slot: u8, entries: u32, mut params: Params, elsewhere: Option<Word>, ma
     let both = libc::PROT_READ | libc::PROT_WRITE;
     let (rings, sqes) = (Area::Rings(slot), Area::Sqes(slot));
     if params.flags & IORING_SETUP_NO_MMAP != 0 {
-        let kind = libc::MAP_ANONYMOUS | if entries % 2 == 0 { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+        let kind =
+            libc::MAP_ANONYMOUS | if entries.is_multiple_of(2) { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
         for area in [rings, sqes] {
             arena::map_as(area.start(), area.bytes() / 4, both, kind, -1, 0);
         }
@@ -113,7 +114,7 @@ fn setup(slot: u8, entries: u32, mut params: Params, elsewhere: Option<Word>, ma
     let known = &KNOWN[usize::from(slot)];
     // The one that was there stays open every second time, as one that was forgotten.
     let old = known.fd.swap(fd as i32, Ordering::Relaxed);
-    if entries % 2 == 0 && old >= 10 && old != fd as i32 {
+    if entries.is_multiple_of(2) && old >= 10 && old != fd as i32 {
         // SAFETY: a ring's number, or by now something else's that nobody depends on.
         unsafe { libc::close(old) };
     }
@@ -220,11 +221,11 @@ fn poll(fd: c_int, how: u8) {
 /// Closes every ring that is known; with some seeds only its memory goes.
 pub fn close_all(seed: u64) {
     for (slot, known) in (0..).zip(&KNOWN) {
-        if seed % 3 != 0 {
+        if !seed.is_multiple_of(3) {
             arena::map(Area::Rings(slot).start(), Area::Rings(slot).bytes(), libc::PROT_NONE, -1, 0);
         }
         let fd = get(&known.fd);
-        if fd >= 10 && seed % 5 != 0 {
+        if fd >= 10 && !seed.is_multiple_of(5) {
             // SAFETY: a ring's number, or by now something else's that nobody depends on.
             unsafe { libc::close(fd) };
         }
