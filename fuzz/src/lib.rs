@@ -144,7 +144,7 @@ pub fn events(bytes: &[u8]) {
         let value: [u8; 8] = rest.take();
         let room = (end - place).min(8) as usize;
         rustix::io::pwrite(&file, &value[..room], place).expect("a word");
-        if value[0] % 8 == 0 {
+        if value[0].is_multiple_of(8) {
             drain(&mut reader);
         }
     }
