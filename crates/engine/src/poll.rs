@@ -94,7 +94,7 @@ pub struct PollSet {
     /// Entries with a request whose first attempt was put off.
     pub(crate) postponed: VecDeque<i32>,
     /// A request was armed without an attempt since the poll set was last looked at.
-    pub(crate) unlooked: bool,
+    pub(crate) untried: bool,
     /// A READ_MULTISHOT goes on behind its submission: its event is in the poll set, behind those of others.
     pub goes_on: bool,
     /// The poll set is looked at for such requests, at the end of their submission.
@@ -320,14 +320,14 @@ impl PollSet {
 impl PollSet {
     /// Whether a request was armed without an attempt since the poll set was last looked at, or waits for its first one.
     #[inline]
-    pub fn has_unlooked(&self) -> bool {
-        self.unlooked || self.has_postponed()
+    pub fn has_untried(&self) -> bool {
+        self.untried || self.has_postponed()
     }
 
     /// A request is armed without an attempt.
     #[inline]
-    pub fn note_unlooked(&mut self, direction: Direction) {
-        self.unlooked |= direction == Direction::Read;
+    pub fn note_untried(&mut self, direction: Direction) {
+        self.untried |= direction == Direction::Read;
     }
 }
 

@@ -172,7 +172,7 @@ impl RingGuard {
     /// Takes what is in the poll set, whether or not anything is armed, and serves it. True when there was something.
     pub fn take_events(&mut self) -> bool {
         let Some(epoll) = self.poll_set.epoll() else { return false };
-        self.poll_set.unlooked = false;
+        self.poll_set.untried = false;
         // Kept, since it costs more to clear than to use.
         let mut events = core::mem::take(&mut self.poll_set.seen);
         events.resize(EVENTS, EpollEvent::default());

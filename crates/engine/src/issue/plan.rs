@@ -150,7 +150,7 @@ impl State {
         if !self.may_wait_unattempted(op) {
             return None;
         }
-        self.poll_set.note_unlooked(direction);
+        self.poll_set.note_untried(direction);
         Some(why)
     }
 }

@@ -18,8 +18,8 @@ use crate::Errno;
 impl RingGuard {
     /// Serves what is there already of requests that were armed without an attempt, if there are such.
     #[inline]
-    pub fn look_for_unlooked(&mut self) {
-        if core::mem::take(&mut self.poll_set.unlooked) {
+    pub fn poll_for_untried(&mut self) {
+        if core::mem::take(&mut self.poll_set.untried) {
             self.poll_set.looking = true;
             self.poll_now();
             self.poll_set.looking = false;
@@ -28,9 +28,9 @@ impl RingGuard {
 
     /// The same before something ends requests: also first attempts that were put off are made.
     #[inline]
-    pub fn attempt_unlooked(&mut self) {
-        if self.poll_set.has_unlooked() {
-            self.look_for_unlooked();
+    pub fn attempt_untried(&mut self) {
+        if self.poll_set.has_untried() {
+            self.poll_for_untried();
             self.attempt_all_postponed();
         }
     }
