@@ -109,7 +109,7 @@ pub enum Verdict {
     /// Finished with this result, which the kernel counts as a failure although it is no error (a short transfer): links
     /// break.
     DoneShort(i32),
-    /// A nonblocking attempt found nothing to do: wait for readiness and try again. Where the file cannot be polled, a
+    /// There is nothing in this direction, for this request or any other: wait for readiness and try again. Where the file cannot be polled, a
     /// worker does it.
     WouldBlock(Direction),
     /// No attempt was made: wait for readiness, and for what is there already as [`Skip`] says.

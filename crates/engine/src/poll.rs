@@ -6,9 +6,9 @@
 //! event, stale events are ignored, and before a thread sleeps every entry armed since it was last checked gets one
 //! EPOLL_CTL_MOD, which finds a reused number (ENOENT) and polls the file again.
 //!
-//! `poll/facts.rs` has what is remembered of each file, `issue/arm.rs` is about the requests that wait, `issue/single.rs` about those of Linux AIO that wait alone,
-//! `issue/turns.rs` about those that were armed without an attempt, `issue/turns.rs` about polls that are looked at together,
-//! `poll/turns.rs` about who goes first.
+//! `poll/facts.rs` has what is remembered of each file, `poll/turns.rs` who goes first. `issue/arm.rs` works on all of this
+//! for requests that wait, `issue/single.rs` for those of Linux AIO that wait alone, `issue/turns.rs` for polls that are made
+//! together and for requests that were armed without an attempt.
 //!
 //! All of this is part of a ring's state: touched under its lock only. `epoll_wait` alone is called outside it.
 

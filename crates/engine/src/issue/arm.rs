@@ -46,7 +46,7 @@ pub(crate) fn events_of(poll: &PollAdd) -> u32 {
     u32::from(poll.events) | ENDED | libc::EPOLLRDHUP as u32
 }
 
-/// What arming never does to the program's file (decision 13 in ARCHITECTURE.md).
+/// What arming never does to the program's file (decision 13 in docs/decisions).
 #[inline]
 fn spoil_file(fd: i32) {
     if mutated(Mutation::DescriptionsMadeNonblocking) {

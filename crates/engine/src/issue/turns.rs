@@ -36,7 +36,7 @@ impl RingGuard {
     }
 
     /// At the end of a submission: what became ready before it, and what its READ_MULTISHOTs have left behind, has its turn.
-    #[inline]
+    #[inline(always)] // in each enter
     pub fn go_on(&mut self) {
         if core::mem::take(&mut self.poll_set.goes_on) {
             self.poll_now();
@@ -111,8 +111,7 @@ impl RingGuard {
         self.collect();
     }
 
-    /// What `wait_until` begins with where something is to be made up for before a sleep, and ends with where there was
-    /// something: without giving up the lock, nor taking the role. False when it is better called.
+    /// A cheap first pass of a wait: polls and collects under the lock, without the driver role. False: call `wait_until`.
     pub fn look_first(&mut self) -> bool {
         let handover = &self.ring().driver.handover;
         if !self.poll_set.has_unverified() || handover.is_attached() {

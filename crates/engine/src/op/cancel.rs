@@ -1,4 +1,4 @@
-//! ASYNC_CANCEL: arguments and checks, and which requests it means. Finding them is `request::cancel`'s.
+//! ASYNC_CANCEL: arguments and checks, and which requests it means. Finding them is `issue::cancel`'s.
 
 use super::{reject_unused, Field};
 use crate::Errno;

@@ -1,4 +1,4 @@
-//! POLL_ADD and POLL_REMOVE: arguments and checks. Arming is `poll`'s, finding is `request::cancel`'s.
+//! POLL_ADD and POLL_REMOVE: arguments and checks. Arming is `poll`'s, finding is `issue::cancel`'s.
 
 use super::{reject_unused, Context, Direction, Field, Verdict};
 use crate::mutation::{mutated, Mutation};

@@ -110,7 +110,7 @@ struct Slot {
     words: [AtomicU64; 4],
 }
 
-/// A request that left the call which submitted it. Source: decision 3 of ARCHITECTURE.md.
+/// A request that left the call which submitted it. Source: decision 3 in docs/decisions.
 #[repr(C)]
 pub struct Record {
     /// For the CQE that a dead owner could not post.
