@@ -22,7 +22,6 @@ extern "C" fn constructor() {
             memory::resolve,
             musl::resolve,
             passing::resolve,
-            signals::action::resolve,
             signals::wrappers::resolve,
             unwind::resolve,
             wait::resolve,
