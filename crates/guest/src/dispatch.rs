@@ -3,7 +3,6 @@
 use crate::crossing::Registers;
 use crate::world::{self, Block};
 use crate::{exe, exec, filter, signals, start, threads};
-use anyring_engine::os;
 use anyring_serve::{memory, sys, Host};
 use libc::c_int;
 
@@ -91,6 +90,5 @@ fn map(args: [usize; 6]) -> isize {
         let start = answer as usize;
         filter::cover(start..start.saturating_add(bytes).next_multiple_of(4096));
     }
-    let _ = os::kernel_copies;
     answer
 }

@@ -93,14 +93,16 @@ fn duplicate(descriptor: i32) -> Result<OwnedFd, Errno> {
 /// The guest's array of arguments, without its end.
 fn read_list(address: usize) -> Result<Vec<u64>, Errno> {
     let mut list = Vec::new();
-    while address != 0 {
+    if address == 0 {
+        return Ok(list);
+    }
+    loop {
         match os::user_read((address + list.len() * size_of::<u64>()) as u64)? {
-            0 => break,
+            0 => return Ok(list),
             _ if list.len() >= ARGUMENTS_MOST => return Err(Errno::TOOBIG),
             argument => list.push(argument),
         }
     }
-    Ok(list)
 }
 
 impl Ready {

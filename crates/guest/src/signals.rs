@@ -1,7 +1,8 @@
 //! The guest's signals: [`anyring_serve::signals`], with the guest's handlers in the guest's world.
 
-use crate::crossing;
 use crate::world::{self, Block};
+use crate::{crossing, trap};
+use anyring_engine::log;
 use anyring_serve::engine::recover_copy;
 use anyring_serve::signals::{action, bit, guarded, install_guard, mask, set_way, Way};
 use anyring_serve::sys;
@@ -31,8 +32,12 @@ pub fn prepare() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Traps are seen before.
-unsafe fn no_trap(_: &mut ucontext_t, _: &siginfo_t) -> bool {
+/// Traps have been dealt with before, but for those of a thread that has no stack left for another call, or no memory for one.
+/// That ends the process, and is not to do so without a word.
+unsafe fn no_trap(_: &mut ucontext_t, info: &siginfo_t) -> bool {
+    if trap::is_trap(info) {
+        log::line("a system call of the guest's ends it: there are too many handlers in each other, or no memory");
+    }
     false
 }
 

@@ -8,8 +8,8 @@ use crate::{exe, loader, script, signals, tcb, world};
 use anyring_engine::{alloc, descriptors, process};
 use anyring_serve::{engine, environment, sys};
 use core::ffi::{c_char, c_int, CStr};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
-use std::os::fd::{AsRawFd, IntoRawFd};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
 /// The host's first argument, and its name among processes until the guest begins.
 pub const HOST_NAME: &[u8] = b"anyring-guest";
@@ -161,7 +161,7 @@ fn begin(first: &First, state: State, file: &CStr, name: &CStr) -> Result<Begin,
         unsafe { sys::call(libc::SYS_close, [number as usize, 0, 0, 0, 0, 0]) };
     }
     let begin = first.of_guest(4, &program, &loaded, name);
-    set_name(if program.arguments.is_some() { name } else { name });
+    set_name(name);
     drop(program);
     if !state.filtered {
         filter::install(Calls::General).map_err(|why| Refusal { errno: 0, why: why.to_owned() })?;
@@ -208,22 +208,20 @@ fn keep_environment(first: &First) {
         let vector: Vec<[usize; 2]> = first.vector().into_iter().map(|(kind, value)| [kind, value]).collect();
         _dl_auxv = vector.leak().as_ptr();
     }
-    // Not optimised away: glibc reads them elsewhere.
-    let _: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 }
 
 /// Opens the host's own file for the programs that the guest becomes, which may be in another root by then.
 fn keep_host_open() {
     let flags = libc::O_PATH | libc::O_CLOEXEC;
     let open = [libc::AT_FDCWD as usize, c"/proc/self/exe".as_ptr() as usize, flags as usize, 0, 0, 0];
-    // SAFETY: a string that the kernel reads; the new descriptor is nobody else's.
+    // SAFETY: a string that the kernel reads.
     let file = match unsafe { sys::call(libc::SYS_openat, open) } {
         ..0 => return,
-        number => unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(number as c_int) },
+        // SAFETY: a new descriptor, which is nobody else's.
+        number => unsafe { OwnedFd::from_raw_fd(number as c_int) },
     };
     if let Ok(own) = descriptors::to_top(file) {
-        HOST.store(own.as_raw_fd(), Ordering::Relaxed);
-        let _ = own.into_raw_fd();
+        HOST.store(own.into_raw_fd(), Ordering::Relaxed);
     }
 }
 

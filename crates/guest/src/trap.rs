@@ -75,7 +75,8 @@ pub unsafe extern "C" fn whose(signal: i32, info: *const siginfo_t, context: *mu
     }
 }
 
-fn is_trap(info: &siginfo_t) -> bool {
+/// Whether a SIGSYS comes from a filter of ours.
+pub fn is_trap(info: &siginfo_t) -> bool {
     // SAFETY: a siginfo_t is larger; plain integers.
     let info = unsafe { &*core::ptr::from_ref(info).cast::<SigsysInfo>() };
     info.code == SYS_SECCOMP && info.errno == i32::from(MARK)

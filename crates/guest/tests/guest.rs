@@ -13,7 +13,7 @@ fn as_natively(name: &str) {
     for linked in ALL {
         let Some(program) = program(linked) else { continue };
         let (expected, output) = (native(&program, &[name]), guest(&program, &[name]));
-        assert!(expected.status.success(), "natively {linked:?} {}", text(&expected));
+        assert!([Some(0), Some(17)].contains(&expected.status.code()), "natively {linked:?} {}", text(&expected));
         assert_eq!(output, expected, "{linked:?}: {}\ninstead of {}", text(&output), text(&expected));
     }
 }

@@ -1,6 +1,8 @@
 //! What the tests here share: compiled programs, and runs of them natively and as a guest.
+#![allow(dead_code)] // each test file uses its own part
 
 #[path = "../../../inject/tests/common/running.rs"]
+#[allow(dead_code)] // other tests use all of it
 pub mod running;
 
 use running::{Running, USUAL};
