@@ -39,6 +39,7 @@ pub fn execute(directory: i32, path: usize, arguments: usize, environment: usize
 
 /// What a new host is told.
 struct Ready {
+    state: State,
     /// The file to be loaded.
     file: Vec<u8>,
     /// What the guest calls it.
@@ -75,8 +76,31 @@ fn prepare(directory: i32, path: usize, arguments: usize, flags: usize) -> Resul
         }
     }
     // What only execve(2) can answer.
-    script::find(&file, &name).map_err(|refusal| Errno::from_raw_os_error(refusal.errno))?;
-    Ok(Ready { file, name, arguments: read_list(arguments)?, descriptor })
+    let program = script::find(&file, &name).map_err(|refusal| Errno::from_raw_os_error(refusal.errno))?;
+    let arguments = read_list(arguments)?;
+    match start::is_host(&program.file) {
+        true => by_itself(arguments, descriptor),
+        false => Ok(Ready { state: State::here(), file, name, arguments, descriptor }),
+    }
+}
+
+/// The guest executes the host (`anyring run` in a guest does): that takes this one's place, and is not loaded as a guest.
+fn by_itself(arguments: Vec<u64>, descriptor: Option<OwnedFd>) -> Result<Ready, Errno> {
+    /// What comes before the guest's own arguments.
+    const LEAD: usize = 4;
+    let here = State::here();
+    let words = arguments.iter().take(LEAD).skip(1).map(|word| read_string(*word as usize));
+    let words = words.collect::<Result<Vec<_>, _>>()?;
+    let (Some(state), [_, file, name]) = (words.first().and_then(|word| State::parse(word)), &words[..]) else {
+        return Err(Errno::INVAL); // it would end by saying how it is used
+    };
+    Ok(Ready {
+        state: State { filtered: here.filtered, waits: here.waits, ..state },
+        file: file.clone(),
+        name: name.clone(),
+        arguments: arguments[LEAD..].to_vec(),
+        descriptor,
+    })
 }
 
 /// A duplicate that stays open over an exec.
@@ -107,7 +131,7 @@ fn read_list(address: usize) -> Result<Vec<u64>, Errno> {
 
 impl Ready {
     fn execute(self, environment: usize) -> isize {
-        let state = State { closes: self.descriptor.as_ref().map(AsRawFd::as_raw_fd), ..State::here() };
+        let state = State { closes: self.descriptor.as_ref().map(AsRawFd::as_raw_fd), ..self.state };
         let texts = [HOST_NAME.to_vec(), state.to_argument(), self.file, self.name];
         let Ok(texts) = texts.into_iter().map(CString::new).collect::<Result<Vec<_>, _>>() else {
             return -(libc::ENOENT as isize);
@@ -120,16 +144,15 @@ impl Ready {
         }
         list.push(0);
         let (list, environment) = (list.as_ptr() as usize, environment);
-        let by_descriptor = [start::host() as usize, c"".as_ptr() as usize, list, environment, EMPTY_PATH, 0];
         let by_name = [c"/proc/self/exe".as_ptr() as usize, list, environment, 0, 0, 0];
         // SAFETY: strings and an array of this function's, and what the guest has named, which the kernel checks.
         unsafe {
-            match sys::call(libc::SYS_execveat, by_descriptor) {
-                // The guest has closed it.
-                answer if answer == -(libc::EBADF as isize) || answer == -(libc::EACCES as isize) => {
-                    sys::call(libc::SYS_execve, by_name)
+            match start::host() {
+                Some(host) => {
+                    let args = [host as usize, c"".as_ptr() as usize, list, environment, EMPTY_PATH, 0];
+                    sys::call(libc::SYS_execveat, args)
                 }
-                answer => answer,
+                None => sys::call(libc::SYS_execve, by_name),
             }
         }
     }

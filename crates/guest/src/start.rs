@@ -1,15 +1,18 @@
 //! Puts the process in order before the guest begins.
 
 use crate::crossing;
-use crate::elf::Refusal;
+use crate::elf::{no_program, Refusal};
 use crate::filter::{self, Calls};
 use crate::stack::{Begin, First};
 use crate::{exe, loader, script, signals, tcb, world};
 use anyring_engine::{alloc, descriptors, process};
 use anyring_serve::{engine, environment, sys};
 use core::ffi::{c_char, c_int, CStr};
-use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use core::mem::ManuallyDrop;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::fs::File;
+use std::os::fd::{FromRawFd, IntoRawFd};
+use std::os::unix::fs::MetadataExt;
 
 /// The host's first argument, and its name among processes until the guest begins.
 pub const HOST_NAME: &[u8] = b"anyring-guest";
@@ -43,6 +46,8 @@ static FILTERED: AtomicBool = AtomicBool::new(false);
 static WAITS: AtomicBool = AtomicBool::new(false);
 /// The host's own file, open.
 static HOST: AtomicI32 = AtomicI32::new(-1);
+/// The device and inode of that file.
+static HOST_ID: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 impl State {
     /// That of this process.
@@ -64,7 +69,8 @@ impl State {
         [STATE, letters.as_bytes(), number.as_bytes()].concat()
     }
 
-    fn parse(argument: &[u8]) -> Option<State> {
+    /// The state that the host's second argument names.
+    pub fn parse(argument: &[u8]) -> Option<State> {
         let text = core::str::from_utf8(argument.strip_prefix(STATE)?).ok()?;
         let letters = text.trim_end_matches(|digit: char| digit.is_ascii_digit());
         let number = &text[letters.len()..];
@@ -89,9 +95,18 @@ pub fn serves_aio() -> bool {
     AIO.load(Ordering::Relaxed)
 }
 
-/// The descriptor of the host's own file; -1 if there is none.
-pub fn host() -> c_int {
-    HOST.load(Ordering::Relaxed)
+/// The descriptor of the host's own file, if the guest has not closed it and opened another by that number.
+pub fn host() -> Option<c_int> {
+    let number = HOST.load(Ordering::Relaxed);
+    // SAFETY: only asked what it is, and not closed here.
+    let file = (number >= 0).then(|| unsafe { ManuallyDrop::new(File::from_raw_fd(number)) })?;
+    is_host(&file).then_some(number)
+}
+
+/// Whether this is the host's own file.
+pub fn is_host(file: &File) -> bool {
+    let own = HOST_ID.each_ref().map(|word| word.load(Ordering::Relaxed));
+    file.metadata().is_ok_and(|status| [status.dev(), status.ino()] == own)
 }
 
 /// There is a ring: waits are trapped from now on.
@@ -154,6 +169,9 @@ fn begin(first: &First, state: State, file: &CStr, name: &CStr) -> Result<Begin,
     WAITS.store(state.waits, Ordering::Relaxed);
     prepare().map_err(|why| Refusal { errno: 0, why: why.to_owned() })?;
     let program = script::find(file.to_bytes(), name.to_bytes())?;
+    if is_host(&program.file) {
+        return Err(no_program("it is the host of programs itself"));
+    }
     let loaded = loader::load(&program.file, &program.elf)?;
     exe::set(program.real_path());
     if let Some(number) = state.closes {
@@ -218,9 +236,13 @@ fn keep_host_open() {
     let file = match unsafe { sys::call(libc::SYS_openat, open) } {
         ..0 => return,
         // SAFETY: a new descriptor, which is nobody else's.
-        number => unsafe { OwnedFd::from_raw_fd(number as c_int) },
+        number => unsafe { File::from_raw_fd(number as c_int) },
     };
-    if let Ok(own) = descriptors::to_top(file) {
+    if let Ok(status) = file.metadata() {
+        HOST_ID[0].store(status.dev(), Ordering::Relaxed);
+        HOST_ID[1].store(status.ino(), Ordering::Relaxed);
+    }
+    if let Ok(own) = descriptors::to_top(file.into()) {
         HOST.store(own.into_raw_fd(), Ordering::Relaxed);
     }
 }

@@ -151,7 +151,6 @@ pub fn note_thread(tid: u32) {
 
 /// glibc's own locks, and lists of the stacks of threads that it made.
 mod lists {
-    use core::ffi::c_void;
     #[repr(C)]
     pub struct List {
         pub next: *mut List,
@@ -167,10 +166,11 @@ mod lists {
         pub static mut _dl_stack_cache_actsize: usize;
         pub static mut _dl_in_flight_stack: usize;
         pub static mut _dl_stack_cache_lock: i32;
+        pub static mut _dl_load_lock: libc::pthread_mutex_t;
         pub static mut _dl_load_tls_lock: libc::pthread_mutex_t;
+        pub static mut _dl_load_write_lock: libc::pthread_mutex_t;
     }
     pub const MUTEX: libc::pthread_mutex_t = libc::PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-    const _: () = assert!(size_of::<*mut c_void>() == 8);
 }
 
 /// Makes a copy of the process by `clone`, while nobody is in the host's malloc; in the child glibc's locks are free, and it
@@ -195,7 +195,10 @@ pub fn fork(clone: impl FnOnce() -> isize) -> isize {
         lists::_dl_stack_cache_actsize = 0;
         lists::_dl_in_flight_stack = 0;
         lists::_dl_stack_cache_lock = 0;
+        // The first of these is also taken by whoever registers a destructor of a thread-local.
+        lists::_dl_load_lock = lists::MUTEX;
         lists::_dl_load_tls_lock = lists::MUTEX;
+        lists::_dl_load_write_lock = lists::MUTEX;
         0
     }
 }

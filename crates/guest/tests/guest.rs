@@ -73,3 +73,13 @@ fn what_a_guest_becomes_is_served_whatever_it_is() {
         assert!(printed.contains("word 3: two words"), "{linked:?}: {}", text(&output));
     }
 }
+
+/// As `anyring run` does in a guest.
+#[test]
+fn a_guest_may_execute_the_host() {
+    let Some(program) = program(Linked::Static) else { return };
+    let script = format!("exec {} --program=r {1} {1} {1} nop", common::HOST, program.display());
+    let output = guest(std::path::Path::new("/bin/sh"), &["-c", &script]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert_eq!(output.stdout, b"1000 NOPs\n", "{}", text(&output));
+}
