@@ -243,6 +243,41 @@ static void signals(void) {
     printf("signals\n");
 }
 
+static volatile sig_atomic_t queued_handled, queued_sum;
+static void count_queued(int signal, siginfo_t *info, void *context) {
+    CHECK(signal == SIGRTMIN && context != NULL);
+    queued_sum ^= info->si_value.sival_int;
+    queued_handled++;
+}
+
+static pid_t queued_to;
+static void *queue_many(void *number) {
+    for (int i = 0; i < (int)(long)number; i++) {
+        siginfo_t info = {.si_signo = SIGRTMIN, .si_code = SI_QUEUE, .si_value.sival_int = i};
+        while (syscall(SYS_rt_tgsigqueueinfo, getpid(), queued_to, SIGRTMIN, &info) != 0) {
+            CHECK(errno == EAGAIN);
+            sched_yield();
+        }
+    }
+    return NULL;
+}
+
+/* Of these none is lost, wherever it meets the thread. */
+static void queued(void) {
+    enum { MANY = 50000 };
+    struct io_uring ring;
+    struct sigaction action = {.sa_sigaction = count_queued, .sa_flags = SA_SIGINFO | SA_RESTART};
+    pthread_t thread;
+    queued_to = gettid();
+    ring_init(&ring);
+    CHECK(sigaction(SIGRTMIN, &action, NULL) == 0);
+    CHECK(pthread_create(&thread, NULL, queue_many, (void *)(long)MANY) == 0);
+    while (queued_handled < MANY) nop_once(&ring);
+    CHECK(pthread_join(thread, NULL) == 0);
+    io_uring_queue_exit(&ring);
+    printf("%d queued signals, %d\n", queued_handled, queued_sum);
+}
+
 /* A handler on the alternate stack makes trapped calls, and is interrupted by another one. */
 static struct io_uring in_handlers;
 static void outer(int signal) {
@@ -479,6 +514,7 @@ int main(int count, char **words) {
         {"threads", threads},
         {"detached", many_detached},
         {"signals", signals},
+        {"queued", queued},
         {"alternate", alternate},
         {"jumps", jumps},
         {"fork", fork_},
