@@ -64,7 +64,7 @@ pub struct RunOptions {
     #[arg(long)]
     pub no_raw: bool,
     /// Have anyring-guest run the program, even if the library can be preloaded into it or the kernel serves it
-    #[arg(long, conflicts_with = "no_guest")]
+    #[arg(long, conflicts_with_all = ["no_guest", "no_raw"])]
     pub guest: bool,
     /// Refuse a program into which the library cannot be preloaded
     #[arg(long)]

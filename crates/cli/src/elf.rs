@@ -64,14 +64,6 @@ pub fn way_of(program: &Path) -> Result<Way, String> {
     }
 }
 
-/// As [`way_of`] where only the library will do.
-pub fn check_preloadable(program: &Path) -> Result<(), String> {
-    match way_of(program)? {
-        Way::Preloaded => Ok(()),
-        Way::Guest(line) => Err(line),
-    }
-}
-
 /// Whether a file is a shared library for this machine; `Err` says what it is.
 pub fn check_library(library: &Path) -> Result<(), String> {
     let file = File::open(library).map_err(|error| crate::errno::of(&error))?;

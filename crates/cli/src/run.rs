@@ -26,8 +26,11 @@ pub fn run(options: &RunOptions) -> Result<Infallible, Failure> {
         Some(file) => elf::way_of(file).map_err(|message| Failure { status: CANNOT_EXECUTE, message })?,
         None => Way::Preloaded,
     };
+    // In a guest everything comes by its own instructions.
+    let no_guest =
+        options.no_guest || options.no_raw || std::env::var_os("ANYRING_RAW").is_some_and(|raw| raw == "0");
     match (way, &file) {
-        (Way::Guest(message), _) if options.no_guest => Err(Failure { status: CANNOT_EXECUTE, message }),
+        (Way::Guest(message), _) if no_guest => Err(Failure { status: CANNOT_EXECUTE, message }),
         (Way::Guest(_), Some(file)) => run_guest(options, file, rings, aio),
         (Way::Preloaded, Some(file)) if options.guest => run_guest(options, file, rings, aio),
         (_, file) => {

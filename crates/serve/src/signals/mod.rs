@@ -103,7 +103,7 @@ static GUARDS: [[AtomicPtr<()>; GUARDS_A_SIGNAL]; GUARDABLE.len()] =
 static FORK_PAGE: ForkPage = ForkPage::new();
 /// The process to which the actions and masks kept here belong, as it was last seen.
 static OWNER: AtomicU32 = AtomicU32::new(0);
-/// The word of [`FORK_PAGE`], for code in assembly; null where the page may be absent in a child, and nothing is patched.
+/// The word of the page that tells a forked child, for code in assembly; null where the page may be absent in a child, and nothing is patched.
 pub static PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
 /// The bit of `signal` in a mask.
