@@ -3,6 +3,7 @@
 use crate::crossing::Registers;
 use crate::world::{self, Block};
 use crate::{exe, exec, filter, signals, start, threads};
+use anyring_abi::NR_IO_SETUP;
 use anyring_serve::{memory, sys, Host};
 use libc::c_int;
 
@@ -22,7 +23,7 @@ impl Host for Guest {
     fn guard_copies() {}
 
     fn first_ring_made() {
-        start::trap_waits();
+        start::trap_with_rings();
     }
 
     /// Every rt_sigaction(2) of the guest's is seen.
@@ -61,7 +62,16 @@ pub fn call(block: &Block, registers: &mut Registers) -> isize {
         libc::SYS_readlink => exe::read_link(libc::AT_FDCWD as usize, a, b, c),
         libc::SYS_readlinkat => exe::read_link(a, b, c, d),
         libc::SYS_mmap => map(args),
-        _ => anyring_serve::dispatch::call::<Guest>(number, args),
+        // A context of Linux AIO is a ring, too.
+        NR_IO_SETUP if start::serves_aio() => {
+            start::trap_with_rings();
+            anyring_serve::dispatch::call::<Guest>(number, args)
+        }
+        _ => {
+            let answer = anyring_serve::dispatch::call::<Guest>(number, args);
+            start::trap_with_levels();
+            answer
+        }
     }
 }
 

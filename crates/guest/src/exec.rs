@@ -95,7 +95,13 @@ fn by_itself(arguments: Vec<u64>, descriptor: Option<OwnedFd>) -> Result<Ready, 
         return Err(Errno::INVAL); // it would end by saying how it is used
     };
     Ok(Ready {
-        state: State { filtered: here.filtered, waits: here.waits, ..state },
+        // The filter that there is knows of Linux AIO only if that was served.
+        state: State {
+            rings: state.rings,
+            aio: state.aio,
+            filtered: here.filtered && (here.aio || !state.aio),
+            ..here
+        },
         file: file.clone(),
         name: name.clone(),
         arguments: arguments[LEAD..].to_vec(),

@@ -56,18 +56,23 @@ const ON_RINGS: [(i64, usize); 6] = [
 /// Trapped where a signal mask is given by this argument: it must not block SIGSYS.
 const WITH_MASK: [(i64, usize); 4] =
     [(libc::SYS_ppoll, 3), (libc::SYS_pselect6, 5), (libc::SYS_epoll_pwait, 4), (libc::SYS_epoll_pwait2, 4)];
-/// Waits of which a filter cannot see whether a ring is among their descriptors: trapped once there is one.
-const WAITS: [i64; 2] = [libc::SYS_poll, libc::SYS_ppoll];
+/// Trapped once there is a ring: waits of which a filter cannot see whether a ring is among their descriptors, and what may end a
+/// number of which the engine knows the file.
+const WITH_RINGS: [i64; 5] = [libc::SYS_poll, libc::SYS_ppoll, libc::SYS_close, libc::SYS_dup2, libc::SYS_dup3];
+/// Trapped once a ring is in an epoll set level-triggered: it has to be brought up to date before each wait.
+const WITH_LEVELS: [i64; 3] = [libc::SYS_epoll_wait, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
 /// Those whose first argument has to reach to the numbers of rings.
 const SELECTS: [i64; 2] = [libc::SYS_select, libc::SYS_pselect6];
 
 /// Which calls a filter traps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Calls {
-    /// All but waits.
+    /// What matters from the beginning.
     General,
-    /// Waits on descriptors that may be rings.
-    Waits,
+    /// What only matters once there is a ring.
+    WithRings,
+    /// What only matters once a ring is in an epoll set level-triggered.
+    WithLevels,
 }
 
 /// How many filters cover code that is neither in [`WINDOW`] nor in [`LOW`]: each makes all calls slower.
@@ -93,8 +98,7 @@ pub fn cover(code: Range<usize>) {
         log::line("there are too many seccomp filters for another: new code of the guest's is left to the kernel");
         return;
     }
-    let waits = [Calls::Waits].into_iter().filter(|_| anyring_serve::descriptor::rings_exist());
-    for calls in [Calls::General].into_iter().chain(waits) {
+    for calls in start::trapped() {
         if let Err(why) = Program::new(calls).trapping(code.clone()).install() {
             log::line(&format!("new code of the guest's is left to the kernel: {why}"));
         }
@@ -141,8 +145,9 @@ impl Program {
         let mut found = Vec::new();
         match calls {
             Calls::General => program.general(&mut found),
-            Calls::Waits => {
-                WAITS.iter().for_each(|number| program.always(*number, &mut found));
+            Calls::WithLevels => WITH_LEVELS.iter().for_each(|number| program.always(*number, &mut found)),
+            Calls::WithRings => {
+                WITH_RINGS.iter().for_each(|number| program.always(*number, &mut found));
                 let reaching = RING_NUMBERS.start as u32 + 1..i32::MAX as u32;
                 SELECTS.iter().for_each(|number| program.within(*number, 0, reaching.clone(), &mut found));
             }

@@ -34,8 +34,10 @@ pub struct State {
     pub aio: bool,
     /// `f`: the filter of general calls is installed.
     pub filtered: bool,
-    /// `w`: that of waits, too.
-    pub waits: bool,
+    /// `w`: that of calls that only matter with a ring, too.
+    pub with_rings: bool,
+    /// `l`: that of waits on epoll sets in which a ring is level-triggered, too.
+    pub with_levels: bool,
     /// A number: a descriptor that is to be closed when the program has been loaded.
     pub closes: Option<c_int>,
 }
@@ -43,7 +45,8 @@ pub struct State {
 static RINGS: AtomicBool = AtomicBool::new(false);
 static AIO: AtomicBool = AtomicBool::new(false);
 static FILTERED: AtomicBool = AtomicBool::new(false);
-static WAITS: AtomicBool = AtomicBool::new(false);
+static WITH_RINGS: AtomicBool = AtomicBool::new(false);
+static WITH_LEVELS: AtomicBool = AtomicBool::new(false);
 /// The host's own file, open.
 static HOST: AtomicI32 = AtomicI32::new(-1);
 /// The device and inode of that file.
@@ -56,15 +59,17 @@ impl State {
             rings: serves_rings(),
             aio: serves_aio(),
             filtered: FILTERED.load(Ordering::Relaxed),
-            waits: WAITS.load(Ordering::Relaxed),
+            with_rings: WITH_RINGS.load(Ordering::Relaxed),
+            with_levels: WITH_LEVELS.load(Ordering::Relaxed),
             closes: None,
         }
     }
 
     /// As the host's second argument.
     pub fn to_argument(self) -> Vec<u8> {
-        let letters = [(self.rings, 'r'), (self.aio, 'a'), (self.filtered, 'f'), (self.waits, 'w')];
-        let letters: String = letters.iter().filter(|(is_set, _)| *is_set).map(|(_, letter)| letter).collect();
+        let flags = [self.rings, self.aio, self.filtered, self.with_rings, self.with_levels];
+        let letters = flags.into_iter().zip("rafwl".chars());
+        let letters: String = letters.filter(|(is_set, _)| *is_set).map(|(_, letter)| letter).collect();
         let number = self.closes.map_or(String::new(), |number| number.to_string());
         [STATE, letters.as_bytes(), number.as_bytes()].concat()
     }
@@ -79,7 +84,8 @@ impl State {
             rings: has('r'),
             aio: has('a'),
             filtered: has('f'),
-            waits: has('w'),
+            with_rings: has('w'),
+            with_levels: has('l'),
             closes: if number.is_empty() { None } else { Some(number.parse().ok()?) },
         })
     }
@@ -109,13 +115,33 @@ pub fn is_host(file: &File) -> bool {
     file.metadata().is_ok_and(|status| [status.dev(), status.ino()] == own)
 }
 
-/// There is a ring: waits are trapped from now on.
-pub fn trap_waits() {
-    if !WAITS.swap(true, Ordering::Relaxed) {
-        if let Err(why) = filter::install(Calls::Waits) {
-            anyring_engine::log::line(&format!("poll and select of the guest's are left to the kernel: {why}"));
+/// There is a ring, or is about to be: what only matters with one is trapped from now on.
+pub fn trap_with_rings() {
+    if !WITH_RINGS.swap(true, Ordering::Relaxed) {
+        if let Err(why) = filter::install(Calls::WithRings) {
+            descriptors::set_closes_are_seen(false);
+            anyring_engine::log::line(&format!(
+                "poll, select and close of the guest's are left to the kernel: {why}"
+            ));
         }
     }
+}
+
+/// Looks whether a ring is in an epoll set level-triggered: waits of epoll's are trapped from then on.
+#[inline]
+pub fn trap_with_levels() {
+    if descriptors::level::any() && !WITH_LEVELS.swap(true, Ordering::Relaxed) {
+        if let Err(why) = filter::install(Calls::WithLevels) {
+            anyring_engine::log::line(&format!("epoll_wait of the guest's is left to the kernel: {why}"));
+        }
+    }
+}
+
+/// What the filters that there are trap.
+pub fn trapped() -> impl Iterator<Item = Calls> {
+    let rings = WITH_RINGS.load(Ordering::Relaxed).then_some(Calls::WithRings);
+    let levels = WITH_LEVELS.load(Ordering::Relaxed).then_some(Calls::WithLevels);
+    [Some(Calls::General), rings, levels].into_iter().flatten()
 }
 
 /// glibc's malloc in the host leaves the program break to the guest.
@@ -166,7 +192,8 @@ fn begin(first: &First, state: State, file: &CStr, name: &CStr) -> Result<Begin,
     keep_environment(first);
     RINGS.store(state.rings, Ordering::Relaxed);
     AIO.store(state.aio, Ordering::Relaxed);
-    WAITS.store(state.waits, Ordering::Relaxed);
+    WITH_RINGS.store(state.with_rings, Ordering::Relaxed);
+    WITH_LEVELS.store(state.with_levels, Ordering::Relaxed);
     prepare().map_err(|why| Refusal { errno: 0, why: why.to_owned() })?;
     let program = script::find(file.to_bytes(), name.to_bytes())?;
     if is_host(&program.file) {
@@ -201,7 +228,7 @@ fn prepare() -> Result<(), &'static str> {
     }
     signals::prepare()?;
     process::at_fork(engine::renew_after_fork);
-    descriptors::set_closes_are_seen(false);
+    descriptors::set_closes_are_seen(true);
     keep_host_open();
     if environment::variable("ANYRING_LOG").is_some() {
         engine::open_log();

@@ -138,7 +138,9 @@ pub fn renew_after_fork(kept: &Block) {
     let made = MADE.load(Ordering::Relaxed).min(BLOCKS);
     for other in (0..made).filter_map(block).filter(|other| !core::ptr::eq(*other, kept)) {
         other.is_inherited.store(true, Ordering::Relaxed);
+        other.tid.store(0, Ordering::Relaxed);
     }
+    kept.is_borrowed.store(false, Ordering::Relaxed);
 }
 
 impl Block {
