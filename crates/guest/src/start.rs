@@ -5,8 +5,8 @@ use crate::elf::{no_program, Refusal};
 use crate::filter::{self, Calls};
 use crate::stack::{Begin, First};
 use crate::{exe, loader, script, signals, tcb, world};
-use anyring_engine::{alloc, descriptors, process};
-use anyring_serve::{engine, environment, sys};
+use anyring_engine::{alloc, descriptors, log, process};
+use anyring_serve::{engine, sys};
 use core::ffi::{c_char, c_int, CStr};
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -120,9 +120,7 @@ pub fn trap_with_rings() {
     if !WITH_RINGS.swap(true, Ordering::Relaxed) {
         if let Err(why) = filter::install(Calls::WithRings) {
             descriptors::set_closes_are_seen(false);
-            anyring_engine::log::line(&format!(
-                "poll, select and close of the guest's are left to the kernel: {why}"
-            ));
+            log::line(&format!("poll, select and close of the guest's are left to the kernel: {why}"));
         }
     }
 }
@@ -132,7 +130,7 @@ pub fn trap_with_rings() {
 pub fn trap_with_levels() {
     if descriptors::level::any() && !WITH_LEVELS.swap(true, Ordering::Relaxed) {
         if let Err(why) = filter::install(Calls::WithLevels) {
-            anyring_engine::log::line(&format!("epoll_wait of the guest's is left to the kernel: {why}"));
+            log::line(&format!("epoll_wait of the guest's is left to the kernel: {why}"));
         }
     }
 }
@@ -201,6 +199,7 @@ fn begin(first: &First, state: State, file: &CStr, name: &CStr) -> Result<Begin,
     }
     let loaded = loader::load(&program.file, &program.elf)?;
     exe::set(program.real_path());
+    log::line(&format!("anyring-guest runs {}", String::from_utf8_lossy(exe::path())));
     if let Some(number) = state.closes {
         // SAFETY: a descriptor that the host before has left open for this one.
         unsafe { sys::call(libc::SYS_close, [number as usize, 0, 0, 0, 0, 0]) };
@@ -230,9 +229,7 @@ fn prepare() -> Result<(), &'static str> {
     process::at_fork(engine::renew_after_fork);
     descriptors::set_closes_are_seen(true);
     keep_host_open();
-    if environment::variable("ANYRING_LOG").is_some() {
-        engine::open_log();
-    }
+    engine::open_log();
     Ok(())
 }
 

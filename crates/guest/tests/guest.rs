@@ -83,3 +83,14 @@ fn a_guest_may_execute_the_host() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert_eq!(output.stdout, b"1000 NOPs\n", "{}", text(&output));
 }
+
+#[test]
+fn the_log_says_by_which_way_a_program_is_served() {
+    let Some(program) = program(Linked::StaticPie) else { return };
+    let log = common::scratch("log").join("log");
+    let _ = std::fs::remove_file(&log);
+    let output = run(guest_command(&program, &["nop"]).env("ANYRING_LOG", &log));
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output));
+    let said = std::fs::read_to_string(&log).expect("a log");
+    assert!(said.contains(&format!("anyring-guest runs {}", program.display())), "{said}");
+}
