@@ -11,12 +11,12 @@ cd "$(dirname "$0")/.."
 target=$1
 shift
 export CARGO_TARGET_DIR=$target
-cargo build --locked --release -p anyring-cli -p anyring-inject -p anyring-lab
+cargo build --locked --release -p anyring-cli -p anyring-inject -p anyring-guest -p anyring-lab
 # The drop-in liburing.so.2, the man pages and the completions, in TARGET/release/dist.
 cargo run --locked --quiet -p anyring-xtask -- dist "$target/release"
 if [ $# = 0 ]; then exit; fi
 cargo build --locked "${@/#/--package=}"
 mkdir -p "$target/check"
-for program in release/{anyring,anyring-lab-worker,libanyring.so} debug/anyring-{conformance,conformance-plain,differential,hostile}; do
+for program in release/{anyring,anyring-guest,anyring-lab-worker,libanyring.so} debug/anyring-{conformance,conformance-plain,differential,hostile}; do
   if [ -e "$target/$program" ]; then ln -f "$target/$program" "$target/check/"; fi
 done

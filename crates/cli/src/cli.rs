@@ -37,8 +37,11 @@ Examples:
   anyring deny --aio -- anyring run -- fio --ioengine=libaio job.fio
   anyring deny -- anyring run -- qemu-img bench -i io_uring disk.img
 
+A program that no library can be preloaded into (statically linked, of musl) is run by anyring-guest, and so is whatever it
+starts.
+
 Exit status: the program's own. 125 when anyring could not do its part, 126 when the program cannot be executed or
-cannot be served (statically linked, set-user-ID ...), 127 when it was not found, 2 for a usage error.";
+cannot be served (32-bit, set-user-ID ...), 127 when it was not found, 2 for a usage error.";
 
 /// Run PROGRAM; where the kernel's io_uring does not work, anyring serves it
 #[derive(Debug, Args)]
@@ -60,6 +63,12 @@ pub struct RunOptions {
     /// Do not trap raw `syscall` instructions, so that no_new_privs stays as it is (ANYRING_RAW=0)
     #[arg(long)]
     pub no_raw: bool,
+    /// Have anyring-guest run the program, even if the library can be preloaded into it or the kernel serves it
+    #[arg(long, conflicts_with_all = ["no_guest", "no_raw"])]
+    pub guest: bool,
+    /// Refuse a program into which the library cannot be preloaded
+    #[arg(long)]
+    pub no_guest: bool,
     /// Let threads that wait for messages from other rings sleep at once, without spinning before (ANYRING_SPIN=0)
     #[arg(long)]
     pub no_spin: bool,

@@ -1,5 +1,5 @@
-//! Whether LD_PRELOAD reaches a program, read from its file: a dynamically linked ELF file for this machine, started
-//! by glibc's loader, that gives no privileges.
+//! How a program can be served, read from its file. LD_PRELOAD reaches a dynamically linked ELF file for this machine, started
+//! by glibc's loader, that gives no privileges; one that is linked otherwise, anyring-guest can run.
 
 use crate::exec::is_executable;
 use crate::output::complain;
@@ -25,8 +25,17 @@ const INTERPRETER_DEPTH: usize = 5;
 /// How much of a file the kernel looks at for `#!` (BINPRM_BUF_SIZE).
 const SCRIPT_LINE_BYTES: u64 = 256;
 
+/// How a program can be served.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Way {
+    /// With the library preloaded.
+    Preloaded,
+    /// By anyring-guest; the line that says why LD_PRELOAD does not do.
+    Guest(String),
+}
+
 /// `Err` is the line that refuses the program. What cannot be read or is no ELF file is left for exec to judge.
-pub fn check_preloadable(program: &Path) -> Result<(), String> {
+pub fn way_of(program: &Path) -> Result<Way, String> {
     let mut file = program.to_owned();
     for _ in 0..INTERPRETER_DEPTH {
         match interpreter(&file) {
@@ -39,10 +48,20 @@ pub fn check_preloadable(program: &Path) -> Result<(), String> {
         let file = file.display();
         complain(&format!("anyring: {file} may be executed but not read: it cannot be told whether it is served"));
     }
-    let obstacle = opened.ok().and_then(|opened| obstacle(opened)).or_else(|| privileges(&file));
-    let Some((what, advice)) = obstacle else { return Ok(()) };
+    // Of a guest the privileges count, too: they are not gained when it is loaded by a program.
+    let by_linkage = opened.ok().and_then(obstacle);
+    let obstacle = match by_linkage {
+        Some(Obstacle { is_for_guest: true, .. }) => privileges(&file).or(by_linkage),
+        by_linkage => by_linkage.or_else(|| privileges(&file)),
+    };
+    let Some(Obstacle { what, advice, is_for_guest }) = obstacle else { return Ok(Way::Preloaded) };
     let through = if file == program { String::new() } else { format!(" (run by `{}`)", program.display()) };
-    Err(format!("cannot serve `{}`{through}: it is {what}; {advice}", file.display()))
+    let line = format!("cannot serve `{}`{through}: it is {what}; {advice}", file.display());
+    if is_for_guest {
+        Ok(Way::Guest(line))
+    } else {
+        Err(line)
+    }
 }
 
 /// Whether a file is a shared library for this machine; `Err` says what it is.
@@ -69,8 +88,25 @@ fn interpreter(script: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(word)))
 }
 
-/// What a file is that cannot be served, and what to do about it.
-type Obstacle = (String, &'static str);
+/// Why LD_PRELOAD does not reach a program.
+struct Obstacle {
+    /// What it is.
+    what: String,
+    /// What to do about it.
+    advice: &'static str,
+    /// Whether anyring-guest can run it.
+    is_for_guest: bool,
+}
+
+impl Obstacle {
+    fn new(what: String, advice: &'static str) -> Obstacle {
+        Obstacle { what, advice, is_for_guest: false }
+    }
+
+    fn for_guest(what: String, advice: &'static str) -> Obstacle {
+        Obstacle { what, advice, is_for_guest: true }
+    }
+}
 
 const WHERE_PERMITTED: &str =
     "run it where the kernel's io_uring works (`anyring doctor` says what stands in the way)";
@@ -83,7 +119,7 @@ fn obstacle(file: File) -> Option<Obstacle> {
         FileKind::Elf32 => {
             let header = FileHeader32::<Endianness>::parse(&data).ok()?;
             let machine = header.e_machine(header.endian().ok()?);
-            Some((format!("a 32-bit program ({})", machine_name(machine)), OTHER_BUILD))
+            Some(Obstacle::new(format!("a 32-bit program ({})", machine_name(machine)), OTHER_BUILD))
         }
         _ => None,
     }
@@ -93,21 +129,29 @@ fn linkage<'data>(header: &FileHeader64<Endianness>, data: impl ReadRef<'data>) 
     let endian = header.endian().ok()?;
     let machine = header.e_machine(endian);
     if machine != MACHINE.0 || endian.is_big_endian() {
-        return Some((format!("a program for {}, not {}", machine_name(machine), MACHINE.1), OTHER_BUILD));
+        let what = format!("a program for {}, not {}", machine_name(machine), MACHINE.1);
+        return Some(Obstacle::new(what, OTHER_BUILD));
     }
     let segments = header.program_headers(endian, data).ok()?;
     let Some(segment) = segments.iter().find(|segment| segment.p_type(endian) == PT_INTERP) else {
         let kind = if header.e_type(endian) == ET_DYN { " (static-pie)" } else { "" };
-        return Some((format!("statically linked{kind}, so no library can be preloaded into it"), WHERE_PERMITTED));
+        let what = format!("statically linked{kind}, so no library can be preloaded into it");
+        return Some(Obstacle::for_guest(what, WHERE_PERMITTED));
     };
     let loader = segment.data(endian, data).ok()?.split(|byte| *byte == 0).next()?;
     let loader = Path::new(OsStr::from_bytes(loader));
     if loader.file_name()?.as_bytes().starts_with(b"ld-musl") {
-        return Some((format!("linked with musl (its loader is {})", loader.display()), OTHER_BUILD));
+        let what = format!("linked with musl (its loader is {})", loader.display());
+        // Where its loader is missing, that is what has to be said.
+        return Some(if loader.exists() {
+            Obstacle::for_guest(what, OTHER_BUILD)
+        } else {
+            Obstacle::new(what, OTHER_BUILD)
+        });
     }
     if !loader.exists() {
         let what = format!("a program of which the loader, {}, is missing", loader.display());
-        return Some((what, "install the C library that it was built with"));
+        return Some(Obstacle::new(what, "install the C library that it was built with"));
     }
     None
 }
@@ -148,7 +192,7 @@ fn privileges(file: &Path) -> Option<Obstacle> {
     } else {
         return None;
     };
-    Some((
+    Some(Obstacle::new(
         format!("{what}, so the loader ignores LD_PRELOAD"),
         "make a copy of it, which has no such privileges, and run that as a user who has them",
     ))

@@ -22,6 +22,20 @@ pub fn exec(program: &Program) -> Result<Infallible, Failure> {
     Err(refusal(program, errno::last()))
 }
 
+/// Becomes `host`, which is told `state` and runs `file` as the program.
+pub fn exec_by(host: &Path, state: &str, file: &Path, program: &Program) -> Result<Infallible, Failure> {
+    let lead = [OsStr::new("anyring-guest"), OsStr::new(state), file.as_os_str(), file.as_os_str()];
+    let words = lead.into_iter().chain(program.words.iter().map(|word| word.as_os_str()));
+    let words: Vec<CString> = words.filter_map(|word| CString::new(word.as_bytes()).ok()).collect();
+    let mut argv: Vec<_> = words.iter().map(|word| word.as_ptr()).collect();
+    argv.push(std::ptr::null());
+    if let Ok(host) = CString::new(host.as_os_str().as_bytes()) {
+        // SAFETY: as in `exec`.
+        unsafe { libc::execv(host.as_ptr(), argv.as_ptr()) };
+    }
+    Err(Failure::own(format!("cannot execute {}: {}", host.display(), errno::describe(errno::last()))))
+}
+
 fn refusal(program: &Program, code: i32) -> Failure {
     let reason = match code {
         libc::ENOENT => "no such file or directory".to_owned(),

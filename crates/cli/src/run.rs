@@ -2,7 +2,8 @@
 
 use crate::cli::{Backend, RunOptions};
 use crate::doctor::{self, Server};
-use crate::exec::{exec, resolve};
+use crate::elf::Way;
+use crate::exec::{exec, exec_by, resolve};
 use crate::failure::{Failure, CANNOT_EXECUTE, USAGE};
 use crate::{elf, errno, library, ring, stats};
 use clap::ValueEnum;
@@ -12,21 +13,46 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Executes the program plainly where the kernel serves it, else with libanyring.so preloaded.
+/// Executes the program plainly where the kernel serves it, else with libanyring.so preloaded, or in anyring-guest.
 pub fn run(options: &RunOptions) -> Result<Infallible, Failure> {
     let rings = server_of_rings(chosen(options.backend, "ANYRING_BACKEND")?)?;
     let aio = server_of_aio(chosen(options.aio, "ANYRING_AIO")?)?;
-    if (rings, aio) == (Server::Kernel, Server::Kernel) {
+    if (rings, aio) == (Server::Kernel, Server::Kernel) && !options.guest {
         return exec(&options.program);
     }
-    let library = library::find_loadable().map_err(Failure::own)?;
     // A program that is not found is left to exec, which says so.
-    if let Some(file) = resolve(&options.program.words[0]) {
-        elf::check_preloadable(&file).map_err(|message| Failure { status: CANNOT_EXECUTE, message })?;
-        check_files(options)?;
+    let file = resolve(&options.program.words[0]);
+    let way = match &file {
+        Some(file) => elf::way_of(file).map_err(|message| Failure { status: CANNOT_EXECUTE, message })?,
+        None => Way::Preloaded,
+    };
+    // In a guest everything comes by its own instructions.
+    let no_guest =
+        options.no_guest || options.no_raw || std::env::var_os("ANYRING_RAW").is_some_and(|raw| raw == "0");
+    match (way, &file) {
+        (Way::Guest(message), _) if no_guest => Err(Failure { status: CANNOT_EXECUTE, message }),
+        (Way::Guest(_), Some(file)) => run_guest(options, file, rings, aio),
+        (Way::Preloaded, Some(file)) if options.guest => run_guest(options, file, rings, aio),
+        (_, file) => {
+            let library = library::find_loadable().map_err(Failure::own)?;
+            if file.is_some() {
+                check_files(options)?;
+            }
+            set_environment(options, rings, aio)?;
+            std::env::set_var("LD_PRELOAD", library::preload_list(&library));
+            exec(&options.program)
+        }
     }
-    set_environment(options, &library, rings, aio)?;
-    exec(&options.program)
+}
+
+/// Has anyring-guest run the program, and whatever that starts.
+fn run_guest(options: &RunOptions, file: &Path, rings: Server, aio: Server) -> Result<Infallible, Failure> {
+    let host = library::find_guest().map_err(Failure::own)?;
+    check_files(options)?;
+    set_environment(options, rings, aio)?;
+    let letter = |server, letter| if server == Server::User { letter } else { "" };
+    let state = format!("--program={}{}", letter(rings, "r"), letter(aio, "a"));
+    exec_by(&host, &state, file, &options.program)
 }
 
 /// What the flag says, or else the variable, which the library reads by itself where there is no `run`.
@@ -101,8 +127,7 @@ fn check_log(file: &Path) -> std::io::Result<()> {
     options.open(file)?.write(&[]).map(|_| ())
 }
 
-fn set_environment(options: &RunOptions, library: &Path, rings: Server, aio: Server) -> Result<(), Failure> {
-    std::env::set_var("LD_PRELOAD", library::preload_list(library));
+fn set_environment(options: &RunOptions, rings: Server, aio: Server) -> Result<(), Failure> {
     for (variable, server) in [("ANYRING_BACKEND", rings), ("ANYRING_AIO", aio)] {
         std::env::set_var(variable, if server == Server::User { "user" } else { "kernel" });
     }

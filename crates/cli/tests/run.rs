@@ -4,8 +4,8 @@
 mod common;
 
 use common::{
-    anyring, below, calling, install, kernel_works, killing, library, one_line_failure, output, skipped, stdout,
-    Elf, ANYRING,
+    anyring, below, calling, guest_host, install, kernel_works, killing, library, one_line_failure, output,
+    skipped, stdout, Elf, ANYRING,
 };
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -194,10 +194,10 @@ fn a_program_that_cannot_be_started_is_one_line() {
     }
 }
 
-/// The refusal of `program`.
+/// The refusal of `program` where the library has to be preloaded.
 fn refusal(program: &Path) -> String {
     library();
-    one_line_failure(&output(anyring(&["run", "--backend", "user", "--"]).arg(program)), 126)
+    one_line_failure(&output(anyring(&["run", "--backend", "user", "--no-guest", "--"]).arg(program)), 126)
 }
 
 #[test]
@@ -240,6 +240,39 @@ fn real_musl_programs_are_refused() {
         let said = refusal(&program);
         assert!(said.contains(expected), "{said}");
     }
+}
+
+/// `anyring run` with these flags of a program for the guest host, which is built.
+fn run_guest(flags: &[&str], words: &[&str]) -> Command {
+    guest_host();
+    anyring(&[&["run", "--backend", "user", "--aio", "user"], flags, &["--"], words].concat())
+}
+
+#[test]
+fn programs_that_no_library_reaches_are_run_by_the_guest_host() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let status = |code: u8| Elf::new(vec![0xbf, code, 0, 0, 0, 0xb8, 231, 0, 0, 0, 0x0f, 0x05]); // exit_group(code)
+    for (number, kind) in [(21, 2), (22, 3)] {
+        let program = Elf { kind, ..status(number) }.write(&directory.path().join(format!("program{number}")));
+        let output = output(&mut run_guest(&[], &[program.to_str().expect("UTF-8")]));
+        assert_eq!(output.status.code(), Some(i32::from(number)), "{output:?}");
+        assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+    }
+    let shell =
+        |flags: &[&str]| output(&mut run_guest(flags, &["sh", "-c", "echo $0 $LD_PRELOAD; exit 8", "zero"]));
+    assert_eq!((shell(&["--guest"]).status.code(), stdout(&shell(&["--guest"])).as_str()), (Some(8), "zero\n"));
+    assert_eq!(stdout(&shell(&["--no-guest"])), format!("zero {}\n", library().display()));
+}
+
+#[test]
+fn a_missing_guest_host_is_one_line() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = Elf::new(calling(0)).write(&directory.path().join("program"));
+    let words = [program.to_str().expect("UTF-8")];
+    let mut command = run_guest(&[], &words);
+    let why = one_line_failure(&output(command.env("ANYRING_GUEST", "/nonexistent/anyring-guest")), 125);
+    assert!(why.contains("/nonexistent/anyring-guest"), "{why}");
+    one_line_failure(&output(&mut run_guest(&["--guest", "--no-guest"], &words)), 2);
 }
 
 #[test]

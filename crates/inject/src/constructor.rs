@@ -23,7 +23,6 @@ extern "C" fn constructor() {
             memory::resolve,
             musl::resolve,
             passing::resolve,
-            signals::action::resolve,
             signals::wrappers::resolve,
             unwind::resolve,
             wait::resolve,

@@ -9,12 +9,15 @@
 use crate::door;
 use crate::next::{missing, next};
 use crate::{entry, identity, sys};
-use anyring_engine::forced::{point, Point};
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::Errno;
+use anyring_serve::descriptor::{
+    before_close, before_closing_from, before_dup, before_fcntl, close_range_by, note_duplicate, unshare_by,
+};
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, Ordering};
 use libc::FILE;
+
+pub use anyring_serve::descriptor::rings_exist;
 
 next! {
     CLOSE = c"close": fn(c_int) -> c_int;
@@ -32,135 +35,12 @@ next! {
     FCNTL64 = c"fcntl64": fn(c_int, c_int, usize) -> c_int;
 }
 
-/// Set for good once the process has made a ring: before that, no wait has to look for ring descriptors.
-static RING_MADE: AtomicBool = AtomicBool::new(false);
-
-/// The door says so here when it has made a ring.
-pub fn ring_made() {
-    if !RING_MADE.swap(true, Ordering::Relaxed) {
-        crate::raw::ring_made();
-    }
-}
-
-/// Whether [`ring_made`] was ever called. The descriptor reaches another thread later than this flag by whatever
-/// means the program hands it over, so Relaxed is enough.
-pub fn rings_exist() -> bool {
-    RING_MADE.load(Ordering::Relaxed)
-}
-
-/// The program is about to close number `fd`. EBADF for one of the engine's own, which is not to be closed.
-pub fn before_close(fd: i32) -> Result<(), Errno> {
-    if door::is_own(fd) && !mutated(Mutation::OwnNumbersAreClosed) {
-        return Err(Errno::BADF);
-    }
-    point(Point::Close);
-    crate::wait::forget(fd);
-    door::closing(fd);
-    Ok(())
-}
-
-/// The program is about to make `new` a duplicate of `old` (dup2(2); dup3(2) with `flags`). EBUSY for one of the
-/// engine's own, which is not to be replaced: dup2(2) has it for a number that somebody else is just opening.
-pub fn before_dup(old: i32, new: i32, flags: i32) -> Result<(), Errno> {
-    let refused = old == new || flags & !libc::O_CLOEXEC != 0;
-    // Nothing may end for a call that the kernel is going to refuse.
-    if refused || ((door::is_ring(new) || door::is_own(new)) && !is_open(old)) {
-        return Ok(());
-    }
-    before_close(new).map_err(|_| Errno::BUSY)
-}
-
-/// unshare(2) through `call`, which makes the call itself and answers as the kernel's register. The calling thread has a table
-/// of descriptors of its own already where only threads of ours share it: one that is alone in its program keeps it, with them.
-pub fn unshare_by(flags: u32, call: impl FnOnce(u32) -> isize) -> isize {
-    let tables = flags & libc::CLONE_FILES as u32;
-    if tables == 0 {
-        return call(flags);
-    }
-    if door::shares_table_with_engine_only() {
-        return call(flags & !tables);
-    }
-    let answer = call(flags);
-    if answer >= 0 {
-        entry::aside(door::table_unshared);
-    }
-    answer
-}
-
-/// close_range(2) through `call`, which makes the call itself and answers as the kernel's register: closes what is in
-/// the range but the engine's own.
-pub fn close_range_by(first: u32, last: u32, flags: u32, mut call: impl FnMut(u32, u32, u32) -> isize) -> isize {
-    let mut flags = flags;
-    if flags & libc::CLOSE_RANGE_UNSHARE != 0 && door::shares_table_with_engine_only() {
-        flags &= !libc::CLOSE_RANGE_UNSHARE; // as in `unshare_by`
-    }
-    let unshares = flags & libc::CLOSE_RANGE_UNSHARE != 0;
-    let closes = flags & !libc::CLOSE_RANGE_UNSHARE == 0;
-    // On no descriptor at all: tells whether there is such a call, and unshares the table before anything in it ends. The
-    // engine's own are close-on-exec already.
-    let answer = if closes && first <= last { call(u32::MAX, u32::MAX, flags) } else { call(first, last, flags) };
-    if unshares && answer >= 0 {
-        entry::aside(door::table_unshared);
-    }
-    if answer < 0 || !closes {
-        return answer;
-    }
-    entry::aside(|| before_close_range(first, last));
-    pieces(first, last).map(|(first, last)| call(first, last, 0)).find(|answer| *answer < 0).unwrap_or(0)
-}
-
-/// The program is about to close `first..=last`.
-fn before_close_range(first: u32, last: u32) {
-    point(Point::CloseRange);
-    crate::wait::forget_range(first, last);
-    door::closing_range(first, last);
-}
-
-/// The parts of `first..=last` without the engine's own numbers.
-fn pieces(first: u32, last: u32) -> impl Iterator<Item = (u32, u32)> {
-    let mut rest = Some(first);
-    core::iter::from_fn(move || loop {
-        let from = rest.filter(|from| *from <= last)?;
-        match door::next_own(from, last) {
-            None => rest = None,
-            Some(own) => rest = Some(own + 1),
-        }
-        match rest {
-            None => return Some((from, last)),
-            Some(next) if next - 1 > from => return Some((from, next - 2)),
-            Some(_) => {}
-        }
-    })
-}
-
-/// The program is about to change how descriptor `fd` behaves: a ring that sends SIGIO has a watcher, and one that
-/// wants a signal for each batch.
-pub fn before_fcntl(fd: i32, command: i32, argument: usize) {
-    let watches = match command {
-        libc::F_SETFL => argument as i32 & libc::O_ASYNC != 0,
-        libc::F_SETOWN | F_SETOWN_EX => true,
-        _ => false,
-    };
-    point(Point::Fcntl);
-    if watches && door::is_ring(fd) {
-        door::watch(fd, true);
-    }
-}
-
 /// fcntl(2) answered: a duplicate of a ring's descriptor is known from now on.
 fn after_fcntl(fd: i32, command: i32, answer: c_int) -> c_int {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, answer),
         _ => answer,
     }
-}
-
-/// fcntl(2)'s F_SETOWN_EX, which the libc crate lacks.
-const F_SETOWN_EX: i32 = 15;
-
-fn is_open(fd: i32) -> bool {
-    // SAFETY: F_GETFD only reads the descriptor's flags.
-    unsafe { sys::call(libc::SYS_fcntl, [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]) >= 0 }
 }
 
 /// Runs what comes before a call; libc's answer if that forbids it.
@@ -224,9 +104,7 @@ pub unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
 
 /// A call answered `new` as a duplicate of `old`: a ring is known by that number too from now on.
 fn duplicated(old: c_int, new: c_int) -> c_int {
-    if new >= 0 && new != old && door::is_ring(old) {
-        entry::aside(|| door::duplicated(new));
-    }
+    note_duplicate(old, new);
     new
 }
 
@@ -291,9 +169,7 @@ pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
         missing();
         return;
     };
-    let lowest = first.max(0) as u32;
-    entry::aside(|| before_close_range(lowest, u32::MAX));
-    for (first, last) in pieces(lowest, u32::MAX) {
+    for (first, last) in before_closing_from(first.max(0) as u32) {
         if last == u32::MAX {
             // SAFETY: the caller's own argument, or a higher one.
             unsafe { next(first as c_int) };

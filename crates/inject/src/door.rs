@@ -1,207 +1,32 @@
-//! The one door behind every entry point: liburing's symbols, libc's `syscall()`, and trapped raw instructions.
-//!
-//! Calls here behave like the system calls they stand for: arguments as in io_uring_setup(2), io_uring_enter(2) and
-//! io_uring_register(2), the answer as the kernel's register would hold it (a value, or `-errno`), errno untouched.
-//! Nothing here may be called while a lock of ours is held.
+//! The one door behind every entry point: liburing's symbols, libc's `syscall()`, and trapped raw instructions. What it does
+//! is [`anyring_serve::door`]'s.
 
-use crate::{backend, descriptor, entry, signals, sys};
-use anyring_abi::{
-    Params, NR_IO_CANCEL, NR_IO_DESTROY, NR_IO_GETEVENTS, NR_IO_PGETEVENTS, NR_IO_SETUP, NR_IO_SUBMIT,
-    NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP,
-};
-use anyring_engine::aio as engine_aio;
-use anyring_engine::forced::{point, Point};
-use anyring_engine::register::registering;
-use anyring_engine::wait::enter::struck_ring;
-use anyring_engine::{descriptors, process, thread, Enter, Errno};
+use crate::host::Preloaded;
+use anyring_abi::Params;
+use anyring_serve::door;
 use core::ffi::c_void;
 
-/// The descriptor numbers that rings get (decision 2 in docs/decisions). They begin below 1,024 so that select(2) can
-/// name some.
-pub use anyring_engine::descriptors::RING_NUMBERS;
-
-/// The filter knows by one compare that a number outside is no ring.
-pub use anyring_engine::descriptors::KNOWN_NUMBERS;
-
-/// What a call answers after a panic inside the engine.
-const BROKEN: isize = -(libc::EIO as isize);
-
-/// A result of the engine as the kernel's register would hold it.
-fn register_of<T: TryInto<isize>>(result: Result<T, Errno>) -> isize {
-    match result {
-        Ok(value) => value.try_into().unwrap_or(BROKEN),
-        Err(error) => -(error.raw_os_error() as isize),
-    }
-}
+pub use anyring_serve::door::{
+    closing, duplicated, is_ring, leaving_by_jump, ring_mapping, settle, watch, KNOWN_NUMBERS, RING_NUMBERS,
+};
 
 /// io_uring_setup(2): a new ring's descriptor, or `-errno`.
 pub fn setup(entries: u32, params: *mut Params) -> isize {
-    if !backend::is_user() {
-        return raw(NR_IO_URING_SETUP, [entries as usize, params as usize, 0, 0, 0, 0]);
-    }
-    entry::answer(|| {
-        point(Point::SetupDoor);
-        backend::prepare_engine();
-        let fd = anyring_engine::setup(entries, params as u64);
-        if fd.is_ok() {
-            descriptor::ring_made();
-        }
-        register_of(fd.map(|fd| fd as isize))
-    })
+    door::setup::<Preloaded>(entries, params)
 }
 
 /// io_uring_enter(2) with its six arguments: how many SQEs were consumed, or `-errno`.
 #[inline]
 pub fn enter(fd: u32, to_submit: u32, min_complete: u32, flags: u32, arg: *const c_void, arg_size: usize) -> isize {
-    if !backend::is_user() {
-        let args = [fd as usize, to_submit as usize, min_complete as usize, flags as usize, arg as usize, arg_size];
-        return raw(NR_IO_URING_ENTER, args);
-    }
-    let call = Enter { fd, to_submit, min_complete, flags, arg: arg as u64, arg_size };
-    let serve = || {
-        point(Point::EnterDoor);
-        register_of(anyring_engine::enter(&call))
-    };
-    entry::contain(|| struck_ring(&call), serve).unwrap_or(BROKEN)
+    door::enter::<Preloaded>(fd, to_submit, min_complete, flags, arg, arg_size)
 }
 
 /// io_uring_register(2): the operation's answer, or `-errno`.
 pub fn register(fd: u32, opcode: u32, arg: *mut c_void, nr_args: u32) -> isize {
-    if !backend::is_user() {
-        return raw(NR_IO_URING_REGISTER, [fd as usize, opcode as usize, arg as usize, nr_args as usize, 0, 0]);
-    }
-    let serve = || {
-        point(Point::RegisterDoor);
-        signals::action::take_back(); // what is registered is copied, and no call that has to be fast
-        if fd == u32::MAX {
-            // A call without a ring may come before the first one.
-            backend::prepare_engine();
-        }
-        register_of(anyring_engine::register(fd, opcode, arg as u64, nr_args))
-    };
-    entry::contain(|| registering(fd, opcode).ok(), serve).unwrap_or(BROKEN)
+    door::register::<Preloaded>(fd, opcode, arg, nr_args)
 }
 
 /// A call of Linux AIO by its number, with the arguments of its man page: its answer, or `-errno`.
 pub fn aio(number: i64, args: [usize; 6]) -> isize {
-    if !backend::serves_aio() {
-        return raw(number, args);
-    }
-    entry::answer(|| serve_aio(number, args))
-}
-
-fn serve_aio(number: i64, [a, b, c, d, e, f]: [usize; 6]) -> isize {
-    let context = a as u64;
-    let wait =
-        engine_aio::Wait { context, at_least: b as i64, at_most: c as i64, events: d as u64, timeout: e as u64 };
-    register_of(match number {
-        NR_IO_SETUP => {
-            backend::prepare_engine();
-            engine_aio::io_setup(a as u32, b as u64).map(|()| 0)
-        }
-        NR_IO_DESTROY => engine_aio::io_destroy(context).map(|()| 0),
-        NR_IO_SUBMIT => engine_aio::io_submit(context, b as i64, c as u64),
-        NR_IO_CANCEL => engine_aio::io_cancel(context, b as u64).map(|()| 0),
-        NR_IO_GETEVENTS => engine_aio::io_getevents(&wait),
-        NR_IO_PGETEVENTS => engine_aio::io_pgetevents(&wait, f as u64),
-        _ => Err(Errno::NOSYS),
-    })
-}
-
-/// Whether `fd` is the number of a ring that our engine serves. One compare and one load: cheap enough for `close`.
-#[inline]
-pub fn is_ring(fd: i32) -> bool {
-    descriptors::is_ring(fd)
-}
-
-/// Where the memory of ring `fd` really is: the descriptor and offset to map in place of `(fd, offset)`, or `None`
-/// when `fd` is no ring of ours (verified, since a number may have been reused). `ENOMEM` when `offset` is none of
-/// its areas, or the areas are the program's own (`IORING_SETUP_NO_MMAP`), as in io_uring/memmap.c.
-pub fn ring_mapping(fd: i32, offset: u64) -> Result<Option<(i32, u64)>, Errno> {
-    match process::ring_mapping(fd, offset) {
-        None if process::verified_ring(fd).is_some() => Err(Errno::NOMEM),
-        area => Ok(area),
-    }
-}
-
-/// Whether number `fd` is a descriptor of the engine's own: for the program it is not open.
-#[inline]
-pub fn is_own(fd: i32) -> bool {
-    descriptors::is_own(fd)
-}
-
-/// The lowest number in `first..=last` that is the engine's own.
-#[inline]
-pub fn next_own(first: u32, last: u32) -> Option<u32> {
-    descriptors::next_own(first, last)
-}
-
-/// Must be called before the program closes (or replaces by dup2) descriptor number `fd`: ends a ring of that number,
-/// and lets requests in flight on the file keep a private duplicate.
-#[inline]
-pub fn closing(fd: i32) {
-    process::closing(fd);
-}
-
-/// The same for every number in `first..=last` (close_range(2)).
-pub fn closing_range(first: u32, last: u32) {
-    process::closing_range(first, last);
-}
-
-/// Whether nobody but threads of the engine's has the calling thread's table of descriptors together with it.
-pub fn shares_table_with_engine_only() -> bool {
-    thread::tables::is_engines_only()
-}
-
-/// The calling thread has got a table of descriptors of its own (unshare(2)).
-pub fn table_unshared() {
-    process::unshared();
-}
-
-/// The program watches ring `fd` for readability (epoll_ctl, poll, select, F_SETFL with O_ASYNC): from now on a CQE
-/// makes the descriptor readable. `edge_triggered` when the watcher wants an edge for each batch (EPOLLET).
-pub fn watch(fd: i32, edge_triggered: bool) {
-    let Some(ring) = process::verified_ring(fd) else { return };
-    match ring.lock_soon() {
-        Ok(mut guard) => guard.watch(edge_triggered),
-        Err(_) => ring.watch_from_elsewhere(edge_triggered),
-    }
-}
-
-/// The calling thread is about to leave whatever it is in by longjmp(3).
-pub fn leaving_by_jump() {
-    point(Point::Jump);
-    anyring_engine::ring::sleeps::leaving_by_jump();
-}
-
-/// The calling thread is about to end by exit(2) with `status`: does not come back if only threads of the engine's would be
-/// left.
-pub fn exiting(status: i32) {
-    anyring_engine::thread::exiting(status);
-}
-
-/// `fd` is a new duplicate of some ring's descriptor.
-pub fn duplicated(fd: i32) {
-    point(Point::Dup);
-    process::adopt(fd);
-}
-
-/// Makes the descriptor's readability agree with the CQ: call before the program waits on ring `fd` with a
-/// level-triggered primitive.
-pub fn settle(fd: i32) {
-    // A ring that somebody keeps is left as it is: natively nobody waits here for one either.
-    if let Some(mut guard) = process::verified_ring(fd).and_then(|ring| ring.lock_unless_asleep().ok()) {
-        guard.settle_readability();
-    }
-}
-
-/// The program keeps what is mapped at `address` from forked children.
-pub fn keep_from_children(address: usize) {
-    process::keep_from_children(address);
-}
-
-/// One system call made from our own code: never seen by our wrappers or our filter. The answer is the register.
-fn raw(number: i64, args: [usize; 6]) -> isize {
-    // SAFETY: the kernel checks every argument of the calls made here, which are the program's own.
-    unsafe { sys::call(number, args) }
+    door::aio::<Preloaded>(number, args)
 }

@@ -8,9 +8,9 @@ pub mod descriptor;
 pub mod dispatch;
 pub mod door;
 mod entry;
-mod environment;
 #[cfg(feature = "forced-panics")]
 pub mod forced;
+mod host;
 pub mod identity;
 pub mod jump;
 pub mod libaio;
@@ -22,10 +22,11 @@ mod next;
 pub mod passing;
 pub mod raw;
 pub mod signals;
-mod sys;
 pub mod syscall;
 mod unwind;
 pub mod wait;
+
+use anyring_serve::{environment, probe, sys};
 
 #[cfg(all(not(test), feature = "allocator"))]
 #[global_allocator]

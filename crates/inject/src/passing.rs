@@ -3,45 +3,13 @@
 use crate::descriptor::rings_exist;
 use crate::entry;
 use crate::next::{missing, next};
-use anyring_engine::forced::{point, Point};
-use anyring_engine::mutation::{mutated, Mutation};
-use anyring_engine::op::net::rights::check_message;
-use anyring_engine::Errno;
+use anyring_serve::passing::{before_sendmsg, sendable};
 use core::ffi::{c_int, c_uint};
 use libc::{mmsghdr, msghdr, ssize_t};
 
 next! {
     SENDMSG = c"sendmsg": fn(c_int, *const msghdr, c_int) -> ssize_t;
     SENDMMSG = c"sendmmsg": fn(c_int, *mut mmsghdr, c_uint, c_int) -> c_int;
-}
-
-/// How many of `count` messages at `messages` may be sent; an error if it is not even the first. sendmmsg(2) ends with
-/// the message before one that is refused.
-pub fn sendable(messages: *const mmsghdr, count: u32) -> Result<u32, Errno> {
-    if !rings_exist() {
-        return Ok(count);
-    }
-    for index in 0..count.min(MESSAGES_MAX) {
-        let message = messages.wrapping_add(index as usize);
-        match before_sendmsg(message.cast()) {
-            Err(error) if index == 0 => return Err(error),
-            Err(_) => return Ok(index),
-            Ok(()) => {}
-        }
-    }
-    Ok(count)
-}
-
-/// The most messages that one sendmmsg(2) sends (`UIO_MAXIOV`).
-const MESSAGES_MAX: u32 = 1024;
-
-/// The program is about to send `message`.
-pub fn before_sendmsg(message: *const msghdr) -> Result<(), Errno> {
-    if !rings_exist() || mutated(Mutation::RingsArePassed) {
-        return Ok(());
-    }
-    point(Point::Sendmsg);
-    check_message(message as u64)
 }
 
 /// sendmsg(2).

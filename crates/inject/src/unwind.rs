@@ -4,7 +4,7 @@
 //! libc ends a thread by unwinding its stack by force: frame by frame, from the signal handler on. What a signal has
 //! interrupted of ours cannot be cleaned up there, between any two instructions, and no catch may see such an unwinding. So
 //!
-//! - **an interrupted call is completed first.** When the unwinder comes to [`inside`] it has dealt with the handler's frames.
+//! - **an interrupted call is completed first.** When the unwinder comes to [`anyring_serve::entry::inside`] it has dealt with the handler's frames.
 //!   The thread then goes on in the call as if the handler had returned; waits are over, with EINTR; and when the call is
 //!   through, [`go_on`] ends the thread from there;
 //! - **all other frames of ours hold nothing**, and are passed as those of C are: [`personality`] stands in front of the
@@ -20,8 +20,9 @@ use crate::jump;
 use crate::next::next;
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::os;
+use anyring_serve::entry::DUE;
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 use libc::ucontext_t;
 
 next! {
@@ -30,27 +31,7 @@ next! {
     UNREGISTER_CANCEL = c"__pthread_unregister_cancel": fn(*mut Cleanup);
 }
 
-/// How many threads of the process are to end when their calls are through.
-static DUE: AtomicU32 = AtomicU32::new(0);
-
-/// Runs what is to be completed before a thread ends that is interrupted in it. Unwinders know it by its section.
-#[inline(never)]
-#[link_section = "anyring_inside"]
-pub fn inside<T>(work: impl FnOnce() -> T) -> T {
-    let answer = work();
-    // SAFETY: does nothing. `work` is not the last thing here, so that this frame stays on the stack.
-    unsafe { core::arch::asm!("", options(nomem, nostack, preserves_flags)) };
-    answer
-}
-
-/// After a call: ends the thread if that was put off.
-#[inline]
-pub fn go_on() {
-    if DUE.load(Ordering::Relaxed) != 0 {
-        end_if_due();
-    }
-}
-
+/// Ends the calling thread if that was put off.
 #[cold]
 fn end_if_due() {
     if os::wait_again() {
@@ -102,6 +83,7 @@ unsafe extern "C" {
 /// Has unwinders ask [`personality`] about the frames of this library.
 #[cfg(not(test))]
 pub fn prepare() {
+    anyring_serve::entry::at_end(end_if_due);
     // SAFETY: a word of this library's own writable data, which unwinders only read. No other thread of the program's runs
     // in this library yet.
     unsafe { (&raw mut PERSONALITY).write(personality) };
@@ -143,12 +125,12 @@ struct Walk {
     before: usize,
     /// The last signal frame that was passed.
     signal_frame: usize,
-    /// Whether [`inside`] was seen behind it.
+    /// Whether [`anyring_serve::entry::inside`] was seen behind it.
     is_inside: bool,
     has_arrived: bool,
 }
 
-/// The signal frame that interrupted the frame with this stack pointer, or what that one called, if [`inside`] is among them.
+/// The signal frame that interrupted the frame with this stack pointer, or what that one called, if [`anyring_serve::entry::inside`] is among them.
 fn interrupted_inside(until: usize) -> Option<usize> {
     let mut walk = Walk { until, before: 0, signal_frame: 0, is_inside: false, has_arrived: false };
     // SAFETY: `step` gets what is passed, which lives as long as the walk.

@@ -4,6 +4,7 @@
 //! terminal it gets by itself. At its end we end as it did.
 
 use crate::cli::{Backend, Program, TraceOptions};
+use crate::elf::Way;
 use crate::exec::resolve;
 use crate::failure::{Failure, CANNOT_EXECUTE, USAGE};
 use crate::run::chosen;
@@ -69,10 +70,11 @@ pub fn watch(
     mut each: impl FnMut(&Event, bool) -> bool,
     mut glance: impl FnMut(&Summary),
 ) -> Result<Watched, Failure> {
-    let (Chosen { mut source, by_kernel, not_kernel }, mut subject) = match whom {
+    let (Chosen { mut source, by_kernel, not_kernel, .. }, mut subject) = match whom {
         Whom::Program(program) => {
             let chosen = choose(backend, program)?;
-            (chosen, Subject::Child(Child::start(program)?))
+            let child = Child::start(chosen.by_host.as_ref().unwrap_or(program))?;
+            (chosen, Subject::Child(child))
         }
         Whom::Process(pid) => {
             let subject = Subject::Running(Running::join(pid)?);
@@ -265,6 +267,8 @@ struct Chosen {
     by_kernel: bool,
     /// Why the kernel could not be chosen, where it was to be if it could.
     not_kernel: Option<String>,
+    /// What is to be started where no library can be preloaded into the program.
+    by_host: Option<Program>,
 }
 
 /// The events of a process that runs: our engine's if it serves that, else the kernel's.
@@ -273,7 +277,7 @@ fn join(backend: Backend, pid: i32) -> Result<Chosen, Failure> {
     if backend != Backend::Kernel {
         match JoinedSource::of_process(pid) {
             Ok(Some(source)) => {
-                return Ok(Chosen { source: Box::new(source), by_kernel: false, not_kernel: None });
+                return Ok(Chosen { source: Box::new(source), by_kernel: false, not_kernel: None, by_host: None });
             }
             Ok(None) if backend == Backend::User => {
                 return Err(refused("anyring does not serve it, or it has no ring now".to_owned()));
@@ -288,7 +292,7 @@ fn join(backend: Backend, pid: i32) -> Result<Chosen, Failure> {
             "it has no ring now, neither of anyring nor of the kernel, and those to come cannot be traced here: {why}"
         )),
     })?;
-    Ok(Chosen { source: Box::new(source), by_kernel: true, not_kernel: None })
+    Ok(Chosen { source: Box::new(source), by_kernel: true, not_kernel: None, by_host: None })
 }
 
 /// Whether the process has a ring of the kernel's open, as far as that can be seen.
@@ -296,6 +300,16 @@ fn has_ring(pid: i32) -> bool {
     let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return true };
     let mut links = files.flatten().filter_map(|file| std::fs::read_link(file.path()).ok());
     links.any(|link| link.as_os_str() == "anon_inode:[io_uring]")
+}
+
+/// The words by which anyring-guest runs the program, with its io_uring served by anyring, and its AIO unless ANYRING_AIO says
+/// otherwise.
+fn by_host(file: &Path, program: &Program) -> Result<Program, Failure> {
+    let host = library::find_guest().map_err(Failure::own)?;
+    let has_kernel_aio = std::env::var_os("ANYRING_AIO").is_some_and(|value| value == "kernel");
+    let state = if has_kernel_aio { "--program=r" } else { "--program=ra" };
+    let lead = [host.into_os_string(), state.into(), file.into(), file.into()];
+    Ok(Program { words: lead.into_iter().chain(program.words.iter().cloned()).collect() })
 }
 
 /// The events of a program that is to be started, which is prepared for it.
@@ -308,24 +322,30 @@ fn choose(backend: Backend, program: &Program) -> Result<Chosen, Failure> {
             false => Err(format!("the kernel's io_uring does not work here: {}", ring::describe(&trial))),
         };
         match source {
-            Ok(source) => return Ok(Chosen { source: Box::new(source), by_kernel: true, not_kernel }),
+            Ok(source) => {
+                return Ok(Chosen { source: Box::new(source), by_kernel: true, not_kernel, by_host: None })
+            }
             Err(why) if backend == Backend::Kernel => return Err(Failure::own(why)),
             Err(why) => not_kernel = Some(why),
         }
     }
-    let library = library::find_loadable().map_err(Failure::own)?;
-    if let Some(file) = resolve(&program.words[0]) {
-        elf::check_preloadable(&file).map_err(|message| Failure { status: CANNOT_EXECUTE, message })?;
-    }
+    let file = resolve(&program.words[0]);
+    let way = file.as_deref().map_or(Ok(Way::Preloaded), elf::way_of);
+    let (library, by_host) = match (way.map_err(|message| Failure { status: CANNOT_EXECUTE, message })?, file) {
+        (Way::Guest(_), Some(file)) => (None, Some(by_host(&file, program)?)),
+        _ => (Some(library::find_loadable().map_err(Failure::own)?), None),
+    };
     // The program knows the file, and may make it smaller while we read.
     handle_faults().map_err(|error| Failure::own(format!("no handler for SIGBUS: {error}")))?;
     let source = EngineSource::new().map_err(Failure::own)?;
-    std::env::set_var("LD_PRELOAD", library::preload_list(&library));
+    if let Some(library) = library {
+        std::env::set_var("LD_PRELOAD", library::preload_list(&library));
+    }
     std::env::set_var("ANYRING_BACKEND", "user");
     chosen(None, "ANYRING_AIO")?;
     if std::env::var_os("ANYRING_AIO").is_none_or(|value| value.is_empty()) {
         std::env::set_var("ANYRING_AIO", "user"); // the kernel tells nothing of its own
     }
     std::env::set_var("ANYRING_TRACE", source.file());
-    Ok(Chosen { source: Box::new(source), by_kernel: false, not_kernel })
+    Ok(Chosen { source: Box::new(source), by_kernel: false, not_kernel, by_host })
 }

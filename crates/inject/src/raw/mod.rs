@@ -18,7 +18,6 @@ mod installed;
 mod island;
 mod object;
 mod patch;
-pub(crate) mod probe;
 mod run;
 mod scan;
 mod stack;

@@ -1,6 +1,6 @@
 //! libc's functions on signal actions and masks. Each leaves everything to libc until the first guard is installed.
 
-use super::action::{self, Action, SIGACTION};
+use super::action::{self, Action};
 use super::{bit, guarded, mask};
 use crate::next::{missing, next};
 use crate::{entry, raw, sys};
@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use libc::{sighandler_t, sigset_t, stack_t};
 
 next! {
+    SIGACTION = c"sigaction": fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
     SIGNAL = c"signal": fn(c_int, sighandler_t) -> sighandler_t;
     SYSV_SIGNAL = c"__sysv_signal": fn(c_int, sighandler_t) -> sighandler_t;
     SIGSET = c"sigset": fn(c_int, sighandler_t) -> sighandler_t;

@@ -2,16 +2,12 @@
 //!
 //! Writers hold [`Lock`]; the handler of a signal reads without it, by sequence number.
 
-use super::{bit, guarded, on_signal, GUARDABLE};
-use crate::next::next;
+use super::{bit, guarded, way, GUARDABLE};
 use crate::sys;
-use anyring_engine::os::handlers;
 use core::ffi::c_int;
 use core::sync::atomic::{fence, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-next! {
-    SIGACTION = c"sigaction": fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
-}
+pub use crate::sys::{set_mask, thread_lives};
 
 /// SIG_DFL and SIG_IGN as the kernel holds them.
 pub const SIG_DFL: u64 = libc::SIG_DFL as u64;
@@ -124,21 +120,6 @@ impl Drop for Lock {
     }
 }
 
-/// Whether thread `id` exists in this process.
-pub(crate) fn thread_lives(id: usize) -> bool {
-    // SAFETY: signal 0 is never delivered.
-    unsafe { sys::call(libc::SYS_tgkill, [sys::process_id() as usize, id, 0, 0, 0, 0]) != -(libc::ESRCH as isize) }
-}
-
-/// Sets the thread's real mask and answers the old one, without what is blocked for a moment only ([`handlers`]).
-pub fn set_mask(new: u64) -> u64 {
-    let mut old = 0_u64;
-    let args = [libc::SIG_SETMASK as usize, &raw const new as usize, &raw mut old as usize, SET_SIZE, 0, 0];
-    // SAFETY: both sets are locals of the size named.
-    unsafe { sys::call(libc::SYS_rt_sigprocmask, args) };
-    old & !handlers::deferred()
-}
-
 /// rt_sigaction(2) itself.
 fn kernel(signal: c_int, new: Option<&Action>, old: Option<&mut Action>) -> isize {
     let new = new.map_or(0, |new| core::ptr::from_ref(new) as usize);
@@ -164,12 +145,14 @@ fn real(signal: c_int, program: &Action) -> Action {
     // A guarded signal comes from our own code and may be on a small alternate stack, where a handler of the program's for
     // another signal, which natively is on the thread's stack, would have no room. [`deliver`](super) opens these again.
     let mask = if is_guarded { !guarded() } else { unblocking(signal, program.mask) };
-    Action {
-        handler: on_signal as *const () as u64,
+    let mut real = Action {
+        handler: way().entry as *const () as u64,
         flags: flags | libc::SA_SIGINFO as u64 | SA_RESTORER,
         restorer: RESTORER.load(Ordering::Relaxed),
         mask,
-    }
+    };
+    (way().adjust)(signal, &mut real);
+    real
 }
 
 /// `mask` without what a handler of `signal` must not block: SIGSYS never, the others only in their own handlers,
@@ -211,8 +194,8 @@ pub fn take_over(lock: &Lock, now_kept: impl FnOnce()) -> Result<(), c_int> {
         KEPT[signal as usize].write(lock, &installed(signal)?);
     }
     now_kept();
-    install_through_libc(libc::SIGSYS)?;
-    let all = super::owns_the_symbols();
+    RESTORER.store((way().install_first)(libc::SIGSYS)?, Ordering::Relaxed);
+    let all = (way().sees_all)();
     for signal in of_programs().filter(|signal| all || guarded() & bit(*signal) != 0) {
         let program = of_program(signal);
         let real = real(signal, &program);
@@ -228,7 +211,10 @@ pub fn take_over(lock: &Lock, now_kept: impl FnOnce()) -> Result<(), c_int> {
 }
 
 /// What is really installed for `signal`.
-fn installed(signal: c_int) -> Result<Action, c_int> {
+///
+/// # Errors
+/// What rt_sigaction(2) answered.
+pub fn installed(signal: c_int) -> Result<Action, c_int> {
     let mut action = Action::default();
     match kernel(signal, None, Some(&mut action)) {
         0.. => Ok(action),
@@ -240,7 +226,7 @@ fn installed(signal: c_int) -> Result<Action, c_int> {
 /// comes in front of it.
 pub fn take_back() {
     let is_lost =
-        |signal: &c_int| installed(*signal).is_ok_and(|real| real.handler != on_signal as *const () as u64);
+        |signal: &c_int| installed(*signal).is_ok_and(|real| real.handler != way().entry as *const () as u64);
     if guarded() == 0 || super::in_borrowed_memory() || !GUARDABLE.iter().any(is_lost) {
         return;
     }
@@ -252,27 +238,10 @@ pub fn take_back() {
     }
 }
 
-/// The signals whose actions are kept here: not 32 and 33, which glibc handles itself.
+/// The signals whose actions are kept here.
 fn of_programs() -> impl Iterator<Item = c_int> {
-    (1..=SIGNALS).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP, 32, 33].contains(signal))
-}
-
-/// Installs our handler by way of libc once, to learn the restorer that libc uses.
-fn install_through_libc(signal: c_int) -> Result<(), c_int> {
-    let next = SIGACTION.get().ok_or(libc::ENOSYS)?;
-    let mut installed = Action::default();
-    // SAFETY: all zeroes is a valid sigaction, and `on_signal` has the type that SA_SIGINFO promises.
-    let answer = unsafe {
-        let mut ours: libc::sigaction = core::mem::zeroed();
-        ours.sa_sigaction = on_signal as *const () as usize;
-        ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-        next(signal, &ours, core::ptr::null_mut())
-    };
-    if answer != 0 || kernel(signal, None, Some(&mut installed)) != 0 {
-        return Err(libc::EINVAL);
-    }
-    RESTORER.store(installed.restorer, Ordering::Relaxed);
-    Ok(())
+    let left_alone = way().left_alone | bit(libc::SIGKILL) | bit(libc::SIGSTOP);
+    (1..=SIGNALS).filter(move |signal| left_alone & bit(*signal) == 0)
 }
 
 /// Reads the program's action for a signal that is kept and, if `change` answers one, replaces it. One that was set past us

@@ -1,7 +1,6 @@
 //! Questions to the kernel for which a filter may kill: asked in a child.
 
-use crate::signals::action::set_mask;
-use crate::sys;
+use crate::sys::{self, set_mask};
 use anyring_abi::{NR_IO_SETUP, NR_IO_URING_SETUP};
 use core::ffi::{c_int, c_void};
 

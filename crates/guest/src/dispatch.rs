@@ -1,0 +1,104 @@
+//! What becomes of each trapped call.
+
+use crate::crossing::Registers;
+use crate::world::{self, Block};
+use crate::{exe, exec, filter, signals, start, threads};
+use anyring_abi::NR_IO_SETUP;
+use anyring_serve::{memory, sys, Host};
+use libc::c_int;
+
+/// A process that is a guest's.
+pub struct Guest;
+
+impl Host for Guest {
+    fn serves_rings() -> bool {
+        start::serves_rings()
+    }
+
+    fn serves_aio() -> bool {
+        start::serves_aio()
+    }
+
+    /// `start.rs` has done it.
+    fn guard_copies() {}
+
+    fn first_ring_made() {
+        start::trap_with_rings();
+    }
+
+    /// Every rt_sigaction(2) of the guest's is seen.
+    fn take_back_signals() {}
+
+    /// Asked for at each trap.
+    fn note_alternate(_: &libc::stack_t) {}
+
+    fn sigaction(args: [usize; 6]) -> isize {
+        world::mine().map_or(-(libc::EINVAL as isize), |block| signals::sigaction(block, args))
+    }
+
+    fn sigprocmask(args: [usize; 6]) -> isize {
+        world::mine().map_or(-(libc::EINVAL as isize), |block| signals::sigprocmask(block, args))
+    }
+
+    fn with_mask(mask: *const u64, size: usize, wait: impl FnOnce(*const u64) -> isize) -> isize {
+        signals::with_mask(mask, size, wait)
+    }
+}
+
+/// Makes the call that the registers ask for; the answer is the kernel's register. A fork comes back twice.
+pub fn call(block: &Block, registers: &mut Registers) -> isize {
+    let number = registers.rax as i64;
+    let args = [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9];
+    let args = args.map(|arg| arg as usize);
+    let [a, b, c, d, e, _] = args;
+    match number {
+        libc::SYS_clone => threads::clone(block, registers, args),
+        libc::SYS_fork => threads::fork(block, registers),
+        libc::SYS_vfork => threads::vfork(block, registers),
+        // Whoever calls it goes on with clone(2).
+        libc::SYS_clone3 => -(libc::ENOSYS as isize),
+        libc::SYS_execve => exec::execute(libc::AT_FDCWD, a, b, c, 0),
+        libc::SYS_execveat => exec::execute(a as c_int, b, c, d, e),
+        libc::SYS_readlink => exe::read_link(libc::AT_FDCWD as usize, a, b, c),
+        libc::SYS_readlinkat => exe::read_link(a, b, c, d),
+        libc::SYS_mmap => map(args),
+        // A context of Linux AIO is a ring, too.
+        NR_IO_SETUP if start::serves_aio() => {
+            start::trap_with_rings();
+            anyring_serve::dispatch::call::<Guest>(number, args)
+        }
+        _ => {
+            let answer = anyring_serve::dispatch::call::<Guest>(number, args);
+            start::trap_with_levels();
+            answer
+        }
+    }
+}
+
+/// mmap(2): of a ring, or of code, which is mapped where it is trapped.
+fn map(args: [usize; 6]) -> isize {
+    let [address, bytes, protection, flags, ..] = args;
+    let mut args = match memory::substituted(args) {
+        Ok(args) => args,
+        Err(error) => return error,
+    };
+    let of_file = flags as c_int & libc::MAP_ANONYMOUS == 0;
+    let is_free =
+        address == 0 && flags as c_int & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT) == 0;
+    let is_private = flags as c_int & libc::MAP_TYPE == libc::MAP_PRIVATE;
+    if is_free && is_private && of_file {
+        args[0] = filter::place(bytes, 1);
+    }
+    // SAFETY: the guest's own call, at another free place at most, or of another descriptor with the same meaning.
+    let mut answer = unsafe { sys::call(libc::SYS_mmap, args) };
+    if answer < 0 && args[0] != address {
+        args[0] = address;
+        // SAFETY: as above.
+        answer = unsafe { sys::call(libc::SYS_mmap, args) };
+    }
+    if answer > 0 && of_file && protection as c_int & libc::PROT_EXEC != 0 {
+        let start = answer as usize;
+        filter::cover(start..start.saturating_add(bytes).next_multiple_of(4096));
+    }
+    answer
+}

@@ -1,0 +1,44 @@
+//! `anyring-guest`: runs a program that LD_PRELOAD does not reach (statically linked, of musl, for another glibc) in its own
+//! process and serves its io_uring there.
+//!
+//! This executable, the *host*, is linked statically with a glibc of its own. It maps the *guest* beside itself, and traps by
+//! a seccomp filter what the guest's code asks of io_uring, of threads, of signals and of exec. Each thread of the guest's
+//! has two worlds, told apart by the FS base: the guest's own TLS, and a TCB of the host's glibc, with which the engine runs
+//! on a stack of the host's.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `start.rs` | puts the process in order before the guest begins |
+//! | `elf.rs`, `loader.rs`, `script.rs` | reads the guest's file and maps it |
+//! | `stack.rs` | turns the first stack, as the kernel made it for the host, into the guest's |
+//! | `filter.rs` | which calls are trapped, and where |
+//! | `world.rs`, `tcb.rs` | the records of threads; the host's TCBs for them |
+//! | `crossing.rs` | the code that goes from one world to the other |
+//! | `trap.rs` | from SIGSYS to `dispatch.rs` and back |
+//! | `dispatch.rs` | what becomes of each trapped call |
+//! | `signals.rs` | the guest's handlers, whichever world they interrupt |
+//! | `threads.rs` | clone, vfork and fork |
+//! | `exec.rs` | execve: every program that a guest becomes is a guest |
+//! | `exe.rs` | /proc/self/exe |
+//!
+//! How it is started: `anyring-guest --program=STATE PATH ARGV0 [ARGS...]`, see [`start::State`]. `anyring run` does that.
+#![no_main]
+
+mod crossing;
+mod dispatch;
+mod elf;
+mod exe;
+mod exec;
+mod filter;
+mod loader;
+mod script;
+mod signals;
+mod stack;
+mod start;
+mod tcb;
+mod threads;
+mod trap;
+mod world;
+
+#[global_allocator]
+static GLOBAL: anyring_engine::alloc::Global = anyring_engine::alloc::Global;

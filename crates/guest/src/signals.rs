@@ -1,0 +1,116 @@
+//! The guest's signals: [`anyring_serve::signals`], with the guest's handlers in the guest's world.
+
+use crate::world::{self, Block};
+use crate::{crossing, trap};
+use anyring_engine::log;
+use anyring_serve::engine::recover_copy;
+use anyring_serve::signals::{action, bit, guarded, install_guard, mask, set_way, Way};
+use anyring_serve::sys;
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+use libc::{siginfo_t, ucontext_t};
+
+/// Nothing is left alone: glibc's own signals and those of other libraries have handlers in the guest like any other.
+static WAY: Way = Way {
+    entry: crossing::on_signal,
+    left_alone: 0,
+    install_first: |_| Ok(crossing::restorer as *const () as u64),
+    sees_all: || true,
+    adjust,
+    call,
+};
+
+/// Takes over the actions of all signals, and guards the engine's copies of the guest's memory.
+pub fn prepare() -> Result<(), &'static str> {
+    set_way(&WAY);
+    let guards =
+        [(libc::SIGSYS, no_trap as _), (libc::SIGSEGV, recover_copy as _), (libc::SIGBUS, recover_copy as _)];
+    for (signal, guard) in guards {
+        install_guard(signal, guard).map_err(|_| "a signal handler cannot be installed")?;
+    }
+    anyring_engine::os::handler_installed();
+    Ok(())
+}
+
+/// Traps have been dealt with before, but for those of a thread that has no stack left for another call, or no memory for one.
+/// That ends the process, and is not to do so without a word.
+unsafe fn no_trap(_: &mut ucontext_t, info: &siginfo_t) -> bool {
+    if trap::is_trap(info) {
+        log::line("a system call of the guest's ends it: there are too many handlers in each other, or no memory");
+    }
+    false
+}
+
+/// A trap may come on any stack, and nothing is to interrupt its handler.
+fn adjust(signal: c_int, action: &mut action::Action) {
+    if signal == libc::SIGSYS {
+        action.flags |= libc::SA_ONSTACK as u64;
+        action.mask = u64::MAX;
+    }
+}
+
+/// See [`Way::call`].
+unsafe fn call(handler: u64, signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
+    match world::mine() {
+        // SAFETY: the caller vouches for all but the block, which is the calling thread's.
+        Some(block) => unsafe { crossing::call_handler(handler, signal, info, context, block) },
+        // A fault in a thread of the engine's: no handler of the guest's can deal with that.
+        None => action::set_real(signal, &action::Action::default()),
+    }
+}
+
+/// rt_sigaction(2), with the kernel's arguments and answer.
+pub fn sigaction(block: &Block, args: [usize; 6]) -> isize {
+    if !block.is_borrowed.load(Ordering::Relaxed) {
+        return action::system_call(args);
+    }
+    borrowed_action(args)
+}
+
+/// The same in a process that runs in its parent's memory, and has actions of its own in the kernel: what is kept here is the
+/// parent's. A handler of its own it cannot have, and what is guarded stays as it is.
+fn borrowed_action([signal, new, old, size, ..]: [usize; 6]) -> isize {
+    let signal = signal as c_int;
+    if size != size_of::<u64>() || !(1..=64).contains(&signal) {
+        return -(libc::EINVAL as isize);
+    }
+    let Ok(real) = action::installed(signal) else { return -(libc::EINVAL as isize) };
+    let before =
+        if real.handler == crossing::on_signal as *const () as u64 { action::of_program(signal) } else { real };
+    if new != 0 {
+        let Some(wanted) = sys::read_program(new as *const action::Action) else { return -(libc::EFAULT as isize) };
+        let is_handler = ![action::SIG_DFL, action::SIG_IGN].contains(&wanted.handler);
+        if is_handler && wanted.handler != before.handler {
+            return -(libc::EINVAL as isize);
+        }
+        if !is_handler && guarded() & bit(signal) == 0 {
+            action::set_real(signal, &wanted);
+        }
+    }
+    match old != 0 && !sys::write_program(old as *mut action::Action, before) {
+        true => -(libc::EFAULT as isize),
+        false => 0,
+    }
+}
+
+/// rt_sigprocmask(2), with the kernel's arguments and answer.
+pub fn sigprocmask(block: &Block, args: [usize; 6]) -> isize {
+    let [how, set, old, size, ..] = args;
+    if !block.is_borrowed.load(Ordering::Relaxed) {
+        return mask::system_call(args);
+    }
+    let wanted = if set == 0 { None } else { sys::read_program(set as *const u64) };
+    let really = wanted.map(|wanted| mask::real(how as c_int, wanted));
+    let set = really.as_ref().map_or(set, |really| core::ptr::from_ref(really) as usize);
+    // SAFETY: the guest's own call, with a local copy of its set.
+    unsafe { sys::call(libc::SYS_rt_sigprocmask, [how, set, old, size, 0, 0]) }
+}
+
+/// Runs a waiting call that has a mask of its own.
+pub fn with_mask(mask: *const u64, size: usize, wait: impl FnOnce(*const u64) -> isize) -> isize {
+    let is_borrowed = world::mine().is_some_and(|block| block.is_borrowed.load(Ordering::Relaxed));
+    match sys::read_program(mask) {
+        Some(wanted) if is_borrowed && size == size_of::<u64>() => wait(&(wanted & !guarded())),
+        _ => mask::with_temporary(mask, size, wait),
+    }
+}

@@ -1,0 +1,283 @@
+//! Puts the process in order before the guest begins.
+
+use crate::crossing;
+use crate::elf::{no_program, Refusal};
+use crate::filter::{self, Calls};
+use crate::stack::{Begin, First};
+use crate::{exe, loader, script, signals, tcb, world};
+use anyring_engine::{alloc, descriptors, log, process};
+use anyring_serve::{engine, sys};
+use core::ffi::{c_char, c_int, CStr};
+use core::mem::ManuallyDrop;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::fs::File;
+use std::os::fd::{FromRawFd, IntoRawFd};
+use std::os::unix::fs::MetadataExt;
+
+/// The host's first argument, and its name among processes until the guest begins.
+pub const HOST_NAME: &[u8] = b"anyring-guest";
+/// What its second begins with.
+const STATE: &[u8] = b"--program=";
+
+/// Exit statuses, as of `anyring run`.
+const CANNOT_SERVE: c_int = 125;
+const CANNOT_EXECUTE: c_int = 126;
+const NOT_FOUND: c_int = 127;
+const USAGE: c_int = 2;
+
+/// What a host tells the one that takes its place at an exec: the environment may have been cleaned. One letter each.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct State {
+    /// `r`: the engine serves io_uring.
+    pub rings: bool,
+    /// `a`: the engine serves Linux AIO.
+    pub aio: bool,
+    /// `f`: the filter of general calls is installed.
+    pub filtered: bool,
+    /// `w`: that of calls that only matter with a ring, too.
+    pub with_rings: bool,
+    /// `l`: that of waits on epoll sets in which a ring is level-triggered, too.
+    pub with_levels: bool,
+    /// A number: a descriptor that is to be closed when the program has been loaded.
+    pub closes: Option<c_int>,
+}
+
+static RINGS: AtomicBool = AtomicBool::new(false);
+static AIO: AtomicBool = AtomicBool::new(false);
+static FILTERED: AtomicBool = AtomicBool::new(false);
+static WITH_RINGS: AtomicBool = AtomicBool::new(false);
+static WITH_LEVELS: AtomicBool = AtomicBool::new(false);
+/// The host's own file, open.
+static HOST: AtomicI32 = AtomicI32::new(-1);
+/// The device and inode of that file.
+static HOST_ID: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+impl State {
+    /// That of this process.
+    pub fn here() -> State {
+        State {
+            rings: serves_rings(),
+            aio: serves_aio(),
+            filtered: FILTERED.load(Ordering::Relaxed),
+            with_rings: WITH_RINGS.load(Ordering::Relaxed),
+            with_levels: WITH_LEVELS.load(Ordering::Relaxed),
+            closes: None,
+        }
+    }
+
+    /// As the host's second argument.
+    pub fn to_argument(self) -> Vec<u8> {
+        let flags = [self.rings, self.aio, self.filtered, self.with_rings, self.with_levels];
+        let letters = flags.into_iter().zip("rafwl".chars());
+        let letters: String = letters.filter(|(is_set, _)| *is_set).map(|(_, letter)| letter).collect();
+        let number = self.closes.map_or(String::new(), |number| number.to_string());
+        [STATE, letters.as_bytes(), number.as_bytes()].concat()
+    }
+
+    /// The state that the host's second argument names.
+    pub fn parse(argument: &[u8]) -> Option<State> {
+        let text = core::str::from_utf8(argument.strip_prefix(STATE)?).ok()?;
+        let letters = text.trim_end_matches(|digit: char| digit.is_ascii_digit());
+        let number = &text[letters.len()..];
+        let has = |letter| letters.contains(letter);
+        Some(State {
+            rings: has('r'),
+            aio: has('a'),
+            filtered: has('f'),
+            with_rings: has('w'),
+            with_levels: has('l'),
+            closes: if number.is_empty() { None } else { Some(number.parse().ok()?) },
+        })
+    }
+}
+
+/// Whether the engine serves io_uring here.
+pub fn serves_rings() -> bool {
+    RINGS.load(Ordering::Relaxed)
+}
+
+/// Whether it serves Linux AIO.
+pub fn serves_aio() -> bool {
+    AIO.load(Ordering::Relaxed)
+}
+
+/// The descriptor of the host's own file, if the guest has not closed it and opened another by that number.
+pub fn host() -> Option<c_int> {
+    let number = HOST.load(Ordering::Relaxed);
+    // SAFETY: only asked what it is, and not closed here.
+    let file = (number >= 0).then(|| unsafe { ManuallyDrop::new(File::from_raw_fd(number)) })?;
+    is_host(&file).then_some(number)
+}
+
+/// Whether this is the host's own file.
+pub fn is_host(file: &File) -> bool {
+    let own = HOST_ID.each_ref().map(|word| word.load(Ordering::Relaxed));
+    file.metadata().is_ok_and(|status| [status.dev(), status.ino()] == own)
+}
+
+/// There is a ring, or is about to be: what only matters with one is trapped from now on.
+pub fn trap_with_rings() {
+    if !WITH_RINGS.swap(true, Ordering::Relaxed) {
+        if let Err(why) = filter::install(Calls::WithRings) {
+            descriptors::set_closes_are_seen(false);
+            log::line(&format!("poll, select and close of the guest's are left to the kernel: {why}"));
+        }
+    }
+}
+
+/// Looks whether a ring is in an epoll set level-triggered: waits of epoll's are trapped from then on.
+#[inline]
+pub fn trap_with_levels() {
+    if descriptors::level::any() && !WITH_LEVELS.swap(true, Ordering::Relaxed) {
+        if let Err(why) = filter::install(Calls::WithLevels) {
+            log::line(&format!("epoll_wait of the guest's is left to the kernel: {why}"));
+        }
+    }
+}
+
+/// What the filters that there are trap.
+pub fn trapped() -> impl Iterator<Item = Calls> {
+    let rings = WITH_RINGS.load(Ordering::Relaxed).then_some(Calls::WithRings);
+    let levels = WITH_LEVELS.load(Ordering::Relaxed).then_some(Calls::WithLevels);
+    [Some(Calls::General), rings, levels].into_iter().flatten()
+}
+
+/// glibc's malloc in the host leaves the program break to the guest.
+#[no_mangle]
+extern "C" fn __wrap___sbrk(_: isize) -> *mut core::ffi::c_void {
+    usize::MAX as *mut _
+}
+
+/// The C entry point: Rust's own start would set a handler for SIGSEGV and an alternate signal stack.
+///
+/// # Safety
+/// Called by libc's start code with what the kernel has passed.
+#[no_mangle]
+unsafe extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
+    // SAFETY: libc passes what it got, and nobody has changed it.
+    let first = unsafe { First::new(count as usize, arguments) };
+    let words = first.arguments();
+    let state = words.get(1).and_then(|word| State::parse(word.to_bytes()));
+    let (Some(state), Some(file), Some(name), true) = (state, words.get(2), words.get(3), words.len() > 4) else {
+        say("usage: anyring-guest --program=[r][a] FILE NAME ARGV0 [ARGS]... (`anyring run` starts it)");
+        return USAGE;
+    };
+    match begin(&first, state, file, name) {
+        Err(refusal) => {
+            say(&format!("cannot run `{}`: {}", name.to_string_lossy(), refusal.why));
+            match refusal.errno {
+                0 => CANNOT_SERVE,
+                libc::ENOENT => NOT_FOUND,
+                _ => CANNOT_EXECUTE,
+            }
+        }
+        // SAFETY: `begin` has loaded the program, and nothing on this stack is needed any more.
+        Ok(Begin { entry, stack, words }) => unsafe {
+            crossing::begin(entry, stack, words.as_ptr(), words.len());
+        },
+    }
+}
+
+/// One line on standard error, before there is a guest.
+fn say(text: &str) {
+    let line = format!("anyring: {}\n", text.replace('\n', " "));
+    // SAFETY: the kernel reads the line.
+    unsafe { sys::call(libc::SYS_write, [2, line.as_ptr() as usize, line.len(), 0, 0, 0]) };
+}
+
+/// Does everything but the last step.
+fn begin(first: &First, state: State, file: &CStr, name: &CStr) -> Result<Begin, Refusal> {
+    keep_environment(first);
+    RINGS.store(state.rings, Ordering::Relaxed);
+    AIO.store(state.aio, Ordering::Relaxed);
+    WITH_RINGS.store(state.with_rings, Ordering::Relaxed);
+    WITH_LEVELS.store(state.with_levels, Ordering::Relaxed);
+    prepare().map_err(|why| Refusal { errno: 0, why: why.to_owned() })?;
+    let program = script::find(file.to_bytes(), name.to_bytes())?;
+    if is_host(&program.file) {
+        return Err(no_program("it is the host of programs itself"));
+    }
+    let loaded = loader::load(&program.file, &program.elf)?;
+    exe::set(program.real_path());
+    log::line(&format!("anyring-guest runs {}", String::from_utf8_lossy(exe::path())));
+    if let Some(number) = state.closes {
+        // SAFETY: a descriptor that the host before has left open for this one.
+        unsafe { sys::call(libc::SYS_close, [number as usize, 0, 0, 0, 0, 0]) };
+    }
+    let begin = first.of_guest(4, &program, &loaded, name);
+    set_name(name);
+    drop(program);
+    if !state.filtered {
+        filter::install(Calls::General).map_err(|why| Refusal { errno: 0, why: why.to_owned() })?;
+    }
+    FILTERED.store(true, Ordering::Relaxed);
+    let images = [Some(&loaded.program), loaded.loader.as_ref()];
+    images.into_iter().flatten().flat_map(|image| image.code.clone()).for_each(filter::cover);
+    Ok(begin)
+}
+
+/// Puts the host itself in order.
+fn prepare() -> Result<(), &'static str> {
+    engine::quieten_panics();
+    alloc::reserve().map_err(|_| "there is no memory")?;
+    crossing::prepare()?;
+    tcb::prepare()?;
+    if !world::adopt_first() {
+        return Err("there is no memory");
+    }
+    signals::prepare()?;
+    process::at_fork(engine::renew_after_fork);
+    descriptors::set_closes_are_seen(true);
+    keep_host_open();
+    engine::open_log();
+    Ok(())
+}
+
+/// glibc's and the standard library's views of what is about to become the guest's stack get memory of their own.
+fn keep_environment(first: &First) {
+    extern "C" {
+        static mut environ: *const *const c_char;
+        static mut _dl_auxv: *const [usize; 2];
+    }
+    let strings = first.environment();
+    // SAFETY: each is a string of the environment. The copies are leaked. There is no other thread yet, so that nobody reads
+    // the variables meanwhile.
+    unsafe {
+        let copy = |string: &usize| CStr::from_ptr(*string as *const c_char).to_owned().into_raw() as *const c_char;
+        let mut list: Vec<*const c_char> = strings.iter().map(copy).collect();
+        list.push(core::ptr::null());
+        environ = list.leak().as_ptr();
+        let vector: Vec<[usize; 2]> = first.vector().into_iter().map(|(kind, value)| [kind, value]).collect();
+        _dl_auxv = vector.leak().as_ptr();
+    }
+}
+
+/// Opens the host's own file for the programs that the guest becomes, which may be in another root by then.
+fn keep_host_open() {
+    let flags = libc::O_PATH | libc::O_CLOEXEC;
+    let open = [libc::AT_FDCWD as usize, c"/proc/self/exe".as_ptr() as usize, flags as usize, 0, 0, 0];
+    // SAFETY: a string that the kernel reads.
+    let file = match unsafe { sys::call(libc::SYS_openat, open) } {
+        ..0 => return,
+        // SAFETY: a new descriptor, which is nobody else's.
+        number => unsafe { File::from_raw_fd(number as c_int) },
+    };
+    if let Ok(status) = file.metadata() {
+        HOST_ID[0].store(status.dev(), Ordering::Relaxed);
+        HOST_ID[1].store(status.ino(), Ordering::Relaxed);
+    }
+    if let Ok(own) = descriptors::to_top(file.into()) {
+        HOST.store(own.into_raw_fd(), Ordering::Relaxed);
+    }
+}
+
+/// The process has the name of what was executed, as execve(2) gives it.
+fn set_name(name: &CStr) {
+    let bytes = name.to_bytes();
+    let base = bytes.rsplit(|byte| *byte == b'/').next().unwrap_or(bytes);
+    let mut text = [0_u8; 16];
+    let length = base.len().min(text.len() - 1);
+    text[..length].copy_from_slice(&base[..length]);
+    // SAFETY: a string that the kernel reads.
+    unsafe { sys::call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, text.as_ptr() as usize, 0, 0, 0, 0]) };
+}

@@ -1,0 +1,204 @@
+//! TCBs of the host's glibc for threads that it did not make.
+//!
+//! `errno`, malloc, mutexes, thread-locals and unwinding then work in them, and threads of the engine's can be made there.
+//! The functions are hidden ones of glibc's, which link statically. What of the TCB's layout is no ABI is learnt from the
+//! first thread's own TCB, and [`prepare`] refuses where it is not found.
+
+use anyring_serve::sys::{self, set_mask};
+use core::arch::asm;
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+extern "C" {
+    fn _dl_allocate_tls(memory: *mut c_void) -> *mut c_void;
+    fn _dl_allocate_tls_init(tcb: *mut c_void, is_main: bool) -> *mut c_void;
+    fn __call_tls_dtors();
+    fn __ctype_init();
+    static __rseq_offset: isize;
+    static __rseq_size: u32;
+}
+
+/// Offsets in `tcbhead_t` (sysdeps/x86_64/nptl/tls.h), which compilers rely on.
+const SELF: [usize; 2] = [0, 16];
+const MULTIPLE_THREADS: usize = 24;
+const STACK_GUARD: usize = 0x28;
+const POINTER_GUARD: usize = 0x30;
+
+/// Where `struct pthread` has its list of robust mutexes. Before it are the thread's id and the list of stacks.
+static ROBUST_HEAD: AtomicUsize = AtomicUsize::new(0);
+const TID_BEFORE_ROBUST: usize = 16;
+const LIST_BEFORE_ROBUST: usize = 32;
+
+/// The FS base.
+pub fn current() -> usize {
+    let fs: usize;
+    // SAFETY: reads a register; `start` has seen that the instruction is there.
+    unsafe { asm!("rdfsbase {}", out(reg) fs, options(nomem, nostack, preserves_flags)) };
+    fs
+}
+
+/// # Safety
+/// `fs` is a TCB of the host's glibc, or what follows uses no thread-local memory.
+unsafe fn set(fs: usize) {
+    // SAFETY: the caller vouches for it. No options: nothing is to be moved across.
+    unsafe { asm!("wrfsbase {}", in(reg) fs) };
+}
+
+/// Learns the layout from the calling thread's own TCB, takes back what glibc has told the kernel of it, and has glibc believe
+/// that there are several threads: it skips locks until it has made one itself.
+pub fn prepare() -> Result<(), &'static str> {
+    let (fs, mut head, mut size) = (current(), 0_usize, 0_usize);
+    let ask = [0, &raw mut head as usize, &raw mut size as usize, 0, 0, 0];
+    // SAFETY: the kernel writes two words.
+    unsafe { sys::call(libc::SYS_get_robust_list, ask) };
+    let offset = head.wrapping_sub(fs);
+    if !(0x200..0x1000).contains(&offset) {
+        return Err("the layout of glibc's TCB is unknown");
+    }
+    // SAFETY: `struct pthread` begins at `fs` and is larger than the offset of the list, from which the kernel was told.
+    let tid = unsafe { ((fs + offset - TID_BEFORE_ROBUST) as *const i32).read() };
+    if tid != sys::thread_id() {
+        return Err("the layout of glibc's TCB is unknown");
+    }
+    ROBUST_HEAD.store(offset, Ordering::Relaxed);
+    const UNREGISTER: usize = 1;
+    const SIGNATURE: usize = 0x5305_3053;
+    // SAFETY: the area that glibc has registered, whose address and size it says. The guest registers one of its own.
+    unsafe {
+        if __rseq_size != 0 {
+            let area = fs.wrapping_add_signed(__rseq_offset);
+            sys::call(libc::SYS_rseq, [area, 32, UNREGISTER, SIGNATURE, 0, 0]);
+        }
+    }
+    become_multithreaded()
+}
+
+fn become_multithreaded() -> Result<(), &'static str> {
+    extern "C" fn nothing(_: *mut c_void) -> *mut c_void {
+        core::ptr::null_mut()
+    }
+    let mask = set_mask(u64::MAX);
+    // SAFETY: a thread that does nothing, and is joined.
+    let made = unsafe {
+        let mut thread = core::mem::zeroed();
+        libc::pthread_create(&mut thread, core::ptr::null(), nothing, core::ptr::null_mut()) == 0
+            && libc::pthread_join(thread, core::ptr::null_mut()) == 0
+    };
+    set_mask(mask);
+    made.then_some(()).ok_or("no thread can be made")
+}
+
+/// A new TCB. `None` where there is no memory.
+pub fn allocate() -> Option<usize> {
+    // SAFETY: glibc's own function; null asks for memory.
+    let tcb = unsafe { _dl_allocate_tls(core::ptr::null_mut()) } as usize;
+    (tcb != 0).then(|| {
+        fill(tcb);
+        tcb
+    })
+}
+
+/// Makes the TCB of a thread that has ended fresh. With `ends` its destructors of thread-locals run first, here, in its name.
+pub fn renew(tcb: usize, ends: bool) {
+    let (mine, mask) = (current(), set_mask(u64::MAX));
+    // SAFETY: the thread has ended, so that nobody uses its TCB; and no handler runs here meanwhile.
+    unsafe {
+        if ends {
+            set(tcb);
+            __call_tls_dtors();
+            set(mine);
+        }
+        _dl_allocate_tls_init(tcb as *mut c_void, false);
+    }
+    fill(tcb);
+    set_mask(mask);
+}
+
+fn fill(tcb: usize) {
+    let mine = current();
+    let robust = ROBUST_HEAD.load(Ordering::Relaxed);
+    let at = |offset: usize| (tcb + offset) as *mut usize;
+    let of_mine = |offset: usize| (mine + offset) as *const usize;
+    let mask = set_mask(u64::MAX);
+    // SAFETY: a whole `struct pthread` that nobody else uses; each offset is one of its fields. `__ctype_init` acts on the
+    // current thread, which has no handlers meanwhile.
+    unsafe {
+        SELF.iter().for_each(|offset| at(*offset).write(tcb));
+        at(MULTIPLE_THREADS).cast::<i32>().write(1);
+        at(STACK_GUARD).write(of_mine(STACK_GUARD).read());
+        at(POINTER_GUARD).write(of_mine(POINTER_GUARD).read());
+        at(robust).write(tcb + robust);
+        let list = robust - LIST_BEFORE_ROBUST;
+        at(list).write(tcb + list);
+        at(list + 8).write(tcb + list);
+        if __rseq_size != 0 {
+            // cpu_id: not registered.
+            (tcb.wrapping_add_signed(__rseq_offset + 4) as *mut i32).write(-1);
+        }
+        set(tcb);
+        __ctype_init();
+        set(mine);
+    }
+    set_mask(mask);
+}
+
+/// Has the calling thread's own TCB name its thread: recursive mutexes compare it.
+pub fn note_thread(tid: u32) {
+    let field = current() + ROBUST_HEAD.load(Ordering::Relaxed) - TID_BEFORE_ROBUST;
+    // SAFETY: in the host's world the FS base is the thread's own TCB.
+    unsafe { (field as *mut u32).write(tid) };
+}
+
+/// glibc's own locks, and lists of the stacks of threads that it made.
+mod lists {
+    #[repr(C)]
+    pub struct List {
+        pub next: *mut List,
+        pub previous: *mut List,
+    }
+    extern "C" {
+        pub fn __malloc_fork_lock_parent();
+        pub fn __malloc_fork_unlock_parent();
+        pub fn __malloc_fork_unlock_child();
+        pub static mut _dl_stack_used: List;
+        pub static mut _dl_stack_user: List;
+        pub static mut _dl_stack_cache: List;
+        pub static mut _dl_stack_cache_actsize: usize;
+        pub static mut _dl_in_flight_stack: usize;
+        pub static mut _dl_stack_cache_lock: i32;
+        pub static mut _dl_load_lock: libc::pthread_mutex_t;
+        pub static mut _dl_load_tls_lock: libc::pthread_mutex_t;
+        pub static mut _dl_load_write_lock: libc::pthread_mutex_t;
+    }
+    pub const MUTEX: libc::pthread_mutex_t = libc::PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+}
+
+/// Makes a copy of the process by `clone`, while nobody is in the host's malloc; in the child glibc's locks are free, and it
+/// knows of no other thread. `clone` answers as the kernel does.
+pub fn fork(clone: impl FnOnce() -> isize) -> isize {
+    // SAFETY: glibc's own functions, called in the order in which its fork(3) does. In the child, which has one thread, nobody
+    // holds the locks, and the stacks of threads that are not there are not used again.
+    unsafe {
+        lists::__malloc_fork_lock_parent();
+        let answer = clone();
+        if answer != 0 {
+            lists::__malloc_fork_unlock_parent();
+            return answer;
+        }
+        lists::__malloc_fork_unlock_child();
+        for list in
+            [&raw mut lists::_dl_stack_used, &raw mut lists::_dl_stack_user, &raw mut lists::_dl_stack_cache]
+        {
+            (*list).next = list;
+            (*list).previous = list;
+        }
+        lists::_dl_stack_cache_actsize = 0;
+        lists::_dl_in_flight_stack = 0;
+        lists::_dl_stack_cache_lock = 0;
+        // The first of these is also taken by whoever registers a destructor of a thread-local.
+        lists::_dl_load_lock = lists::MUTEX;
+        lists::_dl_load_tls_lock = lists::MUTEX;
+        lists::_dl_load_write_lock = lists::MUTEX;
+        0
+    }
+}

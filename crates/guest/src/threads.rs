@@ -1,0 +1,75 @@
+//! clone(2), fork(2) and vfork(2).
+
+use crate::crossing::{clone_away, Registers};
+use crate::tcb;
+use crate::world::{self, Block};
+use anyring_engine::process;
+use anyring_serve::sys::{self, set_mask};
+use core::sync::atomic::Ordering;
+
+const VM: usize = libc::CLONE_VM as usize;
+const VFORK: usize = libc::CLONE_VFORK as usize;
+const SETTLS: usize = libc::CLONE_SETTLS as usize;
+const THREAD: usize = libc::CLONE_THREAD as usize;
+
+/// fork(2).
+pub fn fork(block: &Block, registers: &mut Registers) -> isize {
+    clone(block, registers, [libc::SIGCHLD as usize, 0, 0, 0, 0, 0])
+}
+
+/// vfork(2).
+pub fn vfork(block: &Block, registers: &mut Registers) -> isize {
+    clone(block, registers, [VM | VFORK | libc::SIGCHLD as usize, 0, 0, 0, 0, 0])
+}
+
+/// clone(2), with the kernel's arguments. Comes back in the parent, and in a child that has a memory of its own.
+pub fn clone(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isize {
+    // No handler runs before the child has its record.
+    let mask = set_mask(u64::MAX);
+    let answer = match args[0] & VM {
+        0 => copy(block, registers, args),
+        _ => share(registers, args, mask),
+    };
+    set_mask(mask);
+    answer
+}
+
+/// A child with a copy of everything.
+fn copy(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isize {
+    let [flags, stack, parent_tid, child_tid, tls, _] = args;
+    let kernel = [flags & !SETTLS, 0, parent_tid, child_tid, 0, 0];
+    // SAFETY: the child goes on here, on its copy of this very stack.
+    let answer = tcb::fork(|| unsafe { sys::call(libc::SYS_clone, kernel) });
+    if answer == 0 {
+        block.enter();
+        world::renew_after_fork(block);
+        process::forked();
+        if stack != 0 {
+            registers.rsp = stack as u64;
+        }
+        if flags & SETTLS != 0 {
+            registers.fs = tls as u64;
+        }
+    }
+    answer
+}
+
+/// A child in this memory: a thread, or another process until it executes a program. `mask` is the signal mask of both.
+fn share(registers: &Registers, args: [usize; 6], mask: u64) -> isize {
+    let [flags, stack, parent_tid, child_tid, tls, _] = args;
+    let Some(child) = world::claim() else { return -(libc::EAGAIN as isize) };
+    let fs = if flags & SETTLS != 0 { tls as u64 } else { registers.fs };
+    let rsp = if stack != 0 { stack as u64 } else { registers.rsp };
+    let busy = child.busy[0].as_ptr() as u64;
+    child.guest_fs.store(fs as usize, Ordering::Relaxed);
+    child.mask.store(mask, Ordering::Relaxed);
+    child.is_borrowed.store(flags & THREAD == 0, Ordering::Relaxed);
+    // SAFETY: the block was just claimed, so that nobody else touches this.
+    unsafe { child.begin.get().write(Registers { rax: 0, rsp, fs, busy, context: 0, ..*registers }) };
+    // SAFETY: all signals are blocked, and the block is the child's.
+    let answer = unsafe { clone_away(flags, stack, parent_tid, child_tid, tls, child) };
+    if answer < 0 || flags & VFORK != 0 {
+        child.give_back();
+    }
+    answer
+}

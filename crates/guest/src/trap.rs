@@ -1,0 +1,234 @@
+//! From the SIGSYS of a trapped instruction to the call and back.
+//!
+//! The handler makes no call: it takes a stack, writes the guest's registers to its top, and lets the signal return into
+//! [`trampoline`], which makes the call outside any handler, in the host's world, with the guest's signal mask: a call that
+//! waits is as interruptible as the real one. The guest's stack is not touched.
+
+use crate::crossing::{self, trampoline, Registers};
+use crate::filter::MARK;
+use crate::world::{self, Block, LEVELS};
+use crate::{dispatch, tcb};
+use anyring_serve::signals::{action, bit, guarded};
+use anyring_serve::{door, entry, sys};
+use core::mem::size_of;
+use core::ops::Range;
+use core::sync::atomic::Ordering;
+use libc::{siginfo_t, stack_t, ucontext_t};
+
+/// What [`crossing::on_signal`] has to do, and by what.
+#[repr(C)]
+pub struct Turn {
+    what: u64,
+    value: u64,
+}
+
+impl Turn {
+    /// The thread is in the host's world.
+    const STAY: u64 = 0;
+    /// It is in the guest's: go on at a handler's address.
+    pub const JUMP: u64 = 1;
+    /// It is in the guest's: change to the host's, by a block.
+    pub const CROSS: u64 = 2;
+    /// The signal was a trap, and nothing remains to be done.
+    pub const DONE: u64 = 3;
+}
+
+/// The part of siginfo_t that a SIGSYS fills (sigaction(2)).
+#[repr(C)]
+struct SigsysInfo {
+    signal: i32,
+    /// SECCOMP_RET_DATA of the filter.
+    errno: i32,
+    code: i32,
+    _padding: i32,
+    address: usize,
+    number: i32,
+    arch: u32,
+}
+const _: () = assert!(size_of::<SigsysInfo>() <= size_of::<siginfo_t>());
+
+/// SYS_SECCOMP: si_code of a trap by a filter.
+const SYS_SECCOMP: i32 = 1;
+
+/// In whose world a signal has interrupted the thread. The FS base may be the guest's: nothing here uses thread-local memory.
+///
+/// # Safety
+/// The arguments are those of a handler, and `fs` is the FS base.
+pub unsafe extern "C" fn whose(signal: i32, info: *const siginfo_t, context: *mut ucontext_t, fs: usize) -> Turn {
+    const HERE: Turn = Turn { what: Turn::STAY, value: 0 };
+    // SAFETY: the caller vouches for both.
+    let (info, context) = unsafe { (&*info, &mut *context) };
+    if crossing::is_host_code(context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize) {
+        return HERE;
+    }
+    let Some(block) = world::mine().filter(|block| block.host_fs.load(Ordering::Relaxed) != fs) else {
+        return HERE;
+    };
+    if signal == libc::SIGSYS && is_trap(info) && trap(block, info, context) {
+        return Turn { what: Turn::DONE, value: 0 };
+    }
+    let handler = action::of_program(signal);
+    let is_plain = handler.flags & libc::SA_RESETHAND as u32 as u64 == 0 && guarded() & bit(signal) == 0;
+    match is_plain && ![action::SIG_DFL, action::SIG_IGN].contains(&handler.handler) {
+        true => Turn { what: Turn::JUMP, value: handler.handler },
+        false => Turn { what: Turn::CROSS, value: core::ptr::from_ref(block) as u64 },
+    }
+}
+
+/// Whether a SIGSYS comes from a filter of ours.
+pub fn is_trap(info: &siginfo_t) -> bool {
+    // SAFETY: a siginfo_t is larger; plain integers.
+    let info = unsafe { &*core::ptr::from_ref(info).cast::<SigsysInfo>() };
+    info.code == SYS_SECCOMP && info.errno == i32::from(MARK)
+}
+
+/// Has the thread go on in [`trampoline`]. False if it has no stack left. All signals are blocked.
+fn trap(block: &Block, info: &siginfo_t, context: &mut ucontext_t) -> bool {
+    // SAFETY: as in `is_trap`.
+    let number = unsafe { (*core::ptr::from_ref(info).cast::<SigsysInfo>()).number };
+    let this = core::ptr::from_mut(context) as u64;
+    let gregs = context.uc_mcontext.gregs;
+    let register = |index: i32| gregs[index as usize] as u64;
+    let trapped_at = register(libc::REG_RSP) as usize;
+    let Some((level, top)) = take_level(block, trapped_at, &mut context.uc_stack) else { return false };
+    let is_alternate = note_alternate(block, level, trapped_at, &context.uc_stack);
+    let saved = Registers {
+        rax: number as u64,
+        rdi: register(libc::REG_RDI),
+        rsi: register(libc::REG_RSI),
+        rdx: register(libc::REG_RDX),
+        r10: register(libc::REG_R10),
+        r8: register(libc::REG_R8),
+        r9: register(libc::REG_R9),
+        rbx: register(libc::REG_RBX),
+        rbp: register(libc::REG_RBP),
+        r12: register(libc::REG_R12),
+        r13: register(libc::REG_R13),
+        r14: register(libc::REG_R14),
+        r15: register(libc::REG_R15),
+        rsp: trapped_at as u64,
+        rip: register(libc::REG_RIP),
+        flags: register(libc::REG_EFL),
+        fs: 0,
+        busy: block.busy[level].as_ptr() as u64,
+        block: core::ptr::from_ref(block) as u64,
+        context: if is_alternate { this } else { 0 },
+        // SAFETY: the first word of uc_sigmask is all that the kernel has filled in.
+        mask: unsafe { (&raw const context.uc_sigmask).cast::<u64>().read() },
+    };
+    if is_alternate {
+        // SAFETY: as above; rt_sigreturn reads it.
+        unsafe { (&raw mut context.uc_sigmask).cast::<u64>().write(u64::MAX) };
+    }
+    let frame = (top - size_of::<Registers>()) as *mut Registers;
+    // SAFETY: the stack is mapped, was just taken by this thread, and its top is aligned to a page.
+    unsafe { frame.write(saved) };
+    context.uc_mcontext.gregs[libc::REG_RSP as usize] = frame as i64;
+    context.uc_mcontext.gregs[libc::REG_RIP as usize] = trampoline as *const () as i64;
+    true
+}
+
+/// Takes a stack for a call that was trapped with the stack pointer at `trapped_at`: its level, and one past its end. Those of
+/// calls out of which a handler has jumped are given back first; `alternate` is the alternate signal stack, as it will be again.
+fn take_level(block: &Block, trapped_at: usize, alternate: &mut stack_t) -> Option<(usize, usize)> {
+    for level in (0..LEVELS).filter(|level| block.busy[*level].load(Ordering::Relaxed) != 0) {
+        if is_abandoned(block, level, trapped_at, alternate) {
+            if let Some(disabled) = disabled_alternate(block, level) {
+                *alternate = disabled;
+            }
+            block.has_jumped.store(true, Ordering::Relaxed);
+            block.busy[level].store(0, Ordering::Relaxed);
+        }
+    }
+    let level = block.busy.iter().position(|busy| busy.load(Ordering::Relaxed) == 0)?;
+    let top = block.stack(level)?;
+    block.trapped_at[level].store(trapped_at, Ordering::Relaxed);
+    block.busy[level].store(1, Ordering::Relaxed);
+    Some((level, top))
+}
+
+/// Whether the call on this stack can no longer be under way beneath a trap of its thread at `now`.
+fn is_abandoned(block: &Block, level: usize, now: usize, alternate: &stack_t) -> bool {
+    let then = block.trapped_at[level].load(Ordering::Relaxed);
+    if block.is_on_stack(now) {
+        return false;
+    }
+    if let Some(disabled) = disabled_alternate(block, level) {
+        // What interrupts such a call is on a stack of the host's.
+        return !range_of(&disabled).contains(&now) || now >= then;
+    }
+    let alternate = range_of(alternate);
+    alternate.contains(&now) == alternate.contains(&then) && now >= then
+}
+
+fn range_of(alternate: &stack_t) -> Range<usize> {
+    let start = alternate.ss_sp as usize;
+    match alternate.ss_flags & libc::SS_DISABLE {
+        0 => start..start.wrapping_add(alternate.ss_size),
+        _ => 0..0,
+    }
+}
+
+/// Notes that the alternate signal stack is to be disabled during the call, if that is where the thread trapped: then true.
+/// Else a signal that interrupts the call would find it unused.
+fn note_alternate(block: &Block, level: usize, trapped_at: usize, alternate: &stack_t) -> bool {
+    let [address, size, flags] = &block.alternate[level];
+    let is_there = range_of(alternate).contains(&trapped_at);
+    address.store(alternate.ss_sp as usize, Ordering::Relaxed);
+    flags.store(alternate.ss_flags as usize, Ordering::Relaxed);
+    size.store(if is_there { alternate.ss_size } else { 0 }, Ordering::Relaxed);
+    is_there
+}
+
+fn disabled_alternate(block: &Block, level: usize) -> Option<stack_t> {
+    let [address, size, flags] = [0, 1, 2].map(|at: usize| block.alternate[level][at].load(Ordering::Relaxed));
+    (size != 0).then_some(stack_t { ss_sp: address as *mut _, ss_flags: flags as i32, ss_size: size })
+}
+
+/// Makes the trapped call, in the host's world, and leaves its answer where the guest's rax comes from.
+///
+/// # Safety
+/// Called by the trampoline with the registers at the top of its own stack.
+pub unsafe extern "C" fn emulate(registers: *mut Registers) {
+    // SAFETY: the caller vouches for it.
+    let registers = unsafe { &mut *registers };
+    // SAFETY: blocks are never freed.
+    let block = unsafe { &*(registers.block as *const Block) };
+    tcb::note_thread(block.tid.load(Ordering::Relaxed));
+    if registers.context != 0 {
+        disable_alternate(registers.mask);
+    }
+    if block.has_jumped.swap(false, Ordering::Relaxed) {
+        entry::aside(door::leaving_by_jump);
+    }
+    registers.rax = entry::answer_any(|| dispatch::call(block, registers)) as u64;
+    if registers.context != 0 {
+        // SAFETY: the frame of the trap, which nothing touches while the alternate stack is disabled.
+        unsafe { end_by_sigreturn(registers, &mut *(registers.context as *mut ucontext_t)) };
+    }
+}
+
+/// No alternate signal stack from now on, and the guest's mask: the thread is off that stack by now, with all signals blocked.
+fn disable_alternate(mask: u64) {
+    let disabled = stack_t { ss_sp: core::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+    // SAFETY: a local, which the kernel reads. What was set is in the block.
+    unsafe { sys::call(libc::SYS_sigaltstack, [&raw const disabled as usize, 0, 0, 0, 0, 0]) };
+    sys::set_mask(mask);
+}
+
+/// Makes the context of the trap the one in which the guest goes on behind its instruction, with the mask that it has now.
+/// Blocks all signals: the thread is about to be on its alternate stack, which the kernel does not know yet.
+///
+/// # Safety
+/// `registers` and `context` are those of one trap.
+unsafe fn end_by_sigreturn(registers: &Registers, context: &mut ucontext_t) {
+    let mask = sys::set_mask(u64::MAX);
+    let gregs = &mut context.uc_mcontext.gregs;
+    for (index, value) in
+        [(libc::REG_RAX, registers.rax), (libc::REG_RSP, registers.rsp), (libc::REG_RIP, registers.rip)]
+    {
+        gregs[index as usize] = value as i64;
+    }
+    // SAFETY: the first word of uc_sigmask is all that rt_sigreturn reads.
+    unsafe { (&raw mut context.uc_sigmask).cast::<u64>().write(mask) };
+}

@@ -1,0 +1,230 @@
+//! The record of each thread of the guest's, found by the thread's id.
+//!
+//! A thread that ends is not seen: exit(2) is not trapped, since detached threads of musl and Zig make it when their stack is
+//! gone. Its record is taken for another thread once the kernel says that there is no such thread ([`Block::is_left`]).
+
+use crate::crossing::Registers;
+use anyring_serve::sys;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+
+/// How many calls of one thread may be under way, each interrupted by a handler that makes the next.
+pub const LEVELS: usize = 16;
+/// Bytes of one stack on which a call is made. Guest handlers that interrupt it run there, too.
+const STACK: usize = 256 << 10;
+const PAGE: usize = 4096;
+
+/// The most threads that a guest may have at the same time.
+const BLOCKS: usize = 16 << 10;
+/// One more than any thread's id (PID_MAX_LIMIT in the kernel).
+const TIDS: usize = 4 << 20;
+
+/// A thread of the guest's. Only the thread itself and its handlers change it, but for who takes it for a new thread.
+#[repr(C)]
+pub struct Block {
+    /// The FS base in the host's world: a TCB of the host's glibc.
+    pub host_fs: AtomicUsize,
+    /// The FS base in the guest's world, as it was when that was last left.
+    pub guest_fs: AtomicUsize,
+    /// Its place in [`ALL`], plus 1: what [`BY_TID`] has of it.
+    index: u16,
+    /// 1 for each level whose stack is in use.
+    pub busy: [AtomicU8; LEVELS],
+    /// The thread's id; 0 for none, [`CLAIMED`] while it is made ready for a thread.
+    pub tid: AtomicU32,
+    /// It runs in its parent's memory, but is another process (vfork(2)).
+    pub is_borrowed: AtomicBool,
+    /// A child of fork(2) inherited it from a thread that it does not have.
+    is_inherited: AtomicBool,
+    /// A handler has jumped out of a call.
+    pub has_jumped: AtomicBool,
+    /// For each level: the guest's stack pointer at the trap.
+    pub trapped_at: [AtomicUsize; LEVELS],
+    /// For each level: the alternate signal stack that is disabled meanwhile (address, size, flags); size 0 for none.
+    pub alternate: [[AtomicUsize; 3]; LEVELS],
+    /// For each level: one past the end of its stack, 0 before its first use.
+    stacks: [AtomicUsize; LEVELS],
+    /// The signal mask with which a new thread begins.
+    pub mask: AtomicU64,
+    /// The registers with which a new thread begins.
+    pub begin: core::cell::UnsafeCell<Registers>,
+}
+
+/// Offsets for the assembly.
+pub const HOST_FS: usize = offset_of!(Block, host_fs);
+/// See [`HOST_FS`].
+pub const GUEST_FS: usize = offset_of!(Block, guest_fs);
+/// See [`HOST_FS`].
+pub const TID: usize = offset_of!(Block, tid);
+/// See [`HOST_FS`].
+pub const INDEX: usize = offset_of!(Block, index);
+/// See [`HOST_FS`].
+pub const MASK: usize = offset_of!(Block, mask);
+/// See [`HOST_FS`].
+pub const BEGIN: usize = offset_of!(Block, begin);
+
+/// A thread id that no thread has: the block is being made ready.
+const CLAIMED: u32 = u32::MAX;
+
+/// All blocks, from the beginning on; none is ever freed.
+static ALL: [AtomicPtr<Block>; BLOCKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; BLOCKS];
+static MADE: AtomicUsize = AtomicUsize::new(0);
+
+/// By thread id: the place in [`ALL`], plus 1, of the last thread that had it. A thread writes its own entry before it makes
+/// any call of the guest's. Most pages of it are never touched.
+pub static BY_TID: [AtomicU16; TIDS] = [const { AtomicU16::new(0) }; TIDS];
+
+/// The calling thread's block; `None` for a thread of the engine's. Async-signal-safe, and uses no thread-local memory.
+pub fn mine() -> Option<&'static Block> {
+    let tid = sys::thread_id() as u32;
+    let index = BY_TID.get(tid as usize)?.load(Ordering::Relaxed);
+    let block = block(usize::from(index).checked_sub(1)?)?;
+    (block.tid.load(Ordering::Relaxed) == tid).then_some(block)
+}
+
+fn block(place: usize) -> Option<&'static Block> {
+    // Acquire pairs with the Release in `add`.
+    let block = ALL.get(place)?.load(Ordering::Acquire);
+    // SAFETY: blocks are leaked, and shared by atomics only, but for `begin`, which is its claimer's.
+    unsafe { block.as_ref() }
+}
+
+/// Makes a block for the calling thread, which is the first.
+pub fn adopt_first() -> bool {
+    let Some(block) = add(crate::tcb::current()) else { return false };
+    block.enter();
+    true
+}
+
+fn add(host_fs: usize) -> Option<&'static Block> {
+    let place = MADE.fetch_add(1, Ordering::Relaxed);
+    if place >= BLOCKS {
+        MADE.fetch_sub(1, Ordering::Relaxed);
+        return None;
+    }
+    // SAFETY: all zeroes is a valid block: integers and registers.
+    let mut block: Box<Block> = Box::new(unsafe { core::mem::zeroed() });
+    block.host_fs = AtomicUsize::new(host_fs);
+    block.index = place as u16 + 1;
+    block.tid = AtomicU32::new(CLAIMED);
+    let block = Box::leak(block);
+    // Release pairs with the Acquire in `block`.
+    ALL[place].store(block, Ordering::Release);
+    Some(block)
+}
+
+/// A block for a thread about to be made: that of one that has ended, or a new one. `None` where there are too many threads.
+/// For the host's world, with all signals blocked.
+pub fn claim() -> Option<&'static Block> {
+    /// How many are looked at for one that has ended.
+    const LOOKS: usize = 8;
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let made = MADE.load(Ordering::Relaxed).min(BLOCKS);
+    let looks = if made < BLOCKS { made.min(LOOKS) } else { made };
+    for _ in 0..looks {
+        let candidate = block(NEXT.fetch_add(1, Ordering::Relaxed) % made);
+        if let Some(block) = candidate.filter(|block| block.take_over()) {
+            crate::tcb::renew(block.host_fs.load(Ordering::Relaxed), !block.is_left_alone());
+            block.clear();
+            return Some(block);
+        }
+    }
+    let fs = crate::tcb::allocate()?;
+    add(fs)
+}
+
+/// In a forked child, whose only thread has `kept`: the other blocks are of threads that it does not have.
+pub fn renew_after_fork(kept: &Block) {
+    let made = MADE.load(Ordering::Relaxed).min(BLOCKS);
+    for other in (0..made).filter_map(block).filter(|other| !core::ptr::eq(*other, kept)) {
+        other.is_inherited.store(true, Ordering::Relaxed);
+        other.tid.store(0, Ordering::Relaxed);
+    }
+    kept.is_borrowed.store(false, Ordering::Relaxed);
+}
+
+impl Block {
+    /// The calling thread has this block from now on.
+    pub fn enter(&self) {
+        let tid = sys::thread_id() as u32;
+        self.tid.store(tid, Ordering::Relaxed);
+        if let Some(entry) = BY_TID.get(tid as usize) {
+            entry.store(self.index, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether its thread has ended.
+    fn is_left(&self, tid: u32) -> bool {
+        let (process, tid) = (sys::process_id() as usize, tid as usize);
+        let ask = match self.is_borrowed.load(Ordering::Relaxed) {
+            // A thread of another process, which is alone in that.
+            true => (libc::SYS_kill, [tid, 0, 0, 0, 0, 0]),
+            false => (libc::SYS_tgkill, [process, tid, 0, 0, 0, 0]),
+        };
+        // SAFETY: signal 0 is never delivered.
+        unsafe { sys::call(ask.0, ask.1) == -(libc::ESRCH as isize) }
+    }
+
+    /// Takes it if its thread has ended.
+    fn take_over(&self) -> bool {
+        let tid = self.tid.load(Ordering::Relaxed);
+        let is_free =
+            tid == 0 || (tid != CLAIMED && (self.is_inherited.load(Ordering::Relaxed) || self.is_left(tid)));
+        // Acquire pairs with the Release in `give_back`.
+        is_free && self.tid.compare_exchange(tid, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Whether what the thread left in its thread-locals is somebody else's to end.
+    fn is_left_alone(&self) -> bool {
+        self.is_inherited.load(Ordering::Relaxed) || self.is_borrowed.load(Ordering::Relaxed)
+    }
+
+    fn clear(&self) {
+        self.busy.iter().for_each(|busy| busy.store(0, Ordering::Relaxed));
+        self.alternate.iter().for_each(|alternate| alternate[1].store(0, Ordering::Relaxed));
+        for flag in [&self.is_borrowed, &self.is_inherited, &self.has_jumped] {
+            flag.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// No thread has it: another may take it.
+    pub fn give_back(&self) {
+        // Release pairs with the Acquire in `take_over`.
+        self.tid.store(0, Ordering::Release);
+    }
+
+    /// One past the end of a level's stack, which is mapped at its first use. `None` where there is no memory.
+    /// Async-signal-safe.
+    pub fn stack(&self, level: usize) -> Option<usize> {
+        match self.stacks[level].load(Ordering::Relaxed) {
+            0 => self.map(level),
+            top => Some(top),
+        }
+    }
+
+    #[cold]
+    fn map(&self, level: usize) -> Option<usize> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let map = [0, STACK + PAGE, protection as usize, flags as usize, usize::MAX, 0];
+        // SAFETY: a new mapping at a place of the kernel's choice, whose lowest page becomes inaccessible.
+        unsafe {
+            let base = sys::call(libc::SYS_mmap, map);
+            if (-4095..0).contains(&base) {
+                return None;
+            }
+            sys::call(libc::SYS_mprotect, [base as usize, PAGE, libc::PROT_NONE as usize, 0, 0, 0]);
+            let top = base as usize + PAGE + STACK;
+            self.stacks[level].store(top, Ordering::Relaxed);
+            Some(top)
+        }
+    }
+
+    /// Whether an address is on one of the stacks here.
+    pub fn is_on_stack(&self, address: usize) -> bool {
+        self.stacks.iter().any(|top| {
+            let top = top.load(Ordering::Relaxed);
+            top != 0 && (top - STACK..top).contains(&address)
+        })
+    }
+}

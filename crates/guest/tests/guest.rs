@@ -1,0 +1,96 @@
+//! Programs that are run by anyring-guest: what they print, and how they end, is what they do natively on the kernel.
+
+mod common;
+
+use common::{guest, guest_command, native, no_reference, program, run, skip, text, Linked, ALL};
+use std::os::unix::process::ExitStatusExt;
+
+/// Runs the part of `tests/c/guest.c` with this name both ways, however it is linked.
+fn as_natively(name: &str) {
+    if let Some(why) = no_reference() {
+        return skip(name, why);
+    }
+    for linked in ALL {
+        let Some(program) = program(linked) else { continue };
+        let (expected, output) = (native(&program, &[name]), guest(&program, &[name]));
+        assert!([Some(0), Some(17)].contains(&expected.status.code()), "natively {linked:?} {}", text(&expected));
+        assert_eq!(output, expected, "{linked:?}: {}\ninstead of {}", text(&output), text(&expected));
+    }
+}
+
+macro_rules! parts {
+    ($($name:ident)*) => { $(
+        #[test]
+        fn $name() {
+            as_natively(stringify!($name));
+        }
+    )* };
+}
+
+parts! {
+    nop file socket worker poll threads detached signals queued alternate jumps fork fork_among_threads exec identity descriptors
+}
+
+#[test]
+fn arguments_and_exit_statuses_pass_through() {
+    for linked in ALL {
+        let Some(program) = program(linked) else { continue };
+        for words in [&["words", "one", "two words", "", "--program=x"][..], &["exit", "42"], &["exit", "0"]] {
+            assert_eq!(guest(&program, words), native(&program, words), "{linked:?} {words:?}");
+        }
+        for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGSEGV, libc::SIGSYS, libc::SIGABRT] {
+            let output = guest(&program, &["kill", &signal.to_string()]);
+            assert_eq!(output.status.signal(), Some(signal), "{linked:?}: {}", text(&output));
+        }
+    }
+}
+
+/// Filters cannot be taken off again, and about 250 are the most there may be.
+#[test]
+fn a_long_chain_of_programs_adds_no_filters() {
+    for linked in [Linked::Static, Linked::StaticPie] {
+        let Some(program) = program(linked) else { continue };
+        let output = guest(&program, &["chain", "1000"]);
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        let filters = printed.lines().find_map(|line| line.strip_prefix("filters: ")).map(str::trim);
+        let filters: usize = filters.and_then(|number| number.parse().ok()).unwrap_or(usize::MAX);
+        assert!(output.status.success() && printed.contains("the end of the chain"), "{}", text(&output));
+        assert!(filters <= 3, "{linked:?}: {}", text(&output));
+    }
+}
+
+#[test]
+fn what_a_guest_becomes_is_served_whatever_it_is() {
+    let shell = std::path::Path::new("/bin/sh");
+    for linked in ALL {
+        let Some(program) = program(linked) else { continue };
+        let script = format!("{0} nop && env -i {0} nop && exec {0} exec", program.display());
+        let mut command = guest_command(shell, &["-c", &script]);
+        let output = run(&mut command);
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.code() == Some(17), "{linked:?}: {}", text(&output));
+        assert_eq!(printed.matches("1000 NOPs").count(), 2, "{linked:?}: {}", text(&output));
+        assert!(printed.contains("word 3: two words"), "{linked:?}: {}", text(&output));
+    }
+}
+
+/// As `anyring run` does in a guest.
+#[test]
+fn a_guest_may_execute_the_host() {
+    let Some(program) = program(Linked::Static) else { return };
+    let script = format!("exec {} --program=r {1} {1} {1} nop", common::HOST, program.display());
+    let output = guest(std::path::Path::new("/bin/sh"), &["-c", &script]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert_eq!(output.stdout, b"1000 NOPs\n", "{}", text(&output));
+}
+
+#[test]
+fn the_log_says_by_which_way_a_program_is_served() {
+    let Some(program) = program(Linked::StaticPie) else { return };
+    let log = common::scratch("log").join("log");
+    let _ = std::fs::remove_file(&log);
+    let output = run(guest_command(&program, &["nop"]).env("ANYRING_LOG", &log));
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output));
+    let said = std::fs::read_to_string(&log).expect("a log");
+    assert!(said.contains(&format!("anyring-guest runs {}", program.display())), "{said}");
+}

@@ -1,0 +1,56 @@
+//! What the calls that are served here need of this library.
+
+use crate::{backend, probe, raw, signals};
+use anyring_serve::Host;
+use core::ffi::c_int;
+
+/// A process with this library preloaded.
+pub struct Preloaded;
+
+impl Host for Preloaded {
+    #[inline]
+    fn serves_rings() -> bool {
+        backend::is_user()
+    }
+
+    #[inline]
+    fn serves_aio() -> bool {
+        backend::serves_aio()
+    }
+
+    /// No ring where the program would enter it past us: what the kernel refuses with, or EPERM where it would not.
+    fn setup_refusal() -> c_int {
+        match raw::enters_unseen() {
+            false => 0,
+            true => Some(probe::kernel_refusal()).filter(|errno| *errno != 0).unwrap_or(libc::EPERM),
+        }
+    }
+
+    fn guard_copies() {
+        backend::guard_copies();
+    }
+
+    fn first_ring_made() {
+        raw::ring_made();
+    }
+
+    fn take_back_signals() {
+        signals::action::take_back();
+    }
+
+    fn note_alternate(alternate: &libc::stack_t) {
+        raw::note_alternate(alternate);
+    }
+
+    fn sigaction(args: [usize; 6]) -> isize {
+        signals::action::system_call(args)
+    }
+
+    fn sigprocmask(args: [usize; 6]) -> isize {
+        signals::mask::system_call(args)
+    }
+
+    fn with_mask(mask: *const u64, size: usize, wait: impl FnOnce(*const u64) -> isize) -> isize {
+        signals::mask::with_temporary(mask, size, wait)
+    }
+}

@@ -1,0 +1,166 @@
+//! System calls by number: where libc's `syscall()` and trapped instructions meet. Each number does here what the
+//! wrapper of the same name does, then makes the call itself from our own code.
+
+use crate::host::Host;
+use crate::{descriptor, door, entry, memory, passing, sys, wait};
+use anyring_abi::{
+    NR_IO_CANCEL, NR_IO_DESTROY, NR_IO_GETEVENTS, NR_IO_PGETEVENTS, NR_IO_SETUP, NR_IO_SUBMIT, NR_IO_URING_ENTER,
+    NR_IO_URING_REGISTER, NR_IO_URING_SETUP,
+};
+use anyring_engine::{identity, os, process, Errno};
+
+/// The numbers that [`call`] treats in some way of its own, beside [`identity::NUMBERS`]. Every other one may go straight to
+/// the kernel.
+pub const NUMBERS: [i64; 29] = [
+    NR_IO_URING_SETUP,
+    NR_IO_URING_ENTER,
+    NR_IO_URING_REGISTER,
+    NR_IO_SETUP,
+    NR_IO_DESTROY,
+    NR_IO_GETEVENTS,
+    NR_IO_SUBMIT,
+    NR_IO_CANCEL,
+    NR_IO_PGETEVENTS,
+    libc::SYS_mmap,
+    libc::SYS_close,
+    libc::SYS_dup2,
+    libc::SYS_dup3,
+    libc::SYS_close_range,
+    libc::SYS_fcntl,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_select,
+    libc::SYS_pselect6,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigsuspend,
+    libc::SYS_sigaltstack,
+];
+
+/// Performs system call `number`; the answer is the register, errno is untouched.
+pub fn call<H: Host>(number: i64, args: [usize; 6]) -> isize {
+    let [a, b, c, d, e, f] = args;
+    match number {
+        NR_IO_URING_SETUP => match H::setup_refusal() {
+            0 => door::setup::<H>(a as u32, b as *mut _),
+            errno => -(errno as isize),
+        },
+        NR_IO_URING_ENTER => door::enter::<H>(a as u32, b as u32, c as u32, d as u32, e as *const _, f),
+        NR_IO_URING_REGISTER => door::register::<H>(a as u32, b as u32, c as *mut _, d as u32),
+        NR_IO_SETUP | NR_IO_DESTROY | NR_IO_GETEVENTS | NR_IO_SUBMIT | NR_IO_CANCEL | NR_IO_PGETEVENTS => {
+            door::aio::<H>(number, args)
+        }
+        libc::SYS_exit => {
+            entry::aside(|| door::exiting(a as i32));
+            kernel(number, args)
+        }
+        libc::SYS_rt_sigaction => entry::answer_any(|| H::sigaction(args)),
+        libc::SYS_rt_sigprocmask => entry::answer_any(|| H::sigprocmask(args)),
+        libc::SYS_rt_sigsuspend => {
+            H::with_mask(a as *const u64, b, |mask| waiting(number, [mask as usize, b, c, d, e, f]))
+        }
+        libc::SYS_sigaltstack => {
+            let answer = kernel(number, args);
+            if answer == 0 && a != 0 {
+                // SAFETY: the kernel has just read it.
+                H::note_alternate(unsafe { &*(a as *const libc::stack_t) });
+            }
+            answer
+        }
+        libc::SYS_mmap => {
+            let mut really = Ok(args);
+            entry::aside(|| really = memory::substituted(args));
+            really.map_or_else(|error| error, |args| kernel(number, args))
+        }
+        libc::SYS_sendmmsg => {
+            let mut count = Ok(c as u32);
+            entry::aside(|| count = passing::sendable(b as *const _, c as u32));
+            match count {
+                Ok(count) => waiting(number, [a, b, count as usize, d, e, f]),
+                Err(error) => -(error.raw_os_error() as isize),
+            }
+        }
+        libc::SYS_close_range => {
+            let close =
+                |first, last, flags| kernel(number, [first as usize, last as usize, flags as usize, d, e, f]);
+            descriptor::close_range_by(a as u32, b as u32, c as u32, close)
+        }
+        libc::SYS_unshare => {
+            entry::aside(|| process::before_identity_call(number, a));
+            descriptor::unshare_by(a as u32, |flags| kernel(number, [flags as usize, b, c, d, e, f]))
+        }
+        _ => {
+            let mut verdict = Ok(());
+            entry::aside(|| verdict = prepare(number, args));
+            match verdict {
+                Ok(()) => wait_or_pass::<H>(number, args),
+                Err(error) => -(error.raw_os_error() as isize),
+            }
+        }
+    }
+}
+
+/// What has to happen before the kernel sees a call on descriptors, or why it must not see it.
+fn prepare(number: i64, [a, b, c, d, _, _]: [usize; 6]) -> Result<(), Errno> {
+    match number {
+        libc::SYS_close => return descriptor::before_close(a as i32),
+        libc::SYS_dup2 => return descriptor::before_dup(a as i32, b as i32, 0),
+        libc::SYS_dup3 => return descriptor::before_dup(a as i32, b as i32, c as i32),
+        libc::SYS_sendmsg => return passing::before_sendmsg(b as *const _),
+        libc::SYS_fcntl => descriptor::before_fcntl(a as i32, b as i32, c),
+        libc::SYS_epoll_ctl => wait::before_epoll_ctl(b as i32, c as i32, d as *const _),
+        libc::SYS_epoll_wait | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => wait::before_epoll_wait(),
+        libc::SYS_poll | libc::SYS_ppoll => wait::before_poll(a as *const _, b),
+        libc::SYS_select | libc::SYS_pselect6 => wait::before_select(a as i32, b as *const _),
+        _ if identity::NUMBERS.contains(&number) => process::before_identity_call(number, a),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The call itself; a signal mask in it must not block the signals that we guard.
+fn wait_or_pass<H: Host>(number: i64, args: [usize; 6]) -> isize {
+    let [a, b, c, d, e, f] = args;
+    match number {
+        libc::SYS_ppoll => H::with_mask(d as *const u64, e, |mask| waiting(number, [a, b, c, mask as usize, e, f])),
+        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => {
+            H::with_mask(e as *const u64, f, |mask| waiting(number, [a, b, c, d, mask as usize, f]))
+        }
+        libc::SYS_pselect6 => pselect6::<H>(args),
+        libc::SYS_close | libc::SYS_dup2 | libc::SYS_dup3 => kernel(number, args),
+        _ => waiting(number, args),
+    }
+}
+
+/// pselect6(2): its sixth argument points to the mask's address and size.
+fn pselect6<H: Host>([a, b, c, d, e, f]: [usize; 6]) -> isize {
+    let kernel_call = |sixth: usize| waiting(libc::SYS_pselect6, [a, b, c, d, e, sixth]);
+    let Some(mask) = sys::read_program(f as *const u64) else {
+        return kernel_call(f);
+    };
+    let Some(size) = sys::read_program((f as *const u64).wrapping_add(1)) else {
+        return kernel_call(f);
+    };
+    H::with_mask(mask as *const u64, size as usize, |mask| {
+        let pair = [mask as usize, size as usize];
+        kernel_call(&raw const pair as usize)
+    })
+}
+
+/// A call that may wait: when the thread is to end it is over.
+fn waiting(number: i64, args: [usize; 6]) -> isize {
+    os::wait(number, args)
+}
+
+/// A call that is made whatever else happens.
+fn kernel(number: i64, args: [usize; 6]) -> isize {
+    // SAFETY: the program asked for this very call with these arguments (a substituted one only names a descriptor,
+    // an offset or a mask of ours); the kernel checks them.
+    unsafe { sys::call(number, args) }
+}

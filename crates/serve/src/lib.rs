@@ -1,0 +1,19 @@
+//! Serving a program's system calls by the engine, however they get here: what the preloaded library (`crates/inject`) and
+//! the guest host (`crates/guest`) do alike. Nothing here looks for symbols or is one that a program may call; each way in
+//! says what is its own by [`Host`].
+
+pub mod descriptor;
+pub mod dispatch;
+pub mod door;
+pub mod engine;
+pub mod entry;
+pub mod environment;
+pub mod host;
+pub mod memory;
+pub mod passing;
+pub mod probe;
+pub mod signals;
+pub mod sys;
+pub mod wait;
+
+pub use host::Host;

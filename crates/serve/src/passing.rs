@@ -1,0 +1,37 @@
+//! sendmsg(2) and sendmmsg(2): rings are not passed over sockets.
+
+use crate::descriptor::rings_exist;
+use anyring_engine::forced::{point, Point};
+use anyring_engine::mutation::{mutated, Mutation};
+use anyring_engine::op::net::rights::check_message;
+use anyring_engine::Errno;
+use libc::{mmsghdr, msghdr};
+
+/// How many of `count` messages at `messages` may be sent; an error if it is not even the first. sendmmsg(2) ends with
+/// the message before one that is refused.
+pub fn sendable(messages: *const mmsghdr, count: u32) -> Result<u32, Errno> {
+    if !rings_exist() {
+        return Ok(count);
+    }
+    for index in 0..count.min(MESSAGES_MAX) {
+        let message = messages.wrapping_add(index as usize);
+        match before_sendmsg(message.cast()) {
+            Err(error) if index == 0 => return Err(error),
+            Err(_) => return Ok(index),
+            Ok(()) => {}
+        }
+    }
+    Ok(count)
+}
+
+/// The most messages that one sendmmsg(2) sends (`UIO_MAXIOV`).
+const MESSAGES_MAX: u32 = 1024;
+
+/// The program is about to send `message`.
+pub fn before_sendmsg(message: *const msghdr) -> Result<(), Errno> {
+    if !rings_exist() || mutated(Mutation::RingsArePassed) {
+        return Ok(());
+    }
+    point(Point::Sendmsg);
+    check_message(message as u64)
+}

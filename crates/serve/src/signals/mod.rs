@@ -1,0 +1,348 @@
+//! Guarded signals: those that we need for ourselves while the program goes on believing that they are its own.
+//!
+//! SIGSYS is needed once raw instructions are trapped, SIGSEGV and SIGBUS once the engine copies from memory that may
+//! be a bad pointer: the first guard that is installed takes over all three. Until then every wrapper here is a plain
+//! pass-through. From then on
+//!
+//! - the real action is `on_signal`, with the flags and the mask that the program asked for, so that a handler of the
+//!   program that it calls runs in the frame that the kernel would have built for it; the program's own action is kept in
+//!   [`action`];
+//! - the same stands in front of every handler of the program's for other signals, which is not to run in the middle of a
+//!   call of the engine's: see `os::handlers` in the engine;
+//! - the real mask of a thread never holds a guarded signal by the program's wish: a forced signal that is blocked
+//!   kills. The wish is kept for each thread in [`mask`], reads back, and decides what a signal does.
+//!
+//! What can be told apart from the kernel, and why it is left so: a new thread starts with no guarded signal in its
+//! wished mask; a guarded signal sent by kill(2) to a process in which the current thread blocks it is held for that
+//! thread rather than offered to another or to sigwait(3); exec resets a guarded signal to its default although the
+//! program ignores it, and starts it unblocked; a handler does not see guarded signals in `uc_sigmask`.
+
+pub mod action;
+pub mod mask;
+
+use crate::sys;
+use action::{Action, SIG_DFL, SIG_IGN};
+use anyring_engine::mutation::{mutated, Mutation};
+use anyring_engine::os::handlers;
+use anyring_engine::os::{self, ForkPage, Look};
+use anyring_engine::ring::sleeps;
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use libc::{siginfo_t, ucontext_t};
+
+/// Sees a guarded signal before the program does; true when it was ours and nothing remains to be done.
+///
+/// # Safety
+/// Called by `on_signal` in a signal handler, with what the kernel passed it: only async-signal-safe actions.
+pub type Guard = unsafe fn(&mut ucontext_t, &siginfo_t) -> bool;
+
+/// What a way into the engine says of its signals.
+pub struct Way {
+    /// What is really installed: [`on_signal`], or code that calls it.
+    pub entry: unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut ucontext_t),
+    /// Signals, as a mask, whose actions are left to the kernel.
+    pub left_alone: u64,
+    /// Installs [`Way::entry`] for a signal, and answers the restorer that goes with it.
+    pub install_first: fn(c_int) -> Result<u64, c_int>,
+    /// Whether every action that the program sets is seen: else the guarded signals alone are taken over.
+    pub sees_all: fn() -> bool,
+    /// What is to be different in an action before it is installed.
+    pub adjust: fn(c_int, &mut Action),
+    /// Calls a handler of the program's.
+    ///
+    /// # Safety
+    /// The first is such a handler's address, the others are what the kernel has passed.
+    pub call: unsafe fn(u64, c_int, *mut siginfo_t, *mut ucontext_t),
+}
+
+static WAY: AtomicPtr<Way> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Says how signals are handled in this process: before the first guard is installed.
+pub fn set_way(way: &'static Way) {
+    WAY.store(core::ptr::from_ref(way).cast_mut(), Ordering::Release); // partner: the Acquire in `way`
+}
+
+/// What [`set_way`] was given. Nothing here asks before.
+fn way() -> &'static Way {
+    let way = WAY.load(Ordering::Acquire); // partner: the Release in `set_way`
+    assert!(!way.is_null());
+    // SAFETY: a static's address, as stored by `set_way`.
+    unsafe { &*way }
+}
+
+/// Calls a handler of the program's as any function.
+///
+/// # Safety
+/// As [`Way::call`].
+pub unsafe fn call_plainly(handler: u64, signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
+    // SAFETY: the program installed this address as its handler; on x86-64 the kernel passes all three arguments whether
+    // SA_SIGINFO is set or not. The frame has the mask and the stack it asked for.
+    unsafe {
+        let handler: extern "C-unwind" fn(c_int, *mut siginfo_t, *mut ucontext_t) = core::mem::transmute(handler);
+        handler(signal, info, context);
+    }
+}
+
+/// The signals that can be guarded.
+const GUARDABLE: [c_int; 3] = [libc::SIGBUS, libc::SIGSEGV, libc::SIGSYS];
+const GUARDS_A_SIGNAL: usize = 2;
+/// Signals that are not guarded and come from an instruction, which cannot go on before they are handled.
+const FAULTS: [c_int; 3] = [libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
+
+/// The first real-time signal, of which more than one can be pending (SIGRTMIN in the kernel).
+const REAL_TIME: c_int = 32;
+
+/// The guarded signals, as a mask: none, or all. Written under [`action::Lock`].
+static GUARDED: AtomicU64 = AtomicU64::new(0);
+
+static GUARDS: [[AtomicPtr<()>; GUARDS_A_SIGNAL]; GUARDABLE.len()] =
+    [const { [const { AtomicPtr::new(core::ptr::null_mut()) }; GUARDS_A_SIGNAL] }; GUARDABLE.len()];
+
+/// Tells a forked child, whose signal actions and masks are those kept here, from a vforked one, which borrows our memory
+/// but has actions of its own.
+static FORK_PAGE: ForkPage = ForkPage::new();
+/// The process to which the actions and masks kept here belong, as it was last seen.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+/// The word of the page that tells a forked child, for code in assembly; null where the page may be absent in a child, and nothing is patched.
+pub static PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The bit of `signal` in a mask.
+pub const fn bit(signal: c_int) -> u64 {
+    1 << (signal - 1)
+}
+
+/// The guarded signals, as a mask; zero as long as everything is left to the kernel.
+#[inline]
+pub fn guarded() -> u64 {
+    GUARDED.load(Ordering::Relaxed)
+}
+
+/// Where `signal` stands in the tables here.
+fn index(signal: c_int) -> Option<usize> {
+    GUARDABLE.iter().position(|guardable| *guardable == signal)
+}
+
+/// From now on `guard` sees every `signal` (SIGBUS, SIGSEGV or SIGSYS) before the program's own action, which stays
+/// what it is. The same guard may be installed again; that changes nothing.
+///
+/// # Errors
+/// EINVAL for another signal, EAGAIN when a signal has too many guards, or what sigaction(2) or mmap(2) answered.
+pub fn install_guard(signal: c_int, guard: Guard) -> Result<(), c_int> {
+    let index = index(signal).ok_or(libc::EINVAL)?;
+    let mut lock = action::Lock::take();
+    let guard = guard as *mut ();
+    let known = |slot: &&AtomicPtr<()>| slot.load(Ordering::Relaxed) == guard;
+    if GUARDS[index].iter().any(|slot| known(&slot)) {
+        return Ok(());
+    }
+    let free = GUARDS[index].iter().find(|slot| slot.load(Ordering::Relaxed).is_null()).ok_or(libc::EAGAIN)?;
+    note_process()?;
+    // Release pairs with the Acquire in `on_signal`: whatever the guard's owner prepared is visible to the guard.
+    free.store(guard, Ordering::Release);
+    if guarded() == 0 {
+        let all = GUARDABLE.iter().fold(0, |all, signal| all | bit(*signal));
+        if let Err(errno) = action::take_over(&lock, || GUARDED.store(all, Ordering::Relaxed)) {
+            free.store(core::ptr::null_mut(), Ordering::Relaxed);
+            return Err(errno);
+        }
+        mask::take_over(lock.leave_open(all));
+        handlers::at_first_hold(mask::open_here);
+    }
+    Ok(())
+}
+
+/// Maps [`FORK_PAGE`] once.
+fn note_process() -> Result<(), c_int> {
+    if OWNER.load(Ordering::Relaxed) != 0 {
+        return Ok(());
+    }
+    let process = sys::process_id() as u32;
+    FORK_PAGE.map(process).map_err(|error| error.raw_os_error())?;
+    OWNER.store(process, Ordering::Relaxed);
+    PROCESS.store(FORK_PAGE.wiped_word().unwrap_or(core::ptr::null_mut()), Ordering::Relaxed);
+    Ok(())
+}
+
+/// Whether this is a child that runs in its parent's memory (vfork(2)): its signal actions and mask are its own, ours
+/// are the parent's and must not change.
+pub fn in_borrowed_memory() -> bool {
+    let (process, owner) = (sys::process_id() as u32, OWNER.load(Ordering::Relaxed));
+    if owner == process || owner == 0 {
+        return false;
+    }
+    // By call: a fault here might be inside a handler of SIGSEGV.
+    let Some(word) = FORK_PAGE.word(Look::ByCall) else { return true };
+    // Of the threads of a forked child all store the same.
+    match word.load(Ordering::Relaxed) {
+        0 => word.store(process, Ordering::Relaxed),
+        noted if noted == process => {}
+        _ => return true,
+    }
+    OWNER.store(process, Ordering::Relaxed);
+    false
+}
+
+/// The action of every guarded signal, and of every other one for which the program has a handler.
+///
+/// # Safety
+/// Called as a signal's handler, with what the kernel passes one.
+pub unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
+    let errno = sys::errno();
+    let Some(index) = index(signal) else {
+        // SAFETY: both are the kernel's own, in this very frame, and not otherwise referenced here.
+        if !unsafe { defer(signal, info, context) } {
+            // SAFETY: as above.
+            unsafe { deliver(signal, info, context) };
+        }
+        return;
+    };
+    for slot in &GUARDS[index] {
+        // Acquire pairs with the Release in `install_guard`.
+        let guard = slot.load(Ordering::Acquire);
+        if guard.is_null() {
+            continue;
+        }
+        // SAFETY: only values of type `Guard` are stored there; `info` and `context` are the kernel's own, in this
+        // very frame, and not otherwise referenced here.
+        let handled = unsafe { core::mem::transmute::<*mut (), Guard>(guard)(&mut *context, &*info) };
+        if handled {
+            sys::set_errno(errno);
+            return;
+        }
+    }
+    sys::set_errno(errno);
+    // SAFETY: as above.
+    unsafe { deliver(signal, info, context) };
+}
+
+/// Whether the program's handler has to wait: then the signal comes again when this thread holds no lock of the engine's.
+/// errno stays.
+///
+/// # Safety
+/// As [`deliver`].
+unsafe fn defer(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) -> bool {
+    // SAFETY: the caller vouches for `info`.
+    let is_fault = FAULTS.contains(&signal) && unsafe { (*info).si_code } > 0;
+    if is_fault || mutated(Mutation::HandlersInterruptTheEngine) || !handlers::defer(signal) {
+        return false;
+    }
+    let block = bit(signal);
+    // SAFETY: `block` is read only, `info` is the kernel's own, and the frame's mask is ours to change.
+    unsafe {
+        let how = libc::SIG_BLOCK as usize; // with SA_NODEFER it is not blocked here
+        sys::call(libc::SYS_rt_sigprocmask, [how, &raw const block as usize, 0, 8, 0, 0]);
+        if !send_before_others(signal, info) {
+            handlers::defer_not(signal);
+            return false;
+        }
+        *(&raw mut (*context).uc_sigmask).cast::<u64>() |= block;
+    }
+    true
+}
+
+/// Sends the calling thread a signal that it blocks; false if the system has no room.
+///
+/// # Safety
+/// `info` is that of the signal.
+unsafe fn send(signal: c_int, info: *const siginfo_t) -> bool {
+    let target = [sys::process_id() as usize, sys::thread_id() as usize, signal as usize, info as usize, 0, 0];
+    // SAFETY: the kernel reads `info`.
+    unsafe { sys::call(libc::SYS_rt_tgsigqueueinfo, target) >= 0 }
+}
+
+/// Has a signal come before those of its number that the thread has been sent since: of the real-time ones each is handled, in
+/// the order in which they were sent. So those are sent once more behind it, up to a mark.
+///
+/// # Safety
+/// As [`send`].
+unsafe fn send_before_others(signal: c_int, info: *const siginfo_t) -> bool {
+    static MARK: u8 = 0;
+    let mut pending = 0_u64;
+    // SAFETY: the sets and what is sent are locals of the sizes named.
+    unsafe {
+        sys::call(libc::SYS_rt_sigpending, [&raw mut pending as usize, 8, 0, 0, 0, 0]);
+        if signal < REAL_TIME || pending & bit(signal) == 0 || mutated(Mutation::DeferredSignalsComeLast) {
+            return send(signal, info);
+        }
+        // struct siginfo as the kernel takes it: signal, errno, code, padding, then sender and value.
+        let value = &raw const MARK as u64;
+        let mut mark = [0_u64; 16];
+        mark[..4].copy_from_slice(&[signal as u64, libc::SI_QUEUE as u32 as u64, sys::process_id() as u64, value]);
+        let is_marked = send(signal, mark.as_ptr().cast());
+        let is_sent = send(signal, info);
+        let (only, now, mut other) = (bit(signal), [0_u64; 2], [0_u64; 16]);
+        let next = [&raw const only as usize, &raw mut other as usize, now.as_ptr() as usize, 8, 0, 0];
+        // What was sent to the thread comes before what was sent to the process.
+        while is_marked && sys::call(libc::SYS_rt_sigtimedwait, next) > 0 && other[3] != value {
+            send(signal, other.as_ptr().cast());
+        }
+        is_sent
+    }
+}
+
+/// Does with a signal that is not ours what the kernel would have done by the program's own action and mask.
+///
+/// # Safety
+/// `info` and `context` are those of the frame in which the handler runs.
+unsafe fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
+    let program = action::of_program(signal);
+    // SAFETY: the caller vouches for `info`.
+    let forced = index(signal).is_some() && unsafe { (*info).si_code } > 0;
+    let blocked = mask::wished() & bit(signal) != 0;
+    match (forced, blocked, program.handler) {
+        (false, true, _) => {
+            // SAFETY: the caller vouches for `info`.
+            mask::hold(signal, unsafe { &*info });
+        }
+        (false, false, SIG_IGN) => {}
+        (_, _, SIG_DFL) | (true, true, _) | (true, _, SIG_IGN) => {
+            // SAFETY: the caller vouches for both.
+            unsafe { end_by(signal, info, context) };
+        }
+        (_, _, handler) => {
+            if program.flags & libc::SA_RESETHAND as u64 != 0 {
+                action::reset(signal);
+            }
+            // SAFETY: the program's own handler, and what the caller vouches for.
+            unsafe {
+                if index(signal).is_none() {
+                    sleeps::handler_begins(); // in one of a fault, another would kill
+                }
+                let blocking = action::blocking(signal, &program);
+                let interrupted = mask::Interrupted::by_handler(blocking & guarded());
+                if index(signal).is_some() {
+                    // Everything is blocked until here: as the program's own action would have it.
+                    action::set_mask((&raw const (*context).uc_sigmask).cast::<u64>().read() | blocking);
+                }
+                (way().call)(handler, signal, info, context);
+                interrupted.go_on();
+                let registers = &mut (*context).uc_mcontext.gregs;
+                let (address, rbx) = (registers[libc::REG_RIP as usize], registers[libc::REG_RBX as usize]);
+                if !mutated(Mutation::HandlersBeforeASleepEndNothing) {
+                    registers[libc::REG_RIP as usize] = os::handled(address as usize, rbx as usize) as i64;
+                }
+            }
+        }
+    }
+}
+
+/// The default action: makes it the real one and queues the very same signal, which arrives when this handler has
+/// returned, so that exit status, siginfo and core are those of the place where it happened.
+///
+/// # Safety
+/// As [`deliver`].
+unsafe fn end_by(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
+    action::set_real(signal, &Action::default());
+    let block = bit(signal);
+    let target = [sys::process_id() as usize, sys::thread_id() as usize, signal as usize, info as usize, 0, 0];
+    // SAFETY: `block` is read only, `info` is the kernel's own, and the frame's mask is ours to change: the first
+    // word of uc_sigmask is all that rt_sigreturn reads.
+    unsafe {
+        let how = libc::SIG_BLOCK as usize;
+        sys::call(libc::SYS_rt_sigprocmask, [how, &raw const block as usize, 0, 8, 0, 0]);
+        *(&raw mut (*context).uc_sigmask).cast::<u64>() &= !block;
+        if sys::call(libc::SYS_rt_tgsigqueueinfo, target) < 0 {
+            sys::call(libc::SYS_tgkill, [target[0], target[1], target[2], 0, 0, 0]);
+        }
+    }
+}

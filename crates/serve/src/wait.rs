@@ -1,0 +1,109 @@
+//! Waiting on descriptors: epoll, poll and select. A ring's descriptor is one end of a socketpair, so a watcher of it
+//! has to be made known to the door, and a level-triggered one needs its readability brought up to date before each
+//! wait. Descriptors that are no rings cost one compare; waits cost one load until the process has made a ring.
+
+use crate::door::{self, RING_NUMBERS};
+use crate::{descriptor, sys};
+use anyring_engine::descriptors::level;
+use anyring_engine::forced::{point, Point};
+use anyring_engine::mutation::{mutated, Mutation};
+use core::mem::MaybeUninit;
+use libc::{epoll_event, fd_set, pollfd};
+
+pub use anyring_engine::descriptors::level::{forget, forget_range};
+
+/// epoll_ctl(2) is about to be called.
+pub fn before_epoll_ctl(operation: i32, fd: i32, event: *const epoll_event) {
+    if !matches!(operation, libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD) || !door::is_ring(fd) {
+        return;
+    }
+    point(Point::EpollCtl);
+    // `events` is the first word of the packed struct; an unreadable one is the kernel's to refuse.
+    let Some(events) = sys::read_program(event.cast::<u32>()) else {
+        return;
+    };
+    let edge_triggered = events & libc::EPOLLET as u32 != 0;
+    door::watch(fd, edge_triggered);
+    if !edge_triggered {
+        level::note(fd);
+    }
+}
+
+/// epoll_wait(2) or a relative is about to be called.
+#[inline]
+pub fn before_epoll_wait() {
+    point(Point::EpollWait);
+    if level::any() && !mutated(Mutation::LevelIsNotSettled) {
+        settle_all();
+    }
+}
+
+#[cold]
+fn settle_all() {
+    level::for_each(|fd| {
+        if door::is_ring(fd) {
+            door::settle(fd);
+        }
+    });
+}
+
+/// poll(2) or ppoll(2) is about to be called.
+#[inline]
+pub fn before_poll(fds: *const pollfd, count: usize) {
+    point(Point::Poll);
+    if descriptor::rings_exist() {
+        look_through(fds, count);
+    }
+}
+
+/// Reads the program's array in portions through the kernel, since it may be a bad pointer.
+#[cold]
+fn look_through(mut fds: *const pollfd, mut count: usize) {
+    const PORTION: usize = 64;
+    let mut portion = [MaybeUninit::<pollfd>::uninit(); PORTION];
+    while count > 0 {
+        let taken = count.min(PORTION);
+        if !sys::read_program_into(fds, &mut portion[..taken]) {
+            return;
+        }
+        for entry in &portion[..taken] {
+            // SAFETY: the first `taken` elements were just written.
+            watched_level(unsafe { entry.assume_init() }.fd);
+        }
+        fds = fds.wrapping_add(taken);
+        count -= taken;
+    }
+}
+
+fn watched_level(fd: i32) {
+    if door::is_ring(fd) {
+        door::watch(fd, false);
+        door::settle(fd);
+    }
+}
+
+/// select(2) or pselect(2) is about to be called; only `readable` matters, a ring is always writable.
+#[inline]
+pub fn before_select(count: i32, readable: *const fd_set) {
+    point(Point::Select);
+    if count > RING_NUMBERS.start && !readable.is_null() && descriptor::rings_exist() {
+        look_through_set(count, readable.cast());
+    }
+}
+
+#[cold]
+fn look_through_set(count: i32, set: *const u64) {
+    let last = count.min(RING_NUMBERS.end);
+    for first in (RING_NUMBERS.start..last).step_by(64) {
+        let Some(mut bits) = sys::read_program(set.wrapping_add(first as usize / 64)) else {
+            return;
+        };
+        while bits != 0 {
+            let fd = first + bits.trailing_zeros() as i32;
+            bits &= bits - 1;
+            if fd < last {
+                watched_level(fd);
+            }
+        }
+    }
+}
