@@ -8,12 +8,16 @@ use std::path::{Path, PathBuf};
 const CRATES: &[&str] = &[
     "crates/abi",
     "crates/engine",
+    "crates/serve",
     "crates/inject",
+    "crates/guest",
     "crates/cli",
     "crates/trace",
     "crates/lab",
     "conformance",
     "differential",
+    "hostile",
+    "fuzz",
     "e2e",
     "xtask",
 ];

@@ -2,8 +2,8 @@
 
 use crate::environment::variable;
 use crate::{probe, Host};
-use anyring_engine::lock::Lock;
 use anyring_engine::driver::spin;
+use anyring_engine::lock::Lock;
 use anyring_engine::{event, log, os, stats};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{siginfo_t, ucontext_t};
