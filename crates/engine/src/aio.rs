@@ -35,7 +35,7 @@ use crate::ring::table;
 use crate::ring::{LockFailure, Ring, RingGuard};
 use crate::setup::private_state;
 use crate::wait::enter_wait::{wait_until, Wish};
-use crate::{process, stats, Errno};
+use crate::{process, Errno};
 use anyring_abi::{AioRing, Iocb};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -101,7 +101,8 @@ impl Contexts {
             Some(id) => id,
             None if self.named.len() == CONTEXTS_MAX => return Err(Errno::NOMEM),
             None => {
-                crate::alloc::push(&mut self.named, None)?;
+                self.named.try_reserve(1).map_err(|_| Errno::NOMEM)?;
+                self.named.push(None);
                 self.named.len() as u32 - 1
             }
         };
@@ -178,10 +179,7 @@ fn lock(ring: &'static Ring, address: u64, reentry: Errno) -> Result<RingGuard, 
 /// # Errors
 /// As io_setup(2): FAULT, INVAL, AGAIN (beyond the limit of all contexts), NOMEM.
 pub fn io_setup(requests: u32, context: u64) -> Result<(), Errno> {
-    crate::wait::begin();
-    let _ = process::at_fork(reset_after_fork); // which notices a fork
-    crate::os::probe_flags();
-    crate::alloc::reserve()?;
+    crate::wait::begin(reset_after_fork)?;
     if user_read::<u64>(context)? != 0 || requests == 0 {
         return Err(Errno::INVAL);
     }
@@ -197,7 +195,6 @@ pub fn io_setup(requests: u32, context: u64) -> Result<(), Errno> {
     let ring = table::unborn_ring();
     ring.bring_to_life(Ring::NO_NUMBER, 0, state);
     table::keep(ring);
-    stats::ring_made();
     let stored = name(ring, address).and_then(|()| user_write(context, &address));
     if stored.is_err() && io_destroy(address).is_err() {
         destroy(ring); // it got no name

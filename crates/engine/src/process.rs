@@ -13,7 +13,6 @@ use crate::ring::table::{self, ring, rings};
 use crate::ring::Ring;
 use crate::thread::tables;
 use crate::{identity, thread, Errno};
-use anyring_abi::{IORING_OFF_MMAP_MASK, IORING_OFF_PBUF_RING, IORING_OFF_PBUF_SHIFT};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -102,16 +101,7 @@ pub fn closing_range(first: u32, last: u32) {
 
 /// Where the area at mmap(2) offset `offset` of ring `fd` is: a memfd and the offset in it.
 pub fn ring_mapping(fd: i32, offset: u64) -> Option<(i32, u64)> {
-    let guard = verified_ring(fd)?.lock().ok()?;
-    if offset == crate::resource::wait_region::MAP_OFFSET {
-        return Some((guard.wait_region.as_ref()?.memfd()?, 0));
-    }
-    if offset & u64::from(IORING_OFF_MMAP_MASK) == u64::from(IORING_OFF_PBUF_RING) {
-        let group = (offset & !u64::from(IORING_OFF_MMAP_MASK)) >> IORING_OFF_PBUF_SHIFT;
-        return Some((guard.groups.memfd(u16::try_from(group).ok()?)?, 0));
-    }
-    let offset = guard.memory.view.layout().memfd_offset(offset)?;
-    Some((guard.memory.memfd?, guard.memory.offset + offset))
+    verified_ring(fd)?.lock().ok()?.mapping(offset)
 }
 
 /// Registers ring `fd` for the calling thread at `index`, or at a free one; answers the index.

@@ -4,7 +4,6 @@ mod clone_buffers;
 mod query;
 mod sync_cancel;
 
-use crate::alloc;
 use crate::forced::{point, Point};
 use crate::issue::files::update_files;
 use crate::issue::msg_ring;
@@ -305,7 +304,7 @@ fn register_files(guard: &mut RingGuard, table: Table, sparse: bool) -> Result<u
     if table.count > MAX_FILES || u64::from(table.count) > descriptor_limit() {
         return Err(Errno::MFILE);
     }
-    let fds = if sparse { alloc::filled(-1, table.count as usize)? } else { table.fds()? };
+    let fds = table.fds_or_empty(sparse)?;
     guard.files = Some(Files::new(guard.ring(), &fds, &table.tags()?)?);
     guard.forget_before(0..MAX_FILES);
     Ok(0)

@@ -10,7 +10,7 @@ use crate::ring::table;
 use crate::ring::State;
 use crate::shared::control::Control;
 use crate::wait::{self, sqpoll};
-use crate::{descriptors, process, stats, Errno};
+use crate::{descriptors, process, Errno};
 use anyring_abi::*;
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
@@ -59,10 +59,7 @@ pub const FLAGS: u32 = IORING_SETUP_IOPOLL
 
 /// Makes a ring: its descriptor. `params` is the program's address of `struct io_uring_params`.
 pub fn setup(entries: u32, params: u64) -> Result<i32, Errno> {
-    wait::begin();
-    let _ = process::at_fork(reset_after_fork); // which notices a fork
-    crate::os::probe_flags();
-    crate::alloc::reserve()?;
+    wait::begin(reset_after_fork)?;
     let mut given: Params = user_read(params)?;
     if given.resv != [0; 3] || given.flags & !FLAGS != 0 {
         return Err(Errno::INVAL);
@@ -188,7 +185,6 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> 
     }
     table::publish(fd, ring)?; // the number was checked to fit
     drop(choosing);
-    stats::ring_made();
     let _ = made.program_end.take().map(OwnedFd::into_raw_fd);
     if flags & IORING_SETUP_REGISTERED_FD_ONLY != 0 {
         // The number stays ours: the program knows the ring by its thread's table only.

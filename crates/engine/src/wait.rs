@@ -6,10 +6,18 @@ pub mod helper;
 pub mod iopoll;
 pub mod sqpoll;
 
-use crate::{process, ring};
+use crate::{alloc, os, process, ring, Errno};
 
-/// Before the first ring: from now on there can be a helper.
-pub fn begin() {
+/// Before a ring is made, whose room above has to `reset` something in a forked child: from now on there can be a helper, a fork
+/// is noticed, and there is memory for what cannot be refused.
+///
+/// # Errors
+/// NOMEM.
+pub fn begin(reset: fn()) -> Result<(), Errno> {
     ring::helper::START.set(helper::start);
-    let _ = process::at_fork(helper::reset_after_fork); // there are more slots than callers
+    for reset in [helper::reset_after_fork, reset] {
+        let _ = process::at_fork(reset); // there are more slots than callers
+    }
+    os::probe_flags();
+    alloc::reserve()
 }

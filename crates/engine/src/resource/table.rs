@@ -44,6 +44,14 @@ impl Table {
         Ok(tags)
     }
 
+    /// The descriptors of a table of files, -1 for each slot of one that is `sparse`.
+    pub(crate) fn fds_or_empty(&self, sparse: bool) -> Result<Vec<i32>, Errno> {
+        match sparse {
+            true => alloc::filled(-1, self.count as usize),
+            false => self.fds(),
+        }
+    }
+
     /// The descriptors of a table of files.
     pub(crate) fn fds(&self) -> Result<Vec<i32>, Errno> {
         let mut fds = alloc::filled(0i32, self.count as usize)?;

@@ -19,10 +19,11 @@ use crate::resource::buffers::Buffers;
 use crate::resource::files::Files;
 use crate::resource::napi::Napi;
 use crate::resource::restrictions::Restrictions;
-use crate::resource::wait_region::Region;
+use crate::resource::wait_region::{Region, MAP_OFFSET};
 use crate::shared::control::{self, Control};
 use crate::wq::personality::Personalities;
 use crate::Errno;
+use anyring_abi::{IORING_OFF_MMAP_MASK, IORING_OFF_PBUF_RING, IORING_OFF_PBUF_SHIFT};
 
 use super::cq::Batch;
 use super::notes::Due;
@@ -224,6 +225,19 @@ impl State {
             wait_region: None,
             aio: None,
         }
+    }
+
+    /// Where the area at mmap(2) offset `offset` is: a memfd and the offset in it.
+    pub fn mapping(&self, offset: u64) -> Option<(i32, u64)> {
+        if offset == MAP_OFFSET {
+            return Some((self.wait_region.as_ref()?.memfd()?, 0));
+        }
+        if offset & u64::from(IORING_OFF_MMAP_MASK) == u64::from(IORING_OFF_PBUF_RING) {
+            let group = (offset & !u64::from(IORING_OFF_MMAP_MASK)) >> IORING_OFF_PBUF_SHIFT;
+            return Some((self.groups.memfd(u16::try_from(group).ok()?)?, 0));
+        }
+        let offset = self.memory.view.layout().memfd_offset(offset)?;
+        Some((self.memory.memfd?, self.memory.offset + offset))
     }
 
     /// The restrictions that hold now.

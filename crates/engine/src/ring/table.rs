@@ -12,6 +12,7 @@ use crate::os::syscall;
 use crate::ring::helper;
 use crate::ring::notes::{Closing, Note};
 use crate::ring::{LockFailure, Ring, State};
+use crate::stats;
 use crate::thread;
 use crate::thread::tables;
 use crate::Errno;
@@ -49,11 +50,16 @@ pub fn publish(fd: i32, ring: &'static Ring) -> Result<(), Errno> {
     let slot = RINGS.get(fd as usize).ok_or(Errno::MFILE)?;
     ring.numbers.fetch_add(1, Ordering::Relaxed);
     slot.store(core::ptr::from_ref(ring).cast_mut().cast(), Ordering::Release); // partner: the Acquire load in `ring`
-    if let Some(mut live) = LIVE.lock() {
-        if !live.iter().any(|known| core::ptr::eq(*known, ring)) {
+    let is_new = LIVE.lock().is_some_and(|mut live| {
+        let is_new = !live.iter().any(|known| core::ptr::eq(*known, ring));
+        if is_new {
             live.push(ring);
         }
         thread::set_needed(true);
+        is_new
+    });
+    if is_new {
+        stats::ring_made(); // without the lock, which `rings_are_gone` takes under its own
     }
     Ok(())
 }
@@ -64,6 +70,7 @@ pub fn keep(ring: &'static Ring) {
         live.push(ring);
         thread::set_needed(true);
     }
+    stats::ring_made();
 }
 
 /// Every ring of the process.
