@@ -77,7 +77,7 @@ points! {
     WorkerInside "worker-inside" Ring, "A worker makes the call.";
     WorkerAfter "worker-after" Ring, "A worker brings the result back.";
     WorkerIdle "worker-idle" Nothing, "A worker looks for a job.";
-    CrewIdle "workers-idle" Nothing, "A worker with its submitter's identity looks for a job.";
+    CredsPoolIdle "creds-pool-idle" Nothing, "A worker with its submitter's identity looks for a job.";
     PollerRound "sqpoll-round" Nothing, "The polling thread looks at its rings.";
     PollerRing "sqpoll-ring" Ring, "The polling thread holds a ring.";
     HelperStart "helper-start" Nothing, "The helper begins.";

@@ -187,7 +187,7 @@ impl CredsPool {
     /// A member's life: until there is nothing to do, and nothing to come for which no other member stays.
     fn serve(self: &Arc<CredsPool>) {
         while let Some(mut queue) = self.queue.lock() {
-            point(Point::CrewIdle);
+            point(Point::CredsPoolIdle);
             if let Some(job) = queue.jobs.pop_front() {
                 // This call may sleep for ever, on what one of the others waits to do.
                 let start = (!queue.jobs.is_empty() || queue.holds > 0) && queue.idle == 0 && queue.admit();
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_changes_a_file_waits_for_that_of_another_crew() {
+    fn a_job_that_changes_a_file_waits_for_that_of_another_creds_pool() {
         const INODE: Inode = (7, 7);
         let job = || Job::idle(Some(INODE));
         let is_taken = || TURNS.lock().expect("nobody interrupts").has(INODE);

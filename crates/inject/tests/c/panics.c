@@ -292,7 +292,7 @@ static int submit_to_worker(struct subject *s)
 {
 	struct io_uring_sqe *sqe = sqe_of(s);
 
-	if (at("crew-idle"))
+	if (at("creds-pool-idle"))
 		io_uring_prep_openat(sqe, AT_FDCWD, "/dev/null", O_RDONLY, 0);
 	else
 		io_uring_prep_read(sqe, zeroes, s->buffers[3], 8, 0);
@@ -380,7 +380,7 @@ static void trigger(struct subject *s)
 		CHECK(answer == -EIO);
 	} else if (at("punt")) {
 		CHECK(answer_of_submitting(s, submit_to_worker(s)) == -EIO);
-	} else if (at_one_of(" worker-before worker-inside worker-after worker-idle crew-idle sqpoll-round ")) {
+	} else if (at_one_of(" worker-before worker-inside worker-after worker-idle creds-pool-idle sqpoll-round ")) {
 		uint64_t user_data = TRIGGERS + s->prepared;
 
 		CHECK(submit_to_worker(s) == 1);
@@ -391,7 +391,7 @@ static void trigger(struct subject *s)
 			reap(s);
 		}
 		CHECK(s->answers[user_data] == 1);
-		if (at("crew-idle"))
+		if (at("creds-pool-idle"))
 			close(s->results[user_data]);
 		CHECK(s->results[user_data] >= 0 || (s->results[user_data] == -EIO && is_ring_point()));
 	} else if (at_one_of(" register register-locked ")) {

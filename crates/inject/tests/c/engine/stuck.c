@@ -610,6 +610,6 @@ CASES({"transfers", transfers}, {"ends", ends}, {"names", names}, {"lingers", li
       {"cleared", cleared_slot_lingers},
       {"received", received_file_lingers},
       {"no-worker", receives_without_threads},
-      {"no-crew", looks_without_threads}, {"polled", events_of_a_polled_ring},
+      {"no-creds-pool", looks_without_threads}, {"polled", events_of_a_polled_ring},
       {"signals", signals},
       {"messages", messages}, {"last-message", last_message}, {"cancelled-message", cancelled_message})
