@@ -155,7 +155,7 @@ impl RingGuard {
         }
         point(Point::Attempt);
         let read = first && op.waits_for() == Some(Direction::Read);
-        let verdict = self.attempt_now(op, fd, first);
+        let verdict = self.attempt_now(op, fd);
         if read {
             self.poll_set.note_first_read(fd, verdict == Verdict::WouldBlock(Direction::Read));
         }
@@ -189,18 +189,12 @@ impl RingGuard {
 
     /// The attempt itself, and what it teaches of the file: the one place where the submitter's operations are told apart.
     #[inline]
-    fn attempt_now(&mut self, op: &mut Op, fd: i32, first: bool) -> Verdict {
+    fn attempt_now(&mut self, op: &mut Op, fd: i32) -> Verdict {
         match op {
             // The commonest ones here, where their verdict stays in registers.
             Op::Rw(rw) if !rw.selects() => self.attempt_transfer(rw, fd),
             Op::Rw(_) => self.issue_selecting(op, fd),
             Op::Net(net) if net.selects() => self.issue_selecting(op, fd),
-            Op::Poll(poll) if first => {
-                self.poll_batched();
-                let verdict = self.look(poll, fd);
-                self.poll_set.note_look(fd, verdict == Verdict::WouldBlock(Direction::Read));
-                verdict
-            }
             Op::Poll(poll) => self.look(poll, fd),
             Op::PollRemove(remove) => self.remove_poll(remove),
             Op::TimeoutRemove(remove) => self.remove_timeout(remove),

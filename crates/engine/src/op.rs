@@ -51,8 +51,6 @@ pub enum Skip {
     KnownEmpty,
     /// The last few found nothing: it is made before anybody sleeps.
     Postponed,
-    /// A poll's look is made with those behind it.
-    Batched,
     /// The program asked to wait first (`IORING_RECVSEND_POLL_FIRST`, `IORING_ACCEPT_POLL_FIRST`): arming makes an event of what
     /// is there.
     PollFirst,
@@ -66,10 +64,9 @@ pub enum Skip {
 
 impl Skip {
     /// Every reason.
-    pub const ALL: [Skip; 7] = [
+    pub const ALL: [Skip; 6] = [
         Skip::KnownEmpty,
         Skip::Postponed,
-        Skip::Batched,
         Skip::PollFirst,
         Skip::LookOnceArmed,
         Skip::OthersIdentity,
@@ -81,7 +78,6 @@ impl Skip {
         match self {
             Skip::KnownEmpty => "known_empty",
             Skip::Postponed => "postponed",
-            Skip::Batched => "batched",
             Skip::PollFirst => "poll_first",
             Skip::LookOnceArmed => "look_once_armed",
             Skip::OthersIdentity => "identity",

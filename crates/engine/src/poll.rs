@@ -16,7 +16,6 @@ pub(crate) mod facts;
 pub(crate) mod turns;
 
 use crate::mutation::{mutated, Mutation};
-use crate::op::Direction;
 use crate::os::{EpollEvent, Os, Sys};
 use crate::request::slab::List;
 use crate::request::ListKind;
@@ -40,9 +39,6 @@ pub(crate) const FOREIGN_KICK: u64 = u64::MAX - 1;
 
 /// Data of the registration through which the kernel's AIO tells of completions.
 pub const DEVICE: u64 = u64::MAX - 2;
-
-/// The most looks that are made together.
-const BATCHED_MOST: usize = 64;
 
 /// What is known of one descriptor number.
 #[derive(Default)]
@@ -93,17 +89,9 @@ pub struct PollSet {
     pub(crate) unverified: VecDeque<i32>,
     /// Entries with a request whose first attempt was put off.
     pub(crate) postponed: VecDeque<i32>,
-    /// A request was armed without an attempt since the poll set was last looked at.
-    pub(crate) untried: bool,
-    /// A READ_MULTISHOT goes on behind its submission: its event is in the poll set, behind those of others.
-    pub goes_on: bool,
-    /// The poll set is looked at for such requests, at the end of their submission.
-    pub(crate) looking: bool,
-    /// Polls of the submission at work that are yet to be looked at.
-    pub(crate) batched: Vec<libc::pollfd>,
     /// Looks at the poll set while there was something in one of the two.
     looks: u32,
-    /// For whom something may be there that is yet to be served.
+    /// Whose turn it is.
     pub(crate) due: turns::Due,
     /// Requests that wait for readiness.
     pub(crate) armed: u32,
@@ -304,7 +292,6 @@ impl PollSet {
         self.entries.clear();
         self.unverified.clear();
         self.postponed.clear();
-        self.batched.clear();
         self.armed = 0;
     }
 
@@ -314,33 +301,6 @@ impl PollSet {
             descriptors::close(fd);
         }
         self.entries.clear();
-    }
-}
-
-impl PollSet {
-    /// Whether a request was armed without an attempt since the poll set was last looked at, or waits for its first one.
-    #[inline]
-    pub fn has_untried(&self) -> bool {
-        self.untried || self.has_postponed()
-    }
-
-    /// A request is armed without an attempt.
-    #[inline]
-    pub fn note_untried(&mut self, direction: Direction) {
-        self.untried |= direction == Direction::Read;
-    }
-}
-
-impl PollSet {
-    /// Whether looks are gathered and not made yet.
-    #[inline]
-    pub fn has_batched(&self) -> bool {
-        !self.batched.is_empty()
-    }
-
-    /// Whether as many looks are gathered as are made together.
-    pub fn has_batched_most(&self) -> bool {
-        self.batched.len() == BATCHED_MOST
     }
 }
 

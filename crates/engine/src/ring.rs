@@ -410,7 +410,6 @@ impl RingGuard {
                 self.serve_before(id);
             }
             self.issue(id);
-            self.poll_batched();
         }
         self.end_together();
         if in_submission {

@@ -8,6 +8,7 @@ use crate::op::net::socket_option;
 use crate::op::poll::PollAdd;
 use crate::op::{Op, Skip, Verdict};
 use crate::os::{EpollEvent, Os, Sys};
+use crate::poll::turns::When;
 use crate::poll::{Entry, DEVICE, EDGE, ENDED, FOREIGN_KICK, KICK, READ, WRITE};
 use crate::request::slab::List;
 use crate::request::{Detached, Id, ListKind, Polling, State, Target, Then, Tried};
@@ -157,11 +158,16 @@ impl RingGuard {
 
     /// Looks at the poll set without waiting and serves what is ready. True when there was something.
     pub fn poll_now(&mut self) -> bool {
+        self.poll_when(When::Later)
+    }
+
+    /// The same, which says when.
+    pub(crate) fn poll_when(&mut self, when: When) -> bool {
         let reaped = device::reap(self);
         if self.poll_set.armed() == 0 && !self.device.is_untold() {
             return reaped;
         }
-        let served = self.take_events() | reaped;
+        let served = self.take_events(when) | reaped;
         if self.poll_set.is_turn() {
             self.attempt_next_postponed();
             self.verify_next();
@@ -170,14 +176,14 @@ impl RingGuard {
     }
 
     /// Takes what is in the poll set, whether or not anything is armed, and serves it. True when there was something.
-    pub fn take_events(&mut self) -> bool {
+    pub fn take_events(&mut self, when: When) -> bool {
         let Some(epoll) = self.poll_set.epoll() else { return false };
-        self.poll_set.untried = false;
+        self.poll_set.due.unattempted = false;
         // Kept, since it costs more to clear than to use.
         let mut events = core::mem::take(&mut self.poll_set.seen);
         events.resize(EVENTS, EpollEvent::default());
         let served = match Sys::epoll_wait(epoll, &mut events, Some(0), None) {
-            Ok(count) => self.serve(&events[..count]),
+            Ok(count) => self.serve(&events[..count], when),
             Err(_) => false,
         };
         self.poll_set.seen = events;
@@ -207,7 +213,7 @@ impl RingGuard {
     }
 
     /// Serves events of the poll set.
-    pub fn serve(&mut self, events: &[EpollEvent]) -> bool {
+    pub fn serve(&mut self, events: &[EpollEvent], when: When) -> bool {
         let mut served = false;
         self.record(|it| it.awoke());
         for event in events {
@@ -230,21 +236,20 @@ impl RingGuard {
                 self.device.told();
                 continue;
             }
-            served |= self.serve_one(data as u32 as i32, (data >> 32) as u32, seen);
+            served |= self.serve_one(data as u32 as i32, (data >> 32) as u32, seen, when);
         }
         served
     }
 
-    fn serve_one(&mut self, fd: i32, generation: u32, seen: u32) -> bool {
+    fn serve_one(&mut self, fd: i32, generation: u32, seen: u32, when: When) -> bool {
         point(Point::Serve);
         self.heed_notes();
-        let looking = self.poll_set.looking;
         let known = |entry: &&mut Entry| entry.generation == generation || mutated(Mutation::StaleEventsCount);
         let Some(entry) = self.poll_set.existing(fd).filter(known) else {
             return false;
         };
         entry.facts.note_event(seen);
-        if seen & (READ | ENDED) != 0 && looking && entry.postponed {
+        if seen & (READ | ENDED) != 0 && when == When::InsteadOfAttempts && entry.postponed {
             entry.facts.end_streak(); // it was there
         }
         if entry.single.is_some() {
@@ -354,7 +359,7 @@ impl RingGuard {
             self.slab[id].finds_nothing();
             self.poll_set.entry(fd).facts.note_empty(ListKind::Read);
         } else {
-            self.poll_set.goes_on = true;
+            self.poll_set.due.multishot = true;
         }
     }
 
@@ -395,9 +400,7 @@ impl RingGuard {
             if answer == 0 {
                 continue;
             }
-            if self.slab[id].path != Path::Inline {
-                self.record_of(id, |it| it.task_add()); // a look in the submitting call is no task work
-            }
+            self.record_of(id, |it| it.task_add());
             if multishot && self.shot(id, answer.into(), 0) {
                 continue;
             }
@@ -465,7 +468,7 @@ impl RingGuard {
 
     /// The look that was put off of Linux AIO's polls.
     fn look_for_polls(&mut self, fd: i32) {
-        if self.aio.is_none() {
+        if !self.is_context() {
             return;
         }
         let Ok(seen @ 1..) = Sys::poll_now(fd, (READ | WRITE) as u16) else { return };
@@ -479,7 +482,7 @@ impl RingGuard {
     /// Reads of Linux AIO that found nothing end where the description has become a nonblocking one: io_submit(2) would
     /// have answered so, had it not put the attempt off.
     pub(crate) fn end_nonblocking_reads(&mut self, fd: i32) {
-        if self.aio.is_none() || !descriptors::is_nonblocking(fd) {
+        if !self.is_context() || !descriptors::is_nonblocking(fd) {
             return;
         }
         single::join_list(self, fd);
@@ -511,9 +514,7 @@ impl RingGuard {
     /// The program is about to close `fd`: requests in flight on it keep a private duplicate, and nothing that was
     /// remembered of the number counts any more. Where it has been closed already, `private` is what the closer left.
     pub fn detach_number(&mut self, fd: i32, private: Option<Option<Arc<FixedFile>>>) {
-        if let Some(context) = &mut self.aio {
-            context.forget(fd);
-        }
+        self.forget_eventfd(fd);
         single::join_list(self, fd);
         self.record(|it| it.forget_file(fd));
         let closed = private.is_some();

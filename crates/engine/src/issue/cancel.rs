@@ -50,7 +50,7 @@ impl RingGuard {
         if self.ring().has(IORING_SETUP_DEFER_TASKRUN) {
             return;
         }
-        self.attempt_untried();
+        self.attempt_unattempted();
         if self.poll_set.armed() != 0 {
             self.poll_now();
         }
@@ -122,7 +122,7 @@ impl RingGuard {
 
     /// ASYNC_CANCEL. Source: io_uring_enter(2); io_uring/cancel.c.
     pub fn cancel_requests(&mut self, cancel: &Cancel) -> Verdict {
-        self.attempt_untried();
+        self.attempt_unattempted();
         let file = match self.cancelled_file(cancel) {
             Ok(file) => file,
             Err(error) => return Verdict::error(error),

@@ -1,4 +1,5 @@
-//! Chains: IOSQE_IO_LINK, IOSQE_IO_HARDLINK, and LINK_TIMEOUT on the request before it.
+//! How a request ends: its result, its CQE, and what that means for its chain (IOSQE_IO_LINK, IOSQE_IO_HARDLINK, and
+//! LINK_TIMEOUT on the request before it).
 //!
 //! A chain is put together while its SQEs are consumed and handed on whole at its end; from then on each request knows
 //! its successor, and `finish` issues or cancels that.

@@ -3,12 +3,8 @@
 //!
 //! Called with the ring's lock, as all that issues requests.
 
-use crate::descriptors;
-use crate::issue::arm::events_of;
-use crate::op::poll::PollAdd;
 use crate::op::{row, Direction, FileUse, Op, Skip, Verdict};
 use crate::poll::Medium;
-use crate::poll::EDGE;
 use crate::request::Id;
 use crate::ring::State;
 use crate::stats::Path;
@@ -30,9 +26,6 @@ pub enum Step {
     /// It is refused.
     Refuse(Errno),
 }
-
-/// Looks in vain in a row after which the next one is gathered.
-const IN_VAIN: u8 = 2;
 
 impl State {
     /// Who takes up a request whose turn has come: the holder of the ring by an attempt, or a worker.
@@ -110,13 +103,6 @@ impl State {
                     Err(error) => Step::Refuse(error),
                 };
             }
-            Op::Poll(poll) if first => {
-                return if self.batches_poll(poll, fd) {
-                    Step::Wait(Direction::Read, Skip::Batched)
-                } else {
-                    Step::Attempt
-                };
-            }
             _ => {}
         }
         if let Some(direction) = if first { op.waits_for() } else { None } {
@@ -150,25 +136,7 @@ impl State {
         if !self.may_wait_unattempted(op) {
             return None;
         }
-        self.poll_set.note_untried(direction);
+        self.poll_set.note_unattempted(direction);
         Some(why)
-    }
-}
-
-impl State {
-    /// Gathers the look of a poll that is about to be armed. False where it is to be made in its turn: its file is not known,
-    /// or others wait there, who would be answered in another order.
-    pub(crate) fn batches_poll(&mut self, poll: &PollAdd, fd: i32) -> bool {
-        let Some(entry) = self.poll_set.existing(fd).filter(|entry| entry.facts.looks_in_vain() >= IN_VAIN) else {
-            return false;
-        };
-        let wanted = events_of(poll) | EDGE;
-        let known = entry.registered & wanted == wanted && entry.idle() && descriptors::closes_are_seen();
-        if !known || poll.multishot || self.aio.is_some() || descriptors::is_ring(fd) {
-            return false;
-        }
-        let events = poll.matching(u16::MAX) as i16;
-        self.poll_set.batched.push(libc::pollfd { fd, events, revents: 0 });
-        true
     }
 }

@@ -220,7 +220,7 @@ impl RingGuard {
             let fd = *fd;
             self.poll_set.renew(fd);
         }
-        self.poll_set.goes_on |= submitted;
+        self.poll_set.due.multishot |= submitted;
     }
 }
 

@@ -53,13 +53,15 @@ pub fn wait_singly(
     if !state.poll_set.has_room_single(fd, events | EDGE) {
         return Err(on_its_way);
     }
-    let Some(single) = state.aio.as_deref_mut().and_then(|context| context.single(place)) else {
+    if state.single(place).is_none() {
         return Err(on_its_way);
-    };
+    }
     // Of a poll nothing is said, as natively.
     let armed = (opcode != Opcode::PollAdd).then_some(events);
     let told = state.recorder.as_mut().map(|recorder| recorder.waits_singly(armed, skip)).unwrap_or_default();
-    *single = Some(Single { op: core::mem::take(op), opcode, fd, told });
+    if let Some(single) = state.single(place) {
+        *single = Some(Single { op: core::mem::take(op), opcode, fd, told });
+    }
     state.poll_set.begin_single(fd, place);
     on_its_way.answered();
     if postponed {
@@ -77,7 +79,7 @@ pub fn wait_singly(
 fn single(guard: &mut RingGuard, fd: i32) -> Option<(u32, &mut Option<Single>)> {
     let state = &mut **guard;
     let place = state.poll_set.existing(fd)?.single?;
-    Some((place, state.aio.as_deref_mut().and_then(|context| context.single(place))?))
+    Some((place, state.single(place)?))
 }
 
 /// Takes out whoever waits alone on `fd`.
@@ -137,12 +139,11 @@ pub(crate) fn serve_single(guard: &mut RingGuard, fd: i32, seen: u32) {
 /// The attempt found nothing: it waits on.
 fn put_back(guard: &mut RingGuard, place: u32, single: Single, on_its_way: Unanswered) {
     let state = &mut **guard;
-    let place_of = state.aio.as_deref_mut().and_then(|context| context.single(place));
-    let (Some(place_of), Some(entry)) = (place_of, state.poll_set.existing(single.fd)) else { return };
-    entry.facts.note_empty(ListKind::Read);
-    entry.single = Some(place);
+    let fd = single.fd;
+    let Some(place_of) = state.single(place) else { return };
     *place_of = Some(single);
-    state.poll_set.armed += 1;
+    state.poll_set.begin_single(fd, place);
+    state.poll_set.entry(fd).facts.note_empty(ListKind::Read);
     on_its_way.answered();
 }
 

@@ -66,8 +66,8 @@ impl RingGuard {
     /// Completes every timer whose deadline has passed. True when there was one.
     pub fn fire_timers(&mut self) -> bool {
         let mut fired = false;
-        if self.poll_set.has_untried() && self.timers.next_ns() == Some(0) {
-            self.attempt_untried();
+        if self.poll_set.has_unattempted() && self.timers.next_ns() == Some(0) {
+            self.attempt_unattempted();
         }
         loop {
             let state = &mut **self;

@@ -8,29 +8,24 @@ use crate::issue::device;
 use crate::mutation::{mutated, Mutation};
 use crate::op::net::Net;
 use crate::op::{Direction, Op};
-use crate::os::{Os, Sys};
-use crate::poll::turns::Due;
+use crate::poll::turns::When;
 use crate::request::Target;
 use crate::ring::RingGuard;
-use crate::stats::Path;
-use crate::Errno;
 
 impl RingGuard {
     /// Serves what is there already of requests that were armed without an attempt, if there are such.
     #[inline]
-    pub fn poll_for_untried(&mut self) {
-        if core::mem::take(&mut self.poll_set.untried) {
-            self.poll_set.looking = true;
-            self.poll_now();
-            self.poll_set.looking = false;
+    pub fn poll_for_unattempted(&mut self) {
+        if core::mem::take(&mut self.poll_set.due.unattempted) {
+            self.poll_when(When::InsteadOfAttempts);
         }
     }
 
     /// The same before something ends requests: also first attempts that were put off are made.
     #[inline]
-    pub fn attempt_untried(&mut self) {
-        if self.poll_set.has_untried() {
-            self.poll_for_untried();
+    pub fn attempt_unattempted(&mut self) {
+        if self.poll_set.has_unattempted() {
+            self.poll_for_unattempted();
             self.attempt_all_postponed();
         }
     }
@@ -38,7 +33,7 @@ impl RingGuard {
     /// At the end of a submission: what became ready before it, and what its READ_MULTISHOTs have left behind, has its turn.
     #[inline(always)] // in each enter
     pub fn go_on(&mut self) {
-        if core::mem::take(&mut self.poll_set.goes_on) {
+        if core::mem::take(&mut self.poll_set.due.multishot) {
             self.poll_now();
             self.settle();
         }
@@ -67,7 +62,7 @@ impl RingGuard {
         };
         let due = &mut self.poll_set.due;
         let Some(direction) = direction else {
-            *due = Due::default(); // nobody knows what it makes ready
+            (due.read, due.write) = (false, false); // nobody knows what it makes ready
             return;
         };
         // A read makes room for others' writes, what is written others can read.
@@ -83,7 +78,7 @@ impl RingGuard {
         };
         let Ok(fd) = self.number_of(target) else { return };
         if was_due && self.poll_set.has_waiting(fd, direction) && !mutated(Mutation::LateComersGoFirst) {
-            self.poll_set.due = Due::default();
+            (self.poll_set.due.read, self.poll_set.due.write) = (false, false);
             self.poll_now();
         }
     }
@@ -127,7 +122,7 @@ impl RingGuard {
     pub fn stand_in(&mut self) {
         loop {
             // Also with nothing armed: what stays in the poll set keeps the helper's own from sleeping.
-            self.take_events();
+            self.take_events(When::Later);
             self.collect();
             if !self.poll_set.has_unverified() {
                 return;
@@ -135,45 +130,5 @@ impl RingGuard {
             self.verify();
             self.collect();
         }
-    }
-}
-
-impl RingGuard {
-    /// The poll that waits alone on `fd` completes in the submitting call, as one that is looked at in its turn.
-    fn complete_inline(&mut self, fd: i32) {
-        if let Some(id) = self.poll_set.existing(fd).and_then(|entry| entry.polls.first()) {
-            self.slab[id].path = Path::Inline;
-        }
-    }
-
-    /// Makes the looks that were gathered, and answers in the order of their SQEs.
-    #[inline]
-    pub fn poll_batched(&mut self) {
-        if self.poll_set.has_batched() {
-            self.poll_all_batched();
-        }
-    }
-
-    fn poll_all_batched(&mut self) {
-        let mut batched = core::mem::take(&mut self.poll_set.batched);
-        let looked = loop {
-            match Sys::poll(&mut batched, Some(0), None) {
-                Err(Errno::INTR) => {}
-                looked => break looked,
-            }
-        };
-        for look in &batched {
-            if looked.is_err() || look.revents & libc::POLLNVAL != 0 {
-                self.reissue_all(look.fd);
-                continue;
-            }
-            self.poll_set.note_look(look.fd, look.revents == 0);
-            if look.revents != 0 {
-                self.complete_inline(look.fd);
-                self.answer_polls(look.fd, look.revents as u16);
-            }
-        }
-        batched.clear();
-        self.poll_set.batched = batched;
     }
 }

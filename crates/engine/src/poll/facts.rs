@@ -34,8 +34,6 @@ pub(crate) struct Facts {
     empty_streak: u8,
     /// How often an attempt was put off.
     times_postponed: u8,
-    /// How many looks of POLL_ADDs in a row found nothing, see `issue/turns.rs`.
-    looks_in_vain: u8,
 }
 
 /// What the data of a file is moved through.
@@ -90,11 +88,6 @@ impl Facts {
         self.empty_streak = 0;
     }
 
-    /// So many looks in a row found nothing.
-    pub(crate) fn looks_in_vain(&self) -> u8 {
-        self.looks_in_vain
-    }
-
     /// The socket of datagrams was shut down for reading.
     pub(crate) fn note_shut_down(&mut self) {
         self.shut_down = true;
@@ -143,15 +136,6 @@ impl PollSet {
         if let Some(Some(entry)) = self.entries.get_mut(fd as usize) {
             let counts = found_nothing && entry.registered != 0;
             entry.facts.empty_streak = if counts { entry.facts.empty_streak.saturating_add(1) } else { 0 };
-        }
-    }
-
-    /// What a poll's look in its turn led to.
-    #[inline]
-    pub fn note_look(&mut self, fd: i32, in_vain: bool) {
-        if let Some(Some(entry)) = self.entries.get_mut(fd as usize) {
-            let counts = in_vain && entry.registered != 0;
-            entry.facts.looks_in_vain = if counts { entry.facts.looks_in_vain.saturating_add(1) } else { 0 };
         }
     }
 
@@ -289,7 +273,6 @@ mod tests {
         assert_eq!(set.register(epoll, fd, READ, true), Ok(true));
         for _ in 0..200 {
             set.note_first_read(fd, true);
-            set.note_look(fd, true);
             set.postpones(fd);
         }
         set.note_stream(fd);

@@ -8,18 +8,46 @@
 use crate::op::Direction;
 use crate::poll::PollSet;
 
-/// Directions in which nothing that happened during the submission at work can have made a descriptor ready.
+/// For whom something may be there that is yet to be served.
 #[derive(Default)]
 pub struct Due {
+    /// Nothing that happened during the submission at work can have made a descriptor readable.
     pub(crate) read: bool,
+    /// The same, writable.
     pub(crate) write: bool,
+    /// Requests to read were armed without an attempt since the poll set was last looked at: what is there for them comes
+    /// before the call returns, and before something ends requests.
+    pub(crate) unattempted: bool,
+    /// A READ_MULTISHOT goes on behind its submission: its event is in the poll set, behind those of others.
+    pub(crate) multishot: bool,
+}
+
+/// When the poll set is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// For those that were submitted just now without an attempt: it would have found what is there.
+    InsteadOfAttempts,
+    /// At any other time: what is there may have come later.
+    Later,
 }
 
 impl PollSet {
     /// A submission begins.
     #[inline]
     pub fn begin_turns(&mut self) {
-        self.due = Due { read: true, write: true };
+        (self.due.read, self.due.write) = (true, true);
+    }
+
+    /// Whether a request was armed without an attempt since the poll set was last looked at, or waits for its first one.
+    #[inline]
+    pub fn has_unattempted(&self) -> bool {
+        self.due.unattempted || self.has_postponed()
+    }
+
+    /// A request is armed without an attempt.
+    #[inline]
+    pub fn note_unattempted(&mut self, direction: Direction) {
+        self.due.unattempted |= direction == Direction::Read;
     }
 
     pub(crate) fn has_waiting(&self, fd: i32, direction: Direction) -> bool {

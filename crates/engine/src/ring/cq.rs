@@ -259,7 +259,7 @@ impl RingGuard {
         if self.abandoned {
             return self.discard_batch();
         }
-        if self.aio.is_some() {
+        if self.is_context() {
             return self.flush_events();
         }
         let left = self.entries_left();

@@ -79,23 +79,16 @@ impl RingGuard {
         core::sync::atomic::compiler_fence(Ordering::SeqCst);
         if header.shared.load(Ordering::Relaxed) != 0 {
             header.submitter.store(0, Ordering::Relaxed);
-            let submitted = self.submit_among_others(to_submit);
-            self.poll_batched(); // where it got no further
-            return submitted;
+            return self.submit_among_others(to_submit);
         }
         let submitted = self.submit_alone(to_submit, tail);
-        if submitted.is_err() {
-            self.poll_batched(); // it got no further
-        }
         header.submitter.store(0, Ordering::Release); // partner: the Acquire load in `Control::begin_sharing`
         submitted
     }
 
     /// What follows a submission, whoever made it.
     fn end_submission(&mut self) {
-        self.poll_batched();
         self.end_open_chain();
-        self.poll_batched(); // the head of a chain that ends here
         if !self.drain.is_idle() {
             self.release_submitted();
         }
@@ -305,9 +298,6 @@ impl RingGuard {
             verdict => {
                 let id = self.admit(take_request(op, opcode, row, sqe), on_its_way);
                 self.follow(id, verdict);
-                if self.poll_set.has_batched() && (self.poll_set.has_batched_most() || !self.is_poll_next()) {
-                    self.poll_batched();
-                }
                 self.taken()
             }
         }
@@ -321,15 +311,6 @@ impl RingGuard {
         }
     }
 
-    /// Whether the next SQE is a POLL_ADD. A guess: the program may change it, and this call may end before it.
-    fn is_poll_next(&self) -> bool {
-        let view = self.memory.view;
-        let next = self.control.header().sq_head.load(Ordering::Relaxed);
-        let there = view.load(word::SQ_TAIL).is_ok_and(|tail| tail != next);
-        let index = view.sq_index(next).ok().filter(|index| there && *index < view.layout().sq_entries);
-        index.is_some_and(|index| view.sqe(index).is_ok_and(|sqe| sqe.opcode == Opcode::PollAdd as u8))
-    }
-
     /// Takes a request in that has to look at others first, or that a timer or other credentials make.
     #[cold]
     fn accept_in_order(
@@ -340,7 +321,6 @@ impl RingGuard {
         sqe: &Sqe,
         on_its_way: Unanswered,
     ) {
-        self.poll_batched();
         self.record(|it| it.submit_req(sqe));
         let mut request = take_request(op, opcode, row, sqe);
         if sqe.personality != 0 && request.op.identity(opcode) != Identity::Never {
@@ -353,7 +333,6 @@ impl RingGuard {
         } else {
             self.take_in_order(request, on_its_way);
         }
-        self.poll_batched();
     }
 
     /// What only the ring can tell of an operation.
@@ -423,7 +402,6 @@ impl RingGuard {
     #[cold]
     fn refuse(&mut self, sqe: &Sqe, error: Errno, cqe_flags: u32, on_its_way: Unanswered) -> Accepted {
         let result = -error.raw_os_error();
-        self.poll_batched();
         self.record(|it| it.req_failed(sqe, result));
         let known = Opcode::from_u8(sqe.opcode);
         if self.chain.is_some() || sqe.flags & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0 {

@@ -1,5 +1,6 @@
 //! What a ring's lock guards: the requests in flight in this process, and each part that they go through.
 
+use crate::aio_ring::{Context, Single};
 use crate::device::Device;
 use crate::driver::spin::Spin;
 use crate::issue::calls::Call;
@@ -127,7 +128,7 @@ pub struct State {
     /// The registered memory region.
     pub wait_region: Option<Region>,
     /// What makes the ring a context of Linux AIO.
-    pub aio: Option<Box<crate::aio_ring::Context>>,
+    pub aio: Option<Box<Context>>,
 }
 
 /// Free records of the chunks that this process claimed in the shared control area.
@@ -250,6 +251,28 @@ impl State {
     #[inline(always)] // for an enter that only looks
     pub fn cq_ready(&self, tail: u32) -> Result<u32, Errno> {
         Ok(tail.wrapping_sub(self.memory.view.load(word::CQ_HEAD)?))
+    }
+}
+
+/// What the rest of the engine asks of a context of Linux AIO; all else of it is in `aio/` and `aio_ring/`.
+impl State {
+    /// Whether the ring is one.
+    #[inline]
+    pub fn is_context(&self) -> bool {
+        self.aio.is_some()
+    }
+
+    /// Where the request of this place may wait alone, if there is a context and the place is taken.
+    #[inline]
+    pub fn single(&mut self, place: u32) -> Option<&mut Option<Single>> {
+        self.aio.as_deref_mut()?.single(place)
+    }
+
+    /// The program closes `fd`, which requests may have named as their eventfd.
+    pub fn forget_eventfd(&mut self, fd: i32) {
+        if let Some(context) = &mut self.aio {
+            context.forget(fd);
+        }
     }
 }
 

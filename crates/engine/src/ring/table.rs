@@ -234,7 +234,7 @@ pub unsafe fn reset_after_fork() {
     }
 }
 
-/// Takes out of those that live the rings of which `ends` is true.
+/// Takes out of those that live the rings of which `keeps` is false.
 pub fn retain(keeps: impl FnMut(&&'static Ring) -> bool) {
     if let Some(mut live) = LIVE.lock() {
         live.retain(keeps);

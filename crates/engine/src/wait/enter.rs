@@ -82,7 +82,7 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
     }
     if call.flags & IORING_ENTER_GETEVENTS == 0 {
         if !guard.is_polled() {
-            guard.poll_for_untried();
+            guard.poll_for_unattempted();
         }
         guard.call_helper();
         return Ok(submitted);

@@ -11,6 +11,7 @@ use crate::memory::layout::word;
 use crate::mutation::{mutated, Mutation};
 use crate::os::Clock;
 use crate::os::{self, syscall, EpollEvent, Os, Sys};
+use crate::poll::turns::When;
 use crate::ring::sleeps::{Awake, Kind, Sleep};
 use crate::ring::table;
 use crate::ring::wake::pass_role_on;
@@ -152,7 +153,7 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
                 continue;
             }
             // io_getevents(2) looks for itself.
-            let of_aio = guard.aio.is_some();
+            let of_aio = guard.is_context();
             let now = || !of_aio && !guard.cq_is_empty() || satisfied(&guard, target, timeouts);
             let done = held_cqes.filter(|_| !of_aio).unwrap_or_else(now);
             break if done { Ok(()) } else { Err(error) };
@@ -366,7 +367,7 @@ fn sleep(
     }
     match slept {
         Ok(count) => {
-            guard.serve(&events[..count]);
+            guard.serve(&events[..count], When::Later);
             (Some(guard), Ok(()))
         }
         Err(Errno::INTR) => (Some(guard), Err(Ended { why: Errno::INTR, held_cqes })),

@@ -15,6 +15,7 @@ use crate::driver::owner::Duty;
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, EpollEvent, Os, Sys};
+use crate::poll::turns::When;
 use crate::resource::files::CLOSED_ELSEWHERE;
 use crate::ring::broken::{contain, contain_any};
 use crate::ring::helper::{self, MAILBOX, SET, WAKE, WOKEN};
@@ -336,7 +337,7 @@ impl Driven {
 
     /// Nobody uses the ring any more, but the kernel's AIO still has transfers of it: its end waits for them.
     fn waits_for_device(&mut self, guard: &mut RingGuard) -> bool {
-        guard.take_events();
+        guard.take_events(When::Later);
         crate::issue::device::reap(guard);
         if guard.device.in_flight() == 0 {
             return false;

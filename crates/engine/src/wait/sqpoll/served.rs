@@ -6,6 +6,7 @@ use crate::memory::layout::word;
 use crate::memory::view::View;
 use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, EpollEvent, Os, Sys};
+use crate::poll::turns::When;
 use crate::ring::broken::{contain, contain_any};
 use crate::ring::notes::Note;
 use crate::ring::poller::Attached;
@@ -114,7 +115,7 @@ impl Served {
                 };
                 let taken = core::mem::take(&mut self.unserved);
                 if taken != 0 {
-                    guard.serve(&self.events[..taken]);
+                    guard.serve(&self.events[..taken], When::Later);
                 }
                 work(&mut guard);
                 guard.settle();
