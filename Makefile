@@ -69,7 +69,7 @@ doc: setup
 	@$(STEP) $@ scripts/doc.sh
 
 build: setup
-	@$(STEP) $@ scripts/build.sh $(TARGET) anyring-conformance anyring-differential anyring-hostile
+	@$(STEP) $@ scripts/build.sh $(TARGET) $(addprefix anyring-,conformance conformance-plain differential hostile)
 
 # Unit and integration tests of all crates but the end-to-end ones. `unit-soak`: those that measure, or take long.
 UNIT := scripts/cargo-test.sh --locked --workspace --exclude anyring-e2e --no-fail-fast

@@ -61,33 +61,34 @@ pub fn one_line_failure(output: &Output, status: i32) -> String {
 /// libanyring.so beside the command, built by the cargo that runs the tests.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| build_beside("anyring-inject", "libanyring.so"))
+    LIBRARY.get_or_init(|| build_beside(&["--lib"], "libanyring.so"))
 }
 
 /// anyring-guest beside the command.
 pub fn guest_host() -> &'static Path {
     static HOST: OnceLock<PathBuf> = OnceLock::new();
     library();
-    HOST.get_or_init(|| build_beside("anyring-guest", "anyring-guest"))
+    HOST.get_or_init(|| build_beside(&["--bin", "anyring-guest"], "anyring-guest"))
 }
 
 /// The worker of `anyring lab` beside the command, and the library that it needs.
 pub fn lab_worker() {
     static WORKER: OnceLock<PathBuf> = OnceLock::new();
     library();
-    WORKER.get_or_init(|| build_beside("anyring-lab", "anyring-lab-worker"));
+    WORKER.get_or_init(|| build_beside(&["--bin", "anyring-lab-worker"], "anyring-lab-worker"));
 }
 
 /// The conformance cases beside the command.
 pub fn conformance() -> &'static Path {
     static CASES: OnceLock<PathBuf> = OnceLock::new();
-    CASES.get_or_init(|| build_beside("anyring-conformance", "anyring-conformance"))
+    CASES.get_or_init(|| build_beside(&["--bin", "anyring-conformance"], "anyring-conformance"))
 }
 
-fn build_beside(package: &str, file: &str) -> PathBuf {
+/// Of the whole workspace, as `cargo test` is mostly run: what that has built serves here, too.
+fn build_beside(what: &[&str], file: &str) -> PathBuf {
     let directory = Path::new(ANYRING).parent().expect("the command is in a directory");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "--package", package, "--target-dir"]);
+    cargo.args(["build", "--quiet", "--workspace", "--exclude", "anyring-e2e"]).args(what).arg("--target-dir");
     cargo.arg(directory.parent().expect("the profile's directory is in the target directory"));
     if directory.ends_with("release") {
         cargo.arg("--release");
