@@ -109,7 +109,7 @@ pub fn check_needed(library: &Path, allowed: &[&str]) -> Result<Vec<String>> {
     Ok(surplus.map(|name| format!("{}: needs {name}", library.display())).collect())
 }
 
-/// The newest version of glibc's symbols that anything may need: that of RHEL 7.
+/// The newest version of glibc's symbols that anything may need.
 const NEWEST_GLIBC: [u32; 3] = [2, 17, 0];
 /// What is needed without a version: glibc's loader has it, and musl's libc.
 const WITHOUT_VERSION: &[&str] = &["__tls_get_addr"];
