@@ -6,9 +6,9 @@
 # Debian packages come through apt-get when this runs as root; otherwise the missing ones are named in one line and
 # the script fails. Node 20, which no Debian release has, comes from PyPI into .build/node when the machine's own
 # `node` is not version 20. PostgreSQL 18 is unpacked into .build/postgres from packages of Debian's next release; where
-# they cannot be had its test is skipped. So it is with MariaDB, from this machine's release, in .build/mariadb, and with
-# the own tests of liburing and libaio, from Debian's source packages. The Rust toolchain is never installed: it is yours
-# to choose.
+# they cannot be had its test is skipped. So it is with MariaDB, from this machine's release, in .build/mariadb, with Debian
+# 11's fio and glibc in .build/debian11, and with the own tests of liburing and libaio, from Debian's source packages. The
+# Rust toolchain is never installed: it is yours to choose.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -91,6 +91,13 @@ fetch_mariadb() {
   if [ -f .build/mariadb/unavailable ]; then say "$(cat .build/mariadb/unavailable)"; fi
 }
 
+# And for one with an older C library.
+fetch_debian11() {
+  [ -d .build/debian11/lib ] || say "fetching Debian 11's fio and glibc into .build/debian11"
+  scripts/debian11.sh fetch
+  if [ -f .build/debian11/unavailable ]; then say "$(cat .build/debian11/unavailable)"; fi
+}
+
 # The own tests of liburing and libaio, which can be skipped, too.
 fetch_suites() {
   scripts/liburing-tests.sh fetch
@@ -118,6 +125,7 @@ install_packages
 install_node
 fetch_postgres
 fetch_mariadb
+fetch_debian11
 if [ "$TIER" = soak ]; then fetch_suites; fi
 check_rust
 say "all there: $(fio --version), qemu $(qemu-img --version | sed -n '1s/.*version \([^ ]*\).*/\1/p')," \

@@ -1,7 +1,10 @@
 //! Link settings of libanyring.so, and what it cannot be built for.
 
+#[path = "stubs.rs"]
+mod stubs;
+
 use std::env;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -26,11 +29,17 @@ fn main() {
     // Of the linkers, this one tells unwinders of the stubs by which other libraries are called (.plt): a thread that ends may
     // have been interrupted in one (src/unwind.rs).
     println!("cargo::rustc-cdylib-link-arg=-fuse-ld=bfd");
-    // In place of the system's libc.so, a linker script that names glibc's loader, too: as a library needed it would
-    // end every musl program that inherits LD_PRELOAD (src/musl.rs). What is taken from the loader (__tls_get_addr)
-    // stays undefined and is found in it all the same, as it is in musl.
-    let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
-    let script = Path::new(&out).join("libc.so");
-    std::fs::write(&script, "INPUT(-l:libc.so.6 -lc_nonshared)\n").expect("write the linker script");
-    println!("cargo::rustc-cdylib-link-arg=-L{out}");
+    // glibc's own libraries are not what is linked with (stubs.rs). Nor is the system's libc.so, a linker script that names
+    // glibc's loader, too: as a library needed it would end every musl program that inherits LD_PRELOAD (src/musl.rs). What
+    // is taken from the loader (__tls_get_addr) stays undefined and is found in it all the same, as it is in musl.
+    println!("cargo::rerun-if-changed=stubs.rs");
+    println!("cargo::rerun-if-changed=maps");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let linker = env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
+    let maps = Path::new(env!("CARGO_MANIFEST_DIR")).join("maps");
+    if let Err(error) = stubs::make(Path::new(&linker), &maps, &out) {
+        println!("cargo::error=cannot make what libanyring.so is linked with: {}", error.replace('\n', " "));
+        return;
+    }
+    println!("cargo::rustc-cdylib-link-arg=-L{}", out.display());
 }

@@ -85,6 +85,25 @@ pub fn mariadb() -> Result<PathBuf, String> {
     Ok(programs)
 }
 
+/// Whether Debian 11's fio and shell are there, which `scripts/debian11.sh` fetched. The error is why they are not.
+pub fn debian11() -> Result<(), String> {
+    match std::fs::read_to_string(root().join(".build/debian11/unavailable")) {
+        Ok(reason) => Err(reason),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Puts them, with their glibc and libraries, into a folder.
+///
+/// # Panics
+///
+/// When they cannot be copied.
+pub fn place_debian11(directory: &Path) {
+    let output = Command::new(root().join("scripts/debian11.sh")).arg("place").arg(directory).output();
+    let output = output.expect("run debian11.sh");
+    assert!(output.status.success(), "debian11.sh place: {}", String::from_utf8_lossy(&output.stderr));
+}
+
 /// The script that Node runs.
 pub fn node_script() -> PathBuf {
     root().join("e2e/clients/node.js")

@@ -6,6 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[path = "../../crates/inject/stubs.rs"]
+mod stubs;
+
 /// The libraries, each with its version map in `crates/inject/maps`.
 pub const DROPINS: [(&str, &str); 3] =
     [("liburing.so.2", "liburing.map"), ("liburing-ffi.so.2", "liburing-ffi.map"), ("libaio.so.1", "libaio.map")];
@@ -18,22 +21,35 @@ pub fn map_path(map: &str) -> PathBuf {
 /// Links both drop-ins into `out`, in the order of [`DROPINS`].
 pub fn link(built: &Artifacts, out: &Path) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
-    DROPINS.iter().map(|(name, map)| link_one(&built.archive, name, &map_path(map), out)).collect()
+    // Not in `out`, which is a folder for LD_LIBRARY_PATH.
+    let stubs = built.directory().join("stubs");
+    fs::create_dir_all(&stubs).with_context(|| format!("create {}", stubs.display()))?;
+    let link = Link { compiler: std::env::var_os("CC").unwrap_or_else(|| "cc".into()).into(), stubs };
+    stubs::make(&link.compiler, &map_path(""), &link.stubs).map_err(anyhow::Error::msg)?;
+    DROPINS.iter().map(|(name, map)| link_one(&link, &built.archive, &map_path(map), &out.join(name))).collect()
 }
 
-fn link_one(archive: &Path, name: &str, map: &Path, out: &Path) -> Result<PathBuf> {
-    let library = out.join(name);
-    let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-    cc.arg("-shared").arg("-o").arg(&library);
+/// What all of them are linked with.
+struct Link {
+    compiler: PathBuf,
+    /// The folder of the libraries that stand for glibc's.
+    stubs: PathBuf,
+}
+
+fn link_one(link: &Link, archive: &Path, map: &Path, library: &Path) -> Result<PathBuf> {
+    let name = library.file_name().unwrap_or_default().display();
+    let mut cc = Command::new(&link.compiler);
+    cc.arg("-shared").arg("-o").arg(library);
     cc.arg(format!("-Wl,--version-script={}", map.display())).arg(format!("-Wl,-soname,{name}"));
     // Threads and handlers of ours outlive a dlclose; symbols are bound at once because a call may come from a handler.
     cc.args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,--gc-sections"]);
     // The whole archive, because nothing but the version map refers to the exported functions.
     cc.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");
     // The unwinder is linked in, as in libanyring.so.
-    cc.args(["-Wl,--as-needed", "-static-libgcc", "-lpthread", "-ldl", "-lm", "-lc"]);
+    cc.arg("-L").arg(&link.stubs);
+    cc.args(["-Wl,--as-needed", "-static-libgcc", "-lpthread", "-ldl", "-lc"]);
     let output = cc.output().context("run the C compiler to link")?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "linking {name} failed:\n{errors}");
-    Ok(library)
+    Ok(library.to_owned())
 }

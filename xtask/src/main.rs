@@ -73,10 +73,12 @@ fn main() -> Result<()> {
             let libraries = dropin::link(&built, &built.directory().join("dropin"))?;
             let mut complaints = symbols::check_preload(&built.shared)?;
             complaints.extend(symbols::check_needed(&built.shared, symbols::OF_ANY_LIBC)?);
+            complaints.extend(symbols::check_versions(&built.shared)?);
             complaints.extend(symbols::check_not_for_tests(&built.shared)?);
             for library in &libraries {
                 complaints.extend(symbols::check_dropin(library)?);
                 complaints.extend(symbols::check_needed(library, symbols::OF_GLIBC)?);
+                complaints.extend(symbols::check_versions(library)?);
                 complaints.extend(symbols::check_not_for_tests(library)?);
             }
             match symbols::installed("liburing.so.2")? {

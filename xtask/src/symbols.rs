@@ -90,7 +90,7 @@ pub fn check_not_for_tests(library: &Path) -> Result<Vec<String>> {
 }
 
 /// What libanyring.so may need: what musl's loader takes for itself (crates/inject/src/musl.rs).
-pub const OF_ANY_LIBC: &[&str] = &["libc.so."];
+pub const OF_ANY_LIBC: &[&str] = &["libc.so.", "libpthread.so.", "libdl.so."];
 /// What a drop-in may need: glibc, which every program that uses it has.
 pub const OF_GLIBC: &[&str] = &["libc.so.", "ld-linux", "libpthread.so.", "libdl.so.", "libm.so."];
 
@@ -107,6 +107,45 @@ pub fn check_needed(library: &Path, allowed: &[&str]) -> Result<Vec<String>> {
     ensure!(!needed.is_empty(), "readelf shows nothing that {} needs", library.display());
     let surplus = needed.into_iter().filter(|name| !allowed.iter().any(|part| name.starts_with(part)));
     Ok(surplus.map(|name| format!("{}: needs {name}", library.display())).collect())
+}
+
+/// The newest version of glibc's symbols that anything may need.
+const NEWEST_GLIBC: [u32; 3] = [2, 17, 0];
+/// What is needed without a version: glibc's loader has it, and musl's libc.
+const WITHOUT_VERSION: &[&str] = &["__tls_get_addr"];
+
+/// What `library` takes from glibc that one of version 2.17 lacks, or may have in another version. Weak symbols may be missing.
+pub fn check_versions(library: &Path) -> Result<Vec<String>> {
+    let output = Command::new("nm").args(["-D", "--undefined-only"]).arg(library).output().context("run nm")?;
+    ensure!(output.status.success(), "nm {}: {}", library.display(), String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).context("nm's output")?;
+    ensure!(!text.is_empty(), "nm shows nothing that {} takes from glibc", library.display());
+    Ok(too_new(&text).into_iter().map(|complaint| format!("{}: {complaint}", library.display())).collect())
+}
+
+/// The same of nm(1)'s output: `KIND NAME@VERSION`.
+fn too_new(text: &str) -> Vec<String> {
+    const WHAT_TO_DO: &str = "name it in crates/inject/maps with the oldest version, or do without it";
+    let mut complaints = Vec::new();
+    for line in text.lines() {
+        let Some((kind, symbol)) = line.trim().split_once(' ') else { continue };
+        let (name, version) = symbol.split_once('@').unwrap_or((symbol, ""));
+        let version = version.trim_start_matches('@');
+        match version.strip_prefix("GLIBC_") {
+            Some(numbers) => {
+                let mut parts = numbers.split('.').map(|part| part.parse().unwrap_or(u32::MAX));
+                let version: [u32; 3] = std::array::from_fn(|_| parts.next().unwrap_or(0));
+                if version > NEWEST_GLIBC {
+                    complaints.push(format!("needs {symbol}: {WHAT_TO_DO}"));
+                }
+            }
+            None if version.is_empty() && kind != "w" && !WITHOUT_VERSION.contains(&name) => {
+                complaints.push(format!("needs {name} without a version: {WHAT_TO_DO}"));
+            }
+            None => {}
+        }
+    }
+    complaints
 }
 
 fn missing(library: &Path, found: &Exports, wanted: &Exports) -> Vec<String> {
@@ -153,6 +192,16 @@ mod tests {
             missing(Path::new("lib"), &found, &wanted),
             ["lib: exports one@@A_2 instead of one@@A_1", "lib: lacks two@@A_1"]
         );
+    }
+
+    #[test]
+    fn newer_versions_and_none_are_told() {
+        let listing = "                 U memcpy@GLIBC_2.14\n U dlinfo@GLIBC_2.3.3\n w statx\n U __tls_get_addr\n";
+        assert_eq!(too_new(listing), [""; 0]);
+        let told = too_new(" U stat64@GLIBC_2.33\n w gettid@GLIBC_2.30\n U arc4random\n U x@GLIBC_PRIVATE\n");
+        let names = ["stat64@GLIBC_2.33", "gettid@GLIBC_2.30", "arc4random without", "x@GLIBC_PRIVATE"];
+        assert_eq!(told.len(), names.len(), "{told:?}");
+        assert!(told.iter().zip(names).all(|(told, name)| told.contains(&format!("needs {name}"))), "{told:?}");
     }
 
     #[test]

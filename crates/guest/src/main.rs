@@ -21,7 +21,9 @@
 //! | `exec.rs` | execve: every program that a guest becomes is a guest |
 //! | `exe.rs` | /proc/self/exe |
 //!
-//! How it is started: `anyring-guest --program=STATE PATH ARGV0 [ARGS...]`, see [`start::State`]. `anyring run` does that.
+//! By itself it is started as `anyring-guest run -- PROGRAM` (`run.rs`).
+//!
+//! How `anyring run` starts it: `anyring-guest --program=STATE PATH ARGV0 [ARGS...]`, see [`start::State`].
 #![no_main]
 
 mod crossing;
@@ -31,6 +33,7 @@ mod exe;
 mod exec;
 mod filter;
 mod loader;
+mod run;
 mod script;
 mod signals;
 mod stack;

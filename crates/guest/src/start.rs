@@ -4,7 +4,7 @@ use crate::crossing;
 use crate::elf::{no_program, Refusal};
 use crate::filter::{self, Calls};
 use crate::stack::{Begin, First};
-use crate::{exe, loader, script, signals, tcb, world};
+use crate::{exe, loader, run, script, signals, tcb, world};
 use anyring_engine::{alloc, descriptors, log, process};
 use anyring_serve::{engine, sys};
 use core::ffi::{c_char, c_int, CStr};
@@ -20,10 +20,10 @@ pub const HOST_NAME: &[u8] = b"anyring-guest";
 const STATE: &[u8] = b"--program=";
 
 /// Exit statuses, as of `anyring run`.
-const CANNOT_SERVE: c_int = 125;
-const CANNOT_EXECUTE: c_int = 126;
-const NOT_FOUND: c_int = 127;
-const USAGE: c_int = 2;
+pub const CANNOT_SERVE: c_int = 125;
+pub const CANNOT_EXECUTE: c_int = 126;
+pub const NOT_FOUND: c_int = 127;
+pub const USAGE: c_int = 2;
 
 /// What a host tells the one that takes its place at an exec: the environment may have been cleaned. One letter each.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
@@ -157,9 +157,17 @@ unsafe extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_in
     // SAFETY: libc passes what it got, and nobody has changed it.
     let first = unsafe { First::new(count as usize, arguments) };
     let words = first.arguments();
+    if words.get(1).is_some_and(|word| *word == c"run") {
+        let own = first.vector().into_iter().find(|(kind, _)| *kind == libc::AT_EXECFN as usize);
+        // SAFETY: a string that the kernel has put at the top of the stack.
+        let own = own.map(|(_, address)| unsafe { CStr::from_ptr(address as *const c_char) });
+        let (status, why) = run::run(&words[2..], own);
+        say(&why);
+        return status;
+    }
     let state = words.get(1).and_then(|word| State::parse(word.to_bytes()));
     let (Some(state), Some(file), Some(name), true) = (state, words.get(2), words.get(3), words.len() > 4) else {
-        say("usage: anyring-guest --program=[r][a] FILE NAME ARGV0 [ARGS]... (`anyring run` starts it)");
+        say(run::USAGE_LINE);
         return USAGE;
     };
     match begin(&first, state, file, name) {

@@ -1,31 +1,80 @@
-//! A program that inherited LD_PRELOAD and whose C library is not glibc: it starts and runs, unserved.
+//! What another libc than today's glibc lacks.
 //!
-//! musl's loader ends a program when a preloaded library needs a library or a function that it does not have. So
-//! libanyring.so needs `libc.so.6` alone, which musl takes for itself (build.rs), and none of the functions that only
-//! glibc has. The standard library and the unwinder call two of them; they get those below, which stay hidden in this
-//! library. All that is wrapped then ends in musl's own functions.
+//! A program that inherited LD_PRELOAD and is linked with musl starts and runs, unserved. musl's loader ends a program when a
+//! preloaded library needs a library or a function that it does not have. So libanyring.so needs only libraries that musl
+//! takes for itself (build.rs), and none of the functions that only glibc has. An older glibc, from 2.17 on, serves like a
+//! new one. What the standard library and the unwinder call, and one of the two may lack, is defined here, hidden in this
+//! library. All that is wrapped ends in the libc's own functions.
 
 use crate::next::next;
+use crate::sys::{call, set_errno};
 use core::ffi::{c_char, c_int, c_void};
+use libc::dl_phdr_info;
 
 next! {
-    FIND_OBJECT = c"_dl_find_object": fn(*mut c_void, *mut c_void) -> c_int;
+    FIND_OBJECT = c"_dl_find_object": fn(*mut c_void, *mut Found) -> c_int;
     VERSION = c"gnu_get_libc_version": fn() -> *const c_char;
 }
 
-/// Whether the engine can work in this process: not without the function by which panics are caught.
+/// Whether the engine can work in this process, whose libc is then glibc. By an object of its own streams, which those do not
+/// define that add glibc's functions to musl.
 #[cfg(not(test))]
 pub fn is_glibc() -> bool {
-    FIND_OBJECT.get().is_some()
+    // SAFETY: a C string.
+    !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_IO_2_1_stdout_".as_ptr()) }.is_null()
 }
 
-/// As glibc's: -1 where it does not know the address.
-extern "C" fn find_object(address: *mut c_void, result: *mut c_void) -> c_int {
+/// `struct dl_find_object`.
+#[repr(C)]
+pub struct Found {
+    flags: u64,
+    start: *const c_void,
+    end: *const c_void,
+    link_map: *const c_void,
+    /// PT_GNU_EH_FRAME: all that unwinders ask for.
+    eh_frame: *const c_void,
+    reserved: [u64; 7],
+}
+
+/// As glibc's since 2.35: 0, or -1 where it does not know the address.
+unsafe extern "C" fn find_object(address: *mut c_void, found: *mut Found) -> c_int {
     match FIND_OBJECT.get() {
         // SAFETY: the unwinder's own arguments.
-        Some(next) => unsafe { next(address, result) },
-        None => -1,
+        Some(next) => unsafe { next(address, found) },
+        // SAFETY: `found` has room for the answer.
+        None => unsafe { search(address, &mut *found) },
     }
+}
+
+/// [`find_object`] by the list of objects, as unwinders did before that function was there.
+fn search(address: *mut c_void, found: &mut Found) -> c_int {
+    unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
+        // SAFETY: the loader describes an object of which it keeps the program headers mapped; `found` is our argument.
+        let (info, headers, found) = unsafe {
+            let headers = core::slice::from_raw_parts((*info).dlpi_phdr, (*info).dlpi_phnum.into());
+            (&*info, headers, &mut *found.cast::<Found>())
+        };
+        let at = |header: &libc::Elf64_Phdr| (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
+        let is_of = |header: &&libc::Elf64_Phdr| {
+            let offset = (found.start as usize).wrapping_sub(at(header));
+            header.p_type == libc::PT_LOAD && offset < header.p_memsz as usize
+        };
+        let frames = headers.iter().find(|header| header.p_type == libc::PT_GNU_EH_FRAME);
+        match (headers.iter().find(is_of), frames) {
+            (Some(segment), Some(frames)) => {
+                let (start, size, frames) = (at(segment), segment.p_memsz as usize, at(frames));
+                (found.start, found.end) = (start as *const c_void, (start + size) as *const c_void);
+                found.eh_frame = frames as *const c_void;
+                1
+            }
+            _ => 0,
+        }
+    }
+    let null = core::ptr::null();
+    *found = Found { flags: 0, start: address, end: null, link_map: null, eh_frame: null, reserved: [0; 7] };
+    // SAFETY: `visit` is called with `found` before this returns.
+    let is_found = unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut *found).cast()) };
+    is_found - 1
 }
 
 /// As glibc's. The standard library asks before it uses what newer ones have.
@@ -37,16 +86,96 @@ extern "C" fn version() -> *const c_char {
     }
 }
 
+/// stat(2), lstat(2) and fstat(2), which glibc has as functions since 2.33; `struct stat` is the kernel's on x86-64.
+unsafe extern "C" fn stat(path: *const c_char, stat: *mut c_void) -> c_int {
+    // SAFETY: the caller's own arguments.
+    unsafe { answer(libc::SYS_stat, path as usize, stat) }
+}
+
+unsafe extern "C" fn lstat(path: *const c_char, stat: *mut c_void) -> c_int {
+    // SAFETY: the caller's own arguments.
+    unsafe { answer(libc::SYS_lstat, path as usize, stat) }
+}
+
+unsafe extern "C" fn fstat(fd: c_int, stat: *mut c_void) -> c_int {
+    // SAFETY: the caller's own arguments.
+    unsafe { answer(libc::SYS_fstat, fd as usize, stat) }
+}
+
+/// Makes a call with these two arguments, as libc does.
+///
+/// # Safety
+/// `stat` has room for the answer.
+unsafe fn answer(number: i64, first: usize, stat: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    let result = unsafe { call(number, [first, stat as usize, 0, 0, 0, 0]) };
+    if result < 0 {
+        set_errno(-result as c_int);
+        return -1;
+    }
+    0
+}
+
 // Not #[no_mangle], which would put them before the program's own.
-core::arch::global_asm!(
-    ".globl _dl_find_object",
-    ".hidden _dl_find_object",
-    ".type _dl_find_object, @function",
-    "_dl_find_object: jmp {find_object}",
-    ".globl gnu_get_libc_version",
-    ".hidden gnu_get_libc_version",
-    ".type gnu_get_libc_version, @function",
-    "gnu_get_libc_version: jmp {version}",
-    find_object = sym find_object,
-    version = sym version,
-);
+macro_rules! hidden {
+    ($($name:literal = $function:ident;)*) => {
+        core::arch::global_asm!(
+            $(concat!(
+                ".globl ", $name, "\n.hidden ", $name, "\n.type ", $name, ", @function\n",
+                $name, ": jmp {", stringify!($function), "}"
+            ),)*
+            $($function = sym $function,)*
+        );
+    };
+}
+
+hidden! {
+    "_dl_find_object" = find_object;
+    "gnu_get_libc_version" = version;
+    "stat64" = stat;
+    "lstat64" = lstat;
+    "fstat64" = fstat;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(find: impl FnOnce(&mut Found) -> c_int) -> (c_int, Found) {
+        let null = core::ptr::null();
+        let mut found =
+            Found { flags: 0, start: null, end: null, link_map: null, eh_frame: null, reserved: [0; 7] };
+        (find(&mut found), found)
+    }
+
+    /// On an older glibc unwinding rests on this alone.
+    #[test]
+    fn the_search_finds_what_glibc_finds() {
+        let Some(glibcs) = FIND_OBJECT.get() else { return };
+        for address in [search as *const () as *mut c_void, libc::malloc as *const () as *mut c_void] {
+            // SAFETY: any address, and room for the answer.
+            let (status, expected) = asked(|found| unsafe { glibcs(address, found) });
+            let (own_status, own) = asked(|found| search(address, found));
+            assert_eq!((own_status, own.eh_frame), (status, expected.eh_frame));
+            assert!(status == 0 && (own.start..own.end).contains(&address.cast_const()));
+        }
+        assert_eq!(asked(|found| search(core::ptr::without_provenance_mut(8), found)).0, -1);
+    }
+
+    #[test]
+    fn files_are_described_as_by_libc() {
+        let mut statuses = [[0u64; 18]; 3];
+        // SAFETY: `struct stat` has 144 bytes on x86-64.
+        unsafe {
+            let file = libc::open(c"/proc/self/exe".as_ptr(), libc::O_RDONLY);
+            assert_eq!(stat(c"/proc/self/exe".as_ptr(), statuses[0].as_mut_ptr().cast()), 0);
+            assert_eq!(fstat(file, statuses[1].as_mut_ptr().cast()), 0);
+            assert_eq!(lstat(c"/proc/self/exe".as_ptr(), statuses[2].as_mut_ptr().cast()), 0);
+            libc::close(file);
+            assert_eq!(stat(c"/nowhere".as_ptr(), statuses[0].as_mut_ptr().cast()), -1);
+        }
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ENOENT));
+        assert_eq!(statuses[0][1], statuses[1][1], "the number of the file");
+        assert_ne!(statuses[0][1], statuses[2][1], "of the link");
+    }
+}

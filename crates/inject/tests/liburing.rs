@@ -154,9 +154,11 @@ fn every_library_exports_what_its_map_says() {
     let libraries = libraries();
     let mut complaints = symbols::check_preload(&libraries.built.shared).expect("read libanyring.so");
     complaints.extend(symbols::check_needed(&libraries.built.shared, symbols::OF_ANY_LIBC).expect("readelf"));
+    complaints.extend(symbols::check_versions(&libraries.built.shared).expect("nm"));
     for library in &libraries.dropins {
         complaints.extend(symbols::check_dropin(library).expect("read a drop-in"));
         complaints.extend(symbols::check_needed(library, symbols::OF_GLIBC).expect("readelf"));
+        complaints.extend(symbols::check_versions(library).expect("nm"));
     }
     match symbols::installed("liburing.so.2").expect("ask cc") {
         Some(path) => complaints.extend(symbols::check_replaces(&libraries.dropins[0], &path).expect("read it")),

@@ -1,0 +1,48 @@
+//! Libraries without code that stand for glibc's while libanyring.so and the drop-ins are linked, so that what they need is
+//! the oldest versions of its symbols and not those of the machine that builds. For build.rs and `cargo xtask dropin`.
+//!
+//! A name that no map has stays undefined without a version: the loader takes what there is, and for a weak one nothing.
+//! `cargo xtask check-symbols` says which names those are.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// The libraries, each with the maps/NAME.map of what is taken from it.
+pub const STUBS: [&str; 3] = ["libc.so.6", "libpthread.so.0", "libdl.so.2"];
+
+/// Makes the libraries in `out`, and linker scripts by which `-lc`, `-lpthread` and `-ldl` lead to them. `linker` is a C
+/// compiler. The error is a few lines for people.
+pub fn make(linker: &Path, maps: &Path, out: &Path) -> Result<(), String> {
+    for stub in STUBS {
+        link(linker, &maps.join(format!("{stub}.map")), &out.join(stub))?;
+    }
+    let path = |stub: &&str| format!("\"{}\"", out.join(stub).display());
+    let scripts = [("libc.so", &STUBS[..]), ("libpthread.so", &STUBS[1..2]), ("libdl.so", &STUBS[2..])];
+    for (script, stubs) in scripts {
+        let stubs: Vec<_> = stubs.iter().map(path).collect();
+        write(&out.join(script), &format!("INPUT({})\n", stubs.join(" ")))?;
+    }
+    Ok(())
+}
+
+fn link(linker: &Path, map: &Path, library: &Path) -> Result<(), String> {
+    let text = fs::read_to_string(map).map_err(|error| format!("{}: {error}", map.display()))?;
+    let names = text.lines().filter_map(|line| line.trim().strip_suffix(';')).filter(|name| !name.starts_with('}'));
+    let functions = names.map(|name| format!(".globl {name}\n.type {name}, @function\n{name}:\n"));
+    let source = library.with_extension("s");
+    write(&source, &format!(".text\n{}\n.section .note.GNU-stack\n", functions.collect::<String>()))?;
+    let mut command = Command::new(linker);
+    command.args(["-shared", "-nostdlib", "-fuse-ld=bfd", "-o"]).arg(library).arg(&source);
+    let name = library.file_name().unwrap_or_default().display();
+    command.arg(format!("-Wl,-soname,{name}")).arg(format!("-Wl,--version-script={}", map.display()));
+    let output = command.output().map_err(|error| format!("{}: {error}", linker.display()))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("linking {}: {}", library.display(), String::from_utf8_lossy(&output.stderr))),
+    }
+}
+
+fn write(file: &Path, text: &str) -> Result<(), String> {
+    fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))
+}
