@@ -30,7 +30,7 @@ use super::trap::{self, asm_on_registers, Registers};
 use super::{scan, KNOWN};
 use crate::signals::action::set_mask;
 use crate::{probe, signals};
-use anyring_engine::log;
+use anyring_engine::{log, stats};
 use anyring_serve::patch::jump::Jump;
 use anyring_serve::patch::{counters, origin, run};
 use core::mem::{offset_of, size_of};
@@ -39,6 +39,9 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Closer is the program itself, and above it its heap: allocators go on by mmap(2) where that ends.
 const AVOIDED: Range<isize> = -(1 << 20)..1 << 26;
+
+/// What [`Registers::patch`] is for a call that came by a jump.
+pub const PATCHED: u64 = 2;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
 
@@ -81,8 +84,11 @@ pub fn apply(behind: usize, number: u32) {
             let site = behind - scan::SYSCALL.len();
             let objects = known.as_ref().map_or(&[][..], |known| &known.objects);
             if let Some(object) = objects.iter().find(|object| object.sites.contains(&site)) {
-                if let Err(reason) = patch(object, site, number, faults_are_told) {
-                    log::line(&format!("the system call at {site:#x} keeps trapping: {reason}"));
+                match patch(object, site, number, faults_are_told) {
+                    Ok(()) => {
+                        stats::stats().patches.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Err(reason) => log::line(&format!("the system call at {site:#x} keeps trapping: {reason}")),
                 }
             }
         }
@@ -196,7 +202,7 @@ pub unsafe extern "C" fn patched() {
         "mov rcx, [r11 + {behind}]",
         "mov [rsp + {rax}], rax",
         "mov [rsp + {rip}], rcx",
-        "mov qword ptr [rsp + {patch}], 0",
+        "mov qword ptr [rsp + {patch}], {patched}",
         "mov qword ptr [rsp + {context}], 0",
         "mov [rsp + {rdi}], rdi",
         "mov [rsp + {rsi}], rsi",
@@ -228,6 +234,7 @@ pub unsafe extern "C" fn patched() {
         behind = const offset_of!(Call, behind),
         frame = const stack::SIZE - size_of::<Registers>(),
         patch = const offset_of!(Registers, patch),
+        patched = const PATCHED,
         trampoline = sym trap::trampoline,
     )
 }

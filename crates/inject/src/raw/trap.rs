@@ -15,6 +15,7 @@ use crate::{dispatch, entry, signals, sys};
 use anyring_engine::forced::{point, Point};
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::ring::broken::contain_any;
+use anyring_engine::stats;
 use anyring_serve::state::{COMPACTS, MOVES, STATE_SIZE};
 use core::mem::{align_of, offset_of, size_of};
 use core::sync::atomic::Ordering;
@@ -40,7 +41,7 @@ pub struct Registers {
     pub rip: u64,
     pub flags: u64,
     pub slot: *const Slot,
-    /// 1 when the instruction is to be patched before the call is made.
+    /// 1 when the instruction is to be patched before the call is made, [`patch::PATCHED`] when no trap led here.
     pub patch: u64,
     /// The context of the trap by whose rt_sigreturn(2) the emulation ends, if the program was on its alternate signal stack,
     /// on which that frame stays; else 0.
@@ -265,7 +266,10 @@ unsafe extern "C" fn emulate(registers: *mut Registers) {
     if registers.context != 0 {
         disable_alternate(registers.mask);
     }
-    if registers.patch != 0 {
+    if registers.patch != patch::PATCHED {
+        stats::stats().traps.fetch_add(1, Ordering::Relaxed);
+    }
+    if registers.patch == 1 {
         entry::aside(|| patch::apply(registers.rip as usize, registers.rax as u32));
     }
     let answer = entry::answer_any(|| {

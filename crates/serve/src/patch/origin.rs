@@ -79,6 +79,17 @@ pub fn islands() -> impl Iterator<Item = (usize, u64)> {
     all.filter(|(island, _)| *island != 0).map(|(island, object)| (island, object.load(Ordering::Relaxed)))
 }
 
+/// The island of `bytes` that has this address: where it begins, how many bytes were moved there, and from where.
+/// Async-signal-safe.
+pub fn island_at(address: usize, bytes: usize) -> Option<(usize, usize, usize)> {
+    ORIGINS.iter().find_map(|origin| {
+        // Acquire pairs with the Release in `note_origin`.
+        let island = origin.island.load(Ordering::Acquire);
+        let is_there = island != 0 && (island..island + bytes).contains(&address);
+        is_there.then(|| (island, origin.length.load(Ordering::Relaxed), origin.address.load(Ordering::Relaxed)))
+    })
+}
+
 /// Whether a jump at `from` would share bytes with another that leads to an island.
 pub fn overlaps(from: usize) -> bool {
     ORIGINS.iter().any(|origin| {
