@@ -7,7 +7,6 @@
 
 use crate::crossing::Registers;
 use crate::world::{self, Block, NOT_FOUND};
-use anyring_serve::sys;
 use core::mem::size_of;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 

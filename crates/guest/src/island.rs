@@ -33,7 +33,7 @@ pub struct Data {
 core::arch::global_asm!(
     ".pushsection .rodata.anyring_island, \"a\", @progbits",
     ".p2align 3",
-    ".irp n,start,minus,native,made,lookup,miss,data\n.hidden anyring_island_\\n\n.endr",
+    ".irp n,start,minus,made,lookup,miss,data\n.globl anyring_island_\\n\n.hidden anyring_island_\\n\n.endr",
     "anyring_island_start:",
     // lea ecx, [rax - number]
     ".byte 0x8d, 0x88",
@@ -73,7 +73,6 @@ core::arch::global_asm!(
 unsafe extern "C" {
     static anyring_island_start: u8;
     static anyring_island_minus: u8;
-    static anyring_island_native: u8;
     static anyring_island_made: u8;
     static anyring_island_lookup: u8;
     static anyring_island_miss: u8;
