@@ -155,7 +155,7 @@ static void storm(void) {
         CHECK(sigaction(SIGUSR2, &action, NULL) == 0);
         stop = counted = 0;
         CHECK(pthread_create(&thread, NULL, interrupt, &self) == 0);
-        while (counted < 1000 && stop == 0) {
+        while (counted < 300 && stop == 0) {
             CHECK(generic(SYS_io_uring_enter, ring.ring_fd, 0, 0, 0, 0, 0) == 0);
             CHECK(generic(SYS_getpid, 0, 0, 0, 0, 0, 0) == getpid());
         }
@@ -173,7 +173,7 @@ static void *use(void *nothing) {
 
 /* Threads that come and go, each with an FS base of one before; and a vforked child with its parent's. */
 static void threads(void) {
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0; i < 60; i++) {
         pthread_t two[2];
         for (int j = 0; j < 2; j++) CHECK(pthread_create(&two[j], NULL, use, NULL) == 0);
         for (int j = 0; j < 2; j++) CHECK(pthread_join(two[j], NULL) == 0);
