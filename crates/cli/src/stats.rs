@@ -25,6 +25,8 @@ struct Counters {
     enters: u64,
     overflows: u64,
     errors: u64,
+    traps: u64,
+    patches: u64,
     /// Only the opcodes that were completed at all, by the kernel header's name without `IORING_OP_`.
     completions: BTreeMap<&'static str, Paths>,
 }
@@ -98,6 +100,8 @@ impl From<Snapshot> for Counters {
             enters: snapshot.enters,
             overflows: snapshot.overflows,
             errors: snapshot.errors,
+            traps: snapshot.traps,
+            patches: snapshot.patches,
             completions: occurred
                 .map(|(opcode, [inline, poll, kernel_aio, worker])| {
                     (opcode.name(), Paths { inline, poll, kernel_aio, worker })
@@ -114,8 +118,9 @@ fn table(counters: &Counters) -> String {
     };
     let mut text = format!(
         "kernel refused io_uring  {refused}\nrings                    {}\nenter calls              {}\n\
-         CQ overflows             {}\nfailed requests          {}\n",
-        counters.rings, counters.enters, counters.overflows, counters.errors
+         CQ overflows             {}\nfailed requests          {}\n\
+         trapped calls            {}\npatched instructions     {}\n",
+        counters.rings, counters.enters, counters.overflows, counters.errors, counters.traps, counters.patches
     );
     if counters.completions.is_empty() {
         text.push_str("\nNo request was completed.\n");

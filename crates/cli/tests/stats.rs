@@ -31,8 +31,11 @@ fn counters_are_printed_as_they_were_counted() {
     stats::stats().rings.store(3, Ordering::Relaxed);
     stats::shard().enters.store(40, Ordering::Relaxed);
     stats::stats().overflows.store(5, Ordering::Relaxed);
+    stats::stats().traps.store(64, Ordering::Relaxed);
+    stats::stats().patches.store(2, Ordering::Relaxed);
     let expected = json!({
         "schema": 1, "kernel_refused_errno": libc::ENOSYS, "rings": 3, "enters": 40, "overflows": 5, "errors": 1,
+        "traps": 64, "patches": 2,
         "completions": {
             "READ": {"inline": 1, "poll": 0, "kernel_aio": 1, "worker": 2},
             "POLL_ADD": {"inline": 0, "poll": 1, "kernel_aio": 0, "worker": 0},
@@ -45,6 +48,8 @@ fn counters_are_printed_as_they_were_counted() {
     for row in [
         &["kernel", "refused", "io_uring", "ENOSYS"][..],
         &["failed", "requests", "1"],
+        &["trapped", "calls", "64"],
+        &["patched", "instructions", "2"],
         &["completions", "inline", "poll", "kernel", "AIO", "worker"],
         &["READ", "1", "0", "1", "2"],
         &["POLL_ADD", "0", "1", "0", "0"],

@@ -18,7 +18,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// First word of the block: "anyring" and the layout's version, which changes whenever [`Stats`] does.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"anyring\x04");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"anyring\x05");
 
 /// The block's layout; all words start at zero.
 #[repr(C)]
@@ -33,6 +33,10 @@ pub struct Stats {
     pub overflows: AtomicU64,
     /// Completions with a negative result.
     pub errors: AtomicU64,
+    /// System calls that came by a trap (SIGSYS) since the counters were opened.
+    pub traps: AtomicU64,
+    /// Instructions that trapped and were replaced by a jump.
+    pub patches: AtomicU64,
     /// What a tracer and the process say to each other.
     pub tracer: Tracer,
     /// The rest, to be summed.
@@ -82,6 +86,8 @@ static NOWHERE: Stats = Stats {
     rings: AtomicU64::new(0),
     overflows: AtomicU64::new(0),
     errors: AtomicU64::new(0),
+    traps: AtomicU64::new(0),
+    patches: AtomicU64::new(0),
     tracer: Tracer { wanted: AtomicU64::new(0), answer: AtomicU64::new(0) },
     shards: [const {
         Shard {
@@ -323,6 +329,10 @@ pub struct Snapshot {
     pub overflows: u64,
     /// See [`Stats::errors`].
     pub errors: u64,
+    /// See [`Stats::traps`].
+    pub traps: u64,
+    /// See [`Stats::patches`].
+    pub patches: u64,
     /// See [`Shard::enters`].
     pub enters: u64,
     /// See [`Shard::completions`].
@@ -384,6 +394,8 @@ impl Snapshot {
             rings: shared[core::mem::offset_of!(Stats, rings) / 8],
             overflows: shared[core::mem::offset_of!(Stats, overflows) / 8],
             errors: shared[core::mem::offset_of!(Stats, errors) / 8],
+            traps: shared[core::mem::offset_of!(Stats, traps) / 8],
+            patches: shared[core::mem::offset_of!(Stats, patches) / 8],
             enters: 0,
             completions: [[0; PATHS]; Opcode::COUNT],
         };
@@ -417,6 +429,8 @@ mod tests {
         assert_eq!(snapshot.rings, word(core::mem::offset_of!(Stats, rings)));
         assert_eq!(snapshot.overflows, word(core::mem::offset_of!(Stats, overflows)));
         assert_eq!(snapshot.errors, word(core::mem::offset_of!(Stats, errors)));
+        assert_eq!(snapshot.traps, word(core::mem::offset_of!(Stats, traps)));
+        assert_eq!(snapshot.patches, word(core::mem::offset_of!(Stats, patches)));
         let sum = |offset: usize| {
             let shards = core::mem::offset_of!(Stats, shards);
             (0..SHARDS).map(|index| word(shards + index * size_of::<Shard>() + offset)).sum::<u64>()

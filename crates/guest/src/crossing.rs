@@ -4,10 +4,12 @@
 //!
 //! All of it is in one section, since for other code of the host's no look is needed ([`is_here`]).
 
+use crate::island::Data;
+use crate::patch::PATCHED;
 use crate::{trap, world};
+use anyring_serve::state::{COMPACTS, MOVES, STATE_SIZE};
 use core::arch::naked_asm;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU32, Ordering};
 
 /// The guest's registers, at the top of a stack of the host's.
 #[repr(C, align(64))]
@@ -31,21 +33,18 @@ pub struct Registers {
     pub flags: u64,
     /// The FS base to go back to.
     pub fs: u64,
-    /// The address of the byte that says that this stack is in use.
+    /// The address of the [`world::Level`] of this stack.
     pub busy: u64,
     /// The thread's [`world::Block`].
     pub block: u64,
+    /// 1 if the instruction is to be patched, [`PATCHED`] if no trap led here.
+    pub patch: u64,
     /// The context of the trap by whose rt_sigreturn(2) the call ends, if the guest was on its alternate signal stack, where
     /// that frame stays; else 0.
     pub context: u64,
     /// Then: the guest's signal mask.
     pub mask: u64,
 }
-
-/// Bytes of the extended state that the kernel enabled.
-static STATE_SIZE: AtomicU32 = AtomicU32::new(0);
-/// Not 0 when the processor has xsavec, which leaves out what is in its initial state.
-static COMPACTS: AtomicU32 = AtomicU32::new(0);
 
 unsafe extern "C" {
     /// The linker's names for the ends of the section, and of all code.
@@ -68,8 +67,6 @@ fn is_here(address: usize) -> bool {
 
 /// Learns the size of the extended state; an error where this processor cannot be served.
 pub fn prepare() -> Result<(), &'static str> {
-    const OSXSAVE: u32 = 1 << 27;
-    const XSAVEC: u32 = 1 << 1;
     /// AT_HWCAP2: the instructions for the FS base may be used (Linux 5.9).
     const HWCAP2_FSGSBASE: u64 = 1 << 1;
     // SAFETY: reads the auxiliary vector.
@@ -78,13 +75,9 @@ pub fn prepare() -> Result<(), &'static str> {
             "the kernel does not let programs set the FS base (Linux 5.9 and a processor with FSGSBASE do)",
         );
     }
-    if core::arch::x86_64::__cpuid(1).ecx & OSXSAVE == 0 {
+    if !anyring_serve::state::prepare() {
         return Err("the processor has no XSAVE");
     }
-    let (standard, compacted) =
-        (core::arch::x86_64::__cpuid_count(0xd, 0), core::arch::x86_64::__cpuid_count(0xd, 1));
-    COMPACTS.store(compacted.eax & XSAVEC, Ordering::Relaxed);
-    STATE_SIZE.store(standard.ebx.max(compacted.ebx), Ordering::Relaxed);
     Ok(())
 }
 
@@ -102,26 +95,7 @@ pub unsafe extern "C" fn trampoline() {
         "mov [rdx + {guest_fs}], rax",
         "mov rcx, [rdx + {host_fs}]",
         "wrfsbase rcx", // from here on: the host's world
-        "mov eax, [rip + {state_size}]",
-        "sub rsp, rax",
-        "and rsp, -64",
-        // The header of the area has to be zero.
-        "xor eax, eax",
-        ".irp n,0,1,2,3,4,5,6,7\nmov [rsp + 512 + 8*\\n], rax\n.endr",
-        "mov eax, -1",
-        "mov edx, -1",
-        "cmp dword ptr [rip + {compacts}], 0",
-        "je 2f",
-        "xsavec64 [rsp]",
-        "jmp 3f",
-        "2:",
-        "xsave64 [rsp]",
-        "3:",
-        "mov rdi, rbx",
-        "call {emulate}",
-        "mov eax, -1",
-        "mov edx, -1",
-        "xrstor64 [rsp]",
+        anyring_serve::call_keeping_state!(),
         "mov rsp, rbx",
         "mov rax, [rsp + {fs}]",
         "wrfsbase rax", // the guest's again
@@ -140,8 +114,9 @@ pub unsafe extern "C" fn trampoline() {
         busy = const offset_of!(Registers, busy),
         guest_fs = const world::GUEST_FS,
         host_fs = const world::HOST_FS,
-        state_size = sym STATE_SIZE,
+        size = sym STATE_SIZE,
         compacts = sym COMPACTS,
+        moves = sym MOVES,
         sigreturn = const libc::SYS_rt_sigreturn,
         emulate = sym trap::emulate,
         leave = sym leave,
@@ -172,7 +147,9 @@ unsafe extern "C" fn leave() {
         "mov r11, [rsp + {busy}]",
         "mov rsp, [rsp + {rsp}]",
         "mov byte ptr [r11], 0", // off the stack: only now it is given back
-        "jmp rcx",
+        // A handler may have made a call since: then these are its flags, on which no program can rely.
+        "mov r11, [r11 + {level_flags}]",
+        "notrack jmp rcx",
         rax = const offset_of!(Registers, rax),
         rdi = const offset_of!(Registers, rdi),
         rsi = const offset_of!(Registers, rsi),
@@ -190,6 +167,136 @@ unsafe extern "C" fn leave() {
         rip = const offset_of!(Registers, rip),
         flags = const offset_of!(Registers, flags),
         busy = const offset_of!(Registers, busy),
+        level_flags = const world::LEVEL_FLAGS,
+    )
+}
+
+unsafe extern "C" {
+    /// In [`patched`]: behind the exchange; where the stack is this call's; where it is on that.
+    fn anyring_patched_asked();
+    fn anyring_patched_owns();
+    fn anyring_patched_on_stack();
+}
+
+/// How far [`patched`] is at an instruction.
+pub enum Entering {
+    /// It has not asked for the stack.
+    Nothing,
+    /// It has asked; the lowest byte of rcx tells whether somebody was on it.
+    Asked,
+    /// The stack is this call's, and the guest's is in use still.
+    Owns,
+}
+
+/// Whether an instruction is one of [`patched`]'s that leave the guest's stack and flags as they are, but may have taken a stack.
+pub fn entering(address: usize) -> Option<Entering> {
+    let after = |step: unsafe extern "C" fn()| address >= step as *const () as usize;
+    if !after(patched) || after(anyring_patched_on_stack) {
+        return None;
+    }
+    Some(match (after(anyring_patched_owns), after(anyring_patched_asked)) {
+        (true, _) => Entering::Owns,
+        (_, true) => Entering::Asked,
+        _ => Entering::Nothing,
+    })
+}
+
+/// From an island: rax is the thread's [`world::Block`], r11 points to the island's [`Data`]; rcx is free. All else is the guest's,
+/// flags included.
+#[unsafe(naked)]
+#[link_section = "anyring_crossing"]
+pub unsafe extern "C" fn patched() {
+    naked_asm!(
+        "endbr64",
+        "mov ecx, 1",
+        "xchg [rax + {busy}], cl",
+        ".globl anyring_patched_asked",
+        ".hidden anyring_patched_asked",
+        "anyring_patched_asked:",
+        "movzx ecx, cl",
+        "jrcxz 2f",
+        // A handler's call in the middle of another: by a trap.
+        "notrack jmp qword ptr [r11 + {miss}]",
+        ".globl anyring_patched_owns",
+        ".hidden anyring_patched_owns",
+        "anyring_patched_owns:",
+        "2:",
+        "mov [rax + {trapped_at}], rsp",
+        "mov qword ptr [rax + {alternate_size}], 0",
+        "mov rcx, [rax + {frame}]",
+        "mov [rcx + {rsp}], rsp",
+        "mov rsp, rcx",
+        ".globl anyring_patched_on_stack",
+        ".hidden anyring_patched_on_stack",
+        "anyring_patched_on_stack:",
+        "pushfq",
+        "pop qword ptr [rsp + {flags}]",
+        "mov rcx, [rsp + {rsp}]",
+        "sub rcx, [rax + {avoided}]",
+        "cmp rcx, [rax + {avoided} + 8]",
+        "jb 3f",
+        "mov rcx, [rsp + {flags}]",
+        "mov [rax + {busy} + {level_flags}], rcx",
+        "mov [rsp + {block}], rax",
+        "lea rcx, [rax + {busy}]",
+        "mov [rsp + {level}], rcx",
+        "mov rcx, [r11 + {number}]",
+        "mov [rsp + {rax}], rcx",
+        "mov rcx, [r11 + {behind}]",
+        "mov [rsp + {rip}], rcx",
+        "mov qword ptr [rsp + {patch}], {is_patched}",
+        "mov qword ptr [rsp + {context}], 0",
+        "mov [rsp + {rdi}], rdi",
+        "mov [rsp + {rsi}], rsi",
+        "mov [rsp + {rdx}], rdx",
+        "mov [rsp + {r10}], r10",
+        "mov [rsp + {r8}], r8",
+        "mov [rsp + {r9}], r9",
+        "mov [rsp + {rbx}], rbx",
+        "mov [rsp + {rbp}], rbp",
+        "mov [rsp + {r12}], r12",
+        "mov [rsp + {r13}], r13",
+        "mov [rsp + {r14}], r14",
+        "mov [rsp + {r15}], r15",
+        "jmp {trampoline}",
+        // On its alternate signal stack: by a trap, which disables that meanwhile.
+        "3:",
+        "push qword ptr [rsp + {flags}]",
+        "popfq",
+        "mov rsp, [rsp + {rsp}]",
+        "mov byte ptr [rax + {busy}], 0",
+        "notrack jmp qword ptr [r11 + {miss}]",
+        busy = const world::LEVEL,
+        level_flags = const world::LEVEL_FLAGS,
+        trapped_at = const world::TRAPPED_AT,
+        alternate_size = const world::ALTERNATE_SIZE,
+        frame = const world::FRAME,
+        avoided = const world::AVOIDED,
+        miss = const offset_of!(Data, miss),
+        number = const offset_of!(Data, number),
+        behind = const offset_of!(Data, behind),
+        is_patched = const PATCHED,
+        block = const offset_of!(Registers, block),
+        level = const offset_of!(Registers, busy),
+        patch = const offset_of!(Registers, patch),
+        context = const offset_of!(Registers, context),
+        rax = const offset_of!(Registers, rax),
+        rdi = const offset_of!(Registers, rdi),
+        rsi = const offset_of!(Registers, rsi),
+        rdx = const offset_of!(Registers, rdx),
+        r10 = const offset_of!(Registers, r10),
+        r8 = const offset_of!(Registers, r8),
+        r9 = const offset_of!(Registers, r9),
+        rbx = const offset_of!(Registers, rbx),
+        rbp = const offset_of!(Registers, rbp),
+        r12 = const offset_of!(Registers, r12),
+        r13 = const offset_of!(Registers, r13),
+        r14 = const offset_of!(Registers, r14),
+        r15 = const offset_of!(Registers, r15),
+        rsp = const offset_of!(Registers, rsp),
+        rip = const offset_of!(Registers, rip),
+        flags = const offset_of!(Registers, flags),
+        trampoline = sym trampoline,
     )
 }
 

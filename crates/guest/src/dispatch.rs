@@ -2,9 +2,10 @@
 
 use crate::crossing::Registers;
 use crate::world::{self, Block};
-use crate::{exe, exec, filter, signals, start, threads};
+use crate::{exe, exec, fast, filter, patch, signals, start, threads};
 use anyring_abi::NR_IO_SETUP;
 use anyring_serve::{memory, sys, Host};
+use core::sync::atomic::Ordering;
 use libc::c_int;
 
 /// A process that is a guest's.
@@ -62,6 +63,7 @@ pub fn call(block: &Block, registers: &mut Registers) -> isize {
         libc::SYS_readlink => exe::read_link(libc::AT_FDCWD as usize, a, b, c),
         libc::SYS_readlinkat => exe::read_link(a, b, c, d),
         libc::SYS_mmap => map(args),
+        libc::SYS_arch_prctl => arch_prctl(block, registers, args),
         // A context of Linux AIO is a ring, too.
         NR_IO_SETUP if start::serves_aio() => {
             start::trap_with_rings();
@@ -72,6 +74,41 @@ pub fn call(block: &Block, registers: &mut Registers) -> isize {
             start::trap_with_levels();
             answer
         }
+    }
+}
+
+/// io_uring_enter(2).
+pub fn enter(registers: &Registers) -> isize {
+    let Registers { rdi, rsi, rdx, r10, r8, r9, .. } = *registers;
+    let arg = r8 as *const core::ffi::c_void;
+    let answer =
+        anyring_serve::door::enter::<Guest>(rdi as u32, rsi as u32, rdx as u32, r10 as u32, arg, r9 as usize);
+    start::trap_with_levels();
+    answer
+}
+
+/// arch_prctl(2): the FS base in force is the host's, and a thread is found by that of the guest's.
+fn arch_prctl(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isize {
+    const ARCH_SET_FS: usize = 0x1002;
+    const ARCH_GET_FS: usize = 0x1003;
+    /// TASK_SIZE_MAX in the kernel.
+    const USER_END: usize = (1 << 47) - 4096;
+    let [code, value, ..] = args;
+    match code {
+        ARCH_SET_FS if value >= USER_END => -(libc::EPERM as isize),
+        ARCH_SET_FS => {
+            fast::forget(value);
+            registers.fs = value as u64;
+            block.guest_fs.store(value, Ordering::Relaxed);
+            fast::depart(block, value);
+            0
+        }
+        ARCH_GET_FS => match sys::write_program(value as *mut u64, registers.fs) {
+            true => 0,
+            false => -(libc::EFAULT as isize),
+        },
+        // SAFETY: the guest's own call.
+        _ => unsafe { sys::call(libc::SYS_arch_prctl, args) },
     }
 }
 
@@ -98,7 +135,11 @@ fn map(args: [usize; 6]) -> isize {
     }
     if answer > 0 && of_file && protection as c_int & libc::PROT_EXEC != 0 {
         let start = answer as usize;
-        filter::cover(start..start.saturating_add(bytes).next_multiple_of(4096));
+        let code = start..start.saturating_add(bytes).next_multiple_of(4096);
+        filter::cover(code.clone());
+        if protection as c_int & libc::PROT_READ != 0 {
+            patch::code_was_mapped(code);
+        }
     }
     answer
 }

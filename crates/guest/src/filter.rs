@@ -30,7 +30,7 @@ const ARCH: u32 = 0xc000_003e;
 
 /// Trapped whatever the arguments, as those of io_uring and [`identity::NUMBERS`]: what concerns threads, processes, signals or
 /// the engine's descriptors. Not exit(2): see `world.rs`.
-const ALWAYS: [i64; 12] = [
+const ALWAYS: [i64; 13] = [
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigsuspend,
@@ -43,6 +43,7 @@ const ALWAYS: [i64; 12] = [
     libc::SYS_readlink,
     libc::SYS_readlinkat,
     libc::SYS_close_range,
+    libc::SYS_arch_prctl,
 ];
 /// Trapped with the argument that has to be in the range of ring numbers.
 const ON_RINGS: [(i64, usize); 6] = [
@@ -56,9 +57,17 @@ const ON_RINGS: [(i64, usize); 6] = [
 /// Trapped where a signal mask is given by this argument: it must not block SIGSYS.
 const WITH_MASK: [(i64, usize); 4] =
     [(libc::SYS_ppoll, 3), (libc::SYS_pselect6, 5), (libc::SYS_epoll_pwait, 4), (libc::SYS_epoll_pwait2, 4)];
-/// Trapped once there is a ring: waits of which a filter cannot see whether a ring is among their descriptors, and what may end a
-/// number of which the engine knows the file.
-const WITH_RINGS: [i64; 5] = [libc::SYS_poll, libc::SYS_ppoll, libc::SYS_close, libc::SYS_dup2, libc::SYS_dup3];
+/// Trapped once there is a ring: waits and messages of which a filter cannot see whether a ring is among their descriptors, and
+/// what may end a number of which the engine knows the file.
+const WITH_RINGS: [i64; 7] = [
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_close,
+    libc::SYS_dup2,
+    libc::SYS_dup3,
+];
 /// Trapped once a ring is in an epoll set level-triggered: it has to be brought up to date before each wait.
 const WITH_LEVELS: [i64; 3] = [libc::SYS_epoll_wait, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
 /// Those whose first argument has to reach to the numbers of rings.
@@ -90,8 +99,7 @@ pub fn install(calls: Calls) -> Result<(), &'static str> {
 
 /// Code has been mapped there: it is trapped as well, if it is not anyway.
 pub fn cover(code: Range<usize>) {
-    let within = |all: &Range<usize>| all.start <= code.start && code.end <= all.end;
-    if within(&WINDOW) || within(&LOW) || code.is_empty() {
+    if is_covered(&code) || code.is_empty() {
         return;
     }
     if COVERED.fetch_add(1, Ordering::Relaxed) >= COVERED_MOST {
@@ -103,6 +111,11 @@ pub fn cover(code: Range<usize>) {
             log::line(&format!("new code of the guest's is left to the kernel: {why}"));
         }
     }
+}
+
+/// Whether what is there is trapped whatever it is.
+pub fn is_covered(code: &Range<usize>) -> bool {
+    [WINDOW, LOW].iter().any(|all| all.start <= code.start && code.end <= all.end)
 }
 
 /// A place in [`WINDOW`] for a mapping of that many bytes, for the kernel as a hint.

@@ -15,6 +15,8 @@
 //! | `world.rs`, `tcb.rs` | the records of threads; the host's TCBs for them |
 //! | `crossing.rs` | the code that goes from one world to the other |
 //! | `trap.rs` | from SIGSYS to `dispatch.rs` and back |
+//! | `patch.rs`, `island.rs` | instructions that trapped often become jumps to code which needs no signal |
+//! | `fast.rs` | the thread by its FS base, for that code |
 //! | `dispatch.rs` | what becomes of each trapped call |
 //! | `signals.rs` | the guest's handlers, whichever world they interrupt |
 //! | `threads.rs` | clone, vfork and fork |
@@ -31,9 +33,12 @@ mod dispatch;
 mod elf;
 mod exe;
 mod exec;
+mod fast;
 mod filter;
+mod island;
 mod loader;
 mod run;
+mod patch;
 mod script;
 mod signals;
 mod stack;

@@ -4,7 +4,7 @@ use crate::crossing;
 use crate::elf::{no_program, Refusal};
 use crate::filter::{self, Calls};
 use crate::stack::{Begin, First};
-use crate::{exe, loader, run, script, signals, tcb, world};
+use crate::{exe, loader, patch, run, script, signals, tcb, world};
 use anyring_engine::{alloc, descriptors, log, process};
 use anyring_serve::{engine, sys};
 use core::ffi::{c_char, c_int, CStr};
@@ -234,6 +234,7 @@ fn prepare() -> Result<(), &'static str> {
         return Err("there is no memory");
     }
     signals::prepare()?;
+    patch::prepare();
     process::at_fork(engine::renew_after_fork);
     descriptors::set_closes_are_seen(true);
     keep_host_open();

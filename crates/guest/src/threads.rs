@@ -1,8 +1,8 @@
 //! clone(2), fork(2) and vfork(2).
 
 use crate::crossing::{clone_away, Registers};
-use crate::tcb;
 use crate::world::{self, Block};
+use crate::{fast, tcb};
 use anyring_engine::process;
 use anyring_serve::sys::{self, set_mask};
 use core::sync::atomic::Ordering;
@@ -60,15 +60,22 @@ fn share(registers: &Registers, args: [usize; 6], mask: u64) -> isize {
     let Some(child) = world::claim() else { return -(libc::EAGAIN as isize) };
     let fs = if flags & SETTLS != 0 { tls as u64 } else { registers.fs };
     let rsp = if stack != 0 { stack as u64 } else { registers.rsp };
-    let busy = child.busy[0].as_ptr() as u64;
+    let level = &child.levels[0];
+    level.flags.store(registers.flags, Ordering::Relaxed);
+    let busy = core::ptr::from_ref(level) as u64;
     child.guest_fs.store(fs as usize, Ordering::Relaxed);
     child.mask.store(mask, Ordering::Relaxed);
     child.is_borrowed.store(flags & THREAD == 0, Ordering::Relaxed);
+    match flags & SETTLS {
+        0 => fast::share(child, fs as usize),
+        _ => fast::forget(fs as usize),
+    }
     // SAFETY: the block was just claimed, so that nobody else touches this.
     unsafe { child.begin.get().write(Registers { rax: 0, rsp, fs, busy, context: 0, ..*registers }) };
     // SAFETY: all signals are blocked, and the block is the child's.
     let answer = unsafe { clone_away(flags, stack, parent_tid, child_tid, tls, child) };
     if answer < 0 || flags & VFORK != 0 {
+        fast::depart(child, usize::MAX);
         child.give_back();
     }
     answer

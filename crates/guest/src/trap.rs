@@ -6,8 +6,11 @@
 
 use crate::crossing::{self, trampoline, Registers};
 use crate::filter::MARK;
+use crate::patch::PATCHED;
 use crate::world::{self, Block, LEVELS};
-use crate::{dispatch, tcb};
+use crate::{dispatch, fast, patch, tcb};
+use anyring_abi::NR_IO_URING_ENTER;
+use anyring_engine::stats;
 use anyring_serve::signals::{action, bit, guarded};
 use anyring_serve::{door, entry, sys};
 use core::mem::size_of;
@@ -64,6 +67,12 @@ pub unsafe extern "C" fn whose(signal: i32, info: *const siginfo_t, context: *mu
     let Some(block) = world::mine().filter(|block| block.host_fs.load(Ordering::Relaxed) != fs) else {
         return HERE;
     };
+    patch::set_back(context);
+    let this = core::ptr::from_ref(context) as usize;
+    if range_of(&context.uc_stack).contains(&this) {
+        // The handler is on its alternate stack.
+        avoid(block, &context.uc_stack);
+    }
     if signal == libc::SIGSYS && is_trap(info) && trap(block, info, context) {
         return Turn { what: Turn::DONE, value: 0 };
     }
@@ -92,6 +101,11 @@ fn trap(block: &Block, info: &siginfo_t, context: &mut ucontext_t) -> bool {
     let trapped_at = register(libc::REG_RSP) as usize;
     let Some((level, top)) = take_level(block, trapped_at, &mut context.uc_stack) else { return false };
     let is_alternate = note_alternate(block, level, trapped_at, &context.uc_stack);
+    if level == 0 {
+        avoid(block, &context.uc_stack);
+    }
+    block.levels[level].flags.store(register(libc::REG_EFL), Ordering::Relaxed);
+    let behind = register(libc::REG_RIP);
     let saved = Registers {
         rax: number as u64,
         rdi: register(libc::REG_RDI),
@@ -107,11 +121,12 @@ fn trap(block: &Block, info: &siginfo_t, context: &mut ucontext_t) -> bool {
         r14: register(libc::REG_R14),
         r15: register(libc::REG_R15),
         rsp: trapped_at as u64,
-        rip: register(libc::REG_RIP),
+        rip: behind,
         flags: register(libc::REG_EFL),
         fs: 0,
-        busy: block.busy[level].as_ptr() as u64,
+        busy: core::ptr::from_ref(&block.levels[level]) as u64,
         block: core::ptr::from_ref(block) as u64,
+        patch: u64::from(patch::is_due(i64::from(number), behind as usize)),
         context: if is_alternate { this } else { 0 },
         // SAFETY: the first word of uc_sigmask is all that the kernel has filled in.
         mask: unsafe { (&raw const context.uc_sigmask).cast::<u64>().read() },
@@ -131,19 +146,19 @@ fn trap(block: &Block, info: &siginfo_t, context: &mut ucontext_t) -> bool {
 /// Takes a stack for a call that was trapped with the stack pointer at `trapped_at`: its level, and one past its end. Those of
 /// calls out of which a handler has jumped are given back first; `alternate` is the alternate signal stack, as it will be again.
 fn take_level(block: &Block, trapped_at: usize, alternate: &mut stack_t) -> Option<(usize, usize)> {
-    for level in (0..LEVELS).filter(|level| block.busy[*level].load(Ordering::Relaxed) != 0) {
+    for level in (0..LEVELS).filter(|level| block.levels[*level].busy.load(Ordering::Relaxed) != 0) {
         if is_abandoned(block, level, trapped_at, alternate) {
             if let Some(disabled) = disabled_alternate(block, level) {
                 *alternate = disabled;
             }
             block.has_jumped.store(true, Ordering::Relaxed);
-            block.busy[level].store(0, Ordering::Relaxed);
+            block.levels[level].busy.store(0, Ordering::Relaxed);
         }
     }
-    let level = block.busy.iter().position(|busy| busy.load(Ordering::Relaxed) == 0)?;
+    let level = block.levels.iter().position(|level| level.busy.load(Ordering::Relaxed) == 0)?;
     let top = block.stack(level)?;
     block.trapped_at[level].store(trapped_at, Ordering::Relaxed);
-    block.busy[level].store(1, Ordering::Relaxed);
+    block.levels[level].busy.store(1, Ordering::Relaxed);
     Some((level, top))
 }
 
@@ -159,6 +174,13 @@ fn is_abandoned(block: &Block, level: usize, now: usize, alternate: &stack_t) ->
     }
     let alternate = range_of(alternate);
     alternate.contains(&now) == alternate.contains(&then) && now >= then
+}
+
+/// Calls on this alternate signal stack come by a trap, which disables it meanwhile.
+fn avoid(block: &Block, alternate: &stack_t) {
+    let range = range_of(alternate);
+    block.avoided[0].store(range.start, Ordering::Relaxed);
+    block.avoided[1].store(range.len(), Ordering::Relaxed);
 }
 
 fn range_of(alternate: &stack_t) -> Range<usize> {
@@ -198,13 +220,31 @@ pub unsafe extern "C" fn emulate(registers: *mut Registers) {
     if registers.context != 0 {
         disable_alternate(registers.mask);
     }
-    if block.has_jumped.swap(false, Ordering::Relaxed) {
+    if block.has_jumped.load(Ordering::Relaxed) {
+        block.has_jumped.store(false, Ordering::Relaxed);
         entry::aside(door::leaving_by_jump);
     }
-    registers.rax = entry::answer_any(|| dispatch::call(block, registers)) as u64;
+    if registers.patch != PATCHED {
+        by_trap(block, registers);
+    }
+    registers.rax = match registers.rax as i64 {
+        NR_IO_URING_ENTER => dispatch::enter(registers),
+        _ => entry::answer_any(|| dispatch::call(block, registers)),
+    } as u64;
     if registers.context != 0 {
         // SAFETY: the frame of the trap, which nothing touches while the alternate stack is disabled.
         unsafe { end_by_sigreturn(registers, &mut *(registers.context as *mut ucontext_t)) };
+    }
+}
+
+/// What is done for a call that came by a trap.
+fn by_trap(block: &Block, registers: &Registers) {
+    stats::stats().traps.fetch_add(1, Ordering::Relaxed);
+    if registers.busy == core::ptr::from_ref(&block.levels[0]) as u64 {
+        fast::note(block, registers);
+    }
+    if registers.patch != 0 {
+        entry::aside(|| patch::apply(registers.rip as usize, registers.rax as u32));
     }
 }
 

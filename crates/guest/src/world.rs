@@ -28,8 +28,16 @@ pub struct Block {
     pub guest_fs: AtomicUsize,
     /// Its place in [`ALL`], plus 1: what [`BY_TID`] has of it.
     index: u16,
-    /// 1 for each level whose stack is in use.
-    pub busy: [AtomicU8; LEVELS],
+    /// The stacks.
+    pub levels: [Level; LEVELS],
+    /// What [`crate::fast`] has it found by: the negative of the guest's FS base, or [`NOT_FOUND`].
+    pub minus_fs: AtomicUsize,
+    /// Where the registers are of a call that comes by a jump: at the top of the first stack.
+    pub frame: AtomicUsize,
+    /// A stack on which a call has to come by a trap, start and size: the alternate signal stack, as it was last seen.
+    pub avoided: [AtomicUsize; 2],
+    /// The FS base plus 1 that the thread began with if that is its parent's, as long as it keeps it; else 0.
+    pub inherited_fs: AtomicUsize,
     /// The thread's id; 0 for none, [`CLAIMED`] while it is made ready for a thread.
     pub tid: AtomicU32,
     /// It runs in its parent's memory, but is another process (vfork(2)).
@@ -50,6 +58,18 @@ pub struct Block {
     pub begin: core::cell::UnsafeCell<Registers>,
 }
 
+/// One of a thread's stacks.
+#[repr(C)]
+pub struct Level {
+    /// 1 while it is in use.
+    pub busy: AtomicU8,
+    /// The flags with which its call was made, for r11.
+    pub flags: AtomicU64,
+}
+
+/// [`Block::minus_fs`] of a thread that is not found: no FS base is -1.
+pub const NOT_FOUND: usize = 1;
+
 /// Offsets for the assembly.
 pub const HOST_FS: usize = offset_of!(Block, host_fs);
 /// See [`HOST_FS`].
@@ -62,6 +82,21 @@ pub const INDEX: usize = offset_of!(Block, index);
 pub const MASK: usize = offset_of!(Block, mask);
 /// See [`HOST_FS`].
 pub const BEGIN: usize = offset_of!(Block, begin);
+
+/// See [`HOST_FS`].
+pub const MINUS_FS: usize = offset_of!(Block, minus_fs);
+/// See [`HOST_FS`].
+pub const FRAME: usize = offset_of!(Block, frame);
+/// See [`HOST_FS`].
+pub const AVOIDED: usize = offset_of!(Block, avoided);
+/// See [`HOST_FS`]. Of the first stack.
+pub const LEVEL: usize = offset_of!(Block, levels);
+/// In a level.
+pub const LEVEL_FLAGS: usize = offset_of!(Level, flags);
+/// See [`HOST_FS`]. Of the first stack.
+pub const TRAPPED_AT: usize = offset_of!(Block, trapped_at);
+/// See [`HOST_FS`]. The size of the first alternate stack.
+pub const ALTERNATE_SIZE: usize = offset_of!(Block, alternate) + size_of::<usize>();
 
 /// A thread id that no thread has: the block is being made ready.
 const CLAIMED: u32 = u32::MAX;
@@ -107,6 +142,7 @@ fn add(host_fs: usize) -> Option<&'static Block> {
     block.host_fs = AtomicUsize::new(host_fs);
     block.index = place as u16 + 1;
     block.tid = AtomicU32::new(CLAIMED);
+    block.minus_fs = AtomicUsize::new(NOT_FOUND);
     let block = Box::leak(block);
     // Release pairs with the Acquire in `block`.
     ALL[place].store(block, Ordering::Release);
@@ -139,7 +175,9 @@ pub fn renew_after_fork(kept: &Block) {
     for other in (0..made).filter_map(block).filter(|other| !core::ptr::eq(*other, kept)) {
         other.is_inherited.store(true, Ordering::Relaxed);
         other.tid.store(0, Ordering::Relaxed);
+        other.minus_fs.store(NOT_FOUND, Ordering::Relaxed);
     }
+    crate::fast::renew_after_fork(kept);
     kept.is_borrowed.store(false, Ordering::Relaxed);
 }
 
@@ -180,7 +218,9 @@ impl Block {
     }
 
     fn clear(&self) {
-        self.busy.iter().for_each(|busy| busy.store(0, Ordering::Relaxed));
+        self.levels.iter().for_each(|level| level.busy.store(0, Ordering::Relaxed));
+        self.minus_fs.store(NOT_FOUND, Ordering::Relaxed);
+        self.inherited_fs.store(0, Ordering::Relaxed);
         self.alternate.iter().for_each(|alternate| alternate[1].store(0, Ordering::Relaxed));
         for flag in [&self.is_borrowed, &self.is_inherited, &self.has_jumped] {
             flag.store(false, Ordering::Relaxed);

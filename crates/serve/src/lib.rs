@@ -11,8 +11,12 @@ pub mod environment;
 pub mod host;
 pub mod memory;
 pub mod passing;
+#[cfg(target_arch = "x86_64")]
+pub mod patch;
 pub mod probe;
 pub mod signals;
+#[cfg(target_arch = "x86_64")]
+pub mod state;
 pub mod sys;
 pub mod wait;
 

@@ -47,11 +47,16 @@ pub fn no_reference() -> Option<&'static str> {
 
 /// `tests/c/guest.c`, linked in this way; `None`, and said so once, where that is not possible.
 pub fn program(linked: Linked) -> Option<PathBuf> {
-    static BUILT: [OnceLock<Option<PathBuf>>; 4] = [const { OnceLock::new() }; 4];
-    BUILT[linked as usize].get_or_init(|| build(linked)).clone()
+    program_of("guest", linked)
 }
 
-fn build(linked: Linked) -> Option<PathBuf> {
+/// The same of `tests/c/NAME.c`; each test file has one.
+pub fn program_of(name: &str, linked: Linked) -> Option<PathBuf> {
+    static BUILT: [OnceLock<Option<PathBuf>>; 4] = [const { OnceLock::new() }; 4];
+    BUILT[linked as usize].get_or_init(|| build(name, linked)).clone()
+}
+
+fn build(name: &str, linked: Linked) -> Option<PathBuf> {
     let archive = ["/usr/lib/x86_64-linux-gnu/liburing.a", "/usr/lib64/liburing.a", "/usr/lib/liburing.a"];
     let Some(archive) = archive.into_iter().find(|path| Path::new(path).exists()) else {
         skip(&format!("{linked:?}"), "there is no liburing.a (Debian: liburing-dev)");
@@ -70,8 +75,8 @@ fn build(linked: Linked) -> Option<PathBuf> {
         skip(&format!("{linked:?}"), &format!("there is no {compiler}"));
         return None;
     }
-    let program = scratch("programs").join(format!("{linked:?}"));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/guest.c");
+    let program = scratch("programs").join(format!("{name}-{linked:?}"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/c/{name}.c"));
     let mut command = Command::new(compiler);
     command.args(["-std=gnu17", "-O1", "-g", "-pthread"]).args(flags).arg("-o").arg(&program);
     let output = command.arg(source).arg(archive).output().expect("run the compiler");

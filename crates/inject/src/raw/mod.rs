@@ -18,7 +18,6 @@ mod installed;
 mod island;
 mod object;
 mod patch;
-mod run;
 mod scan;
 mod stack;
 mod trap;
@@ -167,7 +166,10 @@ fn traps_are_possible() -> bool {
     if installed() {
         return true;
     }
-    if !filters_are_permitted() || !trap::prepare() || signals::install_guard(libc::SIGSYS, trap::guard).is_err() {
+    if !filters_are_permitted()
+        || !anyring_serve::state::prepare()
+        || signals::install_guard(libc::SIGSYS, trap::guard).is_err()
+    {
         return false;
     }
     if !os::kernel_copies() {

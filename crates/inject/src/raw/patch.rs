@@ -2,7 +2,7 @@
 //!
 //! [`is_due`] counts the traps of each instruction, without a lock, in the handler; after [`TRAPS`] of them the trapped
 //! thread, already outside the handler, calls [`apply`] before it makes its call. That replaces one of the instructions
-//! directly before the `syscall` (`run.rs`) with `jmp rel32` to an island within its reach (`island.rs`), which has a copy
+//! directly before the `syscall` (`serve/patch/run.rs`) with `jmp rel32` to an island within its reach (`island.rs`), which has a copy
 //! of what stands from there to the `syscall`. If the number then is the one that trapped, it jumps to [`patched`], which
 //! takes a stack, builds the frame that a trap builds, and goes on where the trapped do, else to the `syscall` itself. It
 //! leaves the same behind as the instruction: rax, the return address in rcx, the flags in r11.
@@ -20,36 +20,30 @@
 //! dlclose(3) has unmapped stays until the next object is looked through. Shadow stacks see nothing of a jump, and indirect branch tracking asks
 //! for an endbr behind indirect jumps only: the island's is a landing pad, those back to the program are `notrack`.
 //!
-//! [`COUNTERS`] is written by handlers of any thread. [`apply`] runs under the lock of [`super::KNOWN`] with all
+//! [`counters`] are written by handlers of any thread. [`apply`] runs under the lock of [`super::KNOWN`] with all
 //! signals blocked, since a handler that jumps away would keep the lock.
 
-use super::island::{self, Call, Island, Jump, JUMP, PAGE};
+use super::island::{self, Call, Island};
 use super::object::Object;
-use super::run::{self, Start};
 use super::stack::{self, Hint};
 use super::trap::{self, asm_on_registers, Registers};
 use super::{scan, KNOWN};
 use crate::signals::action::set_mask;
-use crate::{probe, signals, sys};
-use anyring_engine::log;
+use crate::{probe, signals};
+use anyring_engine::{log, stats};
+use anyring_serve::patch::jump::Jump;
+use anyring_serve::patch::{counters, origin, run};
 use core::mem::{offset_of, size_of};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering};
 
-/// How often an instruction has to trap before it is patched.
-const TRAPS: u32 = 64;
-/// How many instructions are counted; others keep trapping.
-pub const COUNTED: usize = 64;
+/// Closer is the program itself, and above it its heap: allocators go on by mmap(2) where that ends.
+const AVOIDED: Range<isize> = -(1 << 20)..1 << 26;
+
+/// What [`Registers::patch`] is for a call that came by a jump.
+pub const PATCHED: u64 = 2;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
-
-/// How often the instruction with the return address `behind` has trapped.
-struct Counter {
-    behind: AtomicUsize,
-    traps: AtomicU32,
-}
-
-static COUNTERS: [Counter; COUNTED] =
-    [const { Counter { behind: AtomicUsize::new(0), traps: AtomicU32::new(0) } }; COUNTED];
 
 /// Reads `ANYRING_PATCH`. Before the first trap.
 pub fn prepare() {
@@ -66,34 +60,18 @@ pub fn is_due(number: i32, behind: usize) -> bool {
     if !concerned || !ENABLED.load(Ordering::Relaxed) || signals::PROCESS.load(Ordering::Relaxed).is_null() {
         return false;
     }
-    counter(behind).is_some_and(|counter| counter.traps.fetch_add(1, Ordering::Relaxed) + 1 == TRAPS)
-}
-
-fn counter(behind: usize) -> Option<&'static Counter> {
-    let own = COUNTERS.iter().find(|counter| counter.behind.load(Ordering::Relaxed) == behind);
-    own.or_else(|| {
-        COUNTERS.iter().find(|counter| {
-            let mine = |seen| seen == 0 || seen == behind;
-            counter.behind.compare_exchange(0, behind, Ordering::Relaxed, Ordering::Relaxed).map_or_else(mine, mine)
-        })
-    })
+    counters::count(behind)
 }
 
 /// Gives up what belongs to objects that are not mapped any more: their counters and islands are there for others. Under the
 /// lock of [`super::KNOWN`], after a look.
 pub fn forget_unmapped(objects: &[Object]) {
     Island::remove_unmapped(|identity| objects.iter().any(|object| object.identity() == identity));
-    for counter in &COUNTERS {
-        let behind = counter.behind.load(Ordering::Relaxed);
-        let of_site = |object: &Object| object.code.contains(&(behind - scan::SYSCALL.len()));
-        if behind != 0 && !objects.iter().any(of_site) {
-            counter.traps.store(0, Ordering::Relaxed);
-            counter.behind.store(0, Ordering::Relaxed);
-        } else if Island::has_site_before(behind) {
-            // The object may have been mapped anew at its place: where the jump is there still, hardly anything traps.
-            counter.traps.store(0, Ordering::Relaxed);
-        }
-    }
+    counters::forget(
+        |behind| objects.iter().any(|object| object.code.contains(&(behind - scan::SYSCALL.len()))),
+        // The object may have been mapped anew at its place: where the jump is there still, hardly anything traps.
+        Island::has_site_before,
+    );
 }
 
 /// Patches the instruction before `behind`, at which this thread has trapped with a call of `number`. Where that is not
@@ -106,17 +84,16 @@ pub fn apply(behind: usize, number: u32) {
             let site = behind - scan::SYSCALL.len();
             let objects = known.as_ref().map_or(&[][..], |known| &known.objects);
             if let Some(object) = objects.iter().find(|object| object.sites.contains(&site)) {
-                if let Err(reason) = patch(object, site, number, faults_are_told) {
-                    log::line(&format!("the system call at {site:#x} keeps trapping: {reason}"));
+                match patch(object, site, number, faults_are_told) {
+                    Ok(()) => {
+                        stats::stats().patches.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Err(reason) => log::line(&format!("the system call at {site:#x} keeps trapping: {reason}")),
                 }
             }
         }
         // Somebody is in dlopen: the next traps count again.
-        None => {
-            if let Some(counter) = counter(behind) {
-                counter.traps.store(0, Ordering::Relaxed);
-            }
-        }
+        None => counters::restart(behind),
     }
     set_mask(mask);
 }
@@ -132,12 +109,12 @@ fn patch(object: &Object, site: usize, number: u32, faults_are_told: bool) -> Re
     let first = offset.saturating_sub(run::AROUND + run::MOVED_AT_MOST);
     let base = object.code.start + first;
     let mut code = code[first..code.len().min(offset + run::AROUND)].to_vec();
-    island::restore(&mut code, base);
+    origin::restore(&mut code, base);
     let starts = run::starts(&code, site - base, faults_are_told);
     if starts.is_empty() {
         return Err("no instruction that may be done elsewhere is directly before it");
     }
-    let jumps = jumps(&code, base, &starts, site - base);
+    let jumps = Jump::before(&code, base, &starts, site - base, &AVOIDED);
     if jumps.is_empty() {
         return Err("nothing before it can be replaced at once");
     }
@@ -148,53 +125,14 @@ fn patch(object: &Object, site: usize, number: u32, faults_are_told: bool) -> Re
     for jump in jumps {
         let moved = &code[jump.from - base..site - base];
         if let Some(island) = Island::built_before(&jump, number, site, moved) {
-            return store(&jump, island);
+            return jump.store(island);
         }
         match Island::build(object.identity(), &jump, number, site, moved) {
-            Ok(island) => return store(&jump, island).inspect_err(|_| Island::remove(island)),
+            Ok(island) => return jump.store(island).inspect_err(|_| Island::remove(island)),
             Err(reason) => refusal = reason,
         }
     }
     Err(refusal)
-}
-
-/// Where the `syscall` at `site` can be patched, in order of preference: where every call comes by; where the island may be
-/// anywhere, or below the program; as late as possible, since what is before is passed by computed branches as well.
-fn jumps(code: &[u8], base: usize, starts: &[Start], site: usize) -> Vec<Jump> {
-    let possible = starts.iter().filter_map(|start| Some((start, Jump::new(code, base, start, site)?)));
-    let mut possible: Vec<(&Start, Jump)> = possible.collect();
-    possible.sort_by_key(|(start, jump)| (start.is_passed, !jump.is_free(), jump.leads_up()));
-    possible.into_iter().map(|(_, jump)| jump).collect()
-}
-
-/// Makes the program jump to `island`.
-fn store(jump: &Jump, island: usize) -> Result<(), &'static str> {
-    let (word, shift) = (jump.from & !7, jump.from % 8);
-    let new = jump.bytes(island);
-    let protect = |protection: i32| {
-        let start = word & !(PAGE - 1);
-        // SAFETY: the page holds code of the object, which stays readable and executable throughout.
-        unsafe { sys::call(libc::SYS_mprotect, [start, PAGE, protection as usize, 0, 0, 0]) == 0 }
-    };
-    // SAFETY: the bytes of the jump belong to code that the caller has looked through.
-    let there = unsafe { core::slice::from_raw_parts(jump.from as *const u8, JUMP) };
-    if there[jump.written..] != new[jump.written..] {
-        return Err("the bytes behind it have changed meanwhile");
-    }
-    if !protect(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) {
-        return Err("its page cannot be made writable");
-    }
-    // SAFETY: eight aligned bytes of the page that was just made writable. What others do with them is fetching.
-    let code = unsafe { AtomicU64::from_ptr(word as *mut u64) };
-    let old = code.load(Ordering::Relaxed);
-    let mut bytes = old.to_le_bytes();
-    bytes[shift..shift + jump.written].copy_from_slice(&new[..jump.written]);
-    // Release: the island was written before.
-    let stored = code.compare_exchange(old, u64::from_le_bytes(bytes), Ordering::Release, Ordering::Relaxed);
-    if !protect(libc::PROT_READ | libc::PROT_EXEC) {
-        log::line("a page of code stays writable: its protection could not be restored");
-    }
-    stored.map(drop).map_err(|_| "its bytes have changed meanwhile")
 }
 
 /// From an island: r11 points to its [`Call`]; rax and rcx are free, as after the mov and under the `syscall` that they
@@ -264,7 +202,7 @@ pub unsafe extern "C" fn patched() {
         "mov rcx, [r11 + {behind}]",
         "mov [rsp + {rax}], rax",
         "mov [rsp + {rip}], rcx",
-        "mov qword ptr [rsp + {patch}], 0",
+        "mov qword ptr [rsp + {patch}], {patched}",
         "mov qword ptr [rsp + {context}], 0",
         "mov [rsp + {rdi}], rdi",
         "mov [rsp + {rsi}], rsi",
@@ -296,6 +234,7 @@ pub unsafe extern "C" fn patched() {
         behind = const offset_of!(Call, behind),
         frame = const stack::SIZE - size_of::<Registers>(),
         patch = const offset_of!(Registers, patch),
+        patched = const PATCHED,
         trampoline = sym trap::trampoline,
     )
 }

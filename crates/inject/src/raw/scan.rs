@@ -8,17 +8,13 @@
 use crate::backend;
 use anyring_abi::{AIO_CALLS, NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use anyring_engine::{alloc, identity, Errno};
+pub use anyring_serve::patch::decode::SYSCALL;
+use anyring_serve::patch::decode::{decode, length, LONGEST_INSTRUCTION, STARTS};
 use memchr::arch::x86_64::sse2::packedpair::Finder;
-use yaxpeax_arch::LengthedInstruction;
-use yaxpeax_x86::long_mode::{InstDecoder, Instruction, Opcode, Operand, RegSpec};
+use yaxpeax_x86::long_mode::{Instruction, Opcode, Operand, RegSpec};
 
-/// `syscall`.
-pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// How many bytes before a candidate decoding starts, at each place in turn.
-pub const STARTS: core::ops::Range<usize> = 16..48;
 /// How many bytes after it have to be code.
 const AFTER: usize = 24;
-const LONGEST_INSTRUCTION: usize = 15;
 
 /// The `syscall` instructions of some code.
 pub struct Sites {
@@ -172,17 +168,6 @@ fn code_follows(code: &[u8], from: usize) -> bool {
         at += length(&instruction);
     }
     true
-}
-
-/// The instruction at `at`, if the bytes there are one.
-pub fn decode(code: &[u8], at: usize) -> Option<Instruction> {
-    let end = code.len().min(at + LONGEST_INSTRUCTION);
-    InstDecoder::default().decode_slice(&code[at..end]).ok()
-}
-
-/// How many bytes it has.
-pub fn length(instruction: &Instruction) -> usize {
-    instruction.len().to_const() as usize
 }
 
 /// What `instruction` does to rax: `None` nothing, `Some(None)` something, `Some(Some(n))` loads the constant n.

@@ -15,8 +15,10 @@ use crate::{dispatch, entry, signals, sys};
 use anyring_engine::forced::{point, Point};
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::ring::broken::contain_any;
+use anyring_engine::stats;
+use anyring_serve::state::{COMPACTS, MOVES, STATE_SIZE};
 use core::mem::{align_of, offset_of, size_of};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 use libc::{siginfo_t, ucontext_t};
 
 /// The program's registers, at the top of an emulation stack.
@@ -39,7 +41,7 @@ pub struct Registers {
     pub rip: u64,
     pub flags: u64,
     pub slot: *const Slot,
-    /// 1 when the instruction is to be patched before the call is made.
+    /// 1 when the instruction is to be patched before the call is made, [`patch::PATCHED`] when no trap led here.
     pub patch: u64,
     /// The context of the trap by whose rt_sigreturn(2) the emulation ends, if the program was on its alternate signal stack,
     /// on which that frame stays; else 0.
@@ -48,64 +50,8 @@ pub struct Registers {
     pub mask: u64,
 }
 
-/// Bytes of the extended state that the kernel enabled; 0 when this processor cannot save it in one instruction.
-static STATE_SIZE: AtomicU32 = AtomicU32::new(0);
-/// Not 0 when the processor has xsavec, which leaves out what is in its initial state.
-static COMPACTS: AtomicU32 = AtomicU32::new(0);
-
-/// How the trampoline saves the extended state where the upper halves of the registers are unused: not at all differently
-/// (0), registers 0 to 15 (1), also 16 to 31 and the masks (2). See [`moves`].
-static MOVES: AtomicU32 = AtomicU32::new(0);
-
 /// SYS_SECCOMP: si_code of a trap by a filter.
 const SYS_SECCOMP: i32 = 1;
-
-/// Learns the size of the extended state; false when trapping is not possible here.
-pub fn prepare() -> bool {
-    const OSXSAVE: u32 = 1 << 27;
-    const XSAVEC: u32 = 1 << 1;
-    let basic = core::arch::x86_64::__cpuid(1);
-    if basic.ecx & OSXSAVE == 0 {
-        return false;
-    }
-    let (standard, compacted) =
-        (core::arch::x86_64::__cpuid_count(0xd, 0), core::arch::x86_64::__cpuid_count(0xd, 1));
-    COMPACTS.store(compacted.eax & XSAVEC, Ordering::Relaxed);
-    STATE_SIZE.store(standard.ebx.max(compacted.ebx), Ordering::Relaxed);
-    MOVES.store(moves(compacted.eax), Ordering::Relaxed);
-    true
-}
-
-/// Which of the ways of [`MOVES`] there is; `extensions` of xsave as CPUID tells them. xrstor takes longer than all the
-/// other work of a call, and moves take a tenth of that, but would mark the upper halves as used, which makes each SSE
-/// instruction of the program slower: so they are done only where these are unused, which xgetbv has to tell. The rest of
-/// the state (x87, protection keys, tiles) nothing here touches.
-fn moves(extensions: u32) -> u32 {
-    const XGETBV_OF_USED: u32 = 1 << 2;
-    const AVX: u32 = 0b111;
-    const AVX512: u32 = 0b111 << 5;
-    // Bound registers, protection keys, tiles.
-    const UNTOUCHED: u32 = 0b11 << 3 | 1 << 9 | 0b11 << 17;
-    const AVX512_F_AND_BW: u32 = 1 << 16 | 1 << 30;
-    let enabled = core::arch::x86_64::__cpuid_count(0xd, 0).eax & enabled();
-    if extensions & XGETBV_OF_USED == 0 || enabled & AVX != AVX || enabled & !(AVX | AVX512 | UNTOUCHED) != 0 {
-        return 0;
-    }
-    let features = core::arch::x86_64::__cpuid_count(7, 0).ebx;
-    match enabled & AVX512 {
-        0 => 1,
-        AVX512 if features & AVX512_F_AND_BW == AVX512_F_AND_BW => 2,
-        _ => 0,
-    }
-}
-
-/// The parts of the extended state that the kernel enabled (XCR0, its lower half).
-fn enabled() -> u32 {
-    let low: u32;
-    // SAFETY: reads a register, which is there: OSXSAVE was seen.
-    unsafe { core::arch::asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") _, options(nomem, nostack)) };
-    low
-}
 
 /// The part of siginfo_t that a SIGSYS fills (sigaction(2)).
 #[repr(C)]
@@ -199,7 +145,7 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
 
 /// `naked_asm!` in which the fields of [`Registers`] are known by their names. What else the lines name follows a `;`.
 macro_rules! asm_on_registers {
-    ($($line:literal),+; $($operands:tt)*) => {
+    ($($line:expr),+; $($operands:tt)*) => {
         core::arch::naked_asm!(
             $($line,)+
             rax = const offset_of!(Registers, rax),
@@ -256,51 +202,7 @@ pub unsafe extern "C" fn trampoline() {
         ".cfi_escape 0x10, 14, 3, 0x73, {r14} + 128, 0",
         ".cfi_escape 0x10, 15, 3, 0x73, {r15} + 128, 0",
         ".cfi_escape 0x10, 16, 3, 0x73, {rip} + 128, 0",
-        "cmp dword ptr [rip + {moves}], 0",
-        "je 2f",
-        "mov ecx, 1",
-        "xgetbv",
-        "test eax, 0x44", // the upper halves of registers 0 to 15
-        "jne 2f",
-        "sub rsp, 1344",
-        "and rsp, -64",
-        ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\nmovaps [rsp + 16*\\n], xmm\\n\n.endr",
-        "cmp dword ptr [rip + {moves}], 2",
-        "jne 3f",
-        ".irp n,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\nvmovdqa64 [rsp + 64*\\n - 768], zmm\\n\n.endr",
-        ".irp n,0,1,2,3,4,5,6,7\nkmovq [rsp + 8*\\n + 1280], k\\n\n.endr",
-        "3:",
-        "mov rdi, rbx",
-        "call {emulate}",
-        "vzeroupper",
-        ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\nmovaps xmm\\n, [rsp + 16*\\n]\n.endr",
-        "cmp dword ptr [rip + {moves}], 2",
-        "jne 4f",
-        ".irp n,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\nvmovdqa64 zmm\\n, [rsp + 64*\\n - 768]\n.endr",
-        ".irp n,0,1,2,3,4,5,6,7\nkmovq k\\n, [rsp + 8*\\n + 1280]\n.endr",
-        "jmp 4f",
-        "2:",
-        "mov eax, dword ptr [rip + {size}]",
-        "sub rsp, rax",
-        "and rsp, -64",
-        // Saving leaves parts of the header alone, and xrstor refuses one that is not zero there.
-        "xor eax, eax",
-        ".irp n,512,520,528,536,544,552,560,568\nmov [rsp + \\n], rax\n.endr",
-        "mov eax, -1",
-        "mov edx, -1",
-        "cmp dword ptr [rip + {compacts}], 0",
-        "je 2f",
-        "xsavec64 [rsp]",
-        "jmp 3f",
-        "2:",
-        "xsave64 [rsp]",
-        "3:",
-        "mov rdi, rbx",
-        "call {emulate}",
-        "mov eax, -1",
-        "mov edx, -1",
-        "xrstor64 [rsp]",
-        "4:",
+        anyring_serve::call_keeping_state!(),
         "mov rsp, rbx",
         "cmp qword ptr [rsp + {context}], 0",
         "jne 5f",
@@ -364,7 +266,10 @@ unsafe extern "C" fn emulate(registers: *mut Registers) {
     if registers.context != 0 {
         disable_alternate(registers.mask);
     }
-    if registers.patch != 0 {
+    if registers.patch != patch::PATCHED {
+        stats::stats().traps.fetch_add(1, Ordering::Relaxed);
+    }
+    if registers.patch == 1 {
         entry::aside(|| patch::apply(registers.rip as usize, registers.rax as u32));
     }
     let answer = entry::answer_any(|| {

@@ -1,6 +1,6 @@
 //! The instructions directly before a `syscall` that do the same at another address: where its patch may begin.
 
-use super::scan::{decode, length, STARTS, SYSCALL};
+use super::decode::{decode, length, STARTS, SYSCALL};
 use yaxpeax_x86::long_mode::{register_class, Instruction, Opcode, Operand, RegSpec};
 
 /// The most bytes before a `syscall` that are moved to an island.
@@ -12,6 +12,7 @@ pub const AROUND: usize = 4096;
 /// An instruction from which on everything up to the `syscall` may be done elsewhere.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Start {
+    /// Where it begins in the code.
     pub offset: usize,
     /// The bytes of this one instruction.
     pub length: usize,
@@ -21,7 +22,7 @@ pub struct Start {
 
 /// Where the `syscall` at `offset` may be patched, the last place first. With `memory` false nothing that reads or writes
 /// memory is moved. Into the middle of none of the instructions leads a branch of the code around. `code` is as the program
-/// has it, without patches of ours ([`super::island::restore`]): a jump is not as long as what it replaced.
+/// has it, without patches of ours ([`super::origin::restore`]): a jump is not as long as what it replaced.
 pub fn starts(code: &[u8], offset: usize, memory: bool) -> Vec<Start> {
     if code.get(offset..offset + SYSCALL.len()) != Some(&SYSCALL) {
         return Vec::new();
@@ -89,7 +90,7 @@ fn branch_targets(code: &[u8], within: core::ops::Range<usize>) -> Vec<usize> {
 }
 
 /// Whether an instruction moves or computes something in the same way at any address. Where it may fault that has to be
-/// told by its own address, which `memory` says somebody does ([`super::island::tell_origin`]).
+/// told by its own address, which `memory` says somebody does ([`super::origin::origin_of`]).
 fn may_move(instruction: &Instruction, memory: bool) -> bool {
     if instruction.opcode() == Opcode::NOP {
         return true;

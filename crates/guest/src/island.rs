@@ -1,0 +1,181 @@
+//! Where a patched instruction jumps to: code which tells by the call's number whether it is one to be served, finds the thread,
+//! and goes to [`patched`]; any other call it makes itself, without a change of worlds, or by a trap where the filter says so:
+//! an island is where the guest's code is trapped, too.
+//!
+//! It uses no stack and changes no flag, only rcx and r11, as the instruction does; rax is put back before anything sees it. A
+//! signal handler is told of the instruction that was patched ([`set_back`]).
+
+use crate::crossing::patched;
+use crate::{fast, world};
+use anyring_serve::patch::decode::SYSCALL;
+use anyring_serve::patch::jump::{make_executable, map_at, unmap, Jump};
+use anyring_serve::patch::origin::{island_at, note_origin};
+use anyring_serve::patch::run::MOVED_AT_MOST;
+use core::mem::size_of;
+
+/// What the code of an island has to know, behind it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Data {
+    /// The number of the calls that are served.
+    pub number: u64,
+    /// The address of the `syscall`.
+    pub site: usize,
+    /// The address behind it.
+    pub behind: usize,
+    /// The island's code by which the call traps.
+    pub miss: usize,
+    table: usize,
+    nobody: usize,
+    entry: usize,
+}
+
+core::arch::global_asm!(
+    ".pushsection .rodata.anyring_island, \"a\", @progbits",
+    ".p2align 3",
+    ".irp n,start,minus,made,lookup,miss,data\n.globl anyring_island_\\n\n.hidden anyring_island_\\n\n.endr",
+    "anyring_island_start:",
+    // lea ecx, [rax - number]
+    ".byte 0x8d, 0x88",
+    "anyring_island_minus:",
+    ".long 0",
+    "jrcxz 2f",
+    "anyring_island_native:",
+    "syscall",
+    "anyring_island_made:",
+    "mov rcx, [rip + anyring_island_data + 16]", // behind, as the instruction leaves it
+    "notrack jmp qword ptr [rip + anyring_island_data + 16]",
+    "2:",
+    "rdfsbase rcx",
+    "lea r11, [rcx + rcx * 8]",
+    "rorx r11, r11, 12",
+    "movzx r11d, r11w",
+    "anyring_island_lookup:", // from here on rax is not the number
+    "mov rax, [rip + anyring_island_data + 32]",
+    "mov rax, [rax + r11 * 8]",
+    "mov r11, [rip + anyring_island_data + 40]",
+    "lea rax, [rax + r11]",
+    "mov r11, [rax + {minus_fs}]",
+    "lea rcx, [rcx + r11]",
+    "jrcxz 3f",
+    "anyring_island_miss:",
+    "mov eax, [rip + anyring_island_data]",
+    "jmp anyring_island_native",
+    "3:",
+    "lea r11, [rip + anyring_island_data]",
+    "jmp qword ptr [rip + anyring_island_data + 48]",
+    ".p2align 3",
+    "anyring_island_data:",
+    ".popsection",
+    minus_fs = const world::MINUS_FS,
+);
+
+unsafe extern "C" {
+    static anyring_island_start: u8;
+    static anyring_island_minus: u8;
+    static anyring_island_made: u8;
+    static anyring_island_lookup: u8;
+    static anyring_island_miss: u8;
+    static anyring_island_data: u8;
+}
+
+/// Where a label of the template is in an island, behind what was moved.
+fn offset(label: *const u8) -> usize {
+    label as usize - (&raw const anyring_island_start) as usize
+}
+
+/// Room for an island.
+const SIZE: usize = 256;
+const CODE_AT_MOST: usize = SIZE - MOVED_AT_MOST - size_of::<Data>() - 8;
+
+/// Where the template begins in an island that begins with `moved` bytes: they are filled up with nops.
+fn template_at(moved: usize) -> usize {
+    moved.next_multiple_of(8)
+}
+
+/// Builds an island for `jump` and the `syscall` of `number` at the address `site`, before which `moved` is done: its address.
+///
+/// # Errors
+/// Why there is none.
+pub fn build(
+    jump: &Jump,
+    number: u32,
+    site: usize,
+    moved: &[u8],
+    is_fit: impl Fn(usize) -> bool,
+) -> Result<usize, &'static str> {
+    const NOP: u8 = 0x90;
+    let places = jump.places().into_iter().filter(|at| is_fit(*at) && is_fit(at + SIZE));
+    let address = places.into_iter().find(|at| map_at(*at, SIZE)).ok_or("there is no free page in reach of it")?;
+    let (data_at, start) = (offset(&raw const anyring_island_data), template_at(moved.len()));
+    let island = address + start;
+    let data = Data {
+        number: u64::from(number),
+        site,
+        behind: site + SYSCALL.len(),
+        miss: island + offset(&raw const anyring_island_miss),
+        table: fast::table(),
+        nobody: fast::nobody(),
+        entry: patched as *const () as usize,
+    };
+    // SAFETY: the pages are new, writable, larger than all of this, and nobody else knows them. `Data` comes at a multiple of 8.
+    unsafe {
+        let template = core::slice::from_raw_parts(&raw const anyring_island_start, data_at.min(CODE_AT_MOST));
+        let to = address as *mut u8;
+        core::ptr::write_bytes(to, NOP, start);
+        core::ptr::copy_nonoverlapping(moved.as_ptr(), to, moved.len());
+        core::ptr::copy_nonoverlapping(template.as_ptr(), to.add(start), template.len());
+        let minus = to.add(start + offset(&raw const anyring_island_minus));
+        minus.cast::<u32>().write_unaligned(number.wrapping_neg());
+        to.add(start + data_at).cast::<Data>().write(data);
+    }
+    if data_at > CODE_AT_MOST || !make_executable(address, SIZE) {
+        unmap(address, SIZE);
+        return Err("new code cannot be made executable");
+    }
+    if !note_origin(0, address, moved.len(), jump.from) {
+        unmap(address, SIZE);
+        return Err("too many others are patched");
+    }
+    Ok(address)
+}
+
+/// Unmaps what [`build`] answered, if no jump to it was stored.
+pub fn remove(address: usize) {
+    anyring_serve::patch::origin::forget(address);
+    unmap(address, SIZE);
+}
+
+/// Where a signal has met a thread on an island, as its handler is to see it.
+pub enum Met {
+    /// At an instruction of the guest's that was moved, which is there.
+    Moved(usize),
+    /// Before the call: all is as at the `syscall`, but for rax, which is to be its number if one is told.
+    Before { site: usize, number: Option<u64> },
+    /// Behind the call.
+    Behind(usize),
+}
+
+/// What an address on an island means; `None` for any other.
+pub fn met(address: usize) -> Option<Met> {
+    let (island, moved, from) = island_at(address, SIZE)?;
+    if address < island + moved {
+        return Some(Met::Moved(from + (address - island)));
+    }
+    let start = template_at(moved);
+    // SAFETY: `build` has put it there, and islands that are listed stay.
+    let data = unsafe { &*((island + start + offset(&raw const anyring_island_data)) as *const Data) };
+    let Some(at) = address.checked_sub(island + start) else {
+        return Some(Met::Before { site: data.site, number: None });
+    };
+    let is_made =
+        at >= offset(&raw const anyring_island_made) && at < offset(&raw const anyring_island_made) + AFTER;
+    let is_lost = at > offset(&raw const anyring_island_lookup);
+    Some(match (is_made, is_lost) {
+        (true, _) => Met::Behind(data.behind),
+        (_, lost) => Met::Before { site: data.site, number: lost.then_some(data.number) },
+    })
+}
+
+/// The bytes of the code behind a call: a load and a jump.
+const AFTER: usize = 7 + 7;

@@ -1,0 +1,207 @@
+//! Trapped instructions that become jumps (decision 27): io_uring_enter(2) and the waits of Linux AIO.
+//!
+//! First choice is the `syscall` itself: its two bytes become those of a jump whose upper distance is what follows it. So what is
+//! behind stays, and a thread that waits in the kernel finds it; every way there leads to the jump; and nothing has to be done
+//! elsewhere, where generic wrappers (Go's, musl's, Zig's) have the number from far away. Where that leads to no free page, one
+//! of the instructions before it becomes the jump, as in the preloaded library.
+
+use crate::crossing::{self, Entering};
+use crate::island::{self, Data, Met};
+use crate::{fast, filter, start};
+use anyring_abi::{NR_IO_GETEVENTS, NR_IO_PGETEVENTS, NR_IO_SUBMIT, NR_IO_URING_ENTER};
+use anyring_engine::lock::Lock;
+use anyring_engine::{log, stats};
+use anyring_serve::environment::variable;
+use anyring_serve::patch::decode::SYSCALL;
+use anyring_serve::patch::jump::Jump;
+use anyring_serve::patch::{counters, origin, run};
+use anyring_serve::probe;
+use anyring_serve::sys::set_mask;
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering};
+use libc::ucontext_t;
+
+/// What [`crossing::Registers::patch`] is for a call that came by a jump.
+pub const PATCHED: u64 = 2;
+
+/// Closer is the program itself. No heap grows behind it: the program break is elsewhere.
+const AVOIDED: Range<isize> = -(1 << 20)..1 << 20;
+
+/// Held while an instruction is patched.
+static PATCHING: Lock<()> = Lock::new(());
+/// Whether islands are possible. Relaxed: set before the guest begins.
+static ENABLED: AtomicBool = AtomicBool::new(false);
+/// Whether there may be one. Relaxed: a thread that is on one has seen a jump to it, or its own store.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// Reads `ANYRING_PATCH`, and looks whether the processor has what islands use. Before the guest begins.
+pub fn prepare() {
+    const BMI2: u32 = 1 << 8;
+    let declined = variable("ANYRING_PATCH").is_some_and(|value| value == "0");
+    let has_it = core::arch::x86_64::__cpuid_count(7, 0).ebx & BMI2 != 0;
+    ENABLED.store(!declined && has_it, Ordering::Relaxed);
+}
+
+/// Counts a trap of call `number` by the instruction before `behind`: whether it is time to [`apply`].
+/// Async-signal-safe, and uses no thread-local memory.
+pub fn is_due(number: i64, behind: usize) -> bool {
+    let is_hot = match number {
+        NR_IO_URING_ENTER => start::serves_rings(),
+        NR_IO_GETEVENTS | NR_IO_PGETEVENTS | NR_IO_SUBMIT => start::serves_aio(),
+        _ => false,
+    };
+    is_hot && ENABLED.load(Ordering::Relaxed) && counters::count(behind)
+}
+
+/// Patches the `syscall` before `behind`, at which this thread has trapped with a call of `number`. Where that is not possible it
+/// keeps trapping, and the log says why.
+pub fn apply(behind: usize, number: u32) {
+    let mask = set_mask(u64::MAX);
+    match PATCHING.try_lock() {
+        Some(_patching) => {
+            let site = behind - SYSCALL.len();
+            match patch(site, number) {
+                Ok(()) => {
+                    stats::stats().patches.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(why) => log::line(&format!("the system call at {site:#x} keeps trapping: {why}")),
+            }
+        }
+        None => counters::restart(behind),
+    }
+    set_mask(mask);
+}
+
+fn patch(site: usize, number: u32) -> Result<(), &'static str> {
+    let mappings = code_of_guest()?;
+    let around = mappings.iter().find(|mapping| mapping.range.contains(&site));
+    let object = around.ok_or("its code is not where everything is trapped, or not readable")?;
+    if object.is_writable {
+        return Err("its code is writable");
+    }
+    if !ANY.load(Ordering::Relaxed) {
+        // SAFETY: the kernel has just said that this is mapped and readable; the guest unmaps no code that it runs.
+        let sets_fs = |mapping: &Mapping| sets_fs(unsafe { mapping.bytes(mapping.range.clone()) });
+        if mappings.iter().any(sets_fs) {
+            return Err("the program has an instruction that sets the FS base");
+        }
+    }
+    let first = site.saturating_sub(run::AROUND + run::MOVED_AT_MOST).max(object.range.start);
+    // SAFETY: as above: part of the mapping from which this thread has made its call.
+    let mut code = unsafe { object.bytes(first..object.range.end.min(site + run::AROUND)) }.to_vec();
+    origin::restore(&mut code, first);
+    if code.get(site - first..site - first + SYSCALL.len()) != Some(&SYSCALL) {
+        return Err("it is no instruction of this kind");
+    }
+    let in_place = Jump::in_place(&code, first, site - first, &AVOIDED);
+    let starts = run::starts(&code, site - first, true);
+    let before = Jump::before(&code, first, &starts, site - first, &AVOIDED);
+    let mut refusal = "nothing at or before it can be replaced at once";
+    if probe::patching_refusal() != 0 {
+        return Err("code must not be writable here");
+    }
+    for jump in in_place.into_iter().chain(before).filter(|jump| !origin::overlaps(jump.from)) {
+        let moved = &code[jump.from - first..site - first];
+        let is_fit = |at: usize| filter::is_covered(&(at..at + 1));
+        ANY.store(true, Ordering::Relaxed);
+        match island::build(&jump, number, site, moved, is_fit) {
+            Ok(island) => return jump.store(island).inspect_err(|_| island::remove(island)),
+            Err(why) => refusal = why,
+        }
+    }
+    Err(refusal)
+}
+
+/// A mapping with code.
+struct Mapping {
+    range: Range<usize>,
+    is_writable: bool,
+}
+
+impl Mapping {
+    /// # Safety
+    /// The mapping stays as it is meanwhile, and `range` is within it.
+    unsafe fn bytes(&self, range: Range<usize>) -> &[u8] {
+        // SAFETY: the caller vouches for it.
+        unsafe { core::slice::from_raw_parts(range.start as *const u8, range.len()) }
+    }
+}
+
+/// The readable code in this process that is trapped wherever it is.
+fn code_of_guest() -> Result<Vec<Mapping>, &'static str> {
+    let maps = std::fs::read_to_string("/proc/self/maps").map_err(|_| "/proc/self/maps cannot be read")?;
+    let mapping = |line: &str| {
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        let range = number(start)?..number(end)?;
+        let has = |place: usize, letter: u8| rest.as_bytes().get(place) == Some(&letter);
+        (has(0, b'r') && has(2, b'x') && filter::is_covered(&range))
+            .then_some(Mapping { range, is_writable: has(1, b'w') })
+    };
+    Ok(maps.lines().filter_map(mapping).collect())
+}
+
+/// Whether the bytes may have an instruction that sets the FS base: wrfsbase.
+fn sets_fs(code: &[u8]) -> bool {
+    code.windows(3).enumerate().any(|(at, bytes)| {
+        let prefix = |back: usize| at.checked_sub(back).map_or(0, |at| code[at]);
+        let is_in_its_form = bytes[0] == 0x0f && bytes[1] == 0xae && (0xd0..=0xd7).contains(&bytes[2]);
+        is_in_its_form && (prefix(1) == 0xf3 || (prefix(2) == 0xf3 && prefix(1) & 0xf0 == 0x40))
+    })
+}
+
+/// The guest has mapped readable code: if that may set the FS base, threads cannot be told by it any more.
+pub fn code_was_mapped(code: Range<usize>) {
+    if !ANY.load(Ordering::Relaxed) {
+        return;
+    }
+    let mapping = Mapping { range: code.clone(), is_writable: false };
+    // SAFETY: just mapped; should another thread unmap it meanwhile, it does so in its own program's race.
+    if sets_fs(unsafe { mapping.bytes(code) }) {
+        log::line("new code sets the FS base: calls trap again");
+        fast::give_up();
+    }
+}
+
+/// A signal has met the thread on an island or at its end: its handler is told of the instruction that was patched, from which or
+/// from behind which the thread then goes on. For handlers, in the guest's world.
+pub fn set_back(context: &mut ucontext_t) {
+    if !ANY.load(Ordering::Relaxed) {
+        return;
+    }
+    let gregs = &mut context.uc_mcontext.gregs;
+    let address = gregs[libc::REG_RIP as usize] as usize;
+    if let Some(entering) = crossing::entering(address) {
+        let is_taken = match entering {
+            Entering::Nothing => false,
+            Entering::Asked => gregs[libc::REG_RCX as usize] as u8 == 0,
+            Entering::Owns => true,
+        };
+        // SAFETY: there, rax is the thread's block, and r11 points to the data of an island.
+        let (block, data) = unsafe {
+            let data = gregs[libc::REG_R11 as usize] as *const Data;
+            (&*(gregs[libc::REG_RAX as usize] as *const crate::world::Block), &*data)
+        };
+        if is_taken {
+            block.levels[0].busy.store(0, Ordering::Relaxed);
+        }
+        gregs[libc::REG_RIP as usize] = data.site as i64;
+        gregs[libc::REG_RAX as usize] = data.number as i64;
+        return;
+    }
+    match island::met(address) {
+        None => {}
+        Some(Met::Moved(there)) => gregs[libc::REG_RIP as usize] = there as i64,
+        Some(Met::Before { site, number }) => {
+            gregs[libc::REG_RIP as usize] = site as i64;
+            if let Some(number) = number {
+                gregs[libc::REG_RAX as usize] = number as i64;
+            }
+        }
+        Some(Met::Behind(there)) => {
+            gregs[libc::REG_RIP as usize] = there as i64;
+            gregs[libc::REG_RCX as usize] = there as i64;
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Instructions out of bytes.
+
+use yaxpeax_arch::LengthedInstruction;
+use yaxpeax_x86::long_mode::{InstDecoder, Instruction};
+
+/// `syscall`.
+pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
+/// How many bytes before a place decoding starts, at each place in turn, to see whether an instruction begins there.
+pub const STARTS: core::ops::Range<usize> = 16..48;
+/// The most bytes of one instruction.
+pub const LONGEST_INSTRUCTION: usize = 15;
+
+/// The instruction at `at`, if the bytes there are one.
+pub fn decode(code: &[u8], at: usize) -> Option<Instruction> {
+    let end = code.len().min(at + LONGEST_INSTRUCTION);
+    InstDecoder::default().decode_slice(&code[at..end]).ok()
+}
+
+/// How many bytes it has.
+pub fn length(instruction: &Instruction) -> usize {
+    instruction.len().to_const() as usize
+}

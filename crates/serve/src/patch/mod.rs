@@ -1,0 +1,17 @@
+//! Trapped instructions that become jumps: what the preloaded library and the guest host do alike (decision 27).
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `counters.rs` | which instruction has trapped often enough |
+//! | `decode.rs`, `run.rs` | what of the code before it may be done elsewhere |
+//! | `jump.rs` | the jump, and memory that it reaches |
+//! | `origin.rs` | which instructions were moved where |
+
+pub mod counters;
+pub mod decode;
+pub mod jump;
+pub mod origin;
+pub mod run;
+
+/// How many instructions are counted, and how many may be patched; others keep trapping.
+pub const COUNTED: usize = 64;

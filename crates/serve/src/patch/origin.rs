@@ -1,0 +1,143 @@
+//! Which instructions the islands have copies of.
+
+use super::decode::SYSCALL;
+use super::jump::JUMP;
+use super::COUNTED;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Where the instructions at the beginning of an island come from.
+struct Origin {
+    /// Its address, or 0 before the first use.
+    island: AtomicUsize,
+    /// What is mapped there, as the caller tells objects apart.
+    object: AtomicU64,
+    length: AtomicUsize,
+    address: AtomicUsize,
+}
+
+/// As many as instructions are counted. Filled under the caller's lock.
+static ORIGINS: [Origin; COUNTED] = [const {
+    Origin {
+        island: AtomicUsize::new(0),
+        object: AtomicU64::new(0),
+        length: AtomicUsize::new(0),
+        address: AtomicUsize::new(0),
+    }
+}; COUNTED];
+
+/// Notes that the island begins with a copy of `length` bytes from `address`, of `object`: none if the jump is in place of the
+/// `syscall` itself. False if there are too many.
+pub fn note_origin(object: u64, island: usize, length: usize, address: usize) -> bool {
+    let Some(free) = ORIGINS.iter().find(|origin| origin.island.load(Ordering::Relaxed) == 0) else { return false };
+    free.object.store(object, Ordering::Relaxed);
+    free.length.store(length, Ordering::Relaxed);
+    free.address.store(address, Ordering::Relaxed);
+    // Release pairs with the Acquire in `origin_of`.
+    free.island.store(island, Ordering::Release);
+    true
+}
+
+/// The place of the program's instruction of which an island has a copy at `address`.
+pub fn origin_of(address: usize) -> Option<usize> {
+    ORIGINS.iter().find_map(|origin| {
+        // Acquire pairs with the Release in `note_origin`.
+        let within = address.checked_sub(origin.island.load(Ordering::Acquire))?;
+        let is_copy = within < origin.length.load(Ordering::Relaxed);
+        is_copy.then(|| origin.address.load(Ordering::Relaxed) + within)
+    })
+}
+
+/// Puts what the program had in place of jumps to islands into `code`, a copy of what is at the address `base`.
+pub fn restore(code: &mut [u8], base: usize) {
+    for origin in &ORIGINS {
+        // Acquire pairs with the Release in `note_origin`.
+        let island = origin.island.load(Ordering::Acquire);
+        let length = origin.length.load(Ordering::Relaxed);
+        let offset = origin.address.load(Ordering::Relaxed).wrapping_sub(base);
+        let behind = base.wrapping_add(offset).wrapping_add(JUMP);
+        let Some([0xe9, distance @ ..]) = code.get(offset..offset.saturating_add(JUMP)) else { continue };
+        let distance = i32::from_le_bytes(distance.try_into().expect("four bytes"));
+        // Something else is there after dlclose(3).
+        if island == 0 || behind.wrapping_add_signed(distance as isize) != island {
+            continue;
+        }
+        if length == 0 {
+            code[offset..offset + SYSCALL.len()].copy_from_slice(&SYSCALL);
+            continue;
+        }
+        let there = length.min(code.len() - offset);
+        // SAFETY: a jump leads to the island, which stays mapped and begins with a copy of that many bytes.
+        let moved = unsafe { core::slice::from_raw_parts(island as *const u8, there) };
+        code[offset..offset + there].copy_from_slice(moved);
+    }
+}
+
+/// The addresses of all islands, with the identity of what is mapped where they come from.
+pub fn islands() -> impl Iterator<Item = (usize, u64)> {
+    // Acquire pairs with the Release in `note_origin`.
+    let all = ORIGINS.iter().map(|origin| (origin.island.load(Ordering::Acquire), &origin.object));
+    all.filter(|(island, _)| *island != 0).map(|(island, object)| (island, object.load(Ordering::Relaxed)))
+}
+
+/// The island of `bytes` that has this address: where it begins, how many bytes were moved there, and from where.
+/// Async-signal-safe.
+pub fn island_at(address: usize, bytes: usize) -> Option<(usize, usize, usize)> {
+    ORIGINS.iter().find_map(|origin| {
+        // Acquire pairs with the Release in `note_origin`.
+        let island = origin.island.load(Ordering::Acquire);
+        let is_there = island != 0 && (island..island + bytes).contains(&address);
+        is_there.then(|| (island, origin.length.load(Ordering::Relaxed), origin.address.load(Ordering::Relaxed)))
+    })
+}
+
+/// Whether a jump at `from` would share bytes with another that leads to an island.
+pub fn overlaps(from: usize) -> bool {
+    ORIGINS.iter().any(|origin| {
+        let other = origin.address.load(Ordering::Relaxed);
+        origin.island.load(Ordering::Relaxed) != 0 && other.abs_diff(from) < JUMP
+    })
+}
+
+/// Forgets an island to which nothing leads.
+pub fn forget(island: usize) {
+    for origin in &ORIGINS {
+        if origin.island.load(Ordering::Relaxed) == island {
+            origin.island.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_is_seen_as_the_program_has_it() {
+        // or $1, %r10d, and the mov $426, %eax whose first byte its jump reaches into.
+        let moved = [0x41, 0x83, 0xca, 0x01, 0xb8, 0xaa, 0x01, 0, 0];
+        let island = moved.as_ptr() as usize;
+        let from = island - 0x1000;
+        let distance = ((island - from - JUMP) as u32).to_le_bytes();
+        let patched = [&[0x90, 0xe9][..], &distance, &moved[JUMP..], &SYSCALL].concat();
+        let original = [&[0x90][..], &moved, &SYSCALL].concat();
+        assert!(note_origin(1, island, moved.len(), from));
+        let mut code = patched.clone();
+        restore(&mut code, from - 1);
+        assert_eq!(code, original);
+        // Cut off; the same bytes elsewhere; other bytes there.
+        let mut code = patched[..8].to_vec();
+        restore(&mut code, from - 1);
+        assert_eq!(code, original[..8]);
+        for (untouched, base) in [(&patched, from), (&original, from - 1)] {
+            let mut code = untouched.clone();
+            restore(&mut code, base);
+            assert_eq!(&code, untouched);
+        }
+    }
+
+    #[test]
+    fn a_copy_is_known_by_its_original() {
+        assert!(note_origin(1, 0x7000, 12, 0x5000));
+        assert_eq!([0x6fff, 0x7000, 0x700b, 0x700c].map(origin_of), [None, Some(0x5000), Some(0x500b), None]);
+    }
+}
