@@ -51,12 +51,30 @@ installs_without_building() {
   [ "$(ls "$folder/staged")" = opt ] && links_lead_somewhere "$folder/staged/opt/anyring/share/doc/anyring"
 }
 
-# links_lead_somewhere FOLDER: what the README there links to is installed, too.
+# links_lead_somewhere FOLDER: what the documents there link to is installed, too.
 links_lead_somewhere() {
-  local link
-  for link in $(grep -oE '\]\([^)#:]+' "$1/README.md" | cut -c3-); do
-    [ -e "$1/$link" ] || { echo "README.md links to $link, which is not installed"; return 1; }
+  local document link broken=0
+  while read -r document; do
+    for link in $(grep -oE '\]\([^)#: ]+[)#]' "$document" | sed 's/^..//; s/.$//'); do
+      [ -e "$(dirname "$document")/$link" ] && continue
+      echo "${document#"$1"/} links to $link, which is not installed"
+      broken=1
+    done
+  done < <(find "$1" -name '*.md')
+  return $broken
+}
+
+# What `make setup` installs is out of reach, and so is what it installs with.
+builds_without_setup() {
+  local tool recipe
+  mkdir -p "$folder/no-setup"
+  for tool in apt-get dpkg python3 pip node fio qemu-img postgres mariadbd patchelf musl-gcc flock chromium debootstrap; do
+    printf '#!/bin/sh\necho "%s was called" >&2\nexit 1\n' "$tool" >"$folder/no-setup/$tool"
+    chmod +x "$folder/no-setup/$tool"
   done
+  recipe=$(make_ -n build)
+  if grep setup <<<"$recipe"; then return 1; fi
+  PATH=$folder/no-setup:$PATH make_ build
 }
 
 runs_where_it_was_moved() {
@@ -129,6 +147,7 @@ libdir_is_one_that_the_command_knows() {
   [ -z "$(files "$folder/other")" ]
 }
 
+case_ "make build needs nothing that make setup installs" builds_without_setup
 case_ "make install calls no compiler and installs below DESTDIR only" installs_without_building
 case_ "run works from where the prefix was moved" runs_where_it_was_moved
 case_ "doctor finds every way in working there" doctor_finds_every_way
