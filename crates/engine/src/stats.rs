@@ -18,7 +18,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// First word of the block: "anyring" and the layout's version, which changes whenever [`Stats`] does.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"anyring\x04");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"anyring\x05");
 
 /// The block's layout; all words start at zero.
 #[repr(C)]
@@ -33,6 +33,8 @@ pub struct Stats {
     pub overflows: AtomicU64,
     /// Completions with a negative result.
     pub errors: AtomicU64,
+    /// Programs whose io_uring, and whose Linux AIO, `anyring run` left to the kernel, which counts for nobody.
+    pub left_to_kernel: [AtomicU64; 2],
     /// What a tracer and the process say to each other.
     pub tracer: Tracer,
     /// The rest, to be summed.
@@ -82,6 +84,7 @@ static NOWHERE: Stats = Stats {
     rings: AtomicU64::new(0),
     overflows: AtomicU64::new(0),
     errors: AtomicU64::new(0),
+    left_to_kernel: [const { AtomicU64::new(0) }; 2],
     tracer: Tracer { wanted: AtomicU64::new(0), answer: AtomicU64::new(0) },
     shards: [const {
         Shard {
@@ -323,6 +326,8 @@ pub struct Snapshot {
     pub overflows: u64,
     /// See [`Stats::errors`].
     pub errors: u64,
+    /// See [`Stats::left_to_kernel`].
+    pub left_to_kernel: [u64; 2],
     /// See [`Shard::enters`].
     pub enters: u64,
     /// See [`Shard::completions`].
@@ -384,6 +389,7 @@ impl Snapshot {
             rings: shared[core::mem::offset_of!(Stats, rings) / 8],
             overflows: shared[core::mem::offset_of!(Stats, overflows) / 8],
             errors: shared[core::mem::offset_of!(Stats, errors) / 8],
+            left_to_kernel: [0, 1].map(|index| shared[core::mem::offset_of!(Stats, left_to_kernel) / 8 + index]),
             enters: 0,
             completions: [[0; PATHS]; Opcode::COUNT],
         };
@@ -417,6 +423,8 @@ mod tests {
         assert_eq!(snapshot.rings, word(core::mem::offset_of!(Stats, rings)));
         assert_eq!(snapshot.overflows, word(core::mem::offset_of!(Stats, overflows)));
         assert_eq!(snapshot.errors, word(core::mem::offset_of!(Stats, errors)));
+        let left = core::mem::offset_of!(Stats, left_to_kernel);
+        assert_eq!(snapshot.left_to_kernel, [word(left), word(left + 8)]);
         let sum = |offset: usize| {
             let shards = core::mem::offset_of!(Stats, shards);
             (0..SHARDS).map(|index| word(shards + index * size_of::<Shard>() + offset)).sum::<u64>()
