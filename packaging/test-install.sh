@@ -45,7 +45,7 @@ installs_without_building() {
   PATH=$folder/no-tools:$PATH make_ install-strip DESTDIR="$folder/staged" PREFIX=/opt/anyring
   for file in bin/anyring lib/anyring/libanyring.so lib/anyring/anyring-guest lib/anyring/anyring-lab-worker \
     lib/anyring/dropin/liburing.so.2 lib/anyring/dropin/libaio.so.1 share/man/man1/anyring.1 \
-    share/man/man1/anyring-run.1 share/bash-completion/completions/anyring share/doc/anyring/docs/limits.md; do
+    share/man/man1/anyring-run.1 share/man/man7/anyring.7 share/bash-completion/completions/anyring share/doc/anyring/docs/limits.md; do
     [ -f "$folder/staged/opt/anyring/$file" ] || { echo "$file is not installed"; return 1; }
   done
   [ "$(ls "$folder/staged")" = opt ] && links_lead_somewhere "$folder/staged/opt/anyring/share/doc/anyring"
@@ -114,7 +114,7 @@ libaio_dropin_serves() {
 
 pages_are_sound() {
   local page
-  for page in "$folder"/moved/share/man/man1/*.1; do
+  for page in "$folder"/moved/share/man/man[17]/*; do
     if command -v man >/dev/null; then
       output=$(man --warnings -l "$page" 2>&1 >/dev/null)
       [ -z "$output" ] || { echo "$page: $output"; return 1; }

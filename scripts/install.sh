@@ -52,6 +52,7 @@ each() {
   "$1" 644 "$release/dist/dropin/liburing-ffi.so.2" "$private/dropin"
   "$1" 644 "$release/dist/dropin/libaio.so.1" "$private/dropin"
   for file in "$release"/dist/man1/*.1; do "$1" 644 "$file" "$share/man/man1"; done
+  "$1" 644 "$release/dist/man7/anyring.7" "$share/man/man7"
   # bash-completion looks for a file with the command's bare name.
   "$1" 644 "$release/dist/completions/anyring.bash" "$share/bash-completion/completions" anyring
   "$1" 644 "$release/dist/completions/_anyring" "$share/zsh/site-functions"
