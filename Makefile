@@ -10,11 +10,11 @@ SOAK_LOGS := $(TARGET)/soak-logs
 STEP = scripts/step.sh $(LOGS)
 
 # `make test`: what the code alone decides, in 20 minutes at most. In the order in which they run.
-STEPS := setup format lint doc build unit loom conformance e2e install-test
+STEPS := setup format lint doc build-tests unit loom conformance e2e install-test
 # `make soak`: the rest, and then all of it again beside four processes that spin.
-SOAK := setup-soak build unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
+SOAK := setup-soak build-tests unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
         differential hostile e2e-soak containers
-LOADED := unit conformance e2e $(filter-out setup-soak build containers,$(SOAK))
+LOADED := unit conformance e2e $(filter-out setup-soak build-tests containers,$(SOAK))
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
 export DESTDIR PREFIX LIBDIR STRIP
@@ -24,7 +24,7 @@ export DESTDIR PREFIX LIBDIR STRIP
         $(sort $(STEPS) $(SOAK) $(LOADED))
 
 help:
-	@echo "make build       the command anyring and libanyring.so, in $(TARGET)/release"
+	@echo "make build       the command anyring and libanyring.so, in $(TARGET)/release; needs Rust and a C linker only"
 	@echo "make test        what must pass before a change lands: $(STEPS)"
 	@echo "make soak        the rest, in hours: $(SOAK); then beside load"
 	@echo "make STEP        one of these steps alone"
@@ -68,14 +68,19 @@ lint: setup
 doc: setup
 	@$(STEP) $@ scripts/doc.sh
 
-build: setup
+# For users: needs a Rust toolchain with the linker that it calls (cc), and installs nothing.
+build:
+	@scripts/build.sh $(TARGET)
+
+# The same and the programs that check it.
+build-tests: setup
 	@$(STEP) $@ scripts/build.sh $(TARGET) $(addprefix anyring-,conformance conformance-plain differential hostile)
 
 # Unit and integration tests of all crates but the end-to-end ones. `unit-soak`: those that measure, or take long.
 UNIT := scripts/cargo-test.sh --locked --workspace --exclude anyring-e2e --no-fail-fast
-unit: build
+unit: build-tests
 	@$(STEP) $@ $(UNIT)
-unit-soak: build
+unit-soak: build-tests
 	@$(STEP) $@ $(UNIT) -- --ignored
 
 # Model checks of how threads hand things to each other. The flag rebuilds everything, so in a folder of its own.
@@ -83,49 +88,49 @@ loom: setup
 	@RUSTFLAGS="--cfg loom" $(STEP) $@ cargo test --locked --release --target-dir $(TARGET)/loom -p anyring-engine --test loom
 
 # The conformance cases on ours, each once; through every door with every set of flags; and so on the kernel.
-conformance: build
+conformance: build-tests
 	@$(STEP) $@ scripts/conformance.sh once $(CHECK)
-conformance-engine: build
+conformance-engine: build-tests
 	@$(STEP) $@ scripts/conformance.sh engine $(CHECK)
-conformance-kernel: build
+conformance-kernel: build-tests
 	@$(STEP) $@ scripts/conformance.sh kernel $(CHECK)
 
 # ADD=1 adds to the record that there is.
-oracle: build
+oracle: build-tests
 	@scripts/conformance.sh oracle $(CHECK)
 
 # That what is to find each bug of crates/engine/src/mutation.rs fails with it, and only then.
-mutations: build
+mutations: build-tests
 	@$(STEP) $@ cargo xtask mutations --bin $(CHECK)
 
 # Random programs, of 2,000 fixed seeds, on the kernel and on ours.
-differential: build
+differential: build-tests
 	@$(STEP) $@ $(CHECK)/anyring-differential compare --expect differential/differences.txt
 
 # Hostile programs of 20,000 fixed seeds, on ours; a few run with the unit tests.
-hostile: build
+hostile: build-tests
 	@$(STEP) $@ $(CHECK)/anyring-hostile run --runs 20000 --jobs 4
 
 # The conformance cases where more than io_uring is missing.
-profiles: build
+profiles: build-tests
 	@$(STEP) $@ scripts/profiles.sh $(CHECK)
 
 # liburing's own test programs, on the kernel and on ours.
-liburing-tests: setup-soak build
+liburing-tests: setup-soak build-tests
 	@$(STEP) $@ scripts/liburing-tests.sh run $(CHECK)
 
 # libaio's own harness, likewise.
-libaio-tests: setup-soak build
+libaio-tests: setup-soak build-tests
 	@$(STEP) $@ scripts/libaio-tests.sh run $(CHECK)
 
 # Real programs: in Docker's profile and where Linux AIO is refused, too; `e2e-soak` in every environment.
 E2E := scripts/cargo-test.sh --locked -p anyring-e2e --no-fail-fast
-e2e: build
+e2e: build-tests
 	@E2E_IN=docker::user,noaio $(STEP) $@ $(E2E)
-e2e-soak: build
+e2e-soak: build-tests
 	@$(STEP) $@ $(E2E)
 
-e2e-kernel: build
+e2e-kernel: build-tests
 	@E2E_ON=kernel $(STEP) $@ $(E2E)
 
 demo: setup
@@ -156,11 +161,11 @@ uninstall:
 	@scripts/install.sh uninstall $(TARGET)/release
 
 # What `make install` installs runs from any place and goes away again.
-install-test: build
+install-test: build-tests
 	@$(STEP) $@ packaging/test-install.sh $(TARGET)
 
 # packaging/Dockerfile and kubernetes.yaml, step by step in a chroot; with FULL=1 the build, too.
-containers: setup-soak build
+containers: setup-soak build-tests
 	@$(STEP) $@ packaging/test-in-chroot.sh $(TARGET)
 
 clean:

@@ -45,18 +45,36 @@ installs_without_building() {
   PATH=$folder/no-tools:$PATH make_ install-strip DESTDIR="$folder/staged" PREFIX=/opt/anyring
   for file in bin/anyring lib/anyring/libanyring.so lib/anyring/anyring-guest lib/anyring/anyring-lab-worker \
     lib/anyring/dropin/liburing.so.2 lib/anyring/dropin/libaio.so.1 share/man/man1/anyring.1 \
-    share/man/man1/anyring-run.1 share/bash-completion/completions/anyring share/doc/anyring/docs/limits.md; do
+    share/man/man1/anyring-run.1 share/man/man7/anyring.7 share/bash-completion/completions/anyring share/doc/anyring/docs/limits.md; do
     [ -f "$folder/staged/opt/anyring/$file" ] || { echo "$file is not installed"; return 1; }
   done
   [ "$(ls "$folder/staged")" = opt ] && links_lead_somewhere "$folder/staged/opt/anyring/share/doc/anyring"
 }
 
-# links_lead_somewhere FOLDER: what the README there links to is installed, too.
+# links_lead_somewhere FOLDER: what the documents there link to is installed, too.
 links_lead_somewhere() {
-  local link
-  for link in $(grep -oE '\]\([^)#:]+' "$1/README.md" | cut -c3-); do
-    [ -e "$1/$link" ] || { echo "README.md links to $link, which is not installed"; return 1; }
+  local document link broken=0
+  while read -r document; do
+    for link in $(grep -oE '\]\([^)#: ]+[)#]' "$document" | sed 's/^..//; s/.$//'); do
+      [ -e "$(dirname "$document")/$link" ] && continue
+      echo "${document#"$1"/} links to $link, which is not installed"
+      broken=1
+    done
+  done < <(find "$1" -name '*.md')
+  return $broken
+}
+
+# What `make setup` installs is out of reach, and so is what it installs with.
+builds_without_setup() {
+  local tool recipe
+  mkdir -p "$folder/no-setup"
+  for tool in apt-get dpkg python3 pip node fio qemu-img postgres mariadbd patchelf musl-gcc flock chromium debootstrap; do
+    printf '#!/bin/sh\necho "%s was called" >&2\nexit 1\n' "$tool" >"$folder/no-setup/$tool"
+    chmod +x "$folder/no-setup/$tool"
   done
+  recipe=$(make_ -n build)
+  if grep setup <<<"$recipe"; then return 1; fi
+  PATH=$folder/no-setup:$PATH make_ build
 }
 
 runs_where_it_was_moved() {
@@ -96,7 +114,7 @@ libaio_dropin_serves() {
 
 pages_are_sound() {
   local page
-  for page in "$folder"/moved/share/man/man1/*.1; do
+  for page in "$folder"/moved/share/man/man[17]/*; do
     if command -v man >/dev/null; then
       output=$(man --warnings -l "$page" 2>&1 >/dev/null)
       [ -z "$output" ] || { echo "$page: $output"; return 1; }
@@ -129,6 +147,7 @@ libdir_is_one_that_the_command_knows() {
   [ -z "$(files "$folder/other")" ]
 }
 
+case_ "make build needs nothing that make setup installs" builds_without_setup
 case_ "make install calls no compiler and installs below DESTDIR only" installs_without_building
 case_ "run works from where the prefix was moved" runs_where_it_was_moved
 case_ "doctor finds every way in working there" doctor_finds_every_way

@@ -52,16 +52,18 @@ each() {
   "$1" 644 "$release/dist/dropin/liburing-ffi.so.2" "$private/dropin"
   "$1" 644 "$release/dist/dropin/libaio.so.1" "$private/dropin"
   for file in "$release"/dist/man1/*.1; do "$1" 644 "$file" "$share/man/man1"; done
+  "$1" 644 "$release/dist/man7/anyring.7" "$share/man/man7"
   # bash-completion looks for a file with the command's bare name.
   "$1" 644 "$release/dist/completions/anyring.bash" "$share/bash-completion/completions" anyring
   "$1" 644 "$release/dist/completions/_anyring" "$share/zsh/site-functions"
   "$1" 644 "$release/dist/completions/anyring.fish" "$share/fish/vendor_completions.d"
-  # All that the README leads to.
+  # All that these documents lead to: packaging/test-install.sh follows their links.
   for file in *.md LICENSE-*; do "$1" 644 "$file" "$documents"; done
   for file in docs/*.md; do "$1" 644 "$file" "$documents/docs"; done
   for file in docs/decisions/*.md; do "$1" 644 "$file" "$documents/docs/decisions"; done
   for file in docs/results/*; do "$1" 644 "$file" "$documents/docs/results"; done
-  "$1" 644 conformance/README.md "$documents/conformance"
+  for file in conformance differential fuzz hostile; do "$1" 644 "$file/README.md" "$documents/$file"; done
+  for file in packaging/{Dockerfile,Dockerfile.example,kubernetes.yaml}; do "$1" 644 "$file" "$documents/packaging"; done
 }
 
 check() { [ -f "$2" ] || fail "$2 is missing: make build makes it"; }
@@ -86,7 +88,7 @@ case $action in
     each remove
     # The folders that are ours alone. The others (bin, share/man/man1 ...) may have been there before.
     for folder in "$private/dropin" "$private" "$documents/docs/results" "$documents/docs/decisions" \
-      "$documents/docs" "$documents/conformance" "$documents"; do
+      "$documents/docs" "$documents"/{conformance,differential,fuzz,hostile,packaging} "$documents"; do
       if [ -d "$folder" ]; then rmdir --ignore-fail-on-non-empty "$folder"; fi
     done
     echo "uninstalled anyring from $root$prefix"

@@ -26,7 +26,7 @@ pub fn run(options: &AdviseOptions) -> Result<i32, Failure> {
                 subject::Fault::Refused(message) => Failure::own(message),
             },
         )?;
-    let backend = match run::server_of_rings(run::chosen(options.backend, "ANYRING_BACKEND")?)? {
+    let backend = match run::server_of_rings(run::chosen(options.backend, "ANYRING_BACKEND")?)?.server {
         Server::Kernel => Backend::Kernel,
         Server::User => Backend::Anyring,
     };

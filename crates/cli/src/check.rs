@@ -1,81 +1,239 @@
 //! `anyring check`: runs a program and fails when its io_uring requests went other ways than stated.
 
-use crate::cli::CheckOptions;
-use crate::failure::Failure;
-use crate::trace::{self, Whom};
+use crate::cli::{Bound, CheckOptions};
+use crate::failure::{Failure, USAGE};
+use crate::trace::{self, Watched, Whom};
 use crate::{output, run};
+use anyring_abi::Opcode;
 use anyring_trace::{Kinds, Report};
+use serde::Serialize;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
 
 /// Some stated expectation did not hold.
 const FAILED: i32 = 1;
 
+/// The version of the form below, which changes when a field changes or goes away.
+const SCHEMA: u32 = 1;
+
+/// The JSON of `anyring check --json`.
+#[derive(Serialize)]
+struct Verdict {
+    schema: u32,
+    /// Whether all held, and that is proven.
+    holds: bool,
+    /// Why nothing is proven.
+    not_proven: Option<String>,
+    backend: &'static str,
+    /// Why this one.
+    why: String,
+    /// The program's exit status.
+    status: i32,
+    rings: usize,
+    requests: u64,
+    /// Opcodes that are not asked about.
+    except: Vec<String>,
+    expectations: Vec<Expectation>,
+}
+
+/// One that was stated.
+#[derive(Serialize)]
+struct Expectation {
+    /// The flag and its bound, as they were given.
+    expectation: String,
+    holds: bool,
+    /// What says that it does not hold.
+    evidence: Vec<String>,
+}
+
 /// Runs the program and compares. The answer is its exit status, where that is not 0, else whether all held.
 pub fn run(options: &CheckOptions) -> Result<i32, Failure> {
+    let except = excepted(&options.except)?;
+    // Made before the program runs, which would be in vain.
+    let mut json = options.json.as_deref().map(create).transpose()?;
+    let mut junit = options.junit.as_deref().map(create).transpose()?;
     let watched = trace::watch(
         run::chosen(options.backend, "ANYRING_BACKEND")?,
+        about_punts(options),
         Whom::Program(&options.program),
         |_, _| true,
         |_| {},
     )?;
-    let report = &watched.report;
-    let broken = broken(options, report);
-    if let Some(why) = watched.not_kernel().filter(|_| !broken.is_empty()) {
-        output::complain(&format!("anyring check: served by {}: {why}", watched.backend()));
+    let verdict = verdict(options, except, &watched);
+    if let (Some((name, file)), Ok(text)) = (&mut json, serde_json::to_string_pretty(&verdict)) {
+        writeln!(file, "{text}").map_err(|error| output::unwritten(name, &error))?;
     }
-    for line in &broken {
-        output::complain(&format!("anyring check: {line}"));
+    if let Some((name, file)) = &mut junit {
+        file.write_all(junit_of(&verdict).as_bytes()).map_err(|error| output::unwritten(name, &error))?;
     }
+    say(&verdict)?;
     let status = watched.end_as_it_did()?;
-    if status != 0 {
-        return Ok(status);
-    }
-    if !broken.is_empty() {
-        return Ok(FAILED);
-    }
-    if report.events_lost != 0 {
-        return Err(Failure::own(format!("{} events were lost, so that nothing is proven", report.events_lost)));
-    }
-    if report.rings.is_empty() {
-        return Err(Failure::own("the program made no ring, so that nothing is proven"));
-    }
-    Ok(0)
+    Ok(if status == 0 && !verdict.holds { FAILED } else { status })
 }
 
-/// One line for each expectation that did not hold.
-fn broken(options: &CheckOptions, report: &Report) -> Vec<String> {
-    let kinds = || report.rings.iter().flat_map(|ring| ring.kinds.iter().map(move |kinds| (ring.ring, kinds)));
-    let (all, by_worker) =
-        kinds().fold((0, 0), |(all, worker), (_, kinds)| (all + kinds.count, worker + kinds.worker));
-    let mut broken = Vec::new();
+/// The flag that asks what the kernel punts: the answer of another engine is none.
+fn about_punts(options: &CheckOptions) -> Option<&'static str> {
+    match (options.no_punts, options.max_worker_share) {
+        (true, _) => Some("--no-punts"),
+        (false, Some(_)) => Some("--max-worker-share"),
+        (false, None) => None,
+    }
+}
+
+fn create(file: &Path) -> Result<(String, File), Failure> {
+    trace::create(file).map(|opened| (file.display().to_string(), opened))
+}
+
+/// The opcodes as the report names them.
+fn excepted(names: &[String]) -> Result<Vec<String>, Failure> {
+    const AIO: [&str; 8] = ["PREAD", "PWRITE", "FSYNC", "FDSYNC", "POLL", "NOOP", "PREADV", "PWRITEV"];
+    let known = |name: &String| {
+        let upper = name.to_ascii_uppercase();
+        let opcode = upper.strip_prefix("IORING_OP_").unwrap_or(&upper);
+        let is_known = AIO.contains(&opcode) || Opcode::ALL.iter().any(|known| known.name() == opcode);
+        is_known.then(|| opcode.to_owned()).ok_or_else(|| Failure {
+            status: USAGE,
+            message: format!(
+                "--except {name}: no opcode has this name (CONFORMANCE.md lists them, as READ or FSYNC)"
+            ),
+        })
+    };
+    names.iter().map(known).collect()
+}
+
+/// What is said on standard error: what did not hold, or one line that all did; or that nothing is proven.
+fn say(verdict: &Verdict) -> Result<(), Failure> {
+    let (backend, why) = (verdict.backend, &verdict.why);
+    let broken: Vec<_> = verdict.expectations.iter().filter(|it| !it.holds).collect();
+    for it in &broken {
+        for evidence in &it.evidence {
+            output::complain(&format!("anyring check: {}: {evidence}", it.expectation));
+        }
+    }
+    if !broken.is_empty() {
+        output::complain(&format!("anyring check: served by {backend}: {why}"));
+        return Ok(());
+    }
+    match &verdict.not_proven {
+        _ if verdict.status != 0 => Ok(()),
+        Some(why) => Err(Failure::own(format!("{why}, so that nothing is proven"))),
+        None => {
+            let stated: Vec<_> = verdict.expectations.iter().map(|it| it.expectation.as_str()).collect();
+            let (requests, rings) = (verdict.requests, verdict.rings);
+            let ring = if rings == 1 { "ring" } else { "rings" };
+            let stated = stated.join(", ");
+            output::complain(&format!(
+                "anyring check: {stated}: held by {requests} requests on {rings} {ring}, served by {backend}: {why}"
+            ));
+            Ok(())
+        }
+    }
+}
+
+fn verdict(options: &CheckOptions, except: Vec<String>, watched: &Watched) -> Verdict {
+    let (report, status) = (&watched.report, watched.status());
+    let expectations = expectations(options, &except, report);
+    let not_proven = match report.events_lost {
+        0 => report.rings.is_empty().then(|| "the program made no ring".to_owned()),
+        lost => Some(format!("{lost} events were lost")),
+    };
+    Verdict {
+        schema: SCHEMA,
+        holds: status == 0 && not_proven.is_none() && expectations.iter().all(|it| it.holds),
+        not_proven,
+        backend: watched.backend(),
+        why: watched.why().to_owned(),
+        status,
+        rings: report.rings.len(),
+        requests: report.rings.iter().flat_map(|ring| &ring.kinds).map(|kinds| kinds.count).sum(),
+        except,
+        expectations,
+    }
+}
+
+/// Each that was stated, with one line for each fact that breaks it.
+fn expectations(options: &CheckOptions, except: &[String], report: &Report) -> Vec<Expectation> {
+    let kinds = || {
+        let all = report.rings.iter().flat_map(|ring| ring.kinds.iter().map(move |kinds| (ring.ring, kinds)));
+        all.filter(|(_, kinds)| !except.contains(&kinds.kind.opcode))
+    };
+    let mut stated = Vec::new();
+    let mut state = |expectation: String, evidence: Vec<String>| {
+        stated.push(Expectation { expectation, holds: evidence.is_empty(), evidence });
+    };
     if options.no_punts {
-        let punted = kinds().filter(|(_, kinds)| kinds.worker != 0);
-        broken.extend(punted.map(|(ring, kinds)| {
+        let punted = kinds().filter(|(_, kinds)| kinds.worker != 0).map(|(ring, kinds)| {
             let Kinds { worker, count, .. } = kinds;
-            format!("--no-punts: ring {ring}: {worker} of {count} {} went to a worker", kinds.kind)
-        }));
+            format!("ring {ring}: {worker} of {count} {} went to a worker", kinds.kind)
+        });
+        state("--no-punts".to_owned(), punted.collect());
     }
     if let Some(most) = options.max_worker_share {
+        let (all, by_worker) =
+            kinds().fold((0, 0), |(all, worker), (_, kinds)| (all + kinds.count, worker + kinds.worker));
         let share = 100.0 * by_worker as f64 / all.max(1) as f64;
-        if share > most {
-            broken.push(format!(
-                "--max-worker-share {most}%: {by_worker} of {all} requests, {share:.1}%, went to a worker"
-            ));
-        }
+        let above = (share > most).then(|| format!("{by_worker} of {all} requests, {share:.1}%, went to a worker"));
+        state(format!("--max-worker-share {most}%"), above.into_iter().collect());
     }
     if options.no_overflow {
         let overflown = report.rings.iter().filter(|ring| ring.overflows != 0);
-        broken.extend(
-            overflown.map(|ring| {
-                format!("--no-overflow: ring {}: {} CQEs found the CQ full", ring.ring, ring.overflows)
-            }),
-        );
+        let overflown =
+            overflown.map(|ring| format!("ring {}: {} CQEs found the CQ full", ring.ring, ring.overflows));
+        state("--no-overflow".to_owned(), overflown.collect());
     }
-    if let Some(most_ns) = options.max_p99 {
-        let slow = kinds().filter(|(_, kinds)| !kinds.waits && kinds.p99_ns > Some(most_ns));
-        broken.extend(slow.map(|(ring, kinds)| {
-            let (p99, most) = (anyring_trace::time(kinds.p99_ns), anyring_trace::time(Some(most_ns)));
-            format!("--max-p99 {most}: ring {ring}: {} took {p99}", kinds.kind)
-        }));
+    if let Some(most) = &options.max_p99 {
+        let slow =
+            kinds().filter(|(_, kinds)| !kinds.waits && kinds.p99_ns > Some(most.ns)).map(|(ring, kinds)| {
+                let took = in_unit_of(most, kinds.p99_ns.unwrap_or(0));
+                format!("ring {ring}: {} took {took}", kinds.kind)
+            });
+        state(format!("--max-p99 {}", most.text), slow.collect());
     }
-    broken
+    stated
+}
+
+/// A time in the unit in which the bound was given.
+fn in_unit_of(bound: &Bound, ns: u64) -> String {
+    let value = ns as f64 / bound.unit_ns;
+    let digits = if value < 10.0 && bound.unit_ns > 1.0 { 3 } else { 0 };
+    format!("{value:.digits$}{}", bound.unit)
+}
+
+/// The verdict as a test report: a case for each expectation, and one for the program.
+fn junit_of(verdict: &Verdict) -> String {
+    let mut cases = String::new();
+    let [mut failures, mut errors] = [0, 0];
+    let mut case = |name: &str, failure: Option<String>, error: Option<&str>| {
+        let name = escape(name);
+        cases += &format!("    <testcase classname=\"anyring check\" name=\"{name}\"");
+        let (kind, text) = match (failure, error) {
+            (Some(text), _) => ("failure", text),
+            (None, Some(text)) => ("error", text.to_owned()),
+            (None, None) => return cases += "/>\n",
+        };
+        *if kind == "failure" { &mut failures } else { &mut errors } += 1;
+        cases += &format!("><{kind} message=\"{}\"/></testcase>\n", escape(&text));
+    };
+    let ended = (verdict.status != 0).then(|| format!("it ended with {}", verdict.status));
+    case("the program ends with 0", ended, None);
+    for it in &verdict.expectations {
+        let broken = (!it.holds).then(|| it.evidence.join("; "));
+        case(&it.expectation, broken, verdict.not_proven.as_deref());
+    }
+    let tests = verdict.expectations.len() + 1;
+    let properties = [("backend", verdict.backend), ("why", &verdict.why)]
+        .map(|(name, value)| format!("      <property name=\"{name}\" value=\"{}\"/>\n", escape(value)));
+    format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  <testsuite name=\"anyring check\" tests=\"{tests}\" \
+         failures=\"{failures}\" errors=\"{errors}\">\n    <properties>\n{}    </properties>\n{cases}  </testsuite>\n\
+         </testsuites>\n",
+        properties.concat()
+    )
+}
+
+/// Text as an attribute's value.
+fn escape(text: &str) -> String {
+    let escaped = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
+    escaped.chars().map(|it| if it.is_control() { ' ' } else { it }).collect()
 }

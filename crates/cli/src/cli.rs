@@ -1,7 +1,7 @@
 //! Every flag of the command, in the one place that parsing, `--help`, the man pages and the completions are made
 //! from (xtask includes this file, so it names nothing else of the crate).
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -238,16 +238,19 @@ pub struct TraceOptions {
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Option<i32>,
     /// The program, looked up in PATH, and its arguments
-    #[arg(required_unless_present = "pid", conflicts_with = "pid", trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"], num_args = 1..)]
+    #[arg(required_unless_present = "pid", conflicts_with = "pid", trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"], num_args = 1.., value_hint = ValueHint::CommandWithArguments)]
     pub words: Vec<OsString>,
 }
 
 const CHECK_EXAMPLES: &str = "\
 Examples:
   anyring check --no-punts --no-overflow -- ./mytest
+  anyring check --no-punts --except FSYNC --junit check.xml -- ./mytest
   anyring check --backend user --max-worker-share 5% --max-p99 2ms -- ./myserver-test
 
-What does not hold is said on standard error, one line each.
+What does not hold is said on standard error, one line each, or in one line that all held, and who served and why.
+--no-punts and --max-worker-share ask what the kernel does: where it cannot be traced, the check fails before the program
+starts, unless --backend user asks about anyring's own workers.
 
 Exit status: the program's own where that is not 0; else 1 when an expectation did not hold, and 125 when nothing is
 proven: events were lost, or no ring was made. The rest as for trace.";
@@ -272,8 +275,17 @@ pub struct CheckOptions {
     pub no_overflow: bool,
     /// Of each kind of request, 99 of 100 complete in this time: 250us, 2ms, 1s. Not of those that wait by their nature
     /// (timeouts, polls, futexes, waitid)
-    #[arg(long, value_name = "TIME", value_parser = parse_time_ns)]
-    pub max_p99: Option<u64>,
+    #[arg(long, value_name = "TIME", value_parser = parse_bound)]
+    pub max_p99: Option<Bound>,
+    /// Leave requests of these opcodes out: FSYNC, or FSYNC,FALLOCATE (not of --no-overflow)
+    #[arg(long, value_name = "OPCODES", value_delimiter = ',')]
+    pub except: Vec<String>,
+    /// Also write the verdict to FILE as JSON (docs/trace.md describes it)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Also write the verdict to FILE as JUnit's XML, a test case for each expectation
+    #[arg(long, value_name = "FILE")]
+    pub junit: Option<PathBuf>,
     #[command(flatten)]
     pub program: Program,
 }
@@ -285,11 +297,27 @@ fn parse_percent(text: &str) -> Result<f64, String> {
     percent.ok_or_else(|| "a percentage, as 5%".to_owned())
 }
 
-/// A time with its unit, in nanoseconds.
-fn parse_time_ns(text: &str) -> Result<u64, String> {
+/// A time, and how it was given.
+#[derive(Debug, Clone)]
+pub struct Bound {
+    /// In nanoseconds.
+    pub ns: u64,
+    /// As on the command line.
+    pub text: String,
+    /// Its unit there.
+    pub unit: &'static str,
+    /// Nanoseconds of that.
+    pub unit_ns: f64,
+}
+
+/// A time with its unit.
+fn parse_bound(text: &str) -> Result<Bound, String> {
     let units = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
-    let found = units.iter().find_map(|(unit, ns)| Some(text.strip_suffix(unit)?.parse::<f64>().ok()? * ns));
-    let found = found.filter(|ns| (0.0..1e18).contains(ns)).map(|ns| ns as u64);
+    let found = units.iter().find_map(|(unit, unit_ns)| {
+        let ns = text.strip_suffix(unit)?.trim_end().parse::<f64>().ok()? * unit_ns;
+        let ns = (0.0..1e18).contains(&ns).then_some(ns as u64)?;
+        Some(Bound { ns, text: text.to_owned(), unit, unit_ns: *unit_ns })
+    });
     found.ok_or_else(|| "a time with its unit: ns, us, ms or s".to_owned())
 }
 
@@ -439,6 +467,6 @@ pub enum EntryPoint {
 #[derive(Debug, Args)]
 pub struct Program {
     /// The program, looked up in PATH, and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"], num_args = 1..)]
+    #[arg(required = true, trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"], num_args = 1.., value_hint = ValueHint::CommandWithArguments)]
     pub words: Vec<OsString>,
 }

@@ -6,6 +6,7 @@
 #![no_main]
 
 mod advise;
+mod asked;
 mod check;
 mod child;
 mod cli;
@@ -70,7 +71,10 @@ fn parse() -> Result<Command, Failure> {
         // clap says what is wrong in its first paragraph; usage and hints follow.
         let fault: Vec<_> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
         let fault = fault.join(" ");
-        let message = format!("{} (see --help)", fault.strip_prefix("error: ").unwrap_or(&fault));
+        // What may have been meant stands in a paragraph of its own.
+        let tip = text.lines().find_map(|line| line.trim().strip_prefix("tip: "));
+        let tip = tip.map_or(String::new(), |tip| format!("; {tip}"));
+        let message = format!("{}{tip} (see --help)", fault.strip_prefix("error: ").unwrap_or(&fault));
         Failure { status: failure::USAGE, message }
     })
 }

@@ -1,27 +1,28 @@
 //! `anyring run`: decides who serves the program's io_uring and Linux AIO, then becomes the program.
 
+use crate::asked::{self, Decision};
 use crate::cli::{Backend, RunOptions};
 use crate::doctor::{self, Server};
 use crate::elf::Way;
 use crate::exec::{exec, exec_by, resolve};
 use crate::failure::{Failure, CANNOT_EXECUTE, USAGE};
-use crate::{elf, errno, library, ring, stats};
+use crate::{elf, library, ring};
 use clap::ValueEnum;
 use std::convert::Infallible;
-use std::fs::OpenOptions;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Executes the program plainly where the kernel serves it, else with libanyring.so preloaded, or in anyring-guest.
 pub fn run(options: &RunOptions) -> Result<Infallible, Failure> {
     let rings = server_of_rings(chosen(options.backend, "ANYRING_BACKEND")?)?;
     let aio = server_of_aio(chosen(options.aio, "ANYRING_AIO")?)?;
-    if (rings, aio) == (Server::Kernel, Server::Kernel) && !options.guest {
-        return exec(&options.program);
-    }
     // A program that is not found is left to exec, which says so.
     let file = resolve(&options.program.words[0]);
+    if (rings.server, aio.server) == (Server::Kernel, Server::Kernel) && !options.guest {
+        if file.is_some() {
+            asked::open(options, &rings, &aio, "started without the library")?;
+        }
+        return exec(&options.program);
+    }
     let way = match &file {
         Some(file) => elf::way_of(file).map_err(|message| Failure { status: CANNOT_EXECUTE, message })?,
         None => Way::Preloaded,
@@ -31,14 +32,14 @@ pub fn run(options: &RunOptions) -> Result<Infallible, Failure> {
         options.no_guest || options.no_raw || std::env::var_os("ANYRING_RAW").is_some_and(|raw| raw == "0");
     match (way, &file) {
         (Way::Guest(message), _) if no_guest => Err(Failure { status: CANNOT_EXECUTE, message }),
-        (Way::Guest(_), Some(file)) => run_guest(options, file, rings, aio),
-        (Way::Preloaded, Some(file)) if options.guest => run_guest(options, file, rings, aio),
+        (Way::Guest(_), Some(file)) => run_guest(options, file, &rings, &aio),
+        (Way::Preloaded, Some(file)) if options.guest => run_guest(options, file, &rings, &aio),
         (_, file) => {
             let library = library::find_loadable().map_err(Failure::own)?;
             if file.is_some() {
-                check_files(options)?;
+                asked::open(options, &rings, &aio, &format!("with {}", library.display()))?;
             }
-            set_environment(options, rings, aio)?;
+            set_environment(options, &rings, &aio)?;
             std::env::set_var("LD_PRELOAD", library::preload_list(&library));
             exec(&options.program)
         }
@@ -46,11 +47,11 @@ pub fn run(options: &RunOptions) -> Result<Infallible, Failure> {
 }
 
 /// Has anyring-guest run the program, and whatever that starts.
-fn run_guest(options: &RunOptions, file: &Path, rings: Server, aio: Server) -> Result<Infallible, Failure> {
+fn run_guest(options: &RunOptions, file: &Path, rings: &Decision, aio: &Decision) -> Result<Infallible, Failure> {
     let host = library::find_guest().map_err(Failure::own)?;
-    check_files(options)?;
+    asked::open(options, rings, aio, &format!("in {}", host.display()))?;
     set_environment(options, rings, aio)?;
-    let letter = |server, letter| if server == Server::User { letter } else { "" };
+    let letter = |decision: &Decision, letter| if decision.server == Server::User { letter } else { "" };
     let state = format!("--program={}{}", letter(rings, "r"), letter(aio, "a"));
     exec_by(&host, &state, file, &options.program)
 }
@@ -71,28 +72,34 @@ pub fn chosen(flag: Option<Backend>, variable: &str) -> Result<Backend, Failure>
 }
 
 /// Who serves io_uring, or why nobody does as was asked for.
-pub fn server_of_rings(choice: Backend) -> Result<Server, Failure> {
-    if choice == Backend::User {
-        return Ok(Server::User);
-    }
-    let trial = ring::try_here();
-    match ring::kernel_works(&trial) {
-        true => Ok(Server::Kernel),
-        false if choice == Backend::Auto => Ok(Server::User),
-        false => Err(refusal("io_uring", &ring::describe(&trial))),
-    }
+pub fn server_of_rings(choice: Backend) -> Result<Decision, Failure> {
+    decide(choice, "io_uring", || {
+        let trial = ring::try_here();
+        (ring::kernel_works(&trial), ring::describe(&trial))
+    })
 }
 
 /// The same for Linux AIO.
-fn server_of_aio(choice: Backend) -> Result<Server, Failure> {
+fn server_of_aio(choice: Backend) -> Result<Decision, Failure> {
+    decide(choice, "AIO", || {
+        let trial = doctor::kernel_aio();
+        (trial.works, trial.answer)
+    })
+}
+
+fn decide(choice: Backend, what: &str, try_kernel: impl FnOnce() -> (bool, String)) -> Result<Decision, Failure> {
     if choice == Backend::User {
-        return Ok(Server::User);
+        return Ok(Decision { server: Server::User, why: "asked for".to_owned() });
     }
-    let trial = doctor::kernel_aio();
-    match trial.works {
-        true => Ok(Server::Kernel),
-        false if choice == Backend::Auto => Ok(Server::User),
-        false => Err(refusal("AIO", &trial.answer)),
+    match (try_kernel(), choice) {
+        ((true, _), Backend::Kernel) => {
+            Ok(Decision { server: Server::Kernel, why: "asked for, and works".to_owned() })
+        }
+        ((true, _), _) => Ok(Decision { server: Server::Kernel, why: "its own works here".to_owned() }),
+        ((false, why), Backend::Kernel) => Err(refusal(what, &why)),
+        ((false, why), _) => {
+            Ok(Decision { server: Server::User, why: format!("the kernel's does not work: {why}") })
+        }
     }
 }
 
@@ -100,36 +107,9 @@ fn refusal(what: &str, why: &str) -> Failure {
     Failure::own(format!("the kernel's {what} does not work here: {why} (`anyring doctor` says more)"))
 }
 
-/// The library says nothing where it cannot use these files, since a program's output is not its own.
-fn check_files(options: &RunOptions) -> Result<(), Failure> {
-    let refused = |flag: &str, file: &Path, why: String| {
-        Err(Failure::own(format!("--{flag}: cannot use {}: {why}", file.display())))
-    };
-    for (flag, file) in [("stats", &options.stats), ("log", &options.log)] {
-        let Some(file) = file else { continue };
-        let usable = match (file.to_str(), flag) {
-            (None, _) => Err("its name is not UTF-8".to_owned()),
-            (_, "stats") => stats::check_usable(file),
-            _ => check_log(file).map_err(|error| errno::of(&error)),
-        };
-        if let Err(why) = usable {
-            return refused(flag, file, why);
-        }
-    }
-    Ok(())
-}
-
-/// Opened as the library does, but without waiting for the reader of a FIFO. Writing nothing already fails where nothing
-/// can be written.
-fn check_log(file: &Path) -> std::io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(0o644).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
-    options.open(file)?.write(&[]).map(|_| ())
-}
-
-fn set_environment(options: &RunOptions, rings: Server, aio: Server) -> Result<(), Failure> {
-    for (variable, server) in [("ANYRING_BACKEND", rings), ("ANYRING_AIO", aio)] {
-        std::env::set_var(variable, if server == Server::User { "user" } else { "kernel" });
+fn set_environment(options: &RunOptions, rings: &Decision, aio: &Decision) -> Result<(), Failure> {
+    for (variable, decision) in [("ANYRING_BACKEND", rings), ("ANYRING_AIO", aio)] {
+        std::env::set_var(variable, if decision.server == Server::User { "user" } else { "kernel" });
     }
     // Absolute, since the program may change its directory before a child of it opens them.
     for (variable, file) in [("ANYRING_STATS", &options.stats), ("ANYRING_LOG", &options.log)] {

@@ -5,13 +5,14 @@ use crate::errno;
 use crate::failure::Failure;
 use crate::output;
 use anyring_abi::Opcode;
-use anyring_engine::stats::{Snapshot, Stats};
+use anyring_engine::stats::{self, Snapshot, Stats};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 /// The version of the form below, which changes when a field changes or goes away.
 const SCHEMA: u32 = 1;
@@ -27,8 +28,17 @@ struct Counters {
     errors: u64,
     traps: u64,
     patches: u64,
+    /// Programs that `anyring run` left to the kernel.
+    left_to_kernel: LeftToKernel,
     /// Only the opcodes that were completed at all, by the kernel header's name without `IORING_OP_`.
     completions: BTreeMap<&'static str, Paths>,
+}
+
+/// Programs whose requests the kernel served, which are not counted.
+#[derive(Serialize)]
+struct LeftToKernel {
+    io_uring: u64,
+    aio: u64,
 }
 
 /// Completions of one opcode, by the path that the request took.
@@ -78,15 +88,21 @@ fn bytes(file: &Path, options: &OpenOptions) -> Result<Vec<u8>, String> {
     read.map(|_| bytes).map_err(|error| errno::of(&error))
 }
 
-/// Whether the library can count in this file, which is made if it is missing: `Err` says why not.
-pub fn check_usable(file: &Path) -> Result<(), String> {
+/// Opens the counters as the library does, so that it can: the file is made if it is missing, and gets its room on the disk.
+/// `left` are the programs that are left to the kernel now. `Err` says why it cannot be used.
+pub fn open(file: &Path, left: [u64; 2]) -> Result<(), String> {
+    let name = file.to_str().ok_or("its name is not UTF-8")?;
     let mut options = OpenOptions::new();
     let bytes = bytes(file, options.read(true).write(true).create(true).mode(0o644))?;
     // Made just now, perhaps by another program that is about to write its first word.
-    if bytes.is_empty() || bytes.len() == size_of::<Stats>() && bytes.starts_with(&[0; 8]) {
-        return Ok(());
+    if !bytes.is_empty() && !(bytes.len() == size_of::<Stats>() && bytes.starts_with(&[0; 8])) {
+        Snapshot::from_bytes(&bytes).map_err(|why| why.to_string())?;
     }
-    Snapshot::from_bytes(&bytes).map(|_| ()).map_err(|why| why.to_string())
+    stats::open(Some(name)).map_err(|error| errno::describe(error.raw_os_error()))?;
+    for (counter, more) in stats::stats().left_to_kernel.iter().zip(left) {
+        counter.fetch_add(more, Ordering::Relaxed); // a sum, as all counters
+    }
+    Ok(())
 }
 
 impl From<Snapshot> for Counters {
@@ -102,6 +118,7 @@ impl From<Snapshot> for Counters {
             errors: snapshot.errors,
             traps: snapshot.traps,
             patches: snapshot.patches,
+            left_to_kernel: LeftToKernel { io_uring: snapshot.left_to_kernel[0], aio: snapshot.left_to_kernel[1] },
             completions: occurred
                 .map(|(opcode, [inline, poll, kernel_aio, worker])| {
                     (opcode.name(), Paths { inline, poll, kernel_aio, worker })
@@ -122,8 +139,20 @@ fn table(counters: &Counters) -> String {
          trapped calls            {}\npatched instructions     {}\n",
         counters.rings, counters.enters, counters.overflows, counters.errors, counters.traps, counters.patches
     );
+    let left = &counters.left_to_kernel;
+    for (what, programs) in
+        [("io_uring", left.io_uring), ("Linux AIO", left.aio)].iter().filter(|(_, left)| *left != 0)
+    {
+        text.push_str(&format!(
+            "{:25}{programs} (programs; their requests are not counted)\n",
+            format!("kernel served {what}")
+        ));
+    }
     if counters.completions.is_empty() {
-        text.push_str("\nNo request was completed.\n");
+        text.push_str("\nanyring completed no request.\n");
+        if left.io_uring != 0 {
+            text.push_str("What the kernel serves is counted by: anyring trace --backend kernel -- PROGRAM\n");
+        }
         return text;
     }
     let width = counters.completions.keys().map(|name| name.len()).max().unwrap_or(0).max("completions".len());

@@ -343,6 +343,28 @@ fn bad_usage_is_one_line_and_status_2() {
 }
 
 #[test]
+fn a_mistyped_word_is_told_what_may_have_been_meant() {
+    for (words, meant) in [
+        (&["run", "--statz", "f", "--", "true"][..], "'--stats'"),
+        (&["trase", "--", "true"], "'trace'"),
+        (&["run", "--backend", "kernell", "--", "true"], "'kernel'"),
+    ] {
+        let why = one_line_failure(&output(&mut anyring(words)), 2);
+        assert!(why.contains("similar") && why.contains(meant), "{why}");
+    }
+}
+
+#[test]
+fn no_color_is_minded() {
+    let help = |no_color: &str| {
+        let mut command = anyring(&["run", "--help"]);
+        stdout(&output(command.env("CLICOLOR_FORCE", "1").env("NO_COLOR", no_color)))
+    };
+    assert!(help("").contains('\x1b'), "an empty variable is none, and colours were forced");
+    assert!(!help("1").contains('\x1b'));
+}
+
+#[test]
 fn a_variable_counts_where_there_is_no_flag() {
     library();
     let show = "echo $ANYRING_BACKEND $ANYRING_AIO $LD_PRELOAD";
@@ -375,9 +397,11 @@ fn files_that_cannot_be_used_are_refused_before_the_program_starts() {
     std::fs::write(&foreign, "root:x:0:0:root").expect("write");
     std::fs::write(&other, b"anyring\x63").expect("write");
     assert!(Command::new("mkfifo").arg(&fifo).status().expect("start mkfifo").success());
-    let with = |flag: &str, file: &str| {
-        output(&mut anyring(&["run", "--backend", "user", flag, file, "--", "sh", "-c", "echo started"]))
+    let with = |backend: &str, flag: &str, file: &str| {
+        output(&mut anyring(&["run", "--backend", backend, flag, file, "--", "sh", "-c", "echo started"]))
     };
+    let works = kernel_works("files of runs that the kernel serves");
+    let backends = if works { &["user", "auto"][..] } else { &["user"] };
     let cases = [
         ("--stats", "/nonexistent/x", "no such file"),
         ("--stats", "/", "directory"),
@@ -391,12 +415,83 @@ fn files_that_cannot_be_used_are_refused_before_the_program_starts() {
         ("--log", &fifo, "no such device"),
     ];
     for (flag, file, expected) in cases {
-        let why = one_line_failure(&with(flag, file), 125);
-        assert!(why.contains(flag) && why.contains(file) && why.contains(expected), "{expected}: {why}");
+        for backend in backends {
+            let why = one_line_failure(&with(backend, flag, file), 125);
+            assert!(why.contains(flag) && why.contains(file) && why.contains(expected), "{expected}: {why}");
+        }
+    }
+    for (variable, file) in [("ANYRING_STATS", &foreign), ("ANYRING_LOG", &path("none/log"))] {
+        let mut command = anyring(&["run", "--", "sh", "-c", "echo started"]);
+        let why = one_line_failure(&output(command.env(variable, file)), 125);
+        assert!(why.contains(variable) && why.contains(file), "{why}");
     }
     for (flag, file) in [("--stats", path("counters")), ("--log", path("log")), ("--log", foreign)] {
-        for _ in 0..2 {
-            assert_eq!(stdout(&with(flag, &file)), "started\n", "{flag} {file}");
+        for backend in backends.iter().chain(backends) {
+            assert_eq!(stdout(&with(backend, flag, &file)), "started\n", "{flag} {file}");
         }
+    }
+}
+
+/// On a file system of 64 KiB that is full, and as a user to whom the file does not belong.
+#[test]
+fn files_on_a_full_disk_or_of_others_are_refused_before_the_program_starts() {
+    library();
+    if !rustix::process::getuid().is_root() {
+        return skipped("only root can mount a small file system, and become somebody else");
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    let full = directory.path().join("full");
+    std::fs::create_dir(&full).expect("mkdir");
+    // In a mount namespace, which takes the file system away with it.
+    let script =
+        "mount -t tmpfs -o size=64k none $0 || exit 99; head -c 65536 /dev/zero >$0/rest; shift; exec \"$@\"";
+    for (flag, name) in [("--stats", "counters"), ("--log", "log")] {
+        let file = full.join(name);
+        let words = ["-m", "sh", "-c", script, &full.to_string_lossy(), "-"].map(str::to_owned);
+        let mut command = Command::new("unshare");
+        command.args(words).args([ANYRING, "run", flag]).arg(&file).args(["--", "echo", "started"]);
+        let full = output(&mut command);
+        if full.status.code() == Some(99) {
+            return skipped("no small file system can be mounted here");
+        }
+        let why = one_line_failure(&full, 125);
+        assert!(why.contains("no space left") && why.contains(flag), "{why}");
+
+        let of_root = directory.path().join(name);
+        std::fs::write(&of_root, "").expect("write");
+        let copies = [(ANYRING, "anyring"), (library().to_str().expect("UTF-8"), "libanyring.so")];
+        let [anyring, _] =
+            copies.map(|(file, name)| install(&std::fs::read(file).expect("read"), &directory.path().join(name)));
+        let mut of_nobody = Command::new(anyring);
+        of_nobody.args(["run", flag]).arg(&of_root).args(["--", "echo", "started"]).uid(65534).gid(65534);
+        let why = one_line_failure(&output(of_nobody.current_dir("/")), 125);
+        assert!(why.contains("permission denied") && why.contains(flag), "{why}");
+    }
+}
+
+#[test]
+fn the_log_tells_in_one_line_who_serves_and_why() {
+    library();
+    let directory = tempfile::tempdir().expect("a directory");
+    let log_of = |outer: &[&str], words: &[&str]| {
+        let log = directory.path().join("log");
+        let _ = std::fs::remove_file(&log);
+        let mut command = anyring(&[outer, &["run"], words, &["--log"]].concat());
+        let output = output(command.arg(&log).args(["--", "true"]));
+        assert!(output.status.success(), "{output:?}");
+        let text = std::fs::read_to_string(&log).expect("a log");
+        assert!(text.starts_with("anyring[") && text.lines().count() == 1, "{text}");
+        text
+    };
+    let denied = log_of(&["deny", "--", ANYRING], &[]);
+    let why = "true: anyring serves io_uring (the kernel's does not work: io_uring_setup answered EPERM); ";
+    assert!(denied.contains(why) && denied.contains("libanyring.so"), "{denied}");
+    let asked = log_of(&[], &["--backend", "user", "--aio", "user"]);
+    assert!(asked.contains("anyring serves io_uring (asked for); anyring serves Linux AIO (asked for)"), "{asked}");
+    if kernel_works("who serves, of a run that the kernel serves") {
+        let plain = log_of(&[], &[]);
+        assert!(plain.contains("the kernel serves io_uring (its own works here); "), "{plain}");
+        assert!(plain.contains("started without the library"), "{plain}");
     }
 }

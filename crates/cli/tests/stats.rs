@@ -30,12 +30,14 @@ fn counters_are_printed_as_they_were_counted() {
     stats::stats().kernel_refused_errno.store(libc::ENOSYS as u64, Ordering::Relaxed);
     stats::stats().rings.store(3, Ordering::Relaxed);
     stats::shard().enters.store(40, Ordering::Relaxed);
+    stats::stats().left_to_kernel[0].store(2, Ordering::Relaxed);
     stats::stats().overflows.store(5, Ordering::Relaxed);
     stats::stats().traps.store(64, Ordering::Relaxed);
     stats::stats().patches.store(2, Ordering::Relaxed);
     let expected = json!({
         "schema": 1, "kernel_refused_errno": libc::ENOSYS, "rings": 3, "enters": 40, "overflows": 5, "errors": 1,
         "traps": 64, "patches": 2,
+        "left_to_kernel": {"io_uring": 2, "aio": 0},
         "completions": {
             "READ": {"inline": 1, "poll": 0, "kernel_aio": 1, "worker": 2},
             "POLL_ADD": {"inline": 0, "poll": 1, "kernel_aio": 0, "worker": 0},
@@ -50,6 +52,7 @@ fn counters_are_printed_as_they_were_counted() {
         &["failed", "requests", "1"],
         &["trapped", "calls", "64"],
         &["patched", "instructions", "2"],
+        &["kernel", "served", "io_uring", "2", "(programs;", "their", "requests", "are", "not", "counted)"],
         &["completions", "inline", "poll", "kernel", "AIO", "worker"],
         &["READ", "1", "0", "1", "2"],
         &["POLL_ADD", "0", "1", "0", "0"],
@@ -74,6 +77,22 @@ fn a_served_programs_counters_say_so() {
     assert_eq!(counters["kernel_refused_errno"], libc::ENOSYS, "{counters}");
     assert_eq!(counters["completions"], json!({"NOP": {"inline": 1, "poll": 0, "kernel_aio": 0, "worker": 0}}));
     assert!(counters["rings"].as_u64() >= Some(1) && counters["enters"].as_u64() >= Some(1), "{counters}");
+}
+
+#[test]
+fn a_run_that_the_kernel_serves_is_counted_as_such() {
+    if !common::kernel_works("counters of a run that the kernel serves") {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("counters");
+    for programs in 1..3 {
+        let run = output(anyring(&["run", "--stats"]).arg(&file).args(["--", "true"]));
+        assert!(run.status.success(), "{run:?}");
+        assert_eq!(json_of(&file)["left_to_kernel"]["io_uring"], programs);
+    }
+    let text = stdout(&output(anyring(&["stats"]).arg(&file)));
+    assert!(text.contains("anyring trace --backend kernel"), "says what counts them: {text}");
 }
 
 /// A file that ANYRING_STATS names by mistake is the user's.

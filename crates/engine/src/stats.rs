@@ -37,6 +37,8 @@ pub struct Stats {
     pub traps: AtomicU64,
     /// Instructions that trapped and were replaced by a jump.
     pub patches: AtomicU64,
+    /// Programs whose io_uring, and whose Linux AIO, `anyring run` left to the kernel, which counts for nobody.
+    pub left_to_kernel: [AtomicU64; 2],
     /// What a tracer and the process say to each other.
     pub tracer: Tracer,
     /// The rest, to be summed.
@@ -88,6 +90,7 @@ static NOWHERE: Stats = Stats {
     errors: AtomicU64::new(0),
     traps: AtomicU64::new(0),
     patches: AtomicU64::new(0),
+    left_to_kernel: [const { AtomicU64::new(0) }; 2],
     tracer: Tracer { wanted: AtomicU64::new(0), answer: AtomicU64::new(0) },
     shards: [const {
         Shard {
@@ -333,6 +336,8 @@ pub struct Snapshot {
     pub traps: u64,
     /// See [`Stats::patches`].
     pub patches: u64,
+    /// See [`Stats::left_to_kernel`].
+    pub left_to_kernel: [u64; 2],
     /// See [`Shard::enters`].
     pub enters: u64,
     /// See [`Shard::completions`].
@@ -396,6 +401,7 @@ impl Snapshot {
             errors: shared[core::mem::offset_of!(Stats, errors) / 8],
             traps: shared[core::mem::offset_of!(Stats, traps) / 8],
             patches: shared[core::mem::offset_of!(Stats, patches) / 8],
+            left_to_kernel: [0, 1].map(|index| shared[core::mem::offset_of!(Stats, left_to_kernel) / 8 + index]),
             enters: 0,
             completions: [[0; PATHS]; Opcode::COUNT],
         };
@@ -431,6 +437,8 @@ mod tests {
         assert_eq!(snapshot.errors, word(core::mem::offset_of!(Stats, errors)));
         assert_eq!(snapshot.traps, word(core::mem::offset_of!(Stats, traps)));
         assert_eq!(snapshot.patches, word(core::mem::offset_of!(Stats, patches)));
+        let left = core::mem::offset_of!(Stats, left_to_kernel);
+        assert_eq!(snapshot.left_to_kernel, [word(left), word(left + 8)]);
         let sum = |offset: usize| {
             let shards = core::mem::offset_of!(Stats, shards);
             (0..SHARDS).map(|index| word(shards + index * size_of::<Shard>() + offset)).sum::<u64>()

@@ -17,6 +17,18 @@ pub struct Report {
     pub events_lost: u64,
 }
 
+macro_rules! setup_flags {
+    ($($name:ident)*) => { [$((anyring_abi::$name, setup_flags!(@name $name))),*] };
+    (@name $name:ident) => { stringify!($name).split_at("IORING_SETUP_".len()).1 };
+}
+
+/// The flags of io_uring_setup(2), and their names.
+const SETUP_FLAGS: [(u32, &str); 19] = setup_flags!(IORING_SETUP_IOPOLL IORING_SETUP_SQPOLL IORING_SETUP_SQ_AFF
+    IORING_SETUP_CQSIZE IORING_SETUP_CLAMP IORING_SETUP_ATTACH_WQ IORING_SETUP_R_DISABLED IORING_SETUP_SUBMIT_ALL
+    IORING_SETUP_COOP_TASKRUN IORING_SETUP_TASKRUN_FLAG IORING_SETUP_SQE128 IORING_SETUP_CQE32
+    IORING_SETUP_SINGLE_ISSUER IORING_SETUP_DEFER_TASKRUN IORING_SETUP_NO_MMAP IORING_SETUP_REGISTERED_FD_ONLY
+    IORING_SETUP_NO_SQARRAY IORING_SETUP_HYBRID_IOPOLL IORING_SETUP_CQE_MIXED);
+
 /// What a ring is to the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -174,6 +186,11 @@ pub fn time(ns: Option<u64>) -> String {
     }
 }
 
+/// A time in microseconds, so that a column has one unit; "-" for none.
+fn us(ns: Option<u64>) -> String {
+    ns.map_or("-".to_owned(), |ns| format!("{:.1}", ns as f64 / 1e3))
+}
+
 /// "-" for what is not known.
 pub(crate) fn told(value: Option<impl std::fmt::Display>) -> String {
     value.map_or("-".to_owned(), |value| value.to_string())
@@ -188,12 +205,11 @@ impl std::fmt::Display for Report {
         if self.rings.is_empty() {
             writeln!(formatter, "No ring was made.")?;
         }
-        for ring in &self.rings {
+        for ring in self.rings.iter().filter(|ring| ring.is_used()) {
             ring.fmt(formatter)?;
         }
-        for finding in &self.findings {
-            writeln!(formatter, "{finding}")?;
-        }
+        self.write_totals(formatter)?;
+        self.write_findings(formatter)?;
         if self.unattributed_enters != 0 {
             writeln!(formatter, "{} enter calls of which the ring is not known", self.unattributed_enters)?;
         }
@@ -204,6 +220,67 @@ impl std::fmt::Display for Report {
             }
         }
     }
+}
+
+impl Report {
+    /// Rings that did nothing, in one line, and what several rings did together.
+    fn write_totals(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (used, idle): (Vec<_>, Vec<_>) = self.rings.iter().partition(|ring| ring.is_used());
+        if !idle.is_empty() {
+            writeln!(formatter, "{}: no request", numbers("ring", idle.iter().map(|ring| ring.ring)))?;
+        }
+        if used.len() < 2 {
+            return Ok(());
+        }
+        let sum = |of: fn(&RingReport) -> u64| used.iter().map(|ring| of(ring)).sum::<u64>();
+        let enters: Option<u64> = used.iter().map(|ring| ring.enters).sum();
+        writeln!(
+            formatter,
+            "in all, {} rings: {} requests, {} enter calls, {} CQEs, {} overflows, {} refused",
+            used.len(),
+            sum(|ring| ring.submitted),
+            told(enters),
+            sum(|ring| ring.cqes),
+            sum(|ring| ring.overflows),
+            sum(|ring| ring.refused),
+        )
+    }
+
+    /// What several rings have in common is said once, of the first.
+    fn write_findings(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (index, finding) in self.findings.iter().enumerate() {
+            let same = |other: &&Finding| (other.name, other.advice) == (finding.name, finding.advice);
+            if self.findings[..index].iter().any(|before| same(&before) && before.ring != finding.ring) {
+                continue;
+            }
+            let others: Vec<_> = self.findings[index..].iter().filter(same).map(|it| it.ring).collect();
+            let others: Vec<_> = others.into_iter().filter(|ring| *ring != finding.ring).collect();
+            writeln!(formatter, "ring {}: {}", finding.ring, finding.evidence)?;
+            if !others.is_empty() {
+                writeln!(formatter, "  the same of {}", numbers("ring", others.into_iter()))?;
+            }
+            writeln!(formatter, "  -> {}", finding.advice)?;
+        }
+        Ok(())
+    }
+}
+
+/// "ring 1", or "rings 1, 3-5": the numbers in ascending order.
+fn numbers(what: &str, numbers: impl Iterator<Item = u32>) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if number == *last => {}
+            Some((_, last)) if number == *last + 1 => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    let several = ranges.len() > 1 || ranges.first().is_some_and(|(first, last)| first != last);
+    let ranges = ranges.iter().map(|(first, last)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    });
+    format!("{what}{} {}", if several { "s" } else { "" }, ranges.collect::<Vec<_>>().join(", "))
 }
 
 impl std::fmt::Display for RingReport {
@@ -217,8 +294,24 @@ impl std::fmt::Display for RingReport {
 }
 
 impl RingReport {
+    fn is_used(&self) -> bool {
+        self.submitted != 0 || self.cqes != 0 || !self.kinds.is_empty()
+    }
+
+    /// The names of the setup flags without `IORING_SETUP_`, and the rest as a number.
     pub(crate) fn flags(&self) -> String {
-        told(self.setup_flags.map(|flags| format!("{flags:#x}")))
+        let Some(flags) = self.setup_flags else { return "-".to_owned() };
+        let known = SETUP_FLAGS.iter().filter(|(flag, _)| flags & flag != 0);
+        let unknown = SETUP_FLAGS.iter().fold(flags, |left, (flag, _)| left & !flag);
+        let mut names: Vec<_> = known.map(|(_, name)| (*name).to_owned()).collect();
+        if unknown != 0 {
+            names.push(format!("{unknown:#x}"));
+        }
+        if names.is_empty() {
+            "none".to_owned()
+        } else {
+            names.join("|")
+        }
     }
 
     fn write_head(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -261,8 +354,19 @@ impl RingReport {
     }
 
     fn write_table(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let head =
-            ["request", "file", "size", "count", "inline", "poll", "kernel AIO", "worker", "p50", "p90", "p99"];
+        let head = [
+            "request",
+            "file",
+            "size",
+            "count",
+            "inline",
+            "poll",
+            "kernel AIO",
+            "worker",
+            "p50 us",
+            "p90 us",
+            "p99 us",
+        ];
         let rows = self.kinds.iter().map(|kinds| {
             let share = |part: u64| match kinds.count {
                 0 => "-".to_owned(),
@@ -277,17 +381,17 @@ impl RingReport {
                 share(kinds.poll),
                 share(kinds.kernel_aio),
                 share(kinds.worker),
-                time(kinds.p50_ns),
-                time(kinds.p90_ns),
-                time(kinds.p99_ns),
-                time(kinds.queued_p50_ns),
+                us(kinds.p50_ns),
+                us(kinds.p90_ns),
+                us(kinds.p99_ns),
+                us(kinds.queued_p50_ns),
                 kinds.errors.to_string(),
                 kinds.short.to_string(),
                 kinds.unfinished.to_string(),
             ]
         });
         let mut head: Vec<String> = head.map(str::to_owned).to_vec();
-        head.extend(["queued", "errors", "short", "unfinished"].map(str::to_owned));
+        head.extend(["queued us", "errors", "short", "unfinished"].map(str::to_owned));
         let table: Vec<Vec<String>> = std::iter::once(head).chain(rows.map(Vec::from)).collect();
         let width = |column: usize| table.iter().map(|row| row[column].len()).max().unwrap_or(0);
         for row in &table {
@@ -298,5 +402,54 @@ impl RingReport {
             writeln!(formatter, "  {}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Event, Summary};
+    use anyring_abi::{Opcode, IORING_SETUP_CLAMP, IORING_SETUP_CQSIZE};
+    use anyring_engine::event::Kind;
+
+    #[test]
+    fn flags_have_their_names() {
+        let of = |flags: Option<u32>| {
+            let mut summary = Summary::new(true);
+            summary.add(&Event { ring: 1, flags: flags.unwrap_or(0), ..Event::new(Kind::Create) });
+            let mut report = summary.report(0);
+            report.rings[0].setup_flags = flags;
+            report.rings[0].flags()
+        };
+        assert_eq!(of(Some(IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP)), "CQSIZE|CLAMP");
+        assert_eq!((of(Some(0)).as_str(), of(None).as_str()), ("none", "-"));
+        assert_eq!(of(Some(1 << 30)), "0x40000000");
+    }
+
+    #[test]
+    fn numbers_are_ranges() {
+        assert_eq!(numbers("ring", [3].into_iter()), "ring 3");
+        assert_eq!(numbers("ring", [1, 3, 4, 4, 5, 9].into_iter()), "rings 1, 3-5, 9");
+    }
+
+    /// Eight rings: the last two without requests, and all others with one submitter and one enter call each request.
+    #[test]
+    fn many_rings_are_told_in_few_lines() {
+        let mut summary = Summary::new(true);
+        for ring in 1..=8 {
+            let base = Event { ring, opcode: Opcode::Nop as u16, ..Event::new(Kind::Enter) };
+            summary.add(&Event { len: 8, offset: 16, ..Event { kind: Kind::Create, ..base } });
+            for request in (1..=200).take_while(|_| ring < 7) {
+                let of = |kind, time_ns| Event { kind, request, time_ns, ..base };
+                summary.add(&Event { len: 1, ..base });
+                summary.add(&of(Kind::SubmitReq, 0));
+                summary.add(&of(Kind::Complete, 2_500));
+            }
+        }
+        let text = summary.report(0).to_string();
+        assert!(text.contains("rings 7-8: no request\n"), "{text}");
+        assert!(text.contains("in all, 6 rings: 1200 requests, 1200 enter calls, 1200 CQEs, "), "{text}");
+        assert_eq!(text.matches("  the same of rings 2-6\n").count(), 2, "each finding once: {text}");
+        assert!(text.contains("p50 us") && text.contains("  2.5  "), "one unit: {text}");
     }
 }

@@ -36,6 +36,7 @@ pub enum Whom<'a> {
 pub struct Watched {
     pub report: Report,
     by_kernel: bool,
+    why: String,
     not_kernel: Option<String>,
     subject: Subject,
     status: i32,
@@ -51,9 +52,22 @@ impl Watched {
         }
     }
 
+    /// Why it was that one.
+    pub fn why(&self) -> &str {
+        &self.why
+    }
+
     /// Why it was not the kernel, where that was to be if it could.
     pub fn not_kernel(&self) -> Option<&str> {
         self.not_kernel.as_deref()
+    }
+
+    /// The program's exit status as a shell tells it: 128 and its number after a signal.
+    pub fn status(&self) -> i32 {
+        match libc::WIFSIGNALED(self.status) {
+            true => 128 + libc::WTERMSIG(self.status),
+            false => libc::WEXITSTATUS(self.status),
+        }
     }
 
     /// The program's exit status, or its death by the same signal.
@@ -64,15 +78,17 @@ impl Watched {
 
 /// Runs the program, or joins the process, and hands each event to `each`, with whether its SUBMIT_REQ tells what is in the
 /// SQE, and what they add up to so far to `glance`, every period. A process that runs is left when `each` answers false.
+/// `about_kernel` names the flag for which `auto` must not take another engine than the kernel.
 pub fn watch(
     backend: Backend,
+    about_kernel: Option<&str>,
     whom: Whom<'_>,
     mut each: impl FnMut(&Event, bool) -> bool,
     mut glance: impl FnMut(&Summary),
 ) -> Result<Watched, Failure> {
-    let (Chosen { mut source, by_kernel, not_kernel, .. }, mut subject) = match whom {
+    let (Chosen { mut source, by_kernel, why, not_kernel, .. }, mut subject) = match whom {
         Whom::Program(program) => {
-            let chosen = choose(backend, program)?;
+            let chosen = choose(backend, about_kernel, program)?;
             let child = Child::start(chosen.by_host.as_ref().unwrap_or(program))?;
             (chosen, Subject::Child(child))
         }
@@ -109,7 +125,7 @@ pub fn watch(
         }
     };
     let report = summary.report(source.dropped());
-    Ok(Watched { report, by_kernel, not_kernel, subject, status })
+    Ok(Watched { report, by_kernel, why, not_kernel, subject, status })
 }
 
 /// Runs the program and reports. The answer is its exit status.
@@ -146,7 +162,7 @@ pub fn run(options: &TraceOptions) -> Result<i32, Failure> {
         written.is_ok()
     };
     let glance = |summary: &Summary| screen.iter_mut().for_each(|screen| screen.show(summary));
-    let watched = watch(backend, whom, each, glance)?;
+    let watched = watch(backend, None, whom, each, glance)?;
     written?;
     perfetto.map_or(Ok(()), Perfetto::finish).map_err(to_perfetto)?;
     if let Some(file) = &mut page {
@@ -167,11 +183,10 @@ fn write_report(options: &TraceOptions, watched: &Watched, output: &mut impl Wri
         };
     }
     if options.json {
-        let text = serde_json::to_string_pretty(&JsonReport { schema: SCHEMA, backend, not_kernel, report })?;
-        return writeln!(output, "{text}");
+        let json = JsonReport { schema: SCHEMA, backend, why: watched.why(), not_kernel, report };
+        return writeln!(output, "{}", serde_json::to_string_pretty(&json)?);
     }
-    let why = not_kernel.map_or(String::new(), |why| format!(": {why}"));
-    write!(output, "served by {backend}{why}\n{report}")
+    write!(output, "served by {backend}: {}\n{report}", watched.why())
 }
 
 /// Two of them in one file would be neither.
@@ -243,6 +258,7 @@ const SCHEMA: u32 = 1;
 struct JsonReport<'a> {
     schema: u32,
     backend: &'static str,
+    why: &'a str,
     not_kernel: Option<&'a str>,
     #[serde(flatten)]
     report: &'a Report,
@@ -257,7 +273,7 @@ fn open_output(options: &TraceOptions) -> Result<BufWriter<Box<dyn Write>>, Fail
 }
 
 /// A file that the program does not get.
-fn create(file: &Path) -> Result<File, Failure> {
+pub fn create(file: &Path) -> Result<File, Failure> {
     File::create(file).map_err(|error| Failure::own(format!("{}: {error}", file.display())))
 }
 
@@ -265,6 +281,8 @@ fn create(file: &Path) -> Result<File, Failure> {
 struct Chosen {
     source: Box<dyn Source>,
     by_kernel: bool,
+    /// Why it is that one.
+    why: String,
     /// Why the kernel could not be chosen, where it was to be if it could.
     not_kernel: Option<String>,
     /// What is to be started where no library can be preloaded into the program.
@@ -277,7 +295,14 @@ fn join(backend: Backend, pid: i32) -> Result<Chosen, Failure> {
     if backend != Backend::Kernel {
         match JoinedSource::of_process(pid) {
             Ok(Some(source)) => {
-                return Ok(Chosen { source: Box::new(source), by_kernel: false, not_kernel: None, by_host: None });
+                let why = "it serves the process".to_owned();
+                return Ok(Chosen {
+                    source: Box::new(source),
+                    by_kernel: false,
+                    why,
+                    not_kernel: None,
+                    by_host: None,
+                });
             }
             Ok(None) if backend == Backend::User => {
                 return Err(refused("anyring does not serve it, or it has no ring now".to_owned()));
@@ -292,7 +317,11 @@ fn join(backend: Backend, pid: i32) -> Result<Chosen, Failure> {
             "it has no ring now, neither of anyring nor of the kernel, and those to come cannot be traced here: {why}"
         )),
     })?;
-    Ok(Chosen { source: Box::new(source), by_kernel: true, not_kernel: None, by_host: None })
+    let why = match backend {
+        Backend::Kernel => "asked for".to_owned(),
+        _ => "anyring serves no ring of the process".to_owned(),
+    };
+    Ok(Chosen { source: Box::new(source), by_kernel: true, why, not_kernel: None, by_host: None })
 }
 
 /// Whether the process has a ring of the kernel's open, as far as that can be seen.
@@ -313,7 +342,7 @@ fn by_host(file: &Path, program: &Program) -> Result<Program, Failure> {
 }
 
 /// The events of a program that is to be started, which is prepared for it.
-fn choose(backend: Backend, program: &Program) -> Result<Chosen, Failure> {
+fn choose(backend: Backend, about_kernel: Option<&str>, program: &Program) -> Result<Chosen, Failure> {
     let mut not_kernel = None;
     if backend != Backend::User {
         let trial = ring::try_here();
@@ -323,10 +352,18 @@ fn choose(backend: Backend, program: &Program) -> Result<Chosen, Failure> {
         };
         match source {
             Ok(source) => {
-                return Ok(Chosen { source: Box::new(source), by_kernel: true, not_kernel, by_host: None })
+                let asked = if backend == Backend::Kernel { "asked for; " } else { "" };
+                let why = format!("{asked}its io_uring works and can be traced here");
+                return Ok(Chosen { source: Box::new(source), by_kernel: true, why, not_kernel, by_host: None });
             }
             Err(why) if backend == Backend::Kernel => return Err(Failure::own(why)),
-            Err(why) => not_kernel = Some(why),
+            Err(why) => match about_kernel {
+                Some(flag) => {
+                    let instead = "--backend user checks anyring's own workers instead";
+                    return Err(Failure::own(format!("{flag} asks what the kernel does, and {why} ({instead})")));
+                }
+                None => not_kernel = Some(why),
+            },
         }
     }
     let file = resolve(&program.words[0]);
@@ -347,5 +384,6 @@ fn choose(backend: Backend, program: &Program) -> Result<Chosen, Failure> {
         std::env::set_var("ANYRING_AIO", "user"); // the kernel tells nothing of its own
     }
     std::env::set_var("ANYRING_TRACE", source.file());
-    Ok(Chosen { source: Box::new(source), by_kernel: false, not_kernel, by_host })
+    let why = not_kernel.clone().unwrap_or_else(|| "asked for".to_owned());
+    Ok(Chosen { source: Box::new(source), by_kernel: false, why, not_kernel, by_host })
 }

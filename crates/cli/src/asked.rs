@@ -1,0 +1,67 @@
+//! The files that a run was asked to write: counters and messages. What cannot be had is said before the program starts,
+//! since the library has no place to say it: the program's output is not its own.
+
+use crate::cli::RunOptions;
+use crate::doctor::Server;
+use crate::failure::Failure;
+use crate::{errno, stats};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Who serves, and why.
+pub struct Decision {
+    /// Who it is.
+    pub server: Server,
+    /// Why: for people.
+    pub why: String,
+}
+
+impl Decision {
+    fn of(&self, what: &str) -> String {
+        let server = if self.server == Server::User { "anyring" } else { "the kernel" };
+        format!("{server} serves {what} ({})", self.why)
+    }
+}
+
+/// Opens the counters and the log, by flag or variable, and writes there who serves; `means` is how the program is started.
+pub fn open(options: &RunOptions, rings: &Decision, aio: &Decision, means: &str) -> Result<(), Failure> {
+    if let Some((name, file)) = named(&options.stats, "--stats", "ANYRING_STATS") {
+        let left = [rings, aio].map(|decision| u64::from(decision.server == Server::Kernel));
+        stats::open(&file, left).map_err(|why| refused(name, &file, &why))?;
+    }
+    if let Some((name, file)) = named(&options.log, "--log", "ANYRING_LOG") {
+        let program = options.program.words[0].to_string_lossy();
+        let line = format!("{program}: {}; {}; {means}", rings.of("io_uring"), aio.of("Linux AIO"));
+        write_line(&file, &line).map_err(|why| refused(name, &file, &why))?;
+    }
+    Ok(())
+}
+
+/// The file, and what named it.
+fn named(flag: &Option<PathBuf>, name: &'static str, variable: &'static str) -> Option<(&'static str, PathBuf)> {
+    let by_variable = || std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+    flag.clone().map(|file| (name, file)).or_else(|| by_variable().map(|file| (variable, file)))
+}
+
+fn refused(name: &str, file: &Path, why: &str) -> Failure {
+    Failure::own(format!("{name}: cannot use {}: {why}", file.display()))
+}
+
+/// Opened as the library does, but without waiting for the reader of a FIFO.
+fn write_line(file: &Path, text: &str) -> Result<(), String> {
+    if file.to_str().is_none() {
+        return Err("its name is not UTF-8".to_owned());
+    }
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o644).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    let text: String = text.chars().map(|it| if it.is_control() { '?' } else { it }).collect();
+    // In one call, as the library writes: other processes append to the file, too.
+    let line = format!("anyring[{}]: {text}\n", std::process::id());
+    let written = options.open(file).and_then(|mut file| file.write(line.as_bytes()));
+    match written.map_err(|error| errno::of(&error))? {
+        bytes if bytes == line.len() => Ok(()),
+        _ => Err("no space left on device".to_owned()),
+    }
+}
