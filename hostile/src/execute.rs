@@ -222,7 +222,7 @@ fn place_of(process: libc::pid_t, place: &mut [u8; 64]) -> &str {
     use std::io::Write;
     let mut path = [0u8; 32];
     let _ = write!(&mut path[..31], "/proc/{process}/wchan"); // it has room
-    // SAFETY: a path that ends in a zero, and memory of the caller's to read to.
+                                                              // SAFETY: a path that ends in a zero, and memory of the caller's to read to.
     let length = unsafe {
         let file = libc::open(path.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC);
         let length = libc::read(file, place.as_mut_ptr().cast(), place.len());

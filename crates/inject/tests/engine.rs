@@ -29,8 +29,11 @@ fn run(program: &Path, case: &str, environment: &[(&str, &Path)]) -> Output {
         // others, which it would use again.
         command.env("GLIBC_TUNABLES", "glibc.pthread.stack_cache_size=0:glibc.malloc.arena_max=1");
     }
-    let output =
-        Running::start(command.stdin(Stdio::null())).output(if case.ends_with("soak") { SOAK_PATIENCE } else { USUAL });
+    let output = Running::start(command.stdin(Stdio::null())).output(if case.ends_with("soak") {
+        SOAK_PATIENCE
+    } else {
+        USUAL
+    });
     output.unwrap_or_else(|why| panic!("{program:?} {case} with {environment:?} {why}"))
 }
 
