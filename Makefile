@@ -13,8 +13,8 @@ STEP = scripts/step.sh $(LOGS)
 STEPS := setup format lint doc build-tests unit loom conformance e2e install-test
 # `make soak`: the rest, and then all of it again beside four processes that spin.
 SOAK := setup-soak build-tests unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
-        differential hostile e2e-soak containers
-LOADED := unit conformance e2e $(filter-out setup-soak build-tests containers,$(SOAK))
+        differential hostile sanitizers e2e-soak containers
+LOADED := unit conformance e2e $(filter-out setup-soak build-tests sanitizers containers,$(SOAK))
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
 export DESTDIR PREFIX LIBDIR STRIP
@@ -110,6 +110,10 @@ differential: build-tests
 # Hostile programs of 20,000 fixed seeds, on ours; a few run with the unit tests.
 hostile: build-tests
 	@$(STEP) $@ $(CHECK)/anyring-hostile run --runs 20000 --jobs 4
+
+# The engine's tests below AddressSanitizer and ThreadSanitizer.
+sanitizers: setup
+	@$(STEP) $@ scripts/sanitizers.sh $(TARGET)
 
 # The conformance cases where more than io_uring is missing.
 profiles: build-tests

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 const STEPS: Duration = Duration::from_millis(1500);
 /// After what time a thread or a child that should have ended hangs. All that they wait for ends after milliseconds.
 const PATIENCE: Duration = Duration::from_secs(40);
+/// How often it is looked at meanwhile, at least.
+const LOOKS: u32 = 2000;
 /// How many children a process has at most.
 const CHILDREN: usize = 32;
 
@@ -189,7 +191,7 @@ impl Runner {
 /// Waits for a child, which a WAITID request may have had before, and reports if it crashed or hangs.
 pub fn wait_for_child(child: libc::pid_t, patience: Duration) {
     let start = Instant::now();
-    let mut status = 0;
+    let (mut status, mut looks) = (0, 0);
     loop {
         // SAFETY: a local for the status.
         match unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } {
@@ -197,8 +199,11 @@ pub fn wait_for_child(child: libc::pid_t, patience: Duration) {
             -1 => return,
             _ => break,
         }
-        if start.elapsed() > patience {
-            report(format_args!("hang: forked child {child} does not end"));
+        looks += 1;
+        // A machine that stood still has gone on a moment ago: few looks.
+        if start.elapsed() > patience && looks > LOOKS {
+            let mut place = [0; 64];
+            report(format_args!("hang: forked child {child} does not end: {}", place_of(child, &mut place)));
             // SAFETY: it is ours and was not waited for.
             unsafe { libc::kill(child, libc::SIGKILL) };
             return;
@@ -210,6 +215,22 @@ pub fn wait_for_child(child: libc::pid_t, patience: Duration) {
     } else if libc::WEXITSTATUS(status) != 0 {
         report(format_args!("exit: a forked child ended with {}", libc::WEXITSTATUS(status)));
     }
+}
+
+/// Where in the kernel a process sleeps.
+fn place_of(process: libc::pid_t, place: &mut [u8; 64]) -> &str {
+    use std::io::Write;
+    let mut path = [0u8; 32];
+    let _ = write!(&mut path[..31], "/proc/{process}/wchan"); // it has room
+                                                              // SAFETY: a path that ends in a zero, and memory of the caller's to read to.
+    let length = unsafe {
+        let file = libc::open(path.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC);
+        let length = libc::read(file, place.as_mut_ptr().cast(), place.len());
+        libc::close(file);
+        length
+    };
+    let read = place.get(..usize::try_from(length).unwrap_or(0)).unwrap_or_default();
+    core::str::from_utf8(read).unwrap_or_default()
 }
 
 /// The number or address.

@@ -30,9 +30,9 @@ pub struct WatchOptions {
     /// The first seed
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// How many seeds
-    #[arg(long, default_value_t = 1)]
-    pub runs: u64,
+    /// How many seeds: one, or with --seconds as many as there is time for
+    #[arg(long)]
+    pub runs: Option<u64>,
     /// End after so many seconds, with the seeds that were run by then
     #[arg(long)]
     pub seconds: Option<u64>,
@@ -59,6 +59,13 @@ pub struct WatchOptions {
     pub traces: Option<PathBuf>,
 }
 
+impl WatchOptions {
+    /// How many seeds.
+    pub fn runs(&self) -> u64 {
+        self.runs.unwrap_or(if self.seconds.is_some() { u64::MAX } else { 1 })
+    }
+}
+
 /// What came of one run.
 pub struct Outcome {
     /// What was found, a line each. The first word is its kind.
@@ -80,7 +87,7 @@ pub fn run(options: &WatchOptions) -> Result<bool> {
     let work = || {
         while !late() && !stop.load(Ordering::Relaxed) {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= options.seed.saturating_add(options.runs) {
+            if seed >= options.seed.saturating_add(options.runs()) {
                 return;
             }
             for _ in 0..options.times {
@@ -161,12 +168,12 @@ impl Watcher {
         let report = File::options().create(true).append(true).read(true).open(folder.with_extension("report"))?;
         let progress = shared_page()?;
         let mut child = self.start(seed, without, &folder, [&output, &report, &progress])?;
-        let status = self.wait_for(&mut child, seed);
+        let (status, waits_for_splice) = self.wait_for(&mut child, seed);
         let mut step = [0; 8];
         progress.read_exact_at(&mut step, 0)?;
         let mut outcome = Outcome { findings: Vec::new(), known: Vec::new(), step: u64::from_ne_bytes(step) };
         judge(&mut outcome, status, &text(&report)?, &text(&output)?);
-        excuse(&mut outcome, &generate::program(seed).without(without));
+        excuse(&mut outcome, &generate::program(seed).without(without), waits_for_splice);
         if self.options.traces.is_some() {
             self.trace_core(seed, &folder)?;
         }
@@ -211,8 +218,8 @@ impl Watcher {
         command.spawn().context("start the program")
     }
 
-    /// How it ended; `None` if it had to be ended. Whatever is left of its group ends.
-    fn wait_for(&self, child: &mut Child, seed: u64) -> Option<ExitStatus> {
+    /// How it ended; `None` if it had to be ended, and whether [`waits_for_splice`] says why. Whatever is left of its group ends.
+    fn wait_for(&self, child: &mut Child, seed: u64) -> (Option<ExitStatus>, bool) {
         let (start, group) = (Instant::now(), child.id() as libc::pid_t);
         let hangs = loop {
             // SAFETY: all zeroes is a siginfo_t, and it outlives the call, which leaves the child to be waited for: its
@@ -230,7 +237,8 @@ impl Watcher {
             }
             std::thread::sleep(Duration::from_millis(1));
         };
-        if hangs {
+        let waits_for_splice = hangs && waits_for_splice(group);
+        if hangs && !waits_for_splice {
             for process in processes_of(group) {
                 self.trace(seed, &["-p".to_owned(), process]);
             }
@@ -238,7 +246,7 @@ impl Watcher {
         // SAFETY: the group of a process that was not waited for yet.
         unsafe { libc::kill(-group, libc::SIGKILL) };
         let status = child.wait().ok();
-        status.filter(|_| !hangs)
+        (status.filter(|_| !hangs), waits_for_splice)
     }
 
     /// Where programs leave cores (`ulimit -c unlimited`, kernel.core_pattern without a folder), one is in its working directory.
@@ -258,8 +266,13 @@ impl Watcher {
         let commands =
             ["thread apply all bt 60", "print $_siginfo._sifields._sigfault", "x/3i $pc", "info registers"];
         let commands = commands.iter().flat_map(|command| ["-ex", command]);
-        let gdb =
-            Command::new("gdb").args(["-batch", "-nx"]).args(commands).args(subject).stdin(Stdio::null()).output();
+        // It waits for good for a thread that no signal stops.
+        let gdb = Command::new("timeout")
+            .args(["--signal=KILL", "60", "gdb", "-batch", "-nx"])
+            .args(commands)
+            .args(subject)
+            .stdin(Stdio::null())
+            .output();
         let written = gdb.and_then(|gdb| {
             std::fs::create_dir_all(folder)?;
             let name = format!("{seed}-{}.txt", self.next.fetch_add(1, Ordering::Relaxed));
@@ -299,12 +312,13 @@ fn judge(outcome: &mut Outcome, status: Option<ExitStatus>, report: &str, output
     }
 }
 
-/// Takes out what docs/limits.md lists: where no thread can be made, whoever submits makes the call of a worker and sleeps in it.
-fn excuse(outcome: &mut Outcome, program: &Program) {
+/// Takes out what docs/limits.md lists (where no thread can be made, whoever submits makes the call of a worker and sleeps in
+/// it), and what the kernel does to a program that uses its own io_uring.
+fn excuse(outcome: &mut Outcome, program: &Program, waits_for_splice: bool) {
     let limits = |step: &Step| {
         matches!(step, Step::Limit { resource: libc::RLIMIT_AS | libc::RLIMIT_NPROC, value: Some(_) })
     };
-    if program.steps.iter().any(limits) {
+    if waits_for_splice || program.steps.iter().any(limits) {
         let (known, left) =
             std::mem::take(&mut outcome.findings).into_iter().partition(|finding| finding.starts_with("hang"));
         (outcome.known, outcome.findings) = (known, left);
@@ -322,6 +336,24 @@ fn processes_of(group: libc::pid_t) -> Vec<String> {
         fields.split_whitespace().nth(2) == Some(&group.to_string())
     };
     names.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())).filter(is_member).collect()
+}
+
+/// Whether a process of the group waits for the lock of a pipe, in which no signal ends it, that a splice(2) or tee(2) of another
+/// thread holds while it waits for its input. The kernel's io_uring makes the same call in a thread of its own.
+fn waits_for_splice(group: libc::pid_t) -> bool {
+    let tasks = |process: String| {
+        let folder = std::fs::read_dir(format!("/proc/{process}/task"));
+        folder.into_iter().flatten().flatten().map(|task| task.path())
+    };
+    let (mut splices, mut waits) = (false, false);
+    for task in processes_of(group).into_iter().flat_map(tasks) {
+        let read = |name| std::fs::read_to_string(task.join(name)).unwrap_or_default();
+        let (call, place, stat) = (read("syscall"), read("wchan"), read("stat"));
+        let call = call.split_whitespace().next().and_then(|number| number.parse().ok());
+        splices |= matches!(call, Some(libc::SYS_splice | libc::SYS_tee));
+        waits |= place.contains("pipe") && stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D'));
+    }
+    splices && waits
 }
 
 fn text(file: &File) -> Result<String> {

@@ -29,8 +29,11 @@ fn run(program: &Path, case: &str, environment: &[(&str, &Path)]) -> Output {
         // others, which it would use again.
         command.env("GLIBC_TUNABLES", "glibc.pthread.stack_cache_size=0:glibc.malloc.arena_max=1");
     }
-    let output =
-        Running::start(command.stdin(Stdio::null())).output(if case == "soak" { SOAK_PATIENCE } else { USUAL });
+    let output = Running::start(command.stdin(Stdio::null())).output(if case.ends_with("soak") {
+        SOAK_PATIENCE
+    } else {
+        USUAL
+    });
     output.unwrap_or_else(|why| panic!("{program:?} {case} with {environment:?} {why}"))
 }
 
@@ -53,7 +56,7 @@ fn program(source: &str) -> PathBuf {
 }
 
 /// Programs that count what they hold.
-const COUNT: [&str; 2] = ["leftovers", "wear"];
+const COUNT: [&str; 3] = ["leftovers", "load", "wear"];
 
 /// Held by the one program at a time that counts what is left of its rings a second after the last of them.
 static COUNTING: Mutex<()> = Mutex::new(());
@@ -64,19 +67,29 @@ fn same_both_ways(test: &str, source: &str, case: &str) {
     if let Some(reason) = no_reference().or_else(no_liburing).or_else(no_compiler) {
         return skip(test, reason);
     }
-    let _alone = COUNT.contains(&source).then(|| COUNTING.lock().unwrap_or_else(PoisonError::into_inner));
-    let (program, library) = (program(source), built().shared);
-    let user = Path::new("user");
-    let engine = [("LD_PRELOAD", library.as_path()), ("ANYRING_BACKEND", user), ("ANYRING_AIO", user)];
-    for (how, environment) in [("natively", &[][..]), ("on the engine", &engine)] {
-        let output = run(&program, case, environment);
-        let printed = String::from_utf8_lossy(&output.stdout);
-        if let Some(reason) = printed.strip_prefix("skipped: ") {
-            return skip(test, reason.trim_end());
-        }
-        assert!(output.status.success() && printed == "done\n", "{how}, {source} {case}: {}", text(&output));
-        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{how}, {source} {case}");
+    if passes(test, "natively", source, case, &[]) {
+        on_the_engine(test, source, case);
     }
+}
+
+fn on_the_engine(test: &str, source: &str, case: &str) {
+    let (library, user) = (built().shared, Path::new("user"));
+    let engine = [("LD_PRELOAD", library.as_path()), ("ANYRING_BACKEND", user), ("ANYRING_AIO", user)];
+    passes(test, "on the engine", source, case, &engine);
+}
+
+/// Runs one case: false if the program says that there is nothing to check.
+fn passes(test: &str, how: &str, source: &str, case: &str, environment: &[(&str, &Path)]) -> bool {
+    let _alone = COUNT.contains(&source).then(|| COUNTING.lock().unwrap_or_else(PoisonError::into_inner));
+    let output = run(&program(source), case, environment);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    if let Some(reason) = printed.strip_prefix("skipped: ") {
+        skip(test, reason.trim_end());
+        return false;
+    }
+    assert!(output.status.success() && printed == "done\n", "{how}, {source} {case}: {}", text(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{how}, {source} {case}");
+    true
 }
 
 /// One test for each case: its name, the program, its argument.
@@ -126,6 +139,9 @@ cases! {
     rings_of_killed_children_leave_nothing: "leftovers" "killed-child";
     no_files_are_left: "leftovers" "files";
     rounds_wear_nothing_out: "wear" "short";
+    many_requests_in_flight_leave_nothing: "load" "requests";
+    many_rings_at_once_leave_nothing: "load" "rings";
+    many_connections_leave_nothing: "load" "connections";
 
     a_handler_closes_what_its_thread_submits: "interrupted" "closes";
     a_handler_closes_by_syscall_what_its_thread_submits: "interrupted" "closes-by-syscall";
@@ -355,6 +371,19 @@ cases! {
 #[ignore = "soak: it goes round for minutes"]
 fn rounds_without_end_wear_nothing_out() {
     same_both_ways("rounds_without_end_wear_nothing_out", "wear", "soak");
+}
+
+/// 10,000 connections, 1,000 rings, 100,000 requests in flight, and, where the kernel would take hours, 1,000,000.
+#[test]
+#[ignore = "soak: it takes a minute or two"]
+fn load_leaves_nothing() {
+    const NAME: &str = "load_leaves_nothing";
+    for case in ["connections-soak", "rings-soak", "requests-soak"] {
+        same_both_ways(NAME, "load", case);
+    }
+    if no_reference().or_else(no_liburing).is_none() {
+        on_the_engine(NAME, "load", "million-soak");
+    }
 }
 
 /// Its output ends only once nothing of it is left.

@@ -52,7 +52,14 @@ impl Generator {
         }
         let step = self.argument(blob, opcode);
         steps.push(step);
-        let argument = if self.chance(1, 16) { self.address() } else { argument };
+        // Of numbers only where there are none: anywhere else might be that of a descriptor which is not to be named.
+        let names =
+            matches!(opcode, IORING_REGISTER_FILES | IORING_REGISTER_EVENTFD | IORING_REGISTER_EVENTFD_ASYNC);
+        let argument = match self.chance(1, 16) {
+            true if names => Word::At(Area::Unmapped, 64 * self.below(64)),
+            true => self.address(),
+            false => argument,
+        };
         let count = if self.chance(1, 16) { self.number() as u32 } else { count };
         let registered = if self.chance(1, 24) { BY_REGISTERED } else { 0 };
         let ring = match self.below(24) {

@@ -107,6 +107,9 @@ impl RingGuard {
             // The kernel's wait queues take io_uring's entries at their head: the last that came is served first.
             _ => entry.list(list).push_front(&mut state.slab, id),
         }
+        if state.slab[id].target.number().is_some_and(|number| number != fd) {
+            state.slab.note_scattered(true);
+        }
         point(Point::Arm);
         // A multishot request stays armed natively, and of POLL_ADD the kernel says nothing.
         let again = state.slab[id].path == Path::Poll && state.slab[id].op.is_multishot();
@@ -522,29 +525,10 @@ impl RingGuard {
         if let Some(file) = &file {
             self.poll_set.forget(file.fd);
         }
-        let mut place = 0;
-        while let Some(id) = self.slab.next_from(place) {
-            place = id.place() + 1;
-            if !matches!(self.slab[id].target, Target::Number(number) if number == fd) {
-                continue;
-            }
-            let armed = matches!(self.slab[id].state(), State::Polling(_));
-            let queued = matches!(self.slab[id].state(), State::Queued(_) | State::Staged | State::Submitted);
-            if !(armed || queued) || mutated(Mutation::NoPrivateDuplicate) {
-                continue;
-            }
-            let private = match &file {
-                Some(file) => file.clone(),
-                None if closed => continue, // the number names another file by now
-                None => match FixedFile::private(fd) {
-                    Ok(duplicate) => {
-                        self.poll_set.forget(duplicate.fd);
-                        file.insert(duplicate).clone()
-                    }
-                    Err(_) => continue,
-                },
-            };
-            self.move_to(id, private, armed);
+        if self.slab.is_scattered() {
+            self.move_all_of(fd, closed, &mut file);
+        } else {
+            self.move_armed_of(fd, closed, &mut file);
         }
         let epoll = self.poll_set.epoll;
         if let Some(entry) = self.poll_set.existing(fd) {
@@ -553,6 +537,60 @@ impl RingGuard {
             }
         }
         self.poll_set.forget(fd);
+    }
+
+    /// Goes through all requests, some of which may be elsewhere than on a list.
+    fn move_all_of(&mut self, fd: i32, closed: bool, file: &mut Option<Arc<FixedFile>>) {
+        let (mut place, mut scattered) = (0, false);
+        while let Some(id) = self.slab.next_from(place) {
+            place = id.place() + 1;
+            let request = &self.slab[id];
+            scattered |= match request.state() {
+                State::Polling(how) => request.target.number().is_some_and(|number| number != how.fd),
+                State::Queued(_) | State::Staged | State::Submitted => true,
+                _ => false,
+            };
+            self.keep_from_close(id, fd, closed, file);
+        }
+        self.slab.note_scattered(scattered);
+    }
+
+    /// Goes through those that are armed on `fd`, in the order in which they were: see [`arm`](Self::arm).
+    fn move_armed_of(&mut self, fd: i32, closed: bool, file: &mut Option<Arc<FixedFile>>) {
+        for kind in [ListKind::Read, ListKind::Write, ListKind::Poll] {
+            let Some(list) = self.poll_set.existing(fd).map(|entry| *entry.list(kind)) else { return };
+            let Some(first) = list.first() else { continue };
+            let in_line = self.slab[first].opcode == Opcode::Accept;
+            let mut next = if in_line { Some(first) } else { list.last() };
+            while let Some(id) = next {
+                next = if in_line { List::after(&self.slab, id) } else { List::before(&self.slab, id) };
+                self.keep_from_close(id, fd, closed, file);
+            }
+        }
+    }
+
+    /// Gives a request that has begun on `fd` a private duplicate, the same as others; no longer if the number is `closed`.
+    fn keep_from_close(&mut self, id: Id, fd: i32, closed: bool, file: &mut Option<Arc<FixedFile>>) {
+        if !matches!(self.slab[id].target, Target::Number(number) if number == fd) {
+            return;
+        }
+        let armed = matches!(self.slab[id].state(), State::Polling(_));
+        let queued = matches!(self.slab[id].state(), State::Queued(_) | State::Staged | State::Submitted);
+        if !(armed || queued) || mutated(Mutation::NoPrivateDuplicate) {
+            return;
+        }
+        let private = match file {
+            Some(file) => file.clone(),
+            None if closed => return, // the number names another file by now
+            None => match FixedFile::private(fd) {
+                Ok(duplicate) => {
+                    self.poll_set.forget(duplicate.fd);
+                    file.insert(duplicate).clone()
+                }
+                Err(_) => return,
+            },
+        };
+        self.move_to(id, private, armed);
     }
 
     fn move_to(&mut self, id: Id, private: Arc<FixedFile>, armed: bool) {

@@ -53,7 +53,7 @@ impl RingGuard {
         let op = core::mem::take(&mut request.op);
         let job =
             Job::new((self.ring(), self.cookie, id.to_word()), (opcode, op), (fd, file), Approach::ByCaller, None);
-        self.slab[id].queue(job.clone());
+        self.slab.queue(id, job.clone());
         point(Point::Punt);
         descriptors::note_use(fd);
         self.arm_link_timeout(id);

@@ -17,7 +17,7 @@ pub(crate) fn stage(guard: &mut RingGuard, id: Id) {
     if let Err(error) = guard.keep_file(id) {
         return guard.finish(id, -error.raw_os_error(), true);
     }
-    guard.slab[id].stage();
+    guard.slab.stage(id);
     guard.device.staged.push_back(id);
     guard.note_waiting(id);
     point(Point::Stage);

@@ -60,7 +60,7 @@ impl RingGuard {
             None,
         );
         self.slab[id].path = Path::Worker;
-        self.slab[id].queue(job.clone());
+        self.slab.queue(id, job.clone());
         point(Point::Punt);
         self.arm_link_timeout(id);
         let waits = if by_futex_waiter { futex::arm(&job) } else { waitid::wait(&job) };
@@ -149,7 +149,7 @@ impl RingGuard {
         let inode = self.inode_of(id, fd, approach);
         let job =
             Job::new((ring, self.cookie, id.to_word()), (self.slab[id].opcode, op), (fd, file), approach, inode);
-        self.slab[id].queue(job.clone());
+        self.slab.queue(id, job.clone());
         point(Point::Punt);
         descriptors::note_use(fd);
         self.arm_link_timeout(id);

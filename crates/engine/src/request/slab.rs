@@ -61,6 +61,8 @@ pub struct Slab {
     arrivals: u64,
     /// See [`has_room`](Self::has_room).
     has_room: bool,
+    /// See [`is_scattered`](Self::is_scattered).
+    scattered: bool,
 }
 
 const SPARE: usize = 1024;
@@ -211,6 +213,17 @@ impl Slab {
         Some(Id { index: index as u32, generation: slot.generation })
     }
 
+    /// Whether a request that has begun may be elsewhere than on a list of its descriptor's entry: at a worker, say. A hint, so
+    /// that a close looks at all requests only then.
+    pub fn is_scattered(&self) -> bool {
+        self.scattered
+    }
+
+    /// Says so, or that a look at all requests found none.
+    pub fn note_scattered(&mut self, scattered: bool) {
+        self.scattered = scattered;
+    }
+
     /// How many requests have come since this one.
     pub fn age(&self, id: Id) -> u64 {
         self.arrivals - self.slots[id.index as usize].arrival
@@ -336,6 +349,16 @@ impl List {
     /// The member after `id` on the list that it is on.
     pub fn after(slab: &Slab, id: Id) -> Option<Id> {
         slab[id].neighbours.after
+    }
+
+    /// The member that is served last.
+    pub fn last(&self) -> Option<Id> {
+        self.last
+    }
+
+    /// The member before `id` on the list that it is on.
+    pub fn before(slab: &Slab, id: Id) -> Option<Id> {
+        slab[id].neighbours.before
     }
 
     /// Adds `id` at the end.

@@ -10,8 +10,8 @@
 //! | `Deferred` | the drain queue | [`Request::defer`] | the completion that empties the ring of earlier requests |
 //! | `Ready` | the queue `ready` or `successors` | [`Request::make_ready`] | whoever goes through `ready` |
 //! | `Polling` | a list of a descriptor's entry | [`Request::poll`] | the driver that saw readiness, or a cancellation |
-//! | `Queued` | a worker's job | [`Request::queue`] | the worker's result |
-//! | `Staged` | the queue of what the device is to get | [`Request::stage`] | the submission to the device |
+//! | `Queued` | a worker's job | [`Slab::queue`] | the worker's result |
+//! | `Staged` | the queue of what the device is to get | [`Slab::stage`] | the submission to the device |
 //! | `Submitted` | the kernel's AIO | [`Request::submit_to_device`] | its completion |
 //! | `Timed` | the timers | [`Request::time`] | the driver at its deadline, the completion it counts, or a removal |
 //! | `Cancelled` | the queue `ready` or `successors` | [`Request::cancel`] | whoever goes through `ready` |
@@ -212,16 +212,6 @@ impl Request {
         }
     }
 
-    /// A worker, or a thread that waits for it, gets it.
-    pub fn queue(&mut self, job: Arc<Job>) {
-        self.state = State::Queued(job);
-    }
-
-    /// The device is to get it.
-    pub fn stage(&mut self) {
-        self.state = State::Staged;
-    }
-
     /// The device has got it.
     pub fn submit_to_device(&mut self) {
         self.state = State::Submitted;
@@ -288,6 +278,18 @@ impl Request {
 }
 
 impl Slab {
+    /// A worker, or a thread that waits for it, gets a request.
+    pub fn queue(&mut self, id: Id, job: Arc<Job>) {
+        self[id].state = State::Queued(job);
+        self.note_scattered(true);
+    }
+
+    /// The device is to get a request.
+    pub fn stage(&mut self, id: Id) {
+        self[id].state = State::Staged;
+        self.note_scattered(true);
+    }
+
     /// A request has left what it waited for: its list or queue, its job, the device or the timers.
     pub fn detach(&mut self, id: Id) -> Detached {
         debug_assert!(self[id].waits(), "{:?}", self[id].state);

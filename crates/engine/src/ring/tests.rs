@@ -169,7 +169,7 @@ fn a_result_that_comes_late_is_no_answer() {
     let id = guard.admit(request, Unanswered::new(program.ring(), 7, None));
     let of: (&'static dyn Origin, u64, u64) = (program.ring(), guard.cookie, id.to_word());
     let job = Job::new(of, (Opcode::Nop, Op::default()), (-1, None), Approach::Plain, None);
-    guard.slab[id].queue(job.clone());
+    guard.slab.queue(id, job.clone());
     assert!(job.begin());
     assert_eq!(guard.cancel_one(id), Ok(0));
     *job.verdict.lock().expect("nobody has it") = Some(Verdict::Done(0));
