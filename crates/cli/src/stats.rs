@@ -25,6 +25,7 @@ struct Counters {
     enters: u64,
     overflows: u64,
     errors: u64,
+    unserved_children: u64,
     /// Only the opcodes that were completed at all, by the kernel header's name without `IORING_OP_`.
     completions: BTreeMap<&'static str, Paths>,
 }
@@ -98,6 +99,7 @@ impl From<Snapshot> for Counters {
             enters: snapshot.enters,
             overflows: snapshot.overflows,
             errors: snapshot.errors,
+            unserved_children: snapshot.unserved_children,
             completions: occurred
                 .map(|(opcode, [inline, poll, kernel_aio, worker])| {
                     (opcode.name(), Paths { inline, poll, kernel_aio, worker })
@@ -114,8 +116,8 @@ fn table(counters: &Counters) -> String {
     };
     let mut text = format!(
         "kernel refused io_uring  {refused}\nrings                    {}\nenter calls              {}\n\
-         CQ overflows             {}\nfailed requests          {}\n",
-        counters.rings, counters.enters, counters.overflows, counters.errors
+         CQ overflows             {}\nfailed requests          {}\nchildren not served      {}\n",
+        counters.rings, counters.enters, counters.overflows, counters.errors, counters.unserved_children
     );
     if counters.completions.is_empty() {
         text.push_str("\nNo request was completed.\n");

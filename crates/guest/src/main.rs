@@ -11,14 +11,14 @@
 //! | `start.rs` | puts the process in order before the guest begins |
 //! | `elf.rs`, `loader.rs`, `script.rs` | reads the guest's file and maps it |
 //! | `stack.rs` | turns the first stack, as the kernel made it for the host, into the guest's |
-//! | `filter.rs` | which calls are trapped, and where |
+//! | `filter.rs`, `probe.rs` | which calls are trapped, and where; what is trapped already |
 //! | `world.rs`, `tcb.rs` | the records of threads; the host's TCBs for them |
 //! | `crossing.rs` | the code that goes from one world to the other |
 //! | `trap.rs` | from SIGSYS to `dispatch.rs` and back |
 //! | `dispatch.rs` | what becomes of each trapped call |
 //! | `signals.rs` | the guest's handlers, whichever world they interrupt |
 //! | `threads.rs` | clone, vfork and fork |
-//! | `exec.rs` | execve: every program that a guest becomes is a guest |
+//! | `exec.rs` | execve: what a guest becomes is a guest, or has the library preloaded |
 //! | `exe.rs` | /proc/self/exe |
 //!
 //! How it is started: `anyring-guest --program=STATE PATH ARGV0 [ARGS...]`, see [`start::State`]. `anyring run` does that.
@@ -31,6 +31,7 @@ mod exe;
 mod exec;
 mod filter;
 mod loader;
+mod probe;
 mod script;
 mod signals;
 mod stack;
