@@ -33,6 +33,7 @@ fn counters_are_printed_as_they_were_counted() {
     stats::stats().overflows.store(5, Ordering::Relaxed);
     let expected = json!({
         "schema": 1, "kernel_refused_errno": libc::ENOSYS, "rings": 3, "enters": 40, "overflows": 5, "errors": 1,
+        "unserved_children": 0,
         "completions": {
             "READ": {"inline": 1, "poll": 0, "kernel_aio": 1, "worker": 2},
             "POLL_ADD": {"inline": 0, "poll": 1, "kernel_aio": 0, "worker": 0},
