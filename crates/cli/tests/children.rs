@@ -130,3 +130,27 @@ fn a_child_that_cannot_be_served_is_named_and_counted() {
     let counters: serde_json::Value = serde_json::from_str(&counters).expect("JSON");
     assert_eq!(counters["unserved_children"], 2, "{counters}");
 }
+
+/// Filters are inherited, and about 250 are the most there may be.
+fn chain(length: u32) {
+    let (Some(dynamic), Some(linked)) = (programs(&[]), programs(&["-static"])) else { return };
+    for (first, other) in [(&dynamic, &linked), (&dynamic, &dynamic), (&linked, &linked)] {
+        let mut command = anyring(&["deny", "--", common::ANYRING, "run", "--"]);
+        command.arg(&first.parent).arg("swap").arg(&other.parent).arg(length.to_string());
+        let output = output(&mut command);
+        let printed = stdout(&output);
+        let filters = printed.strip_prefix("filters ").and_then(|number| number.trim().parse::<u32>().ok());
+        assert!(output.stderr.is_empty() && filters.is_some_and(|filters| filters < 25), "{output:?}");
+    }
+}
+
+#[test]
+fn chains_of_exec_pile_up_no_filters() {
+    chain(60);
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn long_chains_of_exec_pile_up_no_filters() {
+    chain(1000);
+}

@@ -48,8 +48,40 @@ static void become(const char *way, char **words) {
     _exit(99);
 }
 
+/* io_uring_setup(-2, NULL) by an instruction of its own: served if it is not refused by what is outside. */
+static long setup(void) {
+    long answer;
+    __asm__ volatile("mov $425, %%eax\n\tsyscall"
+                     : "=a"(answer)
+                     : "D"(-2L), "S"(0L), "d"(0L)
+                     : "rcx", "r11", "memory");
+    return answer;
+}
+
+/* Executes OTHER, and that this one, LEFT times in all. */
+static void swap(char **words) {
+    char line[256], number[16];
+    int left = atoi(words[3]);
+    if (setup() == -EPERM) printf("not served with %d left\n", left);
+    if (left == 0) {
+        FILE *status = fopen("/proc/self/status", "r");
+        while (fgets(line, sizeof line, status)) {
+            if (!strncmp(line, "Seccomp_filters:", 16)) printf("filters %d\n", atoi(line + 16));
+        }
+        return;
+    }
+    snprintf(number, sizeof number, "%d", left - 1);
+    fflush(stdout);
+    execl(words[2], words[2], "swap", words[0], number, NULL);
+    printf("errno %d\n", errno);
+}
+
 int main(int count, char **words) {
     if (count < 3) return 2;
+    if (!strcmp(words[1], "swap")) {
+        swap(words);
+        return 0;
+    }
     const char *way = words[1];
     int status = 0, error = 0;
     pid_t child = 0;
