@@ -9,8 +9,22 @@ use std::process::Command;
 
 /// Ways of `tests/c/children.c` that search nothing, and add no arguments of their own.
 const WAYS: [&str; 16] = [
-    "execve", "execv", "execvp", "execvpe", "execlp", "syscall", "execveat", "fexecve", "empty", "below", "posix_spawn",
-    "posix_spawnp", "vfork-execve", "vfork-execl", "vfork-fexecve", "popen",
+    "execve",
+    "execv",
+    "execvp",
+    "execvpe",
+    "execlp",
+    "syscall",
+    "execveat",
+    "fexecve",
+    "empty",
+    "below",
+    "posix_spawn",
+    "posix_spawnp",
+    "vfork-execve",
+    "vfork-execl",
+    "vfork-fexecve",
+    "popen",
 ];
 
 /// The programs of these tests: the parent, and an ELF file that exits with what io_uring_setup(-2, NULL) answers: EINVAL
@@ -29,7 +43,14 @@ fn programs(flags: &[&str]) -> Option<Programs> {
     let directory = tempfile::tempdir().expect("a directory");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/children.c");
     let parent = directory.path().join("parent");
-    let built = output(Command::new("cc").args(["-std=gnu17", "-O1", "-Wall", "-w"]).args(flags).arg(source).arg("-o").arg(&parent));
+    let built = output(
+        Command::new("cc")
+            .args(["-std=gnu17", "-O1", "-Wall", "-w"])
+            .args(flags)
+            .arg(source)
+            .arg("-o")
+            .arg(&parent),
+    );
     if !built.status.success() && !flags.is_empty() {
         skipped("children: cc cannot link that way");
         return None;

@@ -228,7 +228,12 @@ fn damaged_files_are_refused() {
     for (name, bytes, status, expected) in [
         ("header", &sound[..40], 126, "damaged ELF file"),
         ("headers", &sound[..100], 126, "damaged ELF file"),
-        ("lost", &b"#!/nonexistent/interpreter\n"[..], 127, "its interpreter, /nonexistent/interpreter, is missing"),
+        (
+            "lost",
+            &b"#!/nonexistent/interpreter\n"[..],
+            127,
+            "its interpreter, /nonexistent/interpreter, is missing",
+        ),
     ] {
         let file = install(bytes, &directory.path().join(name));
         let said = one_line_failure(&output(&mut run("user", &[&file.to_string_lossy()])), status);

@@ -56,7 +56,8 @@ fn preloaded([directory, path, arguments, environment, flags]: [usize; 5]) -> Op
     let mut answer = None;
     said.with_preload(environment, &mut |environment| {
         // SAFETY: what the guest has named, which the kernel checks, and a list of its strings and one of ours.
-        answer = Some(unsafe { sys::call(libc::SYS_execveat, [directory, path, arguments, environment, flags, 0]) });
+        answer =
+            Some(unsafe { sys::call(libc::SYS_execveat, [directory, path, arguments, environment, flags, 0]) });
     });
     answer
 }

@@ -23,9 +23,8 @@ unsafe extern "C" fn note(_: i32, info: *mut siginfo_t, _: *mut ucontext_t) {
 /// the first thread alone, before there is a guest. Nothing where no code may be made.
 pub fn inherited() -> [bool; 3] {
     // mov %rdi,%rax; mov %rsi,%rdi; mov %rdx,%rsi; xor %edx,%edx; xor %r10d,%r10d; syscall; ret
-    const CODE: [u8; 17] = [
-        0x48, 0x89, 0xf8, 0x48, 0x89, 0xf7, 0x48, 0x89, 0xd6, 0x31, 0xd2, 0x4d, 0x31, 0xd2, 0x0f, 0x05, 0xc3,
-    ];
+    const CODE: [u8; 17] =
+        [0x48, 0x89, 0xf8, 0x48, 0x89, 0xf7, 0x48, 0x89, 0xd6, 0x31, 0xd2, 0x4d, 0x31, 0xd2, 0x0f, 0x05, 0xc3];
     const PAGE: usize = 4096;
     // SAFETY: takes no pointers.
     let mode = unsafe { sys::call(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) };

@@ -205,7 +205,11 @@ fn search(file: *const c_char, then: &mut dyn FnMut(*const c_char)) {
     let path = unsafe {
         let path = libc::getenv(c"PATH".as_ptr());
         // confstr(_CS_PATH)
-        if path.is_null() { c"/bin:/usr/bin" } else { CStr::from_ptr(path) }
+        if path.is_null() {
+            c"/bin:/usr/bin"
+        } else {
+            CStr::from_ptr(path)
+        }
     };
     for folder in path.to_bytes().split(|byte| *byte == b':') {
         let mut candidate = [0_u8; LONGEST];

@@ -94,7 +94,8 @@ impl Environment {
         let Some(count) = count(list).filter(|_| library.starts_with(b"/") && library.len() < 512) else { return };
         with_words(count + 2, &mut |words| {
             // SAFETY: initialized words, of which any bytes are values.
-            let own = unsafe { core::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<MaybeUninit<u64>>(), count) };
+            let own =
+                unsafe { core::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<MaybeUninit<u64>>(), count) };
             if count != 0 && !sys::read_program_into(list as *const u64, own) {
                 return;
             }
@@ -111,7 +112,9 @@ impl Environment {
             }
             if rest.len() == 512 || contains(rest, library) {
                 // There already, or too long for us.
-                return if contains(rest, library) { then(words.as_ptr() as usize) };
+                return if contains(rest, library) {
+                    then(words.as_ptr() as usize)
+                };
             }
             let colon: &[u8] = if rest.is_empty() { b"" } else { b":" };
             if let Some(string) = text(&mut string, &[NAME, library, colon, rest], None) {
@@ -165,9 +168,8 @@ pub fn serve(call: &Call, letters: &str, start: &mut dyn FnMut(usize, usize)) {
         return;
     }
     match kind::of(call.directory, call.path, call.flags) {
-        Kind::Guest if !environment.has_guest() => {
-            environment.note_unserved(call.path, "no library can be preloaded into it, and anyring-guest is not there")
-        }
+        Kind::Guest if !environment.has_guest() => environment
+            .note_unserved(call.path, "no library can be preloaded into it, and anyring-guest is not there"),
         Kind::Guest if !guests_are_possible() => environment
             .note_unserved(call.path, "no library can be preloaded into it, and anyring-guest cannot run here"),
         Kind::Guest => with_host_arguments(call, letters, &mut |list| start(environment.guest, list)),
@@ -293,7 +295,11 @@ fn with_words(words: usize, then: &mut dyn FnMut(&mut [usize])) {
 /// # Safety
 /// As `then`'s contract says.
 #[unsafe(naked)]
-unsafe extern "C" fn on_stack(words: usize, context: *mut c_void, then: unsafe extern "C" fn(*mut usize, *mut c_void)) {
+unsafe extern "C" fn on_stack(
+    words: usize,
+    context: *mut c_void,
+    then: unsafe extern "C" fn(*mut usize, *mut c_void),
+) {
     core::arch::naked_asm!(
         ".cfi_startproc",
         "push rbp",
