@@ -167,7 +167,7 @@ fn chain(length: u32) {
 
 #[test]
 fn chains_of_exec_pile_up_no_filters() {
-    chain(60);
+    chain(300);
 }
 
 #[test]
