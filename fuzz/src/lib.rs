@@ -124,8 +124,8 @@ pub fn scan(bytes: &[u8]) {
 /// An instruction is decoded from the bytes that are there, or none is.
 pub fn decode(bytes: &[u8]) {
     for at in 0..bytes.len() {
-        if let Some(instruction) = scan::decode(bytes, at) {
-            let length = scan::length(&instruction);
+        if let Some(instruction) = anyring_serve::patch::decode::decode(bytes, at) {
+            let length = anyring_serve::patch::decode::length(&instruction);
             assert!((1..=15).contains(&length) && at + length <= bytes.len(), "{length} bytes at {at}");
         }
     }

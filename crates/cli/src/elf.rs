@@ -88,6 +88,18 @@ fn interpreter(script: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(word)))
 }
 
+/// The interpreter that is missing, of a script that cannot be executed because of that.
+pub fn missing_interpreter(script: &Path) -> Option<PathBuf> {
+    let mut file = script.to_owned();
+    for _ in 0..INTERPRETER_DEPTH {
+        file = interpreter(&file)?;
+        if !file.exists() {
+            return Some(file);
+        }
+    }
+    None
+}
+
 /// Why LD_PRELOAD does not reach a program.
 struct Obstacle {
     /// What it is.
@@ -112,10 +124,25 @@ const WHERE_PERMITTED: &str =
     "run it where the kernel's io_uring works (`anyring doctor` says what stands in the way)";
 const OTHER_BUILD: &str = "use a dynamically linked 64-bit glibc build of it";
 
+/// A file that begins as an ELF file does, and goes on otherwise: a shell would take it for a script.
+fn damaged() -> Obstacle {
+    Obstacle::new("a damaged ELF file, shorter than its headers say".to_owned(), "get an intact copy of it")
+}
+
 fn obstacle(file: File) -> Option<Obstacle> {
     let data = ReadCache::new(file);
-    match FileKind::parse(&data).ok()? {
-        FileKind::Elf64 => linkage(FileHeader64::<Endianness>::parse(&data).ok()?, &data),
+    if data.read_bytes_at(0, 4).ok()? != b"\x7fELF" {
+        return None;
+    }
+    let Ok(kind) = FileKind::parse(&data) else { return Some(damaged()) };
+    match kind {
+        FileKind::Elf64 => match FileHeader64::<Endianness>::parse(&data) {
+            Ok(header) if header.endian().is_ok_and(|endian| header.program_headers(endian, &data).is_err()) => {
+                Some(damaged())
+            }
+            Ok(header) => linkage(header, &data),
+            Err(_) => Some(damaged()),
+        },
         FileKind::Elf32 => {
             let header = FileHeader32::<Endianness>::parse(&data).ok()?;
             let machine = header.e_machine(header.endian().ok()?);

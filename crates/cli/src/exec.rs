@@ -37,9 +37,13 @@ pub fn exec_by(host: &Path, state: &str, file: &Path, program: &Program) -> Resu
 }
 
 fn refusal(program: &Program, code: i32) -> Failure {
-    let reason = match code {
-        libc::ENOENT => "no such file or directory".to_owned(),
-        code => errno::describe(code),
+    let missing = resolve(&program.words[0]).and_then(|file| crate::elf::missing_interpreter(&file));
+    let reason = match (code, missing) {
+        (libc::ENOENT, Some(interpreter)) => {
+            format!("its interpreter, {}, is missing; install it, or name another behind #!", interpreter.display())
+        }
+        (libc::ENOENT, None) => "no such file or directory".to_owned(),
+        (code, _) => errno::describe(code),
     };
     let status = if code == libc::ENOENT { NOT_FOUND } else { CANNOT_EXECUTE };
     Failure { status, message: format!("cannot execute `{}`: {reason}", program.words[0].to_string_lossy()) }

@@ -28,8 +28,8 @@ pub fn run(options: &RunOptions) -> Result<Infallible, Failure> {
         None => Way::Preloaded,
     };
     // In a guest everything comes by its own instructions.
-    let no_guest =
-        options.no_guest || options.no_raw || std::env::var_os("ANYRING_RAW").is_some_and(|raw| raw == "0");
+    let is_zero = |variable| std::env::var_os(variable).is_some_and(|value| value == "0");
+    let no_guest = options.no_guest || options.no_raw || is_zero("ANYRING_RAW") || is_zero("ANYRING_GUEST");
     match (way, &file) {
         (Way::Guest(message), _) if no_guest => Err(Failure { status: CANNOT_EXECUTE, message }),
         (Way::Guest(_), Some(file)) => run_guest(options, file, &rings, &aio),
@@ -41,6 +41,13 @@ pub fn run(options: &RunOptions) -> Result<Infallible, Failure> {
             }
             set_environment(options, &rings, &aio)?;
             std::env::set_var("LD_PRELOAD", library::preload_list(&library));
+            std::env::set_var("ANYRING_LIBRARY", &library);
+            // For children into which the library cannot be preloaded. Without a host they are named in the log.
+            match library::find_guest() {
+                Ok(host) if !no_guest => std::env::set_var("ANYRING_GUEST", host),
+                _ if no_guest => std::env::set_var("ANYRING_GUEST", "0"),
+                _ => std::env::remove_var("ANYRING_GUEST"),
+            }
             exec(&options.program)
         }
     }
@@ -52,7 +59,14 @@ fn run_guest(options: &RunOptions, file: &Path, rings: &Decision, aio: &Decision
     asked::open(options, rings, aio, &format!("in {}", host.display()))?;
     set_environment(options, rings, aio)?;
     let letter = |decision: &Decision, letter| if decision.server == Server::User { letter } else { "" };
-    let state = format!("--program={}{}", letter(rings, "r"), letter(aio, "a"));
+    // What it starts has the library preloaded, where that works.
+    let library = if options.guest { None } else { library::find_loadable().ok() };
+    if let Some(library) = &library {
+        std::env::set_var("ANYRING_LIBRARY", library);
+        std::env::set_var("ANYRING_GUEST", &host);
+    }
+    let preloads = if library.is_some() { "p" } else { "" };
+    let state = format!("--program={}{}{preloads}", letter(rings, "r"), letter(aio, "a"));
     exec_by(&host, &state, file, &options.program)
 }
 

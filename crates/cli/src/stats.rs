@@ -30,6 +30,7 @@ struct Counters {
     patches: u64,
     /// Programs that `anyring run` left to the kernel.
     left_to_kernel: LeftToKernel,
+    unserved_children: u64,
     /// Only the opcodes that were completed at all, by the kernel header's name without `IORING_OP_`.
     completions: BTreeMap<&'static str, Paths>,
 }
@@ -119,6 +120,7 @@ impl From<Snapshot> for Counters {
             traps: snapshot.traps,
             patches: snapshot.patches,
             left_to_kernel: LeftToKernel { io_uring: snapshot.left_to_kernel[0], aio: snapshot.left_to_kernel[1] },
+            unserved_children: snapshot.unserved_children,
             completions: occurred
                 .map(|(opcode, [inline, poll, kernel_aio, worker])| {
                     (opcode.name(), Paths { inline, poll, kernel_aio, worker })
@@ -136,8 +138,14 @@ fn table(counters: &Counters) -> String {
     let mut text = format!(
         "kernel refused io_uring  {refused}\nrings                    {}\nenter calls              {}\n\
          CQ overflows             {}\nfailed requests          {}\n\
-         trapped calls            {}\npatched instructions     {}\n",
-        counters.rings, counters.enters, counters.overflows, counters.errors, counters.traps, counters.patches
+         trapped calls            {}\npatched instructions     {}\nchildren not served      {}\n",
+        counters.rings,
+        counters.enters,
+        counters.overflows,
+        counters.errors,
+        counters.traps,
+        counters.patches,
+        counters.unserved_children
     );
     let left = &counters.left_to_kernel;
     for (what, programs) in

@@ -222,6 +222,26 @@ fn programs_out_of_reach_are_refused() {
 }
 
 #[test]
+fn damaged_files_are_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let sound = std::fs::read(Elf::new(calling(0)).write(&directory.path().join("sound"))).expect("read");
+    for (name, bytes, status, expected) in [
+        ("header", &sound[..40], 126, "damaged ELF file"),
+        ("headers", &sound[..100], 126, "damaged ELF file"),
+        (
+            "lost",
+            &b"#!/nonexistent/interpreter\n"[..],
+            127,
+            "its interpreter, /nonexistent/interpreter, is missing",
+        ),
+    ] {
+        let file = install(bytes, &directory.path().join(name));
+        let said = one_line_failure(&output(&mut run("user", &[&file.to_string_lossy()])), status);
+        assert!(said.contains(expected) && said.contains(name), "{expected}: {said}");
+    }
+}
+
+#[test]
 fn real_musl_programs_are_refused() {
     if Command::new("musl-gcc").arg("--version").output().is_err() {
         skipped("real musl programs: there is no musl-gcc (Debian: musl-tools)");

@@ -39,6 +39,8 @@ pub struct Stats {
     pub patches: AtomicU64,
     /// Programs whose io_uring, and whose Linux AIO, `anyring run` left to the kernel, which counts for nobody.
     pub left_to_kernel: [AtomicU64; 2],
+    /// Programs that were executed and cannot be served.
+    pub unserved_children: AtomicU64,
     /// What a tracer and the process say to each other.
     pub tracer: Tracer,
     /// The rest, to be summed.
@@ -91,6 +93,7 @@ static NOWHERE: Stats = Stats {
     traps: AtomicU64::new(0),
     patches: AtomicU64::new(0),
     left_to_kernel: [const { AtomicU64::new(0) }; 2],
+    unserved_children: AtomicU64::new(0),
     tracer: Tracer { wanted: AtomicU64::new(0), answer: AtomicU64::new(0) },
     shards: [const {
         Shard {
@@ -207,6 +210,32 @@ pub fn open(file: Option<&str>) -> Result<(), Errno> {
     }
     descriptors::close_quietly(fd);
     Ok(())
+}
+
+/// Counts a program that cannot be served in the file that the string at `path` names, which is made if it is missing. Keeps
+/// nothing, and allocates nothing: it is about to be executed, perhaps by a child of vfork(2).
+pub fn count_unserved(path: usize) {
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    let file = syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags as usize, 0o644, 0, 0]);
+    let Ok(file) = check(file) else { return };
+    let size = check(syscall(libc::SYS_lseek, [file, 0, libc::SEEK_END as usize, 0, 0, 0]));
+    let is_ready = match size {
+        // Of the size that `open` gives it.
+        Ok(0) => check(syscall(libc::SYS_ftruncate, [file, size_of::<Stats>(), 0, 0, 0, 0])).is_ok(),
+        size => size == Ok(size_of::<Stats>()),
+    };
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let map = [0, size_of::<Stats>(), protection, libc::MAP_SHARED as usize, file, 0];
+    if let Some(block) = is_ready.then(|| check(syscall(libc::SYS_mmap, map))).and_then(Result::ok) {
+        // SAFETY: a mapping as large as a Stats, of atomics, for which any bytes are values.
+        let counters = unsafe { &*(block as *const Stats) };
+        let magic = counters.magic.compare_exchange(0, MAGIC, Ordering::Relaxed, Ordering::Relaxed);
+        if magic.is_ok() || magic == Err(MAGIC) {
+            counters.unserved_children.fetch_add(1, Ordering::Relaxed);
+        }
+        syscall(libc::SYS_munmap, [block, size_of::<Stats>(), 0, 0, 0, 0]);
+    }
+    syscall(libc::SYS_close, [file, 0, 0, 0, 0, 0]);
 }
 
 /// Makes the counters' file as large as they are, with blocks where its file system gives them in advance: a full disk is
@@ -338,6 +367,8 @@ pub struct Snapshot {
     pub patches: u64,
     /// See [`Stats::left_to_kernel`].
     pub left_to_kernel: [u64; 2],
+    /// See [`Stats::unserved_children`].
+    pub unserved_children: u64,
     /// See [`Shard::enters`].
     pub enters: u64,
     /// See [`Shard::completions`].
@@ -402,6 +433,7 @@ impl Snapshot {
             traps: shared[core::mem::offset_of!(Stats, traps) / 8],
             patches: shared[core::mem::offset_of!(Stats, patches) / 8],
             left_to_kernel: [0, 1].map(|index| shared[core::mem::offset_of!(Stats, left_to_kernel) / 8 + index]),
+            unserved_children: shared[core::mem::offset_of!(Stats, unserved_children) / 8],
             enters: 0,
             completions: [[0; PATHS]; Opcode::COUNT],
         };
@@ -439,6 +471,7 @@ mod tests {
         assert_eq!(snapshot.patches, word(core::mem::offset_of!(Stats, patches)));
         let left = core::mem::offset_of!(Stats, left_to_kernel);
         assert_eq!(snapshot.left_to_kernel, [word(left), word(left + 8)]);
+        assert_eq!(snapshot.unserved_children, word(core::mem::offset_of!(Stats, unserved_children)));
         let sum = |offset: usize| {
             let shards = core::mem::offset_of!(Stats, shards);
             (0..SHARDS).map(|index| word(shards + index * size_of::<Shard>() + offset)).sum::<u64>()

@@ -1,9 +1,12 @@
 //! execve(2): whatever the guest becomes is loaded by a new host, since filters are inherited and would kill a program that
-//! does not expect their traps.
+//! does not expect their traps. But for a program with code where no guest's is, into which the library can be preloaded: that
+//! is the faster door.
 
-use crate::start::{self, State, HOST_NAME};
+use crate::start::{self, State};
 use crate::{exe, script};
 use anyring_engine::{os, Errno};
+use anyring_serve::exec::kind::{self, Kind};
+use anyring_serve::exec::{self, Environment};
 use anyring_serve::sys;
 use std::ffi::{CString, OsStr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -11,8 +14,6 @@ use std::os::unix::ffi::OsStrExt;
 
 /// The longest path (PATH_MAX).
 const PATH_MOST: usize = 4096;
-/// More arguments than this the kernel takes from nobody (MAX_ARG_STRINGS is larger, but their pages are not).
-const ARGUMENTS_MOST: usize = 1 << 22;
 
 /// A string of the guest's, without its end.
 pub fn read_string(address: usize) -> Result<Vec<u8>, Errno> {
@@ -33,8 +34,32 @@ pub fn read_string(address: usize) -> Result<Vec<u8>, Errno> {
 
 /// execveat(2) with its five arguments: only an error comes back.
 pub fn execute(directory: i32, path: usize, arguments: usize, environment: usize, flags: usize) -> isize {
+    if let Some(answer) = preloaded([directory as usize, path, arguments, environment, flags]) {
+        return answer;
+    }
     let answer = prepare(directory, path, arguments, flags).map(|ready| ready.execute(environment));
     answer.unwrap_or_else(|error| -(error.raw_os_error() as isize))
+}
+
+/// Executes a program with the library preloaded, if that is the way for it; only an error comes back. Says so of one that
+/// nobody serves.
+fn preloaded([directory, path, arguments, environment, flags]: [usize; 5]) -> Option<isize> {
+    let said = Environment::read(environment);
+    match kind::of(directory as i32, path, flags) {
+        Kind::Preloaded { is_fixed: false } if State::here().preloads && !exec::filters_are_many() => {}
+        Kind::Unserved(why) => {
+            said.note_unserved(path, why);
+            return None;
+        }
+        _ => return None,
+    }
+    let mut answer = None;
+    said.with_preload(environment, &mut |environment| {
+        // SAFETY: what the guest has named, which the kernel checks, and a list of its strings and one of ours.
+        answer =
+            Some(unsafe { sys::call(libc::SYS_execveat, [directory, path, arguments, environment, flags, 0]) });
+    });
+    answer
 }
 
 /// What a new host is told.
@@ -44,8 +69,8 @@ struct Ready {
     file: Vec<u8>,
     /// What the guest calls it.
     name: Vec<u8>,
-    /// The guest's own arguments.
-    arguments: Vec<u64>,
+    /// The address of the guest's own arguments.
+    arguments: usize,
     /// What `file` names a file by: kept open for the new host, which closes it.
     descriptor: Option<OwnedFd>,
 }
@@ -77,7 +102,6 @@ fn prepare(directory: i32, path: usize, arguments: usize, flags: usize) -> Resul
     }
     // What only execve(2) can answer.
     let program = script::find(&file, &name).map_err(|refusal| Errno::from_raw_os_error(refusal.errno))?;
-    let arguments = read_list(arguments)?;
     match start::is_host(&program.file) {
         true => by_itself(arguments, descriptor),
         false => Ok(Ready { state: State::here(), file, name, arguments, descriptor }),
@@ -85,26 +109,32 @@ fn prepare(directory: i32, path: usize, arguments: usize, flags: usize) -> Resul
 }
 
 /// The guest executes the host (`anyring run` in a guest does): that takes this one's place, and is not loaded as a guest.
-fn by_itself(arguments: Vec<u64>, descriptor: Option<OwnedFd>) -> Result<Ready, Errno> {
+fn by_itself(arguments: usize, descriptor: Option<OwnedFd>) -> Result<Ready, Errno> {
     /// What comes before the guest's own arguments.
     const LEAD: usize = 4;
     let here = State::here();
-    let words = arguments.iter().take(LEAD).skip(1).map(|word| read_string(*word as usize));
-    let words = words.collect::<Result<Vec<_>, _>>()?;
-    let (Some(state), [_, file, name]) = (words.first().and_then(|word| State::parse(word)), &words[..]) else {
-        return Err(Errno::INVAL); // it would end by saying how it is used
+    let mut words = Vec::new();
+    for index in 0..LEAD {
+        match os::user_read((arguments + index * size_of::<u64>()) as u64)? {
+            0 => return Err(Errno::INVAL), // it would end by saying how it is used
+            word => words.push(read_string(word as usize)?),
+        }
+    }
+    let (Some(state), [_, _, file, name]) = (State::parse(&words[1]), &words[..]) else {
+        return Err(Errno::INVAL);
     };
     Ok(Ready {
         // The filter that there is knows of Linux AIO only if that was served.
         state: State {
             rings: state.rings,
             aio: state.aio,
+            preloads: state.preloads,
             filtered: here.filtered && (here.aio || !state.aio),
             ..here
         },
         file: file.clone(),
         name: name.clone(),
-        arguments: arguments[LEAD..].to_vec(),
+        arguments: arguments + LEAD * size_of::<u64>(),
         descriptor,
     })
 }
@@ -120,47 +150,29 @@ fn duplicate(descriptor: i32) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// The guest's array of arguments, without its end.
-fn read_list(address: usize) -> Result<Vec<u64>, Errno> {
-    let mut list = Vec::new();
-    if address == 0 {
-        return Ok(list);
-    }
-    loop {
-        match os::user_read((address + list.len() * size_of::<u64>()) as u64)? {
-            0 => return Ok(list),
-            _ if list.len() >= ARGUMENTS_MOST => return Err(Errno::TOOBIG),
-            argument => list.push(argument),
-        }
-    }
-}
-
 impl Ready {
     fn execute(self, environment: usize) -> isize {
         let state = State { closes: self.descriptor.as_ref().map(AsRawFd::as_raw_fd), ..self.state };
-        let texts = [HOST_NAME.to_vec(), state.to_argument(), self.file, self.name];
-        let Ok(texts) = texts.into_iter().map(CString::new).collect::<Result<Vec<_>, _>>() else {
+        let texts = [state.to_argument(), self.file, self.name].map(CString::new);
+        let [Ok(state), Ok(file), Ok(name)] = texts else {
             return -(libc::ENOENT as isize);
         };
-        let mut list: Vec<u64> = texts.iter().map(|text| text.as_ptr() as u64).collect();
-        list.extend(&self.arguments);
-        if self.arguments.is_empty() {
-            // As Linux has it since 5.18: there always is a first argument.
-            list.push(c"".as_ptr() as u64);
-        }
-        list.push(0);
-        let (list, environment) = (list.as_ptr() as usize, environment);
-        let by_name = [c"/proc/self/exe".as_ptr() as usize, list, environment, 0, 0, 0];
-        // SAFETY: strings and an array of this function's, and what the guest has named, which the kernel checks.
-        unsafe {
-            match start::host() {
-                Some(host) => {
-                    let args = [host as usize, c"".as_ptr() as usize, list, environment, EMPTY_PATH, 0];
-                    sys::call(libc::SYS_execveat, args)
+        let mut answer = -(libc::EFAULT as isize);
+        let lead = [&state, &file, &name].map(|text| text.as_ptr() as usize);
+        exec::with_arguments(lead, self.arguments, &mut |list| {
+            let by_name = [c"/proc/self/exe".as_ptr() as usize, list, environment, 0, 0, 0];
+            // SAFETY: strings and a list of ours, and what the guest has named, which the kernel checks.
+            answer = unsafe {
+                match start::host() {
+                    Some(host) => {
+                        let args = [host as usize, c"".as_ptr() as usize, list, environment, EMPTY_PATH, 0];
+                        sys::call(libc::SYS_execveat, args)
+                    }
+                    None => sys::call(libc::SYS_execve, by_name),
                 }
-                None => sys::call(libc::SYS_execve, by_name),
-            }
-        }
+            };
+        });
+        answer
     }
 }
 

@@ -11,7 +11,7 @@
 //! | `start.rs` | puts the process in order before the guest begins |
 //! | `elf.rs`, `loader.rs`, `script.rs` | reads the guest's file and maps it |
 //! | `stack.rs` | turns the first stack, as the kernel made it for the host, into the guest's |
-//! | `filter.rs` | which calls are trapped, and where |
+//! | `filter.rs`, `probe.rs` | which calls are trapped, and where; what is trapped already |
 //! | `world.rs`, `tcb.rs` | the records of threads; the host's TCBs for them |
 //! | `crossing.rs` | the code that goes from one world to the other |
 //! | `trap.rs` | from SIGSYS to `dispatch.rs` and back |
@@ -20,12 +20,12 @@
 //! | `dispatch.rs` | what becomes of each trapped call |
 //! | `signals.rs` | the guest's handlers, whichever world they interrupt |
 //! | `threads.rs` | clone, vfork and fork |
-//! | `exec.rs` | execve: every program that a guest becomes is a guest |
+//! | `exec.rs` | execve: what a guest becomes is a guest, or has the library preloaded |
 //! | `exe.rs` | /proc/self/exe |
 //!
 //! By itself it is started as `anyring-guest run -- PROGRAM` (`run.rs`).
 //!
-//! How `anyring run` starts it: `anyring-guest --program=STATE PATH ARGV0 [ARGS...]`, see [`start::State`].
+//! How `anyring run` starts it: `anyring-guest --program=STATE FILE NAME ARGV0 [ARGS...]`, see [`start::State`].
 #![no_main]
 
 mod crossing;
@@ -37,8 +37,9 @@ mod fast;
 mod filter;
 mod island;
 mod loader;
-mod run;
 mod patch;
+mod probe;
+mod run;
 mod script;
 mod signals;
 mod stack;

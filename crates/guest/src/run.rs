@@ -2,6 +2,7 @@
 //! image of any C library, or of none. It needs no folder that can be written to; without /proc the program runs, but starts no
 //! others.
 
+use anyring_serve::exec::HOST_NAME;
 use anyring_serve::probe;
 use core::ffi::{c_char, c_int, CStr};
 use std::env;
@@ -9,7 +10,7 @@ use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{absolute, Path, PathBuf};
 
-use crate::start::{State, CANNOT_EXECUTE, CANNOT_SERVE, HOST_NAME, NOT_FOUND, USAGE};
+use crate::start::{State, CANNOT_EXECUTE, CANNOT_SERVE, NOT_FOUND, USAGE};
 
 pub const USAGE_LINE: &str = "usage: anyring-guest run [--backend auto|kernel|user] [--aio auto|kernel|user] \
                               [--stats FILE] [--log FILE] -- PROGRAM [ARGS]...";
@@ -75,9 +76,10 @@ pub fn run(words: &[&CStr], own: Option<&CStr>) -> Failure {
         return (NOT_FOUND, format!("cannot execute `{}`: no such file or directory", name.display()));
     };
     let state = State { rings, aio, ..State::default() };
-    let (host, state) = (CString::new(HOST_NAME), CString::new(state.to_argument()));
-    let (Ok(host), Ok(state)) = (host, state) else { return (CANNOT_SERVE, "there is no state".to_owned()) };
-    let lead = [host.as_c_str(), &state, &file, &file];
+    let Ok(state) = CString::new(state.to_argument()) else {
+        return (CANNOT_SERVE, "there is no state".to_owned());
+    };
+    let lead = [HOST_NAME, &state, &file, &file];
     let words: Vec<&CStr> = lead.into_iter().chain(program.iter().copied()).collect();
     let failure = execute(Some(c"/proc/self/exe"), words.clone());
     own.map_or(failure, |own| execute(Some(own), words))

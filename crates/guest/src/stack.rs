@@ -65,6 +65,7 @@ impl First {
         }
         let (environment, vector) = (self.environment(), self.vector());
         let behind = self.count + 1 + environment.len() + 1 + vector.len() * 2;
+        let environment: Vec<usize> = environment.into_iter().filter_map(without_library).collect();
         let top = self.arguments.wrapping_add(behind) as usize;
         let name = Box::leak(name.to_owned().into_boxed_c_str()).as_ptr() as usize;
         let mut words = vec![strings.len()];
@@ -89,6 +90,22 @@ impl First {
         tell_kernel(loaded, &strings, environment.first().copied(), &words[auxiliary..]);
         Begin { entry: loader.as_ref().map_or(image.entry, |loader| loader.entry), stack, words }
     }
+}
+
+/// A string of the environment, without our library in LD_PRELOAD: it is not for guests, and put there again where it is for
+/// what they execute. `None` if nothing remains.
+fn without_library(string: usize) -> Option<usize> {
+    const LIBRARY: &[u8] = b"libanyring.so";
+    // SAFETY: a string of the first stack's environment.
+    let text = unsafe { CStr::from_ptr(string as *const c_char) }.to_bytes();
+    let Some(list) = text.strip_prefix(b"LD_PRELOAD=") else { return Some(string) };
+    let all = list.split(|byte| b": \t\n".contains(byte)).filter(|name| !name.is_empty());
+    let others: Vec<&[u8]> = all.clone().filter(|name| !name.ends_with(LIBRARY)).collect();
+    if others.len() == all.count() {
+        return Some(string);
+    }
+    let kept = [b"LD_PRELOAD=", others.join(&b':').as_slice(), b"\0"].concat();
+    (!others.is_empty()).then(|| kept.leak().as_ptr() as usize)
 }
 
 /// Copies arguments so that they follow each other in memory, as in /proc/PID/cmdline.

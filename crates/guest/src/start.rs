@@ -4,7 +4,7 @@ use crate::crossing;
 use crate::elf::{no_program, Refusal};
 use crate::filter::{self, Calls};
 use crate::stack::{Begin, First};
-use crate::{exe, loader, patch, run, script, signals, tcb, world};
+use crate::{exe, loader, patch, probe, run, script, signals, tcb, world};
 use anyring_engine::{alloc, descriptors, log, process};
 use anyring_serve::{engine, sys};
 use core::ffi::{c_char, c_int, CStr};
@@ -14,10 +14,8 @@ use std::fs::File;
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::os::unix::fs::MetadataExt;
 
-/// The host's first argument, and its name among processes until the guest begins.
-pub const HOST_NAME: &[u8] = b"anyring-guest";
-/// What its second begins with.
-const STATE: &[u8] = b"--program=";
+/// What the host's second argument begins with.
+const STATE: &[u8] = anyring_serve::exec::STATE.as_bytes();
 
 /// Exit statuses, as of `anyring run`.
 pub const CANNOT_SERVE: c_int = 125;
@@ -32,6 +30,8 @@ pub struct State {
     pub rings: bool,
     /// `a`: the engine serves Linux AIO.
     pub aio: bool,
+    /// `p`: programs that it executes get the library preloaded where that works.
+    pub preloads: bool,
     /// `f`: the filter of general calls is installed.
     pub filtered: bool,
     /// `w`: that of calls that only matter with a ring, too.
@@ -44,6 +44,7 @@ pub struct State {
 
 static RINGS: AtomicBool = AtomicBool::new(false);
 static AIO: AtomicBool = AtomicBool::new(false);
+static PRELOADS: AtomicBool = AtomicBool::new(false);
 static FILTERED: AtomicBool = AtomicBool::new(false);
 static WITH_RINGS: AtomicBool = AtomicBool::new(false);
 static WITH_LEVELS: AtomicBool = AtomicBool::new(false);
@@ -58,6 +59,7 @@ impl State {
         State {
             rings: serves_rings(),
             aio: serves_aio(),
+            preloads: PRELOADS.load(Ordering::Relaxed),
             filtered: FILTERED.load(Ordering::Relaxed),
             with_rings: WITH_RINGS.load(Ordering::Relaxed),
             with_levels: WITH_LEVELS.load(Ordering::Relaxed),
@@ -67,8 +69,8 @@ impl State {
 
     /// As the host's second argument.
     pub fn to_argument(self) -> Vec<u8> {
-        let flags = [self.rings, self.aio, self.filtered, self.with_rings, self.with_levels];
-        let letters = flags.into_iter().zip("rafwl".chars());
+        let flags = [self.rings, self.aio, self.preloads, self.filtered, self.with_rings, self.with_levels];
+        let letters = flags.into_iter().zip("rapfwl".chars());
         let letters: String = letters.filter(|(is_set, _)| *is_set).map(|(_, letter)| letter).collect();
         let number = self.closes.map_or(String::new(), |number| number.to_string());
         [STATE, letters.as_bytes(), number.as_bytes()].concat()
@@ -83,6 +85,7 @@ impl State {
         Some(State {
             rings: has('r'),
             aio: has('a'),
+            preloads: has('p'),
             filtered: has('f'),
             with_rings: has('w'),
             with_levels: has('l'),
@@ -198,6 +201,7 @@ fn begin(first: &First, state: State, file: &CStr, name: &CStr) -> Result<Begin,
     keep_environment(first);
     RINGS.store(state.rings, Ordering::Relaxed);
     AIO.store(state.aio, Ordering::Relaxed);
+    PRELOADS.store(state.preloads, Ordering::Relaxed);
     WITH_RINGS.store(state.with_rings, Ordering::Relaxed);
     WITH_LEVELS.store(state.with_levels, Ordering::Relaxed);
     prepare().map_err(|why| Refusal { errno: 0, why: why.to_owned() })?;
@@ -215,7 +219,12 @@ fn begin(first: &First, state: State, file: &CStr, name: &CStr) -> Result<Begin,
     let begin = first.of_guest(4, &program, &loaded, name);
     set_name(name);
     drop(program);
+    let inherited = if state.filtered { [true; 3] } else { probe::inherited() };
     if !state.filtered {
+        WITH_RINGS.store(inherited[1], Ordering::Relaxed);
+        WITH_LEVELS.store(inherited[2], Ordering::Relaxed);
+    }
+    if !inherited[0] {
         filter::install(Calls::General).map_err(|why| Refusal { errno: 0, why: why.to_owned() })?;
     }
     FILTERED.store(true, Ordering::Relaxed);

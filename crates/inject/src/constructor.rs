@@ -1,7 +1,8 @@
 //! What happens when the library is loaded: as little as possible.
 
 use crate::{
-    backend, descriptor, entry, identity, jump, liburing, loader, memory, musl, passing, raw, signals, unwind, wait,
+    backend, descriptor, entry, exec, identity, jump, liburing, loader, memory, musl, passing, raw, signals,
+    unwind, wait,
 };
 use anyring_engine::forced::{point, Point};
 use anyring_engine::os::handlers;
@@ -16,6 +17,7 @@ extern "C" fn constructor() {
         loader::stay();
         for resolve in [
             descriptor::resolve,
+            exec::resolve,
             identity::resolve,
             jump::resolve,
             liburing::setup::resolve,

@@ -8,6 +8,7 @@ pub mod descriptor;
 pub mod dispatch;
 pub mod door;
 mod entry;
+pub mod exec;
 #[cfg(feature = "forced-panics")]
 pub mod forced;
 mod host;

@@ -8,14 +8,14 @@ use anyring_engine::forced::{point, Point};
 use anyring_engine::identity;
 use core::arch::naked_asm;
 
-/// One bit for each number in [`dispatch::NUMBERS`] and [`identity::NUMBERS`], and for exit(2), which only concerns us by this way: a thread that makes it
-/// by an instruction may have no stack any more to trap on.
+/// One bit for each number in [`dispatch::NUMBERS`] and [`identity::NUMBERS`], for execve(2) and execveat(2), and for exit(2), which only concerns us by
+/// this way: a thread that makes it by an instruction may have no stack any more to trap on.
 static OURS: [u64; LIMIT / 64] = ours();
 const LIMIT: usize = 512;
 
 const fn ours() -> [u64; LIMIT / 64] {
     let map = with(with([0; LIMIT / 64], &dispatch::NUMBERS), &identity::NUMBERS);
-    with(map, &[libc::SYS_exit])
+    with(map, &[libc::SYS_exit, libc::SYS_execve, libc::SYS_execveat])
 }
 
 const fn with(mut map: [u64; LIMIT / 64], numbers: &[i64]) -> [u64; LIMIT / 64] {

@@ -8,6 +8,7 @@ pub mod door;
 pub mod engine;
 pub mod entry;
 pub mod environment;
+pub mod exec;
 pub mod host;
 pub mod memory;
 pub mod passing;

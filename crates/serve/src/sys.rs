@@ -78,6 +78,10 @@ pub fn write_program<T: Plain>(to: *mut T, value: T) -> bool {
 /// No padding that is read, no invalid bit pattern, no pointer that is followed unchecked.
 pub unsafe trait Plain: Copy {}
 // SAFETY: integers.
+unsafe impl Plain for u8 {}
+// SAFETY: integers.
+unsafe impl Plain for usize {}
+// SAFETY: integers.
 unsafe impl Plain for u32 {}
 // SAFETY: integers.
 unsafe impl Plain for u64 {}

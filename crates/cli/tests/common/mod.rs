@@ -27,6 +27,7 @@ pub fn anyring(args: &[&str]) -> Command {
     for variable in [
         "LD_PRELOAD",
         "ANYRING_LIBRARY",
+        "ANYRING_GUEST",
         "ANYRING_BACKEND",
         "ANYRING_AIO",
         "ANYRING_RAW",

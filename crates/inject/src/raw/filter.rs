@@ -38,8 +38,14 @@ const ON_RINGS: [(i64, usize); 6] = [
 ];
 /// Numbers that are trapped whatever their arguments, as [`identity::NUMBERS`]: rare ones that may concern rings, our handler,
 /// or where a patched call may be made. A mask that blocked SIGSYS would make the next trap kill the program.
-const ALWAYS: [i64; 4] =
-    [libc::SYS_close_range, libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask, libc::SYS_sigaltstack];
+const ALWAYS: [i64; 6] = [
+    libc::SYS_close_range,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_sigaltstack,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+];
 /// Waits of which a filter cannot see whether a ring is among their descriptors.
 const WAITS: [i64; 2] = [libc::SYS_poll, libc::SYS_ppoll];
 /// Those whose first argument has to reach to the numbers of rings.

@@ -1,0 +1,177 @@
+//! What a served program starts: by the library where that reaches, by the guest host elsewhere.
+#![cfg(target_arch = "x86_64")]
+
+mod common;
+
+use common::{anyring, calling, guest_host, install, library, output, skipped, stdout, Elf};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Ways of `tests/c/children.c` that search nothing, and add no arguments of their own.
+const WAYS: [&str; 16] = [
+    "execve",
+    "execv",
+    "execvp",
+    "execvpe",
+    "execlp",
+    "syscall",
+    "execveat",
+    "fexecve",
+    "empty",
+    "below",
+    "posix_spawn",
+    "posix_spawnp",
+    "vfork-execve",
+    "vfork-execl",
+    "vfork-fexecve",
+    "popen",
+];
+
+/// The programs of these tests: the parent, and an ELF file that exits with what io_uring_setup(-2, NULL) answers: EINVAL
+/// or EFAULT by who serves, EPERM where nobody does.
+struct Programs {
+    parent: PathBuf,
+    directory: tempfile::TempDir,
+}
+
+fn programs(flags: &[&str]) -> Option<Programs> {
+    if Command::new("cc").arg("--version").output().is_err() {
+        skipped("children: there is no cc");
+        return None;
+    }
+    guest_host();
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/children.c");
+    let parent = directory.path().join("parent");
+    let built = output(
+        Command::new("cc")
+            .args(["-std=gnu17", "-O1", "-Wall", "-w"])
+            .args(flags)
+            .arg(source)
+            .arg("-o")
+            .arg(&parent),
+    );
+    if !built.status.success() && !flags.is_empty() {
+        skipped("children: cc cannot link that way");
+        return None;
+    }
+    assert!(built.status.success(), "{built:?}");
+    Some(Programs { parent, directory })
+}
+
+impl Programs {
+    /// What the parent prints, below `deny` and `run` with these flags, when it starts `child` in that way.
+    fn start(&self, flags: &[&str], way: &str, child: &Path) -> String {
+        let words = [&["deny", "--aio", "--", common::ANYRING, "run"], flags, &["--"]].concat();
+        let mut command = anyring(&words);
+        command.arg(&self.parent).arg(way).arg(child).arg("word");
+        let output = output(&mut command);
+        assert!(output.stderr.is_empty(), "{way}: {output:?}");
+        stdout(&output)
+    }
+
+    fn child(&self, name: &str, elf: &Elf) -> PathBuf {
+        elf.write(&self.directory.path().join(name))
+    }
+}
+
+/// io_uring_setup(-2, NULL): no such number of entries.
+const SETUP: u32 = 425;
+
+fn served(printed: &str) -> bool {
+    [libc::EINVAL, libc::EFAULT].iter().any(|errno| *printed == format!("status {errno}\n"))
+}
+
+#[test]
+fn static_children_of_a_preloaded_program_are_served() {
+    let Some(programs) = programs(&[]) else { return };
+    for (name, kind) in [("fixed", 2), ("pie", 3)] {
+        let child = programs.child(name, &Elf { kind, ..Elf::new(calling(SETUP)) });
+        for way in WAYS {
+            let printed = programs.start(&[], way, &child);
+            assert!(served(&printed), "{way} of {name}: {printed}");
+        }
+        let script = programs.directory.path().join("script");
+        install(format!("#!{}\n", child.display()).as_bytes(), &script);
+        assert!(served(&programs.start(&[], "execve", &script)));
+        let forbidden = format!("status {}\n", libc::EPERM);
+        assert_eq!(programs.start(&["--no-guest"], "execve", &child), forbidden);
+        assert_eq!(programs.start(&[], "bare", &child), forbidden, "without our environment");
+    }
+}
+
+#[test]
+fn children_of_a_guest_are_served() {
+    let Some(programs) = programs(&["-static"]) else { return };
+    let child = programs.child("fixed", &Elf::new(calling(SETUP)));
+    for way in WAYS.into_iter().filter(|way| *way != "popen") {
+        assert!(served(&programs.start(&[], way, &child)), "{way}");
+    }
+    let shell = programs.directory.path().join("shell");
+    install(format!("#!/bin/sh\necho $LD_PRELOAD\n{}\n", child.display()).as_bytes(), &shell);
+    let printed = programs.start(&[], "execve", &shell);
+    let rest = printed.strip_prefix(&format!("{}\n", library().display()));
+    assert!(rest.is_some_and(served), "a dynamic child has the library: {printed}");
+}
+
+#[test]
+fn errors_of_exec_are_the_kernels() {
+    let Some(programs) = programs(&[]) else { return };
+    let directory = programs.directory.path();
+    let plain = programs.child("plain", &Elf::new(calling(SETUP)));
+    std::fs::set_permissions(&plain, std::os::unix::fs::PermissionsExt::from_mode(0o644)).expect("chmod");
+    let busy = programs.child("busy", &Elf::new(calling(SETUP)));
+    let writer = std::fs::OpenOptions::new().append(true).open(&busy).expect("open");
+    let mut damaged = std::fs::read(&busy).expect("read");
+    damaged.truncate(70);
+    let damaged = install(&damaged, &directory.join("damaged"));
+    for path in [directory.join("missing"), plain, busy, damaged, directory.to_owned()] {
+        for way in ["execve", "syscall", "vfork-execv", "posix_spawn", "execveat"] {
+            let natively = stdout(&output(Command::new(&programs.parent).arg(way).arg(&path).arg("word")));
+            assert_eq!(programs.start(&[], way, &path), natively, "{way} {path:?}");
+        }
+    }
+    drop(writer);
+    assert!(programs.start(&[], "efault", Path::new("/bin/true")).contains(&format!("errno {}", libc::EFAULT)));
+}
+
+#[test]
+fn a_child_that_cannot_be_served_is_named_and_counted() {
+    let Some(programs) = programs(&[]) else { return };
+    let [log, stats] = ["log", "stats"].map(|name| programs.directory.path().join(name).display().to_string());
+    let child = programs.child("child", &Elf::new(calling(SETUP)));
+    programs.start(&["--no-guest", "--log", &log, "--stats", &stats], "execve", &child);
+    let said = std::fs::read_to_string(&log).expect("a log");
+    assert!(said.contains(&format!("a child is not served: `{}`", child.display())), "{said}");
+    let foreign = programs.child("foreign", &Elf { class_64: false, machine: 3, ..Elf::new(calling(SETUP)) });
+    programs.start(&["--log", &log, "--stats", &stats], "vfork-execve", &foreign);
+    let said = std::fs::read_to_string(&log).expect("a log");
+    assert!(said.contains("it is a 32-bit program"), "{said}");
+    let counters = stdout(&output(&mut anyring(&["stats", "--json", &stats])));
+    let counters: serde_json::Value = serde_json::from_str(&counters).expect("JSON");
+    assert_eq!(counters["unserved_children"], 2, "{counters}");
+}
+
+/// Filters are inherited, and about 250 are the most there may be.
+fn chain(length: u32) {
+    let (Some(dynamic), Some(linked)) = (programs(&[]), programs(&["-static"])) else { return };
+    for (first, other) in [(&dynamic, &linked), (&dynamic, &dynamic), (&linked, &linked)] {
+        let mut command = anyring(&["deny", "--", common::ANYRING, "run", "--"]);
+        command.arg(&first.parent).arg("swap").arg(&other.parent).arg(length.to_string());
+        let output = output(&mut command);
+        let printed = stdout(&output);
+        let filters = printed.strip_prefix("filters ").and_then(|number| number.trim().parse::<u32>().ok());
+        assert!(output.stderr.is_empty() && filters.is_some_and(|filters| filters < 25), "{output:?}");
+    }
+}
+
+#[test]
+fn chains_of_exec_pile_up_no_filters() {
+    chain(300);
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn long_chains_of_exec_pile_up_no_filters() {
+    chain(1000);
+}

@@ -1,0 +1,77 @@
+//! Which filters of another host's are there already, of which nobody could tell this one: a guest has executed a program with
+//! the preloaded library, and that has executed this one's. Found out by calls that mean nothing, made where guests have their
+//! code.
+
+use crate::filter::{MARK, WINDOW};
+use crate::start;
+use anyring_abi::NR_IO_DESTROY;
+use anyring_serve::signals::action;
+use anyring_serve::sys;
+use core::mem::transmute;
+use core::sync::atomic::{AtomicBool, Ordering};
+use libc::{siginfo_t, ucontext_t};
+
+/// The last call was trapped by a filter of a host's.
+static TRAPPED: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "C" fn note(_: i32, info: *mut siginfo_t, _: *mut ucontext_t) {
+    // SAFETY: the kernel passes it.
+    TRAPPED.store(unsafe { (*info).si_errno } == i32::from(MARK), Ordering::Relaxed);
+}
+
+/// Whether general calls are trapped, those that matter with a ring, and those that matter with one in an epoll set. Called with
+/// the first thread alone, before there is a guest. Nothing where no code may be made.
+pub fn inherited() -> [bool; 3] {
+    // mov %rdi,%rax; mov %rsi,%rdi; mov %rdx,%rsi; xor %edx,%edx; xor %r10d,%r10d; syscall; ret
+    const CODE: [u8; 17] =
+        [0x48, 0x89, 0xf8, 0x48, 0x89, 0xf7, 0x48, 0x89, 0xd6, 0x31, 0xd2, 0x4d, 0x31, 0xd2, 0x0f, 0x05, 0xc3];
+    const PAGE: usize = 4096;
+    // SAFETY: takes no pointers.
+    let mode = unsafe { sys::call(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) };
+    if mode == 0 {
+        return [false; 3];
+    }
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    let map = [WINDOW.start, PAGE, (libc::PROT_READ | libc::PROT_WRITE) as usize, flags as usize, usize::MAX, 0];
+    // SAFETY: a page where nothing is yet, which is unmapped below.
+    if unsafe { sys::call(libc::SYS_mmap, map) } != WINDOW.start as isize {
+        return [false; 3];
+    }
+    // SAFETY: the page just mapped; made executable only with the code in it.
+    let is_code = unsafe {
+        (WINDOW.start as *mut [u8; CODE.len()]).write(CODE);
+        let protection = (libc::PROT_READ | libc::PROT_EXEC) as usize;
+        sys::call(libc::SYS_mprotect, [WINDOW.start, PAGE, protection, 0, 0, 0]) == 0
+    };
+    let answer = if is_code { ask() } else { [false; 3] };
+    // SAFETY: the page of this function.
+    unsafe { sys::call(libc::SYS_munmap, [WINDOW.start, PAGE, 0, 0, 0, 0]) };
+    answer
+}
+
+fn ask() -> [bool; 3] {
+    // SAFETY: the code that `inherited` has written, which takes a number and two arguments.
+    let call: extern "C" fn(i64, usize, usize) -> isize = unsafe { transmute(WINDOW.start) };
+    let Ok(before) = action::installed(libc::SIGSYS) else { return [false; 3] };
+    let handler = action::Action { handler: note as *const () as u64, ..before };
+    action::set_real(libc::SIGSYS, &handler);
+    let sys_only = 1_u64 << (libc::SIGSYS - 1);
+    let mask = sys::set_mask(!sys_only);
+    let is_trapped = |number, first, second| {
+        TRAPPED.store(false, Ordering::Relaxed);
+        call(number, first, second);
+        TRAPPED.load(Ordering::Relaxed)
+    };
+    // A mask that is neither read nor written; no descriptors; none that exists; no context that exists.
+    let general = is_trapped(libc::SYS_rt_sigprocmask, 0, 0);
+    // That of a host that did not serve Linux AIO does not trap it.
+    let is_complete = general && (!start::serves_aio() || is_trapped(NR_IO_DESTROY, 0, 0));
+    let answer = [
+        is_complete,
+        general && is_trapped(libc::SYS_dup2, usize::MAX, usize::MAX),
+        general && is_trapped(libc::SYS_epoll_wait, usize::MAX, 0),
+    ];
+    sys::set_mask(mask);
+    action::set_real(libc::SIGSYS, &before);
+    answer
+}

@@ -1,0 +1,302 @@
+//! exec(3) and posix_spawn(3): a program into which this library cannot be preloaded is run by the guest host
+//! ([`anyring_serve::exec`]). Everything else is libc's own business, also where that fails.
+//!
+//! Called in children of vfork(2) and in signal handlers. posix_spawn(3) makes its system calls out of reach, so that its
+//! program is judged in the parent, before.
+
+use crate::next::{missing, next};
+use crate::{backend, entry, sys};
+use anyring_serve::exec::{self, kind, Call};
+use core::arch::naked_asm;
+use core::ffi::{c_char, c_int, c_void, CStr};
+
+type List = *const *const c_char;
+
+next! {
+    EXECVE = c"execve": fn(*const c_char, List, List) -> c_int;
+    EXECVP = c"execvp": fn(*const c_char, List) -> c_int;
+    EXECVPE = c"execvpe": fn(*const c_char, List, List) -> c_int;
+    FEXECVE = c"fexecve": fn(c_int, List, List) -> c_int;
+    EXECVEAT = c"execveat": fn(c_int, *const c_char, List, List, c_int) -> c_int;
+    POSIX_SPAWN = c"posix_spawn": fn(*mut c_int, *const c_char, *const c_void, *const c_void, List, List) -> c_int;
+    POSIX_SPAWNP = c"posix_spawnp": fn(*mut c_int, *const c_char, *const c_void, *const c_void, List, List) -> c_int;
+}
+
+extern "C" {
+    static environ: List;
+}
+
+/// The environment of the process, as the kernel is given it.
+fn own_environment() -> List {
+    // SAFETY: libc's variable. Whoever changes it beside an exec has that race without us, too.
+    unsafe { environ }
+}
+
+/// Has `start` start the host for this call, if that is to be: given the host's path and arguments.
+fn serve(call: &Call, start: &mut dyn FnMut(usize, usize)) {
+    entry::aside(|| {
+        let letters = match (backend::is_user(), backend::aio_is_chosen()) {
+            (true, true) => "rap",
+            (true, false) => "rp",
+            (false, true) => "ap",
+            (false, false) => return,
+        };
+        exec::serve(call, letters, start);
+    });
+}
+
+/// Before execveat(2) with these arguments: does not come back where the guest host has taken the process's place.
+pub fn before(call: &Call) {
+    serve(call, &mut |host, arguments| {
+        // SAFETY: strings and lists of the program's and of ours, which the kernel reads.
+        unsafe { sys::call(libc::SYS_execve, [host, arguments, call.environment, 0, 0, 0]) };
+    });
+}
+
+fn call_of(path: *const c_char, arguments: List, environment: List) -> Call {
+    let (path, arguments, environment) = (path as usize, arguments as usize, environment as usize);
+    Call { directory: libc::AT_FDCWD, path, arguments, environment, flags: 0 }
+}
+
+/// execve(2).
+///
+/// # Safety
+/// As libc's `execve`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
+    before(&call_of(path, arguments, environment));
+    // SAFETY: the caller's own arguments.
+    EXECVE.get().map_or_else(missing, |next| unsafe { next(path, arguments, environment) })
+}
+
+/// execv(3).
+///
+/// # Safety
+/// As libc's `execv`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: List) -> c_int {
+    // SAFETY: the caller's contract is the same.
+    unsafe { execve(path, arguments, own_environment()) }
+}
+
+/// execvp(3).
+///
+/// # Safety
+/// As libc's `execvp`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: List) -> c_int {
+    search(file, &mut |path| before(&call_of(path, arguments, own_environment())));
+    // SAFETY: the caller's own arguments.
+    EXECVP.get().map_or_else(missing, |next| unsafe { next(file, arguments) })
+}
+
+/// execvpe(3).
+///
+/// # Safety
+/// As libc's `execvpe`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn execvpe(file: *const c_char, arguments: List, environment: List) -> c_int {
+    search(file, &mut |path| before(&call_of(path, arguments, environment)));
+    // SAFETY: the caller's own arguments.
+    EXECVPE.get().map_or_else(missing, |next| unsafe { next(file, arguments, environment) })
+}
+
+/// fexecve(3).
+///
+/// # Safety
+/// As libc's `fexecve`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int {
+    let call = call_of(c"".as_ptr(), arguments, environment);
+    if fd >= 0 && !arguments.is_null() && !environment.is_null() {
+        before(&Call { directory: fd, flags: libc::AT_EMPTY_PATH as usize, ..call });
+    }
+    // SAFETY: the caller's own arguments.
+    FEXECVE.get().map_or_else(missing, |next| unsafe { next(fd, arguments, environment) })
+}
+
+/// execveat(2).
+///
+/// # Safety
+/// As libc's `execveat`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn execveat(
+    directory: c_int,
+    path: *const c_char,
+    arguments: List,
+    environment: List,
+    flags: c_int,
+) -> c_int {
+    before(&Call { directory, flags: flags as usize, ..call_of(path, arguments, environment) });
+    // SAFETY: the caller's own arguments.
+    EXECVEAT.get().map_or_else(missing, |next| unsafe { next(directory, path, arguments, environment, flags) })
+}
+
+/// posix_spawn(3).
+///
+/// # Safety
+/// As libc's `posix_spawn`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn posix_spawn(
+    pid: *mut c_int,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: List,
+    environment: List,
+) -> c_int {
+    let Some(next) = POSIX_SPAWN.get() else { return libc::ENOSYS };
+    let spawned = spawn_host(&call_of(path, arguments, environment), &mut |host, list| {
+        // SAFETY: the caller's own arguments, with other strings.
+        unsafe { next(pid, host as *const c_char, actions, attributes, list as List, environment) }
+    });
+    // SAFETY: the caller's own arguments.
+    spawned.unwrap_or_else(|| unsafe { next(pid, path, actions, attributes, arguments, environment) })
+}
+
+/// posix_spawnp(3).
+///
+/// # Safety
+/// As libc's `posix_spawnp`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn posix_spawnp(
+    pid: *mut c_int,
+    file: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: List,
+    environment: List,
+) -> c_int {
+    let Some(next) = POSIX_SPAWNP.get() else { return libc::ENOSYS };
+    let mut spawned = None;
+    search(file, &mut |path| {
+        spawned = spawn_host(&call_of(path, arguments, environment), &mut |host, list| {
+            // SAFETY: the caller's own arguments, with other strings; a path is not searched for.
+            unsafe { next(pid, host as *const c_char, actions, attributes, list as List, environment) }
+        });
+    });
+    // SAFETY: the caller's own arguments.
+    spawned.unwrap_or_else(|| unsafe { next(pid, file, actions, attributes, arguments, environment) })
+}
+
+/// `Some(0)` where the host was started; otherwise the program's own call is to be made, which says why it fails.
+fn spawn_host(call: &Call, spawn: &mut dyn FnMut(usize, usize) -> c_int) -> Option<c_int> {
+    let mut answer = None;
+    serve(call, &mut |host, list| {
+        if answer.is_none() {
+            answer = Some(spawn(host, list)).filter(|answer| *answer == 0);
+        }
+    });
+    answer
+}
+
+/// Gives `then` the path of the program that libc would find along PATH, and nothing if there is none.
+fn search(file: *const c_char, then: &mut dyn FnMut(*const c_char)) {
+    const LONGEST: usize = 1024;
+    if file.is_null() {
+        return;
+    }
+    // SAFETY: the caller of exec(3) has passed a string.
+    let name = unsafe { CStr::from_ptr(file) }.to_bytes();
+    if name.contains(&b'/') {
+        return then(file);
+    }
+    // SAFETY: libc's functions look there, too; the string is that of the environment.
+    let path = unsafe {
+        let path = libc::getenv(c"PATH".as_ptr());
+        // confstr(_CS_PATH)
+        if path.is_null() {
+            c"/bin:/usr/bin"
+        } else {
+            CStr::from_ptr(path)
+        }
+    };
+    for folder in path.to_bytes().split(|byte| *byte == b':') {
+        let mut candidate = [0_u8; LONGEST];
+        let slash: &[u8] = if folder.is_empty() { b"" } else { b"/" };
+        if name.is_empty() || folder.len() + slash.len() + name.len() >= LONGEST {
+            continue;
+        }
+        let mut at = 0;
+        for part in [folder, slash, name] {
+            candidate[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        if kind::is_found(candidate.as_ptr() as usize) {
+            return then(candidate.as_ptr().cast());
+        }
+    }
+}
+
+/// Calls `next` with the first argument and the address of the others, which become a list in place: those in registers are
+/// pushed where the return address was, before those that are on the stack already.
+macro_rules! with_list {
+    ($next:path) => {
+        naked_asm!(
+            ".cfi_startproc",
+            "pop rax",
+            ".cfi_adjust_cfa_offset -8",
+            ".cfi_register rip, rax",
+            "push r9",
+            "push r8",
+            "push rcx",
+            "push rdx",
+            "push rsi",
+            "mov rsi, rsp",
+            "push rax",
+            ".cfi_adjust_cfa_offset 48",
+            ".cfi_offset rip, -48",
+            "call {next}",
+            "pop rcx",
+            "add rsp, 40",
+            "push rcx",
+            ".cfi_adjust_cfa_offset -40",
+            ".cfi_offset rip, -8",
+            "ret",
+            ".cfi_endproc",
+            next = sym $next,
+        )
+    };
+}
+
+/// execl(3).
+///
+/// # Safety
+/// As libc's `execl`.
+#[cfg_attr(not(test), no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn execl() -> c_int {
+    with_list!(execv)
+}
+
+/// execlp(3).
+///
+/// # Safety
+/// As libc's `execlp`.
+#[cfg_attr(not(test), no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn execlp() -> c_int {
+    with_list!(execvp)
+}
+
+/// execle(3).
+///
+/// # Safety
+/// As libc's `execle`.
+#[cfg_attr(not(test), no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn execle() -> c_int {
+    with_list!(execve_behind)
+}
+
+/// execve(2) with the environment that follows the end of the arguments.
+unsafe extern "C-unwind" fn execve_behind(path: *const c_char, arguments: List) -> c_int {
+    // SAFETY: the list of an execle(3), which has an end, and the environment behind it.
+    unsafe {
+        let mut end = arguments;
+        while !(*end).is_null() {
+            end = end.add(1);
+        }
+        execve(path, arguments, *end.add(1) as List)
+    }
+}

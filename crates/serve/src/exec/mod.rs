@@ -1,0 +1,412 @@
+//! Programs that a served program executes: which way they are served ([`kind`]), and how the guest host is started for them.
+//!
+//! All of it is for children of vfork(2), too, whose memory is their parent's, and for signal handlers: nothing is allocated,
+//! and nothing is kept. Strings stay where the program has them. Whatever fails leaves the program's own call to the kernel,
+//! which then says why.
+
+pub mod kind;
+
+use crate::sys;
+use anyring_engine::stats;
+use core::ffi::{c_int, c_void};
+use core::mem::MaybeUninit;
+use kind::Kind;
+
+/// What the host's second argument begins with.
+pub const STATE: &str = "--program=";
+/// The host's first argument, and its name among processes until the guest begins.
+pub const HOST_NAME: &core::ffi::CStr = c"anyring-guest";
+/// From this many filters on programs are run as guests: those of guests do not add up, those of preloaded programs do.
+const FILTERS_MANY: usize = 16;
+/// What is on the stack at most for the host's arguments, in words.
+const ON_STACK: usize = 8192;
+/// More arguments than this the kernel takes from nobody (MAX_ARG_STRINGS is larger, but their pages are not).
+const ARGUMENTS_MOST: usize = 1 << 22;
+
+/// execveat(2)'s arguments; the addresses are the program's.
+#[derive(Clone, Copy)]
+pub struct Call {
+    /// Where a relative path begins: a descriptor, or AT_FDCWD.
+    pub directory: c_int,
+    /// The path.
+    pub path: usize,
+    /// The list of arguments.
+    pub arguments: usize,
+    /// The list of the environment.
+    pub environment: usize,
+    /// AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW.
+    pub flags: usize,
+}
+
+/// What an environment that a program is started with says of us. The addresses are those of values, 0 for none.
+#[derive(Clone, Copy, Default)]
+pub struct Environment {
+    /// Whether LD_PRELOAD names the library.
+    pub preloads: bool,
+    /// ANYRING_GUEST: the host's path.
+    pub guest: usize,
+    /// ANYRING_LIBRARY.
+    pub library: usize,
+    /// ANYRING_LOG.
+    log: usize,
+    /// ANYRING_STATS.
+    stats: usize,
+}
+
+impl Environment {
+    /// Reads a list that ends with a null pointer.
+    pub fn read(list: usize) -> Environment {
+        let mut found = Environment::default();
+        for index in 0.. {
+            let word = sys::read_program((list as *const usize).wrapping_add(index));
+            let Some(string) = word.filter(|string| *string != 0) else { break };
+            let mut head = [0; 24];
+            let head = peek(string, &mut head);
+            let value = |name: &str| head.starts_with(name.as_bytes()).then_some(string + name.len());
+            if let Some(value) = value("LD_PRELOAD=") {
+                let mut list = [0; 512];
+                found.preloads = contains(peek(value, &mut list), b"libanyring");
+            }
+            for (name, place) in [
+                ("ANYRING_GUEST=", &mut found.guest),
+                ("ANYRING_LIBRARY=", &mut found.library),
+                ("ANYRING_LOG=", &mut found.log),
+                ("ANYRING_STATS=", &mut found.stats),
+            ] {
+                if let Some(value) = value(name) {
+                    *place = value;
+                }
+            }
+        }
+        found
+    }
+
+    /// Whether it names a host.
+    fn has_guest(&self) -> bool {
+        sys::read_program(self.guest as *const u8) == Some(b'/')
+    }
+
+    /// Gives `then` this environment, which is at `list`, with the library in LD_PRELOAD. Nothing if it names no library.
+    pub fn with_preload(&self, list: usize, then: &mut dyn FnMut(usize)) {
+        const NAME: &[u8] = b"LD_PRELOAD=";
+        let (mut library, mut string) = ([0; 512], [0; 1024]);
+        let library = peek(self.library, &mut library);
+        let Some(count) = count(list).filter(|_| library.starts_with(b"/") && library.len() < 512) else { return };
+        with_words(count + 2, &mut |words| {
+            // SAFETY: initialized words, of which any bytes are values.
+            let own =
+                unsafe { core::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<MaybeUninit<u64>>(), count) };
+            if count != 0 && !sys::read_program_into(list as *const u64, own) {
+                return;
+            }
+            let (mut place, mut others) = (count, [0; 512]);
+            let mut rest: &[u8] = b"";
+            for index in 0..count {
+                let mut head = [0; NAME.len()];
+                if peek(words[index], &mut head) == NAME {
+                    place = index;
+                }
+            }
+            if place < count {
+                rest = peek(words[place] + NAME.len(), &mut others);
+            }
+            if rest.len() == 512 || contains(rest, library) {
+                // There already, or too long for us.
+                return if contains(rest, library) {
+                    then(words.as_ptr() as usize)
+                };
+            }
+            let colon: &[u8] = if rest.is_empty() { b"" } else { b":" };
+            if let Some(string) = text(&mut string, &[NAME, library, colon, rest], None) {
+                words[place] = string;
+                then(words.as_ptr() as usize);
+            }
+        });
+    }
+
+    /// Says in the log, and counts, that a child is not served.
+    pub fn note_unserved(&self, path: usize, why: &str) {
+        if self.stats != 0 {
+            stats::count_unserved(self.stats);
+        }
+        if self.log == 0 {
+            return;
+        }
+        let (mut line, mut name, mut head) = ([0; 512], [0; 300], [0; 32]);
+        let Some(_) = text(&mut head, &[b"anyring["], sys::process_id()) else { return };
+        let head = head.split(|byte| *byte == 0).next().unwrap_or_default();
+        let mut length = 0;
+        for part in [head, b"]: a child is not served: `", peek(path, &mut name), b"`: ", why.as_bytes(), b"\n"] {
+            let room = part.len().min(line.len() - length);
+            line[length..length + room].copy_from_slice(&part[..room]);
+            length += room;
+        }
+        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NONBLOCK;
+        let open = [libc::AT_FDCWD as usize, self.log, flags as usize, 0o644, 0, 0];
+        // SAFETY: the kernel reads the path and the line; the descriptor is nobody else's.
+        unsafe {
+            let file = sys::call(libc::SYS_openat, open);
+            if file >= 0 {
+                sys::call(libc::SYS_write, [file as usize, line.as_ptr() as usize, length, 0, 0, 0]);
+                sys::call(libc::SYS_close, [file as usize, 0, 0, 0, 0, 0]);
+            }
+        }
+    }
+}
+
+/// Has `start` start the guest host in the place of the program that the call names, if that is to be served so: it is given
+/// the host's path and its arguments. Comes back where that was not to be, or has failed, and the call is to be made.
+/// `letters` say who serves.
+pub fn serve(call: &Call, letters: &str, start: &mut dyn FnMut(usize, usize)) {
+    // SAFETY: reads the auxiliary vector.
+    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        return;
+    }
+    let environment = Environment::read(call.environment);
+    // Without the library in its environment a child is not served, as the program wants it.
+    if !environment.preloads {
+        return;
+    }
+    match kind::of(call.directory, call.path, call.flags) {
+        Kind::Guest if !environment.has_guest() => environment
+            .note_unserved(call.path, "no library can be preloaded into it, and anyring-guest is not there"),
+        Kind::Guest if !guests_are_possible() => environment
+            .note_unserved(call.path, "no library can be preloaded into it, and anyring-guest cannot run here"),
+        Kind::Guest => with_host_arguments(call, letters, &mut |list| start(environment.guest, list)),
+        Kind::Preloaded { .. } if filters_are_many() && environment.has_guest() && guests_are_possible() => {
+            with_host_arguments(call, letters, &mut |list| start(environment.guest, list));
+        }
+        Kind::Unserved(why) => environment.note_unserved(call.path, why),
+        Kind::Preloaded { .. } | Kind::Unknown => {}
+    }
+}
+
+/// Gives the host's arguments for this call to `then`.
+fn with_host_arguments(call: &Call, letters: &str, then: &mut dyn FnMut(usize)) {
+    let mut first = [0_u8; 1];
+    let is_relative = call.directory != libc::AT_FDCWD && peek(call.path, &mut first) != b"/";
+    if !is_relative {
+        let mut state = [0; 32];
+        let parts = [STATE.as_bytes(), letters.as_bytes()];
+        if let Some(state) = text(&mut state, &parts, None) {
+            with_arguments([state, call.path, call.path], call.arguments, then);
+        }
+        return;
+    }
+    // SAFETY: makes a new number for what the program has named; it is closed again, here or by the host.
+    let copy = unsafe { sys::call(libc::SYS_dup, [call.directory as usize, 0, 0, 0, 0, 0]) };
+    if copy < 0 {
+        return;
+    }
+    by_directory(call, letters, copy as c_int, then);
+    // SAFETY: as above.
+    unsafe { sys::call(libc::SYS_close, [copy as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// As [`with_host_arguments`], of a path below a directory of which `copy` stays open.
+fn by_directory(call: &Call, letters: &str, copy: c_int, then: &mut dyn FnMut(usize)) {
+    const LONGEST: usize = 256;
+    let (mut state, mut path) = ([0; 32], [0; LONGEST]);
+    let (mut file, mut name) = ([0; LONGEST + 32], [0; LONGEST + 32]);
+    let asked = peek(call.path, &mut path);
+    if asked.len() == LONGEST {
+        return;
+    }
+    let slash: &[u8] = if asked.is_empty() { b"" } else { b"/" };
+    let Some(state) = text(&mut state, &[STATE.as_bytes(), letters.as_bytes()], copy) else { return };
+    let below = |into: &mut [u8], folder: &[u8], number: c_int| {
+        text(into, &[folder], number)?;
+        let at = into.iter().position(|byte| *byte == 0)?;
+        text(&mut into[at..], &[slash, asked], None)?;
+        Some(into.as_ptr() as usize)
+    };
+    let Some(file) = below(&mut file, b"/proc/self/fd/", copy) else { return };
+    let Some(name) = below(&mut name, b"/dev/fd/", call.directory) else { return };
+    with_arguments([state, file, name], call.arguments, then);
+}
+
+/// Gives `then` the list of the host's arguments: those three, and the program's own, of which there always is one (as Linux
+/// has it since 5.18). Without them where they cannot be read.
+pub fn with_arguments(lead: [usize; 3], arguments: usize, then: &mut dyn FnMut(usize)) {
+    let Some(count) = count(arguments) else { return };
+    let fill = &mut |list: &mut [usize]| {
+        list.fill(0);
+        list[0] = HOST_NAME.as_ptr() as usize;
+        list[1..4].copy_from_slice(&lead);
+        list[4] = c"".as_ptr() as usize;
+        let own = &mut list[4..4 + count];
+        // SAFETY: initialized words, of which any bytes are values.
+        let own = unsafe { core::slice::from_raw_parts_mut(own.as_mut_ptr().cast::<MaybeUninit<u64>>(), count) };
+        if count == 0 || sys::read_program_into(arguments as *const u64, own) {
+            then(list.as_ptr() as usize);
+        }
+    };
+    with_words(4 + count.max(1) + 1, fill);
+}
+
+/// How many words are before the null pointer.
+fn count(list: usize) -> Option<usize> {
+    if list == 0 {
+        return Some(0);
+    }
+    (0..ARGUMENTS_MOST).find_map(|index| match sys::read_program((list as *const u64).wrapping_add(index)) {
+        Some(0) => Some(Some(index)),
+        Some(_) => None,
+        None => Some(None),
+    })?
+}
+
+/// Gives `then` so many words: on the stack, where they are gone when a child of vfork(2) is.
+fn with_words(words: usize, then: &mut dyn FnMut(&mut [usize])) {
+    struct Wanted<'a> {
+        words: usize,
+        then: &'a mut dyn FnMut(&mut [usize]),
+    }
+    unsafe extern "C" fn have(at: *mut usize, wanted: *mut c_void) {
+        // SAFETY: `on_stack` passes on what it was given, and as many words of the stack, which nobody else uses.
+        unsafe {
+            let wanted = &mut *wanted.cast::<Wanted>();
+            core::ptr::write_bytes(at, 0, wanted.words);
+            (wanted.then)(core::slice::from_raw_parts_mut(at, wanted.words));
+        }
+    }
+    if words <= ON_STACK {
+        let mut wanted = Wanted { words, then };
+        // SAFETY: `have` uses no more words than there are.
+        unsafe { on_stack(words, (&raw mut wanted).cast(), have) };
+        return;
+    }
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let bytes = words * size_of::<usize>();
+    // SAFETY: new memory, which is unmapped behind its only use.
+    unsafe {
+        let map = [0, bytes, protection as usize, flags as usize, usize::MAX, 0];
+        let at = sys::call(libc::SYS_mmap, map);
+        if !(-4095..0).contains(&at) {
+            then(core::slice::from_raw_parts_mut(at as *mut usize, words));
+            sys::call(libc::SYS_munmap, [at as usize, bytes, 0, 0, 0, 0]);
+        }
+    }
+}
+
+/// Calls `then` with the address of so many words of this thread's stack, and the context.
+///
+/// # Safety
+/// As `then`'s contract says.
+#[unsafe(naked)]
+unsafe extern "C" fn on_stack(
+    words: usize,
+    context: *mut c_void,
+    then: unsafe extern "C" fn(*mut usize, *mut c_void),
+) {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "push rbp",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbp, -16",
+        "mov rbp, rsp",
+        ".cfi_def_cfa_register rbp",
+        "shl rdi, 3",
+        "sub rsp, rdi",
+        "and rsp, -16",
+        "mov rdi, rsp",
+        "call rdx",
+        "leave",
+        ".cfi_def_cfa rsp, 8",
+        "ret",
+        ".cfi_endproc",
+    )
+}
+
+/// Whether the host can run here: what it would say before it begins is not for the program's standard error.
+pub fn guests_are_possible() -> bool {
+    /// AT_HWCAP2: the instructions for the FS base may be used (Linux 5.9).
+    const HWCAP2_FSGSBASE: u64 = 1 << 1;
+    const OSXSAVE: u32 = 1 << 27;
+    let action = libc::SECCOMP_RET_TRAP;
+    let question = [libc::SECCOMP_GET_ACTION_AVAIL as usize, 0, &raw const action as usize, 0, 0, 0];
+    // SAFETY: reads the auxiliary vector; the kernel reads one word.
+    unsafe {
+        libc::getauxval(libc::AT_HWCAP2) & HWCAP2_FSGSBASE != 0
+            && core::arch::x86_64::__cpuid(1).ecx & OSXSAVE != 0
+            && sys::call(libc::SYS_seccomp, question) == 0
+    }
+}
+
+/// Whether so many seccomp filters are there that no preloaded program is to add its own: the kernel has an end to them (about
+/// 250, or 32,768 instructions), and each makes calls slower.
+pub fn filters_are_many() -> bool {
+    // SAFETY: takes no pointers.
+    let mode = unsafe { sys::call(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) };
+    const FILTERED: isize = 2;
+    if mode != FILTERED {
+        return false;
+    }
+    let open = [libc::AT_FDCWD as usize, c"/proc/self/status".as_ptr() as usize, libc::O_CLOEXEC as usize, 0, 0, 0];
+    let mut page = [0_u8; 2048];
+    // SAFETY: a path and an array of ours; the descriptor is nobody else's.
+    let bytes = unsafe {
+        let file = sys::call(libc::SYS_openat, open);
+        if file < 0 {
+            return false;
+        }
+        let bytes = sys::call(libc::SYS_read, [file as usize, page.as_mut_ptr() as usize, page.len(), 0, 0, 0]);
+        sys::call(libc::SYS_close, [file as usize, 0, 0, 0, 0, 0]);
+        bytes.max(0) as usize
+    };
+    let name = b"Seccomp_filters:";
+    let Some(at) = page[..bytes].windows(name.len()).position(|window| window == name) else { return false };
+    let digits = page[at + name.len()..bytes].iter().skip_while(|byte| byte.is_ascii_whitespace());
+    let digits = digits.take_while(|byte| byte.is_ascii_digit());
+    digits.fold(0, |sum: usize, digit| sum.saturating_mul(10) + usize::from(digit - b'0')) >= FILTERS_MANY
+}
+
+/// The string at this address, or as much as there is room for and may be read.
+fn peek(address: usize, into: &mut [u8]) -> &[u8] {
+    const PAGE: usize = 4096;
+    let mut length = 0;
+    while length < into.len() {
+        let at = address.wrapping_add(length);
+        let room = (PAGE - at % PAGE).min(into.len() - length);
+        let piece = &mut into[length..length + room];
+        // SAFETY: initialized bytes, of which all values are sound.
+        let piece = unsafe { core::slice::from_raw_parts_mut(piece.as_mut_ptr().cast::<MaybeUninit<u8>>(), room) };
+        if !sys::read_program_into(at as *const u8, piece) {
+            break;
+        }
+        if let Some(end) = into[length..length + room].iter().position(|byte| *byte == 0) {
+            return &into[..length + end];
+        }
+        length += room;
+    }
+    &into[..length]
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+/// Writes the parts, and the number behind them, as a C string: its address, if there was room.
+fn text(into: &mut [u8], parts: &[&[u8]], number: impl Into<Option<c_int>>) -> Option<usize> {
+    let mut length = 0;
+    let mut add = |part: &[u8]| {
+        into.get_mut(length..length + part.len())?.copy_from_slice(part);
+        length += part.len();
+        Some(())
+    };
+    for part in parts {
+        add(part)?;
+    }
+    if let Some(number) = number.into() {
+        let (mut digits, mut rest, mut at) = ([0; 12], number.unsigned_abs(), 12);
+        while at == 12 || rest != 0 {
+            at -= 1;
+            digits[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        add(&digits[at..])?;
+    }
+    add(&[0])?;
+    Some(into.as_ptr() as usize)
+}
