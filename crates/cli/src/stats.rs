@@ -96,7 +96,8 @@ pub fn open(file: &Path, left: [u64; 2]) -> Result<(), String> {
     let mut options = OpenOptions::new();
     let bytes = bytes(file, options.read(true).write(true).create(true).mode(0o644))?;
     // Made just now, perhaps by another program that is about to write its first word.
-    if !bytes.is_empty() && !(bytes.len() == size_of::<Stats>() && bytes.starts_with(&[0; 8])) {
+    let is_new = bytes.is_empty() || bytes.len() == size_of::<Stats>() && bytes.starts_with(&[0; 8]);
+    if !is_new {
         Snapshot::from_bytes(&bytes).map_err(|why| why.to_string())?;
     }
     stats::open(Some(name)).map_err(|error| errno::describe(error.raw_os_error()))?;

@@ -1,9 +1,11 @@
-//! Where a patched instruction jumps to: code which tells by the call's number whether it is one to be served, finds the thread,
-//! and goes to [`patched`]; any other call it makes itself, without a change of worlds, or by a trap where the filter says so:
-//! an island is where the guest's code is trapped, too.
+//! Islands: the code that a patched instruction jumps to.
+//!
+//! An island tells by the call's number whether it is one to be served, finds the thread, and goes to [`patched`]. Any other call
+//! it makes itself, without a change of worlds, or by a trap where the filter says so: an island is where the guest's code is
+//! trapped, too.
 //!
 //! It uses no stack and changes no flag, only rcx and r11, as the instruction does; rax is put back before anything sees it. A
-//! signal handler is told of the instruction that was patched ([`set_back`]).
+//! signal handler is told of the instruction that was patched ([`crate::patch::set_back`]).
 
 use crate::crossing::patched;
 use crate::{fast, world};

@@ -101,9 +101,9 @@ impl Environment {
             }
             let (mut place, mut others) = (count, [0; 512]);
             let mut rest: &[u8] = b"";
-            for index in 0..count {
+            for (index, word) in words[..count].iter().enumerate() {
                 let mut head = [0; NAME.len()];
-                if peek(words[index], &mut head) == NAME {
+                if peek(*word, &mut head) == NAME {
                     place = index;
                 }
             }
@@ -168,8 +168,10 @@ pub fn serve(call: &Call, letters: &str, start: &mut dyn FnMut(usize, usize)) {
         return;
     }
     match kind::of(call.directory, call.path, call.flags) {
-        Kind::Guest if !environment.has_guest() => environment
-            .note_unserved(call.path, "no library can be preloaded into it, and anyring-guest is not there"),
+        Kind::Guest if !environment.has_guest() => environment.note_unserved(
+            call.path,
+            "no library can be preloaded into it, and anyring-guest is not there, or forbidden",
+        ),
         Kind::Guest if !guests_are_possible() => environment
             .note_unserved(call.path, "no library can be preloaded into it, and anyring-guest cannot run here"),
         Kind::Guest => with_host_arguments(call, letters, &mut |list| start(environment.guest, list)),
