@@ -1,5 +1,6 @@
 //! io_uring_setup(2).
 
+use crate::os::calls;
 use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::memory::layout::Layout;
@@ -156,7 +157,7 @@ fn reset_after_fork() {
 /// Makes the descriptor and puts the ring into the process's table.
 fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> Result<i32, Errno> {
     let (ours, theirs) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        calls::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     let engine_end = descriptors::to_top(ours)?;
     let choosing = NUMBERS.lock();
     let program_end = descriptors::to_ring_number(theirs)?;

@@ -1,5 +1,6 @@
 //! Calling the helper (`wait/helper.rs`): rings are handed over at the mailbox, whose lock comes after a ring's.
 
+use crate::os::calls;
 use crate::driver::owner::{Call, Mailbox};
 use crate::lock::{Held, Lock};
 use crate::os::{syscall, Os, Sys};
@@ -84,8 +85,8 @@ pub(crate) fn wake() {
 
 fn open() -> Result<(), Errno> {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-    let wake = descriptors::to_top(rustix::event::eventfd(0, flags)?)?;
-    let set = descriptors::to_top(epoll::create(epoll::CreateFlags::CLOEXEC)?)?;
+    let wake = descriptors::to_top(calls::eventfd(0, flags)?)?;
+    let set = descriptors::to_top(calls::epoll_create(epoll::CreateFlags::CLOEXEC)?)?;
     let (wake, set) = (wake.into_raw_fd(), set.into_raw_fd());
     WAKE.store(wake, Ordering::Relaxed);
     SET.store(set, Ordering::Relaxed);
