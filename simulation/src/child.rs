@@ -17,6 +17,9 @@ pub struct ChildOptions {
     /// Steps of the program's threads
     #[arg(long)]
     steps: u64,
+    /// No call fails
+    #[arg(long)]
+    no_faults: bool,
 }
 
 static PROGRAM: OnceLock<Program> = OnceLock::new();
@@ -35,7 +38,7 @@ fn held() -> (usize, usize) {
 /// # Errors
 /// None: what is found ends the process.
 pub fn run(options: &ChildOptions) -> Result<()> {
-    std::panic::set_hook(Box::new(|panic| report::finding(&format!("panic: {panic}"))));
+    std::panic::set_hook(Box::new(|panic| report::finding(&format!("panic: {panic}\n{}", std::backtrace::Backtrace::force_capture()))));
     report::show_with(|| PROGRAM.get().map_or(String::new(), |program| program.describe()));
     let system = SYSTEM.get_or_init(|| Simulated::new(options.seed));
     simulated::stand_in(system);
@@ -46,7 +49,7 @@ pub fn run(options: &ChildOptions) -> Result<()> {
     Ring::new(0, 8, 16).map(|ring| ring.close()).map_err(anyhow::Error::msg)?;
     settle(system);
     let before = held();
-    system.set_faulty(true);
+    system.set_faulty(!options.no_faults);
     program.run();
     let requests = program.finish();
     settle(system);

@@ -555,7 +555,8 @@ impl Inner {
 
     /// Reports what everybody does, and ends the process.
     fn give_up(&self, why: &str) -> ! {
-        let mut text = format!("{why} (step {}, {} ns)\n", self.steps, self.now_ns);
+        let faults: Vec<_> = self.faults.counts().into_iter().map(|(kind, count)| format!("{kind}: {count}")).collect();
+        let mut text = format!("{why} (step {}, {} ns; {})\n", self.steps, self.now_ns, faults.join(", "));
         for (place, thread) in self.threads.iter().enumerate() {
             if !matches!(thread.state, State::Ended) {
                 let whose = if thread.is_engines { "engine" } else { "program" };

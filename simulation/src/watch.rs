@@ -32,6 +32,9 @@ pub struct WatchOptions {
     /// Run each seed a second time: it must go the same way
     #[arg(long)]
     pub twice: bool,
+    /// No call fails: only the order of threads is the seed's
+    #[arg(long)]
+    pub no_faults: bool,
     /// End at the first finding
     #[arg(long)]
     pub first: bool,
@@ -51,6 +54,9 @@ fn watch(options: &WatchOptions, seed: u64) -> Result<Result<String, String>> {
     let program = std::env::current_exe().context("the program has no path")?;
     let mut command = Command::new(program);
     command.args(["child", "--seed", &seed.to_string(), "--steps", &options.steps.to_string()]);
+    if options.no_faults {
+        command.arg("--no-faults");
+    }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let limit = options.limit as libc::c_uint;
     // SAFETY: only calls that are allowed after a fork: the same addresses each time, and an end to each run.
