@@ -109,7 +109,7 @@ impl Records {
     /// What is not answered, for a report.
     pub fn describe(&self) -> String {
         let line = |(place, record): (u64, &Record)| {
-            format!("  request {place} on ring {}: {:?}{}\n", record.slot, record.kind,
+            format!("  request {place} on ring {}: {:?}{}{}\n", record.slot, record.kind, if record.linked { ", linked" } else { "" },
                 if record.cancelled { ", cancelled" } else { "" })
         };
         self.open().map(line).take(40).collect()

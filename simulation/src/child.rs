@@ -72,7 +72,7 @@ pub fn run(options: &ChildOptions) -> Result<()> {
 fn settle(system: &Simulated) {
     let begin_ns = system.now_ns();
     while system.engines_threads() > 0 {
-        if system.now_ns() > begin_ns + 100_000_000_000 {
+        if system.now_ns() > begin_ns + 4_000_000_000 {
             report::finding(&format!("leak: {} threads outlive the last ring", system.engines_threads()));
         }
         system.sleep(20_000_000);

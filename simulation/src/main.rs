@@ -25,6 +25,8 @@ struct Options {
 enum Command {
     /// Run seeds, and print each finding with the command that repeats it
     Run(watch::WatchOptions),
+    /// Plant bugs, and tell which of them seeds find that find nothing without
+    Planted(watch::WatchOptions),
     /// Be the program (what `run` starts)
     #[command(hide = true)]
     Child(child::ChildOptions),
@@ -33,6 +35,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Options::parse().command {
         Command::Run(options) => watch::run(&options),
+        Command::Planted(options) => watch::planted(&options),
         Command::Child(options) => child::run(&options).map(|()| true),
     };
     match done {

@@ -189,8 +189,8 @@ impl Program {
             60..75 => self.take(at),
             75..88 => self.feed(),
             88..96 => self.system.sleep(ns),
-            96..98 => self.renew(mine),
-            98 => self.fork(at),
+            96 => self.renew(mine),
+            97..99 => self.fork(),
             _ => self.system.point_of_program(),
         }
     }
@@ -280,20 +280,19 @@ impl Program {
     }
 
     /// A forked child, in which only this thread goes on, can use the engine.
-    fn fork(&self, at: usize) {
-        let ring = {
-            let world = self.world();
-            if !world.forks || world.slots[at].closed {
-                return;
-            }
-            world.slots[at].ring.clone()
-        };
+    fn fork(&self) {
+        if !self.world().forks {
+            return;
+        }
+        let rings: Vec<_> = self.world().slots.iter().filter(|slot| !slot.closed).map(|slot| slot.ring.clone()).collect();
         // SAFETY: the child makes system calls, and calls of the engine, which has to work there.
         match unsafe { libc::fork() } {
             0 => {
                 self.system.forked();
                 self.system.set_faulty(false);
-                let _ = ring.enter(0, 0, IORING_ENTER_GETEVENTS);
+                for ring in rings {
+                    let _ = ring.enter(0, 0, IORING_ENTER_GETEVENTS);
+                }
                 let own = self.make_ring();
                 own.push(Sqe { opcode: Opcode::Nop as u8, user_data: 1, ..Sqe::default() });
                 let done = own.enter(1, 1, IORING_ENTER_GETEVENTS) == Ok(1) && own.take().is_some_and(|it| it.res == 0);

@@ -49,13 +49,58 @@ struct Sums {
     faults: BTreeMap<String, u64>,
 }
 
-/// One run: what it printed, or what was found.
-fn watch(options: &WatchOptions, seed: u64) -> Result<Result<String, String>> {
+/// The bugs that are planted, as crates/engine/src/mutation.rs names them, and the kinds of findings that show each.
+const PLANTED: [(&str, &[&str]); 10] = [
+    ("overflow-posts-twice", &["twice"]),
+    ("shot-without-more", &["twice", "more"]),
+    ("sleeper-is-not-kicked", &["wake-up", "deadlock", "no-progress"]),
+    ("driver-sleeps-beyond-timers", &["deadlock", "no-progress"]),
+    ("async-forgets-the-offset", &["result"]),
+    ("short-counts-are-final", &["result"]),
+    ("rings-leave-a-descriptor", &["leak"]),
+    ("threads-outstay-the-last-ring", &["leak"]),
+    ("locks-stay-held-after-fork", &["deadlock", "no-progress", "fork", "the run ended"]),
+    ("fork-leaves-the-word", &["deadlock", "no-progress", "fork", "result", "twice"]),
+];
+/// So many of them must be found.
+const MUST_FIND: usize = 8;
+
+/// Plants each bug: whether enough of them are found, by seeds that find nothing without.
+///
+/// # Errors
+/// What kept runs from being started.
+pub fn planted(options: &WatchOptions) -> Result<bool> {
+    let mut found = 0;
+    for (bug, kinds) in PLANTED {
+        let mut shown = None;
+        for seed in options.seed..options.seed.saturating_add(options.runs) {
+            let Err(text) = watch(options, seed, Some(bug))? else { continue };
+            let is_of_kind = kinds.iter().any(|kind| text.contains(&format!("finding: {kind}")));
+            if is_of_kind && watch(options, seed, None)?.is_ok() {
+                shown = Some((seed, text.lines().next().unwrap_or_default().to_owned()));
+                break;
+            }
+        }
+        match &shown {
+            Some((seed, text)) => println!("{bug}: seed {seed}, {text}"),
+            None => println!("{bug}: NOT FOUND in {} seeds", options.runs),
+        }
+        found += usize::from(shown.is_some());
+    }
+    println!("{found} of {} planted bugs are found", PLANTED.len());
+    Ok(found >= MUST_FIND)
+}
+
+/// One run, with a bug or without: what it printed, or what was found.
+fn watch(options: &WatchOptions, seed: u64, bug: Option<&str>) -> Result<Result<String, String>> {
     let program = std::env::current_exe().context("the program has no path")?;
     let mut command = Command::new(program);
     command.args(["child", "--seed", &seed.to_string(), "--steps", &options.steps.to_string()]);
     if options.no_faults {
         command.arg("--no-faults");
+    }
+    if let Some(bug) = bug {
+        command.env("ANYRING_MUTATION", bug);
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let limit = options.limit as libc::c_uint;
@@ -92,8 +137,8 @@ pub fn run(options: &WatchOptions) -> Result<bool> {
             if seed >= options.seed.saturating_add(options.runs) {
                 return;
             }
-            let outcome = watch(options, seed).and_then(|first| match options.twice {
-                true => Ok((first, Some(watch(options, seed)?))),
+            let outcome = watch(options, seed, None).and_then(|first| match options.twice {
+                true => Ok((first, Some(watch(options, seed, None)?))),
                 false => Ok((first, None)),
             });
             let Ok(mut sums) = sums.lock() else { return };

@@ -309,7 +309,7 @@ impl Memory {
         self.unmap();
         self.memfd = None;
         let lock_file = core::mem::replace(&mut self.lock_file, -1);
-        if lock_file >= 0 {
+        if lock_file >= 0 && !mutated(Mutation::RingsLeaveADescriptor) {
             descriptors::close(lock_file);
         }
     }

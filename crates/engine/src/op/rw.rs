@@ -284,7 +284,8 @@ impl Rw {
                 Ok(0) => return self.finish(total),
                 Ok(count) => {
                     self.advance(count);
-                    if self.done == total || !context.nonblock || !is_file(context.fd) {
+                    let is_final = self.done == total || !context.nonblock || !is_file(context.fd);
+                    if is_final || mutated(Mutation::ShortCountsAreFinal) {
                         return self.finish(total);
                     }
                 }
