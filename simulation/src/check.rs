@@ -167,6 +167,11 @@ impl Slot {
         self.users -= 1;
     }
 
+    /// Whether nobody submits, whom a child would wait for: its parent waits for the child.
+    pub fn is_free(&self) -> bool {
+        !self.closed && !self.submits
+    }
+
     /// Whether a thread is in a call.
     pub fn is_used(&self) -> bool {
         self.users > 0

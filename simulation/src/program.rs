@@ -284,7 +284,7 @@ impl Program {
         if !self.world().forks {
             return;
         }
-        let rings: Vec<_> = self.world().slots.iter().filter(|slot| !slot.closed).map(|slot| slot.ring.clone()).collect();
+        let rings: Vec<_> = self.world().slots.iter().filter(|slot| slot.is_free()).map(|slot| slot.ring.clone()).collect();
         // SAFETY: the child makes system calls, and calls of the engine, which has to work there.
         match unsafe { libc::fork() } {
             0 => {
