@@ -91,9 +91,8 @@ impl Records {
 
     /// Multishot ones that go on. A cancellation may have come before its target had begun.
     pub fn endless_on(&self, slot: usize) -> Vec<u64> {
-        let is_it = |record: &Record| {
-            record.slot == slot && matches!(record.kind, Kind::Poll { endless: true, .. })
-        };
+        let is_it =
+            |record: &Record| record.slot == slot && matches!(record.kind, Kind::Poll { endless: true, .. });
         self.open().filter(|(_, record)| is_it(record)).map(|(place, _)| place).collect()
     }
 
@@ -109,8 +108,13 @@ impl Records {
     /// What is not answered, for a report.
     pub fn describe(&self) -> String {
         let line = |(place, record): (u64, &Record)| {
-            format!("  request {place} on ring {}: {:?}{}{}\n", record.slot, record.kind, if record.linked { ", linked" } else { "" },
-                if record.cancelled { ", cancelled" } else { "" })
+            format!(
+                "  request {place} on ring {}: {:?}{}{}\n",
+                record.slot,
+                record.kind,
+                if record.linked { ", linked" } else { "" },
+                if record.cancelled { ", cancelled" } else { "" }
+            )
         };
         self.open().map(line).take(40).collect()
     }
@@ -206,7 +210,12 @@ impl World {
             return;
         }
         if record.done || record.slot != at || record.abandoned {
-            finding(&format!("twice: ring {at} has {cqe:?} of {kind:?}, which was answered, or is another ring's"));
+            let how = match (record.done, record.abandoned) {
+                (true, _) => "which was answered",
+                (_, true) => "of a ring that was closed",
+                _ => "which is another ring's",
+            };
+            finding(&format!("twice: ring {at} has {cqe:?} of {kind:?}, {how}"));
         }
         let more = cqe.flags & IORING_CQE_F_MORE != 0;
         let endless = matches!(kind, Kind::Poll { endless: true, .. });
@@ -289,8 +298,12 @@ impl World {
 
 /// A transfer that a worker makes ends where its call does.
 fn may_be_short(system: &Simulated) -> bool {
-    system.faults(|it| it.has_been_short() || it.has_failed_with(libc::EIO) || it.has_failed_with(libc::ENOMEM)
-        || it.has_failed_with(libc::ENOSPC))
+    system.faults(|it| {
+        it.has_been_short()
+            || it.has_failed_with(libc::EIO)
+            || it.has_failed_with(libc::ENOMEM)
+            || it.has_failed_with(libc::ENOSPC)
+    })
 }
 
 fn may_fail(kind: Kind, error: i32, cancelled: bool, linked: bool, system: &Simulated) -> bool {
@@ -303,7 +316,11 @@ fn may_fail(kind: Kind, error: i32, cancelled: bool, linked: bool, system: &Simu
         Kind::Message { .. } if error == libc::EBADF || error == libc::EOVERFLOW || error == libc::EBADFD => true,
         // A worker's call that a cancellation interrupts.
         _ if error == libc::EINTR && cancelled => true,
-        Kind::FileRead { .. } | Kind::FileWrite { .. } | Kind::Fsync | Kind::StreamRead { .. } | Kind::Poll { .. } => failed,
+        Kind::FileRead { .. }
+        | Kind::FileWrite { .. }
+        | Kind::Fsync
+        | Kind::StreamRead { .. }
+        | Kind::Poll { .. } => failed,
         _ => failed && error == libc::ENOMEM,
     }
 }

@@ -38,7 +38,9 @@ fn held() -> (usize, usize) {
 /// # Errors
 /// None: what is found ends the process.
 pub fn run(options: &ChildOptions) -> Result<()> {
-    std::panic::set_hook(Box::new(|panic| report::finding(&format!("panic: {panic}\n{}", std::backtrace::Backtrace::force_capture()))));
+    std::panic::set_hook(Box::new(|panic| {
+        report::finding(&format!("panic: {panic}\n{}", std::backtrace::Backtrace::force_capture()))
+    }));
     report::show_with(|| PROGRAM.get().map_or(String::new(), |program| program.describe()));
     let system = SYSTEM.get_or_init(|| Simulated::new(options.seed));
     simulated::stand_in(system);

@@ -90,7 +90,9 @@ impl Faults {
                 ("descriptor", &[libc::EMFILE, libc::ENFILE, libc::ENOMEM])
             }
             libc::SYS_openat | libc::SYS_pipe2 => ("descriptor", &[libc::EMFILE, libc::ENFILE, libc::ENOMEM]),
-            libc::SYS_ftruncate | libc::SYS_fallocate => ("memory file", &[libc::ENOSPC, libc::ENOMEM, libc::EINTR]),
+            libc::SYS_ftruncate | libc::SYS_fallocate => {
+                ("memory file", &[libc::ENOSPC, libc::ENOMEM, libc::EINTR])
+            }
             libc::SYS_clone3 => ("thread", &[libc::EAGAIN]),
             _ => return None,
         };
@@ -102,12 +104,18 @@ impl Faults {
         let nowait = args[5] & RWF_NOWAIT != 0;
         let is_file = matches!(number, libc::SYS_preadv2 | libc::SYS_pwritev2) && has_blocks(args[0]);
         let (kind, errors): (_, &[i32]) = match number {
-            libc::SYS_preadv2 if is_file && nowait => ("read", &[libc::EAGAIN, libc::EAGAIN, libc::EIO, libc::ENOMEM]),
-            libc::SYS_pwritev2 if is_file && nowait => ("write", &[libc::EAGAIN, libc::EAGAIN, libc::EIO, libc::ENOSPC]),
+            libc::SYS_preadv2 if is_file && nowait => {
+                ("read", &[libc::EAGAIN, libc::EAGAIN, libc::EIO, libc::ENOMEM])
+            }
+            libc::SYS_pwritev2 if is_file && nowait => {
+                ("write", &[libc::EAGAIN, libc::EAGAIN, libc::EIO, libc::ENOSPC])
+            }
             libc::SYS_read | libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2 => {
                 ("read", &[libc::EINTR, libc::EIO, libc::ENOMEM])
             }
-            libc::SYS_pwritev | libc::SYS_pwritev2 | libc::SYS_writev => ("write", &[libc::EINTR, libc::EIO, libc::ENOSPC]),
+            libc::SYS_pwritev | libc::SYS_pwritev2 | libc::SYS_writev => {
+                ("write", &[libc::EINTR, libc::EIO, libc::ENOSPC])
+            }
             libc::SYS_recvfrom | libc::SYS_recvmsg if args[1] != 0 && is_transfer(number, args) => {
                 ("receive", &[libc::EINTR, libc::ENOMEM])
             }

@@ -84,7 +84,9 @@ fn stream(random: &mut fastrand::Rng) -> Stream {
     let (reader, writer) = unsafe {
         match random.bool() {
             true => (libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), ()),
-            false => (libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0, ends.as_mut_ptr()), ()),
+            false => {
+                (libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0, ends.as_mut_ptr()), ())
+            }
         };
         (ends[0], ends[1])
     };
@@ -144,7 +146,9 @@ impl Program {
         loop {
             match Ring::new(self.flags, 8, self.cq_entries) {
                 Ok(ring) => return ring,
-                Err(error) if self.system.faults(|it| it.has_failed_with(error.raw_os_error())) => self.system.progresses(),
+                Err(error) if self.system.faults(|it| it.has_failed_with(error.raw_os_error())) => {
+                    self.system.progresses()
+                }
                 Err(error) => crate::report::finding(&format!("setup: {error:?}, with which no call has failed")),
             }
         }
@@ -256,6 +260,9 @@ impl Program {
     fn take(&self, at: usize) {
         self.system.point_of_program();
         let world = &mut *self.world();
+        if world.slots[at].closed {
+            return; // what comes now is for nobody
+        }
         if world.take_all(at, self.system) {
             self.system.progresses();
         }
@@ -268,10 +275,10 @@ impl Program {
             if world.slots[mine].is_used() {
                 return;
             }
+            world.take_all(mine, self.system);
             world.slots[mine].closed = true;
+            world.abandon(mine);
         }
-        self.take(mine);
-        self.world().abandon(mine);
         let old = self.world().slots[mine].ring.clone();
         old.close();
         let ring = Arc::new(self.make_ring());
@@ -284,7 +291,8 @@ impl Program {
         if !self.world().forks {
             return;
         }
-        let rings: Vec<_> = self.world().slots.iter().filter(|slot| slot.is_free()).map(|slot| slot.ring.clone()).collect();
+        let rings: Vec<_> =
+            self.world().slots.iter().filter(|slot| slot.is_free()).map(|slot| slot.ring.clone()).collect();
         // SAFETY: the child makes system calls, and calls of the engine, which has to work there.
         match unsafe { libc::fork() } {
             0 => {
@@ -295,7 +303,8 @@ impl Program {
                 }
                 let own = self.make_ring();
                 own.push(Sqe { opcode: Opcode::Nop as u8, user_data: 1, ..Sqe::default() });
-                let done = own.enter(1, 1, IORING_ENTER_GETEVENTS) == Ok(1) && own.take().is_some_and(|it| it.res == 0);
+                let done =
+                    own.enter(1, 1, IORING_ENTER_GETEVENTS) == Ok(1) && own.take().is_some_and(|it| it.res == 0);
                 own.close();
                 // SAFETY: ends the child.
                 unsafe { libc::_exit(if done { 0 } else { 3 }) }

@@ -42,7 +42,11 @@ enum Wait {
 enum State {
     Runs,
     /// Until then, by the clock; until the word at `stop` is not 0.
-    Sleeps { wait: Wait, until_ns: Option<u64>, stop: Option<usize> },
+    Sleeps {
+        wait: Wait,
+        until_ns: Option<u64>,
+        stop: Option<usize>,
+    },
     Ended,
 }
 
@@ -310,7 +314,14 @@ impl Simulated {
     }
 
     /// Waits, and then makes the call, which does not wait any more; or answers instead of it.
-    fn wait(&self, me: usize, number: libc::c_long, wait: Wait, timeout_ns: Option<u64>, stop: Option<&AtomicU32>) -> Why {
+    fn wait(
+        &self,
+        me: usize,
+        number: libc::c_long,
+        wait: Wait,
+        timeout_ns: Option<u64>,
+        stop: Option<&AtomicU32>,
+    ) -> Why {
         let mut inner = self.step(me, number);
         let until_ns = timeout_ns.filter(|ns| *ns < FOR_EVER_NS).map(|ns| inner.now_ns + ns);
         let stop = stop.map(|word| word.as_ptr() as usize);
@@ -432,8 +443,12 @@ impl Simulated {
             libc::SYS_pwritev2 if args[5] & faults::RWF_NOWAIT != 0 => return None,
             libc::SYS_recvfrom | libc::SYS_sendto if args[3] & libc::MSG_DONTWAIT as usize != 0 => return None,
             libc::SYS_recvmsg | libc::SYS_sendmsg if args[2] & libc::MSG_DONTWAIT as usize != 0 => return None,
-            libc::SYS_read | libc::SYS_readv | libc::SYS_preadv2 | libc::SYS_recvfrom | libc::SYS_recvmsg => readable,
-            libc::SYS_write | libc::SYS_writev | libc::SYS_pwritev2 | libc::SYS_sendto | libc::SYS_sendmsg => writable,
+            libc::SYS_read | libc::SYS_readv | libc::SYS_preadv2 | libc::SYS_recvfrom | libc::SYS_recvmsg => {
+                readable
+            }
+            libc::SYS_write | libc::SYS_writev | libc::SYS_pwritev2 | libc::SYS_sendto | libc::SYS_sendmsg => {
+                writable
+            }
             _ => return None,
         };
         let flags = kernel(libc::SYS_fcntl, [args[0], libc::F_GETFL as usize, 0, 0, 0, 0]);
@@ -456,13 +471,19 @@ fn time_of(address: usize) -> Option<u64> {
 
 fn give(turn: &AtomicU32) {
     turn.store(1, Ordering::Release); // partner: the Acquire in `await_turn`
-    kernel(libc::SYS_futex, [turn.as_ptr() as usize, (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize, 1, 0, 0, 0]);
+    kernel(
+        libc::SYS_futex,
+        [turn.as_ptr() as usize, (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize, 1, 0, 0, 0],
+    );
 }
 
 fn await_turn(turn: &AtomicU32) {
     // Acquire pairs with the Release in `give`.
     while turn.swap(0, Ordering::Acquire) == 0 {
-        kernel(libc::SYS_futex, [turn.as_ptr() as usize, (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize, 0, 0, 0, 0]);
+        kernel(
+            libc::SYS_futex,
+            [turn.as_ptr() as usize, (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize, 0, 0, 0, 0],
+        );
     }
 }
 
@@ -485,7 +506,8 @@ impl Inner {
             Wait::Time => false,
         };
         // SAFETY: the word is that of the call in which the thread sleeps.
-        let stopped = || stop.is_some_and(|word| unsafe { (*(word as *const AtomicU32)).load(Ordering::SeqCst) != 0 });
+        let stopped =
+            || stop.is_some_and(|word| unsafe { (*(word as *const AtomicU32)).load(Ordering::SeqCst) != 0 });
         match () {
             () if is_ready => Some(Why::Ready),
             () if stopped() => Some(Why::Stopped),
@@ -555,7 +577,8 @@ impl Inner {
 
     /// Reports what everybody does, and ends the process.
     fn give_up(&self, why: &str) -> ! {
-        let faults: Vec<_> = self.faults.counts().into_iter().map(|(kind, count)| format!("{kind}: {count}")).collect();
+        let faults: Vec<_> =
+            self.faults.counts().into_iter().map(|(kind, count)| format!("{kind}: {count}")).collect();
         let mut text = format!("{why} (step {}, {} ns; {})\n", self.steps, self.now_ns, faults.join(", "));
         for (place, thread) in self.threads.iter().enumerate() {
             if !matches!(thread.state, State::Ended) {
@@ -569,7 +592,8 @@ impl Inner {
 
 /// Whether one of the descriptors has what it is waited for, or never will.
 fn are_ready(set: &[(i32, i16)]) -> bool {
-    let mut set: Vec<_> = set.iter().map(|(fd, events)| libc::pollfd { fd: *fd, events: *events, revents: 0 }).collect();
+    let mut set: Vec<_> =
+        set.iter().map(|(fd, events)| libc::pollfd { fd: *fd, events: *events, revents: 0 }).collect();
     let now = [0i64; 2];
     kernel(libc::SYS_ppoll, [set.as_mut_ptr() as usize, set.len(), now.as_ptr() as usize, 0, 8, 0]) > 0
 }

@@ -4,9 +4,9 @@
 pub(crate) mod cold;
 pub(crate) mod completions;
 
-use crate::os::calls;
 use crate::event::Known;
 use crate::op::Op;
+use crate::os::calls;
 use crate::resource::files::FixedFile;
 use crate::Errno;
 use anyring_abi::Opcode;

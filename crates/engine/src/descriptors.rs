@@ -11,8 +11,8 @@ pub mod numbers;
 pub use description::{cookie_of, last_copy_gone, same_description};
 pub use numbers::{closes_are_seen, is_ring, note_use, set_closes_are_seen};
 
-use crate::os::calls;
 use crate::mutation::{mutated, Mutation};
+use crate::os::calls;
 use crate::os::handlers;
 use crate::os::{Os, Sys};
 use crate::sync::Hook;

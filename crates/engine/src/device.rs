@@ -19,8 +19,8 @@ mod context;
 
 pub use context::{destroy_spare, has_spare, reset_after_fork};
 
-use crate::os::calls;
 use crate::op::Op;
+use crate::os::calls;
 use crate::os::{Os, Sys};
 use crate::poll::PollSet;
 use crate::poll::DEVICE;

@@ -3,8 +3,8 @@
 //! program set past us.
 
 use crate::sync::{
-    before_lock, constructor, fence_after_swap, futex_wait, futex_wake_one, hold, let_go, spin_loop, thread_pointer, AtomicUsize, Ordering,
-    SPINS,
+    before_lock, constructor, fence_after_swap, futex_wait, futex_wake_one, hold, let_go, spin_loop,
+    thread_pointer, AtomicUsize, Ordering, SPINS,
 };
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};

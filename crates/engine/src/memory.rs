@@ -3,9 +3,9 @@
 pub mod layout;
 pub mod view;
 
-use crate::os::calls;
 use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
+use crate::os::calls;
 use crate::os::check_writable;
 use crate::{descriptors, Errno};
 use anyring_abi::Params;
@@ -264,9 +264,8 @@ impl Memory {
             let (old, new) = (rings + offset, base + offset);
             // Of no bytes: the old mapping stays, and there is another of the same page, if that can be shared (mremap(2)).
             // SAFETY: the page that is replaced is one of those just mapped, of which nobody else knows.
-            let shared = unsafe {
-                calls::mremap_fixed(old as *mut _, 0, PAGE_BYTES, MremapFlags::MAYMOVE, new as *mut _)
-            };
+            let shared =
+                unsafe { calls::mremap_fixed(old as *mut _, 0, PAGE_BYTES, MremapFlags::MAYMOVE, new as *mut _) };
             if shared.is_err() {
                 let left = self.view.layout().rings_bytes.saturating_sub(offset).min(PAGE_BYTES);
                 let _ = copy_words(old as u64, new as u64, (left & !15) as u64);

@@ -15,9 +15,9 @@
 pub(crate) mod facts;
 pub(crate) mod turns;
 
-use crate::os::calls;
 use crate::mutation::{mutated, Mutation};
 use crate::op::Direction;
+use crate::os::calls;
 use crate::os::{EpollEvent, Os, Sys};
 use crate::request::slab::List;
 use crate::request::ListKind;

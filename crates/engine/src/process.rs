@@ -3,11 +3,11 @@
 //! A ring goes into the table of numbers (`descriptors::numbers`) when it is complete and leaves it before its
 //! end begins; whoever looked it up before finds a ring that has ended (`ring::LockFailure::Ended`).
 
-use crate::os::calls;
 use crate::descriptors::numbers::{was_used, NUMBERS_END, RINGS, RINGS_END};
 use crate::descriptors::{self, cookie_of, is_ring};
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
+use crate::os::calls;
 use crate::os::{file_status, ForkPage, Look, Os, Sys};
 use crate::ring::broken::contain_any;
 use crate::ring::table::{self, ring, rings};

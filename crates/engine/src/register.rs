@@ -4,13 +4,13 @@ mod clone_buffers;
 mod query;
 mod sync_cancel;
 
-use crate::os::calls;
 use crate::forced::{point, Point};
 use crate::issue::files::update_files;
 use crate::issue::msg_ring;
 use crate::mutation::{mutated, Mutation};
 use crate::op::msg_ring::MsgRing;
 use crate::op::{is_served, Verdict};
+use crate::os::calls;
 use crate::os::Clock;
 use crate::os::{file_status, user_read, user_read_slice, user_write};
 use crate::resource::buffers::{Buffers, MAX_BUFFERS};

@@ -6,10 +6,10 @@
 //! spread over a few shards, one a thread where there are no more threads: a counter that two cores take from each other
 //! costs as much as a call.
 
-use crate::os::calls;
 use crate::descriptors::{self, Own};
 use crate::lock::Lock;
 use crate::memory::{sealed_memfd, with_file_size};
+use crate::os::calls;
 use crate::os::{backing, check, syscall};
 use crate::Errno;
 use anyring_abi::Opcode;

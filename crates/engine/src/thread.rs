@@ -8,8 +8,8 @@ pub mod tables;
 pub use count::{are_there, exiting, is_alone, is_only_one_of_program};
 pub use masks::another_blocks;
 
-use crate::os::calls;
 use crate::mutation::{mutated, Mutation};
+use crate::os::calls;
 use crate::os::{handlers, syscall, Os, Sys};
 use crate::Errno;
 use core::cell::Cell;

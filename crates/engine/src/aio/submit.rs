@@ -4,13 +4,13 @@
 //! event: an error of the transfer itself is an event.
 
 use super::{find, lock, Pending};
-use crate::os::calls;
 use crate::issue::single;
 use crate::mutation::{mutated, Mutation};
 use crate::op::poll::PollAdd;
 use crate::op::rw::{check_priority, is_file, Rw, RWF_HIPRI, RWF_SUPPORTED};
 use crate::op::sync::Sync;
 use crate::op::{call, Context, Direction, Op, Skip, Verdict};
+use crate::os::calls;
 use crate::os::{file_status, user_read, GuardedWords, Os, Sys};
 use crate::request::{Request, Target};
 use crate::resource::files::FixedFile;

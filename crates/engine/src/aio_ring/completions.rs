@@ -1,8 +1,8 @@
 //! The completion ring: where events are for the program to read, in memory that it may write to, move or unmap. The
 //! engine has a mapping of its own of the same pages.
 
-use crate::os::calls;
 use crate::mutation::{mutated, Mutation};
+use crate::os::calls;
 use crate::os::{user_move, user_write, user_write_slice, GuardedWords};
 use crate::Errno;
 use anyring_abi::{AioRing, IoEvent, AIO_RING_COMPAT_FEATURES, AIO_RING_MAGIC};

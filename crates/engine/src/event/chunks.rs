@@ -11,9 +11,9 @@
 
 use super::session::Room;
 use super::{Event, FileKind, Kind, AIO};
-use crate::os::calls;
 use crate::descriptors::Own;
 use crate::mutation::{mutated, Mutation};
+use crate::os::calls;
 use crate::os::{backing, Os, Sys};
 use crate::{sync, thread, Errno};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};

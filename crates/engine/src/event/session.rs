@@ -26,8 +26,8 @@
 //! | `MAPPED`, `NUMBER` | follow the room that joined last; read by a forked child, which has one thread |
 
 use super::chunks::{map_file, map_prepared, ticks, Block};
-use crate::os::calls;
 use crate::descriptors::{self, Own};
+use crate::os::calls;
 use crate::os::{Os, Sys};
 use crate::{stats, Errno};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};

@@ -11,10 +11,10 @@
 //!
 //! All of this is part of a ring's state: touched under its lock only.
 
-use crate::os::calls;
 use crate::mutation::{mutated, Mutation};
 use crate::op::rw::Rw;
 use crate::op::{call, Op, Verdict};
+use crate::os::calls;
 use crate::os::file_status;
 use crate::request;
 use crate::ring::RingGuard;

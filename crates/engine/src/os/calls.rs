@@ -215,7 +215,8 @@ mod tests {
     fn called<'a>(text: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
         text.match_indices(prefix).filter_map(move |(at, _)| {
             let rest = &text[at + prefix.len()..];
-            let end = rest.find(|it: char| !it.is_ascii_lowercase() && !it.is_ascii_digit() && !"_:".contains(it))?;
+            let end =
+                rest.find(|it: char| !it.is_ascii_lowercase() && !it.is_ascii_digit() && !"_:".contains(it))?;
             rest[end..].starts_with('(').then_some(&rest[..end])
         })
     }

@@ -1,8 +1,8 @@
 //! What a descriptor names, for decisions that are taken under locks.
 
 use super::{check, syscall};
-use crate::os::calls;
 use crate::mutation::{mutated, Mutation};
+use crate::os::calls;
 use crate::Errno;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};

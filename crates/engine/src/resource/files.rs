@@ -5,9 +5,9 @@
 //! has the poll set forget what it knows of the number (`PollSet::forget`).
 
 use super::tag::{Tag, Tagged};
-use crate::os::calls;
 use crate::alloc;
 use crate::mutation::{mutated, Mutation};
+use crate::os::calls;
 use crate::os::file_status;
 use crate::os::handlers;
 use crate::sync::Hook;

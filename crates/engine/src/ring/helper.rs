@@ -1,8 +1,8 @@
 //! Calling the helper (`wait/helper.rs`): rings are handed over at the mailbox, whose lock comes after a ring's.
 
-use crate::os::calls;
 use crate::driver::owner::{Call, Mailbox};
 use crate::lock::{Held, Lock};
+use crate::os::calls;
 use crate::os::{syscall, Os, Sys};
 use crate::ring::Ring;
 use crate::sync::Hook;

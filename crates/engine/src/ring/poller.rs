@@ -1,10 +1,10 @@
 //! The thread that polls a ring (IORING_SETUP_SQPOLL), as others see it; `wait/sqpoll.rs` is what it does.
 
-use crate::os::calls;
 use crate::descriptors::{self, Own};
 use crate::lock::Lock;
 use crate::memory::layout::word;
 use crate::memory::view::View;
+use crate::os::calls;
 use crate::os::syscall;
 use crate::ring::State;
 use crate::ring::{Ring, RingGuard};

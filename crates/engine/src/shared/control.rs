@@ -22,8 +22,8 @@
 //! Within one process everything here is touched under the ring's lock, so `post_lock` keeps processes apart, and its
 //! holder is a process.
 
-use crate::os::calls;
 use crate::mutation::{mutated, Mutation};
+use crate::os::calls;
 use crate::os::{Os, Sys};
 use crate::shared::waiters::Waiters;
 use crate::Errno;

@@ -4,8 +4,8 @@
 //! exit(2) by it ends the process with its status. glibc counts the threads that it started, in a variable that it shares
 //! with its debugging library: ours are taken out of it. exit(2) by libc's `syscall()` is told to [`exiting`].
 
-use crate::os::calls;
 use crate::mutation::{mutated, Mutation};
+use crate::os::calls;
 use crate::os::{syscall, Os, Sys};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};

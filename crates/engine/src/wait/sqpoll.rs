@@ -18,10 +18,10 @@
 
 mod served;
 
-use crate::os::calls;
 use crate::descriptors::{self};
 use crate::forced::{point, Point};
 use crate::lock::Lock;
+use crate::os::calls;
 use crate::os::{check, syscall, Os, Sys};
 use crate::ring::broken::contain_any;
 use crate::ring::poller::{Attached, Poller, Waiting, ENDED, STARTING};

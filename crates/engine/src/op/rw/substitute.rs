@@ -11,10 +11,10 @@
 //! None of it changes the program's description, waits, or takes data that does not arrive. A write to a pipe without
 //! readers raises SIGPIPE as write(2) does, and one of PIPE_BUF bytes or fewer is atomic.
 
-use crate::os::calls;
 use crate::descriptors::status_flags;
 use crate::mutation::{mutated, Mutation};
 use crate::op::call;
+use crate::os::calls;
 use crate::os::{check, file_status, syscall, Os, Sys};
 use crate::os::{for_now, ForNow};
 use crate::Errno;
