@@ -10,17 +10,17 @@ SOAK_LOGS := $(TARGET)/soak-logs
 STEP = scripts/step.sh $(LOGS)
 
 # `make test`: what the code alone decides, in 20 minutes at most. In the order in which they run.
-STEPS := setup format lint doc build unit loom conformance e2e install-test
+STEPS := setup format lint doc build unit loom simulation conformance e2e install-test
 # `make soak`: the rest, and then all of it again beside four processes that spin.
 SOAK := setup-soak build unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
-        differential hostile e2e-soak containers
+        differential hostile simulation-soak e2e-soak containers
 LOADED := unit conformance e2e $(filter-out setup-soak build containers,$(SOAK))
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
 export DESTDIR PREFIX LIBDIR STRIP
 
 .NOTPARALLEL:
-.PHONY: simulation help build test soak oracle demo results bench e2e-kernel install install-strip uninstall clean \
+.PHONY: help build test soak oracle demo results bench e2e-kernel install install-strip uninstall clean \
         $(sort $(STEPS) $(SOAK) $(LOADED))
 
 help:
@@ -28,7 +28,6 @@ help:
 	@echo "make test        what must pass before a change lands: $(STEPS)"
 	@echo "make soak        the rest, in hours: $(SOAK); then beside load"
 	@echo "make STEP        one of these steps alone"
-	@echo "make simulation  a million steps of the engine on a simulated system, and bugs that are planted for it"
 	@echo "make oracle      records anew what the kernel answers in each case, and writes CONFORMANCE.md; 10 minutes"
 	@echo "make e2e-kernel  the end-to-end tests on the kernel's own io_uring, to check the tests"
 	@echo "make results     measures everything into docs/results, in 15 minutes; the machine should do nothing else"
@@ -107,13 +106,12 @@ differential: build
 hostile: build
 	@$(STEP) $@ $(CHECK)/anyring-hostile run --runs 20000 --jobs 4
 
-# The engine on a simulated system: a million steps, and planted bugs. The feature rebuilds the engine, so in a folder of its
-# own. Not yet a step of `make test` or `make soak`: docs/reliability.md lists what it still finds.
-SIMULATION = $(TARGET)/simulation/debug/anyring-simulation
+# The engine on a simulated system: a million steps, and planted bugs; in soak, 10^8 steps. The feature rebuilds the engine, so
+# in a folder of its own.
 simulation: setup
-	@cargo build --locked --target-dir $(TARGET)/simulation -p anyring-simulation --features simulated
-	@$(SIMULATION) planted --runs 60 --steps 200
-	@$(SIMULATION) run --runs 220
+	@$(STEP) $@ scripts/simulation.sh $(TARGET)/simulation 220
+simulation-soak: setup
+	@$(STEP) $@ scripts/simulation.sh $(TARGET)/simulation 20000
 
 # The conformance cases where more than io_uring is missing.
 profiles: build

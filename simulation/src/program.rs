@@ -470,7 +470,7 @@ impl World {
             (IOSQE_ASYNC, random.u32(..8) == 0),
             (IOSQE_IO_DRAIN, self.drains && random.u32(..40) == 0),
         ] {
-            sqe.flags |= if set { flag as u8 } else { 0 };
+            sqe.flags |= if set { flag } else { 0 };
         }
         if !buffer.is_empty() {
             sqe.len = if matches!(kind, Kind::Timeout { .. }) { 1 } else { buffer.len() as u32 };

