@@ -10,10 +10,10 @@ SOAK_LOGS := $(TARGET)/soak-logs
 STEP = scripts/step.sh $(LOGS)
 
 # `make test`: what the code alone decides, in 20 minutes at most. In the order in which they run.
-STEPS := setup format lint doc build-tests unit loom conformance e2e install-test
+STEPS := setup format lint doc build-tests unit loom simulation conformance e2e install-test
 # `make soak`: the rest, and then all of it again beside four processes that spin.
 SOAK := setup-soak build-tests unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
-        differential hostile sanitizers e2e-soak containers
+        differential hostile simulation-soak sanitizers e2e-soak containers
 LOADED := unit conformance e2e $(filter-out setup-soak build-tests sanitizers containers,$(SOAK))
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
@@ -114,6 +114,13 @@ hostile: build-tests
 # The engine's tests below AddressSanitizer and ThreadSanitizer.
 sanitizers: setup
 	@$(STEP) $@ scripts/sanitizers.sh $(TARGET)
+
+# The engine on a simulated system: a million steps, and planted bugs; in soak, 10^8 steps. The feature rebuilds the engine, so
+# in a folder of its own.
+simulation: setup
+	@$(STEP) $@ scripts/simulation.sh $(TARGET)/simulation 220
+simulation-soak: setup
+	@$(STEP) $@ scripts/simulation.sh $(TARGET)/simulation 20000
 
 # The conformance cases where more than io_uring is missing.
 profiles: build-tests

@@ -17,6 +17,7 @@ const CRATES: &[&str] = &[
     "conformance",
     "differential",
     "hostile",
+    "simulation",
     "fuzz",
     "e2e",
     "xtask",

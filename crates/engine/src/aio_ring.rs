@@ -6,6 +6,7 @@ pub(crate) mod completions;
 
 use crate::event::Known;
 use crate::op::Op;
+use crate::os::calls;
 use crate::resource::files::FixedFile;
 use crate::Errno;
 use anyring_abi::Opcode;
@@ -150,8 +151,8 @@ pub(crate) fn limit() -> u64 {
     use rustix::fs::{Mode, OFlags};
     const DEFAULT: u64 = 65_536;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::open("/proc/sys/fs/aio-max-nr", flags, Mode::empty()).map(crate::os::for_now);
+    let file = calls::open("/proc/sys/fs/aio-max-nr", flags, Mode::empty()).map(crate::os::for_now);
     let mut text = [0u8; 24];
-    let bytes = file.and_then(|file| rustix::io::read(&file, &mut text)).unwrap_or(0);
+    let bytes = file.and_then(|file| calls::read(&file, &mut text)).unwrap_or(0);
     core::str::from_utf8(&text[..bytes]).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(DEFAULT)
 }

@@ -12,6 +12,7 @@ pub use description::{cookie_of, last_copy_gone, same_description};
 pub use numbers::{closes_are_seen, is_ring, note_use, set_closes_are_seen};
 
 use crate::mutation::{mutated, Mutation};
+use crate::os::calls;
 use crate::os::handlers;
 use crate::os::{Os, Sys};
 use crate::sync::Hook;
@@ -113,13 +114,13 @@ pub fn to_top_from(fd: crate::os::ForNow) -> Result<Own, Errno> {
 }
 
 fn duplicate_to_top(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
-    let limit = rustix::process::getrlimit(Resource::Nofile).current.map_or(TOP, |n| n.min(TOP as u64) as i32);
+    let limit = calls::getrlimit(Resource::Nofile).current.map_or(TOP, |n| n.min(TOP as u64) as i32);
     let mut lowest = (limit - TOP_ROOM).max(limit / 2);
     if mutated(Mutation::OwnNumbersAreLow) {
         lowest = lowest.min(3);
     }
     loop {
-        match rustix::io::fcntl_dupfd_cloexec(fd, lowest) {
+        match calls::fcntl_dupfd_cloexec(fd, lowest) {
             // Another table's, where it is open.
             Ok(moved) if !remember(moved.as_raw_fd()) && tables::differ() => {
                 lowest = moved.as_raw_fd() + 1;
@@ -137,7 +138,7 @@ pub fn to_ring_number(fd: OwnedFd) -> Result<OwnedFd, Errno> {
     let mut lowests = [RING_NUMBERS.start, 64, 0].into_iter();
     let mut next = lowests.next();
     while let Some(lowest) = next.take() {
-        match rustix::io::fcntl_dupfd_cloexec(&fd, lowest) {
+        match calls::fcntl_dupfd_cloexec(&fd, lowest) {
             // Of another table.
             Ok(moved) if tables::differ() && is_ring(moved.as_raw_fd()) => {
                 next = Some(moved.as_raw_fd() + 1);

@@ -20,6 +20,7 @@ mod context;
 pub use context::{destroy_spare, has_spare, reset_after_fork};
 
 use crate::op::Op;
+use crate::os::calls;
 use crate::os::{Os, Sys};
 use crate::poll::PollSet;
 use crate::poll::DEVICE;
@@ -192,5 +193,5 @@ impl Device {
 
 fn eventfd() -> Result<i32, Errno> {
     let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-    Ok(descriptors::to_top(rustix::event::eventfd(0, flags)?)?.into_raw_fd())
+    Ok(descriptors::to_top(calls::eventfd(0, flags)?)?.into_raw_fd())
 }

@@ -3,8 +3,8 @@
 //! program set past us.
 
 use crate::sync::{
-    constructor, fence_after_swap, futex_wait, futex_wake_one, hold, let_go, thread_pointer, AtomicUsize, Ordering,
-    SPINS,
+    before_lock, constructor, fence_after_swap, futex_wait, futex_wake_one, hold, let_go, spin_loop,
+    thread_pointer, AtomicUsize, Ordering, SPINS,
 };
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -40,6 +40,7 @@ impl<T> Lock<T> {
     /// Waits for the lock; `None` when this very thread holds it already.
     #[inline]
     pub fn lock(&self) -> Option<Held<'_, T>> {
+        before_lock();
         hold();
         // Acquire pairs with the Release swap in `drop`.
         if self.word.compare_exchange(FREE, thread_pointer(), Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -70,7 +71,7 @@ impl<T> Lock<T> {
             if let Some(held) = self.try_lock() {
                 return Some(held);
             }
-            core::hint::spin_loop();
+            spin_loop();
         }
         None
     }
@@ -119,7 +120,7 @@ impl<T> Lock<T> {
                 }
             } else if spins < SPINS {
                 spins += 1;
-                core::hint::spin_loop();
+                spin_loop();
             } else if seen & CONTENDED != 0
                 || self.word.compare_exchange(seen, seen | CONTENDED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             {

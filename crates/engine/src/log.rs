@@ -1,5 +1,6 @@
 //! Messages of the engine: only into the file that `ANYRING_LOG` names, never on the program's stdout or stderr.
 
+use crate::os::calls;
 use crate::os::syscall;
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use rustix::fs::{Mode, OFlags};
@@ -10,7 +11,7 @@ static FILE: AtomicI32 = AtomicI32::new(-1);
 /// Opens the log file for appending.
 pub fn open(path: &str) -> Result<(), crate::Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
-    let fd = crate::descriptors::to_top(rustix::fs::open(path, flags, Mode::from(0o644))?)?;
+    let fd = crate::descriptors::to_top(calls::open(path, flags, Mode::from(0o644))?)?;
     FILE.store(fd.into_raw_fd(), Relaxed);
     Ok(())
 }

@@ -5,6 +5,7 @@ pub mod view;
 
 use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
+use crate::os::calls;
 use crate::os::check_writable;
 use crate::{descriptors, Errno};
 use anyring_abi::Params;
@@ -50,7 +51,8 @@ pub unsafe fn reset_after_fork() {
 /// Runs `grow` under a file size limit of at least `bytes`: RLIMIT_FSIZE counts memfds too, and a file beyond it raises
 /// SIGXFSZ in the program. ENOMEM where the hard limit is lower.
 pub fn with_file_size<T>(bytes: u64, grow: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-    use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+    use crate::os::calls::{getrlimit, setrlimit};
+    use rustix::process::{Resource, Rlimit};
     // One at a time: another would take the raised limit for the program's.
     let _one = FILE_SIZE.lock();
     let limit = getrlimit(Resource::Fsize);
@@ -70,9 +72,9 @@ pub fn with_file_size<T>(bytes: u64, grow: impl FnOnce() -> Result<T, Errno>) ->
 /// gave up its rights, could otherwise end whoever has it mapped, by SIGBUS. Source: memfd_create(2), File sealing.
 pub fn sealed_memfd(name: impl rustix::path::Arg, bytes: u64) -> Result<OwnedFd, Errno> {
     use rustix::fs::SealFlags;
-    let memfd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    with_file_size(bytes, || rustix::fs::ftruncate(&memfd, bytes))?;
-    rustix::fs::fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::SEAL)?;
+    let memfd = calls::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    with_file_size(bytes, || calls::ftruncate(&memfd, bytes))?;
+    calls::fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::SEAL)?;
     Ok(memfd)
 }
 
@@ -87,13 +89,14 @@ fn map_memfd(name: &core::ffi::CStr, bytes: usize) -> Result<(descriptors::Own, 
 fn map_range(memfd: BorrowedFd, offset: u64, bytes: usize) -> Result<usize, Errno> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address that the kernel chooses.
-    let base = unsafe { rustix::mm::mmap(core::ptr::null_mut(), bytes, prot, MapFlags::SHARED, memfd, offset) }?;
+    let base = unsafe { calls::mmap(core::ptr::null_mut(), bytes, prot, MapFlags::SHARED, memfd, offset) }?;
     Ok(base as usize)
 }
 
 /// Gives back the memory behind a range of a memfd, which reads as zero from then on.
 fn punch(memfd: BorrowedFd, offset: u64, bytes: u64) -> Result<(), Errno> {
-    use rustix::fs::{fallocate, FallocateFlags};
+    use crate::os::calls::fallocate;
+    use rustix::fs::FallocateFlags;
     match bytes {
         0 => Ok(()),
         _ => fallocate(memfd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes),
@@ -103,7 +106,7 @@ fn punch(memfd: BorrowedFd, offset: u64, bytes: u64) -> Result<(), Errno> {
 /// madvise(2) with MADV_DONTFORK.
 pub(crate) fn keep_from_children(base: usize, bytes: usize) -> Result<(), Errno> {
     // SAFETY: a whole mapping of the engine's, whose content the call leaves alone.
-    unsafe { rustix::mm::madvise(base as *mut _, bytes, rustix::mm::Advice::LinuxDontFork) }
+    unsafe { calls::madvise(base as *mut _, bytes, rustix::mm::Advice::LinuxDontFork) }
 }
 
 /// Memory that the program maps by the ring's descriptor, and that ends on its own.
@@ -134,7 +137,7 @@ impl SharedArea {
 impl Drop for SharedArea {
     fn drop(&mut self) {
         // SAFETY: the range was mapped by `create`, and whoever asked for its address borrowed `self`.
-        let _ = unsafe { rustix::mm::munmap(self.address as *mut _, self.bytes) };
+        let _ = unsafe { calls::munmap(self.address as *mut _, self.bytes) };
         if self.memfd >= 0 {
             descriptors::close(self.memfd);
         }
@@ -177,7 +180,7 @@ impl Memory {
         let bytes = layout.rings_bytes + layout.sqes_bytes;
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a new mapping at an address that the kernel chooses.
-        let base = unsafe { rustix::mm::mmap_anonymous(core::ptr::null_mut(), bytes, prot, flags) }? as usize;
+        let base = unsafe { calls::mmap_anonymous(core::ptr::null_mut(), bytes, prot, flags) }? as usize;
         let view = View::new(base, base + layout.rings_bytes, false, layout);
         view.initialise()?;
         let mapped = Some((base, bytes));
@@ -189,7 +192,7 @@ impl Memory {
     pub fn of_program(layout: Layout, params: &Params) -> Result<Memory, Errno> {
         let view = view_of_program(layout, params)?;
         // Where there is none, no member is ever taken for dead.
-        let locks = rustix::fs::memfd_create("anyring-locks", MemfdFlags::CLOEXEC).and_then(descriptors::to_top);
+        let locks = calls::memfd_create("anyring-locks", MemfdFlags::CLOEXEC).and_then(descriptors::to_top);
         let lock_file = locks.map_or(-1, IntoRawFd::into_raw_fd);
         Ok(Memory { memfd: None, lock_file, offset: 0, generation: 0, mapped: None, view })
     }
@@ -199,7 +202,7 @@ impl Memory {
         let memfd = self.borrow_memfd()?;
         let (_, present) = self.mapped.ok_or(Errno::INVAL)?;
         let (offset, bytes) = (self.offset + present as u64, (layout.rings_bytes + layout.sqes_bytes) as u64);
-        with_file_size(offset + bytes, || rustix::fs::ftruncate(memfd, offset + bytes))?;
+        with_file_size(offset + bytes, || calls::ftruncate(memfd, offset + bytes))?;
         // An attempt that failed may have left something there.
         punch(memfd, offset, bytes)?;
         let memory = self.known_at(layout, offset)?;
@@ -221,7 +224,7 @@ impl Memory {
         let memfd = self.borrow_memfd()?;
         // The file cannot become smaller.
         #[expect(clippy::disallowed_methods, reason = "a file of the engine's own")]
-        let size = rustix::fs::fstat(memfd)?.st_size as u64;
+        let size = calls::fstat(memfd)?.st_size as u64;
         if rings.checked_add(bytes as u64).is_none_or(|end| end > size) {
             return Err(Errno::INVAL);
         }
@@ -252,7 +255,7 @@ impl Memory {
         let (rings, bytes) = (self.view.rings(), self.view.layout().rings_bytes.next_multiple_of(PAGE_BYTES));
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a new mapping at an address that the kernel chooses.
-        let base = unsafe { rustix::mm::mmap_anonymous(core::ptr::null_mut(), bytes, prot, flags) };
+        let base = unsafe { calls::mmap_anonymous(core::ptr::null_mut(), bytes, prot, flags) };
         let Ok(base) = base.map(|base| base as usize) else {
             self.view = self.view.with_rings_at(NOWHERE);
             return;
@@ -261,9 +264,8 @@ impl Memory {
             let (old, new) = (rings + offset, base + offset);
             // Of no bytes: the old mapping stays, and there is another of the same page, if that can be shared (mremap(2)).
             // SAFETY: the page that is replaced is one of those just mapped, of which nobody else knows.
-            let shared = unsafe {
-                rustix::mm::mremap_fixed(old as *mut _, 0, PAGE_BYTES, MremapFlags::MAYMOVE, new as *mut _)
-            };
+            let shared =
+                unsafe { calls::mremap_fixed(old as *mut _, 0, PAGE_BYTES, MremapFlags::MAYMOVE, new as *mut _) };
             if shared.is_err() {
                 let left = self.view.layout().rings_bytes.saturating_sub(offset).min(PAGE_BYTES);
                 let _ = copy_words(old as u64, new as u64, (left & !15) as u64);
@@ -284,7 +286,7 @@ impl Memory {
     pub fn unmap(&mut self) {
         if let Some((base, bytes)) = self.mapped.take() {
             // SAFETY: the range was mapped by `map_range`; the caller gives up every use of it.
-            let _ = unsafe { rustix::mm::munmap(base as *mut _, bytes) };
+            let _ = unsafe { calls::munmap(base as *mut _, bytes) };
         }
     }
 
@@ -306,7 +308,7 @@ impl Memory {
         self.unmap();
         self.memfd = None;
         let lock_file = core::mem::replace(&mut self.lock_file, -1);
-        if lock_file >= 0 {
+        if lock_file >= 0 && !mutated(Mutation::RingsLeaveADescriptor) {
             descriptors::close(lock_file);
         }
     }

@@ -28,6 +28,8 @@ pub enum Check {
     Panic(&'static str),
     /// A unit test of this crate.
     Unit(&'static str),
+    /// The simulation, by a finding whose text holds this.
+    Simulation(&'static str),
 }
 
 /// A row of [`MUTATIONS`].
@@ -70,6 +72,8 @@ mutations! {
     "memory" {
         ClosedRingsStayWithTheProgram "closed-rings-stay-with-the-program" Engine "a_closed_ring_leaves_the_memory_alone",
             "A ring that is closed while a thread waits writes CQEs to where its memory was.";
+        RingsLeaveADescriptor "rings-leave-a-descriptor" Simulation "leak",
+            "A ring that ends leaves a descriptor open.";
     }
     "descriptors" {
         ChildrenKeepFilesInFlight "children-keep-files-in-flight" Engine "a_child_has_no_files_of_requests",
@@ -121,6 +125,8 @@ mutations! {
     "op" {
         ShortReadKeepsChain "short-read-keeps-chain" Case "link::short_read_breaks_the_chain",
             "A chain goes on behind a short read.";
+        ShortCountsAreFinal "short-counts-are-final" Simulation "result",
+            "A transfer of a file that comes out short in the middle does not go on.";
         PollWithoutHangUp "poll-without-hang-up" Case "poll::a_peer_that_stopped_sending_is_always_reported",
             "POLL_ADD answers only the events that it was asked for, no hang-up.";
         OwnPositionIsTheStart "own-position-is-the-start" Case "rw_file::read_at_minus_one_advances_the_position",

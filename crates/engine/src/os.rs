@@ -5,12 +5,15 @@
 //! may have wrapped: calls are `syscall` instructions of this crate or of rustix's raw back end.
 
 pub mod backing;
+pub mod calls;
 mod clock;
 mod fork;
 mod guard;
 pub mod handlers;
 mod interrupt;
 mod linux;
+#[cfg(feature = "simulated")]
+pub mod simulated;
 mod status;
 
 pub use clock::Clock;

@@ -16,6 +16,7 @@ pub(crate) mod facts;
 pub(crate) mod turns;
 
 use crate::mutation::{mutated, Mutation};
+use crate::os::calls;
 use crate::os::{EpollEvent, Os, Sys};
 use crate::request::slab::List;
 use crate::request::ListKind;
@@ -168,9 +169,9 @@ impl PollSet {
         if let Some(epoll) = self.epoll {
             return Ok(epoll);
         }
-        let set = descriptors::to_top(epoll::create(epoll::CreateFlags::CLOEXEC)?)?;
+        let set = descriptors::to_top(calls::epoll_create(epoll::CreateFlags::CLOEXEC)?)?;
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-        let kick = descriptors::to_top(rustix::event::eventfd(0, flags)?)?;
+        let kick = descriptors::to_top(calls::eventfd(0, flags)?)?;
         let add =
             |fd, data| Sys::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32 | EDGE, data);
         add(kick.as_raw_fd(), KICK)?;

@@ -7,6 +7,7 @@ use crate::descriptors::numbers::{was_used, NUMBERS_END, RINGS, RINGS_END};
 use crate::descriptors::{self, cookie_of, is_ring};
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
+use crate::os::calls;
 use crate::os::{file_status, ForkPage, Look, Os, Sys};
 use crate::ring::broken::contain_any;
 use crate::ring::table::{self, ring, rings};
@@ -188,7 +189,7 @@ pub fn keep_from_children(address: usize) {
 
 /// The inode of the file that is mapped at `address`; None where there is no /proc.
 fn inode_mapped_at(address: usize) -> Option<u64> {
-    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let maps = calls::read_text("/proc/self/maps").ok()?;
     maps.lines().find_map(|line| {
         let mut fields = line.split_ascii_whitespace();
         let (first, last) = fields.next()?.split_once('-')?;
@@ -287,7 +288,7 @@ fn put_in_order(word: &AtomicU32) {
     // 2: a thread of the child that came first is at it.
     if word.compare_exchange(0, 2, Ordering::Acquire, Ordering::Relaxed).is_err() {
         while word.load(Ordering::Acquire) != 1 {
-            core::hint::spin_loop();
+            crate::sync::spin_loop();
         }
         return;
     }

@@ -4,6 +4,7 @@ use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::memory::layout::Layout;
 use crate::memory::{Memory, NO_FILE};
+use crate::os::calls;
 use crate::os::{user_read, user_write};
 use crate::ring::recorder::Recorder;
 use crate::ring::table;
@@ -155,8 +156,7 @@ fn reset_after_fork() {
 
 /// Makes the descriptor and puts the ring into the process's table.
 fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> Result<i32, Errno> {
-    let (ours, theirs) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let (ours, theirs) = calls::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     let engine_end = descriptors::to_top(ours)?;
     let choosing = NUMBERS.lock();
     let program_end = descriptors::to_ring_number(theirs)?;

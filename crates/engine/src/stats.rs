@@ -9,6 +9,7 @@
 use crate::descriptors::{self, Own};
 use crate::lock::Lock;
 use crate::memory::{sealed_memfd, with_file_size};
+use crate::os::calls;
 use crate::os::{backing, check, syscall};
 use crate::Errno;
 use anyring_abi::Opcode;
@@ -178,11 +179,11 @@ pub fn completed(opcode: Opcode, path: Path, result: i32) {
 /// file is of another kind, named by mistake: it stays as it is.
 pub fn open(file: Option<&str>) -> Result<(), Errno> {
     let fd = match file {
-        Some(path) => rustix::fs::open(path, OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC, Mode::from(0o644))?,
+        Some(path) => calls::open(path, OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC, Mode::from(0o644))?,
         None => sealed_memfd(NAME, size_of::<Stats>() as u64)?,
     };
     #[expect(clippy::disallowed_methods, reason = "a file of the engine's own")]
-    let found = rustix::fs::fstat(&fd)?;
+    let found = calls::fstat(&fd)?;
     if found.st_size != 0 && found.st_size != size_of::<Stats>() as i64 {
         return Err(Errno::INVAL);
     }
@@ -198,7 +199,7 @@ pub fn open(file: Option<&str>) -> Result<(), Errno> {
     if magic.compare_exchange(0, MAGIC, Ordering::Relaxed, Ordering::Relaxed).is_err_and(|found| found != MAGIC) {
         backing::forget(block as usize);
         // SAFETY: the mapping made above, which nothing refers to any more.
-        unsafe { rustix::mm::munmap(block.cast(), size_of::<Stats>()) }?;
+        unsafe { calls::munmap(block.cast(), size_of::<Stats>()) }?;
         return Err(Errno::INVAL);
     }
     BLOCK.store(block, Ordering::Release); // partner: the Acquire load in `stats`
@@ -241,7 +242,8 @@ pub fn count_unserved(path: usize) {
 /// Makes the counters' file as large as they are, with blocks where its file system gives them in advance: a full disk is
 /// told here, and not by SIGBUS (see `os::backing`).
 fn make_room(fd: &OwnedFd) -> Result<(), Errno> {
-    use rustix::fs::{fallocate, ftruncate, FallocateFlags};
+    use crate::os::calls::{fallocate, ftruncate};
+    use rustix::fs::FallocateFlags;
     let bytes = size_of::<Stats>() as u64;
     with_file_size(bytes, || match fallocate(fd, FallocateFlags::empty(), 0, bytes) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => ftruncate(fd, bytes),
@@ -254,7 +256,7 @@ fn make_room(fd: &OwnedFd) -> Result<(), Errno> {
 unsafe fn map(at: *mut Stats, flags: MapFlags, fd: BorrowedFd) -> Result<*mut Stats, Errno> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: the caller's contract.
-    unsafe { rustix::mm::mmap(at.cast(), size_of::<Stats>(), prot, flags, fd, 0) }.map(|block| block.cast())
+    unsafe { calls::mmap(at.cast(), size_of::<Stats>(), prot, flags, fd, 0) }.map(|block| block.cast())
 }
 
 /// Counts a new ring, which is among those that live by now. From the first one on a tracer can find the counters.
@@ -290,9 +292,9 @@ fn show_memfd() -> Result<Own, Errno> {
 
 /// The file, if its name still leads to it.
 fn show_file(path: &str, identity: [u64; 2]) -> Result<Own, Errno> {
-    let fd = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map(crate::os::for_now)?;
+    let fd = calls::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map(crate::os::for_now)?;
     #[expect(clippy::disallowed_methods, reason = "a file of the engine's own")]
-    let found = rustix::fs::fstat(&fd)?;
+    let found = calls::fstat(&fd)?;
     if [found.st_dev, found.st_ino] != identity {
         return Err(Errno::NOENT);
     }
@@ -325,7 +327,7 @@ fn part_with_parent() -> Result<(), Errno> {
     let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
     let block = BLOCK.load(Ordering::Relaxed);
     // SAFETY: over the mapping that `open` made, which has this size and which nobody unmaps; zeroes are a value of a Stats.
-    unsafe { rustix::mm::mmap_anonymous(block.cast(), size_of::<Stats>(), prot, flags) }?;
+    unsafe { calls::mmap_anonymous(block.cast(), size_of::<Stats>(), prot, flags) }?;
     stats().magic.store(MAGIC, Ordering::Relaxed);
     ARE_PARENTS.store(false, Ordering::Relaxed);
     Ok(())

@@ -33,6 +33,25 @@ pub fn thread_pointer() -> usize {
     pointer
 }
 
+/// Where another thread may come first: of moment in the simulation only.
+#[inline(always)]
+pub fn before_lock() {
+    #[cfg(feature = "simulated")]
+    if let Some(system) = crate::os::simulated::system() {
+        system.point();
+    }
+}
+
+/// Waits a moment for what another thread does.
+#[inline(always)]
+pub fn spin_loop() {
+    #[cfg(feature = "simulated")]
+    if let Some(system) = crate::os::simulated::system() {
+        return system.spin();
+    }
+    core::hint::spin_loop();
+}
+
 /// A sequentially consistent fence directly after a locked read-modify-write instruction: that instruction is one
 /// already on x86-64.
 #[inline(always)]

@@ -9,6 +9,7 @@ pub use count::{are_there, exiting, is_alone, is_only_one_of_program};
 pub use masks::another_blocks;
 
 use crate::mutation::{mutated, Mutation};
+use crate::os::calls;
 use crate::os::{handlers, syscall, Os, Sys};
 use crate::Errno;
 use core::cell::Cell;
@@ -120,7 +121,10 @@ pub fn spawn(entry: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void, argum
         libc::pthread_attr_setdetachstate(&mut attributes, libc::PTHREAD_CREATE_DETACHED);
         let mut thread = core::mem::zeroed();
         count::starts();
-        let answer = libc::pthread_create(&mut thread, &attributes, begin, start.cast());
+        let answer = match may_start() {
+            true => libc::pthread_create(&mut thread, &attributes, begin, start.cast()),
+            false => libc::EAGAIN,
+        };
         libc::pthread_attr_destroy(&mut attributes);
         if answer != 0 {
             count::failed();
@@ -135,6 +139,15 @@ pub fn spawn(entry: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void, argum
     started
 }
 
+/// False where a simulated system refuses the next thread.
+#[inline(always)]
+fn may_start() -> bool {
+    #[cfg(feature = "simulated")]
+    return crate::os::simulated::starts();
+    #[cfg(not(feature = "simulated"))]
+    true
+}
+
 /// What a new thread is told.
 struct Start {
     entry: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
@@ -146,6 +159,8 @@ struct Start {
 extern "C" fn begin(start: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `spawn` gave this thread, and nobody else, the box.
     let Start { entry, argument, table } = *unsafe { Box::from_raw(start.cast::<Start>()) };
+    #[cfg(feature = "simulated")]
+    let _running = crate::os::simulated::Running::begin();
     tables::set_mine(table);
     name(NAMES[0]); // from now on it is told from the program's by its name
     count::began();
@@ -157,12 +172,16 @@ extern "C" fn begin(start: *mut libc::c_void) -> *mut libc::c_void {
 /// Whether a thread of this process sleeps: inside a system call, or in a page fault. None where there is no /proc, or no
 /// such thread.
 pub fn sleeps(thread: u32) -> Option<bool> {
+    #[cfg(feature = "simulated")]
+    if let Some(system) = crate::os::simulated::system() {
+        return system.sleeps(thread);
+    }
     use rustix::fs::{Mode, OFlags};
     let path = format!("/proc/self/task/{thread}/stat");
-    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let file = calls::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let file = crate::os::for_now(file);
     let mut text = [0u8; 64];
-    let bytes = rustix::io::read(&file, &mut text).ok()?;
+    let bytes = calls::read(&file, &mut text).ok()?;
     // "1234 (name) S ...", where the name may hold anything. Source: proc_pid_stat(5).
     let after_name = text[..bytes].iter().rposition(|byte| *byte == b')')?;
     Some(matches!(text.get(after_name + 2), Some(b'S' | b'D')))

@@ -365,7 +365,7 @@ fn look_for_job(seen: u32) -> bool {
             if QUEUED_JOBS.load(Ordering::Relaxed) != seen {
                 return true;
             }
-            core::hint::spin_loop();
+            crate::sync::spin_loop();
         }
         crate::os::syscall(libc::SYS_sched_yield, [0; 6]); // the program may want this core
     }

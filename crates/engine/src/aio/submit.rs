@@ -10,6 +10,7 @@ use crate::op::poll::PollAdd;
 use crate::op::rw::{check_priority, is_file, Rw, RWF_HIPRI, RWF_SUPPORTED};
 use crate::op::sync::Sync;
 use crate::op::{call, Context, Direction, Op, Skip, Verdict};
+use crate::os::calls;
 use crate::os::{file_status, user_read, GuardedWords, Os, Sys};
 use crate::request::{Request, Target};
 use crate::resource::files::FixedFile;
@@ -286,7 +287,7 @@ fn eventfd_of(guard: &mut RingGuard, fd: i32) -> Result<Arc<FixedFile>, Errno> {
 fn is_eventfd(fd: i32) -> bool {
     let mut name = [0u8; 64];
     let path = format!("/proc/self/fd/{fd}");
-    match rustix::fs::readlinkat_raw(rustix::fs::CWD, path, &mut name[..]) {
+    match calls::readlink(path, &mut name) {
         Ok(bytes) => name[..bytes] == *b"anon_inode:[eventfd]",
         Err(_) => {
             let nothing = 0u64;
@@ -405,7 +406,7 @@ fn settle_attempt(verdict: Verdict, op: &mut Op, fd: i32, flags: Flags, pollable
 #[cold]
 fn can_be_polled(fd: i32) -> bool {
     use rustix::event::epoll;
-    let Ok(set) = epoll::create(epoll::CreateFlags::CLOEXEC).map(crate::os::for_now) else { return true };
+    let Ok(set) = calls::epoll_create(epoll::CreateFlags::CLOEXEC).map(crate::os::for_now) else { return true };
     Sys::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, 0, 0) != Err(Errno::PERM)
 }
 

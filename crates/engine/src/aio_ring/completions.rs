@@ -2,6 +2,7 @@
 //! engine has a mapping of its own of the same pages.
 
 use crate::mutation::{mutated, Mutation};
+use crate::os::calls;
 use crate::os::{user_move, user_write, user_write_slice, GuardedWords};
 use crate::Errno;
 use anyring_abi::{AioRing, IoEvent, AIO_RING_COMPAT_FEATURES, AIO_RING_MAGIC};
@@ -43,10 +44,10 @@ impl Completions {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new anonymous mapping at an address that the kernel chooses; shared, since a forked child sees it
         // natively.
-        let base = unsafe { rustix::mm::mmap_anonymous(core::ptr::null_mut(), bytes, prot, flags) }? as usize;
+        let base = unsafe { calls::mmap_anonymous(core::ptr::null_mut(), bytes, prot, flags) }? as usize;
         let mut made = Completions { base, bytes, address: base, places, tail: 0 };
         // SAFETY: of a shared mapping no bytes are moved, but its pages mapped a second time, where the kernel chooses.
-        let second = unsafe { rustix::mm::mremap(base as *mut _, 0, bytes, MremapFlags::MAYMOVE) };
+        let second = unsafe { calls::mremap(base as *mut _, 0, bytes, MremapFlags::MAYMOVE) };
         made.base = second.map_or(base, |second| second as usize);
         let (id, head, tail, incompat_features) = (u32::MAX, 0, 0, 0);
         let (magic, compat_features) = (AIO_RING_MAGIC, AIO_RING_COMPAT_FEATURES);
@@ -127,7 +128,7 @@ impl Completions {
         for base in [programs].into_iter().chain(second).filter(|base| *base != 0) {
             // SAFETY: mapped by `create`, once at each of two addresses; the fields that named them are 0 now, so nothing
             // comes here a second time. Later accesses, near 0, are guarded ones, which fail.
-            let _ = unsafe { rustix::mm::munmap(base as *mut _, self.bytes) };
+            let _ = unsafe { calls::munmap(base as *mut _, self.bytes) };
         }
     }
 

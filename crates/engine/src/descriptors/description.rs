@@ -1,5 +1,6 @@
 //! Which file a number names.
 
+use crate::os::calls;
 use crate::os::{check, file_status, syscall, Os, Sys};
 use crate::{descriptors, Errno};
 
@@ -45,7 +46,7 @@ pub fn same_description(one: i32, other: i32) -> bool {
 /// epoll(7) keys what it watches by number and description: of one number that names first the one and then the other,
 /// the second is a new entry unless it is the same description.
 fn same_for_epoll(one: i32, other: i32) -> Result<bool, Errno> {
-    let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).map(crate::os::for_now)?;
+    let epoll = calls::epoll_create(rustix::event::epoll::CreateFlags::CLOEXEC).map(crate::os::for_now)?;
     let epoll = rustix::fd::AsRawFd::as_raw_fd(&epoll);
     let watch = |number| Sys::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, number, 0, 0);
     // Regular files end here: a duplicate of one, once closed, would give up the program's POSIX locks on it.

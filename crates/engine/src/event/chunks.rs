@@ -13,13 +13,14 @@ use super::session::Room;
 use super::{Event, FileKind, Kind, AIO};
 use crate::descriptors::Own;
 use crate::mutation::{mutated, Mutation};
+use crate::os::calls;
 use crate::os::{backing, Os, Sys};
 use crate::{sync, thread, Errno};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use rustix::fd::AsFd;
 use rustix::fs::{Mode, OFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
-use rustix::process::{test_kill_process, Pid};
+use rustix::process::Pid;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -119,7 +120,7 @@ impl Block {
     pub(crate) unsafe fn unmap(block: *mut Block) {
         backing::forget(block as usize);
         // SAFETY: as the contract says; the size is that of every such mapping.
-        let _ = unsafe { rustix::mm::munmap(block.cast(), size_of::<Block>()) };
+        let _ = unsafe { calls::munmap(block.cast(), size_of::<Block>()) };
     }
 
     /// Whether times are the processor's time stamp counter.
@@ -147,32 +148,32 @@ pub(crate) fn ticks(by_counter: bool) -> u64 {
 /// Whether the kernel itself takes the time from the processor's counter, so that it is the same on all of them.
 fn counter_is_a_clock() -> bool {
     const SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-    let source = std::fs::read_to_string(SOURCE).unwrap_or_default();
+    let source = calls::read_text(SOURCE).unwrap_or_default();
     cfg!(target_arch = "x86_64") && ["tsc", "kvm-clock"].contains(&source.trim())
 }
 
 /// The number of the process's PID namespace; 0 where there is no /proc.
 fn namespace() -> u64 {
-    rustix::fs::stat("/proc/self/ns/pid").map_or(0, |found| found.st_ino)
+    calls::stat("/proc/self/ns/pid").map_or(0, |found| found.st_ino)
 }
 
 fn map(file: &impl rustix::fd::AsFd) -> Result<*mut Block, Errno> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address that the kernel chooses.
     let mapped =
-        unsafe { rustix::mm::mmap(core::ptr::null_mut(), size_of::<Block>(), prot, MapFlags::SHARED, file, 0)? };
+        unsafe { calls::mmap(core::ptr::null_mut(), size_of::<Block>(), prot, MapFlags::SHARED, file, 0)? };
     Ok(mapped.cast())
 }
 
 /// Maps `file`. EINVAL when it is none that [`Reader::create`] made.
 pub(crate) fn map_file(file: &str) -> Result<&'static Block, Errno> {
-    let fd = rustix::fs::open(file, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map(crate::os::for_now)?;
+    let fd = calls::open(file, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map(crate::os::for_now)?;
     map_checked(&fd)
 }
 
 /// Maps what [`Reader::in_file`] made of a memfd. EINVAL when it is something else, or could still become smaller.
 pub(crate) fn map_prepared(memfd: &Own) -> Result<&'static Block, Errno> {
-    if !rustix::fs::fcntl_get_seals(memfd)?.contains(SealFlags::SHRINK) {
+    if !calls::fcntl_get_seals(memfd)?.contains(SealFlags::SHRINK) {
         return Err(Errno::INVAL);
     }
     map_checked(memfd)
@@ -181,9 +182,9 @@ pub(crate) fn map_prepared(memfd: &Own) -> Result<&'static Block, Errno> {
 fn map_checked(fd: &impl AsFd) -> Result<&'static Block, Errno> {
     let mut magic = [0u8; 8];
     #[expect(clippy::disallowed_methods, reason = "a file of the engine's own")]
-    let bytes = rustix::fs::fstat(fd)?.st_size;
+    let bytes = calls::fstat(fd)?.st_size;
     if bytes != size_of::<Block>() as i64
-        || rustix::io::pread(fd, &mut magic, 0)? != magic.len()
+        || calls::pread(fd, &mut magic, 0)? != magic.len()
         || u64::from_ne_bytes(magic) != MAGIC
     {
         return Err(Errno::INVAL);
@@ -418,9 +419,9 @@ impl Reader {
     /// What open(2), fallocate(2) or mmap(2) answered.
     pub fn create(file: &Path) -> Result<Reader, Errno> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(file, flags, Mode::from(0o600))?;
+        let fd = calls::open(file, flags, Mode::from(0o600))?;
         Reader::in_file(&fd, || Ok(())).inspect_err(|_| {
-            let _ = std::fs::remove_file(file);
+            let _ = calls::remove_file(file);
         })
     }
 
@@ -429,7 +430,7 @@ impl Reader {
     /// # Errors
     /// As [`create`](Self::create), and those of `seal`.
     pub fn in_file(fd: &impl AsFd, seal: impl FnOnce() -> Result<(), Errno>) -> Result<Reader, Errno> {
-        rustix::fs::fallocate(fd, rustix::fs::FallocateFlags::empty(), 0, size_of::<Block>() as u64)?;
+        calls::fallocate(fd, rustix::fs::FallocateFlags::empty(), 0, size_of::<Block>() as u64)?;
         seal()?;
         let block = map(fd)?;
         backing::note(block as usize, size_of::<Block>());
@@ -551,7 +552,7 @@ impl Drop for Reader {
 /// Whether there is no process of that number any more; 0 is nobody's, and never dead.
 fn is_dead(process: u32) -> bool {
     let Some(process) = Pid::from_raw(process as i32) else { return false };
-    test_kill_process(process) == Err(Errno::SRCH)
+    calls::test_kill_process(process) == Err(Errno::SRCH)
 }
 
 impl Cursor {

@@ -27,6 +27,7 @@
 
 use super::chunks::{map_file, map_prepared, ticks, Block};
 use crate::descriptors::{self, Own};
+use crate::os::calls;
 use crate::os::{Os, Sys};
 use crate::{stats, Errno};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
@@ -188,7 +189,7 @@ pub(crate) fn follow(wanted: u64) -> Result<Option<Arc<Room>>, Errno> {
 /// Makes the memfd.
 fn invite(number: u32, answer: impl Fn(u32)) -> Present {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    match rustix::fs::memfd_create("anyring-events", flags).and_then(descriptors::to_top) {
+    match calls::memfd_create("anyring-events", flags).and_then(descriptors::to_top) {
         Ok(memfd) => {
             answer(memfd.as_raw_fd() as u32 + 1);
             Present::Empty(number, memfd)

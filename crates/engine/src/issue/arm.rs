@@ -229,10 +229,11 @@ impl RingGuard {
                         [kick as usize, &mut count as *mut u64 as usize, 8, 0, 0, 0],
                     );
                 }
-                continue;
             }
-            if data == FOREIGN_KICK {
-                continue; // the bytes stay: see `Control::kick_others`
+            if data == KICK || data == FOREIGN_KICK {
+                // Who still sleeps there has not seen it: an event that another thread takes first wakes nobody.
+                self.ring().driver.wake_from_epoll();
+                continue; // of a foreign one the bytes stay: see `Control::kick_others`
             }
             if data == DEVICE {
                 served |= device::reap(self);

@@ -14,6 +14,7 @@
 use crate::mutation::{mutated, Mutation};
 use crate::op::rw::Rw;
 use crate::op::{call, Op, Verdict};
+use crate::os::calls;
 use crate::os::file_status;
 use crate::request;
 use crate::ring::RingGuard;
@@ -68,13 +69,14 @@ impl IoPoll {
 
 /// What sysfs says of a block device. A partition has its disk's queue.
 fn has_poll_queues(device: u64) -> bool {
-    use rustix::fs::{major, minor, open, Mode, OFlags};
+    use crate::os::calls::open;
+    use rustix::fs::{major, minor, Mode, OFlags};
     let (major, minor) = (major(device), minor(device));
     ["queue", "../queue"].iter().any(|queue| {
         let path = format!("/sys/dev/block/{major}:{minor}/{queue}/io_poll");
         let Ok(file) = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
         let mut text = [0u8; 1];
-        let polls = rustix::io::read(&file, &mut text) == Ok(1) && text == *b"1";
+        let polls = calls::read(&file, &mut text) == Ok(1) && text == *b"1";
         descriptors::close_quietly(file);
         polls
     })

@@ -284,7 +284,8 @@ impl Rw {
                 Ok(0) => return self.finish(total),
                 Ok(count) => {
                     self.advance(count);
-                    if self.done == total || !context.nonblock || !is_file(context.fd) {
+                    let is_final = self.done == total || !context.nonblock || !is_file(context.fd);
+                    if is_final || mutated(Mutation::ShortCountsAreFinal) {
                         return self.finish(total);
                     }
                 }
@@ -496,7 +497,7 @@ pub fn is_file(fd: i32) -> bool {
 /// An eventfd, timerfd or signalfd, for which a read of nothing is too short; false where there is no /proc.
 fn reads_whole_records(fd: i32) -> bool {
     const KINDS: [&str; 3] = ["anon_inode:[eventfd]", "anon_inode:[timerfd]", "anon_inode:[signalfd]"];
-    let link = std::fs::read_link(format!("/proc/self/fd/{fd}"));
+    let link = crate::os::calls::read_link(&format!("/proc/self/fd/{fd}"));
     link.is_ok_and(|link| KINDS.iter().any(|kind| link.as_os_str() == *kind))
 }
 

@@ -91,6 +91,10 @@ pub(super) fn note_handler() {
 
 /// Makes a call that ends with `EINTR` once `stop` is not 0 and [`interrupt`] has been called.
 pub fn interruptible(stop: &AtomicU32, number: libc::c_long, args: [usize; 6]) -> isize {
+    #[cfg(feature = "simulated")]
+    if let Some(system) = super::simulated::system() {
+        return system.call(number, args, Some(stop));
+    }
     #[cfg(target_arch = "x86_64")]
     {
         // SAFETY: `stop` and `args` live through the call, and the routine does what `syscall` does.
@@ -175,12 +179,20 @@ fn out_of_the_call(address: usize) -> Option<usize> {
 
 /// Whether calls can be interrupted. Not where the program has put a handler of its own past every wrapper.
 pub fn can_interrupt() -> bool {
+    #[cfg(feature = "simulated")]
+    if super::simulated::system().is_some() {
+        return true; // `stop` is enough
+    }
     let known = KNOWING.load(Ordering::Relaxed);
     cfg!(target_arch = "x86_64") && known > 1 && handler() == known // neither SIG_DFL nor SIG_IGN
 }
 
 /// Ends the [`interruptible`] call of `thread`, whose `stop` has been set.
 pub fn interrupt(thread: u32) {
+    #[cfg(feature = "simulated")]
+    if super::simulated::system().is_some() {
+        return;
+    }
     if !can_interrupt() {
         return;
     }

@@ -1,6 +1,7 @@
 //! The trait `Os` on Linux itself.
 
 use super::{check, wait, wait_interruptibly, EpollEvent, Os};
+use crate::os::calls;
 use crate::os::Sys;
 use crate::Errno;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -13,9 +14,19 @@ pub struct Linux;
 ///
 /// Safe to call in the sense that the kernel checks its arguments; the caller answers for what the call *does* (a write
 /// into program memory is what the program asked for).
-#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub fn syscall(number: libc::c_long, args: [usize; 6]) -> isize {
+    #[cfg(feature = "simulated")]
+    if let Some(system) = super::simulated::system() {
+        return system.call(number, args, None);
+    }
+    kernel(number, args)
+}
+
+/// The instruction.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub fn kernel(number: libc::c_long, args: [usize; 6]) -> isize {
     let answer: isize;
     // SAFETY: the asm declares the registers that the `syscall` instruction changes, and no memory of this program's
     // Rust objects is passed except by callers that hold it exclusively for the call.
@@ -27,10 +38,10 @@ pub fn syscall(number: libc::c_long, args: [usize; 6]) -> isize {
     answer
 }
 
-/// One system call; see the x86-64 version.
+/// The instruction; see the x86-64 version.
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
-pub fn syscall(number: libc::c_long, args: [usize; 6]) -> isize {
+pub fn kernel(number: libc::c_long, args: [usize; 6]) -> isize {
     let answer: isize;
     // SAFETY: `svc 0` changes only x0, and see the x86-64 version for memory.
     unsafe {
@@ -83,7 +94,7 @@ pub fn probe_flags() {
 pub fn flags_are_looked_at() -> bool {
     const UNKNOWN_FLAG: usize = 1 << 31;
     const NO_OFFSET: usize = usize::MAX;
-    let Ok((reader, writer)) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return true };
+    let Ok((reader, writer)) = calls::pipe_with(rustix::pipe::PipeFlags::CLOEXEC) else { return true };
     drop(writer);
     let mut byte = 0u8;
     let iovec = [&mut byte as *mut u8 as usize, 1];
@@ -116,6 +127,10 @@ pub fn can_wait_for_several() -> bool {
 
 impl Os for Linux {
     fn clock_ns(clock: i32) -> u64 {
+        #[cfg(feature = "simulated")]
+        if let Some(system) = super::simulated::system() {
+            return system.clock_ns();
+        }
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: `now` is a timespec this call may write. clock_gettime is not wrapped by anyone and uses the vDSO.
         unsafe { libc::clock_gettime(clock, &mut now) };

@@ -2,6 +2,7 @@
 
 use super::{check, syscall};
 use crate::mutation::{mutated, Mutation};
+use crate::os::calls;
 use crate::Errno;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -41,7 +42,7 @@ impl FileStatus {
             return None;
         }
         // SAFETY: the number is only borrowed for the call, which answers EBADF if it is not open; it was open just now.
-        rustix::fs::fstatfs(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }).ok().map(|about| about.f_type)
+        calls::fstatfs(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) }).ok().map(|about| about.f_type)
     }
 }
 
@@ -85,7 +86,7 @@ fn by_statx(fd: i32) -> Result<FileStatus, Errno> {
 #[expect(clippy::disallowed_methods, reason = "there is nothing else")]
 fn by_fstat(fd: i32) -> Result<FileStatus, Errno> {
     // SAFETY: the number is only borrowed for the call, which answers EBADF if it is not open; it is not -1.
-    let found = rustix::fs::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) })?;
+    let found = calls::fstat(unsafe { rustix::fd::BorrowedFd::borrow_raw(fd) })?;
     Ok(FileStatus {
         kind: found.st_mode & libc::S_IFMT,
         device: found.st_dev,

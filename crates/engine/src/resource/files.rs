@@ -7,6 +7,7 @@
 use super::tag::{Tag, Tagged};
 use crate::alloc;
 use crate::mutation::{mutated, Mutation};
+use crate::os::calls;
 use crate::os::file_status;
 use crate::os::handlers;
 use crate::sync::Hook;
@@ -74,11 +75,11 @@ fn holds_lock(fd: i32) -> bool {
     }
     let Ok(status) = file_status(fd) else { return false };
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let locks = rustix::fs::open("/proc/locks", flags, Mode::empty()).map(crate::os::for_now);
+    let locks = calls::open("/proc/locks", flags, Mode::empty()).map(crate::os::for_now);
     let Ok(locks) = locks else { return true };
     let mut text = Vec::new();
     let mut portion = [0u8; 4096];
-    while let Ok(bytes @ 1..) = rustix::io::read(&locks, &mut portion) {
+    while let Ok(bytes @ 1..) = calls::read(&locks, &mut portion) {
         if text.try_reserve(bytes).is_err() {
             return true; // perhaps
         }

@@ -1,6 +1,7 @@
 //! A registered memory region: io_uring_register(2), IORING_REGISTER_MEM_REGION. Waits may read their arguments from it
 //! (IORING_ENTER_EXT_ARG_REG). It is memory of the program's, or a memfd that the program maps by the ring's descriptor.
 
+use crate::os::calls;
 use crate::os::{check_writable, user_read, user_write};
 use crate::{descriptors, Errno};
 use anyring_abi::{IORING_MAP_OFF_PARAM_REGION, IORING_MEM_REGION_REG_WAIT_ARG, IORING_MEM_REGION_TYPE_USER};
@@ -61,7 +62,7 @@ impl Region {
                 let mut entry = [0u8; ENTRY_BYTES as usize];
                 // SAFETY: the descriptor is the region's own, and open as long as the region lives.
                 let memfd = unsafe { rustix::fd::BorrowedFd::borrow_raw(memfd) };
-                rustix::io::pread(memfd, &mut entry, offset)?;
+                calls::pread(memfd, &mut entry, offset)?;
                 let (words, _) = entry.as_chunks::<8>();
                 Ok(core::array::from_fn(|index| u64::from_ne_bytes(words[index])))
             }

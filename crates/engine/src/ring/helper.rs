@@ -2,6 +2,7 @@
 
 use crate::driver::owner::{Call, Mailbox};
 use crate::lock::{Held, Lock};
+use crate::os::calls;
 use crate::os::{syscall, Os, Sys};
 use crate::ring::Ring;
 use crate::sync::Hook;
@@ -84,8 +85,8 @@ pub(crate) fn wake() {
 
 fn open() -> Result<(), Errno> {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-    let wake = descriptors::to_top(rustix::event::eventfd(0, flags)?)?;
-    let set = descriptors::to_top(epoll::create(epoll::CreateFlags::CLOEXEC)?)?;
+    let wake = descriptors::to_top(calls::eventfd(0, flags)?)?;
+    let set = descriptors::to_top(calls::epoll_create(epoll::CreateFlags::CLOEXEC)?)?;
     let (wake, set) = (wake.into_raw_fd(), set.into_raw_fd());
     WAKE.store(wake, Ordering::Relaxed);
     SET.store(set, Ordering::Relaxed);

@@ -166,8 +166,14 @@ impl RingGuard {
         while let Some(id) = self.slab.next_from(place) {
             place = id.place() + 1;
             match self.slab[id].state() {
-                request::State::Queued(job) if !job.cancel() => continue,
-                request::State::Submitted => continue,
+                request::State::Queued(job) if !job.cancel() => {
+                    self.forget_chain(id);
+                    continue;
+                }
+                request::State::Submitted => {
+                    self.forget_chain(id);
+                    continue;
+                }
                 request::State::Polling(_) => {
                     let _removed_below = self.disarm(id);
                 }
@@ -178,6 +184,11 @@ impl RingGuard {
             }
             drop(self.slab.remove(id));
         }
+    }
+
+    /// What a request that stays leads to is ended besides: it must not look for that when it comes back.
+    fn forget_chain(&mut self, id: request::Id) {
+        (self.slab[id].next, self.slab[id].guard) = (None, None);
     }
 
     /// Takes the state of a closed ring that nobody uses any more: from now on it has ended.

@@ -4,6 +4,7 @@ use crate::descriptors::{self, Own};
 use crate::lock::Lock;
 use crate::memory::layout::word;
 use crate::memory::view::View;
+use crate::os::calls;
 use crate::os::syscall;
 use crate::ring::State;
 use crate::ring::{Ring, RingGuard};
@@ -168,7 +169,7 @@ impl Poller {
         let wake = unsafe { rustix::fd::BorrowedFd::borrow_raw(self.wake.as_raw_fd()) };
         Ok(Arc::new(Poller {
             waiting: Lock::new(Waiting { rings: Vec::new(), ended: true }),
-            wake: descriptors::to_top(rustix::io::fcntl_dupfd_cloexec(wake, 0)?)?,
+            wake: descriptors::to_top(calls::fcntl_dupfd_cloexec(wake, 0)?)?,
             thread: AtomicU32::new(self.thread.load(Ordering::Relaxed)),
             again: AtomicBool::new(false),
             sleeping: AtomicBool::new(false),
@@ -183,7 +184,7 @@ impl State {
         if let Some(bell) = self.bell {
             return Ok(bell);
         }
-        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let bell = calls::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(*self.bell.insert(descriptors::to_top(bell)?.into_raw_fd()))
     }
 

@@ -23,6 +23,7 @@
 //! holder is a process.
 
 use crate::mutation::{mutated, Mutation};
+use crate::os::calls;
 use crate::os::{Os, Sys};
 use crate::shared::waiters::Waiters;
 use crate::Errno;
@@ -164,7 +165,7 @@ impl Control {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new anonymous mapping at an address that the kernel chooses.
         let base = unsafe {
-            rustix::mm::mmap_anonymous(core::ptr::null_mut(), BYTES, ProtFlags::READ | ProtFlags::WRITE, flags)
+            calls::mmap_anonymous(core::ptr::null_mut(), BYTES, ProtFlags::READ | ProtFlags::WRITE, flags)
         }?;
         Ok(Control { base: base as usize, lock_file, member: NO_MEMBER })
     }
@@ -175,7 +176,7 @@ impl Control {
             return;
         }
         // SAFETY: the range was mapped by `new`; the caller gives up every use of it.
-        let _ = unsafe { rustix::mm::munmap(self.base as *mut _, BYTES) };
+        let _ = unsafe { calls::munmap(self.base as *mut _, BYTES) };
     }
 
     /// Keeps the area from children that are forked from now on.
@@ -316,7 +317,7 @@ impl Control {
             }
             match round % 100 {
                 0 => drop(Sys::futex_wait(word, holder, Some(50_000))),
-                _ => core::hint::spin_loop(),
+                _ => crate::sync::spin_loop(),
             }
         }
     }

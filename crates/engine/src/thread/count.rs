@@ -5,11 +5,11 @@
 //! with its debugging library: ours are taken out of it. exit(2) by libc's `syscall()` is told to [`exiting`].
 
 use crate::mutation::{mutated, Mutation};
+use crate::os::calls;
 use crate::os::{syscall, Os, Sys};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use rustix::fs::{Mode, OFlags};
-use std::io::Read;
 
 /// Threads of ours that run: never more than there are. Relaxed, as all here: counts, which order nothing.
 static RUNNING: AtomicU32 = AtomicU32::new(0);
@@ -131,10 +131,10 @@ pub fn is_only_one_of_program() -> bool {
 /// How many other threads the process has that are not called as ours are. Those that end have their names to the last.
 fn others_without_our_names() -> Option<u32> {
     let (me, flags) = (Sys::thread_id(), OFlags::RDONLY | OFlags::CLOEXEC);
-    let open = |path: &CStr| rustix::fs::open(path, flags, Mode::empty()).map(crate::os::for_now);
+    let open = |path: &CStr| calls::open(path, flags, Mode::empty()).map(crate::os::for_now);
     let tasks = open(c"/proc/self/task").ok()?;
     let mut space = [core::mem::MaybeUninit::<u8>::uninit(); 2048];
-    let mut entries = rustix::fs::RawDir::new(&tasks, &mut space);
+    let mut entries = calls::directory(&tasks, &mut space);
     let mut others = 0;
     while let Some(entry) = entries.next() {
         let thread = entry.ok()?.file_name().to_str().ok().and_then(|name| name.parse::<u32>().ok());
@@ -142,7 +142,7 @@ fn others_without_our_names() -> Option<u32> {
         let path = std::ffi::CString::new(format!("/proc/self/task/{thread}/comm")).ok()?;
         let Ok(file) = open(&path) else { continue }; // it has ended
         let mut name = [0u8; 17];
-        let bytes = rustix::io::read(&file, &mut name).unwrap_or(0);
+        let bytes = calls::read(&file, &mut name).unwrap_or(0);
         others += u32::from(!super::NAMES.iter().any(|ours| name[..bytes].trim_ascii_end() == ours.to_bytes()));
     }
     Some(others)
@@ -155,7 +155,7 @@ fn end_process(status: i32) {
 /// How many threads the process has, with a leader that has left before others. The folder of them has a link for each, and
 /// two more: asking takes no descriptor, whose number the program might expect.
 pub(super) fn threads() -> Option<u32> {
-    let links = rustix::fs::stat(c"/proc/self/task").ok()?.st_nlink;
+    let links = calls::stat(c"/proc/self/task").ok()?.st_nlink;
     u32::try_from(links).ok()?.checked_sub(2)
 }
 
@@ -174,9 +174,7 @@ fn leader_has_left() -> bool {
 /// What the leader left with, by exit(2). proc_pid_stat(5): the last field, as wait(2) tells it. No thread of the program's is
 /// left that could miss a number.
 fn status_of_leader() -> Option<i32> {
-    let file = rustix::fs::open(c"/proc/self/stat", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let mut line = String::new();
-    std::fs::File::from(file).read_to_string(&mut line).ok()?;
+    let line = calls::read_text("/proc/self/stat").ok()?;
     let status: i32 = line.rsplit(' ').next()?.trim().parse().ok()?;
     libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status))
 }

@@ -1,8 +1,9 @@
 //! The signals that other threads of the process really block, as /proc/self/task tells.
 
+use crate::os::calls;
 use crate::os::{syscall, Os, Sys};
 use core::mem::MaybeUninit;
-use rustix::fs::{Mode, OFlags, RawDir};
+use rustix::fs::{Mode, OFlags};
 
 /// libc blocks everything for a moment where it starts a thread, forks or cancels: who blocks longer means it.
 const LOOKS: u32 = 20;
@@ -22,9 +23,9 @@ pub fn another_blocks(signal: i32) -> bool {
 /// One look at all of them. The numbers that this opens the program has for itself again at once.
 fn blocked_now(signal: i32) -> Option<bool> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = crate::os::for_now(rustix::fs::open(c"/proc/self/task", flags, Mode::empty()).ok()?);
+    let folder = crate::os::for_now(calls::open(c"/proc/self/task", flags, Mode::empty()).ok()?);
     let mut room = [MaybeUninit::<u8>::uninit(); 2048];
-    let mut entries = RawDir::new(&folder, &mut room);
+    let mut entries = calls::directory(&folder, &mut room);
     let me = Sys::thread_id();
     while let Some(Ok(entry)) = entries.next() {
         let thread = entry.file_name().to_str().ok().and_then(|name| name.parse::<u32>().ok());
@@ -39,10 +40,10 @@ fn blocked_now(signal: i32) -> Option<bool> {
 /// proc_pid_status(5): the line `SigBlk`. `None` for a thread that has ended.
 fn mask_of(thread: u32) -> Option<u64> {
     let path = format!("/proc/self/task/{thread}/status");
-    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let file = calls::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let file = crate::os::for_now(file);
     let mut text = [0u8; 4096];
-    let length = rustix::io::read(&file, &mut text).ok()?;
+    let length = calls::read(&file, &mut text).ok()?;
     let text = core::str::from_utf8(&text[..length]).ok()?;
     let (_, rest) = text.split_once("\nSigBlk:\t")?;
     u64::from_str_radix(rest.get(..16)?, 16).ok()

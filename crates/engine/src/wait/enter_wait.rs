@@ -275,7 +275,7 @@ fn spin(
     };
     const ROUNDS: u32 = 32; // a look at the clock costs as much as these
     while !(0..ROUNDS).any(|_| {
-        core::hint::spin_loop();
+        crate::sync::spin_loop();
         posted() || left()
     }) && !is_over()
     {}

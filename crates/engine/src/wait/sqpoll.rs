@@ -21,6 +21,7 @@ mod served;
 use crate::descriptors::{self};
 use crate::forced::{point, Point};
 use crate::lock::Lock;
+use crate::os::calls;
 use crate::os::{check, syscall, Os, Sys};
 use crate::ring::broken::contain_any;
 use crate::ring::poller::{Attached, Poller, Waiting, ENDED, STARTING};
@@ -114,7 +115,7 @@ pub fn begin(ring: &'static Ring, wish: Wish) -> Result<(), Errno> {
 
 impl Poller {
     fn start(first: Attached, cpu: Option<u32>) -> Result<Arc<Poller>, Errno> {
-        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let wake = calls::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let poller = Arc::new(Poller {
             waiting: Lock::new(Waiting { rings: vec![first], ended: false }),
             wake: descriptors::to_top(wake)?,
@@ -211,7 +212,7 @@ impl Poller {
                 (rounds, idle_since_ns) = (0, None);
                 continue;
             }
-            core::hint::spin_loop();
+            crate::sync::spin_loop();
             rounds = rounds.wrapping_add(1);
             if !rounds.is_multiple_of(ROUNDS) {
                 continue;

@@ -20,6 +20,14 @@ pub fn thread_pointer() -> usize {
     MARK.with(|mark| core::ptr::from_ref::<u64>(mark) as usize)
 }
 
+/// Loom chooses at the word itself.
+pub fn before_lock() {}
+
+/// Of the loops that look again.
+pub fn spin_loop() {
+    core::hint::spin_loop();
+}
+
 /// On machines other than x86-64 it is a fence, and on those the swap before it is one.
 pub fn fence_after_swap() {
     loom::sync::atomic::fence(Ordering::SeqCst);

@@ -14,6 +14,7 @@
 use crate::descriptors::status_flags;
 use crate::mutation::{mutated, Mutation};
 use crate::op::call;
+use crate::os::calls;
 use crate::os::{check, file_status, syscall, Os, Sys};
 use crate::os::{for_now, ForNow};
 use crate::Errno;
@@ -149,7 +150,7 @@ fn out_of_pipe(fd: i32, iovecs: *const [usize; 2], count: usize, bytes: u64) -> 
     // SAFETY: the number is only borrowed for the calls, which answer EBADF if it is not open.
     let pipe = unsafe { BorrowedFd::borrow_raw(fd) };
     let (mut output, mut input) = own_pipe()?;
-    let seen = match had(rustix::pipe::tee(pipe, &input, bytes as usize, SpliceFlags::NONBLOCK))? {
+    let seen = match had(calls::tee(pipe, &input, bytes as usize, SpliceFlags::NONBLOCK))? {
         Ok(seen @ 1..) => seen,
         nothing => return Some(end_or_later(fd, nothing)),
     };
@@ -182,7 +183,7 @@ fn end_or_later(fd: i32, answer: Result<usize, Errno>) -> Result<usize, Errno> {
 }
 
 fn move_over(from: BorrowedFd<'_>, to: BorrowedFd<'_>, bytes: usize) -> Option<Result<usize, Errno>> {
-    had(rustix::pipe::splice(from, None, to, None, bytes, SpliceFlags::NONBLOCK))
+    had(calls::splice(from, None, to, None, bytes, SpliceFlags::NONBLOCK))
 }
 
 /// `None` if the call is not had.

@@ -1,0 +1,326 @@
+//! The checker: it follows each request to its one last CQE, and looks at what that says.
+
+use crate::faults;
+use crate::program::{pattern, World};
+use crate::report::finding;
+use crate::ring::Ring;
+use crate::system::Simulated;
+use anyring_abi::{Cqe, IORING_CQE_F_MORE};
+use std::sync::Arc;
+
+/// In the user_data of a CQE that a MSG_RING request posts: the rest is that request's.
+pub const MESSAGE: u64 = 1 << 62;
+
+/// What a request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // what the SQE says
+pub enum Kind {
+    Nop,
+    FileRead { offset: u64, bytes: usize },
+    FileWrite { bytes: usize },
+    StreamRead { stream: usize },
+    Poll { stream: usize, endless: bool },
+    Timeout { until_ns: u64 },
+    Fsync,
+    Cancel,
+    Message { target: usize },
+}
+
+/// A request, from its SQE to its last CQE.
+pub struct Record {
+    slot: usize,
+    kind: Kind,
+    /// Memory that the request works on, kept to the end of the process.
+    pub buffer: Vec<u8>,
+    /// It is in a chain.
+    pub linked: bool,
+    cancelled: bool,
+    done: bool,
+    /// Its ring was closed.
+    abandoned: bool,
+    /// How many messages have come.
+    arrived: u32,
+    /// The last result, of a MSG_RING.
+    sent: bool,
+}
+
+impl Record {
+    /// A request on the ring in this slot.
+    pub fn new(slot: usize, kind: Kind, _life: u64) -> Record {
+        let (linked, cancelled, done, abandoned, arrived, sent) = (false, false, false, false, 0, false);
+        Record { slot, kind, buffer: Vec::new(), linked, cancelled, done, abandoned, arrived, sent }
+    }
+}
+
+/// Every request that there was; its user_data is its place.
+#[derive(Default)]
+pub struct Records(Vec<Record>);
+
+impl Records {
+    /// Adds one: its user_data.
+    pub fn add(&mut self, record: Record) -> u64 {
+        self.0.push(record);
+        self.0.len() as u64 - 1
+    }
+
+    /// How many.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Somebody wants to cancel it.
+    pub fn cancelled(&mut self, user_data: u64) {
+        self.0[user_data as usize].cancelled = true;
+    }
+
+    fn open(&self) -> impl Iterator<Item = (u64, &Record)> {
+        let places = self.0.iter().enumerate().map(|(place, record)| (place as u64, record));
+        places.filter(|(_, record)| !record.done && !record.abandoned)
+    }
+
+    /// How many on the ring in this slot are not answered.
+    pub fn open_on(&self, slot: usize) -> usize {
+        self.open().filter(|(_, record)| record.slot == slot).count()
+    }
+
+    /// One of them.
+    pub fn some_open_on(&self, slot: usize, random: &mut fastrand::Rng) -> Option<u64> {
+        let open: Vec<_> = self.open().filter(|(_, record)| record.slot == slot).map(|(place, _)| place).collect();
+        random.choice(open)
+    }
+
+    /// Multishot ones that go on. A cancellation may have come before its target had begun.
+    pub fn endless_on(&self, slot: usize) -> Vec<u64> {
+        let is_it =
+            |record: &Record| record.slot == slot && matches!(record.kind, Kind::Poll { endless: true, .. });
+        self.open().filter(|(_, record)| is_it(record)).map(|(place, _)| place).collect()
+    }
+
+    /// What the requests on this ring wait to read from, each once for each.
+    pub fn streams_waited_for(&self, slot: usize) -> Vec<usize> {
+        let of = |record: &Record| match record.kind {
+            Kind::StreamRead { stream } | Kind::Poll { stream, .. } if record.slot == slot => Some(stream),
+            _ => None,
+        };
+        self.open().filter_map(|(_, record)| of(record)).collect()
+    }
+
+    /// What is not answered, for a report.
+    pub fn describe(&self) -> String {
+        let line = |(place, record): (u64, &Record)| {
+            format!(
+                "  request {place} on ring {}: {:?}{}{}\n",
+                record.slot,
+                record.kind,
+                if record.linked { ", linked" } else { "" },
+                if record.cancelled { ", cancelled" } else { "" }
+            )
+        };
+        self.open().map(line).take(40).collect()
+    }
+}
+
+/// A ring of a thread's.
+pub struct Slot {
+    /// The ring.
+    pub ring: Arc<Ring>,
+    /// Threads that are in a call on it.
+    users: u32,
+    /// One of them submits.
+    submits: bool,
+    /// How many CQEs the threads that sleep wait for.
+    pub waits: Vec<u32>,
+    /// Nobody begins a call on it.
+    pub closed: bool,
+    /// Which ring in this slot it is.
+    pub life: u64,
+}
+
+impl Slot {
+    /// With a new ring.
+    pub fn new(ring: Arc<Ring>) -> Slot {
+        Slot { ring, users: 0, submits: false, waits: Vec::new(), closed: false, life: 0 }
+    }
+
+    /// Begins a submission, if nobody else makes one.
+    pub fn begin(&mut self) -> Option<Arc<Ring>> {
+        if self.submits || self.closed {
+            return None;
+        }
+        self.submits = true;
+        self.enter()
+    }
+
+    /// Ends it.
+    pub fn end(&mut self) {
+        self.submits = false;
+        self.leave();
+    }
+
+    /// Begins a call.
+    pub fn enter(&mut self) -> Option<Arc<Ring>> {
+        if self.closed {
+            return None;
+        }
+        self.users += 1;
+        Some(self.ring.clone())
+    }
+
+    /// Ends it.
+    pub fn leave(&mut self) {
+        self.users -= 1;
+    }
+
+    /// Whether nobody submits, whom a child would wait for: its parent waits for the child.
+    pub fn is_free(&self) -> bool {
+        !self.closed && !self.submits
+    }
+
+    /// Whether a thread is in a call.
+    pub fn is_used(&self) -> bool {
+        self.users > 0
+    }
+}
+
+impl World {
+    /// Takes every CQE of this ring: whether there was one.
+    pub fn take_all(&mut self, at: usize, system: &Simulated) -> bool {
+        let ring = self.slots[at].ring.clone();
+        let mut any = false;
+        while let Some(cqe) = ring.take() {
+            self.answered(at, cqe, system);
+            any = true;
+        }
+        any
+    }
+
+    /// A CQE has come.
+    fn answered(&mut self, at: usize, cqe: Cqe, system: &Simulated) {
+        let place = (cqe.user_data & !MESSAGE) as usize;
+        let Some(record) = self.records.0.get_mut(place) else {
+            finding(&format!("unknown: ring {at} has {cqe:?}, which nobody asked for"));
+        };
+        let kind = record.kind;
+        if cqe.user_data & MESSAGE != 0 {
+            record.arrived += 1;
+            let expected = matches!(kind, Kind::Message { target } if target == at) && cqe.res == 7;
+            if !expected || record.arrived > 1 {
+                finding(&format!("message: ring {at} has {cqe:?} of {kind:?}, {} times", record.arrived));
+            }
+            return;
+        }
+        if record.done || record.slot != at || record.abandoned {
+            let how = match (record.done, record.abandoned) {
+                (true, _) => "which was answered",
+                (_, true) => "of a ring that was closed",
+                _ => "which is another ring's",
+            };
+            finding(&format!("twice: ring {at} has {cqe:?} of {kind:?}, {how}"));
+        }
+        let more = cqe.flags & IORING_CQE_F_MORE != 0;
+        let endless = matches!(kind, Kind::Poll { endless: true, .. });
+        if more && (!endless || cqe.res < 0) {
+            finding(&format!("more: {cqe:?} of {kind:?}"));
+        }
+        record.done = !more;
+        let (cancelled, linked) = (record.cancelled, record.linked);
+        let right = match cqe.res {
+            0.. => self.is_right(place, cqe, system),
+            error => may_fail(kind, -error, cancelled, linked, system),
+        };
+        if !right {
+            finding(&format!("result: {cqe:?} of {kind:?} (cancelled: {cancelled}, linked: {linked})"));
+        }
+    }
+
+    /// Whether this success is one.
+    fn is_right(&mut self, place: usize, cqe: Cqe, system: &Simulated) -> bool {
+        let record = &mut self.records.0[place];
+        let moved = cqe.res as usize;
+        match record.kind {
+            Kind::Nop | Kind::Fsync | Kind::Cancel => cqe.res == 0,
+            Kind::Message { .. } => {
+                record.sent = true;
+                cqe.res == 0
+            }
+            Kind::FileRead { offset, bytes } => {
+                let read = record.buffer[..moved.min(bytes)].iter().enumerate();
+                let right = read.into_iter().all(|(at, byte)| *byte == pattern(offset + at as u64));
+                right && (moved == bytes || moved < bytes && moved > 0 && may_be_short(system))
+            }
+            Kind::FileWrite { bytes } => moved == bytes || moved < bytes && moved > 0 && may_be_short(system),
+            Kind::StreamRead { stream } => {
+                self.streams[stream].taken += moved as u64;
+                let read = &record.buffer[..moved.min(record.buffer.len())];
+                let follows = |pair: &[u8]| u64::from(pair[1]) == (u64::from(pair[0]) + 1) % 251;
+                moved > 0 && moved <= record.buffer.len() && read.windows(2).all(follows)
+            }
+            Kind::Poll { .. } => cqe.res & i32::from(libc::POLLIN) != 0,
+            Kind::Timeout { .. } => false,
+        }
+    }
+
+    /// The ring in this slot is about to be closed.
+    pub fn abandon(&mut self, at: usize) {
+        for record in self.records.0.iter_mut().filter(|record| record.slot == at && !record.done) {
+            record.abandoned = true;
+            if let Kind::StreamRead { stream } = record.kind {
+                self.streams[stream].leaks = true;
+            }
+        }
+    }
+
+    /// The ring in this slot is closed, with nothing in flight.
+    pub fn close(&mut self, at: usize) {
+        self.slots[at].closed = true;
+    }
+
+    /// Whether what went into each stream came out, or still is in it.
+    pub fn check_streams(&self) {
+        for stream in self.streams.iter().filter(|stream| !stream.leaks) {
+            let left = stream.left();
+            if stream.taken + left != stream.fed {
+                let (fed, taken) = (stream.fed, stream.taken);
+                finding(&format!("data: {fed} bytes went into a stream, {taken} were read, {left} are left"));
+            }
+        }
+    }
+
+    /// A thread that sleeps although what it waits for is there, while nobody can run.
+    pub fn forgotten(&self) -> Option<String> {
+        self.slots.iter().enumerate().find_map(|(at, slot)| {
+            let there = slot.ring.ready();
+            let waits = slot.waits.iter().find(|least| **least > 0 && **least <= there)?;
+            Some(format!("wake-up: nobody runs, and who waits for {waits} CQEs of ring {at} has {there}"))
+        })
+    }
+}
+
+/// A transfer that a worker makes ends where its call does.
+fn may_be_short(system: &Simulated) -> bool {
+    system.faults(|it| {
+        it.has_been_short()
+            || it.has_failed_with(libc::EIO)
+            || it.has_failed_with(libc::ENOMEM)
+            || it.has_failed_with(libc::ENOSPC)
+    })
+}
+
+fn may_fail(kind: Kind, error: i32, cancelled: bool, linked: bool, system: &Simulated) -> bool {
+    let failed = system.faults(|it: &faults::Faults| it.has_failed_with(error));
+    let is_end = error == libc::ECANCELED;
+    match kind {
+        _ if is_end && (cancelled || linked) => true,
+        Kind::Timeout { until_ns } if error == libc::ETIME => system.now_ns() >= until_ns,
+        Kind::Cancel if error == libc::ENOENT || error == libc::EALREADY => true,
+        Kind::Message { .. } if error == libc::EBADF || error == libc::EOVERFLOW || error == libc::EBADFD => true,
+        // A worker's call that a cancellation interrupts.
+        _ if error == libc::EINTR && cancelled => true,
+        Kind::FileRead { .. }
+        | Kind::FileWrite { .. }
+        | Kind::Fsync
+        | Kind::StreamRead { .. }
+        | Kind::Poll { .. } => failed,
+        _ => failed && error == libc::ENOMEM,
+    }
+}

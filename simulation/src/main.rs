@@ -1,0 +1,49 @@
+//! `anyring-simulation`: random programs on the engine, on a system whose threads, clock and failures a seed decides.
+//! README.md of this crate says what counts as a finding.
+
+mod check;
+mod child;
+mod faults;
+mod program;
+mod report;
+mod ring;
+mod system;
+mod watch;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Runs programs on the engine, on a simulated system, and reports what breaks.
+#[derive(Parser)]
+#[command(version)]
+struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run seeds, and print each finding with the command that repeats it
+    Run(watch::WatchOptions),
+    /// Plant bugs, and tell which of them seeds find that find nothing without
+    Planted(watch::WatchOptions),
+    /// Be the program (what `run` starts)
+    #[command(hide = true)]
+    Child(child::ChildOptions),
+}
+
+fn main() -> ExitCode {
+    let done = match Options::parse().command {
+        Command::Run(options) => watch::run(&options),
+        Command::Planted(options) => watch::planted(&options),
+        Command::Child(options) => child::run(&options).map(|()| true),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("anyring-simulation: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
