@@ -529,7 +529,9 @@ impl RingGuard {
             }
             let armed = matches!(self.slab[id].state(), State::Polling(_));
             let queued = matches!(self.slab[id].state(), State::Queued(_) | State::Staged | State::Submitted);
-            if !(armed || queued) || mutated(Mutation::NoPrivateDuplicate) {
+            // A timer has no file: it is a request that chaos holds back.
+            let held_back = matches!(self.slab[id].state(), State::Timed);
+            if !(armed || queued || held_back) || mutated(Mutation::NoPrivateDuplicate) {
                 continue;
             }
             let private = match &file {
