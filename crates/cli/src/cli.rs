@@ -1,6 +1,7 @@
 //! Every flag of the command, in the one place that parsing, `--help`, the man pages and the completions are made
 //! from (xtask includes this file, so it names nothing else of the crate).
 
+use anyring_engine::chaos::rules::RULES;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ pub enum Command {
     Check(CheckOptions),
     Lab(LabOptions),
     Advise(AdviseOptions),
+    Chaos(ChaosOptions),
     /// Tries one way into libanyring.so, in a process that doctor started with the library preloaded.
     #[command(hide = true)]
     EntryPoint {
@@ -452,6 +454,63 @@ fn parse_size(text: &str) -> Result<u32, String> {
         None if digits => Err("a request has less than 4 GiB".to_owned()),
         _ => Err("a number of bytes, as 4096, 64K or 1M".to_owned()),
     }
+}
+
+const CHAOS_EXAMPLES: &str = "\
+Examples:
+  anyring chaos -- ./mytest                                one run, with a seed that it prints
+  anyring chaos --runs 100 -- ./mytest                     seeds 1 to 100; which of them fail
+  anyring chaos --seed 17 --shrink -- ./mytest             the fewest injections with which seed 17 fails
+  anyring chaos --rules short,late --log log.jsonl -- ./mytest
+
+A run fails when PROGRAM ends by a signal or with another status than 0, takes longer than --timeout, or prints the text of
+--fail-output. With --runs or --shrink, PROGRAM has no standard input, and its output is shown of the first run that fails.
+
+Exit status: 0 when no run failed, 1 when one did, 125 when nothing is proven (PROGRAM made no ring) or anyring could not do
+its part, 126 when PROGRAM cannot be executed or cannot be served, 127 when it was not found, 2 for a usage error, 128 and the
+signal's number when interrupted.";
+
+/// The rules, from the engine's table.
+fn chaos_help() -> String {
+    let line = |row: &anyring_engine::chaos::rules::Row| format!("  {:9}  {}\n", row.name, row.what);
+    let rules = |permitted| RULES.iter().filter(move |row| row.page.is_some() == permitted).map(line);
+    let (permitted, outside) = (rules(true).collect::<String>(), rules(false).collect::<String>());
+    format!(
+        "Rules, all of which the manual permits (docs/chaos.md says where):\n{permitted}\n\
+         Faults, followed only where they are named:\n{outside}\n{CHAOS_EXAMPLES}"
+    )
+}
+
+/// Run PROGRAM on anyring's engine, which does by a seeded choice what io_uring permits: short reads, late CQEs ...
+#[derive(Debug, Args)]
+#[command(after_help = chaos_help(), override_usage = "anyring chaos [OPTIONS] -- PROGRAM [ARGS]...")]
+pub struct ChaosOptions {
+    /// What the choices are made by; with --runs the first of several [default: a random one, with --runs 1]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// What may be done: names separated by commas, `all` for what the manual permits, or a file of names [default: all]
+    #[arg(long, value_name = "FILE|RULE,...")]
+    pub rules: Option<String>,
+    /// So many runs, each with its own seed
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: Option<u32>,
+    /// Look for the fewest injections with which the first seed that fails does so
+    #[arg(long)]
+    pub shrink: bool,
+    /// Make only these injections, as --shrink and the log name them
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// A run that takes longer has failed, and is killed: 500ms, 10s [default: none, with --runs or --shrink 10s]
+    #[arg(long, value_name = "TIME", value_parser = parse_time_ns)]
+    pub timeout: Option<u64>,
+    /// A run has failed that prints this on standard output or standard error
+    #[arg(long, value_name = "TEXT")]
+    pub fail_output: Option<String>,
+    /// Write what was injected to FILE, as JSON, one line each (docs/chaos.md describes it)
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    #[command(flatten)]
+    pub program: Program,
 }
 
 /// A way into the library. The names are those of the hidden subcommand and of the JSON.

@@ -1,4 +1,4 @@
-//! The `anyring` command: `run`, `deny`, `doctor`, `stats`, `trace`, `check`, `advise` and `lab`.
+//! The `anyring` command: `run`, `deny`, `doctor`, `stats`, `trace`, `check`, `advise`, `chaos` and `lab`.
 //!
 //! `run` and `deny` end by exec'ing the program in this very process, so that exit code, signals and standard streams
 //! pass through by construction. For the same reason the C `main` is ours: Rust's own start would ignore SIGPIPE and
@@ -7,6 +7,7 @@
 
 mod advise;
 mod asked;
+mod chaos;
 mod check;
 mod child;
 mod cli;
@@ -54,6 +55,7 @@ fn dispatch(command: Command) -> Result<i32, Failure> {
         Command::Check(options) => check::run(&options),
         Command::Lab(options) => lab::run(&options),
         Command::Advise(options) => advise::run(&options),
+        Command::Chaos(options) => chaos::run(&options),
         Command::EntryPoint { name } => doctor::try_entry_point(name),
     }
 }

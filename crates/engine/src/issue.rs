@@ -3,6 +3,7 @@
 pub mod arm;
 pub mod calls;
 mod cancel;
+pub(crate) mod chaos;
 mod complete;
 pub(crate) mod device;
 pub mod files;
@@ -73,6 +74,9 @@ impl RingGuard {
         if request.op.needs_request() {
             self.start_timer(id);
             self.arm_link_timeout(id);
+            return;
+        }
+        if self.chaos.is_some() && chaos::intervenes(self, id) {
             return;
         }
         match self.plan_turn(id) {

@@ -7,6 +7,7 @@
 pub mod aio;
 pub mod aio_ring;
 pub mod alloc;
+pub mod chaos;
 pub mod descriptors;
 pub mod device;
 pub mod driver;

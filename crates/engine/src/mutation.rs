@@ -219,6 +219,10 @@ mutations! {
         BitsDoNotMatter "bits-do-not-matter" Case "futex::bits_must_meet",
             "A FUTEX_WAIT is woken by whoever wakes the word, whatever the bits.";
     }
+    "chaos" {
+        LotsAreAllDrawn "lots-are-all-drawn" Unit "chaos::tests::the_same_seed_draws_the_same_lots",
+            "A rule is followed everywhere, whatever the seed says.";
+    }
     "driver" {
         SleeperIsNotKicked "sleeper-is-not-kicked" Case "msg_ring_targets::a_wait_with_a_mask_ends",
             "A CQE wakes nobody who sleeps on the ring's poll set.";

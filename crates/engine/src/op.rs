@@ -6,6 +6,7 @@
 
 pub mod buffers;
 pub mod cancel;
+mod cut;
 pub mod epoll;
 pub mod file_table;
 pub mod fs;

@@ -11,7 +11,7 @@ use crate::ring::table;
 use crate::ring::State;
 use crate::shared::control::Control;
 use crate::wait::{self, sqpoll};
-use crate::{descriptors, process, Errno};
+use crate::{chaos, descriptors, process, Errno};
 use anyring_abi::*;
 use core::sync::atomic::{AtomicU64, Ordering};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
@@ -172,6 +172,10 @@ fn publish(flags: u32, mut made: Unpublished, polling: Option<sqpoll::Wish>) -> 
     let recorder = Recorder::of_new_ring(fd, [layout.sq_entries, layout.cq_entries], flags);
     let mut state = State::new(flags, memory, control, engine_end.into_raw_fd(), cookie);
     state.recorder = recorder;
+    // Whoever waits on a ring of polled devices looks at no timer.
+    if flags & IORING_SETUP_IOPOLL == 0 {
+        state.chaos = chaos::of_new_ring();
+    }
     let ring = table::unborn_ring();
     ring.bring_to_life(fd, flags, state);
     if let Some(polling) = polling {

@@ -4,7 +4,7 @@ use crate::environment::variable;
 use crate::{probe, Host};
 use anyring_engine::driver::spin;
 use anyring_engine::lock::Lock;
-use anyring_engine::{event, log, os, stats};
+use anyring_engine::{chaos, event, log, os, stats};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{siginfo_t, ucontext_t};
 
@@ -56,6 +56,12 @@ pub fn prepare<H: Host>() {
     if let Some(file) = variable("ANYRING_TRACE") {
         if let Err(error) = event::open(&file) {
             log::line(&format!("there are no events: {file}: {error}"));
+        }
+    }
+    if let Some(seed) = variable("ANYRING_CHAOS") {
+        let [rules, only, file] = ["RULES", "ONLY", "LOG"].map(|name| variable(&format!("ANYRING_CHAOS_{name}")));
+        if let Err(why) = chaos::begin(&seed, rules.as_deref(), only.as_deref(), file.as_deref()) {
+            log::line(&format!("there is no chaos: {why}"));
         }
     }
     *prepared = true;

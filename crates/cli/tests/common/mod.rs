@@ -34,6 +34,7 @@ pub fn anyring(args: &[&str]) -> Command {
         "ANYRING_LOG",
         "ANYRING_STATS",
         "ANYRING_TRACE",
+        "ANYRING_CHAOS",
     ] {
         command.env_remove(variable);
     }

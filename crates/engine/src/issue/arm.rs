@@ -549,6 +549,7 @@ impl RingGuard {
             scattered |= match request.state() {
                 State::Polling(how) => request.target.number().is_some_and(|number| number != how.fd),
                 State::Queued(_) | State::Staged | State::Submitted => true,
+                State::Timed => request.target.number().is_some(),
                 _ => false,
             };
             self.keep_from_close(id, fd, closed, file);
@@ -577,7 +578,9 @@ impl RingGuard {
         }
         let armed = matches!(self.slab[id].state(), State::Polling(_));
         let queued = matches!(self.slab[id].state(), State::Queued(_) | State::Staged | State::Submitted);
-        if !(armed || queued) || mutated(Mutation::NoPrivateDuplicate) {
+        // A timer has no file: it is a request that chaos holds back.
+        let held_back = matches!(self.slab[id].state(), State::Timed);
+        if !(armed || queued || held_back) || mutated(Mutation::NoPrivateDuplicate) {
             return;
         }
         let private = match file {

@@ -139,7 +139,8 @@ impl RingGuard {
         for (_, id) in candidates {
             let Some(request) = self.slab.get(id) else { continue };
             let guard = request.opcode == Opcode::LinkTimeout;
-            let timer_by_file = matches!(request.state(), State::Timed) && cancel.fd.is_some() && !cancel.any;
+            let is_timer = matches!(request.op, Op::Timeout(_) | Op::LinkTimeout(_));
+            let timer_by_file = is_timer && cancel.fd.is_some() && !cancel.any;
             if !is_reachable(request) || guard || timer_by_file || is_due(request) {
                 continue;
             }

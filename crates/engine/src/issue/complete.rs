@@ -5,6 +5,7 @@
 //! its successor, and `finish` issues or cancels that.
 
 use crate::forced::{point, Point};
+use crate::issue::chaos;
 use crate::mutation::{mutated, Mutation};
 use crate::op::Op;
 use crate::request::{Cancelled, Chain, Detached, Id, Request};
@@ -238,6 +239,10 @@ impl RingGuard {
     /// Completes a request: its CQE, its LINK_TIMEOUT, its successors, and whoever drains behind it. `failed` breaks
     /// soft links.
     pub fn finish(&mut self, id: Id, result: i32, failed: bool) {
+        let (result, failed) = match self.chaos.is_some() {
+            true => chaos::result(self, id, result, failed),
+            false => (result, failed),
+        };
         let to_worker = self.slab[id].next.is_some() && self.hands_chain_to_worker(id, result);
         let request = &mut self.slab[id];
         let quiet = failed && request.skips_success();

@@ -4,6 +4,7 @@
 //! waits; it is taken off its ring for good (committed) when it was used, when a transfer that goes on has begun to fill
 //! it, or when a worker gets it. A bundle (IORING_RECVSEND_BUNDLE) chooses as many as it has data for.
 
+use crate::issue::chaos;
 use crate::mutation::{mutated, Mutation};
 use crate::op::net::{settle, Net};
 use crate::op::selection::{used_buffers, without_buffer, Attempted};
@@ -166,7 +167,7 @@ impl RingGuard {
     /// with this result.
     #[must_use]
     pub fn shot(&mut self, id: Id, result: i32, flags: u32) -> bool {
-        if !self.has_room() || self.is_broken() {
+        if !self.has_room() || self.is_broken() || (self.chaos.is_some() && chaos::ends_multishot(self, id)) {
             return false;
         }
         let request = &self.slab[id];
@@ -175,6 +176,9 @@ impl RingGuard {
         self.record_of(id, |it| it.shoots());
         let more = if mutated(Mutation::ShotWithoutMore) { 0 } else { IORING_CQE_F_MORE };
         self.post(Cqe { user_data, res: result, flags: flags | more }, path != Path::Inline);
+        if self.chaos.is_some() {
+            chaos::overflow(self, id);
+        }
         true
     }
 

@@ -3,6 +3,7 @@
 use crate::alloc;
 use crate::forced::{point, Point};
 use crate::issue::cancel::is_due;
+use crate::issue::chaos;
 use crate::mutation::{mutated, Mutation};
 use crate::op::timeout::TimeoutRemove;
 use crate::op::{Op, Verdict};
@@ -59,6 +60,8 @@ impl RingGuard {
             if counts(&state.slab[id].op).is_some() {
                 state.counting.retain(|(counting, _)| *counting != id);
             }
+        } else {
+            chaos::stop_timer(state, id);
         }
         state.slab.detach(id)
     }
@@ -75,10 +78,10 @@ impl RingGuard {
             fired = true;
             point(Point::Timer);
             let id = self.stop_timer(id).id();
-            if self.slab[id].opcode == Opcode::LinkTimeout {
-                self.fire_link_timeout(id);
-            } else {
-                self.fire_timeout(id);
+            match self.slab[id].opcode {
+                Opcode::LinkTimeout => self.fire_link_timeout(id),
+                Opcode::Timeout => self.fire_timeout(id),
+                _ => chaos::let_go(self, id),
             }
         }
     }

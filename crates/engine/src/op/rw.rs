@@ -69,6 +69,8 @@ pub struct Rw {
     aligned: bool,
     /// I/O priority, 0 for the thread's own.
     priority: u16,
+    /// It asks for less than the program did: see [`cut`](Self::cut).
+    is_cut: bool,
     /// Bytes transferred by earlier attempts.
     done: u64,
 }
@@ -131,6 +133,7 @@ impl Rw {
             protected,
             aligned,
             priority: sqe.ioprio,
+            is_cut: false,
             done: 0,
         })
     }
@@ -191,6 +194,27 @@ impl Rw {
     /// See [`crate::op::Op::forget_transferred`].
     pub fn forget_transferred(&mut self) {
         self.done = 0;
+    }
+
+    /// See [`crate::op::Op::divisible_bytes`]: the bytes, and whether they are written.
+    pub(super) fn divisible_bytes(&self) -> Option<(usize, bool)> {
+        let bytes = match &self.selection {
+            Some(selection) => selection.wanted.max(1),
+            None => self.total() as usize,
+        };
+        (self.flags & libc::RWF_ATOMIC as u32 == 0).then_some((bytes, self.write))
+    }
+
+    /// See [`crate::op::Op::cut`]. What is left of the request then is short, which breaks its chain.
+    pub(super) fn cut(&mut self, bytes: usize) {
+        self.is_cut = true;
+        if let Some(selection) = &mut self.selection {
+            selection.wanted = bytes;
+        }
+        match &mut self.buffers {
+            Buffers::One([_, length]) => *length = bytes,
+            Buffers::Many(iovecs) => super::cut::cut_ranges(iovecs, bytes),
+        }
     }
 
     /// READ_MULTISHOT.
@@ -463,7 +487,7 @@ impl Rw {
     #[inline]
     fn finish(&self, total: u64) -> Verdict {
         let keeps_chain = mutated(Mutation::ShortReadKeepsChain) && !self.write;
-        if self.done == total || self.multishot || keeps_chain {
+        if (self.done == total) & !self.is_cut || self.multishot || keeps_chain {
             Verdict::Done(self.done as i32)
         } else {
             Verdict::DoneShort(self.done as i32)

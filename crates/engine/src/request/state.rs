@@ -147,6 +147,8 @@ pub struct Request {
     pub record: Option<(u8, u8)>,
     /// Its claim to a thread of its submitter's identity, while it waits its turn.
     pub hold: Option<Hold>,
+    /// Which SQE of its ring it was, where that is disturbed: see `issue/chaos.rs`.
+    pub number: u64,
 }
 
 impl Request {
@@ -171,6 +173,7 @@ impl Request {
             deadline_ns: 0,
             record: None,
             hold: None,
+            number: 0,
         }
     }
 

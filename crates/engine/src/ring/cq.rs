@@ -248,14 +248,22 @@ impl RingGuard {
     #[inline]
     pub fn flush(&mut self) {
         while self.batch.count != 0 {
-            self.flush_batch();
+            self.flush_batch::<false>();
             if !self.counting.is_empty() {
                 self.fire_counting();
             }
         }
     }
 
-    fn flush_batch(&mut self) {
+    /// The same as if the CQ were `FULL`: the batch goes to the backlog, and whoever waits comes to move that.
+    #[cold]
+    pub fn flush_to_backlog(&mut self) {
+        self.flush_batch::<true>();
+        self.control.lock_post().waiters().bump();
+        self.wake();
+    }
+
+    fn flush_batch<const FULL: bool>(&mut self) {
         if self.abandoned {
             return self.discard_batch();
         }
@@ -270,7 +278,7 @@ impl RingGuard {
         let mut tail = post.cq_tail();
         let shared = control.header().shared.load(Ordering::Relaxed) != 0;
         let mut room = batch.room(view, tail, shared);
-        if post.backlog() != 0 || !spill.is_empty() {
+        if FULL || post.backlog() != 0 || !spill.is_empty() {
             room = 0;
         }
         let double = batch.limit == 1 && view.is_double(&batch.cqes[0]);
@@ -353,7 +361,8 @@ impl RingGuard {
         let view = self.memory.view;
         let state = &mut **self;
         let mut post = control.lock_post();
-        if post.backlog() == 0 && state.spill.is_empty() {
+        let stays = || state.chaos.as_ref().is_some_and(|chaos| chaos.keeps_backlog);
+        if (post.backlog() == 0 && state.spill.is_empty()) || stays() {
             return;
         }
         loop {

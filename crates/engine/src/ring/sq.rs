@@ -267,6 +267,10 @@ impl RingGuard {
                 return self.refuse(sqe, error, 0, on_its_way);
             }
             self.serve_turns(op, &target);
+            if self.chaos.is_some() {
+                self.accept_disturbed(op, opcode, row, sqe, on_its_way);
+                return self.taken();
+            }
         }
         let alone = sqe.flags & NOT_ALONE == 0 && self.chain.is_none() && self.drain.is_idle();
         if !alone || row.own_place || sqe.personality != 0 {
@@ -303,6 +307,20 @@ impl RingGuard {
         }
     }
 
+    /// Takes a request in on a ring that is disturbed: each has a place, and its turn, so that it can be held back.
+    #[cold]
+    fn accept_disturbed(
+        &mut self,
+        op: &mut Op,
+        opcode: Opcode,
+        row: &Definition,
+        sqe: &Sqe,
+        on_its_way: Unanswered,
+    ) {
+        self.disturb(op, opcode, sqe, &row.target(sqe));
+        self.accept_in_order(op, opcode, row, sqe, on_its_way);
+    }
+
     fn taken(&self) -> Accepted {
         if self.stops_for_calls() {
             Accepted::Last
@@ -323,6 +341,7 @@ impl RingGuard {
     ) {
         self.record(|it| it.submit_req(sqe));
         let mut request = take_request(op, opcode, row, sqe);
+        request.number = self.chaos.as_ref().map_or(0, |chaos| chaos.sqes);
         if sqe.personality != 0 && request.op.identity(opcode) != Identity::Never {
             // Found by `check`.
             request.hold = self.personalities.find(sqe.personality).ok().map(Hold::another);

@@ -127,6 +127,8 @@ pub struct State {
     pub clock: Clock,
     /// The registered memory region.
     pub wait_region: Option<Region>,
+    /// What disturbs it, if anything does.
+    pub chaos: Option<Box<crate::chaos::Chaos>>,
     /// What makes the ring a context of Linux AIO.
     pub aio: Option<Box<Context>>,
 }
@@ -224,6 +226,7 @@ impl State {
             wake_due: false,
             clock: Clock::Monotonic,
             wait_region: None,
+            chaos: None,
             aio: None,
         }
     }

@@ -1,5 +1,6 @@
 //! io_uring_enter(2).
 
+use crate::issue::chaos::{self, Change};
 use crate::memory::layout::word;
 use crate::mutation::{mutated, Mutation};
 use crate::os::user_read;
@@ -36,6 +37,12 @@ pub struct Enter {
 
 /// Submits and waits: how many SQEs were consumed.
 pub fn enter(call: &Enter) -> Result<u32, Errno> {
+    serve::<true>(call)
+}
+
+/// The same, on a ring that is disturbed perhaps as another call.
+#[inline(always)]
+fn serve<const AS_ASKED: bool>(call: &Enter) -> Result<u32, Errno> {
     process::notice_fork();
     if call.flags & !FLAGS != 0 {
         return Err(Errno::INVAL);
@@ -64,6 +71,10 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
     }
     if guard.disabled {
         return Err(Errno::BADFD);
+    }
+    if AS_ASKED && guard.chaos.is_some() {
+        drop(guard);
+        return disturbed(ring, call);
     }
     stats::shard().enters.fetch_add(1, Ordering::Relaxed);
     guard.listen();
@@ -95,6 +106,23 @@ pub fn enter(call: &Enter) -> Result<u32, Errno> {
         Err(error) if submitted == 0 => Err(error),
         _ => Ok(submitted),
     }
+}
+
+/// The call on a ring that is disturbed: perhaps it fails, takes fewer SQEs, or does not wait.
+#[cold]
+fn disturbed(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
+    let asks = call.flags & IORING_ENTER_GETEVENTS != 0;
+    let change = chaos::at_enter(&mut ring.lock()?, call.to_submit, asks, asks && call.min_complete != 0)?;
+    let changed = match change {
+        Change::None => *call,
+        Change::Fewer(to_submit) => Enter { to_submit, flags: call.flags & !IORING_ENTER_GETEVENTS, ..*call },
+        Change::Interrupted => Enter { min_complete: 0, ..*call },
+    };
+    let submitted = serve::<false>(&changed)?;
+    if change == Change::Interrupted && submitted == 0 && ring.lock()?.cq_is_empty() {
+        return Err(Errno::INTR); // `io_cqring_wait` in io_uring/io_uring.c: not where there is a CQE
+    }
+    Ok(submitted)
 }
 
 /// IORING_ENTER_GETEVENTS: waits as the call asks.

@@ -7,6 +7,7 @@ use crate::driver::owner::Taken;
 use crate::driver::spin::LONGEST_NS;
 use crate::driver::{IN_EPOLL, IN_FUTEX, SPINNING};
 use crate::forced::{point, Point};
+use crate::issue::chaos;
 use crate::memory::layout::word;
 use crate::mutation::{mutated, Mutation};
 use crate::os::Clock;
@@ -118,6 +119,10 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
             if satisfied(&guard, target, timeouts) {
                 break Ok(());
             }
+        }
+        if !polled && guard.chaos.is_some() && chaos::let_next_go(&mut guard) {
+            guard.collect();
+            continue;
         }
         if !core::mem::replace(&mut said, true) {
             guard.record(|it| it.cqring_wait(wish.min_complete));

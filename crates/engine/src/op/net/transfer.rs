@@ -181,6 +181,31 @@ impl Transfer {
         }
     }
 
+    /// See [`crate::op::Op::divisible_bytes`]: the bytes, and whether they are sent.
+    pub(crate) fn divisible_bytes(&self) -> Option<(usize, bool)> {
+        const WHOLE: u32 = MSG_WAITALL | BESIDE_THE_DATA | (libc::MSG_PEEK | libc::MSG_TRUNC) as u32;
+        let with_header = self.multishot && matches!(self.data, Data::Message(_));
+        if self.flags & WHOLE != 0 || self.bundle || self.zero_copy.is_some() || with_header {
+            return None;
+        }
+        let bytes = match &self.selection {
+            Some(selection) => selection.wanted.max(1),
+            None => self.data.bytes(),
+        };
+        Some((bytes, self.direction == Direction::Write))
+    }
+
+    /// See [`crate::op::Op::cut`].
+    pub(crate) fn cut(&mut self, bytes: usize) {
+        if let Some(selection) = &mut self.selection {
+            selection.wanted = bytes;
+        }
+        match &mut self.data {
+            Data::Buffer { bytes: length, .. } => *length = bytes,
+            Data::Message(message) => crate::op::cut::cut_ranges(&mut message.iovecs, bytes),
+        }
+    }
+
     /// Whether it chooses its buffer.
     #[inline]
     pub(crate) fn selects(&self) -> bool {

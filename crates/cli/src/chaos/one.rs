@@ -1,0 +1,264 @@
+//! One run of the program: started as by `anyring run --backend user`, watched, and told how it ended.
+
+use crate::cli::ChaosOptions;
+use crate::errno;
+use crate::failure::{Failure, CANNOT_EXECUTE, NOT_FOUND, OWN_FAILURE};
+use rustix::fs::{memfd_create, MemfdFlags};
+use rustix::process::{waitid, Pid, WaitId, WaitIdOptions};
+use serde::Deserialize;
+use std::fs::File;
+use std::io::{IsTerminal, Read, Seek, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long one of several runs may take, unless `--timeout` says something else.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a sleep lasts at most.
+const PERIOD: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
+/// What was injected, as the engine's log says it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Injection {
+    /// `RING.POSITION.RULE`.
+    #[serde(rename = "injection")]
+    pub name: String,
+    rule: String,
+    opcode: Option<String>,
+    user_data: Option<u64>,
+    what: String,
+}
+
+impl Injection {
+    /// The injection for people.
+    pub fn describe(&self) -> String {
+        let Injection { name, rule, what, .. } = self;
+        match (&self.opcode, self.user_data) {
+            (Some(opcode), Some(user_data)) => {
+                format!("{name}: {rule}: {opcode}, user_data {user_data:#x}: {what}")
+            }
+            _ => format!("{name}: {rule}: {what}"),
+        }
+    }
+}
+
+/// A line of the engine's log.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Injection(Injection),
+    Ring { made_ring: u32 },
+}
+
+/// How a program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    Status(i32),
+    Signal(i32),
+    /// It was killed after its time.
+    Late,
+}
+
+/// One run.
+pub struct Run {
+    pub ending: Ending,
+    /// Its output has the text that is not to be there.
+    pub has_text: bool,
+    pub injections: Vec<Injection>,
+    /// Rings that it made.
+    pub rings: usize,
+}
+
+/// Runs the program again and again.
+pub struct Runner<'a> {
+    options: &'a ChaosOptions,
+    rules: String,
+    /// Its output is kept, and it has no standard input.
+    apart: bool,
+    timeout: Option<Duration>,
+    /// What it printed last.
+    printed: File,
+    /// What was injected last, and the names of what alone may be. Files without a name, which the program opens by ours.
+    injected: File,
+    only: File,
+    log: Option<File>,
+    signals: libc::sigset_t,
+}
+
+impl<'a> Runner<'a> {
+    pub fn new(options: &'a ChaosOptions, rules: String, many: bool) -> Result<Runner<'a>, Failure> {
+        let file = |name: &str| -> Result<File, Failure> {
+            let made = memfd_create(name, MemfdFlags::CLOEXEC);
+            made.map(File::from).map_err(|error| Failure::own(format!("memfd_create: {error}")))
+        };
+        let log = options.log.as_ref().map(|path| {
+            let opened = File::options().write(true).create(true).truncate(true).mode(0o644).open(path);
+            opened.map_err(|error| {
+                Failure::own(format!("--log: cannot use {}: {}", path.display(), errno::of(&error)))
+            })
+        });
+        let timeout = options.timeout.map(Duration::from_nanos);
+        Ok(Runner {
+            options,
+            rules,
+            apart: many || options.fail_output.is_some(),
+            timeout: timeout.or(many.then_some(PATIENCE)),
+            printed: file("anyring-chaos-output")?,
+            injected: file("anyring-chaos-log")?,
+            only: file("anyring-chaos-only")?,
+            log: log.transpose()?,
+            signals: block_signals(),
+        })
+    }
+
+    /// One run with this seed, and with no injections but those in `only`, if given.
+    pub fn run(&self, seed: u64, only: Option<&[String]>) -> Result<Run, Failure> {
+        let mut command = self.command(seed, only)?;
+        let begin = Instant::now();
+        let mut child = command.spawn().map_err(|error| Failure::own(format!("cannot start itself: {error}")))?;
+        let ending = self.wait(&mut child, begin)?;
+        let text = read_all(&self.injected)?;
+        if let Some(mut log) = self.log.as_ref() {
+            let written = log.write_all(&text);
+            written.map_err(|error| Failure::own(format!("--log: {}", errno::of(&error))))?;
+        }
+        let (mut injections, mut rings) = (Vec::new(), 0);
+        // A process that is killed in the middle of a line has no more of it.
+        for line in text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()) {
+            match line {
+                Line::Injection(injection) => injections.push(injection),
+                Line::Ring { made_ring } => rings += usize::from(made_ring != 0),
+            }
+        }
+        let has_text = match &self.options.fail_output {
+            Some(text) => contains(&read_all(&self.printed)?, text.as_bytes()),
+            None => false,
+        };
+        if let (Ending::Status(status @ (OWN_FAILURE | CANNOT_EXECUTE | NOT_FOUND)), 0) = (ending, rings) {
+            // `anyring run` has said why, or the program did; nothing was served.
+            self.show_output();
+            return Err(Failure { status, message: String::new() });
+        }
+        Ok(Run { ending, has_text, injections, rings })
+    }
+
+    /// What was wrong with a run, if anything was.
+    pub fn failure(&self, run: &Run) -> Option<String> {
+        run.ending.describe().or_else(|| run.has_text.then(|| "it printed the text of --fail-output".to_owned()))
+    }
+
+    /// Shows what the program printed last, where that was kept.
+    pub fn show_output(&self) {
+        if self.apart {
+            let _ = read_all(&self.printed).map(|text| std::io::stderr().write_all(&text));
+        }
+    }
+
+    fn command(&self, seed: u64, only: Option<&[String]>) -> Result<Command, Failure> {
+        let myself = std::env::current_exe().map_err(|error| Failure::own(format!("/proc/self/exe: {error}")))?;
+        let mut command = Command::new(myself);
+        command.args(["run", "--backend", "user", "--"]).args(&self.options.program.words);
+        for file in [&self.injected, &self.printed, &self.only] {
+            empty(file)?;
+        }
+        let path = |file: &File| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        command.env("ANYRING_CHAOS", seed.to_string());
+        command.env("ANYRING_CHAOS_RULES", &self.rules).env("ANYRING_CHAOS_LOG", path(&self.injected));
+        command.env_remove("ANYRING_CHAOS_ONLY");
+        if let Some(names) = only {
+            (&self.only).write_all(names.join("\n").as_bytes()).map_err(|error| Failure::own(error.to_string()))?;
+            command.env("ANYRING_CHAOS_ONLY", path(&self.only));
+        }
+        if self.apart {
+            let copy = || self.printed.try_clone().map_err(|error| Failure::own(error.to_string()));
+            command.stdin(Stdio::null()).stdout(copy()?).stderr(copy()?);
+        }
+        if self.has_group() {
+            // What it starts ends with it. A terminal is not for a group in the background.
+            command.process_group(0);
+            if std::io::stdin().is_terminal() {
+                command.stdin(Stdio::null());
+            }
+        }
+        Ok(command)
+    }
+
+    /// Waits until the program has ended, or kills it: after its time, or where we are to end.
+    fn wait(&self, child: &mut Child, begin: Instant) -> Result<Ending, Failure> {
+        loop {
+            if has_ended(child)? {
+                // Before it is waited for: until then no other group has its number.
+                self.kill(child);
+                let status = child.wait().map_err(|error| Failure::own(format!("waitpid: {error}")))?;
+                return Ok(match status.signal() {
+                    Some(signal) => Ending::Signal(signal),
+                    None => Ending::Status(status.code().unwrap_or(OWN_FAILURE)),
+                });
+            }
+            if self.timeout.is_some_and(|timeout| begin.elapsed() >= timeout) {
+                self.kill(child);
+                let _ = child.kill().and_then(|()| child.wait());
+                return Ok(Ending::Late);
+            }
+            // SAFETY: both are values that outlive the call; no information on the signal is asked for.
+            let signal = unsafe { libc::sigtimedwait(&self.signals, std::ptr::null_mut(), &PERIOD) };
+            if signal > 0 && signal != libc::SIGCHLD {
+                self.kill(child);
+                let _ = child.kill().and_then(|()| child.wait());
+                return Err(Failure { status: 128 + signal, message: String::new() });
+            }
+        }
+    }
+
+    /// Whether the program gets a process group of its own: where it may have to be killed with all that it starts.
+    fn has_group(&self) -> bool {
+        self.apart || self.timeout.is_some()
+    }
+
+    /// Kills what the program has left, if it had a process group.
+    fn kill(&self, child: &Child) {
+        if self.has_group() {
+            // SAFETY: takes no pointers. The child has not been waited for, so that the group's number is its own.
+            unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
+        }
+    }
+}
+
+/// Whether the child has ended; it stays to be waited for.
+fn has_ended(child: &Child) -> Result<bool, Failure> {
+    let Some(pid) = Pid::from_raw(child.id() as i32) else { return Ok(true) };
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let ended = waitid(WaitId::Pid(pid), options).map_err(|error| Failure::own(format!("waitid: {error}")))?;
+    Ok(ended.is_some())
+}
+
+/// Has the signals that end us, and the end of a child, wait until they are asked for. std gives children an empty mask.
+fn block_signals() -> libc::sigset_t {
+    // SAFETY: the set is written before it is read, and the numbers are signals.
+    unsafe {
+        let mut signals = std::mem::zeroed();
+        libc::sigemptyset(&mut signals);
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGCHLD] {
+            libc::sigaddset(&mut signals, signal);
+        }
+        libc::sigprocmask(libc::SIG_BLOCK, &signals, std::ptr::null_mut());
+        signals
+    }
+}
+
+fn empty(file: &File) -> Result<(), Failure> {
+    let emptied = file.set_len(0).and_then(|()| (&mut &*file).rewind());
+    emptied.map_err(|error| Failure::own(error.to_string()))
+}
+
+fn read_all(mut file: &File) -> Result<Vec<u8>, Failure> {
+    let mut text = Vec::new();
+    let read = file.rewind().and_then(|()| file.read_to_end(&mut text));
+    read.map(|_| text).map_err(|error| Failure::own(error.to_string()))
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    part.is_empty() || text.windows(part.len()).any(|window| window == part)
+}

@@ -1,0 +1,409 @@
+// Programs for the tests of `anyring chaos`: `chaos CASE` has a bug that only shows where io_uring does what it rarely does,
+// `chaos CASE right` is the same program without it. Exit status 1 says that the bug was met.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <liburing.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define BYTES 6000
+
+static struct io_uring ring;
+static bool right;
+
+// Met the bug, or something that is not to happen at all (2).
+static void end(int status, const char *what) {
+    fprintf(stderr, "chaos: %s\n", what);
+    exit(status);
+}
+
+static void set_up(unsigned entries) {
+    if (io_uring_queue_init(entries, &ring, 0) < 0) end(2, "no ring");
+}
+
+// Submits all there is, however often it is refused.
+static void submit_all(unsigned count) {
+    while (count != 0) {
+        int taken = io_uring_submit(&ring);
+        if (taken > 0) count -= taken;
+        else if (taken != -EAGAIN && taken != -EINTR && taken != -EBUSY) end(2, "submit");
+    }
+}
+
+// What a CQE says.
+struct said {
+    unsigned long long user_data;
+    int res;
+    unsigned flags;
+};
+
+static struct said wait_one(void) {
+    struct io_uring_cqe *cqe;
+    int answer;
+    while ((answer = io_uring_wait_cqe(&ring, &cqe)) == -EINTR || answer == -EAGAIN) {}
+    if (answer < 0) end(2, "wait");
+    struct said copy = { cqe->user_data, cqe->res, cqe->flags };
+    io_uring_cqe_seen(&ring, cqe);
+    return copy;
+}
+
+static int request(struct io_uring_sqe *sqe) {
+    (void)sqe;
+    submit_all(1);
+    return wait_one().res;
+}
+
+static char pattern(size_t at) { return (char)(at % 251 + 1); }
+
+// A temporary file with the pattern.
+static int make_file(void) {
+    int fd = memfd_create("chaos", 0);
+    for (size_t at = 0; at < BYTES; at++) {
+        char byte = pattern(at);
+        if (write(fd, &byte, 1) != 1) end(2, "write");
+    }
+    return fd;
+}
+
+// A pipe with 64 bytes in it.
+static int make_pipe(int *to) {
+    static const char data[64];
+    int pipes[2];
+    if (pipe(pipes) || write(pipes[1], data, sizeof data) != sizeof data) end(2, "pipe");
+    if (to) *to = pipes[1];
+    return pipes[0];
+}
+
+// The count of a read is taken for granted.
+static void short_read(void) {
+    static char data[BYTES];
+    int fd = make_file();
+    set_up(8);
+    size_t done = 0;
+    do {
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_read(sqe, fd, data + done, BYTES - done, done);
+        int count = request(sqe);
+        if (count <= 0) end(2, "read");
+        done += count;
+    } while (right && done < BYTES);
+    for (size_t at = 0; at < BYTES; at++) {
+        if (data[at] != pattern(at)) end(1, "bytes are missing");
+    }
+}
+
+// The count of a send is taken for granted: the peer waits for the rest.
+static void short_send(void) {
+    static char data[BYTES], got[BYTES];
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) end(2, "socketpair");
+    for (size_t at = 0; at < BYTES; at++) data[at] = pattern(at);
+    set_up(8);
+    size_t done = 0;
+    do {
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_send(sqe, pair[0], data + done, BYTES - done, 0);
+        int count = request(sqe);
+        if (count <= 0) end(2, "send");
+        done += count;
+    } while (right && done < BYTES);
+    shutdown(pair[0], SHUT_WR);
+    size_t received = 0;
+    ssize_t count;
+    while ((count = read(pair[1], got + received, BYTES - received)) > 0) received += count;
+    if (received != BYTES || memcmp(got, data, BYTES) != 0) end(1, "bytes are missing");
+}
+
+// What asks for all of it, is one message, or has one size gets what it asked for, whatever the seed.
+static void whole(void) {
+    char data[512], got[512] = {0};
+    int stream[2], datagrams[2], packets[2], pipes[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, stream) || socketpair(AF_UNIX, SOCK_DGRAM, 0, datagrams)) end(2, "pair");
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, packets) || pipe(pipes)) end(2, "pair");
+    memset(data, 'x', sizeof data);
+    set_up(8);
+    struct { int from, to, flags; bool socket; } ways[] = {
+        { stream[0], stream[1], MSG_WAITALL, true }, { datagrams[0], datagrams[1], 0, true },
+        { packets[0], packets[1], 0, true },
+    };
+    for (int way = 0; way < 3; way++) {
+        for (int round = 0; round < 20; round++) {
+            struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+            io_uring_prep_send(sqe, ways[way].from, data, sizeof data, ways[way].flags);
+            if (request(sqe) != sizeof data) end(1, "a send is short");
+            sqe = io_uring_get_sqe(&ring);
+            io_uring_prep_recv(sqe, ways[way].to, got, sizeof got, ways[way].flags);
+            if (request(sqe) != sizeof got) end(1, "a receive is short");
+        }
+    }
+    for (int round = 0; round < 20; round++) {
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_write(sqe, pipes[1], data, sizeof data, 0);
+        if (request(sqe) != sizeof data) end(1, "a write to a pipe is short");
+        if (read(pipes[0], got, sizeof got) != sizeof got) end(2, "read");
+    }
+}
+
+// CQEs are taken to come in the order of their SQEs.
+static void late(void) {
+    static char data[4][64];
+    set_up(8);
+    for (int at = 0; at < 4; at++) {
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_read(sqe, make_pipe(NULL), data[at], 64, 0);
+        io_uring_sqe_set_data64(sqe, at);
+    }
+    submit_all(4);
+    unsigned seen = 0;
+    for (int at = 0; at < 4; at++) {
+        struct said cqe = wait_one();
+        if (cqe.res <= 0) end(2, "read");
+        if (right) seen |= 1u << cqe.user_data;
+        else if (cqe.user_data != (unsigned)at) end(1, "another read has completed");
+    }
+    if (right && seen != 15) end(2, "a read has not completed");
+}
+
+// Links, and the order on one stream, hold: no seed may break them.
+static void ordered(void) {
+    char got[64];
+    int pipes[2];
+    if (pipe(pipes)) end(2, "pipe");
+    set_up(64);
+    for (int round = 0; round < 8; round++) {
+        static char letters[16];
+        for (int at = 0; at < 16; at++) {
+            letters[at] = 'a' + at;
+            struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+            io_uring_prep_write(sqe, pipes[1], &letters[at], 1, 0);
+            if (round % 2) sqe->flags |= at < 15 ? IOSQE_IO_LINK : 0;
+            sqe->user_data = at;
+        }
+        submit_all(16);
+        for (int at = 0; at < 16; at++) {
+            struct said cqe = wait_one();
+            if (cqe.res != 1) end(1, "a write failed");
+            if (round % 2 && cqe.user_data != (unsigned)at) end(1, "links complete in another order");
+        }
+        if (read(pipes[0], got, sizeof got) != 16 || memcmp(got, letters, 16)) end(1, "the order is another");
+    }
+    // A drain comes behind all before it.
+    int fd = make_file();
+    static char data[8][16];
+    for (int at = 0; at < 8; at++) {
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_read(sqe, fd, data[at], 16, 16 * at);
+        sqe->user_data = 0;
+    }
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+    io_uring_prep_nop(sqe);
+    sqe->flags |= IOSQE_IO_DRAIN;
+    sqe->user_data = 1;
+    submit_all(9);
+    for (int at = 0; at < 9; at++) {
+        if ((wait_one().user_data == 1) != (at == 8)) end(1, "a drain completes before others");
+    }
+}
+
+// All SQEs are taken to be submitted, and all CQEs to be there, by one call.
+static void enter(void) {
+    set_up(8);
+    for (int round = 0; round < 20; round++) {
+        for (int at = 0; at < 4; at++) io_uring_prep_nop(io_uring_get_sqe(&ring));
+        if (right) {
+            submit_all(4);
+            for (int at = 0; at < 4; at++) wait_one();
+            continue;
+        }
+        if (io_uring_submit_and_wait(&ring, 4) != 4) end(1, "not all was submitted");
+        if (io_uring_cq_ready(&ring) != 4) end(1, "not all is there");
+        io_uring_cq_advance(&ring, 4);
+    }
+}
+
+// A multishot poll is taken to last.
+static void multishot(void) {
+    int pipes[2];
+    char byte = 'x';
+    if (pipe(pipes)) end(2, "pipe");
+    set_up(8);
+    bool armed = false;
+    for (int round = 0; round < 20; round++) {
+        if (!armed) {
+            io_uring_prep_poll_multishot(io_uring_get_sqe(&ring), pipes[0], POLLIN);
+            submit_all(1);
+            armed = true;
+        }
+        if (write(pipes[1], &byte, 1) != 1) end(2, "write");
+        struct said cqe = wait_one();
+        if (cqe.res < 0 || !(cqe.res & POLLIN)) end(2, "poll");
+        if (read(pipes[0], &byte, 1) != 1) end(2, "read");
+        // Without it the next round waits for good.
+        if (!(cqe.flags & IORING_CQE_F_MORE)) armed = !right;
+    }
+}
+
+// A cancellation is taken to say 0, or that there was nothing.
+static void cancel(void) {
+    int pipes[2];
+    char byte;
+    if (pipe(pipes)) end(2, "pipe");
+    set_up(8);
+    for (int round = 0; round < 20; round++) {
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_read(sqe, pipes[0], &byte, 1, 0);
+        sqe->user_data = 1;
+        submit_all(1);
+        sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_cancel64(sqe, 1, 0);
+        sqe->user_data = 2;
+        submit_all(1);
+        for (int at = 0; at < 2; at++) {
+            struct said cqe = wait_one();
+            if (cqe.user_data == 1 && cqe.res != -ECANCELED && cqe.res != -EINTR) end(2, "the read");
+            if (cqe.user_data == 2 && cqe.res != 0 && !(right && cqe.res == -EALREADY)) end(1, "the cancellation");
+        }
+    }
+}
+
+// As many buffers are taken to do as there are messages, though a stream has none.
+static void nobufs(void) {
+    enum { COUNT = 4, SIZE = 64 };
+    static char buffers[COUNT][SIZE];
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) end(2, "socketpair");
+    set_up(8);
+    struct io_uring_buf_ring *group;
+    if (posix_memalign((void **)&group, 4096, 4096) != 0) end(2, "no memory");
+    io_uring_buf_ring_init(group);
+    struct io_uring_buf_reg named = { .ring_addr = (unsigned long)group, .ring_entries = COUNT };
+    if (io_uring_register_buf_ring(&ring, &named, 0) != 0) end(2, "no ring of buffers");
+    for (int at = 0; at < COUNT; at++) io_uring_buf_ring_add(group, buffers[at], SIZE, at, COUNT - 1, at);
+    io_uring_buf_ring_advance(group, COUNT);
+    char message[SIZE];
+    memset(message, 'm', SIZE);
+    for (int at = 0; at < COUNT; at++) {
+        if (write(pair[1], message, SIZE) != SIZE) end(2, "write");
+    }
+    shutdown(pair[1], SHUT_WR);
+    size_t received = 0;
+    bool armed = false;
+    while (received < COUNT * SIZE) {
+        if (!armed) {
+            struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+            io_uring_prep_recv_multishot(sqe, pair[0], NULL, 0, 0);
+            sqe->flags |= IOSQE_BUFFER_SELECT;
+            submit_all(1);
+            armed = true;
+        }
+        struct said cqe = wait_one();
+        armed = cqe.flags & IORING_CQE_F_MORE;
+        if (cqe.res == -ENOBUFS) {
+            if (!right) end(1, "there are no buffers");
+            continue;
+        }
+        if (cqe.res <= 0) end(2, "receive");
+        received += cqe.res;
+        if (right) {
+            int id = cqe.flags >> IORING_CQE_BUFFER_SHIFT;
+            io_uring_buf_ring_add(group, buffers[id], SIZE, id, COUNT - 1, 0);
+            io_uring_buf_ring_advance(group, 1);
+        }
+    }
+}
+
+// The CQ is looked at, and its overflow is not.
+static void overflow(void) {
+    int pipes[2];
+    char byte = 'x';
+    if (pipe(pipes)) end(2, "pipe");
+    set_up(8);
+    io_uring_prep_poll_multishot(io_uring_get_sqe(&ring), pipes[0], POLLIN);
+    submit_all(1);
+    for (int round = 0; round < 20; round++) {
+        if (write(pipes[1], &byte, 1) != 1) end(2, "write");
+        struct io_uring_cqe *cqe = NULL;
+        unsigned head;
+        for (int look = 0; !cqe; look++) {
+            io_uring_for_each_cqe(&ring, head, cqe) break;
+            if (cqe) break;
+            if (right && io_uring_cq_has_overflow(&ring)) io_uring_get_events(&ring);
+            else usleep(1000);
+            if (look == 2000) end(1, "nothing comes");
+        }
+        if (!(cqe->flags & IORING_CQE_F_MORE)) end(2, "it ended");
+        io_uring_cq_advance(&ring, 1);
+        if (read(pipes[0], &byte, 1) != 1) end(2, "read");
+    }
+}
+
+// No error of a file is thought of; or whatever is there is believed.
+static void faults(void) {
+    static char data[64];
+    int fd = make_file();
+    set_up(8);
+    for (int round = 0; round < 20; round++) {
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_write(sqe, fd, data, 64, 0);
+        int count = request(sqe);
+        if (count != 64 && !(right && (count == -EIO || count == -ENOSPC || count == -ENOMEM))) end(1, "write");
+        sqe = io_uring_get_sqe(&ring);
+        char got[64];
+        io_uring_prep_read(sqe, fd, got, 64, 1000);
+        count = request(sqe);
+        if (count != 64 && !(right && (count == -EIO || count == -ENOMEM))) end(1, "read");
+        for (int at = 0; at < 64 && !right; at++) {
+            if (got[at] != pattern(1000 + at)) end(1, "a byte is wrong");
+        }
+    }
+}
+
+// Two bugs that only show together.
+static void both(void) {
+    static char data[2][64];
+    int from[2], to[2];
+    set_up(8);
+    bool was_short = false, was_turned = false;
+    for (int at = 0; at < 2; at++) from[at] = make_pipe(&to[at]);
+    for (int round = 0; round < 10; round++) {
+        for (int at = 0; at < 2; at++) {
+            struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+            io_uring_prep_read(sqe, from[at], data[at], 64, 0);
+            sqe->user_data = at;
+        }
+        submit_all(2);
+        for (int at = 0; at < 2; at++) {
+            struct said cqe = wait_one();
+            was_short |= cqe.res != 64;
+            was_turned |= cqe.user_data != (unsigned)at;
+        }
+        for (int at = 0; at < 2; at++) {
+            if (write(to[at], data[at], 64) != 64) end(2, "write");
+        }
+    }
+    if (was_short && was_turned) end(1, "both");
+}
+
+int main(int count, char **words) {
+    struct { const char *name; void (*run)(void); } cases[] = {
+        { "short-read", short_read }, { "short-send", short_send }, { "whole", whole }, { "late", late },
+        { "ordered", ordered }, { "enter", enter }, { "multishot", multishot }, { "cancel", cancel },
+        { "nobufs", nobufs }, { "overflow", overflow }, { "faults", faults }, { "both", both },
+    };
+    right = count > 2 && strcmp(words[2], "right") == 0;
+    for (size_t at = 0; count > 1 && at < sizeof cases / sizeof *cases; at++) {
+        if (strcmp(cases[at].name, words[1]) == 0) {
+            cases[at].run();
+            return 0;
+        }
+    }
+    end(2, "no such case");
+}

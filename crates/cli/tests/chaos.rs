@@ -1,0 +1,171 @@
+//! `anyring chaos`: for each rule a program with a bug that only the rule shows, and the same program without it
+//! (`tests/c/chaos.c`).
+
+mod common;
+
+use common::{anyring, library, one_line_failure, output, stdout};
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// The C programs; none where they cannot be compiled, which is said.
+fn program() -> Option<&'static str> {
+    static PROGRAM: OnceLock<Option<tempfile::TempDir>> = OnceLock::new();
+    let folder = PROGRAM.get_or_init(|| {
+        let compiler = Command::new("cc").arg("--version").output();
+        if compiler.is_err() || !Path::new("/usr/include/liburing.h").exists() {
+            eprintln!("skipped: there is no C compiler, or no liburing.h (Debian: liburing-dev)");
+            return None;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/chaos.c");
+        let mut cc = Command::new("cc");
+        cc.args(["-std=gnu17", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]).arg(source);
+        let compiled = output(cc.arg("-o").arg(folder.path().join("chaos")).arg("-luring"));
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        Some(folder)
+    });
+    let path = folder.as_ref()?.path().join("chaos");
+    static PATH: OnceLock<String> = OnceLock::new();
+    Some(PATH.get_or_init(|| path.to_str().expect("UTF-8").to_owned()))
+}
+
+fn chaos(options: &[&str], words: &[&str]) -> Output {
+    library();
+    output(&mut anyring(&[&["chaos"], options, &["--"], words].concat()))
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A case of the C program, the rule that shows its bug, and rules that do nothing to the program without the bug.
+const CASES: [(&str, &str, &str); 12] = [
+    ("short-read", "short", "all"),
+    ("short-send", "short", "all"),
+    ("late", "late", "all"),
+    ("enter", "enter", "all"),
+    ("multishot", "multishot", "multishot,enter,late,overflow"),
+    ("cancel", "cancel", "all"),
+    ("nobufs", "nobufs", "all"),
+    ("overflow", "overflow", "overflow,late"),
+    ("faults", "eio", "eio,late,enter"),
+    ("faults", "enospc", "enospc,late,enter"),
+    ("faults", "enomem", "enomem,late,enter"),
+    ("faults", "corrupt", "corrupt,late,enter"),
+];
+
+/// Some of the first seeds show the bug of `case`.
+fn finds(program: &str, case: &str, rule: &str) {
+    let found = chaos(&["--rules", rule, "--runs", "20", "--timeout", "2s", "--shrink"], &[program, case]);
+    assert_eq!(found.status.code(), Some(1), "{case}: {}", stderr(&found));
+    assert!(stderr(&found).contains(&format!(".{rule}: {rule}:")), "{case}: {}", stderr(&found));
+}
+
+/// The first seeds do nothing to the program without the bug.
+fn passes(program: &str, case: &str, rules: &str, seeds: &str) {
+    let right = chaos(&["--rules", rules, "--runs", seeds], &[program, case, "right"]);
+    assert_eq!(right.status.code(), Some(0), "{case} {rules}: {}", stderr(&right));
+}
+
+#[test]
+fn each_rule_has_a_case() {
+    let (tried, rules) = (CASES.map(|(_, rule, _)| rule), anyring_engine::chaos::rules::RULES);
+    assert!(rules.iter().all(|row| tried.contains(&row.name)), "{tried:?}");
+    let page = include_str!("../../../docs/chaos.md");
+    let help = stdout(&output(&mut anyring(&["chaos", "--help"])));
+    for row in rules {
+        let line = page.lines().find(|line| line.starts_with(&format!("| `{}` |", row.name))).expect(row.name);
+        assert!(row.page.is_none_or(|page| line.contains(page)), "{line}");
+        assert!(help.contains(row.name), "{help}");
+    }
+}
+
+#[test]
+fn each_bug_is_found_by_its_rule() {
+    let Some(program) = program() else { return };
+    for (case, rule, rules) in CASES {
+        finds(program, case, rule);
+        passes(program, case, rules, "3");
+    }
+}
+
+#[test]
+#[ignore = "soak: 100 seeds for each case"]
+fn programs_without_bugs_pass_many_seeds() {
+    let Some(program) = program() else { return };
+    for (case, _, rules) in CASES {
+        passes(program, case, rules, "100");
+    }
+    for case in ["whole", "ordered"] {
+        passes(program, case, "all", "100");
+    }
+}
+
+#[test]
+fn what_is_whole_or_in_order_stays_so() {
+    let Some(program) = program() else { return };
+    for case in ["whole", "ordered"] {
+        passes(program, case, "all", "10");
+    }
+}
+
+#[test]
+fn a_seed_does_the_same_again() {
+    let Some(program) = program() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = |name: &str| {
+        let file = folder.path().join(name);
+        let run = chaos(
+            &["--seed", "6", "--rules", "short,enter", "--log", file.to_str().expect("UTF-8")],
+            &[program, "short-read", "right"],
+        );
+        assert_eq!(run.status.code(), Some(0), "{}", stderr(&run));
+        let text = std::fs::read_to_string(file).expect("the log");
+        let line = |line: &str| -> serde_json::Value {
+            let mut line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+            line["pid"] = 0.into();
+            line
+        };
+        text.lines().map(line).collect::<Vec<_>>()
+    };
+    let first = log("first");
+    assert!(first.len() > 1 && first[0]["made_ring"] == 1, "{first:?}");
+    assert_eq!(first, log("second"));
+}
+
+#[test]
+fn two_bugs_together_shrink_to_two_injections() {
+    let Some(program) = program() else { return };
+    let found = chaos(&["--rules", "short,late", "--runs", "20", "--shrink"], &[program, "both"]);
+    let text = stderr(&found);
+    assert_eq!(found.status.code(), Some(1), "{text}");
+    let injections: Vec<_> = text.lines().filter(|line| line.contains("user_data")).collect();
+    assert_eq!(injections.len(), 2, "{text}");
+    let again = text.lines().last().expect("a line").split("--only ").nth(1).expect("how to see it again");
+    let names = again.strip_suffix(" -- ...").expect("the program's place");
+    let seed = text.split("--seed ").nth(1).and_then(|rest| rest.split(' ').next()).expect("the seed");
+    let run = chaos(&["--seed", seed, "--rules", "short,late", "--only", names], &[program, "both"]);
+    assert_eq!(run.status.code(), Some(1), "{}", stderr(&run));
+}
+
+#[test]
+fn the_program_s_output_is_its_own() {
+    let Some(program) = program() else { return };
+    let script = format!("echo out; echo err >&2; {program} enter right");
+    let run = chaos(&["--seed", "3"], &["sh", "-c", &script]);
+    assert_eq!((run.status.code(), stdout(&run).as_str()), (Some(0), "out\n"), "{}", stderr(&run));
+    let lines: Vec<_> = run.stderr.split(|byte| *byte == b'\n').collect();
+    assert_eq!(lines.len(), 3, "{}", stderr(&run));
+    assert!(stderr(&run).starts_with("err\nanyring chaos: seed 3: "), "{}", stderr(&run));
+    let failed = chaos(&["--seed", "3", "--fail-output", "err"], &["sh", "-c", &script]);
+    assert_eq!(failed.status.code(), Some(1), "{}", stderr(&failed));
+}
+
+#[test]
+fn what_cannot_be_done_is_said_in_one_line() {
+    one_line_failure(&chaos(&["--rules", "shorter"], &["true"]), 2);
+    one_line_failure(&chaos(&[], &["/nowhere/program"]), 127);
+    let nothing = one_line_failure(&chaos(&[], &["true"]), 125);
+    assert!(nothing.contains("no ring"), "{nothing}");
+}

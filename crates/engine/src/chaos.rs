@@ -1,0 +1,267 @@
+//! Chaos: what is done to a program on purpose, by a seeded choice, of what the interface permits (`anyring chaos`).
+//!
+//! This room says *what* to inject and knows no ring: it draws lots. `issue/chaos.rs` and `wait/enter.rs` ask it, at few places,
+//! and do it. A ring that is not disturbed has no [`Chaos`], and asks nothing.
+//!
+//! A lot depends on the seed, the ring (its number in the process, from 1), the rule, and a position in what the ring was asked:
+//! its SQEs, its enters, or the CQEs of its multishot requests, each counted from 1. It depends on no clock and on no lot before
+//! it. So a program with one thread that does the same meets the same; and an injection has a name, `RING.POSITION.RULE`, by which
+//! it can be left out while the others stay (`ANYRING_CHAOS_ONLY`).
+//!
+//! [`Chaos`] is part of a ring's state, guarded by the ring's lock.
+
+mod journal;
+pub mod rules;
+
+use crate::mutation::{mutated, Mutation};
+use crate::request::Id;
+use rules::{Rule, Rules};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::OnceLock;
+
+/// What the environment asks for.
+struct Settings {
+    seed: u64,
+    rules: Rules,
+    /// The only injections that are made, if not all: ring, position and rule.
+    only: Option<BTreeSet<(u32, u64, Rule)>>,
+}
+
+static SETTINGS: OnceLock<Settings> = OnceLock::new();
+
+/// Rings that were made so far.
+static RINGS: AtomicU32 = AtomicU32::new(0);
+
+/// Begins with chaos: every ring that is made from now on is disturbed. `rules` is a list of names, none for what the manual
+/// permits; `only` the path of a file with names of injections, a line each; `log` that of the log.
+///
+/// # Errors
+/// What cannot be used, in words. Then nothing is disturbed.
+pub fn begin(seed: &str, rules: Option<&str>, only: Option<&str>, log: Option<&str>) -> Result<(), String> {
+    let seed = seed.parse().map_err(|_| format!("ANYRING_CHAOS={seed}: it must be a number"))?;
+    let rules = rules.map_or(Ok(Rules::permitted()), Rules::parse).map_err(|name| format!("no rule is {name}"))?;
+    let only = match only {
+        Some(file) => Some(read_names(file)?),
+        None => None,
+    };
+    if let Some(file) = log {
+        journal::open(file).map_err(|error| format!("{file}: {error}"))?;
+    }
+    let _ = SETTINGS.set(Settings { seed, rules, only });
+    Ok(())
+}
+
+fn read_names(file: &str) -> Result<BTreeSet<(u32, u64, Rule)>, String> {
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+    let names = text.lines().map(|line| parse_name(line.trim()).ok_or_else(|| format!("no injection is {line}")));
+    names.collect()
+}
+
+/// An injection by its name, `RING.POSITION.RULE`.
+fn parse_name(name: &str) -> Option<(u32, u64, Rule)> {
+    let mut parts = name.split('.');
+    let (ring, position, rule) = (parts.next()?, parts.next()?, parts.next()?);
+    let rule = rules::RULES.iter().find(|row| row.name == rule)?.rule;
+    parts.next().is_none().then_some((ring.parse().ok()?, position.parse().ok()?, rule))
+}
+
+/// Mixes all bits of a number (the finalizer of splitmix64: Steele, Lea, Flood 2014).
+fn mix(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ number >> 31
+}
+
+/// How often of 1000 times a rule is followed: it depends on the seed, so that some runs are wild and others are calm but for one
+/// thing.
+fn rate(seed: u64, rule: Rule) -> u64 {
+    const RATES: [u64; 4] = [30, 120, 300, 600];
+    RATES[mix(mix(seed) ^ rule as u64) as usize % RATES.len()]
+}
+
+/// Random bits of an injection that is made, for what it leaves open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Draw(u64);
+
+impl Draw {
+    /// A number from `1` to `most`, with the ends and the middle preferred.
+    pub fn part_of(self, most: usize) -> usize {
+        let any = 1 + (self.0 >> 8) as usize % most;
+        match self.0 % 4 {
+            0 => 1,
+            1 => most.div_ceil(2),
+            2 => most,
+            _ => any,
+        }
+    }
+
+    /// A number below `end`.
+    pub fn below(self, end: u64) -> u64 {
+        (self.0 >> 8) % end
+    }
+}
+
+/// A request that is held back.
+#[derive(Debug, Clone, Copy)]
+pub struct HeldBack {
+    /// Requests are let go in this order, where the program waits for them.
+    pub turn: (u64, u64),
+    /// The request.
+    pub id: Id,
+    /// The descriptor on which those behind it stay behind it, if any do.
+    pub stream: Option<i32>,
+}
+
+/// What a ring's SQE, enter or CQE is called in the log.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject {
+    /// The name of its opcode.
+    pub opcode: &'static str,
+    /// Its `user_data`.
+    pub user_data: u64,
+}
+
+/// What a ring has while it is disturbed.
+pub struct Chaos {
+    settings: &'static Settings,
+    ring: u32,
+    /// SQEs taken in so far, but for NOPs.
+    pub sqes: u64,
+    /// Enters so far.
+    pub enters: u64,
+    /// CQEs of multishot requests so far.
+    pub shots: u64,
+    /// Requests that are held back.
+    pub held: Vec<HeldBack>,
+    /// The backlog stays where it is until the program asks for events.
+    pub keeps_backlog: bool,
+    /// Reads of which a byte is to be wrong: the SQE's number, and where the data goes.
+    pub spoiled: Vec<(u64, u64)>,
+}
+
+/// What a new ring gets: nothing, unless chaos has [begun](begin).
+pub fn of_new_ring() -> Option<Box<Chaos>> {
+    let settings = SETTINGS.get()?;
+    let ring = RINGS.fetch_add(1, Ordering::Relaxed) + 1;
+    let chaos = Chaos::new(settings, ring);
+    if journal::is_open() {
+        let (seed, pid) = (settings.seed, std::process::id());
+        journal::line(&format!("{{\"seed\":{seed},\"pid\":{pid},\"made_ring\":{ring}}}\n"));
+    }
+    Some(Box::new(chaos))
+}
+
+impl Chaos {
+    fn new(settings: &'static Settings, ring: u32) -> Chaos {
+        Chaos {
+            settings,
+            ring,
+            sqes: 0,
+            enters: 0,
+            shots: 0,
+            held: Vec::new(),
+            keeps_backlog: false,
+            spoiled: Vec::new(),
+        }
+    }
+
+    /// Whether `rule` is followed at `position`; if so, how.
+    pub fn draw(&self, rule: Rule, position: u64) -> Option<Draw> {
+        let Settings { seed, rules, only } = self.settings;
+        if !rules.has(rule) {
+            return None;
+        }
+        let place = mix(u64::from(self.ring) << 32 | rule as u64).wrapping_add(position);
+        let lot = mix(mix(*seed) ^ mix(place));
+        let follows = lot % 1_000 < rate(*seed, rule) || mutated(Mutation::LotsAreAllDrawn);
+        let enabled = only.as_ref().is_none_or(|only| only.contains(&(self.ring, position, rule)));
+        (follows && enabled).then_some(Draw(mix(lot)))
+    }
+
+    /// Writes into the log what was done.
+    pub fn note(&self, rule: Rule, position: u64, subject: Option<Subject>, what: &str) {
+        if !journal::is_open() {
+            return;
+        }
+        let (seed, ring, rule, pid) = (self.settings.seed, self.ring, rule.name(), std::process::id());
+        let of = subject.map_or(String::new(), |subject| {
+            format!(r#","opcode":"{}","user_data":{}"#, subject.opcode, subject.user_data)
+        });
+        // `what` is a text of this crate's own, without quotes.
+        journal::line(&format!(
+            "{{\"seed\":{seed},\"injection\":\"{ring}.{position}.{rule}\",\"rule\":\"{rule}\",\"pid\":{pid},\"ring\":{ring}{of},\"what\":\"{what}\"}}\n"
+        ));
+    }
+
+    /// Takes the one that is let go next.
+    pub fn take_next_held(&mut self) -> Option<HeldBack> {
+        let next = (0..self.held.len()).min_by_key(|place| self.held[*place].turn)?;
+        Some(self.held.swap_remove(next))
+    }
+
+    /// The request is held back no more. False if it was not.
+    pub fn forget_held(&mut self, id: Id) -> bool {
+        let place = self.held.iter().position(|held| held.id == id);
+        place.map(|place| self.held.swap_remove(place)).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chaos(seed: u64, only: Option<&str>) -> Chaos {
+        let only = only.map(|name| BTreeSet::from([parse_name(name).expect("a name")]));
+        Chaos::new(Box::leak(Box::new(Settings { seed, rules: Rules::permitted(), only })), 1)
+    }
+
+    fn drawn(chaos: &Chaos, rule: Rule) -> Vec<u64> {
+        (1..=1_000).filter(|position| chaos.draw(rule, *position).is_some()).collect()
+    }
+
+    #[test]
+    fn the_same_seed_draws_the_same_lots() {
+        for seed in 1..20 {
+            let once = drawn(&chaos(seed, None), Rule::Short);
+            assert_eq!(once, drawn(&chaos(seed, None), Rule::Short));
+            assert_ne!(once, drawn(&chaos(seed + 1, None), Rule::Short));
+            assert_ne!(once, drawn(&chaos(seed, None), Rule::Late));
+            let rate = rate(seed, Rule::Short) as usize;
+            assert!((rate / 2..rate * 2).contains(&once.len()), "{} of 1000 at {rate}", once.len());
+        }
+    }
+
+    #[test]
+    fn rules_that_are_not_chosen_are_not_followed() {
+        assert!(drawn(&chaos(1, None), Rule::Eio).is_empty());
+    }
+
+    #[test]
+    fn one_injection_alone_is_the_same_as_among_all() {
+        let all = chaos(7, None);
+        for position in drawn(&all, Rule::Short) {
+            let one = chaos(7, Some(&format!("1.{position}.short")));
+            assert_eq!(drawn(&one, Rule::Short), [position]);
+            assert_eq!(one.draw(Rule::Short, position), all.draw(Rule::Short, position));
+        }
+        assert!(drawn(&chaos(7, Some("2.1.short")), Rule::Short).is_empty());
+    }
+
+    #[test]
+    fn a_part_is_at_least_one_and_not_more() {
+        for lot in 0..1_000 {
+            let part = Draw(mix(lot)).part_of(7);
+            assert!((1..=7).contains(&part));
+            assert_eq!(Draw(mix(lot)).part_of(1), 1);
+        }
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused() {
+        for name in ["", "1", "1.2", "1.2.shorter", "x.2.short", "1.2.short.3"] {
+            assert_eq!(parse_name(name), None);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Transfers that are made shorter than asked, before they are made: for chaos.
+//!
+//! The bytes that are left are transferred as if the program had asked for no more, so the data stays right.
+
+use super::net::{socket_option, Net};
+use super::Op;
+use crate::descriptors::status_flags;
+use crate::os::file_status;
+
+/// What pipe(7) has a write transfer as one: PIPE_BUF.
+const AT_ONCE_BYTES: usize = 4096;
+
+impl Op {
+    /// How many bytes it asks for, if fewer may be transferred without an error: not what is one message, not what has one size,
+    /// not what asks for all of it. 1 where that is left to the buffer that it chooses.
+    pub fn divisible_bytes(&self, fd: i32) -> Option<usize> {
+        let (bytes, writes) = match self {
+            Op::Rw(rw) => rw.divisible_bytes()?,
+            Op::Net(Net::Transfer(transfer)) => transfer.divisible_bytes()?,
+            _ => return None,
+        };
+        is_divisible(fd, writes, bytes).then_some(bytes)
+    }
+
+    /// Has it ask for so many bytes only.
+    pub fn cut(&mut self, bytes: usize) {
+        match self {
+            Op::Rw(rw) => rw.cut(bytes),
+            Op::Net(Net::Transfer(transfer)) => transfer.cut(bytes),
+            _ => {}
+        }
+    }
+}
+
+/// Whether a transfer of so many bytes can come out short on this file.
+fn is_divisible(fd: i32, writes: bool, bytes: usize) -> bool {
+    let Ok(status) = file_status(fd) else { return false };
+    match status.kind {
+        // Of O_DIRECT, whole sectors; a pipe of packets has O_DIRECT, too (pipe(2)).
+        libc::S_IFREG | libc::S_IFBLK => !is_direct(fd),
+        libc::S_IFIFO => !is_direct(fd) && (!writes || bytes > AT_ONCE_BYTES),
+        libc::S_IFSOCK => socket_option(fd, libc::SO_TYPE) == Ok(libc::SOCK_STREAM),
+        _ => false,
+    }
+}
+
+fn is_direct(fd: i32) -> bool {
+    status_flags(fd).is_ok_and(|flags| flags & libc::O_DIRECT != 0)
+}
+
+/// The first `bytes` of ranges of memory.
+pub(super) fn cut_ranges(ranges: &mut [[usize; 2]], bytes: usize) {
+    let mut left = bytes;
+    for [_, length] in ranges {
+        *length = left.min(*length);
+        left -= *length;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn messages_and_records_are_not_divided() {
+        let (stream, _peer) = std::os::unix::net::UnixStream::pair().expect("sockets");
+        let (datagrams, _other) = std::os::unix::net::UnixDatagram::pair().expect("sockets");
+        let (pipe, writer) = std::io::pipe().expect("a pipe");
+        let file = std::fs::File::open("/proc/self/exe").expect("a file");
+        let null = std::fs::File::open("/dev/null").expect("a device");
+        for (fd, writes, bytes, divisible) in [
+            (stream.as_raw_fd(), true, 2, true),
+            (datagrams.as_raw_fd(), false, 9_000, false),
+            (pipe.as_raw_fd(), false, 2, true),
+            (writer.as_raw_fd(), true, AT_ONCE_BYTES, false),
+            (writer.as_raw_fd(), true, AT_ONCE_BYTES + 1, true),
+            (file.as_raw_fd(), false, 2, true),
+            (null.as_raw_fd(), false, 2, false),
+            (-1, false, 2, false),
+        ] {
+            assert_eq!(is_divisible(fd, writes, bytes), divisible, "{fd} {writes} {bytes}");
+        }
+    }
+
+    #[test]
+    fn ranges_keep_their_beginning() {
+        let mut ranges = [[1000, 10], [2000, 10], [3000, 10]];
+        cut_ranges(&mut ranges, 13);
+        assert_eq!(ranges, [[1000, 10], [2000, 3], [3000, 0]]);
+    }
+}
