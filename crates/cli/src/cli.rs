@@ -501,8 +501,8 @@ pub struct ChaosOptions {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub only: Vec<String>,
     /// A run that takes longer has failed, and is killed: 500ms, 10s [default: none, with --runs or --shrink 10s]
-    #[arg(long, value_name = "TIME", value_parser = parse_time_ns)]
-    pub timeout: Option<u64>,
+    #[arg(long, value_name = "TIME", value_parser = parse_bound)]
+    pub timeout: Option<Bound>,
     /// A run has failed that prints this on standard output or standard error
     #[arg(long, value_name = "TEXT")]
     pub fail_output: Option<String>,

@@ -99,7 +99,7 @@ impl<'a> Runner<'a> {
                 Failure::own(format!("--log: cannot use {}: {}", path.display(), errno::of(&error)))
             })
         });
-        let timeout = options.timeout.map(Duration::from_nanos);
+        let timeout = options.timeout.as_ref().map(|limit| Duration::from_nanos(limit.ns));
         Ok(Runner {
             options,
             rules,
