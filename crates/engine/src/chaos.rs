@@ -14,6 +14,7 @@ mod journal;
 pub mod rules;
 
 use crate::mutation::{mutated, Mutation};
+use crate::os::calls;
 use crate::request::Id;
 use rules::{Rule, Rules};
 use std::collections::BTreeSet;
@@ -53,7 +54,7 @@ pub fn begin(seed: &str, rules: Option<&str>, only: Option<&str>, log: Option<&s
 }
 
 fn read_names(file: &str) -> Result<BTreeSet<(u32, u64, Rule)>, String> {
-    let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+    let text = calls::read_text(file).map_err(|error| format!("{file}: {error}"))?;
     let names = text.lines().map(|line| parse_name(line.trim()).ok_or_else(|| format!("no injection is {line}")));
     names.collect()
 }

@@ -1,7 +1,7 @@
 //! The log of what was injected: JSON, a line each, into the file that `ANYRING_CHAOS_LOG` names.
 
 use crate::descriptors;
-use crate::os::syscall;
+use crate::os::{calls, syscall};
 use crate::Errno;
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use rustix::fs::{Mode, OFlags};
@@ -15,7 +15,7 @@ static FILE: AtomicI32 = AtomicI32::new(-1);
 /// Those of open(2).
 pub fn open(path: &str) -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
-    let fd = descriptors::to_top(rustix::fs::open(path, flags, Mode::from(0o644))?)?;
+    let fd = descriptors::to_top(calls::open(path, flags, Mode::from(0o644))?)?;
     FILE.store(fd.into_raw_fd(), Relaxed);
     Ok(())
 }
