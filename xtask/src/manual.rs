@@ -44,14 +44,18 @@ const VARIABLES: &[(&str, &str, &[&str])] = &[
     (
         "ANYRING_LIBRARY",
         "The library to preload, instead of the one that was installed with the command.",
-        &["run", "trace", "check", "doctor", "lab", "advise"],
+        &["run", "trace", "check", "chaos", "doctor", "lab", "advise"],
     ),
-    ("ANYRING_GUEST", "The host of static programs, instead of the installed one.", &["run", "trace", "check"]),
-    ("PATH", "Where the program is looked up.", &["run", "deny", "trace", "check"]),
+    (
+        "ANYRING_GUEST",
+        "The host of static programs, instead of the installed one; 0: none.",
+        &["run", "trace", "check", "chaos"],
+    ),
+    ("PATH", "Where the program is looked up.", &["run", "deny", "trace", "check", "chaos"]),
     (
         "NO_COLOR",
         "If it is not empty, --help has no colours.",
-        &["", "run", "deny", "doctor", "stats", "trace", "check", "lab", "advise"],
+        &["", "run", "deny", "doctor", "stats", "trace", "check", "chaos", "lab", "advise"],
     ),
 ];
 
@@ -60,12 +64,12 @@ const FILES: &[(&str, &str, &[&str])] = &[
     (
         "PREFIX/lib/anyring/libanyring.so",
         "The library that serves the program. It is looked for from where the command is.",
-        &["run", "trace", "check", "doctor", "lab", "advise"],
+        &["run", "trace", "check", "chaos", "doctor", "lab", "advise"],
     ),
     (
         "PREFIX/lib/anyring/anyring-guest",
         "Runs programs into which no library can be preloaded.",
-        &["run", "trace", "check"],
+        &["run", "trace", "check", "chaos"],
     ),
     ("PREFIX/lib/anyring/anyring-lab-worker", "The programs that are measured.", &["lab"]),
     (
@@ -81,7 +85,7 @@ const FILES: &[(&str, &str, &[&str])] = &[
     (
         "PREFIX/share/doc/anyring",
         "The documents.",
-        &["", "run", "deny", "doctor", "stats", "trace", "check", "lab", "advise"],
+        &["", "run", "deny", "doctor", "stats", "trace", "check", "chaos", "lab", "advise"],
     ),
 ];
 
@@ -94,6 +98,7 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
     ("stats", "Prints the counters that anyring keeps in FILE: rings, calls, errors, and for each opcode how many requests completed in the call, after readiness, by the kernel's AIO and by a worker thread. It can be read while the program runs. Of programs that the kernel serves it counts how many there were."),
     ("trace", "Runs a program, or joins one that runs, and reports for each kind of request which path it took, how long it took, and what could be better."),
     ("check", "Runs a program as anyring-trace(1) does, and fails when its requests did not go the stated ways: for continuous integration."),
+    ("chaos", "Runs a program on anyring's own engine, which does by a seeded choice what io_uring permits and programs seldom meet: short transfers, late completions, refused calls. A program that then fails has relied on what is not promised."),
     ("lab", "Measures workloads on anyring, on the kernel's io_uring and on what a program would use instead, in turns, and checks every result."),
     ("advise", "Measures whether IOSQE_ASYNC pays for a file or a device, and from which size on."),
 ];

@@ -115,7 +115,7 @@ fn by_itself(arguments: usize, descriptor: Option<OwnedFd>) -> Result<Ready, Err
     let here = State::here();
     let mut words = Vec::new();
     for index in 0..LEAD {
-        match os::user_read((arguments + index * size_of::<u64>()) as u64)? {
+        match os::user_read::<u64>((arguments + index * size_of::<u64>()) as u64)? {
             0 => return Err(Errno::INVAL), // it would end by saying how it is used
             word => words.push(read_string(word as usize)?),
         }

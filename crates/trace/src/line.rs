@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(opcode_name(200), "200", "of a ring's SQE, which may have any");
         let arm = Event { flags: 0x201b, ..Event::new(Kind::PollArm) };
         assert!(line(&arm, true).ends_with(" events 0x201b"));
-        let untried = Event { result: 4, ..arm };
+        let untried = Event { result: 3, ..arm };
         assert!(line(&untried, true).ends_with(" events 0x201b untried poll_first"));
         let enter = Event { ring: 1, len: 2, ..Event::new(Kind::Enter) };
         assert!(line(&enter, true).starts_with("tracepoint:syscalls:sys_enter_io_uring_enter time "));
