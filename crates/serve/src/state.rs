@@ -8,7 +8,7 @@ pub static STATE_SIZE: AtomicU32 = AtomicU32::new(0);
 pub static COMPACTS: AtomicU32 = AtomicU32::new(0);
 
 /// How the trampoline saves the extended state where the upper halves of the registers are unused: not at all differently
-/// (0), registers 0 to 15 (1), also 16 to 31 and the masks (2). See [`moves`].
+/// (0), registers 0 to 15 (1), also 16 to 31 and the masks (2). See `moves`.
 pub static MOVES: AtomicU32 = AtomicU32::new(0);
 
 /// Learns the size of the extended state; false when trapping is not possible here.

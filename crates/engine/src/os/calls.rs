@@ -1,6 +1,6 @@
 //! The system calls of the engine that rustix makes: they go out here, and nowhere else in the engine.
 //!
-//! Each function is rustix's of the same name behind the one point that all calls pass ([`super::simulated`]), which is
+//! Each function is rustix's of the same name behind the one point that all calls pass (`os/simulated.rs`), which is
 //! nothing but in the build that simulates the system. Everything else goes through [`super::syscall`] and
 //! [`super::interruptible`].
 
