@@ -62,7 +62,7 @@ each() {
   for file in docs/*.md; do "$1" 644 "$file" "$documents/docs"; done
   for file in docs/decisions/*.md; do "$1" 644 "$file" "$documents/docs/decisions"; done
   for file in docs/results/*; do "$1" 644 "$file" "$documents/docs/results"; done
-  for file in conformance differential fuzz hostile; do "$1" 644 "$file/README.md" "$documents/$file"; done
+  for file in conformance differential fuzz hostile simulation; do "$1" 644 "$file/README.md" "$documents/$file"; done
   for file in packaging/{Dockerfile,Dockerfile.example,kubernetes.yaml}; do "$1" 644 "$file" "$documents/packaging"; done
 }
 
@@ -88,7 +88,7 @@ case $action in
     each remove
     # The folders that are ours alone. The others (bin, share/man/man1 ...) may have been there before.
     for folder in "$private/dropin" "$private" "$documents/docs/results" "$documents/docs/decisions" \
-      "$documents/docs" "$documents"/{conformance,differential,fuzz,hostile,packaging} "$documents"; do
+      "$documents/docs" "$documents"/{conformance,differential,fuzz,hostile,simulation,packaging} "$documents"; do
       if [ -d "$folder" ]; then rmdir --ignore-fail-on-non-empty "$folder"; fi
     done
     echo "uninstalled anyring from $root$prefix"
