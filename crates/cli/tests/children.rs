@@ -171,7 +171,7 @@ fn chains_of_exec_pile_up_no_filters() {
 }
 
 #[test]
-#[ignore = "takes a minute"]
+#[ignore = "soak: takes a minute"]
 fn long_chains_of_exec_pile_up_no_filters() {
     chain(1000);
 }

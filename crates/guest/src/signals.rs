@@ -1,9 +1,11 @@
 //! The guest's signals: [`anyring_serve::signals`], with the guest's handlers in the guest's world.
 
+use crate::crossing;
+use crate::filter::MARK;
 use crate::world::{self, Block};
-use crate::{crossing, trap};
 use anyring_engine::log;
 use anyring_serve::engine::recover_copy;
+use anyring_serve::signals::trap::trapped_call;
 use anyring_serve::signals::{action, bit, guarded, install_guard, mask, set_way, Way};
 use anyring_serve::sys;
 use core::ffi::c_int;
@@ -35,7 +37,7 @@ pub fn prepare() -> Result<(), &'static str> {
 /// Traps have been dealt with before, but for those of a thread that has no stack left for another call, or no memory for one.
 /// That ends the process, and is not to do so without a word.
 unsafe fn no_trap(_: &mut ucontext_t, info: &siginfo_t) -> bool {
-    if trap::is_trap(info) {
+    if trapped_call(info, MARK).is_some() {
         log::line("a system call of the guest's ends it: there are too many handlers in each other, or no memory");
     }
     false

@@ -11,6 +11,7 @@ use crate::world::{self, Block, LEVELS};
 use crate::{dispatch, fast, patch, tcb};
 use anyring_abi::NR_IO_URING_ENTER;
 use anyring_engine::stats;
+use anyring_serve::signals::trap::trapped_call;
 use anyring_serve::signals::{action, bit, guarded};
 use anyring_serve::{door, entry, sys};
 use core::mem::size_of;
@@ -36,23 +37,6 @@ impl Turn {
     pub const DONE: u64 = 3;
 }
 
-/// The part of siginfo_t that a SIGSYS fills (sigaction(2)).
-#[repr(C)]
-struct SigsysInfo {
-    signal: i32,
-    /// SECCOMP_RET_DATA of the filter.
-    errno: i32,
-    code: i32,
-    _padding: i32,
-    address: usize,
-    number: i32,
-    arch: u32,
-}
-const _: () = assert!(size_of::<SigsysInfo>() <= size_of::<siginfo_t>());
-
-/// SYS_SECCOMP: si_code of a trap by a filter.
-const SYS_SECCOMP: i32 = 1;
-
 /// In whose world a signal has interrupted the thread. The FS base may be the guest's: nothing here uses thread-local memory.
 ///
 /// # Safety
@@ -73,7 +57,8 @@ pub unsafe extern "C" fn whose(signal: i32, info: *const siginfo_t, context: *mu
         // The handler is on its alternate stack.
         avoid(block, &context.uc_stack);
     }
-    if signal == libc::SIGSYS && is_trap(info) && trap(block, info, context) {
+    let trapped = if signal == libc::SIGSYS { trapped_call(info, MARK) } else { None };
+    if trapped.is_some_and(|number| trap(block, number, context)) {
         return Turn { what: Turn::DONE, value: 0 };
     }
     let handler = action::of_program(signal);
@@ -84,17 +69,9 @@ pub unsafe extern "C" fn whose(signal: i32, info: *const siginfo_t, context: *mu
     }
 }
 
-/// Whether a SIGSYS comes from a filter of ours.
-pub fn is_trap(info: &siginfo_t) -> bool {
-    // SAFETY: a siginfo_t is larger; plain integers.
-    let info = unsafe { &*core::ptr::from_ref(info).cast::<SigsysInfo>() };
-    info.code == SYS_SECCOMP && info.errno == i32::from(MARK)
-}
-
-/// Has the thread go on in [`trampoline`]. False if it has no stack left. All signals are blocked.
-fn trap(block: &Block, info: &siginfo_t, context: &mut ucontext_t) -> bool {
-    // SAFETY: as in `is_trap`.
-    let number = unsafe { (*core::ptr::from_ref(info).cast::<SigsysInfo>()).number };
+/// Has the thread, which has trapped with call `number`, go on in [`trampoline`]. False if it has no stack left. All signals
+/// are blocked.
+fn trap(block: &Block, number: i32, context: &mut ucontext_t) -> bool {
     let this = core::ptr::from_mut(context) as u64;
     let gregs = context.uc_mcontext.gregs;
     let register = |index: i32| gregs[index as usize] as u64;

@@ -1,7 +1,7 @@
 //! A ring in the test's own memory, through the calls that programs make, where its positions come round.
 
 use super::broken::Unanswered;
-use super::Ring;
+use super::{Ring, RingGuard};
 use crate::memory::layout::word;
 use crate::op::{Op, Verdict};
 use crate::os::{Os, Sys};
@@ -177,6 +177,34 @@ fn a_result_that_comes_late_is_no_answer() {
     assert!(
         matches!(guard.slab[id].state(), State::Cancelled(Cancelled { result, .. }) if *result == -libc::ECANCELED)
     );
+    drop(guard);
+    program.close();
+}
+
+/// A ring is closed while a worker has a request that another is linked behind: that ends, and the worker's result looks for
+/// nobody.
+#[test]
+fn what_is_linked_behind_a_workers_request_ends_with_its_ring() {
+    let program = Program::starting_at(0);
+    let mut guard = program.ring().lock().expect("the ring");
+    let admit = |guard: &mut RingGuard, opcode, user_data| {
+        let request = Request::new(Op::default(), opcode, 0, user_data, Target::None);
+        guard.admit(request, Unanswered::new(program.ring(), user_data, None))
+    };
+    let id = admit(&mut guard, Opcode::Fsync, 7);
+    let behind = admit(&mut guard, Opcode::Nop, 8);
+    guard.slab[id].next = Some(behind);
+    let of: (&'static dyn Origin, u64, u64) = (program.ring(), guard.cookie, id.to_word());
+    let job = Job::new(of, (Opcode::Fsync, Op::default()), (-1, None), Approach::Plain, None);
+    guard.slab.queue(id, job.clone());
+    assert!(job.begin());
+    guard.closed = true;
+    guard.abandon_requests();
+    assert!(guard.slab.get(id).is_some() && guard.slab.get(behind).is_none());
+    *job.verdict.lock().expect("nobody has it") = Some(Verdict::Done(0));
+    guard.receive(job);
+    assert!(guard.slab.get(id).is_none());
+    guard.closed = false;
     drop(guard);
     program.close();
 }

@@ -16,6 +16,7 @@ use anyring_engine::forced::{point, Point};
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::ring::broken::contain_any;
 use anyring_engine::stats;
+use anyring_serve::signals::trap::trapped_call;
 use anyring_serve::state::{COMPACTS, MOVES, STATE_SIZE};
 use core::mem::{align_of, offset_of, size_of};
 use core::sync::atomic::Ordering;
@@ -50,23 +51,6 @@ pub struct Registers {
     pub mask: u64,
 }
 
-/// SYS_SECCOMP: si_code of a trap by a filter.
-const SYS_SECCOMP: i32 = 1;
-
-/// The part of siginfo_t that a SIGSYS fills (sigaction(2)).
-#[repr(C)]
-struct SigsysInfo {
-    signal: i32,
-    /// SECCOMP_RET_DATA of the filter.
-    errno: i32,
-    code: i32,
-    _padding: i32,
-    address: usize,
-    number: i32,
-    arch: u32,
-}
-const _: () = assert!(size_of::<SigsysInfo>() <= size_of::<siginfo_t>());
-
 /// Bytes of an alternate signal stack that a call of ours may need: with less it is refused, since there was no memory for a
 /// stack of its own.
 const ROOM: usize = 64 << 10;
@@ -76,11 +60,7 @@ const ROOM: usize = 64 << 10;
 /// # Safety
 /// As [`crate::signals::Guard`].
 pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
-    // SAFETY: for SIGSYS the kernel fills these fields, and a siginfo_t is larger; plain integers otherwise.
-    let info = unsafe { &*core::ptr::from_ref(info).cast::<SigsysInfo>() };
-    if info.code != SYS_SECCOMP || info.errno != i32::from(MARK) {
-        return false;
-    }
+    let Some(number) = trapped_call(info, MARK) else { return false };
     let this = core::ptr::from_mut(context) as u64;
     let alternate = &mut context.uc_stack;
     let gregs = context.uc_mcontext.gregs;
@@ -91,8 +71,7 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
     let Some(slot) = slot else {
         let args = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9];
         let args = args.map(|index| register(index) as usize);
-        let number = info.number as u32;
-        if scan::is_ours(u64::from(number))
+        if scan::is_ours(u64::from(number as u32))
             && stack::room_on(alternate, this as usize).is_some_and(|room| room < ROOM)
         {
             context.uc_mcontext.gregs[libc::REG_RAX as usize] = -i64::from(libc::ENOMEM);
@@ -100,12 +79,12 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
         }
         // SAFETY: the first word of uc_sigmask is all that the kernel has filled in.
         action::set_mask(unsafe { (&raw const context.uc_sigmask).cast::<u64>().read() });
-        let answer = entry::answer_any(|| dispatch::call(i64::from(info.number), args));
+        let answer = entry::answer_any(|| dispatch::call(i64::from(number), args));
         context.uc_mcontext.gregs[libc::REG_RAX as usize] = answer as i64;
         return true;
     };
     let saved = Registers {
-        rax: info.number as u64,
+        rax: number as u64,
         rdi: register(libc::REG_RDI),
         rsi: register(libc::REG_RSI),
         rdx: register(libc::REG_RDX),
@@ -122,7 +101,7 @@ pub unsafe fn guard(context: &mut ucontext_t, info: &siginfo_t) -> bool {
         rip: register(libc::REG_RIP),
         flags,
         slot,
-        patch: u64::from(patch::is_due(info.number, register(libc::REG_RIP) as usize)),
+        patch: u64::from(patch::is_due(number, register(libc::REG_RIP) as usize)),
         context: if slot.note_disabled(trapped_at as usize, alternate) { this } else { 0 },
         // SAFETY: the first word of uc_sigmask is all that the kernel has filled in.
         mask: unsafe { (&raw const context.uc_sigmask).cast::<u64>().read() },

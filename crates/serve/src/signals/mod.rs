@@ -19,6 +19,7 @@
 
 pub mod action;
 pub mod mask;
+pub mod trap;
 
 use crate::sys;
 use action::{Action, SIG_DFL, SIG_IGN};

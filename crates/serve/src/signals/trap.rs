@@ -1,0 +1,29 @@
+//! The SIGSYS by which a seccomp filter tells of a call (SECCOMP_RET_TRAP in seccomp(2)).
+
+use core::mem::size_of;
+use libc::siginfo_t;
+
+/// SYS_SECCOMP: si_code of a trap by a filter.
+const SYS_SECCOMP: i32 = 1;
+
+/// The part of siginfo_t that a SIGSYS fills (sigaction(2)).
+#[repr(C)]
+struct SigsysInfo {
+    signal: i32,
+    /// SECCOMP_RET_DATA of the filter.
+    errno: i32,
+    code: i32,
+    _padding: i32,
+    address: usize,
+    number: i32,
+    arch: u32,
+}
+const _: () = assert!(size_of::<SigsysInfo>() <= size_of::<siginfo_t>());
+
+/// The number of the call that trapped, where the signal comes from a filter whose SECCOMP_RET_DATA is `mark`; any other
+/// SIGSYS is the program's.
+pub fn trapped_call(info: &siginfo_t, mark: u16) -> Option<i32> {
+    // SAFETY: for SIGSYS the kernel fills these fields, and a siginfo_t is larger; plain integers otherwise.
+    let info = unsafe { &*core::ptr::from_ref(info).cast::<SigsysInfo>() };
+    (info.code == SYS_SECCOMP && info.errno == i32::from(mark)).then_some(info.number)
+}
