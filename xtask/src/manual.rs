@@ -38,7 +38,6 @@ const VARIABLES: &[(&str, &str, &[&str])] = &[
     ),
     ("ANYRING_RAW", "0: system call instructions of the program's own are not trapped.", &["run"]),
     ("ANYRING_PATCH", "0: such instructions are not replaced by jumps.", &["run"]),
-    ("ANYRING_SPIN", "0: threads that wait for messages of other rings sleep at once.", &["run"]),
     ("ANYRING_STATS", "A file for counters where no flag names one.", &["run"]),
     ("ANYRING_LOG", "A file for messages where no flag names one.", &["run"]),
     (

@@ -71,9 +71,6 @@ pub struct RunOptions {
     /// Refuse a program into which the library cannot be preloaded
     #[arg(long)]
     pub no_guest: bool,
-    /// Let threads that wait for messages from other rings sleep at once, without spinning before (ANYRING_SPIN=0)
-    #[arg(long)]
-    pub no_spin: bool,
     #[command(flatten)]
     pub program: Program,
 }

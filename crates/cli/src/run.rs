@@ -135,8 +135,5 @@ fn set_environment(options: &RunOptions, rings: &Decision, aio: &Decision) -> Re
     if options.no_raw {
         std::env::set_var("ANYRING_RAW", "0");
     }
-    if options.no_spin {
-        std::env::set_var("ANYRING_SPIN", "0");
-    }
     Ok(())
 }

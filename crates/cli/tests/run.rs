@@ -83,17 +83,16 @@ fn stepping_aside_cannot_be_told() {
 
 #[test]
 fn a_preloaded_program_gets_the_library_first_and_the_flags() {
-    let show = "echo $LD_PRELOAD $ANYRING_BACKEND $ANYRING_RAW$ANYRING_SPIN $ANYRING_STATS $ANYRING_LOG";
+    let show = "echo $LD_PRELOAD $ANYRING_BACKEND $ANYRING_RAW $ANYRING_STATS $ANYRING_LOG";
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path().canonicalize().expect("its path");
     let log = folder.join("l").display().to_string();
-    let mut command =
-        anyring(&["run", "--backend", "user", "--no-raw", "--no-spin", "--stats", "s", "--log", &log, "--"]);
+    let mut command = anyring(&["run", "--backend", "user", "--no-raw", "--stats", "s", "--log", &log, "--"]);
     let other = "/nonexistent-other.so";
     library();
     let output = output(command.args(["sh", "-c", show]).env("LD_PRELOAD", other).current_dir(&folder));
     let stats = folder.join("s").display().to_string();
-    assert_eq!(stdout(&output), format!("{}:{other} user 00 {stats} {log}\n", library().display()));
+    assert_eq!(stdout(&output), format!("{}:{other} user 0 {stats} {log}\n", library().display()));
 }
 
 #[test]

@@ -3,7 +3,6 @@
 //! to another attempt.
 
 pub mod owner;
-pub mod spin;
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, Os, Sys};
@@ -16,8 +15,6 @@ pub(crate) const AWAKE: u32 = 0;
 pub(crate) const IN_FUTEX: u32 = 1;
 
 pub(crate) const IN_EPOLL: u32 = 2;
-
-pub(crate) const SPINNING: u32 = 3;
 
 /// Who drives a ring, and how it sleeps.
 pub struct Driver {

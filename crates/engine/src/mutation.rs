@@ -226,8 +226,6 @@ mutations! {
     "driver" {
         SleeperIsNotKicked "sleeper-is-not-kicked" Case "msg_ring_targets::a_wait_with_a_mask_ends",
             "A CQE wakes nobody who sleeps on the ring's poll set.";
-        IdleRingsSpin "idle-rings-spin" Unit "driver::spin::tests::two_long_waits_end_it",
-            "A ring whose messages stop goes on spinning.";
     }
     "device" {
         DeviceRefusalIsTheAnswer "device-refusal-is-the-answer" Case "rw_direct::write_into_a_hole",

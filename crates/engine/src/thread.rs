@@ -11,7 +11,6 @@ pub use masks::another_blocks;
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
 use crate::os::{handlers, syscall, Os, Sys};
-use crate::Errno;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -55,32 +54,6 @@ pub fn mask_of_wait(mask: u64) -> u64 {
 
 const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
-}
-
-/// Keeps signals from the calling thread until it is dropped: handlers run then. Faults stay open, and SIGTRAP, which a
-/// debugger lives on.
-pub struct SignalsHeld {
-    /// The thread's own mask.
-    own: u64,
-}
-
-impl SignalsHeld {
-    /// From now on.
-    pub fn hold() -> SignalsHeld {
-        SignalsHeld { own: change_mask(!(FAULTS | bit(libc::SIGTRAP))) }
-    }
-
-    /// Lets in what has come meanwhile: whether a handler ran. ppoll(2) tells exactly that: where what came is ignored, the
-    /// kernel restarts it.
-    pub fn let_in(&self) -> bool {
-        Sys::poll(&mut [], Some(0), Some(&self.own)) == Err(Errno::INTR)
-    }
-}
-
-impl Drop for SignalsHeld {
-    fn drop(&mut self) {
-        change_mask(self.own);
-    }
 }
 
 /// Runs `work` while no signal handler can interrupt it.

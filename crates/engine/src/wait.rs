@@ -1,4 +1,4 @@
-//! Waiting for completions: in enter, by the helper, by a thread that polls, by spinning.
+//! Waiting for completions: in enter, by the helper and by a thread that polls.
 
 pub mod enter;
 pub mod enter_wait;

@@ -229,8 +229,6 @@ pub enum Receiver {
     Looks,
     /// It waits, in enter, epoll_wait or futex.
     Waits,
-    /// It waits, and on anyring it never spins before it sleeps (`ANYRING_SPIN=0`).
-    Sleeps,
 }
 
 /// Messages from several threads, as fast as they are taken.

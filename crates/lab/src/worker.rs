@@ -1,7 +1,7 @@
 //! Starting the worker process for a backend, and making sure that it was that backend.
 
 use crate::backend::Backend;
-use crate::message::{Door, Measured, Proof, Receiver, Reply, Task, Work};
+use crate::message::{Door, Measured, Proof, Reply, Task};
 use crate::trace::PuntCounter;
 use anyring_engine::stats::Snapshot;
 use std::os::unix::process::ExitStatusExt;
@@ -15,13 +15,12 @@ pub const NAME: &str = "anyring-lab-worker";
 pub const PUNTED: &str = "punted";
 
 /// The variables that would change what a worker does.
-const VARIABLES: [&str; 8] = [
+const VARIABLES: [&str; 7] = [
     "LD_PRELOAD",
     "ANYRING_BACKEND",
     "ANYRING_AIO",
     "ANYRING_RAW",
     "ANYRING_LOG",
-    "ANYRING_SPIN",
     "ANYRING_STATS",
     "UV_THREADPOOL_SIZE",
 ];
@@ -100,8 +99,6 @@ impl Launcher {
             // The worker holds instructions for the raw door; they concern no program that comes by liburing. One that comes
             // by libc's syscall() is taken for one that enters by them.
             command.env("ANYRING_RAW", if task.door == Door::Liburing { "0" } else { "1" });
-            let sleeps = matches!(&task.work, Work::Messages(messages) if messages.receiver == Receiver::Sleeps);
-            command.env("ANYRING_SPIN", if sleeps { "0" } else { "1" });
         }
         command
     }

@@ -2,7 +2,6 @@
 
 use crate::environment::variable;
 use crate::{probe, Host};
-use anyring_engine::driver::spin;
 use anyring_engine::lock::Lock;
 use anyring_engine::{chaos, event, log, os, stats};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -52,7 +51,6 @@ pub fn prepare<H: Host>() {
         let refusal = probe::kernel_refusal();
         stats::stats().kernel_refused_errno.store(refusal as u64, Ordering::Relaxed);
     }
-    spin::allow(variable("ANYRING_SPIN").as_deref() != Some("0"));
     if let Some(file) = variable("ANYRING_TRACE") {
         if let Err(error) = event::open(&file) {
             log::line(&format!("there are no events: {file}: {error}"));

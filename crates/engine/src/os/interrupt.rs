@@ -122,11 +122,6 @@ pub fn heed_handlers() {
     let _ = INTERRUPTED.try_with(|word| word.store(ends, Ordering::Relaxed));
 }
 
-/// Whether one has run since.
-pub fn has_handled() -> bool {
-    INTERRUPTED.try_with(|word| word.load(Ordering::Relaxed) != 0).unwrap_or(false)
-}
-
 /// A [`wait`] that ends with `EINTR` also when a handler of the program's has run since [`heed_handlers`].
 pub fn wait_interruptibly(number: libc::c_long, args: [usize; 6]) -> isize {
     match INTERRUPTED.try_with(|word| interruptible(word, number, args)) {

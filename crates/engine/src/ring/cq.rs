@@ -224,7 +224,6 @@ impl RingGuard {
     /// Posts a CQE that another ring sent: with `IORING_CQE_F_32` it is a large one where sizes are mixed.
     #[inline]
     pub fn post_message(&mut self, cqe: Cqe) {
-        self.spin.note_message();
         match self.memory.view.is_double(&cqe) {
             true => self.post_large(cqe, [0; 2], false),
             false => self.post(cqe, false),

@@ -31,8 +31,6 @@ pub(crate) enum Kind {
     Futex,
     /// In an epoll wait, or in poll.
     Epoll,
-    /// Not asleep: nobody has to wake it.
-    Spin,
     /// In a call for one of the ring's requests (`issue::calls`): nobody can wake it.
     Call,
 }
@@ -130,7 +128,6 @@ impl Sleep {
         }
         match self.kind {
             Kind::Futex | Kind::Epoll => self.control.leave(self.kind == Kind::Futex),
-            Kind::Spin => {}
             Kind::Call => drop(self.ring.callers.fetch_sub(1, Ordering::Relaxed)),
         }
         // Release: whoever ended by a jump, without the lock, touches nothing of the ring after this. Partner: the load in

@@ -2,7 +2,6 @@
 
 use crate::aio_ring::{Context, Single};
 use crate::device::Device;
-use crate::driver::spin::Spin;
 use crate::issue::calls::Call;
 use crate::issue::iopoll::IoPoll;
 use crate::issue::punt::Submission;
@@ -119,8 +118,6 @@ pub struct State {
     pub napi: Napi,
     /// Registered credentials.
     pub personalities: Personalities,
-    /// Whether waits spin before they sleep.
-    pub spin: Spin,
     /// Threads asleep on the futex word are to be woken when the lock is let go of.
     pub wake_due: bool,
     /// The clock of waits (`IORING_REGISTER_CLOCK`).
@@ -222,7 +219,6 @@ impl State {
             restrictions: None,
             napi: Napi::default(),
             personalities: Personalities::default(),
-            spin: Spin::default(),
             wake_due: false,
             clock: Clock::Monotonic,
             wait_region: None,

@@ -4,8 +4,7 @@
 //! ring's lock whoever does it, so a hand-over in the middle loses nothing: events are hints that lead to another attempt.
 
 use crate::driver::owner::Taken;
-use crate::driver::spin::LONGEST_NS;
-use crate::driver::{IN_EPOLL, IN_FUTEX, SPINNING};
+use crate::driver::{IN_EPOLL, IN_FUTEX};
 use crate::forced::{point, Point};
 use crate::issue::chaos;
 use crate::memory::layout::word;
@@ -20,7 +19,6 @@ use crate::ring::RingGuard;
 use crate::shared::member;
 use crate::thread;
 use crate::thread::tables;
-use crate::thread::SignalsHeld;
 use crate::Errno;
 use core::sync::atomic::{fence, Ordering};
 
@@ -97,7 +95,6 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
     }
     let frame = 0u8;
     let mut taken = Taken::No;
-    let (mut spun, mut begin_ns) = (false, 0);
     let mut said = false;
     let result = loop {
         if only_asks || satisfied(&guard, target, timeouts) {
@@ -127,16 +124,7 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
         if !core::mem::replace(&mut said, true) {
             guard.record(|it| it.cqring_wait(wish.min_complete));
         }
-        let messages = guard.spin.messages();
-        // Only of a ring that gets messages it is measured how long its waits take.
-        if messages != 0 && !spun {
-            begin_ns = Clock::Monotonic.now_ns();
-        }
-        let spins = messages != 0 && !spun && should_spin(&mut guard, &wish, driving);
-        let (again, slept) = match spins {
-            true => spin(guard, target, timeouts, driving, begin_ns),
-            false => sleep(guard, &wish, target, timeouts, driving),
-        };
+        let (again, slept) = sleep(guard, &wish, target, timeouts, driving);
         guard = match again {
             Some(guard) => guard,
             None => return Err(Errno::BADF),
@@ -145,12 +133,6 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
             break Err(guard.refuse_call());
         }
         guard.collect();
-        // After a spin that found nothing comes a sleep, and what is learned of both together.
-        spun = spins && messages == guard.spin.messages();
-        if messages != 0 && !spun {
-            let took_ns = Clock::Monotonic.now_ns().saturating_sub(begin_ns);
-            guard.spin.note_wait(messages, took_ns);
-        }
         if let Err(Ended { why: error, held_cqes }) = slept {
             let minimum_over = error == Errno::TIME && wish.minimum_ns.take().is_some();
             if minimum_over && wish.deadline_ns.is_some() && guard.cq_is_empty() {
@@ -227,70 +209,6 @@ pub fn wait_for_room(mut guard: RingGuard) -> Option<RingGuard> {
         }
     }
     Some(guard)
-}
-
-/// Whether a thread about to sleep spins first: for messages only, and only where nothing else could end the sleep. A
-/// deadline that is near, a descriptor, a signal mask, a thread that polls the ring and another process need the real
-/// sleep.
-fn should_spin(guard: &mut RingGuard, wish: &Wish, driving: bool) -> bool {
-    let near = |span_ns: u64| span_ns <= 2 * LONGEST_NS;
-    if wish.sigmask.is_some() || guard.is_polled() || guard.is_shared() || driving && guard.awaits_events() {
-        return false;
-    }
-    let until_ns = wish.minimum_ns.or(wish.deadline_ns);
-    let left_ns = until_ns.map(|until_ns| until_ns.saturating_sub(wish.clock.now_ns()));
-    let due = left_ns.is_some_and(near) || guard.timers.next_ns().is_some_and(near);
-    !due && guard.spin.is_worth_it()
-}
-
-/// Spins without the ring's lock until what is waited for is there, or something else that the holder has to look at, for
-/// [`LONGEST_NS`] after `begin_ns` at most. Nobody need wake the thread: it is counted with those who use the ring, not
-/// with those who sleep. Signals are held meanwhile, so that none goes unnoticed: `Err` when a handler ran that would have
-/// ended a sleep.
-fn spin(
-    guard: RingGuard,
-    target: u64,
-    timeouts: u32,
-    driving: bool,
-    begin_ns: u64,
-) -> (Option<RingGuard>, Result<(), Ended>) {
-    let (ring, control) = (guard.ring(), guard.control);
-    if !ring.driver.handover.may_sleep(ring.has_arrived()) {
-        return (Some(guard), Ok(()));
-    }
-    if driving {
-        ring.driver.sleeping.store(SPINNING, Ordering::Relaxed);
-    }
-    ring.sleepers.fetch_add(1, Ordering::Relaxed);
-    let awake = Awake::after(Sleep { ring, control, kind: Kind::Spin, driving, view: guard.memory.view });
-    let header = control.header();
-    let sequence = header.waiters.sequence.load(Ordering::Relaxed);
-    drop(guard);
-    let held = SignalsHeld::hold();
-    // The total was below the target a moment ago.
-    let posted = || control.posted().wrapping_sub(target as u32) as i32 >= 0;
-    // Where a message is seen. The other words are in lines that the sender writes before: it would have to get each back
-    // from this core.
-    let left = || ring.keeps_messages() && ring.messages.any();
-    let is_over = || {
-        ring.has_arrived()
-            || header.waiters.sequence.load(Ordering::Relaxed) != sequence
-            || header.waiters.timeouts.load(Ordering::Relaxed) != timeouts
-            || Clock::Monotonic.now_ns().saturating_sub(begin_ns) >= LONGEST_NS
-    };
-    const ROUNDS: u32 = 32; // a look at the clock costs as much as these
-    while !(0..ROUNDS).any(|_| {
-        crate::sync::spin_loop();
-        posted() || left()
-    }) && !is_over()
-    {}
-    // A handler that runs once the CQEs are there ends nothing.
-    let interrupted = !posted() && (held.let_in() || os::has_handled());
-    drop(held);
-    let again = ring.lock(); // as in `sleep`
-    let ended = Ended { why: Errno::INTR, held_cqes: awake.held_cqes() };
-    drop(awake);
-    (again.ok(), if interrupted { Err(ended) } else { Ok(()) })
 }
 
 /// Sleeps once, without the ring's lock, and serves what the sleep brought. `Err` for a signal or the deadline.

@@ -14,8 +14,7 @@ pub const MSG: Workload = Workload {
     about: "A thread sends a message every 10 or 20 us, with the time in it (IORING_OP_MSG_RING; an eventfd or a futex \
             beside a queue). Sender: what sending cost it, until its own CQE. Receiver: from just before it was \
             sent until the other thread had it. In ns; each percentile is the median over the runs. The receiver waits \
-            (in enter, epoll_wait or futex) or looks all the time; a sleeping one waits for messages that come every 100 us, \
-            on anyring with ANYRING_SPIN=0. The numbers are checked to come in order. Fan-in: \
+            (in enter, epoll_wait or futex), also for messages that come every 100 us, or looks all the time. The numbers are checked to come in order. Fan-in: \
             threads send to one as fast as it takes; a message, in ns and us of CPU. Fan-out: one thread accepts TCP \
             connections and hands each to one of two that receive 64 bytes, send them back and close; a connection of \
             16 at a time, from connect(2) until the client has compared them, in us.",
@@ -59,13 +58,13 @@ const DELIVERED: [(u32, [(f64, f64); 2]); 2] = [
     (10, [(131_950.0, 299_882.0), (247_931.0, 299_926.0)]),
     (20, [(110_000.0, 150_000.0), (142_000.0, 150_000.0)]),
 ];
-/// What the receiver does, the delay in us, and for how many ms. Who sleeps gets fewer messages, so that it does sleep.
+/// What the receiver does, the delay in us, and for how many ms.
 const STEADY: [(Receiver, u32, u32); 5] = [
     (Receiver::Looks, 10, 3_000),
     (Receiver::Looks, 20, 3_000),
     (Receiver::Waits, 10, 3_000),
     (Receiver::Waits, 20, 3_000),
-    (Receiver::Sleeps, 100, 1_000),
+    (Receiver::Waits, 100, 1_000),
 ];
 /// Five, so that there are intervals; the messages of one turn take a minute.
 const RUNS: usize = 5;
@@ -118,7 +117,6 @@ fn group(receiver: Receiver, delay_us: u32) -> String {
     let receiver = match receiver {
         Receiver::Looks => "looking receiver",
         Receiver::Waits => "waiting receiver",
-        Receiver::Sleeps => "sleeping receiver",
     };
     format!("{receiver}, every {delay_us} us")
 }
