@@ -23,7 +23,7 @@ pub enum Kind {
     Timeout { until_ns: u64 },
     Fsync,
     Cancel,
-    Message { target: usize },
+    Message { fd: i32 },
 }
 
 /// A request, from its SQE to its last CQE.
@@ -203,7 +203,9 @@ impl World {
         let kind = record.kind;
         if cqe.user_data & MESSAGE != 0 {
             record.arrived += 1;
-            let expected = matches!(kind, Kind::Message { target } if target == at) && cqe.res == 7;
+            // It goes to whichever ring has the number once it is sent: the one that had it may be closed by then.
+            let fd = self.slots[at].ring.fd;
+            let expected = matches!(kind, Kind::Message { fd: sent_to } if sent_to == fd) && cqe.res == 7;
             if !expected || record.arrived > 1 {
                 finding(&format!("message: ring {at} has {cqe:?} of {kind:?}, {} times", record.arrived));
             }

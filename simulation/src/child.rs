@@ -75,7 +75,7 @@ fn settle(system: &Simulated) {
     let begin_ns = system.now_ns();
     while system.engines_threads() > 0 {
         if system.now_ns() > begin_ns + 4_000_000_000 {
-            report::finding(&format!("leak: {} threads outlive the last ring", system.engines_threads()));
+            report::finding(&format!("leak: threads outlive the last ring\n{}", system.states()));
         }
         system.sleep(20_000_000);
     }

@@ -455,8 +455,9 @@ impl World {
                 match self.slots[target].closed {
                     true => Kind::Nop,
                     false => {
-                        (sqe.opcode, sqe.fd) = (Opcode::MsgRing as u8, self.slots[target].ring.fd);
-                        Kind::Message { target }
+                        let fd = self.slots[target].ring.fd;
+                        (sqe.opcode, sqe.fd) = (Opcode::MsgRing as u8, fd);
+                        Kind::Message { fd }
                     }
                 }
             }

@@ -183,6 +183,13 @@ impl Simulated {
         inner.threads.iter().filter(|thread| thread.is_engines && !matches!(thread.state, State::Ended)).count()
     }
 
+    /// What each thread that has not ended does.
+    pub fn states(&self) -> String {
+        let inner = self.inner();
+        let live = inner.threads.iter().filter(|thread| !matches!(thread.state, State::Ended));
+        live.map(|thread| format!("thread {}: call {}, {:?}\n", thread.id, thread.call, thread.state)).collect()
+    }
+
     /// The calling thread sleeps.
     pub fn sleep(&self, ns: u64) {
         if let Some(me) = PLACE.get() {

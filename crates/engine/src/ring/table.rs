@@ -18,7 +18,7 @@ use crate::thread::tables;
 use crate::Errno;
 use core::sync::atomic::Ordering;
 
-/// Rings that live, whether or not a number of theirs is known.
+/// Rings that live, whether or not a number of theirs is known. Also held by whoever changes which numbers a ring has.
 static LIVE: Lock<Vec<&'static Ring>> = Lock::new(Vec::new());
 
 /// Rings that have ended.
@@ -47,10 +47,12 @@ pub fn fits(fd: i32) -> bool {
 
 /// Makes a complete ring known under its number.
 pub fn publish(fd: i32, ring: &'static Ring) -> Result<(), Errno> {
-    let slot = RINGS.get(fd as usize).ok_or(Errno::MFILE)?;
-    ring.numbers.fetch_add(1, Ordering::Relaxed);
-    slot.store(core::ptr::from_ref(ring).cast_mut().cast(), Ordering::Release); // partner: the Acquire load in `ring`
-    let is_new = LIVE.lock().is_some_and(|mut live| {
+    if !fits(fd) {
+        return Err(Errno::MFILE);
+    }
+    let mut live = LIVE.lock();
+    add_number(fd, ring);
+    let is_new = live.as_mut().is_some_and(|live| {
         let is_new = !live.iter().any(|known| core::ptr::eq(*known, ring));
         if is_new {
             live.push(ring);
@@ -58,10 +60,38 @@ pub fn publish(fd: i32, ring: &'static Ring) -> Result<(), Errno> {
         thread::set_needed(true);
         is_new
     });
+    drop(live);
     if is_new {
         stats::ring_made(); // without the lock, which `rings_are_gone` takes under its own
     }
     Ok(())
+}
+
+/// The ring has this number from now on. With the lock of [`LIVE`], unless the caller has interrupted its holder.
+fn add_number(fd: i32, ring: &'static Ring) {
+    let known = core::ptr::from_ref(ring).cast_mut().cast();
+    // Release: partner of the Acquire load in `ring`.
+    if RINGS[fd as usize].swap(known, Ordering::Release) != known {
+        ring.numbers.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The ring has this number no more. Answers whether it has others.
+fn remove_number(fd: i32, ring: &'static Ring) -> bool {
+    let _live = LIVE.lock();
+    let known = core::ptr::from_ref(ring).cast_mut().cast();
+    let was_known =
+        RINGS[fd as usize].compare_exchange(known, core::ptr::null_mut(), Ordering::Release, Ordering::Relaxed);
+    let before = match was_known {
+        Ok(_) => ring.numbers.fetch_sub(1, Ordering::Relaxed),
+        Err(_) => ring.numbers.load(Ordering::Relaxed) + 1,
+    };
+    let others = before > 1;
+    // Another number of the ring, if one is known, is the one to receive from.
+    let is_other = |slot: &usize| core::ptr::eq(RINGS[*slot].load(Ordering::Relaxed), known);
+    let other = others.then(|| (0..RINGS_END).find(is_other)).flatten().map_or(-1, |slot| slot as i32);
+    let _ = ring.fd.compare_exchange(fd, other, Ordering::Relaxed, Ordering::Relaxed);
+    others
 }
 
 /// Counts a new ring, which has no number, among those that live.
@@ -81,9 +111,14 @@ pub fn rings() -> Vec<&'static Ring> {
 /// The ring that an unknown number names as a duplicate (dup(2), or inherited): from now on the number is known.
 #[cold]
 pub fn adopt(fd: i32) -> Option<&'static Ring> {
+    if !fits(fd) || cookie_of(fd).is_none() {
+        return None;
+    }
+    let live = LIVE.lock()?;
+    // Asked with the lock: whoever closes the number has it name another file before the lock is taken to forget the number.
     let cookie = cookie_of(fd)?;
-    let found = rings().into_iter().find(|ring| ring.cookie.load(Ordering::Relaxed) == cookie)?;
-    publish(fd, found).ok()?;
+    let found = live.iter().copied().find(|ring| ring.cookie.load(Ordering::Relaxed) == cookie)?;
+    add_number(fd, found);
     // Relaxed: `fd` names the ring for its own receive, under the ring's lock.
     let _ = found.fd.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed);
     Some(found)
@@ -105,8 +140,7 @@ pub(crate) fn closing_file(fd: i32) {
 /// open or mapped there, whatever the child becomes.
 pub(crate) fn closing_ring(fd: i32, ring: &'static Ring) {
     if ring.is_unused_inheritance() {
-        RINGS[fd as usize].store(core::ptr::null_mut(), Ordering::Release);
-        if ring.numbers.fetch_sub(1, Ordering::Relaxed) == 1 {
+        if !remove_number(fd, ring) {
             drop(ring.leave_unused().map(|state| Remains { ring, state }));
         }
         return;
@@ -117,20 +151,15 @@ pub(crate) fn closing_ring(fd: i32, ring: &'static Ring) {
         Err(_) => return,
     };
     point(Point::CloseRing);
-    RINGS[fd as usize].store(core::ptr::null_mut(), Ordering::Release);
     // If the number was closed unseen, it names another file by now: then it is only forgotten.
     if cookie_of(fd) == Some(ring.cookie.load(Ordering::Relaxed)) {
         // Replaces the program's copy by one of our end, which the program is about to close: so it can be seen now
-        // whether another copy is left.
+        // whether another copy is left. Before the number is forgotten: else `adopt` would take it for a new duplicate.
         let args =
             [ring.engine_end.load(Ordering::Relaxed) as usize, fd as usize, libc::O_CLOEXEC as usize, 0, 0, 0];
         syscall(libc::SYS_dup3, args);
     }
-    // Another number of the ring, if one is known, is the one to receive from.
-    let others = ring.numbers.fetch_sub(1, Ordering::Relaxed) > 1;
-    let known = |slot: &usize| core::ptr::eq(RINGS[*slot].load(Ordering::Relaxed).cast(), ring);
-    let other = others.then(|| (0..RINGS_END).find(known)).flatten().map_or(-1, |slot| slot as i32);
-    let _ = ring.fd.compare_exchange(fd, other, Ordering::Relaxed, Ordering::Relaxed);
+    let others = remove_number(fd, ring);
     match guard {
         Some(mut guard) => guard.lose_number(others),
         None => ring.leave_note(Note::LostNumber(others)),
