@@ -43,7 +43,7 @@ installs_without_building() {
     chmod +x "$folder/no-tools/$tool"
   done
   PATH=$folder/no-tools:$PATH make_ install-strip DESTDIR="$folder/staged" PREFIX=/opt/anyring
-  for file in bin/anyring lib/anyring/libanyring.so lib/anyring/anyring-guest lib/anyring/anyring-lab-worker \
+  for file in bin/anyring lib/anyring/libanyring.so lib/anyring/anyring-lab-worker \
     lib/anyring/dropin/liburing.so.2 lib/anyring/dropin/libaio.so.1 share/man/man1/anyring.1 \
     share/man/man1/anyring-run.1 share/man/man7/anyring.7 share/bash-completion/completions/anyring share/doc/anyring/docs/limits.md; do
     [ -f "$folder/staged/opt/anyring/$file" ] || { echo "$file is not installed"; return 1; }

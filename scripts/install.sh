@@ -46,7 +46,6 @@ each() {
   local file
   "$1" 755 "$release/anyring" "$root$prefix/bin"
   "$1" 644 "$release/libanyring.so" "$private"
-  "$1" 755 "$release/anyring-guest" "$private"
   "$1" 755 "$release/anyring-lab-worker" "$private"
   "$1" 644 "$release/dist/dropin/liburing.so.2" "$private/dropin"
   "$1" 644 "$release/dist/dropin/liburing-ffi.so.2" "$private/dropin"

@@ -65,11 +65,6 @@ const FILES: &[(&str, &str, &[&str])] = &[
         "The library that serves the program. It is looked for from where the command is.",
         &["run", "trace", "check", "chaos", "doctor", "lab", "advise"],
     ),
-    (
-        "PREFIX/lib/anyring/anyring-guest",
-        "Runs programs into which no library can be preloaded.",
-        &["run", "trace", "check", "chaos"],
-    ),
     ("PREFIX/lib/anyring/anyring-lab-worker", "The programs that are measured.", &["lab"]),
     (
         "/dev/shm/anyring-trace-PID-*",
@@ -91,7 +86,7 @@ const FILES: &[(&str, &str, &[&str])] = &[
 /// What is said of a command besides its flags; the paragraphs of `--help` follow.
 const DESCRIPTIONS: &[(&str, &str)] = &[
     ("", "Programs that use io_uring fail, or fall back to something slower, where the kernel refuses it. anyring puts an implementation of io_uring into their process, made from ordinary system calls. No program has to be recompiled, no privilege is needed. How it works is told in anyring(7)."),
-    ("run", "Tries in a child whether the kernel's io_uring and Linux AIO work. If both do, the program is started as without anyring. If one does not, the program is started with libanyring.so preloaded, or in anyring-guest, and anyring serves what the kernel does not. anyring run becomes the program: it stays the same process, and adds nothing to its output."),
+    ("run", "Tries in a child whether the kernel's io_uring and Linux AIO work. If both do, the program is started as without anyring. If one does not, the program is started with libanyring.so preloaded, or as a guest that anyring maps into its own process, and anyring serves what the kernel does not. anyring run becomes the program: it stays the same process, and adds nothing to its output."),
     ("deny", "Installs a seccomp filter that answers io_uring's system calls with an error, as a container's runtime does, and becomes the program."),
     ("doctor", "Tries the kernel's io_uring and every way in which anyring reaches a program, each in a process of its own, and says what would happen here and why."),
     ("stats", "Prints the counters that anyring keeps in FILE: rings, calls, errors, and for each opcode how many requests completed in the call, after readiness, by the kernel's AIO and by a worker thread. It can be read while the program runs. Of programs that the kernel serves it counts how many there were."),

@@ -25,7 +25,7 @@ pub enum Command {
     Lab(LabOptions),
     Advise(AdviseOptions),
     Chaos(ChaosOptions),
-    /// Tries one way into libanyring.so, in a process that doctor started with the library preloaded.
+    /// Tries one way into the engine, in a process that doctor has started.
     #[command(hide = true)]
     EntryPoint {
         name: EntryPoint,
@@ -39,8 +39,8 @@ Examples:
   anyring deny --aio -- anyring run -- fio --ioengine=libaio job.fio
   anyring deny -- anyring run -- qemu-img bench -i io_uring disk.img
 
-A program that no library can be preloaded into (statically linked, of musl) is run by anyring-guest, and so is whatever it
-starts.
+A program that no library can be preloaded into (statically linked, of musl), or any where libanyring.so is not there, runs as
+a guest: anyring maps it into its own process and serves it there, and whatever it starts.
 
 Exit status: the program's own. 125 when anyring could not do its part, 126 when the program cannot be executed or
 cannot be served (32-bit, set-user-ID ...), 127 when it was not found, 2 for a usage error.";
@@ -65,10 +65,10 @@ pub struct RunOptions {
     /// Do not trap raw `syscall` instructions, so that no_new_privs stays as it is (ANYRING_RAW=0)
     #[arg(long)]
     pub no_raw: bool,
-    /// Have anyring-guest run the program, even if the library can be preloaded into it or the kernel serves it
+    /// Run the program as a guest, even if the library can be preloaded into it or the kernel serves it
     #[arg(long, conflicts_with_all = ["no_guest", "no_raw"])]
     pub guest: bool,
-    /// Refuse a program into which the library cannot be preloaded
+    /// Run no guests: refuse a program into which the library cannot be preloaded
     #[arg(long)]
     pub no_guest: bool,
     #[command(flatten)]
@@ -510,13 +510,14 @@ pub struct ChaosOptions {
     pub program: Program,
 }
 
-/// A way into the library. The names are those of the hidden subcommand and of the JSON.
+/// A way into the engine. The names are those of the hidden subcommand and of the JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum EntryPoint {
     Preload,
     Liburing,
     Syscall,
     Raw,
+    Guest,
 }
 
 /// The program to execute, after `--`.

@@ -1,5 +1,5 @@
 //! How a program can be served, read from its file. LD_PRELOAD reaches a dynamically linked ELF file for this machine, started
-//! by glibc's loader, that gives no privileges; one that is linked otherwise, anyring-guest can run.
+//! by glibc's loader, that gives no privileges; one that is linked otherwise may run as a guest.
 
 use crate::exec::is_executable;
 use crate::output::complain;
@@ -30,8 +30,13 @@ const SCRIPT_LINE_BYTES: u64 = 256;
 pub enum Way {
     /// With the library preloaded.
     Preloaded,
-    /// By anyring-guest; the line that says why LD_PRELOAD does not do.
-    Guest(String),
+    /// As a guest.
+    Guest {
+        /// What it is that LD_PRELOAD does not do for.
+        what: String,
+        /// The line that refuses it where there are to be no guests.
+        refusal: String,
+    },
 }
 
 /// `Err` is the line that refuses the program. What cannot be read or is no ELF file is left for exec to judge.
@@ -58,7 +63,7 @@ pub fn way_of(program: &Path) -> Result<Way, String> {
     let through = if file == program { String::new() } else { format!(" (run by `{}`)", program.display()) };
     let line = format!("cannot serve `{}`{through}: it is {what}; {advice}", file.display());
     if is_for_guest {
-        Ok(Way::Guest(line))
+        Ok(Way::Guest { what, refusal: line })
     } else {
         Err(line)
     }
@@ -106,7 +111,7 @@ struct Obstacle {
     what: String,
     /// What to do about it.
     advice: &'static str,
-    /// Whether anyring-guest can run it.
+    /// Whether it can run as a guest.
     is_for_guest: bool,
 }
 

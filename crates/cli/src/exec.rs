@@ -24,7 +24,7 @@ pub fn exec(program: &Program) -> Result<Infallible, Failure> {
 
 /// Becomes `host`, which is told `state` and runs `file` as the program.
 pub fn exec_by(host: &Path, state: &str, file: &Path, program: &Program) -> Result<Infallible, Failure> {
-    let lead = [OsStr::new("anyring-guest"), OsStr::new(state), file.as_os_str(), file.as_os_str()];
+    let lead = [OsStr::new("anyring"), OsStr::new(state), file.as_os_str(), file.as_os_str()];
     let words = lead.into_iter().chain(program.words.iter().map(|word| word.as_os_str()));
     let words: Vec<CString> = words.filter_map(|word| CString::new(word.as_bytes()).ok()).collect();
     let mut argv: Vec<_> = words.iter().map(|word| word.as_ptr()).collect();

@@ -1,12 +1,10 @@
-//! Where libanyring.so and anyring-guest are.
+//! Where libanyring.so and the host of guests are.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 const NAME: &str = "libanyring.so";
-/// The host of programs into which that cannot be preloaded.
-const GUEST: &str = "anyring-guest";
 
 /// Where an installed library is, seen from the folder above the executable's. `make install LIBDIR=...` knows the same
 /// list (scripts/install.sh).
@@ -17,7 +15,7 @@ const INSTALLED: [&str; 4] = ["lib/anyring", "lib64/anyring", "lib/x86_64-linux-
 pub fn find() -> Result<PathBuf, String> {
     let candidates = match std::env::var_os("ANYRING_LIBRARY") {
         Some(named) => vec![PathBuf::from(named)],
-        None => beside_executable(NAME)?,
+        None => beside_executable()?,
     };
     if let Some(named) = std::env::var_os("ANYRING_LIBRARY").map(PathBuf::from).filter(|named| named.is_dir()) {
         return Err(format!("ANYRING_LIBRARY={}: it is a directory, not {NAME}", named.display()));
@@ -35,6 +33,11 @@ pub fn find() -> Result<PathBuf, String> {
         ));
     }
     Ok(path)
+}
+
+/// Whether ANYRING_LIBRARY names it.
+pub fn is_named() -> bool {
+    std::env::var_os("ANYRING_LIBRARY").is_some()
 }
 
 /// [`find`], and that the loader would take it: of a file that it cannot load it says so itself, in the program's output,
@@ -63,26 +66,22 @@ fn of_auxiliary_vector() -> std::io::Result<PathBuf> {
     std::fs::canonicalize(OsStr::from_bytes(name.to_bytes()))
 }
 
-/// The absolute path of anyring-guest: what ANYRING_GUEST names, else where the library would be. The error is one line.
+/// The absolute path of the host of guests: what ANYRING_GUEST names, else this executable. The error is one line.
 pub fn find_guest() -> Result<PathBuf, String> {
-    let candidates = match std::env::var_os("ANYRING_GUEST") {
-        Some(named) => vec![PathBuf::from(named)],
-        None => beside_executable(GUEST)?,
-    };
-    let Some(found) = candidates.iter().find(|path| path.is_file()) else {
-        let looked: Vec<_> = candidates.iter().map(|path| path.display().to_string()).collect();
-        return Err(format!("{GUEST} not found: looked for {} (ANYRING_GUEST=FILE names it)", looked.join(", ")));
-    };
-    std::path::absolute(found).map_err(|error| format!("{}: {error}", found.display()))
+    let Some(named) = std::env::var_os("ANYRING_GUEST").map(PathBuf::from) else { return executable() };
+    if !named.is_file() {
+        return Err(format!("ANYRING_GUEST={}: there is no such file", named.display()));
+    }
+    std::path::absolute(&named).map_err(|error| format!("{}: {error}", named.display()))
 }
 
-/// Where a file of that name may be that belongs to this command.
-fn beside_executable(name: &str) -> Result<Vec<PathBuf>, String> {
-    let executable = executable().map_err(|error| format!("cannot find {name}: {error}"))?;
+/// Where the library may be that belongs to this command.
+fn beside_executable() -> Result<Vec<PathBuf>, String> {
+    let executable = executable().map_err(|error| format!("cannot find {NAME}: {error}"))?;
     let directory = executable.parent().unwrap_or(Path::new("/"));
     let above = directory.parent().unwrap_or(Path::new("/"));
-    let installed = INSTALLED.iter().map(|folder| above.join(folder).join(name));
-    Ok(std::iter::once(directory.join(name)).chain(installed).collect())
+    let installed = INSTALLED.iter().map(|folder| above.join(folder).join(NAME));
+    Ok(std::iter::once(directory.join(NAME)).chain(installed).collect())
 }
 
 /// LD_PRELOAD with `library` first and whatever is preloaded already behind it.

@@ -3,6 +3,9 @@
 //! `run` and `deny` end by exec'ing the program in this very process, so that exit code, signals and standard streams
 //! pass through by construction. For the same reason the C `main` is ours: Rust's own start would ignore SIGPIPE and
 //! open closed standard descriptors, and the program would inherit both.
+//!
+//! The same executable is the host of guests (`crates/guest`), which is why it is linked statically and its memory is the
+//! engine's: one file serves programs in images of any C library, or of none.
 #![no_main]
 
 mod advise;
@@ -30,12 +33,28 @@ use clap::error::ErrorKind;
 use clap::Parser;
 use cli::{Cli, Command};
 use failure::Failure;
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 use std::io::Write;
 
-/// The C entry point. `std::env::args_os` needs no help here: glibc hands the arguments to std's initializer.
+#[global_allocator]
+static GLOBAL: anyring_engine::alloc::Global = anyring_engine::alloc::Global;
+
+/// What the linker has glibc's malloc call instead of sbrk(2) (build.rs): in a host the program break is the guest's.
 #[no_mangle]
-extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
+extern "C" fn __wrap___sbrk(_: isize) -> *mut c_void {
+    usize::MAX as *mut _
+}
+
+/// The C entry point. `std::env::args_os` needs no help here: glibc hands the arguments to std's initializer.
+///
+/// # Safety
+/// Called by libc's start code with what the kernel has passed.
+#[no_mangle]
+unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
+    // SAFETY: what libc's start code has passed, and nothing was done yet.
+    if let Some(status) = unsafe { anyring_guest::main(argc, argv) } {
+        return status;
+    }
     let outcome = parse().and_then(dispatch);
     let status = outcome.unwrap_or_else(|failure| {
         failure.say();

@@ -11,15 +11,6 @@ use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How a program makes its system calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// libc's `syscall()` and `mmap()`.
-    Libc,
-    /// A system call instruction in its own text.
-    Raw,
-}
-
 /// Who completed the NOP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Server {
@@ -52,7 +43,7 @@ pub type Trial = Outcome<Result<Server, Fault>>;
 
 /// Tries io_uring in a forked child.
 pub fn try_here() -> Trial {
-    ask(|| nop(Way::Libc))
+    ask(nop)
 }
 
 /// Whether the kernel's own io_uring works, by `trial`.
@@ -64,7 +55,7 @@ pub fn kernel_works(trial: &Trial) -> bool {
 pub fn describe(trial: &Trial) -> String {
     trial.describe(|answer| match answer {
         Ok(Server::Kernel) => "a NOP was submitted and completed".to_owned(),
-        Ok(Server::Emulation) => "a preloaded library answers here, not the kernel".to_owned(),
+        Ok(Server::Emulation) => "anyring answers here, not the kernel".to_owned(),
         Err(fault) => fault.to_string(),
     })
 }
@@ -73,28 +64,27 @@ const ENTRIES: u32 = 2;
 const USER_DATA: u64 = 0x0061_6e79_7269_6e67;
 
 /// Sets up a ring, submits a NOP, waits for it and checks its completion.
-pub fn nop(way: Way) -> Result<Server, Fault> {
+pub fn nop() -> Result<Server, Fault> {
     let mut params = Params::default();
     let params_address = std::ptr::from_mut(&mut params) as usize;
-    let fd = way.call("io_uring_setup", NR_IO_URING_SETUP, [ENTRIES as usize, params_address, 0, 0, 0, 0])?;
+    let fd = call("io_uring_setup", NR_IO_URING_SETUP, [ENTRIES as usize, params_address, 0, 0, 0, 0])?;
     // SAFETY: the call just returned this descriptor, and nobody else knows it.
     let ring = unsafe { OwnedFd::from_raw_fd(fd as i32) };
 
     let sq_bytes = params.sq_off.array as usize + params.sq_entries as usize * size_of::<u32>();
     let cq_bytes = params.cq_off.cqes as usize + params.cq_entries as usize * size_of::<Cqe>();
     let single = params.features & IORING_FEAT_SINGLE_MMAP != 0;
-    let sq_ring =
-        Mapping::new(way, &ring, if single { sq_bytes.max(cq_bytes) } else { sq_bytes }, IORING_OFF_SQ_RING)?;
-    let separate_cq = if single { None } else { Some(Mapping::new(way, &ring, cq_bytes, IORING_OFF_CQ_RING)?) };
+    let sq_ring = Mapping::new(&ring, if single { sq_bytes.max(cq_bytes) } else { sq_bytes }, IORING_OFF_SQ_RING)?;
+    let separate_cq = if single { None } else { Some(Mapping::new(&ring, cq_bytes, IORING_OFF_CQ_RING)?) };
     let cq_ring = separate_cq.as_ref().unwrap_or(&sq_ring);
-    let sqes = Mapping::new(way, &ring, params.sq_entries as usize * size_of::<Sqe>(), IORING_OFF_SQES)?;
+    let sqes = Mapping::new(&ring, params.sq_entries as usize * size_of::<Sqe>(), IORING_OFF_SQES)?;
 
     sqes.write(0, Sqe { opcode: Opcode::Nop as u8, user_data: USER_DATA, ..Sqe::default() })?;
     sq_ring.write(params.sq_off.array as usize, 0u32)?;
     // Release: the server's Acquire load of the tail must see the SQE.
     sq_ring.word(params.sq_off.tail)?.store(1, Ordering::Release);
     let enter = [fd as usize, 1, 1, IORING_ENTER_GETEVENTS as usize, 0, 0];
-    let submitted = way.call("io_uring_enter", NR_IO_URING_ENTER, enter)?;
+    let submitted = call("io_uring_enter", NR_IO_URING_ENTER, enter)?;
     // Acquire: pairs with the server's Release store of the tail after it wrote the CQE.
     let tail = cq_ring.word(params.cq_off.tail)?.load(Ordering::Acquire);
     if submitted != 1 || tail != 1 {
@@ -121,73 +111,19 @@ pub fn server_of(ring: BorrowedFd<'_>) -> Server {
     }
 }
 
-impl Way {
-    /// One system call; the name is for the error.
-    fn call(self, name: &str, number: i64, args: [usize; 6]) -> Result<usize, Fault> {
-        let [a, b, c, d, e, f] = args;
-        let answer = match self {
-            // SAFETY: the calls made here are io_uring's and mmap without MAP_FIXED, on structures that outlive them.
-            Way::Libc => match unsafe { libc::syscall(number, a, b, c, d, e, f) } {
-                -1 => -(errno::last() as isize),
-                value => value as isize,
-            },
-            // SAFETY: as above.
-            Way::Raw => unsafe { raw_call(number as usize, args) },
-        };
-        refused(name, answer)
-    }
-
-    fn map(self, ring: &OwnedFd, bytes: usize, offset: u32) -> Result<usize, Fault> {
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
-        let fd = ring.as_raw_fd();
-        if self == Way::Raw {
-            let args = [0, bytes, protection as usize, flags as usize, fd as usize, offset as usize];
-            return self.call("mmap", libc::SYS_mmap, args);
-        }
-        // SAFETY: a new mapping wherever the kernel likes; it cannot replace one that exists.
-        let address =
-            unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, libc::off_t::from(offset)) };
-        refused("mmap", if address == libc::MAP_FAILED { -(errno::last() as isize) } else { address as isize })
-    }
+/// One system call; the name is for the error.
+fn call(name: &str, number: i64, args: [usize; 6]) -> Result<usize, Fault> {
+    let [a, b, c, d, e, f] = args;
+    // SAFETY: the calls made here are io_uring's, on structures that outlive them.
+    refused(name, unsafe { libc::syscall(number, a, b, c, d, e, f) } as isize)
 }
 
-/// Splits a register's answer into value and error (the last 4095 values are errors, as libc reads them).
+/// An answer of libc's, or the error number that it left.
 fn refused(call: &str, answer: isize) -> Result<usize, Fault> {
-    if (-4095..0).contains(&answer) {
-        return Err(Fault::Refused { call: call.to_owned(), code: -answer as i32 });
+    match answer {
+        -1 => Err(Fault::Refused { call: call.to_owned(), code: errno::last() }),
+        value => Ok(value as usize),
     }
-    Ok(answer as usize)
-}
-
-/// A system call by an instruction in our own text, as Go programs and liburing make it.
-///
-/// # Safety
-/// As for the system call made.
-#[cfg(target_arch = "x86_64")]
-unsafe fn raw_call(number: usize, args: [usize; 6]) -> isize {
-    let answer: isize;
-    // SAFETY: the caller's promise; the asm declares all that the instruction changes.
-    unsafe {
-        std::arch::asm!("syscall", inlateout("rax") number => answer, in("rdi") args[0], in("rsi") args[1],
-            in("rdx") args[2], in("r10") args[3], in("r8") args[4], in("r9") args[5], lateout("rcx") _,
-            lateout("r11") _, options(nostack));
-    }
-    answer
-}
-
-/// See the x86-64 one.
-///
-/// # Safety
-/// As for the system call made.
-#[cfg(target_arch = "aarch64")]
-unsafe fn raw_call(number: usize, args: [usize; 6]) -> isize {
-    let answer: isize;
-    // SAFETY: the caller's promise; the asm declares all that the instruction changes.
-    unsafe {
-        std::arch::asm!("svc 0", in("x8") number, inlateout("x0") args[0] => answer, in("x1") args[1],
-            in("x2") args[2], in("x3") args[3], in("x4") args[4], in("x5") args[5], options(nostack));
-    }
-    answer
 }
 
 /// An area of the ring, mapped until the probe's process ends.
@@ -197,8 +133,12 @@ struct Mapping {
 }
 
 impl Mapping {
-    fn new(way: Way, ring: &OwnedFd, bytes: usize, offset: u32) -> Result<Self, Fault> {
-        Ok(Mapping { address: way.map(ring, bytes, offset)?, bytes })
+    fn new(ring: &OwnedFd, bytes: usize, offset: u32) -> Result<Self, Fault> {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
+        let (fd, offset) = (ring.as_raw_fd(), libc::off_t::from(offset));
+        // SAFETY: a new mapping wherever the kernel likes; it cannot replace one that exists.
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, offset) };
+        Ok(Mapping { address: refused("mmap", address as isize)?, bytes })
     }
 
     /// The address of a `T` at `offset`, which came from whoever made the ring and is therefore checked.

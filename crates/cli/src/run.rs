@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use std::convert::Infallible;
 use std::path::Path;
 
-/// Executes the program plainly where the kernel serves it, else with libanyring.so preloaded, or in anyring-guest.
+/// Executes the program plainly where the kernel serves it, else with libanyring.so preloaded, or as a guest.
 pub fn run(options: &RunOptions) -> Result<Infallible, Failure> {
     let rings = server_of_rings(chosen(options.backend, "ANYRING_BACKEND")?)?;
     let aio = server_of_aio(chosen(options.aio, "ANYRING_AIO")?)?;
@@ -30,33 +30,59 @@ pub fn run(options: &RunOptions) -> Result<Infallible, Failure> {
     // In a guest everything comes by its own instructions.
     let is_zero = |variable| std::env::var_os(variable).is_some_and(|value| value == "0");
     let no_guest = options.no_guest || options.no_raw || is_zero("ANYRING_RAW") || is_zero("ANYRING_GUEST");
-    match (way, &file) {
-        (Way::Guest(message), _) if no_guest => Err(Failure { status: CANNOT_EXECUTE, message }),
-        (Way::Guest(_), Some(file)) => run_guest(options, file, &rings, &aio),
-        (Way::Preloaded, Some(file)) if options.guest => run_guest(options, file, &rings, &aio),
-        (_, file) => {
-            let library = library::find_loadable().map_err(Failure::own)?;
-            if file.is_some() {
-                asked::open(options, &rings, &aio, &format!("with {}", library.display()))?;
-            }
-            set_environment(options, &rings, &aio)?;
-            std::env::set_var("LD_PRELOAD", library::preload_list(&library));
-            std::env::set_var("ANYRING_LIBRARY", &library);
-            // For children into which the library cannot be preloaded. Without a host they are named in the log.
-            match library::find_guest() {
-                Ok(host) if !no_guest => std::env::set_var("ANYRING_GUEST", host),
-                _ if no_guest => std::env::set_var("ANYRING_GUEST", "0"),
-                _ => std::env::remove_var("ANYRING_GUEST"),
-            }
-            exec(&options.program)
+    let why_no_library = match (way, &file) {
+        (Way::Guest { refusal, .. }, _) if no_guest => {
+            return Err(Failure { status: CANNOT_EXECUTE, message: refusal });
         }
+        (Way::Guest { what, .. }, _) => format!("it is {what}"),
+        (Way::Preloaded, Some(_)) if options.guest => "asked for".to_owned(),
+        (Way::Preloaded, file) => match library::find_loadable() {
+            Ok(library) => return preload(options, &library, file.is_some(), no_guest, &rings, &aio),
+            // A library that was named is meant.
+            Err(why) if no_guest || file.is_none() || library::is_named() => return Err(Failure::own(why)),
+            Err(why) => why,
+        },
+    };
+    match &file {
+        Some(file) => run_guest(options, file, &why_no_library, &rings, &aio),
+        None => exec(&options.program),
     }
 }
 
-/// Has anyring-guest run the program, and whatever that starts.
-fn run_guest(options: &RunOptions, file: &Path, rings: &Decision, aio: &Decision) -> Result<Infallible, Failure> {
+/// Executes the program with the library preloaded.
+fn preload(
+    options: &RunOptions,
+    library: &Path,
+    is_found: bool,
+    no_guest: bool,
+    rings: &Decision,
+    aio: &Decision,
+) -> Result<Infallible, Failure> {
+    if is_found {
+        asked::open(options, rings, aio, &format!("with {}", library.display()))?;
+    }
+    set_environment(options, rings, aio)?;
+    std::env::set_var("LD_PRELOAD", library::preload_list(library));
+    std::env::set_var("ANYRING_LIBRARY", library);
+    // For children into which the library cannot be preloaded. Without a host they are named in the log.
+    match library::find_guest() {
+        Ok(host) if !no_guest => std::env::set_var("ANYRING_GUEST", host),
+        _ if no_guest => std::env::set_var("ANYRING_GUEST", "0"),
+        _ => std::env::remove_var("ANYRING_GUEST"),
+    }
+    exec(&options.program)
+}
+
+/// Runs the program as a guest, and whatever that starts.
+fn run_guest(
+    options: &RunOptions,
+    file: &Path,
+    why: &str,
+    rings: &Decision,
+    aio: &Decision,
+) -> Result<Infallible, Failure> {
     let host = library::find_guest().map_err(Failure::own)?;
-    asked::open(options, rings, aio, &format!("in {}", host.display()))?;
+    asked::open(options, rings, aio, &format!("as a guest ({why})"))?;
     set_environment(options, rings, aio)?;
     let letter = |decision: &Decision, letter| if decision.server == Server::User { letter } else { "" };
     // What it starts has the library preloaded, where that works.

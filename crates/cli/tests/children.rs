@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{anyring, calling, guest_host, install, library, output, skipped, stdout, Elf};
+use common::{anyring, calling, install, library, output, skipped, stdout, Elf};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -39,7 +39,7 @@ fn programs(flags: &[&str]) -> Option<Programs> {
         skipped("children: there is no cc");
         return None;
     }
-    guest_host();
+    library();
     let directory = tempfile::tempdir().expect("a directory");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/children.c");
     let parent = directory.path().join("parent");

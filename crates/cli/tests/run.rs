@@ -4,8 +4,8 @@
 mod common;
 
 use common::{
-    anyring, below, calling, guest_host, install, kernel_works, killing, library, one_line_failure, output,
-    skipped, stdout, Elf, ANYRING,
+    anyring, below, calling, install, kernel_works, killing, library, one_line_failure, output, skipped, stdout,
+    Elf, ANYRING,
 };
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -265,14 +265,14 @@ fn real_musl_programs_are_refused() {
     }
 }
 
-/// `anyring run` with these flags of a program for the guest host, which is built.
+/// `anyring run` with these flags of a program that is to be a guest.
 fn run_guest(flags: &[&str], words: &[&str]) -> Command {
-    guest_host();
+    library();
     anyring(&[&["run", "--backend", "user", "--aio", "user"], flags, &["--"], words].concat())
 }
 
 #[test]
-fn programs_that_no_library_reaches_are_run_by_the_guest_host() {
+fn programs_that_no_library_reaches_run_as_guests() {
     let directory = tempfile::tempdir().expect("a directory");
     let status = |code: u8| Elf::new(vec![0xbf, code, 0, 0, 0, 0xb8, 231, 0, 0, 0, 0x0f, 0x05]); // exit_group(code)
     for (number, kind) in [(21, 2), (22, 3)] {
@@ -293,8 +293,8 @@ fn a_missing_guest_host_is_one_line() {
     let program = Elf::new(calling(0)).write(&directory.path().join("program"));
     let words = [program.to_str().expect("UTF-8")];
     let mut command = run_guest(&[], &words);
-    let why = one_line_failure(&output(command.env("ANYRING_GUEST", "/nonexistent/anyring-guest")), 125);
-    assert!(why.contains("/nonexistent/anyring-guest"), "{why}");
+    let why = one_line_failure(&output(command.env("ANYRING_GUEST", "/nonexistent/anyring")), 125);
+    assert!(why.contains("/nonexistent/anyring"), "{why}");
     one_line_failure(&output(&mut run_guest(&["--guest", "--no-guest"], &words)), 2);
 }
 

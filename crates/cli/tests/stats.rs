@@ -71,7 +71,7 @@ fn a_served_programs_counters_say_so() {
     let file = directory.path().join("counters");
     let mut words = vec!["deny", "--errno", "ENOSYS", "--", ANYRING, "run", "--stats"];
     words.push(file.to_str().expect("UTF-8"));
-    words.extend(["--", ANYRING, "entry-point", "syscall"]);
+    words.extend(["--", ANYRING, "entry-point", "guest"]);
     let served = output(&mut anyring(&words));
     assert!(served.status.success(), "{served:?}");
     let counters = json_of(&file);

@@ -102,41 +102,35 @@ fn prepare(directory: i32, path: usize, arguments: usize, flags: usize) -> Resul
     }
     // What only execve(2) can answer.
     let program = script::find(&file, &name).map_err(|refusal| Errno::from_raw_os_error(refusal.errno))?;
-    match start::is_host(&program.file) {
-        true => by_itself(arguments, descriptor),
-        false => Ok(Ready { state: State::here(), file, name, arguments, descriptor }),
-    }
+    let as_host = if start::is_host(&program.file) { by_itself(arguments)? } else { None };
+    Ok(match as_host {
+        Some((state, file, name)) => {
+            Ready { state, file, name, arguments: arguments + LEAD * size_of::<u64>(), descriptor }
+        }
+        None => Ready { state: State::here(), file, name, arguments, descriptor },
+    })
 }
 
-/// The guest executes the host (`anyring run` in a guest does): that takes this one's place, and is not loaded as a guest.
-fn by_itself(arguments: usize, descriptor: Option<OwnedFd>) -> Result<Ready, Errno> {
-    /// What comes before the guest's own arguments.
-    const LEAD: usize = 4;
+/// What a host is told before the program's own arguments, as words.
+const LEAD: usize = 4;
+
+/// The guest executes the host as a host (`anyring run` in a guest does): it takes this one's place, and is not loaded as a guest.
+/// Answers the state, the file and its name, or `None` for any other use of the executable.
+fn by_itself(arguments: usize) -> Result<Option<(State, Vec<u8>, Vec<u8>)>, Errno> {
     let here = State::here();
     let mut words = Vec::new();
-    for index in 0..LEAD {
+    for index in 0..=LEAD {
         match os::user_read::<u64>((arguments + index * size_of::<u64>()) as u64)? {
-            0 => return Err(Errno::INVAL), // it would end by saying how it is used
-            word => words.push(read_string(word as usize)?),
+            0 => return Ok(None),
+            word if index < LEAD => words.push(read_string(word as usize)?),
+            _ => {}
         }
     }
-    let (Some(state), [_, _, file, name]) = (State::parse(&words[1]), &words[..]) else {
-        return Err(Errno::INVAL);
-    };
-    Ok(Ready {
-        // The filter that there is knows of Linux AIO only if that was served.
-        state: State {
-            rings: state.rings,
-            aio: state.aio,
-            preloads: state.preloads,
-            filtered: here.filtered && (here.aio || !state.aio),
-            ..here
-        },
-        file: file.clone(),
-        name: name.clone(),
-        arguments: arguments + LEAD * size_of::<u64>(),
-        descriptor,
-    })
+    let (Some(state), [_, _, file, name]) = (State::parse(&words[1]), &words[..]) else { return Ok(None) };
+    // The filter that there is knows of Linux AIO only if that was served.
+    let filtered = here.filtered && (here.aio || !state.aio);
+    let state = State { rings: state.rings, aio: state.aio, preloads: state.preloads, filtered, ..here };
+    Ok(Some((state, file.clone(), name.clone())))
 }
 
 /// A duplicate that stays open over an exec.

@@ -1,10 +1,10 @@
 //! Puts the process in order before the guest begins.
 
 use crate::crossing;
-use crate::elf::{no_program, Refusal};
+use crate::elf::Refusal;
 use crate::filter::{self, Calls};
 use crate::stack::{Begin, First};
-use crate::{exe, loader, patch, probe, run, script, signals, tcb, world};
+use crate::{exe, loader, patch, probe, script, signals, tcb, world};
 use anyring_engine::{alloc, descriptors, log, process};
 use anyring_serve::{engine, sys};
 use core::ffi::{c_char, c_int, CStr};
@@ -21,7 +21,6 @@ const STATE: &[u8] = anyring_serve::exec::STATE.as_bytes();
 pub const CANNOT_SERVE: c_int = 125;
 pub const CANNOT_EXECUTE: c_int = 126;
 pub const NOT_FOUND: c_int = 127;
-pub const USAGE: c_int = 2;
 
 /// What a host tells the one that takes its place at an exec: the environment may have been cleaned. One letter each.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
@@ -145,42 +144,25 @@ pub fn trapped() -> impl Iterator<Item = Calls> {
     [Some(Calls::General), rings, levels].into_iter().flatten()
 }
 
-/// glibc's malloc in the host leaves the program break to the guest.
-#[no_mangle]
-extern "C" fn __wrap___sbrk(_: isize) -> *mut core::ffi::c_void {
-    usize::MAX as *mut _
-}
-
-/// The C entry point: Rust's own start would set a handler for SIGSEGV and an alternate signal stack.
+/// Becomes the host of a program and does not come back, if the words are those by which one is started; `None` if they are
+/// not. Otherwise the exit status, with the reason on standard error.
 ///
 /// # Safety
-/// Called by libc's start code with what the kernel has passed.
-#[no_mangle]
-unsafe extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
+/// Called once by the C `main`, before anything else there, with what libc's start code has passed.
+pub unsafe fn main(count: c_int, arguments: *const *const c_char) -> Option<c_int> {
     // SAFETY: libc passes what it got, and nobody has changed it.
     let first = unsafe { First::new(count as usize, arguments) };
     let words = first.arguments();
-    if words.get(1).is_some_and(|word| *word == c"run") {
-        let own = first.vector().into_iter().find(|(kind, _)| *kind == libc::AT_EXECFN as usize);
-        // SAFETY: a string that the kernel has put at the top of the stack.
-        let own = own.map(|(_, address)| unsafe { CStr::from_ptr(address as *const c_char) });
-        let (status, why) = run::run(&words[2..], own);
-        say(&why);
-        return status;
-    }
-    let state = words.get(1).and_then(|word| State::parse(word.to_bytes()));
-    let (Some(state), Some(file), Some(name), true) = (state, words.get(2), words.get(3), words.len() > 4) else {
-        say(run::USAGE_LINE);
-        return USAGE;
-    };
+    let [_, state, file, name, _, ..] = words[..] else { return None };
+    let state = State::parse(state.to_bytes())?;
     match begin(&first, state, file, name) {
         Err(refusal) => {
             say(&format!("cannot run `{}`: {}", name.to_string_lossy(), refusal.why));
-            match refusal.errno {
+            Some(match refusal.errno {
                 0 => CANNOT_SERVE,
                 libc::ENOENT => NOT_FOUND,
                 _ => CANNOT_EXECUTE,
-            }
+            })
         }
         // SAFETY: `begin` has loaded the program, and nothing on this stack is needed any more.
         Ok(Begin { entry, stack, words }) => unsafe {
@@ -206,12 +188,9 @@ fn begin(first: &First, state: State, file: &CStr, name: &CStr) -> Result<Begin,
     WITH_LEVELS.store(state.with_levels, Ordering::Relaxed);
     prepare().map_err(|why| Refusal { errno: 0, why: why.to_owned() })?;
     let program = script::find(file.to_bytes(), name.to_bytes())?;
-    if is_host(&program.file) {
-        return Err(no_program("it is the host of programs itself"));
-    }
     let loaded = loader::load(&program.file, &program.elf)?;
     exe::set(program.real_path());
-    log::line(&format!("anyring-guest runs {}", String::from_utf8_lossy(exe::path())));
+    log::line(&format!("the program runs as a guest: {}", String::from_utf8_lossy(exe::path())));
     if let Some(number) = state.closes {
         // SAFETY: a descriptor that the host before has left open for this one.
         unsafe { sys::call(libc::SYS_close, [number as usize, 0, 0, 0, 0, 0]) };

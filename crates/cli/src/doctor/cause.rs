@@ -143,7 +143,7 @@ pub fn find(trial: &Trial, evidence: &Evidence) -> (Cause, String) {
     match trial {
         Outcome::Answered(Ok(Server::Kernel)) => (Cause::None, "a NOP was submitted and completed".to_owned()),
         Outcome::Answered(Ok(Server::Emulation)) => {
-            (Cause::Emulated, "the ring is not the kernel's: a library preloaded here emulates it".to_owned())
+            (Cause::Emulated, "the ring is not the kernel's: anyring serves it here".to_owned())
         }
         Outcome::Answered(Err(Fault::Wrong(what))) => (Cause::Unknown, what.clone()),
         Outcome::Answered(Err(Fault::Refused { call, code })) => refused(call, *code, evidence),

@@ -1,19 +1,28 @@
-//! The ways into libanyring.so, each tried end to end: this executable is started again with the library preloaded,
-//! and makes a ring by that way.
+//! The ways into the engine, each tried end to end in a new process: a dynamic program (`trial.c`) with the library preloaded,
+//! which makes a ring by that way, or this executable as a guest of itself.
 
 use super::Check;
 use crate::child::PATIENCE_S;
 use crate::cli::EntryPoint;
 use crate::errno;
 use crate::library::{executable, preload_list};
-use crate::ring::{nop, server_of, Server, Way};
+use crate::ring::{nop, Server};
 use clap::ValueEnum;
-use std::ffi::{c_void, CStr, OsStr};
-use std::os::fd::BorrowedFd;
-use std::os::unix::ffi::OsStrExt;
+use rustix::fs::{memfd_create, MemfdFlags};
+use std::convert::Infallible;
+use std::ffi::{c_char, CString};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
+
+/// glibc's loader, by the name that dynamic programs for x86-64 have in them.
+const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+
+/// The program of `trial.c`, which build.rs has made.
+static TRIAL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trial"));
 
 impl EntryPoint {
     fn name(self) -> &'static str {
@@ -22,6 +31,7 @@ impl EntryPoint {
             EntryPoint::Liburing => "liburing",
             EntryPoint::Syscall => "syscall",
             EntryPoint::Raw => "raw",
+            EntryPoint::Guest => "guest",
         }
     }
 
@@ -31,33 +41,46 @@ impl EntryPoint {
             EntryPoint::Liburing => "programs that call liburing's functions",
             EntryPoint::Syscall => "programs that call libc's syscall(): most Rust crates, Node",
             EntryPoint::Raw => "programs with system call instructions of their own: fio",
+            EntryPoint::Guest => "programs that no library can be preloaded into: static ones, musl's",
         }
     }
 }
 
-/// Tries every way with this library.
-pub fn entry_points(library: &Path) -> Vec<Check> {
-    EntryPoint::value_variants().iter().map(|entry| check(*entry, library)).collect()
-}
-
-fn check(entry: EntryPoint, library: &Path) -> Check {
-    let found = start(entry, library);
-    Check {
-        name: entry.name().to_owned(),
-        purpose: entry.purpose().to_owned(),
-        needed: entry == EntryPoint::Preload,
-        instead: None,
-        works: found.is_ok(),
-        answer: found.err().unwrap_or_else(|| "works".to_owned()),
+/// Tries every way that there is here: those of the library only with glibc. Answers glibc's version, too.
+pub fn entry_points(library: Option<&Path>) -> (Vec<Check>, Option<String>) {
+    let library = library.filter(|_| Path::new(LOADER).exists());
+    let mut glibc = None;
+    let mut checks = Vec::new();
+    for entry in EntryPoint::value_variants() {
+        let found = match (entry, library) {
+            (EntryPoint::Guest, _) => start(*entry, None),
+            (_, Some(library)) => start(*entry, Some(library)),
+            (_, None) => continue,
+        };
+        if let (EntryPoint::Preload, Ok(said)) = (entry, &found) {
+            glibc = Some(said.trim().to_owned()).filter(|version| !version.is_empty());
+        }
+        checks.push(Check {
+            name: entry.name().to_owned(),
+            purpose: entry.purpose().to_owned(),
+            needed: false,
+            instead: None,
+            works: found.is_ok(),
+            answer: found.err().unwrap_or_else(|| "works".to_owned()),
+        });
     }
+    (checks, glibc)
 }
 
-/// Runs [`run`] in a new process with the library preloaded.
-fn start(entry: EntryPoint, library: &Path) -> Result<(), String> {
+/// Runs [`run`] in a new process with the library preloaded, or as a guest: what that prints, or why it failed.
+fn start(entry: EntryPoint, library: Option<&Path>) -> Result<String, String> {
     let executable = executable()?;
-    let mut command = Command::new(executable);
-    command.args(["entry-point", entry.name()]).stdin(Stdio::null());
-    command.env("LD_PRELOAD", preload_list(library)).env("ANYRING_BACKEND", "user");
+    let mut command = Command::new(&executable);
+    match library {
+        Some(library) => command.env("LD_PRELOAD", preload_list(library)),
+        None => command.arg("--program=ra").args([&executable; 3]),
+    };
+    command.args(["entry-point", entry.name()]).stdin(Stdio::null()).env("ANYRING_BACKEND", "user");
     for ours in ["ANYRING_STATS", "ANYRING_LOG", "ANYRING_RAW"] {
         command.env_remove(ours);
     }
@@ -73,10 +96,10 @@ fn start(entry: EntryPoint, library: &Path) -> Result<(), String> {
     // SAFETY: `limit` allocates nothing and takes no lock.
     let output = unsafe { command.pre_exec(limit) }.output().map_err(|error| error.to_string())?;
     match (output.status.code(), output.status.signal()) {
-        (Some(0), _) => Ok(()),
+        (Some(0), _) => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         (_, Some(libc::SIGALRM)) => Err(format!("no answer within {PATIENCE_S} s")),
         (_, Some(signal)) => Err(format!("the process was killed by {}", errno::signal_name(signal))),
-        // The last line is run()'s finding; the loader's complaint about the library would come before it.
+        // The loader's complaint about the library would come before what was found.
         _ => Err(first_line_after_prefix(&output.stderr)),
     }
 }
@@ -87,86 +110,39 @@ fn first_line_after_prefix(text: &[u8]) -> String {
     line.strip_prefix("anyring: ").unwrap_or(line).to_owned()
 }
 
-/// The new process's part: whether this way leads to the library.
+/// The new process's part: whether this way leads to the engine.
 pub fn run(entry: EntryPoint) -> Result<(), String> {
     match entry {
-        EntryPoint::Preload => loaded(),
-        EntryPoint::Liburing => liburing(),
-        EntryPoint::Syscall => served(Way::Libc),
-        EntryPoint::Raw => served(Way::Raw),
+        EntryPoint::Guest => match nop().map_err(|fault| fault.to_string())? {
+            Server::Emulation => Ok(()),
+            Server::Kernel => Err("the kernel answered, not anyring".to_owned()),
+        },
+        _ => become_trial(entry).map(|never| match never {}),
     }
 }
 
-fn loaded() -> Result<(), String> {
-    let preloaded = std::env::var("LD_PRELOAD").unwrap_or_default();
-    let library = preloaded.split(':').next().unwrap_or_default();
-    let real = |path: &Path| std::fs::canonicalize(path).map_err(|error| format!("{}: {error}", path.display()));
-    // The object that answers for liburing; not by /proc/self/maps, which a sandbox may lack.
-    let mut object: libc::Dl_info = libc::Dl_info {
-        dli_fname: std::ptr::null(),
-        dli_fbase: std::ptr::null_mut(),
-        dli_sname: std::ptr::null(),
-        dli_saddr: std::ptr::null_mut(),
+/// Becomes [`TRIAL`], with this process's environment: returns only to say why not.
+fn become_trial(way: EntryPoint) -> Result<Infallible, String> {
+    let failed = |what: &str, error: std::io::Error| format!("{what}: {}", errno::of(&error));
+    let file =
+        memfd_create("anyring-trial", MemfdFlags::CLOEXEC).map_err(|error| failed("memfd_create", error.into()))?;
+    let mut file = File::from(file);
+    file.write_all(TRIAL).map_err(|error| failed("a memfd", error))?;
+    let [name, way] = [way.name(), way.name()].map(|text| CString::new(text).unwrap_or_default());
+    let argv = [name.as_ptr(), way.as_ptr(), std::ptr::null()];
+    extern "C" {
+        static environ: *const *const c_char;
+    }
+    // SAFETY: a list of strings that ends with null, and the process's environment, which nobody changes: there is one thread.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            argv.as_ptr(),
+            environ,
+            libc::AT_EMPTY_PATH,
+        )
     };
-    let address = symbol(c"io_uring_queue_init").map_err(|_| "the loader did not load it".to_owned())?;
-    // SAFETY: an address in a loaded object, and room for what is known of that, whose name lives as long as it.
-    let file = unsafe {
-        libc::dladdr(address, &mut object);
-        object.dli_fname.as_ref().map(|name| CStr::from_ptr(name))
-    };
-    let file = file.ok_or("the loader does not know it")?;
-    match real(Path::new(OsStr::from_bytes(file.to_bytes())))? == real(Path::new(library))? {
-        true => Ok(()),
-        false => Err("the loader did not load it".to_owned()),
-    }
-}
-
-fn served(way: Way) -> Result<(), String> {
-    by_library(nop(way).map_err(|fault| fault.to_string())?)
-}
-
-fn by_library(server: Server) -> Result<(), String> {
-    match server {
-        Server::Emulation => Ok(()),
-        Server::Kernel => Err("the kernel answered, not the library".to_owned()),
-    }
-}
-
-/// `struct io_uring` of liburing is 216 bytes (static programs fix its size); this has room to spare.
-#[repr(C, align(8))]
-struct LiburingRing([u8; 512]);
-
-/// Where its `ring_fd` is: after two queues of 104 and 88 bytes and the flags.
-const RING_FD_OFFSET: usize = 196;
-
-fn liburing() -> Result<(), String> {
-    type QueueInit = unsafe extern "C" fn(u32, *mut LiburingRing, u32) -> i32;
-    type QueueExit = unsafe extern "C" fn(*mut LiburingRing);
-    let (init, exit) = (symbol(c"io_uring_queue_init")?, symbol(c"io_uring_queue_exit")?);
-    // SAFETY: io_uring_queue_init(3): these are the types of the functions that have these names.
-    let (init, exit) = unsafe {
-        (std::mem::transmute::<*mut c_void, QueueInit>(init), std::mem::transmute::<*mut c_void, QueueExit>(exit))
-    };
-    let mut ring = LiburingRing([0; 512]);
-    // SAFETY: `ring` is writable and larger than the structure.
-    match unsafe { init(2, &mut ring, 0) } {
-        0 => {
-            let fd = i32::from_ne_bytes(std::array::from_fn(|byte| ring.0[RING_FD_OFFSET + byte]));
-            // SAFETY: the ring just made keeps its descriptor open until the exit below.
-            let server = server_of(unsafe { BorrowedFd::borrow_raw(fd) });
-            // SAFETY: the ring that was just made.
-            unsafe { exit(&mut ring) };
-            by_library(server)
-        }
-        error => Err(format!("io_uring_queue_init answered {}", errno::name(-error))),
-    }
-}
-
-fn symbol(name: &std::ffi::CStr) -> Result<*mut c_void, String> {
-    // SAFETY: a terminated name, looked up among the loaded libraries.
-    let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-    if address.is_null() {
-        return Err(format!("the library does not export {}", name.to_string_lossy()));
-    }
-    Ok(address)
+    Err(failed("a program in a memfd cannot be executed", std::io::Error::last_os_error()))
 }

@@ -77,6 +77,10 @@ struct Report {
     kernel_aio: Check,
     /// Path of libanyring.so, or null when it was not found.
     library: Option<PathBuf>,
+    /// Why there is none.
+    no_library: Option<String>,
+    /// The version of the C library that it was loaded with.
+    glibc: Option<String>,
     entry_points: Vec<Check>,
     building_blocks: Vec<Check>,
     run: Choices,
@@ -100,7 +104,7 @@ pub fn run(options: &DoctorOptions) -> Result<i32, Failure> {
     Ok(i32::from(!report.verdict.runs))
 }
 
-/// The hidden subcommand's body: tries one way into the library in this process.
+/// The hidden subcommand's body: tries one way into the engine in this process.
 pub fn try_entry_point(name: EntryPoint) -> Result<i32, Failure> {
     entry::run(name).map(|()| 0).map_err(|message| Failure { status: 1, message })
 }
@@ -113,17 +117,17 @@ fn examine() -> Report {
     let io_uring = KernelRing { works, answer: ring::describe(&trial), cause, because };
     let kernel_aio = probe::kernel_aio();
     let building_blocks = probe::building_blocks();
-    let library = library::find();
-    let entry_points = library.as_deref().map(entry::entry_points).unwrap_or_default();
+    let library = library::find_loadable();
+    let (entry_points, glibc) = entry::entry_points(library.as_deref().ok());
 
     let missing = missing(&library, &entry_points, &building_blocks);
     let auto = if works { Server::Kernel } else { Server::User };
     let runs = works || missing.is_none();
     let summary = summary(&io_uring, missing.as_deref());
     let run = Choices {
-        auto: (works || library.is_ok()).then_some(auto),
+        auto: (works || missing.is_none()).then_some(auto),
         kernel: works.then_some(Server::Kernel),
-        user: library.is_ok().then_some(Server::User),
+        user: missing.is_none().then_some(Server::User),
     };
     let run_aio = Choices {
         auto: match kernel_aio.works {
@@ -150,7 +154,9 @@ fn examine() -> Report {
         io_uring,
         evidence,
         kernel_aio,
+        no_library: library.as_ref().err().cloned(),
         library: library.ok(),
+        glibc,
         entry_points,
         building_blocks,
         run,
@@ -161,17 +167,17 @@ fn examine() -> Report {
 
 /// What keeps anyring from serving a program here, or `None`.
 fn missing(library: &Result<PathBuf, String>, entries: &[Check], blocks: &[Check]) -> Option<String> {
-    if let Err(reason) = library {
-        return Some(reason.clone());
-    }
-    if let Some(broken) = blocks.iter().chain(entries).find(|check| check.needed && !check.works) {
+    if let Some(broken) = blocks.iter().find(|check| check.needed && !check.works) {
         return Some(format!("{} does not work here: {}", broken.name, broken.answer));
     }
-    let mut ways = entries.iter().filter(|check| !check.needed);
-    if ways.clone().any(|way| way.works) {
-        return None;
+    match library {
+        // One that was named is meant.
+        Err(reason) if library::is_named() => return Some(reason.clone()),
+        _ if entries.iter().any(|way| way.works) => return None,
+        Err(reason) => return Some(reason.clone()),
+        Ok(_) => {}
     }
-    ways.next().map(|way| format!("it serves no ring here ({}: {})", way.name, way.answer))
+    entries.first().map(|way| format!("it serves no ring here ({}: {})", way.name, way.answer))
 }
 
 fn summary(io_uring: &KernelRing, missing: Option<&str>) -> String {
@@ -200,7 +206,7 @@ fn permit(cause: Cause) -> Option<&'static str> {
         Cause::Memlock => "for the kernel's own: raise the limit of locked memory (ulimit -l, LimitMEMLOCK=)",
         Cause::DescriptorLimit => "raise the limit of open files (ulimit -n); anyring needs descriptors too",
         Cause::SecurityModule => "for the kernel's own: permit io_uring in the security module's policy",
-        Cause::Emulated => "to see the kernel itself, run doctor without LD_PRELOAD",
+        Cause::Emulated => "to see the kernel itself, run doctor where nothing of anyring runs it",
         Cause::Unknown => return None,
     })
 }

@@ -17,10 +17,14 @@ pub fn text(report: &Report) -> String {
     }
     kernel(&mut text, report);
     section(&mut text, "anyring");
-    let library = report.library.as_ref();
-    let path =
-        library.map_or("not found (ANYRING_LIBRARY=FILE names it)".into(), |path| path.display().to_string());
-    row(&mut text, "libanyring.so", yes(library.is_some()), &path);
+    let library = match (&report.library, &report.no_library) {
+        (Some(path), _) => path.display().to_string(),
+        (None, why) => why.clone().unwrap_or_default(),
+    };
+    row(&mut text, "libanyring.so", yes(report.library.is_some()), &library);
+    if let Some(version) = &report.glibc {
+        row(&mut text, "glibc", version, "what it was loaded with");
+    }
     checks(&mut text, &report.entry_points);
     section(&mut text, "what anyring is built from");
     checks(&mut text, &report.building_blocks);
@@ -29,7 +33,10 @@ pub fn text(report: &Report) -> String {
         for (name, choice) in [("auto", choices.auto), ("kernel", choices.kernel), ("user", choices.user)] {
             let what = match choice {
                 Some(Server::Kernel) => "leaves it to the kernel; the program starts plainly if both are",
-                Some(Server::User) => "starts the program with libanyring.so, anyring serves it",
+                Some(Server::User) if report.library.is_some() => {
+                    "starts the program with libanyring.so, or as a guest; anyring serves it"
+                }
+                Some(Server::User) => "starts the program as a guest, anyring serves it",
                 None => "refuses",
             };
             row(&mut text, &format!("{option} {name}"), "", what);

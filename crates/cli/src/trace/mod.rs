@@ -331,7 +331,7 @@ fn has_ring(pid: i32) -> bool {
     links.any(|link| link.as_os_str() == "anon_inode:[io_uring]")
 }
 
-/// The words by which anyring-guest runs the program, with its io_uring served by anyring, and its AIO unless ANYRING_AIO says
+/// The words by which the program runs as a guest, with its io_uring served by anyring, and its AIO unless ANYRING_AIO says
 /// otherwise.
 fn by_host(file: &Path, program: &Program) -> Result<Program, Failure> {
     let host = library::find_guest().map_err(Failure::own)?;
@@ -369,7 +369,7 @@ fn choose(backend: Backend, about_kernel: Option<&str>, program: &Program) -> Re
     let file = resolve(&program.words[0]);
     let way = file.as_deref().map_or(Ok(Way::Preloaded), elf::way_of);
     let (library, by_host) = match (way.map_err(|message| Failure { status: CANNOT_EXECUTE, message })?, file) {
-        (Way::Guest(_), Some(file)) => (None, Some(by_host(&file, program)?)),
+        (Way::Guest { .. }, Some(file)) => (None, Some(by_host(&file, program)?)),
         _ => (Some(library::find_loadable().map_err(Failure::own)?), None),
     };
     // The program knows the file, and may make it smaller while we read.

@@ -66,13 +66,6 @@ pub fn library() -> &'static Path {
     LIBRARY.get_or_init(|| build_beside(&["--lib"], "libanyring.so"))
 }
 
-/// anyring-guest beside the command.
-pub fn guest_host() -> &'static Path {
-    static HOST: OnceLock<PathBuf> = OnceLock::new();
-    library();
-    HOST.get_or_init(|| build_beside(&["--bin", "anyring-guest"], "anyring-guest"))
-}
-
 /// The worker of `anyring lab` beside the command, and the library that it needs.
 pub fn lab_worker() {
     static WORKER: OnceLock<PathBuf> = OnceLock::new();

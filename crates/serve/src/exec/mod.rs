@@ -15,7 +15,7 @@ use kind::Kind;
 /// What the host's second argument begins with.
 pub const STATE: &str = "--program=";
 /// The host's first argument, and its name among processes until the guest begins.
-pub const HOST_NAME: &core::ffi::CStr = c"anyring-guest";
+pub const HOST_NAME: &core::ffi::CStr = c"anyring";
 /// From this many filters on programs are run as guests: those of guests do not add up, those of preloaded programs do.
 const FILTERS_MANY: usize = 16;
 /// What is on the stack at most for the host's arguments, in words.
@@ -170,10 +170,11 @@ pub fn serve(call: &Call, letters: &str, start: &mut dyn FnMut(usize, usize)) {
     match kind::of(call.directory, call.path, call.flags) {
         Kind::Guest if !environment.has_guest() => environment.note_unserved(
             call.path,
-            "no library can be preloaded into it, and anyring-guest is not there, or forbidden",
+            "no library can be preloaded into it, and the host of guests is not there, or forbidden",
         ),
-        Kind::Guest if !guests_are_possible() => environment
-            .note_unserved(call.path, "no library can be preloaded into it, and anyring-guest cannot run here"),
+        Kind::Guest if !guests_are_possible() => {
+            environment.note_unserved(call.path, "no library can be preloaded into it, and guests cannot run here")
+        }
         Kind::Guest => with_host_arguments(call, letters, &mut |list| start(environment.guest, list)),
         Kind::Preloaded { .. } if filters_are_many() && environment.has_guest() && guests_are_possible() => {
             with_host_arguments(call, letters, &mut |list| start(environment.guest, list));

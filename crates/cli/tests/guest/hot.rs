@@ -1,9 +1,7 @@
 //! Calls that a guest makes all the time: how many trap, how many instructions are patched, and that nothing else can be told.
 
-mod common;
-
+use crate::common::{guest_command, native, no_reference, program_of, run, scratch, skip, text, Linked};
 use anyring_engine::stats::Snapshot;
-use common::{guest_command, native, no_reference, program_of, run, scratch, skip, text, Linked};
 use std::process::Output;
 
 /// Each of these is what a program without a libc of the system's has.

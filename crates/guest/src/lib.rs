@@ -1,7 +1,7 @@
-//! `anyring-guest`: runs a program that LD_PRELOAD does not reach (statically linked, of musl, for another glibc) in its own
-//! process and serves its io_uring there.
+//! Runs a program that LD_PRELOAD does not reach (statically linked, of musl, for another glibc) in its own process and serves
+//! its io_uring there.
 //!
-//! This executable, the *host*, is linked statically with a glibc of its own. It maps the *guest* beside itself, and traps by
+//! The executable `anyring`, the *host*, is linked statically with a glibc of its own. It maps the *guest* beside itself, and traps by
 //! a seccomp filter what the guest's code asks of io_uring, of threads, of signals and of exec. Each thread of the guest's
 //! has two worlds, told apart by the FS base: the guest's own TLS, and a TCB of the host's glibc, with which the engine runs
 //! on a stack of the host's.
@@ -23,10 +23,7 @@
 //! | `exec.rs` | execve: what a guest becomes is a guest, or has the library preloaded |
 //! | `exe.rs` | /proc/self/exe |
 //!
-//! By itself it is started as `anyring-guest run -- PROGRAM` (`run.rs`).
-//!
-//! How `anyring run` starts it: `anyring-guest --program=STATE FILE NAME ARGV0 [ARGS...]`, see [`start::State`].
-#![no_main]
+//! The executable is started anew to be a host: `anyring --program=STATE FILE NAME ARGV0 [ARGS...]`, see [`start::State`].
 
 mod crossing;
 mod dispatch;
@@ -39,7 +36,6 @@ mod island;
 mod loader;
 mod patch;
 mod probe;
-mod run;
 mod script;
 mod signals;
 mod stack;
@@ -48,6 +44,4 @@ mod tcb;
 mod threads;
 mod trap;
 mod world;
-
-#[global_allocator]
-static GLOBAL: anyring_engine::alloc::Global = anyring_engine::alloc::Global;
+pub use start::main;

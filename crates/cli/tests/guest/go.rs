@@ -1,8 +1,6 @@
 //! A static Go program (`tests/go/main.go`), as a guest and natively.
 
-mod common;
-
-use common::{guest, native, no_reference, scratch, skip, text};
+use crate::common::{guest, native, no_reference, scratch, skip, text};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -1,17 +1,16 @@
 //! What the tests here share: compiled programs, and runs of them natively and as a guest.
-#![allow(dead_code)] // each test file uses its own part
-
 #[path = "../../../inject/tests/common/running.rs"]
 #[allow(dead_code)] // other tests use all of it
 pub mod running;
 
 use running::{Running, USUAL};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
-pub const HOST: &str = env!("CARGO_BIN_EXE_anyring-guest");
+pub const HOST: &str = env!("CARGO_BIN_EXE_anyring");
 
 /// Ways to link a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +28,13 @@ pub fn scratch(name: &str) -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guest").join(name);
     std::fs::create_dir_all(&directory).expect("a scratch directory");
     directory
+}
+
+/// Copies an executable file. Another process writes it: a descriptor of ours that is open for writing could be inherited by
+/// what another test starts just now.
+pub fn install(from: &Path, to: &Path) {
+    let status = Command::new("install").args(["-m", "755"]).arg(from).arg(to).status().expect("start install");
+    assert!(status.success(), "{from:?} {to:?}");
 }
 
 /// Says, past the capturing of test output, why a test did nothing.
@@ -50,10 +56,11 @@ pub fn program(linked: Linked) -> Option<PathBuf> {
     program_of("guest", linked)
 }
 
-/// The same of `tests/c/NAME.c`; each test file has one.
+/// The same of `tests/c/NAME.c`.
 pub fn program_of(name: &str, linked: Linked) -> Option<PathBuf> {
-    static BUILT: [OnceLock<Option<PathBuf>>; 4] = [const { OnceLock::new() }; 4];
-    BUILT[linked as usize].get_or_init(|| build(name, linked)).clone()
+    static BUILT: Mutex<BTreeMap<(String, usize), Option<PathBuf>>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    built.entry((name.to_owned(), linked as usize)).or_insert_with(|| build(name, linked)).clone()
 }
 
 fn build(name: &str, linked: Linked) -> Option<PathBuf> {

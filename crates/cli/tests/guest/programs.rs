@@ -1,8 +1,8 @@
-//! Programs that are run by anyring-guest: what they print, and how they end, is what they do natively on the kernel.
+//! Programs that are run by anyring: what they print, and how they end, is what they do natively on the kernel.
 
-mod common;
-
-use common::{guest, guest_command, native, no_reference, program, run, skip, text, Linked, ALL};
+use crate::common::{
+    guest, guest_command, native, no_reference, program, run, scratch, skip, text, Linked, ALL, HOST,
+};
 use std::os::unix::process::ExitStatusExt;
 
 /// Runs the part of `tests/c/guest.c` with this name both ways, however it is linked.
@@ -78,7 +78,7 @@ fn what_a_guest_becomes_is_served_whatever_it_is() {
 #[test]
 fn a_guest_may_execute_the_host() {
     let Some(program) = program(Linked::Static) else { return };
-    let script = format!("exec {} --program=r {1} {1} {1} nop", common::HOST, program.display());
+    let script = format!("exec {} --program=r {1} {1} {1} nop", HOST, program.display());
     let output = guest(std::path::Path::new("/bin/sh"), &["-c", &script]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert_eq!(output.stdout, b"1000 NOPs\n", "{}", text(&output));
@@ -87,10 +87,10 @@ fn a_guest_may_execute_the_host() {
 #[test]
 fn the_log_says_by_which_way_a_program_is_served() {
     let Some(program) = program(Linked::StaticPie) else { return };
-    let log = common::scratch("log").join("log");
+    let log = scratch("log").join("log");
     let _ = std::fs::remove_file(&log);
     let output = run(guest_command(&program, &["nop"]).env("ANYRING_LOG", &log));
     assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output));
     let said = std::fs::read_to_string(&log).expect("a log");
-    assert!(said.contains(&format!("anyring-guest runs {}", program.display())), "{said}");
+    assert!(said.contains(&format!("the program runs as a guest: {}", program.display())), "{said}");
 }

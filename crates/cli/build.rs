@@ -1,0 +1,64 @@
+//! Links `anyring` as a static-pie executable, in whatever way the rest of the workspace is built, and makes the program by
+//! which doctor tries the preloaded library.
+
+use std::env;
+use std::path::Path;
+use std::process::Command;
+
+/// The libraries for which the linker is asked, as shared ones: each gets a linker script of that name which leads to the
+/// archive. The feature crt-static would do the same, but only by flags that other crates of the workspace cannot be built
+/// with.
+const SHARED: [&str; 8] = ["c", "m", "rt", "pthread", "util", "dl", "gcc_s", "gcc"];
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    let target = |part: &str| env::var(format!("CARGO_CFG_TARGET_{part}")).unwrap_or_default();
+    if (target("OS"), target("ARCH"), target("ENV")) != ("linux".into(), "x86_64".into(), "gnu".into()) {
+        let target = env::var("TARGET").unwrap_or_default();
+        println!("cargo::error=anyring is for x86-64 Linux, linked with glibc's archives, not for {target}");
+        return;
+    }
+    let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+    for library in SHARED {
+        let archive = match library {
+            "gcc_s" => "libgcc_eh.a".to_owned(),
+            other => format!("lib{other}.a"),
+        };
+        let script = Path::new(&out).join(format!("lib{library}.so"));
+        std::fs::write(&script, format!("INPUT(-l:{archive})\n")).expect("write a linker script");
+    }
+    // The program break is the guest's: glibc's malloc calls a function of ours instead (src/main.rs).
+    for argument in ["-static-pie", "-Wl,--wrap=__sbrk"] {
+        println!("cargo::rustc-link-arg-bins={argument}");
+    }
+    println!("cargo::rustc-link-arg-bins=-L{out}");
+    if let Err(why) = make_trial(&Path::new(&out).join("trial")) {
+        println!("cargo::error=cannot make what doctor tries the library by: {}", why.replace('\n', " "));
+    }
+}
+
+/// A dynamic program that takes nothing from glibc but `syscall`, which each version of it has.
+fn make_trial(program: &Path) -> Result<(), String> {
+    const SOURCE: &str = "src/doctor/trial.c";
+    println!("cargo::rerun-if-changed={SOURCE}");
+    let compiler = env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
+    let mut command = Command::new(compiler);
+    command.args([
+        "-O2",
+        "-fPIE",
+        "-pie",
+        "-nostartfiles",
+        "-fno-stack-protector",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-s",
+    ]);
+    // The functions of liburing are found in the preloaded library, or not at all.
+    command.args(["-fuse-ld=bfd", "-Wl,-z,dynamic-undefined-weak", "-o"]).arg(program).arg(SOURCE);
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}

@@ -1,0 +1,74 @@
+//! `anyring run` where nothing else of ours is: one file serves a program of any C library.
+
+use crate::common::{install, program, run, scratch, skip, text, Linked, ALL, HOST};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// In an empty root with a copy of the host and the program alone, as root there; `None` where user namespaces are refused.
+fn in_empty_root(test: &str, program: &Path, words: &[&str]) -> Option<Output> {
+    let root = scratch("run").join(test);
+    fs::create_dir_all(root.join("proc")).expect("a folder");
+    install(Path::new(HOST), &root.join("anyring"));
+    install(program, &root.join("program"));
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "--root"]).arg(&root);
+    let output = run(command.args(["/anyring", "run"]).args(words));
+    if String::from_utf8_lossy(&output.stderr).starts_with("unshare: ") {
+        skip(test, &text(&output));
+        return None;
+    }
+    Some(output)
+}
+
+#[test]
+fn static_programs_run_in_an_empty_root() {
+    for linked in [Linked::Static, Linked::StaticPie] {
+        let Some(program) = program(linked) else { continue };
+        let test = format!("{linked:?}");
+        let words = ["--backend", "user", "--stats=/statistics", "--", "/program", "nop"];
+        let Some(output) = in_empty_root(&test, &program, &words) else { return };
+        assert!(output.status.success(), "{linked:?}: {}", text(&output));
+        let statistics = fs::metadata(scratch("run").join(test).join("statistics")).expect("statistics");
+        assert!(statistics.len() > 0);
+    }
+}
+
+#[test]
+fn without_the_library_a_program_of_any_libc_is_a_guest() {
+    let alone = scratch("run").join("alone");
+    fs::create_dir_all(&alone).expect("a folder");
+    install(Path::new(HOST), &alone.join("anyring"));
+    for linked in ALL {
+        let Some(program) = program(linked) else { continue };
+        let (folder, name) = (program.parent().expect("a folder"), program.file_name().expect("a name"));
+        let log = alone.join(format!("{linked:?}.log"));
+        let _ = fs::remove_file(&log);
+        let mut command = Command::new(alone.join("anyring"));
+        command
+            .args(["run", "--backend=user", "--aio", "kernel", "--log"])
+            .arg(&log)
+            .arg("--")
+            .arg(name)
+            .arg("nop");
+        let output = run(command.env("PATH", folder).env_remove("ANYRING_LIBRARY"));
+        assert!(output.status.success(), "{linked:?}: {}", text(&output));
+        let said = fs::read_to_string(&log).expect("a log");
+        assert!(said.contains("as a guest"), "{linked:?}: {said}");
+    }
+}
+
+/// `anyring` in a guest is a guest itself, until it runs a program as one.
+#[test]
+fn the_command_runs_as_a_guest() {
+    for linked in ALL {
+        let Some(program) = program(linked) else { continue };
+        let program = program.to_str().expect("UTF-8");
+        let words =
+            [HOST, "run", "--guest", "--backend", "user", "--", HOST, "run", "--guest", "--", program, "nop"];
+        let output = run(Command::new(words[0]).args(&words[1..]));
+        assert!(output.status.success(), "{linked:?}: {}", text(&output));
+    }
+    let version = run(Command::new(HOST).args(["--program=ra", HOST, HOST, "anyring", "--version"]));
+    assert_eq!(version, run(Command::new(HOST).arg("--version")));
+}
