@@ -22,8 +22,6 @@ import tempfile
 import traceback
 from pathlib import Path
 
-import yaml
-
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE.parent
 # A step: the slowest is the installation of packages, or with --full the build.
@@ -56,6 +54,44 @@ class Image:
 
     def inside(self, path):
         return self.root / os.path.join(self.folder, path).lstrip("/")
+
+    def configure(self, name, text):
+        """Does what the instruction says to the configuration. False if it is one that changes files only."""
+        if name == "ENV":
+            self.env |= dict(pair.split("=", 1) for pair in shlex.split(text))
+        elif name == "WORKDIR":
+            self.folder = os.path.join(self.folder, text)
+        elif name == "USER":
+            self.user = text
+        elif name == "ENTRYPOINT":
+            self.entrypoint = json.loads(text)
+            if not self.has_command:
+                self.command = []
+        elif name == "CMD":
+            self.command, self.has_command = json.loads(text), True
+        else:
+            return False
+        return True
+
+
+def parent_and_stage(text):
+    """The two names in a FROM."""
+    parent, word, stage = text.split()
+    assert word == "AS", text
+    return parent, stage
+
+
+def configurations(dockerfile):
+    """The Dockerfile's stages by name, configured but without files. What a stage has from a base image is not in it."""
+    images = {}
+    for name, text in instructions(dockerfile):
+        if name == "FROM":
+            parent, stage = parent_and_stage(text)
+            images[stage] = image = Image(None, images.get(parent))
+        else:
+            known = image.configure(name, text) or name in ("RUN", "COPY")
+            assert known, f"{dockerfile.name}: {name} is not known here; teach packaging/in_chroot.py"
+    return images
 
 
 def start(image, words, *, env=None, user=None, mounts=(), read_only=False, locked=False, limit_s=60):
@@ -125,8 +161,7 @@ class Engine:
         """Builds every stage; tags: stage -> the name that its comment tells the reader to give it."""
         for name, text in instructions(dockerfile):
             if name == "FROM":
-                parent, word, stage = text.split()
-                assert word == "AS", text
+                parent, stage = parent_and_stage(text)
                 origin = self.images[parent]
                 image = Image(self.new_root(f"{dockerfile.name}-{stage}"), origin)
                 subprocess.run(["cp", "-a", "--reflink=auto", origin.root, image.root], check=True)
@@ -136,19 +171,8 @@ class Engine:
             elif name == "COPY":
                 image.history = None
                 self.copy(image, context, text.split())
-            elif name == "ENV":
-                image.env |= dict(pair.split("=", 1) for pair in shlex.split(text))
-            elif name == "WORKDIR":
-                image.folder = os.path.join(image.folder, text)
-                image.inside(".").mkdir(parents=True, exist_ok=True)
-            elif name == "USER":
-                image.user = text
-            elif name == "ENTRYPOINT":
-                image.entrypoint = json.loads(text)
-                if not image.has_command:
-                    image.command = []
-            elif name == "CMD":
-                image.command, image.has_command = json.loads(text), True
+            elif image.configure(name, text):
+                image.inside(".").mkdir(parents=True, exist_ok=True)  # WORKDIR makes the folder
             else:
                 raise AssertionError(f"{dockerfile.name}: {name} is not known here; teach packaging/in_chroot.py")
 
@@ -242,6 +266,8 @@ class Pod:
     """A pod's volumes and containers, as kubernetes.yaml declares them. A key that is not known here fails."""
 
     def __init__(self, file, engine):
+        import yaml  # here, so that the rest of this file needs nothing but Python
+
         pod = yaml.safe_load(file.read_text())
         assert (pod["apiVersion"], pod["kind"]) == ("v1", "Pod"), pod
         self.spec, self.engine = pod["spec"], engine
