@@ -378,6 +378,7 @@ def main():
             ("fio without anyring fails in a container", without_anyring_the_example_fails),
             ("fio with the preloaded library is served", example("preload")),
             ("fio below the entry point `anyring run` is served", example("run")),
+            ("fio below one file, as a guest, is served", example("file")),
             ("the pod: init container, then fio from a read-only root, not root", pod),
         ]
         for name, test in tests:
