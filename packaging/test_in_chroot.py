@@ -36,7 +36,7 @@ class Entrypoint(unittest.TestCase):
 class Ours(unittest.TestCase):
     def test_each_stage_of_the_example_starts_fio(self):
         images = in_chroot.configurations(HERE / "Dockerfile.example")
-        self.assertEqual(set(images), {"fio", "preload", "run"})
+        self.assertEqual(set(images), {"fio", "preload", "run", "file"})
         plain = images["fio"].command
         self.assertEqual(plain[0], "/usr/bin/fio")
         for stage, entrypoint in [("fio", []), ("preload", []), ("run", ["/usr/bin/anyring", "run", "--"])]:
