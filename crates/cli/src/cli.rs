@@ -341,6 +341,7 @@ Examples:
   anyring lab nop load
   anyring lab pipes --backends anyring,kernel,epoll --runs 20
   anyring lab --out results             everything, as tables and into results/: report.html, report.json, charts
+  anyring lab --from results/report.json --out results     the tables, report.html and the charts again
 
 Exit status: 0 when it was measured, whatever came out; 125 when it could not be, or when a result was wrong; 2 for a
 usage error; 128 and the signal's number when interrupted.";
@@ -364,7 +365,14 @@ pub struct LabOptions {
     /// Little work and 1 run, to see that it runs: the figures are worth nothing
     #[arg(long)]
     pub quick: bool,
-    /// Write report.html, report.json and each chart as SVG and PNG into DIR, which is made if missing
+    /// Measure nothing: show, and with --out draw anew, the report.json of an earlier run
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["workloads", "backends", "runs", "minutes", "quick", "door", "json"]
+    )]
+    pub from: Option<PathBuf>,
+    /// Write report.html, report.json (not with --from) and each chart as SVG and PNG into DIR, which is made if missing
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Print the report as JSON instead of tables (docs/lab.md describes it)

@@ -1,4 +1,4 @@
-//! `anyring lab`: measures, prints tables, writes the report.
+//! `anyring lab`: measures, or reads what was measured, prints tables, writes the report.
 
 use crate::cli::{LabDoor, LabOptions};
 use crate::failure::{Failure, USAGE};
@@ -19,6 +19,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Measures and shows.
 pub fn run(options: &LabOptions) -> Result<i32, Failure> {
+    if let Some(file) = &options.from {
+        return show_again(file, options.out.as_deref());
+    }
     let workloads = selected(options)?;
     let backends = options.backends.as_ref().map(|names| names.iter().map(|name| backend(name)).collect());
     let backends: Option<Vec<Backend>> = backends.transpose()?;
@@ -64,13 +67,26 @@ pub fn run(options: &LabOptions) -> Result<i32, Failure> {
     }
     // First: what took an hour to measure is not to be lost with whoever reads the tables.
     if let Some(folder) = &options.out {
-        write(&report, folder)?;
+        write(folder, "report.json", json(&report)?.as_bytes())?;
+        draw(&report, folder)?;
     }
     let text = match options.json {
         true => json(&report)?,
         false => text::report(&report),
     };
     output::print(&text)?;
+    Ok(0)
+}
+
+/// What an earlier run measured.
+fn show_again(file: &Path, out: Option<&Path>) -> Result<i32, Failure> {
+    let json = std::fs::read(file).map_err(|error| of_file(file, error))?;
+    let report = Report::from_json(&json).map_err(|why| of_file(file, why))?;
+    if let Some(folder) = out {
+        std::fs::create_dir_all(folder).map_err(|error| of_file(folder, error))?;
+        draw(&report, folder)?;
+    }
+    output::print(&text::report(&report))?;
     Ok(0)
 }
 
@@ -149,21 +165,22 @@ pub fn json(report: &impl serde::Serialize) -> Result<String, Failure> {
     Ok(text + "\n")
 }
 
-fn of_file(path: &Path, error: std::io::Error) -> Failure {
+fn of_file(path: &Path, error: impl std::fmt::Display) -> Failure {
     Failure::own(format!("{}: {error}", path.display()))
 }
 
-fn write(report: &Report, folder: &Path) -> Result<(), Failure> {
-    let file = |name: &str, bytes: &[u8]| {
-        let path = folder.join(name);
-        std::fs::write(&path, bytes).map_err(|error| of_file(&path, error))
-    };
-    file("report.json", json(report)?.as_bytes())?;
-    file("report.html", html::page(report).map_err(Failure::own)?.as_bytes())?;
+fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), Failure> {
+    let path = folder.join(name);
+    std::fs::write(&path, bytes).map_err(|error| of_file(&path, error))
+}
+
+/// The page and the charts.
+fn draw(report: &Report, folder: &Path) -> Result<(), Failure> {
+    write(folder, "report.html", html::page(report).map_err(Failure::own)?.as_bytes())?;
     for chart in report.workloads.iter().flat_map(chart::of) {
         let name = chart.file_name();
-        file(&format!("{name}.svg"), chart.svg_file().map_err(Failure::own)?.as_bytes())?;
-        file(&format!("{name}.png"), &chart.png_file().map_err(Failure::own)?)?;
+        write(folder, &format!("{name}.svg"), chart.svg_file().map_err(Failure::own)?.as_bytes())?;
+        write(folder, &format!("{name}.png"), &chart.png_file().map_err(Failure::own)?)?;
     }
     Ok(())
 }

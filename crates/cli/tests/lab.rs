@@ -445,6 +445,49 @@ fn the_report_is_written_with_a_picture_of_each_chart() {
     }
 }
 
+/// What was drawn when it was measured is drawn again, to the byte, and its tables are printed again.
+#[test]
+fn an_earlier_report_is_shown_again() {
+    lab_worker();
+    let folder = tempfile::tempdir().expect("a folder");
+    let [first, again] =
+        ["first", "again"].map(|name| folder.path().join(name).to_str().expect("a path of text").to_owned());
+    let tables = stdout(&output(&mut anyring(&["lab", "load", "--quick", "--out", &first])));
+    let report = format!("{first}/report.json");
+    assert_eq!(stdout(&output(&mut anyring(&["lab", "--from", &report, "--out", &again]))), tables);
+    let files = |folder: &str| -> std::collections::BTreeMap<_, _> {
+        let entries = std::fs::read_dir(folder).expect("read_dir").map(|entry| entry.expect("an entry"));
+        entries.map(|entry| (entry.file_name(), std::fs::read(entry.path()).expect("read"))).collect()
+    };
+    let mut expected = files(&first);
+    expected.remove(std::ffi::OsStr::new("report.json")).expect("report.json");
+    let found = files(&again);
+    assert!(expected.keys().eq(found.keys()), "{:?} and {:?}", expected.keys(), found.keys());
+    let different: Vec<_> = expected.iter().filter(|(name, bytes)| found[*name] != **bytes).collect();
+    assert!(different.is_empty(), "{:?}", different.iter().map(|(name, _)| name).collect::<Vec<_>>());
+    assert!(expected.len() >= 5, "the page and two charts in two formats: {:?}", expected.keys());
+}
+
+#[test]
+fn what_is_no_report_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("report.json");
+    let path = file.to_str().expect("a path of text");
+    let refused = |json: &str, expected: &str| {
+        std::fs::write(&file, json).expect("write");
+        let message = one_line_failure(&output(&mut anyring(&["lab", "--from", path])), 125);
+        assert!(message.contains(path) && message.contains(expected), "{message}");
+    };
+    refused("{}", "no report.json of `anyring lab`: missing field `schema`");
+    refused("{\"schema\": 1}", "no report.json of `anyring lab`: missing field");
+    refused("{\"schema\": 2}", "its schema is 2; this version of anyring reads 1 only");
+    let missing = one_line_failure(&output(&mut anyring(&["lab", "--from", "/proc/nowhere"])), 125);
+    assert!(missing.contains("/proc/nowhere"), "{missing}");
+    for words in [&["nop"][..], &["--runs", "3"], &["--quick"], &["--json"], &["--door", "raw"]] {
+        one_line_failure(&output(&mut anyring(&[&["lab", "--from", path], words].concat())), 2);
+    }
+}
+
 #[test]
 fn the_help_names_every_workload_and_backend() {
     let help = stdout(&output(&mut anyring(&["lab", "--help"])));

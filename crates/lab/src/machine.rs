@@ -1,10 +1,10 @@
 //! The machine that the numbers come from.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fs;
 
 /// What a reader has to know of a machine to compare.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's name.
     pub cpu: String,

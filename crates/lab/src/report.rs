@@ -4,14 +4,14 @@ use crate::backend::Backend;
 use crate::machine::Machine;
 use crate::message::Door;
 use crate::statistics::{Estimate, Summary};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The version of this layout; it grows when a field changes its meaning or goes away.
 pub const SCHEMA: u32 = 1;
 
 /// Everything that one command measured.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: u32,
@@ -32,7 +32,7 @@ pub struct Report {
 }
 
 /// One workload.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct WorkloadReport {
     /// As on the command line.
     pub name: String,
@@ -55,7 +55,7 @@ pub struct WorkloadReport {
 }
 
 /// A place on a chart's axis.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Mark {
     /// Where.
     pub x: f64,
@@ -64,7 +64,7 @@ pub struct Mark {
 }
 
 /// Two figures of one workload, as the ratio of their medians.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Comparison {
     /// What is divided by what.
     pub what: String,
@@ -76,7 +76,7 @@ pub struct Comparison {
 }
 
 /// One thing that was measured on several backends.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Row {
     /// What.
     #[serde(flatten)]
@@ -86,7 +86,7 @@ pub struct Row {
 }
 
 /// What a number is.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Figure {
     /// Figures of one group belong into one chart.
     pub group: String,
@@ -109,7 +109,7 @@ pub struct Figure {
 }
 
 /// One backend's figures.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Column {
     /// Whose.
     pub backend: Backend,
@@ -128,7 +128,7 @@ pub struct Column {
 }
 
 /// A figure that somebody published.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Published {
     /// What it is of.
     pub label: String,
@@ -138,6 +138,25 @@ pub struct Published {
     pub spread: Option<[f64; 3]>,
     /// By whom, where.
     pub source: String,
+}
+
+impl Report {
+    /// The report that `json` is.
+    ///
+    /// # Errors
+    /// Why it is none, or none of this version's layout.
+    pub fn from_json(json: &[u8]) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Layout {
+            schema: u32,
+        }
+        let no_report = |error: serde_json::Error| format!("no report.json of `anyring lab`: {error}");
+        let Layout { schema } = serde_json::from_slice(json).map_err(no_report)?;
+        if schema != SCHEMA {
+            return Err(format!("its schema is {schema}; this version of anyring reads {SCHEMA} only"));
+        }
+        serde_json::from_slice(json).map_err(no_report)
+    }
 }
 
 impl Row {

@@ -3,14 +3,14 @@
 //! The two sides of a comparison are measured in turns, so that run i of one and run i of the other saw the same
 //! machine. They are therefore kept, and resampled, as pairs.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The percentiles that latencies are published with.
 pub const PERCENTILES: [f64; 17] =
     [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
 
 /// One side's runs, in the row's unit.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// The median run.
     pub median: f64,
@@ -61,7 +61,7 @@ pub fn median(values: &[f64]) -> f64 {
 }
 
 /// What two medians say together, with the interval that holds 95 % of it when the runs are drawn again.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// From the runs as they were.
     pub value: f64,
