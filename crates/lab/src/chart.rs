@@ -1,21 +1,28 @@
 //! Charts of a workload, drawn once and for both formats: SVG, whose colours follow the reader's scheme, and PNG.
 //!
-//! Bars lie, so that names have room on a phone; each row has a scale of its own. Where rows have a place on an axis
-//! (depths, connections, percentiles) they become lines. The figures are the medians.
+//! Bars lie, so that names have room on a phone; all of one unit in a chart have one scale, which begins at 0. Where
+//! rows have a place on an axis (depths, connections, percentiles) they become lines, which differ by dashes and markers,
+//! too. The figures are the medians. A chart stands for itself: its title, its unit, which way is better, and whose
+//! published figures it has are in the picture.
 
 mod bars;
 mod canvas;
 mod lines;
 mod scale;
+mod style;
+#[cfg(test)]
+mod tests;
 
 use crate::report::{Row, WorkloadReport};
-use canvas::Canvas;
 pub use canvas::{dark_colours, light_colours};
+use canvas::{Canvas, Ink};
+use std::collections::BTreeSet;
 
 /// Wide enough for a page, in pixels.
 pub const WIDE: u32 = 720;
 /// For a phone.
 pub const NARROW: u32 = 340;
+const MARGIN: i32 = 8;
 
 /// One chart.
 #[derive(Debug, Clone, Copy)]
@@ -61,7 +68,7 @@ impl Chart<'_> {
     pub fn title(&self) -> String {
         match self.group == self.workload.name {
             true => self.workload.title.clone(),
-            false => format!("{}: {}", self.workload.name, self.group),
+            false => format!("{}: {}", self.workload.title, self.group),
         }
     }
 
@@ -98,9 +105,18 @@ impl Chart<'_> {
 
     fn draw(&self, canvas: &mut Canvas) -> Result<u32, String> {
         canvas.fill()?;
-        match self.kind {
-            Kind::Bars => bars::draw(canvas, &self.rows()),
-            Kind::Lines => lines::draw(canvas, self.workload, &self.rows()),
+        let rows = self.rows();
+        let mut y = canvas.title(&self.title(), (MARGIN, MARGIN))? + MARGIN / 2;
+        y = match self.kind {
+            Kind::Bars => bars::draw(canvas, y, &rows)?,
+            Kind::Lines => lines::draw(canvas, y, self.workload, &rows)?,
+        };
+        let sources: BTreeSet<&str> =
+            rows.iter().flat_map(|row| &row.figure.published).map(|figure| figure.source.as_str()).collect();
+        for source in sources {
+            let note = format!("Grey: published, another machine ({source})");
+            y = canvas.paragraph(&note, (MARGIN, y), Ink::Text)?;
         }
+        Ok((y + MARGIN) as u32)
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::backend::Backend;
 use crate::chart::{self, dark_colours, light_colours};
-use crate::report::{Column, Report, Row, WorkloadReport};
+use crate::report::{Column, Finding, Report, Row, WorkloadReport};
 use crate::text;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -17,8 +17,7 @@ h1{font-size:1.5rem;line-height:1.25}h2{font-size:1.2rem;margin:2.5rem 0 .25rem;
 h3{font-size:1rem;margin:1.25rem 0 .25rem}
 a{color:var(--link)}
 p.about,p.note{margin:.5rem 0}p.warning{font-weight:600}
-nav a{margin-right:.75rem;white-space:nowrap}
-figure{margin:1rem 0}figure svg{display:block;max-width:100%;height:auto}figcaption{font-weight:600}
+figure{margin:1rem 0}figure svg{display:block;max-width:100%;height:auto}
 figure svg.narrow{display:none}
 @media (max-width:760px){figure svg.wide{display:none}figure svg.narrow{display:block;width:100%}}
 .scroll{overflow-x:auto}
@@ -43,6 +42,7 @@ pub fn page(report: &Report) -> Result<String, String> {
         dark_colours()
     );
     head(report, &mut page);
+    findings(report, &mut page);
     for workload in &report.workloads {
         section(workload, &mut page)?;
     }
@@ -66,7 +66,7 @@ fn head(report: &Report, page: &mut String) {
         );
     }
     page.push_str(
-        "<p>Each figure is the median of its runs, and less is better, but of rates (a unit that ends in /s). Each run is a process of its own; \
+        "<p>Each figure is the median of its runs, and lower is better, except for rates (/s). Each run is a process of its own; \
          the backends take turns, so that a busy moment meets all of them, and the first turn is dropped. Behind a \
          ratio of medians stands its 95&nbsp;% bootstrap interval: a noisy machine shows as a wide one. Every result \
          was checked. Whiskers in charts reach from the least to the greatest run.</p>\n",
@@ -82,17 +82,35 @@ fn head(report: &Report, page: &mut String) {
         ("Kernel", format!("Linux {}", machine.kernel)),
         ("Mitigations", text::mitigations(report)),
         ("User", if machine.root { "root" } else { "not root" }.to_owned()),
+        ("Begun", text::date(report.unix_time)),
         ("anyring", format!("{}, reached through {}", report.version, door.unwrap_or_default())),
     ];
     page.push_str("<dl>");
     for (name, value) in facts {
         let _ = write!(page, "<dt>{name}</dt><dd>{}</dd>", escape(&value));
     }
-    page.push_str("</dl>\n<nav>");
+    page.push_str("</dl>\n");
+}
+
+/// What a reader came for: each workload beside the kernel's io_uring in one line, which leads to its section.
+fn findings(report: &Report, page: &mut String) {
+    page.push_str(
+        "<section>\n<h2>Findings</h2>\n<p class=\"about\">How many figures of each workload are better on anyring than \
+         on the kernel's io_uring, how many are worse, and how many are neither, since the ratio's interval holds 1 or \
+         there are too few runs for one. The last column has the least and the greatest anyring / kernel of the \
+         medians.</p>\n<div class=\"scroll\"><table>\n<thead><tr><th></th><th>better</th><th>worse</th>\
+         <th>neither</th><th>anyring / kernel</th></tr></thead>\n<tbody>\n",
+    );
     for workload in &report.workloads {
-        let _ = writeln!(page, "<a href=\"#{0}\">{0}</a>", escape(&workload.name));
+        let cells = match Finding::of(workload, Backend::Kernel) {
+            Some(Finding { better, worse, neither, ratios: [least, greatest] }) => {
+                format!("<td>{better}</td><td>{worse}</td><td>{neither}</td><td>{least:.2} to {greatest:.2}</td>")
+            }
+            None => "<td class=\"missing\" colspan=\"4\">not compared with the kernel's io_uring</td>".to_owned(),
+        };
+        let _ = writeln!(page, "<tr><td><a href=\"#{0}\">{0}</a></td>{cells}</tr>", escape(&workload.name));
     }
-    page.push_str("</nav>\n");
+    page.push_str("</tbody></table></div>\n</section>\n");
 }
 
 fn section(workload: &WorkloadReport, page: &mut String) -> Result<(), String> {
@@ -114,15 +132,9 @@ fn section(workload: &WorkloadReport, page: &mut String) -> Result<(), String> {
                 1,
             )
         };
-        // A workload of one chart has its title above.
-        let caption = match chart.title() == workload.title {
-            true => String::new(),
-            false => format!("<figcaption>{}</figcaption>\n", escape(&chart.title())),
-        };
         let _ = write!(
             page,
-            "<figure>\n{}{}{}</figure>\n",
-            caption,
+            "<figure>\n{}{}</figure>\n",
             class(chart.svg_element(chart::WIDE)?, "wide"),
             class(chart.svg_element(chart::NARROW)?, "narrow")
         );
@@ -153,7 +165,7 @@ fn section(workload: &WorkloadReport, page: &mut String) -> Result<(), String> {
         .map(|published| published.source.as_str())
         .collect();
     for source in sources {
-        let _ = writeln!(page, "<p class=\"note\">Published figures: {}.</p>", escape(source));
+        let _ = writeln!(page, "<p class=\"note\">Published figures, of another machine: {}.</p>", escape(source));
     }
     page.push_str("</section>\n");
     Ok(())
@@ -164,7 +176,7 @@ fn table(row: &Row, page: &mut String) {
         page,
         "<tr class=\"row\"><th colspan=\"8\">{}, {}</th></tr>",
         escape(&text::name(row)),
-        escape(&row.figure.unit)
+        escape(&text::unit(&row.figure))
     );
     for column in &row.columns {
         let _ = writeln!(page, "<tr><td>{}</td>{}</tr>", escape(column.backend.title()), cells(column));
@@ -202,4 +214,72 @@ fn backends(report: &Report, page: &mut String) {
         let _ = write!(page, "<dt>{}</dt><dd>{}</dd>", escape(backend.title()), escape(backend.follows()));
     }
     page.push_str("</dl>\n</section>\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+    use crate::message::Door;
+    use crate::report::{Figure, SCHEMA};
+    use crate::statistics::Estimate;
+    use std::collections::BTreeMap;
+
+    fn row(unit: &str, value: f64, interval: Option<[f64; 2]>) -> Row {
+        let ratio = Some(Estimate { value, interval });
+        let (missing, counts) = (Some("not run".to_owned()), BTreeMap::new());
+        let column = Column {
+            backend: Backend::Kernel,
+            runs: vec![],
+            summary: None,
+            missing,
+            ratio,
+            difference: None,
+            counts,
+        };
+        let (unit, more_is_better) = (unit.to_owned(), unit.ends_with("/s"));
+        Row { figure: Figure { unit, more_is_better, ..Figure::default() }, columns: vec![column] }
+    }
+
+    fn workload(name: &str, rows: Vec<Row>) -> WorkloadReport {
+        let name = name.to_owned();
+        let (title, about, axis) = (String::new(), String::new(), String::new());
+        let (marks, comparisons, notes) = (vec![], vec![], vec![]);
+        WorkloadReport { name, title, about, axis, marks, runs: 9, rows, comparisons, notes }
+    }
+
+    #[test]
+    fn findings_come_first_and_count_by_intervals_and_by_what_is_better() {
+        let times = vec![
+            row("ns", 0.5, Some([0.4, 0.6])),
+            row("ns", 0.9, Some([0.8, 1.1])),
+            row("ns", 1.5, Some([1.2, 1.7])),
+            row("ns", 0.3, None),
+        ];
+        let rates = vec![row("passes/s", 0.5, Some([0.4, 0.6])), row("passes/s", 2.0, Some([1.9, 2.1]))];
+        let report = Report {
+            schema: SCHEMA,
+            version: "1.2.3".to_owned(),
+            unix_time: 1_735_689_599,
+            quick: false,
+            door: Door::Libc,
+            machine: Machine::here(),
+            workloads: vec![workload("times", times), workload("rates", rates), workload("other", vec![])],
+            skipped: vec![],
+        };
+        let page = page(&report).expect("a page");
+        let place = |piece: &str| page.find(piece).unwrap_or_else(|| panic!("{piece} is missing: {page}"));
+        let places = [
+            &format!("<dd>Linux {}</dd>", escape(&report.machine.kernel)),
+            "<dd>2024-12-31 23:59 UTC</dd>",
+            "<dd>1.2.3, reached through libc</dd>",
+            "<h2>Findings</h2>",
+            "<a href=\"#times\">times</a></td><td>1</td><td>1</td><td>2</td><td>0.30 to 1.50</td>",
+            "<a href=\"#rates\">rates</a></td><td>1</td><td>1</td><td>0</td><td>0.50 to 2.00</td>",
+            "<a href=\"#other\">other</a></td><td class=\"missing\" colspan=\"4\">not compared",
+            "<section id=\"times\">",
+        ]
+        .map(place);
+        assert!(places.is_sorted(), "{places:?}");
+    }
 }

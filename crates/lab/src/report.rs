@@ -94,7 +94,7 @@ pub struct Figure {
     pub name: String,
     /// Its unit.
     pub unit: String,
-    /// Whether more is better, as of rates; of everything else less is.
+    /// Whether higher is better, as of rates; of everything else lower is.
     pub more_is_better: bool,
     /// What the axis of its chart has, if that is not the workload's.
     pub axis: Option<String>,
@@ -170,6 +170,40 @@ impl WorkloadReport {
     /// The groups, in order.
     pub fn groups(&self) -> Vec<(&str, Vec<&Row>)> {
         grouped(&self.rows, |row| &row.figure.group)
+    }
+}
+
+/// How anyring's figures of a workload lie beside those of another backend.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Finding {
+    /// Figures of which the whole interval of the ratio is on the better side of 1.
+    pub better: usize,
+    /// On the worse side.
+    pub worse: usize,
+    /// The interval holds 1, or there is none.
+    pub neither: usize,
+    /// The least and the greatest anyring / other.
+    pub ratios: [f64; 2],
+}
+
+impl Finding {
+    /// Of the workload's figures that both have; `None` if there is no such figure.
+    pub fn of(workload: &WorkloadReport, other: Backend) -> Option<Self> {
+        let mut finding = Finding { better: 0, worse: 0, neither: 0, ratios: [f64::INFINITY, f64::NEG_INFINITY] };
+        for row in &workload.rows {
+            let Some(ratio) = row.column(other).and_then(|column| column.ratio) else { continue };
+            let more_is_better = row.figure.more_is_better;
+            let count = match ratio.interval {
+                Some([low, _]) if low > 1.0 && more_is_better => &mut finding.better,
+                Some([_, high]) if high < 1.0 && !more_is_better => &mut finding.better,
+                Some([low, high]) if low > 1.0 || high < 1.0 => &mut finding.worse,
+                _ => &mut finding.neither,
+            };
+            *count += 1;
+            let [least, greatest] = finding.ratios;
+            finding.ratios = [least.min(ratio.value), greatest.max(ratio.value)];
+        }
+        (finding.better + finding.worse + finding.neither > 0).then_some(finding)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tables for the terminal.
 
-use crate::report::{grouped, Column, Comparison, Report, Row, WorkloadReport};
+use crate::report::{grouped, Column, Comparison, Figure, Report, Row, WorkloadReport};
 use crate::statistics::{Estimate, LEAST_RUNS};
 use crate::worker::PUNTED;
 
@@ -31,6 +31,27 @@ pub fn mitigations(report: &Report) -> String {
     }
 }
 
+/// Seconds since 1970 as a date and a time of day, UTC.
+pub fn date(unix_time: u64) -> String {
+    let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let (mut days, minutes) = (unix_time / 86_400, unix_time / 60);
+    let mut year = 1970;
+    while days >= 365 + u64::from(leap(year)) {
+        days -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let lengths = [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 1;
+    for length in lengths {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    format!("{year}-{month:02}-{:02} {:02}:{:02} UTC", days + 1, minutes / 60 % 24, minutes % 60)
+}
+
 const WIDTH: usize = 96;
 
 fn workload(workload: &WorkloadReport) -> String {
@@ -43,8 +64,7 @@ fn workload(workload: &WorkloadReport) -> String {
     for (group, rows) in workload.groups() {
         for row in rows.iter().filter(|row| row.figure.headline) {
             let group = if group == workload.name { String::new() } else { format!("{group}, ") };
-            let better = if row.figure.more_is_better { ", more is better" } else { "" };
-            text.push_str(&format!("{group}{} ({}{better})\n", name(row), row.figure.unit));
+            text.push_str(&format!("{group}{} ({})\n", name(row), unit(&row.figure)));
             row.columns.iter().for_each(|column| text.push_str(&line(column)));
             published(row, &mut text);
         }
@@ -70,6 +90,12 @@ pub fn comparisons(workload: &WorkloadReport) -> Vec<(&str, Vec<&Comparison>)> {
 /// The row's name, with its variant.
 pub fn name(row: &Row) -> String {
     row.figure.variant.as_ref().map_or(row.figure.name.clone(), |variant| format!("{}, {variant}", row.figure.name))
+}
+
+/// The figure's unit, with the direction in which it gets better.
+pub fn unit(figure: &Figure) -> String {
+    let better = if figure.more_is_better { "higher" } else { "lower" };
+    format!("{}, {better} is better", figure.unit)
 }
 
 fn line(column: &Column) -> String {
@@ -165,4 +191,23 @@ pub fn fold(text: &str) -> String {
         }
     }
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, expected) in [
+            (0, "1970-01-01 00:00 UTC"),
+            (951_782_340, "2000-02-28 23:59 UTC"),
+            (951_782_400, "2000-02-29 00:00 UTC"),
+            (951_868_800, "2000-03-01 00:00 UTC"),
+            (1_735_689_599, "2024-12-31 23:59 UTC"),
+            (4_107_542_400, "2100-03-01 00:00 UTC"),
+        ] {
+            assert_eq!(date(seconds), expected, "{seconds}");
+        }
+    }
 }

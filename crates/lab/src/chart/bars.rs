@@ -1,7 +1,7 @@
 //! Horizontal bars: one group of them for each row, with the least and the greatest run as a whisker.
 
 use super::canvas::{Canvas, Ink};
-use crate::report::Row;
+use crate::report::{grouped, Row};
 use crate::text;
 use plotters::style::text_anchor::HPos;
 
@@ -19,25 +19,27 @@ struct Bar {
     text: String,
 }
 
-/// Draws, and says how high the drawing is.
-pub fn draw(canvas: &mut Canvas, rows: &[&Row]) -> Result<u32, String> {
-    let mut y = MARGIN;
+/// Draws from `y` down, the rows of each unit together; the place below.
+pub fn draw(canvas: &mut Canvas, mut y: i32, rows: &[&Row]) -> Result<i32, String> {
+    for (_, rows) in grouped(rows, |row| &row.figure.unit) {
+        y = of_one_unit(canvas, y, &rows)?;
+    }
+    Ok(y)
+}
+
+/// On one scale: a bar that is twice as long is twice as much.
+fn of_one_unit(canvas: &mut Canvas, mut y: i32, rows: &[&&Row]) -> Result<i32, String> {
     let groups: Vec<_> = rows.iter().map(|row| (*row, bars(row))).collect();
-    let labels = groups.iter().flat_map(|(_, bars)| bars).map(|bar| canvas.text_width(&bar.label));
-    let left = MARGIN + labels.max().unwrap_or(0) + 8;
+    let all = || groups.iter().flat_map(|(_, bars)| bars);
+    let left = MARGIN + all().map(|bar| canvas.text_width(&bar.label)).max().unwrap_or(0) + 8;
+    let texts = all().map(|bar| canvas.text_width(&bar.text)).max().unwrap_or(0);
+    let right = canvas.width as i32 - MARGIN - texts - 8;
+    let greatest = all().filter_map(|bar| bar.value).map(|[_, _, max]| max).fold(f64::MIN_POSITIVE, f64::max);
+    let place = |value: f64| left + (value / greatest * f64::from(right - left)).round() as i32;
+    let unit = rows.first().map_or(String::new(), |row| text::unit(&row.figure));
+    y = canvas.paragraph(&unit, (MARGIN, y), Ink::Text)? + MARGIN / 2;
     for (row, bars) in &groups {
-        canvas.text(
-            &format!("{}, {}", text::name(row), row.figure.unit),
-            (MARGIN, y + LINE / 2),
-            HPos::Left,
-            Ink::Text,
-        )?;
-        y += LINE;
-        let values = bars.iter().map(|bar| canvas.text_width(&bar.text));
-        let right = canvas.width as i32 - MARGIN - values.max().unwrap_or(0) - 8;
-        let greatest =
-            bars.iter().filter_map(|bar| bar.value).map(|[_, _, max]| max).fold(f64::MIN_POSITIVE, f64::max);
-        let place = |value: f64| left + (value / greatest * f64::from(right - left)).round() as i32;
+        y = canvas.paragraph(&text::name(row), (MARGIN, y), Ink::Text)?;
         for bar in bars {
             let middle = y + LINE / 2;
             canvas.text(&bar.label, (left - 8, middle), HPos::Right, Ink::Text)?;
@@ -51,13 +53,13 @@ pub fn draw(canvas: &mut Canvas, rows: &[&Row]) -> Result<u32, String> {
                     let after = end.max(place(max)) + 6;
                     canvas.text(&bar.text, (after, middle), HPos::Left, Ink::Text)?;
                 }
-                None => canvas.text("none here", (left, middle), HPos::Left, Ink::Published)?,
+                None => canvas.text("none here", (left, middle), HPos::Left, Ink::Text)?,
             }
             y += LINE;
         }
         y += MARGIN;
     }
-    Ok(y as u32)
+    Ok(y)
 }
 
 fn bars(row: &Row) -> Vec<Bar> {

@@ -11,6 +11,8 @@ use std::sync::OnceLock;
 const MAGNIFIED: u32 = 2;
 /// Text height in pixels.
 pub const TEXT: u32 = 13;
+/// Of a chart's title.
+const TITLE: u32 = 16;
 /// plotters divides sizes of text by this for SVG.
 const SVG_TEXT: f64 = 1.24;
 /// On a bitmap, and where it measures, they are of what lies between DejaVu's ascent and descent.
@@ -135,6 +137,27 @@ impl Canvas {
         self.with(ink, |drawing| drawing.path(points, style))
     }
 
+    /// A line through these points in dashes: pixels drawn, pixels left out, and so on; solid if `pattern` is empty.
+    pub fn dashed(&mut self, points: &[(i32, i32)], width: u32, pattern: &[u32], ink: Ink) -> Result<(), String> {
+        if pattern.is_empty() {
+            return self.path(points, width, ink);
+        }
+        let before = match &self.target {
+            Target::Svg(elements) => elements.len(),
+            Target::Bitmap(_) => {
+                return pieces(points, pattern).iter().try_for_each(|piece| self.path(piece, width, ink))
+            }
+        };
+        self.path(points, width, ink)?;
+        let lengths: Vec<String> = pattern.iter().map(u32::to_string).collect();
+        let polyline = format!("<polyline stroke-dasharray=\"{}\" ", lengths.join(" "));
+        if let Target::Svg(elements) = &mut self.target {
+            let line = elements.split_off(before);
+            elements.push_str(&line.replace("<polyline ", &polyline));
+        }
+        Ok(())
+    }
+
     /// A small disc.
     pub fn disc(&mut self, centre: (i32, i32), radius: u32, ink: Ink) -> Result<(), String> {
         let style = ink.rgb().filled();
@@ -143,15 +166,40 @@ impl Canvas {
 
     /// Text whose vertical middle is at `at`, as is its left end, right end or middle.
     pub fn text(&mut self, text: &str, at: (i32, i32), align: HPos, ink: Ink) -> Result<(), String> {
-        self.with(ink, |drawing| drawing.text(text, at, align, &ink.rgb()))
+        self.with(ink, |drawing| drawing.text(text, at, align, TEXT, &ink.rgb()))
+    }
+
+    /// A chart's title, in as many lines as it needs, from `at` down; the place below.
+    pub fn title(&mut self, title: &str, at: (i32, i32)) -> Result<i32, String> {
+        self.folded(title, at, TITLE, Ink::Text)
+    }
+
+    /// Text in as many lines as it needs, from `at` down; the place below.
+    pub fn paragraph(&mut self, text: &str, at: (i32, i32), ink: Ink) -> Result<i32, String> {
+        self.folded(text, at, TEXT, ink)
+    }
+
+    fn folded(&mut self, text: &str, (x, mut y): (i32, i32), size: u32, ink: Ink) -> Result<i32, String> {
+        let room = self.width as i32 - 2 * x;
+        let mut lines: Vec<String> = Vec::new();
+        for word in text.split_whitespace() {
+            match lines.last_mut() {
+                Some(line) if width(&format!("{line} {word}"), size) <= room => line.push_str(&format!(" {word}")),
+                _ => lines.push(word.to_owned()),
+            }
+        }
+        let height = size as i32 * 3 / 2;
+        for line in &lines {
+            let at = (x, y + height / 2);
+            self.with(ink, |drawing| drawing.text(line, at, HPos::Left, size, &ink.rgb()))?;
+            y += height;
+        }
+        Ok(y)
     }
 
     /// How wide `text` will be.
     pub fn text_width(&self, text: &str) -> i32 {
-        ("sans-serif", f64::from(TEXT) * BITMAP_TEXT)
-            .into_font()
-            .box_size(text)
-            .map_or(0, |(width, _)| width as i32)
+        width(text, TEXT)
     }
 
     fn with(&mut self, ink: Ink, draw: impl FnOnce(&mut dyn Drawing) -> Result<(), String>) -> Result<(), String> {
@@ -160,12 +208,12 @@ impl Canvas {
             Target::Bitmap(bytes) => {
                 let size = (width * MAGNIFIED, height * MAGNIFIED);
                 let backend = BitMapBackend::with_buffer(bytes, size);
-                draw(&mut Scaled { backend, by: MAGNIFIED as i32, text: f64::from(TEXT * MAGNIFIED) * BITMAP_TEXT })
+                draw(&mut Scaled { backend, by: MAGNIFIED as i32, text: f64::from(MAGNIFIED) * BITMAP_TEXT })
             }
             Target::Svg(elements) => {
                 let mut document = String::new();
                 let backend = SVGBackend::with_string(&mut document, (width, height));
-                draw(&mut Scaled { backend, by: 1, text: f64::from(TEXT) * SVG_TEXT })?;
+                draw(&mut Scaled { backend, by: 1, text: SVG_TEXT })?;
                 // Without the document's own element, which the first line opens and the last one may close.
                 let element = document.lines().skip(1).filter(|line| *line != "</svg>");
                 let element: Vec<&str> = element.collect();
@@ -212,17 +260,57 @@ impl Canvas {
     }
 }
 
+/// How wide text of this height will be.
+fn width(text: &str, size: u32) -> i32 {
+    let font = ("sans-serif", f64::from(size) * BITMAP_TEXT).into_font();
+    font.box_size(text).map_or(0, |(width, _)| width as i32)
+}
+
+/// What is drawn of a dashed line: the pattern goes on across corners, as SVG's does.
+fn pieces(points: &[(i32, i32)], pattern: &[u32]) -> Vec<Vec<(i32, i32)>> {
+    let mut pieces: Vec<Vec<(i32, i32)>> = Vec::new();
+    let mut lengths =
+        pattern.iter().map(|length| f64::from((*length).max(1))).cycle().zip([true, false].into_iter().cycle());
+    let Some((mut left, mut drawn)) = lengths.next() else { return pieces };
+    pieces.extend(points.first().map(|point| vec![*point]));
+    for pair in points.windows(2) {
+        let [(x0, y0), (x1, y1)] = [pair[0], pair[1]].map(|(x, y)| (f64::from(x), f64::from(y)));
+        let length = (x1 - x0).hypot(y1 - y0);
+        let at = |along: f64| {
+            let part = along / length;
+            ((x0 + (x1 - x0) * part).round() as i32, (y0 + (y1 - y0) * part).round() as i32)
+        };
+        let mut along = 0.0;
+        while length - along > left {
+            along += left;
+            match (drawn, pieces.last_mut()) {
+                (true, Some(piece)) => piece.push(at(along)),
+                _ => pieces.push(vec![at(along)]),
+            }
+            (left, drawn) = lengths.next().unwrap_or((left, drawn));
+        }
+        left -= length - along;
+        if let (true, Some(piece)) = (drawn, pieces.last_mut()) {
+            piece.push(pair[1]);
+        }
+    }
+    pieces
+}
+
 /// The same on each backend.
 trait Drawing {
     fn rectangle(&mut self, from: (i32, i32), to: (i32, i32), style: ShapeStyle) -> Result<(), String>;
     fn path(&mut self, points: &[(i32, i32)], style: ShapeStyle) -> Result<(), String>;
     fn disc(&mut self, centre: (i32, i32), radius: u32, style: ShapeStyle) -> Result<(), String>;
-    fn text(&mut self, text: &str, at: (i32, i32), align: HPos, colour: &RGBColor) -> Result<(), String>;
+    /// `size` is the text's height in pixels.
+    fn text(&mut self, text: &str, at: (i32, i32), align: HPos, size: u32, colour: &RGBColor)
+        -> Result<(), String>;
 }
 
 struct Scaled<B> {
     backend: B,
     by: i32,
+    /// plotters' size of text for each pixel of its height.
     text: f64,
 }
 
@@ -252,9 +340,34 @@ impl<B: DrawingBackend> Drawing for Scaled<B> {
         self.backend.draw_circle(centre, radius, &style, true).map_err(|error| error.to_string())
     }
 
-    fn text(&mut self, text: &str, at: (i32, i32), align: HPos, colour: &RGBColor) -> Result<(), String> {
-        let style = TextStyle::from(("sans-serif", self.text).into_font());
+    fn text(
+        &mut self,
+        text: &str,
+        at: (i32, i32),
+        align: HPos,
+        size: u32,
+        colour: &RGBColor,
+    ) -> Result<(), String> {
+        let style = TextStyle::from(("sans-serif", f64::from(size) * self.text).into_font());
         let style = style.color(colour).pos(Pos::new(align, VPos::Center));
         self.backend.draw_text(text, &style, self.place(at)).map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dashes_go_on_across_corners() {
+        let corner = [(0, 0), (6, 0), (6, 10)];
+        assert_eq!(
+            pieces(&corner, &[4, 3]),
+            [vec![(0, 0), (4, 0)], vec![(6, 1), (6, 5)], vec![(6, 8), (6, 10)]],
+            "the first gap is round the corner"
+        );
+        assert_eq!(pieces(&corner, &[8, 4]), [vec![(0, 0), (6, 0), (6, 2)], vec![(6, 6), (6, 10)]]);
+        assert_eq!(pieces(&[], &[4, 3]), Vec::<Vec<_>>::new());
+        assert_eq!(pieces(&[(1, 1), (1, 1)], &[4, 3]), [vec![(1, 1), (1, 1)]], "no length, no endless loop");
     }
 }

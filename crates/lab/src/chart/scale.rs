@@ -44,6 +44,11 @@ impl Scale {
         Scale { kind, low, high }
     }
 
+    /// Whether equal distances are equal ratios.
+    pub fn is_logarithmic(&self) -> bool {
+        self.kind == Kind::Logarithmic
+    }
+
     /// Whether a place is on the axis.
     pub fn holds(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)

@@ -12,7 +12,7 @@ pub const PIPETEST: Workload = Workload {
     title: "Tokens that go round pipes",
     axis: "",
     about: "A token is found to be in one of 128 pipes, read, checked, and written to the next; token passes a second: \
-            more is better. Beside them lie pipes that are waited on and stay empty (their write ends are held by other \
+            higher is better. Beside them lie pipes that are waited on and stay empty (their write ends are held by other \
             processes). Figure 1: each event by a system call. Figure 2: events of Linux AIO read from the completion \
             ring in memory, as from now on. Figure 3: with asynchronous reads, too. Figure 4: longer tokens. Figure 5: \
             more tokens. AIO: an IOCB_CMD_PREAD on each pipe; AIO poll: an IOCB_CMD_POLL, and read(2); io_uring: a READ \
