@@ -44,6 +44,9 @@ missing_packages() {
     fi
   fi
   command -v patchelf >/dev/null || echo patchelf
+  # To load the completions that are installed for them.
+  command -v zsh >/dev/null || echo zsh
+  command -v fish >/dev/null || echo fish
   { command -v qemu-img && command -v qemu-io; } >/dev/null || echo qemu-utils
   # One package has the headers, liburing.so and the archive liburing.a.
   echo '#include <liburing.h>' | cc -E - >/dev/null 2>&1 || echo liburing-dev

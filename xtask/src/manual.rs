@@ -342,4 +342,47 @@ mod tests {
         assert!(has(&["anyring", "deny", "--aio", "--", "ls", "/et"], "/etc"), "a file");
         fs::remove_dir_all(&folder).expect("removed");
     }
+
+    /// What the shell says to the script, whose first argument is the file of completions; nothing, and the reason is
+    /// printed, where there is no such shell.
+    fn loaded(shell: &str, options: &[&str], script: &str, file: &str) -> Option<String> {
+        let folder = std::env::temp_dir().join(format!("anyring-manual-{shell}-{}", std::process::id()));
+        write(&folder).expect("written");
+        let mut command = std::process::Command::new(shell);
+        // Nothing of whoever runs the tests is read or written.
+        command.env("HOME", &folder).env("XDG_CONFIG_HOME", &folder).env("XDG_DATA_HOME", &folder);
+        command.args(options).args(["-c", script]).arg(shell).arg(folder.join("completions").join(file));
+        let outcome = command.output();
+        fs::remove_dir_all(&folder).expect("removed");
+        match outcome {
+            Ok(output) => {
+                let said = String::from_utf8_lossy(&output.stdout).into_owned();
+                assert!(output.status.success() && output.stderr.is_empty(), "{shell}: {output:?}");
+                Some(said)
+            }
+            Err(error) => {
+                println!(
+                    "skipped: the completions for {shell}: it cannot be run: {error}; `make setup` installs it"
+                );
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn zsh_loads_its_completions() {
+        let script =
+            "zsh -f -n $1 && autoload -Uz compinit && compinit -D -u && source $1 && print $_comps[anyring]";
+        if let Some(said) = loaded("zsh", &["-f"], script, "_anyring") {
+            assert_eq!(said, "_anyring\n", "the function that completes the command");
+        }
+    }
+
+    #[test]
+    fn fish_loads_its_completions() {
+        let script = "fish --no-execute $argv[2]; and source $argv[2]; and complete -C 'anyring ru'";
+        if let Some(said) = loaded("fish", &["--no-config"], script, "anyring.fish") {
+            assert!(said.lines().any(|line| line.starts_with("run\t")), "commands: {said}");
+        }
+    }
 }
