@@ -59,6 +59,7 @@ each() {
   # All that these documents lead to: packaging/test-install.sh follows their links.
   for file in *.md LICENSE-*; do "$1" 644 "$file" "$documents"; done
   for file in docs/*.md; do "$1" 644 "$file" "$documents/docs"; done
+  for file in docs/programs/*.md; do "$1" 644 "$file" "$documents/docs/programs"; done
   for file in docs/decisions/*.md; do "$1" 644 "$file" "$documents/docs/decisions"; done
   for file in docs/results/*; do "$1" 644 "$file" "$documents/docs/results"; done
   for file in conformance differential fuzz hostile simulation; do "$1" 644 "$file/README.md" "$documents/$file"; done
@@ -86,8 +87,9 @@ case $action in
     rm -f "$share"/man/man1/anyring.1 "$share"/man/man1/anyring-*.1
     each remove
     # The folders that are ours alone. The others (bin, share/man/man1 ...) may have been there before.
-    for folder in "$private/dropin" "$private" "$documents/docs/results" "$documents/docs/decisions" \
-      "$documents/docs" "$documents"/{conformance,differential,fuzz,hostile,simulation,packaging} "$documents"; do
+    for folder in "$private/dropin" "$private" "$documents/docs/results" "$documents/docs/programs" \
+      "$documents/docs/decisions" "$documents/docs" \
+      "$documents"/{conformance,differential,fuzz,hostile,simulation,packaging} "$documents"; do
       if [ -d "$folder" ]; then rmdir --ignore-fail-on-non-empty "$folder"; fi
     done
     echo "uninstalled anyring from $root$prefix"

@@ -35,6 +35,10 @@ missing_packages() {
   if [ "$TIER" = soak ]; then
     # To unpack the suites of liburing and libaio.
     command -v dpkg-source >/dev/null || echo dpkg-dev
+    # Two of the programs that docs/programs has pages of.
+    command -v plocate >/dev/null || echo plocate
+    PATH=$PATH:/usr/sbin command -v smbd >/dev/null || echo samba samba-vfs-modules
+    command -v smbclient >/dev/null || echo smbclient
     # For `make containers`, which only root can do.
     if [ "$(id -u)" = 0 ]; then
       command -v debootstrap >/dev/null || echo debootstrap

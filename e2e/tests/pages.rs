@@ -1,0 +1,181 @@
+//! The commands of `docs/programs/` and `docs/debuggers.md`, run as they are written, where io_uring is refused.
+//!
+//! What a page shows between "```sh" and "```" is one script, in an empty folder. It leaves the program's counters in the
+//! file `stats`.
+
+use anyring_e2e::postgres::Programs;
+use anyring_e2e::{cases, programs, stage::on_kernel, stage::Program, Environment, Outcome, Refusal, Stage};
+use anyring_e2e::{Statistics, User};
+use rustix::process::{kill_process_group, Pid, Signal};
+use std::os::unix::fs::{symlink, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // As `make e2e` has them: PostgreSQL refuses to run as root, smbd as anybody else.
+    let ordinary = [Environment { refusal: Refusal::Docker, user: User::Ordinary }];
+    let caller = [Environment::of_caller(Refusal::NoAio)];
+    let cases = cases![fio, node, plocate, postgresql, qemu, tokio_uring];
+    anyring_e2e::cases::run_all(&[(&ordinary, &cases), (&caller, &cases![mariadb, samba])])
+}
+
+/// Whether these programs are in PATH or where root has them; the reason is printed where one is not.
+fn installed(page: &str, names: &[&str]) -> bool {
+    let path = std::env::var("PATH").expect("PATH") + SUPERUSERS;
+    let missing = names.iter().find(|name| !path.split(':').any(|folder| Path::new(folder).join(name).is_file()));
+    if let Some(name) = missing {
+        println!("skipped: the commands of {page}: no {name} here");
+    }
+    missing.is_none()
+}
+
+/// Where Debian has programs that only administrators use, after those of PATH.
+const SUPERUSERS: &str = ":/usr/sbin:/sbin";
+
+/// The commands of one page in docs/, as one script.
+fn script(page: &str) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(page);
+    let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let blocks = text.split("```sh\n").skip(1).map(|rest| rest.split("```").next().expect("a block"));
+    let script: String = blocks.collect();
+    assert!(script.contains("anyring run --stats stats -- "), "{page} has no such command");
+    script
+}
+
+/// Runs a page's commands, with the programs of `folders` before those of PATH; each command must end well. Asserts that
+/// the engine completed at least these requests.
+fn runs_as_written(page: &str, stage: &Stage, folders: &[PathBuf], minimum: &[(&str, u64)]) -> Outcome {
+    let file = stage.file("page.sh");
+    std::fs::write(&file, script(page)).expect("write the script");
+    let anyring = stage.readable(&programs::anyring());
+    stage.readable(&programs::library());
+    let ours = anyring.parent().expect("a folder").to_owned();
+    let mut path: Vec<String> = Vec::new();
+    path.extend(folders.iter().chain([&ours]).map(|folder| folder.to_str().expect("UTF-8").to_owned()));
+    path.push(std::env::var("PATH").expect("PATH") + SUPERUSERS);
+    let shell = Program::new("sh").args(["-eu", "page.sh"]).env("PATH", &path.join(":"));
+    if on_kernel() {
+        return stage.plain(&shell).succeeded();
+    }
+    let outcome = stage.deny(&shell).succeeded();
+    Statistics::read(&stage.file("stats")).assert_served(stage.environment().refusal.errno(), minimum);
+    outcome
+}
+
+fn fio(environment: Environment) {
+    let stage = Stage::new(environment);
+    let outcome = runs_as_written("programs/fio.md", &stage, &[], &[("READ", 1), ("WRITE", 1)]);
+    assert!(outcome.stdout.contains("err= 0"), "{outcome}");
+}
+
+fn qemu(environment: Environment) {
+    let stage = Stage::new(environment);
+    let outcome = runs_as_written("programs/qemu.md", &stage, &[], &[("WRITEV", 4096), ("READV", 1)]);
+    assert!(!outcome.stdout.contains("verification failed"), "{outcome}");
+}
+
+fn node(environment: Environment) {
+    let stage = Stage::new(environment);
+    let folder = stage.readable(&programs::node()).parent().expect("a folder").to_owned();
+    let outcome = runs_as_written("programs/node.md", &stage, &[folder], &[("OPENAT", 2), ("WRITEV", 2)]);
+    assert!(outcome.stdout.contains("1000000\n"), "{outcome}");
+}
+
+fn plocate(environment: Environment) {
+    let page = "programs/plocate.md";
+    if installed(page, &["plocate", "updatedb.plocate"]) {
+        let stage = Stage::new(environment);
+        let outcome = runs_as_written(page, &stage, &[], &[("READV", 4)]);
+        assert!(outcome.stdout.contains("/tree/some/needle\n"), "{outcome}");
+    }
+}
+
+fn tokio_uring(environment: Environment) {
+    let stage = Stage::new(environment);
+    symlink(stage.readable(&programs::client("tokio-uring")), stage.file("app")).expect("a link");
+    let outcome = runs_as_written("programs/tokio-uring.md", &stage, &[], &[("WRITE", 256), ("READ", 256)]);
+    assert!(outcome.stdout.contains("checksums equal"), "{outcome}");
+}
+
+fn mariadb(environment: Environment) {
+    let usr = match programs::mariadb() {
+        Ok(usr) => usr,
+        Err(reason) => return println!("skipped: the commands of programs/mariadb.md: {reason}"),
+    };
+    let stage = Stage::new(environment);
+    // They are not installed: each is told where its libraries and messages are.
+    let [libraries, messages] = ["lib/x86_64-linux-gnu", "share/mysql"].map(|below| usr.join(below));
+    let folder = stage.file("programs");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    for (name, program, options) in [
+        ("mariadb", "bin/mariadb", String::new()),
+        ("mariadbd", "sbin/mariadbd", format!("--lc-messages-dir={}", messages.display())),
+    ] {
+        let (libraries, program) = (libraries.display(), usr.join(program));
+        let text = format!("#!/bin/sh\nLD_LIBRARY_PATH={libraries} exec {} \"$@\" {options}\n", program.display());
+        std::fs::write(folder.join(name), text).expect("write");
+        let executable = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(folder.join(name), executable).expect("chmod");
+    }
+    let outcome = runs_as_written("programs/mariadb.md", &stage, &[folder], &[("WRITEV", 10)]);
+    assert!(outcome.stdout.contains("InnoDB: Using io_uring") && outcome.stdout.contains("20000\n"), "{outcome}");
+}
+
+fn postgresql(environment: Environment) {
+    let programs = match Programs::place() {
+        Ok(programs) => programs,
+        Err(reason) => return println!("skipped: the commands of programs/postgresql.md: {reason}"),
+    };
+    let stage = Stage::new(environment);
+    let folder = programs.bin().to_owned();
+    let outcome = runs_as_written("programs/postgresql.md", &stage, &[folder], &[("READ", 10)]);
+    assert!(outcome.stdout.contains("io_uring") && outcome.stdout.contains("45000150000"), "{outcome}");
+}
+
+fn samba(environment: Environment) {
+    let page = "programs/samba.md";
+    if environment.user != User::Root {
+        return println!("skipped: the commands of {page}: smbd wants to be root");
+    }
+    if !installed(page, &["smbd", "smbclient"]) {
+        return;
+    }
+    let stage = Stage::new(environment);
+    let data = stage.make_file("data", 7, 4 << 20);
+    let folder = stage.directory().display();
+    let states = ["private dir", "lock directory", "state directory", "cache directory", "pid directory"];
+    let states: String = states.iter().map(|name| format!("  {name} = {folder}/state\n")).collect();
+    let text = format!(
+        "[global]\n  smb ports = 4450\n  interfaces = lo\n  bind interfaces only = yes\n  map to guest = Bad User\n\
+         {states}  ncalrpc dir = {folder}/state/ncalrpc\n[share]\n  path = {folder}/share\n  guest ok = yes\n  \
+         read only = no\n  vfs objects = io_uring\n"
+    );
+    std::fs::write(stage.file("smb.conf"), text).expect("write");
+    let everybody = std::fs::Permissions::from_mode(0o777);
+    for name in ["state", "share"] {
+        std::fs::create_dir(stage.file(name)).expect("a folder");
+    }
+    // The guest is another user.
+    std::fs::set_permissions(stage.file("share"), everybody.clone()).expect("chmod");
+    std::fs::set_permissions(stage.directory(), everybody).expect("chmod");
+    let _server = Smbd(stage.file("state/smbd.pid"));
+    runs_as_written(page, &stage, &[], &[("READV", 1), ("WRITEV", 1)]);
+    let [sent, kept] = [data, stage.file("share/data")].map(|file| std::fs::read(file).expect("read"));
+    assert!(sent == kept, "what the server wrote");
+}
+
+/// The server, which leaves the script's process group, by its file with the process's id. If the script failed it is still
+/// there; then it is killed.
+struct Smbd(PathBuf);
+
+impl Drop for Smbd {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let text = std::fs::read_to_string(&self.0).unwrap_or_default();
+        if let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw) {
+            _ = kill_process_group(pid, Signal::KILL);
+        }
+    }
+}
