@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     let ordinary = [Environment { refusal: Refusal::Docker, user: User::Ordinary }];
     let caller = [Environment::of_caller(Refusal::NoAio)];
     let cases = cases![fio, node, plocate, postgresql, qemu, tokio_uring];
-    anyring_e2e::cases::run_all(&[(&ordinary, &cases), (&caller, &cases![mariadb, samba])])
+    anyring_e2e::cases::run_all(&[(&ordinary, &cases), (&caller, &cases![debuggers, mariadb, samba])])
 }
 
 /// Whether these programs are in PATH or where root has them; the reason is printed where one is not.
@@ -32,21 +32,26 @@ fn installed(page: &str, names: &[&str]) -> bool {
 /// Where Debian has programs that only administrators use, after those of PATH.
 const SUPERUSERS: &str = ":/usr/sbin:/sbin";
 
-/// The commands of one page in docs/, as one script.
-fn script(page: &str) -> String {
+/// The blocks of commands of one page in docs/.
+fn blocks(page: &str) -> Vec<String> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(page);
     let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    let blocks = text.split("```sh\n").skip(1).map(|rest| rest.split("```").next().expect("a block"));
-    let script: String = blocks.collect();
-    assert!(script.contains("anyring run --stats stats -- "), "{page} has no such command");
-    script
+    let blocks = text.split("```sh\n").skip(1).map(|rest| rest.split("```").next().expect("a block").to_owned());
+    let blocks: Vec<String> = blocks.collect();
+    let served = |block: &String| block.contains("anyring run --stats stats -- ");
+    assert!(!blocks.is_empty() && blocks.iter().all(served), "{page} has a block without such a command");
+    blocks
 }
 
-/// Runs a page's commands, with the programs of `folders` before those of PATH; each command must end well. Asserts that
-/// the engine completed at least these requests.
+/// Runs all of a page's commands as one script.
 fn runs_as_written(page: &str, stage: &Stage, folders: &[PathBuf], minimum: &[(&str, u64)]) -> Outcome {
-    let file = stage.file("page.sh");
-    std::fs::write(&file, script(page)).expect("write the script");
+    runs(&blocks(page).concat(), stage, folders, minimum)
+}
+
+/// Runs a script, with the programs of `folders` before those of PATH; each command must end well. Asserts that the engine
+/// completed at least these requests.
+fn runs(script: &str, stage: &Stage, folders: &[PathBuf], minimum: &[(&str, u64)]) -> Outcome {
+    std::fs::write(stage.file("page.sh"), script).expect("write the script");
     let anyring = stage.readable(&programs::anyring());
     stage.readable(&programs::library());
     let ours = anyring.parent().expect("a folder").to_owned();
@@ -60,6 +65,46 @@ fn runs_as_written(page: &str, stage: &Stage, folders: &[PathBuf], minimum: &[(&
     let outcome = stage.deny(&shell).succeeded();
     Statistics::read(&stage.file("stats")).assert_served(stage.environment().refusal.errno(), minimum);
     outcome
+}
+
+/// Each block is of one tool, and is left out where that is missing.
+fn debuggers(environment: Environment) {
+    let page = "debuggers.md";
+    let client = programs::client("nop");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/nop.c");
+    for block in blocks(page) {
+        let tools = ["cc", "gdb", "perf", "strace", "valgrind"];
+        let has = |tool: &&&str| block.split_whitespace().any(|word| word == **tool);
+        let tools: Vec<&str> = tools.iter().filter(has).copied().collect();
+        assert_eq!(tools.len(), 1, "one tool: {block}");
+        let stage = Stage::new(environment);
+        if installed(page, &tools) && may_be_used(page, &stage, tools[0]) {
+            symlink(stage.readable(&client), stage.file("app")).expect("a link");
+            std::fs::copy(&source, stage.file("app.c")).expect("copy");
+            let outcome = runs(&block, &stage, &[], &[("NOP", 1000)]);
+            assert!(outcome.stdout.contains("completions verified"), "{outcome}");
+            // Reports of sanitizers and of Memcheck, which say nothing of a program without defects.
+            let silent = ["cc", "valgrind"].contains(&tools[0]);
+            assert!(!silent || outcome.stderr.is_empty(), "{outcome}");
+            let seen = ["io_uring_submit ()", "one_nop ("].iter().all(|frame| outcome.stdout.contains(frame));
+            assert!(tools[0] != "gdb" || seen, "the program's frames behind ours: {outcome}");
+        }
+    }
+}
+
+/// Whether a tool does its work on a program that has no ring: containers refuse ptrace(2) and perf_event_open(2).
+fn may_be_used(page: &str, stage: &Stage, tool: &str) -> bool {
+    let arguments: &[&str] = match tool {
+        "gdb" => &["-batch", "-return-child-result", "-ex", "run", "true"],
+        "perf" => &["record", "-q", "-o", "trial", "true"],
+        "strace" => &["-o", "trial", "true"],
+        _ => return true,
+    };
+    let outcome = stage.deny(&Program::new(tool).args(arguments));
+    if !outcome.status.success() {
+        println!("skipped: the commands of {page} for {tool}: it does not work here: {}", outcome.stderr.trim());
+    }
+    outcome.status.success()
 }
 
 fn fio(environment: Environment) {
