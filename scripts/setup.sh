@@ -7,7 +7,8 @@
 # the script fails. Node 20, which no Debian release has, comes from PyPI into .build/node when the machine's own
 # `node` is not version 20. PostgreSQL 18 is unpacked into .build/postgres from packages of Debian's next release; where
 # they cannot be had its test is skipped. So it is with MariaDB, from this machine's release, in .build/mariadb, with Debian
-# 11's fio and glibc in .build/debian11, and with the own tests of liburing and libaio, from Debian's source packages. The
+# 11's fio and glibc in .build/debian11, with the own tests of liburing and libaio, from Debian's source packages, and with
+# Netty and TigerBeetle's client, from Maven Central and PyPI, where mvn and pip are there. The
 # Rust toolchain is never installed: it is yours to choose.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -115,6 +116,23 @@ fetch_suites() {
   done
 }
 
+# The libraries of two programs that docs/programs has pages of.
+fetch_libraries() {
+  local folder=.build/netty
+  if [ ! -d $folder ] && ! mvn -q -B -f e2e/clients/netty/pom.xml dependency:copy-dependencies \
+    "-DoutputDirectory=$PWD/$folder" >.build/netty.log 2>&1; then
+    rm -rf $folder
+    say "no Netty: $(tail -n 1 .build/netty.log)"
+  fi
+  folder=.build/tigerbeetle
+  if [ ! -d $folder ] && ! python3 -m pip install --quiet --disable-pip-version-check --no-input --no-deps \
+    --only-binary=:all: --require-hashes --root-user-action=ignore --target $folder \
+    -r e2e/clients/tigerbeetle-requirements.txt >.build/tigerbeetle.log 2>&1; then
+    rm -rf $folder
+    say "no client of TigerBeetle's: $(tail -n 1 .build/tigerbeetle.log)"
+  fi
+}
+
 check_rust() {
   local have
   local advice="Debian 13 has rustup and cargo packages new enough, Debian 12 has not: see https://rustup.rs"
@@ -133,7 +151,10 @@ install_node
 fetch_postgres
 fetch_mariadb
 fetch_debian11
-if [ "$TIER" = soak ]; then fetch_suites; fi
+if [ "$TIER" = soak ]; then
+  fetch_suites
+  fetch_libraries
+fi
 check_rust
 say "all there: $(fio --version), qemu $(qemu-img --version | sed -n '1s/.*version \([^ ]*\).*/\1/p')," \
   "node $(scripts/node.sh --version), $(cc --version | sed -n 1p), $(cargo --version)"

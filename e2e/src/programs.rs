@@ -85,6 +85,15 @@ pub fn mariadb() -> Result<PathBuf, String> {
     Ok(programs)
 }
 
+/// The folder in `.build/` that `scripts/setup.sh soak` fetches a program's libraries into. The error is why it is not there.
+pub fn fetched(name: &str) -> Result<PathBuf, String> {
+    let folder = root().join(".build").join(name);
+    match folder.is_dir() {
+        true => Ok(folder),
+        false => Err(format!("{} is missing: `scripts/setup.sh soak` fetches it", folder.display())),
+    }
+}
+
 /// Whether Debian 11's fio and shell are there, which `scripts/debian11.sh` fetched. The error is why they are not.
 pub fn debian11() -> Result<(), String> {
     match std::fs::read_to_string(root().join(".build/debian11/unavailable")) {

@@ -16,7 +16,10 @@ fn main() -> ExitCode {
     let ordinary = [Environment { refusal: Refusal::Docker, user: User::Ordinary }];
     let caller = [Environment::of_caller(Refusal::NoAio)];
     let cases = cases![fio, node, plocate, postgresql, qemu, tokio_uring];
-    anyring_e2e::cases::run_all(&[(&ordinary, &cases), (&caller, &cases![debuggers, mariadb, samba])])
+    anyring_e2e::cases::run_all(&[
+        (&ordinary, &cases),
+        (&caller, &cases![debuggers, mariadb, netty, samba, tigerbeetle]),
+    ])
 }
 
 /// Whether these programs are in PATH or where root has them; the reason is printed where one is not.
@@ -71,7 +74,6 @@ fn runs(script: &str, stage: &Stage, folders: &[PathBuf], minimum: &[(&str, u64)
 fn debuggers(environment: Environment) {
     let page = "debuggers.md";
     let client = programs::client("nop");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/nop.c");
     for block in blocks(page) {
         let tools = ["cc", "gdb", "perf", "strace", "valgrind"];
         let has = |tool: &&&str| block.split_whitespace().any(|word| word == **tool);
@@ -80,7 +82,7 @@ fn debuggers(environment: Environment) {
         let stage = Stage::new(environment);
         if installed(page, &tools) && may_be_used(page, &stage, tools[0]) {
             symlink(stage.readable(&client), stage.file("app")).expect("a link");
-            std::fs::copy(&source, stage.file("app.c")).expect("copy");
+            put(&stage, "nop.c", "app.c");
             let outcome = runs(&block, &stage, &[], &[("NOP", 1000)]);
             assert!(outcome.stdout.contains("completions verified"), "{outcome}");
             // Reports of sanitizers and of Memcheck, which say nothing of a program without defects.
@@ -164,6 +166,42 @@ fn mariadb(environment: Environment) {
     }
     let outcome = runs_as_written("programs/mariadb.md", &stage, &[folder], &[("WRITEV", 10)]);
     assert!(outcome.stdout.contains("InnoDB: Using io_uring") && outcome.stdout.contains("20000\n"), "{outcome}");
+}
+
+/// A file of `clients/` under the name that the page has for it.
+fn put(stage: &Stage, client: &str, name: &str) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(client);
+    std::fs::copy(source, stage.file(name)).expect("copy");
+}
+
+fn netty(environment: Environment) {
+    let page = "programs/netty.md";
+    let jars = match programs::fetched("netty") {
+        Ok(jars) => jars,
+        Err(reason) => return println!("skipped: the commands of {page}: {reason}"),
+    };
+    if installed(page, &["java"]) {
+        let stage = Stage::new(environment);
+        put(&stage, "netty/Echo.java", "Echo.java");
+        symlink(jars, stage.file("jars")).expect("a link");
+        let minimum = [("ACCEPT", 1), ("CONNECT", 1), ("RECV", 2), ("SEND", 2)];
+        let outcome = runs_as_written(page, &stage, &[], &minimum);
+        assert!(outcome.stdout.contains("4194304 bytes came back as they were sent"), "{outcome}");
+    }
+}
+
+fn tigerbeetle(environment: Environment) {
+    let page = "programs/tigerbeetle.md";
+    let library = match programs::fetched("tigerbeetle") {
+        Ok(library) => library,
+        Err(reason) => return println!("skipped: the commands of {page}: {reason}"),
+    };
+    let stage = Stage::new(environment);
+    put(&stage, "tigerbeetle.py", "app.py");
+    // Where Python looks first: beside the script.
+    symlink(library.join("tigerbeetle"), stage.file("tigerbeetle")).expect("a link");
+    let outcome = runs_as_written(page, &stage, &[], &[("CONNECT", 1)]);
+    assert!(outcome.stdout.contains("the client sent 512 bytes"), "{outcome}");
 }
 
 fn postgresql(environment: Environment) {
