@@ -106,7 +106,7 @@ dropin_serves() {
 
 # Linux AIO likewise: fio is linked with libaio.so.1.
 libaio_dropin_serves() {
-  local job=(fio --name=dropin --ioengine=libaio --rw=randrw --size=1m --verify=crc32c "--directory=$folder")
+  local job=(fio --name=dropin --ioengine=libaio --rw=randrw --size=1m --verify=crc32c "--directory=$folder" "--aux-path=$folder")
   if "$folder/moved/bin/anyring" deny --aio -- "${job[@]}" >"$folder/fio.log" 2>&1; then return 1; fi
   LD_LIBRARY_PATH=$folder/moved/lib/anyring/dropin ANYRING_AIO=user \
     "$folder/moved/bin/anyring" deny --aio -- "${job[@]}" >"$folder/fio.log" 2>&1 || { cat "$folder/fio.log"; return 1; }
