@@ -272,7 +272,7 @@ impl RingGuard {
                 let verdict = self.install_descriptor(id, fd);
                 self.follow(id, verdict);
             }
-            Verdict::NeedsWorker => self.punt(id, Approach::Plain),
+            Verdict::NeedsWorker => self.punt_plainly(id),
             Verdict::NeedsCaller => self.leave_to_caller(id),
             Verdict::NeedsDevice => device::stage(self, id),
             Verdict::WouldBlock(direction) => self.wait_for(id, direction, Tried::Empty, Then::Retry),

@@ -210,6 +210,8 @@ mutations! {
         WritesToOneFileAtOnce "writes-to-one-file-at-once"
             Unit "wq::hashed::tests::jobs_of_one_inode_come_one_by_one_and_in_order",
             "Workers make writes to one file side by side.";
+        NobodyWatches "nobody-watches" Unit "wq::quick::tests::a_read_that_sleeps_keeps_no_other_for_long",
+            "A worker that sleeps in a read keeps those behind it.";
         JobKeepsTheNumber "job-keeps-the-number" Unit "wq::fd::tests::a_number_that_is_replaced_is_not_used_again",
             "A job goes on with a number that the program has closed.";
         SleepsOnTheNumber "sleeps-on-the-number" Engine "a_write_that_sleeps_goes_to_its_file_after_a_stop",

@@ -9,6 +9,7 @@ pub mod futex;
 pub mod hashed;
 mod job;
 pub mod personality;
+mod quick;
 pub mod waitid;
 
 use crate::descriptors;
@@ -24,6 +25,7 @@ use crate::thread::{caught, is_needed};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use hashed::{Hashed, Inode};
 use job::Left;
+use quick::Quick;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -38,12 +40,14 @@ struct Pool {
     closes: VecDeque<i32>,
     /// Jobs behind others on the same inode.
     hashed: Hashed,
+    /// What is known of reads that mostly do not sleep.
+    quick: Quick,
     threads: u32,
     /// Threads that sleep for want of jobs.
     idle: u32,
     /// A thread without jobs looks for the next one before it sleeps, and nobody counts on it yet.
     looking: bool,
-    /// When a thread went to sleep for want of jobs after one of Linux AIO, if none was queued since; else 0.
+    /// When a thread went to sleep for want of jobs after one of Linux AIO or a quick read, if none was queued since; else 0.
     dry_ns: u64,
     /// The last time that was so, the next job came soon.
     next_comes_soon: bool,
@@ -65,6 +69,7 @@ impl Pool {
         jobs: VecDeque::new(),
         closes: VecDeque::new(),
         hashed: Hashed::NONE,
+        quick: Quick::NONE,
         threads: 0,
         idle: 0,
         looking: false,
@@ -117,6 +122,10 @@ impl Pool {
         }
         self.running[jobs[0].class] += 1;
         self.waiting += u32::from(jobs[0].approach == Approach::Started);
+        if jobs[0].approach == Approach::Quick {
+            self.quick.begin();
+        }
+        self.quick.note_taken();
         jobs
     }
 
@@ -124,7 +133,9 @@ impl Pool {
     fn take_another(&mut self, done: &Job) -> Option<Arc<Job>> {
         let job = self.jobs.front()?;
         let fits = job.approach == done.approach && job.class == done.class && core::ptr::eq(job.ring, done.ring);
-        fits.then(|| self.jobs.pop_front())?
+        let job = fits.then(|| self.jobs.pop_front())??;
+        self.quick.note_taken();
+        Some(job)
     }
 
     /// A job is queued: at once, or behind others on its inode. False where there is no memory for that.
@@ -143,6 +154,9 @@ impl Pool {
     fn done(&mut self, ran: Ran) {
         self.running[ran.class] -= 1;
         self.waiting -= u32::from(ran.started);
+        if ran.quick {
+            self.quick.end();
+        }
         self.jobs.extend(ran.inode.and_then(|inode| self.hashed.done(inode)));
     }
 
@@ -152,7 +166,11 @@ impl Pool {
         let awake = self.threads.saturating_sub(self.idle + self.asleep);
         let next = self.next().map(|place| &self.jobs[place]);
         !self.closes.is_empty()
-            || next.is_some_and(|job| awake == 0 || matches!(job.approach, Approach::Plain | Approach::Trial))
+            || next.is_some_and(|job| match job.approach {
+                Approach::Plain | Approach::Trial => true,
+                Approach::Quick => awake == 0 || self.quick.wants_thread(self.jobs.len()),
+                _ => awake == 0,
+            })
     }
 }
 
@@ -160,6 +178,7 @@ impl Pool {
 struct Ran {
     class: usize,
     started: bool,
+    quick: bool,
     /// Where its job, made alone then, keeps others waiting.
     inode: Option<Inode>,
 }
@@ -168,7 +187,8 @@ impl Ran {
     /// `None` of no job.
     fn of(jobs: &[Arc<Job>]) -> Option<Ran> {
         let first = jobs.first()?;
-        Some(Ran { class: first.class, started: first.approach == Approach::Started, inode: first.inode })
+        let (started, quick) = (first.approach == Approach::Started, first.approach == Approach::Quick);
+        Some(Ran { class: first.class, started, quick, inode: first.inode })
     }
 }
 
@@ -225,10 +245,11 @@ enum Need {
 
 impl Need {
     fn of(pool: &mut Pool) -> Need {
-        if !pool.wants_thread() {
+        let for_job = pool.wants_thread();
+        if !for_job && (pool.next().is_none() || !pool.quick.call_watch()) {
             return Need::Nothing;
         }
-        if core::mem::take(&mut pool.looking) {
+        if for_job && core::mem::take(&mut pool.looking) {
             QUEUED_JOBS.fetch_add(1, Ordering::Relaxed); // what that thread looks at
             return Need::Nothing;
         }
@@ -373,7 +394,10 @@ fn look_for_job(seen: u32) -> bool {
 }
 
 /// Runs jobs of one ring on a worker of the pool.
-fn run_together(jobs: Vec<Arc<Job>>) {
+fn run_together(mut jobs: Vec<Arc<Job>>) {
+    if let Some(job) = jobs.pop_if(|job| job.approach == Approach::Quick) {
+        return quick::run(job); // it came alone
+    }
     let sleeps = |job: &Arc<Job>| matches!(job.approach, Approach::Plain | Approach::Trial);
     let asleep = jobs.first().is_some_and(sleeps).then(Asleep::new);
     run(jobs, asleep);
@@ -456,7 +480,7 @@ extern "C" fn work(_: *mut libc::c_void) -> *mut libc::c_void {
 /// A worker's life: until there has been nothing to do for a while. `ran` are the jobs that it took last, until it has
 /// said that they are done.
 fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
-    let mut singly = false;
+    let mut looks = false; // for the next job instead of sleeping
     loop {
         point(Point::WorkerIdle);
         let mut pool = POOL.lock().expect("a worker does not interrupt itself");
@@ -475,16 +499,25 @@ fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
             files::close(fd);
             continue;
         }
+        if pool.quick.take_watch() {
+            drop(pool);
+            let _asleep = Asleep::new();
+            quick::watch();
+            continue;
+        }
         let jobs = pool.take();
         if let Some(job) = jobs.first() {
             *ran = Ran::of(&jobs);
-            singly = job.ring.submits_singly();
+            let quick = job.approach == Approach::Quick;
+            looks = quick || job.ring.submits_singly();
+            let need = if quick { Need::of(&mut pool) } else { Need::Nothing };
             drop(pool);
+            need.meet();
             run_together(jobs);
             continue;
         }
         let seen = QUEUED_JOBS.load(Ordering::Relaxed);
-        if singly && pool.next_comes_soon && !pool.looking {
+        if looks && pool.next_comes_soon && !pool.looking {
             pool.looking = true;
             drop(pool);
             let came = look_for_job(seen);
@@ -492,7 +525,7 @@ fn work_until_idle(ran: &mut Option<Ran>, cpus_version: &mut u32) {
             (pool.looking, pool.next_comes_soon) = (false, came);
             continue; // whoever counts on a thread that looks has queued a job by now
         }
-        if singly {
+        if looks {
             pool.dry_ns = Clock::Monotonic.now_ns();
         }
         pool.idle += 1;
@@ -525,6 +558,7 @@ pub unsafe fn reset_after_fork() {
         core::mem::forget(core::mem::take(&mut pool.jobs));
         core::mem::forget(core::mem::take(&mut pool.closes));
         core::mem::forget(core::mem::replace(&mut pool.hashed, Hashed::NONE));
+        pool.quick = Quick::NONE;
         (pool.threads, pool.idle, pool.looking) = (0, 0, false);
         (pool.asleep, pool.waiting, pool.running) = (0, 0, [0; 2]);
     }

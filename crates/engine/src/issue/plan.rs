@@ -73,6 +73,20 @@ impl State {
         }
     }
 
+    /// How a worker makes what cannot be attempted without waiting.
+    pub(crate) fn plain_approach(&mut self, id: Id) -> Approach {
+        /// What is copied in the time that a worker takes to wake, about.
+        const SMALL_BYTES: u64 = 64 << 10;
+        let request = &self.slab[id];
+        let Op::Rw(rw) = &request.op else { return Approach::Plain };
+        let is_small_read = rw.reads_at().is_some() && !rw.selects() && rw.total() <= SMALL_BYTES;
+        let number = self.number_of(&request.target).ok().filter(|_| is_small_read);
+        match number {
+            Some(fd) if self.poll_set.medium(fd) == Medium::Cache => Approach::Quick,
+            _ => Approach::Plain,
+        }
+    }
+
     /// What comes of an attempt that the calling thread may not make: the event that says when there is something, of what
     /// is there already, too, has a member of the credentials pool make it.
     #[cold]

@@ -74,6 +74,12 @@ impl RingGuard {
         self.queue_to_worker(id, approach, false);
     }
 
+    /// Queues a request to a worker that makes the plain call.
+    pub(super) fn punt_plainly(&mut self, id: Id) {
+        let approach = self.plain_approach(id);
+        self.punt(id, approach);
+    }
+
     /// Queues a request to a worker before anything was tried.
     pub(super) fn punt_unattempted(&mut self, id: Id, approach: Approach) {
         self.queue_to_worker(id, approach, true);

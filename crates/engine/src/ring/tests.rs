@@ -3,6 +3,7 @@
 use super::broken::Unanswered;
 use super::{Ring, RingGuard};
 use crate::memory::layout::word;
+use crate::op::rw::Rw;
 use crate::op::{Op, Verdict};
 use crate::os::{Os, Sys};
 use crate::process;
@@ -15,6 +16,7 @@ use anyring_abi::{
 };
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -177,6 +179,34 @@ fn a_result_that_comes_late_is_no_answer() {
     assert!(
         matches!(guard.slab[id].state(), State::Cancelled(Cancelled { result, .. }) if *result == -libc::ECANCELED)
     );
+    drop(guard);
+    program.close();
+}
+
+/// What may be in the page cache is not worth a thread each; what certainly waits for a device is, and so is what takes long.
+#[test]
+fn small_reads_that_cannot_be_attempted_are_made_by_one_worker() {
+    let program = Program::starting_at(0);
+    let mut guard = program.ring().lock().expect("the ring");
+    let exe = std::fs::File::open("/proc/self/exe").expect("a file");
+    let mut options = std::fs::File::options();
+    let direct = options.read(true).custom_flags(libc::O_DIRECT).open("/proc/self/exe").ok();
+    let mut approach = |opcode, len, fd| {
+        let sqe = Sqe { addr: 0x10000, len, ..Sqe::default() };
+        let op = Op::Rw(Rw::prep(opcode, &sqe).expect("a transfer"));
+        let request = Request::new(op, opcode, 0, 7, Target::Number(fd));
+        let id = guard.admit(request, Unanswered::new(program.ring(), 7, None));
+        let approach = guard.plain_approach(id);
+        guard.finish(id, 0, false);
+        approach
+    };
+    assert_eq!(approach(Opcode::Read, 4096, exe.as_raw_fd()), Approach::Quick);
+    assert_eq!(approach(Opcode::Read, 1 << 20, exe.as_raw_fd()), Approach::Plain);
+    assert_eq!(approach(Opcode::Write, 4096, exe.as_raw_fd()), Approach::Plain);
+    match direct {
+        Some(direct) => assert_eq!(approach(Opcode::Read, 4096, direct.as_raw_fd()), Approach::Plain),
+        None => eprintln!("not checked with O_DIRECT: the file system does not take it"),
+    }
     drop(guard);
     program.close();
 }

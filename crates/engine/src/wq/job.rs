@@ -47,6 +47,8 @@ pub enum Approach {
     Started,
     /// The thread that submitted it makes the nonblocking attempt, and no other (`issue::calls`).
     ByCaller,
+    /// The plain call, which mostly does not sleep (`wq/quick.rs`).
+    Quick,
     /// As `Started`, but to find out whether attempts begin transfers here.
     Trial,
 }
@@ -258,6 +260,7 @@ impl Job {
         };
         match (self.approach, before_waiting) {
             (Approach::Plain, _) => plain(op),
+            (Approach::Quick, _) => self.number.call_with(|fd| op.issue(Context { fd, nonblock: false })),
             (Approach::ByCaller, _) => attempt(op),
             (Approach::Trial, _) => cold::attempt_for_a_while(|| attempt(op)).unwrap_or_else(|| plain(op)),
             (Approach::AttemptFirst, _) => match attempt(op) {

@@ -1,0 +1,291 @@
+//! Reads of files that do not know RWF_NOWAIT: overlayfs, most file systems in user space. Nobody can tell before the plain
+//! call whether it waits for a device. Where the page cache has the data, waking a thread takes several times what the read
+//! does, so one worker makes all such reads one after the other, as io-wq's does while it does not sleep.
+//!
+//! The scheduler tells io-wq when a worker sleeps; nobody tells us. So another thread watches: it sleeps for a while, again
+//! and again, and if no job was taken meanwhile but some are queued, the worker sleeps in its call. From then on each read
+//! gets a thread, until some in a row have come back without having slept.
+//!
+//! Part of the pool, under its lock.
+
+use super::{Need, POOL};
+use crate::mutation::{mutated, Mutation};
+use crate::os::{self, Clock};
+use crate::wq::Job;
+use std::sync::Arc;
+
+/// Reads that one worker makes before it looks for other work.
+const TOGETHER: u32 = 64;
+/// So many queued jobs are worth one more worker, where there is a CPU for it.
+const SHARE: usize = 8;
+/// So many reads in a row that did not sleep, and one worker makes them all again.
+const CALM: u32 = 8;
+/// A call that takes longer may have slept, in nanoseconds.
+const SLOW_NS: u64 = 30_000;
+/// How long the watching thread sleeps, the first time and at most, in nanoseconds: so late it is seen that a worker sleeps.
+const FIRST_PAUSE_NS: u64 = 100_000;
+const LAST_PAUSE_NS: u64 = 1_000_000;
+/// After so many pauses in a row at whose end nothing was queued it goes.
+const QUIET_PAUSES: u32 = 4;
+
+/// Who watches whether the worker sleeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Watch {
+    Nobody,
+    /// A thread is on its way.
+    Wanted,
+    Somebody,
+}
+
+/// What the pool knows of such reads.
+pub struct Quick {
+    /// Workers that make them.
+    running: u32,
+    /// Counts jobs of any kind that were taken.
+    taken: u32,
+    /// How many reads have to come back without having slept until one worker makes them all.
+    unsettled: u32,
+    /// How many workers may make them while they do not sleep; 0 before it was asked.
+    most: u32,
+    watch: Watch,
+}
+
+impl Quick {
+    /// Nothing is queued or running.
+    pub const NONE: Quick = Quick { running: 0, taken: 0, unsettled: 0, most: 0, watch: Watch::Nobody };
+
+    /// A worker begins to make such reads.
+    pub fn begin(&mut self) {
+        if self.most == 0 {
+            self.most = (os::usable_cpus() / 2).max(1);
+        }
+        self.running += 1;
+    }
+
+    /// It does so no more.
+    pub fn end(&mut self) {
+        self.running -= 1;
+    }
+
+    /// A job of any kind was taken.
+    pub fn note_taken(&mut self) {
+        self.taken = self.taken.wrapping_add(1);
+    }
+
+    /// A read came back.
+    pub fn note_made(&mut self, slept: bool) {
+        self.unsettled = if slept { CALM } else { self.unsettled.saturating_sub(1) };
+    }
+
+    /// Whether a read gets a thread though a worker is awake: some have slept, or so many are `queued` that one more worker
+    /// has its share.
+    pub fn wants_thread(&self, queued: usize) -> bool {
+        self.unsettled != 0 || (self.running < self.most && queued > SHARE * self.running as usize)
+    }
+
+    /// Whether jobs that are queued would wait unseen if the worker slept. Then a thread is on its way.
+    pub fn call_watch(&mut self) -> bool {
+        let wanted = self.running != 0 && self.watch == Watch::Nobody && !mutated(Mutation::NobodyWatches);
+        if wanted {
+            self.watch = Watch::Wanted;
+        }
+        wanted
+    }
+
+    /// Whether the calling thread is to watch.
+    pub fn take_watch(&mut self) -> bool {
+        if self.watch != Watch::Wanted {
+            return false;
+        }
+        let any = self.running != 0; // else that was this thread, or is over
+        self.watch = if any { Watch::Somebody } else { Watch::Nobody };
+        any
+    }
+}
+
+/// Watches until a worker sleeps while jobs are queued, or nothing is left to watch. The caller then looks for jobs.
+pub(super) fn watch() {
+    let (mut pause_ns, mut quiet, mut seen) = (FIRST_PAUSE_NS, 0, None);
+    loop {
+        {
+            let mut pool = POOL.lock().expect("a worker does not interrupt itself");
+            let is_queued = pool.next().is_some();
+            let sleeps = is_queued && seen == Some(pool.quick.taken);
+            quiet = if is_queued { 0 } else { quiet + 1 };
+            if sleeps {
+                pool.quick.unsettled = CALM;
+            }
+            if sleeps || quiet > QUIET_PAUSES {
+                pool.quick.watch = Watch::Nobody;
+                return;
+            }
+            seen = Some(pool.quick.taken);
+        }
+        let pause = [0u64, pause_ns]; // struct timespec
+        os::syscall(libc::SYS_nanosleep, [pause.as_ptr() as usize, 0, 0, 0, 0, 0]);
+        pause_ns = (pause_ns * 2).min(LAST_PAUSE_NS);
+    }
+}
+
+/// Makes a read, and those that are queued behind it for the same ring. Each is brought back at once: the next may sleep.
+pub(super) fn run(first: Arc<Job>) {
+    let mut sleeps = Sleeps::new();
+    let mut next = Some(first);
+    let mut left = TOGETHER;
+    while let Some(job) = next {
+        let begun_ns = Clock::Monotonic.now_ns();
+        let made = super::make(&job);
+        let slept = sleeps.slept_since(begun_ns);
+        if made {
+            job.ring.deliver(vec![job.clone()]);
+        }
+        left -= 1;
+        next = go_on(&job, slept, left != 0);
+    }
+}
+
+/// What a read tells of those that follow, and the next one, if it is to be made here.
+fn go_on(done: &Job, slept: bool, more: bool) -> Option<Arc<Job>> {
+    let mut pool = POOL.lock()?;
+    pool.quick.note_made(slept);
+    let next = if more { pool.take_another(done) } else { None };
+    // Without threads all is made by whoever queues it.
+    let need = if next.is_some() && pool.threads != 0 { Need::of(&mut pool) } else { Need::Nothing };
+    drop(pool);
+    need.meet();
+    next
+}
+
+/// Tells whether calls of the thread that made it slept.
+struct Sleeps {
+    switches: u64,
+}
+
+impl Sleeps {
+    fn new() -> Sleeps {
+        Sleeps { switches: switches() }
+    }
+
+    /// Whether a call that began then has slept. Being preempted is no sleep.
+    fn slept_since(&mut self, begun_ns: u64) -> bool {
+        if Clock::Monotonic.now_ns() - begun_ns < SLOW_NS {
+            return false;
+        }
+        let switches = switches();
+        switches != core::mem::replace(&mut self.switches, switches)
+    }
+}
+
+/// How often the calling thread has given up its CPU by itself.
+fn switches() -> u64 {
+    const RU_NVCSW: usize = 16;
+    let mut usage = [0u64; 18]; // struct rusage
+    let args = [libc::RUSAGE_THREAD as usize, usage.as_mut_ptr() as usize, 0, 0, 0, 0];
+    os::syscall(libc::SYS_getrusage, args);
+    usage[RU_NVCSW]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::rw::Rw;
+    use crate::op::{Op, Verdict};
+    use crate::wq::{queue, Approach, Origin};
+    use anyring_abi::{Opcode, Sqe};
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    use std::sync::mpsc::{channel, Sender};
+    use std::sync::Mutex;
+    use std::time::{Duration, Instant};
+
+    /// A ring that tells of the requests that come back.
+    struct Tells(Mutex<Sender<(u64, Option<Verdict>)>>);
+
+    impl Origin for Tells {
+        fn deliver(&'static self, jobs: Vec<Arc<Job>>) {
+            for job in jobs {
+                let verdict = job.verdict.lock().and_then(|verdict| *verdict);
+                self.0.lock().unwrap().send((job.request, verdict)).unwrap();
+            }
+        }
+        fn strike(&'static self) {}
+        fn submits_singly(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_read_that_sleeps_keeps_no_other_for_long() {
+        let (sender, results) = channel();
+        let ring: &'static dyn Origin = Box::leak(Box::new(Tells(Mutex::new(sender))));
+        // The first is empty for as long as it takes the others to come back.
+        let mut pipes: Vec<_> = (0..20).map(|_| std::io::pipe().expect("a pipe")).collect();
+        for (_, writer) in &mut pipes[1..] {
+            writer.write_all(b"x").expect("room");
+        }
+        let buffer = Box::leak(Box::new([0u8; 20]));
+        for (n, (reader, _)) in pipes.iter().enumerate() {
+            let sqe = Sqe { addr: &raw mut buffer[n] as u64, len: 1, off: u64::MAX, ..Default::default() };
+            let op = Op::Rw(Rw::prep(Opcode::Read, &sqe).expect("a read"));
+            let of = (ring, 0, n as u64);
+            let job = Job::new(of, (Opcode::Read, op), (reader.as_raw_fd(), None), Approach::Quick, None);
+            assert!(queue(job));
+        }
+        let mut come: Vec<_> =
+            (1..20).map(|_| results.recv_timeout(Duration::from_secs(30)).expect("a result")).collect();
+        come.sort_unstable_by_key(|result| result.0);
+        let expected: Vec<_> = (1..20).map(|n| (n, Some(Verdict::Done(1)))).collect();
+        assert_eq!(come, expected);
+        pipes[0].1.write_all(b"x").expect("room");
+        assert_eq!(results.recv(), Ok((0, Some(Verdict::Done(1)))));
+    }
+
+    #[test]
+    fn one_thread_watches_while_reads_are_made() {
+        let mut quick = Quick::NONE;
+        assert!(!quick.call_watch(), "nothing is made");
+        quick.begin();
+        assert!(quick.call_watch() && !quick.call_watch());
+        assert!(quick.take_watch() && !quick.take_watch() && !quick.call_watch());
+        quick.watch = Watch::Nobody;
+        assert!(quick.call_watch());
+        quick.end();
+        assert!(!quick.take_watch(), "it is over");
+        quick.begin();
+        assert!(quick.call_watch(), "and begins again");
+    }
+
+    #[test]
+    fn after_a_sleep_some_reads_get_a_thread_each() {
+        let mut quick = Quick::NONE;
+        quick.note_made(false);
+        assert!(!quick.wants_thread(1));
+        quick.note_made(true);
+        for _ in 0..CALM {
+            assert!(quick.wants_thread(1));
+            quick.note_made(false);
+        }
+        assert!(!quick.wants_thread(1));
+    }
+
+    #[test]
+    fn more_workers_come_for_many_reads_where_there_are_cpus() {
+        let mut quick = Quick { most: 2, ..Quick::NONE };
+        quick.begin();
+        assert!(!quick.wants_thread(SHARE) && quick.wants_thread(SHARE + 1));
+        quick.begin();
+        assert!(!quick.wants_thread(100), "half of the CPUs have one");
+    }
+
+    #[test]
+    fn a_sleep_is_told_from_work() {
+        let mut sleeps = Sleeps::new();
+        let begun_ns = Clock::Monotonic.now_ns();
+        std::thread::park_timeout(Duration::from_nanos(2 * SLOW_NS));
+        assert!(sleeps.slept_since(begun_ns));
+        let (begun, begun_ns) = (Instant::now(), Clock::Monotonic.now_ns());
+        while begun.elapsed() < Duration::from_nanos(2 * SLOW_NS) {}
+        assert!(!sleeps.slept_since(begun_ns));
+        assert!(!sleeps.slept_since(Clock::Monotonic.now_ns()), "too short to have slept");
+    }
+}
