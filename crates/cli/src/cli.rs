@@ -468,8 +468,9 @@ Examples:
   anyring chaos --seed 17 --shrink -- ./mytest             the fewest injections with which seed 17 fails
   anyring chaos --rules short,late --log log.jsonl -- ./mytest
 
-A run fails when PROGRAM ends by a signal or with another status than 0, takes longer than --timeout, or prints the text of
---fail-output. With --runs or --shrink, PROGRAM has no standard input, and its output is shown of the first run that fails.
+A run fails when PROGRAM ends by a signal or with another status than 0, takes longer than --timeout, prints the text of
+--fail-output, or has memory changed that `lifetimes` watches. With --runs or --shrink, PROGRAM has no standard input, and its
+output is shown of the first run that fails.
 
 Exit status: 0 when no run failed, 1 when one did, 125 when nothing is proven (PROGRAM made no ring) or anyring could not do
 its part, 126 when PROGRAM cannot be executed or cannot be served, 127 when it was not found, 2 for a usage error, 128 and the
@@ -482,7 +483,7 @@ fn chaos_help() -> String {
     let (permitted, outside) = (rules(true).collect::<String>(), rules(false).collect::<String>());
     format!(
         "Rules, all of which the manual permits (docs/chaos.md says where):\n{permitted}\n\
-         Faults, followed only where they are named:\n{outside}\n{CHAOS_EXAMPLES}"
+         Followed only where they are named:\n{outside}\n{CHAOS_EXAMPLES}"
     )
 }
 
@@ -511,7 +512,7 @@ pub struct ChaosOptions {
     /// A run has failed that prints this on standard output or standard error
     #[arg(long, value_name = "TEXT")]
     pub fail_output: Option<String>,
-    /// Write what was injected to FILE, as JSON, one line each (docs/chaos.md describes it)
+    /// Write what was injected and found to FILE, as JSON, one line each (docs/chaos.md describes it)
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
     #[command(flatten)]

@@ -40,7 +40,7 @@ fn stderr(output: &Output) -> String {
 }
 
 /// A case of the C program, the rule that shows its bug, and rules that do nothing to the program without the bug.
-const CASES: [(&str, &str, &str); 12] = [
+const CASES: [(&str, &str, &str); 13] = [
     ("short-read", "short", "all"),
     ("short-send", "short", "all"),
     ("late", "late", "all"),
@@ -53,6 +53,17 @@ const CASES: [(&str, &str, &str); 12] = [
     ("faults", "enospc", "enospc,late,enter"),
     ("faults", "enomem", "enomem,late,enter"),
     ("faults", "corrupt", "corrupt,late,enter"),
+    ("reuse-write", "lifetimes", "all,lifetimes"),
+];
+
+/// A case that changes memory in flight, the opcode of the request, and what is found.
+const CHANGES: [(&str, &str, &str); 6] = [
+    ("reuse-write", "WRITE", "byte 3 of 64 was written while in flight"),
+    ("reuse-send", "SEND", "byte 3 of 64 was written while in flight"),
+    ("reuse-writev", "WRITEV", "byte 13 of 64 was written while in flight"),
+    ("reuse-sendmsg", "SENDMSG", "byte 13 of 64 was written while in flight"),
+    ("reuse-fixed", "WRITE_FIXED", "byte 3 of 64 was written while in flight"),
+    ("unmap-write", "WRITE", "memory of 64 bytes was unmapped while in flight"),
 ];
 
 /// Some of the first seeds show the bug of `case`.
@@ -100,6 +111,10 @@ fn programs_without_bugs_pass_many_seeds() {
     for case in ["whole", "ordered"] {
         passes(program, case, "all", "100");
     }
+    passes(program, "copy", "all,lifetimes", "100");
+    for (case, _, _) in CHANGES {
+        passes(program, case, "lifetimes", "100");
+    }
 }
 
 #[test]
@@ -108,6 +123,7 @@ fn what_is_whole_or_in_order_stays_so() {
     for case in ["whole", "ordered"] {
         passes(program, case, "all", "10");
     }
+    passes(program, "copy", "all,lifetimes", "10");
 }
 
 #[test]
@@ -117,9 +133,8 @@ fn a_seed_does_the_same_again() {
     let log = |name: &str| {
         let file = folder.path().join(name);
         let run = chaos(
-            // Not `enter`: whether a wait is interrupted depends on whether there was one, that is on how fast the file is.
-            &["--seed", "1", "--rules", "short", "--log", file.to_str().expect("UTF-8")],
-            &[program, "short-read", "right"],
+            &["--seed", "4", "--rules", "short,late", "--log", file.to_str().expect("UTF-8")],
+            &[program, "reuse-write", "right"],
         );
         assert_eq!(run.status.code(), Some(0), "{}", stderr(&run));
         let text = std::fs::read_to_string(file).expect("the log");
@@ -133,6 +148,32 @@ fn a_seed_does_the_same_again() {
     let first = log("first");
     assert!(first.len() > 1 && first[0]["made_ring"] == 1, "{first:?}");
     assert_eq!(first, log("second"));
+}
+
+#[test]
+fn memory_in_flight_is_told_with_its_request() {
+    let Some(program) = program() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let find = |case: &str| {
+        let file = log.to_str().expect("UTF-8");
+        let found = chaos(&["--rules", "lifetimes", "--runs", "3", "--log", file], &[program, case]);
+        assert_eq!(found.status.code(), Some(1), "{case}: {}", stderr(&found));
+        let text = std::fs::read_to_string(&log).expect("the log");
+        let lines = text.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+        let mut findings = lines.filter(|line: &serde_json::Value| line.get("finding").is_some());
+        (stderr(&found), findings.next().expect("a finding"))
+    };
+    for (case, opcode, what) in CHANGES {
+        let (said, finding) = find(case);
+        assert_eq!((&finding["opcode"], &finding["what"]), (&opcode.into(), &what.into()), "{finding}");
+        assert_eq!((&finding["user_data"], &finding["rule"]), (&7.into(), &"lifetimes".into()), "{finding}");
+        let ns = |field: &str| finding[field].as_u64().expect("a time");
+        assert!(ns("submitted_ns") <= ns("ended_ns") && finding["fd"].as_i64() > Some(2), "{finding}");
+        let line = format!(": {opcode}, user_data 0x7, fd {}: {what}, at 0x", finding["fd"]);
+        assert!(said.contains(&line) && said.contains("memory in flight was changed"), "{said}");
+        passes(program, case, "lifetimes", "2");
+    }
 }
 
 #[test]

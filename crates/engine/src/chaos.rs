@@ -12,14 +12,16 @@
 
 mod journal;
 pub mod rules;
+pub mod watch;
 
 use crate::mutation::{mutated, Mutation};
-use crate::os::calls;
+use crate::os::{calls, Clock};
 use crate::request::Id;
 use rules::{Rule, Rules};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
+use watch::{Change, Watch};
 
 /// What the environment asks for.
 struct Settings {
@@ -140,6 +142,8 @@ pub struct Chaos {
     pub keeps_backlog: bool,
     /// Reads of which a byte is to be wrong: the SQE's number, and where the data goes.
     pub spoiled: Vec<(u64, u64)>,
+    /// Memory of requests in flight.
+    pub watched: Vec<Watch>,
 }
 
 /// What a new ring gets: nothing, unless chaos has [begun](begin).
@@ -165,6 +169,7 @@ impl Chaos {
             held: Vec::new(),
             keeps_backlog: false,
             spoiled: Vec::new(),
+            watched: Vec::new(),
         }
     }
 
@@ -193,6 +198,32 @@ impl Chaos {
         // `what` is a text of this crate's own, without quotes.
         journal::line(&format!(
             "{{\"seed\":{seed},\"injection\":\"{ring}.{position}.{rule}\",\"rule\":\"{rule}\",\"pid\":{pid},\"ring\":{ring}{of},\"what\":\"{what}\"}}\n"
+        ));
+    }
+
+    /// Whether memory in flight is watched. It is of every request, whatever is drawn.
+    pub fn watches(&self) -> bool {
+        self.settings.rules.has(Rule::Lifetimes)
+    }
+
+    /// A request has ended: its memory is watched no more. Where that has changed the log says so.
+    pub fn end_watch(&mut self, id: Id, subject: Subject) {
+        let Some(place) = self.watched.iter().position(|watch| watch.id == id) else { return };
+        let watch = self.watched.swap_remove(place);
+        let Some(change) = watch.memory.change().filter(|_| journal::is_open()) else { return };
+        let (number, bytes) = (watch.number, watch.memory.bytes());
+        let (address, what) = match change {
+            Change::Written { address, place } => (address, format!("byte {place} of {bytes} was written")),
+            Change::Unmapped { address } => (address, format!("memory of {bytes} bytes was unmapped")),
+        };
+        let (seed, ring, rule, pid) = (self.settings.seed, self.ring, Rule::Lifetimes.name(), std::process::id());
+        let Subject { opcode, user_data } = subject;
+        let fd = watch.fd.map_or(String::new(), |fd| format!(r#","fd":{fd}"#));
+        let (submitted_ns, ended_ns) = (watch.since_ns, Clock::Monotonic.now_ns());
+        journal::line(&format!(
+            "{{\"seed\":{seed},\"finding\":\"{ring}.{number}.{rule}\",\"rule\":\"{rule}\",\"pid\":{pid},\"ring\":{ring},\
+             \"opcode\":\"{opcode}\",\"user_data\":{user_data}{fd},\"address\":{address},\"submitted_ns\":{submitted_ns},\
+             \"ended_ns\":{ended_ns},\"what\":\"{what} while in flight\"}}\n"
         ));
     }
 

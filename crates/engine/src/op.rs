@@ -368,6 +368,16 @@ impl Op {
         }
     }
 
+    /// Where the data is that it writes or sends, as addresses and lengths in program memory. None where it chooses its buffers,
+    /// and for zero-copy sends, which have the memory beyond their CQE.
+    pub fn data_to_write(&self) -> Option<Vec<[usize; 2]>> {
+        match self {
+            Op::Rw(op) if op.direction() == Direction::Write && !op.selects() => Some(op.ranges().to_vec()),
+            Op::Net(net::Net::Transfer(op)) => op.data_to_send(),
+            _ => None,
+        }
+    }
+
     /// How many bytes it is to write, if it is a write.
     pub fn wanted_to_write(&self) -> Option<u64> {
         match self {

@@ -43,11 +43,15 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
         if options.shrink {
             // The program may fail without any.
             say(&format!("seed {seed} fails: {how}; {}", count(&run)));
+            tell_findings(&run);
             let fewest = shrink::shrink(&runner, seed, &run)?;
             tell_fewest(options, seed, &fewest);
             return Ok(FAILED);
         }
         say(&format!("seed {seed} fails: {how}; {}", count(&run)));
+        if failed.is_empty() {
+            tell_findings(&run);
+        }
         failed.push(seed);
     }
     if rings == 0 && failed.is_empty() {
@@ -69,6 +73,15 @@ fn count(run: &Run) -> String {
     match run.injections.len() {
         1 => "1 injection".to_owned(),
         count => format!("{count} injections"),
+    }
+}
+
+/// The first findings of a run that fails.
+fn tell_findings(run: &Run) {
+    const MOST: usize = 8;
+    run.findings.iter().take(MOST).for_each(|finding| say(&finding.describe()));
+    if run.findings.len() > MOST {
+        say(&format!("{} findings more", run.findings.len() - MOST));
     }
 }
 

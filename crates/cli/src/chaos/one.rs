@@ -44,11 +44,38 @@ impl Injection {
     }
 }
 
+/// Memory that changed while a request had it, as the engine's log says it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Finding {
+    /// `RING.POSITION.RULE`.
+    #[serde(rename = "finding")]
+    name: String,
+    rule: String,
+    opcode: String,
+    user_data: u64,
+    fd: Option<i32>,
+    address: u64,
+    submitted_ns: u64,
+    ended_ns: u64,
+    what: String,
+}
+
+impl Finding {
+    /// The finding for people.
+    pub fn describe(&self) -> String {
+        let Finding { name, rule, opcode, user_data, address, what, .. } = self;
+        let fd = self.fd.map_or(String::new(), |fd| format!(", fd {fd}"));
+        let age_us = self.ended_ns.saturating_sub(self.submitted_ns) / 1_000;
+        format!("{name}: {rule}: {opcode}, user_data {user_data:#x}{fd}: {what}, at {address:#x}; submitted {age_us} us before its CQE")
+    }
+}
+
 /// A line of the engine's log.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Line {
     Injection(Injection),
+    Finding(Finding),
     Ring { made_ring: u32 },
 }
 
@@ -67,6 +94,7 @@ pub struct Run {
     /// Its output has the text that is not to be there.
     pub has_text: bool,
     pub injections: Vec<Injection>,
+    pub findings: Vec<Finding>,
     /// Rings that it made.
     pub rings: usize,
 }
@@ -124,11 +152,12 @@ impl<'a> Runner<'a> {
             let written = log.write_all(&text);
             written.map_err(|error| Failure::own(format!("--log: {}", errno::of(&error))))?;
         }
-        let (mut injections, mut rings) = (Vec::new(), 0);
+        let (mut injections, mut findings, mut rings) = (Vec::new(), Vec::new(), 0);
         // A process that is killed in the middle of a line has no more of it.
         for line in text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()) {
             match line {
                 Line::Injection(injection) => injections.push(injection),
+                Line::Finding(finding) => findings.push(finding),
                 Line::Ring { made_ring } => rings += usize::from(made_ring != 0),
             }
         }
@@ -141,12 +170,14 @@ impl<'a> Runner<'a> {
             self.show_output();
             return Err(Failure { status, message: String::new() });
         }
-        Ok(Run { ending, has_text, injections, rings })
+        Ok(Run { ending, has_text, injections, findings, rings })
     }
 
     /// What was wrong with a run, if anything was.
     pub fn failure(&self, run: &Run) -> Option<String> {
-        run.ending.describe().or_else(|| run.has_text.then(|| "it printed the text of --fail-output".to_owned()))
+        let text = || run.has_text.then(|| "it printed the text of --fail-output".to_owned());
+        let memory = || (!run.findings.is_empty()).then(|| "memory in flight was changed".to_owned());
+        run.ending.describe().or_else(text).or_else(memory)
     }
 
     /// Shows what the program printed last, where that was kept.

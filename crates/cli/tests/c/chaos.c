@@ -392,11 +392,74 @@ static void both(void) {
     if (was_short && was_turned) end(1, "both");
 }
 
+// The buffer of a write or send is used again before its CQE: written, freed or unmapped.
+enum way { WRITE, SEND, WRITEV, SENDMSG, UNMAP, FIXED };
+
+static void reuse(enum way way) {
+    enum { COUNT = 64 };
+    int pair[2], fd = make_file();
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) end(2, "socketpair");
+    set_up(8);
+    char *data = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct iovec parts[2] = { { data, 10 }, { data + 100, COUNT - 10 } };
+    struct iovec whole = { data, 4096 };
+    if (way == FIXED && io_uring_register_buffers(&ring, &whole, 1) != 0) end(2, "no registered buffer");
+    struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2 };
+    for (int round = 0; round < 20; round++) {
+        memset(data, 'a' + round, COUNT);
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+        if (way == WRITE || way == UNMAP) io_uring_prep_write(sqe, fd, data, COUNT, 0);
+        if (way == SEND) io_uring_prep_send(sqe, pair[0], data, COUNT, 0);
+        if (way == WRITEV) io_uring_prep_writev(sqe, fd, parts, 2, 0);
+        if (way == SENDMSG) io_uring_prep_sendmsg(sqe, pair[0], &message, 0);
+        if (way == FIXED) io_uring_prep_write_fixed(sqe, fd, data, COUNT, 0, 0);
+        sqe->user_data = 7;
+        submit_all(1);
+        if (!right && way == UNMAP) munmap(data, 4096);
+        else if (!right) data[way == WRITEV || way == SENDMSG ? 103 : 3] ^= 1;
+        // An error is no failure of this program.
+        wait_one();
+        if (way == UNMAP) mmap(data, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    }
+}
+
+static void reuse_write(void) { reuse(WRITE); }
+static void reuse_send(void) { reuse(SEND); }
+static void reuse_writev(void) { reuse(WRITEV); }
+static void reuse_sendmsg(void) { reuse(SENDMSG); }
+static void reuse_fixed(void) { reuse(FIXED); }
+static void unmap_write(void) { reuse(UNMAP); }
+
+// A read fills what a write of the same chain takes, over and over: nothing is wrong with that.
+static void copy(void) {
+    static char data[BYTES];
+    int from = make_file(), to = memfd_create("chaos", 0);
+    set_up(8);
+    for (int round = 0; round < 20; round++) {
+        memset(data, 0, sizeof data);
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_read(sqe, from, data, BYTES, 0);
+        sqe->flags |= IOSQE_IO_LINK;
+        io_uring_prep_write(io_uring_get_sqe(&ring), to, data, BYTES, 0);
+        submit_all(2);
+        for (int at = 0; at < 2; at++) wait_one();
+    }
+    // Memory of a ring that ends is the program's.
+    char *last = malloc(BYTES);
+    io_uring_prep_write(io_uring_get_sqe(&ring), to, memset(last, 1, BYTES), BYTES, 0);
+    submit_all(1);
+    io_uring_queue_exit(&ring);
+    free(last);
+}
+
 int main(int count, char **words) {
     struct { const char *name; void (*run)(void); } cases[] = {
         { "short-read", short_read }, { "short-send", short_send }, { "whole", whole }, { "late", late },
         { "ordered", ordered }, { "enter", enter }, { "multishot", multishot }, { "cancel", cancel },
         { "nobufs", nobufs }, { "overflow", overflow }, { "faults", faults }, { "both", both },
+        { "reuse-write", reuse_write }, { "reuse-send", reuse_send }, { "reuse-writev", reuse_writev },
+        { "reuse-sendmsg", reuse_sendmsg }, { "reuse-fixed", reuse_fixed }, { "unmap-write", unmap_write },
+        { "copy", copy },
     };
     right = count > 2 && strcmp(words[2], "right") == 0;
     for (size_t at = 0; count > 1 && at < sizeof cases / sizeof *cases; at++) {

@@ -16,6 +16,7 @@ pub enum Rule {
     Enospc,
     Enomem,
     Corrupt,
+    Lifetimes,
 }
 
 /// A row of [`RULES`].
@@ -27,7 +28,7 @@ pub struct Row {
     pub name: &'static str,
     /// What it does.
     pub what: &'static str,
-    /// The manual page that permits it; none for what is outside the contract, and off unless named.
+    /// The manual page that permits it; none for what is followed only where it is named.
     pub page: Option<&'static str>,
 }
 
@@ -40,7 +41,7 @@ const fn outside(rule: Rule, name: &'static str, what: &'static str) -> Row {
 }
 
 /// Every rule, in the order of [`Rule`].
-pub const RULES: [Row; 11] = [
+pub const RULES: [Row; 12] = [
     permitted(Rule::Short, "short", "reads, writes, sends and receives transfer fewer bytes than asked", "read(2)"),
     permitted(Rule::Late, "late", "requests start late, and complete in another order", "io_uring(7)"),
     permitted(
@@ -77,6 +78,11 @@ pub const RULES: [Row; 11] = [
     outside(Rule::Enospc, "enospc", "writes to files and FALLOCATE fail with ENOSPC"),
     outside(Rule::Enomem, "enomem", "requests fail with ENOMEM"),
     outside(Rule::Corrupt, "corrupt", "a read or received byte is wrong"),
+    outside(
+        Rule::Lifetimes,
+        "lifetimes",
+        "memory of writes and sends in flight is watched: a run fails where it is written or unmapped",
+    ),
 ];
 
 /// A set of rules.

@@ -5,6 +5,7 @@
 //! that each way to a result comes through `finish`.
 
 use crate::chaos::rules::Rule;
+use crate::chaos::watch::{Memory, Watch};
 use crate::chaos::{Draw, HeldBack, Subject};
 use crate::descriptors::note_use;
 use crate::memory::layout::word;
@@ -80,9 +81,28 @@ fn is_socket_or_pipe(fd: i32) -> bool {
 /// A request's turn has come. True where it does not begin now, or never: it fails, or is held back.
 #[cold]
 pub fn intervenes(guard: &mut RingGuard, id: Id) -> bool {
+    begin_watch(guard, id);
     let Some(error) = failure(guard, id) else { return holds_back(guard, id) };
     guard.finish(id, -error.raw_os_error(), true);
     true
+}
+
+/// From a request's turn on its memory is watched. Before, another of its chain may write to it.
+fn begin_watch(state: &mut State, id: Id) {
+    let (Some(chaos), Some(request)) = (&mut state.chaos, state.slab.get(id)) else { return };
+    let number = request.number & NUMBER;
+    let known = chaos.watched.iter().position(|watch| watch.id == id);
+    if known.is_some_and(|place| chaos.watched[place].number == number) || !chaos.watches() {
+        return;
+    }
+    if let Some(place) = known {
+        chaos.watched.swap_remove(place); // a forked child's request has got an id of its parent's
+    }
+    let registered = matches!(request.opcode, Opcode::WriteFixed | Opcode::WritevFixed);
+    let memory = request.op.data_to_write().and_then(|ranges| Memory::keep(ranges, registered));
+    let Some(memory) = memory.filter(|_| chaos.watched.try_reserve(1).is_ok()) else { return };
+    let fd = if let Target::Number(fd) = request.target { Some(fd) } else { None };
+    chaos.watched.push(Watch { id, number, fd, since_ns: Clock::Monotonic.now_ns(), memory });
 }
 
 /// The error with which a request fails without being made.
@@ -163,11 +183,14 @@ fn holds_back(guard: &mut RingGuard, id: Id) -> bool {
     let stream = request.target.number().filter(|_| has_file && request.number & UNORDERED == 0);
     let same = |held: &&HeldBack| stream.is_some() && held.stream == stream;
     let before = chaos.held.iter().filter(same).map(|held| held.turn.0).max();
-    let draw = chaos.draw(Rule::Late, number).filter(|_| may_take_long(request.opcode));
-    let turn = match (draw, before) {
+    let is_watched = chaos.watched.iter().any(|watch| watch.id == id);
+    let rules = if is_watched { &[Rule::Late, Rule::Lifetimes][..] } else { &[Rule::Late] };
+    let drawn = rules.iter().find_map(|rule| Some((*rule, chaos.draw(*rule, number)?)));
+    let drawn = drawn.filter(|_| may_take_long(request.opcode));
+    let turn = match (drawn, before) {
         (None, None) => return false,
-        (draw, before) => {
-            let own = draw.map_or(0, |draw: Draw| number + draw.below(OVERTAKEN_BY));
+        (drawn, before) => {
+            let own = drawn.map_or(0, |(_, draw): (Rule, Draw)| number + draw.below(OVERTAKEN_BY));
             own.max(before.unwrap_or(0))
         }
     };
@@ -176,9 +199,9 @@ fn holds_back(guard: &mut RingGuard, id: Id) -> bool {
         return false;
     }
     chaos.held.push(HeldBack { turn: (turn, number), id, stream });
-    let said = if draw.is_some() { state.subject(id) } else { None };
-    if let (Some(chaos), Some(_)) = (&state.chaos, said) {
-        chaos.note(Rule::Late, number, said, "held back");
+    let said = state.subject(id);
+    if let (Some(chaos), Some((rule, _))) = (&state.chaos, drawn) {
+        chaos.note(rule, number, said, "held back");
     }
     if guard.keep_file(id).is_err() {
         // The attempt says what is wrong with the file.
@@ -238,11 +261,16 @@ pub fn let_next_go(guard: &mut RingGuard) -> bool {
 /// What a request ends with: what it would, or something else that it might as well.
 #[cold]
 pub fn result(guard: &mut RingGuard, id: Id, result: i32, failed: bool) -> (i32, bool) {
-    let (Some(chaos), Some(request)) = (&guard.chaos, guard.slab.get(id)) else { return (result, failed) };
+    let subject = guard.subject(id);
+    let state = &mut **guard;
+    let (Some(chaos), Some(request)) = (&mut state.chaos, state.slab.get(id)) else { return (result, failed) };
     let number = request.number & NUMBER;
+    if let Some(subject) = subject {
+        chaos.end_watch(id, subject);
+    }
     let cancels_one = matches!(&request.op, Op::Cancel(cancel) if !cancel.all) && result == 0;
     if cancels_one && chaos.draw(Rule::Cancel, number).is_some() {
-        chaos.note(Rule::Cancel, number, guard.subject(id), "EALREADY");
+        chaos.note(Rule::Cancel, number, subject, "EALREADY");
         return (-Errno::ALREADY.raw_os_error(), true);
     }
     if chaos.spoiled.iter().any(|(of, _)| *of == number) {

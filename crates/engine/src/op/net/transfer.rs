@@ -195,6 +195,15 @@ impl Transfer {
         Some((bytes, self.direction == Direction::Write))
     }
 
+    /// See [`crate::op::Op::data_to_write`].
+    pub(crate) fn data_to_send(&self) -> Option<Vec<[usize; 2]>> {
+        let plain = self.selection.is_none() && self.zero_copy.is_none();
+        (plain && self.direction == Direction::Write).then(|| match &self.data {
+            Data::Buffer { address, bytes, .. } => vec![[*address, *bytes]],
+            Data::Message(message) => message.iovecs.clone(),
+        })
+    }
+
     /// See [`crate::op::Op::cut`].
     pub(crate) fn cut(&mut self, bytes: usize) {
         if let Some(selection) = &mut self.selection {

@@ -1,0 +1,165 @@
+//! Memory that a request has in flight: what a write or send was given is copied, and compared when the request ends.
+//!
+//! From its turn until its CQE a request's memory is the kernel's. A program that writes to it, or frees it, has the file or the
+//! peer get what was not meant, or an error; natively only where the kernel was slow enough.
+
+use crate::alloc::filled;
+use crate::os::user_read_slice;
+use crate::request::Id;
+
+/// Of longer data the first part is kept.
+const BYTES_MAX: usize = 1 << 20;
+/// It is compared in parts of this many bytes.
+const PART_BYTES: usize = 512;
+
+/// A request whose memory is watched.
+#[derive(Debug)]
+pub struct Watch {
+    /// The request.
+    pub id: Id,
+    /// Which SQE of its ring it was.
+    pub number: u64,
+    /// The descriptor it works on, if the program has a number for it.
+    pub fd: Option<i32>,
+    /// When its turn came, in CLOCK_MONOTONIC nanoseconds.
+    pub since_ns: u64,
+    /// Its memory.
+    pub memory: Memory,
+}
+
+/// What memory held.
+#[derive(Debug)]
+pub struct Memory {
+    /// Addresses and lengths.
+    ranges: Vec<[usize; 2]>,
+    /// What was there, one range after the other.
+    bytes: Vec<u8>,
+    /// The memory is registered: the program may unmap it, and the kernel still has it.
+    registered: bool,
+}
+
+/// What became of memory in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// This byte of the data, and perhaps others, has another value.
+    Written {
+        /// Its address.
+        address: usize,
+        /// Which byte of the data it is, from 0.
+        place: usize,
+    },
+    /// The page of this byte is there no more.
+    Unmapped {
+        /// Its address.
+        address: usize,
+    },
+}
+
+impl Memory {
+    /// Keeps what is at `ranges` (addresses and lengths). None where nothing is, it cannot be read, or there is no memory for it.
+    pub fn keep(mut ranges: Vec<[usize; 2]>, registered: bool) -> Option<Memory> {
+        let mut room = BYTES_MAX;
+        for [_, length] in &mut ranges {
+            *length = room.min(*length);
+            room -= *length;
+        }
+        let mut bytes = filled(0u8, BYTES_MAX - room).ok().filter(|bytes| !bytes.is_empty())?;
+        let mut rest = &mut bytes[..];
+        for [address, length] in &ranges {
+            let (range, behind) = rest.split_at_mut(*length);
+            user_read_slice(*address as u64, range).ok()?;
+            rest = behind;
+        }
+        Some(Memory { ranges, bytes, registered })
+    }
+
+    /// How many bytes are kept.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The first change since [`keep`](Self::keep).
+    pub fn change(&self) -> Option<Change> {
+        let mut place = 0;
+        for [address, length] in &self.ranges {
+            let kept = &self.bytes[place..place + length];
+            if let Some((at, gone)) = first_change(*address, kept) {
+                let address = address.wrapping_add(at);
+                match gone {
+                    true if self.registered => return None,
+                    true => return Some(Change::Unmapped { address }),
+                    false => return Some(Change::Written { address, place: place + at }),
+                }
+            }
+            place += length;
+        }
+        None
+    }
+}
+
+/// The first byte at `address` that is not as `kept` has it, and whether it cannot be read.
+fn first_change(address: usize, kept: &[u8]) -> Option<(usize, bool)> {
+    let mut now = [0u8; PART_BYTES];
+    let mut begin = 0;
+    while begin < kept.len() {
+        // No part lies on two pages.
+        let at = address.wrapping_add(begin);
+        let bytes = (PART_BYTES - at % PART_BYTES).min(kept.len() - begin);
+        if user_read_slice(at as u64, &mut now[..bytes]).is_err() {
+            return Some((begin, true));
+        }
+        let other = (0..bytes).find(|place| now[*place] != kept[begin + place]);
+        if let Some(place) = other {
+            return Some((begin + place, false));
+        }
+        begin += bytes;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::syscall;
+
+    fn keep(ranges: &[&[u8]]) -> Option<Memory> {
+        let ranges = ranges.iter().map(|range| [range.as_ptr() as usize, range.len()]);
+        Memory::keep(ranges.collect(), false)
+    }
+
+    #[test]
+    fn the_first_byte_that_was_written_is_told() {
+        let (first, mut second) = (vec![1u8; 700], vec![2u8; 3_000]);
+        let memory = keep(&[&first, &second]).expect("readable memory");
+        assert_eq!((memory.bytes(), memory.change()), (3_700, None));
+        (second[2_999], second[1_500]) = (9, 9);
+        let address = second[1_500..].as_ptr() as usize;
+        assert_eq!(memory.change(), Some(Change::Written { address, place: 2_200 }));
+        second[1_500] = 2;
+        assert!(matches!(memory.change(), Some(Change::Written { place: 3_699, .. })));
+    }
+
+    #[test]
+    fn memory_that_is_gone_is_told_unless_it_is_registered() {
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
+        let at = syscall(libc::SYS_mmap, [0, 4096, libc::PROT_READ as usize, flags, usize::MAX, 0]) as usize;
+        let mut memory = Memory::keep(vec![[at + 96, 1_000]], false).expect("readable memory");
+        assert_eq!(memory.change(), None);
+        // Not unmapped, so that no other test's memory comes to lie there.
+        assert_eq!(syscall(libc::SYS_mprotect, [at, 4096, libc::PROT_NONE as usize, 0, 0, 0]), 0);
+        assert_eq!(memory.change(), Some(Change::Unmapped { address: at + 96 }));
+        memory.registered = true;
+        assert_eq!(memory.change(), None);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_kept_and_of_much_the_beginning() {
+        assert!(keep(&[]).is_none() && keep(&[&[]]).is_none());
+        assert!(Memory::keep(vec![[16, 1]], false).is_none());
+        let mut much = vec![0u8; BYTES_MAX + 1];
+        let memory = keep(&[&much, &[1]]).expect("readable memory");
+        assert_eq!(memory.bytes(), BYTES_MAX);
+        much[BYTES_MAX] = 1;
+        assert_eq!(memory.change(), None);
+    }
+}
