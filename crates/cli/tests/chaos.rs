@@ -57,13 +57,18 @@ const CASES: [(&str, &str, &str); 13] = [
 ];
 
 /// A case that changes memory in flight, the opcode of the request, and what is found.
-const CHANGES: [(&str, &str, &str); 6] = [
+const CHANGES: [(&str, &str, &str); 11] = [
     ("reuse-write", "WRITE", "byte 3 of 64 was written while in flight"),
     ("reuse-send", "SEND", "byte 3 of 64 was written while in flight"),
     ("reuse-writev", "WRITEV", "byte 13 of 64 was written while in flight"),
     ("reuse-sendmsg", "SENDMSG", "byte 13 of 64 was written while in flight"),
     ("reuse-fixed", "WRITE_FIXED", "byte 3 of 64 was written while in flight"),
-    ("unmap-write", "WRITE", "memory of 64 bytes was unmapped while in flight"),
+    ("unmap-write", "WRITE", "memory of 64 bytes was unmapped or protected while in flight"),
+    ("reuse-read", "READ", "byte 3 of 64 was written while in flight"),
+    ("reuse-readv", "READV", "byte 13 of 64 was written while in flight"),
+    ("reuse-recv", "RECV", "byte 3 of 64 was written while in flight"),
+    ("reuse-recvmsg", "RECVMSG", "byte 13 of 64 was written while in flight"),
+    ("unmap-recv", "RECV", "memory of 64 bytes was unmapped or protected while in flight"),
 ];
 
 /// Some of the first seeds show the bug of `case`.

@@ -17,6 +17,7 @@ pub mod watch;
 use crate::mutation::{mutated, Mutation};
 use crate::os::{calls, Clock};
 use crate::request::Id;
+use crate::Errno;
 use rules::{Rule, Rules};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -206,15 +207,27 @@ impl Chaos {
         self.settings.rules.has(Rule::Lifetimes)
     }
 
-    /// A request has ended: its memory is watched no more. Where that has changed the log says so.
-    pub fn end_watch(&mut self, id: Id, subject: Subject) {
-        let Some(place) = self.watched.iter().position(|watch| watch.id == id) else { return };
-        let watch = self.watched.swap_remove(place);
-        let Some(change) = watch.memory.change().filter(|_| journal::is_open()) else { return };
+    /// A request has ended: its memory is watched no more, and gets what was read. Where it has changed the log says so.
+    ///
+    /// # Errors
+    /// FAULT: the memory cannot be written.
+    pub fn end_watch(&mut self, id: Id, subject: Subject, result: i32) -> Result<(), Errno> {
+        let Some(place) = self.watched.iter().position(|watch| watch.id == id) else { return Ok(()) };
+        let mut watch = self.watched.swap_remove(place);
+        let change = watch.memory.change();
+        let filled = watch.fill(result);
+        let unwritable = filled.err().map(|_| Change::Unmapped { address: watch.memory.address() });
+        if let Some(change) = change.or(unwritable).filter(|_| journal::is_open()) {
+            self.tell(&watch, change, subject);
+        }
+        filled
+    }
+
+    fn tell(&self, watch: &Watch, change: Change, subject: Subject) {
         let (number, bytes) = (watch.number, watch.memory.bytes());
         let (address, what) = match change {
             Change::Written { address, place } => (address, format!("byte {place} of {bytes} was written")),
-            Change::Unmapped { address } => (address, format!("memory of {bytes} bytes was unmapped")),
+            Change::Unmapped { address } => (address, format!("memory of {bytes} bytes was unmapped or protected")),
         };
         let (seed, ring, rule, pid) = (self.settings.seed, self.ring, Rule::Lifetimes.name(), std::process::id());
         let Subject { opcode, user_data } = subject;

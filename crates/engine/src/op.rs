@@ -6,7 +6,7 @@
 
 pub mod buffers;
 pub mod cancel;
-mod cut;
+pub mod cut;
 pub mod epoll;
 pub mod file_table;
 pub mod fs;
@@ -365,16 +365,6 @@ impl Op {
             Op::Rw(op) => op.forget_transferred(),
             Op::Net(net::Net::Transfer(op)) => op.forget_transferred(),
             _ => {}
-        }
-    }
-
-    /// Where the data is that it writes or sends, as addresses and lengths in program memory. None where it chooses its buffers,
-    /// and for zero-copy sends, which have the memory beyond their CQE.
-    pub fn data_to_write(&self) -> Option<Vec<[usize; 2]>> {
-        match self {
-            Op::Rw(op) if op.direction() == Direction::Write && !op.selects() => Some(op.ranges().to_vec()),
-            Op::Net(net::Net::Transfer(op)) => op.data_to_send(),
-            _ => None,
         }
     }
 

@@ -392,13 +392,17 @@ static void both(void) {
     if (was_short && was_turned) end(1, "both");
 }
 
-// The buffer of a write or send is used again before its CQE: written, freed or unmapped.
-enum way { WRITE, SEND, WRITEV, SENDMSG, UNMAP, FIXED };
+// Memory of a request is used before its CQE: written or unmapped.
+enum way { WRITE, SEND, WRITEV, SENDMSG, UNMAP, FIXED, READ, READV, RECV, RECVMSG, UNMAP_RECV };
 
 static void reuse(enum way way) {
     enum { COUNT = 64 };
+    const bool parted = way == WRITEV || way == SENDMSG || way == READV || way == RECVMSG;
+    const bool unmaps = way == UNMAP || way == UNMAP_RECV, receives = way >= RECV;
     int pair[2], fd = make_file();
+    char sent[COUNT];
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) end(2, "socketpair");
+    for (int at = 0; at < COUNT; at++) sent[at] = pattern(at);
     set_up(8);
     char *data = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     struct iovec parts[2] = { { data, 10 }, { data + 100, COUNT - 10 } };
@@ -406,20 +410,29 @@ static void reuse(enum way way) {
     if (way == FIXED && io_uring_register_buffers(&ring, &whole, 1) != 0) end(2, "no registered buffer");
     struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2 };
     for (int round = 0; round < 20; round++) {
-        memset(data, 'a' + round, COUNT);
+        memset(data, 'a' + round, 4096);
         struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
         if (way == WRITE || way == UNMAP) io_uring_prep_write(sqe, fd, data, COUNT, 0);
         if (way == SEND) io_uring_prep_send(sqe, pair[0], data, COUNT, 0);
         if (way == WRITEV) io_uring_prep_writev(sqe, fd, parts, 2, 0);
         if (way == SENDMSG) io_uring_prep_sendmsg(sqe, pair[0], &message, 0);
         if (way == FIXED) io_uring_prep_write_fixed(sqe, fd, data, COUNT, 0, 0);
+        if (way == READ) io_uring_prep_read(sqe, fd, data, COUNT, 0);
+        if (way == READV) io_uring_prep_readv(sqe, fd, parts, 2, 0);
+        if (way == RECV || way == UNMAP_RECV) io_uring_prep_recv(sqe, pair[0], data, COUNT, 0);
+        if (way == RECVMSG) io_uring_prep_recvmsg(sqe, pair[0], &message, 0);
         sqe->user_data = 7;
         submit_all(1);
-        if (!right && way == UNMAP) munmap(data, 4096);
-        else if (!right) data[way == WRITEV || way == SENDMSG ? 103 : 3] ^= 1;
-        // An error is no failure of this program.
-        wait_one();
-        if (way == UNMAP) mmap(data, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        if (!right && unmaps) munmap(data, 4096);
+        else if (!right) data[parted ? 103 : 3] ^= 1;
+        if (receives && write(pair[1], sent, COUNT) != COUNT) end(2, "write");
+        // An error is no failure of the program with the bug.
+        int res = wait_one().res;
+        for (int at = 0; right && way >= READ && at < COUNT; at++) {
+            if (res != COUNT || data[parted && at >= 10 ? at + 90 : at] != sent[at]) end(1, "bytes are missing");
+        }
+        if (right && way >= READ && data[parted ? COUNT + 90 : COUNT] != 'a' + round) end(1, "a byte too many");
+        if (unmaps) mmap(data, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     }
 }
 
@@ -429,6 +442,11 @@ static void reuse_writev(void) { reuse(WRITEV); }
 static void reuse_sendmsg(void) { reuse(SENDMSG); }
 static void reuse_fixed(void) { reuse(FIXED); }
 static void unmap_write(void) { reuse(UNMAP); }
+static void reuse_read(void) { reuse(READ); }
+static void reuse_readv(void) { reuse(READV); }
+static void reuse_recv(void) { reuse(RECV); }
+static void reuse_recvmsg(void) { reuse(RECVMSG); }
+static void unmap_recv(void) { reuse(UNMAP_RECV); }
 
 // A read fills what a write of the same chain takes, over and over: nothing is wrong with that.
 static void copy(void) {
@@ -460,6 +478,8 @@ int main(int count, char **words) {
         { "reuse-write", reuse_write }, { "reuse-send", reuse_send }, { "reuse-writev", reuse_writev },
         { "reuse-sendmsg", reuse_sendmsg }, { "reuse-fixed", reuse_fixed }, { "unmap-write", unmap_write },
         { "copy", copy },
+        { "reuse-read", reuse_read }, { "reuse-readv", reuse_readv }, { "reuse-recv", reuse_recv },
+        { "reuse-recvmsg", reuse_recvmsg }, { "unmap-recv", unmap_recv },
     };
     right = count > 2 && strcmp(words[2], "right") == 0;
     for (size_t at = 0; count > 1 && at < sizeof cases / sizeof *cases; at++) {

@@ -81,7 +81,7 @@ pub const RULES: [Row; 12] = [
     outside(
         Rule::Lifetimes,
         "lifetimes",
-        "memory of writes and sends in flight is watched: a run fails where it is written or unmapped",
+        "memory of requests in flight is watched: a run fails where the program writes or unmaps it",
     ),
 ];
 

@@ -1,14 +1,18 @@
-//! Memory that a request has in flight: what a write or send was given is copied, and compared when the request ends.
+//! Memory that a request has in flight: it is copied in its turn, and compared when the request ends. What reads and receives
+//! bring goes to memory of ours first, so that the program's is still as it was.
 //!
 //! From its turn until its CQE a request's memory is the kernel's. A program that writes to it, or frees it, has the file or the
 //! peer get what was not meant, or an error; natively only where the kernel was slow enough.
 
 use crate::alloc::filled;
-use crate::os::user_read_slice;
+use crate::os::{check_writable, user_read_slice, user_write_slice};
 use crate::request::Id;
+use crate::Errno;
+use core::mem::ManuallyDrop;
 
 /// Of longer data the first part is kept.
 const BYTES_MAX: usize = 1 << 20;
+const PAGE_BYTES: usize = 4096;
 /// It is compared in parts of this many bytes.
 const PART_BYTES: usize = 512;
 
@@ -25,6 +29,25 @@ pub struct Watch {
     pub since_ns: u64,
     /// Its memory.
     pub memory: Memory,
+    /// Of a read or receive: where the data goes first. Not freed where it is not known that no call is at it any more.
+    pub inlet: Option<ManuallyDrop<Vec<u8>>>,
+}
+
+impl Watch {
+    /// The request ends with `result`: puts what it has read into its memory.
+    ///
+    /// # Errors
+    /// FAULT: the memory cannot be written.
+    pub fn fill(&mut self, result: i32) -> Result<(), Errno> {
+        let Some(inlet) = self.inlet.take() else { return Ok(()) };
+        if [-libc::ECANCELED, -libc::EINTR].contains(&result) {
+            return Ok(());
+        }
+        // It has a result, so that no call is at it.
+        let inlet = ManuallyDrop::into_inner(inlet);
+        let count = usize::try_from(result).map_or(0, |count| count.min(inlet.len()));
+        self.memory.fill(&inlet[..count])
+    }
 }
 
 /// What memory held.
@@ -48,7 +71,7 @@ pub enum Change {
         /// Which byte of the data it is, from 0.
         place: usize,
     },
-    /// The page of this byte is there no more.
+    /// The page of this byte cannot be read, or written, any more.
     Unmapped {
         /// Its address.
         address: usize,
@@ -73,9 +96,35 @@ impl Memory {
         Some(Memory { ranges, bytes, registered })
     }
 
+    /// Writes `data` there.
+    fn fill(&self, data: &[u8]) -> Result<(), Errno> {
+        let mut rest = data;
+        for [address, length] in &self.ranges {
+            let (range, behind) = rest.split_at((*length).min(rest.len()));
+            user_write_slice(*address as u64, range)?;
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    /// An inlet for all of it. None where part of it is not kept, it cannot be written, or there is no memory.
+    pub fn inlet(&self) -> Option<Vec<u8>> {
+        let is_writable = |[address, length]: &[usize; 2]| {
+            let begin = address & !(PAGE_BYTES - 1);
+            *length == 0 || check_writable(begin as u64, (address + length - begin) as u64).is_ok()
+        };
+        let all = self.bytes.len() < BYTES_MAX && self.ranges.iter().all(is_writable);
+        all.then(|| filled(0u8, self.bytes.len()).ok())?
+    }
+
     /// How many bytes are kept.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// Where it begins.
+    pub fn address(&self) -> usize {
+        self.ranges.first().map_or(0, |range| range[0])
     }
 
     /// The first change since [`keep`](Self::keep).
@@ -150,6 +199,20 @@ mod tests {
         assert_eq!(memory.change(), Some(Change::Unmapped { address: at + 96 }));
         memory.registered = true;
         assert_eq!(memory.change(), None);
+    }
+
+    #[test]
+    fn what_was_read_comes_into_the_memory_at_the_end() {
+        let (first, second) = ([1u8; 4], [2u8; 4]);
+        let memory = keep(&[&first, &second]).expect("readable memory");
+        let mut inlet = memory.inlet().expect("memory that can be written");
+        inlet.copy_from_slice(b"abcdefgh");
+        let id = Id::from_word(1);
+        let mut watch =
+            Watch { id, number: 1, fd: None, since_ns: 0, memory, inlet: Some(ManuallyDrop::new(inlet)) };
+        assert_eq!((watch.memory.change(), watch.fill(6)), (None, Ok(())));
+        let now = |range: &[u8; 4]| crate::os::user_read::<u32>(range.as_ptr() as u64).map(u32::to_ne_bytes);
+        assert_eq!((now(&first), now(&second)), (Ok(*b"abcd"), Ok([b'e', b'f', 2, 2])));
     }
 
     #[test]

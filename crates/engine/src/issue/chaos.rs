@@ -9,12 +9,14 @@ use crate::chaos::watch::{Memory, Watch};
 use crate::chaos::{Draw, HeldBack, Subject};
 use crate::descriptors::note_use;
 use crate::memory::layout::word;
-use crate::op::{row, FileUse, Op};
+use crate::op::cut::is_direct;
+use crate::op::{row, Direction, FileUse, Op};
 use crate::os::{file_status, user_read, user_write, Clock};
 use crate::request::{self, Id, Target};
 use crate::ring::{RingGuard, State};
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe, IOSQE_BUFFER_SELECT, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
+use core::mem::ManuallyDrop;
 use core::sync::atomic::Ordering;
 
 /// After this time a request is held back no more, where the program does not wait for it.
@@ -89,7 +91,9 @@ pub fn intervenes(guard: &mut RingGuard, id: Id) -> bool {
 
 /// From a request's turn on its memory is watched. Before, another of its chain may write to it.
 fn begin_watch(state: &mut State, id: Id) {
-    let (Some(chaos), Some(request)) = (&mut state.chaos, state.slab.get(id)) else { return };
+    let fd = state.slab.get(id).and_then(|request| state.number_of(&request.target).ok());
+    let copies = state.iopoll.is_none() && fd.is_some_and(|fd| !is_direct(fd));
+    let (Some(chaos), Some(request)) = (&mut state.chaos, state.slab.get_mut(id)) else { return };
     let number = request.number & NUMBER;
     let known = chaos.watched.iter().position(|watch| watch.id == id);
     if known.is_some_and(|place| chaos.watched[place].number == number) || !chaos.watches() {
@@ -98,11 +102,21 @@ fn begin_watch(state: &mut State, id: Id) {
     if let Some(place) = known {
         chaos.watched.swap_remove(place); // a forked child's request has got an id of its parent's
     }
-    let registered = matches!(request.opcode, Opcode::WriteFixed | Opcode::WritevFixed);
-    let memory = request.op.data_to_write().and_then(|ranges| Memory::keep(ranges, registered));
-    let Some(memory) = memory.filter(|_| chaos.watched.try_reserve(1).is_ok()) else { return };
+    let Some((direction, ranges)) = request.op.data().filter(|_| chaos.watched.try_reserve(1).is_ok()) else {
+        return;
+    };
+    use Opcode::*;
+    let registered = matches!(request.opcode, ReadFixed | ReadvFixed | WriteFixed | WritevFixed);
+    let Some(memory) = Memory::keep(ranges, registered) else { return };
+    let mut inlet = None;
+    if direction == Direction::Read {
+        // Neither what is to lie in a registered buffer nor what a device gets can be elsewhere.
+        let Some(memory) = memory.inlet().filter(|_| copies && !registered) else { return };
+        request.op.redirect(memory.as_ptr() as usize);
+        inlet = Some(ManuallyDrop::new(memory));
+    }
     let fd = if let Target::Number(fd) = request.target { Some(fd) } else { None };
-    chaos.watched.push(Watch { id, number, fd, since_ns: Clock::Monotonic.now_ns(), memory });
+    chaos.watched.push(Watch { id, number, fd, since_ns: Clock::Monotonic.now_ns(), memory, inlet });
 }
 
 /// The error with which a request fails without being made.
@@ -265,8 +279,8 @@ pub fn result(guard: &mut RingGuard, id: Id, result: i32, failed: bool) -> (i32,
     let state = &mut **guard;
     let (Some(chaos), Some(request)) = (&mut state.chaos, state.slab.get(id)) else { return (result, failed) };
     let number = request.number & NUMBER;
-    if let Some(subject) = subject {
-        chaos.end_watch(id, subject);
+    if let Some(Err(error)) = subject.map(|subject| chaos.end_watch(id, subject, result)) {
+        return (-error.raw_os_error(), true);
     }
     let cancels_one = matches!(&request.op, Op::Cancel(cancel) if !cancel.all) && result == 0;
     if cancels_one && chaos.draw(Rule::Cancel, number).is_some() {

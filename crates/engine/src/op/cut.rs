@@ -1,9 +1,9 @@
-//! Transfers that are made shorter than asked, before they are made: for chaos.
+//! Transfers that are made shorter than asked, or to other memory: for chaos.
 //!
 //! The bytes that are left are transferred as if the program had asked for no more, so the data stays right.
 
 use super::net::{socket_option, Net};
-use super::Op;
+use super::{Direction, Op};
 use crate::descriptors::status_flags;
 use crate::os::file_status;
 
@@ -20,6 +20,25 @@ impl Op {
             _ => return None,
         };
         is_divisible(fd, writes, bytes).then_some(bytes)
+    }
+
+    /// Which way its data goes, and where that is: addresses and lengths in program memory. None where it chooses its buffers, and
+    /// for zero-copy sends, which have the memory beyond their CQE.
+    pub fn data(&self) -> Option<(Direction, Vec<[usize; 2]>)> {
+        match self {
+            Op::Rw(op) if !op.selects() => Some((op.direction(), op.ranges().to_vec())),
+            Op::Net(Net::Transfer(op)) => Some((op.direction(), op.plain_data()?)),
+            _ => None,
+        }
+    }
+
+    /// Has its data go to or come from `to` on, one range behind the other.
+    pub fn redirect(&mut self, to: usize) {
+        match self {
+            Op::Rw(op) => redirect_ranges(op.ranges_mut(), to),
+            Op::Net(Net::Transfer(op)) => op.redirect(to),
+            _ => {}
+        }
     }
 
     /// Has it ask for so many bytes only.
@@ -44,7 +63,8 @@ fn is_divisible(fd: i32, writes: bool, bytes: usize) -> bool {
     }
 }
 
-fn is_direct(fd: i32) -> bool {
+/// Whether transfers on this file go by O_DIRECT.
+pub fn is_direct(fd: i32) -> bool {
     status_flags(fd).is_ok_and(|flags| flags & libc::O_DIRECT != 0)
 }
 
@@ -54,6 +74,15 @@ pub(super) fn cut_ranges(ranges: &mut [[usize; 2]], bytes: usize) {
     for [_, length] in ranges {
         *length = left.min(*length);
         left -= *length;
+    }
+}
+
+/// Puts ranges one behind the other, from `to` on.
+pub(super) fn redirect_ranges(ranges: &mut [[usize; 2]], to: usize) {
+    let mut next = to;
+    for [address, length] in ranges {
+        *address = next;
+        next += *length;
     }
 }
 
@@ -88,5 +117,7 @@ mod tests {
         let mut ranges = [[1000, 10], [2000, 10], [3000, 10]];
         cut_ranges(&mut ranges, 13);
         assert_eq!(ranges, [[1000, 10], [2000, 3], [3000, 0]]);
+        redirect_ranges(&mut ranges, 500);
+        assert_eq!(ranges, [[500, 10], [510, 3], [513, 0]]);
     }
 }

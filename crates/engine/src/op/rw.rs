@@ -157,6 +157,15 @@ impl Rw {
         }
     }
 
+    /// The same, to be changed.
+    #[inline]
+    pub(super) fn ranges_mut(&mut self) -> &mut [[usize; 2]] {
+        match &mut self.buffers {
+            Buffers::One(iovec) => core::slice::from_mut(iovec),
+            Buffers::Many(iovecs) => iovecs,
+        }
+    }
+
     /// Keeps the registered buffer that the data lies in.
     pub fn keep(&mut self, buffer: Option<Arc<Buffer>>) {
         self.buffer = buffer;
@@ -471,11 +480,7 @@ impl Rw {
             self.offset += count as u64;
         }
         let mut left = count;
-        let iovecs = match &mut self.buffers {
-            Buffers::One(iovec) => core::slice::from_mut(iovec),
-            Buffers::Many(iovecs) => &mut iovecs[..],
-        };
-        for iovec in iovecs {
+        for iovec in self.ranges_mut() {
             let step = left.min(iovec[1]);
             iovec[0] = iovec[0].wrapping_add(step);
             iovec[1] -= step;

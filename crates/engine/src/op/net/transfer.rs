@@ -195,13 +195,21 @@ impl Transfer {
         Some((bytes, self.direction == Direction::Write))
     }
 
-    /// See [`crate::op::Op::data_to_write`].
-    pub(crate) fn data_to_send(&self) -> Option<Vec<[usize; 2]>> {
+    /// See [`crate::op::Op::data`].
+    pub(crate) fn plain_data(&self) -> Option<Vec<[usize; 2]>> {
         let plain = self.selection.is_none() && self.zero_copy.is_none();
-        (plain && self.direction == Direction::Write).then(|| match &self.data {
+        plain.then(|| match &self.data {
             Data::Buffer { address, bytes, .. } => vec![[*address, *bytes]],
             Data::Message(message) => message.iovecs.clone(),
         })
+    }
+
+    /// See [`crate::op::Op::redirect`].
+    pub(crate) fn redirect(&mut self, to: usize) {
+        match &mut self.data {
+            Data::Buffer { address, .. } => *address = to,
+            Data::Message(message) => crate::op::cut::redirect_ranges(&mut message.iovecs, to),
+        }
     }
 
     /// See [`crate::op::Op::cut`].
