@@ -57,7 +57,7 @@ pub fn run(options: &CheckOptions) -> Result<i32, Failure> {
         run::chosen(options.backend, "ANYRING_BACKEND")?,
         about_punts(options),
         Whom::Program(&options.program),
-        |_, _| true,
+        |_, _, _| true,
         |_| {},
     )?;
     let verdict = verdict(options, except, &watched);

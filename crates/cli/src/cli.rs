@@ -197,6 +197,7 @@ const TRACE_EXAMPLES: &str = "\
 Examples:
   anyring trace -- fio job.fio
   anyring trace --backend user --events -o events.txt -- ./myserver
+  anyring trace --events --filter 'opcode=READ,res<0' -- ./myserver
   anyring trace --perfetto trace.json -- ./myserver
   anyring trace --pid 1234 --live
   anyring trace --json -o report.json -- ./mytest && jq '.rings[].kinds[]' report.json
@@ -218,6 +219,13 @@ pub struct TraceOptions {
     /// Print each event as a line, as bpftrace names it, instead of the summary
     #[arg(long)]
     pub events: bool,
+    /// Print only events that all these hold for: opcode=READ,fd=7,ring=1,res<0. Also thread, len, user_data and event, and
+    /// the signs != <= > >=
+    #[arg(long, value_name = "CONDITIONS", requires = "events")]
+    pub filter: Option<String>,
+    /// Print the times of events as CLOCK_MONOTONIC has them, not since the first event
+    #[arg(long, requires = "events")]
+    pub monotonic: bool,
     /// Print the summary as JSON (docs/trace.md describes it)
     #[arg(long, conflicts_with = "events")]
     pub json: bool,

@@ -2,7 +2,6 @@
 
 mod common;
 
-use anyring_abi::IOSQE_ASYNC;
 use common::{anyring, conformance, library, one_line_failure, output};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -180,15 +179,14 @@ fn streams(events: &str) -> Streams {
         let name = name.strip_prefix("io_uring_").unwrap_or(name);
         let words: Vec<_> = words.collect();
         let field = |key: &str| words.iter().position(|word| *word == key).map(|at| words[at + 1].to_owned());
-        let ring: u32 = field("ring").expect("a ring").parse().expect("a number");
+        let ring = field("ring").expect("a ring").parse().unwrap_or(0); // "unknown" of calls
         let (request, user_data) = (field("req"), field("user_data"));
         if let (Some(request), Some(user_data)) = (&request, &user_data) {
             names.insert((ring, request.clone()), user_data.clone());
         }
         let user_data = user_data.or_else(|| names.get(&(ring, request?)).cloned());
         let Some(user_data) = user_data.filter(|_| !NOT_COMPARED.contains(&name)) else { continue };
-        let flags = field("flags").and_then(|flags| u32::from_str_radix(flags.trim_start_matches("0x"), 16).ok());
-        let is_async = flags.is_some_and(|flags| flags & u32::from(IOSQE_ASYNC) != 0);
+        let is_async = field("flags").is_some_and(|flags| flags.split('|').any(|flag| flag == "ASYNC"));
         let name = if name == "queue_async_work" && is_async { ASKED_FOR } else { name };
         streams.entry((ring, user_data)).or_default().push(name.to_owned());
     }
@@ -259,6 +257,9 @@ fn the_summary_says_which_path_each_kind_of_request_took() {
     assert!(read["poll"].as_u64() > Some(0), "{read}");
     assert!(read["p50_ns"].as_u64() <= read["p99_ns"].as_u64());
     assert!(rings.iter().all(|ring| ring["enters"].as_u64() > Some(0)), "{text}");
+    let processes = report["processes"].as_array().expect("processes");
+    let program = processes.iter().find(|process| process["program"] == "anyring-conform").expect("the program");
+    assert!(program["pid"].as_u64() > Some(1) && program["submitted"].as_u64() > Some(0), "{program}");
 }
 
 #[test]
@@ -336,6 +337,9 @@ fn perfetto_gets_each_request_as_a_slice() {
         assert_eq!(count("b", name), count("e", name), "what begins ends: {name}");
     }
     assert_eq!(count("s", "request"), count("f", "request"), "each arrow has an end");
+    let named = entries.iter().filter(|it| it["name"] == "process_name" && it["args"]["name"] == "anyring-conform");
+    let pids: Vec<_> = named.map(|it| &it["pid"]).collect();
+    assert!(entries.iter().any(|it| it["ph"] == "b" && pids.contains(&&it["pid"])), "requests are the process's");
 }
 
 #[test]
@@ -409,6 +413,37 @@ fn who_cannot_be_joined_is_said_in_one_line() {
     }
     one_line_failure(&output(&mut anyring(&["trace", "--pid", "1", "--backend", "user"])), 125);
     assert_eq!(output(&mut anyring(&["trace", "--pid", "1", "--", "true"])).status.code(), Some(2));
+}
+
+/// The first event is the beginning, unless the clock is asked for.
+#[test]
+fn events_are_filtered_and_have_times_since_the_first() {
+    library();
+    let events = |more: &[&str]| {
+        let mut command = anyring(&["trace", "--backend", "user", "--events"]);
+        command.args(more).arg("--").arg(conformance()).args(["--quiet", "--filter", "nop::"]);
+        let output = output(&mut command);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).expect("text")
+    };
+    let failed = events(&["--filter", "opcode=NOP,event=complete,res<0"]);
+    assert!(failed.lines().count() > 0, "a NOP with an injected error");
+    for line in failed.lines() {
+        assert!(
+            line.starts_with("tracepoint:io_uring:io_uring_complete time 0.") && line.contains(" result -"),
+            "{line}"
+        );
+    }
+    let all = events(&[]);
+    assert!(all.lines().next().is_some_and(|line| line.contains(" time 0.000000000 ")), "{all}");
+    assert!(all.lines().count() > failed.lines().count());
+    assert!(events(&["--monotonic"]).lines().all(|line| !line.contains(" time 0.0")));
+    let wrong = |words: &[&str]| {
+        let all = [&["trace"], words, &["--", "true"]].concat();
+        one_line_failure(&output(&mut anyring(&all)), 2)
+    };
+    assert!(wrong(&["--events", "--filter", "opcode=REED"]).contains("--filter: there is no opcode \"REED\""));
+    assert!(wrong(&["--filter", "opcode=READ"]).contains("--events"));
 }
 
 #[test]

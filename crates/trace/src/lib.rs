@@ -6,25 +6,30 @@
 
 mod class;
 mod engine;
+mod filter;
 mod findings;
 mod joined;
 mod kernel;
 mod later;
 mod line;
+mod names;
 mod page;
 mod perfetto;
+mod processes;
 mod report;
 mod summary;
 
 pub use anyring_engine::event::Event;
 pub use engine::EngineSource;
+pub use filter::Filter;
 pub use findings::Finding;
 pub use joined::JoinedSource;
 pub use kernel::KernelSource;
 pub use line::line;
 pub use page::page;
 pub use perfetto::Perfetto;
-pub use report::{time, Interface, Kinds, Latencies, Lookups, Report, RequestKind, RingReport};
+pub use processes::Processes;
+pub use report::{time, Interface, Kinds, Latencies, Lookups, ProcessReport, Report, RequestKind, RingReport};
 pub use summary::Summary;
 
 /// Where events come from.

@@ -1,7 +1,7 @@
 //! One event as a line of text: the tracepoint's name as bpftrace(8) prints it, then its fields as the kernel names them.
 //! For what an AIO context does the kernel has no tracepoints but those of the calls: the others are named after io_uring's.
 
-use crate::Event;
+use crate::{names, Event};
 use anyring_abi::{
     Opcode, IOCB_CMD_FDSYNC, IOCB_CMD_FSYNC, IOCB_CMD_NOOP, IOCB_CMD_POLL, IOCB_CMD_PREAD, IOCB_CMD_PREADV,
     IOCB_CMD_PWRITE, IOCB_CMD_PWRITEV, IORING_ENTER_EXT_ARG, IORING_ENTER_GETEVENTS,
@@ -9,18 +9,22 @@ use anyring_abi::{
 use anyring_engine::event::{FileKind, Kind, Worked, AIO};
 use std::fmt::Write;
 
-/// The line, without a newline. `has_sqe` where SUBMIT_REQ tells what is in the SQE, which the kernel's does not.
-pub fn line(event: &Event, has_sqe: bool) -> String {
+/// The line, without a newline. `has_sqe` where SUBMIT_REQ tells what is in the SQE, which the kernel's does not. Times count
+/// from `zero_ns` on.
+pub fn line(event: &Event, has_sqe: bool, zero_ns: u64) -> String {
     let mut text = probe(event);
-    let _ = write!(text, " time {}", seconds(event.time_ns));
-    let _ = write!(text, " thread {} ring {}", event.thread, event.ring);
+    let _ = write!(text, " time {} thread {}", seconds(event.time_ns.saturating_sub(zero_ns)), event.thread);
+    let _ = match event.ring {
+        0 => write!(text, " ring unknown"),
+        ring => write!(text, " ring {ring}"),
+    };
     if event.request != 0 {
         let _ = write!(text, " req {}", event.request);
     }
     if has_user_data(event.kind) {
         let _ = write!(text, " user_data {:#x}", event.user_data);
     }
-    let _ = write_fields(&mut text, event, has_sqe);
+    let _ = write_fields(&mut text, event, has_sqe, zero_ns);
     text
 }
 
@@ -29,7 +33,7 @@ fn seconds(ns: u64) -> String {
 }
 
 /// What happened, and who says so.
-fn probe(event: &Event) -> String {
+pub(crate) fn probe(event: &Event) -> String {
     let name = event.kind.name();
     match (event.kind, event.is_aio()) {
         (Kind::Enter, true) => format!("tracepoint:syscalls:sys_enter_{}", aio_call(event.flags)),
@@ -79,25 +83,28 @@ fn command_name(command: u16) -> Option<&'static str> {
     })
 }
 
-fn write_fields(text: &mut String, event: &Event, has_sqe: bool) -> std::fmt::Result {
+fn write_fields(text: &mut String, event: &Event, has_sqe: bool, zero_ns: u64) -> std::fmt::Result {
     let Event { len, offset, fd, result, flags, .. } = *event;
     let opcode = || opcode_name(event.opcode);
     match event.kind {
         Kind::Create if event.is_aio() => {
             write!(text, " context {:#x} nr_events {len} places {offset}", event.user_data)
         }
-        Kind::Create => write!(text, " fd {fd} sq size {len} cq size {offset} flags {flags:#x}"),
+        Kind::Create => write!(text, " fd {fd} sq size {len} cq size {offset} flags {}", names::setup_flags(flags)),
         Kind::Register => {
             write!(text, " opcode {} nr_user_files {len} nr_user_bufs {offset} ret {result}", event.opcode)
         }
         Kind::FileGet if event.file == FileKind::Unknown => write!(text, " fd {fd}"),
         Kind::FileGet => write!(text, " fd {fd} file {}", event.file.name()),
         Kind::SubmitReq if has_sqe => {
-            write!(text, " opcode {} flags {flags:#x} fd {fd} len {len} off {}", opcode(), offset as i64)
+            let (flags, off) = (names::sqe_flags(flags), offset as i64);
+            write!(text, " opcode {} flags {flags} fd {fd} len {len} off {off}", opcode())
         }
-        Kind::SubmitReq | Kind::QueueAsyncWork => write!(text, " opcode {} flags {flags:#x}", opcode()),
+        Kind::SubmitReq | Kind::QueueAsyncWork => {
+            write!(text, " opcode {} flags {}", opcode(), names::sqe_flags(flags))
+        }
         Kind::PollArm => {
-            write!(text, " opcode {} events {flags:#x}", opcode())?;
+            write!(text, " opcode {} events {}", opcode(), names::poll_events(flags))?;
             event.skip().map_or(Ok(()), |skip| write!(text, " untried {}", skip.name()))
         }
         Kind::TaskAdd => {
@@ -105,7 +112,8 @@ fn write_fields(text: &mut String, event: &Event, has_sqe: bool) -> std::fmt::Re
             match event.worked() {
                 None => Ok(()),
                 Some(Worked { thread, began_ns, took_ns }) => {
-                    write!(text, " worker {thread} began {} took_ns {took_ns}", seconds(began_ns))
+                    let began = seconds(began_ns.saturating_sub(zero_ns));
+                    write!(text, " worker {thread} began {began} took_ns {took_ns}")
                 }
             }
         }
@@ -114,16 +122,20 @@ fn write_fields(text: &mut String, event: &Event, has_sqe: bool) -> std::fmt::Re
         Kind::Link => write!(text, " linked after {offset}"),
         Kind::FailLink => write!(text, " opcode {} link {offset}", opcode()),
         Kind::CqringWait => write!(text, " min_events {len}"),
-        Kind::CqeOverflow | Kind::Complete => write!(text, " result {result} cflags {flags:#x}"),
+        Kind::CqeOverflow | Kind::Complete => {
+            write!(text, " result {result} cflags {}", names::cqe_flags(flags))
+        }
         Kind::ShortWrite => write!(text, " wanted {len} got {result}"),
         Kind::ReqFailed if event.is_aio() => write!(text, " opcode {} error {result}", opcode()),
         Kind::ReqFailed => {
-            let off = offset as i64;
-            write!(text, " opcode {} flags {flags:#x} fd {fd} len {len} off {off} error {result}", opcode())
+            let (flags, off) = (names::sqe_flags(flags), offset as i64);
+            write!(text, " opcode {} flags {flags} fd {fd} len {len} off {off} error {result}", opcode())
         }
         Kind::Enter if event.is_aio() && flags == 0 => write!(text, " nr {len}"),
         Kind::Enter if event.is_aio() => write!(text, " min_nr {offset}"),
-        Kind::Enter => write!(text, " fd {fd} to_submit {len} min_complete {offset} flags {flags:#x}"),
+        Kind::Enter => {
+            write!(text, " fd {fd} to_submit {len} min_complete {offset} flags {}", names::enter_flags(flags))
+        }
     }
 }
 
@@ -145,21 +157,24 @@ mod tests {
             ..Event::new(Kind::SubmitReq)
         };
         let expected = "tracepoint:io_uring:io_uring_submit_req time 3.000000007 thread 12 ring 1 req 5 \
-            user_data 0x2a opcode READ flags 0x0 fd 4 len 512 off 0";
-        assert_eq!(line(&event, true), expected);
-        assert!(line(&event, false).ends_with(" opcode READ flags 0x0"));
+            user_data 0x2a opcode READ flags none fd 4 len 512 off 0";
+        assert_eq!(line(&event, true, 0), expected);
+        assert!(line(&event, false, 0).ends_with(" opcode READ flags none"));
         let aio = Event { opcode: AIO | IOCB_CMD_PREAD, ..event };
-        assert!(line(&aio, true).starts_with("anyring:aio:submit_req time 3.0"));
-        assert!(line(&aio, true).ends_with(" opcode PREAD flags 0x0 fd 4 len 512 off 0"));
+        assert!(line(&aio, true, 0).starts_with("anyring:aio:submit_req time 3.0"));
+        assert!(line(&aio, true, 0).ends_with(" opcode PREAD flags none fd 4 len 512 off 0"));
         let wait = Event { flags: IORING_ENTER_GETEVENTS, offset: 3, kind: Kind::Enter, ..aio };
-        assert!(line(&wait, true).starts_with("tracepoint:syscalls:sys_enter_io_getevents "));
-        assert!(line(&wait, true).ends_with(" min_nr 3"));
+        assert!(line(&wait, true, 0).starts_with("tracepoint:syscalls:sys_enter_io_getevents "));
+        assert!(line(&wait, true, 0).ends_with(" min_nr 3"));
         assert_eq!(opcode_name(200), "200", "of a ring's SQE, which may have any");
         let arm = Event { flags: 0x201b, ..Event::new(Kind::PollArm) };
-        assert!(line(&arm, true).ends_with(" events 0x201b"));
+        assert!(line(&arm, true, 0).ends_with(" events IN|PRI|ERR|HUP|RDHUP"));
         let untried = Event { result: 3, ..arm };
-        assert!(line(&untried, true).ends_with(" events 0x201b untried poll_first"));
+        assert!(line(&untried, true, 0).ends_with(" events IN|PRI|ERR|HUP|RDHUP untried poll_first"));
         let enter = Event { ring: 1, len: 2, ..Event::new(Kind::Enter) };
-        assert!(line(&enter, true).starts_with("tracepoint:syscalls:sys_enter_io_uring_enter time "));
+        assert!(line(&enter, true, 0).starts_with("tracepoint:syscalls:sys_enter_io_uring_enter time "));
+        let of_unknown = line(&Event { ring: 0, time_ns: 3_000, thread: 12, flags: 9, ..enter }, true, 2_000);
+        assert!(of_unknown.contains(" time 0.000001000 thread 12 ring unknown "), "{of_unknown}");
+        assert!(of_unknown.ends_with(" flags GETEVENTS|EXT_ARG"), "{of_unknown}");
     }
 }

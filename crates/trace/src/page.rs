@@ -139,7 +139,8 @@ fn table(kinds: &[Kinds], page: &mut String) {
         }
         page.push_str("</div></td>");
         let times = [kinds.p50_ns, kinds.p90_ns, kinds.p99_ns, kinds.queued_p50_ns].map(time);
-        let counts = [kinds.errors, kinds.short, kinds.unfinished].map(|count| count.to_string());
+        let counts = [Some(kinds.errors), kinds.short, Some(kinds.unfinished)]
+            .map(|count| count.map_or("-".to_owned(), |count| count.to_string()));
         let cells = std::iter::once(kinds.count.to_string()).chain(times).chain(counts);
         cells.for_each(|cell| _ = write!(page, "<td>{cell}</td>"));
         page.push_str("</tr>\n");

@@ -1,9 +1,10 @@
-//! Events as a file for the Perfetto UI (ui.perfetto.dev), in the JSON form of trace events. A ring is a process, the threads
-//! that were at work on it are its tracks, and each request is a slice of its own with an arrow from its submission to its
-//! completion. What a request waited for stands inside its slice. The workers are a process of their own, where each is
-//! a track, with a slice for each request that it had, through which the arrow goes.
+//! Events as a file for the Perfetto UI (ui.perfetto.dev), in the JSON form of trace events. Processes and threads are those
+//! of the system, workers among them. Each request is a slice of its own in the process that submitted it, with an arrow from
+//! its submission over the worker, if it had one, to its completion. What a request waited for stands inside its slice.
 
 use crate::line::opcode_name;
+use crate::names::{cqe_flags, enter_flags, setup_flags, sqe_flags};
+use crate::processes::Processes;
 use crate::Event;
 use anyring_abi::IORING_CQE_F_MORE;
 use anyring_engine::event::{FileKind, Kind, Worked};
@@ -13,17 +14,26 @@ use std::io::{Result, Write};
 /// How long the marks of a submission and of a completion are, in microseconds: arrows need something to start at.
 const MARK_US: f64 = 0.05;
 
-/// The process that the workers are, far above the rings' numbers.
-const WORKERS: u32 = 1_000_000_000;
-
 /// Writes the file.
 #[derive(Debug)]
 pub struct Perfetto<W: Write> {
     out: W,
     is_first: bool,
-    /// Rings, and threads of each ring, that have a name.
+    /// Processes, and threads of each, that have a name.
     named: HashSet<(u32, Option<u32>)>,
+    /// The process that each thread is of.
+    pids: HashMap<u32, u32>,
     open: HashMap<(u32, u32), Open>,
+}
+
+/// A program may have any name.
+fn escape(text: &str) -> String {
+    let escape = |it: char| match it {
+        '"' | '\\' => format!("\\{it}"),
+        it if it.is_control() => format!("\\u{:04x}", it as u32),
+        it => it.to_string(),
+    };
+    text.chars().map(escape).collect()
 }
 
 /// Which arrow a request has: the UI takes numbers only.
@@ -35,6 +45,8 @@ fn arrow_of(event: &Event) -> String {
 #[derive(Debug)]
 struct Open {
     opcode: u16,
+    /// Where its slice stands.
+    pid: u32,
     /// What it waits for.
     inner: Option<&'static str>,
 }
@@ -46,24 +58,35 @@ impl<W: Write> Perfetto<W> {
     /// As all methods: what writing answered.
     pub fn new(mut out: W) -> Result<Perfetto<W>> {
         out.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n")?;
-        Ok(Perfetto { out, is_first: true, named: HashSet::new(), open: HashMap::new() })
+        Ok(Perfetto { out, is_first: true, named: HashSet::new(), pids: HashMap::new(), open: HashMap::new() })
     }
 
     /// One entry: its phase and name, whose it is and when, and what else belongs to it, with a comma before each part.
     fn entry(&mut self, phase: &str, name: &str, event: &Event, rest: &str) -> Result<()> {
+        self.entry_of(self.pid_of(event.thread), phase, name, event, rest)
+    }
+
+    fn entry_of(&mut self, pid: u32, phase: &str, name: &str, event: &Event, rest: &str) -> Result<()> {
         let comma = if std::mem::take(&mut self.is_first) { "" } else { ",\n" };
-        let (ring, thread, us) = (event.ring, event.thread, event.time_ns as f64 / 1e3);
+        let (thread, us) = (event.thread, event.time_ns as f64 / 1e3);
         write!(
             self.out,
-            "{comma}{{\"ph\":\"{phase}\",\"name\":\"{name}\",\"pid\":{ring},\"tid\":{thread},\"ts\":{us:.3}{rest}}}"
+            "{comma}{{\"ph\":\"{phase}\",\"name\":\"{name}\",\"pid\":{pid},\"tid\":{thread},\"ts\":{us:.3}{rest}}}"
         )
+    }
+
+    /// A thread that nobody knows stands for a process of its own.
+    fn pid_of(&self, thread: u32) -> u32 {
+        self.pids.get(&thread).copied().unwrap_or(thread)
     }
 
     /// A step of the request's own slice, or of one inside it.
     fn of_request(&mut self, phase: &str, name: &str, event: &Event, rest: &str) -> Result<()> {
-        // Local to its ring: the UI shows it there.
-        let id = format!(",\"cat\":\"request\",\"id2\":{{\"local\":\"{}\"}}{rest}", event.request);
-        self.entry(phase, name, event, &id)
+        let Event { ring, request, thread, .. } = *event;
+        let pid = self.open.get(&(ring, request)).map_or_else(|| self.pid_of(thread), |open| open.pid);
+        // Local to the process: the UI shows it there.
+        let id = format!(",\"cat\":\"ring {ring}\",\"id2\":{{\"local\":\"{ring}.{request}\"}}{rest}");
+        self.entry_of(pid, phase, name, event, &id)
     }
 
     /// A mark on the thread's track, and the beginning or the end of the request's arrow.
@@ -73,30 +96,32 @@ impl<W: Write> Perfetto<W> {
         self.entry(arrow, "request", event, &format!("{}{end}", arrow_of(event)))
     }
 
-    /// Names of a ring and of a thread, behind which the UI shows their numbers.
-    fn name(&mut self, event: &Event) -> Result<()> {
-        if self.named.insert((event.ring, None)) {
-            let name = match event.kind {
-                _ if event.is_aio() => ",\"args\":{\"name\":\"AIO context\"}".to_owned(),
-                Kind::Create => format!(",\"args\":{{\"name\":\"ring (fd {})\"}}", event.fd),
-                _ => ",\"args\":{\"name\":\"ring\"}".to_owned(),
-            };
-            self.entry("M", "process_name", event, &name)?;
+    /// Names of a thread and of its process, behind which the UI shows their numbers.
+    fn name(&mut self, event: &Event, processes: &Processes) -> Result<()> {
+        let thread = event.thread;
+        let known = processes.of_thread(thread);
+        let pid = known.unwrap_or(thread);
+        self.pids.insert(thread, pid);
+        let args = |name: &str| format!(",\"args\":{{\"name\":\"{}\"}}", escape(name));
+        if self.named.insert((pid, None)) {
+            let name = known.map_or("unknown process", |pid| processes.program(pid).unwrap_or("unknown program"));
+            self.entry("M", "process_name", event, &args(name))?;
         }
-        if self.named.insert((event.ring, Some(event.thread))) {
-            self.entry("M", "thread_name", event, ",\"args\":{\"name\":\"thread\"}")?;
+        if self.named.insert((pid, Some(thread))) {
+            let name = processes.name_of_thread(thread).unwrap_or("thread");
+            self.entry("M", "thread_name", event, &args(name))?;
         }
         Ok(())
     }
 
     /// Adds one event; those of a ring must come in the order of time. Calls of which the ring is not known are left out.
     /// `has_sqe` where SUBMIT_REQ tells what is in the SQE.
-    pub fn add(&mut self, event: &Event, has_sqe: bool) -> Result<()> {
+    pub fn add(&mut self, event: &Event, has_sqe: bool, processes: &Processes) -> Result<()> {
         if event.ring == 0 {
             return Ok(());
         }
-        self.name(event)?;
-        let Event { fd, len, result, flags, offset, user_data, .. } = *event;
+        self.name(event, processes)?;
+        let Event { ring, fd, len, result, flags, offset, user_data, .. } = *event;
         match event.kind {
             Kind::ReqFailed if event.is_aio() => self.complete(event), // it was submitted, and has no event
             Kind::SubmitReq | Kind::ReqFailed => self.submit(event, has_sqe),
@@ -110,7 +135,7 @@ impl<W: Write> Perfetto<W> {
             Kind::Defer => self.begin_inner("drains", event),
             Kind::TaskAdd => {
                 if let Some(worked) = event.worked() {
-                    self.work(event, worked)?;
+                    self.work(event, worked, processes)?;
                 }
                 self.end_inner(event)
             }
@@ -122,8 +147,14 @@ impl<W: Write> Perfetto<W> {
                 let args = format!(",\"args\":{{\"wanted\":{len},\"got\":{result}}}");
                 self.of_request("n", "short_write", event, &args)
             }
+            Kind::Create => {
+                let args = format!("\"ring\":{ring},\"fd\":{fd},\"flags\":\"{}\"", setup_flags(flags));
+                self.entry("i", event.kind.name(), event, &format!(",\"s\":\"t\",\"args\":{{{args}}}"))
+            }
             Kind::Enter => {
-                let args = format!("\"to_submit\":{len},\"min_complete\":{offset},\"flags\":\"{flags:#x}\"");
+                let flags = enter_flags(flags);
+                let args =
+                    format!("\"ring\":{ring},\"to_submit\":{len},\"min_complete\":{offset},\"flags\":\"{flags}\"");
                 self.entry("i", "enter", event, &format!(",\"s\":\"t\",\"args\":{{{args}}}"))
             }
             _ => self.entry("i", event.kind.name(), event, &format!(",\"s\":\"t\",\"args\":{{\"count\":{len}}}")),
@@ -131,43 +162,41 @@ impl<W: Write> Perfetto<W> {
     }
 
     fn submit(&mut self, event: &Event, has_sqe: bool) -> Result<()> {
-        let Event { fd, len, flags, offset, user_data, .. } = *event;
-        let name = opcode_name(event.opcode);
-        let mut args = format!("\"user_data\":\"{user_data:#x}\",\"flags\":\"{flags:#x}\"");
+        let Event { ring, fd, len, flags, offset, user_data, .. } = *event;
+        let (name, flags) = (opcode_name(event.opcode), sqe_flags(flags));
+        let mut args = format!("\"ring\":{ring},\"user_data\":\"{user_data:#x}\",\"flags\":\"{flags}\"");
         if has_sqe || event.kind == Kind::ReqFailed {
             args += &format!(",\"fd\":{fd},\"len\":{len},\"off\":{}", offset as i64);
         }
-        self.open.insert((event.ring, event.request), Open { opcode: event.opcode, inner: None });
+        let pid = self.pid_of(event.thread);
+        self.open.insert((event.ring, event.request), Open { opcode: event.opcode, pid, inner: None });
         self.mark(&format!("submit {name}"), event, "s")?;
         self.of_request("b", &name, event, &format!(",\"args\":{{{args}}}"))
     }
 
     fn complete(&mut self, event: &Event) -> Result<()> {
         let Event { result, flags, .. } = *event;
-        let args = format!(",\"args\":{{\"result\":{result},\"cflags\":\"{flags:#x}\"}}");
+        let args = format!(",\"args\":{{\"result\":{result},\"cflags\":\"{}\"}}", cqe_flags(flags));
         if flags & IORING_CQE_F_MORE != 0 {
             return self.of_request("n", "complete, more follow", event, &args);
         }
         self.end_inner(event)?;
         // A message's CQE, or that of a request whose submission was lost, belongs to no slice.
-        let Some(open) = self.open.remove(&(event.ring, event.request)) else {
+        let Some(open) = self.open.get(&(event.ring, event.request)) else {
             return self.entry("i", event.kind.name(), event, &format!(",\"s\":\"t\"{args}"));
         };
         let name = opcode_name(open.opcode);
         self.mark(&format!("complete {name}"), event, "f")?;
-        self.of_request("e", &name, event, &args)
+        self.of_request("e", &name, event, &args)?;
+        self.open.remove(&(event.ring, event.request));
+        Ok(())
     }
 
     /// What a worker did, on its track, as far as it is over now.
-    fn work(&mut self, event: &Event, worked: Worked) -> Result<()> {
+    fn work(&mut self, event: &Event, worked: Worked, processes: &Processes) -> Result<()> {
         let Worked { thread, began_ns, took_ns } = worked;
-        let begun = Event { ring: WORKERS, thread, time_ns: began_ns, ..*event };
-        if self.named.insert((WORKERS, None)) {
-            self.entry("M", "process_name", &begun, ",\"args\":{\"name\":\"io-wq workers\"}")?;
-        }
-        if self.named.insert((WORKERS, Some(thread))) {
-            self.entry("M", "thread_name", &begun, ",\"args\":{\"name\":\"worker\"}")?;
-        }
+        let begun = Event { thread, time_ns: began_ns, ..*event };
+        self.name(&begun, processes)?;
         let (us, ring, user_data) = (took_ns as f64 / 1e3, event.ring, event.user_data);
         let args = format!("\"ring\":{ring},\"user_data\":\"{user_data:#x}\"");
         let slice = format!(",\"dur\":{us:.3},\"args\":{{{args}}}");
@@ -208,6 +237,9 @@ mod tests {
     fn a_request_is_a_slice_with_what_it_waited_for_inside_and_an_arrow() {
         let mut text = Vec::new();
         let mut perfetto = Perfetto::new(&mut text).expect("written");
+        let mut processes = Processes::default();
+        processes.insert(9, 8, "a \"server\"");
+        processes.insert(11, 8, "wq");
         let of = |kind, time_ns| {
             let opcode = Opcode::Read as u16;
             Event { ring: 2, request: 7, thread: 9, time_ns, opcode, fd: 4, len: 16, ..Event::new(kind) }
@@ -222,10 +254,12 @@ mod tests {
             Kind::Complete,
         ];
         for (step, kind) in (1..).zip(kinds) {
-            perfetto.add(&Event { file: FileKind::Fifo, ..of(kind, step * 1_000) }, true).expect("written");
+            perfetto
+                .add(&Event { file: FileKind::Fifo, ..of(kind, step * 1_000) }, true, &processes)
+                .expect("written");
         }
-        perfetto.add(&Event { request: 0, ..of(Kind::Complete, 9_000) }, true).expect("written");
-        perfetto.add(&Event { ring: 0, ..of(Kind::Enter, 9_000) }, true).expect("written");
+        perfetto.add(&Event { request: 0, ..of(Kind::Complete, 9_000) }, true, &processes).expect("written");
+        perfetto.add(&Event { ring: 0, ..of(Kind::Enter, 9_000) }, true, &processes).expect("written");
         perfetto.finish().expect("written");
         let json: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
         let entries = json["traceEvents"].as_array().expect("entries");
@@ -237,6 +271,8 @@ mod tests {
             (&slice["name"], &slice["ts"], &slice["args"]["len"]),
             (&"READ".into(), &3.0.into(), &16.into())
         );
+        assert!(entries.iter().all(|entry| entry["pid"] == 8 && entry["tid"] == 9), "{entries:?}");
+        assert_eq!(entries[0]["args"]["name"], "a \"server\"");
         let ends: Vec<_> = entries.iter().filter(|entry| entry["ph"] == "e").map(|entry| &entry["name"]).collect();
         assert_eq!(ends, ["waits to be ready", "READ"]);
     }
@@ -245,6 +281,9 @@ mod tests {
     fn a_worker_has_a_track_with_what_it_did_when_it_did_it() {
         let mut text = Vec::new();
         let mut perfetto = Perfetto::new(&mut text).expect("written");
+        let mut processes = Processes::default();
+        processes.insert(9, 8, "a \"server\"");
+        processes.insert(11, 8, "wq");
         let of = |kind, time_ns| Event {
             ring: 2,
             request: 7,
@@ -257,15 +296,16 @@ mod tests {
         for event in
             [of(Kind::SubmitReq, 1_000), of(Kind::QueueAsyncWork, 2_000), worked, of(Kind::Complete, 6_000)]
         {
-            perfetto.add(&event, true).expect("written");
+            perfetto.add(&event, true, &processes).expect("written");
         }
         perfetto.finish().expect("written");
         let json: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
         let entries = json["traceEvents"].as_array().expect("entries");
-        let of_workers: Vec<_> = entries.iter().filter(|entry| entry["pid"] == WORKERS).collect();
+        let of_workers: Vec<_> = entries.iter().filter(|entry| entry["tid"] == 11).collect();
         let phases: Vec<_> = of_workers.iter().map(|entry| entry["ph"].as_str().expect("a phase")).collect();
-        assert_eq!(phases.concat(), "MMXt", "two names, the work, the arrow's way");
-        let work = of_workers[2];
+        assert_eq!(phases.concat(), "MXt", "its name, the work, the arrow's way");
+        assert_eq!((&of_workers[0]["pid"], &of_workers[0]["args"]["name"]), (&8.into(), &"wq".into()));
+        let work = of_workers[1];
         assert_eq!(
             (&work["name"], &work["tid"], &work["ts"], &work["dur"]),
             (&"READ".into(), &11.into(), &3.5.into(), &1.2.into())

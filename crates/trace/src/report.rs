@@ -2,32 +2,51 @@
 //! for the page.
 
 use crate::findings::Finding;
+use crate::names;
+use crate::processes::Processes;
 use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What all events add up to.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// Each ring, in the order in which they were made.
     pub rings: Vec<RingReport>,
+    /// Each process that used one of them, by [`Report::name_processes`].
+    pub processes: Vec<ProcessReport>,
     /// What could be better.
     pub findings: Vec<Finding>,
     /// io_uring_enter(2) calls of which the ring could not be told.
     pub unattributed_enters: u64,
     /// Events that were lost because the program was faster than the reader: with any, all numbers are too low.
     pub events_lost: u64,
+    /// What each thread did.
+    #[serde(skip)]
+    pub(crate) by_thread: BTreeMap<u32, ThreadReport>,
 }
 
-macro_rules! setup_flags {
-    ($($name:ident)*) => { [$((anyring_abi::$name, setup_flags!(@name $name))),*] };
-    (@name $name:ident) => { stringify!($name).split_at("IORING_SETUP_".len()).1 };
+/// What one thread did.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ThreadReport {
+    pub enters: u64,
+    pub submitted: u64,
+    pub rings: BTreeSet<u32>,
 }
 
-/// The flags of io_uring_setup(2), and their names.
-const SETUP_FLAGS: [(u32, &str); 19] = setup_flags!(IORING_SETUP_IOPOLL IORING_SETUP_SQPOLL IORING_SETUP_SQ_AFF
-    IORING_SETUP_CQSIZE IORING_SETUP_CLAMP IORING_SETUP_ATTACH_WQ IORING_SETUP_R_DISABLED IORING_SETUP_SUBMIT_ALL
-    IORING_SETUP_COOP_TASKRUN IORING_SETUP_TASKRUN_FLAG IORING_SETUP_SQE128 IORING_SETUP_CQE32
-    IORING_SETUP_SINGLE_ISSUER IORING_SETUP_DEFER_TASKRUN IORING_SETUP_NO_MMAP IORING_SETUP_REGISTERED_FD_ONLY
-    IORING_SETUP_NO_SQARRAY IORING_SETUP_HYBRID_IOPOLL IORING_SETUP_CQE_MIXED);
+/// What one process did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ProcessReport {
+    /// Its number; none for threads that had ended before they were asked about.
+    pub pid: Option<u32>,
+    /// The name of its program.
+    pub program: Option<String>,
+    /// Rings that it made or used.
+    pub rings: u64,
+    /// SQEs that its threads submitted.
+    pub submitted: u64,
+    /// Calls of its threads: io_uring_enter(2), io_submit(2), io_getevents(2).
+    pub enters: u64,
+}
 
 /// What a ring is to the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -128,8 +147,8 @@ pub struct Kinds {
     pub forced: u64,
     /// Of these, with an error.
     pub errors: u64,
-    /// Of these, with fewer bytes than asked for.
-    pub short: u64,
+    /// Of these, with fewer bytes than asked for; none where it is not told how many that were.
+    pub short: Option<u64>,
     /// Whether they wait by their nature: timeouts, polls, futexes, children.
     pub waits: bool,
     /// Those without a CQE by the end.
@@ -191,11 +210,12 @@ fn us(ns: Option<u64>) -> String {
     ns.map_or("-".to_owned(), |ns| format!("{:.1}", ns as f64 / 1e3))
 }
 
-/// "-" for what is not known.
+/// What is not known is not 0.
 pub(crate) fn told(value: Option<impl std::fmt::Display>) -> String {
-    value.map_or("-".to_owned(), |value| value.to_string())
+    value.map_or("unknown".to_owned(), |value| value.to_string())
 }
 
+/// An average; "-" for that of nothing.
 pub(crate) fn average(value: Option<f64>) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.2}"))
 }
@@ -223,6 +243,39 @@ impl std::fmt::Display for Report {
 }
 
 impl Report {
+    /// Adds up what the threads of each process did.
+    pub fn name_processes(&mut self, processes: &Processes) {
+        let mut by_process: BTreeMap<Option<u32>, ThreadReport> = BTreeMap::new();
+        for (thread, did) in &self.by_thread {
+            let sum = by_process.entry(processes.of_thread(*thread)).or_default();
+            sum.enters += did.enters;
+            sum.submitted += did.submitted;
+            sum.rings.extend(&did.rings);
+        }
+        let report =
+            |(pid, ThreadReport { enters, submitted, rings }): (Option<u32>, ThreadReport)| ProcessReport {
+                pid,
+                program: pid.and_then(|pid| processes.program(pid)).map(str::to_owned),
+                rings: rings.len() as u64,
+                submitted,
+                enters,
+            };
+        self.processes = by_process.into_iter().map(report).collect();
+    }
+
+    fn write_processes(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for ProcessReport { pid, program, rings, submitted, enters } in &self.processes {
+            let program = program.as_deref().unwrap_or("unknown");
+            let what = match pid {
+                Some(pid) => format!("process {pid} ({program})"),
+                None => "threads that have ended, of unknown processes".to_owned(),
+            };
+            let ring = if *rings == 1 { "ring" } else { "rings" };
+            writeln!(formatter, "{what}: {rings} {ring}, {submitted} requests, {enters} enter calls")?;
+        }
+        Ok(())
+    }
+
     /// Rings that did nothing, in one line, and what several rings did together.
     fn write_totals(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (used, idle): (Vec<_>, Vec<_>) = self.rings.iter().partition(|ring| ring.is_used());
@@ -230,7 +283,7 @@ impl Report {
             writeln!(formatter, "{}: no request", numbers("ring", idle.iter().map(|ring| ring.ring)))?;
         }
         if used.len() < 2 {
-            return Ok(());
+            return self.write_processes(formatter);
         }
         let sum = |of: fn(&RingReport) -> u64| used.iter().map(|ring| of(ring)).sum::<u64>();
         let enters: Option<u64> = used.iter().map(|ring| ring.enters).sum();
@@ -243,7 +296,8 @@ impl Report {
             sum(|ring| ring.cqes),
             sum(|ring| ring.overflows),
             sum(|ring| ring.refused),
-        )
+        )?;
+        self.write_processes(formatter)
     }
 
     /// What several rings have in common is said once, of the first.
@@ -300,18 +354,7 @@ impl RingReport {
 
     /// The names of the setup flags without `IORING_SETUP_`, and the rest as a number.
     pub(crate) fn flags(&self) -> String {
-        let Some(flags) = self.setup_flags else { return "-".to_owned() };
-        let known = SETUP_FLAGS.iter().filter(|(flag, _)| flags & flag != 0);
-        let unknown = SETUP_FLAGS.iter().fold(flags, |left, (flag, _)| left & !flag);
-        let mut names: Vec<_> = known.map(|(_, name)| (*name).to_owned()).collect();
-        if unknown != 0 {
-            names.push(format!("{unknown:#x}"));
-        }
-        if names.is_empty() {
-            "none".to_owned()
-        } else {
-            names.join("|")
-        }
+        told(self.setup_flags.map(names::setup_flags))
     }
 
     fn write_head(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -386,7 +429,7 @@ impl RingReport {
                 us(kinds.p99_ns),
                 us(kinds.queued_p50_ns),
                 kinds.errors.to_string(),
-                kinds.short.to_string(),
+                kinds.short.map_or("-".to_owned(), |short| short.to_string()),
                 kinds.unfinished.to_string(),
             ]
         });
@@ -409,22 +452,8 @@ impl RingReport {
 mod tests {
     use super::*;
     use crate::{Event, Summary};
-    use anyring_abi::{Opcode, IORING_SETUP_CLAMP, IORING_SETUP_CQSIZE};
+    use anyring_abi::Opcode;
     use anyring_engine::event::Kind;
-
-    #[test]
-    fn flags_have_their_names() {
-        let of = |flags: Option<u32>| {
-            let mut summary = Summary::new(true);
-            summary.add(&Event { ring: 1, flags: flags.unwrap_or(0), ..Event::new(Kind::Create) });
-            let mut report = summary.report(0);
-            report.rings[0].setup_flags = flags;
-            report.rings[0].flags()
-        };
-        assert_eq!(of(Some(IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP)), "CQSIZE|CLAMP");
-        assert_eq!((of(Some(0)).as_str(), of(None).as_str()), ("none", "-"));
-        assert_eq!(of(Some(1 << 30)), "0x40000000");
-    }
 
     #[test]
     fn numbers_are_ranges() {
@@ -446,7 +475,12 @@ mod tests {
                 summary.add(&of(Kind::Complete, 2_500));
             }
         }
-        let text = summary.report(0).to_string();
+        let mut report = summary.report(0);
+        let mut processes = Processes::default();
+        processes.insert(0, 4321, "server");
+        report.name_processes(&processes);
+        let text = report.to_string();
+        assert!(text.contains("process 4321 (server): 8 rings, 1200 requests, 1200 enter calls\n"), "{text}");
         assert!(text.contains("rings 7-8: no request\n"), "{text}");
         assert!(text.contains("in all, 6 rings: 1200 requests, 1200 enter calls, 1200 CQEs, "), "{text}");
         assert_eq!(text.matches("  the same of rings 2-6\n").count(), 2, "each finding once: {text}");

@@ -4,7 +4,7 @@ use crate::class::{counts_bytes, waits, SizeClass};
 use crate::findings;
 use crate::later::{Moment, Threads};
 use crate::line::opcode_name;
-use crate::report::{Interface, Kinds, Latencies, Lookups, Report, RequestKind, RingReport};
+use crate::report::{Interface, Kinds, Latencies, Lookups, Report, RequestKind, RingReport, ThreadReport};
 use crate::Event;
 use anyring_abi::{
     IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IORING_SETUP_IOPOLL, IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS,
@@ -126,6 +126,8 @@ pub struct Summary {
     /// With so many in flight those that ask for no CQE are looked for again.
     forget_at: usize,
     unattributed_enters: u64,
+    /// By the thread that did it.
+    by_thread: BTreeMap<u32, ThreadReport>,
     has_sizes: bool,
     /// Of the kernel's requests.
     threads: Threads<Untold>,
@@ -150,6 +152,7 @@ impl Summary {
         if !self.has_sizes {
             self.follow_thread(event);
         }
+        self.count_for_thread(event);
         if event.ring == 0 {
             self.unattributed_enters += u64::from(event.kind == Kind::Enter);
             return;
@@ -220,6 +223,21 @@ impl Summary {
                 self.complete(event);
             }
             _ => {}
+        }
+    }
+
+    fn count_for_thread(&mut self, event: &Event) {
+        let [enters, submitted] = match event.kind {
+            Kind::Create => [0, 0],
+            Kind::Enter => [1, 0],
+            Kind::SubmitReq | Kind::ReqFailed if !event.is_aio() || event.kind == Kind::SubmitReq => [0, 1],
+            _ => return,
+        };
+        let thread = self.by_thread.entry(event.thread).or_default();
+        thread.enters += enters;
+        thread.submitted += submitted;
+        if event.ring != 0 {
+            thread.rings.insert(event.ring);
         }
     }
 
@@ -326,7 +344,14 @@ impl Summary {
         }
         let rings: Vec<_> = self.rings.into_iter().map(|(number, ring)| ring.report(number)).collect();
         let findings = rings.iter().flat_map(findings::of_ring).collect();
-        Report { rings, findings, unattributed_enters: self.unattributed_enters, events_lost }
+        Report {
+            rings,
+            processes: Vec::new(),
+            findings,
+            unattributed_enters: self.unattributed_enters,
+            events_lost,
+            by_thread: self.by_thread,
+        }
     }
 }
 
@@ -401,7 +426,7 @@ impl Tally {
             forced: self.forced,
             waits: waits(key.opcode),
             errors: self.errors,
-            short: self.short,
+            short: (key.size != SizeClass::Untold).then_some(self.short),
             unfinished: self.unfinished,
             p50_ns: quantile(&all, 0.5),
             p90_ns: quantile(&all, 0.9),
@@ -477,7 +502,7 @@ mod tests {
         assert_eq!((kinds.kind.opcode.as_str(), kinds.kind.size), ("READ", "<=4K"));
         assert_eq!((kinds.inline, kinds.poll, kinds.kernel_aio, kinds.worker), (1, 1, 1, 1));
         assert_eq!((kinds.unfinished, kinds.kernel_aio_p50_ns), (1, Some(200)));
-        assert_eq!((kinds.errors, kinds.short, kinds.p50_ns), (1, 1, Some(200)));
+        assert_eq!((kinds.errors, kinds.short, kinds.p50_ns), (1, Some(1), Some(200)));
         assert_eq!((kinds.queued_p50_ns, kinds.queued_p99_ns), (Some(100), Some(100)));
     }
 
@@ -501,7 +526,7 @@ mod tests {
         let [kinds] = &ring.kinds[..] else { panic!("one kind: {ring:?}") };
         assert_eq!((kinds.kind.opcode.as_str(), kinds.kind.size), ("PREAD", "<=4K"));
         assert_eq!((kinds.count, kinds.inline, kinds.unfinished), (1, 1, 0));
-        assert!(report.to_string().starts_with("AIO context 1 (for -): 3 requests, 1 calls"));
+        assert!(report.to_string().starts_with("AIO context 1 (for unknown): 3 requests, 1 calls"));
     }
 
     /// As the kernel's tracepoints tell it: READs of a device, and one of the page cache.
@@ -560,7 +585,12 @@ mod tests {
         assert_eq!((ring.sq_entries, ring.setup_flags, ring.enters), (None, None, None));
         assert_eq!(ring.enters_per_request, None);
         let text = report.to_string();
-        assert!(text.starts_with("ring 1 (fd -, SQ -, CQ -, flags -): 1 requests, - enter calls"), "{text}");
+        assert!(
+            text.starts_with(
+                "ring 1 (fd unknown, SQ unknown, CQ unknown, flags unknown): 1 requests, unknown enter calls"
+            ),
+            "{text}"
+        );
     }
 
     #[test]
@@ -574,6 +604,7 @@ mod tests {
         let report = summary.report(7);
         let kinds = &report.rings[0].kinds[0];
         assert_eq!((kinds.count, kinds.p50_ns, report.rings[0].cqes, kinds.kind.size), (1, None, 3, "-"));
+        assert_eq!(kinds.short, None, "nobody knows how many bytes were asked for");
         assert!(report.to_string().contains("7 events were lost"));
     }
 }

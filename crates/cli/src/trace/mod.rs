@@ -11,7 +11,8 @@ use crate::run::chosen;
 use crate::{elf, exec, library, output, ring};
 use anyring_engine::os::backing::handle_faults;
 use anyring_trace::{
-    line, page, EngineSource, Event, JoinedSource, KernelSource, Perfetto, Report, Source, Summary,
+    line, page, EngineSource, Event, Filter, JoinedSource, KernelSource, Perfetto, Processes, Report, Source,
+    Summary,
 };
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
@@ -76,14 +77,14 @@ impl Watched {
     }
 }
 
-/// Runs the program, or joins the process, and hands each event to `each`, with whether its SUBMIT_REQ tells what is in the
-/// SQE, and what they add up to so far to `glance`, every period. A process that runs is left when `each` answers false.
+/// Runs the program, or joins the process, and hands each event to `each`, with what is known of its threads and whether its
+/// SUBMIT_REQ tells what is in the SQE, and what they add up to so far to `glance`, every period. A process that runs is left when `each` answers false.
 /// `about_kernel` names the flag for which `auto` must not take another engine than the kernel.
 pub fn watch(
     backend: Backend,
     about_kernel: Option<&str>,
     whom: Whom<'_>,
-    mut each: impl FnMut(&Event, bool) -> bool,
+    mut each: impl FnMut(&Event, bool, &Processes) -> bool,
     mut glance: impl FnMut(&Summary),
 ) -> Result<Watched, Failure> {
     let (Chosen { mut source, by_kernel, why, not_kernel, .. }, mut subject) = match whom {
@@ -98,6 +99,7 @@ pub fn watch(
         }
     };
     let mut summary = Summary::new(!by_kernel);
+    let mut processes = Processes::default();
     let mut events: Vec<Event> = Vec::new();
     let status = loop {
         let ended = subject.look()?;
@@ -109,7 +111,8 @@ pub fn watch(
             None => source.drain(&mut events),
         };
         for event in events.drain(..) {
-            if !each(&event, !by_kernel) {
+            processes.meet(&event);
+            if !each(&event, !by_kernel, &processes) {
                 subject.leave();
             }
             summary.add(&event);
@@ -119,12 +122,16 @@ pub fn watch(
         }
         glance(&summary);
         match ended {
-            Some(status) => break status,
+            Some(status) => {
+                subject.reap();
+                break status;
+            }
             None if !busy => subject.sleep(),
             None => {}
         }
     };
-    let report = summary.report(source.dropped());
+    let mut report = summary.report(source.dropped());
+    report.name_processes(&processes);
     Ok(Watched { report, by_kernel, why, not_kernel, subject, status })
 }
 
@@ -133,6 +140,7 @@ pub fn run(options: &TraceOptions) -> Result<i32, Failure> {
     let program = Program { words: options.words.clone() };
     let whom = options.pid.map_or(Whom::Program(&program), Whom::Process);
     let backend = chosen(options.backend, "ANYRING_BACKEND")?;
+    let mut filter = options.filter.as_deref().map(parse_filter).transpose()?;
     // Before the files of an earlier trace are emptied.
     if let Whom::Program(program) = whom {
         exec::check_found(program)?;
@@ -152,12 +160,15 @@ pub fn run(options: &TraceOptions) -> Result<i32, Failure> {
         None => None,
     };
     let mut written = Ok(());
-    let each = |event: &Event, has_sqe: bool| {
-        if options.events && written.is_ok() {
-            written = writeln!(output, "{}", line(event, has_sqe)).map_err(to_output);
+    let mut zero_ns = options.monotonic.then_some(0);
+    let each = |event: &Event, has_sqe: bool, processes: &Processes| {
+        let zero_ns = *zero_ns.get_or_insert(event.time_ns);
+        let is_wanted = options.events && filter.as_mut().is_none_or(|filter| filter.passes(event, has_sqe));
+        if is_wanted && written.is_ok() {
+            written = writeln!(output, "{}", line(event, has_sqe, zero_ns)).map_err(to_output);
         }
         if let (Some(perfetto), true) = (&mut perfetto, written.is_ok()) {
-            written = perfetto.add(event, has_sqe).map_err(to_perfetto);
+            written = perfetto.add(event, has_sqe, processes).map_err(to_perfetto);
         }
         written.is_ok()
     };
@@ -187,6 +198,10 @@ fn write_report(options: &TraceOptions, watched: &Watched, output: &mut impl Wri
         return writeln!(output, "{}", serde_json::to_string_pretty(&json)?);
     }
     write!(output, "served by {backend}: {}\n{report}", watched.why())
+}
+
+fn parse_filter(text: &str) -> Result<Filter, Failure> {
+    text.parse().map_err(|why| Failure { status: USAGE, message: format!("--filter: {why}") })
 }
 
 /// Two of them in one file would be neither.

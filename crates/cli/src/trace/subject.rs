@@ -42,6 +42,14 @@ impl Subject {
         }
     }
 
+    /// Takes a program of ours that is over away: as long as it is a zombie, its name can be asked for.
+    pub fn reap(&self) {
+        if let Subject::Child(child) = self {
+            // SAFETY: a plain call; no status is asked for.
+            unsafe { libc::waitpid(child.pid, std::ptr::null_mut(), libc::WNOHANG) };
+        }
+    }
+
     /// Sleeps for a period, or until a signal comes.
     pub fn sleep(&mut self) {
         match self {
@@ -191,15 +199,21 @@ impl Child {
         Failure { status: libc::WEXITSTATUS(status), message: String::new() }
     }
 
-    /// Its status as waitpid(2) gives it, once it has ended.
+    /// Its status as waitpid(2) gives it, once it has ended. It stays a zombie until [`Subject::reap`].
     fn look(&self) -> Result<Option<i32>, Failure> {
-        let mut status = 0;
-        // SAFETY: `status` is writable.
-        match unsafe { libc::waitpid(self.pid, &mut status, libc::WNOHANG) } {
-            0 => Ok(None),
-            -1 if errno::last() == libc::EINTR => Ok(None),
-            -1 => Err(Failure::own(format!("waitpid: {}", errno::describe(errno::last())))),
-            _ => Ok(Some(status)),
+        let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        // SAFETY: `info` is writable, and an all-zero siginfo is one; of a child the union has the child's fields.
+        let (answer, pid, code, status) = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let answer = libc::waitid(libc::P_PID, self.pid as libc::id_t, &mut info, how);
+            (answer, info.si_pid(), info.si_code, info.si_status())
+        };
+        match (answer, pid) {
+            (-1, _) if errno::last() == libc::EINTR => Ok(None),
+            (-1, _) => Err(Failure::own(format!("waitid: {}", errno::describe(errno::last())))),
+            (_, 0) => Ok(None),
+            _ if code == libc::CLD_EXITED => Ok(Some((status & 0xff) << 8)),
+            _ => Ok(Some(status)), // the signal's number; whether there was a core is nothing to us
         }
     }
 

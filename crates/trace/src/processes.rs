@@ -1,0 +1,103 @@
+//! Which process and thread events are of: the numbers and names that /proc has, as long as it has them.
+
+use crate::Event;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+
+/// What was found out so far. What had ended before it was asked about is not known.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Processes {
+    threads: BTreeMap<u32, Thread>,
+    /// The names of the programs.
+    programs: BTreeMap<u32, String>,
+    /// Threads that were asked about in vain.
+    #[serde(skip)]
+    gone: HashSet<u32>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Thread {
+    pid: u32,
+    name: String,
+}
+
+impl Processes {
+    /// Asks about the threads that the event names, where they are new.
+    pub fn meet(&mut self, event: &Event) {
+        self.ask(event.thread);
+        if let Some(worked) = event.worked() {
+            self.ask(worked.thread);
+        }
+    }
+
+    fn ask(&mut self, thread: u32) {
+        if self.threads.contains_key(&thread) || self.gone.contains(&thread) {
+            return;
+        }
+        let Some(Thread { pid, name }) = look_up(thread) else {
+            self.gone.insert(thread);
+            return;
+        };
+        self.programs.entry(pid).or_insert_with(|| look_up(pid).map_or_else(|| name.clone(), |main| main.name));
+        self.threads.insert(thread, Thread { pid, name });
+    }
+
+    /// The process that the thread is of.
+    pub fn of_thread(&self, thread: u32) -> Option<u32> {
+        self.threads.get(&thread).map(|thread| thread.pid)
+    }
+
+    /// The thread's name, as `ps -T` has it.
+    pub fn name_of_thread(&self, thread: u32) -> Option<&str> {
+        self.threads.get(&thread).map(|thread| thread.name.as_str())
+    }
+
+    /// The name of the process's program, of 15 bytes at most.
+    pub fn program(&self, pid: u32) -> Option<&str> {
+        self.programs.get(&pid).map(String::as_str)
+    }
+
+    /// As if it had been found.
+    #[cfg(test)]
+    pub fn insert(&mut self, thread: u32, pid: u32, name: &str) {
+        self.threads.insert(thread, Thread { pid, name: name.to_owned() });
+        self.programs.entry(pid).or_insert_with(|| name.to_owned());
+    }
+}
+
+/// The thread's process, and its own name.
+fn look_up(thread: u32) -> Option<Thread> {
+    let status = fs::read(format!("/proc/{thread}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    Some(Thread { pid: field("Tgid:")?.parse().ok()?, name: field("Name:")?.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyring_engine::event::Kind;
+
+    #[test]
+    fn a_thread_has_a_process_and_both_have_names() {
+        let (told, thread) = std::sync::mpsc::channel();
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::Builder::new().name("other".to_owned()).spawn(move || {
+            let number = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+            told.send(number).expect("told");
+            let _ = ends.recv();
+        });
+        let thread = thread.recv().expect("its number");
+        let mut processes = Processes::default();
+        processes.meet(&Event { thread, ..Event::new(Kind::Enter) });
+        drop(end);
+        other.expect("a thread").join().expect("its end");
+        let own = std::process::id();
+        assert_eq!((processes.of_thread(thread), processes.name_of_thread(thread)), (Some(own), Some("other")));
+        let program = fs::read_to_string("/proc/self/comm").expect("our name");
+        assert_eq!(processes.program(own), Some(program.trim()));
+        processes.meet(&Event { thread: u32::MAX, ..Event::new(Kind::Enter) });
+        assert_eq!(processes.of_thread(u32::MAX), None);
+    }
+}
