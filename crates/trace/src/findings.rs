@@ -1,6 +1,7 @@
 //! What could be better, in plain words: read off what a ring's events added up to, with the numbers that say so and the
 //! flag or call that changes it. Nothing is said of what happened a few times only.
 
+use crate::file_systems::FilesOn;
 use crate::report::{time, told, Interface, Kinds, RingReport};
 use anyring_abi::{
     IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_IOPOLL, IORING_SETUP_SINGLE_ISSUER, IORING_SETUP_SQPOLL,
@@ -44,10 +45,11 @@ pub fn of_ring(ring: &RingReport) -> Vec<Finding> {
 }
 
 fn of_io_uring(ring: &RingReport) -> Vec<Found> {
-    let of_kinds = ring
-        .kinds
-        .iter()
-        .flat_map(|kinds| [forced(kinds), slow_inline(kinds), attempts_in_vain(kinds), punted_writes(kinds)]);
+    let files = &ring.files_on;
+    let of_kinds = ring.kinds.iter().flat_map(|kinds| {
+        let punted = [punted_reads(kinds, files), punted_writes(kinds, files)];
+        [forced(kinds), slow_inline(kinds), attempts_in_vain(kinds)].into_iter().chain(punted)
+    });
     let of_all =
         [overflows(ring), one_enter_each(ring), one_submitter(ring), many_with_workers(ring), unregistered(ring)];
     of_kinds.chain(of_all).collect()
@@ -129,23 +131,101 @@ fn attempts_in_vain(kinds: &Kinds) -> Found {
     Some(("attempts_in_vain", evidence, advice))
 }
 
-fn punted_writes(kinds: &Kinds) -> Found {
-    let is_write = matches!(kinds.kind.opcode.as_str(), "WRITE" | "WRITEV" | "WRITE_FIXED" | "WRITEV_FIXED");
+/// What is true of all file systems of a ring's files: which those are, and whether they do something without waiting.
+fn agreed(files: &[FilesOn], can: impl Fn(&FilesOn) -> Option<bool>) -> (String, Option<bool>) {
+    let mut names: Vec<_> = files.iter().map(|it| it.file_system.as_deref().unwrap_or("the file system")).collect();
+    names.dedup();
+    let first = files.first().and_then(&can);
+    (names.join(" and "), first.filter(|_| files.iter().all(|it| can(it) == first)))
+}
+
+/// How many went to a worker that nobody had sent there, if that is `percent` of them.
+fn punted(kinds: &Kinds, percent: u64) -> Option<u64> {
     let punted = kinds.worker.saturating_sub(kinds.forced);
-    if !is_write || !matches!(kinds.kind.file, "file" | "block") || punted < FEW || !mostly(punted, kinds.count, 50)
-    {
+    let is_on_disk = matches!(kinds.kind.file, "file" | "block");
+    (is_on_disk && punted >= FEW && mostly(punted, kinds.count, percent)).then_some(punted)
+}
+
+fn punted_reads(kinds: &Kinds, files: &[FilesOn]) -> Found {
+    if !matches!(kinds.kind.opcode.as_str(), "READ" | "READV" | "READ_FIXED" | "READV_FIXED") {
         return None;
     }
+    let punted = punted(kinds, 10)?;
+    let (name, can) = match kinds.kind.file {
+        "block" => ("block devices".to_owned(), Some(true)),
+        _ => agreed(files, |it| it.nonblocking_reads),
+    };
+    let is_direct = !files.is_empty() && files.iter().all(|it| it.direct);
+    let (why, advice) = match can {
+        Some(false) => (
+            format!("{name} has no nonblocking read (RWF_NOWAIT was tried there)"),
+            "read larger pieces at a time, or keep the file on a file system that can (ext4, XFS, Btrfs); IOSQE_ASYNC \
+             spares the attempt",
+        ),
+        Some(true) if !is_direct => (
+            format!("what they wanted was not in the page cache (RWF_NOWAIT works on {name})"),
+            "have the file read ahead (IORING_OP_FADVISE or posix_fadvise with POSIX_FADV_WILLNEED), or read with O_DIRECT",
+        ),
+        _ => (
+            "the page cache did not have it, or the file system has no nonblocking read: which is not known".to_owned(),
+            "if the same reads are inline a second time, have the file read ahead (POSIX_FADV_WILLNEED); else the file \
+             system is why",
+        ),
+    };
     let evidence = format!(
-        "{punted} of {} {} could not be written without waiting and went to a worker, {} (median)",
+        "{punted} of {} {} went to a worker, {} (median): {why}",
         kinds.count,
         kinds.kind,
         time(kinds.worker_p50_ns)
     );
-    let advice = "write with O_DIRECT, in pieces no larger than the device takes at once (max_sectors_kb); or, on a file \
-                  system that can write to the page cache without waiting (RWF_NOWAIT: XFS, Btrfs), allocate the file \
-                  before (fallocate). Where it cannot (ext4), each write through the page cache goes to a worker, and \
-                  IOSQE_ASYNC spares the attempt";
+    Some(("reads_punted", evidence, advice))
+}
+
+fn punted_writes(kinds: &Kinds, files: &[FilesOn]) -> Found {
+    if !matches!(kinds.kind.opcode.as_str(), "WRITE" | "WRITEV" | "WRITE_FIXED" | "WRITEV_FIXED") {
+        return None;
+    }
+    let punted = punted(kinds, 50)?;
+    let is_block = kinds.kind.file == "block";
+    let is_direct = !is_block && !files.is_empty() && files.iter().all(|it| it.direct);
+    let (name, can) = match is_block {
+        true => (String::new(), None),
+        false => agreed(files, |it| it.nonblocking_writes),
+    };
+    let (why, advice) = match can {
+        _ if is_direct => (
+            " though the file is open with O_DIRECT".to_owned(),
+            "allocate the file before (fallocate), since a write that makes it longer waits, and write pieces no larger \
+             than the device takes at once (max_sectors_kb)",
+        ),
+        Some(false) => (
+            format!(" ({name} has no nonblocking write to the page cache: RWF_NOWAIT was tried there)"),
+            "write with O_DIRECT, in pieces no larger than the device takes at once (max_sectors_kb), to a file that is \
+             allocated; through the page cache allocating it (fallocate) changes nothing here, and IOSQE_ASYNC spares the \
+             attempt",
+        ),
+        Some(true) => (
+            format!(" ({name} has nonblocking writes to the page cache: RWF_NOWAIT was tried there)"),
+            "allocate the file before it is written (fallocate), and write what is in the page cache or whole pages",
+        ),
+        None if is_block => (
+            String::new(),
+            "write with O_DIRECT, in pieces no larger than the device takes at once (max_sectors_kb)",
+        ),
+        None => (
+            String::new(),
+            "write with O_DIRECT, in pieces no larger than the device takes at once (max_sectors_kb); or, on a file \
+             system that can write to the page cache without waiting (RWF_NOWAIT: XFS, Btrfs), allocate the file before \
+             (fallocate). Where it cannot (ext4), each write through the page cache goes to a worker, and IOSQE_ASYNC \
+             spares the attempt",
+        ),
+    };
+    let evidence = format!(
+        "{punted} of {} {} could not be written without waiting and went to a worker, {} (median){why}",
+        kinds.count,
+        kinds.kind,
+        time(kinds.worker_p50_ns)
+    );
     Some(("writes_punted", evidence, advice))
 }
 
@@ -222,6 +302,8 @@ fn unregistered(ring: &RingReport) -> Found {
 
 #[cfg(test)]
 mod tests {
+    use super::Finding;
+    use crate::file_systems::FilesOn;
     use crate::{Event, Report, Summary};
     use anyring_abi::{Opcode, IOSQE_ASYNC};
     use anyring_engine::event::{FileKind, Kind};
@@ -273,6 +355,49 @@ mod tests {
             "{:?}",
             all.findings
         );
+    }
+
+    /// What is said of requests that all went to a worker, of files on such file systems.
+    fn of_punted(opcode: Opcode, files: &[(&str, bool, Option<bool>)]) -> Finding {
+        let mut report = trace(400, opcode, 512, &[Kind::QueueAsyncWork], |_| 0);
+        report.rings[0].kinds[0].worker = 400;
+        let files = files.iter().map(|(name, direct, can)| FilesOn {
+            file_system: Some((*name).to_owned()),
+            direct: *direct,
+            nonblocking_reads: *can,
+            nonblocking_writes: *can,
+        });
+        report.rings[0].files_on = files.collect();
+        let found = super::of_ring(&report.rings[0]);
+        found.into_iter().find(|it| it.name.ends_with("s_punted")).expect("that finding")
+    }
+
+    #[test]
+    fn what_a_worker_got_has_its_reason() {
+        let cold = of_punted(Opcode::Read, &[("xfs", false, Some(true))]);
+        assert_eq!(cold.name, "reads_punted");
+        assert!(cold.evidence.starts_with("400 of 400 READ (file, <=512) went to a worker, "), "{}", cold.evidence);
+        assert!(cold.evidence.ends_with("not in the page cache (RWF_NOWAIT works on xfs)"), "{}", cold.evidence);
+        let never = of_punted(Opcode::Read, &[("9p", false, Some(false))]);
+        assert!(never.evidence.contains("9p has no nonblocking read"), "{}", never.evidence);
+        assert!(!never.advice.contains("WILLNEED"));
+        let two = [("9p", false, Some(false)), ("xfs", false, Some(true))];
+        for unknown in [&[][..], &two] {
+            let finding = of_punted(Opcode::Read, unknown);
+            assert!(finding.evidence.ends_with("which is not known"), "{}", finding.evidence);
+        }
+    }
+
+    #[test]
+    fn allocating_is_advised_where_it_helps() {
+        let never = of_punted(Opcode::Write, &[("ext4", false, Some(false))]);
+        assert!(never.evidence.contains("ext4 has no nonblocking write"), "{}", never.evidence);
+        assert!(never.advice.contains("allocating it (fallocate) changes nothing here"));
+        let can = of_punted(Opcode::Write, &[("xfs", false, Some(true))]);
+        assert!(can.advice.starts_with("allocate the file before"), "{}", can.advice);
+        let direct = of_punted(Opcode::Write, &[("ext4", true, Some(false))]);
+        assert!(!direct.advice.contains("with O_DIRECT"), "it is already: {}", direct.advice);
+        assert!(of_punted(Opcode::Write, &[]).advice.contains("Where it cannot (ext4)"));
     }
 
     #[test]

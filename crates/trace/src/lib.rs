@@ -6,6 +6,7 @@
 
 mod class;
 mod engine;
+mod file_systems;
 mod filter;
 mod findings;
 mod joined;
@@ -21,6 +22,7 @@ mod summary;
 
 pub use anyring_engine::event::Event;
 pub use engine::EngineSource;
+pub use file_systems::{FileSystems, FilesOn};
 pub use filter::Filter;
 pub use findings::Finding;
 pub use joined::JoinedSource;

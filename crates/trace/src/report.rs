@@ -1,7 +1,8 @@
 //! What a trace's events add up to, for people (`Display`), for programs (`Serialize`: docs/trace.md has the fields) and
 //! for the page.
 
-use crate::findings::Finding;
+use crate::file_systems::{FileSystems, FilesOn};
+use crate::findings::{self, Finding};
 use crate::names;
 use crate::processes::Processes;
 use serde::Serialize;
@@ -100,6 +101,8 @@ pub struct RingReport {
     pub most_with_workers: u64,
     /// The descriptors that were looked up most often, since they are not registered: at most three.
     pub lookups: Vec<Lookups>,
+    /// Where its files are, by [`Report::name_file_systems`].
+    pub files_on: Vec<FilesOn>,
     /// Each kind of request.
     pub kinds: Vec<Kinds>,
 }
@@ -261,6 +264,14 @@ impl Report {
                 enters,
             };
         self.processes = by_process.into_iter().map(report).collect();
+    }
+
+    /// Says where the files of each ring are, on which some findings depend.
+    pub fn name_file_systems(&mut self, file_systems: &FileSystems) {
+        for ring in &mut self.rings {
+            ring.files_on = file_systems.of_ring(ring.ring);
+        }
+        self.findings = self.rings.iter().flat_map(findings::of_ring).collect();
     }
 
     fn write_processes(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

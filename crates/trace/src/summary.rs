@@ -394,6 +394,7 @@ impl RingTally {
             one_submitter: self.submitter.is_some() && !self.several_submitters,
             most_with_workers: self.most_with_workers,
             lookups: self.most_looked_up(),
+            files_on: Vec::new(),
             kinds: self.kinds.into_iter().map(|(key, tally)| tally.report(key)).collect(),
         }
     }

@@ -11,8 +11,8 @@ use crate::run::chosen;
 use crate::{elf, exec, library, output, ring};
 use anyring_engine::os::backing::handle_faults;
 use anyring_trace::{
-    line, page, EngineSource, Event, Filter, JoinedSource, KernelSource, Perfetto, Processes, Report, Source,
-    Summary,
+    line, page, EngineSource, Event, FileSystems, Filter, JoinedSource, KernelSource, Perfetto, Processes, Report,
+    Source, Summary,
 };
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
@@ -99,7 +99,7 @@ pub fn watch(
         }
     };
     let mut summary = Summary::new(!by_kernel);
-    let mut processes = Processes::default();
+    let (mut processes, mut file_systems) = (Processes::default(), FileSystems::default());
     let mut events: Vec<Event> = Vec::new();
     let status = loop {
         let ended = subject.look()?;
@@ -112,6 +112,7 @@ pub fn watch(
         };
         for event in events.drain(..) {
             processes.meet(&event);
+            file_systems.meet(&event);
             if !each(&event, !by_kernel, &processes) {
                 subject.leave();
             }
@@ -132,6 +133,7 @@ pub fn watch(
     };
     let mut report = summary.report(source.dropped());
     report.name_processes(&processes);
+    report.name_file_systems(&file_systems);
     Ok(Watched { report, by_kernel, why, not_kernel, subject, status })
 }
 

@@ -1,0 +1,155 @@
+//! The file systems that a ring's files are on, and whether they read and write without waiting (RWF_NOWAIT): a request for
+//! a file system that does not is a worker's, whatever is in the page cache.
+//!
+//! That is tried, once for each file system, with an unnamed file (O_TMPFILE) of 4 KiB beside the first file of the
+//! program that is seen there. Where the tracer may not make one nothing is known.
+
+use crate::Event;
+use anyring_engine::event::{FileKind, Kind};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, ReadWriteFlags};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Descriptors that are looked at: what more there are will be on the same file systems.
+const MOST: usize = 4096;
+
+/// What was found out so far.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct FileSystems {
+    /// Descriptors that were looked at: of which ring and thread.
+    #[serde(skip)]
+    seen: HashSet<(u32, u32, i32)>,
+    /// By `st_dev`.
+    known: BTreeMap<u64, FileSystem>,
+    /// Those of each ring, and whether a file was open with O_DIRECT there.
+    rings: BTreeMap<u32, BTreeSet<(u64, bool)>>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct FileSystem {
+    name: Option<String>,
+    reads: Option<bool>,
+    writes: Option<bool>,
+}
+
+/// A file system of a ring's files.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct FilesOn {
+    /// Its type, as in /proc/filesystems.
+    pub file_system: Option<String>,
+    /// Whether these files were open with O_DIRECT.
+    pub direct: bool,
+    /// Whether it reads through the page cache without waiting (RWF_NOWAIT).
+    pub nonblocking_reads: Option<bool>,
+    /// Whether it writes so.
+    pub nonblocking_writes: Option<bool>,
+}
+
+impl FileSystems {
+    /// Looks at the file that the event names, where it is new.
+    pub fn meet(&mut self, event: &Event) {
+        let Event { ring, thread, fd, .. } = *event;
+        let is_file = event.kind == Kind::FileGet && event.file == FileKind::Regular;
+        if !is_file || self.seen.len() >= MOST || !self.seen.insert((ring, thread, fd)) {
+            return;
+        }
+        let link = PathBuf::from(format!("/proc/{thread}/fd/{fd}"));
+        let Ok(device) = fs::metadata(&link).map(|file| file.dev()) else { return };
+        self.known.entry(device).or_insert_with(|| FileSystem::try_beside(&link, device));
+        self.rings.entry(ring).or_default().insert((device, is_direct(thread, fd)));
+    }
+
+    /// Those of a ring.
+    pub fn of_ring(&self, ring: u32) -> Vec<FilesOn> {
+        let places = self.rings.get(&ring).into_iter().flatten();
+        let found = places.filter_map(|(device, direct)| {
+            let FileSystem { name, reads, writes } = self.known.get(device)?.clone();
+            Some(FilesOn {
+                file_system: name,
+                direct: *direct,
+                nonblocking_reads: reads,
+                nonblocking_writes: writes,
+            })
+        });
+        found.collect()
+    }
+}
+
+/// Whether it was opened with O_DIRECT; it was not where nobody can say.
+fn is_direct(thread: u32, fd: i32) -> bool {
+    let text = fs::read_to_string(format!("/proc/{thread}/fdinfo/{fd}")).unwrap_or_default();
+    let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0);
+    flags & OFlags::DIRECT.bits() != 0
+}
+
+impl FileSystem {
+    /// The one that the open file behind `link` is on.
+    fn try_beside(link: &Path, device: u64) -> FileSystem {
+        let name = type_of(device);
+        let folder = fs::read_link(link).ok().and_then(|file| file.parent().map(Path::to_owned));
+        // Another mount namespace may have another folder of this name.
+        let is_there = |folder: &PathBuf| fs::metadata(folder).is_ok_and(|folder| folder.dev() == device);
+        let (reads, writes) = folder.filter(is_there).map_or((None, None), |folder| try_in(&folder));
+        FileSystem { name, reads, writes }
+    }
+}
+
+/// The type of what is mounted with this `st_dev`.
+fn type_of(device: u64) -> Option<String> {
+    let wanted = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let of_it = |line: &&str| line.split(' ').nth(2) == Some(&wanted);
+    let line = mounts.lines().find(of_it)?;
+    line.split_once(" - ")?.1.split(' ').next().map(str::to_owned)
+}
+
+/// Whether reads and writes with RWF_NOWAIT work in the folder on what is in the page cache and allocated already.
+fn try_in(folder: &Path) -> (Option<bool>, Option<bool>) {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR) else { return (None, None) };
+    let mut bytes = [0u8; 4096];
+    if rustix::io::pwrite(&file, &bytes, 0) != Ok(bytes.len()) {
+        return (None, None);
+    }
+    let told = |answer: Result<usize, Errno>| match answer {
+        Ok(_) => Some(true),
+        Err(Errno::OPNOTSUPP) => Some(false),
+        Err(_) => None,
+    };
+    let nowait = ReadWriteFlags::NOWAIT;
+    let writes = rustix::io::pwritev2(&file, &[IoSlice::new(&bytes)], 0, nowait);
+    let reads = rustix::io::preadv2(&file, &mut [IoSliceMut::new(&mut bytes)], 0, nowait);
+    (told(reads), told(writes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn the_file_system_of_a_file_is_tried_and_told() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let fd = file.as_file().as_raw_fd();
+        let event = Event { ring: 1, thread, fd, file: FileKind::Regular, ..Event::new(Kind::FileGet) };
+        let mut file_systems = FileSystems::default();
+        file_systems.meet(&event);
+        file_systems.meet(&Event { ring: 2, fd: -1, ..event });
+        let expected = try_in(&std::env::temp_dir());
+        let [found] = &file_systems.of_ring(1)[..] else { panic!("one: {file_systems:?}") };
+        assert_eq!((found.nonblocking_reads, found.nonblocking_writes), expected);
+        assert!(!found.direct);
+        assert_eq!(file_systems.of_ring(2), [], "of a file that is not open nothing is said");
+        let names = fs::read_to_string("/proc/filesystems").expect("the types");
+        if let Some(name) = &found.file_system {
+            assert!(names.split_whitespace().any(|known| known == name), "{name}");
+        }
+    }
+}
