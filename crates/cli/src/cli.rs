@@ -238,9 +238,10 @@ pub struct TraceOptions {
     /// Also write the summary to FILE as a page for a browser: shares of the paths, latency histograms
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Show the summary while the program runs, anew each second; standard error must be a terminal
-    #[arg(long, conflicts_with = "events")]
-    pub live: bool,
+    /// Show rates, paths and latencies of each interval on standard error while the program runs, as iostat does [default:
+    /// of a second]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
+    pub live: Option<u32>,
     /// Trace the running process PID, until it ends or anyring gets SIGINT
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Option<i32>,

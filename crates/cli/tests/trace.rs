@@ -4,6 +4,7 @@ mod common;
 
 use common::{anyring, conformance, library, one_line_failure, output};
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -446,10 +447,21 @@ fn events_are_filtered_and_have_times_since_the_first() {
     assert!(wrong(&["--filter", "opcode=READ"]).contains("--events"));
 }
 
+/// The program ends when the interval with its requests was told.
 #[test]
-fn a_live_table_needs_a_terminal() {
-    let output = output(&mut anyring(&["trace", "--live", "--", "true"]));
-    one_line_failure(&output, 2);
+fn rates_are_told_while_the_program_runs() {
+    library();
+    let mut command = anyring(&["trace", "--backend", "user", "--live", "--json", "-o", "/dev/null"]);
+    command
+        .args(["--", "sh", "-c", "\"$0\" --quiet --filter nop::completes_with_zero; read end; exit 0"])
+        .arg(conformance());
+    let mut program = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start");
+    let mut lines = BufReader::new(program.stderr.take().expect("standard error")).lines().map_while(Result::ok);
+    let told: Vec<_> = lines.by_ref().take_while(|line| !line.contains(" NOP ")).collect();
+    assert!(told.iter().any(|line| line.contains(" in flight: ") && line.ends_with(" CQEs/s")), "{told:?}");
+    drop(program.stdin.take());
+    assert!(program.wait().expect("its end").success());
+    assert_eq!(output(&mut anyring(&["trace", "--live=0", "--", "true"])).status.code(), Some(2));
 }
 
 /// A ring that a child inherited is the same ring, and its requests are others.

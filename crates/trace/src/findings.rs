@@ -194,18 +194,18 @@ fn punted_writes(kinds: &Kinds, files: &[FilesOn]) -> Found {
     };
     let (why, advice) = match can {
         _ if is_direct => (
-            " though the file is open with O_DIRECT".to_owned(),
+            ": the file is open with O_DIRECT".to_owned(),
             "allocate the file before (fallocate), since a write that makes it longer waits, and write pieces no larger \
              than the device takes at once (max_sectors_kb)",
         ),
         Some(false) => (
-            format!(" ({name} has no nonblocking write to the page cache: RWF_NOWAIT was tried there)"),
+            format!(": {name} has no nonblocking write to the page cache (RWF_NOWAIT was tried there)"),
             "write with O_DIRECT, in pieces no larger than the device takes at once (max_sectors_kb), to a file that is \
              allocated; through the page cache allocating it (fallocate) changes nothing here, and IOSQE_ASYNC spares the \
              attempt",
         ),
         Some(true) => (
-            format!(" ({name} has nonblocking writes to the page cache: RWF_NOWAIT was tried there)"),
+            format!(": {name} has nonblocking writes to the page cache (RWF_NOWAIT was tried there)"),
             "allocate the file before it is written (fallocate), and write what is in the page cache or whole pages",
         ),
         None if is_block => (

@@ -32,7 +32,7 @@ pub use page::page;
 pub use perfetto::Perfetto;
 pub use processes::Processes;
 pub use report::{time, Interface, Kinds, Latencies, Lookups, ProcessReport, Report, RequestKind, RingReport};
-pub use summary::Summary;
+pub use summary::{Rates, Summary};
 
 /// Where events come from.
 pub trait Source {

@@ -13,6 +13,10 @@ use anyring_engine::event::{FileKind, Kind};
 use hdrhistogram::Histogram;
 use std::collections::{BTreeMap, HashMap};
 
+mod rates;
+
+pub use rates::Rates;
+
 /// Requests that ask for no CQE on success never complete here; beyond this many in flight they are forgotten.
 const QUIET_IN_FLIGHT: usize = 1 << 16;
 

@@ -11,11 +11,11 @@ use crate::run::chosen;
 use crate::{elf, exec, library, output, ring};
 use anyring_engine::os::backing::handle_faults;
 use anyring_trace::{
-    line, page, EngineSource, Event, FileSystems, Filter, JoinedSource, KernelSource, Perfetto, Processes, Report,
-    Source, Summary,
+    line, page, EngineSource, Event, FileSystems, Filter, JoinedSource, KernelSource, Perfetto, Processes, Rates,
+    Report, Source, Summary,
 };
 use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::{BufWriter, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -150,7 +150,7 @@ pub fn run(options: &TraceOptions) -> Result<i32, Failure> {
     check_files(options)?;
     let mut output = open_output(options)?;
     let mut page = options.html.as_deref().map(create).transpose()?;
-    let mut screen = options.live.then(Screen::new).transpose()?;
+    let mut live = options.live.map(Live::new);
     let unwritten = |file: &Option<PathBuf>, error: std::io::Error| {
         let name = file.as_ref().map_or("standard error".to_owned(), |file| file.display().to_string());
         output::unwritten(&name, &error)
@@ -174,7 +174,7 @@ pub fn run(options: &TraceOptions) -> Result<i32, Failure> {
         }
         written.is_ok()
     };
-    let glance = |summary: &Summary| screen.iter_mut().for_each(|screen| screen.show(summary));
+    let glance = |summary: &Summary| live.iter_mut().for_each(|live| live.show(summary));
     let watched = watch(backend, None, whom, each, glance)?;
     written?;
     perfetto.map_or(Ok(()), Perfetto::finish).map_err(to_perfetto)?;
@@ -239,31 +239,27 @@ fn page_of(report: &Report, backend: &str, whom: Whom<'_>) -> String {
     page(report, backend, &title)
 }
 
-/// The terminal of `--live`.
-struct Screen {
-    next: Instant,
+/// The table of `--live`.
+struct Live {
+    interval: Duration,
+    since: Instant,
+    rates: Rates,
 }
 
-impl Screen {
-    const PERIOD: Duration = Duration::from_secs(1);
-
-    fn new() -> Result<Screen, Failure> {
-        match std::io::stderr().is_terminal() {
-            true => Ok(Screen { next: Instant::now() + Screen::PERIOD }),
-            false => {
-                Err(Failure { status: USAGE, message: "--live needs a terminal as standard error".to_owned() })
-            }
-        }
+impl Live {
+    fn new(seconds: u32) -> Live {
+        let interval = Duration::from_secs(seconds.into());
+        Live { interval, since: Instant::now(), rates: Rates::default() }
     }
 
-    /// What is not shown now is shown a period later, or at the end.
+    /// What is not shown now is shown an interval later.
     fn show(&mut self, summary: &Summary) {
-        if Instant::now() < self.next {
+        let passed = self.since.elapsed();
+        if passed < self.interval {
             return;
         }
-        self.next = Instant::now() + Screen::PERIOD;
-        // From the upper left corner over what was there, then the rest is cleared.
-        let _ = write!(std::io::stderr(), "\x1b[H\x1b[2J{}", summary.clone().report(0));
+        self.since = Instant::now();
+        let _ = writeln!(std::io::stderr(), "{}", self.rates.next(summary, passed));
     }
 }
 
