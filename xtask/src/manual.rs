@@ -54,7 +54,7 @@ const VARIABLES: &[(&str, &str, &[&str])] = &[
     (
         "NO_COLOR",
         "If it is not empty, --help has no colours.",
-        &["", "run", "deny", "doctor", "stats", "trace", "check", "chaos", "lab", "advise"],
+        &["", "run", "deny", "doctor", "stats", "trace", "report", "check", "chaos", "lab", "advise"],
     ),
 ];
 
@@ -79,7 +79,7 @@ const FILES: &[(&str, &str, &[&str])] = &[
     (
         "PREFIX/share/doc/anyring",
         "The documents.",
-        &["", "run", "deny", "doctor", "stats", "trace", "check", "chaos", "lab", "advise"],
+        &["", "run", "deny", "doctor", "stats", "trace", "report", "check", "chaos", "lab", "advise"],
     ),
 ];
 
@@ -91,6 +91,7 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
     ("doctor", "Tries the kernel's io_uring and every way in which anyring reaches a program, each in a process of its own, and says what would happen here and why."),
     ("stats", "Prints the counters that anyring keeps in FILE: rings, calls, errors, and for each opcode how many requests completed in the call, after readiness, by the kernel's AIO and by a worker thread. It can be read while the program runs. Of programs that the kernel serves it counts how many there were."),
     ("trace", "Runs a program, or joins one that runs, and reports for each kind of request which path it took, how long it took, and what could be better."),
+    ("report", "Reports a trace that was recorded earlier as anyring-trace(1) would have reported it: as a summary, as events, as a page or for Perfetto. Nothing is run, and no privilege is needed."),
     ("check", "Runs a program as anyring-trace(1) does, and fails when its requests did not go the stated ways: for continuous integration."),
     ("chaos", "Runs a program on anyring's own engine, which does by a seeded choice what io_uring permits and programs seldom meet: short transfers, late completions, refused calls. A program that then fails has relied on what is not promised."),
     ("lab", "Measures workloads on anyring, on the kernel's io_uring and on what a program would use instead, in turns, and checks every result."),

@@ -21,6 +21,7 @@ pub enum Command {
     Doctor(DoctorOptions),
     Stats(StatsOptions),
     Trace(TraceOptions),
+    Report(ReportOptions),
     Check(CheckOptions),
     Lab(LabOptions),
     Advise(AdviseOptions),
@@ -200,6 +201,7 @@ Examples:
   anyring trace --events --filter 'opcode=READ,res<0' -- ./myserver
   anyring trace --perfetto trace.json -- ./myserver
   anyring trace --pid 1234 --live
+  anyring trace --record trace.rec -- ./myserver && anyring report trace.rec
   anyring trace --json -o report.json -- ./mytest && jq '.rings[].kinds[]' report.json
 
 With anyring's own engine no privilege is needed. The kernel's io_uring is traced through tracefs, as root; its
@@ -216,6 +218,26 @@ pub struct TraceOptions {
     /// else auto]
     #[arg(long, value_enum)]
     pub backend: Option<Backend>,
+    #[command(flatten)]
+    pub form: Form,
+    /// Record the events in FILE for anyring report, and report now only what --events, --json or --output asks for
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// Show rates, paths and latencies of each interval on standard error while the program runs, as iostat does [default:
+    /// of a second]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
+    pub live: Option<u32>,
+    /// Trace the running process PID, until it ends or anyring gets SIGINT
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: Option<i32>,
+    /// The program, looked up in PATH, and its arguments
+    #[arg(required_unless_present = "pid", conflicts_with = "pid", trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"], num_args = 1.., value_hint = ValueHint::CommandWithArguments)]
+    pub words: Vec<OsString>,
+}
+
+/// What trace and report write.
+#[derive(Debug, Args)]
+pub struct Form {
     /// Print each event as a line, as bpftrace names it, instead of the summary
     #[arg(long)]
     pub events: bool,
@@ -229,7 +251,7 @@ pub struct TraceOptions {
     /// Print the summary as JSON (docs/trace.md describes it)
     #[arg(long, conflicts_with = "events")]
     pub json: bool,
-    /// Write to FILE instead of standard error
+    /// Write to FILE, not to standard error (trace) or standard output (report)
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Also write the events to FILE for the Perfetto UI (ui.perfetto.dev)
@@ -238,16 +260,29 @@ pub struct TraceOptions {
     /// Also write the summary to FILE as a page for a browser: shares of the paths, latency histograms
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Show rates, paths and latencies of each interval on standard error while the program runs, as iostat does [default:
-    /// of a second]
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
-    pub live: Option<u32>,
-    /// Trace the running process PID, until it ends or anyring gets SIGINT
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
-    pub pid: Option<i32>,
-    /// The program, looked up in PATH, and its arguments
-    #[arg(required_unless_present = "pid", conflicts_with = "pid", trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"], num_args = 1.., value_hint = ValueHint::CommandWithArguments)]
-    pub words: Vec<OsString>,
+}
+
+const REPORT_EXAMPLES: &str = "\
+Examples:
+  anyring trace --record trace.rec -- ./myserver
+  anyring report trace.rec
+  anyring report --events --filter 'res<0' trace.rec
+  anyring report --html page.html --perfetto trace.json -o report.txt trace.rec
+
+A recording whose end is missing, since the trace was killed or goes on, is reported as far as it goes, with status 125.
+
+Exit status: 0 when all was reported, 125 when FILE is no recording, has no end, or something cannot be written, 2 for a
+usage error.";
+
+/// Report what anyring trace has recorded in FILE
+#[derive(Debug, Args)]
+#[command(after_help = REPORT_EXAMPLES)]
+pub struct ReportOptions {
+    /// What anyring trace --record has written
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub form: Form,
 }
 
 const CHECK_EXAMPLES: &str = "\

@@ -1,4 +1,4 @@
-//! The `anyring` command: `run`, `deny`, `doctor`, `stats`, `trace`, `check`, `advise`, `chaos` and `lab`.
+//! The `anyring` command: `run`, `deny`, `doctor`, `stats`, `trace`, `report`, `check`, `advise`, `chaos` and `lab`.
 //!
 //! `run` and `deny` end by exec'ing the program in this very process, so that exit code, signals and standard streams
 //! pass through by construction. For the same reason the C `main` is ours: Rust's own start would ignore SIGPIPE and
@@ -71,6 +71,7 @@ fn dispatch(command: Command) -> Result<i32, Failure> {
         Command::Doctor(options) => doctor::run(&options),
         Command::Stats(options) => stats::run(&options),
         Command::Trace(options) => trace::run(&options),
+        Command::Report(options) => trace::report(&options),
         Command::Check(options) => check::run(&options),
         Command::Lab(options) => lab::run(&options),
         Command::Advise(options) => advise::run(&options),

@@ -447,6 +447,35 @@ fn events_are_filtered_and_have_times_since_the_first() {
     assert!(wrong(&["--filter", "opcode=READ"]).contains("--events"));
 }
 
+/// What is recorded is reported as if it had been reported at once.
+#[test]
+fn a_recorded_trace_is_reported_later() {
+    library();
+    let directory = tempfile::tempdir().expect("a directory");
+    let [now, record, cut] = ["now", "record", "cut"].map(|name| directory.path().join(name));
+    let mut command = anyring(&["trace", "--backend", "user", "--json", "-o"]);
+    command.arg(&now).arg("--record").arg(&record).arg("--").arg(conformance());
+    assert!(output(command.args(["--quiet", "--filter", "rw_pipe::readv_waits_for_data"])).status.success());
+    let report = |words: &[&str], file: &Path| output(anyring(&["report"]).args(words).arg(file));
+    let later = report(&["--json"], &record);
+    assert_eq!(String::from_utf8(later.stdout).ok(), std::fs::read_to_string(&now).ok());
+    let events = common::stdout(&report(&["--events", "--filter", "opcode=READV,event=poll_arm"], &record));
+    assert!(events.starts_with("tracepoint:io_uring:io_uring_poll_arm time 0.0"), "{events}");
+    let mut command = anyring(&["trace", "--backend", "user", "--record"]);
+    let quiet = output(command.arg(&cut).args(["--", "true"]));
+    assert!(quiet.status.success() && quiet.stderr.is_empty(), "the report is for later: {quiet:?}");
+    assert_eq!(common::stdout(&report(&[], &cut)), "served by anyring: asked for\nNo ring was made.\n");
+    let bytes = std::fs::read(&record).expect("the recording");
+    std::fs::write(&cut, &bytes[..bytes.len() / 2]).expect("write");
+    let some = report(&[], &cut);
+    assert_eq!(some.status.code(), Some(125));
+    assert!(String::from_utf8_lossy(&some.stderr).contains("it has no end"), "{some:?}");
+    assert!(common::stdout(&some).starts_with("served by anyring: asked for\nring 1 "), "{some:?}");
+    assert!(one_line_failure(&report(&[], Path::new("/proc/self/status")), 125).contains("it is no recording"));
+    one_line_failure(&report(&["--html", record.to_str().expect("UTF-8")], &record), 2);
+    assert_eq!(std::fs::read(&record).expect("the recording"), bytes, "it is not written over");
+}
+
 /// The program ends when the interval with its requests was told.
 #[test]
 fn rates_are_told_while_the_program_runs() {

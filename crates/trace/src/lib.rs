@@ -17,6 +17,7 @@ mod names;
 mod page;
 mod perfetto;
 mod processes;
+mod recording;
 mod report;
 mod summary;
 
@@ -31,6 +32,7 @@ pub use line::line;
 pub use page::page;
 pub use perfetto::Perfetto;
 pub use processes::Processes;
+pub use recording::{Head, Recorder, Recording, Tail};
 pub use report::{time, Interface, Kinds, Latencies, Lookups, ProcessReport, Report, RequestKind, RingReport};
 pub use summary::{Rates, Summary};
 

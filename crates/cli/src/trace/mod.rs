@@ -6,22 +6,25 @@
 use crate::cli::{Backend, Program, TraceOptions};
 use crate::elf::Way;
 use crate::exec::resolve;
-use crate::failure::{Failure, CANNOT_EXECUTE, USAGE};
+use crate::failure::{Failure, CANNOT_EXECUTE};
 use crate::run::chosen;
-use crate::{elf, exec, library, output, ring};
+use crate::{elf, exec, library, ring};
 use anyring_engine::os::backing::handle_faults;
 use anyring_trace::{
-    line, page, EngineSource, Event, FileSystems, Filter, JoinedSource, KernelSource, Perfetto, Processes, Rates,
-    Report, Source, Summary,
+    EngineSource, Event, Head, JoinedSource, KernelSource, Processes, Rates, Report, Source, Summary, Tail,
 };
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+mod later;
+mod outputs;
 mod subject;
 
+pub use later::report;
+use later::Record;
+pub use outputs::create;
+use outputs::{backend_of, check_files, filter_of, Outputs};
 use subject::{Child, Running, Subject};
 
 /// Whom to trace.
@@ -36,9 +39,8 @@ pub enum Whom<'a> {
 /// A program that has ended, and what its events add up to.
 pub struct Watched {
     pub report: Report,
-    by_kernel: bool,
-    why: String,
-    not_kernel: Option<String>,
+    head: Head,
+    tail: Tail,
     subject: Subject,
     status: i32,
 }
@@ -46,21 +48,12 @@ pub struct Watched {
 impl Watched {
     /// Who served the program's rings.
     pub fn backend(&self) -> &'static str {
-        if self.by_kernel {
-            "kernel"
-        } else {
-            "anyring"
-        }
+        backend_of(&self.head)
     }
 
     /// Why it was that one.
     pub fn why(&self) -> &str {
-        &self.why
-    }
-
-    /// Why it was not the kernel, where that was to be if it could.
-    pub fn not_kernel(&self) -> Option<&str> {
-        self.not_kernel.as_deref()
+        &self.head.why
     }
 
     /// The program's exit status as a shell tells it: 128 and its number after a signal.
@@ -77,14 +70,13 @@ impl Watched {
     }
 }
 
-/// Runs the program, or joins the process, and hands each event to `each`, with what is known of its threads and whether its
-/// SUBMIT_REQ tells what is in the SQE, and what they add up to so far to `glance`, every period. A process that runs is left when `each` answers false.
+/// Runs the program, or joins the process, and hands each event to `each`, with who serves and what is known of its threads, and what they add up to so far to `glance`, every period. A process that runs is left when `each` answers false.
 /// `about_kernel` names the flag for which `auto` must not take another engine than the kernel.
 pub fn watch(
     backend: Backend,
     about_kernel: Option<&str>,
     whom: Whom<'_>,
-    mut each: impl FnMut(&Event, bool, &Processes) -> bool,
+    mut each: impl FnMut(&Event, &Head, &Processes) -> bool,
     mut glance: impl FnMut(&Summary),
 ) -> Result<Watched, Failure> {
     let (Chosen { mut source, by_kernel, why, not_kernel, .. }, mut subject) = match whom {
@@ -98,8 +90,9 @@ pub fn watch(
             (join(backend, pid)?, subject)
         }
     };
+    let head = Head { by_kernel, why, not_kernel, title: title_of(whom) };
     let mut summary = Summary::new(!by_kernel);
-    let (mut processes, mut file_systems) = (Processes::default(), FileSystems::default());
+    let mut tail = Tail::default();
     let mut events: Vec<Event> = Vec::new();
     let status = loop {
         let ended = subject.look()?;
@@ -111,9 +104,9 @@ pub fn watch(
             None => source.drain(&mut events),
         };
         for event in events.drain(..) {
-            processes.meet(&event);
-            file_systems.meet(&event);
-            if !each(&event, !by_kernel, &processes) {
+            tail.processes.meet(&event);
+            tail.file_systems.meet(&event);
+            if !each(&event, &head, &tail.processes) {
                 subject.leave();
             }
             summary.add(&event);
@@ -131,10 +124,9 @@ pub fn watch(
             None => {}
         }
     };
-    let mut report = summary.report(source.dropped());
-    report.name_processes(&processes);
-    report.name_file_systems(&file_systems);
-    Ok(Watched { report, by_kernel, why, not_kernel, subject, status })
+    tail.events_lost = source.dropped();
+    let report = tail.report(summary);
+    Ok(Watched { report, head, tail, subject, status })
 }
 
 /// Runs the program and reports. The answer is its exit status.
@@ -142,101 +134,37 @@ pub fn run(options: &TraceOptions) -> Result<i32, Failure> {
     let program = Program { words: options.words.clone() };
     let whom = options.pid.map_or(Whom::Program(&program), Whom::Process);
     let backend = chosen(options.backend, "ANYRING_BACKEND")?;
-    let mut filter = options.filter.as_deref().map(parse_filter).transpose()?;
+    let form = &options.form;
+    let filter = filter_of(form)?;
     // Before the files of an earlier trace are emptied.
     if let Whom::Program(program) = whom {
         exec::check_found(program)?;
     }
-    check_files(options)?;
-    let mut output = open_output(options)?;
-    let mut page = options.html.as_deref().map(create).transpose()?;
+    check_files(form, ("--record", options.record.as_deref()))?;
+    // What is recorded is reported later, unless it is asked for now, too.
+    let is_later = options.record.is_some() && !form.events && !form.json;
+    let screen: Box<dyn Write> = if is_later { Box::new(std::io::sink()) } else { Box::new(std::io::stderr()) };
+    let mut outputs = Outputs::open(form, filter, ("standard error", screen))?;
+    let mut record = options.record.as_deref().map(Record::create).transpose()?;
     let mut live = options.live.map(Live::new);
-    let unwritten = |file: &Option<PathBuf>, error: std::io::Error| {
-        let name = file.as_ref().map_or("standard error".to_owned(), |file| file.display().to_string());
-        output::unwritten(&name, &error)
-    };
-    let (to_output, to_perfetto) =
-        (|error| unwritten(&options.output, error), |error| unwritten(&options.perfetto, error));
-    let mut perfetto = match &options.perfetto {
-        Some(file) => Some(Perfetto::new(BufWriter::new(create(file)?)).map_err(to_perfetto)?),
-        None => None,
-    };
-    let mut written = Ok(());
-    let mut zero_ns = options.monotonic.then_some(0);
-    let each = |event: &Event, has_sqe: bool, processes: &Processes| {
-        let zero_ns = *zero_ns.get_or_insert(event.time_ns);
-        let is_wanted = options.events && filter.as_mut().is_none_or(|filter| filter.passes(event, has_sqe));
-        if is_wanted && written.is_ok() {
-            written = writeln!(output, "{}", line(event, has_sqe, zero_ns)).map_err(to_output);
-        }
-        if let (Some(perfetto), true) = (&mut perfetto, written.is_ok()) {
-            written = perfetto.add(event, has_sqe, processes).map_err(to_perfetto);
-        }
-        written.is_ok()
+    let each = |event: &Event, head: &Head, processes: &Processes| {
+        outputs.add(event, head, processes) && record.as_mut().is_none_or(|record| record.add(event, head))
     };
     let glance = |summary: &Summary| live.iter_mut().for_each(|live| live.show(summary));
     let watched = watch(backend, None, whom, each, glance)?;
-    written?;
-    perfetto.map_or(Ok(()), Perfetto::finish).map_err(to_perfetto)?;
-    if let Some(file) = &mut page {
-        let text = page_of(&watched.report, watched.backend(), whom);
-        file.write_all(text.as_bytes()).map_err(|error| unwritten(&options.html, error))?;
-    }
-    write_report(options, &watched, &mut output).and_then(|()| output.flush()).map_err(to_output)?;
-    drop(output);
+    record.map_or(Ok(()), |record| record.finish(&watched.head, &watched.tail))?;
+    outputs.finish(&watched.report, &watched.head)?;
     watched.end_as_it_did()
 }
 
-fn write_report(options: &TraceOptions, watched: &Watched, output: &mut impl Write) -> std::io::Result<()> {
-    let (report, backend, not_kernel) = (&watched.report, watched.backend(), watched.not_kernel());
-    if options.events {
-        return match report.events_lost {
-            0 => Ok(()),
-            lost => writeln!(output, "{lost} events were lost (the program was faster)"),
-        };
-    }
-    if options.json {
-        let json = JsonReport { schema: SCHEMA, backend, why: watched.why(), not_kernel, report };
-        return writeln!(output, "{}", serde_json::to_string_pretty(&json)?);
-    }
-    write!(output, "served by {backend}: {}\n{report}", watched.why())
-}
-
-fn parse_filter(text: &str) -> Result<Filter, Failure> {
-    text.parse().map_err(|why| Failure { status: USAGE, message: format!("--filter: {why}") })
-}
-
-/// Two of them in one file would be neither.
-fn check_files(options: &TraceOptions) -> Result<(), Failure> {
-    let files = [("--output", &options.output), ("--perfetto", &options.perfetto), ("--html", &options.html)];
-    let named: Vec<_> = files.iter().filter_map(|(flag, file)| Some((flag, file.as_deref()?))).collect();
-    for (index, (flag, file)) in named.iter().enumerate() {
-        if let Some((other, _)) = named[..index].iter().find(|(_, before)| is_same(before, file)) {
-            let message = format!("{other} and {flag} name the same file: {}", file.display());
-            return Err(Failure { status: USAGE, message });
-        }
-    }
-    Ok(())
-}
-
-/// Whether both are one regular file, there already or not.
-fn is_same(one: &Path, other: &Path) -> bool {
-    match (std::fs::metadata(one), std::fs::metadata(other)) {
-        (Ok(one), Ok(other)) => one.is_file() && (one.dev(), one.ino()) == (other.dev(), other.ino()),
-        (Err(_), Err(_)) => std::path::absolute(one).ok() == std::path::absolute(other).ok(),
-        _ => false,
-    }
-}
-
-fn page_of(report: &Report, backend: &str, whom: Whom<'_>) -> String {
-    let title = match whom {
+fn title_of(whom: Whom<'_>) -> String {
+    match whom {
         Whom::Process(pid) => format!("process {pid}"),
         Whom::Program(program) => {
             let words: Vec<_> = program.words.iter().map(|word| word.to_string_lossy()).collect();
             words.join(" ")
         }
-    };
-    page(report, backend, &title)
+    }
 }
 
 /// The table of `--live`.
@@ -261,33 +189,6 @@ impl Live {
         self.since = Instant::now();
         let _ = writeln!(std::io::stderr(), "{}", self.rates.next(summary, passed));
     }
-}
-
-/// The version of the form below, which changes when a field changes or goes away.
-const SCHEMA: u32 = 1;
-
-/// The JSON of `anyring trace --json`.
-#[derive(serde::Serialize)]
-struct JsonReport<'a> {
-    schema: u32,
-    backend: &'static str,
-    why: &'a str,
-    not_kernel: Option<&'a str>,
-    #[serde(flatten)]
-    report: &'a Report,
-}
-
-fn open_output(options: &TraceOptions) -> Result<BufWriter<Box<dyn Write>>, Failure> {
-    let output: Box<dyn Write> = match &options.output {
-        None => Box::new(std::io::stderr()),
-        Some(file) => Box::new(create(file)?),
-    };
-    Ok(BufWriter::new(output))
-}
-
-/// A file that the program does not get.
-pub fn create(file: &Path) -> Result<File, Failure> {
-    File::create(file).map_err(|error| Failure::own(format!("{}: {error}", file.display())))
 }
 
 /// Where the events come from.
