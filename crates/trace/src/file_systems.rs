@@ -4,7 +4,7 @@
 //! That is tried, once for each file system, with an unnamed file (O_TMPFILE) of 4 KiB beside the first file of the
 //! program that is seen there. Where the tracer may not make one nothing is known.
 
-use crate::Event;
+use crate::{Event, Processes};
 use anyring_engine::event::{FileKind, Kind};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -51,10 +51,12 @@ pub struct FilesOn {
 }
 
 impl FileSystems {
-    /// Looks at the file that the event names, where it is new.
-    pub fn meet(&mut self, event: &Event) {
+    /// Looks at the file that the event names, where it is new. `processes` has met the event.
+    pub fn meet(&mut self, event: &Event, processes: &Processes) {
         let Event { ring, thread, fd, .. } = *event;
         let is_file = event.kind == Kind::FileGet && event.file == FileKind::Regular;
+        // Else the number may be another thread's here.
+        let is_file = is_file && processes.of_thread(thread).is_some();
         if !is_file || self.seen.len() >= MOST || !self.seen.insert((ring, thread, fd)) {
             return;
         }
@@ -140,8 +142,12 @@ mod tests {
         let fd = file.as_file().as_raw_fd();
         let event = Event { ring: 1, thread, fd, file: FileKind::Regular, ..Event::new(Kind::FileGet) };
         let mut file_systems = FileSystems::default();
-        file_systems.meet(&event);
-        file_systems.meet(&Event { ring: 2, fd: -1, ..event });
+        let mut processes = Processes::default();
+        file_systems.meet(&event, &processes);
+        assert_eq!(file_systems.of_ring(1), [], "of a thread that is not known nothing is said");
+        processes.insert(thread, std::process::id(), "test");
+        file_systems.meet(&event, &processes);
+        file_systems.meet(&Event { ring: 2, fd: -1, ..event }, &processes);
         let expected = try_in(&std::env::temp_dir());
         let [found] = &file_systems.of_ring(1)[..] else { panic!("one: {file_systems:?}") };
         assert_eq!((found.nonblocking_reads, found.nonblocking_writes), expected);

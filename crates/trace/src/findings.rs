@@ -134,6 +134,7 @@ fn attempts_in_vain(kinds: &Kinds) -> Found {
 /// What is true of all file systems of a ring's files: which those are, and whether they do something without waiting.
 fn agreed(files: &[FilesOn], can: impl Fn(&FilesOn) -> Option<bool>) -> (String, Option<bool>) {
     let mut names: Vec<_> = files.iter().map(|it| it.file_system.as_deref().unwrap_or("the file system")).collect();
+    names.sort_unstable();
     names.dedup();
     let first = files.first().and_then(&can);
     (names.join(" and "), first.filter(|_| files.iter().all(|it| can(it) == first)))
@@ -155,14 +156,19 @@ fn punted_reads(kinds: &Kinds, files: &[FilesOn]) -> Found {
         "block" => ("block devices".to_owned(), Some(true)),
         _ => agreed(files, |it| it.nonblocking_reads),
     };
-    let is_direct = !files.is_empty() && files.iter().all(|it| it.direct);
+    let direct = files.iter().filter(|it| it.direct).count();
     let (why, advice) = match can {
+        _ if direct != 0 && direct == files.len() => (
+            "the files are open with O_DIRECT, so that it is not for the page cache".to_owned(),
+            "read aligned pieces no larger than the device takes at once (max_sectors_kb), and keep fewer in flight than \
+             its queue has room for (nr_requests)",
+        ),
         Some(false) => (
             format!("{name} has no nonblocking read (RWF_NOWAIT was tried there)"),
             "read larger pieces at a time, or keep the file on a file system that can (ext4, XFS, Btrfs); IOSQE_ASYNC \
              spares the attempt",
         ),
-        Some(true) if !is_direct => (
+        Some(true) if direct == 0 => (
             format!("what they wanted was not in the page cache (RWF_NOWAIT works on {name})"),
             "have the file read ahead (IORING_OP_FADVISE or posix_fadvise with POSIX_FADV_WILLNEED), or read with O_DIRECT",
         ),
@@ -381,8 +387,11 @@ mod tests {
         let never = of_punted(Opcode::Read, &[("9p", false, Some(false))]);
         assert!(never.evidence.contains("9p has no nonblocking read"), "{}", never.evidence);
         assert!(!never.advice.contains("WILLNEED"));
+        let direct = of_punted(Opcode::Read, &[("xfs", true, Some(true))]);
+        assert!(direct.evidence.contains("open with O_DIRECT"), "{}", direct.evidence);
         let two = [("9p", false, Some(false)), ("xfs", false, Some(true))];
-        for unknown in [&[][..], &two] {
+        let mixed = [("xfs", false, Some(true)), ("xfs", true, Some(true))];
+        for unknown in [&[][..], &two, &mixed] {
             let finding = of_punted(Opcode::Read, unknown);
             assert!(finding.evidence.ends_with("which is not known"), "{}", finding.evidence);
         }

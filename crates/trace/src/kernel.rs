@@ -8,7 +8,7 @@
 //!
 //! The pages read from `trace_pipe_raw` are as `events/header_page` and `events/header_event` in tracefs describe them.
 
-use crate::{now_ns, take_older, was_left_behind, Event, Source, FILE_PREFIX};
+use crate::{now_ns, processes, take_older, was_left_behind, Event, Source, FILE_PREFIX};
 use anyring_abi::IORING_ENTER_REGISTERED_RING;
 use anyring_engine::event::{FileKind, Kind};
 use std::collections::{HashMap, HashSet};
@@ -202,11 +202,7 @@ impl Names {
     }
 
     fn process(&mut self, thread: u32) -> u32 {
-        *self.processes.entry(thread).or_insert_with(|| {
-            let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
-            let group = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
-            group.and_then(|number| number.trim().parse().ok()).unwrap_or(thread)
-        })
+        *self.processes.entry(thread).or_insert_with(|| processes::process_of(thread).unwrap_or(thread))
     }
 }
 

@@ -57,6 +57,9 @@ pub fn page(report: &Report, backend: &str, program: &str) -> String {
             "<p class=\"warning\">{lost} events were lost (the program was faster): all numbers are too low.</p>"
         );
     }
+    for process in &report.processes {
+        let _ = writeln!(page, "<p>{}</p>", escape(&process.to_string()));
+    }
     report.rings.iter().for_each(|ring| section(ring, report, &mut page));
     page.push_str("</body>\n</html>\n");
     page
@@ -219,7 +222,12 @@ mod tests {
             }
             summary.add(&Event { result: 512, ..event(Kind::Complete, 10 + took_ns) });
         }
-        let page = page(&summary.report(0), "anyring", "sh -c 'a<b & c'");
+        let mut report = summary.report(0);
+        let mut processes = crate::Processes::default();
+        processes.insert(0, 77, "a<b");
+        report.name_processes(&processes);
+        let page = page(&report, "anyring", "sh -c 'a<b & c'");
+        assert!(page.contains("<p>process 77 (a&lt;b): 1 ring, 3 requests, 0 calls</p>"), "{page}");
         assert!(page.contains("<h1>sh -c 'a&lt;b &amp; c'</h1>"), "{page}");
         assert!(
             page.contains("title=\"inline: 1 (33.3%)\"") && page.contains("title=\"worker: 2 (66.7%)\""),

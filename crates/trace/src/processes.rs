@@ -1,13 +1,22 @@
 //! Which process and thread events are of: the numbers and names that /proc has, as long as it has them.
+//!
+//! A process in another PID namespace knows itself by numbers that are somebody else's here. So only processes that descend
+//! from the one that is traced are believed.
 
 use crate::Event;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 
+/// So many generations are looked back.
+const DEEPEST: usize = 64;
+
 /// What was found out so far. What had ended before it was asked about is not known.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Processes {
+    /// Whose descendants they are.
+    #[serde(skip)]
+    root: u32,
     threads: BTreeMap<u32, Thread>,
     /// The names of the programs.
     programs: BTreeMap<u32, String>,
@@ -22,7 +31,19 @@ struct Thread {
     name: String,
 }
 
+/// What /proc says of a thread.
+struct Status {
+    pid: u32,
+    parent: u32,
+    name: String,
+}
+
 impl Processes {
+    /// Those that descend from this one, and itself.
+    pub fn below(root: u32) -> Processes {
+        Processes { root, ..Processes::default() }
+    }
+
     /// Asks about the threads that the event names, where they are new.
     pub fn meet(&mut self, event: &Event) {
         self.ask(event.thread);
@@ -35,12 +56,18 @@ impl Processes {
         if self.threads.contains_key(&thread) || self.gone.contains(&thread) {
             return;
         }
-        let Some(Thread { pid, name }) = look_up(thread) else {
+        let found = look_up(thread).filter(|it| self.programs.contains_key(&it.pid) || self.is_below(it.pid));
+        let Some(Status { pid, name, .. }) = found else {
             self.gone.insert(thread);
             return;
         };
         self.programs.entry(pid).or_insert_with(|| look_up(pid).map_or_else(|| name.clone(), |main| main.name));
         self.threads.insert(thread, Thread { pid, name });
+    }
+
+    fn is_below(&self, pid: u32) -> bool {
+        let mut line = std::iter::successors(Some(pid), |pid| look_up(*pid).map(|it| it.parent)).take(DEEPEST);
+        line.any(|pid| pid == self.root)
     }
 
     /// The process that the thread is of.
@@ -66,12 +93,17 @@ impl Processes {
     }
 }
 
-/// The thread's process, and its own name.
-fn look_up(thread: u32) -> Option<Thread> {
+/// The process that the thread is of, if it is there.
+pub(crate) fn process_of(thread: u32) -> Option<u32> {
+    look_up(thread).map(|thread| thread.pid)
+}
+
+fn look_up(thread: u32) -> Option<Status> {
     let status = fs::read(format!("/proc/{thread}/status")).ok()?;
     let status = String::from_utf8_lossy(&status);
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    Some(Thread { pid: field("Tgid:")?.parse().ok()?, name: field("Name:")?.to_owned() })
+    let number = |name: &str| field(name)?.parse().ok();
+    Some(Status { pid: number("Tgid:")?, parent: number("PPid:")?, name: field("Name:")?.to_owned() })
 }
 
 #[cfg(test)]
@@ -89,8 +121,17 @@ mod tests {
             let _ = ends.recv();
         });
         let thread = thread.recv().expect("its number");
-        let mut processes = Processes::default();
+        let mut processes = Processes::below(std::process::id());
         processes.meet(&Event { thread, ..Event::new(Kind::Enter) });
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().expect("cat");
+        for thread in [1, std::os::unix::process::parent_id(), child.id()] {
+            processes.meet(&Event { thread, ..Event::new(Kind::Enter) });
+        }
+        assert_eq!(processes.of_thread(child.id()), Some(child.id()), "it descends from us");
+        drop(child.stdin.take());
+        child.wait().expect("its end");
+        assert_eq!(processes.of_thread(1), None, "a number of another namespace");
+        assert_eq!(processes.of_thread(std::os::unix::process::parent_id()), None);
         drop(end);
         other.expect("a thread").join().expect("its end");
         let own = std::process::id();

@@ -275,16 +275,7 @@ impl Report {
     }
 
     fn write_processes(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for ProcessReport { pid, program, rings, submitted, enters } in &self.processes {
-            let program = program.as_deref().unwrap_or("unknown");
-            let what = match pid {
-                Some(pid) => format!("process {pid} ({program})"),
-                None => "threads that have ended, of unknown processes".to_owned(),
-            };
-            let ring = if *rings == 1 { "ring" } else { "rings" };
-            writeln!(formatter, "{what}: {rings} {ring}, {submitted} requests, {enters} enter calls")?;
-        }
-        Ok(())
+        self.processes.iter().try_for_each(|process| writeln!(formatter, "{process}"))
     }
 
     /// Rings that did nothing, in one line, and what several rings did together.
@@ -346,6 +337,18 @@ fn numbers(what: &str, numbers: impl Iterator<Item = u32>) -> String {
         false => format!("{first}-{last}"),
     });
     format!("{what}{} {}", if several { "s" } else { "" }, ranges.collect::<Vec<_>>().join(", "))
+}
+
+impl std::fmt::Display for ProcessReport {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ProcessReport { pid, program, rings, submitted, enters } = self;
+        match pid {
+            Some(pid) => write!(formatter, "process {pid} ({})", program.as_deref().unwrap_or("unknown"))?,
+            None => formatter.write_str("threads of unknown processes")?,
+        }
+        let ring = if *rings == 1 { "ring" } else { "rings" };
+        write!(formatter, ": {rings} {ring}, {submitted} requests, {enters} calls")
+    }
 }
 
 impl std::fmt::Display for RingReport {
@@ -491,7 +494,7 @@ mod tests {
         processes.insert(0, 4321, "server");
         report.name_processes(&processes);
         let text = report.to_string();
-        assert!(text.contains("process 4321 (server): 8 rings, 1200 requests, 1200 enter calls\n"), "{text}");
+        assert!(text.contains("process 4321 (server): 8 rings, 1200 requests, 1200 calls\n"), "{text}");
         assert!(text.contains("rings 7-8: no request\n"), "{text}");
         assert!(text.contains("in all, 6 rings: 1200 requests, 1200 enter calls, 1200 CQEs, "), "{text}");
         assert_eq!(text.matches("  the same of rings 2-6\n").count(), 2, "each finding once: {text}");

@@ -92,7 +92,11 @@ pub fn watch(
     };
     let head = Head { by_kernel, why, not_kernel, title: title_of(whom) };
     let mut summary = Summary::new(!by_kernel);
-    let mut tail = Tail::default();
+    let root = match whom {
+        Whom::Program(_) => std::process::id(),
+        Whom::Process(pid) => pid as u32,
+    };
+    let mut tail = Tail { processes: Processes::below(root), ..Tail::default() };
     let mut events: Vec<Event> = Vec::new();
     let status = loop {
         let ended = subject.look()?;
@@ -105,7 +109,7 @@ pub fn watch(
         };
         for event in events.drain(..) {
             tail.processes.meet(&event);
-            tail.file_systems.meet(&event);
+            tail.file_systems.meet(&event, &tail.processes);
             if !each(&event, &head, &tail.processes) {
                 subject.leave();
             }
