@@ -1,7 +1,7 @@
 //! The report as one HTML page with everything in it: no script, nothing to fetch, colours that follow the reader's
 //! scheme. Shares of the paths are bars, latencies are columns in powers of two.
 
-use crate::report::{average, time, told, Interface, Kinds, Report, RingReport};
+use crate::report::{average, told, us, Interface, Kinds, Report, RingReport};
 use std::fmt::Write;
 
 const STYLE: &str = "
@@ -121,7 +121,8 @@ fn table(kinds: &[Kinds], page: &mut String) {
         return;
     }
     page.push_str("<div class=\"scroll\"><table>\n<tr>");
-    let head = ["request", "file", "size", "paths", "count", "p50", "p90", "p99", "queued", "errors", "short"];
+    let head =
+        ["request", "file", "size", "paths", "count", "p50 us", "p90 us", "p99 us", "queued us", "errors", "short"];
     head.iter().chain(&["unfinished"]).for_each(|name| _ = write!(page, "<th>{name}</th>"));
     page.push_str("</tr>\n");
     for kinds in kinds {
@@ -141,7 +142,7 @@ fn table(kinds: &[Kinds], page: &mut String) {
             );
         }
         page.push_str("</div></td>");
-        let times = [kinds.p50_ns, kinds.p90_ns, kinds.p99_ns, kinds.queued_p50_ns].map(time);
+        let times = [kinds.p50_ns, kinds.p90_ns, kinds.p99_ns, kinds.queued_p50_ns].map(us);
         let counts = [Some(kinds.errors), kinds.short, Some(kinds.unfinished)]
             .map(|count| count.map_or("-".to_owned(), |count| count.to_string()));
         let cells = std::iter::once(kinds.count.to_string()).chain(times).chain(counts);
@@ -236,6 +237,7 @@ mod tests {
         assert!(page.contains("<title>inline: 1, below 1 us</title>"), "{page}");
         assert!(page.contains("<title>worker: 2, below 131 us</title>"), "{page}");
         assert_eq!(page.matches("<svg").count(), 1);
+        assert!(page.contains("<th>p50 us</th>") && page.contains("<td>70.1</td>"), "one unit a column: {page}");
     }
 
     #[test]

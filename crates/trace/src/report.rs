@@ -209,7 +209,7 @@ pub fn time(ns: Option<u64>) -> String {
 }
 
 /// A time in microseconds, so that a column has one unit; "-" for none.
-fn us(ns: Option<u64>) -> String {
+pub(crate) fn us(ns: Option<u64>) -> String {
     ns.map_or("-".to_owned(), |ns| format!("{:.1}", ns as f64 / 1e3))
 }
 
