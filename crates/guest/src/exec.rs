@@ -81,7 +81,7 @@ fn prepare(directory: i32, path: usize, arguments: usize, flags: usize) -> Resul
         return Err(Errno::INVAL);
     }
     let is_relative = directory != libc::AT_FDCWD && asked.first() != Some(&b'/');
-    let (name, file, descriptor) = match is_relative {
+    let (name, file, mut descriptor) = match is_relative {
         true if asked.is_empty() && flags & libc::AT_EMPTY_PATH as usize == 0 => return Err(Errno::NOENT),
         true => {
             let copy = duplicate(directory)?;
@@ -102,21 +102,16 @@ fn prepare(directory: i32, path: usize, arguments: usize, flags: usize) -> Resul
     }
     // What only execve(2) can answer.
     let program = script::find(&file, &name).map_err(|refusal| Errno::from_raw_os_error(refusal.errno))?;
-    let as_host = if start::is_host(&program.file) { by_itself(arguments)? } else { None };
-    Ok(match as_host {
-        Some((state, file, name)) => {
-            Ready { state, file, name, arguments: arguments + LEAD * size_of::<u64>(), descriptor }
-        }
-        None => Ready { state: State::here(), file, name, arguments, descriptor },
-    })
+    let as_host = if start::is_host(&program.file) { by_itself(arguments, &mut descriptor)? } else { None };
+    Ok(as_host.unwrap_or(Ready { state: State::here(), file, name, arguments, descriptor }))
 }
 
 /// What a host is told before the program's own arguments, as words.
 const LEAD: usize = 4;
 
 /// The guest executes the host as a host (`anyring run` in a guest does): it takes this one's place, and is not loaded as a guest.
-/// Answers the state, the file and its name, or `None` for any other use of the executable.
-fn by_itself(arguments: usize) -> Result<Option<(State, Vec<u8>, Vec<u8>)>, Errno> {
+/// `None` for any other use of the executable.
+fn by_itself(arguments: usize, descriptor: &mut Option<OwnedFd>) -> Result<Option<Ready>, Errno> {
     let here = State::here();
     let mut words = Vec::new();
     for index in 0..=LEAD {
@@ -130,7 +125,8 @@ fn by_itself(arguments: usize) -> Result<Option<(State, Vec<u8>, Vec<u8>)>, Errn
     // The filter that there is knows of Linux AIO only if that was served.
     let filtered = here.filtered && (here.aio || !state.aio);
     let state = State { rings: state.rings, aio: state.aio, preloads: state.preloads, filtered, ..here };
-    Ok(Some((state, file.clone(), name.clone())))
+    let (file, name, descriptor) = (file.clone(), name.clone(), descriptor.take());
+    Ok(Some(Ready { state, file, name, arguments: arguments + LEAD * size_of::<u64>(), descriptor }))
 }
 
 /// A duplicate that stays open over an exec.
