@@ -355,7 +355,8 @@ impl Program {
 
 impl Stream {
     fn feed(&mut self, bytes: usize) {
-        if self.fed - self.taken > PIPE_ROOM {
+        // Not what nobody has been given: a ring that was closed may have taken some of that.
+        if self.left() > PIPE_ROOM {
             return;
         }
         let data: Vec<u8> = (0..bytes as u64).map(|at| pattern(self.fed + at)).collect();
