@@ -120,7 +120,7 @@ impl Program {
 
     /// What is in flight, where nobody changes it.
     pub fn describe(&self) -> String {
-        self.world.try_lock().map_or(String::new(), |world| world.records.describe())
+        self.world.try_lock().map_or(String::new(), |world| world.describe())
     }
 
     /// Runs it to its end.
@@ -323,28 +323,38 @@ impl Program {
         }
     }
 
-    /// Waits, without an end, until everything in flight is answered.
+    /// Waits until everything in flight is answered. What it puts into a stream may be read by another thread's requests, so that
+    /// it looks again after a while.
     fn drain(&self, mine: usize) {
+        /// So many waits in a row end without a CQE, with something in each stream that a request waits for.
+        const ROUNDS: u32 = 3;
+        let mut without = 0;
         loop {
-            let (ring, least, cancels) = {
+            let ring = {
                 let world = &mut *self.world();
-                world.take_all(mine, self.system);
+                if world.take_all(mine, self.system) {
+                    without = 0;
+                }
                 let ring = world.slots[mine].ring.clone();
-                let open = world.records.open_on(mine);
-                if open == 0 && ring.unsubmitted() == 0 {
+                if world.records.open_on(mine) == 0 && ring.unsubmitted() == 0 {
                     break;
                 }
                 world.satisfy(mine);
-                let cancels = world.cancel_endless(mine, &ring);
-                let waits = u32::from(open > 0 || ring.unsubmitted() > 0);
-                (ring, waits, cancels)
+                world.cancel_endless(mine, &ring);
+                world.slots[mine].waits.push(1);
+                ring
             };
-            let _ = cancels;
-            self.world().slots[mine].waits.push(least);
-            let answer = ring.enter(ring.unsubmitted(), least, IORING_ENTER_GETEVENTS);
-            self.world().slots[mine].waits.clear();
-            self.judge(&answer, "enter in the end");
+            let submitted = ring.enter(ring.unsubmitted(), 0, IORING_ENTER_GETEVENTS);
+            let waited = ring.enter_for(1, Timespec { tv_sec: 10, tv_nsec: 0 });
+            self.judge(&submitted, "enter in the end");
+            self.judge(&waited, "wait in the end");
             self.system.progresses();
+            let world = &mut *self.world();
+            world.slots[mine].waits.clear();
+            without += u32::from(waited == Err(Errno::TIME) && ring.ready() == 0 && world.is_satisfied(mine));
+            if without == ROUNDS {
+                crate::report::finding(&format!("wake-up: nothing is answered\n{}", world.describe()));
+            }
         }
         // Nothing comes after the last one.
         let ring = self.world().slots[mine].ring.clone();
@@ -355,7 +365,7 @@ impl Program {
 
 impl Stream {
     fn feed(&mut self, bytes: usize) {
-        // Not what nobody has been given: a ring that was closed may have taken some of that.
+        // By what is in it: of what nobody was given, a ring that was closed may have taken some.
         if self.left() > PIPE_ROOM {
             return;
         }
@@ -373,6 +383,21 @@ impl Stream {
 }
 
 impl World {
+    /// What is in flight, and in the streams, for a report.
+    fn describe(&self) -> String {
+        let streams = self.streams.iter().enumerate().map(|(at, stream)| {
+            let (fed, taken, left) = (stream.fed, stream.taken, stream.left());
+            format!("  stream {at}: of {fed} bytes {taken} were read, {left} are left\n")
+        });
+        self.records.describe() + &streams.collect::<String>()
+    }
+
+    /// Whether there is something in each stream that a request on this ring waits for, and nothing else is in flight on it.
+    fn is_satisfied(&self, at: usize) -> bool {
+        let streams = self.records.streams_waited_for(at);
+        streams.len() == self.records.open_on(at) && streams.iter().all(|stream| self.streams[*stream].left() > 0)
+    }
+
     /// Gives what waits on a stream something to read.
     fn satisfy(&mut self, at: usize) {
         for stream in self.records.streams_waited_for(at) {
