@@ -14,7 +14,7 @@ use crate::wq::{Approach, Job, Origin};
 use anyring_abi::{
     Opcode, Params, Sqe, IORING_ENTER_GETEVENTS, IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY, IOSQE_ASYNC,
 };
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::thread::JoinHandle;
@@ -181,6 +181,30 @@ fn a_result_that_comes_late_is_no_answer() {
     );
     drop(guard);
     program.close();
+}
+
+/// Whoever looks up an unknown number learns that it is a duplicate of a ring's; one that is being closed is none.
+#[test]
+fn a_number_that_is_being_closed_is_not_taken_for_a_duplicate() {
+    for _ in 0..300 {
+        let program = Program::starting_at(0);
+        let (fd, ring) = (program.fd, program.ring());
+        let (looks, is_closed) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_closed.load(Ordering::Relaxed) {
+                    let _ = table::adopt(fd);
+                    looks.store(true, Ordering::Relaxed);
+                }
+            });
+            until("another thread looks the number up", || looks.load(Ordering::Relaxed));
+            program.close();
+            is_closed.store(true, Ordering::Relaxed);
+        });
+        // Another test may have made it the ring of another life by now.
+        let is_named = table::ring(fd).is_some_and(|named| core::ptr::eq(named, ring));
+        assert!(!is_named || ring.cookie.load(Ordering::Relaxed) != 0, "number {fd} names a ring that has ended");
+    }
 }
 
 /// What may be in the page cache is not worth a thread each; what certainly waits for a device is, and so is what takes long.
