@@ -1,8 +1,8 @@
 //! What happens when the library is loaded: as little as possible.
 
 use crate::{
-    backend, descriptor, entry, exec, identity, jump, liburing, loader, memory, musl, passing, raw, signals,
-    unwind, wait,
+    backend, descriptor, entry, exec, identity, jump, liburing, loader, memory, musl, passing, raw, sanitizer,
+    signals, unwind, wait,
 };
 use anyring_engine::forced::{point, Point};
 use anyring_engine::os::handlers;
@@ -25,6 +25,7 @@ extern "C" fn constructor() {
             memory::resolve,
             musl::resolve,
             passing::resolve,
+            sanitizer::resolve,
             signals::wrappers::resolve,
             unwind::resolve,
             wait::resolve,

@@ -1,7 +1,7 @@
 //! System calls by number: where libc's `syscall()` and trapped instructions meet. See [`anyring_serve::dispatch`].
 
-use crate::exec;
 use crate::host::Preloaded;
+use crate::{exec, sanitizer};
 use anyring_serve::exec::Call;
 
 pub use anyring_serve::dispatch::NUMBERS;
@@ -19,5 +19,5 @@ pub fn call(number: i64, args: [usize; 6]) -> isize {
         }
         _ => {}
     }
-    anyring_serve::dispatch::call::<Preloaded>(number, args)
+    sanitizer::around(number, args, || anyring_serve::dispatch::call::<Preloaded>(number, args))
 }

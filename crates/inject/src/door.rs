@@ -2,6 +2,7 @@
 //! is [`anyring_serve::door`]'s.
 
 use crate::host::Preloaded;
+use crate::sanitizer;
 use anyring_abi::Params;
 use anyring_serve::door;
 use core::ffi::c_void;
@@ -28,5 +29,5 @@ pub fn register(fd: u32, opcode: u32, arg: *mut c_void, nr_args: u32) -> isize {
 
 /// A call of Linux AIO by its number, with the arguments of its man page: its answer, or `-errno`.
 pub fn aio(number: i64, args: [usize; 6]) -> isize {
-    door::aio::<Preloaded>(number, args)
+    sanitizer::around(number, args, || door::aio::<Preloaded>(number, args))
 }

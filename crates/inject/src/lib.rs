@@ -22,6 +22,7 @@ mod musl;
 mod next;
 pub mod passing;
 pub mod raw;
+mod sanitizer;
 pub mod signals;
 pub mod syscall;
 mod unwind;

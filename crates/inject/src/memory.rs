@@ -1,7 +1,7 @@
 //! mmap(2): a mapping of a ring's descriptor is a mapping of the memory behind it. madvise(2): what is kept from children.
 
 use crate::next::{missing, next};
-use crate::{door, entry};
+use crate::{door, entry, sanitizer};
 use anyring_serve::memory::substituted;
 use core::ffi::{c_int, c_void};
 
@@ -30,15 +30,17 @@ pub unsafe extern "C" fn mmap(
     if door::is_ring(fd) {
         entry::aside(|| result = substituted(args));
     }
-    let (fd, offset) = match result {
+    let (memory, at) = match result {
         Ok([.., fd, offset]) => (fd as c_int, offset as i64),
         Err(register) => return entry::libc_answer(register) as *mut c_void,
     };
-    match MMAP.get() {
-        // SAFETY: the caller's own arguments, or another descriptor and offset with the same meaning.
-        Some(next) => unsafe { next(address, length, protection, flags, fd, offset) },
-        None => missing() as isize as *mut c_void,
+    let Some(next) = MMAP.get() else { return missing() as isize as *mut c_void };
+    // SAFETY: the caller's own arguments, or another descriptor and offset with the same meaning.
+    let mapping = unsafe { next(address, length, protection, flags, memory, at) };
+    if memory != fd && mapping != libc::MAP_FAILED {
+        sanitizer::mapped(fd, offset, mapping as usize);
     }
+    mapping
 }
 
 /// mmap64(2): the same function on x86-64.

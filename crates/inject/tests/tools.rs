@@ -106,6 +106,38 @@ fn leaks_are_found_by_clangs_shared_address_sanitizer() {
     leaks_are_found(NAME, "clang", &["-fsanitize=address", "-shared-libasan", &path]);
 }
 
+/// ThreadSanitizer takes data that goes from the thread that submits to the one that sees the CQE for a race natively, since
+/// it sees nothing of what the kernel orders. On the engine it is told; a race that is one it still finds.
+#[test]
+fn thread_sanitizer_sees_that_completions_synchronise() {
+    const NAME: &str = "thread_sanitizer_sees_that_completions_synchronise";
+    if let Some(reason) = obstacle("gcc") {
+        return skip(NAME, &reason);
+    }
+    let program = scratch("tools").join(NAME);
+    if !Command::new("gcc").arg("-print-file-name=libtsan.so").output().is_ok_and(|it| it.stdout.starts_with(b"/"))
+    {
+        return skip(NAME, "gcc's ThreadSanitizer is not installed (Debian: libtsan2)");
+    }
+    compile_with("gcc", "tools/races", &program, &["-fsanitize=thread", "-luring"]);
+    for way in ["liburing", "inline", "batch", "syscall", "instruction", "aio"] {
+        for (case, races) in [("passes", false), ("races", true)] {
+            let outputs = [natively(&program), on_the_engine(&program)]
+                .map(|mut command| output(command.env("ANYRING_AIO", "user").args([way, case])));
+            if text(&outputs[0]).contains("FATAL: ThreadSanitizer") {
+                return skip(NAME, "ThreadSanitizer does not work here: it wants another layout of memory");
+            }
+            for (how, output, reported) in [("natively", &outputs[0], true), ("on the engine", &outputs[1], races)]
+            {
+                let what = format!("{how}, {way} {case}: {}", text(output));
+                assert_eq!(output.stdout, b"done\n", "{what}");
+                assert_eq!(text(output).contains("ThreadSanitizer: data race"), reported, "{what}");
+                assert_eq!(output.status.success(), !reported, "{what}");
+            }
+        }
+    }
+}
+
 #[test]
 fn strace_follows_a_program() {
     const NAME: &str = "strace_follows_a_program";

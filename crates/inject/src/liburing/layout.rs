@@ -6,6 +6,7 @@
 //! `io_uring_get_sqe` included; `int_flags` and the descriptors to whichever thread registers. A program may submit on
 //! one thread and reap on another, so shared references to a [`Ring`] coexist and the changing fields are cells.
 
+use crate::sanitizer;
 use anyring_abi::{Cqe, Sqe, IORING_ENTER_NO_IOWAIT, IORING_ENTER_REGISTERED_RING, IORING_SETUP_CQE32};
 use anyring_abi::{IORING_CQE_F_32, IORING_SETUP_SQE128};
 use core::cell::Cell;
@@ -262,7 +263,9 @@ impl Ring {
     pub fn cq_range(&self) -> (u32, u32) {
         // Acquire pairs with the server's release of the tail after it has written the CQEs. Only the program's side
         // writes the head.
-        (self.cq.khead.load(Ordering::Relaxed), self.cq.ktail.load(Ordering::Acquire))
+        let range = (self.cq.khead.load(Ordering::Relaxed), self.cq.ktail.load(Ordering::Acquire));
+        sanitizer::sees(self.cq.ktail.as_ptr());
+        range
     }
 
     /// The CQE that `index` (a free-running counter) stands for.

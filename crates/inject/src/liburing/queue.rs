@@ -3,7 +3,7 @@
 
 use super::layout::{cqe_slots, Ring, INT_CQ_NEEDS_ENTER};
 use super::{guard, ring as borrow};
-use crate::door;
+use crate::{door, sanitizer};
 use anyring_abi::{Cqe, GeteventsArg, Opcode, Sqe, Timespec};
 use anyring_abi::{IORING_CQE_F_SKIP, IORING_ENTER_EXT_ARG, IORING_ENTER_EXT_ARG_REG, IORING_ENTER_GETEVENTS};
 use anyring_abi::{IORING_ENTER_SQ_WAIT, IORING_ENTER_SQ_WAKEUP, IORING_FEAT_EXT_ARG, IORING_FEAT_MIN_TIMEOUT};
@@ -64,6 +64,7 @@ fn wait_extended(ring: &Ring, cqe: *mut *mut Cqe, submit: u32, wait_nr: u32, arg
 #[inline]
 fn flush_sq(ring: &Ring) -> u32 {
     let sq = &ring.sq;
+    sanitizer::submits(ring.cq.ktail.as_ptr());
     let tail = sq.sqe_tail.get();
     if ring.flags & IORING_SETUP_SQ_REWIND != 0 {
         sq.sqe_tail.set(0);
