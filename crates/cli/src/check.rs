@@ -2,6 +2,7 @@
 
 use crate::cli::{Bound, CheckOptions};
 use crate::failure::{Failure, USAGE};
+use crate::junit::{Outcome, Suite};
 use crate::trace::{self, Watched, Whom};
 use crate::{output, run};
 use anyring_abi::Opcode;
@@ -202,38 +203,19 @@ fn in_unit_of(bound: &Bound, ns: u64) -> String {
 
 /// The verdict as a test report: a case for each expectation, and one for the program.
 fn junit_of(verdict: &Verdict) -> String {
-    let mut cases = String::new();
-    let [mut failures, mut errors] = [0, 0];
-    let mut case = |name: &str, failure: Option<String>, error: Option<&str>| {
-        let name = escape(name);
-        cases += &format!("    <testcase classname=\"anyring check\" name=\"{name}\"");
-        let (kind, text) = match (failure, error) {
-            (Some(text), _) => ("failure", text),
-            (None, Some(text)) => ("error", text.to_owned()),
-            (None, None) => return cases += "/>\n",
-        };
-        *if kind == "failure" { &mut failures } else { &mut errors } += 1;
-        cases += &format!("><{kind} message=\"{}\"/></testcase>\n", escape(&text));
+    let mut suite = Suite::new("anyring check");
+    let ended = match verdict.status {
+        0 => Outcome::Passed,
+        status => Outcome::Failed(format!("it ended with {status}")),
     };
-    let ended = (verdict.status != 0).then(|| format!("it ended with {}", verdict.status));
-    case("the program ends with 0", ended, None);
+    suite.case("the program ends with 0", ended, "");
     for it in &verdict.expectations {
-        let broken = (!it.holds).then(|| it.evidence.join("; "));
-        case(&it.expectation, broken, verdict.not_proven.as_deref());
+        let outcome = match &verdict.not_proven {
+            _ if !it.holds => Outcome::Failed(it.evidence.join("; ")),
+            Some(why) => Outcome::Error(why.clone()),
+            None => Outcome::Passed,
+        };
+        suite.case(&it.expectation, outcome, "");
     }
-    let tests = verdict.expectations.len() + 1;
-    let properties = [("backend", verdict.backend), ("why", &verdict.why)]
-        .map(|(name, value)| format!("      <property name=\"{name}\" value=\"{}\"/>\n", escape(value)));
-    format!(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  <testsuite name=\"anyring check\" tests=\"{tests}\" \
-         failures=\"{failures}\" errors=\"{errors}\">\n    <properties>\n{}    </properties>\n{cases}  </testsuite>\n\
-         </testsuites>\n",
-        properties.concat()
-    )
-}
-
-/// Text as an attribute's value.
-fn escape(text: &str) -> String {
-    let escaped = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
-    escaped.chars().map(|it| if it.is_control() { ' ' } else { it }).collect()
+    suite.report(&[("backend", verdict.backend), ("why", &verdict.why)])
 }

@@ -511,6 +511,7 @@ Examples:
   anyring chaos --runs 100 -- ./mytest                     seeds 1 to 100; which of them fail
   anyring chaos --seed 17 --shrink -- ./mytest             the fewest injections with which seed 17 fails
   anyring chaos --rules short,late --log log.jsonl -- ./mytest
+  anyring chaos --runs 100 --junit chaos.xml -- ./mytest   for CI: a test case for each seed
 
 A run fails when PROGRAM ends by a signal or with another status than 0, takes longer than --timeout, prints the text of
 --fail-output, or has memory changed that `lifetimes` watches. With --runs or --shrink, PROGRAM has no standard input, and its
@@ -559,6 +560,9 @@ pub struct ChaosOptions {
     /// Write what was injected and found to FILE, as JSON, one line each (docs/chaos.md describes it)
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
+    /// Also write to FILE, as JUnit's XML, how the runs ended: a test case for each seed
+    #[arg(long, value_name = "FILE", requires = "runs", conflicts_with = "shrink")]
+    pub junit: Option<PathBuf>,
     #[command(flatten)]
     pub program: Program,
 }

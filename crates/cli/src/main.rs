@@ -21,6 +21,7 @@ mod errno;
 mod exec;
 mod failure;
 mod filter;
+mod junit;
 mod lab;
 mod library;
 mod output;

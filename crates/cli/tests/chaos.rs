@@ -182,6 +182,29 @@ fn memory_in_flight_is_told_with_its_request() {
 }
 
 #[test]
+fn the_test_report_has_a_case_for_each_seed() {
+    let Some(program) = program() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("chaos.xml");
+    let file = file.to_str().expect("UTF-8");
+    let report = |rules: &str, words: &[&str]| {
+        let run = chaos(&["--rules", rules, "--runs", "3", "--junit", file], words);
+        (run.status.code(), std::fs::read_to_string(file).expect("the test report"))
+    };
+    let (status, xml) = report("lifetimes", &[program, "reuse-write"]);
+    assert_eq!((status, xml.matches("<testcase classname=\"anyring chaos\" name=\"seed ").count()), (Some(1), 3));
+    assert!(xml.contains("tests=\"3\" failures=\"") && xml.contains("memory in flight was changed; "), "{xml}");
+    assert!(xml.contains("again: anyring chaos --seed 1 --rules lifetimes -- ..."), "{xml}");
+    let (status, xml) = report("short", &[program, "reuse-write", "right"]);
+    assert_eq!(status, Some(0));
+    assert!(xml.contains("tests=\"3\" failures=\"0\" errors=\"0\"") && xml.contains("\"seed 3\"/>"), "{xml}");
+    let (status, xml) = report("short", &["true"]);
+    assert_eq!(status, Some(125));
+    assert!(xml.contains("failures=\"0\" errors=\"3\"") && xml.contains("made no ring"), "{xml}");
+    one_line_failure(&chaos(&["--runs", "2", "--junit", "/nowhere/chaos.xml"], &["true"]), 125);
+}
+
+#[test]
 fn two_bugs_together_shrink_to_two_injections() {
     let Some(program) = program() else { return };
     let found = chaos(&["--rules", "short,late", "--runs", "20", "--shrink"], &[program, "both"]);

@@ -5,13 +5,55 @@ mod shrink;
 
 use crate::cli::ChaosOptions;
 use crate::failure::{Failure, OWN_FAILURE, USAGE};
-use crate::{exec, output};
+use crate::junit::{Outcome, Suite};
+use crate::{exec, output, trace};
 use anyring_engine::chaos::rules::Rules;
 use one::{Ending, Run, Runner};
+use std::io::Write;
 use std::path::Path;
 
 /// Some run failed.
 const FAILED: i32 = 1;
+
+/// Why nothing is proven.
+const NO_RING: &str = "the program made no ring that anyring served";
+
+/// A run in the test report.
+struct Case {
+    seed: u64,
+    /// What was wrong with it.
+    failure: Option<String>,
+    /// What was found, and how to see it again; a line each.
+    details: String,
+}
+
+impl Case {
+    fn of(options: &ChaosOptions, seed: u64, failure: Option<&str>, run: &Run) -> Case {
+        let again = format!("again: anyring chaos --seed {seed}{} -- ...", rules_given(options));
+        let lines: Vec<_> = run.findings.iter().map(one::Finding::describe).chain([again]).collect();
+        let failure = failure.map(|how| format!("{how}; {}", count(run)));
+        Case { seed, failure, details: lines.join("\n") }
+    }
+}
+
+/// The runs as a test report. Where none of them made a ring, those that did not fail prove nothing.
+fn junit_of(cases: &[Case], made_rings: bool, rules: Option<&str>) -> String {
+    let mut suite = Suite::new("anyring chaos");
+    for Case { seed, failure, details } in cases {
+        let name = format!("seed {seed}");
+        match failure {
+            Some(how) => suite.case(&name, Outcome::Failed(how.clone()), details),
+            None if !made_rings => suite.case(&name, Outcome::Error(NO_RING.to_owned()), ""),
+            None => suite.case(&name, Outcome::Passed, ""),
+        }
+    }
+    suite.report(&[("rules", rules.unwrap_or("all"))])
+}
+
+/// `--rules`, as it was given.
+fn rules_given(options: &ChaosOptions) -> String {
+    options.rules.as_ref().map_or(String::new(), |rules| format!(" --rules {rules}"))
+}
 
 /// Runs the program with each seed.
 pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
@@ -23,15 +65,21 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
         None if many => 1,
         None => random_seed(),
     };
+    // Made before the program runs, which would be in vain.
+    let junit = options.junit.as_deref().map(|file| Ok((file, trace::create(file)?))).transpose()?;
     let runner = Runner::new(options, rules, many)?;
     let seeds = first..first.saturating_add(options.runs.unwrap_or(1).into());
-    let mut failed = Vec::new();
+    let (mut failed, mut cases) = (Vec::new(), Vec::new());
     let (mut injections, mut rings) = (0, 0);
     for seed in seeds.clone() {
         let run = runner.run(seed, (!options.only.is_empty()).then_some(&options.only[..]))?;
         injections += run.injections.len();
         rings += run.rings;
-        let Some(how) = runner.failure(&run) else {
+        let failure = runner.failure(&run);
+        if junit.is_some() {
+            cases.push(Case::of(options, seed, failure.as_deref(), &run));
+        }
+        let Some(how) = failure else {
             if !many && run.rings != 0 {
                 say(&format!("seed {seed}: the program did not fail; {}", count(&run)));
             }
@@ -54,9 +102,13 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
         }
         failed.push(seed);
     }
+    if let Some((name, mut file)) = junit {
+        let text = junit_of(&cases, rings != 0, options.rules.as_deref());
+        let written = file.write_all(text.as_bytes());
+        written.map_err(|error| output::unwritten(&name.display().to_string(), &error))?;
+    }
     if rings == 0 && failed.is_empty() {
-        let message = "the program made no ring that anyring served, so that nothing is proven".to_owned();
-        return Err(Failure { status: OWN_FAILURE, message });
+        return Err(Failure { status: OWN_FAILURE, message: format!("{NO_RING}, so that nothing is proven") });
     }
     if many {
         let (of, last) = (seeds.end - seeds.start, seeds.end - 1);
@@ -94,7 +146,7 @@ fn tell_fewest(options: &ChaosOptions, seed: u64, fewest: &[one::Injection]) {
         say(&injection.describe());
     }
     let names: Vec<_> = fewest.iter().map(|injection| injection.name.as_str()).collect();
-    let rules = options.rules.as_ref().map_or(String::new(), |rules| format!(" --rules {rules}"));
+    let rules = rules_given(options);
     say(&format!("again: anyring chaos --seed {seed}{rules} --only {} -- ...", names.join(",")));
 }
 

@@ -1,0 +1,67 @@
+//! Test reports in JUnit's XML, as services for continuous integration read them.
+
+/// What became of a test case. The texts are for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Passed,
+    Failed(String),
+    /// Nothing is proven.
+    Error(String),
+}
+
+/// The cases of one report.
+pub struct Suite {
+    /// Also the class of each case.
+    name: &'static str,
+    cases: String,
+    tests: usize,
+    failures: usize,
+    errors: usize,
+}
+
+impl Suite {
+    pub fn new(name: &'static str) -> Suite {
+        Suite { name, cases: String::new(), tests: 0, failures: 0, errors: 0 }
+    }
+
+    /// Adds a case. `details` are lines that say more than the outcome.
+    pub fn case(&mut self, name: &str, outcome: Outcome, details: &str) {
+        let (class, name) = (self.name, escape(name));
+        self.tests += 1;
+        self.cases += &format!("    <testcase classname=\"{class}\" name=\"{name}\"");
+        let (kind, message) = match outcome {
+            Outcome::Passed => return self.cases += "/>\n",
+            Outcome::Failed(message) => ("failure", message),
+            Outcome::Error(message) => ("error", message),
+        };
+        *if kind == "failure" { &mut self.failures } else { &mut self.errors } += 1;
+        self.cases += &format!("><{kind} message=\"{}\"", escape(&message));
+        self.cases += &match details {
+            "" => "/></testcase>\n".to_owned(),
+            details => {
+                let lines: Vec<_> = details.lines().map(escape).collect();
+                format!(">{}</{kind}></testcase>\n", lines.join("\n"))
+            }
+        };
+    }
+
+    /// The report, with what holds of all its cases.
+    pub fn report(&self, properties: &[(&str, &str)]) -> String {
+        let property = |(name, value): &(&str, &str)| {
+            format!("      <property name=\"{name}\" value=\"{}\"/>\n", escape(value))
+        };
+        let properties: String = properties.iter().map(property).collect();
+        let Suite { name, cases, tests, failures, errors } = self;
+        format!(
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  <testsuite name=\"{name}\" tests=\"{tests}\" \
+             failures=\"{failures}\" errors=\"{errors}\">\n    <properties>\n{properties}    </properties>\n{cases}  \
+             </testsuite>\n</testsuites>\n"
+        )
+    }
+}
+
+/// Text as an attribute's value.
+fn escape(text: &str) -> String {
+    let escaped = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
+    escaped.chars().map(|it| if it.is_control() { ' ' } else { it }).collect()
+}
