@@ -1,5 +1,6 @@
 //! `anyring check`: runs a program and fails when its io_uring requests went other ways than stated.
 
+use crate::chaos::{self, Linted};
 use crate::cli::{Bound, CheckOptions};
 use crate::failure::{Failure, USAGE};
 use crate::junit::{Outcome, Suite};
@@ -50,6 +51,9 @@ struct Expectation {
 
 /// Runs the program and compares. The answer is its exit status, where that is not 0, else whether all held.
 pub fn run(options: &CheckOptions) -> Result<i32, Failure> {
+    if options.lint {
+        return lint(options);
+    }
     let except = excepted(&options.except)?;
     // Made before the program runs, which would be in vain.
     let mut json = options.json.as_deref().map(create).transpose()?;
@@ -71,6 +75,25 @@ pub fn run(options: &CheckOptions) -> Result<i32, Failure> {
     say(&verdict)?;
     let status = watched.end_as_it_did()?;
     Ok(if status == 0 && !verdict.holds { FAILED } else { status })
+}
+
+/// Misuse of the interface, which is looked for on anyring's engine. The answer is the program's exit status, where that is not
+/// 0, else whether there was none.
+fn lint(options: &CheckOptions) -> Result<i32, Failure> {
+    let Linted { status, rings, findings } = chaos::lint(&options.program)?;
+    findings.iter().for_each(|finding| output::complain(&format!("anyring check: --lint: {finding}")));
+    match (status, findings.len()) {
+        (0, 0) if rings == 0 => Err(Failure::own("the program made no ring, so that nothing is proven")),
+        (0, 0) => {
+            let ring = if rings == 1 { "ring" } else { "rings" };
+            output::complain(&format!(
+                "anyring check: --lint: nothing was found on {rings} {ring}, served by anyring"
+            ));
+            Ok(0)
+        }
+        (0, _) => Ok(FAILED),
+        _ => Ok(status),
+    }
 }
 
 /// The flag that asks what the kernel punts: the answer of another engine is none.

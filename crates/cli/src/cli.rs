@@ -289,6 +289,7 @@ const CHECK_EXAMPLES: &str = "\
 Examples:
   anyring check --no-punts --no-overflow -- ./mytest
   anyring check --no-punts --except FSYNC --junit check.xml -- ./mytest
+  anyring check --lint -- ./mytest
   anyring check --backend user --max-worker-share 5% --max-p99 2ms -- ./myserver-test
 
 What does not hold is said on standard error, one line each, or in one line that all held, and who served and why.
@@ -301,7 +302,7 @@ proven: events were lost, or no ring was made. The rest as for trace.";
 /// Run PROGRAM and fail when its io_uring requests went other ways than stated
 #[derive(Debug, Args)]
 #[command(after_help = CHECK_EXAMPLES, override_usage = "anyring check [OPTIONS] -- PROGRAM [ARGS]...")]
-#[group(id = "expectations", required = true, multiple = true, args = ["no_punts", "max_worker_share", "no_overflow", "max_p99"])]
+#[group(id = "expectations", required = true, multiple = true, args = ["no_punts", "max_worker_share", "no_overflow", "max_p99", "lint"])]
 pub struct CheckOptions {
     /// Who serves io_uring: auto takes the kernel where its io_uring works and can be traced [default: ANYRING_BACKEND,
     /// else auto]
@@ -320,6 +321,10 @@ pub struct CheckOptions {
     /// (timeouts, polls, futexes, waitid)
     #[arg(long, value_name = "TIME", value_parser = parse_bound)]
     pub max_p99: Option<Bound>,
+    /// No misuse that passes silently: CQEs never seen, user_data twice in flight, files closed that are in use. Asks
+    /// nothing else, and anyring serves (docs/chaos.md)
+    #[arg(long, conflicts_with_all = ["no_punts", "max_worker_share", "no_overflow", "max_p99", "except", "backend", "json", "junit"])]
+    pub lint: bool,
     /// Leave requests of these opcodes out: FSYNC, or FSYNC,FALLOCATE (not of --no-overflow)
     #[arg(long, value_name = "OPCODES", value_delimiter = ',')]
     pub except: Vec<String>,
@@ -514,7 +519,8 @@ Examples:
   anyring chaos --runs 100 --junit chaos.xml -- ./mytest   for CI: a test case for each seed
 
 A run fails when PROGRAM ends by a signal or with another status than 0, takes longer than --timeout, prints the text of
---fail-output, or has memory changed that `lifetimes` watches. With --runs or --shrink, PROGRAM has no standard input, and its
+--fail-output, has memory changed that `lifetimes` watches, or does what
+`misuse` tells. With --runs or --shrink, PROGRAM has no standard input, and its
 output is shown of the first run that fails.
 
 Exit status: 0 when no run failed, 1 when one did, 125 when nothing is proven (PROGRAM made no ring) or anyring could not do

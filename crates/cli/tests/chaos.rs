@@ -40,7 +40,7 @@ fn stderr(output: &Output) -> String {
 }
 
 /// A case of the C program, the rule that shows its bug, and rules that do nothing to the program without the bug.
-const CASES: [(&str, &str, &str); 13] = [
+const CASES: [(&str, &str, &str); 14] = [
     ("short-read", "short", "all"),
     ("short-send", "short", "all"),
     ("late", "late", "all"),
@@ -54,6 +54,15 @@ const CASES: [(&str, &str, &str); 13] = [
     ("faults", "enomem", "enomem,late,enter"),
     ("faults", "corrupt", "corrupt,late,enter"),
     ("reuse-write", "lifetimes", "all,lifetimes"),
+    ("misuse-twice", "misuse", "all,misuse"),
+];
+
+/// A case that misuses the interface, and what `anyring check --lint` says of it.
+const MISUSES: [(&str, &str); 4] = [
+    ("misuse-twice", "READ, user_data 0x7: its user_data is that of a request in flight, READ"),
+    ("misuse-unseen", "1 CQE was not seen when the ring was closed"),
+    ("misuse-head", "the CQ's head is 1 past its tail"),
+    ("misuse-closed", ": its descriptor was closed while it was in flight"),
 ];
 
 /// A case that changes memory in flight, the opcode of the request, and what is found.
@@ -202,6 +211,25 @@ fn the_test_report_has_a_case_for_each_seed() {
     assert_eq!(status, Some(125));
     assert!(xml.contains("failures=\"0\" errors=\"3\"") && xml.contains("made no ring"), "{xml}");
     one_line_failure(&chaos(&["--runs", "2", "--junit", "/nowhere/chaos.xml"], &["true"]), 125);
+}
+
+#[test]
+fn misuse_is_told_by_check() {
+    let Some(program) = program() else { return };
+    library();
+    let lint = |words: &[&str]| output(&mut anyring(&[&["check", "--lint", "--"], words].concat()));
+    for (case, what) in MISUSES {
+        let found = lint(&[program, case]);
+        assert_eq!(found.status.code(), Some(1), "{case}: {}", stderr(&found));
+        let said = stderr(&found);
+        assert_eq!(said.lines().count(), 1, "{case}: {said}");
+        assert!(said.starts_with("anyring check: --lint: 1.") && said.trim_end().ends_with(what), "{case}: {said}");
+        let right = lint(&[program, case, "right"]);
+        assert_eq!(right.status.code(), Some(0), "{case}: {}", stderr(&right));
+        assert!(stderr(&right).contains("nothing was found on 1 ring"), "{case}: {}", stderr(&right));
+    }
+    one_line_failure(&lint(&["true"]), 125);
+    assert_eq!(lint(&["false"]).status.code(), Some(1));
 }
 
 #[test]

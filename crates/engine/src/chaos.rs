@@ -145,6 +145,8 @@ pub struct Chaos {
     pub spoiled: Vec<(u64, u64)>,
     /// Memory of requests in flight.
     pub watched: Vec<Watch>,
+    /// It was told that the CQ's head is past the tail.
+    pub told_of_head: bool,
 }
 
 /// What a new ring gets: nothing, unless chaos has [begun](begin).
@@ -171,6 +173,7 @@ impl Chaos {
             keeps_backlog: false,
             spoiled: Vec::new(),
             watched: Vec::new(),
+            told_of_head: false,
         }
     }
 
@@ -204,7 +207,28 @@ impl Chaos {
 
     /// Whether memory in flight is watched. It is of every request, whatever is drawn.
     pub fn watches(&self) -> bool {
-        self.settings.rules.has(Rule::Lifetimes)
+        self.follows(Rule::Lifetimes)
+    }
+
+    /// Whether `rule` is one that is followed.
+    pub fn follows(&self, rule: Rule) -> bool {
+        self.settings.rules.has(rule)
+    }
+
+    /// Writes misuse into the log.
+    pub fn tell_misuse(&self, position: u64, subject: Option<Subject>, fd: Option<i32>, what: &str) {
+        if !journal::is_open() {
+            return;
+        }
+        let (seed, ring, rule, pid) = (self.settings.seed, self.ring, Rule::Misuse.name(), std::process::id());
+        let of = subject.map_or(String::new(), |subject| {
+            format!(r#","opcode":"{}","user_data":{}"#, subject.opcode, subject.user_data)
+        });
+        let fd = fd.map_or(String::new(), |fd| format!(r#","fd":{fd}"#));
+        // `what` is a text of this crate's own, without quotes.
+        journal::line(&format!(
+            "{{\"seed\":{seed},\"finding\":\"{ring}.{position}.{rule}\",\"rule\":\"{rule}\",\"pid\":{pid},\"ring\":{ring}{of}{fd},\"what\":\"{what}\"}}\n"
+        ));
     }
 
     /// A request has ended: its memory is watched no more, and gets what was read. Where it has changed the log says so.

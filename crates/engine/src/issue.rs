@@ -8,6 +8,7 @@ mod complete;
 pub(crate) mod device;
 pub mod files;
 pub mod iopoll;
+pub(crate) mod lint;
 pub mod msg_ring;
 mod plan;
 pub mod punt;

@@ -3,11 +3,11 @@
 mod one;
 mod shrink;
 
-use crate::cli::ChaosOptions;
+use crate::cli::{ChaosOptions, Program};
 use crate::failure::{Failure, OWN_FAILURE, USAGE};
 use crate::junit::{Outcome, Suite};
 use crate::{exec, output, trace};
-use anyring_engine::chaos::rules::Rules;
+use anyring_engine::chaos::rules::{Rule, Rules};
 use one::{Ending, Run, Runner};
 use std::io::Write;
 use std::path::Path;
@@ -115,6 +115,40 @@ pub fn run(options: &ChaosOptions) -> Result<i32, Failure> {
         say(&format!("{} of {of} seeds fail ({first} to {last}); {injections} injections", failed.len()));
     }
     Ok(if failed.is_empty() { 0 } else { FAILED })
+}
+
+/// What a run for misuse alone has found (`anyring check --lint`).
+pub struct Linted {
+    /// The program's exit status.
+    pub status: i32,
+    /// Rings that it made.
+    pub rings: usize,
+    /// A line each.
+    pub findings: Vec<String>,
+}
+
+/// Runs the program once, with its own standard streams, and looks for misuse of the interface.
+pub fn lint(program: &Program) -> Result<Linted, Failure> {
+    exec::check_found(program)?;
+    let options = ChaosOptions {
+        seed: None,
+        rules: None,
+        runs: None,
+        shrink: false,
+        only: Vec::new(),
+        timeout: None,
+        fail_output: None,
+        log: None,
+        junit: None,
+        program: Program { words: program.words.clone() },
+    };
+    let run = Runner::new(&options, Rule::Misuse.name().to_owned(), false)?.run(1, None)?;
+    let status = match run.ending {
+        Ending::Status(status) => status,
+        Ending::Signal(signal) => 128 + signal,
+        Ending::Late => OWN_FAILURE, // it has no limit
+    };
+    Ok(Linted { status, rings: run.rings, findings: run.findings.iter().map(one::Finding::describe).collect() })
 }
 
 fn say(line: &str) {

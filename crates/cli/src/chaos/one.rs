@@ -44,29 +44,43 @@ impl Injection {
     }
 }
 
-/// Memory that changed while a request had it, as the engine's log says it.
+/// Memory that changed while a request had it, or misuse, as the engine's log says it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Finding {
     /// `RING.POSITION.RULE`.
     #[serde(rename = "finding")]
     name: String,
     rule: String,
-    opcode: String,
-    user_data: u64,
+    opcode: Option<String>,
+    user_data: Option<u64>,
     fd: Option<i32>,
+    what: String,
+    #[serde(flatten)]
+    memory: Option<Memory>,
+}
+
+/// Where memory changed, and when its request had it: CLOCK_MONOTONIC in nanoseconds.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+struct Memory {
     address: u64,
     submitted_ns: u64,
     ended_ns: u64,
-    what: String,
 }
 
 impl Finding {
     /// The finding for people.
     pub fn describe(&self) -> String {
-        let Finding { name, rule, opcode, user_data, address, what, .. } = self;
+        let Finding { name, rule, what, .. } = self;
         let fd = self.fd.map_or(String::new(), |fd| format!(", fd {fd}"));
-        let age_us = self.ended_ns.saturating_sub(self.submitted_ns) / 1_000;
-        format!("{name}: {rule}: {opcode}, user_data {user_data:#x}{fd}: {what}, at {address:#x}; submitted {age_us} us before its CQE")
+        let request = match (&self.opcode, self.user_data) {
+            (Some(opcode), Some(user_data)) => format!("{opcode}, user_data {user_data:#x}{fd}: "),
+            _ => String::new(),
+        };
+        let place = self.memory.as_ref().map_or(String::new(), |it| {
+            let age_us = it.ended_ns.saturating_sub(it.submitted_ns) / 1_000;
+            format!(", at {:#x}; submitted {age_us} us before its CQE", it.address)
+        });
+        format!("{name}: {rule}: {request}{what}{place}")
     }
 }
 
@@ -176,8 +190,10 @@ impl<'a> Runner<'a> {
     /// What was wrong with a run, if anything was.
     pub fn failure(&self, run: &Run) -> Option<String> {
         let text = || run.has_text.then(|| "it printed the text of --fail-output".to_owned());
-        let memory = || (!run.findings.is_empty()).then(|| "memory in flight was changed".to_owned());
-        run.ending.describe().or_else(text).or_else(memory)
+        let memory = run.findings.iter().any(|finding| finding.memory.is_some());
+        let found = if memory { "memory in flight was changed" } else { "misuse was found" };
+        let findings = || (!run.findings.is_empty()).then(|| found.to_owned());
+        run.ending.describe().or_else(text).or_else(findings)
     }
 
     /// Shows what the program printed last, where that was kept.

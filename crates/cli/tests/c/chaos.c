@@ -470,6 +470,62 @@ static void copy(void) {
     free(last);
 }
 
+// Misuse that passes without a word natively.
+static void misuse_twice(void) {
+    int ends[2];
+    char data[2];
+    if (pipe(ends) < 0) end(2, "pipe");
+    set_up(8);
+    for (int at = 0; at < 2; at++) {
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_read(sqe, ends[0], &data[at], 1, 0);
+        sqe->user_data = right ? 7 + at : 7;
+    }
+    submit_all(2);
+    if (write(ends[1], "ab", 2) != 2) end(2, "write");
+    for (int at = 0; at < 2; at++) wait_one();
+    io_uring_queue_exit(&ring);
+}
+
+static void misuse_unseen(void) {
+    struct io_uring_cqe *cqe;
+    set_up(8);
+    io_uring_prep_nop(io_uring_get_sqe(&ring));
+    submit_all(1);
+    if (right) wait_one();
+    else if (io_uring_wait_cqe(&ring, &cqe) < 0) end(2, "wait");
+    io_uring_queue_exit(&ring);
+}
+
+static void misuse_head(void) {
+    struct io_uring_cqe *cqe;
+    set_up(8);
+    for (int round = 0; round < 2; round++) {
+        io_uring_prep_nop(io_uring_get_sqe(&ring));
+        submit_all(1);
+        if (!right && round == 1) break;
+        if (io_uring_wait_cqe(&ring, &cqe) < 0) end(2, "wait");
+        io_uring_cq_advance(&ring, right ? 1 : 2);
+    }
+    io_uring_queue_exit(&ring);
+}
+
+static void misuse_closed(void) {
+    int ends[2];
+    char data;
+    if (pipe(ends) < 0) end(2, "pipe");
+    set_up(8);
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+    io_uring_prep_read(sqe, ends[0], &data, 1, 0);
+    sqe->user_data = 7;
+    submit_all(1);
+    if (!right) close(ends[0]);
+    if (write(ends[1], "a", 1) != 1) end(2, "write");
+    wait_one();
+    if (right) close(ends[0]);
+    io_uring_queue_exit(&ring);
+}
+
 int main(int count, char **words) {
     struct { const char *name; void (*run)(void); } cases[] = {
         { "short-read", short_read }, { "short-send", short_send }, { "whole", whole }, { "late", late },
@@ -480,6 +536,8 @@ int main(int count, char **words) {
         { "copy", copy },
         { "reuse-read", reuse_read }, { "reuse-readv", reuse_readv }, { "reuse-recv", reuse_recv },
         { "reuse-recvmsg", reuse_recvmsg }, { "unmap-recv", unmap_recv },
+        { "misuse-twice", misuse_twice }, { "misuse-unseen", misuse_unseen }, { "misuse-head", misuse_head },
+        { "misuse-closed", misuse_closed },
     };
     right = count > 2 && strcmp(words[2], "right") == 0;
     for (size_t at = 0; count > 1 && at < sizeof cases / sizeof *cases; at++) {

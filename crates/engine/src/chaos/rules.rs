@@ -17,6 +17,7 @@ pub enum Rule {
     Enomem,
     Corrupt,
     Lifetimes,
+    Misuse,
 }
 
 /// A row of [`RULES`].
@@ -41,7 +42,7 @@ const fn outside(rule: Rule, name: &'static str, what: &'static str) -> Row {
 }
 
 /// Every rule, in the order of [`Rule`].
-pub const RULES: [Row; 12] = [
+pub const RULES: [Row; 13] = [
     permitted(Rule::Short, "short", "reads, writes, sends and receives transfer fewer bytes than asked", "read(2)"),
     permitted(Rule::Late, "late", "requests start late, and complete in another order", "io_uring(7)"),
     permitted(
@@ -82,6 +83,11 @@ pub const RULES: [Row; 12] = [
         Rule::Lifetimes,
         "lifetimes",
         "memory of requests in flight is watched: a run fails where the program writes or unmaps it",
+    ),
+    outside(
+        Rule::Misuse,
+        "misuse",
+        "a run fails where CQEs are not seen, user_data is twice in flight, or a file is closed that is in use",
     ),
 ];
 

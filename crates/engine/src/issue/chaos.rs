@@ -8,6 +8,7 @@ use crate::chaos::rules::Rule;
 use crate::chaos::watch::{Memory, Watch};
 use crate::chaos::{Draw, HeldBack, Subject};
 use crate::descriptors::note_use;
+use crate::issue::lint;
 use crate::memory::layout::word;
 use crate::op::cut::is_direct;
 use crate::op::{row, Direction, FileUse, Op};
@@ -28,7 +29,7 @@ const WAS_HELD: u64 = 1 << 63;
 /// In a request's `number`: its file keeps no order (a position is named for each transfer).
 const UNORDERED: u64 = 1 << 62;
 /// The rest of it: which SQE it was.
-const NUMBER: u64 = UNORDERED - 1;
+pub(super) const NUMBER: u64 = UNORDERED - 1;
 
 /// What a request that chooses its buffer may get, if the buffer's size alone limits it.
 const SOME_BYTES: usize = 64;
@@ -83,6 +84,9 @@ fn is_socket_or_pipe(fd: i32) -> bool {
 /// A request's turn has come. True where it does not begin now, or never: it fails, or is held back.
 #[cold]
 pub fn intervenes(guard: &mut RingGuard, id: Id) -> bool {
+    if guard.slab.get(id).is_some_and(|request| request.number & WAS_HELD == 0) {
+        lint::begins(guard, id);
+    }
     begin_watch(guard, id);
     let Some(error) = failure(guard, id) else { return holds_back(guard, id) };
     guard.finish(id, -error.raw_os_error(), true);
@@ -357,6 +361,8 @@ pub fn at_enter(guard: &mut RingGuard, to_submit: u32, asks: bool, waits: bool) 
     chaos.keeps_backlog &= !asks;
     chaos.enters += 1;
     let number = chaos.enters;
+    lint::enters(guard);
+    let Some(chaos) = &guard.chaos else { return Ok(Change::None) };
     let Some(draw) = chaos.draw(Rule::Enter, number) else { return Ok(Change::None) };
     let there = waiting_sqes(guard, to_submit);
     let fewer = fewer_sqes(guard, there, draw);

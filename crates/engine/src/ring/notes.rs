@@ -7,6 +7,7 @@
 //! goes on with a number that has been closed meanwhile.
 
 use super::{LockFailure, Ring, RingGuard};
+use crate::issue::lint;
 use crate::mutation::{mutated, Mutation};
 use crate::os::Clock;
 use crate::resource::files::FixedFile;
@@ -150,7 +151,12 @@ impl Ring {
     /// The program is about to close a number that is none of the ring's.
     pub fn close_number(&'static self, closing: &mut Closing) {
         match self.lock_soon() {
-            Ok(mut guard) => guard.detach_number(closing.fd, None),
+            Ok(mut guard) => {
+                if guard.chaos.is_some() {
+                    lint::closes(&guard, closing.fd);
+                }
+                guard.detach_number(closing.fd, None);
+            }
             Err(LockFailure::Busy) => {
                 if !self.has_unheeded_notes() {
                     self.left_alone.store(false, Ordering::Relaxed);

@@ -7,6 +7,7 @@ use crate::descriptors::numbers::{forget_use, RINGS, RINGS_END};
 use crate::descriptors::{self, cookie_of};
 use crate::device;
 use crate::forced::{point, Point};
+use crate::issue::lint;
 use crate::lock::Lock;
 use crate::os::syscall;
 use crate::ring::helper;
@@ -161,7 +162,12 @@ pub(crate) fn closing_ring(fd: i32, ring: &'static Ring) {
     }
     let others = remove_number(fd, ring);
     match guard {
-        Some(mut guard) => guard.lose_number(others),
+        Some(mut guard) => {
+            if !others && guard.chaos.is_some() {
+                lint::ends(&mut guard);
+            }
+            guard.lose_number(others);
+        }
         None => ring.leave_note(Note::LostNumber(others)),
     }
 }
