@@ -34,6 +34,38 @@ struct Settings {
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
+/// For rings that only tell what they fill.
+static NOTHING: Settings = Settings { seed: 0, rules: Rules::none(), only: None };
+
+/// Who is told of the program's memory that a read or receive has filled: address, and size in bytes.
+static FILLED: OnceLock<fn(usize, usize)> = OnceLock::new();
+
+/// Every ring that is made from now on tells `filled`, by whichever thread has the result and with the ring's lock, what
+/// memory of the program's its reads and receives have filled, before the CQE is there. For sanitizers.
+pub fn tell_filled(filled: fn(usize, usize)) {
+    let _ = FILLED.set(filled);
+}
+
+/// The first `bytes` of these addresses and sizes have been filled.
+pub fn filled(ranges: &[[usize; 2]], bytes: usize) {
+    let Some(tell) = FILLED.get() else { return };
+    let mut left = bytes;
+    for [address, size] in ranges {
+        let part = left.min(*size);
+        if part != 0 {
+            tell(*address, part);
+        }
+        left -= part;
+    }
+}
+
+/// A read or receive that has begun, and where its data goes.
+#[derive(Debug)]
+struct Fills {
+    id: Id,
+    ranges: Vec<[usize; 2]>,
+}
+
 /// Rings that were made so far.
 static RINGS: AtomicU32 = AtomicU32::new(0);
 
@@ -147,11 +179,13 @@ pub struct Chaos {
     pub watched: Vec<Watch>,
     /// It was told that the CQ's head is past the tail.
     pub told_of_head: bool,
+    /// Reads and receives whose memory is to be told.
+    fills: Vec<Fills>,
 }
 
-/// What a new ring gets: nothing, unless chaos has [begun](begin).
+/// What a new ring gets: nothing, unless chaos has [begun](begin), or somebody is [told](tell_filled).
 pub fn of_new_ring() -> Option<Box<Chaos>> {
-    let settings = SETTINGS.get()?;
+    let settings = SETTINGS.get().or_else(|| FILLED.get().map(|_| &NOTHING))?;
     let ring = RINGS.fetch_add(1, Ordering::Relaxed) + 1;
     let chaos = Chaos::new(settings, ring);
     if journal::is_open() {
@@ -174,6 +208,7 @@ impl Chaos {
             spoiled: Vec::new(),
             watched: Vec::new(),
             told_of_head: false,
+            fills: Vec::new(),
         }
     }
 
@@ -213,6 +248,30 @@ impl Chaos {
     /// Whether `rule` is one that is followed.
     pub fn follows(&self, rule: Rule) -> bool {
         self.settings.rules.has(rule)
+    }
+
+    /// A read or receive begins, of a request that is not known yet. Those in `gone` have ended without a word.
+    pub fn begin_fill(
+        &mut self,
+        id: Id,
+        data: impl FnOnce() -> Option<Vec<[usize; 2]>>,
+        gone: impl Fn(Id) -> bool,
+    ) {
+        if FILLED.get().is_none() || self.fills.iter().any(|fills| fills.id == id) {
+            return;
+        }
+        self.fills.retain(|fills| !gone(fills.id));
+        // Where there is no memory it is not told.
+        if let Some(ranges) = data().filter(|_| self.fills.try_reserve(1).is_ok()) {
+            self.fills.push(Fills { id, ranges });
+        }
+    }
+
+    /// It has ended: tells what it has filled.
+    pub fn end_fill(&mut self, id: Id, result: i32) {
+        let Some(place) = self.fills.iter().position(|fills| fills.id == id) else { return };
+        let fills = self.fills.swap_remove(place);
+        filled(&fills.ranges, usize::try_from(result).unwrap_or(0));
     }
 
     /// Writes misuse into the log.

@@ -1,4 +1,5 @@
-//! Sanitizers that the program is built with: ThreadSanitizer is told that submission and completion synchronise.
+//! Sanitizers that the program is built with are told what they do not see: ThreadSanitizer that submission and completion
+//! synchronise, MemorySanitizer what memory has been written.
 //!
 //! What a thread wrote before it submitted is there for the thread that sees a CQE of the same ring. ThreadSanitizer sees
 //! only the program's side of that: a load of the CQ's tail, which nobody that it knows has stored to. So each submission
@@ -8,6 +9,9 @@
 //!
 //! This orders more than the ring does: also with submissions whose CQE was not seen yet. No race that is none is
 //! reported, some that are one are not.
+//!
+//! MemorySanitizer has a word for each byte of the program's memory that nobody has written. What reads and receives have
+//! filled the engine tells (`chaos::tell_filled`); liburing's functions here say what they have written.
 //!
 //! The functions are looked up once, at the start. A program without ThreadSanitizer pays a branch a submission and one a
 //! look at the CQ.
@@ -28,12 +32,16 @@ type OnAddress = unsafe extern "C" fn(*const c_void);
 static ACQUIRE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static RELEASE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
+/// MemorySanitizer's function on an address and a size in bytes.
+type OnMemory = unsafe extern "C" fn(*const c_void, usize);
+static UNPOISON: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
 /// Where the program has the CQ's tail of each ring that it mapped itself, by the ring's number; 0 if it is not known. Only
 /// ever a name: nothing is read there.
 static TAILS: [AtomicUsize; RINGS_END] = [const { AtomicUsize::new(0) }; RINGS_END];
 const RINGS_END: usize = crate::door::KNOWN_NUMBERS.end as usize;
 
-/// Looks for ThreadSanitizer. Called before the program's threads.
+/// Looks for the sanitizers. Called before the program's threads.
 #[cfg(not(test))]
 pub(crate) fn resolve() {
     let find = |name: &core::ffi::CStr| {
@@ -45,6 +53,27 @@ pub(crate) fn resolve() {
         RELEASE.store(release, Ordering::Relaxed);
         ACQUIRE.store(acquire, Ordering::Relaxed);
     }
+    let unpoison = find(c"__msan_unpoison");
+    if !unpoison.is_null() {
+        UNPOISON.store(unpoison, Ordering::Relaxed);
+        anyring_engine::chaos::tell_filled(|address, bytes| wrote(address as *const c_void, bytes));
+    }
+}
+
+/// Memory of the program's has been written, by us or the kernel.
+#[inline(always)]
+pub fn wrote<T>(address: *const T, bytes: usize) {
+    if !UNPOISON.load(Ordering::Relaxed).is_null() {
+        unpoison(address.cast(), bytes);
+    }
+}
+
+#[cold]
+fn unpoison(address: *const c_void, bytes: usize) {
+    // SAFETY: not null, so it is what `resolve` found: MemorySanitizer's function of that type. The memory was just written.
+    let function = unsafe { core::mem::transmute::<*mut c_void, OnMemory>(UNPOISON.load(Ordering::Relaxed)) };
+    // SAFETY: as above.
+    unsafe { function(address, bytes) };
 }
 
 #[inline(always)]

@@ -138,6 +138,19 @@ fn thread_sanitizer_sees_that_completions_synchronise() {
     }
 }
 
+/// What MemorySanitizer would be told. The program has its function in place of clang's run-time library.
+#[test]
+fn memory_sanitizer_is_told_what_is_filled() {
+    const NAME: &str = "memory_sanitizer_is_told_what_is_filled";
+    if let Some(reason) = obstacle("cc") {
+        return skip(NAME, &reason);
+    }
+    let program = scratch("tools").join(NAME);
+    compile_with("cc", "tools/filled", &program, &["-rdynamic", "-luring"]);
+    let output = output(&mut on_the_engine(&program));
+    assert!(output.status.success() && output.stdout == b"done\n", "{}", text(&output));
+}
+
 #[test]
 fn strace_follows_a_program() {
     const NAME: &str = "strace_follows_a_program";

@@ -96,6 +96,11 @@ pub const RULES: [Row; 13] = [
 pub struct Rules(u32);
 
 impl Rules {
+    /// None.
+    pub const fn none() -> Rules {
+        Rules(0)
+    }
+
     /// Those that the manual permits.
     pub fn permitted() -> Rules {
         let permitted = RULES.iter().filter(|row| row.page.is_some());

@@ -86,11 +86,20 @@ fn is_socket_or_pipe(fd: i32) -> bool {
 pub fn intervenes(guard: &mut RingGuard, id: Id) -> bool {
     if guard.slab.get(id).is_some_and(|request| request.number & WAS_HELD == 0) {
         lint::begins(guard, id);
+        begin_fill(guard, id);
     }
     begin_watch(guard, id);
     let Some(error) = failure(guard, id) else { return holds_back(guard, id) };
     guard.finish(id, -error.raw_os_error(), true);
     true
+}
+
+/// What the request will have filled is told with its result.
+fn begin_fill(guard: &mut RingGuard, id: Id) {
+    let state = &mut **guard;
+    let (Some(chaos), Some(request)) = (&mut state.chaos, state.slab.get(id)) else { return };
+    let read = || request.op.data().filter(|(direction, _)| *direction == Direction::Read);
+    chaos.begin_fill(id, || read().map(|(_, ranges)| ranges), |other| state.slab.get(other).is_none());
 }
 
 /// From a request's turn on its memory is watched. Before, another of its chain may write to it.
@@ -286,6 +295,7 @@ pub fn result(guard: &mut RingGuard, id: Id, result: i32, failed: bool) -> (i32,
     if let Some(Err(error)) = subject.map(|subject| chaos.end_watch(id, subject, result)) {
         return (-error.raw_os_error(), true);
     }
+    chaos.end_fill(id, result);
     let cancels_one = matches!(&request.op, Op::Cancel(cancel) if !cancel.all) && result == 0;
     if cancels_one && chaos.draw(Rule::Cancel, number).is_some() {
         chaos.note(Rule::Cancel, number, subject, "EALREADY");

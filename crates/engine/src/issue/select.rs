@@ -141,6 +141,9 @@ impl RingGuard {
             let answer = |(result, flags)| Attempted { result: result as i32, flags, ..attempted }.verdict();
             return ControlFlow::Break(gathered.map_or(attempted.verdict(), answer));
         }
+        if self.chaos.is_some() {
+            crate::chaos::filled(&selection.ranges, result.max(0) as usize);
+        }
         let bytes = if at_once { held.bytes } else { result.max(0) as usize };
         self.groups.commit(group, &mut held, bytes, used_buffers(&selection.ranges, bytes));
         let attempted = Attempted { flags: held.cqe_flags() | attempted.flags, ..attempted };

@@ -197,6 +197,7 @@ fn get_cqe(ring: &Ring, cqe_out: *mut *mut Cqe, mut wait: Wait) -> c_int {
     };
     // SAFETY: the caller's promise: valid for a pointer.
     unsafe { cqe_out.write(cqe) };
+    sanitizer::wrote(cqe_out, size_of::<*mut Cqe>());
     answer
 }
 
@@ -280,6 +281,7 @@ fn peek_batch(ring: &Ring, cqes: *mut *mut Cqe, count: u32) -> u32 {
         }
         // SAFETY: the caller's promise: room for `count` pointers.
         unsafe { cqes.add(stored as usize).write(cqe) };
+        sanitizer::wrote(cqes.wrapping_add(stored as usize), size_of::<*mut Cqe>());
         stored += 1;
     }
     stored

@@ -5,7 +5,7 @@ use super::layout::{cqe_shift, sqe_shift, Cq, Ring, Sq, Word};
 use super::layout::{INT_CQ_NEEDS_ENTER, INT_ENTER_REGISTERED, INT_PROGRAM_MEMORY, INT_REGISTER_REGISTERED};
 use super::{guard, register, ring as borrow};
 use crate::next::next;
-use crate::{door, memory};
+use crate::{door, memory, sanitizer};
 use anyring_abi::IORING_SETUP_SQPOLL;
 use anyring_abi::{Cqe, Params, Sqe, IORING_FEAT_NATIVE_WORKERS, IORING_FEAT_SINGLE_MMAP};
 use anyring_abi::{
@@ -132,8 +132,24 @@ unsafe fn init_as_asked(
     point_into_memory(params, &mut made.sq, &mut made.cq);
     finish(fd, params, &mut made);
     // SAFETY: the caller's promise: valid for writes.
-    unsafe { ring.write(made) };
+    unsafe { hand_out(ring, made) };
     used as i32
+}
+
+/// Hands a ring to the program.
+///
+/// # Safety
+/// `ring` is valid for writes.
+unsafe fn hand_out(ring: *mut Ring, made: Ring) {
+    let areas = [
+        (made.sq.ring_ptr, made.sq.ring_sz),
+        (made.cq.ring_ptr, made.cq.ring_sz),
+        (made.sq.sqes.cast(), made.sq.sqes_sz as usize),
+    ];
+    areas.iter().filter(|(area, _)| !area.is_null()).for_each(|(area, bytes)| sanitizer::wrote(*area, *bytes));
+    // SAFETY: the caller's promise.
+    unsafe { ring.write(made) };
+    sanitizer::wrote(ring, size_of::<Ring>());
 }
 
 /// Sets the fields that do not lie in ring memory.
@@ -166,7 +182,7 @@ pub unsafe extern "C" fn io_uring_queue_mmap(fd: c_int, params: *mut Params, rin
             finish(fd, params, &mut made);
         }
         // SAFETY: the caller's promise: valid for writes.
-        unsafe { ring.write(made) };
+        unsafe { hand_out(ring, made) };
         answer.err().unwrap_or(0)
     })
 }
