@@ -7,7 +7,7 @@
 use crate::island::Data;
 use crate::patch::PATCHED;
 use crate::{trap, world};
-use anyring_serve::state::{COMPACTS, MOVES, STATE_SIZE};
+use anyring_serve::state::{MOVES, SAVES_BY, STATE_SIZE};
 use core::arch::naked_asm;
 use core::mem::offset_of;
 
@@ -75,9 +75,7 @@ pub fn prepare() -> Result<(), &'static str> {
             "the kernel does not let programs set the FS base (Linux 5.9 and a processor with FSGSBASE do)",
         );
     }
-    if !anyring_serve::state::prepare() {
-        return Err("the processor has no XSAVE");
-    }
+    anyring_serve::state::prepare();
     Ok(())
 }
 
@@ -115,7 +113,7 @@ pub unsafe extern "C" fn trampoline() {
         guest_fs = const world::GUEST_FS,
         host_fs = const world::HOST_FS,
         size = sym STATE_SIZE,
-        compacts = sym COMPACTS,
+        saves_by = sym SAVES_BY,
         moves = sym MOVES,
         sigreturn = const libc::SYS_rt_sigreturn,
         emulate = sym trap::emulate,

@@ -2,29 +2,42 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Bytes of the extended state that the kernel enabled; 0 when this processor cannot save it in one instruction.
+/// Bytes of the extended state that the kernel enabled, with the header that follows its first 512; 0 before [`prepare`].
 pub static STATE_SIZE: AtomicU32 = AtomicU32::new(0);
-/// Not 0 when the processor has xsavec, which leaves out what is in its initial state.
-pub static COMPACTS: AtomicU32 = AtomicU32::new(0);
+/// By which instruction all of the extended state is saved: fxsave (0), xsave (1), or xsavec (2), which leaves out what is in
+/// its initial state.
+pub static SAVES_BY: AtomicU32 = AtomicU32::new(0);
 
 /// How the trampoline saves the extended state where the upper halves of the registers are unused: not at all differently
 /// (0), registers 0 to 15 (1), also 16 to 31 and the masks (2). See `moves`.
 pub static MOVES: AtomicU32 = AtomicU32::new(0);
 
-/// Learns the size of the extended state; false when trapping is not possible here.
-pub fn prepare() -> bool {
+/// Learns how the extended state is saved here, and its size.
+pub fn prepare() {
+    prepare_for(has_xsave());
+}
+
+/// Whether the processor has xsave, and the kernel uses it.
+fn has_xsave() -> bool {
     const OSXSAVE: u32 = 1 << 27;
+    core::arch::x86_64::__cpuid(1).ecx & OSXSAVE != 0
+}
+
+/// [`prepare`] for a processor with xsave or without; there fxsave saves all that there is.
+fn prepare_for(has_xsave: bool) {
     const XSAVEC: u32 = 1 << 1;
-    let basic = core::arch::x86_64::__cpuid(1);
-    if basic.ecx & OSXSAVE == 0 {
-        return false;
-    }
-    let (standard, compacted) =
-        (core::arch::x86_64::__cpuid_count(0xd, 0), core::arch::x86_64::__cpuid_count(0xd, 1));
-    COMPACTS.store(compacted.eax & XSAVEC, Ordering::Relaxed);
-    STATE_SIZE.store(standard.ebx.max(compacted.ebx), Ordering::Relaxed);
-    MOVES.store(moves(compacted.eax), Ordering::Relaxed);
-    true
+    const FXSAVE_AND_HEADER: u32 = 512 + 64;
+    let (size, saves_by, moves) = if has_xsave {
+        let (standard, compacted) =
+            (core::arch::x86_64::__cpuid_count(0xd, 0), core::arch::x86_64::__cpuid_count(0xd, 1));
+        let saves_by = if compacted.eax & XSAVEC != 0 { 2 } else { 1 };
+        (standard.ebx.max(compacted.ebx), saves_by, moves(compacted.eax))
+    } else {
+        (FXSAVE_AND_HEADER, 0, 0)
+    };
+    SAVES_BY.store(saves_by, Ordering::Relaxed);
+    STATE_SIZE.store(size, Ordering::Relaxed);
+    MOVES.store(moves, Ordering::Relaxed);
 }
 
 /// Which of the ways of [`MOVES`] there is; `extensions` of xsave as CPUID tells them. xrstor takes longer than all the
@@ -53,13 +66,13 @@ fn moves(extensions: u32) -> u32 {
 /// The parts of the extended state that the kernel enabled (XCR0, its lower half).
 fn enabled() -> u32 {
     let low: u32;
-    // SAFETY: reads a register, which is there: OSXSAVE was seen.
+    // SAFETY: reads a register, which is there: `has_xsave` was asked.
     unsafe { core::arch::asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") _, options(nomem, nostack)) };
     low
 }
 
 /// Lines of assembly: call `{emulate}` with rdi = rbx, and leave the extended state as it was. rbx points to memory of this
-/// stack's, and is kept. The operands are `{moves}`, `{size}` and `{compacts}` ([`MOVES`], [`STATE_SIZE`], [`COMPACTS`]).
+/// stack's, and is kept. The operands are `{moves}`, `{size}` and `{saves_by}` ([`MOVES`], [`STATE_SIZE`], [`SAVES_BY`]).
 #[macro_export]
 macro_rules! call_keeping_state {
     () => {
@@ -95,19 +108,79 @@ macro_rules! call_keeping_state {
             ".irp n,512,520,528,536,544,552,560,568\nmov [rsp + \\n], rax\n.endr\n",
             "mov eax, -1\n",
             "mov edx, -1\n",
-            "cmp dword ptr [rip + {compacts}], 0\n",
+            "cmp dword ptr [rip + {saves_by}], 1\n",
             "je 2f\n",
+            "jb 6f\n",
             "xsavec64 [rsp]\n",
+            "jmp 3f\n",
+            "6:\n",
+            "fxsave64 [rsp]\n",
             "jmp 3f\n",
             "2:\n",
             "xsave64 [rsp]\n",
             "3:\n",
             "mov rdi, rbx\n",
             "call {emulate}\n",
+            "cmp dword ptr [rip + {saves_by}], 0\n",
+            "je 6f\n",
             "mov eax, -1\n",
             "mov edx, -1\n",
             "xrstor64 [rsp]\n",
+            "jmp 4f\n",
+            "6:\n",
+            "fxrstor64 [rsp]\n",
             "4:\n",
         )
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Loads xmm0 to xmm15 and MXCSR from `values`, calls [`clobber`], and stores there what the registers hold then.
+    #[unsafe(naked)]
+    unsafe extern "C" fn through_a_call(values: *mut [u128; 17]) {
+        core::arch::naked_asm!(
+            "push rbp",
+            "push rbx",
+            "push rdi",
+            "mov rbx, rsp",
+            ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\nmovups xmm\\n, [rdi + 16*\\n]\n.endr",
+            "ldmxcsr [rdi + 256]",
+            crate::call_keeping_state!(),
+            "mov rsp, rbx",
+            "mov rdi, [rsp]",
+            ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\nmovups [rdi + 16*\\n], xmm\\n\n.endr",
+            "pop rdi",
+            "pop rbx",
+            "pop rbp",
+            "ret",
+            moves = sym MOVES,
+            size = sym STATE_SIZE,
+            saves_by = sym SAVES_BY,
+            emulate = sym clobber,
+        )
+    }
+
+    #[unsafe(naked)]
+    unsafe extern "C" fn clobber(_: *mut core::ffi::c_void) {
+        core::arch::naked_asm!(".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\npxor xmm\\n, xmm\\n\n.endr", "ret",)
+    }
+
+    #[test]
+    fn the_registers_are_kept_with_xsave_and_without() {
+        const MXCSR_DEFAULT: u128 = 0x1f80;
+        let present = [true, false].into_iter().filter(|with| !with || has_xsave());
+        for with_xsave in present {
+            prepare_for(with_xsave);
+            assert_eq!(SAVES_BY.load(Ordering::Relaxed) == 0, !with_xsave);
+            let mut values = core::array::from_fn(|index| u128::MAX / (index as u128 + 2));
+            values[16] = MXCSR_DEFAULT;
+            let before = values;
+            // SAFETY: the array has room for the registers; the function keeps what the calling convention says.
+            unsafe { through_a_call(&raw mut values) };
+            assert_eq!(values, before, "with xsave: {with_xsave}");
+        }
+    }
 }

@@ -166,10 +166,11 @@ fn traps_are_possible() -> bool {
     if installed() {
         return true;
     }
-    if !filters_are_permitted()
-        || !anyring_serve::state::prepare()
-        || signals::install_guard(libc::SIGSYS, trap::guard).is_err()
-    {
+    if !filters_are_permitted() {
+        return false;
+    }
+    anyring_serve::state::prepare();
+    if signals::install_guard(libc::SIGSYS, trap::guard).is_err() {
         return false;
     }
     if !os::kernel_copies() {

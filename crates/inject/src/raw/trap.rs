@@ -17,7 +17,7 @@ use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::ring::broken::contain_any;
 use anyring_engine::stats;
 use anyring_serve::signals::trap::trapped_call;
-use anyring_serve::state::{COMPACTS, MOVES, STATE_SIZE};
+use anyring_serve::state::{MOVES, SAVES_BY, STATE_SIZE};
 use core::mem::{align_of, offset_of, size_of};
 use core::sync::atomic::Ordering;
 use libc::{siginfo_t, ucontext_t};
@@ -228,7 +228,7 @@ pub unsafe extern "C" fn trampoline() {
         sigreturn = const libc::SYS_rt_sigreturn,
         moves = sym MOVES,
         size = sym STATE_SIZE,
-        compacts = sym COMPACTS,
+        saves_by = sym SAVES_BY,
         emulate = sym emulate,
         owner = const stack::OWNER,
         slot_flags = const stack::FLAGS,
@@ -297,7 +297,7 @@ unsafe fn end_by_sigreturn(registers: &Registers, context: &mut ucontext_t) {
     }
 }
 
-/// Where the trampoline has saved the extended state by xsave, if it has: not where it only moves registers. Asked before
+/// Where the trampoline has saved the extended state in one instruction, if it has: not where it only moves registers. Asked before
 /// anything else, which may use their upper halves.
 fn area_of(registers: &Registers) -> Option<*mut u8> {
     const UPPER_HALVES: u32 = 0x44;
