@@ -1,17 +1,19 @@
-//! One NOP through an io_uring of its own: the question whether io_uring works here. Whoever answers the system calls
-//! is probed, the kernel or a library in between, and told apart by what the ring's descriptor is.
+//! A few requests through an io_uring of its own: the question whether io_uring works here. A sandbox's kernel may have a part
+//! of it only, as gVisor's of 2022 has NOP and READV. Whoever answers the system calls is probed, the kernel or a library in
+//! between, and told apart by what the ring's descriptor is.
 
 use crate::child::{ask, Outcome};
 use crate::errno;
 use anyring_abi::{
     Cqe, Opcode, Params, Sqe, IORING_ENTER_GETEVENTS, IORING_FEAT_SINGLE_MMAP, IORING_OFF_CQ_RING, IORING_OFF_SQES,
-    IORING_OFF_SQ_RING, NR_IO_URING_ENTER, NR_IO_URING_SETUP,
+    IORING_OFF_SQ_RING, IORING_REGISTER_PROBE, NR_IO_URING_ENTER, NR_IO_URING_REGISTER, NR_IO_URING_SETUP,
 };
+use rustix::pipe::{pipe_with, PipeFlags};
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Who completed the NOP.
+/// Who completed the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Server {
     /// The ring is the kernel's own.
@@ -20,10 +22,10 @@ pub enum Server {
     Emulation,
 }
 
-/// Why no NOP was completed.
+/// Why they were not.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Fault {
-    /// This call answered this error number.
+    /// This call, or operation, answered this error number.
     Refused { call: String, code: i32 },
     /// Every call succeeded, but the completion is wrong or missing.
     Wrong(String),
@@ -43,7 +45,7 @@ pub type Trial = Outcome<Result<Server, Fault>>;
 
 /// Tries io_uring in a forked child.
 pub fn try_here() -> Trial {
-    ask(nop)
+    ask(complete_requests)
 }
 
 /// Whether the kernel's own io_uring works, by `trial`.
@@ -54,22 +56,31 @@ pub fn kernel_works(trial: &Trial) -> bool {
 /// `trial` for people.
 pub fn describe(trial: &Trial) -> String {
     trial.describe(|answer| match answer {
-        Ok(Server::Kernel) => "a NOP was submitted and completed".to_owned(),
+        Ok(Server::Kernel) => WORKS.to_owned(),
         Ok(Server::Emulation) => "anyring answers here, not the kernel".to_owned(),
         Err(fault) => fault.to_string(),
     })
 }
 
-const ENTRIES: u32 = 2;
-const USER_DATA: u64 = 0x0061_6e79_7269_6e67;
+/// What is said of an io_uring that works.
+pub const WORKS: &str = "a NOP, a READ and a POLL_ADD were submitted and completed";
 
-/// Sets up a ring, submits a NOP, waits for it and checks its completion.
-pub fn nop() -> Result<Server, Fault> {
+/// The requests, in the order of the SQEs; each one's index is its `user_data`.
+const REQUESTS: [Opcode; 3] = [Opcode::Nop, Opcode::Read, Opcode::PollAdd];
+const ENTRIES: u32 = 4;
+
+/// Sets up a ring, asks it for its operations, submits [`REQUESTS`], waits for them and checks their completions.
+pub fn complete_requests() -> Result<Server, Fault> {
     let mut params = Params::default();
     let params_address = std::ptr::from_mut(&mut params) as usize;
     let fd = call("io_uring_setup", NR_IO_URING_SETUP, [ENTRIES as usize, params_address, 0, 0, 0, 0])?;
     // SAFETY: the call just returned this descriptor, and nobody else knows it.
     let ring = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+
+    // Programs ask what there is; which operations they need is tried below.
+    let mut operations = [0_u64; 2 + 256];
+    let probe = [fd, IORING_REGISTER_PROBE as usize, operations.as_mut_ptr() as usize, 256, 0, 0];
+    call("io_uring_register", NR_IO_URING_REGISTER, probe)?;
 
     let sq_bytes = params.sq_off.array as usize + params.sq_entries as usize * size_of::<u32>();
     let cq_bytes = params.cq_off.cqes as usize + params.cq_entries as usize * size_of::<Cqe>();
@@ -79,22 +90,67 @@ pub fn nop() -> Result<Server, Fault> {
     let cq_ring = separate_cq.as_ref().unwrap_or(&sq_ring);
     let sqes = Mapping::new(&ring, params.sq_entries as usize * size_of::<Sqe>(), IORING_OFF_SQES)?;
 
-    sqes.write(0, Sqe { opcode: Opcode::Nop as u8, user_data: USER_DATA, ..Sqe::default() })?;
-    sq_ring.write(params.sq_off.array as usize, 0u32)?;
-    // Release: the server's Acquire load of the tail must see the SQE.
-    sq_ring.word(params.sq_off.tail)?.store(1, Ordering::Release);
-    let enter = [fd as usize, 1, 1, IORING_ENTER_GETEVENTS as usize, 0, 0];
-    let submitted = call("io_uring_enter", NR_IO_URING_ENTER, enter)?;
-    // Acquire: pairs with the server's Release store of the tail after it wrote the CQE.
-    let tail = cq_ring.word(params.cq_off.tail)?.load(Ordering::Acquire);
-    if submitted != 1 || tail != 1 {
-        return Err(Fault::Wrong(format!("io_uring_enter submitted {submitted} of 1 NOP and {tail} completed")));
+    let no_pipe =
+        |error: rustix::io::Errno| Fault::Refused { call: "pipe2".to_owned(), code: error.raw_os_error() };
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(no_pipe)?;
+    rustix::io::write(&writer, b"r").map_err(no_pipe)?;
+    let mut byte = 0_u8;
+    for (index, opcode) in REQUESTS.into_iter().enumerate() {
+        let mut sqe = Sqe { opcode: opcode as u8, user_data: index as u64, ..Sqe::default() };
+        match opcode {
+            Opcode::Read => {
+                (sqe.fd, sqe.off) = (reader.as_raw_fd(), u64::MAX);
+                (sqe.addr, sqe.len) = (&raw mut byte as u64, 1);
+            }
+            Opcode::PollAdd => (sqe.fd, sqe.op_flags) = (writer.as_raw_fd(), libc::POLLOUT as u32),
+            _ => {}
+        }
+        sqes.write(index * size_of::<Sqe>(), sqe)?;
+        sq_ring.write(params.sq_off.array as usize + index * size_of::<u32>(), index as u32)?;
     }
-    let cqe: Cqe = cq_ring.read(params.cq_off.cqes as usize)?;
-    if (cqe.user_data, cqe.res) != (USER_DATA, 0) {
-        return Err(Fault::Wrong(format!("a NOP completed with {cqe:?}")));
+    // Release: the server's Acquire load of the tail must see the SQEs.
+    sq_ring.word(params.sq_off.tail)?.store(REQUESTS.len() as u32, Ordering::Release);
+    let enter = [fd, REQUESTS.len(), REQUESTS.len(), IORING_ENTER_GETEVENTS as usize, 0, 0];
+    let submitted = call("io_uring_enter", NR_IO_URING_ENTER, enter)?;
+    // Acquire: pairs with the server's Release store of the tail after it wrote the CQEs.
+    let tail = cq_ring.word(params.cq_off.tail)?.load(Ordering::Acquire);
+    let cqes = (0..REQUESTS.len().min(tail as usize))
+        .map(|index| cq_ring.read(params.cq_off.cqes as usize + index * size_of::<Cqe>()))
+        .collect::<Result<Vec<Cqe>, Fault>>()?;
+    judge(&cqes)?;
+    if (submitted, tail as usize) != (REQUESTS.len(), REQUESTS.len()) {
+        let wanted = REQUESTS.len();
+        return Err(Fault::Wrong(format!(
+            "io_uring_enter submitted {submitted} of {wanted} requests, {tail} completed"
+        )));
     }
     Ok(server_of(ring.as_fd()))
+}
+
+/// Whether these completions are what [`REQUESTS`] have to be answered, each once.
+fn judge(cqes: &[Cqe]) -> Result<(), Fault> {
+    let mut seen = [false; REQUESTS.len()];
+    for cqe in cqes {
+        let index = usize::try_from(cqe.user_data).unwrap_or(usize::MAX);
+        let (Some(opcode), Some(seen)) = (REQUESTS.get(index), seen.get_mut(index)) else {
+            return Err(Fault::Wrong(format!("nobody asked for the completion {cqe:?}")));
+        };
+        if cqe.res < 0 {
+            return Err(Fault::Refused {
+                call: format!("IORING_OP_{}", opcode.name()),
+                code: cqe.res.saturating_neg(),
+            });
+        }
+        let right = match opcode {
+            Opcode::Read => cqe.res == 1,
+            Opcode::PollAdd => cqe.res & i32::from(libc::POLLOUT) != 0,
+            _ => cqe.res == 0,
+        };
+        if !right || std::mem::replace(seen, true) {
+            return Err(Fault::Wrong(format!("IORING_OP_{} completed with {cqe:?}", opcode.name())));
+        }
+    }
+    Ok(())
 }
 
 /// Who made a ring. The kernel names its rings in /proc; without /proc, an anonymous inode has no file type while what an emulation can
@@ -166,5 +222,25 @@ impl Mapping {
         // SAFETY: inside the mapping and aligned (`at`); any bytes are a valid Cqe, and the server wrote it before the
         // tail that was loaded.
         Ok(unsafe { self.at::<Cqe>(offset)?.read_volatile() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn completions(results: [i32; 3]) -> Vec<Cqe> {
+        let cqe = |(index, res)| Cqe { user_data: index as u64, res, ..Cqe::default() };
+        results.into_iter().enumerate().map(cqe).collect()
+    }
+
+    #[test]
+    fn a_ring_that_only_does_nops_does_not_work() {
+        assert!(judge(&completions([0, 1, i32::from(libc::POLLOUT)])).is_ok());
+        let refused = judge(&completions([0, -libc::EINVAL, -libc::EINVAL])).expect_err("no READ");
+        assert_eq!(refused.to_string(), "IORING_OP_READ answered EINVAL");
+        let refused = judge(&completions([0, 1, -libc::EOPNOTSUPP])).expect_err("no POLL_ADD");
+        assert_eq!(refused.to_string(), "IORING_OP_POLL_ADD answered EOPNOTSUPP");
+        assert!(judge(&completions([0, 0, 1])).is_err(), "nothing read of what is there");
     }
 }

@@ -7,6 +7,7 @@ use common::{
     anyring, below, calling, install, kernel_works, killing, library, one_line_failure, output, skipped, stdout,
     Elf, ANYRING,
 };
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -99,6 +100,27 @@ fn a_preloaded_program_gets_the_library_first_and_the_flags() {
 fn a_nested_run_does_not_preload_twice() {
     let mut command = run("user", &[ANYRING, "run", "--backend", "user", "--", "sh", "-c", "echo $LD_PRELOAD"]);
     assert_eq!(stdout(&output(&mut command)), format!("{}\n", library().display()));
+}
+
+/// A ring that programs cannot ask for its operations is of no use to them, though it does NOPs.
+#[test]
+fn auto_preloads_where_the_kernel_does_a_part_only() {
+    if !kernel_works("a kernel that has a part of io_uring only") {
+        return;
+    }
+    library();
+    let register_is_refused = || {
+        let rules = [(libc::SYS_io_uring_register, vec![])].into();
+        let (otherwise, matched) = (SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32));
+        let filter = SeccompFilter::new(rules, otherwise, matched, TargetArch::x86_64).expect("a filter");
+        BpfProgram::try_from(filter).expect("a BPF program")
+    };
+    let mut command = anyring(&["run", "--", "sh", "-c", "echo $LD_PRELOAD"]);
+    let seen = output(below(register_is_refused(), &mut command));
+    assert_eq!(stdout(&seen), format!("{}\n", library().display()), "{seen:?}");
+    let refused = output(below(register_is_refused(), &mut anyring(&["run", "--backend", "kernel", "--", "true"])));
+    let line = one_line_failure(&refused, 125);
+    assert!(line.contains("io_uring_register answered ENOSYS"), "{line}");
 }
 
 #[test]

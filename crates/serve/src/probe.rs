@@ -1,13 +1,16 @@
 //! Questions to the kernel for which a filter may kill: asked in a child.
 
 use crate::sys::{self, set_mask};
-use anyring_abi::{NR_IO_SETUP, NR_IO_URING_SETUP};
+use anyring_abi::{
+    Opcode, Params, IORING_REGISTER_PROBE, IO_URING_OP_SUPPORTED, NR_IO_SETUP, NR_IO_URING_REGISTER,
+    NR_IO_URING_SETUP,
+};
 use core::ffi::{c_int, c_void};
 
 const STACK: usize = 16 * 1024;
 
-/// The errno with which the kernel (or a filter before it) refuses io_uring_setup(2); 0 where it is there and permitted.
-/// A filter that kills counts as EPERM.
+/// The errno with which the kernel (or a filter before it) refuses io_uring_setup(2), or to tell the ring's operations; ENOSYS
+/// where these are not what programs need. 0 where all that is there and permitted. A filter that kills counts as EPERM.
 pub fn kernel_refusal() -> c_int {
     in_child(ask_for_ring)
 }
@@ -50,11 +53,29 @@ fn in_child(ask: extern "C" fn(*mut c_void) -> c_int) -> c_int {
     }
 }
 
-/// Asks for a ring without naming its parameters: EFAULT where the kernel would serve one.
+/// Makes a ring and asks it for its operations; the ring ends with the child, whose descriptors are its own.
 extern "C" fn ask_for_ring(_: *mut c_void) -> c_int {
-    // SAFETY: a null pointer is refused by the kernel.
-    let answer = unsafe { sys::call(NR_IO_URING_SETUP, [1, 0, 0, 0, 0, 0]) };
-    end(if answer == -(libc::EFAULT as isize) { 0 } else { answer })
+    const OPERATIONS: usize = 64;
+    const NEEDED: [Opcode; 3] = [Opcode::Nop, Opcode::Read, Opcode::PollAdd];
+    let mut params = Params::default();
+    // SAFETY: the kernel writes the parameters, a local.
+    let ring = unsafe { sys::call(NR_IO_URING_SETUP, [1, &raw mut params as usize, 0, 0, 0, 0]) };
+    match -ring as c_int {
+        // The limits of files say nothing of io_uring; the program will see for itself.
+        libc::EMFILE | libc::ENFILE => return end(0),
+        1.. => return end(ring),
+        _ => {}
+    }
+    // `struct io_uring_probe`: two words, and one for each operation, with its flags in the upper half.
+    let mut probe = [0_u64; 2 + OPERATIONS];
+    let ask = [ring as usize, IORING_REGISTER_PROBE as usize, probe.as_mut_ptr() as usize, OPERATIONS, 0, 0];
+    // SAFETY: the kernel fills in the array, a local.
+    let answer = unsafe { sys::call(NR_IO_URING_REGISTER, ask) };
+    if answer < 0 {
+        return end(answer);
+    }
+    let is_there = |opcode: Opcode| probe[2 + opcode as usize] >> 16 & u64::from(IO_URING_OP_SUPPORTED) != 0;
+    end(if NEEDED.into_iter().all(is_there) { 0 } else { -(libc::ENOSYS as isize) })
 }
 
 /// Asks for a context of Linux AIO without a place for its address: EFAULT where the kernel would make one.

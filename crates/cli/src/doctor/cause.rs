@@ -141,7 +141,7 @@ impl Evidence {
 /// The cause, and the observation it rests on.
 pub fn find(trial: &Trial, evidence: &Evidence) -> (Cause, String) {
     match trial {
-        Outcome::Answered(Ok(Server::Kernel)) => (Cause::None, "a NOP was submitted and completed".to_owned()),
+        Outcome::Answered(Ok(Server::Kernel)) => (Cause::None, crate::ring::WORKS.to_owned()),
         Outcome::Answered(Ok(Server::Emulation)) => {
             (Cause::Emulated, "the ring is not the kernel's: anyring serves it here".to_owned())
         }
@@ -183,8 +183,9 @@ fn refused(call: &str, code: i32, evidence: &Evidence) -> (Cause, String) {
 
 /// Closed descriptors were not answered with EBADF: the kernel does not know the calls or never saw them.
 fn not_from_kernel(name: &str, evidence: &Evidence) -> (Cause, String) {
-    let enter = &evidence.calls[1];
-    let seen = format!("a closed descriptor is answered with {} instead of {}", enter.answer, enter.of_kernel);
+    let [_, enter, register] = &evidence.calls;
+    let strange = if enter.is_from_kernel() { register } else { enter };
+    let seen = format!("a closed descriptor is answered with {} instead of {}", strange.answer, strange.of_kernel);
     let unknown_to_kernel = name == "ENOSYS" && evidence.unused_call == "ENOSYS";
     match (unknown_to_kernel, evidence.filtered()) {
         (true, false) => (Cause::KernelLacksIt, "the calls answer ENOSYS as an unused number does".to_owned()),
@@ -208,6 +209,8 @@ fn past_the_gate(call: &str, code: i32, evidence: &Evidence) -> (Cause, String) 
             (cause, format!("{seen}; the limit of locked memory is {limit}"))
         }
         libc::EMFILE | libc::ENFILE => (Cause::DescriptorLimit, seen),
+        // One of its operations, or IORING_REGISTER_PROBE.
+        libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS if call != "io_uring_setup" => (Cause::KernelLacksIt, seen),
         libc::EPERM | libc::EACCES => {
             (Cause::SecurityModule, format!("{seen}, after the kernel read its arguments"))
         }

@@ -6,7 +6,7 @@ use crate::child::PATIENCE_S;
 use crate::cli::EntryPoint;
 use crate::errno;
 use crate::library::{executable, preload_list};
-use crate::ring::{nop, Server};
+use crate::ring::{complete_requests, Server};
 use clap::ValueEnum;
 use rustix::fs::{memfd_create, MemfdFlags};
 use std::convert::Infallible;
@@ -113,7 +113,7 @@ fn first_line_after_prefix(text: &[u8]) -> String {
 /// The new process's part: whether this way leads to the engine.
 pub fn run(entry: EntryPoint) -> Result<(), String> {
     match entry {
-        EntryPoint::Guest => match nop().map_err(|fault| fault.to_string())? {
+        EntryPoint::Guest => match complete_requests().map_err(|fault| fault.to_string())? {
             Server::Emulation => Ok(()),
             Server::Kernel => Err("the kernel answered, not anyring".to_owned()),
         },

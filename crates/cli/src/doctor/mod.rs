@@ -53,7 +53,7 @@ struct Verdict {
 #[derive(Debug, Serialize)]
 struct KernelRing {
     works: bool,
-    /// What became of one NOP.
+    /// What became of the requests.
     answer: String,
     cause: Cause,
     /// The observation that the cause rests on.
@@ -202,7 +202,7 @@ fn permit(cause: Cause) -> Option<&'static str> {
              (docker run --security-opt seccomp=PROFILE)"
         }
         Cause::Sysctl => "for the kernel's own: as root, sysctl kernel.io_uring_disabled=0, or join kernel.io_uring_group",
-        Cause::KernelLacksIt => "for the kernel's own: a kernel with CONFIG_IO_URING (5.1 or newer)",
+        Cause::KernelLacksIt => "for the kernel's own: a kernel with CONFIG_IO_URING (5.6 or newer)",
         Cause::Memlock => "for the kernel's own: raise the limit of locked memory (ulimit -l, LimitMEMLOCK=)",
         Cause::DescriptorLimit => "raise the limit of open files (ulimit -n); anyring needs descriptors too",
         Cause::SecurityModule => "for the kernel's own: permit io_uring in the security module's policy",
