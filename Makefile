@@ -13,8 +13,8 @@ STEP = scripts/step.sh $(LOGS)
 STEPS := setup format lint doc build-tests unit loom simulation conformance e2e install-test
 # `make soak`: the rest, and then all of it again beside four processes that spin.
 SOAK := setup-soak build-tests unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
-        differential hostile simulation-soak sanitizers e2e-soak containers
-LOADED := unit conformance e2e $(filter-out setup-soak build-tests sanitizers containers,$(SOAK))
+        differential hostile simulation-soak sanitizers e2e-soak containers hosts
+LOADED := unit conformance e2e $(filter-out setup-soak build-tests sanitizers containers hosts,$(SOAK))
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
 export DESTDIR PREFIX LIBDIR STRIP
@@ -178,6 +178,10 @@ install-test: build-tests
 # packaging/Dockerfile and kubernetes.yaml, step by step in a chroot; with FULL=1 the build, too.
 containers: setup-soak build-tests
 	@$(STEP) $@ packaging/test-in-chroot.sh $(TARGET)
+
+# Doctor and the conformance cases on other kernels, in QEMU; WRITE=1 also writes the table of docs/hosts.md.
+hosts: setup-soak build-tests
+	@$(STEP) $@ scripts/hosts.sh $(CHECK) $(if $(WRITE),--write)
 
 clean:
 	cargo clean

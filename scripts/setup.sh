@@ -40,8 +40,11 @@ missing_packages() {
     command -v plocate >/dev/null || echo plocate
     PATH=$PATH:/usr/sbin command -v smbd >/dev/null || echo samba samba-vfs-modules
     command -v smbclient >/dev/null || echo smbclient
-    # For `make containers`, which only root can do.
     if [ "$(id -u)" = 0 ]; then
+      # For `make hosts`, which is skipped without.
+      command -v qemu-system-x86_64 >/dev/null || echo qemu-system-x86
+      PATH=$PATH:/usr/sbin command -v mkfs.ext4 >/dev/null || echo e2fsprogs
+      # For `make containers`, which only root can do.
       command -v debootstrap >/dev/null || echo debootstrap
       python3 -c 'import yaml' 2>/dev/null || echo python3-yaml
       # To look at the lab's report; another Chromium does, too.

@@ -1,0 +1,156 @@
+#!/usr/bin/env bash
+# Runs a command on another kernel: one of Debian's, booted in QEMU, with what was built.
+#
+# usage: scripts/host.sh BIN KERNEL COMMAND ARGS...   (BIN: the folder with anyring, libanyring.so, anyring-conformance-plain)
+#
+# KERNEL is 5.10, 6.1 or 6.12, or `newest`, that of Debian sid. The command finds these programs and busybox's by its PATH, the
+# lists of conformance/ in /lists, and an ext4 file system at TMPDIR. Its output and its status are this script's.
+#
+#   HOST_CPU        QEMU's model of the processor (the default of KVM: host; emulated: Nehalem with XSAVE and AVX)
+#   HOST_TIMEOUT_S  when the machine is stopped, with status 124 (900)
+#
+# KVM is used where the processor has it, otherwise the processor is emulated. Packages are fetched and checked by apt-get, which
+# needs no root, and unpacked into .build/hosts. Where they or QEMU cannot be had a line says why, with status 77.
+set -euo pipefail
+
+[ $# -ge 3 ] || { sed -n '2,14s/^# \?//p' "$0" >&2 && exit 2; }
+bin=$(realpath "$1") kernel=$2
+shift 2
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/apt.sh
+. scripts/apt.sh
+
+programs=(anyring libanyring.so anyring-conformance-plain)
+# What the kernel's own modules are needed for: a disk with a file system.
+modules='virtio virtio_ring virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci virtio_blk crc16 crc32c_generic crc32c-cryptoapi
+  libcrc32c mbcache jbd2 ext4'
+
+no() {
+  echo "skip: $*"
+  exit 77
+}
+
+suite_of() {
+  case $1 in
+    5.10) echo bullseye ;;
+    6.1) echo bookworm ;;
+    6.12) echo trixie ;;
+    newest) echo sid ;;
+    *) echo "host.sh: $1: it must be 5.10, 6.1, 6.12 or newest" >&2 && return 1 ;;
+  esac
+}
+
+# fetch FOLDER SUITE: the kernel as FOLDER/vmlinuz, its modules in FOLDER/modules, busybox in FOLDER.
+fetch() {
+  [ -e "$1/vmlinuz" ] && return
+  rm -rf "$1"
+  mkdir -p "$1"
+  local reason="no apt-get or no dpkg-deb here"
+  if command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null; then
+    if download "$PWD/$1/work" "$2" >"$1/log" 2>&1 && unpack "$1" >>"$1/log" 2>&1; then
+      rm -rf "$1/work"
+      return
+    fi
+    reason=$(grep -m1 '^[EW]: ' "$1/log" || tail -n 1 "$1/log")
+  fi
+  rm -rf "$1/work"
+  no "Linux $kernel cannot be had from Debian $2: $reason"
+}
+
+download() {
+  local packages
+  apt_prepare "$1" "deb [arch=amd64 signed-by=$DEBIAN_KEYS] $DEBIAN_MIRROR $2 main" && apt apt-get update || return
+  # Newer releases have the modules and the kernel itself in packages of their own.
+  packages=$(apt apt-get install --simulate linux-image-amd64 |
+    sed -n 's/^Inst \(linux-\(image\|modules\|binary\)-[0-9][^ ]*\) .*/\1/p')
+  [ -n "$packages" ] || { echo "E: no kernel is named there" && return 1; }
+  # shellcheck disable=SC2086 # a list of words
+  (cd "$1" && apt apt-get download $packages busybox-static)
+}
+
+unpack() {
+  local package module file root=$1/work/root
+  for package in "$1"/work/*.deb; do dpkg-deb --extract "$package" "$root" || return; done
+  mkdir -p "$1/modules"
+  for module in $modules; do
+    # Not every kernel has each as a module.
+    file=$(find "$root" -name "$module.ko*" -print -quit)
+    case $file in
+      *.ko) cp "$file" "$1/modules" ;;
+      *.ko.xz) xz -dc "$file" >"$1/modules/$module.ko" ;;
+      *.ko.zst) zstd -qdc "$file" >"$1/modules/$module.ko" ;;
+    esac || return
+  done
+  cp "$(find "$root" -path '*bin/busybox' -print -quit)" "$1/busybox"
+  cp "$(find "$root" -type f -name 'vmlinuz*' -print -quit)" "$1/vmlinuz"
+}
+
+# The first process: it becomes nobody's child, mounts what programs expect, and stops the machine after the command.
+first_process() {
+  cat <<EOF
+#!/bin/busybox sh
+/bin/busybox --install -s /bin
+mount -t proc proc /proc && mount -t sysfs sys /sys && mount -t devtmpfs dev /dev
+mkdir -p /dev/shm /dev/pts && mount -t tmpfs shm /dev/shm && mount -t devpts pts /dev/pts
+ln -s /proc/self/fd /dev/fd
+ip link set lo up
+# Each needs others: until there is a file system.
+for round in 1 2 3 4 5 6; do
+  for module in /modules/*.ko; do insmod "\$module" 2>/dev/null; done
+done
+for tty in ttyS1 ttyS2; do stty -F /dev/\$tty raw; done
+mount -t ext4 /dev/vda /scratch || { echo "no file system" >/dev/ttyS1 && reboot -f; }
+chmod 1777 /scratch
+export PATH=/bin HOME=/ TMPDIR=/scratch
+cd /scratch
+$(printf '%q ' "$@") </dev/null >/dev/ttyS1 2>&1
+echo \$? >/dev/ttyS2
+sync
+reboot -f
+EOF
+}
+
+suite=$(suite_of "$kernel")
+command -v qemu-system-x86_64 >/dev/null || no "no qemu-system-x86_64 here (Debian's package qemu-system-x86)"
+PATH=$PATH:/usr/sbin command -v mkfs.ext4 >/dev/null || no "no mkfs.ext4 here"
+host=.build/hosts/$kernel
+fetch "$host" "$suite"
+busybox=$PWD/$host/busybox
+
+machine=$(mktemp -d)
+trap 'rm -rf "$machine"' EXIT
+root=$machine/root
+mkdir -p "$root"/{bin,proc,sys,dev,tmp,scratch,modules,lists,etc,lib64}
+chmod 1777 "$root/tmp"
+cp "$host/busybox" "$root/bin"
+cp "$host"/modules/*.ko "$root/modules"
+cp conformance/*.txt conformance/oracle.json "$root/lists"
+printf 'root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n' >"$root/etc/passwd"
+for program in "${programs[@]}"; do
+  strip -o "$root/bin/$program" "$bin/$program"
+  { ldd "$bin/$program" 2>/dev/null || true; } | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p; s/^\t\(\/[^ ]*\) .*/\1/p'
+done | sort -u | xargs -r cp -L --parents -t "$root"
+first_process "$@" >"$root/init"
+chmod 755 "$root/init"
+(cd "$root" && find . | "$busybox" cpio -o -H newc 2>/dev/null | gzip -1) >"$machine/initramfs"
+truncate -s 2G "$machine/disk"
+PATH=$PATH:/usr/sbin mkfs.ext4 -q "$machine/disk"
+: >"$machine/output" >"$machine/status"
+
+acceleration=(-accel tcg,thread=multi -cpu "${HOST_CPU:-Nehalem,+xsave,+xsaveopt,+avx,+fsgsbase}")
+if [ -w /dev/kvm ] && grep -qwE 'svm|vmx' /proc/cpuinfo; then
+  acceleration=(-accel kvm -cpu "${HOST_CPU:-host}")
+fi
+stopped=0
+timeout "${HOST_TIMEOUT_S:-900}" qemu-system-x86_64 "${acceleration[@]}" -smp 2 -m 3G -nodefaults -no-reboot -display none \
+  -kernel "$host/vmlinuz" -initrd "$machine/initramfs" -append "console=ttyS0 panic=-1 quiet" \
+  -drive "file=$machine/disk,format=raw,if=virtio,cache=unsafe" \
+  -serial "file:$machine/console" -serial "file:$machine/output" -serial "file:$machine/status" || stopped=$?
+cat "$machine/output"
+status=$(tr -dc 0-9 <"$machine/status")
+if [ -z "$status" ]; then
+  echo "host.sh: Linux $kernel ended without the command's status; its console:" >&2
+  tail -n 5 "$machine/console" >&2
+  status=$((stopped ? stopped : 1))
+fi
+exit "$status"
