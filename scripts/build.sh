@@ -4,7 +4,8 @@
 # usage: scripts/build.sh TARGET [PROGRAMS...]      (TARGET: where cargo builds; PROGRAMS: those that check it)
 #
 # The programs that check are built with the development profile, which is quicker, and TARGET/check has them and what they
-# check in one folder.
+# check in one folder. There anyring-conformance is as a static program, too, linked with glibc's archives, and with musl's if
+# the toolchain has that target: TARGET/check/anyring-conformance-gnu and -musl.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,6 +20,17 @@ cargo build "${whole[@]}" --bin anyring-xtask "${@/#/--bin=}"
 "$target/debug/anyring-xtask" dist "$target/release"
 if [ $# = 0 ]; then exit; fi
 mkdir -p "$target/check"
+case " $* " in *" anyring-conformance "*)
+  for libc in gnu musl; do
+    triple=x86_64-unknown-linux-$libc
+    [ -d "$(rustc --print target-libdir --target "$triple")" ] || continue
+    # Given the target, cargo builds proc-macros without these flags.
+    RUSTFLAGS="-C target-feature=+crt-static" \
+      cargo build --locked -p anyring-conformance --bin anyring-conformance --target "$triple"
+    ln -f "$target/$triple/debug/anyring-conformance" "$target/check/anyring-conformance-$libc"
+  done
+  ;;
+esac
 for program in release/{anyring,anyring-lab-worker,libanyring.so} debug/anyring-{conformance,conformance-plain,differential,hostile}; do
   if [ -e "$target/$program" ]; then ln -f "$target/$program" "$target/check/"; fi
 done

@@ -9,8 +9,9 @@
 #   oracle   makes the record anew from such runs on the kernel, twice through each door, and CONFORMANCE.md of it; with
 #            ADD=1 adds these runs to the record that there is
 #
-# On ours the cases also run in a program without instructions of its own, where more is remembered of descriptors. What
-# fails runs again three times, alone; if it then passes it is called flaky and skipped (conformance/README.md).
+# On ours the cases also run in a program without instructions of its own, where more is remembered of descriptors, and in
+# static programs, with glibc and with musl, which are served as guests (conformance/differences-guest.txt). What fails
+# runs again three times, alone; if it then passes it is called flaky and skipped (conformance/README.md).
 set -euo pipefail
 
 side=${1:-} bin=$(realpath "${2:-.}")
@@ -24,9 +25,14 @@ common=(--quiet --jobs $((4 * $(nproc))) --confirm 3)
 all=(--matrix --door liburing --door libc --door raw)
 
 natively() { "$bin/anyring-conformance" "${common[@]}" "${all[@]}" "$@"; }
-on_ours() {
-  "$bin/anyring" deny -- "$bin/anyring" run --backend user --aio user -- \
-    "$bin/$1" "${common[@]}" --oracle "$record" --expect "$here/conformance/differences.txt" "${@:2}"
+judged=("${common[@]}" --oracle "$record" --expect "$here/conformance/differences.txt")
+serve() { "$bin/anyring" deny -- "$bin/anyring" run --backend user --aio user "$@"; }
+on_ours() { serve -- "$bin/$1" "${judged[@]}" "${@:2}"; }
+# guest gnu|musl WORDS...: as a static program with this libc.
+guest() {
+  local program=$bin/anyring-conformance-$1 list=$here/conformance/differences-guest.txt
+  [ -e "$program" ] || skip "no static program with $1: the toolchain lacks x86_64-unknown-linux-$1 (rustup target add)"
+  serve --guest -- "$program" "${judged[@]}" --expect "$list" "${@:2}"
 }
 
 # sum COMMAND -- COMMAND...: runs one after the other, and sums up their last lines.
@@ -55,10 +61,13 @@ skip() {
 
 case $side in
   once)
-    sum on_ours anyring-conformance --spread -- on_ours anyring-conformance-plain --spread
+    sum on_ours anyring-conformance --spread -- on_ours anyring-conformance-plain --spread \
+      -- guest gnu --spread -- guest musl --spread
     ;;
   engine)
-    sum on_ours anyring-conformance "${all[@]}" -- on_ours anyring-conformance-plain --matrix --door libc
+    guest=(--matrix --door libc --door raw)
+    sum on_ours anyring-conformance "${all[@]}" -- on_ours anyring-conformance-plain --matrix --door libc \
+      -- guest gnu "${guest[@]}" -- guest musl "${guest[@]}"
     ;;
   kernel)
     reason=$("$bin/anyring" run --backend kernel -- true 2>&1) || skip "$reason"

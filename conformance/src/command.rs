@@ -81,7 +81,8 @@ impl Options {
     fn jobs_of<'c>(&self, selected: &[&'c Case]) -> Result<Vec<Job<'c>>, String> {
         if self.spread {
             let has_instructions = Door::Raw.missing().is_none();
-            return Ok(selected.iter().map(|&case| (case, spread::place(case, has_instructions))).collect());
+            let job = |&case: &&'c Case| Some((case, spread::place(case, has_instructions)?));
+            return Ok(selected.iter().filter_map(job).collect());
         }
         let plain = match &self.flag_set {
             None => FLAG_SETS[0],

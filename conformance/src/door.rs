@@ -20,6 +20,9 @@ pub enum Door {
     Raw,
 }
 
+/// Whether this program is linked statically. anyring serves such a program as its guest.
+pub const IS_STATIC: bool = cfg!(target_feature = "crt-static");
+
 type Setup = unsafe extern "C" fn(u32, *mut Params) -> c_int;
 type Enter = unsafe extern "C" fn(u32, u32, u32, u32, *const c_void, usize) -> c_int;
 type Register = unsafe extern "C" fn(u32, u32, *const c_void, u32) -> c_int;
@@ -33,8 +36,11 @@ struct Exports {
 }
 
 /// The address of `name` as a program linked with liburing would get it: a preloaded library's symbol comes first.
-/// `None` when liburing.so.2 is not installed or lacks the name.
+/// `None` when liburing.so.2 is not installed or lacks the name, and in a static program, which loads no libraries.
 pub fn liburing_symbol(name: &CStr) -> Option<*mut c_void> {
+    if IS_STATIC {
+        return None;
+    }
     static LOADED: OnceLock<bool> = OnceLock::new();
     let loaded = LOADED.get_or_init(|| {
         // SAFETY: a constant name; loading liburing runs no constructor that depends on our state.
@@ -153,6 +159,7 @@ impl Door {
     /// Why this door cannot be used here, if it cannot.
     pub fn missing(self) -> Option<&'static str> {
         match self {
+            Door::Liburing if IS_STATIC => Some("this program is static, and liburing.so.2 a shared library"),
             Door::Liburing if exports().is_none() => {
                 Some("liburing.so.2 with io_uring_setup, io_uring_enter2 and io_uring_register is not installed")
             }

@@ -2,13 +2,15 @@
 //! that all are met and a new case moves no other.
 
 use crate::case::{Case, Context, FLAG_SETS};
-use crate::door::Door;
+use crate::door::{Door, IS_STATIC};
 
-/// The doors of a program: without `syscall` instructions of its own it has no raw one.
-fn doors(has_instructions: bool) -> &'static [Door] {
-    match has_instructions {
-        true => &[Door::Liburing, Door::Libc, Door::Raw],
-        false => &[Door::Libc, Door::Liburing],
+/// The doors of a program: without `syscall` instructions of its own it has no raw one, and a static one no shared library.
+fn doors(has_instructions: bool, is_static: bool) -> &'static [Door] {
+    match (has_instructions, is_static) {
+        (true, false) => &[Door::Liburing, Door::Libc, Door::Raw],
+        (false, false) => &[Door::Libc, Door::Liburing],
+        (true, true) => &[Door::Libc, Door::Raw],
+        (false, true) => &[Door::Libc],
     }
 }
 
@@ -17,13 +19,18 @@ fn number(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// What `case` runs with, once, in a program that has `syscall` instructions of its own or has none.
-pub fn place(case: &Case, has_instructions: bool) -> Context {
+/// What `case` runs with, once, in this program, which has `syscall` instructions of its own or has none. `None` if it is about
+/// the functions of a library that a static program does not have.
+pub fn place(case: &Case, has_instructions: bool) -> Option<Context> {
+    place_among(case, doors(has_instructions, IS_STATIC))
+}
+
+fn place_among(case: &Case, doors: &[Door]) -> Option<Context> {
     // The lowest bits of a product know only the lowest bits of what was multiplied.
-    let (at, doors) = (number(case.name()) >> 32, doors(has_instructions));
+    let at = number(case.name()) >> 32;
     let door = case.door.unwrap_or(doors[at as usize % doors.len()]);
     let set = if case.any_flags { (at >> 8) as usize % FLAG_SETS.len() } else { 0 };
-    Context { door, flag_set: FLAG_SETS[set] }
+    doors.contains(&door).then_some(Context { door, flag_set: FLAG_SETS[set] })
 }
 
 #[cfg(test)]
@@ -33,14 +40,22 @@ mod tests {
 
     #[test]
     fn every_door_meets_every_flag_set() {
-        for has_instructions in [true, false] {
-            for &door in doors(has_instructions) {
+        for doors in [(true, false), (false, false), (true, true), (false, true)].map(|(has, is)| doors(has, is)) {
+            for &door in doors {
                 for &flag_set in FLAG_SETS {
-                    let meets = |case: &&Case| place(case, has_instructions) == Context { door, flag_set };
+                    let meets = |case: &&Case| place_among(case, doors) == Some(Context { door, flag_set });
                     let met = all().into_iter().filter(|case| case.any_flags).any(|case| meets(&case));
                     assert!(met, "no case runs with {} through {door:?}", flag_set.name);
                 }
             }
         }
+    }
+    #[test]
+    fn a_static_program_leaves_out_what_is_about_a_shared_library() {
+        let cases = all();
+        let count = |doors| cases.iter().filter(|case| place_among(case, doors).is_none()).count();
+        let about_it = cases.iter().filter(|case| case.door == Some(Door::Liburing)).count();
+        assert_eq!((count(doors(true, true)), count(doors(true, false))), (about_it, 0));
+        assert_ne!(about_it, 0);
     }
 }

@@ -55,7 +55,7 @@ pub fn message(vectors: &mut [libc::iovec]) -> libc::msghdr {
     // SAFETY: msghdr is plain numbers and pointers, for which zeroes are valid.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = vectors.as_mut_ptr();
-    message.msg_iovlen = vectors.len();
+    message.msg_iovlen = vectors.len() as _; // 32 bits wide in musl
     message
 }
 
@@ -159,8 +159,8 @@ pub fn file(name: &str, content: &[u8]) -> File {
 
 /// A block device of `sectors`, over a file of the case's own. Goes with its descriptor.
 pub fn loop_device(sectors: usize) -> OwnedFd {
-    const LOOP_CTL_GET_FREE: u64 = 0x4c82;
-    const LOOP_CONFIGURE: u64 = 0x4c0a;
+    const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4c82;
+    const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
     const LO_FLAGS_AUTOCLEAR: u32 = 4;
     /// `struct loop_config`, of which only the first words matter.
     #[repr(C)]

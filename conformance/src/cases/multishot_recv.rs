@@ -337,7 +337,7 @@ fn out(buffers: &BufferRing, id: u16) -> [u32; 4] {
 fn header(name: i32, control: usize) -> libc::msghdr {
     // SAFETY: msghdr is plain numbers and pointers, for which zeroes are valid.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    (header.msg_namelen, header.msg_controllen) = (name as u32, control);
+    (header.msg_namelen, header.msg_controllen) = (name as u32, control as _);
     header
 }
 

@@ -32,7 +32,7 @@ fn errors_are_waited_for(cx: &Context) {
     let mut control = [0u8; 256];
     let mut vectors = [iovec_mut(&mut room)];
     let mut message = message(&mut vectors);
-    (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), control.len());
+    (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), control.len() as _);
     ring.go(sqe::recvmsg(fd(&socket), &mut message, ERRORS));
     ring.expect_quiet();
     fail(&socket, nobody);

@@ -23,7 +23,7 @@ fn message(vectors: &[libc::iovec]) -> libc::msghdr {
     // SAFETY: msghdr is plain numbers and pointers, for which zeroes are valid.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = vectors.as_ptr().cast_mut();
-    message.msg_iovlen = vectors.len();
+    message.msg_iovlen = vectors.len() as _;
     message
 }
 
