@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs liburing's own test programs on the kernel's io_uring and on ours; scripts/liburing-tests.sh builds them.
 
-Each program runs up to three times, always in an empty folder: natively (linked with the shared library), and if that
-passes under `anyring deny -- anyring run --backend user`, linked with liburing.so.2 (whose functions ours replace) and
-with liburing.a (whose `syscall` instructions are trapped). Programs run side by side, the runs of one do not: the ports
+Each program runs up to four times, always in an empty folder: natively (linked with the shared library), and if that
+passes under `anyring deny -- anyring run --backend user`, linked with liburing.so.2 (whose functions ours replace), with
+liburing.a (whose `syscall` instructions are trapped), and with that and libc.a (a guest of ours). Programs run side by side, the runs of one do not: the ports
 and the names in /tmp that they use are different from program to program.
 
 On ours a run passes if it exits with 0 as it did natively, and says that it skips something only where it said so
@@ -29,7 +29,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-WAYS = ("shared", "static")
+WAYS = ("shared", "static", "guest")
 NATIVE = "native"
 SKIP_STATUS = 77
 LIMIT_NATIVE_S = 30
@@ -72,11 +72,12 @@ class Runner:
             folder.mkdir()
 
     def run(self, name, way):
-        """way: native, shared or static."""
+        """way: native, shared, static or guest."""
         programs = self.tests / f"test-{WAYS[0] if way == NATIVE else way}"
         words = [str(programs / f"{name}.t")]
         if way != NATIVE:
-            words = [self.anyring, "deny", "--", self.anyring, "run", "--backend", "user", "--", *words]
+            options = ["--guest"] if way == "guest" else []
+            words = [self.anyring, "deny", "--", self.anyring, "run", "--backend", "user", *options, "--", *words]
         folder = self.scratch / f"{name}-{way}"
         folder.mkdir()
         # One test executes it from the current folder.
@@ -161,9 +162,9 @@ def listed_as(name, way, exceptions):
 
 
 def linked_as_said(program, way):
-    """That the two ways are two: only one of the programs needs liburing.so.2."""
+    """That the ways differ: one of the programs needs liburing.so.2, one no library at all."""
     dynamic = subprocess.run(["readelf", "-d", program], stdout=subprocess.PIPE, text=True, check=True).stdout
-    return ("[liburing.so.2]" in dynamic) == (way == "shared")
+    return ("[liburing.so.2]" in dynamic, "(NEEDED)" in dynamic) == (way == "shared", way != "guest")
 
 
 def programs_of(tests):
@@ -190,7 +191,7 @@ class Tally:
 
 
 def is_built(tests, name, tally):
-    """Whether both programs are there and linked as they should be; counts a failure if not."""
+    """Whether all programs are there and linked as they should be; counts a failure if not."""
     for way in WAYS:
         program = tests / f"test-{way}" / f"{name}.t"
         if not program.exists():
@@ -244,7 +245,7 @@ def check_share(exceptions, programs, tally):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=Path, required=True, help="the folder with anyring and libanyring.so")
-    parser.add_argument("--tests", type=Path, required=True, help="liburing's folder, with test-shared and test-static")
+    parser.add_argument("--tests", type=Path, required=True, help="liburing's folder, with test-shared, test-static and test-guest")
     parser.add_argument("--exceptions", type=Path, help="what is known to fail on ours")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many programs at a time")
     parser.add_argument("--limit-s", type=int, default=LIMIT_OURS_S, help="seconds that a run on ours may take")
