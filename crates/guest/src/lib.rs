@@ -23,7 +23,7 @@
 //! | `exec.rs` | execve: what a guest becomes is a guest, or has the library preloaded |
 //! | `exe.rs` | /proc/self/exe |
 //!
-//! The executable is started anew to be a host: `anyring --program=STATE FILE NAME ARGV0 [ARGS...]`, see [`start::State`].
+//! The executable is started anew to be a host: `anyring --program=STATE FILE NAME ARGV0 [ARGS...]`, see `start.rs`.
 
 mod crossing;
 mod dispatch;
