@@ -4,8 +4,8 @@
 mod common;
 
 use common::{
-    anyring, below, calling, install, kernel_works, killing, library, one_line_failure, output, skipped, stdout,
-    Elf, ANYRING,
+    anyring, below, calling, conformance, install, kernel_works, killing, library, one_line_failure, output,
+    skipped, stdout, Elf, ANYRING,
 };
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 use std::io::Write;
@@ -121,6 +121,11 @@ fn auto_preloads_where_the_kernel_does_a_part_only() {
     let refused = output(below(register_is_refused(), &mut anyring(&["run", "--backend", "kernel", "--", "true"])));
     let line = one_line_failure(&refused, 125);
     assert!(line.contains("io_uring_register answered ENOSYS"), "{line}");
+    // The library decides likewise where it is preloaded without `run`.
+    let mut preloaded = Command::new(conformance());
+    preloaded.args(["--filter", "register::probe_reports_the_operations"]).env("LD_PRELOAD", library());
+    let seen = output(below(register_is_refused(), preloaded.env_remove("ANYRING_BACKEND")));
+    assert!(stdout(&seen).ends_with("1 passed, 0 failed, 0 skipped\n"), "{seen:?}");
 }
 
 #[test]
