@@ -224,23 +224,3 @@ impl Mapping {
         Ok(unsafe { self.at::<Cqe>(offset)?.read_volatile() })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn completions(results: [i32; 3]) -> Vec<Cqe> {
-        let cqe = |(index, res)| Cqe { user_data: index as u64, res, ..Cqe::default() };
-        results.into_iter().enumerate().map(cqe).collect()
-    }
-
-    #[test]
-    fn a_ring_that_only_does_nops_does_not_work() {
-        assert!(judge(&completions([0, 1, i32::from(libc::POLLOUT)])).is_ok());
-        let refused = judge(&completions([0, -libc::EINVAL, -libc::EINVAL])).expect_err("no READ");
-        assert_eq!(refused.to_string(), "IORING_OP_READ answered EINVAL");
-        let refused = judge(&completions([0, 1, -libc::EOPNOTSUPP])).expect_err("no POLL_ADD");
-        assert_eq!(refused.to_string(), "IORING_OP_POLL_ADD answered EOPNOTSUPP");
-        assert!(judge(&completions([0, 0, 1])).is_err(), "nothing read of what is there");
-    }
-}

@@ -43,6 +43,22 @@ fn a_filter_that_kills_is_survived_and_named() {
     assert_ne!(report["evidence"]["calls"][1]["answer"], "killed by SIGSYS");
 }
 
+/// As of a kernel that does NOPs but no reads: here anyring's own answer to READ is planted, by some of the seeds.
+#[test]
+fn a_ring_that_does_no_read_does_not_work() {
+    library();
+    let said = |seed: u32| {
+        let words = ["run", "--guest", "--backend", "user", "--", ANYRING, "entry-point", "guest"];
+        let mut command = anyring(&words);
+        let seen = output(command.env("ANYRING_CHAOS", seed.to_string()).env("ANYRING_CHAOS_RULES", "eio"));
+        (seen.status.code(), String::from_utf8_lossy(&seen.stderr).into_owned())
+    };
+    let refused = (Some(1), "anyring: IORING_OP_READ answered EIO\n".to_owned());
+    let (seen, works) = ((0..64).map(said).collect::<Vec<_>>(), (Some(0), String::new()));
+    assert!(seen.contains(&refused), "{seen:?}");
+    assert!(seen.iter().all(|one| *one == refused || *one == works), "{seen:?}");
+}
+
 #[test]
 fn kernel_aio_is_probed() {
     let outside = doctor(&[]);
