@@ -94,6 +94,7 @@ mount -t proc proc /proc && mount -t sysfs sys /sys && mount -t devtmpfs dev /de
 mkdir -p /dev/shm /dev/pts && mount -t tmpfs shm /dev/shm && mount -t devpts pts /dev/pts
 ln -s /proc/self/fd /dev/fd
 ip link set lo up
+ulimit -n 524288
 # Each needs others: until there is a file system.
 for round in 1 2 3 4 5 6; do
   for module in /modules/*.ko; do insmod "\$module" 2>/dev/null; done
