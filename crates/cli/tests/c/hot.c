@@ -1,6 +1,7 @@
 /* Hot calls of a guest. Ends with 1 where something is wrong. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <linux/aio_abi.h>
 #include <liburing.h>
 #include <pthread.h>
 #include <sched.h>
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -229,12 +231,52 @@ static void nops(void) {
     printf("20000 calls\n");
 }
 
+/* Calls of Linux AIO, each with an instruction of its own, as libaio has them. */
+static long submit(aio_context_t context, long count, struct iocb **requests) {
+    long answer = SYS_io_submit;
+    __asm__ volatile("syscall" : "+a"(answer) : "D"(context), "S"(count), "d"(requests) : "rcx", "r11", "memory");
+    return answer;
+}
+
+static long get_events(aio_context_t context, long least, long most, struct io_event *events) {
+    long answer = SYS_io_getevents;
+    register struct io_event *to __asm__("r10") = events;
+    register void *timeout __asm__("r8") = NULL;
+    __asm__ volatile("syscall"
+                     : "+a"(answer)
+                     : "D"(context), "S"(least), "d"(most), "r"(to), "r"(timeout)
+                     : "rcx", "r11", "memory");
+    return answer;
+}
+
+static void aio(void) {
+    aio_context_t context = 0;
+    int file = memfd_create("file", 0);
+    CHECK(file >= 0 && syscall(SYS_io_setup, 8, &context) == 0);
+    for (int i = 0; i < 1000; i++) {
+        char written = (char)i, read = (char)~i;
+        struct iocb request = {.aio_lio_opcode = IOCB_CMD_PWRITE, .aio_fildes = (uint32_t)file, .aio_nbytes = 1};
+        request.aio_buf = (uintptr_t)&written;
+        request.aio_offset = i;
+        request.aio_data = (uint64_t)i;
+        struct iocb *requests[] = {&request};
+        struct io_event event;
+        CHECK(submit(context, 1, requests) == 1 && get_events(context, 1, 1, &event) == 1);
+        CHECK(event.data == (uint64_t)i && event.res == 1);
+        CHECK(pread(file, &read, 1, i) == 1 && read == written);
+    }
+    CHECK(submit(context, -1, NULL) == -EINVAL && get_events(context, 2, 1, NULL) == -EINVAL);
+    CHECK(submit(0, 1, NULL) == -EINVAL && get_events(0, 0, 1, NULL) == -EINVAL);
+    printf("2000 calls\n");
+}
+
 int main(int count_, char **words) {
     static const struct {
         const char *name;
         void (*function)(void);
     } all[] = {{"registers", registers}, {"restarts", restarts}, {"storm", storm},
-               {"threads", threads},     {"passing", passing},   {"nops", nops}};
+               {"threads", threads},     {"passing", passing},   {"nops", nops},
+               {"aio", aio}};
     setvbuf(stdout, NULL, _IOLBF, 0);
     CHECK(io_uring_queue_init(8, &ring, 0) == 0);
     for (size_t i = 0; count_ > 1 && i < sizeof all / sizeof *all; i++) {

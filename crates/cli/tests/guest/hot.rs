@@ -68,6 +68,16 @@ fn signals_meet_a_patched_call_anywhere() {
     }
 }
 
+#[test]
+fn calls_of_linux_aio_become_jumps() {
+    for counted in counters("aio", true) {
+        assert!(counted.patches == 2 && counted.traps < 300, "{counted:?}");
+    }
+    for counted in counters("aio", false) {
+        assert!(counted.patches == 0 && counted.traps >= 2_000, "{counted:?}");
+    }
+}
+
 /// Each thread traps until it is known by its FS base, which others had before it.
 #[test]
 fn threads_and_children_are_told_apart() {
