@@ -8,7 +8,7 @@
 # `node` is not version 20. PostgreSQL 18 is unpacked into .build/postgres from packages of Debian's next release; where
 # they cannot be had its test is skipped. So it is with MariaDB, from this machine's release, in .build/mariadb, with Debian
 # 11's fio and glibc in .build/debian11, with the own tests of liburing and libaio, from Debian's source packages, and with
-# Netty and TigerBeetle's client, from Maven Central and PyPI, where mvn and pip are there. The
+# Netty, TigerBeetle's client and the Zig compiler, from Maven Central and PyPI, where mvn and pip are there. The
 # Rust toolchain is never installed: it is yours to choose.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -119,7 +119,7 @@ fetch_suites() {
   done
 }
 
-# The libraries of two programs that docs/programs has pages of.
+# What some tests of programs need, which can be skipped, too.
 fetch_libraries() {
   local folder=.build/netty
   if [ ! -d $folder ] && ! mvn -q -B -f e2e/clients/netty/pom.xml dependency:copy-dependencies \
@@ -127,13 +127,18 @@ fetch_libraries() {
     rm -rf $folder
     say "no Netty: $(tail -n 1 .build/netty.log)"
   fi
-  folder=.build/tigerbeetle
-  if [ ! -d $folder ] && ! python3 -m pip install --quiet --disable-pip-version-check --no-input --no-deps \
-    --only-binary=:all: --require-hashes --root-user-action=ignore --target $folder \
-    -r e2e/clients/tigerbeetle-requirements.txt >.build/tigerbeetle.log 2>&1; then
-    rm -rf $folder
-    say "no client of TigerBeetle's: $(tail -n 1 .build/tigerbeetle.log)"
-  fi
+  fetch_wheel tigerbeetle e2e/clients/tigerbeetle-requirements.txt
+  fetch_wheel zig crates/cli/tests/zig/requirements.txt
+}
+
+# fetch_wheel NAME REQUIREMENTS: into .build/NAME.
+fetch_wheel() {
+  local folder=.build/$1
+  [ ! -d "$folder" ] || return 0
+  python3 -m pip install --quiet --disable-pip-version-check --no-input --no-deps --only-binary=:all: --require-hashes \
+    --root-user-action=ignore --target "$folder" -r "$2" >".build/$1.log" 2>&1 && return
+  rm -rf "$folder"
+  say "no $1: $(tail -n 1 ".build/$1.log")"
 }
 
 check_rust() {

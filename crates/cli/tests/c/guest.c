@@ -255,7 +255,8 @@ static void *queue_many(void *number) {
     for (int i = 0; i < (int)(long)number; i++) {
         siginfo_t info = {.si_signo = SIGRTMIN, .si_code = SI_QUEUE, .si_value.sival_int = i};
         while (syscall(SYS_rt_tgsigqueueinfo, getpid(), queued_to, SIGRTMIN, &info) != 0) {
-            CHECK(errno == EAGAIN);
+            int error = errno; /* more are queued than may be */
+            CHECK(error == EAGAIN);
             sched_yield();
         }
     }
@@ -263,16 +264,16 @@ static void *queue_many(void *number) {
 }
 
 /* Of these none is lost, wherever it meets the thread. */
+static int many_queued = 50000;
 static void queued(void) {
-    enum { MANY = 50000 };
     struct io_uring ring;
     struct sigaction action = {.sa_sigaction = count_queued, .sa_flags = SA_SIGINFO | SA_RESTART};
     pthread_t thread;
     queued_to = gettid();
     ring_init(&ring);
     CHECK(sigaction(SIGRTMIN, &action, NULL) == 0);
-    CHECK(pthread_create(&thread, NULL, queue_many, (void *)(long)MANY) == 0);
-    while (queued_handled < MANY) nop_once(&ring);
+    CHECK(pthread_create(&thread, NULL, queue_many, (void *)(long)many_queued) == 0);
+    while (queued_handled < many_queued) nop_once(&ring);
     CHECK(pthread_join(thread, NULL) == 0);
     io_uring_queue_exit(&ring);
     printf("%d queued signals, %d\n", queued_handled, queued_sum);
@@ -527,6 +528,7 @@ int main(int count, char **words) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (count > 2 && strcmp(words[1], "exit") == 0) return atoi(words[2]);
     if (count > 2 && strcmp(words[1], "kill") == 0) raise(atoi(words[2]));
+    if (count > 2 && strcmp(words[1], "queued") == 0) many_queued = atoi(words[2]);
     if (count > 2 && strcmp(words[1], "chain") == 0) {
         chain(atoi(words[2]));
         return 0;

@@ -25,13 +25,23 @@ fn program() -> Option<PathBuf> {
 
 #[test]
 fn a_static_go_program_runs_as_natively() {
+    runs_as_natively(3);
+}
+
+#[test]
+#[ignore = "soak: takes a minute"]
+fn a_static_go_program_runs_as_natively_twenty_times() {
+    runs_as_natively(20);
+}
+
+fn runs_as_natively(times: u32) {
     if let Some(why) = no_reference() {
         return skip("go", why);
     }
     let Some(program) = program() else { return };
     let expected = native(&program, &[]);
     assert_eq!(expected.status.code(), Some(3), "{}", text(&expected));
-    for _ in 0..3 {
+    for _ in 0..times {
         let output = guest(&program, &[]);
         assert_eq!(output, expected, "{}\ninstead of {}", text(&output), text(&expected));
     }

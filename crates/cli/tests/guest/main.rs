@@ -6,3 +6,4 @@ mod hot;
 mod programs;
 mod refused;
 mod run;
+mod zig;

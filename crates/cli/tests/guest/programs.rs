@@ -32,6 +32,17 @@ parts! {
 }
 
 #[test]
+#[ignore = "soak: takes a minute"]
+fn of_very_many_signals_none_is_lost() {
+    for linked in ALL {
+        let Some(program) = program(linked) else { continue };
+        let output = guest(&program, &["queued", "250000"]);
+        assert!(output.status.success(), "{linked:?}: {}", text(&output));
+        assert!(String::from_utf8_lossy(&output.stdout).starts_with("250000 queued signals"), "{}", text(&output));
+    }
+}
+
+#[test]
 fn arguments_and_exit_statuses_pass_through() {
     for linked in ALL {
         let Some(program) = program(linked) else { continue };
