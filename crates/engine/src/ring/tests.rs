@@ -186,21 +186,23 @@ fn a_result_that_comes_late_is_no_answer() {
 /// Whoever looks up an unknown number learns that it is a duplicate of a ring's; one that is being closed is none.
 #[test]
 fn a_number_that_is_being_closed_is_not_taken_for_a_duplicate() {
+    static LOOKS: AtomicBool = AtomicBool::new(false);
+    static IS_CLOSED: AtomicBool = AtomicBool::new(false);
     for _ in 0..300 {
         let program = Program::starting_at(0);
         let (fd, ring) = (program.fd, program.ring());
-        let (looks, is_closed) = (AtomicBool::new(false), AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !is_closed.load(Ordering::Relaxed) {
-                    let _ = table::adopt(fd);
-                    looks.store(true, Ordering::Relaxed);
-                }
-            });
-            until("another thread looks the number up", || looks.load(Ordering::Relaxed));
-            program.close();
-            is_closed.store(true, Ordering::Relaxed);
+        LOOKS.store(false, Ordering::Relaxed);
+        IS_CLOSED.store(false, Ordering::Relaxed);
+        let other = std::thread::spawn(move || {
+            while !IS_CLOSED.load(Ordering::Relaxed) {
+                let _ = table::adopt(fd);
+                LOOKS.store(true, Ordering::Relaxed);
+            }
         });
+        until("another thread looks the number up", || LOOKS.load(Ordering::Relaxed));
+        program.close();
+        IS_CLOSED.store(true, Ordering::Relaxed);
+        other.join().expect("a thread that looks");
         // Another test may have made it the ring of another life by now.
         let is_named = table::ring(fd).is_some_and(|named| core::ptr::eq(named, ring));
         assert!(!is_named || ring.cookie.load(Ordering::Relaxed) != 0, "number {fd} names a ring that has ended");
