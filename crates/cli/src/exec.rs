@@ -3,9 +3,10 @@
 use crate::cli::Program;
 use crate::errno;
 use crate::failure::{Failure, CANNOT_EXECUTE, NOT_FOUND};
+use anyring_guest::State;
 use rustix::fs::{accessat, Access, AtFlags, CWD};
 use std::convert::Infallible;
-use std::ffi::{CString, OsStr};
+use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -23,9 +24,9 @@ pub fn exec(program: &Program) -> Result<Infallible, Failure> {
 }
 
 /// Becomes `host`, which is told `state` and runs `file` as the program.
-pub fn exec_by(host: &Path, state: &str, file: &Path, program: &Program) -> Result<Infallible, Failure> {
-    let lead = [OsStr::new("anyring"), OsStr::new(state), file.as_os_str(), file.as_os_str()];
-    let words = lead.into_iter().chain(program.words.iter().map(|word| word.as_os_str()));
+pub fn exec_by(host: &Path, state: State, file: &Path, program: &Program) -> Result<Infallible, Failure> {
+    let words = [OsString::from("anyring")].into_iter().chain(anyring_guest::lead(state, file));
+    let words = words.chain(program.words.iter().cloned());
     let words: Vec<CString> = words.filter_map(|word| CString::new(word.as_bytes()).ok()).collect();
     let mut argv: Vec<_> = words.iter().map(|word| word.as_ptr()).collect();
     argv.push(std::ptr::null());

@@ -51,6 +51,15 @@ pub fn find_loadable() -> Result<PathBuf, String> {
     Err(format!("{} cannot be preloaded: {why} (ANYRING_LIBRARY=FILE names another)", library.display()))
 }
 
+/// The same, where a program is served without it, too: as a guest, for the inner reason. One that was named is meant, and its
+/// fault is the outer error.
+pub fn try_find() -> Result<Result<PathBuf, String>, String> {
+    match find_loadable() {
+        Err(why) if is_named() => Err(why),
+        found => Ok(found),
+    }
+}
+
 /// The file of this process. Without /proc it is what execve(2) was given, as the auxiliary vector keeps it.
 pub fn executable() -> Result<PathBuf, String> {
     std::env::current_exe().or_else(|_| of_auxiliary_vector()).map_err(|error| error.to_string())

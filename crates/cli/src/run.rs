@@ -7,6 +7,7 @@ use crate::elf::Way;
 use crate::exec::{exec, exec_by, resolve};
 use crate::failure::{Failure, CANNOT_EXECUTE, USAGE};
 use crate::{elf, library, ring};
+use anyring_guest::State;
 use clap::ValueEnum;
 use std::convert::Infallible;
 use std::path::Path;
@@ -36,10 +37,9 @@ pub fn run(options: &RunOptions) -> Result<Infallible, Failure> {
         }
         (Way::Guest { what, .. }, _) => format!("it is {what}"),
         (Way::Preloaded, Some(_)) if options.guest => "asked for".to_owned(),
-        (Way::Preloaded, file) => match library::find_loadable() {
+        (Way::Preloaded, file) => match library::try_find().map_err(Failure::own)? {
             Ok(library) => return preload(options, &library, file.is_some(), no_guest, &rings, &aio),
-            // A library that was named is meant.
-            Err(why) if no_guest || file.is_none() || library::is_named() => return Err(Failure::own(why)),
+            Err(why) if no_guest || file.is_none() => return Err(Failure::own(why)),
             Err(why) => why,
         },
     };
@@ -84,16 +84,15 @@ fn run_guest(
     let host = library::find_guest().map_err(Failure::own)?;
     asked::open(options, rings, aio, &format!("as a guest ({why})"))?;
     set_environment(options, rings, aio)?;
-    let letter = |decision: &Decision, letter| if decision.server == Server::User { letter } else { "" };
     // What it starts has the library preloaded, where that works.
     let library = if options.guest { None } else { library::find_loadable().ok() };
     if let Some(library) = &library {
         std::env::set_var("ANYRING_LIBRARY", library);
         std::env::set_var("ANYRING_GUEST", &host);
     }
-    let preloads = if library.is_some() { "p" } else { "" };
-    let state = format!("--program={}{}{preloads}", letter(rings, "r"), letter(aio, "a"));
-    exec_by(&host, &state, file, &options.program)
+    let [rings, aio] = [rings, aio].map(|decision| decision.server == Server::User);
+    let state = State { rings, aio, preloads: library.is_some(), ..State::default() };
+    exec_by(&host, state, file, &options.program)
 }
 
 /// What the flag says, or else the variable, which the library reads by itself where there is no `run`.

@@ -44,4 +44,4 @@ mod tcb;
 mod threads;
 mod trap;
 mod world;
-pub use start::main;
+pub use start::{lead, main, State};

@@ -10,9 +10,12 @@ use anyring_serve::{engine, sys};
 use core::ffi::{c_char, c_int, CStr};
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::{FromRawFd, IntoRawFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// What the host's second argument begins with.
 const STATE: &[u8] = anyring_serve::exec::STATE.as_bytes();
@@ -91,6 +94,11 @@ impl State {
             closes: if number.is_empty() { None } else { Some(number.parse().ok()?) },
         })
     }
+}
+
+/// What the executable is given to be the host of the program in `file`: between its own name and the program's arguments.
+pub fn lead(state: State, file: &Path) -> [OsString; 3] {
+    [OsString::from_vec(state.to_argument()), file.into(), file.into()]
 }
 
 /// Whether the engine serves io_uring here.

@@ -17,15 +17,16 @@
 //! look at the CQ.
 
 use anyring_abi::{
-    IORING_ENTER_REGISTERED_RING, NR_IO_GETEVENTS, NR_IO_PGETEVENTS, NR_IO_SUBMIT, NR_IO_URING_ENTER,
+    IORING_ENTER_REGISTERED_RING, IORING_OFF_CQ_RING, IORING_OFF_SQ_RING, NR_IO_GETEVENTS, NR_IO_PGETEVENTS,
+    NR_IO_SUBMIT, NR_IO_URING_ENTER,
 };
 use anyring_engine::memory::layout::word;
 use anyring_engine::process::{registered_ring_number, REGISTERED_RINGS};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// `IORING_OFF_SQ_RING` and `IORING_OFF_CQ_RING`: both are mappings of the memory that has the CQ's tail.
-const RING_OFFSETS: [i64; 2] = [0, 0x800_0000];
+/// Both are mappings of the memory that has the CQ's tail.
+const RING_OFFSETS: [i64; 2] = [IORING_OFF_SQ_RING as i64, IORING_OFF_CQ_RING as i64];
 
 /// ThreadSanitizer's functions on an address, both or none.
 type OnAddress = unsafe extern "C" fn(*const c_void);

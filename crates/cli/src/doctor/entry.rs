@@ -7,6 +7,7 @@ use crate::cli::EntryPoint;
 use crate::errno;
 use crate::library::{executable, preload_list};
 use crate::ring::{complete_requests, Server};
+use anyring_guest::State;
 use clap::ValueEnum;
 use rustix::fs::{memfd_create, MemfdFlags};
 use std::convert::Infallible;
@@ -78,7 +79,10 @@ fn start(entry: EntryPoint, library: Option<&Path>) -> Result<String, String> {
     let mut command = Command::new(&executable);
     match library {
         Some(library) => command.env("LD_PRELOAD", preload_list(library)),
-        None => command.arg("--program=ra").args([&executable; 3]),
+        None => {
+            let state = State { rings: true, aio: true, ..State::default() };
+            command.args(anyring_guest::lead(state, &executable)).arg(&executable)
+        }
     };
     command.args(["entry-point", entry.name()]).stdin(Stdio::null()).env("ANYRING_BACKEND", "user");
     for ours in ["ANYRING_STATS", "ANYRING_LOG", "ANYRING_RAW"] {

@@ -10,6 +10,7 @@ use crate::failure::{Failure, CANNOT_EXECUTE};
 use crate::run::chosen;
 use crate::{elf, exec, library, ring};
 use anyring_engine::os::backing::handle_faults;
+use anyring_guest::State;
 use anyring_trace::{
     EngineSource, Event, Head, JoinedSource, KernelSource, Processes, Rates, Report, Source, Summary, Tail,
 };
@@ -254,9 +255,9 @@ fn has_ring(pid: i32) -> bool {
 fn by_host(file: &Path, program: &Program) -> Result<Program, Failure> {
     let host = library::find_guest().map_err(Failure::own)?;
     let has_kernel_aio = std::env::var_os("ANYRING_AIO").is_some_and(|value| value == "kernel");
-    let state = if has_kernel_aio { "--program=r" } else { "--program=ra" };
-    let lead = [host.into_os_string(), state.into(), file.into(), file.into()];
-    Ok(Program { words: lead.into_iter().chain(program.words.iter().cloned()).collect() })
+    let state = State { rings: true, aio: !has_kernel_aio, ..State::default() };
+    let lead = [host.into_os_string()].into_iter().chain(anyring_guest::lead(state, file));
+    Ok(Program { words: lead.chain(program.words.iter().cloned()).collect() })
 }
 
 /// The events of a program that is to be started, which is prepared for it.
@@ -288,7 +289,11 @@ fn choose(backend: Backend, about_kernel: Option<&str>, program: &Program) -> Re
     let way = file.as_deref().map_or(Ok(Way::Preloaded), elf::way_of);
     let (library, by_host) = match (way.map_err(|message| Failure { status: CANNOT_EXECUTE, message })?, file) {
         (Way::Guest { .. }, Some(file)) => (None, Some(by_host(&file, program)?)),
-        _ => (Some(library::find_loadable().map_err(Failure::own)?), None),
+        (_, file) => match (library::try_find().map_err(Failure::own)?, file) {
+            (Ok(library), _) => (Some(library), None),
+            (Err(_), Some(file)) => (None, Some(by_host(&file, program)?)),
+            (Err(why), None) => return Err(Failure::own(why)),
+        },
     };
     // The program knows the file, and may make it smaller while we read.
     handle_faults().map_err(|error| Failure::own(format!("no handler for SIGBUS: {error}")))?;

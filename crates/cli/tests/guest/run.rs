@@ -55,6 +55,10 @@ fn without_the_library_a_program_of_any_libc_is_a_guest() {
         assert!(output.status.success(), "{linked:?}: {}", text(&output));
         let said = fs::read_to_string(&log).expect("a log");
         assert!(said.contains("as a guest"), "{linked:?}: {said}");
+        let mut trace = Command::new(alone.join("anyring"));
+        trace.args(["trace", "--backend", "user", "--"]).arg(&program).arg("nop").env_remove("ANYRING_LIBRARY");
+        let output = run(&mut trace);
+        assert!(output.status.success() && text(&output).contains("NOP"), "{linked:?}: {}", text(&output));
     }
 }
 
