@@ -19,7 +19,7 @@
 pub mod failing;
 
 use crate::mutation::{mutated, Mutation};
-use crate::os::syscall;
+use crate::os::{arch, syscall};
 use crate::Errno;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -128,54 +128,9 @@ impl FreeBlocks {
     }
 
     /// Replaces the head `old` by `new`, or answers what the head is.
-    #[cfg(target_arch = "x86_64")]
     fn replace(&self, old: [u64; 2], new: [u64; 2]) -> Result<(), [u64; 2]> {
-        let (low, high): (u64, u64);
-        let replaced: u8;
-        // SAFETY: the head is 16 bytes, aligned to 16 by its type. rbx, which the compiler keeps to itself, gets its
-        // value back. The instruction is a full barrier, so every use here orders as acquire and release.
-        unsafe {
-            core::arch::asm!(
-                "xchg rbx, rsi",
-                "lock cmpxchg16b [rdi]",
-                "sete r8b",
-                "mov rbx, rsi",
-                in("rdi") self.0.get(), inout("rsi") new[0] => _, in("rcx") new[1], inout("rax") old[0] => low,
-                inout("rdx") old[1] => high, out("r8b") replaced, options(nostack),
-            );
-        }
-        if replaced != 0 {
-            Ok(())
-        } else {
-            Err([low, high])
-        }
-    }
-
-    /// Replaces the head `old` by `new`, or answers what the head is.
-    #[cfg(target_arch = "aarch64")]
-    fn replace(&self, old: [u64; 2], new: [u64; 2]) -> Result<(), [u64; 2]> {
-        let (low, high): (u64, u64);
-        // SAFETY: the head is 16 bytes, aligned to 16 by its type. The pair of loads acquires, that of stores releases.
-        unsafe {
-            core::arch::asm!(
-                "2:",
-                "ldaxp {low}, {high}, [{head}]",
-                "cmp {low}, {old_low}",
-                "ccmp {high}, {old_high}, #0, eq",
-                "b.ne 3f",
-                "stlxp {failed:w}, {new_low}, {new_high}, [{head}]",
-                "cbnz {failed:w}, 2b",
-                "3:",
-                low = out(reg) low, high = out(reg) high, failed = out(reg) _, head = in(reg) self.0.get(),
-                old_low = in(reg) old[0], old_high = in(reg) old[1], new_low = in(reg) new[0], new_high = in(reg) new[1],
-                options(nostack),
-            );
-        }
-        if [low, high] == old {
-            Ok(())
-        } else {
-            Err([low, high])
-        }
+        // SAFETY: the head is 16 bytes, aligned to 16 by its type, and alive as long as `self`.
+        unsafe { arch::replace_pair(self.0.get(), old, new) }
     }
 
     fn pop(&self) -> Option<*mut u8> {

@@ -4,6 +4,7 @@
 //! is no dynamic dispatch. Nothing here touches libc's errno or goes through a symbol that a preloaded library (our own)
 //! may have wrapped: calls are `syscall` instructions of this crate or of rustix's raw back end.
 
+pub mod arch;
 pub mod backing;
 pub mod calls;
 mod clock;

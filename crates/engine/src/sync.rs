@@ -1,6 +1,7 @@
 //! What the files that `tests/loom.rs` model-checks need of the machine: that test compiles them with loom's atomics and
 //! a simulated futex in place of this module.
 
+pub use crate::os::arch::{fence_after_swap, thread_pointer};
 pub use crate::os::handlers::{hold, let_go};
 use crate::os::{syscall, Os, Sys};
 use core::sync::atomic::AtomicPtr;
@@ -15,23 +16,6 @@ macro_rules! constructor {
     ($(#[$attribute:meta])* $visibility:vis fn $($rest:tt)*) => { $(#[$attribute])* $visibility const fn $($rest)* };
 }
 pub(crate) use constructor;
-
-/// A word unique to the calling thread while it lives, and even: the thread pointer. No system call, no thread-local.
-#[inline(always)]
-pub fn thread_pointer() -> usize {
-    let pointer: usize;
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: the x86-64 ABI keeps the thread control block's own address at fs:0; the load touches nothing else.
-    unsafe {
-        core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags))
-    };
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: reads the thread pointer register.
-    unsafe {
-        core::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem, preserves_flags))
-    };
-    pointer
-}
 
 /// Where another thread may come first: of moment in the simulation only.
 #[inline(always)]
@@ -50,16 +34,6 @@ pub fn spin_loop() {
         return system.spin();
     }
     core::hint::spin_loop();
-}
-
-/// A sequentially consistent fence directly after a locked read-modify-write instruction: that instruction is one
-/// already on x86-64.
-#[inline(always)]
-pub fn fence_after_swap() {
-    #[cfg(target_arch = "x86_64")]
-    core::sync::atomic::compiler_fence(Ordering::SeqCst);
-    #[cfg(not(target_arch = "x86_64"))]
-    core::sync::atomic::fence(Ordering::SeqCst);
 }
 
 /// The half of a word that futex(2) compares.

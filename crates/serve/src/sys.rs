@@ -11,14 +11,7 @@ use libc::{c_int, pid_t};
 /// As the system call itself: it must be sound to let the kernel act on `args`.
 #[inline]
 pub unsafe fn call(number: i64, args: [usize; 6]) -> isize {
-    let answer: isize;
-    // SAFETY: the caller vouches for the arguments; the asm declares all that the instruction changes.
-    unsafe {
-        core::arch::asm!("syscall", inlateout("rax") number as isize => answer,
-            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2], in("r10") args[3], in("r8") args[4],
-            in("r9") args[5], lateout("rcx") _, lateout("r11") _, options(nostack));
-    }
-    answer
+    os::arch::kernel(number, args)
 }
 
 /// gettid(2).

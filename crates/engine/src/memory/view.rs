@@ -4,7 +4,7 @@
 //! the memory is the program's own (`IORING_SETUP_NO_MMAP`) and may be unmapped under us, through the guarded accessor.
 
 use super::layout::{word, Layout};
-use crate::os::{user_read, user_write, GuardedWords};
+use crate::os::{arch, user_read, user_write, GuardedWords};
 use crate::Errno;
 use anyring_abi::{Cqe, Sqe, IORING_CQE_F_32, IORING_CQE_F_SKIP};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -170,16 +170,7 @@ impl View {
         let position = (tail & (self.layout.cq_entries - 1)) as usize;
         let cqe = self.rings + word::CQES + (position << self.layout.cqe_shift);
         for address in [self.rings + word::CQ_TAIL, cqe] {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a hint, which touches no memory as far as the program can see, and never faults.
-            unsafe {
-                core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
-            };
-            #[cfg(target_arch = "aarch64")]
-            // SAFETY: as above.
-            unsafe {
-                core::arch::asm!("prfm pstl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly))
-            };
+            arch::expect_write(address);
         }
     }
 

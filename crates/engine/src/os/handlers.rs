@@ -10,10 +10,11 @@
 //! What may sleep and is not to keep others from a lock waits as well ([`without_locks`]).
 //!
 //! The count is thread-local memory of the initial-exec kind, which needs neither an allocation nor a lock. Only the owning
-//! thread and its handlers touch it, so single instructions without the lock prefix do.
+//! thread and its handlers touch it, so plain instructions do.
 
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
+use crate::os::arch;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// What a thread keeps of this.
@@ -40,63 +41,14 @@ const LEFT: u64 = 1 << (libc::SIGKILL - 1);
 /// In [`Thread::holds`]: the hook of [`at_first_hold`] has been called in this thread.
 const SEEN: u32 = 1 << 31;
 
-#[cfg(target_arch = "x86_64")]
-core::arch::global_asm!(
-    ".section .tbss,\"awT\",@nobits",
-    ".p2align 4",
-    ".type anyring_thread_handlers,@object",
-    ".size anyring_thread_handlers,{size}",
-    ".globl anyring_thread_handlers",
-    ".hidden anyring_thread_handlers",
-    "anyring_thread_handlers:",
-    ".zero {size}",
-    ".text",
-    size = const size_of::<Thread>(),
-);
-
-/// Where the calling thread's record is, seen from the thread pointer.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn offset() -> usize {
-    let offset: usize;
-    // SAFETY: reads what the loader filled in.
-    unsafe {
-        core::arch::asm!(
-            "mov {offset}, [rip + anyring_thread_handlers@GOTTPOFF]",
-            offset = out(reg) offset, options(pure, nomem, nostack, preserves_flags),
-        );
-    }
-    offset
-}
+crate::thread_local_memory!("anyring_thread_handlers", size_of::<Thread>());
 
 /// The calling thread's record.
 #[inline(always)]
 fn thread() -> &'static Thread {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let record: *const Thread;
-        // SAFETY: reads the thread pointer and the offset that the loader filled in.
-        unsafe {
-            core::arch::asm!(
-                "mov {record}, [rip + anyring_thread_handlers@GOTTPOFF]",
-                "add {record}, fs:[0]",
-                record = out(reg) record, options(pure, readonly, nostack),
-            );
-        }
-        // SAFETY: thread-local memory lives as long as the thread, which hands this reference to no other.
-        unsafe { &*record }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        // Nobody stands in front of a handler there.
-        static NONE: Thread = Thread {
-            holds: AtomicU32::new(SEEN),
-            _padding: 0,
-            deferred: AtomicU64::new(0),
-            left: AtomicPtr::new(core::ptr::null_mut()),
-        };
-        &NONE
-    }
+    let record: *const Thread = crate::own_memory!("anyring_thread_handlers");
+    // SAFETY: thread-local memory lives as long as the thread, which hands this reference to no other.
+    unsafe { &*record }
 }
 
 /// What [`at_first_hold`] was given.
@@ -145,36 +97,13 @@ fn look_at_thread() {
 /// From now on handlers wait, until [`let_go`] was called as often.
 #[inline(always)]
 pub fn hold() {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: counts in the thread's own memory. One instruction, and a fence to the compiler as all such asm: a handler sees
-    // the count before anything that is done under the lock. The sign is SEEN.
-    unsafe {
-        core::arch::asm!(
-            "inc dword ptr fs:[{offset}]",
-            "jns {unseen}",
-            offset = in(reg) offset(),
-            unseen = label { look_at_thread() },
-            options(nostack),
-        );
-    }
+    arch::count_hold(look_at_thread);
 }
 
 /// The counterpart of [`hold`]: behind the last one, handlers run that came meanwhile.
 #[inline(always)]
 pub fn let_go() {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: as in `hold`, and reads the record's other word.
-    unsafe {
-        core::arch::asm!(
-            "dec dword ptr fs:[{offset}]",
-            "cmp qword ptr fs:[{offset} + {deferred}], 0",
-            "jne {due}",
-            offset = in(reg) offset(),
-            deferred = const core::mem::offset_of!(Thread, deferred),
-            due = label { admit() },
-            options(nostack),
-        );
-    }
+    arch::count_let_go::<{ core::mem::offset_of!(Thread, deferred) }>(admit);
 }
 
 /// Does something that may sleep, in this thread: at once, or as soon as it holds no lock.

@@ -18,52 +18,6 @@ thread_local! {
 }
 
 #[cfg(target_arch = "x86_64")]
-core::arch::global_asm!(
-    // isize anyring_interruptible(stop: rdi, number: rsi, args: rdx): the call's answer, or -EINTR.
-    ".hidden anyring_interruptible",
-    ".globl anyring_interruptible",
-    ".type anyring_interruptible, @function",
-    "anyring_interruptible:",
-    ".cfi_startproc",
-    "push rbx",
-    ".cfi_adjust_cfa_offset 8",
-    ".cfi_rel_offset rbx, 0",
-    "mov rbx, rdi",
-    "mov rax, rsi",
-    "mov r11, rdx",
-    "mov rdi, [r11]",
-    "mov rsi, [r11 + 8]",
-    "mov rdx, [r11 + 16]",
-    "mov r10, [r11 + 24]",
-    "mov r8, [r11 + 32]",
-    "mov r9, [r11 + 40]",
-    ".hidden anyring_interruptible_first",
-    ".globl anyring_interruptible_first",
-    "anyring_interruptible_first:",
-    "cmp dword ptr [rbx], 0",
-    "jne anyring_interruptible_end",
-    "syscall",
-    ".hidden anyring_interruptible_last",
-    ".globl anyring_interruptible_last",
-    "anyring_interruptible_last:",
-    ".cfi_remember_state",
-    "pop rbx",
-    ".cfi_adjust_cfa_offset -8",
-    ".cfi_restore rbx",
-    "ret",
-    ".cfi_restore_state",
-    ".hidden anyring_interruptible_end",
-    ".globl anyring_interruptible_end",
-    "anyring_interruptible_end:",
-    "mov rax, -4",
-    "pop rbx",
-    ".cfi_adjust_cfa_offset -8",
-    ".cfi_restore rbx",
-    "ret",
-    ".cfi_endproc",
-);
-
-#[cfg(target_arch = "x86_64")]
 unsafe extern "C" {
     fn anyring_interruptible(stop: *const u32, number: i64, args: *const usize) -> isize;
     fn anyring_interruptible_first();

@@ -1,5 +1,6 @@
 //! The trait `Os` on Linux itself.
 
+use super::arch::kernel;
 use super::{check, wait, wait_interruptibly, EpollEvent, Os};
 use crate::os::calls;
 use crate::os::Sys;
@@ -21,34 +22,6 @@ pub fn syscall(number: libc::c_long, args: [usize; 6]) -> isize {
         return system.call(number, args, None);
     }
     kernel(number, args)
-}
-
-/// The instruction.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-pub fn kernel(number: libc::c_long, args: [usize; 6]) -> isize {
-    let answer: isize;
-    // SAFETY: the asm declares the registers that the `syscall` instruction changes, and no memory of this program's
-    // Rust objects is passed except by callers that hold it exclusively for the call.
-    unsafe {
-        core::arch::asm!("syscall", inlateout("rax") number as isize => answer,
-            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2], in("r10") args[3], in("r8") args[4],
-            in("r9") args[5], lateout("rcx") _, lateout("r11") _, options(nostack));
-    }
-    answer
-}
-
-/// The instruction; see the x86-64 version.
-#[cfg(target_arch = "aarch64")]
-#[inline(always)]
-pub fn kernel(number: libc::c_long, args: [usize; 6]) -> isize {
-    let answer: isize;
-    // SAFETY: `svc 0` changes only x0, and see the x86-64 version for memory.
-    unsafe {
-        core::arch::asm!("svc 0", in("x8") number, inlateout("x0") args[0] as isize => answer, in("x1") args[1],
-            in("x2") args[2], in("x3") args[3], in("x4") args[4], in("x5") args[5], options(nostack));
-    }
-    answer
 }
 
 /// `struct timespec` of a relative timeout.

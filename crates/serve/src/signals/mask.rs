@@ -28,31 +28,11 @@ struct Thread {
 const SIZE: usize = 24 + 3 * 128;
 const _: () = assert!(size_of::<Thread>() == SIZE && align_of::<Thread>() <= 16);
 
-core::arch::global_asm!(
-    ".section .tbss,\"awT\",@nobits",
-    ".p2align 4",
-    ".type anyring_thread_signals,@object",
-    ".size anyring_thread_signals,{size}",
-    ".globl anyring_thread_signals",
-    ".hidden anyring_thread_signals",
-    "anyring_thread_signals:",
-    ".zero {size}",
-    ".text",
-    size = const SIZE,
-);
+anyring_engine::thread_local_memory!("anyring_thread_signals", SIZE);
 
 /// The calling thread's record.
 fn thread() -> *mut Thread {
-    let record: *mut Thread;
-    // SAFETY: reads the thread pointer and the offset that the loader filled in.
-    unsafe {
-        core::arch::asm!(
-            "mov {record}, [rip + anyring_thread_signals@GOTTPOFF]",
-            "add {record}, fs:[0]",
-            record = out(reg) record, options(pure, readonly, nostack),
-        );
-    }
-    record
+    anyring_engine::own_memory!("anyring_thread_signals")
 }
 
 fn words() -> (&'static AtomicU64, &'static AtomicU64) {

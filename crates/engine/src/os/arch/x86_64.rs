@@ -1,0 +1,247 @@
+//! What is of x86-64: instructions, registers, and the code in which faults and signals are recognised.
+
+use core::sync::atomic::{compiler_fence, Ordering};
+
+/// The instruction of [`syscall`](crate::os::syscall).
+#[inline(always)]
+pub fn kernel(number: libc::c_long, args: [usize; 6]) -> isize {
+    let answer: isize;
+    // SAFETY: the asm declares the registers that the `syscall` instruction changes, and no memory of this program's
+    // Rust objects is passed except by callers that hold it exclusively for the call.
+    unsafe {
+        core::arch::asm!("syscall", inlateout("rax") number as isize => answer,
+            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2], in("r10") args[3], in("r8") args[4],
+            in("r9") args[5], lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    answer
+}
+
+/// A word unique to the calling thread while it lives, and even: the thread pointer. No system call, no thread-local.
+#[inline(always)]
+pub fn thread_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: the x86-64 ABI keeps the thread control block's own address at fs:0; the load touches nothing else.
+    unsafe { core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
+    pointer
+}
+
+/// A sequentially consistent fence directly after a locked read-modify-write instruction, which is one already here.
+#[inline(always)]
+pub fn fence_after_swap() {
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// A hint that the line at `address` is about to be written.
+#[inline(always)]
+pub fn expect_write(address: usize) {
+    // SAFETY: a hint, which touches no memory as far as the program can see, and never faults.
+    unsafe { core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) };
+}
+
+/// Replaces `old` by `new` in two words that change together, or answers what is there: two words that need not belong
+/// together. Acquire and Release, as its partners are other calls of it.
+///
+/// # Safety
+/// `pair` is valid, aligned to 16, and accessed by atomic instructions only.
+#[inline(always)]
+pub unsafe fn replace_pair(pair: *mut [u64; 2], old: [u64; 2], new: [u64; 2]) -> Result<(), [u64; 2]> {
+    let (low, high): (u64, u64);
+    let replaced: u8;
+    // SAFETY: the caller vouches for the pair. rbx, which the compiler keeps to itself, gets its
+    // value back. The instruction is a full barrier, so every use here orders as acquire and release.
+    unsafe {
+        core::arch::asm!(
+            "xchg rbx, rsi",
+            "lock cmpxchg16b [rdi]",
+            "sete r8b",
+            "mov rbx, rsi",
+            in("rdi") pair, inout("rsi") new[0] => _, in("rcx") new[1], inout("rax") old[0] => low,
+            inout("rdx") old[1] => high, out("r8b") replaced, options(nostack),
+        );
+    }
+    if replaced != 0 {
+        Ok(())
+    } else {
+        Err([low, high])
+    }
+}
+
+/// The address of the calling thread's copy of what [`thread_local_memory`](crate::thread_local_memory) made by that name.
+#[macro_export]
+macro_rules! own_memory {
+    ($name:literal) => {{
+        let own;
+        // SAFETY: reads the thread pointer and the offset that the loader filled in.
+        unsafe {
+            core::arch::asm!(
+                concat!("mov {own}, [rip + ", $name, "@GOTTPOFF]"),
+                "add {own}, fs:[0]",
+                own = out(reg) own, options(pure, readonly, nostack),
+            );
+        }
+        own
+    }};
+}
+
+/// Where the record of `os/handlers.rs` is, seen from the thread pointer.
+#[inline(always)]
+fn handlers_offset() -> usize {
+    let offset: usize;
+    // SAFETY: reads what the loader filled in.
+    unsafe {
+        core::arch::asm!(
+            "mov {offset}, [rip + anyring_thread_handlers@GOTTPOFF]",
+            offset = out(reg) offset, options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    offset
+}
+
+/// Counts a lock up in the record of `os/handlers.rs`, and calls `unseen` unless the count's sign is set.
+#[inline(always)]
+pub fn count_hold(unseen: impl FnOnce()) {
+    // SAFETY: counts in the thread's own memory. One instruction, and a fence to the compiler as all such asm: a handler sees
+    // the count before anything that is done under the lock.
+    unsafe {
+        core::arch::asm!(
+            "inc dword ptr fs:[{offset}]",
+            "jns {unseen}",
+            offset = in(reg) handlers_offset(),
+            unseen = label { unseen() },
+            options(nostack),
+        );
+    }
+}
+
+/// Counts it down again, and calls `due` unless the record's other word, at `DEFERRED`, is 0.
+#[inline(always)]
+pub fn count_let_go<const DEFERRED: usize>(due: impl FnOnce()) {
+    // SAFETY: as in `count_hold`, and reads the record's other word.
+    unsafe {
+        core::arch::asm!(
+            "dec dword ptr fs:[{offset}]",
+            "cmp qword ptr fs:[{offset} + {deferred}], 0",
+            "jne {due}",
+            offset = in(reg) handlers_offset(),
+            deferred = const DEFERRED,
+            due = label { due() },
+            options(nostack),
+        );
+    }
+}
+
+// `os/guard.rs`.
+core::arch::global_asm!(
+    // usize anyring_user_copy(to: rdi, from: rsi, bytes: rdx): the count that was not copied, 0 when all was.
+    ".hidden anyring_user_copy",
+    ".globl anyring_user_copy",
+    ".type anyring_user_copy, @function",
+    "anyring_user_copy:",
+    ".cfi_startproc",
+    "mov rcx, rdx",
+    "cmp rdx, 64",
+    "ja 6f",
+    "shr rcx, 4",
+    "jz 5f",
+    "4: movups xmm0, [rsi]",
+    "movups [rdi], xmm0",
+    "add rsi, 16",
+    "add rdi, 16",
+    "dec rcx",
+    "jnz 4b",
+    "5: test dl, 8",
+    "jz 8f",
+    "mov rax, [rsi]",
+    "mov [rdi], rax",
+    "add rsi, 8",
+    "add rdi, 8",
+    "8: mov rcx, rdx",
+    "and rcx, 7",
+    "jz 7f", // also with nothing to do it costs as much as a few words
+    "6: rep movsb",
+    "7: xor eax, eax",
+    "ret",
+    ".cfi_endproc",
+    // u32 anyring_user_load(word: rdi): the word, or -1 in the upper half when it cannot be read.
+    ".hidden anyring_user_load",
+    ".globl anyring_user_load",
+    ".type anyring_user_load, @function",
+    "anyring_user_load:",
+    ".cfi_startproc",
+    "mov eax, [rdi]",
+    "ret",
+    ".cfi_endproc",
+    // usize anyring_user_store(word: rdi, value: esi): 0, or not 0 when it cannot be written.
+    ".hidden anyring_user_store",
+    ".globl anyring_user_store",
+    ".type anyring_user_store, @function",
+    "anyring_user_store:",
+    ".cfi_startproc",
+    "mov [rdi], esi",
+    "xor eax, eax",
+    "ret",
+    ".cfi_endproc",
+    // usize anyring_user_touch(word: rdi): 0, or not 0 when it cannot be written. Changes nothing, whoever else writes.
+    ".hidden anyring_user_touch",
+    ".globl anyring_user_touch",
+    ".type anyring_user_touch, @function",
+    "anyring_user_touch:",
+    ".cfi_startproc",
+    "lock or dword ptr [rdi], 0",
+    "xor eax, eax",
+    "ret",
+    ".cfi_endproc",
+    ".hidden anyring_user_copy_fault",
+    ".globl anyring_user_copy_fault",
+    "anyring_user_copy_fault:",
+    ".cfi_startproc",
+    "mov rax, -1",
+    "ret",
+    ".cfi_endproc",
+);
+
+// `os/interrupt.rs`.
+core::arch::global_asm!(
+    // isize anyring_interruptible(stop: rdi, number: rsi, args: rdx): the call's answer, or -EINTR.
+    ".hidden anyring_interruptible",
+    ".globl anyring_interruptible",
+    ".type anyring_interruptible, @function",
+    "anyring_interruptible:",
+    ".cfi_startproc",
+    "push rbx",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_rel_offset rbx, 0",
+    "mov rbx, rdi",
+    "mov rax, rsi",
+    "mov r11, rdx",
+    "mov rdi, [r11]",
+    "mov rsi, [r11 + 8]",
+    "mov rdx, [r11 + 16]",
+    "mov r10, [r11 + 24]",
+    "mov r8, [r11 + 32]",
+    "mov r9, [r11 + 40]",
+    ".hidden anyring_interruptible_first",
+    ".globl anyring_interruptible_first",
+    "anyring_interruptible_first:",
+    "cmp dword ptr [rbx], 0",
+    "jne anyring_interruptible_end",
+    "syscall",
+    ".hidden anyring_interruptible_last",
+    ".globl anyring_interruptible_last",
+    "anyring_interruptible_last:",
+    ".cfi_remember_state",
+    "pop rbx",
+    ".cfi_adjust_cfa_offset -8",
+    ".cfi_restore rbx",
+    "ret",
+    ".cfi_restore_state",
+    ".hidden anyring_interruptible_end",
+    ".globl anyring_interruptible_end",
+    "anyring_interruptible_end:",
+    "mov rax, -4",
+    "pop rbx",
+    ".cfi_adjust_cfa_offset -8",
+    ".cfi_restore rbx",
+    "ret",
+    ".cfi_endproc",
+);
