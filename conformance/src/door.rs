@@ -71,6 +71,16 @@ fn exports() -> Option<Exports> {
     })
 }
 
+/// Calls that aarch64 lacks, where nothing serves instructions.
+mod numbers {
+    #[cfg(target_arch = "x86_64")]
+    pub use libc::{SYS_epoll_wait as EPOLL_WAIT, SYS_poll as POLL};
+    #[cfg(not(target_arch = "x86_64"))]
+    pub const EPOLL_WAIT: i64 = -1;
+    #[cfg(not(target_arch = "x86_64"))]
+    pub const POLL: i64 = -1;
+}
+
 /// A system call from an instruction of the program's own.
 pub type Instruction = fn(i64, [usize; 6]) -> isize;
 
@@ -90,12 +100,16 @@ fn raw(number: i64, args: [usize; 6]) -> isize {
 /// such instructions before it trusts that it sees every close.
 fn instruction(number: i64, args: [usize; 6]) -> isize {
     let answer: isize;
-    // SAFETY: the asm declares all that the `syscall` instruction changes; what the call itself does to memory is what
+    // SAFETY: the asm declares all that the instruction changes; what the call itself does to memory is what
     // the case asked for through the same interface that the other doors offer.
     unsafe {
+        #[cfg(target_arch = "x86_64")]
         core::arch::asm!("syscall", inlateout("rax") number as isize => answer,
             in("rdi") args[0], in("rsi") args[1], in("rdx") args[2], in("r10") args[3], in("r8") args[4],
             in("r9") args[5], lateout("rcx") _, lateout("r11") _);
+        #[cfg(target_arch = "aarch64")]
+        core::arch::asm!("svc 0", in("x8") number, inlateout("x0") args[0] as isize => answer, in("x1") args[1],
+            in("x2") args[2], in("x3") args[3], in("x4") args[4], in("x5") args[5]);
     }
     answer
 }
@@ -272,7 +286,7 @@ impl Door {
     pub fn poll(self, fd: i32, events: i16, timeout_ms: i32) -> isize {
         let mut entry = libc::pollfd { fd, events, revents: 0 };
         let answer = if self == Door::Raw {
-            raw(libc::SYS_poll, [&raw mut entry as usize, 1, timeout_ms as usize, 0, 0, 0])
+            raw(numbers::POLL, [&raw mut entry as usize, 1, timeout_ms as usize, 0, 0, 0])
         } else {
             // SAFETY: one entry is passed, and it lives until the call returns.
             from_libc(i64::from(unsafe { libc::poll(&mut entry, 1, timeout_ms) }))
@@ -300,7 +314,7 @@ impl Door {
         let mut event = libc::epoll_event { events: 0, u64: 0 };
         let answer = if self == Door::Raw {
             let address = &raw mut event as usize;
-            raw(libc::SYS_epoll_wait, [epoll as usize, address, 1, timeout_ms as usize, 0, 0])
+            raw(numbers::EPOLL_WAIT, [epoll as usize, address, 1, timeout_ms as usize, 0, 0])
         } else {
             // SAFETY: room for one event is passed, and it lives until the call returns.
             from_libc(i64::from(unsafe { libc::epoll_wait(epoll, &mut event, 1, timeout_ms) }))

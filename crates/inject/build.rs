@@ -9,18 +9,18 @@ use std::path::{Path, PathBuf};
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let target = |part: &str| env::var(format!("CARGO_CFG_TARGET_{part}")).unwrap_or_default();
-    if (target("OS"), target("ARCH"), target("ENV")) != ("linux".into(), "x86_64".into(), "gnu".into()) {
+    let is_known = ["aarch64", "x86_64"].contains(&&*target("ARCH"));
+    if !is_known || (target("OS"), target("ENV")) != ("linux".into(), "gnu".into()) {
         // cargo shows this one line and compiles nothing of the crate.
         println!(
-            "cargo::error=libanyring.so is for x86-64 Linux with glibc, not for {}; anyring-abi and anyring-engine \
-             build for aarch64 too",
+            "cargo::error=libanyring.so is for x86-64 and aarch64 Linux with glibc, not for {}",
             env::var("TARGET").unwrap_or_default()
         );
         return;
     }
     // A program may dlopen and dlclose us, but threads, signal handlers and call sites keep pointing into our code. The
-    // build with mutations says so itself (src/loader.rs), unless it is told not to.
-    if env::var_os("CARGO_FEATURE_MUTATIONS").is_none() {
+    // build with mutations says so itself (src/raw/dlopen.rs), unless it is told not to.
+    if env::var_os("CARGO_FEATURE_MUTATIONS").is_none() || target("ARCH") != "x86_64" {
         println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     }
     // The unwinder that stops panics is linked in: the shared one would cost every program that we are preloaded into
@@ -37,7 +37,7 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let linker = env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
     let maps = Path::new(env!("CARGO_MANIFEST_DIR")).join("maps");
-    if let Err(error) = stubs::make(Path::new(&linker), &maps, &out) {
+    if let Err(error) = stubs::make(Path::new(&linker), &maps, &target("ARCH"), &out) {
         println!("cargo::error=cannot make what libanyring.so is linked with: {}", error.replace('\n', " "));
         return;
     }

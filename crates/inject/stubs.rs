@@ -12,10 +12,12 @@ use std::process::Command;
 pub const STUBS: [&str; 3] = ["libc.so.6", "libpthread.so.0", "libdl.so.2"];
 
 /// Makes the libraries in `out`, and linker scripts by which `-lc`, `-lpthread` and `-ldl` lead to them. `linker` is a C
-/// compiler. The error is a few lines for people.
-pub fn make(linker: &Path, maps: &Path, out: &Path) -> Result<(), String> {
+/// compiler for `architecture`. The error is a few lines for people.
+pub fn make(linker: &Path, maps: &Path, architecture: &str, out: &Path) -> Result<(), String> {
     for stub in STUBS {
-        link(linker, &maps.join(format!("{stub}.map")), &out.join(stub))?;
+        let map = maps.join(format!("{stub}.map"));
+        let text = fs::read_to_string(&map).map_err(|error| format!("{}: {error}", map.display()))?;
+        link(linker, &text, architecture, &out.join(stub))?;
     }
     let path = |stub: &&str| format!("\"{}\"", out.join(stub).display());
     let scripts = [("libc.so", &STUBS[..]), ("libpthread.so", &STUBS[1..2]), ("libdl.so", &STUBS[2..])];
@@ -26,16 +28,22 @@ pub fn make(linker: &Path, maps: &Path, out: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn link(linker: &Path, map: &Path, library: &Path) -> Result<(), String> {
-    let text = fs::read_to_string(map).map_err(|error| format!("{}: {error}", map.display()))?;
-    let names = text.lines().filter_map(|line| line.trim().strip_suffix(';')).filter(|name| !name.starts_with('}'));
-    let functions = names.map(|name| format!(".globl {name}\n.type {name}, @function\n{name}:\n"));
+fn link(linker: &Path, map: &str, architecture: &str, library: &Path) -> Result<(), String> {
+    let names = map.lines().filter_map(|line| line.trim().strip_suffix(';')).filter(|name| !name.starts_with('}'));
+    let functions = names.clone().map(|name| format!(".globl {name}\n.type {name}, @function\n{name}:\n"));
+    // The maps are those of x86-64. On aarch64 glibc began with 2.17, so that all of them has that version there.
+    let map = match architecture {
+        "x86_64" => map.to_owned(),
+        _ => format!("GLIBC_2.17 {{ global: {}; }};\n", names.collect::<Vec<_>>().join("; ")),
+    };
+    let script = library.with_extension("map");
+    write(&script, &map)?;
     let source = library.with_extension("s");
     write(&source, &format!(".text\n{}\n.section .note.GNU-stack\n", functions.collect::<String>()))?;
     let mut command = Command::new(linker);
     command.args(["-shared", "-nostdlib", "-fuse-ld=bfd", "-o"]).arg(library).arg(&source);
     let name = library.file_name().unwrap_or_default().display();
-    command.arg(format!("-Wl,-soname,{name}")).arg(format!("-Wl,--version-script={}", map.display()));
+    command.arg(format!("-Wl,-soname,{name}")).arg(format!("-Wl,--version-script={}", script.display()));
     let output = command.output().map_err(|error| format!("{}: {error}", linker.display()))?;
     match output.status.success() {
         true => Ok(()),

@@ -25,7 +25,7 @@ pub fn link(built: &Artifacts, out: &Path) -> Result<Vec<PathBuf>> {
     let stubs = built.directory().join("stubs");
     fs::create_dir_all(&stubs).with_context(|| format!("create {}", stubs.display()))?;
     let link = Link { compiler: std::env::var_os("CC").unwrap_or_else(|| "cc".into()).into(), stubs };
-    stubs::make(&link.compiler, &map_path(""), &link.stubs).map_err(anyhow::Error::msg)?;
+    stubs::make(&link.compiler, &map_path(""), std::env::consts::ARCH, &link.stubs).map_err(anyhow::Error::msg)?;
     DROPINS.iter().map(|(name, map)| link_one(&link, &built.archive, &map_path(map), &out.join(name))).collect()
 }
 

@@ -438,7 +438,8 @@ mod tests {
         let engine = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let inject = engine.join("../../inject/src");
         let found = [&engine, &inject].map(|folder| folders(folder)).concat();
-        let found = found.iter().map(String::as_str).chain(FILES);
+        // What is of one processor belongs to the rooms that use it.
+        let found = found.iter().map(String::as_str).filter(|room| *room != "arch").chain(FILES);
         let rooms: BTreeSet<_> = found.collect();
         let of_mutations: BTreeSet<_> = MUTATIONS.iter().map(|row| row.room).collect();
         assert_eq!(of_mutations, rooms);

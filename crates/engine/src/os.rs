@@ -105,6 +105,8 @@ pub trait Os {
 }
 
 #[cfg(test)]
+mod faulting;
+#[cfg(test)]
 pub mod in_child;
 #[cfg(test)]
 pub mod refusing;

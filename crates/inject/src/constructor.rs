@@ -1,8 +1,8 @@
 //! What happens when the library is loaded: as little as possible.
 
 use crate::{
-    backend, descriptor, entry, exec, identity, jump, liburing, loader, memory, musl, passing, raw, sanitizer,
-    signals, unwind, wait,
+    backend, descriptor, entry, exec, identity, jump, liburing, memory, musl, passing, raw, sanitizer, signals,
+    unwind, wait,
 };
 use anyring_engine::forced::{point, Point};
 use anyring_engine::os::handlers;
@@ -14,17 +14,17 @@ extern "C" fn constructor() {
     entry::aside(|| {
         point(Point::Constructor);
         #[cfg(feature = "mutations")]
-        loader::stay();
+        raw::stay();
         for resolve in [
             descriptor::resolve,
             exec::resolve,
             identity::resolve,
             jump::resolve,
             liburing::setup::resolve,
-            loader::resolve,
             memory::resolve,
             musl::resolve,
             passing::resolve,
+            raw::resolve,
             sanitizer::resolve,
             signals::wrappers::resolve,
             unwind::resolve,

@@ -5,9 +5,8 @@
 //! program is judged in the parent, before.
 
 use crate::next::{missing, next};
-use crate::{backend, entry, sys};
+use crate::{arch, backend, entry, sys};
 use anyring_serve::exec::{self, kind, Call};
-use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void, CStr};
 
 type List = *const *const c_char;
@@ -228,37 +227,6 @@ fn search(file: *const c_char, then: &mut dyn FnMut(*const c_char)) {
     }
 }
 
-/// Calls `next` with the first argument and the address of the others, which become a list in place: those in registers are
-/// pushed where the return address was, before those that are on the stack already.
-macro_rules! with_list {
-    ($next:path) => {
-        naked_asm!(
-            ".cfi_startproc",
-            "pop rax",
-            ".cfi_adjust_cfa_offset -8",
-            ".cfi_register rip, rax",
-            "push r9",
-            "push r8",
-            "push rcx",
-            "push rdx",
-            "push rsi",
-            "mov rsi, rsp",
-            "push rax",
-            ".cfi_adjust_cfa_offset 48",
-            ".cfi_offset rip, -48",
-            "call {next}",
-            "pop rcx",
-            "add rsp, 40",
-            "push rcx",
-            ".cfi_adjust_cfa_offset -40",
-            ".cfi_offset rip, -8",
-            "ret",
-            ".cfi_endproc",
-            next = sym $next,
-        )
-    };
-}
-
 /// execl(3).
 ///
 /// # Safety
@@ -266,7 +234,7 @@ macro_rules! with_list {
 #[cfg_attr(not(test), no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn execl() -> c_int {
-    with_list!(execv)
+    arch::with_list!(execv)
 }
 
 /// execlp(3).
@@ -276,7 +244,7 @@ pub unsafe extern "C" fn execl() -> c_int {
 #[cfg_attr(not(test), no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn execlp() -> c_int {
-    with_list!(execvp)
+    arch::with_list!(execvp)
 }
 
 /// execle(3).
@@ -286,7 +254,7 @@ pub unsafe extern "C" fn execlp() -> c_int {
 #[cfg_attr(not(test), no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn execle() -> c_int {
-    with_list!(execve_behind)
+    arch::with_list!(execve_behind)
 }
 
 /// execve(2) with the environment that follows the end of the arguments.

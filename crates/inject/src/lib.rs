@@ -1,6 +1,7 @@
 //! libanyring.so: the ways into the engine. Every file here is an entry point or what an entry point needs to stay invisible to
 //! the program; all of them end in [`door`], which hands the call to the engine or to the kernel.
 
+mod arch;
 pub mod backend;
 #[cfg(not(test))]
 mod constructor;
@@ -16,11 +17,14 @@ pub mod identity;
 pub mod jump;
 pub mod libaio;
 pub mod liburing;
-pub mod loader;
 pub mod memory;
 mod musl;
 mod next;
 pub mod passing;
+#[cfg(target_arch = "x86_64")]
+pub mod raw;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "raw_elsewhere.rs"]
 pub mod raw;
 mod sanitizer;
 pub mod signals;

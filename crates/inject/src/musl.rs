@@ -6,6 +6,7 @@
 //! new one. What the standard library and the unwinder call, and one of the two may lack, is defined here, hidden in this
 //! library. All that is wrapped ends in the libc's own functions.
 
+use crate::arch;
 use crate::next::next;
 use crate::sys::{call, set_errno};
 use core::ffi::{c_char, c_int, c_void};
@@ -86,29 +87,30 @@ extern "C" fn version() -> *const c_char {
     }
 }
 
-/// stat(2), lstat(2) and fstat(2), which glibc has as functions since 2.33; `struct stat` is the kernel's on x86-64.
+/// stat(2), lstat(2) and fstat(2), which glibc has as functions since 2.33; `struct stat` is the kernel's on 64-bit machines.
 unsafe extern "C" fn stat(path: *const c_char, stat: *mut c_void) -> c_int {
     // SAFETY: the caller's own arguments.
-    unsafe { answer(libc::SYS_stat, path as usize, stat) }
+    unsafe { answer(libc::SYS_newfstatat, [libc::AT_FDCWD as usize, path as usize, stat as usize, 0, 0, 0]) }
 }
 
 unsafe extern "C" fn lstat(path: *const c_char, stat: *mut c_void) -> c_int {
+    let flags = libc::AT_SYMLINK_NOFOLLOW as usize;
     // SAFETY: the caller's own arguments.
-    unsafe { answer(libc::SYS_lstat, path as usize, stat) }
+    unsafe { answer(libc::SYS_newfstatat, [libc::AT_FDCWD as usize, path as usize, stat as usize, flags, 0, 0]) }
 }
 
 unsafe extern "C" fn fstat(fd: c_int, stat: *mut c_void) -> c_int {
     // SAFETY: the caller's own arguments.
-    unsafe { answer(libc::SYS_fstat, fd as usize, stat) }
+    unsafe { answer(libc::SYS_fstat, [fd as usize, stat as usize, 0, 0, 0, 0]) }
 }
 
-/// Makes a call with these two arguments, as libc does.
+/// Makes a call, as libc does.
 ///
 /// # Safety
-/// `stat` has room for the answer.
-unsafe fn answer(number: i64, first: usize, stat: *mut c_void) -> c_int {
+/// As [`call`].
+unsafe fn answer(number: i64, args: [usize; 6]) -> c_int {
     // SAFETY: the caller's promise.
-    let result = unsafe { call(number, [first, stat as usize, 0, 0, 0, 0]) };
+    let result = unsafe { call(number, args) };
     if result < 0 {
         set_errno(-result as c_int);
         return -1;
@@ -122,7 +124,7 @@ macro_rules! hidden {
         core::arch::global_asm!(
             $(concat!(
                 ".globl ", $name, "\n.hidden ", $name, "\n.type ", $name, ", @function\n",
-                $name, ": jmp {", stringify!($function), "}"
+                $name, ": ", arch::jump!(), " {", stringify!($function), "}"
             ),)*
             $($function = sym $function,)*
         );
@@ -165,7 +167,7 @@ mod tests {
     #[test]
     fn files_are_described_as_by_libc() {
         let mut statuses = [[0u64; 18]; 3];
-        // SAFETY: `struct stat` has 144 bytes on x86-64.
+        // SAFETY: `struct stat` has 144 bytes or fewer.
         unsafe {
             let file = libc::open(c"/proc/self/exe".as_ptr(), libc::O_RDONLY);
             assert_eq!(stat(c"/proc/self/exe".as_ptr(), statuses[0].as_mut_ptr().cast()), 0);

@@ -3,10 +3,9 @@
 //! It must not disturb what programs do through it (clone, vfork, and calls on the fast path of language run-times),
 //! so numbers that do not concern us run through a few instructions of assembly without a stack frame, as in libc.
 
-use crate::{dispatch, entry};
+use crate::{arch, dispatch, entry};
 use anyring_engine::forced::{point, Point};
 use anyring_engine::identity;
-use core::arch::naked_asm;
 
 /// One bit for each number in [`dispatch::NUMBERS`] and [`identity::NUMBERS`], for execve(2) and execveat(2), and for exit(2), which only concerns us by
 /// this way: a thread that makes it by an instruction may have no stack any more to trap on.
@@ -14,7 +13,7 @@ static OURS: [u64; LIMIT / 64] = ours();
 const LIMIT: usize = 512;
 
 const fn ours() -> [u64; LIMIT / 64] {
-    let map = with(with([0; LIMIT / 64], &dispatch::NUMBERS), &identity::NUMBERS);
+    let map = with(with([0; LIMIT / 64], dispatch::NUMBERS), &identity::NUMBERS);
     with(map, &[libc::SYS_exit, libc::SYS_execve, libc::SYS_execveat])
 }
 
@@ -35,60 +34,7 @@ const fn with(mut map: [u64; LIMIT / 64], numbers: &[i64]) -> [u64; LIMIT / 64] 
 #[cfg_attr(not(test), no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn syscall() -> isize {
-    naked_asm!(
-        ".cfi_startproc",
-        "cmp rdi, {limit}",
-        "jae 2f",
-        "mov eax, edi",
-        "shr eax, 6",
-        "lea r11, [rip + {ours}]",
-        "mov r11, [r11 + rax * 8]",
-        "bt r11, rdi", // takes the number modulo 64
-        "jc 4f",
-        "2:",
-        "mov rax, rdi",
-        "mov rdi, rsi",
-        "mov rsi, rdx",
-        "mov rdx, rcx",
-        "mov r10, r8",
-        "mov r8, r9",
-        "mov r9, [rsp + 8]", // the seventh C argument
-        "syscall",
-        "cmp rax, -4095",
-        "jae 3f",
-        "ret",
-        "3:",
-        "neg eax",
-        "push rax", // also aligns the stack for the call
-        ".cfi_adjust_cfa_offset 8",
-        "call {errno}",
-        "pop rcx",
-        ".cfi_adjust_cfa_offset -8",
-        "mov [rax], ecx",
-        "mov rax, -1",
-        "ret",
-        "4:", // number and arguments become an array: 7 words, which also align the stack
-        "mov r11, [rsp + 8]",
-        "sub rsp, 56",
-        ".cfi_adjust_cfa_offset 56",
-        "mov [rsp], rdi",
-        "mov [rsp + 8], rsi",
-        "mov [rsp + 16], rdx",
-        "mov [rsp + 24], rcx",
-        "mov [rsp + 32], r8",
-        "mov [rsp + 40], r9",
-        "mov [rsp + 48], r11",
-        "mov rdi, rsp",
-        "call {special}",
-        "add rsp, 56",
-        ".cfi_adjust_cfa_offset -56",
-        "ret",
-        ".cfi_endproc",
-        limit = const LIMIT,
-        ours = sym OURS,
-        errno = sym libc::__errno_location,
-        special = sym special,
-    )
+    arch::syscall!(LIMIT, OURS, special)
 }
 
 /// The numbers that concern us: performed by [`dispatch::call`], answered as libc does.
@@ -111,7 +57,7 @@ mod tests {
     type Syscall = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> isize;
 
     fn ours() -> Syscall {
-        // SAFETY: on x86-64 a variadic call passes integers as these named parameters are passed.
+        // SAFETY: a variadic call passes integers as these named parameters are passed.
         unsafe { core::mem::transmute(syscall as unsafe extern "C" fn() -> isize) }
     }
 

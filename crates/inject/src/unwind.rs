@@ -19,7 +19,7 @@
 use crate::jump;
 use crate::next::next;
 use anyring_engine::mutation::{mutated, Mutation};
-use anyring_engine::os;
+use anyring_engine::os::{self, arch};
 use anyring_serve::entry::DUE;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
@@ -144,8 +144,8 @@ extern "C" fn step(context: *mut Context, walk: *mut Walk) -> c_int {
     let (walk, instruction, pointer) =
         unsafe { (&mut *walk, _Unwind_GetIPInfo(context, &mut is_interrupted), _Unwind_GetCFA(context)) };
     if is_interrupted != 0 {
-        // A handler returns to the code that makes rt_sigreturn(2) with its stack pointer at the ucontext.
-        (walk.signal_frame, walk.is_inside) = (walk.before, false);
+        // A handler returns to the code that makes rt_sigreturn(2) with its stack pointer at the signal's frame.
+        (walk.signal_frame, walk.is_inside) = (walk.before + arch::CONTEXT_IN_FRAME, false);
     }
     let section = __start_anyring_inside as *const () as usize..__stop_anyring_inside as *const () as usize;
     walk.is_inside |= section.contains(&(instruction - usize::from(is_interrupted == 0)));
@@ -161,7 +161,7 @@ extern "C" fn step(context: *mut Context, walk: *mut Walk) -> c_int {
 /// Where libc notes cleanup handlers of C (`__pthread_unwind_buf_t` in pthread.h).
 #[repr(C, align(16))]
 pub(crate) struct Cleanup {
-    registers: [u64; 8],
+    registers: [u64; arch::JUMP_WORDS],
     mask_was_saved: c_int,
     outer: *mut Cleanup,
     private: [usize; 3],
@@ -176,23 +176,19 @@ unsafe fn complete(signal_frame: usize) -> ! {
     // SAFETY: the caller vouches for it.
     unsafe {
         let context = &mut *(signal_frame as *mut ucontext_t);
-        let instruction = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
-        *instruction = os::end_waits(*instruction as usize) as i64;
+        arch::set_instruction(context, os::end_waits(arch::instruction(context)));
         DUE.fetch_add(1, Ordering::Relaxed);
-        core::arch::asm!(
-            "mov rsp, {frame}",
-            "mov eax, {rt_sigreturn}",
-            "syscall",
-            frame = in(reg) signal_frame,
-            rt_sigreturn = const libc::SYS_rt_sigreturn,
-            options(noreturn),
-        );
+        arch::return_from_handler(signal_frame)
     }
 }
 
 impl Cleanup {
-    const FREE: Cleanup =
-        Cleanup { registers: [0; 8], mask_was_saved: 0, outer: core::ptr::null_mut(), private: [0; 3] };
+    const FREE: Cleanup = Cleanup {
+        registers: [0; arch::JUMP_WORDS],
+        mask_was_saved: 0,
+        outer: core::ptr::null_mut(),
+        private: [0; 3],
+    };
 }
 
 /// Fills in `own` as if it were the first on libc's list.

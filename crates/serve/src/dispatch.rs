@@ -10,8 +10,8 @@ use anyring_abi::{
 use anyring_engine::{identity, os, process, Errno};
 
 /// The numbers that [`call`] treats in some way of its own, beside [`identity::NUMBERS`]. Every other one may go straight to
-/// the kernel.
-pub const NUMBERS: [i64; 29] = [
+/// the kernel. Newer architectures lack the calls that others have replaced.
+pub const NUMBERS: &[i64] = &[
     NR_IO_URING_SETUP,
     NR_IO_URING_ENTER,
     NR_IO_URING_REGISTER,
@@ -23,16 +23,20 @@ pub const NUMBERS: [i64; 29] = [
     NR_IO_PGETEVENTS,
     libc::SYS_mmap,
     libc::SYS_close,
+    #[cfg(target_arch = "x86_64")]
     libc::SYS_dup2,
     libc::SYS_dup3,
     libc::SYS_close_range,
     libc::SYS_fcntl,
     libc::SYS_epoll_ctl,
+    #[cfg(target_arch = "x86_64")]
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2,
+    #[cfg(target_arch = "x86_64")]
     libc::SYS_poll,
     libc::SYS_ppoll,
+    #[cfg(target_arch = "x86_64")]
     libc::SYS_select,
     libc::SYS_pselect6,
     libc::SYS_sendmsg,
@@ -110,14 +114,21 @@ pub fn call<H: Host>(number: i64, args: [usize; 6]) -> isize {
 fn prepare(number: i64, [a, b, c, d, _, _]: [usize; 6]) -> Result<(), Errno> {
     match number {
         libc::SYS_close => return descriptor::before_close(a as i32),
+        #[cfg(target_arch = "x86_64")]
         libc::SYS_dup2 => return descriptor::before_dup(a as i32, b as i32, 0),
         libc::SYS_dup3 => return descriptor::before_dup(a as i32, b as i32, c as i32),
         libc::SYS_sendmsg => return passing::before_sendmsg(b as *const _),
         libc::SYS_fcntl => descriptor::before_fcntl(a as i32, b as i32, c),
         libc::SYS_epoll_ctl => wait::before_epoll_ctl(b as i32, c as i32, d as *const _),
-        libc::SYS_epoll_wait | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => wait::before_epoll_wait(),
-        libc::SYS_poll | libc::SYS_ppoll => wait::before_poll(a as *const _, b),
-        libc::SYS_select | libc::SYS_pselect6 => wait::before_select(a as i32, b as *const _),
+        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => wait::before_epoll_wait(),
+        libc::SYS_ppoll => wait::before_poll(a as *const _, b),
+        libc::SYS_pselect6 => wait::before_select(a as i32, b as *const _),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_epoll_wait => wait::before_epoll_wait(),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_poll => wait::before_poll(a as *const _, b),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_select => wait::before_select(a as i32, b as *const _),
         _ if identity::NUMBERS.contains(&number) => process::before_identity_call(number, a),
         _ => {}
     }
@@ -133,7 +144,9 @@ fn wait_or_pass<H: Host>(number: i64, args: [usize; 6]) -> isize {
             H::with_mask(e as *const u64, f, |mask| waiting(number, [a, b, c, d, mask as usize, f]))
         }
         libc::SYS_pselect6 => pselect6::<H>(args),
-        libc::SYS_close | libc::SYS_dup2 | libc::SYS_dup3 => kernel(number, args),
+        libc::SYS_close | libc::SYS_dup3 => kernel(number, args),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2 => kernel(number, args),
         _ => waiting(number, args),
     }
 }

@@ -3,6 +3,7 @@
 use crate::environment::variable;
 use crate::{probe, Host};
 use anyring_engine::lock::Lock;
+use anyring_engine::os::arch;
 use anyring_engine::{chaos, event, log, os, stats};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{siginfo_t, ucontext_t};
@@ -71,19 +72,13 @@ pub fn prepare<H: Host>() {
 /// # Safety
 /// Called in a signal handler with the context of the interrupted instruction.
 pub unsafe fn recover_copy(context: &mut ucontext_t, info: &siginfo_t) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let instruction = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
-        // SAFETY: every siginfo has the bytes of a value; whether it means one `interrupted` tells by the code.
-        let value = unsafe { info.si_value() }.sival_ptr as usize;
-        if let Some(goes_on) = os::interrupted(info.si_code, value, *instruction as usize) {
-            *instruction = goes_on as i64;
-            return true;
-        }
-        if let Some(exit) = os::user_copy_fault(*instruction as usize) {
-            *instruction = exit as i64;
-            return true;
-        }
+    let instruction = arch::instruction(context);
+    // SAFETY: every siginfo has the bytes of a value; whether it means one `interrupted` tells by the code.
+    let value = unsafe { info.si_value() }.sival_ptr as usize;
+    let interrupted = os::interrupted(info.si_code, value, instruction);
+    if let Some(goes_on) = interrupted.or_else(|| os::user_copy_fault(instruction)) {
+        arch::set_instruction(context, goes_on);
+        return true;
     }
     // SAFETY: every siginfo has the bytes of an address; which signals say one by it, the code tells.
     info.si_signo == libc::SIGBUS

@@ -2,6 +2,7 @@
 //! the guest host (`crates/guest`) do alike. Nothing here looks for symbols or is one that a program may call; each way in
 //! says what is its own by [`Host`].
 
+mod arch;
 pub mod descriptor;
 pub mod dispatch;
 pub mod door;

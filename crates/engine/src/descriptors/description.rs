@@ -5,14 +5,14 @@ use crate::os::{check, file_status, syscall, Os, Sys};
 use crate::{descriptors, Errno};
 
 /// What tells the socket that number `fd` names from every other one, if it is a socket: SO_COOKIE, or where that is
-/// missing (gVisor) the number of its inode, which its file system gives out once.
+/// missing (gVisor, qemu's user emulation) the number of its inode, which its file system gives out once.
 pub fn cookie_of(fd: i32) -> Option<u64> {
     let (mut cookie, mut size) = (0u64, 8u32);
     let (value, length) = (&mut cookie as *mut u64 as usize, &mut size as *mut u32 as usize);
     let args = [fd as usize, libc::SOL_SOCKET as usize, libc::SO_COOKIE as usize, value, length, 0];
     match check(syscall(libc::SYS_getsockopt, args)) {
         Ok(_) => Some(cookie),
-        Err(Errno::NOPROTOOPT | Errno::PERM | Errno::OPNOTSUPP) => inode_of_socket(fd),
+        Err(Errno::NOPROTOOPT | Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL) => inode_of_socket(fd),
         Err(_) => None,
     }
 }

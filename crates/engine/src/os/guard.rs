@@ -1,6 +1,6 @@
 //! Access to memory that the program named: a bad pointer is `EFAULT`, never a crash of the host.
 //!
-//! The copy routine below is a known range of instructions. [`user_copy_fault`], called from the chained SIGSEGV/SIGBUS
+//! The copy routine (`os/arch/`) is a known range of instructions. [`user_copy_fault`], called from the chained SIGSEGV/SIGBUS
 //! handler that the preloaded library installs, recognises a fault inside it and moves the thread to the routine's error
 //! exit. Until such a handler is there ([`handler_installed`]), copies go through process_vm_readv(2) and
 //! process_vm_writev(2), which check the address in the kernel and cost a microsecond.
@@ -9,9 +9,8 @@ use super::{check, syscall};
 use crate::mutation::{mutated, Mutation};
 use crate::os::handlers;
 use crate::Errno;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{compiler_fence, fence, AtomicBool, Ordering};
 
-#[cfg(target_arch = "x86_64")]
 unsafe extern "C" {
     fn anyring_user_copy(to: usize, from: usize, bytes: usize) -> usize;
     fn anyring_user_load(word: usize) -> u64;
@@ -27,18 +26,10 @@ static HANDLER: AtomicBool = AtomicBool::new(false);
 /// For the chained SIGSEGV/SIGBUS handler: if the fault at instruction `address` is the copy routine's, the address at
 /// which the thread must go on.
 pub fn user_copy_fault(address: usize) -> Option<usize> {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let first = anyring_user_copy as *const () as usize;
-        let last = anyring_user_copy_fault as *const () as usize;
-        let ours = (first..last).contains(&address) && !mutated(Mutation::FaultsAreNotRecovered);
-        ours.then_some(last)
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = address;
-        None
-    }
+    let first = anyring_user_copy as *const () as usize;
+    let last = anyring_user_copy_fault as *const () as usize;
+    let ours = (first..last).contains(&address) && !mutated(Mutation::FaultsAreNotRecovered);
+    ours.then_some(last)
 }
 
 /// Says that a handler which calls [`user_copy_fault`] is installed for SIGSEGV and SIGBUS.
@@ -75,7 +66,6 @@ fn copy(to: usize, from: usize, bytes: usize, write: bool) -> Result<(), Errno> 
     if bytes == 0 {
         return Ok(());
     }
-    #[cfg(target_arch = "x86_64")]
     if HANDLER.load(Ordering::Acquire) {
         handlers::see();
         // SAFETY: a fault in the routine is answered by its error exit (the handler is installed), and a side that is
@@ -141,29 +131,30 @@ pub fn user_move(to: u64, from: u64, bytes: usize) -> Result<(), Errno> {
 pub struct GuardedWords;
 
 impl GuardedWords {
-    /// The word at `address`, or `EFAULT`. As strong as an Acquire load (an x86-64 load is one).
+    /// The word at `address`, or `EFAULT`. As strong as an Acquire load.
     #[inline]
     pub fn load(address: usize) -> Result<u32, Errno> {
-        #[cfg(target_arch = "x86_64")]
         if HANDLER.load(Ordering::Acquire) {
             // SAFETY: a fault is answered by the error exit, which no 32-bit value can look like.
             let value = unsafe { anyring_user_load(address) };
-            core::sync::atomic::compiler_fence(Ordering::Acquire);
+            compiler_fence(Ordering::Acquire);
             return u32::try_from(value).map_err(|_| Errno::FAULT);
         }
-        user_read::<u32>(address as u64)
+        let value = user_read::<u32>(address as u64);
+        fence(Ordering::Acquire); // the kernel's load is a plain one
+        value
     }
 
-    /// Stores `value` at `address`, or `EFAULT`. As strong as a Release store (an x86-64 store is one).
+    /// Stores `value` at `address`, or `EFAULT`. As strong as a Release store.
     #[inline]
     pub fn store(address: usize, value: u32) -> Result<(), Errno> {
-        #[cfg(target_arch = "x86_64")]
         if HANDLER.load(Ordering::Acquire) {
-            core::sync::atomic::compiler_fence(Ordering::Release);
+            compiler_fence(Ordering::Release);
             // SAFETY: a fault is answered by the error exit.
             let failed = unsafe { anyring_user_store(address, value) };
             return if failed == 0 { Ok(()) } else { Err(Errno::FAULT) };
         }
+        fence(Ordering::Release); // as in `load`
         user_write(address as u64, &value)
     }
 }
@@ -178,7 +169,6 @@ pub fn check_writable(address: u64, bytes: u64) -> Result<(), Errno> {
 }
 
 fn touch(address: u64) -> Result<(), Errno> {
-    #[cfg(target_arch = "x86_64")]
     if HANDLER.load(Ordering::Acquire) {
         handlers::see();
         // SAFETY: a fault is answered by the error exit, and the word keeps its value.

@@ -1,6 +1,6 @@
 //! Ending a system call in which another thread of the engine's own sleeps.
 //!
-//! The call is made inside a known range of instructions. Whoever wants to end it sets the word that the routine looks at,
+//! The call is made inside a known range of instructions (`os/arch/`). Whoever wants to end it sets the word that the routine looks at,
 //! and sends the thread a SIGBUS that says whose it is. The chained handler that the preloaded library installs moves a
 //! thread that has not left the range to its end ([`interrupted`]): so nothing is lost between the look and the call, and
 //! no call is restarted. Where there is no such handler nothing can be interrupted.
@@ -17,7 +17,6 @@ thread_local! {
     static INTERRUPTED: AtomicU32 = const { AtomicU32::new(0) };
 }
 
-#[cfg(target_arch = "x86_64")]
 unsafe extern "C" {
     fn anyring_interruptible(stop: *const u32, number: i64, args: *const usize) -> isize;
     fn anyring_interruptible_first();
@@ -49,16 +48,8 @@ pub fn interruptible(stop: &AtomicU32, number: libc::c_long, args: [usize; 6]) -
     if let Some(system) = super::simulated::system() {
         return system.call(number, args, Some(stop));
     }
-    #[cfg(target_arch = "x86_64")]
-    {
-        // SAFETY: `stop` and `args` live through the call, and the routine does what `syscall` does.
-        unsafe { anyring_interruptible(stop.as_ptr(), number, args.as_ptr()) }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = stop;
-        syscall(number, args)
-    }
+    // SAFETY: `stop` and `args` live through the call, and the routine does what `syscall` does.
+    unsafe { anyring_interruptible(stop.as_ptr(), number, args.as_ptr()) }
 }
 
 /// A call that ends with `EINTR` once [`end_waits`] has been called in this thread.
@@ -84,7 +75,8 @@ pub fn wait_interruptibly(number: libc::c_long, args: [usize; 6]) -> isize {
     }
 }
 
-/// A handler of the program's has run in the calling thread, which it interrupted at `address`, with `register` in RBX: where
+/// A handler of the program's has run in the calling thread, which it interrupted at `address`, where `arch::interruptible_word` is
+/// `register`: where
 /// the thread goes on, since a [`wait_interruptibly`] that had not begun is over.
 pub fn handled(address: usize, register: usize) -> usize {
     let is_its = INTERRUPTED.try_with(|word| {
@@ -112,18 +104,10 @@ pub fn wait_again() -> bool {
 
 /// Where a thread that was interrupted at `address` goes on if that is in an [`interruptible`] call that is not over.
 fn out_of_the_call(address: usize) -> Option<usize> {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let first = anyring_interruptible_first as *const () as usize;
-        let last = anyring_interruptible_last as *const () as usize;
-        let end = anyring_interruptible_end as *const () as usize;
-        (first..last).contains(&address).then_some(end)
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = address;
-        None
-    }
+    let first = anyring_interruptible_first as *const () as usize;
+    let last = anyring_interruptible_last as *const () as usize;
+    let end = anyring_interruptible_end as *const () as usize;
+    (first..last).contains(&address).then_some(end)
 }
 
 /// Whether calls can be interrupted. Not where the program has put a handler of its own past every wrapper.
@@ -133,7 +117,7 @@ pub fn can_interrupt() -> bool {
         return true; // `stop` is enough
     }
     let known = KNOWING.load(Ordering::Relaxed);
-    cfg!(target_arch = "x86_64") && known > 1 && handler() == known // neither SIG_DFL nor SIG_IGN
+    known > 1 && handler() == known // neither SIG_DFL nor SIG_IGN
 }
 
 /// Ends the [`interruptible`] call of `thread`, whose `stop` has been set.

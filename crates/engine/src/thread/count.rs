@@ -167,8 +167,9 @@ pub fn is_alone() -> bool {
 /// Whether the thread that the process began with has left: it has no working directory then.
 fn leader_has_left() -> bool {
     let mut target = [0u8; 1];
-    let args = [c"/proc/self/cwd".as_ptr() as usize, target.as_mut_ptr() as usize, target.len(), 0, 0, 0];
-    syscall(libc::SYS_readlink, args) == -(libc::ENOENT as isize)
+    let (path, room) = (c"/proc/self/cwd".as_ptr() as usize, target.as_mut_ptr() as usize);
+    syscall(libc::SYS_readlinkat, [libc::AT_FDCWD as usize, path, room, target.len(), 0, 0])
+        == -(libc::ENOENT as isize)
 }
 
 /// What the leader left with, by exit(2). proc_pid_stat(5): the last field, as wait(2) tells it. No thread of the program's is

@@ -13,6 +13,7 @@
 //! map (just-in-time compilers) or in another namespace of dlmopen(3), nor waits in an object that makes no call of
 //! io_uring itself.
 
+mod dlopen;
 mod filter;
 mod installed;
 mod island;
@@ -33,6 +34,10 @@ use filter::Calls;
 use libc::{sock_filter, sock_fprog};
 use object::Known;
 
+#[cfg(not(test))]
+pub(crate) use dlopen::resolve;
+#[cfg(all(feature = "mutations", not(test)))]
+pub(crate) use dlopen::stay;
 pub use stack::{leaving_by_jump, note_alternate};
 
 /// What was scanned so far. Taken in the constructor, after dlopen and with the first ring, by threads that hold no
@@ -84,7 +89,7 @@ pub fn start() {
 }
 
 /// Looks through what dlopen(3), which answered `handle`, has just mapped.
-pub fn look_again(handle: *mut c_void) {
+fn look_again(handle: *mut c_void) {
     process::notice_fork();
     if let Some(known) = KNOWN.lock().as_deref_mut().and_then(Option::as_mut) {
         object::opened(known, handle);

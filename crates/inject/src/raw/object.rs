@@ -1,7 +1,8 @@
 //! The objects mapped into the process whose code may hold raw `syscall` instructions.
 
+use super::dlopen;
 use super::scan::{self, Sites};
-use crate::{backend, loader, sys};
+use crate::{backend, sys};
 use anyring_engine::{alloc, Errno};
 use core::ffi::{c_int, c_void, CStr};
 use core::ops::Range;
@@ -163,7 +164,7 @@ impl Kept {
     /// None when the segment's object is gone.
     fn take(segment: &Listed) -> Option<Kept> {
         let name = if segment.path.is_empty() { core::ptr::null() } else { segment.path.as_ptr() };
-        let kept = Kept(loader::object_named(name)?);
+        let kept = Kept(dlopen::object_named(name)?);
         let mut told = no_info();
         // SAFETY: an address that is only looked up, and a structure for the answer.
         let known = unsafe { libc::dladdr(segment.seen.code.start as *const c_void, &mut told) } != 0;

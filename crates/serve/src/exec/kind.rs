@@ -96,6 +96,8 @@ const ET_EXEC: usize = 2;
 const ET_DYN: usize = 3;
 const EM_386: usize = 3;
 const EM_X86_64: usize = 62;
+const EM_AARCH64: usize = 183;
+const EM_OWN: usize = if cfg!(target_arch = "aarch64") { EM_AARCH64 } else { EM_X86_64 };
 const PT_LOAD: usize = 1;
 const PT_INTERP: usize = 3;
 
@@ -165,7 +167,7 @@ impl File {
             return None;
         }
         match (class, order, machine) {
-            (2, 1, EM_X86_64) if head.len() >= HEADER => {}
+            (2, 1, EM_OWN) if head.len() >= HEADER => {}
             (1, 1, EM_386 | EM_X86_64) => return Some(Kind::Unserved("it is a 32-bit program")),
             _ => return Some(Kind::Unserved("it is a program for another machine")),
         }

@@ -6,7 +6,7 @@
 
 pub mod kind;
 
-use crate::sys;
+use crate::{arch, sys};
 use anyring_engine::stats;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -276,7 +276,7 @@ fn with_words(words: usize, then: &mut dyn FnMut(&mut [usize])) {
     if words <= ON_STACK {
         let mut wanted = Wanted { words, then };
         // SAFETY: `have` uses no more words than there are.
-        unsafe { on_stack(words, (&raw mut wanted).cast(), have) };
+        unsafe { arch::on_stack(words, (&raw mut wanted).cast(), have) };
         return;
     }
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -293,35 +293,6 @@ fn with_words(words: usize, then: &mut dyn FnMut(&mut [usize])) {
     }
 }
 
-/// Calls `then` with the address of so many words of this thread's stack, and the context.
-///
-/// # Safety
-/// As `then`'s contract says.
-#[unsafe(naked)]
-unsafe extern "C" fn on_stack(
-    words: usize,
-    context: *mut c_void,
-    then: unsafe extern "C" fn(*mut usize, *mut c_void),
-) {
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        "push rbp",
-        ".cfi_def_cfa_offset 16",
-        ".cfi_offset rbp, -16",
-        "mov rbp, rsp",
-        ".cfi_def_cfa_register rbp",
-        "shl rdi, 3",
-        "sub rsp, rdi",
-        "and rsp, -16",
-        "mov rdi, rsp",
-        "call rdx",
-        "leave",
-        ".cfi_def_cfa rsp, 8",
-        "ret",
-        ".cfi_endproc",
-    )
-}
-
 /// Whether the host can run here: what it would say before it begins is not for the program's standard error.
 pub fn guests_are_possible() -> bool {
     /// AT_HWCAP2: the instructions for the FS base may be used (Linux 5.9).
@@ -329,9 +300,10 @@ pub fn guests_are_possible() -> bool {
     let action = libc::SECCOMP_RET_TRAP;
     let question = [libc::SECCOMP_GET_ACTION_AVAIL as usize, 0, &raw const action as usize, 0, 0, 0];
     // SAFETY: reads the auxiliary vector; the kernel reads one word.
-    unsafe {
+    let here = || unsafe {
         libc::getauxval(libc::AT_HWCAP2) & HWCAP2_FSGSBASE != 0 && sys::call(libc::SYS_seccomp, question) == 0
-    }
+    };
+    cfg!(target_arch = "x86_64") && here()
 }
 
 /// Whether so many seccomp filters are there that no preloaded program is to add its own: the kernel has an end to them (about

@@ -13,7 +13,8 @@ pub use crate::sys::{set_mask, thread_lives};
 pub const SIG_DFL: u64 = libc::SIG_DFL as u64;
 /// See [`SIG_DFL`].
 pub const SIG_IGN: u64 = libc::SIG_IGN as u64;
-/// Flag of an action that names the code which ends the handler; always set on x86-64.
+/// Flag of an action that names the code which ends the handler. On x86-64 every action does; on aarch64 the kernel has such
+/// code, and libc names none.
 const SA_RESTORER: u64 = 0x0400_0000;
 /// Bytes in the kernel's signal set.
 const SET_SIZE: usize = 8;
@@ -145,14 +146,18 @@ fn real(signal: c_int, program: &Action) -> Action {
     // A guarded signal comes from our own code and may be on a small alternate stack, where a handler of the program's for
     // another signal, which natively is on the thread's stack, would have no room. [`deliver`](super) opens these again.
     let mask = if is_guarded { !guarded() } else { unblocking(signal, program.mask) };
-    let mut real = Action {
-        handler: way().entry as *const () as u64,
-        flags: flags | libc::SA_SIGINFO as u64 | SA_RESTORER,
-        restorer: RESTORER.load(Ordering::Relaxed),
-        mask,
-    };
+    let handler = way().entry as *const () as u64;
+    let mut real = with_restorer(Action { handler, flags: flags | libc::SA_SIGINFO as u64, restorer: 0, mask });
     (way().adjust)(signal, &mut real);
     real
+}
+
+/// The action with the code by which libc's handlers end, where there is one.
+fn with_restorer(action: Action) -> Action {
+    match RESTORER.load(Ordering::Relaxed) {
+        0 => Action { flags: action.flags & !SA_RESTORER, restorer: 0, ..action },
+        restorer => Action { flags: action.flags | SA_RESTORER, restorer, ..action },
+    }
 }
 
 /// `mask` without what a handler of `signal` must not block: SIGSYS never, the others only in their own handlers,
@@ -217,6 +222,8 @@ pub fn take_over(lock: &Lock, now_kept: impl FnOnce()) -> Result<(), c_int> {
 pub fn installed(signal: c_int) -> Result<Action, c_int> {
     let mut action = Action::default();
     match kernel(signal, None, Some(&mut action)) {
+        // Without the flag the restorer is whatever somebody had there.
+        0.. if action.flags & SA_RESTORER == 0 => Ok(Action { restorer: 0, ..action }),
         0.. => Ok(action),
         error => Err(-error as c_int),
     }
@@ -274,10 +281,9 @@ pub fn is_guarded(signal: c_int) -> bool {
 
 /// sigaction(2) for a signal of which [`is_kept`] holds: the old action, and `new` in its place.
 pub fn exchange(signal: c_int, new: Option<Action>) -> Action {
-    let restorer = RESTORER.load(Ordering::Relaxed);
     exchange_kept(signal, |_| {
         new.map(|new| match new.restorer {
-            0 => Action { flags: new.flags | SA_RESTORER, restorer, ..new },
+            0 => with_restorer(new),
             _ => new,
         })
     })

@@ -113,8 +113,8 @@ impl Interrupted {
 /// # Safety
 /// `environment` is a jmp_buf that has been filled.
 pub unsafe fn leaving_by_jump(environment: *const c_void) {
-    /// Behind eight registers (glibc's bits/types/struct___jmp_buf_tag.h).
-    const MASK_WAS_SAVED: usize = 64;
+    /// Behind the registers (glibc's bits/types/struct___jmp_buf_tag.h).
+    const MASK_WAS_SAVED: usize = os::arch::JUMP_WORDS * size_of::<u64>();
     // First: coroutines jump all the time, and to know whether masks are ours to keep takes a system call.
     if by_handlers().load(Ordering::Relaxed) == 0 || !active() {
         return;

@@ -24,6 +24,7 @@ pub mod trap;
 use crate::sys;
 use action::{Action, SIG_DFL, SIG_IGN};
 use anyring_engine::mutation::{mutated, Mutation};
+use anyring_engine::os::arch;
 use anyring_engine::os::handlers;
 use anyring_engine::os::{self, ForkPage, Look};
 use anyring_engine::ring::sleeps;
@@ -76,7 +77,7 @@ fn way() -> &'static Way {
 /// # Safety
 /// As [`Way::call`].
 pub unsafe fn call_plainly(handler: u64, signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
-    // SAFETY: the program installed this address as its handler; on x86-64 the kernel passes all three arguments whether
+    // SAFETY: the program installed this address as its handler; the kernel passes all three arguments whether
     // SA_SIGINFO is set or not. The frame has the mask and the stack it asked for.
     unsafe {
         let handler: extern "C-unwind" fn(c_int, *mut siginfo_t, *mut ucontext_t) = core::mem::transmute(handler);
@@ -317,10 +318,10 @@ unsafe fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t)
                 }
                 (way().call)(handler, signal, info, context);
                 interrupted.go_on();
-                let registers = &mut (*context).uc_mcontext.gregs;
-                let (address, rbx) = (registers[libc::REG_RIP as usize], registers[libc::REG_RBX as usize]);
+                let context = &mut *context;
+                let (address, word) = (arch::instruction(context), arch::interruptible_word(context));
                 if !mutated(Mutation::HandlersBeforeASleepEndNothing) {
-                    registers[libc::REG_RIP as usize] = os::handled(address as usize, rbx as usize) as i64;
+                    arch::set_instruction(context, os::handled(address, word));
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! What is of aarch64: the same names as in `x86_64.rs`.
 
-use core::sync::atomic::{fence, Ordering};
+use core::sync::atomic::{compiler_fence, fence, AtomicU32, AtomicU64, Ordering};
+use libc::ucontext_t;
 
 /// The instruction of [`syscall`](crate::os::syscall).
 #[inline(always)]
@@ -69,3 +70,195 @@ pub unsafe fn replace_pair(pair: *mut [u64; 2], old: [u64; 2], new: [u64; 2]) ->
         Err([low, high])
     }
 }
+
+/// The address of the calling thread's copy of what [`thread_local_memory`](crate::thread_local_memory) made by that name.
+#[macro_export]
+macro_rules! own_memory {
+    ($name:literal) => {{
+        let own;
+        // SAFETY: reads the thread pointer and the offset that the loader filled in.
+        unsafe {
+            core::arch::asm!(
+                concat!("adrp {offset}, :gottprel:", $name),
+                concat!("ldr {offset}, [{offset}, :gottprel_lo12:", $name, "]"),
+                "mrs {own}, tpidr_el0",
+                "add {own}, {own}, {offset}",
+                own = out(reg) own, offset = out(reg) _, options(pure, readonly, nostack, preserves_flags),
+            );
+        }
+        own
+    }};
+}
+
+/// Counts a lock up in the record of `os/handlers.rs`, and calls `unseen` unless the count's sign is set. A handler between the
+/// load and the store leaves the count as it was, and finds the lock not taken yet.
+#[inline(always)]
+pub fn count_hold(unseen: impl FnOnce()) {
+    let count: *const AtomicU32 = crate::own_memory!("anyring_thread_handlers");
+    // SAFETY: the first word of the thread's own record, which lives as long as the thread.
+    let count = unsafe { &*count };
+    let held = count.load(Ordering::Relaxed).wrapping_add(1);
+    count.store(held, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst); // a handler sees the count before anything that is done under the lock
+    if held as i32 >= 0 {
+        unseen();
+    }
+}
+
+/// Counts it down again, and calls `due` unless the record's other word, at `DEFERRED`, is 0. To a handler between the load and
+/// the store the lock is held still: what it defers is seen behind the store.
+#[inline(always)]
+pub fn count_let_go<const DEFERRED: usize>(due: impl FnOnce()) {
+    let record: *const u8 = crate::own_memory!("anyring_thread_handlers");
+    // SAFETY: two words of the thread's own record, which lives as long as the thread.
+    let (count, deferred) = unsafe { (&*record.cast::<AtomicU32>(), &*record.add(DEFERRED).cast::<AtomicU64>()) };
+    compiler_fence(Ordering::SeqCst); // what was done under the lock is done
+    count.store(count.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    if deferred.load(Ordering::Relaxed) != 0 {
+        due();
+    }
+}
+
+/// The address of the instruction at which a handler's thread goes on.
+pub fn instruction(context: &ucontext_t) -> usize {
+    context.uc_mcontext.pc as usize
+}
+
+/// Has the thread go on at another instruction.
+pub fn set_instruction(context: &mut ucontext_t, address: usize) {
+    context.uc_mcontext.pc = address as u64;
+}
+
+/// The register in which `anyring_interruptible` below has the address of its word.
+pub fn interruptible_word(context: &ucontext_t) -> usize {
+    context.uc_mcontext.regs[9] as usize
+}
+
+/// How far the `ucontext_t` is behind the stack pointer with which a handler returns: a `siginfo_t` is before it (`struct
+/// rt_sigframe` in arch/arm64/kernel/signal.c).
+pub const CONTEXT_IN_FRAME: usize = size_of::<libc::siginfo_t>();
+
+/// Returns from a signal handler.
+///
+/// # Safety
+/// `context` is the address of the `ucontext_t` in a signal frame of this thread's, and nothing between here and there is needed
+/// any more.
+pub unsafe fn return_from_handler(context: usize) -> ! {
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        core::arch::asm!(
+            "mov sp, {frame}",
+            "mov x8, {rt_sigreturn}",
+            "svc 0",
+            frame = in(reg) context - CONTEXT_IN_FRAME,
+            rt_sigreturn = const libc::SYS_rt_sigreturn,
+            options(noreturn),
+        );
+    }
+}
+
+/// Words of registers at the start of libc's `jmp_buf` (glibc's sysdeps/aarch64/bits/setjmp.h).
+pub const JUMP_WORDS: usize = 22;
+
+// `os/guard.rs`.
+core::arch::global_asm!(
+    // usize anyring_user_copy(to: x0, from: x1, bytes: x2): 0, or not 0 when not all was copied.
+    ".hidden anyring_user_copy",
+    ".globl anyring_user_copy",
+    ".type anyring_user_copy, @function",
+    "anyring_user_copy:",
+    ".cfi_startproc",
+    "subs x2, x2, 16",
+    "b.lo 5f",
+    "4: ldp x3, x4, [x1], 16",
+    "stp x3, x4, [x0], 16",
+    "subs x2, x2, 16",
+    "b.hs 4b",
+    "5: tbz x2, 3, 6f", // 16 less than what is left: the same lower bits
+    "ldr x3, [x1], 8",
+    "str x3, [x0], 8",
+    "6: tbz x2, 2, 7f",
+    "ldr w3, [x1], 4",
+    "str w3, [x0], 4",
+    "7: ands x2, x2, 3",
+    "b.eq 9f",
+    "8: ldrb w3, [x1], 1",
+    "strb w3, [x0], 1",
+    "subs x2, x2, 1",
+    "b.ne 8b",
+    "9: mov x0, 0",
+    "ret",
+    ".cfi_endproc",
+    // u64 anyring_user_load(word: x0): the word, or -1 in the upper half when it cannot be read. An Acquire load.
+    ".hidden anyring_user_load",
+    ".globl anyring_user_load",
+    ".type anyring_user_load, @function",
+    "anyring_user_load:",
+    ".cfi_startproc",
+    "ldar w0, [x0]",
+    "ret",
+    ".cfi_endproc",
+    // usize anyring_user_store(word: x0, value: w1): 0, or not 0 when it cannot be written. A Release store.
+    ".hidden anyring_user_store",
+    ".globl anyring_user_store",
+    ".type anyring_user_store, @function",
+    "anyring_user_store:",
+    ".cfi_startproc",
+    "stlr w1, [x0]",
+    "mov x0, 0",
+    "ret",
+    ".cfi_endproc",
+    // usize anyring_user_touch(address: x0): 0, or not 0 when it cannot be written. Changes nothing, whoever else writes.
+    ".hidden anyring_user_touch",
+    ".globl anyring_user_touch",
+    ".type anyring_user_touch, @function",
+    "anyring_user_touch:",
+    ".cfi_startproc",
+    "and x0, x0, -4", // exclusive accesses are aligned
+    "4: ldxr w1, [x0]",
+    "stxr w2, w1, [x0]",
+    "cbnz w2, 4b",
+    "mov x0, 0",
+    "ret",
+    ".cfi_endproc",
+    ".hidden anyring_user_copy_fault",
+    ".globl anyring_user_copy_fault",
+    "anyring_user_copy_fault:",
+    ".cfi_startproc",
+    "mov x0, -1",
+    "ret",
+    ".cfi_endproc",
+);
+
+// `os/interrupt.rs`. A system call keeps all registers but x0.
+core::arch::global_asm!(
+    // isize anyring_interruptible(stop: x0, number: x1, args: x2): the call's answer, or -EINTR.
+    ".hidden anyring_interruptible",
+    ".globl anyring_interruptible",
+    ".type anyring_interruptible, @function",
+    "anyring_interruptible:",
+    ".cfi_startproc",
+    "mov x9, x0",
+    "mov x8, x1",
+    "mov x10, x2",
+    "ldp x0, x1, [x10]",
+    "ldp x2, x3, [x10, 16]",
+    "ldp x4, x5, [x10, 32]",
+    ".hidden anyring_interruptible_first",
+    ".globl anyring_interruptible_first",
+    "anyring_interruptible_first:",
+    "ldr w11, [x9]",
+    "cbnz w11, anyring_interruptible_end",
+    "svc 0",
+    ".hidden anyring_interruptible_last",
+    ".globl anyring_interruptible_last",
+    "anyring_interruptible_last:",
+    "ret",
+    ".hidden anyring_interruptible_end",
+    ".globl anyring_interruptible_end",
+    "anyring_interruptible_end:",
+    "mov x0, -4",
+    "ret",
+    ".cfi_endproc",
+);

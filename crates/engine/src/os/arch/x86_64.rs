@@ -1,6 +1,7 @@
 //! What is of x86-64: instructions, registers, and the code in which faults and signals are recognised.
 
 use core::sync::atomic::{compiler_fence, Ordering};
+use libc::ucontext_t;
 
 /// The instruction of [`syscall`](crate::os::syscall).
 #[inline(always)]
@@ -129,6 +130,46 @@ pub fn count_let_go<const DEFERRED: usize>(due: impl FnOnce()) {
         );
     }
 }
+
+/// The address of the instruction at which a handler's thread goes on.
+pub fn instruction(context: &ucontext_t) -> usize {
+    context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize
+}
+
+/// Has the thread go on at another instruction.
+pub fn set_instruction(context: &mut ucontext_t, address: usize) {
+    context.uc_mcontext.gregs[libc::REG_RIP as usize] = address as i64;
+}
+
+/// The register in which `anyring_interruptible` below has the address of its word.
+pub fn interruptible_word(context: &ucontext_t) -> usize {
+    context.uc_mcontext.gregs[libc::REG_RBX as usize] as usize
+}
+
+/// How far the `ucontext_t` is behind the stack pointer with which a handler returns.
+pub const CONTEXT_IN_FRAME: usize = 0;
+
+/// Returns from a signal handler.
+///
+/// # Safety
+/// `context` is the address of the `ucontext_t` in a signal frame of this thread's, and nothing between here and there is needed
+/// any more.
+pub unsafe fn return_from_handler(context: usize) -> ! {
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        core::arch::asm!(
+            "mov rsp, {context}",
+            "mov eax, {rt_sigreturn}",
+            "syscall",
+            context = in(reg) context,
+            rt_sigreturn = const libc::SYS_rt_sigreturn,
+            options(noreturn),
+        );
+    }
+}
+
+/// Words of registers at the start of libc's `jmp_buf` (glibc's sysdeps/x86_64/bits/setjmp.h).
+pub const JUMP_WORDS: usize = 8;
 
 // `os/guard.rs`.
 core::arch::global_asm!(

@@ -4,8 +4,8 @@
 //! would make every caller this library. So the return address that libc sees is that of some `ret` instruction
 //! inside the real caller's code, which then returns here.
 
+use crate::entry;
 use crate::next::next;
-use crate::{entry, raw};
 use anyring_engine::forced::{point, Point};
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn dlmopen(namespace: isize, name: *const c_char, flags: c
 }
 
 /// A handle, to be closed, of the object with this name, or of the program, if it is loaded. By libc's own function.
-pub(crate) fn object_named(name: *const c_char) -> Option<*mut c_void> {
+pub(super) fn object_named(name: *const c_char) -> Option<*mut c_void> {
     // SAFETY: a name that the loader has told, or null; nothing is loaded.
     let handle = unsafe { DLOPEN.get()?(name, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     (!handle.is_null()).then_some(handle)
@@ -143,7 +143,7 @@ extern "C" fn nothing() -> *mut c_void {
 extern "C" fn opened(handle: *mut c_void) {
     entry::aside(|| {
         point(Point::Dlopen);
-        raw::look_again(handle);
+        super::look_again(handle);
     });
 }
 

@@ -1,0 +1,99 @@
+//! What is of aarch64: the same names as in `x86_64.rs`.
+
+/// libc's `syscall()`: the numbers below `$limit` whose bits are set in `$ours` go to `$special`.
+macro_rules! syscall {
+    ($limit:path, $ours:path, $special:path) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            "cmp x0, {limit}",
+            "b.hs 2f",
+            "lsr x9, x0, 6",
+            "adrp x10, {ours}",
+            "add x10, x10, :lo12:{ours}",
+            "ldr x9, [x10, x9, lsl 3]",
+            "lsr x9, x9, x0", // takes the number modulo 64
+            "tbnz x9, 0, 4f",
+            "2:",
+            "mov x8, x0",
+            "mov x0, x1",
+            "mov x1, x2",
+            "mov x2, x3",
+            "mov x3, x4",
+            "mov x4, x5",
+            "mov x5, x6",
+            "svc 0",
+            "cmn x0, 4095",
+            "b.hs 3f",
+            "ret",
+            "3:",
+            "neg x0, x0",
+            "stp x30, x0, [sp, -16]!",
+            ".cfi_adjust_cfa_offset 16",
+            ".cfi_rel_offset x30, 0",
+            "bl {errno}",
+            "ldp x30, x9, [sp], 16",
+            ".cfi_adjust_cfa_offset -16",
+            ".cfi_restore x30",
+            "str w9, [x0]",
+            "mov x0, -1",
+            "ret",
+            "4:", // number and arguments become an array of 7 words
+            "sub sp, sp, 64",
+            ".cfi_adjust_cfa_offset 64",
+            "stp x0, x1, [sp]",
+            "stp x2, x3, [sp, 16]",
+            "stp x4, x5, [sp, 32]",
+            "stp x6, x30, [sp, 48]",
+            ".cfi_rel_offset x30, 56",
+            "mov x0, sp",
+            "bl {special}",
+            "ldr x30, [sp, 56]",
+            ".cfi_restore x30",
+            "add sp, sp, 64",
+            ".cfi_adjust_cfa_offset -64",
+            "ret",
+            ".cfi_endproc",
+            limit = const $limit,
+            ours = sym $ours,
+            errno = sym libc::__errno_location,
+            special = sym $special,
+        )
+    };
+}
+pub(crate) use syscall;
+
+/// Calls `next` with the first argument and the address of the others, which become a list in place: those in registers are
+/// stored below those that are on the stack already.
+macro_rules! with_list {
+    ($next:path) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            "sub sp, sp, 64",
+            ".cfi_adjust_cfa_offset 64",
+            "str x30, [sp]",
+            ".cfi_rel_offset x30, 0",
+            "stp x1, x2, [sp, 8]",
+            "stp x3, x4, [sp, 24]",
+            "stp x5, x6, [sp, 40]",
+            "str x7, [sp, 56]",
+            "add x1, sp, 8",
+            "bl {next}",
+            "ldr x30, [sp]",
+            ".cfi_restore x30",
+            "add sp, sp, 64",
+            ".cfi_adjust_cfa_offset -64",
+            "ret",
+            ".cfi_endproc",
+            next = sym $next,
+        )
+    };
+}
+pub(crate) use with_list;
+
+/// The instruction that goes on at another place.
+macro_rules! jump {
+    () => {
+        "b"
+    };
+}
+pub(crate) use jump;

@@ -1,0 +1,102 @@
+//! What is of x86-64: code that libc's callers enter.
+
+/// libc's `syscall()`: the numbers below `$limit` whose bits are set in `$ours` go to `$special`.
+macro_rules! syscall {
+    ($limit:path, $ours:path, $special:path) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            "cmp rdi, {limit}",
+            "jae 2f",
+            "mov eax, edi",
+            "shr eax, 6",
+            "lea r11, [rip + {ours}]",
+            "mov r11, [r11 + rax * 8]",
+            "bt r11, rdi", // takes the number modulo 64
+            "jc 4f",
+            "2:",
+            "mov rax, rdi",
+            "mov rdi, rsi",
+            "mov rsi, rdx",
+            "mov rdx, rcx",
+            "mov r10, r8",
+            "mov r8, r9",
+            "mov r9, [rsp + 8]", // the seventh C argument
+            "syscall",
+            "cmp rax, -4095",
+            "jae 3f",
+            "ret",
+            "3:",
+            "neg eax",
+            "push rax", // also aligns the stack for the call
+            ".cfi_adjust_cfa_offset 8",
+            "call {errno}",
+            "pop rcx",
+            ".cfi_adjust_cfa_offset -8",
+            "mov [rax], ecx",
+            "mov rax, -1",
+            "ret",
+            "4:", // number and arguments become an array: 7 words, which also align the stack
+            "mov r11, [rsp + 8]",
+            "sub rsp, 56",
+            ".cfi_adjust_cfa_offset 56",
+            "mov [rsp], rdi",
+            "mov [rsp + 8], rsi",
+            "mov [rsp + 16], rdx",
+            "mov [rsp + 24], rcx",
+            "mov [rsp + 32], r8",
+            "mov [rsp + 40], r9",
+            "mov [rsp + 48], r11",
+            "mov rdi, rsp",
+            "call {special}",
+            "add rsp, 56",
+            ".cfi_adjust_cfa_offset -56",
+            "ret",
+            ".cfi_endproc",
+            limit = const $limit,
+            ours = sym $ours,
+            errno = sym libc::__errno_location,
+            special = sym $special,
+        )
+    };
+}
+pub(crate) use syscall;
+
+/// Calls `next` with the first argument and the address of the others, which become a list in place: those in registers are
+/// pushed where the return address was, before those that are on the stack already.
+macro_rules! with_list {
+    ($next:path) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            "pop rax",
+            ".cfi_adjust_cfa_offset -8",
+            ".cfi_register rip, rax",
+            "push r9",
+            "push r8",
+            "push rcx",
+            "push rdx",
+            "push rsi",
+            "mov rsi, rsp",
+            "push rax",
+            ".cfi_adjust_cfa_offset 48",
+            ".cfi_offset rip, -48",
+            "call {next}",
+            "pop rcx",
+            "add rsp, 40",
+            "push rcx",
+            ".cfi_adjust_cfa_offset -40",
+            ".cfi_offset rip, -8",
+            "ret",
+            ".cfi_endproc",
+            next = sym $next,
+        )
+    };
+}
+pub(crate) use with_list;
+
+/// The instruction that goes on at another place.
+macro_rules! jump {
+    () => {
+        "jmp"
+    };
+}
+pub(crate) use jump;

@@ -1,0 +1,36 @@
+//! What is of aarch64: the same names as in `x86_64.rs`.
+
+use core::ffi::c_void;
+
+/// Calls `then` with the address of so many words of this thread's stack, and the context.
+///
+/// # Safety
+/// As `then`'s contract says.
+#[unsafe(naked)]
+pub unsafe extern "C" fn on_stack(
+    words: usize,
+    context: *mut c_void,
+    then: unsafe extern "C" fn(*mut usize, *mut c_void),
+) {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "stp x29, x30, [sp, -16]!",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset x29, -16",
+        ".cfi_offset x30, -8",
+        "mov x29, sp",
+        ".cfi_def_cfa_register x29",
+        "sub x9, sp, x0, lsl 3",
+        "and sp, x9, -16",
+        "mov x0, sp",
+        "blr x2",
+        "mov sp, x29",
+        ".cfi_def_cfa_register sp",
+        "ldp x29, x30, [sp], 16",
+        ".cfi_def_cfa_offset 0",
+        ".cfi_restore x29",
+        ".cfi_restore x30",
+        "ret",
+        ".cfi_endproc",
+    )
+}

@@ -1,0 +1,32 @@
+//! What is of x86-64: memory of the stack.
+
+use core::ffi::c_void;
+
+/// Calls `then` with the address of so many words of this thread's stack, and the context.
+///
+/// # Safety
+/// As `then`'s contract says.
+#[unsafe(naked)]
+pub unsafe extern "C" fn on_stack(
+    words: usize,
+    context: *mut c_void,
+    then: unsafe extern "C" fn(*mut usize, *mut c_void),
+) {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "push rbp",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbp, -16",
+        "mov rbp, rsp",
+        ".cfi_def_cfa_register rbp",
+        "shl rdi, 3",
+        "sub rsp, rdi",
+        "and rsp, -16",
+        "mov rdi, rsp",
+        "call rdx",
+        "leave",
+        ".cfi_def_cfa rsp, 8",
+        "ret",
+        ".cfi_endproc",
+    )
+}
