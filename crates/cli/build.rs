@@ -13,9 +13,12 @@ const SHARED: [&str; 8] = ["c", "m", "rt", "pthread", "util", "dl", "gcc_s", "gc
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let target = |part: &str| env::var(format!("CARGO_CFG_TARGET_{part}")).unwrap_or_default();
-    if (target("OS"), target("ARCH"), target("ENV")) != ("linux".into(), "x86_64".into(), "gnu".into()) {
+    let is_known = ["aarch64", "x86_64"].contains(&&*target("ARCH"));
+    if !is_known || (target("OS"), target("ENV")) != ("linux".into(), "gnu".into()) {
         let target = env::var("TARGET").unwrap_or_default();
-        println!("cargo::error=anyring is for x86-64 Linux, linked with glibc's archives, not for {target}");
+        println!(
+            "cargo::error=anyring is for x86-64 and aarch64 Linux, linked with glibc's archives, not for {target}"
+        );
         return;
     }
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");

@@ -2,7 +2,8 @@
 //! does not expect their traps. But for a program with code where no guest's is, into which the library can be preloaded: that
 //! is the faster door.
 
-use crate::start::{self, State};
+use crate::start;
+use crate::state::State;
 use crate::{exe, script};
 use anyring_engine::{os, Errno};
 use anyring_serve::exec::kind::{self, Kind};

@@ -8,6 +8,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
+//! | `state.rs` | the words by which it is started |
 //! | `start.rs` | puts the process in order before the guest begins |
 //! | `elf.rs`, `loader.rs`, `script.rs` | reads the guest's file and maps it |
 //! | `stack.rs` | turns the first stack, as the kernel made it for the host, into the guest's |
@@ -23,25 +24,62 @@
 //! | `exec.rs` | execve: what a guest becomes is a guest, or has the library preloaded |
 //! | `exe.rs` | /proc/self/exe |
 //!
-//! The executable is started anew to be a host: `anyring --program=STATE FILE NAME ARGV0 [ARGS...]`, see `start.rs`.
+//! The executable is started anew to be a host: `anyring --program=STATE FILE NAME ARGV0 [ARGS...]`, see `state.rs`.
+//!
+//! All this is of x86-64; elsewhere there are no guests ([`HERE`]).
 
+mod state;
+pub use state::{lead, State};
+
+/// Whether there are guests on this processor.
+pub const HERE: bool = cfg!(target_arch = "x86_64");
+
+#[cfg(target_arch = "x86_64")]
 mod crossing;
+#[cfg(target_arch = "x86_64")]
 mod dispatch;
+#[cfg(target_arch = "x86_64")]
 mod elf;
+#[cfg(target_arch = "x86_64")]
 mod exe;
+#[cfg(target_arch = "x86_64")]
 mod exec;
+#[cfg(target_arch = "x86_64")]
 mod fast;
+#[cfg(target_arch = "x86_64")]
 mod filter;
+#[cfg(target_arch = "x86_64")]
 mod island;
+#[cfg(target_arch = "x86_64")]
 mod loader;
+#[cfg(target_arch = "x86_64")]
 mod patch;
+#[cfg(target_arch = "x86_64")]
 mod probe;
+#[cfg(target_arch = "x86_64")]
 mod script;
+#[cfg(target_arch = "x86_64")]
 mod signals;
+#[cfg(target_arch = "x86_64")]
 mod stack;
+#[cfg(target_arch = "x86_64")]
 mod start;
+#[cfg(target_arch = "x86_64")]
 mod tcb;
+#[cfg(target_arch = "x86_64")]
 mod threads;
+#[cfg(target_arch = "x86_64")]
 mod trap;
+#[cfg(target_arch = "x86_64")]
 mod world;
-pub use start::{lead, main, State};
+#[cfg(target_arch = "x86_64")]
+pub use start::main;
+
+/// Becomes nobody's host.
+///
+/// # Safety
+/// None is needed.
+#[cfg(not(target_arch = "x86_64"))]
+pub unsafe fn main(_: core::ffi::c_int, _: *const *const core::ffi::c_char) -> Option<core::ffi::c_int> {
+    None
+}

@@ -4,45 +4,21 @@ use crate::crossing;
 use crate::elf::Refusal;
 use crate::filter::{self, Calls};
 use crate::stack::{Begin, First};
+use crate::state::State;
 use crate::{exe, loader, patch, probe, script, signals, tcb, world};
 use anyring_engine::{alloc, descriptors, log, process};
 use anyring_serve::{engine, sys};
 use core::ffi::{c_char, c_int, CStr};
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::{FromRawFd, IntoRawFd};
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-
-/// What the host's second argument begins with.
-const STATE: &[u8] = anyring_serve::exec::STATE.as_bytes();
 
 /// Exit statuses, as of `anyring run`.
 pub const CANNOT_SERVE: c_int = 125;
 pub const CANNOT_EXECUTE: c_int = 126;
 pub const NOT_FOUND: c_int = 127;
-
-/// What a host tells the one that takes its place at an exec: the environment may have been cleaned. One letter each.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub struct State {
-    /// `r`: the engine serves io_uring.
-    pub rings: bool,
-    /// `a`: the engine serves Linux AIO.
-    pub aio: bool,
-    /// `p`: programs that it executes get the library preloaded where that works.
-    pub preloads: bool,
-    /// `f`: the filter of general calls is installed.
-    pub filtered: bool,
-    /// `w`: that of calls that only matter with a ring, too.
-    pub with_rings: bool,
-    /// `l`: that of waits on epoll sets in which a ring is level-triggered, too.
-    pub with_levels: bool,
-    /// A number: a descriptor that is to be closed when the program has been loaded.
-    pub closes: Option<c_int>,
-}
 
 static RINGS: AtomicBool = AtomicBool::new(false);
 static AIO: AtomicBool = AtomicBool::new(false);
@@ -68,37 +44,6 @@ impl State {
             closes: None,
         }
     }
-
-    /// As the host's second argument.
-    pub fn to_argument(self) -> Vec<u8> {
-        let flags = [self.rings, self.aio, self.preloads, self.filtered, self.with_rings, self.with_levels];
-        let letters = flags.into_iter().zip("rapfwl".chars());
-        let letters: String = letters.filter(|(is_set, _)| *is_set).map(|(_, letter)| letter).collect();
-        let number = self.closes.map_or(String::new(), |number| number.to_string());
-        [STATE, letters.as_bytes(), number.as_bytes()].concat()
-    }
-
-    /// The state that the host's second argument names.
-    pub fn parse(argument: &[u8]) -> Option<State> {
-        let text = core::str::from_utf8(argument.strip_prefix(STATE)?).ok()?;
-        let letters = text.trim_end_matches(|digit: char| digit.is_ascii_digit());
-        let number = &text[letters.len()..];
-        let has = |letter| letters.contains(letter);
-        Some(State {
-            rings: has('r'),
-            aio: has('a'),
-            preloads: has('p'),
-            filtered: has('f'),
-            with_rings: has('w'),
-            with_levels: has('l'),
-            closes: if number.is_empty() { None } else { Some(number.parse().ok()?) },
-        })
-    }
-}
-
-/// What the executable is given to be the host of the program in `file`: between its own name and the program's arguments.
-pub fn lead(state: State, file: &Path) -> [OsString; 3] {
-    [OsString::from_vec(state.to_argument()), file.into(), file.into()]
 }
 
 /// Whether the engine serves io_uring here.

@@ -19,8 +19,9 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// glibc's loader, by the name that dynamic programs for x86-64 have in them.
-const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+/// glibc's loader, by the name that dynamic programs have in them.
+const LOADER: &str =
+    if cfg!(target_arch = "aarch64") { "/lib/ld-linux-aarch64.so.1" } else { "/lib64/ld-linux-x86-64.so.2" };
 
 /// The program of `trial.c`, which build.rs has made.
 static TRIAL: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trial"));
@@ -54,6 +55,7 @@ pub fn entry_points(library: Option<&Path>) -> (Vec<Check>, Option<String>) {
     let mut checks = Vec::new();
     for entry in EntryPoint::value_variants() {
         let found = match (entry, library) {
+            (EntryPoint::Raw | EntryPoint::Guest, _) if !anyring_guest::HERE => Err("x86-64 only".to_owned()),
             (EntryPoint::Guest, _) => start(*entry, None),
             (_, Some(library)) => start(*entry, Some(library)),
             (_, None) => continue,

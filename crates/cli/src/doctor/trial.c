@@ -6,7 +6,12 @@
 
 #define WEAK __attribute__((weak))
 
-enum { READ_LINK = 89, EXIT_GROUP = 231, FSTAT = 5, WRITE = 1, SETUP = 425, ENTER = 426 };
+#ifdef __aarch64__
+enum { READ_LINK_AT = 78, EXIT_GROUP = 94, FSTAT = 80, WRITE = 64, MODE_OFFSET = 16 };
+#else
+enum { READ_LINK_AT = 267, EXIT_GROUP = 231, FSTAT = 5, WRITE = 1, MODE_OFFSET = 24 };
+#endif
+enum { SETUP = 425, ENTER = 426, CURRENT_FOLDER = -100 };
 
 long syscall(long number, ...);
 const char *gnu_get_libc_version(void);
@@ -22,6 +27,20 @@ static _Alignas(8) char params[120];
 
 static long instruction(long number, long a, long b, long c, long d, long e, long f)
 {
+#ifdef __aarch64__
+    register long first __asm__("x0") = a;
+    register long second __asm__("x1") = b;
+    register long third __asm__("x2") = c;
+    register long fourth __asm__("x3") = d;
+    register long fifth __asm__("x4") = e;
+    register long sixth __asm__("x5") = f;
+    register long which __asm__("x8") = number;
+    __asm__ volatile("svc 0"
+                     : "+r"(first)
+                     : "r"(second), "r"(third), "r"(fourth), "r"(fifth), "r"(sixth), "r"(which)
+                     : "memory");
+    return first;
+#else
     long answer;
     register long fourth __asm__("r10") = d;
     register long fifth __asm__("r8") = e;
@@ -31,6 +50,7 @@ static long instruction(long number, long a, long b, long c, long d, long e, lon
                      : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth), "r"(fifth), "r"(sixth)
                      : "rcx", "r11", "memory");
     return answer;
+#endif
 }
 
 static int is_same(const char *text, const char *other)
@@ -61,7 +81,7 @@ static int is_of_kernel(int fd)
     static const char name[] = "anon_inode:[io_uring]";
     char path[32] = "/proc/self/fd/", digits[12], link[64];
     _Alignas(8) unsigned char status[256];
-    enum { MODE_OFFSET = 24, TYPE = 0170000 };
+    enum { TYPE = 0170000 };
     int at = 14, count = 0, rest = fd;
     do
         digits[count++] = '0' + rest % 10;
@@ -69,7 +89,7 @@ static int is_of_kernel(int fd)
     while (count)
         path[at++] = digits[--count];
     path[at] = 0;
-    long length = instruction(READ_LINK, (long)path, (long)link, sizeof link - 1, 0, 0, 0);
+    long length = instruction(READ_LINK_AT, CURRENT_FOLDER, (long)path, (long)link, sizeof link - 1, 0, 0);
     if (length >= 0) {
         link[length] = 0;
         return is_same(link, name);
@@ -116,4 +136,8 @@ static void __attribute__((noreturn, used)) begin(long *stack)
 }
 
 /* The kernel and the loader leave the count of the arguments, and behind it these, where the stack pointer is. */
+#ifdef __aarch64__
+__asm__(".globl _start\n_start:\n\tmov x29, xzr\n\tmov x0, sp\n\tbl begin\n");
+#else
 __asm__(".globl _start\n_start:\n\txor %ebp, %ebp\n\tmov %rsp, %rdi\n\tand $-16, %rsp\n\tcall begin\n");
+#endif
