@@ -20,7 +20,7 @@ LOADED := unit conformance e2e $(filter-out setup-soak build-tests sanitizers co
 export DESTDIR PREFIX LIBDIR STRIP
 
 .NOTPARALLEL:
-.PHONY: help build test soak oracle demo results bench e2e-kernel install install-strip uninstall clean \
+.PHONY: help build test soak oracle demo results bench e2e-kernel install install-strip uninstall clean aarch64 \
         $(sort $(STEPS) $(SOAK) $(LOADED))
 
 help:
@@ -114,6 +114,11 @@ hostile: build-tests
 # The engine's tests below AddressSanitizer and ThreadSanitizer.
 sanitizers: setup
 	@$(STEP) $@ scripts/sanitizers.sh $(TARGET)
+
+# What there is for aarch64: built, and the engine's unit tests in qemu's user emulation. Not a step of soak yet: the list of
+# what that emulation has not is incomplete.
+aarch64: setup-soak
+	@$(STEP) $@ scripts/aarch64.sh $(TARGET)/aarch64
 
 # The engine on a simulated system: a million steps, and planted bugs; in soak, 10^8 steps. The feature rebuilds the engine, so
 # in a folder of its own.

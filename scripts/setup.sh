@@ -40,6 +40,10 @@ missing_packages() {
     command -v plocate >/dev/null || echo plocate
     PATH=$PATH:/usr/sbin command -v smbd >/dev/null || echo samba samba-vfs-modules
     command -v smbclient >/dev/null || echo smbclient
+    # For `make aarch64`.
+    command -v aarch64-linux-gnu-gcc >/dev/null || echo gcc-aarch64-linux-gnu
+    [ -e /usr/aarch64-linux-gnu/lib/libc.a ] || echo libc6-dev-arm64-cross
+    { command -v qemu-aarch64-static || command -v qemu-aarch64; } >/dev/null || echo qemu-user-static
     if [ "$(id -u)" = 0 ]; then
       # For `make hosts`, which is skipped without.
       command -v qemu-system-x86_64 >/dev/null || echo qemu-system-x86

@@ -1,4 +1,4 @@
-//! Targets other than x86-64 Linux with glibc: what builds for them, and how the library refuses.
+//! Targets other than x86-64 Linux with glibc: what builds for aarch64, and how the library refuses others.
 
 mod common;
 
@@ -29,7 +29,7 @@ fn build_script_says(architecture: &str, libc: &str) -> String {
 
 #[test]
 fn the_library_refuses_other_targets_in_one_line() {
-    for (architecture, libc) in [("aarch64", "gnu"), ("x86_64", "musl")] {
+    for (architecture, libc) in [("riscv64", "gnu"), ("x86_64", "musl")] {
         let said = build_script_says(architecture, libc);
         let errors: Vec<_> = said.lines().filter_map(|line| line.strip_prefix("cargo::error=")).collect();
         let [error] = errors[..] else { panic!("one line, not {errors:?}") };
@@ -40,7 +40,8 @@ fn the_library_refuses_other_targets_in_one_line() {
 }
 
 #[test]
-fn the_other_crates_compile_for_aarch64() {
+fn the_library_compiles_for_aarch64() {
+    const LINKER: &str = "aarch64-linux-gnu-gcc";
     const TARGET: &str = "aarch64-unknown-linux-gnu";
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let library = Command::new(rustc).args(["--print", "target-libdir", "--target", TARGET]).output();
@@ -52,9 +53,13 @@ fn the_other_crates_compile_for_aarch64() {
         );
         return;
     }
+    if Command::new(LINKER).arg("--version").output().is_err() {
+        skip("compiling for aarch64", "there is no aarch64-linux-gnu-gcc (Debian's gcc-aarch64-linux-gnu)");
+        return;
+    }
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["check", "--quiet", "--locked", "--target", TARGET]);
-    cargo.args(["-p", "anyring-abi", "-p", "anyring-engine", "-p", "anyring-cli"]);
+    cargo.args(["-p", "anyring-inject"]).env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER);
     let output = cargo.current_dir(manifest_directory()).output().expect("run cargo");
     assert!(output.status.success(), "{}", text(&output));
 }
