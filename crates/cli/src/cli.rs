@@ -450,6 +450,9 @@ Examples:
   anyring advise /dev/loop0 --direct --op write --rewrite --size 256K,512K,1M
   anyring deny -- anyring advise tcp                  on anyring's engine, where io_uring is denied
 
+The verdict comes first, then what it rests on. A size counts as faster or slower only if its time differs by 5 % or more, each
+of three turns says so, and an interval that is corrected for the number of sizes excludes chance; else it is undecided.
+
 A file's pages are evicted from the page cache where requests that miss it are measured. No root is needed for what can be
 opened.
 

@@ -15,7 +15,7 @@ fn advise(arguments: &[&str]) -> Value {
     let output = output(anyring(&["advise", "--json", "--rounds", "15"]).args(arguments));
     assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).expect("advise --json prints JSON");
-    assert_eq!(report["schema"], 1);
+    assert_eq!(report["schema"], 2);
     check_advice(&report);
     report
 }
@@ -28,6 +28,7 @@ fn check_advice(report: &Value) {
     for row in rows {
         assert!(clauses.iter().any(|clause| clause["situation"] == row["situation"]), "{report:#}");
         assert!(row["pairs"].as_u64() >= Some(15), "{row:#}");
+        assert_eq!(row["turns"].as_array().map(Vec::len), Some(3), "{row:#}");
     }
     for clause in clauses {
         let rests_on = |row: &&Value| {
@@ -128,6 +129,8 @@ fn the_backend_is_chosen_as_by_run_and_told() {
         text.starts_with("READ: a pipe, served by anyring's engine\n") && text.contains("inline 100 %"),
         "{text}"
     );
+    let (verdict, table) = (text.find("IOSQE_ASYNC").or(text.find("ndecided")), text.find("with / without"));
+    assert!(verdict.is_some() && verdict < table, "the verdict comes first: {text}");
     assert!(text.lines().all(|line| line.len() <= 100), "{text}");
     // Where there is no /proc either.
     let words = [&["deny", "--profile", "minimal"], &words[1..]].concat();

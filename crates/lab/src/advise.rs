@@ -1,10 +1,11 @@
 //! "Should I set IOSQE_ASYNC?", for one file, device or kind of descriptor, here and now, by measuring.
 //!
 //! [`subject`] looks at what is asked about and refuses what must not be touched, [`measuring`] has workers make the
-//! requests, [`threshold`] finds the size from which on a worker is needed, [`explanation`] says why, [`advice`] what
-//! follows, and [`report`] shows it.
+//! requests, [`answer`] says what those of a size tell, [`threshold`] finds the size from which on a worker is needed,
+//! [`explanation`] says why, [`advice`] what follows from all sizes, and [`report`] shows it.
 
 pub mod advice;
+pub mod answer;
 pub mod explanation;
 pub mod measuring;
 pub mod report;
@@ -99,22 +100,22 @@ pub fn run(
         .flat_map(|situation| sizes.iter().map(|bytes| Condition::new(*situation, *bytes)))
         .collect();
     take_turns(&measuring, &mut conditions, &mut progress)?;
-    let rows: Vec<Row> = conditions.iter().filter_map(Condition::row).collect();
-    if rows.is_empty() {
+    if !conditions.iter().any(Condition::is_measured) {
         let why = report::notes(conditions.iter().filter_map(Condition::note)).join("; ");
         return Err(format!("{}: nothing could be measured: {why}", subject.name));
     }
-    let limits = limits(&measuring, subject, &rows, &mut progress)?;
+    let limits = limits(&measuring, subject, &conditions, &mut progress)?;
     // The sizes on both sides of each threshold, so that what is said of them was seen.
     let sides = limits.iter().flat_map(|limit| limit.threshold.sides().map(|bytes| (limit.situation, bytes)));
     let mut beside: Vec<_> = sides
-        .filter(|side| !rows.iter().any(|row| (row.situation, row.bytes) == *side))
+        .filter(|side| !conditions.iter().any(|condition| condition.is_measured() && condition.place() == *side))
         .map(|(situation, bytes)| Condition::new(situation, bytes))
         .collect();
     take_turns(&measuring, &mut beside, &mut progress)?;
     conditions.extend(beside);
     conditions.sort_by_key(Condition::place);
-    let rows: Vec<Row> = conditions.iter().filter_map(Condition::row).collect();
+    let family = conditions.iter().filter(|condition| condition.is_measured()).count();
+    let rows: Vec<Row> = conditions.iter().filter_map(|condition| condition.row(family)).collect();
     let mut notes = report::notes(conditions.iter().filter_map(Condition::note));
     let tracepoint = compare(&measuring, &conditions)?;
     let thresholds: Vec<(Situation, Threshold)> =
@@ -156,13 +157,16 @@ fn take_turns(
 fn limits(
     measuring: &Measuring<'_>,
     subject: &Subject,
-    rows: &[Row],
+    conditions: &[Condition],
     progress: &mut impl FnMut() -> Result<(), String>,
 ) -> Result<Vec<Limit>, String> {
     let mut limits = Vec::new();
     for situation in situations(subject, measuring.wish).iter().copied().filter(|_| !subject.kind.is_stream()) {
-        let measured: Vec<_> =
-            rows.iter().filter(|row| row.situation == situation).map(Row::needs_worker).collect();
+        let of_it = conditions.iter().map(|condition| (condition.place(), condition.needs_worker()));
+        let measured: Vec<(u32, bool)> = of_it
+            .filter(|((of, _), _)| *of == situation)
+            .filter_map(|((_, bytes), needs)| Some((bytes, needs?)))
+            .collect();
         if measured.is_empty() {
             continue;
         }

@@ -60,7 +60,8 @@ pub fn median(values: &[f64]) -> f64 {
     quantile(&sorted(values), 0.5)
 }
 
-/// What two medians say together, with the interval that holds 95 % of it when the runs are drawn again.
+/// What two medians say together, with the interval that holds 95 % of it (or more: [`Estimate::ratio_among`]) when the
+/// runs are drawn again.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// From the runs as they were.
@@ -75,7 +76,15 @@ impl Estimate {
     /// # Panics
     /// When `pairs` is empty.
     pub fn ratio(pairs: &[(f64, f64)]) -> Self {
-        bootstrap(pairs, |first, second| first / second)
+        Estimate::ratio_among(pairs, 1)
+    }
+
+    /// The same as one of `family` ratios, whose intervals hold 95 % together: each has its part of the 5 % (Bonferroni).
+    ///
+    /// # Panics
+    /// When `pairs` is empty.
+    pub fn ratio_among(pairs: &[(f64, f64)], family: usize) -> Self {
+        bootstrap(pairs, family, |first, second| first / second)
     }
 
     /// median(first) - median(second).
@@ -83,7 +92,7 @@ impl Estimate {
     /// # Panics
     /// When `pairs` is empty.
     pub fn difference(pairs: &[(f64, f64)]) -> Self {
-        bootstrap(pairs, |first, second| first - second)
+        bootstrap(pairs, 1, |first, second| first - second)
     }
 }
 
@@ -96,22 +105,36 @@ const RESAMPLES: usize = 2000;
 /// The same runs give the same interval.
 const SEED: u64 = 0x616e_7972_696e_6721;
 
-/// A percentile bootstrap over pairs: each resample draws as many pairs as there are, with replacement.
-fn bootstrap(pairs: &[(f64, f64)], compare: impl Fn(f64, f64) -> f64) -> Estimate {
-    let of_medians = |pairs: &[(f64, f64)]| {
-        let (first, second): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
-        compare(quantile(&sorted(&first), 0.5), quantile(&sorted(&second), 0.5))
-    };
-    let value = of_medians(pairs);
+/// A percentile bootstrap over pairs: each resample draws as many pairs as there are, with replacement. There are as many
+/// more resamples as the `family` is large, so that as many lie beyond each end as for one alone.
+fn bootstrap(pairs: &[(f64, f64)], family: usize, compare: impl Fn(f64, f64) -> f64) -> Estimate {
+    let (mut first, mut second): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
+    let value = compare(quantile(&sorted(&first), 0.5), quantile(&sorted(&second), 0.5));
     if pairs.len() < LEAST_RUNS {
         return Estimate { value, interval: None };
     }
     let mut random = fastrand::Rng::with_seed(SEED);
-    let resamples: Vec<f64> = (0..RESAMPLES)
-        .map(|_| of_medians(&pairs.iter().map(|_| pairs[random.usize(..pairs.len())]).collect::<Vec<_>>()))
-        .collect();
-    let resamples = sorted(&resamples);
-    Estimate { value, interval: Some([quantile(&resamples, 0.025), quantile(&resamples, 0.975)]) }
+    let mut resample = || {
+        for at in 0..pairs.len() {
+            (first[at], second[at]) = pairs[random.usize(..pairs.len())];
+        }
+        compare(median_in_place(&mut first), median_in_place(&mut second))
+    };
+    let family = family.max(1);
+    let resamples: Vec<f64> = (0..RESAMPLES * family).map(|_| resample()).collect();
+    let (resamples, beyond) = (sorted(&resamples), 0.025 / family as f64);
+    Estimate { value, interval: Some([quantile(&resamples, beyond), quantile(&resamples, 1.0 - beyond)]) }
+}
+
+/// The median of at least one value, whose order is lost.
+fn median_in_place(values: &mut [f64]) -> f64 {
+    let even = values.len().is_multiple_of(2);
+    let (below, middle, _) = values.select_nth_unstable_by(values.len() / 2, f64::total_cmp);
+    let middle = *middle;
+    match even {
+        true => (below.iter().copied().fold(f64::MIN, f64::max) + middle) / 2.0,
+        false => middle,
+    }
 }
 
 fn sorted(values: &[f64]) -> Vec<f64> {
@@ -177,6 +200,34 @@ mod tests {
         };
         let (quiet, noisy, many) = (width(15, 2.0), width(15, 40.0), width(1500, 40.0));
         assert!(quiet < noisy / 5.0 && many < noisy / 3.0, "{quiet} {noisy} {many}");
+    }
+
+    #[test]
+    fn medians_are_the_same_however_they_are_found() {
+        let mut random = fastrand::Rng::with_seed(4);
+        for count in 1..60 {
+            let mut values: Vec<f64> = (0..count).map(|_| f64::from(random.u8(..20))).collect();
+            assert_eq!(median(&values), median_in_place(&mut values), "{values:?}");
+        }
+    }
+
+    /// Where there is nothing to find, one of five intervals of 95 % leaves out the truth in 23 of 100 trials; of intervals
+    /// that hold together, in 5.
+    #[test]
+    fn intervals_of_a_family_hold_together() {
+        const FAMILY: usize = 5;
+        let mut random = fastrand::Rng::with_seed(3);
+        let mut misses = |family: usize| {
+            let mut misses = || {
+                let pairs: Vec<_> =
+                    (0..15).map(|_| (80.0 + 40.0 * random.f64(), 80.0 + 40.0 * random.f64())).collect();
+                let [low, high] = Estimate::ratio_among(&pairs, family).interval.expect("enough runs");
+                low > 1.0 || high < 1.0
+            };
+            (0..60).filter(|_| (0..FAMILY).fold(false, |any, _| misses() || any)).count()
+        };
+        let (apart, together) = (misses(1), misses(FAMILY));
+        assert!(apart >= 3 && 2 * together < apart, "of 60 trials {apart} and {together}");
     }
 
     /// Of 95 % intervals around the known ratio, most must hold it: a wrong quantile or a forgotten pair shows here.

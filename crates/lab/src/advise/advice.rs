@@ -1,7 +1,8 @@
 //! What follows from the measurements, in one sentence.
 
+use crate::advise::answer::Answer;
 use crate::advise::measuring::Row;
-use crate::advise::report::{digits, situation, situation_in_words, size};
+use crate::advise::report::{digits, digits_of, situation, situation_in_words, size};
 use crate::advise::threshold::Threshold;
 use crate::message::Situation;
 use crate::statistics::Estimate;
@@ -36,35 +37,21 @@ pub struct Clause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "set")]
 pub enum Verdict {
-    /// No size is faster with it, and one at least is slower.
+    /// No size that has an answer is faster with it, and one at least is slower.
     No,
-    /// All sizes are faster with it.
+    /// All sizes that have an answer are faster with it.
     Yes,
     /// Only from this size on.
     From {
         /// The size.
         bytes: u32,
     },
-    /// No size differs by more than chance.
+    /// All sizes that have an answer take as long with it as without.
     NoDifference,
     /// Some are faster and some are not, and not by size.
     Mixed,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Effect {
-    Faster,
-    Slower,
-    Unclear,
-}
-
-/// By the interval: where it holds 1, chance may have made the difference.
-fn effect(ratio: &Estimate) -> Effect {
-    match ratio.interval {
-        Some([_, high]) if high < 1.0 => Effect::Faster,
-        Some([low, _]) if low > 1.0 => Effect::Slower,
-        _ => Effect::Unclear,
-    }
+    /// No size has an answer.
+    Undecided,
 }
 
 /// Of `rows` (ascending by size in each situation) and the thresholds that were found.
@@ -110,34 +97,43 @@ pub fn relief(rows: &[Row]) -> Option<String> {
     ))
 }
 
+/// Of the sizes that have an answer; what is said of the others is only that.
 fn clause(situation: Situation, rows: &[&Row], threshold: Option<Threshold>) -> Clause {
-    let effects: Vec<Effect> = rows.iter().map(|row| effect(&row.ratio)).collect();
-    let faster = effects.iter().filter(|effect| **effect == Effect::Faster).count();
-    let first_faster = effects.iter().position(|effect| *effect == Effect::Faster);
+    let decided: Vec<&Row> = rows.iter().copied().filter(|row| !row.answer.is_open()).collect();
+    let is_faster = |row: &Row| row.answer == Answer::Faster;
+    let faster = decided.iter().filter(|row| is_faster(row)).count();
+    let first_faster = decided.iter().position(|row| is_faster(row));
     let verdict = match first_faster {
-        Some(0) if faster == rows.len() => Verdict::Yes,
-        Some(first) if first > 0 && faster == rows.len() - first => {
+        Some(0) if faster == decided.len() => Verdict::Yes,
+        Some(first) if first > 0 && faster == decided.len() - first => {
             // The cut is known better than the sizes that were measured, if it lies between the two.
-            let between = rows[first - 1].bytes..rows[first].bytes;
+            let between = decided[first - 1].bytes..decided[first].bytes;
+            let is_open = |bytes| rows.iter().any(|row| row.bytes == bytes && row.answer.is_open());
             let bytes = match threshold {
-                Some(Threshold::At { last_bytes, first_bytes, .. }) if between.contains(&last_bytes) => first_bytes,
-                _ => rows[first].bytes,
+                Some(Threshold::At { last_bytes, first_bytes, .. })
+                    if between.contains(&last_bytes) && !is_open(last_bytes) && !is_open(first_bytes) =>
+                {
+                    first_bytes
+                }
+                _ => decided[first].bytes,
             };
             Verdict::From { bytes }
         }
         Some(_) => Verdict::Mixed,
-        None if effects.contains(&Effect::Slower) => Verdict::No,
+        None if decided.iter().any(|row| row.answer == Answer::Slower) => Verdict::No,
+        None if decided.is_empty() => Verdict::Undecided,
         None => Verdict::NoDifference,
     };
-    let speaks = |effect: &Effect| match verdict {
-        Verdict::No => *effect == Effect::Slower,
-        Verdict::NoDifference => true,
-        Verdict::Yes | Verdict::From { .. } | Verdict::Mixed => *effect == Effect::Faster,
+    let speaks = |answer: Answer| match verdict {
+        Verdict::No => answer == Answer::Slower,
+        Verdict::NoDifference => answer == Answer::Same,
+        Verdict::Undecided => true,
+        Verdict::Yes | Verdict::From { .. } | Verdict::Mixed => answer == Answer::Faster,
     };
-    let speaking = rows.iter().zip(&effects).filter(|(_, effect)| speaks(effect)).map(|(row, _)| row);
-    // Where nothing differs, the one that might differ most; else the one that nearly does not.
-    let distance =
-        |row: &&&Row| row.ratio.value.ln().abs() * if verdict == Verdict::NoDifference { -1.0 } else { 1.0 };
+    let speaking = rows.iter().filter(|row| speaks(row.answer));
+    // Where nothing differs, the one that differs most; else the one that nearly does not.
+    let sign = if matches!(verdict, Verdict::NoDifference | Verdict::Undecided) { -1.0 } else { 1.0 };
+    let distance = |row: &&&Row| row.ratio.value.ln().abs() * sign;
     let evidence = speaking.min_by(|one, other| distance(one).total_cmp(&distance(other))).unwrap_or(&rows[0]);
     Clause { situation, verdict, evidence_bytes: evidence.bytes, ratio: evidence.ratio, pairs: evidence.pairs }
 }
@@ -147,30 +143,27 @@ const NO_AND_NO: (Verdict, Verdict) = (Verdict::No, Verdict::No);
 
 fn words(clause: &Clause, rows: &[&Row], threshold: Option<Threshold>, again: bool) -> String {
     let what = situation_in_words(clause.situation);
-    let (ratio, pairs) = (&clause.ratio, clause.pairs);
-    let digits = digits(ratio.interval.map_or(ratio.value, |[_, high]| high));
-    let interval = match ratio.interval {
-        Some([low, high]) => format!("95 % interval {low:.digits$} to {high:.digits$}, {pairs} pairs"),
-        None => format!("{pairs} pairs, too few for an interval"),
-    };
-    let evidence = format!("{:.digits$} times at {}, {interval}", ratio.value, size(clause.evidence_bytes));
-    let sizes = |wanted: Effect| {
-        let of: Vec<_> =
-            rows.iter().filter(|row| effect(&row.ratio) == wanted).map(|row| size(row.bytes)).collect();
-        of.join(", ")
-    };
+    let evidence = format!(
+        "{} at {}, {}, {} pairs",
+        times(&clause.ratio),
+        size(clause.evidence_bytes),
+        interval(&clause.ratio),
+        clause.pairs
+    );
+    let open = reasons(rows);
+    let but = open.iter().map(|reason| format!("; undecided {reason}")).collect::<String>();
     match clause.verdict {
         Verdict::No => {
-            let unclear = sizes(Effect::Unclear);
-            let except = if unclear.is_empty() { String::new() } else { format!("; no clear difference at {unclear}") };
+            let same = sizes(rows, Answer::Same);
+            let same = if same.is_empty() { same } else { format!("; no difference of 5 % at {same}") };
             match again {
-                true => format!("nor {what} (at least {evidence}{except})"),
+                true => format!("nor {what} (at least {evidence}{same}{but})"),
                 false => {
-                    format!("do not set IOSQE_ASYNC {what}: requests take longer with it (at least {evidence}{except})")
+                    format!("do not set IOSQE_ASYNC {what}: requests take longer with it (at least {evidence}{same}{but})")
                 }
             }
         }
-        Verdict::Yes => format!("set IOSQE_ASYNC {what}: requests take less time with it (at most {evidence})"),
+        Verdict::Yes => format!("set IOSQE_ASYNC {what}: requests take less time with it (at most {evidence}{but})"),
         Verdict::From { bytes } => {
             let range = match threshold {
                 Some(Threshold::At { last_bytes, first_bytes, .. }) if first_bytes == bytes => {
@@ -179,18 +172,57 @@ fn words(clause: &Clause, rows: &[&Row], threshold: Option<Threshold>, again: bo
                 _ => format!("from {} on", size(bytes)),
             };
             format!(
-                "set IOSQE_ASYNC {what} {range}, and not below: there requests take less time with it (at most {evidence})"
+                "set IOSQE_ASYNC {what} {range}, and not below: there requests take less time with it (at most \
+                 {evidence}{but})"
             )
         }
         Verdict::NoDifference => {
-            format!("IOSQE_ASYNC makes no clear difference {what}: leave it out (the most is {evidence})")
+            format!("IOSQE_ASYNC makes no difference of 5 % {what}: leave it out (the most is {evidence}{but})")
         }
         Verdict::Mixed => format!(
-            "whether IOSQE_ASYNC pays {what} is no question of size alone: requests of {} take less time with it (at most \
-             {evidence}), others do not",
-            sizes(Effect::Faster)
+            "{what} it is not the size alone that says whether IOSQE_ASYNC pays: requests of {} take less time with it (at \
+             most {evidence}), others do not{but}",
+            sizes(rows, Answer::Faster)
         ),
+        Verdict::Undecided => format!("undecided here {what}, because {}: leave it out", open.join("; ")),
     }
+}
+
+/// The sizes that have this answer.
+fn sizes(rows: &[&Row], answer: Answer) -> String {
+    let of: Vec<_> = rows.iter().filter(|row| row.answer == answer).map(|row| size(row.bytes)).collect();
+    of.join(", ")
+}
+
+/// Why the sizes without an answer have none, for each reason with the numbers of the first of them.
+fn reasons(rows: &[&Row]) -> Vec<String> {
+    let reason = |answer| {
+        let first = rows.iter().find(|row| row.answer == answer)?;
+        let (at, one) = (sizes(rows, answer), size(first.bytes));
+        let numbers = if at == one { String::new() } else { format!(" at {one}") };
+        Some(match answer {
+            Answer::Chance => format!(
+                "at {at}, where chance may have made the difference ({}{numbers}, {})",
+                times(&first.ratio),
+                interval(&first.ratio)
+            ),
+            _ => {
+                let turns: Vec<_> = first.turns.iter().map(|ratio| format!("{ratio:.*}", digits(*ratio))).collect();
+                format!("at {at}, where the turns do not agree ({} times{numbers})", turns.join(", "))
+            }
+        })
+    };
+    [Answer::TurnsDiffer, Answer::Chance].into_iter().filter_map(reason).collect()
+}
+
+fn times(ratio: &Estimate) -> String {
+    format!("{:.*} times", digits_of(ratio), ratio.value)
+}
+
+fn interval(ratio: &Estimate) -> String {
+    let Some([low, high]) = ratio.interval else { return "too few for an interval".to_owned() };
+    let digits = digits_of(ratio);
+    format!("interval {low:.digits$} to {high:.digits$}")
 }
 
 #[cfg(test)]
@@ -203,8 +235,16 @@ mod tests {
     fn row(situation: Situation, bytes: u32, low: f64, value: f64, high: f64) -> Row {
         let side =
             || Side { ways: BTreeMap::new(), latency_us: Summary::of(&[1.0]), submit_us: Summary::of(&[1.0]) };
-        let ratio = Estimate { value, interval: Some([low, high]) };
-        Row { situation, bytes, pairs: 99, plain: side(), forced: side(), ratio, submit_ratio: ratio }
+        let (ratio, turns) = (Estimate { value, interval: Some([low, high]) }, vec![value; 3]);
+        let answer = Answer::of(&ratio, &turns);
+        let (plain, forced) = (side(), side());
+        Row { situation, bytes, pairs: 99, plain, forced, ratio, turns, answer, submit_ratio: ratio }
+    }
+
+    /// One whose turns do not agree.
+    fn torn(situation: Situation, bytes: u32) -> Row {
+        let answer = Answer::TurnsDiffer;
+        Row { answer, turns: vec![0.8, 1.25, 1.0], ..row(situation, bytes, 0.9, 0.98, 1.1) }
     }
 
     use Situation::{Cached, Direct, Uncached};
@@ -220,7 +260,7 @@ mod tests {
         assert_eq!((advice.clauses[0].verdict, advice.clauses[0].evidence_bytes), (Verdict::No, 65536));
         let expected =
             "Do not set IOSQE_ASYNC for what is in the page cache: requests take longer with it (at least 1.50 \
-            times at 64 KiB, 95 % interval 1.40 to 1.60, 99 pairs; no clear difference at 1 MiB).";
+            times at 64 KiB, interval 1.40 to 1.60, 99 pairs; no difference of 5 % at 1 MiB).";
         assert_eq!(advice.sentence, expected.split_whitespace().collect::<Vec<_>>().join(" "));
     }
 
@@ -245,12 +285,35 @@ mod tests {
     }
 
     #[test]
-    fn chance_is_no_advice() {
-        let rows = [row(Direct, 512, 0.9, 1.02, 1.1), row(Direct, 4096, 0.8, 0.9, 1.05)];
+    fn where_no_size_has_an_answer_it_is_undecided_and_why() {
+        let rows = [torn(Direct, 512), row(Direct, 4096, 0.8, 0.9, 1.05), torn(Direct, 8192)];
         let advice = give(&rows, &[]);
-        assert_eq!((advice.clauses[0].verdict, advice.clauses[0].evidence_bytes), (Verdict::NoDifference, 4096));
-        let few = Row { ratio: Estimate { value: 0.1, interval: None }, ..rows[0].clone() };
-        assert_eq!(give(&[few], &[]).clauses[0].verdict, Verdict::NoDifference);
+        assert_eq!((advice.clauses[0].verdict, advice.clauses[0].evidence_bytes), (Verdict::Undecided, 4096));
+        let expected = "Undecided here with O_DIRECT, because at 512 B, 8 KiB, where the turns do not agree (0.80, 1.25, 1.00 \
+            times at 512 B); at 4 KiB, where chance may have made the difference (0.90 times, interval 0.80 to 1.05): \
+            leave it out.";
+        assert_eq!(advice.sentence, expected.split_whitespace().collect::<Vec<_>>().join(" "));
+    }
+
+    #[test]
+    fn sizes_without_an_answer_are_told_and_decide_nothing() {
+        let with = |answers: &[Row]| give(answers, &[]);
+        let (slower, faster) = (row(Direct, 512, 1.2, 1.3, 1.4), row(Direct, 1 << 20, 0.6, 0.7, 0.8));
+        let same = row(Direct, 512, 0.99, 1.0, 1.01);
+        let no = with(&[slower.clone(), torn(Direct, 4096)]);
+        assert_eq!(no.clauses[0].verdict, Verdict::No);
+        assert!(
+            no.sentence.ends_with("; undecided at 4 KiB, where the turns do not agree (0.80, 1.25, 1.00 times))."),
+            "{no:?}"
+        );
+        let from = with(&[slower.clone(), torn(Direct, 4096), faster.clone()]);
+        assert_eq!(from.clauses[0].verdict, Verdict::From { bytes: 1 << 20 });
+        assert_eq!(with(&[torn(Direct, 512), faster.clone()]).clauses[0].verdict, Verdict::Yes);
+        assert_eq!(with(&[same, torn(Direct, 4096)]).clauses[0].verdict, Verdict::NoDifference);
+        // A cut whose sides have no answer says nothing.
+        let at = Threshold::At { last_bytes: 4096, first_bytes: 8192, sharp: true };
+        let rows = [slower, row(Direct, 4096, 1.2, 1.3, 1.4), torn(Direct, 8192), faster];
+        assert_eq!(give(&rows, &[(Direct, at)]).clauses[0].verdict, Verdict::From { bytes: 1 << 20 });
     }
 
     #[test]
@@ -270,7 +333,7 @@ mod tests {
         let sentence = give(&twice, &[]).sentence;
         let nor = "99 pairs), nor for what is not in the page cache (at least 3.00 times";
         assert!(sentence.contains(nor), "{sentence}");
-        assert!(sentence.contains("(at least 9.0 times at 4 KiB, 95 % interval 8.0 to 10.0,"), "{sentence}");
+        assert!(sentence.contains("(at least 9.0 times at 4 KiB, interval 8.0 to 10.0,"), "{sentence}");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Having workers make the requests, and what they tell.
 
+use crate::advise::answer::Answer;
 use crate::advise::Wish;
 use crate::message::{Door, Measured, On, Paired, Program, Reply, Situation, Task, Way, Work};
-use crate::statistics::{Estimate, Summary};
+use crate::statistics::{median, Estimate, Summary};
 use crate::trace::PuntCounter;
 use crate::worker::Launcher;
 use serde::Serialize;
@@ -24,7 +25,8 @@ pub struct Measuring<'a> {
 pub struct Condition {
     situation: Situation,
     bytes: u32,
-    rounds: Vec<[f64; 4]>,
+    /// Of each turn its pairs: without IOSQE_ASYNC until the CQE and in the call, with it the same.
+    turns: Vec<Vec<[f64; 4]>>,
     counts: BTreeMap<String, u64>,
     missing: Option<String>,
 }
@@ -42,9 +44,13 @@ pub struct Row {
     pub plain: Side,
     /// Those with IOSQE_ASYNC.
     pub forced: Side,
-    /// The time until the CQE, with IOSQE_ASYNC in relation to without.
+    /// The time until the CQE, with IOSQE_ASYNC in relation to without. The intervals of all rows hold 95 % together.
     pub ratio: Estimate,
-    /// The same of the time in the submitting call.
+    /// The same from the pairs of each turn alone.
+    pub turns: Vec<f64>,
+    /// What follows from both.
+    pub answer: Answer,
+    /// The time in the submitting call, with IOSQE_ASYNC in relation to without.
     pub submit_ratio: Estimate,
 }
 
@@ -68,13 +74,6 @@ impl Side {
     }
 }
 
-impl Row {
-    /// The size, and whether more than half of the requests needed a worker without being told to.
-    pub fn needs_worker(&self) -> (u32, bool) {
-        (self.bytes, self.plain.share(Way::Worker) > 0.5)
-    }
-}
-
 /// A condition takes no longer than about this in each turn.
 const TURN_MS: u32 = 400;
 /// Requests that are to tell which way those of a size go.
@@ -93,7 +92,7 @@ impl Measuring<'_> {
     /// Makes some more requests of a condition that was measured, and compares with the kernel's tracepoint what is seen
     /// of their ways. That the two differ is an error.
     pub fn compare(&self, condition: &Condition, counter: &PuntCounter, punts: &mut Punts) -> Result<(), String> {
-        if condition.rounds.is_empty() {
+        if !condition.is_measured() {
             return Ok(());
         }
         let before = counter.count()?;
@@ -165,7 +164,7 @@ fn plain_counts(measured: &Measured) -> [u64; 2] {
 impl Condition {
     /// Nothing measured yet.
     pub fn new(situation: Situation, bytes: u32) -> Self {
-        Condition { situation, bytes, rounds: Vec::new(), counts: BTreeMap::new(), missing: None }
+        Condition { situation, bytes, turns: Vec::new(), counts: BTreeMap::new(), missing: None }
     }
 
     /// Its place among the others.
@@ -178,7 +177,7 @@ impl Condition {
         if !rest.is_empty() {
             return Err(format!("the worker gave {} figures", measured.figures.len()));
         }
-        self.rounds.extend(rounds);
+        self.turns.push(rounds.to_vec());
         for (name, count) in measured.counts {
             *self.counts.entry(name).or_default() += count;
         }
@@ -195,30 +194,50 @@ impl Condition {
         (!notes.is_empty()).then(|| (self.situation, self.bytes, notes.join("; ")))
     }
 
-    /// What was measured, if anything was.
-    pub fn row(&self) -> Option<Row> {
-        if self.rounds.is_empty() {
-            return None;
-        }
-        let column = |index: usize| self.rounds.iter().map(|round| round[index]).collect::<Vec<f64>>();
-        let side = |forced: bool| Side {
-            ways: Way::ALL
-                .into_iter()
-                .map(|way| (way.name(), self.counts.get(&way.count(forced)).copied().unwrap_or(0)))
-                .collect(),
+    /// Whether anything was measured.
+    pub fn is_measured(&self) -> bool {
+        self.turns.iter().any(|turn| !turn.is_empty())
+    }
+
+    /// Whether more than half of the requests needed a worker without being told to; none where none was measured.
+    pub fn needs_worker(&self) -> Option<bool> {
+        self.is_measured().then(|| self.side(false).share(Way::Worker) > 0.5)
+    }
+
+    fn side(&self, forced: bool) -> Side {
+        let column = |index: usize| self.turns.iter().flatten().map(|pair| pair[index]).collect::<Vec<f64>>();
+        let ways = Way::ALL.into_iter();
+        Side {
+            ways: ways.map(|way| (way.name(), self.counts.get(&way.count(forced)).copied().unwrap_or(0))).collect(),
             latency_us: Summary::of(&column(if forced { 2 } else { 0 })),
             submit_us: Summary::of(&column(if forced { 3 } else { 1 })),
-        };
+        }
+    }
+
+    /// What was measured, if anything was, as one of `family` rows.
+    pub fn row(&self, family: usize) -> Option<Row> {
+        if !self.is_measured() {
+            return None;
+        }
         let ratio = |plain: usize, forced: usize| {
-            Estimate::ratio(&self.rounds.iter().map(|round| (round[forced], round[plain])).collect::<Vec<_>>())
+            let pairs: Vec<_> = self.turns.iter().flatten().map(|pair| (pair[forced], pair[plain])).collect();
+            Estimate::ratio_among(&pairs, family)
         };
+        let of_turn = |turn: &Vec<[f64; 4]>| {
+            let column = |index: usize| median(&turn.iter().map(|pair| pair[index]).collect::<Vec<f64>>());
+            column(2) / column(0)
+        };
+        let turns: Vec<f64> = self.turns.iter().filter(|turn| !turn.is_empty()).map(of_turn).collect();
+        let latency = ratio(0, 2);
         Some(Row {
             situation: self.situation,
             bytes: self.bytes,
-            pairs: self.rounds.len(),
-            plain: side(false),
-            forced: side(true),
-            ratio: ratio(0, 2),
+            pairs: self.turns.iter().map(Vec::len).sum(),
+            plain: self.side(false),
+            forced: self.side(true),
+            ratio: latency,
+            answer: Answer::of(&latency, &turns),
+            turns,
             submit_ratio: ratio(1, 3),
         })
     }
@@ -231,7 +250,7 @@ mod tests {
     #[test]
     fn a_row_is_what_the_workers_told() {
         let mut condition = Condition::new(Situation::Direct, 4096);
-        assert!(condition.row().is_none());
+        assert!(condition.row(1).is_none() && condition.needs_worker().is_none());
         let counts = |plain, forced| {
             BTreeMap::from([
                 ("inline".to_owned(), plain),
@@ -239,17 +258,17 @@ mod tests {
                 ("short".to_owned(), 1),
             ])
         };
-        for (latency, count) in [(10.0, 2), (12.0, 1)] {
+        for (latency, count) in [(10.0, 2), (11.0, 0), (12.0, 1)] {
             let figures = [latency, 1.0, 3.0 * latency, 2.0].repeat(3);
             condition.take(Measured { figures, counts: counts(count, 3), proof: None }).expect("rounds");
         }
         assert!(condition.take(Measured { figures: vec![1.0; 3], ..Measured::default() }).is_err());
-        let row = condition.row().expect("a row");
-        assert_eq!((row.pairs, row.plain.latency_us.median, row.forced.submit_us.median), (6, 11.0, 2.0));
-        assert_eq!(row.ratio.value, 3.0);
+        let row = condition.row(14).expect("a row");
+        assert_eq!((row.pairs, row.plain.latency_us.median, row.forced.submit_us.median), (9, 11.0, 2.0));
+        assert_eq!((row.ratio.value, &row.turns[..], row.answer), (3.0, &[3.0; 3][..], Answer::Slower));
         assert_eq!(row.submit_ratio, Estimate { value: 2.0, interval: Some([2.0, 2.0]) });
         assert_eq!((row.plain.ways["inline"], row.forced.share(Way::Worker)), (3, 1.0));
-        assert_eq!(row.needs_worker(), (4096, false));
+        assert_eq!(condition.needs_worker(), Some(false));
         assert!(condition.note().is_some_and(|(_, _, note)| note.contains("transferred less")));
     }
 }

@@ -7,12 +7,13 @@ use crate::advise::subject::{Kind, Subject};
 use crate::advise::threshold::Threshold;
 use crate::backend::Backend;
 use crate::message::{Situation, Transferring, Way};
+use crate::statistics::Estimate;
 use crate::text::{estimate, figure, fold};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// The version of the JSON.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// Everything.
 #[derive(Debug, Clone, Serialize)]
@@ -29,7 +30,7 @@ pub struct Report {
     pub direct: bool,
     /// Who served them.
     pub backend: Backend,
-    /// What was measured, by situation, ascending by size.
+    /// What was measured, by situation, ascending by size. The intervals hold 95 % together.
     pub rows: Vec<Row>,
     /// For each situation of a file or device.
     pub limits: Vec<Limit>,
@@ -70,6 +71,11 @@ pub fn digits(ratio: f64) -> usize {
     }
 }
 
+/// The same for a ratio and its interval.
+pub fn digits_of(ratio: &Estimate) -> usize {
+    digits(ratio.interval.map_or(ratio.value, |[_, high]| high))
+}
+
 /// As tables have it.
 pub fn situation(situation: Situation) -> &'static str {
     match situation {
@@ -106,10 +112,10 @@ pub fn notes(notes: impl Iterator<Item = (Situation, u32, String)>) -> Vec<Strin
 
 /// The report for people, below 100 columns wide.
 pub fn text(report: &Report) -> String {
-    let mut text = format!("{}\n\n", fold(&title(report)));
+    let mut text = format!("{}\n\n{}\n\n", fold(&title(report)), fold(&report.advice.sentence));
     let mut line = |cells: [&str; 7]| {
         let [size, situation, way, without, with, ratio, submit] = cells;
-        let line = format!("{size:>9}  {situation:10}  {way:24}{without:>8}{with:>8}  {ratio:18}  {submit}");
+        let line = format!("{size:>9}  {situation:10}  {way:24}{without:>8}{with:>8}  {ratio:20}  {submit}");
         text.push_str(line.trim_end());
         text.push('\n');
     };
@@ -121,14 +127,17 @@ pub fn text(report: &Report) -> String {
             &ways(&row.plain),
             &figure(row.plain.latency_us.median),
             &figure(row.forced.latency_us.median),
-            &estimate(&row.ratio, digits(row.ratio.interval.map_or(row.ratio.value, |[_, high]| high))),
+            &(estimate(&row.ratio, digits_of(&row.ratio)) + if row.answer.is_open() { " ?" } else { "" }),
             &format!("{} / {}", figure(row.plain.submit_us.median), figure(row.forced.submit_us.median)),
         ]);
     }
-    text.push_str(
-        "\nMedians in us until the CQE; in brackets the ratio's 95 % interval; in the call: the time that the\n\
-                   submitting thread spends in io_uring_enter, without / with IOSQE_ASYNC.\n\n",
+    let legend = format!(
+        "Medians in us until the CQE; in brackets the ratio's interval, of which all {} hold together by 95 %; ? where \
+         nothing follows; in the call: the time that the submitting thread spends in io_uring_enter, without / with \
+         IOSQE_ASYNC.",
+        report.rows.len()
     );
+    text.push_str(&format!("\n{}\n\n", fold(&legend)));
     for limit in &report.limits {
         text.push_str(&format!("{}\n\n", fold(&threshold(limit, report.subject.step))));
     }
@@ -142,7 +151,8 @@ pub fn text(report: &Report) -> String {
     for note in &report.notes {
         text.push_str(&format!("{}.\n\n", fold(note)));
     }
-    text.push_str(&format!("{}\n", fold(&report.advice.sentence)));
+    text.truncate(text.trim_end().len());
+    text.push('\n');
     text
 }
 
