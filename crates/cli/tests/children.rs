@@ -150,6 +150,20 @@ fn a_child_that_cannot_be_served_is_named_and_counted() {
     let counters = stdout(&output(&mut anyring(&["stats", "--json", &stats])));
     let counters: serde_json::Value = serde_json::from_str(&counters).expect("JSON");
     assert_eq!(counters["unserved_children"], 2, "{counters}");
+    let trace = |form: &[&str], log: &str| {
+        let words = [&["trace", "--backend", "user"], form, &["--"]].concat();
+        let mut command = anyring(&words);
+        command.env("ANYRING_LOG", log).arg(&programs.parent).arg("execve").arg(&foreign).arg("word");
+        String::from_utf8(output(&mut command).stderr).expect("UTF-8")
+    };
+    let reason = format!("`{}`: it is a 32-bit program", foreign.display());
+    for log in ["", &log] {
+        let report = trace(&[], log);
+        let told = report.lines().filter(|line| line.starts_with(&format!("not served: {reason}"))).count();
+        assert_eq!(told, 1, "{report}");
+    }
+    let report: serde_json::Value = serde_json::from_str(&trace(&["--json"], "")).expect("JSON");
+    assert!(report["unserved"][0].as_str().is_some_and(|child| child.starts_with(&reason)), "{report}");
 }
 
 /// Filters are inherited, and about 250 are the most there may be.

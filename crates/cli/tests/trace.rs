@@ -264,6 +264,13 @@ fn the_summary_says_which_path_each_kind_of_request_took() {
 }
 
 #[test]
+fn an_event_says_why_a_worker_gets_the_request() {
+    let events = trace("user", "--events", &["sync::fsync_of_a_file"]);
+    let mut queued = events.lines().filter(|line| line.contains("queue_async_work") && line.contains("FSYNC"));
+    assert!(queued.next().is_some_and(|line| line.ends_with(" why no_nonblocking_form")), "{events}");
+}
+
+#[test]
 fn nops_on_the_kernels_rings_are_inline_and_finished_though_the_cq_is_full() {
     const WHAT: &str = "the kernel's NOPs";
     if !common::kernel_works(WHAT) {

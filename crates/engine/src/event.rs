@@ -15,7 +15,7 @@ pub(crate) use session::{follow, Room};
 pub use session::{open, reset_after_fork, wanted, wish, REFUSED};
 pub use worked::{WorkTimes, Worked};
 
-use crate::op::Skip;
+use crate::op::{Punt, Skip};
 
 /// What most events of a request say of it.
 #[derive(Clone, Copy, Default)]
@@ -180,7 +180,7 @@ pub struct Event {
     /// wanted.
     pub len: u32,
     /// COMPLETE, CQE_OVERFLOW: the CQE's. REGISTER: the answer. REQ_FAILED: the error. SHORT_WRITE: bytes written.
-    /// POLL_ARM: see [`skip`](Event::skip).
+    /// POLL_ARM: see [`skip`](Event::skip). QUEUE_ASYNC_WORK: see [`punt`](Event::punt).
     pub result: i32,
     /// SUBMIT_REQ, REQ_FAILED: `IOSQE_*`. COMPLETE, CQE_OVERFLOW: `IORING_CQE_F_*`. CREATE: `IORING_SETUP_*`. ENTER:
     /// `IORING_ENTER_*` (Linux AIO: IORING_ENTER_GETEVENTS for io_getevents(2), with IORING_ENTER_EXT_ARG for
@@ -216,8 +216,23 @@ impl Event {
 
     /// POLL_ARM: why no attempt was made before the wait; `None` where one found nothing. The kernel's own always does.
     pub fn skip(&self) -> Option<Skip> {
-        let index = usize::try_from(self.result).ok()?.checked_sub(1)?;
-        Skip::ALL.get(index).copied().filter(|_| self.kind == Kind::PollArm)
+        Skip::ALL.get(self.reason(Kind::PollArm)?).copied()
+    }
+
+    /// QUEUE_ASYNC_WORK: why a worker gets it; `None` of the kernel's own, which does not say.
+    pub fn punt(&self) -> Option<Punt> {
+        Punt::ALL.get(self.reason(Kind::QueueAsyncWork)?).copied()
+    }
+
+    /// The place of the reason that an event of this kind has, from 1 on.
+    fn reason(&self, kind: Kind) -> Option<usize> {
+        usize::try_from(self.result).ok()?.checked_sub(1).filter(|_| self.kind == kind)
+    }
+
+    /// The same event with its reason.
+    pub fn with_punt(self, punt: Punt) -> Event {
+        let place = Punt::ALL.iter().position(|known| *known == punt);
+        Event { result: place.map_or(0, |place| place as i32 + 1), ..self }
     }
 
     pub(crate) fn with_skip(self, skip: Option<Skip>) -> Event {

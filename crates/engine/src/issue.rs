@@ -26,7 +26,7 @@ use crate::issue::punt::refused_number;
 use crate::op::net::Net;
 use crate::op::poll::PollAdd;
 use crate::op::rw::Rw;
-use crate::op::{fs, Context, Direction, Op, Skip, Verdict};
+use crate::op::{fs, Context, Direction, Op, Punt, Skip, Verdict};
 use crate::os::{Os, Sys};
 use crate::request::{Cancelled, Id, ListKind, Request, State, Target, Then, Tried};
 use crate::ring::broken::Unanswered;
@@ -81,7 +81,7 @@ impl RingGuard {
             return;
         }
         match self.plan_turn(id) {
-            Step::Worker(approach) => self.punt_unattempted(id, approach),
+            Step::Worker(approach, why) => self.punt_unattempted(id, approach, why),
             Step::Refuse(error) => self.finish(id, -error.raw_os_error(), true),
             Step::Attempt | Step::Wait(..) | Step::Device => self.reissue(id),
         }
@@ -154,7 +154,7 @@ impl RingGuard {
         match self.plan(op, fd, first) {
             Step::Attempt => {}
             Step::Wait(direction, why) => return Verdict::Skipped(direction, why),
-            Step::Worker(_) => return Verdict::NeedsWorker,
+            Step::Worker(_, why) => return Verdict::NeedsWorker(why),
             Step::Device => return Verdict::NeedsDevice,
             Step::Refuse(error) => return Verdict::error(error),
         }
@@ -273,13 +273,13 @@ impl RingGuard {
                 let verdict = self.install_descriptor(id, fd);
                 self.follow(id, verdict);
             }
-            Verdict::NeedsWorker => self.punt_plainly(id),
+            Verdict::NeedsWorker(why) => self.punt_plainly(id, why),
             Verdict::NeedsCaller => self.leave_to_caller(id),
             Verdict::NeedsDevice => device::stage(self, id),
             Verdict::WouldBlock(direction) => self.wait_for(id, direction, Tried::Empty, Then::Retry),
             Verdict::Skipped(direction, why) => self.wait_for(id, direction, Tried::Skipped(why), Then::Retry),
             Verdict::NeedsWorkerWhenReady(direction) if self.is_ready(id, direction) => {
-                self.punt(id, Approach::Plain)
+                self.punt(id, Approach::Plain, Punt::NoForm)
             }
             Verdict::NeedsWorkerWhenReady(direction) => {
                 self.wait_for(id, direction, Tried::Skipped(Skip::NoForm), Then::PlainCall)
@@ -374,10 +374,10 @@ impl RingGuard {
             _ if multishot => Verdict::error(Errno::BADFD),
             // A worker's plain call has found nothing: another would not either (`io_wq_submit_work`).
             _ if tried == Tried::Plainly => Verdict::error(Errno::AGAIN),
-            _ if then == Then::PlainCall => return self.punt(id, Approach::Plain),
+            _ if then == Then::PlainCall => return self.punt(id, Approach::Plain, Punt::NoForm),
             op => {
                 let approach = wq::approach_to_missed(op);
-                return self.punt(id, approach);
+                return self.punt(id, approach, Punt::WouldWait);
             }
         };
         self.follow(id, verdict);

@@ -45,6 +45,37 @@ pub enum Direction {
     Write,
 }
 
+/// Why a worker gets a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Punt {
+    /// IOSQE_ASYNC.
+    AskedFor,
+    /// It would have to wait here, for a device most of all: what a read wants is not in the page cache.
+    WouldWait,
+    /// The file, or the operation, has no nonblocking form.
+    NoForm,
+    /// O_DIRECT, where the kernel's AIO does not take it.
+    Direct,
+    /// Only a thread with its submitter's identity may make it.
+    Identity,
+}
+
+impl Punt {
+    /// Every reason.
+    pub const ALL: [Punt; 5] = [Punt::AskedFor, Punt::WouldWait, Punt::NoForm, Punt::Direct, Punt::Identity];
+
+    /// As a trace says it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Punt::AskedFor => "asked_for",
+            Punt::WouldWait => "would_wait",
+            Punt::NoForm => "no_nonblocking_form",
+            Punt::Direct => "direct",
+            Punt::Identity => "identity",
+        }
+    }
+}
+
 /// Why an attempt was left out, and who makes up for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skip {
@@ -114,8 +145,8 @@ pub enum Verdict {
     /// There is no nonblocking form of this call here (RWF_NOWAIT is not supported, say): wait for readiness if the file
     /// can be polled, then let a worker make the plain call, since another reader may win; else straight to a worker.
     NeedsWorkerWhenReady(Direction),
-    /// Only a thread that may sleep can do this.
-    NeedsWorker,
+    /// Only a thread that may sleep can do this, and why.
+    NeedsWorker(Punt),
     /// The submitting thread can do this, once it has let go of the ring; another is a worker.
     NeedsCaller,
     /// The kernel's AIO is to make the transfer.

@@ -1,8 +1,9 @@
 //! The file systems that a ring's files are on, and whether they read and write without waiting (RWF_NOWAIT): a request for
 //! a file system that does not is a worker's, whatever is in the page cache.
 //!
-//! That is tried, once for each file system, with an unnamed file (O_TMPFILE) of 4 KiB beside the first file of the
-//! program that is seen there. Where the tracer may not make one nothing is known.
+//! Our engine tells why a worker gets a request; of the kernel's rings that is tried, once for each file system, with an
+//! unnamed file (O_TMPFILE) of 4 KiB beside the first file of the program that is seen there. Where the tracer may not make
+//! one nothing is known.
 
 use crate::{Event, Processes};
 use anyring_engine::event::{FileKind, Kind};
@@ -21,6 +22,9 @@ const MOST: usize = 4096;
 /// What was found out so far.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct FileSystems {
+    /// Whether RWF_NOWAIT is tried.
+    #[serde(skip)]
+    tries: bool,
     /// Descriptors that were looked at: of which ring and thread.
     #[serde(skip)]
     seen: HashSet<(u32, u32, i32)>,
@@ -51,6 +55,11 @@ pub struct FilesOn {
 }
 
 impl FileSystems {
+    /// Nothing yet. RWF_NOWAIT is tried where the events are the kernel's.
+    pub fn new(by_kernel: bool) -> FileSystems {
+        FileSystems { tries: by_kernel, ..FileSystems::default() }
+    }
+
     /// Looks at the file that the event names, where it is new. `processes` has met the event.
     pub fn meet(&mut self, event: &Event, processes: &Processes) {
         let Event { ring, thread, fd, .. } = *event;
@@ -62,7 +71,11 @@ impl FileSystems {
         }
         let link = PathBuf::from(format!("/proc/{thread}/fd/{fd}"));
         let Ok(device) = fs::metadata(&link).map(|file| file.dev()) else { return };
-        self.known.entry(device).or_insert_with(|| FileSystem::try_beside(&link, device));
+        let tries = self.tries;
+        self.known.entry(device).or_insert_with(|| match tries {
+            true => FileSystem::try_beside(&link, device),
+            false => FileSystem { name: type_of(device), ..FileSystem::default() },
+        });
         self.rings.entry(ring).or_default().insert((device, is_direct(thread, fd)));
     }
 
@@ -141,7 +154,7 @@ mod tests {
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let fd = file.as_file().as_raw_fd();
         let event = Event { ring: 1, thread, fd, file: FileKind::Regular, ..Event::new(Kind::FileGet) };
-        let mut file_systems = FileSystems::default();
+        let mut file_systems = FileSystems::new(true);
         let mut processes = Processes::default();
         file_systems.meet(&event, &processes);
         assert_eq!(file_systems.of_ring(1), [], "of a thread that is not known nothing is said");
@@ -153,6 +166,10 @@ mod tests {
         assert_eq!((found.nonblocking_reads, found.nonblocking_writes), expected);
         assert!(!found.direct);
         assert_eq!(file_systems.of_ring(2), [], "of a file that is not open nothing is said");
+        let mut untried = FileSystems::new(false);
+        untried.meet(&event, &processes);
+        let [other] = &untried.of_ring(1)[..] else { panic!("one: {untried:?}") };
+        assert_eq!((&other.file_system, other.nonblocking_reads), (&found.file_system, None));
         let names = fs::read_to_string("/proc/filesystems").expect("the types");
         if let Some(name) = &found.file_system {
             assert!(names.split_whitespace().any(|known| known == name), "{name}");

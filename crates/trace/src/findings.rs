@@ -6,11 +6,12 @@ use crate::report::{time, told, Interface, Kinds, RingReport};
 use anyring_abi::{
     IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_IOPOLL, IORING_SETUP_SINGLE_ISSUER, IORING_SETUP_SQPOLL,
 };
+use anyring_engine::op::Punt;
 use serde::Serialize;
 
 /// Fewer requests than these say nothing.
 const FEW: u64 = 100;
-/// A request that keeps its submitter longer blocks it.
+/// A request that keeps its submitter longer blocks it, if it is large; the kernel does not tell sizes.
 const LONG_NS: u64 = 100_000;
 /// As many requests with workers at a time pile up.
 const MANY_WORKERS: u64 = 64;
@@ -69,10 +70,16 @@ fn mostly(part: u64, whole: u64, percent: u64) -> bool {
 }
 
 fn forced(kinds: &Kinds) -> Found {
-    if kinds.forced < FEW {
+    // Our engine makes some of them without a worker.
+    let sent =
+        kinds.worker_because.get(Punt::AskedFor.name()).copied().unwrap_or(match kinds.worker_because.is_empty() {
+            true => kinds.worker.min(kinds.forced),
+            false => 0,
+        });
+    if sent < FEW {
         return None;
     }
-    let (name, forced, others) = (&kinds.kind, kinds.forced, kinds.count - kinds.forced);
+    let (name, forced, others) = (&kinds.kind, sent, kinds.count - kinds.forced);
     let by_worker = time(kinds.worker_p50_ns);
     if others >= FEW && mostly(kinds.inline, others, 90) {
         let inline = time(kinds.inline_p50_ns);
@@ -83,7 +90,7 @@ fn forced(kinds: &Kinds) -> Found {
         );
         return Some(("async_not_needed", evidence, "leave IOSQE_ASYNC away for these requests"));
     }
-    if others != 0 {
+    if others != 0 || sent != kinds.forced {
         return None;
     }
     let evidence = format!(
@@ -93,7 +100,8 @@ fn forced(kinds: &Kinds) -> Found {
 }
 
 fn slow_inline(kinds: &Kinds) -> Found {
-    let large = matches!(kinds.kind.size, "<=1M" | ">1M");
+    let is_on_disk = matches!(kinds.kind.file, "file" | "block");
+    let large = matches!(kinds.kind.size, "<=1M" | ">1M") || kinds.kind.size == "-" && is_on_disk;
     let median = kinds.inline_p50_ns.filter(|median| *median >= LONG_NS)?;
     if !large || kinds.inline < FEW {
         return None;
@@ -131,48 +139,84 @@ fn attempts_in_vain(kinds: &Kinds) -> Found {
     Some(("attempts_in_vain", evidence, advice))
 }
 
-/// What is true of all file systems of a ring's files: which those are, and whether they do something without waiting.
-fn agreed(files: &[FilesOn], can: impl Fn(&FilesOn) -> Option<bool>) -> (String, Option<bool>) {
+/// Why workers got requests that nobody had sent there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// The files are open with O_DIRECT.
+    Direct,
+    /// It cannot be tried there whether they would wait.
+    NoForm,
+    /// They would have waited.
+    WouldWait,
+    Unknown,
+}
+
+/// How many of a kind, if they are `percent` of it, and why: what the engine says, of most of them; else what trying `can`
+/// tells. With the file systems' names, and how it is known.
+fn punted(
+    kinds: &Kinds,
+    files: &[FilesOn],
+    percent: u64,
+    can: impl Fn(&FilesOn) -> Option<bool>,
+) -> Option<(u64, Why, String, &'static str)> {
+    let is_block = kinds.kind.file == "block";
+    let unasked = kinds.worker_because.iter().filter(|(why, _)| **why != Punt::AskedFor.name());
+    let told = unasked.map(|(why, count)| (*why, *count)).max_by_key(|(_, count)| *count);
+    let punted = match told {
+        Some((_, count)) => count,
+        None if kinds.worker_because.is_empty() => kinds.worker.saturating_sub(kinds.forced),
+        None => 0,
+    };
+    if !(is_block || kinds.kind.file == "file") || punted < FEW || !mostly(punted, kinds.count, percent) {
+        return None;
+    }
     let mut names: Vec<_> = files.iter().map(|it| it.file_system.as_deref().unwrap_or("the file system")).collect();
     names.sort_unstable();
     names.dedup();
-    let first = files.first().and_then(&can);
-    (names.join(" and "), first.filter(|_| files.iter().all(|it| can(it) == first)))
-}
-
-/// How many went to a worker that nobody had sent there, if that is `percent` of them.
-fn punted(kinds: &Kinds, percent: u64) -> Option<u64> {
-    let punted = kinds.worker.saturating_sub(kinds.forced);
-    let is_on_disk = matches!(kinds.kind.file, "file" | "block");
-    (is_on_disk && punted >= FEW && mostly(punted, kinds.count, percent)).then_some(punted)
+    let name = if is_block { "block devices".to_owned() } else { names.join(" and ") };
+    let name = if name.is_empty() { "the file system".to_owned() } else { name };
+    let direct = files.iter().filter(|it| it.direct).count();
+    let first =
+        files.first().and_then(&can).filter(|_| files.iter().all(|it| can(it) == files.first().and_then(&can)));
+    let told = told.map(|(why, _)| match why {
+        why if why == Punt::Direct.name() => Why::Direct,
+        why if why == Punt::NoForm.name() => Why::NoForm,
+        why if why == Punt::WouldWait.name() => Why::WouldWait,
+        _ => Why::Unknown,
+    });
+    Some(match told {
+        Some(why) => (punted, why, name, ""),
+        None if !is_block && direct != 0 && direct == files.len() => (punted, Why::Direct, name, ""),
+        None if is_block => (punted, Why::Unknown, name, ""),
+        None => match first {
+            Some(false) => (punted, Why::NoForm, name, " (RWF_NOWAIT was tried there)"),
+            Some(true) if direct == 0 => (punted, Why::WouldWait, name, " (RWF_NOWAIT works there)"),
+            _ => (punted, Why::Unknown, name, ""),
+        },
+    })
 }
 
 fn punted_reads(kinds: &Kinds, files: &[FilesOn]) -> Found {
     if !matches!(kinds.kind.opcode.as_str(), "READ" | "READV" | "READ_FIXED" | "READV_FIXED") {
         return None;
     }
-    let punted = punted(kinds, 10)?;
-    let (name, can) = match kinds.kind.file {
-        "block" => ("block devices".to_owned(), Some(true)),
-        _ => agreed(files, |it| it.nonblocking_reads),
-    };
-    let direct = files.iter().filter(|it| it.direct).count();
-    let (why, advice) = match can {
-        _ if direct != 0 && direct == files.len() => (
+    let (punted, why, name, source) = punted(kinds, files, 10, |it| it.nonblocking_reads)?;
+    let (why, advice) = match why {
+        Why::Direct => (
             "the files are open with O_DIRECT, so that it is not for the page cache".to_owned(),
             "read aligned pieces no larger than the device takes at once (max_sectors_kb), and keep fewer in flight than \
              its queue has room for (nr_requests)",
         ),
-        Some(false) => (
-            format!("{name} has no nonblocking read (RWF_NOWAIT was tried there)"),
+        Why::NoForm => (
+            format!("{name} has no nonblocking read{source}"),
             "read larger pieces at a time, or keep the file on a file system that can (ext4, XFS, Btrfs); IOSQE_ASYNC \
              spares the attempt",
         ),
-        Some(true) if direct == 0 => (
-            format!("what they wanted was not in the page cache (RWF_NOWAIT works on {name})"),
+        Why::WouldWait => (
+            format!("what they wanted was not in the page cache of {name}{source}"),
             "have the file read ahead (IORING_OP_FADVISE or posix_fadvise with POSIX_FADV_WILLNEED), or read with O_DIRECT",
         ),
-        _ => (
+        Why::Unknown => (
             "the page cache did not have it, or the file system has no nonblocking read: which is not known".to_owned(),
             "if the same reads are inline a second time, have the file read ahead (POSIX_FADV_WILLNEED); else the file \
              system is why",
@@ -191,34 +235,28 @@ fn punted_writes(kinds: &Kinds, files: &[FilesOn]) -> Found {
     if !matches!(kinds.kind.opcode.as_str(), "WRITE" | "WRITEV" | "WRITE_FIXED" | "WRITEV_FIXED") {
         return None;
     }
-    let punted = punted(kinds, 50)?;
-    let is_block = kinds.kind.file == "block";
-    let is_direct = !is_block && !files.is_empty() && files.iter().all(|it| it.direct);
-    let (name, can) = match is_block {
-        true => (String::new(), None),
-        false => agreed(files, |it| it.nonblocking_writes),
-    };
-    let (why, advice) = match can {
-        _ if is_direct => (
+    let (punted, why, name, source) = punted(kinds, files, 50, |it| it.nonblocking_writes)?;
+    let (why, advice) = match why {
+        Why::Direct => (
             ": the file is open with O_DIRECT".to_owned(),
-            "allocate the file before (fallocate), since a write that makes it longer waits, and write pieces no larger \
-             than the device takes at once (max_sectors_kb)",
+            "allocate the file before (fallocate), since a write that makes it longer waits, keep it out of the page cache, \
+             and write pieces no larger than the device takes at once (max_sectors_kb)",
         ),
-        Some(false) => (
-            format!(": {name} has no nonblocking write to the page cache (RWF_NOWAIT was tried there)"),
+        Why::NoForm => (
+            format!(": {name} has no nonblocking write to the page cache{source}"),
             "write with O_DIRECT, in pieces no larger than the device takes at once (max_sectors_kb), to a file that is \
-             allocated; through the page cache allocating it (fallocate) changes nothing here, and IOSQE_ASYNC spares the \
+             allocated and not in the page cache; through that allocating it (fallocate) changes nothing here, and IOSQE_ASYNC spares the \
              attempt",
         ),
-        Some(true) => (
-            format!(": {name} has nonblocking writes to the page cache (RWF_NOWAIT was tried there)"),
+        Why::WouldWait => (
+            format!(": {name} has nonblocking writes to the page cache, but not where blocks have to be allocated{source}"),
             "allocate the file before it is written (fallocate), and write what is in the page cache or whole pages",
         ),
-        None if is_block => (
+        Why::Unknown if kinds.kind.file == "block" => (
             String::new(),
             "write with O_DIRECT, in pieces no larger than the device takes at once (max_sectors_kb)",
         ),
-        None => (
+        Why::Unknown => (
             String::new(),
             "write with O_DIRECT, in pieces no larger than the device takes at once (max_sectors_kb); or, on a file \
              system that can write to the page cache without waiting (RWF_NOWAIT: XFS, Btrfs), allocate the file before \
@@ -383,7 +421,11 @@ mod tests {
         let cold = of_punted(Opcode::Read, &[("xfs", false, Some(true))]);
         assert_eq!(cold.name, "reads_punted");
         assert!(cold.evidence.starts_with("400 of 400 READ (file, <=512) went to a worker, "), "{}", cold.evidence);
-        assert!(cold.evidence.ends_with("not in the page cache (RWF_NOWAIT works on xfs)"), "{}", cold.evidence);
+        assert!(
+            cold.evidence.ends_with("not in the page cache of xfs (RWF_NOWAIT works there)"),
+            "{}",
+            cold.evidence
+        );
         let never = of_punted(Opcode::Read, &[("9p", false, Some(false))]);
         assert!(never.evidence.contains("9p has no nonblocking read"), "{}", never.evidence);
         assert!(!never.advice.contains("WILLNEED"));
@@ -395,6 +437,33 @@ mod tests {
             let finding = of_punted(Opcode::Read, unknown);
             assert!(finding.evidence.ends_with("which is not known"), "{}", finding.evidence);
         }
+    }
+
+    #[test]
+    fn what_the_engine_says_goes_before_what_is_tried() {
+        let files = [FilesOn {
+            file_system: Some("ext4".to_owned()),
+            direct: false,
+            nonblocking_reads: Some(true),
+            nonblocking_writes: Some(true),
+        }];
+        let find = |because: &[(&'static str, u64)]| {
+            let mut report = trace(400, Opcode::Read, 512, &[], |_| 0);
+            report.rings[0].kinds[0].worker = 400;
+            report.rings[0].kinds[0].worker_because = because.iter().copied().collect();
+            report.rings[0].files_on = files.to_vec();
+            super::of_ring(&report.rings[0]).into_iter().find(|it| it.name == "reads_punted").map(|it| it.evidence)
+        };
+        let cold = find(&[("asked_for", 250), ("would_wait", 150)]).expect("a finding");
+        assert!(cold.starts_with("150 of 400 READ") && cold.ends_with("not in the page cache of ext4"), "{cold}");
+        let no_form = find(&[("no_nonblocking_form", 300), ("would_wait", 100)]).expect("a finding");
+        assert!(no_form.starts_with("300 of") && no_form.ends_with("ext4 has no nonblocking read"), "{no_form}");
+        assert!(find(&[("direct", 400)]).is_some_and(|evidence| evidence.contains("open with O_DIRECT")));
+        assert_eq!(find(&[("asked_for", 400)]), None);
+        // What was made without a worker was not sent to one.
+        let mut report = trace(400, Opcode::Read, 512, &[], |_| IOSQE_ASYNC.into());
+        report.rings[0].kinds[0].worker = 0;
+        assert!(super::of_ring(&report.rings[0]).iter().all(|it| it.name != "async_always"));
     }
 
     #[test]

@@ -101,7 +101,8 @@ fn write_fields(text: &mut String, event: &Event, has_sqe: bool, zero_ns: u64) -
             write!(text, " opcode {} flags {flags} fd {fd} len {len} off {off}", opcode())
         }
         Kind::SubmitReq | Kind::QueueAsyncWork => {
-            write!(text, " opcode {} flags {}", opcode(), names::sqe_flags(flags))
+            write!(text, " opcode {} flags {}", opcode(), names::sqe_flags(flags))?;
+            event.punt().map_or(Ok(()), |why| write!(text, " why {}", why.name()))
         }
         Kind::PollArm => {
             write!(text, " opcode {} events {}", opcode(), names::poll_events(flags))?;
@@ -142,6 +143,7 @@ fn write_fields(text: &mut String, event: &Event, has_sqe: bool, zero_ns: u64) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anyring_engine::op::Punt;
 
     #[test]
     fn lines_begin_as_bpftrace_prints_the_probe() {
@@ -171,6 +173,9 @@ mod tests {
         assert!(line(&arm, true, 0).ends_with(" events IN|PRI|ERR|HUP|RDHUP"));
         let untried = Event { result: 3, ..arm };
         assert!(line(&untried, true, 0).ends_with(" events IN|PRI|ERR|HUP|RDHUP untried poll_first"));
+        let queued = Event { opcode: Opcode::Read as u16, ..Event::new(Kind::QueueAsyncWork) };
+        assert!(line(&queued, true, 0).ends_with(" opcode READ flags none"), "the kernel does not say why");
+        assert!(line(&queued.with_punt(Punt::WouldWait), true, 0).ends_with(" flags none why would_wait"));
         let enter = Event { ring: 1, len: 2, ..Event::new(Kind::Enter) };
         assert!(line(&enter, true, 0).starts_with("tracepoint:syscalls:sys_enter_io_uring_enter time "));
         let of_unknown = line(&Event { ring: 0, time_ns: 3_000, thread: 12, flags: 9, ..enter }, true, 2_000);

@@ -37,6 +37,9 @@ pub struct Tail {
     pub processes: Processes,
     /// Where the files were.
     pub file_systems: FileSystems,
+    /// Children that could not be served, and why.
+    #[serde(default)]
+    pub unserved: Vec<String>,
 }
 
 impl Tail {
@@ -45,6 +48,7 @@ impl Tail {
         let mut report = summary.report(self.events_lost);
         report.name_processes(&self.processes);
         report.name_file_systems(&self.file_systems);
+        report.unserved.clone_from(&self.unserved);
         report
     }
 }

@@ -15,6 +15,8 @@ pub struct Report {
     pub rings: Vec<RingReport>,
     /// Each process that used one of them, by [`Report::name_processes`].
     pub processes: Vec<ProcessReport>,
+    /// Programs that one of them executed and that could not be served, with the reason.
+    pub unserved: Vec<String>,
     /// What could be better.
     pub findings: Vec<Finding>,
     /// io_uring_enter(2) calls of which the ring could not be told.
@@ -148,6 +150,8 @@ pub struct Kinds {
     pub worker: u64,
     /// Of these, submitted with IOSQE_ASYNC.
     pub forced: u64,
+    /// Why workers got requests, and how many for each reason. The kernel does not tell.
+    pub worker_because: BTreeMap<&'static str, u64>,
     /// Of these, with an error.
     pub errors: u64,
     /// Of these, with fewer bytes than asked for; none where it is not told how many that were.
@@ -232,6 +236,9 @@ impl std::fmt::Display for Report {
             ring.fmt(formatter)?;
         }
         self.write_totals(formatter)?;
+        for child in &self.unserved {
+            writeln!(formatter, "not served: {child}")?;
+        }
         self.write_findings(formatter)?;
         if self.unattributed_enters != 0 {
             writeln!(formatter, "{} enter calls of which the ring is not known", self.unattributed_enters)?;

@@ -10,6 +10,7 @@ use anyring_abi::{
     IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IORING_SETUP_IOPOLL, IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS,
 };
 use anyring_engine::event::{FileKind, Kind};
+use anyring_engine::op::Punt;
 use hdrhistogram::Histogram;
 use std::collections::{BTreeMap, HashMap};
 
@@ -46,6 +47,8 @@ struct Key {
 struct Tally {
     paths: [u64; PATHS],
     forced: u64,
+    /// Why workers got them, by the place in [`Punt::ALL`].
+    punts: [u64; Punt::ALL.len()],
     errors: u64,
     short: u64,
     unfinished: u64,
@@ -62,6 +65,7 @@ impl Default for Tally {
         Tally {
             paths: [0; PATHS],
             forced: 0,
+            punts: [0; Punt::ALL.len()],
             errors: 0,
             short: 0,
             unfinished: 0,
@@ -108,6 +112,8 @@ struct InFlight {
     /// is told.
     queued_ns: u64,
     in_queue_ns: Option<u64>,
+    /// Why a worker got it, where that is told.
+    punt: Option<Punt>,
     several: bool,
     user_data: u64,
     /// When it was submitted, by what its thread did.
@@ -203,7 +209,7 @@ impl Summary {
             }
             Kind::QueueAsyncWork => {
                 if let Some(request) = request {
-                    request.queued_ns = event.time_ns;
+                    (request.queued_ns, request.punt) = (event.time_ns, event.punt());
                     let before = core::mem::replace(&mut request.path, Path::Worker);
                     ring.with_workers += u64::from(before != Path::Worker);
                     ring.most_with_workers = ring.most_with_workers.max(ring.with_workers);
@@ -286,6 +292,7 @@ impl Summary {
             submitted_ns: event.time_ns,
             queued_ns: 0,
             in_queue_ns: None,
+            punt: None,
             several: false,
             user_data: event.user_data,
             moment: self.threads.moment(event.thread),
@@ -320,6 +327,9 @@ impl Summary {
         ring.with_workers -= u64::from(request.path == Path::Worker && ring.with_workers != 0);
         let tally = ring.kinds.entry(key).or_default();
         tally.forced += u64::from(request.flags & u32::from(IOSQE_ASYNC) != 0);
+        if let Some(punt) = request.punt {
+            tally.punts[punt as usize] += 1;
+        }
         tally.errors += u64::from(event.result < 0);
         tally.short += u64::from(short);
         if let Some(in_queue_ns) = request.in_queue_ns {
@@ -351,6 +361,7 @@ impl Summary {
         Report {
             rings,
             processes: Vec::new(),
+            unserved: Vec::new(),
             findings,
             unattributed_enters: self.unattributed_enters,
             events_lost,
@@ -429,6 +440,12 @@ impl Tally {
             kernel_aio,
             worker,
             forced: self.forced,
+            worker_because: Punt::ALL
+                .iter()
+                .zip(self.punts)
+                .filter(|(_, count)| *count != 0)
+                .map(|(why, count)| (why.name(), count))
+                .collect(),
             waits: waits(key.opcode),
             errors: self.errors,
             short: (key.size != SizeClass::Untold).then_some(self.short),
@@ -488,7 +505,7 @@ mod tests {
             event(Kind::PollArm, 2, 21),
             event(Kind::SubmitReq, 3, 30),
             event(Kind::PollArm, 3, 31),
-            event(Kind::QueueAsyncWork, 3, 32),
+            event(Kind::QueueAsyncWork, 3, 32).with_punt(Punt::WouldWait),
             Event { offset: 132, fd: 9, ..event(Kind::TaskAdd, 3, 320) },
             event(Kind::SubmitReq, 4, 40),
             event(Kind::SubmitReq, 5, 45),
@@ -508,6 +525,7 @@ mod tests {
         assert_eq!((kinds.inline, kinds.poll, kinds.kernel_aio, kinds.worker), (1, 1, 1, 1));
         assert_eq!((kinds.unfinished, kinds.kernel_aio_p50_ns), (1, Some(200)));
         assert_eq!((kinds.errors, kinds.short, kinds.p50_ns), (1, Some(1), Some(200)));
+        assert_eq!(kinds.worker_because, BTreeMap::from([("would_wait", 1)]));
         assert_eq!((kinds.queued_p50_ns, kinds.queued_p99_ns), (Some(100), Some(100)));
     }
 

@@ -12,7 +12,8 @@ use crate::{elf, exec, library, ring};
 use anyring_engine::os::backing::handle_faults;
 use anyring_guest::State;
 use anyring_trace::{
-    EngineSource, Event, Head, JoinedSource, KernelSource, Processes, Rates, Report, Source, Summary, Tail,
+    EngineSource, Event, FileSystems, Head, JoinedSource, KernelSource, Processes, Rates, Report, Source, Summary,
+    Tail,
 };
 use std::io::Write;
 use std::path::Path;
@@ -21,12 +22,14 @@ use std::time::{Duration, Instant};
 mod later;
 mod outputs;
 mod subject;
+mod unserved;
 
 pub use later::report;
 use later::Record;
 pub use outputs::create;
 use outputs::{backend_of, check_files, filter_of, Outputs};
 use subject::{Child, Running, Subject};
+use unserved::Unserved;
 
 /// Whom to trace.
 #[derive(Clone, Copy)]
@@ -80,7 +83,7 @@ pub fn watch(
     mut each: impl FnMut(&Event, &Head, &Processes) -> bool,
     mut glance: impl FnMut(&Summary),
 ) -> Result<Watched, Failure> {
-    let (Chosen { mut source, by_kernel, why, not_kernel, .. }, mut subject) = match whom {
+    let (Chosen { mut source, by_kernel, why, not_kernel, unserved, .. }, mut subject) = match whom {
         Whom::Program(program) => {
             let chosen = choose(backend, about_kernel, program)?;
             let child = Child::start(chosen.by_host.as_ref().unwrap_or(program))?;
@@ -97,7 +100,8 @@ pub fn watch(
         Whom::Program(_) => std::process::id(),
         Whom::Process(pid) => pid as u32,
     };
-    let mut tail = Tail { processes: Processes::below(root), ..Tail::default() };
+    let (processes, file_systems) = (Processes::below(root), FileSystems::new(by_kernel));
+    let mut tail = Tail { processes, file_systems, ..Tail::default() };
     let mut events: Vec<Event> = Vec::new();
     let status = loop {
         let ended = subject.look()?;
@@ -130,6 +134,7 @@ pub fn watch(
         }
     };
     tail.events_lost = source.dropped();
+    tail.unserved = unserved.map_or(Vec::new(), |log| log.children());
     let report = tail.report(summary);
     Ok(Watched { report, head, tail, subject, status })
 }
@@ -206,6 +211,8 @@ struct Chosen {
     not_kernel: Option<String>,
     /// What is to be started where no library can be preloaded into the program.
     by_host: Option<Program>,
+    /// What the program's log says of its children.
+    unserved: Option<Unserved>,
 }
 
 /// The events of a process that runs: our engine's if it serves that, else the kernel's.
@@ -221,6 +228,7 @@ fn join(backend: Backend, pid: i32) -> Result<Chosen, Failure> {
                     why,
                     not_kernel: None,
                     by_host: None,
+                    unserved: None,
                 });
             }
             Ok(None) if backend == Backend::User => {
@@ -240,7 +248,7 @@ fn join(backend: Backend, pid: i32) -> Result<Chosen, Failure> {
         Backend::Kernel => "asked for".to_owned(),
         _ => "anyring serves no ring of the process".to_owned(),
     };
-    Ok(Chosen { source: Box::new(source), by_kernel: true, why, not_kernel: None, by_host: None })
+    Ok(Chosen { source: Box::new(source), by_kernel: true, why, not_kernel: None, by_host: None, unserved: None })
 }
 
 /// Whether the process has a ring of the kernel's open, as far as that can be seen.
@@ -273,7 +281,14 @@ fn choose(backend: Backend, about_kernel: Option<&str>, program: &Program) -> Re
             Ok(source) => {
                 let asked = if backend == Backend::Kernel { "asked for; " } else { "" };
                 let why = format!("{asked}its io_uring works and can be traced here");
-                return Ok(Chosen { source: Box::new(source), by_kernel: true, why, not_kernel, by_host: None });
+                return Ok(Chosen {
+                    source: Box::new(source),
+                    by_kernel: true,
+                    why,
+                    not_kernel,
+                    by_host: None,
+                    unserved: None,
+                });
             }
             Err(why) if backend == Backend::Kernel => return Err(Failure::own(why)),
             Err(why) => match about_kernel {
@@ -307,6 +322,7 @@ fn choose(backend: Backend, about_kernel: Option<&str>, program: &Program) -> Re
         std::env::set_var("ANYRING_AIO", "user"); // the kernel tells nothing of its own
     }
     std::env::set_var("ANYRING_TRACE", source.file());
+    let unserved = Some(Unserved::follow(source.file()));
     let why = not_kernel.clone().unwrap_or_else(|| "asked for".to_owned());
-    Ok(Chosen { source: Box::new(source), by_kernel: false, why, not_kernel, by_host })
+    Ok(Chosen { source: Box::new(source), by_kernel: false, why, not_kernel, by_host, unserved })
 }

@@ -9,7 +9,7 @@ use crate::mutation::{mutated, Mutation};
 use crate::op::poll::PollAdd;
 use crate::op::rw::{check_priority, is_file, Rw, RWF_HIPRI, RWF_SUPPORTED};
 use crate::op::sync::Sync;
-use crate::op::{call, Context, Direction, Op, Skip, Verdict};
+use crate::op::{call, Context, Direction, Op, Punt, Skip, Verdict};
 use crate::os::calls;
 use crate::os::{file_status, user_read, GuardedWords, Os, Sys};
 use crate::request::{Request, Target};
@@ -147,7 +147,7 @@ fn start_iocb(guard: &mut RingGuard, iocb: &Iocb, address: u64, place: u32) -> R
     let transfers = matches!(op, Op::Rw(_));
     let on_its_way = Unanswered::new(guard.ring(), place.into(), None);
     let settled = if !pollable && would_miss(guard, &op, fd, flags) {
-        Ok(Verdict::NeedsWorker)
+        Ok(Verdict::NeedsWorker(Punt::WouldWait))
     } else if remembered.is_some() {
         attempt_remembered(guard, &mut op, fd, flags)
     } else {
@@ -381,7 +381,7 @@ fn settle_attempt(verdict: Verdict, op: &mut Op, fd: i32, flags: Flags, pollable
         // What the file's own write answers is told by the event.
         Op::Rw(rw) if failed(Errno::AGAIN) && rw.knows_no_nowait() => Ok(Verdict::error(Errno::OPNOTSUPP)),
         Op::Rw(_) if flags.nonblocking() => Ok(without_waiting(verdict, op, fd)),
-        Op::Sync(sync) if verdict == Verdict::NeedsWorker => match kind_of(fd) {
+        Op::Sync(sync) if matches!(verdict, Verdict::NeedsWorker(_)) => match kind_of(fd) {
             libc::S_IFREG | libc::S_IFDIR | libc::S_IFBLK => Ok(verdict),
             // Others have no fsync, which is told at once.
             _ => match sync.issue(Context { fd, nonblock: false }) {
@@ -412,7 +412,7 @@ fn can_be_polled(fd: i32) -> bool {
 
 /// What an attempt at a transfer may have led to on a directory.
 fn may_be_directory(verdict: Verdict) -> bool {
-    matches!(verdict, Verdict::Done(..0) | Verdict::NeedsWorker | Verdict::NeedsWorkerWhenReady(_))
+    matches!(verdict, Verdict::Done(..0) | Verdict::NeedsWorker(_) | Verdict::NeedsWorkerWhenReady(_))
 }
 
 /// A transfer on a description with O_NONBLOCK ends here and now, unless the file has no readiness.

@@ -6,7 +6,7 @@ use crate::issue::{device, single};
 use crate::mutation::{mutated, Mutation};
 use crate::op::net::socket_option;
 use crate::op::poll::PollAdd;
-use crate::op::{Op, Skip, Verdict};
+use crate::op::{Op, Punt, Skip, Verdict};
 use crate::os::{EpollEvent, Os, Sys};
 use crate::poll::turns::When;
 use crate::poll::{Entry, DEVICE, EDGE, ENDED, FOREIGN_KICK, KICK, READ, WRITE};
@@ -306,7 +306,10 @@ impl RingGuard {
             let State::Polling(Polling { then, .. }) = *self.slab[id].state() else { return };
             if then == Then::PlainCall || self.is_others(id) {
                 let id = self.disarm(id).id();
-                self.punt(id, if then == Then::PlainCall { Approach::Plain } else { Approach::AttemptFirst });
+                match then {
+                    Then::PlainCall => self.punt(id, Approach::Plain, Punt::NoForm),
+                    Then::Retry => self.punt(id, Approach::AttemptFirst, Punt::Identity),
+                }
                 continue;
             }
             let target = self.slab[id].target.clone();

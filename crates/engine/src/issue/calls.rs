@@ -14,7 +14,7 @@ use crate::descriptors;
 use crate::forced::{point, Point};
 use crate::issue::punt::Submission;
 use crate::mutation::{mutated, Mutation};
-use crate::op::Op;
+use crate::op::{Op, Punt};
 use crate::os::Clock;
 use crate::request::Id;
 use crate::ring::notes::Due;
@@ -43,7 +43,7 @@ impl RingGuard {
             _ => (false, false),
         };
         if !self.makes_calls || is_measured && self.stalls.goes_to_worker() {
-            return self.punt(id, Approach::Plain);
+            return self.punt(id, Approach::Plain, Punt::NoForm);
         }
         if let Err(error) = self.keep_file(id) {
             return self.finish(id, -error.raw_os_error(), true);

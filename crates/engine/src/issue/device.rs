@@ -3,7 +3,7 @@
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
 use crate::op::rw::Rw;
-use crate::op::Op;
+use crate::op::{Op, Punt};
 use crate::poll::Medium;
 use crate::request::{self, Id};
 use crate::ring::RingGuard;
@@ -48,7 +48,7 @@ fn submit_some(guard: &mut RingGuard) {
     for (detached, error) in refused {
         let id = detached.id();
         guard.note_refusal(id, error);
-        guard.punt(id, Approach::Plain);
+        guard.punt(id, Approach::Plain, Punt::Direct);
     }
     reap(guard);
 }
@@ -93,7 +93,7 @@ fn complete_transfer(guard: &mut RingGuard, event: &IoEvent) {
         }
         None if mutated(Mutation::DeviceRefusalIsTheAnswer) => guard.finish(id, -Errno::AGAIN.raw_os_error(), true),
         None if broken => guard.finish(id, -Errno::IO.raw_os_error(), true),
-        None => guard.punt(id, Approach::Plain),
+        None => guard.punt(id, Approach::Plain, Punt::Direct),
     }
 }
 

@@ -9,7 +9,7 @@
 //! Called with the sender's ring locked, or, for `IORING_REGISTER_SEND_MSG_RING`, with none.
 
 use crate::op::msg_ring::MsgRing;
-use crate::op::Verdict;
+use crate::op::{Punt, Verdict};
 use crate::resource::files::FixedFile;
 use crate::ring::table;
 use crate::ring::{Ring, RingGuard};
@@ -68,7 +68,7 @@ fn send_file(message: &MsgRing, target: &'static Ring) -> Verdict {
     }
     match target.try_lock() {
         Some(mut guard) => Verdict::of(hand_over(message, &mut guard)),
-        None => Verdict::NeedsWorker, // that is, its holder
+        None => Verdict::NeedsWorker(Punt::WouldWait), // that is, its holder
     }
 }
 

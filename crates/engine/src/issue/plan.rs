@@ -3,7 +3,7 @@
 //!
 //! Called with the ring's lock, as all that issues requests.
 
-use crate::op::{row, Direction, FileUse, Op, Skip, Verdict};
+use crate::op::{row, Direction, FileUse, Op, Punt, Skip, Verdict};
 use crate::poll::Medium;
 use crate::request::Id;
 use crate::ring::State;
@@ -19,8 +19,8 @@ pub enum Step {
     Attempt,
     /// Nothing is tried: it waits for readiness.
     Wait(Direction, Skip),
-    /// A worker takes it.
-    Worker(Approach),
+    /// A worker takes it, and why.
+    Worker(Approach, Punt),
     /// The kernel's AIO makes it.
     Device,
     /// It is refused.
@@ -33,7 +33,7 @@ impl State {
         let request = &self.slab[id];
         let polls_first = request.op.will_poll_first();
         if self.is_others(id) && !polls_first {
-            return Step::Worker(Approach::AttemptFirst);
+            return Step::Worker(Approach::AttemptFirst, Punt::Identity);
         }
         let Some(row) = row(request.opcode).filter(|row| row.on_worker) else { return Step::Attempt };
         let is_async = request.flags & IOSQE_ASYNC != 0;
@@ -47,8 +47,8 @@ impl State {
             false => Step::Attempt,
             true if self.needs_no_worker(id) => Step::Attempt,
             // Without a file there is nothing to poll: opening a FIFO, say, waits on the worker.
-            true if row.file == FileUse::None => Step::Worker(Approach::Plain),
-            true => Step::Worker(Approach::AttemptFirst),
+            true if row.file == FileUse::None => Step::Worker(Approach::Plain, Punt::AskedFor),
+            true => Step::Worker(Approach::AttemptFirst, Punt::AskedFor),
         }
     }
 
@@ -93,7 +93,7 @@ impl State {
     pub(super) fn leave_to_creds_pool(&mut self, id: Id) -> Verdict {
         match self.slab[id].op.waits_for() {
             Some(direction) => Verdict::Skipped(direction, Skip::OthersIdentity),
-            None => Verdict::NeedsWorker,
+            None => Verdict::NeedsWorker(Punt::Identity),
         }
     }
 
@@ -130,7 +130,7 @@ impl State {
                     return Step::Device;
                 }
                 if !rw.may_not_wait() {
-                    return Step::Worker(Approach::Plain);
+                    return Step::Worker(Approach::Plain, Punt::Direct);
                 }
             }
         }

@@ -7,7 +7,7 @@ use crate::mutation::{mutated, Mutation};
 use crate::op::cancel::Cancel;
 use crate::op::net::{is_blocking, Net};
 use crate::op::rw::is_file;
-use crate::op::{row, Context, Direction, Identity, Op, Verdict};
+use crate::op::{row, Context, Direction, Identity, Op, Punt, Verdict};
 use crate::os::file_status;
 use crate::request::Request;
 use crate::request::{Id, State, Target, Then, Tried};
@@ -39,11 +39,11 @@ impl RingGuard {
         let verdict = waitid.issue(Context { fd: -1, nonblock: true });
         let to_poll = waitid.to_poll().cloned();
         match (verdict, to_poll) {
-            (Verdict::NeedsWorker, Some(pidfd)) => {
+            (Verdict::NeedsWorker(_), Some(pidfd)) => {
                 self.slab[id].target = Target::Private(pidfd);
                 self.wait_for(id, Direction::Read, Tried::Empty, Then::Retry);
             }
-            (Verdict::NeedsWorker, None) => self.punt_to_waiter(id),
+            (Verdict::NeedsWorker(_), None) => self.punt_to_waiter(id),
             (verdict, _) => self.follow(id, verdict),
         }
     }
@@ -70,22 +70,22 @@ impl RingGuard {
     }
 
     /// Queues a request to a worker.
-    pub fn punt(&mut self, id: Id, approach: Approach) {
-        self.queue_to_worker(id, approach, false);
+    pub fn punt(&mut self, id: Id, approach: Approach, why: Punt) {
+        self.queue_to_worker(id, approach, why, false);
     }
 
     /// Queues a request to a worker that makes the plain call.
-    pub(super) fn punt_plainly(&mut self, id: Id) {
+    pub(super) fn punt_plainly(&mut self, id: Id, why: Punt) {
         let approach = self.plain_approach(id);
-        self.punt(id, approach);
+        self.punt(id, approach, why);
     }
 
     /// Queues a request to a worker before anything was tried.
-    pub(super) fn punt_unattempted(&mut self, id: Id, approach: Approach) {
-        self.queue_to_worker(id, approach, true);
+    pub(super) fn punt_unattempted(&mut self, id: Id, approach: Approach, why: Punt) {
+        self.queue_to_worker(id, approach, why, true);
     }
 
-    fn queue_to_worker(&mut self, id: Id, approach: Approach, is_first: bool) {
+    fn queue_to_worker(&mut self, id: Id, approach: Approach, why: Punt, is_first: bool) {
         match self.slab[id].op {
             Op::FutexWait(_) => return self.punt_to_waiter(id),
             Op::Waitid(_) => return self.wait_for_child(id),
@@ -100,7 +100,7 @@ impl RingGuard {
         let (flags, target) = (request.flags, request.target.clone());
         request.path = Path::Worker;
         if !matches!(op, Op::NopWith(_)) {
-            self.record_of(id, |it| it.queue_async_work(flags));
+            self.record_of(id, |it| it.queue_async_work(flags, why));
         }
         if is_first && flags & IOSQE_ASYNC != 0 {
             self.record_of(id, |it| it.file_get(&target)); // natively by the worker

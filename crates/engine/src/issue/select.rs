@@ -113,7 +113,7 @@ impl RingGuard {
             Some(attempted) => attempted,
             // Somebody else took what was left for the second attempt.
             None if nothing && selection.gathered.is_some() => Attempted { result: 0, failed: false, flags: 0 },
-            None if nothing && !matches!(verdict, Verdict::NeedsWorker) => {
+            None if nothing && !matches!(verdict, Verdict::NeedsWorker(_)) => {
                 self.groups.give_back(group, held);
                 return ControlFlow::Break(verdict);
             }

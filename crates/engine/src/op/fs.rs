@@ -9,7 +9,7 @@
 //! reading is open at once, and for writing without a reader is ENXIO; with O_CREAT or O_TRUNC, or with IOSQE_ASYNC, it
 //! makes the plain call on a worker, which then waits. [`Open`] leads to the same results.
 
-use super::{call, reject_fixed_file, reject_unused, Context, Field, Verdict};
+use super::{call, reject_fixed_file, reject_unused, Context, Field, Punt, Verdict};
 use crate::mutation::{mutated, Mutation};
 use crate::os::{user_read, user_read_slice};
 use crate::resource::files::FixedFile;
@@ -301,7 +301,7 @@ impl Open {
         let attempt = context.nonblock && self.how.may_wait();
         let waits_on_worker = attempt && self.how.is_forced_to_worker();
         if waits_on_worker && self.how.flags & libc::O_ACCMODE as u64 == 0 && self.names_a_fifo() {
-            return Verdict::NeedsWorker;
+            return Verdict::NeedsWorker(Punt::WouldWait);
         }
         match self.open(if attempt { libc::O_NONBLOCK } else { 0 }) {
             Ok(fd) => {
@@ -314,9 +314,11 @@ impl Open {
                 Verdict::Descriptor(fd as i32)
             }
             // A lease is being broken, say. With RESOLVE_CACHED it is the answer that the program asked for.
-            Err(Errno::AGAIN) if attempt && self.how.resolve & RESOLVE_CACHED == 0 => Verdict::NeedsWorker,
+            Err(Errno::AGAIN) if attempt && self.how.resolve & RESOLVE_CACHED == 0 => {
+                Verdict::NeedsWorker(Punt::WouldWait)
+            }
             // A FIFO without a reader.
-            Err(Errno::NXIO) if waits_on_worker => Verdict::NeedsWorker,
+            Err(Errno::NXIO) if waits_on_worker => Verdict::NeedsWorker(Punt::WouldWait),
             Err(error) => Verdict::error(error),
         }
     }
@@ -425,8 +427,8 @@ mod tests {
             to_write = open(&fifo, libc::O_WRONLY, INLINE);
         }
         assert_eq!(to_write, Verdict::error(Errno::NXIO));
-        assert_eq!(open(&fifo, libc::O_WRONLY | libc::O_TRUNC, INLINE), Verdict::NeedsWorker);
-        assert_eq!(open(&fifo, libc::O_RDONLY | libc::O_CREAT, INLINE), Verdict::NeedsWorker);
+        assert_eq!(open(&fifo, libc::O_WRONLY | libc::O_TRUNC, INLINE), Verdict::NeedsWorker(Punt::WouldWait));
+        assert_eq!(open(&fifo, libc::O_RDONLY | libc::O_CREAT, INLINE), Verdict::NeedsWorker(Punt::WouldWait));
         let own = flags_of(open(&fifo, libc::O_RDONLY | libc::O_NONBLOCK, INLINE));
         assert_ne!(own & libc::O_NONBLOCK, 0);
     }

@@ -1,6 +1,6 @@
 //! FUTEX_WAIT, FUTEX_WAITV, FUTEX_WAKE: arguments and checks. Waiting is `wq::futex`'s.
 
-use super::{call, reject_unused, Context, Field, Verdict};
+use super::{call, reject_unused, Context, Field, Punt, Verdict};
 use crate::os::{can_wait_for_several, user_read, GuardedWords};
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe};
@@ -135,7 +135,7 @@ impl Wait {
     /// Looks; to wait a thread is needed.
     pub fn issue(&self) -> Verdict {
         match self.check() {
-            Ok(()) => Verdict::NeedsWorker,
+            Ok(()) => Verdict::NeedsWorker(Punt::WouldWait),
             Err(error) => Verdict::error(error),
         }
     }

@@ -21,7 +21,7 @@ pub use settle::settle;
 pub use transfer::Transfer;
 pub use zero_copy::refused_flags;
 
-use super::{call, reject_unused, Context, Direction, Field, Verdict};
+use super::{call, reject_unused, Context, Direction, Field, Punt, Verdict};
 use crate::os::{user_read_slice, Os, Sys};
 use crate::{descriptors, Errno};
 use anyring_abi::{
@@ -226,7 +226,7 @@ impl Accept {
                     return self.nothing();
                 }
                 if context.nonblock {
-                    return Verdict::NeedsWorker;
+                    return Verdict::NeedsWorker(Punt::NoForm);
                 }
             }
             let flags = new_file_flags(self.flags, self.slot);
@@ -283,7 +283,7 @@ impl Connect {
 
     fn issue(&mut self, context: Context) -> Verdict {
         if context.nonblock && waits_for_peer(context.fd) {
-            return Verdict::NeedsWorker;
+            return Verdict::NeedsWorker(Punt::NoForm);
         }
         // Not asked by another call, after which the socket would be as if it had never begun to connect.
         if self.in_progress && Sys::poll_now(context.fd, 0).is_ok_and(|seen| seen & libc::POLLERR as u16 != 0) {

@@ -1,6 +1,6 @@
 //! IORING_OP_NOP.
 
-use super::{Context, Op, Verdict};
+use super::{Context, Op, Punt, Verdict};
 use crate::Errno;
 use anyring_abi::{
     Sqe, IORING_CQE_F_32, IORING_NOP_CQE32, IORING_NOP_FILE, IORING_NOP_FIXED_BUFFER, IORING_NOP_FIXED_FILE,
@@ -73,7 +73,7 @@ impl NopWith {
     /// Done, if need be after the submission.
     pub fn issue(&self, context: Context) -> Verdict {
         if self.by_task_work && context.nonblock {
-            return Verdict::NeedsWorker;
+            return Verdict::NeedsWorker(Punt::NoForm);
         }
         match self.extra {
             None => Verdict::Done(self.result),

@@ -9,7 +9,7 @@ mod direct;
 mod substitute;
 
 use super::net::is_blocking;
-use super::{call, Context, Direction, Verdict};
+use super::{call, Context, Direction, Punt, Verdict};
 use crate::mutation::{mutated, Mutation};
 use crate::op::iovecs;
 use crate::op::selection::Selection;
@@ -366,7 +366,7 @@ impl Rw {
             Substitute::None if self.flags & RWF_NOWAIT != 0 && self.write && takes_nowait(fd) => {
                 Err(self.without_asked_nowait())
             }
-            Substitute::None => Err(self.to_worker(Verdict::NeedsWorker)),
+            Substitute::None => Err(self.to_worker(Verdict::NeedsWorker(Punt::NoForm))),
         }
     }
 
@@ -376,7 +376,7 @@ impl Rw {
     fn without_asked_nowait(&mut self) -> Verdict {
         if self.by_worker {
             self.flags &= !RWF_NOWAIT;
-            return Verdict::NeedsWorker;
+            return Verdict::NeedsWorker(Punt::NoForm);
         }
         self.unknown_nowait = true;
         self.finish_error(Errno::AGAIN, self.total())

@@ -8,7 +8,7 @@
 //! A blocking TCP socket as the input ignores SPLICE_F_NONBLOCK: if another reader empties it between the poll and the
 //! call, the worker sleeps until more data arrives, as the kernel's would.
 
-use super::{call, Context, Direction, Verdict};
+use super::{call, Context, Direction, Punt, Verdict};
 use crate::descriptors::{check_open, is_nonblocking, status_flags};
 use crate::mutation::{mutated, Mutation};
 use crate::os::file_status;
@@ -128,7 +128,7 @@ impl Splice {
                         Err(error) => Verdict::error(error),
                     };
                 }
-                _ if context.nonblock => return Verdict::NeedsWorker,
+                _ if context.nonblock => return Verdict::NeedsWorker(Punt::NoForm),
                 _ => {}
             }
             match self.transfer(context.fd, flags) {
@@ -269,7 +269,7 @@ mod tests {
         let inline = Context { fd: to.as_raw_fd(), nonblock: true };
         assert_eq!(op.issue(inline), Verdict::WouldBlock(Direction::Read));
         write(&feed, b"hello").unwrap();
-        assert_eq!(op.issue(inline), Verdict::NeedsWorker);
+        assert_eq!(op.issue(inline), Verdict::NeedsWorker(Punt::NoForm));
         assert_eq!(op.issue(on_worker(inline.fd)), Verdict::DoneShort(5));
         let mut buffer = [0; 8];
         assert_eq!(read(&drain, &mut buffer), Ok(5));

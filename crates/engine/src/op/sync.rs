@@ -1,6 +1,6 @@
 //! FSYNC, SYNC_FILE_RANGE, FALLOCATE, FTRUNCATE, FADVISE, MADVISE: calls that may sleep and have no nonblocking form.
 
-use super::{call, reject_unused, Context, Field, Verdict};
+use super::{call, reject_unused, Context, Field, Punt, Verdict};
 use crate::mutation::{mutated, Mutation};
 use crate::Errno;
 use anyring_abi::{Opcode, Sqe, IORING_FSYNC_DATASYNC};
@@ -97,7 +97,7 @@ impl Sync {
     /// A worker makes the call; the kernel forces the same ones off the submitting thread.
     pub fn issue(&mut self, context: Context) -> Verdict {
         if context.nonblock && !self.cheap_advice() {
-            return Verdict::NeedsWorker;
+            return Verdict::NeedsWorker(Punt::NoForm);
         }
         let fd = context.fd as usize;
         let answer = match *self {

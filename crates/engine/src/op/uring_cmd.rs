@@ -1,7 +1,7 @@
 //! URING_CMD: commands of the file that the SQE names. Sockets have some, block devices one; what only drivers have fails as
 //! on a kernel without them.
 
-use super::{call, Context, Verdict};
+use super::{call, Context, Punt, Verdict};
 use crate::os::file_status;
 use crate::Errno;
 use anyring_abi::{
@@ -86,7 +86,7 @@ impl UringCmd {
         };
         match status.kind {
             libc::S_IFBLK if self.command != DISCARD || !self.rest_is_zero => Verdict::error(Errno::INVAL),
-            libc::S_IFBLK if context.nonblock => Verdict::NeedsWorker,
+            libc::S_IFBLK if context.nonblock => Verdict::NeedsWorker(Punt::NoForm),
             libc::S_IFBLK => {
                 let range = [self.addr, self.addr3];
                 Verdict::of(call(

@@ -1,6 +1,6 @@
 //! WAITID: waitid(2). An attempt never sleeps; who waits for a child that has nothing to tell yet is `wq::waitid`'s.
 
-use super::{reject_unused, Context, Field, Verdict};
+use super::{reject_unused, Context, Field, Punt, Verdict};
 use crate::os::{check, syscall, user_write_slice};
 use crate::resource::files::FixedFile;
 use crate::{descriptors, Errno};
@@ -57,7 +57,7 @@ impl Waitid {
             }
             Ok(()) if self.options & libc::WNOHANG != 0 || self.is_nonblocking() => (0, Info::default()),
             Ok(()) if self.cannot_wait() => return Verdict::error(Errno::INVAL),
-            Ok(()) => return Verdict::NeedsWorker,
+            Ok(()) => return Verdict::NeedsWorker(Punt::WouldWait),
             Err(Errno::CHILD) => (-Errno::CHILD.raw_os_error(), Info::default()),
             Err(error) => return Verdict::error(error),
         };

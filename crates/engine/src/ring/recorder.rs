@@ -6,7 +6,7 @@ use crate::event::chunks::{has, Writer};
 use crate::event::session::{self, Room};
 use crate::event::{Event, FileKind, Kind, Known, WorkTimes};
 use crate::memory::layout::BATCH;
-use crate::op::Skip;
+use crate::op::{Punt, Skip};
 use crate::os::file_status;
 use crate::request::{Id, Target};
 use crate::{descriptors, Errno};
@@ -295,8 +295,8 @@ impl Recorder {
 
     /// The request at hand goes to a worker.
     #[cold]
-    pub fn queue_async_work(&mut self, sqe_flags: u8) {
-        let event = Event { flags: sqe_flags.into(), ..self.of_request(Kind::QueueAsyncWork) };
+    pub fn queue_async_work(&mut self, sqe_flags: u8, why: Punt) {
+        let event = Event { flags: sqe_flags.into(), ..self.of_request(Kind::QueueAsyncWork) }.with_punt(why);
         self.writer.put::<{ has::TIME | has::USER_DATA | has::RESULT_FLAGS }>(&event);
     }
 

@@ -52,7 +52,7 @@ pub fn attempt_for_a_while(mut attempt: impl FnMut() -> Verdict) -> Option<Verdi
         os::syscall(libc::SYS_nanosleep, [pause.as_ptr() as usize, 0, 0, 0, 0, 0]);
         match attempt() {
             Verdict::WouldBlock(_) => pause_ns *= 2,
-            Verdict::NeedsWorker | Verdict::NeedsWorkerWhenReady(_) => return None,
+            Verdict::NeedsWorker(_) | Verdict::NeedsWorkerWhenReady(_) => return None,
             verdict => {
                 MOST_WORKERS.store((os::usable_cpus() / 2).max(LEAST_WORKERS), Ordering::Relaxed);
                 TRIED.store(KNOWN, Ordering::Relaxed);

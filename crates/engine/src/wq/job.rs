@@ -264,14 +264,14 @@ impl Job {
             (Approach::ByCaller, _) => attempt(op),
             (Approach::Trial, _) => cold::attempt_for_a_while(|| attempt(op)).unwrap_or_else(|| plain(op)),
             (Approach::AttemptFirst, _) => match attempt(op) {
-                Verdict::NeedsWorker => plain_asleep(op),
+                Verdict::NeedsWorker(_) => plain_asleep(op),
                 verdict => verdict,
             },
             (Approach::Started, None) => plain_asleep(op),
             (Approach::Started, Some(before_waiting)) => match attempt(op) {
                 Verdict::WouldBlock(_)
                 | Verdict::Skipped(..)
-                | Verdict::NeedsWorker
+                | Verdict::NeedsWorker(_)
                 | Verdict::NeedsWorkerWhenReady(_) => {
                     before_waiting();
                     plain_asleep(op)

@@ -3,7 +3,7 @@
 //! One thread a request. It only waits until there is something (WNOWAIT); the request then looks by itself, under the
 //! ring's lock, if it still is there. So a cancelled one never takes a child away.
 
-use crate::op::{Op, Verdict};
+use crate::op::{Op, Punt, Verdict};
 use crate::os::{check, interrupt, interruptible, Os, Sys};
 use crate::thread::caught;
 use crate::wq::{self, Job};
@@ -88,7 +88,7 @@ impl Task {
         }
         if self.job.begin() {
             // Found or not, the request looks itself.
-            wq::conclude(self.job.clone(), Verdict::NeedsWorker);
+            wq::conclude(self.job.clone(), Verdict::NeedsWorker(Punt::WouldWait));
         }
     }
 }

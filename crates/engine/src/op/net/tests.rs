@@ -326,7 +326,7 @@ fn accept_on_a_blocking_listener_is_a_workers_once_somebody_is_there() {
     assert_eq!(op.issue(on_worker(&listener)), WOULD_READ);
     assert_eq!(accept(IORING_ACCEPT_DONTWAIT).issue(inline(&listener)), Verdict::error(Errno::AGAIN));
     let _client = UnixStream::connect_addr(&abstract_address("accept")).unwrap();
-    assert_eq!(op.issue(inline(&listener)), Verdict::NeedsWorker);
+    assert_eq!(op.issue(inline(&listener)), Verdict::NeedsWorker(Punt::NoForm));
     let peer = descriptor(op.issue(on_worker(&listener)));
     assert!(!is_blocking(peer.as_raw_fd()));
     assert_eq!((length, address[0] as u16), (2, libc::AF_UNIX as u16));
@@ -363,7 +363,7 @@ fn connect_of_a_blocking_stream_is_a_workers_and_of_a_nonblocking_one_goes_on_by
     };
     let blocking = socket(libc::SOCK_STREAM);
     let mut op = connect(&address);
-    assert_eq!(op.issue(inline(&blocking)), Verdict::NeedsWorker);
+    assert_eq!(op.issue(inline(&blocking)), Verdict::NeedsWorker(Punt::NoForm));
     assert_eq!(op.issue(on_worker(&blocking)), Verdict::Done(0));
     assert_eq!(connect(&address).issue(on_worker(&blocking)), Verdict::error(Errno::ISCONN));
 

@@ -1,0 +1,49 @@
+//! Children of a traced program that cannot be served: the log names them, and the report does.
+
+use std::path::{Path, PathBuf};
+
+/// What the library and the host say of one in the log.
+const SAID: &str = "a child is not served: ";
+
+/// The program's log, from here on.
+pub struct Unserved {
+    file: PathBuf,
+    /// How much was in it before.
+    from: usize,
+    is_own: bool,
+}
+
+impl Unserved {
+    /// The log that `ANYRING_LOG` names; without one it is made beside the file of events, and the variable set.
+    pub fn follow(events: &Path) -> Unserved {
+        if let Some(file) = std::env::var_os("ANYRING_LOG").filter(|file| !file.is_empty()).map(PathBuf::from) {
+            let from = std::fs::metadata(&file).map_or(0, |file| file.len() as usize);
+            return Unserved { file, from, is_own: false };
+        }
+        let mut file = events.as_os_str().to_owned();
+        file.push("-log");
+        std::env::set_var("ANYRING_LOG", &file);
+        Unserved { file: file.into(), from: 0, is_own: true }
+    }
+
+    /// The children that it names: each once, with the reason.
+    pub fn children(&self) -> Vec<String> {
+        let log = std::fs::read(&self.file).unwrap_or_default();
+        let log = String::from_utf8_lossy(log.get(self.from..).unwrap_or_default());
+        let mut children = Vec::new();
+        for (_, child) in log.lines().filter_map(|line| line.split_once(SAID)) {
+            if !children.iter().any(|known| known == child) {
+                children.push(child.to_owned());
+            }
+        }
+        children
+    }
+}
+
+impl Drop for Unserved {
+    fn drop(&mut self) {
+        if self.is_own {
+            let _ = std::fs::remove_file(&self.file); // perhaps nobody wrote one
+        }
+    }
+}
