@@ -13,7 +13,7 @@ STEP = scripts/step.sh $(LOGS)
 STEPS := setup format lint doc build-tests unit loom simulation conformance e2e install-test
 # `make soak`: the rest, and then all of it again beside four processes that spin.
 SOAK := setup-soak build-tests unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
-        differential hostile simulation-soak sanitizers e2e-soak containers hosts
+        differential hostile simulation-soak sanitizers e2e-soak findings containers hosts
 LOADED := unit conformance e2e $(filter-out setup-soak build-tests sanitizers containers hosts,$(SOAK))
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
@@ -148,6 +148,10 @@ e2e-soak: build-tests
 
 e2e-kernel: build-tests
 	@E2E_ON=kernel $(STEP) $@ $(E2E)
+
+# What `anyring trace` finds in ten programs, on both engines, is true once it is followed: the table of docs/trace.md.
+findings: setup-soak build-tests
+	@$(STEP) $@ scripts/findings.py $(CHECK)
 
 demo: setup
 	@scripts/build.sh $(TARGET)
