@@ -40,8 +40,8 @@ Examples:
   anyring deny --aio -- anyring run -- fio --ioengine=libaio job.fio
   anyring deny -- anyring run -- qemu-img bench -i io_uring disk.img
 
-A program that no library can be preloaded into (statically linked, of musl), or any where libanyring.so is not there, runs as
-a guest: anyring maps it into its own process and serves it there, and whatever it starts.
+A program into which no library can be preloaded (statically linked, or linked with musl) runs as a guest: anyring maps it into
+its own process and serves it there, and whatever it starts. Where there is no libanyring.so, every program does.
 
 Exit status: the program's own. 125 when anyring could not do its part, 126 when the program cannot be executed or
 cannot be served (32-bit, set-user-ID ...), 127 when it was not found, 2 for a usage error.";
@@ -90,11 +90,11 @@ const DENY_EXAMPLES: &str = "\
 Examples:
   anyring deny -- fio job.fio                             as under a container's default profile
   anyring deny --errno ENOSYS --aio -- myserver           no io_uring and no kernel AIO
-  anyring deny --profile rhel8 -- myserver                without all that Linux 4.18 does not have
-  anyring deny --profile minimal -- anyring doctor        what anyring finds where most is missing
+  anyring deny --profile rhel8 -- myserver                without what Linux 4.18 lacks
+  anyring deny --profile minimal -- anyring doctor        what doctor says where most is missing
 
-The filter is inherited by every process that PROGRAM starts and cannot be taken off again; it sets no_new_privs, so
-set-user-ID programs run without their privileges below it.
+Every process that PROGRAM starts inherits the filter; nothing takes it off again. It sets no_new_privs, so set-user-ID
+programs run without their privileges.
 
 Exit status: the program's own. 125 when the filter cannot be installed, 126 when the program cannot be executed,
 127 when it was not found, 2 for a usage error.";
@@ -112,7 +112,7 @@ pub struct DenyOptions {
     /// Refuse io_setup, io_submit, io_getevents, io_pgetevents, io_destroy and io_cancel too
     #[arg(long)]
     pub aio: bool,
-    /// Refuse seccomp(2) with EPERM too: programs that enter by instructions of their own cannot be served then
+    /// Refuse seccomp(2) with EPERM too: anyring then cannot serve programs that make their own system calls
     #[arg(long)]
     pub seccomp: bool,
     #[command(flatten)]
@@ -167,7 +167,7 @@ Examples:
 
 Exit status: 0 when an io_uring program would run here (by the kernel or by anyring), 1 when not.";
 
-/// Say whether io_uring works here, if not why, and what to do
+/// Say whether io_uring works here, why not, and what to do
 #[derive(Debug, Args)]
 #[command(after_help = DOCTOR_EXAMPLES)]
 pub struct DoctorOptions {
@@ -220,7 +220,7 @@ pub struct TraceOptions {
     pub backend: Option<Backend>,
     #[command(flatten)]
     pub form: Form,
-    /// Record the events in FILE for anyring report, and report now only what --events, --json or --output asks for
+    /// Record the events in FILE for anyring report; report now only with --events, --json or --output
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
     /// Show rates, paths and latencies of each interval on standard error while the program runs, as iostat does [default:
@@ -241,8 +241,8 @@ pub struct Form {
     /// Print each event as a line, as bpftrace names it, instead of the summary
     #[arg(long)]
     pub events: bool,
-    /// Print only events that all these hold for: opcode=READ,fd=7,ring=1,res<0. Also thread, len, user_data and event, and
-    /// the signs != <= > >=
+    /// Print only events for which all conditions hold: opcode=READ,fd=7,ring=1,res<0. Also thread, len, user_data and event;
+    /// also != <= > >=
     #[arg(long, value_name = "CONDITIONS", requires = "events")]
     pub filter: Option<String>,
     /// Print the times of events as CLOCK_MONOTONIC has them, not since the first event
@@ -269,7 +269,7 @@ Examples:
   anyring report --events --filter 'res<0' trace.rec
   anyring report --html page.html --perfetto trace.json -o report.txt trace.rec
 
-A recording whose end is missing, since the trace was killed or goes on, is reported as far as it goes, with status 125.
+A recording without its end (the trace was killed, or goes on) is reported as far as it goes, with status 125.
 
 Exit status: 0 when all was reported, 125 when FILE is no recording, has no end, or something cannot be written, 2 for a
 usage error.";
@@ -292,14 +292,14 @@ Examples:
   anyring check --lint -- ./mytest
   anyring check --backend user --max-worker-share 5% --max-p99 2ms -- ./myserver-test
 
-What does not hold is said on standard error, one line each, or in one line that all held, and who served and why.
---no-punts and --max-worker-share ask what the kernel does: where it cannot be traced, the check fails before the program
-starts, unless --backend user asks about anyring's own workers.
+Standard error gets a line for each expectation that does not hold, or one line that all held; it says who served and why.
+--no-punts and --max-worker-share ask what the kernel does. Where it cannot be traced, the check fails before the program
+starts; --backend user asks about anyring's own workers instead.
 
 Exit status: the program's own where that is not 0; else 1 when an expectation did not hold, and 125 when nothing is
 proven: events were lost, or no ring was made. The rest as for trace.";
 
-/// Run PROGRAM and fail when its io_uring requests went other ways than stated
+/// Run PROGRAM and fail when its io_uring requests do not go as stated
 #[derive(Debug, Args)]
 #[command(after_help = CHECK_EXAMPLES, override_usage = "anyring check [OPTIONS] -- PROGRAM [ARGS]...")]
 #[group(id = "expectations", required = true, multiple = true, args = ["no_punts", "max_worker_share", "no_overflow", "max_p99", "lint"])]
@@ -317,7 +317,7 @@ pub struct CheckOptions {
     /// No CQE finds the CQ full
     #[arg(long)]
     pub no_overflow: bool,
-    /// Of each kind of request, 99 of 100 complete in this time: 250us, 2ms, 1s. Not of those that wait by their nature
+    /// Of each kind of request, 99 of 100 complete in this time: 250us, 2ms, 1s. Leaves out what waits by its nature
     /// (timeouts, polls, futexes, waitid)
     #[arg(long, value_name = "TIME", value_parser = parse_bound)]
     pub max_p99: Option<Bound>,
@@ -376,7 +376,7 @@ Workloads:
   files    reading a file: page cache and O_DIRECT, random and sequential, several depths
   echo     a TCP server: 1 to 256 connections, small and large messages, plain and multishot
   timers   arming, cancelling and firing timeouts
-  polls    up to 10,000 idle descriptors of which few become ready
+  polls    up to 10,000 idle descriptors, a few of which become ready
   pipetest tokens that go round 128 pipes, beside up to 10,000 that stay empty, as published
   idle     memory and CPU of rings that nobody uses
   msg      messages from ring to ring, as published in 2024
@@ -408,10 +408,10 @@ pub struct LabOptions {
     /// Runs that count, after one that is dropped [default: 9, or what the workload needs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub runs: Option<u16>,
-    /// About how long it may take in all: workloads for which the time is short take fewer runs, at least 2
+    /// About how long it may take in all: where time is short, workloads make fewer runs, at least 2
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub minutes: Option<u16>,
-    /// Little work and 1 run, to see that it runs: the figures are worth nothing
+    /// Little work and 1 run, to see that it works: the figures are worth nothing
     #[arg(long)]
     pub quick: bool,
     /// Measure nothing: show, and with --out draw anew, the report.json of an earlier run
