@@ -110,7 +110,7 @@ const CLOSED: u64 = -2i64 as u64;
 const NO_OFFSET: u64 = u64::MAX;
 
 /// With a closed descriptor or a length of 0, the kernel only ever refuses these or does nothing.
-const ROWS: [Row; 24] = [
+const ROWS: [Row; 26] = [
     ("io_uring_setup", libc::SYS_io_uring_setup, [1, 0, 0, 0, 0, 0], [PERM, NOSYS, NOSYS, PERM]),
     ("clone3", libc::SYS_clone3, [0; 6], [NOSYS, NOSYS, SAME, NOSYS]),
     ("clone(CLONE_NEWUSER | CLONE_PIDFD)", libc::SYS_clone, [0x1000_1000, 0, 8, 0, 0, 0], [PERM, SAME, SAME, SAME]),
@@ -125,6 +125,8 @@ const ROWS: [Row; 24] = [
     ("epoll_pwait2", libc::SYS_epoll_pwait2, [CLOSED, 0, 1, 0, 0, 0], [SAME, NOSYS, SAME, NOSYS]),
     ("kcmp", libc::SYS_kcmp, [0; 6], [PERM, SAME, PERM, PERM]),
     ("process_vm_readv", libc::SYS_process_vm_readv, [0, 0, 0, 0, 0, 1], [SAME, SAME, SAME, PERM]),
+    ("waitid(P_PGID, 0)", libc::SYS_waitid, [2, 0, 0, 5, 0, 0], [SAME, INVAL, SAME, SAME]),
+    ("waitid(P_PGID, 1)", libc::SYS_waitid, [2, 1, 0, 5, 0, 0], [SAME; 4]),
     ("seccomp", libc::SYS_seccomp, [99, 0, 0, 0, 0, 0], [SAME, SAME, SAME, SAME]),
     ("io_setup", libc::SYS_io_setup, [0; 6], [SAME, SAME, SAME, PERM]),
     ("preadv2", libc::SYS_preadv2, [CLOSED, 0, 0, 0, 0, 0], [SAME; 4]),

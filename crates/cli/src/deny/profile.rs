@@ -177,6 +177,7 @@ const RHEL8: &[Rule] = &[
     some(__NR_prctl, &[Test::equal(0, 0x5356_4d41)], INVAL), // PR_SET_VMA
     some(__NR_seccomp, &[Test::equal(0, 1), Test::any_bit(1, !7)], INVAL), // flags after SPEC_ALLOW
     some(__NR_waitid, &[Test::equal(0, 3)], INVAL),   // P_PIDFD
+    some(__NR_waitid, &[Test::equal(0, 2), Test::equal(1, 0)], INVAL), // P_PGID of the caller's group
 ];
 
 const GVISOR: &[Rule] = &[

@@ -49,6 +49,10 @@ impl Waitid {
         if !self.is_sound() {
             return Verdict::error(Errno::INVAL);
         }
+        if self.kind == libc::P_PGID && self.id == 0 {
+            // waitid(2) itself takes 0 for the caller's group since Linux 5.4. From now on it waits for this group.
+            self.id = own_group();
+        }
         let mut raw = [0i32; INFO_WORDS];
         let (result, info) = match self.call(self.options | libc::WNOHANG, &mut raw) {
             Ok(()) if raw[PID_WORD] != 0 => {
@@ -150,4 +154,9 @@ impl Waitid {
         let behind = self.info.wrapping_add(PID_WORD as u64 * 4);
         user_write_slice(behind, &[info.pid, info.uid as i32, info.status])
     }
+}
+
+/// getpgid(2): 0 where the group is of another namespace.
+fn own_group() -> i32 {
+    syscall(libc::SYS_getpgid, [0; 6]) as i32
 }
