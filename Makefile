@@ -188,7 +188,7 @@ install-test: build-tests
 containers: setup-soak build-tests
 	@$(STEP) $@ packaging/test-in-chroot.sh $(TARGET)
 
-# Doctor and the conformance cases on other kernels, in QEMU; WRITE=1 also writes the table of docs/hosts.md.
+# Doctor, programs and the conformance cases on other kernels, in QEMU; WRITE=1 also writes the table of docs/hosts.md.
 hosts: setup-soak build-tests
 	@$(STEP) $@ scripts/hosts.sh $(CHECK) $(if $(WRITE),--write)
 

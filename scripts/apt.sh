@@ -16,7 +16,7 @@ apt_prepare() {
 apt() {
   local command=$1
   shift
-  timeout 300 "$command" -q -y -o Dir::Etc::SourceList="$apt_folder/sources" -o Dir::Etc::SourceParts=/dev/null \
+  timeout 300 "$command" -q -o APT::Get::Assume-Yes=true -o Dir::Etc::SourceList="$apt_folder/sources" -o Dir::Etc::SourceParts=/dev/null \
     -o Dir::State="$apt_folder" -o Dir::State::Status="$apt_folder/status" -o Dir::Cache="$apt_folder/cache" \
     -o Dir::Log="$apt_folder" -o APT::Sandbox::User="$(id -un)" -o Acquire::Retries=3 -o Acquire::Languages=none \
     -o APT::Install-Recommends=false "$@"

@@ -3,9 +3,11 @@
 #
 # usage: scripts/host.sh BIN KERNEL COMMAND ARGS...   (BIN: the folder with anyring, libanyring.so, anyring-conformance-plain)
 #
-# KERNEL is 5.10, 6.1 or 6.12, or `newest`, that of Debian sid. The command finds these programs and busybox's by its PATH, the
-# lists of conformance/ in /lists, and an ext4 file system at TMPDIR. Its output and its status are this script's.
+# KERNEL is 5.10, 6.1, 6.12, what Debian's backports have (6.18, 7.2 ...), or `newest`, that of Debian sid. The command finds these
+# programs and busybox's by its PATH, the lists of conformance/ in /lists, and an ext4 file system at TMPDIR. Its output and its
+# status are this script's.
 #
+#   HOST_PROGRAMS   further programs, names or paths: they go along with the libraries that ldd names
 #   HOST_CPU        QEMU's model of the processor (the default of KVM: host; emulated: Nehalem with XSAVE and AVX)
 #   HOST_TIMEOUT_S  when the machine is stopped, with status 124 (900)
 #
@@ -20,7 +22,10 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/apt.sh
 . scripts/apt.sh
 
-programs=(anyring libanyring.so anyring-conformance-plain)
+programs=("$bin"/{anyring,libanyring.so,anyring-conformance-plain})
+for program in ${HOST_PROGRAMS:-}; do
+  programs+=("$(command -v "$program")") || { echo "host.sh: $program: no such program" >&2 && exit 2; }
+done
 # What the kernel's own modules are needed for: a disk with a file system.
 modules='virtio virtio_ring virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci virtio_blk crc16 crc32c_generic crc32c-cryptoapi
   libcrc32c mbcache jbd2 ext4'
@@ -30,40 +35,47 @@ no() {
   exit 77
 }
 
-suite_of() {
+# suites_of KERNEL: the one that has it, and what that depends on.
+suites_of() {
   case $1 in
     5.10) echo bullseye ;;
     6.1) echo bookworm ;;
     6.12) echo trixie ;;
     newest) echo sid ;;
-    *) echo "host.sh: $1: it must be 5.10, 6.1, 6.12 or newest" >&2 && return 1 ;;
+    [5-9].[0-9]*) echo trixie-backports trixie ;;
+    *) echo "host.sh: $1: it must be 5.10, 6.1, 6.12, 6.18 ... or newest" >&2 && return 1 ;;
   esac
 }
 
-# fetch FOLDER SUITE: the kernel as FOLDER/vmlinuz, its modules in FOLDER/modules, busybox in FOLDER.
+# fetch FOLDER SUITES...: the kernel as FOLDER/vmlinuz, its modules in FOLDER/modules, busybox in FOLDER.
 fetch() {
   [ -e "$1/vmlinuz" ] && return
   rm -rf "$1"
   mkdir -p "$1"
   local reason="no apt-get or no dpkg-deb here"
   if command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null; then
-    if download "$PWD/$1/work" "$2" >"$1/log" 2>&1 && unpack "$1" >>"$1/log" 2>&1; then
+    if download "$PWD/$1/work" "${@:2}" >"$1/log" 2>&1 && unpack "$1" >>"$1/log" 2>&1; then
       rm -rf "$1/work"
       return
     fi
     reason=$(grep -m1 '^[EW]: ' "$1/log" || tail -n 1 "$1/log")
   fi
   rm -rf "$1/work"
-  no "Linux $kernel cannot be had from Debian $2: $reason"
+  no "Linux $kernel cannot be had from Debian ${*:2}: $reason"
 }
 
 download() {
-  local packages
-  apt_prepare "$1" "deb [arch=amd64 signed-by=$DEBIAN_KEYS] $DEBIAN_MIRROR $2 main" && apt apt-get update || return
+  local image packages
+  apt_prepare "$1" "$(printf "deb [arch=amd64 signed-by=$DEBIAN_KEYS] $DEBIAN_MIRROR %s main\n" "${@:2}")" &&
+    apt apt-get update || return
+  # The suite's own kernel, or one of several in backports.
+  image=$(apt apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
+  if [ $# -gt 2 ]; then
+    image=$(apt apt-cache pkgnames "linux-image-$kernel." | grep -E '^[^-]*-[^-]*-[^-]*-amd64$' | sort -V | tail -n 1)
+  fi
+  [ -n "$image" ] || { echo "E: no kernel is named there" && return 1; }
   # Newer releases have the modules and the kernel itself in packages of their own.
-  packages=$(apt apt-get install --simulate linux-image-amd64 |
-    sed -n 's/^Inst \(linux-\(image\|modules\|binary\)-[0-9][^ ]*\) .*/\1/p')
-  [ -n "$packages" ] || { echo "E: no kernel is named there" && return 1; }
+  packages=$(apt apt-cache pkgnames linux- | grep -Fx -e "$image" -e "${image/image/modules}" -e "${image/image/binary}")
   # shellcheck disable=SC2086 # a list of words
   (cd "$1" && apt apt-get download $packages busybox-static)
 }
@@ -111,11 +123,12 @@ reboot -f
 EOF
 }
 
-suite=$(suite_of "$kernel")
+suites=$(suites_of "$kernel")
 command -v qemu-system-x86_64 >/dev/null || no "no qemu-system-x86_64 here (Debian's package qemu-system-x86)"
 PATH=$PATH:/usr/sbin command -v mkfs.ext4 >/dev/null || no "no mkfs.ext4 here"
 host=.build/hosts/$kernel
-fetch "$host" "$suite"
+# shellcheck disable=SC2086 # a list of words
+fetch "$host" $suites
 busybox=$PWD/$host/busybox
 
 machine=$(mktemp -d)
@@ -128,12 +141,13 @@ cp "$host"/modules/*.ko "$root/modules"
 cp conformance/*.txt conformance/oracle.json "$root/lists"
 printf 'root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n' >"$root/etc/passwd"
 for program in "${programs[@]}"; do
-  strip -o "$root/bin/$program" "$bin/$program"
-  { ldd "$bin/$program" 2>/dev/null || true; } | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p; s/^\t\(\/[^ ]*\) .*/\1/p'
+  # A script stays as it is.
+  strip -o "$root/bin/${program##*/}" "$program" 2>/dev/null || cp "$program" "$root/bin"
+  { ldd "$program" 2>/dev/null || true; } | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p; s/^\t\(\/[^ ]*\) .*/\1/p'
 done | sort -u | xargs -r cp -L --parents -t "$root"
 first_process "$@" >"$root/init"
 chmod 755 "$root/init"
-(cd "$root" && find . | "$busybox" cpio -o -H newc 2>/dev/null | gzip -1) >"$machine/initramfs"
+(cd "$root" && find . | "$busybox" cpio -o -H newc 2>/dev/null) >"$machine/initramfs"
 truncate -s 2G "$machine/disk"
 PATH=$PATH:/usr/sbin mkfs.ext4 -q "$machine/disk"
 : >"$machine/output" >"$machine/status"
