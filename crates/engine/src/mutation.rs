@@ -218,6 +218,8 @@ mutations! {
             "A worker sleeps in a call on a number of the program's.";
         WorkersAreNotPinned "workers-are-not-pinned" Case "io_wq::affinity_holds_for_workers",
             "IORING_REGISTER_IOWQ_AFF keeps no worker on its CPUs.";
+        NobodyLooksForAWorker "nobody-looks-for-a-worker" Engine "a_call_behind_one_that_sleeps_is_made_once_there_may_be_a_thread",
+            "A thread that cannot be made is not made later, though a job needs it.";
         BitsDoNotMatter "bits-do-not-matter" Case "futex::bits_must_meet",
             "A FUTEX_WAIT is woken by whoever wakes the word, whatever the bits.";
     }

@@ -309,13 +309,34 @@ pub fn queue_close(fd: i32) -> bool {
     true
 }
 
-/// No thread can be had (RLIMIT_NPROC, say). If there is none at all, the caller does the work: late, but done.
+/// How often who sleeps looks whether a thread can be had by now, in nanoseconds.
+const LOOK_AGAIN_NS: u64 = 100_000_000;
+
+/// A thread that was needed could not be made.
+static IS_SHORT: AtomicBool = AtomicBool::new(false);
+
+/// No thread can be had (RLIMIT_NPROC, a control group's pids.max). If there is none at all, the caller does the work; else the
+/// others may sleep for good, and who waits tries again ([`look_again`]): late, but done.
 #[cold]
 fn do_without_thread() {
     if let Some(mut pool) = POOL.lock() {
         pool.threads -= 1;
     }
+    IS_SHORT.store(!mutated(Mutation::NobodyLooksForAWorker), Ordering::Relaxed);
     handlers::without_locks(make_queued);
+}
+
+/// When a thread that is about to sleep has to call [`look_again`].
+pub fn look_again_ns() -> Option<u64> {
+    IS_SHORT.load(Ordering::Relaxed).then_some(LOOK_AGAIN_NS)
+}
+
+/// Makes the thread that could not be made, if it is needed still.
+pub fn look_again() {
+    if IS_SHORT.load(Ordering::Relaxed) && IS_SHORT.swap(false, Ordering::Relaxed) {
+        let need = POOL.lock().map_or(Need::Nothing, |mut pool| Need::of(&mut pool));
+        need.meet();
+    }
 }
 
 /// Does what is queued as long as there are no threads.
@@ -562,4 +583,5 @@ pub unsafe fn reset_after_fork() {
         (pool.threads, pool.idle, pool.looking) = (0, 0, false);
         (pool.asleep, pool.waiting, pool.running) = (0, 0, [0; 2]);
     }
+    IS_SHORT.store(false, Ordering::Relaxed);
 }

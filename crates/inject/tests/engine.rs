@@ -386,6 +386,26 @@ fn load_leaves_nothing() {
     }
 }
 
+/// Without a thread (RLIMIT_NPROC) requests are made by the caller, or once there may be one. The kernel cancels or forgets them.
+/// `limits.rs` has the same in a control group.
+macro_rules! without_threads {
+    ($($test:ident: $case:literal;)*) => {$(
+        #[test]
+        fn $test() {
+            if let Some(reason) = no_reference().or_else(no_liburing) {
+                return skip(stringify!($test), reason);
+            }
+            on_the_engine(stringify!($test), "limits", $case);
+        }
+    )*};
+}
+
+without_threads! {
+    calls_without_threads_are_made_by_the_caller: "alone";
+    a_call_behind_one_that_sleeps_is_made_once_there_may_be_a_thread: "behind-a-sleeper";
+    a_family_without_threads_completes_all_requests: "family";
+}
+
 /// Its output ends only once nothing of it is left.
 #[test]
 fn what_a_program_leaves_running_ends_with_it() {

@@ -19,6 +19,7 @@ use crate::ring::RingGuard;
 use crate::shared::member;
 use crate::thread;
 use crate::thread::tables;
+use crate::wq;
 use crate::Errno;
 use core::sync::atomic::{fence, Ordering};
 
@@ -264,7 +265,7 @@ fn sleep(
     // Another process's death is announced by nobody.
     // What a thread with another table posts may wake nobody.
     let look_ns = (shared || tables::differ()).then_some(member::LOOK_NS);
-    let timeout_ns = left_ns.into_iter().chain(timer_ns).chain(look_ns).min();
+    let timeout_ns = left_ns.into_iter().chain(timer_ns).chain(look_ns).chain(wq::look_again_ns()).min();
     let slept = match watched {
         Some(bell) if polled => {
             let mut set = [libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 }];
@@ -285,6 +286,7 @@ fn sleep(
     // A signal handler that jumped (but not out of here) has ended this sleep in the books already.
     drop(awake);
     let Ok(mut guard) = again else { return (None, Err(Errno::BADF.into())) };
+    wq::look_again();
     if shared && matches!(slept, Ok(0) | Err(Errno::TIMEDOUT)) {
         guard.look_for_the_dead();
     }

@@ -126,10 +126,12 @@ impl DrivenRings {
             self.0.retain_mut(|driven| driven.tick_contained(now_ns));
             let due_ns = self.0.iter().filter_map(|driven| driven.due_ns).min();
             let idle = self.0.iter().all(|driven| driven.idle);
+            wq::look_again();
             let timeout_ns = match due_ns {
                 None if idle => Some(if thread::is_needed() { IDLE_NS } else { LINGER_NS }),
                 due_ns => due_ns.map(|due_ns| Sys::sleep_ns(due_ns.saturating_sub(now_ns), true)),
             };
+            let timeout_ns = timeout_ns.into_iter().chain(wq::look_again_ns()).min();
             let count = match Sys::epoll_wait(set, &mut events, timeout_ns, None) {
                 Ok(count) => count,
                 Err(Errno::INTR) => 0,

@@ -2,53 +2,16 @@
  * or in a close that lingers. Nobody else waits for it: not who closes descriptors or forks, nor other rings. */
 #include "engine.h"
 #include "../filter.h"
+#include "fault.h"
 
-#include <linux/userfaultfd.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <semaphore.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 
-static int faults;
-static char *page;
 static struct io_uring ring, other;
 static pthread_t submitter;
 static long tid;
-
-/* A page that nobody has touched: who does sleeps until the fault is answered. */
-static void make_page(void)
-{
-	struct uffdio_api api = {.api = UFFD_API};
-	struct uffdio_register range = {.mode = UFFDIO_REGISTER_MODE_MISSING};
-
-	faults = syscall(__NR_userfaultfd, O_CLOEXEC | O_NONBLOCK);
-	if (faults < 0)
-		skip("no userfaultfd(2) for the kernel's own faults");
-	CHECK(ioctl(faults, UFFDIO_API, &api) == 0);
-	page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	CHECK(page != MAP_FAILED);
-	range.range.start = (uintptr_t)page;
-	range.range.len = 4096;
-	CHECK(ioctl(faults, UFFDIO_REGISTER, &range) == 0);
-}
-
-static void wait_for_fault(void)
-{
-	struct pollfd event = {.fd = faults, .events = POLLIN};
-	struct uffd_msg message;
-
-	CHECK(poll(&event, 1, LONG_MS) == 1);
-	CHECK(read(faults, &message, sizeof(message)) == sizeof(message));
-	CHECK(message.event == UFFD_EVENT_PAGEFAULT);
-}
-
-static void answer_fault(void)
-{
-	struct uffdio_zeropage zero = {.range = {.start = (uintptr_t)page, .len = 4096}};
-
-	CHECK(ioctl(faults, UFFDIO_ZEROPAGE, &zero) == 0);
-}
 
 static void *submits(void *unused)
 {

@@ -1,0 +1,101 @@
+//! Below the limits of a container (`tests/c/engine/limits.c`): a small share of a CPU, hardly any processes, little memory. The
+//! program moves into a control group that the test makes and removes. Where RLIMIT_NPROC is the limit: `engine.rs`.
+
+mod common;
+
+use common::running::{Running, USUAL};
+use common::{built, compile, no_liburing, scratch, skip, text};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A control group of version 1: with this value it goes away, and whatever is left in it.
+struct Group(PathBuf);
+
+impl Group {
+    /// The error is why there is none.
+    fn new(controller: &str, test: &str) -> Result<Group, String> {
+        let hierarchy = Path::new("/sys/fs/cgroup").join(controller);
+        if !hierarchy.join("cgroup.procs").exists() {
+            return Err(format!("{} is no hierarchy of version 1 of control groups", hierarchy.display()));
+        }
+        let group = hierarchy.join(format!("anyring-test-{test}-{}", std::process::id()));
+        fs::create_dir(&group).map_err(|error| format!("{}: {error}", group.display()))?;
+        Ok(Group(group))
+    }
+
+    fn limit(&self, file: &str, value: &str) {
+        fs::write(self.0.join(file), value).unwrap_or_else(|error| panic!("{file}: {error}"));
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let begin = Instant::now();
+        // It is busy until the last of its processes is gone, which a test that failed may have left behind.
+        while fs::remove_dir(&self.0).is_err() && begin.elapsed() < Duration::from_secs(10) {
+            let left = fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
+            for process in left.lines().filter_map(|line| line.parse().ok()) {
+                // SAFETY: takes plain numbers; who is in the group was started by this test.
+                unsafe { libc::kill(process, libc::SIGKILL) };
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Runs these cases in a group of this controller with the limit, each in a new one, on the engine and, if the kernel does as well,
+/// natively.
+fn in_group(test: &str, controller: &str, limit: Option<(&str, &str)>, cases: &[&str], natively: bool) {
+    if let Some(reason) = no_liburing() {
+        return skip(test, reason);
+    }
+    let program = scratch("limits").join(test);
+    compile("engine/limits", &program, &["-luring"]);
+    let (library, user) = (built().shared, Path::new("user"));
+    let engine = [("LD_PRELOAD", library.as_path()), ("ANYRING_BACKEND", user), ("ANYRING_AIO", user)];
+    let environments = [&[][..], &engine];
+    for (case, environment) in
+        cases.iter().flat_map(|case| environments[usize::from(!natively)..].iter().map(move |it| (case, it)))
+    {
+        let group = match Group::new(controller, test) {
+            Ok(group) => group,
+            Err(reason) => return skip(test, &reason),
+        };
+        if let Some((file, value)) = limit {
+            group.limit(file, value);
+        }
+        let mut command = Command::new(&program);
+        command.arg(case).env("ANYRING_TEST_GROUP", &group.0).envs(environment.iter().copied());
+        let output = Running::start(command.stdin(Stdio::null())).output(USUAL);
+        let output = output.unwrap_or_else(|why| panic!("{case} with {environment:?} {why}"));
+        if let Some(reason) = String::from_utf8_lossy(&output.stdout).strip_prefix("skipped: ") {
+            return skip(test, reason.trim_end());
+        }
+        let whole = output.status.success() && output.stdout == b"done\n" && output.stderr.is_empty();
+        assert!(whole, "{case} with {environment:?}: {}", text(&output));
+    }
+}
+
+/// Whatever waits is not scheduled once in a second.
+#[test]
+#[ignore = "soak: makes control groups, as root"]
+fn below_a_quota_of_cpu_time_nothing_spins() {
+    let tenth = Some(("cpu.cfs_quota_us", "10000"));
+    in_group("below_a_quota_of_cpu_time_nothing_spins", "cpu", tenth, &["quiet"], true);
+}
+
+#[test]
+#[ignore = "soak: makes control groups, as root"]
+fn below_a_limit_of_processes_requests_are_made_without_threads() {
+    let cases = ["alone", "behind-a-sleeper", "family"];
+    in_group("below_a_limit_of_processes_requests_are_made_without_threads", "pids", None, &cases, false);
+}
+
+#[test]
+#[ignore = "soak: makes control groups, as root"]
+fn below_a_limit_of_memory_nobody_aborts() {
+    let limit = Some(("memory.limit_in_bytes", "16M"));
+    in_group("below_a_limit_of_memory_nobody_aborts", "memory", limit, &["little-memory"], true);
+}
