@@ -14,6 +14,7 @@ use anyring_abi::{
 use anyring_abi::{
     IORING_SETUP_IOPOLL, IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY, IORING_SETUP_REGISTERED_FD_ONLY,
 };
+use anyring_engine::log;
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::Ordering;
 use libc::{size_t, ssize_t};
@@ -69,6 +70,7 @@ pub unsafe extern "C" fn io_uring_queue_init_mem(
 
 next! {
     QUEUE_INIT = c"io_uring_queue_init": fn(c_uint, *mut Ring, c_uint) -> c_int;
+    FREE_PROBE = c"io_uring_free_probe": fn(*mut c_void);
     REGISTER_NAPI = c"io_uring_register_napi": fn(*mut Ring, *mut c_void) -> c_int;
 }
 
@@ -78,11 +80,27 @@ fn array_is_left_out() -> bool {
     QUEUE_INIT.get().is_none() || REGISTER_NAPI.get().is_some()
 }
 
+/// Whether the liburing that we stand before is liburing.so.1 (0.1 to 1.0; 2.0 is the first that has io_uring_free_probe). Its
+/// `struct io_uring` has another layout, so the program's is too small for ours: nothing of it may be touched, and a program that
+/// gets no ring calls nothing else.
+fn has_another_layout() -> bool {
+    let is_older = QUEUE_INIT.get().is_some() && FREE_PROBE.get().is_none();
+    if is_older {
+        log::line(
+            "the program was built for liburing.so.1, which the preloaded library is not: use anyring run --guest",
+        );
+    }
+    is_older
+}
+
 /// Sets a ring up: without the index array where that is possible (6.6 on) and expected.
 ///
 /// # Safety
 /// `ring` is valid for writes; `buffer`, if given, is memory of that size which outlives the ring.
 unsafe fn init(entries: u32, ring: *mut Ring, params: &mut Params, buffer: Option<(*mut c_void, usize)>) -> i32 {
+    if has_another_layout() {
+        return -libc::ENOSYS;
+    }
     let flags = params.flags;
     if array_is_left_out() {
         params.flags |= IORING_SETUP_NO_SQARRAY;
@@ -173,6 +191,9 @@ fn finish(fd: i32, params: &Params, ring: &mut Ring) {
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_queue_mmap(fd: c_int, params: *mut Params, ring: *mut Ring) -> c_int {
     guard(|| {
+        if has_another_layout() {
+            return -libc::ENOSYS;
+        }
         // SAFETY: the caller's promise: what setup filled in.
         let params = unsafe { &*params };
         let mut made = Ring::empty();
