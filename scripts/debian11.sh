@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Debian 11's fio and shell with its glibc, 2.31, for the end-to-end tests of an older C library.
+# Debian 11's fio, qemu and shell with its glibc, 2.31, and its static busybox, for the end-to-end tests of an older C library.
 #
 # usage: scripts/debian11.sh fetch        puts them and their libraries into .build/debian11, unless that has happened
 #        scripts/debian11.sh place DIR    copies them to DIR and makes them run there, with these libraries
@@ -15,9 +15,10 @@ cd "$(dirname "$0")/.."
 SUITE=bullseye
 HOME_DIR=.build/debian11
 LOADER=ld-linux-x86-64.so.2
+PROGRAMS=(dash fio qemu-img qemu-io) # with libraries
 
 fetch() {
-  [ -x "$HOME_DIR/fio" ] && return
+  [ -x "$HOME_DIR/busybox" ] && return
   rm -rf "$HOME_DIR"
   mkdir -p "$HOME_DIR"
   work=$PWD/$HOME_DIR/work
@@ -29,30 +30,34 @@ fetch() {
     fi
     reason=$(grep -m1 '^[EW]: ' "$HOME_DIR/log" || tail -n 1 "$HOME_DIR/log")
   fi
-  rm -rf "$work" "$HOME_DIR/fio"
+  rm -rf "$work" "$HOME_DIR/busybox"
   echo "fio cannot be had from Debian $SUITE: $reason" >"$HOME_DIR/unavailable"
 }
 
 download() {
   apt_prepare "$work" "deb [arch=amd64 signed-by=$DEBIAN_KEYS] $DEBIAN_MIRROR $SUITE main" &&
     apt apt-get update &&
-    apt apt-get install --download-only dash fio
+    apt apt-get install --download-only busybox-static dash fio qemu-utils
 }
 
-# Of all that fio's packages bring only what it loads.
+# Of all that the packages bring only what the programs load.
 unpack() {
-  local package root=$work/root libraries
+  local package program root=$work/root libraries
   for package in "$work"/cache/archives/*.deb; do dpkg-deb --extract "$package" "$root" || return; done
   libraries=$root/lib/x86_64-linux-gnu:$root/usr/lib/x86_64-linux-gnu:$root/usr/lib/x86_64-linux-gnu/ceph
   mkdir -p "$HOME_DIR/lib"
-  "$root/lib/x86_64-linux-gnu/$LOADER" --library-path "$libraries" --list "$root/usr/bin/fio" >"$work/list" || return
+  mv "$root/bin"/* "$root/usr/bin" || return
+  for program in "${PROGRAMS[@]}"; do
+    "$root/lib/x86_64-linux-gnu/$LOADER" --library-path "$libraries" --list "$root/usr/bin/$program" || return
+  done >"$work/list"
   if grep 'not found' "$work/list"; then return 1; fi
-  sed -n 's/.* => \([^ ]*\) .*/\1/p' "$work/list" | xargs cp -L -t "$HOME_DIR/lib" || return
+  sed -n 's/.* => \([^ ]*\) .*/\1/p' "$work/list" | sort -u | xargs cp -L -t "$HOME_DIR/lib" || return
   cp -L "$root/lib/x86_64-linux-gnu/$LOADER" "$root"/lib/x86_64-linux-gnu/lib{dl,pthread}.so.[0-9] "$HOME_DIR/lib" || return
   # What they say of where their own libraries are comes before what the program says.
   find "$HOME_DIR/lib" -type f ! -name 'ld-*' ! -name 'libc.so*' ! -name 'libpthread.so*' -exec chmod u+w {} + \
     -exec patchelf --remove-rpath {} + || return
-  cp "$root/bin/dash" "$root/usr/bin/fio" "$HOME_DIR"
+  (cd "$root/usr/bin" && cp "${PROGRAMS[@]}" "$OLDPWD/$HOME_DIR") || return
+  cp "$root/usr/bin/busybox" "$HOME_DIR"
 }
 
 place() {
@@ -61,8 +66,8 @@ place() {
     cat "$HOME_DIR/unavailable"
     exit 77
   fi
-  cp -r "$HOME_DIR/lib" "$HOME_DIR/dash" "$HOME_DIR/fio" "$directory"
-  for program in dash fio; do
+  cp -r "$HOME_DIR"/{lib,busybox} "${PROGRAMS[@]/#/$HOME_DIR/}" "$directory"
+  for program in "${PROGRAMS[@]}"; do
     patchelf --set-interpreter "$directory/lib/$LOADER" --force-rpath --set-rpath "$directory/lib" "$directory/$program"
   done
 }

@@ -7,7 +7,7 @@
 # the script fails. Node 20, which no Debian release has, comes from PyPI into .build/node when the machine's own
 # `node` is not version 20. PostgreSQL 18 is unpacked into .build/postgres from packages of Debian's next release; where
 # they cannot be had its test is skipped. So it is with MariaDB, from this machine's release, in .build/mariadb, with Debian
-# 11's fio and glibc in .build/debian11, with the own tests of liburing and libaio, from Debian's source packages, and with
+# 11's fio, qemu and glibc in .build/debian11, with the own tests of liburing and libaio, from Debian's source packages, and with
 # Netty, TigerBeetle's client and the Zig compiler, from Maven Central and PyPI, where mvn and pip are there. The
 # Rust toolchain is never installed: it is yours to choose.
 set -euo pipefail
@@ -108,7 +108,7 @@ fetch_mariadb() {
 
 # And for one with an older C library.
 fetch_debian11() {
-  [ -d .build/debian11/lib ] || say "fetching Debian 11's fio and glibc into .build/debian11"
+  [ -x .build/debian11/busybox ] || say "fetching Debian 11's fio, qemu, busybox and glibc into .build/debian11"
   scripts/debian11.sh fetch
   if [ -f .build/debian11/unavailable ]; then say "$(cat .build/debian11/unavailable)"; fi
 }
@@ -117,8 +117,9 @@ fetch_debian11() {
 fetch_suites() {
   scripts/liburing-tests.sh fetch
   scripts/libaio-tests.sh fetch
+  scripts/static-fio.sh fetch
   local reason
-  for reason in .build/liburing-bookworm/unavailable .build/libaio/unavailable; do
+  for reason in .build/{liburing-bookworm,libaio,fio}/unavailable; do
     if [ -f "$reason" ]; then say "$(cat "$reason")"; fi
   done
 }

@@ -1,9 +1,10 @@
 //! Where the programs are: ours in the target directory, the others in PATH.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 /// The repository's root.
 fn root() -> &'static Path {
@@ -42,20 +43,50 @@ pub fn open_to_all(file: &Path) -> bool {
     mode(file) & wanted == wanted && file.ancestors().skip(1).all(|above| mode(above) & 0o1 != 0)
 }
 
-/// One of the clients in `e2e/clients/`, built if that has not happened yet.
+/// One of the clients that `e2e/clients/build.sh` builds, by its name there.
 ///
 /// # Panics
 ///
 /// When the build fails.
 pub fn client(name: &str) -> PathBuf {
-    static OUT: OnceLock<PathBuf> = OnceLock::new();
-    let out = OUT.get_or_init(|| {
+    client_or_reason(name).unwrap_or_else(|reason| panic!("{name}: {reason}"))
+}
+
+/// [`client`]; the error is which compiler is missing.
+///
+/// # Panics
+///
+/// When the build fails.
+pub fn client_or_reason(name: &str) -> Result<PathBuf, String> {
+    static BUILT: Mutex<BTreeMap<String, Result<PathBuf, String>>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    let build = || {
         let out = target().join("e2e");
-        let status = Command::new(root().join("e2e/clients/build.sh")).arg(&out).status().expect("run build.sh");
-        assert!(status.success(), "e2e/clients/build.sh failed: {status}");
-        out
-    });
-    out.join(name)
+        let mut command = Command::new(root().join("e2e/clients/build.sh"));
+        by_script(command.arg(&out).arg(name), out.join(name))
+    };
+    built.entry(name.to_owned()).or_insert_with(build).clone()
+}
+
+/// What a script builds, which ends with 77 where it cannot, and prints why.
+fn by_script(command: &mut Command, program: PathBuf) -> Result<PathBuf, String> {
+    let output = command.output().expect("run the script");
+    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    match output.status.code() {
+        Some(0) => Ok(program),
+        Some(77) => Err(said),
+        _ => panic!("{command:?}: {}: {said}{}", output.status, String::from_utf8_lossy(&output.stderr)),
+    }
+}
+
+/// fio, linked statically. The error is why it cannot be had.
+///
+/// # Panics
+///
+/// When the build fails.
+pub fn static_fio() -> Result<PathBuf, String> {
+    let mut command = Command::new(root().join("scripts/static-fio.sh"));
+    by_script(command.arg("build"), root().join(".build/fio/source/fio"))
 }
 
 /// Node 20: the machine's own or the one that `scripts/setup.sh` installed.
@@ -94,7 +125,7 @@ pub fn fetched(name: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Whether Debian 11's fio and shell are there, which `scripts/debian11.sh` fetched. The error is why they are not.
+/// Whether Debian 11's programs are there, which `scripts/debian11.sh` fetched. The error is why they are not.
 pub fn debian11() -> Result<(), String> {
     match std::fs::read_to_string(root().join(".build/debian11/unavailable")) {
         Ok(reason) => Err(reason),

@@ -116,6 +116,18 @@ impl Stage {
         copy
     }
 
+    /// A copy of a program in the folder itself.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be copied.
+    pub fn copy(&self, program: &Path) -> PathBuf {
+        let copy = self.file(program.file_name().and_then(OsStr::to_str).expect("a program's name"));
+        std::fs::copy(program, &copy).expect("copy a program");
+        self.give(&copy);
+        copy
+    }
+
     /// Makes the environment's user the owner.
     fn give(&self, path: &Path) {
         let owner = self.environment.user.switch();
@@ -131,7 +143,27 @@ impl Stage {
     ///
     /// When any of it does not hold.
     pub fn serve<'m>(&self, program: &Program, minimum: impl FnOnce(&Outcome) -> Vec<(&'m str, u64)>) -> Outcome {
-        let (outcome, statistics) = self.attempt(program);
+        self.judge(self.attempt(program), minimum)
+    }
+
+    /// [`Stage::serve`], as a guest whatever the program is.
+    ///
+    /// # Panics
+    ///
+    /// When any of it does not hold.
+    pub fn serve_guest<'m>(
+        &self,
+        program: &Program,
+        minimum: impl FnOnce(&Outcome) -> Vec<(&'m str, u64)>,
+    ) -> Outcome {
+        self.judge(self.attempt_by(&["--guest"], program), minimum)
+    }
+
+    fn judge<'m>(
+        &self,
+        (outcome, statistics): (Outcome, Option<Statistics>),
+        minimum: impl FnOnce(&Outcome) -> Vec<(&'m str, u64)>,
+    ) -> Outcome {
         let outcome = outcome.succeeded();
         match statistics {
             Some(statistics) => statistics.assert_served(self.environment.refusal.errno(), &minimum(&outcome)),
@@ -169,18 +201,27 @@ impl Stage {
     ///
     /// When it cannot be started or takes too long, or when there are no statistics.
     pub fn attempt(&self, program: &Program) -> (Outcome, Option<Statistics>) {
+        self.attempt_by(&[], program)
+    }
+
+    /// [`Stage::attempt`] with these options for `anyring run`.
+    fn attempt_by(&self, options: &[&str], program: &Program) -> (Outcome, Option<Statistics>) {
         if on_kernel() {
             return (self.plain(program), None);
         }
         let statistics = tempfile::Builder::new().prefix("statistics-").tempfile_in(self.directory());
         let statistics = statistics.expect("a statistics file").into_temp_path();
         self.give(&statistics);
-        let outcome = finish(self.served(program, &statistics));
+        let outcome = finish(self.served_by(options, program, &statistics));
         (outcome, Some(Statistics::read(&statistics)))
     }
 
     /// A program under `anyring deny -- anyring run`, not yet started.
     pub fn served(&self, program: &Program, statistics: &Path) -> Command {
+        self.served_by(&[], program, statistics)
+    }
+
+    fn served_by(&self, options: &[&str], program: &Program, statistics: &Path) -> Command {
         let anyring = self.readable(&programs::anyring());
         self.readable(&programs::library());
         let mut command = self.command(anyring.as_os_str());
@@ -188,6 +229,7 @@ impl Stage {
         command
             .args(["run", "--backend", "user", "--stats"])
             .arg(statistics)
+            .args(options)
             .arg("--")
             .arg(self.executable(program));
         program.complete(command)

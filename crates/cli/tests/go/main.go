@@ -181,7 +181,12 @@ func threads() {
 	fmt.Println("200 threads")
 }
 
+// Files are read through rings, while the profiler's signals come, loops are preempted and garbage is collected.
 func server() {
+	var profile bytes.Buffer
+	var stop atomic.Bool
+	var wait sync.WaitGroup
+	var bad atomic.Int64
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))
 	go http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		r := newRing()
@@ -192,15 +197,32 @@ func server() {
 		r.do(read, int(file.Fd()), text, 0)
 		w.Write(text[:2])
 	}))
-	for i := 0; i < 50; i++ {
-		answer := must(http.Get("http://" + listener.Addr().String()))
-		body := must(io.ReadAll(answer.Body))
-		answer.Body.Close()
-		if string(body) != "Li" {
-			fmt.Println("served", string(body))
+	pprof.StartCPUProfile(&profile)
+	go func() {
+		for !stop.Load() {
 		}
+	}()
+	for client := 0; client < 8; client++ {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			for i := 0; i < 50; i++ {
+				answer := must(http.Get("http://" + listener.Addr().String()))
+				body := must(io.ReadAll(answer.Body))
+				answer.Body.Close()
+				if string(body) != "Li" {
+					bad.Add(1)
+				}
+				if i%10 == 0 {
+					runtime.GC()
+				}
+			}
+		}()
 	}
-	fmt.Println("50 answers")
+	wait.Wait()
+	stop.Store(true)
+	pprof.StopCPUProfile()
+	fmt.Println(400-bad.Load(), "answers, a profile:", profile.Len() > 100)
 }
 
 func main() {
