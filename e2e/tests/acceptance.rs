@@ -198,7 +198,7 @@ fn debian11_qemu(environment: Environment) {
     assert!(bytes.iter().all(|&byte| byte == 171), "a block does not hold the pattern");
 }
 
-/// busybox, static, starts static programs, a dynamic one and itself, and becomes one.
+/// busybox, static, starts static programs, a dynamic one and itself, and becomes one. What has no environment is not counted.
 fn a_static_shell_as_parent(environment: Environment) {
     let Some(stage) = debian11(environment) else { return };
     let clients = ["nop", "nop-musl", "static-liburing-static"];
@@ -209,7 +209,7 @@ fn a_static_shell_as_parent(environment: Environment) {
     let script = "./nop 10 5 | ./busybox cat && ./nop-musl 10 5 & wait $! && ./busybox env -i ./nop-musl 10 5 && \
                   exec ./static-liburing-static file";
     let shell = Program::new(stage.file("busybox")).args(["sh", "-c", script]);
-    let outcome = stage.serve(&shell, |_| vec![("NOP", 150), ("READ", 257)]);
+    let outcome = stage.serve(&shell, |_| vec![("NOP", 100), ("READ", 257)]);
     assert_eq!(outcome.stdout.matches("50 completions verified").count(), 3, "{outcome}");
     assert!(outcome.stdout.contains("as they should be"), "{outcome}");
 }
