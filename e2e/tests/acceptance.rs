@@ -174,8 +174,8 @@ fn debian11_fio(environment: Environment) {
     stage.serve(&fio(stage.file("fio"), &[]), |_| vec![("READ", 30), ("WRITE", 15)]);
 }
 
-/// Linked with liburing.so.1, whose functions the preloaded library is not: it says so in the log, the program gets no ring and
-/// goes by its own message. As a guest it is served.
+/// Linked with liburing.so.1, whose functions the preloaded library has not: the program gets no ring and says so itself. As a
+/// guest it is served.
 fn debian11_qemu(environment: Environment) {
     let Some(stage) = debian11(environment) else { return };
     let disk = stage.make_file("disk", 0, 1 << 20);

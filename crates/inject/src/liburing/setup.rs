@@ -14,7 +14,6 @@ use anyring_abi::{
 use anyring_abi::{
     IORING_SETUP_IOPOLL, IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY, IORING_SETUP_REGISTERED_FD_ONLY,
 };
-use anyring_engine::log;
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::Ordering;
 use libc::{size_t, ssize_t};
@@ -84,13 +83,7 @@ fn array_is_left_out() -> bool {
 /// `struct io_uring` has another layout, so the program's is too small for ours: nothing of it may be touched, and a program that
 /// gets no ring calls nothing else.
 fn has_another_layout() -> bool {
-    let is_older = QUEUE_INIT.get().is_some() && FREE_PROBE.get().is_none();
-    if is_older {
-        log::line(
-            "the program was built for liburing.so.1, which the preloaded library is not: use anyring run --guest",
-        );
-    }
-    is_older
+    QUEUE_INIT.get().is_some() && FREE_PROBE.get().is_none()
 }
 
 /// Sets a ring up: without the index array where that is possible (6.6 on) and expected.
