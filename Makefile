@@ -13,8 +13,8 @@ STEP = scripts/step.sh $(LOGS)
 STEPS := setup format lint doc build-tests unit loom simulation conformance e2e install-test
 # `make soak`: the rest, and then all of it again beside four processes that spin.
 SOAK := setup-soak build-tests unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
-        differential hostile simulation-soak sanitizers e2e-soak findings containers hosts
-LOADED := unit conformance e2e $(filter-out setup-soak build-tests sanitizers containers hosts,$(SOAK))
+        differential hostile simulation-soak sanitizers e2e-soak findings containers hosts engines
+LOADED := unit conformance e2e $(filter-out setup-soak build-tests sanitizers containers hosts engines,$(SOAK))
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
 export DESTDIR PREFIX LIBDIR STRIP
@@ -191,6 +191,10 @@ containers: setup-soak build-tests
 # Doctor, programs and the conformance cases on other kernels, in QEMU; WRITE=1 also writes the table of docs/hosts.md.
 hosts: setup-soak build-tests
 	@$(STEP) $@ scripts/hosts.sh $(CHECK) $(if $(WRITE),--write)
+
+# Images, programs and cases in Docker, podman and gVisor; WRITE=1 also writes the table of docs/containers.md.
+engines: setup-soak build-tests
+	@WRITE=$(WRITE) $(STEP) $@ scripts/engines.sh $(TARGET)
 
 clean:
 	cargo clean

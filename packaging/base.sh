@@ -1,0 +1,52 @@
+# For other scripts to source: systems made by debootstrap. WHAT says for which test they are, in the line of a skip.
+
+MIRROR=http://deb.debian.org/debian
+
+skip() {
+  echo "skip: $WHAT: $*"
+  echo "0 passed, 0 failed, 1 skipped"
+  exit 0
+}
+
+# need_libc SUITE [HINT]: ends as skipped where what was built does not run in such a system.
+need_libc() {
+  [ "$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" = "$1" ] ||
+    skip "what was built here needs this system's libc, not $1's${2:-}"
+}
+
+# need_chroots SUITE: ends as skipped where no such system can be made or entered.
+need_chroots() {
+  [ "$(id -u)" = 0 ] || skip "a chroot needs root"
+  unshare --mount --pid --fork true 2>/dev/null || skip "this machine lets root make no mount namespace"
+  command -v debootstrap >/dev/null || skip "debootstrap is missing (scripts/setup.sh installs it)"
+  local release_file="import urllib.request as r; r.urlopen('$MIRROR/dists/$1/InRelease', timeout=20)"
+  python3 -c "$release_file" 2>/dev/null || skip "$MIRROR does not answer"
+}
+
+# make_tree FOLDER SUITE PACKAGES: a system in FOLDER, once.
+make_tree() {
+  [ ! -d "$1" ] || return 0
+  local new=$1.new
+  rm -rf --one-file-system "$new"
+  mkdir -p "$new"
+  chmod 755 "$new" # it becomes a root, which other users pass through
+  echo "debootstrap of $2, once; kept in $1"
+  # In a mount namespace, with which what it mounts ends.
+  if ! timeout 900 unshare --mount --propagation private debootstrap --variant=minbase ${3:+"--include=$3"} "$2" "$new" "$MIRROR" >"$1.log" 2>&1; then
+    rm -rf --one-file-system "$new"
+    skip "debootstrap of $2 failed: $(tail -n 1 "$1.log")"
+  fi
+  mv "$new" "$1"
+}
+
+# make_base KEPT SUITE: the system alone, as KEPT/SUITE.tar, once.
+make_base() {
+  [ ! -f "$1/$2.tar" ] || return 0
+  local folder
+  mkdir -p "$1"
+  folder=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-debootstrap-XXXXXX")
+  make_tree "$folder/root" "$2" ""
+  tar -C "$folder/root" --one-file-system -cf "$1/$2.tar.new" .
+  mv "$1/$2.tar.new" "$1/$2.tar"
+  rm -rf --one-file-system "$folder"
+}

@@ -1,0 +1,248 @@
+"""What runs in each container engine: packaging/in_engines.py calls these, each with the engine.
+
+A test answers nothing, or why it is skipped. What a program did is told by anyring's own counters, in the volume /results.
+"""
+
+import json
+import shutil
+import subprocess
+
+# All at once: not root, nothing writable but the volume and a small /tmp, no capability.
+HARDENED = ["--user", "65534:65534", "--read-only", "--tmpfs", "/tmp:size=32m", "--cap-drop", "ALL",
+            "--security-opt", "no-new-privileges"]
+LIMITS = ["--memory", "64m", "--pids-limit", "8", "--cpus", "0.5"]
+# What fio says of each refusal. A kernel that does NOPs only fails later, in many ways.
+REFUSALS = {"EPERM": "Operation not permitted", "ENOSYS": "Function not implemented", "NOPs only": ""}
+
+
+def said(process):
+    return f"status {process.returncode}: {process.stdout.strip()[-1500:]}"
+
+
+def ends(process, *texts, status=0):
+    """Asserts how a container ended, and what it said."""
+    assert process.returncode == status, said(process)
+    for text in texts:
+        assert text in process.stdout, f"no {text!r}: {said(process)}"
+
+
+def results(engine):
+    """An empty volume /results that every user may write to."""
+    folder = engine.work / "results"
+    if folder.exists():
+        for file in folder.iterdir():
+            shutil.rmtree(file) if file.is_dir() else file.unlink()
+    else:
+        folder.mkdir()
+    folder.chmod(0o1777)
+    return folder
+
+
+def completions(engine):
+    """What anyring counted in the container: opcode -> how many. None if it wrote no counters."""
+    file = engine.work / "results" / "counters"
+    if not file.exists():
+        return None
+    text = subprocess.check_output([engine.work / "built/release/anyring", "stats", "--json", file], text=True)
+    return {opcode: sum(paths.values()) for opcode, paths in json.loads(text)["completions"].items()}
+
+
+def served(engine, **least):
+    """Asserts that anyring served so much at least; nothing where the kernel's own io_uring works."""
+    done = completions(engine)
+    if engine.denies is None:
+        assert not done, f"the kernel's io_uring works, but anyring served {done}"
+        return
+    assert done is not None, "no counters: nothing was served"
+    for opcode, count in least.items():
+        assert done.get(opcode, 0) >= count, f"fewer than {count} {opcode}: {done}"
+
+
+COUNTERS = ["-e", "ANYRING_STATS=/results/counters"]
+
+
+def doctor_report(engine):
+    process = engine.run("anyring:0.1.0", "doctor", "--json")
+    return json.loads(process.stdout)
+
+
+def answer(engine):
+    """For the table: what the engine answers, and who serves."""
+    report = doctor_report(engine)
+    by = {"user": "anyring", "kernel": "the kernel", None: "nobody"}
+    return f"{engine.denies or 'permitted'} | {by[report['run']['auto']]} | {by[report['run_aio']['auto']]}"
+
+
+def doctor(engine):
+    results(engine)
+    process = engine.run("anyring:0.1.0")
+    ends(process)
+    report = doctor_report(engine)
+    assert report["verdict"]["runs"], report["verdict"]
+    assert report["run"]["auto"] == ("kernel" if engine.denies is None else "user"), report["io_uring"]
+    if engine.denies:
+        assert not report["io_uring"]["works"], report["io_uring"]
+        assert engine.denies == "NOPs only" or engine.denies in report["io_uring"]["answer"], report["io_uring"]
+    bad = [check["name"] for check in report["entry_points"] if not check["works"]]
+    assert not bad, f"{bad}: {report['entry_points']}"
+    print(f"  {report['verdict']['summary']}")
+    print(f"  the kernel's AIO: {report['kernel_aio']['answer']}")
+    without = [check["name"] for check in report["building_blocks"] if not check["works"]]
+    print(f"  it does without: {', '.join(without) or 'nothing'}")
+
+
+def plain(engine):
+    process = engine.run("fio:plain")
+    if engine.denies is None:
+        ends(process, "err= 0")
+    else:
+        assert process.returncode != 0 and REFUSALS[engine.denies] in process.stdout, said(process)
+
+
+def example(stage, *flags):
+    def fio(engine):
+        results(engine)
+        ends(engine.run(f"fio:{stage}", flags=[*COUNTERS, *flags]), "err= 0")
+        # 16 MB in blocks of 4 kB, each written and read back.
+        served(engine, READ=4096, WRITE=4096)
+    return fio
+
+
+def hardened(stage):
+    # fio's own shared memory, and the pages of its file: 64 MiB is tight with 16 in /tmp.
+    return lambda engine: example(stage, *HARDENED, *(LIMITS if engine.limits else []))(engine)
+
+
+def recipe(flags, words):
+    """The recipes of docs/containers.md for an image that knows nothing of anyring; anyring.d is a folder."""
+    def fio(engine):
+        results(engine)
+        program = ["/usr/bin/fio", "--name=volume", "--directory=/results", "--ioengine=io_uring", "--rw=randwrite", "--bs=4k",
+                   "--size=16m", "--iodepth=32", "--verify=crc32c"]
+        volume = ["-v", f"{engine.work}/built/release:/anyring:ro"]
+        ends(engine.run("fio:plain", *words, *program, flags=[*COUNTERS, *volume, *flags]), "err= 0")
+        served(engine, READ=4096, WRITE=4096)
+    return fio
+
+
+def in_scratch(program, *words, text, status=0, **least):
+    def static(engine):
+        path = engine.work / "programs" / program
+        if not path.exists():
+            return f"{program} was not built: {(path.parent / (program + '.why')).read_text().strip()}"
+        results(engine)
+        ends(engine.run("more:scratch", path, *words, flags=COUNTERS), text, status=status)
+        served(engine, **least)
+        return None
+    return static
+
+
+def go(engine):
+    path = engine.work / "programs" / "go"
+    if not path.exists():
+        return f"it was not built: {(path.parent / 'go.why').read_text().strip()}"
+    results(engine)
+    script = f"cp {path} /tmp/go && exec /tmp/go"
+    ends(engine.run("more:run", "sh", "-c", script, flags=COUNTERS), "a child's NOP: 0", "a signal:", status=3)
+    served(engine, READ=1)
+    return None
+
+
+def tokio(engine):
+    results(engine)
+    ends(engine.run("more:run", engine.work / "programs/tokio-uring", "/results/file", flags=COUNTERS), "checksums equal")
+    served(engine, READ=256, WRITE=256, ACCEPT=1)
+
+
+def qemu(aio, cache):
+    def image(engine):
+        folder = results(engine)
+        (folder / "disk").write_bytes(bytes(16 << 20))
+        (folder / "disk").chmod(0o666)
+        patterns = ["write -P 17 0 4k", "write -P 34 64k 64k", "write -P 51 1M 1M", "flush",
+                    "read -P 17 0 4k", "read -P 34 64k 64k", "read -P 51 1M 1M", "read -P 0 4k 60k"]
+        words = [word for pattern in patterns for word in ("-c", pattern)]
+        access = ["-f", "raw", "-i", aio, "-t", cache]
+        ends(engine.run("more:run", "qemu-io", *access, *words, "/results/disk", flags=COUNTERS))
+        bench = ["-c", "4096", "-d", "32", "-s", "4096", "-w", "--pattern=171"]
+        ends(engine.run("more:run", "qemu-img", "bench", *access, *bench, "/results/disk", flags=COUNTERS))
+        assert (folder / "disk").read_bytes() == bytes([171]) * (16 << 20), "a block does not hold the pattern"
+        if aio == "io_uring":
+            served(engine, WRITEV=4096)
+    return image
+
+
+# The server is stopped and its pages are checked against their checksums.
+POSTGRES = """set -e
+export PATH=$1:$PATH LC_ALL=C
+cd /results
+anyring run -- initdb --pgdata=data --data-checksums --no-locale --encoding=UTF8 --username=tester --no-sync \
+  --set=io_method=io_uring --set=shared_buffers=8MB >initdb.log 2>&1 || { tail -n 3 initdb.log; exit 1; }
+anyring run -- postgres -D data -k /tmp -c listen_addresses= -c max_connections=20 -c io_max_concurrency=32 \
+  -c dynamic_shared_memory_type=mmap >log 2>&1 &
+server=$!
+ask() { psql -h /tmp -U tester -d postgres -Atqc "$1"; }
+for i in $(seq 300); do ask 'select 1' >/dev/null 2>&1 && break; sleep 0.2; done
+ask 'show io_method' || { tail -n 5 log; exit 1; }
+pgbench -h /tmp -U tester --initialize --quiet --scale=3 postgres >/dev/null 2>&1
+pgbench -h /tmp -U tester --client=4 --jobs=2 --transactions=100 postgres 2>&1 | grep 'failed transactions'
+ask 'select sum(abalance) = (select sum(bbalance) from pgbench_branches) from pgbench_accounts'
+kill -INT $server
+wait $server
+pg_checksums --check --pgdata=data | grep Bad
+"""
+
+
+def postgres(engine):
+    place = engine.work / "programs" / "postgres"
+    if not place.exists():
+        return (engine.work / "programs" / "postgres.why").read_text().strip()
+    folder = results(engine)
+    directory = (folder.parent / "programs/postgres.bin").read_text().strip()
+    process = engine.run("more:run", "sh", "-c", POSTGRES, "sh", directory, flags=["--entrypoint", "", *COUNTERS])
+    ends(process, "io_uring\n", "failed transactions: 0 ", "\nt\n", "Bad checksums:  0")
+    served(engine, READ=100)
+    return None
+
+
+def conformance(engine):
+    results(engine)
+    program = engine.work / "programs/anyring-conformance-plain"
+    lists = [engine.work / "programs/lists/differences.txt"]
+    own = engine.work / f"programs/lists/differences-{engine.list}.txt" if engine.list else None
+    if own and own.exists():
+        lists.append(own)
+    expect = [word for file in lists for word in ("--expect", file)]
+    words = [program, "--quiet", "--jobs", "8", "--confirm", "3", *expect, *engine.cases]
+    process = engine.run("more:run", *words, limit_s=420,
+                         flags=["-e", "TMPDIR=/results", "-e", "ANYRING_BACKEND=user", "-e", "ANYRING_AIO=user"])
+    lines = process.stdout.strip().split("\n")
+    assert process.returncode == 0, "\n".join(line for line in lines if not line.startswith("known"))[-3000:]
+    print(f"  {lines[-1]}")
+
+
+TESTS = [
+    ("doctor says what the container permits", doctor),
+    ("fio without anyring", plain),
+    ("LD_PRELOAD: fio", example("preload")),
+    ("entry point: fio", example("run")),
+    ("one file: fio as a guest", example("file")),
+    ("a volume and LD_PRELOAD: fio", recipe(["-e", "LD_PRELOAD=/anyring/libanyring.so"], [])),
+    ("a volume and an entry point: fio", recipe(["--entrypoint", "/anyring/anyring"], ["run", "--"])),
+    ("LD_PRELOAD, hardened", hardened("preload")),
+    ("entry point, hardened", hardened("run")),
+    ("one file, hardened", hardened("file")),
+    ("scratch: a static program, musl", in_scratch("nop-musl", "1000", "3", text="ns", NOP=3000)),
+    ("scratch: a static program, glibc", in_scratch("static-liburing", "/results/file", text="", READ=1)),
+    ("scratch: a static program, Go", in_scratch("go", "child", text="a child's NOP: 0", status=9, NOP=1)),
+    ("a static Go server and its children", go),
+    ("tokio-uring", tokio),
+    ("qemu, io_uring", qemu("io_uring", "writeback")),
+    ("qemu, Linux AIO", qemu("native", "none")),
+    ("PostgreSQL 18", postgres),
+    ("conformance cases", conformance),
+]
+
+
+def tests_of(engine):
+    return TESTS

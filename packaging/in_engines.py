@@ -1,0 +1,300 @@
+"""Runs anyring in real container engines: inside the tree that packaging/enter-tree.sh made, whose engines these are.
+
+usage: in_engines.py WORK LABEL ENGINE...     (WORK: what scripts/engines.sh prepared; LABEL: the tree's name)
+
+WORK has base.tar (Debian's base image), built/ (what anyring is installed from), programs/ (what runs in containers, mounted there under its own path) and
+images/ (each image as the first engine built it, which the others load). No image is pulled. Containers have no network, but for
+the builds, which install Debian's packages.
+"""
+
+import atexit
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import engine_tests
+
+HERE = Path(__file__).resolve().parent
+SOURCES = HERE.parent
+# A build, and a container: the slowest is the installation of packages.
+BUILD_LIMIT_S, RUN_LIMIT_S = 600, 240
+USER = "engines"
+EXAMPLE = "packaging/Dockerfile.example"
+# What stands in for the image with a Rust toolchain: what is built already, where `make` looks for it.
+TOOLCHAIN = """FROM debian:12-slim
+COPY . /built
+ENV CARGO_TARGET_DIR=/built
+"""
+MORE = """FROM fio:run
+USER 0:0
+RUN apt-get update && apt-get install -y --no-install-recommends qemu-utils
+USER 65534:65534
+"""
+SCRATCH = """FROM scratch
+COPY --from=anyring:0.1.0 /usr/bin/anyring /anyring
+ENTRYPOINT ["/anyring", "run", "--"]
+"""
+# How each image is built: by a Dockerfile's name and stage, or by its text; in which context.
+BASES = {"rust:1.95-slim-bookworm": (TOOLCHAIN, None, "built")}
+IMAGES = {
+    "anyring:0.1.0": ("packaging/Dockerfile", "anyring", SOURCES),
+    "fio:plain": (EXAMPLE, "fio", HERE),
+    "fio:preload": (EXAMPLE, "preload", HERE),
+    "fio:run": (EXAMPLE, "run", HERE),
+    "fio:file": (EXAMPLE, "file", HERE),
+    "more:run": (MORE, None, "programs/lists"),
+    "more:scratch": (SCRATCH, None, "programs/lists"),
+}
+
+
+def call(words, limit_s=60, **options):
+    """Runs words and answers the finished process, its output together; status 124 if it took too long."""
+    words = [str(word) for word in words]
+    options = {"stdin": subprocess.DEVNULL, "text": True} | options
+    try:
+        return subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit_s, **options)
+    except subprocess.TimeoutExpired as late:
+        said = late.output or b""
+        said = said.decode(errors="replace") if isinstance(said, bytes) else said
+        return subprocess.CompletedProcess(words, 124, f"{said}\nno end within {limit_s} s")
+
+
+def said(process):
+    return f"status {process.returncode}: {process.stdout.strip()[-1500:]}"
+
+
+def must(words, **options):
+    process = call(words, **options)
+    assert process.returncode == 0, f"{' '.join(map(str, words))}: {said(process)}"
+    return process.stdout.strip()
+
+
+class Unavailable(Exception):
+    """Why an engine cannot be had here."""
+
+
+class Engine:
+    """A container engine's command line, which is docker's for all of them."""
+
+    # As it builds images: legacy options that its kind needs. Builds alone have a network.
+    build_options = ["--network", "host"]
+    denies = "EPERM"
+    limits = True
+    # What an image's short name stands for: without it podman asks which registry is meant.
+    registry = ""
+    # The conformance cases that run, by filters, and the list of differences that they have here.
+    cases, list = ["--filter", "rw_", "--filter", "poll", "--filter", "sqpoll", "--filter", "net_", "--filter", "aio_"], None
+
+    def __init__(self, label, work):
+        self.label, self.work = label, work
+        self.cli, self.options = [], []
+        self.environment = dict(os.environ)
+
+    def start(self):
+        """Makes the engine ready, and says what was started."""
+
+    def engine(self, *words, limit_s=60, **options):
+        return call([*self.cli, *words], limit_s, env=self.environment, **options)
+
+    def run(self, image, *words, flags=(), limit_s=RUN_LIMIT_S):
+        """A container of the image, which is gone afterwards."""
+        programs, results = self.work / "programs", self.work / "results"
+        volumes = ["-v", f"{programs}:{programs}:ro", "-v", f"{results}:/results"]
+        options = ["--rm", "--network", "none", *self.options, *volumes, *flags]
+        return self.engine("run", *options, image, *words, limit_s=limit_s)
+
+    def provide(self):
+        """Has all images: loads what the first engine saved, or builds them as the documents say."""
+        saved = self.work / "images"
+        if (saved / "done").exists():
+            for image in IMAGES:
+                self.load(saved / f"{image.replace(':', '-')}.tar", image)
+            return
+        self.must("import", self.work / "base.tar", f"{self.registry}debian:12-slim")
+        for image, how in (BASES | IMAGES).items():
+            self.build(self.registry + image, *how)
+        saved.mkdir()
+        for image in IMAGES:
+            file = saved / f"{image.replace(':', '-')}.tar"
+            self.must("save", "-o", file, self.registry + image)
+            file.chmod(0o644)  # for another user's engine, too
+        (saved / "done").touch()
+
+    def must(self, *words, limit_s=BUILD_LIMIT_S, **options):
+        process = self.engine(*words, limit_s=limit_s, **options)
+        assert process.returncode == 0, f"{words[0]}: {said(process)}"
+        return process.stdout.strip()
+
+    def build(self, image, file, stage, context):
+        began = time.monotonic()
+        if stage:
+            words = ["-f", SOURCES / file, "--target", stage, context]
+            self.must("build", *self.build_options, "-t", image, *words)
+        else:
+            self.must("build", *self.build_options, "-t", image, "-f", "-", self.work / context, input=file, stdin=None)
+        print(f"  built {image} in {time.monotonic() - began:.0f} s", flush=True)
+
+    def load(self, file, image):
+        self.must("load", "-i", file)
+
+    def version(self):
+        raise NotImplementedError
+
+
+class Docker(Engine):
+    """dockerd with a socket of its own, and no bridge or firewall rule."""
+
+    daemon = None
+
+    def __init__(self, label, work, runtime=None):
+        super().__init__(label, work)
+        self.runtime = runtime
+        self.cli = ["docker", "-H", "unix:///run/engines.sock"]
+        self.environment["DOCKER_BUILDKIT"] = "0"
+        if runtime:
+            # The release of Debian 12.
+            self.denies = "NOPs only" if "2022" in self.version() else "ENOSYS"
+            self.options = ["--runtime", runtime]
+        else:
+            self.cases = []
+            self.denies = None if self.version().startswith("Docker 20.") else "EPERM"
+
+    def start(self):
+        if Docker.daemon:
+            return
+        configuration = Path("/run/engines.json")
+        runtimes = {f"runsc-{platform}": {"path": "/usr/bin/runsc", "runtimeArgs": [f"--platform={platform}"]}
+                    for platform in ("systrap", "ptrace")}
+        configuration.write_text(json.dumps({"runtimes": runtimes if shutil.which("runsc") else {}}))
+        words = ["dockerd", "-H", "unix:///run/engines.sock", "-p", "/run/engines.pid", "--config-file", configuration]
+        words += ["--iptables=false", "--ip6tables=false", "--bridge=none", "--exec-opt", "native.cgroupdriver=cgroupfs"]
+        log = open(self.work / f"dockerd-{self.label}.log", "w")
+        Docker.daemon = subprocess.Popen(words, stdout=log, stderr=log)
+        atexit.register(Docker.stop)
+        print(f"  started dockerd, process {Docker.daemon.pid}, log {log.name}", flush=True)
+        deadline = time.monotonic() + 60
+        while self.engine("info").returncode != 0:
+            if Docker.daemon.poll() is not None or time.monotonic() > deadline:
+                raise Unavailable("dockerd does not start: " + Path(log.name).read_text().strip().split("\n")[-1])
+            time.sleep(0.2)
+
+    @staticmethod
+    def stop():
+        Docker.daemon.terminate()
+        try:
+            Docker.daemon.wait(30)
+        except subprocess.TimeoutExpired:
+            Docker.daemon.kill()
+        print(f"  ended dockerd, process {Docker.daemon.pid}", flush=True)
+
+    def provide(self):
+        # Runtimes of one daemon share its images.
+        if self.engine("image", "inspect", *IMAGES).returncode != 0:
+            super().provide()
+
+    def version(self):
+        docker = must(["docker", "--version"]).split()[2].rstrip(",").split("+")[0]
+        if self.runtime:
+            runsc = must(["runsc", "--version"]).split("\n")[0].split()[-1]
+            return f"gVisor {runsc}, {self.runtime.split('-')[1]}, in Docker {docker}"
+        return f"Docker {docker}, {' '.join(must(['runc', '--version']).split()[0:3:2])}"
+
+
+class Podman(Engine):
+    """podman with crun, as root or as a user that is made for it."""
+
+    denies = "ENOSYS"
+    registry = "docker.io/library/"
+
+    def __init__(self, label, work, rootless=False):
+        super().__init__(label, work)
+        self.rootless = rootless
+        self.cli = ["podman", "--cgroup-manager", "cgroupfs", "--runtime", "crun", "--events-backend", "file"]
+        if rootless:
+            self.limits = False  # which are the system's to give: a service manager's, for each user
+
+    def start(self):
+        Path("/etc/containers").mkdir(exist_ok=True)
+        if not Path("/etc/containers/policy.json").exists():
+            Path("/etc/containers/policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
+        if not self.rootless:
+            return
+        if call(["id", USER]).returncode != 0:
+            must(["useradd", "--create-home", "--uid", "4711", USER])
+        for file in ("/etc/subuid", "/etc/subgid"):
+            Path(file).write_text(f"{USER}:200000:65536\n")
+        home, runtime = self.work / "tree/state" / USER, Path("/run/user/4711")
+        for folder in (home, runtime):
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o700)
+            shutil.chown(folder, USER, USER)
+        variables = [f"HOME={home}", f"XDG_RUNTIME_DIR={runtime}", f"PATH={os.environ['PATH']}"]
+        self.cli = ["setpriv", "--reuid=4711", "--regid=4711", "--init-groups", "env", "-i", "-C", home, *variables, *self.cli]
+
+    def load(self, file, image):
+        self.must("load", "-i", file)
+        # One that another podman saved is localhost's, Docker's is docker.io's.
+        assert self.engine("image", "inspect", image).returncode == 0, f"{image} is not there after load"
+
+    def version(self):
+        rootless = ", rootless" if self.rootless else ""
+        return f"podman {must(['podman', '--version']).split()[-1]}{rootless}, {must(['crun', '--version']).split(chr(10))[0]}"
+
+
+KINDS = {
+    "docker": lambda *where: Docker(*where),
+    "runsc-systrap": lambda *where: Docker(*where, "runsc-systrap"),
+    "runsc-ptrace": lambda *where: Docker(*where, "runsc-ptrace"),
+    "podman": lambda *where: Podman(*where),
+    "podman-rootless": lambda *where: Podman(*where, rootless=True),
+}
+
+
+def main():
+    work, label = Path(sys.argv[1]), sys.argv[2]
+    passed = failed = skipped = 0
+    rows = open(work / "rows", "a")
+    for kind in sys.argv[3:]:
+        try:
+            engine = KINDS[kind](label, work)
+            print(f"--- {engine.version()} (Debian {label})", flush=True)
+            engine.start()
+            engine.provide()
+        except (Unavailable, FileNotFoundError) as reason:
+            print(f"skip: {kind} of Debian {label}: {reason}")
+            skipped += 1
+            continue
+        except AssertionError as error:
+            print(f"FAILED: the images of {kind}, Debian {label}: {error}")
+            failed += 1
+            continue
+        bad = 0
+        for name, test in engine_tests.tests_of(engine):
+            began = time.monotonic()
+            try:
+                why_not = test(engine)
+            except Exception as error:  # the next test tells more
+                bad += 1
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                print(f"FAILED: {kind}: {name} (line {where.lineno}): {error}", flush=True)
+            else:
+                if why_not:
+                    skipped += 1
+                    print(f"skip: {kind}: {name}: {why_not}", flush=True)
+                else:
+                    passed += 1
+                    print(f"ok: {kind}: {name} ({time.monotonic() - began:.1f} s)", flush=True)
+        failed += bad
+        rows.write(f"| {engine.version()} | {engine_tests.answer(engine)} | {bad or 'none'} |\n")
+        rows.flush()
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

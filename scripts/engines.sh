@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# Runs anyring in real container engines: Docker, podman as root and rootless, and gVisor, of Debian 12 and of Debian sid.
+#
+# usage: scripts/engines.sh TARGET [TREE/ENGINE...]      (such as sid/docker bookworm/podman; all without)
+#
+# The engines' packages are in systems of their own, made by debootstrap and kept in TARGET/engines, so that nothing is installed
+# here. Each runs in namespaces of its own for mounts, processes and control groups (packaging/enter-tree.sh), in which
+# packaging/in_engines.py starts the daemons and runs what packaging/engine_tests.py has. No image is pulled: the base images are
+# debootstrap's, and the build stage of packaging/Dockerfile finds what is built in TARGET already. Packages come from Debian only.
+# At the end nothing is left of it but TARGET/engines. WRITE=1 writes the table of docs/containers.md anew.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=packaging/base.sh
+. packaging/base.sh
+
+target=$(realpath "${1:?usage: scripts/engines.sh TARGET [TREE/ENGINE...]}")
+shift
+wanted=("$@")
+[ $# != 0 ] || wanted=(sid/docker sid/runsc-systrap sid/runsc-ptrace sid/podman sid/podman-rootless
+  bookworm/docker bookworm/runsc-ptrace bookworm/podman bookworm/podman-rootless)
+WHAT="container engines"
+PACKAGES=docker.io,podman,netavark,crun,runsc,ca-certificates,iproute2,fuse-overlayfs,uidmap,python3
+kept=$target/engines
+
+need_libc bookworm
+need_chroots bookworm
+mkdir -p "$kept"
+make_base "$target/containers" bookworm
+for tree in $(printf '%s\n' "${wanted[@]%%/*}" | sort -u); do
+  extra=
+  if [ "$tree" = sid ]; then extra=,docker-cli; fi
+  make_tree "$kept/$tree" "$tree" "$PACKAGES$extra"
+done
+
+work=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-engines-XXXXXX")
+chmod 755 "$work"
+group=$(basename "$work")
+
+# The control groups that this process may make children of.
+hierarchies() { findmnt -t cgroup,cgroup2 -no TARGET; }
+
+clean() {
+  local hierarchy
+  # The processes are gone with their namespace; their groups are left.
+  for hierarchy in $(hierarchies); do
+    if [ -d "$hierarchy/$group" ]; then find "$hierarchy/$group" -depth -type d -exec rmdir {} + 2>/dev/null || true; fi
+  done
+  rm -rf --one-file-system "$work"
+}
+trap clean EXIT
+
+# program NAME COMMAND...: builds a program for the containers with the command and the file's name. Where that fails NAME.why
+# says so, and its test is skipped.
+program() {
+  local name=$1
+  shift
+  "$@" "$work/programs/$name" >"$work/programs/$name.why" 2>&1 ||
+    { rm -f "$work/programs/$name" && echo "it does not compile here: $(tail -n 1 "$work/programs/$name.why")" >"$work/programs/$name.why"; }
+}
+
+programs() {
+  local headers=(-idirafter /usr/include -idirafter /usr/include/x86_64-linux-gnu) archive=/usr/lib/x86_64-linux-gnu/liburing.a
+  mkdir -p "$work/programs/lists"
+  e2e/clients/build.sh "$target/e2e"
+  cp "$target/e2e/tokio-uring" "$work/programs"
+  strip -o "$work/programs/anyring-conformance-plain" "$target/check/anyring-conformance-plain"
+  cp conformance/*.txt "$work/programs/lists"
+  program nop-musl musl-gcc -static -O2 "${headers[@]}" e2e/clients/nop.c "$archive" -o
+  program static-liburing cc -static -O2 -pthread e2e/clients/static-liburing.c "$archive" -o
+  program go env CGO_ENABLED=0 GO111MODULE=off GOFLAGS= GOCACHE="$kept/go-cache" go build -C crates/cli/tests/go -o
+  mkdir "$work/programs/postgres"
+  if ! scripts/postgres.sh place "$work/programs/postgres" >"$work/programs/postgres.bin"; then
+    mv "$work/programs/postgres.bin" "$work/programs/postgres.why"
+    rm -rf "$work/programs/postgres"
+  fi
+}
+
+# The base image, and what the build stage's `make` finds.
+bases() {
+  cp --reflink=auto "$target/containers/bookworm.tar" "$work/base.tar"
+  mkdir -p "$work/built/release"
+  cp -rL "$target"/release/{anyring,libanyring.so,anyring-lab-worker,dist} "$work/built/release"
+}
+
+# in_tree TREE ENGINE...: in a control group of its own, which it sees as the root of all.
+in_tree() {
+  local tree=$1 hierarchy file
+  shift
+  for hierarchy in $(hierarchies); do
+    mkdir -p "$hierarchy/$group"
+    for file in cpuset.cpus cpuset.mems; do
+      if [ -e "$hierarchy/$file" ]; then cat "$hierarchy/$file" >"$hierarchy/$group/$file"; fi
+    done
+  done
+  (
+    for hierarchy in $(hierarchies); do echo "$BASHPID" >"$hierarchy/$group/cgroup.procs"; done
+    PYTHONDONTWRITEBYTECODE=1 exec unshare --mount --pid --cgroup --fork --kill-child --propagation private \
+      packaging/enter-tree.sh "$kept/$tree" "$work" \
+      python3 "$PWD/packaging/in_engines.py" "$work" "$tree" "$@"
+  )
+}
+
+echo "preparing programs and base images in $work"
+programs
+bases
+: >"$work/rows"
+total=0 failed=0 skipped=0
+for tree in $(printf '%s\n' "${wanted[@]%%/*}" | sort -ur); do
+  mapfile -t engines < <(printf '%s\n' "${wanted[@]}" | sed -n "s|^$tree/||p")
+  status=0
+  in_tree "$tree" "${engines[@]}" 2>&1 | tee "$work/log" | sed -u 's/^\([0-9]\+ passed\)/  \1/' || status=$?
+  read -r passed bad missed < <(awk '
+    /^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { p = $1; f = $3; s = $5 }
+    END                                              { print p + 0, f + 0, s + 0 }' "$work/log")
+  # What failed without counting a failure did not run to its end.
+  if [ "$status" != 0 ] && [ "$bad" = 0 ]; then bad=1; fi
+  total=$((total + passed)) failed=$((failed + bad)) skipped=$((skipped + missed))
+  # The tree's layers and states are only needed until its end.
+  rm -rf --one-file-system "${work:?}/tree"
+done
+if [ -n "${WRITE:-}" ]; then
+  awk -v rows="$work/rows" '
+    /^\| engine of Debian/ { print; getline; print; while ((getline line < rows) > 0) print line; old = 1; next }
+    old && /^\|/           { next }
+                           { old = 0; print }' docs/containers.md >"$work/page"
+  cp "$work/page" docs/containers.md
+fi
+echo "$total passed, $failed failed, $skipped skipped"
+[ "$failed" = 0 ]
