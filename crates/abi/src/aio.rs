@@ -87,6 +87,14 @@ pub struct AioRing {
     pub header_bytes: u32,
 }
 
+impl AioRing {
+    /// Whether it is laid out as above, so that programs may read it: gVisor maps memory that it never fills.
+    pub const fn is_laid_out(&self) -> bool {
+        let known = self.magic == AIO_RING_MAGIC && self.compat_features == AIO_RING_COMPAT_FEATURES;
+        known && self.incompat_features == 0 && self.header_bytes as usize == size_of::<AioRing>()
+    }
+}
+
 /// In [`AioRing::magic`].
 pub const AIO_RING_MAGIC: u32 = 0xa10a_10a1;
 /// In [`AioRing::compat_features`].

@@ -3,7 +3,11 @@
 
 mod common;
 
-use common::{anyring, below, doctor, kernel_works, killing, library, output, skipped, stdout, ANYRING, ERRNOS};
+use common::{
+    anyring, below, doctor, kernel_works, killing, library, output, plainly, skipped, stdout, ANYRING, ERRNOS,
+};
+use std::ffi::OsStr;
+use std::process::Command;
 
 #[test]
 fn the_verdict_flips_below_deny() {
@@ -134,4 +138,38 @@ fn the_text_begins_with_the_verdict_and_fits_the_terminal() {
             assert!(line.chars().count() <= 100, "{line}");
         }
     }
+}
+
+/// Linux AIO as gVisor's, whose completion ring qemu reads in vain for ever: `auto` serves it, with `run` and without.
+#[test]
+fn a_completion_ring_that_nobody_fills_is_found() {
+    let (directory, source) = (tempfile::tempdir().expect("a directory"), "tests/c/unread-ring.c");
+    let program = directory.path().join("unread-ring");
+    let Ok(built) = Command::new("cc").args(["-std=gnu17", "-O1", "-w", "-o"]).arg(&program).arg(source).output()
+    else {
+        return skipped("a completion ring that nobody fills: there is no cc");
+    };
+    assert!(built.status.success(), "{built:?}");
+    let below = |words: &[&OsStr]| {
+        let mut outer = plainly(Command::new(&program));
+        outer.arg("below").args(words);
+        outer
+    };
+    let run = [ANYRING, "run", "--backend", "user", "--"].map(OsStr::new);
+    let attempt = [program.as_os_str(), OsStr::new("try")];
+    let seen = output(&mut below(&attempt));
+    if seen.status.code() != Some(1) {
+        return skipped(&format!("a completion ring that nobody fills: it cannot be made here: {seen:?}"));
+    }
+    let report = output(&mut below(&[ANYRING, "doctor", "--json"].map(OsStr::new)));
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).expect("JSON");
+    assert_eq!(report["kernel_aio"]["answer"], "programs cannot read the completion ring: it is empty memory");
+    assert_eq!(
+        (&report["run_aio"]["auto"], &report["run_aio"]["kernel"]),
+        (&"user".into(), &serde_json::Value::Null)
+    );
+    let seen = output(&mut below(&[&run[..], &attempt].concat()));
+    assert_eq!(seen.status.code(), Some(0), "anyring run: {seen:?}");
+    let seen = output(below(&attempt).env("LD_PRELOAD", library()));
+    assert_eq!(seen.status.code(), Some(0), "LD_PRELOAD: {seen:?}");
 }

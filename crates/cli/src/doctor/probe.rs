@@ -4,7 +4,7 @@ use super::{Check, UNUSED_CALL};
 use crate::child::{ask, Outcome};
 use crate::errno;
 use crate::filter::{self, Rule};
-use anyring_abi::{IoEvent, Iocb, IOCB_CMD_PREAD};
+use anyring_abi::{AioRing, IoEvent, Iocb, IOCB_CMD_PREAD, IOCB_FLAG_RESFD};
 use rustix::event::{epoll, eventfd, EventfdFlags, Timespec};
 use rustix::fs::{ftruncate, memfd_create, openat2, MemfdFlags, Mode, OFlags, ResolveFlags, CWD};
 use rustix::io::{preadv2, read, write, Errno, ReadWriteFlags};
@@ -287,12 +287,15 @@ fn aio() -> Finding {
     let file = std::fs::File::open(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let mut bytes = [0u8; 4];
     let (fd, length) = (file.as_raw_fd() as u32, bytes.len() as u64);
+    let signal = eventfd(0, EventfdFlags::CLOEXEC).map_err(named)?;
     let mut request = Iocb {
         data: 7,
         opcode: IOCB_CMD_PREAD,
         fd,
         buf: bytes.as_mut_ptr() as u64,
         bytes: length,
+        flags: IOCB_FLAG_RESFD,
+        eventfd: signal.as_raw_fd() as u32,
         ..Iocb::default()
     };
     let (mut context, mut event) = (0usize, IoEvent::default());
@@ -303,6 +306,14 @@ fn aio() -> Finding {
     expect(is_kernels(context), "a preloaded library answers here, not the kernel")?;
     // SAFETY: one request, whose buffer and itself live until io_getevents has returned it.
     told("io_submit", unsafe { libc::syscall(libc::SYS_io_submit, context, 1, &[&mut request]) })?;
+    // As qemu waits: for the eventfd, and then for what the completion ring's own words tell. Where it never comes this child is
+    // ended in time.
+    let mut count = [0u8; 8];
+    read(&signal, &mut count).map_err(named)?;
+    // SAFETY: io_setup(2) has mapped at least the head there.
+    let ring = unsafe { (context as *const AioRing).read_volatile() };
+    expect(ring.is_laid_out(), "programs cannot read the completion ring: it is empty memory")?;
+    expect(ring.head != ring.tail, "a read completed, and the completion ring does not tell of it")?;
     // SAFETY: room for the one event asked for.
     let reap = unsafe { libc::syscall(libc::SYS_io_getevents, context, 1, 1, &mut event, no_timeout) };
     told("io_getevents", reap)?;

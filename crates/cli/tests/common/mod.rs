@@ -22,8 +22,13 @@ pub const ERRNOS: [(&str, i32); 5] = [
 
 /// The command with these arguments, free of the environment that would change what it does.
 pub fn anyring(args: &[&str]) -> Command {
-    let mut command = Command::new(ANYRING);
+    let mut command = plainly(Command::new(ANYRING));
     command.args(args);
+    command
+}
+
+/// Another command, likewise.
+pub fn plainly(mut command: Command) -> Command {
     for variable in [
         "LD_PRELOAD",
         "ANYRING_LIBRARY",

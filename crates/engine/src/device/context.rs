@@ -6,9 +6,7 @@
 use crate::lock::Lock;
 use crate::os::{check, syscall, usable_cpus};
 use crate::Errno;
-use anyring_abi::{
-    AioRing, IoEvent, AIO_RING_COMPAT_FEATURES, AIO_RING_MAGIC, NR_IO_DESTROY, NR_IO_SETUP, NR_IO_SUBMIT,
-};
+use anyring_abi::{AioRing, IoEvent, NR_IO_DESTROY, NR_IO_SETUP, NR_IO_SUBMIT};
 use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -67,9 +65,7 @@ impl Context {
         // SAFETY: io_setup(2) has just mapped at least this header there. A kernel that maps something else there (gVisor)
         // says so in the words that are compared.
         let header = unsafe { made.ring.read_volatile() };
-        let known = header.magic == AIO_RING_MAGIC && header.compat_features == AIO_RING_COMPAT_FEATURES;
-        let fits = header.header_bytes as usize == size_of::<AioRing>() && header.nr > MOST;
-        if !known || header.incompat_features != 0 || !fits {
+        if !header.is_laid_out() || header.nr <= MOST {
             made.end();
             return Err(Errno::NOSYS);
         }
