@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs anyring in real container engines: Docker, podman as root and rootless, and gVisor, of Debian 12 and of Debian sid.
+# Runs anyring in real container engines: Docker, podman as root and rootless, and gVisor, of Debian 12 and sid (gVisor: 13).
 #
 # usage: scripts/engines.sh TARGET [TREE/ENGINE...]      (such as sid/docker bookworm/podman; all without)
 #
@@ -12,6 +12,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=packaging/base.sh
 . packaging/base.sh
+# shellcheck source=scripts/apt.sh
+. scripts/apt.sh
 
 target=$(realpath "${1:?usage: scripts/engines.sh TARGET [TREE/ENGINE...]}")
 shift
@@ -19,18 +21,31 @@ wanted=("$@")
 [ $# != 0 ] || wanted=(sid/docker sid/runsc-systrap sid/runsc-ptrace sid/podman sid/podman-rootless
   bookworm/docker bookworm/runsc-ptrace bookworm/podman bookworm/podman-rootless)
 WHAT="container engines"
-PACKAGES=docker.io,podman,netavark,crun,runsc,ca-certificates,iproute2,fuse-overlayfs,uidmap,python3
+PACKAGES=docker.io,podman,netavark,crun,ca-certificates,iproute2,fuse-overlayfs,uidmap,python3
 kept=$target/engines
+
+# The program runsc of Debian 13: as sid builds it, it panics at the first call that sleeps.
+fetch_runsc() {
+  local work=$kept/runsc-work
+  [ ! -e "$kept/runsc" ] || return 0
+  apt_prepare "$work" "deb [arch=amd64 signed-by=$DEBIAN_KEYS] $DEBIAN_MIRROR trixie main" && apt apt-get update &&
+    (cd "$work" && apt apt-get download runsc) && dpkg-deb --extract "$work"/runsc_*.deb "$work/root" &&
+    mv "$work/root/usr/bin/runsc" "$kept/runsc" && rm -rf "$work"
+}
 
 need_libc bookworm
 need_chroots bookworm
 mkdir -p "$kept"
 make_base "$target/containers" bookworm
 for tree in $(printf '%s\n' "${wanted[@]%%/*}" | sort -u); do
-  extra=
-  if [ "$tree" = sid ]; then extra=,docker-cli; fi
-  make_tree "$kept/$tree" "$tree" "$PACKAGES$extra"
+  extra=runsc
+  if [ "$tree" = sid ]; then extra=docker-cli; fi
+  make_tree "$kept/$tree" "$tree" "$PACKAGES,$extra"
 done
+if [ -d "$kept/sid" ]; then
+  fetch_runsc >"$kept/runsc.log" 2>&1 || echo "no runsc of Debian 13: $(tail -n 1 "$kept/runsc.log")"
+  if [ -e "$kept/runsc" ]; then cp "$kept/runsc" "$kept/sid/usr/bin/runsc"; fi
+fi
 
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-engines-XXXXXX")
 chmod 755 "$work"
@@ -103,6 +118,7 @@ in_tree() {
 echo "preparing programs and base images in $work"
 programs
 bases
+[ -z "${DEV:-}" ] || [ ! -d "$kept/images" ] || cp -r "$kept/images" "$work/images"
 : >"$work/rows"
 total=0 failed=0 skipped=0
 for tree in $(printf '%s\n' "${wanted[@]%%/*}" | sort -ur); do
@@ -114,6 +130,7 @@ for tree in $(printf '%s\n' "${wanted[@]%%/*}" | sort -ur); do
     END                                              { print p + 0, f + 0, s + 0 }' "$work/log")
   # What failed without counting a failure did not run to its end.
   if [ "$status" != 0 ] && [ "$bad" = 0 ]; then bad=1; fi
+  [ -z "${DEV:-}" ] || [ -d "$kept/images" ] || cp -r "$work/images" "$kept/images"
   total=$((total + passed)) failed=$((failed + bad)) skipped=$((skipped + missed))
   # The tree's layers and states are only needed until its end.
   rm -rf --one-file-system "${work:?}/tree"

@@ -48,7 +48,7 @@ missing_packages() {
       # For `make hosts`, which is skipped without.
       command -v qemu-system-x86_64 >/dev/null || echo qemu-system-x86
       PATH=$PATH:/usr/sbin command -v mkfs.ext4 >/dev/null || echo e2fsprogs
-      # For `make containers`, which only root can do.
+      # For `make containers` and `make engines`, which only root can do: the engines are in systems made by it.
       command -v debootstrap >/dev/null || echo debootstrap
       python3 -c 'import yaml' 2>/dev/null || echo python3-yaml
       # To look at the lab's report; another Chromium does, too.
