@@ -18,8 +18,17 @@ mount -t overlay -o "lowerdir=$tree,upperdir=$layers/upper,workdir=$layers/work"
 cd "$root"
 # The old root is never mounted over: what is below it is bound first.
 mkdir -p "./$work" "./$sources" var/lib/docker var/lib/containers old-root
-mount --rbind /dev dev
-mount --make-rslave dev
+# Devices with the usual rights, whatever those of this machine's are.
+mount -t tmpfs -o mode=755 dev dev
+for device in null:1:3 zero:1:5 full:1:7 random:1:8 urandom:1:9 tty:5:0 fuse:10:229; do
+  IFS=: read -r name major minor <<<"$device"
+  mknod -m 666 "dev/$name" c "$major" "$minor"
+done
+mkdir dev/pts dev/shm
+mount -t devpts -o newinstance,ptmxmode=666,mode=620,gid=5 devpts dev/pts
+mount -t tmpfs -o mode=1777 shm dev/shm
+ln -s pts/ptmx dev/ptmx
+ln -s /proc/self/fd dev/fd
 mount -t tmpfs -o mode=755 run run
 mount -t tmpfs -o mode=1777 tmp tmp
 mount -t proc proc proc

@@ -2,6 +2,7 @@
 # Runs anyring in real container engines: Docker, podman as root and rootless, and gVisor, of Debian 12 and sid (gVisor: 13).
 #
 # usage: scripts/engines.sh TARGET [TREE/ENGINE...]      (such as sid/docker bookworm/podman; all without)
+# ONLY=WORDS keeps the tests whose names contain these words.
 #
 # The engines' packages are in systems of their own, made by debootstrap and kept in TARGET/engines, so that nothing is installed
 # here. Each runs in namespaces of its own for mounts, processes and control groups (packaging/enter-tree.sh), in which
@@ -55,10 +56,16 @@ group=$(basename "$work")
 hierarchies() { findmnt -t cgroup,cgroup2 -no TARGET; }
 
 clean() {
-  local hierarchy
-  # The processes are gone with their namespace; their groups are left.
-  for hierarchy in $(hierarchies); do
-    if [ -d "$hierarchy/$group" ]; then find "$hierarchy/$group" -depth -type d -exec rmdir {} + 2>/dev/null || true; fi
+  local hierarchy left
+  # What was interrupted ends with its namespace, in a moment; its groups are left.
+  for _ in $(seq 100); do
+    left=
+    for hierarchy in $(hierarchies); do
+      [ ! -d "$hierarchy/$group" ] || find "$hierarchy/$group" -depth -type d -exec rmdir {} \; 2>/dev/null
+      [ ! -d "$hierarchy/$group" ] || left=1
+    done
+    [ -n "$left" ] || break
+    sleep 0.1
   done
   rm -rf --one-file-system "$work"
 }
@@ -118,7 +125,6 @@ in_tree() {
 echo "preparing programs and base images in $work"
 programs
 bases
-[ -z "${DEV:-}" ] || [ ! -d "$kept/images" ] || cp -r "$kept/images" "$work/images"
 : >"$work/rows"
 total=0 failed=0 skipped=0
 for tree in $(printf '%s\n' "${wanted[@]%%/*}" | sort -ur); do
@@ -130,7 +136,6 @@ for tree in $(printf '%s\n' "${wanted[@]%%/*}" | sort -ur); do
     END                                              { print p + 0, f + 0, s + 0 }' "$work/log")
   # What failed without counting a failure did not run to its end.
   if [ "$status" != 0 ] && [ "$bad" = 0 ]; then bad=1; fi
-  [ -z "${DEV:-}" ] || [ -d "$kept/images" ] || cp -r "$work/images" "$kept/images"
   total=$((total + passed)) failed=$((failed + bad)) skipped=$((skipped + missed))
   # The tree's layers and states are only needed until its end.
   rm -rf --one-file-system "${work:?}/tree"
