@@ -175,12 +175,14 @@ class Docker(Engine):
             # The release of Debian 12.
             self.denies = "NOPs only" if "2022" in self.version() else "ENOSYS"
             self.options = ["--runtime", runtime]
+            self.list = "gvisor"
             self.no_guests = "the kernel does not let programs set the FS base"
             # The sandbox itself counts, too.
             self.limits = ["--memory", "512m", "--cpus", "0.5"]
         else:
-            self.cases = []
-            self.denies = None if self.version().startswith("Docker 20.") else "EPERM"
+            self.cases, self.denies = [], "EPERM"
+            if self.version().startswith("Docker 20."):
+                self.denies, self.list = None, "engine-docker-20"
 
     def start(self):
         if Docker.daemon:
