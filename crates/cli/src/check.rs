@@ -16,6 +16,9 @@ use std::path::Path;
 /// Some stated expectation did not hold.
 const FAILED: i32 = 1;
 
+/// Why nothing is proven.
+const NO_RING: &str = "the program made no ring";
+
 /// The version of the form below, which changes when a field changes or goes away.
 const SCHEMA: u32 = 1;
 
@@ -33,7 +36,8 @@ struct Verdict {
     /// The program's exit status.
     status: i32,
     rings: usize,
-    requests: u64,
+    /// Not counted by --lint.
+    requests: Option<u64>,
     /// Opcodes that are not asked about.
     except: Vec<String>,
     expectations: Vec<Expectation>,
@@ -51,13 +55,12 @@ struct Expectation {
 
 /// Runs the program and compares. The answer is its exit status, where that is not 0, else whether all held.
 pub fn run(options: &CheckOptions) -> Result<i32, Failure> {
-    if options.lint {
-        return lint(options);
-    }
     let except = excepted(&options.except)?;
     // Made before the program runs, which would be in vain.
-    let mut json = options.json.as_deref().map(create).transpose()?;
-    let mut junit = options.junit.as_deref().map(create).transpose()?;
+    let mut files = Files::create(options)?;
+    if options.lint {
+        return lint(options, &mut files);
+    }
     let watched = trace::watch(
         run::chosen(options.backend, "ANYRING_BACKEND")?,
         about_punts(options),
@@ -66,24 +69,60 @@ pub fn run(options: &CheckOptions) -> Result<i32, Failure> {
         |_| {},
     )?;
     let verdict = verdict(options, except, &watched);
-    if let (Some((name, file)), Ok(text)) = (&mut json, serde_json::to_string_pretty(&verdict)) {
-        writeln!(file, "{text}").map_err(|error| output::unwritten(name, &error))?;
-    }
-    if let Some((name, file)) = &mut junit {
-        file.write_all(junit_of(&verdict).as_bytes()).map_err(|error| output::unwritten(name, &error))?;
-    }
+    files.write(&verdict)?;
     say(&verdict)?;
     let status = watched.end_as_it_did()?;
     Ok(if status == 0 && !verdict.holds { FAILED } else { status })
 }
 
+/// Where the verdict goes besides standard error.
+struct Files {
+    json: Option<(String, File)>,
+    junit: Option<(String, File)>,
+}
+
+impl Files {
+    fn create(options: &CheckOptions) -> Result<Files, Failure> {
+        let create = |file: &Path| trace::create(file).map(|opened| (file.display().to_string(), opened));
+        Ok(Files {
+            json: options.json.as_deref().map(create).transpose()?,
+            junit: options.junit.as_deref().map(create).transpose()?,
+        })
+    }
+
+    fn write(&mut self, verdict: &Verdict) -> Result<(), Failure> {
+        if let (Some((name, file)), Ok(text)) = (&mut self.json, serde_json::to_string_pretty(verdict)) {
+            writeln!(file, "{text}").map_err(|error| output::unwritten(name, &error))?;
+        }
+        if let Some((name, file)) = &mut self.junit {
+            file.write_all(junit_of(verdict).as_bytes()).map_err(|error| output::unwritten(name, &error))?;
+        }
+        Ok(())
+    }
+}
+
 /// Misuse of the interface, which is looked for on anyring's engine. The answer is the program's exit status, where that is not
 /// 0, else whether there was none.
-fn lint(options: &CheckOptions) -> Result<i32, Failure> {
+fn lint(options: &CheckOptions, files: &mut Files) -> Result<i32, Failure> {
     let Linted { status, rings, findings } = chaos::lint(&options.program)?;
-    findings.iter().for_each(|finding| output::complain(&format!("anyring check: --lint: {finding}")));
+    let evidence: Vec<_> = findings.iter().map(|lines| lines.join("; ").replace(";     at", "; at")).collect();
+    let verdict = Verdict {
+        schema: SCHEMA,
+        holds: status == 0 && rings != 0 && findings.is_empty(),
+        not_proven: (rings == 0).then(|| NO_RING.to_owned()),
+        backend: "anyring",
+        why: "--lint asks for it".to_owned(),
+        status,
+        rings,
+        requests: None,
+        except: Vec::new(),
+        expectations: vec![Expectation { expectation: "--lint".to_owned(), holds: evidence.is_empty(), evidence }],
+    };
+    files.write(&verdict)?;
+    let lines = findings.iter().flatten();
+    lines.for_each(|line| output::complain(&format!("anyring check: --lint: {line}")));
     match (status, findings.len()) {
-        (0, 0) if rings == 0 => Err(Failure::own("the program made no ring, so that nothing is proven")),
+        (0, 0) if rings == 0 => Err(Failure::own(format!("{NO_RING}, so that nothing is proven"))),
         (0, 0) => {
             let ring = if rings == 1 { "ring" } else { "rings" };
             output::complain(&format!(
@@ -103,10 +142,6 @@ fn about_punts(options: &CheckOptions) -> Option<&'static str> {
         (false, Some(_)) => Some("--max-worker-share"),
         (false, None) => None,
     }
-}
-
-fn create(file: &Path) -> Result<(String, File), Failure> {
-    trace::create(file).map(|opened| (file.display().to_string(), opened))
 }
 
 /// The opcodes as the report names them.
@@ -144,7 +179,7 @@ fn say(verdict: &Verdict) -> Result<(), Failure> {
         Some(why) => Err(Failure::own(format!("{why}, so that nothing is proven"))),
         None => {
             let stated: Vec<_> = verdict.expectations.iter().map(|it| it.expectation.as_str()).collect();
-            let (requests, rings) = (verdict.requests, verdict.rings);
+            let (requests, rings) = (verdict.requests.unwrap_or(0), verdict.rings);
             let ring = if rings == 1 { "ring" } else { "rings" };
             let stated = stated.join(", ");
             output::complain(&format!(
@@ -159,7 +194,7 @@ fn verdict(options: &CheckOptions, except: Vec<String>, watched: &Watched) -> Ve
     let (report, status) = (&watched.report, watched.status());
     let expectations = expectations(options, &except, report);
     let not_proven = match report.events_lost {
-        0 => report.rings.is_empty().then(|| "the program made no ring".to_owned()),
+        0 => report.rings.is_empty().then(|| NO_RING.to_owned()),
         lost => Some(format!("{lost} events were lost")),
     };
     Verdict {
@@ -170,7 +205,7 @@ fn verdict(options: &CheckOptions, except: Vec<String>, watched: &Watched) -> Ve
         why: watched.why().to_owned(),
         status,
         rings: report.rings.len(),
-        requests: report.rings.iter().flat_map(|ring| &ring.kinds).map(|kinds| kinds.count).sum(),
+        requests: Some(report.rings.iter().flat_map(|ring| &ring.kinds).map(|kinds| kinds.count).sum()),
         except,
         expectations,
     }

@@ -323,7 +323,7 @@ pub struct CheckOptions {
     pub max_p99: Option<Bound>,
     /// No misuse that passes silently: CQEs never seen, user_data twice in flight, files closed that are in use. Asks
     /// nothing else, and anyring serves (docs/chaos.md)
-    #[arg(long, conflicts_with_all = ["no_punts", "max_worker_share", "no_overflow", "max_p99", "except", "backend", "json", "junit"])]
+    #[arg(long, conflicts_with_all = ["no_punts", "max_worker_share", "no_overflow", "max_p99", "except", "backend"])]
     pub lint: bool,
     /// Leave requests of these opcodes out: FSYNC, or FSYNC,FALLOCATE (not of --no-overflow)
     #[arg(long, value_name = "OPCODES", value_delimiter = ',')]

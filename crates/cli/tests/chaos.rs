@@ -39,8 +39,13 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// The rule that is meant: those before it lead to where it counts.
+fn last_of(rules: &str) -> &str {
+    rules.rsplit(',').next().expect("a rule")
+}
+
 /// A case of the C program, the rule that shows its bug, and rules that do nothing to the program without the bug.
-const CASES: [(&str, &str, &str); 14] = [
+const CASES: [(&str, &str, &str); 19] = [
     ("short-read", "short", "all"),
     ("short-send", "short", "all"),
     ("late", "late", "all"),
@@ -49,6 +54,11 @@ const CASES: [(&str, &str, &str); 14] = [
     ("cancel", "cancel", "all"),
     ("nobufs", "nobufs", "all"),
     ("overflow", "overflow", "overflow,late"),
+    ("busy", "overflow,busy", "overflow,busy,late"),
+    ("spurious", "spurious", "spurious,late,enter,overflow"),
+    ("notify", "notify", "all"),
+    ("edge", "edge", "edge,late,enter,cancel"),
+    ("aside", "late", "all"),
     ("faults", "eio", "eio,late,enter"),
     ("faults", "enospc", "enospc,late,enter"),
     ("faults", "enomem", "enomem,late,enter"),
@@ -81,9 +91,10 @@ const CHANGES: [(&str, &str, &str); 11] = [
 ];
 
 /// Some of the first seeds show the bug of `case`.
-fn finds(program: &str, case: &str, rule: &str) {
-    let found = chaos(&["--rules", rule, "--runs", "20", "--timeout", "2s", "--shrink"], &[program, case]);
+fn finds(program: &str, case: &str, rules: &str) {
+    let found = chaos(&["--rules", rules, "--runs", "20", "--timeout", "2s", "--shrink"], &[program, case]);
     assert_eq!(found.status.code(), Some(1), "{case}: {}", stderr(&found));
+    let rule = last_of(rules);
     assert!(stderr(&found).contains(&format!(".{rule}: {rule}:")), "{case}: {}", stderr(&found));
 }
 
@@ -95,7 +106,7 @@ fn passes(program: &str, case: &str, rules: &str, seeds: &str) {
 
 #[test]
 fn each_rule_has_a_case() {
-    let (tried, rules) = (CASES.map(|(_, rule, _)| rule), anyring_engine::chaos::rules::RULES);
+    let (tried, rules) = (CASES.map(|(_, rules, _)| last_of(rules)), anyring_engine::chaos::rules::RULES);
     assert!(rules.iter().all(|row| tried.contains(&row.name)), "{tried:?}");
     let page = include_str!("../../../docs/chaos.md");
     let help = stdout(&output(&mut anyring(&["chaos", "--help"])));
@@ -222,14 +233,50 @@ fn misuse_is_told_by_check() {
         let found = lint(&[program, case]);
         assert_eq!(found.status.code(), Some(1), "{case}: {}", stderr(&found));
         let said = stderr(&found);
-        assert_eq!(said.lines().count(), 1, "{case}: {said}");
-        assert!(said.starts_with("anyring check: --lint: 1.") && said.trim_end().ends_with(what), "{case}: {said}");
+        let (frames, findings): (Vec<_>, Vec<_>) = said.lines().partition(|line| line.contains(":     at /"));
+        assert_eq!(findings.len(), 1, "{case}: {said}");
+        assert!(
+            findings[0].starts_with("anyring check: --lint: 1.") && findings[0].ends_with(what),
+            "{case}: {said}"
+        );
+        // What is told of the end of a ring, or of a descriptor, no call on the ring has to do with.
+        assert!(frames.is_empty() || frames[0].contains(&format!("at {program}+0x")), "{case}: {said}");
         let right = lint(&[program, case, "right"]);
         assert_eq!(right.status.code(), Some(0), "{case}: {}", stderr(&right));
         assert!(stderr(&right).contains("nothing was found on 1 ring"), "{case}: {}", stderr(&right));
     }
     one_line_failure(&lint(&["true"]), 125);
     assert_eq!(lint(&["false"]).status.code(), Some(1));
+}
+
+#[test]
+fn misuse_is_told_in_files() {
+    let Some(program) = program() else { return };
+    library();
+    let folder = tempfile::tempdir().expect("a folder");
+    let [json, xml] = ["lint.json", "lint.xml"].map(|name| folder.path().join(name));
+    let lint = |words: &[&str]| {
+        let [json, xml] = [&json, &xml].map(|file| file.to_str().expect("UTF-8"));
+        let run =
+            output(&mut anyring(&[&["check", "--lint", "--json", json, "--junit", xml, "--"], words].concat()));
+        let read = |file: &str| std::fs::read_to_string(file).expect("a report");
+        let verdict: serde_json::Value = serde_json::from_str(&read(json)).expect("JSON");
+        (run.status.code(), verdict, read(xml))
+    };
+    let (status, verdict, xml) = lint(&[program, "misuse-twice"]);
+    assert_eq!((status, &verdict["holds"], &verdict["rings"]), (Some(1), &false.into(), &1.into()), "{verdict}");
+    let evidence = verdict["expectations"][0]["evidence"][0].as_str().expect("evidence");
+    assert!(
+        evidence.contains("its user_data is that of a request in flight") && evidence.contains("; at /"),
+        "{evidence}"
+    );
+    assert!(xml.contains("name=\"--lint\"><failure message=\"1.2.misuse: "), "{xml}");
+    let (status, verdict, xml) = lint(&[program, "misuse-twice", "right"]);
+    assert_eq!((status, &verdict["holds"]), (Some(0), &true.into()), "{verdict}");
+    assert!(xml.contains("failures=\"0\" errors=\"0\""), "{xml}");
+    let (status, verdict, xml) = lint(&["true"]);
+    assert_eq!((status, &verdict["not_proven"]), (Some(125), &"the program made no ring".into()), "{verdict}");
+    assert!(xml.contains("errors=\"1\""), "{xml}");
 }
 
 #[test]
@@ -258,6 +305,27 @@ fn the_program_s_output_is_its_own() {
     assert!(stderr(&run).starts_with("err\nanyring chaos: seed 3: "), "{}", stderr(&run));
     let failed = chaos(&["--seed", "3", "--fail-output", "err"], &["sh", "-c", &script]);
     assert_eq!(failed.status.code(), Some(1), "{}", stderr(&failed));
+}
+
+#[test]
+fn what_has_left_its_session_is_killed_with_the_program() {
+    library();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("pids");
+    // A daemon, which is nobody's child by then, and its child, which has left, too.
+    let daemon = "setsid sh -c 'setsid sleep 1000 & echo $! >>pids; echo $$ >>pids; wait' & ";
+    let stays = format!("{daemon} until [ \"$(wc -l <pids)\" = 2 ]; do sleep 0.01; done 2>/dev/null; sleep 1000");
+    let ends = stays.replace("; sleep 1000", "");
+    for (script, timeout) in [(stays, "3s"), (ends, "60s")] {
+        let _ = std::fs::remove_file(&file);
+        let options = ["chaos", "--runs", "1", "--timeout", timeout, "--", "sh", "-c", &script];
+        output(anyring(&options).current_dir(folder.path()));
+        let pids = std::fs::read_to_string(&file).expect("the daemon's number");
+        assert_eq!(pids.lines().count(), 2, "{pids}");
+        for pid in pids.lines() {
+            assert!(!Path::new("/proc").join(pid).exists(), "{pid} is alive");
+        }
+    }
 }
 
 #[test]

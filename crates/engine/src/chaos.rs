@@ -10,6 +10,7 @@
 //!
 //! [`Chaos`] is part of a ring's state, guarded by the ring's lock.
 
+pub mod caller;
 mod journal;
 pub mod rules;
 pub mod watch;
@@ -18,7 +19,9 @@ use crate::mutation::{mutated, Mutation};
 use crate::os::{calls, Clock};
 use crate::request::Id;
 use crate::Errno;
+use caller::{Caller, Modules};
 use rules::{Rule, Rules};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
@@ -139,11 +142,16 @@ impl Draw {
     }
 }
 
+/// The turn of a request that is let go by its timer alone.
+pub const NOT_BY_WAITING: u64 = u64::MAX;
+
 /// A request that is held back.
 #[derive(Debug, Clone, Copy)]
 pub struct HeldBack {
-    /// Requests are let go in this order, where the program waits for them.
+    /// Requests are let go in this order, where the program waits for them: the turn, and which SQE it was.
     pub turn: (u64, u64),
+    /// Until then at most: CLOCK_MONOTONIC.
+    pub until_ns: u64,
     /// The request.
     pub id: Id,
     /// The descriptor on which those behind it stay behind it, if any do.
@@ -181,6 +189,9 @@ pub struct Chaos {
     pub told_of_head: bool,
     /// Reads and receives whose memory is to be told.
     fills: Vec<Fills>,
+    /// Who is in io_uring_enter on it, and came last.
+    pub caller: Option<Caller>,
+    modules: RefCell<Modules>,
 }
 
 /// What a new ring gets: nothing, unless chaos has [begun](begin), or somebody is [told](tell_filled).
@@ -209,6 +220,8 @@ impl Chaos {
             watched: Vec::new(),
             told_of_head: false,
             fills: Vec::new(),
+            caller: None,
+            modules: RefCell::default(),
         }
     }
 
@@ -227,17 +240,23 @@ impl Chaos {
 
     /// Writes into the log what was done.
     pub fn note(&self, rule: Rule, position: u64, subject: Option<Subject>, what: &str) {
-        if !journal::is_open() {
-            return;
+        if journal::is_open() {
+            self.write("injection", rule, position, &format!("{}{}", of(subject), self.at()), what);
         }
+    }
+
+    /// A line of the log. `fields` are JSON, each behind a comma; `what` is a text of this crate's own, without quotes.
+    fn write(&self, kind: &str, rule: Rule, position: u64, fields: &str, what: &str) {
         let (seed, ring, rule, pid) = (self.settings.seed, self.ring, rule.name(), std::process::id());
-        let of = subject.map_or(String::new(), |subject| {
-            format!(r#","opcode":"{}","user_data":{}"#, subject.opcode, subject.user_data)
-        });
-        // `what` is a text of this crate's own, without quotes.
         journal::line(&format!(
-            "{{\"seed\":{seed},\"injection\":\"{ring}.{position}.{rule}\",\"rule\":\"{rule}\",\"pid\":{pid},\"ring\":{ring}{of},\"what\":\"{what}\"}}\n"
+            "{{\"seed\":{seed},\"{kind}\":\"{ring}.{position}.{rule}\",\"rule\":\"{rule}\",\"pid\":{pid},\"ring\":{ring}{fields},\"what\":\"{what}\"}}\n"
         ));
+    }
+
+    /// Where the calling thread has entered the ring: a field of the log, empty where it has not or nothing is known.
+    pub fn at(&self) -> String {
+        let caller = self.caller.as_ref().filter(|caller| journal::is_open() && caller.is_here());
+        caller.map_or(String::new(), |caller| self.modules.borrow_mut().describe(caller))
     }
 
     /// Whether memory in flight is watched. It is of every request, whatever is drawn.
@@ -276,18 +295,10 @@ impl Chaos {
 
     /// Writes misuse into the log.
     pub fn tell_misuse(&self, position: u64, subject: Option<Subject>, fd: Option<i32>, what: &str) {
-        if !journal::is_open() {
-            return;
+        if journal::is_open() {
+            let fields = format!("{}{}{}", of(subject), of_fd(fd), self.at());
+            self.write("finding", Rule::Misuse, position, &fields, what);
         }
-        let (seed, ring, rule, pid) = (self.settings.seed, self.ring, Rule::Misuse.name(), std::process::id());
-        let of = subject.map_or(String::new(), |subject| {
-            format!(r#","opcode":"{}","user_data":{}"#, subject.opcode, subject.user_data)
-        });
-        let fd = fd.map_or(String::new(), |fd| format!(r#","fd":{fd}"#));
-        // `what` is a text of this crate's own, without quotes.
-        journal::line(&format!(
-            "{{\"seed\":{seed},\"finding\":\"{ring}.{position}.{rule}\",\"rule\":\"{rule}\",\"pid\":{pid},\"ring\":{ring}{of}{fd},\"what\":\"{what}\"}}\n"
-        ));
     }
 
     /// A request has ended: its memory is watched no more, and gets what was read. Where it has changed the log says so.
@@ -312,20 +323,16 @@ impl Chaos {
             Change::Written { address, place } => (address, format!("byte {place} of {bytes} was written")),
             Change::Unmapped { address } => (address, format!("memory of {bytes} bytes was unmapped or protected")),
         };
-        let (seed, ring, rule, pid) = (self.settings.seed, self.ring, Rule::Lifetimes.name(), std::process::id());
-        let Subject { opcode, user_data } = subject;
-        let fd = watch.fd.map_or(String::new(), |fd| format!(r#","fd":{fd}"#));
         let (submitted_ns, ended_ns) = (watch.since_ns, Clock::Monotonic.now_ns());
-        journal::line(&format!(
-            "{{\"seed\":{seed},\"finding\":\"{ring}.{number}.{rule}\",\"rule\":\"{rule}\",\"pid\":{pid},\"ring\":{ring},\
-             \"opcode\":\"{opcode}\",\"user_data\":{user_data}{fd},\"address\":{address},\"submitted_ns\":{submitted_ns},\
-             \"ended_ns\":{ended_ns},\"what\":\"{what} while in flight\"}}\n"
-        ));
+        let times = format!(r#","address":{address},"submitted_ns":{submitted_ns},"ended_ns":{ended_ns}"#);
+        let fields = format!("{}{}{times}{}", of(Some(subject)), of_fd(watch.fd), watch.at);
+        self.write("finding", Rule::Lifetimes, number, &fields, &format!("{what} while in flight"));
     }
 
     /// Takes the one that is let go next.
     pub fn take_next_held(&mut self) -> Option<HeldBack> {
-        let next = (0..self.held.len()).min_by_key(|place| self.held[*place].turn)?;
+        let by_waiting = (0..self.held.len()).filter(|place| self.held[*place].turn.0 != NOT_BY_WAITING);
+        let next = by_waiting.min_by_key(|place| self.held[*place].turn)?;
         Some(self.held.swap_remove(next))
     }
 
@@ -334,6 +341,17 @@ impl Chaos {
         let place = self.held.iter().position(|held| held.id == id);
         place.map(|place| self.held.swap_remove(place)).is_some()
     }
+}
+
+/// What a line of the log is about: fields.
+fn of(subject: Option<Subject>) -> String {
+    subject.map_or(String::new(), |Subject { opcode, user_data }| {
+        format!(r#","opcode":"{opcode}","user_data":{user_data}"#)
+    })
+}
+
+fn of_fd(fd: Option<i32>) -> String {
+    fd.map_or(String::new(), |fd| format!(r#","fd":{fd}"#))
 }
 
 #[cfg(test)]

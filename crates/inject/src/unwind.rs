@@ -72,7 +72,7 @@ unsafe extern "C" {
         exception: *mut c_void,
         context: *mut Context,
     ) -> c_int;
-    fn _Unwind_Backtrace(step: extern "C" fn(*mut Context, *mut Walk) -> c_int, walk: *mut Walk) -> c_int;
+    fn _Unwind_Backtrace(step: extern "C" fn(*mut Context, *mut c_void) -> c_int, walk: *mut c_void) -> c_int;
     fn _Unwind_GetIPInfo(context: *mut Context, is_interrupted: *mut c_int) -> usize;
     fn _Unwind_GetCFA(context: *mut Context) -> usize;
     /// The linker's names for the ends of the section.
@@ -84,6 +84,7 @@ unsafe extern "C" {
 #[cfg(not(test))]
 pub fn prepare() {
     anyring_serve::entry::at_end(end_if_due);
+    anyring_engine::chaos::caller::found_by(callers);
     // SAFETY: a word of this library's own writable data, which unwinders only read. No other thread of the program's runs
     // in this library yet.
     unsafe { (&raw mut PERSONALITY).write(personality) };
@@ -134,15 +135,16 @@ struct Walk {
 fn interrupted_inside(until: usize) -> Option<usize> {
     let mut walk = Walk { until, before: 0, signal_frame: 0, is_inside: false, has_arrived: false };
     // SAFETY: `step` gets what is passed, which lives as long as the walk.
-    unsafe { _Unwind_Backtrace(step, &mut walk) };
+    unsafe { _Unwind_Backtrace(step, (&raw mut walk).cast()) };
     (walk.has_arrived && walk.is_inside && walk.signal_frame != 0).then_some(walk.signal_frame)
 }
 
-extern "C" fn step(context: *mut Context, walk: *mut Walk) -> c_int {
+extern "C" fn step(context: *mut Context, walk: *mut c_void) -> c_int {
     let mut is_interrupted = 0;
     // SAFETY: the unwinder's own context, and what `interrupted_inside` passed.
-    let (walk, instruction, pointer) =
-        unsafe { (&mut *walk, _Unwind_GetIPInfo(context, &mut is_interrupted), _Unwind_GetCFA(context)) };
+    let (walk, instruction, pointer) = unsafe {
+        (&mut *walk.cast::<Walk>(), _Unwind_GetIPInfo(context, &mut is_interrupted), _Unwind_GetCFA(context))
+    };
     if is_interrupted != 0 {
         // A handler returns to the code that makes rt_sigreturn(2) with its stack pointer at the signal's frame.
         (walk.signal_frame, walk.is_inside) = (walk.before + arch::CONTEXT_IN_FRAME, false);
@@ -155,6 +157,36 @@ extern "C" fn step(context: *mut Context, walk: *mut Walk) -> c_int {
         NORMAL_STOP
     } else {
         0
+    }
+}
+
+/// What [`callers`] has found.
+#[repr(C)]
+struct Found<'a> {
+    places: &'a mut [usize],
+    count: usize,
+}
+
+/// Writes the return addresses of the calling thread's frames, innermost first; how many.
+fn callers(places: &mut [usize]) -> usize {
+    let mut found = Found { places, count: 0 };
+    let walk: *mut Found = &mut found;
+    // SAFETY: `note` gets what is passed, which lives as long as the walk.
+    unsafe { _Unwind_Backtrace(note, walk.cast()) };
+    found.count
+}
+
+extern "C" fn note(context: *mut Context, walk: *mut c_void) -> c_int {
+    let mut is_interrupted = 0;
+    // SAFETY: the unwinder's own context, and what `callers` passed.
+    let (found, address) = unsafe { (&mut *walk.cast::<Found>(), _Unwind_GetIPInfo(context, &mut is_interrupted)) };
+    match found.places.get_mut(found.count) {
+        Some(place) if address != 0 => {
+            *place = address;
+            found.count += 1;
+            0
+        }
+        _ => NORMAL_STOP,
     }
 }
 

@@ -30,7 +30,7 @@ struct Case {
 impl Case {
     fn of(options: &ChaosOptions, seed: u64, failure: Option<&str>, run: &Run) -> Case {
         let again = format!("again: anyring chaos --seed {seed}{} -- ...", rules_given(options));
-        let lines: Vec<_> = run.findings.iter().map(one::Finding::describe).chain([again]).collect();
+        let lines: Vec<_> = run.findings.iter().flat_map(one::Finding::lines).chain([again]).collect();
         let failure = failure.map(|how| format!("{how}; {}", count(run)));
         Case { seed, failure, details: lines.join("\n") }
     }
@@ -123,8 +123,8 @@ pub struct Linted {
     pub status: i32,
     /// Rings that it made.
     pub rings: usize,
-    /// A line each.
-    pub findings: Vec<String>,
+    /// Lines for each.
+    pub findings: Vec<Vec<String>>,
 }
 
 /// Runs the program once, with its own standard streams, and looks for misuse of the interface.
@@ -148,7 +148,7 @@ pub fn lint(program: &Program) -> Result<Linted, Failure> {
         Ending::Signal(signal) => 128 + signal,
         Ending::Late => OWN_FAILURE, // it has no limit
     };
-    Ok(Linted { status, rings: run.rings, findings: run.findings.iter().map(one::Finding::describe).collect() })
+    Ok(Linted { status, rings: run.rings, findings: run.findings.iter().map(one::Finding::lines).collect() })
 }
 
 fn say(line: &str) {
@@ -165,7 +165,7 @@ fn count(run: &Run) -> String {
 /// The first findings of a run that fails.
 fn tell_findings(run: &Run) {
     const MOST: usize = 8;
-    run.findings.iter().take(MOST).for_each(|finding| say(&finding.describe()));
+    run.findings.iter().take(MOST).flat_map(one::Finding::lines).for_each(|line| say(&line));
     if run.findings.len() > MOST {
         say(&format!("{} findings more", run.findings.len() - MOST));
     }
@@ -176,9 +176,7 @@ fn tell_fewest(options: &ChaosOptions, seed: u64, fewest: &[one::Injection]) {
     if fewest.is_empty() {
         return say("it fails without any injection, too");
     }
-    for injection in fewest {
-        say(&injection.describe());
-    }
+    fewest.iter().flat_map(one::Injection::lines).for_each(|line| say(&line));
     let names: Vec<_> = fewest.iter().map(|injection| injection.name.as_str()).collect();
     let rules = rules_given(options);
     say(&format!("again: anyring chaos --seed {seed}{rules} --only {} -- ...", names.join(",")));

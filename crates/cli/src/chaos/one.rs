@@ -4,7 +4,7 @@ use crate::cli::ChaosOptions;
 use crate::errno;
 use crate::failure::{Failure, CANNOT_EXECUTE, NOT_FOUND, OWN_FAILURE};
 use rustix::fs::{memfd_create, MemfdFlags};
-use rustix::process::{waitid, Pid, WaitId, WaitIdOptions};
+use rustix::process::{kill_process, waitid, waitpid, Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 use serde::Deserialize;
 use std::fs::File;
 use std::io::{IsTerminal, Read, Seek, Write};
@@ -29,11 +29,18 @@ pub struct Injection {
     opcode: Option<String>,
     user_data: Option<u64>,
     what: String,
+    /// Where the program was when it entered the ring, innermost first.
+    #[serde(default)]
+    at: Vec<String>,
 }
 
 impl Injection {
-    /// The injection for people.
-    pub fn describe(&self) -> String {
+    /// The injection for people: a line, and one for each frame of the program's.
+    pub fn lines(&self) -> Vec<String> {
+        with_frames(self.describe(), &self.at)
+    }
+
+    fn describe(&self) -> String {
         let Injection { name, rule, what, .. } = self;
         match (&self.opcode, self.user_data) {
             (Some(opcode), Some(user_data)) => {
@@ -55,6 +62,8 @@ pub struct Finding {
     user_data: Option<u64>,
     fd: Option<i32>,
     what: String,
+    #[serde(default)]
+    at: Vec<String>,
     #[serde(flatten)]
     memory: Option<Memory>,
 }
@@ -68,8 +77,12 @@ struct Memory {
 }
 
 impl Finding {
-    /// The finding for people.
-    pub fn describe(&self) -> String {
+    /// The finding for people: a line, and one for each frame of the program's.
+    pub fn lines(&self) -> Vec<String> {
+        with_frames(self.describe(), &self.at)
+    }
+
+    fn describe(&self) -> String {
         let Finding { name, rule, what, .. } = self;
         let fd = self.fd.map_or(String::new(), |fd| format!(", fd {fd}"));
         let request = match (&self.opcode, self.user_data) {
@@ -82,6 +95,11 @@ impl Finding {
         });
         format!("{name}: {rule}: {request}{what}{place}")
     }
+}
+
+fn with_frames(line: String, frames: &[String]) -> Vec<String> {
+    let frames = frames.iter().map(|frame| format!("    at {frame}"));
+    std::iter::once(line).chain(frames).collect()
 }
 
 /// A line of the engine's log.
@@ -224,6 +242,7 @@ impl<'a> Runner<'a> {
         }
         if self.has_group() {
             // What it starts ends with it. A terminal is not for a group in the background.
+            adopt_orphans()?;
             command.process_group(0);
             if std::io::stdin().is_terminal() {
                 command.stdin(Stdio::null());
@@ -264,11 +283,41 @@ impl<'a> Runner<'a> {
         self.apart || self.timeout.is_some()
     }
 
-    /// Kills what the program has left, if it had a process group.
+    /// Kills what the program has left, if it had a process group: that, and what has left the group.
     fn kill(&self, child: &Child) {
         if self.has_group() {
             // SAFETY: takes no pointers. The child has not been waited for, so that the group's number is its own.
             unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
+            kill_orphans(child.id());
+        }
+    }
+}
+
+/// What loses its parent becomes our child, whatever session it is in.
+fn adopt_orphans() -> Result<(), Failure> {
+    let adopted = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+    adopted.map_err(|error| Failure::own(format!("PR_SET_CHILD_SUBREAPER: {error}")))
+}
+
+/// Kills all our children and theirs, which we get when they have lost their parents. The program itself, which has been killed or
+/// has ended, stays to be waited for.
+fn kill_orphans(program: u32) {
+    let children = || {
+        let list = std::fs::read_to_string(format!("/proc/self/task/{}/children", std::process::id()));
+        list.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>()
+    };
+    if let Some(pid) = Pid::from_raw(program as i32) {
+        // Killed, it ends before long; until then its children are not ours.
+        let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let _ = kill_process(pid, Signal::KILL).and_then(|()| waitid(WaitId::Pid(pid), ended).map(|_| ()));
+    }
+    loop {
+        let orphans = children().into_iter().filter(|pid| *pid != program as i32).filter_map(Pid::from_raw);
+        let killed = orphans.filter(|pid| {
+            kill_process(*pid, Signal::KILL).is_ok() && waitpid(Some(*pid), WaitOptions::empty()).is_ok()
+        });
+        if killed.count() == 0 {
+            return;
         }
     }
 }

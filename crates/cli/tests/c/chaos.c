@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -48,7 +49,7 @@ struct said {
 static struct said wait_one(void) {
     struct io_uring_cqe *cqe;
     int answer;
-    while ((answer = io_uring_wait_cqe(&ring, &cqe)) == -EINTR || answer == -EAGAIN) {}
+    while ((answer = io_uring_wait_cqe(&ring, &cqe)) == -EINTR || answer == -EAGAIN || answer == -EBUSY) {}
     if (answer < 0) end(2, "wait");
     struct said copy = { cqe->user_data, cqe->res, cqe->flags };
     io_uring_cqe_seen(&ring, cqe);
@@ -345,6 +346,160 @@ static void overflow(void) {
     }
 }
 
+// A poll is taken to tell of what is there: what it told of is read without O_NONBLOCK.
+static void spurious(void) {
+    int pipes[2];
+    char byte = 'x';
+    if (pipe(pipes)) end(2, "pipe");
+    set_up(8);
+    if (right) fcntl(pipes[0], F_SETFL, O_NONBLOCK);
+    io_uring_prep_poll_multishot(io_uring_get_sqe(&ring), pipes[0], POLLIN);
+    submit_all(1);
+    for (int round = 0; round < 20; round++) {
+        if (write(pipes[1], &byte, 1) != 1) end(2, "write");
+        for (bool taken = false; !taken || io_uring_cq_ready(&ring) != 0;) {
+            struct said cqe = wait_one();
+            if (cqe.res < 0 || !(cqe.flags & IORING_CQE_F_MORE)) end(2, "poll");
+            struct pollfd now = { .fd = pipes[0], .events = POLLIN };
+            if (!right && poll(&now, 1, 0) == 0) end(1, "nothing is there, and a read would wait for good");
+            bool found = read(pipes[0], &byte, 1) == 1;
+            taken |= found;
+            if (!found && errno != EAGAIN) end(2, "read");
+        }
+    }
+}
+
+// A refused io_uring_enter is taken to be the end; or the CQ is made room in, and it is tried again.
+static void busy(void) {
+    int pipes[2];
+    char byte = 'x';
+    if (pipe(pipes)) end(2, "pipe");
+    set_up(8);
+    io_uring_prep_poll_multishot(io_uring_get_sqe(&ring), pipes[0], POLLIN);
+    submit_all(1);
+    for (int round = 0; round < 20; round++) {
+        // A CQE that is there, behind it one that finds no room.
+        io_uring_prep_nop(io_uring_get_sqe(&ring));
+        submit_all(1);
+        if (write(pipes[1], &byte, 1) != 1) end(2, "write");
+        for (int look = 0; io_uring_cq_ready(&ring) < 2 && !io_uring_cq_has_overflow(&ring); look++) {
+            if (look == 10000) end(2, "nothing comes");
+            usleep(1000);
+        }
+        int answer = io_uring_get_events(&ring);
+        if (answer < 0 && !(right && answer == -EBUSY)) end(1, "the CQ has no room");
+        for (int at = 0; at < 2; at++) {
+            struct io_uring_cqe *cqe;
+            while ((answer = io_uring_wait_cqe(&ring, &cqe)) == -EBUSY || answer == -EINTR) {}
+            if (answer < 0) end(2, "wait");
+            io_uring_cqe_seen(&ring, cqe);
+        }
+        if (read(pipes[0], &byte, 1) != 1) end(2, "read");
+    }
+}
+
+// The memory of a zero-copy send is taken to be free with the first CQE; or the notification to be the next CQE.
+static void notify(void) {
+    static char data[4][64];
+    int pair[2];
+    char got[64];
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t size = sizeof to;
+    pair[0] = socket(AF_INET, SOCK_DGRAM, 0), pair[1] = socket(AF_INET, SOCK_DGRAM, 0);
+    if (bind(pair[1], (struct sockaddr *)&to, size) || getsockname(pair[1], (struct sockaddr *)&to, &size)) end(2, "bind");
+    if (connect(pair[0], (struct sockaddr *)&to, size)) end(2, "connect");
+    set_up(16);
+    for (int round = 0; round < 10; round++) {
+        for (int at = 0; at < 4; at++) {
+            struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+            io_uring_prep_send_zc(sqe, pair[0], data[at], 64, 0, 0);
+            sqe->user_data = at;
+        }
+        submit_all(4);
+        unsigned sent = 0, told = 0;
+        for (int last = -1; sent != 15 || told != 15;) {
+            struct said cqe = wait_one();
+            if (cqe.flags & IORING_CQE_F_NOTIF) {
+                if (!(sent & 1u << cqe.user_data)) end(1, "a notification comes before its send");
+                if (told & 1u << cqe.user_data) end(1, "a notification comes twice");
+                if (!right && (int)cqe.user_data != last) end(1, "the notification is another send's");
+                told |= 1u << cqe.user_data;
+            } else {
+                if (cqe.res != 64 || !(cqe.flags & IORING_CQE_F_MORE)) end(2, "send");
+                if (!right && last >= 0 && !(told & 1u << last)) end(1, "the notification is not the next CQE");
+                sent |= 1u << (last = (int)cqe.user_data);
+            }
+        }
+        // What a notification stands for is no request: there is nothing to cancel.
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_send_zc(sqe, pair[0], data[0], 64, 0, 0);
+        sqe->user_data = 7;
+        submit_all(1);
+        struct said cqe = wait_one();
+        if (cqe.res != 64) end(2, "send");
+        sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_cancel64(sqe, 7, 0);
+        sqe->user_data = 8;
+        submit_all(1);
+        for (int at = 0; at < 2; at++) {
+            cqe = wait_one();
+            if (cqe.user_data == 7 && (cqe.res != 0 || !(cqe.flags & IORING_CQE_F_NOTIF))) end(1, "the notification");
+            if (cqe.user_data == 8 && cqe.res != -ENOENT) end(1, "a notification was cancelled");
+        }
+        for (int at = 0; at < 5; at++) {
+            if (recv(pair[1], got, sizeof got, MSG_DONTWAIT) != 64) end(2, "recv");
+        }
+    }
+}
+
+// A timeout is taken to have lost wherever the read finds something.
+static void edge(void) {
+    int to, from = make_pipe(&to);
+    char data[64];
+    struct __kernel_timespec soon = { .tv_nsec = 5000000 };
+    set_up(8);
+    for (int round = 0; round < 10; round++) {
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_read(sqe, from, data, sizeof data, 0);
+        sqe->flags |= IOSQE_IO_LINK;
+        sqe->user_data = 1;
+        sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_link_timeout(sqe, &soon, 0);
+        sqe->user_data = 2;
+        submit_all(2);
+        int results[3] = {0};
+        for (int at = 0; at < 2; at++) {
+            struct said cqe = wait_one();
+            results[cqe.user_data] = cqe.res;
+        }
+        int read = results[1], timeout = results[2];
+        if (!right && timeout != -ECANCELED) end(1, "the timeout has not lost");
+        bool won = read == -ECANCELED && timeout == -ETIME, lost = read > 0 && timeout == -ECANCELED;
+        if (!won && !lost && !(read > 0 && timeout == -EALREADY)) end(1, "both, or none, has lost");
+        if (read > 0 && write(to, data, read) != read) end(2, "write");
+    }
+}
+
+// CQEs are taken to come within the program's own calls.
+static void aside(void) {
+    char data[64];
+    int to, from = make_pipe(&to);
+    set_up(8);
+    for (int round = 0; round < 20; round++) {
+        io_uring_prep_read(io_uring_get_sqe(&ring), from, data, sizeof data, 0);
+        submit_all(1);
+        bool there = io_uring_cq_ready(&ring);
+        // Nobody enters the ring meanwhile.
+        for (int look = 0; !there && io_uring_cq_ready(&ring) == 0; look++) {
+            if (look == 10000) end(2, "nothing comes");
+            usleep(1000);
+        }
+        if (!right && !there) end(1, "a CQE came by itself");
+        int count = wait_one().res;
+        if (count <= 0 || write(to, data, count) != count) end(2, "read");
+    }
+}
+
 // No error of a file is thought of; or whatever is there is believed.
 static void faults(void) {
     static char data[64];
@@ -531,6 +686,7 @@ int main(int count, char **words) {
         { "short-read", short_read }, { "short-send", short_send }, { "whole", whole }, { "late", late },
         { "ordered", ordered }, { "enter", enter }, { "multishot", multishot }, { "cancel", cancel },
         { "nobufs", nobufs }, { "overflow", overflow }, { "faults", faults }, { "both", both },
+        { "spurious", spurious }, { "busy", busy }, { "notify", notify }, { "edge", edge }, { "aside", aside },
         { "reuse-write", reuse_write }, { "reuse-send", reuse_send }, { "reuse-writev", reuse_writev },
         { "reuse-sendmsg", reuse_sendmsg }, { "reuse-fixed", reuse_fixed }, { "unmap-write", unmap_write },
         { "copy", copy },

@@ -12,6 +12,10 @@ pub enum Rule {
     Cancel,
     Nobufs,
     Overflow,
+    Busy,
+    Spurious,
+    Notify,
+    Edge,
     Eio,
     Enospc,
     Enomem,
@@ -42,7 +46,7 @@ const fn outside(rule: Rule, name: &'static str, what: &'static str) -> Row {
 }
 
 /// Every rule, in the order of [`Rule`].
-pub const RULES: [Row; 13] = [
+pub const RULES: [Row; 17] = [
     permitted(Rule::Short, "short", "reads, writes, sends and receives transfer fewer bytes than asked", "read(2)"),
     permitted(Rule::Late, "late", "requests start late, and complete in another order", "io_uring(7)"),
     permitted(
@@ -74,6 +78,25 @@ pub const RULES: [Row; 13] = [
         "overflow",
         "a multishot request's CQE goes to the backlog, as if the CQ were full",
         "io_uring_setup(2)",
+    ),
+    permitted(
+        Rule::Busy,
+        "busy",
+        "io_uring_enter answers EBUSY while CQEs of multishot requests wait in the backlog, and leaves them there",
+        "io_uring_enter(2)",
+    ),
+    permitted(Rule::Spurious, "spurious", "a multishot poll tells the same once more", "select(2)"),
+    permitted(
+        Rule::Notify,
+        "notify",
+        "the notification of a zero-copy send comes late, behind other CQEs",
+        "io_uring_enter(2)",
+    ),
+    permitted(
+        Rule::Edge,
+        "edge",
+        "a request with a LINK_TIMEOUT of up to 100 ms meets it: it is cancelled, or ends all the same",
+        "io_uring_enter(2)",
     ),
     outside(Rule::Eio, "eio", "reads, writes and syncs fail with EIO"),
     outside(Rule::Enospc, "enospc", "writes to files and FALLOCATE fail with ENOSPC"),

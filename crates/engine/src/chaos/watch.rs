@@ -27,6 +27,8 @@ pub struct Watch {
     pub fd: Option<i32>,
     /// When its turn came, in CLOCK_MONOTONIC nanoseconds.
     pub since_ns: u64,
+    /// Where the program was then: see [`Chaos::at`](super::Chaos::at).
+    pub at: String,
     /// Its memory.
     pub memory: Memory,
     /// Of a read or receive: where the data goes first. Not freed where it is not known that no call is at it any more.

@@ -2,6 +2,7 @@
 
 use crate::alloc;
 use crate::forced::{point, Point};
+use crate::issue::chaos;
 use crate::mutation::{mutated, Mutation};
 use crate::op::cancel::Cancel;
 use crate::op::poll::PollRemove;
@@ -23,7 +24,8 @@ fn list_of(opcode: Opcode) -> Option<Opcode> {
 /// Whether a cancel may find the request: it waits for something.
 fn is_reachable(request: &Request) -> bool {
     match request.state() {
-        State::Polling(_) | State::Timed | State::Queued(_) => true,
+        State::Polling(_) | State::Queued(_) => true,
+        State::Timed => !chaos::is_notification(request),
         State::Cancelled(how) => how.found,
         _ => false,
     }

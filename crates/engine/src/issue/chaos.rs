@@ -4,32 +4,41 @@
 //! Every request of such a ring gets a place, also one that would be answered on the spot, so that it can be held back, and so
 //! that each way to a result comes through `finish`.
 
+use crate::chaos::caller::Caller;
 use crate::chaos::rules::Rule;
 use crate::chaos::watch::{Memory, Watch};
-use crate::chaos::{Draw, HeldBack, Subject};
+use crate::chaos::{Draw, HeldBack, Subject, NOT_BY_WAITING};
 use crate::descriptors::note_use;
 use crate::issue::lint;
 use crate::memory::layout::word;
 use crate::op::cut::is_direct;
 use crate::op::{row, Direction, FileUse, Op};
 use crate::os::{file_status, user_read, user_write, Clock};
-use crate::request::{self, Id, Target};
+use crate::request::{self, Id, Request, Target};
 use crate::ring::{RingGuard, State};
 use crate::Errno;
-use anyring_abi::{Opcode, Sqe, IOSQE_BUFFER_SELECT, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
+use anyring_abi::{Cqe, Opcode, Sqe, IOSQE_BUFFER_SELECT, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
 use core::mem::ManuallyDrop;
 use core::sync::atomic::Ordering;
 
 /// After this time a request is held back no more, where the program does not wait for it.
 const HELD_BACK_NS: u64 = 20_000_000;
+/// The same where a thread of ours is to make it, while the program does something else.
+const ASIDE_NS: u64 = 1_000;
+/// A LINK_TIMEOUT that takes longer is met by no request.
+const EDGE_NS: u64 = 100_000_000;
 /// A request that is held back is overtaken by so many others, at most.
 const OVERTAKEN_BY: u64 = 8;
 /// In a request's `number`: it was held back already.
 const WAS_HELD: u64 = 1 << 63;
 /// In a request's `number`: its file keeps no order (a position is named for each transfer).
 const UNORDERED: u64 = 1 << 62;
+/// In a request's `number`: it stands for the notification of a zero-copy send.
+const NOTIFICATION: u64 = 1 << 61;
+/// In a request's `number`: it waits for its LINK_TIMEOUT.
+const AT_EDGE: u64 = 1 << 60;
 /// The rest of it: which SQE it was.
-pub(super) const NUMBER: u64 = UNORDERED - 1;
+pub(super) const NUMBER: u64 = AT_EDGE - 1;
 
 /// What a request that chooses its buffer may get, if the buffer's size alone limits it.
 const SOME_BYTES: usize = 64;
@@ -84,6 +93,10 @@ fn is_socket_or_pipe(fd: i32) -> bool {
 /// A request's turn has come. True where it does not begin now, or never: it fails, or is held back.
 #[cold]
 pub fn intervenes(guard: &mut RingGuard, id: Id) -> bool {
+    if guard.slab.get(id).is_some_and(is_notification) {
+        notify(guard, id);
+        return true;
+    }
     if guard.slab.get(id).is_some_and(|request| request.number & WAS_HELD == 0) {
         lint::begins(guard, id);
         begin_fill(guard, id);
@@ -129,7 +142,8 @@ fn begin_watch(state: &mut State, id: Id) {
         inlet = Some(ManuallyDrop::new(memory));
     }
     let fd = if let Target::Number(fd) = request.target { Some(fd) } else { None };
-    chaos.watched.push(Watch { id, number, fd, since_ns: Clock::Monotonic.now_ns(), memory, inlet });
+    let at = chaos.at();
+    chaos.watched.push(Watch { id, number, fd, since_ns: Clock::Monotonic.now_ns(), at, memory, inlet });
 }
 
 /// The error with which a request fails without being made.
@@ -197,9 +211,43 @@ fn may_take_long(opcode: Opcode) -> bool {
     transfers || calls
 }
 
+/// How a request is held back.
+#[derive(Clone, Copy)]
+struct Hold {
+    rule: Rule,
+    turn: u64,
+    ns: u64,
+    flag: u64,
+}
+
+/// Whether a request is to be held back by a rule, and how.
+fn drawn_hold(state: &State, id: Id) -> Option<Hold> {
+    let (chaos, request) = (state.chaos.as_ref()?, state.slab.get(id)?);
+    let number = request.number & NUMBER;
+    if !may_take_long(request.opcode) {
+        return None;
+    }
+    if let Some(ns) = timeout_ns(state, request).filter(|_| chaos.draw(Rule::Edge, number).is_some()) {
+        return Some(Hold { rule: Rule::Edge, turn: NOT_BY_WAITING, ns: ns + HELD_BACK_NS, flag: AT_EDGE });
+    }
+    let is_watched = chaos.watched.iter().any(|watch| watch.id == id);
+    let rules = if is_watched { &[Rule::Late, Rule::Lifetimes][..] } else { &[Rule::Late] };
+    let (rule, draw) = rules.iter().find_map(|rule| Some((*rule, chaos.draw(*rule, number)?)))?;
+    let ns = if draw.below(4) == 0 { ASIDE_NS } else { HELD_BACK_NS };
+    Some(Hold { rule, turn: number + draw.below(OVERTAKEN_BY), ns, flag: 0 })
+}
+
+/// After what time the LINK_TIMEOUT behind a request ends it, if that is soon.
+fn timeout_ns(state: &State, request: &Request) -> Option<u64> {
+    let behind = state.slab.get(request.next?).filter(|behind| behind.failed.is_none())?;
+    let Op::LinkTimeout(timeout) = &behind.op else { return None };
+    (!timeout.when.absolute && timeout.when.time_ns <= EDGE_NS).then_some(timeout.when.time_ns)
+}
+
 /// Holds a request back, until the program waits for it or some time has passed. What comes behind it on the same stream is held
 /// back behind it.
 fn holds_back(guard: &mut RingGuard, id: Id) -> bool {
+    let drawn = drawn_hold(guard, id);
     let state = &mut **guard;
     let (Some(chaos), Some(request)) = (&mut state.chaos, state.slab.get(id)) else { return false };
     if request.number & WAS_HELD != 0 {
@@ -209,26 +257,24 @@ fn holds_back(guard: &mut RingGuard, id: Id) -> bool {
     let has_file = row(request.opcode).is_some_and(|row| row.file == FileUse::File);
     let stream = request.target.number().filter(|_| has_file && request.number & UNORDERED == 0);
     let same = |held: &&HeldBack| stream.is_some() && held.stream == stream;
-    let before = chaos.held.iter().filter(same).map(|held| held.turn.0).max();
-    let is_watched = chaos.watched.iter().any(|watch| watch.id == id);
-    let rules = if is_watched { &[Rule::Late, Rule::Lifetimes][..] } else { &[Rule::Late] };
-    let drawn = rules.iter().find_map(|rule| Some((*rule, chaos.draw(*rule, number)?)));
-    let drawn = drawn.filter(|_| may_take_long(request.opcode));
-    let turn = match (drawn, before) {
-        (None, None) => return false,
-        (drawn, before) => {
-            let own = drawn.map_or(0, |(_, draw): (Rule, Draw)| number + draw.below(OVERTAKEN_BY));
-            own.max(before.unwrap_or(0))
-        }
-    };
+    let before = chaos.held.iter().filter(same).map(|held| (held.turn.0, held.until_ns));
+    let before = before.reduce(|one, other| (one.0.max(other.0), one.1.max(other.1)));
+    if drawn.is_none() && before.is_none() {
+        return false;
+    }
+    let (after, not_before_ns) = before.unwrap_or((0, 0));
+    let turn = drawn.map_or(0, |hold| hold.turn).max(after);
+    // What is behind another keeps its order by the timers, too.
+    let until_ns = Clock::Monotonic.now_ns().saturating_add(drawn.map_or(0, |hold| hold.ns)).max(not_before_ns);
     // Where there is no memory for the timer it is not held back.
     if chaos.held.try_reserve(1).is_err() || state.timers.make_room(Clock::Monotonic, state.slab.len()).is_err() {
         return false;
     }
-    chaos.held.push(HeldBack { turn: (turn, number), id, stream });
+    chaos.held.push(HeldBack { turn: (turn, number), id, stream, until_ns });
     let said = state.subject(id);
-    if let (Some(chaos), Some((rule, _))) = (&state.chaos, drawn) {
-        chaos.note(rule, number, said, "held back");
+    if let (Some(chaos), Some(hold)) = (&state.chaos, drawn) {
+        let what = if hold.flag == AT_EDGE { "held back until its LINK_TIMEOUT" } else { "held back" };
+        chaos.note(hold.rule, number, said, what);
     }
     if guard.keep_file(id).is_err() {
         // The attempt says what is wrong with the file.
@@ -242,14 +288,79 @@ fn holds_back(guard: &mut RingGuard, id: Id) -> bool {
     if let Target::Number(fd) = request.target {
         note_use(fd); // a close of it is looked at
     }
-    request.number |= WAS_HELD;
-    request.deadline_ns = Clock::Monotonic.now_ns().saturating_add(HELD_BACK_NS);
+    request.number |= WAS_HELD | drawn.map_or(0, |hold| hold.flag);
+    wait_for_timer(guard, id, until_ns);
+    guard.arm_link_timeout(id);
+    true
+}
+
+/// The request waits for a timer, for which there is room.
+fn wait_for_timer(guard: &mut RingGuard, id: Id, until_ns: u64) {
+    let state = &mut **guard;
+    let request = &mut state.slab[id];
+    request.deadline_ns = until_ns;
     request.time();
     state.slab.note_scattered(true);
     state.timers.insert(&mut state.slab, Clock::Monotonic, id);
     guard.work_appeared(true);
-    guard.arm_link_timeout(id);
+}
+
+/// The LINK_TIMEOUT of a request fires: whether it comes too late, for one that was held back for it. The request then ends at
+/// once, with what is there for it or as cancelled, since natively a worker is at it and is interrupted.
+#[cold]
+pub fn outruns_timeout(guard: &mut RingGuard, id: Id) -> bool {
+    let subject = guard.subject(id);
+    let (Some(chaos), Some(request)) = (&guard.chaos, guard.slab.get(id)) else { return false };
+    let number = request.number & NUMBER;
+    let waits = request.number & AT_EDGE != 0 && matches!(request.state(), request::State::Timed);
+    if !waits || chaos.draw(Rule::Edge, number).is_none_or(|draw| draw.below(2) == 0) {
+        return false;
+    }
+    chaos.note(Rule::Edge, number, subject, "outruns its LINK_TIMEOUT, which says EALREADY");
+    let id = guard.stop_timer(id).id();
+    guard.slab[id].make_ready();
+    guard.issue(id);
+    let _is_at_a_worker = guard.cancel_one(id);
     true
+}
+
+/// Whether the request stands for the notification of a zero-copy send. No cancel finds such a one.
+pub fn is_notification(request: &Request) -> bool {
+    request.number & NOTIFICATION != 0
+}
+
+/// A zero-copy send has ended: whether its notification comes later. Another request then stands for it.
+#[cold]
+pub fn delays_notification(guard: &mut RingGuard, sent: &Request) -> bool {
+    let state = &mut **guard;
+    let number = sent.number & NUMBER;
+    let Some(chaos) = &mut state.chaos else { return false };
+    let Some(draw) = chaos.draw(Rule::Notify, number) else { return false };
+    let room = state.slab.has_room() && chaos.held.try_reserve(1).is_ok();
+    if !room || state.timers.make_room(Clock::Monotonic, state.slab.len() + 1).is_err() {
+        return false;
+    }
+    let subject = Subject { opcode: sent.opcode.name(), user_data: sent.user_data };
+    chaos.note(Rule::Notify, number, Some(subject), "its notification is late");
+    let mut request = Request::new(Op::default(), sent.opcode, 0, sent.user_data, Target::None);
+    request.number = number | NOTIFICATION;
+    request.cqe_flags = sent.cqe_flags;
+    let id = state.slab.insert(request);
+    let until_ns = Clock::Monotonic.now_ns().saturating_add(HELD_BACK_NS);
+    if let Some(chaos) = &mut state.chaos {
+        let turn = (number + draw.below(OVERTAKEN_BY), number);
+        chaos.held.push(HeldBack { turn, id, stream: None, until_ns });
+    }
+    wait_for_timer(guard, id, until_ns);
+    true
+}
+
+/// Posts the notification.
+fn notify(guard: &mut RingGuard, id: Id) {
+    if let Some(request) = guard.slab.remove(id) {
+        guard.post_notification(request.user_data, request.cqe_flags);
+    }
+    guard.release_held();
 }
 
 /// Takes a request that is held back off the timers: it goes on, or ends.
@@ -333,9 +444,17 @@ pub fn ends_multishot(guard: &mut RingGuard, id: Id) -> bool {
     ends
 }
 
-/// The CQE of a multishot request has been posted: perhaps it, and what is with it, finds the CQ full.
+/// The CQE of a multishot request has been posted: perhaps a poll tells it once more; perhaps it, and what is with it, finds the CQ
+/// full.
 #[cold]
-pub fn overflow(guard: &mut RingGuard, id: Id) {
+pub fn after_shot(guard: &mut RingGuard, id: Id, cqe: Cqe) {
+    let polls = guard.slab.get(id).is_some_and(|request| matches!(request.op, Op::Poll(_)));
+    let subject = guard.subject(id);
+    let Some(chaos) = &guard.chaos else { return };
+    if polls && guard.has_room() && chaos.draw(Rule::Spurious, chaos.shots).is_some() {
+        chaos.note(Rule::Spurious, chaos.shots, subject, "told twice");
+        guard.post(cqe, true);
+    }
     let Some(chaos) = &guard.chaos else { return };
     // A thread of ours asks all the time on a polled ring.
     if !guard.is_polled() && chaos.draw(Rule::Overflow, chaos.shots).is_some() {
@@ -347,6 +466,14 @@ pub fn overflow(guard: &mut RingGuard, id: Id) {
         if let Some(chaos) = &mut guard.chaos {
             chaos.keeps_backlog = !waits;
         }
+    }
+}
+
+/// The calling thread enters the ring, or leaves it.
+#[cold]
+pub fn note_caller(guard: &mut RingGuard, caller: Option<Caller>) {
+    if let Some(chaos) = guard.chaos.as_mut() {
+        chaos.caller = caller;
     }
 }
 
@@ -364,13 +491,18 @@ pub enum Change {
 /// What becomes of an io_uring_enter(2) that submits so many, and perhaps asks for events, and waits.
 ///
 /// # Errors
-/// EAGAIN, with which nothing was submitted: there is no memory for a request.
+/// EAGAIN, with which nothing was submitted: there is no memory for a request. EBUSY, likewise: the CQ has no room for the backlog.
 #[cold]
 pub fn at_enter(guard: &mut RingGuard, to_submit: u32, asks: bool, waits: bool) -> Result<Change, Errno> {
+    let has_cqes = !guard.cq_is_empty();
     let Some(chaos) = &mut guard.chaos else { return Ok(Change::None) };
-    chaos.keeps_backlog &= !asks;
     chaos.enters += 1;
     let number = chaos.enters;
+    if asks && has_cqes && chaos.keeps_backlog && chaos.draw(Rule::Busy, number).is_some() {
+        chaos.note(Rule::Busy, number, None, "EBUSY");
+        return Err(Errno::BUSY);
+    }
+    chaos.keeps_backlog &= !asks;
     lint::enters(guard);
     let Some(chaos) = &guard.chaos else { return Ok(Change::None) };
     let Some(draw) = chaos.draw(Rule::Enter, number) else { return Ok(Change::None) };

@@ -316,7 +316,9 @@ impl RingGuard {
             control.record(chunk.into(), index.into()).state.store(RECORD_FREE, Ordering::Release);
             self.records.give((chunk, index));
         }
-        if request.cqe_flags & IORING_CQE_F_NOTIF != 0 {
+        if request.cqe_flags & IORING_CQE_F_NOTIF != 0
+            && !(self.chaos.is_some() && chaos::delays_notification(self, &request))
+        {
             self.post_notification(request.user_data, request.cqe_flags);
         }
         on_its_way.answered();

@@ -178,9 +178,10 @@ impl RingGuard {
         stats::completed(opcode, path, result);
         self.record_of(id, |it| it.shoots());
         let more = if mutated(Mutation::ShotWithoutMore) { 0 } else { IORING_CQE_F_MORE };
-        self.post(Cqe { user_data, res: result, flags: flags | more }, path != Path::Inline);
+        let cqe = Cqe { user_data, res: result, flags: flags | more };
+        self.post(cqe, path != Path::Inline);
         if self.chaos.is_some() {
-            chaos::overflow(self, id);
+            chaos::after_shot(self, id, cqe);
         }
         true
     }

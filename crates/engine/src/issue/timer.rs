@@ -113,6 +113,9 @@ impl RingGuard {
         if let Some(request) = self.slab.get_mut(guarded) {
             request.guard = None;
         }
+        if self.chaos.is_some() && chaos::outruns_timeout(self, guarded) {
+            return self.finish(id, -Errno::ALREADY.raw_os_error(), false);
+        }
         let result = match self.cancel_one(guarded) {
             Ok(0) if mutated(Mutation::LinkTimeoutIsCancelled) => -Errno::CANCELED.raw_os_error(),
             Ok(0) => -Errno::TIME.raw_os_error(),

@@ -1,5 +1,6 @@
 //! io_uring_enter(2).
 
+use crate::chaos::caller::Caller;
 use crate::issue::chaos::{self, Change};
 use crate::memory::layout::word;
 use crate::mutation::{mutated, Mutation};
@@ -112,13 +113,22 @@ fn serve<const AS_ASKED: bool>(call: &Enter) -> Result<u32, Errno> {
 #[cold]
 fn disturbed(ring: &'static Ring, call: &Enter) -> Result<u32, Errno> {
     let asks = call.flags & IORING_ENTER_GETEVENTS != 0;
-    let change = chaos::at_enter(&mut ring.lock()?, call.to_submit, asks, asks && call.min_complete != 0)?;
+    let caller = Caller::here();
+    let change = {
+        let mut guard = ring.lock()?;
+        chaos::note_caller(&mut guard, caller);
+        chaos::at_enter(&mut guard, call.to_submit, asks, asks && call.min_complete != 0)?
+    };
     let changed = match change {
         Change::None => *call,
         Change::Fewer(to_submit) => Enter { to_submit, flags: call.flags & !IORING_ENTER_GETEVENTS, ..*call },
         Change::Interrupted => Enter { min_complete: 0, ..*call },
     };
-    let submitted = serve::<false>(&changed)?;
+    let submitted = serve::<false>(&changed);
+    if let Ok(mut guard) = ring.lock() {
+        chaos::note_caller(&mut guard, None);
+    }
+    let submitted = submitted?;
     if change == Change::Interrupted && submitted == 0 && ring.lock()?.cq_is_empty() {
         return Err(Errno::INTR); // `io_cqring_wait` in io_uring/io_uring.c: not where there is a CQE
     }
