@@ -13,8 +13,8 @@ STEP = scripts/step.sh $(LOGS)
 STEPS := setup format lint doc build-tests unit loom simulation conformance e2e install-test
 # `make soak`: the rest, and then all of it again beside four processes that spin.
 SOAK := setup-soak build-tests unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
-        differential hostile simulation-soak sanitizers e2e-soak findings containers hosts engines
-LOADED := unit conformance e2e $(filter-out setup-soak build-tests sanitizers containers hosts engines,$(SOAK))
+        chaos differential hostile simulation-soak sanitizers e2e-soak findings containers hosts engines
+LOADED := unit conformance e2e $(filter-out setup-soak build-tests chaos sanitizers containers hosts engines,$(SOAK))
 
 # Where `make install` puts things; see scripts/install.sh for what each means.
 export DESTDIR PREFIX LIBDIR STRIP
@@ -110,6 +110,10 @@ differential: build-tests
 # Hostile programs of 20,000 fixed seeds, on ours; a few run with the unit tests.
 hostile: build-tests
 	@$(STEP) $@ $(CHECK)/anyring-hostile run --runs 20000 --jobs 4
+
+# Real programs under chaos, by 100 seeds each: the table of docs/found.md.
+chaos: setup-soak build-tests
+	@$(STEP) $@ scripts/chaos.sh $(TARGET)/release $(TARGET)/e2e
 
 # The engine's tests below AddressSanitizer and ThreadSanitizer.
 sanitizers: setup

@@ -1,5 +1,5 @@
-//! Where the program was when it entered a ring: the return addresses on its stack, told with what is injected and found in
-//! that call, as `MODULE+0xOFFSET` (an address for addr2line(1)).
+//! Where the program was when it entered a ring: return addresses on its stack. They are told with what is injected and found in
+//! that call, as `FILE+0xADDRESS`, for addr2line(1).
 
 use crate::os::{calls, user_read};
 use crate::thread;
