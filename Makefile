@@ -113,7 +113,7 @@ hostile: build-tests
 
 # Real programs under chaos, by 100 seeds each: the table of docs/found.md.
 chaos: setup-soak build-tests
-	@$(STEP) $@ scripts/chaos.sh $(TARGET)/release $(TARGET)/e2e
+	@$(STEP) $@ scripts/chaos.sh $(CHECK) $(TARGET)/e2e
 
 # The engine's tests below AddressSanitizer and ThreadSanitizer.
 sanitizers: setup

@@ -65,7 +65,7 @@ crate() { sed -n "/^name = \"$2\"/{n;s/version = \"\(.*\)\"/\1/p}" "e2e/clients/
 # What is left where a program does not deal with short transfers, nor with an io_uring_enter that fails.
 calm=late,multishot,cancel,nobufs,overflow,busy,spurious,notify,edge
 
-liburing_examples() {
+run_liburing_examples() {
   scripts/liburing-tests.sh fetch
   local home=.build/liburing-bookworm
   if [ -e $home/unavailable ]; then
@@ -87,7 +87,7 @@ liburing_examples() {
   done
 }
 
-rust_clients() {
+run_rust_clients() {
   e2e/clients/build.sh "$clients" >"$logs/clients.log" 2>&1
   # The client asks for whole transfers, in one call.
   row io-uring "$calm" passes "$(crate io-uring io-uring)" "$clients/io-uring file"
@@ -96,7 +96,7 @@ rust_clients() {
   row monoio all passes "$(crate monoio monoio)" "$clients/monoio"
 }
 
-netty() {
+run_netty() {
   local jars=$root/.build/netty
   if [ ! -d "$jars" ] || ! command -v java >/dev/null; then
     skip netty "no $jars, or no java"
@@ -108,32 +108,34 @@ netty() {
   row netty-enter enter fails "$version" "$echo"
 }
 
-node() {
+run_node() {
   local program
   program=$(realpath "$(scripts/node.sh --path)")
   # The script takes it that a write of a file is whole.
   row node "enter,$calm" passes "$(version "$program" --version)" "UV_USE_IO_URING=1 $program $root/e2e/clients/node.js ."
 }
 
-fio() {
+run_fio() {
   local job="fio --name=v --ioengine=io_uring --rw=randrw --bs=16k --size=512k --iodepth=8 --verify=crc32c --do_verify=1 --filename=f"
   row fio "$calm" passes "$(version fio --version)" "$job"
   row fio-short short fails "$(version fio --version)" "$job"
   row fio-enter enter fails "$(version fio --version)" "$job"
 }
 
-qemu() {
+run_qemu() {
   local version io="qemu-io -f raw -i io_uring -t writeback"
   version=$(version qemu-img --version)
-  row qemu-img all passes "$version" "truncate -s 4M disk && \
+  local bench="truncate -s 4M disk && \
     qemu-img bench -f raw -i io_uring -t writeback -w --pattern=171 -c 1024 -d 32 -s 4096 --flush-interval=100 disk && \
     head -c 4194304 /dev/zero | tr '\\0' '\\253' | cmp - disk"
-  row qemu-io all passes "$version" "truncate -s 4M disk && \
+  row qemu-img "enter,$calm" passes "$version" "$bench"
+  row qemu-img-short short fails "$version" "$bench"
+  row qemu-io "enter,$calm" passes "$version" "truncate -s 4M disk && \
     $io -c 'write -P 17 0 4k' -c 'writev -P 85 1M 4k 64k 12k' -c 'write -P 51 2M 1M' -c flush \
     -c 'read -P 17 0 4k' -c 'readv -P 85 1M 12k 4k 64k' -c 'read -P 51 2M 1M' -c 'read -P 0 4k 60k' disk"
 }
 
-postgres() {
+run_postgres() {
   local programs at="$work/postgres"
   mkdir "$at"
   if ! programs=$(scripts/postgres.sh place "$at"); then
@@ -155,7 +157,7 @@ postgres() {
   as=()
 }
 
-plocate() {
+run_plocate() {
   local program=$root/.build/plocate/root/usr
   if command -v plocate >/dev/null; then program=/usr; fi
   if [ ! -x $program/bin/plocate ]; then
@@ -169,15 +171,36 @@ plocate() {
     [ \$($work/plocate --database=db -c needle) = 1800 ] && $work/plocate --database=db needle-3-77 | grep -q 3-77"
 }
 
+# Our own hostile programs: what has to hold whatever is done to a ring holds under chaos, too.
+run_hostile() {
+  is_chosen hostile || return 0
+  if [ ! -x "$bin/anyring-hostile" ]; then
+    skip hostile "scripts/build.sh has not built anyring-hostile"
+    return
+  fi
+  local seed
+  for ((seed = 1; seed <= (seeds + 9) / 10; seed++)); do
+    if ANYRING_CHAOS=$seed ANYRING_CHAOS_RULES=all,lifetimes,misuse "$bin/anyring-hostile" run --runs 100 --jobs 2 \
+      --library "$work/libanyring.so" >"$logs/hostile.log" 2>&1; then
+      passed=$((passed + 1))
+    else
+      failed=$((failed + 1))
+      echo "FAIL hostile: with ANYRING_CHAOS=$seed"
+      tail -n 5 "$logs/hostile.log"
+    fi
+  done
+}
+
 echo "| program | version | rules | $seeds seeds |"
 echo "|---|---|---|---|"
-liburing_examples
-rust_clients
-qemu
-plocate
-fio
-postgres
-node
-netty
+run_liburing_examples
+run_rust_clients
+run_qemu
+run_plocate
+run_fio
+run_postgres
+run_node
+run_netty
+run_hostile
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ]
