@@ -165,10 +165,13 @@ run_plocate() {
     return
   fi
   cp "$program/bin/plocate" "$work/plocate" # Debian's is set-group-ID
-  row plocate all passes "$(version "$work/plocate" --version)" "mkdir tree && for a in 1 2 3 4 5 6; do mkdir tree/\$a && \
+  local version finds="mkdir tree && for a in 1 2 3 4 5 6; do mkdir tree/\$a && \
     (cd tree/\$a && seq -f needle-\$a-%g 300 | xargs touch); done && \
     $program/sbin/updatedb.plocate --output=db --database-root=\$PWD/tree --require-visibility=no && \
     [ \$($work/plocate --database=db -c needle) = 1800 ] && $work/plocate --database=db needle-3-77 | grep -q 3-77"
+  version=$(version "$work/plocate" --version)
+  row plocate "short,$calm" passes "$version" "$finds"
+  row plocate-enter enter fails "$version" "$finds"
 }
 
 # Our own hostile programs: what has to hold whatever is done to a ring holds under chaos, too.
