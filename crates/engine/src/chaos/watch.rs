@@ -210,8 +210,8 @@ mod tests {
         let mut inlet = memory.inlet().expect("memory that can be written");
         inlet.copy_from_slice(b"abcdefgh");
         let id = Id::from_word(1);
-        let mut watch =
-            Watch { id, number: 1, fd: None, since_ns: 0, memory, inlet: Some(ManuallyDrop::new(inlet)) };
+        let inlet = Some(ManuallyDrop::new(inlet));
+        let mut watch = Watch { id, number: 1, fd: None, since_ns: 0, at: String::new(), memory, inlet };
         assert_eq!((watch.memory.change(), watch.fill(6)), (None, Ok(())));
         let now = |range: &[u8; 4]| crate::os::user_read::<u32>(range.as_ptr() as u64).map(u32::to_ne_bytes);
         assert_eq!((now(&first), now(&second)), (Ok(*b"abcd"), Ok([b'e', b'f', 2, 2])));

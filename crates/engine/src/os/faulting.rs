@@ -34,6 +34,8 @@ unsafe extern "C" fn recover(signal: c_int, info: *mut siginfo_t, context: *mut 
     match interrupted(info.si_code, value, instruction).or_else(|| user_copy_fault(instruction)) {
         Some(goes_on) => arch::set_instruction(context, goes_on),
         // SAFETY: the next time it is what it would have been.
-        None => unsafe { drop(libc::signal(signal, libc::SIG_DFL)) },
+        None => unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+        },
     }
 }

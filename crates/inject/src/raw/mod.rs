@@ -13,7 +13,7 @@
 //! map (just-in-time compilers) or in another namespace of dlmopen(3), nor waits in an object that makes no call of
 //! io_uring itself.
 
-mod dlopen;
+pub mod dlopen;
 mod filter;
 mod installed;
 mod island;
