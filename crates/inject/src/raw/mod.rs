@@ -1,6 +1,6 @@
 //! Raw `syscall` instructions: found in mapped code, trapped by address, emulated by [`crate::dispatch`].
 //!
-//! Nothing at all happens in a process without such an instruction. Where there is one, [`start`] and [`look_again`]
+//! Nothing at all happens in a process without such an instruction. Where there is one, [`start`] and `look_again`
 //! guard SIGSYS, set no_new_privs, which an unprivileged filter needs, and add a filter for all threads. They run
 //! under one lock, at start-up and after dlopen(3). [`ring_made`] adds a second filter with the first ring: poll and
 //! select cost a trap each from then on, since a filter cannot see whether a ring is among their descriptors. What a
@@ -74,7 +74,7 @@ pub fn enters_unseen() -> bool {
 }
 
 /// Looks through everything mapped at start-up: also where instructions are left alone, since it has to be known whether one
-/// may close a descriptor. From now on [`look_again`] does the same for what is added.
+/// may close a descriptor. From now on `look_again` does the same for what is added.
 pub fn start() {
     if leaves_all_to_the_kernel() || !signals::owns_the_symbols() {
         return;
