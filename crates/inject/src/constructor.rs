@@ -20,6 +20,7 @@ extern "C" fn constructor() {
             exec::resolve,
             identity::resolve,
             jump::resolve,
+            liburing::older::resolve,
             liburing::setup::resolve,
             memory::resolve,
             musl::resolve,

@@ -91,6 +91,33 @@ fn kernel() -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
+/// Its `struct io_uring` has another layout: nothing of ours may touch that, and its own functions are served by what they call.
+#[test]
+fn programs_of_liburing_so_1_use_its_own_functions() {
+    if let Some(reason) = no_reference() {
+        return skip("older", reason);
+    }
+    let folder = scratch("older");
+    let library = folder.join("liburing.so.1");
+    common::compile("older", &library, &["-DLIBRARY", "-shared", "-fPIC", "-Wl,-soname,liburing.so.1"]);
+    let program = folder.join("older");
+    common::compile("older", &program, &[library.to_str().expect("a readable path")]);
+    let run = |backend: &Path, preloaded: &Path| {
+        let environment = [
+            ("LD_LIBRARY_PATH", folder.as_path()),
+            ("ANYRING_BACKEND", backend),
+            ("LD_PRELOAD", preloaded),
+            ("LD_BIND_NOW", Path::new("1")),
+        ];
+        run(&program, &[], &environment)
+    };
+    let (nothing, ours) = (Path::new(""), libraries().built.shared.as_path());
+    let [kernel, engine] = ["kernel", "user"].map(Path::new);
+    assert_eq!(run(kernel, nothing), "0 wrong, a ring of anon_inode:\n");
+    assert_eq!(run(kernel, ours), "0 wrong, a ring of anon_inode:\n");
+    assert_eq!(run(engine, ours), "0 wrong, a ring of socket:\n");
+}
+
 #[test]
 fn functions_newer_than_the_header_answer_as_liburing_does() {
     if let Some(reason) = obstacle() {

@@ -12,6 +12,7 @@
 
 pub mod ffi;
 pub mod layout;
+pub mod older;
 pub mod queue;
 pub mod register;
 pub mod setup;
@@ -22,6 +23,7 @@ use anyring_engine::forced::{point, Point};
 use anyring_engine::ring::broken::contain_any;
 use core::ffi::c_int;
 use layout::Ring;
+pub(crate) use older::hand_on;
 
 /// liburing's version whose functions are all here.
 pub const VERSION: (c_int, c_int) = (2, 15);

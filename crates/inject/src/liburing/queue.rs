@@ -2,7 +2,7 @@
 //! These are the hot calls: each is a few loads around at most one [`door::enter`].
 
 use super::layout::{cqe_slots, Ring, INT_CQ_NEEDS_ENTER};
-use super::{guard, ring as borrow};
+use super::{guard, hand_on, ring as borrow};
 use crate::{door, sanitizer};
 use anyring_abi::{Cqe, GeteventsArg, Opcode, Sqe, Timespec};
 use anyring_abi::{IORING_CQE_F_SKIP, IORING_ENTER_EXT_ARG, IORING_ENTER_EXT_ARG_REG, IORING_ENTER_GETEVENTS};
@@ -290,6 +290,7 @@ fn peek_batch(ring: &Ring, cqes: *mut *mut Cqe, count: u32) -> u32 {
 /// io_uring_get_sqe(3), for programs compiled before it became inline.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_get_sqe(ring: *mut Ring) -> *mut Sqe {
+    hand_on!(io_uring_get_sqe(ring: *mut Ring) -> *mut Sqe);
     // SAFETY: the caller's promise.
     guard(|| get_sqe(unsafe { borrow(ring) }))
 }
@@ -297,6 +298,7 @@ pub unsafe extern "C" fn io_uring_get_sqe(ring: *mut Ring) -> *mut Sqe {
 /// io_uring_submit(3).
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_submit(ring: *mut Ring) -> c_int {
+    hand_on!(io_uring_submit(ring: *mut Ring) -> c_int);
     // SAFETY: the caller's promise.
     guard(|| submit(unsafe { borrow(ring) }, 0, false))
 }
@@ -304,6 +306,7 @@ pub unsafe extern "C" fn io_uring_submit(ring: *mut Ring) -> c_int {
 /// io_uring_submit_and_wait(3).
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_submit_and_wait(ring: *mut Ring, wait_nr: c_uint) -> c_int {
+    hand_on!(io_uring_submit_and_wait(ring: *mut Ring, wait_nr: c_uint) -> c_int);
     // SAFETY: the caller's promise.
     guard(|| submit(unsafe { borrow(ring) }, wait_nr, false))
 }
@@ -325,6 +328,7 @@ pub unsafe extern "C" fn io_uring_get_events(ring: *mut Ring) -> c_int {
 /// What io_uring_sqring_wait(3) calls when an SQPOLL ring is full.
 #[no_mangle]
 pub unsafe extern "C" fn __io_uring_sqring_wait(ring: *mut Ring) -> c_int {
+    hand_on!(__io_uring_sqring_wait(ring: *mut Ring) -> c_int);
     // SAFETY: the caller's promise.
     guard(|| enter(unsafe { borrow(ring) }, 0, 0, IORING_ENTER_SQ_WAIT, null(), SIGNAL_MASK_SIZE))
 }
@@ -338,6 +342,7 @@ pub unsafe extern "C" fn __io_uring_get_cqe(
     wait_nr: c_uint,
     mask: *mut sigset_t,
 ) -> c_int {
+    hand_on!(__io_uring_get_cqe(ring: *mut Ring, cqe: *mut *mut Cqe, submit: c_uint, wait_nr: c_uint, mask: *mut sigset_t) -> c_int);
     // SAFETY: the caller's promise.
     guard(|| get_cqe(unsafe { borrow(ring) }, cqe, Wait::with_mask(submit, wait_nr, mask)))
 }
@@ -345,6 +350,7 @@ pub unsafe extern "C" fn __io_uring_get_cqe(
 /// io_uring_peek_batch_cqe(3).
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_peek_batch_cqe(ring: *mut Ring, cqes: *mut *mut Cqe, count: c_uint) -> c_uint {
+    hand_on!(io_uring_peek_batch_cqe(ring: *mut Ring, cqes: *mut *mut Cqe, count: c_uint) -> c_uint);
     guard(|| {
         // SAFETY: the caller's promise.
         let ring = unsafe { borrow(ring) };
@@ -366,6 +372,7 @@ pub unsafe extern "C" fn io_uring_wait_cqes(
     ts: *mut Timespec,
     mask: *mut sigset_t,
 ) -> c_int {
+    hand_on!(io_uring_wait_cqes(ring: *mut Ring, cqe: *mut *mut Cqe, wait_nr: c_uint, ts: *mut Timespec, mask: *mut sigset_t) -> c_int);
     guard(|| {
         // SAFETY: the caller's promise.
         let ring = unsafe { borrow(ring) };
@@ -389,6 +396,7 @@ pub unsafe extern "C" fn io_uring_wait_cqe_timeout(
     cqe: *mut *mut Cqe,
     ts: *mut Timespec,
 ) -> c_int {
+    hand_on!(io_uring_wait_cqe_timeout(ring: *mut Ring, cqe: *mut *mut Cqe, ts: *mut Timespec) -> c_int);
     // SAFETY: the caller's promise, passed on.
     unsafe { io_uring_wait_cqes(ring, cqe, 1, ts, null_mut()) }
 }

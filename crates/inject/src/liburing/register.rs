@@ -2,7 +2,7 @@
 
 use super::layout::{Cq, Ring, Sq, INT_ENTER_REGISTERED, INT_NO_IOWAIT, INT_REGISTER_REGISTERED};
 use super::setup::{close, io_uring_queue_exit, io_uring_queue_init, map_ring, point_into_memory, unmap_sides};
-use super::{guard, ring as borrow};
+use super::{guard, hand_on, ring as borrow};
 use crate::door;
 use anyring_abi::*;
 use core::ffi::{c_int, c_uint, c_ushort, c_void};
@@ -48,6 +48,7 @@ macro_rules! pass_on {
         $(#[$doc])*
         #[no_mangle]
         pub unsafe extern "C" fn $name(ring: *mut Ring $(, $arg: $type)*) -> c_int {
+            hand_on!($name(ring: *mut Ring $(, $arg: $type)*) -> c_int);
             // SAFETY: the caller's promise.
             guard(|| register(unsafe { borrow(ring) }, $opcode, $pointer, $count))
         }
@@ -215,6 +216,7 @@ fn register_files(count: u32, try_to: impl Fn() -> c_int) -> c_int {
 /// io_uring_register_files(3).
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_register_files(ring: *mut Ring, files: *const c_int, count: c_uint) -> c_int {
+    hand_on!(io_uring_register_files(ring: *mut Ring, files: *const c_int, count: c_uint) -> c_int);
     // SAFETY: the caller's promise.
     guard(|| register_files(count, || register(unsafe { borrow(ring) }, IORING_REGISTER_FILES, files, count)))
 }
@@ -531,6 +533,7 @@ pub unsafe extern "C" fn io_uring_set_iowait(ring: *mut Ring, enable: bool) -> c
 /// io_uring_get_probe_ring: a probe that the program frees, or null.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_get_probe_ring(ring: *mut Ring) -> *mut Probe {
+    hand_on!(io_uring_get_probe_ring(ring: *mut Ring) -> *mut Probe);
     guard(|| {
         let size = size_of::<Probe>() + PROBE_OPCODES * size_of::<io_uring_probe_op>();
         // SAFETY: calloc has no preconditions. The C allocator, because programs also free a probe with free(3).
@@ -552,6 +555,7 @@ pub unsafe extern "C" fn io_uring_get_probe_ring(ring: *mut Ring) -> *mut Probe 
 /// io_uring_get_probe(3): a probe that the program frees, or null.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_get_probe() -> *mut Probe {
+    hand_on!(io_uring_get_probe() -> *mut Probe);
     guard(|| {
         let mut ring = Ring::empty();
         // SAFETY: the ring lives here, and nobody else has it.

@@ -3,7 +3,8 @@
 
 use super::layout::{cqe_shift, sqe_shift, Cq, Ring, Sq, Word};
 use super::layout::{INT_CQ_NEEDS_ENTER, INT_ENTER_REGISTERED, INT_PROGRAM_MEMORY, INT_REGISTER_REGISTERED};
-use super::{guard, register, ring as borrow};
+use super::older::QUEUE_INIT;
+use super::{guard, hand_on, register, ring as borrow};
 use crate::next::next;
 use crate::{door, memory, sanitizer};
 use anyring_abi::IORING_SETUP_SQPOLL;
@@ -33,6 +34,7 @@ const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 /// io_uring_queue_init(3).
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_queue_init(entries: c_uint, ring: *mut Ring, flags: c_uint) -> c_int {
+    hand_on!(io_uring_queue_init(entries: c_uint, ring: *mut Ring, flags: c_uint) -> c_int);
     let mut params = Params { flags, ..Params::default() };
     // SAFETY: `ring` is the caller's promise, `params` lives here.
     unsafe { io_uring_queue_init_params(entries, ring, &mut params) }
@@ -45,6 +47,7 @@ pub unsafe extern "C" fn io_uring_queue_init_params(
     ring: *mut Ring,
     params: *mut Params,
 ) -> c_int {
+    hand_on!(io_uring_queue_init_params(entries: c_uint, ring: *mut Ring, params: *mut Params) -> c_int);
     // SAFETY: the caller's promise: both are exclusively ours during the call.
     guard(|| unsafe { init(entries, ring, &mut *params, None) }.min(0))
 }
@@ -68,8 +71,6 @@ pub unsafe extern "C" fn io_uring_queue_init_mem(
 }
 
 next! {
-    QUEUE_INIT = c"io_uring_queue_init": fn(c_uint, *mut Ring, c_uint) -> c_int;
-    FREE_PROBE = c"io_uring_free_probe": fn(*mut c_void);
     REGISTER_NAPI = c"io_uring_register_napi": fn(*mut Ring, *mut c_void) -> c_int;
 }
 
@@ -79,21 +80,11 @@ fn array_is_left_out() -> bool {
     QUEUE_INIT.get().is_none() || REGISTER_NAPI.get().is_some()
 }
 
-/// Whether the liburing that we stand before is liburing.so.1 (0.1 to 1.0; 2.0 is the first that has io_uring_free_probe). Its
-/// `struct io_uring` has another layout, so the program's is too small for ours: nothing of it may be touched, and a program that
-/// gets no ring calls nothing else.
-fn has_another_layout() -> bool {
-    QUEUE_INIT.get().is_some() && FREE_PROBE.get().is_none()
-}
-
 /// Sets a ring up: without the index array where that is possible (6.6 on) and expected.
 ///
 /// # Safety
 /// `ring` is valid for writes; `buffer`, if given, is memory of that size which outlives the ring.
 unsafe fn init(entries: u32, ring: *mut Ring, params: &mut Params, buffer: Option<(*mut c_void, usize)>) -> i32 {
-    if has_another_layout() {
-        return -libc::ENOSYS;
-    }
     let flags = params.flags;
     if array_is_left_out() {
         params.flags |= IORING_SETUP_NO_SQARRAY;
@@ -183,10 +174,8 @@ fn finish(fd: i32, params: &Params, ring: &mut Ring) {
 /// io_uring_queue_mmap: maps the ring that the program set up itself as `fd`.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_queue_mmap(fd: c_int, params: *mut Params, ring: *mut Ring) -> c_int {
+    hand_on!(io_uring_queue_mmap(fd: c_int, params: *mut Params, ring: *mut Ring) -> c_int);
     guard(|| {
-        if has_another_layout() {
-            return -libc::ENOSYS;
-        }
         // SAFETY: the caller's promise: what setup filled in.
         let params = unsafe { &*params };
         let mut made = Ring::empty();
@@ -204,6 +193,7 @@ pub unsafe extern "C" fn io_uring_queue_mmap(fd: c_int, params: *mut Params, rin
 /// io_uring_queue_exit(3).
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_queue_exit(ring: *mut Ring) {
+    hand_on!(io_uring_queue_exit(ring: *mut Ring));
     guard(|| {
         // SAFETY: the caller's promise.
         let ring = unsafe { borrow(ring) };
@@ -220,6 +210,7 @@ pub unsafe extern "C" fn io_uring_queue_exit(ring: *mut Ring) {
 /// io_uring_ring_dontfork: keeps the ring's memory out of children.
 #[no_mangle]
 pub unsafe extern "C" fn io_uring_ring_dontfork(ring: *mut Ring) -> c_int {
+    hand_on!(io_uring_ring_dontfork(ring: *mut Ring) -> c_int);
     guard(|| {
         // SAFETY: the caller's promise.
         let ring = unsafe { borrow(ring) };

@@ -1,0 +1,57 @@
+//! Programs linked with liburing.so.1 (0.1 to 1.0), whose `struct io_uring` has another layout: the symbols that we export have no
+//! version, so the program's calls come here, and go on to its own liburing. That makes its system calls by syscall(3) of libc,
+//! before which we stand, too.
+
+use crate::next::next;
+use core::ffi::{c_int, c_uint, c_void};
+use core::sync::atomic::{AtomicU8, Ordering};
+
+next! {
+    QUEUE_INIT = c"io_uring_queue_init": fn(c_uint, *mut c_void, c_uint) -> c_int;
+    // liburing 2.0 is the first that has it.
+    FREE_PROBE = c"io_uring_free_probe": fn(*mut c_void);
+}
+
+/// Whether the liburing that we stand before is liburing.so.1.
+#[inline]
+pub fn is_next() -> bool {
+    STATE.load(Ordering::Relaxed) != NEWER && looks_older()
+}
+
+/// Relaxed: whoever sees another value finds out the same.
+static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+/// None, or liburing.so.2.
+const NEWER: u8 = 1;
+const OLDER: u8 = 2;
+
+#[cold]
+fn looks_older() -> bool {
+    if STATE.load(Ordering::Relaxed) == UNKNOWN {
+        let is_older = QUEUE_INIT.get().is_some() && FREE_PROBE.get().is_none();
+        STATE.store(if is_older { OLDER } else { NEWER }, Ordering::Relaxed);
+    }
+    STATE.load(Ordering::Relaxed) == OLDER
+}
+
+/// The first line of each function that liburing.so.1 has, too: returns what its own answers where the program was built for it.
+/// Nothing of ours has looked at the program's memory by then.
+macro_rules! hand_on {
+    ($name:ident($($arg:ident: $type:ty),*) $(-> $answer:ty)?) => {
+        if $crate::liburing::older::is_next() {
+            const NAME: &core::ffi::CStr =
+                match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => panic!(),
+                };
+            type Function = unsafe extern "C-unwind" fn($($type),*) $(-> $answer)?;
+            // SAFETY: the type is this function's own, which is that of liburing.so.1 but for what the pointers lead to.
+            static NEXT: $crate::next::Next<Function> = unsafe { $crate::next::Next::new(NAME) };
+            if let Some(next) = NEXT.get() {
+                // SAFETY: the caller's own arguments.
+                return unsafe { next($($arg),*) };
+            }
+        }
+    };
+}
+pub(crate) use hand_on;
