@@ -119,8 +119,8 @@ chaos: setup-soak build-tests
 sanitizers: setup
 	@$(STEP) $@ scripts/sanitizers.sh $(TARGET)
 
-# What there is for aarch64: built, and the engine's unit tests in qemu's user emulation. Not a step of soak yet: the list of
-# what that emulation has not is incomplete.
+# What there is for aarch64: built, and the engine's unit tests and the conformance cases on an emulated
+# machine. Not a step of soak yet: it was not seen to pass from its beginning to its end.
 aarch64: setup-soak
 	@$(STEP) $@ scripts/aarch64.sh $(TARGET)/aarch64
 

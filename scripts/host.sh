@@ -7,25 +7,33 @@
 # programs and busybox's by its PATH, the lists of conformance/ in /lists, and an ext4 file system at TMPDIR. Its output and its
 # status are this script's.
 #
+#   HOST_ARCH       aarch64: what was built is for that, and such a machine is emulated; without anyring (x86_64)
 #   HOST_PROGRAMS   further programs, names or paths: they go along with the libraries that ldd names
-#   HOST_CPU        QEMU's model of the processor (the default of KVM: host; emulated: Nehalem with XSAVE and AVX)
+#   HOST_CPU        QEMU's model of the processor (the default of KVM: host; emulated: Nehalem with XSAVE and AVX, or max)
 #   HOST_TIMEOUT_S  when the machine is stopped, with status 124 (900)
 #
 # KVM is used where the processor has it, otherwise the processor is emulated. Packages are fetched and checked by apt-get, which
 # needs no root, and unpacked into .build/hosts. Where they or QEMU cannot be had a line says why, with status 77.
 set -euo pipefail
 
-[ $# -ge 3 ] || { sed -n '2,14s/^# \?//p' "$0" >&2 && exit 2; }
-bin=$(realpath "$1") kernel=$2
+[ $# -ge 3 ] || { sed -n '2,15s/^# \?//p' "$0" >&2 && exit 2; }
+bin=$(realpath "$1") kernel=$2 arch=${HOST_ARCH:-x86_64}
 shift 2
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/apt.sh
 . scripts/apt.sh
 
-programs=("$bin"/{anyring,libanyring.so,anyring-conformance-plain})
+programs=("$bin"/{libanyring.so,anyring-conformance-plain})
+[ "$arch" != x86_64 ] || programs+=("$bin/anyring")
 for program in ${HOST_PROGRAMS:-}; do
   programs+=("$(command -v "$program")") || { echo "host.sh: $program: no such program" >&2 && exit 2; }
 done
+# How Debian calls it, and the terminals of console, output and status.
+case $arch in
+  x86_64) debian=amd64 package=qemu-system-x86 prefix='' terminals=(ttyS0 ttyS1 ttyS2) ;;
+  aarch64) debian=arm64 package=qemu-system-arm prefix=aarch64-linux-gnu- terminals=(ttyAMA0 ttyS0 ttyS1) ;;
+  *) echo "host.sh: HOST_ARCH=$arch: it must be x86_64 or aarch64" >&2 && exit 2 ;;
+esac
 # What the kernel's own modules are needed for: a disk with a file system.
 modules='virtio virtio_ring virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci virtio_blk crc16 crc32c_generic crc32c-cryptoapi
   libcrc32c mbcache jbd2 ext4'
@@ -66,19 +74,21 @@ fetch() {
 
 download() {
   local image packages
-  apt_prepare "$1" "$(printf "deb [arch=amd64 signed-by=$DEBIAN_KEYS] $DEBIAN_MIRROR %s main\n" "${@:2}")" &&
-    apt apt-get update || return
+  apt_prepare "$1" "$(printf "deb [arch=$debian signed-by=$DEBIAN_KEYS] $DEBIAN_MIRROR %s main\n" "${@:2}")" &&
+    fetch_apt apt-get update || return
   # The suite's own kernel, or one of several in backports.
-  image=$(apt apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
+  image=$(fetch_apt apt-cache depends "linux-image-$debian" | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
   if [ $# -gt 2 ]; then
-    image=$(apt apt-cache pkgnames "linux-image-$kernel." | grep -E '^[^-]*-[^-]*-[^-]*-amd64$' | sort -V | tail -n 1)
+    image=$(fetch_apt apt-cache pkgnames "linux-image-$kernel." | grep -E "^[^-]*-[^-]*-[^-]*-$debian\$" | sort -V | tail -n 1)
   fi
   [ -n "$image" ] || { echo "E: no kernel is named there" && return 1; }
   # Newer releases have the modules and the kernel itself in packages of their own.
-  packages=$(apt apt-cache pkgnames linux- | grep -Fx -e "$image" -e "${image/image/modules}" -e "${image/image/binary}")
+  packages=$(fetch_apt apt-cache pkgnames linux- | grep -Fx -e "$image" -e "${image/image/modules}" -e "${image/image/binary}")
   # shellcheck disable=SC2086 # a list of words
-  (cd "$1" && apt apt-get download $packages busybox-static)
+  (cd "$1" && fetch_apt apt-get download $packages busybox-static)
 }
+
+fetch_apt() { apt "$1" -o APT::Architecture="$debian" -o APT::Architectures="$debian" "${@:2}"; }
 
 unpack() {
   local package module file root=$1/work/root
@@ -111,30 +121,30 @@ ulimit -n 524288
 for round in 1 2 3 4 5 6; do
   for module in /modules/*.ko; do insmod "\$module" 2>/dev/null; done
 done
-for tty in ttyS1 ttyS2; do stty -F /dev/\$tty raw; done
-mount -t ext4 /dev/vda /scratch || { echo "no file system" >/dev/ttyS1 && reboot -f; }
+for tty in ${terminals[*]:1}; do stty -F /dev/\$tty raw; done
+mount -t ext4 /dev/vda /scratch || { echo "no file system" >/dev/${terminals[1]} && reboot -f; }
 chmod 1777 /scratch
 export PATH=/bin HOME=/ TMPDIR=/scratch
 cd /scratch
-$(printf '%q ' "$@") </dev/null >/dev/ttyS1 2>&1
-echo \$? >/dev/ttyS2
+$(printf '%q ' "$@") </dev/null >/dev/${terminals[1]} 2>&1
+echo \$? >/dev/${terminals[2]}
 sync
 reboot -f
 EOF
 }
 
 suites=$(suites_of "$kernel")
-command -v qemu-system-x86_64 >/dev/null || no "no qemu-system-x86_64 here (Debian's package qemu-system-x86)"
+command -v "qemu-system-$arch" >/dev/null || no "no qemu-system-$arch here (Debian's package $package)"
 PATH=$PATH:/usr/sbin command -v mkfs.ext4 >/dev/null || no "no mkfs.ext4 here"
-host=.build/hosts/$kernel
+command -v cpio >/dev/null || no "no cpio here"
+host=.build/hosts/$kernel${HOST_ARCH:+-$arch}
 # shellcheck disable=SC2086 # a list of words
 fetch "$host" $suites
-busybox=$PWD/$host/busybox
 
 machine=$(mktemp -d)
 trap 'rm -rf "$machine"' EXIT
 root=$machine/root
-mkdir -p "$root"/{bin,proc,sys,dev,tmp,scratch,modules,lists,etc,lib64}
+mkdir -p "$root"/{bin,proc,sys,dev,tmp,scratch,modules,lists,etc,lib,lib64}
 chmod 1777 "$root/tmp"
 cp "$host/busybox" "$root/bin"
 cp "$host"/modules/*.ko "$root/modules"
@@ -142,25 +152,34 @@ cp conformance/*.txt conformance/oracle.json "$root/lists"
 printf 'root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n' >"$root/etc/passwd"
 for program in "${programs[@]}"; do
   # A script stays as it is.
-  strip -o "$root/bin/${program##*/}" "$program" 2>/dev/null || cp "$program" "$root/bin"
+  "${prefix}strip" -o "$root/bin/${program##*/}" "$program" 2>/dev/null || cp "$program" "$root/bin"
+  [ "$arch" = x86_64 ] || continue
   { ldd "$program" 2>/dev/null || true; } | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p; s/^\t\(\/[^ ]*\) .*/\1/p'
 done | sort -u | xargs -r cp -L --parents -t "$root"
+# Without an ldd: the C library that cross compilers link with.
+[ "$arch" = x86_64 ] || cp -L "/usr/$arch-linux-gnu"/lib/*.so.[0-9] "$root/lib"
 first_process "$@" >"$root/init"
 chmod 755 "$root/init"
-(cd "$root" && find . | "$busybox" cpio -o -H newc 2>/dev/null) >"$machine/initramfs"
+(cd "$root" && find . | cpio --quiet -o -H newc) >"$machine/initramfs"
 truncate -s 2G "$machine/disk"
 PATH=$PATH:/usr/sbin mkfs.ext4 -q "$machine/disk"
 : >"$machine/output" >"$machine/status"
 
-acceleration=(-accel tcg,thread=multi -cpu "${HOST_CPU:-Nehalem,+xsave,+xsaveopt,+avx,+fsgsbase}")
-if [ -w /dev/kvm ] && grep -qwE 'svm|vmx' /proc/cpuinfo; then
+terminal() { echo "-chardev file,id=$1,path=$machine/$1 -device pci-serial,chardev=$1"; }
+# shellcheck disable=SC2207 # lists of words
+case $arch in
+  x86_64) devices=(-serial "file:$machine/output" -serial "file:$machine/status") model=Nehalem,+xsave,+xsaveopt,+avx,+fsgsbase ;;
+  aarch64) devices=(-machine virt $(terminal output) $(terminal status)) model=max,pauth-impdef=on ;;
+esac
+acceleration=(-accel tcg,thread=multi -cpu "${HOST_CPU:-$model}")
+if [ "$arch" = "$(uname -m)" ] && [ -w /dev/kvm ] && grep -qwE 'svm|vmx' /proc/cpuinfo; then
   acceleration=(-accel kvm -cpu "${HOST_CPU:-host}")
 fi
 stopped=0
-timeout "${HOST_TIMEOUT_S:-900}" qemu-system-x86_64 "${acceleration[@]}" -smp 2 -m 3G -nodefaults -no-reboot -display none \
-  -kernel "$host/vmlinuz" -initrd "$machine/initramfs" -append "console=ttyS0 panic=-1 quiet" \
+timeout "${HOST_TIMEOUT_S:-900}" "qemu-system-$arch" "${acceleration[@]}" -smp 2 -m 3G -nodefaults -no-reboot -display none \
+  -kernel "$host/vmlinuz" -initrd "$machine/initramfs" -append "console=${terminals[0]} panic=-1 quiet" \
   -drive "file=$machine/disk,format=raw,if=virtio,cache=unsafe" \
-  -serial "file:$machine/console" -serial "file:$machine/output" -serial "file:$machine/status" || stopped=$?
+  -serial "file:$machine/console" "${devices[@]}" || stopped=$?
 cat "$machine/output"
 status=$(tr -dc 0-9 <"$machine/status")
 if [ -z "$status" ]; then

@@ -43,9 +43,10 @@ missing_packages() {
     # For `make aarch64`.
     command -v aarch64-linux-gnu-gcc >/dev/null || echo gcc-aarch64-linux-gnu
     [ -e /usr/aarch64-linux-gnu/lib/libc.a ] || echo libc6-dev-arm64-cross
-    { command -v qemu-aarch64-static || command -v qemu-aarch64; } >/dev/null || echo qemu-user-static
     if [ "$(id -u)" = 0 ]; then
-      # For `make hosts`, which is skipped without.
+      # For `make hosts` and `make aarch64`, which are skipped without.
+      command -v qemu-system-aarch64 >/dev/null || echo qemu-system-arm
+      command -v cpio >/dev/null || echo cpio
       command -v qemu-system-x86_64 >/dev/null || echo qemu-system-x86
       PATH=$PATH:/usr/sbin command -v mkfs.ext4 >/dev/null || echo e2fsprogs
       # For `make containers` and `make engines`, which only root can do: the engines are in systems made by it.

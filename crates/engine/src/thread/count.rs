@@ -154,6 +154,7 @@ fn end_process(status: i32) {
 
 /// How many threads the process has, with a leader that has left before others. The folder of them has a link for each, and
 /// two more: asking takes no descriptor, whose number the program might expect.
+#[allow(clippy::useless_conversion)] // a u64 on x86-64, a u32 on aarch64
 pub(super) fn threads() -> Option<u32> {
     let links = calls::stat(c"/proc/self/task").ok()?.st_nlink;
     u32::try_from(links).ok()?.checked_sub(2)
