@@ -1,4 +1,4 @@
-//! Programs linked with liburing.so.1 (0.1 to 1.0), whose `struct io_uring` has another layout: the symbols that we export have no
+//! Programs linked with liburing.so.1 (0.1 to 1.0), whose `struct io_uring` has another layout. The symbols that we export have no
 //! version, so the program's calls come here, and go on to its own liburing. That makes its system calls by syscall(3) of libc,
 //! before which we stand, too.
 
