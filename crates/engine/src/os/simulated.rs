@@ -58,7 +58,7 @@ pub fn before(number: libc::c_long) -> Result<(), Errno> {
 
 /// The call itself, for a system that has let it through.
 pub fn kernel(number: libc::c_long, args: [usize; 6]) -> isize {
-    super::linux::kernel(number, args)
+    super::arch::kernel(number, args)
 }
 
 /// Before a thread of the engine's is started: whether that is to work.
