@@ -312,7 +312,7 @@ pub fn queue_close(fd: i32) -> bool {
 /// How often who sleeps looks whether a thread can be had by now, in nanoseconds.
 const LOOK_AGAIN_NS: u64 = 100_000_000;
 
-/// A thread that was needed could not be made.
+/// A thread that was needed could not be made. Relaxed: it guards nothing, and who sees it late looks again that much later.
 static IS_SHORT: AtomicBool = AtomicBool::new(false);
 
 /// No thread can be had (RLIMIT_NPROC, a control group's pids.max). If there is none at all, the caller does the work; else the

@@ -321,14 +321,19 @@ static void nobufs(void) {
     }
 }
 
-// The CQ is looked at, and its overflow is not.
-static void overflow(void) {
-    int pipes[2];
-    char byte = 'x';
+// A ring, and a pipe of which it tells whenever there is something to read.
+static void poll_pipe(int pipes[2]) {
     if (pipe(pipes)) end(2, "pipe");
     set_up(8);
     io_uring_prep_poll_multishot(io_uring_get_sqe(&ring), pipes[0], POLLIN);
     submit_all(1);
+}
+
+// The CQ is looked at, and its overflow is not.
+static void overflow(void) {
+    int pipes[2];
+    char byte = 'x';
+    poll_pipe(pipes);
     for (int round = 0; round < 20; round++) {
         if (write(pipes[1], &byte, 1) != 1) end(2, "write");
         struct io_uring_cqe *cqe = NULL;
@@ -350,11 +355,8 @@ static void overflow(void) {
 static void spurious(void) {
     int pipes[2];
     char byte = 'x';
-    if (pipe(pipes)) end(2, "pipe");
-    set_up(8);
+    poll_pipe(pipes);
     if (right) fcntl(pipes[0], F_SETFL, O_NONBLOCK);
-    io_uring_prep_poll_multishot(io_uring_get_sqe(&ring), pipes[0], POLLIN);
-    submit_all(1);
     for (int round = 0; round < 20; round++) {
         if (write(pipes[1], &byte, 1) != 1) end(2, "write");
         for (bool taken = false; !taken || io_uring_cq_ready(&ring) != 0;) {
@@ -373,10 +375,7 @@ static void spurious(void) {
 static void busy(void) {
     int pipes[2];
     char byte = 'x';
-    if (pipe(pipes)) end(2, "pipe");
-    set_up(8);
-    io_uring_prep_poll_multishot(io_uring_get_sqe(&ring), pipes[0], POLLIN);
-    submit_all(1);
+    poll_pipe(pipes);
     for (int round = 0; round < 20; round++) {
         // A CQE that is there, behind it one that finds no room.
         io_uring_prep_nop(io_uring_get_sqe(&ring));
