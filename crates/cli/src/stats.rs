@@ -31,6 +31,8 @@ struct Counters {
     /// Programs that `anyring run` left to the kernel.
     left_to_kernel: LeftToKernel,
     unserved_children: u64,
+    /// The first of them, with the reasons.
+    unserved: Vec<String>,
     /// Only the opcodes that were completed at all, by the kernel header's name without `IORING_OP_`.
     completions: BTreeMap<&'static str, Paths>,
 }
@@ -122,6 +124,7 @@ impl From<Snapshot> for Counters {
             patches: snapshot.patches,
             left_to_kernel: LeftToKernel { io_uring: snapshot.left_to_kernel[0], aio: snapshot.left_to_kernel[1] },
             unserved_children: snapshot.unserved_children,
+            unserved: snapshot.unserved,
             completions: occurred
                 .map(|(opcode, [inline, poll, kernel_aio, worker])| {
                     (opcode.name(), Paths { inline, poll, kernel_aio, worker })
@@ -148,6 +151,13 @@ fn table(counters: &Counters) -> String {
         counters.patches,
         counters.unserved_children
     );
+    for child in &counters.unserved {
+        text.push_str(&format!("  not served: {child}\n"));
+    }
+    let others = counters.unserved_children.saturating_sub(counters.unserved.len() as u64);
+    if others != 0 && !counters.unserved.is_empty() {
+        text.push_str(&format!("  and {others} more, which `--log` names\n"));
+    }
     let left = &counters.left_to_kernel;
     for (what, programs) in
         [("io_uring", left.io_uring), ("Linux AIO", left.aio)].iter().filter(|(_, left)| *left != 0)

@@ -150,6 +150,14 @@ fn a_child_that_cannot_be_served_is_named_and_counted() {
     let counters = stdout(&output(&mut anyring(&["stats", "--json", &stats])));
     let counters: serde_json::Value = serde_json::from_str(&counters).expect("JSON");
     assert_eq!(counters["unserved_children"], 2, "{counters}");
+    let table = stdout(&output(&mut anyring(&["stats", &stats])));
+    for (index, (child, why)) in
+        [(&child, "no library can"), (&foreign, "it is a 32-bit program")].iter().enumerate()
+    {
+        let said = format!("`{}`: {why}", child.display());
+        assert!(counters["unserved"][index].as_str().is_some_and(|child| child.starts_with(&said)), "{counters}");
+        assert!(table.contains(&format!("\n  not served: {said}")), "{table}");
+    }
     let trace = |form: &[&str], log: &str| {
         let words = [&["trace", "--backend", "user"], form, &["--"]].concat();
         let mut command = anyring(&words);

@@ -39,6 +39,7 @@ fn counters_are_printed_as_they_were_counted() {
         "traps": 64, "patches": 2,
         "left_to_kernel": {"io_uring": 2, "aio": 0},
         "unserved_children": 0,
+        "unserved": [],
         "completions": {
             "READ": {"inline": 1, "poll": 0, "kernel_aio": 1, "worker": 2},
             "POLL_ADD": {"inline": 0, "poll": 1, "kernel_aio": 0, "worker": 0},

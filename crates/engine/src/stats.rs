@@ -19,7 +19,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// First word of the block: "anyring" and the layout's version, which changes whenever [`Stats`] does.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"anyring\x05");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"anyring\x06");
 
 /// The block's layout; all words start at zero.
 #[repr(C)]
@@ -42,6 +42,8 @@ pub struct Stats {
     pub left_to_kernel: [AtomicU64; 2],
     /// Programs that were executed and cannot be served.
     pub unserved_children: AtomicU64,
+    /// What the log says of the first of them, in bytes that end with the first zero.
+    pub unserved: [[AtomicU64; UNSERVED_BYTES / 8]; UNSERVED],
     /// What a tracer and the process say to each other.
     pub tracer: Tracer,
     /// The rest, to be summed.
@@ -72,6 +74,10 @@ pub enum Path {
 
 /// How many there are.
 const SHARDS: usize = 8;
+/// How many children that cannot be served are named.
+const UNSERVED: usize = 8;
+/// What is kept of each, at most.
+const UNSERVED_BYTES: usize = 256;
 
 /// How many paths there are.
 pub const PATHS: usize = Path::Worker as usize + 1;
@@ -95,6 +101,7 @@ static NOWHERE: Stats = Stats {
     patches: AtomicU64::new(0),
     left_to_kernel: [const { AtomicU64::new(0) }; 2],
     unserved_children: AtomicU64::new(0),
+    unserved: [const { [const { AtomicU64::new(0) }; UNSERVED_BYTES / 8] }; UNSERVED],
     tracer: Tracer { wanted: AtomicU64::new(0), answer: AtomicU64::new(0) },
     shards: [const {
         Shard {
@@ -213,9 +220,10 @@ pub fn open(file: Option<&str>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Counts a program that cannot be served in the file that the string at `path` names, which is made if it is missing. Keeps
-/// nothing, and allocates nothing: it is about to be executed, perhaps by a child of vfork(2).
-pub fn count_unserved(path: usize) {
+/// Counts a program that cannot be served in the file that the string at `path` names, which is made if it is missing, and says
+/// there what `child` says of it, if there is room. Keeps nothing, and allocates nothing: it is about to be executed,
+/// perhaps by a child of vfork(2).
+pub fn count_unserved(path: usize, child: &[u8]) {
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NONBLOCK;
     let file = syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags as usize, 0o644, 0, 0]);
     let Ok(file) = check(file) else { return };
@@ -232,7 +240,14 @@ pub fn count_unserved(path: usize) {
         let counters = unsafe { &*(block as *const Stats) };
         let magic = counters.magic.compare_exchange(0, MAGIC, Ordering::Relaxed, Ordering::Relaxed);
         if magic.is_ok() || magic == Err(MAGIC) {
-            counters.unserved_children.fetch_add(1, Ordering::Relaxed);
+            let before = counters.unserved_children.fetch_add(1, Ordering::Relaxed);
+            if let Some(place) = counters.unserved.get(before as usize) {
+                for (word, bytes) in place.iter().zip(child.chunks(8)) {
+                    let mut whole = [0; 8];
+                    whole[..bytes.len()].copy_from_slice(bytes);
+                    word.store(u64::from_ne_bytes(whole), Ordering::Relaxed);
+                }
+            }
         }
         syscall(libc::SYS_munmap, [block, size_of::<Stats>(), 0, 0, 0, 0]);
     }
@@ -371,6 +386,8 @@ pub struct Snapshot {
     pub left_to_kernel: [u64; 2],
     /// See [`Stats::unserved_children`].
     pub unserved_children: u64,
+    /// See [`Stats::unserved`].
+    pub unserved: Vec<String>,
     /// See [`Shard::enters`].
     pub enters: u64,
     /// See [`Shard::completions`].
@@ -436,6 +453,7 @@ impl Snapshot {
             patches: shared[core::mem::offset_of!(Stats, patches) / 8],
             left_to_kernel: [0, 1].map(|index| shared[core::mem::offset_of!(Stats, left_to_kernel) / 8 + index]),
             unserved_children: shared[core::mem::offset_of!(Stats, unserved_children) / 8],
+            unserved: unserved(shared),
             enters: 0,
             completions: [[0; PATHS]; Opcode::COUNT],
         };
@@ -448,6 +466,18 @@ impl Snapshot {
         }
         Ok(snapshot)
     }
+}
+
+/// The children that the words before the shards name.
+fn unserved(shared: &[u64]) -> Vec<String> {
+    let words = &shared[core::mem::offset_of!(Stats, unserved) / 8..][..UNSERVED * UNSERVED_BYTES / 8];
+    let child = |words: &[u64]| {
+        let bytes: Vec<u8> =
+            words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0).collect();
+        // A name may hold anything, and what is made of it is printed.
+        String::from_utf8_lossy(&bytes).replace(char::is_control, "\u{fffd}")
+    };
+    words.chunks_exact(UNSERVED_BYTES / 8).map(child).filter(|child| !child.is_empty()).collect()
 }
 
 #[cfg(test)]

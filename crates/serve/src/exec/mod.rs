@@ -124,22 +124,27 @@ impl Environment {
         });
     }
 
-    /// Says in the log, and counts, that a child is not served.
+    /// Says in the log, and in the counters, that a child is not served.
     pub fn note_unserved(&self, path: usize, why: &str) {
-        if self.stats != 0 {
-            stats::count_unserved(self.stats);
-        }
-        if self.log == 0 {
-            return;
-        }
         let (mut line, mut name, mut head) = ([0; 512], [0; 300], [0; 32]);
         let Some(_) = text(&mut head, &[b"anyring["], sys::process_id()) else { return };
         let head = head.split(|byte| *byte == 0).next().unwrap_or_default();
-        let mut length = 0;
-        for part in [head, b"]: a child is not served: `", peek(path, &mut name), b"`: ", why.as_bytes(), b"\n"] {
+        let (mut length, mut child) = (0, 0);
+        for part in
+            [head, b"]: a child is not served: ", b"`", peek(path, &mut name), b"`: ", why.as_bytes(), b"\n"]
+        {
+            if part == b"`" {
+                child = length;
+            }
             let room = part.len().min(line.len() - length);
             line[length..length + room].copy_from_slice(&part[..room]);
             length += room;
+        }
+        if self.stats != 0 {
+            stats::count_unserved(self.stats, &line[child..length - 1]);
+        }
+        if self.log == 0 {
+            return;
         }
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NONBLOCK;
         let open = [libc::AT_FDCWD as usize, self.log, flags as usize, 0o644, 0, 0];
