@@ -10,7 +10,8 @@
 #            ADD=1 adds these runs to the record that there is
 #
 # On ours the cases also run in a program without instructions of its own, where more is remembered of descriptors, and in
-# static programs, with glibc and with musl, which are served as guests (conformance/differences-guest.txt). What fails
+# static programs, with glibc and with musl, which are served as guests (conformance/differences-guest.txt), and, once each,
+# where the program's threads may differ in identity (conformance/differences-identity.txt). What fails
 # runs again three times, alone; if it then passes it is called flaky and skipped (conformance/README.md).
 set -euo pipefail
 
@@ -62,6 +63,7 @@ skip() {
 case $side in
   once)
     sum on_ours anyring-conformance --spread -- on_ours anyring-conformance-plain --spread \
+      -- on_ours anyring-conformance --spread --identities-differ --expect "$here/conformance/differences-identity.txt" \
       -- guest gnu --spread -- guest musl --spread
     ;;
   engine)

@@ -39,6 +39,9 @@ struct Options {
     /// Run each case once, through the door and with the flags that its name gives
     #[arg(long, conflicts_with_all = ["matrix", "flag_set"])]
     spread: bool,
+    /// Have a thread of each case's process change its own identity first, to what it was
+    #[arg(long)]
+    identities_differ: bool,
     /// Run each case so many times; all must pass
     #[arg(long, default_value_t = 1)]
     repeat: u32,
@@ -193,7 +196,8 @@ fn run_all(
         report
     };
     let (mut reports, mut doubtful) = (Vec::new(), Vec::new());
-    Runner::new(options.jobs.max(1), evidence).run(jobs, options.repeat, |report| {
+    let runner = |together| Runner::new(together, evidence, options.identities_differ);
+    runner(options.jobs.max(1)).run(jobs, options.repeat, |report| {
         let report = judged(report);
         if options.confirm > 0 && report.failed() && report.explained_by(differences).is_none() {
             doubtful.push(report);
@@ -202,7 +206,7 @@ fn run_all(
             reports.push(report);
         }
     });
-    let alone = Runner::new(1, evidence);
+    let alone = runner(1);
     for mut report in doubtful {
         let job = runner::job_of(&report, jobs).expect("it was one of them");
         runner::confirm(&mut report, options.confirm, || {

@@ -28,6 +28,7 @@ pub struct Runner {
     together: usize,
     /// Where they leave evidence, if that is asked for.
     places: Option<Places>,
+    identities_differ: bool,
 }
 
 /// A case that is running.
@@ -43,10 +44,11 @@ struct Running<'c> {
 }
 
 impl Runner {
-    /// A runner of so many cases at a time, which gathers evidence or does not.
-    pub fn new(together: usize, evidence: bool) -> Runner {
+    /// A runner of so many cases at a time, which gathers evidence or does not. `identities_differ`: in each case's process a
+    /// thread has changed its own identity.
+    pub fn new(together: usize, evidence: bool, identities_differ: bool) -> Runner {
         let directory = std::env::temp_dir().join(format!("anyring-conformance-{}", std::process::id()));
-        Runner { directory, together, places: evidence.then(|| Places::new(together)) }
+        Runner { directory, together, places: evidence.then(|| Places::new(together)), identities_differ }
     }
 
     /// Runs each of these cases `repeat` times, or until it does not pass, and hands on what came of it.
@@ -110,7 +112,7 @@ impl Runner {
             // Descriptors have the numbers that they would have if the case ran alone.
             others.iter().flatten().for_each(Running::forget);
             drop(output);
-            in_child(job, &directory, input);
+            in_child(job, &directory, input, self.identities_differ);
         }
         let child = Pid::from_raw(child).expect("a process id");
         let process = match rustix::process::pidfd_open(child, PidfdFlags::empty()) {
@@ -207,7 +209,7 @@ fn judge(status: i32, hung: bool, text: String) -> Outcome {
 }
 
 /// The child: the claim is checked with stdout and stderr in the runner's hands.
-fn in_child((case, context): Job, directory: &Path, output: File) -> ! {
+fn in_child((case, context): Job, directory: &Path, output: File, identities_differ: bool) -> ! {
     // SAFETY: numbers only; the descriptors are this process's own.
     unsafe {
         libc::setpgid(0, 0);
@@ -218,6 +220,12 @@ fn in_child((case, context): Job, directory: &Path, output: File) -> ! {
     drop(output);
     std::env::set_current_dir(directory).expect("enter the case's directory");
     std::panic::set_hook(Box::new(|panic| eprintln!("{panic}")));
+    if identities_differ {
+        // To what it was before: nothing is seen of it but by who serves io_uring in this process.
+        // SAFETY: numbers only.
+        let change = || unsafe { libc::syscall(libc::SYS_setfsuid, libc::geteuid()) };
+        std::thread::spawn(change).join().expect("the thread ends");
+    }
     let passed = std::panic::catch_unwind(|| (case.body)(&context)).is_ok();
     std::process::exit(if passed { 0 } else { 1 });
 }

@@ -81,6 +81,31 @@ fn accept_keeps_its_turn(cx: &Context) {
     ring.expect_quiet();
 }
 
+#[case]
+fn accept_keeps_its_turn_while_nobody_waits(cx: &Context) {
+    accepts_in_turn(cx, true);
+}
+
+#[case]
+fn accept_on_a_blocking_listener_keeps_its_turn(cx: &Context) {
+    accepts_in_turn(cx, false);
+}
+
+/// The multishot ACCEPT before a plain one takes each connection, also where nobody is in enter when it comes.
+fn accepts_in_turn(cx: &Context, nonblocking: bool) {
+    let ((listener, _), mut ring) = (listener(), cx.ring(8));
+    listener.set_nonblocking(nonblocking).expect("nonblocking");
+    ring.go_all(&[accept(fd(&listener)).data(1), sqe::accept(fd(&listener), 0).data(2)]);
+    for _ in 0..5 {
+        let _client = connect(&listener);
+        std::thread::sleep(Duration::from_millis(10)); // who works beside the program has begun
+        let cqe = ring.wait();
+        drop(owned(cqe.res, "accepted"));
+        assert_eq!(cqe.user_data, 1);
+    }
+    ring.expect_quiet();
+}
+
 fn into_slots(fd: i32) -> Sqe {
     accept(fd).file_index(IORING_FILE_INDEX_ALLOC as u32)
 }

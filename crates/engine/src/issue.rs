@@ -330,7 +330,7 @@ impl RingGuard {
             Op::Poll(_) => ListKind::Poll,
             _ => direction.into(),
         };
-        if self.slab[id].in_worker && tried != Tried::Plainly && self.gives_up_in_worker(id) {
+        if self.slab[id].in_worker && self.gives_up_in_worker(id, tried) {
             return;
         }
         self.note_held_buffer(id);

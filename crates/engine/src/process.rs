@@ -232,6 +232,7 @@ pub fn unshared() {
 /// The calling thread is about to make system call `number`, one of [`identity::NUMBERS`], with this first argument.
 #[cold]
 pub fn before_identity_call(number: i64, argument: usize) {
+    owns_this_memory(); // a forked child that is noticed later would forget what is noted here
     if identity::is_changed_by(number, argument) {
         identity::changing(|| {
             for ring in rings() {

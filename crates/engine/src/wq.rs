@@ -222,7 +222,7 @@ impl Drop for Asleep {
 
 /// Whether a job that changes this file is queued, or runs.
 pub fn is_busy(inode: Inode) -> bool {
-    POOL.lock().is_some_and(|pool| pool.hashed.has(inode))
+    POOL.lock().is_some_and(|pool| pool.hashed.has(inode)) || creds::is_busy(inode)
 }
 
 static POOL: Lock<Pool> = Lock::new(Pool::EMPTY);

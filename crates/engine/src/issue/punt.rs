@@ -317,7 +317,7 @@ impl RingGuard {
 
     /// A request that a worker issues found nothing: whether that is its end, or the look that was put off found something.
     #[cold]
-    pub(crate) fn gives_up_in_worker(&mut self, id: Id) -> bool {
+    pub(crate) fn gives_up_in_worker(&mut self, id: Id, tried: Tried) -> bool {
         let request = &self.slab[id];
         let gives_up = request.flags & IOSQE_ASYNC == 0
             && !request.op.is_multishot()
@@ -329,9 +329,11 @@ impl RingGuard {
         if !gives_up {
             return false;
         }
-        match self.attempt_again(id) {
-            Verdict::WouldBlock(_) | Verdict::Skipped(..) | Verdict::NeedsWorkerWhenReady(_) => {}
-            verdict => {
+        // Another attempt would be made with the identity of whoever has the ring now.
+        let verdict = (tried != Tried::Plainly).then(|| self.attempt_again(id));
+        match verdict {
+            None | Some(Verdict::WouldBlock(_) | Verdict::Skipped(..) | Verdict::NeedsWorkerWhenReady(_)) => {}
+            Some(verdict) => {
                 self.follow(id, verdict);
                 return true;
             }

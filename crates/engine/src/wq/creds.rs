@@ -219,6 +219,11 @@ impl CredsPool {
 /// them.
 static TURNS: Lock<Hashed> = Lock::new(Hashed::NONE);
 
+/// Whether a member of any is to change this file, or does.
+pub(super) fn is_busy(inode: Inode) -> bool {
+    TURNS.lock().is_some_and(|turns| turns.has(inode))
+}
+
 /// Makes a job, on a thread of the right identity.
 fn make(job: Arc<Job>) {
     let inode = job.inode;
