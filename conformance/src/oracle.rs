@@ -159,12 +159,18 @@ impl Oracle {
         }
     }
 
-    /// Adds what `earlier`, a record of the same kernel, holds of the cases that this one has, too.
-    pub fn extend(&mut self, earlier: &Oracle) {
-        for (case, recorded) in &mut self.cases {
-            match earlier.cases.get(case) {
-                Some(known) if known.skipped.is_none() && recorded.skipped.is_none() => recorded.add(known, true),
-                _ => {}
+    /// Adds what `earlier`, a record of the same kernel, holds of the cases that this one has, too, and of those that did not
+    /// run but `are_there`.
+    pub fn extend(&mut self, earlier: Oracle, are_there: impl Fn(&str) -> bool) {
+        self.every_ring.extend(earlier.every_ring);
+        for (case, known) in earlier.cases {
+            match self.cases.get_mut(&case) {
+                Some(recorded) if known.skipped.is_none() && recorded.skipped.is_none() => {
+                    recorded.add(&known, true)
+                }
+                Some(_) => {}
+                None if are_there(&case) => drop(self.cases.insert(case, known)),
+                None => {}
             }
         }
     }
@@ -243,9 +249,18 @@ mod tests {
     fn runs_that_are_added_later_widen_the_record() {
         let earlier = Oracle::of(&[report(vec![run(&["NOP 0", "READ +"])])]);
         let mut oracle = Oracle::of(&[report(vec![run(&["NOP 0"])])]);
-        oracle.extend(&earlier);
+        oracle.extend(earlier, |_| true);
         let case = &oracle.cases["a::b"];
         assert_eq!((case.answers.len(), case.either.len()), (1, 1));
+    }
+
+    #[test]
+    fn cases_that_do_not_run_keep_their_place_while_they_are_there() {
+        let of = |name| Report { runs: vec![run(&["NOP 0"])], ..Report::of(name, Outcome::Passed) };
+        let earlier = Oracle::of(&[of("a::b"), of("a::gone")]);
+        let mut oracle = Oracle::of(&[of("a::c")]);
+        oracle.extend(earlier, |name| name != "a::gone");
+        assert_eq!(oracle.cases.keys().collect::<Vec<_>>(), ["a::b", "a::c"]);
     }
 
     #[test]
