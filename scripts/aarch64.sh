@@ -33,8 +33,9 @@ ln -f "$tests" "$CARGO_TARGET_DIR/$triple/debug/engine-tests"
 # shellcheck disable=SC2016 # for the shell over there
 over_there='status=0
 engine-tests --skip every_room_has_a_mutation --skip every_call_leaves_through_one_point || status=1
-# The door liburing asks for that library, and takes the functions of the preloaded one.
+# The cases ask for these libraries, and take the functions of the preloaded one.
 ln -s /bin/libanyring.so /lib/liburing.so.2
+ln -s /bin/libanyring.so /lib/libaio.so.1
 export ANYRING_BACKEND=user ANYRING_AIO=user
 LD_PRELOAD=/bin/libanyring.so anyring-conformance-plain --quiet --jobs 8 --confirm 3 --spread --oracle /lists/oracle.json \
   --expect /lists/differences.txt --expect /lists/differences-host-6.1.txt --expect /lists/differences-identity.txt "$@" || status=1
