@@ -163,7 +163,6 @@ chmod 755 "$root/init"
 (cd "$root" && find . | cpio --quiet -o -H newc) >"$machine/initramfs"
 truncate -s 2G "$machine/disk"
 PATH=$PATH:/usr/sbin mkfs.ext4 -q "$machine/disk"
-: >"$machine/output" >"$machine/status"
 
 terminal() { echo "-chardev file,id=$1,path=$machine/$1 -device pci-serial,chardev=$1"; }
 # shellcheck disable=SC2207 # lists of words
@@ -175,16 +174,27 @@ acceleration=(-accel tcg,thread=multi -cpu "${HOST_CPU:-$model}")
 if [ "$arch" = "$(uname -m)" ] && [ -w /dev/kvm ] && grep -qwE 'svm|vmx' /proc/cpuinfo; then
   acceleration=(-accel kvm -cpu "${HOST_CPU:-host}")
 fi
-stopped=0
-timeout "${HOST_TIMEOUT_S:-900}" "qemu-system-$arch" "${acceleration[@]}" -smp 2 -m 3G -nodefaults -no-reboot -display none \
-  -kernel "$host/vmlinuz" -initrd "$machine/initramfs" -append "console=${terminals[0]} panic=-1 quiet" \
-  -drive "file=$machine/disk,format=raw,if=virtio,cache=unsafe" \
-  -serial "file:$machine/console" "${devices[@]}" || stopped=$?
+boot() {
+  stopped=0
+  : >"$machine/output" >"$machine/status"
+  timeout "${HOST_TIMEOUT_S:-900}" "qemu-system-$arch" "${acceleration[@]}" -smp 2 -m 3G -nodefaults -no-reboot -display none \
+    -kernel "$host/vmlinuz" -initrd "$machine/initramfs" -append "console=${terminals[0]} panic=-1 quiet" \
+    -drive "file=$machine/disk,format=raw,if=virtio,cache=unsafe" \
+    -serial "file:$machine/console" "${devices[@]}" || stopped=$?
+}
+boot
+# QEMU's emulation may run an instruction that the kernel has replaced meanwhile, which ends the kernel while it starts: it is
+# started again, unless the command has said something.
+for _ in 1 2; do
+  [ ! -s "$machine/output" ] && [ ! -s "$machine/status" ] && grep -aq 'Kernel panic' "$machine/console" || break
+  echo "host.sh: Linux $kernel panicked before the command began; it is started again" >&2
+  boot
+done
 cat "$machine/output"
 status=$(tr -dc 0-9 <"$machine/status")
 if [ -z "$status" ]; then
   echo "host.sh: Linux $kernel ended without the command's status; its console:" >&2
-  tail -n 5 "$machine/console" >&2
+  { grep -a -m 4 -e 'BUG:' -e 'Oops' -e 'RIP:' "$machine/console" || true; tail -n 5 "$machine/console"; } >&2
   status=$((stopped ? stopped : 1))
 fi
 exit "$status"
