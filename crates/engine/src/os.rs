@@ -23,7 +23,7 @@ pub use guard::{
     check_writable, copy_by_kernel, handler_installed, kernel_copies, user_copy_fault, user_move, user_read,
     user_read_slice, user_write, user_write_slice, GuardedWords, Plain,
 };
-pub use interrupt::{can_interrupt, end_waits, handled, heed_handlers, interrupt, interrupted};
+pub use interrupt::{can_interrupt, end_waits, handled, heed_handlers, interrupt, interrupted, is_nudge, nudge};
 pub use interrupt::{interruptible, wait, wait_again, wait_interruptibly};
 pub use linux::{
     can_wait_for_several, flags_are_ignored, flags_are_looked_at, for_now, probe_flags, syscall, usable_cpus,

@@ -232,7 +232,10 @@ pub fn unshared() {
 /// The calling thread is about to make system call `number`, one of [`identity::NUMBERS`], with this first argument.
 #[cold]
 pub fn before_identity_call(number: i64, argument: usize) {
-    owns_this_memory(); // a forked child that is noticed later would forget what is noted here
+    // A forked child that is noticed later would forget what is noted here. One of vfork(2) changes nothing of its parent's.
+    if !owns_this_memory() && OWNER.load(Ordering::Relaxed) != 0 {
+        return;
+    }
     if identity::is_changed_by(number, argument) {
         identity::changing(|| {
             for ring in rings() {
@@ -293,7 +296,8 @@ fn put_in_order(word: &AtomicU32) {
         }
         return;
     }
-    thread::reset_after_fork();
+    // SAFETY: as below.
+    unsafe { thread::reset_after_fork() };
     let shared = tables::note_sharing_with(OWNER.load(Ordering::Relaxed));
     descriptors::leave_alone(shared);
     // SAFETY: the word is zero only in a child that has made no entry yet, where the forking thread is alone.

@@ -2,10 +2,11 @@
 //! delivered to them instead of to the program's threads.
 
 mod count;
+pub mod follow;
 mod masks;
 pub mod tables;
 
-pub use count::{are_there, exiting, is_alone, is_only_one_of_program};
+pub use count::{are_there, exiting, is_alone, is_only_one_of_program, leader_has_left};
 pub use masks::another_blocks;
 
 use crate::mutation::{mutated, Mutation};
@@ -34,9 +35,14 @@ pub fn id() -> u32 {
 }
 
 /// A forked child has one thread, with another id.
-pub fn reset_after_fork() {
+///
+/// # Safety
+/// Only the forking thread may exist in the process.
+pub unsafe fn reset_after_fork() {
     let _ = THREAD_ID.try_with(|id| id.set(0));
     count::reset_after_fork();
+    // SAFETY: the contract.
+    unsafe { follow::reset_after_fork() };
 }
 
 /// Synchronous faults (the guarded copies need them), and SIGSYS.
@@ -80,13 +86,31 @@ fn open_signals() -> u64 {
     }
 }
 
+/// What a new thread of ours runs.
+type Entry = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
+
 /// Starts a detached thread; false when the system refuses one.
-pub fn spawn(entry: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void, argument: *mut libc::c_void) -> bool {
+pub fn spawn(entry: Entry, argument: *mut libc::c_void) -> bool {
+    start(entry, argument, false)
+}
+
+/// Starts a detached thread that is there to keep the identity of the calling one ([`follow`]); false when the system refuses
+/// one.
+pub fn spawn_member(entry: Entry, argument: *mut libc::c_void) -> bool {
+    start(entry, argument, true)
+}
+
+fn start(entry: Entry, argument: *mut libc::c_void, is_member: bool) -> bool {
     let old = change_mask(!open_signals());
     // SAFETY: the attribute object is initialised before use and destroyed after, and `entry` has the type that
     // pthread_create calls.
     let started = unsafe {
-        let start = Box::into_raw(Box::new(Start { entry, argument, table: tables::mine() }));
+        let start = Box::into_raw(Box::new(Start {
+            entry,
+            argument,
+            table: tables::mine(),
+            follower: follow::prepare(is_member),
+        }));
         count::prepare();
         let mut attributes = core::mem::zeroed();
         libc::pthread_attr_init(&mut attributes);
@@ -123,21 +147,24 @@ fn may_start() -> bool {
 
 /// What a new thread is told.
 struct Start {
-    entry: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
+    entry: Entry,
     argument: *mut libc::c_void,
     /// The maker's.
     table: u32,
+    follower: Option<Box<follow::Follower>>,
 }
 
 extern "C" fn begin(start: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `spawn` gave this thread, and nobody else, the box.
-    let Start { entry, argument, table } = *unsafe { Box::from_raw(start.cast::<Start>()) };
+    let Start { entry, argument, table, follower } = *unsafe { Box::from_raw(start.cast::<Start>()) };
     #[cfg(feature = "simulated")]
     let _running = crate::os::simulated::Running::begin();
     tables::set_mine(table);
     name(NAMES[0]); // from now on it is told from the program's by its name
     count::began();
+    follow::join(follower);
     let answer = entry(argument);
+    follow::leave();
     count::ends();
     answer
 }

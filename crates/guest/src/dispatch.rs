@@ -4,7 +4,9 @@ use crate::crossing::Registers;
 use crate::world::{self, Block};
 use crate::{exe, exec, fast, filter, patch, signals, start, threads};
 use anyring_abi::NR_IO_SETUP;
-use anyring_serve::{memory, sys, Host};
+use anyring_engine::log;
+use anyring_engine::thread::follow;
+use anyring_serve::{entry, memory, sys, Host};
 use core::sync::atomic::Ordering;
 use libc::c_int;
 
@@ -70,6 +72,11 @@ pub fn call(block: &Block, registers: &mut Registers) -> isize {
             anyring_serve::dispatch::call::<Guest>(number, args)
         }
         _ => {
+            if let Some(own) =
+                follow::arguments(number, args).filter(|_| !block.is_borrowed.load(Ordering::Relaxed))
+            {
+                return change_identity(block, number, args, own);
+            }
             let answer = anyring_serve::dispatch::call::<Guest>(number, args);
             start::trap_with_levels();
             answer
@@ -84,6 +91,34 @@ pub fn enter(registers: &Registers) -> isize {
     let answer =
         anyring_serve::door::enter::<Guest>(rdi as u32, rsi as u32, rdx as u32, r10 as u32, arg, r9 as usize);
     start::trap_with_levels();
+    answer
+}
+
+/// A call that changes the identity of the calling thread: threads of the engine's have it, too, before it comes back. The
+/// guest's libc knows them not. `own`: which of the arguments the call has.
+fn change_identity(block: &Block, number: i64, args: [usize; 6], own: [usize; 3]) -> isize {
+    let answer = match world::is_only_one(block) {
+        // No thread of the guest's will differ from another.
+        // SAFETY: the guest's own call.
+        true => unsafe { sys::call(number, args) },
+        false => anyring_serve::dispatch::call::<Guest>(number, args),
+    };
+    if (-4095..0).contains(&answer) {
+        return answer;
+    }
+    let made = [number as usize, own[0], own[1], own[2]];
+    let digest =
+        |before: u64, word: usize| (before ^ word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    block.identity.store(made.into_iter().fold(block.identity.load(Ordering::Relaxed), digest), Ordering::Relaxed);
+    // libc makes the call in one thread after the other: with the last of them it is the whole process's.
+    let of_process = world::all_agree(block);
+    let mut followed = true;
+    entry::aside(|| followed = follow::follow(number, own, of_process));
+    if !followed {
+        log::line(
+            "a thread of the engine's has not changed its identity yet: it sleeps in a call that nothing ends",
+        );
+    }
     answer
 }
 

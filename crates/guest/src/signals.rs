@@ -31,6 +31,7 @@ pub fn prepare() -> Result<(), &'static str> {
         install_guard(signal, guard).map_err(|_| "a signal handler cannot be installed")?;
     }
     anyring_engine::os::handler_installed();
+    anyring_engine::thread::follow::begin();
     Ok(())
 }
 

@@ -28,7 +28,7 @@ pub fn clone(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isiz
     let mask = set_mask(u64::MAX);
     let answer = match args[0] & VM {
         0 => copy(block, registers, args),
-        _ => share(registers, args, mask),
+        _ => share(block, registers, args, mask),
     };
     set_mask(mask);
     answer
@@ -55,7 +55,7 @@ fn copy(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isize {
 }
 
 /// A child in this memory: a thread, or another process until it executes a program. `mask` is the signal mask of both.
-fn share(registers: &Registers, args: [usize; 6], mask: u64) -> isize {
+fn share(block: &Block, registers: &Registers, args: [usize; 6], mask: u64) -> isize {
     let [flags, stack, parent_tid, child_tid, tls, _] = args;
     let Some(child) = world::claim() else { return -(libc::EAGAIN as isize) };
     let fs = if flags & SETTLS != 0 { tls as u64 } else { registers.fs };
@@ -65,6 +65,7 @@ fn share(registers: &Registers, args: [usize; 6], mask: u64) -> isize {
     let busy = core::ptr::from_ref(level) as u64;
     child.guest_fs.store(fs as usize, Ordering::Relaxed);
     child.mask.store(mask, Ordering::Relaxed);
+    child.identity.store(block.identity.load(Ordering::Relaxed), Ordering::Relaxed);
     child.is_borrowed.store(flags & THREAD == 0, Ordering::Relaxed);
     match flags & SETTLS {
         0 => fast::share(child, fs as usize),

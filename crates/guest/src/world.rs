@@ -38,6 +38,9 @@ pub struct Block {
     pub avoided: [AtomicUsize; 2],
     /// The FS base plus 1 that the thread began with if that is its parent's, as long as it keeps it; else 0.
     pub inherited_fs: AtomicUsize,
+    /// Which calls that change a thread's identity the thread and those that led to it have made: a digest of these. Threads
+    /// with the same one have the same identity.
+    pub identity: AtomicU64,
     /// The thread's id; 0 for none, [`CLAIMED`] while it is made ready for a thread.
     pub tid: AtomicU32,
     /// It runs in its parent's memory, but is another process (vfork(2)).
@@ -115,6 +118,34 @@ pub fn mine() -> Option<&'static Block> {
     let index = BY_TID.get(tid as usize)?.load(Ordering::Relaxed);
     let block = block(usize::from(index).checked_sub(1)?)?;
     (block.tid.load(Ordering::Relaxed) == tid).then_some(block)
+}
+
+/// Whether no thread of the guest's is in this process but that of `mine`. Async-signal-safe.
+pub fn is_only_one(mine: &Block) -> bool {
+    !any_other(mine, |_| true)
+}
+
+/// Whether all threads of the guest's have made the same calls that change a thread's identity: see [`Block::identity`].
+pub fn all_agree(mine: &Block) -> bool {
+    let identity = mine.identity.load(Ordering::Relaxed);
+    !any_other(mine, |other| other.identity.load(Ordering::Relaxed) != identity)
+}
+
+/// Whether `is_such` holds for another thread of the guest's in this process.
+fn any_other(mine: &Block, is_such: impl Fn(&Block) -> bool) -> bool {
+    let is_there = |other: &Block| {
+        let tid = other.tid.load(Ordering::Relaxed);
+        let is_of_process = tid != 0 && !other.is_borrowed.load(Ordering::Relaxed);
+        is_of_process && (tid == CLAIMED || !other.is_left(tid) && !is_leader_that_left(tid))
+    };
+    let made = MADE.load(Ordering::Relaxed).min(BLOCKS);
+    let mut others = (0..made).filter_map(block).filter(|other| !core::ptr::eq(*other, mine));
+    others.any(|other| is_such(other) && is_there(other))
+}
+
+/// The process's first thread stays in the kernel when it has ended before others.
+fn is_leader_that_left(tid: u32) -> bool {
+    i64::from(tid) == sys::process_id() as i64 && anyring_engine::thread::leader_has_left()
 }
 
 fn block(place: usize) -> Option<&'static Block> {

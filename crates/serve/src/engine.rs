@@ -4,7 +4,7 @@ use crate::environment::variable;
 use crate::{probe, Host};
 use anyring_engine::lock::Lock;
 use anyring_engine::os::arch;
-use anyring_engine::{chaos, event, log, os, stats};
+use anyring_engine::{chaos, event, log, os, stats, thread};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{siginfo_t, ucontext_t};
 
@@ -75,6 +75,10 @@ pub unsafe fn recover_copy(context: &mut ucontext_t, info: &siginfo_t) -> bool {
     let instruction = arch::instruction(context);
     // SAFETY: every siginfo has the bytes of a value; whether it means one `interrupted` tells by the code.
     let value = unsafe { info.si_value() }.sival_ptr as usize;
+    if os::is_nudge(info.si_code, value) {
+        thread::follow::catch_up();
+        return true;
+    }
     let interrupted = os::interrupted(info.si_code, value, instruction);
     if let Some(goes_on) = interrupted.or_else(|| os::user_copy_fault(instruction)) {
         arch::set_instruction(context, goes_on);

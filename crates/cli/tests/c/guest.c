@@ -1,9 +1,12 @@
 /* What a guest may do, one thing for each name that is given. Prints the same natively and as a guest. Ends with 1 where
    something is wrong. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <liburing.h>
+#include <linux/capability.h>
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -490,6 +493,99 @@ static void identity(void) {
     fprintf(stderr, "on standard error\n");
 }
 
+/* What a thread may do: lines of proc_pid_status(5). False for a thread of the kernel's (iou-wrk, iou-sqp). */
+static int rights_of(const char *thread, char *rights, size_t size) {
+    char path[64], line[4096];
+    snprintf(path, sizeof path, "/proc/self/task/%s/status", thread);
+    FILE *status = fopen(path, "re");
+    int is_programs = 1;
+    rights[0] = 0;
+    while (status && fgets(line, sizeof line, status)) {
+        if (strncmp(line, "Name:\tiou-", 10) == 0) is_programs = 0;
+        for (const char *const *wanted = (const char *const[]){"Uid:", "Gid:", "Groups:", "CapEff:", "CapPrm:", NULL}; *wanted; wanted++)
+            if (strncmp(line, *wanted, strlen(*wanted)) == 0) strncat(rights, line, size - strlen(rights) - 1);
+    }
+    if (status) fclose(status);
+    return is_programs && rights[0];
+}
+
+/* No thread of the process may do what the calling one may not. */
+static void all_have_my_rights(const char *when) {
+    char mine[8192], its[8192], id[32];
+    snprintf(id, sizeof id, "%d", (int)syscall(SYS_gettid));
+    CHECK(rights_of(id, mine, sizeof mine));
+    DIR *threads = opendir("/proc/self/task");
+    CHECK(threads);
+    for (struct dirent *entry; (entry = readdir(threads));) {
+        if (entry->d_name[0] == '.' || !rights_of(entry->d_name, its, sizeof its)) continue;
+        if (strcmp(its, mine) == 0) continue;
+        printf("%s: a thread has\n%sinstead of\n%s", when, its, mine);
+        exit(1);
+    }
+    closedir(threads);
+}
+
+static void *stay(void *nothing) {
+    pause();
+    return nothing;
+}
+
+/* Gives up root's rights, with `others` threads, a worker that sleeps, a polling thread, and something to wait for. */
+static void give_up(int others) {
+    struct io_uring ring, polled;
+    struct io_uring_params params = {.flags = IORING_SETUP_SQPOLL, .sq_thread_idle = 20};
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct data[2];
+    char name[] = "/tmp/anyring-guest-XXXXXX", byte[8];
+    int file = mkstemp(name), sockets[2], ends[2], waits[2];
+    pthread_t thread;
+    gid_t groups[] = {1001, 1002, 1003};
+    CHECK(file >= 0 && fchmod(file, 0600) == 0);
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0 && pipe(ends) == 0 && pipe(waits) == 0);
+    for (int i = 0; i < others; i++) CHECK(pthread_create(&thread, NULL, stay, NULL) == 0);
+    ring_init(&ring);
+    CHECK(io_uring_queue_init_params(8, &polled, &params) == 0);
+    nop_once(&polled);
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+    io_uring_prep_splice(sqe, sockets[0], -1, ends[1], -1, sizeof byte, 0);
+    io_uring_sqe_set_data64(sqe, 1);
+    sqe = io_uring_get_sqe(&ring);
+    io_uring_prep_read(sqe, waits[0], byte, sizeof byte, 0);
+    io_uring_sqe_set_data64(sqe, 2);
+    CHECK(io_uring_submit(&ring) == 2);
+    usleep(20000); /* long enough for who works beside the program */
+    CHECK(syscall(SYS_capget, &header, data) == 0);
+    data[CAP_SYS_TIME / 32].effective &= ~(1u << CAP_SYS_TIME % 32);
+    data[CAP_SYS_TIME / 32].permitted &= ~(1u << CAP_SYS_TIME % 32);
+    if (others == 0) { /* libc has no such call for all threads */
+        CHECK(syscall(SYS_capset, &header, data) == 0);
+        all_have_my_rights("capset");
+    }
+    CHECK(setgroups(3, groups) == 0);
+    all_have_my_rights("setgroups");
+    CHECK(setresgid(1001, 1001, 1001) == 0);
+    all_have_my_rights("setresgid");
+    CHECK(setresuid(1000, 1000, 1000) == 0);
+    all_have_my_rights("setresuid");
+    CHECK(setresuid(0, 0, 0) == -1 && errno == EPERM);
+    CHECK(write(waits[1], "together", 8) == 8);
+    struct io_uring_cqe *cqe;
+    CHECK(io_uring_wait_cqe(&ring, &cqe) == 0);
+    printf("what waited: %d, %d\n", (int)cqe->user_data, cqe->res);
+    io_uring_cqe_seen(&ring, cqe);
+    CHECK(write(sockets[1], "together", 8) == 8);
+    CHECK(io_uring_wait_cqe(&ring, &cqe) == 0);
+    printf("what slept: %d, %d\n", (int)cqe->user_data, cqe->res);
+    io_uring_cqe_seen(&ring, cqe);
+    io_uring_prep_openat(io_uring_get_sqe(&ring), AT_FDCWD, name, O_RDONLY, 0);
+    printf("a file of root's: %s\n", strerror(-complete(&ring)));
+    nop_once(&polled);
+    all_have_my_rights("the end");
+}
+
+static void give_up_alone(void) { give_up(0); }
+static void give_up_together(void) { give_up(5); }
+
 static void descriptors(void) {
     struct io_uring ring;
     ring_init(&ring);
@@ -523,6 +619,8 @@ int main(int count, char **words) {
         {"exec", exec_},
         {"identity", identity},
         {"descriptors", descriptors},
+        {"give_up_alone", give_up_alone},
+        {"give_up_together", give_up_together},
     };
     self = words[0];
     setvbuf(stdout, NULL, _IOLBF, 0);

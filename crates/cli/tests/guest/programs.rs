@@ -31,6 +31,17 @@ parts! {
     nop file socket worker poll threads detached signals queued alternate jumps fork fork_among_threads exec identity descriptors
 }
 
+/// In the kernel's own io_uring no thread of the program's is left with root's rights, either.
+#[test]
+fn rights_that_are_given_up_are_given_up_by_all_threads() {
+    // SAFETY: a number is asked for.
+    if unsafe { libc::geteuid() } != 0 {
+        return skip("give_up", "only root has something to give up");
+    }
+    as_natively("give_up_alone");
+    as_natively("give_up_together");
+}
+
 #[test]
 #[ignore = "soak: takes a minute"]
 fn of_very_many_signals_none_is_lost() {

@@ -126,16 +126,32 @@ pub fn interrupt(thread: u32) {
     if super::simulated::system().is_some() {
         return;
     }
-    if !can_interrupt() {
-        return;
+    if can_interrupt() {
+        send(thread, &raw const MARK as u64);
     }
+}
+
+/// Marks the signal of [`nudge`].
+static NUDGE: u8 = 1;
+
+/// Has the handler of `thread`, one of the engine's own, look at what it is to do ([`is_nudge`]).
+pub fn nudge(thread: u32) {
+    send(thread, &raw const NUDGE as u64);
+}
+
+/// For the chained handler of SIGBUS: whether [`nudge`] has sent a signal with this `si_code` and `si_value`.
+pub fn is_nudge(code: i32, value: usize) -> bool {
+    code == libc::SI_QUEUE && value == &raw const NUDGE as usize
+}
+
+fn send(thread: u32, mark: u64) {
     let process = syscall(libc::SYS_getpid, [0; 6]);
     // struct siginfo as the kernel takes it: signal, errno, code, padding, then sender and value.
     let mut info = [0u64; 16];
     info[0] = libc::SIGBUS as u64;
     info[1] = libc::SI_QUEUE as u32 as u64;
     info[2] = process as u64;
-    info[3] = &raw const MARK as u64;
+    info[3] = mark;
     let args = [process as usize, thread as usize, libc::SIGBUS as usize, info.as_ptr() as usize, 0, 0];
     syscall(libc::SYS_rt_tgsigqueueinfo, args);
 }

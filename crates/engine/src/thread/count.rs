@@ -166,7 +166,7 @@ pub fn is_alone() -> bool {
 }
 
 /// Whether the thread that the process began with has left: it has no working directory then.
-fn leader_has_left() -> bool {
+pub fn leader_has_left() -> bool {
     let mut target = [0u8; 1];
     let (path, room) = (c"/proc/self/cwd".as_ptr() as usize, target.as_mut_ptr() as usize);
     syscall(libc::SYS_readlinkat, [libc::AT_FDCWD as usize, path, room, target.len(), 0, 0])

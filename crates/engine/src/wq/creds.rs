@@ -159,7 +159,7 @@ impl CredsPool {
     /// Starts a member that was counted already. Only called by a thread of the right identity.
     fn start_member(self: &Arc<CredsPool>) {
         let argument = Arc::into_raw(self.clone());
-        if thread::spawn(work, argument.cast_mut().cast()) {
+        if thread::spawn_member(work, argument.cast_mut().cast()) {
             return;
         }
         // SAFETY: `argument` came from `into_raw` above, and no thread was started that would take it.

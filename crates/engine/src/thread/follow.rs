@@ -1,0 +1,278 @@
+//! Threads of ours take on a change of identity that a thread of the program's has made.
+//!
+//! libc's setuid(3) and its like change the identity of every thread that it knows. In a guest that is the guest's libc, which
+//! knows no thread of ours: each call of that kind is told to [`follow`], which has them make the same one. Whoever stayed behind
+//! would be a way back to rights that the program gave up. Nothing of this happens where [`begin`] was not called.
+//!
+//! | what | who |
+//! |---|---|
+//! | the list | under `LIST`'s lock; a thread links itself when it begins, and takes itself out when it ends |
+//! | `CALLS` | written under the lock; read by the threads, from their signal handlers, too, which take no lock |
+//! | `Follower::made` | its thread, and the handlers that interrupt it |
+
+use crate::lock::Lock;
+use crate::os::{self, syscall, Os, Sys};
+use core::cell::Cell;
+use core::ptr::{null_mut, NonNull};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+/// How many of the last calls are kept for threads that were about to begin. A thread is born within one or two.
+const KEPT: usize = 32;
+/// A thread in an uninterruptible sleep makes the call before it does anything else; nobody waits longer for it.
+const PATIENCE_NS: u64 = 10_000_000_000;
+/// How often a thread is asked again.
+const AGAIN_NS: u64 = 100_000_000;
+
+/// A call that changes the caller's identity.
+struct Call {
+    number: AtomicI64,
+    args: [AtomicUsize; 3],
+    /// What the pointers among the arguments lead to, this many words; null for nothing.
+    memory: AtomicPtr<u32>,
+    words: AtomicUsize,
+    /// Members of credentials pools make it, too: it was the whole process's.
+    of_process: AtomicBool,
+}
+
+static CALLS: [Call; KEPT] = [const {
+    Call {
+        number: AtomicI64::new(0),
+        args: [const { AtomicUsize::new(0) }; 3],
+        memory: AtomicPtr::new(null_mut()),
+        words: AtomicUsize::new(0),
+        of_process: AtomicBool::new(false),
+    }
+}; KEPT];
+/// How many were told so far. The Release in [`follow`] pairs with the Acquire in [`catch_up`].
+static TOLD: AtomicU32 = AtomicU32::new(0);
+/// Futex word: changes when a thread has made a call.
+static MADE: AtomicU32 = AtomicU32::new(0);
+/// Threads of ours follow in this process.
+static FOLLOWS: AtomicBool = AtomicBool::new(false);
+
+/// What a thread of ours has of this.
+pub(super) struct Follower {
+    next: Cell<*mut Follower>,
+    thread: AtomicU32,
+    is_member: bool,
+    /// How many calls it has made. The Release in [`catch_up`] pairs with the Acquire in [`follow`].
+    made: AtomicU32,
+}
+
+/// The first of the threads of ours.
+struct List(*mut Follower);
+
+// SAFETY: the followers are reached under the lock, or by their own thread.
+unsafe impl Send for List {}
+
+static LIST: Lock<List> = Lock::new(List(null_mut()));
+
+thread_local! {
+    /// The calling thread's own, if it is one of ours.
+    static MINE: Cell<*const Follower> = const { Cell::new(core::ptr::null()) };
+}
+
+/// From now on threads of ours follow: before the first of them.
+pub fn begin() {
+    FOLLOWS.store(true, Ordering::Relaxed); // no thread of ours is there that could miss it
+}
+
+/// For a thread that the calling one is about to make: it inherits the identity that its maker has by then, so that it may
+/// miss what is told from here on.
+pub(super) fn prepare(is_member: bool) -> Option<Box<Follower>> {
+    let follower = || {
+        let made = AtomicU32::new(TOLD.load(Ordering::Acquire)); // partner: the Release in `follow`
+        Box::new(Follower { next: Cell::new(null_mut()), thread: AtomicU32::new(0), is_member, made })
+    };
+    FOLLOWS.load(Ordering::Relaxed).then(follower)
+}
+
+/// The calling thread is one of ours, and has just begun: links it, and makes what it has missed.
+pub(super) fn join(follower: Option<Box<Follower>>) {
+    let Some(follower) = follower else { return };
+    follower.thread.store(Sys::thread_id(), Ordering::Relaxed);
+    let follower = Box::into_raw(follower);
+    MINE.set(follower);
+    if let Some(mut list) = LIST.lock() {
+        // SAFETY: the box is this thread's, and is not yet linked.
+        unsafe { (*follower).next.set(list.0) };
+        list.0 = follower;
+    }
+    catch_up();
+}
+
+/// The calling thread, one of ours, is about to end.
+pub(super) fn leave() {
+    let mine = MINE.replace(core::ptr::null()).cast_mut();
+    let (Some(follower), Some(mut list)) = (NonNull::new(mine), LIST.lock()) else { return };
+    // SAFETY: what is linked is there until its own thread takes it out, under the lock that is held.
+    let found = list.iter().find(|other| other.next.get() == mine);
+    // SAFETY: as above.
+    let next = unsafe { follower.as_ref() }.next.get();
+    match found {
+        Some(before) => before.next.set(next),
+        None => list.0 = next,
+    }
+    drop(list);
+    // SAFETY: `join` made it of a box, and nobody can reach it any more.
+    drop(unsafe { Box::from_raw(mine) });
+    MADE.fetch_add(1, Ordering::Relaxed);
+    Sys::futex_wake(&MADE, i32::MAX as u32);
+}
+
+impl List {
+    fn iter(&self) -> impl Iterator<Item = &Follower> {
+        let mut next = self.0;
+        core::iter::from_fn(move || {
+            // SAFETY: what is linked lives, and the borrow of the list keeps the lock.
+            let follower = unsafe { next.as_ref() }?;
+            next = follower.next.get();
+            Some(follower)
+        })
+    }
+}
+
+/// The calls that threads of ours make, too, with how many arguments each has: those that change what the thread may do.
+const CALLS_TO_MAKE: [(i64, usize); 10] = [
+    (libc::SYS_setuid, 1),
+    (libc::SYS_setgid, 1),
+    (libc::SYS_setreuid, 2),
+    (libc::SYS_setregid, 2),
+    (libc::SYS_setresuid, 3),
+    (libc::SYS_setresgid, 3),
+    (libc::SYS_setfsuid, 1),
+    (libc::SYS_setfsgid, 1),
+    (libc::SYS_setgroups, 2),
+    (libc::SYS_capset, 2),
+];
+
+/// The arguments of call `number`, without what lies in the registers of others; None if it is none that is to be followed.
+pub fn arguments(number: i64, args: [usize; 6]) -> Option<[usize; 3]> {
+    let (_, count) = CALLS_TO_MAKE.iter().find(|(call, _)| *call == number)?;
+    Some([0, 1, 2].map(|index| if index < *count { args[index] } else { 0 }))
+}
+
+/// The calling thread, one of the program's, has made call `number` with these [`arguments`], and with success: comes back once every
+/// thread of ours has made it. `of_process`: all threads of the program's have made it, so members of credentials pools
+/// follow as well. False when one has not answered in time; it does so before it does anything else.
+pub fn follow(number: i64, args: [usize; 3], of_process: bool) -> bool {
+    let Some(list) = LIST.lock() else { return false };
+    let told = TOLD.load(Ordering::Relaxed);
+    let call = &CALLS[told as usize % KEPT];
+    // Kept where a thread that sleeps for good, 32 calls behind, is about to read it.
+    let is_behind = |follower: &Follower| told.wrapping_sub(follower.made.load(Ordering::Acquire)) >= KEPT as u32;
+    let is_read = list.iter().any(is_behind);
+    let (words, memory) =
+        copy(number, args).map_or((0, null_mut()), |memory| (memory.len(), Box::leak(memory).as_mut_ptr()));
+    let (words, memory) = (call.words.swap(words, Ordering::Relaxed), call.memory.swap(memory, Ordering::Relaxed));
+    if !memory.is_null() && !is_read {
+        // SAFETY: a slice of this many words, which was leaked here and nobody reads any more.
+        drop(unsafe { Box::from_raw(core::ptr::slice_from_raw_parts_mut(memory, words)) });
+    }
+    call.number.store(number, Ordering::Relaxed);
+    for (kept, arg) in call.args.iter().zip(args) {
+        kept.store(arg, Ordering::Relaxed);
+    }
+    call.of_process.store(of_process, Ordering::Relaxed);
+    TOLD.store(told.wrapping_add(1), Ordering::Release); // partners: the Acquire loads in `prepare` and `catch_up`
+    drop(list);
+    all_made(told.wrapping_add(1))
+}
+
+/// struct __user_cap_header_struct, and two of __user_cap_data_struct, in words. Source: capset(2).
+const CAP_HEADER: usize = 2;
+const CAP_DATA: usize = 6;
+
+/// What the pointers of a call lead to, as the threads of ours give it to the kernel.
+fn copy(number: i64, args: [usize; 3]) -> Option<Box<[u32]>> {
+    let count = match number {
+        libc::SYS_setgroups => args[0],
+        libc::SYS_capset => CAP_HEADER + CAP_DATA,
+        _ => return None,
+    };
+    let mut words = vec![0_u32; count].into_boxed_slice();
+    if number == libc::SYS_setgroups {
+        os::user_read_slice(args[1] as u64, &mut words).ok()?;
+        return Some(words);
+    }
+    let (header, data) = words.split_at_mut(CAP_HEADER);
+    os::user_read_slice(args[0] as u64, header).ok()?;
+    header[1] = 0; // whoever makes the call
+    os::user_read_slice(args[1] as u64, data).ok()?;
+    Some(words)
+}
+
+/// Waits until all have made `told` calls, and asks those that have not. A thread that ends is out of the list.
+fn all_made(told: u32) -> bool {
+    let begun = Sys::clock_ns(libc::CLOCK_MONOTONIC);
+    let mut asked = None;
+    loop {
+        let seen = MADE.load(Ordering::Relaxed);
+        let now = Sys::clock_ns(libc::CLOCK_MONOTONIC);
+        let ask = asked.is_none_or(|then| now - then >= AGAIN_NS);
+        let mut late = false;
+        let Some(list) = LIST.lock() else { return false };
+        // Acquire pairs with the Release in `catch_up`. Another call may have been told since.
+        let is_late = |it: &&Follower| (told.wrapping_sub(it.made.load(Ordering::Acquire)) as i32) > 0;
+        for follower in list.iter().filter(is_late) {
+            late = true;
+            if ask {
+                os::nudge(follower.thread.load(Ordering::Relaxed));
+            }
+        }
+        drop(list);
+        if !late || now - begun >= PATIENCE_NS {
+            return !late;
+        }
+        if ask {
+            asked = Some(now);
+        }
+        let _ = Sys::futex_wait(&MADE, seen, Some(AGAIN_NS));
+    }
+}
+
+/// Makes the calls that the calling thread has not made yet, if it is one of ours. Async-signal-safe: it was asked by
+/// [`os::nudge`].
+pub fn catch_up() {
+    // SAFETY: a thread's own follower is there until the thread has forgotten it.
+    let Some(mine) = (unsafe { MINE.try_with(Cell::get).unwrap_or(core::ptr::null()).as_ref() }) else { return };
+    loop {
+        let (made, told) = (mine.made.load(Ordering::Relaxed), TOLD.load(Ordering::Acquire));
+        if made == told {
+            break;
+        }
+        make(&CALLS[made as usize % KEPT], mine.is_member);
+        mine.made.store(made.wrapping_add(1), Ordering::Release); // partner: the Acquire load in `all_made`
+    }
+    MADE.fetch_add(1, Ordering::Relaxed);
+    Sys::futex_wake(&MADE, i32::MAX as u32);
+}
+
+/// An error is no matter: who cannot make it has fewer rights already.
+fn make(call: &Call, is_member: bool) {
+    if is_member && !call.of_process.load(Ordering::Relaxed) {
+        return; // it is there to keep the identity of a request's submission
+    }
+    let number = call.number.load(Ordering::Relaxed);
+    let args = [0, 1, 2].map(|index| call.args[index].load(Ordering::Relaxed));
+    let memory = call.memory.load(Ordering::Relaxed) as usize;
+    let args = match number {
+        libc::SYS_setgroups => [args[0], memory, 0],
+        libc::SYS_capset => [memory, memory + CAP_HEADER * size_of::<u32>(), 0],
+        _ => args,
+    };
+    syscall(number, [args[0], args[1], args[2], 0, 0, 0]);
+}
+
+/// In a forked child there is no thread of ours.
+///
+/// # Safety
+/// Only the forking thread may exist in the process.
+pub(super) unsafe fn reset_after_fork() {
+    // SAFETY: the contract; what was linked stays as it is, unreachable.
+    unsafe { LIST.reset() };
+    if let Some(mut list) = LIST.lock() {
+        list.0 = null_mut();
+    }
+    let _ = MINE.try_with(|mine| mine.set(core::ptr::null()));
+}
