@@ -73,6 +73,7 @@ fn strangers(environment: Environment, way: &str) {
     let client = format!("strangers-{way}");
     accepts(environment, &client, &["fclose"], "500 descriptors reused", &[("READ", 1000)]);
     accepts(environment, &client, &["handler"], "300 submissions by signals", &[("NOP", 300)]);
+    accepts(environment, &client, &["setgid"], "100 changes of the group", &[("OPENAT", 1)]);
 }
 
 fn strangers_static(environment: Environment) {
