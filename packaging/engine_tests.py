@@ -201,6 +201,8 @@ def postgres(engine):
 
 
 def conformance(engine):
+    if engine.list == "gvisor":
+        return "terminals, half-closed sockets and direct I/O that is cancelled differ there, and are not listed yet"
     results(engine)
     program = engine.work / "programs/anyring-conformance-plain"
     lists = [engine.work / "programs/lists/differences.txt"]
