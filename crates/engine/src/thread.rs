@@ -109,7 +109,7 @@ fn start(entry: Entry, argument: *mut libc::c_void, is_member: bool) -> bool {
             entry,
             argument,
             table: tables::mine(),
-            follower: follow::prepare(is_member),
+            birth: follow::prepare(is_member),
         }));
         count::prepare();
         let mut attributes = core::mem::zeroed();
@@ -122,6 +122,7 @@ fn start(entry: Entry, argument: *mut libc::c_void, is_member: bool) -> bool {
             true => libc::pthread_create(&mut thread, &attributes, begin, start.cast()),
             false => libc::EAGAIN,
         };
+        follow::prepared();
         libc::pthread_attr_destroy(&mut attributes);
         if answer != 0 {
             count::failed();
@@ -151,18 +152,18 @@ struct Start {
     argument: *mut libc::c_void,
     /// The maker's.
     table: u32,
-    follower: Option<Box<follow::Follower>>,
+    birth: Option<follow::Birth>,
 }
 
 extern "C" fn begin(start: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `spawn` gave this thread, and nobody else, the box.
-    let Start { entry, argument, table, follower } = *unsafe { Box::from_raw(start.cast::<Start>()) };
+    let Start { entry, argument, table, birth } = *unsafe { Box::from_raw(start.cast::<Start>()) };
     #[cfg(feature = "simulated")]
     let _running = crate::os::simulated::Running::begin();
     tables::set_mine(table);
     name(NAMES[0]); // from now on it is told from the program's by its name
     count::began();
-    follow::join(follower);
+    follow::join(birth);
     let answer = entry(argument);
     follow::leave();
     count::ends();

@@ -4,8 +4,8 @@ use crate::crossing::Registers;
 use crate::world::{self, Block};
 use crate::{exe, exec, fast, filter, patch, signals, start, threads};
 use anyring_abi::NR_IO_SETUP;
-use anyring_engine::log;
 use anyring_engine::thread::follow;
+use anyring_engine::{log, Errno};
 use anyring_serve::{entry, memory, sys, Host};
 use core::sync::atomic::Ordering;
 use libc::c_int;
@@ -97,27 +97,35 @@ pub fn enter(registers: &Registers) -> isize {
 /// A call that changes the identity of the calling thread: threads of the engine's have it, too, before it comes back. The
 /// guest's libc knows them not. `own`: which of the arguments the call has.
 fn change_identity(block: &Block, number: i64, args: [usize; 6], own: [usize; 3]) -> isize {
+    let mut copied = Err(Errno::NOMEM);
+    entry::aside(|| copied = follow::Copy::of(number, own));
+    let copy = match copied {
+        Ok(copy) => copy,
+        Err(Errno::NOMEM) => return -(libc::ENOMEM as isize),
+        // The kernel says why not.
+        // SAFETY: the guest's own call.
+        Err(_) => return unsafe { sys::call(number, args) },
+    };
     let answer = match world::is_only_one(block) {
         // No thread of the guest's will differ from another.
-        // SAFETY: the guest's own call.
-        true => unsafe { sys::call(number, args) },
-        false => anyring_serve::dispatch::call::<Guest>(number, args),
+        // SAFETY: the guest's own call, with what its pointers lead to.
+        true => unsafe { sys::call(number, copy.own()) },
+        false => anyring_serve::dispatch::call::<Guest>(number, copy.own()),
     };
     if (-4095..0).contains(&answer) {
         return answer;
     }
-    let made = [number as usize, own[0], own[1], own[2]];
     let digest =
         |before: u64, word: usize| (before ^ word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-    block.identity.store(made.into_iter().fold(block.identity.load(Ordering::Relaxed), digest), Ordering::Relaxed);
+    let identity = [number as usize, own[0], own[1], own[2]].into_iter().fold(0, digest);
+    // SeqCst: of two threads at least one sees what the other has stored. Partner: the load in `all_agree`.
+    block.identity.store(identity, Ordering::SeqCst);
     // libc makes the call in one thread after the other: with the last of them it is the whole process's.
     let of_process = world::all_agree(block);
-    let mut followed = true;
-    entry::aside(|| followed = follow::follow(number, own, of_process));
+    let (mut copy, mut followed) = (Some(copy), true);
+    entry::aside(|| followed = copy.take().is_some_and(|copy| follow::follow(copy, of_process)));
     if !followed {
-        log::line(
-            "a thread of the engine's has not changed its identity yet: it sleeps in a call that nothing ends",
-        );
+        log::line("a thread of the engine's sleeps in a call that nothing ends, and changes its identity after it");
     }
     answer
 }

@@ -38,8 +38,7 @@ pub struct Block {
     pub avoided: [AtomicUsize; 2],
     /// The FS base plus 1 that the thread began with if that is its parent's, as long as it keeps it; else 0.
     pub inherited_fs: AtomicUsize,
-    /// Which calls that change a thread's identity the thread and those that led to it have made: a digest of these. Threads
-    /// with the same one have the same identity.
+    /// The last call that changes a thread's identity which the thread, or the one that made it, has made: a digest of it.
     pub identity: AtomicU64,
     /// The thread's id; 0 for none, [`CLAIMED`] while it is made ready for a thread.
     pub tid: AtomicU32,
@@ -125,10 +124,12 @@ pub fn is_only_one(mine: &Block) -> bool {
     !any_other(mine, |_| true)
 }
 
-/// Whether all threads of the guest's have made the same calls that change a thread's identity: see [`Block::identity`].
+/// Whether all threads of the guest's have made the same call last, of those that change a thread's identity: see
+/// [`Block::identity`].
 pub fn all_agree(mine: &Block) -> bool {
     let identity = mine.identity.load(Ordering::Relaxed);
-    !any_other(mine, |other| other.identity.load(Ordering::Relaxed) != identity)
+    // SeqCst: partner of the store in `change_identity`.
+    !any_other(mine, |other| other.identity.load(Ordering::SeqCst) != identity)
 }
 
 /// Whether `is_such` holds for another thread of the guest's in this process.

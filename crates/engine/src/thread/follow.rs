@@ -6,12 +6,13 @@
 //!
 //! | what | who |
 //! |---|---|
-//! | the list | under `LIST`'s lock; a thread links itself when it begins, and takes itself out when it ends |
+//! | the list | under `LIST`'s lock; who makes a thread links it, and it takes itself out when it ends |
 //! | `CALLS` | written under the lock; read by the threads, from their signal handlers, too, which take no lock |
 //! | `Follower::made` | its thread, and the handlers that interrupt it |
 
 use crate::lock::Lock;
 use crate::os::{self, syscall, Os, Sys};
+use crate::Errno;
 use core::cell::Cell;
 use core::ptr::{null_mut, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -27,7 +28,7 @@ const AGAIN_NS: u64 = 100_000_000;
 struct Call {
     number: AtomicI64,
     args: [AtomicUsize; 3],
-    /// What the pointers among the arguments lead to, this many words; null for nothing.
+    /// What the pointers among the arguments lead to, this many words.
     memory: AtomicPtr<u32>,
     words: AtomicUsize,
     /// Members of credentials pools make it, too: it was the whole process's.
@@ -50,14 +51,21 @@ static MADE: AtomicU32 = AtomicU32::new(0);
 /// Threads of ours follow in this process.
 static FOLLOWS: AtomicBool = AtomicBool::new(false);
 
-/// What a thread of ours has of this.
-pub(super) struct Follower {
+/// What a thread of ours has of this, from before its birth on: nobody is to find it with an identity that has been given up.
+struct Follower {
     next: Cell<*mut Follower>,
+    /// 0 until it has begun.
     thread: AtomicU32,
     is_member: bool,
-    /// How many calls it has made. The Release in [`catch_up`] pairs with the Acquire in [`follow`].
+    /// How many calls it has made. The Release in [`catch_up`] pairs with the Acquire in [`all_made`].
     made: AtomicU32,
 }
+
+/// The follower of a thread that is to begin, in the list until this is dropped.
+pub(super) struct Birth(NonNull<Follower>);
+
+// SAFETY: it goes from the maker to the new thread, and what it leads to is changed under the lock, or atomic.
+unsafe impl Send for Birth {}
 
 /// The first of the threads of ours.
 struct List(*mut Follower);
@@ -70,6 +78,8 @@ static LIST: Lock<List> = Lock::new(List(null_mut()));
 thread_local! {
     /// The calling thread's own, if it is one of ours.
     static MINE: Cell<*const Follower> = const { Cell::new(core::ptr::null()) };
+    /// That of the thread that the calling one is making just now.
+    static MAKING: Cell<*const Follower> = const { Cell::new(core::ptr::null()) };
 }
 
 /// From now on threads of ours follow: before the first of them.
@@ -79,45 +89,65 @@ pub fn begin() {
 
 /// For a thread that the calling one is about to make: it inherits the identity that its maker has by then, so that it may
 /// miss what is told from here on.
-pub(super) fn prepare(is_member: bool) -> Option<Box<Follower>> {
-    let follower = || {
-        let made = AtomicU32::new(TOLD.load(Ordering::Acquire)); // partner: the Release in `follow`
-        Box::new(Follower { next: Cell::new(null_mut()), thread: AtomicU32::new(0), is_member, made })
-    };
-    FOLLOWS.load(Ordering::Relaxed).then(follower)
+pub(super) fn prepare(is_member: bool) -> Option<Birth> {
+    if !FOLLOWS.load(Ordering::Relaxed) {
+        return None;
+    }
+    let (next, thread, made) = (Cell::new(null_mut()), AtomicU32::new(0), AtomicU32::new(0));
+    let follower = Box::new(Follower { next, thread, is_member, made });
+    let follower = NonNull::from(Box::leak(follower));
+    if let Some(mut list) = LIST.lock() {
+        // SAFETY: it was made above, and nobody else has it yet.
+        let it = unsafe { follower.as_ref() };
+        // What the maker itself has still to make, if it is one of ours, so has the new thread. Told is under the lock.
+        // SAFETY: a thread's own follower is there until the thread has forgotten it.
+        let makers = unsafe { MINE.get().as_ref() }.map(|maker| maker.made.load(Ordering::Relaxed));
+        it.made.store(makers.unwrap_or_else(|| TOLD.load(Ordering::Relaxed)), Ordering::Relaxed);
+        it.next.set(list.0);
+        list.0 = follower.as_ptr();
+    }
+    MAKING.set(follower.as_ptr());
+    Some(Birth(follower))
 }
 
-/// The calling thread is one of ours, and has just begun: links it, and makes what it has missed.
-pub(super) fn join(follower: Option<Box<Follower>>) {
-    let Some(follower) = follower else { return };
-    follower.thread.store(Sys::thread_id(), Ordering::Relaxed);
-    let follower = Box::into_raw(follower);
-    MINE.set(follower);
-    if let Some(mut list) = LIST.lock() {
-        // SAFETY: the box is this thread's, and is not yet linked.
-        unsafe { (*follower).next.set(list.0) };
-        list.0 = follower;
-    }
+/// The thread is made, or could not be.
+pub(super) fn prepared() {
+    MAKING.set(core::ptr::null());
+}
+
+/// The calling thread is one of ours, and has just begun: makes what it has missed.
+pub(super) fn join(birth: Option<Birth>) {
+    let Some(birth) = birth else { return };
+    // SAFETY: it is there until the birth is dropped.
+    unsafe { birth.0.as_ref() }.thread.store(Sys::thread_id(), Ordering::Relaxed);
+    MINE.set(birth.0.as_ptr());
+    core::mem::forget(birth); // `leave` has it again
     catch_up();
 }
 
 /// The calling thread, one of ours, is about to end.
 pub(super) fn leave() {
     let mine = MINE.replace(core::ptr::null()).cast_mut();
-    let (Some(follower), Some(mut list)) = (NonNull::new(mine), LIST.lock()) else { return };
-    // SAFETY: what is linked is there until its own thread takes it out, under the lock that is held.
-    let found = list.iter().find(|other| other.next.get() == mine);
-    // SAFETY: as above.
-    let next = unsafe { follower.as_ref() }.next.get();
-    match found {
-        Some(before) => before.next.set(next),
-        None => list.0 = next,
+    drop(NonNull::new(mine).map(Birth));
+}
+
+impl Drop for Birth {
+    fn drop(&mut self) {
+        let Some(mut list) = LIST.lock() else { return };
+        let mine = self.0.as_ptr();
+        // SAFETY: it is there until the end of this.
+        let next = unsafe { self.0.as_ref() }.next.get();
+        if list.0 == mine {
+            list.0 = next;
+        } else if let Some(before) = list.iter().find(|other| other.next.get() == mine) {
+            before.next.set(next);
+        }
+        drop(list);
+        // SAFETY: `prepare` made it of a box, and nobody can reach it any more.
+        drop(unsafe { Box::from_raw(mine) });
+        MADE.fetch_add(1, Ordering::Relaxed);
+        Sys::futex_wake(&MADE, i32::MAX as u32);
     }
-    drop(list);
-    // SAFETY: `join` made it of a box, and nobody can reach it any more.
-    drop(unsafe { Box::from_raw(mine) });
-    MADE.fetch_add(1, Ordering::Relaxed);
-    Sys::futex_wake(&MADE, i32::MAX as u32);
 }
 
 impl List {
@@ -152,20 +182,21 @@ pub fn arguments(number: i64, args: [usize; 6]) -> Option<[usize; 3]> {
     Some([0, 1, 2].map(|index| if index < *count { args[index] } else { 0 }))
 }
 
-/// The calling thread, one of the program's, has made call `number` with these [`arguments`], and with success: comes back once every
-/// thread of ours has made it. `of_process`: all threads of the program's have made it, so members of credentials pools
-/// follow as well. False when one has not answered in time; it does so before it does anything else.
-pub fn follow(number: i64, args: [usize; 3], of_process: bool) -> bool {
+/// The calling thread, one of the program's, has made this call with success: comes back once every thread of ours has made it.
+/// `of_process`: all threads of the program's have made it, so members of credentials pools follow as well. False when one
+/// has not answered in time, which makes it before it does anything else.
+pub fn follow(copy: Copy, of_process: bool) -> bool {
     let Some(list) = LIST.lock() else { return false };
     let told = TOLD.load(Ordering::Relaxed);
     let call = &CALLS[told as usize % KEPT];
     // Kept where a thread that sleeps for good, 32 calls behind, is about to read it.
     let is_behind = |follower: &Follower| told.wrapping_sub(follower.made.load(Ordering::Acquire)) >= KEPT as u32;
     let is_read = list.iter().any(is_behind);
-    let (words, memory) =
-        copy(number, args).map_or((0, null_mut()), |memory| (memory.len(), Box::leak(memory).as_mut_ptr()));
+    let Copy { number, args, words } = copy;
+    let memory = Box::leak(words.into_boxed_slice()); // its capacity is its length already
+    let (words, memory) = (memory.len(), memory.as_mut_ptr());
     let (words, memory) = (call.words.swap(words, Ordering::Relaxed), call.memory.swap(memory, Ordering::Relaxed));
-    if !memory.is_null() && !is_read {
+    if words != 0 && !is_read {
         // SAFETY: a slice of this many words, which was leaked here and nobody reads any more.
         drop(unsafe { Box::from_raw(core::ptr::slice_from_raw_parts_mut(memory, words)) });
     }
@@ -174,7 +205,7 @@ pub fn follow(number: i64, args: [usize; 3], of_process: bool) -> bool {
         kept.store(arg, Ordering::Relaxed);
     }
     call.of_process.store(of_process, Ordering::Relaxed);
-    TOLD.store(told.wrapping_add(1), Ordering::Release); // partners: the Acquire loads in `prepare` and `catch_up`
+    TOLD.store(told.wrapping_add(1), Ordering::Release); // partner: the Acquire load in `catch_up`
     drop(list);
     all_made(told.wrapping_add(1))
 }
@@ -182,29 +213,69 @@ pub fn follow(number: i64, args: [usize; 3], of_process: bool) -> bool {
 /// struct __user_cap_header_struct, and two of __user_cap_data_struct, in words. Source: capset(2).
 const CAP_HEADER: usize = 2;
 const CAP_DATA: usize = 6;
+/// _LINUX_CAPABILITY_VERSION_1, with one of the latter, 2 and 3.
+const CAP_VERSIONS: [(u32, usize); 3] = [(0x1998_0330, 3), (0x2007_1026, 6), (0x2008_0522, 6)];
+/// NGROUPS_MAX in the kernel.
+const GROUPS_MAX: usize = 65_536;
 
-/// What the pointers of a call lead to, as the threads of ours give it to the kernel.
-fn copy(number: i64, args: [usize; 3]) -> Option<Box<[u32]>> {
-    let count = match number {
-        libc::SYS_setgroups => args[0],
-        libc::SYS_capset => CAP_HEADER + CAP_DATA,
-        _ => return None,
-    };
-    let mut words = vec![0_u32; count].into_boxed_slice();
-    if number == libc::SYS_setgroups {
-        os::user_read_slice(args[1] as u64, &mut words).ok()?;
-        return Some(words);
+/// Such a call, with what its pointers lead to as it was when it was copied: the program may change it meanwhile.
+pub struct Copy {
+    number: i64,
+    args: [usize; 3],
+    words: Vec<u32>,
+}
+
+impl Copy {
+    /// Copies call `number` with these [`arguments`].
+    ///
+    /// # Errors
+    /// `ENOMEM`; or the kernel will refuse the call, but before that may have another reason to.
+    pub fn of(number: i64, args: [usize; 3]) -> Result<Copy, Errno> {
+        let count = match number {
+            libc::SYS_setgroups if args[0] > GROUPS_MAX => return Err(Errno::INVAL),
+            libc::SYS_setgroups => args[0],
+            libc::SYS_capset => CAP_HEADER + CAP_DATA,
+            _ => 0,
+        };
+        let mut words = Vec::new();
+        words.try_reserve_exact(count).map_err(|_| Errno::NOMEM)?;
+        words.resize(count, 0);
+        match number {
+            libc::SYS_setgroups => os::user_read_slice(args[1] as u64, &mut words)?,
+            libc::SYS_capset => {
+                let (header, data) = words.split_at_mut(CAP_HEADER);
+                os::user_read_slice(args[0] as u64, header)?;
+                let known = CAP_VERSIONS.iter().find(|(version, _)| *version == header[0]).ok_or(Errno::INVAL)?;
+                if ![0, Sys::thread_id()].contains(&header[1]) {
+                    return Err(Errno::PERM);
+                }
+                os::user_read_slice(args[1] as u64, &mut data[..known.1])?;
+                header.copy_from_slice(&[CAP_VERSIONS[2].0, 0]);
+            }
+            _ => {}
+        }
+        Ok(Copy { number, args, words })
     }
-    let (header, data) = words.split_at_mut(CAP_HEADER);
-    os::user_read_slice(args[0] as u64, header).ok()?;
-    header[1] = 0; // whoever makes the call
-    os::user_read_slice(args[1] as u64, data).ok()?;
-    Some(words)
+
+    /// The arguments with which the calling thread makes it.
+    pub fn own(&self) -> [usize; 6] {
+        let [first, second, third] = pointing(self.number, self.args, self.words.as_ptr() as usize);
+        [first, second, third, 0, 0, 0]
+    }
+}
+
+/// The arguments of a call whose words are at this address.
+fn pointing(number: i64, args: [usize; 3], words: usize) -> [usize; 3] {
+    match number {
+        libc::SYS_setgroups => [args[0], words, 0],
+        libc::SYS_capset => [words, words + CAP_HEADER * size_of::<u32>(), 0],
+        _ => args,
+    }
 }
 
 /// Waits until all have made `told` calls, and asks those that have not. A thread that ends is out of the list.
 fn all_made(told: u32) -> bool {
-    let begun = Sys::clock_ns(libc::CLOCK_MONOTONIC);
+    let (begun, making) = (Sys::clock_ns(libc::CLOCK_MONOTONIC), MAKING.get());
     let mut asked = None;
     loop {
         let seen = MADE.load(Ordering::Relaxed);
@@ -215,10 +286,14 @@ fn all_made(told: u32) -> bool {
         // Acquire pairs with the Release in `catch_up`. Another call may have been told since.
         let is_late = |it: &&Follower| (told.wrapping_sub(it.made.load(Ordering::Acquire)) as i32) > 0;
         for follower in list.iter().filter(is_late) {
-            late = true;
-            if ask {
-                os::nudge(follower.thread.load(Ordering::Relaxed));
+            match follower.thread.load(Ordering::Relaxed) {
+                // A handler interrupted this very thread while it makes that one.
+                0 if core::ptr::eq(follower, making) => continue,
+                0 => {}
+                thread if ask => os::nudge(thread),
+                _ => {}
             }
+            late = true;
         }
         drop(list);
         if !late || now - begun >= PATIENCE_NS {
@@ -248,20 +323,27 @@ pub fn catch_up() {
     Sys::futex_wake(&MADE, i32::MAX as u32);
 }
 
-/// An error is no matter: who cannot make it has fewer rights already.
+/// An error is no matter: who cannot make it has fewer rights already. But capset(2) gives up nothing where it asks for one
+/// right that the thread lacks.
 fn make(call: &Call, is_member: bool) {
     if is_member && !call.of_process.load(Ordering::Relaxed) {
         return; // it is there to keep the identity of a request's submission
     }
     let number = call.number.load(Ordering::Relaxed);
     let args = [0, 1, 2].map(|index| call.args[index].load(Ordering::Relaxed));
-    let memory = call.memory.load(Ordering::Relaxed) as usize;
-    let args = match number {
-        libc::SYS_setgroups => [args[0], memory, 0],
-        libc::SYS_capset => [memory, memory + CAP_HEADER * size_of::<u32>(), 0],
-        _ => args,
-    };
-    syscall(number, [args[0], args[1], args[2], 0, 0, 0]);
+    let words = call.memory.load(Ordering::Relaxed);
+    let args = pointing(number, args, words as usize);
+    let answer = syscall(number, [args[0], args[1], args[2], 0, 0, 0]);
+    if number == libc::SYS_capset && answer < 0 {
+        // SAFETY: `follow` has put this many words there, and keeps them for the thread.
+        let wanted = unsafe { core::slice::from_raw_parts(words, CAP_HEADER + CAP_DATA) };
+        let mut both = [0_u32; CAP_HEADER + CAP_DATA];
+        both[0] = wanted[0];
+        let args = pointing(number, args, both.as_mut_ptr() as usize);
+        syscall(libc::SYS_capget, [args[0], args[1], 0, 0, 0, 0]);
+        both[CAP_HEADER..].iter_mut().zip(&wanted[CAP_HEADER..]).for_each(|(own, wanted)| *own &= wanted);
+        syscall(number, [args[0], args[1], 0, 0, 0, 0]);
+    }
 }
 
 /// In a forked child there is no thread of ours.
