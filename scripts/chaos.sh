@@ -94,13 +94,14 @@ run_liburing_examples() {
 }
 
 run_rust_clients() {
-  any_chosen io-uring tokio-uring tokio-uring-enter monoio || return 0
-  e2e/clients/build.sh "$clients" io-uring tokio-uring monoio >"$logs/clients.log" 2>&1
+  any_chosen io-uring tokio-uring tokio-uring-enter monoio compio || return 0
+  e2e/clients/build.sh "$clients" io-uring tokio-uring monoio compio >"$logs/clients.log" 2>&1
   # The client asks for whole transfers, in one call.
   row io-uring "$calm" passes "$(crate io-uring io-uring)" "$clients/io-uring file"
   row tokio-uring "short,$calm" passes "$(crate tokio-uring tokio-uring)" "$clients/tokio-uring file"
   row tokio-uring-enter enter fails "$(crate tokio-uring tokio-uring)" "$clients/tokio-uring file"
   row monoio all passes "$(crate monoio monoio)" "$clients/monoio"
+  row compio all passes "$(crate compio compio)" "$clients/compio file"
 }
 
 run_netty() {
@@ -170,6 +171,36 @@ run_postgres() {
   as=()
 }
 
+run_mariadb() {
+  any_chosen mariadb mariadb-enter || return 0
+  local usr=$root/.build/mariadb/root/usr
+  scripts/mariadb.sh fetch
+  if [ ! -d "$usr" ]; then
+    skip mariadb "$(cat .build/mariadb/unavailable)"
+    return
+  fi
+  local user="" server version make read
+  if [ "$(id -u)" = 0 ]; then user=--user=root; fi
+  version=$(LD_LIBRARY_PATH=$usr/lib/x86_64-linux-gnu version "$usr/sbin/mariadbd" --version)
+  # It executes what it reads, and ends. The second one reads what the first has left in the files.
+  server="env LD_LIBRARY_PATH=$usr/lib/x86_64-linux-gnu $usr/sbin/mariadbd --no-defaults --bootstrap --datadir=\$d/data \
+    --lc-messages-dir=$usr/share/mysql --skip-networking --skip-grant-tables --innodb-log-file-size=8M \
+    --innodb-buffer-pool-size=8M --innodb-linux-aio=io_uring $user"
+  # A statement a line.
+  make="create database test;
+    create table test.t (id int primary key, v varchar(200), k int, index (k)) engine=innodb;
+    insert into test.t select seq, repeat(md5(seq), 6), seq * 7 % 1000 from test.seq_1_to_20000;
+    update test.t set k = k + 1 where id % 3 = 0;
+    delete from test.t where id % 5 = 0;"
+  read="check table test.t;
+    select count(*), sum(crc32(v) = crc32(repeat(md5(id), 6))) into outfile '../out' from test.t;"
+  printf '%s\n' "$make" >"$work/make.sql"
+  printf '%s\n' "$read" >"$work/read.sql"
+  local run="mkdir data; $server <$work/make.sql && $server <$work/read.sql && [ \"\$(cat out)\" = \"\$(printf '16000\\t16000')\" ]"
+  row mariadb "$calm" passes "$version" "$run"
+  row mariadb-enter enter fails "$version" "$run"
+}
+
 run_plocate() {
   local program=$root/.build/plocate/root/usr
   if command -v plocate >/dev/null; then program=/usr; fi
@@ -211,6 +242,23 @@ run_hostile() {
   done
 }
 
+# Random programs of the differential: each request has one final CQE.
+run_differential() {
+  is_chosen differential || return 0
+  if [ ! -x "$bin/anyring-differential" ]; then
+    skip differential "scripts/build.sh has not built anyring-differential"
+    return
+  fi
+  local log=$logs/differential.log
+  if "$bin/anyring-differential" chaos --bin "$work" --seeds 0..$((10 * seeds)) >"$log" 2>&1; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1))
+    echo "FAIL differential: $log"
+    tail -n 5 "$log"
+  fi
+}
+
 echo "| program | version | rules | $seeds seeds |"
 echo "|---|---|---|---|"
 run_liburing_examples
@@ -219,8 +267,10 @@ run_qemu
 run_plocate
 run_fio
 run_postgres
+run_mariadb
 run_node
 run_netty
 run_hostile
+run_differential
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ]

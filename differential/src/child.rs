@@ -46,6 +46,9 @@ pub struct RunOptions {
     /// The door, instead of the one that the seed chooses
     #[arg(long, value_enum)]
     pub door: Option<Door>,
+    /// Chaos is at work
+    #[arg(long)]
+    pub disturbed: bool,
 }
 
 /// Runs the seeds.
@@ -128,7 +131,7 @@ fn in_child(
         let program = generate::program(seed, options.door).without(&options.without);
         let tmpfs = CString::new(folders[1].to_string_lossy().into_owned()).expect("no NUL in a path");
         let quiet = Duration::from_micros(options.quiet_us);
-        execute::run(&program, &tmpfs, Patience { quiet, counts })
+        execute::run(&program, &tmpfs, Patience { quiet, counts, disturbed: options.disturbed })
     });
     let record = ran.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();

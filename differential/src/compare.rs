@@ -68,6 +68,8 @@ pub enum Side {
     Kernel,
     /// The engine's, where the kernel's is denied.
     Anyring,
+    /// The same under chaos, by this seed.
+    Disturbed(u64),
 }
 
 /// A seed whose results differ, each time.
@@ -113,6 +115,9 @@ impl Runner {
             }
             None => drop(command.arg(&anyring).args(["run", "--backend", "user", "--"])),
         }
+        if let Side::Disturbed(seed) = side {
+            command.env("ANYRING_CHAOS", seed.to_string());
+        }
         command.arg(own);
         Ok(command)
     }
@@ -133,6 +138,9 @@ impl Runner {
         command.arg("--quiet-us").arg(quiet_us.to_string()).stdin(Stdio::null());
         if !without.is_empty() {
             command.arg("--without").arg(list(without));
+        }
+        if matches!(side, Side::Disturbed(_)) {
+            command.arg("--disturbed");
         }
         if let Some(counts) = counts {
             command.arg("--counts").arg(counts);

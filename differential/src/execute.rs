@@ -10,7 +10,7 @@ use crate::program::*;
 use crate::record::{digest, Record};
 use anyring_abi::*;
 use anyring_conformance::buffers::{buffer_of, BufferRing};
-use anyring_conformance::ring::Ring;
+use anyring_conformance::ring::{Ring, TRANSIENT};
 use anyring_conformance::sys;
 use children::Children;
 use memory::Memory;
@@ -26,8 +26,12 @@ pub struct Patience {
     pub quiet: Duration,
     /// CQEs that were there by the end of each step of a run before this one: they are waited for, and then a moment more.
     pub counts: Option<Vec<usize>>,
+    /// Chaos is at work: a call that is refused is made again, and what is held back is waited for at the end.
+    pub disturbed: bool,
 }
 
+/// How long chaos holds a request back at most, and more.
+const HELD_BACK: Duration = Duration::from_millis(200);
 /// How long a CQE that came in another run is waited for.
 const LIMIT: Duration = Duration::from_millis(1500);
 /// How long a run that knows the counts looks for what should not come.
@@ -85,6 +89,7 @@ pub fn run(program: &Program, tmpfs: &CStr, patience: Patience) -> Record {
     let mut ring = Ring::from_params(program.door, ENTRIES, params)
         .unwrap_or_else(|answer| panic!("setup with {:#x} answered {answer}", program.setup_flags));
     ring.fd = objects::move_up(ring.fd);
+    ring.disturbed = patience.disturbed;
     let mut other = Ring::new(program.door, ENTRIES, 0).unwrap_or_else(|answer| panic!("setup answered {answer}"));
     other.fd = objects::move_up(other.fd);
     objects.insert(End::ThisRing, ring.fd);
@@ -215,7 +220,8 @@ impl Machine<'_> {
             };
             let answer = self.ring.enter(self.unconsumed(), wait, flags, 0, 0);
             answers.push(answer as i64);
-            if answer < 0 {
+            let again = self.patience.disturbed && TRANSIENT.contains(&(answer.min(0).unsigned_abs() as i32));
+            if answer < 0 && !again {
                 break;
             }
         }
@@ -428,6 +434,7 @@ impl Machine<'_> {
                 break;
             }
         }
+        while self.patience.disturbed && !self.idle() && self.take(HELD_BACK) {}
         let program = self.program;
         let eventfds: BTreeSet<u8> = program
             .steps

@@ -1,6 +1,7 @@
 //! `anyring-differential`: random programs of io_uring requests, each run on the kernel's io_uring and on anyring's, and
 //! what both did compared. The kernel is the oracle. README.md of this crate says how to read what it prints.
 
+mod chaos;
 mod child;
 mod compare;
 mod confirm;
@@ -27,6 +28,8 @@ struct Options {
 enum Command {
     /// Run seeds on both sides and compare
     Compare(compare::CompareOptions),
+    /// Run seeds on the engine under chaos, and count each request's CQEs
+    Chaos(compare::CompareOptions),
     /// Print the smallest part of a seed's program that still diverges
     Shrink(compare::CompareOptions),
     /// Print a seed's program
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
     anyring_conformance::door::have_instructions();
     let done = match Options::parse().command {
         Command::Compare(options) => compare::compare(&options),
+        Command::Chaos(options) => chaos::chaos(&options),
         Command::Shrink(options) => shrink::shrink(&options),
         Command::Show { seed } => {
             print!("{}", generate::program(seed, None));

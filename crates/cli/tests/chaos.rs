@@ -45,7 +45,7 @@ fn last_of(rules: &str) -> &str {
 }
 
 /// A case of the C program, the rule that shows its bug, and rules that do nothing to the program without the bug.
-const CASES: [(&str, &str, &str); 19] = [
+const CASES: [(&str, &str, &str); 21] = [
     ("short-read", "short", "all"),
     ("short-send", "short", "all"),
     ("late", "late", "all"),
@@ -58,6 +58,8 @@ const CASES: [(&str, &str, &str); 19] = [
     ("spurious", "spurious", "spurious,late,enter,overflow"),
     ("notify", "notify", "all"),
     ("edge", "edge", "edge,late,enter,cancel"),
+    ("edge-count", "edge", "all"),
+    ("edge-remove", "edge", "all"),
     ("aside", "late", "all"),
     ("faults", "eio", "eio,late,enter"),
     ("faults", "enospc", "enospc,late,enter"),
@@ -173,6 +175,34 @@ fn a_seed_does_the_same_again() {
     let first = log("first");
     assert!(first.len() > 1 && first[0]["made_ring"] == 1, "{first:?}");
     assert_eq!(first, log("second"));
+}
+
+#[test]
+fn what_is_done_and_found_is_on_the_timeline() {
+    let Some(program) = program() else { return };
+    library();
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    for (case, rules, kind) in [("edge-remove", "edge,enter", "injection"), ("reuse-write", "lifetimes", "finding")]
+    {
+        let _ = std::fs::remove_file(&log);
+        let mut traced = anyring(&["trace", "--backend", "user", "--events", "--"]);
+        traced.arg(anyring(&[]).get_program()).args(["chaos", "--seed", "4", "--rules", rules, "--log"]);
+        traced.arg(&log).args(["--", program, case]);
+        let events = stderr(&output(&mut traced));
+        let text = std::fs::read_to_string(&log).expect("the log");
+        let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+        let told: Vec<_> = lines.filter(|line| !line[kind].is_null()).collect();
+        let shown = events.lines().filter(|line| line.starts_with(&format!("anyring:chaos:{kind} "))).count();
+        assert!(!told.is_empty() && told.len() == shown, "{text}{events}");
+        for line in told {
+            let name = format!(" name {}", line[kind].as_str().expect("a name"));
+            let event =
+                events.lines().find(|event| event.ends_with(&name)).unwrap_or_else(|| panic!("{name}: {events}"));
+            let opcode = line["opcode"].as_str().map_or(String::new(), |opcode| format!(" opcode {opcode}"));
+            assert!(event.contains(&format!("{opcode}{name}")), "{event}");
+        }
+    }
 }
 
 #[test]

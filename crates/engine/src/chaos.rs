@@ -167,6 +167,23 @@ pub struct Subject {
     pub user_data: u64,
 }
 
+/// The name of an injection or finding: `RING.POSITION.RULE`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Name {
+    /// The ring: its number in the process, from 1.
+    pub ring: u32,
+    /// The position on it.
+    pub position: u64,
+    /// The rule.
+    pub rule: Rule,
+}
+
+impl core::fmt::Display for Name {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(out, "{}.{}.{}", self.ring, self.position, self.rule.name())
+    }
+}
+
 /// What a ring has while it is disturbed.
 pub struct Chaos {
     settings: &'static Settings,
@@ -238,6 +255,11 @@ impl Chaos {
         (follows && enabled).then_some(Draw(mix(lot)))
     }
 
+    /// What an injection, or a finding, is called.
+    pub fn name(&self, rule: Rule, position: u64) -> Name {
+        Name { ring: self.ring, position, rule }
+    }
+
     /// Writes into the log what was done.
     pub fn note(&self, rule: Rule, position: u64, subject: Option<Subject>, what: &str) {
         if journal::is_open() {
@@ -301,20 +323,19 @@ impl Chaos {
         }
     }
 
-    /// A request has ended: its memory is watched no more, and gets what was read. Where it has changed the log says so.
-    ///
-    /// # Errors
-    /// FAULT: the memory cannot be written.
-    pub fn end_watch(&mut self, id: Id, subject: Subject, result: i32) -> Result<(), Errno> {
-        let Some(place) = self.watched.iter().position(|watch| watch.id == id) else { return Ok(()) };
+    /// A request has ended: its memory is watched no more, and gets what was read. True where it has changed, which the log says;
+    /// and FAULT where the memory cannot be written.
+    pub fn end_watch(&mut self, id: Id, subject: Subject, result: i32) -> (bool, Result<(), Errno>) {
+        let Some(place) = self.watched.iter().position(|watch| watch.id == id) else { return (false, Ok(())) };
         let mut watch = self.watched.swap_remove(place);
         let change = watch.memory.change();
         let filled = watch.fill(result);
         let unwritable = filled.err().map(|_| Change::Unmapped { address: watch.memory.address() });
-        if let Some(change) = change.or(unwritable).filter(|_| journal::is_open()) {
+        let change = change.or(unwritable);
+        if let Some(change) = change.filter(|_| journal::is_open()) {
             self.tell(&watch, change, subject);
         }
-        filled
+        (change.is_some(), filled)
     }
 
     fn tell(&self, watch: &Watch, change: Change, subject: Subject) {

@@ -15,6 +15,8 @@ pub(crate) use session::{follow, Room};
 pub use session::{open, reset_after_fork, wanted, wish, REFUSED};
 pub use worked::{WorkTimes, Worked};
 
+use crate::chaos::rules::RULES;
+use crate::chaos::Name;
 use crate::op::{Punt, Skip};
 
 /// What most events of a request say of it.
@@ -25,7 +27,7 @@ pub(crate) struct Known {
     pub opcode: u8,
 }
 
-/// What happened. All but the last are tracepoints of the kernel's group io_uring; see include/trace/events/io_uring.h.
+/// What happened. All but the last three are tracepoints of the kernel's group io_uring; see include/trace/events/io_uring.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 #[allow(missing_docs)] // each is named as its tracepoint
@@ -49,11 +51,15 @@ pub enum Kind {
     ReqFailed,
     /// io_uring_enter(2) was called: the kernel's tracepoint of the group syscalls.
     Enter,
+    /// Chaos did something to the request, or to the call.
+    Injection,
+    /// Chaos found something.
+    Finding,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 18] = [
+    pub const ALL: [Kind; 20] = [
         Kind::Create,
         Kind::Register,
         Kind::FileGet,
@@ -72,9 +78,11 @@ impl Kind {
         Kind::ShortWrite,
         Kind::ReqFailed,
         Kind::Enter,
+        Kind::Injection,
+        Kind::Finding,
     ];
 
-    /// The tracepoint's name.
+    /// The tracepoint's name, where it is one.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Create => "io_uring_create",
@@ -95,7 +103,14 @@ impl Kind {
             Kind::ShortWrite => "io_uring_short_write",
             Kind::ReqFailed => "io_uring_req_failed",
             Kind::Enter => "sys_enter_io_uring_enter",
+            Kind::Injection => "injection",
+            Kind::Finding => "finding",
         }
+    }
+
+    /// Whether only [`chaos`](crate::chaos) says it, never the kernel.
+    pub fn is_of_chaos(self) -> bool {
+        matches!(self, Kind::Injection | Kind::Finding)
     }
 }
 
@@ -165,7 +180,8 @@ pub struct Event {
     pub user_data: u64,
     /// SUBMIT_REQ, REQ_FAILED: the SQE's `off`. CREATE: entries of the CQ, or places in the completion ring. REGISTER:
     /// registered buffers. ENTER: `min_complete`. LINK: the request that this one follows. FAIL_LINK: the request that
-    /// fails. TASK_ADD: see [`worked`](Event::worked), also for `fd`, `result` and `flags`.
+    /// fails. TASK_ADD: see [`worked`](Event::worked), also for `fd`, `result` and `flags`. INJECTION, FINDING: see
+    /// [`chaos_name`](Event::chaos_name), also for `len` and `result`.
     pub offset: u64,
     /// Which ring: a number that no other has in this file.
     pub ring: u32,
@@ -222,6 +238,12 @@ impl Event {
     /// QUEUE_ASYNC_WORK: why a worker gets it; `None` of the kernel's own, which does not say.
     pub fn punt(&self) -> Option<Punt> {
         Punt::ALL.get(self.reason(Kind::QueueAsyncWork)?).copied()
+    }
+
+    /// INJECTION, FINDING: what it is called.
+    pub fn chaos_name(&self) -> Option<Name> {
+        let row = RULES.get(usize::try_from(self.result).ok()?).filter(|_| self.kind.is_of_chaos())?;
+        Some(Name { ring: self.len, position: self.offset, rule: row.rule })
     }
 
     /// The place of the reason that an event of this kind has, from 1 on.

@@ -230,6 +230,7 @@ enum Whose {
 impl Whose {
     fn tells(self, kind: Kind) -> bool {
         match self {
+            _ if kind.is_of_chaos() => false,
             Whose::Own => kind != Kind::TaskAdd,
             Whose::All => kind != Kind::Enter,
         }

@@ -21,7 +21,7 @@ pub fn line(event: &Event, has_sqe: bool, zero_ns: u64) -> String {
     if event.request != 0 {
         let _ = write!(text, " req {}", event.request);
     }
-    if has_user_data(event.kind) {
+    if has_user_data(event.kind) && (event.request != 0 || !event.kind.is_of_chaos()) {
         let _ = write!(text, " user_data {:#x}", event.user_data);
     }
     let _ = write_fields(&mut text, event, has_sqe, zero_ns);
@@ -36,6 +36,7 @@ fn seconds(ns: u64) -> String {
 pub(crate) fn probe(event: &Event) -> String {
     let name = event.kind.name();
     match (event.kind, event.is_aio()) {
+        (Kind::Injection | Kind::Finding, _) => format!("anyring:chaos:{name}"),
         (Kind::Enter, true) => format!("tracepoint:syscalls:sys_enter_{}", aio_call(event.flags)),
         (_, true) => format!("anyring:aio:{}", name.strip_prefix("io_uring_").unwrap_or(name)),
         (Kind::Enter, false) => format!("tracepoint:syscalls:{name}"),
@@ -131,6 +132,12 @@ fn write_fields(text: &mut String, event: &Event, has_sqe: bool, zero_ns: u64) -
         Kind::ReqFailed => {
             let (flags, off) = (names::sqe_flags(flags), offset as i64);
             write!(text, " opcode {} flags {flags} fd {fd} len {len} off {off} error {result}", opcode())
+        }
+        Kind::Injection | Kind::Finding => {
+            if event.request != 0 {
+                write!(text, " opcode {}", opcode())?;
+            }
+            event.chaos_name().map_or(Ok(()), |name| write!(text, " name {name}"))
         }
         Kind::Enter if event.is_aio() && flags == 0 => write!(text, " nr {len}"),
         Kind::Enter if event.is_aio() => write!(text, " min_nr {offset}"),

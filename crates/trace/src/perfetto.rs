@@ -147,6 +147,14 @@ impl<W: Write> Perfetto<W> {
                 let args = format!(",\"args\":{{\"wanted\":{len},\"got\":{result}}}");
                 self.of_request("n", "short_write", event, &args)
             }
+            Kind::Injection | Kind::Finding => {
+                let name = event.chaos_name().map_or_else(String::new, |name| name.to_string());
+                let args = format!(",\"args\":{{\"name\":\"{name}\"}}");
+                match event.request {
+                    0 => self.entry("i", event.kind.name(), event, &format!(",\"s\":\"t\"{args}")),
+                    _ => self.of_request("n", event.kind.name(), event, &args),
+                }
+            }
             Kind::Create => {
                 let args = format!("\"ring\":{ring},\"fd\":{fd},\"flags\":\"{}\"", setup_flags(flags));
                 self.entry("i", event.kind.name(), event, &format!(",\"s\":\"t\",\"args\":{{{args}}}"))
@@ -250,6 +258,7 @@ mod tests {
             Kind::SubmitReq,
             Kind::FileGet,
             Kind::PollArm,
+            Kind::Injection,
             Kind::TaskAdd,
             Kind::Complete,
         ];
@@ -264,8 +273,9 @@ mod tests {
         let json: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
         let entries = json["traceEvents"].as_array().expect("entries");
         let phases: Vec<_> = entries.iter().map(|entry| entry["ph"].as_str().expect("a phase")).collect();
-        // Names, making, enter; mark and arrow of the submission, slice, file, wait; its end, mark, arrow, end; a message.
-        assert_eq!(phases.concat(), ["MMii", "Xsbnb", "eXfe", "i"].concat());
+        // Names, making, enter; mark and arrow of the submission, slice, file, wait; an injection; its end, mark, arrow, end; a
+        // message.
+        assert_eq!(phases.concat(), ["MMii", "Xsbnb", "n", "eXfe", "i"].concat());
         let slice = entries.iter().find(|entry| entry["ph"] == "b").expect("a slice");
         assert_eq!(
             (&slice["name"], &slice["ts"], &slice["args"]["len"]),

@@ -479,6 +479,59 @@ static void edge(void) {
     }
 }
 
+// A timeout that also counts ends by its time, though as many CQEs are there.
+static void edge_count(void) {
+    struct __kernel_timespec soon = { .tv_nsec = 5000000 };
+    set_up(8);
+    for (int round = 0; round < 10; round++) {
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_timeout(sqe, &soon, 1, 0);
+        sqe->user_data = 1;
+        sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_nop(sqe);
+        sqe->user_data = 2;
+        submit_all(2);
+        for (int at = 0; at < 2; at++) {
+            struct said cqe = wait_one();
+            if (cqe.user_data == 2) continue;
+            if (!right && cqe.res != 0) end(1, "the count was not reached");
+            if (cqe.res != 0 && cqe.res != -ETIME) end(1, "the timeout");
+        }
+    }
+}
+
+// A timeout that is removed fires all the same. Its time is absolute in every other round.
+static void edge_remove(void) {
+    set_up(8);
+    for (int round = 0; round < 10; round++) {
+        struct __kernel_timespec soon = { .tv_nsec = 5000000 };
+        bool absolute = round % 2 != 0;
+        if (absolute) {
+            struct timespec now;
+            clock_gettime(CLOCK_MONOTONIC, &now);
+            soon.tv_nsec += now.tv_nsec;
+            soon.tv_sec = now.tv_sec + soon.tv_nsec / 1000000000;
+            soon.tv_nsec %= 1000000000;
+        }
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_timeout(sqe, &soon, 0, absolute ? IORING_TIMEOUT_ABS : 0);
+        sqe->user_data = 1;
+        sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_timeout_remove(sqe, 1, 0);
+        sqe->user_data = 2;
+        submit_all(2);
+        int results[3] = {0};
+        for (int at = 0; at < 2; at++) {
+            struct said cqe = wait_one();
+            results[cqe.user_data] = cqe.res;
+        }
+        bool removed = results[2] == 0 && results[1] == -ECANCELED;
+        if (!right && !removed) end(1, "it was not removed");
+        bool fired = (results[2] == -EALREADY || results[2] == -ENOENT) && results[1] == -ETIME;
+        if (!removed && !fired) end(1, "removed and fired, or neither");
+    }
+}
+
 // CQEs are taken to come within the program's own calls.
 static void aside(void) {
     char data[64];
@@ -685,7 +738,8 @@ int main(int count, char **words) {
         { "short-read", short_read }, { "short-send", short_send }, { "whole", whole }, { "late", late },
         { "ordered", ordered }, { "enter", enter }, { "multishot", multishot }, { "cancel", cancel },
         { "nobufs", nobufs }, { "overflow", overflow }, { "faults", faults }, { "both", both },
-        { "spurious", spurious }, { "busy", busy }, { "notify", notify }, { "edge", edge }, { "aside", aside },
+        { "spurious", spurious }, { "busy", busy }, { "notify", notify }, { "edge", edge },
+        { "edge-count", edge_count }, { "edge-remove", edge_remove }, { "aside", aside },
         { "reuse-write", reuse_write }, { "reuse-send", reuse_send }, { "reuse-writev", reuse_writev },
         { "reuse-sendmsg", reuse_sendmsg }, { "reuse-fixed", reuse_fixed }, { "unmap-write", unmap_write },
         { "copy", copy },

@@ -95,7 +95,7 @@ pub const RULES: [Row; 17] = [
     permitted(
         Rule::Edge,
         "edge",
-        "a request with a LINK_TIMEOUT of up to 100 ms meets it: it is cancelled, or ends all the same",
+        "a LINK_TIMEOUT or TIMEOUT of up to 100 ms fires just as its request ends, its count is reached, or it is removed",
         "io_uring_enter(2)",
     ),
     outside(Rule::Eio, "eio", "reads, writes and syncs fail with EIO"),

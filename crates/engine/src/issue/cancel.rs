@@ -25,7 +25,7 @@ fn list_of(opcode: Opcode) -> Option<Opcode> {
 fn is_reachable(request: &Request) -> bool {
     match request.state() {
         State::Polling(_) | State::Queued(_) => true,
-        State::Timed => !chaos::is_notification(request),
+        State::Timed => !chaos::is_out_of_reach(request),
         State::Cancelled(how) => how.found,
         _ => false,
     }
@@ -35,7 +35,7 @@ fn is_reachable(request: &Request) -> bool {
 pub(super) fn is_due(request: &Request) -> bool {
     match &request.op {
         Op::Timeout(timeout) | Op::LinkTimeout(timeout) if matches!(request.state(), State::Timed) => {
-            request.deadline_ns <= timeout.clock.now_ns()
+            request.deadline_ns <= timeout.clock.now_ns() || chaos::fires(request)
         }
         _ => false,
     }

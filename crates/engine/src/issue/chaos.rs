@@ -2,13 +2,18 @@
 //! [`Chaos`](crate::chaos::Chaos), always with the ring's lock.
 //!
 //! Every request of such a ring gets a place, also one that would be answered on the spot, so that it can be held back, and so
-//! that each way to a result comes through `finish`.
+//! that each way to a result comes through `finish`. `edge` meets timeouts.
+
+mod edge;
+
+pub use edge::{fires, outlasts_count, outruns_timeout};
 
 use crate::chaos::caller::Caller;
 use crate::chaos::rules::Rule;
 use crate::chaos::watch::{Memory, Watch};
-use crate::chaos::{Draw, HeldBack, Subject, NOT_BY_WAITING};
+use crate::chaos::{Draw, HeldBack, Subject};
 use crate::descriptors::note_use;
+use crate::event::Kind;
 use crate::issue::lint;
 use crate::memory::layout::word;
 use crate::op::cut::is_direct;
@@ -25,8 +30,6 @@ use core::sync::atomic::Ordering;
 const HELD_BACK_NS: u64 = 20_000_000;
 /// The same where a thread of ours is to make it, while the program does something else.
 const ASIDE_NS: u64 = 1_000;
-/// A LINK_TIMEOUT that takes longer is met by no request.
-const EDGE_NS: u64 = 100_000_000;
 /// A request that is held back is overtaken by so many others, at most.
 const OVERTAKEN_BY: u64 = 8;
 /// In a request's `number`: it was held back already.
@@ -35,13 +38,22 @@ const WAS_HELD: u64 = 1 << 63;
 const UNORDERED: u64 = 1 << 62;
 /// In a request's `number`: it stands for the notification of a zero-copy send.
 const NOTIFICATION: u64 = 1 << 61;
-/// In a request's `number`: it waits for its LINK_TIMEOUT.
-const AT_EDGE: u64 = 1 << 60;
 /// The rest of it: which SQE it was.
-pub(super) const NUMBER: u64 = AT_EDGE - 1;
+pub(super) const NUMBER: u64 = edge::FIRES - 1;
 
 /// What a request that chooses its buffer may get, if the buffer's size alone limits it.
 const SOME_BYTES: usize = 64;
+
+/// What an injection is about.
+#[derive(Clone, Copy)]
+enum About {
+    /// An io_uring_enter(2).
+    Enter,
+    /// A request that has a place.
+    Request(Id),
+    /// One that is taken in, or has ended just now.
+    AtHand(Subject),
+}
 
 impl State {
     /// An SQE is taken in: perhaps it asks for less from now on. Its request gets `sqes` for its number.
@@ -54,7 +66,7 @@ impl State {
         };
         let Ok(fd) = self.number_of(target) else { return };
         let Some(chaos) = &mut self.chaos else { return };
-        let subject = Some(Subject { opcode: opcode.name(), user_data: sqe.user_data });
+        let about = About::AtHand(Subject { opcode: opcode.name(), user_data: sqe.user_data });
         let transfers = matches!(op, Op::Rw(_)) && file_status(fd).is_ok_and(|status| status.has_blocks());
         if transfers && sqe.off != u64::MAX {
             chaos.sqes |= UNORDERED;
@@ -63,19 +75,37 @@ impl State {
             let selects = sqe.flags & IOSQE_BUFFER_SELECT != 0;
             if selects && is_socket_or_pipe(fd) && chaos.draw(Rule::Nobufs, number).is_some() {
                 op.cut(1);
-                chaos.note(Rule::Nobufs, number, subject, "a byte for each buffer");
+                self.note(Rule::Nobufs, number, about, "a byte for each buffer");
             } else if let Some(draw) = chaos.draw(Rule::Short, number) {
                 let most = if selects && bytes == 1 { SOME_BYTES } else { bytes.saturating_sub(1) };
                 if most != 0 {
                     let kept = draw.part_of(most);
                     op.cut(kept);
-                    chaos.note(Rule::Short, number, subject, &format!("at most {kept} bytes"));
+                    self.note(Rule::Short, number, about, &format!("at most {kept} bytes"));
                 }
             }
         }
         let reads = matches!(opcode, Opcode::Read | Opcode::Recv) && sqe.flags & IOSQE_BUFFER_SELECT == 0;
-        if reads && chaos.draw(Rule::Corrupt, number).is_some() {
+        let Some(chaos) = self.chaos.as_mut().filter(|_| reads) else { return };
+        if chaos.draw(Rule::Corrupt, number).is_some() {
             chaos.spoiled.push((number, sqe.addr));
+        }
+    }
+
+    /// Tells the log what was done, and who traces.
+    fn note(&mut self, rule: Rule, position: u64, about: About, what: &str) {
+        let subject = match about {
+            About::Enter => None,
+            About::Request(id) => self.subject(id),
+            About::AtHand(subject) => Some(subject),
+        };
+        let Some(chaos) = &self.chaos else { return };
+        chaos.note(rule, position, subject, what);
+        let name = chaos.name(rule, position);
+        match about {
+            About::Enter => self.record(|it| it.chaos(Kind::Injection, false, name)),
+            About::Request(id) => self.record_of(id, |it| it.chaos(Kind::Injection, true, name)),
+            About::AtHand(_) => self.record(|it| it.chaos(Kind::Injection, true, name)),
         }
     }
 
@@ -102,9 +132,16 @@ pub fn intervenes(guard: &mut RingGuard, id: Id) -> bool {
         begin_fill(guard, id);
     }
     begin_watch(guard, id);
-    let Some(error) = failure(guard, id) else { return holds_back(guard, id) };
-    guard.finish(id, -error.raw_os_error(), true);
-    true
+    if let Some(error) = failure(guard, id) {
+        guard.finish(id, -error.raw_os_error(), true);
+        return true;
+    }
+    if edge::is_too_late(guard, id) {
+        guard.finish(id, -Errno::ALREADY.raw_os_error(), true);
+        return true;
+    }
+    let drawn = drawn_hold(guard, id);
+    holds_back(guard, id, drawn)
 }
 
 /// What the request will have filled is told with its result.
@@ -147,8 +184,8 @@ fn begin_watch(state: &mut State, id: Id) {
 }
 
 /// The error with which a request fails without being made.
-fn failure(guard: &RingGuard, id: Id) -> Option<Errno> {
-    let (chaos, request) = (guard.chaos.as_ref()?, guard.slab.get(id)?);
+fn failure(state: &mut State, id: Id) -> Option<Errno> {
+    let (chaos, request) = (state.chaos.as_ref()?, state.slab.get(id)?);
     let number = request.number & NUMBER;
     if request.number & WAS_HELD != 0 {
         return None; // it was asked before
@@ -163,7 +200,7 @@ fn failure(guard: &RingGuard, id: Id) -> Option<Errno> {
         (Rule::Enomem, Errno::NOMEM, !request.op.needs_request() && !is(&[Opcode::AsyncCancel])),
     ];
     let (rule, error, _) = fails.into_iter().find(|(rule, _, of)| *of && chaos.draw(*rule, number).is_some())?;
-    chaos.note(rule, number, guard.subject(id), "fails");
+    state.note(rule, number, About::Request(id), "fails");
     Some(error)
 }
 
@@ -218,36 +255,29 @@ struct Hold {
     turn: u64,
     ns: u64,
     flag: u64,
+    what: &'static str,
 }
 
 /// Whether a request is to be held back by a rule, and how.
-fn drawn_hold(state: &State, id: Id) -> Option<Hold> {
+fn drawn_hold(state: &RingGuard, id: Id) -> Option<Hold> {
     let (chaos, request) = (state.chaos.as_ref()?, state.slab.get(id)?);
     let number = request.number & NUMBER;
+    if let Some(hold) = edge::hold(state, id) {
+        return Some(hold);
+    }
     if !may_take_long(request.opcode) {
         return None;
-    }
-    if let Some(ns) = timeout_ns(state, request).filter(|_| chaos.draw(Rule::Edge, number).is_some()) {
-        return Some(Hold { rule: Rule::Edge, turn: NOT_BY_WAITING, ns: ns + HELD_BACK_NS, flag: AT_EDGE });
     }
     let is_watched = chaos.watched.iter().any(|watch| watch.id == id);
     let rules = if is_watched { &[Rule::Late, Rule::Lifetimes][..] } else { &[Rule::Late] };
     let (rule, draw) = rules.iter().find_map(|rule| Some((*rule, chaos.draw(*rule, number)?)))?;
     let ns = if draw.below(4) == 0 { ASIDE_NS } else { HELD_BACK_NS };
-    Some(Hold { rule, turn: number + draw.below(OVERTAKEN_BY), ns, flag: 0 })
-}
-
-/// After what time the LINK_TIMEOUT behind a request ends it, if that is soon.
-fn timeout_ns(state: &State, request: &Request) -> Option<u64> {
-    let behind = state.slab.get(request.next?).filter(|behind| behind.failed.is_none())?;
-    let Op::LinkTimeout(timeout) = &behind.op else { return None };
-    (!timeout.when.absolute && timeout.when.time_ns <= EDGE_NS).then_some(timeout.when.time_ns)
+    Some(Hold { rule, turn: number + draw.below(OVERTAKEN_BY), ns, flag: 0, what: "held back" })
 }
 
 /// Holds a request back, until the program waits for it or some time has passed. What comes behind it on the same stream is held
 /// back behind it.
-fn holds_back(guard: &mut RingGuard, id: Id) -> bool {
-    let drawn = drawn_hold(guard, id);
+fn holds_back(guard: &mut RingGuard, id: Id, drawn: Option<Hold>) -> bool {
     let state = &mut **guard;
     let (Some(chaos), Some(request)) = (&mut state.chaos, state.slab.get(id)) else { return false };
     if request.number & WAS_HELD != 0 {
@@ -271,10 +301,8 @@ fn holds_back(guard: &mut RingGuard, id: Id) -> bool {
         return false;
     }
     chaos.held.push(HeldBack { turn: (turn, number), id, stream, until_ns });
-    let said = state.subject(id);
-    if let (Some(chaos), Some(hold)) = (&state.chaos, drawn) {
-        let what = if hold.flag == AT_EDGE { "held back until its LINK_TIMEOUT" } else { "held back" };
-        chaos.note(hold.rule, number, said, what);
+    if let Some(hold) = drawn {
+        state.note(hold.rule, number, About::Request(id), hold.what);
     }
     if guard.keep_file(id).is_err() {
         // The attempt says what is wrong with the file.
@@ -305,27 +333,13 @@ fn wait_for_timer(guard: &mut RingGuard, id: Id, until_ns: u64) {
     guard.work_appeared(true);
 }
 
-/// The LINK_TIMEOUT of a request fires: whether it comes too late, for one that was held back for it. The request then ends at
-/// once, with what is there for it or as cancelled, since natively a worker is at it and is interrupted.
-#[cold]
-pub fn outruns_timeout(guard: &mut RingGuard, id: Id) -> bool {
-    let subject = guard.subject(id);
-    let (Some(chaos), Some(request)) = (&guard.chaos, guard.slab.get(id)) else { return false };
-    let number = request.number & NUMBER;
-    let waits = request.number & AT_EDGE != 0 && matches!(request.state(), request::State::Timed);
-    if !waits || chaos.draw(Rule::Edge, number).is_none_or(|draw| draw.below(2) == 0) {
-        return false;
-    }
-    chaos.note(Rule::Edge, number, subject, "outruns its LINK_TIMEOUT, which says EALREADY");
-    let id = guard.stop_timer(id).id();
-    guard.slab[id].make_ready();
-    guard.issue(id);
-    let _is_at_a_worker = guard.cancel_one(id);
-    true
+/// Whether no cancel finds the request that waits: it stands for the notification of a zero-copy send, or natively does not wait.
+pub fn is_out_of_reach(request: &Request) -> bool {
+    is_notification(request) || matches!(request.op, Op::TimeoutRemove(_))
 }
 
-/// Whether the request stands for the notification of a zero-copy send. No cancel finds such a one.
-pub fn is_notification(request: &Request) -> bool {
+/// Whether the request stands for the notification of a zero-copy send.
+fn is_notification(request: &Request) -> bool {
     request.number & NOTIFICATION != 0
 }
 
@@ -341,7 +355,7 @@ pub fn delays_notification(guard: &mut RingGuard, sent: &Request) -> bool {
         return false;
     }
     let subject = Subject { opcode: sent.opcode.name(), user_data: sent.user_data };
-    chaos.note(Rule::Notify, number, Some(subject), "its notification is late");
+    state.note(Rule::Notify, number, About::AtHand(subject), "its notification is late");
     let mut request = Request::new(Op::default(), sent.opcode, 0, sent.user_data, Target::None);
     request.number = number | NOTIFICATION;
     request.cqe_flags = sent.cqe_flags;
@@ -403,13 +417,19 @@ pub fn result(guard: &mut RingGuard, id: Id, result: i32, failed: bool) -> (i32,
     let state = &mut **guard;
     let (Some(chaos), Some(request)) = (&mut state.chaos, state.slab.get(id)) else { return (result, failed) };
     let number = request.number & NUMBER;
-    if let Some(Err(error)) = subject.map(|subject| chaos.end_watch(id, subject, result)) {
+    let (changed, filled) = subject.map_or((false, Ok(())), |subject| chaos.end_watch(id, subject, result));
+    let name = chaos.name(Rule::Lifetimes, number);
+    if changed {
+        state.record_of(id, |it| it.chaos(Kind::Finding, true, name));
+    }
+    if let Err(error) = filled {
         return (-error.raw_os_error(), true);
     }
+    let (Some(chaos), Some(request)) = (&mut state.chaos, state.slab.get(id)) else { return (result, failed) };
     chaos.end_fill(id, result);
     let cancels_one = matches!(&request.op, Op::Cancel(cancel) if !cancel.all) && result == 0;
     if cancels_one && chaos.draw(Rule::Cancel, number).is_some() {
-        chaos.note(Rule::Cancel, number, subject, "EALREADY");
+        state.note(Rule::Cancel, number, About::Request(id), "EALREADY");
         return (-Errno::ALREADY.raw_os_error(), true);
     }
     if chaos.spoiled.iter().any(|(of, _)| *of == number) {
@@ -420,26 +440,25 @@ pub fn result(guard: &mut RingGuard, id: Id, result: i32, failed: bool) -> (i32,
 
 /// Changes a byte of what was read.
 fn spoil(guard: &mut RingGuard, id: Id, number: u64, result: i32) {
-    let subject = guard.subject(id);
     let Some(chaos) = &mut guard.chaos else { return };
     let Some(place) = chaos.spoiled.iter().position(|(of, _)| *of == number) else { return };
     let (_, address) = chaos.spoiled.swap_remove(place);
     let Some(draw) = chaos.draw(Rule::Corrupt, number).filter(|_| result > 0) else { return };
     let at = address.wrapping_add(draw.below(result as u64));
     if user_read::<u8>(at).and_then(|byte| user_write(at, &(byte ^ 0x20))).is_ok() {
-        chaos.note(Rule::Corrupt, number, subject, &format!("byte {} is wrong", at.wrapping_sub(address)));
+        let what = format!("byte {} is wrong", at.wrapping_sub(address));
+        guard.note(Rule::Corrupt, number, About::Request(id), &what);
     }
 }
 
 /// A multishot request has a result: whether it ends with it.
 #[cold]
 pub fn ends_multishot(guard: &mut RingGuard, id: Id) -> bool {
-    let subject = guard.subject(id);
     let Some(chaos) = &mut guard.chaos else { return false };
     chaos.shots += 1;
-    let ends = chaos.draw(Rule::Multishot, chaos.shots).is_some();
+    let (ends, shots) = (chaos.draw(Rule::Multishot, chaos.shots).is_some(), chaos.shots);
     if ends {
-        chaos.note(Rule::Multishot, chaos.shots, subject, "ends");
+        guard.note(Rule::Multishot, shots, About::Request(id), "ends");
     }
     ends
 }
@@ -449,16 +468,16 @@ pub fn ends_multishot(guard: &mut RingGuard, id: Id) -> bool {
 #[cold]
 pub fn after_shot(guard: &mut RingGuard, id: Id, cqe: Cqe) {
     let polls = guard.slab.get(id).is_some_and(|request| matches!(request.op, Op::Poll(_)));
-    let subject = guard.subject(id);
     let Some(chaos) = &guard.chaos else { return };
-    if polls && guard.has_room() && chaos.draw(Rule::Spurious, chaos.shots).is_some() {
-        chaos.note(Rule::Spurious, chaos.shots, subject, "told twice");
+    let shots = chaos.shots;
+    if polls && guard.has_room() && chaos.draw(Rule::Spurious, shots).is_some() {
+        guard.note(Rule::Spurious, shots, About::Request(id), "told twice");
         guard.post(cqe, true);
     }
     let Some(chaos) = &guard.chaos else { return };
     // A thread of ours asks all the time on a polled ring.
-    if !guard.is_polled() && chaos.draw(Rule::Overflow, chaos.shots).is_some() {
-        chaos.note(Rule::Overflow, chaos.shots, guard.subject(id), "to the backlog");
+    if !guard.is_polled() && chaos.draw(Rule::Overflow, shots).is_some() {
+        guard.note(Rule::Overflow, shots, About::Request(id), "to the backlog");
         guard.flush_to_backlog();
         // Where the program waits it has asked, and gets it.
         let ring = guard.ring();
@@ -499,7 +518,7 @@ pub fn at_enter(guard: &mut RingGuard, to_submit: u32, asks: bool, waits: bool) 
     chaos.enters += 1;
     let number = chaos.enters;
     if asks && has_cqes && chaos.keeps_backlog && chaos.draw(Rule::Busy, number).is_some() {
-        chaos.note(Rule::Busy, number, None, "EBUSY");
+        guard.note(Rule::Busy, number, About::Enter, "EBUSY");
         return Err(Errno::BUSY);
     }
     chaos.keeps_backlog &= !asks;
@@ -508,18 +527,17 @@ pub fn at_enter(guard: &mut RingGuard, to_submit: u32, asks: bool, waits: bool) 
     let Some(draw) = chaos.draw(Rule::Enter, number) else { return Ok(Change::None) };
     let there = waiting_sqes(guard, to_submit);
     let fewer = fewer_sqes(guard, there, draw);
-    let Some(chaos) = &guard.chaos else { return Ok(Change::None) };
     match (draw.below(3), fewer) {
         (0, _) if there != 0 => {
-            chaos.note(Rule::Enter, number, None, "EAGAIN");
+            guard.note(Rule::Enter, number, About::Enter, "EAGAIN");
             Err(Errno::AGAIN)
         }
         (1, Some(fewer)) => {
-            chaos.note(Rule::Enter, number, None, &format!("{fewer} of {there} SQEs"));
+            guard.note(Rule::Enter, number, About::Enter, &format!("{fewer} of {there} SQEs"));
             Ok(Change::Fewer(fewer))
         }
         _ if waits && !guard.is_asked() => {
-            chaos.note(Rule::Enter, number, None, "the wait is interrupted");
+            guard.note(Rule::Enter, number, About::Enter, "the wait is interrupted");
             Ok(Change::Interrupted)
         }
         _ => Ok(Change::None),

@@ -3,6 +3,7 @@
 
 use crate::chaos::rules::Rule;
 use crate::chaos::{Chaos, Subject};
+use crate::event::Kind;
 use crate::issue::chaos::NUMBER;
 use crate::op::{row, FileUse};
 use crate::request::{Id, Request, Target};
@@ -19,16 +20,30 @@ fn subject(request: &Request) -> Subject {
     Subject { opcode: request.opcode.name(), user_data: request.user_data }
 }
 
+/// Tells the log, and who traces.
+fn tell(state: &mut State, id: Option<Id>, position: u64, fd: Option<i32>, what: &str) {
+    let Some(chaos) = &state.chaos else { return };
+    chaos.tell_misuse(position, id.and_then(|id| state.slab.get(id)).map(subject), fd, what);
+    let name = chaos.name(Rule::Misuse, position);
+    match id {
+        Some(id) => state.record_of(id, |it| it.chaos(Kind::Finding, true, name)),
+        None => state.record(|it| it.chaos(Kind::Finding, false, name)),
+    }
+}
+
 /// A request's turn has come: its `user_data` is nobody else's.
-pub fn begins(state: &State, id: Id) {
-    let (Some(chaos), Some(request)) = (asked(state), state.slab.get(id)) else { return };
+pub fn begins(state: &mut State, id: Id) {
+    let (Some(_), Some(request)) = (asked(state), state.slab.get(id)) else { return };
     if SAYS_NOTHING.contains(&request.user_data) {
         return;
     }
+    let position = request.number & NUMBER;
     let mut others = state.slab.ids().filter(|other| *other != id).filter_map(|other| state.slab.get(other));
-    if let Some(other) = others.find(|other| other.user_data == request.user_data) {
-        let what = format!("its user_data is that of a request in flight, {}", other.opcode.name());
-        chaos.tell_misuse(request.number & NUMBER, Some(subject(request)), None, &what);
+    let other = others.find(|other| other.user_data == request.user_data).map(|other| other.opcode);
+    drop(others);
+    if let Some(other) = other {
+        let what = format!("its user_data is that of a request in flight, {}", other.name());
+        tell(state, Some(id), position, None, &what);
     }
 }
 
@@ -40,7 +55,8 @@ pub fn enters(guard: &mut RingGuard) {
     let Some(unread) = unread(guard) else { return };
     let Some(chaos) = guard.chaos.as_deref_mut().filter(|_| unread < 0) else { return };
     chaos.told_of_head = true;
-    chaos.tell_misuse(chaos.enters, None, None, &format!("the CQ's head is {} past its tail", -unread));
+    let enters = chaos.enters;
+    tell(guard, None, enters, None, &format!("the CQ's head is {} past its tail", -unread));
 }
 
 /// The ring ends: the program has seen each CQE that there was.
@@ -48,7 +64,8 @@ pub fn ends(guard: &mut RingGuard) {
     enters(guard);
     let (Some(chaos), Some(unread)) = (asked(guard), unread(guard).filter(|unread| *unread > 0)) else { return };
     let cqes = if unread == 1 { "1 CQE was" } else { &format!("{unread} CQEs were") };
-    chaos.tell_misuse(chaos.enters, None, None, &format!("{cqes} not seen when the ring was closed"));
+    let enters = chaos.enters;
+    tell(guard, None, enters, None, &format!("{cqes} not seen when the ring was closed"));
 }
 
 /// How many CQEs are there that the program has not seen; below 0 it has seen more than there were.
@@ -57,13 +74,21 @@ fn unread(guard: &RingGuard) -> Option<i32> {
 }
 
 /// The program closes a descriptor: no request is at work on it.
-pub fn closes(state: &State, fd: i32) {
-    let Some(chaos) = asked(state) else { return };
-    for request in state.slab.ids().filter_map(|id| state.slab.get(id)) {
+pub fn closes(state: &mut State, fd: i32) {
+    if asked(state).is_none() {
+        return;
+    }
+    let uses = |request: &Request| {
         let has_file = row(request.opcode).is_some_and(|row| row.file == FileUse::File);
-        if has_file && matches!(request.target, Target::Number(number) if number == fd) {
-            let what = "its descriptor was closed while it was in flight";
-            chaos.tell_misuse(request.number & NUMBER, Some(subject(request)), Some(fd), what);
+        has_file && matches!(request.target, Target::Number(number) if number == fd)
+    };
+    let mut place = 0;
+    while let Some(id) = state.slab.next_from(place) {
+        place = id.place() + 1;
+        let request = &state.slab[id];
+        let position = request.number & NUMBER;
+        if uses(request) {
+            tell(state, Some(id), position, Some(fd), "its descriptor was closed while it was in flight");
         }
     }
 }

@@ -140,24 +140,33 @@ impl RingGuard {
     pub fn fire_counting(&mut self) {
         let completions = self.completions;
         while let Some((id, _)) = self.counting.iter().copied().find(|(_, target)| *target <= completions) {
+            if self.chaos.is_some() && chaos::outlasts_count(self, id) {
+                self.counting.retain(|(counting, _)| *counting != id);
+                continue;
+            }
             let id = self.stop_timer(id).id();
             self.finish(id, 0, false);
         }
     }
 
-    /// TIMEOUT_REMOVE: ends a timeout or moves it. Source: io_uring_enter(2); io_uring/timeout.c.
-    pub fn remove_timeout(&mut self, remove: &TimeoutRemove) -> Verdict {
+    /// The timeout that a TIMEOUT_REMOVE means.
+    ///
+    /// # Errors
+    /// NOENT: there is none. NOMEM.
+    pub fn timeout_to_remove(&self, remove: &TimeoutRemove) -> Result<Id, Errno> {
         let linked = remove.update.is_some_and(|(_, linked)| linked);
         let kind = if linked { Opcode::LinkTimeout } else { Opcode::Timeout };
-        // The first of the kernel's list: see `turn`.
         let wanted = |request: &Request| {
             request.opcode == kind && matches!(request.state(), State::Timed) && !is_due(request)
         };
-        let found = match self.slab.with_user_data(remove.target, wanted) {
-            Ok(found) => found.into_iter().min_by_key(|id| self.turn(*id)).ok_or(Errno::NOENT),
-            Err(error) => Err(error),
-        };
-        let id = match found {
+        let found = self.slab.with_user_data(remove.target, wanted)?;
+        // The first of the kernel's list: see `turn`.
+        found.into_iter().min_by_key(|id| self.turn(*id)).ok_or(Errno::NOENT)
+    }
+
+    /// TIMEOUT_REMOVE: ends a timeout or moves it. Source: io_uring_enter(2); io_uring/timeout.c.
+    pub fn remove_timeout(&mut self, remove: &TimeoutRemove) -> Verdict {
+        let id = match self.timeout_to_remove(remove) {
             Ok(id) => id,
             Err(error) => return Verdict::error(error),
         };

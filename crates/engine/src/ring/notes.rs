@@ -153,7 +153,7 @@ impl Ring {
         match self.lock_soon() {
             Ok(mut guard) => {
                 if guard.chaos.is_some() {
-                    lint::closes(&guard, closing.fd);
+                    lint::closes(&mut guard, closing.fd);
                 }
                 guard.detach_number(closing.fd, None);
             }

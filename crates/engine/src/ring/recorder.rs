@@ -2,6 +2,7 @@
 //! method is one tracepoint, called where the kernel has it, through `State::record`, which costs one branch where
 //! nobody listens.
 
+use crate::chaos::Name;
 use crate::event::chunks::{has, Writer};
 use crate::event::session::{self, Room};
 use crate::event::{Event, FileKind, Kind, Known, WorkTimes};
@@ -305,6 +306,14 @@ impl Recorder {
     pub fn poll_arm(&mut self, events: u32, skip: Option<Skip>) {
         let event = Event { flags: events, ..self.of_request(Kind::PollArm) }.with_skip(skip);
         self.writer.put::<{ has::USER_DATA | has::RESULT_FLAGS }>(&event);
+    }
+
+    /// Chaos did or found something, of the request at hand if `of_request`.
+    #[cold]
+    pub fn chaos(&mut self, kind: Kind, of_request: bool, name: Name) {
+        let event = if of_request { self.of_request(kind) } else { Event::new(kind) };
+        let event = Event { len: name.ring, offset: name.position, result: name.rule as i32, ..event };
+        self.writer.put::<{ has::TIME | has::USER_DATA | has::OFFSET | has::FD_LEN | has::RESULT_FLAGS }>(&event);
     }
 
     /// What the request at hand waited for is there.

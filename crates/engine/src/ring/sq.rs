@@ -268,7 +268,8 @@ impl RingGuard {
             }
             self.serve_turns(op, &target);
             if self.chaos.is_some() {
-                self.accept_disturbed(op, opcode, row, sqe, on_its_way);
+                // Each has a place, and its turn, so that it can be held back.
+                self.accept_in_order(op, opcode, row, sqe, on_its_way);
                 return self.taken();
             }
         }
@@ -307,20 +308,6 @@ impl RingGuard {
         }
     }
 
-    /// Takes a request in on a ring that is disturbed: each has a place, and its turn, so that it can be held back.
-    #[cold]
-    fn accept_disturbed(
-        &mut self,
-        op: &mut Op,
-        opcode: Opcode,
-        row: &Definition,
-        sqe: &Sqe,
-        on_its_way: Unanswered,
-    ) {
-        self.disturb(op, opcode, sqe, &row.target(sqe));
-        self.accept_in_order(op, opcode, row, sqe, on_its_way);
-    }
-
     fn taken(&self) -> Accepted {
         if self.stops_for_calls() {
             Accepted::Last
@@ -340,6 +327,9 @@ impl RingGuard {
         on_its_way: Unanswered,
     ) {
         self.record(|it| it.submit_req(sqe));
+        if self.chaos.is_some() && !matches!(op, Op::Nop(_)) {
+            self.disturb(op, opcode, sqe, &row.target(sqe));
+        }
         let mut request = take_request(op, opcode, row, sqe);
         request.number = self.chaos.as_ref().map_or(0, |chaos| chaos.sqes);
         if sqe.personality != 0 && request.op.identity(opcode) != Identity::Never {

@@ -1,0 +1,102 @@
+//! Timeouts that fire just as what they guard ends, their count is reached, or they are removed: rule `edge` of chaos.
+
+use super::{may_take_long, About, Hold, ASIDE_NS, HELD_BACK_NS, NUMBER, WAS_HELD};
+use crate::chaos::rules::Rule;
+use crate::chaos::{Draw, NOT_BY_WAITING};
+use crate::op::Op;
+use crate::request::{self, Id, Request};
+use crate::ring::{RingGuard, State};
+
+/// A TIMEOUT or LINK_TIMEOUT that has longer to go is met by nothing.
+const EDGE_NS: u64 = 100_000_000;
+/// In a request's `number`: it waits for its LINK_TIMEOUT.
+const AT_EDGE: u64 = 1 << 60;
+/// In a TIMEOUT's `number`: it counts as one whose time has passed.
+pub(super) const FIRES: u64 = 1 << 59;
+
+/// How a request is held back so that it meets a timeout, if it is to.
+pub(super) fn hold(state: &RingGuard, id: Id) -> Option<Hold> {
+    let (chaos, request) = (state.chaos.as_ref()?, state.slab.get(id)?);
+    let hold = |ns, flag, what| Some(Hold { rule: Rule::Edge, turn: NOT_BY_WAITING, ns, flag, what });
+    if let Some((timeout, _)) = timeout_removed(state, id).filter(|(_, draw)| draw.below(2) != 0) {
+        let ns = left_ns(state.slab.get(timeout)?)? + ASIDE_NS;
+        return hold(ns, 0, "held back until its TIMEOUT has fired");
+    }
+    let ns = timeout_ns(state, request).filter(|_| may_take_long(request.opcode))?;
+    chaos.draw(Rule::Edge, request.number & NUMBER)?;
+    hold(ns + HELD_BACK_NS, AT_EDGE, "held back until its LINK_TIMEOUT")
+}
+
+/// After what time the LINK_TIMEOUT behind a request ends it, if that is soon.
+fn timeout_ns(state: &State, request: &Request) -> Option<u64> {
+    let behind = state.slab.get(request.next?).filter(|behind| behind.failed.is_none())?;
+    let Op::LinkTimeout(timeout) = &behind.op else { return None };
+    let begins_ns = if timeout.when.absolute { timeout.clock.now_ns() } else { 0 };
+    Some(timeout.when.time_ns.saturating_sub(begins_ns)).filter(|left_ns| *left_ns <= EDGE_NS)
+}
+
+/// The LINK_TIMEOUT of a request fires: whether it comes too late, for one that was held back for it. The request then ends at
+/// once, with what is there for it or as cancelled, since natively a worker is at it and is interrupted.
+#[cold]
+pub fn outruns_timeout(guard: &mut RingGuard, id: Id) -> bool {
+    let (Some(chaos), Some(request)) = (&guard.chaos, guard.slab.get(id)) else { return false };
+    let number = request.number & NUMBER;
+    let waits = request.number & AT_EDGE != 0 && matches!(request.state(), request::State::Timed);
+    if !waits || chaos.draw(Rule::Edge, number).is_none_or(|draw| draw.below(2) == 0) {
+        return false;
+    }
+    guard.note(Rule::Edge, number, About::Request(id), "outruns its LINK_TIMEOUT, which says EALREADY");
+    let id = guard.stop_timer(id).id();
+    guard.slab[id].make_ready();
+    guard.issue(id);
+    let _is_at_a_worker = guard.cancel_one(id);
+    true
+}
+
+/// A TIMEOUT has counted as many completions as it was to: whether its time passes first all the same, as where the timer's
+/// interrupt comes just before the last of them (`io_timeout_fn` in io_uring/timeout.c).
+#[cold]
+pub fn outlasts_count(guard: &mut RingGuard, id: Id) -> bool {
+    let (Some(chaos), Some(request)) = (&guard.chaos, guard.slab.get(id)) else { return false };
+    let number = request.number & NUMBER;
+    let outlasts = left_ns(request).is_some() && chaos.draw(Rule::Edge, number).is_some();
+    if outlasts {
+        guard.note(Rule::Edge, number, About::Request(id), "its time passes before its count is reached");
+    }
+    outlasts
+}
+
+/// A TIMEOUT_REMOVE has its turn: whether its TIMEOUT fires already, so that it answers EALREADY.
+pub(super) fn is_too_late(guard: &mut RingGuard, id: Id) -> bool {
+    let Some((timeout, _)) = timeout_removed(guard, id).filter(|(_, draw)| draw.below(2) == 0) else {
+        return false;
+    };
+    let number = guard.slab[id].number & NUMBER;
+    guard.note(Rule::Edge, number, About::Request(id), "its TIMEOUT fires: EALREADY");
+    guard.slab[timeout].number |= FIRES;
+    true
+}
+
+/// The TIMEOUT that a TIMEOUT_REMOVE means, where it is about to fire, and this is drawn.
+fn timeout_removed(state: &RingGuard, id: Id) -> Option<(Id, Draw)> {
+    let (chaos, request) = (state.chaos.as_ref()?, state.slab.get(id)?);
+    let Op::TimeoutRemove(remove) = &request.op else { return None };
+    let draw = chaos.draw(Rule::Edge, request.number & NUMBER).filter(|_| request.number & WAS_HELD == 0)?;
+    let timeout = state.timeout_to_remove(remove).ok()?;
+    left_ns(state.slab.get(timeout)?)?;
+    Some((timeout, draw))
+}
+
+/// How long the timer of a TIMEOUT has to go, where that is not long.
+fn left_ns(request: &Request) -> Option<u64> {
+    let Op::Timeout(timeout) = &request.op else { return None };
+    if timeout.multishot {
+        return None;
+    }
+    Some(request.deadline_ns.saturating_sub(timeout.clock.now_ns())).filter(|left_ns| *left_ns <= EDGE_NS)
+}
+
+/// Whether a TIMEOUT counts as one whose time has passed.
+pub fn fires(request: &Request) -> bool {
+    request.number & FIRES != 0
+}

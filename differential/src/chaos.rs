@@ -1,0 +1,141 @@
+//! Runs seeds on the engine under chaos: whatever is done to a ring, each request that was taken has one final CQE, as it has
+//! on the kernel, and nobody hangs or crashes.
+
+use crate::compare::{CompareOptions, Runner, Side};
+use crate::program::{opcode_name, Program, Request, Step, Value};
+use crate::record::Record;
+use anyhow::{Context, Result};
+use anyring_abi::{
+    Opcode, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IORING_POLL_UPDATE_USER_DATA, IOSQE_CQE_SKIP_SUCCESS,
+    IOSQE_IO_HARDLINK, IOSQE_IO_LINK,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
+
+/// Programs that one process runs, and that one of chaos's seeds disturbs.
+const BATCH: u64 = 10;
+/// How long nothing comes, in microseconds, before the next step begins: some of what is held back is not waited for.
+const QUIET_US: u64 = 8_000;
+
+/// Runs the seeds: whether each request of each program had one final CQE.
+pub fn chaos(options: &CompareOptions) -> Result<bool> {
+    let runner = Runner::new(options.clone())?;
+    let (first, end) = options.seeds;
+    let (next, wrong) = (AtomicU64::new(first), Mutex::new(Vec::new()));
+    let work = || -> Result<()> {
+        loop {
+            let from = next.fetch_add(BATCH, Ordering::Relaxed);
+            if from >= end {
+                return Ok(());
+            }
+            let seeds: Vec<u64> = (from..end.min(from + BATCH)).collect();
+            let found = batch(&runner, from, &seeds)?;
+            wrong.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(found);
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..options.jobs).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("a thread of ours does not panic"))
+    })?;
+    let wrong = wrong.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    wrong.iter().for_each(|line| println!("FAIL   {line}"));
+    println!("{} passed, {} failed, 0 skipped", end - first - wrong.len() as u64, wrong.len());
+    Ok(wrong.is_empty())
+}
+
+/// What is wrong with some programs, a line for each.
+fn batch(runner: &Runner, chaos_seed: u64, seeds: &[u64]) -> Result<Vec<String>> {
+    let (native, _) = runner.run(Side::Kernel, seeds, None, 4_000, &[])?;
+    let (ours, _) = runner.run(Side::Disturbed(chaos_seed), seeds, None, QUIET_US, &[])?;
+    let mut wrong = Vec::new();
+    for seed in seeds {
+        let record = |side: &BTreeMap<u64, Record>| side.get(seed).cloned().context("a record");
+        let found = faults(&runner.program(*seed), &record(&native)?, &record(&ours)?);
+        if !found.is_empty() {
+            wrong.push(format!("seed {seed} with ANYRING_CHAOS={chaos_seed}: {}", found.join("; ")));
+        }
+    }
+    Ok(wrong)
+}
+
+/// What a run under chaos has that no run may have. The kernel says which requests are taken at all.
+fn faults(program: &Program, native: &Record, ours: &Record) -> Vec<String> {
+    if native.failure.is_some() {
+        return Vec::new(); // the program itself fails
+    }
+    if let Some(failure) = &ours.failure {
+        return vec![failure.clone()];
+    }
+    let (quiet, renamed) = (may_be_quiet(program), renamed(program));
+    let mut found = Vec::new();
+    for request in program.requests().filter(|request| !renamed.contains(&request.user_data)) {
+        let id = request.user_data;
+        // What natively has none was not taken, or its end comes later than a run looks.
+        let may_have_none = quiet.contains(&id) || !native.completions.contains_key(&id);
+        let [had, notified] = ends(ours, id);
+        if had > 1 || had == 0 && !may_have_none || notified > 1 {
+            let name = opcode_name(request.opcode);
+            found.push(format!("#{id} {name} has {had} final CQEs and {notified} notifications"));
+        }
+    }
+    found
+}
+
+/// How often a request ended, and how many notifications it had. A send that ends has its notification behind.
+fn ends(record: &Record, id: u64) -> [usize; 2] {
+    let cqes = record.completions.get(&id).map_or(&[][..], Vec::as_slice);
+    let notified = cqes.iter().filter(|(_, flags)| flags & IORING_CQE_F_NOTIF != 0).count();
+    let finals = cqes.iter().filter(|(_, flags)| flags & (IORING_CQE_F_MORE | IORING_CQE_F_NOTIF) == 0).count();
+    // Where the send's own CQE says that more comes, the notification is the last.
+    [if finals == 0 { notified } else { finals }, notified]
+}
+
+/// Polls whose CQEs may have another `user_data`, if they are still there when it is changed.
+fn renamed(program: &Program) -> BTreeSet<u64> {
+    let renames = |request: &&Request| {
+        request.opcode == Opcode::PollRemove as u8 && request.len & IORING_POLL_UPDATE_USER_DATA != 0
+    };
+    let poll = |request: &Request| if let Value::Plain(id) = request.addr { Some(id) } else { None };
+    program.requests().filter(renames).filter_map(poll).collect()
+}
+
+/// Requests that may end without a CQE: those that ask for it, and what is behind such a one in a chain that it breaks
+/// (`req_set_fail` in io_uring/io_uring.h).
+fn may_be_quiet(program: &Program) -> BTreeSet<u64> {
+    let mut quiet = BTreeSet::new();
+    for step in &program.steps {
+        let Step::Submit(requests) = step else { continue };
+        let mut is_quiet = false;
+        for request in requests {
+            is_quiet |= request.flags & IOSQE_CQE_SKIP_SUCCESS != 0;
+            if is_quiet {
+                quiet.insert(request.user_data);
+            }
+            is_quiet &= request.flags & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0;
+        }
+    }
+    quiet
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_or_second_cqe_is_told() {
+        let program = crate::generate::program(1, None);
+        let id =
+            program.requests().find(|request| request.flags & IOSQE_CQE_SKIP_SUCCESS == 0).expect("one").user_data;
+        let with = |cqes: Vec<(i32, u32)>| {
+            let mut record = Record::default();
+            record.completions.insert(id, cqes);
+            record
+        };
+        let native = with(vec![(1, 0)]);
+        assert!(faults(&program, &native, &with(vec![(1, IORING_CQE_F_MORE), (-4, 0)])).is_empty());
+        for wrong in [vec![], vec![(1, IORING_CQE_F_MORE)], vec![(1, 0), (1, 0)]] {
+            assert_eq!(faults(&program, &native, &with(wrong)).len(), 1);
+        }
+    }
+}
