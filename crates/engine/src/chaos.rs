@@ -15,6 +15,7 @@ mod journal;
 pub mod rules;
 pub mod watch;
 
+use crate::event::Event;
 use crate::mutation::{mutated, Mutation};
 use crate::os::{calls, Clock};
 use crate::request::Id;
@@ -176,6 +177,14 @@ pub struct Name {
     pub position: u64,
     /// The rule.
     pub rule: Rule,
+}
+
+impl Name {
+    /// That of an INJECTION or FINDING.
+    pub fn of(event: &Event) -> Option<Name> {
+        let row = rules::RULES.get(usize::try_from(event.result).ok()?).filter(|_| event.kind.is_of_chaos())?;
+        Some(Name { ring: event.len, position: event.offset, rule: row.rule })
+    }
 }
 
 impl core::fmt::Display for Name {

@@ -15,8 +15,6 @@ pub(crate) use session::{follow, Room};
 pub use session::{open, reset_after_fork, wanted, wish, REFUSED};
 pub use worked::{WorkTimes, Worked};
 
-use crate::chaos::rules::RULES;
-use crate::chaos::Name;
 use crate::op::{Punt, Skip};
 
 /// What most events of a request say of it.
@@ -181,7 +179,7 @@ pub struct Event {
     /// SUBMIT_REQ, REQ_FAILED: the SQE's `off`. CREATE: entries of the CQ, or places in the completion ring. REGISTER:
     /// registered buffers. ENTER: `min_complete`. LINK: the request that this one follows. FAIL_LINK: the request that
     /// fails. TASK_ADD: see [`worked`](Event::worked), also for `fd`, `result` and `flags`. INJECTION, FINDING: see
-    /// [`chaos_name`](Event::chaos_name), also for `len` and `result`.
+    /// [`Name::of`](crate::chaos::Name::of), also for `len` and `result`.
     pub offset: u64,
     /// Which ring: a number that no other has in this file.
     pub ring: u32,
@@ -238,12 +236,6 @@ impl Event {
     /// QUEUE_ASYNC_WORK: why a worker gets it; `None` of the kernel's own, which does not say.
     pub fn punt(&self) -> Option<Punt> {
         Punt::ALL.get(self.reason(Kind::QueueAsyncWork)?).copied()
-    }
-
-    /// INJECTION, FINDING: what it is called.
-    pub fn chaos_name(&self) -> Option<Name> {
-        let row = RULES.get(usize::try_from(self.result).ok()?).filter(|_| self.kind.is_of_chaos())?;
-        Some(Name { ring: self.len, position: self.offset, rule: row.rule })
     }
 
     /// The place of the reason that an event of this kind has, from 1 on.

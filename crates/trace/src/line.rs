@@ -6,6 +6,7 @@ use anyring_abi::{
     Opcode, IOCB_CMD_FDSYNC, IOCB_CMD_FSYNC, IOCB_CMD_NOOP, IOCB_CMD_POLL, IOCB_CMD_PREAD, IOCB_CMD_PREADV,
     IOCB_CMD_PWRITE, IOCB_CMD_PWRITEV, IORING_ENTER_EXT_ARG, IORING_ENTER_GETEVENTS,
 };
+use anyring_engine::chaos::Name;
 use anyring_engine::event::{FileKind, Kind, Worked, AIO};
 use std::fmt::Write;
 
@@ -137,7 +138,7 @@ fn write_fields(text: &mut String, event: &Event, has_sqe: bool, zero_ns: u64) -
             if event.request != 0 {
                 write!(text, " opcode {}", opcode())?;
             }
-            event.chaos_name().map_or(Ok(()), |name| write!(text, " name {name}"))
+            Name::of(event).map_or(Ok(()), |name| write!(text, " name {name}"))
         }
         Kind::Enter if event.is_aio() && flags == 0 => write!(text, " nr {len}"),
         Kind::Enter if event.is_aio() => write!(text, " min_nr {offset}"),

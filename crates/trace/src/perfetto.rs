@@ -7,6 +7,7 @@ use crate::names::{cqe_flags, enter_flags, setup_flags, sqe_flags};
 use crate::processes::Processes;
 use crate::Event;
 use anyring_abi::IORING_CQE_F_MORE;
+use anyring_engine::chaos::Name;
 use anyring_engine::event::{FileKind, Kind, Worked};
 use std::collections::{HashMap, HashSet};
 use std::io::{Result, Write};
@@ -148,7 +149,7 @@ impl<W: Write> Perfetto<W> {
                 self.of_request("n", "short_write", event, &args)
             }
             Kind::Injection | Kind::Finding => {
-                let name = event.chaos_name().map_or_else(String::new, |name| name.to_string());
+                let name = Name::of(event).map_or_else(String::new, |name| name.to_string());
                 let args = format!(",\"args\":{{\"name\":\"{name}\"}}");
                 match event.request {
                     0 => self.entry("i", event.kind.name(), event, &format!(",\"s\":\"t\"{args}")),
