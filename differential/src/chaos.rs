@@ -1,7 +1,7 @@
 //! Runs seeds on the engine under chaos: whatever is done to a ring, each request that was taken has one final CQE, as it has
 //! on the kernel, and nobody hangs or crashes.
 
-use crate::compare::{CompareOptions, Runner, Side};
+use crate::compare::{in_batches, lock, Runner, RunnerOptions, Side};
 use crate::program::{opcode_name, Program, Request, Step, Value};
 use crate::record::Record;
 use anyhow::{Context, Result};
@@ -9,8 +9,7 @@ use anyring_abi::{
     Opcode, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IORING_POLL_UPDATE_USER_DATA, IOSQE_CQE_SKIP_SUCCESS,
     IOSQE_IO_HARDLINK, IOSQE_IO_LINK,
 };
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 /// Programs that one process runs, and that one of chaos's seeds disturbs.
@@ -18,52 +17,54 @@ const BATCH: u64 = 10;
 /// How long nothing comes, in microseconds, before the next step begins: some of what is held back is not waited for.
 const QUIET_US: u64 = 8_000;
 
-/// Runs the seeds: whether each request of each program had one final CQE.
-pub fn chaos(options: &CompareOptions) -> Result<bool> {
-    let runner = Runner::new(options.clone())?;
-    let (first, end) = options.seeds;
-    let (next, wrong) = (AtomicU64::new(first), Mutex::new(Vec::new()));
-    let work = || -> Result<()> {
-        loop {
-            let from = next.fetch_add(BATCH, Ordering::Relaxed);
-            if from >= end {
-                return Ok(());
-            }
-            let seeds: Vec<u64> = (from..end.min(from + BATCH)).collect();
-            let found = batch(&runner, from, &seeds)?;
-            wrong.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(found);
-        }
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..options.jobs).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("a thread of ours does not panic"))
-    })?;
-    let wrong = wrong.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    wrong.iter().for_each(|line| println!("FAIL   {line}"));
-    println!("{} passed, {} failed, 0 skipped", end - first - wrong.len() as u64, wrong.len());
-    Ok(wrong.is_empty())
+/// How the seeds came out.
+#[derive(Default)]
+struct Totals {
+    passed: u64,
+    /// Natively the program itself fails, and nothing is known of it.
+    skipped: Vec<String>,
+    failed: Vec<String>,
 }
 
-/// What is wrong with some programs, a line for each.
-fn batch(runner: &Runner, chaos_seed: u64, seeds: &[u64]) -> Result<Vec<String>> {
+/// Runs the seeds: whether each request of each program had one final CQE.
+pub fn chaos(options: &RunnerOptions) -> Result<bool> {
+    let runner = Runner::new(options.clone())?;
+    let totals = Mutex::new(Totals::default());
+    in_batches(options, BATCH, |seeds| batch(&runner, seeds, &totals))?;
+    let Totals { passed, skipped, failed } = &*lock(&totals);
+    skipped.iter().for_each(|line| println!("skip: {line}"));
+    failed.iter().for_each(|line| println!("FAIL   {line}"));
+    println!("{passed} passed, {} failed, {} skipped", failed.len(), skipped.len());
+    Ok(failed.is_empty() && *passed != 0)
+}
+
+/// Runs some programs, by the first one's seed for chaos: whether any failed.
+fn batch(runner: &Runner, seeds: &[u64], totals: &Mutex<Totals>) -> Result<bool> {
+    let chaos_seed = seeds[0];
     let (native, _) = runner.run(Side::Kernel, seeds, None, 4_000, &[])?;
     let (ours, _) = runner.run(Side::Disturbed(chaos_seed), seeds, None, QUIET_US, &[])?;
-    let mut wrong = Vec::new();
+    let mut any = false;
     for seed in seeds {
-        let record = |side: &BTreeMap<u64, Record>| side.get(seed).cloned().context("a record");
-        let found = faults(&runner.program(*seed), &record(&native)?, &record(&ours)?);
-        if !found.is_empty() {
-            wrong.push(format!("seed {seed} with ANYRING_CHAOS={chaos_seed}: {}", found.join("; ")));
+        let [native, ours] = [&native, &ours].map(|side| side.get(seed).context("a record"));
+        let (native, ours) = (native?, ours?);
+        let mut totals = lock(totals);
+        if let Some(failure) = &native.failure {
+            totals.skipped.push(format!("seed {seed}: natively {failure}"));
+            continue;
+        }
+        let found = faults(&runner.program(*seed), native, ours);
+        if found.is_empty() {
+            totals.passed += 1;
+        } else {
+            any = true;
+            totals.failed.push(format!("seed {seed} with ANYRING_CHAOS={chaos_seed}: {}", found.join("; ")));
         }
     }
-    Ok(wrong)
+    Ok(any)
 }
 
 /// What a run under chaos has that no run may have. The kernel says which requests are taken at all.
 fn faults(program: &Program, native: &Record, ours: &Record) -> Vec<String> {
-    if native.failure.is_some() {
-        return Vec::new(); // the program itself fails
-    }
     if let Some(failure) = &ours.failure {
         return vec![failure.clone()];
     }

@@ -21,9 +21,9 @@ const BATCH: u64 = 50;
 /// How often a seed that diverged runs again, alone.
 const TIMES_AGAIN: u32 = 3;
 
-/// How to compare.
+/// What to run, and how.
 #[derive(clap::Args, Debug, Clone)]
-pub struct CompareOptions {
+pub struct RunnerOptions {
     /// The seeds, FIRST..END or one number
     #[arg(long, value_parser = parse_range, default_value = "0..2000")]
     pub seeds: (u64, u64),
@@ -42,12 +42,20 @@ pub struct CompareOptions {
     /// The library to preload, instead of the one that `anyring run` finds
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
+    /// End at the first seed that fails
+    #[arg(long)]
+    pub first: bool,
+}
+
+/// How to compare.
+#[derive(clap::Args, Debug, Clone)]
+pub struct CompareOptions {
+    /// What to run
+    #[command(flatten)]
+    pub runner: RunnerOptions,
     /// The list of known differences
     #[arg(long, value_name = "FILE")]
     pub expect: Option<PathBuf>,
-    /// End at the first divergence
-    #[arg(long)]
-    pub first: bool,
     /// Do not ask for the coverage that 2,000 seeds have
     #[arg(long)]
     pub any_coverage: bool,
@@ -82,14 +90,14 @@ pub struct Divergence {
 
 /// Starts processes that run seeds.
 pub struct Runner {
-    options: CompareOptions,
+    options: RunnerOptions,
     folder: PathBuf,
     next: AtomicUsize,
 }
 
 impl Runner {
     /// A runner with a folder for records.
-    pub fn new(options: CompareOptions) -> Result<Runner> {
+    pub fn new(options: RunnerOptions) -> Result<Runner> {
         let folder = std::env::temp_dir().join(format!("anyring-differential-records-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         Ok(Runner { options, folder, next: AtomicUsize::new(0) })
@@ -178,24 +186,20 @@ struct Totals {
     flaky: Vec<Divergence>,
 }
 
-/// Compares: whether all agreed, and the coverage was had.
-pub fn compare(options: &CompareOptions) -> Result<bool> {
-    let known = Known::read(options.expect.as_deref())?;
-    let runner = Runner::new(options.clone())?;
+/// Lets `batch` run the seeds, `size` at a time, on several threads. It says whether any failed.
+pub fn in_batches(options: &RunnerOptions, size: u64, batch: impl Fn(&[u64]) -> Result<bool> + Sync) -> Result<()> {
     let (first, end) = options.seeds;
-    let (next, stop, totals) = (AtomicU64::new(first), AtomicBool::new(false), Mutex::new(Totals::default()));
+    let (next, stop) = (AtomicU64::new(first), AtomicBool::new(false));
     let deadline = options.minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
-    let start = Instant::now();
     let work = || -> Result<()> {
         loop {
-            let from = next.fetch_add(BATCH, Ordering::Relaxed);
+            let from = next.fetch_add(size, Ordering::Relaxed);
             let late = deadline.is_some_and(|deadline| Instant::now() > deadline);
             if from >= end || late || stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            let seeds: Vec<u64> = (from..end.min(from + BATCH)).collect();
-            let diverged = batch(&runner, &known, &seeds, &totals)?;
-            if diverged && options.first {
+            let seeds: Vec<u64> = (from..end.min(from + size)).collect();
+            if batch(&seeds)? && options.first {
                 stop.store(true, Ordering::Relaxed);
             }
         }
@@ -203,7 +207,16 @@ pub fn compare(options: &CompareOptions) -> Result<bool> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..options.jobs).map(|_| scope.spawn(work)).collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("a thread of ours does not panic"))
-    })?;
+    })
+}
+
+/// Compares: whether all agreed, and the coverage was had.
+pub fn compare(options: &CompareOptions) -> Result<bool> {
+    let known = Known::read(options.expect.as_deref())?;
+    let runner = Runner::new(options.runner.clone())?;
+    let totals = Mutex::new(Totals::default());
+    let start = Instant::now();
+    in_batches(&options.runner, BATCH, |seeds| batch(&runner, &known, seeds, &totals))?;
     let mut totals = totals.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     try_again(&runner, &known, &mut totals)?;
     Ok(report(&runner, &totals, &known, options, start.elapsed()))
@@ -222,7 +235,8 @@ fn try_again(runner: &Runner, known: &Known, totals: &mut Totals) -> Result<()> 
     Ok(())
 }
 
-fn lock(totals: &Mutex<Totals>) -> std::sync::MutexGuard<'_, Totals> {
+/// Also what a thread that panicked held.
+pub fn lock<T>(totals: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     totals.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 

@@ -29,7 +29,7 @@ enum Command {
     /// Run seeds on both sides and compare
     Compare(compare::CompareOptions),
     /// Run seeds on the engine under chaos, and count each request's CQEs
-    Chaos(compare::CompareOptions),
+    Chaos(compare::RunnerOptions),
     /// Print the smallest part of a seed's program that still diverges
     Shrink(compare::CompareOptions),
     /// Print a seed's program

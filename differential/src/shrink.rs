@@ -8,9 +8,9 @@ use anyhow::Result;
 
 /// Prints the smallest program that was found: whether there is one.
 pub fn shrink(options: &CompareOptions) -> Result<bool> {
-    let runner = Runner::new(options.clone())?;
+    let runner = Runner::new(options.runner.clone())?;
     let known = Known::read(options.expect.as_deref())?;
-    let seed = options.seeds.0;
+    let seed = options.runner.seeds.0;
     let diverges = |without: &[u64]| -> Result<Vec<Difference>> {
         Ok(Repeats::new(&runner, &known, seed, without).confirm(None)?.differences)
     };

@@ -32,8 +32,8 @@ use watch::{Change, Watch};
 struct Settings {
     seed: u64,
     rules: Rules,
-    /// The only injections that are made, if not all: ring, position and rule.
-    only: Option<BTreeSet<(u32, u64, Rule)>>,
+    /// The only injections that are made, if not all.
+    only: Option<BTreeSet<Name>>,
 }
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
@@ -92,18 +92,10 @@ pub fn begin(seed: &str, rules: Option<&str>, only: Option<&str>, log: Option<&s
     Ok(())
 }
 
-fn read_names(file: &str) -> Result<BTreeSet<(u32, u64, Rule)>, String> {
+fn read_names(file: &str) -> Result<BTreeSet<Name>, String> {
     let text = calls::read_text(file).map_err(|error| format!("{file}: {error}"))?;
-    let names = text.lines().map(|line| parse_name(line.trim()).ok_or_else(|| format!("no injection is {line}")));
+    let names = text.lines().map(|line| Name::parse(line.trim()).ok_or_else(|| format!("no injection is {line}")));
     names.collect()
-}
-
-/// An injection by its name, `RING.POSITION.RULE`.
-fn parse_name(name: &str) -> Option<(u32, u64, Rule)> {
-    let mut parts = name.split('.');
-    let (ring, position, rule) = (parts.next()?, parts.next()?, parts.next()?);
-    let rule = rules::RULES.iter().find(|row| row.name == rule)?.rule;
-    parts.next().is_none().then_some((ring.parse().ok()?, position.parse().ok()?, rule))
 }
 
 /// Mixes all bits of a number (the finalizer of splitmix64: Steele, Lea, Flood 2014).
@@ -169,7 +161,7 @@ pub struct Subject {
 }
 
 /// The name of an injection or finding: `RING.POSITION.RULE`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name {
     /// The ring: its number in the process, from 1.
     pub ring: u32,
@@ -180,6 +172,14 @@ pub struct Name {
 }
 
 impl Name {
+    fn parse(name: &str) -> Option<Name> {
+        let mut parts = name.split('.');
+        let (ring, position, rule) = (parts.next()?, parts.next()?, parts.next()?);
+        let rule = rules::RULES.iter().find(|row| row.name == rule)?.rule;
+        let name = Name { ring: ring.parse().ok()?, position: position.parse().ok()?, rule };
+        parts.next().is_none().then_some(name)
+    }
+
     /// That of an INJECTION or FINDING.
     pub fn of(event: &Event) -> Option<Name> {
         let row = rules::RULES.get(usize::try_from(event.result).ok()?).filter(|_| event.kind.is_of_chaos())?;
@@ -260,7 +260,7 @@ impl Chaos {
         let place = mix(u64::from(self.ring) << 32 | rule as u64).wrapping_add(position);
         let lot = mix(mix(*seed) ^ mix(place));
         let follows = lot % 1_000 < rate(*seed, rule) || mutated(Mutation::LotsAreAllDrawn);
-        let enabled = only.as_ref().is_none_or(|only| only.contains(&(self.ring, position, rule)));
+        let enabled = only.as_ref().is_none_or(|only| only.contains(&self.name(rule, position)));
         (follows && enabled).then_some(Draw(mix(lot)))
     }
 
@@ -278,9 +278,10 @@ impl Chaos {
 
     /// A line of the log. `fields` are JSON, each behind a comma; `what` is a text of this crate's own, without quotes.
     fn write(&self, kind: &str, rule: Rule, position: u64, fields: &str, what: &str) {
-        let (seed, ring, rule, pid) = (self.settings.seed, self.ring, rule.name(), std::process::id());
+        let (name, seed, pid) = (self.name(rule, position), self.settings.seed, std::process::id());
+        let (ring, rule) = (self.ring, rule.name());
         journal::line(&format!(
-            "{{\"seed\":{seed},\"{kind}\":\"{ring}.{position}.{rule}\",\"rule\":\"{rule}\",\"pid\":{pid},\"ring\":{ring}{fields},\"what\":\"{what}\"}}\n"
+            "{{\"seed\":{seed},\"{kind}\":\"{name}\",\"rule\":\"{rule}\",\"pid\":{pid},\"ring\":{ring}{fields},\"what\":\"{what}\"}}\n"
         ));
     }
 
@@ -389,7 +390,7 @@ mod tests {
     use super::*;
 
     fn chaos(seed: u64, only: Option<&str>) -> Chaos {
-        let only = only.map(|name| BTreeSet::from([parse_name(name).expect("a name")]));
+        let only = only.map(|name| BTreeSet::from([Name::parse(name).expect("a name")]));
         Chaos::new(Box::leak(Box::new(Settings { seed, rules: Rules::permitted(), only })), 1)
     }
 
@@ -437,7 +438,7 @@ mod tests {
     #[test]
     fn what_is_no_name_is_refused() {
         for name in ["", "1", "1.2", "1.2.shorter", "x.2.short", "1.2.short.3"] {
-            assert_eq!(parse_name(name), None);
+            assert_eq!(Name::parse(name), None);
         }
     }
 }

@@ -56,6 +56,14 @@ static struct said wait_one(void) {
     return copy;
 }
 
+// The results of the requests whose user_data are 1 and 2.
+static void wait_two(int results[3]) {
+    for (int at = 0; at < 2; at++) {
+        struct said cqe = wait_one();
+        results[cqe.user_data] = cqe.res;
+    }
+}
+
 static int request(struct io_uring_sqe *sqe) {
     (void)sqe;
     submit_all(1);
@@ -467,10 +475,7 @@ static void edge(void) {
         sqe->user_data = 2;
         submit_all(2);
         int results[3] = {0};
-        for (int at = 0; at < 2; at++) {
-            struct said cqe = wait_one();
-            results[cqe.user_data] = cqe.res;
-        }
+        wait_two(results);
         int read = results[1], timeout = results[2];
         if (!right && timeout != -ECANCELED) end(1, "the timeout has not lost");
         bool won = read == -ECANCELED && timeout == -ETIME, lost = read > 0 && timeout == -ECANCELED;
@@ -521,10 +526,7 @@ static void edge_remove(void) {
         sqe->user_data = 2;
         submit_all(2);
         int results[3] = {0};
-        for (int at = 0; at < 2; at++) {
-            struct said cqe = wait_one();
-            results[cqe.user_data] = cqe.res;
-        }
+        wait_two(results);
         bool removed = results[2] == 0 && results[1] == -ECANCELED;
         if (!right && !removed) end(1, "it was not removed");
         bool fired = (results[2] == -EALREADY || results[2] == -ENOENT) && results[1] == -ETIME;

@@ -15,14 +15,14 @@ const AT_EDGE: u64 = 1 << 60;
 pub(super) const FIRES: u64 = 1 << 59;
 
 /// How a request is held back so that it meets a timeout, if it is to.
-pub(super) fn hold(state: &RingGuard, id: Id) -> Option<Hold> {
-    let (chaos, request) = (state.chaos.as_ref()?, state.slab.get(id)?);
+pub(super) fn hold(guard: &RingGuard, id: Id) -> Option<Hold> {
+    let (chaos, request) = (guard.chaos.as_ref()?, guard.slab.get(id)?);
     let hold = |ns, flag, what| Some(Hold { rule: Rule::Edge, turn: NOT_BY_WAITING, ns, flag, what });
-    if let Some((timeout, _)) = timeout_removed(state, id).filter(|(_, draw)| draw.below(2) != 0) {
-        let ns = left_ns(state.slab.get(timeout)?)? + ASIDE_NS;
+    if let Some((timeout, _)) = timeout_removed(guard, id).filter(|(_, draw)| draw.below(2) != 0) {
+        let ns = left_ns(guard.slab.get(timeout)?)? + ASIDE_NS;
         return hold(ns, 0, "held back until its TIMEOUT has fired");
     }
-    let ns = timeout_ns(state, request).filter(|_| may_take_long(request.opcode))?;
+    let ns = timeout_ns(guard, request).filter(|_| may_take_long(request.opcode))?;
     chaos.draw(Rule::Edge, request.number & NUMBER)?;
     hold(ns + HELD_BACK_NS, AT_EDGE, "held back until its LINK_TIMEOUT")
 }
@@ -78,12 +78,12 @@ pub(super) fn is_too_late(guard: &mut RingGuard, id: Id) -> bool {
 }
 
 /// The TIMEOUT that a TIMEOUT_REMOVE means, where it is about to fire, and this is drawn.
-fn timeout_removed(state: &RingGuard, id: Id) -> Option<(Id, Draw)> {
-    let (chaos, request) = (state.chaos.as_ref()?, state.slab.get(id)?);
+fn timeout_removed(guard: &RingGuard, id: Id) -> Option<(Id, Draw)> {
+    let (chaos, request) = (guard.chaos.as_ref()?, guard.slab.get(id)?);
     let Op::TimeoutRemove(remove) = &request.op else { return None };
     let draw = chaos.draw(Rule::Edge, request.number & NUMBER).filter(|_| request.number & WAS_HELD == 0)?;
-    let timeout = state.timeout_to_remove(remove).ok()?;
-    left_ns(state.slab.get(timeout)?)?;
+    let timeout = guard.timeout_to_remove(remove).ok()?;
+    left_ns(guard.slab.get(timeout)?)?;
     Some((timeout, draw))
 }
 
