@@ -32,6 +32,11 @@ case_() {
 # A make of our own, since this may run below `make test` with its variables and flags.
 make_() { env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS CARGO_TARGET_DIR="$target" make --no-print-directory "$@"; }
 
+# The development profile's are checked by crates/inject/tests/unwinding.rs.
+tables_are_right_at_each_instruction() {
+  "$target/debug/anyring-xtask" check-unwinding "$target"/release/{libanyring.so,dist/dropin/liburing.so.2,dist/dropin/liburing-ffi.so.2}
+}
+
 # files FOLDER: what is installed there, one path a line.
 files() { (cd "$1" && find . ! -type d | sort); }
 
@@ -147,6 +152,7 @@ libdir_is_one_that_the_command_knows() {
   [ -z "$(files "$folder/other")" ]
 }
 
+case_ "tables are right at each instruction" tables_are_right_at_each_instruction
 case_ "make build needs nothing that make setup installs" builds_without_setup
 case_ "make install calls no compiler and installs below DESTDIR only" installs_without_building
 case_ "run works from where the prefix was moved" runs_where_it_was_moved

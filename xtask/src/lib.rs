@@ -7,3 +7,4 @@ pub mod dropin;
 pub mod heads;
 pub mod rooms;
 pub mod symbols;
+pub mod unwinding;

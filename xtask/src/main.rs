@@ -4,7 +4,7 @@ mod manual;
 mod mutations;
 
 use anyhow::{ensure, Context, Result};
-use anyring_xtask::{artifacts, conformance, dropin, heads, rooms, symbols};
+use anyring_xtask::{artifacts, conformance, dropin, heads, rooms, symbols, unwinding};
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
 
@@ -40,6 +40,11 @@ enum Task {
         /// With the release profile
         #[arg(long)]
         release: bool,
+    },
+    /// See that a library's tables for unwinding are right at each instruction
+    CheckUnwinding {
+        #[arg(value_name = "LIBRARY", required = true)]
+        libraries: Vec<PathBuf>,
     },
     /// Write CONFORMANCE.md anew; fails while a name is not served or has no case
     Conformance,
@@ -90,6 +95,12 @@ fn main() -> Result<()> {
             complaints.iter().for_each(|complaint| eprintln!("{complaint}"));
             ensure!(complaints.is_empty(), "{} symbols are not as they should be", complaints.len());
             println!("all symbols of libanyring.so, liburing.so.2 and liburing-ffi.so.2 are as they should be");
+        }
+        Task::CheckUnwinding { libraries } => {
+            for library in &libraries {
+                let complaints = unwinding::check(library)?;
+                ensure!(complaints.is_empty(), "{}: {}", library.display(), complaints.join("\n"));
+            }
         }
         Task::Conformance => make_conformance()?,
         Task::Rooms { list: true } => list_rooms()?,

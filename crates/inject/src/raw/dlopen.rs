@@ -48,8 +48,11 @@ macro_rules! in_the_callers_name {
             ".cfi_adjust_cfa_offset -8",
             "lea rcx, [rip + 2f]",
             "push rcx",
+            ".cfi_adjust_cfa_offset 8",
             "push rax", // libc returns to this `ret`, and it to the label
+            ".cfi_adjust_cfa_offset 8",
             "jmp r11",
+            ".cfi_adjust_cfa_offset -16",
             "2:",
             "push rax",
             ".cfi_adjust_cfa_offset 8",

@@ -281,7 +281,7 @@ core::arch::global_asm!(
     "anyring_interruptible_end:",
     "mov rax, -4",
     "pop rbx",
-    ".cfi_adjust_cfa_offset -8",
+    ".cfi_def_cfa_offset 8", // not by -8: assemblers differ on what that counts from behind .cfi_restore_state
     ".cfi_restore rbx",
     "ret",
     ".cfi_endproc",

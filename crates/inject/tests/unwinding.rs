@@ -1,0 +1,19 @@
+//! The libraries' tables for unwinding, which threads that end inside our code are unwound by.
+
+#![cfg(target_arch = "x86_64")]
+
+mod common;
+
+use anyring_xtask::{dropin, unwinding};
+use common::{built, scratch};
+
+#[test]
+fn tables_are_right_at_each_instruction() {
+    let built = built();
+    let mut libraries = dropin::link(&built, &scratch("unwinding")).expect("link the drop-ins");
+    libraries.push(built.shared);
+    for library in libraries {
+        let complaints = unwinding::check(&library).expect("a library with tables");
+        assert_eq!(complaints, Vec::<String>::new(), "{}", library.display());
+    }
+}
