@@ -259,6 +259,24 @@ run_differential() {
   fi
 }
 
+# The conformance cases that hold under chaos, with what leaves their answers as they are.
+run_conformance() {
+  is_chosen conformance || return 0
+  if [ ! -x "$bin/anyring-conformance" ]; then
+    skip conformance "scripts/build.sh has not built anyring-conformance"
+    return
+  fi
+  local log=$logs/conformance.log runs=$(((seeds + 19) / 20))
+  if "$work/anyring" chaos --rules late,lifetimes,notify,edge --runs "$runs" --timeout 120s -- "$bin/anyring-conformance" --disturbed \
+    --spread --quiet --jobs $((4 * $(nproc))) --expect "$root/conformance/differences.txt" >"$log" 2>&1; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1))
+    echo "FAIL conformance: $log"
+    tail -n 5 "$log"
+  fi
+}
+
 echo "| program | version | rules | $seeds seeds |"
 echo "|---|---|---|---|"
 run_liburing_examples
@@ -272,5 +290,6 @@ run_node
 run_netty
 run_hostile
 run_differential
+run_conformance
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ]

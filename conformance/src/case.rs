@@ -23,6 +23,8 @@ pub struct Case {
     pub any_flags: bool,
     /// The only door that it is about, if there is one: with another it is not run.
     pub door: Option<Door>,
+    /// Whether the claim is of more than io_uring promises, and does not hold under `anyring chaos`.
+    pub undisturbed: bool,
 }
 
 /// What the cases of one file have in common. `topic!` makes it.

@@ -39,6 +39,9 @@ struct Options {
     /// Run each case once, through the door and with the flags that its name gives
     #[arg(long, conflicts_with_all = ["matrix", "flag_set"])]
     spread: bool,
+    /// Leave out the cases that do not hold under chaos: say how many, and run the others
+    #[arg(long)]
+    disturbed: bool,
     /// Have a thread of each case's process change its own identity first, to what it was
     #[arg(long)]
     identities_differ: bool,
@@ -125,7 +128,12 @@ pub fn main() -> ExitCode {
 /// Runs what was asked for: whether everything was as expected.
 fn run(options: &Options) -> Result<bool, String> {
     let cases = case::all();
-    let selected: Vec<&Case> = cases.iter().copied().filter(|case| options.selects(case.name())).collect();
+    let selected = cases.iter().copied().filter(|case| options.selects(case.name()));
+    let (left_out, selected): (Vec<&Case>, Vec<&Case>) =
+        selected.partition(|case| options.disturbed && case.undisturbed);
+    if !left_out.is_empty() {
+        println!("{} cases do not hold under chaos, and are left out", left_out.len());
+    }
     if options.list {
         selected.iter().for_each(|case| println!("{}", case.name()));
         return Ok(true);

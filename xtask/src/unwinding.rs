@@ -5,7 +5,9 @@
 //! tables of assembly are written by hand. Where one is wrong, unwinders take any word of the stack for a return address.
 
 use anyhow::{ensure, Context, Result};
-use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, Register, UnwindContext, UnwindSection, UnwindTableRow};
+use gimli::{
+    BaseAddresses, CfaRule, EhFrame, LittleEndian, Register, UnwindContext, UnwindSection, UnwindTableRow,
+};
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind};
 use std::path::Path;
 use yaxpeax_arch::LengthedInstruction;
@@ -36,7 +38,8 @@ pub fn check(library: &Path) -> Result<Vec<String>> {
     let bases = BaseAddresses::default().set_eh_frame(tables.address()).set_text(text.address());
     let frames = EhFrame::new(tables.data()?, LittleEndian);
     let code = file.sections().filter(|section| section.kind() == SectionKind::Text);
-    let code: Vec<(u64, &[u8])> = code.map(|section| Ok((section.address(), section.data()?))).collect::<Result<_>>()?;
+    let code: Vec<(u64, &[u8])> =
+        code.map(|section| Ok((section.address(), section.data()?))).collect::<Result<_>>()?;
     let (mut entries, mut complaints, mut checked) = (frames.entries(&bases), Vec::new(), 0);
     while let Some(entry) = entries.next()? {
         let gimli::CieOrFde::Fde(partial) = entry else { continue };
@@ -80,7 +83,8 @@ fn wrong(rows: &[(u64, Option<i64>)], step: &Step) -> Option<String> {
         }
     }
     let there = step.jump.filter(|target| rows[0].0 <= *target).and_then(told)?;
-    (there != here).then(|| format!("at {:#x}, from {:#x}, the frame is at rsp+{here}", step.jump.unwrap_or(0), step.address))
+    (there != here)
+        .then(|| format!("at {:#x}, from {:#x}, the frame is at rsp+{here}", step.jump.unwrap_or(0), step.address))
 }
 
 fn steps(code: &[u8], start: u64) -> Vec<Step> {
@@ -112,7 +116,9 @@ fn down(instruction: &Instruction) -> Option<i64> {
         Opcode::SUB if is_stack_pointer => number,
         Opcode::ADD if is_stack_pointer => number.map(|number| -number),
         // What is behind them is another block; a call may be one that never returns.
-        Opcode::RETURN | Opcode::RETF | Opcode::JMP | Opcode::CALL | Opcode::UD2 | Opcode::HLT | Opcode::INT => None,
+        Opcode::RETURN | Opcode::RETF | Opcode::JMP | Opcode::CALL | Opcode::UD2 | Opcode::HLT | Opcode::INT => {
+            None
+        }
         // What fills the gap in front of one.
         Opcode::NOP | Opcode::XCHG | Opcode::LEAVE | Opcode::ENTER => None,
         _ if is_stack_pointer && !matches!(instruction.opcode(), Opcode::CMP | Opcode::TEST) => None,

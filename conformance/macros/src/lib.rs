@@ -9,6 +9,7 @@ use syn::{parse_macro_input, Expr, ExprLit, ItemFn, Lit, LitStr, Meta};
 struct Words {
     own_flags: bool,
     liburing: bool,
+    undisturbed: bool,
     since: Option<LitStr>,
     source: Option<LitStr>,
 }
@@ -18,9 +19,14 @@ impl Words {
         match meta.path.get_ident().map(ToString::to_string).as_deref() {
             Some("own_flags") => self.own_flags = true,
             Some("liburing") => self.liburing = true,
+            Some("undisturbed") => self.undisturbed = true,
             Some("since") => self.since = Some(meta.value()?.parse()?),
             Some("source") => self.source = Some(meta.value()?.parse()?),
-            _ => return Err(meta.error("expected own_flags, liburing, since = \"5.6\" or source = \"...\"")),
+            _ => {
+                return Err(
+                    meta.error("expected own_flags, liburing, undisturbed, since = \"5.6\" or source = \"...\"")
+                )
+            }
         }
         Ok(())
     }
@@ -32,6 +38,8 @@ impl Words {
 /// - `own_flags`: it chooses its rings' setup flags itself. Without the word it makes them with `Context::ring`, and the
 ///   claim holds for every flag set.
 /// - `liburing`: it calls liburing's functions, so it runs through that door only, and chooses its flags itself.
+/// - `undisturbed`: the kernel is asked more than io_uring promises (that a request is made at once, what comes first, that a
+///   timer and what it ends never meet), so the claim does not hold under chaos.
 /// - `since = "6.1"`: the first kernel on which it holds, if that is not the topic's.
 /// - `source = "..."`: where the claim is from, if that is not the topic's.
 #[proc_macro_attribute]
@@ -41,6 +49,7 @@ pub fn case(attribute: TokenStream, item: TokenStream) -> TokenStream {
     parse_macro_input!(attribute with parser);
     let function = parse_macro_input!(item as ItemFn);
     let (name, claim) = (&function.sig.ident, documentation(&function));
+    let undisturbed = words.undisturbed;
     let any_flags = !(words.own_flags || words.liburing);
     let door = match words.liburing {
         true => quote!(Some(crate::door::Door::Liburing)),
@@ -65,6 +74,7 @@ pub fn case(attribute: TokenStream, item: TokenStream) -> TokenStream {
                 body: #name,
                 any_flags: #any_flags,
                 door: #door,
+                undisturbed: #undisturbed,
             };
         };
     }

@@ -74,7 +74,7 @@ fn poll_remove_ends_the_last(cx: &Context) {
     assert_eq!(of_one_user_data(cx, polls, sqe::poll_remove(1)), i32::from(libc::POLLIN));
 }
 
-#[case(since = "5.6")]
+#[case(undisturbed, since = "5.6")]
 fn of_reads_the_last(cx: &Context) {
     let mut buffers = [[0; 2]; 2];
     let [first, second] = buffers.each_mut().map(address_mut);
@@ -146,7 +146,7 @@ fn a_chain_behind_the_cancelled_comes_last(cx: &Context) {
 }
 
 /// Its task work has yet to run, and until then it is in the table of polls. POLL_REMOVE finds it, too, but comes too late.
-#[case(since = "5.19")]
+#[case(undisturbed, since = "5.19")]
 fn a_poll_that_was_cancelled_is_found_again(cx: &Context) {
     with_each(cx, |name, ring, _| {
         ring.go_all(&[sqe::cancel(1, 0).data(10), sqe::cancel(1, IORING_ASYNC_CANCEL_ALL).data(11)]);
@@ -175,7 +175,7 @@ fn a_poll_that_was_removed_is_not(cx: &Context) {
     assert_eq!(ring.wait_ordered(4), [(10, 0), (11, -ENOENT), (12, -ENOENT), (1, -ECANCELED)]);
 }
 
-#[case]
+#[case(undisturbed)]
 fn what_a_link_timeout_ends_comes_behind_it(cx: &Context) {
     let (pipe, mut buffer, short, mut ring) = (pipe(), [0; 8], ms(2), cx.ring(8));
     let read = prep(Opcode::Read, fd(&pipe.0), address_mut(&mut buffer), 8, 0);
@@ -190,7 +190,7 @@ fn tells_at_once(cx: &Context) -> bool {
     cx.flag_set.flags & IORING_SETUP_DEFER_TASKRUN == 0
 }
 
-#[case]
+#[case(undisturbed)]
 fn data_that_came_before_is_told(cx: &Context) {
     with_each(cx, |name, ring, write| {
         write();
@@ -206,7 +206,7 @@ fn data_that_came_before_is_told(cx: &Context) {
     });
 }
 
-#[case]
+#[case(undisturbed)]
 fn part_of_a_waitall_is_told(cx: &Context) {
     let ((one, other), mut buffer, mut ring) = (UnixStream::pair().expect("a pair"), [0; 8], cx.ring(8));
     let recv = sqe::recv(fd(&one), &mut buffer, libc::MSG_WAITALL);

@@ -97,7 +97,7 @@ fn defer_taskrun_needs_an_enter(cx: &Context) {
     assert_eq!(ring.peek().map(|cqe| cqe.res), Some(1));
 }
 
-#[case(own_flags, since = "6.1")]
+#[case(undisturbed, own_flags, since = "6.1")]
 fn defer_taskrun_runs_in_getevents(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring_with(4, DEFER), [0; 1]);
     ring.go(sqe::read(fd(&reader), &mut buffer, 0));

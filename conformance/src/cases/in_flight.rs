@@ -149,7 +149,7 @@ fn unregistered_files_stay_for_their_requests(cx: &Context) {
     assert_eq!(ring.wait_ordered(1), [(1, 1)]);
 }
 
-#[case(since = "5.6")]
+#[case(undisturbed, since = "5.6")]
 fn replaced_file_stays_for_its_request(cx: &Context) {
     let ((first, mut to_first), (second, mut to_second)) = (pipe(), pipe());
     let (mut ring, at) = (cx.ring(4), address(pages(1)));

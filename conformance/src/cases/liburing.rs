@@ -237,7 +237,7 @@ fn probe_functions(_: &Context) {
     }
 }
 
-#[case(liburing)]
+#[case(undisturbed, liburing)]
 fn register_files_functions(_: &Context) {
     let (mut library, (reader, _writer)) = (Library::new(4), pipe());
     let numbers = [fd(&reader), -1];
@@ -279,7 +279,7 @@ fn recv_with(ring: &mut Library, entries: usize) {
     assert_eq!(buffers.content(3, 6), b"chosen");
 }
 
-#[case(liburing)]
+#[case(undisturbed, liburing)]
 fn register_buf_ring_functions(_: &Context) {
     let (mut ring, entries) = (Library::new(4), pages(1).as_ptr() as usize);
     let mut registration =
@@ -297,7 +297,7 @@ fn register_buf_ring_functions(_: &Context) {
     assert_eq!(unsafe { unregister(ring.at(), 4) }, 0);
 }
 
-#[case(liburing)]
+#[case(undisturbed, liburing)]
 fn setup_buf_ring_functions(cx: &Context) {
     if liburing_symbol(c"io_uring_setup_buf_ring").is_none() {
         cx.skip("liburing.so.2 has no io_uring_setup_buf_ring: it came with liburing 2.4");

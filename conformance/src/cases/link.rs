@@ -143,7 +143,7 @@ fn link_flag_on_the_last_is_ignored(cx: &Context) {
     assert_eq!(ring.wait_ordered(2), [(1, 0), (2, 0)]);
 }
 
-#[case(since = "5.5")]
+#[case(undisturbed, since = "5.5")]
 fn link_timeout_cancels_its_request(cx: &Context) {
     let ((reader, _writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     let ts = ms(10);
@@ -197,7 +197,7 @@ fn link_timeout_in_the_middle_of_a_chain(cx: &Context) {
     assert_eq!(ring.wait_sorted(3), [(1, 1), (2, -ECANCELED), (3, 0)]);
 }
 
-#[case(since = "5.5")]
+#[case(undisturbed, since = "5.5")]
 fn link_timeout_that_fires_cancels_the_rest(cx: &Context) {
     let ((reader, _writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     let ts = ms(10);
@@ -234,7 +234,7 @@ fn link_timeout_bad_timespec_fails_the_chain(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -EINVAL)]);
 }
 
-#[case(since = "5.5")]
+#[case(undisturbed, since = "5.5")]
 fn link_timeout_absolute(cx: &Context) {
     let ((reader, _writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     let past = ms(1);
@@ -245,7 +245,7 @@ fn link_timeout_absolute(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -ETIME)]);
 }
 
-#[case(since = "5.15")]
+#[case(undisturbed, since = "5.15")]
 fn link_timeout_of_other_clocks(cx: &Context) {
     let ((reader, _writer), mut ring, ts) = (pipe(), cx.ring(4), ms(20));
     for clock in [IORING_TIMEOUT_BOOTTIME, IORING_TIMEOUT_REALTIME] {
@@ -272,7 +272,7 @@ fn link_timeout_with_a_count_is_einval(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -EINVAL)]);
 }
 
-#[case(since = "5.6")]
+#[case(undisturbed, since = "5.6")]
 fn cancel_of_a_link_timeout(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 1]);
     let ts = ms(60);

@@ -331,7 +331,7 @@ fn read_beside_one_that_found_nothing(cx: &Context) {
 }
 
 /// Its submission answers once (`io_read_mshot`); the rest is task work.
-#[case(since = "6.7")]
+#[case(undisturbed, since = "6.7")]
 fn read_goes_on_behind_its_submission(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 4);
@@ -341,7 +341,7 @@ fn read_goes_on_behind_its_submission(cx: &Context) {
     ring.expect_quiet();
 }
 
-#[case(since = "6.7")]
+#[case(undisturbed, since = "6.7")]
 fn read_goes_on_behind_what_was_ready_before(cx: &Context) {
     let ((first, second), mut ring) = ((pipe(), pipe()), cx.ring(8));
     let (mut writer, reader) = (&second.1, &second.0);
@@ -362,7 +362,7 @@ fn read_goes_on_behind_what_was_ready_before(cx: &Context) {
     assert_eq!(seen, expected);
 }
 
-#[case(since = "6.7")]
+#[case(undisturbed, since = "6.7")]
 fn read_goes_on_no_more_once_cancelled(cx: &Context) {
     let ((reader, mut writer), mut ring) = (pipe(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 8, 4);

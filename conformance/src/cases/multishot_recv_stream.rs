@@ -330,7 +330,7 @@ fn stream_of_a_unix_socket(cx: &Context) {
     assert_eq!(results, [4, 4, 4]);
 }
 
-#[case]
+#[case(undisturbed)]
 fn waits_for_the_low_mark(cx: &Context) {
     let ((a, b), mut ring) = (tcp_pair(), cx.ring(8));
     let _buffers = BufferRing::filled(&ring, 1, 16, 4);

@@ -555,7 +555,7 @@ fn cancelled_waitall_tells_what_was_transferred(cx: &Context) {
     assert_eq!((drain(&b) as i32, results[1]), (results[0].1, (2, 0)));
 }
 
-#[case(since = "5.6")]
+#[case(undisturbed, since = "5.6")]
 fn waitall_ended_by_its_link_timeout_tells_what_was_transferred(cx: &Context) {
     let ((a, b), mut ring, mut buffer, time) = (pair(), cx.ring(8), [0; 8], ms(20));
     put(&b, b"abc");

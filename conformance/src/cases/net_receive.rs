@@ -154,7 +154,7 @@ fn data_behind_urgent_data_that_was_taken(cx: &Context) {
     assert_eq!(&memory[..9], b"behind it");
 }
 
-#[case]
+#[case(undisturbed)]
 fn data_for_a_receive_cancelled_at_once(cx: &Context) {
     for room in ROOMS {
         let ((a, mut b, mut ring), mut memory) = (emptied_often(cx, room), [0; 64]);
@@ -168,7 +168,7 @@ fn data_for_a_receive_cancelled_at_once(cx: &Context) {
     }
 }
 
-#[case]
+#[case(undisturbed)]
 fn data_for_a_receive_that_is_out_of_time(cx: &Context) {
     for room in ROOMS {
         let ((a, mut b, mut ring), mut memory) = (emptied_often(cx, room), [0; 64]);
@@ -185,7 +185,7 @@ fn data_for_a_receive_that_is_out_of_time(cx: &Context) {
     }
 }
 
-#[case]
+#[case(undisturbed)]
 fn data_is_there_when_the_submission_returns(cx: &Context) {
     for room in ROOMS {
         let ((a, mut b), mut ring, mut memory) = (tcp_pair(), cx.ring(8), [0; 64]);

@@ -526,7 +526,7 @@ fn cancelled_is_notified(cx: &Context) {
     assert_eq!(sorted(&mut ring, 2, 1), (vec![(1, -ECANCELED, IORING_CQE_F_MORE), (2, 0, 0)], vec![1]));
 }
 
-#[case]
+#[case(undisturbed)]
 fn link_timeout_is_notified(cx: &Context) {
     let ((a, _b), mut ring, time) = (full_pair(), cx.ring(8), ms(20));
     ring.go_all(&[send(&a, b"x").with(IOSQE_IO_LINK).data(1), sqe::link_timeout(&time).data(2)]);

@@ -144,7 +144,7 @@ fn read_of_nothing_keeps_the_chain(cx: &Context) {
     assert_eq!(linked_nop(cx, prep(Opcode::Read, fd(&file), address(pages(1)), 0, 0)), [(1, 0), (2, 0)]);
 }
 
-#[case(since = "5.6")]
+#[case(undisturbed, since = "5.6")]
 fn link_timeout_begins_with_its_request(cx: &Context) {
     let ((first, mut to_first), (second, _to_second)) = (pipe(), pipe());
     let (mut ring, mut a, mut b, ts) = (cx.ring(8), [0; 1], [0; 1], ms(60));
@@ -176,7 +176,7 @@ fn link_timeout_of_a_poll(cx: &Context) {
     assert_eq!(ring.wait_sorted(2), [(1, -ECANCELED), (2, -ETIME)]);
 }
 
-#[case(since = "5.5")]
+#[case(undisturbed, since = "5.5")]
 fn link_timeout_of_a_hard_link_lets_the_rest_run(cx: &Context) {
     let ((reader, _writer), mut ring, mut buffer, ts) = (pipe(), cx.ring(4), [0; 1], ms(10));
     ring.go_all(&[
@@ -187,7 +187,7 @@ fn link_timeout_of_a_hard_link_lets_the_rest_run(cx: &Context) {
     assert_eq!(ring.wait_sorted(3), [(1, -ECANCELED), (2, -ETIME), (3, 0)]);
 }
 
-#[case(since = "5.5")]
+#[case(undisturbed, since = "5.5")]
 fn link_timeout_of_an_async_read(cx: &Context) {
     let ((reader, _writer), mut ring, mut buffer, ts) = (pipe(), cx.ring(4), [0; 1], ms(20));
     let read = sqe::read(fd(&reader), &mut buffer, 0).with(LINK | IOSQE_ASYNC).data(1);

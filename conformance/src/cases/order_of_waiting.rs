@@ -33,7 +33,7 @@ fn read_that_waited_has_the_first_byte(cx: &Context) {
     }
 }
 
-#[case]
+#[case(undisturbed)]
 fn read_of_a_registered_file_that_waited_has_the_first_byte(cx: &Context) {
     let ((reader, writer), mut ring) = (pipe(), cx.ring(8));
     ring.register_files(&[fd(&reader)]);
@@ -54,7 +54,7 @@ fn receive_that_waited_has_the_first_byte(cx: &Context) {
 }
 
 /// No task work runs between two SQEs of one submission.
-#[case]
+#[case(undisturbed)]
 fn read_behind_the_write_in_its_submission_has_the_first_byte(cx: &Context) {
     let ((reader, writer), mut ring) = (pipe(), cx.ring(8));
     let (mut waits, mut comes) = ([0; 1], [0; 1]);

@@ -174,7 +174,7 @@ fn registered_eventfd_is_signalled(cx: &Context) {
     }
 }
 
-#[case(since = "5.6")]
+#[case(undisturbed, since = "5.6")]
 fn cancel_does_not_find_one_in_flight(cx: &Context) {
     let ((file, bytes), mut ring) = (large_file(cx, 16), cx.ring(64));
     let mut sqes = reads_of(&file, bytes);
@@ -185,7 +185,7 @@ fn cancel_does_not_find_one_in_flight(cx: &Context) {
     assert_eq!(seen[16], (100, -ENOENT));
 }
 
-#[case(since = "5.19")]
+#[case(undisturbed, since = "5.19")]
 fn cancel_all_does_not_count_those_in_flight(cx: &Context) {
     let ((file, bytes), (reader, _writer), mut ring) = (large_file(cx, 16), pipe(), cx.ring(64));
     ring.go(prep(Opcode::Read, fd(&reader), address(pages(1)), 1, 0).data(50));
@@ -206,7 +206,7 @@ fn link_timeout_beside_one(cx: &Context) {
     assert!(is_all(bytes, 2));
 }
 
-#[case(since = "5.6")]
+#[case(undisturbed, since = "5.6")]
 fn link_timeout_that_comes_first(cx: &Context) {
     let ((file, bytes), mut ring, now) = (large_file(cx, 64), cx.ring(8), Timespec { tv_sec: 0, tv_nsec: 1 });
     ring.go_all(&[sqe::read(fd(&file), bytes, 0).with(IOSQE_IO_LINK).data(1), sqe::link_timeout(&now).data(2)]);
@@ -362,7 +362,7 @@ fn polling_thread_makes_them(cx: &Context) {
 }
 
 /// Its owner hears of them by IORING_SQ_TASKRUN.
-#[case(own_flags, since = "6.1")]
+#[case(undisturbed, own_flags, since = "6.1")]
 fn deferred_ring_is_told_of_them(cx: &Context) {
     const DEFERRED: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
     let (file, mut ring, bytes) = (direct_file(cx), cx.ring_with(8, DEFERRED), pages(1));

@@ -33,7 +33,7 @@ fn first_page(file: &std::fs::File) -> Vec<u8> {
     page
 }
 
-#[case(since = "5.6")]
+#[case(undisturbed, since = "5.6")]
 fn the_last_of_writes_to_one_place_stays(cx: &Context) {
     let pages = pages_of_numbers();
     for round in 0..ROUNDS {
@@ -44,7 +44,7 @@ fn the_last_of_writes_to_one_place_stays(cx: &Context) {
     }
 }
 
-#[case]
+#[case(undisturbed)]
 fn vectored_writes_to_one_place_too(cx: &Context) {
     let pages = pages_of_numbers();
     for round in 0..ROUNDS {
@@ -85,7 +85,7 @@ fn content(file: &std::fs::File) -> Vec<u8> {
     bytes
 }
 
-#[case(since = "5.6")]
+#[case(undisturbed, since = "5.6")]
 fn appended_records_lie_in_their_order(cx: &Context) {
     for round in 0..ROUNDS {
         let (file, records) = (appending("log"), records());
@@ -116,7 +116,7 @@ fn records_at_the_position_lie_in_their_order(cx: &Context) {
     }
 }
 
-#[case(since = "5.6")]
+#[case(undisturbed, since = "5.6")]
 fn writes_through_two_descriptors_are_in_order(cx: &Context) {
     let pages = pages_of_numbers();
     for round in 0..ROUNDS {
@@ -130,7 +130,7 @@ fn writes_through_two_descriptors_are_in_order(cx: &Context) {
     }
 }
 
-#[case(since = "5.6")]
+#[case(undisturbed, since = "5.6")]
 fn order_outlives_the_descriptor(cx: &Context) {
     let pages = pages_of_numbers();
     for round in 0..ROUNDS {

@@ -108,7 +108,7 @@ fn eventfd_read_waits_for_a_count(cx: &Context) {
     assert_eq!(waits(cx, &file, 0, || add(&file, 3)), (8, 3u64.to_ne_bytes()));
 }
 
-#[case(since = "5.6")]
+#[case(undisturbed, since = "5.6")]
 fn eventfd_read_of_a_ready_count(cx: &Context) {
     let (file, mut ring, mut buffer) = (eventfd(9, 0), cx.ring(4), [0; 8]);
     ring.go(sqe::read(fd(&file), &mut buffer, 0));

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 
 topic!(since: "5.1", source: "io_uring_enter(2), io_uring/rw.c");
 
-#[case(since = "5.6")]
+#[case(undisturbed, since = "5.6")]
 fn data_that_is_there_is_read_at_once_after_reads_that_waited(cx: &Context) {
     let ((reader, mut writer), mut ring, mut byte) = (pipe(), cx.ring(8), [0]);
     for _ in 0..8 {
@@ -46,7 +46,7 @@ fn async_read_waits_for_data(cx: &Context) {
     waits_for_data(cx, IOSQE_ASYNC, 0);
 }
 
-#[case(since = "5.6")]
+#[case(undisturbed, since = "5.6")]
 fn read_of_ready_data_completes_in_submit(cx: &Context) {
     let ((reader, mut writer), mut ring, mut buffer) = (pipe(), cx.ring(4), [0; 8]);
     writer.write_all(b"hey").expect("write");
@@ -120,7 +120,7 @@ fn each_of_two_readers_gets_one_message(cx: &Context) {
 }
 
 /// A pipe's wait queue takes io_uring's entries at its head.
-#[case(since = "5.6")]
+#[case(undisturbed, since = "5.6")]
 fn of_two_readers_the_last_is_served_first(cx: &Context) {
     assert_eq!(two_readers(cx), [1, 0]);
 }

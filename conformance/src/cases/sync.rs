@@ -236,7 +236,7 @@ fn madvise_unknown_advice_is_einval(cx: &Context) {
     assert_eq!(cx.ring(4).run(madvise(address(pages(1)), 4096, 0).buffer(1)), -EINVAL);
 }
 
-#[case]
+#[case(undisturbed)]
 fn madvise_of_nothing_mapped_is_enomem(cx: &Context) {
     let mut ring = cx.ring(4);
     let memory = address(pages(1));

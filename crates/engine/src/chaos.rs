@@ -41,11 +41,11 @@ static SETTINGS: OnceLock<Settings> = OnceLock::new();
 /// For rings that only tell what they fill.
 static NOTHING: Settings = Settings { seed: 0, rules: Rules::none(), only: None };
 
-/// Who is told of the program's memory that a read or receive has filled: address, and size in bytes.
+/// Who is told of the program's memory that a request has filled: address, and size in bytes.
 static FILLED: OnceLock<fn(usize, usize)> = OnceLock::new();
 
 /// Every ring that is made from now on tells `filled`, by whichever thread has the result and with the ring's lock, what
-/// memory of the program's its reads and receives have filled, before the CQE is there. For sanitizers.
+/// memory of the program's its requests have filled, before the CQE is there. For sanitizers.
 pub fn tell_filled(filled: fn(usize, usize)) {
     let _ = FILLED.set(filled);
 }
@@ -63,11 +63,15 @@ pub fn filled(ranges: &[[usize; 2]], bytes: usize) {
     }
 }
 
-/// A read or receive that has begun, and where its data goes.
+/// A request that has begun, and what it fills: addresses and sizes.
 #[derive(Debug)]
-struct Fills {
-    id: Id,
-    ranges: Vec<[usize; 2]>,
+pub struct Fills {
+    /// The request.
+    pub id: Id,
+    /// Of a read or receive.
+    pub data: Vec<[usize; 2]>,
+    /// What else it fills, all of it.
+    pub answers: Vec<[usize; 2]>,
 }
 
 /// Rings that were made so far.
@@ -213,7 +217,7 @@ pub struct Chaos {
     pub watched: Vec<Watch>,
     /// It was told that the CQ's head is past the tail.
     pub told_of_head: bool,
-    /// Reads and receives whose memory is to be told.
+    /// Requests whose memory is to be told.
     fills: Vec<Fills>,
     /// Who is in io_uring_enter on it, and came last.
     pub caller: Option<Caller>,
@@ -301,20 +305,17 @@ impl Chaos {
         self.settings.rules.has(rule)
     }
 
-    /// A read or receive begins, of a request that is not known yet. Those in `gone` have ended without a word.
-    pub fn begin_fill(
-        &mut self,
-        id: Id,
-        data: impl FnOnce() -> Option<Vec<[usize; 2]>>,
-        gone: impl Fn(Id) -> bool,
-    ) {
-        if FILLED.get().is_none() || self.fills.iter().any(|fills| fills.id == id) {
-            return;
-        }
+    /// Whether it is to be told what this request fills.
+    pub fn tells_filled(&self, id: Id) -> bool {
+        FILLED.get().is_some() && self.fills.iter().all(|fills| fills.id != id)
+    }
+
+    /// A request begins that is [to be told](Self::tells_filled). Those in `gone` have ended without a word. Where there is no
+    /// memory it is not told.
+    pub fn begin_fill(&mut self, fills: Fills, gone: impl Fn(Id) -> bool) {
         self.fills.retain(|fills| !gone(fills.id));
-        // Where there is no memory it is not told.
-        if let Some(ranges) = data().filter(|_| self.fills.try_reserve(1).is_ok()) {
-            self.fills.push(Fills { id, ranges });
+        if self.fills.try_reserve(1).is_ok() {
+            self.fills.push(fills);
         }
     }
 
@@ -322,7 +323,10 @@ impl Chaos {
     pub fn end_fill(&mut self, id: Id, result: i32) {
         let Some(place) = self.fills.iter().position(|fills| fills.id == id) else { return };
         let fills = self.fills.swap_remove(place);
-        filled(&fills.ranges, usize::try_from(result).unwrap_or(0));
+        filled(&fills.data, usize::try_from(result).unwrap_or(0));
+        if result >= 0 {
+            filled(&fills.answers, usize::MAX);
+        }
     }
 
     /// Writes misuse into the log.
@@ -340,7 +344,7 @@ impl Chaos {
         let mut watch = self.watched.swap_remove(place);
         let change = watch.memory.change();
         let filled = watch.fill(result);
-        let unwritable = filled.err().map(|_| Change::Unmapped { address: watch.memory.address() });
+        let unwritable = filled.err().map(|_| watch.memory.is_unwritable());
         let change = change.or(unwritable);
         if let Some(change) = change.filter(|_| journal::is_open()) {
             self.tell(&watch, change, subject);
@@ -349,10 +353,12 @@ impl Chaos {
     }
 
     fn tell(&self, watch: &Watch, change: Change, subject: Subject) {
-        let (number, bytes) = (watch.number, watch.memory.bytes());
-        let (address, what) = match change {
-            Change::Written { address, place } => (address, format!("byte {place} of {bytes} was written")),
-            Change::Unmapped { address } => (address, format!("memory of {bytes} bytes was unmapped or protected")),
+        let (Change::Written { address, part, .. } | Change::Unmapped { address, part }) = change;
+        let of_what = part.name.map_or(String::new(), |name| format!(" of its {name}"));
+        let (number, bytes) = (watch.number, part.bytes);
+        let what = match change {
+            Change::Written { place, .. } => format!("byte {place} of {bytes}{of_what} was written"),
+            Change::Unmapped { .. } => format!("memory of {bytes} bytes{of_what} was unmapped or protected"),
         };
         let (submitted_ns, ended_ns) = (watch.since_ns, Clock::Monotonic.now_ns());
         let times = format!(r#","address":{address},"submitted_ns":{submitted_ns},"ended_ns":{ended_ns}"#);

@@ -10,9 +10,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define BYTES 6000
@@ -657,6 +660,114 @@ static void reuse_recv(void) { reuse(RECV); }
 static void reuse_recvmsg(void) { reuse(RECVMSG); }
 static void unmap_recv(void) { reuse(UNMAP_RECV); }
 
+// What a request answers beside its data is changed before its CQE.
+enum part { ADDR, ADDRLEN, HEADER, NAME, CONTROL, RIGHTS, STATXBUF, EVENTS, INFOP, VALUE };
+
+// A socket of this kind on loopback, and its address.
+static int bound(int kind, struct sockaddr_in *name) {
+    socklen_t bytes = sizeof *name;
+    int fd = socket(AF_INET, kind, 0);
+    *name = (struct sockaddr_in){ .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    if (bind(fd, (struct sockaddr *)name, bytes) != 0 || getsockname(fd, (struct sockaddr *)name, &bytes) != 0) end(2, "bind");
+    if (kind == SOCK_STREAM && listen(fd, 4) != 0) end(2, "listen");
+    return fd;
+}
+
+static void reuse_part(enum part part) {
+    struct sockaddr_in to, from;
+    int server = bound(part <= ADDRLEN ? SOCK_STREAM : SOCK_DGRAM, &to), epoll = epoll_create1(0), fd = make_file(), ends[2], pair[2];
+    if (pipe(ends) != 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) end(2, "pipe");
+    epoll_ctl(epoll, EPOLL_CTL_ADD, ends[0], &(struct epoll_event){ .events = EPOLLIN, .data.u64 = 77 });
+    set_up(8);
+    for (int round = 0; round < 20; round++) {
+        // The length lies apart from the address, and so on.
+        static struct { struct sockaddr_in name; socklen_t length; char control[64], data[4]; } one;
+        static struct statx statxbuf;
+        static struct epoll_event events[4];
+        static siginfo_t infop;
+        static char value[16];
+        memset(&one, 0, sizeof one);
+        one.length = sizeof one.name;
+        struct iovec iov = { one.data, sizeof one.data };
+        struct msghdr message = { .msg_name = &one.name, .msg_namelen = sizeof one.name, .msg_iov = &iov, .msg_iovlen = 1,
+                                  .msg_control = one.control, .msg_controllen = sizeof one.control };
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+        char *changed = NULL;
+        pid_t child = 0;
+        switch (part) {
+        case ADDR: case ADDRLEN:
+            io_uring_prep_accept(sqe, server, (struct sockaddr *)&one.name, &one.length, 0);
+            changed = part == ADDR ? (char *)&one.name : (char *)&one.length;
+            break;
+        case HEADER: case NAME: case CONTROL:
+            io_uring_prep_recvmsg(sqe, server, &message, 0);
+            changed = part == NAME ? (char *)&one.name : part == CONTROL ? one.control : (char *)&message.msg_flags;
+            if (part == NAME) message.msg_iov = NULL; // nobody looks at it any more
+            break;
+        case RIGHTS:
+            message.msg_name = NULL;
+            message.msg_controllen = CMSG_SPACE(sizeof(int));
+            *CMSG_FIRSTHDR(&message) = (struct cmsghdr){ CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS };
+            memcpy(CMSG_DATA(CMSG_FIRSTHDR(&message)), &fd, sizeof fd);
+            io_uring_prep_sendmsg(sqe, pair[0], &message, 0);
+            changed = (char *)CMSG_DATA(CMSG_FIRSTHDR(&message));
+            break;
+        case STATXBUF:
+            io_uring_prep_statx(sqe, fd, "", AT_EMPTY_PATH, STATX_SIZE, &statxbuf);
+            changed = (char *)&statxbuf;
+            break;
+        case EVENTS:
+            io_uring_prep_rw(59 /* IORING_OP_EPOLL_WAIT */, sqe, epoll, events, 4, 0);
+            changed = (char *)events;
+            break;
+        case INFOP:
+            if ((child = fork()) == 0) _exit(read(ends[0], value, 1) == 1 ? 5 : 6);
+            io_uring_prep_rw(50 /* IORING_OP_WAITID */, sqe, child, NULL, P_PID, (uintptr_t)&infop);
+            sqe->file_index = WEXITED;
+            changed = (char *)&infop;
+            break;
+        case VALUE:
+            io_uring_prep_fgetxattr(sqe, fd, "user.chaos", value, sizeof value);
+            changed = value;
+            break;
+        }
+        sqe->user_data = 7;
+        submit_all(1);
+        if (!right) changed[3] ^= 1;
+        int client = socket(AF_INET, part <= ADDRLEN ? SOCK_STREAM : SOCK_DGRAM, 0);
+        if (part <= CONTROL && connect(client, (struct sockaddr *)&to, sizeof to) != 0) end(2, "connect");
+        socklen_t bytes = sizeof from;
+        if (getsockname(client, (struct sockaddr *)&from, &bytes) != 0) end(2, "getsockname");
+        if (part >= HEADER && part <= CONTROL && send(client, "abcd", 4, 0) != 4) end(2, "send");
+        if ((part == EVENTS || part == INFOP) && write(ends[1], "x", 1) != 1) end(2, "write");
+        int res = wait_one().res;
+        bool named = one.name.sin_port == from.sin_port && one.name.sin_addr.s_addr == from.sin_addr.s_addr;
+        if (right && part <= ADDRLEN && (res < 0 || !named || one.length != sizeof one.name)) end(1, "accept");
+        if (part <= ADDRLEN && res >= 0) close(res);
+        if (right && part >= HEADER && part <= CONTROL
+            && (res != 4 || !named || message.msg_namelen != sizeof one.name || message.msg_controllen != 0
+                || memcmp(one.data, "abcd", 4) != 0)) end(1, "recvmsg");
+        if (right && part == RIGHTS && res != 4) end(1, "sendmsg");
+        if (right && part == STATXBUF && (res != 0 || statxbuf.stx_size != BYTES)) end(1, "statx");
+        if (right && part == EVENTS && (res != 1 || events[0].data.u64 != 77)) end(1, "epoll_wait");
+        if (right && part == INFOP && (res != 0 || infop.si_pid != child || infop.si_status != 5)) end(1, "waitid");
+        if (right && part == VALUE && res >= 0) end(1, "a value of nothing");
+        if (part == EVENTS && read(ends[0], value, 1) != 1) end(2, "read");
+        close(client);
+    }
+}
+
+static void reuse_addr(void) { reuse_part(ADDR); }
+static void reuse_addrlen(void) { reuse_part(ADDRLEN); }
+static void reuse_msghdr(void) { reuse_part(HEADER); }
+static void reuse_name(void) { reuse_part(NAME); }
+static void reuse_control(void) { reuse_part(CONTROL); }
+static void reuse_rights(void) { reuse_part(RIGHTS); }
+static void reuse_statxbuf(void) { reuse_part(STATXBUF); }
+static void reuse_events(void) { reuse_part(EVENTS); }
+static void reuse_infop(void) { reuse_part(INFOP); }
+static void reuse_value(void) { reuse_part(VALUE); }
+
 // A read fills what a write of the same chain takes, over and over: nothing is wrong with that.
 static void copy(void) {
     static char data[BYTES];
@@ -677,6 +788,45 @@ static void copy(void) {
     submit_all(1);
     io_uring_queue_exit(&ring);
     free(last);
+}
+
+// What was held back ends as what was not: by its LINK_TIMEOUT, with its registered buffer, and by itself where the program
+// waits for what it does.
+static void kept(void) {
+    static char room[64];
+    int ends[2], pair[2];
+    struct __kernel_timespec past = { 0, 1 };
+    struct iovec whole = { room, sizeof room };
+    if (pipe(ends) != 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) end(2, "pipe");
+    set_up(8);
+    for (int round = 0; round < 20; round++) {
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_read(sqe, ends[0], room, 1, 0);
+        sqe->flags |= IOSQE_IO_LINK;
+        sqe->user_data = 1;
+        sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_link_timeout(sqe, &past, IORING_TIMEOUT_ABS);
+        sqe->user_data = 2;
+        submit_all(2);
+        int results[3];
+        wait_two(results);
+        if (results[1] != -ECANCELED || results[2] != -ETIME) end(1, "not ended by its LINK_TIMEOUT");
+
+        if (write(ends[1], "abcd", 4) != 4) end(2, "write");
+        if (io_uring_register_buffers(&ring, &whole, 1) != 0) end(2, "no registered buffer");
+        io_uring_prep_read_fixed(io_uring_get_sqe(&ring), ends[0], room, 4, 0, 0);
+        submit_all(1);
+        if (io_uring_unregister_buffers(&ring) != 0) end(2, "unregister");
+        if (wait_one().res != 4) end(1, "its buffer is gone");
+    }
+    io_uring_queue_exit(&ring);
+    if (io_uring_queue_init(8, &ring, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) < 0) end(2, "no ring");
+    for (int round = 0; round < 20; round++) {
+        io_uring_prep_send(io_uring_get_sqe(&ring), pair[0], "abcd", 4, 0);
+        submit_all(1);
+        if (read(pair[1], room, 4) != 4) end(2, "read");
+        wait_one();
+    }
 }
 
 // Misuse that passes without a word natively.
@@ -744,9 +894,13 @@ int main(int count, char **words) {
         { "edge-count", edge_count }, { "edge-remove", edge_remove }, { "aside", aside },
         { "reuse-write", reuse_write }, { "reuse-send", reuse_send }, { "reuse-writev", reuse_writev },
         { "reuse-sendmsg", reuse_sendmsg }, { "reuse-fixed", reuse_fixed }, { "unmap-write", unmap_write },
-        { "copy", copy },
+        { "copy", copy }, { "kept", kept },
         { "reuse-read", reuse_read }, { "reuse-readv", reuse_readv }, { "reuse-recv", reuse_recv },
         { "reuse-recvmsg", reuse_recvmsg }, { "unmap-recv", unmap_recv },
+        { "reuse-addr", reuse_addr }, { "reuse-addrlen", reuse_addrlen }, { "reuse-msghdr", reuse_msghdr },
+        { "reuse-name", reuse_name }, { "reuse-control", reuse_control }, { "reuse-rights", reuse_rights },
+        { "reuse-statxbuf", reuse_statxbuf },
+        { "reuse-events", reuse_events }, { "reuse-infop", reuse_infop }, { "reuse-value", reuse_value },
         { "misuse-twice", misuse_twice }, { "misuse-unseen", misuse_unseen }, { "misuse-head", misuse_head },
         { "misuse-closed", misuse_closed },
     };

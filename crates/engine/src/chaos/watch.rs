@@ -1,5 +1,5 @@
-//! Memory that a request has in flight: it is copied in its turn, and compared when the request ends. What reads and receives
-//! bring goes to memory of ours first, so that the program's is still as it was.
+//! Memory that a request has in flight: it is copied in its turn, and compared when the request ends. What it
+//! fills is brought to memory of ours first, so that the program's is still as it was.
 //!
 //! From its turn until its CQE a request's memory is the kernel's. A program that writes to it, or frees it, has the file or the
 //! peer get what was not meant, or an error; natively only where the kernel was slow enough.
@@ -31,32 +31,39 @@ pub struct Watch {
     pub at: String,
     /// Its memory.
     pub memory: Memory,
-    /// Of a read or receive: where the data goes first. Not freed where it is not known that no call is at it any more.
+    /// Of what fills it: where that goes first. Not freed where it is not known that no call is at it any more.
     pub inlet: Option<ManuallyDrop<Vec<u8>>>,
+    /// See [`Op::answers_errors`](crate::op::Op::answers_errors).
+    pub answers_errors: bool,
 }
 
 impl Watch {
-    /// The request ends with `result`: puts what it has read into its memory.
+    /// The request ends with `result`: puts what it has filled into its memory.
     ///
     /// # Errors
     /// FAULT: the memory cannot be written.
     pub fn fill(&mut self, result: i32) -> Result<(), Errno> {
         let Some(inlet) = self.inlet.take() else { return Ok(()) };
-        if [-libc::ECANCELED, -libc::EINTR].contains(&result) {
-            return Ok(());
+        let answers = result >= 0 || self.answers_errors;
+        let was_interrupted = [-libc::ECANCELED, -libc::EINTR].contains(&result);
+        let filled = match usize::try_from(result) {
+            Err(_) if !answers => Ok(()),
+            count => self.memory.fill(&inlet, count.unwrap_or(0)),
+        };
+        if !was_interrupted {
+            drop(ManuallyDrop::into_inner(inlet)); // it has a result, so that no call is at it
         }
-        // It has a result, so that no call is at it.
-        let inlet = ManuallyDrop::into_inner(inlet);
-        let count = usize::try_from(result).map_or(0, |count| count.min(inlet.len()));
-        self.memory.fill(&inlet[..count])
+        filled
     }
 }
 
 /// What memory held.
 #[derive(Debug)]
 pub struct Memory {
-    /// Addresses and lengths.
+    /// Addresses and lengths: of the data, and then of `parts`.
     ranges: Vec<[usize; 2]>,
+    /// What else the request has, by the manual's names.
+    parts: Vec<&'static str>,
     /// What was there, one range after the other.
     bytes: Vec<u8>,
     /// The memory is registered: the program may unmap it, and the kernel still has it.
@@ -66,23 +73,37 @@ pub struct Memory {
 /// What became of memory in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// This byte of the data, and perhaps others, has another value.
+    /// This byte of the part, and perhaps others, has another value.
     Written {
         /// Its address.
         address: usize,
-        /// Which byte of the data it is, from 0.
+        /// Which byte of the part it is, from 0.
         place: usize,
+        /// What it is part of.
+        part: Part,
     },
     /// The page of this byte cannot be read, or written, any more.
     Unmapped {
         /// Its address.
         address: usize,
+        /// What it is part of.
+        part: Part,
     },
 }
 
+/// A part of a request's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// The manual's name; none for the data.
+    pub name: Option<&'static str>,
+    /// How many bytes of it are kept.
+    pub bytes: usize,
+}
+
 impl Memory {
-    /// Keeps what is at `ranges` (addresses and lengths). None where nothing is, it cannot be read, or there is no memory for it.
-    pub fn keep(mut ranges: Vec<[usize; 2]>, registered: bool) -> Option<Memory> {
+    /// Keeps what is at `ranges` (addresses and lengths): the data, and then what has the names of `parts`. None where nothing is,
+    /// it cannot be read, or there is no memory for it.
+    pub fn keep(mut ranges: Vec<[usize; 2]>, parts: Vec<&'static str>, registered: bool) -> Option<Memory> {
         let mut room = BYTES_MAX;
         for [_, length] in &mut ranges {
             *length = room.min(*length);
@@ -95,54 +116,84 @@ impl Memory {
             user_read_slice(*address as u64, range).ok()?;
             rest = behind;
         }
-        Some(Memory { ranges, bytes, registered })
+        Some(Memory { ranges, parts, bytes, registered })
     }
 
-    /// Writes `data` there.
-    fn fill(&self, data: &[u8]) -> Result<(), Errno> {
-        let mut rest = data;
-        for [address, length] in &self.ranges {
-            let (range, behind) = rest.split_at((*length).min(rest.len()));
+    /// The ranges of the data, and the others.
+    fn data_and_parts(&self) -> (&[[usize; 2]], &[[usize; 2]]) {
+        self.ranges.split_at(self.ranges.len() - self.parts.len())
+    }
+
+    /// Writes what an [`inlet`](Self::inlet) has there: so many bytes of data, and all else.
+    fn fill(&self, inlet: &[u8], count: usize) -> Result<(), Errno> {
+        let (data, parts) = self.data_and_parts();
+        let (mut rest, mut left) = (inlet, count);
+        for [address, length] in data {
+            let (range, behind) = rest.split_at(*length);
+            user_write_slice(*address as u64, &range[..left.min(*length)])?;
+            left = left.saturating_sub(*length);
+            rest = behind;
+        }
+        for [address, length] in parts {
+            let (range, behind) = rest.split_at(*length);
             user_write_slice(*address as u64, range)?;
             rest = behind;
         }
         Ok(())
     }
 
-    /// An inlet for all of it. None where part of it is not kept, it cannot be written, or there is no memory.
+    /// An inlet for all of it, which has what is kept. None where part of it is not kept, it cannot be written, or there is no memory.
     pub fn inlet(&self) -> Option<Vec<u8>> {
         let is_writable = |[address, length]: &[usize; 2]| {
             let begin = address & !(PAGE_BYTES - 1);
             *length == 0 || check_writable(begin as u64, (address + length - begin) as u64).is_ok()
         };
         let all = self.bytes.len() < BYTES_MAX && self.ranges.iter().all(is_writable);
-        all.then(|| filled(0u8, self.bytes.len()).ok())?
+        let mut inlet = all.then(|| filled(0u8, self.bytes.len()).ok())??;
+        inlet.copy_from_slice(&self.bytes);
+        Some(inlet)
     }
 
-    /// How many bytes are kept.
-    pub fn bytes(&self) -> usize {
-        self.bytes.len()
+    /// Where the parts of an inlet at `to` are that are no data.
+    pub fn parts_at(&self, to: usize) -> impl Iterator<Item = usize> + '_ {
+        let (data, parts) = self.data_and_parts();
+        let mut next = to + data.iter().map(|[_, length]| length).sum::<usize>();
+        parts.iter().map(move |[_, length]| {
+            let at = next;
+            next += length;
+            at
+        })
     }
 
-    /// Where it begins.
-    pub fn address(&self) -> usize {
-        self.ranges.first().map_or(0, |range| range[0])
+    /// The part that has this range.
+    fn part(&self, range: usize) -> Part {
+        let (data, parts) = self.data_and_parts();
+        match range.checked_sub(data.len()) {
+            None => Part { name: None, bytes: data.iter().map(|[_, length]| length).sum() },
+            Some(part) => Part { name: Some(self.parts[part]), bytes: parts[part][1] },
+        }
+    }
+
+    /// Its beginning cannot be written any more.
+    pub fn is_unwritable(&self) -> Change {
+        Change::Unmapped { address: self.ranges.first().map_or(0, |range| range[0]), part: self.part(0) }
     }
 
     /// The first change since [`keep`](Self::keep).
     pub fn change(&self) -> Option<Change> {
-        let mut place = 0;
-        for [address, length] in &self.ranges {
-            let kept = &self.bytes[place..place + length];
+        let mut before = 0;
+        for (range, [address, length]) in self.ranges.iter().enumerate() {
+            let kept = &self.bytes[before..before + length];
             if let Some((at, gone)) = first_change(*address, kept) {
-                let address = address.wrapping_add(at);
+                let (address, part) = (address.wrapping_add(at), self.part(range));
+                let place = if part.name.is_some() { at } else { before + at };
                 match gone {
                     true if self.registered => return None,
-                    true => return Some(Change::Unmapped { address }),
-                    false => return Some(Change::Written { address, place: place + at }),
+                    true => return Some(Change::Unmapped { address, part }),
+                    false => return Some(Change::Written { address, place, part }),
                 }
             }
-            place += length;
+            before += length;
         }
         None
     }
@@ -175,17 +226,18 @@ mod tests {
 
     fn keep(ranges: &[&[u8]]) -> Option<Memory> {
         let ranges = ranges.iter().map(|range| [range.as_ptr() as usize, range.len()]);
-        Memory::keep(ranges.collect(), false)
+        Memory::keep(ranges.collect(), Vec::new(), false)
     }
 
     #[test]
     fn the_first_byte_that_was_written_is_told() {
         let (first, mut second) = (vec![1u8; 700], vec![2u8; 3_000]);
         let memory = keep(&[&first, &second]).expect("readable memory");
-        assert_eq!((memory.bytes(), memory.change()), (3_700, None));
+        let part = Part { name: None, bytes: 3_700 };
+        assert_eq!((memory.part(1), memory.change()), (part, None));
         (second[2_999], second[1_500]) = (9, 9);
         let address = second[1_500..].as_ptr() as usize;
-        assert_eq!(memory.change(), Some(Change::Written { address, place: 2_200 }));
+        assert_eq!(memory.change(), Some(Change::Written { address, place: 2_200, part }));
         second[1_500] = 2;
         assert!(matches!(memory.change(), Some(Change::Written { place: 3_699, .. })));
     }
@@ -194,11 +246,11 @@ mod tests {
     fn memory_that_is_gone_is_told_unless_it_is_registered() {
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
         let at = syscall(libc::SYS_mmap, [0, 4096, libc::PROT_READ as usize, flags, usize::MAX, 0]) as usize;
-        let mut memory = Memory::keep(vec![[at + 96, 1_000]], false).expect("readable memory");
+        let mut memory = Memory::keep(vec![[at + 96, 1_000]], Vec::new(), false).expect("readable memory");
         assert_eq!(memory.change(), None);
         // Not unmapped, so that no other test's memory comes to lie there.
         assert_eq!(syscall(libc::SYS_mprotect, [at, 4096, libc::PROT_NONE as usize, 0, 0, 0]), 0);
-        assert_eq!(memory.change(), Some(Change::Unmapped { address: at + 96 }));
+        assert_eq!(memory.change(), Some(Change::Unmapped { address: at + 96, part: memory.part(0) }));
         memory.registered = true;
         assert_eq!(memory.change(), None);
     }
@@ -211,19 +263,37 @@ mod tests {
         inlet.copy_from_slice(b"abcdefgh");
         let id = Id::from_word(1);
         let inlet = Some(ManuallyDrop::new(inlet));
-        let mut watch = Watch { id, number: 1, fd: None, since_ns: 0, at: String::new(), memory, inlet };
+        let at = String::new();
+        let mut watch = Watch { id, number: 1, fd: None, since_ns: 0, at, memory, inlet, answers_errors: false };
         assert_eq!((watch.memory.change(), watch.fill(6)), (None, Ok(())));
         let now = |range: &[u8; 4]| crate::os::user_read::<u32>(range.as_ptr() as u64).map(u32::to_ne_bytes);
         assert_eq!((now(&first), now(&second)), (Ok(*b"abcd"), Ok([b'e', b'f', 2, 2])));
     }
 
     #[test]
+    fn what_is_no_data_is_told_by_its_name_and_filled_whole() {
+        let (data, mut name) = ([1u8; 4], [2u8; 3]);
+        let ranges = vec![[data.as_ptr() as usize, 4], [name.as_ptr() as usize, 3]];
+        let memory = Memory::keep(ranges, vec!["msg_name"], false).expect("readable memory");
+        let inlet = memory.inlet().expect("memory that can be written");
+        assert_eq!((&inlet[..], memory.parts_at(100).collect::<Vec<_>>()), (&[1, 1, 1, 1, 2, 2, 2][..], vec![104]));
+        name[1] = 9;
+        let (address, part) = (name[1..].as_ptr() as usize, Part { name: Some("msg_name"), bytes: 3 });
+        assert_eq!(memory.change(), Some(Change::Written { address, place: 1, part }));
+        assert_eq!(memory.fill(b"abcdxyz", 1), Ok(()));
+        let (mut data_now, mut name_now) = ([0; 4], [0; 3]);
+        assert_eq!(user_read_slice(data.as_ptr() as u64, &mut data_now), Ok(()));
+        assert_eq!(user_read_slice(name.as_ptr() as u64, &mut name_now), Ok(()));
+        assert_eq!((data_now, name_now), (*b"a\x01\x01\x01", *b"xyz"));
+    }
+
+    #[test]
     fn what_cannot_be_read_is_not_kept_and_of_much_the_beginning() {
         assert!(keep(&[]).is_none() && keep(&[&[]]).is_none());
-        assert!(Memory::keep(vec![[16, 1]], false).is_none());
+        assert!(Memory::keep(vec![[16, 1]], Vec::new(), false).is_none());
         let mut much = vec![0u8; BYTES_MAX + 1];
         let memory = keep(&[&much, &[1]]).expect("readable memory");
-        assert_eq!(memory.bytes(), BYTES_MAX);
+        assert_eq!(memory.part(0).bytes, BYTES_MAX);
         much[BYTES_MAX] = 1;
         assert_eq!(memory.change(), None);
     }

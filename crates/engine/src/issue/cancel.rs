@@ -66,7 +66,7 @@ impl RingGuard {
     pub fn cancel_one(&mut self, id: Id) -> Result<i32, Errno> {
         let mut result = -Errno::CANCELED.raw_os_error();
         let listed = self.slab.get(id).is_some_and(|request| list_of(request.opcode).is_some());
-        let mut found = false;
+        let (mut found, mut is_in_turn) = (false, false);
         match self.slab.get(id).ok_or(Errno::NOENT)?.state() {
             State::Polling(_) => {
                 let _cancelled_below = self.disarm(id);
@@ -94,6 +94,7 @@ impl RingGuard {
             State::Cancelled(_) => return Err(Errno::NOENT),
             // The kernel's io_uring has no list that such a transfer could be found on, either.
             State::Staged | State::Submitted => return Err(Errno::NOENT),
+            State::Ready if chaos::was_let_go(&self.slab[id]) => is_in_turn = true,
             State::Deferred | State::Chained | State::Ready | State::Issuing => return Err(Errno::NOENT),
         }
         if self.slab[id].opcode == Opcode::Waitid {
@@ -103,7 +104,9 @@ impl RingGuard {
         // A futex wait's chain goes on (`__io_futex_cancel` in io_uring/futex.c does not mark it as failed).
         let failed = list_of(self.slab[id].opcode) != Some(Opcode::FutexWait);
         self.slab[id].cancel(Cancelled { result, failed, found });
-        self.ready.push_back(id);
+        if !is_in_turn {
+            self.ready.push_back(id);
+        }
         Ok(listed.into())
     }
 

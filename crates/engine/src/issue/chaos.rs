@@ -2,28 +2,28 @@
 //! [`Chaos`](crate::chaos::Chaos), always with the ring's lock.
 //!
 //! Every request of such a ring gets a place, also one that would be answered on the spot, so that it can be held back, and so
-//! that each way to a result comes through `finish`. `edge` meets timeouts.
+//! that each way to a result comes through `finish`. `hold` holds requests back, `edge`
+//! meets timeouts, `watch` watches memory.
 
 mod edge;
+mod hold;
+mod watch;
 
 pub use edge::{fires, outlasts_count, outruns_timeout};
+pub use hold::{is_out_of_reach, let_go, let_next_go, stop_timer, was_let_go};
 
 use crate::chaos::caller::Caller;
 use crate::chaos::rules::Rule;
-use crate::chaos::watch::{Memory, Watch};
 use crate::chaos::{Draw, HeldBack, Subject};
-use crate::descriptors::note_use;
 use crate::event::Kind;
 use crate::issue::lint;
 use crate::memory::layout::word;
-use crate::op::cut::is_direct;
-use crate::op::{row, Direction, FileUse, Op};
+use crate::op::Op;
 use crate::os::{file_status, user_read, user_write, Clock};
-use crate::request::{self, Id, Request, Target};
+use crate::request::{Id, Request, Target};
 use crate::ring::{RingGuard, State};
 use crate::Errno;
 use anyring_abi::{Cqe, Opcode, Sqe, IOSQE_BUFFER_SELECT, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
-use core::mem::ManuallyDrop;
 use core::sync::atomic::Ordering;
 
 /// After this time a request is held back no more, where the program does not wait for it.
@@ -129,9 +129,9 @@ pub fn intervenes(guard: &mut RingGuard, id: Id) -> bool {
     }
     if guard.slab.get(id).is_some_and(|request| request.number & WAS_HELD == 0) {
         lint::begins(guard, id);
-        begin_fill(guard, id);
+        watch::begin_fill(guard, id);
     }
-    begin_watch(guard, id);
+    watch::begin_watch(guard, id);
     if let Some(error) = failure(guard, id) {
         guard.finish(id, -error.raw_os_error(), true);
         return true;
@@ -140,47 +140,8 @@ pub fn intervenes(guard: &mut RingGuard, id: Id) -> bool {
         guard.finish(id, -Errno::ALREADY.raw_os_error(), true);
         return true;
     }
-    let drawn = drawn_hold(guard, id);
-    holds_back(guard, id, drawn)
-}
-
-/// What the request will have filled is told with its result.
-fn begin_fill(guard: &mut RingGuard, id: Id) {
-    let state = &mut **guard;
-    let (Some(chaos), Some(request)) = (&mut state.chaos, state.slab.get(id)) else { return };
-    let read = || request.op.data().filter(|(direction, _)| *direction == Direction::Read);
-    chaos.begin_fill(id, || read().map(|(_, ranges)| ranges), |other| state.slab.get(other).is_none());
-}
-
-/// From a request's turn on its memory is watched. Before, another of its chain may write to it.
-fn begin_watch(state: &mut State, id: Id) {
-    let fd = state.slab.get(id).and_then(|request| state.number_of(&request.target).ok());
-    let copies = state.iopoll.is_none() && fd.is_some_and(|fd| !is_direct(fd));
-    let (Some(chaos), Some(request)) = (&mut state.chaos, state.slab.get_mut(id)) else { return };
-    let number = request.number & NUMBER;
-    let known = chaos.watched.iter().position(|watch| watch.id == id);
-    if known.is_some_and(|place| chaos.watched[place].number == number) || !chaos.watches() {
-        return;
-    }
-    if let Some(place) = known {
-        chaos.watched.swap_remove(place); // a forked child's request has got an id of its parent's
-    }
-    let Some((direction, ranges)) = request.op.data().filter(|_| chaos.watched.try_reserve(1).is_ok()) else {
-        return;
-    };
-    use Opcode::*;
-    let registered = matches!(request.opcode, ReadFixed | ReadvFixed | WriteFixed | WritevFixed);
-    let Some(memory) = Memory::keep(ranges, registered) else { return };
-    let mut inlet = None;
-    if direction == Direction::Read {
-        // Neither what is to lie in a registered buffer nor what a device gets can be elsewhere.
-        let Some(memory) = memory.inlet().filter(|_| copies && !registered) else { return };
-        request.op.redirect(memory.as_ptr() as usize);
-        inlet = Some(ManuallyDrop::new(memory));
-    }
-    let fd = if let Target::Number(fd) = request.target { Some(fd) } else { None };
-    let at = chaos.at();
-    chaos.watched.push(Watch { id, number, fd, since_ns: Clock::Monotonic.now_ns(), at, memory, inlet });
+    let drawn = hold::drawn_hold(guard, id);
+    hold::holds_back(guard, id, drawn)
 }
 
 /// The error with which a request fails without being made.
@@ -202,140 +163,6 @@ fn failure(state: &mut State, id: Id) -> Option<Errno> {
     let (rule, error, _) = fails.into_iter().find(|(rule, _, of)| *of && chaos.draw(*rule, number).is_some())?;
     state.note(rule, number, About::Request(id), "fails");
     Some(error)
-}
-
-/// Whether natively such a request may have to wait, for a device, a server or memory if for nothing else.
-fn may_take_long(opcode: Opcode) -> bool {
-    use Opcode::*;
-    let transfers = matches!(
-        opcode,
-        Read | Write
-            | Readv
-            | Writev
-            | ReadFixed
-            | WriteFixed
-            | ReadvFixed
-            | WritevFixed
-            | Send
-            | Recv
-            | Sendmsg
-            | Recvmsg
-    );
-    let calls = matches!(
-        opcode,
-        Accept
-            | Connect
-            | Openat
-            | Openat2
-            | Statx
-            | Fsync
-            | SyncFileRange
-            | Fallocate
-            | Ftruncate
-            | Splice
-            | Tee
-            | Unlinkat
-            | Renameat
-            | Mkdirat
-            | Symlinkat
-            | Linkat
-            | Fadvise
-            | Madvise
-            | SendZc
-            | SendmsgZc
-            | ReadMultishot
-    );
-    transfers || calls
-}
-
-/// How a request is held back.
-#[derive(Clone, Copy)]
-struct Hold {
-    rule: Rule,
-    turn: u64,
-    ns: u64,
-    flag: u64,
-    what: &'static str,
-}
-
-/// Whether a request is to be held back by a rule, and how.
-fn drawn_hold(state: &RingGuard, id: Id) -> Option<Hold> {
-    let (chaos, request) = (state.chaos.as_ref()?, state.slab.get(id)?);
-    let number = request.number & NUMBER;
-    if let Some(hold) = edge::hold(state, id) {
-        return Some(hold);
-    }
-    if !may_take_long(request.opcode) {
-        return None;
-    }
-    let is_watched = chaos.watched.iter().any(|watch| watch.id == id);
-    let rules = if is_watched { &[Rule::Late, Rule::Lifetimes][..] } else { &[Rule::Late] };
-    let (rule, draw) = rules.iter().find_map(|rule| Some((*rule, chaos.draw(*rule, number)?)))?;
-    let ns = if draw.below(4) == 0 { ASIDE_NS } else { HELD_BACK_NS };
-    Some(Hold { rule, turn: number + draw.below(OVERTAKEN_BY), ns, flag: 0, what: "held back" })
-}
-
-/// Holds a request back, until the program waits for it or some time has passed. What comes behind it on the same stream is held
-/// back behind it.
-fn holds_back(guard: &mut RingGuard, id: Id, drawn: Option<Hold>) -> bool {
-    let state = &mut **guard;
-    let (Some(chaos), Some(request)) = (&mut state.chaos, state.slab.get(id)) else { return false };
-    if request.number & WAS_HELD != 0 {
-        return false;
-    }
-    let number = request.number & NUMBER;
-    let has_file = row(request.opcode).is_some_and(|row| row.file == FileUse::File);
-    let stream = request.target.number().filter(|_| has_file && request.number & UNORDERED == 0);
-    let same = |held: &&HeldBack| stream.is_some() && held.stream == stream;
-    let before = chaos.held.iter().filter(same).map(|held| (held.turn.0, held.until_ns));
-    let before = before.reduce(|one, other| (one.0.max(other.0), one.1.max(other.1)));
-    if drawn.is_none() && before.is_none() {
-        return false;
-    }
-    let (after, not_before_ns) = before.unwrap_or((0, 0));
-    let turn = drawn.map_or(0, |hold| hold.turn).max(after);
-    // What is behind another keeps its order by the timers, too.
-    let until_ns = Clock::Monotonic.now_ns().saturating_add(drawn.map_or(0, |hold| hold.ns)).max(not_before_ns);
-    // Where there is no memory for the timer it is not held back.
-    if chaos.held.try_reserve(1).is_err() || state.timers.make_room(Clock::Monotonic, state.slab.len()).is_err() {
-        return false;
-    }
-    chaos.held.push(HeldBack { turn: (turn, number), id, stream, until_ns });
-    if let Some(hold) = drawn {
-        state.note(hold.rule, number, About::Request(id), hold.what);
-    }
-    if guard.keep_file(id).is_err() {
-        // The attempt says what is wrong with the file.
-        if let Some(chaos) = &mut guard.chaos {
-            chaos.forget_held(id);
-        }
-        return false;
-    }
-    let state = &mut **guard;
-    let request = &mut state.slab[id];
-    if let Target::Number(fd) = request.target {
-        note_use(fd); // a close of it is looked at
-    }
-    request.number |= WAS_HELD | drawn.map_or(0, |hold| hold.flag);
-    wait_for_timer(guard, id, until_ns);
-    guard.arm_link_timeout(id);
-    true
-}
-
-/// The request waits for a timer, for which there is room.
-fn wait_for_timer(guard: &mut RingGuard, id: Id, until_ns: u64) {
-    let state = &mut **guard;
-    let request = &mut state.slab[id];
-    request.deadline_ns = until_ns;
-    request.time();
-    state.slab.note_scattered(true);
-    state.timers.insert(&mut state.slab, Clock::Monotonic, id);
-    guard.work_appeared(true);
-}
-
-/// Whether no cancel finds the request that waits: it stands for the notification of a zero-copy send, or natively does not wait.
-pub fn is_out_of_reach(request: &Request) -> bool {
-    is_notification(request) || matches!(request.op, Op::TimeoutRemove(_))
 }
 
 /// Whether the request stands for the notification of a zero-copy send.
@@ -365,7 +192,7 @@ pub fn delays_notification(guard: &mut RingGuard, sent: &Request) -> bool {
         let turn = (number + draw.below(OVERTAKEN_BY), number);
         chaos.held.push(HeldBack { turn, id, stream: None, until_ns });
     }
-    wait_for_timer(guard, id, until_ns);
+    hold::wait_for_timer(guard, id, until_ns);
     true
 }
 
@@ -375,39 +202,6 @@ fn notify(guard: &mut RingGuard, id: Id) {
         guard.post_notification(request.user_data, request.cqe_flags);
     }
     guard.release_held();
-}
-
-/// Takes a request that is held back off the timers: it goes on, or ends.
-#[cold]
-pub fn stop_timer(state: &mut State, id: Id) {
-    if let Some(chaos) = &mut state.chaos {
-        chaos.forget_held(id);
-        state.timers.remove(&mut state.slab, Clock::Monotonic, id);
-    }
-}
-
-/// A request that was held back has its turn, among those that are ready.
-#[cold]
-pub fn let_go(guard: &mut RingGuard, id: Id) {
-    guard.slab[id].make_ready();
-    guard.ready.push_back(id);
-}
-
-/// The program waits: lets one request go that was held back, or the backlog. False where there is none.
-#[cold]
-pub fn let_next_go(guard: &mut RingGuard) -> bool {
-    if guard.chaos.as_mut().is_some_and(|chaos| core::mem::take(&mut chaos.keeps_backlog)) {
-        return true;
-    }
-    while let Some(next) = guard.chaos.as_mut().and_then(|chaos| chaos.take_next_held()) {
-        // A forked child has none of its parent's requests.
-        if guard.slab.get(next.id).is_some_and(|request| matches!(request.state(), request::State::Timed)) {
-            let id = guard.stop_timer(next.id).id();
-            let_go(guard, id);
-            return true;
-        }
-    }
-    false
 }
 
 /// What a request ends with: what it would, or something else that it might as well.

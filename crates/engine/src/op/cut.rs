@@ -2,11 +2,14 @@
 //!
 //! The bytes that are left are transferred as if the program had asked for no more, so the data stays right.
 
+use super::fs::Fs;
 use super::net::{socket_option, Net};
 use super::{Direction, Op};
 use crate::descriptors::status_flags;
 use crate::os::file_status;
 
+/// `sizeof(struct statx)` (linux/stat.h).
+const STATX_BYTES: usize = 256;
 /// What pipe(7) has a write transfer as one: PIPE_BUF.
 const AT_ONCE_BYTES: usize = 4096;
 
@@ -39,6 +42,28 @@ impl Op {
             Op::Net(Net::Transfer(op)) => op.redirect(to),
             _ => {}
         }
+    }
+
+    /// Calls `place` for each part of program memory that it fills, or a send reads, besides its data: with the manual's name, the
+    /// address and the bytes of that part; the answer is where it is from now on. Always for the same parts, in the same order. Not
+    /// of multishot requests, nor of what is made within io_uring_enter(2): GETSOCKOPT, PIPE.
+    pub fn each_part(&mut self, place: &mut dyn FnMut(&'static str, usize, usize) -> usize) {
+        match self {
+            Op::Net(Net::Accept(op)) => op.each_part(place),
+            Op::Net(Net::Transfer(op)) => op.each_part(place),
+            Op::Fs(Fs::Statx { statxbuf, .. }) => {
+                *statxbuf = place("statxbuf", *statxbuf as usize, STATX_BYTES) as u64
+            }
+            Op::EpollWait(op) => op.each_part(place),
+            Op::Waitid(op) => op.each_part(place),
+            Op::Xattr(op) => op.each_part(place),
+            _ => {}
+        }
+    }
+
+    /// Some of that is filled with some errors, too.
+    pub fn answers_errors(&self) -> bool {
+        matches!(self, Op::Waitid(_))
     }
 
     /// Has it ask for so many bytes only.

@@ -64,6 +64,12 @@ impl EpollWait {
         Ok(EpollWait { events: sqe.addr, count: sqe.len })
     }
 
+    /// See [`super::Op::each_part`].
+    pub fn each_part(&mut self, place: &mut dyn FnMut(&'static str, usize, usize) -> usize) {
+        let bytes = (self.count as usize).saturating_mul(size_of::<EpollEvent>());
+        self.events = place("events", self.events as usize, bytes) as u64;
+    }
+
     /// Takes what is there; an instance is pollable itself, so nobody ever sleeps in the call.
     pub fn issue(&mut self, context: Context) -> Verdict {
         let args = [context.fd as usize, self.events as usize, self.count as usize, 0, 0, 0];

@@ -22,7 +22,7 @@ pub use transfer::Transfer;
 pub use zero_copy::refused_flags;
 
 use super::{call, reject_unused, Context, Direction, Field, Punt, Verdict};
-use crate::os::{user_read_slice, Os, Sys};
+use crate::os::{user_read, user_read_slice, Os, Sys};
 use crate::{descriptors, Errno};
 use anyring_abi::{
     Opcode, Sqe, IORING_ACCEPT_DONTWAIT, IORING_ACCEPT_MULTISHOT, IORING_ACCEPT_POLL_FIRST,
@@ -217,6 +217,17 @@ impl Accept {
             more_wait: false,
             slot: sqe.file_index,
         })
+    }
+
+    /// See [`super::Op::each_part`].
+    pub(super) fn each_part(&mut self, place: &mut dyn FnMut(&'static str, usize, usize) -> usize) {
+        if self.multishot || self.address == 0 {
+            return;
+        }
+        // How long the address may be the call asks only when it has one.
+        let room = user_read::<i32>(self.address_length).unwrap_or(0).clamp(0, ADDRESS_BYTES_MAX as i32);
+        self.address = place("addr", self.address as usize, room as usize) as u64;
+        self.address_length = place("addrlen", self.address_length as usize, size_of::<u32>()) as u64;
     }
 
     fn issue(&mut self, context: Context) -> Verdict {

@@ -141,6 +141,13 @@ impl Waitid {
         self.pidfd.as_ref().filter(|_| only_exit)
     }
 
+    /// See [`super::Op::each_part`].
+    pub fn each_part(&mut self, place: &mut dyn FnMut(&'static str, usize, usize) -> usize) {
+        if self.info != 0 {
+            self.info = place("infop", self.info as usize, INFO_WORDS * size_of::<i32>()) as u64;
+        }
+    }
+
     /// A wait that is cancelled tells zeroes; where that is not possible, nothing.
     pub fn tell_nothing(&self) {
         let _ = self.tell(Info::default());

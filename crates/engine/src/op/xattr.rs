@@ -55,6 +55,13 @@ impl Xattr {
         Ok(Xattr { path, name, access })
     }
 
+    /// See [`super::Op::each_part`].
+    pub fn each_part(&mut self, place: &mut dyn FnMut(&'static str, usize, usize) -> usize) {
+        if let Access::Get(address, room) = &mut self.access {
+            *address = place("value", *address as usize, *room as usize) as u64;
+        }
+    }
+
     /// Makes the call.
     pub fn issue(&mut self, context: Context) -> Verdict {
         let name = self.name.address();

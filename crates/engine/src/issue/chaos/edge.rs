@@ -1,6 +1,7 @@
 //! Timeouts that fire just as what they guard ends, their count is reached, or they are removed: rule `edge` of chaos.
 
-use super::{may_take_long, About, Hold, ASIDE_NS, HELD_BACK_NS, NUMBER, WAS_HELD};
+use super::hold::{may_be_held, Hold};
+use super::{About, ASIDE_NS, HELD_BACK_NS, NUMBER, WAS_HELD};
 use crate::chaos::rules::Rule;
 use crate::chaos::{Draw, NOT_BY_WAITING};
 use crate::op::Op;
@@ -22,7 +23,7 @@ pub(super) fn hold(guard: &RingGuard, id: Id) -> Option<Hold> {
         let ns = left_ns(guard.slab.get(timeout)?)? + ASIDE_NS;
         return hold(ns, 0, "held back until its TIMEOUT has fired");
     }
-    let ns = timeout_ns(guard, request).filter(|_| may_take_long(request.opcode))?;
+    let ns = timeout_ns(guard, request).filter(|_| may_be_held(guard, request))?;
     chaos.draw(Rule::Edge, request.number & NUMBER)?;
     hold(ns + HELD_BACK_NS, AT_EDGE, "held back until its LINK_TIMEOUT")
 }

@@ -76,11 +76,30 @@ fn known_flags(flags: u32, header: &Header) -> u32 {
     }
 }
 
+/// Addresses in the program's `struct msghdr`.
+#[derive(Debug)]
+struct Told {
+    name_length: u64,
+    control_length: u64,
+    flags: u64,
+}
+
+impl Told {
+    fn of(header: u64) -> Told {
+        let field = |offset: usize| header.wrapping_add(offset as u64);
+        Told {
+            name_length: field(core::mem::offset_of!(Header, name_length)),
+            control_length: field(core::mem::offset_of!(Header, control_length)),
+            flags: field(core::mem::offset_of!(Header, flags)),
+        }
+    }
+}
+
 /// What a SENDMSG or RECVMSG names, copied; or several ranges of a SEND or RECV.
 #[derive(Debug, Default)]
 pub(super) struct Message {
-    /// The program's `struct msghdr`, where there is one.
-    user: Option<u64>,
+    /// Where the program's `struct msghdr` has what a receive answers, where there is one.
+    told: Option<Told>,
     /// As the program gave it; `name` and `iovecs` are replaced for each call.
     header: Header,
     /// What is left to transfer.
@@ -125,7 +144,7 @@ impl Message {
             return Err(Errno::MSGSIZE);
         }
         let iovecs = iovecs::import(header.iovecs as u64, header.iovec_count, iovecs != Iovecs::Registered)?;
-        Ok(Message { user: Some(user), header, iovecs, destination })
+        Ok(Message { told: Some(Told::of(user)), header, iovecs, destination })
     }
 
     /// Several ranges without a header.
@@ -162,19 +181,40 @@ impl Message {
         Ok((count, header.flags))
     }
 
+    /// See [`crate::op::Op::each_part`].
+    pub(super) fn each_part(
+        &mut self,
+        direction: Direction,
+        place: &mut dyn FnMut(&'static str, usize, usize) -> usize,
+    ) {
+        let Some(told) = &mut self.told else { return };
+        let receives = direction == Direction::Read;
+        let name_room = self.header.name_length.clamp(0, ADDRESS_BYTES_MAX as i32) as usize;
+        if receives && self.header.name != 0 {
+            self.header.name = place("msg_name", self.header.name, name_room);
+            told.name_length = place("msg_namelen", told.name_length as usize, size_of::<u32>()) as u64;
+        }
+        if receives {
+            told.control_length = place("msg_controllen", told.control_length as usize, size_of::<u64>()) as u64;
+            told.flags = place("msg_flags", told.flags as usize, size_of::<u32>()) as u64;
+        }
+        if self.header.control != 0 {
+            self.header.control = place("msg_control", self.header.control, self.header.control_length);
+        }
+    }
+
     /// Writes what a receive that has got nothing answers to the program's header.
     pub(super) fn tell_nothing(&self) -> Result<(), Errno> {
         self.tell(&Header { name: self.header.name, ..Header::default() })
     }
 
     fn tell(&self, header: &Header) -> Result<(), Errno> {
-        let Some(user) = self.user else { return Ok(()) };
-        let field = |offset: usize| user.wrapping_add(offset as u64);
+        let Some(told) = &self.told else { return Ok(()) };
         if header.name != 0 {
-            user_write(field(core::mem::offset_of!(Header, name_length)), &header.name_length)?;
+            user_write(told.name_length, &header.name_length)?;
         }
-        user_write(field(core::mem::offset_of!(Header, flags)), &header.flags)?;
-        user_write(field(core::mem::offset_of!(Header, control_length)), &(header.control_length as u64))
+        user_write(told.flags, &header.flags)?;
+        user_write(told.control_length, &(header.control_length as u64))
     }
 
     /// A message of a multishot request: `struct io_uring_recvmsg_out`, name, control data and payload, one after the

@@ -212,6 +212,16 @@ impl Transfer {
         }
     }
 
+    /// See [`crate::op::Op::each_part`].
+    pub(crate) fn each_part(&mut self, place: &mut dyn FnMut(&'static str, usize, usize) -> usize) {
+        match &mut self.data {
+            Data::Message(message) if !self.multishot && self.zero_copy.is_none() => {
+                message.each_part(self.direction, place)
+            }
+            _ => {}
+        }
+    }
+
     /// See [`crate::op::Op::cut`].
     pub(crate) fn cut(&mut self, bytes: usize) {
         if let Some(selection) = &mut self.selection {

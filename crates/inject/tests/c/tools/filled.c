@@ -10,6 +10,7 @@ static struct {
 } told[MOST];
 static atomic_int count;
 static struct io_uring ring;
+static struct statx status;
 static char first[16], second[16], many[4][16];
 static int pipes[2], sockets[2];
 
@@ -110,6 +111,14 @@ int main(void)
 	sqe->buf_group = 7;
 	expect_five(sqe, sockets[1], IOSQE_BUFFER_SELECT);
 	CHECK(told_of(many, sizeof(many)) == 5);
+
+	/* What is no data. */
+	io_uring_prep_statx(next_sqe(&ring), AT_FDCWD, "/", 0, STATX_BASIC_STATS, &status);
+	atomic_store(&count, 0);
+	submit(&ring, 1);
+	CHECK(io_uring_wait_cqe(&ring, &cqe) == 0 && answer(cqe->res) == 0);
+	CHECK(told_of(&status, sizeof(status)) == sizeof(status));
+	io_uring_cqe_seen(&ring, cqe);
 
 	/* What is written is the program's. */
 	sqe = next_sqe(&ring);

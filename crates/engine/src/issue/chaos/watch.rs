@@ -1,0 +1,80 @@
+//! From a request's turn on its memory is watched: rule `lifetimes`, and what sanitizers are told of.
+
+use super::NUMBER;
+use crate::chaos::watch::{Memory, Watch};
+use crate::chaos::Fills;
+use crate::op::cut::is_direct;
+use crate::op::{Direction, Op};
+use crate::os::Clock;
+use crate::request::{Id, Target};
+use crate::ring::{RingGuard, State};
+use anyring_abi::Opcode;
+use core::mem::ManuallyDrop;
+
+/// What the request will have filled is told with its result.
+pub(super) fn begin_fill(guard: &mut RingGuard, id: Id) {
+    let state = &mut **guard;
+    let (Some(chaos), Some(request)) = (&mut state.chaos, state.slab.get_mut(id)) else { return };
+    if !chaos.tells_filled(id) {
+        return;
+    }
+    let (direction, data) = request.op.data().unwrap_or((Direction::Read, Vec::new()));
+    let Some((_, answers)) = parts(&mut request.op).filter(|_| direction == Direction::Read) else { return };
+    if !data.is_empty() || !answers.is_empty() {
+        chaos.begin_fill(Fills { id, data, answers }, |other| state.slab.get(other).is_none());
+    }
+}
+
+/// What it has besides its data: the names, and addresses and lengths. None where there is no memory for them.
+fn parts(op: &mut Op) -> Option<(Vec<&'static str>, Vec<[usize; 2]>)> {
+    let (mut names, mut ranges, mut all) = (Vec::new(), Vec::new(), true);
+    op.each_part(&mut |name, address, bytes| {
+        all &= names.try_reserve(1).is_ok() && ranges.try_reserve(1).is_ok();
+        if all {
+            names.push(name);
+            ranges.push([address, bytes]);
+        }
+        address
+    });
+    all.then_some((names, ranges))
+}
+
+/// From a request's turn on its memory is watched. Before, another of its chain may write to it.
+pub(super) fn begin_watch(state: &mut State, id: Id) {
+    let fd = state.slab.get(id).and_then(|request| state.number_of(&request.target).ok());
+    let copies = state.iopoll.is_none() && fd.is_some_and(|fd| !is_direct(fd));
+    let (Some(chaos), Some(request)) = (&mut state.chaos, state.slab.get_mut(id)) else { return };
+    let number = request.number & NUMBER;
+    let known = chaos.watched.iter().position(|watch| watch.id == id);
+    if known.is_some_and(|place| chaos.watched[place].number == number) || !chaos.watches() {
+        return;
+    }
+    if let Some(place) = known {
+        chaos.watched.swap_remove(place); // a forked child's request has got an id of its parent's
+    }
+    if chaos.watched.try_reserve(1).is_err() {
+        return;
+    }
+    let (direction, mut ranges) = request.op.data().unwrap_or((Direction::Read, Vec::new()));
+    let Some((names, mut others)) = parts(&mut request.op) else { return };
+    if ranges.try_reserve(others.len()).is_err() {
+        return;
+    }
+    ranges.append(&mut others);
+    use Opcode::*;
+    let registered = matches!(request.opcode, ReadFixed | ReadvFixed | WriteFixed | WritevFixed);
+    let Some(memory) = Memory::keep(ranges, names, registered) else { return };
+    let mut inlet = None;
+    if direction == Direction::Read {
+        // Neither what is to lie in a registered buffer nor what a device gets can be elsewhere.
+        let Some(ours) = memory.inlet().filter(|_| copies && !registered) else { return };
+        request.op.redirect(ours.as_ptr() as usize);
+        let mut places = memory.parts_at(ours.as_ptr() as usize);
+        request.op.each_part(&mut |_, address, _| places.next().unwrap_or(address));
+        inlet = Some(ManuallyDrop::new(ours));
+    }
+    let fd = if let Target::Number(fd) = request.target { Some(fd) } else { None };
+    let (at, answers_errors) = (chaos.at(), request.op.answers_errors());
+    let since_ns = Clock::Monotonic.now_ns();
+    chaos.watched.push(Watch { id, number, fd, since_ns, at, memory, inlet, answers_errors });
+}
