@@ -214,7 +214,9 @@ def conformance(engine):
     process = engine.run("more:run", *words, limit_s=420,
                          flags=["-e", "TMPDIR=/results", "-e", "ANYRING_BACKEND=user", "-e", "ANYRING_AIO=user"])
     lines = process.stdout.strip().split("\n")
-    assert process.returncode == 0, "\n".join(line for line in lines if not line.startswith("known"))[-3000:]
+    # Each that failed with the first line of its reason, however many there are.
+    failed = [" ".join(lines[at:at + 2]) for at, line in enumerate(lines) if line.startswith("FAIL")]
+    assert process.returncode == 0, "\n".join([f"status {process.returncode}", *failed, lines[-1]])
     print(f"  {lines[-1]}")
 
 

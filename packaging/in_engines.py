@@ -95,6 +95,8 @@ class Engine:
     answer = "- | - | -"
     # Why no program runs as a guest here, in the words of `anyring run`.
     no_guests = None
+    # How many containers were started, by all engines.
+    runs = 0
     # The conformance cases that run, by filters, and the list of differences that they have here.
     cases, list = ["--filter", "rw_", "--filter", "poll", "--filter", "sqpoll", "--filter", "net_", "--filter", "aio_"], None
 
@@ -110,11 +112,16 @@ class Engine:
         return call([*self.cli, *words], limit_s, env=self.environment, **options)
 
     def run(self, image, *words, flags=(), limit_s=RUN_LIMIT_S):
-        """A container of the image, which is gone afterwards."""
+        """A container of the image, which is gone afterwards. Beyond its limit it is removed: what waits for it alone ends otherwise."""
+        Engine.runs += 1
+        name = f"anyring-{Engine.runs}"
         programs, results = self.work / "programs", self.work / "results"
         volumes = ["-v", f"{programs}:{programs}:ro", "-v", f"{results}:/results"]
-        options = ["--rm", "--network", "none", *self.options, *volumes, *flags]
-        return self.engine("run", *options, image, *words, limit_s=limit_s)
+        options = ["--rm", "--name", name, "--network", "none", *self.options, *volumes, *flags]
+        process = self.engine("run", *options, image, *words, limit_s=limit_s)
+        if process.returncode == 124:
+            self.engine("rm", "--force", name)
+        return process
 
     def begins(self):
         """Starts a container that sleeps."""

@@ -19,8 +19,9 @@ cd "$(dirname "$0")/.."
 target=$(realpath "${1:?usage: scripts/engines.sh TARGET [TREE/ENGINE...]}")
 shift
 wanted=("$@")
-[ $# != 0 ] || wanted=(sid/docker sid/runsc-systrap sid/runsc-ptrace sid/podman sid/podman-rootless
+all=(sid/docker sid/runsc-systrap sid/runsc-ptrace sid/podman sid/podman-rootless
   bookworm/docker bookworm/runsc-ptrace bookworm/podman bookworm/podman-rootless)
+[ $# != 0 ] || wanted=("${all[@]}")
 WHAT="container engines"
 PACKAGES=docker.io,podman,netavark,crun,ca-certificates,iproute2,fuse-overlayfs,uidmap,python3
 kept=$target/engines
@@ -140,7 +141,9 @@ for tree in $(printf '%s\n' "${wanted[@]%%/*}" | sort -ur); do
   # The tree's layers and states are only needed until its end.
   rm -rf --one-file-system "${work:?}/tree"
 done
-if [ -n "${WRITE:-}" ]; then
+if [ -n "${WRITE:-}" ] && [ "$(wc -l <"$work/rows")" != "${#all[@]}" ]; then
+  echo "WRITE=1: docs/containers.md stays as it was: its table is of all ${#all[@]} engines, in one run without names"
+elif [ -n "${WRITE:-}" ]; then
   awk -v rows="$work/rows" '
     /^\| engine of Debian/ { print; getline; print; while ((getline line < rows) > 0) print line; old = 1; next }
     old && /^\|/           { next }

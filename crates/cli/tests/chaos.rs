@@ -92,7 +92,7 @@ const CHANGES: [(&str, &str, &str); 21] = [
     ("unmap-recv", "RECV", "memory of 64 bytes was unmapped or protected while in flight"),
     ("reuse-addr", "ACCEPT", "byte 3 of 16 of its addr was written while in flight"),
     ("reuse-addrlen", "ACCEPT", "byte 3 of 4 of its addrlen was written while in flight"),
-    ("reuse-msghdr", "RECVMSG", "byte 3 of 56 of its msghdr was written while in flight"),
+    ("reuse-flags", "RECVMSG", "byte 3 of 4 of its msg_flags was written while in flight"),
     ("reuse-name", "RECVMSG", "byte 3 of 16 of its msg_name was written while in flight"),
     ("reuse-control", "RECVMSG", "byte 3 of 64 of its msg_control was written while in flight"),
     ("reuse-rights", "SENDMSG", "byte 19 of 24 of its msg_control was written while in flight"),

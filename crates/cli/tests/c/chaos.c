@@ -661,7 +661,7 @@ static void reuse_recvmsg(void) { reuse(RECVMSG); }
 static void unmap_recv(void) { reuse(UNMAP_RECV); }
 
 // What a request answers beside its data is changed before its CQE.
-enum part { ADDR, ADDRLEN, HEADER, NAME, CONTROL, RIGHTS, STATXBUF, EVENTS, INFOP, VALUE };
+enum part { ADDR, ADDRLEN, FLAGS, NAME, CONTROL, RIGHTS, STATXBUF, EVENTS, INFOP, VALUE };
 
 // A socket of this kind on loopback, and its address.
 static int bound(int kind, struct sockaddr_in *name) {
@@ -699,10 +699,9 @@ static void reuse_part(enum part part) {
             io_uring_prep_accept(sqe, server, (struct sockaddr *)&one.name, &one.length, 0);
             changed = part == ADDR ? (char *)&one.name : (char *)&one.length;
             break;
-        case HEADER: case NAME: case CONTROL:
+        case FLAGS: case NAME: case CONTROL:
             io_uring_prep_recvmsg(sqe, server, &message, 0);
             changed = part == NAME ? (char *)&one.name : part == CONTROL ? one.control : (char *)&message.msg_flags;
-            if (part == NAME) message.msg_iov = NULL; // nobody looks at it any more
             break;
         case RIGHTS:
             message.msg_name = NULL;
@@ -733,18 +732,19 @@ static void reuse_part(enum part part) {
         }
         sqe->user_data = 7;
         submit_all(1);
+        message.msg_iov = NULL; // nobody looks at it any more
         if (!right) changed[3] ^= 1;
         int client = socket(AF_INET, part <= ADDRLEN ? SOCK_STREAM : SOCK_DGRAM, 0);
         if (part <= CONTROL && connect(client, (struct sockaddr *)&to, sizeof to) != 0) end(2, "connect");
         socklen_t bytes = sizeof from;
         if (getsockname(client, (struct sockaddr *)&from, &bytes) != 0) end(2, "getsockname");
-        if (part >= HEADER && part <= CONTROL && send(client, "abcd", 4, 0) != 4) end(2, "send");
+        if (part >= FLAGS && part <= CONTROL && send(client, "abcd", 4, 0) != 4) end(2, "send");
         if ((part == EVENTS || part == INFOP) && write(ends[1], "x", 1) != 1) end(2, "write");
         int res = wait_one().res;
         bool named = one.name.sin_port == from.sin_port && one.name.sin_addr.s_addr == from.sin_addr.s_addr;
         if (right && part <= ADDRLEN && (res < 0 || !named || one.length != sizeof one.name)) end(1, "accept");
         if (part <= ADDRLEN && res >= 0) close(res);
-        if (right && part >= HEADER && part <= CONTROL
+        if (right && part >= FLAGS && part <= CONTROL
             && (res != 4 || !named || message.msg_namelen != sizeof one.name || message.msg_controllen != 0
                 || memcmp(one.data, "abcd", 4) != 0)) end(1, "recvmsg");
         if (right && part == RIGHTS && res != 4) end(1, "sendmsg");
@@ -759,7 +759,7 @@ static void reuse_part(enum part part) {
 
 static void reuse_addr(void) { reuse_part(ADDR); }
 static void reuse_addrlen(void) { reuse_part(ADDRLEN); }
-static void reuse_msghdr(void) { reuse_part(HEADER); }
+static void reuse_flags(void) { reuse_part(FLAGS); }
 static void reuse_name(void) { reuse_part(NAME); }
 static void reuse_control(void) { reuse_part(CONTROL); }
 static void reuse_rights(void) { reuse_part(RIGHTS); }
@@ -897,7 +897,7 @@ int main(int count, char **words) {
         { "copy", copy }, { "kept", kept },
         { "reuse-read", reuse_read }, { "reuse-readv", reuse_readv }, { "reuse-recv", reuse_recv },
         { "reuse-recvmsg", reuse_recvmsg }, { "unmap-recv", unmap_recv },
-        { "reuse-addr", reuse_addr }, { "reuse-addrlen", reuse_addrlen }, { "reuse-msghdr", reuse_msghdr },
+        { "reuse-addr", reuse_addr }, { "reuse-addrlen", reuse_addrlen }, { "reuse-flags", reuse_flags },
         { "reuse-name", reuse_name }, { "reuse-control", reuse_control }, { "reuse-rights", reuse_rights },
         { "reuse-statxbuf", reuse_statxbuf },
         { "reuse-events", reuse_events }, { "reuse-infop", reuse_infop }, { "reuse-value", reuse_value },
