@@ -246,6 +246,36 @@ fn memory_in_flight_is_told_with_its_request() {
 }
 
 #[test]
+fn freed_memory_in_flight_is_told_with_address_sanitizer() {
+    let Some(program) = program() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let instrumented = folder.path().join("chaos");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/chaos.c");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu17", "-O1", "-g", "-fsanitize=address"]).arg(source).arg("-o").arg(&instrumented);
+    let compiled = output(cc.arg("-luring"));
+    if !compiled.status.success() {
+        eprintln!("skipped: cc has no AddressSanitizer: {}", String::from_utf8_lossy(&compiled.stderr));
+        return;
+    }
+    library();
+    let run = |program: &str, words: &[&str]| {
+        let mut command = anyring(&["chaos", "--rules", "lifetimes", "--runs", "3", "--", program, "freed"]);
+        // The preload comes before its run-time library, and what the program leaves behind is not the question.
+        command.args(words).env("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0");
+        output(&mut command)
+    };
+    let found = run(instrumented.to_str().expect("UTF-8"), &[]);
+    assert_eq!(found.status.code(), Some(1), "{}", stderr(&found));
+    let what = "READ, user_data 0x7, fd 3: byte 0 of 64 was poisoned, as by free(3), while in flight";
+    assert!(stderr(&found).contains(what), "{}", stderr(&found));
+    for program in [instrumented.to_str().expect("UTF-8"), program] {
+        let right = run(program, &["right"]);
+        assert_eq!(right.status.code(), Some(0), "{}", stderr(&right));
+    }
+}
+
+#[test]
 fn the_test_report_has_a_case_for_each_seed() {
     let Some(program) = program() else { return };
     let folder = tempfile::tempdir().expect("a folder");

@@ -353,11 +353,16 @@ impl Chaos {
     }
 
     fn tell(&self, watch: &Watch, change: Change, subject: Subject) {
-        let (Change::Written { address, part, .. } | Change::Unmapped { address, part }) = change;
+        let (Change::Written { address, part, .. }
+        | Change::Poisoned { address, part, .. }
+        | Change::Unmapped { address, part }) = change;
         let of_what = part.name.map_or(String::new(), |name| format!(" of its {name}"));
         let (number, bytes) = (watch.number, part.bytes);
         let what = match change {
             Change::Written { place, .. } => format!("byte {place} of {bytes}{of_what} was written"),
+            Change::Poisoned { place, .. } => {
+                format!("byte {place} of {bytes}{of_what} was poisoned, as by free(3),")
+            }
             Change::Unmapped { .. } => format!("memory of {bytes} bytes{of_what} was unmapped or protected"),
         };
         let (submitted_ns, ended_ns) = (watch.since_ns, Clock::Monotonic.now_ns());

@@ -1,5 +1,5 @@
 //! Sanitizers that the program is built with are told what they do not see: ThreadSanitizer that submission and completion
-//! synchronise, MemorySanitizer what memory has been written.
+//! synchronise, MemorySanitizer what memory has been written. AddressSanitizer is asked for what was freed.
 //!
 //! What a thread wrote before it submitted is there for the thread that sees a CQE of the same ring. ThreadSanitizer sees
 //! only the program's side of that: a load of the CQ's tail, which nobody that it knows has stored to. So each submission
@@ -12,6 +12,8 @@
 //!
 //! MemorySanitizer has a word for each byte of the program's memory that nobody has written. What reads and receives have
 //! filled the engine tells (`chaos::tell_filled`); liburing's functions here say what they have written.
+//!
+//! AddressSanitizer knows what was freed: under chaos it is asked for what has become poisoned.
 //!
 //! The functions are looked up once, at the start. A program without ThreadSanitizer pays a branch a submission and one a
 //! look at the CQ.
@@ -42,6 +44,12 @@ static UNPOISON: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static TAILS: [AtomicUsize; RINGS_END] = [const { AtomicUsize::new(0) }; RINGS_END];
 const RINGS_END: usize = crate::door::KNOWN_NUMBERS.end as usize;
 
+/// AddressSanitizer's function on an address and a size in bytes: the first poisoned one, or null.
+#[cfg(not(test))]
+type FirstPoisoned = unsafe extern "C" fn(*const c_void, usize) -> *const c_void;
+#[cfg(not(test))]
+static POISONED: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
 /// Looks for the sanitizers. Called before the program's threads.
 #[cfg(not(test))]
 pub(crate) fn resolve() {
@@ -59,6 +67,19 @@ pub(crate) fn resolve() {
         UNPOISON.store(unpoison, Ordering::Relaxed);
         anyring_engine::chaos::tell_filled(|address, bytes| wrote(address as *const c_void, bytes));
     }
+    let poisoned = find(c"__asan_region_is_poisoned");
+    if !poisoned.is_null() {
+        POISONED.store(poisoned, Ordering::Relaxed);
+        anyring_engine::chaos::watch::ask_for_poison(first_poisoned);
+    }
+}
+
+#[cfg(not(test))]
+fn first_poisoned(address: usize, bytes: usize) -> usize {
+    // SAFETY: `resolve` has stored AddressSanitizer's function of that type before it named this one.
+    let function = unsafe { core::mem::transmute::<*mut c_void, FirstPoisoned>(POISONED.load(Ordering::Relaxed)) };
+    // SAFETY: it looks at its own notes of that memory only, and takes no lock.
+    unsafe { function(address as *const c_void, bytes) as usize }
 }
 
 /// Memory of the program's has been written, by us or the kernel.

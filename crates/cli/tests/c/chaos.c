@@ -768,6 +768,24 @@ static void reuse_events(void) { reuse_part(EVENTS); }
 static void reuse_infop(void) { reuse_part(INFOP); }
 static void reuse_value(void) { reuse_part(VALUE); }
 
+// Memory of a request is freed before its CQE.
+static void freed(void) {
+    int ends[2];
+    if (pipe(ends) != 0) end(2, "pipe");
+    set_up(8);
+    for (int round = 0; round < 20; round++) {
+        char *data = malloc(64);
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+        io_uring_prep_read(sqe, ends[0], data, 64, 0);
+        sqe->user_data = 7;
+        submit_all(1);
+        if (!right) free(data);
+        if (write(ends[1], "abcd", 4) != 4) end(2, "write");
+        wait_one();
+        if (right) free(data);
+    }
+}
+
 // A read fills what a write of the same chain takes, over and over: nothing is wrong with that.
 static void copy(void) {
     static char data[BYTES];
@@ -894,7 +912,7 @@ int main(int count, char **words) {
         { "edge-count", edge_count }, { "edge-remove", edge_remove }, { "aside", aside },
         { "reuse-write", reuse_write }, { "reuse-send", reuse_send }, { "reuse-writev", reuse_writev },
         { "reuse-sendmsg", reuse_sendmsg }, { "reuse-fixed", reuse_fixed }, { "unmap-write", unmap_write },
-        { "copy", copy }, { "kept", kept },
+        { "copy", copy }, { "kept", kept }, { "freed", freed },
         { "reuse-read", reuse_read }, { "reuse-readv", reuse_readv }, { "reuse-recv", reuse_recv },
         { "reuse-recvmsg", reuse_recvmsg }, { "unmap-recv", unmap_recv },
         { "reuse-addr", reuse_addr }, { "reuse-addrlen", reuse_addrlen }, { "reuse-flags", reuse_flags },

@@ -9,12 +9,21 @@ use crate::os::{check_writable, user_read_slice, user_write_slice};
 use crate::request::Id;
 use crate::Errno;
 use core::mem::ManuallyDrop;
+use std::sync::OnceLock;
 
 /// Of longer data the first part is kept.
 const BYTES_MAX: usize = 1 << 20;
 const PAGE_BYTES: usize = 4096;
 /// It is compared in parts of this many bytes.
 const PART_BYTES: usize = 512;
+
+/// Says where memory of this address and size is poisoned first, 0 for nowhere.
+static POISONED: OnceLock<fn(usize, usize) -> usize> = OnceLock::new();
+
+/// From now on memory that becomes poisoned counts as changed. For AddressSanitizer, which knows what was freed.
+pub fn ask_for_poison(first: fn(usize, usize) -> usize) {
+    let _ = POISONED.set(first);
+}
 
 /// A request whose memory is watched.
 #[derive(Debug)]
@@ -68,6 +77,8 @@ pub struct Memory {
     bytes: Vec<u8>,
     /// The memory is registered: the program may unmap it, and the kernel still has it.
     registered: bool,
+    /// Part of it was poisoned already (what a vector has room for, say).
+    was_poisoned: bool,
 }
 
 /// What became of memory in flight.
@@ -75,6 +86,15 @@ pub struct Memory {
 pub enum Change {
     /// This byte of the part, and perhaps others, has another value.
     Written {
+        /// Its address.
+        address: usize,
+        /// Which byte of the part it is, from 0.
+        place: usize,
+        /// What it is part of.
+        part: Part,
+    },
+    /// This byte of the part is poisoned now, and none of the memory was.
+    Poisoned {
         /// Its address.
         address: usize,
         /// Which byte of the part it is, from 0.
@@ -116,7 +136,8 @@ impl Memory {
             user_read_slice(*address as u64, range).ok()?;
             rest = behind;
         }
-        Some(Memory { ranges, parts, bytes, registered })
+        let was_poisoned = first_poisoned(&ranges).is_some();
+        Some(Memory { ranges, parts, bytes, registered, was_poisoned })
     }
 
     /// The ranges of the data, and the others.
@@ -181,6 +202,10 @@ impl Memory {
 
     /// The first change since [`keep`](Self::keep).
     pub fn change(&self) -> Option<Change> {
+        // What was freed its new owner has written to, too.
+        if let Some(poisoned) = self.poisoned() {
+            return Some(poisoned);
+        }
         let mut before = 0;
         for (range, [address, length]) in self.ranges.iter().enumerate() {
             let kept = &self.bytes[before..before + length];
@@ -197,6 +222,23 @@ impl Memory {
         }
         None
     }
+
+    /// The first byte that has become poisoned.
+    fn poisoned(&self) -> Option<Change> {
+        let (range, at) = first_poisoned(&self.ranges).filter(|_| !self.was_poisoned)?;
+        let (address, part) = (self.ranges[range][0] + at, self.part(range));
+        let before: usize = self.ranges[..range].iter().map(|[_, length]| length).sum();
+        Some(Change::Poisoned { address, place: if part.name.is_some() { at } else { before + at }, part })
+    }
+}
+
+/// Which of the ranges has the first poisoned byte, and where.
+fn first_poisoned(ranges: &[[usize; 2]]) -> Option<(usize, usize)> {
+    let first = POISONED.get()?;
+    ranges.iter().enumerate().find_map(|(range, [address, length])| {
+        let at = first(*address, *length);
+        (at != 0).then(|| (range, at - address))
+    })
 }
 
 /// The first byte at `address` that is not as `kept` has it, and whether it cannot be read.
