@@ -157,22 +157,27 @@ mod tests {
     fn whoever_replaces_it_waits_for_a_thread_on_its_way_into_the_call() {
         let (reader, _writer) = std::io::pipe().expect("a pipe");
         let number = Number::new(reader.as_raw_fd(), None);
-        let (inside, replaced) = (AtomicU32::new(0), AtomicU32::new(0));
+        let (inside, looked, replaced) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 number.call_with(|_| {
                     inside.store(thread::id(), SeqCst);
-                    // Runs, and is in no call.
-                    let until = std::time::Instant::now() + Duration::from_micros(300);
-                    while std::time::Instant::now() < until {
+                    // Runs, and is in no call, until the other has looked, and a while longer.
+                    let mut until = None;
+                    while until.is_none_or(|until| std::time::Instant::now() < until) {
                         assert_eq!(replaced.load(SeqCst), 0, "the number is still in use");
+                        if until.is_none() && looked.load(SeqCst) != 0 {
+                            until = Some(std::time::Instant::now() + Duration::from_micros(300));
+                        }
                     }
                 });
             });
             while inside.load(SeqCst) == 0 {
                 std::thread::yield_now();
             }
-            assert_ne!(thread::sleeps(inside.load(SeqCst)), Some(true));
+            let sleeps = thread::sleeps(inside.load(SeqCst));
+            looked.store(1, SeqCst);
+            assert_ne!(sleeps, Some(true));
             number.replace(&private_of(reader.as_raw_fd()));
             replaced.store(1, SeqCst);
         });
