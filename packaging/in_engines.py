@@ -97,8 +97,8 @@ class Engine:
     no_guests = None
     # How many containers were started, by all engines.
     runs = 0
-    # The conformance cases that run, by filters, and the list of differences that they have here.
-    cases, list = ["--filter", "rw_", "--filter", "poll", "--filter", "sqpoll", "--filter", "net_", "--filter", "aio_"], None
+    # The conformance cases that run, by filters, and the lists of differences that they have here.
+    cases, lists = ["--filter", "rw_", "--filter", "poll", "--filter", "sqpoll", "--filter", "net_", "--filter", "aio_"], []
 
     def __init__(self, label, work):
         self.label, self.work = label, work
@@ -112,7 +112,7 @@ class Engine:
         return call([*self.cli, *words], limit_s, env=self.environment, **options)
 
     def run(self, image, *words, flags=(), limit_s=RUN_LIMIT_S):
-        """A container of the image, which is gone afterwards. Beyond its limit it is removed: what waits for it alone ends otherwise."""
+        """A container of the image, which is gone afterwards. Beyond its limit it is removed: ending the command line does not end it."""
         Engine.runs += 1
         name = f"anyring-{Engine.runs}"
         programs, results = self.work / "programs", self.work / "results"
@@ -179,17 +179,17 @@ class Docker(Engine):
         self.cli = ["docker", "-H", "unix:///run/engines.sock"]
         self.environment["DOCKER_BUILDKIT"] = "0"
         if runtime:
-            # The release of Debian 12.
-            self.denies = "NOPs only" if "2022" in self.version() else "ENOSYS"
+            self.cases, self.denies, self.lists = [], "ENOSYS", ["gvisor"]
+            if "2022" in self.version():  # of Debian 12
+                self.denies, self.lists = "NOPs only", ["gvisor", "gvisor-2022"]
             self.options = ["--runtime", runtime]
-            self.list = "gvisor"
             self.no_guests = "the kernel does not let programs set the FS base"
             # The sandbox itself counts, too.
             self.limits = ["--memory", "512m", "--cpus", "0.5"]
         else:
             self.cases, self.denies = [], "EPERM"
             if self.version().startswith("Docker 20."):
-                self.denies, self.list = None, "engine-docker-20"
+                self.denies, self.lists = None, ["docker-20"]
 
     def start(self):
         if Docker.daemon:

@@ -131,9 +131,6 @@ fn run(options: &Options) -> Result<bool, String> {
     let selected = cases.iter().copied().filter(|case| options.selects(case.name()));
     let (left_out, selected): (Vec<&Case>, Vec<&Case>) =
         selected.partition(|case| options.disturbed && case.undisturbed);
-    if !left_out.is_empty() {
-        println!("{} cases do not hold under chaos, and are left out", left_out.len());
-    }
     if options.list {
         selected.iter().for_each(|case| println!("{}", case.name()));
         return Ok(true);
@@ -143,6 +140,9 @@ fn run(options: &Options) -> Result<bool, String> {
             println!("{}: {}\n    since {}, {}", case.name(), case.claim(), case.since(), case.source());
         });
         return Ok(true);
+    }
+    if !left_out.is_empty() {
+        println!("{} cases do not hold under chaos, and are left out", left_out.len());
     }
     if selected.is_empty() {
         return Err("no case has such a name".to_owned());

@@ -301,6 +301,23 @@ fn in_memory_of_the_program_that_is_not_there(cx: &Context) {
     assert_eq!(empties(ring), [1, 2, 3, 4, 5, 6]);
 }
 
+/// One that failed once its areas were made: the answer could not be written.
+#[case(own_flags)]
+fn smaller_after_a_larger_one_that_failed(cx: &Context) {
+    let mut ring = cx.ring_with(4, DEFERRED);
+    let page = pages(1);
+    let params = Params { sq_entries: 4096, ..Params::default() };
+    // SAFETY: a page of the case's own, larger than the structure.
+    unsafe { page.as_mut_ptr().cast::<Params>().write(params) };
+    protect(page, libc::PROT_READ);
+    assert_eq!(ring.register(IORING_REGISTER_RESIZE_RINGS, page.as_ptr() as usize, 1), -libc::EFAULT as isize);
+    assert_eq!(ring.run(sqe::nop()), 0);
+    for entries in [16, 512, 8] {
+        assert_eq!(ring.resize(entries, 0, 0), 0);
+        assert_eq!(ring.run(sqe::nop()), 0);
+    }
+}
+
 /// Resizes the ring while a child that was forked before waits; then the child's `action` has to answer true.
 fn resized_beside_a_child(ring: &mut Ring, action: impl FnOnce(&mut Ring) -> bool) {
     let (mut resized, tell) = pipe();

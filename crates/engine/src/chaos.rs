@@ -344,7 +344,7 @@ impl Chaos {
         let mut watch = self.watched.swap_remove(place);
         let change = watch.memory.change();
         let filled = watch.fill(result);
-        let unwritable = filled.err().map(|_| watch.memory.is_unwritable());
+        let unwritable = filled.err().map(|_| watch.memory.unwritable());
         let change = change.or(unwritable);
         if let Some(change) = change.filter(|_| journal::is_open()) {
             self.tell(&watch, change, subject);

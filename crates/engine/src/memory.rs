@@ -103,6 +103,27 @@ fn punch(memfd: BorrowedFd, offset: u64, bytes: u64) -> Result<(), Errno> {
     }
 }
 
+/// Has a range of a memfd read as zero: where no holes are made (gVisor), by writing zeros.
+fn clear(memfd: BorrowedFd, offset: u64, bytes: u64) -> Result<(), Errno> {
+    match punch(memfd, offset, bytes) {
+        Err(Errno::OPNOTSUPP) => {}
+        answer => return answer,
+    }
+    let (zeros, end) = ([0; 4096], offset + bytes);
+    let mut at = offset;
+    while at < end {
+        at += calls::pwrite(memfd, &zeros[..zeros.len().min((end - at) as usize)], at)? as u64;
+    }
+    Ok(())
+}
+
+/// Bytes of a memfd.
+fn file_size(memfd: BorrowedFd) -> Result<u64, Errno> {
+    #[expect(clippy::disallowed_methods, reason = "a file of the engine's own")]
+    let status = calls::fstat(memfd)?;
+    Ok(status.st_size as u64)
+}
+
 /// madvise(2) with MADV_DONTFORK.
 pub(crate) fn keep_from_children(base: usize, bytes: usize) -> Result<(), Errno> {
     // SAFETY: a whole mapping of the engine's, whose content the call leaves alone.
@@ -202,9 +223,14 @@ impl Memory {
         let memfd = self.borrow_memfd()?;
         let (_, present) = self.mapped.ok_or(Errno::INVAL)?;
         let (offset, bytes) = (self.offset + present as u64, (layout.rings_bytes + layout.sqes_bytes) as u64);
-        with_file_size(offset + bytes, || calls::ftruncate(memfd, offset + bytes))?;
-        // An attempt that failed may have left something there.
-        punch(memfd, offset, bytes)?;
+        let (end, size) = (offset + bytes, file_size(memfd)?);
+        with_file_size(end, || {
+            // An attempt that failed may have left more room, and something there.
+            if size < end {
+                calls::ftruncate(memfd, end)?;
+            }
+            clear(memfd, offset, end.min(size).saturating_sub(offset))
+        })?;
         let memory = self.known_at(layout, offset)?;
         memory.view.initialise()?;
         Ok(memory)
@@ -223,8 +249,7 @@ impl Memory {
         let bytes = layout.rings_bytes + layout.sqes_bytes;
         let memfd = self.borrow_memfd()?;
         // The file cannot become smaller.
-        #[expect(clippy::disallowed_methods, reason = "a file of the engine's own")]
-        let size = calls::fstat(memfd)?.st_size as u64;
+        let size = file_size(memfd)?;
         if rings.checked_add(bytes as u64).is_none_or(|end| end > size) {
             return Err(Errno::INVAL);
         }
@@ -311,5 +336,27 @@ impl Memory {
         if lock_file >= 0 && !mutated(Mutation::RingsLeaveADescriptor) {
             descriptors::close(lock_file);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::refusing::refusing;
+
+    #[test]
+    fn a_range_reads_as_zero_afterwards() {
+        clears();
+        refusing(&[(libc::SYS_fallocate, None, libc::EOPNOTSUPP)], clears);
+    }
+
+    fn clears() {
+        let memfd = sealed_memfd("test", 3 * 4096).unwrap();
+        calls::pwrite(&memfd, &[1; 3 * 4096], 0).unwrap();
+        clear(memfd.as_fd(), 4096, 4100).unwrap();
+        let mut bytes = [2; 3 * 4096];
+        assert_eq!(rustix::io::pread(&memfd, &mut bytes, 0), Ok(3 * 4096));
+        assert!(bytes[4096..][..4100].iter().all(|byte| *byte == 0));
+        assert!(bytes[..4096].iter().chain(&bytes[8196..]).all(|byte| *byte == 1));
     }
 }

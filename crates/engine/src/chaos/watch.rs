@@ -195,8 +195,8 @@ impl Memory {
         }
     }
 
-    /// Its beginning cannot be written any more.
-    pub fn is_unwritable(&self) -> Change {
+    /// That its beginning cannot be written any more.
+    pub fn unwritable(&self) -> Change {
         Change::Unmapped { address: self.ranges.first().map_or(0, |range| range[0]), part: self.part(0) }
     }
 

@@ -9,6 +9,7 @@ mod direct;
 mod substitute;
 
 use super::net::is_blocking;
+use super::splice::has_position;
 use super::{call, Context, Direction, Punt, Verdict};
 use crate::mutation::{mutated, Mutation};
 use crate::op::iovecs;
@@ -398,7 +399,7 @@ impl Rw {
     /// One system call, with the position if the file has one.
     #[inline(always)] // in the attempt of each read and write
     fn attempt(&mut self, context: Context) -> Result<usize, Errno> {
-        match self.transfer(context, self.offset) {
+        match self.transfer(context, self.offset).map_err(|error| self.as_without_position(error, context.fd)) {
             // `rw_verify_area` in fs/read_write.c looks at the offset, whatever the file makes of it.
             Err(Errno::SPIPE) if self.offset != CURRENT_POSITION && self.ends_beyond_all() => Err(Errno::INVAL),
             // A socket takes no offset but 0 (`sock_read_iter` in net/socket.c), a pipe ignores it.
@@ -414,6 +415,15 @@ impl Rw {
             }
             answer => answer,
         }
+    }
+
+    /// ESPIPE for the EINVAL that gVisor's terminals answer to each position.
+    #[inline]
+    fn as_without_position(&self, error: Errno, fd: i32) -> Errno {
+        if error == Errno::INVAL && self.offset != CURRENT_POSITION && !has_position(fd) {
+            return Errno::SPIPE;
+        }
+        error
     }
 
     /// Offset and length come to more than an offset can be.

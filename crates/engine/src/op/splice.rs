@@ -218,7 +218,8 @@ impl Splice {
     }
 }
 
-fn has_position(fd: i32) -> bool {
+/// Whether there is a position, in or beside the file (lseek(2)).
+pub(super) fn has_position(fd: i32) -> bool {
     call(libc::SYS_lseek, [fd as usize, 0, libc::SEEK_CUR as usize, 0, 0, 0]).is_ok()
 }
 

@@ -104,6 +104,8 @@ calls! {
     SYS_tee fn tee<I: AsFd, O: AsFd>(from: I, to: O, bytes: usize, flags: SpliceFlags) -> usize = rustix::pipe::tee;
     /// kill(2) with no signal: whether there is such a process.
     SYS_kill fn test_kill_process(process: Pid) -> () = rustix::process::test_kill_process;
+    /// pwrite(2).
+    SYS_pwrite64 fn pwrite<F: AsFd>(file: F, from: &[u8], offset: u64) -> usize = rustix::io::pwrite;
     /// write(2).
     SYS_write fn write<F: AsFd>(file: F, from: &[u8]) -> usize = rustix::io::write;
 }

@@ -14,6 +14,8 @@
 //! watchers, by 127. One that is woken leaves all its queues for a moment: what is woken then is found by its changed value
 //! only. Requests for the same word are kept apart; once there are no more threads to be had they are woken together.
 //!
+//! Where moving says nothing of whom it moved (gVisor) a wait is queued a moment after its submission.
+//!
 //! Who wakes a word may meet a thread whose request has just been cancelled: that wake is passed on.
 //!
 //! `slots` says which request waits in which slot, and is a small lock: it is taken under a ring's, and held over calls that
@@ -40,6 +42,8 @@ const IDLE_MAX: usize = 4;
 const SHARED_SLOTS: usize = WORDS_MAX - 1;
 /// How long a cancellation waits for the thread to have left the futex.
 const LEAVE_NS: u64 = 100_000_000;
+/// Tries until it is asked whether a sleeper can be moved without being counted.
+const UNSEEN_TRIES: u32 = 40;
 /// How long a submission waits for a new thread to fall asleep.
 const BEGIN_NS: u64 = 5_000_000_000;
 
@@ -254,10 +258,21 @@ impl FutexWaiter {
     fn queue(&self, slot: usize, word: &Word) -> Result<(), Errno> {
         let own = &self.own[slot];
         let begun_ns = Sys::clock_ns(libc::CLOCK_MONOTONIC);
+        let mut unseen_since = None;
         for tries in 0u32.. {
             {
                 let slots = self.slots.lock().ok_or(Errno::NOMEM)?;
-                if slots.occupants[slot].is_none() || is_asleep(own, word)? && move_to(own, 0, word)? != 0 {
+                // Relaxed: the thread that finds itself elsewhere looks at its slots under this lock.
+                let turn = self.turns.load(Ordering::Relaxed);
+                let moved = match unseen_since {
+                    None => is_asleep(own, word)? && move_to(own, 0, word)? != 0,
+                    // It sleeps again, or will find its own word changed.
+                    Some(before) => turn != before && move_to(own, 0, word).map(|_| true)?,
+                };
+                if tries >= UNSEEN_TRIES && unseen_since.is_none() && moves_unseen(own, word)? {
+                    unseen_since = Some(turn);
+                }
+                if slots.occupants[slot].is_none() || moved {
                     if slots.occupants[slot].is_some() {
                         own.set_armed(true);
                         // If its sleep was begun anew just before the store, it is back.
@@ -421,6 +436,7 @@ impl FutexWaiter {
         let mut slots = self.slots.lock().expect("a waiter does not interrupt itself");
         match slept {
             Ok(None) | Err(Errno::INTR) => {}
+            Ok(Some(slot)) if !self.own[slot].is_armed() => {} // a wake of `moves_unseen`
             Ok(Some(slot)) => {
                 let slot = first_of_same(&slots, slot);
                 if let Some(Occupant { job, word, index, .. }) = slots.occupants[slot].take() {
@@ -528,10 +544,26 @@ fn is_asleep(own: &Own, kind: &Word) -> Result<bool, Errno> {
     move_to(own, 0, &own_word).map(|moved| moved != 0)
 }
 
+/// Whether FUTEX_CMP_REQUEUE moves a sleeper here, but does not count it, as in gVisor: a wake where it was moved to tells. The
+/// thread then begins its sleep anew.
+fn moves_unseen(own: &Own, kind: &Word) -> Result<bool, Errno> {
+    if kind.has_node() {
+        return Ok(false); // by another call, and the word beside it is the node
+    }
+    let beside = Word { address: address(&own.node), ..*kind };
+    let counted = move_to(own, 0, &beside)?;
+    Ok(wake_one(&beside) == Ok(1) && counted == 0)
+}
+
 /// A wake has met a thread that does not wait for anybody any more: the next one gets it.
 fn pass_on(word: &Word) {
+    let _ = wake_one(word);
+}
+
+/// How many were woken.
+fn wake_one(word: &Word) -> Result<usize, Errno> {
     let operation = libc::FUTEX_WAKE | word.private_flag();
-    syscall(libc::SYS_futex, [word.address as usize, operation as usize, 1, 0, 0, 0]);
+    check(syscall(libc::SYS_futex, [word.address as usize, operation as usize, 1, 0, 0, 0]))
 }
 
 /// Lets others run, for longer the more often it was tried.

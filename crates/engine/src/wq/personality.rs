@@ -71,13 +71,11 @@ impl Credentials {
         let mut supplementary = alloc::filled(0u32, count)?;
         let count = call(libc::SYS_getgroups, [count, supplementary.as_mut_ptr() as usize, 0, 0, 0, 0])?;
         supplementary.truncate(count);
-        // An id that is none changes nothing, and the answer is the present one.
-        let files = [libc::SYS_setfsuid, libc::SYS_setfsgid];
-        let [user, group] = files.map(|number| call(number, [NO_CHANGE, 0, 0, 0, 0, 0]));
+        let (users, groups) = (three(libc::SYS_getresuid)?, three(libc::SYS_getresgid)?);
         Ok(Credentials {
-            users: three(libc::SYS_getresuid)?,
-            groups: three(libc::SYS_getresgid)?,
-            files: [user? as u32, group? as u32],
+            files: [of_files(libc::SYS_setfsuid, users)?, of_files(libc::SYS_setfsgid, groups)?],
+            users,
+            groups,
             supplementary,
             capabilities: capabilities()?,
         })
@@ -121,6 +119,16 @@ fn capabilities() -> Result<Capabilities, Errno> {
     call(libc::SYS_capget, [&raw mut header as usize, &raw mut sets as usize, 0, 0, 0, 0])?;
     // SAFETY: the array is alive, and the call that wrote it has returned.
     Ok(unsafe { (&raw const sets).read_volatile() })
+}
+
+/// setfsuid(2) or setfsgid(2): the id that files are accessed with, beside the others of the thread. gVisor, without these calls,
+/// takes the effective one.
+fn of_files(number: libc::c_long, [_, effective, _]: [u32; 3]) -> Result<u32, Errno> {
+    // An id that is none changes nothing, and the answer is the present one.
+    match call(number, [NO_CHANGE, 0, 0, 0, 0, 0]) {
+        Err(Errno::NOSYS) => Ok(effective),
+        answer => answer.map(|id| id as u32),
+    }
 }
 
 /// getresuid(2) or getresgid(2).

@@ -10,6 +10,7 @@ use crate::Errno;
 
 const MSG_DONTWAIT: u32 = libc::MSG_DONTWAIT as u32;
 const MSG_NOSIGNAL: u32 = libc::MSG_NOSIGNAL as u32;
+const MSG_WAITALL: u32 = libc::MSG_WAITALL as u32;
 /// The most iovecs a message has.
 const IOVECS_MAX: usize = libc::UIO_MAXIOV as usize;
 
@@ -168,8 +169,15 @@ impl Message {
             iovec_count: self.iovecs.len(),
             ..self.header
         };
-        let flags = (known_flags(flags, &header) | MSG_DONTWAIT | MSG_NOSIGNAL) as usize;
-        call(libc::SYS_sendmsg, [fd as usize, &header as *const Header as usize, flags, 0, 0, 0])
+        let flags = known_flags(flags, &header) | MSG_DONTWAIT | MSG_NOSIGNAL;
+        let with = |flags: u32| {
+            call(libc::SYS_sendmsg, [fd as usize, &raw const header as usize, flags as usize, 0, 0, 0])
+        };
+        match with(flags) {
+            // It asks a send for nothing that is not done here, but gVisor refuses it.
+            Err(Errno::INVAL) if flags & MSG_WAITALL != 0 => with(flags & !MSG_WAITALL),
+            answer => answer,
+        }
     }
 
     /// Receives, and writes the answered lengths and flags to the program's header. Also answers the flags.

@@ -439,3 +439,18 @@ fn sockets_shutdown_and_their_checks() {
     assert_eq!(refused(Opcode::Connect, Sqe { addr: 8, off: 16, ..Sqe::default() }), Some(Errno::FAULT));
     assert_eq!(refused(Opcode::Connect, Sqe { len: 1, ..Sqe::default() }), Some(Errno::INVAL));
 }
+
+/// As in gVisor, which takes it of sendto(2) only.
+#[test]
+fn waitall_of_a_sent_message_is_ours() {
+    const REFUSED: u64 = (libc::MSG_WAITALL | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as u64;
+    crate::os::refusing::refusing(&[(libc::SYS_sendmsg, Some((2, REFUSED)), libc::EINVAL)], || {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let iovecs = [[b"one".as_ptr() as usize, 3], [b"two".as_ptr() as usize, 3]];
+        let mut description = header((0, 0), &iovecs, &mut []);
+        let mut send = message(Opcode::Sendmsg, &mut description, libc::MSG_WAITALL).unwrap();
+        assert_eq!(send.issue(inline(&near)), Verdict::Done(6));
+        let mut buffer = [0; 8];
+        assert_eq!((far.read(&mut buffer).unwrap(), &buffer[..6]), (6, &b"onetwo"[..]));
+    });
+}

@@ -198,6 +198,7 @@ fn had(answer: Result<usize, Errno>) -> Option<Result<usize, Errno>> {
 mod tests {
     use super::*;
     use crate::os::refusing::refusing;
+    use rustix::fd::OwnedFd;
     use rustix::io::{read, write};
 
     fn attempt(fd: impl AsFd, write: bool, bytes: &mut [u8]) -> Substitute {
@@ -262,5 +263,25 @@ mod tests {
         assert_eq!(attempt(&event, false, &mut bytes), answer(Ok(8)));
         assert_eq!(attempt(&event, false, &mut bytes), answer(Err(Errno::AGAIN)));
         assert_eq!(transfer(-1, false, 0, &iovec, 1, 8), answer(Err(Errno::BADF)));
+    }
+
+    /// As gVisor's terminals answer: EINVAL to a position where there is none.
+    #[test]
+    fn einval_to_a_position_is_answered_without_one() {
+        use crate::op::{rw::Rw, Context, Verdict};
+        use anyring_abi::{Opcode, Sqe};
+        refusing(&[(libc::SYS_preadv2, Some((3, 0)), libc::EINVAL)], || {
+            let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+            write(&writer, b"line\n").unwrap();
+            let mut bytes = [0u8; 8];
+            let mut read = |fd: &OwnedFd| {
+                let sqe = Sqe { addr: bytes.as_mut_ptr() as u64, len: 8, ..Sqe::default() };
+                let mut read = Rw::prep(Opcode::Read, &sqe).unwrap();
+                read.issue(Context { fd: fd.as_raw_fd(), nonblock: false })
+            };
+            assert_eq!(read(&reader), Verdict::DoneShort(5));
+            let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+            assert_eq!(read(&file.into()), Verdict::error(Errno::INVAL), "a file has a position");
+        });
     }
 }

@@ -33,9 +33,14 @@ static inline void wait_for_fault(void)
 {
 	struct pollfd event = {.fd = faults, .events = POLLIN};
 	struct uffd_msg message;
+	ssize_t length;
 
-	CHECK(poll(&event, 1, LONG_MS) == 1);
-	CHECK(read(faults, &message, sizeof(message)) == sizeof(message));
+	/* The kernel polls and reads under locks of their own, so that a read right after a poll can find nothing yet. */
+	do {
+		CHECK(poll(&event, 1, LONG_MS) == 1);
+		length = read(faults, &message, sizeof(message));
+	} while (length < 0 && errno == EAGAIN);
+	CHECK(length == sizeof(message));
 	CHECK(message.event == UFFD_EVENT_PAGEFAULT);
 }
 
