@@ -291,6 +291,37 @@ fn async_link_timeout_starts_with_the_first_answer(cx: &Context) {
     }
 }
 
+/// However long that takes to be got: whoever gets it does not start the timer before.
+#[case(since = "6.7")]
+fn async_link_timeout_waits_for_what_a_worker_gets(cx: &Context) {
+    let (listener, random) = (listener().0, std::fs::File::open("/dev/urandom").expect("/dev/urandom"));
+    let (mut ring, mut limits) = (cx.ring(8), [1, 1]);
+    let limit = ring.register(IORING_REGISTER_IOWQ_MAX_WORKERS, address_mut(&mut limits) as usize, 2);
+    assert_eq!(limit, 0);
+    let soon = ms(20);
+    ring.go_all(&[
+        accept(fd(&listener)).data(1).with(IOSQE_ASYNC | IOSQE_IO_LINK),
+        sqe::link_timeout(&soon).data(2),
+    ]);
+    wait_others_asleep(&[]); // it is armed
+                             // For long, the only worker there may be has something to do. All goes to the same place.
+    let mut room = vec![0_u8; 1 << 20];
+    let places = vec![libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() }; 128];
+    ring.go(sqe::readv(fd(&random), &places, 0).data(3).with(IOSQE_ASYNC));
+    let client = connect(&listener);
+    let cqes: Vec<_> = (0..4).map(|_| ring.wait()).collect();
+    let of_accept: Vec<_> = cqes.iter().filter(|cqe| cqe.user_data != 3).collect();
+    assert_eq!(
+        (of_accept[0].user_data, of_accept[0].flags & IORING_CQE_F_MORE),
+        (1, IORING_CQE_F_MORE),
+        "{cqes:?}"
+    );
+    let mut rest = [of_accept[1], of_accept[2]].map(|cqe| (cqe.user_data, cqe.res));
+    rest.sort_unstable();
+    assert_eq!(rest, [(1, -ECANCELED), (2, -ETIME)], "{cqes:?}");
+    drop(client);
+}
+
 /// That it found the end is no failure.
 #[case(since = "6.7")]
 fn read_of_the_end_starts_what_is_linked(cx: &Context) {

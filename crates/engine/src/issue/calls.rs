@@ -50,13 +50,16 @@ impl RingGuard {
         }
         let request = &mut self.slab[id];
         let (opcode, (fd, file)) = (request.opcode, request.target.for_job());
+        let is_timed = !request.is_timed_from_first_answer();
         let op = core::mem::take(&mut request.op);
         let job =
             Job::new((self.ring(), self.cookie, id.to_word()), (opcode, op), (fd, file), Approach::ByCaller, None);
         self.slab.queue(id, job.clone());
         point(Point::Punt);
         descriptors::note_use(fd);
-        self.arm_link_timeout(id);
+        if is_timed {
+            self.arm_link_timeout(id);
+        }
         self.calls.push(Call { job, is_measured });
         self.calls_at_once |= at_once;
     }

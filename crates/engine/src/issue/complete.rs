@@ -14,9 +14,7 @@ use crate::ring::RingGuard;
 use crate::shared::control::RECORD_FREE;
 use crate::stats::{self, Path};
 use crate::Errno;
-use anyring_abi::{
-    Cqe, Opcode, IORING_CQE_F_32, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IOSQE_ASYNC, IOSQE_IO_DRAIN,
-};
+use anyring_abi::{Cqe, Opcode, IORING_CQE_F_32, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IOSQE_IO_DRAIN};
 use core::sync::atomic::Ordering;
 
 impl RingGuard {
@@ -171,8 +169,8 @@ impl RingGuard {
         else {
             return;
         };
-        if request.flags & IOSQE_ASYNC != 0 && request.op.is_multishot() {
-            return; // the worker that arms it first does not start the timer (`io_wq_submit_work`)
+        if request.is_timed_from_first_answer() {
+            return;
         }
         let behind = self.slab[next].next.take();
         self.slab[id].next = behind;

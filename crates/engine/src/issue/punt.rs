@@ -96,6 +96,7 @@ impl RingGuard {
         }
         let request = &mut self.slab[id];
         let (fd, file) = request.target.for_job();
+        let is_timed = !request.is_timed_from_first_answer();
         let mut op = core::mem::take(&mut request.op);
         let (flags, target) = (request.flags, request.target.clone());
         request.path = Path::Worker;
@@ -158,7 +159,9 @@ impl RingGuard {
         self.slab.queue(id, job.clone());
         point(Point::Punt);
         descriptors::note_use(fd);
-        self.arm_link_timeout(id);
+        if is_timed {
+            self.arm_link_timeout(id);
+        }
         if by_task_work {
             wq::run_alone(job);
             return;

@@ -256,6 +256,12 @@ impl Request {
         self.flags & IOSQE_IO_HARDLINK != 0
     }
 
+    /// Whether a LINK_TIMEOUT behind it starts with its first answer: the worker that arms it first does not start the timer
+    /// (`io_wq_submit_work` in io_uring/io_uring.c). Asked while the request has its operation.
+    pub fn is_timed_from_first_answer(&self) -> bool {
+        self.flags & IOSQE_ASYNC != 0 && self.op.is_multishot()
+    }
+
     /// A worker is to make it, as with IOSQE_ASYNC.
     pub fn send_to_worker(&mut self) {
         self.flags |= IOSQE_ASYNC;
