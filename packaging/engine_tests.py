@@ -5,8 +5,12 @@ A test answers nothing, or why it is skipped. What a program did is told by anyr
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
+from pathlib import Path
+
+CONTAINERS = Path(__file__).resolve().parent.parent / "docs/containers.md"
 
 # All at once: not root, nothing writable but the volume and a small /tmp, no capability.
 HARDENED = ["--user", "65534:65534", "--read-only", "--tmpfs", "/tmp:size=32m", "--cap-drop", "ALL",
@@ -108,16 +112,92 @@ def hardened(stage):
     return lambda engine: example(stage, *HARDENED, *engine.limits)(engine)
 
 
-def recipe(flags, words):
-    """The recipes of docs/containers.md for an image that knows nothing of anyring; anyring.d is a folder."""
+FIO = ["--ioengine=io_uring", "--rw=randwrite", "--bs=4k", "--size=16m", "--iodepth=32", "--verify=crc32c"]
+PROGRAM = ["/usr/bin/fio", "--name=volume", "--directory=/results", *FIO]
+
+
+def recipe(engine, name, number=0):
+    """A block of docs/containers.md: that number behind the recipe's name, for a program that writes to /results."""
+    text = CONTAINERS.read_text()
+    assert f"**{name}" in text, f"docs/containers.md has no recipe {name!r}"
+    block = text.split(f"**{name}", 1)[1].split("\n```\n")[2 * number + 1]
+    for word, here in [('"$PWD/anyring.d', f'"{engine.work}/built/release'), ("./anyring.d", f"{engine.work}/built/release"),
+                       ("/PATH/anyring.d", f"{engine.work}/built/release"), ("IMAGE", "fio:plain"), ("PROGRAM", " ".join(PROGRAM))]:
+        block = block.replace(word, here)
+    return block
+
+
+def did_it(engine, process):
+    ends(process, "err= 0")
+    served(engine, READ=4096, WRITE=4096)
+
+
+def docker_recipe(line):
     def fio(engine):
         results(engine)
-        program = ["/usr/bin/fio", "--name=volume", "--directory=/results", "--ioengine=io_uring", "--rw=randwrite", "--bs=4k",
-                   "--size=16m", "--iodepth=32", "--verify=crc32c"]
-        volume = ["-v", f"{engine.work}/built/release:/anyring:ro"]
-        ends(engine.run("fio:plain", *words, *program, flags=[*COUNTERS, *volume, *flags]), "err= 0")
-        served(engine, READ=4096, WRITE=4096)
+        words = shlex.split(recipe(engine, "Docker, without touching the image").split("\n")[line])
+        assert words[:3] == ["docker", "run", "--rm"], words
+        image = words.index("fio:plain")
+        did_it(engine, engine.run("fio:plain", *words[image + 1:], flags=[*COUNTERS, *words[3:image]]))
     return fio
+
+
+def compose(engine):
+    if engine.engine("compose", "version").returncode != 0:
+        return "this Docker has no `docker compose`"
+    folder = results(engine).parent
+    (folder / "compose.yaml").write_text(recipe(engine, "Compose"))
+    here = ["services:", "  program:", "    network_mode: none", "    environment: {ANYRING_STATS: /results/counters}",
+            f"    volumes: ['{folder}/results:/results']", ""]
+    (folder / "here.yaml").write_text("\n".join(here))
+    files = ["compose", "-f", folder / "compose.yaml", "-f", folder / "here.yaml"]
+    try:
+        did_it(engine, engine.engine(*files, "up", "--abort-on-container-exit", "--exit-code-from", "program", limit_s=90))
+    finally:
+        engine.must(*files, "down", "--timeout", "1")
+    return None
+
+
+def lxc_lines(engine):
+    return recipe(engine, "LXC").strip().split("\n")
+
+
+def lxc(engine):
+    results(engine)
+    did_it(engine, engine.executed(*PROGRAM, lines=["lxc.environment = ANYRING_STATS=/results/counters", *lxc_lines(engine)]))
+
+
+def lxc_attach(engine):
+    results(engine)
+    did_it(engine, engine.attached(*PROGRAM, lines=["lxc.environment = ANYRING_STATS=/results/counters", *lxc_lines(engine)]))
+
+
+def lxc_default(engine):
+    results(engine)
+    report = json.loads(engine.run("anyring:0.1.0", "doctor", "--json", profile=None).stdout)
+    assert report["run"]["auto"] == "kernel", report["io_uring"]
+
+
+def service(number):
+    """A service of docs/containers.md."""
+    def fio(engine):
+        results(engine)
+        did_it(engine, engine.service(recipe(engine, "systemd", number)))
+    return fio
+
+
+def killing_service(engine):
+    """A filter that kills, and a program that calls libc's syscall(): one with instructions of its own is killed, whoever serves."""
+    results(engine)
+    unit = recipe(engine, "systemd").replace(" ".join(PROGRAM), f"{engine.work}/programs/tokio-uring /results/file")
+    ends(engine.service(unit.replace("SystemCallErrorNumber=EPERM\n", "")), "checksums equal")
+    served(engine, READ=256, WRITE=256, ACCEPT=1)
+
+
+def plain_service(engine):
+    results(engine)
+    process = engine.service(recipe(engine, "systemd").replace("/usr/bin/anyring run -- ", ""))
+    assert REFUSALS["EPERM"] in process.stdout, said(process)
 
 
 def in_scratch(program, *words, text, status=0, **least):
@@ -228,29 +308,43 @@ def guest(test):
     return tried
 
 
+# What is tried everywhere: its name, the image that it needs, and how.
 TESTS = [
-    ("doctor says what the container permits", doctor),
-    ("fio without anyring", plain),
-    ("LD_PRELOAD: fio", example("preload")),
-    ("entry point: fio", example("run")),
-    ("one file: fio as a guest", guest(example("file"))),
-    ("a volume and LD_PRELOAD: fio", recipe(["-e", "LD_PRELOAD=/anyring/libanyring.so"], [])),
-    ("a volume and an entry point: fio", recipe(["--entrypoint", "/anyring/anyring"], ["run", "--"])),
-    ("LD_PRELOAD, hardened", hardened("preload")),
-    ("entry point, hardened", hardened("run")),
-    ("one file, hardened", guest(hardened("file"))),
-    ("scratch: a static program, musl", guest(in_scratch("nop-musl", "1000", "3", text="ns", NOP=3000))),
-    ("scratch: a static program, glibc", guest(in_scratch("static-liburing", "/results/file", text="", READ=1))),
-    ("scratch: a static program, Go", guest(in_scratch("go", "child", text="a child's NOP: 0", status=9, NOP=1))),
-    ("a static Go server and its children", guest(go)),
-    ("tokio-uring", tokio),
-    ("qemu, io_uring", qemu("io_uring", "writeback")),
-    ("qemu, Linux AIO", qemu("native", "none")),
-    ("PostgreSQL 18", postgres),
-    ("conformance cases", conformance),
+    ("doctor says what the container permits", "anyring:0.1.0", doctor),
+    ("fio without anyring", "fio:plain", plain),
+    ("LD_PRELOAD: fio", "fio:preload", example("preload")),
+    ("entry point: fio", "fio:run", example("run")),
+    ("one file: fio as a guest", "fio:file", guest(example("file"))),
+    ("a volume and LD_PRELOAD: fio", "fio:plain", docker_recipe(0)),
+    ("a volume and an entry point: fio", "fio:plain", docker_recipe(1)),
+    ("LD_PRELOAD, hardened", "fio:preload", hardened("preload")),
+    ("entry point, hardened", "fio:run", hardened("run")),
+    ("one file, hardened", "fio:file", guest(hardened("file"))),
+    ("scratch: a static program, musl", "more:scratch", guest(in_scratch("nop-musl", "1000", "3", text="ns", NOP=3000))),
+    ("scratch: a static program, glibc", "more:scratch", guest(in_scratch("static-liburing", "/results/file", text="", READ=1))),
+    ("scratch: a static program, Go", "more:scratch", guest(in_scratch("go", "child", text="a child's NOP: 0", status=9, NOP=1))),
+    ("a static Go server and its children", "more:run", guest(go)),
+    ("tokio-uring", "more:run", tokio),
+    ("qemu, io_uring", "more:run", qemu("io_uring", "writeback")),
+    ("qemu, Linux AIO", "more:run", qemu("native", "none")),
+    ("PostgreSQL 18", "more:run", postgres),
+    ("conformance cases", "more:run", conformance),
+]
+
+COMPOSE = [("Compose", compose)]
+
+LXC = [
+    ("lxc.environment: fio", lxc),
+    ("lxc-attach: fio", lxc_attach),
+    ("LXC's own profile permits io_uring", lxc_default),
+    ("a service's filter, without anyring", plain_service),
+    ("a service", service(0)),
+    ("a service, hardened", service(1)),
+    ("a service that is killed for io_uring", killing_service),
 ]
 
 
 def tests_of(engine):
     only = os.environ.get("ONLY", "")
-    return [(name, test) for name, test in TESTS if only in name]
+    everywhere = [(name, test) for name, image, test in TESTS if engine.has(image)]
+    return [(name, test) for name, test in everywhere + engine.own_tests if only in name]

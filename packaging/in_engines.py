@@ -25,6 +25,7 @@ SOURCES = HERE.parent
 # A build, and a container: the slowest is the installation of packages.
 BUILD_LIMIT_S, RUN_LIMIT_S = 600, 90
 USER = "engines"
+CONTAINER_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 EXAMPLE = "packaging/Dockerfile.example"
 # What stands in for the image with a Rust toolchain: what is built already, where `make` looks for it.
 TOOLCHAIN = """FROM debian:12-slim
@@ -100,6 +101,9 @@ class Engine:
     # The conformance cases that run, by filters, and the lists of differences that they have here.
     cases, lists = ["--filter", "rw_", "--filter", "poll", "--filter", "sqpoll", "--filter", "net_", "--filter", "aio_"], []
 
+    # What is tried here only, beside what is tried everywhere.
+    own_tests = []
+
     def __init__(self, label, work):
         self.label, self.work = label, work
         self.cli, self.options = [], []
@@ -107,6 +111,9 @@ class Engine:
 
     def start(self):
         """Makes the engine ready, and says what was started."""
+
+    def has(self, image):
+        return image in IMAGES
 
     def engine(self, *words, limit_s=60, **options):
         return call([*self.cli, *words], limit_s, env=self.environment, **options)
@@ -187,7 +194,7 @@ class Docker(Engine):
             # The sandbox itself counts, too.
             self.limits = ["--memory", "512m", "--cpus", "0.5"]
         else:
-            self.cases, self.denies = [], "EPERM"
+            self.cases, self.denies, self.own_tests = [], "EPERM", engine_tests.COMPOSE
             if self.version().startswith("Docker 20."):
                 self.denies, self.lists = None, ["docker-20"]
 
@@ -273,12 +280,120 @@ class Podman(Engine):
         return f"podman {must(['podman', '--version']).split()[-1]}{rootless}, {must(['crun', '--version']).split(chr(10))[0]}"
 
 
+class Lxc(Engine):
+    """LXC, whose containers are a system of their own here, with a seccomp profile that refuses io_uring, as LXC's does not."""
+
+    cases = []
+    own_tests = engine_tests.LXC
+    # What stands in for each image: what comes before the words, the words where there are none, and the user.
+    images = {
+        "anyring:0.1.0": (["/usr/bin/anyring"], ["doctor"], 0),
+        "fio:plain": ([], ["/usr/bin/fio", *engine_tests.FIO, "--name=example"], 65534),
+        "more:run": (["/usr/bin/anyring", "run", "--"], [], 65534),
+    }
+    profile = "2\ndenylist\n[all]\nio_uring_setup errno 1\nio_uring_enter errno 1\nio_uring_register errno 1\n"
+
+    def __init__(self, label, work):
+        super().__init__(label, work)
+        self.root = work / "tree/state/lxc"
+        self.version()
+
+    def has(self, image):
+        return image in self.images
+
+    def provide(self):
+        """A system of Debian's with the programs, and anyring as it is installed."""
+        began = time.monotonic()
+        self.root.mkdir()
+        self.root.chmod(0o755)
+        must(["tar", "-xf", self.work / "base.tar", "-C", self.root])
+        shutil.copy("/etc/resolv.conf", self.root / "etc")
+        install = "apt-get update && apt-get install -y --no-install-recommends fio qemu-utils systemd"
+        must(["chroot", self.root, "sh", "-c", install], limit_s=BUILD_LIMIT_S, env=self.environment | {"DEBIAN_FRONTEND": "noninteractive"})
+        (self.root / "usr/lib/anyring").mkdir()
+        shutil.copy(self.work / "built/release/anyring", self.root / "usr/bin")
+        shutil.copy(self.work / "built/release/libanyring.so", self.root / "usr/lib/anyring")
+        print(f"  made {self.root} in {time.monotonic() - began:.0f} s", flush=True)
+
+    def configured(self, *lines, profile=profile):
+        """A new container's name, and the file with its configuration."""
+        Engine.runs += 1
+        name = f"anyring-{Engine.runs}"
+        file, filters = self.work / f"{name}.conf", self.work / f"{name}.seccomp"
+        filters.write_text(profile or "")
+        programs = self.work / "programs"
+        common = ["lxc.include = /usr/share/lxc/config/common.conf", f"lxc.uts.name = {name}", f"lxc.rootfs.path = dir:{self.root}",
+                  "lxc.net.0.type = empty", "lxc.net.0.flags = up", "lxc.apparmor.profile = unconfined", f"lxc.environment = PATH={CONTAINER_PATH}", *self.volume(programs, programs, "bind,ro"),
+                  *self.volume(self.work / "results", "/results", "bind")]
+        file.write_text("\n".join([*common, *([f"lxc.seccomp.profile = {filters}"] if profile else []), *lines, ""]))
+        return name, file
+
+    @staticmethod
+    def volume(outside, inside, options):
+        return [f"lxc.mount.entry = {outside} {str(inside).lstrip('/')} none {options},create=dir 0 0"]
+
+    def run(self, image, *words, flags=(), limit_s=RUN_LIMIT_S, profile=profile):
+        """`lxc-execute` with what docker's options say."""
+        entry, otherwise, user = self.images[image]
+        lines, flags = [f"lxc.init.uid = {user}", f"lxc.init.gid = {user}", "lxc.init.cwd = /tmp"], list(flags)
+        while flags:
+            option, value = flags.pop(0), flags.pop(0)
+            if option == "-e":
+                lines.append(f"lxc.environment = {value}")
+            elif option == "-v":
+                outside, inside, *rights = value.split(":")
+                lines += self.volume(outside, inside, ",".join(["bind", *rights]))
+            else:
+                assert option == "--entrypoint", option
+                entry = [value] if value else []
+        return self.executed(*entry, *(words or otherwise), lines=lines, limit_s=limit_s, profile=profile)
+
+    def executed(self, *words, lines=(), limit_s=RUN_LIMIT_S, profile=profile):
+        name, file = self.configured(*lines, profile=profile)
+        process = call(["lxc-execute", "-n", name, "-f", file, "--", *words], limit_s, env={"PATH": CONTAINER_PATH})
+        if process.returncode == 124:
+            call(["lxc-stop", "--kill", "-n", name])
+        return process
+
+    def attached(self, *words, lines=()):
+        """`lxc-attach` to a container that sleeps."""
+        name, file = self.configured(*lines)
+        must(["lxc-start", "-n", name, "-f", file, "--", "/bin/sleep", "infinity"], env={"PATH": CONTAINER_PATH})
+        try:
+            return call(["lxc-attach", "-n", name, "-f", file, "--", *words], RUN_LIMIT_S, env={"PATH": CONTAINER_PATH})
+        finally:
+            must(["lxc-stop", "--kill", "-n", name])
+
+    def service(self, unit):
+        """Runs a service by systemd, which is a container's first process and ends with it; the container has LXC's own profile, so that
+        only the service's filter refuses anything. What the service said is in /results/out."""
+        folder = self.root / "etc/systemd/system"
+        (folder / "program.service.d").mkdir(exist_ok=True)
+        (folder / "program.service").write_text(unit)
+        (folder / "program.service.d/test.conf").write_text("\n".join([
+            "[Unit]", "SuccessAction=exit-force", "FailureAction=exit-force",
+            "[Service]", "Type=oneshot", "StandardOutput=file:/results/out", "StandardError=file:/results/out",
+            "Environment=ANYRING_STATS=/results/counters", "ReadWritePaths=/results", ""]))
+        name, file = self.configured(profile=None)
+        words = ["/lib/systemd/systemd", "--unit=program.service"]
+        process = call(["lxc-start", "-F", "-n", name, "-f", file, "--", *words], RUN_LIMIT_S, env={"PATH": CONTAINER_PATH})
+        if process.returncode == 124:
+            call(["lxc-stop", "--kill", "-n", name])
+        out = self.work / "results/out"
+        process.stdout = out.read_text() if out.exists() else process.stdout
+        return process
+
+    def version(self):
+        return f"LXC {must(['lxc-start', '--version'])}, a profile that refuses io_uring"
+
+
 KINDS = {
     "docker": lambda *where: Docker(*where),
     "runsc-systrap": lambda *where: Docker(*where, "runsc-systrap"),
     "runsc-ptrace": lambda *where: Docker(*where, "runsc-ptrace"),
     "podman": lambda *where: Podman(*where),
     "podman-rootless": lambda *where: Podman(*where, rootless=True),
+    "lxc": lambda *where: Lxc(*where),
 }
 
 

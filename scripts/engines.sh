@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs anyring in real container engines: Docker, podman as root and rootless, and gVisor, of Debian 12 and sid (gVisor: 13).
+# Runs anyring in real container engines: Docker, podman as root and rootless, gVisor and LXC, of Debian 12 and sid (gVisor: 13), and
+# in services of systemd's.
 #
 # usage: scripts/engines.sh TARGET [TREE/ENGINE...]      (such as sid/docker bookworm/podman; all without)
 # ONLY=WORDS keeps the tests whose names contain these words.
@@ -20,7 +21,7 @@ target=$(realpath "${1:?usage: scripts/engines.sh TARGET [TREE/ENGINE...]}")
 shift
 wanted=("$@")
 all=(sid/docker sid/runsc-systrap sid/runsc-ptrace sid/podman sid/podman-rootless
-  bookworm/docker bookworm/runsc-ptrace bookworm/podman bookworm/podman-rootless)
+  bookworm/docker bookworm/runsc-ptrace bookworm/podman bookworm/podman-rootless bookworm/lxc)
 [ $# != 0 ] || wanted=("${all[@]}")
 WHAT="container engines"
 PACKAGES=docker.io,podman,netavark,crun,ca-certificates,iproute2,fuse-overlayfs,uidmap,python3
@@ -40,8 +41,8 @@ need_chroots bookworm
 mkdir -p "$kept"
 make_base "$target/containers" bookworm
 for tree in $(printf '%s\n' "${wanted[@]%%/*}" | sort -u); do
-  extra=runsc
-  if [ "$tree" = sid ]; then extra=docker-cli; fi
+  extra=runsc,lxc
+  if [ "$tree" = sid ]; then extra=docker-cli,docker-compose; fi
   make_tree "$kept/$tree" "$tree" "$PACKAGES,$extra"
 done
 if [ -d "$kept/sid" ]; then

@@ -22,8 +22,9 @@ trap 'rm -rf "$folder"' EXIT
 
 clients=$(dirname "$bin")/e2e
 e2e/clients/build.sh "$clients"
+e2e/clients/build.sh "$clients" killing
 HOST_PROGRAMS=scripts/host-programs.sh
-for program in fio qemu-img "$clients"/{tokio-uring,io-uring,static-liburing,nop} "$bin"/anyring-conformance-{gnu,musl}; do
+for program in fio qemu-img "$clients"/{tokio-uring,io-uring,static-liburing,nop,killing} "$bin"/anyring-conformance-{gnu,musl}; do
   command -v "$program" >/dev/null && HOST_PROGRAMS+=" $program"
 done
 export HOST_PROGRAMS HOST_TIMEOUT_S=${HOST_TIMEOUT_S:-1800}

@@ -1,8 +1,9 @@
-//! Classic BPF programs for seccomp(2), installed by the seccompiler crate. Its own compiler is not used: what that
-//! makes kills every call of a foreign architecture, and a 32-bit program is to be refused, not killed.
+//! Classic BPF programs for seccomp(2). The seccompiler crate is not used: what its compiler makes kills every call of a foreign
+//! architecture, and a 32-bit program is to be refused, not killed; and it installs by a call that a service's filter may refuse.
 
+use libc::{sock_filter, sock_fprog};
 use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W};
-use seccompiler::sock_filter;
+use std::io;
 use std::mem::offset_of;
 
 /// The AUDIT_ARCH_* value of the calls this process makes (linux/audit.h: ELF machine, 64-bit and little-endian bits).
@@ -137,4 +138,24 @@ fn statement(code: u32, k: u32) -> sock_filter {
 
 fn jump(test: u32, k: u32, skip_if_true: usize, skip_if_not: usize) -> sock_filter {
     sock_filter { jt: skip_if_true as u8, jf: skip_if_not as u8, ..statement(BPF_JMP | test | BPF_K, k) }
+}
+
+/// Installs a program for this process, which has one thread, and sets no_new_privs.
+///
+/// # Errors
+/// What prctl(2) answers.
+pub fn install(program: &[sock_filter]) -> io::Result<()> {
+    let program = sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+    // SAFETY: the program and what it points to outlive the call, which copies them; the kernel verifies it.
+    let answer = unsafe {
+        match libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) {
+            0 => libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program),
+            answer => answer,
+        }
+    };
+    if answer == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }

@@ -4,10 +4,10 @@
 mod common;
 
 use common::{
-    anyring, below, calling, conformance, install, kernel_works, killing, library, one_line_failure, output,
-    skipped, stdout, Elf, ANYRING,
+    answering, anyring, below, calling, conformance, install, kernel_works, killing, library, one_line_failure,
+    output, skipped, stdout, Elf, ANYRING,
 };
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use seccompiler::SeccompAction;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -109,12 +109,8 @@ fn auto_preloads_where_the_kernel_does_a_part_only() {
         return;
     }
     library();
-    let register_is_refused = || {
-        let rules = [(libc::SYS_io_uring_register, vec![])].into();
-        let (otherwise, matched) = (SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32));
-        let filter = SeccompFilter::new(rules, otherwise, matched, TargetArch::x86_64).expect("a filter");
-        BpfProgram::try_from(filter).expect("a BPF program")
-    };
+    let register_is_refused =
+        || answering(SeccompAction::Errno(libc::ENOSYS as u32), &[libc::SYS_io_uring_register]);
     let mut command = anyring(&["run", "--", "sh", "-c", "echo $LD_PRELOAD"]);
     let seen = output(below(register_is_refused(), &mut command));
     assert_eq!(stdout(&seen), format!("{}\n", library().display()), "{seen:?}");
@@ -140,6 +136,28 @@ fn a_filter_that_kills_does_not_kill_run() {
     let mut command = run("auto", &["sh", "-c", "echo $ANYRING_BACKEND; exit 7"]);
     let output = output(below(killing(), &mut command));
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(7), "user\n"));
+}
+
+/// A service's filter lists what it may do, and is without calls that only we make: they are done without, and not made at all
+/// where they would kill.
+#[test]
+fn filters_without_the_calls_of_ours_kill_nobody() {
+    const OURS: [i64; 3] = [libc::SYS_seccomp, libc::SYS_process_vm_readv, libc::SYS_process_vm_writev];
+    let cases = conformance().to_str().expect("UTF-8");
+    for action in [SeccompAction::KillProcess, SeccompAction::Errno(libc::EPERM as u32)] {
+        for door in ["libc", "raw"] {
+            // The plain ones, and waits on a ring's descriptor, which are trapped from the beginning here.
+            let words = [cases, "--door", door, "--quiet", "--filter", "nop::", "--filter", "enter::"];
+            let mut preloaded = Command::new(cases);
+            preloaded.args(&words[1..]).env("LD_PRELOAD", library()).env("ANYRING_BACKEND", "user");
+            let mut guest = anyring(&[&["run", "--guest", "--backend", "user", "--"], &words[..]].concat());
+            for command in [&mut run("user", &words), &mut preloaded, &mut guest] {
+                let seen = output(below(answering(action.clone(), &OURS), command));
+                let all_passed = stdout(&seen).contains(" passed, 0 failed");
+                assert!(seen.status.success() && all_passed, "{action:?} {door}: {seen:?}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod guard;
 pub mod handlers;
 mod interrupt;
 mod linux;
+mod question;
 #[cfg(feature = "simulated")]
 pub mod simulated;
 mod status;
@@ -29,6 +30,7 @@ pub use linux::{
     can_wait_for_several, flags_are_ignored, flags_are_looked_at, for_now, probe_flags, syscall, usable_cpus,
     ForNow, Linux,
 };
+pub use question::{ask_in_child, is_filtered};
 pub use status::{file_status, FileStatus};
 
 use crate::Errno;

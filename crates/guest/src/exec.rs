@@ -8,6 +8,7 @@ use crate::{exe, script};
 use anyring_engine::{os, Errno};
 use anyring_serve::exec::kind::{self, Kind};
 use anyring_serve::exec::{self, Environment};
+use anyring_serve::filters;
 use anyring_serve::sys;
 use std::ffi::{CString, OsStr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -47,7 +48,7 @@ pub fn execute(directory: i32, path: usize, arguments: usize, environment: usize
 fn preloaded([directory, path, arguments, environment, flags]: [usize; 5]) -> Option<isize> {
     let said = Environment::read(environment);
     match kind::of(directory as i32, path, flags) {
-        Kind::Preloaded { is_fixed: false } if State::here().preloads && !exec::filters_are_many() => {}
+        Kind::Preloaded { is_fixed: false } if State::here().preloads && !filters::are_many() => {}
         Kind::Unserved(why) => {
             said.note_unserved(path, why);
             return None;

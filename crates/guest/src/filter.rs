@@ -8,11 +8,12 @@ use crate::start;
 use anyring_abi::{AIO_CALLS, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use anyring_engine::{identity, log};
 use anyring_serve::door::{KNOWN_NUMBERS, RING_NUMBERS};
+use anyring_serve::filters::{self, Way};
 use anyring_serve::sys;
 use core::mem::offset_of;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use libc::{seccomp_data, sock_filter, sock_fprog};
+use libc::{seccomp_data, sock_filter};
 
 /// SECCOMP_RET_DATA of our filters, which reaches the handler as si_errno and tells our traps from the guest's own.
 pub const MARK: u16 = 0x6167;
@@ -88,11 +89,11 @@ pub enum Calls {
 static COVERED: AtomicU32 = AtomicU32::new(0);
 const COVERED_MOST: u32 = 16;
 
-/// Adds the filter of these calls to all threads.
+/// Adds the filter of these calls to all threads, and answers how.
 ///
 /// # Errors
 /// Why that is not possible.
-pub fn install(calls: Calls) -> Result<(), &'static str> {
+pub fn install(calls: Calls) -> Result<Way, &'static str> {
     let program = Program::new(calls).trapping(WINDOW).trapping(LOW);
     program.install()
 }
@@ -245,20 +246,9 @@ impl Program {
         self
     }
 
-    fn install(mut self) -> Result<(), &'static str> {
+    fn install(mut self) -> Result<Way, &'static str> {
         self.add(&[answer(ALLOW)]);
-        let program = sock_fprog { len: self.0.len() as u16, filter: self.0.as_mut_ptr() };
-        let flags = libc::SECCOMP_FILTER_FLAG_TSYNC as usize;
-        let filter = [libc::SECCOMP_SET_MODE_FILTER as usize, flags, &raw const program as usize, 0, 0, 0];
-        // SAFETY: the program outlives the call, which copies and verifies it.
-        let answers = unsafe {
-            let privileges = sys::call(libc::SYS_prctl, [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0]);
-            [privileges, if privileges == 0 { sys::call(libc::SYS_seccomp, filter) } else { privileges }]
-        };
-        match answers {
-            [0, 0] => Ok(()),
-            _ => Err("a seccomp filter cannot be installed"),
-        }
+        filters::way().filter(|way| way.install(&self.0)).ok_or("a seccomp filter cannot be installed")
     }
 }
 

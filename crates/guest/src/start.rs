@@ -7,6 +7,7 @@ use crate::stack::{Begin, First};
 use crate::state::State;
 use crate::{exe, loader, patch, probe, script, signals, tcb, world};
 use anyring_engine::{alloc, descriptors, log, process};
+use anyring_serve::filters::Way;
 use anyring_serve::{engine, sys};
 use core::ffi::{c_char, c_int, CStr};
 use core::mem::ManuallyDrop;
@@ -83,7 +84,13 @@ pub fn trap_with_rings() {
 /// Looks whether a ring is in an epoll set level-triggered: waits of epoll's are trapped from then on.
 #[inline]
 pub fn trap_with_levels() {
-    if descriptors::level::any() && !WITH_LEVELS.swap(true, Ordering::Relaxed) {
+    if descriptors::level::any() {
+        install_for_levels();
+    }
+}
+
+fn install_for_levels() {
+    if !WITH_LEVELS.swap(true, Ordering::Relaxed) {
         if let Err(why) = filter::install(Calls::WithLevels) {
             log::line(&format!("epoll_wait of the guest's is left to the kernel: {why}"));
         }
@@ -157,7 +164,12 @@ fn begin(first: &First, state: State, file: &CStr, name: &CStr) -> Result<Begin,
         WITH_LEVELS.store(inherited[2], Ordering::Relaxed);
     }
     if !inherited[0] {
-        filter::install(Calls::General).map_err(|why| Refusal { errno: 0, why: why.to_owned() })?;
+        let way = filter::install(Calls::General).map_err(|why| Refusal { errno: 0, why: why.to_owned() })?;
+        if way == Way::OnlyThread {
+            // Later, with more threads, nothing could be trapped.
+            trap_with_rings();
+            install_for_levels();
+        }
     }
     FILTERED.store(true, Ordering::Relaxed);
     let images = [Some(&loaded.program), loaded.loader.as_ref()];

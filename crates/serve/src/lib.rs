@@ -10,6 +10,7 @@ pub mod engine;
 pub mod entry;
 pub mod environment;
 pub mod exec;
+pub mod filters;
 pub mod host;
 pub mod memory;
 pub mod passing;

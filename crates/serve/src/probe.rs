@@ -1,60 +1,33 @@
 //! Questions to the kernel for which a filter may kill: asked in a child.
 
-use crate::sys::{self, set_mask};
+use crate::sys;
 use anyring_abi::{
     AioRing, Opcode, Params, IORING_REGISTER_PROBE, IO_URING_OP_SUPPORTED, NR_IO_DESTROY, NR_IO_SETUP,
     NR_IO_URING_REGISTER, NR_IO_URING_SETUP,
 };
-use core::ffi::{c_int, c_void};
-
-const STACK: usize = 16 * 1024;
+use anyring_engine::os::ask_in_child;
+use core::ffi::c_int;
 
 /// The errno with which the kernel (or a filter before it) refuses io_uring_setup(2), or to tell the ring's operations; ENOSYS
 /// where these are not what programs need. 0 where all that is there and permitted. A filter that kills counts as EPERM.
 pub fn kernel_refusal() -> c_int {
-    in_child(ask_for_ring)
+    ask_in_child(ask_for_ring)
 }
 
 /// The errno with which the kernel (or a filter before it) refuses io_setup(2), ENOSYS where programs cannot read the completion
 /// ring; 0 where it is there and permitted. A filter that kills counts as EPERM.
 pub fn aio_refusal() -> c_int {
-    in_child(ask_for_context)
+    ask_in_child(ask_for_context)
 }
 
 /// The errno with which a page is refused to be writable and executable; 0 where it is permitted.
 /// A filter that kills counts as EPERM.
 pub fn patching_refusal() -> c_int {
-    in_child(ask_for_writable_code)
-}
-
-/// What `ask` answers in a child that shares our memory, or EPERM.
-fn in_child(ask: extern "C" fn(*mut c_void) -> c_int) -> c_int {
-    let mut stack = vec![0_u128; STACK / size_of::<u128>()];
-    let top = stack.as_mut_ptr_range().end.cast::<c_void>();
-    // Without an exit signal the program's SIGCHLD handler and its wait(2) never see this child.
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK;
-    // A signal to the whole process group must not run the program's handlers in a child that shares its memory.
-    let mask = set_mask(u64::MAX);
-    // SAFETY: the child runs `ask` on a stack of its own while this thread waits for it to end.
-    let child = unsafe { libc::clone(ask, top, flags, core::ptr::null_mut()) };
-    set_mask(mask);
-    if child < 0 {
-        return libc::EPERM;
-    }
-    let mut status: c_int = 0;
-    loop {
-        let args = [child as usize, &raw mut status as usize, libc::__WCLONE as usize, 0, 0, 0];
-        // SAFETY: waits for our own child; `status` is a local.
-        let answer = unsafe { sys::call(libc::SYS_wait4, args) };
-        if answer != -(libc::EINTR as isize) {
-            let told = answer == child as isize && libc::WIFEXITED(status);
-            return if told { libc::WEXITSTATUS(status) } else { libc::EPERM };
-        }
-    }
+    ask_in_child(ask_for_writable_code)
 }
 
 /// Makes a ring and asks it for its operations; the ring ends with the child, whose descriptors are its own.
-extern "C" fn ask_for_ring(_: *mut c_void) -> c_int {
+fn ask_for_ring() -> isize {
     const OPERATIONS: usize = 64;
     const NEEDED: [Opcode; 3] = [Opcode::Nop, Opcode::Read, Opcode::PollAdd];
     let mut params = Params::default();
@@ -62,8 +35,8 @@ extern "C" fn ask_for_ring(_: *mut c_void) -> c_int {
     let ring = unsafe { sys::call(NR_IO_URING_SETUP, [1, &raw mut params as usize, 0, 0, 0, 0]) };
     match -ring as c_int {
         // The limits of files say nothing of io_uring; the program will see for itself.
-        libc::EMFILE | libc::ENFILE => return end(0),
-        1.. => return end(ring),
+        libc::EMFILE | libc::ENFILE => return 0,
+        1.. => return ring,
         _ => {}
     }
     // `struct io_uring_probe`: two words, and one for each operation, with its flags in the upper half.
@@ -72,33 +45,41 @@ extern "C" fn ask_for_ring(_: *mut c_void) -> c_int {
     // SAFETY: the kernel fills in the array, a local.
     let answer = unsafe { sys::call(NR_IO_URING_REGISTER, ask) };
     if answer < 0 {
-        return end(answer);
+        return answer;
     }
     let is_there = |opcode: Opcode| probe[2 + opcode as usize] >> 16 & u64::from(IO_URING_OP_SUPPORTED) != 0;
-    end(if NEEDED.into_iter().all(is_there) { 0 } else { -(libc::ENOSYS as isize) })
+    if NEEDED.into_iter().all(is_there) {
+        0
+    } else {
+        -(libc::ENOSYS as isize)
+    }
 }
 
 /// Makes a context of Linux AIO and looks at its completion ring, which qemu reads without a look at its magic number. The context
 /// is this process's, so that it has to be destroyed.
-extern "C" fn ask_for_context(_: *mut c_void) -> c_int {
+fn ask_for_context() -> isize {
     let mut context = 0_usize;
     // SAFETY: the kernel writes the address of the ring to a zeroed word, a local.
     let answer = unsafe { sys::call(NR_IO_SETUP, [1, &raw mut context as usize, 0, 0, 0, 0]) };
     match -answer as c_int {
         0 => {}
         // Beyond fs.aio-max-nr: the program will see for itself.
-        libc::EAGAIN => return end(0),
-        _ => return end(answer),
+        libc::EAGAIN => return 0,
+        _ => return answer,
     }
     // SAFETY: io_setup(2) has just mapped at least the head there, and nobody else knows this context.
     let ring = unsafe { (context as *const AioRing).read_volatile() };
     // SAFETY: the context made above, without requests.
     unsafe { sys::call(NR_IO_DESTROY, [context, 0, 0, 0, 0, 0]) };
-    end(if ring.is_laid_out() { 0 } else { -(libc::ENOSYS as isize) })
+    if ring.is_laid_out() {
+        0
+    } else {
+        -(libc::ENOSYS as isize)
+    }
 }
 
 /// Gives a page of its own the protections that a page of code gets one after the other.
-extern "C" fn ask_for_writable_code(_: *mut c_void) -> c_int {
+fn ask_for_writable_code() -> isize {
     const PAGE: usize = 4096;
     let writable = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -106,20 +87,12 @@ extern "C" fn ask_for_writable_code(_: *mut c_void) -> c_int {
     unsafe {
         let page = sys::call(libc::SYS_mmap, [0, PAGE, writable as usize, flags as usize, usize::MAX, 0]);
         if (-4095..0).contains(&page) {
-            end(page);
+            return page;
         }
         let protections = [writable | libc::PROT_EXEC, libc::PROT_READ | libc::PROT_EXEC];
         let answers = protections
             .map(|protection| sys::call(libc::SYS_mprotect, [page as usize, PAGE, protection as usize, 0, 0, 0]));
         sys::call(libc::SYS_munmap, [page as usize, PAGE, 0, 0, 0, 0]);
-        end(answers[0].min(answers[1]))
+        answers[0].min(answers[1])
     }
-}
-
-/// Ends the child with what it found out.
-fn end(answer: isize) -> c_int {
-    let code = (-answer) as c_int;
-    // SAFETY: ends the child without running anything of the program's; it shares the parent's memory.
-    unsafe { sys::call(libc::SYS_exit_group, [code as usize, 0, 0, 0, 0, 0]) };
-    code
 }

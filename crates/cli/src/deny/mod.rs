@@ -39,7 +39,7 @@ pub fn run(options: &DenyOptions) -> Result<Infallible, Failure> {
     let aio: &[Rule] = if options.aio { &aio } else { &[] };
     let seccomp = if options.seccomp { profile::NO_FILTERS } else { &[] };
     let program = filter::program(&io_uring, &[aio, seccomp, &profile].concat());
-    seccompiler::apply_filter(&program)
+    filter::install(&program)
         .map_err(|error| Failure::own(format!("cannot install the seccomp filter: {error}")))?;
     exec(&options.program)
 }

@@ -266,7 +266,7 @@ extern "C" fn on_trap(_signal: libc::c_int) {
 
 fn trap() -> Finding {
     let trap = Rule::always(UNUSED_CALL, libc::SECCOMP_RET_TRAP);
-    seccompiler::apply_filter(&filter::program(&[], &[trap])).map_err(|error| error.to_string())?;
+    filter::install(&filter::program(&[], &[trap])).map_err(|error| error.to_string())?;
     let handler: extern "C" fn(libc::c_int) = on_trap;
     // SAFETY: an all-zero sigaction is valid: no flags, an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };

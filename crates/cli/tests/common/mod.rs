@@ -135,9 +135,13 @@ pub fn install(bytes: &[u8], path: &Path) -> PathBuf {
 
 /// A filter that kills whoever calls io_uring_setup.
 pub fn killing() -> BpfProgram {
-    let rules = [(libc::SYS_io_uring_setup, vec![])].into();
-    let (otherwise, matched) = (SeccompAction::Allow, SeccompAction::KillProcess);
-    let filter = SeccompFilter::new(rules, otherwise, matched, TargetArch::x86_64).expect("a filter");
+    answering(SeccompAction::KillProcess, &[libc::SYS_io_uring_setup])
+}
+
+/// A filter with this answer to these calls.
+pub fn answering(answer: SeccompAction, calls: &[i64]) -> BpfProgram {
+    let rules = calls.iter().map(|call| (*call, vec![])).collect();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, answer, TargetArch::x86_64).expect("a filter");
     filter.try_into().expect("a BPF program")
 }
 

@@ -5,11 +5,11 @@
 //! exit. Until such a handler is there ([`handler_installed`]), copies go through process_vm_readv(2) and
 //! process_vm_writev(2), which check the address in the kernel and cost a microsecond.
 
-use super::{check, syscall};
+use super::{ask_in_child, check, is_filtered, syscall};
 use crate::mutation::{mutated, Mutation};
 use crate::os::handlers;
 use crate::Errno;
-use core::sync::atomic::{compiler_fence, fence, AtomicBool, Ordering};
+use core::sync::atomic::{compiler_fence, fence, AtomicBool, AtomicU8, Ordering};
 
 unsafe extern "C" {
     fn anyring_user_copy(to: usize, from: usize, bytes: usize) -> usize;
@@ -38,18 +38,46 @@ pub fn handler_installed() {
     HANDLER.store(true, Ordering::Release); // partner: the Acquire load in `copy`
 }
 
-/// Whether the kernel copies for us: it has process_vm_readv(2), and no filter refuses it.
+/// Whether the kernel copies for us, once it was asked: 0 before. Relaxed: each stores the same.
+static KERNEL_COPIES: AtomicU8 = AtomicU8::new(0);
+
+/// Whether the kernel copies for us: it has process_vm_readv(2), and no filter refuses it, or kills for it (that of a service of
+/// systemd's without `@ipc` does). Asked once.
 pub fn kernel_copies() -> bool {
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    match KERNEL_COPIES.load(Ordering::Relaxed) {
+        0 => {
+            let copies = if is_filtered() { ask_in_child(ask_for_copy) == 0 } else { ask_for_copy() == 0 };
+            KERNEL_COPIES.store(if copies { YES } else { NO }, Ordering::Relaxed);
+            copies
+        }
+        answer => answer == YES,
+    }
+}
+
+fn ask_for_copy() -> isize {
     let (from, mut to) = (1u8, 0u8);
-    copy_by_kernel(&mut to as *mut u8 as usize, &from as *const u8 as usize, 1, false).is_ok()
+    let (from, to) = (&raw const from as usize, &raw mut to as usize);
+    [false, true]
+        .into_iter()
+        .find_map(|write| copy_unasked(to, from, 1, write).err())
+        .map_or(0, |error| -(error.raw_os_error() as isize))
 }
 
 /// process_vm_readv or process_vm_writev on this very process. No address faults in user space, so that it can be used
 /// where a fault would not find the handler: with SIGSEGV blocked.
 ///
 /// # Errors
-/// FAULT for a bad address, else what keeps the kernel from copying at all.
+/// FAULT for a bad address, else what keeps the kernel from copying at all, or PERM where it was found not to.
 pub fn copy_by_kernel(to: usize, from: usize, bytes: usize, write: bool) -> Result<(), Errno> {
+    if !kernel_copies() {
+        return Err(Errno::PERM);
+    }
+    copy_unasked(to, from, bytes, write)
+}
+
+fn copy_unasked(to: usize, from: usize, bytes: usize, write: bool) -> Result<(), Errno> {
     let pid = syscall(libc::SYS_getpid, [0; 6]) as usize;
     let (local, remote) = if write { ([from, bytes], [to, bytes]) } else { ([to, bytes], [from, bytes]) };
     let number = if write { libc::SYS_process_vm_writev } else { libc::SYS_process_vm_readv };

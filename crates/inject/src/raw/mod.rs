@@ -24,14 +24,15 @@ mod stack;
 mod trap;
 
 use crate::environment::variable_os;
-use crate::{backend, descriptor, signals, sys};
+use crate::{backend, descriptor, signals};
 use anyring_engine::lock::Lock;
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::{descriptors, identity, log, os, process, thread};
+use anyring_serve::filters::{self, Way};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};
 use filter::Calls;
-use libc::{sock_filter, sock_fprog};
+use libc::sock_filter;
 use object::Known;
 
 #[cfg(not(test))]
@@ -121,7 +122,12 @@ fn cover(known: &mut Known) {
     let objects = &known.objects[first_new..];
     if mutated(Mutation::EveryProcessGetsAFilter) && objects.is_empty() {
         const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
-        install(&[sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: ALLOW }]);
+        Way::AllThreads.install(&[sock_filter {
+            code: (libc::BPF_RET | libc::BPF_K) as u16,
+            jt: 0,
+            jf: 0,
+            k: ALLOW,
+        }]);
     }
     if objects.is_empty() || !(installed() || backend::serves_instructions()) {
         return;
@@ -150,13 +156,13 @@ fn trap(known: &Known, first: usize, calls: Calls) -> bool {
         );
         return false;
     };
-    if !traps_are_possible() {
-        return false;
-    }
+    let Some(way) = way_to_trap() else { return false };
+    // What only matters with a ring could not be trapped later, for all threads.
+    let calls = if way == Way::OnlyThread && calls == Calls::OnRings { Calls::All } else { calls };
     let are_trapped = |behind| installed::trap_at(calls, behind);
     let mut all = true;
     for filter in filter::filters(calls, precision, &known.objects[first..], are_trapped) {
-        if install(&filter.program) {
+        if way.install(&filter.program) {
             INSTALLED.store(true, Ordering::Relaxed);
             installed::note(filter);
         } else {
@@ -166,18 +172,14 @@ fn trap(known: &Known, first: usize, calls: Calls) -> bool {
     all
 }
 
-/// Whether a filter may be installed and its traps are handled.
-fn traps_are_possible() -> bool {
+/// How a filter may be installed, if its traps are handled.
+fn way_to_trap() -> Option<Way> {
+    let way = filters::way()?;
     if installed() {
-        return true;
-    }
-    if !filters_are_permitted() {
-        return false;
+        return Some(way);
     }
     anyring_serve::state::prepare();
-    if signals::install_guard(libc::SIGSYS, trap::guard).is_err() {
-        return false;
-    }
+    signals::install_guard(libc::SIGSYS, trap::guard).ok()?;
     if !os::kernel_copies() {
         backend::guard_copies(); // the wrappers around a guarded signal read the program's memory from now on
     }
@@ -185,31 +187,9 @@ fn traps_are_possible() -> bool {
     if thread::another_blocks(libc::SIGSYS) && !mutated(Mutation::TrapsKill) {
         backend::open_log();
         log::line("instructions are left alone: a thread that is not in the engine blocks SIGSYS");
-        return false;
+        return None;
     }
-    true
-}
-
-/// Whether seccomp(2) is there and not refused by an outer filter: asked first, so that no_new_privs is not set for nothing.
-/// EINVAL is a kernel that has filters but not the question (before Linux 4.14).
-fn filters_are_permitted() -> bool {
-    let action = libc::SECCOMP_RET_TRAP;
-    let question = [libc::SECCOMP_GET_ACTION_AVAIL as usize, 0, &raw const action as usize, 0, 0, 0];
-    // SAFETY: the call reads one word, `action`.
-    let answer = unsafe { sys::call(libc::SYS_seccomp, question) };
-    answer == 0 || answer == -(libc::EINVAL as isize)
-}
-
-/// Adds a filter to all threads.
-fn install(program: &[sock_filter]) -> bool {
-    let program = sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
-    let flags = libc::SECCOMP_FILTER_FLAG_TSYNC as usize;
-    let filter = [libc::SECCOMP_SET_MODE_FILTER as usize, flags, &raw const program as usize, 0, 0, 0];
-    // SAFETY: the program and what it points to outlive the call, which copies them; the kernel verifies it.
-    unsafe {
-        sys::call(libc::SYS_prctl, [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0]) == 0
-            && sys::call(libc::SYS_seccomp, filter) == 0
-    }
+    Some(way)
 }
 
 /// Whether raw instructions are left alone by the program's environment.

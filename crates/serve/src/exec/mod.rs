@@ -6,7 +6,7 @@
 
 pub mod kind;
 
-use crate::{arch, sys};
+use crate::{arch, filters, sys};
 use anyring_engine::stats;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -16,8 +16,6 @@ use kind::Kind;
 pub const STATE: &str = "--program=";
 /// The host's first argument, and its name among processes until the guest begins.
 pub const HOST_NAME: &core::ffi::CStr = c"anyring";
-/// From this many filters on programs are run as guests: those of guests do not add up, those of preloaded programs do.
-const FILTERS_MANY: usize = 16;
 /// What is on the stack at most for the host's arguments, in words.
 const ON_STACK: usize = 8192;
 /// More arguments than this the kernel takes from nobody (MAX_ARG_STRINGS is larger, but their pages are not).
@@ -181,7 +179,7 @@ pub fn serve(call: &Call, letters: &str, start: &mut dyn FnMut(usize, usize)) {
             environment.note_unserved(call.path, "no library can be preloaded into it, and guests cannot run here")
         }
         Kind::Guest => with_host_arguments(call, letters, &mut |list| start(environment.guest, list)),
-        Kind::Preloaded { .. } if filters_are_many() && environment.has_guest() && guests_are_possible() => {
+        Kind::Preloaded { .. } if filters::are_many() && environment.has_guest() && guests_are_possible() => {
             with_host_arguments(call, letters, &mut |list| start(environment.guest, list));
         }
         Kind::Unserved(why) => environment.note_unserved(call.path, why),
@@ -302,41 +300,9 @@ fn with_words(words: usize, then: &mut dyn FnMut(&mut [usize])) {
 pub fn guests_are_possible() -> bool {
     /// AT_HWCAP2: the instructions for the FS base may be used (Linux 5.9).
     const HWCAP2_FSGSBASE: u64 = 1 << 1;
-    let action = libc::SECCOMP_RET_TRAP;
-    let question = [libc::SECCOMP_GET_ACTION_AVAIL as usize, 0, &raw const action as usize, 0, 0, 0];
-    // SAFETY: reads the auxiliary vector; the kernel reads one word.
-    let here = || unsafe {
-        libc::getauxval(libc::AT_HWCAP2) & HWCAP2_FSGSBASE != 0 && sys::call(libc::SYS_seccomp, question) == 0
-    };
-    cfg!(target_arch = "x86_64") && here()
-}
-
-/// Whether so many seccomp filters are there that no preloaded program is to add its own: the kernel has an end to them (about
-/// 250, or 32,768 instructions), and each makes calls slower.
-pub fn filters_are_many() -> bool {
-    // SAFETY: takes no pointers.
-    let mode = unsafe { sys::call(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) };
-    const FILTERED: isize = 2;
-    if mode != FILTERED {
-        return false;
-    }
-    let open = [libc::AT_FDCWD as usize, c"/proc/self/status".as_ptr() as usize, libc::O_CLOEXEC as usize, 0, 0, 0];
-    let mut page = [0_u8; 2048];
-    // SAFETY: a path and an array of ours; the descriptor is nobody else's.
-    let bytes = unsafe {
-        let file = sys::call(libc::SYS_openat, open);
-        if file < 0 {
-            return false;
-        }
-        let bytes = sys::call(libc::SYS_read, [file as usize, page.as_mut_ptr() as usize, page.len(), 0, 0, 0]);
-        sys::call(libc::SYS_close, [file as usize, 0, 0, 0, 0, 0]);
-        bytes.max(0) as usize
-    };
-    let name = b"Seccomp_filters:";
-    let Some(at) = page[..bytes].windows(name.len()).position(|window| window == name) else { return false };
-    let digits = page[at + name.len()..bytes].iter().skip_while(|byte| byte.is_ascii_whitespace());
-    let digits = digits.take_while(|byte| byte.is_ascii_digit());
-    digits.fold(0, |sum: usize, digit| sum.saturating_mul(10) + usize::from(digit - b'0')) >= FILTERS_MANY
+    // SAFETY: reads the auxiliary vector.
+    let bases_are_had = || unsafe { libc::getauxval(libc::AT_HWCAP2) & HWCAP2_FSGSBASE != 0 };
+    cfg!(target_arch = "x86_64") && bases_are_had() && filters::way().is_some()
 }
 
 /// The string at this address, or as much as there is room for and may be read.

@@ -1,5 +1,6 @@
 //! What is of aarch64: the same names as in `x86_64.rs`.
 
+use core::ffi::c_void;
 use core::sync::atomic::{compiler_fence, fence, AtomicU32, AtomicU64, Ordering};
 use libc::ucontext_t;
 
@@ -12,6 +13,26 @@ pub fn kernel(number: libc::c_long, args: [usize; 6]) -> isize {
     unsafe {
         core::arch::asm!("svc 0", in("x8") number, inlateout("x0") args[0] as isize => answer, in("x1") args[1],
             in("x2") args[2], in("x3") args[3], in("x4") args[4], in("x5") args[5], options(nostack));
+    }
+    answer
+}
+
+/// clone(2) with these flags: see the same of `x86_64.rs`.
+///
+/// # Safety
+/// The stack is nobody else's until the child has ended, and what the child does with shared memory is sound beside this thread.
+pub unsafe fn make_child(
+    flags: usize,
+    top: usize,
+    run: extern "C" fn(*mut c_void) -> !,
+    argument: *mut c_void,
+) -> isize {
+    let answer: isize;
+    // SAFETY: the kernel changes x0 only; in the child, whose registers are its own, nothing comes after the call.
+    unsafe {
+        core::arch::asm!("svc 0", "cbnz x0, 2f", "mov x29, xzr", "mov x0, x21", "blr x22", "brk 0", "2:",
+            in("x8") libc::SYS_clone, inlateout("x0") flags as isize => answer, in("x1") top, in("x2") 0, in("x3") 0,
+            in("x4") 0, in("x21") argument, in("x22") run);
     }
     answer
 }

@@ -1,5 +1,6 @@
 //! What is of x86-64: instructions, registers, and the code in which faults and signals are recognised.
 
+use core::ffi::c_void;
 use core::sync::atomic::{compiler_fence, Ordering};
 use libc::ucontext_t;
 
@@ -13,6 +14,27 @@ pub fn kernel(number: libc::c_long, args: [usize; 6]) -> isize {
         core::arch::asm!("syscall", inlateout("rax") number as isize => answer,
             in("rdi") args[0], in("rsi") args[1], in("rdx") args[2], in("r10") args[3], in("r8") args[4],
             in("r9") args[5], lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    answer
+}
+
+/// clone(2) with these flags: the child runs `run` with `argument` on the stack that ends at `top`, a multiple of 16, and does not
+/// come back. The answer is the child's number, or `-errno`. Not libc's function: a sanitizer may have replaced that.
+///
+/// # Safety
+/// The stack is nobody else's until the child has ended, and what the child does with shared memory is sound beside this thread.
+pub unsafe fn make_child(
+    flags: usize,
+    top: usize,
+    run: extern "C" fn(*mut c_void) -> !,
+    argument: *mut c_void,
+) -> isize {
+    let answer: isize;
+    // SAFETY: the kernel changes rax, rcx and r11 here; in the child, whose registers are its own, nothing comes after the call.
+    unsafe {
+        core::arch::asm!("syscall", "test rax, rax", "jnz 2f", "xor ebp, ebp", "mov rdi, r12", "call r13", "ud2", "2:",
+            inlateout("rax") libc::SYS_clone as isize => answer, in("rdi") flags, in("rsi") top, in("rdx") 0, in("r10") 0,
+            in("r8") 0, in("r12") argument, in("r13") run, lateout("rcx") _, lateout("r11") _);
     }
     answer
 }

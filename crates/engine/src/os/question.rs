@@ -1,0 +1,153 @@
+//! Questions to the kernel for which a seccomp filter may kill: asked in a child.
+//!
+//! The child shares this process's memory, unless a filter is in force and the kernel is older than Linux 5.16: there the core
+//! dump of a process that is killed ends all others with the same memory (`zap_threads` in fs/coredump.c), as this one. A child
+//! with a copy writes no core file, either.
+
+use super::{arch, check, handlers, syscall};
+use crate::Errno;
+use core::ffi::{c_int, c_void};
+use core::mem::MaybeUninit;
+
+const STACK: usize = 16 * 1024;
+
+/// The errno that `question` answered in a child of this process, as `-errno`; 0 for what it answered else, and EPERM where a
+/// filter killed it, or no child could be made. The question makes system calls only; descriptors are the child's own.
+pub fn ask_in_child(question: fn() -> isize) -> c_int {
+    let asked = Asked { question, is_copy: is_filtered() && dumps_end_all_sharers() };
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK) as usize;
+    let Ok(stack) = check(syscall(libc::SYS_mmap, [0, STACK, protection, flags, usize::MAX, 0])) else {
+        return libc::EPERM;
+    };
+    let answer = asked.by_child_on(stack + STACK);
+    syscall(libc::SYS_munmap, [stack, STACK, 0, 0, 0, 0]);
+    answer
+}
+
+/// Whether this thread has a seccomp filter.
+pub fn is_filtered() -> bool {
+    syscall(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) > 0
+}
+
+struct Asked {
+    question: fn() -> isize,
+    /// Whether the child has a copy of the memory.
+    is_copy: bool,
+}
+
+impl Asked {
+    fn by_child_on(&self, top: usize) -> c_int {
+        // Without an exit signal the program's SIGCHLD handler and its wait(2) never see this child.
+        let flags = if self.is_copy { 0 } else { libc::CLONE_VM | libc::CLONE_VFORK };
+        // A signal to the whole process group must not run the program's handlers in a child that shares its memory.
+        let mask = set_mask(u64::MAX);
+        // SAFETY: the stack is this question's, and this thread waits below until the child, which makes system calls only, has
+        // ended; `self` is there so long.
+        let number = unsafe { arch::make_child(flags as usize, top, child, (&raw const *self).cast_mut().cast()) };
+        set_mask(mask);
+        if number < 0 {
+            return libc::EPERM;
+        }
+        let mut status: c_int = 0;
+        loop {
+            let wait = [number as usize, &raw mut status as usize, libc::__WCLONE as usize, 0, 0, 0];
+            match check(syscall(libc::SYS_wait4, wait)) {
+                Err(Errno::INTR) => {}
+                Ok(_) if libc::WIFEXITED(status) => return libc::WEXITSTATUS(status),
+                _ => return libc::EPERM,
+            }
+        }
+    }
+}
+
+extern "C" fn child(asked: *mut c_void) -> ! {
+    // SAFETY: `by_child_on` passes it, and waits for this child.
+    let asked = unsafe { &*asked.cast::<Asked>() };
+    if asked.is_copy {
+        // It is a property of the memory: a process that shares it would change as well.
+        syscall(libc::SYS_prctl, [libc::PR_SET_DUMPABLE as usize, 0, 0, 0, 0, 0]);
+    }
+    let code = (-(asked.question)()).max(0);
+    // Nothing of the program's is run at this end.
+    loop {
+        syscall(libc::SYS_exit_group, [code as usize, 0, 0, 0, 0, 0]);
+    }
+}
+
+/// The old mask, without what is blocked for a moment only.
+fn set_mask(new: u64) -> u64 {
+    let mut old = 0_u64;
+    let args = [libc::SIG_SETMASK as usize, &raw const new as usize, &raw mut old as usize, size_of::<u64>(), 0, 0];
+    syscall(libc::SYS_rt_sigprocmask, args);
+    old & !handlers::deferred()
+}
+
+/// Whether the kernel is older than Linux 5.16, or does not say.
+fn dumps_end_all_sharers() -> bool {
+    let mut name = MaybeUninit::<libc::utsname>::zeroed();
+    if syscall(libc::SYS_uname, [name.as_mut_ptr() as usize, 0, 0, 0, 0, 0]) != 0 {
+        return true;
+    }
+    // SAFETY: the kernel has filled it in; zeros are a value, too.
+    let release = unsafe { name.assume_init() }.release.map(|letter| letter as u8);
+    is_older(&release, [5, 16])
+}
+
+/// Whether a release such as `5.10.0-32-amd64` is older than that version.
+fn is_older(release: &[u8], version: [u32; 2]) -> bool {
+    let mut numbers = release.split(|letter| !letter.is_ascii_digit()).map(|digits| {
+        digits.iter().fold(0_u32, |sum, digit| sum.saturating_mul(10).saturating_add(u32::from(digit - b'0')))
+    });
+    [numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)] < version
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seccompiler::{apply_filter, BpfProgram, SeccompAction, SeccompFilter};
+
+    fn ask_for_parent() -> isize {
+        syscall(libc::SYS_getppid, [0; 6])
+    }
+
+    fn ask_for_missing() -> isize {
+        syscall(libc::SYS_close, [usize::MAX, 0, 0, 0, 0, 0])
+    }
+
+    #[test]
+    fn errors_are_answered() {
+        assert_eq!(ask_in_child(ask_for_parent), 0);
+        assert_eq!(ask_in_child(ask_for_missing), libc::EBADF);
+    }
+
+    #[test]
+    fn a_child_that_is_killed_ends_alone() {
+        let below = || {
+            let architecture = std::env::consts::ARCH.try_into().expect("a known architecture");
+            let calls = [(libc::SYS_getppid, vec![])].into();
+            let filter = SeccompFilter::new(calls, SeccompAction::Allow, SeccompAction::KillProcess, architecture);
+            let program: BpfProgram = filter.expect("a filter").try_into().expect("a program");
+            apply_filter(&program).expect("install the filter");
+            assert!(is_filtered());
+            let copy = Asked { question: ask_for_parent, is_copy: true };
+            let mut stack = vec![0_u128; STACK / 16];
+            let by_copy = copy.by_child_on(stack.as_mut_ptr_range().end as usize);
+            [by_copy, ask_in_child(ask_for_parent), ask_in_child(ask_for_missing)]
+        };
+        let answers = std::thread::spawn(below).join().expect("the thread");
+        assert_eq!(answers, [libc::EPERM, libc::EPERM, libc::EBADF]);
+    }
+
+    #[test]
+    fn releases_are_compared() {
+        let older = |release: &str| is_older(release.as_bytes(), [5, 16]);
+        assert!(
+            older("5.10.0-32-amd64")
+                && older("4.18.0-553.el8.x86_64")
+                && older("5.15.167.4-microsoft-standard-WSL2")
+        );
+        assert!(!older("5.16.0") && !older("6.1.0\0\0") && !older("10.2"));
+        assert!(older("") && older("other"));
+    }
+}

@@ -1,0 +1,96 @@
+//! Seccomp filters of this process: whether one may be added, adding it, and how many there are.
+
+use crate::sys;
+use anyring_engine::os::{ask_in_child, is_filtered};
+use anyring_engine::thread;
+use libc::{sock_filter, sock_fprog};
+
+/// From this many filters on programs are run as guests: those of guests do not add up, those of preloaded programs do.
+const MANY: usize = 16;
+
+/// How a filter is added.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// By seccomp(2), for all threads.
+    AllThreads,
+    /// By prctl(2), for the only thread there is. A filter that lists what is allowed may be without seccomp(2), as systemd's
+    /// `@system-service` is.
+    OnlyThread,
+}
+
+/// How a filter may be added now; `None` where none may. Asked first, so that no_new_privs is not set for nothing.
+pub fn way() -> Option<Way> {
+    // A filter that is in force may kill for it.
+    let is_refused = if is_filtered() { ask_in_child(ask_for_seccomp) != 0 } else { ask_for_seccomp() != 0 };
+    match is_refused {
+        false => Some(Way::AllThreads),
+        true => (is_filtered() && thread::is_alone() && takes_filters_by_prctl()).then_some(Way::OnlyThread),
+    }
+}
+
+/// EINVAL is a kernel that has filters but not the question (before Linux 4.14).
+fn ask_for_seccomp() -> isize {
+    let action = libc::SECCOMP_RET_TRAP;
+    let question = [libc::SECCOMP_GET_ACTION_AVAIL as usize, 0, &raw const action as usize, 0, 0, 0];
+    // SAFETY: the call reads one word, `action`.
+    match unsafe { sys::call(libc::SYS_seccomp, question) } {
+        answer if answer == -(libc::EINVAL as isize) => 0,
+        answer => answer,
+    }
+}
+
+/// A filter that is nowhere is EFAULT (PR_SET_SECCOMP in prctl(2)).
+fn takes_filters_by_prctl() -> bool {
+    let question = [libc::PR_SET_SECCOMP as usize, libc::SECCOMP_MODE_FILTER as usize, 0, 0, 0, 0];
+    // SAFETY: no program is there that the kernel could take.
+    unsafe { sys::call(libc::SYS_prctl, question) == -(libc::EFAULT as isize) }
+}
+
+impl Way {
+    /// Adds a filter, and sets no_new_privs; whether the kernel has taken it.
+    pub fn install(self, program: &[sock_filter]) -> bool {
+        let program = sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+        let at = &raw const program as usize;
+        let flags = libc::SECCOMP_FILTER_FLAG_TSYNC as usize;
+        // SAFETY: the program and what it points to outlive the call, which copies them; the kernel verifies it.
+        unsafe {
+            sys::call(libc::SYS_prctl, [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0]) == 0
+                && match self {
+                    Way::AllThreads => {
+                        let filter = [libc::SECCOMP_SET_MODE_FILTER as usize, flags, at, 0, 0, 0];
+                        sys::call(libc::SYS_seccomp, filter) == 0
+                    }
+                    Way::OnlyThread => {
+                        let filter =
+                            [libc::PR_SET_SECCOMP as usize, libc::SECCOMP_MODE_FILTER as usize, at, 0, 0, 0];
+                        sys::call(libc::SYS_prctl, filter) == 0
+                    }
+                }
+        }
+    }
+}
+
+/// Whether so many seccomp filters are there that no preloaded program is to add its own: the kernel has an end to them (about
+/// 250, or 32,768 instructions), and each makes calls slower.
+pub fn are_many() -> bool {
+    if !is_filtered() {
+        return false;
+    }
+    let open = [libc::AT_FDCWD as usize, c"/proc/self/status".as_ptr() as usize, libc::O_CLOEXEC as usize, 0, 0, 0];
+    let mut page = [0_u8; 2048];
+    // SAFETY: a path and an array of ours; the descriptor is nobody else's.
+    let bytes = unsafe {
+        let file = sys::call(libc::SYS_openat, open);
+        if file < 0 {
+            return false;
+        }
+        let bytes = sys::call(libc::SYS_read, [file as usize, page.as_mut_ptr() as usize, page.len(), 0, 0, 0]);
+        sys::call(libc::SYS_close, [file as usize, 0, 0, 0, 0, 0]);
+        bytes.max(0) as usize
+    };
+    let name = b"Seccomp_filters:";
+    let Some(at) = page[..bytes].windows(name.len()).position(|window| window == name) else { return false };
+    let digits = page[at + name.len()..bytes].iter().skip_while(|byte| byte.is_ascii_whitespace());
+    let digits = digits.take_while(|byte| byte.is_ascii_digit());
+    digits.fold(0, |sum: usize, digit| sum.saturating_mul(10) + usize::from(digit - b'0')) >= MANY
+}
