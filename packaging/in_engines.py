@@ -296,7 +296,6 @@ class Lxc(Engine):
     def __init__(self, label, work):
         super().__init__(label, work)
         self.root = work / "tree/state/lxc"
-        self.version()
 
     def has(self, image):
         return image in self.images
@@ -309,7 +308,8 @@ class Lxc(Engine):
         must(["tar", "-xf", self.work / "base.tar", "-C", self.root])
         shutil.copy("/etc/resolv.conf", self.root / "etc")
         install = "apt-get update && apt-get install -y --no-install-recommends fio qemu-utils systemd"
-        must(["chroot", self.root, "sh", "-c", install], limit_s=BUILD_LIMIT_S, env=self.environment | {"DEBIAN_FRONTEND": "noninteractive"})
+        environment = self.environment | {"DEBIAN_FRONTEND": "noninteractive"}
+        must(["chroot", self.root, "sh", "-c", install], limit_s=BUILD_LIMIT_S, env=environment)
         (self.root / "usr/lib/anyring").mkdir()
         shutil.copy(self.work / "built/release/anyring", self.root / "usr/bin")
         shutil.copy(self.work / "built/release/libanyring.so", self.root / "usr/lib/anyring")
@@ -323,8 +323,8 @@ class Lxc(Engine):
         filters.write_text(profile or "")
         programs = self.work / "programs"
         common = ["lxc.include = /usr/share/lxc/config/common.conf", f"lxc.uts.name = {name}", f"lxc.rootfs.path = dir:{self.root}",
-                  "lxc.net.0.type = empty", "lxc.net.0.flags = up", "lxc.apparmor.profile = unconfined", f"lxc.environment = PATH={CONTAINER_PATH}", *self.volume(programs, programs, "bind,ro"),
-                  *self.volume(self.work / "results", "/results", "bind")]
+                  "lxc.net.0.type = empty", "lxc.net.0.flags = up", "lxc.apparmor.profile = unconfined", f"lxc.environment = PATH={CONTAINER_PATH}",
+                  *self.volume(programs, programs, "bind,ro"), *self.volume(self.work / "results", "/results", "bind")]
         file.write_text("\n".join([*common, *([f"lxc.seccomp.profile = {filters}"] if profile else []), *lines, ""]))
         return name, file
 

@@ -3,6 +3,7 @@
 use crate::sys;
 use anyring_engine::os::{ask_in_child, is_filtered};
 use anyring_engine::thread;
+use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{sock_filter, sock_fprog};
 
 /// From this many filters on programs are run as guests: those of guests do not add up, those of preloaded programs do.
@@ -18,12 +19,22 @@ pub enum Way {
     OnlyThread,
 }
 
+/// Whether seccomp(2) was found to be permitted. Relaxed: a fact of its own. Not taken back by filters of the program's, which are
+/// to allow what the engine calls (docs/limits.md).
+static SECCOMP: AtomicBool = AtomicBool::new(false);
+
 /// How a filter may be added now; `None` where none may. Asked first, so that no_new_privs is not set for nothing.
 pub fn way() -> Option<Way> {
+    if SECCOMP.load(Ordering::Relaxed) {
+        return Some(Way::AllThreads);
+    }
     // A filter that is in force may kill for it.
     let is_refused = if is_filtered() { ask_in_child(ask_for_seccomp) != 0 } else { ask_for_seccomp() != 0 };
     match is_refused {
-        false => Some(Way::AllThreads),
+        false => {
+            SECCOMP.store(true, Ordering::Relaxed);
+            Some(Way::AllThreads)
+        }
         true => (is_filtered() && thread::is_alone() && takes_filters_by_prctl()).then_some(Way::OnlyThread),
     }
 }

@@ -1,7 +1,7 @@
 //! One system call made from our own code, for everything that must reach the kernel past every wrapper: the filter
 //! never lists an instruction of this library, so nothing made here is trapped by it.
 
-use anyring_engine::os::handlers;
+pub use anyring_engine::os::handlers::set_mask;
 use anyring_engine::{os, Errno};
 use libc::{c_int, pid_t};
 
@@ -97,13 +97,4 @@ pub fn set_errno(value: c_int) {
 pub fn thread_lives(id: usize) -> bool {
     // SAFETY: signal 0 is never delivered.
     unsafe { call(libc::SYS_tgkill, [process_id() as usize, id, 0, 0, 0, 0]) != -(libc::ESRCH as isize) }
-}
-
-/// Sets the thread's real mask and answers the old one, without what is blocked for a moment only (`anyring_engine::os::handlers`).
-pub fn set_mask(new: u64) -> u64 {
-    let mut old = 0_u64;
-    let args = [libc::SIG_SETMASK as usize, &raw const new as usize, &raw mut old as usize, size_of::<u64>(), 0, 0];
-    // SAFETY: both sets are locals of the size named.
-    unsafe { call(libc::SYS_rt_sigprocmask, args) };
-    old & !handlers::deferred()
 }

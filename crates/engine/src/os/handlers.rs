@@ -212,6 +212,14 @@ pub fn deferred() -> u64 {
     thread().deferred.load(Ordering::Relaxed) & !LEFT
 }
 
+/// Sets the thread's real mask and answers the old one, without what is blocked by [`defer`] only.
+pub fn set_mask(new: u64) -> u64 {
+    let mut old = 0_u64;
+    let args = [libc::SIG_SETMASK as usize, &raw const new as usize, &raw mut old as usize, size_of::<u64>(), 0, 0];
+    crate::os::syscall(libc::SYS_rt_sigprocmask, args);
+    old & !deferred()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,8 @@
 //! dump of a process that is killed ends all others with the same memory (`zap_threads` in fs/coredump.c), as this one. A child
 //! with a copy writes no core file, either.
 
-use super::{arch, check, handlers, syscall};
+use super::handlers::set_mask;
+use super::{arch, check, syscall};
 use crate::Errno;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -73,14 +74,6 @@ extern "C" fn child(asked: *mut c_void) -> ! {
     loop {
         syscall(libc::SYS_exit_group, [code as usize, 0, 0, 0, 0, 0]);
     }
-}
-
-/// The old mask, without what is blocked for a moment only.
-fn set_mask(new: u64) -> u64 {
-    let mut old = 0_u64;
-    let args = [libc::SIG_SETMASK as usize, &raw const new as usize, &raw mut old as usize, size_of::<u64>(), 0, 0];
-    syscall(libc::SYS_rt_sigprocmask, args);
-    old & !handlers::deferred()
 }
 
 /// Whether the kernel is older than Linux 5.16, or does not say.
