@@ -192,6 +192,30 @@ impl View {
         (tail.wrapping_add(1), u32::from(room >= 3))
     }
 
+    /// Whether CQEs may be written by [`write_run`](Self::write_run): they are of 16 bytes, and so is each place.
+    #[inline]
+    pub fn takes_runs(&self) -> bool {
+        !self.guarded && self.layout.cqe_shift == 4
+    }
+
+    /// Writes CQEs one after the other from position `tail` on, where [`takes_runs`](Self::takes_runs) says so.
+    #[inline]
+    pub fn write_run(&self, tail: u32, cqes: &[Cqe]) {
+        debug_assert!(self.takes_runs() && cqes.len() <= self.layout.cq_entries as usize);
+        let mask = self.layout.cq_entries - 1;
+        let array = (self.rings + word::CQES) as *mut Cqe;
+        for (place, cqe) in (tail..).zip(cqes) {
+            // SAFETY: the masked position lies inside the CQE array of the engine's mapping, whose entries are as large as
+            // `Cqe` (asserted above); the program only looks at it after the release store of the tail.
+            unsafe {
+                let entry = array.add((place & mask) as usize);
+                (&raw mut (*entry).user_data).write_volatile(cqe.user_data);
+                (&raw mut (*entry).res).write_volatile(cqe.res);
+                (&raw mut (*entry).flags).write_volatile(cqe.flags);
+            }
+        }
+    }
+
     /// Writes a CQE at position `tail`; `double` is what [`is_double`](Self::is_double) says of it.
     #[inline]
     pub fn write(&self, tail: u32, cqe: Cqe, extra: [u64; 2], double: bool) -> Result<(), Errno> {

@@ -290,13 +290,21 @@ impl RingGuard {
             batch.locate_ended(control, tail, room, post.backlog_tail());
         }
         let mut written = batch.posted;
-        for cqe in &batch.cqes[batch.posted..batch.count] {
-            if room == 0 || view.write(tail, *cqe, batch.extra, double).is_err() {
-                break;
+        let waiting = &batch.cqes[batch.posted..batch.count];
+        if view.takes_runs() && !double {
+            let count = waiting.len().min(room as usize);
+            view.write_run(tail, &waiting[..count]);
+            tail = tail.wrapping_add(count as u32);
+            written += count;
+        } else {
+            for cqe in waiting {
+                if room == 0 || view.write(tail, *cqe, batch.extra, double).is_err() {
+                    break;
+                }
+                tail = tail.wrapping_add(1 + u32::from(double));
+                room -= 1;
+                written += 1;
             }
-            tail = tail.wrapping_add(1 + u32::from(double));
-            room -= 1;
-            written += 1;
         }
         post.advance(tail, 0);
         batch.posted = written;
