@@ -221,10 +221,16 @@ impl RingGuard {
             rw.assume_stream();
         }
         let verdict = rw.issue(Context { fd, nonblock: true });
+        self.learn_from(rw, fd);
+        verdict
+    }
+
+    /// Remembers what an attempt at a transfer found out of its file.
+    #[inline]
+    pub(crate) fn learn_from(&mut self, rw: &Rw, fd: i32) {
         if rw.found_stream() && descriptors::closes_are_seen() {
             self.poll_set.note_stream(fd);
         }
-        verdict
     }
 
     /// A poll's look in its turn.

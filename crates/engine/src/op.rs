@@ -9,6 +9,7 @@ pub mod cancel;
 pub mod cut;
 pub mod epoll;
 pub mod file_table;
+pub mod first_call;
 pub mod fs;
 pub mod futex;
 mod iovecs;
@@ -27,7 +28,7 @@ pub mod uring_cmd;
 pub mod waitid;
 pub mod xattr;
 
-pub use table::{definition, is_served, row, Definition, FileUse, Identity};
+pub use table::{definition, is_served, row, AtOnce, Definition, FileUse, Identity};
 
 use crate::identity;
 use crate::mutation::{mutated, Mutation};

@@ -65,19 +65,8 @@ impl RingGuard {
             (due.read, due.write) = (false, false); // nobody knows what it makes ready
             return;
         };
-        // A read makes room for others' writes, what is written others can read.
-        let was_due = match direction {
-            Direction::Read => {
-                due.write = false;
-                due.read
-            }
-            Direction::Write => {
-                due.read = false;
-                due.write
-            }
-        };
-        let Ok(fd) = self.number_of(target) else { return };
-        if was_due && self.poll_set.has_waiting(fd, direction) && !mutated(Mutation::LateComersGoFirst) {
+        let fd = self.number_of(target).unwrap_or(-1);
+        if self.poll_set.begin_turn(fd, direction) && !mutated(Mutation::LateComersGoFirst) {
             (self.poll_set.due.read, self.poll_set.due.write) = (false, false);
             self.poll_now();
         }

@@ -14,7 +14,7 @@
 mod message;
 pub mod rights;
 mod settle;
-mod transfer;
+pub(super) mod transfer;
 mod zero_copy;
 
 pub use settle::settle;

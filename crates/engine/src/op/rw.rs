@@ -33,7 +33,7 @@ pub const RWF_SUPPORTED: u32 = 0x1ff;
 /// The most iovecs a call takes.
 const MAX_IOVECS: u32 = libc::UIO_MAXIOV as u32;
 /// The position that means "the file's own" (pread2(2), io_uring_enter(2)).
-const CURRENT_POSITION: u64 = u64::MAX;
+pub(super) const CURRENT_POSITION: u64 = u64::MAX;
 
 /// A read or a write.
 #[derive(Debug)]
@@ -305,8 +305,17 @@ impl Rw {
         if self.protected {
             return self.finish_error(refusal_of_protection(context.fd), total);
         }
+        let first = self.transfer(context, self.offset);
+        self.issue_after(first, context)
+    }
+
+    /// Goes on as [`issue`](Self::issue) does after its first call, which gave this answer.
+    #[inline]
+    pub fn issue_after(&mut self, first: Result<usize, Errno>, context: Context) -> Verdict {
+        let total = self.total();
+        let mut called = first;
         loop {
-            let answer = match self.attempt(context) {
+            let answer = match self.without_position(called, context) {
                 Ok(0) if total == 0 => self.transfer_nothing(context.fd),
                 Err(Errno::OPNOTSUPP) if context.nonblock => match self.without_nowait(context.fd, total) {
                     Ok(answer) => answer,
@@ -330,6 +339,7 @@ impl Rw {
                 Err(Errno::AGAIN) => return Verdict::WouldBlock(self.direction()),
                 Err(error) => return self.finish_error(error, total),
             }
+            called = self.transfer(context, self.offset);
         }
     }
 
@@ -357,8 +367,9 @@ impl Rw {
         }
         if total == 0 {
             // The call does not ask the file, and so does not wait either.
-            let answer = self.attempt(Context { fd, nonblock: false });
-            return Ok(answer.and_then(|_| self.transfer_nothing(fd)));
+            let plain = Context { fd, nonblock: false };
+            let answer = self.transfer(plain, self.offset);
+            return Ok(self.without_position(answer, plain).and_then(|_| self.transfer_nothing(fd)));
         }
         let (iovecs, count) = self.iovecs();
         match substitute::transfer(fd, self.write, self.offset, iovecs, count, total - self.done) {
@@ -396,10 +407,10 @@ impl Rw {
         verdict
     }
 
-    /// One system call, with the position if the file has one.
+    /// What a call with a position comes to: one more without it, if the file has none.
     #[inline(always)] // in the attempt of each read and write
-    fn attempt(&mut self, context: Context) -> Result<usize, Errno> {
-        match self.transfer(context, self.offset).map_err(|error| self.as_without_position(error, context.fd)) {
+    fn without_position(&mut self, answer: Result<usize, Errno>, context: Context) -> Result<usize, Errno> {
+        match answer.map_err(|error| self.as_without_position(error, context.fd)) {
             // `rw_verify_area` in fs/read_write.c looks at the offset, whatever the file makes of it.
             Err(Errno::SPIPE) if self.offset != CURRENT_POSITION && self.ends_beyond_all() => Err(Errno::INVAL),
             // A socket takes no offset but 0 (`sock_read_iter` in net/socket.c), a pipe ignores it.
@@ -444,17 +455,8 @@ impl Rw {
 
     #[inline]
     fn transfer(&self, context: Context, offset: u64) -> Result<usize, Errno> {
-        let number = if self.write { libc::SYS_pwritev2 } else { libc::SYS_preadv2 };
         // A synchronous call polls no device.
-        let wished = self.flags & !RWF_HIPRI;
-        let nonblock = context.nonblock && !mutated(Mutation::PlainAttempts);
-        let flags = if nonblock { wished | RWF_NOWAIT } else { wished };
-        if flags & RWF_NOWAIT != 0 && flags_are_ignored() {
-            return Err(Errno::OPNOTSUPP); // it would wait
-        }
-        let (iovecs, count) = self.iovecs();
-        // The high half of the position is zero: on 64-bit machines the first argument holds all of it.
-        call(number, [context.fd as usize, iovecs as usize, count, offset as usize, 0, flags as usize])
+        transfer(self.write, context, self.iovecs(), offset, self.flags & !RWF_HIPRI)
     }
 
     #[inline]
@@ -518,8 +520,28 @@ impl Rw {
     }
 }
 
+/// One call of preadv2(2) or pwritev2(2), with these RWF_* beside the one that keeps it from waiting.
+#[inline]
+pub(super) fn transfer(
+    write: bool,
+    context: Context,
+    (iovecs, count): (*const [usize; 2], usize),
+    offset: u64,
+    flags: u32,
+) -> Result<usize, Errno> {
+    let number = if write { libc::SYS_pwritev2 } else { libc::SYS_preadv2 };
+    let nonblock = context.nonblock && !mutated(Mutation::PlainAttempts);
+    let flags = if nonblock { flags | RWF_NOWAIT } else { flags };
+    if flags & RWF_NOWAIT != 0 && flags_are_ignored() {
+        return Err(Errno::OPNOTSUPP); // it would wait
+    }
+    // The high half of the position is zero: on 64-bit machines the first argument holds all of it.
+    call(number, [context.fd as usize, iovecs as usize, count, offset as usize, 0, flags as usize])
+}
+
 /// Where the SQE has the transfer begin.
-fn offset_of(sqe: &Sqe) -> u64 {
+#[inline]
+pub(super) fn offset_of(sqe: &Sqe) -> u64 {
     match sqe.off {
         CURRENT_POSITION if mutated(Mutation::OwnPositionIsTheStart) => 0,
         _ if mutated(Mutation::AsyncForgetsTheOffset) && sqe.flags & IOSQE_ASYNC != 0 => CURRENT_POSITION,

@@ -2,7 +2,7 @@
 
 use super::{
     buffers, cancel, epoll, file_table, fs, futex, msg_ring, net, nop, pipe, poll, rw, splice, sync, timeout,
-    uring_cmd, waitid, xattr, Op,
+    uring_cmd, waitid, xattr, Direction, Op,
 };
 use crate::os::can_wait_for_several;
 use crate::Errno;
@@ -30,6 +30,20 @@ pub enum Identity {
     Names,
 }
 
+/// What is done at once for an SQE that asks for nothing but its operation (no flag, priority or credentials), on a ring where
+/// nothing is asked about each request: see `ring/sq/first_call.rs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtOnce {
+    /// Nothing: it is prepared and attempted as all are.
+    Nothing,
+    /// The answer is 0.
+    Nop,
+    /// READ or WRITE.
+    File(Direction),
+    /// RECV or SEND.
+    Socket(Direction),
+}
+
 /// One opcode's row.
 #[derive(Clone, Copy)]
 pub struct Definition {
@@ -55,6 +69,8 @@ pub struct Definition {
     pub iopoll: bool,
     /// It may end other requests.
     pub ends_others: bool,
+    /// What it is without a look at more than its SQE.
+    pub at_once: AtOnce,
     /// When its maker's identity counts; [`super::identity`] knows of the operations that are exceptions.
     pub identity: Identity,
 }
@@ -73,6 +89,7 @@ impl Definition {
             hashed: false,
             iopoll: false,
             ends_others: false,
+            at_once: AtOnce::Nothing,
             identity: Identity::Never,
         }
     }
@@ -114,6 +131,10 @@ impl Definition {
         Definition { ends_others: true, ..self }
     }
 
+    const fn at_once(self, at_once: AtOnce) -> Definition {
+        Definition { at_once, ..self }
+    }
+
     const fn by(self, identity: Identity) -> Definition {
         Definition { identity, ..self }
     }
@@ -129,10 +150,12 @@ const fn define(opcode: Opcode) -> Option<Definition> {
     let xattr =
         Definition::on_file(|opcode, sqe| xattr::Xattr::prep(opcode, sqe).map(Op::Xattr)).by(Names).forced();
     Some(match opcode {
-        O::Nop => Definition::without_file(|_, sqe| nop::prep(sqe)).iopoll(),
-        O::Read | O::Readv => rw.by(Submitted).ioprio().selects().iopoll(),
+        O::Nop => Definition::without_file(|_, sqe| nop::prep(sqe)).iopoll().at_once(AtOnce::Nop),
+        O::Read => rw.by(Submitted).ioprio().selects().iopoll().at_once(AtOnce::File(Direction::Read)),
+        O::Readv => rw.by(Submitted).ioprio().selects().iopoll(),
         O::ReadFixed | O::ReadvFixed => rw.by(Submitted).ioprio().iopoll(),
-        O::Write | O::Writev | O::WriteFixed | O::WritevFixed => rw.by(Ready).ioprio().iopoll().hashed(),
+        O::Write => rw.by(Ready).ioprio().iopoll().hashed().at_once(AtOnce::File(Direction::Write)),
+        O::Writev | O::WriteFixed | O::WritevFixed => rw.by(Ready).ioprio().iopoll().hashed(),
         O::ReadMultishot => rw.selects(),
         O::Fsync | O::SyncFileRange | O::Fallocate | O::Ftruncate => sync.forced(),
         O::Fadvise => sync,
@@ -155,8 +178,9 @@ const fn define(opcode: Opcode) -> Option<Definition> {
         O::AsyncCancel => {
             Definition::without_file(|_, sqe| cancel::Cancel::prep(sqe).map(Op::Cancel)).of_ring().ends_others()
         }
-        O::Recv | O::Recvmsg => net.ioprio().selects(),
-        O::Send => net.by(Ready).ioprio().selects(),
+        O::Recv => net.ioprio().selects().at_once(AtOnce::Socket(Direction::Read)),
+        O::Recvmsg => net.ioprio().selects(),
+        O::Send => net.by(Ready).ioprio().selects().at_once(AtOnce::Socket(Direction::Write)),
         O::Sendmsg => net.by(Ready).ioprio(),
         O::SendZc | O::SendmsgZc => net.by(Ready).ioprio().own_place(),
         O::Accept => net.by(Ready).ioprio(),

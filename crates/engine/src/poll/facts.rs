@@ -139,6 +139,19 @@ impl PollSet {
         }
     }
 
+    /// For a first transfer: `None` if what is known may have it wait for an event, or go to a device, before an attempt is
+    /// made (`State::plan`); else whether the file is known to have no position.
+    #[inline]
+    pub fn attempts_next(&self, fd: i32, direction: Direction, may_be_direct: bool) -> Option<bool> {
+        let Some(facts) = self.facts(fd) else { return (!may_be_direct).then_some(false) };
+        let waits = match direction {
+            Direction::Read => facts.read_empty || facts.empty_streak != 0,
+            Direction::Write => facts.write_full,
+        };
+        let is_cached = !may_be_direct || facts.stream || facts.medium == Some(Medium::Cache);
+        (!waits && is_cached).then_some(facts.stream)
+    }
+
     /// A transfer found that the file has no position. Trusted only where every close of the number is seen.
     pub fn note_stream(&mut self, fd: i32) {
         self.remember(fd, |facts| facts.stream = true);

@@ -50,7 +50,24 @@ impl PollSet {
         self.due.unattempted |= direction == Direction::Read;
     }
 
-    pub(crate) fn has_waiting(&self, fd: i32, direction: Direction) -> bool {
+    /// A transfer on `fd` has its turn now: a read makes room for others' writes, what is written others can read. True if
+    /// there may be something by now for those that wait there for the same: they go first.
+    #[inline]
+    pub fn begin_turn(&mut self, fd: i32, direction: Direction) -> bool {
+        let was_due = match direction {
+            Direction::Read => {
+                self.due.write = false;
+                self.due.read
+            }
+            Direction::Write => {
+                self.due.read = false;
+                self.due.write
+            }
+        };
+        was_due && self.has_waiting(fd, direction)
+    }
+
+    fn has_waiting(&self, fd: i32, direction: Direction) -> bool {
         let entry = usize::try_from(fd).ok().and_then(|fd| self.entries.get(fd)).and_then(Option::as_ref);
         entry.is_some_and(|entry| match direction {
             Direction::Read => !entry.readers.is_empty(),

@@ -1,5 +1,7 @@
 //! Intake: each SQE is copied once, checked, and either finished on the spot or made a request.
 
+mod first_call;
+
 use super::broken::Unanswered;
 use super::RingGuard;
 use crate::forced::{point, Point};
@@ -140,6 +142,7 @@ impl RingGuard {
         let wanted = to_submit.min(available);
         let mut submitted = 0;
         let mut room = self.make_room();
+        let mut is_ordinary = self.is_ordinary();
         'all: while submitted < wanted && room.is_ok() {
             // What is answered takes nothing but a place in the batch.
             let end = wanted.min(submitted + BATCH as u32);
@@ -159,11 +162,19 @@ impl RingGuard {
                 let copied = view.sqe(index);
                 let sqe = copied.as_ref().map_err(|error| *error)?;
                 submitted += 1;
-                if submitted == 1 && ends_others(sqe) {
+                let mut accepted = None;
+                if is_ordinary {
+                    accepted = self.accept_at_once(sqe);
+                    if let Some(Accepted::Answered) = accepted {
+                        continue;
+                    }
+                }
+                if accepted.is_none() && submitted == 1 && ends_others(sqe) {
                     self.catch_up();
                 }
-                match self.accept(sqe) {
-                    Accepted::Nop => continue,
+                let accepted = accepted.unwrap_or_else(|| self.accept(sqe));
+                is_ordinary = self.is_ordinary();
+                match accepted {
                     Accepted::Last if self.stops_here() => break 'all,
                     _ => break,
                 }
@@ -174,7 +185,7 @@ impl RingGuard {
         }
         self.end_submission();
         view.store(word::SQ_HEAD, head)?;
-        answer(submitted, room)
+        count_or_refusal(submitted, room)
     }
 
     /// [`submit`](Self::submit) where other processes may submit at the same time.
@@ -209,7 +220,7 @@ impl RingGuard {
         let post = control.lock_post();
         let stored = view.store(word::SQ_HEAD, control.header().sq_head.load(Ordering::Relaxed));
         drop(post);
-        stored.and_then(|()| answer(submitted, refused))
+        stored.and_then(|()| count_or_refusal(submitted, refused))
     }
 
     /// Takes the next SQE, which is read before it is taken: once the head has passed it the program may reuse it.
@@ -251,7 +262,7 @@ impl RingGuard {
             Ok(known) => known,
             Err(error) => return self.refuse(sqe, error, 0, on_its_way),
         };
-        // It stays in this place unless it becomes a request: moving it costs more than all else that a NOP does.
+        // It stays in this place unless it becomes a request.
         let mut prepared = (row.prep)(opcode, sqe);
         let op = match &mut prepared {
             Ok(op) => op,
@@ -279,25 +290,24 @@ impl RingGuard {
             return self.taken();
         }
         self.record(|it| it.submit_alone(sqe, &target));
-        let verdict = match op {
-            Op::Nop(nop) => {
-                point(Point::Attempt);
-                nop.issue()
-            }
-            _ => self.attempt_inline(op, &target, true),
-        };
+        let verdict = self.attempt_inline(op, &target, true);
+        self.conclude(op, opcode, row, sqe, verdict, on_its_way)
+    }
+
+    /// Follows the verdict on a request that has no place yet, and gets one unless it is done.
+    #[inline]
+    fn conclude(
+        &mut self,
+        op: &mut Op,
+        opcode: Opcode,
+        row: &Definition,
+        sqe: &Sqe,
+        verdict: Verdict,
+        on_its_way: Unanswered,
+    ) -> Accepted {
         match verdict {
             Verdict::Done(result) => {
-                self.tally(opcode, result);
-                if result < 0 || sqe.flags & IOSQE_CQE_SKIP_SUCCESS == 0 {
-                    self.record(|it| it.ends());
-                    self.post(Cqe { user_data: sqe.user_data, res: result, flags: 0 }, false);
-                }
-                on_its_way.answered();
-                if matches!(op, Op::Nop(_)) {
-                    core::mem::forget(prepared); // it holds nothing
-                    return Accepted::Nop;
-                }
+                self.post_result(opcode, sqe, result, on_its_way);
                 Accepted::Taken
             }
             verdict => {
@@ -306,6 +316,17 @@ impl RingGuard {
                 self.taken()
             }
         }
+    }
+
+    /// Answers a request that is done without a place.
+    #[inline(always)] // a call costs as much as this does
+    fn post_result(&mut self, opcode: Opcode, sqe: &Sqe, result: i32, on_its_way: Unanswered) {
+        self.tally(opcode, result);
+        if result < 0 || sqe.flags & IOSQE_CQE_SKIP_SUCCESS == 0 {
+            self.record(|it| it.ends());
+            self.post(Cqe { user_data: sqe.user_data, res: result, flags: 0 }, false);
+        }
+        on_its_way.answered();
     }
 
     fn taken(&self) -> Accepted {
@@ -440,8 +461,8 @@ impl RingGuard {
 /// What became of an SQE.
 #[derive(PartialEq, Eq)]
 enum Accepted {
-    /// A NOP was answered.
-    Nop,
+    /// It was answered by nothing but a place in the batch.
+    Answered,
     /// It was answered, or became a request.
     Taken,
     /// It was refused (its CQE says why, and the kernel stops consuming there), or leads to a call before the next one.
@@ -455,7 +476,7 @@ fn ends_others(sqe: &Sqe) -> bool {
 }
 
 /// How many SQEs were taken in, or why there is no memory for the first one: `io_submit_sqes` in io_uring/io_uring.c.
-fn answer(submitted: u32, refused: Result<(), Errno>) -> Result<u32, Errno> {
+fn count_or_refusal(submitted: u32, refused: Result<(), Errno>) -> Result<u32, Errno> {
     match refused {
         Err(_) if submitted == 0 => Err(Errno::AGAIN),
         _ => Ok(submitted),

@@ -341,28 +341,56 @@ impl Transfer {
     #[inline]
     pub(super) fn issue(&mut self, context: Context) -> Verdict {
         loop {
-            let room = self.data.bytes();
-            let wanted = if self.flags & MSG_WAITALL != 0 { self.data.wanted(self.direction) } else { 0 };
-            match self.attempt(context.fd) {
-                Ok((count, cut)) if count >= wanted => {
-                    self.done += count as u32;
-                    if self.direction == Direction::Read {
-                        return self.received(context.fd, count >= room, cut);
-                    }
-                    return self.sent(count);
-                }
-                Ok((count, _)) => {
-                    self.done += count as u32;
-                    if count == 0 || !is_stream(context.fd) {
-                        return Verdict::DoneShort(self.done as i32);
-                    }
-                    self.data.advance(count);
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if self.flags & MSG_ERRQUEUE != 0 => return self.nothing_queued(context.fd),
-                Err(Errno::AGAIN) => return self.nothing(),
-                Err(error) => return self.failed(error),
+            let sizes = self.sizes();
+            let answer = self.attempt(context.fd);
+            if let Some(verdict) = self.follow(answer, sizes, context.fd) {
+                return verdict;
             }
+        }
+    }
+
+    /// Goes on as [`issue`](Self::issue) does after its first call, which gave this answer.
+    pub(crate) fn issue_after(&mut self, first: Result<usize, Errno>, context: Context) -> Verdict {
+        let sizes = self.sizes();
+        let verdict = self.follow(first.map(|count| (count, false)), sizes, context.fd);
+        verdict.unwrap_or_else(|| self.issue(context))
+    }
+
+    /// The bytes that there is room for, and those that the next call has to transfer.
+    #[inline]
+    fn sizes(&self) -> [usize; 2] {
+        let wanted = if self.flags & MSG_WAITALL != 0 { self.data.wanted(self.direction) } else { 0 };
+        [self.data.bytes(), wanted]
+    }
+
+    /// What a call's answer leads to; `None` for another call.
+    #[inline]
+    fn follow(
+        &mut self,
+        answer: Result<(usize, bool), Errno>,
+        [room, wanted]: [usize; 2],
+        fd: i32,
+    ) -> Option<Verdict> {
+        match answer {
+            Ok((count, cut)) if count >= wanted => {
+                self.done += count as u32;
+                if self.direction == Direction::Read {
+                    return Some(self.received(fd, count >= room, cut));
+                }
+                Some(self.sent(count))
+            }
+            Ok((count, _)) => {
+                self.done += count as u32;
+                if count == 0 || !is_stream(fd) {
+                    return Some(Verdict::DoneShort(self.done as i32));
+                }
+                self.data.advance(count);
+                None
+            }
+            Err(Errno::INTR) => None,
+            Err(Errno::AGAIN) if self.flags & MSG_ERRQUEUE != 0 => Some(self.nothing_queued(fd)),
+            Err(Errno::AGAIN) => Some(self.nothing()),
+            Err(error) => Some(self.failed(error)),
         }
     }
 
@@ -450,20 +478,31 @@ impl Transfer {
             }
             (Data::Buffer { address, bytes, destination }, Direction::Write) => {
                 let to = destination.as_ref().map_or([0; 2], |to| [to.pointer(), to.bytes()]);
-                let flags = flags | MSG_DONTWAIT | MSG_NOSIGNAL;
-                let args = [fd as usize, *address, *bytes, flags as usize, to[0], to[1]];
-                Ok((call(libc::SYS_sendto, args)?, false))
+                Ok((call_once(fd, [*address, *bytes], true, flags, to)?, false))
             }
             (Data::Buffer { address, bytes, .. }, Direction::Read) if waits_for_all => {
                 let (count, answered) = Header::receive_into(fd, &[[*address, *bytes]], self.flags)?;
                 Ok((count, answered & MSG_CUT != 0))
             }
             (Data::Buffer { address, bytes, .. }, Direction::Read) => {
-                let flags = self.flags | MSG_DONTWAIT;
-                Ok((call(libc::SYS_recvfrom, [fd as usize, *address, *bytes, flags as usize, 0, 0])?, false))
+                Ok((call_once(fd, [*address, *bytes], false, self.flags, [0; 2])?, false))
             }
         }
     }
+}
+
+/// One call of sendto(2), to this address and length of one if it is not 0, or of recvfrom(2), that does not wait.
+#[inline]
+pub(crate) fn call_once(
+    fd: i32,
+    [address, bytes]: [usize; 2],
+    send: bool,
+    flags: u32,
+    to: [usize; 2],
+) -> Result<usize, Errno> {
+    let (number, always) =
+        if send { (libc::SYS_sendto, MSG_DONTWAIT | MSG_NOSIGNAL) } else { (libc::SYS_recvfrom, MSG_DONTWAIT) };
+    call(number, [fd as usize, address, bytes, (flags | always) as usize, to[0], to[1]])
 }
 
 /// The destination address of a SEND or SEND_ZC: `addr2`, with its length in the low half of the word that holds `file_index`.
