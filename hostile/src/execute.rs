@@ -46,8 +46,8 @@ impl Limits {
     }
 }
 
-/// Whether the words of rings are left alone: Linux 6.18 spins in io_uring_enter(2), where not even SIGKILL ends it, while CQEs are
-/// in its backlog and the CQ's head is such that there never is room. Relaxed: stored before any thread is made.
+/// Whether the words of rings are left alone: Linux 6.18 was seen to hang in io_uring_enter(2) otherwise. Relaxed: stored before
+/// any thread is made.
 static GENTLE: AtomicBool = AtomicBool::new(false);
 
 fn is_gentle() -> bool {
