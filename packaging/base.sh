@@ -1,6 +1,7 @@
 # For other scripts to source: systems made by debootstrap. WHAT says for which test they are, in the line of a skip.
 
-MIRROR=http://deb.debian.org/debian
+# shellcheck source=scripts/apt.sh
+. scripts/apt.sh
 
 skip() {
   echo "skip: $WHAT: $*"
@@ -19,8 +20,9 @@ need_chroots() {
   [ "$(id -u)" = 0 ] || skip "a chroot needs root"
   unshare --mount --pid --fork true 2>/dev/null || skip "this machine lets root make no mount namespace"
   command -v debootstrap >/dev/null || skip "debootstrap is missing (scripts/setup.sh installs it)"
-  local release_file="import urllib.request as r; r.urlopen('$MIRROR/dists/$1/InRelease', timeout=20)"
-  python3 -c "$release_file" 2>/dev/null || skip "$MIRROR does not answer"
+  [ -n "$DEBIAN_MIRROR" ] || skip "$NO_MIRROR"
+  local release_file="import urllib.request as r; r.urlopen('$DEBIAN_MIRROR/dists/$1/InRelease', timeout=20)"
+  python3 -c "$release_file" 2>/dev/null || skip "$DEBIAN_MIRROR does not answer"
 }
 
 # make_tree FOLDER SUITE PACKAGES: a system in FOLDER, once.
@@ -32,7 +34,7 @@ make_tree() {
   chmod 755 "$new" # it becomes a root, which other users pass through
   echo "debootstrap of $2, once; kept in $1"
   # In a mount namespace, with which what it mounts ends.
-  if ! timeout 900 unshare --mount --propagation private debootstrap --variant=minbase ${3:+"--include=$3"} "$2" "$new" "$MIRROR" >"$1.log" 2>&1; then
+  if ! timeout 900 unshare --mount --propagation private debootstrap --variant=minbase ${3:+"--include=$3"} "$2" "$new" "$DEBIAN_MIRROR" >"$1.log" 2>&1; then
     rm -rf --one-file-system "$new"
     skip "debootstrap of $2 failed: $(tail -n 1 "$1.log")"
   fi

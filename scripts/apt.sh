@@ -1,10 +1,15 @@
 # For other scripts to source: apt-get with its own lists, beside the machine's, for packages that are only unpacked.
 
-DEBIAN_MIRROR=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+# DEBIAN_MIRROR, or else the archive that this machine's own apt takes its packages from. Empty where there is none.
+DEBIAN_MIRROR=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Component: main' 2>/dev/null |
+  grep -v security | head -n 1 || true)}
+DEBIAN_MIRROR=${DEBIAN_MIRROR%/}
+NO_MIRROR="apt has no source of Debian's packages here: name an archive by DEBIAN_MIRROR"
 DEBIAN_KEYS=/usr/share/keyrings/debian-archive-keyring.gpg
 
 # apt_prepare FOLDER LINE: FOLDER for the lists and what is fetched, LINE the only source, with DEBIAN_KEYS' signatures.
 apt_prepare() {
+  [ -n "$DEBIAN_MIRROR" ] || { echo "E: $NO_MIRROR" >&2; return 1; }
   apt_folder=$1
   rm -rf "$apt_folder"
   mkdir -p "$apt_folder/lists/partial" "$apt_folder/cache/archives/partial"

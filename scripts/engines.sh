@@ -14,8 +14,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=packaging/base.sh
 . packaging/base.sh
-# shellcheck source=scripts/apt.sh
-. scripts/apt.sh
 
 target=$(realpath "${1:?usage: scripts/engines.sh TARGET [TREE/ENGINE...]}")
 shift

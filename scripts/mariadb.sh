@@ -15,7 +15,7 @@ HOME_DIR=$PWD/.build/mariadb
 
 download() {
   local work=$HOME_DIR/work package
-  apt_prepare "$work" "deb [signed-by=$DEBIAN_KEYS] $DEBIAN_MIRROR $1 main"
+  apt_prepare "$work" "deb [signed-by=$DEBIAN_KEYS] $DEBIAN_MIRROR $1 main" || return
   cp /var/lib/dpkg/status "$work/status"
   apt apt-get update &&
     apt apt-get install --download-only --reinstall mariadb-server-core mariadb-client-core || return

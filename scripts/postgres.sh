@@ -20,7 +20,7 @@ PROGRAMS="initdb pg_amcheck pg_checksums pgbench postgres psql"
 
 # download SUITE: all .deb files into $work/cache/archives.
 download() {
-  apt_prepare "$work" "deb [arch=$(dpkg --print-architecture) signed-by=$DEBIAN_KEYS] $DEBIAN_MIRROR $1 main"
+  apt_prepare "$work" "deb [arch=$(dpkg --print-architecture) signed-by=$DEBIAN_KEYS] $DEBIAN_MIRROR $1 main" || return
   # What only the packages' own installation scripts need counts as installed.
   for package in debconf locales postgresql-client-common postgresql-common ssl-cert; do
     printf 'Package: %s\nStatus: install ok installed\nArchitecture: all\nVersion: 9999\n' "$package"
