@@ -10,7 +10,7 @@ SOAK_LOGS := $(TARGET)/soak-logs
 STEP = scripts/step.sh $(LOGS)
 
 # `make test`: what the code alone decides, in 20 minutes at most. In the order in which they run.
-STEPS := setup format lint doc build-tests unit loom simulation conformance e2e install-test
+STEPS := setup format lint doc build-tests weight unit loom simulation conformance e2e install-test
 # `make soak`: the rest, and then all of it again beside four processes that spin.
 SOAK := setup-soak build-tests unit-soak conformance-kernel conformance-engine profiles liburing-tests libaio-tests mutations \
         chaos differential hostile simulation-soak sanitizers e2e-soak findings containers hosts engines aarch64
@@ -75,6 +75,10 @@ build:
 # The same and the programs that check it.
 build-tests: setup
 	@$(STEP) $@ scripts/build.sh $(TARGET) $(addprefix anyring-,conformance conformance-plain differential hostile)
+
+# Instructions and system calls a request, against those committed; WRITE=1 commits to the present ones.
+weight: build-tests
+	@$(STEP) $@ scripts/weight.sh $(CHECK)/libanyring.so $(if $(WRITE),--write,--check)
 
 # Unit and integration tests of all crates but the end-to-end ones. `unit-soak`: those that measure, or take long.
 UNIT := scripts/cargo-test.sh --locked --workspace --exclude anyring-e2e --no-fail-fast

@@ -57,6 +57,9 @@ missing_packages() {
     fi
   fi
   command -v patchelf >/dev/null || echo patchelf
+  # To count instructions and system calls.
+  command -v valgrind >/dev/null || echo valgrind
+  command -v strace >/dev/null || echo strace
   # To load the completions that are installed for them.
   command -v zsh >/dev/null || echo zsh
   command -v fish >/dev/null || echo fish

@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# Counts what a request weighs: instructions of libanyring.so, and system calls of all threads, the program's own included.
+# No noise moves these figures much, so that `make test` holds them.
+#
+# usage: scripts/weight.sh LIBRARY [KIND...]      prints a line a kind: instructions and system calls a round
+#        scripts/weight.sh LIBRARY --check        fails if a kind has grown since scripts/weight/counts.txt
+#        scripts/weight.sh LIBRARY --write        writes that file
+#
+# Each kind of scripts/weight/weight.c runs twice on a warm ring, below callgrind and strace, with two numbers of rounds: the
+# difference is what the rounds cost. Needs valgrind, strace and liburing-dev.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+library=$(realpath "${1:?usage: scripts/weight.sh LIBRARY [--check | --write | KIND...]}")
+shift
+counts=$PWD/scripts/weight/counts.txt
+sum=$PWD/scripts/weight/library.py
+compiler=$(rustc --version)
+# What waits for a device or a worker has more room, and each kind that seems to have grown is counted again.
+VARIES=" async4k direct4k openread "
+TRIES=3
+
+work=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-weight-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+cc -O2 -Wall -Wno-unused-parameter -o "$work/weight" scripts/weight/weight.c -luring
+cd "$work"
+export ANYRING_BACKEND=user
+
+# instructions KIND ROUNDS: of the library, in one run.
+instructions() {
+  LD_PRELOAD=$library valgrind -q --tool=callgrind --callgrind-out-file=callgrind.out ./weight "$1" "$2" >run.log 2>&1 ||
+    { tail -n 3 run.log >&2; return 1; }
+  python3 "$sum" callgrind.out "$(basename "$library")"
+}
+
+# calls KIND ROUNDS: system calls in one run.
+calls() {
+  LD_PRELOAD=$library strace -f -qq -o strace.out ./weight "$1" "$2" >/dev/null 2>&1
+  grep -vcE 'exited|resumed|---' strace.out || true
+}
+
+# count KIND: "KIND INSTRUCTIONS CALLS", a round.
+count() {
+  local low=200 high=1200 before after calls_before calls_after
+  if [ "$1" = setup ]; then low=20 high=120; fi
+  before=$(instructions "$1" $low) && after=$(instructions "$1" $high) || return 1
+  calls_before=$(calls "$1" $low) calls_after=$(calls "$1" $high)
+  awk -v kind="$1" -v i=$((after - before)) -v c=$((calls_after - calls_before)) -v rounds=$((high - low)) \
+    'BEGIN { printf "%-10s %7.0f %6.2f\n", kind, i / rounds, c / rounds }'
+}
+
+# has_grown KIND LINE KNOWN: by more than 5 % in instructions, or by a quarter of a system call; by 25 % where that varies.
+has_grown() {
+  local room=1.05 more=1
+  if [[ $VARIES == *" $1 "* ]]; then room=1.25 more=1.25; fi
+  awk -v line="$2" -v known="$3" -v room=$room -v more=$more \
+    'BEGIN { split(line, a); split(known, b); exit !(a[2] > b[2] * room || a[3] > b[3] * more + 0.25) }'
+}
+
+check() {
+  local passed=0 failed=0 kind line known try
+  for kind in $(./weight --list); do
+    if ! known=$(grep -E "^$kind " "$counts"); then
+      echo "FAIL $kind: not in scripts/weight/counts.txt; --write adds it"
+      failed=$((failed + 1))
+      continue
+    fi
+    for ((try = 1; try <= TRIES; try++)); do
+      line=$(count "$kind") || line="$kind failed"
+      if [ "$line" != "$kind failed" ] && ! has_grown "$kind" "$line" "$known"; then break; fi
+    done
+    if ((try > TRIES)); then
+      echo "FAIL $kind: $line, and $known before. If the change is worth it, --write says so in scripts/weight/counts.txt"
+      failed=$((failed + 1))
+    else
+      echo "$line"
+      passed=$((passed + 1))
+    fi
+  done
+  echo "$passed passed, $failed failed, 0 skipped"
+  [ "$failed" = 0 ]
+}
+
+case ${1:-} in
+  --check)
+    known=$(sed -n 's/^# compiler: //p' "$counts")
+    if [ "$known" != "$compiler" ]; then
+      echo "skip: the counts are those of $known, and this is $compiler"
+      echo "0 passed, 0 failed, 1 skipped"
+    else
+      check
+    fi
+    ;;
+  --write)
+    {
+      echo "# Instructions of libanyring.so and system calls of all threads a round, by scripts/weight.sh --write."
+      echo "# compiler: $compiler"
+      for kind in $(./weight --list); do count "$kind"; done
+    } >counts.new
+    mv counts.new "$counts"
+    ;;
+  *)
+    for kind in ${*:-$(./weight --list)}; do count "$kind" || echo "$kind failed"; done
+    ;;
+esac
