@@ -60,13 +60,15 @@ impl Rw {
         }
     }
 
-    /// What its event says; `None` where only a call that may wait can make the transfer.
+    /// What its event says; `None` where a call that may wait has to make the transfer, or the rest of it: RWF_NOWAIT can end
+    /// one in its middle, where a part of the file is cached, say (`need_complete_io` in io_uring/rw.c).
     pub fn followed(&mut self, result: i64) -> Option<Verdict> {
         match result {
             0.. => {
                 let total = self.total();
                 self.advance(result as usize);
-                Some(self.finish(total))
+                let goes_on = result != 0 && self.done != total;
+                (!goes_on || self.may_not_wait()).then(|| self.finish(total))
             }
             error => match Errno::from_raw_os_error(-error as i32) {
                 // OPNOTSUPP: the file system has no such write (ext4, once O_DIRECT has been cleared).
@@ -107,7 +109,10 @@ mod tests {
     #[test]
     fn events_become_verdicts() {
         assert_eq!(read(0, 512, 0).followed(512), Some(Verdict::Done(512)));
-        assert_eq!(read(0, 1024, 0).followed(512), Some(Verdict::DoneShort(512)));
+        let mut short = read(0, 1024, 0);
+        assert_eq!(short.followed(512), None, "a worker goes on");
+        assert_eq!((short.done, short.offset, short.total()), (512, 512, 1024));
+        assert_eq!(read(0, 1024, RWF_NOWAIT).followed(512), Some(Verdict::DoneShort(512)));
         assert_eq!(read(0, 512, 0).followed(0), Some(Verdict::DoneShort(0)));
         assert_eq!(read(0, 512, 0).followed(-22), Some(Verdict::error(Errno::INVAL)));
         assert_eq!(read(0, 512, 0).followed(-11), None, "a worker waits");
