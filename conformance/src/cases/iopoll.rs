@@ -128,6 +128,24 @@ fn buffers_and_files_can_be_changed(cx: &Context) {
 }
 
 #[case(own_flags)]
+fn transfer_of_nothing_is_0(cx: &Context) {
+    let (file, bytes) = direct_file(cx);
+    let mut ring = cx.ring_with(4, IORING_SETUP_IOPOLL);
+    let none: [libc::iovec; 0] = [];
+    let nothing = [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 0 }];
+    for vectors in [&none[..], &nothing[..]] {
+        for sqe in [sqe::readv(fd(&file), vectors, 0), sqe::writev(fd(&file), vectors, 0)] {
+            assert_eq!(ring.run(sqe), 0);
+            assert_eq!(ring.run(sqe.with(IOSQE_ASYNC)), 0);
+        }
+    }
+    for sqe in [sqe::read(fd(&file), &mut bytes[..0], 0), sqe::write(fd(&file), &bytes[..0], 0)] {
+        assert_eq!(ring.run(sqe), 0);
+        assert_eq!(ring.run(sqe.with(IOSQE_ASYNC)), 0);
+    }
+}
+
+#[case(own_flags)]
 fn buffered_files_are_eopnotsupp(cx: &Context) {
     let (mut ring, file, bytes) = (cx.ring_with(4, IORING_SETUP_IOPOLL), sys::file("plain", b"abcd"), pages(1));
     assert_eq!(ring.run(sqe::read(fd(&file), bytes, 0)), -EOPNOTSUPP);

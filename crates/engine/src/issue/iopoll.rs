@@ -146,8 +146,8 @@ impl State {
             }
             position => position,
         };
-        // Nothing is read there, or the call refuses it before it comes to the device.
-        if position >= end || !rw.is_aligned() || self.iopoll.as_mut()?.polls(device) {
+        // Nothing is transferred, or the call refuses it before it comes to the device.
+        if position >= end || rw.total() == 0 || !rw.is_aligned() || self.iopoll.as_mut()?.polls(device) {
             return None;
         }
         Some(if rw.waits_for().is_none() { Errno::AGAIN } else { Errno::OPNOTSUPP })
