@@ -116,6 +116,62 @@ fn defer_taskrun_ring_is_readable_before_the_enter(cx: &Context) {
     assert_eq!(ring.wait().res, 1);
 }
 
+/// Completes a request of each kind on a deferred ring, and only then has `look` watch its descriptor for the first time: true if
+/// that says that the ring is readable.
+fn looks_first_afterwards(
+    cx: &Context,
+    (flags, signals): (u32, bool),
+    kinds: &[&str],
+    look: &dyn Fn(&Context, i32) -> bool,
+) {
+    let short = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+    for &kind in kinds {
+        let ((reader, mut writer), mut buffer) = (pipe(), [0; 1]);
+        let (mut ring, mut other) = (cx.ring_with(4, DEFER | flags), cx.ring_with(4, 0));
+        let file = sys::file("plain", b"abcd");
+        let _kept = signals.then(|| eventfd(0, libc::EFD_NONBLOCK));
+        if let Some(kept) = &_kept {
+            let number = fd(kept);
+            assert_eq!(ring.register(IORING_REGISTER_EVENTFD, &raw const number as usize, 1), 0);
+        }
+        match kind {
+            "read" => ring.go(sqe::read(fd(&reader), &mut buffer, 0)),
+            "poll" => ring.go(sqe::poll_add(fd(&reader), libc::POLLIN, 0)),
+            "timeout" => ring.go(sqe::timeout(&short, 0, 0)),
+            "worker" => ring.go(sqe::fsync(fd(&file), 0).with(IOSQE_ASYNC)),
+            _ => assert_eq!(other.run(prep(Opcode::MsgRing, ring.fd, 0, 5, 77)), 0),
+        }
+        writer.write_all(b"x").expect("write");
+        // Nothing tells that it has completed before somebody looks.
+        std::thread::sleep(QUIET);
+        assert!(look(cx, ring.fd), "{kind}, flags {flags:#x}, eventfd {signals}");
+        ring.wait();
+    }
+}
+
+#[case(own_flags, since = "6.1")]
+fn defer_taskrun_ring_is_readable_at_the_first_look(cx: &Context) {
+    const AT_ONCE: [&str; 4] = ["read", "message", "timeout", "poll"];
+    const ALL: [&str; 5] = ["read", "message", "timeout", "poll", "worker"];
+    for ring in [(0, false), (IORING_SETUP_TASKRUN_FLAG, false), (0, true)] {
+        looks_first_afterwards(cx, ring, &ALL, &|cx, fd| cx.door.poll(fd, libc::POLLIN, 10_000) == READABLE);
+        // A worker may take longer than the case waits.
+        looks_first_afterwards(cx, ring, &AT_ONCE, &|cx, fd| cx.door.poll(fd, libc::POLLIN, 0) == READABLE);
+        for edge in [0, libc::EPOLLET] {
+            looks_first_afterwards(cx, ring, &ALL, &|cx, ring| {
+                let epoll = epoll();
+                assert_eq!(cx.door.epoll_add(fd(&epoll), ring, (libc::EPOLLIN | edge) as u32), 0);
+                cx.door.epoll_wait(fd(&epoll), 10_000) == READABLE
+            });
+        }
+        looks_first_afterwards(cx, ring, &ALL, &|cx, ring| {
+            let mut watcher = cx.ring_with(4, 0);
+            watcher.go(sqe::poll_add(ring, libc::POLLIN, 0));
+            watcher.wait().res & libc::POLLIN as i32 != 0
+        });
+    }
+}
+
 #[case(own_flags, since = "6.1")]
 fn taskrun_flag_tells_of_deferred_work(cx: &Context) {
     let flags = DEFER | IORING_SETUP_TASKRUN_FLAG;

@@ -488,15 +488,30 @@ impl RingGuard {
         while syscall(libc::SYS_recvfrom, args) == bytes.len() as isize {}
     }
 
-    /// The program watches the descriptor from now on; a CQ that is not empty makes it readable at once.
+    /// The program watches the descriptor from now on. It is readable at once if the CQ is not empty, or if there is work for
+    /// the ring's owner (`io_uring_poll` in io_uring/io_uring.c), which nobody was told of before.
     pub fn watch(&mut self, edge_triggered: bool) {
         let bit = if edge_triggered { WATCHED_EDGE } else { WATCHED_LEVEL };
         self.control.header().watched.fetch_or(bit, Ordering::Relaxed);
         let (tail, backlog) = self.posted();
-        if backlog != 0 || self.cq_ready(tail).is_ok_and(|ready| ready != 0) {
+        let announced = self.ring().driver.is_announced() || self.ring().has_arrived();
+        if announced || backlog != 0 || self.cq_ready(tail).is_ok_and(|ready| ready != 0) {
             self.make_readable();
+        } else if self.ring().defers() && self.has_pending() && self.has_work_for_owner() {
+            self.announce_work();
         }
         self.call_helper();
+    }
+
+    /// Whether requests of a deferred ring that wait for events or their time have what they wait for. What an attempt that was
+    /// put off would find cannot be told: it is the owner's to make.
+    pub fn has_work_for_owner(&mut self) -> bool {
+        if self.poll_set.has_postponed() {
+            return false;
+        }
+        self.verify();
+        let ready = self.poll_set.epoll().is_some_and(|epoll| Sys::poll_now(epoll, libc::POLLIN as u16) != Ok(0));
+        ready || self.timers.next_ns() == Some(0)
     }
 
     /// Entries of the CQ that messages left for the ring's owner may take.

@@ -384,13 +384,7 @@ impl Driven {
             return self.rest(guard);
         }
         // A put-off attempt is the owner's to make: its completion would be.
-        let postponed = guard.poll_set.has_postponed();
-        if !postponed {
-            guard.verify();
-        }
-        let ready = postponed
-            || guard.poll_set.epoll().is_some_and(|epoll| Sys::poll_now(epoll, libc::POLLIN as u16) != Ok(0));
-        if ready || guard.timers.next_ns() == Some(0) {
+        if guard.poll_set.has_postponed() || guard.has_work_for_owner() {
             guard.announce_work();
             return self.rest(guard); // the owner calls again when it has been there
         }
