@@ -127,7 +127,7 @@ fn buffers_and_files_can_be_changed(cx: &Context) {
     assert_eq!(ring.run(prep(Opcode::FilesUpdate, -1, address(&files), 1, 0)), 1);
 }
 
-#[case(own_flags)]
+#[case(own_flags, since = "5.6")]
 fn transfer_of_nothing_is_0(cx: &Context) {
     let (file, bytes) = direct_file(cx);
     let mut ring = cx.ring_with(4, IORING_SETUP_IOPOLL);

@@ -6,8 +6,8 @@ use super::broken::Unanswered;
 use super::RingGuard;
 use crate::forced::{point, Point};
 use crate::memory::layout::{word, BATCH};
-use crate::op::net::refused_flags;
-use crate::op::{definition, Definition, FileUse, Identity, Op, Verdict};
+use crate::op::net::{refused_flags, Net};
+use crate::op::{definition, Context, Definition, Direction, FileUse, Identity, Op, Verdict};
 use crate::request::drain::Drain;
 use crate::request::{Request, Target};
 use crate::stats::Path;
@@ -20,6 +20,7 @@ use anyring_abi::{
 };
 
 use core::sync::atomic::Ordering;
+use first_call::Called;
 
 /// `IOSQE_*` that there are.
 pub const KNOWN_FLAGS: u8 = IOSQE_FIXED_FILE
@@ -292,6 +293,68 @@ impl RingGuard {
         self.record(|it| it.submit_alone(sqe, &target));
         let verdict = self.attempt_inline(op, &target, true);
         self.conclude(op, opcode, row, sqe, verdict, on_its_way)
+    }
+
+    /// Takes in one SQE on an ordinary ring. `None` if [`accept`](Self::accept) has to: nothing was done then.
+    #[inline]
+    fn accept_at_once(&mut self, sqe: &Sqe) -> Option<Accepted> {
+        let asked = u32::from(sqe.flags) | u32::from(sqe.ioprio) | u32::from(sqe.personality) | sqe.op_flags;
+        if asked != 0 {
+            return None;
+        }
+        let (opcode, row) = definition(sqe.opcode)?;
+        if self.has_notes() {
+            return None;
+        }
+        let on_its_way = Unanswered::new(self.ring(), sqe.user_data, None);
+        point(Point::Prep);
+        match self.call_at_once(sqe, row.at_once) {
+            Some(Called::Result(result)) => {
+                self.post_result(opcode, sqe, result, on_its_way);
+                Some(Accepted::Answered)
+            }
+            Some(called) => Some(self.go_on_after(called, opcode, row, sqe, on_its_way)),
+            None => {
+                on_its_way.answered(); // by `accept`, which has one of its own
+                None
+            }
+        }
+    }
+
+    /// Makes an operation of an SQE whose first call gave an answer that is not the result.
+    #[cold]
+    fn go_on_after(
+        &mut self,
+        called: Called,
+        opcode: Opcode,
+        row: &Definition,
+        sqe: &Sqe,
+        on_its_way: Unanswered,
+    ) -> Accepted {
+        let mut op = match (row.prep)(opcode, sqe) {
+            Ok(op) => op,
+            Err(error) => return self.refuse(sqe, error, 0, on_its_way),
+        };
+        let context = Context { fd: sqe.fd, nonblock: true };
+        let verdict = match (&mut op, called) {
+            (Op::Rw(rw), Called::Unfinished(answer, is_stream)) => {
+                if is_stream {
+                    rw.assume_stream();
+                }
+                let verdict = rw.issue_after(answer, context);
+                self.learn_from(rw, sqe.fd);
+                verdict
+            }
+            (Op::Net(Net::Transfer(transfer)), Called::Unfinished(answer, _)) => {
+                transfer.issue_after(answer, context)
+            }
+            (_, Called::Result(result)) => Verdict::Done(result),
+            (_, Called::Unfinished(..)) => Verdict::error(Errno::INVAL), // the table has no others
+        };
+        if op.waits_for() == Some(Direction::Read) {
+            self.poll_set.note_first_read(sqe.fd, verdict == Verdict::WouldBlock(Direction::Read));
+        }
+        self.conclude(&mut op, opcode, row, sqe, verdict, on_its_way)
     }
 
     /// Follows the verdict on a request that has no place yet, and gets one unless it is done.
