@@ -65,7 +65,7 @@ as=()
 version() { "$@" 2>&1 | grep -oE '[0-9]+\.[0-9]+(\.[0-9]+)*' | head -n 1 || true; }
 crate() { sed -n "/^name = \"$2\"/{n;s/version = \"\(.*\)\"/\1/p}" "e2e/clients/$1/Cargo.lock" | head -n 1; }
 
-# What every program here deals with: neither short transfers nor an io_uring_enter that fails.
+# What every program here deals with. Some have `short` or `enter` beside it.
 calm=late,multishot,cancel,nobufs,overflow,busy,spurious,notify,edge
 
 run_liburing_examples() {

@@ -25,7 +25,7 @@ WHAT="container engines"
 PACKAGES=docker.io,podman,netavark,crun,ca-certificates,iproute2,fuse-overlayfs,uidmap,python3
 kept=$target/engines
 
-# The program runsc of Debian 13: as sid builds it, it panics at the first call that sleeps.
+# The program runsc of Debian 13: as sid builds it, it panics.
 fetch_runsc() {
   local work=$kept/runsc-work
   [ ! -e "$kept/runsc" ] || return 0

@@ -34,7 +34,7 @@ pub struct ChildOptions {
     /// No alarm, no limits on time: for a debugger
     #[arg(long)]
     pub slowly: bool,
-    /// Leave the words of rings alone, as the kernel has to be treated
+    /// Leave the words of rings alone, for the kernel
     #[arg(long)]
     pub gentle: bool,
 }

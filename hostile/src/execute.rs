@@ -46,8 +46,7 @@ impl Limits {
     }
 }
 
-/// Whether the words of rings are left alone: Linux 6.18 was seen to hang in io_uring_enter(2) otherwise. Relaxed: stored before
-/// any thread is made.
+/// Whether the words of rings are left alone: natively Linux 6.18 hung. Relaxed: stored before any thread is made.
 static GENTLE: AtomicBool = AtomicBool::new(false);
 
 fn is_gentle() -> bool {

@@ -168,12 +168,12 @@ impl Watcher {
         let report = File::options().create(true).append(true).read(true).open(folder.with_extension("report"))?;
         let progress = shared_page()?;
         let mut child = self.start(seed, without, &folder, [&output, &report, &progress])?;
-        let (status, waits_for_splice) = self.wait_for(&mut child, seed);
+        let (status, in_kernel) = self.wait_for(&mut child, seed);
         let mut step = [0; 8];
         progress.read_exact_at(&mut step, 0)?;
         let mut outcome = Outcome { findings: Vec::new(), known: Vec::new(), step: u64::from_ne_bytes(step) };
         judge(&mut outcome, status, &text(&report)?, &text(&output)?);
-        excuse(&mut outcome, &generate::program(seed).without(without), waits_for_splice);
+        excuse(&mut outcome, &generate::program(seed).without(without), in_kernel);
         if self.options.traces.is_some() {
             self.trace_core(seed, &folder)?;
         }
@@ -218,7 +218,7 @@ impl Watcher {
         command.spawn().context("start the program")
     }
 
-    /// How it ended; `None` if it had to be ended, and whether [`waits_for_splice`] says why. Whatever is left of its group ends.
+    /// How it ended; `None` if it had to be ended, and whether the [kernel hangs](hangs_in_kernel). Whatever is left of its group ends.
     fn wait_for(&self, child: &mut Child, seed: u64) -> (Option<ExitStatus>, bool) {
         let (start, group) = (Instant::now(), child.id() as libc::pid_t);
         let hangs = loop {
@@ -237,8 +237,8 @@ impl Watcher {
             }
             std::thread::sleep(Duration::from_millis(1));
         };
-        let waits_for_splice = hangs && waits_for_splice(group);
-        if hangs && !waits_for_splice {
+        let in_kernel = hangs && hangs_in_kernel(group);
+        if hangs && !in_kernel {
             for process in processes_of(group) {
                 self.trace(seed, &["-p".to_owned(), process]);
             }
@@ -246,7 +246,7 @@ impl Watcher {
         // SAFETY: the group of a process that was not waited for yet.
         unsafe { libc::kill(-group, libc::SIGKILL) };
         let status = child.wait().ok();
-        (status.filter(|_| !hangs), waits_for_splice)
+        (status.filter(|_| !hangs), in_kernel)
     }
 
     /// Where programs leave cores (`ulimit -c unlimited`, kernel.core_pattern without a folder), one is in its working directory.
@@ -314,11 +314,11 @@ fn judge(outcome: &mut Outcome, status: Option<ExitStatus>, report: &str, output
 
 /// Takes out what docs/limits.md lists (where no thread can be made, whoever submits makes the call of a worker and sleeps in
 /// it), and what the kernel does to a program that uses its own io_uring.
-fn excuse(outcome: &mut Outcome, program: &Program, waits_for_splice: bool) {
+fn excuse(outcome: &mut Outcome, program: &Program, in_kernel: bool) {
     let limits = |step: &Step| {
         matches!(step, Step::Limit { resource: libc::RLIMIT_AS | libc::RLIMIT_NPROC, value: Some(_) })
     };
-    if waits_for_splice || program.steps.iter().any(limits) {
+    if in_kernel || program.steps.iter().any(limits) {
         let (known, left) =
             std::mem::take(&mut outcome.findings).into_iter().partition(|finding| finding.starts_with("hang"));
         (outcome.known, outcome.findings) = (known, left);
@@ -338,9 +338,8 @@ fn processes_of(group: libc::pid_t) -> Vec<String> {
     names.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())).filter(is_member).collect()
 }
 
-/// Whether a process of the group waits for the lock of a pipe, in which no signal ends it, that a splice(2) or tee(2) of another
-/// thread holds while it waits for its input. The kernel's io_uring makes the same call in a thread of its own.
-fn waits_for_splice(group: libc::pid_t) -> bool {
+/// Whether the group hangs in the kernel, as it may without anyring.
+fn hangs_in_kernel(group: libc::pid_t) -> bool {
     let tasks = |process: String| {
         let folder = std::fs::read_dir(format!("/proc/{process}/task"));
         folder.into_iter().flatten().flatten().map(|task| task.path())

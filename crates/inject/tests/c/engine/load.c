@@ -511,7 +511,7 @@ static void few_requests(void)
 	repeat(in_flight, 20000, 3);
 }
 
-/* Natively it takes a second to cancel 10,000 of a ring at once, and a hundred times that for ten times as many. */
+/* The kernel takes much longer to cancel more. */
 static void many_requests(void)
 {
 	repeat(in_flight, 100000, 3);
