@@ -22,7 +22,7 @@ need_chroots() {
   command -v debootstrap >/dev/null || skip "debootstrap is missing (scripts/setup.sh installs it)"
   [ -n "$DEBIAN_MIRROR" ] || skip "$NO_MIRROR"
   local release_file="import urllib.request as r; r.urlopen('$DEBIAN_MIRROR/dists/$1/InRelease', timeout=20)"
-  python3 -c "$release_file" 2>/dev/null || skip "$DEBIAN_MIRROR does not answer"
+  python3 -c "$release_file" 2>/dev/null || skip "Debian's archive does not answer; DEBIAN_MIRROR names another"
 }
 
 # make_tree FOLDER SUITE PACKAGES: a system in FOLDER, once.

@@ -1,10 +1,18 @@
 # For other scripts to source: apt-get with its own lists, beside the machine's, for packages that are only unpacked.
 
+# debian_archives: the archives of Debian's among the sources of this machine's own apt, whether or not their lists are here. First
+# those at the top of a host, since others than Debian have folders of that name, too.
+debian_archives() {
+  local archives
+  archives=$(apt-get update --print-uris 2>/dev/null | sed -nE "s|^'(https?://.*/debian)/+dists/.*|\1|p" || true)
+  grep -E '^https?://[^/]+/debian$' <<<"$archives" || true
+  echo "$archives"
+}
+
 # DEBIAN_MIRROR, or else the archive that this machine's own apt takes its packages from. Empty where there is none.
-DEBIAN_MIRROR=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Component: main' 2>/dev/null |
-  grep -v security | head -n 1 || true)}
+DEBIAN_MIRROR=${DEBIAN_MIRROR:-$(debian_archives | sed -n 1p)}
 DEBIAN_MIRROR=${DEBIAN_MIRROR%/}
-NO_MIRROR="apt has no source of Debian's packages here: name an archive by DEBIAN_MIRROR"
+NO_MIRROR="no archive of Debian's is among apt's sources here: name one by DEBIAN_MIRROR"
 DEBIAN_KEYS=/usr/share/keyrings/debian-archive-keyring.gpg
 
 # apt_prepare FOLDER LINE: FOLDER for the lists and what is fetched, LINE the only source, with DEBIAN_KEYS' signatures.
