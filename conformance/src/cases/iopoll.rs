@@ -405,6 +405,17 @@ fn deferred_ring(cx: &Context) {
     assert_eq!(other as i32, -EEXIST);
 }
 
+#[case(own_flags, since = "6.1")]
+fn deferred_ring_is_readable_once_somebody_asks(cx: &Context) {
+    let ((file, bytes), mut ring) = (direct_file(cx), cx.ring_with(4, DEFERRED));
+    ring.go(sqe::write(fd(&file), bytes, 0).data(1));
+    std::thread::sleep(LONG);
+    assert_eq!(cx.door.poll(ring.fd, libc::POLLIN, 0), 0, "the first look finds nothing");
+    ask(&ring, 1);
+    assert_eq!(cx.door.poll(ring.fd, libc::POLLIN, 10_000), libc::POLLIN as isize);
+    assert_eq!(found(&mut ring), (1, 65536));
+}
+
 #[case(own_flags, since = "6.13")]
 fn hybrid_ring(cx: &Context) {
     let ((file, bytes), mut ring) =

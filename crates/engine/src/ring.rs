@@ -35,7 +35,7 @@ use crate::alloc;
 use crate::descriptors;
 use crate::driver::Driver;
 use crate::forced::{point, Point};
-use crate::issue::{device, msg_ring};
+use crate::issue::{device, iopoll, msg_ring};
 use crate::lock::{Held, Lock};
 use crate::op::{Op, Verdict};
 use crate::os::handlers;
@@ -442,7 +442,10 @@ impl RingGuard {
         self.put_in_order();
         self.heed_notes();
         if !self.is_broken() && !self.abandoned && self.ring.has_arrived() {
-            self.announce_work();
+            iopoll::keep_transfers(self);
+            if self.ring.has_arrived() {
+                self.announce_work();
+            }
         }
     }
 

@@ -17,6 +17,7 @@ use crate::op::{call, Op, Verdict};
 use crate::os::calls;
 use crate::os::file_status;
 use crate::request;
+use crate::ring::arrivals::Rest;
 use crate::ring::RingGuard;
 use crate::ring::State;
 use crate::wq::Job;
@@ -103,6 +104,22 @@ pub fn receive_polled(guard: &mut RingGuard, job: Arc<Job>) {
         }
     }
     guard.bring_back(job);
+}
+
+/// On a deferred ring: takes in finished transfers that nobody asks for. They are no work to tell the owner of.
+#[cold]
+pub(crate) fn keep_transfers(guard: &mut RingGuard) {
+    if !guard.iopoll.as_ref().is_some_and(|iopoll| !iopoll.by_thread && iopoll.asking == 0) {
+        return;
+    }
+    let mut rest = Rest::take(&guard.ring().arrived);
+    for _ in 0..rest.things.len() {
+        let Some(job) = rest.things.pop_front() else { break };
+        match is_transfer_done(&job) {
+            true => receive_polled(guard, job),
+            false => rest.things.push_back(job), // arrives again when `rest` is dropped
+        }
+    }
 }
 
 /// Posts what was kept.

@@ -494,14 +494,11 @@ impl RingGuard {
         let bit = if edge_triggered { WATCHED_EDGE } else { WATCHED_LEVEL };
         self.control.header().watched.fetch_or(bit, Ordering::Relaxed);
         let (tail, backlog) = self.posted();
-        let announced = self.ring().driver.is_announced() || self.ring().has_arrived();
+        // On other rings what has arrived is posted by whoever holds them, if it has a CQE at all.
+        let announced = self.ring().driver.is_announced() || (self.ring().defers() && self.ring().has_arrived());
         if announced || backlog != 0 || self.cq_ready(tail).is_ok_and(|ready| ready != 0) {
             self.make_readable();
-        } else if self.ring().defers()
-            && self.iopoll.is_none() // natively nobody looks for its transfers but who asks
-            && self.has_pending()
-            && self.has_work_for_owner()
-        {
+        } else if self.ring().defers() && self.has_pending() && self.has_work_for_owner() {
             self.announce_work();
         }
         self.call_helper();
