@@ -66,6 +66,12 @@ impl Batch {
         }
     }
 
+    /// Whether it takes no more.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.count >= self.limit
+    }
+
     /// In a forked child, which has none of the parent's completions.
     pub fn forget(&mut self) {
         *self = Batch { head_seen: self.head_seen, ..Batch::default() };
@@ -82,6 +88,82 @@ impl Batch {
         let next = self.cqes[..self.count].get(self.posted).copied();
         self.posted += usize::from(next.is_some());
         next
+    }
+
+    /// Those that were not posted.
+    #[inline]
+    fn waiting(&self) -> &[Cqe] {
+        self.cqes[..self.count].get(self.posted..).unwrap_or_default()
+    }
+
+    /// Writes all of it to the CQ from `tail` on, where there is room: the next tail, and that none is left.
+    #[inline]
+    fn write_run(&mut self, control: &Control, view: &View, tail: u32) -> (u32, usize) {
+        let waiting = self.waiting();
+        let count = waiting.len() as u32;
+        if self.ended_count != 0 {
+            self.locate_ended(control, tail, count, 0);
+        }
+        view.write_run(tail, waiting);
+        self.posted = self.count;
+        (tail.wrapping_add(count), 0)
+    }
+
+    /// Writes it to the CQ from `tail` on as far as `room` entries go: the next tail, and how many CQEs are left.
+    #[cold]
+    #[inline(never)]
+    fn place(
+        &mut self,
+        post: &mut PostLock,
+        view: &View,
+        (mut tail, mut room): (u32, u32),
+        completions: &mut u64,
+    ) -> (u32, usize) {
+        let double = self.limit == 1 && view.is_double(&self.cqes[0]);
+        if double {
+            let place = view.place_double(tail, room);
+            *completions += u64::from(place.0.wrapping_sub(tail));
+            (tail, room) = place;
+        }
+        if self.ended_count != 0 {
+            self.locate_ended(post.control(), tail, room, post.backlog_tail());
+        }
+        for cqe in self.cqes[..self.count].iter().skip(self.posted) {
+            if room == 0 || view.write(tail, *cqe, self.extra, double).is_err() {
+                break;
+            }
+            tail = tail.wrapping_add(1 + u32::from(double));
+            room -= 1;
+            self.posted += 1;
+        }
+        (tail, self.count - self.posted)
+    }
+
+    /// What found no room goes to the backlog, as far as that has some and nothing was spilled before.
+    #[cold]
+    #[inline(never)]
+    fn push_to_backlog(&mut self, post: &mut PostLock, may: bool) {
+        while may && self.posted != self.count {
+            let cqe = self.cqes[self.posted];
+            if !post.push_backlog(cqe, self.extra) {
+                break;
+            }
+            if mutated(Mutation::OverflowPostsTwice) {
+                let _ = post.push_backlog(cqe, self.extra);
+            }
+            self.posted += 1;
+            point(Point::Backlog);
+        }
+    }
+
+    /// Forgets the CQEs: whether one of them was not completed in its submitting call.
+    #[inline]
+    fn begin_anew(&mut self) -> bool {
+        (self.count, self.posted) = (0, 0);
+        if self.limit != BATCH {
+            (self.limit, self.extra) = (BATCH, [0; 2]);
+        }
+        core::mem::take(&mut self.asynchronous)
     }
 
     /// All of it was posted: how many that were.
@@ -173,6 +255,17 @@ pub fn signal(eventfd: i32, count: u64) {
     }
 }
 
+/// Entries of the CQ that messages left for the ring's owner may take.
+#[inline]
+fn entries_left(ring: &Ring, view: &View) -> u32 {
+    if !ring.messages.any() {
+        return 0;
+    }
+    // A large one takes two, and may leave one free.
+    let most = if view.layout().mixed { 3 } else { 1 };
+    most * ring.messages.number() as u32
+}
+
 impl Ring {
     /// A request of another ring has this one watched: CQEs make its descriptor readable from now on. If somebody holds it
     /// now, the next post sees the flag: two rings are never locked in turn.
@@ -188,16 +281,23 @@ impl RingGuard {
     /// Adds a CQE to the batch.
     #[inline]
     pub fn post(&mut self, cqe: Cqe, asynchronous: bool) {
-        if self.batch.count >= self.batch.limit {
+        if self.batch.is_full() {
             self.flush();
         }
-        let batch = &mut self.batch;
-        batch.cqes[batch.count] = cqe;
-        let place = batch.count;
-        batch.count += 1;
-        batch.asynchronous |= asynchronous;
+        let place = self.add(cqe);
+        self.batch.asynchronous |= asynchronous;
         self.record(|it| it.posted(place));
+    }
+
+    /// Adds a CQE to a batch that is not full: its place there.
+    #[inline(always)] // in the loop over SQEs
+    pub(super) fn add(&mut self, cqe: Cqe) -> usize {
+        let batch = &mut self.batch;
+        let place = batch.count;
+        batch.cqes[place] = cqe;
+        batch.count += 1;
         self.completions += 1;
+        place
     }
 
     /// Posts a CQE of 32 bytes, on a ring that has them. It makes a batch alone. Such CQEs are marked by `IORING_CQE_F_32`
@@ -263,71 +363,37 @@ impl RingGuard {
     }
 
     fn flush_batch<const FULL: bool>(&mut self) {
-        if self.abandoned {
-            return self.discard_batch();
+        if self.abandoned | self.is_context() {
+            return self.flush_elsewhere();
         }
-        if self.is_context() {
-            return self.flush_events();
-        }
-        let left = self.entries_left();
+        let ring = self.ring();
         let State { batch, control, memory, spill, completions, records, recorder, .. } = &mut **self;
         let view = &memory.view;
         let mut post = control.lock_post();
         point(Point::Post);
-        let mut tail = post.cq_tail();
-        let shared = control.header().shared.load(Ordering::Relaxed) != 0;
-        let mut room = batch.room(view, tail, shared);
-        if FULL || post.backlog() != 0 || !spill.is_empty() {
-            room = 0;
-        }
-        let double = batch.limit == 1 && view.is_double(&batch.cqes[0]);
-        if double {
-            let place = view.place_double(tail, room);
-            *completions += u64::from(place.0.wrapping_sub(tail));
-            (tail, room) = place;
-        }
-        if batch.ended_count != 0 {
-            batch.locate_ended(control, tail, room, post.backlog_tail());
-        }
-        let mut written = batch.posted;
-        let waiting = &batch.cqes[batch.posted..batch.count];
-        if view.takes_runs() && !double {
-            let count = waiting.len().min(room as usize);
-            view.write_run(tail, &waiting[..count]);
-            tail = tail.wrapping_add(count as u32);
-            written += count;
+        let tail = post.cq_tail();
+        let room = batch.room(view, tail, control.header().shared.load(Ordering::Relaxed) != 0);
+        let is_behind = FULL | (post.backlog() != 0) | !spill.is_empty();
+        let is_plain =
+            !is_behind && batch.limit == BATCH && view.takes_runs() && batch.waiting().len() <= room as usize;
+        let (tail, overflowed) = if is_plain {
+            batch.write_run(control, view, tail)
         } else {
-            for cqe in waiting {
-                if room == 0 || view.write(tail, *cqe, batch.extra, double).is_err() {
-                    break;
-                }
-                tail = tail.wrapping_add(1 + u32::from(double));
-                room -= 1;
-                written += 1;
-            }
-        }
+            let room = if is_behind { 0 } else { room };
+            batch.place(&mut post, view, (tail, room), completions)
+        };
         post.advance(tail, 0);
-        batch.posted = written;
         let _ = view.store(word::CQ_TAIL, tail);
         point(Point::Posted);
-        let overflowed = batch.count - written;
         if overflowed != 0 {
-            while spill.is_empty() && batch.posted != batch.count {
-                if !post.push_backlog(batch.cqes[batch.posted], batch.extra) {
-                    break;
-                }
-                if mutated(Mutation::OverflowPostsTwice) {
-                    let _ = post.push_backlog(batch.cqes[batch.posted], batch.extra);
-                }
-                batch.posted += 1;
-                point(Point::Backlog);
-            }
+            batch.push_to_backlog(&mut post, spill.is_empty());
         }
         let timeouts = core::mem::take(&mut batch.timeouts);
         if timeouts != 0 {
             control.header().waiters.timeouts.fetch_add(timeouts, Ordering::Relaxed);
         }
-        let wake = post.waiters().are_told(|| post.cq_total() + u64::from(left), timeouts);
+        let left = || u64::from(entries_left(ring, view));
+        let wake = post.waiters().are_told(|| post.cq_total() + left(), timeouts);
         if batch.ended_count != 0 {
             batch.free_ended(control, records);
         }
@@ -336,22 +402,29 @@ impl RingGuard {
             let _ = view.change_bits(word::SQ_FLAGS, IORING_SQ_CQ_OVERFLOW, 0);
         }
         drop(post);
-        for cqe in &batch.cqes[batch.posted..batch.count] {
-            spill.push((*cqe, batch.extra));
-        }
-        if let Some(recorder) = recorder {
-            recorder.complete(&batch.cqes[..batch.count], written);
-        }
-        (batch.count, batch.posted) = (0, 0);
-        (batch.limit, batch.extra) = (BATCH, [0; 2]);
-        let asynchronous = core::mem::take(&mut batch.asynchronous);
         if overflowed != 0 {
+            for cqe in batch.waiting() {
+                spill.push((*cqe, batch.extra));
+            }
             stats::stats().overflows.fetch_add(overflowed as u64, Ordering::Relaxed);
         }
+        if let Some(recorder) = recorder {
+            recorder.complete(&batch.cqes[..batch.count], batch.count - overflowed);
+        }
+        let asynchronous = batch.begin_anew();
         if wake {
             self.wake();
         }
         self.tell_watchers(asynchronous);
+    }
+
+    /// Where the batch goes if not to the CQ.
+    #[cold]
+    fn flush_elsewhere(&mut self) {
+        match self.abandoned {
+            true => self.discard_batch(),
+            false => self.flush_events(),
+        }
     }
 
     /// Nobody can see the CQEs any more. What the program gave the ring for memory is something else's by now.
@@ -515,18 +588,6 @@ impl RingGuard {
         ready || self.timers.next_ns() == Some(0)
     }
 
-    /// Entries of the CQ that messages left for the ring's owner may take.
-    #[inline]
-    fn entries_left(&self) -> u32 {
-        let messages = &self.ring().messages;
-        if !messages.any() {
-            return 0;
-        }
-        // A large one takes two, and may leave one free.
-        let most = if self.memory.view.layout().mixed { 3 } else { 1 };
-        most * messages.number() as u32
-    }
-
     /// For a ring whose completions wait until the program asks (`IORING_SETUP_DEFER_TASKRUN`): there is something to
     /// ask for.
     pub fn announce_work(&mut self) {
@@ -536,7 +597,7 @@ impl RingGuard {
         }
         // Messages alone wake the owner when there are as many as it waits for (`IOU_F_TWQ_LAZY_WAKE` in the kernel). What
         // a worker brings may be any number of CQEs, and what another process posts does not count what is left here.
-        let left = self.entries_left();
+        let left = entries_left(self.ring(), &self.memory.view);
         let only_messages = left != 0 && !self.ring().arrived.any() && !self.is_shared();
         let control = self.control;
         let post = control.lock_post();

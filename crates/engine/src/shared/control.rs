@@ -343,6 +343,11 @@ pub struct PostLock<'a> {
 }
 
 impl PostLock<'_> {
+    /// The area that it is in.
+    pub fn control(&self) -> &Control {
+        self.control
+    }
+
     /// The tail that the CQ really has, whatever the program wrote into ring memory.
     #[inline]
     pub fn cq_tail(&self) -> u32 {
