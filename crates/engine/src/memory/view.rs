@@ -106,39 +106,31 @@ impl View {
         }
     }
 
-    /// Copies the SQE at `index` (below `sq_entries`) once, so that later changes by the program cannot be seen. Field by
-    /// field: a wider load would have to wait for the program's stores of several fields to leave the core.
+    /// Copies the SQE at `index` (below `sq_entries`) once, so that later changes by the program cannot be seen.
     #[inline]
     pub fn sqe(&self, index: u32) -> Result<Sqe, Errno> {
         debug_assert!(index < self.layout.sq_entries);
-        let address = self.sqes + ((index as usize) << self.layout.sqe_shift);
         if self.guarded {
-            return user_read(address as u64);
+            return user_read(self.sqe_address(index) as u64);
         }
-        let sqe = address as *const Sqe;
-        macro_rules! read {
-            ($($field:ident),*) => {
-                // SAFETY: `index` is below `sq_entries`, so the 64 bytes lie inside the engine's mapping, 64-aligned. The
-                // program may be writing them: volatile reads of plain integers, of which any mixture is a value.
-                Sqe { $($field: unsafe { (&raw const (*sqe).$field).read_volatile() }),* }
-            };
-        }
-        Ok(read!(
-            opcode,
-            flags,
-            ioprio,
-            fd,
-            off,
-            addr,
-            len,
-            op_flags,
-            user_data,
-            buf_index,
-            personality,
-            file_index,
-            addr3,
-            pad2
-        ))
+        Ok(SqeRef(self.sqe_address(index) as *const Sqe).copy())
+    }
+
+    /// The SQE that position `head` of the SQ array names, in memory that the engine has mapped. `None` if it names none.
+    #[inline(always)] // in the loop over SQEs
+    pub fn sqe_at(&self, head: u32) -> Option<SqeRef> {
+        debug_assert!(!self.guarded);
+        let position = head & (self.layout.sq_entries - 1);
+        let index = match self.layout.array {
+            None => position,
+            Some(array) => self.atomic(array + 4 * position as usize).load(Ordering::Relaxed),
+        };
+        (index < self.layout.sq_entries).then(|| SqeRef(self.sqe_address(index) as *const Sqe))
+    }
+
+    #[inline(always)] // in the loop over SQEs
+    fn sqe_address(&self, index: u32) -> usize {
+        self.sqes + ((index as usize) << self.layout.sqe_shift)
     }
 
     /// Writes a CQE at position `tail` of the CQ; with `IORING_SETUP_CQE32` the second half becomes `extra`.
@@ -271,6 +263,49 @@ impl View {
         self.store(word::CQ_ENTRIES, self.layout.cq_entries)
     }
 }
+
+/// An SQE in memory that the engine has mapped. The program may change it at any moment: whoever uses a field twice keeps it.
+pub struct SqeRef(*const Sqe);
+
+macro_rules! sqe_fields {
+    ($($field:ident: $type:ty),*) => {
+        impl SqeRef {
+            $(
+                #[doc = concat!("`", stringify!($field), "`, as it is now.")]
+                #[inline(always)] // in the loop over SQEs
+                pub fn $field(&self) -> $type {
+                    // SAFETY: only `View` makes one of these, of an index below `sq_entries`: the 64 bytes lie inside the
+                    // engine's mapping, 64-aligned. The program may be writing them: a volatile read of a plain integer.
+                    unsafe { (&raw const (*self.0).$field).read_volatile() }
+                }
+            )*
+
+            /// All of it. Field by field: a wider load would have to wait for the program's stores of several fields to leave
+            /// the core.
+            #[inline]
+            fn copy(&self) -> Sqe {
+                Sqe { $($field: self.$field()),* }
+            }
+        }
+    };
+}
+
+sqe_fields!(
+    opcode: u8,
+    flags: u8,
+    ioprio: u16,
+    fd: i32,
+    off: u64,
+    addr: u64,
+    len: u32,
+    op_flags: u32,
+    user_data: u64,
+    buf_index: u16,
+    personality: u16,
+    file_index: u32,
+    addr3: u64,
+    pad2: u64
+);
 
 /// Copies `bytes` bytes, a multiple of 16, by the guarded accessor, wherever they are.
 pub(crate) fn copy_words(from: u64, to: u64, bytes: u64) -> Result<(), Errno> {

@@ -3,6 +3,7 @@
 use super::net::transfer;
 use super::rw::{self, CURRENT_POSITION};
 use super::{Context, Direction};
+use crate::memory::view::SqeRef;
 use crate::Errno;
 use anyring_abi::{Sqe, MAX_RW_COUNT};
 
@@ -20,22 +21,28 @@ pub struct FirstCall {
 
 impl FirstCall {
     /// READ and WRITE, of an SQE whose flags, `ioprio` and `op_flags` are zero. `None` if `Rw` has to look at more.
-    #[inline]
-    pub fn of_file(sqe: &Sqe, direction: Direction) -> Option<FirstCall> {
-        let bytes = sqe.len as usize;
-        let is_simple = sqe.pad2 == 0 && bytes != 0 && bytes <= MAX_RW_COUNT && sqe.fd >= 0;
-        let (buffer, offset) = ([sqe.addr as usize, bytes], Some(rw::offset_of(sqe)));
-        is_simple.then_some(FirstCall { fd: sqe.fd, direction, buffer, offset })
+    #[inline(always)] // in the loop over SQEs
+    pub fn of_file(sqe: &SqeRef, direction: Direction) -> Option<FirstCall> {
+        let (fd, bytes) = (sqe.fd(), sqe.len() as usize);
+        let is_simple = sqe.pad2() == 0 && bytes != 0 && bytes <= MAX_RW_COUNT && fd >= 0;
+        let (buffer, offset) = ([sqe.addr() as usize, bytes], Some(rw::offset_of(sqe.off(), 0)));
+        is_simple.then_some(FirstCall { fd, direction, buffer, offset })
     }
 
     /// The same for RECV and SEND, and `Transfer`.
-    #[inline]
-    pub fn of_socket(sqe: &Sqe, direction: Direction) -> Option<FirstCall> {
-        let bytes = sqe.len as usize;
+    #[inline(always)] // in the loop over SQEs
+    pub fn of_socket(sqe: &SqeRef, direction: Direction) -> Option<FirstCall> {
+        let (fd, bytes) = (sqe.fd(), sqe.len() as usize);
         let is_simple =
-            (sqe.off == 0) & (sqe.file_index == 0) && bytes != 0 && bytes <= i32::MAX as usize && sqe.fd >= 0;
-        let buffer = [sqe.addr as usize, bytes];
-        is_simple.then_some(FirstCall { fd: sqe.fd, direction, buffer, offset: None })
+            (sqe.off() == 0) & (sqe.file_index() == 0) && bytes != 0 && bytes <= i32::MAX as usize && fd >= 0;
+        is_simple.then_some(FirstCall { fd, direction, buffer: [sqe.addr() as usize, bytes], offset: None })
+    }
+
+    /// An SQE that asks for the same.
+    pub fn sqe(&self, opcode: u8, user_data: u64) -> Sqe {
+        let [addr, len] = self.buffer.map(|word| word as u64);
+        let (fd, off) = (self.fd, self.offset.unwrap_or(0));
+        Sqe { opcode, fd, off, addr, len: len as u32, user_data, ..Sqe::default() }
     }
 
     /// It may be a transfer of whole sectors: see `Rw::may_be_direct`.

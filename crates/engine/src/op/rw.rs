@@ -119,7 +119,7 @@ impl Rw {
         Ok(Rw {
             write,
             flags: sqe.op_flags,
-            offset: offset_of(sqe),
+            offset: offset_of(sqe.off, sqe.flags),
             buffers,
             registered,
             vectored: matches!(opcode, Opcode::ReadvFixed | Opcode::WritevFixed),
@@ -539,12 +539,12 @@ pub(super) fn transfer(
     call(number, [context.fd as usize, iovecs as usize, count, offset as usize, 0, flags as usize])
 }
 
-/// Where the SQE has the transfer begin.
+/// Where an SQE with this `off` and these flags has the transfer begin.
 #[inline]
-pub(super) fn offset_of(sqe: &Sqe) -> u64 {
-    match sqe.off {
+pub(super) fn offset_of(off: u64, flags: u8) -> u64 {
+    match off {
         CURRENT_POSITION if mutated(Mutation::OwnPositionIsTheStart) => 0,
-        _ if mutated(Mutation::AsyncForgetsTheOffset) && sqe.flags & IOSQE_ASYNC != 0 => CURRENT_POSITION,
+        _ if mutated(Mutation::AsyncForgetsTheOffset) && flags & IOSQE_ASYNC != 0 => CURRENT_POSITION,
         offset => offset,
     }
 }

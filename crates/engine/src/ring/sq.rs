@@ -5,7 +5,7 @@ mod first_call;
 use super::broken::Unanswered;
 use super::RingGuard;
 use crate::forced::{point, Point};
-use crate::memory::layout::{word, BATCH};
+use crate::memory::layout::word;
 use crate::op::net::{refused_flags, Net};
 use crate::op::{definition, Context, Definition, Direction, FileUse, Identity, Op, Verdict};
 use crate::request::drain::Drain;
@@ -20,7 +20,7 @@ use anyring_abi::{
 };
 
 use core::sync::atomic::Ordering;
-use first_call::Called;
+use first_call::Run;
 
 /// `IOSQE_*` that there are.
 pub const KNOWN_FLAGS: u8 = IOSQE_FIXED_FILE
@@ -39,11 +39,59 @@ const LARGE_CQES: u32 = IORING_SETUP_CQE32 | IORING_SETUP_CQE_MIXED;
 
 impl RingGuard {
     /// Consumes up to `to_submit` SQEs; answers how many. Source: `io_submit_sqes` in io_uring/io_uring.c.
-    #[inline]
     pub fn submit(&mut self, to_submit: u32) -> Result<u32, Errno> {
         self.poll_set.begin_turns();
         self.counted_before = Some(self.completions);
-        let submitted = self.consume(to_submit);
+        let control = self.control;
+        let header = control.header();
+        // Before `shared` is looked at; no barrier is between: whoever sets it forces one (`Control::begin_sharing`).
+        header.submitter.store(control.member + 1, Ordering::Relaxed);
+        core::sync::atomic::compiler_fence(Ordering::SeqCst);
+        let mut run = None;
+        if header.shared.load(Ordering::Relaxed) == 0 && self.takes_runs() {
+            let started = run.insert(self.begin_run(to_submit)?);
+            self.answer_run(started);
+            if started.left == 0 && started.accepted.is_none() {
+                self.tally.flush();
+                self.memory.view.store(word::SQ_HEAD, started.head)?;
+                header.submitter.store(0, Ordering::Release); // partner: the Acquire load in `Control::begin_sharing`
+                self.end_together();
+                return Ok(started.taken);
+            }
+        }
+        self.submit_rest(to_submit, run)
+    }
+
+    /// Whether calls may answer the next SQEs: where nothing is asked about each request, one that becomes a request has its
+    /// memory, and ring memory is mapped by the engine.
+    #[inline]
+    fn takes_runs(&self) -> bool {
+        self.is_ordinary() && self.has_room_for_one() && !self.memory.view.is_of_program()
+    }
+
+    /// The SQEs of a submission, of which none is taken.
+    #[inline]
+    fn begin_run(&mut self, to_submit: u32) -> Result<Run, Errno> {
+        let view = &self.memory.view;
+        let head = self.control.header().sq_head.load(Ordering::Relaxed);
+        let available = view.load(word::SQ_TAIL)?.wrapping_sub(head).min(view.layout().sq_entries);
+        Ok(Run { head, taken: 0, left: to_submit.min(available), accepted: None })
+    }
+
+    /// Consumes what a run left.
+    #[inline(never)] // or each run pays for its registers
+    fn submit_rest(&mut self, to_submit: u32, run: Option<Run>) -> Result<u32, Errno> {
+        let control = self.control;
+        let header = control.header();
+        let submitted = match header.shared.load(Ordering::Relaxed) {
+            // A process that joins meanwhile waits until `submitter` is 0.
+            0 => self.submit_alone(to_submit, run),
+            _ => {
+                header.submitter.store(0, Ordering::Relaxed);
+                self.submit_among_others(to_submit)
+            }
+        };
+        header.submitter.store(0, Ordering::Release); // partner as in `submit`
         if self.calls_at_once {
             return self.submit_behind_calls(to_submit, submitted);
         }
@@ -71,24 +119,6 @@ impl RingGuard {
         submitted
     }
 
-    #[inline]
-    fn consume(&mut self, to_submit: u32) -> Result<u32, Errno> {
-        let view = self.memory.view;
-        let tail = view.load(word::SQ_TAIL)?;
-        let control = self.control;
-        let header = control.header();
-        // Before `shared` is looked at; no barrier is between: whoever sets it forces one (`Control::begin_sharing`).
-        header.submitter.store(control.member + 1, Ordering::Relaxed);
-        core::sync::atomic::compiler_fence(Ordering::SeqCst);
-        if header.shared.load(Ordering::Relaxed) != 0 {
-            header.submitter.store(0, Ordering::Relaxed);
-            return self.submit_among_others(to_submit);
-        }
-        let submitted = self.submit_alone(to_submit, tail);
-        header.submitter.store(0, Ordering::Release); // partner: the Acquire load in `Control::begin_sharing`
-        submitted
-    }
-
     /// What follows a submission, whoever made it.
     fn end_submission(&mut self) {
         self.end_open_chain();
@@ -103,10 +133,15 @@ impl RingGuard {
     #[inline]
     pub fn make_room(&mut self) -> Result<(), Errno> {
         point(Point::Room);
-        if alloc::is_whole() & self.slab.has_room() {
+        if self.has_room_for_one() {
             return Ok(());
         }
         self.make_more_room()
+    }
+
+    #[inline]
+    fn has_room_for_one(&self) -> bool {
+        alloc::is_whole() & self.slab.has_room()
     }
 
     #[cold]
@@ -133,60 +168,53 @@ impl RingGuard {
         state.slab.grow(size).map_err(alloc::refused)
     }
 
-    #[inline]
-    fn submit_alone(&mut self, to_submit: u32, tail: u32) -> Result<u32, Errno> {
-        let view = self.memory.view;
-        let control = self.control;
-        let shared_head = &control.header().sq_head;
-        let mut head = shared_head.load(Ordering::Relaxed);
-        let available = tail.wrapping_sub(head).min(view.layout().sq_entries);
-        let wanted = to_submit.min(available);
-        let mut submitted = 0;
-        let mut room = self.make_room();
-        let mut is_ordinary = self.is_ordinary();
-        'all: while submitted < wanted && room.is_ok() {
-            // What is answered takes nothing but a place in the batch.
-            let end = wanted.min(submitted + BATCH as u32);
-            while submitted < end {
-                point(Point::Intake);
-                let position = head;
-                head = head.wrapping_add(1);
-                // Before the SQE is taken in: a signal handler's submission follows this one, it does not repeat it.
-                shared_head.store(head, Ordering::Relaxed);
-                let index = view.sq_index(position)?;
-                if index >= view.layout().sq_entries {
-                    let dropped = view.load(word::SQ_DROPPED)?;
-                    view.store(word::SQ_DROPPED, dropped.wrapping_add(1))?;
-                    break 'all;
-                }
-                // Not moved out of its result: see `accept`.
-                let copied = view.sqe(index);
-                let sqe = copied.as_ref().map_err(|error| *error)?;
-                submitted += 1;
-                let mut accepted = None;
-                if is_ordinary {
-                    accepted = self.accept_at_once(sqe);
-                    if let Some(Accepted::Answered) = accepted {
-                        continue;
-                    }
-                }
-                if accepted.is_none() && submitted == 1 && ends_others(sqe) {
-                    self.catch_up();
-                }
-                let accepted = accepted.unwrap_or_else(|| self.accept(sqe));
-                is_ordinary = self.is_ordinary();
-                match accepted {
-                    Accepted::Last if self.stops_here() => break 'all,
-                    _ => break,
-                }
+    /// Consumes SQEs on a ring that no other process submits to: those that `run` left, if there was one.
+    fn submit_alone(&mut self, to_submit: u32, run: Option<Run>) -> Result<u32, Errno> {
+        let mut run = match run {
+            Some(run) => run,
+            None => self.begin_run(to_submit)?,
+        };
+        let mut room = Ok(());
+        loop {
+            if run.left == 0 || (run.accepted.take() == Some(Accepted::Last) && self.stops_here()) {
+                break;
             }
-            if submitted < wanted {
-                room = self.make_room();
+            room = self.make_room();
+            if room.is_err() || !self.take_next(&mut run)? {
+                break;
+            }
+            if run.left != 0 && run.accepted == Some(Accepted::Taken) && self.takes_runs() {
+                self.answer_more(&mut run);
             }
         }
         self.end_submission();
-        view.store(word::SQ_HEAD, head)?;
-        count_or_refusal(submitted, room)
+        self.memory.view.store(word::SQ_HEAD, run.head)?;
+        count_or_refusal(run.taken, room)
+    }
+
+    /// Takes the next SQE in. False where the SQ array names none.
+    fn take_next(&mut self, run: &mut Run) -> Result<bool, Errno> {
+        let view = self.memory.view;
+        point(Point::Intake);
+        let position = run.head;
+        run.head = position.wrapping_add(1);
+        // Before the SQE is taken in: a signal handler's submission follows this one, it does not repeat it.
+        self.control.header().sq_head.store(run.head, Ordering::Relaxed);
+        let index = view.sq_index(position)?;
+        if index >= view.layout().sq_entries {
+            let dropped = view.load(word::SQ_DROPPED)?;
+            view.store(word::SQ_DROPPED, dropped.wrapping_add(1))?;
+            return Ok(false);
+        }
+        // Not moved out of its result: see `accept`.
+        let copied = view.sqe(index);
+        let sqe = copied.as_ref().map_err(|error| *error)?;
+        if run.taken == 0 && ends_others(sqe) {
+            self.catch_up();
+        }
+        (run.taken, run.left) = (run.taken + 1, run.left - 1);
+        run.accepted = Some(self.accept(sqe));
+        Ok(true)
     }
 
     /// [`submit`](Self::submit) where other processes may submit at the same time.
@@ -255,7 +283,6 @@ impl RingGuard {
     }
 
     /// Takes one SQE in.
-    #[inline]
     fn accept(&mut self, sqe: &Sqe) -> Accepted {
         let on_its_way = Unanswered::new(self.ring(), sqe.user_data, None);
         point(Point::Prep);
@@ -295,40 +322,14 @@ impl RingGuard {
         self.conclude(op, opcode, row, sqe, verdict, on_its_way)
     }
 
-    /// Takes in one SQE on an ordinary ring. `None` if [`accept`](Self::accept) has to: nothing was done then.
-    #[inline]
-    fn accept_at_once(&mut self, sqe: &Sqe) -> Option<Accepted> {
-        let asked = u32::from(sqe.flags) | u32::from(sqe.ioprio) | u32::from(sqe.personality) | sqe.op_flags;
-        if asked != 0 {
-            return None;
-        }
-        let (opcode, row) = definition(sqe.opcode)?;
-        if self.has_notes() {
-            return None;
-        }
-        let on_its_way = Unanswered::new(self.ring(), sqe.user_data, None);
-        point(Point::Prep);
-        match self.call_at_once(sqe, row.at_once) {
-            Some(Called::Result(result)) => {
-                self.post_result(opcode, sqe, result, on_its_way);
-                Some(Accepted::Answered)
-            }
-            Some(called) => Some(self.go_on_after(called, opcode, row, sqe, on_its_way)),
-            None => {
-                on_its_way.answered(); // by `accept`, which has one of its own
-                None
-            }
-        }
-    }
-
     /// Makes an operation of an SQE whose first call gave an answer that is not the result.
     #[cold]
+    #[inline(never)]
     fn go_on_after(
         &mut self,
-        called: Called,
-        opcode: Opcode,
-        row: &Definition,
+        (opcode, row): (Opcode, &'static Definition),
         sqe: &Sqe,
+        (answer, is_stream): (Result<usize, Errno>, bool),
         on_its_way: Unanswered,
     ) -> Accepted {
         let mut op = match (row.prep)(opcode, sqe) {
@@ -336,8 +337,8 @@ impl RingGuard {
             Err(error) => return self.refuse(sqe, error, 0, on_its_way),
         };
         let context = Context { fd: sqe.fd, nonblock: true };
-        let verdict = match (&mut op, called) {
-            (Op::Rw(rw), Called::Unfinished(answer, is_stream)) => {
+        let verdict = match &mut op {
+            Op::Rw(rw) => {
                 if is_stream {
                     rw.assume_stream();
                 }
@@ -345,11 +346,8 @@ impl RingGuard {
                 self.learn_from(rw, sqe.fd);
                 verdict
             }
-            (Op::Net(Net::Transfer(transfer)), Called::Unfinished(answer, _)) => {
-                transfer.issue_after(answer, context)
-            }
-            (_, Called::Result(result)) => Verdict::Done(result),
-            (_, Called::Unfinished(..)) => Verdict::error(Errno::INVAL), // the table has no others
+            Op::Net(Net::Transfer(transfer)) => transfer.issue_after(answer, context),
+            _ => Verdict::error(Errno::INVAL), // the table has no others
         };
         if op.waits_for() == Some(Direction::Read) {
             self.poll_set.note_first_read(sqe.fd, verdict == Verdict::WouldBlock(Direction::Read));
@@ -524,8 +522,6 @@ impl RingGuard {
 /// What became of an SQE.
 #[derive(PartialEq, Eq)]
 enum Accepted {
-    /// It was answered by nothing but a place in the batch.
-    Answered,
     /// It was answered, or became a request.
     Taken,
     /// It was refused (its CQE says why, and the kernel stops consuming there), or leads to a call before the next one.

@@ -8,17 +8,24 @@
 use crate::descriptors;
 use crate::forced::{point, Point};
 use crate::op::first_call::FirstCall;
-use crate::op::AtOnce;
-use crate::ring::State;
-use crate::Errno;
-use anyring_abi::Sqe;
+use crate::op::{definition, AtOnce};
+use crate::ring::broken::Unanswered;
+use crate::ring::{RingGuard, State};
+use anyring_abi::Cqe;
+use core::sync::atomic::Ordering;
 
-/// What came of a request whose call was made at once.
-pub(super) enum Called {
-    /// Its result.
-    Result(i32),
-    /// An answer from which its operation has to go on, and whether its file is known to have no position.
-    Unfinished(Result<usize, Errno>, bool),
+use super::Accepted;
+
+/// The SQEs of a submission.
+pub(super) struct Run {
+    /// Position of the next one.
+    pub head: u32,
+    /// How many were taken.
+    pub taken: u32,
+    /// How many are to be taken still.
+    pub left: u32,
+    /// What became of the last one, unless its call answered it.
+    pub accepted: Option<Accepted>,
 }
 
 impl State {
@@ -34,19 +41,10 @@ impl State {
             && self.recorder.is_none()
     }
 
-    /// Makes the call of an SQE whose flags, `ioprio`, `personality` and `op_flags` are zero, on an ordinary ring. `None` if
-    /// more has to be looked at: no call was made then.
+    /// The first call of a transfer, and whether its file is known to have no position. `None` if more has to be looked at.
     #[inline(always)] // in the loop over SQEs
-    pub(super) fn call_at_once(&mut self, sqe: &Sqe, at_once: AtOnce) -> Option<Called> {
-        let call = match at_once {
-            AtOnce::Nothing => return None,
-            AtOnce::Nop => {
-                point(Point::Attempt);
-                return Some(Called::Result(0));
-            }
-            AtOnce::File(direction) => FirstCall::of_file(sqe, direction)?,
-            AtOnce::Socket(direction) => FirstCall::of_socket(sqe, direction)?,
-        };
+    fn first_call(&mut self, call: Option<FirstCall>) -> Option<(FirstCall, bool)> {
+        let call = call?;
         if descriptors::is_own(call.fd) || descriptors::is_ring(call.fd) {
             return None;
         }
@@ -54,10 +52,71 @@ impl State {
         if self.poll_set.armed() != 0 && self.poll_set.begin_turn(call.fd, call.direction) {
             return None;
         }
-        point(Point::Attempt);
-        match call.make(is_stream) {
-            Ok(count) if call.is_result(count, is_stream) => Some(Called::Result(count as i32)),
-            answer => Some(Called::Unfinished(answer, is_stream)),
+        Some((call, is_stream))
+    }
+}
+
+impl RingGuard {
+    /// Takes SQEs for as long as a call answers each. Stops before one that needs more than that, and behind one whose call did
+    /// not answer it. Only where [`takes_runs`](Self::takes_runs) says so.
+    #[inline(always)] // in each submission; what follows seldom is apart, or each SQE pays for its registers
+    pub(super) fn answer_run(&mut self, run: &mut Run) {
+        let (ring, control) = (self.ring(), self.control);
+        let (first, mut head, most) = (run.head, run.head, run.left);
+        while head.wrapping_sub(first) != most && !self.has_notes() {
+            if self.batch.is_full() {
+                self.flush(); // before an SQE is taken: nothing panics between it and its CQE
+            }
+            let Some(sqe) = self.memory.view.sqe_at(head) else { break };
+            let asked =
+                u32::from(sqe.flags()) | u32::from(sqe.ioprio()) | u32::from(sqe.personality()) | sqe.op_flags();
+            if asked != 0 {
+                break;
+            }
+            let Some((opcode, row)) = definition(sqe.opcode()) else { break };
+            let call = match row.at_once {
+                AtOnce::Nothing => break,
+                AtOnce::Nop => None,
+                AtOnce::File(direction) => match self.first_call(FirstCall::of_file(&sqe, direction)) {
+                    None => break,
+                    call => call,
+                },
+                AtOnce::Socket(direction) => match self.first_call(FirstCall::of_socket(&sqe, direction)) {
+                    None => break,
+                    call => call,
+                },
+            };
+            let user_data = sqe.user_data();
+            point(Point::Intake);
+            head = head.wrapping_add(1);
+            // Before the call: a signal handler's submission follows this one, it does not repeat it.
+            control.header().sq_head.store(head, Ordering::Relaxed);
+            let on_its_way = Unanswered::new(ring, user_data, None);
+            point(Point::Prep);
+            point(Point::Attempt);
+            let mut result = 0;
+            if let Some((call, is_stream)) = call {
+                match call.make(is_stream) {
+                    Ok(count) if call.is_result(count, is_stream) => result = count as i32,
+                    answer => {
+                        let sqe = call.sqe(opcode as u8, user_data);
+                        let accepted = self.go_on_after((opcode, row), &sqe, (answer, is_stream), on_its_way);
+                        run.accepted = Some(accepted);
+                        break;
+                    }
+                }
+            }
+            self.tally(opcode, result);
+            self.add(Cqe { user_data, res: result, flags: 0 });
+            on_its_way.answered();
         }
+        let taken = head.wrapping_sub(first);
+        (run.head, run.taken, run.left) = (head, run.taken + taken, most - taken);
+    }
+
+    /// The same behind an SQE that needed more.
+    #[inline(never)]
+    pub(super) fn answer_more(&mut self, run: &mut Run) {
+        self.answer_run(run);
     }
 }
