@@ -78,7 +78,7 @@ impl<T> Lock<T> {
 
     /// For a thread that has just let go of the lock: takes it again if there is something `left` to do that arrived
     /// meanwhile, and nobody else has it, who will look then. Partner: the fence of whoever left it before a `try_lock`.
-    #[inline]
+    #[inline(always)] // in each call
     pub fn lock_again_if(&self, left: impl FnOnce() -> bool) -> Option<Held<'_, T>> {
         // The release of the lock must not pass the load in `left`.
         fence_after_swap();

@@ -59,6 +59,7 @@ pub(crate) use state::records_of;
 pub use state::{Records, State};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use wake::DueWake;
 
 /// One ring.
 pub struct Ring {
@@ -450,8 +451,26 @@ impl RingGuard {
     }
 
     /// Issues what became ready and posts what is batched. Called before the lock is released.
+    #[inline]
     pub fn settle(&mut self) {
         point(Point::Settle);
+        if self.has_to_settle() {
+            return self.settle_all();
+        }
+        self.flush();
+    }
+
+    /// Whether there is more to do than to post what is batched.
+    #[inline(always)] // in each call, twice
+    fn has_to_settle(&self) -> bool {
+        let ring = self.ring;
+        let brought = ring.has_arrived() | ring.retired.any() | ring.untold.load(Ordering::Relaxed);
+        brought || !self.ready.is_empty() || self.device.has_to_submit() || self.submission.is_some()
+    }
+
+    #[inline(never)] // or who has nothing to settle pays for its registers
+    fn settle_all(&mut self) {
+        // Acquire: partner is the SeqCst of whoever sets it.
         if self.ring.untold.load(Ordering::Relaxed) && self.ring.untold.swap(false, Ordering::Acquire) {
             self.attend();
         }
@@ -589,32 +608,66 @@ impl RingGuard {
 
 impl RingGuard {
     /// Lets go of the ring, with all that somebody left for whoever does.
-    #[inline]
     pub fn let_go(&mut self) {
         while self.held.is_some() {
             self.settle();
-            let due = self.take_due_wake();
-            let later = self.due;
-            if later != Due::NOTHING {
-                self.due = Due::NOTHING;
-            }
-            // A handler that jumps away has nothing behind it left undone.
-            let _handlers_wait = self.held.take().map(Held::release);
-            if let Some(due) = due {
-                due.wake();
-            }
-            if later != Due::NOTHING {
-                later.act(self.ring);
-            }
-            let Some(mut held) = self.ring.state.lock_again_if(|| self.ring.has_left_overs()) else { break };
-            let Some(state) = held.as_deref_mut().map(NonNull::from) else { break };
-            self.state = state;
-            self.held = Some(held);
-            self.put_in_order();
-            let owed = self.ring.owed.swap(0, Ordering::Relaxed);
-            if owed != 0 {
-                self.submit_owed(owed);
-            }
+            self.release();
+        }
+    }
+
+    /// Lets go of a ring that was settled, and not touched since.
+    #[inline(always)] // in each call
+    pub fn leave(mut self) {
+        // A panic is met by the drop of the guard.
+        self.release();
+        if self.held.is_some() {
+            self.let_go();
+        }
+        core::mem::forget(self); // it holds nothing
+    }
+
+    /// Releases the lock, and takes it again if somebody has left something meanwhile.
+    #[inline(always)] // in each call
+    fn release(&mut self) {
+        let due = self.take_due_wake();
+        let later = self.due;
+        if later != Due::NOTHING {
+            self.due = Due::NOTHING;
+        }
+        let handlers_wait = self.held.take().map(Held::release);
+        if due.is_some() || later != Due::NOTHING {
+            self.act_released(due, later);
+        }
+        if let Some(held) = self.ring.state.lock_again_if(|| self.ring.has_left_overs()) {
+            self.go_on_holding(held);
+        }
+        // A handler that jumps away has nothing behind it left undone.
+        drop(handlers_wait);
+    }
+
+    /// What is to be done once the lock is released.
+    #[cold]
+    #[inline(never)]
+    fn act_released(&mut self, due: Option<DueWake>, later: Due) {
+        if let Some(due) = due {
+            due.wake();
+        }
+        if later != Due::NOTHING {
+            later.act(self.ring);
+        }
+    }
+
+    /// The lock was taken again for what was left.
+    #[cold]
+    #[inline(never)]
+    fn go_on_holding(&mut self, mut held: Held<'static, Option<Box<State>>>) {
+        let Some(state) = held.as_deref_mut().map(NonNull::from) else { return };
+        self.state = state;
+        self.held = Some(held);
+        self.put_in_order();
+        let owed = self.ring.owed.swap(0, Ordering::Relaxed);
+        if owed != 0 {
+            self.submit_owed(owed);
         }
     }
 

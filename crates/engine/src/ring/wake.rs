@@ -109,7 +109,7 @@ impl RingGuard {
     }
 
     /// Whether requests are armed, or timers run, for which somebody of this process has to look.
-    #[inline]
+    #[inline(always)] // in each call
     pub fn has_pending(&self) -> bool {
         (self.awaits_events() || !self.timers.is_empty()) && !self.is_polled()
     }

@@ -82,7 +82,7 @@ fn serve<const AS_ASKED: bool>(call: &Enter) -> Result<u32, Errno> {
     guard.record(|it| it.enter(call.fd as i32, call.to_submit, call.min_complete, call.flags));
     let mut submitted = 0;
     if call.to_submit != 0 {
-        check_issuer(&mut guard)?;
+        check_issuer(&guard)?;
         submitted = submit_and_call(&mut guard, call.to_submit)?;
         if call.flags & IORING_ENTER_GETEVENTS != 0 || !ring.defers() {
             guard.go_on();
@@ -99,8 +99,9 @@ fn serve<const AS_ASKED: bool>(call: &Enter) -> Result<u32, Errno> {
         guard.call_helper();
         return Ok(submitted);
     }
-    if has_enough_for(&mut guard, call) {
+    if has_enough_for(&guard, call) {
         ring.driver.handover.visit();
+        guard.leave(); // `submit_and_call` has settled it
         return Ok(submitted);
     }
     match wait_for_events(guard, call) {
@@ -144,10 +145,10 @@ pub fn wait_for_events(mut guard: RingGuard, call: &Enter) -> Result<(), Errno> 
         return Err(Errno::BADR);
     }
     if guard.is_asked() {
-        check_waiter(&mut guard).inspect_err(|_| guard.call_helper())?;
+        check_waiter(&guard).inspect_err(|_| guard.call_helper())?;
         return iopoll::ask(guard, call);
     }
-    match check_waiter(&mut guard).and_then(|()| wish(&guard, call)) {
+    match check_waiter(&guard).and_then(|()| wish(&guard, call)) {
         Ok((wish, Ok(sigmask))) => wait(guard, &Wish { sigmask, ..wish }),
         Ok((wish, Err(error))) => refuse_to_sleep(guard, &wish, error),
         Err(error) => {
@@ -208,8 +209,8 @@ fn submit_and_call(guard: &mut RingGuard, to_submit: u32) -> Result<u32, Errno> 
 }
 
 /// `EEXIST` when another thread is this ring's only submitter.
-#[inline]
-fn check_issuer(guard: &mut RingGuard) -> Result<(), Errno> {
+#[inline(always)] // in each call
+fn check_issuer(guard: &RingGuard) -> Result<(), Errno> {
     if guard.issuer == 0 || guard.issuer == thread::id() {
         return Ok(());
     }
@@ -218,26 +219,24 @@ fn check_issuer(guard: &mut RingGuard) -> Result<(), Errno> {
 
 /// Whether the CQ holds what the call waits for, and [`wait`] would find nothing else to do. Anything out of the ordinary
 /// is left to it.
-#[inline]
-fn has_enough_for(guard: &mut RingGuard, call: &Enter) -> bool {
+#[inline(always)] // in each call that waits
+fn has_enough_for(guard: &RingGuard, call: &Enter) -> bool {
     let ring = guard.ring();
     let plain = call.flags & IORING_ENTER_EXT_ARG == 0 && call.arg == 0 && call.min_complete != 0;
     let pending = guard.has_pending() || ring.has_arrived() || ring.driver.is_announced();
     // A ring of this process alone: nobody moves the backlog meanwhile.
-    if !plain || pending || guard.iopoll.is_some() || guard.is_shared() || guard.has_own_backlog() {
-        return false;
-    }
-    if check_waiter(guard).is_err() {
+    let special = guard.iopoll.is_some() || guard.is_shared() || guard.has_own_backlog() || guard.closed;
+    if !plain || pending || special || check_waiter(guard).is_err() {
         return false;
     }
     let wanted = call.min_complete.min(guard.memory.view.layout().cq_entries);
     let ready = guard.memory.view.load(word::CQ_TAIL).and_then(|tail| guard.cq_ready(tail));
-    !guard.closed && ready.is_ok_and(|ready| ready >= wanted)
+    ready.is_ok_and(|ready| ready >= wanted)
 }
 
 /// With `IORING_SETUP_DEFER_TASKRUN` only the submitter may wait.
-#[inline]
-fn check_waiter(guard: &mut RingGuard) -> Result<(), Errno> {
+#[inline(always)] // in each call that waits
+fn check_waiter(guard: &RingGuard) -> Result<(), Errno> {
     if guard.ring().has(IORING_SETUP_DEFER_TASKRUN) {
         return check_issuer(guard);
     }
