@@ -6,6 +6,10 @@
 //! event, stale events are ignored, and before a thread sleeps every entry armed since it was last checked gets one
 //! EPOLL_CTL_MOD, which finds a reused number (ENOENT) and polls the file again.
 //!
+//! Where reads wait again and again the registration becomes a level-triggered one: it also tells of what was there before,
+//! so that a read is armed without an attempt and the sleep's own event leads to the first. It is told again and again of what
+//! nobody takes, so the first event of that kind makes the registration an edge-triggered one again.
+//!
 //! `poll/facts.rs` has what is remembered of each file, `poll/turns.rs` who goes first. `issue/arm.rs` works on all of this
 //! for requests that wait, `issue/single.rs` for those of Linux AIO that wait alone, `issue/turns.rs` for polls that are made
 //! together and for requests that were armed without an attempt.
@@ -51,6 +55,8 @@ pub(crate) struct Entry {
     pub(crate) facts: Facts,
     /// A read (of Linux AIO: or a poll) was armed without an attempt, which is made before anybody sleeps.
     pub(crate) postponed: bool,
+    /// How often a level-triggered registration told of what nobody took.
+    demotions: u8,
     /// On the list of entries to verify before a sleep.
     pub(crate) unverified: bool,
     /// The place of a request that waits here alone, in the ring's context of Linux AIO: then the lists are empty.
@@ -73,6 +79,19 @@ impl Entry {
     fn names_another_file(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.facts = Facts::default();
+        self.demotions = 0;
+    }
+
+    /// Whether the registration tells of what is there, whenever it came.
+    pub(crate) fn is_level(&self) -> bool {
+        self.registered != 0 && self.registered & EDGE == 0
+    }
+
+    /// Whether it may become one that does: only reads wait here, and seldom was nobody there to take what it told of.
+    fn may_be_level(&self) -> bool {
+        const MOST_DEMOTIONS: u8 = 2;
+        let reads_only = self.registered & WRITE == 0 && self.polls.is_empty();
+        reads_only && self.demotions < MOST_DEMOTIONS
     }
 
     pub(crate) fn idle(&self) -> bool {
@@ -209,7 +228,7 @@ impl PollSet {
         self.entries.get_mut(usize::try_from(fd).ok()?)?.as_deref_mut()
     }
 
-    /// Makes the standing registration ask for `events` too. False where the file cannot be polled.
+    /// Makes the standing registration ask for `events` too, by their edges if `EDGE` is among them. False where the file cannot be polled.
     pub(crate) fn register(
         &mut self,
         epoll: i32,
@@ -218,7 +237,7 @@ impl PollSet {
         attempted_now: bool,
     ) -> Result<bool, Errno> {
         let entry = self.entry(fd);
-        let wanted = entry.registered | events | EDGE;
+        let wanted = entry.registered | events;
         if wanted == entry.registered {
             // An attempt under this very hold of the lock, on a number that cannot have changed unseen, needs no check.
             let sure = attempted_now && descriptors::closes_are_seen();
@@ -229,6 +248,30 @@ impl PollSet {
             return Ok(true);
         }
         self.control_registration(epoll, fd, wanted)
+    }
+
+    /// Makes the registration of a number on which a read waits level-triggered, where that is better. True if it is: what is
+    /// there makes an event.
+    pub(crate) fn make_level(&mut self, fd: i32) -> bool {
+        let (Some(epoll), Some(entry)) = (self.epoll, self.existing(fd)) else { return false };
+        if entry.is_level() {
+            return true;
+        }
+        if !entry.may_be_level() || entry.registered == 0 || !descriptors::closes_are_seen() {
+            return false;
+        }
+        let wanted = entry.registered & !EDGE;
+        self.control_registration(epoll, fd, wanted) == Ok(true)
+    }
+
+    /// A level-triggered registration told of what nobody took: it becomes an edge-triggered one.
+    #[cold]
+    pub(crate) fn demote(&mut self, fd: i32) {
+        let (Some(epoll), Some(entry)) = (self.epoll, self.existing(fd)) else { return };
+        entry.demotions = entry.demotions.saturating_add(1);
+        let wanted = entry.registered | EDGE;
+        // A number that cannot be registered any more is found out before the next sleep.
+        let _ = self.control_registration(epoll, fd, wanted);
     }
 
     /// `fd` names another file than before: what is remembered of it does not count, nor do events still to come. An

@@ -84,6 +84,8 @@ impl RingGuard {
             state.poll_set.control_registration(epoll, fd, wanted)?
         } else {
             let attempted_now = state.slab[id].path != Path::Worker;
+            let stays_level = list == ListKind::Read && state.poll_set.entry(fd).is_level();
+            let events = if stays_level { events } else { events | EDGE };
             state.poll_set.register(epoll, fd, events, attempted_now)?
         };
         if !registered {
@@ -91,7 +93,11 @@ impl RingGuard {
         }
         let postponed = skip.is_some_and(Skip::is_postponed);
         if postponed {
-            state.poll_set.postpone(fd); // nothing is known of the file
+            // Nothing is known of the file: what is there makes an event, or is looked for before anybody sleeps.
+            let may_be_level = skip == Some(Skip::Postponed) && list == ListKind::Read && state.aio.is_none();
+            if !may_be_level || !state.poll_set.make_level(fd) {
+                state.poll_set.postpone(fd);
+            }
         }
         let entry = state.poll_set.entry(fd);
         if !postponed && !fresh && !anew {
@@ -253,9 +259,11 @@ impl RingGuard {
             return false;
         };
         entry.facts.note_event(seen);
-        if seen & (READ | ENDED) != 0 && when == When::InsteadOfAttempts && entry.postponed {
+        let level = entry.is_level();
+        if seen & (READ | ENDED) != 0 && when == When::InsteadOfAttempts && (entry.postponed || level) {
             entry.facts.end_streak(); // it was there
         }
+        let first = entry.readers.first();
         if entry.single.is_some() {
             if seen & libc::EPOLLRDHUP as u32 == 0 {
                 single::serve_single(self, fd, seen);
@@ -273,6 +281,11 @@ impl RingGuard {
             self.retry(fd, ListKind::Write);
         }
         self.wake_polls(fd, seen as u16);
+        if level
+            && self.poll_set.existing(fd).is_some_and(|entry| first.is_none() || entry.readers.first() == first)
+        {
+            self.poll_set.demote(fd);
+        }
         true
     }
 
