@@ -99,7 +99,7 @@ impl State {
 
     /// Whether an attempt at an operation on `fd` is made. The `first` of a request is left out where it is known, or very
     /// likely, to find nothing.
-    #[inline]
+    #[inline(always)] // as `attempt_inline`
     pub(super) fn plan(&mut self, op: &mut Op, fd: i32, first: bool) -> Step {
         match op {
             Op::Rw(rw) => {

@@ -437,6 +437,9 @@ impl RingGuard {
     /// Moves CQEs from the spill and the backlog to the CQ, as far as there is room. The kernel does so when the program
     /// asks for events.
     pub fn flush_overflow(&mut self) {
+        if !self.is_shared() && !self.has_own_backlog() {
+            return; // nobody moves anything there meanwhile
+        }
         let control = self.control;
         let view = self.memory.view;
         let state = &mut **self;
