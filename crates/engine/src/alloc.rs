@@ -19,7 +19,7 @@
 pub mod failing;
 
 use crate::mutation::{mutated, Mutation};
-use crate::os::{arch, syscall};
+use crate::os::{arch, check, syscall, unlocked};
 use crate::Errno;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -388,11 +388,9 @@ fn map(size: usize, alignment: usize) -> Option<usize> {
     let surplus = alignment.saturating_sub(PAGE);
     let whole = size.checked_add(surplus)?;
     // A new private mapping at a place of the kernel's choice.
-    let address = syscall(libc::SYS_mmap, [0, whole, protection as usize, flags as usize, usize::MAX, 0]);
-    if (-4095..0).contains(&address) {
-        return None;
-    }
-    let address = address as usize;
+    let map =
+        |bytes| check(syscall(libc::SYS_mmap, [0, bytes, protection as usize, flags as usize, usize::MAX, 0]));
+    let address = unlocked::map(whole, map).ok()?;
     let start = address.next_multiple_of(alignment);
     unmap(address, start - address);
     unmap(start + size, address + whole - start - size);

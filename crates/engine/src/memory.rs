@@ -6,7 +6,7 @@ pub mod view;
 use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
-use crate::os::check_writable;
+use crate::os::{check_writable, unlocked};
 use crate::{descriptors, Errno};
 use anyring_abi::Params;
 use layout::Layout;
@@ -86,11 +86,23 @@ fn map_memfd(name: &core::ffi::CStr, bytes: usize) -> Result<(descriptors::Own, 
 }
 
 /// Where `bytes` bytes of a memfd, from `offset` on, are now mapped.
-fn map_range(memfd: BorrowedFd, offset: u64, bytes: usize) -> Result<usize, Errno> {
+pub(crate) fn map_range(memfd: BorrowedFd, offset: u64, bytes: usize) -> Result<usize, Errno> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address that the kernel chooses.
-    let base = unsafe { calls::mmap(core::ptr::null_mut(), bytes, prot, MapFlags::SHARED, memfd, offset) }?;
-    Ok(base as usize)
+    unlocked::map(bytes, |bytes| {
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let base = unsafe { calls::mmap(core::ptr::null_mut(), bytes, prot, MapFlags::SHARED, memfd, offset) }?;
+        Ok(base as usize)
+    })
+}
+
+/// New zeroed memory of this process's own.
+fn map_private(bytes: usize) -> Result<usize, Errno> {
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    unlocked::map(bytes, |bytes| {
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let base = unsafe { calls::mmap_anonymous(core::ptr::null_mut(), bytes, prot, MapFlags::PRIVATE) }?;
+        Ok(base as usize)
+    })
 }
 
 /// Gives back the memory behind a range of a memfd, which reads as zero from then on.
@@ -199,9 +211,7 @@ impl Memory {
     /// Areas that nobody else knows of.
     pub fn private(layout: Layout) -> Result<Memory, Errno> {
         let bytes = layout.rings_bytes + layout.sqes_bytes;
-        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let base = unsafe { calls::mmap_anonymous(core::ptr::null_mut(), bytes, prot, flags) }? as usize;
+        let base = map_private(bytes)?;
         let view = View::new(base, base + layout.rings_bytes, false, layout);
         view.initialise()?;
         let mapped = Some((base, bytes));
@@ -278,10 +288,7 @@ impl Memory {
             return;
         }
         let (rings, bytes) = (self.view.rings(), self.view.layout().rings_bytes.next_multiple_of(PAGE_BYTES));
-        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let base = unsafe { calls::mmap_anonymous(core::ptr::null_mut(), bytes, prot, flags) };
-        let Ok(base) = base.map(|base| base as usize) else {
+        let Ok(base) = map_private(bytes) else {
             self.view = self.view.with_rings_at(NOWHERE);
             return;
         };

@@ -17,6 +17,7 @@ mod question;
 #[cfg(feature = "simulated")]
 pub mod simulated;
 mod status;
+pub mod unlocked;
 
 pub use clock::Clock;
 pub use fork::{ForkPage, Look};

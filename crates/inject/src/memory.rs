@@ -1,7 +1,9 @@
 //! mmap(2): a mapping of a ring's descriptor is a mapping of the memory behind it. madvise(2): what is kept from children.
+//! mlockall(2): what is mapped from then on.
 
 use crate::next::{missing, next};
 use crate::{door, entry, sanitizer};
+use anyring_engine::os::unlocked;
 use anyring_serve::memory::substituted;
 use core::ffi::{c_int, c_void};
 
@@ -9,6 +11,7 @@ pub use anyring_serve::memory::advised;
 
 next! {
     MMAP = c"mmap": fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void;
+    MLOCKALL = c"mlockall": fn(c_int) -> c_int;
     MADVISE = c"madvise": fn(*mut c_void, usize, c_int) -> c_int;
 }
 
@@ -70,6 +73,20 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_
     let answer = MADVISE.get().map_or_else(missing, |next| unsafe { next(address, length, advice) });
     if answer == 0 {
         advised(address as usize, advice);
+    }
+    answer
+}
+
+/// mlockall(2).
+///
+/// # Safety
+/// As libc's `mlockall`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    // SAFETY: the caller's own argument.
+    let answer = MLOCKALL.get().map_or_else(missing, |next| unsafe { next(flags) });
+    if answer == 0 {
+        unlocked::note_mlockall(flags as usize);
     }
     answer
 }

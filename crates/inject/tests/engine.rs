@@ -270,6 +270,9 @@ cases! {
     a_handler_interrupts_fork_and_submits_what_takes_a_thread: "narrow" "handler-in-fork";
     a_tail_that_is_nonsense_submits_one_ring_full: "narrow" "tail-far-ahead";
 
+    rings_take_no_memory_that_may_be_locked: "scarce" "locked";
+    rings_take_no_memory_that_is_locked_unseen: "scarce" "locked-unseen";
+
     a_thread_is_cancelled_in_a_wait: "threads" "ends-waits";
     a_thread_exits_in_a_handler_in_a_wait: "threads" "exits-in-waits";
     a_thread_is_cancelled_in_a_wait_of_a_handler: "threads" "ends-nested-waits";

@@ -22,6 +22,7 @@ pub const NUMBERS: &[i64] = &[
     NR_IO_CANCEL,
     NR_IO_PGETEVENTS,
     libc::SYS_mmap,
+    libc::SYS_mlockall,
     libc::SYS_close,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_dup2,
@@ -81,6 +82,13 @@ pub fn call<H: Host>(number: i64, args: [usize; 6]) -> isize {
             let mut really = Ok(args);
             entry::aside(|| really = memory::substituted(args));
             really.map_or_else(|error| error, |args| kernel(number, args))
+        }
+        libc::SYS_mlockall => {
+            let answer = kernel(number, args);
+            if answer == 0 {
+                os::unlocked::note_mlockall(a);
+            }
+            answer
         }
         libc::SYS_sendmmsg => {
             let mut count = Ok(c as u32);

@@ -22,13 +22,15 @@
 //! Within one process everything here is touched under the ring's lock, so `post_lock` keeps processes apart, and its
 //! holder is a process.
 
+use crate::memory;
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
-use crate::os::{Os, Sys};
+use crate::os::{unlocked, Os, Sys};
 use crate::shared::waiters::Waiters;
 use crate::Errno;
 use anyring_abi::Cqe;
 use core::sync::atomic::{compiler_fence, AtomicU32, AtomicU64, Ordering};
+use rustix::fd::AsFd;
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// CQEs that the shared backlog holds; what is beyond it stays in the posting process until there is room.
@@ -160,14 +162,28 @@ pub struct Control {
 }
 
 impl Control {
-    /// Maps a zeroed control area (shared and anonymous: only touched pages take memory). Nobody is a member yet.
+    /// Maps a zeroed control area (shared: only touched pages take memory). Nobody is a member yet.
     pub fn new(lock_file: i32) -> Result<Control, Errno> {
-        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        let base = match unlocked::is_locked() {
+            false => Self::map(),
+            true => Err(Errno::AGAIN),
+        };
+        let base = match base {
+            // Anonymous memory that is shared cannot grow, that of a file can.
+            Err(Errno::AGAIN) => {
+                let file = crate::os::for_now(memory::sealed_memfd(c"anyring-control", BYTES as u64)?);
+                memory::map_range(file.as_fd(), 0, BYTES)?
+            }
+            answer => answer?,
+        };
+        Ok(Control { base, lock_file, member: NO_MEMBER })
+    }
+
+    fn map() -> Result<usize, Errno> {
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
         // SAFETY: a new anonymous mapping at an address that the kernel chooses.
-        let base = unsafe {
-            calls::mmap_anonymous(core::ptr::null_mut(), BYTES, ProtFlags::READ | ProtFlags::WRITE, flags)
-        }?;
-        Ok(Control { base: base as usize, lock_file, member: NO_MEMBER })
+        let base = unsafe { calls::mmap_anonymous(core::ptr::null_mut(), BYTES, prot, flags) }?;
+        Ok(base as usize)
     }
 
     /// Unmaps the area. The caller makes sure that no copy of this `Control` is used afterwards.
