@@ -21,7 +21,7 @@ pub(crate) mod turns;
 
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
-use crate::os::{EpollEvent, Os, Sys};
+use crate::os::{file_status, EpollEvent, Os, Sys};
 use crate::request::slab::List;
 use crate::request::ListKind;
 use crate::{alloc, descriptors, Errno};
@@ -36,6 +36,9 @@ pub(crate) const READ: u32 =
 pub(crate) const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM | libc::EPOLLWRBAND) as u32;
 pub(crate) const ENDED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 pub(crate) const EDGE: u32 = libc::EPOLLET as u32;
+
+/// How often to look at what epoll(7) does not watch.
+pub const LOOK_NS: u64 = 10_000_000;
 
 /// Data of the wake-up descriptor's registration: no descriptor has this number.
 pub(crate) const KICK: u64 = u64::MAX;
@@ -59,6 +62,10 @@ pub(crate) struct Entry {
     demotions: u8,
     /// On the list of entries to verify before a sleep.
     pub(crate) unverified: bool,
+    /// On the list of entries that epoll(7) does not watch.
+    pub(crate) unwatched: bool,
+    /// What the last look found there: multishot polls have been told of it.
+    pub(crate) found: u16,
     /// The place of a request that waits here alone, in the ring's context of Linux AIO: then the lists are empty.
     pub(crate) single: Option<u32>,
     pub(crate) readers: List,
@@ -109,7 +116,9 @@ pub struct PollSet {
     pub(crate) unverified: VecDeque<i32>,
     /// Entries with a request whose first attempt was put off.
     pub(crate) postponed: VecDeque<i32>,
-    /// Looks at the poll set while there was something in one of the two.
+    /// Entries that epoll(7) does not watch: see [`PollSet::leave_unwatched`].
+    unwatched: VecDeque<i32>,
+    /// Looks at the poll set while there was something in one of the first two.
     looks: u32,
     /// Whose turn it is.
     pub(crate) due: turns::Due,
@@ -183,6 +192,14 @@ impl PollSet {
         self.looks.is_multiple_of(TURN)
     }
 
+    /// Makes the poll set, if there can be one: where there is no descriptor for it, nothing that waits is watched.
+    pub fn make_epoll_if_possible(&mut self, engine_end: i32) -> Result<Option<i32>, Errno> {
+        match self.make_epoll(engine_end) {
+            Err(Errno::MFILE | Errno::NFILE) => Ok(None),
+            made => made.map(Some),
+        }
+    }
+
     /// Makes the poll set and its wake-up descriptor. Other processes wake it through `engine_end`, where there is one.
     pub fn make_epoll(&mut self, engine_end: i32) -> Result<i32, Errno> {
         if let Some(epoll) = self.epoll {
@@ -210,8 +227,8 @@ impl PollSet {
         }
         descriptors::check_open(fd)?;
         let size = fd as usize + 1;
-        // Each number is once in either queue.
-        for queue in [&mut self.unverified, &mut self.postponed] {
+        // Each number is once in each queue.
+        for queue in [&mut self.unverified, &mut self.postponed, &mut self.unwatched] {
             queue.try_reserve(size - queue.len()).map_err(alloc::refused)?;
         }
         self.entries.try_reserve(size - self.entries.len()).map_err(alloc::refused)?;
@@ -231,7 +248,7 @@ impl PollSet {
     /// Makes the standing registration ask for `events` too, by their edges if `EDGE` is among them. False where the file cannot be polled.
     pub(crate) fn register(
         &mut self,
-        epoll: i32,
+        epoll: Option<i32>,
         fd: i32,
         events: u32,
         attempted_now: bool,
@@ -288,7 +305,8 @@ impl PollSet {
 
     /// Adds or changes the registration, whichever the kernel accepts: a number may have been reused, or its file may
     /// still be registered through a duplicate. False where the file cannot be polled.
-    pub(crate) fn control_registration(&mut self, epoll: i32, fd: i32, wanted: u32) -> Result<bool, Errno> {
+    pub(crate) fn control_registration(&mut self, epoll: Option<i32>, fd: i32, wanted: u32) -> Result<bool, Errno> {
+        let Some(epoll) = epoll else { return self.leave_unwatched(fd) };
         let entry = self.entry(fd);
         let data = |entry: &Entry| u64::from(entry.generation) << 32 | fd as u64;
         let known = entry.registered != 0;
@@ -305,6 +323,7 @@ impl PollSet {
         let answer = match answer {
             Ok(()) => Ok(true),
             Err(Errno::PERM) => Ok(false),
+            Err(Errno::INVAL | Errno::LOOP | Errno::NOSPC | Errno::NOMEM) => return self.leave_unwatched(fd),
             Err(error) => Err(error),
         };
         entry.registered = if answer == Ok(true) { wanted } else { 0 };
@@ -313,13 +332,64 @@ impl PollSet {
         answer
     }
 
+    /// What waits on `fd` is looked for from time to time ([`LOOK_NS`]): there is no poll set, or epoll(7) does not take the
+    /// file for a reason that concerns no request of the kernel's: sets watch each other too deeply, too many watch one file
+    /// (`ep_loop_check`, `reverse_path_check` in fs/eventpoll.c), or the user watches too much. False where the file cannot be
+    /// polled.
+    fn leave_unwatched(&mut self, fd: i32) -> Result<bool, Errno> {
+        let kind = file_status(fd)?.kind;
+        let can_be_polled = ![libc::S_IFREG, libc::S_IFDIR, libc::S_IFBLK].contains(&kind);
+        descriptors::note_use(fd);
+        let entry = self.entry(fd);
+        entry.registered = 0;
+        entry.facts.note_unpollable(!can_be_polled);
+        if can_be_polled && !core::mem::replace(&mut entry.unwatched, true) {
+            self.unwatched.push_back(fd); // there is room for each number
+        }
+        Ok(can_be_polled)
+    }
+
+    /// Whether something waits that epoll(7) does not watch.
+    #[inline]
+    pub fn has_unwatched(&self) -> bool {
+        !self.unwatched.is_empty()
+    }
+
+    /// When to look again at what is not watched, if there is something.
+    pub fn look_ns(&self) -> Option<u64> {
+        self.has_unwatched().then_some(LOOK_NS)
+    }
+
+    /// The next number that is not watched, and the generation of its entry; those on which nothing waits any more leave the list.
+    pub(crate) fn next_unwatched(&mut self) -> Option<(i32, u32)> {
+        loop {
+            let fd = self.unwatched.pop_front()?;
+            let Some(entry) = self.existing(fd) else { continue };
+            if entry.idle() || entry.registered != 0 {
+                (entry.unwatched, entry.found) = (false, 0);
+                continue;
+            }
+            let generation = entry.generation;
+            self.unwatched.push_back(fd);
+            return Some((fd, generation));
+        }
+    }
+
+    /// How many numbers are not watched.
+    pub(crate) fn unwatched(&self) -> usize {
+        self.unwatched.len()
+    }
+
     /// Makes what is there already on `fd` an event.
     pub fn renew(&mut self, fd: i32) {
         let (Some(epoll), Some(entry)) = (self.epoll, self.existing(fd)) else { return };
         entry.facts.may_be_ready();
+        if entry.unwatched {
+            return; // it is looked at anyhow
+        }
         let wanted = entry.registered;
         // A number that cannot be registered any more is found out before the next sleep.
-        let _ = self.control_registration(epoll, fd, wanted);
+        let _ = self.control_registration(Some(epoll), fd, wanted);
     }
 
     /// In a forked child: gives up the child's numbers of what the parent goes on using. What is remembered may be in the
@@ -336,6 +406,7 @@ impl PollSet {
         self.entries.clear();
         self.unverified.clear();
         self.postponed.clear();
+        self.unwatched.clear();
         self.armed = 0;
     }
 

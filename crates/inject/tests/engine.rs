@@ -272,6 +272,9 @@ cases! {
 
     rings_take_no_memory_that_may_be_locked: "scarce" "locked";
     rings_take_no_memory_that_is_locked_unseen: "scarce" "locked-unseen";
+    waits_take_no_descriptors: "scarce" "no-numbers";
+    polls_of_sets_wait_as_deep_as_those_go: "scarce" "nested";
+    more_rings_wait_for_one_event_than_sets_may: "scarce" "crowd";
 
     a_thread_is_cancelled_in_a_wait: "threads" "ends-waits";
     a_thread_exits_in_a_handler_in_a_wait: "threads" "exits-in-waits";

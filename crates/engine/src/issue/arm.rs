@@ -75,7 +75,7 @@ impl RingGuard {
         let entry = state.poll_set.existing(fd);
         let (fresh, shut_down) =
             entry.map_or((true, false), |entry| (entry.registered == 0, entry.facts.is_shut_down()));
-        let epoll = state.poll_set.make_epoll(state.engine_end)?;
+        let epoll = state.poll_set.make_epoll_if_possible(state.engine_end)?;
         let skip = if let Tried::Skipped(why) = tried { Some(why) } else { None };
         let anew = skip.is_some_and(Skip::tells_anew) || shut_down;
         let registered = if anew || matches!(&state.slab[id].op, Op::Poll(poll) if poll.multishot) {
@@ -186,7 +186,8 @@ impl RingGuard {
 
     /// Takes what is in the poll set, whether or not anything is armed, and serves it. True when there was something.
     pub fn take_events(&mut self, when: When) -> bool {
-        let Some(epoll) = self.poll_set.epoll() else { return false };
+        let looked = self.poll_set.has_unwatched() && self.look_at_unwatched();
+        let Some(epoll) = self.poll_set.epoll() else { return looked };
         self.poll_set.due.unattempted = false;
         // Kept, since it costs more to clear than to use.
         let mut events = core::mem::take(&mut self.poll_set.seen);
@@ -197,7 +198,7 @@ impl RingGuard {
         };
         self.poll_set.seen = events;
         self.device.told();
-        served
+        served | looked
     }
 
     /// Serves what happened before the turn of `id` came, where it may make a difference to it: the kernel queues the next
@@ -251,7 +252,7 @@ impl RingGuard {
         served
     }
 
-    fn serve_one(&mut self, fd: i32, generation: u32, seen: u32, when: When) -> bool {
+    pub(crate) fn serve_one(&mut self, fd: i32, generation: u32, seen: u32, when: When) -> bool {
         point(Point::Serve);
         self.heed_notes();
         let known = |entry: &&mut Entry| entry.generation == generation || mutated(Mutation::StaleEventsCount);
@@ -387,7 +388,9 @@ impl RingGuard {
     fn wake_polls(&mut self, fd: i32, seen: u16) {
         let by_itself = self.signalled && self.signals(fd);
         self.signalled &= !by_itself;
+        let told = self.poll_set.existing(fd).map_or(0, |entry| entry.found);
         self.answer(fd, |poll| {
+            let seen = if poll.multishot { seen & !told } else { seen };
             // What comes of its own CQEs is the last (EPOLL_URING_WAKE in `io_poll_wake`): it would go round for ever.
             let last = poll.multishot && by_itself && !poll.found_at_once();
             let is_socket = || !descriptors::is_ring(fd) && socket_option(fd, libc::SO_TYPE).is_ok();
@@ -449,9 +452,10 @@ impl RingGuard {
 
     fn verify_next(&mut self) {
         let Some(fd) = self.poll_set.unverified.pop_front() else { return };
-        let (Some(epoll), Some(entry)) = (self.poll_set.epoll(), self.poll_set.existing(fd)) else { return };
+        let epoll = self.poll_set.epoll();
+        let Some(entry) = self.poll_set.existing(fd) else { return };
         entry.unverified = false;
-        if entry.idle() {
+        if entry.idle() || entry.unwatched {
             return;
         }
         let wanted = entry.registered;

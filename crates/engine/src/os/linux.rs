@@ -75,6 +75,29 @@ pub fn flags_are_looked_at() -> bool {
     syscall(libc::SYS_preadv2, [fd, iovec.as_ptr() as usize, 1, NO_OFFSET, 0, UNKNOWN_FLAG]) < 0
 }
 
+/// What poll(2) would see now, by select(2), which tells no hang-up from data: RLIMIT_NOFILE is no limit to that (`do_sys_poll`,
+/// `core_sys_select` in fs/select.c).
+#[cold]
+fn select_now(fd: i32, events: u16) -> Result<u16, Errno> {
+    const READ: i16 = libc::POLLIN | libc::POLLRDNORM;
+    const WRITE: i16 = libc::POLLOUT | libc::POLLWRNORM;
+    let (place, bit) = (fd as usize / 64, 1u64 << (fd % 64));
+    let kinds = [READ, WRITE, libc::POLLPRI].map(|bits| bits as u16 & events);
+    let mut sets = kinds.map(|bits| {
+        let mut set = vec![0u64; place + 1];
+        set[place] = if bits != 0 { bit } else { 0 };
+        set
+    });
+    let [read, write, except] = sets.each_mut().map(|set| set.as_mut_ptr() as usize);
+    let at_once = [0i64; 2];
+    let args = [fd as usize + 1, read, write, except, at_once.as_ptr() as usize, 0];
+    match check(syscall(libc::SYS_pselect6, args)) {
+        Ok(_) => Ok(kinds.iter().zip(&sets).filter(|(_, set)| set[place] != 0).map(|(bits, _)| bits).sum()),
+        Err(Errno::BADF) => Ok(libc::POLLNVAL as u16),
+        Err(error) => Err(error),
+    }
+}
+
 type Call = fn(libc::c_long, [usize; 6]) -> isize;
 
 fn futex_wait_by(call: Call, word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) -> Result<(), Errno> {
@@ -215,6 +238,7 @@ impl Os for Linux {
             // A signal that is pending ends the call even so (`do_poll` in fs/select.c); it is handled before the next one.
             match Linux::poll(&mut set, Some(0), None) {
                 Err(Errno::INTR) => {}
+                Err(Errno::INVAL) => return select_now(fd, events),
                 answer => return answer.map(|_| set[0].revents as u16),
             }
         }

@@ -270,7 +270,7 @@ mod tests {
         let file = std::fs::File::open("/proc/self/exe").expect("a file");
         let fd = file.as_raw_fd();
         let (mut set, epoll) = set_for(fd);
-        assert_eq!(set.register(epoll, fd, READ, true), Ok(false));
+        assert_eq!(set.register(Some(epoll), fd, READ, true), Ok(false));
         assert!(set.entry(fd).facts.unpollable);
         assert!(!set.is_unpollable(fd), "the number may be closed unseen: epoll is asked each time");
         set.forget(fd);
@@ -283,7 +283,7 @@ mod tests {
         let (reader, _writer) = std::io::pipe().expect("a pipe");
         let fd = reader.as_raw_fd();
         let (mut set, epoll) = set_for(fd);
-        assert_eq!(set.register(epoll, fd, READ, true), Ok(true));
+        assert_eq!(set.register(Some(epoll), fd, READ, true), Ok(true));
         for _ in 0..200 {
             set.note_first_read(fd, true);
             set.postpones(fd);

@@ -588,7 +588,7 @@ impl RingGuard {
         }
         self.verify();
         let ready = self.poll_set.epoll().is_some_and(|epoll| Sys::poll_now(epoll, libc::POLLIN as u16) != Ok(0));
-        ready || self.timers.next_ns() == Some(0)
+        ready || self.timers.next_ns() == Some(0) || self.has_ready_unwatched()
     }
 
     /// For a ring whose completions wait until the program asks (`IORING_SETUP_DEFER_TASKRUN`): there is something to

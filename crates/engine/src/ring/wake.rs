@@ -83,7 +83,8 @@ impl RingGuard {
         }
         let driver = &self.ring().driver;
         let sleeping = driver.sleeping.load(Ordering::Relaxed);
-        if sleeping == IN_EPOLL && !is_timer {
+        let is_watched = !is_timer && !self.poll_set.has_unwatched();
+        if sleeping == IN_EPOLL && is_watched {
             // The sleeper verified before it slept: what arrived between this request's attempt and its arming has made
             // its event already.
             return self.verify();
@@ -153,7 +154,7 @@ impl RingGuard {
     #[cold]
     pub fn tell_watching_helper(&mut self, is_timer: bool) {
         let handover = &self.ring().driver.handover;
-        if !is_timer && handover.is_attached() {
+        if !is_timer && !self.poll_set.has_unwatched() && handover.is_attached() {
             return self.verify();
         }
         let next_ns = self.timers.next_ns().filter(|_| is_timer);

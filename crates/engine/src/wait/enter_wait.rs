@@ -12,6 +12,7 @@ use crate::mutation::{mutated, Mutation};
 use crate::os::Clock;
 use crate::os::{self, syscall, EpollEvent, Os, Sys};
 use crate::poll::turns::When;
+use crate::poll::LOOK_NS;
 use crate::ring::sleeps::{Awake, Kind, Sleep};
 use crate::ring::table;
 use crate::ring::wake::pass_role_on;
@@ -229,7 +230,7 @@ fn sleep(
     if left_ns == Some(0) {
         return (Some(guard), Err(Errno::TIME.into()));
     }
-    let by_epoll = driving && (guard.awaits_events() || wish.sigmask.is_some());
+    let mut by_epoll = driving && (guard.awaits_events() || wish.sigmask.is_some());
     let heeds_timers = driving && !polled && !mutated(Mutation::DriverSleepsBeyondTimers);
     let timer_ns = if heeds_timers { guard.timers.next_ns() } else { None };
     let timer_ns = timer_ns.map(|left_ns| Sys::sleep_ns(left_ns, by_epoll));
@@ -238,8 +239,12 @@ fn sleep(
     let made = by_epoll.then(|| if polled { guard.make_bell() } else { guard.poll_set.make_epoll(engine_end) });
     let watched = match made.transpose() {
         Ok(watched) => watched,
+        Err(Errno::MFILE | Errno::NFILE) => None,
         Err(error) => return (Some(guard), Err(error.into())),
     };
+    // Where there is no descriptor to sleep on, the thread looks for itself.
+    let blind_ns = (by_epoll && watched.is_none()).then_some(LOOK_NS);
+    by_epoll &= watched.is_some();
     let control = guard.control;
     let sequence = {
         let mut post = control.lock_post();
@@ -256,7 +261,7 @@ fn sleep(
         ring.driver.sleeping.store(if by_epoll { IN_EPOLL } else { IN_FUTEX }, Ordering::Relaxed);
     }
     ring.sleepers.fetch_add(1, Ordering::Relaxed);
-    let shared = guard.is_shared();
+    let (shared, unwatched_ns) = (guard.is_shared(), guard.poll_set.look_ns().filter(|_| driving));
     let kind = if by_epoll { Kind::Epoll } else { Kind::Futex };
     let awake = Awake::after(Sleep { ring, control, kind, driving, view: guard.memory.view });
     point(Point::Sleep);
@@ -265,6 +270,7 @@ fn sleep(
     // Another process's death is announced by nobody.
     // What a thread with another table posts may wake nobody.
     let look_ns = (shared || tables::differ()).then_some(member::LOOK_NS);
+    let look_ns = look_ns.into_iter().chain(blind_ns).chain(unwatched_ns);
     let timeout_ns = left_ns.into_iter().chain(timer_ns).chain(look_ns).chain(wq::look_again_ns()).min();
     let slept = match watched {
         Some(bell) if polled => {
@@ -275,6 +281,10 @@ fn sleep(
             rung.map(|_| 0)
         }
         Some(epoll) => Sys::epoll_wait(epoll, &mut events, timeout_ns, wish.sigmask.as_ref()),
+        // The mask is to hold while it sleeps, and no longer.
+        None if blind_ns.is_some() && wish.sigmask.is_some() => {
+            Sys::poll(&mut [], timeout_ns, wish.sigmask.as_ref()).map(|_| 0)
+        }
         None => {
             let word = &control.header().waiters.sequence;
             Sys::futex_sleep(word, sequence, Some(timeout_ns.unwrap_or(FOR_EVER_NS))).map(|_| 0)
@@ -289,6 +299,9 @@ fn sleep(
     wq::look_again();
     if shared && matches!(slept, Ok(0) | Err(Errno::TIMEDOUT)) {
         guard.look_for_the_dead();
+    }
+    if guard.poll_set.has_unwatched() && driving {
+        guard.look_at_unwatched();
     }
     match slept {
         Ok(count) => {

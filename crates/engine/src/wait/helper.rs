@@ -16,6 +16,7 @@ use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
 use crate::os::{syscall, EpollEvent, Os, Sys};
 use crate::poll::turns::When;
+use crate::poll::LOOK_NS;
 use crate::resource::files::CLOSED_ELSEWHERE;
 use crate::ring::broken::{contain, contain_any};
 use crate::ring::helper::{self, MAILBOX, SET, WAKE, WOKEN};
@@ -111,6 +112,8 @@ struct Driven {
     busy: bool,
     /// Its poll set, once that was in the helper's.
     poll_set: i32,
+    /// There is none, or the helper's did not take it.
+    refused: bool,
 }
 
 impl DrivenRings {
@@ -210,6 +213,7 @@ impl Driven {
             struck: false,
             busy: false,
             poll_set: -1,
+            refused: false,
         }
     }
 
@@ -351,6 +355,7 @@ impl Driven {
 
     fn rest(&mut self, guard: &mut RingGuard) {
         guard.detach();
+        self.refused = false;
         self.ring.driver.handover.rest();
         self.idle = !self.orphan;
     }
@@ -393,9 +398,14 @@ impl Driven {
 
     /// Sleeps on the ring's poll set from now on.
     fn watch(&mut self, guard: &mut RingGuard) {
-        guard.attach();
+        if !self.refused {
+            guard.attach();
+        }
+        self.refused = guard.awaits_events() && !self.ring.driver.handover.is_attached();
         self.poll_set = guard.poll_set.epoll().unwrap_or(-1);
         let next_ns = guard.timers.next_ns().filter(|_| !mutated(Mutation::HelperSleepsBeyondTimers));
+        let look_ns = if self.refused { Some(LOOK_NS) } else { guard.poll_set.look_ns() };
+        let next_ns = next_ns.into_iter().chain(look_ns).min();
         self.due_ns = next_ns.map(|next_ns| now_ns().saturating_add(next_ns));
         self.ring.driver.handover.watch(self.due_ns.unwrap_or(u64::MAX));
     }

@@ -133,7 +133,7 @@ impl Served {
         self.left = !guard.ready.is_empty();
         self.epoll = if guard.awaits_events() { guard.poll_set.epoll() } else { None };
         self.unverified = guard.poll_set.has_unverified();
-        let next_ns = guard.timers.next_ns();
+        let next_ns = guard.timers.next_ns().into_iter().chain(guard.poll_set.look_ns()).min();
         self.due_ns = next_ns.map(|next_ns| Sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(next_ns));
     }
 
@@ -182,7 +182,12 @@ impl Served {
     pub fn fire_timers(&mut self, now_ns: u64) -> bool {
         let due = !self.busy && self.due_ns.is_some_and(|due_ns| due_ns <= now_ns);
         if due {
-            self.with(|guard| guard.fire_timers());
+            self.with(|guard| {
+                if guard.poll_set.has_unwatched() {
+                    guard.look_at_unwatched();
+                }
+                guard.fire_timers();
+            });
         }
         due
     }
