@@ -6,6 +6,7 @@
 
 mod description;
 pub mod level;
+pub mod limit;
 pub mod numbers;
 
 pub use description::{cookie_of, last_copy_gone, same_description};
@@ -128,6 +129,7 @@ fn duplicate_to_top(fd: BorrowedFd<'_>) -> Result<Own, Errno> {
             }
             Ok(moved) => return Ok(Own(moved.into_raw_fd())),
             Err(Errno::MFILE | Errno::INVAL) if lowest > 3 => lowest /= 2,
+            Err(Errno::MFILE | Errno::INVAL) => return Err(Errno::MFILE),
             Err(error) => return Err(error),
         }
     }
@@ -185,6 +187,9 @@ pub fn duplicate(fd: i32) -> Result<i32, Errno> {
     if matches!(duplicate, Err(Errno::MFILE)) && handlers::has_left() {
         handlers::do_what_is_left(); // closes, those of the files that this one takes the place of, say
         duplicate = duplicate_to_top(borrowed);
+    }
+    if matches!(duplicate, Err(Errno::MFILE)) {
+        duplicate = limit::duplicate_beyond(borrowed);
     }
     Ok(duplicate?.into_raw_fd())
 }

@@ -3,7 +3,6 @@
 pub mod layout;
 pub mod view;
 
-use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
 use crate::os::{check_writable, unlocked};
@@ -36,36 +35,13 @@ pub struct Memory {
     pub view: View,
 }
 
-/// Held while the file size limit may be raised.
-static FILE_SIZE: Lock<()> = Lock::new(());
-
-/// In a forked child: whoever held the lock is the parent's.
-///
-/// # Safety
-/// Only the forking thread may exist in the process.
-pub unsafe fn reset_after_fork() {
-    // SAFETY: the contract; there is no value.
-    unsafe { FILE_SIZE.reset() };
-}
-
 /// Runs `grow` under a file size limit of at least `bytes`: RLIMIT_FSIZE counts memfds too, and a file beyond it raises
 /// SIGXFSZ in the program. ENOMEM where the hard limit is lower.
 pub fn with_file_size<T>(bytes: u64, grow: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-    use crate::os::calls::{getrlimit, setrlimit};
-    use rustix::process::{Resource, Rlimit};
-    // One at a time: another would take the raised limit for the program's.
-    let _one = FILE_SIZE.lock();
-    let limit = getrlimit(Resource::Fsize);
-    if limit.current.is_none_or(|current| current >= bytes) {
-        return grow();
-    }
-    if setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), ..limit }).is_err() {
+    descriptors::limit::with_raised(rustix::process::Resource::Fsize, bytes, grow).unwrap_or_else(|| {
         crate::log::line(&format!("no memory for a ring: the hard limit RLIMIT_FSIZE is below {bytes} bytes"));
-        return Err(Errno::NOMEM);
-    }
-    let answer = grow();
-    setrlimit(Resource::Fsize, limit)?;
-    answer
+        Err(Errno::NOMEM)
+    })
 }
 
 /// A new memfd of `bytes` bytes that nobody can make smaller, nor keep from growing: a process that has it, or had it before it

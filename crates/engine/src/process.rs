@@ -304,7 +304,7 @@ fn put_in_order(word: &AtomicU32) {
     unsafe {
         table::reset_after_fork();
         tables::reset_after_fork();
-        crate::memory::reset_after_fork();
+        crate::descriptors::limit::reset_after_fork();
         crate::wq::reset_after_fork();
         crate::wq::futex::reset_after_fork();
         crate::wq::waitid::reset_after_fork();

@@ -273,6 +273,9 @@ cases! {
     rings_take_no_memory_that_may_be_locked: "scarce" "locked";
     rings_take_no_memory_that_is_locked_unseen: "scarce" "locked-unseen";
     waits_take_no_descriptors: "scarce" "no-numbers";
+    a_read_goes_on_when_its_number_is_closed_in_a_full_table: "scarce" "full-table";
+    a_read_submitted_in_a_full_table_goes_on_when_its_number_is_closed: "scarce" "full-table-before";
+    a_read_goes_on_when_its_number_is_closed_below_the_hard_limit: "scarce" "full-below-the-hard-limit";
     polls_of_sets_wait_as_deep_as_those_go: "scarce" "nested";
     more_rings_wait_for_one_event_than_sets_may: "scarce" "crowd";
 

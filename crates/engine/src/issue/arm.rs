@@ -1,5 +1,6 @@
 //! Requests that wait for readiness: arming, serving the poll set's events, and taking a number away from under them.
 
+use crate::descriptors::{self, limit};
 use crate::forced::{point, Point};
 use crate::issue::registered;
 use crate::issue::{device, single};
@@ -16,7 +17,7 @@ use crate::resource::files::FixedFile;
 use crate::ring::RingGuard;
 use crate::stats::Path;
 use crate::wq::Approach;
-use crate::{descriptors, Errno};
+use crate::Errno;
 use anyring_abi::{Opcode, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
 use std::sync::Arc;
 
@@ -76,6 +77,9 @@ impl RingGuard {
         let (fresh, shut_down) =
             entry.map_or((true, false), |entry| (entry.registered == 0, entry.facts.is_shut_down()));
         let epoll = state.poll_set.make_epoll_if_possible(state.engine_end)?;
+        if limit::keeps_none() {
+            limit::keep_number(state.poll_set.kick().unwrap_or(-1));
+        }
         let skip = if let Tried::Skipped(why) = tried { Some(why) } else { None };
         let anew = skip.is_some_and(Skip::tells_anew) || shut_down;
         let registered = if anew || matches!(&state.slab[id].op, Op::Poll(poll) if poll.multishot) {

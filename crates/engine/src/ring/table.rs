@@ -239,6 +239,7 @@ impl Drop for Remains {
             crate::stats::rings_are_gone(|| rings().is_empty());
             crate::wq::rings_are_gone();
             crate::wq::futex::rings_are_gone();
+            descriptors::limit::give_back();
             // Unless another one comes soon, the helper gives the kernel's contexts back when it ends.
             if device::has_spare() && !helper::stand_by() {
                 device::destroy_spare();
@@ -274,5 +275,8 @@ pub fn retain(keeps: impl FnMut(&&'static Ring) -> bool) {
     if let Some(mut live) = LIVE.lock() {
         live.retain(keeps);
         thread::set_needed(!live.is_empty());
+        if live.is_empty() {
+            descriptors::limit::give_back();
+        }
     }
 }
