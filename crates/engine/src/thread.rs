@@ -19,6 +19,7 @@ const STACK_BYTES: usize = 256 * 1024;
 
 thread_local! {
     static THREAD_ID: Cell<u32> = const { Cell::new(0) };
+    static IS_OURS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The calling thread's id, without a system call after the first time.
@@ -32,6 +33,11 @@ pub fn id() -> u32 {
     let id = Sys::thread_id();
     let _ = THREAD_ID.try_with(|cell| cell.set(id));
     id
+}
+
+/// Whether the calling thread is one of the engine's own.
+pub fn is_ours() -> bool {
+    IS_OURS.try_with(Cell::get).unwrap_or(false)
 }
 
 /// A forked child has one thread, with another id.
@@ -162,6 +168,7 @@ extern "C" fn begin(start: *mut libc::c_void) -> *mut libc::c_void {
     let _running = crate::os::simulated::Running::begin();
     tables::set_mine(table);
     name(NAMES[0]); // from now on it is told from the program's by its name
+    let _ = IS_OURS.try_with(|is_ours| is_ours.set(true));
     count::began();
     follow::join(birth);
     let answer = entry(argument);

@@ -239,6 +239,8 @@ cases! {
     every_message_wakes_edge_triggered_epoll: "notices" "epoll-edge";
 
     a_pipe_is_read_for_a_program_that_only_looks: "looks" "pipe";
+    a_pipe_that_breaks_is_signalled_to_a_program_that_only_looks: "looks" "broken-pipe";
+    a_socket_that_breaks_is_signalled_to_a_program_that_only_looks: "looks" "broken-socket";
     a_timer_fires_for_a_program_that_only_looks: "looks" "timeout";
     a_timer_fires_before_the_one_that_is_slept_for: "looks" "earlier-timeout";
     a_worker_reads_for_a_program_that_only_looks: "looks" "worker";

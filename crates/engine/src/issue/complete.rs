@@ -8,16 +8,32 @@ use crate::forced::{point, Point};
 use crate::issue::chaos;
 use crate::mutation::{mutated, Mutation};
 use crate::op::Op;
+use crate::os::{syscall, Os, Sys};
 use crate::request::{Cancelled, Chain, Detached, Id, Request};
 use crate::ring::broken::Unanswered;
 use crate::ring::RingGuard;
 use crate::shared::control::RECORD_FREE;
 use crate::stats::{self, Path};
-use crate::Errno;
-use anyring_abi::{Cqe, Opcode, IORING_CQE_F_32, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IOSQE_IO_DRAIN};
+use crate::{thread, Errno};
+use anyring_abi::{
+    Cqe, Opcode, IORING_CQE_F_32, IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IOSQE_ASYNC, IOSQE_IO_DRAIN,
+};
 use core::sync::atomic::Ordering;
 
 impl RingGuard {
+    /// Where a thread of ours has found that nobody reads any more what was to be written: natively that is the submitter, in which
+    /// it raises SIGPIPE. In a worker natively, too, it raises it in nobody of the program's.
+    #[cold]
+    fn raise_broken_pipe(&self, id: Id) {
+        let request = &self.slab[id];
+        let by_worker = request.flags & IOSQE_ASYNC != 0 || request.path == Path::Worker;
+        if by_worker || request.op.wanted_to_write().is_none() || !thread::is_ours() {
+            return;
+        }
+        let thread = [Sys::process_id() as usize, request.submitter as usize];
+        syscall(libc::SYS_tgkill, [thread[0], thread[1], libc::SIGPIPE as usize, 0, 0, 0]);
+    }
+
     /// A LINK_TIMEOUT must follow a request that it can guard.
     pub fn check_link_timeout(&self) -> Result<(), Errno> {
         let chain = self.chain.as_ref().ok_or(Errno::INVAL)?;
@@ -241,6 +257,9 @@ impl RingGuard {
             true => chaos::result(self, id, result, failed),
             false => (result, failed),
         };
+        if result == -Errno::PIPE.raw_os_error() {
+            self.raise_broken_pipe(id);
+        }
         let to_worker = self.slab[id].next.is_some() && self.hands_chain_to_worker(id, result);
         let request = &mut self.slab[id];
         let quiet = failed && request.skips_success();

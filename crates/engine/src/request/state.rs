@@ -22,6 +22,7 @@ use super::slab::{self, Id, Slab};
 use super::{ListKind, Target};
 use crate::op::{Identity, Op, Skip};
 use crate::stats::Path;
+use crate::thread;
 use crate::wq::creds::Hold;
 use crate::wq::Job;
 use anyring_abi::{Opcode, IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_HARDLINK, IOSQE_IO_LINK};
@@ -145,6 +146,8 @@ pub struct Request {
     pub deadline_ns: u64,
     /// Its shared record: chunk and index.
     pub record: Option<(u8, u8)>,
+    /// The thread that submitted it.
+    pub submitter: u32,
     /// Its claim to a thread of its submitter's identity, while it waits its turn.
     pub hold: Option<Hold>,
     /// Which SQE of its ring it was, where that is disturbed: see `issue/chaos.rs`.
@@ -172,6 +175,7 @@ impl Request {
             timer_slot: u32::MAX,
             deadline_ns: 0,
             record: None,
+            submitter: thread::id(),
             hold: None,
             number: 0,
         }

@@ -307,7 +307,52 @@ static void idle(void)
 	CHECK(slices - before <= 1);
 }
 
+static _Atomic int broken, broken_in;
+
+static void on_broken(int signal)
+{
+	(void)signal;
+	broken++;
+	broken_in = syscall(__NR_gettid);
+}
+
+/* A WRITE whose reader goes while the program only looks raises SIGPIPE in the thread that submitted it. */
+static void break_write(int reader, int writer)
+{
+	struct sigaction action = {.sa_handler = on_broken};
+
+	CHECK(sigaction(SIGPIPE, &action, NULL) == 0);
+	CHECK(fcntl(writer, F_SETFL, O_NONBLOCK) == 0);
+	while (write(writer, buffer, sizeof(buffer)) > 0 || write(writer, buffer, 1) > 0)
+		;
+	CHECK(fcntl(writer, F_SETFL, 0) == 0);
+	init_ring(&ring, 8, 0);
+	io_uring_prep_write(next_sqe(&ring), writer, buffer, 1, 0);
+	submit(&ring, 1);
+	usleep(20000);
+	CHECK(io_uring_cq_ready(&ring) == 0);
+	close(reader);
+	look_ns();
+	CHECK(broken == 1 && broken_in == syscall(__NR_gettid));
+	expect(&ring, 0, -EPIPE);
+	CHECK(broken == 1);
+}
+
+static void broken_pipe(void)
+{
+	CHECK(pipe(pipes) == 0);
+	break_write(pipes[0], pipes[1]);
+}
+
+static void broken_socket(void)
+{
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pipes) == 0);
+	break_write(pipes[0], pipes[1]);
+}
+
 CASES({"pipe", a_pipe},
+      {"broken-pipe", broken_pipe},
+      {"broken-socket", broken_socket},
       {"timeout", a_timeout},
       {"earlier-timeout", an_earlier_timeout},
       {"worker", a_worker},
