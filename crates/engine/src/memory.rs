@@ -97,10 +97,10 @@ fn clear(memfd: BorrowedFd, offset: u64, bytes: u64) -> Result<(), Errno> {
         Err(Errno::OPNOTSUPP) => {}
         answer => return answer,
     }
-    let (zeros, end) = ([0; 4096], offset + bytes);
-    let mut at = offset;
+    static ZEROS: [u8; 4096] = [0; 4096];
+    let (mut at, end) = (offset, offset + bytes);
     while at < end {
-        at += calls::pwrite(memfd, &zeros[..zeros.len().min((end - at) as usize)], at)? as u64;
+        at += calls::pwrite(memfd, &ZEROS[..ZEROS.len().min((end - at) as usize)], at)? as u64;
     }
     Ok(())
 }

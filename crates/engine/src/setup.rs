@@ -133,7 +133,7 @@ fn check_flags(flags: u32) -> Result<(), Errno> {
 }
 
 /// The state of a ring that has no descriptor and no memory that a program could map.
-pub fn private_state() -> Result<State, Errno> {
+pub fn private_state() -> Result<Box<State>, Errno> {
     // What tells the lives of rings from each other: the cookies of sockets are counted from 1.
     static LIVES: AtomicU64 = AtomicU64::new(1 << 63);
     let memory = Memory::private(Layout::new(1, &Params::default())?)?;

@@ -272,6 +272,7 @@ cases! {
     a_handler_interrupts_fork_and_submits_what_takes_a_thread: "narrow" "handler-in-fork";
     a_tail_that_is_nonsense_submits_one_ring_full: "narrow" "tail-far-ahead";
 
+    calls_take_little_of_their_callers_stack: "depth" "depths";
     rings_take_no_memory_that_may_be_locked: "scarce" "locked";
     rings_take_no_memory_that_is_locked_unseen: "scarce" "locked-unseen";
     waits_take_no_descriptors: "scarce" "no-numbers";

@@ -88,7 +88,7 @@ pub fn are_many() -> bool {
         return false;
     }
     let open = [libc::AT_FDCWD as usize, c"/proc/self/status".as_ptr() as usize, libc::O_CLOEXEC as usize, 0, 0, 0];
-    let mut page = [0_u8; 2048];
+    let mut page = vec![0_u8; 2048];
     // SAFETY: a path and an array of ours; the descriptor is nobody else's.
     let bytes = unsafe {
         let file = sys::call(libc::SYS_openat, open);

@@ -78,7 +78,7 @@ fn holds_lock(fd: i32) -> bool {
     let locks = calls::open("/proc/locks", flags, Mode::empty()).map(crate::os::for_now);
     let Ok(locks) = locks else { return true };
     let mut text = Vec::new();
-    let mut portion = [0u8; 4096];
+    let mut portion = vec![0u8; 4096];
     while let Ok(bytes @ 1..) = calls::read(&locks, &mut portion) {
         if text.try_reserve(bytes).is_err() {
             return true; // perhaps

@@ -16,7 +16,7 @@ use core::sync::atomic::Ordering;
 
 impl Ring {
     /// Gives a pooled ring its state; it is not visible to anybody yet.
-    pub fn bring_to_life(&'static self, fd: i32, flags: u32, state: State) {
+    pub fn bring_to_life(&'static self, fd: i32, flags: u32, state: Box<State>) {
         if let Some(mut held) = self.state.lock() {
             self.flags.store(flags, Ordering::Relaxed);
             self.health.renew();
@@ -38,7 +38,7 @@ impl Ring {
             self.kept_from_children.store(false, Ordering::Relaxed);
             self.polled_by_ring.store(false, Ordering::Relaxed);
             self.cookie.store(state.cookie, Ordering::Relaxed);
-            *held = Some(Box::new(state));
+            *held = Some(state);
             self.fd.store(fd, Ordering::Relaxed);
         }
     }

@@ -165,14 +165,30 @@ pub(crate) fn records_of(chunk: usize) -> impl DoubleEndedIterator<Item = (u8, u
 
 const _: () = assert!(control::CHUNK_RECORDS == 256, "a record's index is a u8");
 
+/// A value that is written field by field to where it stays.
+macro_rules! in_place {
+    ($type:ident { $($field:ident: $value:expr,)* }) => {{
+        let mut place = Box::<$type>::new_uninit();
+        let at = place.as_mut_ptr();
+        // Never called: it does not compile where a field is missing.
+        let _ = |$type { $($field: _),* }: &$type| {};
+        // SAFETY: each field is written, to memory that was allocated for all of them.
+        unsafe {
+            $((&raw mut (*at).$field).write($value);)*
+            place.assume_init()
+        }
+    }};
+}
+
 impl State {
-    /// The state of a ring on which nothing has happened.
-    pub fn new(flags: u32, memory: Memory, control: Control, engine_end: i32, cookie: u64) -> State {
-        State {
-            memory,
-            control,
-            engine_end,
-            cookie,
+    /// The state of a ring on which nothing has happened. It is too large for a stack of the program's.
+    #[inline(never)]
+    pub fn new(flags: u32, memory: Memory, control: Control, engine_end: i32, cookie: u64) -> Box<State> {
+        in_place!(State {
+            memory: memory,
+            control: control,
+            engine_end: engine_end,
+            cookie: cookie,
             slab: Slab::default(),
             ready: VecDeque::new(),
             poll_set: PollSet::default(),
@@ -224,7 +240,7 @@ impl State {
             wait_region: None,
             chaos: None,
             aio: None,
-        }
+        })
     }
 
     /// Where the area at mmap(2) offset `offset` is: a memfd and the offset in it.

@@ -133,8 +133,8 @@ fn others_without_our_names() -> Option<u32> {
     let (me, flags) = (Sys::thread_id(), OFlags::RDONLY | OFlags::CLOEXEC);
     let open = |path: &CStr| calls::open(path, flags, Mode::empty()).map(crate::os::for_now);
     let tasks = open(c"/proc/self/task").ok()?;
-    let mut space = [core::mem::MaybeUninit::<u8>::uninit(); 2048];
-    let mut entries = calls::directory(&tasks, &mut space);
+    let mut space = Vec::with_capacity(2048);
+    let mut entries = calls::directory(&tasks, space.spare_capacity_mut());
     let mut others = 0;
     while let Some(entry) = entries.next() {
         let thread = entry.ok()?.file_name().to_str().ok().and_then(|name| name.parse::<u32>().ok());

@@ -2,7 +2,6 @@
 
 use crate::os::calls;
 use crate::os::{syscall, Os, Sys};
-use core::mem::MaybeUninit;
 use rustix::fs::{Mode, OFlags};
 
 /// libc blocks everything for a moment where it starts a thread, forks or cancels: who blocks longer means it.
@@ -24,8 +23,8 @@ pub fn another_blocks(signal: i32) -> bool {
 fn blocked_now(signal: i32) -> Option<bool> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = crate::os::for_now(calls::open(c"/proc/self/task", flags, Mode::empty()).ok()?);
-    let mut room = [MaybeUninit::<u8>::uninit(); 2048];
-    let mut entries = calls::directory(&folder, &mut room);
+    let mut room = Vec::with_capacity(2048);
+    let mut entries = calls::directory(&folder, room.spare_capacity_mut());
     let me = Sys::thread_id();
     while let Some(Ok(entry)) = entries.next() {
         let thread = entry.file_name().to_str().ok().and_then(|name| name.parse::<u32>().ok());
@@ -42,7 +41,7 @@ fn mask_of(thread: u32) -> Option<u64> {
     let path = format!("/proc/self/task/{thread}/status");
     let file = calls::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let file = crate::os::for_now(file);
-    let mut text = [0u8; 4096];
+    let mut text = vec![0u8; 4096];
     let length = calls::read(&file, &mut text).ok()?;
     let text = core::str::from_utf8(&text[..length]).ok()?;
     let (_, rest) = text.split_once("\nSigBlk:\t")?;

@@ -176,6 +176,9 @@ impl From<Errno> for Ended {
     }
 }
 
+/// Events that end one sleep: those on a caller's stack.
+const EVENTS: usize = 32;
+
 /// A futex wait always has a timeout: the kernel restarts one without after a signal handler with SA_RESTART, where
 /// io_uring_enter(2) returns EINTR.
 const FOR_EVER_NS: u64 = 1 << 55;
@@ -266,7 +269,7 @@ fn sleep(
     let awake = Awake::after(Sleep { ring, control, kind, driving, view: guard.memory.view });
     point(Point::Sleep);
     drop(guard);
-    let mut events = [EpollEvent::default(); 128];
+    let mut events = [EpollEvent::default(); EVENTS];
     // Another process's death is announced by nobody.
     // What a thread with another table posts may wake nobody.
     let look_ns = (shared || tables::differ()).then_some(member::LOOK_NS);
