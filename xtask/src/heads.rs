@@ -14,6 +14,7 @@ const CRATES: &[&str] = &[
     "crates/cli",
     "crates/trace",
     "crates/lab",
+    "crates/advise",
     "conformance",
     "differential",
     "hostile",

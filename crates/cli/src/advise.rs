@@ -4,7 +4,7 @@ use crate::cli::{AdviseOperation, AdviseOptions};
 use crate::doctor::Server;
 use crate::failure::{Failure, USAGE};
 use crate::{lab, library, output, run};
-use anyring_lab::advise::{self, report, subject, Wish};
+use anyring_advise::{self as advise, report, subject, Wish};
 use anyring_lab::backend::Backend;
 use anyring_lab::message::Transferring;
 use anyring_lab::worker::Launcher;

@@ -3,9 +3,8 @@
 //! A workload ([`workloads`]) says what is measured, on which backends. Each run is a process of its own,
 //! `anyring-lab-worker`: an ordinary program, the same on the kernel's io_uring and, with libanyring.so preloaded, on
 //! ours. [`worker`] starts it, [`message`] is what passes between, [`measure`] takes the turns, [`report`] holds what
-//! came out, and [`text`], [`chart`] and [`html`] show it. [`advise`] has the same worker answer another question.
+//! came out, and [`text`], [`chart`] and [`html`] show it.
 
-pub mod advise;
 pub mod backend;
 pub mod chart;
 pub mod html;

@@ -1,7 +1,7 @@
 //! What the pairs of one size say: whether its requests are faster with IOSQE_ASYNC, slower, the same, or undecided.
 
-use crate::advise::TURNS;
-use crate::statistics::Estimate;
+use crate::TURNS;
+use anyring_lab::statistics::Estimate;
 use serde::Serialize;
 
 /// A smaller difference is none. Faster takes at most 1 minus this part of the time, slower at least 1 divided by that.
@@ -53,7 +53,7 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::statistics::median;
+    use anyring_lab::statistics::median;
 
     /// Three turns of 15 pairs of which the second takes `effect` times as long as the first, with this noise.
     fn answer(random: &mut fastrand::Rng, effects: [f64; 3], noise: f64) -> Answer {

@@ -12,11 +12,11 @@ pub mod report;
 pub mod subject;
 pub mod threshold;
 
-use crate::backend::Backend;
-use crate::message::{On, Situation, Transferring};
-use crate::statistics::LEAST_RUNS;
-use crate::trace::PuntCounter;
-use crate::worker::Launcher;
+use anyring_lab::backend::Backend;
+use anyring_lab::message::{On, Situation, Transferring};
+use anyring_lab::statistics::LEAST_RUNS;
+use anyring_lab::trace::PuntCounter;
+use anyring_lab::worker::Launcher;
 use measuring::{Condition, Measuring, Punts, Row};
 use report::{Limit, Report, SCHEMA};
 use subject::{Kind, Subject};

@@ -1,8 +1,8 @@
 //! What is asked about: what it is, what limits it has, and whether it may be written.
 
-use crate::advise::on;
-use crate::message::{On, Transferring};
-use crate::scratch::{request_limits, RequestLimits};
+use crate::on;
+use anyring_lab::message::{On, Transferring};
+use anyring_lab::scratch::{request_limits, RequestLimits};
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -101,7 +101,7 @@ fn of_path(
     rewrite: bool,
 ) -> Result<Subject, Fault> {
     let refused = |why: &str| Fault::Refused(format!("{name}: {why}"));
-    let failed = |error: std::io::Error| refused(&crate::message::in_words(&error));
+    let failed = |error: std::io::Error| refused(&anyring_lab::message::in_words(&error));
     let metadata = fs::metadata(path).map_err(failed)?;
     let absolute = std::path::absolute(path).map_err(failed)?;
     if absolute.to_str().is_none() {

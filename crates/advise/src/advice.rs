@@ -1,12 +1,12 @@
 //! What follows from the measurements, in one sentence.
 
-use crate::advise::answer::Answer;
-use crate::advise::measuring::Row;
-use crate::advise::report::{digits, digits_of, situation, situation_in_words, size};
-use crate::advise::threshold::Threshold;
-use crate::message::Situation;
-use crate::statistics::Estimate;
-use crate::text::figure;
+use crate::answer::Answer;
+use crate::measuring::Row;
+use crate::report::{digits, digits_of, situation, situation_in_words, size};
+use crate::threshold::Threshold;
+use anyring_lab::message::Situation;
+use anyring_lab::statistics::Estimate;
+use anyring_lab::text::figure;
 use serde::Serialize;
 
 /// What is to be done.
@@ -228,8 +228,8 @@ fn interval(ratio: &Estimate) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::advise::measuring::Side;
-    use crate::statistics::Summary;
+    use crate::measuring::Side;
+    use anyring_lab::statistics::Summary;
     use std::collections::BTreeMap;
 
     fn row(situation: Situation, bytes: u32, low: f64, value: f64, high: f64) -> Row {

@@ -1,11 +1,11 @@
 //! Having workers make the requests, and what they tell.
 
-use crate::advise::answer::Answer;
-use crate::advise::Wish;
-use crate::message::{Door, Measured, On, Paired, Program, Reply, Situation, Task, Way, Work};
-use crate::statistics::{median, Estimate, Summary};
-use crate::trace::PuntCounter;
-use crate::worker::Launcher;
+use crate::answer::Answer;
+use crate::Wish;
+use anyring_lab::message::{Door, Measured, On, Paired, Program, Reply, Situation, Task, Way, Work};
+use anyring_lab::statistics::{median, Estimate, Summary};
+use anyring_lab::trace::PuntCounter;
+use anyring_lab::worker::Launcher;
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -1,14 +1,14 @@
 //! The report: the structures are the JSON of docs/advise.md. Fields may be added; [`SCHEMA`] changes when one is
 //! removed or changes its meaning.
 
-use crate::advise::advice::Advice;
-use crate::advise::measuring::{Punts, Row, Side};
-use crate::advise::subject::{Kind, Subject};
-use crate::advise::threshold::Threshold;
-use crate::backend::Backend;
-use crate::message::{Situation, Transferring, Way};
-use crate::statistics::Estimate;
-use crate::text::{estimate, figure, fold};
+use crate::advice::Advice;
+use crate::measuring::{Punts, Row, Side};
+use crate::subject::{Kind, Subject};
+use crate::threshold::Threshold;
+use anyring_lab::backend::Backend;
+use anyring_lab::message::{Situation, Transferring, Way};
+use anyring_lab::statistics::Estimate;
+use anyring_lab::text::{estimate, figure, fold};
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -1,10 +1,10 @@
 //! Why requests go the way they go, from what is known of the file and the device.
 
-use crate::advise::report::size;
-use crate::advise::subject::{Kind, Subject};
-use crate::advise::threshold::Threshold;
-use crate::advise::Wish;
-use crate::message::Situation;
+use crate::report::size;
+use crate::subject::{Kind, Subject};
+use crate::threshold::Threshold;
+use crate::Wish;
+use anyring_lab::message::Situation;
 
 /// Sentences for people: at least one where requests need a worker.
 pub fn explain(subject: &Subject, wish: &Wish, situation: Situation, threshold: &Threshold) -> Vec<String> {
@@ -104,9 +104,9 @@ fn unexplained(subject: &Subject) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Backend;
-    use crate::message::{On, Transferring};
-    use crate::scratch::RequestLimits;
+    use anyring_lab::backend::Backend;
+    use anyring_lab::message::{On, Transferring};
+    use anyring_lab::scratch::RequestLimits;
 
     fn subject(sectors_kib: u64, segments_kib: u64) -> Subject {
         Subject {
