@@ -8,12 +8,12 @@ use crate::start;
 use anyring_abi::{AIO_CALLS, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use anyring_engine::{identity, log};
 use anyring_serve::door::{KNOWN_NUMBERS, RING_NUMBERS};
+use anyring_serve::filters::bpf::{self, answer, jump, load, ALLOW, ANY_BIT, EQUAL};
 use anyring_serve::filters::{self, Way};
 use anyring_serve::sys;
-use core::mem::offset_of;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use libc::{seccomp_data, sock_filter};
+use libc::sock_filter;
 
 /// SECCOMP_RET_DATA of our filters, which reaches the handler as si_errno and tells our traps from the guest's own.
 pub const MARK: u16 = 0x6167;
@@ -24,10 +24,7 @@ const WINDOW_MASK: u32 = 0xffff_ff00;
 /// Where code is mapped that is linked for fixed addresses.
 const LOW: Range<usize> = 0..1 << 32;
 
-const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const TRAP: u32 = libc::SECCOMP_RET_TRAP | MARK as u32;
-/// AUDIT_ARCH_X86_64 (linux/audit.h): EM_X86_64, 64-bit, little-endian.
-const ARCH: u32 = 0xc000_003e;
 
 /// Trapped whatever the arguments, as those of io_uring and [`identity::NUMBERS`]: what concerns threads, processes, signals or
 /// the engine's descriptors. Not exit(2): see `world.rs`.
@@ -94,8 +91,7 @@ const COVERED_MOST: u32 = 16;
 /// # Errors
 /// Why that is not possible.
 pub fn install(calls: Calls) -> Result<Way, &'static str> {
-    let program = Program::new(calls).trapping(WINDOW).trapping(LOW);
-    program.install()
+    install_program(&program(calls, &[WINDOW, LOW]))
 }
 
 /// Code has been mapped there: it is trapped as well, if it is not anyway.
@@ -108,7 +104,7 @@ pub fn cover(code: Range<usize>) {
         return;
     }
     for calls in start::trapped() {
-        if let Err(why) = Program::new(calls).trapping(code.clone()).install() {
+        if let Err(why) = install_program(&program(calls, core::slice::from_ref(&code))) {
             log::line(&format!("new code of the guest's is left to the kernel: {why}"));
         }
     }
@@ -146,135 +142,57 @@ fn first_place() -> usize {
     WINDOW.start + PAGE + (random % half) / PAGE * PAGE
 }
 
-/// A program for the kernel.
-struct Program(Vec<sock_filter>);
-
-impl Program {
-    /// What comes before any address.
-    fn new(calls: Calls) -> Program {
-        let mut program = Program(Vec::new());
-        let (arch, number) = (offset_of!(seccomp_data, arch), offset_of!(seccomp_data, nr));
-        program.add(&[load(arch), jump(EQUAL, ARCH, 1, 0), answer(ALLOW), load(number)]);
-        // Jumps to the search behind, whose distance is not known yet.
-        let mut found = Vec::new();
-        match calls {
-            Calls::General => program.general(&mut found),
-            Calls::WithLevels => WITH_LEVELS.iter().for_each(|number| program.always(*number, &mut found)),
-            Calls::WithRings => {
-                WITH_RINGS.iter().for_each(|number| program.always(*number, &mut found));
-                let reaching = RING_NUMBERS.start as u32 + 1..i32::MAX as u32;
-                SELECTS.iter().for_each(|number| program.within(*number, 0, reaching.clone(), &mut found));
-            }
+/// The program that traps these calls in `code`.
+fn program(calls: Calls, code: &[Range<usize>]) -> Vec<sock_filter> {
+    let mut found = bpf::Calls::new();
+    match calls {
+        Calls::General => general(&mut found),
+        Calls::WithLevels => WITH_LEVELS.iter().for_each(|number| found.always(*number)),
+        Calls::WithRings => {
+            WITH_RINGS.iter().for_each(|number| found.always(*number));
+            SELECTS.iter().for_each(|number| found.within(*number, 0, RING_NUMBERS.start + 1..i32::MAX));
         }
-        program.add(&[answer(ALLOW)]);
-        for at in found {
-            program.0[at].k = (program.0.len() - at - 1) as u32;
+    }
+    let mut program = found.end();
+    for code in code {
+        if *code == WINDOW {
+            let [_, upper] = bpf::ADDRESS;
+            let is_window = jump(EQUAL, (WINDOW.start >> 32) as u32, 0, 1);
+            program.extend([load(upper), bpf::mask(WINDOW_MASK), is_window, answer(TRAP)]);
+        } else {
+            program.extend(bpf::by_upper_half(code).flat_map(|part| bpf::in_range(part, TRAP)));
         }
-        program
     }
-
-    fn general(&mut self, found: &mut Vec<usize>) {
-        let aio = if start::serves_aio() { &AIO_CALLS[..] } else { &[] };
-        for number in ALWAYS.iter().chain(&identity::NUMBERS).chain(aio) {
-            self.always(*number, found);
-        }
-        self.add(&[jump(AT_LEAST, NR_IO_URING_SETUP as u32, 0, 2), jump(ABOVE, NR_IO_URING_REGISTER as u32, 1, 0)]);
-        self.go(found);
-        for (number, argument) in ON_RINGS {
-            self.within(number, argument, KNOWN_NUMBERS.start as u32..KNOWN_NUMBERS.end as u32, found);
-        }
-        for (number, argument) in WITH_MASK {
-            let [low, high] = halves(argument);
-            self.add(&[jump(EQUAL, number as u32, 0, 6), load(low), jump(EQUAL, 0, 0, 2), load(high)]);
-            self.add(&[jump(EQUAL, 0, 1, 0)]);
-            self.go(found);
-            self.add(&[answer(ALLOW)]);
-        }
-        // Mappings of code, and of files wherever there is room: code is among them, perhaps to be made executable later.
-        let [address, upper] = halves(0);
-        let ([protection, _], [file, _]) = (halves(2), halves(4));
-        self.add(&[jump(EQUAL, libc::SYS_mmap as u32, 0, 11), load(protection)]);
-        self.add(&[jump(ANY_BIT, libc::PROT_EXEC as u32, 0, 1)]);
-        self.go(found);
-        self.add(&[load(file), jump(ANY_BIT, 1 << 31, 5, 0), load(address), jump(EQUAL, 0, 0, 3), load(upper)]);
-        self.add(&[jump(EQUAL, 0, 0, 1)]);
-        self.go(found);
-        self.add(&[answer(ALLOW)]);
-    }
-
-    fn add(&mut self, instructions: &[sock_filter]) {
-        self.0.extend_from_slice(instructions);
-    }
-
-    /// Goes to the search.
-    fn go(&mut self, found: &mut Vec<usize>) {
-        found.push(self.0.len());
-        self.add(&[instruction(libc::BPF_JMP | libc::BPF_JA, 0, 0, 0)]);
-    }
-
-    fn always(&mut self, number: i64, found: &mut Vec<usize>) {
-        self.add(&[jump(EQUAL, number as u32, 0, 1)]);
-        self.go(found);
-    }
-
-    /// Goes to the search for `number` if the lower half of its argument is in `range`; else on behind this, with the number.
-    fn within(&mut self, number: i64, argument: usize, range: Range<u32>, found: &mut Vec<usize>) {
-        let [low, _] = halves(argument);
-        self.add(&[jump(EQUAL, number as u32, 0, 5), load(low)]);
-        self.add(&[jump(AT_LEAST, range.start, 0, 2), jump(AT_LEAST, range.end, 1, 0)]);
-        self.go(found);
-        self.add(&[load(offset_of!(seccomp_data, nr))]);
-    }
-
-    /// Traps what comes from this code.
-    fn trapping(mut self, code: Range<usize>) -> Program {
-        let [low, high] = {
-            let address = offset_of!(seccomp_data, instruction_pointer);
-            [address, address + 4]
-        };
-        if code == WINDOW {
-            let mask = instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, WINDOW_MASK, 0, 0);
-            self.add(&[load(high), mask, jump(EQUAL, (WINDOW.start >> 32) as u32, 0, 1), answer(TRAP)]);
-            return self;
-        }
-        for upper in code.start >> 32..=(code.end - 1) >> 32 {
-            let within = |address: usize| address.clamp(upper << 32, (upper << 32) | 0xffff_ffff) as u32;
-            self.add(&[load(high), jump(EQUAL, upper as u32, 0, 4), load(low)]);
-            self.add(&[jump(AT_LEAST, within(code.start), 0, 2), jump(ABOVE, within(code.end - 1), 1, 0)]);
-            self.add(&[answer(TRAP)]);
-        }
-        self
-    }
-
-    fn install(mut self) -> Result<Way, &'static str> {
-        self.add(&[answer(ALLOW)]);
-        filters::way().filter(|way| way.install(&self.0)).ok_or("a seccomp filter cannot be installed")
-    }
+    program.push(answer(ALLOW));
+    program
 }
 
-const EQUAL: u32 = libc::BPF_JEQ;
-const AT_LEAST: u32 = libc::BPF_JGE;
-const ABOVE: u32 = libc::BPF_JGT;
-const ANY_BIT: u32 = libc::BPF_JSET;
-
-/// Where the halves of an argument are.
-fn halves(argument: usize) -> [usize; 2] {
-    let low = offset_of!(seccomp_data, args) + argument * 8;
-    [low, low + 4]
+/// What matters from the beginning.
+fn general(found: &mut bpf::Calls) {
+    let aio = if start::serves_aio() { &AIO_CALLS[..] } else { &[] };
+    ALWAYS.iter().chain(&identity::NUMBERS).chain(aio).for_each(|number| found.always(*number));
+    found.all(NR_IO_URING_SETUP, NR_IO_URING_REGISTER);
+    ON_RINGS.iter().for_each(|(number, index)| found.within(*number, *index, KNOWN_NUMBERS));
+    for (number, index) in WITH_MASK {
+        let [low, high] = bpf::argument(index);
+        found.add(&[jump(EQUAL, number as u32, 0, 5), load(low)]);
+        found.found_if(ANY_BIT, u32::MAX);
+        found.add(&[load(high)]);
+        found.found_if(ANY_BIT, u32::MAX);
+        found.add(&[answer(ALLOW)]);
+    }
+    // Mappings of code, and of files wherever there is room: code is among them, perhaps to be made executable later.
+    let [address, upper] = bpf::argument(0);
+    let ([protection, _], [file, _]) = (bpf::argument(2), bpf::argument(4));
+    found.add(&[jump(EQUAL, libc::SYS_mmap as u32, 0, 9), load(protection)]);
+    found.found_if(ANY_BIT, libc::PROT_EXEC as u32);
+    found.add(&[load(file), jump(ANY_BIT, 1 << 31, 5, 0)]);
+    found.add(&[load(address), jump(ANY_BIT, u32::MAX, 3, 0), load(upper)]);
+    found.found_if(EQUAL, 0);
+    found.add(&[answer(ALLOW)]);
 }
 
-fn load(offset: usize) -> sock_filter {
-    instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset as u32, 0, 0)
-}
-
-fn jump(test: u32, value: u32, if_true: u8, if_false: u8) -> sock_filter {
-    instruction(libc::BPF_JMP | test | libc::BPF_K, value, if_true, if_false)
-}
-
-fn answer(action: u32) -> sock_filter {
-    instruction(libc::BPF_RET | libc::BPF_K, action, 0, 0)
-}
-
-fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
-    sock_filter { code: code as u16, jt, jf, k }
+fn install_program(program: &[sock_filter]) -> Result<Way, &'static str> {
+    let way = filters::way().filter(|way| way.install(program).is_ok());
+    way.ok_or("a seccomp filter cannot be installed")
 }

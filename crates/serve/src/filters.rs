@@ -1,8 +1,11 @@
-//! Seccomp filters of this process: whether one may be added, adding it, and how many there are.
+//! Seccomp filters of this process: what they are made of, whether one may be added, adding it, and how many there are.
+
+pub mod bpf;
 
 use crate::sys;
 use anyring_engine::os::{ask_in_child, is_filtered};
 use anyring_engine::thread;
+use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{sock_filter, sock_fprog};
 
@@ -58,25 +61,32 @@ fn takes_filters_by_prctl() -> bool {
 }
 
 impl Way {
-    /// Adds a filter, and sets no_new_privs; whether the kernel has taken it.
-    pub fn install(self, program: &[sock_filter]) -> bool {
+    /// Adds a filter, and sets no_new_privs.
+    ///
+    /// # Errors
+    /// What the system answered, positive.
+    pub fn install(self, program: &[sock_filter]) -> Result<(), c_int> {
         let program = sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
         let at = &raw const program as usize;
         let flags = libc::SECCOMP_FILTER_FLAG_TSYNC as usize;
-        // SAFETY: the program and what it points to outlive the call, which copies them; the kernel verifies it.
-        unsafe {
-            sys::call(libc::SYS_prctl, [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0]) == 0
-                && match self {
-                    Way::AllThreads => {
-                        let filter = [libc::SECCOMP_SET_MODE_FILTER as usize, flags, at, 0, 0, 0];
-                        sys::call(libc::SYS_seccomp, filter) == 0
-                    }
-                    Way::OnlyThread => {
-                        let filter =
-                            [libc::PR_SET_SECCOMP as usize, libc::SECCOMP_MODE_FILTER as usize, at, 0, 0, 0];
-                        sys::call(libc::SYS_prctl, filter) == 0
-                    }
-                }
+        let (number, filter) = match self {
+            Way::AllThreads => (libc::SYS_seccomp, [libc::SECCOMP_SET_MODE_FILTER as usize, flags, at, 0, 0, 0]),
+            Way::OnlyThread => {
+                (libc::SYS_prctl, [libc::PR_SET_SECCOMP as usize, libc::SECCOMP_MODE_FILTER as usize, at, 0, 0, 0])
+            }
+        };
+        // SAFETY: the program and what it points to outlive the calls, which copy them; the kernel verifies it.
+        let answer = unsafe {
+            match sys::call(libc::SYS_prctl, [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0]) {
+                0 => sys::call(number, filter),
+                refused => refused,
+            }
+        };
+        match answer {
+            0 => Ok(()),
+            // Positive: the thread that could not be given the filter (SECCOMP_FILTER_FLAG_TSYNC in seccomp(2)).
+            1.. => Err(libc::ESRCH),
+            refused => Err(-refused as c_int),
         }
     }
 }

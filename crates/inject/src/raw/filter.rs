@@ -13,19 +13,16 @@ use crate::door::{KNOWN_NUMBERS, RING_NUMBERS};
 use anyring_abi::{AIO_CALLS, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use anyring_engine::identity;
 use anyring_engine::mutation::{mutated, Mutation};
-use core::mem::offset_of;
+use anyring_serve::filters::bpf::{self, answer, jump, load, skip, ALLOW, AT_LEAST, EQUAL};
 use core::ops::Range;
-use libc::{seccomp_data, sock_filter};
+use libc::sock_filter;
 
 /// The most instructions that one filter may have (BPF_MAXINSNS).
 const LIMIT: usize = 4096;
 /// SECCOMP_RET_DATA of our filter, which reaches the handler as si_errno and tells our traps from the program's own.
 pub const MARK: u16 = 0x6172;
 
-const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const TRAP: u32 = libc::SECCOMP_RET_TRAP | MARK as u32;
-/// AUDIT_ARCH_X86_64 (linux/audit.h): EM_X86_64, 64-bit, little-endian.
-const ARCH: u32 = 0xc000_003e;
 
 /// The other numbers that are trapped, with the argument that has to be in the range of ring numbers.
 const ON_RINGS: [(i64, usize); 6] = [
@@ -137,7 +134,7 @@ const IN_PAGE: u32 = 0xfff;
 struct Addresses {
     high: u32,
     /// The whole executable segment.
-    low: (u32, u32),
+    low: [u32; 2],
     /// What the lower half, masked, is compared with, sorted; none for the whole segment.
     exact: Vec<u32>,
     mask: u32,
@@ -147,7 +144,7 @@ impl Addresses {
     fn contains(&self, address: usize) -> bool {
         let low = address as u32;
         let found = match self.exact.is_empty() {
-            true => (self.low.0..=self.low.1).contains(&low),
+            true => (self.low[0]..=self.low[1]).contains(&low),
             false => self.exact.binary_search(&(low & self.mask)).is_ok(),
         };
         found && address >> 32 == self.high as usize
@@ -160,91 +157,47 @@ fn addresses(
     behind: impl Iterator<Item = usize> + Clone,
     mask: u32,
 ) -> impl Iterator<Item = Addresses> {
-    let (start, last) = (code.start, code.end.saturating_sub(1));
-    (start >> 32..=last >> 32).map(move |high| {
-        let within = |address: usize| address.clamp(high << 32, (high << 32) | 0xffff_ffff) as u32;
+    bpf::by_upper_half(code).map(move |(high, low)| {
         // No more than tell that they are too many for a program.
-        let here = behind.clone().filter(|at| at >> 32 == high).take(2 * LIMIT);
+        let here = behind.clone().filter(|at| (at >> 32) as u32 == high).take(2 * LIMIT);
         let mut exact: Vec<u32> = here.map(|at| at as u32 & mask).collect();
         exact.sort_unstable();
         exact.dedup();
-        Addresses { high: high as u32, low: (within(start), within(last)), exact, mask }
+        Addresses { high, low, exact, mask }
     })
-}
-
-/// Allows calls of other architectures and loads the number.
-fn start() -> [sock_filter; 4] {
-    let arch = load(offset_of!(seccomp_data, arch));
-    [arch, jump(EQUAL, ARCH, 1, 0), answer(ALLOW), load(offset_of!(seccomp_data, nr))]
 }
 
 /// Loads and checks that come before any address.
 fn head(calls: Calls) -> Vec<sock_filter> {
-    let mut program = start().to_vec();
-    let (mut numbers, mut blocks) = (Vec::new(), Vec::new());
-    let on_rings = calls.include(Calls::OnRings);
-    if on_rings {
-        numbers.extend(ALWAYS);
-        numbers.extend(identity::NUMBERS);
-        numbers.extend(if backend::aio_is_chosen() { &AIO_CALLS[..] } else { &[] });
-        blocks.extend(ON_RINGS.iter().map(|(number, argument)| within(*number, *argument, KNOWN_NUMBERS)));
+    let mut found = bpf::Calls::new();
+    if calls.include(Calls::OnRings) {
+        let aio = if backend::aio_is_chosen() { &AIO_CALLS[..] } else { &[] };
+        ALWAYS.iter().chain(&identity::NUMBERS).chain(aio).for_each(|number| found.always(*number));
+        found.all(NR_IO_URING_SETUP, NR_IO_URING_REGISTER);
+        ON_RINGS.iter().for_each(|(number, index)| found.within(*number, *index, KNOWN_NUMBERS));
     }
     if calls.include(Calls::Waits) {
-        numbers.extend(WAITS);
-        blocks.extend(SELECTS.iter().map(|number| within(*number, 0, RING_NUMBERS.start + 1..i32::MAX)));
+        WAITS.iter().for_each(|number| found.always(*number));
+        SELECTS.iter().for_each(|number| found.within(*number, 0, RING_NUMBERS.start + 1..i32::MAX));
     }
-    // Each test of a number jumps over the blocks that follow to the address search behind them.
-    let behind_blocks = blocks.len() * 5 + 1;
-    let tests = numbers.len() + if on_rings { 2 } else { 0 };
-    for (index, number) in numbers.iter().enumerate() {
-        program.push(jump(EQUAL, *number as u32, (behind_blocks + tests - 1 - index) as u8, 0));
-    }
-    if on_rings {
-        program.push(jump(AT_LEAST, NR_IO_URING_SETUP as u32, 0, 1));
-        program.push(jump(AT_LEAST, NR_IO_URING_REGISTER as u32 + 1, 0, behind_blocks as u8));
-    }
-    let count = blocks.len();
-    for (index, mut block) in blocks.into_iter().enumerate() {
-        // The last test of a block that holds leads to the search.
-        block[3].jf = ((count - 1 - index) * 5 + 2) as u8;
-        program.extend(block);
-    }
-    program.push(answer(ALLOW));
-    program
-}
-
-/// Allows `number` unless its argument is in `range`; other numbers go on behind the block.
-fn within(number: i64, argument: usize, range: Range<i32>) -> [sock_filter; 5] {
-    let low_half = offset_of!(seccomp_data, args) + argument * 8;
-    [
-        jump(EQUAL, number as u32, 0, 4),
-        load(low_half),
-        jump(AT_LEAST, range.start as u32, 0, 1),
-        jump(AT_LEAST, range.end as u32, 0, 0), // its false branch is set by `head`
-        answer(ALLOW),
-    ]
+    found.end()
 }
 
 /// Appends the search for one object's addresses, which ends the program with `action`; control reaches its end when the
 /// address is none of them.
 fn search(program: &mut Vec<sock_filter>, range: &Addresses, action: u32) {
     let from = program.len();
-    let size = size_of_search(range) as u32;
-    program.push(load(offset_of!(seccomp_data, instruction_pointer) + 4));
-    program.push(same(range.high, 1));
-    program.push(skip(size - 3));
-    program.push(load(offset_of!(seccomp_data, instruction_pointer)));
     if range.exact.is_empty() {
-        program.push(jump(AT_LEAST, range.low.0, 0, 2));
-        program.push(jump(ABOVE, range.low.1, 1, 0));
-        program.push(answer(action));
+        program.extend(bpf::in_range((range.high, range.low), action));
     } else {
+        let ([lower, upper], size) = (bpf::ADDRESS, size_of_search(range));
+        program.extend([load(upper), same(range.high, 1), skip(size as u32 - 3), load(lower)]);
         if range.mask != u32::MAX {
-            program.push(instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, range.mask, 0, 0));
+            program.push(bpf::mask(range.mask));
         }
-        tree(program, &range.exact, from + size as usize);
+        tree(program, &range.exact, from + size);
     }
-    debug_assert_eq!(program.len(), from + size as usize);
+    debug_assert_eq!(program.len(), from + size_of_search(range));
 }
 
 /// Jumps over `over` instructions where a half of the address is `half`.
@@ -285,37 +238,17 @@ fn size_of_tree(addresses: usize) -> usize {
 }
 
 fn size_of_search(range: &Addresses) -> usize {
-    let masking = usize::from(range.mask != u32::MAX);
-    4 + if range.exact.is_empty() { 3 } else { masking + size_of_tree(range.exact.len()) }
-}
-
-const EQUAL: u32 = libc::BPF_JEQ;
-const AT_LEAST: u32 = libc::BPF_JGE;
-const ABOVE: u32 = libc::BPF_JGT;
-
-fn load(offset: usize) -> sock_filter {
-    instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset as u32, 0, 0)
-}
-
-fn jump(test: u32, value: u32, if_true: u8, if_false: u8) -> sock_filter {
-    instruction(libc::BPF_JMP | test | libc::BPF_K, value, if_true, if_false)
-}
-
-fn skip(instructions: u32) -> sock_filter {
-    instruction(libc::BPF_JMP | libc::BPF_JA, instructions, 0, 0)
-}
-
-fn answer(action: u32) -> sock_filter {
-    instruction(libc::BPF_RET | libc::BPF_K, action, 0, 0)
-}
-
-fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
-    sock_filter { code: code as u16, jt, jf, k }
+    match range.exact.len() {
+        0 => bpf::SIZE_IN_RANGE,
+        addresses => 4 + usize::from(range.mask != u32::MAX) + size_of_tree(addresses),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anyring_serve::filters::bpf::{ABOVE, NATIVE};
+    use libc::seccomp_data;
 
     /// Runs a program of the few instructions used here.
     fn run(program: &[sock_filter], data: &seccomp_data) -> u32 {
@@ -353,7 +286,7 @@ mod tests {
     }
 
     fn verdict(programs: &[Vec<sock_filter>], nr: i64, args: [u64; 6], site: usize) -> u32 {
-        let data = seccomp_data { nr: nr as i32, arch: ARCH, instruction_pointer: site as u64 + 2, args };
+        let data = seccomp_data { nr: nr as i32, arch: NATIVE, instruction_pointer: site as u64 + 2, args };
         // The lowest action wins, as in the kernel.
         programs.iter().map(|program| run(program, &data)).min().unwrap_or(ALLOW)
     }

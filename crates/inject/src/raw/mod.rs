@@ -28,11 +28,10 @@ use crate::{backend, descriptor, signals};
 use anyring_engine::lock::Lock;
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::{descriptors, identity, log, os, process, thread};
-use anyring_serve::filters::{self, Way};
+use anyring_serve::filters::{self, bpf, Way};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};
 use filter::Calls;
-use libc::sock_filter;
 use object::Known;
 
 #[cfg(not(test))]
@@ -121,13 +120,7 @@ fn cover(known: &mut Known) {
     }
     let objects = &known.objects[first_new..];
     if mutated(Mutation::EveryProcessGetsAFilter) && objects.is_empty() {
-        const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
-        Way::AllThreads.install(&[sock_filter {
-            code: (libc::BPF_RET | libc::BPF_K) as u16,
-            jt: 0,
-            jf: 0,
-            k: ALLOW,
-        }]);
+        let _ = Way::AllThreads.install(&[bpf::answer(bpf::ALLOW)]);
     }
     if objects.is_empty() || !(installed() || backend::serves_instructions()) {
         return;
@@ -162,7 +155,7 @@ fn trap(known: &Known, first: usize, calls: Calls) -> bool {
     let are_trapped = |behind| installed::trap_at(calls, behind);
     let mut all = true;
     for filter in filter::filters(calls, precision, &known.objects[first..], are_trapped) {
-        if way.install(&filter.program) {
+        if way.install(&filter.program).is_ok() {
             INSTALLED.store(true, Ordering::Relaxed);
             installed::note(filter);
         } else {
