@@ -5,46 +5,11 @@
 //! All of it is in one section, since for other code of the host's no look is needed ([`is_here`]).
 
 use crate::island::Data;
-use crate::patch::PATCHED;
 use crate::{trap, world};
-use anyring_serve::state::{MOVES, SAVES_BY, STATE_SIZE};
+use anyring_serve::crossing::{Registers, PATCHED};
+use anyring_serve::{asm_on_registers, save_registers};
 use core::arch::naked_asm;
 use core::mem::offset_of;
-
-/// The guest's registers, at the top of a stack of the host's.
-#[repr(C, align(64))]
-#[derive(Clone, Copy)]
-pub struct Registers {
-    pub rax: u64,
-    pub rdi: u64,
-    pub rsi: u64,
-    pub rdx: u64,
-    pub r10: u64,
-    pub r8: u64,
-    pub r9: u64,
-    pub rbx: u64,
-    pub rbp: u64,
-    pub r12: u64,
-    pub r13: u64,
-    pub r14: u64,
-    pub r15: u64,
-    pub rsp: u64,
-    pub rip: u64,
-    pub flags: u64,
-    /// The FS base to go back to.
-    pub fs: u64,
-    /// The address of the [`world::Level`] of this stack.
-    pub busy: u64,
-    /// The thread's [`world::Block`].
-    pub block: u64,
-    /// 1 if the instruction is to be patched, [`PATCHED`] if no trap led here.
-    pub patch: u64,
-    /// The context of the trap by whose rt_sigreturn(2) the call ends, if the guest was on its alternate signal stack, where
-    /// that frame stays; else 0.
-    pub context: u64,
-    /// Then: the guest's signal mask.
-    pub mask: u64,
-}
 
 unsafe extern "C" {
     /// The linker's names for the ends of the section, and of all code.
@@ -79,93 +44,31 @@ pub fn prepare() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Where a trapped thread goes on: rsp points to its [`Registers`], all else is as the guest left it, FS too. The guest's signal
-/// mask is in force.
+/// Where a trapped thread goes on: FS is as the guest left it, too. At `anyring_resume` rsp points to its [`Registers`], and FS is
+/// the guest's again.
 #[unsafe(naked)]
 #[link_section = "anyring_crossing"]
 pub unsafe extern "C" fn trampoline() {
-    naked_asm!(
-        "cld",
-        "mov rbx, rsp",
-        "rdfsbase rax",
-        "mov [rbx + {fs}], rax",
-        "mov rdx, [rbx + {block}]",
-        "mov [rdx + {guest_fs}], rax",
-        "mov rcx, [rdx + {host_fs}]",
-        "wrfsbase rcx", // from here on: the host's world
-        anyring_serve::call_keeping_state!(),
-        "mov rsp, rbx",
-        "mov rax, [rsp + {fs}]",
-        "wrfsbase rax", // the guest's again
-        "cmp qword ptr [rsp + {context}], 0",
-        "je {leave}",
-        // All signals are blocked. With the frame's mask the kernel sets the alternate stack again.
-        "mov r11, [rsp + {busy}]",
-        "mov rsp, [rsp + {context}]",
-        "mov byte ptr [r11], 0",
-        "mov eax, {sigreturn}",
-        "syscall",
-        "ud2",
+    anyring_serve::crossing!(
+        enter: "rdfsbase rax
+            mov [rbx + {fs}], rax
+            mov rdx, [rbx + {block}]
+            mov [rdx + {guest_fs}], rax
+            mov rcx, [rdx + {host_fs}]
+            wrfsbase rcx", // from here on: the host's world
+        leave: "mov rax, [rsp + {fs}]
+            wrfsbase rax", // the guest's again
+        resume: ".globl anyring_resume
+            .hidden anyring_resume
+            anyring_resume:",
+        give_back: "mov byte ptr [r11], 0",
+        enabled: "";
         fs = const offset_of!(Registers, fs),
         block = const offset_of!(Registers, block),
-        context = const offset_of!(Registers, context),
-        busy = const offset_of!(Registers, busy),
         guest_fs = const world::GUEST_FS,
         host_fs = const world::HOST_FS,
-        size = sym STATE_SIZE,
-        saves_by = sym SAVES_BY,
-        moves = sym MOVES,
-        sigreturn = const libc::SYS_rt_sigreturn,
         emulate = sym trap::emulate,
-        leave = sym leave,
-    )
-}
-
-/// Back to the guest: rsp points to its [`Registers`], FS is the guest's.
-#[unsafe(naked)]
-#[link_section = "anyring_crossing"]
-unsafe extern "C" fn leave() {
-    naked_asm!(
-        "push qword ptr [rsp + {flags}]",
-        "popfq",
-        "mov rax, [rsp + {rax}]",
-        "mov rdi, [rsp + {rdi}]",
-        "mov rsi, [rsp + {rsi}]",
-        "mov rdx, [rsp + {rdx}]",
-        "mov r10, [rsp + {r10}]",
-        "mov r8, [rsp + {r8}]",
-        "mov r9, [rsp + {r9}]",
-        "mov rbx, [rsp + {rbx}]",
-        "mov rbp, [rsp + {rbp}]",
-        "mov r12, [rsp + {r12}]",
-        "mov r13, [rsp + {r13}]",
-        "mov r14, [rsp + {r14}]",
-        "mov r15, [rsp + {r15}]",
-        "mov rcx, [rsp + {rip}]",
-        "mov r11, [rsp + {busy}]",
-        "mov rsp, [rsp + {rsp}]",
-        "mov byte ptr [r11], 0", // off the stack: only now it is given back
-        // A handler may have made a call since: then these are its flags, on which no program can rely.
-        "mov r11, [r11 + {level_flags}]",
-        "notrack jmp rcx",
-        rax = const offset_of!(Registers, rax),
-        rdi = const offset_of!(Registers, rdi),
-        rsi = const offset_of!(Registers, rsi),
-        rdx = const offset_of!(Registers, rdx),
-        r10 = const offset_of!(Registers, r10),
-        r8 = const offset_of!(Registers, r8),
-        r9 = const offset_of!(Registers, r9),
-        rbx = const offset_of!(Registers, rbx),
-        rbp = const offset_of!(Registers, rbp),
-        r12 = const offset_of!(Registers, r12),
-        r13 = const offset_of!(Registers, r13),
-        r14 = const offset_of!(Registers, r14),
-        r15 = const offset_of!(Registers, r15),
-        rsp = const offset_of!(Registers, rsp),
-        rip = const offset_of!(Registers, rip),
-        flags = const offset_of!(Registers, flags),
-        busy = const offset_of!(Registers, busy),
-        level_flags = const world::LEVEL_FLAGS,
+        stack_flags = const world::LEVEL_FLAGS,
     )
 }
 
@@ -204,7 +107,7 @@ pub fn entering(address: usize) -> Option<Entering> {
 #[unsafe(naked)]
 #[link_section = "anyring_crossing"]
 pub unsafe extern "C" fn patched() {
-    naked_asm!(
+    asm_on_registers!(
         "endbr64",
         "mov ecx, 1",
         "xchg [rax + {busy}], cl",
@@ -237,25 +140,12 @@ pub unsafe extern "C" fn patched() {
         "mov [rax + {busy} + {level_flags}], rcx",
         "mov [rsp + {block}], rax",
         "lea rcx, [rax + {busy}]",
-        "mov [rsp + {level}], rcx",
+        "mov [rsp + {stack}], rcx",
         "mov rcx, [r11 + {number}]",
         "mov [rsp + {rax}], rcx",
         "mov rcx, [r11 + {behind}]",
         "mov [rsp + {rip}], rcx",
-        "mov qword ptr [rsp + {patch}], {is_patched}",
-        "mov qword ptr [rsp + {context}], 0",
-        "mov [rsp + {rdi}], rdi",
-        "mov [rsp + {rsi}], rsi",
-        "mov [rsp + {rdx}], rdx",
-        "mov [rsp + {r10}], r10",
-        "mov [rsp + {r8}], r8",
-        "mov [rsp + {r9}], r9",
-        "mov [rsp + {rbx}], rbx",
-        "mov [rsp + {rbp}], rbp",
-        "mov [rsp + {r12}], r12",
-        "mov [rsp + {r13}], r13",
-        "mov [rsp + {r14}], r14",
-        "mov [rsp + {r15}], r15",
+        save_registers!(),
         "jmp {trampoline}",
         // On its alternate signal stack: by a trap, which disables that meanwhile.
         "3:",
@@ -263,7 +153,7 @@ pub unsafe extern "C" fn patched() {
         "popfq",
         "mov rsp, [rsp + {rsp}]",
         "mov byte ptr [rax + {busy}], 0",
-        "notrack jmp qword ptr [r11 + {miss}]",
+        "notrack jmp qword ptr [r11 + {miss}]";
         busy = const world::LEVEL,
         level_flags = const world::LEVEL_FLAGS,
         trapped_at = const world::TRAPPED_AT,
@@ -273,27 +163,9 @@ pub unsafe extern "C" fn patched() {
         miss = const offset_of!(Data, miss),
         number = const offset_of!(Data, number),
         behind = const offset_of!(Data, behind),
-        is_patched = const PATCHED,
+        patched = const PATCHED,
         block = const offset_of!(Registers, block),
-        level = const offset_of!(Registers, busy),
         patch = const offset_of!(Registers, patch),
-        context = const offset_of!(Registers, context),
-        rax = const offset_of!(Registers, rax),
-        rdi = const offset_of!(Registers, rdi),
-        rsi = const offset_of!(Registers, rsi),
-        rdx = const offset_of!(Registers, rdx),
-        r10 = const offset_of!(Registers, r10),
-        r8 = const offset_of!(Registers, r8),
-        r9 = const offset_of!(Registers, r9),
-        rbx = const offset_of!(Registers, rbx),
-        rbp = const offset_of!(Registers, rbp),
-        r12 = const offset_of!(Registers, r12),
-        r13 = const offset_of!(Registers, r13),
-        r14 = const offset_of!(Registers, r14),
-        r15 = const offset_of!(Registers, r15),
-        rsp = const offset_of!(Registers, rsp),
-        rip = const offset_of!(Registers, rip),
-        flags = const offset_of!(Registers, flags),
         trampoline = sym trampoline,
     )
 }
@@ -337,7 +209,7 @@ pub unsafe extern "C" fn clone_away(
         "mov eax, {sigprocmask}",
         "syscall",
         "lea rsp, [r12 + {begin}]",
-        "jmp {leave}",
+        "jmp anyring_resume",
         "9:",
         "pop r12",
         "ret",
@@ -351,7 +223,6 @@ pub unsafe extern "C" fn clone_away(
         guest_fs = const world::GUEST_FS,
         mask = const world::MASK,
         begin = const world::BEGIN,
-        leave = sym leave,
     )
 }
 

@@ -1,11 +1,11 @@
 //! What becomes of each trapped call.
 
-use crate::crossing::Registers;
 use crate::world::{self, Block};
 use crate::{exe, exec, fast, filter, patch, signals, start, threads};
 use anyring_abi::NR_IO_SETUP;
 use anyring_engine::thread::follow;
 use anyring_engine::{log, Errno};
+use anyring_serve::crossing::Registers;
 use anyring_serve::{entry, memory, sys, Host};
 use core::sync::atomic::Ordering;
 use libc::c_int;

@@ -5,8 +5,8 @@
 //! arch_prctl(2). Instructions that set it are looked for (`patch.rs`). As long as threads share one, or a vforked child has its
 //! parent's, nobody is found by it, and their calls trap.
 
-use crate::crossing::Registers;
 use crate::world::{self, Block, NOT_FOUND};
+use anyring_serve::crossing::Registers;
 use core::mem::size_of;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 

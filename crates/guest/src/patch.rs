@@ -21,9 +21,6 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::ucontext_t;
 
-/// What [`crossing::Registers::patch`] is for a call that came by a jump.
-pub const PATCHED: u64 = 2;
-
 /// Closer is the program itself. No heap grows behind it: the program break is elsewhere.
 const AVOIDED: Range<isize> = -(1 << 20)..1 << 20;
 

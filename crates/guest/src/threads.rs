@@ -1,9 +1,10 @@
 //! clone(2), fork(2) and vfork(2).
 
-use crate::crossing::{clone_away, Registers};
+use crate::crossing::clone_away;
 use crate::world::{self, Block};
 use crate::{fast, tcb};
 use anyring_engine::process;
+use anyring_serve::crossing::Registers;
 use anyring_serve::sys::{self, set_mask};
 use core::sync::atomic::Ordering;
 
@@ -62,7 +63,7 @@ fn share(block: &Block, registers: &Registers, args: [usize; 6], mask: u64) -> i
     let rsp = if stack != 0 { stack as u64 } else { registers.rsp };
     let level = &child.levels[0];
     level.flags.store(registers.flags, Ordering::Relaxed);
-    let busy = core::ptr::from_ref(level) as u64;
+    let stack_of = core::ptr::from_ref(level) as u64;
     child.guest_fs.store(fs as usize, Ordering::Relaxed);
     child.mask.store(mask, Ordering::Relaxed);
     child.identity.store(block.identity.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -72,7 +73,7 @@ fn share(block: &Block, registers: &Registers, args: [usize; 6], mask: u64) -> i
         _ => fast::forget(fs as usize),
     }
     // SAFETY: the block was just claimed, so that nobody else touches this.
-    unsafe { child.begin.get().write(Registers { rax: 0, rsp, fs, busy, context: 0, ..*registers }) };
+    unsafe { child.begin.get().write(Registers { rax: 0, rsp, fs, stack: stack_of, context: 0, ..*registers }) };
     // SAFETY: all signals are blocked, and the block is the child's.
     let answer = unsafe { clone_away(flags, stack, parent_tid, child_tid, tls, child) };
     if answer < 0 || flags & VFORK != 0 {

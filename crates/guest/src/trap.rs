@@ -1,20 +1,17 @@
 //! From the SIGSYS of a trapped instruction to the call and back.
 //!
-//! The handler makes no call: it takes a stack, writes the guest's registers to its top, and lets the signal return into
-//! [`trampoline`], which makes the call outside any handler, in the host's world, with the guest's signal mask: a call that
-//! waits is as interruptible as the real one. The guest's stack is not touched.
+//! By [`anyring_serve::crossing`], with a stack of the thread's own and the call in the host's world.
 
-use crate::crossing::{self, trampoline, Registers};
+use crate::crossing::{self, trampoline};
 use crate::filter::MARK;
-use crate::patch::PATCHED;
 use crate::world::{self, Block, LEVELS};
 use crate::{dispatch, fast, patch, tcb};
 use anyring_abi::NR_IO_URING_ENTER;
 use anyring_engine::stats;
+use anyring_serve::crossing::{Registers, PATCHED};
 use anyring_serve::signals::trap::trapped_call;
 use anyring_serve::signals::{action, bit, guarded};
-use anyring_serve::{door, entry, sys};
-use core::mem::size_of;
+use anyring_serve::{door, entry};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use libc::{siginfo_t, stack_t, ucontext_t};
@@ -72,51 +69,19 @@ pub unsafe extern "C" fn whose(signal: i32, info: *const siginfo_t, context: *mu
 /// Has the thread, which has trapped with call `number`, go on in [`trampoline`]. False if it has no stack left. All signals
 /// are blocked.
 fn trap(block: &Block, number: i32, context: &mut ucontext_t) -> bool {
-    let this = core::ptr::from_mut(context) as u64;
-    let gregs = context.uc_mcontext.gregs;
-    let register = |index: i32| gregs[index as usize] as u64;
-    let trapped_at = register(libc::REG_RSP) as usize;
+    let mut registers = Registers::of(context, number);
+    let trapped_at = registers.rsp as usize;
     let Some((level, top)) = take_level(block, trapped_at, &mut context.uc_stack) else { return false };
     let is_alternate = note_alternate(block, level, trapped_at, &context.uc_stack);
     if level == 0 {
         avoid(block, &context.uc_stack);
     }
-    block.levels[level].flags.store(register(libc::REG_EFL), Ordering::Relaxed);
-    let behind = register(libc::REG_RIP);
-    let saved = Registers {
-        rax: number as u64,
-        rdi: register(libc::REG_RDI),
-        rsi: register(libc::REG_RSI),
-        rdx: register(libc::REG_RDX),
-        r10: register(libc::REG_R10),
-        r8: register(libc::REG_R8),
-        r9: register(libc::REG_R9),
-        rbx: register(libc::REG_RBX),
-        rbp: register(libc::REG_RBP),
-        r12: register(libc::REG_R12),
-        r13: register(libc::REG_R13),
-        r14: register(libc::REG_R14),
-        r15: register(libc::REG_R15),
-        rsp: trapped_at as u64,
-        rip: behind,
-        flags: register(libc::REG_EFL),
-        fs: 0,
-        busy: core::ptr::from_ref(&block.levels[level]) as u64,
-        block: core::ptr::from_ref(block) as u64,
-        patch: u64::from(patch::is_due(i64::from(number), behind as usize)),
-        context: if is_alternate { this } else { 0 },
-        // SAFETY: the first word of uc_sigmask is all that the kernel has filled in.
-        mask: unsafe { (&raw const context.uc_sigmask).cast::<u64>().read() },
-    };
-    if is_alternate {
-        // SAFETY: as above; rt_sigreturn reads it.
-        unsafe { (&raw mut context.uc_sigmask).cast::<u64>().write(u64::MAX) };
-    }
-    let frame = (top - size_of::<Registers>()) as *mut Registers;
+    block.levels[level].flags.store(registers.flags, Ordering::Relaxed);
+    registers.stack = core::ptr::from_ref(&block.levels[level]) as u64;
+    registers.block = core::ptr::from_ref(block) as u64;
+    registers.patch = u64::from(patch::is_due(i64::from(number), registers.rip as usize));
     // SAFETY: the stack is mapped, was just taken by this thread, and its top is aligned to a page.
-    unsafe { frame.write(saved) };
-    context.uc_mcontext.gregs[libc::REG_RSP as usize] = frame as i64;
-    context.uc_mcontext.gregs[libc::REG_RIP as usize] = trampoline as *const () as i64;
+    unsafe { registers.cross(context, top, is_alternate, trampoline) };
     true
 }
 
@@ -194,9 +159,7 @@ pub unsafe extern "C" fn emulate(registers: *mut Registers) {
     // SAFETY: blocks are never freed.
     let block = unsafe { &*(registers.block as *const Block) };
     tcb::note_thread(block.tid.load(Ordering::Relaxed));
-    if registers.context != 0 {
-        disable_alternate(registers.mask);
-    }
+    registers.begin();
     if block.has_jumped.load(Ordering::Relaxed) {
         block.has_jumped.store(false, Ordering::Relaxed);
         entry::aside(door::leaving_by_jump);
@@ -204,48 +167,21 @@ pub unsafe extern "C" fn emulate(registers: *mut Registers) {
     if registers.patch != PATCHED {
         by_trap(block, registers);
     }
-    registers.rax = match registers.rax as i64 {
+    let answer = match registers.rax as i64 {
         NR_IO_URING_ENTER => dispatch::enter(registers),
         _ => entry::answer_any(|| dispatch::call(block, registers)),
-    } as u64;
-    if registers.context != 0 {
-        // SAFETY: the frame of the trap, which nothing touches while the alternate stack is disabled.
-        unsafe { end_by_sigreturn(registers, &mut *(registers.context as *mut ucontext_t)) };
-    }
+    };
+    // SAFETY: the trampoline's.
+    unsafe { registers.end(answer as u64) };
 }
 
 /// What is done for a call that came by a trap.
 fn by_trap(block: &Block, registers: &Registers) {
     stats::stats().traps.fetch_add(1, Ordering::Relaxed);
-    if registers.busy == core::ptr::from_ref(&block.levels[0]) as u64 {
+    if registers.stack == core::ptr::from_ref(&block.levels[0]) as u64 {
         fast::note(block, registers);
     }
     if registers.patch != 0 {
         entry::aside(|| patch::apply(registers.rip as usize, registers.rax as u32));
     }
-}
-
-/// No alternate signal stack from now on, and the guest's mask: the thread is off that stack by now, with all signals blocked.
-fn disable_alternate(mask: u64) {
-    let disabled = stack_t { ss_sp: core::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
-    // SAFETY: a local, which the kernel reads. What was set is in the block.
-    unsafe { sys::call(libc::SYS_sigaltstack, [&raw const disabled as usize, 0, 0, 0, 0, 0]) };
-    sys::set_mask(mask);
-}
-
-/// Makes the context of the trap the one in which the guest goes on behind its instruction, with the mask that it has now.
-/// Blocks all signals: the thread is about to be on its alternate stack, which the kernel does not know yet.
-///
-/// # Safety
-/// `registers` and `context` are those of one trap.
-unsafe fn end_by_sigreturn(registers: &Registers, context: &mut ucontext_t) {
-    let mask = sys::set_mask(u64::MAX);
-    let gregs = &mut context.uc_mcontext.gregs;
-    for (index, value) in
-        [(libc::REG_RAX, registers.rax), (libc::REG_RSP, registers.rsp), (libc::REG_RIP, registers.rip)]
-    {
-        gregs[index as usize] = value as i64;
-    }
-    // SAFETY: the first word of uc_sigmask is all that rt_sigreturn reads.
-    unsafe { (&raw mut context.uc_sigmask).cast::<u64>().write(mask) };
 }

@@ -3,7 +3,7 @@
 //! A thread that ends is not seen: exit(2) is not trapped, since detached threads of musl and Zig make it when their stack is
 //! gone. Its record is taken for another thread once the kernel says that there is no such thread ([`Block::is_left`]).
 
-use crate::crossing::Registers;
+use anyring_serve::crossing::Registers;
 use anyring_serve::sys;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};

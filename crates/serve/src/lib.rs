@@ -3,6 +3,8 @@
 //! says what is its own by [`Host`].
 
 mod arch;
+#[cfg(target_arch = "x86_64")]
+pub mod crossing;
 pub mod descriptor;
 pub mod dispatch;
 pub mod door;

@@ -26,22 +26,21 @@
 use super::island::{self, Call, Island};
 use super::object::Object;
 use super::stack::{self, Hint};
-use super::trap::{self, asm_on_registers, Registers};
+use super::trap;
 use super::{scan, KNOWN};
 use crate::signals::action::set_mask;
 use crate::{probe, signals};
 use anyring_engine::{log, stats};
+use anyring_serve::crossing::{Registers, PATCHED};
 use anyring_serve::patch::jump::Jump;
 use anyring_serve::patch::{counters, origin, run};
+use anyring_serve::{asm_on_registers, save_registers};
 use core::mem::{offset_of, size_of};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Closer is the program itself, and above it its heap: allocators go on by mmap(2) where that ends.
 const AVOIDED: Range<isize> = -(1 << 20)..1 << 26;
-
-/// What [`Registers::patch`] is for a call that came by a jump.
-pub const PATCHED: u64 = 2;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
 
@@ -197,25 +196,12 @@ pub unsafe extern "C" fn patched() {
         ".cfi_escape 0x0f, 4, 0x77, {rsp} + 128, 0, 6",
         "mov [rsp + {flags}], rcx",
         "mov [rax + {slot_flags}], rcx",
-        "mov [rsp + {slot}], rax",
+        "mov [rsp + {stack}], rax",
         "mov rax, [r11 + {number}]",
         "mov rcx, [r11 + {behind}]",
         "mov [rsp + {rax}], rax",
         "mov [rsp + {rip}], rcx",
-        "mov qword ptr [rsp + {patch}], {patched}",
-        "mov qword ptr [rsp + {context}], 0",
-        "mov [rsp + {rdi}], rdi",
-        "mov [rsp + {rsi}], rsi",
-        "mov [rsp + {rdx}], rdx",
-        "mov [rsp + {r10}], r10",
-        "mov [rsp + {r8}], r8",
-        "mov [rsp + {r9}], r9",
-        "mov [rsp + {rbx}], rbx",
-        "mov [rsp + {rbp}], rbp",
-        "mov [rsp + {r12}], r12",
-        "mov [rsp + {r13}], r13",
-        "mov [rsp + {r14}], r14",
-        "mov [rsp + {r15}], r15",
+        save_registers!(),
         "jmp {trampoline}",
         ".cfi_endproc";
         hint_process = const offset_of!(Hint, not_process),

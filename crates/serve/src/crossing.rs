@@ -1,0 +1,292 @@
+//! The trap crossing: how a thread that has trapped with a system call gets to the call of ours, and back behind its
+//! instruction.
+//!
+//! The handler of the SIGSYS makes no call: it takes a stack, writes the program's registers to its top, and lets the signal
+//! return into a trampoline there ([`crossing!`]), which makes the call outside any handler, with the program's signal mask, so
+//! that a blocking call is as interruptible as the real one. The program's stack is not touched, its red zone least of all.
+//! Which stack that is, and in which world the call is made, each way in says by itself.
+
+use crate::sys;
+use core::mem::{offset_of, size_of};
+use libc::ucontext_t;
+
+/// What [`Registers::patch`] is for a call that came by a jump instead of a trap.
+pub const PATCHED: u64 = 2;
+
+/// The program's registers, at the top of a stack of ours.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+#[allow(missing_docs)] // named as the registers are
+pub struct Registers {
+    pub rax: u64,
+    pub rdi: u64,
+    pub rsi: u64,
+    pub rdx: u64,
+    pub r10: u64,
+    pub r8: u64,
+    pub r9: u64,
+    pub rbx: u64,
+    pub rbp: u64,
+    pub r12: u64,
+    pub r13: u64,
+    pub r14: u64,
+    pub r15: u64,
+    pub rsp: u64,
+    pub rip: u64,
+    pub flags: u64,
+    /// The address of what says who uses this stack.
+    pub stack: u64,
+    /// 1 if the instruction is to be patched before the call is made, [`PATCHED`] if no trap led here.
+    pub patch: u64,
+    /// The context of the trap by whose rt_sigreturn(2) the call ends, if the program was on its alternate signal stack, on
+    /// which that frame stays; else 0.
+    pub context: u64,
+    /// Then: the program's signal mask.
+    pub mask: u64,
+    /// Of a guest: the FS base to go back to, and the thread's record.
+    pub fs: u64,
+    /// See `fs`.
+    pub block: u64,
+}
+
+// In the tables of `crossing!` each offset is `offset + 128, 0` as a signed LEB128.
+const _: () = assert!(offset_of!(Registers, rip) < 128);
+
+/// The kernel's word of a context's signal mask, all that it fills in and all that rt_sigreturn(2) reads.
+fn mask_of(context: &mut ucontext_t) -> &mut u64 {
+    // SAFETY: sigset_t is larger, as aligned, and borrowed as long as the context is.
+    unsafe { &mut *(&raw mut context.uc_sigmask).cast::<u64>() }
+}
+
+impl Registers {
+    /// Those of a thread that has trapped with call `number`.
+    pub fn of(context: &ucontext_t, number: i32) -> Registers {
+        let register = |index: i32| context.uc_mcontext.gregs[index as usize] as u64;
+        Registers {
+            rax: number as u64,
+            rdi: register(libc::REG_RDI),
+            rsi: register(libc::REG_RSI),
+            rdx: register(libc::REG_RDX),
+            r10: register(libc::REG_R10),
+            r8: register(libc::REG_R8),
+            r9: register(libc::REG_R9),
+            rbx: register(libc::REG_RBX),
+            rbp: register(libc::REG_RBP),
+            r12: register(libc::REG_R12),
+            r13: register(libc::REG_R13),
+            r14: register(libc::REG_R14),
+            r15: register(libc::REG_R15),
+            rsp: register(libc::REG_RSP),
+            rip: register(libc::REG_RIP),
+            flags: register(libc::REG_EFL),
+            stack: 0,
+            patch: 0,
+            context: 0,
+            mask: 0,
+            fs: 0,
+            block: 0,
+        }
+    }
+
+    /// The call's arguments.
+    pub fn args(&self) -> [usize; 6] {
+        [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9].map(|arg| arg as usize)
+    }
+
+    /// Has the trap return into `trampoline`, on the stack that ends at `top`; with all signals blocked if the program was on its
+    /// alternate signal stack, until that is disabled ([`Registers::begin`]).
+    ///
+    /// # Safety
+    /// The stack is mapped and this thread's alone, `top` is aligned as this is.
+    pub unsafe fn cross(
+        mut self,
+        context: &mut ucontext_t,
+        top: usize,
+        is_alternate: bool,
+        trampoline: unsafe extern "C" fn(),
+    ) {
+        if is_alternate {
+            self.context = core::ptr::from_mut(context) as u64;
+            self.mask = core::mem::replace(mask_of(context), u64::MAX);
+        }
+        let frame = (top - size_of::<Registers>()) as *mut Registers;
+        // SAFETY: the caller vouches for it.
+        unsafe { frame.write(self) };
+        context.uc_mcontext.gregs[libc::REG_RSP as usize] = frame as i64;
+        context.uc_mcontext.gregs[libc::REG_RIP as usize] = trampoline as *const () as i64;
+    }
+
+    /// The call begins, outside the handler: no alternate signal stack from now on, and the program's mask, since the thread is
+    /// off that stack by now. What was set is kept by who has the stack.
+    pub fn begin(&self) {
+        if self.context != 0 {
+            let disabled = libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+            // SAFETY: a local, which the kernel reads.
+            unsafe { sys::call(libc::SYS_sigaltstack, [&raw const disabled as usize, 0, 0, 0, 0, 0]) };
+            sys::set_mask(self.mask);
+        }
+    }
+
+    /// The call has this answer. Where it ends by rt_sigreturn(2) the context of the trap becomes the one in which the program goes
+    /// on behind its instruction, with the mask that it has now, which the call may have changed. All signals are blocked then:
+    /// the thread is about to be on its alternate stack, which the kernel does not know yet.
+    ///
+    /// # Safety
+    /// `self` is what the trampoline has passed.
+    pub unsafe fn end(&mut self, answer: u64) {
+        self.rax = answer;
+        if self.context == 0 {
+            return;
+        }
+        // SAFETY: the frame of the trap, which nothing touches while the alternate stack is disabled.
+        let context = unsafe { &mut *(self.context as *mut ucontext_t) };
+        *mask_of(context) = sys::set_mask(u64::MAX);
+        let gregs = &mut context.uc_mcontext.gregs;
+        gregs[libc::REG_RAX as usize] = self.rax as i64;
+        gregs[libc::REG_RSP as usize] = self.rsp as i64;
+        gregs[libc::REG_RIP as usize] = self.rip as i64;
+    }
+}
+
+/// `naked_asm!` in which the fields of [`Registers`] are known by their names. What else the lines name follows a `;`.
+#[macro_export]
+macro_rules! asm_on_registers {
+    ($($line:expr),+; $($operands:tt)*) => {
+        core::arch::naked_asm!(
+            $($line,)+
+            rax = const core::mem::offset_of!($crate::crossing::Registers, rax),
+            rdi = const core::mem::offset_of!($crate::crossing::Registers, rdi),
+            rsi = const core::mem::offset_of!($crate::crossing::Registers, rsi),
+            rdx = const core::mem::offset_of!($crate::crossing::Registers, rdx),
+            r10 = const core::mem::offset_of!($crate::crossing::Registers, r10),
+            r8 = const core::mem::offset_of!($crate::crossing::Registers, r8),
+            r9 = const core::mem::offset_of!($crate::crossing::Registers, r9),
+            rbx = const core::mem::offset_of!($crate::crossing::Registers, rbx),
+            rbp = const core::mem::offset_of!($crate::crossing::Registers, rbp),
+            r12 = const core::mem::offset_of!($crate::crossing::Registers, r12),
+            r13 = const core::mem::offset_of!($crate::crossing::Registers, r13),
+            r14 = const core::mem::offset_of!($crate::crossing::Registers, r14),
+            r15 = const core::mem::offset_of!($crate::crossing::Registers, r15),
+            rsp = const core::mem::offset_of!($crate::crossing::Registers, rsp),
+            rip = const core::mem::offset_of!($crate::crossing::Registers, rip),
+            flags = const core::mem::offset_of!($crate::crossing::Registers, flags),
+            stack = const core::mem::offset_of!($crate::crossing::Registers, stack),
+            context = const core::mem::offset_of!($crate::crossing::Registers, context),
+            $($operands)*
+        )
+    };
+}
+
+/// Lines of assembly for a call that comes by a jump: the registers that are the program's still go to the frame at rsp, which
+/// says so. The operands, besides those of [`asm_on_registers!`], are `{patch}` and `{patched}`.
+#[macro_export]
+macro_rules! save_registers {
+    () => {
+        concat!(
+            "mov qword ptr [rsp + {patch}], {patched}\n",
+            "mov qword ptr [rsp + {context}], 0\n",
+            "mov [rsp + {rdi}], rdi\n",
+            "mov [rsp + {rsi}], rsi\n",
+            "mov [rsp + {rdx}], rdx\n",
+            "mov [rsp + {r10}], r10\n",
+            "mov [rsp + {r8}], r8\n",
+            "mov [rsp + {r9}], r9\n",
+            "mov [rsp + {rbx}], rbx\n",
+            "mov [rsp + {rbp}], rbp\n",
+            "mov [rsp + {r12}], r12\n",
+            "mov [rsp + {r13}], r13\n",
+            "mov [rsp + {r14}], r14\n",
+            "mov [rsp + {r15}], r15\n",
+        )
+    };
+}
+
+/// The whole of a naked function where a trapped thread goes on: rsp points to its [`Registers`], the extended state is as the
+/// program left it. `enter` and `leave` are lines around the call, by rbx and rsp; with r11 as [`Registers::stack`],
+/// `give_back` marks the stack as free and `enabled` the alternate signal stack as the kernel's again. `resume` is the label
+/// from where on the registers are loaded. What the lines name follows, with `emulate` and `stack_flags`.
+#[macro_export]
+macro_rules! crossing {
+    (enter: $enter:literal, leave: $leave:literal, resume: $resume:literal, give_back: $give_back:literal,
+     enabled: $enabled:literal; $($operands:tt)*) => {
+        $crate::asm_on_registers!(
+            // What unwinders and debuggers need to know: the program's stack pointer is the frame's address, and where the
+            // registers are that a function keeps. As with a signal frame, the instruction pointer is no return address.
+            ".cfi_startproc",
+            ".cfi_signal_frame",
+            // Of each line, the second number is the register that points to the frame: rsp.
+            ".cfi_escape 0x0f, 4, 0x77, {rsp} + 128, 0, 6",
+            ".cfi_escape 0x10, 3, 3, 0x77, {rbx} + 128, 0",
+            ".cfi_escape 0x10, 6, 3, 0x77, {rbp} + 128, 0",
+            ".cfi_escape 0x10, 12, 3, 0x77, {r12} + 128, 0",
+            ".cfi_escape 0x10, 13, 3, 0x77, {r13} + 128, 0",
+            ".cfi_escape 0x10, 14, 3, 0x77, {r14} + 128, 0",
+            ".cfi_escape 0x10, 15, 3, 0x77, {r15} + 128, 0",
+            ".cfi_escape 0x10, 16, 3, 0x77, {rip} + 128, 0",
+            "cld",
+            "mov rbx, rsp",
+            ".cfi_remember_state",
+            // The same by rbx.
+            ".cfi_escape 0x0f, 4, 0x73, {rsp} + 128, 0, 6",
+            ".cfi_escape 0x10, 3, 3, 0x73, {rbx} + 128, 0",
+            ".cfi_escape 0x10, 6, 3, 0x73, {rbp} + 128, 0",
+            ".cfi_escape 0x10, 12, 3, 0x73, {r12} + 128, 0",
+            ".cfi_escape 0x10, 13, 3, 0x73, {r13} + 128, 0",
+            ".cfi_escape 0x10, 14, 3, 0x73, {r14} + 128, 0",
+            ".cfi_escape 0x10, 15, 3, 0x73, {r15} + 128, 0",
+            ".cfi_escape 0x10, 16, 3, 0x73, {rip} + 128, 0",
+            $enter,
+            $crate::call_keeping_state!(),
+            "mov rsp, rbx",
+            $leave,
+            "cmp qword ptr [rsp + {context}], 0",
+            "jne 5f",
+            $resume,
+            "push qword ptr [rsp + {flags}]",
+            "popfq", // no instruction below changes a flag
+            ".cfi_restore_state",
+            ".cfi_remember_state",
+            "mov rax, [rsp + {rax}]",
+            "mov rdi, [rsp + {rdi}]",
+            "mov rsi, [rsp + {rsi}]",
+            "mov rdx, [rsp + {rdx}]",
+            "mov r10, [rsp + {r10}]",
+            "mov r8, [rsp + {r8}]",
+            "mov r9, [rsp + {r9}]",
+            "mov rbx, [rsp + {rbx}]",
+            "mov rbp, [rsp + {rbp}]",
+            "mov r12, [rsp + {r12}]",
+            "mov r13, [rsp + {r13}]",
+            "mov r14, [rsp + {r14}]",
+            "mov r15, [rsp + {r15}]",
+            "mov rcx, [rsp + {rip}]",
+            "mov r11, [rsp + {stack}]",
+            "mov rsp, [rsp + {rsp}]",
+            ".cfi_def_cfa rsp, 0",
+            ".irp n,rbx,rbp,r12,r13,r14,r15\n.cfi_same_value \\n\n.endr",
+            ".cfi_register rip, rcx",
+            // Off the stack: only now it is given back. Its next user may be a handler on this thread, before the next
+            // instruction; then r11 gets the flags of that call, which no program can rely on.
+            $give_back,
+            "mov r11, [r11 + {stack_flags}]",
+            "notrack jmp rcx",
+            // Back in the frame of the trap, on the alternate stack, with all signals blocked: by the frame the kernel sets
+            // mask and alternate stack again.
+            "5:",
+            ".cfi_restore_state",
+            "mov r11, [rsp + {stack}]",
+            "mov rsp, [rsp + {context}]",
+            $enabled,
+            $give_back,
+            "mov eax, {sigreturn}",
+            "syscall",
+            "ud2",
+            ".cfi_endproc";
+            sigreturn = const libc::SYS_rt_sigreturn,
+            moves = sym $crate::state::MOVES,
+            size = sym $crate::state::STATE_SIZE,
+            saves_by = sym $crate::state::SAVES_BY,
+            $($operands)*
+        )
+    };
+}
