@@ -45,6 +45,7 @@ points! {
     Select "select" Nothing, "select(2), pselect(2).";
     Sigaction "sigaction" Nothing, "sigaction(2) and its relatives.";
     Sigmask "sigmask" Nothing, "sigprocmask(2) and its relatives.";
+    Context "context" Nothing, "setcontext(3), swapcontext(3).";
     Jump "jump" Nothing, "longjmp(3).";
     Dlopen "dlopen" Nothing, "dlopen(3).";
     ThreadExit "thread-exit" Nothing, "A thread that registered rings for itself ends.";

@@ -337,6 +337,8 @@ mutations! {
             "Decision 10: the trampoline works on the program's stack.";
         EveryProcessGetsAFilter "every-process-gets-a-filter" Raw "a_program_without_raw_instructions_gets_no_filter",
             "Decision 10: every process gets a filter.";
+        MasksAreKeptLate "masks-are-kept-late" Raw "a_plugin_is_loaded_while_a_thread_blocks_everything",
+            "Decision 28: a thread that blocked SIGSYS before anything was guarded goes on blocking it.";
         TrapsKill "traps-kill" Raw "a_plugin_is_loaded_while_a_thread_blocks_everything",
             "Decision 10: calls of a thread that blocks SIGSYS are trapped.";
         AlternateStackStaysEnabled "alternate-stack-stays-enabled"

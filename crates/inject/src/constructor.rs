@@ -27,6 +27,8 @@ extern "C" fn constructor() {
             passing::resolve,
             raw::resolve,
             sanitizer::resolve,
+            signals::contexts::resolve,
+            signals::threads::resolve,
             signals::wrappers::resolve,
             unwind::resolve,
             wait::resolve,
@@ -40,6 +42,7 @@ extern "C" fn constructor() {
             register_forked();
             process::at_fork(renew_after_fork);
             unwind::prepare();
+            signals::begin();
             raw::start();
         }
     });

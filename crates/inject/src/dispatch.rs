@@ -1,6 +1,7 @@
 //! System calls by number: where libc's `syscall()` and trapped instructions meet. See [`anyring_serve::dispatch`].
 
 use crate::host::Preloaded;
+use crate::signals::mask;
 use crate::{exec, sanitizer};
 use anyring_serve::exec::Call;
 
@@ -19,5 +20,9 @@ pub fn call(number: i64, args: [usize; 6]) -> isize {
         }
         _ => {}
     }
-    sanitizer::around(number, args, || anyring_serve::dispatch::call::<Preloaded>(number, args))
+    let call = || sanitizer::around(number, args, || anyring_serve::dispatch::call::<Preloaded>(number, args));
+    match number {
+        libc::SYS_execve | libc::SYS_execveat => mask::inherited(call),
+        _ => call(),
+    }
 }

@@ -5,9 +5,11 @@
 //! program is judged in the parent, before.
 
 use crate::next::{missing, next};
+use crate::signals::mask;
 use crate::{arch, backend, entry, sys};
 use anyring_serve::exec::{self, kind, Call};
 use core::ffi::{c_char, c_int, c_void, CStr};
+use libc::posix_spawnattr_t;
 
 type List = *const *const c_char;
 
@@ -48,7 +50,7 @@ fn serve(call: &Call, start: &mut dyn FnMut(usize, usize)) {
 pub fn before(call: &Call) {
     serve(call, &mut |host, arguments| {
         // SAFETY: strings and lists of the program's and of ours, which the kernel reads.
-        unsafe { sys::call(libc::SYS_execve, [host, arguments, call.environment, 0, 0, 0]) };
+        mask::inherited(|| unsafe { sys::call(libc::SYS_execve, [host, arguments, call.environment, 0, 0, 0]) });
     });
 }
 
@@ -65,7 +67,7 @@ fn call_of(path: *const c_char, arguments: List, environment: List) -> Call {
 pub unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
     before(&call_of(path, arguments, environment));
     // SAFETY: the caller's own arguments.
-    EXECVE.get().map_or_else(missing, |next| unsafe { next(path, arguments, environment) })
+    EXECVE.get().map_or_else(missing, |next| mask::inherited(|| unsafe { next(path, arguments, environment) }))
 }
 
 /// execv(3).
@@ -86,7 +88,7 @@ pub unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: List) -> c
 pub unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: List) -> c_int {
     search(file, &mut |path| before(&call_of(path, arguments, own_environment())));
     // SAFETY: the caller's own arguments.
-    EXECVP.get().map_or_else(missing, |next| unsafe { next(file, arguments) })
+    EXECVP.get().map_or_else(missing, |next| mask::inherited(|| unsafe { next(file, arguments) }))
 }
 
 /// execvpe(3).
@@ -97,7 +99,7 @@ pub unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: List) -> 
 pub unsafe extern "C-unwind" fn execvpe(file: *const c_char, arguments: List, environment: List) -> c_int {
     search(file, &mut |path| before(&call_of(path, arguments, environment)));
     // SAFETY: the caller's own arguments.
-    EXECVPE.get().map_or_else(missing, |next| unsafe { next(file, arguments, environment) })
+    EXECVPE.get().map_or_else(missing, |next| mask::inherited(|| unsafe { next(file, arguments, environment) }))
 }
 
 /// fexecve(3).
@@ -111,7 +113,7 @@ pub unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: List, environment:
         before(&Call { directory: fd, flags: libc::AT_EMPTY_PATH as usize, ..call });
     }
     // SAFETY: the caller's own arguments.
-    FEXECVE.get().map_or_else(missing, |next| unsafe { next(fd, arguments, environment) })
+    FEXECVE.get().map_or_else(missing, |next| mask::inherited(|| unsafe { next(fd, arguments, environment) }))
 }
 
 /// execveat(2).
@@ -127,8 +129,10 @@ pub unsafe extern "C-unwind" fn execveat(
     flags: c_int,
 ) -> c_int {
     before(&Call { directory, flags: flags as usize, ..call_of(path, arguments, environment) });
-    // SAFETY: the caller's own arguments.
-    EXECVEAT.get().map_or_else(missing, |next| unsafe { next(directory, path, arguments, environment, flags) })
+    mask::inherited(|| {
+        // SAFETY: the caller's own arguments.
+        EXECVEAT.get().map_or_else(missing, |next| unsafe { next(directory, path, arguments, environment, flags) })
+    })
 }
 
 /// posix_spawn(3).
@@ -145,6 +149,8 @@ pub unsafe extern "C-unwind" fn posix_spawn(
     environment: List,
 ) -> c_int {
     let Some(next) = POSIX_SPAWN.get() else { return libc::ENOSYS };
+    let masked = with_mask(attributes);
+    let attributes = masked.as_ref().map_or(attributes, |masked| core::ptr::from_ref(masked).cast());
     let spawned = spawn_host(&call_of(path, arguments, environment), &mut |host, list| {
         // SAFETY: the caller's own arguments, with other strings.
         unsafe { next(pid, host as *const c_char, actions, attributes, list as List, environment) }
@@ -167,6 +173,8 @@ pub unsafe extern "C-unwind" fn posix_spawnp(
     environment: List,
 ) -> c_int {
     let Some(next) = POSIX_SPAWNP.get() else { return libc::ENOSYS };
+    let masked = with_mask(attributes);
+    let attributes = masked.as_ref().map_or(attributes, |masked| core::ptr::from_ref(masked).cast());
     let mut spawned = None;
     search(file, &mut |path| {
         spawned = spawn_host(&call_of(path, arguments, environment), &mut |host, list| {
@@ -176,6 +184,27 @@ pub unsafe extern "C-unwind" fn posix_spawnp(
     });
     // SAFETY: the caller's own arguments.
     spawned.unwrap_or_else(|| unsafe { next(pid, file, actions, attributes, arguments, environment) })
+}
+
+/// The attributes with the mask that the thread believes to have, where they name none and libc would not know it.
+fn with_mask(attributes: *const c_void) -> Option<posix_spawnattr_t> {
+    let mask = mask::to_inherit()?;
+    let mut flags = 0;
+    // SAFETY: null or attributes, which are plain memory; a copy is initialised as they are.
+    unsafe {
+        let mut own: posix_spawnattr_t = core::mem::zeroed();
+        match attributes.cast::<posix_spawnattr_t>().as_ref() {
+            Some(given) => own = *given,
+            None => _ = libc::posix_spawnattr_init(&mut own),
+        }
+        libc::posix_spawnattr_getflags(&own, &mut flags);
+        if flags & libc::POSIX_SPAWN_SETSIGMASK as i16 != 0 {
+            return None;
+        }
+        libc::posix_spawnattr_setflags(&mut own, flags | libc::POSIX_SPAWN_SETSIGMASK as i16);
+        libc::posix_spawnattr_setsigmask(&mut own, &mask::as_set(mask));
+        Some(own)
+    }
 }
 
 /// `Some(0)` where the host was started; otherwise the program's own call is to be made, which says why it fails.

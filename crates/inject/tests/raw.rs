@@ -80,6 +80,10 @@ cases! {
     jumping_over_two_handlers_leaves_the_alternate_stack: "alternate" "trapped-jumps";
     jumping_over_two_handlers_from_patched_calls_leaves_the_alternate_stack: "alternate" "patched-jumps";
     a_call_on_the_alternate_stack_changes_mask_and_registers_as_natively: "alternate" "looks";
+    masks_of_contexts_are_as_set_and_block_no_trap: "masks" "contexts";
+    masks_that_jumps_restore_are_as_saved: "masks" "jumps";
+    masks_of_new_threads_are_as_set_and_block_no_trap: "masks" "threads";
+    programs_inherit_the_mask_as_set: "masks" "started";
     threads_trap_at_the_same_time: "signals" "threads";
     an_unhandled_trap_of_the_program_kills_it: "signals" "dies-by-own-filter" dies by SIGSYS;
     a_blocked_trap_of_the_program_kills_it: "signals" "dies-blocking-own-filter" dies by SIGSYS;
@@ -160,11 +164,14 @@ fn a_plugin_is_loaded_while_a_thread_blocks_everything() {
     compile("plugin", "blocked-plugins/libplugin.so", &["-shared", "-fPIC"]);
     let run_path = format!("-Wl,--enable-new-dtags,-rpath,{}", plugins.display());
     let (program, log) = (compile("blocked", NAME, &[&run_path]), plugins.join("log"));
-    same_both_ways(&program, &[], None);
-    let output = output(trapped(&program).env("ANYRING_LOG", &log));
-    assert!(output.status.success(), "{}", text(&output));
-    let told = std::fs::read_to_string(&log).expect("read the log");
-    assert!(told.contains("instructions are left alone"), "{told}");
+    for (how, is_left_alone) in [("unseen", true), ("thread", false), ("inherited", false)] {
+        same_both_ways(&program, &[how], None);
+        let output = output(trapped(&program).arg(how).env("ANYRING_LOG", &log));
+        assert!(output.status.success(), "{how}: {}", text(&output));
+        let told = std::fs::read_to_string(&log).unwrap_or_default();
+        assert_eq!(told.contains("instructions are left alone"), is_left_alone, "{how}: {told}");
+        let _ = std::fs::remove_file(&log);
+    }
 }
 
 #[test]

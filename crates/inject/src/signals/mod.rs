@@ -1,5 +1,7 @@
 //! Guarded signals, as the preloaded library handles them: [`anyring_serve::signals`] behind libc's functions.
 
+pub mod contexts;
+pub mod threads;
 pub mod wrappers;
 
 use anyring_serve::signals::{call_plainly, on_signal, set_way, Way};
@@ -24,6 +26,14 @@ static WAY: Way = Way {
 pub fn install_guard(signal: c_int, guard: Guard) -> Result<(), c_int> {
     set_way(&WAY);
     anyring_serve::signals::install_guard(signal, guard)
+}
+
+/// See [`anyring_serve::signals::begin`].
+pub fn begin() {
+    set_way(&WAY);
+    if owns_the_symbols() {
+        anyring_serve::signals::begin();
+    }
 }
 
 /// Installs our handler by way of libc once, to learn the restorer that libc uses.

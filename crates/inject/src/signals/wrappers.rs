@@ -174,6 +174,9 @@ pub unsafe extern "C-unwind" fn sysv_signal(signal: c_int, handler: sighandler_t
 /// As libc's `sigset`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn sigset(signal: c_int, disposition: sighandler_t) -> sighandler_t {
+    if disposition == SIG_HOLD && (1..=64).contains(&signal) {
+        mask::are_kept(libc::SIG_BLOCK, Some(bit(signal)));
+    }
     if !action::is_kept(signal) {
         // SAFETY: the caller's own arguments.
         return SIGSET.get().map_or_else(|| missing() as sighandler_t, |next| unsafe { next(signal, disposition) });
@@ -202,7 +205,10 @@ pub unsafe extern "C-unwind" fn sigset(signal: c_int, disposition: sighandler_t)
 /// As libc's `sighold`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn sighold(signal: c_int) -> c_int {
-    if action::is_guarded(signal) {
+    if (1..=64).contains(&signal)
+        && mask::are_kept(libc::SIG_BLOCK, Some(bit(signal)))
+        && action::is_guarded(signal)
+    {
         mask::changed(libc::SIG_BLOCK, Some(bit(signal)));
         return 0;
     }
@@ -266,14 +272,22 @@ type NextMask = unsafe extern "C-unwind" fn(c_int, *const sigset_t, *mut sigset_
 /// # Safety
 /// As libc's `sigprocmask`.
 unsafe fn change_mask(next: NextMask, how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
-    if !mask::active() {
-        // SAFETY: the caller's own arguments.
-        return unsafe { next(how, set, old) };
-    }
     // SAFETY: the caller vouches for `set` and `old`, each null or valid; `set` is read before `old`, perhaps the
     // same, is written.
     unsafe {
         let wanted = (!set.is_null()).then(|| word(set));
+        let mut are_kept = mask::active();
+        if !are_kept {
+            entry::aside(|| are_kept = mask::are_kept(how, wanted));
+        }
+        if !are_kept {
+            let before = mask::settle(wanted.map(|_| how));
+            let answer = next(how, set, old);
+            if answer == 0 && !old.is_null() {
+                *old.cast::<u64>() |= before;
+            }
+            return answer;
+        }
         let mut really = wanted.map(|wanted| mask::as_set(wanted & !guarded()));
         entry::aside(|| {
             point(Point::Sigmask);

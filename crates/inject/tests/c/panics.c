@@ -11,6 +11,7 @@
 #include <sys/fsuid.h>
 #include <sys/stat.h>
 #include <sys/select.h>
+#include <ucontext.h>
 
 #define BEYOND 256
 #define NEVER_S 1000
@@ -468,6 +469,15 @@ static void trigger(struct subject *s)
 		sigaddset(&set, SIGSEGV);
 		CHECK(sigprocmask(SIG_BLOCK, &set, NULL) == 0);
 		CHECK(sigprocmask(SIG_UNBLOCK, &set, &old) == 0 && sigismember(&old, SIGSEGV));
+	} else if (at("context")) {
+		ucontext_t here;
+		volatile int again = 0;
+
+		CHECK(getcontext(&here) == 0);
+		sigaddset(&here.uc_sigmask, SIGSEGV);
+		if (!again++)
+			setcontext(&here);
+		CHECK(again == 2);
 	} else if (at("jump")) {
 		jmp_buf target;
 

@@ -5,7 +5,7 @@
 use super::{bit, guarded, way, GUARDABLE};
 use crate::sys;
 use core::ffi::c_int;
-use core::sync::atomic::{fence, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 pub use crate::sys::{set_mask, thread_lives};
 
@@ -43,6 +43,9 @@ struct Kept {
 /// By signal number.
 static KEPT: [Kept; SIGNALS as usize + 1] =
     [const { Kept { sequence: AtomicU32::new(0), words: [const { AtomicU64::new(0) }; 4] } }; SIGNALS as usize + 1];
+
+/// Whether every action is kept, not those of the guarded signals alone. Relaxed: written under [`Lock`].
+static KEEPS_ALL: AtomicBool = AtomicBool::new(false);
 
 /// Where libc's handlers return to, so that unwinders and debuggers know our frames as well.
 static RESTORER: AtomicU64 = AtomicU64::new(0);
@@ -191,28 +194,49 @@ pub fn set_real(signal: c_int, action: &Action) {
     kernel(signal, Some(action), None);
 }
 
-/// Takes over the actions of all signals but the kernel's and glibc's own, which `now_kept` records in between: every handler
-/// of the program's has ours in front of it, and no sa_mask holds a guarded signal. Where the program's sigaction(2) is not
-/// the one of this library (a drop-in liburing.so.2), it would read ours: there the guarded signals alone are taken over.
-pub fn take_over(lock: &Lock, now_kept: impl FnOnce()) -> Result<(), c_int> {
-    for signal in of_programs() {
-        KEPT[signal as usize].write(lock, &installed(signal)?);
-    }
+/// Takes over the actions of the guarded signals, which `now_kept` says in between.
+pub fn take_over_guarded(lock: &Lock, now_kept: impl FnOnce()) -> Result<(), c_int> {
+    let signals = || GUARDABLE.into_iter();
+    keep(lock, signals())?;
     now_kept();
     RESTORER.store((way().install_first)(libc::SIGSYS)?, Ordering::Relaxed);
-    let all = (way().sees_all)();
-    for signal in of_programs().filter(|signal| all || guarded() & bit(*signal) != 0) {
+    install_over(signals())
+}
+
+/// Takes over those of all other signals but the kernel's and glibc's own: every handler of the program's has ours in front of
+/// it, and no sa_mask holds a guarded signal. Where the program's sigaction(2) is not the one of this library (a drop-in
+/// liburing.so.2), it would read ours: there they stay as they are.
+pub fn take_over_others(lock: &Lock) -> Result<(), c_int> {
+    if KEEPS_ALL.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let signals = || of_programs().filter(|signal| guarded() & bit(*signal) == 0);
+    keep(lock, signals())?;
+    KEEPS_ALL.store(true, Ordering::Relaxed);
+    match (way().sees_all)() {
+        true => install_over(signals()),
+        false => Ok(()),
+    }
+}
+
+/// What is installed becomes the program's own action.
+fn keep(lock: &Lock, mut signals: impl Iterator<Item = c_int>) -> Result<(), c_int> {
+    signals.try_for_each(|signal| {
+        KEPT[signal as usize].write(lock, &installed(signal)?);
+        Ok(())
+    })
+}
+
+/// Installs what is to be in front of the program's own actions, where that is something else.
+fn install_over(mut signals: impl Iterator<Item = c_int>) -> Result<(), c_int> {
+    signals.try_for_each(|signal| {
         let program = of_program(signal);
         let real = real(signal, &program);
-        if real == program {
-            continue; // as it is
+        match real == program || kernel(signal, Some(&real), None) == 0 {
+            true => Ok(()),
+            false => Err(libc::EINVAL),
         }
-        let answer = kernel(signal, Some(&real), None);
-        if answer < 0 {
-            return Err(-answer as c_int);
-        }
-    }
-    Ok(())
+    })
 }
 
 /// What is really installed for `signal`.
@@ -271,7 +295,11 @@ fn exchange_kept(signal: c_int, change: impl FnOnce(&Action) -> Option<Action>) 
 
 /// Whether `signal` is one whose action is kept here, for this process.
 pub fn is_kept(signal: c_int) -> bool {
-    guarded() != 0 && of_programs().any(|kept| kept == signal) && !super::in_borrowed_memory()
+    let keeps = match KEEPS_ALL.load(Ordering::Relaxed) {
+        true => of_programs().any(|kept| kept == signal),
+        false => (1..=SIGNALS).contains(&signal) && guarded() & bit(signal) != 0,
+    };
+    keeps && !super::in_borrowed_memory()
 }
 
 /// Whether `signal` is guarded, in this process.

@@ -21,11 +21,13 @@ struct Thread {
     /// Guarded signals that are blocked since handlers of them run, or were left otherwise than by return; not by the wish that
     /// the thread had before.
     by_handlers: AtomicU64,
+    /// The child in this memory (vfork(2)) that has its own mask in truth, and not what the thread wishes. 0 for none.
+    settled: AtomicU64,
     /// How each of these arrived.
     infos: [core::mem::MaybeUninit<siginfo_t>; GUARDABLE.len()],
 }
 
-const SIZE: usize = 24 + 3 * 128;
+const SIZE: usize = 32 + 3 * 128;
 const _: () = assert!(size_of::<Thread>() == SIZE && align_of::<Thread>() <= 16);
 
 anyring_engine::thread_local_memory!("anyring_thread_signals", SIZE);
@@ -56,6 +58,15 @@ pub fn take_over(blocked: u64) {
     words().0.fetch_or(blocked, Ordering::Relaxed);
 }
 
+/// All that the calling thread really blocks.
+pub fn real_now() -> u64 {
+    let mut real = 0_u64;
+    let ask = [libc::SIG_BLOCK as usize, 0, &raw mut real as usize, 8, 0, 0];
+    // SAFETY: the set is a local.
+    unsafe { sys::call(libc::SYS_rt_sigprocmask, ask) };
+    real
+}
+
 /// What the calling thread really blocks of the guarded signals, since it has done so from before they were guarded or by an
 /// instruction that nobody saw, becomes a wish. False in a process whose masks are not kept here.
 pub fn open_here() -> bool {
@@ -63,11 +74,7 @@ pub fn open_here() -> bool {
         return false;
     }
     action::take_back();
-    let mut real = 0_u64;
-    let ask = [libc::SIG_BLOCK as usize, 0, &raw mut real as usize, 8, 0, 0];
-    // SAFETY: the set is a local.
-    unsafe { sys::call(libc::SYS_rt_sigprocmask, ask) };
-    let blocked = real & guarded();
+    let blocked = real_now() & guarded();
     if blocked != 0 {
         take_over(blocked); // before anything arrives that was pending
         let open = [libc::SIG_UNBLOCK as usize, &raw const blocked as usize, 0, 8, 0, 0];
@@ -107,24 +114,134 @@ impl Interrupted {
     }
 }
 
-/// The calling thread is about to leave by longjmp(3) to where `environment` was filled: if the mask was saved there, it is the
-/// one from before the handlers that are left.
+/// In a jmp_buf, behind the registers (glibc's bits/types/struct___jmp_buf_tag.h): whether the mask was saved.
+const MASK_WAS_SAVED: usize = os::arch::JUMP_WORDS * size_of::<u64>();
+/// The mask.
+const SAVED_MASK: usize = MASK_WAS_SAVED + size_of::<u64>();
+
+/// libc is about to fill `environment`, and saves the thread's mask: what it believes goes beside that.
+///
+/// # Safety
+/// `environment` is a sigjmp_buf.
+pub unsafe fn note_in_environment(environment: *mut c_void) {
+    // SAFETY: the caller vouches for it: libc's set there has two words.
+    unsafe { note(environment.byte_add(SAVED_MASK).cast()) };
+}
+
+/// The calling thread is about to leave by longjmp(3) to where `environment` was filled: if the mask was saved there, the thread
+/// believes what it did then.
 ///
 /// # Safety
 /// `environment` is a jmp_buf that has been filled.
 pub unsafe fn leaving_by_jump(environment: *const c_void) {
-    /// Behind the registers (glibc's bits/types/struct___jmp_buf_tag.h).
-    const MASK_WAS_SAVED: usize = os::arch::JUMP_WORDS * size_of::<u64>();
-    // First: coroutines jump all the time, and to know whether masks are ours to keep takes a system call.
-    if by_handlers().load(Ordering::Relaxed) == 0 || !active() {
-        return;
-    }
     // SAFETY: the caller vouches for it.
-    let was_saved = unsafe { environment.byte_add(MASK_WAS_SAVED).cast::<c_int>().read() };
-    if was_saved != 0 {
-        words().0.fetch_and(!by_handlers().swap(0, Ordering::Relaxed), Ordering::Relaxed);
-        handlers::set_seen(false);
+    unsafe {
+        if environment.byte_add(MASK_WAS_SAVED).cast::<c_int>().read() == 0 {
+            return;
+        }
+        let left = by_handlers().load(Ordering::Relaxed);
+        // The set itself holds no guarded signal: libc has read it from the kernel.
+        let _ = goes_on_with(environment.byte_add(SAVED_MASK).cast());
+        if left != 0 && active() {
+            by_handlers().store(0, Ordering::Relaxed);
+            handlers::set_seen(false);
+        }
     }
+}
+
+/// In the second word of a set, which the kernel does not know: what the thread believed to block of the guarded
+/// signals, which are not among them in truth. The rest of the word is this.
+const NOTE: u64 = 0x616e_7972_0000_0000;
+const _: () = assert!(super::ALL & !0xffff_ffff == 0);
+
+/// The first two words of a set: the kernel's, and where a note may be.
+fn words_of(set: &sigset_t) -> [u64; 2] {
+    // SAFETY: libc's sets have room for 1024 signals.
+    unsafe { core::ptr::from_ref(set).cast::<[u64; 2]>().read() }
+}
+
+/// In a note: nothing else was blocked. Then a set that is empty was not emptied since.
+const ALONE: u64 = 1;
+
+/// The note of what is `missing` in a set whose first word is `real`.
+fn note_of(missing: u64, real: u64) -> u64 {
+    NOTE | missing | if real == 0 { ALONE } else { 0 }
+}
+
+fn is_note(word: u64) -> bool {
+    word & !(super::ALL | ALONE) == NOTE
+}
+
+/// What the note says in a set that was not emptied since.
+fn noted([real, note]: [u64; 2]) -> Option<u64> {
+    (is_note(note) && (real != 0 || note & ALONE != 0)).then_some(note & super::ALL)
+}
+
+/// All the signals of a set.
+pub fn word(set: &sigset_t) -> u64 {
+    words_of(set)[0]
+}
+
+/// What was given to [`with_note`] for this set; `None` if it is no such set.
+pub fn without_note(set: &sigset_t) -> Option<sigset_t> {
+    let words = words_of(set);
+    noted(words).map(|missing| as_set(words[0] | missing))
+}
+
+/// The set that may be set in truth, with a note of what is missing; `None` where nothing is, or masks are not kept here.
+pub fn with_note(set: &sigset_t) -> Option<sigset_t> {
+    let [wanted, _] = words_of(set);
+    let missing = wanted & super::ALL;
+    if missing == 0 || !are_kept(libc::SIG_SETMASK, Some(wanted)) {
+        return None;
+    }
+    let mut really = as_set(wanted & !missing);
+    // SAFETY: as in `words_of`.
+    unsafe { (&raw mut really).cast::<u64>().add(1).write(note_of(missing, wanted & !missing)) };
+    Some(really)
+}
+
+/// A set without the guarded signals, if it has any and there are any.
+pub fn stripped(set: &sigset_t) -> Option<sigset_t> {
+    (word(set) & guarded() != 0).then(|| as_set(word(set) & !guarded()))
+}
+
+/// libc is about to have the kernel write the thread's mask to `set`: what it believes goes beside that.
+///
+/// # Safety
+/// The set may be written.
+pub unsafe fn note(set: *mut sigset_t) {
+    if guarded() != 0 {
+        let note = match wished() {
+            0 => 0,
+            wished => note_of(wished, real_now()),
+        };
+        // SAFETY: the caller vouches for it; the set need not be initialised, nor be longer than two words.
+        unsafe { set.cast::<u64>().add(1).write(note) };
+    }
+}
+
+/// libc is about to set this mask of a context: the thread believes what it says from now on. Answers what is to be set instead,
+/// if that is something else.
+///
+/// # Safety
+/// The set may be read, as the kernel reads it, and the word behind that.
+pub unsafe fn goes_on_with(set: *const sigset_t) -> Option<sigset_t> {
+    // SAFETY: the caller vouches for it; a context that a handler was passed has something else behind the kernel's word.
+    let words = unsafe { set.cast::<[u64; 2]>().read() };
+    let [real, note] = words;
+    let (missing, before) = (real & super::ALL, wished());
+    let wanted = match noted(words) {
+        Some(noted) => noted | missing,
+        // Nothing was noted, or the program has emptied or filled the set.
+        None if [0, u64::MAX].contains(&note) || is_note(note) => missing,
+        None => before & !by_handlers().load(Ordering::Relaxed) | missing,
+    };
+    if (missing == 0 && wanted == before) || !are_kept(libc::SIG_SETMASK, Some(missing)) {
+        return None;
+    }
+    changed(libc::SIG_SETMASK, Some(wanted));
+    (missing != 0).then(|| as_set(real & !missing))
 }
 
 /// Keeps a signal that came while the thread wished to block it. As in the kernel, one of a kind is enough.
@@ -176,6 +293,56 @@ pub fn active() -> bool {
     guarded() != 0 && !in_borrowed_memory() && !mutated(Mutation::ProgramBlocksSigsys)
 }
 
+/// Whether masks need any care now that the program asks for `set`, `how` as in sigprocmask(2): from when it first would block
+/// what is never to be blocked.
+pub fn are_kept(how: c_int, set: Option<u64>) -> bool {
+    if guarded() == 0 && how != libc::SIG_UNBLOCK && set.is_some_and(|set| set & super::ALL != 0) {
+        super::believe();
+    }
+    active()
+}
+
+/// What the calling thread believes to block without having it in its mask, nor anybody who sees the mask: a wish, but not that of a
+/// child in borrowed memory that has set its mask since.
+fn unseen() -> u64 {
+    match wished() {
+        0 => 0,
+        // SAFETY: own thread-local memory.
+        _ if unsafe { &(*thread()).settled }.load(Ordering::Relaxed) == sys::process_id() as u64 => 0,
+        wished => wished,
+    }
+}
+
+/// A child in borrowed memory, whose masks are not kept here, is about to change its mask, `how` as in sigprocmask(2), or to ask for
+/// it: then `None`. Answers what belongs to what it is told of the mask before.
+pub fn settle(how: Option<c_int>) -> u64 {
+    let unseen = unseen();
+    let Some(how) = how.filter(|_| unseen != 0) else { return unseen };
+    if how != libc::SIG_SETMASK {
+        action::set_mask(real_now() | unseen);
+    }
+    // SAFETY: own thread-local memory; the parent's thread waits.
+    unsafe { &(*thread()).settled }.store(sys::process_id() as u64, Ordering::Relaxed);
+    unseen
+}
+
+/// Runs an exec(3), or a spawn: the program that it starts inherits the mask that the thread believes to have.
+pub fn inherited<T>(start: impl FnOnce() -> T) -> T {
+    let unseen = unseen();
+    if unseen == 0 {
+        return start();
+    }
+    let before = action::set_mask(real_now() | unseen);
+    let answer = start();
+    action::set_mask(before);
+    answer
+}
+
+/// The mask that a program is to inherit, where it is another than the thread has in truth.
+pub fn to_inherit() -> Option<u64> {
+    Some(unseen()).filter(|unseen| *unseen != 0).map(|unseen| real_now() | unseen)
+}
+
 /// The mask to really set where the program asks for `set`, `how` as in sigprocmask(2).
 pub fn real(how: c_int, set: u64) -> u64 {
     if how == libc::SIG_UNBLOCK {
@@ -209,10 +376,19 @@ pub fn system_call(args: [usize; 6]) -> isize {
     let [how, set, old, size, ..] = args;
     // SAFETY: the program's own call, or one with a local copy of its set.
     let kernel = |set: usize| unsafe { sys::call(libc::SYS_rt_sigprocmask, [how, set, old, size, 0, 0]) };
-    if !active() || size != 8 {
+    // Before there is a guard a bad pointer can be read by the kernel only.
+    if size != 8 || guarded() == 0 && !os::kernel_copies() {
         return kernel(set);
     }
     let wanted = if set == 0 { None } else { sys::read_program(set as *const u64) };
+    if !are_kept(how as c_int, wanted) {
+        let before = settle(wanted.map(|_| how as c_int));
+        let answer = kernel(set);
+        if answer == 0 && old != 0 && before != 0 {
+            tell(old, before);
+        }
+        return answer;
+    }
     let really = wanted.map(|wanted| real(how as c_int, wanted));
     let answer = kernel(really.as_ref().map_or(set, |really| core::ptr::from_ref(really) as usize));
     if answer < 0 {
@@ -220,11 +396,16 @@ pub fn system_call(args: [usize; 6]) -> isize {
     }
     let before = changed(how as c_int, wanted);
     if old != 0 && before != 0 {
-        if let Some(real) = sys::read_program(old as *const u64) {
-            sys::write_program(old as *mut u64, real | before);
-        }
+        tell(old, before);
     }
     answer
+}
+
+/// Adds to the mask that the kernel has told.
+fn tell(old: usize, before: u64) {
+    if let Some(real) = sys::read_program(old as *const u64) {
+        sys::write_program(old as *mut u64, real | before);
+    }
 }
 
 /// Runs a waiting system call that has a mask of its own, `size` bytes at `mask`, with one that blocks no guarded

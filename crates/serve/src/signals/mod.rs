@@ -1,21 +1,21 @@
 //! Guarded signals: those that we need for ourselves while the program goes on believing that they are its own.
 //!
 //! SIGSYS is needed once raw instructions are trapped, SIGSEGV and SIGBUS once the engine copies from memory that may
-//! be a bad pointer: the first guard that is installed takes over all three. Until then every wrapper here is a plain
-//! pass-through. From then on
+//! be a bad pointer. A forced one that is blocked kills, and who blocks it may have begun long before: so the first guard,
+//! or the first thread that would block one, takes over all three. Until then every wrapper here is a plain pass-through.
+//! From then on
 //!
 //! - the real action is `on_signal`, with the flags and the mask that the program asked for, so that a handler of the
 //!   program that it calls runs in the frame that the kernel would have built for it; the program's own action is kept in
 //!   [`action`];
-//! - the same stands in front of every handler of the program's for other signals, which is not to run in the middle of a
-//!   call of the engine's: see `os::handlers` in the engine;
+//! - once there is a guard, the same stands in front of every handler of the program's for other signals, which is not to run in
+//!   the middle of a call of the engine's: see `os::handlers` in the engine;
 //! - the real mask of a thread never holds a guarded signal by the program's wish: a forced signal that is blocked
 //!   kills. The wish is kept for each thread in [`mask`], reads back, and decides what a signal does.
 //!
-//! What can be told apart from the kernel, and why it is left so: a new thread starts with no guarded signal in its
-//! wished mask; a guarded signal sent by kill(2) to a process in which the current thread blocks it is held for that
-//! thread rather than offered to another or to sigwait(3); exec resets a guarded signal to its default although the
-//! program ignores it, and starts it unblocked; a handler does not see guarded signals in `uc_sigmask`.
+//! What can be told apart from the kernel, and why it is left so: a guarded signal sent by kill(2) to a process in which
+//! the current thread blocks it is held for that thread rather than offered to another or to sigwait(3); exec resets a
+//! guarded signal to its default although the program ignores it; a handler does not see guarded signals in `uc_sigmask`.
 
 pub mod action;
 pub mod mask;
@@ -87,6 +87,8 @@ pub unsafe fn call_plainly(handler: u64, signal: c_int, info: *mut siginfo_t, co
 
 /// The signals that can be guarded.
 const GUARDABLE: [c_int; 3] = [libc::SIGBUS, libc::SIGSEGV, libc::SIGSYS];
+/// The same as a mask.
+const ALL: u64 = bit(libc::SIGBUS) | bit(libc::SIGSEGV) | bit(libc::SIGSYS);
 const GUARDS_A_SIGNAL: usize = 2;
 /// Signals that are not guarded and come from an instruction, which cannot go on before they are handled.
 const FAULTS: [c_int; 3] = [libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
@@ -141,13 +143,34 @@ pub fn install_guard(signal: c_int, guard: Guard) -> Result<(), c_int> {
     note_process()?;
     // Release pairs with the Acquire in `on_signal`: whatever the guard's owner prepared is visible to the guard.
     free.store(guard, Ordering::Release);
+    let taken = take_over(&mut lock).and_then(|()| action::take_over_others(&lock));
+    taken.inspect_err(|_| free.store(core::ptr::null_mut(), Ordering::Relaxed))
+}
+
+/// The library is loaded: from now on no thread has a guarded signal blocked in truth, whatever it believes. As long as none
+/// believes so there is nothing to guard.
+pub fn begin() {
+    // Without the page nothing could be guarded, either.
+    if note_process().is_ok() && mask::real_now() & ALL != 0 {
+        believe();
+    }
+}
+
+/// A thread is about to believe that it blocks guarded signals: from now on they are kept for who does. False where that cannot
+/// be, or a process was not noted before: then they are blocked in truth.
+#[cold]
+pub fn believe() -> bool {
+    if OWNER.load(Ordering::Relaxed) == 0 || in_borrowed_memory() || mutated(Mutation::MasksAreKeptLate) {
+        return false;
+    }
+    take_over(&mut action::Lock::take()).is_ok()
+}
+
+/// The guarded signals are guarded from now on.
+fn take_over(lock: &mut action::Lock) -> Result<(), c_int> {
     if guarded() == 0 {
-        let all = GUARDABLE.iter().fold(0, |all, signal| all | bit(*signal));
-        if let Err(errno) = action::take_over(&lock, || GUARDED.store(all, Ordering::Relaxed)) {
-            free.store(core::ptr::null_mut(), Ordering::Relaxed);
-            return Err(errno);
-        }
-        mask::take_over(lock.leave_open(all));
+        action::take_over_guarded(lock, || GUARDED.store(ALL, Ordering::Relaxed))?;
+        mask::take_over(lock.leave_open(ALL));
         handlers::at_first_hold(mask::open_here);
     }
     Ok(())

@@ -1,13 +1,38 @@
-/* A thread that has blocked everything from the start makes the raw calls of a plugin that is loaded later. */
+/* Raw calls of a plugin that is loaded while a thread has blocked everything: that thread makes them ("thread"), or it has
+   blocked by an instruction that nobody sees and does not ("unseen"); or the program was executed like that ("inherited"). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static int (*nops)(int);
 static int pipes[2];
+static volatile int has_blocked;
+
+/* As libc does it inside: the number cannot be another. */
+static void block_unseen(void)
+{
+	unsigned long all = ~0ul;
+	long answer;
+	register long size asm("r10") = 8;
+
+	asm volatile("mov $14, %%eax\n\tsyscall"
+		     : "=a"(answer)
+		     : "D"(SIG_SETMASK), "S"(&all), "d"(0), "r"(size)
+		     : "rcx", "r11", "memory");
+}
+
+static int blocks_all(void)
+{
+	sigset_t set;
+
+	return pthread_sigmask(SIG_BLOCK, NULL, &set) == 0 && sigismember(&set, SIGSYS) && sigismember(&set, SIGSEGV) &&
+	       sigismember(&set, SIGBUS) && sigismember(&set, SIGUSR1);
+}
 
 static void *call(void *answer)
 {
@@ -18,24 +43,59 @@ static void *call(void *answer)
 	return NULL;
 }
 
-int main(void)
+static void *call_blocking(void *answer)
 {
+	block_unseen();
+	has_blocked = 1;
+	return call(answer);
+}
+
+static int load(void)
+{
+	void *plugin = dlopen("libplugin.so", RTLD_NOW);
+
+	if (plugin)
+		nops = (int (*)(int))dlsym(plugin, "plugin_nops");
+	return nops != NULL;
+}
+
+int main(int argc, char **argv)
+{
+	const char *how = argc > 1 ? argv[1] : "thread";
 	pthread_t thread;
 	sigset_t all, old;
-	void *plugin;
-	int answer = 0;
+	int answer = 0, unseen = strcmp(how, "unseen") == 0;
 
+	if (strcmp(how, "inherited") == 0) {
+		block_unseen();
+		execl("/proc/self/exe", argv[0], "inheriting", NULL);
+		return 7;
+	}
+	if (strcmp(how, "inheriting") == 0) {
+		if (!blocks_all())
+			return 8;
+		if (!load())
+			return 4;
+		answer = nops(300);
+		if (!blocks_all())
+			return 9;
+		goto out;
+	}
 	sigfillset(&all);
-	if (pipe(pipes) != 0 || pthread_sigmask(SIG_SETMASK, &all, &old) != 0)
+	if (pipe(pipes) != 0 || (!unseen && pthread_sigmask(SIG_SETMASK, &all, &old) != 0))
 		return 2;
-	if (pthread_create(&thread, NULL, call, &answer) != 0 || pthread_sigmask(SIG_SETMASK, &old, NULL) != 0)
+	if (!unseen && !blocks_all())
+		return 10;
+	if (pthread_create(&thread, NULL, unseen ? call_blocking : call, &answer) != 0 ||
+	    (!unseen && pthread_sigmask(SIG_SETMASK, &old, NULL) != 0))
 		return 3;
-	plugin = dlopen("libplugin.so", RTLD_NOW);
-	if (!plugin)
+	while (unseen && !has_blocked)
+		usleep(1000);
+	if (!load())
 		return 4;
-	nops = (int (*)(int))dlsym(plugin, "plugin_nops");
-	if (!nops || write(pipes[1], "x", 1) != 1 || pthread_join(thread, NULL) != 0)
+	if (write(pipes[1], "x", 1) != 1 || pthread_join(thread, NULL) != 0)
 		return 5;
+out:
 	if (answer != 300)
 		return 6;
 	puts("done");

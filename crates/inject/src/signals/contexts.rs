@@ -1,0 +1,138 @@
+//! getcontext(3), setcontext(3), swapcontext(3) and sigsetjmp(3): libc reads and sets the mask inside, where nobody sees it. So what the thread
+//! believes to block is noted in the context, and none that the program has filled in blocks a guarded signal.
+//!
+//! What goes on by uc_link (makecontext(3)) is libc's business: it blocks what the context says.
+
+use super::mask;
+use crate::entry;
+use crate::next::{missing, next};
+use anyring_engine::forced::{point, Point};
+use core::ffi::{c_int, c_void};
+use libc::ucontext_t;
+
+next! {
+    GETCONTEXT = c"getcontext": fn(*mut ucontext_t) -> c_int;
+    SIGSETJMP = c"__sigsetjmp": fn(*mut c_void, c_int) -> c_int;
+    SETCONTEXT = c"setcontext": fn(*const ucontext_t) -> c_int;
+    SWAPCONTEXT = c"swapcontext": fn(*mut ucontext_t, *const ucontext_t) -> c_int;
+}
+
+/// Goes on to libc's function with the same arguments, once `before`, which answers where that is, has seen them: libc has to
+/// find the caller's own return address on the stack.
+#[cfg(target_arch = "x86_64")]
+macro_rules! once_noted {
+    ($before:path) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            "endbr64",
+            "push rdi",
+            ".cfi_adjust_cfa_offset 8",
+            "push rsi",
+            ".cfi_adjust_cfa_offset 8",
+            "sub rsp, 8",
+            ".cfi_adjust_cfa_offset 8",
+            "call {before}",
+            "add rsp, 8",
+            ".cfi_adjust_cfa_offset -8",
+            "pop rsi",
+            ".cfi_adjust_cfa_offset -8",
+            "pop rdi",
+            ".cfi_adjust_cfa_offset -8",
+            "jmp rax",
+            ".cfi_endproc",
+            before = sym $before,
+        )
+    };
+}
+
+/// Stands for a libc without the function.
+#[cfg(target_arch = "x86_64")]
+extern "C" fn nothing() -> c_int {
+    missing()
+}
+
+/// getcontext(3).
+///
+/// # Safety
+/// As libc's `getcontext`.
+#[cfg(target_arch = "x86_64")]
+#[cfg_attr(not(test), no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn getcontext(context: *mut ucontext_t) -> c_int {
+    once_noted!(before_getcontext)
+}
+
+#[cfg(target_arch = "x86_64")]
+extern "C" fn before_getcontext(context: *mut ucontext_t) -> usize {
+    // SAFETY: libc is about to fill it.
+    unsafe { mask::note(&raw mut (*context).uc_sigmask) };
+    GETCONTEXT.get().map_or(nothing as *const () as usize, |next| next as usize)
+}
+
+/// What sigsetjmp(3) is.
+///
+/// # Safety
+/// As libc's `__sigsetjmp`.
+#[cfg(target_arch = "x86_64")]
+#[cfg_attr(not(test), no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn __sigsetjmp(environment: *mut c_void, saves: c_int) -> c_int {
+    once_noted!(before_sigsetjmp)
+}
+
+#[cfg(target_arch = "x86_64")]
+extern "C" fn before_sigsetjmp(environment: *mut c_void, saves: c_int) -> usize {
+    if saves != 0 {
+        // SAFETY: libc is about to fill it.
+        unsafe { mask::note_in_environment(environment) };
+    }
+    SIGSETJMP.get().map_or(nothing as *const () as usize, |next| next as usize)
+}
+
+/// Runs `go` with the context, or a copy whose mask may be set in truth, once its wish is the thread's.
+///
+/// # Safety
+/// `context` is one that has been filled.
+unsafe fn with(context: *const ucontext_t, go: impl FnOnce(*const ucontext_t) -> c_int) -> c_int {
+    // SAFETY: the caller vouches for it.
+    let mut real = mask::stripped(unsafe { &(*context).uc_sigmask });
+    entry::aside(|| {
+        point(Point::Context);
+        // SAFETY: as above.
+        real = unsafe { mask::goes_on_with(&raw const (*context).uc_sigmask) };
+    });
+    match real {
+        None => go(context),
+        Some(mask) => {
+            // SAFETY: as above. The copy is on the stack that is left: it stays until that goes on behind this call.
+            let mut copy = unsafe { context.read() };
+            copy.uc_sigmask = mask;
+            go(&raw const copy)
+        }
+    }
+}
+
+/// setcontext(3).
+///
+/// # Safety
+/// As libc's `setcontext`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn setcontext(context: *const ucontext_t) -> c_int {
+    let Some(next) = SETCONTEXT.get() else { return missing() };
+    // SAFETY: the caller's own argument.
+    unsafe { with(context, |context| next(context)) }
+}
+
+/// swapcontext(3).
+///
+/// # Safety
+/// As libc's `swapcontext`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn swapcontext(left: *mut ucontext_t, context: *const ucontext_t) -> c_int {
+    let Some(next) = SWAPCONTEXT.get() else { return missing() };
+    // SAFETY: the caller's own arguments; libc is about to fill the first.
+    unsafe {
+        mask::note(&raw mut (*left).uc_sigmask);
+        with(context, |context| next(left, context))
+    }
+}

@@ -1,0 +1,128 @@
+//! pthread_create(3) and the masks of attributes: a thread starts with what it is to believe that it blocks of the guarded
+//! signals. libc sets the mask inside.
+
+use super::{guarded, mask};
+use crate::entry;
+use crate::next::next;
+use anyring_engine::forced::{point, Point};
+use core::ffi::{c_int, c_void};
+use libc::{pthread_attr_t, pthread_t, sigset_t};
+
+type Routine = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+
+next! {
+    CREATE = c"pthread_create": fn(*mut pthread_t, *const pthread_attr_t, Routine, *mut c_void) -> c_int;
+    SET = c"pthread_attr_setsigmask_np": fn(*mut pthread_attr_t, *const sigset_t) -> c_int;
+    GET = c"pthread_attr_getsigmask_np": fn(*const pthread_attr_t, *mut sigset_t) -> c_int;
+}
+
+/// pthread_attr_setsigmask_np(3): in the attributes is a mask that may be set in truth, with a note of the rest.
+///
+/// # Safety
+/// As libc's `pthread_attr_setsigmask_np`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn pthread_attr_setsigmask_np(
+    attributes: *mut pthread_attr_t,
+    set: *const sigset_t,
+) -> c_int {
+    let Some(next) = SET.get() else { return libc::ENOSYS };
+    // SAFETY: the caller vouches for `set`, null or valid.
+    let wanted = unsafe { set.as_ref() };
+    let mut noted = wanted.and_then(mask::stripped);
+    entry::aside(|| {
+        point(Point::Sigmask);
+        noted = wanted.and_then(mask::with_note);
+    });
+    // SAFETY: the caller's own arguments, or a set of ours.
+    unsafe { next(attributes, noted.as_ref().map_or(set, core::ptr::from_ref)) }
+}
+
+/// pthread_attr_getsigmask_np(3).
+///
+/// # Safety
+/// As libc's `pthread_attr_getsigmask_np`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn pthread_attr_getsigmask_np(
+    attributes: *const pthread_attr_t,
+    set: *mut sigset_t,
+) -> c_int {
+    // SAFETY: the caller's own arguments.
+    let answer = GET.get().map_or(libc::ENOSYS, |next| unsafe { next(attributes, set) });
+    if answer == 0 {
+        // SAFETY: libc has just filled it.
+        let set = unsafe { &mut *set };
+        if let Some(believed) = mask::without_note(set) {
+            *set = believed;
+        }
+    }
+    answer
+}
+
+/// What a new thread begins with.
+struct Start {
+    routine: Routine,
+    argument: *mut c_void,
+    wished: u64,
+}
+
+/// pthread_create(3).
+///
+/// # Safety
+/// As libc's `pthread_create`.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn pthread_create(
+    thread: *mut pthread_t,
+    attributes: *const pthread_attr_t,
+    routine: Routine,
+    argument: *mut c_void,
+) -> c_int {
+    let Some(next) = CREATE.get() else { return libc::EAGAIN };
+    // SAFETY: the caller vouches for `attributes`.
+    let wished = if guarded() == 0 { 0 } else { unsafe { wish_of(attributes) } };
+    if wished == 0 {
+        // SAFETY: the caller's own arguments.
+        return unsafe { next(thread, attributes, routine, argument) };
+    }
+    // SAFETY: room for a `Start`, which the thread takes, or this where there is none.
+    unsafe {
+        let start = libc::malloc(size_of::<Start>()).cast::<Start>();
+        if start.is_null() {
+            return libc::EAGAIN;
+        }
+        start.write(Start { routine, argument, wished });
+        let answer = next(thread, attributes, begin, start.cast());
+        if answer != 0 {
+            libc::free(start.cast());
+        }
+        answer
+    }
+}
+
+/// What a thread that is made with `attributes` believes to block of the guarded signals.
+///
+/// # Safety
+/// Null, or attributes.
+unsafe fn wish_of(attributes: *const pthread_attr_t) -> u64 {
+    let mut set = mask::as_set(0);
+    match GET.get() {
+        // SAFETY: the caller vouches for the attributes; the set is a local.
+        Some(get) if !attributes.is_null() && unsafe { get(attributes, &mut set) } == 0 => {
+            mask::without_note(&set).map_or(0, |believed| mask::word(&believed) & guarded())
+        }
+        _ => mask::wished(),
+    }
+}
+
+/// A thread's first function: its wish is the thread's own from here on.
+///
+/// # Safety
+/// Called by libc in a new thread with what [`pthread_create`] has passed.
+unsafe extern "C-unwind" fn begin(start: *mut c_void) -> *mut c_void {
+    // SAFETY: the `Start`, which is this thread's; the program's own routine and argument.
+    unsafe {
+        let Start { routine, argument, wished } = start.cast::<Start>().read();
+        libc::free(start);
+        mask::take_over(wished);
+        routine(argument)
+    }
+}
