@@ -8,7 +8,7 @@
 # `node` is not version 20. PostgreSQL 18 is unpacked into .build/postgres from packages of Debian's next release; where
 # they cannot be had its test is skipped. So it is with MariaDB, from this machine's release, in .build/mariadb, with Debian
 # 11's fio, qemu and glibc in .build/debian11, with the own tests of liburing and libaio, from Debian's source packages, and with
-# Netty, TigerBeetle's client and the Zig compiler, from Maven Central and PyPI, where mvn and pip are there. The
+# Netty, TigerBeetle's clients and the Zig compiler, from Maven Central, PyPI and npm's registry, where mvn, pip and npm are there. The
 # Rust toolchain is never installed: it is yours to choose.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -137,6 +137,7 @@ fetch_libraries() {
     say "no Netty: $(tail -n 1 .build/netty.log)"
   fi
   fetch_wheel tigerbeetle e2e/clients/tigerbeetle-requirements.txt
+  fetch_module tigerbeetle
   fetch_wheel zig crates/cli/tests/zig/requirements.txt
 }
 
@@ -148,6 +149,17 @@ fetch_wheel() {
     --root-user-action=ignore --target "$folder" -r "$2" >".build/$1.log" 2>&1 && return
   rm -rf "$folder"
   say "no $1: $(tail -n 1 ".build/$1.log")"
+}
+
+# fetch_module NAME: what e2e/clients/NAME asks for, into .build/NAME-node.
+fetch_module() {
+  local folder=.build/$1-node
+  [ ! -d "$folder" ] || return 0
+  mkdir -p "$folder"
+  cp "e2e/clients/$1/package.json" "e2e/clients/$1/package-lock.json" "$folder"
+  npm ci --silent --ignore-scripts --no-audit --no-fund --prefix "$folder" >".build/$1-node.log" 2>&1 && return
+  rm -rf "$folder"
+  say "no $1 for Node: $(tail -n 1 ".build/$1-node.log")"
 }
 
 check_rust() {

@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     let cases = cases![fio, node, plocate, postgresql, qemu, tokio_uring];
     anyring_e2e::cases::run_all(&[
         (&ordinary, &cases),
-        (&caller, &cases![debuggers, mariadb, netty, samba, tigerbeetle]),
+        (&caller, &cases![debuggers, mariadb, netty, samba, tigerbeetle, tigerbeetle_in_node]),
     ])
 }
 
@@ -201,6 +201,20 @@ fn tigerbeetle(environment: Environment) {
     // Where Python looks first: beside the script.
     symlink(library.join("tigerbeetle"), stage.file("tigerbeetle")).expect("a link");
     let outcome = runs_as_written(page, &stage, &[], &[("CONNECT", 1)]);
+    assert!(outcome.stdout.contains("the client sent 512 bytes"), "{outcome}");
+}
+
+/// Node has threads that block all signals before it loads the client, whose calls are trapped.
+fn tigerbeetle_in_node(environment: Environment) {
+    let module = match programs::fetched("tigerbeetle-node") {
+        Ok(module) => module,
+        Err(reason) => return println!("skipped: TigerBeetle's client in Node: {reason}"),
+    };
+    let stage = Stage::new(environment);
+    let folder = stage.readable(&programs::node()).parent().expect("a folder").to_owned();
+    put(&stage, "tigerbeetle.js", "app.js");
+    symlink(module.join("node_modules"), stage.file("node_modules")).expect("a link");
+    let outcome = runs("anyring run --stats stats -- node app.js", &stage, &[folder], &[("CONNECT", 1)]);
     assert!(outcome.stdout.contains("the client sent 512 bytes"), "{outcome}");
 }
 
