@@ -28,7 +28,7 @@ pub use guard::{
 pub use interrupt::{can_interrupt, end_waits, handled, heed_handlers, interrupt, interrupted, is_nudge, nudge};
 pub use interrupt::{interruptible, wait, wait_again, wait_interruptibly};
 pub use linux::{
-    can_wait_for_several, flags_are_ignored, flags_are_looked_at, for_now, probe_flags, syscall, usable_cpus,
+    can_wait_for_several, flags_are_ignored, flags_are_looked_at, for_now, nap, probe_flags, syscall, usable_cpus,
     ForNow, Linux,
 };
 pub use question::{ask_in_child, is_filtered};

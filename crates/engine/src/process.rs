@@ -291,8 +291,10 @@ fn after_fork(word: &AtomicU32) {
 fn put_in_order(word: &AtomicU32) {
     // 2: a thread of the child that came first is at it.
     if word.compare_exchange(0, 2, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        let mut tries = 0;
         while word.load(Ordering::Acquire) != 1 {
-            crate::sync::spin_loop();
+            crate::os::nap(tries);
+            tries += 1;
         }
         return;
     }

@@ -24,6 +24,17 @@ pub fn syscall(number: libc::c_long, args: [usize; 6]) -> isize {
     kernel(number, args)
 }
 
+/// Lets others run, for longer the more often it was tried: asleep, since a real-time thread that only yields keeps the CPU
+/// from the thread that it waits for.
+pub fn nap(tries: u32) {
+    if tries < 4 {
+        syscall(libc::SYS_sched_yield, [0; 6]);
+        return;
+    }
+    let pause = [0i64, if tries < 40 { 20_000 } else { 1_000_000 }];
+    syscall(libc::SYS_nanosleep, [pause.as_ptr() as usize, 0, 0, 0, 0, 0]);
+}
+
 /// `struct timespec` of a relative timeout.
 fn timespec(timeout_ns: u64) -> [i64; 2] {
     [(timeout_ns / 1_000_000_000) as i64, (timeout_ns % 1_000_000_000) as i64]

@@ -174,10 +174,12 @@ impl Ring {
     /// wait for a ring that somebody keeps. `Busy` then.
     pub fn lock_unless_asleep(&'static self) -> Result<RingGuard, LockFailure> {
         let begin_ns = Clock::Monotonic.now_ns();
+        let mut tries = 0;
         loop {
             match self.lock_soon() {
                 Err(LockFailure::Busy) if !self.held_by_me() && !self.holder_sleeps(begin_ns) => {
-                    crate::os::syscall(libc::SYS_sched_yield, [0; 6]);
+                    crate::os::nap(tries);
+                    tries += 1;
                 }
                 answer => return answer,
             }
@@ -188,13 +190,15 @@ impl Ring {
     /// instructions away from the system call: natively it has the file by then.
     fn wait_for_holder(&'static self) {
         let begin_ns = Clock::Monotonic.now_ns();
+        let mut tries = 0;
         while self.has_unheeded_notes() && !self.left_alone.load(Ordering::Relaxed) {
             // What it calls to act on notes is short, and needs the number as it is.
             let at_it = self.heeds.load(Ordering::Relaxed) && !is_long_since(begin_ns);
             if !at_it && self.holder_sleeps(begin_ns) {
                 return self.left_alone.store(true, Ordering::Relaxed);
             }
-            crate::os::syscall(libc::SYS_sched_yield, [0; 6]);
+            crate::os::nap(tries);
+            tries += 1;
             drop(self.try_lock());
         }
     }

@@ -93,9 +93,9 @@ impl Number {
     /// of some instructions, unless it was preempted right there.
     fn wait_for(&self, caller: u32) {
         /// Where the kernel does not tell: so long is enough for a thread that has a core.
-        const MOST_LOOKS: u32 = 2000;
-        for _ in 0..MOST_LOOKS {
-            crate::os::syscall(libc::SYS_sched_yield, [0; 6]);
+        const MOST_LOOKS: u32 = 60;
+        for look in 0..MOST_LOOKS {
+            crate::os::nap(look);
             if self.caller.load(SeqCst) != caller || thread::sleeps(caller) == Some(true) {
                 return;
             }

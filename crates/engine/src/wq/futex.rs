@@ -25,7 +25,7 @@ use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
 use crate::op::futex::{Word, ANY, PRIVATE_U32, SYS_FUTEX_REQUEUE, SYS_FUTEX_WAIT, WORDS_MAX};
 use crate::op::{Op, Verdict};
-use crate::os::{can_wait_for_several, check, interrupt, interruptible, syscall, Os, Sys};
+use crate::os::{can_wait_for_several, check, interrupt, interruptible, nap, syscall, Os, Sys};
 use crate::thread::caught;
 use crate::wq::{self, Job};
 use crate::Errno;
@@ -564,16 +564,6 @@ fn pass_on(word: &Word) {
 fn wake_one(word: &Word) -> Result<usize, Errno> {
     let operation = libc::FUTEX_WAKE | word.private_flag();
     check(syscall(libc::SYS_futex, [word.address as usize, operation as usize, 1, 0, 0, 0]))
-}
-
-/// Lets others run, for longer the more often it was tried.
-fn nap(tries: u32) {
-    if tries < 4 {
-        syscall(libc::SYS_sched_yield, [0; 6]);
-        return;
-    }
-    let pause = [0i64, if tries < 40 { 20_000 } else { 1_000_000 }];
-    syscall(libc::SYS_nanosleep, [pause.as_ptr() as usize, 0, 0, 0, 0, 0]);
 }
 
 /// The process's last ring has ended: the watchers that are kept for the next request go.

@@ -4,6 +4,7 @@
 
 use super::{bit, guarded, way, GUARDABLE};
 use crate::sys;
+use anyring_engine::os::nap;
 use core::ffi::c_int;
 use core::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -52,6 +53,7 @@ static RESTORER: AtomicU64 = AtomicU64::new(0);
 
 impl Kept {
     fn read(&self) -> Action {
+        let mut tries = 0;
         loop {
             // Acquire pairs with the Release store that ends `write`.
             let before = self.sequence.load(Ordering::Acquire);
@@ -62,7 +64,8 @@ impl Kept {
             if before.is_multiple_of(2) && before == self.sequence.load(Ordering::Relaxed) {
                 return Action { handler, flags, restorer, mask };
             }
-            core::hint::spin_loop();
+            nap(tries); // the writer may have no CPU
+            tries += 1;
         }
     }
 
@@ -102,8 +105,7 @@ impl Lock {
                     break;
                 }
             }
-            // SAFETY: takes no arguments.
-            unsafe { sys::call(libc::SYS_sched_yield, [0; 6]) };
+            nap(tries);
         }
         Lock { mask }
     }
