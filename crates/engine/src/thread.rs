@@ -6,7 +6,7 @@ pub mod follow;
 mod masks;
 pub mod tables;
 
-pub use count::{are_there, exiting, is_alone, is_only_one_of_program, leader_has_left};
+pub use count::{are_there, exiting, is_alone, is_only_one_of_program, leader_has_left, one_of_program};
 pub use masks::another_blocks;
 
 use crate::mutation::{mutated, Mutation};
@@ -51,11 +51,10 @@ pub unsafe fn reset_after_fork() {
     unsafe { follow::reset_after_fork() };
 }
 
-/// Synchronous faults (the guarded copies need them), and SIGSYS.
-const FAULTS: u64 =
-    bit(libc::SIGSEGV) | bit(libc::SIGBUS) | bit(libc::SIGSYS) | bit(libc::SIGFPE) | bit(libc::SIGILL);
-/// Signals that stay open in threads of ours: those, and glibc's own 32 and 33 (setuid and friends on all threads hang if
-/// a thread blocks them).
+/// Synchronous faults that the guarded copies need, and SIGSYS. No other fault is one that a thread of ours goes on from.
+const FAULTS: u64 = bit(libc::SIGSEGV) | bit(libc::SIGBUS) | bit(libc::SIGSYS);
+/// Signals that stay open in threads of ours: those, of which what was sent is passed on ([`one_of_program`]), and glibc's own
+/// 32 and 33 (setuid and friends on all threads hang if a thread blocks them).
 const OPEN: u64 = FAULTS | bit(32) | bit(33);
 
 /// What a program's signal mask for a wait really blocks: a handler that interrupts the wait runs with it, and copies memory of
@@ -166,9 +165,9 @@ extern "C" fn begin(start: *mut libc::c_void) -> *mut libc::c_void {
     let Start { entry, argument, table, birth } = *unsafe { Box::from_raw(start.cast::<Start>()) };
     #[cfg(feature = "simulated")]
     let _running = crate::os::simulated::Running::begin();
+    IS_OURS.set(true);
     tables::set_mine(table);
     name(NAMES[0]); // from now on it is told from the program's by its name
-    let _ = IS_OURS.try_with(|is_ours| is_ours.set(true));
     count::began();
     follow::join(birth);
     let answer = entry(argument);

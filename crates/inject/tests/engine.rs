@@ -359,6 +359,8 @@ cases! {
     threads_are_made_when_needed: "manners" "threads";
     every_thread_answers_setgid: "manners" "setgid";
     signals_wait_for_the_program: "manners" "signals";
+    sent_faults_are_waited_for: "ours" "sent-faults";
+    sent_faults_are_handled_by_the_program: "ours" "handled-faults";
     real_time_waits_for_no_lock: "ours" "real-time";
     the_lowest_number_is_the_programs: "manners" "lowest";
     masks_that_cannot_be_read_are_refused: "manners" "bad-masks";

@@ -121,21 +121,34 @@ pub fn are_there() -> bool {
 pub fn is_only_one_of_program() -> bool {
     loop {
         let starting = STARTING.load(Ordering::Relaxed);
-        let Some(unnamed) = others_without_our_names() else { return false };
+        let mut unnamed = 0;
+        if others_without_our_names(|_| unnamed += 1).is_none() {
+            return false;
+        }
         if starting == STARTING.load(Ordering::Relaxed) {
             return unnamed <= starting;
         }
     }
 }
 
-/// How many other threads the process has that are not called as ours are. Those that end have their names to the last.
-fn others_without_our_names() -> Option<u32> {
+/// A thread of the program's, for a signal that the kernel has given to the calling one of ours: the one that the kernel
+/// prefers, if it is there.
+pub fn one_of_program() -> Option<u32> {
+    if !leader_has_left() {
+        return Some(Sys::process_id());
+    }
+    let mut other = None;
+    others_without_our_names(|thread| other = other.or(Some(thread)));
+    other
+}
+
+/// Names other threads of the process that are not called as ours are. Those that end have their names to the last.
+fn others_without_our_names(mut see: impl FnMut(u32)) -> Option<()> {
     let (me, flags) = (Sys::thread_id(), OFlags::RDONLY | OFlags::CLOEXEC);
     let open = |path: &CStr| calls::open(path, flags, Mode::empty()).map(crate::os::for_now);
     let tasks = open(c"/proc/self/task").ok()?;
     let mut space = Vec::with_capacity(2048);
     let mut entries = calls::directory(&tasks, space.spare_capacity_mut());
-    let mut others = 0;
     while let Some(entry) = entries.next() {
         let thread = entry.ok()?.file_name().to_str().ok().and_then(|name| name.parse::<u32>().ok());
         let Some(thread) = thread.filter(|thread| *thread != me) else { continue }; // "." and ".."
@@ -143,9 +156,11 @@ fn others_without_our_names() -> Option<u32> {
         let Ok(file) = open(&path) else { continue }; // it has ended
         let mut name = [0u8; 17];
         let bytes = calls::read(&file, &mut name).unwrap_or(0);
-        others += u32::from(!super::NAMES.iter().any(|ours| name[..bytes].trim_ascii_end() == ours.to_bytes()));
+        if !super::NAMES.iter().any(|ours| name[..bytes].trim_ascii_end() == ours.to_bytes()) {
+            see(thread);
+        }
     }
-    Some(others)
+    Some(())
 }
 
 fn end_process(status: i32) {

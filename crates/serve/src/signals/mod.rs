@@ -28,6 +28,7 @@ use anyring_engine::os::arch;
 use anyring_engine::os::handlers;
 use anyring_engine::os::{self, ForkPage, Look};
 use anyring_engine::ring::sleeps;
+use anyring_engine::thread;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use libc::{siginfo_t, ucontext_t};
@@ -221,6 +222,11 @@ pub unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, c
         }
         return;
     };
+    // SAFETY: as above.
+    let said = unsafe { &mut *info };
+    if said.si_code == libc::SI_QUEUE && said.si_errno == PASSED_ON {
+        (said.si_code, said.si_errno) = (libc::SI_USER, 0);
+    }
     for slot in &GUARDS[index] {
         // Acquire pairs with the Release in `install_guard`.
         let guard = slot.load(Ordering::Acquire);
@@ -235,10 +241,38 @@ pub unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, c
             return;
         }
     }
-    sys::set_errno(errno);
     // SAFETY: as above.
-    unsafe { deliver(signal, info, context) };
+    let passed_on = unsafe { pass_on(signal, info) };
+    sys::set_errno(errno);
+    if !passed_on {
+        // SAFETY: as above.
+        unsafe { deliver(signal, info, context) };
+    }
 }
+
+/// Whether a signal that was sent to the process, and that the kernel has given to a thread of ours, is a thread of the
+/// program's now. Natively there is none of ours.
+///
+/// # Safety
+/// `info` is that of the signal.
+unsafe fn pass_on(signal: c_int, info: *const siginfo_t) -> bool {
+    // SAFETY: the caller vouches for `info`.
+    let was_sent = unsafe { (*info).si_code } <= 0;
+    if !was_sent || !thread::is_ours() || mutated(Mutation::ThreadsTakeSignals) {
+        return false;
+    }
+    // SAFETY: as above.
+    let mut info = unsafe { *info };
+    // The kernel lets no thread say to another that kill(2) has sent it.
+    if info.si_code == libc::SI_USER {
+        (info.si_code, info.si_errno) = (libc::SI_QUEUE, PASSED_ON);
+    }
+    // SAFETY: a copy of the whole.
+    thread::one_of_program().is_some_and(|target| unsafe { send(target, signal, &info) })
+}
+
+/// In `si_errno` of a signal that was sent by kill(2) and comes from [`pass_on`].
+const PASSED_ON: c_int = 0x616e_7973;
 
 /// Whether the program's handler has to wait: then the signal comes again when this thread holds no lock of the engine's.
 /// errno stays.
@@ -265,12 +299,12 @@ unsafe fn defer(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) -
     true
 }
 
-/// Sends the calling thread a signal that it blocks; false if the system has no room.
+/// Sends a thread of this process a signal; false if the system has no room.
 ///
 /// # Safety
 /// `info` is that of the signal.
-unsafe fn send(signal: c_int, info: *const siginfo_t) -> bool {
-    let target = [sys::process_id() as usize, sys::thread_id() as usize, signal as usize, info as usize, 0, 0];
+unsafe fn send(thread: u32, signal: c_int, info: *const siginfo_t) -> bool {
+    let target = [sys::process_id() as usize, thread as usize, signal as usize, info as usize, 0, 0];
     // SAFETY: the kernel reads `info`.
     unsafe { sys::call(libc::SYS_rt_tgsigqueueinfo, target) >= 0 }
 }
@@ -282,24 +316,24 @@ unsafe fn send(signal: c_int, info: *const siginfo_t) -> bool {
 /// As [`send`].
 unsafe fn send_before_others(signal: c_int, info: *const siginfo_t) -> bool {
     static MARK: u8 = 0;
-    let mut pending = 0_u64;
+    let (me, mut pending) = (sys::thread_id() as u32, 0_u64);
     // SAFETY: the sets and what is sent are locals of the sizes named.
     unsafe {
         sys::call(libc::SYS_rt_sigpending, [&raw mut pending as usize, 8, 0, 0, 0, 0]);
         if signal < REAL_TIME || pending & bit(signal) == 0 || mutated(Mutation::DeferredSignalsComeLast) {
-            return send(signal, info);
+            return send(me, signal, info);
         }
         // struct siginfo as the kernel takes it: signal, errno, code, padding, then sender and value.
         let value = &raw const MARK as u64;
         let mut mark = [0_u64; 16];
         mark[..4].copy_from_slice(&[signal as u64, libc::SI_QUEUE as u32 as u64, sys::process_id() as u64, value]);
-        let is_marked = send(signal, mark.as_ptr().cast());
-        let is_sent = send(signal, info);
+        let is_marked = send(me, signal, mark.as_ptr().cast());
+        let is_sent = send(me, signal, info);
         let (only, now, mut other) = (bit(signal), [0_u64; 2], [0_u64; 16]);
         let next = [&raw const only as usize, &raw mut other as usize, now.as_ptr() as usize, 8, 0, 0];
         // What was sent to the thread comes before what was sent to the process.
         while is_marked && sys::call(libc::SYS_rt_sigtimedwait, next) > 0 && other[3] != value {
-            send(signal, other.as_ptr().cast());
+            send(me, signal, other.as_ptr().cast());
         }
         is_sent
     }
