@@ -361,6 +361,8 @@ cases! {
     signals_wait_for_the_program: "manners" "signals";
     sent_faults_are_waited_for: "ours" "sent-faults";
     sent_faults_are_handled_by_the_program: "ours" "handled-faults";
+    handlers_jump_at_the_limit_of_signals: "ours" "limit";
+    handlers_of_a_plain_signal_jump_at_the_limit: "ours" "limit-of-one";
     real_time_waits_for_no_lock: "ours" "real-time";
     the_lowest_number_is_the_programs: "manners" "lowest";
     masks_that_cannot_be_read_are_refused: "manners" "bad-masks";

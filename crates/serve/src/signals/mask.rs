@@ -2,13 +2,14 @@
 //! the thread's real mask, in thread-local memory of the initial-exec kind, which needs neither an allocation nor a
 //! lock and is thus fit for signal handlers. Only the owning thread and its handlers touch it.
 
+use super::deferred::Kept;
 use super::{action, bit, guarded, in_borrowed_memory, index, GUARDABLE};
 use crate::sys;
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::os;
 use anyring_engine::os::handlers;
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{compiler_fence, AtomicU64, Ordering};
+use core::sync::atomic::{compiler_fence, AtomicPtr, AtomicU64, Ordering};
 use libc::{siginfo_t, sigset_t};
 
 /// What one thread wishes.
@@ -23,11 +24,13 @@ struct Thread {
     by_handlers: AtomicU64,
     /// The child in this memory (vfork(2)) that has its own mask in truth, and not what the thread wishes. 0 for none.
     settled: AtomicU64,
+    /// Signals of the program's that wait until no lock is held.
+    kept: AtomicPtr<Kept>,
     /// How each of these arrived.
     infos: [core::mem::MaybeUninit<siginfo_t>; GUARDABLE.len()],
 }
 
-const SIZE: usize = 32 + 3 * 128;
+const SIZE: usize = 40 + 3 * 128;
 const _: () = assert!(size_of::<Thread>() == SIZE && align_of::<Thread>() <= 16);
 
 anyring_engine::thread_local_memory!("anyring_thread_signals", SIZE);
@@ -41,6 +44,12 @@ fn words() -> (&'static AtomicU64, &'static AtomicU64) {
     let thread = thread();
     // SAFETY: thread-local memory lives as long as the thread, which cannot hand these references to another.
     unsafe { (&(*thread).wished, &(*thread).held) }
+}
+
+/// The calling thread's list of signals that wait.
+pub(super) fn kept() -> &'static AtomicPtr<Kept> {
+    // SAFETY: as above.
+    unsafe { &(*thread()).kept }
 }
 
 fn by_handlers() -> &'static AtomicU64 {

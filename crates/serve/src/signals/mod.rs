@@ -18,6 +18,7 @@
 //! guarded signal to its default although the program ignores it; a handler does not see guarded signals in `uc_sigmask`.
 
 pub mod action;
+mod deferred;
 pub mod mask;
 pub mod trap;
 
@@ -93,9 +94,6 @@ const ALL: u64 = bit(libc::SIGBUS) | bit(libc::SIGSEGV) | bit(libc::SIGSYS);
 const GUARDS_A_SIGNAL: usize = 2;
 /// Signals that are not guarded and come from an instruction, which cannot go on before they are handled.
 const FAULTS: [c_int; 3] = [libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
-
-/// The first real-time signal, of which more than one can be pending (SIGRTMIN in the kernel).
-const REAL_TIME: c_int = 32;
 
 /// The guarded signals, as a mask: none, or all. Written under [`action::Lock`].
 static GUARDED: AtomicU64 = AtomicU64::new(0);
@@ -216,7 +214,7 @@ pub unsafe extern "C-unwind" fn on_signal(signal: c_int, info: *mut siginfo_t, c
     let errno = sys::errno();
     let Some(index) = index(signal) else {
         // SAFETY: both are the kernel's own, in this very frame, and not otherwise referenced here.
-        if !unsafe { defer(signal, info, context) } {
+        if !unsafe { defer(signal, &*info, context) } && deferred::in_turn(signal, unsafe { &mut *info }) {
             // SAFETY: as above.
             unsafe { deliver(signal, info, context) };
         }
@@ -278,24 +276,22 @@ const PASSED_ON: c_int = 0x616e_7973;
 /// errno stays.
 ///
 /// # Safety
-/// As [`deliver`].
-unsafe fn defer(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) -> bool {
-    // SAFETY: the caller vouches for `info`.
-    let is_fault = FAULTS.contains(&signal) && unsafe { (*info).si_code } > 0;
+/// `context` is that of the frame in which the handler runs.
+unsafe fn defer(signal: c_int, info: &siginfo_t, context: *mut ucontext_t) -> bool {
+    let is_fault = FAULTS.contains(&signal) && info.si_code > 0;
     if is_fault || mutated(Mutation::HandlersInterruptTheEngine) || !handlers::defer(signal) {
         return false;
     }
     let block = bit(signal);
-    // SAFETY: `block` is read only, `info` is the kernel's own, and the frame's mask is ours to change.
-    unsafe {
-        let how = libc::SIG_BLOCK as usize; // with SA_NODEFER it is not blocked here
-        sys::call(libc::SYS_rt_sigprocmask, [how, &raw const block as usize, 0, 8, 0, 0]);
-        if !send_before_others(signal, info) {
-            handlers::defer_not(signal);
-            return false;
-        }
-        *(&raw mut (*context).uc_sigmask).cast::<u64>() |= block;
+    let how = libc::SIG_BLOCK as usize; // with SA_NODEFER it is not blocked here
+                                        // SAFETY: `block` is read only.
+    unsafe { sys::call(libc::SYS_rt_sigprocmask, [how, &raw const block as usize, 0, 8, 0, 0]) };
+    if !deferred::defer(signal, info) {
+        handlers::defer_not(signal);
+        return false;
     }
+    // SAFETY: the frame's mask is ours to change.
+    unsafe { *(&raw mut (*context).uc_sigmask).cast::<u64>() |= block };
     true
 }
 
@@ -307,36 +303,6 @@ unsafe fn send(thread: u32, signal: c_int, info: *const siginfo_t) -> bool {
     let target = [sys::process_id() as usize, thread as usize, signal as usize, info as usize, 0, 0];
     // SAFETY: the kernel reads `info`.
     unsafe { sys::call(libc::SYS_rt_tgsigqueueinfo, target) >= 0 }
-}
-
-/// Has a signal come before those of its number that the thread has been sent since: of the real-time ones each is handled, in
-/// the order in which they were sent. So those are sent once more behind it, up to a mark.
-///
-/// # Safety
-/// As [`send`].
-unsafe fn send_before_others(signal: c_int, info: *const siginfo_t) -> bool {
-    static MARK: u8 = 0;
-    let (me, mut pending) = (sys::thread_id() as u32, 0_u64);
-    // SAFETY: the sets and what is sent are locals of the sizes named.
-    unsafe {
-        sys::call(libc::SYS_rt_sigpending, [&raw mut pending as usize, 8, 0, 0, 0, 0]);
-        if signal < REAL_TIME || pending & bit(signal) == 0 || mutated(Mutation::DeferredSignalsComeLast) {
-            return send(me, signal, info);
-        }
-        // struct siginfo as the kernel takes it: signal, errno, code, padding, then sender and value.
-        let value = &raw const MARK as u64;
-        let mut mark = [0_u64; 16];
-        mark[..4].copy_from_slice(&[signal as u64, libc::SI_QUEUE as u32 as u64, sys::process_id() as u64, value]);
-        let is_marked = send(me, signal, mark.as_ptr().cast());
-        let is_sent = send(me, signal, info);
-        let (only, now, mut other) = (bit(signal), [0_u64; 2], [0_u64; 16]);
-        let next = [&raw const only as usize, &raw mut other as usize, now.as_ptr() as usize, 8, 0, 0];
-        // What was sent to the thread comes before what was sent to the process.
-        while is_marked && sys::call(libc::SYS_rt_sigtimedwait, next) > 0 && other[3] != value {
-            send(me, signal, other.as_ptr().cast());
-        }
-        is_sent
-    }
 }
 
 /// Does with a signal that is not ours what the kernel would have done by the program's own action and mask.

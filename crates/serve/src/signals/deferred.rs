@@ -1,0 +1,115 @@
+//! Signals whose handlers wait until their thread holds no lock of the engine's (`os::handlers`).
+//!
+//! The signal itself is kept here, and a *carrier* of the same number is sent to the thread: a signal of which the kernel needs
+//! to keep no more than that it is pending, so that RLIMIT_SIGPENDING refuses none. Whichever signal of the number comes first
+//! when they are unblocked, the handler gets the one that is kept longest. Only the owning thread and its handlers touch a list.
+
+use super::{mask, sys};
+use anyring_engine::mutation::{mutated, Mutation};
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+use libc::siginfo_t;
+use std::alloc::{alloc, dealloc, Layout};
+
+/// A signal that waits.
+pub struct Kept {
+    info: siginfo_t,
+    next: *mut Kept,
+}
+
+/// In `si_errno` of a carrier, where the kernel has kept that.
+const MARK: c_int = 0x616e_7972;
+
+/// The last of the calling thread's that answers to `is`, or the first one.
+fn find(is_last: bool, signal: c_int) -> Option<*mut *mut Kept> {
+    let (mut place, mut found) = (mask::kept().as_ptr(), None);
+    // SAFETY: the list is this thread's own, and each entry lives until it is taken out.
+    while let Some(kept) = unsafe { (*place).as_ref() } {
+        if kept.info.si_signo == signal {
+            found = Some(place);
+            if !is_last {
+                break;
+            }
+        }
+        // SAFETY: as above; `place` leads to an entry.
+        place = unsafe { &raw mut (**place).next };
+    }
+    found
+}
+
+fn is_carrier(info: &siginfo_t) -> bool {
+    // SAFETY: every siginfo has the bytes of a sender.
+    let nobody_sent = info.si_code == libc::SI_USER && unsafe { info.si_pid() } == 0;
+    nobody_sent && (info.si_errno == MARK || info.si_errno == 0 && find(false, info.si_signo).is_some())
+}
+
+/// Sends the calling thread a carrier; false where a filter refuses it.
+fn carry(signal: c_int) -> bool {
+    // struct siginfo as the kernel takes it: signal, errno, code (SI_USER), padding, and no sender.
+    let mut info = [0_u32; 32];
+    info[..2].copy_from_slice(&[signal as u32, MARK as u32]);
+    // SAFETY: the kernel reads `info`, a whole one.
+    unsafe { super::send(sys::thread_id() as u32, signal, info.as_ptr().cast()) }
+}
+
+/// Keeps a signal, behind those that are kept already. False where there is no memory.
+fn keep(info: &siginfo_t) -> bool {
+    let layout = Layout::new::<Kept>();
+    // SAFETY: the size is not zero. The engine's allocator may be interrupted by a handler that calls it.
+    let kept = unsafe { alloc(layout) }.cast::<Kept>();
+    if kept.is_null() {
+        return false;
+    }
+    let mut place = mask::kept().as_ptr();
+    // SAFETY: memory for this type, and the list is this thread's own; no other handler can interrupt this.
+    unsafe {
+        kept.write(Kept { info: *info, next: core::ptr::null_mut() });
+        while !(*place).is_null() {
+            place = &raw mut (**place).next;
+        }
+        *place = kept;
+    }
+    true
+}
+
+/// Defers a signal that the thread blocks from now on. False where that is impossible.
+pub fn defer(signal: c_int, info: &siginfo_t) -> bool {
+    let kept = is_carrier(info) || keep(info);
+    let deferred = kept && carry(signal);
+    if kept && !deferred && !is_carrier(info) {
+        let _ = take(true, signal);
+    }
+    deferred
+}
+
+fn take(is_last: bool, signal: c_int) -> Option<siginfo_t> {
+    let place = find(is_last, signal)?;
+    // SAFETY: an entry of the list, which is taken out of it before its memory is given back.
+    unsafe {
+        let kept = *place;
+        let Kept { info, next } = kept.read();
+        *place = next;
+        dealloc(kept.cast(), Layout::new::<Kept>());
+        Some(info)
+    }
+}
+
+/// A signal is about to be handled: makes it the one of its number whose turn it is. False if there is none, since it came as
+/// often as one was kept already.
+pub fn in_turn(signal: c_int, info: &mut siginfo_t) -> bool {
+    if mask::kept().load(Ordering::Relaxed).is_null() {
+        return !is_carrier(info);
+    }
+    let is_carrier = is_carrier(info);
+    if !is_carrier && !keep(info) {
+        return true; // out of its turn
+    }
+    let first = take(mutated(Mutation::DeferredSignalsComeLast), signal);
+    if let Some(first) = first {
+        *info = first;
+    }
+    if find(false, signal).is_some() {
+        carry(signal);
+    }
+    first.is_some()
+}
