@@ -292,6 +292,8 @@ mutations! {
     "inject" {
         OwnNumbersAreClosed "own-numbers-are-closed" Raw "descriptors_of_the_engine_survive_closing_wholesale",
             "Decision 12: the program closes descriptors of ours.";
+        OwnNumbersAreOpen "own-numbers-are-open" Raw "what_names_a_number_of_the_engines_is_refused",
+            "Decision 12: the program fills, empties or hands on descriptors of ours.";
         StreamsCloseUnseen "streams-close-unseen" Engine "the_number_of_a_waiting_read_is_used_again",
             "Decision 9: what fclose(3) closes is not seen.";
         RingsArePassed "rings-are-passed" Case "lifetime::ring_cannot_be_passed_over_a_socket",

@@ -278,7 +278,7 @@ impl PollSet {
             return false;
         }
         let wanted = entry.registered & !EDGE;
-        self.control_registration(epoll, fd, wanted) == Ok(true)
+        self.control_registration(Some(epoll), fd, wanted) == Ok(true)
     }
 
     /// A level-triggered registration told of what nobody took: it becomes an edge-triggered one.
@@ -288,7 +288,7 @@ impl PollSet {
         entry.demotions = entry.demotions.saturating_add(1);
         let wanted = entry.registered | EDGE;
         // A number that cannot be registered any more is found out before the next sleep.
-        let _ = self.control_registration(epoll, fd, wanted);
+        let _ = self.control_registration(Some(epoll), fd, wanted);
     }
 
     /// `fd` names another file than before: what is remembered of it does not count, nor do events still to come. An

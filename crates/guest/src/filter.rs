@@ -10,7 +10,7 @@ use anyring_engine::{identity, log};
 use anyring_serve::door::{KNOWN_NUMBERS, RING_NUMBERS};
 use anyring_serve::filters::bpf::{self, answer, jump, load, ALLOW, ANY_BIT, EQUAL};
 use anyring_serve::filters::{self, Way};
-use anyring_serve::sys;
+use anyring_serve::{named, sys};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use libc::sock_filter;
@@ -43,14 +43,12 @@ const ALWAYS: [i64; 13] = [
     libc::SYS_close_range,
     libc::SYS_arch_prctl,
 ];
-/// Trapped with the argument that has to be in the range of ring numbers.
-const ON_RINGS: [(i64, usize); 6] = [
-    (libc::SYS_close, 0),
-    (libc::SYS_dup2, 1),
-    (libc::SYS_dup3, 1),
-    (libc::SYS_epoll_ctl, 2),
-    (libc::SYS_fcntl, 0),
-    (libc::SYS_mmap, 4),
+/// Trapped with the argument that has to be in the range of ring numbers, beside those of [`named::CALLS`].
+const ON_RINGS: [(&[i64], usize); 4] = [
+    (&[libc::SYS_close], 0),
+    (&[libc::SYS_dup2, libc::SYS_dup3], 1),
+    (&[libc::SYS_epoll_ctl], 2),
+    (&[libc::SYS_mmap], 4),
 ];
 /// Trapped where a signal mask is given by this argument: it must not block SIGSYS.
 const WITH_MASK: [(i64, usize); 4] =
@@ -150,7 +148,7 @@ fn program(calls: Calls, code: &[Range<usize>]) -> Vec<sock_filter> {
         Calls::WithLevels => WITH_LEVELS.iter().for_each(|number| found.always(*number)),
         Calls::WithRings => {
             WITH_RINGS.iter().for_each(|number| found.always(*number));
-            SELECTS.iter().for_each(|number| found.within(*number, 0, RING_NUMBERS.start + 1..i32::MAX));
+            found.within(&SELECTS, 0, RING_NUMBERS.start + 1..i32::MAX);
         }
     }
     let mut program = found.end();
@@ -172,7 +170,8 @@ fn general(found: &mut bpf::Calls) {
     let aio = if start::serves_aio() { &AIO_CALLS[..] } else { &[] };
     ALWAYS.iter().chain(&identity::NUMBERS).chain(aio).for_each(|number| found.always(*number));
     found.all(NR_IO_URING_SETUP, NR_IO_URING_REGISTER);
-    ON_RINGS.iter().for_each(|(number, index)| found.within(*number, *index, KNOWN_NUMBERS));
+    found.within(&named::trapped(), 0, KNOWN_NUMBERS);
+    ON_RINGS.iter().for_each(|(numbers, index)| found.within(numbers, *index, KNOWN_NUMBERS));
     for (number, index) in WITH_MASK {
         let [low, high] = bpf::argument(index);
         found.add(&[jump(EQUAL, number as u32, 0, 5), load(low)]);

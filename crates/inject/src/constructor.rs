@@ -1,8 +1,8 @@
 //! What happens when the library is loaded: as little as possible.
 
 use crate::{
-    backend, descriptor, entry, exec, identity, jump, liburing, memory, musl, passing, raw, sanitizer, signals,
-    unwind, wait,
+    backend, descriptor, entry, exec, identity, jump, liburing, memory, musl, named, passing, raw, sanitizer,
+    signals, unwind, wait,
 };
 use anyring_engine::forced::{point, Point};
 use anyring_engine::os::handlers;
@@ -24,6 +24,7 @@ extern "C" fn constructor() {
             liburing::setup::resolve,
             memory::resolve,
             musl::resolve,
+            named::resolve,
             passing::resolve,
             raw::resolve,
             sanitizer::resolve,

@@ -6,7 +6,6 @@
 //! from raw instructions outside the range that the filter knows ([`door::KNOWN_NUMBERS`]), which own numbers leave when the
 //! limit on descriptors is under 1,024.
 
-use crate::door;
 use crate::next::{missing, next};
 use crate::{entry, identity, sys};
 use anyring_engine::mutation::{mutated, Mutation};
@@ -14,6 +13,7 @@ use anyring_engine::Errno;
 use anyring_serve::descriptor::{
     before_close, before_closing_from, before_dup, before_fcntl, close_range_by, note_duplicate, unshare_by,
 };
+use anyring_serve::named;
 use core::ffi::c_int;
 use libc::FILE;
 
@@ -44,7 +44,7 @@ fn after_fcntl(fd: i32, command: i32, answer: c_int) -> c_int {
 }
 
 /// Runs what comes before a call; libc's answer if that forbids it.
-fn refusal(mut before: impl FnMut() -> Result<(), Errno>) -> Option<c_int> {
+pub(crate) fn refusal(mut before: impl FnMut() -> Result<(), Errno>) -> Option<c_int> {
     let mut verdict = Ok(());
     entry::aside(|| verdict = before());
     let error = verdict.err()?;
@@ -70,7 +70,7 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 /// As libc's `dup2`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
-    if let Some(answer) = refusal(|| before_dup(old, new, 0)) {
+    if let Some(answer) = refusal(|| may_duplicate(libc::SYS_dup3, old).and_then(|()| before_dup(old, new, 0))) {
         return answer;
     }
     // SAFETY: the caller's own arguments.
@@ -84,7 +84,8 @@ pub unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
 /// As libc's `dup3`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    if let Some(answer) = refusal(|| before_dup(old, new, flags)) {
+    if let Some(answer) = refusal(|| may_duplicate(libc::SYS_dup3, old).and_then(|()| before_dup(old, new, flags)))
+    {
         return answer;
     }
     // SAFETY: the caller's own arguments.
@@ -98,8 +99,16 @@ pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_
 /// As libc's `dup`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
+    if let Some(answer) = named::concerns(old).then(|| refusal(|| may_duplicate(libc::SYS_dup, old))).flatten() {
+        return answer;
+    }
     // SAFETY: the caller's own argument.
     duplicated(old, DUP.get().map_or_else(missing, |next| unsafe { next(old) }))
+}
+
+/// The program is about to duplicate `old` by system call `number`.
+fn may_duplicate(number: i64, old: c_int) -> Result<(), Errno> {
+    named::check(number, &[old as usize, usize::MAX, 0, 0, 0, 0])
 }
 
 /// A call answered `new` as a duplicate of `old`: a ring is known by that number too from now on.
@@ -266,6 +275,16 @@ pub unsafe extern "C-unwind" fn freopen64(
     }
 }
 
+/// What fcntl(2) on a number of ours answers, if it is refused.
+#[cold]
+fn may_control(fd: i32, command: i32, argument: usize) -> Option<c_int> {
+    refusal(|| {
+        named::check(libc::SYS_fcntl, &[fd as usize, command as usize, argument, 0, 0, 0])?;
+        before_fcntl(fd, command, argument);
+        Ok(())
+    })
+}
+
 /// fcntl(2). Variadic in C; on x86-64 the optional third argument travels in the same register as a named one, so it
 /// is passed on whether the program gave it or not.
 ///
@@ -273,8 +292,8 @@ pub unsafe extern "C-unwind" fn freopen64(
 /// As libc's `fcntl`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-    if door::is_ring(fd) {
-        entry::aside(|| before_fcntl(fd, command, argument));
+    if let Some(answer) = named::concerns(fd).then(|| may_control(fd, command, argument)).flatten() {
+        return answer;
     }
     // SAFETY: the caller's own arguments.
     let answer = FCNTL.get().map_or_else(missing, |next| unsafe { next(fd, command, argument) });
@@ -287,8 +306,8 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
 /// As libc's `fcntl64`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
-    if door::is_ring(fd) {
-        entry::aside(|| before_fcntl(fd, command, argument));
+    if let Some(answer) = named::concerns(fd).then(|| may_control(fd, command, argument)).flatten() {
+        return answer;
     }
     // SAFETY: the caller's own arguments.
     let answer = FCNTL64.get().map_or_else(missing, |next| unsafe { next(fd, command, argument) });

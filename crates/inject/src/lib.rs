@@ -19,6 +19,7 @@ pub mod libaio;
 pub mod liburing;
 pub mod memory;
 mod musl;
+pub mod named;
 mod next;
 pub mod passing;
 #[cfg(target_arch = "x86_64")]

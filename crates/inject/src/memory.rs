@@ -2,9 +2,10 @@
 //! mlockall(2): what is mapped from then on.
 
 use crate::next::{missing, next};
-use crate::{door, entry, sanitizer};
+use crate::{entry, sanitizer};
 use anyring_engine::os::unlocked;
 use anyring_serve::memory::substituted;
+use anyring_serve::named::concerns;
 use core::ffi::{c_int, c_void};
 
 pub use anyring_serve::memory::advised;
@@ -30,17 +31,18 @@ pub unsafe extern "C" fn mmap(
 ) -> *mut c_void {
     let args = [address as usize, length, protection as usize, flags as usize, fd as usize, offset as usize];
     let mut result = Ok(args);
-    if door::is_ring(fd) {
+    if concerns(fd) {
         entry::aside(|| result = substituted(args));
     }
-    let (memory, at) = match result {
-        Ok([.., fd, offset]) => (fd as c_int, offset as i64),
+    let really = match result {
+        Ok(really) => really,
         Err(register) => return entry::libc_answer(register) as *mut c_void,
     };
+    let [.., memory, at] = really;
     let Some(next) = MMAP.get() else { return missing() as isize as *mut c_void };
     // SAFETY: the caller's own arguments, or another descriptor and offset with the same meaning.
-    let mapping = unsafe { next(address, length, protection, flags, memory, at) };
-    if memory != fd && mapping != libc::MAP_FAILED {
+    let mapping = unsafe { next(address, length, protection, flags, memory as c_int, at as i64) };
+    if memory as c_int != fd && mapping != libc::MAP_FAILED {
         sanitizer::mapped(fd, offset, mapping as usize);
     }
     mapping

@@ -3,6 +3,7 @@
 use crate::descriptor::rings_exist;
 use crate::entry;
 use crate::next::{missing, next};
+use anyring_serve::named::{check, concerns};
 use anyring_serve::passing::{before_sendmsg, sendable};
 use core::ffi::{c_int, c_uint};
 use libc::{mmsghdr, msghdr, ssize_t};
@@ -19,8 +20,10 @@ next! {
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     let mut verdict = Ok(());
-    if rings_exist() {
-        entry::aside(|| verdict = before_sendmsg(message));
+    if rings_exist() || concerns(fd) {
+        let args = [fd as usize, message as usize, flags as usize, 0, 0, 0];
+        let may_send = || check(libc::SYS_sendmsg, &args).and_then(|()| before_sendmsg(message));
+        entry::aside(|| verdict = may_send());
     }
     match verdict {
         // SAFETY: the caller's own arguments.
@@ -36,8 +39,10 @@ pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     let mut verdict = Ok(count);
-    if rings_exist() {
-        entry::aside(|| verdict = sendable(messages, count));
+    if rings_exist() || concerns(fd) {
+        let args = [fd as usize, messages as usize, count as usize, flags as usize, 0, 0];
+        let sendable = || check(libc::SYS_sendmmsg, &args).and_then(|()| sendable(messages, count));
+        entry::aside(|| verdict = sendable());
     }
     match verdict {
         // SAFETY: the caller's own arguments, or fewer of its messages.

@@ -3,18 +3,31 @@
 //! It must not disturb what programs do through it (clone, vfork, and calls on the fast path of language run-times),
 //! so numbers that do not concern us run through a few instructions of assembly without a stack frame, as in libc.
 
-use crate::{arch, dispatch, entry};
+use crate::{arch, dispatch, entry, sys};
 use anyring_engine::forced::{point, Point};
 use anyring_engine::identity;
+use anyring_serve::named;
 
+/// One bit for each number in [`ALWAYS`] and [`named::CALLS`].
+static OURS: [u64; LIMIT / 64] = ours();
 /// One bit for each number in [`dispatch::NUMBERS`] and [`identity::NUMBERS`], for execve(2) and execveat(2), and for exit(2), which only concerns us by
 /// this way: a thread that makes it by an instruction may have no stack any more to trap on.
-static OURS: [u64; LIMIT / 64] = ours();
+const ALWAYS: [u64; LIMIT / 64] = always();
 const LIMIT: usize = 512;
 
-const fn ours() -> [u64; LIMIT / 64] {
+const fn always() -> [u64; LIMIT / 64] {
     let map = with(with([0; LIMIT / 64], dispatch::NUMBERS), &identity::NUMBERS);
     with(map, &[libc::SYS_exit, libc::SYS_execve, libc::SYS_execveat])
+}
+
+const fn ours() -> [u64; LIMIT / 64] {
+    let mut map = ALWAYS;
+    let mut index = 0;
+    while index < named::CALLS.len() {
+        map = with(map, &[named::CALLS[index].number]);
+        index += 1;
+    }
+    map
 }
 
 const fn with(mut map: [u64; LIMIT / 64], numbers: &[i64]) -> [u64; LIMIT / 64] {
@@ -44,6 +57,10 @@ pub unsafe extern "C" fn syscall() -> isize {
 unsafe extern "C" fn special(words: *const [usize; 7]) -> isize {
     // SAFETY: the assembly above passes the array that it just built on its stack.
     let [number, args @ ..] = unsafe { *words };
+    if ALWAYS[number / 64] & (1 << (number % 64)) == 0 && !args.iter().any(|arg| named::concerns(*arg as i32)) {
+        // SAFETY: the program's own call.
+        return entry::libc_answer(unsafe { sys::call(number as i64, args) });
+    }
     entry::libc_answer(entry::answer_any(|| {
         point(Point::Syscall);
         dispatch::call(number as i64, args)

@@ -1,7 +1,9 @@
 //! Waiting on descriptors: epoll, poll and select. What comes before each is [`anyring_serve::wait`]'s.
 
+use crate::descriptor::refusal;
 use crate::next::{missing, next};
-use crate::{door, entry, signals};
+use crate::{entry, signals};
+use anyring_serve::named::{check, concerns};
 use anyring_serve::wait::{before_epoll_ctl, before_epoll_wait, before_poll, before_select};
 use core::ffi::c_int;
 use libc::{epoll_event, fd_set, pollfd, sigset_t, timespec, timeval};
@@ -27,11 +29,27 @@ next! {
 /// As libc's `epoll_ctl`.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-    if door::is_ring(fd) {
-        entry::aside(|| before_epoll_ctl(operation, fd, event));
+    if concerns(fd) || concerns(epoll) {
+        let before = || {
+            check(libc::SYS_epoll_ctl, &[epoll as usize, operation as usize, fd as usize, event as usize, 0, 0])?;
+            before_epoll_ctl(operation, fd, event);
+            Ok(())
+        };
+        if let Some(answer) = refusal(before) {
+            return answer;
+        }
     }
     // SAFETY: the caller's own arguments.
     EPOLL_CTL.get().map_or_else(missing, |next| unsafe { next(epoll, operation, fd, event) })
+}
+
+/// What has to happen before a wait on `epoll`; the answer if that is a number of ours.
+fn before_wait_on(epoll: c_int) -> Option<c_int> {
+    refusal(|| {
+        check(libc::SYS_epoll_pwait, &[epoll as usize, 0, 0, 0, 0, 0])?;
+        before_epoll_wait();
+        Ok(())
+    })
 }
 
 /// epoll_wait(2).
@@ -45,7 +63,9 @@ pub unsafe extern "C-unwind" fn epoll_wait(
     limit: c_int,
     timeout_ms: c_int,
 ) -> c_int {
-    entry::aside(before_epoll_wait);
+    if let Some(answer) = before_wait_on(epoll) {
+        return answer;
+    }
     // SAFETY: the caller's own arguments.
     EPOLL_WAIT.get().map_or_else(missing, |next| unsafe { next(epoll, events, limit, timeout_ms) })
 }
@@ -62,7 +82,9 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
     timeout_ms: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    entry::aside(before_epoll_wait);
+    if let Some(answer) = before_wait_on(epoll) {
+        return answer;
+    }
     signals::mask::with_temporary_set(mask, |mask| {
         // SAFETY: the caller's own arguments; the mask is the caller's or a copy of it without our signals.
         EPOLL_PWAIT.get().map_or_else(missing, |next| unsafe { next(epoll, events, limit, timeout_ms, mask) })
@@ -81,7 +103,9 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    entry::aside(before_epoll_wait);
+    if let Some(answer) = before_wait_on(epoll) {
+        return answer;
+    }
     signals::mask::with_temporary_set(mask, |mask| {
         // SAFETY: as in `epoll_pwait`.
         EPOLL_PWAIT2.get().map_or_else(missing, |next| unsafe { next(epoll, events, limit, timeout, mask) })

@@ -127,6 +127,21 @@ fn descriptors_of_the_engine_survive_closing_wholesale() {
     }
 }
 
+/// Only a ring's number is the program's, and it is no socket.
+#[test]
+fn what_names_a_number_of_the_engines_is_refused() {
+    const NAME: &str = "what_names_a_number_of_the_engines_is_refused";
+    if let Some(reason) = obstacle() {
+        return skip(NAME, reason);
+    }
+    let program = compile("names", NAME, &[]);
+    for named in ["ring", "foreign", "exec"] {
+        for way in ["libc", "syscall", "instruction"] {
+            same_both_ways(&program, &[named, way], None);
+        }
+    }
+}
+
 #[test]
 fn a_plugin_is_looked_through_when_it_is_loaded() {
     if let Some(reason) = obstacle() {

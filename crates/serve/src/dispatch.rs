@@ -2,15 +2,15 @@
 //! wrapper of the same name does, then makes the call itself from our own code.
 
 use crate::host::Host;
-use crate::{descriptor, door, entry, memory, passing, sys, wait};
+use crate::{descriptor, door, entry, memory, named, passing, sys, wait};
 use anyring_abi::{
     NR_IO_CANCEL, NR_IO_DESTROY, NR_IO_GETEVENTS, NR_IO_PGETEVENTS, NR_IO_SETUP, NR_IO_SUBMIT, NR_IO_URING_ENTER,
     NR_IO_URING_REGISTER, NR_IO_URING_SETUP,
 };
 use anyring_engine::{identity, os, process, Errno};
 
-/// The numbers that [`call`] treats in some way of its own, beside [`identity::NUMBERS`]. Every other one may go straight to
-/// the kernel. Newer architectures lack the calls that others have replaced.
+/// The numbers that [`call`] treats in some way of its own, beside [`identity::NUMBERS`] and [`named::CALLS`]. Every other one
+/// may go straight to the kernel. Newer architectures lack the calls that others have replaced.
 pub const NUMBERS: &[i64] = &[
     NR_IO_URING_SETUP,
     NR_IO_URING_ENTER,
@@ -92,7 +92,8 @@ pub fn call<H: Host>(number: i64, args: [usize; 6]) -> isize {
         }
         libc::SYS_sendmmsg => {
             let mut count = Ok(c as u32);
-            entry::aside(|| count = passing::sendable(b as *const _, c as u32));
+            let sendable = || named::check(number, &args).and_then(|()| passing::sendable(b as *const _, c as u32));
+            entry::aside(|| count = sendable());
             match count {
                 Ok(count) => waiting(number, [a, b, count as usize, d, e, f]),
                 Err(error) => -(error.raw_os_error() as isize),
@@ -119,7 +120,9 @@ pub fn call<H: Host>(number: i64, args: [usize; 6]) -> isize {
 }
 
 /// What has to happen before the kernel sees a call on descriptors, or why it must not see it.
-fn prepare(number: i64, [a, b, c, d, _, _]: [usize; 6]) -> Result<(), Errno> {
+fn prepare(number: i64, args: [usize; 6]) -> Result<(), Errno> {
+    named::check(number, &args)?;
+    let [a, b, c, d, ..] = args;
     match number {
         libc::SYS_close => return descriptor::before_close(a as i32),
         #[cfg(target_arch = "x86_64")]

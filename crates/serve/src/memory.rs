@@ -1,6 +1,6 @@
 //! mmap(2): a mapping of a ring's descriptor is a mapping of the memory behind it. madvise(2): what is kept from children.
 
-use crate::{descriptor, door, entry};
+use crate::{descriptor, door, entry, named};
 use anyring_engine::forced::{point, Point};
 use core::ffi::c_int;
 
@@ -10,8 +10,11 @@ pub fn substituted(args: [usize; 6]) -> Result<[usize; 6], isize> {
     let [address, length, protection, flags, fd, offset] = args;
     // An empty or unaligned mapping is refused by the kernel before it looks at the file.
     let refused = length == 0 || offset % PAGE != 0;
-    if !door::is_ring(fd as i32) || flags as i32 & libc::MAP_ANONYMOUS != 0 || refused {
+    if !named::concerns(fd as i32) || flags as i32 & libc::MAP_ANONYMOUS != 0 || refused {
         return Ok(args);
+    }
+    if door::is_own(fd as i32) {
+        return Err(-(libc::EBADF as isize));
     }
     point(Point::Mmap);
     match door::ring_mapping(fd as i32, offset as u64) {

@@ -16,8 +16,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -606,6 +608,49 @@ static void descriptors(void) {
     printf("and another ring\n");
 }
 
+/* Of numbers that are none of the guest's, nothing is changed, and nothing is left in what it executes. A ring is no socket. */
+static void names(void) {
+    struct io_uring ring;
+    int ready[2], one = 1, status;
+    char byte;
+    CHECK(syscall(SYS_close_range, 3, ~0U, 0) == 0);
+    CHECK(pipe2(ready, O_CLOEXEC) == 0);
+    ring_init(&ring);
+    io_uring_prep_read(io_uring_get_sqe(&ring), ready[0], &byte, 1, 0);
+    CHECK(io_uring_submit(&ring) == 1);
+    int fd = ring.ring_fd;
+    CHECK(shutdown(fd, SHUT_RDWR) == -1 && errno == ENOTSOCK);
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &one, sizeof one) == -1 && errno == ENOTSOCK);
+    CHECK(ioctl(fd, FIONREAD, &one) == -1 && errno == ENOTTY);
+    CHECK(fchmod(fd, 0666) == -1 && errno == EOPNOTSUPP);
+    CHECK(ioctl(fd, FIOCLEX) == 0);
+    for (int number = 3; number < 4096; number++) {
+        if (number == fd || number == ready[0] || number == ready[1]) continue;
+        CHECK(fcntl(number, F_SETFD, 0) == -1 && errno == EBADF);
+        CHECK(ioctl(number, FIONCLEX) == -1 && errno == EBADF);
+        CHECK(ftruncate(number, 4096) == -1 && errno == EBADF);
+        CHECK(dup(number) == -1 && errno == EBADF);
+    }
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        for (int number = 3; number < 4096; number++)
+            if (number != fd) CHECK(fcntl(number, F_SETFD, 0) == 0 || errno == EBADF);
+        execl(self, self, "list", NULL);
+        _exit(1);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    printf("child: %d\n", status);
+    CHECK(write(ready[1], "x", 1) == 1);
+    printf("read: %d\n", complete(&ring));
+}
+
+/* What is open. */
+static void list(void) {
+    for (int number = 3; number < 70000; number++)
+        if (fcntl(number, F_GETFL) >= 0) printf("%d is open\n", number);
+}
+
 int main(int count, char **words) {
     static const struct {
         const char *name;
@@ -627,6 +672,8 @@ int main(int count, char **words) {
         {"exec", exec_},
         {"identity", identity},
         {"descriptors", descriptors},
+        {"names", names},
+        {"list", list},
         {"give_up_alone", give_up_alone},
         {"give_up_together", give_up_together},
     };

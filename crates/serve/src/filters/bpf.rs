@@ -133,10 +133,13 @@ impl Calls {
         self.found_if(AT_LEAST, first as u32);
     }
 
-    /// Finds `number` if the lower half of this argument is in `range`.
-    pub fn within(&mut self, number: i64, index: usize, range: Range<i32>) {
+    /// Finds these numbers if the lower half of this argument is in `range`.
+    pub fn within(&mut self, numbers: &[i64], index: usize, range: Range<i32>) {
         let [lower, _] = argument(index);
-        self.add(&[jump(EQUAL, number as u32, 0, 4), load(lower), jump(AT_LEAST, range.end as u32, 1, 0)]);
+        for (place, number) in numbers.iter().enumerate() {
+            self.add(&[jump(EQUAL, *number as u32, (numbers.len() - place) as u8, 0)]);
+        }
+        self.add(&[skip(4), load(lower), jump(AT_LEAST, range.end as u32, 1, 0)]);
         self.found_if(AT_LEAST, range.start as u32);
         self.add(&[load(NUMBER)]);
     }

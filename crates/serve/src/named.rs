@@ -1,0 +1,172 @@
+//! Whose a descriptor number is, and what a call that names it may do.
+//!
+//! The engine's own numbers are not open to the program: whatever changes, duplicates, fills or empties one answers EBADF, so
+//! that none of them is damaged, or handed to a program that is executed. A ring's number is a socket here; what the kernel's
+//! rings are not, it answers as they do.
+//!
+//! Calls that only ask pass: fstat(2), lseek(2), and F_GETFD, since dup2(2) onto such a number is refused and a program that
+//! looks for free ones has to see that it is taken.
+
+use crate::door;
+use anyring_engine::mutation::{mutated, Mutation};
+use anyring_engine::{descriptors, process, Errno};
+
+/// A system call that names descriptors.
+pub struct Row {
+    /// Its number.
+    pub number: i64,
+    /// Which arguments those are.
+    names: &'static [usize],
+    on_ring: OnRing,
+    /// Whether filters trap it where the first argument is in the range of ring numbers. Not so what moves data, waits or is
+    /// made for each connection: a program with many descriptors would pay for a trap each time.
+    is_trapped: bool,
+}
+
+/// What a ring's number answers. Source: `io_uring_fops` in io_uring/io_uring.c, and the calls on it made natively.
+enum OnRing {
+    /// As the kernel says of a socket.
+    Passes,
+    Fails(Errno),
+    /// EINVAL at the current offset, else what the kernel says.
+    Positioned,
+    /// ENOTTY for what `do_vfs_ioctl` in fs/ioctl.c does not answer for every file.
+    Ioctl,
+}
+
+const fn row(number: i64, names: &'static [usize], on_ring: OnRing) -> Row {
+    Row { number, names, on_ring, is_trapped: false }
+}
+
+const fn rare(number: i64, on_ring: OnRing) -> Row {
+    Row { number, names: &[0], on_ring, is_trapped: true }
+}
+
+const INVALID: OnRing = OnRing::Fails(Errno::INVAL);
+const NO_SOCKET: OnRing = OnRing::Fails(Errno::NOTSOCK);
+const UNSUPPORTED: OnRing = OnRing::Fails(Errno::OPNOTSUPP);
+
+/// The calls, beside those that [`crate::descriptor`] looks at as well.
+pub const CALLS: &[Row] = &[
+    rare(libc::SYS_fcntl, OnRing::Passes),
+    rare(libc::SYS_ioctl, OnRing::Ioctl),
+    rare(libc::SYS_dup, OnRing::Passes),
+    rare(libc::SYS_dup3, OnRing::Passes),
+    #[cfg(target_arch = "x86_64")]
+    rare(libc::SYS_dup2, OnRing::Passes),
+    rare(libc::SYS_ftruncate, OnRing::Passes),
+    rare(libc::SYS_fallocate, OnRing::Fails(Errno::NODEV)),
+    rare(libc::SYS_fchmod, UNSUPPORTED),
+    rare(libc::SYS_fchown, UNSUPPORTED),
+    rare(libc::SYS_shutdown, NO_SOCKET),
+    rare(libc::SYS_setsockopt, NO_SOCKET),
+    row(libc::SYS_getsockopt, &[0], NO_SOCKET),
+    row(libc::SYS_bind, &[0], NO_SOCKET),
+    row(libc::SYS_listen, &[0], NO_SOCKET),
+    row(libc::SYS_connect, &[0], NO_SOCKET),
+    row(libc::SYS_accept, &[0], NO_SOCKET),
+    row(libc::SYS_accept4, &[0], NO_SOCKET),
+    row(libc::SYS_getsockname, &[0], NO_SOCKET),
+    row(libc::SYS_getpeername, &[0], NO_SOCKET),
+    row(libc::SYS_sendto, &[0], NO_SOCKET),
+    row(libc::SYS_sendmsg, &[0], NO_SOCKET),
+    row(libc::SYS_sendmmsg, &[0], NO_SOCKET),
+    row(libc::SYS_recvfrom, &[0], NO_SOCKET),
+    row(libc::SYS_recvmsg, &[0], NO_SOCKET),
+    row(libc::SYS_recvmmsg, &[0], NO_SOCKET),
+    row(libc::SYS_read, &[0], INVALID),
+    row(libc::SYS_write, &[0], INVALID),
+    row(libc::SYS_readv, &[0], INVALID),
+    row(libc::SYS_writev, &[0], INVALID),
+    row(libc::SYS_pread64, &[0], OnRing::Passes),
+    row(libc::SYS_pwrite64, &[0], OnRing::Passes),
+    row(libc::SYS_preadv, &[0], OnRing::Passes),
+    row(libc::SYS_pwritev, &[0], OnRing::Passes),
+    row(libc::SYS_preadv2, &[0], OnRing::Positioned),
+    row(libc::SYS_pwritev2, &[0], OnRing::Positioned),
+    row(libc::SYS_sendfile, &[0, 1], INVALID),
+    row(libc::SYS_splice, &[0, 2], INVALID),
+    row(libc::SYS_tee, &[0, 1], INVALID),
+    row(libc::SYS_copy_file_range, &[0, 2], INVALID),
+    row(libc::SYS_vmsplice, &[0], OnRing::Fails(Errno::BADF)),
+    row(libc::SYS_timerfd_settime, &[0], OnRing::Passes),
+    row(libc::SYS_epoll_ctl, &[0, 2], OnRing::Passes),
+    #[cfg(target_arch = "x86_64")]
+    row(libc::SYS_epoll_wait, &[0], OnRing::Passes),
+    row(libc::SYS_epoll_pwait, &[0], OnRing::Passes),
+    row(libc::SYS_epoll_pwait2, &[0], OnRing::Passes),
+];
+
+/// The numbers of those that filters trap where the first argument is in the range of ring numbers.
+pub fn trapped() -> Vec<i64> {
+    CALLS.iter().filter(|row| row.is_trapped).map(|row| row.number).collect()
+}
+
+/// Whether number `fd` may be refused at all: two loads.
+#[inline]
+pub fn concerns(fd: i32) -> bool {
+    door::is_own(fd) || door::is_ring(fd)
+}
+
+/// Whether system call `number` may name with these arguments what it names.
+///
+/// # Errors
+/// What it answers instead.
+pub fn check(number: i64, args: &[usize; 6]) -> Result<(), Errno> {
+    if !args.iter().any(|arg| concerns(*arg as i32)) || mutated(Mutation::OwnNumbersAreOpen) {
+        return Ok(());
+    }
+    let Some(row) = CALLS.iter().find(|row| row.number == number) else { return Ok(()) };
+    row.names.iter().try_for_each(|argument| row.check_number(args[*argument] as i32, args))
+}
+
+impl Row {
+    fn check_number(&self, fd: i32, args: &[usize; 6]) -> Result<(), Errno> {
+        if door::is_own(fd) {
+            let only_asks = self.number == libc::SYS_fcntl && args[1] as i32 == libc::F_GETFD;
+            return if only_asks { Ok(()) } else { Err(Errno::BADF) };
+        }
+        let refusal = match self.on_ring {
+            OnRing::Passes => return Ok(()),
+            OnRing::Fails(error) => error,
+            OnRing::Positioned if args[3] == usize::MAX => Errno::INVAL,
+            OnRing::Positioned => return Ok(()),
+            OnRing::Ioctl if OF_EVERY_FILE.contains(&(args[1] as u32)) => return Ok(()),
+            OnRing::Ioctl => Errno::NOTTY,
+        };
+        // What a close that nobody saw has left of a ring may be the program's file by now.
+        match descriptors::is_ring(fd) && process::verified_ring(fd).is_some() {
+            true => Err(refusal),
+            false => Ok(()),
+        }
+    }
+}
+
+/// FIONBIO, FIOASYNC, FIOCLEX and FIONCLEX: about the number, or the description, of any file. Source: fs/ioctl.c.
+const OF_EVERY_FILE: [u32; 4] =
+    [libc::FIONBIO as u32, libc::FIOASYNC as u32, libc::FIOCLEX as u32, libc::FIONCLEX as u32];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_numbers_are_open_to_questions_only() {
+        let own = descriptors::duplicate(2).expect("stderr is open");
+        let on = |number, argument: usize| {
+            let mut args = [2, usize::MAX, 0, usize::MAX, 0, 0];
+            args[argument] = own as usize;
+            check(number, &args)
+        };
+        for row in CALLS {
+            for argument in row.names {
+                assert_eq!(on(row.number, *argument), Err(Errno::BADF), "{}", row.number);
+            }
+        }
+        assert_eq!(on(libc::SYS_write, 2), Ok(()), "a count");
+        assert_eq!(on(libc::SYS_fstat, 0), Ok(()));
+        assert_eq!(check(libc::SYS_fcntl, &[own as usize, libc::F_GETFD as usize, 0, 0, 0, 0]), Ok(()));
+        descriptors::close(own);
+        assert_eq!(on(libc::SYS_write, 0), Ok(()), "the program's, once it is closed");
+    }
+}
