@@ -1,6 +1,7 @@
 //! A ring's memory: a memfd laid out as the kernel lays its rings out, or the program's own areas.
 
 pub mod layout;
+pub mod mapped;
 pub mod view;
 
 use crate::mutation::{mutated, Mutation};

@@ -6,6 +6,7 @@
 use crate::descriptors::numbers::{was_used, NUMBERS_END, RINGS, RINGS_END};
 use crate::descriptors::{self, cookie_of, is_ring};
 use crate::forced::{point, Point};
+use crate::memory::mapped;
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
 use crate::os::{file_status, ForkPage, Look, Os, Sys};
@@ -174,6 +175,9 @@ pub fn notice_fork() {
 /// The program keeps what it has mapped at `address` from forked children (MADV_DONTFORK). If that is a ring's memory, so does
 /// the engine with what it has of the ring: no such child can reach it.
 pub fn keep_from_children(address: usize) {
+    if !mapped::may_be(address) {
+        return;
+    }
     notice_fork();
     let Some(inode) = inode_mapped_at(address) else { return };
     // Only the ring that is meant is locked: a call on it waits for its holder, as every other. Relaxed: the program knows the

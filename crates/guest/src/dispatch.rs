@@ -158,7 +158,8 @@ fn arch_prctl(block: &Block, registers: &mut Registers, args: [usize; 6]) -> isi
 /// mmap(2): of a ring, or of code, which is mapped where it is trapped.
 fn map(args: [usize; 6]) -> isize {
     let [address, bytes, protection, flags, ..] = args;
-    let mut args = match memory::substituted(args) {
+    let given = args;
+    let mut args = match memory::substituted(given) {
         Ok(args) => args,
         Err(error) => return error,
     };
@@ -175,6 +176,9 @@ fn map(args: [usize; 6]) -> isize {
         args[0] = address;
         // SAFETY: as above.
         answer = unsafe { sys::call(libc::SYS_mmap, args) };
+    }
+    if answer > 0 {
+        memory::mapped(&given, &args, answer as usize);
     }
     if answer > 0 && of_file && protection as c_int & libc::PROT_EXEC != 0 {
         let start = answer as usize;

@@ -4,7 +4,7 @@
 use crate::next::{missing, next};
 use crate::{entry, sanitizer};
 use anyring_engine::os::unlocked;
-use anyring_serve::memory::substituted;
+use anyring_serve::memory::{mapped, substituted};
 use anyring_serve::named::concerns;
 use core::ffi::{c_int, c_void};
 
@@ -43,6 +43,7 @@ pub unsafe extern "C" fn mmap(
     // SAFETY: the caller's own arguments, or another descriptor and offset with the same meaning.
     let mapping = unsafe { next(address, length, protection, flags, memory as c_int, at as i64) };
     if memory as c_int != fd && mapping != libc::MAP_FAILED {
+        mapped(&args, &really, mapping as usize);
         sanitizer::mapped(fd, offset, mapping as usize);
     }
     mapping

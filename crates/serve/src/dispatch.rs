@@ -81,7 +81,16 @@ pub fn call<H: Host>(number: i64, args: [usize; 6]) -> isize {
         libc::SYS_mmap => {
             let mut really = Ok(args);
             entry::aside(|| really = memory::substituted(args));
-            really.map_or_else(|error| error, |args| kernel(number, args))
+            really.map_or_else(
+                |error| error,
+                |really| {
+                    let answer = kernel(number, really);
+                    if answer > 0 {
+                        memory::mapped(&args, &really, answer as usize);
+                    }
+                    answer
+                },
+            )
         }
         libc::SYS_mlockall => {
             let answer = kernel(number, args);

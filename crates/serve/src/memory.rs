@@ -2,6 +2,7 @@
 
 use crate::{descriptor, door, entry, named};
 use anyring_engine::forced::{point, Point};
+use anyring_engine::memory::mapped;
 use core::ffi::c_int;
 
 /// mmap(2)'s arguments with the descriptor and offset of a ring replaced by those of its memory, or `-errno` where a
@@ -21,6 +22,13 @@ pub fn substituted(args: [usize; 6]) -> Result<[usize; 6], isize> {
         Ok(Some((memory, at))) => Ok([address, length, protection, flags, memory as usize, at as usize]),
         Ok(None) => Ok(args),
         Err(error) => Err(-(error.raw_os_error() as isize)),
+    }
+}
+
+/// A mapping that the program asked for with `args`, and that was made with `really`, is at `address`.
+pub fn mapped(args: &[usize; 6], really: &[usize; 6], address: usize) {
+    if args[4] != really[4] {
+        mapped::note(address, args[1]);
     }
 }
 

@@ -78,8 +78,6 @@ unsafe impl Plain for usize {}
 unsafe impl Plain for u32 {}
 // SAFETY: integers.
 unsafe impl Plain for u64 {}
-// SAFETY: an int and two shorts.
-unsafe impl Plain for libc::pollfd {}
 
 /// errno of the calling thread.
 pub fn errno() -> c_int {

@@ -7,7 +7,7 @@ use crate::{descriptor, sys};
 use anyring_engine::descriptors::level;
 use anyring_engine::forced::{point, Point};
 use anyring_engine::mutation::{mutated, Mutation};
-use core::mem::MaybeUninit;
+use anyring_engine::os;
 use libc::{epoll_event, fd_set, pollfd};
 
 pub use anyring_engine::descriptors::level::{forget, forget_range};
@@ -56,24 +56,25 @@ pub fn before_poll(fds: *const pollfd, count: usize) {
     }
 }
 
-/// Reads the program's array in portions through the kernel, since it may be a bad pointer.
+/// Reads the program's array in portions: it may be a bad pointer.
 #[cold]
-fn look_through(mut fds: *const pollfd, mut count: usize) {
+fn look_through(fds: *const pollfd, count: usize) {
     const PORTION: usize = 64;
-    let mut portion = [MaybeUninit::<pollfd>::uninit(); PORTION];
-    while count > 0 {
-        let taken = count.min(PORTION);
-        if !sys::read_program_into(fds, &mut portion[..taken]) {
+    let mut portion = [0_u64; PORTION];
+    let mut at = fds as u64;
+    let mut left = count;
+    while left > 0 {
+        let taken = left.min(PORTION);
+        if os::user_read_slice(at, &mut portion[..taken]).is_err() {
             return;
         }
-        for entry in &portion[..taken] {
-            // SAFETY: the first `taken` elements were just written.
-            watched_level(unsafe { entry.assume_init() }.fd);
-        }
-        fds = fds.wrapping_add(taken);
-        count -= taken;
+        // The number is the first half of each.
+        portion[..taken].iter().for_each(|entry| watched_level(*entry as i32));
+        at = at.wrapping_add((taken * size_of::<pollfd>()) as u64);
+        left -= taken;
     }
 }
+const _: () = assert!(size_of::<pollfd>() == 8 && core::mem::offset_of!(pollfd, fd) == 0);
 
 fn watched_level(fd: i32) {
     if door::is_ring(fd) {
@@ -95,7 +96,7 @@ pub fn before_select(count: i32, readable: *const fd_set) {
 fn look_through_set(count: i32, set: *const u64) {
     let last = count.min(RING_NUMBERS.end);
     for first in (RING_NUMBERS.start..last).step_by(64) {
-        let Some(mut bits) = sys::read_program(set.wrapping_add(first as usize / 64)) else {
+        let Ok(mut bits) = os::user_read::<u64>(set.wrapping_add(first as usize / 64) as u64) else {
             return;
         };
         while bits != 0 {

@@ -411,7 +411,11 @@ fn map_area(fd: i32, offset: u32, size: usize) -> Result<*mut c_void, Errno> {
     // SAFETY: the number is only handed to mmap(2), which refuses one that is no open ring or memfd.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours.
-    unsafe { mmap(core::ptr::null_mut(), size, READ_WRITE, MapFlags::SHARED | MapFlags::POPULATE, fd, offset) }
+    let area = unsafe {
+        mmap(core::ptr::null_mut(), size, READ_WRITE, MapFlags::SHARED | MapFlags::POPULATE, fd, offset)
+    }?;
+    anyring_engine::memory::mapped::note(area as usize, size);
+    Ok(area)
 }
 
 /// Lets the two sides point to the words in their memory, and fills the index array with the identity that submission

@@ -1,0 +1,192 @@
+/* Calls that concern no ring cost the system calls that they are, while there is a ring: a tracer counts. */
+#include "engine.h"
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/ptrace.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+
+enum { ROUNDS = 50, PAGE = 4096, MARK = 0x6d61726b };
+
+static int pipes[2], sockets[2], epoll;
+static char *memory;
+static struct io_uring ring;
+
+static void do_read(void)
+{
+	char byte;
+
+	CHECK(write(pipes[1], "x", 1) == 1);
+	CHECK(read(pipes[0], &byte, 1) == 1);
+}
+
+static void do_send(void)
+{
+	char byte;
+
+	CHECK(send(sockets[0], "x", 1, 0) == 1);
+	CHECK(recv(sockets[1], &byte, 1, 0) == 1);
+}
+
+static void do_message(void)
+{
+	char byte = 0;
+	struct iovec vector = {&byte, 1};
+	struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1};
+
+	CHECK(sendmsg(sockets[0], &message, 0) == 1);
+	CHECK(recvmsg(sockets[1], &message, 0) == 1);
+}
+
+static void do_dup(void)
+{
+	int other = dup(pipes[0]);
+
+	CHECK(other >= 0);
+	CHECK(dup2(pipes[1], other) == other);
+	CHECK(close(other) == 0);
+}
+
+static void do_fcntl(void)
+{
+	int size;
+
+	CHECK(fcntl(pipes[0], F_SETFD, FD_CLOEXEC) == 0);
+	CHECK(fcntl(pipes[0], F_GETFL) >= 0);
+	CHECK(ioctl(pipes[0], FIONREAD, &size) == 0);
+}
+
+static void do_map(void)
+{
+	char *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	CHECK(page != MAP_FAILED);
+	CHECK(mprotect(page, PAGE, PROT_READ) == 0);
+	CHECK(munmap(page, PAGE) == 0);
+}
+
+static void do_advise(void)
+{
+	CHECK(madvise(memory, PAGE, MADV_DONTFORK) == 0);
+	CHECK(madvise(memory, PAGE, MADV_DOFORK) == 0);
+}
+
+static void do_poll(void)
+{
+	struct pollfd set[2] = {{pipes[0], POLLIN, 0}, {sockets[0], POLLIN, 0}};
+	struct timespec now = {0, 0};
+
+	CHECK(poll(set, 2, 0) == 0);
+	CHECK(ppoll(set, 2, &now, NULL) == 0);
+}
+
+static void do_select(void)
+{
+	struct timeval now = {0, 0};
+	fd_set set;
+
+	FD_ZERO(&set);
+	FD_SET(pipes[0], &set);
+	CHECK(select(FD_SETSIZE, &set, NULL, NULL, &now) == 0);
+}
+
+static void do_epoll(void)
+{
+	struct epoll_event event = {.events = EPOLLIN, .data.fd = 0};
+
+	CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, pipes[0], &event) == 0);
+	CHECK(epoll_wait(epoll, &event, 1, 0) == 0);
+	CHECK(epoll_ctl(epoll, EPOLL_CTL_DEL, pipes[0], NULL) == 0);
+}
+
+static void do_syscall(void)
+{
+	CHECK(syscall(SYS_fcntl, pipes[0], F_GETFD) >= 0);
+	CHECK(syscall(SYS_read, -1, NULL, 0) == -1);
+	CHECK(syscall(SYS_close, -1) == -1);
+}
+
+static void do_nothing_else(void)
+{
+	CHECK(getppid() > 0);
+}
+
+static const struct {
+	const char *name;
+	void (*function)(void);
+	int calls;
+} all[] = {
+	{"read", do_read, 2},	{"send", do_send, 2},	  {"message", do_message, 2}, {"dup", do_dup, 3},
+	{"fcntl", do_fcntl, 3}, {"map", do_map, 3},	  {"advise", do_advise, 2},   {"poll", do_poll, 2},
+	{"select", do_select, 1}, {"epoll", do_epoll, 3}, {"syscall", do_syscall, 3}, {"getppid", do_nothing_else, 1},
+};
+enum { COUNT = sizeof(all) / sizeof(all[0]) };
+
+/* Tells the tracer that what follows is counted for `index`, or not any more. */
+static void mark(long index)
+{
+	syscall(SYS_getpriority, MARK, index);
+}
+
+static void traced(void)
+{
+	CHECK(pipe(pipes) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
+	epoll = epoll_create1(0);
+	memory = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(epoll >= 0 && memory != MAP_FAILED);
+	init_ring(&ring, 8, 0);
+	CHECK(ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0);
+	raise(SIGSTOP);
+	for (int i = 0; i < COUNT; i++) {
+		all[i].function(); /* the first time is for free */
+		mark(i);
+		for (int round = 0; round < ROUNDS; round++)
+			all[i].function();
+		mark(-1);
+	}
+	_exit(0);
+}
+
+/* Counts the system calls of `child` up to its next stop, entries only. */
+static void calls_are_what_they_are(void)
+{
+	long counted[COUNT] = {0}, of = -1;
+	int status, entry;
+	pid_t child = fork();
+
+	CHECK(child >= 0);
+	if (child == 0)
+		traced();
+	CHECK(waitpid(child, &status, 0) == child && WIFSTOPPED(status));
+	CHECK(ptrace(PTRACE_SETOPTIONS, child, NULL, PTRACE_O_TRACESYSGOOD) == 0);
+	for (;;) {
+		struct __ptrace_syscall_info info;
+
+		CHECK(ptrace(PTRACE_SYSCALL, child, NULL, NULL) == 0);
+		CHECK(waitpid(child, &status, 0) == child);
+		if (WIFEXITED(status))
+			break;
+		CHECK(WIFSTOPPED(status));
+		if (WSTOPSIG(status) != (SIGTRAP | 0x80))
+			continue;
+		CHECK(ptrace(PTRACE_GET_SYSCALL_INFO, child, sizeof(info), &info) > 0);
+		entry = info.op == PTRACE_SYSCALL_INFO_ENTRY;
+		if (entry && info.entry.nr == SYS_getpriority && info.entry.args[0] == MARK)
+			of = (int)info.entry.args[1];
+		else if (entry && of >= 0)
+			counted[of]++;
+	}
+	CHECK(WEXITSTATUS(status) == 0);
+	for (int i = 0; i < COUNT; i++) {
+		if (counted[i] != all[i].calls * ROUNDS) {
+			fprintf(stderr, "%s: %ld system calls, not %d\n", all[i].name, counted[i], all[i].calls * ROUNDS);
+			errno = 0;
+		}
+	}
+	for (int i = 0; i < COUNT; i++)
+		CHECK(counted[i] == all[i].calls * ROUNDS);
+}
+
+CASES({"calls", calls_are_what_they_are})
