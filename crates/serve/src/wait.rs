@@ -94,14 +94,16 @@ pub fn before_select(count: i32, readable: *const fd_set) {
 
 #[cold]
 fn look_through_set(count: i32, set: *const u64) {
+    let mut words = [0_u64; (RING_NUMBERS.end - RING_NUMBERS.start) as usize / 64];
     let last = count.min(RING_NUMBERS.end);
-    for first in (RING_NUMBERS.start..last).step_by(64) {
-        let Ok(mut bits) = os::user_read::<u64>(set.wrapping_add(first as usize / 64) as u64) else {
-            return;
-        };
-        while bits != 0 {
+    let words = &mut words[..((last - RING_NUMBERS.start) as usize).div_ceil(64)];
+    if os::user_read_slice(set.wrapping_add(RING_NUMBERS.start as usize / 64) as u64, words).is_err() {
+        return;
+    }
+    for (first, bits) in (RING_NUMBERS.start..last).step_by(64).zip(words) {
+        while *bits != 0 {
             let fd = first + bits.trailing_zeros() as i32;
-            bits &= bits - 1;
+            *bits &= *bits - 1;
             if fd < last {
                 watched_level(fd);
             }
