@@ -3,10 +3,16 @@
 
 mod count;
 pub mod follow;
+mod make;
+mod maker;
 mod masks;
+mod place;
+mod symbol;
 pub mod tables;
 
 pub use count::{are_there, exiting, is_alone, is_only_one_of_program, leader_has_left, one_of_program};
+pub use make::{prepare, spawn, spawn_like_caller, spawn_member, spawn_needed};
+pub use maker::{rings_are_gone, stand_by};
 pub use masks::another_blocks;
 
 use crate::mutation::{mutated, Mutation};
@@ -14,8 +20,6 @@ use crate::os::calls;
 use crate::os::{handlers, syscall, Os, Sys};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, Ordering};
-
-const STACK_BYTES: usize = 256 * 1024;
 
 thread_local! {
     static THREAD_ID: Cell<u32> = const { Cell::new(0) };
@@ -47,6 +51,8 @@ pub fn is_ours() -> bool {
 pub unsafe fn reset_after_fork() {
     let _ = THREAD_ID.try_with(|id| id.set(0));
     count::reset_after_fork();
+    // SAFETY: the contract.
+    unsafe { maker::reset_after_fork() };
     // SAFETY: the contract.
     unsafe { follow::reset_after_fork() };
 }
@@ -91,91 +97,6 @@ fn open_signals() -> u64 {
     }
 }
 
-/// What a new thread of ours runs.
-type Entry = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
-
-/// Starts a detached thread; false when the system refuses one.
-pub fn spawn(entry: Entry, argument: *mut libc::c_void) -> bool {
-    start(entry, argument, false)
-}
-
-/// Starts a detached thread that is there to keep the identity of the calling one ([`follow`]); false when the system refuses
-/// one.
-pub fn spawn_member(entry: Entry, argument: *mut libc::c_void) -> bool {
-    start(entry, argument, true)
-}
-
-fn start(entry: Entry, argument: *mut libc::c_void, is_member: bool) -> bool {
-    let old = change_mask(!open_signals());
-    // SAFETY: the attribute object is initialised before use and destroyed after, and `entry` has the type that
-    // pthread_create calls.
-    let started = unsafe {
-        let start = Box::into_raw(Box::new(Start {
-            entry,
-            argument,
-            table: tables::mine(),
-            birth: follow::prepare(is_member),
-        }));
-        count::prepare();
-        let mut attributes = core::mem::zeroed();
-        libc::pthread_attr_init(&mut attributes);
-        libc::pthread_attr_setstacksize(&mut attributes, STACK_BYTES);
-        libc::pthread_attr_setdetachstate(&mut attributes, libc::PTHREAD_CREATE_DETACHED);
-        let mut thread = core::mem::zeroed();
-        count::starts();
-        let answer = match may_start() {
-            true => libc::pthread_create(&mut thread, &attributes, begin, start.cast()),
-            false => libc::EAGAIN,
-        };
-        follow::prepared();
-        libc::pthread_attr_destroy(&mut attributes);
-        if answer != 0 {
-            count::failed();
-            drop(Box::from_raw(start));
-        }
-        answer == 0
-    };
-    if started {
-        count::started();
-    }
-    change_mask(old);
-    started
-}
-
-/// False where a simulated system refuses the next thread.
-#[inline(always)]
-fn may_start() -> bool {
-    #[cfg(feature = "simulated")]
-    return crate::os::simulated::starts();
-    #[cfg(not(feature = "simulated"))]
-    true
-}
-
-/// What a new thread is told.
-struct Start {
-    entry: Entry,
-    argument: *mut libc::c_void,
-    /// The maker's.
-    table: u32,
-    birth: Option<follow::Birth>,
-}
-
-extern "C" fn begin(start: *mut libc::c_void) -> *mut libc::c_void {
-    // SAFETY: `spawn` gave this thread, and nobody else, the box.
-    let Start { entry, argument, table, birth } = *unsafe { Box::from_raw(start.cast::<Start>()) };
-    #[cfg(feature = "simulated")]
-    let _running = crate::os::simulated::Running::begin();
-    IS_OURS.set(true);
-    tables::set_mine(table);
-    name(NAMES[0]); // from now on it is told from the program's by its name
-    count::began();
-    follow::join(birth);
-    let answer = entry(argument);
-    follow::leave();
-    count::ends();
-    answer
-}
-
 /// Whether a thread of this process sleeps: inside a system call, or in a page fault. None where there is no /proc, or no
 /// such thread.
 pub fn sleeps(thread: u32) -> Option<bool> {
@@ -195,8 +116,14 @@ pub fn sleeps(thread: u32) -> Option<bool> {
 }
 
 /// What threads of ours are called.
-const NAMES: [&core::ffi::CStr; 5] =
-    [c"anyring-worker", c"anyring-helper", c"anyring-futex", c"anyring-waitid", c"anyring-sqpoll"];
+const NAMES: [&core::ffi::CStr; 6] = [
+    c"anyring-worker",
+    c"anyring-helper",
+    c"anyring-futex",
+    c"anyring-waitid",
+    c"anyring-sqpoll",
+    c"anyring-maker",
+];
 
 /// Gives the calling thread a name of at most 15 bytes, one of `NAMES`.
 pub fn name(name: &core::ffi::CStr) {

@@ -6,7 +6,7 @@ use crate::filter::{self, Calls};
 use crate::stack::{Begin, First};
 use crate::state::State;
 use crate::{exe, loader, patch, probe, script, signals, tcb, world};
-use anyring_engine::{alloc, descriptors, log, process};
+use anyring_engine::{alloc, descriptors, log, process, thread};
 use anyring_serve::filters::Way;
 use anyring_serve::{engine, sys};
 use core::ffi::{c_char, c_int, CStr};
@@ -180,6 +180,7 @@ fn begin(first: &First, state: State, file: &CStr, name: &CStr) -> Result<Begin,
 /// Puts the host itself in order.
 fn prepare() -> Result<(), &'static str> {
     engine::quieten_panics();
+    thread::prepare();
     alloc::reserve().map_err(|_| "there is no memory")?;
     crossing::prepare()?;
     tcb::prepare()?;

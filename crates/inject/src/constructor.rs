@@ -6,7 +6,7 @@ use crate::{
 };
 use anyring_engine::forced::{point, Point};
 use anyring_engine::os::handlers;
-use anyring_engine::{alloc, process};
+use anyring_engine::{alloc, process, thread};
 
 /// Runs when the loader has mapped everything the program starts with, before its main function.
 extern "C" fn constructor() {
@@ -41,6 +41,7 @@ extern "C" fn constructor() {
             backend::leave_to_kernel();
         } else {
             register_forked();
+            thread::prepare();
             process::at_fork(renew_after_fork);
             unwind::prepare();
             signals::begin();

@@ -365,6 +365,11 @@ cases! {
     handlers_jump_at_the_limit_of_signals: "ours" "limit";
     handlers_of_a_plain_signal_jump_at_the_limit: "ours" "limit-of-one";
     real_time_waits_for_no_lock: "ours" "real-time";
+    a_worker_is_scheduled_as_the_process: "ours" "worker";
+    a_worker_has_no_filter_of_a_thread: "mallocs" "filtered";
+    no_thread_of_ours_is_made_by_the_programs_function: "mallocs" "created";
+    a_handler_that_interrupts_malloc_uses_a_worker: "mallocs" "interrupted";
+    a_handler_that_interrupts_malloc_uses_a_worker_among_threads: "mallocs" "interrupted-among-threads";
     the_lowest_number_is_the_programs: "manners" "lowest";
     masks_that_cannot_be_read_are_refused: "manners" "bad-masks";
     flags_of_descriptions_stay: "manners" "flags";

@@ -45,6 +45,7 @@ pub fn setup<H: Host>(entries: u32, params: *mut Params) -> isize {
         engine::prepare::<H>();
         let fd = anyring_engine::setup(entries, params as u64);
         if fd.is_ok() {
+            thread::stand_by();
             descriptor::ring_made::<H>();
         }
         register_of(fd.map(|fd| fd as isize))
@@ -105,7 +106,10 @@ fn serve_aio<H: Host>(number: i64, [a, b, c, d, e, f]: [usize; 6]) -> isize {
     register_of(match number {
         NR_IO_SETUP => {
             engine::prepare::<H>();
-            engine_aio::io_setup(a as u32, b as u64).map(|()| 0)
+            engine_aio::io_setup(a as u32, b as u64).map(|()| {
+                thread::stand_by();
+                0
+            })
         }
         NR_IO_DESTROY => engine_aio::io_destroy(context).map(|()| 0),
         NR_IO_SUBMIT => engine_aio::io_submit(context, b as i64, c as u64),

@@ -15,7 +15,7 @@
 use crate::forced::{point, Point};
 use crate::mutation::{mutated, Mutation};
 use crate::os::arch;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// What a thread keeps of this.
 #[repr(C)]
@@ -27,6 +27,8 @@ struct Thread {
     deferred: AtomicU64,
     /// What else does, the latest first.
     left: AtomicPtr<Left>,
+    /// Where the mark of the program's handler is that runs, or has been left by a jump.
+    handler: AtomicUsize,
 }
 
 /// Something that waits until its thread holds no lock.
@@ -205,6 +207,32 @@ pub fn defer(signal: i32) -> bool {
 /// The signal could not be sent once more, and is not deferred.
 pub fn defer_not(signal: i32) {
     thread().deferred.fetch_and(!(1 << (signal - 1)), Ordering::Relaxed);
+}
+
+/// What the mark of a handler is, beside its address.
+const RUNS: usize = 0x616e_7972_696e_6773;
+/// A handler uses less of its stack than this.
+const DEEP: usize = 1 << 20;
+
+/// Calls a handler of the program's, which may have interrupted anything of the program's: malloc(3), say.
+pub fn run(handler: impl FnOnce()) {
+    let mark = AtomicUsize::new(0);
+    let place = mark.as_ptr() as usize;
+    mark.store(place ^ RUNS, Ordering::Relaxed);
+    let before = thread().handler.swap(place, Ordering::Relaxed);
+    handler();
+    thread().handler.store(before, Ordering::Relaxed);
+    mark.store(0, Ordering::Relaxed);
+}
+
+/// Whether the calling thread is in a handler of the program's. One that was left by a jump is told by its mark, which is above
+/// the stack or has been overwritten.
+pub fn is_running() -> bool {
+    let place = thread().handler.load(Ordering::Relaxed);
+    let here = 0_u8;
+    place != 0
+        && place.wrapping_sub(&raw const here as usize) < DEEP
+        && super::user_read::<u64>(place as u64) == Ok((place ^ RUNS) as u64)
 }
 
 /// Signals that are blocked by [`defer`] only: they do not belong into a mask that is kept and set again.

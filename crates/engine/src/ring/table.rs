@@ -238,6 +238,7 @@ impl Drop for Remains {
         if last {
             crate::stats::rings_are_gone(|| rings().is_empty());
             crate::wq::rings_are_gone();
+            thread::rings_are_gone();
             crate::wq::futex::rings_are_gone();
             descriptors::limit::give_back();
             // Unless another one comes soon, the helper gives the kernel's contexts back when it ends.

@@ -28,14 +28,12 @@ pub fn prepare() {
     if LIBC_COUNT.load(Ordering::Relaxed) != UNKNOWN {
         return;
     }
-    // SAFETY: a C string; no other library has a symbol of that name. Not by dlvsym(3), without which musl would not load us.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr()) };
-    let is_count = !found.is_null() && found.cast::<AtomicU32>().is_aligned() && {
+    let found = super::symbol::of_libc(c"__nptl_nthreads").map(|address| address as *const AtomicU32);
+    let is_count = found.is_some_and(|found| {
         // SAFETY: the variable lives as long as libc, and libc changes it atomically.
-        let threads = unsafe { &*found.cast::<AtomicU32>() }.load(Ordering::Relaxed);
-        (1..MOST_THREADS).contains(&threads)
-    };
-    LIBC_COUNT.store(if is_count { found as usize } else { MISSING }, Ordering::Relaxed);
+        found.is_aligned() && (1..MOST_THREADS).contains(&unsafe { &*found }.load(Ordering::Relaxed))
+    });
+    LIBC_COUNT.store(found.filter(|_| is_count).map_or(MISSING, |found| found as usize), Ordering::Relaxed);
 }
 
 fn libc_count() -> Option<&'static AtomicU32> {
@@ -47,6 +45,16 @@ fn libc_count() -> Option<&'static AtomicU32> {
         // SAFETY: as in `prepare`, which has stored it.
         address => Some(unsafe { &*(address as *const AtomicU32) }),
     }
+}
+
+/// Whether libc knows of several threads of the program's. No before [`prepare`], and where libc does not tell.
+pub fn program_has_several() -> bool {
+    libc_count().is_some_and(|count| count.load(Ordering::Relaxed) > 1)
+}
+
+/// For a thread of ours: whether the program has others than the one that the process began with, which may have left.
+pub fn is_one_of_several() -> bool {
+    threads() != Some(RUNNING.load(Ordering::Relaxed) + 1)
 }
 
 /// A thread of ours is about to be started.

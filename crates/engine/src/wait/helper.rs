@@ -27,7 +27,7 @@ use crate::sync::thread_pointer;
 use crate::wq;
 use crate::{descriptors, thread, Errno};
 use anyring_abi::IORING_SETUP_DEFER_TASKRUN;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// How long a program may stay away before the helper takes over, in nanoseconds.
 const PERIOD_NS: u64 = 1_000_000;
@@ -54,9 +54,13 @@ fn now_ns() -> u64 {
     Sys::clock_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// Starts the thread. False if there cannot be one.
+/// Starts the thread. False if there cannot be one, or not in the handler of the program's that this is in: its thread's next
+/// call tries again. A program that makes calls in handlers only has one after some tries.
 pub fn start((): ()) -> bool {
+    const TRIES: u32 = 3;
+    static TRIED: AtomicU32 = AtomicU32::new(0);
     thread::spawn(run, core::ptr::null_mut())
+        || TRIED.fetch_add(1, Ordering::Relaxed) >= TRIES && thread::spawn_needed(run, core::ptr::null_mut())
 }
 
 /// In a forked child there is no helper: a thread of the child's may get its pointer.

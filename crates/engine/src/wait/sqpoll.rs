@@ -125,7 +125,7 @@ impl Poller {
             inherited: false,
         });
         let argument = Box::into_raw(Box::new(Start { poller: poller.clone(), cpu }));
-        if !thread::spawn(run, argument.cast()) {
+        if !thread::spawn_like_caller(run, argument.cast()) {
             // SAFETY: no thread was made that could have taken the box.
             drop(unsafe { Box::from_raw(argument) });
             return Err(Errno::AGAIN);

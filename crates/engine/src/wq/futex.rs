@@ -184,7 +184,7 @@ fn take(job: &Arc<Job>, words: &[Word], mask: u32) -> Result<(Arc<FutexWaiter>, 
     let waiter = Arc::new(FutexWaiter::new(kinds, mask));
     waiter.occupy(job, 0, words);
     let argument = Arc::into_raw(waiter.clone()).cast_mut().cast();
-    if !crate::thread::spawn(live, argument) {
+    if !crate::thread::spawn_needed(live, argument) {
         // SAFETY: no thread has taken the reference over.
         drop(unsafe { Arc::from_raw(argument.cast_const().cast::<FutexWaiter>()) });
         return Err(Errno::NOMEM);

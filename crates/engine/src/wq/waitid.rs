@@ -58,7 +58,7 @@ pub fn wait(job: &Arc<Job>) -> Result<(), Errno> {
     let sleeper = Arc::new(Sleeper { stop: AtomicU32::new(0), thread: AtomicU32::new(0) });
     job.slept_for(&sleeper);
     let task = Box::into_raw(Box::new(Task { job: job.clone(), sleeper, args }));
-    if crate::thread::spawn(live, task.cast()) {
+    if crate::thread::spawn_needed(live, task.cast()) {
         return Ok(());
     }
     // SAFETY: no thread has taken it over.

@@ -339,7 +339,7 @@ unsafe fn deliver(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t)
                     // Everything is blocked until here: as the program's own action would have it.
                     action::set_mask((&raw const (*context).uc_sigmask).cast::<u64>().read() | blocking);
                 }
-                (way().call)(handler, signal, info, context);
+                handlers::run(|| (way().call)(handler, signal, info, context));
                 interrupted.go_on();
                 let context = &mut *context;
                 let (address, word) = (arch::instruction(context), arch::interruptible_word(context));

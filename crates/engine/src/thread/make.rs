@@ -1,0 +1,155 @@
+//! Making threads of ours.
+//!
+//! By libc's own pthread_create(3), since libc has to know them: its setuid(3) changes all threads that it knows, and whoever
+//! stayed behind would be a way back to rights that the program gave up. It calls the program's malloc(3), though, which a handler
+//! of the program's may have interrupted. So in a handler the maker does it (`thread/maker.rs`), or, where there is none, nobody.
+
+use super::{change_mask, count, follow, maker, name, open_signals, place, symbol, tables, IS_OURS, NAMES};
+use crate::os::{handlers, Os, Sys};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+const STACK_BYTES: usize = 256 * 1024;
+
+/// What a new thread of ours runs.
+pub(super) type Entry = extern "C" fn(*mut c_void) -> *mut c_void;
+
+/// Starts a detached thread that serves the whole process. False when the system refuses one, or in a handler of the program's
+/// where there is no maker: the caller has a way without.
+pub fn spawn(entry: Entry, argument: *mut c_void) -> bool {
+    if !handlers::is_running() {
+        return spawn_needed(entry, argument);
+    }
+    maker::ask(entry, argument).unwrap_or(false)
+}
+
+/// The same for a caller that has no way without.
+pub fn spawn_needed(entry: Entry, argument: *mut c_void) -> bool {
+    maker::stand_by_if_unfiltered();
+    maker::ask(entry, argument).unwrap_or_else(|| make(entry, argument, Like::Process))
+}
+
+/// Starts a detached thread that is scheduled as the calling one is; false when the system refuses one.
+pub fn spawn_like_caller(entry: Entry, argument: *mut c_void) -> bool {
+    make(entry, argument, Like::Caller)
+}
+
+/// Starts a detached thread that is there to keep the identity of the calling one ([`follow`]). False when the system refuses
+/// one, or in a handler of the program's.
+pub fn spawn_member(entry: Entry, argument: *mut c_void) -> bool {
+    !handlers::is_running() && make(entry, argument, Like::Identity)
+}
+
+/// What a new thread has of the one that makes it.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Like {
+    /// It serves the process, and is scheduled as that.
+    Process,
+    Caller,
+    Identity,
+}
+
+/// libc's own pthread_create(3), once it was looked for: 0 before. Relaxed: a function says nothing of other memory.
+static CREATE: AtomicUsize = AtomicUsize::new(0);
+
+/// Finds what is needed of libc before the process's first thread of ours: better when the process begins, since the loader may be
+/// locked later on, in a forked child for good.
+pub fn prepare() {
+    if CREATE.load(Ordering::Relaxed) == 0 {
+        count::prepare();
+        let linked = libc::pthread_create as *const () as usize;
+        CREATE.store(symbol::of_libc(c"pthread_create").unwrap_or(linked), Ordering::Relaxed);
+    }
+}
+
+type Create = unsafe extern "C" fn(
+    *mut libc::pthread_t,
+    *const libc::pthread_attr_t,
+    extern "C" fn(*mut c_void) -> *mut c_void,
+    *mut c_void,
+) -> c_int;
+
+/// Makes a thread in the calling one.
+pub(super) fn make(entry: Entry, argument: *mut c_void, like: Like) -> bool {
+    prepare();
+    let old = change_mask(!open_signals());
+    // SAFETY: `prepare` has stored a function of this type.
+    let create = unsafe { core::mem::transmute::<usize, Create>(CREATE.load(Ordering::Relaxed)) };
+    // SAFETY: the attribute object is initialised before use and destroyed after, and `entry` has the type that
+    // pthread_create calls.
+    let started = unsafe {
+        let start = Box::into_raw(Box::new(Start {
+            entry,
+            argument,
+            table: tables::mine(),
+            birth: follow::prepare(like == Like::Identity),
+            settles: like == Like::Process && !is_of_the_process(),
+        }));
+        let mut attributes = core::mem::zeroed();
+        libc::pthread_attr_init(&mut attributes);
+        libc::pthread_attr_setstacksize(&mut attributes, STACK_BYTES);
+        libc::pthread_attr_setdetachstate(&mut attributes, libc::PTHREAD_CREATE_DETACHED);
+        let mut thread = core::mem::zeroed();
+        count::starts();
+        let answer = match may_start() {
+            true => create(&mut thread, &attributes, begin, start.cast()),
+            false => libc::EAGAIN,
+        };
+        follow::prepared();
+        libc::pthread_attr_destroy(&mut attributes);
+        if answer != 0 {
+            count::failed();
+            drop(Box::from_raw(start));
+        }
+        answer == 0
+    };
+    if started {
+        count::started();
+    }
+    change_mask(old);
+    started
+}
+
+/// Whether the calling thread is scheduled as the process: its main thread, and the maker, which does as that.
+fn is_of_the_process() -> bool {
+    super::id() == Sys::process_id() || maker::is_this_thread()
+}
+
+/// False where a simulated system refuses the next thread.
+#[inline(always)]
+fn may_start() -> bool {
+    #[cfg(feature = "simulated")]
+    return crate::os::simulated::starts();
+    #[cfg(not(feature = "simulated"))]
+    true
+}
+
+/// What a new thread is told.
+struct Start {
+    entry: Entry,
+    argument: *mut c_void,
+    /// The maker's.
+    table: u32,
+    birth: Option<follow::Birth>,
+    /// It is to be scheduled as the process, and its maker is not.
+    settles: bool,
+}
+
+extern "C" fn begin(start: *mut c_void) -> *mut c_void {
+    // SAFETY: `make` gave this thread, and nobody else, the box.
+    let Start { entry, argument, table, birth, settles } = *unsafe { Box::from_raw(start.cast::<Start>()) };
+    #[cfg(feature = "simulated")]
+    let _running = crate::os::simulated::Running::begin();
+    IS_OURS.set(true);
+    tables::set_mine(table);
+    name(NAMES[0]); // from now on it is told from the program's by its name
+    count::began();
+    follow::join(birth);
+    if settles {
+        place::as_the_process();
+    }
+    let answer = entry(argument);
+    follow::leave();
+    count::ends();
+    answer
+}

@@ -1,0 +1,187 @@
+//! The maker: a thread of ours that makes those which serve the whole process, in a process with several threads.
+//!
+//! Whoever needs one first may have a seccomp filter of its own, a place and priority that the process has not, a scheduling class
+//! under which no thread can be made (SCHED_DEADLINE), or be in a handler that interrupted malloc(3). So the maker is made when
+//! such a process makes a ring. It makes the others while whoever asks waits, for a moment at most: where it cannot get on, since
+//! the asking thread has what it needs, that one does without.
+//!
+//! | what | who |
+//! |---|---|
+//! | `QUEUE` | whoever asks, and the maker; a leaf lock |
+//! | `ASKED` | futex word of the maker; changes when something was queued, and when the last ring has ended |
+//! | `Asked::state` | a word for which whoever asks, the maker and the new thread compete |
+
+use super::make::{make, Entry, Like};
+use super::{count, is_needed, name, tables};
+use crate::lock::Lock;
+use crate::os::{handlers, is_filtered, Clock, Os, Sys};
+use crate::sync::thread_pointer;
+use core::ffi::c_void;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Who asks waits so long, in nanoseconds: a thread is made in a hundredth of it.
+const PATIENCE_NS: u64 = 50_000_000;
+/// How often the maker looks whether the process has several threads still, in nanoseconds.
+const PERIOD_NS: u64 = 2_000_000_000;
+/// The maker ends this long after the last ring, in nanoseconds.
+const LINGER_NS: u64 = 100_000_000;
+
+/// A thread that somebody waits for.
+struct Asked {
+    entry: Entry,
+    argument: usize,
+    /// One of the following. The Release of whoever changes it pairs with the Acquire of whoever looks.
+    state: AtomicU32,
+}
+
+const WAITS: u32 = 0;
+const MADE: u32 = 1;
+const REFUSED: u32 = 2;
+const GIVEN_UP: u32 = 3;
+
+impl Asked {
+    /// Whether the state was the first one, and is the new one now.
+    fn becomes(&self, state: u32) -> bool {
+        self.state.compare_exchange(WAITS, state, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+/// Those that the maker has not seen.
+static QUEUE: Lock<VecDeque<Arc<Asked>>> = Lock::new(VecDeque::new());
+/// The maker has been made, or is about to be. Changes under the lock of `QUEUE`; without it, relaxed, a hint.
+static EXISTS: AtomicBool = AtomicBool::new(false);
+static ASKED: AtomicU32 = AtomicU32::new(0);
+/// The maker's thread pointer, once it runs. Relaxed: it finds its own there, and no other thread does.
+static THREAD: AtomicUsize = AtomicUsize::new(0);
+
+fn exists() -> bool {
+    EXISTS.load(Ordering::Relaxed)
+}
+
+/// Whether the calling thread is the maker.
+pub(super) fn is_this_thread() -> bool {
+    THREAD.load(Ordering::Relaxed) == thread_pointer()
+}
+
+/// A ring was made: sees to it that a process with several threads has a maker.
+pub fn stand_by() {
+    if !exists() && count::program_has_several() && !handlers::is_running() && tables::mine() == tables::FIRST {
+        start();
+    }
+}
+
+/// The same for a thread that needs another one. With a filter it makes none that would stay.
+pub(super) fn stand_by_if_unfiltered() {
+    if !exists() && count::program_has_several() && !is_filtered() {
+        stand_by();
+    }
+}
+
+fn start() {
+    let Some(queue) = QUEUE.lock().filter(|_| !exists()) else { return };
+    EXISTS.store(true, Ordering::Relaxed);
+    drop(queue);
+    if !make(live, null_mut(), Like::Process) {
+        let _queue = QUEUE.lock();
+        EXISTS.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Has the maker make a thread that serves the process: whether it did. `None` where there is no maker, or it does not get on.
+pub(super) fn ask(entry: Entry, argument: *mut c_void) -> Option<bool> {
+    if !exists() || is_this_thread() || tables::mine() != tables::FIRST {
+        return None;
+    }
+    let asked = Arc::new(Asked { entry, argument: argument as usize, state: AtomicU32::new(WAITS) });
+    let mut queue = QUEUE.lock().filter(|_| exists())?;
+    queue.try_reserve(1).ok()?;
+    queue.push_back(asked.clone());
+    drop(queue);
+    wake();
+    let until_ns = Clock::Monotonic.now_ns() + PATIENCE_NS;
+    loop {
+        match asked.state.load(Ordering::Acquire) {
+            WAITS => {}
+            state => return Some(state == MADE),
+        }
+        match until_ns.checked_sub(Clock::Monotonic.now_ns()) {
+            Some(left_ns) => drop(Sys::futex_wait(&asked.state, WAITS, Some(left_ns))),
+            None if asked.becomes(GIVEN_UP) => return None,
+            None => {}
+        }
+    }
+}
+
+fn wake() {
+    ASKED.fetch_add(1, Ordering::Release); // partner: the Acquire in `live`
+    Sys::futex_wake(&ASKED, 1);
+}
+
+extern "C" fn live(_: *mut c_void) -> *mut c_void {
+    name(c"anyring-maker");
+    THREAD.store(thread_pointer(), Ordering::Relaxed);
+    loop {
+        let seen = ASKED.load(Ordering::Acquire); // partner: the Release in `wake`
+        let Some(mut queue) = QUEUE.lock() else { continue };
+        if let Some(asked) = queue.pop_front() {
+            drop(queue);
+            serve(&asked);
+            continue;
+        }
+        drop(queue);
+        let idle_ns = if is_needed() { PERIOD_NS } else { LINGER_NS };
+        let slept = Sys::futex_wait(&ASKED, seen, Some(idle_ns));
+        let is_idle = slept == Err(crate::Errno::TIMEDOUT) && !(is_needed() && count::is_one_of_several());
+        let Some(_queue) = QUEUE.lock().filter(|queue| is_idle && queue.is_empty()) else { continue };
+        EXISTS.store(false, Ordering::Relaxed);
+        let _ = THREAD.compare_exchange(thread_pointer(), 0, Ordering::Relaxed, Ordering::Relaxed);
+        return null_mut();
+    }
+}
+
+fn serve(asked: &Arc<Asked>) {
+    if asked.state.load(Ordering::Acquire) != WAITS {
+        return; // nobody waits any more
+    }
+    let argument = Arc::into_raw(asked.clone());
+    if !make(run, argument.cast_mut().cast(), Like::Process) {
+        // SAFETY: from `into_raw` above, and no thread was made that would take it.
+        drop(unsafe { Arc::from_raw(argument) });
+        asked.becomes(REFUSED);
+        Sys::futex_wake(&asked.state, 1);
+    }
+}
+
+extern "C" fn run(argument: *mut c_void) -> *mut c_void {
+    // SAFETY: `serve` has given this reference to the thread.
+    let asked = unsafe { Arc::from_raw(argument.cast_const().cast::<Asked>()) };
+    if !asked.becomes(MADE) {
+        return null_mut();
+    }
+    Sys::futex_wake(&asked.state, 1);
+    (asked.entry)(asked.argument as *mut c_void)
+}
+
+/// The process's last ring has ended.
+pub fn rings_are_gone() {
+    if exists() {
+        wake();
+    }
+}
+
+/// In a forked child there is no maker.
+///
+/// # Safety
+/// Only the forking thread may exist in the process.
+pub(super) unsafe fn reset_after_fork() {
+    THREAD.store(0, Ordering::Relaxed);
+    EXISTS.store(false, Ordering::Relaxed);
+    // SAFETY: the contract, and the value is replaced right away.
+    unsafe { QUEUE.reset() };
+    if let Some(mut queue) = QUEUE.lock() {
+        core::mem::forget(core::mem::take(&mut *queue));
+    }
+}

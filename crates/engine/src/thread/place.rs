@@ -1,0 +1,102 @@
+//! How threads of ours are scheduled that serve the whole process: as its main thread, whoever happened to need them first.
+//! (The kernel's workers have what their submitter has, but serve nobody else.)
+
+use crate::os::{ask_in_child, is_filtered, syscall, Os, Sys};
+use core::sync::atomic::{AtomicU8, Ordering};
+
+/// The kernel's default, in nanoseconds.
+const TIMER_SLACK_NS: usize = 50_000;
+const CPUS: usize = 8192;
+const SCHED_FLAG_RESET_ON_FORK: u64 = 1;
+
+/// struct sched_attr. Source: sched_setattr(2).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Attributes {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime_deadline_period: [u64; 3],
+}
+
+impl Attributes {
+    fn of(thread: u32) -> Option<Attributes> {
+        let mut attributes = Attributes::default();
+        let args = [thread as usize, &raw mut attributes as usize, size_of::<Attributes>(), 0, 0, 0];
+        (syscall(libc::SYS_sched_getattr, args) == 0).then_some(attributes)
+    }
+
+    fn set(&self) -> bool {
+        syscall(libc::SYS_sched_setattr, [0, &raw const *self as usize, 0, 0, 0, 0]) == 0
+    }
+
+    fn is_plain(&self) -> bool {
+        self.policy != libc::SCHED_DEADLINE as u32 && self.flags & SCHED_FLAG_RESET_ON_FORK == 0
+    }
+
+    /// What a thread has that one with these makes, as if nothing stood against that.
+    fn of_child(self) -> Attributes {
+        let size = size_of::<Attributes>() as u32;
+        match self.is_plain() {
+            true => Attributes { size, ..self },
+            false => Attributes { size, nice: self.nice.max(0), ..Attributes::default() },
+        }
+    }
+}
+
+/// The calling thread, one of ours that has just begun, is scheduled as the process's main thread would have made it. What that
+/// takes rights for, and it has none, stays: a lower nice value, a real-time priority.
+pub fn as_the_process() {
+    if !is_permitted() {
+        return;
+    }
+    let process = Sys::process_id();
+    let mut cpus = [0_u64; CPUS / 64];
+    let bytes = affinity_of(process, &mut cpus);
+    if bytes > 0 {
+        syscall(libc::SYS_sched_setaffinity, [0, bytes as usize, cpus.as_ptr() as usize, 0, 0, 0]);
+    }
+    if let Some(wanted) = Attributes::of(process).map(Attributes::of_child) {
+        if !wanted.set() {
+            let nice = Attributes::of(0).map_or(0, |own| own.nice);
+            Attributes { nice, ..wanted }.set();
+        }
+    }
+    syscall(libc::SYS_prctl, [libc::PR_SET_TIMERSLACK as usize, TIMER_SLACK_NS, 0, 0, 0, 0]);
+}
+
+/// How many bytes of the set the kernel knows, or an error.
+fn affinity_of(thread: u32, cpus: &mut [u64; CPUS / 64]) -> isize {
+    let args = [thread as usize, size_of_val(cpus), cpus.as_mut_ptr() as usize, 0, 0, 0];
+    syscall(libc::SYS_sched_getaffinity, args)
+}
+
+/// Whether these calls may be made: a filter may kill for them. Asked once, where there is one. Relaxed: each stores the same.
+fn is_permitted() -> bool {
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    static PERMITTED: AtomicU8 = AtomicU8::new(0);
+    if !is_filtered() {
+        return true;
+    }
+    if PERMITTED.load(Ordering::Relaxed) == 0 {
+        let answer = if ask_in_child(ask) == 0 { YES } else { NO };
+        PERMITTED.store(answer, Ordering::Relaxed);
+    }
+    PERMITTED.load(Ordering::Relaxed) == YES
+}
+
+/// Sets what the calling thread has.
+fn ask() -> isize {
+    let mut cpus = [0_u64; CPUS / 64];
+    let bytes = affinity_of(0, &mut cpus);
+    let Some(own) = Attributes::of(0) else { return -1 };
+    match bytes > 0
+        && syscall(libc::SYS_sched_setaffinity, [0, bytes as usize, cpus.as_ptr() as usize, 0, 0, 0]) == 0
+    {
+        true if own.of_child().set() => 0,
+        _ => -1,
+    }
+}

@@ -1,0 +1,161 @@
+/* A program with a malloc(3) and a pthread_create(3) of its own, as collectors and tracers have: neither is the engine's. */
+#include "engine.h"
+
+#include "../filter.h"
+
+#include <dlfcn.h>
+
+static struct io_uring ring;
+static char buffer[64];
+static atomic_int created;
+static __thread volatile int in_malloc; /* the calling thread has been interrupted in it */
+static volatile int locked;		/* by that thread */
+
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_malloc(size_t size);
+
+/* One lock for all, as some have. */
+static void enter_malloc(void)
+{
+	CHECK(!in_malloc); /* the thread would wait for itself */
+	while (locked)
+		usleep(1000);
+}
+
+void *calloc(size_t count, size_t size)
+{
+	enter_malloc();
+	return __libc_calloc(count, size);
+}
+
+void *malloc(size_t size)
+{
+	enter_malloc();
+	return __libc_malloc(size);
+}
+
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*work)(void *), void *argument)
+{
+	int (*next)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = dlsym(RTLD_NEXT, "pthread_create");
+
+	created++;
+	return next(thread, attributes, work, argument);
+}
+
+static void read_by_worker(struct io_uring *on, uint64_t user_data)
+{
+	int fd = open("/proc/self/status", O_RDONLY);
+
+	prepare_read(on, fd, buffer, sizeof(buffer), user_data)->flags |= IOSQE_ASYNC;
+	submit(on, 1);
+	expect(on, user_data, sizeof(buffer));
+	CHECK(close(fd) == 0);
+}
+
+static int pipes[2];
+
+static void use_a_worker(int signal)
+{
+	char byte;
+
+	(void)signal;
+	read_by_worker(&ring, 1);
+	/* What is left behind is for the helper. */
+	prepare_read(&ring, pipes[0], &byte, 1, 2);
+	submit(&ring, 1);
+	CHECK(write(pipes[1], "x", 1) == 1);
+	expect(&ring, 2, 1);
+}
+
+static void interrupt_malloc(void)
+{
+	CHECK(pipe(pipes) == 0);
+	signal(SIGUSR1, use_a_worker);
+	for (int i = 0; i < 3; i++) {
+		in_malloc = locked = 1;
+		raise(SIGUSR1);
+		in_malloc = locked = 0;
+	}
+	read_by_worker(&ring, 3);
+}
+
+static void a_handler_interrupts_malloc(void)
+{
+	init_ring(&ring, 8, 0);
+	interrupt_malloc();
+}
+
+static void *sleep_long(void *unused)
+{
+	sleep(1000);
+	return unused;
+}
+
+static void a_handler_interrupts_malloc_among_threads(void)
+{
+	pthread_t other;
+
+	CHECK(pthread_create(&other, NULL, sleep_long, NULL) == 0);
+	init_ring(&ring, 8, 0);
+	interrupt_malloc();
+}
+
+/* Threads of ours are none of the program's. */
+static void no_thread_is_made_by_the_program_s(void)
+{
+	init_ring(&ring, 8, 0);
+	read_by_worker(&ring, 1);
+	CHECK(pipe(pipes) == 0);
+	prepare_read(&ring, pipes[0], buffer, 1, 2);
+	submit(&ring, 1);
+	CHECK(write(pipes[1], "x", 1) == 1);
+	only_look(&ring);
+	take(&ring, 2, 1);
+	CHECK(created == 0);
+}
+
+static void sync_by_worker(struct io_uring *on)
+{
+	FILE *file = tmpfile();
+	struct io_uring_sqe *sqe = next_sqe(on);
+
+	CHECK(file);
+	io_uring_prep_fsync(sqe, fileno(file), 0);
+	sqe->user_data = 1;
+	submit(on, 1);
+	expect(on, 1, 0);
+	CHECK(fclose(file) == 0);
+}
+
+static void *use_filtered(void *unused)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fsync, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct io_uring own;
+
+	init_ring(&own, 8, 0);
+	FILTER_CALLS(code, 0);
+	sync_by_worker(&own);
+	io_uring_queue_exit(&own);
+	return unused;
+}
+
+/* The filter of the thread that needs a worker first is not the worker's. */
+static void a_worker_has_no_filter(void)
+{
+	pthread_t other;
+
+	CHECK(pthread_create(&other, NULL, use_filtered, NULL) == 0);
+	CHECK(pthread_join(other, NULL) == 0);
+	init_ring(&ring, 8, 0);
+	sync_by_worker(&ring);
+}
+
+CASES({"interrupted", a_handler_interrupts_malloc},
+      {"interrupted-among-threads", a_handler_interrupts_malloc_among_threads},
+      {"created", no_thread_is_made_by_the_program_s},
+      {"filtered", a_worker_has_no_filter})
