@@ -8,7 +8,8 @@
 //!
 //! Where reads wait again and again the registration becomes a level-triggered one: it also tells of what was there before,
 //! so that a read is armed without an attempt and the sleep's own event leads to the first. It is told again and again of what
-//! nobody takes, so the first event of that kind makes the registration an edge-triggered one again.
+//! nobody takes, so the first event of that kind makes the registration an edge-triggered one again. And it is not told of
+//! data below a socket's SO_RCVLOWAT, which a receive takes: a sleep that lasts longer than [`LEVEL_NS`] makes the attempts.
 //!
 //! `poll/facts.rs` has what is remembered of each file, `poll/turns.rs` who goes first. `issue/arm.rs` works on all of this
 //! for requests that wait, `issue/single.rs` for those of Linux AIO that wait alone, `issue/turns.rs` for polls that are made
@@ -35,6 +36,9 @@ pub(crate) const READ: u32 =
     (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDHUP | libc::EPOLLRDNORM | libc::EPOLLRDBAND) as u32;
 pub(crate) const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM | libc::EPOLLWRBAND) as u32;
 pub(crate) const ENDED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+/// How long a sleep lasts before first attempts are made of which a level-triggered registration may not tell.
+pub(crate) const LEVEL_NS: u64 = 1_000_000;
+
 pub(crate) const EDGE: u32 = libc::EPOLLET as u32;
 
 /// How often to look at what epoll(7) does not watch.
@@ -116,6 +120,8 @@ pub struct PollSet {
     pub(crate) unverified: VecDeque<i32>,
     /// Entries with a request whose first attempt was put off.
     pub(crate) postponed: VecDeque<i32>,
+    /// The same of those whose level-triggered registration tells of what is there, but for data below SO_RCVLOWAT.
+    pub(crate) level_postponed: VecDeque<i32>,
     /// Entries that epoll(7) does not watch: see [`PollSet::leave_unwatched`].
     unwatched: VecDeque<i32>,
     /// Looks at the poll set while there was something in one of the first two.
@@ -131,20 +137,29 @@ pub struct PollSet {
 impl PollSet {
     /// Whether a first attempt was put off and not made up for.
     pub fn has_postponed(&self) -> bool {
-        !self.postponed.is_empty()
+        !self.postponed.is_empty() || !self.level_postponed.is_empty()
+    }
+
+    /// How long a thread sleeps at first, if attempts were put off of which the registration may not tell.
+    #[inline]
+    pub fn level_ns(&self) -> Option<u64> {
+        (!self.level_postponed.is_empty()).then_some(LEVEL_NS)
     }
 
     /// The attempt that was put off on `fd` is made, or left to an event of its registration.
     pub fn forget_postponed(&mut self, fd: i32) {
         if self.existing(fd).is_some_and(|entry| core::mem::take(&mut entry.postponed)) {
             self.postponed.retain(|other| *other != fd);
+            self.level_postponed.retain(|other| *other != fd);
         }
     }
 
-    /// The first attempt on `fd` is put off: it is made before anybody sleeps.
-    pub(crate) fn postpone(&mut self, fd: i32) {
+    /// The first attempt on `fd` is put off: it is made before anybody sleeps, or where the registration is a level-triggered one,
+    /// when a sleep has lasted.
+    pub(crate) fn postpone(&mut self, fd: i32, is_level: bool) {
         if !core::mem::replace(&mut self.entry(fd).postponed, true) {
-            self.postponed.push_back(fd);
+            let queue = if is_level { &mut self.level_postponed } else { &mut self.postponed };
+            queue.push_back(fd); // there is room for each number
         }
     }
 
@@ -228,7 +243,7 @@ impl PollSet {
         descriptors::check_open(fd)?;
         let size = fd as usize + 1;
         // Each number is once in each queue.
-        for queue in [&mut self.unverified, &mut self.postponed, &mut self.unwatched] {
+        for queue in [&mut self.unverified, &mut self.postponed, &mut self.level_postponed, &mut self.unwatched] {
             queue.try_reserve(size - queue.len()).map_err(alloc::refused)?;
         }
         self.entries.try_reserve(size - self.entries.len()).map_err(alloc::refused)?;
@@ -406,6 +421,7 @@ impl PollSet {
         self.entries.clear();
         self.unverified.clear();
         self.postponed.clear();
+        self.level_postponed.clear();
         self.unwatched.clear();
         self.armed = 0;
     }

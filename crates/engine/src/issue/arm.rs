@@ -10,7 +10,7 @@ use crate::op::poll::PollAdd;
 use crate::op::{Op, Punt, Skip, Verdict};
 use crate::os::{EpollEvent, Os, Sys};
 use crate::poll::turns::When;
-use crate::poll::{Entry, DEVICE, EDGE, ENDED, FOREIGN_KICK, KICK, READ, WRITE};
+use crate::poll::{Entry, PollSet, DEVICE, EDGE, ENDED, FOREIGN_KICK, KICK, READ, WRITE};
 use crate::request::slab::List;
 use crate::request::{Detached, Id, ListKind, Polling, State, Target, Then, Tried};
 use crate::resource::files::FixedFile;
@@ -19,6 +19,7 @@ use crate::stats::Path;
 use crate::wq::Approach;
 use crate::Errno;
 use anyring_abi::{Opcode, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Events that are taken at a time.
@@ -99,9 +100,8 @@ impl RingGuard {
         if postponed {
             // Nothing is known of the file: what is there makes an event, or is looked for before anybody sleeps.
             let may_be_level = skip == Some(Skip::Postponed) && list == ListKind::Read && state.aio.is_none();
-            if !may_be_level || !state.poll_set.make_level(fd) {
-                state.poll_set.postpone(fd);
-            }
+            let is_level = may_be_level && state.poll_set.make_level(fd);
+            state.poll_set.postpone(fd, is_level);
         }
         let entry = state.poll_set.entry(fd);
         if !postponed && !fresh && !anew {
@@ -182,7 +182,9 @@ impl RingGuard {
         }
         let served = self.take_events(when) | reaped;
         if self.poll_set.is_turn() {
-            self.attempt_next_postponed();
+            if let Some(fd) = self.poll_set.postponed.pop_front() {
+                self.attempt_postponed(fd);
+            }
             self.verify_next();
         }
         served
@@ -265,7 +267,7 @@ impl RingGuard {
         };
         entry.facts.note_event(seen);
         let level = entry.is_level();
-        if seen & (READ | ENDED) != 0 && when == When::InsteadOfAttempts && (entry.postponed || level) {
+        if seen & (READ | ENDED) != 0 && when == When::InsteadOfAttempts && entry.postponed {
             entry.facts.end_streak(); // it was there
         }
         let first = entry.readers.first();
@@ -437,20 +439,28 @@ impl RingGuard {
     }
 
     /// Before a sleep: makes sure that every entry armed since it was last looked at still names the file that its
-    /// requests wait for, and makes the first attempts that were put off, where no event has made them yet.
+    /// requests wait for, and makes the first attempts that were put off, where no event has made them yet and the
+    /// registration does not tell of what is there.
     pub fn verify(&mut self) {
-        self.attempt_all_postponed();
+        self.attempt_from(|poll_set| &mut poll_set.postponed);
         for _ in 0..self.poll_set.unverified.len() {
             self.verify_next();
         }
     }
 
+    /// Makes the first attempts that were put off, where no event has made them yet.
     pub(crate) fn attempt_all_postponed(&mut self) {
+        self.attempt_from(|poll_set| &mut poll_set.postponed);
+        self.attempt_from(|poll_set| &mut poll_set.level_postponed);
+    }
+
+    fn attempt_from(&mut self, queue: impl Fn(&mut PollSet) -> &mut VecDeque<i32>) {
         if mutated(Mutation::PutOffIsNotMadeUpFor) {
             return;
         }
-        for _ in 0..self.poll_set.postponed.len() {
-            self.attempt_next_postponed();
+        for _ in 0..queue(&mut self.poll_set).len() {
+            let Some(fd) = queue(&mut self.poll_set).pop_front() else { return };
+            self.attempt_postponed(fd);
         }
     }
 
@@ -469,8 +479,7 @@ impl RingGuard {
         }
     }
 
-    fn attempt_next_postponed(&mut self) {
-        let Some(fd) = self.poll_set.postponed.pop_front() else { return };
+    fn attempt_postponed(&mut self, fd: i32) {
         let Some(entry) = self.poll_set.existing(fd) else { return };
         entry.postponed = false;
         if entry.single.is_some() {

@@ -113,9 +113,10 @@ impl RingGuard {
             // Also with nothing armed: what stays in the poll set keeps the helper's own from sleeping.
             self.take_events(When::Later);
             self.collect();
-            if !self.poll_set.has_unverified() {
+            if !self.poll_set.has_unverified() && !self.poll_set.has_postponed() {
                 return;
             }
+            self.attempt_all_postponed();
             self.verify();
             self.collect();
         }

@@ -92,6 +92,7 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
     }
     if !polled && wish.min_complete == 0 && guard.poll_set.has_postponed() {
         // The program asks what there is now: attempts that were put off are due.
+        guard.attempt_all_postponed();
         guard.verify();
         guard.collect();
     }
@@ -265,6 +266,7 @@ fn sleep(
     }
     ring.sleepers.fetch_add(1, Ordering::Relaxed);
     let (shared, unwatched_ns) = (guard.is_shared(), guard.poll_set.look_ns().filter(|_| driving));
+    let level_ns = guard.poll_set.level_ns().filter(|_| driving && !polled);
     let kind = if by_epoll { Kind::Epoll } else { Kind::Futex };
     let awake = Awake::after(Sleep { ring, control, kind, driving, view: guard.memory.view });
     point(Point::Sleep);
@@ -273,7 +275,7 @@ fn sleep(
     // Another process's death is announced by nobody.
     // What a thread with another table posts may wake nobody.
     let look_ns = (shared || tables::differ()).then_some(member::LOOK_NS);
-    let look_ns = look_ns.into_iter().chain(blind_ns).chain(unwatched_ns);
+    let look_ns = look_ns.into_iter().chain(blind_ns).chain(unwatched_ns).chain(level_ns);
     let timeout_ns = left_ns.into_iter().chain(timer_ns).chain(look_ns).chain(wq::look_again_ns()).min();
     let slept = match watched {
         Some(bell) if polled => {
@@ -307,6 +309,10 @@ fn sleep(
         guard.look_at_unwatched();
     }
     match slept {
+        Ok(0) if level_ns.is_some() => {
+            guard.attempt_all_postponed();
+            (Some(guard), Ok(()))
+        }
         Ok(count) => {
             guard.serve(&events[..count], When::Later);
             (Some(guard), Ok(()))
