@@ -324,6 +324,57 @@ pub unsafe extern "C-unwind" fn pthread_sigmask(how: c_int, set: *const sigset_t
     PTHREAD_SIGMASK.get().map_or(libc::ENOSYS, |next| unsafe { change_mask(next, how, set, old) })
 }
 
+/// What the calls of 4.2BSD do, whose sets are of 32 signals: [`sigprocmask`] by their mask, and the mask before.
+fn change_old_mask(how: c_int, wanted: Option<c_int>) -> c_int {
+    let (set, mut old) = (mask::as_set(wanted.unwrap_or_default() as u32 as u64), mask::as_set(0));
+    let set = if wanted.is_some() { &raw const set } else { core::ptr::null() };
+    // SAFETY: both sets are locals.
+    match unsafe { sigprocmask(how, set, &mut old) } {
+        0 => mask::word(&old) as c_int,
+        error => error,
+    }
+}
+
+/// sigsetmask(3).
+#[cfg_attr(not(test), no_mangle)]
+pub extern "C-unwind" fn sigsetmask(mask: c_int) -> c_int {
+    change_old_mask(libc::SIG_SETMASK, Some(mask))
+}
+
+/// sigblock(3).
+#[cfg_attr(not(test), no_mangle)]
+pub extern "C-unwind" fn sigblock(mask: c_int) -> c_int {
+    change_old_mask(libc::SIG_BLOCK, Some(mask))
+}
+
+/// siggetmask(3).
+#[cfg_attr(not(test), no_mangle)]
+pub extern "C-unwind" fn siggetmask() -> c_int {
+    change_old_mask(libc::SIG_BLOCK, None)
+}
+
+/// sigpause(3) of 4.2BSD, which waits with this mask.
+#[cfg_attr(not(test), no_mangle)]
+pub extern "C-unwind" fn sigpause(mask: c_int) -> c_int {
+    // SAFETY: a local.
+    unsafe { sigsuspend(&mask::as_set(mask as u32 as u64)) }
+}
+
+/// sigpause(3) of X/Open, which waits with the thread's mask but for this signal.
+#[cfg_attr(not(test), no_mangle)]
+pub extern "C-unwind" fn __xpg_sigpause(signal: c_int) -> c_int {
+    if !(1..=64).contains(&signal) {
+        sys::set_errno(libc::EINVAL);
+        return -1;
+    }
+    let mut set = mask::as_set(0);
+    // SAFETY: both sets are locals.
+    unsafe {
+        sigprocmask(libc::SIG_BLOCK, core::ptr::null(), &mut set);
+        sigsuspend(&mask::as_set(mask::word(&set) & !bit(signal)))
+    }
+}
+
 /// sigaltstack(2): where it is has to be known to patched calls.
 ///
 /// # Safety

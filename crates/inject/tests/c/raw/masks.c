@@ -1,5 +1,6 @@
 /* Signal masks that libc sets inside, at each of which raw calls are made: those of contexts ("contexts") and jumps
    ("jumps"), of threads ("threads"), of programs that are started ("started"). What was set is what is read back, and what a program inherits. */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 #include "raw.h"
 #include <spawn.h>
 #include <sys/wait.h>
@@ -212,7 +213,17 @@ static void started(void)
 		_exit(9);
 	}
 	ended(child);
+	child = vfork();
+	if (child == 0) {
+		sigsetmask(0);
+		execve("/proc/self/exe", none, plain);
+		_exit(9);
+	}
+	ended(child);
 	CHECK(execve("/nowhere", arguments, plain) == -1 && blocks(1));
+	CHECK(sigsetmask(0) != 0 && blocks(0));
+	CHECK(sigblock((int)all) == 0 && blocks(1));
+	CHECK(siggetmask() == (int)all);
 	change(SIG_UNBLOCK, 0);
 	CHECK(posix_spawn(&child, "/proc/self/exe", NULL, NULL, none, plain) == 0);
 	ended(child);
