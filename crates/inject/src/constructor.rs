@@ -1,7 +1,7 @@
 //! What happens when the library is loaded: as little as possible.
 
 use crate::{
-    backend, descriptor, entry, exec, identity, jump, liburing, memory, musl, named, passing, raw, sanitizer,
+    backend, copy, descriptor, entry, exec, identity, jump, liburing, memory, musl, named, passing, raw, sanitizer,
     signals, unwind, wait,
 };
 use anyring_engine::forced::{point, Point};
@@ -36,8 +36,8 @@ extern "C" fn constructor() {
         ] {
             resolve();
         }
-        // Where there is no memory at the start, there is none for a ring.
-        if !musl::is_glibc() || alloc::reserve().is_err() {
+        // Where there is no memory at the start, there is none for a ring. Another copy serves the process already.
+        if !musl::is_glibc() || !copy::is_first() || alloc::reserve().is_err() {
             backend::leave_to_kernel();
         } else {
             register_forked();

@@ -5,6 +5,7 @@ mod arch;
 pub mod backend;
 #[cfg(not(test))]
 mod constructor;
+mod copy;
 pub mod descriptor;
 pub mod dispatch;
 pub mod door;

@@ -269,9 +269,40 @@ fn the_log_says_why_a_call_keeps_trapping() {
     }
 }
 
+/// A second copy of the library is no plugin to the first, and serves nobody.
+#[test]
+fn two_copies_do_not_trap_each_other() {
+    const NAME: &str = "two_copies_do_not_trap_each_other";
+    if let Some(reason) = obstacle() {
+        return skip(NAME, reason);
+    }
+    let (first, folder) = (built().shared, scratch("raw").join("second-copy"));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    for name in ["libanyring.so", "libcopy.so"] {
+        let second = folder.join(name);
+        std::fs::copy(&first, &second).expect("a copy");
+        let both = format!("{} {}", first.display(), second.display());
+        for source in ["nop", "waits", "registers"] {
+            let program = compile(source, NAME, &[]);
+            let output = output(trapped(&program).env("LD_PRELOAD", &both));
+            assert!(output.status.success() && output.stdout == b"done\n", "{name} {source}: {}", text(&output));
+        }
+        let loads = compile("copies", NAME, &["-ldl"]);
+        let output = output(trapped(&loads).arg(&second));
+        assert!(output.status.success() && output.stdout == b"done\n", "{name}, loaded: {}", text(&output));
+    }
+    let both = format!("{} {}", first.display(), folder.join("libanyring.so").display());
+    has_no_filter(trapped(Path::new("/bin/cat")).env("LD_PRELOAD", &both));
+}
+
 #[test]
 fn a_program_without_raw_instructions_gets_no_filter() {
-    let output = output(trapped(Path::new("/bin/cat")).arg("/proc/self/status"));
+    has_no_filter(&mut trapped(Path::new("/bin/cat")));
+}
+
+/// Runs cat(1), which is to find no filter in its status that is not the test's own.
+fn has_no_filter(cat: &mut Command) {
+    let output = output(cat.arg("/proc/self/status"));
     let status = String::from_utf8_lossy(&output.stdout);
     for line in ["Seccomp:\t0", "NoNewPrivs:\t0", "SigCgt:\t0000000000000000"] {
         let (name, _) = line.split_once('\t').expect("a name");

@@ -2,7 +2,7 @@
 
 use super::dlopen;
 use super::scan::{self, Sites};
-use crate::{backend, sys};
+use crate::{backend, copy, sys};
 use anyring_engine::{alloc, Errno};
 use core::ffi::{c_int, c_void, CStr};
 use core::ops::Range;
@@ -101,7 +101,7 @@ pub fn look(known: &mut Known) -> usize {
             continue;
         }
         let is_new = !known.segments.contains(&segment.seen);
-        if is_new && is_exempt(&segment.seen.code) {
+        if is_new && (is_exempt(&segment.seen.code) || is_copy(&segment.path)) {
             known.exempt.push(segment.seen.code.clone());
         } else if is_new {
             // What the program was started with stays; another thread may be closing a library that was added. One that is
@@ -165,11 +165,9 @@ impl Kept {
     fn take(segment: &Listed) -> Option<Kept> {
         let name = if segment.path.is_empty() { core::ptr::null() } else { segment.path.as_ptr() };
         let kept = Kept(dlopen::object_named(name)?);
-        let mut told = no_info();
-        // SAFETY: an address that is only looked up, and a structure for the answer.
-        let known = unsafe { libc::dladdr(segment.seen.code.start as *const c_void, &mut told) } != 0;
+        let told = copy::told_of(segment.seen.code.start as *const c_void)?;
         // Another object may be there by now, under the same name at another place.
-        (known && (segment.path.is_empty() || hash(told.dli_fname) == segment.seen.name)).then_some(kept)
+        (segment.path.is_empty() || hash(told.dli_fname) == segment.seen.name).then_some(kept)
     }
 }
 
@@ -254,13 +252,13 @@ fn populate(code: &Range<usize>) {
 /// dlopen later may be used by its handle, past our symbols, and is looked through.
 fn is_replaced(path: &CStr) -> bool {
     let Some(function) = known_function(path) else { return false };
-    let (mut first, mut ours) = (no_info(), no_info());
-    // SAFETY: C strings and locals.
-    unsafe {
-        let submit = libc::dlsym(libc::RTLD_DEFAULT, function.as_ptr());
-        let known = libc::dladdr(submit, &mut first) != 0;
-        known && libc::dladdr(list as *const c_void, &mut ours) != 0 && first.dli_fbase == ours.dli_fbase
-    }
+    // SAFETY: a C string; the first definition in the process is asked for.
+    copy::is_ours(unsafe { libc::dlsym(libc::RTLD_DEFAULT, function.as_ptr()) })
+}
+
+/// Whether `path` is another copy of this library, by its file's name. It serves nobody.
+fn is_copy(path: &CStr) -> bool {
+    file_of(path).starts_with(b"libanyring.so")
 }
 
 /// Whether `path` is a liburing or libaio. The one closes the descriptors of its rings and nothing else (io_uring_queue_exit(3),
@@ -269,14 +267,14 @@ fn closes_rings_only(path: &CStr) -> bool {
     known_function(path).is_some()
 }
 
-fn no_info() -> libc::Dl_info {
-    let (name, address) = (core::ptr::null(), core::ptr::null_mut());
-    libc::Dl_info { dli_fname: name, dli_fbase: address, dli_sname: name, dli_saddr: address }
+/// The name of a file in its folder.
+fn file_of(path: &CStr) -> &[u8] {
+    path.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default()
 }
 
 /// By its file's name: a function of the liburing or libaio that `path` is.
 fn known_function(path: &CStr) -> Option<&'static CStr> {
-    let file = path.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let file = file_of(path);
     let libraries = [
         (&b"liburing.so"[..], c"io_uring_submit"),
         (b"liburing-ffi.so", c"io_uring_submit"),

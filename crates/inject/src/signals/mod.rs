@@ -4,6 +4,7 @@ pub mod contexts;
 pub mod threads;
 pub mod wrappers;
 
+use crate::copy;
 use anyring_serve::signals::{call_plainly, on_signal, set_way, Way};
 use core::ffi::c_int;
 
@@ -57,5 +58,5 @@ fn install_through_libc(signal: c_int) -> Result<u64, c_int> {
 pub fn owns_the_symbols() -> bool {
     // SAFETY: a C string; the first definition in the process is asked for.
     let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"sigaction".as_ptr()) };
-    core::ptr::eq(first.cast_const().cast(), wrappers::sigaction as *const ())
+    copy::is_ours(first)
 }
