@@ -80,6 +80,8 @@ mutations! {
             "A forked child keeps the files open that its parent's requests work on.";
         NothingIsVerified "nothing-is-verified" Engine "a_number_that_is_reused_unseen_is_found",
             "Decision 9: no registration is looked at again before a sleep.";
+        StandardNumbersAreTaken "standard-numbers-are-taken" Engine "nothing_is_made_under_standard_numbers",
+            "Decision 12: what the engine makes is under number 2 for a moment.";
         OwnNumbersAreLow "own-numbers-are-low" Engine "the_lowest_number_is_the_programs",
             "Decision 12: descriptors of ours take the numbers that the program expects.";
     }

@@ -16,6 +16,7 @@ mod linux;
 mod question;
 #[cfg(feature = "simulated")]
 pub mod simulated;
+pub mod standard;
 mod status;
 pub mod unlocked;
 

@@ -9,7 +9,7 @@ use crate::forced::{point, Point};
 use crate::memory::mapped;
 use crate::mutation::{mutated, Mutation};
 use crate::os::calls;
-use crate::os::{file_status, ForkPage, Look, Os, Sys};
+use crate::os::{file_status, standard, ForkPage, Look, Os, Sys};
 use crate::ring::broken::contain_any;
 use crate::ring::table::{self, ring, rings};
 use crate::ring::Ring;
@@ -69,6 +69,7 @@ pub fn adopt(fd: i32) -> Option<&'static Ring> {
 /// The program is about to close number `fd`, or to replace what it names.
 #[inline]
 pub fn closing(fd: i32) {
+    standard::closing(fd);
     if fd >= 0 && (is_ring(fd) || was_used(fd)) {
         // After a panic the struck ring has been put in order: nothing of it may stay behind, so once more.
         let _ = (0..2).any(|_| contain_any(|| closing_known(fd)).is_some());
@@ -99,6 +100,20 @@ pub fn closing_range(first: u32, last: u32) {
     for fd in first..=last.min(highest) {
         closing(fd as i32);
     }
+}
+
+/// The program is about to close number `fd`, or to have another file under it. EBADF where that is held for a moment, and to
+/// be closed.
+pub fn taking(fd: i32, closes: bool) -> Result<(), Errno> {
+    // A child of vfork(2) has descriptors of its own, and what its parent holds is in its memory.
+    if !standard::is_held(fd) || !owns_this_memory() {
+        return Ok(());
+    }
+    if closes {
+        return Err(Errno::BADF);
+    }
+    standard::replacing(fd);
+    Ok(())
 }
 
 /// Where the area at mmap(2) offset `offset` of ring `fd` is: a memfd and the offset in it.
@@ -273,6 +288,7 @@ pub fn at_fork(renew: fn()) -> bool {
 /// keep files of the parent's open is closed: most children execute another program.
 pub fn forked() {
     descriptors::close_in_flight();
+    standard::reset_after_fork(false);
     // By call: the program may have blocked SIGSEGV.
     if let Some(child) = FORK_PAGE.child(Look::ByCall) {
         child.store(Sys::process_id(), Ordering::Relaxed);
@@ -306,6 +322,7 @@ fn put_in_order(word: &AtomicU32) {
     unsafe { thread::reset_after_fork() };
     let shared = tables::note_sharing_with(OWNER.load(Ordering::Relaxed));
     descriptors::leave_alone(shared);
+    standard::reset_after_fork(shared);
     // SAFETY: the word is zero only in a child that has made no entry yet, where the forking thread is alone.
     unsafe {
         table::reset_after_fork();

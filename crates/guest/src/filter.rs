@@ -50,6 +50,8 @@ const ON_RINGS: [(&[i64], usize); 4] = [
     (&[libc::SYS_epoll_ctl], 2),
     (&[libc::SYS_mmap], 4),
 ];
+/// The numbers whose close is trapped, too: the engine knows whether they are free.
+const STANDARD: Range<i32> = 0..3;
 /// Trapped where a signal mask is given by this argument: it must not block SIGSYS.
 const WITH_MASK: [(i64, usize); 4] =
     [(libc::SYS_ppoll, 3), (libc::SYS_pselect6, 5), (libc::SYS_epoll_pwait, 4), (libc::SYS_epoll_pwait2, 4)];
@@ -171,6 +173,7 @@ fn general(found: &mut bpf::Calls) {
     ALWAYS.iter().chain(&identity::NUMBERS).chain(aio).for_each(|number| found.always(*number));
     found.all(NR_IO_URING_SETUP, NR_IO_URING_REGISTER);
     found.within(&named::trapped(), 0, KNOWN_NUMBERS);
+    found.within(&[libc::SYS_close], 0, STANDARD);
     ON_RINGS.iter().for_each(|(numbers, index)| found.within(numbers, *index, KNOWN_NUMBERS));
     for (number, index) in WITH_MASK {
         let [low, high] = bpf::argument(index);

@@ -119,6 +119,7 @@ cases! {
     a_file_for_a_ring_that_is_kept_can_be_taken_back: "stuck" "cancelled-message";
     a_file_whose_server_is_gone_keeps_nobody_from_its_ring: "servers" "transfers";
     calls_that_concern_no_ring_cost_no_other_calls: "cheap" "calls";
+    nothing_is_made_under_standard_numbers: "low" "made";
     rings_that_exit_leave_nothing: "lifetime" "leak-exit";
     rings_that_are_closed_leave_nothing: "lifetime" "leak-close";
     rings_that_are_closed_by_syscall_leave_nothing: "lifetime" "leak-syscall";

@@ -7,7 +7,8 @@ use crate::host::Host;
 use crate::{door, entry, sys};
 use anyring_engine::forced::{point, Point};
 use anyring_engine::mutation::{mutated, Mutation};
-use anyring_engine::Errno;
+use anyring_engine::os::standard::is_held;
+use anyring_engine::{process, Errno};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Set for good once the process has made a ring: before that, no wait has to look for ring descriptors.
@@ -28,9 +29,15 @@ pub fn rings_exist() -> bool {
 
 /// The program is about to close number `fd`. EBADF for one of the engine's own, which is not to be closed.
 pub fn before_close(fd: i32) -> Result<(), Errno> {
+    number_goes(fd, true)
+}
+
+/// The program is about to close number `fd`, or else to have another file under it.
+fn number_goes(fd: i32, closes: bool) -> Result<(), Errno> {
     if door::is_own(fd) && !mutated(Mutation::OwnNumbersAreClosed) {
         return Err(Errno::BADF);
     }
+    process::taking(fd, closes)?;
     point(Point::Close);
     crate::wait::forget(fd);
     door::closing(fd);
@@ -42,10 +49,11 @@ pub fn before_close(fd: i32) -> Result<(), Errno> {
 pub fn before_dup(old: i32, new: i32, flags: i32) -> Result<(), Errno> {
     let refused = old == new || flags & !libc::O_CLOEXEC != 0;
     // Nothing may end for a call that the kernel is going to refuse.
-    if refused || ((door::is_ring(new) || door::is_own(new)) && !is_open(old)) {
+    let is_ours = door::is_ring(new) || door::is_own(new) || is_held(new);
+    if refused || (is_ours && !is_open(old)) {
         return Ok(());
     }
-    before_close(new).map_err(|_| Errno::BUSY)
+    number_goes(new, false).map_err(|_| Errno::BUSY)
 }
 
 /// unshare(2) through `call`, which makes the call itself and answers as the kernel's register. The calling thread has a table
@@ -90,6 +98,7 @@ pub fn close_range_by(first: u32, last: u32, flags: u32, mut call: impl FnMut(u3
 /// The program is about to close `first..=last`.
 fn before_close_range(first: u32, last: u32) {
     point(Point::CloseRange);
+    (first..=last.min(2)).for_each(|fd| _ = process::taking(fd as i32, false));
     crate::wait::forget_range(first, last);
     door::closing_range(first, last);
 }

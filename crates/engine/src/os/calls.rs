@@ -6,6 +6,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "who calls these says why")]
 
+use super::standard;
 use crate::Errno;
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
@@ -29,7 +30,7 @@ const fn at(_: libc::c_long) -> Result<(), Errno> {
 use super::simulated::before as at;
 
 macro_rules! calls {
-    ($($(#[$about:meta])* $number:ident fn $name:ident $(<$($kind:ident: $bound:ident),+>)? ($($argument:ident: $type:ty),*)
+    (by $way:path: $($(#[$about:meta])* $number:ident fn $name:ident $(<$($kind:ident: $bound:ident),+>)? ($($argument:ident: $type:ty),*)
         -> $answer:ty = $($path:ident)::+;)*) => {
         $($(#[$about])*
         ///
@@ -38,9 +39,14 @@ macro_rules! calls {
         #[inline(always)]
         pub fn $name $(<$($kind: $bound),+>)? ($($argument: $type),*) -> Result<$answer, Errno> {
             at(libc::$number)?;
-            $($path)::+($($argument),*)
+            $way(|| $($path)::+($($argument),*))
         })*
     };
+}
+
+#[inline(always)]
+fn directly<T>(make: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    make()
 }
 
 macro_rules! calls_on_memory {
@@ -62,11 +68,26 @@ macro_rules! calls_on_memory {
     };
 }
 
+// What makes descriptors.
 calls! {
+    by standard::above:
     /// epoll_create1(2).
     SYS_epoll_create1 fn epoll_create(flags: epoll::CreateFlags) -> OwnedFd = rustix::event::epoll::create;
     /// eventfd2(2).
     SYS_eventfd2 fn eventfd(count: u32, flags: EventfdFlags) -> OwnedFd = rustix::event::eventfd;
+    /// memfd_create(2).
+    SYS_memfd_create fn memfd_create<P: Arg>(name: P, flags: MemfdFlags) -> OwnedFd = rustix::fs::memfd_create;
+    /// openat(2).
+    SYS_openat fn open<P: Arg>(path: P, flags: OFlags, mode: Mode) -> OwnedFd = rustix::fs::open;
+    /// pipe2(2).
+    SYS_pipe2 fn pipe_with(flags: PipeFlags) -> (OwnedFd, OwnedFd) = rustix::pipe::pipe_with;
+    /// socketpair(2).
+    SYS_socketpair fn socketpair(domain: AddressFamily, kind: SocketType, flags: SocketFlags,
+        protocol: Option<rustix::net::Protocol>) -> (OwnedFd, OwnedFd) = rustix::net::socketpair;
+}
+
+calls! {
+    by directly:
     /// fallocate(2).
     SYS_fallocate fn fallocate<F: AsFd>(file: F, mode: FallocateFlags, offset: u64, bytes: u64) -> ()
         = rustix::fs::fallocate;
@@ -80,21 +101,12 @@ calls! {
     SYS_fstatfs fn fstatfs<F: AsFd>(file: F) -> StatFs = rustix::fs::fstatfs;
     /// ftruncate(2).
     SYS_ftruncate fn ftruncate<F: AsFd>(file: F, bytes: u64) -> () = rustix::fs::ftruncate;
-    /// memfd_create(2).
-    SYS_memfd_create fn memfd_create<P: Arg>(name: P, flags: MemfdFlags) -> OwnedFd = rustix::fs::memfd_create;
-    /// openat(2).
-    SYS_openat fn open<P: Arg>(path: P, flags: OFlags, mode: Mode) -> OwnedFd = rustix::fs::open;
-    /// pipe2(2).
-    SYS_pipe2 fn pipe_with(flags: PipeFlags) -> (OwnedFd, OwnedFd) = rustix::pipe::pipe_with;
     /// pread64(2).
     SYS_pread64 fn pread<F: AsFd>(file: F, into: &mut [u8], offset: u64) -> usize = rustix::io::pread;
     /// read(2).
     SYS_read fn read<F: AsFd>(file: F, into: &mut [u8]) -> usize = rustix::io::read;
     /// setrlimit(2).
     SYS_prlimit64 fn setrlimit(of: Resource, limit: Rlimit) -> () = rustix::process::setrlimit;
-    /// socketpair(2).
-    SYS_socketpair fn socketpair(domain: AddressFamily, kind: SocketType, flags: SocketFlags,
-        protocol: Option<rustix::net::Protocol>) -> (OwnedFd, OwnedFd) = rustix::net::socketpair;
     /// splice(2).
     SYS_splice fn splice<I: AsFd, O: AsFd>(from: I, from_offset: Option<&mut u64>, to: O, to_offset: Option<&mut u64>,
         bytes: usize, flags: SpliceFlags) -> usize = rustix::pipe::splice;
@@ -162,7 +174,7 @@ pub fn directory<F: AsFd>(open: F, room: &mut [MaybeUninit<u8>]) -> RawDir<'_, F
 /// Those of open(2) and read(2).
 pub fn read_text(path: &str) -> std::io::Result<String> {
     at(libc::SYS_openat)?;
-    std::fs::read_to_string(path)
+    standard::above(|| std::fs::read_to_string(path))
 }
 
 /// What a symbolic link names.

@@ -10,7 +10,7 @@
 use crate::forced::{point, Point};
 use crate::lock::Lock;
 use crate::mutation::{mutated, Mutation};
-use crate::os::{syscall, Os, Sys};
+use crate::os::{standard, syscall, Os, Sys};
 use crate::thread;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -85,6 +85,7 @@ pub fn unshared(is_borrowed: bool) {
         return;
     }
     point(Point::Table);
+    standard::leave_alone();
     let Some(mut threads) = THREADS.lock() else { return };
     let process = Sys::process_id() as usize;
     threads.retain(|(_, thread)| syscall(libc::SYS_tgkill, [process, *thread as usize, 0, 0, 0, 0]) == 0);

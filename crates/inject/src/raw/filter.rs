@@ -33,6 +33,8 @@ const ON_RINGS: [(&[i64], usize); 4] = [
     (&[libc::SYS_epoll_ctl], 2),
     (&[libc::SYS_mmap], 4),
 ];
+/// The numbers whose close is trapped, too: the engine knows whether they are free.
+const STANDARD: Range<i32> = 0..3;
 /// Numbers that are trapped whatever their arguments, as [`identity::NUMBERS`]: rare ones that may concern rings, our handler,
 /// or where a patched call may be made. A mask that blocked SIGSYS would make the next trap kill the program.
 const ALWAYS: [i64; 6] = [
@@ -175,6 +177,7 @@ fn head(calls: Calls) -> Vec<sock_filter> {
         ALWAYS.iter().chain(&identity::NUMBERS).chain(aio).for_each(|number| found.always(*number));
         found.all(NR_IO_URING_SETUP, NR_IO_URING_REGISTER);
         found.within(&named::trapped(), 0, KNOWN_NUMBERS);
+        found.within(&[libc::SYS_close], 0, STANDARD);
         ON_RINGS.iter().for_each(|(numbers, index)| found.within(numbers, *index, KNOWN_NUMBERS));
     }
     if calls.include(Calls::Waits) {
@@ -338,6 +341,9 @@ mod tests {
         for number in ALWAYS.into_iter().chain(identity::NUMBERS) {
             assert_eq!(verdict(&programs, number, [0; 6], object.sites[0]), TRAP);
             assert_eq!(verdict(&programs, number, [0; 6], 16), ALLOW);
+        }
+        for (fd, expected) in [(0, TRAP), (2, TRAP), (3, ALLOW)] {
+            assert_eq!(verdict(&programs, libc::SYS_close, [fd; 6], object.sites[0]), expected, "{fd}");
         }
         assert_eq!(verdict(&programs, libc::SYS_read, [600; 6], object.sites[0]), ALLOW);
     }

@@ -1,0 +1,142 @@
+/* A program that has closed its standard descriptors: a tracer sees that nothing which could be read or written is made under
+ * these numbers, not for an instant, but what the program makes. */
+#include "engine.h"
+#include <sys/ptrace.h>
+
+#ifndef O_PATH
+#define O_PATH 010000000
+#endif
+
+enum { STANDARD = 3, OUTSIDE = 100, THREADS = 64 };
+
+/* The program says what it makes itself by this number of processes in getpriority(2). */
+enum { MINE = 0x6d696e65 };
+
+static void mine(int is_mine)
+{
+	syscall(SYS_getpriority, MINE, is_mine);
+}
+
+static void out_of_the_way(int *fd)
+{
+	int moved = fcntl(*fd, F_DUPFD_CLOEXEC, OUTSIDE);
+
+	CHECK(moved >= OUTSIDE && close(*fd) == 0);
+	*fd = moved;
+}
+
+static void use_a_ring(int ready[2])
+{
+	struct io_uring ring;
+	char byte;
+
+	init_ring(&ring, 8, 0);
+	submit_read(&ring, ready[0], &byte, 1, 1);
+	write_all(ready[1], "x");
+	expect(&ring, 1, 1);
+	io_uring_queue_exit(&ring);
+}
+
+static void traced(void)
+{
+	int ready[2], null;
+
+	CHECK(ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0);
+	raise(SIGSTOP);
+	CHECK(pipe(ready) == 0);
+	out_of_the_way(&ready[0]);
+	out_of_the_way(&ready[1]);
+	use_a_ring(ready); /* while all three are open */
+	CHECK(close(0) == 0);
+	use_a_ring(ready);
+	CHECK(close(1) == 0 && syscall(SYS_close, 2) == 0);
+	use_a_ring(ready);
+	/* What was free is free again. */
+	CHECK(close(2) == -1 && errno == EBADF);
+	mine(1);
+	null = open("/dev/null", O_RDWR);
+	CHECK(null == 0 && dup(null) == 1 && dup2(null, 2) == 2);
+	mine(0);
+	use_a_ring(ready);
+	_exit(0);
+}
+
+static struct {
+	pid_t thread;
+	struct __ptrace_syscall_info call;
+} entered[THREADS];
+
+static struct __ptrace_syscall_info *call_of(pid_t thread)
+{
+	for (int i = 0; i < THREADS; i++) {
+		if (entered[i].thread == thread || !entered[i].thread) {
+			entered[i].thread = thread;
+			return &entered[i].call;
+		}
+	}
+	CHECK(!"few threads");
+	return NULL;
+}
+
+/* The lowest number that the call, which has answered `answer`, has made; -1 for none that could be used. */
+static int made(pid_t thread, const struct __ptrace_syscall_info *call, long answer)
+{
+	if (answer < 0)
+		return -1;
+	switch (call->entry.nr) {
+	case SYS_openat:
+		return call->entry.args[2] & O_PATH ? -1 : answer;
+	case SYS_memfd_create:
+	case SYS_epoll_create1:
+	case SYS_eventfd2:
+	case SYS_timerfd_create:
+		return answer;
+	case SYS_pipe2:
+		return (int)ptrace(PTRACE_PEEKDATA, thread, (void *)call->entry.args[0], NULL);
+	case SYS_socketpair:
+		return (int)ptrace(PTRACE_PEEKDATA, thread, (void *)call->entry.args[3], NULL);
+	}
+	return -1;
+}
+
+static void nothing_is_made_there(void)
+{
+	int status, is_mine = 0;
+	pid_t child = fork(), thread;
+
+	CHECK(child >= 0);
+	if (child == 0)
+		traced();
+	CHECK(waitpid(child, &status, 0) == child && WIFSTOPPED(status));
+	CHECK(ptrace(PTRACE_SETOPTIONS, child, NULL, PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_EXITKILL) == 0);
+	CHECK(ptrace(PTRACE_SYSCALL, child, NULL, NULL) == 0);
+	while ((thread = waitpid(-1, &status, __WALL)) > 0) {
+		struct __ptrace_syscall_info now, *call;
+		int signal = 0, number;
+
+		if (!WIFSTOPPED(status)) {
+			if (thread == child)
+				CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+			continue;
+		}
+		if (WSTOPSIG(status) == (SIGTRAP | 0x80)) {
+			call = call_of(thread);
+			CHECK(ptrace(PTRACE_GET_SYSCALL_INFO, thread, sizeof(now), &now) > 0);
+			if (now.op == PTRACE_SYSCALL_INFO_ENTRY) {
+				*call = now;
+				if (now.entry.nr == SYS_getpriority && now.entry.args[0] == MINE)
+					is_mine = now.entry.args[1];
+			} else if (now.op == PTRACE_SYSCALL_INFO_EXIT && !is_mine) {
+				number = made(thread, call, now.exit.rval);
+				if (number >= 0 && number < STANDARD)
+					fprintf(stderr, "system call %d made %d\n", (int)call->entry.nr, number);
+				CHECK(number < 0 || number >= STANDARD);
+			}
+		} else if (WSTOPSIG(status) != SIGTRAP && WSTOPSIG(status) != SIGSTOP) {
+			signal = WSTOPSIG(status);
+		}
+		ptrace(PTRACE_SYSCALL, thread, NULL, (void *)(long)signal);
+	}
+}
+
+CASES({"made", nothing_is_made_there})
