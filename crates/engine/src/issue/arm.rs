@@ -258,7 +258,7 @@ impl RingGuard {
         served
     }
 
-    pub(crate) fn serve_one(&mut self, fd: i32, generation: u32, seen: u32, when: When) -> bool {
+    fn serve_one(&mut self, fd: i32, generation: u32, seen: u32, when: When) -> bool {
         point(Point::Serve);
         self.heed_notes();
         let known = |entry: &&mut Entry| entry.generation == generation || mutated(Mutation::StaleEventsCount);

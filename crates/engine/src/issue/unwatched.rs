@@ -1,7 +1,7 @@
 //! Requests that wait for what epoll(7) does not watch: their files are looked at from time to time, by whoever drives the ring.
 
 use crate::issue::arm::events_for;
-use crate::os::{Os, Sys};
+use crate::os::{EpollEvent, Os, Sys};
 use crate::poll::turns::When;
 use crate::poll::{READ, WRITE};
 use crate::request::slab::List;
@@ -19,7 +19,8 @@ impl RingGuard {
             if seen & libc::POLLNVAL as u16 != 0 {
                 self.reissue_all(fd); // the number names nothing any more: the requests find out
             } else if seen != 0 {
-                served |= self.serve_one(fd, generation, seen.into(), When::Later);
+                let event = EpollEvent { events: seen.into(), data: u64::from(generation) << 32 | fd as u64 };
+                served |= self.serve(&[event], When::Later);
             }
             if let Some(entry) = self.poll_set.existing(fd) {
                 entry.found = seen;

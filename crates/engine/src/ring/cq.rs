@@ -47,7 +47,7 @@ pub struct Batch {
 
 impl Batch {
     /// Free entries of the CQ: as many as the batch needs, or as there are.
-    #[inline]
+    #[inline(always)] // each flush
     fn room(&mut self, view: &View, tail: u32, shared: bool) -> u32 {
         let entries = view.layout().cq_entries;
         let free = |head| entries.saturating_sub(tail.wrapping_sub(head));

@@ -120,6 +120,7 @@ impl RingGuard {
     }
 
     /// What follows a submission, whoever made it.
+    #[inline(always)] // each submission
     fn end_submission(&mut self) {
         self.end_open_chain();
         if !self.drain.is_idle() {
