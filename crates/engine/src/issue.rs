@@ -18,7 +18,7 @@ pub mod single;
 pub mod stalls;
 mod timer;
 mod turns;
-mod unwatched;
+pub mod unwatched;
 
 use crate::forced::{point, Point};
 use crate::issue::arm::Arming;

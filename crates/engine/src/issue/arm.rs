@@ -3,7 +3,7 @@
 use crate::descriptors::{self, limit};
 use crate::forced::{point, Point};
 use crate::issue::registered;
-use crate::issue::{device, single};
+use crate::issue::{device, single, unwatched};
 use crate::mutation::{mutated, Mutation};
 use crate::op::net::socket_option;
 use crate::op::poll::PollAdd;
@@ -192,7 +192,7 @@ impl RingGuard {
 
     /// Takes what is in the poll set, whether or not anything is armed, and serves it. True when there was something.
     pub fn take_events(&mut self, when: When) -> bool {
-        let looked = self.poll_set.has_unwatched() && self.look_at_unwatched();
+        let looked = self.poll_set.has_unwatched() && unwatched::look(self);
         let Some(epoll) = self.poll_set.epoll() else { return looked };
         self.poll_set.due.unattempted = false;
         // Kept, since it costs more to clear than to use.

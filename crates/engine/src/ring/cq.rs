@@ -6,6 +6,7 @@
 
 use super::{Records, Ring, RingGuard, State};
 use crate::forced::{point, Point};
+use crate::issue::unwatched;
 use crate::memory::layout::{word, BATCH};
 use crate::memory::view::View;
 use crate::mutation::{mutated, Mutation};
@@ -588,7 +589,7 @@ impl RingGuard {
         }
         self.verify();
         let ready = self.poll_set.epoll().is_some_and(|epoll| Sys::poll_now(epoll, libc::POLLIN as u16) != Ok(0));
-        ready || self.timers.next_ns() == Some(0) || self.has_ready_unwatched()
+        ready || self.timers.next_ns() == Some(0) || unwatched::is_ready(self)
     }
 
     /// For a ring whose completions wait until the program asks (`IORING_SETUP_DEFER_TASKRUN`): there is something to

@@ -6,7 +6,7 @@
 use crate::driver::owner::Taken;
 use crate::driver::{IN_EPOLL, IN_FUTEX};
 use crate::forced::{point, Point};
-use crate::issue::chaos;
+use crate::issue::{chaos, unwatched};
 use crate::memory::layout::word;
 use crate::mutation::{mutated, Mutation};
 use crate::os::Clock;
@@ -306,7 +306,7 @@ fn sleep(
         guard.look_for_the_dead();
     }
     if guard.poll_set.has_unwatched() && driving {
-        guard.look_at_unwatched();
+        unwatched::look(&mut guard);
     }
     match slept {
         Ok(0) if level_ns.is_some() => {

@@ -2,6 +2,7 @@
 
 use crate::alloc;
 use crate::forced::{point, Point};
+use crate::issue::unwatched;
 use crate::memory::layout::word;
 use crate::memory::view::View;
 use crate::mutation::{mutated, Mutation};
@@ -184,7 +185,7 @@ impl Served {
         if due {
             self.with(|guard| {
                 if guard.poll_set.has_unwatched() {
-                    guard.look_at_unwatched();
+                    unwatched::look(guard);
                 }
                 guard.fire_timers();
             });
