@@ -269,6 +269,7 @@ pub struct SqeRef(*const Sqe);
 
 macro_rules! sqe_fields {
     ($($field:ident: $type:ty),*) => {
+        #[allow(clippy::len_without_is_empty)] // a field
         impl SqeRef {
             $(
                 #[doc = concat!("`", stringify!($field), "`, as it is now.")]
