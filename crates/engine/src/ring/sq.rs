@@ -3,7 +3,7 @@
 mod first_call;
 
 use super::broken::Unanswered;
-use super::RingGuard;
+use super::{RingGuard, State};
 use crate::forced::{point, Point};
 use crate::memory::layout::word;
 use crate::op::net::{refused_flags, Net};
@@ -20,7 +20,7 @@ use anyring_abi::{
 };
 
 use core::sync::atomic::Ordering;
-use first_call::Run;
+use first_call::{Run, Stop, Unfinished};
 
 /// `IOSQE_*` that there are.
 pub const KNOWN_FLAGS: u8 = IOSQE_FIXED_FILE
@@ -331,19 +331,36 @@ impl RingGuard {
         self.conclude(op, opcode, row, sqe, verdict, on_its_way)
     }
 
+    /// Takes SQEs for as long as a call answers each, and goes on from the answer of one that it did not.
+    #[inline(always)] // in each submission
+    fn answer_run(&mut self, run: &mut Run) {
+        let ring = self.ring();
+        loop {
+            match State::answer_run(self, ring, run) {
+                Stop::Over => return,
+                Stop::Full => self.flush(),
+                Stop::Unfinished(unfinished) => {
+                    run.accepted = Some(self.go_on_after(unfinished));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The same behind an SQE that needed more.
+    #[inline(never)]
+    fn answer_more(&mut self, run: &mut Run) {
+        self.answer_run(run);
+    }
+
     /// Makes an operation of an SQE whose first call gave an answer that is not the result.
     #[cold]
     #[inline(never)]
-    fn go_on_after(
-        &mut self,
-        (opcode, row): (Opcode, &'static Definition),
-        sqe: &Sqe,
-        (answer, is_stream): (Result<usize, Errno>, bool),
-        on_its_way: Unanswered,
-    ) -> Accepted {
-        let mut op = match (row.prep)(opcode, sqe) {
+    fn go_on_after(&mut self, unfinished: Unfinished) -> Accepted {
+        let Unfinished { opcode, row, sqe, answer, is_stream, on_its_way } = unfinished;
+        let mut op = match (row.prep)(opcode, &sqe) {
             Ok(op) => op,
-            Err(error) => return self.refuse(sqe, error, 0, on_its_way),
+            Err(error) => return self.refuse(&sqe, error, 0, on_its_way),
         };
         let context = Context { fd: sqe.fd, nonblock: true };
         let verdict = match &mut op {
@@ -361,7 +378,7 @@ impl RingGuard {
         if op.waits_for() == Some(Direction::Read) {
             self.poll_set.note_first_read(sqe.fd, verdict == Verdict::WouldBlock(Direction::Read));
         }
-        self.conclude(&mut op, opcode, row, sqe, verdict, on_its_way)
+        self.conclude(&mut op, opcode, row, &sqe, verdict, on_its_way)
     }
 
     /// Follows the verdict on a request that has no place yet, and gets one unless it is done.
@@ -448,20 +465,6 @@ impl RingGuard {
         }
     }
 
-    /// Counts a completion in the submitting call; runs of one opcode reach the shared counters together.
-    #[inline]
-    fn tally(&mut self, opcode: Opcode, result: i32) {
-        if opcode != self.tally.opcode || result < 0 {
-            self.tally.flush();
-            self.tally.opcode = opcode;
-        }
-        if result < 0 {
-            stats::completed(opcode, Path::Inline, result);
-        } else {
-            self.tally.count += 1;
-        }
-    }
-
     /// What `io_init_req` in io_uring/io_uring.c checks of every SQE.
     #[inline]
     fn check(&mut self, sqe: &Sqe) -> Result<(Opcode, &'static Definition), Errno> {
@@ -525,6 +528,22 @@ impl RingGuard {
         }
         on_its_way.answered();
         Accepted::Last
+    }
+}
+
+impl State {
+    /// Counts a completion in the submitting call; runs of one opcode reach the shared counters together.
+    #[inline]
+    fn tally(&mut self, opcode: Opcode, result: i32) {
+        if opcode != self.tally.opcode || result < 0 {
+            self.tally.flush();
+            self.tally.opcode = opcode;
+        }
+        if result < 0 {
+            stats::completed(opcode, Path::Inline, result);
+        } else {
+            self.tally.count += 1;
+        }
     }
 }
 

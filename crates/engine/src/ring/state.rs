@@ -25,7 +25,7 @@ use crate::wq::personality::Personalities;
 use crate::Errno;
 use anyring_abi::{IORING_OFF_MMAP_MASK, IORING_OFF_PBUF_RING, IORING_OFF_PBUF_SHIFT};
 
-use super::cq::Batch;
+use super::batch::Batch;
 use super::notes::Due;
 use super::spill::Spill;
 use std::collections::VecDeque;

@@ -8,10 +8,11 @@
 use crate::descriptors;
 use crate::forced::{point, Point};
 use crate::op::first_call::FirstCall;
-use crate::op::{definition, AtOnce};
+use crate::op::{definition, AtOnce, Definition};
 use crate::ring::broken::Unanswered;
-use crate::ring::{RingGuard, State};
-use anyring_abi::Cqe;
+use crate::ring::{Ring, State};
+use crate::Errno;
+use anyring_abi::{Cqe, Opcode, Sqe};
 use core::sync::atomic::Ordering;
 
 use super::Accepted;
@@ -26,6 +27,29 @@ pub(super) struct Run {
     pub left: u32,
     /// What became of the last one, unless its call answered it.
     pub accepted: Option<Accepted>,
+}
+
+/// Why no more SQEs of a run are taken.
+pub(super) enum Stop {
+    /// All are taken, or the next one needs more.
+    Over,
+    /// The batch takes no more.
+    Full,
+    /// The last one's call did not answer it.
+    Unfinished(Unfinished),
+}
+
+/// An SQE whose call gave an answer from which its operation has to go on.
+pub(super) struct Unfinished {
+    pub opcode: Opcode,
+    pub row: &'static Definition,
+    /// What it asks for; the other fields were found to be zero, or mean nothing to it.
+    pub sqe: Sqe,
+    /// What the call answered.
+    pub answer: Result<usize, Errno>,
+    /// Its file is known to have no position.
+    pub is_stream: bool,
+    pub on_its_way: Unanswered,
 }
 
 impl State {
@@ -54,18 +78,18 @@ impl State {
         }
         Some((call, is_stream))
     }
-}
 
-impl RingGuard {
     /// Takes SQEs for as long as a call answers each. Stops before one that needs more than that, and behind one whose call did
-    /// not answer it. Only where [`takes_runs`](Self::takes_runs) says so.
+    /// not answer it. Only where [`takes_runs`](crate::ring::RingGuard::takes_runs) says so.
     #[inline(always)] // in each submission; what follows seldom is apart, or each SQE pays for its registers
-    pub(super) fn answer_run(&mut self, run: &mut Run) {
-        let (ring, control) = (self.ring(), self.control);
+    pub(super) fn answer_run(&mut self, ring: &'static Ring, run: &mut Run) -> Stop {
+        let control = self.control;
         let (first, mut head, most) = (run.head, run.head, run.left);
-        while head.wrapping_sub(first) != most && !self.has_notes() {
+        let mut stop = Stop::Over;
+        while head.wrapping_sub(first) != most && !ring.notes.any() {
             if self.batch.is_full() {
-                self.flush(); // before an SQE is taken: nothing panics between it and its CQE
+                stop = Stop::Full; // before an SQE is taken: nothing panics between it and its CQE
+                break;
             }
             let Some(sqe) = self.memory.view.sqe_at(head) else { break };
             let asked =
@@ -100,23 +124,18 @@ impl RingGuard {
                     Ok(count) if call.is_result(count, is_stream) => result = count as i32,
                     answer => {
                         let sqe = call.sqe(opcode as u8, user_data);
-                        let accepted = self.go_on_after((opcode, row), &sqe, (answer, is_stream), on_its_way);
-                        run.accepted = Some(accepted);
+                        stop = Stop::Unfinished(Unfinished { opcode, row, sqe, answer, is_stream, on_its_way });
                         break;
                     }
                 }
             }
             self.tally(opcode, result);
-            self.add(Cqe { user_data, res: result, flags: 0 });
+            self.batch.add(Cqe { user_data, res: result, flags: 0 });
+            self.completions += 1;
             on_its_way.answered();
         }
         let taken = head.wrapping_sub(first);
         (run.head, run.taken, run.left) = (head, run.taken + taken, most - taken);
-    }
-
-    /// The same behind an SQE that needed more.
-    #[inline(never)]
-    pub(super) fn answer_more(&mut self, run: &mut Run) {
-        self.answer_run(run);
+        stop
     }
 }
