@@ -438,10 +438,15 @@ impl RingGuard {
         }
     }
 
-    /// Before a sleep: makes sure that every entry armed since it was last looked at still names the file that its
-    /// requests wait for, and makes the first attempts that were put off, where no event has made them yet and the
-    /// registration does not tell of what is there.
+    /// Makes sure that every entry armed since it was last looked at still names the file that its requests wait for, and makes
+    /// the first attempts that were put off, where no event has made them yet.
     pub fn verify(&mut self) {
+        self.attempt_from(|poll_set| &mut poll_set.level_postponed);
+        self.verify_before_sleep();
+    }
+
+    /// The same before a sleep that is bounded ([`PollSet::level_ns`]): but for attempts of which the registration tells.
+    pub(crate) fn verify_before_sleep(&mut self) {
         self.attempt_from(|poll_set| &mut poll_set.postponed);
         for _ in 0..self.poll_set.unverified.len() {
             self.verify_next();

@@ -116,7 +116,6 @@ impl RingGuard {
             if !self.poll_set.has_unverified() && !self.poll_set.has_postponed() {
                 return;
             }
-            self.attempt_all_postponed();
             self.verify();
             self.collect();
         }

@@ -92,7 +92,6 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
     }
     if !polled && wish.min_complete == 0 && guard.poll_set.has_postponed() {
         // The program asks what there is now: attempts that were put off are due.
-        guard.attempt_all_postponed();
         guard.verify();
         guard.collect();
     }
@@ -114,7 +113,7 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
                 guard.collect();
                 continue;
             }
-            guard.verify();
+            guard.verify_before_sleep();
             guard.collect();
             if satisfied(&guard, target, timeouts) {
                 break Ok(());
