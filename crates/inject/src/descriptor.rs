@@ -3,8 +3,8 @@
 //!
 //! The engine's own descriptors stay, whatever the program closes wholesale: for the program their numbers are not
 //! open. Not protected are numbers from 65,536 on; a descriptor that another thread's engine call is just making; and
-//! from raw instructions outside the range that the filter knows ([`door::KNOWN_NUMBERS`]), which own numbers leave when the
-//! limit on descriptors is under 1,024.
+//! from raw instructions outside the range that the filter knows ([`KNOWN_NUMBERS`](anyring_serve::door::KNOWN_NUMBERS)),
+//! which own numbers leave when the limit on descriptors is under 1,024.
 
 use crate::next::{missing, next};
 use crate::{entry, identity, sys};

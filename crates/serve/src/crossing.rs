@@ -2,7 +2,7 @@
 //! instruction.
 //!
 //! The handler of the SIGSYS makes no call: it takes a stack, writes the program's registers to its top, and lets the signal
-//! return into a trampoline there ([`crossing!`]), which makes the call outside any handler, with the program's signal mask, so
+//! return into a trampoline there (`crossing!`), which makes the call outside any handler, with the program's signal mask, so
 //! that a blocking call is as interruptible as the real one. The program's stack is not touched, its red zone least of all.
 //! Which stack that is, and in which world the call is made, each way in says by itself.
 
