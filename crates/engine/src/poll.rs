@@ -9,7 +9,7 @@
 //! Where reads wait again and again the registration becomes a level-triggered one: it also tells of what was there before,
 //! so that a read is armed without an attempt and the sleep's own event leads to the first. It is told again and again of what
 //! nobody takes, so the first event of that kind makes the registration an edge-triggered one again. And it is not told of
-//! data below a socket's SO_RCVLOWAT, which a receive takes: a sleep that lasts longer than [`LEVEL_NS`] makes the attempts.
+//! data below a socket's SO_RCVLOWAT, which a receive takes: a sleep that lasts longer than `LEVEL_NS` makes the attempts.
 //!
 //! `poll/facts.rs` has what is remembered of each file, `poll/turns.rs` who goes first. `issue/arm.rs` works on all of this
 //! for requests that wait, `issue/single.rs` for those of Linux AIO that wait alone, `issue/turns.rs` for polls that are made
