@@ -82,7 +82,7 @@ impl Punt {
 pub enum Skip {
     /// The last one found nothing, and no event has come since: the next event leads to one.
     KnownEmpty,
-    /// The last few found nothing: an event leads to it, or it is made before anybody sleeps.
+    /// The last few found nothing: it is made before anybody sleeps.
     Postponed,
     /// The program asked to wait first (`IORING_RECVSEND_POLL_FIRST`, `IORING_ACCEPT_POLL_FIRST`): arming makes an event of what
     /// is there.

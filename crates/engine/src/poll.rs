@@ -6,11 +6,6 @@
 //! event, stale events are ignored, and before a thread sleeps every entry armed since it was last checked gets one
 //! EPOLL_CTL_MOD, which finds a reused number (ENOENT) and polls the file again.
 //!
-//! Where reads wait again and again the registration becomes a level-triggered one: it also tells of what was there before,
-//! so that a read is armed without an attempt and the sleep's own event leads to the first. It is told again and again of what
-//! nobody takes, so the first event of that kind makes the registration an edge-triggered one again. And it is not told of
-//! data below a socket's SO_RCVLOWAT, which a receive takes: a sleep that lasts longer than `LEVEL_NS` makes the attempts.
-//!
 //! `poll/facts.rs` has what is remembered of each file, `poll/turns.rs` who goes first. `issue/arm.rs` works on all of this
 //! for requests that wait, `issue/single.rs` for those of Linux AIO that wait alone, `issue/turns.rs` for polls that are made
 //! together and for requests that were armed without an attempt.
@@ -36,9 +31,6 @@ pub(crate) const READ: u32 =
     (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDHUP | libc::EPOLLRDNORM | libc::EPOLLRDBAND) as u32;
 pub(crate) const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM | libc::EPOLLWRBAND) as u32;
 pub(crate) const ENDED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
-/// How long a sleep lasts before first attempts are made of which a level-triggered registration may not tell.
-pub(crate) const LEVEL_NS: u64 = 1_000_000;
-
 pub(crate) const EDGE: u32 = libc::EPOLLET as u32;
 
 /// How often to look at what epoll(7) does not watch.
@@ -62,8 +54,6 @@ pub(crate) struct Entry {
     pub(crate) facts: Facts,
     /// A read (of Linux AIO: or a poll) was armed without an attempt, which is made before anybody sleeps.
     pub(crate) postponed: bool,
-    /// How often a level-triggered registration told of what nobody took.
-    demotions: u8,
     /// On the list of entries to verify before a sleep.
     pub(crate) unverified: bool,
     /// On the list of entries that epoll(7) does not watch.
@@ -90,19 +80,6 @@ impl Entry {
     fn names_another_file(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.facts = Facts::default();
-        self.demotions = 0;
-    }
-
-    /// Whether the registration tells of what is there, whenever it came.
-    pub(crate) fn is_level(&self) -> bool {
-        self.registered != 0 && self.registered & EDGE == 0
-    }
-
-    /// Whether it may become one that does: only reads wait here, and seldom was nobody there to take what it told of.
-    fn may_be_level(&self) -> bool {
-        const MOST_DEMOTIONS: u8 = 2;
-        let reads_only = self.registered & WRITE == 0 && self.polls.is_empty();
-        reads_only && self.demotions < MOST_DEMOTIONS
     }
 
     pub(crate) fn idle(&self) -> bool {
@@ -120,8 +97,6 @@ pub struct PollSet {
     pub(crate) unverified: VecDeque<i32>,
     /// Entries with a request whose first attempt was put off.
     pub(crate) postponed: VecDeque<i32>,
-    /// The same of those whose level-triggered registration tells of what is there, but for data below SO_RCVLOWAT.
-    pub(crate) level_postponed: VecDeque<i32>,
     /// Entries that epoll(7) does not watch: see [`PollSet::leave_unwatched`].
     unwatched: VecDeque<i32>,
     /// Looks at the poll set while there was something in one of the first two.
@@ -137,29 +112,20 @@ pub struct PollSet {
 impl PollSet {
     /// Whether a first attempt was put off and not made up for.
     pub fn has_postponed(&self) -> bool {
-        !self.postponed.is_empty() || !self.level_postponed.is_empty()
-    }
-
-    /// How long a thread sleeps at first, if attempts were put off of which the registration may not tell.
-    #[inline]
-    pub fn level_ns(&self) -> Option<u64> {
-        (!self.level_postponed.is_empty()).then_some(LEVEL_NS)
+        !self.postponed.is_empty()
     }
 
     /// The attempt that was put off on `fd` is made, or left to an event of its registration.
     pub fn forget_postponed(&mut self, fd: i32) {
         if self.existing(fd).is_some_and(|entry| core::mem::take(&mut entry.postponed)) {
             self.postponed.retain(|other| *other != fd);
-            self.level_postponed.retain(|other| *other != fd);
         }
     }
 
-    /// The first attempt on `fd` is put off: it is made before anybody sleeps, or where the registration is a level-triggered one,
-    /// when a sleep has lasted.
-    pub(crate) fn postpone(&mut self, fd: i32, is_level: bool) {
+    /// The first attempt on `fd` is put off: it is made before anybody sleeps.
+    pub(crate) fn postpone(&mut self, fd: i32) {
         if !core::mem::replace(&mut self.entry(fd).postponed, true) {
-            let queue = if is_level { &mut self.level_postponed } else { &mut self.postponed };
-            queue.push_back(fd); // there is room for each number
+            self.postponed.push_back(fd);
         }
     }
 
@@ -243,7 +209,7 @@ impl PollSet {
         descriptors::check_open(fd)?;
         let size = fd as usize + 1;
         // Each number is once in each queue.
-        for queue in [&mut self.unverified, &mut self.postponed, &mut self.level_postponed, &mut self.unwatched] {
+        for queue in [&mut self.unverified, &mut self.postponed, &mut self.unwatched] {
             queue.try_reserve(size - queue.len()).map_err(alloc::refused)?;
         }
         self.entries.try_reserve(size - self.entries.len()).map_err(alloc::refused)?;
@@ -260,7 +226,7 @@ impl PollSet {
         self.entries.get_mut(usize::try_from(fd).ok()?)?.as_deref_mut()
     }
 
-    /// Makes the standing registration ask for `events` too, by their edges if `EDGE` is among them. False where the file cannot be polled.
+    /// Makes the standing registration ask for `events` too. False where the file cannot be polled.
     pub(crate) fn register(
         &mut self,
         epoll: Option<i32>,
@@ -269,7 +235,7 @@ impl PollSet {
         attempted_now: bool,
     ) -> Result<bool, Errno> {
         let entry = self.entry(fd);
-        let wanted = entry.registered | events;
+        let wanted = entry.registered | events | EDGE;
         if wanted == entry.registered {
             // An attempt under this very hold of the lock, on a number that cannot have changed unseen, needs no check.
             let sure = attempted_now && descriptors::closes_are_seen();
@@ -280,30 +246,6 @@ impl PollSet {
             return Ok(true);
         }
         self.control_registration(epoll, fd, wanted)
-    }
-
-    /// Makes the registration of a number on which a read waits level-triggered, where that is better. True if it is: what is
-    /// there makes an event.
-    pub(crate) fn make_level(&mut self, fd: i32) -> bool {
-        let (Some(epoll), Some(entry)) = (self.epoll, self.existing(fd)) else { return false };
-        if entry.is_level() {
-            return true;
-        }
-        if !entry.may_be_level() || entry.registered == 0 || !descriptors::closes_are_seen() {
-            return false;
-        }
-        let wanted = entry.registered & !EDGE;
-        self.control_registration(Some(epoll), fd, wanted) == Ok(true)
-    }
-
-    /// A level-triggered registration told of what nobody took: it becomes an edge-triggered one.
-    #[cold]
-    pub(crate) fn demote(&mut self, fd: i32) {
-        let (Some(epoll), Some(entry)) = (self.epoll, self.existing(fd)) else { return };
-        entry.demotions = entry.demotions.saturating_add(1);
-        let wanted = entry.registered | EDGE;
-        // A number that cannot be registered any more is found out before the next sleep.
-        let _ = self.control_registration(Some(epoll), fd, wanted);
     }
 
     /// `fd` names another file than before: what is remembered of it does not count, nor do events still to come. An
@@ -421,7 +363,6 @@ impl PollSet {
         self.entries.clear();
         self.unverified.clear();
         self.postponed.clear();
-        self.level_postponed.clear();
         self.unwatched.clear();
         self.armed = 0;
     }

@@ -10,7 +10,7 @@ use crate::op::poll::PollAdd;
 use crate::op::{Op, Punt, Skip, Verdict};
 use crate::os::{EpollEvent, Os, Sys};
 use crate::poll::turns::When;
-use crate::poll::{Entry, PollSet, DEVICE, EDGE, ENDED, FOREIGN_KICK, KICK, READ, WRITE};
+use crate::poll::{Entry, DEVICE, EDGE, ENDED, FOREIGN_KICK, KICK, READ, WRITE};
 use crate::request::slab::List;
 use crate::request::{Detached, Id, ListKind, Polling, State, Target, Then, Tried};
 use crate::resource::files::FixedFile;
@@ -19,7 +19,6 @@ use crate::stats::Path;
 use crate::wq::Approach;
 use crate::Errno;
 use anyring_abi::{Opcode, IOSQE_ASYNC, IOSQE_BUFFER_SELECT};
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Events that are taken at a time.
@@ -89,8 +88,6 @@ impl RingGuard {
             state.poll_set.control_registration(epoll, fd, wanted)?
         } else {
             let attempted_now = state.slab[id].path != Path::Worker;
-            let stays_level = list == ListKind::Read && state.poll_set.entry(fd).is_level();
-            let events = if stays_level { events } else { events | EDGE };
             state.poll_set.register(epoll, fd, events, attempted_now)?
         };
         if !registered {
@@ -98,10 +95,7 @@ impl RingGuard {
         }
         let postponed = skip.is_some_and(Skip::is_postponed);
         if postponed {
-            // Nothing is known of the file: what is there makes an event, or is looked for before anybody sleeps.
-            let may_be_level = skip == Some(Skip::Postponed) && list == ListKind::Read && state.aio.is_none();
-            let is_level = may_be_level && state.poll_set.make_level(fd);
-            state.poll_set.postpone(fd, is_level);
+            state.poll_set.postpone(fd); // nothing is known of the file
         }
         let entry = state.poll_set.entry(fd);
         if !postponed && !fresh && !anew {
@@ -182,9 +176,7 @@ impl RingGuard {
         }
         let served = self.take_events(when) | reaped;
         if self.poll_set.is_turn() {
-            if let Some(fd) = self.poll_set.postponed.pop_front() {
-                self.attempt_postponed(fd);
-            }
+            self.attempt_next_postponed();
             self.verify_next();
         }
         served
@@ -266,11 +258,9 @@ impl RingGuard {
             return false;
         };
         entry.facts.note_event(seen);
-        let level = entry.is_level();
         if seen & (READ | ENDED) != 0 && when == When::InsteadOfAttempts && entry.postponed {
             entry.facts.end_streak(); // it was there
         }
-        let first = entry.readers.first();
         if entry.single.is_some() {
             if seen & libc::EPOLLRDHUP as u32 == 0 {
                 single::serve_single(self, fd, seen);
@@ -288,11 +278,6 @@ impl RingGuard {
             self.retry(fd, ListKind::Write);
         }
         self.wake_polls(fd, seen as u16);
-        if level
-            && self.poll_set.existing(fd).is_some_and(|entry| first.is_none() || entry.readers.first() == first)
-        {
-            self.poll_set.demote(fd);
-        }
         true
     }
 
@@ -438,34 +423,21 @@ impl RingGuard {
         }
     }
 
-    /// Makes sure that every entry armed since it was last looked at still names the file that its requests wait for, and makes
-    /// the first attempts that were put off, where no event has made them yet.
+    /// Before a sleep: makes sure that every entry armed since it was last looked at still names the file that its
+    /// requests wait for, and makes the first attempts that were put off, where no event has made them yet.
     pub fn verify(&mut self) {
-        self.attempt_from(|poll_set| &mut poll_set.level_postponed);
-        self.verify_before_sleep();
-    }
-
-    /// The same before a sleep that is bounded ([`PollSet::level_ns`]): but for attempts of which the registration tells.
-    pub(crate) fn verify_before_sleep(&mut self) {
-        self.attempt_from(|poll_set| &mut poll_set.postponed);
+        self.attempt_all_postponed();
         for _ in 0..self.poll_set.unverified.len() {
             self.verify_next();
         }
     }
 
-    /// Makes the first attempts that were put off, where no event has made them yet.
     pub(crate) fn attempt_all_postponed(&mut self) {
-        self.attempt_from(|poll_set| &mut poll_set.postponed);
-        self.attempt_from(|poll_set| &mut poll_set.level_postponed);
-    }
-
-    fn attempt_from(&mut self, queue: impl Fn(&mut PollSet) -> &mut VecDeque<i32>) {
         if mutated(Mutation::PutOffIsNotMadeUpFor) {
             return;
         }
-        for _ in 0..queue(&mut self.poll_set).len() {
-            let Some(fd) = queue(&mut self.poll_set).pop_front() else { return };
-            self.attempt_postponed(fd);
+        for _ in 0..self.poll_set.postponed.len() {
+            self.attempt_next_postponed();
         }
     }
 
@@ -484,7 +456,8 @@ impl RingGuard {
         }
     }
 
-    fn attempt_postponed(&mut self, fd: i32) {
+    fn attempt_next_postponed(&mut self) {
+        let Some(fd) = self.poll_set.postponed.pop_front() else { return };
         let Some(entry) = self.poll_set.existing(fd) else { return };
         entry.postponed = false;
         if entry.single.is_some() {

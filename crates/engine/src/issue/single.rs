@@ -65,7 +65,7 @@ pub fn wait_singly(
     state.poll_set.begin_single(fd, place);
     on_its_way.answered();
     if postponed {
-        state.poll_set.postpone(fd, false);
+        state.poll_set.postpone(fd);
     } else if opcode != Opcode::PollAdd {
         state.poll_set.entry(fd).facts.note_empty(ListKind::Read);
     }

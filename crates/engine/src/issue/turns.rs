@@ -113,7 +113,7 @@ impl RingGuard {
             // Also with nothing armed: what stays in the poll set keeps the helper's own from sleeping.
             self.take_events(When::Later);
             self.collect();
-            if !self.poll_set.has_unverified() && !self.poll_set.has_postponed() {
+            if !self.poll_set.has_unverified() {
                 return;
             }
             self.verify();

@@ -113,7 +113,7 @@ pub fn wait_until(mut guard: RingGuard, wish: &Wish, target: Option<u64>) -> Res
                 guard.collect();
                 continue;
             }
-            guard.verify_before_sleep();
+            guard.verify();
             guard.collect();
             if satisfied(&guard, target, timeouts) {
                 break Ok(());
@@ -265,7 +265,6 @@ fn sleep(
     }
     ring.sleepers.fetch_add(1, Ordering::Relaxed);
     let (shared, unwatched_ns) = (guard.is_shared(), guard.poll_set.look_ns().filter(|_| driving));
-    let level_ns = guard.poll_set.level_ns().filter(|_| driving && !polled);
     let kind = if by_epoll { Kind::Epoll } else { Kind::Futex };
     let awake = Awake::after(Sleep { ring, control, kind, driving, view: guard.memory.view });
     point(Point::Sleep);
@@ -274,7 +273,7 @@ fn sleep(
     // Another process's death is announced by nobody.
     // What a thread with another table posts may wake nobody.
     let look_ns = (shared || tables::differ()).then_some(member::LOOK_NS);
-    let look_ns = look_ns.into_iter().chain(blind_ns).chain(unwatched_ns).chain(level_ns);
+    let look_ns = look_ns.into_iter().chain(blind_ns).chain(unwatched_ns);
     let timeout_ns = left_ns.into_iter().chain(timer_ns).chain(look_ns).chain(wq::look_again_ns()).min();
     let slept = match watched {
         Some(bell) if polled => {
@@ -308,10 +307,6 @@ fn sleep(
         unwatched::look(&mut guard);
     }
     match slept {
-        Ok(0) if level_ns.is_some() => {
-            guard.attempt_all_postponed();
-            (Some(guard), Ok(()))
-        }
         Ok(count) => {
             guard.serve(&events[..count], When::Later);
             (Some(guard), Ok(()))

@@ -133,7 +133,7 @@ impl Served {
         self.disabled = guard.disabled || !guard.has_sqes();
         self.left = !guard.ready.is_empty();
         self.epoll = if guard.awaits_events() { guard.poll_set.epoll() } else { None };
-        self.unverified = guard.poll_set.has_unverified() || guard.poll_set.has_postponed();
+        self.unverified = guard.poll_set.has_unverified();
         let next_ns = guard.timers.next_ns().into_iter().chain(guard.poll_set.look_ns()).min();
         self.due_ns = next_ns.map(|next_ns| Sys::clock_ns(libc::CLOCK_MONOTONIC).saturating_add(next_ns));
     }
