@@ -1,6 +1,8 @@
 //! Intake: each SQE is copied once, checked, and either finished on the spot or made a request.
 
 mod first_call;
+#[cfg(test)]
+mod tests;
 
 use super::broken::Unanswered;
 use super::{RingGuard, State};
@@ -49,14 +51,16 @@ impl RingGuard {
         core::sync::atomic::compiler_fence(Ordering::SeqCst);
         let mut run = None;
         if header.shared.load(Ordering::Relaxed) == 0 && self.takes_runs() {
-            let started = run.insert(self.begin_run(to_submit)?);
-            self.answer_run(started);
-            if started.left == 0 && started.accepted.is_none() {
+            run = self.begin_run(to_submit).ok();
+        }
+        if let Some(run) = &mut run {
+            self.answer_run(run);
+            if run.left == 0 && run.accepted.is_none() {
                 self.tally.flush();
-                self.memory.view.store(word::SQ_HEAD, started.head)?;
+                let stored = self.memory.view.store(word::SQ_HEAD, run.head);
                 header.submitter.store(0, Ordering::Release); // partner: the Acquire load in `Control::begin_sharing`
                 self.end_together();
-                return Ok(started.taken);
+                return stored.map(|()| run.taken);
             }
         }
         self.submit_rest(to_submit, run)
@@ -83,13 +87,12 @@ impl RingGuard {
     fn submit_rest(&mut self, to_submit: u32, run: Option<Run>) -> Result<u32, Errno> {
         let control = self.control;
         let header = control.header();
-        let submitted = match header.shared.load(Ordering::Relaxed) {
-            // A process that joins meanwhile waits until `submitter` is 0.
-            0 => self.submit_alone(to_submit, run),
-            _ => {
-                header.submitter.store(0, Ordering::Relaxed);
-                self.submit_among_others(to_submit)
-            }
+        // Who joins while a run is at work waits until `submitter` is 0.
+        let submitted = if run.is_some() || header.shared.load(Ordering::Relaxed) == 0 {
+            self.submit_alone(to_submit, run)
+        } else {
+            header.submitter.store(0, Ordering::Relaxed);
+            self.submit_among_others(to_submit)
         };
         header.submitter.store(0, Ordering::Release); // partner as in `submit`
         if self.calls_at_once {
