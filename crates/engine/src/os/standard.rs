@@ -6,7 +6,7 @@
 //! load, until one is seen to be closed.
 
 use super::handlers;
-use super::linux::syscall;
+use super::linux::{nap, syscall};
 use crate::mutation::{mutated, Mutation};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -81,12 +81,13 @@ impl Drop for Making {
 /// Changes the state, and what is held with it, as the only thread.
 fn change(by: impl FnOnce(u32) -> u32) {
     handlers::hold();
-    let mut state = STATE.load(Ordering::Relaxed) & !BUSY;
+    let (mut state, mut tries) = (STATE.load(Ordering::Relaxed) & !BUSY, 0);
     // Acquire: partner is the Release store of whoever was busy before.
     while let Err(now) = STATE.compare_exchange(state, state | BUSY, Ordering::Acquire, Ordering::Relaxed) {
         state = now & !BUSY;
         if now & BUSY != 0 {
-            syscall(libc::SYS_sched_yield, [0; 6]);
+            nap(tries);
+            tries += 1;
         }
     }
     STATE.store(by(state), Ordering::Release); // partner: the Acquire exchange above
