@@ -7,7 +7,7 @@
 use crate::start;
 use anyring_abi::{AIO_CALLS, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use anyring_engine::{identity, log};
-use anyring_serve::door::{KNOWN_NUMBERS, RING_NUMBERS};
+use anyring_serve::door::RING_NUMBERS;
 use anyring_serve::filters::bpf::{self, answer, jump, load, ALLOW, ANY_BIT, EQUAL};
 use anyring_serve::filters::{self, Way};
 use anyring_serve::{named, sys};
@@ -43,15 +43,6 @@ const ALWAYS: [i64; 13] = [
     libc::SYS_close_range,
     libc::SYS_arch_prctl,
 ];
-/// Trapped with the argument that has to be in the range of ring numbers, beside those of [`named::CALLS`].
-const ON_RINGS: [(&[i64], usize); 4] = [
-    (&[libc::SYS_close], 0),
-    (&[libc::SYS_dup2, libc::SYS_dup3], 1),
-    (&[libc::SYS_epoll_ctl], 2),
-    (&[libc::SYS_mmap], 4),
-];
-/// The numbers whose close is trapped, too: the engine knows whether they are free.
-const STANDARD: Range<i32> = 0..3;
 /// Trapped where a signal mask is given by this argument: it must not block SIGSYS.
 const WITH_MASK: [(i64, usize); 4] =
     [(libc::SYS_ppoll, 3), (libc::SYS_pselect6, 5), (libc::SYS_epoll_pwait, 4), (libc::SYS_epoll_pwait2, 4)];
@@ -172,9 +163,7 @@ fn general(found: &mut bpf::Calls) {
     let aio = if start::serves_aio() { &AIO_CALLS[..] } else { &[] };
     ALWAYS.iter().chain(&identity::NUMBERS).chain(aio).for_each(|number| found.always(*number));
     found.all(NR_IO_URING_SETUP, NR_IO_URING_REGISTER);
-    found.within(&named::trapped(), 0, KNOWN_NUMBERS);
-    found.within(&[libc::SYS_close], 0, STANDARD);
-    ON_RINGS.iter().for_each(|(numbers, index)| found.within(numbers, *index, KNOWN_NUMBERS));
+    named::find(found);
     for (number, index) in WITH_MASK {
         let [low, high] = bpf::argument(index);
         found.add(&[jump(EQUAL, number as u32, 0, 5), load(low)]);

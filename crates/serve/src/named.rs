@@ -7,9 +7,11 @@
 //! Calls that only ask pass: fstat(2), lseek(2), and F_GETFD, since dup2(2) onto such a number is refused and a program that
 //! looks for free ones has to see that it is taken.
 
-use crate::door;
+use crate::door::{self, KNOWN_NUMBERS};
+use crate::filters::bpf;
 use anyring_engine::mutation::{mutated, Mutation};
 use anyring_engine::{descriptors, process, Errno};
+use core::ops::Range;
 
 /// A system call that names descriptors.
 pub struct Row {
@@ -97,9 +99,33 @@ pub const CALLS: &[Row] = &[
     row(libc::SYS_epoll_pwait2, &[0], OnRing::Passes),
 ];
 
-/// The numbers of those that filters trap where the first argument is in the range of ring numbers.
-pub fn trapped() -> Vec<i64> {
-    CALLS.iter().filter(|row| row.is_trapped).map(|row| row.number).collect()
+/// Other calls that filters trap where this argument is in the range of known numbers.
+const OTHERS: &[(i64, usize)] = &[
+    (libc::SYS_close, 0),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_dup2, 1),
+    (libc::SYS_dup3, 1),
+    (libc::SYS_epoll_ctl, 2),
+    (libc::SYS_mmap, 4),
+];
+
+/// The numbers whose close is trapped, too: the engine knows whether they are free.
+const STANDARD: Range<i32> = 0..3;
+
+/// The calls that filters trap where an argument, which is named, is in the range of known numbers.
+pub fn trapped() -> impl Iterator<Item = (i64, usize)> {
+    CALLS.iter().filter(|row| row.is_trapped).map(|row| (row.number, 0)).chain(OTHERS.iter().copied())
+}
+
+/// Has a filter find them.
+pub fn find(found: &mut bpf::Calls) {
+    for index in 0..6 {
+        let numbers: Vec<i64> = trapped().filter(|(_, of)| *of == index).map(|(number, _)| number).collect();
+        if !numbers.is_empty() {
+            found.within(&numbers, index, KNOWN_NUMBERS);
+        }
+    }
+    found.within(&[libc::SYS_close], 0, STANDARD);
 }
 
 /// Whether number `fd` may be refused at all: two loads.

@@ -9,7 +9,7 @@
 
 use super::object::Object;
 use crate::backend;
-use crate::door::{KNOWN_NUMBERS, RING_NUMBERS};
+use crate::door::RING_NUMBERS;
 use anyring_abi::{AIO_CALLS, NR_IO_URING_REGISTER, NR_IO_URING_SETUP};
 use anyring_engine::identity;
 use anyring_engine::mutation::{mutated, Mutation};
@@ -25,16 +25,6 @@ pub const MARK: u16 = 0x6172;
 
 const TRAP: u32 = libc::SECCOMP_RET_TRAP | MARK as u32;
 
-/// The other numbers that are trapped, beside those of [`named::CALLS`], with the argument that has to be in the range of ring
-/// numbers.
-const ON_RINGS: [(&[i64], usize); 4] = [
-    (&[libc::SYS_close], 0),
-    (&[libc::SYS_dup2, libc::SYS_dup3], 1),
-    (&[libc::SYS_epoll_ctl], 2),
-    (&[libc::SYS_mmap], 4),
-];
-/// The numbers whose close is trapped, too: the engine knows whether they are free.
-const STANDARD: Range<i32> = 0..3;
 /// Numbers that are trapped whatever their arguments, as [`identity::NUMBERS`]: rare ones that may concern rings, our handler,
 /// or where a patched call may be made. A mask that blocked SIGSYS would make the next trap kill the program.
 const ALWAYS: [i64; 6] = [
@@ -176,9 +166,7 @@ fn head(calls: Calls) -> Vec<sock_filter> {
         let aio = if backend::aio_is_chosen() { &AIO_CALLS[..] } else { &[] };
         ALWAYS.iter().chain(&identity::NUMBERS).chain(aio).for_each(|number| found.always(*number));
         found.all(NR_IO_URING_SETUP, NR_IO_URING_REGISTER);
-        found.within(&named::trapped(), 0, KNOWN_NUMBERS);
-        found.within(&[libc::SYS_close], 0, STANDARD);
-        ON_RINGS.iter().for_each(|(numbers, index)| found.within(numbers, *index, KNOWN_NUMBERS));
+        named::find(&mut found);
     }
     if calls.include(Calls::Waits) {
         WAITS.iter().for_each(|number| found.always(*number));
@@ -316,19 +304,11 @@ mod tests {
         }
     }
 
-    /// The calls on descriptors, with the argument that names one.
-    fn on_rings() -> impl Iterator<Item = (i64, usize)> {
-        let named = named::trapped().into_iter().map(|number| (number, 0));
-        let others =
-            ON_RINGS.iter().flat_map(|(numbers, argument)| numbers.iter().map(|number| (*number, *argument)));
-        named.chain(others)
-    }
-
     #[test]
     fn traps_other_calls_by_descriptor() {
         let object = object(0x5555_0000_0000, [16, 90].into_iter());
         let programs = programs(Calls::OnRings, Precision::Address, std::slice::from_ref(&object));
-        for (number, argument) in on_rings() {
+        for (number, argument) in named::trapped() {
             for (value, expected) in
                 [(511, ALLOW), (512, TRAP), (4096, TRAP), (65_535, TRAP), (65_536, ALLOW), (u64::MAX, ALLOW)]
             {
@@ -391,7 +371,7 @@ mod tests {
         let all = programs(Calls::All, Precision::Address, std::slice::from_ref(&object));
         assert_eq!(all.len(), 1);
         let numbers =
-            ALWAYS.iter().chain(&WAITS).copied().chain(on_rings().map(|(number, _)| number)).chain(SELECTS);
+            ALWAYS.iter().chain(&WAITS).copied().chain(named::trapped().map(|(number, _)| number)).chain(SELECTS);
         for number in numbers.chain([425, 426, 427]) {
             assert_eq!(verdict(&all, number, [600; 6], object.sites[1]), TRAP, "{number}");
             assert_eq!(verdict(&all, number, [600; 6], object.sites[1] + 4), ALLOW, "{number}");
