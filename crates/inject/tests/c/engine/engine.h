@@ -144,6 +144,18 @@ static inline void expect(struct io_uring *ring, uint64_t user_data, int res)
 	take(ring, user_data, res);
 }
 
+/* A read that a worker makes: /proc has no nonblocking ones. */
+static inline void read_by_worker(struct io_uring *ring, uint64_t user_data)
+{
+	static char buffer[64];
+	int fd = open("/proc/self/status", O_RDONLY);
+
+	prepare_read(ring, fd, buffer, sizeof(buffer), user_data)->flags |= IOSQE_ASYNC;
+	submit(ring, 1);
+	expect(ring, user_data, sizeof(buffer));
+	CHECK(close(fd) == 0);
+}
+
 /* Waits without a call on the ring until its CQ holds something, as a program does that only looks. */
 static inline void only_look(struct io_uring *ring)
 {

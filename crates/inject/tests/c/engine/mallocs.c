@@ -42,16 +42,6 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
 	return next(thread, attributes, work, argument);
 }
 
-static void read_by_worker(struct io_uring *on, uint64_t user_data)
-{
-	int fd = open("/proc/self/status", O_RDONLY);
-
-	prepare_read(on, fd, buffer, sizeof(buffer), user_data)->flags |= IOSQE_ASYNC;
-	submit(on, 1);
-	expect(on, user_data, sizeof(buffer));
-	CHECK(close(fd) == 0);
-}
-
 static int pipes[2];
 
 static void use_a_worker(int signal)

@@ -216,16 +216,6 @@ static void real_time_waits_for_no_lock(void)
 	CHECK(longest_ns < 200000000);
 }
 
-static void read_by_worker(struct io_uring *on, uint64_t user_data)
-{
-	int fd = open("/proc/self/status", O_RDONLY);
-
-	prepare_read(on, fd, buffer, sizeof(buffer), user_data)->flags |= IOSQE_ASYNC;
-	submit(on, 1);
-	expect(on, user_data, sizeof(buffer));
-	CHECK(close(fd) == 0);
-}
-
 static bool is_permitted;
 
 static void *need_a_worker_and_spin(void *unused)
