@@ -121,7 +121,10 @@ static void nothing_is_made_there(void)
 		}
 		if (WSTOPSIG(status) == (SIGTRAP | 0x80)) {
 			call = call_of(thread);
-			CHECK(ptrace(PTRACE_GET_SYSCALL_INFO, thread, sizeof(now), &now) > 0);
+			if (ptrace(PTRACE_GET_SYSCALL_INFO, thread, sizeof(now), &now) <= 0) {
+				CHECK(errno == ESRCH); /* it ends with the process */
+				continue;
+			}
 			if (now.op == PTRACE_SYSCALL_INFO_ENTRY) {
 				*call = now;
 				if (now.entry.nr == SYS_getpriority && now.entry.args[0] == MINE)
