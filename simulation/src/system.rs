@@ -71,6 +71,16 @@ struct Thread {
     /// It has the turn.
     turn: &'static AtomicU32,
     is_engines: bool,
+    /// How often it has slept.
+    sleeps: u64,
+}
+
+impl Thread {
+    /// The calling thread.
+    fn new(turn: &'static AtomicU32, is_engines: bool) -> Thread {
+        let (id, state, why) = (thread_id(), State::Runs, Why::Ready);
+        Thread { id, state, why, delayed_until: 0, call: -1, turn, is_engines, sleeps: 0 }
+    }
 }
 
 struct Inner {
@@ -152,8 +162,7 @@ impl Simulated {
         let mut inner = self.inner();
         let turn: &'static AtomicU32 = Box::leak(Box::new(AtomicU32::new(0)));
         PLACE.set(Some(inner.threads.len()));
-        let (id, state, why) = (thread_id(), State::Runs, Why::Ready);
-        inner.threads.push(Thread { id, state, why, delayed_until: 0, call: -1, turn, is_engines: false });
+        inner.threads.push(Thread::new(turn, false));
     }
 
     /// Starts a thread of the program's; done when `work` is. The answer is its place.
@@ -195,7 +204,7 @@ impl Simulated {
         if let Some(me) = PLACE.get() {
             let mut inner = self.step(me, libc::SYS_nanosleep);
             let until_ns = Some(inner.now_ns + ns);
-            inner.threads[me].state = State::Sleeps { wait: Wait::Time, until_ns, stop: None };
+            inner.sleeps(me, Wait::Time, until_ns, None);
             self.switch(inner, me, true);
         }
     }
@@ -332,7 +341,7 @@ impl Simulated {
         let mut inner = self.step(me, number);
         let until_ns = timeout_ns.filter(|ns| *ns < FOR_EVER_NS).map(|ns| inner.now_ns + ns);
         let stop = stop.map(|word| word.as_ptr() as usize);
-        inner.threads[me].state = State::Sleeps { wait, until_ns, stop };
+        inner.sleeps(me, wait, until_ns, stop);
         self.switch(inner, me, true)
     }
 
@@ -388,6 +397,17 @@ impl Simulated {
             }
         }
         sleepers.len() as isize
+    }
+
+    /// getrusage(2) of the calling thread: how often it has slept here. The kernel would count its waits for the turn too,
+    /// and of these only the ones that the giver was too late for.
+    fn usage(&self, me: usize, args: [usize; 6]) -> isize {
+        let done = kernel(libc::SYS_getrusage, args);
+        if done == 0 && args[0] as i32 == libc::RUSAGE_THREAD {
+            // SAFETY: the engine's own structure, which the call has just written.
+            unsafe { (*(args[1] as *mut libc::rusage)).ru_nvcsw = self.inner().threads[me].sleeps as libc::c_long };
+        }
+        done
     }
 
     /// Waits until a descriptor is ready for a call that would wait in the kernel.
@@ -495,6 +515,11 @@ fn await_turn(turn: &AtomicU32) {
 }
 
 impl Inner {
+    fn sleeps(&mut self, me: usize, wait: Wait, until_ns: Option<u64>, stop: Option<usize>) {
+        self.threads[me].sleeps += 1;
+        self.threads[me].state = State::Sleeps { wait, until_ns, stop };
+    }
+
     fn mix(&mut self, value: u64) {
         self.digest = (self.digest ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
     }
@@ -615,6 +640,9 @@ impl System for Simulated {
             return answer;
         }
         self.pass(me, number);
+        if number == libc::SYS_getrusage {
+            return self.usage(me, args);
+        }
         let fault = {
             let inner = &mut *self.inner();
             inner.faults.of_call(&mut inner.random, number, &args)
@@ -669,8 +697,7 @@ impl System for Simulated {
         let mut inner = self.inner();
         let (turn, is_engines) = inner.arriving.take().expect("an announced thread");
         PLACE.set(Some(inner.threads.len()));
-        let (id, state, why) = (thread_id(), State::Runs, Why::Ready);
-        inner.threads.push(Thread { id, state, why, delayed_until: 0, call: -1, turn, is_engines });
+        inner.threads.push(Thread::new(turn, is_engines));
         drop(inner);
         self.arrived.notify_all();
         await_turn(turn);
