@@ -50,19 +50,6 @@ static int is_used(int fd)
 	return fd == ring.fd || fd == pipes[0] || fd == pipes[1];
 }
 
-static void submit_read(char *into)
-{
-	struct io_uring_sqe *sqe = ring_sqe(&ring);
-
-	sqe->opcode = IORING_OP_READ;
-	sqe->fd = pipes[0];
-	sqe->addr = (uintptr_t)into;
-	sqe->len = 1;
-	sqe->off = -1;
-	ring_push(&ring);
-	CHECK(ring_enter(&ring, 1, 0) == 1);
-}
-
 /* The read that is in flight gets `byte`. */
 static void finish_read(char *into, char byte)
 {
@@ -215,13 +202,13 @@ int main(int argc, char **argv)
 	CHECK(close_range(3, ~0U, 0) == 0); /* what the caller left open */
 	CHECK(pipe(pipes) == 0);
 	CHECK(ring_open(&ring, 8) == 0);
-	submit_read(&byte);
+	ring_read(&ring, pipes[0], &byte);
 	foreign = find_foreign();
 	CHECK((foreign > 0) == filtered());
 	close_by(argv[1], foreign);
 	all_are_left();
 	finish_read(&byte, 'x');
-	submit_read(&byte);
+	ring_read(&ring, pipes[0], &byte);
 	finish_read(&byte, 'y');
 	puts("done");
 	return 0;

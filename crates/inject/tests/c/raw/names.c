@@ -204,20 +204,6 @@ static int list(char **numbers)
 	return 0;
 }
 
-/* A request that waits, so that the library has everything that it uses for itself. */
-static void begin_read(char *byte)
-{
-	struct io_uring_sqe *sqe = ring_sqe(&ring);
-
-	sqe->opcode = IORING_OP_READ;
-	sqe->fd = pipes[0];
-	sqe->addr = (uintptr_t)byte;
-	sqe->len = 1;
-	sqe->off = -1;
-	ring_push(&ring);
-	CHECK(ring_enter(&ring, 1, 0) == 1);
-}
-
 static void finish_read(char *byte)
 {
 	uint64_t user_data;
@@ -243,7 +229,7 @@ int main(int argc, char **argv)
 	file = memfd_create("file", 0);
 	CHECK(file >= 0 && pwrite(file, "x", 1, 0) == 1);
 	CHECK(ring_open(&ring, 8) == 0);
-	begin_read(&byte);
+	ring_read(&ring, pipes[0], &byte); /* it waits, so that the library has everything that it uses for itself */
 	if (!strcmp(argv[1], "ring"))
 		a_ring_is_no_socket();
 	else if (!strcmp(argv[1], "foreign"))
@@ -251,7 +237,7 @@ int main(int argc, char **argv)
 	else
 		nothing_foreign_survives_an_exec(argv[0]);
 	finish_read(&byte);
-	begin_read(&byte);
+	ring_read(&ring, pipes[0], &byte);
 	finish_read(&byte);
 	puts("done");
 	return 0;

@@ -148,6 +148,20 @@ static inline __attribute__((always_inline)) long ring_enter(struct ring *ring, 
 	return raw6(__NR_io_uring_enter, ring->fd, submit, wait, wait ? IORING_ENTER_GETEVENTS : 0, 0, 0);
 }
 
+/* Submits a READ of a byte from a stream. */
+static inline void ring_read(struct ring *ring, int fd, char *byte)
+{
+	struct io_uring_sqe *sqe = ring_sqe(ring);
+
+	sqe->opcode = IORING_OP_READ;
+	sqe->fd = fd;
+	sqe->addr = (uintptr_t)byte;
+	sqe->len = 1;
+	sqe->off = -1;
+	ring_push(ring);
+	CHECK(ring_enter(ring, 1, 0) == 1);
+}
+
 static inline int ring_reap(struct ring *ring, uint64_t *user_data, int *res)
 {
 	unsigned head = *ring->cq_head;

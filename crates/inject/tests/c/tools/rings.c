@@ -50,13 +50,7 @@ static __attribute__((noinline)) void use_instructions(void)
 static void read_a_byte(bool by_instruction)
 {
 	if (by_instruction) {
-		struct io_uring_sqe *sqe = ring_sqe(&raw_ring);
-
-		sqe->opcode = IORING_OP_READ;
-		sqe->addr = (uintptr_t)buffer;
-		sqe->len = 1;
-		ring_push(&raw_ring);
-		CHECK(raw6(__NR_io_uring_enter, raw_ring.fd, 1, 0, 0, 0, 0) == 1);
+		ring_read(&raw_ring, 0, buffer);
 		while (*raw_ring.cq_tail == *raw_ring.cq_head)
 			raw6(__NR_io_uring_enter, raw_ring.fd, 0, 1, IORING_ENTER_GETEVENTS, 0, 0);
 	} else {
