@@ -168,7 +168,8 @@ impl Batch {
     pub fn clear(&mut self, control: &Control, records: &mut Records) -> usize {
         self.free_ended(control, records);
         let count = self.count;
-        (self.count, self.limit, self.posted, self.timeouts, self.asynchronous) = (0, BATCH, 0, 0, false);
+        self.timeouts = 0;
+        self.begin_anew();
         count
     }
 
