@@ -1,5 +1,5 @@
-//! getcontext(3), setcontext(3), swapcontext(3) and sigsetjmp(3): libc reads and sets the mask inside, where nobody sees it. So what the thread
-//! believes to block is noted in the context, and none that the program has filled in blocks a guarded signal.
+//! getcontext(3), setcontext(3), swapcontext(3) and sigsetjmp(3): libc reads and sets the mask inside, where nobody sees it.
+//! So what the thread believes to block is noted in the context, and none that the program has filled in blocks a guarded signal.
 //!
 //! What goes on by uc_link (makecontext(3)) is libc's business: it blocks what the context says.
 

@@ -20,7 +20,7 @@ pub struct Kept {
 /// In `si_errno` of a carrier, where the kernel has kept that.
 const MARK: c_int = 0x616e_7972;
 
-/// The last of the calling thread's that answers to `is`, or the first one.
+/// Where the calling thread's first signal of this number is, or the last one.
 fn find(is_last: bool, signal: c_int) -> Option<*mut *mut Kept> {
     let (mut place, mut found) = (mask::kept().as_ptr(), None);
     // SAFETY: the list is this thread's own, and each entry lives until it is taken out.

@@ -283,8 +283,9 @@ unsafe fn defer(signal: c_int, info: &siginfo_t, context: *mut ucontext_t) -> bo
         return false;
     }
     let block = bit(signal);
-    let how = libc::SIG_BLOCK as usize; // with SA_NODEFER it is not blocked here
-                                        // SAFETY: `block` is read only.
+    // With SA_NODEFER it is not blocked here.
+    let how = libc::SIG_BLOCK as usize;
+    // SAFETY: `block` is read only.
     unsafe { sys::call(libc::SYS_rt_sigprocmask, [how, &raw const block as usize, 0, 8, 0, 0]) };
     if !deferred::defer(signal, info) {
         handlers::defer_not(signal);
