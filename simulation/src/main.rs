@@ -7,6 +7,7 @@ mod faults;
 mod program;
 mod report;
 mod ring;
+mod schedule;
 mod system;
 mod watch;
 

@@ -5,108 +5,26 @@
 //! can run, at the earliest end of a sleep, to which the clock jumps. So a wake-up that is lost shows at once: nobody can run.
 
 use crate::faults::{self, Faults};
+use crate::schedule::{await_turn, give, thread_id, Schedule, State, Thread, Wait, Why};
+use crate::schedule::{NS_WITHOUT_PROGRESS, STEPS_WITHOUT_PROGRESS};
 use anyring_engine::os::simulated::{kernel, System};
 use anyring_engine::Errno;
 use std::cell::Cell;
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Steps without progress after which nothing will come any more: threads that look again and again.
-const STEPS_WITHOUT_PROGRESS: u64 = 300_000;
-/// The same, of the simulated clock.
-const NS_WITHOUT_PROGRESS: u64 = 600_000_000_000;
 /// A sleep that is longer has no end.
 const FOR_EVER_NS: u64 = 1_000_000_000_000;
 
 thread_local! {
-    /// The thread's place in [`Inner::threads`].
+    /// The thread's place in [`Schedule::threads`].
     static PLACE: Cell<Option<usize>> = const { Cell::new(None) };
-}
-
-/// What a thread waits for.
-#[derive(Debug, Clone)]
-enum Wait {
-    /// A wake-up of this futex, which sets `woken`.
-    Futex { address: usize, bits: u32, woken: bool },
-    /// One of these descriptors.
-    Descriptors(Vec<(i32, i16)>),
-    /// The end of the thread in this place.
-    End(usize),
-    /// The end of the sleep.
-    Time,
-}
-
-#[derive(Debug, Clone)]
-enum State {
-    Runs,
-    /// Until then, by the clock; until the word at `stop` is not 0.
-    Sleeps {
-        wait: Wait,
-        until_ns: Option<u64>,
-        stop: Option<usize>,
-    },
-    Ended,
-}
-
-/// Why a sleep is over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Why {
-    Ready,
-    Late,
-    Stopped,
-    Interrupted,
-}
-
-struct Thread {
-    /// gettid(2); 0 before it is there.
-    id: u32,
-    state: State,
-    why: Why,
-    /// Not chosen before this step, as long as another one can run.
-    delayed_until: u64,
-    /// Its last call.
-    call: libc::c_long,
-    /// It has the turn.
-    turn: &'static AtomicU32,
-    is_engines: bool,
-    /// How often it has slept.
-    sleeps: u64,
-}
-
-impl Thread {
-    /// The calling thread.
-    fn new(turn: &'static AtomicU32, is_engines: bool) -> Thread {
-        let (id, state, why) = (thread_id(), State::Runs, Why::Ready);
-        Thread { id, state, why, delayed_until: 0, call: -1, turn, is_engines, sleeps: 0 }
-    }
-}
-
-struct Inner {
-    threads: Vec<Thread>,
-    random: fastrand::Rng,
-    faults: Faults,
-    now_ns: u64,
-    steps: u64,
-    /// When something was last submitted or answered: the step, and the time.
-    progress: (u64, u64),
-    /// A thread is being made: its turn, and whether it is the engine's.
-    arriving: Option<(&'static AtomicU32, bool)>,
-    /// The thread that has just ended, until the kernel has forgotten it.
-    leaving: Option<u32>,
-    /// One switch in so many points.
-    switch_every: u64,
-    /// One long delay in so many switches.
-    delay_every: u64,
-    digest: u64,
-    jumps: u64,
-    on_jump: Option<fn() -> Option<String>>,
 }
 
 /// The system of a process.
 pub struct Simulated {
-    inner: Mutex<Inner>,
+    inner: Mutex<Schedule>,
     arrived: Condvar,
 }
 
@@ -122,10 +40,6 @@ pub struct Figures {
     pub faults: Vec<(String, u64)>,
 }
 
-fn thread_id() -> u32 {
-    kernel(libc::SYS_gettid, [0; 6]) as u32
-}
-
 impl Simulated {
     /// The system of this seed, in which the calling thread has the turn.
     pub fn new(seed: u64) -> Simulated {
@@ -133,7 +47,7 @@ impl Simulated {
         let switch_every = [1, 2, 4, 16, 64][random.usize(..5)];
         let delay_every = [8, 64, 1024][random.usize(..3)];
         let faults = Faults::new(&mut random);
-        let inner = Inner {
+        let inner = Schedule {
             threads: Vec::new(),
             random,
             faults,
@@ -153,7 +67,7 @@ impl Simulated {
         system
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, Schedule> {
         self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -277,7 +191,7 @@ impl Simulated {
     }
 
     /// The next step of the calling thread, which has the turn and makes this call.
-    fn step(&self, me: usize, number: libc::c_long) -> MutexGuard<'_, Inner> {
+    fn step(&self, me: usize, number: libc::c_long) -> MutexGuard<'_, Schedule> {
         let mut inner = self.inner();
         while inner.arriving.is_some() {
             let waited = self.arrived.wait_timeout(inner, Duration::from_secs(10));
@@ -298,7 +212,7 @@ impl Simulated {
     }
 
     /// Gives the turn to whoever is next, and comes back when the calling thread has it again.
-    fn switch<'a>(&'a self, mut inner: MutexGuard<'a, Inner>, me: usize, leaves: bool) -> Why {
+    fn switch<'a>(&'a self, mut inner: MutexGuard<'a, Schedule>, me: usize, leaves: bool) -> Why {
         let next = inner.choose(me, leaves);
         if next != me {
             let (turn, mine) = (inner.threads[next].turn, inner.threads[me].turn);
@@ -494,140 +408,6 @@ fn time_of(address: usize) -> Option<u64> {
     // SAFETY: the engine's own, which is not changed during the call.
     let time = (address != 0).then(|| unsafe { *(address as *const [i64; 2]) })?;
     Some((time[0] as u64).saturating_mul(1_000_000_000).saturating_add(time[1] as u64))
-}
-
-fn give(turn: &AtomicU32) {
-    turn.store(1, Ordering::Release); // partner: the Acquire in `await_turn`
-    kernel(
-        libc::SYS_futex,
-        [turn.as_ptr() as usize, (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize, 1, 0, 0, 0],
-    );
-}
-
-fn await_turn(turn: &AtomicU32) {
-    // Acquire pairs with the Release in `give`.
-    while turn.swap(0, Ordering::Acquire) == 0 {
-        kernel(
-            libc::SYS_futex,
-            [turn.as_ptr() as usize, (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize, 0, 0, 0, 0],
-        );
-    }
-}
-
-impl Inner {
-    fn sleeps(&mut self, me: usize, wait: Wait, until_ns: Option<u64>, stop: Option<usize>) {
-        self.threads[me].sleeps += 1;
-        self.threads[me].state = State::Sleeps { wait, until_ns, stop };
-    }
-
-    fn mix(&mut self, value: u64) {
-        self.digest = (self.digest ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
-    }
-
-    /// Why the thread could go on now.
-    fn can_run(&self, place: usize) -> Option<Why> {
-        let (wait, until_ns, stop) = match &self.threads[place].state {
-            State::Runs => return Some(Why::Ready),
-            State::Ended => return None,
-            State::Sleeps { wait, until_ns, stop } => (wait, until_ns, stop),
-        };
-        let is_ready = match wait {
-            Wait::Futex { woken, .. } => *woken,
-            Wait::Descriptors(set) => are_ready(set),
-            Wait::End(of) => matches!(self.threads[*of].state, State::Ended),
-            Wait::Time => false,
-        };
-        // SAFETY: the word is that of the call in which the thread sleeps.
-        let stopped =
-            || stop.is_some_and(|word| unsafe { (*(word as *const AtomicU32)).load(Ordering::SeqCst) != 0 });
-        match () {
-            () if is_ready => Some(Why::Ready),
-            () if stopped() => Some(Why::Stopped),
-            () if until_ns.is_some_and(|until_ns| until_ns <= self.now_ns) => Some(Why::Late),
-            () => None,
-        }
-    }
-
-    /// Who runs next. `leaves`: the thread that has the turn sleeps, or looks for others.
-    fn choose(&mut self, me: usize, leaves: bool) -> usize {
-        if !leaves && self.random.u64(..self.switch_every) != 0 {
-            self.threads[me].why = Why::Ready;
-            return me;
-        }
-        if !leaves && self.random.u64(..self.delay_every) == 0 {
-            let steps = [20, 200, 2000][self.random.usize(..3)];
-            self.threads[me].delayed_until = self.steps + self.random.u64(..steps);
-            self.faults.count("delay", 1);
-        }
-        let next = loop {
-            let can: Vec<_> = (0..self.threads.len()).filter_map(|it| Some((it, self.can_run(it)?))).collect();
-            let soon: Vec<_> = can.iter().filter(|(it, _)| self.threads[*it].delayed_until <= self.steps).collect();
-            if let Some(next) = self.faults.spurious(&mut self.random).and_then(|pick| self.sleeper(pick)) {
-                break (next, Why::Interrupted);
-            }
-            // Who only looks for others comes when there is nobody else.
-            let others = |it: &&&(usize, Why)| it.0 != me || !leaves;
-            let soon: Vec<_> = match soon.iter().filter(others).count() {
-                0 => soon.into_iter().collect(),
-                _ => soon.iter().filter(others).copied().collect(),
-            };
-            if !soon.is_empty() {
-                break *soon[self.random.usize(..soon.len())];
-            }
-            if !can.is_empty() {
-                break can[self.random.usize(..can.len())];
-            }
-            let ends = self.threads.iter().filter_map(|thread| match thread.state {
-                State::Sleeps { until_ns, .. } => until_ns,
-                _ => None,
-            });
-            let wrong = self.on_jump.and_then(|look| look());
-            if let Some(wrong) = wrong {
-                self.give_up(&wrong);
-            }
-            match ends.min() {
-                Some(until_ns) => (self.now_ns, self.jumps) = (until_ns.max(self.now_ns), self.jumps + 1),
-                None => self.give_up("deadlock: nobody can run"),
-            }
-            let (_, ns) = self.progress;
-            if self.now_ns > ns + NS_WITHOUT_PROGRESS {
-                self.give_up("no-progress: threads only wait");
-            }
-        };
-        self.mix(next.0 as u64);
-        self.threads[next.0].why = next.1;
-        self.threads[next.0].state = State::Runs;
-        next.0
-    }
-
-    /// One of the threads whose sleep may end for nothing: those of futexes, and what signals interrupt.
-    fn sleeper(&self, pick: usize) -> Option<usize> {
-        let sleeps = |thread: &Thread| matches!(thread.state, State::Sleeps { wait: Wait::Futex { .. }, .. });
-        let sleepers: Vec<_> = (0..self.threads.len()).filter(|it| sleeps(&self.threads[*it])).collect();
-        (!sleepers.is_empty()).then(|| sleepers[pick % sleepers.len()])
-    }
-
-    /// Reports what everybody does, and ends the process.
-    fn give_up(&self, why: &str) -> ! {
-        let faults: Vec<_> =
-            self.faults.counts().into_iter().map(|(kind, count)| format!("{kind}: {count}")).collect();
-        let mut text = format!("{why} (step {}, {} ns; {})\n", self.steps, self.now_ns, faults.join(", "));
-        for (place, thread) in self.threads.iter().enumerate() {
-            if !matches!(thread.state, State::Ended) {
-                let whose = if thread.is_engines { "engine" } else { "program" };
-                let _ = writeln!(text, "  thread {place} ({whose}): call {}, {:?}", thread.call, thread.state);
-            }
-        }
-        crate::report::finding(&text)
-    }
-}
-
-/// Whether one of the descriptors has what it is waited for, or never will.
-fn are_ready(set: &[(i32, i16)]) -> bool {
-    let mut set: Vec<_> =
-        set.iter().map(|(fd, events)| libc::pollfd { fd: *fd, events: *events, revents: 0 }).collect();
-    let now = [0i64; 2];
-    kernel(libc::SYS_ppoll, [set.as_mut_ptr() as usize, set.len(), now.as_ptr() as usize, 0, 8, 0]) > 0
 }
 
 impl System for Simulated {
