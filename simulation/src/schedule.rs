@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Steps without progress after which nothing will come any more: threads that look again and again.
-pub const STEPS_WITHOUT_PROGRESS: u64 = 300_000;
+const STEPS_WITHOUT_PROGRESS: u64 = 300_000;
 /// The same, of the simulated clock.
-pub const NS_WITHOUT_PROGRESS: u64 = 600_000_000_000;
+const NS_WITHOUT_PROGRESS: u64 = 600_000_000_000;
 
 /// What a thread waits for.
 #[derive(Debug, Clone)]
@@ -25,7 +25,7 @@ pub enum Wait {
 
 /// What a thread does.
 #[derive(Debug, Clone)]
-pub enum State {
+enum State {
     Runs,
     /// Until then, by the clock; until the word at `stop` is not 0.
     Sleeps {
@@ -46,56 +46,81 @@ pub enum Why {
 }
 
 /// A thread of the program's or the engine's.
-pub struct Thread {
+struct Thread {
     /// gettid(2); 0 before it is there.
-    pub id: u32,
-    pub state: State,
-    pub why: Why,
+    id: u32,
+    state: State,
+    why: Why,
     /// Not chosen before this step, as long as another one can run.
-    pub delayed_until: u64,
+    delayed_until: u64,
     /// Its last call.
-    pub call: libc::c_long,
+    call: libc::c_long,
     /// It has the turn.
-    pub turn: &'static AtomicU32,
-    pub is_engines: bool,
+    turn: &'static AtomicU32,
+    is_engines: bool,
     /// How often it has slept.
-    pub sleeps: u64,
+    sleeps: u64,
 }
 
 impl Thread {
     /// The calling thread.
-    pub fn new(turn: &'static AtomicU32, is_engines: bool) -> Thread {
+    fn new(turn: &'static AtomicU32, is_engines: bool) -> Thread {
         let (id, state, why) = (thread_id(), State::Runs, Why::Ready);
         Thread { id, state, why, delayed_until: 0, call: -1, turn, is_engines, sleeps: 0 }
+    }
+
+    /// If it sleeps on a futex, it was woken.
+    fn wake(&mut self) {
+        if let State::Sleeps { wait: Wait::Futex { woken, .. }, .. } = &mut self.state {
+            *woken = true;
+        }
     }
 }
 
 /// Which threads there are, and all that decides who is next.
 pub struct Schedule {
-    pub threads: Vec<Thread>,
+    threads: Vec<Thread>,
     pub random: fastrand::Rng,
     pub faults: Faults,
     pub now_ns: u64,
-    pub steps: u64,
+    steps: u64,
     /// When something was last submitted or answered: the step, and the time.
-    pub progress: (u64, u64),
+    progress: (u64, u64),
     /// A thread is being made: its turn, and whether it is the engine's.
     pub arriving: Option<(&'static AtomicU32, bool)>,
     /// The thread that has just ended, until the kernel has forgotten it.
     pub leaving: Option<u32>,
     /// One switch in so many points.
-    pub switch_every: u64,
+    switch_every: u64,
     /// One long delay in so many switches.
-    pub delay_every: u64,
-    pub digest: u64,
-    pub jumps: u64,
+    delay_every: u64,
+    digest: u64,
+    jumps: u64,
     pub on_jump: Option<fn() -> Option<String>>,
 }
 
-pub fn thread_id() -> u32 {
+/// What a run was made of.
+pub struct Figures {
+    /// Calls, locks and looks of every thread.
+    pub steps: u64,
+    /// Of all that was chosen.
+    pub digest: u64,
+    /// How often the clock jumped because nobody could run.
+    pub jumps: u64,
+    /// Faults by kind.
+    pub faults: Vec<(String, u64)>,
+}
+
+fn thread_id() -> u32 {
     kernel(libc::SYS_gettid, [0; 6]) as u32
 }
 
+/// A word by which a thread gets the turn.
+pub fn new_turn() -> &'static AtomicU32 {
+    Box::leak(Box::new(AtomicU32::new(0)))
+}
+
+/// Gives the turn.
 pub fn give(turn: &AtomicU32) {
     turn.store(1, Ordering::Release); // partner: the Acquire in `await_turn`
     kernel(
@@ -104,6 +129,7 @@ pub fn give(turn: &AtomicU32) {
     );
 }
 
+/// Waits for it.
 pub fn await_turn(turn: &AtomicU32) {
     // Acquire pairs with the Release in `give`.
     while turn.swap(0, Ordering::Acquire) == 0 {
@@ -115,12 +141,142 @@ pub fn await_turn(turn: &AtomicU32) {
 }
 
 impl Schedule {
-    pub fn sleeps(&mut self, me: usize, wait: Wait, until_ns: Option<u64>, stop: Option<usize>) {
+    /// The one of this seed, with no threads.
+    pub fn new(seed: u64) -> Schedule {
+        let mut random = fastrand::Rng::with_seed(seed ^ 0x5eed_0f5e_ed00);
+        let switch_every = [1, 2, 4, 16, 64][random.usize(..5)];
+        let delay_every = [8, 64, 1024][random.usize(..3)];
+        let faults = Faults::new(&mut random);
+        Schedule {
+            threads: Vec::new(),
+            random,
+            faults,
+            now_ns: 1_000_000_000,
+            steps: 0,
+            progress: (0, 0),
+            arriving: None,
+            leaving: None,
+            switch_every,
+            delay_every,
+            digest: seed,
+            jumps: 0,
+            on_jump: None,
+        }
+    }
+
+    /// The place of the thread that comes next.
+    pub fn next_place(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Adds the calling thread: its place.
+    pub fn add(&mut self, turn: &'static AtomicU32, is_engines: bool) -> usize {
+        self.threads.push(Thread::new(turn, is_engines));
+        self.threads.len() - 1
+    }
+
+    /// The thread in this place, which calls, ends.
+    pub fn ends(&mut self, place: usize) {
+        self.threads[place].state = State::Ended;
+        self.leaving = Some(thread_id());
+    }
+
+    /// The word by which the thread in this place gets the turn.
+    pub fn turn(&self, place: usize) -> &'static AtomicU32 {
+        self.threads[place].turn
+    }
+
+    /// Why its last sleep was over.
+    pub fn why(&self, place: usize) -> Why {
+        self.threads[place].why
+    }
+
+    /// How often it has slept.
+    pub fn sleeps_of(&self, place: usize) -> u64 {
+        self.threads[place].sleeps
+    }
+
+    /// Whether the thread with this id sleeps; `None` if there is none.
+    pub fn is_asleep(&self, id: u32) -> Option<bool> {
+        self.live().find(|thread| thread.id == id).map(|thread| !matches!(thread.state, State::Runs))
+    }
+
+    fn live(&self) -> impl Iterator<Item = &Thread> {
+        self.threads.iter().filter(|thread| !matches!(thread.state, State::Ended))
+    }
+
+    /// Threads of the engine's that have not ended.
+    pub fn engines_threads(&self) -> usize {
+        self.live().filter(|thread| thread.is_engines).count()
+    }
+
+    /// What each thread that has not ended does.
+    pub fn states(&self) -> String {
+        self.live()
+            .map(|thread| format!("thread {}: call {}, {:?}\n", thread.id, thread.call, thread.state))
+            .collect()
+    }
+
+    /// What there was so far.
+    pub fn figures(&self) -> Figures {
+        let faults = self.faults.counts();
+        Figures { steps: self.steps, digest: self.digest, jumps: self.jumps, faults }
+    }
+
+    /// Something was submitted or answered.
+    pub fn progresses(&mut self) {
+        self.progress = (self.steps, self.now_ns);
+    }
+
+    /// In a forked child, whose only thread is the one in this place.
+    pub fn forked(&mut self, me: Option<usize>) {
+        for (place, thread) in self.threads.iter_mut().enumerate() {
+            match Some(place) == me {
+                true => thread.id = thread_id(),
+                false => thread.state = State::Ended,
+            }
+        }
+        self.progresses();
+    }
+
+    /// The thread in this place, which has the turn, makes a step with this call.
+    pub fn step(&mut self, me: usize, number: libc::c_long) {
+        self.steps += 1;
+        let tick = self.random.u64(50..1000);
+        self.now_ns += tick;
+        self.threads[me].call = number;
+        self.mix(me as u64 ^ (number as u64) << 8);
+        let (step, ns) = self.progress;
+        if self.steps > step + STEPS_WITHOUT_PROGRESS || self.now_ns > ns + NS_WITHOUT_PROGRESS {
+            self.give_up("no-progress: threads go on, and nothing is answered");
+        }
+    }
+
+    /// The thread in this place sleeps, at most until then, and until the word at `stop` is not 0.
+    pub fn sleep(&mut self, me: usize, wait: Wait, until_ns: Option<u64>, stop: Option<usize>) {
         self.threads[me].sleeps += 1;
         self.threads[me].state = State::Sleeps { wait, until_ns, stop };
     }
 
-    pub fn mix(&mut self, value: u64) {
+    /// Wakes at most so many sleepers of a futex, by FUTEX_WAKE_BITSET's rules: how many.
+    pub fn wake(&mut self, address: usize, most: usize, mask: u32) -> usize {
+        let mut sleepers: Vec<usize> = (0..self.threads.len()).filter(|place| {
+            matches!(self.threads[*place].state, State::Sleeps { wait: Wait::Futex { address: at, bits, woken: false }, .. }
+                if at == address && bits & mask != 0)
+        }).collect();
+        // Whoever it is that wakes: the order is not promised.
+        self.random.shuffle(&mut sleepers);
+        sleepers.truncate(most);
+        sleepers.iter().for_each(|place| self.threads[*place].wake());
+        sleepers.len()
+    }
+
+    /// Every sleep on a futex ends, for nothing.
+    pub fn wake_all(&mut self) {
+        self.threads.iter_mut().for_each(Thread::wake);
+    }
+
+    fn mix(&mut self, value: u64) {
         self.digest = (self.digest ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
     }
 
@@ -208,7 +364,7 @@ impl Schedule {
     }
 
     /// Reports what everybody does, and ends the process.
-    pub fn give_up(&self, why: &str) -> ! {
+    fn give_up(&self, why: &str) -> ! {
         let faults: Vec<_> =
             self.faults.counts().into_iter().map(|(kind, count)| format!("{kind}: {count}")).collect();
         let mut text = format!("{why} (step {}, {} ns; {})\n", self.steps, self.now_ns, faults.join(", "));

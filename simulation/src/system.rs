@@ -5,8 +5,7 @@
 //! can run, at the earliest end of a sleep, to which the clock jumps. So a wake-up that is lost shows at once: nobody can run.
 
 use crate::faults::{self, Faults};
-use crate::schedule::{await_turn, give, thread_id, Schedule, State, Thread, Wait, Why};
-use crate::schedule::{NS_WITHOUT_PROGRESS, STEPS_WITHOUT_PROGRESS};
+use crate::schedule::{await_turn, give, new_turn, Figures, Schedule, Wait, Why};
 use anyring_engine::os::simulated::{kernel, System};
 use anyring_engine::Errno;
 use std::cell::Cell;
@@ -18,7 +17,7 @@ use std::time::Duration;
 const FOR_EVER_NS: u64 = 1_000_000_000_000;
 
 thread_local! {
-    /// The thread's place in [`Schedule::threads`].
+    /// The thread's place in the schedule.
     static PLACE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
@@ -28,41 +27,10 @@ pub struct Simulated {
     arrived: Condvar,
 }
 
-/// What a run was made of.
-pub struct Figures {
-    /// Calls, locks and looks of every thread.
-    pub steps: u64,
-    /// Of all that was chosen.
-    pub digest: u64,
-    /// How often the clock jumped because nobody could run.
-    pub jumps: u64,
-    /// Faults by kind.
-    pub faults: Vec<(String, u64)>,
-}
-
 impl Simulated {
     /// The system of this seed, in which the calling thread has the turn.
     pub fn new(seed: u64) -> Simulated {
-        let mut random = fastrand::Rng::with_seed(seed ^ 0x5eed_0f5e_ed00);
-        let switch_every = [1, 2, 4, 16, 64][random.usize(..5)];
-        let delay_every = [8, 64, 1024][random.usize(..3)];
-        let faults = Faults::new(&mut random);
-        let inner = Schedule {
-            threads: Vec::new(),
-            random,
-            faults,
-            now_ns: 1_000_000_000,
-            steps: 0,
-            progress: (0, 0),
-            arriving: None,
-            leaving: None,
-            switch_every,
-            delay_every,
-            digest: seed,
-            jumps: 0,
-            on_jump: None,
-        };
-        let system = Simulated { inner: Mutex::new(inner), arrived: Condvar::new() };
+        let system = Simulated { inner: Mutex::new(Schedule::new(seed)), arrived: Condvar::new() };
         system.join();
         system
     }
@@ -73,17 +41,14 @@ impl Simulated {
 
     /// The calling thread is one of the threads from now on.
     fn join(&self) {
-        let mut inner = self.inner();
-        let turn: &'static AtomicU32 = Box::leak(Box::new(AtomicU32::new(0)));
-        PLACE.set(Some(inner.threads.len()));
-        inner.threads.push(Thread::new(turn, false));
+        PLACE.set(Some(self.inner().add(new_turn(), false)));
     }
 
     /// Starts a thread of the program's; done when `work` is. The answer is its place.
     pub fn spawn(&'static self, work: impl FnOnce() + Send + 'static) -> usize {
         self.point(); // the one before is there then
         self.announce(false);
-        let place = self.inner().threads.len();
+        let place = self.inner().next_place();
         std::thread::spawn(move || {
             self.begins();
             work();
@@ -102,15 +67,12 @@ impl Simulated {
 
     /// Threads of the engine's that have not ended.
     pub fn engines_threads(&self) -> usize {
-        let inner = self.inner();
-        inner.threads.iter().filter(|thread| thread.is_engines && !matches!(thread.state, State::Ended)).count()
+        self.inner().engines_threads()
     }
 
     /// What each thread that has not ended does.
     pub fn states(&self) -> String {
-        let inner = self.inner();
-        let live = inner.threads.iter().filter(|thread| !matches!(thread.state, State::Ended));
-        live.map(|thread| format!("thread {}: call {}, {:?}\n", thread.id, thread.call, thread.state)).collect()
+        self.inner().states()
     }
 
     /// The calling thread sleeps.
@@ -118,15 +80,14 @@ impl Simulated {
         if let Some(me) = PLACE.get() {
             let mut inner = self.step(me, libc::SYS_nanosleep);
             let until_ns = Some(inner.now_ns + ns);
-            inner.sleeps(me, Wait::Time, until_ns, None);
+            inner.sleep(me, Wait::Time, until_ns, None);
             self.switch(inner, me, true);
         }
     }
 
     /// Something was submitted or answered.
     pub fn progresses(&self) {
-        let mut inner = self.inner();
-        inner.progress = (inner.steps, inner.now_ns);
+        self.inner().progresses();
     }
 
     /// The clock.
@@ -151,11 +112,7 @@ impl Simulated {
 
     /// Every sleep on a futex ends, for nothing.
     pub fn wake_all(&self) {
-        for thread in &mut self.inner().threads {
-            if let State::Sleeps { wait: Wait::Futex { woken, .. }, .. } = &mut thread.state {
-                *woken = true;
-            }
-        }
+        self.inner().wake_all();
     }
 
     /// Asked whenever the clock jumps: what is wrong with that.
@@ -172,22 +129,12 @@ impl Simulated {
 
     /// What there was so far.
     pub fn figures(&self) -> Figures {
-        let inner = self.inner();
-        let faults = inner.faults.counts();
-        Figures { steps: inner.steps, digest: inner.digest, jumps: inner.jumps, faults }
+        self.inner().figures()
     }
 
     /// In a forked child, whose only thread is the calling one.
     pub fn forked(&self) {
-        let mut inner = self.inner();
-        let me = PLACE.get();
-        for (place, thread) in inner.threads.iter_mut().enumerate() {
-            match Some(place) == me {
-                true => thread.id = thread_id(),
-                false => thread.state = State::Ended,
-            }
-        }
-        inner.progress = (inner.steps, inner.now_ns);
+        self.inner().forked(PLACE.get());
     }
 
     /// The next step of the calling thread, which has the turn and makes this call.
@@ -199,15 +146,7 @@ impl Simulated {
             assert!(!late.timed_out(), "a new thread does not arrive");
             inner = held;
         }
-        inner.steps += 1;
-        let tick = inner.random.u64(50..1000);
-        inner.now_ns += tick;
-        inner.threads[me].call = number;
-        inner.mix(me as u64 ^ (number as u64) << 8);
-        let (step, ns) = inner.progress;
-        if inner.steps > step + STEPS_WITHOUT_PROGRESS || inner.now_ns > ns + NS_WITHOUT_PROGRESS {
-            inner.give_up("no-progress: threads go on, and nothing is answered");
-        }
+        inner.step(me, number);
         inner
     }
 
@@ -215,7 +154,7 @@ impl Simulated {
     fn switch<'a>(&'a self, mut inner: MutexGuard<'a, Schedule>, me: usize, leaves: bool) -> Why {
         let next = inner.choose(me, leaves);
         if next != me {
-            let (turn, mine) = (inner.threads[next].turn, inner.threads[me].turn);
+            let (turn, mine) = (inner.turn(next), inner.turn(me));
             drop(inner);
             give(turn);
             await_turn(mine);
@@ -227,7 +166,7 @@ impl Simulated {
                 std::thread::yield_now();
             }
         }
-        inner.threads[me].why
+        inner.why(me)
     }
 
     /// Another thread may come first.
@@ -238,9 +177,8 @@ impl Simulated {
 
     fn announce(&self, is_engines: bool) {
         let mut inner = self.inner();
-        let turn: &'static AtomicU32 = Box::leak(Box::new(AtomicU32::new(0)));
         // In the list once it is there (`begins`): until then nobody makes a step.
-        inner.arriving = Some((turn, is_engines));
+        inner.arriving = Some((new_turn(), is_engines));
     }
 
     /// Waits, and then makes the call, which does not wait any more; or answers instead of it.
@@ -255,7 +193,7 @@ impl Simulated {
         let mut inner = self.step(me, number);
         let until_ns = timeout_ns.filter(|ns| *ns < FOR_EVER_NS).map(|ns| inner.now_ns + ns);
         let stop = stop.map(|word| word.as_ptr() as usize);
-        inner.sleeps(me, wait, until_ns, stop);
+        inner.sleep(me, wait, until_ns, stop);
         self.switch(inner, me, true)
     }
 
@@ -297,20 +235,7 @@ impl Simulated {
 
     fn futex_wake(&self, me: usize, address: usize, most: usize, mask: u32) -> isize {
         self.pass(me, libc::SYS_futex);
-        let mut inner = self.inner();
-        let mut sleepers: Vec<usize> = (0..inner.threads.len()).filter(|place| {
-            matches!(inner.threads[*place].state, State::Sleeps { wait: Wait::Futex { address: at, bits, woken: false }, .. }
-                if at == address && bits & mask != 0)
-        }).collect();
-        // Whoever it is that wakes: the order is not promised.
-        inner.random.shuffle(&mut sleepers);
-        sleepers.truncate(most);
-        for place in &sleepers {
-            if let State::Sleeps { wait: Wait::Futex { woken, .. }, .. } = &mut inner.threads[*place].state {
-                *woken = true;
-            }
-        }
-        sleepers.len() as isize
+        self.inner().wake(address, most, mask) as isize
     }
 
     /// getrusage(2) of the calling thread: how often it has slept here. The kernel would count its waits for the turn too,
@@ -319,7 +244,7 @@ impl Simulated {
         let done = kernel(libc::SYS_getrusage, args);
         if done == 0 && args[0] as i32 == libc::RUSAGE_THREAD {
             // SAFETY: the engine's own structure, which the call has just written.
-            unsafe { (*(args[1] as *mut libc::rusage)).ru_nvcsw = self.inner().threads[me].sleeps as libc::c_long };
+            unsafe { (*(args[1] as *mut libc::rusage)).ru_nvcsw = self.inner().sleeps_of(me) as libc::c_long };
         }
         done
     }
@@ -476,8 +401,7 @@ impl System for Simulated {
     fn begins(&self) {
         let mut inner = self.inner();
         let (turn, is_engines) = inner.arriving.take().expect("an announced thread");
-        PLACE.set(Some(inner.threads.len()));
-        inner.threads.push(Thread::new(turn, is_engines));
+        PLACE.set(Some(inner.add(turn, is_engines)));
         drop(inner);
         self.arrived.notify_all();
         await_turn(turn);
@@ -486,17 +410,14 @@ impl System for Simulated {
     fn ends(&self) {
         let Some(me) = PLACE.take() else { return };
         let mut inner = self.step(me, -4);
-        inner.threads[me].state = State::Ended;
-        inner.leaving = Some(thread_id());
+        inner.ends(me);
         let next = inner.choose(me, true);
-        let turn = inner.threads[next].turn;
+        let turn = inner.turn(next);
         drop(inner);
         give(turn);
     }
 
     fn sleeps(&self, thread: u32) -> Option<bool> {
-        let inner = self.inner();
-        let found = inner.threads.iter().find(|it| it.id == thread && !matches!(it.state, State::Ended))?;
-        Some(!matches!(found.state, State::Runs))
+        self.inner().is_asleep(thread)
     }
 }
