@@ -63,6 +63,13 @@ impl View {
         Ok(self.atomic(offset).load(Ordering::Acquire))
     }
 
+    /// [`load`](Self::load) in memory that the engine has mapped.
+    #[inline]
+    pub fn load_mapped(&self, offset: usize) -> u32 {
+        debug_assert!(!self.guarded);
+        self.atomic(offset).load(Ordering::Acquire)
+    }
+
     /// Whether the CQ is empty. A head that cannot be read says nothing of the kind.
     pub fn cq_is_empty(&self) -> bool {
         let words = [word::CQ_HEAD, word::CQ_TAIL].map(|word| self.load(word));

@@ -155,7 +155,7 @@ impl Batch {
     }
 
     /// Forgets the CQEs: whether one of them was not completed in its submitting call.
-    #[inline]
+    #[inline(always)] // each flush
     pub(super) fn begin_anew(&mut self) -> bool {
         (self.count, self.posted) = (0, 0);
         if self.limit != BATCH {

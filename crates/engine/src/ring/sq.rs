@@ -49,21 +49,19 @@ impl RingGuard {
         // Before `shared` is looked at; no barrier is between: whoever sets it forces one (`Control::begin_sharing`).
         header.submitter.store(control.member + 1, Ordering::Relaxed);
         core::sync::atomic::compiler_fence(Ordering::SeqCst);
-        let mut run = None;
         if header.shared.load(Ordering::Relaxed) == 0 && self.takes_runs() {
-            run = self.begin_run(to_submit).ok();
-        }
-        if let Some(run) = &mut run {
-            self.answer_run(run);
-            if run.left == 0 && run.accepted.is_none() {
-                self.tally.flush();
-                let stored = self.memory.view.store(word::SQ_HEAD, run.head);
-                header.submitter.store(0, Ordering::Release); // partner: the Acquire load in `Control::begin_sharing`
-                self.end_together();
-                return stored.map(|()| run.taken);
+            let mut run = self.begin_run(to_submit, self.memory.view.load_mapped(word::SQ_TAIL));
+            self.answer_run(&mut run);
+            if run.left != 0 || run.accepted.is_some() {
+                return self.submit_rest(to_submit, Some(run));
             }
+            self.tally.flush();
+            let _ = self.memory.view.store(word::SQ_HEAD, run.head); // mapped, as `takes_runs` says
+            header.submitter.store(0, Ordering::Release); // partner: the Acquire load in `Control::begin_sharing`
+            self.end_together();
+            return Ok(run.taken);
         }
-        self.submit_rest(to_submit, run)
+        self.submit_rest(to_submit, None)
     }
 
     /// Whether calls may answer the next SQEs: where nothing is asked about each request, one that becomes a request has its
@@ -75,11 +73,10 @@ impl RingGuard {
 
     /// The SQEs of a submission, of which none is taken.
     #[inline]
-    fn begin_run(&mut self, to_submit: u32) -> Result<Run, Errno> {
-        let view = &self.memory.view;
+    fn begin_run(&self, to_submit: u32, tail: u32) -> Run {
         let head = self.control.header().sq_head.load(Ordering::Relaxed);
-        let available = view.load(word::SQ_TAIL)?.wrapping_sub(head).min(view.layout().sq_entries);
-        Ok(Run { head, taken: 0, left: to_submit.min(available), accepted: None })
+        let available = tail.wrapping_sub(head).min(self.memory.view.layout().sq_entries);
+        Run { head, taken: 0, left: to_submit.min(available), accepted: None }
     }
 
     /// Consumes what a run left.
@@ -176,7 +173,7 @@ impl RingGuard {
     fn submit_alone(&mut self, to_submit: u32, run: Option<Run>) -> Result<u32, Errno> {
         let mut run = match run {
             Some(run) => run,
-            None => self.begin_run(to_submit)?,
+            None => self.begin_run(to_submit, self.memory.view.load(word::SQ_TAIL)?),
         };
         let mut room = Ok(());
         loop {
@@ -188,7 +185,7 @@ impl RingGuard {
                 break;
             }
             if run.left != 0 && run.accepted == Some(Accepted::Taken) && self.takes_runs() {
-                self.answer_more(&mut run);
+                self.answer_run(&mut run);
             }
         }
         self.end_submission();
@@ -335,7 +332,7 @@ impl RingGuard {
     }
 
     /// Takes SQEs for as long as a call answers each, and goes on from the answer of one that it did not.
-    #[inline(always)] // in each submission
+    #[inline(never)] // or the loop has fewer registers
     fn answer_run(&mut self, run: &mut Run) {
         let ring = self.ring();
         loop {
@@ -348,12 +345,6 @@ impl RingGuard {
                 }
             }
         }
-    }
-
-    /// The same behind an SQE that needed more.
-    #[inline(never)]
-    fn answer_more(&mut self, run: &mut Run) {
-        self.answer_run(run);
     }
 
     /// Makes an operation of an SQE whose first call gave an answer that is not the result.

@@ -81,7 +81,7 @@ impl State {
 
     /// Takes SQEs for as long as a call answers each. Stops before one that needs more than that, and behind one whose call did
     /// not answer it. Only where [`takes_runs`](crate::ring::RingGuard::takes_runs) says so.
-    #[inline(always)] // in each submission; what follows seldom is apart, or each SQE pays for its registers
+    #[inline(always)] // once; what follows seldom is apart, or each SQE pays for its registers
     pub(super) fn answer_run(&mut self, ring: &'static Ring, run: &mut Run) -> Stop {
         let control = self.control;
         let (first, mut head, most) = (run.head, run.head, run.left);

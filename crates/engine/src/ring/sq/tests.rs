@@ -23,7 +23,7 @@ fn a_process_that_joins_between_two_sqes_makes_neither_uncounted() {
         assert_eq!(rustix::io::pwrite(memfd, bytes, at + 64 * place), Ok(64));
     }
     guard.memory.view.store(word::SQ_TAIL, 2).expect("mapped");
-    let mut run = guard.begin_run(8).expect("mapped");
+    let mut run = guard.begin_run(8, 2);
     guard.answer_run(&mut run);
     assert_eq!((run.taken, run.left), (1, 1), "the second needs more than a call");
     let control = guard.control;
