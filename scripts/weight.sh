@@ -16,8 +16,10 @@ shift
 counts=$PWD/scripts/weight/counts.txt
 sum=$PWD/scripts/weight/library.py
 compiler=$(rustc --version)
-# What waits for a device or a worker has more room, and each kind that seems to have grown is counted again.
-VARIES=" async4k direct4k openread "
+# What waits for a worker has more room, and each kind that seems to have grown is counted again.
+VARIES=" async4k openread "
+# A device decides whether a thread waits for it, and so which of two ways is counted. A hole is read in its place.
+DEVICE=direct4k
 TRIES=3
 
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/anyring-weight-XXXXXX")
@@ -57,9 +59,14 @@ has_grown() {
     'BEGIN { split(line, a); split(known, b); exit !(a[2] > b[2] * room || a[3] > b[3] * more + 0.25) }'
 }
 
+# The kinds that counts.txt holds.
+held() {
+  ./weight --list | grep -vx "$DEVICE"
+}
+
 check() {
   local passed=0 failed=0 kind line known try
-  for kind in $(./weight --list); do
+  for kind in $(held); do
     if ! known=$(grep -E "^$kind " "$counts"); then
       echo "FAIL $kind: not in scripts/weight/counts.txt; --write adds it"
       failed=$((failed + 1))
@@ -77,7 +84,8 @@ check() {
       passed=$((passed + 1))
     fi
   done
-  echo "$passed passed, $failed failed, 0 skipped"
+  echo "skip $DEVICE: its device decides whether a thread waits, and so what is counted; directhole is held in its place"
+  echo "$passed passed, $failed failed, 1 skipped"
   [ "$failed" = 0 ]
 }
 
@@ -95,7 +103,7 @@ case ${1:-} in
     {
       echo "# Instructions of libanyring.so and system calls of all threads a round, by scripts/weight.sh --write."
       echo "# compiler: $compiler"
-      for kind in $(./weight --list); do count "$kind"; done
+      for kind in $(held); do count "$kind"; done
     } >counts.new
     mv counts.new "$counts"
     ;;
