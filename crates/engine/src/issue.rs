@@ -229,7 +229,7 @@ impl RingGuard {
     /// Remembers what an attempt at a transfer found out of its file.
     #[inline]
     pub(crate) fn learn_from(&mut self, rw: &Rw, fd: i32) {
-        if rw.found_stream() && descriptors::closes_are_seen() {
+        if rw.is_of_stream() && !self.poll_set.is_stream(fd) && descriptors::closes_are_seen() {
             self.poll_set.note_stream(fd);
         }
     }

@@ -57,7 +57,7 @@ pub struct Rw {
     polled: bool,
     /// READ_MULTISHOT without IOSQE_ASYNC, not attempted yet: its first attempt is one that the kernel makes without polling.
     submitted: bool,
-    /// The file was found to have no position.
+    /// The file is known to have no position.
     stream: bool,
     /// With protection information, which no file that is reached here takes.
     protected: bool,
@@ -257,13 +257,13 @@ impl Rw {
     #[inline]
     pub fn assume_stream(&mut self) {
         if self.offset == 0 {
-            self.offset = CURRENT_POSITION;
+            (self.offset, self.stream) = (CURRENT_POSITION, true);
         }
     }
 
-    /// Whether an attempt found that the file has no position.
+    /// Whether the file is known to have no position.
     #[inline]
-    pub fn found_stream(&self) -> bool {
+    pub fn is_of_stream(&self) -> bool {
         self.stream
     }
 
@@ -327,7 +327,7 @@ impl Rw {
                 Ok(0) => return self.finish(total),
                 Ok(count) => {
                     self.advance(count);
-                    let is_final = self.done == total || !context.nonblock || !is_file(context.fd);
+                    let is_final = self.done == total || !context.nonblock || self.stream || !is_file(context.fd);
                     if is_final || mutated(Mutation::ShortCountsAreFinal) {
                         return self.finish(total);
                     }
