@@ -346,6 +346,32 @@ fn shot_often(cx: &Context, room: usize, flags: u32) -> (TcpStream, TcpStream, R
 }
 
 #[case(since = "6.0")]
+fn urgent_data_for_a_multishot_receive(cx: &Context) {
+    let (_a, mut b, mut ring, mut buffers) = shot_often(cx, 64, 0);
+    for _ in 0..2 {
+        b.write_all(b"before").expect("send");
+        // SAFETY: one byte is passed, which lives until the call returns.
+        assert_eq!(unsafe { libc::send(fd(&b), b"!".as_ptr().cast(), 1, libc::MSG_OOB) }, 1);
+        b.write_all(b"behind it").expect("send");
+        let_arrive();
+        assert_eq!(shots(&mut ring, &mut buffers, 15), (b"beforebehind it".to_vec(), None));
+        b.write_all(b"and so on").expect("send");
+        assert_eq!(shots(&mut ring, &mut buffers, 9), (b"and so on".to_vec(), None));
+    }
+}
+
+#[case(since = "6.0")]
+fn an_error_after_data_for_a_multishot_receive(cx: &Context) {
+    let (_a, mut b, mut ring, mut buffers) = shot_often(cx, 64, 0);
+    b.write_all(b"behind").expect("send");
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    sys::set_option(&b, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+    assert_eq!(shots(&mut ring, &mut buffers, 6), (b"behind".to_vec(), None));
+    drop(b);
+    assert_eq!(shots(&mut ring, &mut buffers, 1), (Vec::new(), Some(-libc::ECONNRESET)));
+}
+
+#[case(since = "6.0")]
 fn a_multishot_receive_is_cancelled(cx: &Context) {
     for room in ROOMS {
         let (_a, _b, mut ring, _buffers) = shot_often(cx, room, 0);

@@ -39,6 +39,7 @@ pub(crate) fn events_for(op: &Op, list: ListKind) -> u32 {
     match (op, list) {
         (Op::Poll(poll), _) => events_of(poll),
         (_, ListKind::Write) => WRITE,
+        (Op::Net(_), _) => READ,
         _ => READ & !(libc::EPOLLPRI as u32),
     }
 }

@@ -8,7 +8,7 @@ use crate::issue::chaos;
 use crate::mutation::{mutated, Mutation};
 use crate::op::net::{settle, Net};
 use crate::op::selection::{used_buffers, without_buffer, Attempted};
-use crate::op::{Context, Direction, Op, Verdict};
+use crate::op::{Context, Direction, Op, Skip, Verdict};
 use crate::request::{Id, Polling, State};
 use crate::resource::buf_ring::Choice;
 use crate::ring::RingGuard;
@@ -32,6 +32,9 @@ impl RingGuard {
                 Op::Rw(rw) => self.attempt_transfer(rw, fd),
                 _ => op.issue(Context { fd, nonblock: true }),
             };
+            if matches!(op, Op::Net(net) if net.was_short_receive()) {
+                self.poll_set.note_short_receive(fd);
+            }
             if let ControlFlow::Break(verdict) = self.settle_buffers(op, fd, verdict, true) {
                 if let (Op::Rw(rw), Verdict::Shot { .. }, true) = (op, verdict, submitted) {
                     rw.shoots_once(); // what is behind is not the submission's
@@ -205,6 +208,10 @@ impl RingGuard {
                 return self.finish(id, result, false);
             }
             self.slab[id].cqe_flags = 0;
+            if self.has_taken_all(id) {
+                self.slab[id].op.forget_transferred(); // that has had its CQE
+                return self.follow(id, Verdict::Skipped(Direction::Read, Skip::KnownEmpty));
+            }
             let verdict = match self.attempt_again(id) {
                 Verdict::Descriptor(fd) => self.install_descriptor(id, fd),
                 verdict => verdict,
@@ -233,6 +240,13 @@ impl RingGuard {
 }
 
 impl crate::ring::State {
+    /// Whether its last attempt took all that there was, and it waits for what comes.
+    fn has_taken_all(&self, id: Id) -> bool {
+        let request = &self.slab[id];
+        let fd = request.target.number().filter(|_| request.op.waits_for() == Some(Direction::Read));
+        fd.is_some_and(|fd| self.poll_set.took_all(fd))
+    }
+
     /// Whether its attempt would not end for want of a buffer.
     pub fn finds_buffer(&self, op: &mut Op) -> bool {
         op.selection().is_none_or(|selection| selection.held.is_some() || self.groups.has_buffers(selection.group))

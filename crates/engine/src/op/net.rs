@@ -101,6 +101,12 @@ impl Net {
         matches!(self, Net::Transfer(transfer) if transfer.selects())
     }
 
+    /// Whether the last shot of a RECV left room in its buffer.
+    #[inline]
+    pub fn was_short_receive(&self) -> bool {
+        matches!(self, Net::Transfer(transfer) if transfer.was_short())
+    }
+
     /// Reads the SQE.
     pub fn prep(opcode: Opcode, sqe: &Sqe) -> Result<Net, Errno> {
         Ok(match opcode {
@@ -407,6 +413,14 @@ pub fn socket_option(fd: i32, option: i32) -> Result<i32, Errno> {
     let (to, room) = (&mut value as *mut i32 as usize, &mut length as *mut u32 as usize);
     call(libc::SYS_getsockopt, [fd as usize, libc::SOL_SOCKET as usize, option as usize, to, room, 0])?;
     Ok(value)
+}
+
+/// Whether another protocol is on top of a TCP socket's (TCP_ULP).
+pub fn has_upper_protocol(fd: i32) -> bool {
+    let (mut name, mut bytes) = ([0u8; 16], 16u32);
+    let (to, room) = (name.as_mut_ptr() as usize, &raw mut bytes as usize);
+    let args = [fd as usize, libc::IPPROTO_TCP as usize, libc::TCP_ULP as usize, to, room, 0];
+    call(libc::SYS_getsockopt, args).is_err() || bytes != 0
 }
 
 #[cfg(test)]

@@ -8,9 +8,13 @@
 
 use super::{Entry, PollSet, ENDED, READ, WRITE};
 use crate::descriptors::{closes_are_seen, note_use, status_flags};
+use crate::op::net::{has_upper_protocol, socket_option};
 use crate::op::rw::is_file;
 use crate::op::Direction;
 use crate::request::ListKind;
+
+/// Events of which there may be something to answer besides data.
+const EXCEPTIONAL: u32 = ENDED | (libc::EPOLLRDHUP | libc::EPOLLPRI) as u32;
 
 /// What is known of one file; nothing at first.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -30,6 +34,12 @@ pub(crate) struct Facts {
     /// The last attempt in this direction found nothing, and no event has come since.
     read_empty: bool,
     write_full: bool,
+    /// The last shot of a RECV took all that there was, and no event has come since.
+    took_all: bool,
+    /// An event told of an end, an error or urgent data, of which there may be more to tell after a short count.
+    exceptional: bool,
+    /// Whether its short count says so; asked once.
+    counts_tell: Option<bool>,
     /// How many first attempts to read in a row found nothing: the next one is put off, see [`PollSet::postpones`].
     empty_streak: u8,
     /// How often an attempt was put off.
@@ -66,7 +76,8 @@ impl Facts {
     #[inline]
     pub(crate) fn note_event(&mut self, seen: u32) {
         if seen & (READ | ENDED) != 0 {
-            self.read_empty = false;
+            (self.read_empty, self.took_all) = (false, false);
+            self.exceptional |= seen & EXCEPTIONAL != 0;
         }
         if seen & (WRITE | ENDED) != 0 {
             self.write_full = false;
@@ -75,7 +86,7 @@ impl Facts {
 
     /// There may be something to read and room to write: somebody has to look.
     pub(crate) fn may_be_ready(&mut self) {
-        (self.read_empty, self.write_full) = (false, false);
+        (self.read_empty, self.write_full, self.took_all) = (false, false, false);
     }
 
     /// The last attempt to read found nothing.
@@ -129,6 +140,25 @@ impl PollSet {
         }
         entry.facts.times_postponed = entry.facts.times_postponed.wrapping_add(1);
         !entry.facts.times_postponed.is_multiple_of(TRIAL)
+    }
+
+    /// A multishot RECV left room in its buffer. Of TCP that says that there is no more: natively, too, its next shot then waits
+    /// for an event (`msg_inq` in `io_recv_finish`, io_uring/net.c). Urgent data and the end come after a short count, too, but
+    /// their event says so.
+    #[inline]
+    pub(crate) fn note_short_receive(&mut self, fd: i32) {
+        const TELLS: u32 = (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDHUP) as u32;
+        if let Some(Some(entry)) = self.entries.get_mut(fd as usize) {
+            if entry.registered & TELLS == TELLS && !entry.facts.exceptional {
+                entry.facts.took_all = *entry.facts.counts_tell.get_or_insert_with(|| is_plain_tcp(fd));
+            }
+        }
+    }
+
+    /// Whether the last shot of a RECV took all that there was.
+    #[inline]
+    pub(crate) fn took_all(&self, fd: i32) -> bool {
+        self.facts(fd).is_some_and(|facts| facts.took_all)
     }
 
     /// What a first attempt to read, or a poll's first look, led to.
@@ -252,6 +282,12 @@ impl PollSet {
             note(&mut self.entry(fd).facts);
         }
     }
+}
+
+/// Whether `fd` is a TCP socket whose data nothing else takes apart (TLS in the kernel does: TCP_ULP).
+#[cold]
+fn is_plain_tcp(fd: i32) -> bool {
+    socket_option(fd, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP) && !has_upper_protocol(fd)
 }
 
 #[cfg(test)]

@@ -41,6 +41,8 @@ pub struct Transfer {
     bundle: bool,
     /// It has waited for readiness.
     polled: bool,
+    /// The last shot of a RECV left room in its buffer.
+    was_short: bool,
     /// `MSG_*` as the program gave them; a bundle that is sent has MSG_WAITALL.
     flags: u32,
     /// Bytes transferred by earlier attempts; less than [`MAX_RW_COUNT`].
@@ -153,6 +155,7 @@ impl Transfer {
             multishot: false,
             bundle: false,
             polled: false,
+            was_short: false,
             flags: sqe.op_flags & !ignored,
             done: 0,
             selection: None,
@@ -322,6 +325,12 @@ impl Transfer {
         self.poll_first
     }
 
+    /// Whether the last shot of a RECV left room in its buffer.
+    #[inline]
+    pub(super) fn was_short(&self) -> bool {
+        self.was_short
+    }
+
     /// Which way the data goes.
     pub(crate) fn direction(&self) -> Direction {
         self.direction
@@ -411,6 +420,8 @@ impl Transfer {
         const STAYS: u32 = libc::MSG_PEEK as u32;
         let may_have_more = (filled || self.flags & STAYS != 0) && self.flags & BESIDE_THE_DATA == 0;
         let unread = if may_have_more { unread_bytes(fd) } else { 0 };
+        let is_plain = self.flags == 0 && matches!(self.data, Data::Buffer { .. });
+        self.was_short = self.multishot && is_plain && !filled && self.done != 0;
         if let Some(selection) = &mut self.selection {
             selection.unread = unread;
         }
