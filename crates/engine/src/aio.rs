@@ -24,7 +24,7 @@ pub use wait::{io_getevents, io_pgetevents, Wait};
 
 use crate::aio_ring::cold::Cold;
 use crate::aio_ring::completions::Completions;
-use crate::aio_ring::{Context, Counted, Pending, ASKED_FOR};
+use crate::aio_ring::{Context, Pending};
 use crate::issue::single;
 use crate::lock::Lock;
 use crate::op::Op;
@@ -177,19 +177,19 @@ fn lock(ring: &'static Ring, address: u64, reentry: Errno) -> Result<RingGuard, 
 /// Makes a context for `requests` requests in flight. Its address is stored at `context`, where 0 must be.
 ///
 /// # Errors
-/// As io_setup(2): FAULT, INVAL, AGAIN (beyond the limit of all contexts), NOMEM.
+/// As io_setup(2): FAULT, INVAL, NOMEM. Not AGAIN: `fs.aio-max-nr` is about memory of the kernel's.
 pub fn io_setup(requests: u32, context: u64) -> Result<(), Errno> {
     crate::wait::begin(reset_after_fork)?;
     if user_read::<u64>(context)? != 0 || requests == 0 {
         return Err(Errno::INVAL);
     }
-    let counted = Counted::new(requests)?;
+    Completions::check(requests)?;
     let completions = Completions::create(requests)?;
     let address = completions.address();
     let mut state = private_state()?;
     let (pending, free, eventfds) = (Vec::new(), Vec::new(), Vec::new());
     let cold = Cold::default();
-    let made = Context { completions, pending, free, overdue: 0, cold, eventfds, dead: false, counted };
+    let made = Context { completions, pending, free, overdue: 0, cold, eventfds, dead: false, requests };
     state.recorder = crate::ring::recorder::Recorder::of_new_context(address, requests, made.completions.places());
     state.aio = Some(Box::new(made));
     let ring = table::unborn_ring();
@@ -314,7 +314,6 @@ fn reset_after_fork() {
     for (address, _) in &NEAR_CONTEXTS {
         address.store(0, Ordering::Relaxed); // the process has one thread
     }
-    ASKED_FOR.store(0, Ordering::Relaxed);
     // Relaxed: the process has one thread.
     table::retain(|ring| ring.fd.load(Ordering::Relaxed) != Ring::NO_NUMBER);
 }

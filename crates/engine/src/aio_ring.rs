@@ -6,13 +6,11 @@ pub(crate) mod completions;
 
 use crate::event::Known;
 use crate::op::Op;
-use crate::os::calls;
 use crate::resource::files::FixedFile;
 use crate::Errno;
 use anyring_abi::Opcode;
 use cold::Cold;
 use completions::Completions;
-use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// A request that waits alone.
@@ -40,7 +38,8 @@ pub struct Context {
     pub(crate) eventfds: Vec<(i32, Arc<FixedFile>)>,
     /// io_destroy(2) has begun.
     pub(crate) dead: bool,
-    pub(crate) counted: Counted,
+    /// For how many it was made.
+    pub(crate) requests: u32,
 }
 
 /// What an event tells of its request.
@@ -57,7 +56,7 @@ pub(crate) struct Pending {
 impl Context {
     /// Requests that it was asked for, and places for events.
     pub fn size(&self) -> [u32; 2] {
-        [self.counted.0, self.completions.places()]
+        [self.requests, self.completions.places()]
     }
 
     /// The address of the completion ring, by which the program knows the context.
@@ -118,41 +117,4 @@ impl Context {
     pub fn forget(&mut self, fd: i32) {
         self.eventfds.retain(|(number, _)| *number != fd);
     }
-}
-
-/// Requests that all contexts were asked for.
-pub(crate) static ASKED_FOR: AtomicU64 = AtomicU64::new(0);
-
-/// A context's part of [`ASKED_FOR`].
-pub(crate) struct Counted(u32);
-
-impl Counted {
-    /// Source: `ioctx_alloc` in fs/aio.c.
-    pub(crate) fn new(requests: u32) -> Result<Counted, Errno> {
-        Completions::check(requests)?;
-        let before = ASKED_FOR.fetch_add(requests.into(), Ordering::Relaxed);
-        let counted = Counted(requests);
-        if before + u64::from(requests) > limit() {
-            return Err(Errno::AGAIN);
-        }
-        Ok(counted)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        ASKED_FOR.fetch_sub(self.0.into(), Ordering::Relaxed);
-    }
-}
-
-/// How many requests all contexts may ask for: `fs.aio-max-nr`, which counts here for each process, or its default where
-/// the kernel has no AIO.
-pub(crate) fn limit() -> u64 {
-    use rustix::fs::{Mode, OFlags};
-    const DEFAULT: u64 = 65_536;
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = calls::open("/proc/sys/fs/aio-max-nr", flags, Mode::empty()).map(crate::os::for_now);
-    let mut text = [0u8; 24];
-    let bytes = file.and_then(|file| calls::read(&file, &mut text)).unwrap_or(0);
-    core::str::from_utf8(&text[..bytes]).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(DEFAULT)
 }
